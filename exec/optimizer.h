@@ -1,0 +1,32 @@
+/* The optimizer interface: one static smp_optimizer per file, listed in exec/optimizer.c. Updates
+ * are element-wise, so they do not depend on how weights are spread over ranks. */
+#ifndef SMP_EXEC_OPTIMIZER_H
+#define SMP_EXEC_OPTIMIZER_H
+
+#include "smp.h"
+
+typedef struct smp_update {
+    float *weight;     /* [elements], updated */
+    const float *grad; /* [elements] */
+    float *state[2];   /* [elements] each, updated; zero before the first step */
+    int64_t elements;
+    float grad_scale; /* clipping: multiply the gradient */
+    float lr;
+    float weight_decay; /* 0 where it does not apply */
+    int64_t step;       /* from 1 */
+    const smp_options *options;
+} smp_update;
+
+typedef struct smp_optimizer {
+    const char *name;
+    int states; /* arrays of one float per weight: 0..2 */
+    void (*update)(const smp_update *update);
+} smp_optimizer;
+
+const smp_optimizer *smp_optimizer_find(const char *name); /* NULL if unknown */
+const smp_optimizer *const *smp_optimizers(void);          /* NULL-terminated */
+
+/* Linear warm-up to options->lr over warmup_steps, then cosine to min_lr at decay_steps. */
+float smp_learning_rate(const smp_options *options, int64_t step);
+
+#endif

@@ -1,0 +1,26 @@
+/* Bump allocator for objects that are freed together, and the growable arrays used to build them.
+ * Allocation failure is reported by NULL / SMP_ERR_NO_MEMORY, never by abort. */
+#ifndef SMP_GRAPH_BASE_ARENA_H
+#define SMP_GRAPH_BASE_ARENA_H
+
+#include "graph/base/status.h"
+
+typedef struct smp_arena smp_arena;
+
+smp_arena *smp_arena_create(void);        /* NULL: out of memory */
+void smp_arena_destroy(smp_arena *arena); /* accepts NULL */
+
+/* Zeroed, 16-byte aligned; NULL (and the failure recorded) if out of memory or count * size
+ * overflows. count 0 gives a valid pointer. */
+void *smp_arena_alloc(smp_arena *arena, size_t count, size_t size);
+char *smp_arena_strdup(smp_arena *arena, const char *text);
+char *smp_arena_printf(smp_arena *arena, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+size_t smp_arena_bytes(const smp_arena *arena); /* handed out so far */
+
+#define SMP_ARENA_NEW(arena, type, count) ((type *)smp_arena_alloc((arena), (count), sizeof(type)))
+
+/* Grows *data (malloc'ed, may be NULL) so that `need` elements of `size` bytes fit; amortised. */
+smp_status smp_array_reserve(void *data, size_t *capacity, size_t size, size_t need);
+
+#endif

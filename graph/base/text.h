@@ -1,0 +1,57 @@
+/* String builder, string-to-index map, nearest name, files, sizes with units, numbers as text. */
+#ifndef SMP_GRAPH_BASE_TEXT_H
+#define SMP_GRAPH_BASE_TEXT_H
+
+#include <stdbool.h>
+
+#include "graph/base/status.h"
+
+/* Growing text. After an allocation failure `failed` is set and appends do nothing. */
+typedef struct smp_text {
+    char *data; /* NUL-terminated, NULL while empty */
+    size_t length;
+    size_t capacity;
+    bool failed;
+} smp_text;
+
+void smp_text_append(smp_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void smp_text_append_bytes(smp_text *text, const char *bytes, size_t count);
+/* Appends `value` with the fewest digits that read back equal ("0.1", "1e+20"); never locale. */
+void smp_text_append_double(smp_text *text, double value);
+/* Appends `value` as a YAML/JSON double-quoted string, escaped. */
+void smp_text_append_quoted(smp_text *text, const char *value);
+void smp_text_free(smp_text *text);
+
+/* Map from string to int64. Keys are borrowed: they must outlive the map. */
+typedef struct smp_map smp_map;
+smp_map *smp_map_create(void);
+void smp_map_destroy(smp_map *map);
+smp_status smp_map_set(smp_map *map, const char *key, int64_t value); /* inserts or replaces */
+bool smp_map_get(const smp_map *map, const char *key, int64_t *value);
+
+/* The candidate with the smallest edit distance to `name`, or NULL if none is close. */
+const char *smp_nearest(const char *name, const char *const *candidates, size_t count);
+
+/* 64-bit hash (FNV-1a, finalised); seed chains calls. */
+uint64_t smp_hash(uint64_t seed, const void *data, size_t bytes);
+
+/* Whole file as a malloc'ed NUL-terminated buffer; SMP_ERR_INPUT with the reason otherwise. */
+smp_status smp_file_read(const char *path, size_t max_bytes, char **data, size_t *bytes);
+/* Writes to a temporary file beside `path` and renames: readers see the old file or the new one. */
+smp_status smp_file_write(const char *path, const char *data, size_t bytes);
+
+/* "80GB" -> 8e10, "512MiB" -> 536870912, "1024" -> 1024, "274965987328B". False: not a size. */
+bool smp_parse_bytes(const char *text, int64_t *bytes);
+/* "450GB/s" -> 4.5e11. */
+bool smp_parse_bytes_per_s(const char *text, double *bytes_per_s);
+/* "989TFLOP/s" -> 9.89e14. */
+bool smp_parse_flops(const char *text, double *flops_per_s);
+/* Whole text as a number, C locale; rejects NaN, infinity, trailing characters. */
+bool smp_parse_double(const char *text, double *value);
+bool smp_parse_int(const char *text, int64_t *value);
+/* "1.5 GiB", into a caller's buffer; returns it. */
+char *smp_format_bytes(char *buffer, size_t size, int64_t bytes);
+/* "12.3 us", "4.56 ms", "1.2 s". */
+char *smp_format_us(char *buffer, size_t size, double us);
+
+#endif

@@ -1,0 +1,25 @@
+/* The partitioner interface: one static smp_partitioner per file, listed in partition/registry.c. */
+#ifndef SMP_PARTITION_PARTITIONER_H
+#define SMP_PARTITION_PARTITIONER_H
+
+#include "partition/problem.h"
+
+typedef struct smp_partitioner {
+    const char *name; /* "metis", "linear" */
+    const char *summary;
+    /* Finds a legal partition; best effort on memory (out->fits says). SMP_ERR_NO_FIT with the
+     * reason if pins and groups allow no pipeline of n_stage non-empty stages. */
+    smp_status (*solve)(const smp_problem *problem, smp_partition **out);
+} smp_partitioner;
+
+const smp_partitioner *smp_partitioner_find(const char *name); /* NULL if unknown */
+const smp_partitioner *const *smp_partitioners(void);          /* NULL-terminated */
+
+/* The default: runs the registered partitioners (or only `name`, if not NULL), keeps the best: one
+ * that fits before one that does not, then the smaller bottleneck. Without tie_together, tied
+ * weights are tried both kept together and split; a split tie is charged its gradient exchange
+ * once per step, divided by `microbatches`. Sets lower_bound_us. */
+smp_status smp_partition_solve(const smp_problem *problem, const char *name, int microbatches,
+                               smp_partition **out);
+
+#endif

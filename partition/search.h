@@ -1,0 +1,80 @@
+/* The search over pipeline x ddp x chunks x micro-batches x schedule. What a schedule costs is
+ * known to the layer on the right: it passes a model of it in (smp_schedule_model). */
+#ifndef SMP_PARTITION_SEARCH_H
+#define SMP_PARTITION_SEARCH_H
+
+#include "partition/partitioner.h"
+
+typedef enum smp_objective { SMP_OBJECTIVE_STEP, SMP_OBJECTIVE_BOTTLENECK } smp_objective;
+typedef enum smp_optimize { SMP_OPTIMIZE_SPEED, SMP_OPTIMIZE_MEMORY } smp_optimize;
+/* cluster: the ranks of one pipeline are neighbours; spread: the replicas of one stage are. */
+typedef enum smp_placement { SMP_PLACEMENT_CLUSTER, SMP_PLACEMENT_SPREAD } smp_placement;
+
+typedef struct smp_search_request {
+    const smp_graph *graph;
+    const smp_cluster *cluster;
+    const smp_profile *profile; /* may be NULL */
+    int devices;
+    int stages, ddp, chunks, microbatches; /* 0: auto. `stages` is the number of pipeline ranks */
+    int64_t microbatch_size;
+    const char *schedule;    /* NULL: auto */
+    const char *partitioner; /* NULL: the best of all */
+    smp_objective objective;
+    smp_optimize optimize;
+    smp_placement placement;
+    int64_t memory_bytes; /* per device; 0: the cluster's */
+    uint64_t seed;
+} smp_search_request;
+
+/* One configuration, evaluated. */
+typedef struct smp_candidate {
+    int pipeline, ddp, chunks, microbatches;
+    int64_t microbatch_size;
+    const char *schedule; /* registry name */
+    int *device;          /* [ddp * pipeline]: device of replica d, rank r at d*pipeline+r */
+    int *stage_rank;      /* [pipeline * chunks] */
+    smp_partition *partition;
+    double step_us;     /* simulated */
+    int64_t peak_bytes; /* highest over ranks, exact */
+    bool fits;
+    int worst_rank; /* rank with the least room, and by how much it misses (or keeps) */
+    int64_t room_bytes;
+} smp_candidate;
+
+void smp_candidate_destroy(smp_candidate *candidate); /* accepts NULL; frees what it owns */
+
+/* What the search must know about schedules; implemented in schedule/. */
+typedef struct smp_schedule_model {
+    void *context;
+    /* Names to try for auto, NULL-terminated. */
+    const char *const *names;
+    bool (*known)(void *context, const char *name);
+    /* Can it run with these numbers? Records why not. */
+    smp_status (*check)(void *context, const char *name, int pipeline, int chunks, int microbatches,
+                        bool training);
+    int (*stage_rank)(void *context, const char *name, int pipeline, int chunks, int stage);
+    /* Peak number of live (micro-batch, chunk) stashes on a rank. */
+    int (*live)(void *context, const char *name, int pipeline, int chunks, int microbatches,
+                int rank, bool training);
+    /* Fills step_us, peak_bytes, worst_rank, room_bytes, fits of a candidate. */
+    smp_status (*evaluate)(void *context, const smp_search_request *request, const smp_costs *costs,
+                           smp_candidate *candidate);
+} smp_schedule_model;
+
+typedef struct smp_search_result {
+    smp_candidate *best;   /* owned */
+    smp_candidate **tried; /* best first, without partitions; for --explain */
+    int n_tried;
+} smp_search_result;
+
+void smp_search_result_destroy(smp_search_result *result); /* frees the contents */
+
+/* Tries every configuration that uses all `devices` and respects what is fixed. Speed: the least
+ * simulated time per sample (objective step) or the smallest bottleneck per sample; within 1 % the
+ * fewer micro-batches, then the smaller peak. auto micro-batches: 1, 2, 4, ... up to 4 * pipeline
+ * (and pipeline itself). auto chunks: 1, 2, 4 as far as ops allow.
+ * SMP_ERR_NO_FIT: says by how much, on which stage, and what would make it fit. */
+smp_status smp_search(const smp_search_request *request, const smp_costs *costs,
+                      const smp_schedule_model *model, smp_search_result *out);
+
+#endif

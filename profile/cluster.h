@@ -1,0 +1,54 @@
+/* Devices, their memory and the links between them: cluster files and this machine. */
+#ifndef SMP_PROFILE_CLUSTER_H
+#define SMP_PROFILE_CLUSTER_H
+
+#include <stdbool.h>
+
+#include "graph/base/arena.h"
+
+typedef struct smp_device_spec {
+    const char *name;
+    int64_t memory_bytes;
+    double flops_fp32;  /* per second */
+    double flops_bf16;  /* 0: not given */
+    double bytes_per_s; /* memory bandwidth */
+} smp_device_spec;
+
+/* A transfer of b bytes takes latency_us + b / bytes_per_s; where it was measured, a piecewise
+ * linear curve through the points instead. */
+typedef struct smp_link_spec {
+    double latency_us;
+    double bytes_per_s;
+    int n_point;                /* 0: formula */
+    const int64_t *point_bytes; /* increasing */
+    const double *point_us;
+} smp_link_spec;
+
+typedef struct smp_cluster {
+    const char *name;
+    int nodes;
+    int devices_per_node;
+    const smp_device_spec *device; /* [nodes * devices_per_node] */
+    smp_link_spec intra_node;
+    smp_link_spec inter_node;
+    bool overlap;       /* transfers run beside compute */
+    int cores_per_node; /* ranks of a node that compute at the same time share this many
+                                   cores (`cores_per_node:`); 0: every device computes by itself */
+    smp_arena *arena;
+} smp_cluster;
+
+/* Errors: SMP_ERR_INPUT with file:line:column. Freed with smp_cluster_destroy. */
+smp_status smp_cluster_read(const char *path, smp_cluster **out);
+/* `devices` CPU devices of this machine: its memory shared out evenly, its cores shared. Bandwidth
+ * and arithmetic are estimates until a profile replaces them. devices >= 1. */
+smp_status smp_cluster_local(int devices, smp_cluster **out);
+void smp_cluster_destroy(smp_cluster *cluster);
+
+int smp_cluster_devices(const smp_cluster *cluster);
+/* The link between two devices (intra_node if they share a node). */
+const smp_link_spec *smp_cluster_link(const smp_cluster *cluster, int a, int b);
+double smp_link_us(const smp_link_spec *link, int64_t bytes);
+/* Replaces the intra-node link by a measured curve (copied into the cluster). */
+smp_status smp_cluster_set_intra_link(smp_cluster *cluster, const smp_link_spec *link);
+
+#endif

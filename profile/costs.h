@@ -1,0 +1,28 @@
+/* The cost table that everything to the right plans with: for each op, in order of precedence, its
+ * own `cost:`, the profile, or a roofline estimate from the device. */
+#ifndef SMP_PROFILE_COSTS_H
+#define SMP_PROFILE_COSTS_H
+
+#include "profile/profile.h"
+
+typedef struct smp_costs {
+    int64_t microbatch_size;
+    int32_t n_op;
+    const smp_op_cost *op;        /* [n_op], per micro-batch, on device 0 of the cluster */
+    double optimizer_bytes_per_s; /* weight bytes updated per second */
+    const char *source;           /* "profile", "roofline", "given" or a mix: for --explain */
+    smp_arena *arena;
+} smp_costs;
+
+/* profile may be NULL; its times are scaled linearly if microbatch_size differs. Backward times are
+ * 0 for an inference model. Stash and output bytes follow from shapes and smp_op_needs (stash: every
+ * input, output and aux that some backward needs, each tensor charged once, to its producer; model
+ * inputs are not charged). */
+smp_status smp_costs_build(const smp_graph *graph, const smp_cluster *cluster,
+                           const smp_profile *profile, int64_t microbatch_size, smp_costs **out);
+void smp_costs_destroy(smp_costs *costs);
+
+/* How many times slower than device 0 a device is (ratio of fp32 rates). */
+double smp_device_slowdown(const smp_cluster *cluster, int device);
+
+#endif

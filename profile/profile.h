@@ -1,0 +1,81 @@
+/* Measured costs of a model's operators on one device, and of the links between ranks: the profile
+ * file and the measurement that makes it. Measuring needs live devices, which exec owns: this layer
+ * defines the probe, exec implements it. */
+#ifndef SMP_PROFILE_PROFILE_H
+#define SMP_PROFILE_PROFILE_H
+
+#include "graph/graph.h"
+#include "profile/cluster.h"
+
+/* Costs of one op for one micro-batch. backward_us is the sum of both halves unless a kernel does
+ * them together. Times in microseconds. */
+typedef struct smp_op_cost {
+    double forward_us;
+    double backward_us;
+    double backward_input_us;
+    double backward_weight_us;
+    int64_t weight_bytes; /* weights alone */
+    int64_t stash_bytes;  /* kept from forward to backward of one micro-batch */
+    int64_t output_bytes;
+    int64_t workspace_bytes;
+} smp_op_cost;
+
+typedef struct smp_profile {
+    const char *model; /* name */
+    uint64_t fingerprint;
+    const char *device; /* "cpu" or a card's name */
+    const char *dtype;  /* "fp32" */
+    int64_t microbatch_size;
+    int32_t n_op;
+    const char *const *name;      /* [n_op], in graph order */
+    const smp_op_cost *op;        /* [n_op] */
+    double optimizer_bytes_per_s; /* weight bytes updated per second by AdamW; 0: not measured */
+    double reduce_bytes_per_s;    /* 0: not measured. Local addition of gradients */
+    smp_link_spec link;           /* measured between ranks of one node; n_point 0: not measured */
+    smp_arena *arena;
+} smp_profile;
+
+/* Errors: SMP_ERR_INPUT with file:line:column; a fingerprint other than the graph's, or an op that
+ * the graph lacks, is an error. */
+smp_status smp_profile_read(const char *path, const smp_graph *graph, smp_profile **out);
+smp_status smp_profile_write(const smp_profile *profile, const char *path);
+void smp_profile_destroy(smp_profile *profile);
+
+typedef enum smp_probe_part {
+    SMP_PROBE_FORWARD,
+    SMP_PROBE_BACKWARD_INPUT,
+    SMP_PROBE_BACKWARD_WEIGHT
+} smp_probe_part;
+
+/* Live devices as the measurement sees them. Every call is made by every rank of the job, so that
+ * all cores are as busy as they will be in training; times are of the calling rank. */
+typedef struct smp_probe {
+    void *context;
+    const char *device;
+    /* Makes inputs, weights and gradients for one op at one micro-batch size. */
+    smp_status (*open)(void *context, const smp_graph *graph, const smp_op *op, int64_t batch);
+    /* Runs one part `repeat` times back to back, gives the mean time of one run. A part the op
+     * does not have takes 0. */
+    smp_status (*time)(void *context, smp_probe_part part, int repeat, double *us);
+    void (*close)(void *context);
+    /* One way between ranks 0 and 1; NULL with a single rank. */
+    smp_status (*time_link)(void *context, int64_t bytes, int repeat, double *us);
+    /* One AdamW update of `elements` weights. */
+    smp_status (*time_optimizer)(void *context, int64_t elements, int repeat, double *us);
+} smp_probe;
+
+typedef struct smp_profile_options {
+    int64_t microbatch_size;
+    bool links;
+    double min_sample_us; /* repeat a run until one sample takes this long */
+    int samples;          /* median of so many */
+    void (*progress)(void *context, int done, int total); /* may be NULL */
+    void *progress_context;
+} smp_profile_options;
+
+/* Measures every op (identical ops once: same kind, attributes, input shapes and weights), the
+ * optimizer and, if asked, the link. */
+smp_status smp_profile_measure(const smp_graph *graph, const smp_probe *probe,
+                               const smp_profile_options *options, smp_profile **out);
+
+#endif

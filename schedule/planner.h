@@ -1,0 +1,19 @@
+/* From a model, a cluster and a profile to a verified plan: costs, search, lowering, simulation,
+ * memory. What smp-partition and smp_init call. */
+#ifndef SMP_SCHEDULE_PLANNER_H
+#define SMP_SCHEDULE_PLANNER_H
+
+#include "schedule/plan.h"
+
+typedef struct smp_planner_result {
+    smp_plan *plan;
+    smp_search_result search; /* for --explain and the table */
+} smp_planner_result;
+
+/* request: see partition/search.h. model_path: what to write in the plan. The plan has been
+ * verified. Errors: SMP_ERR_INPUT, SMP_ERR_NO_FIT. */
+smp_status smp_plan_make(const smp_search_request *request, const char *model_path,
+                         smp_planner_result *out);
+void smp_planner_result_destroy(smp_planner_result *result);
+
+#endif

@@ -1,0 +1,179 @@
+/* SMP: automatic model partitioner, pipeline scheduler and executor. The only public header.
+ *
+ * A network is an operator graph in YAML. SMP cuts it into pipeline stages, schedules micro-batches
+ * through them and trains it with one process per device under mpirun. Opaque handles, option
+ * structs, no MPI or CUDA types.
+ *
+ * Errors: every call that can fail returns an smp_status; smp_last_error() holds the message of the
+ * last failure in the calling thread. The library never exits, prints or aborts. Outputs are
+ * written only on success.
+ *
+ * Collective calls must be made by every rank of the job in the same order; each says so. */
+#ifndef SMP_H
+#define SMP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define SMP_API __attribute__((visibility("default")))
+#else
+#define SMP_API
+#endif
+
+#define SMP_VERSION_MAJOR 0
+#define SMP_VERSION_MINOR 1
+#define SMP_VERSION_PATCH 0
+#define SMP_VERSION_STRING "0.1.0"
+
+/* name, value, exit code of the programs, text */
+#define SMP_STATUS_LIST(X)                                                                         \
+    X(SMP_OK, 0, 0, "ok")                                                                          \
+    X(SMP_ERR_FAILED, 1, 1, "failed")                                                              \
+    X(SMP_ERR_NO_MEMORY, 2, 1, "out of memory")                                                    \
+    X(SMP_ERR_PEER, 3, 1, "another rank failed or hangs")                                          \
+    X(SMP_ERR_INPUT, 4, 2, "wrong usage or bad input")                                             \
+    X(SMP_ERR_NO_FIT, 5, 3, "no plan fits")
+
+typedef enum smp_status {
+#define SMP_STATUS_ENUM(name, value, exit_code, text) name = value,
+    SMP_STATUS_LIST(SMP_STATUS_ENUM)
+#undef SMP_STATUS_ENUM
+} smp_status;
+
+/* "SMP_ERR_INPUT" for SMP_ERR_INPUT. Static storage. */
+SMP_API const char *smp_status_name(smp_status status);
+
+/* The exit code a program should end with: 0 done, 1 failed, 2 bad input, 3 no plan fits. */
+SMP_API int smp_status_exit_code(smp_status status);
+
+/* Message of the last failure in this thread, "" if none. Valid until the next call that fails. */
+SMP_API const char *smp_last_error(void);
+
+/* "0.1.0", of the library at run time. */
+SMP_API const char *smp_version(void);
+
+/* A training (or inference) job on this rank. */
+typedef struct smp smp;
+
+/* Rank groups: all ranks; the ranks that hold the stages of one replica; the ranks that hold the
+ * same stages in every replica. */
+typedef enum smp_group { SMP_WORLD, SMP_PIPELINE, SMP_DDP } smp_group;
+
+/* How to plan and train. Make one with smp_options_default(), then set fields. Strings are copied
+ * by the call that takes the options. 0 in a count means auto. */
+typedef struct smp_options {
+    /* What to run: a plan file, or a model file that is planned at start. Exactly one is set. */
+    const char *plan;
+    const char *model;
+
+    /* Planning (with model only). */
+    const char *profile;  /* profile file; NULL: roofline estimate */
+    const char *cluster;  /* cluster file; NULL: the devices of this machine */
+    int devices;          /* 0: as many as there are ranks */
+    int stages;           /* pipeline ranks */
+    int ddp;              /* replicas */
+    int chunks;           /* stages per pipeline rank */
+    int microbatches;     /* per replica and step */
+    int microbatch_size;  /* samples; 0: the profile's, or 1 */
+    const char *schedule; /* "simple", "interleaved" or "auto" */
+
+    /* Training. Schedules are functions of the step number, so resuming needs no extra state. */
+    const char *optimizer;       /* "adamw" or "sgd" */
+    float lr;                    /* peak learning rate */
+    float min_lr;                /* at the end of the cosine decay */
+    int64_t warmup_steps;        /* linear warm-up from 0 */
+    int64_t decay_steps;         /* length of warm-up plus cosine; 0: constant after warm-up */
+    float beta1, beta2, epsilon; /* adamw */
+    float momentum;              /* sgd */
+    float weight_decay;          /* decoupled; only weights of two or more dimensions */
+    float clip_norm;             /* global gradient norm limit over all stages; 0: none */
+    uint64_t seed;               /* weight initialisation, dropout */
+
+    const char *device; /* "cpu" */
+    double timeout_s;   /* a wait without progress for longer ends the job; 0: never */
+    int record_trace;   /* keep start and end of every action for smp_trace_write */
+} smp_options;
+
+SMP_API smp_options smp_options_default(void);
+
+/* Makes a job: reads or makes the plan, checks it against the model and the rank count, reserves
+ * all memory and initialises the weights. Collective over all ranks. Initialises MPI if the program
+ * has not, and then smp_finalize finalises it.
+ * Errors: SMP_ERR_INPUT (files, options, rank count), SMP_ERR_NO_FIT, SMP_ERR_NO_MEMORY; every rank
+ * returns the same status. *out is owned by the caller: smp_finalize. */
+SMP_API smp_status smp_init(smp **out, const smp_options *options);
+
+/* Frees the job; accepts NULL. Collective. */
+SMP_API void smp_finalize(smp *s);
+
+SMP_API int smp_rank(const smp *s, smp_group group);
+SMP_API int smp_size(const smp *s, smp_group group);
+
+/* Model inputs in the order of the model file. */
+SMP_API int smp_input_count(const smp *s);
+SMP_API const char *smp_input_name(const smp *s, int input);
+/* Elements of one sample. */
+SMP_API int64_t smp_input_elements(const smp *s, int input);
+/* 1 if the input holds int32, 0 if float. */
+SMP_API int smp_input_is_int(const smp *s, int input);
+/* 1 if an operator on this rank reads the input; the others may be passed as NULL. */
+SMP_API int smp_input_needed(const smp *s, int input);
+/* Samples in one step of one replica: micro-batches times micro-batch size. */
+SMP_API int64_t smp_step_samples(const smp *s);
+
+typedef struct smp_step_result {
+    int64_t step;         /* number of the step just done, from 1; 0 for an evaluation */
+    double loss;          /* mean over the global batch; the same on every rank; 0 if no loss */
+    double grad_norm;     /* global norm before clipping; 0 unless clip_norm is set */
+    double lr;            /* learning rate used */
+    double step_us;       /* measured, the slowest rank */
+    double predicted_us;  /* from the plan */
+    double samples_per_s; /* global batch over measured time */
+} smp_step_result;
+
+/* One global batch: every micro-batch, gradient reduction, optimizer step. Collective.
+ * inputs[i]: model input i of this replica, [smp_step_samples(s)][sample shape] row-major, int32 or
+ * float; NULL where not needed on this rank. All ranks of a replica pass the same samples.
+ * An index outside an embedding's rows or a loss's classes is SMP_ERR_INPUT.
+ * After an error the job can only be finalised. */
+SMP_API smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result);
+
+/* Forward only, dropout off, weights unchanged: the mean loss of one global batch. Collective. */
+SMP_API smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_result *result);
+
+/* Writes weights, optimizer state and step number to directory `path`, created if absent; the
+ * newest complete checkpoint stays readable whenever the job dies. Independent of the plan.
+ * Collective. */
+SMP_API smp_status smp_save(smp *s, const char *path);
+
+/* Restores what smp_save wrote, under any plan of the same model. Collective.
+ * Errors: SMP_ERR_INPUT if there is no complete checkpoint of this model. */
+SMP_API smp_status smp_load(smp *s, const char *path);
+
+/* Copies weight `name` ("wte.weight") to `values` on every rank; `count` is its number of elements.
+ * Collective. Errors: SMP_ERR_INPUT for an unknown name or wrong count. */
+SMP_API smp_status smp_weight_get(smp *s, const char *name, float *values, int64_t count);
+
+/* Sets weight `name` on every rank that holds it. Every rank passes the same values. Collective. */
+SMP_API smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t count);
+
+SMP_API int smp_weight_count(const smp *s);
+SMP_API const char *smp_weight_name(const smp *s, int weight);
+SMP_API int64_t smp_weight_elements(const smp *s, int weight);
+
+/* Writes predicted and measured timelines of the last step as a Chrome trace (Perfetto). Needs
+ * record_trace. Collective; rank 0 writes. */
+SMP_API smp_status smp_trace_write(smp *s, const char *path);
+
+/* Plans without running: writes a plan file for options->model. Not collective, no MPI needed. */
+SMP_API smp_status smp_plan_write(const smp_options *options, const char *path);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
