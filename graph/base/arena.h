@@ -13,6 +13,8 @@ void smp_arena_destroy(smp_arena *arena); /* accepts NULL */
 /* Zeroed, 16-byte aligned; NULL (and the failure recorded) if out of memory or count * size
  * overflows. count 0 gives a valid pointer. */
 void *smp_arena_alloc(smp_arena *arena, size_t count, size_t size);
+/* The same with a smaller (or larger, up to 16) power of two as alignment: packs small arrays. */
+void *smp_arena_alloc_aligned(smp_arena *arena, size_t count, size_t size, size_t align);
 char *smp_arena_strdup(smp_arena *arena, const char *text);
 char *smp_arena_printf(smp_arena *arena, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -45,6 +45,7 @@ const smp_yaml_node *smp_yaml_list_at(const smp_yaml_node *list, int i);
 
 /* Scalars: text as written, and whether it was quoted. */
 const char *smp_yaml_text(const smp_yaml_node *node); /* NULL unless a scalar */
+bool smp_yaml_quoted(const smp_yaml_node *node);
 
 /* Typed reads; `what` names the value in messages ("memory", "op 'h0.attn': heads"). */
 smp_status smp_yaml_map(const smp_yaml_node *node, const char *what);  /* is a map, or fails */

@@ -1,0 +1,88 @@
+/* The finished graph: look-ups, sizes, checks, freeing. */
+#include "graph/graph.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "graph/graph_store.h"
+#include "graph/op.h"
+
+smp__graph_store *smp__graph_store_create(void)
+{
+    smp__graph_store *store = calloc(1, sizeof *store);
+    if (!store) {
+        smp_fail_memory(sizeof *store);
+        return NULL;
+    }
+    store->graph.arena = smp_arena_create();
+    if (!store->graph.arena) {
+        free(store);
+        return NULL;
+    }
+    store->graph.loss = -1;
+    store->op_index = SMP__NAME_INDEX(smp_op, name);
+    store->param_index = SMP__NAME_INDEX(smp_param, name);
+    return store;
+}
+
+void smp_graph_destroy(smp_graph *graph)
+{
+    if (!graph)
+        return;
+    smp__graph_store *store = (smp__graph_store *)graph;
+    smp__name_index_free(&store->op_index);
+    smp__name_index_free(&store->param_index);
+    free(store->param);
+    smp_arena_destroy(graph->arena);
+    free(store);
+}
+
+int32_t smp_graph_find_op(const smp_graph *graph, const char *name)
+{
+    const smp__graph_store *store = (const smp__graph_store *)graph;
+    return smp__name_index_find(&store->op_index, graph->op, name);
+}
+
+int32_t smp_graph_find_param(const smp_graph *graph, const char *name)
+{
+    const smp__graph_store *store = (const smp__graph_store *)graph;
+    return smp__name_index_find(&store->param_index, graph->param, name);
+}
+
+smp_where smp_op_where(const smp_graph *graph, const smp_op *op)
+{
+    return (smp_where){graph->path, op->line, op->column};
+}
+
+int64_t smp_tensor_bytes(const smp_graph *graph, int32_t tensor, int64_t batch)
+{
+    const smp_tensor *t = &graph->tensor[tensor];
+    if (!t->known) {
+        const smp_op_cost_override *cost = t->producer >= 0 ? graph->op[t->producer].cost : NULL;
+        return cost && cost->output_bytes > 0 ? cost->output_bytes : 0;
+    }
+    int64_t bytes;
+    if (__builtin_mul_overflow(t->elements * 4, t->batched ? batch : 1, &bytes))
+        return INT64_MAX;
+    return bytes;
+}
+
+smp_status smp_graph_check_runnable(const smp_graph *graph)
+{
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        const smp_op *op = &graph->op[i];
+        if (!op->kind->cpu.forward)
+            return smp_fail_at(smp_op_where(graph, op),
+                               "op '%s' (%s): it can be planned, not run: no CPU kernel for '%s'",
+                               op->name, op->kind->name, op->kind->name);
+        if (op->n_in > SMP_OP_MAX_IN)
+            return smp_fail_at(smp_op_where(graph, op),
+                               "op '%s' (%s): got %d inputs, expected at most %d to be run",
+                               op->name, op->kind->name, (int)op->n_in, (int)SMP_OP_MAX_IN);
+    }
+    if (graph->training && graph->loss < 0)
+        return smp_fail_at((smp_where){graph->path, 0, 0},
+                           "the model has no 'loss', expected the name of the tensor to train on "
+                           "(or 'mode: inference')");
+    return SMP_OK;
+}

@@ -1,0 +1,54 @@
+/* Rows of floats: the elementwise and reduction loops that several operators share.
+ *
+ * Every function gives the same bits on every machine, for every alignment: elementwise work is
+ * plain IEEE arithmetic (no contraction, no reassociation), and a sum is taken in one written-out
+ * order: SMP_LANES partial sums, element i in lane i mod SMP_LANES, folded in halves. The compiler
+ * vectorises the lanes; what it may choose is only how wide a register is.
+ *
+ * SMP_VECTOR on a function makes it once per instruction set, chosen when the program starts. It is
+ * empty where function multiversioning is not to be had: other compilers and machines, no
+ * optimisation, and under sanitizers (the choice runs before their start-up code). */
+#ifndef SMP_GRAPH_MATH_VECTOR_H
+#define SMP_GRAPH_MATH_VECTOR_H
+
+#include <stdint.h>
+
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__) &&       \
+    defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) &&    \
+    !defined(SMP_NO_MULTIVERSION)
+#define SMP_VECTOR __attribute__((target_clones("default", "avx2", "arch=x86-64-v4")))
+#else
+#define SMP_VECTOR
+#endif
+
+enum { SMP_LANES = 16 };
+
+/* Adds the lanes in halves: 8 pairs, 4 pairs, ... Destroys `lane`. */
+static inline float smp__fold(float lane[SMP_LANES])
+{
+    for (int width = SMP_LANES / 2; width > 0; width /= 2)
+        for (int l = 0; l < width; l++)
+            lane[l] += lane[l + width];
+    return lane[0];
+}
+
+float smp__sum(const float *x, int64_t n);
+float smp__max(const float *x, int64_t n); /* n >= 1; a NaN may be passed over */
+float smp__dot(const float *x, const float *y, int64_t n);
+
+void smp__add(float *restrict y, const float *a, const float *b, int64_t n); /* y = a + b */
+void smp__mul(float *restrict y, const float *a, const float *b, int64_t n); /* y = a * b */
+void smp__accumulate(float *restrict y, const float *restrict x, int64_t n); /* y += x */
+void smp__scale(float *y, float factor, int64_t n);                          /* y *= factor */
+
+/* total[c] += sum over r of x[r * stride + c], rows in order, for c < columns. */
+void smp__column_sums(float *restrict total, const float *restrict x, int64_t rows, int64_t columns,
+                      int64_t stride);
+
+/* y[i] = exp(x[i] - shift), returns their sum; shift >= every x[i]. In place allowed. Relative error
+ * of an element under 2^-22; exactly 0 where x[i] - shift < -88; NaN stays NaN. */
+float smp__exp_row(float *y, const float *x, float shift, int64_t n);
+/* The sum alone, the same bits. */
+float smp__exp_sum(const float *x, float shift, int64_t n);
+
+#endif

@@ -1,0 +1,40 @@
+/* add: a + b, the same shape. Both gradients are dout. */
+#include "graph/ops/ops.h"
+
+#include <string.h>
+
+#include "graph/math/vector.h"
+
+static const smp_attr_desc ATTRS[] = {{0}};
+
+static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    smp__work_elementwise(graph, op, batch, 1, 0, work);
+}
+
+static smp_status forward(const smp_op_call *call)
+{
+    smp__add(call->out, call->in[0], call->in[1],
+             smp__count(smp__out(call->graph, call->op), call->batch));
+    return SMP_OK;
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
+    for (int i = 0; i < 2; i++)
+        if (call->din[i])
+            memcpy(call->din[i], call->dout, (size_t)n * sizeof(float));
+    return SMP_OK;
+}
+
+const smp_op_kind smp__op_add = {
+    .name = "add",
+    .summary = "sum of two tensors of one shape",
+    .min_in = 2,
+    .max_in = 2,
+    .attrs = ATTRS,
+    .infer = smp__infer_like_pair,
+    .work = work,
+    .cpu = {.forward = forward, .backward_input = backward_input},
+};

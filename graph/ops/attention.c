@@ -1,0 +1,269 @@
+/* attention: multi-head scaled dot-product attention (Vaswani et al. 2017). Either one packed input
+ * [T, 3 d], a row being q | k | v, or three inputs q [Tq, d], k [Tk, d], v [Tk, d]; heads lie side by
+ * side in d. Output [Tq, d].
+ *
+ * Per sample and head, with w = d / heads and blocks of BLOCK_ROWS queries:
+ *   P = softmax(Q K^T / sqrt(w)),  O = P V
+ *   dP = dO V^T,  dS = P * (dP - rowsum(P * dP)),  dQ = dS K,  dK = dS^T Q,  dV = P^T dO
+ * (Q, K scaled by 1 / sqrt(w)). The GEMMs read q, k, v in place through their row strides. A causal
+ * block only looks at the keys up to its last row, which skips most of the upper triangle; the rest
+ * of P is never written or read. Forward saves P [heads, Tq, Tk].
+ * O(heads * Tq * Tk * w) time, one block of dP as workspace. */
+#include "graph/ops/ops.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "graph/math/math.h"
+#include "graph/math/vector.h"
+
+enum { HEADS, CAUSAL };
+enum { BLOCK_ROWS = 64 };
+
+static const smp_attr_desc ATTRS[] = {
+    [HEADS] = {"heads", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
+    [CAUSAL] = {"causal", SMP_ATTR_BOOL, false, 0, 0, 1, NULL},
+    {0},
+};
+
+/* Sizes, and the place of q, k and v: input number, offset in its rows, and row length. */
+typedef struct layout {
+    int64_t queries, keys, d, heads, width;
+    int input[3];
+    int64_t offset[3];
+    int64_t stride[3];
+    bool causal;
+    float scale;
+} layout;
+
+enum { Q, K, V };
+
+static layout layout_of(const smp_graph *graph, const smp_op *op)
+{
+    const smp_tensor *first = smp__in(graph, op, 0);
+    bool packed = op->n_in == 1;
+    layout at = {
+        .queries = first->shape.dim[0],
+        .keys = packed ? first->shape.dim[0] : smp__in(graph, op, K)->shape.dim[0],
+        .d = packed ? first->shape.dim[1] / 3 : first->shape.dim[1],
+        .heads = op->attr[HEADS].i,
+        .causal = op->attr[CAUSAL].i,
+    };
+    for (int i = Q; i <= V; i++) {
+        at.input[i] = packed ? 0 : i;
+        at.offset[i] = packed ? i * at.d : 0;
+        at.stride[i] = packed ? 3 * at.d : at.d;
+    }
+    at.width = at.d / at.heads;
+    at.scale = (float)(1.0 / sqrt((double)at.width));
+    return at;
+}
+
+static smp_status infer_separate(const smp_infer *infer)
+{
+    char text[3][128];
+    const smp_shape *q = &infer->in[Q]->shape, *k = &infer->in[K]->shape, *v = &infer->in[V]->shape;
+    if (!smp_shape_equal(k, v) || q->dim[1] != k->dim[1])
+        return smp_infer_fail(infer, "inputs q %s, k %s, v %s: expected [Tq, d], [Tk, d], [Tk, d]",
+                              smp_shape_format(text[0], sizeof text[0], q),
+                              smp_shape_format(text[1], sizeof text[1], k),
+                              smp_shape_format(text[2], sizeof text[2], v));
+    if (infer->attr[CAUSAL].i && q->dim[0] != k->dim[0])
+        return smp_infer_fail(infer, "causal with %lld queries and %lld keys: expected as many",
+                              (long long)q->dim[0], (long long)k->dim[0]);
+    return SMP_OK;
+}
+
+static smp_status infer(smp_infer *infer)
+{
+    if (infer->n_in == 2)
+        return smp_infer_fail(infer, "got 2 inputs, expected 1 (q, k, v packed) or 3");
+    for (int i = 0; i < infer->n_in; i++) {
+        SMP_TRY(smp_infer_float(infer, i));
+        SMP_TRY(smp_infer_dims(infer, i, 2, 2));
+    }
+    int64_t queries = infer->in[0]->shape.dim[0], keys = queries;
+    int64_t d = infer->in[0]->shape.dim[1], heads = infer->attr[HEADS].i;
+    if (infer->n_in == 3) {
+        SMP_TRY(infer_separate(infer));
+        keys = infer->in[K]->shape.dim[0];
+    } else if (d % 3 != 0) {
+        return smp_infer_fail(infer,
+                              "input '%s' has %lld columns, expected a multiple of 3 (q, k and v "
+                              "side by side)",
+                              infer->in[0]->name, (long long)d);
+    } else {
+        d /= 3;
+    }
+    if (d % heads != 0)
+        return smp_infer_fail(infer, "heads: %lld does not divide the %lld features",
+                              (long long)heads, (long long)d);
+    if (smp_shape_elements(&(smp_shape){3, {heads, queries, keys}}) < 0)
+        return smp_infer_fail(infer, "%lld heads of %lld x %lld probabilities are too many",
+                              (long long)heads, (long long)queries, (long long)keys);
+    infer->out_dtype = SMP_F32;
+    infer->out_shape = (smp_shape){2, {queries, d}};
+    return SMP_OK;
+}
+
+static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    (void)batch;
+    layout at = layout_of(graph, op);
+    int64_t rows = at.queries < BLOCK_ROWS ? at.queries : BLOCK_ROWS;
+    *needs = (smp_op_needs){
+        .input_grad_in = op->n_in == 1 ? 1u : 7u,
+        .input_grad_aux = true,
+        .aux_bytes = at.heads * at.queries * at.keys * (int64_t)sizeof(float),
+        .workspace_bytes = rows * at.keys * (int64_t)sizeof(float),
+    };
+}
+
+/* Keys that the query rows up to `end` may look at. */
+static int64_t visible(const layout *at, int64_t end)
+{
+    return at->causal ? end : at->keys;
+}
+
+static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    layout at = layout_of(graph, op);
+    double scores = 0;
+    for (int64_t begin = 0; begin < at.queries; begin += BLOCK_ROWS) {
+        int64_t rows = at.queries - begin < BLOCK_ROWS ? at.queries - begin : BLOCK_ROWS;
+        scores += (double)rows * (double)visible(&at, begin + rows);
+    }
+    scores *= (double)batch * (double)at.heads;
+    smp__work_bytes(graph, op, batch, work);
+    work->forward_flops = scores * (4.0 * (double)at.width + 20);
+    work->backward_input_flops = scores * (8.0 * (double)at.width + 5);
+}
+
+/* Rows begin .. begin+rows-1 of P: probabilities from scores, in place. Keys a row must not see,
+ * but its block computed, become 0. */
+static void softmax_block(const layout *at, float *p, int64_t begin, int64_t rows)
+{
+    int64_t computed = visible(at, begin + rows);
+    for (int64_t r = 0; r < rows; r++, p += at->keys) {
+        int64_t n = visible(at, begin + r + 1);
+        float sum = smp__exp_row(p, p, smp__max(p, n), n);
+        smp__scale(p, 1.0f / sum, n);
+        memset(p + n, 0, (size_t)(computed - n) * sizeof *p);
+    }
+}
+
+/* One head of one sample. `part`: its first q, k, v; p: (Tq, Tk); out: its columns of (Tq, d). */
+static smp_status head_forward(const layout *at, const float *const part[3], float *p, float *out)
+{
+    for (int64_t begin = 0; begin < at->queries; begin += BLOCK_ROWS) {
+        int64_t rows = at->queries - begin < BLOCK_ROWS ? at->queries - begin : BLOCK_ROWS;
+        int64_t keys = visible(at, begin + rows);
+        float *block = p + begin * at->keys;
+        SMP_TRY(smp_math_gemm(false, true, rows, keys, at->width, at->scale,
+                              part[Q] + begin * at->stride[Q], at->stride[Q], part[K],
+                              at->stride[K], 0, block, at->keys));
+        softmax_block(at, block, begin, rows);
+        SMP_TRY(smp_math_gemm(false, false, rows, at->width, keys, 1, block, at->keys, part[V],
+                              at->stride[V], 0, out + begin * at->d, at->d));
+    }
+    return SMP_OK;
+}
+
+static smp_status forward(const smp_op_call *call)
+{
+    layout at = layout_of(call->graph, call->op);
+    float *p = call->aux; /* (B, heads, Tq, Tk) */
+    float *out = call->out;
+    for (int64_t b = 0; b < call->batch; b++)
+        for (int64_t h = 0; h < at.heads; h++, p += at.queries * at.keys) {
+            const float *part[3];
+            for (int i = Q; i <= V; i++) {
+                int64_t sample = smp__in(call->graph, call->op, at.input[i])->elements;
+                part[i] =
+                    (const float *)call->in[at.input[i]] + b * sample + at.offset[i] + h * at.width;
+            }
+            SMP_TRY(head_forward(&at, part, p, out + b * at.queries * at.d + h * at.width));
+        }
+    return SMP_OK;
+}
+
+/* ds = p * (ds - sum), the gradient of the scores from that of the probabilities. */
+SMP_VECTOR static void score_row(float *restrict ds, const float *restrict p, float sum, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        ds[i] = p[i] * (ds[i] - sum);
+}
+
+static void score_block(const layout *at, float *ds, const float *p, int64_t begin, int64_t rows)
+{
+    int64_t computed = visible(at, begin + rows);
+    for (int64_t r = 0; r < rows; r++, p += at->keys, ds += at->keys) {
+        int64_t n = visible(at, begin + r + 1);
+        score_row(ds, p, smp__dot(p, ds, n), n);
+        memset(ds + n, 0, (size_t)(computed - n) * sizeof *ds);
+    }
+}
+
+/* One head of one sample. Blocks go from the last to the first: a causal model's last block covers
+ * every key, so it overwrites dK and dV and the others add to them. grad[i] NULL: not wanted. */
+static smp_status head_backward(const layout *at, const float *const part[3], const float *p,
+                                const float *dout, float *ds, float *const grad[3])
+{
+    int64_t last = (at->queries - 1) / BLOCK_ROWS * BLOCK_ROWS;
+    for (int64_t begin = last; begin >= 0; begin -= BLOCK_ROWS) {
+        int64_t rows = at->queries - begin < BLOCK_ROWS ? at->queries - begin : BLOCK_ROWS;
+        int64_t keys = visible(at, begin + rows);
+        float beta = begin == last ? 0 : 1;
+        const float *block = p + begin * at->keys, *dblock = dout + begin * at->d;
+        if (grad[V])
+            SMP_TRY(smp_math_gemm(true, false, keys, at->width, rows, 1, block, at->keys, dblock,
+                                  at->d, beta, grad[V], at->stride[V]));
+        if (!grad[Q] && !grad[K])
+            continue;
+        SMP_TRY(smp_math_gemm(false, true, rows, keys, at->width, 1, dblock, at->d, part[V],
+                              at->stride[V], 0, ds, at->keys));
+        score_block(at, ds, block, begin, rows);
+        if (grad[Q])
+            SMP_TRY(smp_math_gemm(false, false, rows, at->width, keys, at->scale, ds, at->keys,
+                                  part[K], at->stride[K], 0, grad[Q] + begin * at->stride[Q],
+                                  at->stride[Q]));
+        if (grad[K])
+            SMP_TRY(smp_math_gemm(true, false, keys, at->width, rows, at->scale, ds, at->keys,
+                                  part[Q] + begin * at->stride[Q], at->stride[Q], beta, grad[K],
+                                  at->stride[K]));
+    }
+    return SMP_OK;
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    layout at = layout_of(call->graph, call->op);
+    const float *p = call->aux;
+    for (int64_t b = 0; b < call->batch; b++)
+        for (int64_t h = 0; h < at.heads; h++, p += at.queries * at.keys) {
+            const float *part[3];
+            float *grad[3];
+            for (int i = Q; i <= V; i++) {
+                int64_t sample = smp__in(call->graph, call->op, at.input[i])->elements;
+                int64_t place = b * sample + at.offset[i] + h * at.width;
+                float *din = call->din[at.input[i]];
+                part[i] = (const float *)call->in[at.input[i]] + place;
+                grad[i] = din ? din + place : NULL;
+            }
+            const float *dout = call->dout + b * at.queries * at.d + h * at.width;
+            SMP_TRY(head_backward(&at, part, p, dout, call->workspace, grad));
+        }
+    return SMP_OK;
+}
+
+const smp_op_kind smp__op_attention = {
+    .name = "attention",
+    .summary = "multi-head attention on packed q|k|v or on three inputs, causal or not",
+    .min_in = 1,
+    .max_in = 3,
+    .attrs = ATTRS,
+    .infer = infer,
+    .needs = needs,
+    .work = work,
+    .cpu = {.forward = forward, .backward_input = backward_input},
+};

@@ -1,0 +1,84 @@
+/* Helpers of the operators: shape inference for the usual cases, memory traffic, plain copies. */
+#include "graph/ops/ops.h"
+
+#include <string.h>
+
+smp_status smp__infer_like_input(smp_infer *infer)
+{
+    SMP_TRY(smp_infer_float(infer, 0));
+    infer->out_dtype = SMP_F32;
+    infer->out_shape = infer->in[0]->shape;
+    return SMP_OK;
+}
+
+smp_status smp__infer_like_pair(smp_infer *infer)
+{
+    SMP_TRY(smp__infer_like_input(infer));
+    SMP_TRY(smp_infer_float(infer, 1));
+    const smp_tensor *a = infer->in[0], *b = infer->in[1];
+    if (smp_shape_equal(&a->shape, &b->shape))
+        return SMP_OK;
+    char first[128], second[128];
+    return smp_infer_fail(infer, "inputs '%s' %s and '%s' %s: expected the same shape", a->name,
+                          smp_shape_format(first, sizeof first, &a->shape), b->name,
+                          smp_shape_format(second, sizeof second, &b->shape));
+}
+
+void smp__work_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    smp_op_needs needs;
+    smp_op_needs_get(graph, op, batch, &needs);
+    double out = (double)smp_tensor_bytes(graph, op->out, batch);
+    double aux = (double)needs.aux_bytes * (double)batch;
+    double params = 0;
+    for (int32_t i = 0; i < op->n_param; i++)
+        params += 4.0 * (double)graph->param[op->param[i]].elements;
+    work->forward_bytes = params + out + aux;
+    work->backward_input_bytes = 0;
+    work->backward_weight_bytes = out + 2 * params + (needs.weight_grad_aux ? aux : 0);
+
+    double input_grads = 0;
+    for (int32_t i = 0; i < op->n_in; i++) {
+        double bytes = (double)smp_tensor_bytes(graph, op->in[i], batch);
+        work->forward_bytes += bytes;
+        if (smp__in(graph, op, i)->dtype == SMP_F32)
+            input_grads += bytes;
+        if (i < 32 && (needs.input_grad_in >> i & 1))
+            work->backward_input_bytes += bytes;
+        if (i < 32 && (needs.weight_grad_in >> i & 1))
+            work->backward_weight_bytes += bytes;
+    }
+    if (input_grads == 0)
+        work->backward_input_bytes = 0;
+    else
+        work->backward_input_bytes += input_grads + out + params +
+                                      (needs.input_grad_out ? out : 0) +
+                                      (needs.input_grad_aux ? aux : 0);
+    if (op->n_param == 0)
+        work->backward_weight_bytes = 0;
+}
+
+void smp__work_elementwise(const smp_graph *graph, const smp_op *op, int64_t batch, double forward,
+                           double backward, smp_op_work *work)
+{
+    const smp_tensor *out = smp__out(graph, op);
+    double n = (double)smp__count(out->batched ? out : smp__in(graph, op, 0), batch);
+    smp__work_bytes(graph, op, batch, work);
+    work->forward_flops = forward * n;
+    work->backward_input_flops = backward * n;
+}
+
+smp_status smp__copy_forward(const smp_op_call *call)
+{
+    const smp_tensor *in = smp__in(call->graph, call->op, 0);
+    memcpy(call->out, call->in[0], (size_t)smp__count(in, call->batch) * 4);
+    return SMP_OK;
+}
+
+smp_status smp__copy_backward(const smp_op_call *call)
+{
+    const smp_tensor *in = smp__in(call->graph, call->op, 0);
+    if (call->din[0])
+        memcpy(call->din[0], call->dout, (size_t)smp__count(in, call->batch) * 4);
+    return SMP_OK;
+}

@@ -1,0 +1,104 @@
+/* concat: joins tensors along one dimension of the sample (negative: counted from the end). The
+ * dimensions before it are `outer`, each input's chunk is its dimension times those after it. */
+#include "graph/ops/ops.h"
+
+#include <string.h>
+
+enum { AXIS };
+
+static const smp_attr_desc ATTRS[] = {
+    [AXIS] = {"axis", SMP_ATTR_INT, false, -1, -SMP_MAX_DIMS, SMP_MAX_DIMS - 1, NULL},
+    {0},
+};
+
+static int axis_of(const smp_shape *shape, int64_t axis)
+{
+    return (int)(axis < 0 ? axis + shape->n_dim : axis);
+}
+
+static smp_status infer(smp_infer *infer)
+{
+    const smp_tensor *first = infer->in[0];
+    SMP_TRY(smp_infer_dims(infer, 0, 1, SMP_MAX_DIMS));
+    smp_shape out = first->shape;
+    int axis = axis_of(&out, infer->attr[AXIS].i);
+    if (axis < 0 || axis >= out.n_dim)
+        return smp_infer_fail(infer, "axis: got %lld, expected %d to %d",
+                              (long long)infer->attr[AXIS].i, -out.n_dim, out.n_dim - 1);
+    for (int i = 1; i < infer->n_in; i++) {
+        const smp_tensor *in = infer->in[i];
+        smp_shape shape = in->shape;
+        char expected[128], got[128];
+        if (in->dtype != first->dtype)
+            return smp_infer_fail(infer, "inputs '%s' and '%s' have different types", first->name,
+                                  in->name);
+        if (shape.n_dim == out.n_dim)
+            shape.dim[axis] = first->shape.dim[axis];
+        if (!smp_shape_equal(&shape, &first->shape))
+            return smp_infer_fail(infer, "input '%s' is %s, expected %s but for dimension %d",
+                                  in->name, smp_shape_format(got, sizeof got, &in->shape),
+                                  smp_shape_format(expected, sizeof expected, &first->shape), axis);
+        out.dim[axis] += in->shape.dim[axis];
+    }
+    infer->out_dtype = first->dtype;
+    infer->out_shape = out;
+    return SMP_OK;
+}
+
+static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    smp__work_elementwise(graph, op, batch, 0, 0, work);
+}
+
+/* Chunks of the output, over the whole micro-batch. */
+static int64_t outer_count(const smp_op_call *call)
+{
+    const smp_shape *shape = &smp__out(call->graph, call->op)->shape;
+    int axis = axis_of(shape, call->op->attr[AXIS].i);
+    int64_t outer = call->batch;
+    for (int i = 0; i < axis; i++)
+        outer *= shape->dim[i];
+    return outer;
+}
+
+static smp_status forward(const smp_op_call *call)
+{
+    const smp_op *op = call->op;
+    int64_t outer = outer_count(call);
+    size_t row = (size_t)(smp__count(smp__out(call->graph, op), call->batch) / outer) * 4;
+    char *place = call->out;
+    for (int32_t i = 0; i < op->n_in; i++) {
+        size_t chunk = (size_t)(smp__count(smp__in(call->graph, op, i), call->batch) / outer) * 4;
+        const char *in = call->in[i];
+        for (int64_t o = 0; o < outer; o++)
+            memcpy(place + (size_t)o * row, in + (size_t)o * chunk, chunk);
+        place += chunk;
+    }
+    return SMP_OK;
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    const smp_op *op = call->op;
+    int64_t outer = outer_count(call);
+    int64_t row = smp__count(smp__out(call->graph, op), call->batch) / outer;
+    const float *place = call->dout;
+    for (int32_t i = 0; i < op->n_in; i++) {
+        int64_t chunk = smp__count(smp__in(call->graph, op, i), call->batch) / outer;
+        for (int64_t o = 0; call->din[i] && o < outer; o++)
+            memcpy(call->din[i] + o * chunk, place + o * row, (size_t)chunk * sizeof(float));
+        place += chunk;
+    }
+    return SMP_OK;
+}
+
+const smp_op_kind smp__op_concat = {
+    .name = "concat",
+    .summary = "joins tensors along one dimension",
+    .min_in = 2,
+    .max_in = SMP_OP_MAX_IN,
+    .attrs = ATTRS,
+    .infer = infer,
+    .work = work,
+    .cpu = {.forward = forward, .backward_input = backward_input},
+};

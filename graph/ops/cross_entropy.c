@@ -1,0 +1,135 @@
+/* cross_entropy: logits [.., V] and int32 targets [..] -> one loss per micro-batch, the mean of
+ * -log softmax(logits)[target] over the targets that are not -1; 0 if all are.
+ *
+ * With M the largest logit of a row and S = sum exp(logit - M), the loss of a row is log S + (M -
+ * logit[target]), which neither overflows nor cancels. Forward saves M and S of each row, 8 bytes
+ * instead of 4 V; backward reads the logits again: dlogits = dout / count * (exp(logit - M) / S -
+ * [target]). The rows are added in double, in order. O(rows * V). */
+#include "graph/ops/ops.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "graph/math/vector.h"
+
+enum { LOGITS, TARGETS };
+enum { IGNORED = -1 };
+
+typedef struct row_stats {
+    float max, sum;
+} row_stats;
+
+static const smp_attr_desc ATTRS[] = {{0}};
+
+static smp_status infer(smp_infer *infer)
+{
+    SMP_TRY(smp_infer_float(infer, LOGITS));
+    SMP_TRY(smp_infer_dims(infer, LOGITS, 1, SMP_MAX_DIMS));
+    const smp_tensor *logits = infer->in[LOGITS], *targets = infer->in[TARGETS];
+    if (targets->dtype != SMP_I32)
+        return smp_infer_fail(infer, "input '%s' is float, expected int32 targets", targets->name);
+    smp_shape expected = logits->shape;
+    expected.n_dim--;
+    char got[128], want[128], of[128];
+    if (!smp_shape_equal(&expected, &targets->shape))
+        return smp_infer_fail(infer, "targets '%s' are %s, expected %s for logits %s",
+                              targets->name, smp_shape_format(got, sizeof got, &targets->shape),
+                              smp_shape_format(want, sizeof want, &expected),
+                              smp_shape_format(of, sizeof of, &logits->shape));
+    infer->out_dtype = SMP_F32;
+    infer->out_shape = (smp_shape){0};
+    infer->out_batched = false;
+    return SMP_OK;
+}
+
+static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    (void)batch;
+    *needs = (smp_op_needs){
+        .input_grad_in = 1u << LOGITS | 1u << TARGETS,
+        .input_grad_aux = true,
+        .aux_bytes = smp__in(graph, op, TARGETS)->elements * (int64_t)sizeof(row_stats),
+    };
+}
+
+static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    smp__work_elementwise(graph, op, batch, 20, 20, work);
+}
+
+static bool index_range(const smp_graph *graph, const smp_op *op, int slot, int64_t *min,
+                        int64_t *max)
+{
+    if (slot != TARGETS)
+        return false;
+    *min = IGNORED;
+    *max = smp__columns(smp__in(graph, op, LOGITS)) - 1;
+    return true;
+}
+
+static smp_status forward(const smp_op_call *call)
+{
+    const float *logits = call->in[LOGITS];    /* (B, .., V) */
+    const int32_t *target = call->in[TARGETS]; /* (B, ..) */
+    row_stats *stats = call->aux;              /* (B, ..) */
+    int64_t rows = smp__count(smp__in(call->graph, call->op, TARGETS), call->batch);
+    int64_t classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
+    double loss = 0;
+    int64_t count = 0;
+    for (int64_t r = 0; r < rows; r++, logits += classes) {
+        stats[r] = (row_stats){0, 1};
+        if (target[r] == IGNORED)
+            continue;
+        if (target[r] < 0 || target[r] >= classes)
+            return smp_fail(SMP_ERR_INPUT,
+                            "op '%s' (cross_entropy): target %d at position %lld of the "
+                            "micro-batch, expected 0 to %lld, or -1 to ignore it",
+                            call->op->name, (int)target[r], (long long)r, (long long)classes - 1);
+        float max = smp__max(logits, classes);
+        float sum = smp__exp_sum(logits, max, classes);
+        stats[r] = (row_stats){max, sum};
+        loss += log((double)sum) + ((double)max - (double)logits[target[r]]);
+        count++;
+    }
+    *(float *)call->out = count > 0 ? (float)(loss / (double)count) : 0;
+    return SMP_OK;
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    const float *logits = call->in[LOGITS];
+    const int32_t *target = call->in[TARGETS];
+    const row_stats *stats = call->aux;
+    float *dlogits = call->din[LOGITS];
+    int64_t rows = smp__count(smp__in(call->graph, call->op, TARGETS), call->batch);
+    int64_t classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
+    int64_t count = 0;
+    if (!dlogits)
+        return SMP_OK;
+    for (int64_t r = 0; r < rows; r++)
+        count += target[r] != IGNORED;
+    float scale = *call->dout / (float)(count > 0 ? count : 1);
+    for (int64_t r = 0; r < rows; r++, logits += classes, dlogits += classes) {
+        if (target[r] == IGNORED) {
+            memset(dlogits, 0, (size_t)classes * sizeof *dlogits);
+            continue;
+        }
+        smp__exp_row(dlogits, logits, stats[r].max, classes);
+        smp__scale(dlogits, scale / stats[r].sum, classes);
+        dlogits[target[r]] -= scale;
+    }
+    return SMP_OK;
+}
+
+const smp_op_kind smp__op_cross_entropy = {
+    .name = "cross_entropy",
+    .summary = "mean negative log likelihood of int32 targets; -1 is ignored",
+    .min_in = 2,
+    .max_in = 2,
+    .attrs = ATTRS,
+    .infer = infer,
+    .needs = needs,
+    .work = work,
+    .cpu = {.forward = forward, .backward_input = backward_input},
+    .index_range = index_range,
+};

@@ -1,0 +1,28 @@
+/* flatten: [a, b, ..] -> [a * b * ..]. A copy; any type. */
+#include "graph/ops/ops.h"
+
+static const smp_attr_desc ATTRS[] = {{0}};
+
+static smp_status infer(smp_infer *infer)
+{
+    const smp_tensor *in = infer->in[0];
+    infer->out_dtype = in->dtype;
+    infer->out_shape = (smp_shape){1, {in->elements}};
+    return SMP_OK;
+}
+
+static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    smp__work_elementwise(graph, op, batch, 0, 0, work);
+}
+
+const smp_op_kind smp__op_flatten = {
+    .name = "flatten",
+    .summary = "all dimensions of a sample as one",
+    .min_in = 1,
+    .max_in = 1,
+    .attrs = ATTRS,
+    .infer = infer,
+    .work = work,
+    .cpu = {.forward = smp__copy_forward, .backward_input = smp__copy_backward},
+};

@@ -1,0 +1,69 @@
+/* gelu (Hendrycks, Gimpel 2016): x * Phi(x), exact by erf, or the tanh approximation that GPT-2
+ * uses (the default). Backward needs the input. */
+#include "graph/ops/ops.h"
+
+#include "graph/math/math.h"
+
+enum { APPROXIMATE };
+enum { TANH, ERF, NONE }; /* PyTorch says "none" for erf */
+
+static const char *const APPROXIMATIONS[] = {[TANH] = "tanh", [ERF] = "erf", [NONE] = "none", NULL};
+
+static const smp_attr_desc ATTRS[] = {
+    [APPROXIMATE] = {"approximate", SMP_ATTR_CHOICE, false, TANH, 0, 0, APPROXIMATIONS},
+    {0},
+};
+
+static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    (void)graph, (void)op, (void)batch;
+    *needs = (smp_op_needs){.input_grad_in = 1};
+}
+
+static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    smp__work_elementwise(graph, op, batch, 25, 35, work);
+}
+
+static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void **state)
+{
+    smp_eltwise kind =
+        op->attr[APPROXIMATE].i == TANH ? SMP_ELTWISE_GELU_TANH : SMP_ELTWISE_GELU_ERF;
+    smp_math_primitive *primitive = NULL;
+    SMP_TRY(smp_math_eltwise_create(kind, smp__count(smp__in(graph, op, 0), batch), graph->training,
+                                    &primitive));
+    *state = primitive;
+    return SMP_OK;
+}
+
+static void release(void *state)
+{
+    smp_math_primitive_destroy(state);
+}
+
+static smp_status forward(const smp_op_call *call)
+{
+    return smp_math_eltwise_forward(call->state, call->in[0], call->out);
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    if (!call->din[0])
+        return SMP_OK;
+    return smp_math_eltwise_backward(call->state, call->in[0], call->dout, call->din[0]);
+}
+
+const smp_op_kind smp__op_gelu = {
+    .name = "gelu",
+    .summary = "Gaussian error linear unit, tanh approximation or exact (erf)",
+    .min_in = 1,
+    .max_in = 1,
+    .attrs = ATTRS,
+    .infer = smp__infer_like_input,
+    .needs = needs,
+    .work = work,
+    .cpu = {.prepare = prepare,
+            .release = release,
+            .forward = forward,
+            .backward_input = backward_input},
+};

@@ -1,0 +1,120 @@
+/* linear: y = x W^T + b over the last dimension. x [.., in] -> [.., features], W [features, in] as
+ * PyTorch stores it, so that a tied output layer can use an embedding's table as it is.
+ *
+ * dx = dy W, dW += dy^T x, db += column sums of dy. Three GEMMs of 2 * rows * in * features flops;
+ * the bias is written to the output first and the GEMM accumulates onto it. */
+#include "graph/ops/ops.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "graph/math/math.h"
+#include "graph/math/vector.h"
+
+enum { FEATURES, BIAS, WEIGHT, INIT_STD };
+
+static const smp_attr_desc ATTRS[] = {
+    [FEATURES] = {"features", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
+    [BIAS] = {"bias", SMP_ATTR_BOOL, false, 1, 0, 1, NULL},
+    [WEIGHT] = {"weight", SMP_ATTR_STRING, false, 0, 0, 0, NULL},
+    [INIT_STD] = {"init_std", SMP_ATTR_FLOAT, false, 0, 0, 1e6, NULL},
+    {0},
+};
+
+static smp_status infer(smp_infer *infer)
+{
+    SMP_TRY(smp_infer_dims(infer, 0, 1, SMP_MAX_DIMS));
+    SMP_TRY(smp__infer_like_input(infer));
+    int64_t in = smp__columns(infer->in[0]);
+    int64_t features = infer->attr[FEATURES].i;
+    float std = (float)infer->attr[INIT_STD].f;
+    infer->out_shape.dim[infer->out_shape.n_dim - 1] = features;
+    infer->param[infer->n_param++] = (smp_param_decl){
+        .role = "weight",
+        .shape = {2, {features, in}},
+        .init = std > 0 ? SMP_INIT_NORMAL : SMP_INIT_UNIFORM,
+        .init_scale = std > 0 ? std : (float)(1.0 / sqrt((double)in)),
+        .tied_to = infer->attr[WEIGHT].s.text,
+    };
+    if (infer->attr[BIAS].i)
+        infer->param[infer->n_param++] = (smp_param_decl){
+            .role = "bias",
+            .shape = {1, {features}},
+            .init = SMP_INIT_ZERO,
+        };
+    return SMP_OK;
+}
+
+static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    (void)graph, (void)op, (void)batch;
+    *needs = (smp_op_needs){.weight_grad_in = 1};
+}
+
+/* Rows of the three products: every position of every sample. */
+static int64_t row_count(const smp_graph *graph, const smp_op *op, int64_t batch)
+{
+    const smp_tensor *in = smp__in(graph, op, 0);
+    return smp__count(in, batch) / smp__columns(in);
+}
+
+static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    double outputs = (double)smp__count(smp__out(graph, op), batch);
+    double flops = 2.0 * outputs * (double)smp__columns(smp__in(graph, op, 0));
+    double bias = op->attr[BIAS].i ? outputs : 0;
+    smp__work_bytes(graph, op, batch, work);
+    work->forward_flops = flops + bias;
+    work->backward_input_flops = flops;
+    work->backward_weight_flops = flops + bias;
+}
+
+static smp_status forward(const smp_op_call *call)
+{
+    int64_t rows = row_count(call->graph, call->op, call->batch);
+    int64_t in = smp__columns(smp__in(call->graph, call->op, 0));
+    int64_t features = call->op->attr[FEATURES].i;
+    bool bias = call->op->attr[BIAS].i;
+    float *out = call->out;
+    if (bias)
+        for (int64_t r = 0; r < rows; r++)
+            memcpy(out + r * features, call->param[1], (size_t)features * 4);
+    return smp_math_gemm(false, true, rows, features, in, 1, call->in[0], in, call->param[0], in,
+                         bias ? 1 : 0, out, features);
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    int64_t rows = row_count(call->graph, call->op, call->batch);
+    int64_t in = smp__columns(smp__in(call->graph, call->op, 0));
+    int64_t features = call->op->attr[FEATURES].i;
+    if (!call->din[0])
+        return SMP_OK;
+    return smp_math_gemm(false, false, rows, in, features, 1, call->dout, features, call->param[0],
+                         in, 0, call->din[0], in);
+}
+
+static smp_status backward_weight(const smp_op_call *call)
+{
+    int64_t rows = row_count(call->graph, call->op, call->batch);
+    int64_t in = smp__columns(smp__in(call->graph, call->op, 0));
+    int64_t features = call->op->attr[FEATURES].i;
+    if (call->op->attr[BIAS].i)
+        smp__column_sums(call->dparam[1], call->dout, rows, features, features);
+    return smp_math_gemm(true, false, features, in, rows, 1, call->dout, features, call->in[0], in,
+                         1, call->dparam[0], in);
+}
+
+const smp_op_kind smp__op_linear = {
+    .name = "linear",
+    .summary = "matrix product over the last dimension, with or without bias, tied or not",
+    .min_in = 1,
+    .max_in = 1,
+    .attrs = ATTRS,
+    .infer = infer,
+    .needs = needs,
+    .work = work,
+    .cpu = {.forward = forward,
+            .backward_input = backward_input,
+            .backward_weight = backward_weight},
+};

@@ -1,0 +1,60 @@
+/* mean_pool: the mean over positions, [T, d] -> [d]. Rows are added in order. */
+#include "graph/ops/ops.h"
+
+#include <string.h>
+
+#include "graph/math/vector.h"
+
+static const smp_attr_desc ATTRS[] = {{0}};
+
+static smp_status infer(smp_infer *infer)
+{
+    SMP_TRY(smp_infer_dims(infer, 0, 2, 2));
+    SMP_TRY(smp__infer_like_input(infer));
+    infer->out_shape = (smp_shape){1, {infer->in[0]->shape.dim[1]}};
+    return SMP_OK;
+}
+
+static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    double positions = (double)smp__in(graph, op, 0)->shape.dim[0];
+    smp__work_elementwise(graph, op, batch, positions + 1, positions, work);
+}
+
+static smp_status forward(const smp_op_call *call)
+{
+    const smp_shape *shape = &smp__in(call->graph, call->op, 0)->shape;
+    int64_t positions = shape->dim[0], d = shape->dim[1];
+    const float *x = call->in[0]; /* (B, T, d) */
+    float *out = call->out;       /* (B, d) */
+    memset(out, 0, (size_t)(call->batch * d) * sizeof *out);
+    for (int64_t b = 0; b < call->batch; b++)
+        smp__column_sums(out + b * d, x + b * positions * d, positions, d, d);
+    smp__scale(out, 1.0f / (float)positions, call->batch * d);
+    return SMP_OK;
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    const smp_shape *shape = &smp__in(call->graph, call->op, 0)->shape;
+    int64_t positions = shape->dim[0], d = shape->dim[1];
+    float *dx = call->din[0];
+    if (!dx)
+        return SMP_OK;
+    for (int64_t b = 0; b < call->batch; b++)
+        for (int64_t t = 0; t < positions; t++)
+            memcpy(dx + (b * positions + t) * d, call->dout + b * d, (size_t)d * sizeof *dx);
+    smp__scale(dx, 1.0f / (float)positions, call->batch * positions * d);
+    return SMP_OK;
+}
+
+const smp_op_kind smp__op_mean_pool = {
+    .name = "mean_pool",
+    .summary = "mean over the positions of a sequence",
+    .min_in = 1,
+    .max_in = 1,
+    .attrs = ATTRS,
+    .infer = infer,
+    .work = work,
+    .cpu = {.forward = forward, .backward_input = backward_input},
+};

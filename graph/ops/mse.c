@@ -1,0 +1,83 @@
+/* mse: mean of (prediction - target)^2 over all elements of the micro-batch; one loss. Gradients
+ * for both inputs. Blocks are summed in float, the blocks in double, in order. O(n). */
+#include "graph/ops/ops.h"
+
+#include "graph/math/vector.h"
+
+enum { BLOCK = 4096 };
+
+static const smp_attr_desc ATTRS[] = {{0}};
+
+static smp_status infer(smp_infer *infer)
+{
+    SMP_TRY(smp__infer_like_pair(infer));
+    infer->out_shape = (smp_shape){0};
+    infer->out_batched = false;
+    return SMP_OK;
+}
+
+static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    (void)graph, (void)op, (void)batch;
+    *needs = (smp_op_needs){.input_grad_in = 3};
+}
+
+static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    smp__work_elementwise(graph, op, batch, 3, 4, work);
+}
+
+SMP_VECTOR static float sum_squares(const float *a, const float *b, int64_t n)
+{
+    float lane[SMP_LANES] = {0};
+    float tail[SMP_LANES] = {0};
+    int64_t i = 0;
+    for (; i + SMP_LANES <= n; i += SMP_LANES)
+        for (int l = 0; l < SMP_LANES; l++)
+            lane[l] += (a[i + l] - b[i + l]) * (a[i + l] - b[i + l]);
+    for (int l = 0; i + l < n; l++)
+        tail[l] = (a[i + l] - b[i + l]) * (a[i + l] - b[i + l]);
+    for (int l = 0; l < SMP_LANES; l++)
+        lane[l] += tail[l];
+    return smp__fold(lane);
+}
+
+SMP_VECTOR static void scaled_difference(float *restrict y, const float *a, const float *b,
+                                         float scale, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = scale * (a[i] - b[i]);
+}
+
+static smp_status forward(const smp_op_call *call)
+{
+    const float *a = call->in[0], *b = call->in[1];
+    int64_t n = smp__count(smp__in(call->graph, call->op, 0), call->batch);
+    double sum = 0;
+    for (int64_t i = 0; i < n; i += BLOCK)
+        sum += (double)sum_squares(a + i, b + i, n - i < BLOCK ? n - i : BLOCK);
+    *(float *)call->out = (float)(sum / (double)n);
+    return SMP_OK;
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    int64_t n = smp__count(smp__in(call->graph, call->op, 0), call->batch);
+    float scale = 2.0f * *call->dout / (float)n;
+    for (int i = 0; i < 2; i++)
+        if (call->din[i])
+            scaled_difference(call->din[i], call->in[i], call->in[1 - i], scale, n);
+    return SMP_OK;
+}
+
+const smp_op_kind smp__op_mse = {
+    .name = "mse",
+    .summary = "mean squared difference of two tensors",
+    .min_in = 2,
+    .max_in = 2,
+    .attrs = ATTRS,
+    .infer = infer,
+    .needs = needs,
+    .work = work,
+    .cpu = {.forward = forward, .backward_input = backward_input},
+};

@@ -1,0 +1,50 @@
+/* What the operators share: their registry entries, and small helpers for shapes and costs. Only
+ * files of graph/ops/ include it. */
+#ifndef SMP_GRAPH_OPS_OPS_H
+#define SMP_GRAPH_OPS_OPS_H
+
+#include "graph/op.h"
+
+extern const smp_op_kind smp__op_add, smp__op_attention, smp__op_concat, smp__op_cross_entropy,
+    smp__op_dropout, smp__op_embedding, smp__op_flatten, smp__op_gelu, smp__op_layernorm,
+    smp__op_linear, smp__op_mean_pool, smp__op_mse, smp__op_mul, smp__op_opaque, smp__op_patchify,
+    smp__op_position_embedding, smp__op_relu, smp__op_reshape, smp__op_softmax, smp__op_tanh;
+
+static inline const smp_tensor *smp__in(const smp_graph *graph, const smp_op *op, int slot)
+{
+    return &graph->tensor[op->in[slot]];
+}
+
+static inline const smp_tensor *smp__out(const smp_graph *graph, const smp_op *op)
+{
+    return &graph->tensor[op->out];
+}
+
+/* Elements of a micro-batch; a loss has one value whatever the batch (no operator reads one). */
+static inline int64_t smp__count(const smp_tensor *tensor, int64_t batch)
+{
+    return tensor->batched ? tensor->elements * batch : tensor->elements;
+}
+
+/* The last dimension, 1 for a scalar. */
+static inline int64_t smp__columns(const smp_tensor *tensor)
+{
+    return tensor->shape.n_dim > 0 ? tensor->shape.dim[tensor->shape.n_dim - 1] : 1;
+}
+
+/* Output like input 0, which must be float. */
+smp_status smp__infer_like_input(smp_infer *infer);
+/* Inputs 0 and 1 are float and have one shape; the output has it too. */
+smp_status smp__infer_like_pair(smp_infer *infer);
+
+/* Fills the bytes of `work` from the tensors, the weights and what `needs` says. Flops are left. */
+void smp__work_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work);
+/* The same, with flops per output element (per input element if the output is a loss). */
+void smp__work_elementwise(const smp_graph *graph, const smp_op *op, int64_t batch, double forward,
+                           double backward, smp_op_work *work);
+
+/* Kernels of operators that only rename a shape: out = in[0], din[0] = dout. */
+smp_status smp__copy_forward(const smp_op_call *call);
+smp_status smp__copy_backward(const smp_op_call *call);
+
+#endif

@@ -1,0 +1,67 @@
+/* tanh. Backward from the output: dx = dy * (1 - y^2). */
+#include "graph/ops/ops.h"
+
+#include "graph/math/math.h"
+#include "graph/math/vector.h"
+
+static const smp_attr_desc ATTRS[] = {{0}};
+
+static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    (void)graph, (void)op, (void)batch;
+    *needs = (smp_op_needs){.input_grad_out = true};
+}
+
+static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    smp__work_elementwise(graph, op, batch, 20, 3, work);
+}
+
+static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void **state)
+{
+    smp_math_primitive *primitive = NULL;
+    SMP_TRY(smp_math_eltwise_create(SMP_ELTWISE_TANH, smp__count(smp__in(graph, op, 0), batch),
+                                    false, &primitive));
+    *state = primitive;
+    return SMP_OK;
+}
+
+static void release(void *state)
+{
+    smp_math_primitive_destroy(state);
+}
+
+SMP_VECTOR static void gradient(float *restrict dx, const float *restrict y,
+                                const float *restrict dy, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = dy[i] * (1.0f - y[i] * y[i]);
+}
+
+static smp_status forward(const smp_op_call *call)
+{
+    return smp_math_eltwise_forward(call->state, call->in[0], call->out);
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    if (call->din[0])
+        gradient(call->din[0], call->out, call->dout,
+                 smp__count(smp__in(call->graph, call->op, 0), call->batch));
+    return SMP_OK;
+}
+
+const smp_op_kind smp__op_tanh = {
+    .name = "tanh",
+    .summary = "hyperbolic tangent",
+    .min_in = 1,
+    .max_in = 1,
+    .attrs = ATTRS,
+    .infer = smp__infer_like_input,
+    .needs = needs,
+    .work = work,
+    .cpu = {.prepare = prepare,
+            .release = release,
+            .forward = forward,
+            .backward_input = backward_input},
+};

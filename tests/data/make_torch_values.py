@@ -1,0 +1,132 @@
+#!/usr/bin/python3
+"""Writes torch_values.txt: outputs and gradients of every operator as PyTorch computes them.
+
+Made once with Debian 12's python3-torch (1.13.1); tests/graph/test_torch.c reads the result.
+
+    /usr/bin/python3 tests/data/make_torch_values.py > tests/data/torch_values.txt
+
+For each case: a model text with one op named "op", then its inputs, weights, output, the gradient
+put into the output, and the gradients PyTorch returns. Dropout is left out: its random numbers are
+SMP's own. Everything is computed in double from values
+rounded to float, and written with nine digits, which is what identifies a float.
+"""
+import torch
+import torch.nn.functional as F
+
+torch.manual_seed(20240501)
+
+
+def rand(*shape, scale=1.0):
+    """Float values held in doubles."""
+    return (scale * torch.randn(shape)).float().double()
+
+
+def write(key, index, tensor):
+    flat = tensor.detach().reshape(-1)
+    form = "%d" if not tensor.is_floating_point() else "%.9g"
+    print(key, index, flat.numel(), *(form % v for v in flat.tolist()))
+
+
+def case(name, batch, op, function, inputs, params=()):
+    """`inputs`, `params`: tensors in the op's order; inputs have the batch dimension first."""
+    inputs = [x.requires_grad_() if x.is_floating_point() else x for x in inputs]
+    params = [p.requires_grad_() for p in params]
+    out = function(*inputs, *params)
+    dout = rand(*out.shape)
+    out.backward(dout)
+    names = "abcd"[: len(inputs)]
+    lines = ["smp: 1", f"name: {name}", "inputs:"]
+    for letter, x in zip(names, inputs):
+        dtype = "float32" if x.is_floating_point() else "int32"
+        lines.append(f"  {letter}: {{dtype: {dtype}, shape: {list(x.shape[1:])}}}")
+    lines += ["ops:", f"  - {{op: {op}, name: op, in: [{', '.join(names)}], out: y}}"]
+    print(f"case {name}\nbatch {batch}\nyaml {len(lines)}")
+    print("\n".join(lines))
+    for i, x in enumerate(inputs):
+        write("in", i, x)
+    for i, p in enumerate(params):
+        write("param", i, p)
+    write("out", 0, out)
+    write("dout", 0, dout)
+    for i, x in enumerate(inputs):
+        if x.is_floating_point():
+            write("din", i, x.grad)
+    for i, p in enumerate(params):
+        write("dparam", i, p.grad)
+    print("end")
+
+
+def heads(x, n):
+    batch, rows, d = x.shape
+    return x.view(batch, rows, n, d // n).transpose(1, 2)
+
+
+def attention(q, k, v, n, causal):
+    mask = None
+    if causal:
+        mask = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril()
+        mask = torch.zeros(mask.shape, dtype=q.dtype).masked_fill(~mask, float("-inf"))
+    out = F._scaled_dot_product_attention(heads(q, n), heads(k, n), heads(v, n), mask)
+    out = out[0] if isinstance(out, tuple) else out
+    return out.transpose(1, 2).reshape(q.shape)
+
+
+def packed(x, n, causal):
+    return attention(*x.split(x.shape[2] // 3, dim=2), n, causal)
+
+
+def cross_entropy(logits, targets):
+    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1), ignore_index=-1)
+
+
+def patches(image, patch):
+    if image.dim() == 3:
+        image = image[:, None]
+    return F.unfold(image, patch, stride=patch).transpose(1, 2)
+
+
+def main():
+    print(f"# PyTorch {torch.__version__}, written by make_torch_values.py")
+    ids = torch.tensor([[0, 4, 4, 2], [4, 1, 0, 2]])
+    case("embedding", 2, "embedding, rows: 5, features: 3", F.embedding, [ids], [rand(5, 3)])
+    case("position_embedding", 3, "position_embedding", lambda x, w: x + w, [rand(3, 4, 5)],
+         [rand(4, 5)])
+    case("linear", 2, "linear, features: 5", F.linear, [rand(2, 3, 7)], [rand(5, 7), rand(5)])
+    case("linear_no_bias", 4, "linear, features: 3, bias: false", F.linear, [rand(4, 6)],
+         [rand(3, 6)])
+    case("layernorm", 2, "layernorm", lambda x, w, b: F.layer_norm(x, (19,), w, b),
+         [rand(2, 3, 19)], [rand(19), rand(19)])
+    case("layernorm_eps", 2, "layernorm, eps: 0.1", lambda x, w, b: F.layer_norm(x, (4,), w, b, 0.1),
+         [rand(2, 4)], [rand(4), rand(4)])
+    case("gelu_tanh", 2, "gelu", lambda x: F.gelu(x, approximate="tanh"), [rand(2, 21, scale=2)])
+    case("gelu_erf", 2, "gelu, approximate: none", F.gelu, [rand(2, 21, scale=2)])
+    case("relu", 2, "relu", F.relu, [rand(2, 9)])
+    case("tanh", 2, "tanh", torch.tanh, [rand(2, 9, scale=2)])
+    case("softmax", 2, "softmax", lambda x: F.softmax(x, -1), [rand(2, 3, 7, scale=3)])
+    case("softmax_large", 2, "softmax", lambda x: F.softmax(x, -1), [rand(2, 7, scale=1000)])
+    case("attention_packed_causal", 2, "attention, heads: 2, causal: true",
+         lambda x: packed(x, 2, True), [rand(2, 6, 24)])
+    case("attention_packed", 1, "attention, heads: 3", lambda x: packed(x, 3, False),
+         [rand(1, 5, 27)])
+    case("attention_three", 2, "attention, heads: 2", lambda q, k, v: attention(q, k, v, 2, False),
+         [rand(2, 3, 8), rand(2, 5, 8), rand(2, 5, 8)])
+    case("add", 2, "add", torch.add, [rand(2, 3, 4), rand(2, 3, 4)])
+    case("mul", 2, "mul", torch.mul, [rand(2, 3, 4), rand(2, 3, 4)])
+    case("flatten", 2, "flatten", lambda x: x.flatten(1), [rand(2, 3, 2, 2)])
+    case("reshape", 2, "reshape, shape: [4, -1]", lambda x: x.reshape(2, 4, -1), [rand(2, 3, 8)])
+    case("concat_last", 2, "concat", lambda a, b: torch.cat([a, b], -1),
+         [rand(2, 3, 2), rand(2, 3, 4)])
+    case("concat_first", 2, "concat, axis: 0", lambda a, b, c: torch.cat([a, b, c], 1),
+         [rand(2, 1, 3), rand(2, 2, 3), rand(2, 4, 3)])
+    case("patchify", 2, "patchify, patch: 2", lambda x: patches(x, 2), [rand(2, 4, 6)])
+    case("patchify_channels", 2, "patchify, patch: 3", lambda x: patches(x, 3), [rand(2, 2, 6, 3)])
+    case("mean_pool", 2, "mean_pool", lambda x: x.mean(1), [rand(2, 5, 6)])
+    targets = torch.tensor([[3, -1, 0], [7, 7, -1]])
+    case("cross_entropy", 2, "cross_entropy", cross_entropy, [rand(2, 3, 8, scale=3), targets])
+    case("cross_entropy_large", 4, "cross_entropy", cross_entropy,
+         [rand(4, 5, scale=1000), torch.tensor([0, 4, 2, 2])])
+    case("mse", 3, "mse", F.mse_loss, [rand(3, 7), rand(3, 7)])
+
+
+if __name__ == "__main__":
+    main()

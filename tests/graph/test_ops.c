@@ -1,0 +1,288 @@
+/* Every operator of the registry against a naive double-precision reference over random shapes:
+ * values, gradients by central finite differences of the reference, and the promises of
+ * graph/op.h: what is overwritten, what is accumulated, what may be left out, and bits that do not
+ * depend on buffers. */
+#include "tests/graph/op_cases.h"
+
+enum { ROUNDS = 64, DIFFERENCES = 16, FIRST_ACCUMULATOR = 1 };
+
+/* Double copies of what the reference reads; out has room for the output. */
+typedef struct doubles {
+    double *in[SMP_OP_MAX_IN], *param[SMP_OP_MAX_PARAM], *out;
+} doubles;
+
+static double *doubles_of(const buffer *b, bool is_float)
+{
+    size_t n = b->bytes / 4;
+    double *values = malloc((n + 1) * sizeof *values);
+    assert_non_null(values);
+    for (size_t i = 0; i < n; i++)
+        values[i] = is_float ? (double)((float *)b->data)[i] : (double)((int32_t *)b->data)[i];
+    return values;
+}
+
+static doubles doubles_make(const op_run *run)
+{
+    doubles d = {0};
+    for (int i = 0; i < run->op->n_in; i++)
+        d.in[i] = doubles_of(&run->in[i], op_run_in_is_float(run, i));
+    for (int i = 0; i < run->op->n_param; i++)
+        d.param[i] = doubles_of(&run->param[i], true);
+    d.out = doubles_of(&run->out, true);
+    return d;
+}
+
+static void doubles_free(const op_run *run, doubles *d)
+{
+    for (int i = 0; i < run->op->n_in; i++)
+        free(d->in[i]);
+    for (int i = 0; i < run->op->n_param; i++)
+        free(d->param[i]);
+    free(d->out);
+}
+
+/* Reference output into d->out, and its product with dout. */
+static double reference_loss(const op_run *run, const op_case *c, doubles *d)
+{
+    c->reference(&(reference_call){
+        .graph = run->graph,
+        .op = run->op,
+        .batch = run->batch,
+        .in = (const double *const *)d->in,
+        .param = (const double *const *)d->param,
+        .out = d->out,
+        .seed = run->seed,
+        .step = run->step,
+        .microbatch = run->microbatch,
+    });
+    double loss = 0;
+    for (size_t i = 0; i < run->out.bytes / 4; i++)
+        loss += d->out[i] * (double)((float *)run->dout.data)[i];
+    return loss;
+}
+
+static void fill_floats(buffer *b, uint64_t *rng, double magnitude)
+{
+    for (size_t i = 0; i < b->bytes / 4; i++) {
+        double x = (2 * random_unit(rng) - 1) * magnitude;
+        if (fabs(x) < 0.01) /* away from the kink of relu */
+            x += x < 0 ? -0.02 : 0.02;
+        ((float *)b->data)[i] = (float)x;
+    }
+}
+
+static void fill(op_run *run, const model_text *m, uint64_t *rng)
+{
+    for (int i = 0; i < run->op->n_in; i++) {
+        int64_t min = -5, max = 5;
+        if (op_run_in_is_float(run, i)) {
+            fill_floats(&run->in[i], rng, m->magnitude);
+            continue;
+        }
+        if (run->op->kind->index_range)
+            run->op->kind->index_range(run->graph, run->op, i, &min, &max);
+        for (int64_t e = 0; e < op_run_in_elements(run, i); e++)
+            ((int32_t *)run->in[i].data)[e] = (int32_t)random_int(rng, min, max);
+    }
+    for (int i = 0; i < run->op->n_param; i++) {
+        fill_floats(&run->param[i], rng, 1);
+        for (size_t e = 0; e < run->dparam[i].bytes / 4; e++)
+            ((float *)run->dparam[i].data)[e] = FIRST_ACCUMULATOR;
+    }
+    fill_floats(&run->dout, rng, 1);
+    run->seed = smp_random_mix(*rng);
+    run->step = random_int(rng, 1, 1000000);
+    run->microbatch = random_int(rng, 0, 1000);
+}
+
+static double largest(const float *values, size_t n, double offset)
+{
+    double max = 0;
+    for (size_t i = 0; i < n; i++)
+        max = fmax(max, fabs((double)values[i] - offset));
+    return max;
+}
+
+static void check_forward(op_run *run, const op_case *c, doubles *d)
+{
+    const float *out = run->out.data;
+    size_t n = run->out.bytes / 4;
+    assert_int_equal(op_run_forward(run), SMP_OK);
+    reference_loss(run, c, d);
+    double scale = fmax(1, largest(out, n, 0));
+    for (size_t i = 0; i < n; i++)
+        if (!(fabs((double)out[i] - d->out[i]) <= c->tolerance * scale))
+            fail_msg("%s: out[%zu] is %.9g, expected %.9g", c->kind, i, (double)out[i], d->out[i]);
+}
+
+/* Compares some elements of a gradient with central differences. `values` are the doubles that the
+ * reference reads. */
+static void check_gradient(const op_run *run, const op_case *c, doubles *d, double *values,
+                           const buffer *gradient, double offset, uint64_t *rng, const char *what)
+{
+    const double h = 1e-5;
+    const float *got = gradient->data;
+    int64_t n = (int64_t)gradient->bytes / 4;
+    double scale = fmax(1, largest(got, (size_t)n, offset));
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(got[i]))
+            fail_msg("%s: %s[%lld] is %g", c->kind, what, (long long)i, (double)got[i]);
+    for (int k = 0; k < DIFFERENCES; k++) {
+        int64_t i = random_int(rng, 0, n - 1);
+        double value = values[i];
+        values[i] = value + h;
+        double high = reference_loss(run, c, d);
+        values[i] = value - h;
+        double low = reference_loss(run, c, d);
+        values[i] = value;
+        double want = (high - low) / (2 * h);
+        if (!(fabs((double)got[i] - offset - want) <= (c->tolerance + 1e-7) * scale))
+            fail_msg("%s: gradient of %s[%lld] is %.9g, expected %.9g", c->kind, what, (long long)i,
+                     (double)got[i] - offset, want);
+    }
+}
+
+static void check_gradients(op_run *run, const op_case *c, doubles *d, uint64_t *rng)
+{
+    char what[32];
+    op_run_backward_input(run, ~0u);
+    op_run_backward_weight(run);
+    for (int i = 0; i < run->op->n_in; i++) {
+        snprintf(what, sizeof what, "input %d", i);
+        if (run->din[i].data)
+            check_gradient(run, c, d, d->in[i], &run->din[i], 0, rng, what);
+    }
+    for (int i = 0; i < run->op->n_param; i++) {
+        snprintf(what, sizeof what, "weight %d", i);
+        check_gradient(run, c, d, d->param[i], &run->dparam[i], FIRST_ACCUMULATOR, rng, what);
+    }
+}
+
+/* The same model in other buffers, with one input gradient at a time left out: the same bits. */
+static void check_other_buffers(const op_run *run, const model_text *m)
+{
+    op_run other;
+    op_run_open(&other, m->yaml, "op", m->batch, 3);
+    op_run_copy_values(&other, run);
+    for (int i = 0; i < run->op->n_param; i++)
+        for (size_t e = 0; e < other.dparam[i].bytes / 4; e++)
+            ((float *)other.dparam[i].data)[e] = FIRST_ACCUMULATOR;
+    assert_int_equal(op_run_forward(&other), SMP_OK);
+    assert_same_bits(&other.out, &run->out);
+    op_run_backward_weight(&other);
+    for (int i = 0; i < run->op->n_param; i++)
+        assert_same_bits(&other.dparam[i], &run->dparam[i]);
+    for (int skipped = -1; skipped < run->op->n_in; skipped++) {
+        op_run_backward_input(&other, skipped < 0 ? ~0u : ~(1u << skipped));
+        for (int i = 0; i < run->op->n_in; i++) {
+            if (i != skipped)
+                assert_same_bits(&other.din[i], &run->din[i]);
+            else if (other.din[i].data)
+                assert_true(isnan(((float *)other.din[i].data)[0]));
+        }
+    }
+    op_run_close(&other);
+}
+
+static void check_work(const op_run *run)
+{
+    const smp_op_kernels *cpu = &run->op->kind->cpu;
+    smp_op_work work;
+    smp_op_work_get(run->graph, run->op, run->batch, &work);
+    assert_true(work.forward_bytes > 0 && work.forward_flops >= 0);
+    assert_true(cpu->backward_input
+                    ? work.backward_input_bytes > 0 && work.backward_input_flops >= 0
+                    : work.backward_input_bytes == 0);
+    assert_true(cpu->backward_weight
+                    ? work.backward_weight_bytes > 0 && work.backward_weight_flops > 0
+                    : work.backward_weight_bytes == 0 && work.backward_weight_flops == 0);
+}
+
+static void check_round(const op_case *c, int round)
+{
+    model_text m;
+    uint64_t rng;
+    op_run run;
+    op_case_model(c, round, &m, &rng);
+    op_run_open(&run, m.yaml, "op", m.batch, 0);
+    assert_string_equal(run.op->kind->name, c->kind);
+    fill(&run, &m, &rng);
+    doubles d = doubles_make(&run);
+    check_forward(&run, c, &d);
+    check_gradients(&run, c, &d, &rng);
+    check_other_buffers(&run, &m);
+    check_work(&run);
+    doubles_free(&run, &d);
+    op_run_close(&run);
+}
+
+static void test_ops_match_reference_and_differences(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof OP_CASES / sizeof *OP_CASES; i++)
+        for (int round = 0; round < ROUNDS; round++)
+            check_round(&OP_CASES[i], round);
+}
+
+static void test_ops_have_a_case_each(void **state)
+{
+    (void)state;
+    int with_kernels = 0;
+    for (const smp_op_kind *const *kind = smp_op_kinds(); *kind; kind++) {
+        const smp_op_kernels *cpu = &(*kind)->cpu;
+        assert_ptr_equal(smp_op_kind_find((*kind)->name), *kind);
+        assert_non_null((*kind)->summary);
+        assert_non_null((*kind)->attrs);
+        assert_non_null((*kind)->infer);
+        if (!cpu->forward) {
+            assert_null(cpu->backward_input);
+            assert_null(cpu->backward_weight);
+            continue;
+        }
+        with_kernels++;
+        if (!op_case_find((*kind)->name))
+            fail_msg("operator '%s' has kernels but no entry in OP_CASES", (*kind)->name);
+    }
+    assert_int_equal(with_kernels, sizeof OP_CASES / sizeof *OP_CASES);
+    assert_null(smp_op_kind_find("convolution"));
+}
+
+/* A second call adds the same gradient again. */
+static void test_ops_accumulate_weight_gradients(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof OP_CASES / sizeof *OP_CASES; i++) {
+        model_text m;
+        uint64_t rng;
+        op_run once, twice;
+        op_case_model(&OP_CASES[i], 1, &m, &rng);
+        op_run_open(&once, m.yaml, "op", m.batch, 0);
+        op_run_open(&twice, m.yaml, "op", m.batch, 0);
+        fill(&once, &m, &rng);
+        op_run_copy_values(&twice, &once);
+        assert_int_equal(op_run_forward(&once), SMP_OK);
+        assert_int_equal(op_run_forward(&twice), SMP_OK);
+        op_run_backward_weight(&once);
+        op_run_backward_weight(&twice);
+        op_run_backward_weight(&twice);
+        for (int p = 0; p < once.op->n_param; p++)
+            for (size_t e = 0; e < once.dparam[p].bytes / 4; e++) {
+                float gradient = ((float *)once.dparam[p].data)[e] - FIRST_ACCUMULATOR;
+                float sum = ((float *)twice.dparam[p].data)[e] - FIRST_ACCUMULATOR;
+                assert_true(fabsf(sum - 2 * gradient) <= 1e-5f * (1 + fabsf(gradient)));
+            }
+        op_run_close(&once);
+        op_run_close(&twice);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ops_have_a_case_each),
+        cmocka_unit_test(test_ops_match_reference_and_differences),
+        cmocka_unit_test(test_ops_accumulate_weight_gradients),
+    };
+    smp_math_init();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
