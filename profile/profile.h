@@ -4,11 +4,13 @@
 #ifndef SMP_PROFILE_PROFILE_H
 #define SMP_PROFILE_PROFILE_H
 
+#include "graph/base/text.h"
 #include "graph/graph.h"
 #include "profile/cluster.h"
 
 /* Costs of one op for one micro-batch. backward_us is the sum of both halves unless a kernel does
- * them together. Times in microseconds. */
+ * them together. backward_input_us includes adding the op's input gradients to those of other
+ * consumers of the same tensor (all but the first to contribute). Times in microseconds. */
 typedef struct smp_op_cost {
     double forward_us;
     double backward_us;
@@ -30,7 +32,7 @@ typedef struct smp_profile {
     const char *const *name;      /* [n_op], in graph order */
     const smp_op_cost *op;        /* [n_op] */
     double optimizer_bytes_per_s; /* weight bytes updated per second by AdamW; 0: not measured */
-    double reduce_bytes_per_s;    /* 0: not measured. Local addition of gradients */
+    double reduce_bytes_per_s;    /* bytes of one gradient added to another; 0: not measured */
     smp_link_spec link;           /* measured between ranks of one node; n_point 0: not measured */
     smp_arena *arena;
 } smp_profile;
@@ -39,6 +41,8 @@ typedef struct smp_profile {
  * the graph lacks, is an error. */
 smp_status smp_profile_read(const char *path, const smp_graph *graph, smp_profile **out);
 smp_status smp_profile_write(const smp_profile *profile, const char *path);
+/* What smp_profile_write writes. Same profile, same bytes; doubles read back equal. */
+smp_status smp_profile_format(const smp_profile *profile, smp_text *yaml);
 void smp_profile_destroy(smp_profile *profile);
 
 typedef enum smp_probe_part {
@@ -47,8 +51,9 @@ typedef enum smp_probe_part {
     SMP_PROBE_BACKWARD_WEIGHT
 } smp_probe_part;
 
-/* Live devices as the measurement sees them. Every call is made by every rank of the job, so that
- * all cores are as busy as they will be in training; times are of the calling rank. */
+/* Live devices as the measurement sees them. Every rank of the job measures the same ops in the same
+ * order, so that all cores are as busy as they will be in training; times are of the calling rank.
+ * Between two calls of `sync` a rank may fail by itself; open and close are paired. */
 typedef struct smp_probe {
     void *context;
     const char *device;
@@ -62,6 +67,11 @@ typedef struct smp_probe {
     smp_status (*time_link)(void *context, int64_t bytes, int repeat, double *us);
     /* One AdamW update of `elements` weights. */
     smp_status (*time_optimizer)(void *context, int64_t elements, int repeat, double *us);
+    /* Adding one gradient of `elements` floats to another; NULL: not measured. */
+    smp_status (*time_reduce)(void *context, int64_t elements, int repeat, double *us);
+    /* Waits for all ranks and gives every rank the same status: the first failure, if any. NULL
+     * with a single rank. */
+    smp_status (*sync)(void *context, smp_status status);
 } smp_probe;
 
 typedef struct smp_profile_options {

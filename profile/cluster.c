@@ -1,0 +1,300 @@
+/* Cluster files, and the links between devices.
+ *
+ * A file describes nodes * devices_per_node devices, either alike (`device` is a map) or one by one
+ * (`device` is a list: one entry per device, or per device of a node and then the same on every
+ * node). A link that no pair of devices can use may be left out. Linear in the file and the number
+ * of devices. */
+#include "profile/cluster.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/base/yaml.h"
+
+enum { MAX_NODES = 65536, MAX_DEVICES_PER_NODE = 4096, MAX_DEVICES = 1000000, MAX_CORES = 65536 };
+
+#define MAX_MEMORY_BYTES ((int64_t)1 << 60)
+#define MAX_RATE 1e21 /* per second; free links of planning studies are written as 1e18 B/s */
+#define MAX_LATENCY_US 1e9
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+static smp_status required(const smp_yaml_node *map, const char *what, const char *key,
+                           const smp_yaml_node **out)
+{
+    *out = smp_yaml_get(map, key);
+    if (!*out)
+        return smp_fail_at(smp_yaml_where(map), "%s: key '%s' is missing", what, key);
+    return SMP_OK;
+}
+
+static smp_status check_rate(const smp_yaml_node *node, const char *what, double rate)
+{
+    if (!(rate > 0 && rate <= MAX_RATE))
+        return smp_fail_at(smp_yaml_where(node),
+                           "%s: got '%s', expected more than 0 and at most %g", what,
+                           smp_yaml_text(node), MAX_RATE);
+    return SMP_OK;
+}
+
+static smp_status read_bandwidth(const smp_yaml_node *map, const char *what, const char *value,
+                                 double *out)
+{
+    const smp_yaml_node *node;
+    SMP_TRY(required(map, what, "bandwidth", &node));
+    SMP_TRY(smp_yaml_bytes_per_s(node, value, out));
+    return check_rate(node, value, *out);
+}
+
+static smp_status read_count(const smp_yaml_node *map, const char *key, bool must, int64_t min,
+                             int64_t max, int *out)
+{
+    const smp_yaml_node *node = smp_yaml_get(map, key);
+    int64_t value;
+    if (!node && !must)
+        return SMP_OK;
+    SMP_TRY(required(map, "cluster", key, &node));
+    SMP_TRY(smp_yaml_int(node, key, min, max, &value));
+    *out = (int)value;
+    return SMP_OK;
+}
+
+static smp_status read_compute(const smp_yaml_node *device, smp_device_spec *spec)
+{
+    static const char *const keys[] = {"fp32", "bf16"};
+    const smp_yaml_node *compute, *rate;
+    SMP_TRY(required(device, "device", "compute", &compute));
+    SMP_TRY(smp_yaml_map(compute, "compute"));
+    SMP_TRY(smp_yaml_known_keys(compute, "compute", keys, COUNT(keys)));
+    SMP_TRY(required(compute, "compute", "fp32", &rate));
+    SMP_TRY(smp_yaml_flops(rate, "compute: fp32", &spec->flops_fp32));
+    SMP_TRY(check_rate(rate, "compute: fp32", spec->flops_fp32));
+    rate = smp_yaml_get(compute, "bf16");
+    if (rate) {
+        SMP_TRY(smp_yaml_flops(rate, "compute: bf16", &spec->flops_bf16));
+        SMP_TRY(check_rate(rate, "compute: bf16", spec->flops_bf16));
+    }
+    return SMP_OK;
+}
+
+static smp_status read_device(const smp_yaml_node *node, smp_arena *arena, smp_device_spec *spec)
+{
+    static const char *const keys[] = {"name", "memory", "compute", "bandwidth"};
+    const smp_yaml_node *memory, *name;
+    const char *text = "device";
+    SMP_TRY(smp_yaml_map(node, "device"));
+    SMP_TRY(smp_yaml_known_keys(node, "device", keys, COUNT(keys)));
+    name = smp_yaml_get(node, "name");
+    if (name)
+        SMP_TRY(smp_yaml_string(name, "device: name", &text));
+    spec->name = smp_arena_strdup(arena, text);
+    if (!spec->name)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(required(node, "device", "memory", &memory));
+    SMP_TRY(smp_yaml_bytes(memory, "device: memory", &spec->memory_bytes));
+    if (spec->memory_bytes < 1 || spec->memory_bytes > MAX_MEMORY_BYTES)
+        return smp_fail_at(smp_yaml_where(memory),
+                           "device: memory: got '%s', expected 1 byte to 1024 PiB",
+                           smp_yaml_text(memory));
+    SMP_TRY(read_compute(node, spec));
+    return read_bandwidth(node, "device", "device: bandwidth", &spec->bytes_per_s);
+}
+
+static smp_status read_devices(const smp_yaml_node *top, smp_cluster *cluster)
+{
+    const int n = smp_cluster_devices(cluster);
+    const smp_yaml_node *node;
+    smp_device_spec *device = SMP_ARENA_NEW(cluster->arena, smp_device_spec, (size_t)n);
+    int given = 1;
+    if (!device)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(required(top, "cluster", "device", &node));
+    if (smp_yaml_kind_of(node) == SMP_YAML_LIST) {
+        given = smp_yaml_list_size(node);
+        if (given != n && given != cluster->devices_per_node)
+            return smp_fail_at(
+                smp_yaml_where(node),
+                "device: got a list of %d, expected one entry per device (%d) or per "
+                "device of a node (%d)",
+                given, n, cluster->devices_per_node);
+        for (int i = 0; i < given; i++)
+            SMP_TRY(read_device(smp_yaml_list_at(node, i), cluster->arena, &device[i]));
+    } else {
+        SMP_TRY(read_device(node, cluster->arena, &device[0]));
+    }
+    for (int i = given; i < n; i++)
+        device[i] = device[i - given];
+    cluster->device = device;
+    return SMP_OK;
+}
+
+static smp_status read_link(const smp_yaml_node *node, const char *what, smp_link_spec *link)
+{
+    static const char *const keys[] = {"bandwidth", "latency_us"};
+    const smp_yaml_node *latency;
+    char value[64];
+    SMP_TRY(smp_yaml_map(node, what));
+    SMP_TRY(smp_yaml_known_keys(node, what, keys, COUNT(keys)));
+    snprintf(value, sizeof value, "%s: bandwidth", what);
+    SMP_TRY(read_bandwidth(node, what, value, &link->bytes_per_s));
+    SMP_TRY(required(node, what, "latency_us", &latency));
+    snprintf(value, sizeof value, "%s: latency_us", what);
+    return smp_yaml_double(latency, value, 0, MAX_LATENCY_US, &link->latency_us);
+}
+
+/* A link that is needed must be there; one that no pair of devices uses takes the other's numbers. */
+static smp_status read_links(const smp_yaml_node *top, smp_cluster *cluster)
+{
+    static const char *const keys[] = {"intra_node", "inter_node"};
+    const smp_yaml_node *links = smp_yaml_get(top, "links");
+    const smp_yaml_node *intra = NULL, *inter = NULL;
+    const smp_link_spec self = {.bytes_per_s = cluster->device[0].bytes_per_s};
+    if (!links && smp_cluster_devices(cluster) > 1)
+        SMP_TRY(required(top, "cluster", "links", &links));
+    if (links) {
+        SMP_TRY(smp_yaml_map(links, "links"));
+        SMP_TRY(smp_yaml_known_keys(links, "links", keys, COUNT(keys)));
+        intra = smp_yaml_get(links, "intra_node");
+        inter = smp_yaml_get(links, "inter_node");
+        if (cluster->devices_per_node > 1)
+            SMP_TRY(required(links, "links", "intra_node", &intra));
+        if (cluster->nodes > 1)
+            SMP_TRY(required(links, "links", "inter_node", &inter));
+    }
+    cluster->intra_node = self;
+    if (intra)
+        SMP_TRY(read_link(intra, "links: intra_node", &cluster->intra_node));
+    if (inter)
+        SMP_TRY(read_link(inter, "links: inter_node", &cluster->inter_node));
+    if (!inter)
+        cluster->inter_node = cluster->intra_node;
+    if (!intra)
+        cluster->intra_node = cluster->inter_node;
+    return SMP_OK;
+}
+
+static smp_status read_cluster(const smp_yaml *yaml, smp_cluster *cluster)
+{
+    static const char *const keys[] = {"smp",    "name",  "nodes",   "devices_per_node",
+                                       "device", "links", "overlap", "cores_per_node"};
+    const smp_yaml_node *top, *node;
+    const char *name = "cluster";
+    SMP_TRY(smp_yaml_top(yaml, &top));
+    SMP_TRY(smp_yaml_known_keys(top, "cluster", keys, COUNT(keys)));
+    node = smp_yaml_get(top, "name");
+    if (node)
+        SMP_TRY(smp_yaml_string(node, "name", &name));
+    cluster->name = smp_arena_strdup(cluster->arena, name);
+    if (!cluster->name)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(read_count(top, "nodes", true, 1, MAX_NODES, &cluster->nodes));
+    SMP_TRY(read_count(top, "devices_per_node", true, 1, MAX_DEVICES_PER_NODE,
+                       &cluster->devices_per_node));
+    if ((int64_t)cluster->nodes * cluster->devices_per_node > MAX_DEVICES)
+        return smp_fail_at(smp_yaml_where(smp_yaml_get(top, "nodes")),
+                           "nodes: got %d nodes of %d devices, expected at most %d devices",
+                           cluster->nodes, cluster->devices_per_node, MAX_DEVICES);
+    SMP_TRY(read_count(top, "cores_per_node", false, 0, MAX_CORES, &cluster->cores_per_node));
+    SMP_TRY(read_devices(top, cluster));
+    SMP_TRY(read_links(top, cluster));
+    cluster->overlap = true;
+    node = smp_yaml_get(top, "overlap");
+    return node ? smp_yaml_bool(node, "overlap", &cluster->overlap) : SMP_OK;
+}
+
+smp_status smp_cluster_read(const char *path, smp_cluster **out)
+{
+    smp_yaml *yaml = NULL;
+    smp_cluster *cluster = NULL;
+    smp_arena *arena = NULL;
+    smp_status status = smp_yaml_read(path, &yaml);
+    if (status != SMP_OK)
+        return status;
+    status = SMP_ERR_NO_MEMORY;
+    arena = smp_arena_create();
+    if (!arena) {
+        smp_fail_memory(sizeof *cluster);
+        goto done;
+    }
+    cluster = SMP_ARENA_NEW(arena, smp_cluster, 1);
+    if (!cluster)
+        goto done;
+    cluster->arena = arena;
+    status = read_cluster(yaml, cluster);
+    if (status == SMP_OK) {
+        *out = cluster;
+        arena = NULL;
+    }
+done:
+    smp_arena_destroy(arena);
+    smp_yaml_destroy(yaml);
+    return status;
+}
+
+void smp_cluster_destroy(smp_cluster *cluster)
+{
+    if (cluster)
+        smp_arena_destroy(cluster->arena);
+}
+
+int smp_cluster_devices(const smp_cluster *cluster)
+{
+    return cluster->nodes * cluster->devices_per_node;
+}
+
+const smp_link_spec *smp_cluster_link(const smp_cluster *cluster, int a, int b)
+{
+    const bool same_node = a / cluster->devices_per_node == b / cluster->devices_per_node;
+    return same_node ? &cluster->intra_node : &cluster->inter_node;
+}
+
+/* Below the first point a message takes as long as the smallest one; beyond the last it goes on at
+ * the slope of the last segment. */
+static double curve_us(const smp_link_spec *link, int64_t bytes)
+{
+    const int64_t *x = link->point_bytes;
+    const double *y = link->point_us;
+    const int last = link->n_point - 1;
+    int low = 0, high = last;
+    if (bytes <= x[0])
+        return y[0];
+    if (last == 0)
+        return y[0] + (double)(bytes - x[0]) / link->bytes_per_s * 1e6;
+    if (bytes >= x[last]) {
+        const double slope = (y[last] - y[last - 1]) / (double)(x[last] - x[last - 1]);
+        return y[last] + (slope > 0 ? slope : 0) * (double)(bytes - x[last]);
+    }
+    while (high - low > 1) { /* x[low] <= bytes < x[high] */
+        const int middle = low + (high - low) / 2;
+        if (x[middle] <= bytes)
+            low = middle;
+        else
+            high = middle;
+    }
+    return y[low] + (y[high] - y[low]) * ((double)(bytes - x[low]) / (double)(x[high] - x[low]));
+}
+
+double smp_link_us(const smp_link_spec *link, int64_t bytes)
+{
+    if (link->n_point > 0)
+        return curve_us(link, bytes);
+    return link->latency_us + (double)bytes / link->bytes_per_s * 1e6;
+}
+
+smp_status smp_cluster_set_intra_link(smp_cluster *cluster, const smp_link_spec *link)
+{
+    const size_t n = link->n_point > 0 ? (size_t)link->n_point : 0;
+    int64_t *bytes = SMP_ARENA_NEW(cluster->arena, int64_t, n);
+    double *us = SMP_ARENA_NEW(cluster->arena, double, n);
+    if (!bytes || !us)
+        return SMP_ERR_NO_MEMORY;
+    if (n) {
+        memcpy(bytes, link->point_bytes, n * sizeof *bytes);
+        memcpy(us, link->point_us, n * sizeof *us);
+    }
+    cluster->intra_node = *link;
+    cluster->intra_node.n_point = (int)n;
+    cluster->intra_node.point_bytes = bytes;
+    cluster->intra_node.point_us = us;
+    return SMP_OK;
+}

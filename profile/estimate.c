@@ -1,0 +1,149 @@
+/* Bytes from shapes, times from the roofline model (Williams, Waterman, Patterson, "Roofline: an
+ * insightful visual performance model", CACM 2009): an op is limited by arithmetic or by memory
+ * traffic, whichever takes longer. Linear in ops and their inputs. */
+#include "profile/estimate.h"
+
+#include <math.h>
+
+bool smp__runs_backward_input(const smp_graph *graph, const smp_op *op)
+{
+    if (!graph->training || !graph->tensor[op->out].needs_grad)
+        return false;
+    for (int32_t i = 0; i < op->n_in; i++)
+        if (graph->tensor[op->in[i]].needs_grad)
+            return true;
+    return false;
+}
+
+bool smp__runs_backward_weight(const smp_graph *graph, const smp_op *op)
+{
+    return graph->training && op->n_param > 0 && graph->tensor[op->out].needs_grad;
+}
+
+static smp_status too_large(const smp_graph *graph, const smp_op *op, int64_t batch)
+{
+    return smp_fail_at(smp_op_where(graph, op),
+                       "op '%s' (%s): its buffers for a micro-batch of %lld samples have no 64-bit "
+                       "size",
+                       op->name, op->kind->name, (long long)batch);
+}
+
+/* *total += a * b; false on overflow. */
+static bool add_product(int64_t *total, int64_t a, int64_t b)
+{
+    int64_t product;
+    return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, &product) &&
+           !__builtin_add_overflow(*total, product, total);
+}
+
+static bool tensor_bytes(const smp_graph *graph, int32_t index, int64_t batch, int64_t *bytes)
+{
+    const smp_tensor *tensor = &graph->tensor[index];
+    const int64_t copies = tensor->batched ? batch : 1;
+    *bytes = 0;
+    if (!tensor->known)
+        return true;
+    return add_product(bytes, tensor->elements, 4 * copies);
+}
+
+/* Charges a tensor to its producer, the first time. */
+static bool stash_tensor(const smp_graph *graph, int32_t index, int64_t batch, bool *stashed,
+                         smp_op_cost *cost)
+{
+    const int32_t producer = graph->tensor[index].producer;
+    int64_t bytes;
+    if (producer < 0 || stashed[producer])
+        return true;
+    stashed[producer] = true;
+    return tensor_bytes(graph, index, batch, &bytes) &&
+           add_product(&cost[producer].stash_bytes, bytes, 1);
+}
+
+/* What the backward of `op` reads; every op makes one tensor, so the flag of a tensor is that of
+ * its producer. */
+static bool stash_op(const smp_graph *graph, int32_t index, const smp_op_needs *needs,
+                     int64_t batch, bool *stashed, smp_op_cost *cost)
+{
+    const smp_op *op = &graph->op[index];
+    const bool input = smp__runs_backward_input(graph, op);
+    const bool weight = smp__runs_backward_weight(graph, op);
+    const uint32_t mask = (input ? needs->input_grad_in : 0) | (weight ? needs->weight_grad_in : 0);
+    for (int32_t i = 0; i < op->n_in && i < 32; i++)
+        if (mask >> i & 1 && !stash_tensor(graph, op->in[i], batch, stashed, cost))
+            return false;
+    if (input && needs->input_grad_out && !stash_tensor(graph, op->out, batch, stashed, cost))
+        return false;
+    if ((input && needs->input_grad_aux) || (weight && needs->weight_grad_aux))
+        return add_product(&cost[index].stash_bytes, needs->aux_bytes, batch);
+    return true;
+}
+
+static bool op_bytes(const smp_graph *graph, int32_t index, int64_t batch, bool *stashed,
+                     smp_op_cost *cost)
+{
+    const smp_op *op = &graph->op[index];
+    smp_op_needs needs;
+    for (int32_t i = 0; i < op->n_param; i++)
+        if (!add_product(&cost[index].weight_bytes, graph->param[op->param[i]].elements, 4))
+            return false;
+    smp_op_needs_get(graph, op, batch, &needs);
+    if (needs.workspace_bytes < 0)
+        return false;
+    cost[index].workspace_bytes = needs.workspace_bytes;
+    return tensor_bytes(graph, op->out, batch, &cost[index].output_bytes) &&
+           stash_op(graph, index, &needs, batch, stashed, cost);
+}
+
+smp_status smp__estimate_bytes(const smp_graph *graph, int64_t batch, smp_op_cost *cost)
+{
+    smp_arena *scratch;
+    bool *stashed;
+    smp_status status = SMP_OK;
+    if (batch < 1 || batch > SMP__MAX_MICROBATCH)
+        return smp_fail(SMP_ERR_INPUT, "micro-batch size: got %lld, expected 1 to %d",
+                        (long long)batch, SMP__MAX_MICROBATCH);
+    scratch = smp_arena_create();
+    if (!scratch)
+        return smp_fail_memory((size_t)graph->n_op);
+    stashed = SMP_ARENA_NEW(scratch, bool, (size_t)graph->n_op);
+    if (!stashed) {
+        smp_arena_destroy(scratch);
+        return SMP_ERR_NO_MEMORY;
+    }
+    for (int32_t i = 0; i < graph->n_op; i++)
+        cost[i].weight_bytes = cost[i].stash_bytes = 0;
+    for (int32_t i = 0; i < graph->n_op && status == SMP_OK; i++)
+        if (!op_bytes(graph, i, batch, stashed, cost))
+            status = too_large(graph, &graph->op[i], batch);
+    smp_arena_destroy(scratch);
+    return status;
+}
+
+static double roofline_us(double flops, double bytes, const smp_device_spec *device)
+{
+    if (flops <= 0 && bytes <= 0)
+        return 0;
+    return fmax(flops / device->flops_fp32, bytes / device->bytes_per_s) * 1e6 + SMP__CALL_US;
+}
+
+smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t batch,
+                               const smp_device_spec *device, smp_op_cost *cost)
+{
+    smp_op_work work;
+    smp_op_work_get(graph, op, batch, &work);
+    cost->forward_us = roofline_us(work.forward_flops, work.forward_bytes, device);
+    cost->backward_input_us =
+        smp__runs_backward_input(graph, op)
+            ? roofline_us(work.backward_input_flops, work.backward_input_bytes, device)
+            : 0;
+    cost->backward_weight_us =
+        smp__runs_backward_weight(graph, op)
+            ? roofline_us(work.backward_weight_flops, work.backward_weight_bytes, device)
+            : 0;
+    cost->backward_us = cost->backward_input_us + cost->backward_weight_us;
+    if (!(isfinite(cost->forward_us) && isfinite(cost->backward_us)))
+        return smp_fail_at(smp_op_where(graph, op),
+                           "op '%s' (%s): its estimated time is not finite", op->name,
+                           op->kind->name);
+    return SMP_OK;
+}

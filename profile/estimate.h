@@ -1,0 +1,26 @@
+/* What follows from shapes alone: bytes of every op, and roofline times. Internal to the layer. */
+#ifndef SMP_PROFILE_ESTIMATE_H
+#define SMP_PROFILE_ESTIMATE_H
+
+#include "graph/op.h"
+#include "profile/profile.h"
+
+enum { SMP__MAX_MICROBATCH = 1 << 20 };
+
+/* Fixed cost of calling an operator once (a kernel launch or its like) in the roofline. */
+#define SMP__CALL_US 1.0
+
+/* Do the halves of an op's backward run? */
+bool smp__runs_backward_input(const smp_graph *graph, const smp_op *op);
+bool smp__runs_backward_weight(const smp_graph *graph, const smp_op *op);
+
+/* Fills the four byte counts of cost[n_op]. A tied weight counts at every op that uses it. An
+ * output of unknown shape counts 0. SMP_ERR_INPUT if a count overflows. */
+smp_status smp__estimate_bytes(const smp_graph *graph, int64_t batch, smp_op_cost *cost);
+
+/* Fills the four times of one op: per part max(flops / rate, bytes / bandwidth) plus SMP__CALL_US,
+ * 0 for a part without work. */
+smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t batch,
+                               const smp_device_spec *device, smp_op_cost *cost);
+
+#endif

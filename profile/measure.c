@@ -1,0 +1,399 @@
+/* Measurement: the median of several samples per distinct op and part, a sample being the mean of
+ * as many runs as fill min_sample_us.
+ *
+ * Ops that cannot differ in time are measured once (profile/distinct.h). Samples are taken in rounds over all distinct ops, so that a disturbance of some
+ * seconds hits few samples of any one op, and the median drops it. Ranks take the same path through
+ * this file: the probe's sync stands before every measurement, and a rank that failed in between
+ * makes all return there. Linear in ops, plus the measuring itself. */
+#include "profile/profile.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "profile/distinct.h"
+#include "profile/estimate.h"
+
+enum { ROUNDS = 3, PARTS = 3, MAX_REPEAT = 1000000, MAX_SAMPLES = 1000 };
+
+/* A sample that takes longer than this is taken once per round only. */
+#define LONG_SAMPLE_US 2e5
+
+/* Sizes for rates: large enough to leave the caches where training does, small enough to be quick. */
+enum { MIN_ELEMENTS = 1 << 14, MAX_ELEMENTS = 1 << 22 };
+
+static const int64_t link_bytes[] = {8,         64,      512,     4 << 10, 32 << 10,
+                                     256 << 10, 2 << 20, 8 << 20, 32 << 20};
+enum { LINK_POINTS = sizeof link_bytes / sizeof link_bytes[0] };
+
+typedef struct series {
+    double *sample;
+    int n;
+    int repeat; /* 0: not calibrated yet */
+} series;
+
+typedef struct op_class {
+    int32_t op; /* the one that is measured */
+    series part[PARTS];
+} op_class;
+
+typedef struct session {
+    const smp_graph *graph;
+    const smp_probe *probe;
+    const smp_profile_options *options;
+    smp_arena *arena; /* scratch */
+    int rounds, samples_per_round;
+    smp__distinct distinct;
+    op_class *classes; /* [distinct.n] */
+} session;
+
+/* What one timing call measures. */
+typedef struct target {
+    enum { TARGET_PART, TARGET_OPTIMIZER, TARGET_REDUCE, TARGET_LINK } kind;
+    smp_probe_part part;
+    int64_t size; /* elements or bytes */
+} target;
+
+static smp_status run(const smp_probe *probe, const target *what, int repeat, double *us)
+{
+    *us = 0;
+    switch (what->kind) {
+    case TARGET_PART:
+        return probe->time(probe->context, what->part, repeat, us);
+    case TARGET_OPTIMIZER:
+        return probe->time_optimizer(probe->context, what->size, repeat, us);
+    case TARGET_REDUCE:
+        return probe->time_reduce(probe->context, what->size, repeat, us);
+    case TARGET_LINK:
+        break;
+    }
+    return probe->time_link(probe->context, what->size, repeat, us);
+}
+
+static smp_status sync_ranks(const session *s, smp_status status)
+{
+    return s->probe->sync ? s->probe->sync(s->probe->context, status) : status;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts; 0 of nothing. */
+static double median(double *values, int n)
+{
+    if (n == 0)
+        return 0;
+    qsort(values, (size_t)n, sizeof *values, compare_doubles);
+    return n % 2 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
+}
+
+/* Runs that fill a sample. The first estimate is one run, the second a first full sample. */
+static smp_status calibrate(const session *s, const target *what, int *repeat)
+{
+    double us;
+    *repeat = 1;
+    for (int pass = 0; pass < 2; pass++) {
+        SMP_TRY(run(s->probe, what, *repeat, &us));
+        const double wanted = us > 0 ? ceil(s->options->min_sample_us / us) : MAX_REPEAT;
+        *repeat = wanted < 1 ? 1 : wanted > MAX_REPEAT ? MAX_REPEAT : (int)wanted;
+    }
+    return SMP_OK;
+}
+
+/* One round: a warm-up, then samples into the series. */
+static smp_status take_samples(const session *s, const target *what, series *into)
+{
+    double us;
+    SMP_TRY(run(s->probe, what, 1, &us));
+    if (into->repeat == 0)
+        SMP_TRY(calibrate(s, what, &into->repeat));
+    for (int i = 0; i < s->samples_per_round; i++) {
+        SMP_TRY(run(s->probe, what, into->repeat, &us));
+        into->sample[into->n++] = us;
+        if (us * into->repeat > LONG_SAMPLE_US)
+            break;
+    }
+    return SMP_OK;
+}
+
+static smp_status series_create(const session *s, series *out)
+{
+    *out = (series){0};
+    out->sample = SMP_ARENA_NEW(s->arena, double, (size_t)(s->rounds * s->samples_per_round));
+    return out->sample ? SMP_OK : SMP_ERR_NO_MEMORY;
+}
+
+static smp_status create_classes(session *s)
+{
+    SMP_TRY(smp__distinct_ops(s->graph, s->arena, &s->distinct));
+    s->classes = SMP_ARENA_NEW(s->arena, op_class, (size_t)s->distinct.n);
+    if (!s->classes)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < s->distinct.n; i++) {
+        s->classes[i].op = s->distinct.first[i];
+        for (int part = 0; part < PARTS; part++)
+            SMP_TRY(series_create(s, &s->classes[i].part[part]));
+    }
+    return SMP_OK;
+}
+
+static smp_status sample_class(const session *s, op_class *class)
+{
+    const smp_op *op = &s->graph->op[class->op];
+    const bool runs[PARTS] = {true, smp__runs_backward_input(s->graph, op),
+                              smp__runs_backward_weight(s->graph, op)};
+    for (int part = 0; part < PARTS; part++) {
+        const target what = {.kind = TARGET_PART, .part = (smp_probe_part)part};
+        if (runs[part])
+            SMP_TRY(take_samples(s, &what, &class->part[part]));
+    }
+    return SMP_OK;
+}
+
+static smp_status measure_ops(session *s)
+{
+    const smp_probe *probe = s->probe;
+    const int total = s->rounds * (int)s->distinct.n;
+    smp_status status = SMP_OK;
+    for (int i = 0; i < total; i++) {
+        op_class *class = &s->classes[i % s->distinct.n];
+        bool opened = false;
+        if (status == SMP_OK) {
+            status = probe->open(probe->context, s->graph, &s->graph->op[class->op],
+                                 s->options->microbatch_size);
+            opened = status == SMP_OK;
+        }
+        status = sync_ranks(s, status);
+        const bool all_opened = status == SMP_OK;
+        if (all_opened)
+            status = sample_class(s, class);
+        if (opened)
+            probe->close(probe->context);
+        if (!all_opened)
+            return status;
+        if (s->options->progress)
+            s->options->progress(s->options->progress_context, i + 1, total);
+    }
+    return sync_ranks(s, status);
+}
+
+/* Bytes per second of an element-wise update. */
+static smp_status measure_rate(const session *s, int kind, int64_t elements, double *bytes_per_s)
+{
+    target what = {.kind = kind, .size = elements};
+    series values;
+    smp_status status;
+    if (what.size < MIN_ELEMENTS)
+        what.size = MIN_ELEMENTS;
+    if (what.size > MAX_ELEMENTS)
+        what.size = MAX_ELEMENTS;
+    status = series_create(s, &values);
+    for (int round = 0; round < s->rounds && status == SMP_OK; round++)
+        status = take_samples(s, &what, &values);
+    status = sync_ranks(s, status);
+    if (status == SMP_OK) {
+        const double us = median(values.sample, values.n);
+        *bytes_per_s = us > 0 ? 4e6 * (double)what.size / us : 0;
+    }
+    return status;
+}
+
+static int64_t total_weights(const smp_graph *graph)
+{
+    int64_t elements = 0;
+    for (int32_t i = 0; i < graph->n_param && elements < MAX_ELEMENTS; i++)
+        elements += graph->param[i].elements;
+    return elements;
+}
+
+/* Gradient contributions to a tensor. */
+static int32_t contributions(const smp_graph *graph, int32_t tensor)
+{
+    int32_t n = 0;
+    for (int64_t i = graph->consumer_begin[tensor]; i < graph->consumer_begin[tensor + 1]; i++)
+        n += graph->tensor[graph->op[graph->consumer[i].op].out].needs_grad;
+    return n;
+}
+
+static int64_t largest_fan_out(const session *s)
+{
+    int64_t largest = 0;
+    for (int32_t t = 0; t < s->graph->n_tensor; t++) {
+        const smp_tensor *tensor = &s->graph->tensor[t];
+        if (tensor->needs_grad && tensor->elements > largest && contributions(s->graph, t) > 1)
+            largest = tensor->elements;
+    }
+    return largest > MAX_ELEMENTS ? MAX_ELEMENTS : largest * s->options->microbatch_size;
+}
+
+static smp_status measure_rates(const session *s, smp_profile *profile)
+{
+    if (!s->graph->training)
+        return SMP_OK;
+    if (s->probe->time_optimizer && s->graph->n_param > 0)
+        SMP_TRY(measure_rate(s, TARGET_OPTIMIZER, total_weights(s->graph),
+                             &profile->optimizer_bytes_per_s));
+    if (s->probe->time_reduce)
+        SMP_TRY(measure_rate(s, TARGET_REDUCE, largest_fan_out(s), &profile->reduce_bytes_per_s));
+    return SMP_OK;
+}
+
+/* Both ends of a link must repeat equally often: a function of the size alone. */
+static int link_repeat(int64_t bytes)
+{
+    return bytes <= 4096 ? 200 : bytes <= 256 << 10 ? 50 : bytes <= 2 << 20 ? 10 : 3;
+}
+
+static smp_status measure_point(const session *s, int64_t bytes, double *us)
+{
+    const target what = {.kind = TARGET_LINK, .size = bytes};
+    series values;
+    smp_status status = sync_ranks(s, series_create(s, &values));
+    if (status != SMP_OK)
+        return status;
+    values.repeat = link_repeat(bytes);
+    for (int i = 0; i < s->rounds * s->samples_per_round && status == SMP_OK; i++)
+        status = run(s->probe, &what, values.repeat, &values.sample[values.n++]);
+    status = sync_ranks(s, status);
+    if (status == SMP_OK)
+        *us = median(values.sample, values.n);
+    return status;
+}
+
+/* The curve is made to rise: a larger message is never faster. */
+static smp_status measure_link(const session *s, smp_profile *profile)
+{
+    smp_link_spec *link = &profile->link;
+    int64_t *bytes = SMP_ARENA_NEW(profile->arena, int64_t, LINK_POINTS);
+    double *us = SMP_ARENA_NEW(profile->arena, double, LINK_POINTS);
+    SMP_TRY(sync_ranks(s, bytes && us ? SMP_OK : SMP_ERR_NO_MEMORY));
+    for (int i = 0; i < LINK_POINTS; i++) {
+        bytes[i] = link_bytes[i];
+        SMP_TRY(measure_point(s, bytes[i], &us[i]));
+        us[i] = fmax(us[i], i > 0 ? us[i - 1] : 1e-3);
+    }
+    const double rise_us = us[LINK_POINTS - 1] - us[0];
+    link->n_point = LINK_POINTS;
+    link->point_bytes = bytes;
+    link->point_us = us;
+    link->latency_us = us[0];
+    link->bytes_per_s =
+        (double)bytes[LINK_POINTS - 1] / (rise_us > 0 ? rise_us : us[LINK_POINTS - 1]) * 1e6;
+    return SMP_OK;
+}
+
+/* All but the first contribution to a tensor's gradient are added to it; the first in the order of
+ * addition is that of the last consumer. */
+static void charge_additions(const session *s, double bytes_per_s, smp_op_cost *cost)
+{
+    const smp_graph *graph = s->graph;
+    for (int32_t t = 0; t < graph->n_tensor && bytes_per_s > 0; t++) {
+        const smp_tensor *tensor = &graph->tensor[t];
+        int32_t left = tensor->needs_grad ? contributions(graph, t) : 0;
+        const double bytes = 4.0 * (double)tensor->elements *
+                             (double)(tensor->batched ? s->options->microbatch_size : 1);
+        for (int64_t i = graph->consumer_begin[t]; left > 1; i++) {
+            const int32_t op = graph->consumer[i].op;
+            if (!graph->tensor[graph->op[op].out].needs_grad)
+                continue;
+            cost[op].backward_input_us += bytes / bytes_per_s * 1e6;
+            left--;
+        }
+    }
+}
+
+static smp_status assemble(const session *s, smp_profile *profile)
+{
+    const smp_graph *graph = s->graph;
+    const size_t n = (size_t)graph->n_op;
+    const char **names = SMP_ARENA_NEW(profile->arena, const char *, n);
+    smp_op_cost *cost = SMP_ARENA_NEW(profile->arena, smp_op_cost, n);
+    double(*us)[PARTS] = smp_arena_alloc(s->arena, (size_t)s->distinct.n, sizeof *us);
+    if (!names || !cost || !us)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(smp__estimate_bytes(graph, s->options->microbatch_size, cost));
+    for (int32_t c = 0; c < s->distinct.n; c++)
+        for (int part = 0; part < PARTS; part++)
+            us[c][part] = median(s->classes[c].part[part].sample, s->classes[c].part[part].n);
+    for (size_t i = 0; i < n; i++) {
+        names[i] = smp_arena_strdup(profile->arena, graph->op[i].name);
+        if (!names[i])
+            return SMP_ERR_NO_MEMORY;
+        cost[i].forward_us = us[s->distinct.class_of[i]][SMP_PROBE_FORWARD];
+        cost[i].backward_input_us = us[s->distinct.class_of[i]][SMP_PROBE_BACKWARD_INPUT];
+        cost[i].backward_weight_us = us[s->distinct.class_of[i]][SMP_PROBE_BACKWARD_WEIGHT];
+    }
+    charge_additions(s, profile->reduce_bytes_per_s, cost);
+    for (size_t i = 0; i < n; i++)
+        cost[i].backward_us = cost[i].backward_input_us + cost[i].backward_weight_us;
+    profile->n_op = graph->n_op;
+    profile->name = names;
+    profile->op = cost;
+    return SMP_OK;
+}
+
+static smp_status describe(const session *s, smp_profile *profile)
+{
+    profile->model = smp_arena_strdup(profile->arena, s->graph->name);
+    profile->device = smp_arena_strdup(profile->arena, s->probe->device);
+    profile->dtype = "fp32";
+    profile->fingerprint = s->graph->fingerprint;
+    profile->microbatch_size = s->options->microbatch_size;
+    return profile->model && profile->device ? SMP_OK : SMP_ERR_NO_MEMORY;
+}
+
+static smp_status measure_all(session *s, smp_profile *profile)
+{
+    smp_status status = describe(s, profile);
+    if (status == SMP_OK)
+        status = create_classes(s);
+    SMP_TRY(sync_ranks(s, status));
+    SMP_TRY(measure_ops(s));
+    SMP_TRY(measure_rates(s, profile));
+    if (s->options->links)
+        SMP_TRY(measure_link(s, profile));
+    return sync_ranks(s, assemble(s, profile));
+}
+
+static smp_status check_options(const smp_probe *probe, const smp_profile_options *options)
+{
+    if (options->microbatch_size < 1 || options->microbatch_size > SMP__MAX_MICROBATCH)
+        return smp_fail(SMP_ERR_INPUT, "micro-batch size: got %lld, expected 1 to %d",
+                        (long long)options->microbatch_size, SMP__MAX_MICROBATCH);
+    if (options->samples < 1 || options->samples > MAX_SAMPLES)
+        return smp_fail(SMP_ERR_INPUT, "samples: got %d, expected 1 to %d", options->samples,
+                        MAX_SAMPLES);
+    if (options->links && !probe->time_link)
+        return smp_fail(SMP_ERR_INPUT, "measuring links needs at least two ranks");
+    return SMP_OK;
+}
+
+smp_status smp_profile_measure(const smp_graph *graph, const smp_probe *probe,
+                               const smp_profile_options *options, smp_profile **out)
+{
+    session s = {.graph = graph, .probe = probe, .options = options};
+    smp_arena *arena = NULL;
+    smp_profile *profile = NULL;
+    smp_status status = check_options(probe, options);
+    if (status != SMP_OK)
+        return status;
+    s.rounds = options->samples < ROUNDS ? options->samples : ROUNDS;
+    s.samples_per_round = (options->samples + s.rounds - 1) / s.rounds;
+    s.arena = smp_arena_create();
+    arena = smp_arena_create();
+    profile = arena ? SMP_ARENA_NEW(arena, smp_profile, 1) : NULL;
+    status = sync_ranks(&s, s.arena && profile ? SMP_OK : smp_fail_memory(sizeof *profile));
+    if (status == SMP_OK) {
+        profile->arena = arena;
+        status = measure_all(&s, profile);
+    }
+    if (status == SMP_OK) {
+        *out = profile;
+        arena = NULL;
+    }
+    smp_arena_destroy(arena);
+    smp_arena_destroy(s.arena);
+    return status;
+}

@@ -1,0 +1,328 @@
+/* The profile file: reading, checking against a model, writing. One line per op; linear in ops. */
+#include "profile/profile.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/base/yaml.h"
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define MAX_US 1e15
+#define MAX_BYTES ((int64_t)1 << 60)
+#define MAX_RATE 1e21
+
+enum { MAX_POINTS = 1000, FINGERPRINT_DIGITS = 16 };
+
+static smp_status required(const smp_yaml_node *map, const char *what, const char *key,
+                           const smp_yaml_node **out)
+{
+    *out = smp_yaml_get(map, key);
+    if (!*out)
+        return smp_fail_at(smp_yaml_where(map), "%s: key '%s' is missing", what, key);
+    return SMP_OK;
+}
+
+static smp_status read_text(const smp_yaml_node *map, const char *key, smp_arena *arena,
+                            const char **out)
+{
+    const smp_yaml_node *node;
+    const char *text;
+    SMP_TRY(required(map, "profile", key, &node));
+    SMP_TRY(smp_yaml_string(node, key, &text));
+    *out = smp_arena_strdup(arena, text);
+    return *out ? SMP_OK : SMP_ERR_NO_MEMORY;
+}
+
+/* Optional numbers stay as they are where the key is absent. */
+static smp_status read_double(const smp_yaml_node *map, const char *what, const char *key,
+                              double max, double *out)
+{
+    const smp_yaml_node *node = smp_yaml_get(map, key);
+    char value[SMP_MAX_NAME + 64];
+    if (!node)
+        return SMP_OK;
+    snprintf(value, sizeof value, "%s: %s", what, key);
+    return smp_yaml_double(node, value, 0, max, out);
+}
+
+static smp_status read_bytes(const smp_yaml_node *map, const char *what, const char *key,
+                             int64_t *out)
+{
+    const smp_yaml_node *node = smp_yaml_get(map, key);
+    char value[SMP_MAX_NAME + 64];
+    if (!node)
+        return SMP_OK;
+    snprintf(value, sizeof value, "%s: %s", what, key);
+    SMP_TRY(smp_yaml_bytes(node, value, out));
+    if (*out < 0 || *out > MAX_BYTES)
+        return smp_fail_at(smp_yaml_where(node), "%s: got '%s', expected 0 to 1024 PiB", value,
+                           smp_yaml_text(node));
+    return SMP_OK;
+}
+
+static smp_status read_model(const smp_yaml_node *top, const smp_graph *graph, smp_profile *profile)
+{
+    static const char *const keys[] = {"name", "fingerprint"};
+    const smp_yaml_node *model, *node;
+    const char *text;
+    uint64_t fingerprint = 0;
+    int used = 0;
+    SMP_TRY(required(top, "profile", "model", &model));
+    SMP_TRY(smp_yaml_map(model, "model"));
+    SMP_TRY(smp_yaml_known_keys(model, "model", keys, COUNT(keys)));
+    SMP_TRY(read_text(model, "name", profile->arena, &profile->model));
+    SMP_TRY(required(model, "model", "fingerprint", &node));
+    SMP_TRY(smp_yaml_string(node, "fingerprint", &text));
+    if (strlen(text) != FINGERPRINT_DIGITS ||
+        strspn(text, "0123456789abcdef") != FINGERPRINT_DIGITS ||
+        sscanf(text, "%" SCNx64 "%n", &fingerprint, &used) != 1 || used != FINGERPRINT_DIGITS)
+        return smp_fail_at(smp_yaml_where(node),
+                           "fingerprint: got '%s', expected %d hexadecimal digits", text,
+                           FINGERPRINT_DIGITS);
+    if (fingerprint != graph->fingerprint)
+        return smp_fail_at(smp_yaml_where(node),
+                           "fingerprint: the profile was taken from another model (%016" PRIx64
+                           ") than %s (%016" PRIx64 "): run smp-profile again",
+                           fingerprint, graph->path, graph->fingerprint);
+    profile->fingerprint = fingerprint;
+    return SMP_OK;
+}
+
+static smp_status read_op_cost(const smp_yaml_node *map, const smp_op *op, smp_op_cost *cost)
+{
+    const smp_yaml_node *node;
+    char what[SMP_MAX_NAME + 16];
+    snprintf(what, sizeof what, "op '%.*s'", SMP_MAX_NAME, op->name);
+    SMP_TRY(required(map, what, "forward_us", &node));
+    SMP_TRY(required(map, what, "backward_us", &node));
+    SMP_TRY(read_double(map, what, "forward_us", MAX_US, &cost->forward_us));
+    SMP_TRY(read_double(map, what, "backward_us", MAX_US, &cost->backward_us));
+    cost->backward_weight_us = op->n_param > 0 ? 0.5 * cost->backward_us : 0;
+    cost->backward_input_us = cost->backward_us - cost->backward_weight_us;
+    SMP_TRY(read_double(map, what, "backward_input_us", MAX_US, &cost->backward_input_us));
+    SMP_TRY(read_double(map, what, "backward_weight_us", MAX_US, &cost->backward_weight_us));
+    SMP_TRY(read_bytes(map, what, "weight_bytes", &cost->weight_bytes));
+    SMP_TRY(read_bytes(map, what, "stash_bytes", &cost->stash_bytes));
+    SMP_TRY(read_bytes(map, what, "output_bytes", &cost->output_bytes));
+    return read_bytes(map, what, "workspace_bytes", &cost->workspace_bytes);
+}
+
+static smp_status read_op(const smp_yaml_node *map, const smp_graph *graph, const char **names,
+                          smp_op_cost *cost, smp_arena *arena)
+{
+    static const char *const keys[] = {
+        "name",         "forward_us",  "backward_us",  "backward_input_us", "backward_weight_us",
+        "weight_bytes", "stash_bytes", "output_bytes", "workspace_bytes"};
+    const smp_yaml_node *node;
+    const char *name;
+    int32_t index;
+    SMP_TRY(smp_yaml_map(map, "op"));
+    SMP_TRY(smp_yaml_known_keys(map, "op", keys, COUNT(keys)));
+    SMP_TRY(required(map, "op", "name", &node));
+    SMP_TRY(smp_yaml_string(node, "op: name", &name));
+    index = smp_graph_find_op(graph, name);
+    if (index < 0)
+        return smp_fail_at(smp_yaml_where(node), "op '%s': the model has no op of this name", name);
+    if (names[index])
+        return smp_fail_at(smp_yaml_where(node), "op '%s': listed twice", name);
+    names[index] = smp_arena_strdup(arena, name);
+    if (!names[index])
+        return SMP_ERR_NO_MEMORY;
+    return read_op_cost(map, &graph->op[index], &cost[index]);
+}
+
+static smp_status read_ops(const smp_yaml_node *top, const smp_graph *graph, smp_profile *profile)
+{
+    const size_t n = (size_t)graph->n_op;
+    const char **names = SMP_ARENA_NEW(profile->arena, const char *, n);
+    smp_op_cost *cost = SMP_ARENA_NEW(profile->arena, smp_op_cost, n);
+    const smp_yaml_node *ops;
+    if (!names || !cost)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(required(top, "profile", "ops", &ops));
+    SMP_TRY(smp_yaml_list(ops, "ops"));
+    for (int i = 0; i < smp_yaml_list_size(ops); i++)
+        SMP_TRY(read_op(smp_yaml_list_at(ops, i), graph, names, cost, profile->arena));
+    for (int32_t i = 0; i < graph->n_op; i++)
+        if (!names[i])
+            return smp_fail_at(smp_yaml_where(ops), "ops: op '%s' of the model is missing",
+                               graph->op[i].name);
+    profile->n_op = graph->n_op;
+    profile->name = names;
+    profile->op = cost;
+    return SMP_OK;
+}
+
+static smp_status read_points(const smp_yaml_node *points, smp_arena *arena, smp_link_spec *link)
+{
+    static const char *const keys[] = {"bytes", "us"};
+    int64_t *bytes;
+    double *us;
+    int n;
+    SMP_TRY(smp_yaml_list(points, "points"));
+    n = smp_yaml_list_size(points);
+    if (n > MAX_POINTS)
+        return smp_fail_at(smp_yaml_where(points), "points: got %d, expected at most %d", n,
+                           MAX_POINTS);
+    bytes = SMP_ARENA_NEW(arena, int64_t, (size_t)n);
+    us = SMP_ARENA_NEW(arena, double, (size_t)n);
+    if (!bytes || !us)
+        return SMP_ERR_NO_MEMORY;
+    for (int i = 0; i < n; i++) {
+        const smp_yaml_node *point = smp_yaml_list_at(points, i), *node;
+        SMP_TRY(smp_yaml_map(point, "point"));
+        SMP_TRY(smp_yaml_known_keys(point, "point", keys, COUNT(keys)));
+        SMP_TRY(required(point, "point", "bytes", &node));
+        SMP_TRY(read_bytes(point, "point", "bytes", &bytes[i]));
+        if (i > 0 && bytes[i] <= bytes[i - 1])
+            return smp_fail_at(smp_yaml_where(node),
+                               "point: bytes: got '%s', expected more than in the point before",
+                               smp_yaml_text(node));
+        SMP_TRY(required(point, "point", "us", &node));
+        SMP_TRY(read_double(point, "point", "us", MAX_US, &us[i]));
+    }
+    link->n_point = n;
+    link->point_bytes = bytes;
+    link->point_us = us;
+    return SMP_OK;
+}
+
+static smp_status read_links(const smp_yaml_node *top, smp_profile *profile)
+{
+    static const char *const link_names[] = {"intra_node"};
+    static const char *const keys[] = {"latency_us", "bytes_per_s", "points"};
+    const smp_yaml_node *links = smp_yaml_get(top, "links"), *link, *node;
+    if (!links)
+        return SMP_OK;
+    SMP_TRY(smp_yaml_map(links, "links"));
+    SMP_TRY(smp_yaml_known_keys(links, "links", link_names, COUNT(link_names)));
+    SMP_TRY(required(links, "links", "intra_node", &link));
+    SMP_TRY(smp_yaml_map(link, "intra_node"));
+    SMP_TRY(smp_yaml_known_keys(link, "intra_node", keys, COUNT(keys)));
+    for (size_t i = 0; i < COUNT(keys); i++)
+        SMP_TRY(required(link, "intra_node", keys[i], &node));
+    SMP_TRY(read_double(link, "intra_node", "latency_us", MAX_US, &profile->link.latency_us));
+    SMP_TRY(read_double(link, "intra_node", "bytes_per_s", MAX_RATE, &profile->link.bytes_per_s));
+    if (!(profile->link.bytes_per_s > 0))
+        return smp_fail_at(smp_yaml_where(smp_yaml_get(link, "bytes_per_s")),
+                           "intra_node: bytes_per_s: got 0, expected more");
+    return read_points(smp_yaml_get(link, "points"), profile->arena, &profile->link);
+}
+
+static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp_profile *profile)
+{
+    static const char *const keys[] = {"smp",   "model",           "device",
+                                       "dtype", "microbatch_size", "optimizer_bytes_per_s",
+                                       "ops",   "links",           "reduce_bytes_per_s"};
+    const smp_yaml_node *top, *node;
+    SMP_TRY(smp_yaml_top(yaml, &top));
+    SMP_TRY(smp_yaml_known_keys(top, "profile", keys, COUNT(keys)));
+    SMP_TRY(read_model(top, graph, profile));
+    SMP_TRY(read_text(top, "device", profile->arena, &profile->device));
+    SMP_TRY(read_text(top, "dtype", profile->arena, &profile->dtype));
+    SMP_TRY(required(top, "profile", "microbatch_size", &node));
+    SMP_TRY(smp_yaml_int(node, "microbatch_size", 1, 1 << 20, &profile->microbatch_size));
+    SMP_TRY(read_double(top, "profile", "optimizer_bytes_per_s", MAX_RATE,
+                        &profile->optimizer_bytes_per_s));
+    SMP_TRY(
+        read_double(top, "profile", "reduce_bytes_per_s", MAX_RATE, &profile->reduce_bytes_per_s));
+    SMP_TRY(read_ops(top, graph, profile));
+    return read_links(top, profile);
+}
+
+smp_status smp_profile_read(const char *path, const smp_graph *graph, smp_profile **out)
+{
+    smp_yaml *yaml = NULL;
+    smp_profile *profile;
+    smp_arena *arena = NULL;
+    smp_status status = smp_yaml_read(path, &yaml);
+    if (status != SMP_OK)
+        return status;
+    status = SMP_ERR_NO_MEMORY;
+    arena = smp_arena_create();
+    if (!arena) {
+        smp_fail_memory(sizeof *profile);
+        goto done;
+    }
+    profile = SMP_ARENA_NEW(arena, smp_profile, 1);
+    if (!profile)
+        goto done;
+    profile->arena = arena;
+    status = read_profile(yaml, graph, profile);
+    if (status == SMP_OK) {
+        *out = profile;
+        arena = NULL;
+    }
+done:
+    smp_arena_destroy(arena);
+    smp_yaml_destroy(yaml);
+    return status;
+}
+
+void smp_profile_destroy(smp_profile *profile)
+{
+    if (profile)
+        smp_arena_destroy(profile->arena);
+}
+
+static void put_double(smp_text *yaml, const char *before, double value)
+{
+    smp_text_append(yaml, "%s", before);
+    smp_text_append_double(yaml, value);
+}
+
+static void put_op(smp_text *yaml, const char *name, const smp_op_cost *cost)
+{
+    smp_text_append(yaml, "  - {name: ");
+    smp_text_append_quoted(yaml, name);
+    put_double(yaml, ", forward_us: ", cost->forward_us);
+    put_double(yaml, ", backward_us: ", cost->backward_us);
+    put_double(yaml, ", backward_input_us: ", cost->backward_input_us);
+    put_double(yaml, ", backward_weight_us: ", cost->backward_weight_us);
+    smp_text_append(yaml, ", weight_bytes: %" PRId64 ", stash_bytes: %" PRId64, cost->weight_bytes,
+                    cost->stash_bytes);
+    smp_text_append(yaml, ", output_bytes: %" PRId64 ", workspace_bytes: %" PRId64 "}\n",
+                    cost->output_bytes, cost->workspace_bytes);
+}
+
+static void put_link(smp_text *yaml, const smp_link_spec *link)
+{
+    smp_text_append(yaml, "links:\n  intra_node:");
+    put_double(yaml, "\n    latency_us: ", link->latency_us);
+    put_double(yaml, "\n    bytes_per_s: ", link->bytes_per_s);
+    smp_text_append(yaml, "\n    points:\n");
+    for (int i = 0; i < link->n_point; i++) {
+        smp_text_append(yaml, "      - {bytes: %" PRId64, link->point_bytes[i]);
+        put_double(yaml, ", us: ", link->point_us[i]);
+        smp_text_append(yaml, "}\n");
+    }
+}
+
+smp_status smp_profile_format(const smp_profile *profile, smp_text *yaml)
+{
+    smp_text_append(yaml, "smp: 1\nmodel: {name: ");
+    smp_text_append_quoted(yaml, profile->model);
+    smp_text_append(yaml, ", fingerprint: \"%016" PRIx64 "\"}\ndevice: ", profile->fingerprint);
+    smp_text_append_quoted(yaml, profile->device);
+    smp_text_append(yaml, "\ndtype: %s\nmicrobatch_size: %" PRId64 "\n", profile->dtype,
+                    profile->microbatch_size);
+    put_double(yaml, "optimizer_bytes_per_s: ", profile->optimizer_bytes_per_s);
+    put_double(yaml, "\nreduce_bytes_per_s: ", profile->reduce_bytes_per_s);
+    smp_text_append(yaml, "\nops:%s\n", profile->n_op > 0 ? "" : " []");
+    for (int32_t i = 0; i < profile->n_op; i++)
+        put_op(yaml, profile->name[i], &profile->op[i]);
+    if (profile->link.n_point > 0)
+        put_link(yaml, &profile->link);
+    return yaml->failed ? smp_fail_memory(yaml->capacity) : SMP_OK;
+}
+
+smp_status smp_profile_write(const smp_profile *profile, const char *path)
+{
+    smp_text yaml = {0};
+    smp_status status = smp_profile_format(profile, &yaml);
+    if (status == SMP_OK)
+        status = smp_file_write(path, yaml.data, yaml.length);
+    smp_text_free(&yaml);
+    return status;
+}

@@ -1,0 +1,297 @@
+/* smp-profile: measures a model's operators on this machine. Flags, wiring and exit code. */
+#include <errno.h>
+#include <getopt.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "exec/comm.h"
+#include "exec/cuda_info.h"
+#include "exec/probe.h"
+#include "graph/math/math.h"
+
+enum { SAMPLES = 9, MAX_MICROBATCH = 1 << 20, BAR_WIDTH = 40, LINK_RANKS = 2 };
+
+#define MIN_SAMPLE_US 2000
+#define RELAUNCHED "SMP_PROFILE_RELAUNCHED" /* set for the ranks that --links starts */
+
+static const char usage[] =
+    "usage: smp-profile MODEL [-o profile.yaml] [options]\n"
+    "       mpirun -n N smp-profile MODEL [options]\n"
+    "\n"
+    "Measures every operator of a model on this machine: the median of several samples, equal\n"
+    "operators once. Under mpirun all ranks measure at the same time, as they will train, and\n"
+    "rank 0's times are written.\n"
+    "\n"
+    "  -o FILE              where to write the profile (default: standard output)\n"
+    "  --device cpu|cuda    what to measure (default cpu)\n"
+    "  --microbatch-size B  samples in a micro-batch (default 1)\n"
+    "  --dtype fp32|bf16    number format of the operators (default fp32)\n"
+    "  --links              measure the link between two ranks too; without mpirun, two ranks are\n"
+    "                       started for it\n"
+    "  --help, --version\n"
+    "\n"
+    "exit codes: 0 done, 1 failed, 2 wrong usage or bad input\n";
+
+typedef enum flag {
+    FLAG_DEVICE = 256,
+    FLAG_MICROBATCH_SIZE,
+    FLAG_DTYPE,
+    FLAG_LINKS,
+    FLAG_HELP,
+    FLAG_VERSION
+} flag;
+
+static const struct option long_options[] = {
+    {"device", required_argument, NULL, FLAG_DEVICE},
+    {"microbatch-size", required_argument, NULL, FLAG_MICROBATCH_SIZE},
+    {"dtype", required_argument, NULL, FLAG_DTYPE},
+    {"links", no_argument, NULL, FLAG_LINKS},
+    {"help", no_argument, NULL, FLAG_HELP},
+    {"version", no_argument, NULL, FLAG_VERSION},
+    {NULL, 0, NULL, 0},
+};
+
+typedef struct arguments {
+    const char *model, *output;
+    int64_t microbatch_size;
+    bool links, help, version;
+} arguments;
+
+static smp_status check_device(const char *name)
+{
+    if (strcmp(name, "cpu") == 0)
+        return SMP_OK;
+    if (strcmp(name, "cuda") == 0)
+        return smp_fail(SMP_ERR_INPUT, "--device cuda: this build has no CUDA kernels; use cpu");
+    return smp_fail(SMP_ERR_INPUT, "--device: got '%s', expected cpu or cuda", name);
+}
+
+static smp_status check_dtype(const char *name)
+{
+    if (strcmp(name, "fp32") == 0)
+        return SMP_OK;
+    if (strcmp(name, "bf16") == 0)
+        return smp_fail(SMP_ERR_INPUT, "--dtype bf16: the CPU operators have fp32 only");
+    return smp_fail(SMP_ERR_INPUT, "--dtype: got '%s', expected fp32 or bf16", name);
+}
+
+static smp_status set_option(arguments *a, int option, const char *text)
+{
+    switch (option) {
+    case 'o':
+        a->output = text;
+        return SMP_OK;
+    case FLAG_DEVICE:
+        return check_device(text);
+    case FLAG_DTYPE:
+        return check_dtype(text);
+    case FLAG_MICROBATCH_SIZE:
+        if (smp_parse_int(text, &a->microbatch_size) && a->microbatch_size >= 1 &&
+            a->microbatch_size <= MAX_MICROBATCH)
+            return SMP_OK;
+        return smp_fail(SMP_ERR_INPUT,
+                        "--microbatch-size: got '%s', expected a whole number from 1 to %d", text,
+                        MAX_MICROBATCH);
+    case FLAG_LINKS:
+        a->links = true;
+        return SMP_OK;
+    case FLAG_HELP:
+        a->help = true;
+        return SMP_OK;
+    default:
+        a->version = true;
+        return SMP_OK;
+    }
+}
+
+static smp_status bad_option(const char *given, bool no_value)
+{
+    const char *names[sizeof long_options / sizeof long_options[0]];
+    size_t n = 0;
+    for (; long_options[n].name; n++)
+        names[n] = long_options[n].name;
+    const char *near = strncmp(given, "--", 2) == 0 ? smp_nearest(given + 2, names, n) : NULL;
+    if (no_value)
+        return smp_fail(SMP_ERR_INPUT, "%s: its value is missing; --help lists the options", given);
+    return smp_fail(SMP_ERR_INPUT, "%s: unknown option%s%s; --help lists the options", given,
+                    near ? ", nearest is --" : "", near ? near : "");
+}
+
+static smp_status parse_arguments(int argc, char **argv, arguments *a)
+{
+    opterr = 0;
+    for (int option; (option = getopt_long(argc, argv, ":o:", long_options, NULL)) != -1;) {
+        if (option == '?' || option == ':')
+            return bad_option(argv[optind - 1], option == ':');
+        SMP_TRY(set_option(a, option, optarg));
+    }
+    if (a->help || a->version)
+        return SMP_OK;
+    if (argc - optind != 1)
+        return smp_fail(SMP_ERR_INPUT, "got %d models, expected one: smp-profile MODEL",
+                        argc - optind);
+    a->model = argv[optind];
+    return SMP_OK;
+}
+
+static smp_status open_model(const char *path, smp_graph **out)
+{
+    smp_graph *graph;
+    SMP_TRY(smp_graph_read(path, &graph));
+    const smp_status status = smp_graph_check_runnable(graph);
+    if (status == SMP_OK)
+        *out = graph;
+    else
+        smp_graph_destroy(graph);
+    return status;
+}
+
+/* Starts this program again as two ranks; returns only if that fails. */
+static smp_status relaunch(int argc, char **argv)
+{
+    char self[4096], ranks[16];
+    const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    char **command = calloc((size_t)argc + 8, sizeof *command);
+    int n = 0;
+    smp_status status;
+    if (!command)
+        return smp_fail_memory((size_t)argc * sizeof *command);
+    if (getenv(RELAUNCHED) || length <= 0) {
+        free(command);
+        return smp_fail(SMP_ERR_FAILED, "--links: mpirun is not that of Open MPI: start "
+                                        "`mpirun -n 2 smp-profile` yourself");
+    }
+    self[length] = '\0';
+    snprintf(ranks, sizeof ranks, "%d", LINK_RANKS);
+    command[n++] = "mpirun";
+    command[n++] = "--oversubscribe";
+    command[n++] = "-n";
+    command[n++] = ranks;
+    command[n++] = self;
+    for (int i = 1; i < argc; i++)
+        command[n++] = argv[i];
+    setenv(RELAUNCHED, "1", 1);
+    setenv("OMPI_MCA_mpi_yield_when_idle", "1", 1);
+    if (geteuid() == 0) {
+        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+        setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    }
+    execvp(command[0], command);
+    status = smp_fail(SMP_ERR_FAILED,
+                      "--links: cannot start mpirun: %s; install openmpi-bin, or leave --links out",
+                      strerror(errno));
+    free(command);
+    return status;
+}
+
+static void show_progress(void *context, int done, int total)
+{
+    char bar[BAR_WIDTH + 1];
+    const int filled = (int)((int64_t)done * BAR_WIDTH / total);
+    (void)context;
+    memset(bar, ' ', BAR_WIDTH);
+    memset(bar, '#', (size_t)filled);
+    bar[BAR_WIDTH] = '\0';
+    fprintf(stderr, "\rmeasuring [%s] %d/%d%s", bar, done, total, done == total ? "\n" : "");
+    fflush(stderr);
+}
+
+static smp_status write_result(const smp_profile *profile, const char *output)
+{
+    smp_text yaml = {0};
+    smp_status status;
+    if (output)
+        return smp_profile_write(profile, output);
+    status = smp_profile_format(profile, &yaml);
+    if (status == SMP_OK &&
+        (fwrite(yaml.data, 1, yaml.length, stdout) != yaml.length || fflush(stdout) != 0))
+        status = smp_fail(SMP_ERR_FAILED, "standard output: %s", strerror(errno));
+    smp_text_free(&yaml);
+    return status;
+}
+
+/* comm: NULL without MPI. Collective otherwise; every rank returns the same status. */
+static smp_status profile_model(const arguments *a, const smp_graph *graph, smp_comm *comm)
+{
+    const bool speaks = !comm || comm->world_rank == 0;
+    smp_profile_options options = {.microbatch_size = a->microbatch_size,
+                                   .links = a->links,
+                                   .min_sample_us = MIN_SAMPLE_US,
+                                   .samples = SAMPLES};
+    smp_probe *probe = NULL;
+    smp_profile *profile = NULL;
+    smp_status status = smp_probe_cpu_create(&probe);
+    if (speaks && isatty(STDERR_FILENO))
+        options.progress = show_progress;
+    if (comm)
+        status = smp__comm_agree(comm, status);
+    if (status == SMP_OK)
+        status = smp_profile_measure(graph, probe, &options, &profile);
+    if (status == SMP_OK && speaks)
+        status = write_result(profile, a->output);
+    if (comm)
+        status = smp__comm_agree(comm, status);
+    smp_profile_destroy(profile);
+    smp_probe_cpu_destroy(probe);
+    return status;
+}
+
+/* As one rank of a job. */
+static smp_status run_rank(const arguments *a, bool *speaks)
+{
+    smp_comm comm;
+    smp_graph *graph = NULL;
+    smp_status status = smp__comm_open(&comm, 0);
+    if (status != SMP_OK)
+        return status;
+    *speaks = comm.world_rank == 0;
+    status = smp__comm_agree(&comm, open_model(a->model, &graph));
+    if (status == SMP_OK)
+        status = profile_model(a, graph, &comm);
+    smp_graph_destroy(graph);
+    smp__comm_close(&comm);
+    return status;
+}
+
+/* As the only process; MPI stays untouched. */
+static smp_status run_alone(const arguments *a, int argc, char **argv)
+{
+    smp_graph *graph;
+    smp_status status;
+    SMP_TRY(open_model(a->model, &graph));
+    status = a->links ? relaunch(argc, argv) : profile_model(a, graph, NULL);
+    smp_graph_destroy(graph);
+    return status;
+}
+
+static void print_version(void)
+{
+    smp_text text = {0};
+    smp_text_append(&text, "smp-profile %s\n%s\n", smp_version(), smp_math_name());
+    smp_cuda_describe(&text);
+    fputs(text.data ? text.data : "", stdout);
+    smp_text_free(&text);
+}
+
+int main(int argc, char **argv)
+{
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    bool speaks = !rank || strcmp(rank, "0") == 0;
+    arguments a = {.microbatch_size = 1};
+    smp_status status = parse_arguments(argc, argv, &a);
+    if (status == SMP_OK && a.help) {
+        if (speaks)
+            fputs(usage, stdout);
+    } else if (status == SMP_OK && a.version) {
+        if (speaks)
+            print_version();
+    } else if (status == SMP_OK) {
+        status = getenv("OMPI_COMM_WORLD_SIZE") ? run_rank(&a, &speaks) : run_alone(&a, argc, argv);
+    }
+    if (status != SMP_OK && speaks)
+        fprintf(stderr, "smp-profile: %s\n", smp_last_error());
+    return smp_status_exit_code(status);
+}

@@ -1,0 +1,270 @@
+/* Cluster files good and broken, this machine, link times. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "profile/cluster.h"
+
+static const char good[] = "smp: 1\n"
+                           "name: two-nodes\n"
+                           "nodes: 2\n"
+                           "devices_per_node: 4\n"
+                           "device: {name: h100, memory: 80GB, compute: {fp32: 60TFLOP/s, bf16: "
+                           "989TFLOP/s}, bandwidth: 3.35TB/s}\n"
+                           "links:\n"
+                           "  intra_node: {bandwidth: 450GB/s, latency_us: 3}\n"
+                           "  inter_node: {bandwidth: 50GB/s, latency_us: 8}\n"
+                           "overlap: false\n";
+
+#define DEVICE "device: {memory: 8GB, compute: {fp32: 1TFLOP/s}, bandwidth: 1GB/s}\n"
+#define LINKS "links: {intra_node: {bandwidth: 1GB/s, latency_us: 1}}\n"
+
+static char folder[64];
+
+static smp_status read_text(const char *text, smp_cluster **out)
+{
+    char path[128];
+    FILE *file;
+    snprintf(path, sizeof path, "%s/c.yaml", folder);
+    file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    return smp_cluster_read(path, out);
+}
+
+static void test_cluster_reads_every_key(void **state)
+{
+    smp_cluster *c;
+    (void)state;
+    assert_int_equal(read_text(good, &c), SMP_OK);
+    assert_string_equal(c->name, "two-nodes");
+    assert_int_equal(smp_cluster_devices(c), 8);
+    assert_int_equal(c->cores_per_node, 0);
+    assert_false(c->overlap);
+    for (int i = 0; i < 8; i++) {
+        assert_string_equal(c->device[i].name, "h100");
+        assert_int_equal(c->device[i].memory_bytes, 80000000000);
+        assert_true(c->device[i].flops_fp32 == 60e12 && c->device[i].flops_bf16 == 989e12);
+        assert_true(c->device[i].bytes_per_s == 3.35e12);
+    }
+    assert_ptr_equal(smp_cluster_link(c, 0, 3), &c->intra_node);
+    assert_ptr_equal(smp_cluster_link(c, 3, 4), &c->inter_node);
+    assert_ptr_equal(smp_cluster_link(c, 7, 4), &c->intra_node);
+    assert_true(smp_link_us(&c->intra_node, 0) == 3);
+    assert_true(smp_link_us(&c->inter_node, 50000000) == 8 + 1000);
+    smp_cluster_destroy(c);
+}
+
+static void test_cluster_fills_in_defaults(void **state)
+{
+    smp_cluster *c;
+    (void)state;
+    assert_int_equal(
+        read_text("smp: 1\nnodes: 1\ndevices_per_node: 2\ncores_per_node: 2\n" DEVICE LINKS, &c),
+        SMP_OK);
+    assert_true(c->overlap);
+    assert_int_equal(c->cores_per_node, 2);
+    assert_true(c->device[0].flops_bf16 == 0);
+    assert_true(c->inter_node.latency_us == 1 && c->inter_node.bytes_per_s == 1e9);
+    smp_cluster_destroy(c);
+
+    assert_int_equal(read_text("smp: 1\nnodes: 1\ndevices_per_node: 1\n" DEVICE, &c), SMP_OK);
+    assert_true(smp_link_us(smp_cluster_link(c, 0, 0), 1000) >= 0);
+    smp_cluster_destroy(c);
+}
+
+static void test_cluster_lists_devices_per_node_or_one_by_one(void **state)
+{
+    static const char head[] = "smp: 1\nnodes: 2\ndevices_per_node: 2\n"
+                               "links: {intra_node: {bandwidth: 1GB/s, latency_us: 1}, "
+                               "inter_node: {bandwidth: 1GB/s, latency_us: 1}}\n"
+                               "device:\n";
+    static const char entry[] = "  - {memory: %dGB, compute: {fp32: 1TFLOP/s}, bandwidth: 1GB/s}\n";
+    (void)state;
+    for (int given = 1; given <= 5; given++) {
+        char text[1024];
+        int used = snprintf(text, sizeof text, "%s", head);
+        smp_cluster *c;
+        for (int i = 0; i < given; i++)
+            used += snprintf(text + used, sizeof text - (size_t)used, entry, i + 1);
+        if (given != 2 && given != 4) {
+            assert_int_equal(read_text(text, &c), SMP_ERR_INPUT);
+            assert_non_null(strstr(smp_last_error(), "c.yaml:6:3: device: "));
+            continue;
+        }
+        assert_int_equal(read_text(text, &c), SMP_OK);
+        for (int i = 0; i < 4; i++)
+            assert_int_equal(c->device[i].memory_bytes, (i % given + 1) * 1000000000LL);
+        smp_cluster_destroy(c);
+    }
+}
+
+typedef struct broken {
+    const char *text;
+    const char *where; /* line:column */
+    const char *says;
+} broken;
+
+static const broken broken_files[] = {
+    {"smp: 2\n", "1:6", "smp"},
+    {"nodes: 1\n", "1:1", "smp"},
+    {"smp: 1\n- x\n", "", ""},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 1\nnode: 1\n" DEVICE, "4:1", "nodes"},
+    {"smp: 1\ndevices_per_node: 1\n" DEVICE, "1:1", "'nodes' is missing"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 1\n", "1:1", "'device' is missing"},
+    {"smp: 1\nnodes: 0\ndevices_per_node: 1\n" DEVICE, "2:8", "nodes"},
+    {"smp: 1\nnodes: -3\ndevices_per_node: 1\n" DEVICE, "2:8", "nodes"},
+    {"smp: 1\nnodes: 1e3\ndevices_per_node: 1\n" DEVICE, "2:8", "nodes"},
+    {"smp: 1\nnodes: 65536\ndevices_per_node: 4096\n" DEVICE LINKS, "2:8", "devices"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 99999999999999999999\n" DEVICE, "3:19",
+     "devices_per_node"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 2\n" DEVICE, "1:1", "'links' is missing"},
+    {"smp: 1\nnodes: 2\ndevices_per_node: 2\n" DEVICE LINKS, "5:8", "'inter_node' is missing"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 1\ncores_per_node: -1\n" DEVICE, "4:17",
+     "cores_per_node"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 1\noverlap: maybe\n" DEVICE, "4:10", "overlap"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 1\ndevice: 7\n", "4:9", "device"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 1\ndevice: {memory: 0, compute: {fp32: 1TFLOP/s}, "
+     "bandwidth: 1GB/s}\n",
+     "4:18", "memory"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 1\ndevice: {memory: 9000000TB, compute: {fp32: "
+     "1TFLOP/s}, "
+     "bandwidth: 1GB/s}\n",
+     "4:18", "memory"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 1\ndevice: {memory: lots, compute: {fp32: 1TFLOP/s}, "
+     "bandwidth: 1GB/s}\n",
+     "4:18", "memory"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 1\ndevice: {memory: 1GB, compute: {fp32: -1TFLOP/s}, "
+     "bandwidth: 1GB/s}\n",
+     "4:39", "fp32"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 1\ndevice: {memory: 1GB, compute: {bf16: 1TFLOP/s}, "
+     "bandwidth: 1GB/s}\n",
+     "4:32", "'fp32' is missing"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 1\ndevice: {memory: 1GB, compute: {fp32: 1TFLOP/s}, "
+     "bandwidth: 0GB/s}\n",
+     "4:61", "bandwidth"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 1\ndevice: {memory: 1GB, compute: {fp32: 1TFLOP/s}, "
+     "bandwith: 1GB/s}\n",
+     "4:50", "bandwidth"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 2\n" DEVICE
+     "links: {intra_node: {bandwidth: 1GB/s, latency_us: -1}}\n",
+     "5:52", "latency_us"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 2\n" DEVICE
+     "links: {intra_node: {bandwidth: 1GB/s, latency_us: nan}}\n",
+     "5:52", "latency_us"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 2\n" DEVICE "links: {intra_node: {latency_us: 1}}\n",
+     "5:21", "'bandwidth' is missing"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 2\n" DEVICE "links: [1]\n", "5:8", "links"},
+};
+
+static void test_cluster_refuses_broken_files(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof broken_files / sizeof broken_files[0]; i++) {
+        const broken *b = &broken_files[i];
+        smp_cluster *c = NULL;
+        char where[64];
+        snprintf(where, sizeof where, "c.yaml:%s%s", b->where, *b->where ? ": " : "");
+        if (read_text(b->text, &c) != SMP_ERR_INPUT || c || !strstr(smp_last_error(), where) ||
+            !strstr(smp_last_error(), b->says))
+            fail_msg("file %zu: got '%s', expected place %s and '%s'", i, smp_last_error(), where,
+                     b->says);
+    }
+}
+
+static void test_cluster_reads_the_examples(void **state)
+{
+    static const char *const names[] = {"laptop", "a100", "mixed"};
+    static const int devices[] = {4, 16, 2};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        char path[1024];
+        smp_cluster *c = NULL;
+        snprintf(path, sizeof path, "%s/examples/cluster-%s.yaml", SMP_SOURCE_DIR, names[i]);
+        if (smp_cluster_read(path, &c) != SMP_OK)
+            fail_msg("%s", smp_last_error());
+        assert_int_equal(smp_cluster_devices(c), devices[i]);
+        smp_cluster_destroy(c);
+    }
+}
+
+static void test_cluster_local_shares_this_machine(void **state)
+{
+    smp_cluster *one, *four;
+    (void)state;
+    assert_int_equal(smp_cluster_local(1, &one), SMP_OK);
+    assert_int_equal(smp_cluster_local(4, &four), SMP_OK);
+    assert_int_equal(smp_cluster_devices(four), 4);
+    assert_true(four->cores_per_node >= 1);
+    assert_true(four->device[3].memory_bytes == one->device[0].memory_bytes / 4);
+    assert_true(one->device[0].memory_bytes > 1 << 26);
+    assert_true(four->device[0].flops_fp32 > 0 && four->device[0].bytes_per_s > 0);
+    assert_true(smp_link_us(smp_cluster_link(four, 0, 3), 1 << 20) > four->intra_node.latency_us);
+    smp_cluster_destroy(one);
+    smp_cluster_destroy(four);
+    assert_int_equal(smp_cluster_local(0, &one), SMP_ERR_INPUT);
+    assert_int_equal(smp_cluster_local(-4, &one), SMP_ERR_INPUT);
+}
+
+static void test_cluster_interpolates_measured_links(void **state)
+{
+    int64_t bytes[] = {100, 200, 1000};
+    double us[] = {1, 3, 7};
+    const smp_link_spec link = {
+        .latency_us = 1, .bytes_per_s = 1e9, .n_point = 3, .point_bytes = bytes, .point_us = us};
+    smp_cluster *c;
+    (void)state;
+    assert_int_equal(smp_cluster_local(2, &c), SMP_OK);
+    assert_int_equal(smp_cluster_set_intra_link(c, &link), SMP_OK);
+    bytes[1] = 0; /* it was copied */
+    us[1] = 0;
+    const smp_link_spec *got = smp_cluster_link(c, 0, 1);
+    assert_true(smp_link_us(got, 0) == 1 && smp_link_us(got, 100) == 1);
+    assert_true(smp_link_us(got, 150) == 2 && smp_link_us(got, 200) == 3);
+    assert_true(smp_link_us(got, 600) == 5 && smp_link_us(got, 1000) == 7);
+    assert_true(smp_link_us(got, 1800) == 11);
+
+    const smp_link_spec single = {
+        .latency_us = 1, .bytes_per_s = 1e6, .n_point = 1, .point_bytes = bytes, .point_us = us};
+    assert_true(smp_link_us(&single, 50) == 1 && smp_link_us(&single, 110) == 11);
+    smp_cluster_destroy(c);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    const char *base = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%.40s/smp-XXXXXX", base ? base : P_tmpdir);
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    char path[128];
+    (void)state;
+    snprintf(path, sizeof path, "%s/c.yaml", folder);
+    unlink(path);
+    return rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cluster_reads_every_key),
+        cmocka_unit_test(test_cluster_fills_in_defaults),
+        cmocka_unit_test(test_cluster_lists_devices_per_node_or_one_by_one),
+        cmocka_unit_test(test_cluster_refuses_broken_files),
+        cmocka_unit_test(test_cluster_reads_the_examples),
+        cmocka_unit_test(test_cluster_local_shares_this_machine),
+        cmocka_unit_test(test_cluster_interpolates_measured_links),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,341 @@
+/* The cost table: roofline numbers worked out by hand, precedence of its sources, bytes. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "profile/costs.h"
+#include "profile/estimate.h"
+
+enum { BATCH = 10 };
+
+static const char mlp[] = "smp: 1\n"
+                          "name: mlp\n"
+                          "inputs:\n"
+                          "  x: {dtype: float32, shape: [8, 64]}\n"
+                          "  y: {dtype: float32, shape: [8, 16]}\n"
+                          "ops:\n"
+                          "  - {op: linear, name: a, in: x, out: h, features: 32}\n"
+                          "  - {op: linear, name: b, in: h, out: h, features: 16%s}\n"
+                          "  - {op: mse, name: loss, in: [h, y], out: loss}\n"
+                          "loss: loss\n";
+
+static smp_graph *parse(const char *format, const char *extra)
+{
+    char text[4096];
+    smp_graph *graph = NULL;
+    snprintf(text, sizeof text, format, extra);
+    if (smp_graph_parse("model.yaml", text, strlen(text), &graph) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    return graph;
+}
+
+/* One device whose rates make either arithmetic or traffic the limit. */
+static smp_cluster make_cluster(smp_device_spec *device, double flops, double bytes_per_s)
+{
+    *device = (smp_device_spec){
+        .name = "test", .memory_bytes = 1 << 30, .flops_fp32 = flops, .bytes_per_s = bytes_per_s};
+    return (smp_cluster){.name = "test", .nodes = 1, .devices_per_node = 1, .device = device};
+}
+
+static smp_costs *build(const smp_graph *graph, const smp_profile *profile, int64_t batch)
+{
+    smp_device_spec device;
+    const smp_cluster cluster = make_cluster(&device, 1e9, 7e9);
+    smp_costs *costs = NULL;
+    if (smp_costs_build(graph, &cluster, profile, batch, &costs) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    return costs;
+}
+
+static void assert_near(double got, double expected)
+{
+    if (!(fabs(got - expected) <= 1e-9 * fabs(expected)))
+        fail_msg("got %.17g, expected %.17g", got, expected);
+}
+
+static void test_costs_roofline_limited_by_arithmetic(void **state)
+{
+    smp_graph *graph = parse(mlp, "");
+    smp_device_spec device;
+    const smp_cluster cluster = make_cluster(&device, 1e9, 1e18);
+    smp_costs *costs;
+    (void)state;
+    assert_int_equal(smp_costs_build(graph, &cluster, NULL, BATCH, &costs), SMP_OK);
+    /* a: 80 rows of 64 -> 32; two flops per product, one per bias element; no input gradient */
+    const double product = 2.0 * 80 * 64 * 32, bias = 80 * 32;
+    assert_near(costs->op[0].forward_us, (product + bias) / 1e3 + SMP__CALL_US);
+    assert_near(costs->op[0].backward_weight_us, (product + bias) / 1e3 + SMP__CALL_US);
+    assert_true(costs->op[0].backward_input_us == 0);
+    assert_true(costs->op[0].backward_us == costs->op[0].backward_weight_us);
+    /* b: 32 -> 16, with an input gradient */
+    assert_near(costs->op[1].backward_input_us, 2.0 * 80 * 32 * 16 / 1e3 + SMP__CALL_US);
+    assert_near(costs->op[1].backward_us,
+                costs->op[1].backward_input_us + costs->op[1].backward_weight_us);
+    assert_string_equal(costs->source, "roofline");
+    smp_costs_destroy(costs);
+    smp_graph_destroy(graph);
+}
+
+static void test_costs_roofline_limited_by_traffic(void **state)
+{
+    smp_graph *graph = parse(mlp, "");
+    smp_device_spec device;
+    const smp_cluster cluster = make_cluster(&device, 1e20, 7e6);
+    smp_costs *costs;
+    (void)state;
+    assert_int_equal(smp_costs_build(graph, &cluster, NULL, BATCH, &costs), SMP_OK);
+    /* a reads x (80 x 64), the weight and the bias and writes 80 x 32 */
+    const double bytes = 4.0 * (80 * 64 + 64 * 32 + 32 + 80 * 32);
+    assert_near(costs->op[0].forward_us, bytes / 7 + SMP__CALL_US);
+    assert_near(costs->optimizer_bytes_per_s, 1e6);
+    smp_costs_destroy(costs);
+    smp_graph_destroy(graph);
+}
+
+static void test_costs_bytes_follow_from_shapes(void **state)
+{
+    smp_graph *graph = parse(mlp, "");
+    smp_costs *costs = build(graph, NULL, BATCH);
+    (void)state;
+    assert_int_equal(costs->op[0].weight_bytes, 4 * (64 * 32 + 32));
+    assert_int_equal(costs->op[1].weight_bytes, 4 * (32 * 16 + 16));
+    assert_int_equal(costs->op[0].output_bytes, 4 * 80 * 32);
+    assert_int_equal(costs->op[1].output_bytes, 4 * 80 * 16);
+    assert_int_equal(costs->op[2].output_bytes, 4); /* a loss is one number per micro-batch */
+    /* b's weight gradient reads a's output; x is a model input; mse's backward reads b's output */
+    assert_int_equal(costs->op[0].stash_bytes, 4 * 80 * 32);
+    assert_int_equal(costs->op[1].stash_bytes, 4 * 80 * 16);
+    smp_costs_destroy(costs);
+    smp_graph_destroy(graph);
+}
+
+static void test_costs_charge_a_tensor_once_and_a_tied_weight_twice(void **state)
+{
+    static const char text[] =
+        "smp: 1\nname: tied\n"
+        "inputs:\n  x: {dtype: float32, shape: [4]}\n"
+        "  y: {dtype: float32, shape: [4]}\n"
+        "ops:\n"
+        "  - {op: linear, name: a, in: x, out: h, features: 4, bias: false}\n"
+        "  - {op: linear, name: b, in: h, out: p, features: 4, bias: false, "
+        "weight: a.weight}\n"
+        "  - {op: linear, name: c, in: h, out: q, features: 4, bias: false}\n"
+        "  - {op: add, name: d, in: [p, q], out: r}\n"
+        "  - {op: mse, name: loss, in: [r, y], out: loss}\n"
+        "loss: loss\n%s";
+    smp_graph *graph = parse(text, "");
+    smp_costs *costs = build(graph, NULL, 1);
+    (void)state;
+    assert_int_equal(costs->op[0].weight_bytes, 64);
+    assert_int_equal(costs->op[1].weight_bytes, 64);
+    assert_int_equal(costs->op[0].stash_bytes, 16); /* h, read by the backward of b and of c */
+    assert_int_equal(costs->op[1].stash_bytes + costs->op[2].stash_bytes, 0);
+    smp_costs_destroy(costs);
+    smp_graph_destroy(graph);
+}
+
+static void test_costs_inference_has_no_backward(void **state)
+{
+    static const char text[] = "smp: 1\nname: i\nmode: inference\n"
+                               "inputs:\n  x: {dtype: float32, shape: [4]}\n"
+                               "ops:\n  - {op: linear, name: a, in: x, out: h, features: 4}\n"
+                               "  - {op: gelu, name: b, in: h, out: h, cost: {forward_us: 2, "
+                               "backward_us: 5}}\n%s";
+    smp_graph *graph = parse(text, "");
+    smp_costs *costs = build(graph, NULL, 1);
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        assert_true(costs->op[i].forward_us > 0);
+        assert_true(costs->op[i].backward_us == 0 && costs->op[i].backward_input_us == 0);
+        assert_int_equal(costs->op[i].stash_bytes, 0);
+    }
+    smp_costs_destroy(costs);
+    smp_graph_destroy(graph);
+}
+
+static smp_profile make_profile(const smp_graph *graph, smp_op_cost *cost)
+{
+    for (int32_t i = 0; i < graph->n_op; i++)
+        cost[i] = (smp_op_cost){.forward_us = 10 + i,
+                                .backward_us = 40,
+                                .backward_input_us = 30,
+                                .backward_weight_us = 10,
+                                .weight_bytes = 1000 + i,
+                                .stash_bytes = 2000 + i,
+                                .output_bytes = 3000 + i,
+                                .workspace_bytes = 4000 + i};
+    return (smp_profile){.model = "mlp",
+                         .fingerprint = graph->fingerprint,
+                         .device = "cpu",
+                         .dtype = "fp32",
+                         .microbatch_size = BATCH,
+                         .n_op = graph->n_op,
+                         .op = cost,
+                         .optimizer_bytes_per_s = 5e8};
+}
+
+static void test_costs_given_beats_profile_beats_roofline(void **state)
+{
+    static const char given[] = ", cost: {forward_us: 1.5, backward_us: 8, stash_bytes: 77}";
+    smp_graph *graph = parse(mlp, given);
+    smp_op_cost measured[3];
+    const smp_profile profile = make_profile(graph, measured);
+    smp_costs *costs = build(graph, &profile, BATCH);
+    (void)state;
+    assert_true(costs->op[0].forward_us == 10 && costs->op[0].backward_us == 40);
+    assert_int_equal(costs->op[0].stash_bytes, 2000);
+    assert_int_equal(costs->op[0].workspace_bytes, 4000);
+    assert_true(costs->op[1].forward_us == 1.5 && costs->op[1].backward_us == 8);
+    assert_true(costs->op[1].backward_input_us == 6 && costs->op[1].backward_weight_us == 2);
+    assert_int_equal(costs->op[1].stash_bytes, 77);
+    assert_int_equal(costs->op[1].weight_bytes, 1001); /* not given: the profile's */
+    assert_true(costs->optimizer_bytes_per_s == 5e8);
+    assert_string_equal(costs->source, "profile, given");
+    smp_costs_destroy(costs);
+
+    costs = build(graph, NULL, BATCH);
+    assert_true(costs->op[1].forward_us == 1.5 && costs->op[1].backward_us == 8);
+    assert_int_equal(costs->op[1].weight_bytes, 4 * (32 * 16 + 16));
+    assert_string_equal(costs->source, "roofline, given");
+    smp_costs_destroy(costs);
+    smp_graph_destroy(graph);
+}
+
+static void test_costs_scale_a_profile_of_another_size(void **state)
+{
+    smp_graph *graph = parse(mlp, "");
+    smp_op_cost measured[3];
+    const smp_profile profile = make_profile(graph, measured);
+    smp_costs *costs = build(graph, &profile, 2 * BATCH);
+    (void)state;
+    assert_true(costs->op[0].forward_us == 20 && costs->op[0].backward_us == 80);
+    assert_int_equal(costs->op[0].weight_bytes, 1000);
+    assert_int_equal(costs->op[0].output_bytes, 2 * 4 * 80 * 32); /* exact, from the shape */
+    assert_int_equal(costs->microbatch_size, 2 * BATCH);
+    smp_costs_destroy(costs);
+    smp_graph_destroy(graph);
+}
+
+static const char opaque[] =
+    "smp: 1\nname: o\n%s"
+    "ops:\n"
+    "  - {op: opaque, name: n1, out: t1, cost: {forward_us: 3, backward_us: "
+    "6, weight_bytes: 10, stash_bytes: 20, output_bytes: 30}}\n"
+    "  - {op: opaque, name: n2, in: t1, out: t2, cost: {forward_us: 4}}\n";
+
+static void test_costs_opaque_uses_what_is_given(void **state)
+{
+    smp_graph *graph = parse(opaque, "");
+    smp_costs *costs = build(graph, NULL, 1);
+    (void)state;
+    assert_true(costs->op[0].forward_us == 3 && costs->op[0].backward_us == 6);
+    assert_int_equal(costs->op[0].weight_bytes, 10);
+    assert_int_equal(costs->op[0].stash_bytes, 20);
+    assert_int_equal(costs->op[0].output_bytes, 30);
+    assert_true(costs->op[1].backward_us == 8); /* not given: twice the forward */
+    assert_int_equal(costs->op[1].stash_bytes, 0);
+    smp_costs_destroy(costs);
+    smp_graph_destroy(graph);
+
+    graph = parse(opaque, "mode: inference\n");
+    costs = build(graph, NULL, 1);
+    assert_true(costs->op[0].backward_us == 0 && costs->op[1].backward_us == 0);
+    assert_string_equal(costs->source, "given");
+    smp_costs_destroy(costs);
+    smp_graph_destroy(graph);
+}
+
+/* A model reader may refuse such a model itself; if it does not, the cost table does. */
+static void test_costs_refuse_an_opaque_op_without_cost(void **state)
+{
+    static const char text[] = "smp: 1\nname: o\nops:\n"
+                               "  - {op: opaque, name: dark, out: t1}\n";
+    smp_device_spec device;
+    const smp_cluster cluster = make_cluster(&device, 1e9, 1e9);
+    smp_graph *graph = NULL;
+    smp_costs *costs = NULL;
+    (void)state;
+    if (smp_graph_parse("model.yaml", text, strlen(text), &graph) == SMP_OK)
+        assert_int_equal(smp_costs_build(graph, &cluster, NULL, 1, &costs), SMP_ERR_INPUT);
+    assert_null(costs);
+    assert_non_null(strstr(smp_last_error(), "model.yaml:4:"));
+    assert_non_null(strstr(smp_last_error(), "dark"));
+    smp_graph_destroy(graph);
+}
+
+static void test_costs_refuse_impossible_sizes(void **state)
+{
+    static const char huge[] = "smp: 1\nname: h\nmode: inference\n"
+                               "inputs:\n  x: {dtype: float32, shape: [1000000, 1000000]}\n"
+                               "ops:\n  - {op: relu, name: a, in: x, out: h}\n"
+                               "  - {op: relu, name: b, in: h, out: h}\n%s";
+    static const char total[] =
+        "smp: 1\nname: t\nmode: inference\nops:\n  - repeat: 8\n    as: i\n    ops:\n"
+        "      - {op: opaque, name: \"n{i}\", out: x, cost: {forward_us: 1, output_bytes: "
+        "1000000000000000000}}\n%s";
+    smp_device_spec device;
+    const smp_cluster cluster = make_cluster(&device, 1e9, 1e9);
+    smp_costs *costs = NULL;
+    smp_graph *graph = parse(huge, "");
+    (void)state;
+    assert_int_equal(smp_costs_build(graph, &cluster, NULL, 0, &costs), SMP_ERR_INPUT);
+    assert_int_equal(smp_costs_build(graph, &cluster, NULL, -1, &costs), SMP_ERR_INPUT);
+    assert_int_equal(smp_costs_build(graph, &cluster, NULL, INT64_MAX, &costs), SMP_ERR_INPUT);
+    assert_int_equal(smp_costs_build(graph, &cluster, NULL, 1 << 20, &costs), SMP_ERR_INPUT);
+    smp_graph_destroy(graph);
+    if (smp_graph_parse("model.yaml", total, strlen(total) - 2, &graph) == SMP_OK) {
+        assert_int_equal(smp_costs_build(graph, &cluster, NULL, 1, &costs), SMP_ERR_INPUT);
+        smp_graph_destroy(graph);
+    }
+    assert_null(costs);
+}
+
+static void test_costs_refuse_the_profile_of_another_model(void **state)
+{
+    smp_graph *graph = parse(mlp, "");
+    smp_op_cost measured[3];
+    smp_profile profile = make_profile(graph, measured);
+    smp_device_spec device;
+    const smp_cluster cluster = make_cluster(&device, 1e9, 1e9);
+    smp_costs *costs = NULL;
+    (void)state;
+    profile.fingerprint ^= 1;
+    assert_int_equal(smp_costs_build(graph, &cluster, &profile, BATCH, &costs), SMP_ERR_INPUT);
+    assert_null(costs);
+    smp_graph_destroy(graph);
+}
+
+static void test_costs_slowdown_is_relative_to_device_0(void **state)
+{
+    smp_device_spec device[2] = {{.flops_fp32 = 80e12}, {.flops_fp32 = 20e12}};
+    const smp_cluster cluster = {.nodes = 1, .devices_per_node = 2, .device = device};
+    (void)state;
+    assert_true(smp_device_slowdown(&cluster, 0) == 1);
+    assert_true(smp_device_slowdown(&cluster, 1) == 4);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_costs_roofline_limited_by_arithmetic),
+        cmocka_unit_test(test_costs_roofline_limited_by_traffic),
+        cmocka_unit_test(test_costs_bytes_follow_from_shapes),
+        cmocka_unit_test(test_costs_charge_a_tensor_once_and_a_tied_weight_twice),
+        cmocka_unit_test(test_costs_inference_has_no_backward),
+        cmocka_unit_test(test_costs_given_beats_profile_beats_roofline),
+        cmocka_unit_test(test_costs_scale_a_profile_of_another_size),
+        cmocka_unit_test(test_costs_opaque_uses_what_is_given),
+        cmocka_unit_test(test_costs_refuse_an_opaque_op_without_cost),
+        cmocka_unit_test(test_costs_refuse_impossible_sizes),
+        cmocka_unit_test(test_costs_refuse_the_profile_of_another_model),
+        cmocka_unit_test(test_costs_slowdown_is_relative_to_device_0),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
