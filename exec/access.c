@@ -1,0 +1,128 @@
+/* Weights by name and the trace of the last step: what a program may look at between steps. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/job.h"
+
+int smp_weight_count(const smp *s)
+{
+    return s->graph->n_param;
+}
+
+static bool has_weight(const smp *s, int weight)
+{
+    return weight >= 0 && weight < s->graph->n_param;
+}
+
+const char *smp_weight_name(const smp *s, int weight)
+{
+    return has_weight(s, weight) ? s->graph->param[weight].name : NULL;
+}
+
+int64_t smp_weight_elements(const smp *s, int weight)
+{
+    return has_weight(s, weight) ? s->graph->param[weight].elements : 0;
+}
+
+static smp_status find_weight(const smp *s, const char *name, int64_t count, int32_t *param)
+{
+    *param = name ? smp_graph_find_param(s->graph, name) : -1;
+    if (*param < 0)
+        return smp_fail(SMP_ERR_INPUT, "weight '%s': the model has no weight of that name",
+                        name ? name : "(null)");
+    int64_t elements = s->graph->param[*param].elements;
+    if (count != elements)
+        return smp_fail(SMP_ERR_INPUT, "weight '%s': got %" PRId64 " elements, it has %" PRId64,
+                        name, count, elements);
+    return SMP_OK;
+}
+
+smp_status smp_weight_get(smp *s, const char *name, float *values, int64_t count)
+{
+    int32_t param;
+    SMP_TRY(smp__comm_agree(&s->comm, find_weight(s, name, count, &param)));
+    int32_t held = smp__job_find_param(s, param);
+    bool source = held >= 0 && s->memory->param[held].owner && s->comm.replica == 0;
+    int mine = source ? s->comm.world_rank : -1, root = -1;
+    MPI_Allreduce(&mine, &root, 1, MPI_INT, MPI_MAX, s->comm.world);
+    if (source)
+        memcpy(values, s->arena + s->memory->param[held].weight, (size_t)count * sizeof(float));
+    for (int64_t done = 0; done < count;) {
+        int piece = count - done > (1 << 28) ? 1 << 28 : (int)(count - done);
+        MPI_Bcast(values + done, piece, MPI_FLOAT, root, s->comm.world);
+        done += piece;
+    }
+    return SMP_OK;
+}
+
+smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t count)
+{
+    int32_t param;
+    SMP_TRY(smp__comm_agree(&s->comm, find_weight(s, name, count, &param)));
+    int32_t held = smp__job_find_param(s, param);
+    if (held >= 0)
+        s->device->copy(s->arena + s->memory->param[held].weight, values,
+                        count * (int64_t)sizeof(float));
+    return SMP_OK;
+}
+
+/* Rank 0 gets everybody's events, malloc'ed. Ranks run the same binary: events travel as bytes. */
+static smp_status gather_events(smp *s, smp_trace_event **events, int64_t *n)
+{
+    int bytes = (int)(s->n_event * (int64_t)sizeof(smp_trace_event));
+    int size = s->comm.world_size;
+    int *count = calloc((size_t)size * 2, sizeof(int));
+    if (!count)
+        return smp_fail_memory((size_t)size * 2 * sizeof(int));
+    int *place = count + size, total = 0;
+    MPI_Gather(&bytes, 1, MPI_INT, count, 1, MPI_INT, 0, s->comm.world);
+    for (int rank = 0; s->comm.world_rank == 0 && rank < size; rank++) {
+        place[rank] = total;
+        total += count[rank];
+    }
+    *events = malloc((size_t)total + 1);
+    smp_status status = *events ? SMP_OK : smp_fail_memory((size_t)total);
+    status = smp__comm_agree(&s->comm, status);
+    if (status == SMP_OK)
+        MPI_Gatherv(s->event, bytes, MPI_BYTE, *events, count, place, MPI_BYTE, 0, s->comm.world);
+    *n = total / (int)sizeof(smp_trace_event);
+    free(count);
+    return status;
+}
+
+static smp_status write_trace(smp *s, const char *path, const smp_trace_event *measured, int64_t n)
+{
+    smp_simulation *simulation = NULL;
+    smp_trace_event *predicted = NULL;
+    int64_t n_predicted = 0;
+    smp_text json = {0};
+    smp_status status = SMP_OK;
+    if (s->plan->cluster) {
+        status = smp_simulate_plan(s->plan, s->graph, s->flow, &simulation);
+        if (status == SMP_OK)
+            status = smp_trace_predicted(s->plan, simulation, &predicted, &n_predicted);
+    }
+    if (status == SMP_OK)
+        status = smp_trace_format(s->plan, predicted, n_predicted, measured, n, &json);
+    if (status == SMP_OK)
+        status = smp_file_write(path, json.data, json.length);
+    smp_text_free(&json);
+    free(predicted);
+    smp_simulation_destroy(simulation);
+    return status;
+}
+
+smp_status smp_trace_write(smp *s, const char *path)
+{
+    if (!s || !path)
+        return smp_fail(SMP_ERR_INPUT, "smp_trace_write: a NULL argument");
+    if (!s->event)
+        return smp_fail(SMP_ERR_INPUT, "smp_trace_write needs options.record_trace");
+    smp_trace_event *events = NULL;
+    int64_t n = 0;
+    SMP_TRY(smp__comm_agree(&s->comm, gather_events(s, &events, &n)));
+    smp_status status = s->comm.world_rank == 0 ? write_trace(s, path, events, n) : SMP_OK;
+    free(events);
+    return smp__comm_agree(&s->comm, status);
+}

@@ -1,0 +1,227 @@
+/* Checkpoints: one file per saved step, "checkpoint-0000000020.smp", in a directory that all ranks
+ * see. Layout: a text header of HEADER_BYTES (magic, model, fingerprint, step, optimizer, number of
+ * states), then for every weight of the model in its order the values and each optimizer state, all
+ * as native floats. Nothing in it depends on the plan.
+ *
+ * The file is written under a temporary name by the owners of the weights, each at its own offset,
+ * synced, and renamed when every rank is done: a file with the final name is complete. The two
+ * newest are kept. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "exec/job.h"
+
+enum { HEADER_BYTES = 4096, PATH_BYTES = 4096, KEEP = 2 };
+
+static const char magic[] = "SMP checkpoint 1\n";
+
+static int64_t param_offset(const smp *s, int32_t param)
+{
+    int64_t elements = 0;
+    for (int32_t i = 0; i < param; i++)
+        elements += s->graph->param[i].elements;
+    return HEADER_BYTES + elements * (1 + s->optimizer->states) * (int64_t)sizeof(float);
+}
+
+static smp_status transfer_all(int fd, void *data, int64_t bytes, int64_t offset, bool writing,
+                               const char *path)
+{
+    char *at = data;
+    while (bytes > 0) {
+        size_t piece = bytes > (1 << 30) ? (size_t)1 << 30 : (size_t)bytes;
+        ssize_t done = writing ? pwrite(fd, at, piece, offset) : pread(fd, at, piece, offset);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return smp_fail(SMP_ERR_FAILED, "%s: cannot %s: %s", path, writing ? "write" : "read",
+                            done < 0 ? strerror(errno) : "the file ends early");
+        at += done;
+        offset += done;
+        bytes -= done;
+    }
+    return SMP_OK;
+}
+
+/* Values and states of the weights held here; when writing only those this rank owns. */
+static smp_status transfer_weights(smp *s, int fd, bool writing, const char *path)
+{
+    for (int32_t i = 0; i < s->memory->n_param; i++) {
+        const smp_memory_param *param = &s->memory->param[i];
+        if (writing && !(param->owner && s->comm.replica == 0))
+            continue;
+        int64_t bytes = s->graph->param[param->param].elements * (int64_t)sizeof(float);
+        int64_t offset = param_offset(s, param->param);
+        SMP_TRY(transfer_all(fd, s->arena + param->weight, bytes, offset, writing, path));
+        for (int k = 0; k < s->optimizer->states; k++)
+            SMP_TRY(transfer_all(fd, s->arena + param->state[k], bytes, offset + (k + 1) * bytes,
+                                 writing, path));
+    }
+    return SMP_OK;
+}
+
+static smp_status create_file(smp *s, const char *directory, const char *path)
+{
+    if (mkdir(directory, 0777) != 0 && errno != EEXIST)
+        return smp_fail(SMP_ERR_FAILED, "%s: cannot create the directory: %s", directory,
+                        strerror(errno));
+    int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0666);
+    if (fd < 0)
+        return smp_fail(SMP_ERR_FAILED, "%s: cannot create: %s", path, strerror(errno));
+    char header[HEADER_BYTES] = "";
+    snprintf(header, sizeof(header),
+             "%smodel %s\nfingerprint %016" PRIx64 "\nstep %" PRId64 "\noptimizer %s\nstates %d\n",
+             magic, s->graph->name, s->graph->fingerprint, s->step, s->optimizer->name,
+             s->optimizer->states);
+    smp_status status = transfer_all(fd, header, HEADER_BYTES, 0, true, path);
+    if (status == SMP_OK && ftruncate(fd, param_offset(s, s->graph->n_param)) != 0)
+        status = smp_fail(SMP_ERR_FAILED, "%s: cannot extend: %s", path, strerror(errno));
+    close(fd);
+    return status;
+}
+
+static smp_status write_own(smp *s, const char *path)
+{
+    int fd = open(path, O_WRONLY);
+    if (fd < 0)
+        return smp_fail(SMP_ERR_FAILED, "%s: cannot open: %s", path, strerror(errno));
+    smp_status status = transfer_weights(s, fd, true, path);
+    if (status == SMP_OK && fsync(fd) != 0)
+        status = smp_fail(SMP_ERR_FAILED, "%s: cannot sync: %s", path, strerror(errno));
+    if (close(fd) != 0 && status == SMP_OK)
+        status = smp_fail(SMP_ERR_FAILED, "%s: cannot close: %s", path, strerror(errno));
+    return status;
+}
+
+static void file_name(char *buffer, const char *directory, int64_t step)
+{
+    snprintf(buffer, PATH_BYTES, "%.4000s/checkpoint-%010" PRId64 ".smp", directory, step);
+}
+
+static bool parse_name(const char *name, int64_t *step)
+{
+    int length = 0;
+    return sscanf(name, "checkpoint-%10" SCNd64 ".smp%n", step, &length) == 1 && length > 0 &&
+           name[length] == '\0';
+}
+
+/* The KEEP newest steps of a directory, newest first, -1 where there are fewer; removes older files
+ * if asked. */
+static smp_status scan(const char *directory, int64_t newest[KEEP], bool prune)
+{
+    for (int i = 0; i < KEEP; i++)
+        newest[i] = -1;
+    for (int pass = 0; pass < (prune ? 2 : 1); pass++) {
+        DIR *d = opendir(directory);
+        if (!d)
+            return smp_fail(SMP_ERR_INPUT, "%s: cannot read the checkpoint directory: %s",
+                            directory, strerror(errno));
+        for (struct dirent *entry; (entry = readdir(d));) {
+            int64_t step;
+            if (!parse_name(entry->d_name, &step))
+                continue;
+            if (pass == 1 && step < newest[KEEP - 1]) {
+                char path[PATH_BYTES];
+                file_name(path, directory, step);
+                unlink(path);
+            }
+            for (int i = 0; pass == 0 && i < KEEP; i++)
+                if (step > newest[i]) {
+                    memmove(&newest[i + 1], &newest[i], sizeof(*newest) * (size_t)(KEEP - 1 - i));
+                    newest[i] = step;
+                    break;
+                }
+        }
+        closedir(d);
+    }
+    return SMP_OK;
+}
+
+static smp_status finish_file(const char *directory, const char *temporary, const char *path)
+{
+    if (rename(temporary, path) != 0)
+        return smp_fail(SMP_ERR_FAILED, "%s: cannot rename: %s", temporary, strerror(errno));
+    int fd = open(directory, O_RDONLY | O_DIRECTORY); /* the rename itself must survive too */
+    if (fd >= 0) {
+        fsync(fd);
+        close(fd);
+    }
+    int64_t newest[KEEP];
+    return scan(directory, newest, true);
+}
+
+smp_status smp_save(smp *s, const char *path)
+{
+    if (!s || !path)
+        return smp_fail(SMP_ERR_INPUT, "smp_save: a NULL argument");
+    char final[PATH_BYTES], temporary[PATH_BYTES + 8];
+    file_name(final, path, s->step);
+    snprintf(temporary, sizeof(temporary), "%s.part", final);
+    bool first = s->comm.world_rank == 0;
+    SMP_TRY(smp__comm_agree(&s->comm, first ? create_file(s, path, temporary) : SMP_OK));
+    SMP_TRY(smp__comm_agree(&s->comm, s->comm.replica == 0 ? write_own(s, temporary) : SMP_OK));
+    return smp__comm_agree(&s->comm, first ? finish_file(path, temporary, final) : SMP_OK);
+}
+
+static smp_status check_header(const smp *s, int fd, const char *path, int64_t *step)
+{
+    char header[HEADER_BYTES + 1] = "";
+    SMP_TRY(transfer_all(fd, header, HEADER_BYTES, 0, false, path));
+    char optimizer[64] = "";
+    uint64_t fingerprint = 0;
+    int states = -1;
+    const char *at = strstr(header, "\nfingerprint ");
+    if (strncmp(header, magic, strlen(magic)) != 0 || !at ||
+        sscanf(at, " fingerprint %" SCNx64 " step %" SCNd64 " optimizer %63s states %d",
+               &fingerprint, step, optimizer, &states) != 4 ||
+        *step < 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: not a checkpoint of this version", path);
+    if (fingerprint != s->graph->fingerprint)
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: is of another model (fingerprint %016" PRIx64
+                        ", this model has %016" PRIx64 ")",
+                        path, fingerprint, s->graph->fingerprint);
+    if (strcmp(optimizer, s->optimizer->name) != 0 || states != s->optimizer->states)
+        return smp_fail(SMP_ERR_INPUT, "%s: has the state of optimizer %s, not of %s", path,
+                        optimizer, s->optimizer->name);
+    struct stat info;
+    int64_t bytes = param_offset(s, s->graph->n_param);
+    if (fstat(fd, &info) != 0 || info.st_size != bytes)
+        return smp_fail(SMP_ERR_INPUT, "%s: has %lld bytes, expected %lld", path,
+                        (long long)info.st_size, (long long)bytes);
+    return SMP_OK;
+}
+
+static smp_status load_newest(smp *s, const char *directory, int64_t *step)
+{
+    int64_t newest[KEEP];
+    SMP_TRY(scan(directory, newest, false));
+    if (newest[0] < 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: holds no checkpoint", directory);
+    char path[PATH_BYTES];
+    file_name(path, directory, newest[0]);
+    int fd = open(path, O_RDONLY);
+    if (fd < 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: cannot open: %s", path, strerror(errno));
+    smp_status status = check_header(s, fd, path, step);
+    if (status == SMP_OK)
+        status = transfer_weights(s, fd, false, path);
+    close(fd);
+    return status;
+}
+
+smp_status smp_load(smp *s, const char *path)
+{
+    if (!s || !path)
+        return smp_fail(SMP_ERR_INPUT, "smp_load: a NULL argument");
+    int64_t step = 0;
+    SMP_TRY(smp__comm_agree(&s->comm, load_newest(s, path, &step)));
+    s->step = step;
+    return SMP_OK;
+}

@@ -1,0 +1,233 @@
+/* Control plane over MPI. A rank that fails sends a notice to every other rank and stays silent;
+ * ranks look for notices whenever they wait, so a failure anywhere ends every wait. A rank that
+ * hangs sends nothing: the time-out of the ranks that wait for it ends the job. */
+#include "exec/comm.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { NOTICE_BYTES = 1024, NOTICE_TAG = 1, SPIN_POLLS = 200, PROBE_EVERY = 64 };
+
+struct smp_comm_notice {
+    char text[NOTICE_BYTES];
+    MPI_Request *request;
+    int n;
+};
+
+double smp__now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+smp_status smp__comm_open(smp_comm *comm, double timeout_s)
+{
+    *comm = (smp_comm){.world = MPI_COMM_NULL,
+                       .pipeline = MPI_COMM_NULL,
+                       .ddp = MPI_COMM_NULL,
+                       .notice = MPI_COMM_NULL,
+                       .timeout_s = timeout_s};
+    int initialised = 0;
+    MPI_Initialized(&initialised);
+    if (!initialised) {
+        if (MPI_Init(NULL, NULL) != MPI_SUCCESS)
+            return smp_fail(SMP_ERR_FAILED, "MPI_Init failed");
+        comm->owns_mpi = true;
+    }
+    if (MPI_Comm_dup(MPI_COMM_WORLD, &comm->world) != MPI_SUCCESS ||
+        MPI_Comm_dup(MPI_COMM_WORLD, &comm->notice) != MPI_SUCCESS)
+        return smp_fail(SMP_ERR_FAILED, "MPI_Comm_dup failed");
+    MPI_Comm_rank(comm->world, &comm->world_rank);
+    MPI_Comm_size(comm->world, &comm->world_size);
+
+    MPI_Comm node = MPI_COMM_NULL;
+    int node_size = 1;
+    if (MPI_Comm_split_type(comm->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node) ==
+        MPI_SUCCESS) {
+        MPI_Comm_size(node, &node_size);
+        MPI_Comm_free(&node);
+    }
+    comm->crowded = node_size > sysconf(_SC_NPROCESSORS_ONLN);
+    if (comm->crowded) /* sleeps of some microseconds, not of 50 more */
+        prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+    return SMP_OK;
+}
+
+smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica)
+{
+    comm->pipeline_rank = pipeline_rank;
+    comm->replica = replica;
+    if (MPI_Comm_split(comm->world, replica, pipeline_rank, &comm->pipeline) != MPI_SUCCESS ||
+        MPI_Comm_split(comm->world, pipeline_rank, replica, &comm->ddp) != MPI_SUCCESS)
+        return smp_fail(SMP_ERR_FAILED, "MPI_Comm_split failed");
+    MPI_Comm_size(comm->pipeline, &comm->pipeline_size);
+    MPI_Comm_size(comm->ddp, &comm->ddp_size);
+    return SMP_OK;
+}
+
+static void free_comm(MPI_Comm *comm)
+{
+    if (*comm != MPI_COMM_NULL)
+        MPI_Comm_free(comm);
+}
+
+void smp__comm_close(smp_comm *comm)
+{
+    int initialised = 0, finalised = 0;
+    MPI_Initialized(&initialised);
+    MPI_Finalized(&finalised);
+    if (!initialised || finalised)
+        return;
+    /* After a failure other ranks may never answer again: freeing communicators and MPI_Finalize
+     * are collective and would hang. The process ends without them. */
+    if (comm->failed)
+        return;
+    free_comm(&comm->ddp);
+    free_comm(&comm->pipeline);
+    free_comm(&comm->notice);
+    free_comm(&comm->world);
+    if (comm->owns_mpi)
+        MPI_Finalize();
+}
+
+smp_status smp__comm_agree(smp_comm *comm, smp_status status)
+{
+    int mine = status == SMP_OK ? comm->world_size : comm->world_rank;
+    int first = 0;
+    if (MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, comm->world) != MPI_SUCCESS)
+        return smp_fail(SMP_ERR_FAILED, "MPI_Allreduce failed");
+    if (first == comm->world_size)
+        return SMP_OK;
+    char text[NOTICE_BYTES] = "";
+    int code = (int)status;
+    if (first == comm->world_rank)
+        snprintf(text, sizeof(text), "%s", smp_last_error());
+    MPI_Bcast(&code, 1, MPI_INT, first, comm->world);
+    MPI_Bcast(text, sizeof(text), MPI_CHAR, first, comm->world);
+    if (first == comm->world_rank)
+        return status;
+    return smp_fail((smp_status)code, "%s", text);
+}
+
+smp_status smp__comm_broadcast(smp_comm *comm, char **data, size_t *bytes)
+{
+    long long count = comm->world_rank == 0 ? (long long)*bytes : 0;
+    MPI_Bcast(&count, 1, MPI_LONG_LONG, 0, comm->world);
+    smp_status status = SMP_OK;
+    if (count >= INT32_MAX)
+        status = smp_fail(SMP_ERR_FAILED, "a plan of %lld bytes is too long to broadcast", count);
+    char *buffer = NULL;
+    if (status == SMP_OK && comm->world_rank != 0) {
+        buffer = malloc((size_t)count + 1);
+        if (!buffer)
+            status = smp_fail_memory((size_t)count + 1);
+    }
+    status = smp__comm_agree(comm, status);
+    if (status != SMP_OK) {
+        free(buffer);
+        return status;
+    }
+    MPI_Bcast(comm->world_rank == 0 ? *data : buffer, (int)count, MPI_CHAR, 0, comm->world);
+    if (comm->world_rank != 0) {
+        buffer[count] = '\0';
+        *data = buffer;
+        *bytes = (size_t)count;
+    }
+    return SMP_OK;
+}
+
+smp_status smp__comm_notify(smp_comm *comm, smp_status status)
+{
+    if (comm->failed || comm->notice == MPI_COMM_NULL)
+        return status;
+    comm->failed = true;
+    struct smp_comm_notice *notice = calloc(1, sizeof(*notice));
+    MPI_Request *request = calloc((size_t)comm->world_size, sizeof(*request));
+    if (!notice || !request) { /* the others' time-out will find out */
+        free(notice);
+        free(request);
+        return status;
+    }
+    snprintf(notice->text, sizeof(notice->text), "%s", smp_last_error());
+    notice->request = request;
+    for (int rank = 0; rank < comm->world_size; rank++)
+        if (rank != comm->world_rank)
+            MPI_Isend(notice->text, NOTICE_BYTES, MPI_CHAR, rank, NOTICE_TAG, comm->notice,
+                      &request[notice->n++]);
+    /* The sends need progress and their buffer must outlive them: give them a moment, then keep
+     * the buffer for the rest of the process. */
+    int done = 0;
+    for (double until = smp__now_s() + 0.2; !done && smp__now_s() < until;)
+        MPI_Testall(notice->n, request, &done, MPI_STATUSES_IGNORE);
+    comm->notices = notice;
+    return status;
+}
+
+static smp_status look_for_notice(smp_comm *comm)
+{
+    int found = 0;
+    MPI_Status from;
+    MPI_Iprobe(MPI_ANY_SOURCE, NOTICE_TAG, comm->notice, &found, &from);
+    if (!found)
+        return SMP_OK;
+    char text[NOTICE_BYTES];
+    MPI_Recv(text, NOTICE_BYTES, MPI_CHAR, from.MPI_SOURCE, NOTICE_TAG, comm->notice,
+             MPI_STATUS_IGNORE);
+    comm->failed = true;
+    return smp_fail(SMP_ERR_PEER, "rank %d failed: %.900s", from.MPI_SOURCE, text);
+}
+
+smp_status smp__comm_pause(smp_comm *comm, smp_wait *wait, smp_wait_describe describe,
+                           const void *context)
+{
+    if (wait->polls++ < SPIN_POLLS)
+        return SMP_OK;
+    if (wait->polls % PROBE_EVERY == 0) {
+        SMP_TRY(look_for_notice(comm));
+        double now = smp__now_s();
+        if (wait->begin_s == 0.0)
+            wait->begin_s = now;
+        if (comm->timeout_s > 0.0 && now - wait->begin_s > comm->timeout_s) {
+            char what[256] = "";
+            describe(context, what, sizeof(what));
+            return smp_fail(SMP_ERR_PEER, "no progress for %g s: rank %d waits for %s",
+                            comm->timeout_s, comm->world_rank, what);
+        }
+    }
+    if (comm->crowded) {
+        struct timespec nap = {.tv_sec = 0, .tv_nsec = 15000};
+        nanosleep(&nap, NULL);
+    } else {
+        sched_yield();
+    }
+    return SMP_OK;
+}
+
+static void describe_sum(const void *context, char *buffer, size_t size)
+{
+    (void)context;
+    snprintf(buffer, size, "the other ranks at the end of the step");
+}
+
+smp_status smp__comm_sum(smp_comm *comm, double *values, int count)
+{
+    if (comm->world_size == 1)
+        return SMP_OK;
+    MPI_Request request;
+    if (MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, MPI_SUM, comm->world, &request) !=
+        MPI_SUCCESS)
+        return smp_fail(SMP_ERR_FAILED, "MPI_Iallreduce failed");
+    smp_wait wait = {0};
+    for (int done = 0;;) {
+        MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        if (done)
+            return SMP_OK;
+        SMP_TRY(smp__comm_pause(comm, &wait, describe_sum, NULL));
+    }
+}

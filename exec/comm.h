@@ -1,0 +1,62 @@
+/* The job's processes: groups, agreement on errors, waiting with a watchdog. The control plane is
+ * MPI; it carries a few numbers per step. Bulk data goes through a transport (exec/transport.h). */
+#ifndef SMP_EXEC_COMM_H
+#define SMP_EXEC_COMM_H
+
+#include <mpi.h>
+#include <stdbool.h>
+
+#include "graph/base/status.h"
+
+typedef struct smp_comm {
+    MPI_Comm world;    /* duplicates, owned */
+    MPI_Comm pipeline; /* ranks of one replica, by pipeline rank */
+    MPI_Comm ddp;      /* ranks with the same stages, by replica */
+    MPI_Comm notice;   /* failure notices */
+    int world_rank, world_size;
+    int pipeline_rank, pipeline_size;
+    int replica, ddp_size;
+    bool owns_mpi;                   /* we initialised it */
+    bool crowded;                    /* more ranks on this node than cores: waiting ranks sleep */
+    bool failed;                     /* a notice was sent or received */
+    double timeout_s;                /* 0: never */
+    struct smp_comm_notice *notices; /* outgoing, owned */
+} smp_comm;
+
+/* Initialises MPI if need be and the world communicator. Collective. */
+smp_status smp__comm_open(smp_comm *comm, double timeout_s);
+/* Makes the groups. Collective. */
+smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica);
+/* Collective unless the job has failed; then only local resources are freed. */
+void smp__comm_close(smp_comm *comm);
+
+/* Every rank passes its own status; every rank returns the first failure (lowest rank) and has its
+ * message. Collective. */
+smp_status smp__comm_agree(smp_comm *comm, smp_status status);
+/* Rank 0's bytes to every rank; *data is malloc'ed on the others. Collective. */
+smp_status smp__comm_broadcast(smp_comm *comm, char **data, size_t *bytes);
+
+/* Tells every other rank that this one failed (message: smp_last_error), so that their waits end
+ * with SMP_ERR_PEER. Never blocks. Returns `status`. */
+smp_status smp__comm_notify(smp_comm *comm, smp_status status);
+
+/* A wait in progress: spins, then yields or sleeps, looks for failure notices, gives up after
+ * timeout_s. Zero-initialise before a wait; call until the condition holds. */
+typedef struct smp_wait {
+    long polls;
+    double begin_s;
+} smp_wait;
+
+/* One round of waiting for `what` (a callback that describes it, called on time-out only).
+ * SMP_ERR_PEER: a notice came, or time is up. */
+typedef void (*smp_wait_describe)(const void *context, char *buffer, size_t size);
+smp_status smp__comm_pause(smp_comm *comm, smp_wait *wait, smp_wait_describe describe,
+                           const void *context);
+
+/* In-place sum of doubles over all ranks, waited for with the watchdog. Entries that only one rank
+ * sets are exact. Collective. */
+smp_status smp__comm_sum(smp_comm *comm, double *values, int count);
+
+double smp__now_s(void); /* monotonic */
+
+#endif

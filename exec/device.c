@@ -1,0 +1,21 @@
+/* Registry of devices. */
+#include "exec/device.h"
+
+#include <string.h>
+
+extern const smp_device smp_device_cpu;
+
+static const smp_device *const devices[] = {&smp_device_cpu, NULL};
+
+const smp_device *const *smp_devices(void)
+{
+    return devices;
+}
+
+const smp_device *smp_device_find(const char *name)
+{
+    for (int i = 0; devices[i]; i++)
+        if (strcmp(devices[i]->name, name) == 0)
+            return devices[i];
+    return NULL;
+}

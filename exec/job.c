@@ -1,0 +1,236 @@
+/* Building a job on one rank: layouts, memory plan, arena, operator state, address tables. */
+#include "exec/job.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "schedule/verify.h"
+
+void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch)
+{
+    const smp_memory_rank *memory = s->memory;
+    switch (ref.space) {
+    case SMP_SPACE_NONE:
+        return NULL;
+    case SMP_SPACE_INPUT:
+        return (char *)s->inputs[ref.index] +
+               microbatch * smp_tensor_bytes(s->graph, ref.index, s->batch);
+    case SMP_SPACE_STASH:
+        return s->arena + memory->stash[(int64_t)chunk * s->microbatches + microbatch] + ref.offset;
+    case SMP_SPACE_WORK:
+        return s->arena + memory->work + ref.offset;
+    case SMP_SPACE_BORDER:
+        return s->arena +
+               memory->border[(int64_t)(memory->border_begin[chunk] + ref.index) * s->microbatches +
+                              microbatch];
+    case SMP_SPACE_LOSS:
+        return s->arena + memory->loss + (int64_t)microbatch * 64;
+    case SMP_SPACE_SEED:
+        return s->seed;
+    }
+    return NULL;
+}
+
+int32_t smp__job_find_param(const smp *s, int32_t param)
+{
+    int32_t low = 0, high = s->memory->n_param;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (s->memory->param[middle].param < param)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < s->memory->n_param && s->memory->param[low].param == param ? low : -1;
+}
+
+static float *accumulator(const smp *s, int32_t use)
+{
+    for (int32_t i = 0; i < s->memory->n_use; i++)
+        if (s->memory->use[i].use == use)
+            return (float *)(s->arena + s->memory->use[i].offset);
+    return NULL;
+}
+
+static smp_status prepare_call(smp *s, const smp_layout_call *layout, smp__call *call)
+{
+    const smp_op *op = &s->graph->op[layout->op];
+    call->layout = layout;
+    call->op = op;
+    call->kernels = s->device->kernels(op->kind);
+    call->param = calloc((size_t)op->n_param + 1, sizeof(*call->param));
+    call->dparam = calloc((size_t)op->n_param + 1, sizeof(*call->dparam));
+    if (!call->param || !call->dparam)
+        return smp_fail_memory((size_t)op->n_param * sizeof(*call->param));
+    for (int32_t k = 0; k < op->n_param; k++) {
+        int32_t param = smp__job_find_param(s, op->param[k]);
+        if (param < 0)
+            return smp_fail(SMP_ERR_FAILED, "op '%s': weight %d has no place on this rank",
+                            op->name, k);
+        call->param[k] = (const float *)(s->arena + s->memory->param[param].weight);
+        if (s->graph->training)
+            call->dparam[k] = accumulator(s, op->use[k]);
+    }
+    if (!call->kernels->prepare)
+        return SMP_OK;
+    return call->kernels->prepare(s->graph, op, s->batch, &call->state);
+}
+
+static smp_status build_layouts(smp *s)
+{
+    s->chunk = calloc((size_t)s->chunks, sizeof(*s->chunk));
+    s->stage_of_chunk = calloc((size_t)s->chunks, sizeof(*s->stage_of_chunk));
+    if (!s->chunk || !s->stage_of_chunk)
+        return smp_fail_memory((size_t)s->chunks * sizeof(*s->chunk));
+    for (int chunk = 0; chunk < s->chunks; chunk++) {
+        int stage = smp_plan_stage_of(s->plan, s->comm.pipeline_rank, chunk);
+        s->stage_of_chunk[chunk] = stage;
+        s->chunk[chunk].stage = stage;
+        SMP_TRY(smp_layout_build(s->graph, s->flow, stage, NULL, &s->chunk[chunk].layout));
+    }
+    return SMP_OK;
+}
+
+static smp_status build_memory(smp *s)
+{
+    const smp_layout **layout = calloc((size_t)s->chunks, sizeof(*layout));
+    if (!layout)
+        return smp_fail_memory((size_t)s->chunks * sizeof(*layout));
+    for (int chunk = 0; chunk < s->chunks; chunk++)
+        layout[chunk] = s->chunk[chunk].layout;
+    smp_memory_input input = {.graph = s->graph,
+                              .flow = s->flow,
+                              .program = s->program,
+                              .stage_of_chunk = s->stage_of_chunk,
+                              .stage_rank = s->stage_rank,
+                              .layout = layout,
+                              .rank = s->comm.pipeline_rank,
+                              .chunks = s->chunks,
+                              .microbatches = s->microbatches,
+                              .ddp = s->comm.ddp_size,
+                              .optimizer_states = s->graph->training ? s->optimizer->states : 0};
+    smp_status status = smp_memory_plan(&input, &s->memory);
+    free(layout);
+    if (status != SMP_OK)
+        return status;
+    return s->device->reserve(s->memory->arena_bytes, &s->arena);
+}
+
+static smp_status build_calls(smp *s)
+{
+    for (int chunk = 0; chunk < s->chunks; chunk++) {
+        smp__chunk *c = &s->chunk[chunk];
+        c->call = calloc((size_t)c->layout->n_call + 1, sizeof(*c->call));
+        if (!c->call)
+            return smp_fail_memory((size_t)c->layout->n_call * sizeof(*c->call));
+        for (int32_t i = 0; i < c->layout->n_call; i++)
+            SMP_TRY(prepare_call(s, &c->layout->call[i], &c->call[i]));
+    }
+    return SMP_OK;
+}
+
+static smp_status build_buffers(smp *s)
+{
+    int64_t results = (int64_t)s->comm.ddp_size * s->microbatches + s->comm.world_size;
+    s->seed = aligned_alloc(64, 64);
+    s->norm = calloc((size_t)s->graph->n_param + 1, sizeof(*s->norm));
+    s->result = calloc((size_t)results, sizeof(*s->result));
+    s->shifted = calloc((size_t)s->graph->n_input + 1, sizeof(*s->shifted));
+    if (!s->seed || !s->norm || !s->result || !s->shifted)
+        return smp_fail_memory((size_t)results * sizeof(*s->result));
+    *s->seed = 1.0f / (float)((int64_t)s->microbatches * s->comm.ddp_size);
+    if (s->options.record_trace) {
+        s->event = calloc((size_t)s->program->n + 1, sizeof(*s->event));
+        if (!s->event)
+            return smp_fail_memory((size_t)s->program->n * sizeof(*s->event));
+    }
+    return SMP_OK;
+}
+
+smp_status smp__job_build(smp *s)
+{
+    s->chunks = s->plan->chunks;
+    s->microbatches = s->plan->microbatches;
+    s->batch = s->plan->microbatch_size;
+    s->program = &s->plan->program[s->comm.pipeline_rank];
+    s->stage_rank = calloc((size_t)s->plan->n_stage, sizeof(*s->stage_rank));
+    if (!s->stage_rank)
+        return smp_fail_memory((size_t)s->plan->n_stage * sizeof(*s->stage_rank));
+    for (int stage = 0; stage < s->plan->n_stage; stage++) {
+        s->stage_rank[stage] = s->plan->stage[stage].rank;
+        if (s->plan->stage[stage].recompute)
+            return smp_fail(SMP_ERR_INPUT,
+                            "stage %d of the plan has recompute: true, which this executor cannot "
+                            "do; plan without it",
+                            stage);
+    }
+    SMP_TRY(smp_plan_bind(s->plan, s->graph, &s->stage_of_op));
+    SMP_TRY(smp_flow_build(s->graph, s->stage_of_op, s->plan->n_stage, s->batch, &s->flow));
+    SMP_TRY(build_layouts(s));
+    SMP_TRY(build_memory(s));
+    SMP_TRY(build_calls(s));
+    SMP_TRY(build_buffers(s));
+    SMP_TRY(s->transport->open(&s->comm, s->chunks + 1, &s->transport_context));
+    SMP_TRY(smp__messages_build(s));
+    SMP_TRY(smp__reduce_build(s));
+    smp__weights_init(s);
+    return SMP_OK;
+}
+
+static void free_chunk(smp__chunk *chunk)
+{
+    for (int32_t i = 0; chunk->call && i < chunk->layout->n_call; i++) {
+        smp__call *call = &chunk->call[i];
+        if (call->state)
+            call->kernels->release(call->state);
+        free(call->param);
+        free(call->dparam);
+    }
+    free(chunk->call);
+    smp_layout_destroy(chunk->layout);
+}
+
+void smp__job_free(smp *s)
+{
+    smp__reduce_free(s);
+    smp__messages_free(s);
+    if (s->transport_context)
+        s->transport->close(s->transport_context);
+    for (int chunk = 0; s->chunk && chunk < s->chunks; chunk++)
+        free_chunk(&s->chunk[chunk]);
+    if (s->arena)
+        s->device->release(s->arena, s->memory->arena_bytes);
+    smp_memory_destroy(s->memory);
+    smp_flow_destroy(s->flow);
+    smp_plan_destroy(s->plan);
+    smp_graph_destroy(s->graph);
+    free(s->chunk);
+    free(s->stage_of_chunk);
+    free(s->stage_rank);
+    free(s->stage_of_op);
+    free(s->seed);
+    free(s->norm);
+    free(s->result);
+    free(s->shifted);
+    free(s->event);
+}
+
+smp_status smp__job_context(const smp *s, smp_status status)
+{
+    if (status == SMP_OK)
+        return status;
+    smp_text action = {0};
+    smp_action_format(&s->current, &action);
+    int stage = s->current.chunk >= 0 ? s->stage_of_chunk[s->current.chunk] : -1;
+    char where[64] = "";
+    if (stage >= 0)
+        snprintf(where, sizeof(where), ", stage %d", stage);
+    char mb[64] = "";
+    if (s->current.microbatch >= 0)
+        snprintf(mb, sizeof(mb), ", micro-batch %d", s->current.microbatch);
+    smp_fail_context(status, "rank %d (replica %d, pipeline rank %d%s%s, action %s)",
+                     s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank, where, mb,
+                     action.data ? action.data : "?");
+    smp_text_free(&action);
+    return status;
+}

@@ -1,0 +1,84 @@
+/* Planning from the library's options: what smp_plan_write and smp_init with a model do. */
+#include <string.h>
+
+#include "exec/job.h"
+#include "schedule/planner.h"
+
+static smp_status open_cluster(const smp_options *options, int devices, const smp_profile *profile,
+                               smp_cluster **out)
+{
+    if (options->cluster)
+        return smp_cluster_read(options->cluster, out);
+    SMP_TRY(smp_cluster_local(devices, out));
+    if (profile && profile->link.n_point > 0)
+        return smp_cluster_set_intra_link(*out, &profile->link);
+    return SMP_OK;
+}
+
+static smp_status fill_request(const smp_options *options, int devices, smp_search_request *request)
+{
+    request->devices = devices;
+    request->stages = options->stages;
+    request->ddp = options->ddp;
+    request->chunks = options->chunks;
+    request->microbatches = options->microbatches;
+    request->microbatch_size = options->microbatch_size;
+    if (options->microbatch_size == 0)
+        request->microbatch_size = request->profile ? request->profile->microbatch_size : 1;
+    if (options->schedule && strcmp(options->schedule, "auto") != 0)
+        request->schedule = options->schedule;
+    request->seed = 1;
+    if (devices < 1 || options->stages < 0 || options->ddp < 0 || options->chunks < 0 ||
+        options->microbatches < 0 || options->microbatch_size < 0)
+        return smp_fail(SMP_ERR_INPUT, "devices, stages, ddp, chunks, microbatches and "
+                                       "microbatch_size: expected 0 (auto) or more");
+    return SMP_OK;
+}
+
+smp_status smp__plan_from_options(const smp_options *options, int ranks, smp_plan **out)
+{
+    smp_graph *graph = NULL;
+    smp_profile *profile = NULL;
+    smp_cluster *cluster = NULL;
+    smp_planner_result result = {0};
+    int devices = options->devices > 0 ? options->devices : ranks;
+    smp_search_request request = {0};
+    smp_status status = smp_graph_read(options->model, &graph);
+    if (status == SMP_OK && options->profile)
+        status = smp_profile_read(options->profile, graph, &profile);
+    if (status == SMP_OK)
+        status = open_cluster(options, devices, profile, &cluster);
+    if (status == SMP_OK) {
+        request.graph = graph;
+        request.profile = profile;
+        request.cluster = cluster;
+        status = fill_request(options, devices, &request);
+    }
+    if (status == SMP_OK)
+        status = smp_plan_make(&request, options->model, &result);
+    if (status == SMP_OK) {
+        *out = result.plan;
+        result.plan = NULL;
+    }
+    smp_planner_result_destroy(&result);
+    smp_cluster_destroy(cluster);
+    smp_profile_destroy(profile);
+    smp_graph_destroy(graph);
+    return status;
+}
+
+smp_status smp_plan_write(const smp_options *options, const char *path)
+{
+    if (!options || !options->model || !path)
+        return smp_fail(SMP_ERR_INPUT, "smp_plan_write needs options.model and a path");
+    smp_plan *plan = NULL;
+    smp_text text = {0};
+    smp_status status = smp__plan_from_options(options, 1, &plan);
+    if (status == SMP_OK)
+        status = smp_plan_format(plan, &text);
+    if (status == SMP_OK)
+        status = smp_file_write(path, text.data, text.length);
+    smp_text_free(&text);
+    smp_plan_destroy(plan);
+    return status;
+}

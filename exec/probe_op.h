@@ -1,0 +1,57 @@
+/* The probe on a CPU rank, its shared state: the buffers of the op that is open, and the pool they lie
+ * in. Internal to exec/probe*.c. */
+#ifndef SMP_EXEC_PROBE_OP_H
+#define SMP_EXEC_PROBE_OP_H
+
+#include "exec/comm.h"
+#include "exec/device.h"
+#include "exec/probe.h"
+#include "graph/op.h"
+
+enum { SMP__PATTERN_FLOATS = 1 << 16, SMP__PROBE_PARTS = 3 };
+
+/* Where the buffers of an op lie; offsets from the start of a set, or of the pool. */
+typedef struct smp__places {
+    int64_t in[SMP_OP_MAX_IN], out, aux;
+    int64_t param[SMP_OP_MAX_PARAM], dparam[SMP_OP_MAX_PARAM];
+    int64_t dout, din[SMP_OP_MAX_IN], workspace; /* shared by the sets */
+    int64_t set_bytes, shared_bytes;
+    int64_t out_bytes, aux_bytes, workspace_bytes;
+} smp__places;
+
+typedef struct smp__cpu_probe {
+    smp_probe probe; /* first: what the caller holds */
+    smp_comm comm;
+    bool parallel;
+    const smp_device *device;
+    int64_t memory_limit; /* of the pool */
+    char *pool;
+    int64_t pool_bytes;
+    float *pattern; /* [SMP__PATTERN_FLOATS] in [-1, 1) */
+    /* the model whose footprint was computed last */
+    const smp_graph *footprint_graph;
+    int64_t footprint_batch, footprint_bytes;
+    /* the open op */
+    const smp_graph *graph;
+    const smp_op *op;
+    const smp_op_kernels *kernels;
+    void *state;
+    int64_t batch;
+    smp__places place;
+    int sets, part_sets[SMP__PROBE_PARTS], next_set;
+    int newest; /* input made by the latest op */
+} smp__cpu_probe;
+
+/* Gives `bytes` a place of 64-byte aligned size at *total; false if sizes run over. */
+bool smp__probe_place(int64_t *total, int64_t bytes, int64_t *offset);
+/* A pool of at least `bytes`; it grows only, so that its pages stay mapped. */
+smp_status smp__probe_pool(smp__cpu_probe *p, int64_t bytes);
+/* Random floats in [-scale, scale). */
+void smp__probe_fill(const smp__cpu_probe *p, void *target, int64_t bytes, float scale);
+
+/* The probe's open, time and close; context: smp__cpu_probe. */
+smp_status smp__probe_open(void *context, const smp_graph *graph, const smp_op *op, int64_t batch);
+smp_status smp__probe_time(void *context, smp_probe_part part, int repeat, double *us);
+void smp__probe_close(void *context);
+
+#endif

@@ -1,0 +1,236 @@
+/* The public library: options, start, end, and what a program may ask of a job. */
+#include "smp.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/job.h"
+#include "schedule/planner.h"
+#include "schedule/verify.h"
+
+smp_options smp_options_default(void)
+{
+    return (smp_options){.schedule = "auto",
+                         .optimizer = "adamw",
+                         .lr = 1e-3f,
+                         .beta1 = 0.9f,
+                         .beta2 = 0.95f,
+                         .epsilon = 1e-8f,
+                         .momentum = 0.9f,
+                         .weight_decay = 0.1f,
+                         .clip_norm = 1.0f,
+                         .seed = 1,
+                         .device = "cpu",
+                         .timeout_s = 120.0};
+}
+
+static smp_status copy_string(smp *s, const char **text)
+{
+    if (!*text)
+        return SMP_OK;
+    *text = smp_arena_strdup(s->strings, *text);
+    return *text ? SMP_OK : SMP_ERR_NO_MEMORY;
+}
+
+static smp_status copy_options(smp *s, const smp_options *options)
+{
+    s->options = *options;
+    const char **text[] = {&s->options.plan,    &s->options.model,    &s->options.profile,
+                           &s->options.cluster, &s->options.schedule, &s->options.optimizer,
+                           &s->options.device};
+    for (size_t i = 0; i < sizeof(text) / sizeof(text[0]); i++)
+        SMP_TRY(copy_string(s, text[i]));
+    return SMP_OK;
+}
+
+static bool in_range(float value, float min, float max)
+{
+    return value >= min && value <= max; /* false for NaN */
+}
+
+static smp_status check_options(smp *s)
+{
+    const smp_options *o = &s->options;
+    if (!o->plan == !o->model)
+        return smp_fail(SMP_ERR_INPUT, "set exactly one of options.plan and options.model");
+    s->optimizer = smp_optimizer_find(o->optimizer ? o->optimizer : "adamw");
+    if (!s->optimizer)
+        return smp_fail(SMP_ERR_INPUT, "optimizer '%s': expected adamw or sgd", o->optimizer);
+    s->device = smp_device_find(o->device ? o->device : "cpu");
+    if (!s->device)
+        return smp_fail(SMP_ERR_INPUT, "device '%s': this build has cpu", o->device);
+    s->transport = smp_transport_find("mpi");
+    if (!in_range(o->lr, 0.0f, 1e6f) || !in_range(o->min_lr, 0.0f, 1e6f))
+        return smp_fail(SMP_ERR_INPUT, "learning rate %g to %g: expected numbers from 0 to 1e6",
+                        (double)o->lr, (double)o->min_lr);
+    if (!in_range(o->beta1, 0.0f, 0.999999f) || !in_range(o->beta2, 0.0f, 0.999999f) ||
+        !in_range(o->momentum, 0.0f, 0.999999f))
+        return smp_fail(SMP_ERR_INPUT, "beta1 %g, beta2 %g, momentum %g: expected 0 up to 1",
+                        (double)o->beta1, (double)o->beta2, (double)o->momentum);
+    if (!in_range(o->epsilon, 0.0f, 1.0f) || !in_range(o->weight_decay, 0.0f, 1e3f) ||
+        !in_range(o->clip_norm, 0.0f, 1e30f))
+        return smp_fail(SMP_ERR_INPUT, "epsilon %g, weight decay %g, clip norm %g: out of range",
+                        (double)o->epsilon, (double)o->weight_decay, (double)o->clip_norm);
+    if (o->warmup_steps < 0 || o->decay_steps < 0)
+        return smp_fail(SMP_ERR_INPUT, "warm-up %lld, decay %lld steps: expected 0 or more",
+                        (long long)o->warmup_steps, (long long)o->decay_steps);
+    return SMP_OK;
+}
+
+/* Rank 0 reads or makes the plan; everybody gets its text, so all ranks hold the same plan. */
+static smp_status share_plan(smp *s)
+{
+    smp_text text = {0};
+    smp_status status = SMP_OK;
+    const char *name = s->options.plan ? s->options.plan : s->options.model;
+    if (s->comm.world_rank == 0) {
+        smp_plan *plan = NULL;
+        if (s->options.plan)
+            status = smp_plan_read(s->options.plan, &plan);
+        else
+            status = smp__plan_from_options(&s->options, s->comm.world_size, &plan);
+        if (status == SMP_OK)
+            status = smp_plan_format(plan, &text);
+        smp_plan_destroy(plan);
+    }
+    status = smp__comm_agree(&s->comm, status);
+    if (status == SMP_OK)
+        status = smp__comm_broadcast(&s->comm, &text.data, &text.length);
+    if (status == SMP_OK)
+        status = smp__comm_agree(&s->comm, smp_plan_parse(name, text.data, text.length, &s->plan));
+    free(text.data);
+    return status;
+}
+
+static smp_status open_model(smp *s)
+{
+    if (s->options.plan)
+        SMP_TRY(smp_plan_open_model(s->plan, s->options.plan, &s->graph));
+    else
+        SMP_TRY(smp_graph_read(s->options.model, &s->graph));
+    SMP_TRY(smp_graph_check_runnable(s->graph));
+    if (s->comm.world_rank == 0)
+        SMP_TRY(smp_verify(s->plan, s->graph));
+    return SMP_OK;
+}
+
+static smp_status check_ranks(const smp *s)
+{
+    if (s->comm.world_size == s->plan->devices)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_INPUT,
+                    "%s is a plan for %d processes (pipeline %d x ddp %d), but %d were started: "
+                    "run it with mpirun -n %d",
+                    s->options.plan ? s->options.plan : "this", s->plan->devices, s->plan->pipeline,
+                    s->plan->ddp, s->comm.world_size, s->plan->devices);
+}
+
+static smp_status split_ranks(smp *s)
+{
+    for (int replica = 0; replica < s->plan->ddp; replica++)
+        for (int rank = 0; rank < s->plan->pipeline; rank++)
+            if (smp_plan_device(s->plan->placement, s->plan->pipeline, s->plan->ddp, replica,
+                                rank) == s->comm.world_rank)
+                return smp__comm_split(&s->comm, rank, replica);
+    return smp_fail(SMP_ERR_FAILED, "rank %d has no place in the plan", s->comm.world_rank);
+}
+
+smp_status smp_init(smp **out, const smp_options *options)
+{
+    if (!out || !options)
+        return smp_fail(SMP_ERR_INPUT, "smp_init: a NULL argument");
+    smp *s = calloc(1, sizeof(*s));
+    if (!s)
+        return smp_fail_memory(sizeof(*s));
+    s->strings = smp_arena_create();
+    smp_status status = smp__comm_open(&s->comm, options->timeout_s);
+    if (status != SMP_OK)
+        goto fail;
+    status = s->strings ? copy_options(s, options) : SMP_ERR_NO_MEMORY;
+    if (status == SMP_OK)
+        status = check_options(s);
+    if (status == SMP_OK)
+        status = s->device->open();
+    if ((status = smp__comm_agree(&s->comm, status)) != SMP_OK)
+        goto fail;
+    if ((status = share_plan(s)) != SMP_OK)
+        goto fail;
+    if ((status = smp__comm_agree(&s->comm, check_ranks(s))) != SMP_OK)
+        goto fail;
+    if ((status = smp__comm_agree(&s->comm, open_model(s))) != SMP_OK)
+        goto fail;
+    if ((status = smp__comm_agree(&s->comm, split_ranks(s))) != SMP_OK)
+        goto fail;
+    if ((status = smp__comm_agree(&s->comm, smp__job_build(s))) != SMP_OK)
+        goto fail;
+    *out = s;
+    return SMP_OK;
+
+fail:
+    smp_finalize(s);
+    return status;
+}
+
+void smp_finalize(smp *s)
+{
+    if (!s)
+        return;
+    smp__job_free(s);
+    smp__comm_close(&s->comm);
+    smp_arena_destroy(s->strings);
+    free(s);
+}
+
+int smp_rank(const smp *s, smp_group group)
+{
+    return group == SMP_WORLD      ? s->comm.world_rank
+           : group == SMP_PIPELINE ? s->comm.pipeline_rank
+                                   : s->comm.replica;
+}
+
+int smp_size(const smp *s, smp_group group)
+{
+    return group == SMP_WORLD      ? s->comm.world_size
+           : group == SMP_PIPELINE ? s->comm.pipeline_size
+                                   : s->comm.ddp_size;
+}
+
+int smp_input_count(const smp *s)
+{
+    return s->graph->n_input;
+}
+
+static bool has_input(const smp *s, int input)
+{
+    return input >= 0 && input < s->graph->n_input;
+}
+
+const char *smp_input_name(const smp *s, int input)
+{
+    return has_input(s, input) ? s->graph->tensor[input].name : NULL;
+}
+
+int64_t smp_input_elements(const smp *s, int input)
+{
+    return has_input(s, input) ? s->graph->tensor[input].elements : 0;
+}
+
+int smp_input_is_int(const smp *s, int input)
+{
+    return has_input(s, input) && s->graph->tensor[input].dtype == SMP_I32;
+}
+
+int smp_input_needed(const smp *s, int input)
+{
+    if (!has_input(s, input))
+        return 0;
+    for (int64_t i = s->graph->consumer_begin[input]; i < s->graph->consumer_begin[input + 1]; i++)
+        if (s->stage_rank[s->stage_of_op[s->graph->consumer[i].op]] == s->comm.pipeline_rank)
+            return 1;
+    return 0;
+}
+
+int64_t smp_step_samples(const smp *s)
+{
+    return s->batch * s->microbatches;
+}

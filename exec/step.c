@@ -1,0 +1,230 @@
+/* One step: walks the rank's program. The executor decides nothing: what runs, when receives are
+ * posted and sends completed all stands in the plan and the memory plan. */
+#include <stdio.h>
+#include <string.h>
+
+#include "exec/job.h"
+
+static smp_status run_action(smp *s, const smp_action *action)
+{
+    int chunk = action->chunk, mb = action->microbatch;
+    switch (action->kind) {
+    case SMP_ACTION_F:
+        SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_F));
+        return smp__stage_forward(s, chunk, mb);
+    case SMP_ACTION_B:
+        SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_B));
+        return smp__stage_backward(s, chunk, mb);
+    case SMP_ACTION_SEND_F:
+        return smp__messages_send(s, chunk, mb, SMP_TRANSFER_F);
+    case SMP_ACTION_SEND_B:
+        return smp__messages_send(s, chunk, mb, SMP_TRANSFER_B);
+    case SMP_ACTION_RECV_F:
+    case SMP_ACTION_RECV_B:
+        return SMP_OK; /* posted ahead; the F or B that needs it waits */
+    case SMP_ACTION_REDUCE:
+        return smp__reduce_start(s, chunk);
+    case SMP_ACTION_OPTIMIZE:
+        return smp__reduce_finish(s);
+    case SMP_ACTION_I:
+    case SMP_ACTION_W:
+        break;
+    }
+    return smp_fail(SMP_ERR_INPUT, "this executor runs whole backwards (B), not I and W");
+}
+
+static void record(smp *s, const smp_action *action, double begin_s)
+{
+    if (!s->event)
+        return;
+    s->event[s->n_event++] =
+        (smp_trace_event){.world_rank = s->comm.world_rank,
+                          .stage = action->chunk >= 0 ? s->stage_of_chunk[action->chunk] : -1,
+                          .action = *action,
+                          .start_us = 1e6 * (begin_s - s->step_begin_s),
+                          .end_us = 1e6 * (smp__now_s() - s->step_begin_s)};
+}
+
+static smp_status wait_sends(smp *s, int64_t position)
+{
+    for (int64_t i = s->memory->wait_begin[position]; i < s->memory->wait_begin[position + 1]; i++)
+        SMP_TRY(smp__messages_sent(s, s->memory->wait[i]));
+    return SMP_OK;
+}
+
+static smp_status run_program(smp *s)
+{
+    const smp_memory_rank *memory = s->memory;
+    for (int64_t i = 0; i < s->program->n; i++) {
+        const smp_action *action = &s->program->action[i];
+        double begin_s = s->event ? smp__now_s() : 0.0;
+        s->current = *action;
+        SMP_TRY(wait_sends(s, i));
+        for (int64_t k = memory->post_begin[i]; k < memory->post_begin[i + 1]; k++)
+            SMP_TRY(smp__messages_post(s, memory->post[k]));
+        SMP_TRY(run_action(s, action));
+        record(s, action, begin_s);
+    }
+    return wait_sends(s, s->program->n);
+}
+
+/* After the reductions: clip, then update the weights. */
+static smp_status update(smp *s, smp_step_result *result)
+{
+    float scale = 1.0f;
+    result->lr = smp_learning_rate(&s->options, s->step + 1);
+    if (s->options.clip_norm > 0.0f) {
+        SMP_TRY(smp__reduce_norm(s, &result->grad_norm));
+        if (result->grad_norm > (double)s->options.clip_norm)
+            scale = (float)((double)s->options.clip_norm / result->grad_norm);
+    }
+    double begin_s = s->event ? smp__now_s() : 0.0;
+    smp__weights_update(s, s->step + 1, (float)result->lr, scale);
+    record(s, &s->current, begin_s);
+    return SMP_OK;
+}
+
+/* Where this replica's losses go, one per micro-batch; everything else is zero. */
+static double *clear_result(smp *s)
+{
+    int count = s->comm.ddp_size * s->microbatches + s->comm.world_size;
+    memset(s->result, 0, (size_t)count * sizeof(double));
+    return s->result + (int64_t)s->comm.replica * s->microbatches;
+}
+
+static double read_loss(const smp *s, int microbatch)
+{
+    return *(const float *)(s->arena + s->memory->loss + (int64_t)microbatch * 64);
+}
+
+/* The losses of all replicas, added in one order on every rank, and the time of the slowest. */
+static smp_status collect(smp *s, smp_step_result *result)
+{
+    int losses = s->comm.ddp_size * s->microbatches;
+    int count = losses + s->comm.world_size;
+    s->result[losses + s->comm.world_rank] = 1e6 * (smp__now_s() - s->step_begin_s);
+    SMP_TRY(smp__comm_sum(&s->comm, s->result, count));
+    double sum = 0.0;
+    for (int i = 0; i < losses; i++)
+        sum += s->result[i];
+    result->loss = sum / losses;
+    for (int i = losses; i < count; i++)
+        if (s->result[i] > result->step_us)
+            result->step_us = s->result[i];
+    result->predicted_us = s->plan->predicted.step_us;
+    result->samples_per_s = 1e6 * (double)(smp_step_samples(s) * s->comm.ddp_size) /
+                            (result->step_us > 0.0 ? result->step_us : 1.0);
+    return SMP_OK;
+}
+
+static smp_status check_call(const smp *s, const void *const *inputs, const void *result)
+{
+    if (!s || !inputs || !result)
+        return smp_fail(SMP_ERR_INPUT, "a NULL argument");
+    if (s->broken)
+        return smp_fail(SMP_ERR_FAILED, "an earlier step failed: the job can only be finalised");
+    for (int i = 0; i < s->graph->n_input; i++)
+        if (!inputs[i] && smp_input_needed(s, i))
+            return smp_fail(SMP_ERR_INPUT, "input '%s' is NULL but this rank needs it",
+                            s->graph->tensor[i].name);
+    return SMP_OK;
+}
+
+static void begin(smp *s, const void *const *inputs, bool training)
+{
+    s->inputs = inputs;
+    s->training_call = training;
+    s->n_event = 0;
+    s->step_begin_s = smp__now_s();
+    s->current = (smp_action){.kind = SMP_ACTION_F, .microbatch = -1, .chunk = -1};
+}
+
+static smp_status fail_step(smp *s, smp_status status)
+{
+    s->broken = true;
+    if (status != SMP_ERR_PEER || !s->comm.failed)
+        smp__job_context(s, status);
+    return smp__comm_notify(&s->comm, status);
+}
+
+smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result)
+{
+    SMP_TRY(check_call(s, inputs, result));
+    bool training = s->graph->training;
+    smp_step_result done = {.step = s->step + 1};
+    begin(s, inputs, training);
+    smp_status status = training ? smp__reduce_begin_step(s) : SMP_OK;
+    if (status == SMP_OK)
+        status = run_program(s);
+    if (status == SMP_OK && training)
+        status = update(s, &done);
+    double *loss = clear_result(s);
+    for (int mb = 0; status == SMP_OK && s->memory->loss >= 0 && mb < s->microbatches; mb++)
+        loss[mb] = read_loss(s, mb);
+    if (status == SMP_OK)
+        status = collect(s, &done);
+    if (status != SMP_OK)
+        return fail_step(s, status);
+    s->step++;
+    *result = done;
+    return SMP_OK;
+}
+
+static smp_status wait_chunk_sends(smp *s)
+{
+    for (int chunk = 0; chunk < s->chunks; chunk++)
+        for (int i = 0; i < s->chunk[chunk].n_channel; i++) {
+            smp__channel *channel = &s->chunk[chunk].channel[i];
+            if (channel->outgoing)
+                SMP_TRY(smp__messages_wait(s, &channel->request[0], channel, 0));
+        }
+    return SMP_OK;
+}
+
+/* Forward of one micro-batch through this rank's chunks, in the buffers that micro-batch 0 has in
+ * training. Other buffers may share their memory at other times, so every send is complete before
+ * the next action begins. In the order (micro-batch, stage) that cannot deadlock: the first action
+ * not yet done only waits for earlier ones. */
+static smp_status evaluate_microbatch(smp *s, int mb, const void *const *inputs, double *loss)
+{
+    for (int i = 0; i < s->graph->n_input; i++) {
+        int64_t bytes = smp_tensor_bytes(s->graph, i, s->batch);
+        s->shifted[i] = inputs[i] ? (const char *)inputs[i] + mb * bytes : NULL;
+    }
+    for (int chunk = 0; chunk < s->chunks; chunk++) {
+        s->current = (smp_action){.kind = SMP_ACTION_F, .microbatch = mb, .chunk = chunk};
+        SMP_TRY(wait_chunk_sends(s));
+        for (int i = 0; i < s->chunk[chunk].n_channel; i++) {
+            const smp__channel *channel = &s->chunk[chunk].channel[i];
+            smp_memory_message message = {.transfer = channel->transfer};
+            if (!channel->outgoing && s->flow->transfer[channel->transfer].kind == SMP_TRANSFER_F)
+                SMP_TRY(smp__messages_post(s, message));
+        }
+        SMP_TRY(smp__messages_arrive(s, chunk, 0, SMP_TRANSFER_F));
+        SMP_TRY(smp__stage_forward(s, chunk, 0));
+        SMP_TRY(smp__messages_send(s, chunk, 0, SMP_TRANSFER_F));
+    }
+    if (s->memory->loss >= 0)
+        *loss = read_loss(s, 0);
+    return SMP_OK;
+}
+
+smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_result *result)
+{
+    SMP_TRY(check_call(s, inputs, result));
+    smp_step_result done = {0};
+    begin(s, s->shifted, false);
+    double *loss = clear_result(s);
+    smp_status status = SMP_OK;
+    for (int mb = 0; status == SMP_OK && mb < s->microbatches; mb++)
+        status = evaluate_microbatch(s, mb, inputs, &loss[mb]);
+    if (status == SMP_OK)
+        status = wait_chunk_sends(s);
+    if (status == SMP_OK)
+        status = collect(s, &done);
+    if (status != SMP_OK)
+        return fail_step(s, status);
+    done.predicted_us = 0.0; /* the plan predicts training steps */
+    *result = done;
+    return SMP_OK;
+}

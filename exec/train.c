@@ -1,0 +1,206 @@
+/* Training loop. Every rank reads the inputs that its stages need, for its replica; rank 0 prints. */
+#include "exec/train.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "exec/data.h"
+#include "exec/job.h"
+
+enum { EVAL_BATCHES = 8, SETTLE_STEPS = 2 };
+
+typedef struct trainer {
+    const smp_train_options *options;
+    smp *job;
+    smp_data *data;
+    smp_data *eval_data;
+    void **buffer;   /* [n_input]; NULL where not needed here */
+    bool prints;     /* rank 0 */
+    int64_t tokens;  /* per sample; 0: samples are not token sequences */
+    double *step_us; /* of every step done, for the summary */
+    int64_t n_step;
+    bool *job_broken;
+} trainer;
+
+static smp_status open_data(trainer *t, const char *const *source, int n, bool shuffle,
+                            smp_data **out)
+{
+    const smp *s = t->job;
+    smp_data_options options = {.sources = source,
+                                .n_source = n,
+                                .global_batch = smp_step_samples(s) * s->comm.ddp_size,
+                                .seed = t->options->data_seed,
+                                .shuffle = shuffle};
+    return smp__comm_agree(&t->job->comm, smp_data_open(s->graph, &options, out));
+}
+
+static smp_status make_buffers(trainer *t)
+{
+    const smp *s = t->job;
+    t->buffer = calloc((size_t)s->graph->n_input + 1, sizeof(*t->buffer));
+    t->step_us = calloc((size_t)t->options->steps + 1, sizeof(*t->step_us));
+    if (!t->buffer || !t->step_us)
+        return smp_fail_memory((size_t)t->options->steps * sizeof(*t->step_us));
+    for (int i = 0; i < s->graph->n_input; i++) {
+        if (!smp_input_needed(s, i))
+            continue;
+        size_t bytes = (size_t)(smp_step_samples(s) * s->graph->tensor[i].elements) * 4;
+        t->buffer[i] = aligned_alloc(64, (bytes + 63) / 64 * 64);
+        if (!t->buffer[i])
+            return smp_fail_memory(bytes);
+    }
+    return SMP_OK;
+}
+
+static smp_status read_batch(trainer *t, smp_data *data, int64_t step)
+{
+    const smp *s = t->job;
+    int64_t count = smp_step_samples(s);
+    for (int i = 0; i < s->graph->n_input; i++)
+        if (t->buffer[i])
+            SMP_TRY(smp_data_read(data, step, s->comm.replica * count, count, i, t->buffer[i]));
+    return SMP_OK;
+}
+
+static void print_step(const trainer *t, const smp_step_result *r)
+{
+    if (t->options->json) {
+        printf("{\"step\": %" PRId64 ", \"loss\": %.9g, \"step_us\": %.1f, \"predicted_us\": %.1f, "
+               "\"samples_per_s\": %.2f, \"lr\": %.6g, \"grad_norm\": %.6g}\n",
+               r->step, r->loss, r->step_us, r->predicted_us, r->samples_per_s, r->lr,
+               r->grad_norm);
+    } else {
+        double rate = t->tokens > 0 ? r->samples_per_s * (double)t->tokens : r->samples_per_s;
+        printf("step %" PRId64 "  loss %.4f  %.0f %s/s  %.1f ms  predicted %.1f ms (x%.2f)\n",
+               r->step, r->loss, rate, t->tokens > 0 ? "tokens" : "samples", r->step_us / 1e3,
+               r->predicted_us / 1e3, r->predicted_us / r->step_us);
+    }
+    fflush(stdout);
+}
+
+static smp_status evaluate(trainer *t, int64_t step)
+{
+    double loss = 0.0;
+    for (int64_t i = 0; i < EVAL_BATCHES; i++) {
+        smp_step_result r;
+        SMP_TRY(read_batch(t, t->eval_data, i));
+        smp_status status = smp_evaluate(t->job, (const void *const *)t->buffer, &r);
+        *t->job_broken = status != SMP_OK;
+        if (status != SMP_OK)
+            return status;
+        loss += r.loss / EVAL_BATCHES;
+    }
+    if (t->prints && t->options->json)
+        printf("{\"step\": %" PRId64 ", \"eval_loss\": %.9g}\n", step, loss);
+    else if (t->prints)
+        printf("step %" PRId64 "  evaluation loss %.4f\n", step, loss);
+    return SMP_OK;
+}
+
+static bool due(int64_t step, int64_t every, int64_t last)
+{
+    return step == last || (every > 0 && step % every == 0);
+}
+
+static smp_status train_step(trainer *t, int64_t step)
+{
+    const smp_train_options *o = t->options;
+    smp_step_result r;
+    SMP_TRY(read_batch(t, t->data, step - 1));
+    smp_status status = smp_step(t->job, (const void *const *)t->buffer, &r);
+    *t->job_broken = status != SMP_OK;
+    if (status != SMP_OK)
+        return status;
+    t->step_us[t->n_step++] = r.step_us;
+    if (t->prints && (o->json || step == 1 || due(step, o->log_every, o->steps)))
+        print_step(t, &r);
+    if (!isfinite(r.loss))
+        return smp_fail(SMP_ERR_FAILED,
+                        "the loss is %g at step %" PRId64 ": lower the learning "
+                        "rate or clip the gradient (--clip)",
+                        r.loss, step);
+    if (t->eval_data && due(step, o->eval_every, o->steps))
+        SMP_TRY(evaluate(t, step));
+    if (o->checkpoint && t->job->graph->training && due(step, o->save_every, o->steps))
+        SMP_TRY(smp_save(t->job, o->checkpoint));
+    return SMP_OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void print_summary(const trainer *t)
+{
+    int64_t skip = t->n_step > 2 * SETTLE_STEPS ? SETTLE_STEPS : 0;
+    int64_t n = t->n_step - skip;
+    if (n <= 0)
+        return;
+    qsort(t->step_us + skip, (size_t)n, sizeof(double), by_value);
+    double median = t->step_us[skip + n / 2], predicted = t->job->plan->predicted.step_us;
+    printf("median step %.1f ms, predicted %.1f ms, error %+.1f %%\n", median / 1e3,
+           predicted / 1e3, 100.0 * (predicted / median - 1.0));
+}
+
+static smp_status print_checksum(trainer *t)
+{
+    smp *s = t->job;
+    uint64_t own = 0;
+    SMP_TRY(smp__weights_hash(s, &own));
+    for (int replica = 0; replica < s->comm.ddp_size; replica++) {
+        int root = smp_plan_device(s->plan->placement, s->comm.pipeline_size, s->comm.ddp_size,
+                                   replica, 0);
+        uint64_t hash = own;
+        MPI_Bcast(&hash, 1, MPI_UINT64_T, root, s->comm.world);
+        if (t->prints)
+            printf("replica %d weights %016" PRIx64 "\n", replica, hash);
+    }
+    return SMP_OK;
+}
+
+static smp_status run(trainer *t)
+{
+    const smp_train_options *o = t->options;
+    t->prints = smp_rank(t->job, SMP_WORLD) == 0;
+    for (int i = 0; i < t->job->graph->n_input; i++) {
+        const smp_tensor *input = &t->job->graph->tensor[i];
+        if (t->tokens == 0 && input->dtype == SMP_I32 && input->shape.n_dim == 1)
+            t->tokens = input->shape.dim[0];
+    }
+    SMP_TRY(open_data(t, o->data, o->n_data, o->shuffle, &t->data));
+    if (o->n_eval_data > 0)
+        SMP_TRY(open_data(t, o->eval_data, o->n_eval_data, false, &t->eval_data));
+    SMP_TRY(smp__comm_agree(&t->job->comm, make_buffers(t)));
+    if (o->resume)
+        SMP_TRY(smp_load(t->job, o->checkpoint));
+    for (int64_t step = t->job->step + 1; step <= o->steps; step++)
+        SMP_TRY(train_step(t, step));
+    if (o->trace)
+        SMP_TRY(smp_trace_write(t->job, o->trace));
+    if (o->checksum)
+        SMP_TRY(print_checksum(t));
+    if (t->prints && !o->json)
+        print_summary(t);
+    return SMP_OK;
+}
+
+smp_status smp__train(const smp_train_options *options, bool *job_broken)
+{
+    trainer t = {.options = options, .job_broken = job_broken};
+    *job_broken = false;
+    SMP_TRY(smp_init(&t.job, &options->job));
+    smp_status status = run(&t);
+    for (int i = 0; t.buffer && i < t.job->graph->n_input; i++)
+        free(t.buffer[i]);
+    free(t.buffer);
+    free(t.step_us);
+    smp_data_close(t.data);
+    smp_data_close(t.eval_data);
+    if (!*job_broken)
+        smp_finalize(t.job);
+    return status;
+}

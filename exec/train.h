@@ -1,0 +1,32 @@
+/* The training loop of smp-run: data, steps, evaluation, checkpoints, what is printed. */
+#ifndef SMP_EXEC_TRAIN_H
+#define SMP_EXEC_TRAIN_H
+
+#include <stdbool.h>
+
+#include "smp.h"
+
+typedef struct smp_train_options {
+    smp_options job;
+    const char *const *data; /* --data sources */
+    int n_data;
+    const char *const *eval_data; /* --eval-data sources; none: no evaluation */
+    int n_eval_data;
+    int64_t steps; /* train up to this step */
+    int64_t log_every;
+    int64_t eval_every;     /* 0: only after the last step */
+    int64_t save_every;     /* 0: only after the last step */
+    const char *checkpoint; /* directory, or NULL */
+    bool resume;
+    uint64_t data_seed;
+    bool shuffle;
+    bool json;
+    bool checksum;     /* print a hash of every replica's weights at the end */
+    const char *trace; /* Chrome trace of the last step, or NULL */
+} smp_train_options;
+
+/* Runs the whole job: rank 0 prints steps to standard output. Collective. On failure *job_broken
+ * tells that a step failed, so that other ranks may be waiting: the program must end the job. */
+smp_status smp__train(const smp_train_options *options, bool *job_broken);
+
+#endif

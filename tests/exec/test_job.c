@@ -1,0 +1,361 @@
+/* A job against the plain sequential trainer, on however many ranks the test is started with: the
+ * losses and every weight have the same bits, for pipelines of all ranks and of half of them. */
+#include <mpi.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "graph/base/random.h"
+#include "graph/op.h"
+#include "tests/sequential.h"
+
+enum { STEPS = 4 };
+
+static int world_rank, world_size;
+
+static void must(smp_status status)
+{
+    if (status != SMP_OK) {
+        fprintf(stderr, "rank %d: %s\n", world_rank, smp_last_error());
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+}
+
+/* Values for every input: reals in [-1, 1), integers small enough for any vocabulary. */
+static void **make_inputs(const smp_graph *graph, int64_t samples, uint64_t seed)
+{
+    void **inputs = calloc((size_t)graph->n_input, sizeof(void *));
+    assert_non_null(inputs);
+    for (int32_t i = 0; i < graph->n_input; i++) {
+        int64_t n = graph->tensor[i].elements * samples;
+        inputs[i] = calloc((size_t)n, 4);
+        assert_non_null(inputs[i]);
+        for (int64_t k = 0; k < n; k++) {
+            uint32_t word = smp_random_philox(seed, (uint64_t)k, (uint64_t)i).v[0];
+            if (graph->tensor[i].dtype == SMP_I32)
+                ((int32_t *)inputs[i])[k] = (int32_t)(word % 10);
+            else
+                ((float *)inputs[i])[k] = 2.0f * smp_random_uniform(word) - 1.0f;
+        }
+    }
+    return inputs;
+}
+
+static void free_inputs(const smp_graph *graph, void **inputs)
+{
+    for (int32_t i = 0; i < graph->n_input; i++)
+        free(inputs[i]);
+    free(inputs);
+}
+
+typedef struct config {
+    const char *model;
+    int stages, ddp, chunks, microbatches, batch;
+    const char *schedule;
+    const char *optimizer;
+} config;
+
+static smp_options options_of(const config *c, const char *path)
+{
+    smp_options options = smp_options_default();
+    options.model = path;
+    options.stages = c->stages;
+    options.ddp = c->ddp;
+    options.chunks = c->chunks;
+    options.microbatches = c->microbatches;
+    options.microbatch_size = c->batch;
+    options.schedule = c->schedule;
+    options.optimizer = c->optimizer;
+    options.lr = 3e-3f;
+    options.clip_norm = 0.5f;
+    options.warmup_steps = 2;
+    options.decay_steps = 6;
+    options.seed = 7;
+    options.timeout_s = 60;
+    return options;
+}
+
+static double largest_difference(const float *a, const float *b, int64_t n)
+{
+    double largest = 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        double difference = (double)a[i] - b[i];
+        largest = difference > largest ? difference : -difference > largest ? -difference : largest;
+    }
+    return largest;
+}
+
+/* Copies the job's weights to the reference (set) or compares them. Collective. */
+static void walk_weights(smp *job, sequential *reference, bool set, bool exact)
+{
+    for (int i = 0; i < smp_weight_count(job); i++) {
+        int64_t n = smp_weight_elements(job, i);
+        float *values = malloc((size_t)n * 4);
+        assert_non_null(values);
+        must(smp_weight_get(job, smp_weight_name(job, i), values, n));
+        float *own = sequential_weight(reference, i);
+        if (set)
+            memcpy(own, values, (size_t)n * 4);
+        else if (exact && memcmp(own, values, (size_t)n * 4) != 0)
+            fail_msg("weight %s differs by up to %g", smp_weight_name(job, i),
+                     largest_difference(own, values, n));
+        else if (!exact)
+            assert_true(largest_difference(own, values, n) < 2e-4);
+        free(values);
+    }
+}
+
+static void run_config(const config *c)
+{
+    char path[1024];
+    snprintf(path, sizeof(path), "%s/examples/%s", SMP_SOURCE_DIR, c->model);
+    smp_graph *graph = NULL;
+    must(smp_graph_read(path, &graph));
+    smp_options options = options_of(c, path);
+    smp *job = NULL;
+    sequential *reference = NULL;
+    must(smp_init(&job, &options));
+    must(sequential_create(graph, c->batch, c->microbatches * c->ddp, &options, &reference));
+    walk_weights(job, reference, true, true);
+
+    int64_t samples = smp_step_samples(job);
+    assert_int_equal(samples, (int64_t)c->microbatches * c->batch);
+    bool exact = c->ddp == 1; /* replicas add in another order */
+    for (int step = 0; step < STEPS; step++) {
+        void **inputs = make_inputs(graph, samples * c->ddp, (uint64_t)step);
+        const void **own = calloc((size_t)graph->n_input, sizeof(void *));
+        for (int32_t i = 0; i < graph->n_input; i++)
+            if (smp_input_needed(job, i))
+                own[i] = (char *)inputs[i] +
+                         smp_rank(job, SMP_DDP) * samples * graph->tensor[i].elements * 4;
+        smp_step_result result;
+        double loss = 0.0;
+        must(smp_step(job, own, &result));
+        must(sequential_step(reference, (const void *const *)inputs, &loss));
+        assert_int_equal(result.step, step + 1);
+        if (exact && result.loss != loss)
+            fail_msg("%s, %d stages, %d chunks, %d micro-batches, %s, step %d: loss %.9g, "
+                     "sequential %.9g",
+                     c->model, c->stages, c->chunks, c->microbatches, c->schedule, step + 1,
+                     result.loss, loss);
+        assert_true(result.loss > loss * (1 - 1e-5) && result.loss < loss * (1 + 1e-5));
+        free(own);
+        free_inputs(graph, inputs);
+    }
+    walk_weights(job, reference, false, exact);
+    sequential_destroy(reference);
+    smp_finalize(job);
+    smp_graph_destroy(graph);
+}
+
+static void test_job_bits_equal_sequential(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"gpt-tiny.yaml", "branches.yaml"};
+    for (size_t model = 0; model < 2; model++)
+        for (int chunks = 1; chunks <= 2; chunks++)
+            for (int m = 3; m <= 4; m++) {
+                config c = {.model = models[model],
+                            .stages = world_size,
+                            .ddp = 1,
+                            .chunks = chunks,
+                            .microbatches = m,
+                            .batch = 2,
+                            .schedule = m == 3 ? "simple" : "interleaved",
+                            .optimizer = "adamw"};
+                run_config(&c);
+            }
+}
+
+static void test_job_sgd(void **state)
+{
+    (void)state;
+    config c = {.model = "branches.yaml",
+                .stages = world_size,
+                .ddp = 1,
+                .chunks = 1,
+                .microbatches = 5,
+                .batch = 1,
+                .schedule = "interleaved",
+                .optimizer = "sgd"};
+    run_config(&c);
+}
+
+static void test_job_replicas_agree(void **state)
+{
+    (void)state;
+    if (world_size < 2)
+        skip();
+    for (int chunks = 1; chunks <= 2; chunks++) {
+        config c = {.model = "branches.yaml",
+                    .stages = world_size / 2,
+                    .ddp = 2,
+                    .chunks = chunks,
+                    .microbatches = 3,
+                    .batch = 2,
+                    .schedule = "interleaved",
+                    .optimizer = "adamw"};
+        run_config(&c);
+        c.model = "gpt-tiny.yaml";
+        c.batch = 1;
+        run_config(&c);
+    }
+}
+
+/* Evaluation: the loss of a step's batch before the step, and nothing changes. */
+static void test_job_evaluate(void **state)
+{
+    (void)state;
+    char path[1024];
+    snprintf(path, sizeof(path), "%s/examples/gpt-tiny.yaml", SMP_SOURCE_DIR);
+    config c = {.stages = world_size,
+                .ddp = 1,
+                .chunks = 2,
+                .microbatches = 4,
+                .batch = 2,
+                .schedule = "interleaved",
+                .optimizer = "adamw"};
+    smp_options options = options_of(&c, path);
+    smp *job = NULL;
+    smp_graph *graph = NULL;
+    must(smp_graph_read(path, &graph));
+    must(smp_init(&job, &options));
+    void **inputs = make_inputs(graph, smp_step_samples(job), 3);
+    smp_step_result before, step, after;
+    must(smp_evaluate(job, (const void *const *)inputs, &before));
+    must(smp_step(job, (const void *const *)inputs, &step));
+    must(smp_evaluate(job, (const void *const *)inputs, &after));
+    assert_true(before.loss == step.loss); /* no dropout in this model */
+    assert_true(after.loss < before.loss);
+    assert_int_equal(before.step, 0);
+    assert_int_equal(step.step, 1);
+    free_inputs(graph, inputs);
+    smp_finalize(job);
+    smp_graph_destroy(graph);
+}
+
+/* Two steps, save, two steps; load, the same two steps: the same losses. */
+static void test_job_checkpoint(void **state)
+{
+    (void)state;
+    char path[1024], directory[64] = "";
+    snprintf(path, sizeof(path), "%s/examples/branches.yaml", SMP_SOURCE_DIR);
+    if (world_rank == 0) {
+        snprintf(directory, sizeof(directory), "%s/smp-test-XXXXXX", P_tmpdir);
+        assert_non_null(mkdtemp(directory));
+    }
+    MPI_Bcast(directory, sizeof(directory), MPI_CHAR, 0, MPI_COMM_WORLD);
+    config c = {.stages = world_size,
+                .ddp = 1,
+                .chunks = 1,
+                .microbatches = 4,
+                .batch = 2,
+                .schedule = "interleaved",
+                .optimizer = "adamw"};
+    smp_options options = options_of(&c, path);
+    smp *job = NULL;
+    smp_graph *graph = NULL;
+    must(smp_graph_read(path, &graph));
+    must(smp_init(&job, &options));
+    assert_int_equal(smp_load(job, directory), SMP_ERR_INPUT); /* empty */
+    double losses[4];
+    for (int pass = 0; pass < 2; pass++)
+        for (int step = 2 * pass; step < 4; step++) {
+            void **inputs = make_inputs(graph, smp_step_samples(job), (uint64_t)step);
+            smp_step_result result;
+            if (pass == 1 && step == 2)
+                must(smp_load(job, directory));
+            must(smp_step(job, (const void *const *)inputs, &result));
+            assert_int_equal(result.step, step + 1);
+            if (pass == 1)
+                assert_true(result.loss == losses[step]);
+            losses[step] = result.loss;
+            if (step == 1)
+                must(smp_save(job, directory));
+            free_inputs(graph, inputs);
+        }
+    smp_finalize(job);
+    smp_graph_destroy(graph);
+    if (world_rank == 0) {
+        char file[128];
+        snprintf(file, sizeof(file), "%s/checkpoint-0000000002.smp", directory);
+        assert_int_equal(unlink(file), 0);
+        assert_int_equal(rmdir(directory), 0);
+    }
+}
+
+static void test_job_weights_by_name(void **state)
+{
+    (void)state;
+    char path[1024];
+    snprintf(path, sizeof(path), "%s/examples/gpt-tiny.yaml", SMP_SOURCE_DIR);
+    config c = {.stages = world_size,
+                .ddp = 1,
+                .chunks = 1,
+                .microbatches = 1,
+                .batch = 1,
+                .schedule = "simple",
+                .optimizer = "adamw"};
+    smp_options options = options_of(&c, path);
+    smp *job = NULL;
+    must(smp_init(&job, &options));
+    int64_t n = smp_weight_elements(job, 0);
+    float *a = malloc((size_t)n * 4), *b = malloc((size_t)n * 4);
+    for (int64_t i = 0; i < n; i++)
+        a[i] = (float)i;
+    must(smp_weight_set(job, smp_weight_name(job, 0), a, n));
+    must(smp_weight_get(job, smp_weight_name(job, 0), b, n));
+    assert_memory_equal(a, b, (size_t)n * 4);
+    assert_int_equal(smp_weight_get(job, "no.such", b, n), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "no.such"));
+    assert_int_equal(smp_weight_get(job, smp_weight_name(job, 0), b, n + 1), SMP_ERR_INPUT);
+    assert_int_equal(smp_size(job, SMP_WORLD), world_size);
+    assert_int_equal(smp_size(job, SMP_PIPELINE), world_size);
+    assert_int_equal(smp_size(job, SMP_DDP), 1);
+    assert_string_equal(smp_input_name(job, 0), "tokens");
+    assert_int_equal(smp_input_is_int(job, 0), 1);
+    assert_null(smp_input_name(job, 99));
+    free(a);
+    free(b);
+    smp_finalize(job);
+}
+
+static void test_job_refuses_bad_options(void **state)
+{
+    (void)state;
+    smp *job = NULL;
+    smp_options options = smp_options_default();
+    assert_int_equal(smp_init(&job, &options), SMP_ERR_INPUT); /* neither plan nor model */
+    options.plan = "/no/such/plan.yaml";
+    assert_int_equal(smp_init(&job, &options), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "/no/such/plan.yaml"));
+    options.optimizer = "adam";
+    assert_int_equal(smp_init(&job, &options), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "adam"));
+    assert_null(job);
+}
+
+int main(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &world_size);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_job_bits_equal_sequential),
+        cmocka_unit_test(test_job_sgd),
+        cmocka_unit_test(test_job_replicas_agree),
+        cmocka_unit_test(test_job_evaluate),
+        cmocka_unit_test(test_job_checkpoint),
+        cmocka_unit_test(test_job_weights_by_name),
+        cmocka_unit_test(test_job_refuses_bad_options),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    MPI_Finalize();
+    return failed;
+}

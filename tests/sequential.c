@@ -1,0 +1,264 @@
+/* Plain sequential trainer; see the header. */
+#include "tests/sequential.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/device.h"
+#include "exec/optimizer.h"
+#include "graph/op.h"
+
+typedef struct op_state {
+    void *kernel;
+    void *aux;
+    void *workspace;
+    float *temporary[SMP_OP_MAX_IN]; /* gradient contributions after a tensor's first */
+} op_state;
+
+struct sequential {
+    const smp_graph *graph;
+    const smp_device *device;
+    const smp_optimizer *optimizer;
+    smp_options options;
+    int64_t batch;
+    int microbatches;
+    int64_t step;
+    void **value;     /* [n_tensor]; model inputs point into the caller's arrays */
+    float **gradient; /* [n_tensor] or NULL */
+    bool *touched;    /* [n_tensor] has the gradient its first contribution? */
+    op_state *op;
+    float **weight, **sum, **state[2]; /* [n_param] */
+    float **accumulator;               /* [n_use] */
+    float seed;
+};
+
+static void *zeroed(int64_t bytes)
+{
+    size_t size = ((size_t)bytes + 63) / 64 * 64 + 64;
+    void *memory = aligned_alloc(64, size);
+    if (memory)
+        memset(memory, 0, size);
+    return memory;
+}
+
+static smp_status create_op(sequential *s, int32_t index)
+{
+    const smp_op *op = &s->graph->op[index];
+    smp_op_needs needs;
+    smp_op_needs_get(s->graph, op, s->batch, &needs);
+    s->op[index].aux = needs.aux_bytes > 0 ? zeroed(needs.aux_bytes * s->batch) : NULL;
+    s->op[index].workspace = needs.workspace_bytes > 0 ? zeroed(needs.workspace_bytes) : NULL;
+    for (int32_t k = 0; k < op->n_in; k++)
+        if (s->graph->tensor[op->in[k]].needs_grad)
+            s->op[index].temporary[k] = zeroed(smp_tensor_bytes(s->graph, op->in[k], s->batch));
+    if (!op->kind->cpu.prepare)
+        return SMP_OK;
+    return op->kind->cpu.prepare(s->graph, op, s->batch, &s->op[index].kernel);
+}
+
+smp_status sequential_create(const smp_graph *graph, int64_t batch, int microbatches,
+                             const smp_options *options, sequential **out)
+{
+    sequential *s = calloc(1, sizeof(*s));
+    if (!s)
+        return smp_fail_memory(sizeof(*s));
+    *out = s;
+    s->graph = graph;
+    s->device = smp_device_find("cpu");
+    s->optimizer = smp_optimizer_find(options->optimizer);
+    s->options = *options;
+    s->batch = batch;
+    s->microbatches = microbatches;
+    s->seed = 1.0f / (float)microbatches;
+    SMP_TRY(s->device->open());
+    s->value = calloc((size_t)graph->n_tensor, sizeof(void *));
+    s->gradient = calloc((size_t)graph->n_tensor, sizeof(float *));
+    s->touched = calloc((size_t)graph->n_tensor, sizeof(bool));
+    s->op = calloc((size_t)graph->n_op, sizeof(op_state));
+    s->weight = calloc((size_t)graph->n_param + 1, sizeof(float *));
+    s->sum = calloc((size_t)graph->n_param + 1, sizeof(float *));
+    s->state[0] = calloc((size_t)graph->n_param + 1, sizeof(float *));
+    s->state[1] = calloc((size_t)graph->n_param + 1, sizeof(float *));
+    s->accumulator = calloc((size_t)graph->n_use + 1, sizeof(float *));
+    for (int32_t t = graph->n_input; t < graph->n_tensor; t++) {
+        s->value[t] = zeroed(smp_tensor_bytes(graph, t, batch));
+        if (graph->tensor[t].needs_grad)
+            s->gradient[t] = zeroed(smp_tensor_bytes(graph, t, batch));
+    }
+    for (int32_t i = 0; i < graph->n_param; i++) {
+        s->weight[i] = zeroed(graph->param[i].elements * 4);
+        s->sum[i] = zeroed(graph->param[i].elements * 4);
+        for (int k = 0; k < 2; k++)
+            s->state[k][i] = zeroed(graph->param[i].elements * 4);
+    }
+    for (int32_t i = 0; i < graph->n_use; i++)
+        s->accumulator[i] = zeroed(graph->param[graph->use[i].param].elements * 4);
+    for (int32_t i = 0; i < graph->n_op; i++)
+        SMP_TRY(create_op(s, i));
+    return SMP_OK;
+}
+
+void sequential_destroy(sequential *s)
+{
+    if (!s)
+        return;
+    for (int32_t t = s->graph->n_input; t < s->graph->n_tensor; t++) {
+        free(s->value[t]);
+        free(s->gradient[t]);
+    }
+    for (int32_t i = 0; i < s->graph->n_op; i++) {
+        if (s->op[i].kernel)
+            s->graph->op[i].kind->cpu.release(s->op[i].kernel);
+        free(s->op[i].aux);
+        free(s->op[i].workspace);
+        for (int k = 0; k < SMP_OP_MAX_IN; k++)
+            free(s->op[i].temporary[k]);
+    }
+    for (int32_t i = 0; i < s->graph->n_param; i++) {
+        free(s->weight[i]);
+        free(s->sum[i]);
+        free(s->state[0][i]);
+        free(s->state[1][i]);
+    }
+    for (int32_t i = 0; i < s->graph->n_use; i++)
+        free(s->accumulator[i]);
+    free(s->value);
+    free(s->gradient);
+    free(s->touched);
+    free(s->op);
+    free(s->weight);
+    free(s->sum);
+    free(s->state[0]);
+    free(s->state[1]);
+    free(s->accumulator);
+    free(s);
+}
+
+float *sequential_weight(sequential *s, int32_t param)
+{
+    return s->weight[param];
+}
+
+static void fill(const sequential *s, int32_t index, int microbatch, smp_op_call *call)
+{
+    const smp_op *op = &s->graph->op[index];
+    call->graph = s->graph;
+    call->op = op;
+    call->batch = s->batch;
+    call->state = s->op[index].kernel;
+    call->aux = s->op[index].aux;
+    call->workspace = s->op[index].workspace;
+    call->out = s->value[op->out];
+    call->seed = s->options.seed;
+    call->step = s->step + 1;
+    call->microbatch = microbatch;
+    call->training = true;
+}
+
+static smp_status forward(sequential *s, int32_t index, int microbatch)
+{
+    const smp_op *op = &s->graph->op[index];
+    const void *in[SMP_OP_MAX_IN];
+    const float *param[SMP_OP_MAX_PARAM];
+    smp_op_call call = {.in = in, .param = param};
+    fill(s, index, microbatch, &call);
+    for (int32_t k = 0; k < op->n_in; k++)
+        in[k] = s->value[op->in[k]];
+    for (int32_t k = 0; k < op->n_param; k++)
+        param[k] = s->weight[op->param[k]];
+    return op->kind->cpu.forward(&call);
+}
+
+static smp_status backward(sequential *s, int32_t index, int microbatch)
+{
+    const smp_op *op = &s->graph->op[index];
+    const void *in[SMP_OP_MAX_IN];
+    float *din[SMP_OP_MAX_IN];
+    const float *param[SMP_OP_MAX_PARAM];
+    float *dparam[SMP_OP_MAX_PARAM];
+    smp_op_call call = {.in = in, .din = din, .param = param, .dparam = dparam};
+    fill(s, index, microbatch, &call);
+    call.dout = op->out == s->graph->loss ? &s->seed : s->gradient[op->out];
+    bool wanted = false, direct[SMP_OP_MAX_IN] = {false};
+    for (int32_t k = 0; k < op->n_in; k++) {
+        int32_t tensor = op->in[k];
+        in[k] = s->value[tensor];
+        din[k] = NULL;
+        if (!s->graph->tensor[tensor].needs_grad)
+            continue;
+        wanted = true;
+        direct[k] = !s->touched[tensor];
+        s->touched[tensor] = true;
+        din[k] = direct[k] ? s->gradient[tensor] : s->op[index].temporary[k];
+    }
+    for (int32_t k = 0; k < op->n_param; k++) {
+        param[k] = s->weight[op->param[k]];
+        dparam[k] = s->accumulator[op->use[k]];
+    }
+    if (op->n_param > 0)
+        SMP_TRY(op->kind->cpu.backward_weight(&call));
+    if (wanted)
+        SMP_TRY(op->kind->cpu.backward_input(&call));
+    for (int32_t k = 0; k < op->n_in; k++)
+        if (din[k] && !direct[k])
+            s->device->add(s->gradient[op->in[k]], din[k],
+                           smp_tensor_bytes(s->graph, op->in[k], s->batch) / 4);
+    return SMP_OK;
+}
+
+/* The gradient of a weight: its accumulators added in op order. */
+static void sum_gradients(sequential *s)
+{
+    for (int32_t i = 0; i < s->graph->n_param; i++) {
+        const smp_param *p = &s->graph->param[i];
+        memcpy(s->sum[i], s->accumulator[p->use_begin], (size_t)p->elements * 4);
+        for (int32_t use = p->use_begin + 1; use < p->use_end; use++)
+            s->device->add(s->sum[i], s->accumulator[use], p->elements);
+    }
+}
+
+static void update(sequential *s)
+{
+    sum_gradients(s);
+    double squares = 0.0;
+    for (int32_t i = 0; s->options.clip_norm > 0.0f && i < s->graph->n_param; i++)
+        squares += s->device->square_sum(s->sum[i], s->graph->param[i].elements);
+    double norm = sqrt(squares), limit = (double)s->options.clip_norm;
+    for (int32_t i = 0; i < s->graph->n_param; i++) {
+        const smp_param *p = &s->graph->param[i];
+        smp_update args = {.weight = s->weight[i],
+                           .grad = s->sum[i],
+                           .state = {s->state[0][i], s->state[1][i]},
+                           .elements = p->elements,
+                           .grad_scale = norm > limit ? (float)(limit / norm) : 1.0f,
+                           .lr = smp_learning_rate(&s->options, s->step + 1),
+                           .weight_decay = p->decay ? s->options.weight_decay : 0.0f,
+                           .step = s->step + 1,
+                           .options = &s->options};
+        s->optimizer->update(&args);
+    }
+    for (int32_t i = 0; i < s->graph->n_use; i++)
+        memset(s->accumulator[i], 0, (size_t)s->graph->param[s->graph->use[i].param].elements * 4);
+}
+
+smp_status sequential_step(sequential *s, const void *const *inputs, double *loss)
+{
+    const smp_graph *graph = s->graph;
+    double sum = 0.0;
+    for (int mb = 0; mb < s->microbatches; mb++) {
+        for (int32_t i = 0; i < graph->n_input; i++)
+            s->value[i] = (char *)inputs[i] + mb * smp_tensor_bytes(graph, i, s->batch);
+        memset(s->touched, 0, (size_t)graph->n_tensor * sizeof(bool));
+        for (int32_t i = 0; i < graph->n_op; i++)
+            SMP_TRY(forward(s, i, mb));
+        sum += *(const float *)s->value[graph->loss];
+        for (int32_t i = graph->n_op - 1; i >= 0; i--)
+            if (graph->tensor[graph->op[i].out].needs_grad)
+                SMP_TRY(backward(s, i, mb));
+    }
+    update(s);
+    s->step++;
+    *loss = sum / s->microbatches;
+    return SMP_OK;
+}
