@@ -181,6 +181,13 @@ static smp_status set_inputs(smp__model *m, const smp__op_template *t, smp_op *o
     return SMP_OK;
 }
 
+static smp_status fail_shape(const smp_infer *infer, const char *what, const smp_shape *shape)
+{
+    char text[160];
+    return smp_infer_fail(infer, "its %s has shape %s, expected 1 to 2^40 elements", what,
+                          smp_shape_format(text, sizeof text, shape));
+}
+
 static smp_status set_output(smp__model *m, const smp__op_template *t, const smp_infer *infer,
                              smp_op *op)
 {
@@ -193,20 +200,10 @@ static smp_status set_output(smp__model *m, const smp__op_template *t, const smp
                         .known = infer->out_known,
                         .producer = g->n_op};
     if (out->known) {
-        char shape[160];
         out->shape = infer->out_shape;
-        smp_shape_format(shape, sizeof shape, &out->shape);
-        for (int d = 0; d < out->shape.n_dim; d++) {
-            if (out->shape.dim[d] < 1)
-                return smp_infer_fail(infer,
-                                      "its output has shape %s, expected dimensions of at "
-                                      "least 1",
-                                      shape);
-        }
         out->elements = smp_shape_elements(&out->shape);
-        if (out->elements < 0)
-            return smp_infer_fail(infer, "its output has shape %s, expected at most 2^40 elements",
-                                  shape);
+        if (out->elements <= 0)
+            return fail_shape(infer, "output", &out->shape);
     }
     SMP_TRY(smp__pattern_expand(m, &t->out, SMP_MAX_NAME, &name));
     int32_t old = smp__name_index_find(&m->tensor_index, m->tensor, name);
@@ -282,11 +279,8 @@ static smp_status new_param(smp__model *m, const smp_infer *infer, const smp_par
                          .init = decl->init,
                          .init_scale = decl->init_scale,
                          .decay = decl->shape.n_dim >= 2};
-    if (param->elements <= 0) {
-        char shape[160];
-        return smp_infer_fail(infer, "its %s has shape %s, expected 1 to 2^40 elements", decl->role,
-                              smp_shape_format(shape, sizeof shape, &decl->shape));
-    }
+    if (param->elements <= 0)
+        return fail_shape(infer, decl->role, &decl->shape);
     size_t length = strlen(infer->op->name);
     size_t role = strlen(decl->role);
     char *name = smp_arena_alloc_aligned(store->graph.arena, length + role + 2, 1, 1);

@@ -89,6 +89,12 @@ static double median(double *values, int n)
     return n % 2 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
 
+/* Times are written to the nanosecond: further digits are noise. */
+static double to_ns(double us)
+{
+    return nearbyint(us * 1e3) / 1e3;
+}
+
 /* Runs that fill a sample. The first estimate is one run, the second a first full sample. */
 static smp_status calibrate(const session *s, const target *what, int *repeat)
 {
@@ -195,7 +201,7 @@ static smp_status measure_rate(const session *s, int kind, int64_t elements, dou
     status = sync_ranks(s, status);
     if (status == SMP_OK) {
         const double us = median(values.sample, values.n);
-        *bytes_per_s = us > 0 ? 4e6 * (double)what.size / us : 0;
+        *bytes_per_s = us > 0 ? nearbyint(4e6 * (double)what.size / us) : 0;
     }
     return status;
 }
@@ -272,15 +278,15 @@ static smp_status measure_link(const session *s, smp_profile *profile)
     for (int i = 0; i < LINK_POINTS; i++) {
         bytes[i] = link_bytes[i];
         SMP_TRY(measure_point(s, bytes[i], &us[i]));
-        us[i] = fmax(us[i], i > 0 ? us[i - 1] : 1e-3);
+        us[i] = to_ns(fmax(us[i], i > 0 ? us[i - 1] : 1e-3));
     }
     const double rise_us = us[LINK_POINTS - 1] - us[0];
     link->n_point = LINK_POINTS;
     link->point_bytes = bytes;
     link->point_us = us;
     link->latency_us = us[0];
-    link->bytes_per_s =
-        (double)bytes[LINK_POINTS - 1] / (rise_us > 0 ? rise_us : us[LINK_POINTS - 1]) * 1e6;
+    link->bytes_per_s = nearbyint((double)bytes[LINK_POINTS - 1] /
+                                  (rise_us > 0 ? rise_us : us[LINK_POINTS - 1]) * 1e6);
     return SMP_OK;
 }
 
@@ -316,7 +322,8 @@ static smp_status assemble(const session *s, smp_profile *profile)
     SMP_TRY(smp__estimate_bytes(graph, s->options->microbatch_size, cost));
     for (int32_t c = 0; c < s->distinct.n; c++)
         for (int part = 0; part < PARTS; part++)
-            us[c][part] = median(s->classes[c].part[part].sample, s->classes[c].part[part].n);
+            us[c][part] =
+                to_ns(median(s->classes[c].part[part].sample, s->classes[c].part[part].n));
     for (size_t i = 0; i < n; i++) {
         names[i] = smp_arena_strdup(profile->arena, graph->op[i].name);
         if (!names[i])
@@ -326,8 +333,10 @@ static smp_status assemble(const session *s, smp_profile *profile)
         cost[i].backward_weight_us = us[s->distinct.class_of[i]][SMP_PROBE_BACKWARD_WEIGHT];
     }
     charge_additions(s, profile->reduce_bytes_per_s, cost);
-    for (size_t i = 0; i < n; i++)
-        cost[i].backward_us = cost[i].backward_input_us + cost[i].backward_weight_us;
+    for (size_t i = 0; i < n; i++) {
+        cost[i].backward_input_us = to_ns(cost[i].backward_input_us);
+        cost[i].backward_us = to_ns(cost[i].backward_input_us + cost[i].backward_weight_us);
+    }
     profile->n_op = graph->n_op;
     profile->name = names;
     profile->op = cost;

@@ -23,7 +23,7 @@ static const char usage[] =
     "\n"
     "Measures every operator of a model on this machine: the median of several samples, equal\n"
     "operators once. Under mpirun all ranks measure at the same time, as they will train, and\n"
-    "rank 0's times are written.\n"
+    "rank 0's times are written. Start no more ranks than there are cores.\n"
     "\n"
     "  -o FILE              where to write the profile (default: standard output)\n"
     "  --device cpu|cuda    what to measure (default cpu)\n"
@@ -249,6 +249,9 @@ static smp_status run_rank(const arguments *a, bool *speaks)
         return status;
     *speaks = comm.world_rank == 0;
     status = smp__comm_agree(&comm, open_model(a->model, &graph));
+    if (status == SMP_OK && *speaks && comm.crowded)
+        fprintf(stderr, "smp-profile: warning: %d ranks share fewer cores; times include waiting\n",
+                comm.world_size);
     if (status == SMP_OK)
         status = profile_model(a, graph, &comm);
     smp_graph_destroy(graph);

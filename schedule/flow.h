@@ -62,12 +62,16 @@ typedef struct smp_flow {
     const smp_tie *tie;
     const int32_t *holder;
     const int32_t *stage_of_op; /* copied */
+    const bool *backward; /* [n_op] the op takes part in the backward pass */
     smp_arena *arena;
 } smp_flow;
 
 /* stage_of_op: [n_op], legal. Gradients flow only if graph->training. */
 smp_status smp_flow_build(const smp_graph *graph, const int32_t *stage_of_op, int n_stage,
                           int64_t batch, smp_flow **out);
-void smp_flow_destroy(smp_flow *flow);
+void smp_flow_destroy(smp_flow *flow); /* accepts NULL */
+
+/* Does op `op`, whose flow->backward is `backward`, add to the gradient of its input `slot`? */
+bool smp_flow_contributes(const smp_graph *graph, const bool *backward, int32_t op, int32_t slot);
 
 #endif

@@ -94,7 +94,7 @@ int32_t smp_layout_border(const smp_layout *layout, smp_border_kind kind, int32_
 /* Best-fit packing of intervals: places `n` buffers of bytes[i] that are alive from begin[i] to
  * end[i] (inclusive) so that no two overlap in time and space. Offsets are multiples of `align`.
  * *total: bytes needed; *bound: the largest sum alive at one time, a lower bound. Larger first,
- * then longer, then lower index; O(n log n + n * overlaps). */
+ * then earlier, then lower index. align: a multiple of 64. O(n log n + n * overlaps). */
 smp_status smp_interval_pack(int64_t n, const int64_t *bytes, const int64_t *begin,
                              const int64_t *end, int64_t align, int64_t *offset, int64_t *total,
                              int64_t *bound);

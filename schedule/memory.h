@@ -2,23 +2,28 @@
  *
  * Times are positions in the rank's program. A stash block lives from its F to its B (W). A receive
  * is posted one compute action ahead of its `<`: before the last compute action that stands before
- * it. A send is waited for before the second compute action after its `>`, at the latest before O
- * (or the end); its buffer lives until then. Two chunks of one rank share the border buffer between
+ * it. A send to the next stage (gradients: the previous stage) is waited for before the second compute
+ * action after its `>`, at the latest before O (or the end); its buffer lives until then. A send
+ * that jumps over stages is waited for later, since its receiver may be far behind and only get
+ * there with this rank's help: activations before this stage's backward of the same micro-batch
+ * (inference: at the end), gradients before O. Two chunks of one rank share the border buffer between
  * them. Weights, gradients and optimizer state live for ever. */
 #ifndef SMP_SCHEDULE_MEMORY_H
 #define SMP_SCHEDULE_MEMORY_H
 
 #include "schedule/layout.h"
-#include "schedule/schedule.h"
+#include "schedule/plan.h"
 
 /* A weight held by a rank. Offsets are -1 where there is nothing. */
 typedef struct smp_memory_param {
     int32_t param;
     int64_t weight;   /* offset of the values */
     int64_t state[2]; /* optimizer state */
-    int64_t grad;     /* offset of the summed gradient: the only accumulator, or the sum of all */
+    int64_t grad;     /* offset of the summed gradient: the only accumulator, or the sum of all;
+                         of a tied weight padded with zeroes to 16 * ddp floats */
     int32_t chunk;    /* lowest chunk of this rank that holds it */
-    bool tied;        /* uses on several stages: reduced by itself, after the exchange */
+    bool tied;        /* uses in several stages (even of one rank): reduced by itself, after the
+                         exchange */
     bool owner;       /* holds the weight's first use (counts it in norms, saves it) */
 } smp_memory_param;
 
@@ -38,7 +43,8 @@ typedef struct smp_memory_bucket {
 } smp_memory_bucket;
 
 /* A message of one micro-batch that starts (receive posted) or must be complete (send) at a
- * position of the program. */
+ * position of the program. Before an action, first sends are waited for, then receives posted: a
+ * receive may reuse the buffer of the send. */
 typedef struct smp_memory_message {
     int32_t transfer;
     int32_t microbatch;
@@ -78,7 +84,19 @@ typedef struct smp_memory_input {
     int optimizer_states; /* 2 for AdamW; 0 when not training */
 } smp_memory_input;
 
+/* Everything that lives for ever stands first, in an order that does not depend on the program: with
+ * other things equal, weights and loss slots have the same offsets under every program. A program
+ * without backward actions is fine (stash and borders then die at the forward); a loss that other
+ * stages read has its loss slot for a border. SMP_ERR_INPUT if the program lacks an action that the
+ * flow needs. */
 smp_status smp_memory_plan(const smp_memory_input *input, smp_memory_rank **out);
-void smp_memory_destroy(smp_memory_rank *memory);
+void smp_memory_destroy(smp_memory_rank *memory); /* accepts NULL */
+
+/* The same for a rank of a plan. program: NULL for the plan's own; layout: [chunks] of the rank's
+ * stages. */
+smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
+                                int rank, const smp_program *program,
+                                const smp_layout *const *layout, int optimizer_states,
+                                smp_memory_rank **out);
 
 #endif

@@ -8,6 +8,7 @@
 typedef struct smp_planner_result {
     smp_plan *plan;
     smp_search_result search; /* for --explain and the table */
+    char cost_source[64];     /* smp_costs.source */
 } smp_planner_result;
 
 /* request: see partition/search.h. model_path: what to write in the plan. The plan has been

@@ -80,6 +80,8 @@ static inline void philox_group(uint64_t key, uint64_t counter_high, uint64_t g,
     }
 }
 
+/* Every x[i] is loaded and multiplied, by 0 if it is dropped: a load under a condition is what gcc
+ * 12 vectorises wrongly for AVX2 here (the second half of a row gets the mask of the first). */
 SMP_VECTOR static void drop(float *restrict y, const float *restrict x, mask m, int64_t n)
 {
     uint32_t word[WORDS][SMP_LANES];
@@ -90,12 +92,12 @@ SMP_VECTOR static void drop(float *restrict y, const float *restrict x, mask m, 
             for (int w = 0; w < WORDS; w++)
                 for (int l = 0; l < SMP_LANES; l++) {
                     int64_t i = begin + w * SMP_LANES + l;
-                    y[i] = word[w][l] >> 8 < m.threshold ? 0 : x[i] * m.scale;
+                    y[i] = x[i] * (word[w][l] >> 8 < m.threshold ? 0 : m.scale);
                 }
         else
             for (int i = 0; i < width; i++) {
                 uint32_t bits = word[i / SMP_LANES][i % SMP_LANES] >> 8;
-                y[begin + i] = bits < m.threshold ? 0 : x[begin + i] * m.scale;
+                y[begin + i] = x[begin + i] * (bits < m.threshold ? 0 : m.scale);
             }
     }
 }

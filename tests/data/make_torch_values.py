@@ -76,7 +76,8 @@ def packed(x, n, causal):
 
 
 def cross_entropy(logits, targets):
-    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1), ignore_index=-1)
+    rows = logits.reshape(-1, logits.shape[-1])
+    return F.cross_entropy(rows, targets.reshape(-1), ignore_index=-1)
 
 
 def patches(image, patch):
@@ -96,8 +97,8 @@ def main():
          [rand(3, 6)])
     case("layernorm", 2, "layernorm", lambda x, w, b: F.layer_norm(x, (19,), w, b),
          [rand(2, 3, 19)], [rand(19), rand(19)])
-    case("layernorm_eps", 2, "layernorm, eps: 0.1", lambda x, w, b: F.layer_norm(x, (4,), w, b, 0.1),
-         [rand(2, 4)], [rand(4), rand(4)])
+    case("layernorm_eps", 2, "layernorm, eps: 0.1",
+         lambda x, w, b: F.layer_norm(x, (4,), w, b, 0.1), [rand(2, 4)], [rand(4), rand(4)])
     case("gelu_tanh", 2, "gelu", lambda x: F.gelu(x, approximate="tanh"), [rand(2, 21, scale=2)])
     case("gelu_erf", 2, "gelu, approximate: none", F.gelu, [rand(2, 21, scale=2)])
     case("relu", 2, "relu", F.relu, [rand(2, 9)])

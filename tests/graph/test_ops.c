@@ -276,12 +276,87 @@ static void test_ops_accumulate_weight_gradients(void **state)
     }
 }
 
+static bool same_bits(const buffer *a, const float *b)
+{
+    return a->bytes == 0 || memcmp(a->data, b, a->bytes) == 0;
+}
+
+/* Whether backward gives other results once the values in `b`, which `needs` asks for, are NaN. */
+static bool is_used(op_run *run, buffer *b, bool by_input_grad)
+{
+    bool used = false;
+    const buffer *results = by_input_grad ? run->din : run->dparam;
+    int n_results = by_input_grad ? run->op->n_in : run->op->n_param;
+    float *saved = malloc(b->bytes);
+    float *before[SMP_OP_MAX_IN] = {0};
+    assert_non_null(saved);
+    memcpy(saved, b->data, b->bytes);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < run->op->n_param; i++)
+            memset(run->dparam[i].data, 0, run->dparam[i].bytes);
+        if (by_input_grad)
+            op_run_backward_input(run, ~0u);
+        else
+            op_run_backward_weight(run);
+        for (int i = 0; pass == 0 && i < n_results; i++) {
+            before[i] = malloc(results[i].bytes + 1);
+            assert_non_null(before[i]);
+            memcpy(before[i], results[i].data, results[i].bytes);
+        }
+        if (pass == 0)
+            buffer_poison(b);
+    }
+    for (int i = 0; i < n_results; i++) {
+        used |= !same_bits(&results[i], before[i]);
+        free(before[i]);
+    }
+    memcpy(b->data, saved, b->bytes);
+    free(saved);
+    return used;
+}
+
+/* What `needs` asks to keep for backward costs memory: each float value of it must matter. */
+static void test_ops_need_nothing_in_vain(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < sizeof OP_CASES / sizeof *OP_CASES; k++)
+        for (int round = 0; round < 8; round++) {
+            model_text m;
+            uint64_t rng;
+            op_run run;
+            op_case_model(&OP_CASES[k], round, &m, &rng);
+            m.magnitude = 2;
+            op_run_open(&run, m.yaml, "op", m.batch, 0);
+            fill(&run, &m, &rng);
+            assert_int_equal(op_run_forward(&run), SMP_OK);
+            bool used = true;
+            for (int i = 0; i < run.op->n_in; i++) {
+                bool is_float = op_run_in_is_float(&run, i);
+                if (is_float && run.needs.input_grad_in >> i & 1)
+                    used &= is_used(&run, &run.in[i], true);
+                if (is_float && run.needs.weight_grad_in >> i & 1)
+                    used &= is_used(&run, &run.in[i], false);
+            }
+            if (run.needs.input_grad_out)
+                used &= is_used(&run, &run.out, true);
+            if (run.needs.input_grad_aux)
+                used &= is_used(&run, &run.aux, true);
+            if (run.needs.weight_grad_aux)
+                used &= is_used(&run, &run.aux, false);
+            if (!used && run.in[0].bytes > 64) /* a small relu may have no positive output */
+                fail_msg("%s, round %d: backward does not read all it needs", OP_CASES[k].kind,
+                         round);
+            op_run_close(&run);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ops_have_a_case_each),
         cmocka_unit_test(test_ops_match_reference_and_differences),
         cmocka_unit_test(test_ops_accumulate_weight_gradients),
+        cmocka_unit_test(test_ops_need_nothing_in_vain),
     };
     smp_math_init();
     return cmocka_run_group_tests(tests, NULL, NULL);

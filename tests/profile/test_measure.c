@@ -201,8 +201,8 @@ static void test_measure_takes_medians_of_distinct_ops(void **state)
                          (input ? true_us(op, SMP_PROBE_BACKWARD_INPUT) : 0) - added) < 1e-9);
         assert_true(p->op[i].backward_weight_us ==
                     (weights ? true_us(op, SMP_PROBE_BACKWARD_WEIGHT) : 0));
-        assert_true(p->op[i].backward_us ==
-                    p->op[i].backward_input_us + p->op[i].backward_weight_us);
+        assert_true(fabs(p->op[i].backward_us - p->op[i].backward_input_us -
+                         p->op[i].backward_weight_us) < 1e-9);
         assert_string_equal(p->name[i], graph->op[i].name);
         assert_int_equal(p->op[i].output_bytes, i == 7 ? 4 : 4 * 8 * BATCH);
     }

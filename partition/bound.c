@@ -1,0 +1,79 @@
+/* What no pipeline on these ranks can beat. Each bound holds for the compute of the slowest rank,
+ * and transfers only add to it:
+ *  - the total work, shared out in proportion to speed;
+ *  - the largest unit on the fastest rank that may hold it, and what pins force on one rank;
+ *  - pigeonhole: of the m * p + 1 largest units, some rank holds m + 1. O(n log n). */
+#include <math.h>
+#include <stdlib.h>
+
+#include "partition/evaluate.h"
+
+static int compare_falling(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x < y) - (x > y);
+}
+
+static double bound_by_pigeonhole(const smp_problem *problem, const smp__units *units,
+                                  double fastest, double *sorted)
+{
+    double bound = 0.0;
+    for (int32_t u = 0; u < units->n; u++)
+        sorted[u] = units->compute_us[u];
+    qsort(sorted, (size_t)units->n, sizeof *sorted, compare_falling);
+    for (int64_t m = 0; m * problem->pipeline < units->n; m++) {
+        double sum = 0.0; /* the m + 1 smallest of the m * p + 1 largest */
+        for (int64_t i = m * problem->pipeline; i >= m * problem->pipeline - m; i--)
+            sum += sorted[i];
+        bound = fmax(bound, sum * fastest);
+        if (m >= 64) /* deeper ones are close to the fair share */
+            break;
+    }
+    return bound;
+}
+
+double smp__lower_bound(const smp_problem *problem, const smp__units *units, smp_arena *scratch)
+{
+    double *slowdown = SMP_ARENA_NEW(scratch, double, (size_t)problem->n_stage);
+    double *forced = SMP_ARENA_NEW(scratch, double, (size_t)problem->pipeline);
+    double *sorted = SMP_ARENA_NEW(scratch, double, (size_t)units->n);
+    if (!slowdown || !forced || !sorted)
+        return 0.0;
+    double fastest = INFINITY, speed = 0.0, total = 0.0, bound = 0.0;
+    for (int r = 0; r < problem->pipeline; r++) {
+        double slow = smp_device_slowdown(problem->cluster, problem->device[r]);
+        speed += 1.0 / slow;
+        fastest = fmin(fastest, slow);
+    }
+    for (int s = 0; s < problem->n_stage; s++)
+        slowdown[s] =
+            smp_device_slowdown(problem->cluster, problem->device[problem->stage_rank[s]]);
+    for (int32_t u = 0; u < units->n; u++) {
+        total += units->compute_us[u];
+        double here = fastest;
+        if (units->has_pin) {
+            here = INFINITY;
+            for (int32_t s = units->lo[u]; s <= units->hi[u]; s++)
+                here = fmin(here, slowdown[s]);
+            if (units->lo[u] == units->hi[u])
+                forced[problem->stage_rank[units->lo[u]]] += units->compute_us[u] * here;
+        }
+        bound = fmax(bound, units->compute_us[u] * here);
+    }
+    for (int r = 0; r < problem->pipeline; r++)
+        bound = fmax(bound, forced[r]);
+    bound = fmax(bound, total / speed);
+    return fmax(bound, bound_by_pigeonhole(problem, units, fastest, sorted));
+}
+
+double smp_partition_lower_bound(const smp_problem *problem)
+{
+    double bound = 0.0;
+    smp__units *units = NULL;
+    smp_arena *scratch = smp_arena_create();
+    if (scratch && smp__units_build(problem, &units) == SMP_OK)
+        bound = smp__lower_bound(problem, units, scratch);
+    smp__units_destroy(units);
+    smp_arena_destroy(scratch);
+    return bound;
+}

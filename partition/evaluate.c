@@ -1,0 +1,247 @@
+/* What an assignment costs, counted op by op and tensor by tensor exactly as problem.h states it.
+ * Linear in the graph. Every solver's result passes through here, so none can be wrong about it. */
+#include "partition/evaluate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+smp_status smp__evaluator_init(smp__evaluator *evaluator, const smp_problem *problem,
+                               smp_arena *arena)
+{
+    size_t n_stage = (size_t)problem->n_stage;
+    evaluator->problem = problem;
+    evaluator->slowdown = SMP_ARENA_NEW(arena, double, n_stage);
+    evaluator->seen = SMP_ARENA_NEW(arena, int32_t, n_stage);
+    evaluator->rank_us = SMP_ARENA_NEW(arena, double, (size_t)problem->pipeline);
+    evaluator->load = SMP_ARENA_NEW(arena, smp_stage_load, n_stage);
+    if (!evaluator->slowdown || !evaluator->seen || !evaluator->rank_us || !evaluator->load)
+        return SMP_ERR_NO_MEMORY;
+    for (int s = 0; s < problem->n_stage; s++)
+        evaluator->slowdown[s] =
+            smp_device_slowdown(problem->cluster, problem->device[problem->stage_rank[s]]);
+    return SMP_OK;
+}
+
+/* Until memory is added up, memory_bytes holds the largest workspace. */
+static void count_ops(smp__evaluator *evaluator, const int32_t *stage)
+{
+    const smp_problem *problem = evaluator->problem;
+    const smp_graph *graph = problem->graph;
+    for (int32_t op = 0; op < graph->n_op; op++) {
+        const smp_op_cost *cost = &problem->costs->op[op];
+        smp_stage_load *load = &evaluator->load[stage[op]];
+        load->forward_us += cost->forward_us;
+        load->backward_us += cost->backward_us;
+        load->stash_bytes = smp__add_bytes(load->stash_bytes, cost->stash_bytes);
+        if (graph->op[op].n_param == 0)
+            load->weight_bytes = smp__add_bytes(load->weight_bytes, cost->weight_bytes);
+        if (cost->workspace_bytes > load->memory_bytes)
+            load->memory_bytes = cost->workspace_bytes;
+        load->n_op++;
+    }
+}
+
+static void count_weights(smp__evaluator *evaluator, const int32_t *stage)
+{
+    const smp_graph *graph = evaluator->problem->graph;
+    for (int32_t p = 0; p < graph->n_param; p++) {
+        const smp_param *param = &graph->param[p];
+        for (int32_t u = param->use_begin; u < param->use_end; u++) {
+            int32_t s = stage[graph->use[u].op];
+            if (evaluator->seen[s] == p + 1)
+                continue;
+            evaluator->seen[s] = p + 1;
+            evaluator->load[s].weight_bytes =
+                smp__add_bytes(evaluator->load[s].weight_bytes, param->elements * 4);
+        }
+    }
+}
+
+/* One tensor: charged to each stage that receives it, and to the one that sends it by the slowest
+ * of the links it goes over. */
+static void count_transfer(smp__evaluator *evaluator, const int32_t *stage, int32_t op)
+{
+    const smp_problem *problem = evaluator->problem;
+    const smp_graph *graph = problem->graph;
+    int32_t tensor = graph->op[op].out;
+    int32_t from = stage[op];
+    double sent_us = -1.0;
+    int64_t bytes = problem->costs->op[op].output_bytes;
+    int ways = graph->training && graph->tensor[tensor].needs_grad ? 2 : 1;
+    for (int64_t c = graph->consumer_begin[tensor]; c < graph->consumer_begin[tensor + 1]; c++) {
+        int32_t to = stage[graph->consumer[c].op];
+        if (to == from || evaluator->seen[to] == op + 1)
+            continue;
+        evaluator->seen[to] = op + 1;
+        smp__link link =
+            smp__link_between(problem, problem->stage_rank[from], problem->stage_rank[to]);
+        if (link == SMP__LINK_SAME)
+            continue;
+        double us = ways * smp_link_us(smp__link_spec(problem, link), bytes);
+        evaluator->load[to].transfer_us += us;
+        evaluator->load[to].in_bytes = smp__add_bytes(evaluator->load[to].in_bytes, bytes);
+        if (us > sent_us)
+            sent_us = us;
+    }
+    if (sent_us >= 0.0) {
+        evaluator->load[from].transfer_us += sent_us;
+        evaluator->load[from].out_bytes = smp__add_bytes(evaluator->load[from].out_bytes, bytes);
+    }
+}
+
+static int64_t memory_of(const smp_problem *problem, int s, const smp_stage_load *load,
+                         int64_t workspace)
+{
+    double bytes = problem->state_factor * (double)load->weight_bytes +
+                   problem->live[s] * (double)load->stash_bytes + (double)workspace;
+    return bytes < 0x1p62 ? (int64_t)ceil(bytes) : INT64_MAX;
+}
+
+smp__score smp__evaluate(smp__evaluator *evaluator, const int32_t *stage)
+{
+    const smp_problem *problem = evaluator->problem;
+    smp__score score = {0};
+    size_t n_stage = (size_t)problem->n_stage;
+    memset(evaluator->load, 0, n_stage * sizeof *evaluator->load);
+    memset(evaluator->rank_us, 0, (size_t)problem->pipeline * sizeof *evaluator->rank_us);
+    count_ops(evaluator, stage);
+    memset(evaluator->seen, 0, n_stage * sizeof *evaluator->seen);
+    count_weights(evaluator, stage);
+    memset(evaluator->seen, 0, n_stage * sizeof *evaluator->seen);
+    for (int32_t op = 0; op < problem->graph->n_op; op++)
+        count_transfer(evaluator, stage, op);
+    for (int s = 0; s < problem->n_stage; s++) {
+        smp_stage_load *load = &evaluator->load[s];
+        load->forward_us *= evaluator->slowdown[s];
+        load->backward_us *= evaluator->slowdown[s];
+        double compute_us = load->forward_us + load->backward_us;
+        load->load_us = problem->cluster->overlap ? fmax(compute_us, load->transfer_us)
+                                                  : compute_us + load->transfer_us;
+        load->memory_bytes = memory_of(problem, s, load, load->memory_bytes);
+        int64_t limit = problem->memory_limit[s] > 0 ? problem->memory_limit[s] : 1;
+        if (load->memory_bytes > problem->memory_limit[s])
+            score.excess = fmax(score.excess, (double)load->memory_bytes / (double)limit - 1.0);
+        evaluator->rank_us[problem->stage_rank[s]] += load->load_us;
+        score.total_us += load->load_us;
+    }
+    for (int r = 0; r < problem->pipeline; r++)
+        score.bottleneck_us = fmax(score.bottleneck_us, evaluator->rank_us[r]);
+    return score;
+}
+
+static smp_status check_order(const smp_problem *problem, const int32_t *stage)
+{
+    const smp_graph *graph = problem->graph;
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        const smp_op *op = &graph->op[i];
+        if (stage[i] < 0 || stage[i] >= problem->n_stage)
+            return smp_fail(SMP_ERR_INPUT, "op '%s': stage: got %d, expected 0 to %d", op->name,
+                            stage[i], problem->n_stage - 1);
+        if (op->pin >= 0 && op->pin != stage[i])
+            return smp_fail(SMP_ERR_INPUT, "op '%s': got stage %d, but it is pinned to stage %d",
+                            op->name, stage[i], op->pin);
+        for (int32_t slot = 0; slot < op->n_in; slot++) {
+            int32_t from = graph->tensor[op->in[slot]].producer;
+            if (from >= 0 && stage[from] > stage[i])
+                return smp_fail(SMP_ERR_INPUT,
+                                "op '%s' lies in stage %d, but reads op '%s' of the later stage %d",
+                                op->name, stage[i], graph->op[from].name, stage[from]);
+        }
+    }
+    return SMP_OK;
+}
+
+static smp_status check_together(const smp_problem *problem, const int32_t *stage, int32_t *first)
+{
+    const smp_graph *graph = problem->graph;
+    for (int32_t g = 0; g < graph->n_group; g++)
+        first[g] = -1;
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        int32_t g = graph->op[i].group;
+        if (g < 0)
+            continue;
+        if (first[g] < 0)
+            first[g] = i;
+        if (stage[first[g]] != stage[i])
+            return smp_fail(SMP_ERR_INPUT,
+                            "group '%s' lies in stage %d (op '%s') and stage %d (op '%s'), "
+                            "expected one stage",
+                            graph->group[g], stage[first[g]], graph->op[first[g]].name, stage[i],
+                            graph->op[i].name);
+    }
+    for (int32_t p = 0; problem->tie_together && p < graph->n_param; p++) {
+        const smp_param *param = &graph->param[p];
+        for (int32_t u = param->use_begin + 1; u < param->use_end; u++) {
+            int32_t a = graph->use[param->use_begin].op, b = graph->use[u].op;
+            if (stage[a] != stage[b])
+                return smp_fail(SMP_ERR_INPUT,
+                                "tied weight '%s' lies in stage %d (op '%s') and stage %d (op "
+                                "'%s'), expected one stage",
+                                param->name, stage[a], graph->op[a].name, stage[b],
+                                graph->op[b].name);
+        }
+    }
+    return SMP_OK;
+}
+
+static smp_status check_legal(const smp_problem *problem, const int32_t *stage, smp_arena *scratch)
+{
+    SMP_TRY(check_order(problem, stage));
+    int32_t *first = SMP_ARENA_NEW(scratch, int32_t, (size_t)problem->graph->n_group);
+    bool *used = SMP_ARENA_NEW(scratch, bool, (size_t)problem->n_stage);
+    if (!first || !used)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < problem->graph->n_op; i++)
+        used[stage[i]] = true;
+    for (int s = 0; s < problem->n_stage; s++) {
+        if (!used[s])
+            return smp_fail(SMP_ERR_INPUT, "stage %d of %d holds no op", s, problem->n_stage);
+    }
+    return check_together(problem, stage, first);
+}
+
+void smp_partition_destroy(smp_partition *partition)
+{
+    if (!partition)
+        return;
+    free(partition->stage);
+    free(partition->load);
+    free(partition);
+}
+
+smp_status smp_partition_evaluate(const smp_problem *problem, const int32_t *stage,
+                                  smp_partition **out)
+{
+    size_t n_op = (size_t)problem->graph->n_op, n_stage = (size_t)problem->n_stage;
+    smp_partition *partition = NULL;
+    smp__evaluator evaluator;
+    smp_arena *scratch = smp_arena_create();
+    smp_status status = scratch ? check_legal(problem, stage, scratch) : SMP_ERR_NO_MEMORY;
+    if (status == SMP_OK)
+        status = smp__evaluator_init(&evaluator, problem, scratch);
+    if (status != SMP_OK)
+        goto done;
+    partition = calloc(1, sizeof *partition);
+    if (partition) {
+        partition->stage = calloc(n_op + 1, sizeof *partition->stage);
+        partition->load = calloc(n_stage, sizeof *partition->load);
+    }
+    if (!partition || !partition->stage || !partition->load) {
+        status = smp_fail_memory(n_op * sizeof *partition->stage);
+        goto done;
+    }
+    smp__score score = smp__evaluate(&evaluator, stage);
+    partition->n_stage = problem->n_stage;
+    memcpy(partition->stage, stage, n_op * sizeof *stage);
+    memcpy(partition->load, evaluator.load, n_stage * sizeof *partition->load);
+    partition->bottleneck_us = score.bottleneck_us;
+    partition->fits = score.excess == 0.0;
+    partition->solver = "";
+    *out = partition;
+done:
+    smp_arena_destroy(scratch);
+    if (status != SMP_OK)
+        smp_partition_destroy(partition);
+    return status;
+}

@@ -1,0 +1,31 @@
+/* Loads of stages without the checks and allocations of smp_partition_evaluate: what the solvers
+ * compare candidates with. */
+#ifndef SMP_PARTITION_EVALUATE_H
+#define SMP_PARTITION_EVALUATE_H
+
+#include "partition/contract.h"
+
+typedef struct smp__evaluator {
+    const smp_problem *problem;
+    double *slowdown;     /* [n_stage] */
+    int32_t *seen;        /* [n_stage] mark of the last tensor or weight counted there */
+    double *rank_us;      /* [pipeline] */
+    smp_stage_load *load; /* [n_stage] of the last call */
+} smp__evaluator;
+
+smp_status smp__evaluator_init(smp__evaluator *evaluator, const smp_problem *problem,
+                               smp_arena *arena);
+
+typedef struct smp__score {
+    double bottleneck_us; /* slowest rank */
+    double total_us;      /* sum of all stage loads: what fills and drains the pipeline */
+    double excess;        /* largest memory_bytes / memory_limit - 1; 0 where all fits */
+} smp__score;
+
+/* stage: [n_op], every entry in 0..n_stage-1. O(n_op + uses of tensors and weights + n_stage). */
+smp__score smp__evaluate(smp__evaluator *evaluator, const int32_t *stage);
+
+/* The lower bound for a problem whose units are known. O(n log n). */
+double smp__lower_bound(const smp_problem *problem, const smp__units *units, smp_arena *scratch);
+
+#endif

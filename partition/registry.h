@@ -1,0 +1,10 @@
+/* The registered partitioners. */
+#ifndef SMP_PARTITION_REGISTRY_H
+#define SMP_PARTITION_REGISTRY_H
+
+#include "partition/partitioner.h"
+
+extern const smp_partitioner smp__partitioner_linear;
+extern const smp_partitioner smp__partitioner_metis;
+
+#endif

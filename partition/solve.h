@@ -1,0 +1,23 @@
+/* The two ways to treat tied weights, solved once and chosen between per number of micro-batches. */
+#ifndef SMP_PARTITION_SOLVE_H
+#define SMP_PARTITION_SOLVE_H
+
+#include "partition/contract.h"
+#include "partition/partitioner.h"
+
+enum { SMP__LARGE_GRAPH = 4000 }; /* ops; above, a gap of SMP__LARGE_GAP is close enough */
+#define SMP__LARGE_GAP 2e-3
+
+typedef struct smp__variants {
+    smp_partition *together; /* ties kept together, or no ties; NULL: no pipeline has them so */
+    smp_partition *split;    /* NULL: not tried, or as above */
+} smp__variants;
+
+smp_status smp__variants_solve(const smp_problem *problem, const char *name, smp__variants *out);
+void smp__variants_destroy(smp__variants *variants); /* frees the contents */
+
+/* The better one; a split tie is charged its exchange. Borrowed. */
+smp_status smp__variants_choose(const smp_problem *problem, const smp__variants *variants,
+                                int microbatches, const smp_partition **out);
+
+#endif

@@ -1,0 +1,346 @@
+/* The optimal split of a line. The dynamic program (partition/sweep.c) is exact over all borders,
+ * and cheap over few, so it runs twice: near a balanced split, for a bound; then over all borders
+ * that could be part of something better. Border k can be only where the stages before it can hold
+ * what lies before it, each within the bound, and likewise behind; with a bound of (1 + e) times the
+ * optimum that leaves windows of about e * n positions. */
+#include "partition/split.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    FIRST_HALF_WIDTH = 24, /* windows of the first pass, to either side */
+    WIDER_HALF_WIDTH = 96,
+    MAX_RECENTRE = 8, /* times a window moves after the best borders */
+    MAX_TIGHTEN = 4,
+    BISECTIONS = 60
+};
+
+typedef struct windows {
+    int32_t *lo, *hi; /* [n_stage + 1] */
+} windows;
+
+static void copy_windows(const smp__line *line, windows *out)
+{
+    size_t bytes = ((size_t)line->n_stage + 1) * sizeof *out->lo;
+    memcpy(out->lo, line->border_lo, bytes);
+    memcpy(out->hi, line->border_hi, bytes);
+}
+
+/* Narrows windows to half_width around borders; borders lie inside the pin windows. */
+static void near_borders(const smp__line *line, const int32_t *border, int32_t half_width,
+                         windows *out)
+{
+    for (int k = 0; k <= line->n_stage; k++) {
+        if (border[k] - half_width > out->lo[k])
+            out->lo[k] = border[k] - half_width;
+        if (border[k] + half_width < out->hi[k])
+            out->hi[k] = border[k] + half_width;
+    }
+}
+
+/* Borders that share out the compute by speed, as far as pins allow. */
+static void balanced_borders(const smp__line *line, int32_t *border)
+{
+    double speed = 0.0, before = 0.0, total = line->before_us[line->n];
+    for (int k = 0; k < line->n_stage; k++)
+        speed += 1.0 / line->slowdown[k];
+    border[0] = 0;
+    for (int k = 1; k <= line->n_stage; k++) {
+        before += 1.0 / line->slowdown[k - 1];
+        double target = total > 0.0 ? total * before / speed : 0.0;
+        int32_t lo = 0, hi = line->n;
+        while (lo < hi) {
+            int32_t mid = lo + (hi - lo) / 2;
+            if (line->before_us[mid] < target)
+                lo = mid + 1;
+            else
+                hi = mid;
+        }
+        if (total <= 0.0)
+            lo = (int32_t)((int64_t)line->n * k / line->n_stage);
+        int32_t least = border[k - 1] + 1;
+        if (least < line->border_lo[k])
+            least = line->border_lo[k];
+        lo = lo < least ? least : lo;
+        border[k] = lo > line->border_hi[k] ? line->border_hi[k] : lo;
+    }
+}
+
+static double least_in(const double *values, int32_t lo, int32_t hi)
+{
+    double least = INFINITY;
+    for (int32_t i = lo; i <= hi; i++)
+        least = fmin(least, values[i]);
+    return least;
+}
+
+/* First position whose compute before it is at least `us`. */
+static int32_t first_at_least(const smp__line *line, double us)
+{
+    int32_t lo = 0, hi = line->n + 1;
+    while (lo < hi) {
+        int32_t mid = lo + (hi - lo) / 2;
+        if (line->before_us[mid] < us)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+/* Device-0 compute that stage k can hold within the bound, whatever borders the windows give it. */
+static double stage_capacity(const smp__line *line, const windows *w, int k, double bound)
+{
+    double least_us = 0.0;
+    if (!line->problem->cluster->overlap) {
+        if (k > 0)
+            least_us += least_in(line->head_us[line->in_link[k]], w->lo[k], w->hi[k]);
+        if (k + 1 < line->n_stage)
+            least_us += least_in(line->tail_us[line->out_link[k]], w->lo[k + 1], w->hi[k + 1]);
+    }
+    return (bound - least_us) / line->slowdown[k];
+}
+
+/* Removes borders that no split with all loads within the bound can have. False: none is left. */
+static bool tighten(const smp__line *line, double bound, windows *w, double *capacity)
+{
+    int K = line->n_stage;
+    double total = line->before_us[line->n];
+    double slack = total * 1e-12;
+    for (int round = 0; round < MAX_TIGHTEN; round++) {
+        bool changed = false;
+        for (int k = 0; k < K; k++) {
+            capacity[k] = stage_capacity(line, w, k, bound);
+            if (capacity[k] < -slack)
+                return false;
+        }
+        double before = 0.0, behind = 0.0;
+        for (int k = 1; k < K; k++) {
+            before += capacity[k - 1];
+            int32_t hi = first_at_least(line, before + slack);
+            hi = hi > line->n ? line->n : hi;
+            if (line->before_us[hi] > before + slack)
+                hi--;
+            if (hi < w->hi[k]) {
+                w->hi[k] = hi;
+                changed = true;
+            }
+        }
+        for (int k = K - 1; k > 0; k--) {
+            behind += capacity[k];
+            int32_t lo = first_at_least(line, total - behind - slack);
+            if (lo > w->lo[k]) {
+                w->lo[k] = lo;
+                changed = true;
+            }
+        }
+        for (int k = 1; k <= K; k++)
+            w->lo[k] = w->lo[k] <= w->lo[k - 1] ? w->lo[k - 1] + 1 : w->lo[k];
+        for (int k = K - 1; k >= 0; k--)
+            w->hi[k] = w->hi[k] >= w->hi[k + 1] ? w->hi[k + 1] - 1 : w->hi[k];
+        for (int k = 0; k <= K; k++) {
+            if (w->lo[k] > w->hi[k])
+                return false;
+        }
+        if (!changed)
+            break;
+    }
+    return true;
+}
+
+static int64_t count_pairs(const smp__line *line, const windows *w)
+{
+    int64_t pairs = 0;
+    for (int k = 0; k < line->n_stage; k++)
+        pairs += (int64_t)(w->hi[k] - w->lo[k] + 1) * (w->hi[k + 1] - w->lo[k + 1] + 1);
+    return pairs;
+}
+
+/* State of one smp__split_solve. */
+typedef struct solver {
+    const smp__line *line;
+    windows w;
+    double *capacity;
+    smp__split trial;
+    double bound;     /* loads must be below */
+    bool have_border; /* split->border can be searched around */
+} solver;
+
+static void keep(solver *s, smp__split *split)
+{
+    size_t bytes = ((size_t)s->line->n_stage + 1) * sizeof *split->border;
+    memcpy(split->border, s->trial.border, bytes);
+    split->slowest_us = s->trial.slowest_us;
+    split->total_us = s->trial.total_us;
+    split->found = true;
+    s->bound = s->trial.slowest_us;
+    s->have_border = true;
+}
+
+/* Moves a window after the best borders until they stay. False if no better split can exist. */
+static smp_status search_near(solver *s, int32_t half_width, smp__split *split, bool *possible)
+{
+    *possible = true;
+    for (int round = 0; round < MAX_RECENTRE; round++) {
+        copy_windows(s->line, &s->w);
+        if (isfinite(s->bound) && !tighten(s->line, s->bound, &s->w, s->capacity)) {
+            *possible = false;
+            return SMP_OK;
+        }
+        near_borders(s->line, split->border, half_width, &s->w);
+        SMP_TRY(smp__split_sweep(s->line, s->w.lo, s->w.hi, SMP__GOAL_SLOWEST, s->bound,
+                                 &s->trial));
+        if (!s->trial.found)
+            return SMP_OK;
+        keep(s, split);
+    }
+    return SMP_OK;
+}
+
+static double slowest_of(const smp__line *line, const int32_t *border, double *total_us)
+{
+    double slowest = 0.0;
+    *total_us = 0.0;
+    for (int k = 0; k < line->n_stage; k++) {
+        smp__interval interval = {0};
+        for (int32_t j = border[k]; j < border[k + 1]; j++)
+            smp__interval_push_right(line, k, &interval, border[k], j);
+        double load_us = smp__interval_load_us(
+            line, &interval, smp__interval_compute_us(line, k, border[k], border[k + 1]));
+        slowest = fmax(slowest, load_us);
+        *total_us += load_us;
+    }
+    return slowest;
+}
+
+/* A first split when none is known: near the balanced one, or the one that needs least memory.
+ * False: no split of this line fits the memory. */
+static smp_status find_first(solver *s, smp__split *split, bool *possible)
+{
+    balanced_borders(s->line, split->border);
+    SMP_TRY(search_near(s, FIRST_HALF_WIDTH, split, possible));
+    if (split->found || !*possible)
+        return SMP_OK;
+    double fill;
+    SMP_TRY(smp__split_memory(s->line, &s->trial, &fill));
+    *possible = fill <= 1.0;
+    if (!*possible)
+        return SMP_OK;
+    s->trial.slowest_us = slowest_of(s->line, s->trial.border, &s->trial.total_us);
+    if (s->trial.slowest_us < s->bound)
+        keep(s, split);
+    return SMP_OK;
+}
+
+smp_status smp__split_solve(const smp__line *line, double bound, int64_t max_pairs,
+                            smp__split *split)
+{
+    smp_status status = SMP_ERR_NO_MEMORY;
+    smp_arena *scratch = smp_arena_create();
+    if (!scratch)
+        return status;
+    size_t n = (size_t)line->n_stage + 1;
+    solver s = {.line = line,
+                .w = {SMP_ARENA_NEW(scratch, int32_t, n), SMP_ARENA_NEW(scratch, int32_t, n)},
+                .capacity = SMP_ARENA_NEW(scratch, double, n),
+                .bound = bound,
+                .have_border = split->found};
+    bool possible = line->feasible;
+    split->found = false;
+    if (!s.w.lo || !s.w.hi || !s.capacity || smp__split_init(&s.trial, line->n_stage, scratch))
+        goto done;
+    status = SMP_OK;
+    if (possible && !isfinite(bound))
+        status = find_first(&s, split, &possible);
+    for (int pass = 0; pass < 2 && status == SMP_OK && possible; pass++) {
+        copy_windows(line, &s.w);
+        possible = tighten(line, s.bound, &s.w, s.capacity);
+        if (!possible)
+            break;
+        int64_t pairs = count_pairs(line, &s.w);
+        if (pass == 0 && s.have_border && pairs > max_pairs / 16) {
+            status = search_near(&s, WIDER_HALF_WIDTH, split, &possible);
+        } else if (pairs <= max_pairs) {
+            status = smp__split_sweep(line, s.w.lo, s.w.hi, SMP__GOAL_SLOWEST, s.bound, &s.trial);
+            if (status == SMP_OK && s.trial.found)
+                keep(&s, split);
+            break;
+        } else if (s.have_border) {
+            int32_t half = (int32_t)sqrt((double)max_pairs / (4.0 * line->n_stage));
+            status = search_near(&s, half < 2 ? 2 : half, split, &possible);
+            break;
+        }
+    }
+done:
+    split->work += s.trial.work;
+    smp_arena_destroy(scratch);
+    return status;
+}
+
+smp_status smp__split_total(const smp__line *line, double bound, int64_t max_pairs,
+                            smp__split *split)
+{
+    smp_status status = SMP_ERR_NO_MEMORY;
+    smp_arena *scratch = smp_arena_create();
+    if (!scratch)
+        return status;
+    size_t n = (size_t)line->n_stage + 1;
+    windows w = {SMP_ARENA_NEW(scratch, int32_t, n), SMP_ARENA_NEW(scratch, int32_t, n)};
+    double *capacity = SMP_ARENA_NEW(scratch, double, n);
+    split->found = false;
+    if (!w.lo || !w.hi || !capacity)
+        goto done;
+    status = SMP_OK;
+    copy_windows(line, &w);
+    if (line->feasible && tighten(line, bound, &w, capacity) && count_pairs(line, &w) <= max_pairs)
+        status = smp__split_sweep(line, w.lo, w.hi, SMP__GOAL_TOTAL, bound, split);
+done:
+    smp_arena_destroy(scratch);
+    return status;
+}
+
+/* Extends every stage as far as `fill` times its limit allows. True: the line is used up. */
+static bool walk(const smp__line *line, double fill, int32_t *border)
+{
+    border[0] = 0;
+    for (int k = 0; k < line->n_stage; k++) {
+        double limit = fill * fmax((double)line->problem->memory_limit[k], 1.0);
+        smp__interval interval = {0};
+        int32_t j = border[k];
+        while (j < line->border_hi[k + 1]) {
+            smp__interval_push_right(line, k, &interval, border[k], j);
+            if (smp__interval_memory(line, k, &interval) > limit)
+                break;
+            j++;
+        }
+        if (j <= border[k] || j < line->border_lo[k + 1])
+            return false;
+        border[k + 1] = j;
+    }
+    return true;
+}
+
+smp_status smp__split_memory(const smp__line *line, smp__split *split, double *fill)
+{
+    split->found = line->feasible;
+    if (!split->found)
+        return SMP_OK;
+    double lo = 0.0, hi = 1.0;
+    while (!walk(line, hi, split->border)) {
+        lo = hi;
+        hi *= 4.0;
+        split->work += line->n;
+    }
+    for (int i = 0; i < BISECTIONS && hi - lo > 1e-9 * hi; i++) {
+        double mid = lo + (hi - lo) / 2;
+        if (walk(line, mid, split->border))
+            hi = mid;
+        else
+            lo = mid;
+        split->work += line->n;
+    }
+    walk(line, hi, split->border);
+    *fill = hi;
+    return SMP_OK;
+}

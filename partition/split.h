@@ -1,0 +1,44 @@
+/* Cutting a line into stages: the exact minimax split, and the split that needs least memory. */
+#ifndef SMP_PARTITION_SPLIT_H
+#define SMP_PARTITION_SPLIT_H
+
+#include "partition/line.h"
+
+typedef enum smp__goal {
+    SMP__GOAL_SLOWEST, /* least load of the slowest stage; ties: least sum of loads */
+    SMP__GOAL_TOTAL    /* least sum of loads, each at most the bound */
+} smp__goal;
+
+typedef struct smp__split {
+    int32_t *border; /* [n_stage + 1]: stage k holds positions border[k] .. border[k + 1] - 1 */
+    double slowest_us;
+    double total_us;
+    bool found;
+    int64_t work; /* intervals looked at so far, over all calls */
+} smp__split;
+
+smp_status smp__split_init(smp__split *split, int n_stage, smp_arena *arena);
+
+/* Dynamic program over borders with lo[k] <= border[k] <= hi[k] and the memory limits. SLOWEST looks
+ * for loads below `bound`, TOTAL for loads of at most `bound`. Sets *found; border and values only
+ * if something was found. O(sum over stages of pairs of borders times degree). */
+smp_status smp__split_sweep(const smp__line *line, const int32_t *lo, const int32_t *hi,
+                            smp__goal goal, double bound, smp__split *split);
+
+/* The best split of the line with all loads below `bound` (INFINITY: any). If split->found is set on
+ * entry, split->border holds a split to start from (its loads need not be below `bound`).
+ * *found afterwards: a better one was found. Exact (for the line's idea of links) while the pairs
+ * of borders that could beat the bound number at most max_pairs; beyond, only borders near the best
+ * known ones are tried. */
+smp_status smp__split_solve(const smp__line *line, double bound, int64_t max_pairs,
+                            smp__split *split);
+
+/* Among the splits with all loads at most `bound`: the least sum of loads. Same limits. */
+smp_status smp__split_total(const smp__line *line, double bound, int64_t max_pairs,
+                            smp__split *split);
+
+/* The split whose fullest stage is least full; *fill is its largest memory / limit. Exact: memory
+ * grows with the interval, so a greedy walk decides each level of a bisection. */
+smp_status smp__split_memory(const smp__line *line, smp__split *split, double *fill);
+
+#endif

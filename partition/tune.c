@@ -1,0 +1,316 @@
+/* The best pipeline over many orders. Any legal pipeline is the split of some order, and sorting any
+ * topological order by the stages of a pipeline gives an order that can be split into it again, so
+ * random orders sorted by the best pipeline so far never lose, and let every border move through a
+ * different series of downsets each time. That is local search with an exact inner step; METIS and
+ * the depth-first orders give it places to start from. */
+#include "partition/tune.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "graph/base/random.h"
+
+enum {
+    MAX_STALL = 96,           /* random orders in a row without success */
+    WORK_LIMIT = 12000000,    /* of improving, for graphs of up to WORK_UNITS units */
+    WORK_UNITS = 1000,
+    MAX_PAIRS = 24000000,     /* of borders, for one order */
+    MAX_TRIAL_PAIRS = 400000, /* for one random order */
+    ORDER_WORK = 8            /* making and preparing an order, per unit and net end */
+};
+
+bool smp__score_better(const smp__score *a, const smp__score *b)
+{
+    if (a->excess != b->excess)
+        return a->excess < b->excess;
+    double slack = 1e-12 * b->bottleneck_us;
+    if (fabs(a->bottleneck_us - b->bottleneck_us) > slack)
+        return a->bottleneck_us < b->bottleneck_us;
+    return a->total_us < b->total_us - 1e-12 * b->total_us;
+}
+
+static bool links_alike(const smp_problem *problem)
+{
+    if (problem->n_stage != problem->pipeline)
+        return false;
+    for (int s = 2; s < problem->pipeline; s++) {
+        for (int t = 0; t < s; t++) {
+            if (smp__link_between(problem, problem->stage_rank[t], problem->stage_rank[s]) !=
+                smp__link_between(problem, problem->stage_rank[0], problem->stage_rank[1]))
+                return false;
+        }
+    }
+    return true;
+}
+
+smp_status smp__tuner_init(smp__tuner *tuner, const smp_problem *problem)
+{
+    *tuner = (smp__tuner){.problem = problem, .arena = smp_arena_create()};
+    smp_status status = tuner->arena ? smp__units_build(problem, &tuner->units) : SMP_ERR_NO_MEMORY;
+    if (status != SMP_OK)
+        goto fail;
+    size_t n = (size_t)tuner->units->n;
+    status = smp__evaluator_init(&tuner->evaluator, problem, tuner->arena);
+    if (status == SMP_OK)
+        status = smp__split_init(&tuner->split, problem->n_stage, tuner->arena);
+    if (status != SMP_OK)
+        goto fail;
+    tuner->stage = SMP_ARENA_NEW(tuner->arena, int32_t, n);
+    tuner->trial = SMP_ARENA_NEW(tuner->arena, int32_t, n);
+    tuner->order = SMP_ARENA_NEW(tuner->arena, int32_t, n);
+    tuner->op_stage = SMP_ARENA_NEW(tuner->arena, int32_t, (size_t)problem->graph->n_op);
+    status = SMP_ERR_NO_MEMORY;
+    if (!tuner->stage || !tuner->trial || !tuner->order || !tuner->op_stage)
+        goto fail;
+    tuner->lower_bound_us = smp__lower_bound(problem, tuner->units, tuner->arena);
+    tuner->uniform = links_alike(problem);
+    return SMP_OK;
+fail:
+    smp__tuner_free(tuner);
+    return status;
+}
+
+void smp__tuner_free(smp__tuner *tuner)
+{
+    smp__units_destroy(tuner->units);
+    smp_arena_destroy(tuner->arena);
+    tuner->units = NULL;
+    tuner->arena = NULL;
+}
+
+bool smp__tuner_done(const smp__tuner *tuner)
+{
+    return tuner->have && tuner->best.excess == 0.0 &&
+           tuner->best.bottleneck_us <= tuner->lower_bound_us * (1.0 + 1e-9);
+}
+
+static void expand(const smp__tuner *tuner, const int32_t *unit_stage)
+{
+    for (int32_t op = 0; op < tuner->problem->graph->n_op; op++)
+        tuner->op_stage[op] = unit_stage[tuner->units->unit_of_op[op]];
+}
+
+/* Keeps tuner->trial if it is the best. slowest_us: as the line measures it. */
+static bool offer(smp__tuner *tuner, double slowest_us)
+{
+    expand(tuner, tuner->trial);
+    smp__score score = smp__evaluate(&tuner->evaluator, tuner->op_stage);
+    tuner->work += tuner->problem->graph->n_op;
+    if (tuner->have && !smp__score_better(&score, &tuner->best))
+        return false;
+    tuner->have = true;
+    tuner->best = score;
+    tuner->slowest_us = slowest_us;
+    memcpy(tuner->stage, tuner->trial, (size_t)tuner->units->n * sizeof *tuner->stage);
+    return true;
+}
+
+static void read_split(smp__tuner *tuner, const smp__line *line)
+{
+    for (int k = 0; k < line->n_stage; k++) {
+        for (int32_t i = tuner->split.border[k]; i < tuner->split.border[k + 1]; i++)
+            tuner->trial[line->unit[i]] = k;
+    }
+}
+
+/* Loads that can still beat the best; a little more, so that equals with a smaller total count.
+ * Where the line is not exact, every order deserves its own optimum. */
+static double bound_of(const smp__tuner *tuner)
+{
+    if (!tuner->have || !tuner->uniform || tuner->best.excess > 0.0)
+        return INFINITY;
+    return tuner->slowest_us * (1.0 + 1e-12);
+}
+
+/* tuner->order may be split at the borders of the best pipeline if `sorted`. */
+static smp_status split_order(smp__tuner *tuner, bool sorted, int64_t max_pairs, bool *feasible,
+                              bool *kept)
+{
+    smp__line *line = NULL;
+    const smp__units *units = tuner->units;
+    SMP_TRY(smp__line_build(tuner->problem, units, tuner->order, &line));
+    *feasible = line->feasible;
+    *kept = false;
+    tuner->split.found = sorted;
+    tuner->split.work = 0;
+    if (sorted) {
+        memset(tuner->split.border, 0, ((size_t)line->n_stage + 1) * sizeof(int32_t));
+        for (int32_t u = 0; u < units->n; u++)
+            tuner->split.border[tuner->stage[u] + 1]++;
+        for (int k = 0; k < line->n_stage; k++)
+            tuner->split.border[k + 1] += tuner->split.border[k];
+    }
+    smp_status status = smp__split_solve(line, bound_of(tuner), max_pairs, &tuner->split);
+    tuner->work += tuner->split.work + ORDER_WORK * (units->n + units->in_begin[units->n]);
+    if (status == SMP_OK && tuner->split.found) {
+        read_split(tuner, line);
+        *kept = offer(tuner, tuner->split.slowest_us);
+    }
+    smp__line_destroy(line);
+    return status;
+}
+
+smp_status smp__tuner_try(smp__tuner *tuner, const int32_t *order)
+{
+    const smp__units *units = tuner->units;
+    bool feasible, kept;
+    if (order != tuner->order)
+        memcpy(tuner->order, order, (size_t)units->n * sizeof *order);
+    if (units->has_pin)
+        SMP_TRY(smp__order_clamp(units, tuner->problem->n_stage, units->lo, units->hi,
+                                 tuner->order));
+    SMP_TRY(split_order(tuner, false, MAX_PAIRS, &feasible, &kept));
+    if (feasible)
+        return SMP_OK;
+    SMP_TRY(smp__order_clamp(units, tuner->problem->n_stage, units->anchor_lo, units->anchor_hi,
+                             tuner->order));
+    return split_order(tuner, false, MAX_PAIRS, &feasible, &kept);
+}
+
+/* A random order sorted by the best pipeline, or, one time in two, by its stages taken in pairs or
+ * not at all: then units of neighbouring stages mix. True: sorted by all stages. */
+static smp_status random_order(smp__tuner *tuner, uint64_t draw, bool *sorted)
+{
+    static const smp__order_kind kinds[] = {SMP__ORDER_FORWARD, SMP__ORDER_DEMAND,
+                                            SMP__ORDER_NARROW, SMP__ORDER_RANDOM};
+    const smp__units *units = tuner->units;
+    int n_stage = tuner->problem->n_stage;
+    uint64_t seed = smp_random_mix(tuner->problem->seed ^ smp_random_mix(draw));
+    SMP_TRY(smp__order_make(units, kinds[draw % 4], seed | 1, tuner->order));
+    int mix = (int)(draw / 4 % 6); /* 0-2: sorted; 3, 4: in pairs; 5: not at all */
+    *sorted = mix < 3;
+    if (mix == 5)
+        return units->has_pin ? smp__order_clamp(units, n_stage, units->lo, units->hi, tuner->order)
+                              : SMP_OK;
+    for (int32_t u = 0; u < units->n; u++)
+        tuner->trial[u] = *sorted ? tuner->stage[u] : (tuner->stage[u] + mix - 3) / 2;
+    return smp__order_by_stage(units, n_stage, tuner->trial, tuner->order);
+}
+
+smp_status smp__tuner_improve(smp__tuner *tuner)
+{
+    int64_t limit = WORK_LIMIT;
+    if (tuner->units->n > WORK_UNITS)
+        limit = (int64_t)WORK_LIMIT * WORK_UNITS / tuner->units->n;
+    if (!tuner->have || tuner->problem->n_stage == 1)
+        return SMP_OK;
+    limit += tuner->work;
+    int stall = 0;
+    for (uint64_t draw = 0; stall < MAX_STALL && tuner->work < limit; draw++) {
+        bool sorted, feasible, kept;
+        if (smp__tuner_done(tuner))
+            break;
+        SMP_TRY(random_order(tuner, draw, &sorted));
+        SMP_TRY(split_order(tuner, sorted, MAX_TRIAL_PAIRS, &feasible, &kept));
+        stall = kept ? 0 : stall + 1;
+    }
+    return SMP_OK;
+}
+
+/* The order that the best pipeline is a split of, prepared. */
+static smp_status line_of_best(smp__tuner *tuner, smp__line **line)
+{
+    SMP_TRY(smp__order_make(tuner->units, SMP__ORDER_FILE, 0, tuner->order));
+    SMP_TRY(smp__order_by_stage(tuner->units, tuner->problem->n_stage, tuner->stage,
+                                tuner->order));
+    return smp__line_build(tuner->problem, tuner->units, tuner->order, line);
+}
+
+static smp_status fewer_transfers(smp__tuner *tuner)
+{
+    smp__line *line = NULL;
+    SMP_TRY(line_of_best(tuner, &line));
+    tuner->split.work = 0;
+    tuner->split.found = false;
+    smp_status status = smp__split_total(line, tuner->slowest_us * (1.0 + 1e-12), MAX_TRIAL_PAIRS,
+                                         &tuner->split);
+    if (status == SMP_OK && tuner->split.found) {
+        read_split(tuner, line);
+        offer(tuner, tuner->slowest_us);
+    }
+    smp__line_destroy(line);
+    return status;
+}
+
+/* Moves one border of the best pipeline's line by `step`, keeps what is better. */
+static bool move_border(smp__tuner *tuner, const smp__line *line, int k, int32_t step)
+{
+    int32_t border = 0;
+    for (int32_t i = 0; i < line->n; i++)
+        border += tuner->stage[line->unit[i]] < k;
+    int32_t to = border + step;
+    if (to < line->border_lo[k] || to > line->border_hi[k])
+        return false;
+    memcpy(tuner->trial, tuner->stage, (size_t)line->n * sizeof *tuner->trial);
+    for (int32_t i = border; i < to; i++) {
+        if (tuner->stage[line->unit[i]] != k)
+            return false;
+        tuner->trial[line->unit[i]] = k - 1;
+    }
+    for (int32_t i = to; i < border; i++) {
+        if (tuner->stage[line->unit[i]] != k - 1)
+            return false;
+        tuner->trial[line->unit[i]] = k;
+    }
+    bool left_empty = step < 0 && (to == 0 || tuner->stage[line->unit[to - 1]] < k - 1);
+    bool right_empty = step > 0 && (to == line->n || tuner->stage[line->unit[to]] > k);
+    return !left_empty && !right_empty && offer(tuner, tuner->slowest_us);
+}
+
+/* Hill climbing over borders, steps halving, judged by the exact evaluation. */
+static smp_status better_borders(smp__tuner *tuner)
+{
+    smp__line *line = NULL;
+    SMP_TRY(line_of_best(tuner, &line));
+    int64_t limit = tuner->work + WORK_LIMIT / 8;
+    for (int32_t step = line->n / (4 * line->n_stage) + 1; step > 0; step /= 2) {
+        bool moved = true;
+        while (moved && tuner->work < limit && !smp__tuner_done(tuner)) {
+            moved = false;
+            for (int k = 1; k < line->n_stage; k++)
+                moved |= move_border(tuner, line, k, step) || move_border(tuner, line, k, -step);
+        }
+    }
+    smp__line_destroy(line);
+    return SMP_OK;
+}
+
+static smp_status least_memory(smp__tuner *tuner)
+{
+    for (int kind = SMP__ORDER_FILE; kind <= SMP__ORDER_NARROW; kind++) {
+        smp__line *line = NULL;
+        double fill;
+        SMP_TRY(smp__order_make(tuner->units, (smp__order_kind)kind, 0, tuner->order));
+        if (tuner->units->has_pin)
+            SMP_TRY(smp__order_clamp(tuner->units, tuner->problem->n_stage,
+                                     tuner->units->anchor_lo, tuner->units->anchor_hi,
+                                     tuner->order));
+        SMP_TRY(smp__line_build(tuner->problem, tuner->units, tuner->order, &line));
+        smp_status status = smp__split_memory(line, &tuner->split, &fill);
+        if (status == SMP_OK && tuner->split.found) {
+            read_split(tuner, line);
+            offer(tuner, INFINITY);
+        }
+        smp__line_destroy(line);
+        if (status != SMP_OK)
+            return status;
+    }
+    return SMP_OK;
+}
+
+smp_status smp__tuner_finish(smp__tuner *tuner, const char *solver, smp_partition **out)
+{
+    if (!tuner->have)
+        SMP_TRY(least_memory(tuner));
+    if (tuner->have && tuner->problem->n_stage > 1 && tuner->best.excess == 0.0) {
+        if (!tuner->uniform)
+            SMP_TRY(better_borders(tuner));
+        else
+            SMP_TRY(fewer_transfers(tuner));
+    }
+    expand(tuner, tuner->stage);
+    SMP_TRY(smp_partition_evaluate(tuner->problem, tuner->op_stage, out));
+    (*out)->solver = solver;
+    (*out)->lower_bound_us = fmin(tuner->lower_bound_us, (*out)->bottleneck_us);
+    return SMP_OK;
+}

@@ -1,0 +1,90 @@
+/* The interleaved schedule: one forward, one backward (PipeDream-Flush; Narayanan et al., ICML
+ * 2021), over virtual stages when a rank holds several chunks (Narayanan et al., SC 2021).
+ *
+ * A rank walks its (micro-batch, chunk) pairs in groups of `pipeline` micro-batches: the group
+ * through chunk 0, then through chunk 1, and so on; backwards the same with the chunks reversed. After
+ * the warm-up forwards, one forward and one backward alternate.
+ *
+ * If `pipeline` does not divide the micro-batches, the last group is filled up with micro-batches that
+ * do not exist, and their actions are left out. What remains waits for less than the full order does,
+ * so it cannot deadlock; a shorter last group that keeps the warm-up can (4 ranks, 3 chunks, 5
+ * micro-batches: the tail's forward and the gradients before it wait for each other). Linear. */
+#include <limits.h>
+
+#include "schedule/kinds.h"
+
+/* Pairs of all groups, the filled-up one included. */
+static int64_t filled_count(const smp_schedule_shape *shape)
+{
+    int64_t groups = ((int64_t)shape->microbatches + shape->pipeline - 1) / shape->pipeline;
+    return groups * shape->pipeline * shape->chunks;
+}
+
+/* Forwards before the first backward. The downstream ranks need p-1-r of them; with chunks, all
+ * groups before the last chunk's come first, and a gradient takes twice as long to come around. */
+static int64_t warmup_count(const smp_schedule_shape *shape, int rank)
+{
+    int64_t behind = shape->pipeline - 1 - rank;
+    int64_t warmup =
+        shape->chunks == 1 ? behind : (int64_t)(shape->chunks - 1) * shape->pipeline + 2 * behind;
+    int64_t filled = filled_count(shape);
+    return warmup < filled ? warmup : filled;
+}
+
+/* Appends pair number `index` of the walk, unless its micro-batch does not exist. */
+static smp_status push_pair(const smp_schedule_shape *shape, smp_action_kind kind, int64_t index,
+                            smp_program *program)
+{
+    int64_t group = (int64_t)shape->pipeline * shape->chunks;
+    int64_t mb = index / group * shape->pipeline + index % shape->pipeline;
+    int chunk = (int)(index % group / shape->pipeline);
+    if (mb >= shape->microbatches)
+        return SMP_OK;
+    if (kind == SMP_ACTION_B)
+        chunk = shape->chunks - 1 - chunk;
+    return smp_program_push(program, kind, (int)mb, chunk);
+}
+
+static smp_status order(const smp_schedule_shape *shape, int rank, smp_program *program)
+{
+    int64_t n = filled_count(shape);
+    int64_t warmup = shape->training ? warmup_count(shape, rank) : n;
+    for (int64_t i = 0; i < warmup; i++)
+        SMP_TRY(push_pair(shape, SMP_ACTION_F, i, program));
+    for (int64_t i = warmup; i < n; i++) {
+        SMP_TRY(push_pair(shape, SMP_ACTION_F, i, program));
+        SMP_TRY(push_pair(shape, SMP_ACTION_B, i - warmup, program));
+    }
+    for (int64_t i = n - warmup; shape->training && i < n; i++)
+        SMP_TRY(push_pair(shape, SMP_ACTION_B, i, program));
+    return SMP_OK;
+}
+
+/* Existing pairs among the first `count` of the walk. */
+static int64_t existing_count(const smp_schedule_shape *shape, int64_t count)
+{
+    int64_t p = shape->pipeline, tail = shape->microbatches % p;
+    int64_t full = (shape->microbatches - tail) * shape->chunks; /* pairs of the full groups */
+    if (count <= full)
+        return count;
+    int64_t in_run = (count - full) % p;
+    return full + (count - full) / p * tail + (in_run < tail ? in_run : tail);
+}
+
+/* The warm-up and one forward more. Pairs get sparser towards the end of the walk and a run of p
+ * begins with those that exist, so no later window of that length holds more. */
+static int live(const smp_schedule_shape *shape, int rank)
+{
+    if (!shape->training)
+        return 1;
+    int64_t window = warmup_count(shape, rank) + 1, filled = filled_count(shape);
+    int64_t pairs = existing_count(shape, window < filled ? window : filled);
+    return pairs < INT_MAX ? (int)pairs : INT_MAX;
+}
+
+const smp_schedule_kind smp__schedule_interleaved = {
+    .name = "interleaved",
+    .summary = "one forward, one backward; with chunks, over virtual stages",
+    .order = order,
+    .live = live,
+};

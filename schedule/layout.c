@@ -1,0 +1,360 @@
+/* Layout of a stage, forward half: a place for every value that an op makes, reads or keeps. The
+ * backward half is in layout_backward.c.
+ *
+ * A value that another stage reads, or that came from one, has a border buffer; one that the
+ * backward pass reads is stashed; the rest shares the work area by lifetime. O(ops + edges) and the
+ * packing. */
+#include "schedule/layout_build.h"
+
+#include <stdlib.h>
+
+#include "schedule/bytes.h"
+
+smp_status smp__work_add(smp__work *work, int64_t bytes, int64_t time, smp_ref *ref)
+{
+    size_t need = (size_t)work->n + 1;
+    SMP_TRY(smp_array_reserve(&work->bytes, &work->capacity[0], sizeof *work->bytes, need));
+    SMP_TRY(smp_array_reserve(&work->begin, &work->capacity[1], sizeof *work->begin, need));
+    SMP_TRY(smp_array_reserve(&work->end, &work->capacity[2], sizeof *work->end, need));
+    SMP_TRY(smp_array_reserve(&work->offset, &work->capacity[3], sizeof *work->offset, need));
+    work->bytes[work->n] = bytes;
+    work->begin[work->n] = work->end[work->n] = time;
+    *ref = (smp_ref){.space = SMP_SPACE_WORK, .offset = work->n++};
+    return SMP_OK;
+}
+
+smp_status smp__work_pack(smp__work *work, int64_t *total)
+{
+    int64_t bound;
+    return smp_interval_pack(work->n, work->bytes, work->begin, work->end, SMP_BUFFER_ALIGN,
+                             work->offset, total, &bound);
+}
+
+void smp__work_free(smp__work *work)
+{
+    free(work->bytes);
+    free(work->begin);
+    free(work->end);
+    free(work->offset);
+}
+
+static int compare_int32(const void *left, const void *right)
+{
+    const int32_t *a = left, *b = right;
+    return (*a > *b) - (*a < *b);
+}
+
+/* Borders in the order of smp_border_kind, then key (tensor or transfer): smp_layout_border counts
+ * on it. */
+static smp_status make_borders(smp__layout_build *build)
+{
+    const smp_flow *flow = build->flow;
+    const smp_graph *graph = build->graph;
+    int s = build->stage;
+    const int32_t *out = &flow->out_list[flow->out_begin[s]], *in = &flow->in_list[flow->in_begin[s]];
+    int32_t n_out = flow->out_begin[s + 1] - flow->out_begin[s];
+    int32_t n_in = flow->in_begin[s + 1] - flow->in_begin[s];
+    build->border = SMP_ARENA_NEW(build->layout->arena, smp_border, (size_t)n_out + (size_t)n_in);
+    int32_t *sent = SMP_ARENA_NEW(build->scratch, int32_t, (size_t)n_out);
+    if (!build->border || !sent)
+        return SMP_ERR_NO_MEMORY;
+    int32_t n = 0, n_sent = 0;
+    for (int32_t i = 0; i < n_out; i++)
+        if (flow->transfer[out[i]].kind == SMP_TRANSFER_F)
+            sent[n_sent++] = flow->transfer[out[i]].tensor;
+    qsort(sent, (size_t)n_sent, sizeof *sent, compare_int32);
+    for (int32_t i = 0; i < n_sent; i++) {
+        if (i > 0 && sent[i] == sent[i - 1])
+            continue;
+        build->made[build->local[sent[i]] - 1] = n;
+        build->border[n++] =
+            (smp_border){.kind = SMP_BORDER_OUT,
+                         .tensor = sent[i],
+                         .transfer = -1,
+                         .bytes = smp_tensor_bytes(graph, sent[i], flow->batch)};
+    }
+    const struct {
+        smp_border_kind border;
+        smp_transfer_kind transfer;
+        const int32_t *list;
+        int32_t n;
+    } kinds[] = {{SMP_BORDER_IN, SMP_TRANSFER_F, in, n_in},
+                 {SMP_BORDER_GRAD_OUT, SMP_TRANSFER_B, out, n_out},
+                 {SMP_BORDER_GRAD_IN, SMP_TRANSFER_B, in, n_in}};
+    for (int k = 0; k < 3; k++)
+        for (int32_t i = 0; i < kinds[k].n; i++) {
+            const smp_transfer *transfer = &flow->transfer[kinds[k].list[i]];
+            if (transfer->kind != kinds[k].transfer)
+                continue;
+            build->border_of[kinds[k].list[i]] = n;
+            build->border[n++] = (smp_border){.kind = kinds[k].border,
+                                              .tensor = transfer->tensor,
+                                              .transfer = kinds[k].list[i],
+                                              .bytes = transfer->bytes};
+        }
+    build->layout->border = build->border;
+    build->layout->n_border = n;
+    return SMP_OK;
+}
+
+/* Numbers the values of the stage: outputs of its calls, then the activations it receives. */
+static smp_status number_values(smp__layout_build *build)
+{
+    const smp_graph *graph = build->graph;
+    const smp_flow *flow = build->flow;
+    smp_layout *layout = build->layout;
+    int s = build->stage;
+    size_t n_call = (size_t)layout->n_call;
+    size_t most = n_call + (size_t)(flow->in_begin[s + 1] - flow->in_begin[s]);
+    build->local = SMP_ARENA_NEW(build->scratch, int32_t, (size_t)graph->n_tensor);
+    build->border_of = SMP_ARENA_NEW(build->scratch, int32_t, (size_t)flow->n_transfer);
+    build->value = SMP_ARENA_NEW(build->scratch, smp_ref, most);
+    build->last_read = SMP_ARENA_NEW(build->scratch, int32_t, most);
+    build->kept = SMP_ARENA_NEW(build->scratch, bool, most);
+    build->made = SMP_ARENA_NEW(build->scratch, int32_t, n_call);
+    build->needs = SMP_ARENA_NEW(build->scratch, smp_op_needs, n_call);
+    build->din = SMP_ARENA_NEW(build->scratch, smp_ref *, n_call);
+    build->call = SMP_ARENA_NEW(layout->arena, smp_layout_call, n_call);
+    if (!build->local || !build->border_of || !build->value || !build->last_read || !build->kept ||
+        !build->made || !build->needs || !build->din || !build->call)
+        return SMP_ERR_NO_MEMORY;
+    layout->call = build->call;
+    for (int32_t i = 0; i < layout->n_call; i++) {
+        int32_t op = flow->op_list[flow->op_begin[s] + i];
+        build->call[i].op = op;
+        build->made[i] = -1;
+        build->last_read[i] = i;
+        build->local[graph->op[op].out] = i + 1;
+        smp_op_needs_get(graph, &graph->op[op], flow->batch, &build->needs[i]);
+    }
+    build->n_value = layout->n_call;
+    for (int32_t i = flow->in_begin[s]; i < flow->in_begin[s + 1]; i++) {
+        const smp_transfer *transfer = &flow->transfer[flow->in_list[i]];
+        if (transfer->kind == SMP_TRANSFER_F)
+            build->local[transfer->tensor] = ++build->n_value;
+    }
+    return SMP_OK;
+}
+
+/* What the backward calls of an op read: inputs as a mask, output, aux. */
+typedef struct backward_reads {
+    uint32_t in;
+    bool out, aux;
+} backward_reads;
+
+static backward_reads reads_of(const smp__layout_build *build, int32_t i)
+{
+    const smp_op *op = &build->graph->op[build->call[i].op];
+    const smp_op_needs *needs = &build->needs[i];
+    backward_reads reads = {0};
+    if (!build->flow->backward[build->call[i].op])
+        return reads;
+    bool input = false;
+    for (int32_t slot = 0; slot < op->n_in && !input; slot++)
+        input = smp_flow_contributes(build->graph, build->flow->backward, build->call[i].op, slot);
+    if (input) {
+        reads.in |= needs->input_grad_in;
+        reads.out = needs->input_grad_out;
+        reads.aux = needs->input_grad_aux;
+    }
+    if (op->n_param > 0) {
+        reads.in |= needs->weight_grad_in;
+        reads.aux |= needs->weight_grad_aux;
+    }
+    return reads;
+}
+
+static bool reads_slot(backward_reads reads, int32_t slot)
+{
+    return slot < 32 && (reads.in >> slot & 1);
+}
+
+/* Which values live on to the backward pass, and which call reads each last. */
+static void find_lives(smp__layout_build *build)
+{
+    for (int32_t i = 0; i < build->layout->n_call; i++) {
+        const smp_op *op = &build->graph->op[build->call[i].op];
+        backward_reads reads = reads_of(build, i);
+        build->kept[i] |= reads.out;
+        for (int32_t slot = 0; slot < op->n_in; slot++) {
+            int32_t v = build->local[op->in[slot]] - 1;
+            if (v < 0)
+                continue; /* model input */
+            build->last_read[v] = i;
+            build->kept[v] |= reads_slot(reads, slot);
+        }
+    }
+}
+
+static smp_status add_stash(smp__layout_build *build, int64_t bytes, smp_ref *ref)
+{
+    *ref = (smp_ref){.space = SMP_SPACE_STASH, .offset = build->stash};
+    return smp__bytes_add(&build->stash, bytes);
+}
+
+static smp_status place_output(smp__layout_build *build, smp__work *work, int32_t i)
+{
+    int32_t tensor = build->graph->op[build->call[i].op].out;
+    smp_ref *ref = &build->value[i];
+    if (build->made[i] >= 0)
+        build->border[build->made[i]].in_backward = build->kept[i];
+    if (tensor == build->graph->loss) {
+        *ref = (smp_ref){.space = SMP_SPACE_LOSS};
+        return SMP_OK;
+    }
+    if (build->made[i] >= 0) {
+        *ref = (smp_ref){.space = SMP_SPACE_BORDER, .index = build->made[i]};
+        return SMP_OK;
+    }
+    int64_t bytes = smp_tensor_bytes(build->graph, tensor, build->flow->batch);
+    if (build->kept[i])
+        return add_stash(build, bytes, ref);
+    SMP_TRY(smp__work_add(work, bytes, i, ref));
+    smp__work_extend(work, *ref, build->last_read[i]);
+    return SMP_OK;
+}
+
+/* Saved by forward for backward. An op without kernels has all that it stashes here. */
+static int64_t aux_bytes(const smp__layout_build *build, int32_t i, bool *kept)
+{
+    int32_t u = build->call[i].op;
+    const smp_op *op = &build->graph->op[u];
+    if (op->kind->cpu.forward) {
+        *kept = reads_of(build, i).aux;
+        return build->needs[i].aux_bytes * build->flow->batch;
+    }
+    *kept = true;
+    if (!build->graph->training)
+        return 0;
+    if (build->stash_bytes)
+        return build->stash_bytes[u];
+    return op->cost && op->cost->stash_bytes > 0 ? op->cost->stash_bytes : 0;
+}
+
+static smp_status place_scratch(smp__layout_build *build, smp__work *work, int32_t i)
+{
+    bool kept;
+    smp_layout_call *call = &build->call[i];
+    int64_t aux = aux_bytes(build, i, &kept);
+    if (aux > 0)
+        SMP_TRY(kept ? add_stash(build, aux, &call->aux) : smp__work_add(work, aux, i, &call->aux));
+    if (build->needs[i].workspace_bytes > 0)
+        SMP_TRY(smp__work_add(work, build->needs[i].workspace_bytes, i, &call->forward_workspace));
+    return SMP_OK;
+}
+
+static void place_received(smp__layout_build *build)
+{
+    const smp_flow *flow = build->flow;
+    for (int32_t i = flow->in_begin[build->stage]; i < flow->in_begin[build->stage + 1]; i++) {
+        const smp_transfer *transfer = &flow->transfer[flow->in_list[i]];
+        if (transfer->kind != SMP_TRANSFER_F)
+            continue;
+        int32_t v = build->local[transfer->tensor] - 1, border = build->border_of[flow->in_list[i]];
+        build->value[v] = (smp_ref){.space = SMP_SPACE_BORDER, .index = border};
+        build->border[border].in_backward = build->kept[v];
+    }
+}
+
+/* Addresses of one call, its values being placed for good. */
+static smp_status fill_call(smp__layout_build *build, int32_t i)
+{
+    const smp_op *op = &build->graph->op[build->call[i].op];
+    smp_layout_call *call = &build->call[i];
+    backward_reads reads = reads_of(build, i);
+    smp_ref *in = SMP_ARENA_NEW(build->layout->arena, smp_ref, (size_t)op->n_in);
+    smp_ref *backward_in = SMP_ARENA_NEW(build->layout->arena, smp_ref, (size_t)op->n_in);
+    smp_ref *din = SMP_ARENA_NEW(build->layout->arena, smp_ref, (size_t)op->n_in);
+    if (!in || !backward_in || !din)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t slot = 0; slot < op->n_in; slot++) {
+        int32_t tensor = op->in[slot], v = build->local[tensor] - 1;
+        in[slot] = v < 0 ? (smp_ref){.space = SMP_SPACE_INPUT, .index = tensor} : build->value[v];
+        if (reads_slot(reads, slot))
+            backward_in[slot] = in[slot];
+    }
+    call->in = in;
+    call->out = build->value[i];
+    call->backward_in = backward_in;
+    call->din = build->din[i] = din;
+    if (reads.out)
+        call->backward_out = call->out;
+    return SMP_OK;
+}
+
+static smp_status layout_forward(smp__layout_build *build)
+{
+    smp_layout *layout = build->layout;
+    smp__work work = {0};
+    smp_status status = SMP_OK;
+    find_lives(build);
+    place_received(build);
+    for (int32_t i = 0; i < layout->n_call && status == SMP_OK; i++) {
+        status = place_output(build, &work, i);
+        if (status == SMP_OK)
+            status = place_scratch(build, &work, i);
+    }
+    if (status == SMP_OK)
+        status = smp__work_pack(&work, &layout->forward_work_bytes);
+    for (int32_t i = 0; i < layout->n_call && status == SMP_OK; i++) {
+        smp__layout_resolve(&work, &build->value[i]);
+        smp__layout_resolve(&work, &build->call[i].aux);
+        smp__layout_resolve(&work, &build->call[i].forward_workspace);
+    }
+    for (int32_t i = 0; i < layout->n_call && status == SMP_OK; i++)
+        status = fill_call(build, i);
+    layout->stash_bytes = build->stash;
+    smp__work_free(&work);
+    return status;
+}
+
+smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage,
+                            const int64_t *stash_bytes, smp_layout **out)
+{
+    smp__layout_build build = {
+        .graph = graph, .flow = flow, .stash_bytes = stash_bytes, .stage = stage};
+    smp_status status = SMP_ERR_NO_MEMORY;
+    smp_arena *arena = smp_arena_create();
+    build.scratch = smp_arena_create();
+    if (!arena || !build.scratch || !(build.layout = SMP_ARENA_NEW(arena, smp_layout, 1))) {
+        smp_fail_memory(sizeof *build.layout);
+        goto done;
+    }
+    build.layout->arena = arena;
+    build.layout->stage = stage;
+    build.layout->n_call = flow->op_begin[stage + 1] - flow->op_begin[stage];
+    if ((status = number_values(&build)) != SMP_OK || (status = make_borders(&build)) != SMP_OK ||
+        (status = layout_forward(&build)) != SMP_OK)
+        goto done;
+    status = smp__layout_backward(&build);
+done:
+    smp_arena_destroy(build.scratch);
+    if (status == SMP_OK)
+        *out = build.layout;
+    else
+        smp_arena_destroy(arena);
+    return status;
+}
+
+void smp_layout_destroy(smp_layout *layout)
+{
+    if (layout)
+        smp_arena_destroy(layout->arena);
+}
+
+int32_t smp_layout_border(const smp_layout *layout, smp_border_kind kind, int32_t key)
+{
+    int32_t low = 0, high = layout->n_border;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        const smp_border *border = &layout->border[middle];
+        int32_t its = border->kind == SMP_BORDER_OUT ? border->tensor : border->transfer;
+        if (border->kind == kind && its == key)
+            return middle;
+        if (border->kind < kind || (border->kind == kind && its < key))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return -1;
+}

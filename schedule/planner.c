@@ -1,0 +1,202 @@
+/* From a request to a plan: costs, the search with the schedules' own model, then the winner in full,
+ * put into a plan that owns copies of all it says, and verified. */
+#include "schedule/planner.h"
+
+#include <stdio.h>
+
+#include "schedule/planner_model.h"
+#include "schedule/verify.h"
+
+static smp_status check_request(const smp_search_request *request)
+{
+    int devices = smp_cluster_devices(request->cluster);
+    if (request->devices < 1 || request->devices > devices)
+        return smp_fail(SMP_ERR_INPUT, "%d devices asked for, cluster '%s' has %d",
+                        request->devices, request->cluster->name, devices);
+    if (request->microbatch_size < 1 || request->microbatch_size > 1 << 20)
+        return smp_fail(SMP_ERR_INPUT, "micro-batch size %lld, expected 1 to %d",
+                        (long long)request->microbatch_size, 1 << 20);
+    return SMP_OK;
+}
+
+static smp_status copy_link(smp_arena *arena, const smp_link_spec *from, smp_link_spec *to)
+{
+    size_t n = from->n_point > 0 ? (size_t)from->n_point : 0;
+    int64_t *bytes = SMP_ARENA_NEW(arena, int64_t, n);
+    double *us = SMP_ARENA_NEW(arena, double, n);
+    if (!bytes || !us)
+        return SMP_ERR_NO_MEMORY;
+    for (size_t i = 0; i < n; i++) {
+        bytes[i] = from->point_bytes[i];
+        us[i] = from->point_us[i];
+    }
+    *to = *from;
+    to->point_bytes = bytes;
+    to->point_us = us;
+    return SMP_OK;
+}
+
+static smp_status copy_cluster(smp_arena *arena, const smp_cluster *from, const smp_cluster **out)
+{
+    size_t n = (size_t)smp_cluster_devices(from);
+    smp_cluster *to = SMP_ARENA_NEW(arena, smp_cluster, 1);
+    smp_device_spec *device = SMP_ARENA_NEW(arena, smp_device_spec, n);
+    if (!to || !device)
+        return SMP_ERR_NO_MEMORY;
+    *to = *from;
+    to->arena = NULL;
+    to->device = device;
+    if (!(to->name = smp_arena_strdup(arena, from->name)))
+        return SMP_ERR_NO_MEMORY;
+    for (size_t d = 0; d < n; d++) {
+        device[d] = from->device[d];
+        if (!(device[d].name = smp_arena_strdup(arena, from->device[d].name)))
+            return SMP_ERR_NO_MEMORY;
+    }
+    SMP_TRY(copy_link(arena, &from->intra_node, &to->intra_node));
+    SMP_TRY(copy_link(arena, &from->inter_node, &to->inter_node));
+    *out = to;
+    return SMP_OK;
+}
+
+/* Names of the ops of each stage, in graph order. */
+static smp_status fill_stages(smp_plan *plan, const smp_graph *graph, const smp_candidate *best)
+{
+    const smp_partition *partition = best->partition;
+    smp_plan_stage *stage = SMP_ARENA_NEW(plan->arena, smp_plan_stage, (size_t)plan->n_stage);
+    const char **name = SMP_ARENA_NEW(plan->arena, const char *, (size_t)graph->n_op);
+    if (!stage || !name)
+        return SMP_ERR_NO_MEMORY;
+    plan->stage = stage;
+    for (int s = 0; s < plan->n_stage; s++) {
+        const smp_stage_load *load = &partition->load[s];
+        stage[s] = (smp_plan_stage){.rank = best->stage_rank[s],
+                                    .op = name,
+                                    .forward_us = load->forward_us,
+                                    .backward_us = load->backward_us,
+                                    .weight_bytes = load->weight_bytes,
+                                    .stash_bytes = load->stash_bytes};
+        name += load->n_op;
+    }
+    for (int32_t u = 0; u < graph->n_op; u++) {
+        smp_plan_stage *home = &stage[partition->stage[u]];
+        const char *copy = smp_arena_strdup(plan->arena, graph->op[u].name);
+        if (!copy)
+            return SMP_ERR_NO_MEMORY;
+        ((const char **)home->op)[home->n_op++] = copy;
+    }
+    return SMP_OK;
+}
+
+/* Takes the programs over. */
+static smp_status fill_evaluation(smp_plan *plan, const smp_candidate *best,
+                                  smp__evaluation *evaluation)
+{
+    size_t n = (size_t)plan->pipeline;
+    smp_program *program = SMP_ARENA_NEW(plan->arena, smp_program, n);
+    int64_t *peak = SMP_ARENA_NEW(plan->arena, int64_t, n);
+    if (!program || !peak)
+        return SMP_ERR_NO_MEMORY;
+    for (size_t r = 0; r < n; r++) {
+        program[r] = evaluation->program[r];
+        evaluation->program[r] = (smp_program){0};
+        peak[r] = evaluation->peak_bytes[r];
+    }
+    plan->program = program;
+    const smp_partition *partition = best->partition;
+    double step_us = evaluation->simulation->step_us, bound = partition->lower_bound_us;
+    double samples = (double)plan->ddp * plan->microbatches * (double)plan->microbatch_size;
+    plan->predicted =
+        (smp_predicted){.step_us = step_us,
+                        .bubble = evaluation->simulation->bubble,
+                        .samples_per_s = step_us > 0 ? 1e6 * samples / step_us : 0,
+                        .bottleneck_us = partition->bottleneck_us,
+                        .lower_bound_us = bound,
+                        .gap = bound > 0 ? partition->bottleneck_us / bound - 1 : 0,
+                        .peak_bytes = peak};
+    return SMP_OK;
+}
+
+static smp_status fill_plan(smp_plan *plan, const smp_search_request *request,
+                            const smp_costs *costs, const char *model_path,
+                            const smp_candidate *best, smp__evaluation *evaluation)
+{
+    const smp_graph *graph = request->graph;
+    plan->model_path = smp_arena_strdup(plan->arena, model_path);
+    plan->model_name = smp_arena_strdup(plan->arena, graph->name);
+    plan->schedule = smp_arena_strdup(plan->arena, best->schedule);
+    if (!plan->model_path || !plan->model_name || !plan->schedule)
+        return SMP_ERR_NO_MEMORY;
+    plan->fingerprint = graph->fingerprint;
+    plan->devices = best->pipeline * best->ddp;
+    plan->pipeline = best->pipeline;
+    plan->ddp = best->ddp;
+    plan->chunks = best->chunks;
+    plan->placement = request->placement;
+    plan->microbatches = best->microbatches;
+    plan->microbatch_size = best->microbatch_size;
+    plan->training = graph->training;
+    plan->n_stage = best->partition->n_stage;
+    plan->optimizer_bytes_per_s = costs->optimizer_bytes_per_s;
+    SMP_TRY(fill_evaluation(plan, best, evaluation));
+    SMP_TRY(fill_stages(plan, graph, best));
+    return copy_cluster(plan->arena, request->cluster, &plan->cluster);
+}
+
+static smp_status make_plan(smp__planner *planner, const smp_search_request *request,
+                            const smp_costs *costs, const char *model_path,
+                            const smp_candidate *best, smp_plan **out)
+{
+    smp__evaluation evaluation;
+    SMP_TRY(smp__planner_evaluate(planner, request, costs, best, &evaluation));
+    smp_status status = SMP_ERR_NO_MEMORY;
+    smp_arena *arena = smp_arena_create();
+    smp_plan *plan = arena ? SMP_ARENA_NEW(arena, smp_plan, 1) : NULL;
+    if (plan) {
+        plan->arena = arena;
+        status = fill_plan(plan, request, costs, model_path, best, &evaluation);
+        if (status == SMP_OK)
+            status = smp_fail_context(smp_verify(plan, request->graph), "the plan just made");
+    } else {
+        smp_arena_destroy(arena);
+    }
+    smp__evaluation_free(&evaluation);
+    if (status == SMP_OK)
+        *out = plan;
+    else
+        smp_plan_destroy(plan);
+    return status;
+}
+
+smp_status smp_plan_make(const smp_search_request *request, const char *model_path,
+                         smp_planner_result *out)
+{
+    SMP_TRY(check_request(request));
+    smp__planner planner;
+    smp_costs *costs = NULL;
+    smp_planner_result result = {0};
+    SMP_TRY(smp__planner_open(&planner));
+    smp_status status = smp_costs_build(request->graph, request->cluster, request->profile,
+                                        request->microbatch_size, &costs);
+    if (status == SMP_OK) {
+        snprintf(result.cost_source, sizeof result.cost_source, "%s", costs->source);
+        smp_schedule_model model = smp__planner_model(&planner);
+        status = smp_search(request, costs, &model, &result.search);
+    }
+    if (status == SMP_OK)
+        status = make_plan(&planner, request, costs, model_path, result.search.best, &result.plan);
+    smp_costs_destroy(costs);
+    smp__planner_close(&planner);
+    if (status == SMP_OK)
+        *out = result;
+    else
+        smp_planner_result_destroy(&result);
+    return status;
+}
+
+void smp_planner_result_destroy(smp_planner_result *result)
+{
+    smp_plan_destroy(result->plan);
+    smp_search_result_destroy(&result->search);
+    *result = (smp_planner_result){0};
+}

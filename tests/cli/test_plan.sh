@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# What smp-partition writes: reproducible, readable, honest about what does not fit.
+# shellcheck source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+model=$SMP_EXAMPLES/gpt-tiny.yaml
+
+# Same inputs and seed, same bytes.
+expect_exit 0 smp-partition "$model" -n 4 --seed 7 -o first.yaml
+expect_exit 0 smp-partition "$model" -n 4 --seed 7 -o second.yaml
+expect_equal "same seed" "$(cmp first.yaml second.yaml && echo same)" same
+expect_exit 0 smp-partition "$model" -n 4 --stages 4 --pipeline interleaved --chunks 2 \
+    --microbatches 8 --microbatch-size 2 -o plan.yaml
+expect_match plan.yaml '^smp: 1'
+expect_match plan.yaml 'pipeline: 4.*chunks: 2|chunks: 2.*pipeline: 4'
+expect_match plan.yaml 'microbatches: 8'
+expect_match plan.yaml '^schedule: "?interleaved'
+expect_equal "stages" "$(grep -cE '^ *- *\{?stage: ' plan.yaml)" 8
+expect_equal "programs" "$(grep -cE '^ *- *"?[<>FBIWRO]' plan.yaml)" 4
+expect_match plan.yaml 'lower_bound_us'
+
+# The table: a row per stage on standard output; --explain says why.
+expect_exit 0 smp-partition "$model" -n 2 --stages 2 --microbatches 4 -o two.yaml
+expect_match out '[Ss]tage'
+expect_match out '%'
+expect_exit 0 smp-partition "$model" -n 4 --explain -o explained.yaml
+[ -s out ] || fail "--explain printed nothing"
+
+# --json: one valid object, nothing else.
+expect_exit 0 smp-partition "$model" -n 2 --stages 2 --microbatches 4 --json
+expect_json out
+expect_match out '"fingerprint"'
+expect_match out '"programs"'
+expect_exit 0 smp-partition "$model" -n 2 --stages 2 --microbatches 4 -o traced.yaml --trace trace.json
+expect_json trace.json
+
+# A profile takes the place of the estimate; of another model it is refused.
+write_good_model good.yaml
+expect_exit 0 smp-profile good.yaml --microbatch-size 2 -o profile.yaml
+expect_match profile.yaml '^smp: 1'
+expect_match profile.yaml 'forward_us'
+expect_exit 0 smp-partition good.yaml -n 2 --profile profile.yaml -o profiled.yaml
+expect_bad 'profile\.yaml.*fingerprint|fingerprint.*profile\.yaml' \
+    smp-partition "$model" -n 2 --profile profile.yaml -o refused.yaml
+sed -E 's/forward_us: [^,}]*/forward_us: soon/' profile.yaml >bad-profile.yaml
+expect_bad 'bad-profile\.yaml:[0-9]+:[0-9]+: .*forward_us' \
+    smp-partition good.yaml -n 2 --profile bad-profile.yaml -o refused.yaml
+
+# Clusters.
+cat >cluster.yaml <<'CLUSTER'
+smp: 1
+name: pair
+nodes: 1
+devices_per_node: 2
+device: {name: small, memory: 8GB, compute: {fp32: 1TFLOP/s}, bandwidth: 100GB/s}
+links:
+  intra_node: {bandwidth: 10GB/s, latency_us: 3}
+  inter_node: {bandwidth: 1GB/s, latency_us: 8}
+overlap: true
+CLUSTER
+expect_exit 0 smp-partition good.yaml --cluster cluster.yaml -o on-cluster.yaml
+bad_cluster() { # sed expression, line, regex
+    sed -E "$1" cluster.yaml >bad.yaml
+    expect_bad "bad\.yaml:$2:[0-9]+: .*$3" smp-partition good.yaml --cluster bad.yaml -o refused.yaml
+}
+bad_cluster '5s/8GB/8Gigs/' 5 '8Gigs'
+bad_cluster '5s/8GB/-8GB/' 5 '-8GB'
+bad_cluster '5s/memory/memori/' 5 'memori.*memory'
+bad_cluster '7s/10GB\/s/0GB\/s/' 7 'bandwidth|0GB'
+bad_cluster '7s/latency_us: 3/latency_us: -3/' 7 'latency'
+bad_cluster '4s/2/0/' 4 'devices_per_node'
+bad_cluster '3s/1/100000000000/' 3 'nodes'
+expect_bad 'device|3' smp-partition good.yaml --cluster cluster.yaml -n 3 -o refused.yaml
+
+# What does not fit: exit 3, the numbers, nothing written.
+no_fit() {
+    rm -f out err
+    expect_exit 3 "$@"
+    expect_match err '[0-9.]+ ?[KMG]?i?B'
+    expect_match err '[Ss]tage|[Rr]ank'
+    expect_equal "refused.yaml written" "$(ls refused.yaml 2>/dev/null || true)" ''
+}
+no_fit smp-partition "$model" -n 2 --stages 2 --memory 1MB -o refused.yaml
+no_fit smp-partition "$model" -n 2 --memory 100KB -o refused.yaml
+sed -E '5s/8GB/10KB/' cluster.yaml >tiny.yaml
+no_fit smp-partition good.yaml --cluster tiny.yaml -o refused.yaml
+
+# More stages than ops, pins that no pipeline can satisfy.
+expect_exit 3 smp-partition good.yaml -n 8 --stages 8 --ddp 1 -o refused.yaml
+sed -E '8s/\}/, stage: 1}/; 9s/\}/, stage: 0}/' good.yaml >pinned.yaml
+run smp-partition pinned.yaml -n 2 --stages 2 -o refused.yaml
+expect_equal "pins against the flow refused" "$([ "$status" -ge 2 ] && echo yes)" yes
+expect_match err 'wte|head|pin'
+
+# An unwritable output is a failure, not a crash, and leaves nothing behind.
+expect_exit 1 smp-partition good.yaml -n 1 -o no/such/folder/plan.yaml
+expect_match err 'no/such/folder'
+finish

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# --help, --version and wrong options of the three programs.
+# shellcheck source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+version=$(sed -nE 's/^#define SMP_VERSION_STRING "(.*)"/\1/p' "$SMP_SOURCE_DIR/smp.h")
+
+for program in smp-profile smp-partition smp-run; do
+    expect_exit 0 "$program" --help
+    expect_match out "[Uu]sage:.*$program"
+    expect_equal "bytes on standard error" "$(wc -c <err | tr -d ' ')" 0
+    expect_exit 0 "$program" --version
+    expect_match out "^$program ${version//./\\.}"
+    expect_match out 'CUDA'
+
+    expect_bad '--no-such-option' "$program" --no-such-option
+    expect_bad . "$program"
+    expect_bad 'absent\.yaml' "$program" absent.yaml
+done
+
+# Every option of the contract is known and described.
+has_options() { # program option...
+    local program=$1 option
+    shift
+    expect_exit 0 "$program" --help
+    for option in "$@"; do
+        expect_match out "(^|[^-a-z])$option([^-a-z]|\$)"
+    done
+}
+has_options smp-profile -o --device --microbatch-size --dtype --links
+has_options smp-partition -o -n --cluster --profile --stages --ddp --chunks --microbatches \
+    --microbatch-size --pipeline --optimize --objective --active-microbatches --placement --memory \
+    --recompute --seed --explain --json --trace --report --export
+has_options smp-run --data --steps --optimizer --lr --min-lr --warmup --decay-steps --weight-decay \
+    --beta1 --beta2 --epsilon --momentum --clip --seed --data-seed --no-shuffle --checkpoint \
+    --save-every --resume --trace --json --log-every --timeout --checksum --eval-data --eval-every \
+    --device
+
+# Values that options do not take.
+write_good_model model.yaml
+bad_value() { # program, argument words
+    local program=$1
+    shift
+    expect_bad "${1#-}" "$program" model.yaml "$@"
+}
+bad_value smp-profile --microbatch-size 0
+bad_value smp-profile --microbatch-size three
+bad_value smp-profile --device abacus
+bad_value smp-profile --dtype fp7
+for option in --stages --ddp --chunks --microbatches --microbatch-size -n; do
+    bad_value smp-partition "$option" -1
+    bad_value smp-partition "$option" 99999999999999999999
+    bad_value smp-partition "$option" 2x
+done
+bad_value smp-partition --pipeline sideways
+bad_value smp-partition --optimize everything
+bad_value smp-partition --objective profit
+bad_value smp-partition --placement anywhere
+bad_value smp-partition --memory lots
+bad_value smp-partition --memory -5GB
+bad_value smp-partition --seed
+finish

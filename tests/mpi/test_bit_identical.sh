@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# The promise: however the network is split and scheduled, 20 steps give the same losses, to the
+# last digit printed, and the same weights, to the last bit. With ddp losses agree to 1e-5 and the
+# replicas are bit-identical to each other.
+# shellcheck source=../cli/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
+limit_s=120
+steps=20
+write_text text.txt 60000
+
+plan() { # file model devices stages ddp pipeline chunks microbatches size
+    expect_exit 0 smp-partition "$2" -n "$3" --stages "$4" --ddp "$5" --pipeline "$6" --chunks "$7" \
+        --microbatches "$8" --microbatch-size "$9" -o "$1"
+}
+
+# train PLAN RANKS NAME: losses in NAME.loss, weight hashes in NAME.weights.
+train() {
+    expect_exit 0 mpirun -n "$2" smp-run "$1" --data text.txt --steps "$steps" --json --checksum \
+        --lr 0.003 --warmup 5 --decay-steps 20 --clip 1 --seed 11
+    grep -E '^\{' out >"$3.json" || true
+    expect_json --lines "$3.json"
+    sed -nE 's/.*"loss": ?([^,}]*).*/\1/p' "$3.json" >"$3.loss"
+    sed -nE 's/.*replica ([0-9]+) weights ([0-9a-fx]+).*/\2/p' out >"$3.weights"
+    expect_equal "$3: steps" "$(wc -l <"$3.loss" | tr -d ' ')" "$steps"
+    # A loss that stands still would make every comparison below worthless.
+    expect_equal "$3: different losses" "$(sort -u "$3.loss" | wc -l | tr -d ' ')" "$steps"
+}
+
+same() { # name reference
+    expect_equal "$1 against $2: losses" "$(cmp "$1.loss" "$2.loss" && echo same)" same
+    expect_equal "$1 against $2: weights" "$(cat "$1.weights")" "$(cat "$2.weights")"
+    [ -s "$1.weights" ] || fail "$1: no weight hash"
+}
+
+# compare MODEL NAME SIZE MICROBATCHES STAGES:SCHEDULE:CHUNKS...: all against one process, simple.
+compare() {
+    local model=$1 name=$2 size=$3 m=$4 configuration stages schedule chunks
+    shift 4
+    plan reference.yaml "$model" 1 1 1 simple 1 "$m" "$size"
+    train reference.yaml 1 "$name-m$m"
+    for configuration in "$@"; do
+        IFS=: read -r stages schedule chunks <<<"$configuration"
+        plan split.yaml "$model" "$stages" "$stages" 1 "$schedule" "$chunks" "$m" "$size"
+        train split.yaml "$stages" split
+        same split "$name-m$m"
+    done
+}
+
+all=(1:interleaved:1 1:interleaved:2 2:simple:1 2:interleaved:1 2:interleaved:2
+    4:simple:1 4:interleaved:1 4:interleaved:2)
+for m in 4 6 7; do
+    compare "$SMP_EXAMPLES/gpt-tiny.yaml" gpt 1 "$m" "${all[@]}"
+done
+compare "$SMP_EXAMPLES/gpt-tiny.yaml" gpt-size2 2 4 2:interleaved:2 4:interleaved:1
+compare "$SMP_EXAMPLES/branches.yaml" branches 2 4 2:simple:1 2:interleaved:2 4:interleaved:1
+
+# ddp: two replicas of m micro-batches are one of 2 m.
+for stages in 1 2; do
+    plan ddp.yaml "$SMP_EXAMPLES/gpt-tiny.yaml" $((2 * stages)) "$stages" 2 interleaved 1 2 1
+    train ddp.yaml $((2 * stages)) "ddp-$stages"
+    expect_equal "replicas" "$(wc -l <"ddp-$stages.weights" | tr -d ' ')" 2
+    expect_equal "replicas are the same" "$(sort -u "ddp-$stages.weights" | wc -l | tr -d ' ')" 1
+    worst=$(paste "ddp-$stages.loss" gpt-m4.loss | awk '
+        { d = ($1 - $2) / $2; d = d < 0 ? -d : d; if (d > worst) worst = d }
+        END { print (NR == 20 && worst <= 1e-5) ? "close" : worst }')
+    expect_equal "ddp 2 x $stages against one replica" "$worst" close
+done
+same ddp-2 ddp-1 # the same replicas, split over stages or not
+finish

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# A job that cannot go on ends within seconds, says why, and leaves no process behind.
+# shellcheck source=../cli/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
+write_text text.txt 60000
+expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt-tiny.yaml" -n 2 --stages 2 --microbatches 4 \
+    --microbatch-size 1 -o plan.yaml
+
+job= # process id of mpirun
+ranks() { # process ids of the job's ranks
+    local parent stat pid
+    for stat in /proc/[0-9]*/stat; do
+        # pid (name) state parent ...; a process may be gone by now.
+        read -r pid _ _ parent _ 2>/dev/null <"$stat" || continue
+        if [ "$parent" = "$job" ]; then
+            echo "$pid"
+        fi
+    done
+}
+
+start() { # extra options of smp-run: two ranks, as good as endless; waits for the first steps
+    command_line="mpirun -n 2 smp-run plan.yaml $*"
+    mpirun -n 2 smp-run plan.yaml --data text.txt --steps 1000000 --log-every 1 "$@" \
+        >out 2>err </dev/null &
+    job=$!
+    local i
+    for ((i = 0; i < 300; i++)); do
+        ! grep -q '^step 3 ' out || return 0
+        sleep 0.1
+    done
+    fail "no step within 30 seconds"
+}
+
+# ends SECONDS: the job ends by itself, not with success, and no rank is left.
+ends() {
+    local i code=0 left=()
+    for ((i = 0; i < $1 * 10; i++)); do
+        kill -0 "$job" 2>/dev/null || break
+        sleep 0.1
+    done
+    checks=$((checks + 2))
+    if kill -0 "$job" 2>/dev/null; then
+        fail "still runs after $1 seconds"
+        kill -KILL "$job" "${pids[@]}" 2>/dev/null || true
+    fi
+    wait "$job" || code=$?
+    [ "$code" -ne 0 ] || fail "a broken job exits with 0"
+    for ((i = 0; i < 50; i++)); do
+        left=()
+        for pid in "${pids[@]}"; do
+            ! kill -0 "$pid" 2>/dev/null || left+=("$pid")
+        done
+        [ "${#left[@]}" -gt 0 ] || return 0
+        sleep 0.1
+    done
+    fail "processes left behind: ${left[*]}"
+    kill -KILL "${left[@]}" 2>/dev/null || true
+}
+
+# Wrong number of ranks: both numbers, every rank ends, exit 2.
+for n in 1 3; do
+    expect_exit 2 mpirun -n "$n" smp-run plan.yaml --data text.txt --steps 2
+    expect_match err '(^|[^0-9])2([^0-9]|$)'
+    expect_match err "(^|[^0-9])$n([^0-9]|\$)"
+    expect_equal "messages of smp-run" "$(grep -c 'smp-run: ' err || true)" 1
+done
+
+# Bad input under mpirun ends all ranks with one message.
+expect_exit 2 mpirun -n 2 smp-run plan.yaml --data absent.txt --steps 2
+expect_equal "messages of smp-run" "$(grep -c 'absent\.txt' err || true)" 1
+
+# A rank is killed.
+start
+mapfile -t pids < <(ranks)
+expect_equal "ranks found" "${#pids[@]}" 2
+kill -KILL "${pids[1]}"
+ends 10
+
+# A rank hangs: the others notice and name it.
+start --timeout 3
+mapfile -t pids < <(ranks)
+expect_equal "ranks found" "${#pids[@]}" 2
+kill -STOP "${pids[1]}"
+ends 20
+expect_match err '[Rr]ank'
+expect_match err '[Ss]tage'
+expect_match err 'F[0-9]+\.[0-9]|B[0-9]+\.[0-9]|micro-batch|R\.[0-9]'
+
+# The user stops the job.
+start
+mapfile -t pids < <(ranks)
+kill -TERM "$job"
+ends 10
+finish

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Builds SMP and runs every test: installs what is missing, builds optimised with warnings as errors
+# and runs all tests, then builds with AddressSanitizer and UBSan and runs the unit tests once more.
+#   tests/run.sh [--fast]     --fast: neither the sanitised build nor tests labelled slow
+set -euo pipefail
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=../examples/setup.sh
+source "$top/examples/setup.sh"
+# shellcheck source=../examples/mpi-env.sh
+source "$top/examples/mpi-env.sh"
+
+fast=
+case "${1-}" in
+'') ;;
+--fast) fast=1 ;;
+*)
+    echo "usage: tests/run.sh [--fast]" >&2
+    exit 2
+    ;;
+esac
+
+jobs=$(nproc)
+status=0
+summary=()
+
+build() { # folder, cmake options...
+    local folder=$top/build/$1
+    shift
+    cmake -S "$top" -B "$folder" "$@" >"$folder.configure.log" 2>&1 || {
+        cat "$folder.configure.log" >&2
+        exit 1
+    }
+    cmake --build "$folder" -j "$jobs" >"$folder.build.log" 2>&1 || {
+        tail -n 60 "$folder.build.log" >&2
+        exit 1
+    }
+}
+
+run() { # folder, ctest options...
+    local folder=$top/build/$1
+    shift
+    ctest --test-dir "$folder" --output-on-failure -j "$jobs" "$@" | tee "$folder.ctest.log" ||
+        status=1
+    summary+=("$(basename "$folder"): $(grep -E 'tests passed' "$folder.ctest.log" || echo 'no tests ran')")
+}
+
+smp_setup libcmocka-dev
+mkdir -p "$top/build"
+
+echo "== build"
+build test -DCMAKE_BUILD_TYPE=Release -DSMP_WERROR=ON
+echo "== all tests"
+run test ${fast:+-LE slow}
+
+if [ -z "$fast" ]; then
+    echo "== build with sanitizers"
+    build sanitize -DCMAKE_BUILD_TYPE=Debug '-DCMAKE_C_FLAGS_DEBUG=-O1 -g' -DSMP_SANITIZE=ON \
+        -DSMP_WERROR=OFF -DSMP_BUILD_BENCH=OFF
+    echo "== unit tests with sanitizers"
+    run sanitize -L unit
+fi
+
+echo
+printf '%s\n' "${summary[@]}"
+exit "$status"

@@ -1,0 +1,249 @@
+/* Layout of a stage: where values live, the order of additions, and what the work area may share. That
+ * the addresses are right under execution is shown by test_memory. */
+#include "fixture.h"
+
+typedef struct staged {
+    smp_graph *graph;
+    smp_flow *flow;
+    smp_layout *layout[3];
+} staged;
+
+static void make(staged *m, const char *text, const int32_t *stage, int n_stage)
+{
+    *m = (staged){0};
+    if (smp_graph_parse("model.yaml", text, strlen(text), &m->graph) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    assert_int_equal(SMP_OK, smp_flow_build(m->graph, stage, n_stage, 2, &m->flow));
+    for (int s = 0; s < n_stage; s++)
+        assert_int_equal(SMP_OK, smp_layout_build(m->graph, m->flow, s, NULL, &m->layout[s]));
+}
+
+static void drop(staged *m)
+{
+    for (int s = 0; s < 3; s++)
+        smp_layout_destroy(m->layout[s]);
+    smp_flow_destroy(m->flow);
+    smp_graph_destroy(m->graph);
+}
+
+static int32_t out_of(const staged *m, const char *op)
+{
+    int32_t u = smp_graph_find_op(m->graph, op);
+    assert_true(u >= 0);
+    return m->graph->op[u].out;
+}
+
+static const char fan_out[] = "smp: 1\n"
+                              "name: fan\n"
+                              "inputs:\n"
+                              "  i: {dtype: float32, shape: [4]}\n"
+                              "  target: {dtype: float32, shape: [4]}\n"
+                              "ops:\n"
+                              "  - {op: linear, name: a, in: i, out: x, features: 4}\n"
+                              "  - {op: relu, name: b, in: x, out: y}\n"
+                              "  - {op: tanh, name: c, in: x, out: z}\n"
+                              "  - {op: add, name: d, in: [y, z], out: s}\n"
+                              "  - {op: add, name: e, in: [s, x], out: s}\n"
+                              "  - {op: mse, name: loss, in: [s, target], out: loss}\n"
+                              "loss: loss\n";
+
+static void expect_instr(const smp_layout *layout, int32_t k, smp_instr_kind kind, int32_t call)
+{
+    assert_true(k < layout->n_instr);
+    assert_int_equal(kind, layout->instr[k].kind);
+    assert_int_equal(call, layout->instr[k].call);
+}
+
+/* One stage: calls in reverse; x has three readers, the sum begins with e's gradient. */
+static void test_layout_fold_in_one_stage(void **state)
+{
+    (void)state;
+    staged m;
+    make(&m, fan_out, (int32_t[]){0, 0, 0, 0, 0, 0}, 1);
+    const smp_layout *l = m.layout[0];
+    enum { A, B, C, D, E, LOSS };
+    assert_int_equal(0, l->n_border);
+    assert_int_equal(8, l->n_instr);
+    expect_instr(l, 0, SMP_INSTR_BACKWARD, LOSS);
+    expect_instr(l, 1, SMP_INSTR_BACKWARD, E);
+    expect_instr(l, 2, SMP_INSTR_BACKWARD, D);
+    expect_instr(l, 3, SMP_INSTR_BACKWARD, C);
+    expect_instr(l, 4, SMP_INSTR_ADD, -1);
+    expect_instr(l, 5, SMP_INSTR_BACKWARD, B);
+    expect_instr(l, 6, SMP_INSTR_ADD, -1);
+    expect_instr(l, 7, SMP_INSTR_BACKWARD, A);
+    const smp_ref sum = l->call[E].din[1];
+    assert_int_equal(SMP_SPACE_WORK, sum.space);
+    for (int k = 4; k <= 6; k += 2) {
+        assert_int_equal(SMP_SPACE_WORK, l->instr[k].dst.space);
+        assert_int_equal(sum.offset, l->instr[k].dst.offset);
+        assert_int_equal(l->call[k == 4 ? C : B].din[0].offset, l->instr[k].src.offset);
+        assert_int_not_equal(sum.offset, l->instr[k].src.offset);
+        assert_int_equal(8, l->instr[k].elements);
+    }
+    assert_int_equal(sum.offset, l->call[A].dout.offset);
+    assert_int_equal(SMP_SPACE_SEED, l->call[LOSS].dout.space);
+    assert_int_equal(SMP_SPACE_NONE, l->call[LOSS].din[1].space); /* the target */
+    assert_int_equal(SMP_SPACE_NONE, l->call[A].din[0].space);
+    assert_int_equal(SMP_SPACE_INPUT, l->call[A].in[0].space);
+    assert_int_equal(SMP_SPACE_LOSS, l->call[LOSS].out.space);
+    drop(&m);
+}
+
+/* x's gradient: e in stage 2 begins, c in stage 1 goes on, b in stage 0 ends. Stage 1 copies the
+ * received sum into what it sends; stage 0 adds into the buffer that it received. */
+static void test_layout_relay(void **state)
+{
+    (void)state;
+    staged m;
+    make(&m, fan_out, (int32_t[]){0, 0, 1, 1, 2, 2}, 3);
+    int32_t x = out_of(&m, "a");
+    const smp_layout *last = m.layout[2], *middle = m.layout[1], *first = m.layout[0];
+    const smp_ref sent = last->call[0].din[1]; /* e, slot of x */
+    assert_int_equal(SMP_SPACE_BORDER, sent.space);
+    assert_int_equal(SMP_BORDER_GRAD_OUT, last->border[sent.index].kind);
+    assert_int_equal(x, last->border[sent.index].tensor);
+
+    int copies = 0, adds = 0;
+    for (int32_t k = 0; k < middle->n_instr; k++) {
+        const smp_instr *instr = &middle->instr[k];
+        if (instr->kind == SMP_INSTR_BACKWARD)
+            continue;
+        assert_int_equal(SMP_SPACE_BORDER, instr->dst.space);
+        assert_int_equal(SMP_BORDER_GRAD_OUT, middle->border[instr->dst.index].kind);
+        assert_int_equal(x, middle->border[instr->dst.index].tensor);
+        copies += instr->kind == SMP_INSTR_COPY;
+        adds += instr->kind == SMP_INSTR_ADD;
+        if (instr->kind == SMP_INSTR_COPY)
+            assert_int_equal(SMP_BORDER_GRAD_IN, middle->border[instr->src.index].kind);
+    }
+    assert_int_equal(1, copies);
+    assert_int_equal(1, adds);
+
+    const smp_ref sum = first->call[0].dout; /* a */
+    assert_int_equal(SMP_SPACE_BORDER, sum.space);
+    assert_int_equal(SMP_BORDER_GRAD_IN, first->border[sum.index].kind);
+    assert_int_equal(3, first->n_instr);
+    expect_instr(first, 0, SMP_INSTR_BACKWARD, 1);
+    expect_instr(first, 1, SMP_INSTR_ADD, -1);
+    assert_int_equal(sum.index, first->instr[1].dst.index);
+    expect_instr(first, 2, SMP_INSTR_BACKWARD, 0);
+    drop(&m);
+}
+
+/* All of a stage's borders can be found, and only those. */
+static void test_layout_borders(void **state)
+{
+    (void)state;
+    staged m;
+    make(&m, fan_out, (int32_t[]){0, 0, 1, 1, 2, 2}, 3);
+    for (int s = 0; s < 3; s++) {
+        const smp_layout *l = m.layout[s];
+        int seen = 0;
+        for (int32_t b = 0; b < l->n_border; b++) {
+            const smp_border *border = &l->border[b];
+            int32_t key = border->kind == SMP_BORDER_OUT ? border->tensor : border->transfer;
+            assert_int_equal(b, smp_layout_border(l, border->kind, key));
+        }
+        for (int32_t i = 0; i < m.flow->n_transfer; i++) {
+            const smp_transfer *t = &m.flow->transfer[i];
+            bool forward = t->kind == SMP_TRANSFER_F;
+            smp_border_kind in = forward ? SMP_BORDER_IN : SMP_BORDER_GRAD_IN;
+            assert_int_equal(t->to_stage == s, smp_layout_border(l, in, i) >= 0);
+            seen += t->to_stage == s;
+            if (!forward) {
+                assert_int_equal(t->from_stage == s,
+                                 smp_layout_border(l, SMP_BORDER_GRAD_OUT, i) >= 0);
+                seen += t->from_stage == s;
+            }
+        }
+        /* x leaves stage 0 twice through one border. */
+        assert_int_equal(seen + (s == 0 ? 2 : s == 1 ? 1 : 0), l->n_border);
+    }
+    /* tanh's backward reads its input or output, relu's as well: x or y and z are kept. */
+    int32_t x = out_of(&m, "a");
+    assert_true(smp_layout_border(m.layout[0], SMP_BORDER_OUT, x) >= 0);
+    drop(&m);
+}
+
+/* add(x, x): both gradients of one call are live at once, then added in slot order. */
+static void test_layout_same_tensor_twice(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "smp: 1\nname: twice\n"
+        "inputs: {i: {dtype: float32, shape: [4]}, target: {dtype: float32, shape: [4]}}\n"
+        "ops:\n"
+        "  - {op: linear, name: a, in: i, out: x, features: 4}\n"
+        "  - {op: add, name: b, in: [x, x], out: x}\n"
+        "  - {op: mse, name: loss, in: [x, target], out: loss}\n"
+        "loss: loss\n";
+    staged m;
+    make(&m, text, (int32_t[]){0, 0, 0}, 1);
+    const smp_layout *l = m.layout[0];
+    assert_int_equal(4, l->n_instr);
+    expect_instr(l, 1, SMP_INSTR_BACKWARD, 1);
+    expect_instr(l, 2, SMP_INSTR_ADD, -1);
+    assert_int_not_equal(l->call[1].din[0].offset, l->call[1].din[1].offset);
+    assert_int_equal(l->call[1].din[0].offset, l->instr[2].dst.offset);
+    assert_int_equal(l->call[1].din[1].offset, l->instr[2].src.offset);
+    drop(&m);
+}
+
+/* A chain of n ops needs two work buffers forward if nothing is kept. */
+static void test_layout_inference_reuses_work(void **state)
+{
+    (void)state;
+    smp_text text = {0};
+    smp_text_append(&text, "smp: 1\nname: chain\nmode: inference\n"
+                           "inputs: {x: {dtype: float32, shape: [100]}}\nops:\n");
+    for (int i = 0; i < 50; i++)
+        smp_text_append(&text, "  - {op: relu, name: r%d, in: x, out: x}\n", i);
+    staged m;
+    int32_t stage[50] = {0};
+    make(&m, text.data, stage, 1);
+    assert_int_equal(2 * (2 * 100 * 4 + 32), m.layout[0]->forward_work_bytes);
+    assert_int_equal(0, m.layout[0]->stash_bytes);
+    assert_int_equal(0, m.layout[0]->backward_work_bytes);
+    assert_int_equal(0, m.layout[0]->n_instr);
+    drop(&m);
+    smp_text_free(&text);
+}
+
+/* Ops without kernels: their stash is counted, their gradients flow. */
+static void test_layout_opaque(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "smp: 1\nname: opaque\n"
+        "ops:\n"
+        "  - {op: opaque, name: a, in: [], out: x, cost: {forward_us: 1, backward_us: 2, "
+        "weight_bytes: 1000, stash_bytes: 100, output_bytes: 400}}\n"
+        "  - {op: opaque, name: b, in: [x], out: y, cost: {forward_us: 1, backward_us: 2, "
+        "weight_bytes: 1000, stash_bytes: 200, output_bytes: 400}}\n";
+    staged m;
+    make(&m, text, (int32_t[]){0, 1}, 2);
+    assert_int_equal(128, m.layout[0]->stash_bytes);
+    assert_int_equal(256, m.layout[1]->stash_bytes);
+    assert_int_equal(2, m.flow->n_transfer);
+    assert_int_equal(400, m.flow->transfer[1].bytes);
+    smp_layout *other;
+    assert_int_equal(SMP_OK,
+                     smp_layout_build(m.graph, m.flow, 0, (int64_t[]){1000, 0}, &other));
+    assert_int_equal(1024, other->stash_bytes);
+    smp_layout_destroy(other);
+    drop(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layout_fold_in_one_stage),
+        cmocka_unit_test(test_layout_relay),
+        cmocka_unit_test(test_layout_borders),
+        cmocka_unit_test(test_layout_same_tensor_twice),
+        cmocka_unit_test(test_layout_inference_reuses_work),
+        cmocka_unit_test(test_layout_opaque),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

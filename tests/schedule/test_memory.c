@@ -1,0 +1,628 @@
+/* The memory plan and the layouts by symbolic execution: every rank of a random job walks its
+ * program over an arena of tags. An operator's result is a hash of all that it reads, so one byte
+ * in the wrong place changes what comes out at the end: the gradient accumulators and losses, which
+ * must be those of a plain evaluation without any memory plan. Messages are as unkind as the
+ * contract allows: a receive buffer is spoilt when the receive is posted and must lie untouched
+ * until its use, a send buffer must lie untouched until the send is waited for. */
+#include "fixture.h"
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+    return smp_random_mix(a * 0x9e3779b97f4a7c15u + smp_random_mix(b));
+}
+
+static uint64_t digest(uint64_t hash, const uint64_t *words, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        hash = mix(hash, words[i]);
+    return hash;
+}
+
+static void fill(uint64_t *words, int64_t n, uint64_t hash)
+{
+    for (int64_t i = 0; i < n; i++)
+        words[i] = mix(hash, (uint64_t)i);
+}
+
+static void add(uint64_t *sum, const uint64_t *words, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        sum[i] = mix(sum[i] + 1, words[i]);
+}
+
+static int64_t words_of(int64_t bytes)
+{
+    return (bytes + 3) / 4;
+}
+
+/* One evaluation of an op's parts on whatever memory the caller names; NULL: not given. */
+typedef struct symbolic_call {
+    const smp_graph *graph;
+    int32_t op;
+    int64_t batch;
+    const uint64_t *in[3];
+    uint64_t *out, *aux, *workspace, *din[3];
+    const uint64_t *dout;
+} symbolic_call;
+
+static int64_t tensor_words(const smp_graph *graph, int32_t tensor, int64_t batch)
+{
+    return words_of(smp_tensor_bytes(graph, tensor, batch));
+}
+
+static void symbolic_forward(const symbolic_call *c)
+{
+    const smp_op *op = &c->graph->op[c->op];
+    smp_op_needs needs;
+    smp_op_needs_get(c->graph, op, c->batch, &needs);
+    uint64_t hash = (uint64_t)c->op;
+    /* Scratch and saved values first: writing them must spoil no input. */
+    if (needs.workspace_bytes > 0)
+        fill(c->workspace, words_of(needs.workspace_bytes), 0xbad);
+    for (int32_t i = 0; i < op->n_in; i++)
+        hash = digest(hash, c->in[i], tensor_words(c->graph, op->in[i], c->batch));
+    if (needs.aux_bytes > 0)
+        fill(c->aux, words_of(needs.aux_bytes * c->batch), mix(hash, 1));
+    fill(c->out, tensor_words(c->graph, op->out, c->batch), mix(hash, 2));
+}
+
+/* Gives the digest of what the backward of an op reads; writes din. */
+static uint64_t symbolic_backward(const symbolic_call *c)
+{
+    const smp_op *op = &c->graph->op[c->op];
+    smp_op_needs needs;
+    smp_op_needs_get(c->graph, op, c->batch, &needs);
+    int64_t n_out = tensor_words(c->graph, op->out, c->batch);
+    int64_t n_aux = words_of(needs.aux_bytes * c->batch);
+    uint64_t weight = digest((uint64_t)c->op, c->dout, n_out), input = weight;
+    bool wanted = false;
+    for (int32_t i = 0; i < op->n_in; i++)
+        wanted |= c->din[i] != NULL;
+    if (needs.workspace_bytes > 0)
+        fill(c->workspace, words_of(needs.workspace_bytes), 0xbad);
+    for (int32_t i = 0; i < op->n_in; i++) {
+        int64_t n = tensor_words(c->graph, op->in[i], c->batch);
+        if (op->n_param > 0 && (needs.weight_grad_in >> i & 1))
+            weight = digest(weight, c->in[i], n);
+        if (wanted && (needs.input_grad_in >> i & 1))
+            input = digest(input, c->in[i], n);
+    }
+    if (op->n_param > 0 && needs.weight_grad_aux)
+        weight = digest(weight, c->aux, n_aux);
+    if (wanted && needs.input_grad_aux)
+        input = digest(input, c->aux, n_aux);
+    if (wanted && needs.input_grad_out)
+        input = digest(input, c->out, n_out);
+    for (int32_t i = 0; i < op->n_in; i++)
+        if (c->din[i])
+            fill(c->din[i], tensor_words(c->graph, op->in[i], c->batch), mix(input, (uint64_t)i));
+    return weight;
+}
+
+/* ---- the plain evaluation ---- */
+
+typedef struct plain {
+    const smp_graph *graph;
+    int64_t batch;
+    int microbatches;
+    uint64_t **use;  /* [n_use] accumulators */
+    uint64_t *loss;  /* [microbatches] digests */
+    uint64_t ***input; /* [microbatches][n_input] */
+} plain;
+
+static uint64_t *new_words(int64_t n)
+{
+    uint64_t *words = calloc((size_t)n + 1, sizeof *words);
+    assert_non_null(words);
+    return words;
+}
+
+static void plain_microbatch(plain *p, int m, const bool *backward)
+{
+    const smp_graph *g = p->graph;
+    uint64_t **value = calloc((size_t)g->n_tensor, sizeof *value);
+    uint64_t **grad = calloc((size_t)g->n_tensor, sizeof *grad);
+    uint64_t **aux = calloc((size_t)g->n_op, sizeof *aux);
+    uint64_t *workspace = new_words(64);
+    for (int32_t t = 0; t < g->n_tensor; t++)
+        value[t] = t < g->n_input ? p->input[m][t] : new_words(tensor_words(g, t, p->batch));
+    for (int32_t u = 0; u < g->n_op; u++) {
+        symbolic_call c = {.graph = g, .op = u, .batch = p->batch, .out = value[g->op[u].out],
+                           .aux = aux[u] = new_words(64 * p->batch), .workspace = workspace};
+        for (int32_t i = 0; i < g->op[u].n_in; i++)
+            c.in[i] = value[g->op[u].in[i]];
+        symbolic_forward(&c);
+    }
+    p->loss[m] = value[g->loss][0];
+    for (int32_t u = g->n_op - 1; u >= 0; u--) {
+        const smp_op *op = &g->op[u];
+        if (!backward[u])
+            continue;
+        uint64_t seed = 42;
+        symbolic_call c = {.graph = g, .op = u, .batch = p->batch, .out = value[op->out],
+                           .aux = aux[u], .workspace = workspace,
+                           .dout = op->out == g->loss ? &seed : grad[op->out]};
+        assert_non_null(c.dout);
+        for (int32_t i = 0; i < op->n_in; i++) {
+            c.in[i] = value[op->in[i]];
+            if (smp_flow_contributes(g, backward, u, i))
+                c.din[i] = new_words(tensor_words(g, op->in[i], p->batch));
+        }
+        uint64_t weight = symbolic_backward(&c);
+        for (int32_t i = 0; i < op->n_param; i++) {
+            uint64_t added[50];
+            fill(added, g->param[op->param[i]].elements, mix(weight, (uint64_t)i));
+            add(p->use[op->use[i]], added, g->param[op->param[i]].elements);
+        }
+        for (int32_t i = 0; i < op->n_in; i++) {
+            if (!c.din[i])
+                continue;
+            if (!grad[op->in[i]]) {
+                grad[op->in[i]] = c.din[i];
+                continue;
+            }
+            add(grad[op->in[i]], c.din[i], tensor_words(g, op->in[i], p->batch));
+            free(c.din[i]);
+        }
+    }
+    for (int32_t t = 0; t < g->n_tensor; t++) {
+        if (t >= g->n_input)
+            free(value[t]);
+        free(grad[t]);
+    }
+    for (int32_t u = 0; u < g->n_op; u++)
+        free(aux[u]);
+    free(value);
+    free(grad);
+    free(aux);
+    free(workspace);
+}
+
+/* ---- the job ---- */
+
+typedef struct sent_message {
+    uint64_t *words; /* NULL: not sent yet */
+} sent_message;
+
+typedef struct job {
+    const smp_graph *graph;
+    const smp_flow *flow;
+    const plain *reference;
+    int pipeline, chunks, microbatches, ddp;
+    int64_t batch;
+    bool backward;
+    int *stage_rank;
+    smp_program *program;
+    smp_layout **layout; /* [n_stage] */
+    smp_memory_rank **memory;
+    uint64_t **arena;
+    int64_t *at; /* next action of each rank */
+    sent_message *sent; /* [n_transfer * microbatches] */
+    uint64_t seed_word;
+} job;
+
+static uint64_t *address(job *j, int rank, int chunk, int m, smp_ref ref)
+{
+    const smp_memory_rank *memory = j->memory[rank];
+    int64_t offset = 0;
+    switch (ref.space) {
+    case SMP_SPACE_NONE:
+        return NULL;
+    case SMP_SPACE_INPUT:
+        return j->reference->input[m][ref.index];
+    case SMP_SPACE_STASH:
+        offset = memory->stash[chunk * j->microbatches + m] + ref.offset;
+        break;
+    case SMP_SPACE_WORK:
+        offset = memory->work + ref.offset;
+        break;
+    case SMP_SPACE_BORDER:
+        offset = memory->border[(int64_t)(memory->border_begin[chunk] + ref.index) *
+                                    j->microbatches + m];
+        break;
+    case SMP_SPACE_LOSS:
+        offset = memory->loss + m * 64;
+        break;
+    case SMP_SPACE_SEED:
+        return &j->seed_word;
+    }
+    assert_true(offset >= 0 && offset % 64 == 0 && offset <= memory->arena_bytes);
+    return j->arena[rank] + offset / 4;
+}
+
+static void run_forward(job *j, int rank, int chunk, int m)
+{
+    const smp_layout *layout = j->layout[chunk * j->pipeline + rank];
+    for (int32_t k = 0; k < layout->n_call; k++) {
+        const smp_layout_call *call = &layout->call[k];
+        symbolic_call c = {.graph = j->graph, .op = call->op, .batch = j->batch,
+                           .out = address(j, rank, chunk, m, call->out),
+                           .aux = address(j, rank, chunk, m, call->aux),
+                           .workspace = address(j, rank, chunk, m, call->forward_workspace)};
+        for (int32_t i = 0; i < j->graph->op[call->op].n_in; i++)
+            c.in[i] = address(j, rank, chunk, m, call->in[i]);
+        symbolic_forward(&c);
+    }
+}
+
+static uint64_t *accumulator(job *j, int rank, int32_t use)
+{
+    const smp_memory_rank *memory = j->memory[rank];
+    for (int32_t i = 0; i < memory->n_use; i++)
+        if (memory->use[i].use == use) {
+            assert_true(memory->use[i].local);
+            return j->arena[rank] + memory->use[i].offset / 4;
+        }
+    fail_msg("use %d has no accumulator on rank %d", use, rank);
+    return NULL;
+}
+
+static void run_backward_call(job *j, int rank, int chunk, int m, const smp_layout_call *call)
+{
+    const smp_op *op = &j->graph->op[call->op];
+    symbolic_call c = {.graph = j->graph, .op = call->op, .batch = j->batch,
+                       .out = address(j, rank, chunk, m, call->backward_out),
+                       .aux = address(j, rank, chunk, m, call->aux),
+                       .workspace = address(j, rank, chunk, m, call->backward_workspace),
+                       .dout = address(j, rank, chunk, m, call->dout)};
+    assert_non_null(c.dout);
+    for (int32_t i = 0; i < op->n_in; i++) {
+        c.in[i] = address(j, rank, chunk, m, call->backward_in[i]);
+        c.din[i] = address(j, rank, chunk, m, call->din[i]);
+    }
+    uint64_t weight = symbolic_backward(&c);
+    for (int32_t i = 0; i < op->n_param; i++) {
+        uint64_t added[50];
+        fill(added, j->graph->param[op->param[i]].elements, mix(weight, (uint64_t)i));
+        add(accumulator(j, rank, op->use[i]), added, j->graph->param[op->param[i]].elements);
+    }
+}
+
+static void run_backward(job *j, int rank, int chunk, int m)
+{
+    const smp_layout *layout = j->layout[chunk * j->pipeline + rank];
+    for (int32_t k = 0; k < layout->n_instr; k++) {
+        const smp_instr *instr = &layout->instr[k];
+        if (instr->kind == SMP_INSTR_BACKWARD) {
+            run_backward_call(j, rank, chunk, m, &layout->call[instr->call]);
+            continue;
+        }
+        uint64_t *to = address(j, rank, chunk, m, instr->dst);
+        const uint64_t *from = address(j, rank, chunk, m, instr->src);
+        if (instr->kind == SMP_INSTR_COPY)
+            memcpy(to, from, (size_t)instr->elements * sizeof *to);
+        else
+            add(to, from, instr->elements);
+    }
+}
+
+/* The buffer of a transfer at one of its ends. */
+static uint64_t *buffer_of(job *j, smp_memory_message message, bool out)
+{
+    const smp_transfer *t = &j->flow->transfer[message.transfer];
+    int stage = out ? t->from_stage : t->to_stage;
+    bool forward = t->kind == SMP_TRANSFER_F;
+    smp_border_kind kind = out ? (forward ? SMP_BORDER_OUT : SMP_BORDER_GRAD_OUT)
+                               : (forward ? SMP_BORDER_IN : SMP_BORDER_GRAD_IN);
+    int32_t key = out && forward ? t->tensor : message.transfer;
+    int32_t border = smp_layout_border(j->layout[stage], kind, key);
+    assert_true(border >= 0);
+    assert_int_equal(kind, j->layout[stage]->border[border].kind);
+    return address(j, j->stage_rank[stage], stage / j->pipeline, message.microbatch,
+                   (smp_ref){.space = SMP_SPACE_BORDER, .index = border});
+}
+
+static sent_message *sent_of(job *j, smp_memory_message message)
+{
+    return &j->sent[(int64_t)message.transfer * j->microbatches + message.microbatch];
+}
+
+static int64_t message_words(const job *j, smp_memory_message message)
+{
+    return words_of(j->flow->transfer[message.transfer].bytes);
+}
+
+static uint64_t spoil_of(smp_memory_message message)
+{
+    return mix(0x5b011, mix((uint64_t)message.transfer, (uint64_t)message.microbatch));
+}
+
+static void wait_sends(job *j, int rank, int64_t position)
+{
+    const smp_memory_rank *memory = j->memory[rank];
+    for (int64_t i = memory->wait_begin[position]; i < memory->wait_begin[position + 1]; i++) {
+        sent_message *sent = sent_of(j, memory->wait[i]);
+        assert_non_null(sent->words);
+        assert_memory_equal(sent->words, buffer_of(j, memory->wait[i], true),
+                            (size_t)message_words(j, memory->wait[i]) * sizeof(uint64_t));
+    }
+}
+
+/* For every transfer of one kind between this stage and other ranks. */
+static bool each_message(job *j, int rank, const smp_action *action, smp_transfer_kind kind,
+                         bool out, bool (*visit)(job *, smp_memory_message))
+{
+    int stage = action->chunk * j->pipeline + rank;
+    const int32_t *begin = out ? j->flow->out_begin : j->flow->in_begin;
+    const int32_t *list = out ? j->flow->out_list : j->flow->in_list;
+    for (int32_t i = begin[stage]; i < begin[stage + 1]; i++) {
+        const smp_transfer *t = &j->flow->transfer[list[i]];
+        if (t->kind == kind && j->stage_rank[t->from_stage] != j->stage_rank[t->to_stage] &&
+            !visit(j, (smp_memory_message){list[i], action->microbatch}))
+            return false;
+    }
+    return true;
+}
+
+static bool has_arrived(job *j, smp_memory_message message)
+{
+    return sent_of(j, message)->words != NULL;
+}
+
+static bool send(job *j, smp_memory_message message)
+{
+    sent_message *sent = sent_of(j, message);
+    assert_null(sent->words);
+    sent->words = new_words(message_words(j, message));
+    memcpy(sent->words, buffer_of(j, message, true),
+           (size_t)message_words(j, message) * sizeof(uint64_t));
+    return true;
+}
+
+static bool receive(job *j, smp_memory_message message)
+{
+    uint64_t spoil[40 * 8];
+    int64_t n = message_words(j, message);
+    fill(spoil, n, spoil_of(message));
+    assert_memory_equal(spoil, buffer_of(j, message, false), (size_t)n * sizeof *spoil);
+    memcpy(buffer_of(j, message, false), sent_of(j, message)->words, (size_t)n * sizeof *spoil);
+    return true;
+}
+
+/* False: the action waits for a message that has not been sent. */
+static bool run_action(job *j, int rank, int64_t position)
+{
+    const smp_action *action = &j->program[rank].action[position];
+    const smp_memory_rank *memory = j->memory[rank];
+    bool compute = smp_action_is_compute(action->kind);
+    smp_transfer_kind kind = action->kind == SMP_ACTION_F || action->kind == SMP_ACTION_SEND_F
+                                 ? SMP_TRANSFER_F
+                                 : SMP_TRANSFER_B;
+    if (compute && !each_message(j, rank, action, kind, false, has_arrived))
+        return false;
+    wait_sends(j, rank, position);
+    for (int64_t i = memory->post_begin[position]; i < memory->post_begin[position + 1]; i++)
+        fill(buffer_of(j, memory->post[i], false), message_words(j, memory->post[i]),
+             spoil_of(memory->post[i]));
+    if (compute) {
+        each_message(j, rank, action, kind, false, receive);
+        if (action->kind == SMP_ACTION_F)
+            run_forward(j, rank, action->chunk, action->microbatch);
+        else
+            run_backward(j, rank, action->chunk, action->microbatch);
+    } else if (action->kind == SMP_ACTION_SEND_F || action->kind == SMP_ACTION_SEND_B) {
+        each_message(j, rank, action, kind, true, send);
+    }
+    return true;
+}
+
+static void run_job(job *j)
+{
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int r = 0; r < j->pipeline; r++)
+            while (j->at[r] < j->program[r].n && run_action(j, r, j->at[r])) {
+                j->at[r]++;
+                moved = true;
+            }
+    }
+    for (int r = 0; r < j->pipeline; r++) {
+        assert_int_equal(j->program[r].n, j->at[r]);
+        wait_sends(j, r, j->program[r].n);
+    }
+}
+
+/* What lives for ever: inside the arena, apart from each other. */
+static void check_permanent(const job *j, int rank)
+{
+    const smp_memory_rank *memory = j->memory[rank];
+    bool *used = calloc((size_t)memory->arena_bytes / 64 + 1, sizeof *used);
+    int64_t elements;
+#define TAKE(offset, bytes)                                                                        \
+    for (int64_t k = (offset); k < (offset) + (bytes); k += 64) {                                  \
+        assert_true(k >= 0 && k < memory->arena_bytes && k % 64 == 0);                             \
+        assert_false(used[k / 64]);                                                                \
+        used[k / 64] = true;                                                                       \
+    }
+    for (int32_t i = 0; i < memory->n_param; i++) {
+        const smp_memory_param *param = &memory->param[i];
+        elements = j->graph->param[param->param].elements;
+        assert_true(i == 0 || memory->param[i - 1].param < param->param);
+        TAKE(param->weight, elements * 4)
+        TAKE(param->state[0], elements * 4)
+        assert_int_equal(-1, param->state[1]);
+        if (!j->graph->training) {
+            assert_int_equal(-1, param->grad);
+            continue;
+        }
+        TAKE(param->grad, elements * 4)
+        const smp_memory_bucket *bucket = &memory->bucket[param->chunk];
+        bool inside = param->grad >= bucket->offset &&
+                      param->grad + elements * 4 <= bucket->offset + bucket->elements * 4;
+        assert_int_equal(!param->tied, inside);
+    }
+    for (int32_t i = 0; i < memory->n_use; i++) {
+        const smp_memory_param *param = &memory->param[memory->use[i].param];
+        assert_true(i == 0 || memory->use[i - 1].use < memory->use[i].use);
+        assert_int_equal(memory->use[i].local, j->stage_rank[memory->use[i].stage] == rank);
+        if (memory->use[i].offset != param->grad)
+            TAKE(memory->use[i].offset, j->graph->param[param->param].elements * 4)
+    }
+    if (memory->loss >= 0)
+        TAKE(memory->loss, (int64_t)64 * j->microbatches)
+    for (int c = 0; c < j->chunks && j->graph->training; c++)
+        assert_int_equal(0, memory->bucket[c].elements % (16 * j->ddp));
+#undef TAKE
+    free(used);
+}
+
+static void make_memory(job *j)
+{
+    const smp_layout **layout = calloc((size_t)j->chunks, sizeof *layout);
+    int *stage_of_chunk = calloc((size_t)j->chunks, sizeof *stage_of_chunk);
+    for (int r = 0; r < j->pipeline; r++) {
+        for (int c = 0; c < j->chunks; c++) {
+            stage_of_chunk[c] = c * j->pipeline + r;
+            layout[c] = j->layout[stage_of_chunk[c]];
+        }
+        smp_memory_input input = {.graph = j->graph, .flow = j->flow, .program = &j->program[r],
+                                  .stage_of_chunk = stage_of_chunk, .stage_rank = j->stage_rank,
+                                  .layout = layout, .rank = r, .chunks = j->chunks,
+                                  .microbatches = j->microbatches, .ddp = j->ddp,
+                                  .optimizer_states = 1};
+        assert_int_equal(SMP_OK, smp_memory_plan(&input, &j->memory[r]));
+        assert_true(j->memory[r]->bound_bytes <= j->memory[r]->arena_bytes);
+        check_permanent(j, r);
+        j->arena[r] = new_words(j->memory[r]->arena_bytes / 4);
+    }
+    free(layout);
+    free(stage_of_chunk);
+}
+
+static void check_results(job *j)
+{
+    const smp_graph *g = j->graph;
+    int losses = 0;
+    for (int32_t u = 0; u < g->n_use && j->backward; u++) {
+        int rank = j->stage_rank[j->flow->stage_of_op[g->use[u].op]];
+        assert_memory_equal(j->reference->use[u], accumulator(j, rank, u),
+                            (size_t)g->param[g->use[u].param].elements * sizeof(uint64_t));
+    }
+    for (int r = 0; r < j->pipeline; r++) {
+        losses += j->memory[r]->loss >= 0;
+        for (int m = 0; m < j->microbatches && j->memory[r]->loss >= 0; m++)
+            assert_int_equal(j->reference->loss[m],
+                             j->arena[r][j->memory[r]->loss / 4 + 16 * m]);
+    }
+    assert_int_equal(1, losses);
+}
+
+static void check_job(const smp_graph *graph, const plain *reference, fixture_random *random,
+                      bool backward, double *arena_bytes, double *bound_bytes)
+{
+    job j = {.graph = graph, .reference = reference, .batch = reference->batch,
+             .microbatches = reference->microbatches, .backward = backward, .seed_word = 42};
+    j.pipeline = 1 + (int)fixture_below(random, 4);
+    j.chunks = 1 + (int)fixture_below(random, 3);
+    j.ddp = 1 + (int)fixture_below(random, 3);
+    int n_stage = j.pipeline * j.chunks;
+    int32_t *stage = calloc((size_t)graph->n_op, sizeof *stage);
+    smp_flow *flow;
+    fixture_stages(graph, random, n_stage, stage);
+    assert_int_equal(SMP_OK, smp_flow_build(graph, stage, n_stage, j.batch, &flow));
+    j.flow = flow;
+    j.stage_rank = calloc((size_t)n_stage, sizeof *j.stage_rank);
+    j.layout = calloc((size_t)n_stage, sizeof *j.layout);
+    j.memory = calloc((size_t)j.pipeline, sizeof *j.memory);
+    j.arena = calloc((size_t)j.pipeline, sizeof *j.arena);
+    j.program = calloc((size_t)j.pipeline, sizeof *j.program);
+    j.at = calloc((size_t)j.pipeline, sizeof *j.at);
+    j.sent = calloc((size_t)flow->n_transfer * (size_t)j.microbatches + 1, sizeof *j.sent);
+    for (int s = 0; s < n_stage; s++) {
+        j.stage_rank[s] = s % j.pipeline;
+        assert_int_equal(SMP_OK, smp_layout_build(graph, flow, s, NULL, &j.layout[s]));
+    }
+    fixture_programs(flow, random, j.pipeline, j.chunks, j.microbatches, backward, j.stage_rank,
+                     j.program);
+    make_memory(&j);
+    run_job(&j);
+    check_results(&j);
+    for (int r = 0; r < j.pipeline; r++) {
+        *arena_bytes += (double)j.memory[r]->arena_bytes;
+        *bound_bytes += (double)j.memory[r]->bound_bytes;
+        smp_memory_destroy(j.memory[r]);
+        smp_program_free(&j.program[r]);
+        free(j.arena[r]);
+    }
+    for (int s = 0; s < n_stage; s++)
+        smp_layout_destroy(j.layout[s]);
+    for (int32_t i = 0; i < flow->n_transfer * j.microbatches; i++)
+        free(j.sent[i].words);
+    smp_flow_destroy(flow);
+    free(j.stage_rank);
+    free(j.layout);
+    free(j.memory);
+    free(j.arena);
+    free(j.program);
+    free(j.at);
+    free(j.sent);
+    free(stage);
+}
+
+static void check_graph(uint64_t seed, bool training, double *arena_bytes, double *bound_bytes)
+{
+    fixture_random random = {seed * 977};
+    fixture_graph f;
+    fixture_graph_make(&f, seed, 2 + (int32_t)fixture_below(&random, 30), training);
+    const smp_graph *g = &f.graph;
+    plain p = {.graph = g, .batch = 1 + fixture_below(&random, 4),
+               .microbatches = 1 + (int)fixture_below(&random, 5)};
+    p.use = calloc((size_t)g->n_use + 1, sizeof *p.use);
+    p.loss = new_words(p.microbatches);
+    p.input = calloc((size_t)p.microbatches, sizeof *p.input);
+    int32_t *stage = calloc((size_t)g->n_op, sizeof *stage);
+    smp_flow *flow;
+    assert_int_equal(SMP_OK, smp_flow_build(g, stage, 1, p.batch, &flow));
+    for (int32_t u = 0; u < g->n_use; u++)
+        p.use[u] = new_words(g->param[g->use[u].param].elements);
+    for (int m = 0; m < p.microbatches; m++) {
+        p.input[m] = calloc((size_t)g->n_input, sizeof **p.input);
+        for (int32_t t = 0; t < g->n_input; t++) {
+            p.input[m][t] = new_words(tensor_words(g, t, p.batch));
+            fill(p.input[m][t], tensor_words(g, t, p.batch), mix((uint64_t)m, (uint64_t)t));
+        }
+        plain_microbatch(&p, m, flow->backward);
+    }
+    for (int i = 0; i < 4; i++)
+        check_job(g, &p, &random, training && i < 3, arena_bytes, bound_bytes);
+    for (int m = 0; m < p.microbatches; m++) {
+        for (int32_t t = 0; t < g->n_input; t++)
+            free(p.input[m][t]);
+        free(p.input[m]);
+    }
+    for (int32_t u = 0; u < g->n_use; u++)
+        free(p.use[u]);
+    smp_flow_destroy(flow);
+    free(stage);
+    free(p.use);
+    free(p.loss);
+    free(p.input);
+    fixture_graph_free(&f);
+}
+
+static void test_memory_symbolic_training(void **state)
+{
+    (void)state;
+    double arena = 0, bound = 0;
+    for (uint64_t seed = 1; seed <= 400; seed++)
+        check_graph(seed, true, &arena, &bound);
+    assert_true(arena <= 1.05 * bound);
+}
+
+static void test_memory_symbolic_inference(void **state)
+{
+    (void)state;
+    double arena = 0, bound = 0;
+    for (uint64_t seed = 1; seed <= 100; seed++)
+        check_graph(1000 + seed, false, &arena, &bound);
+    assert_true(arena <= 1.05 * bound);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory_symbolic_training),
+        cmocka_unit_test(test_memory_symbolic_inference),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
