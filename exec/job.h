@@ -92,6 +92,7 @@ struct smp {
     smp_trace_event *event; /* [program n], with record_trace */
     int64_t n_event;
     double step_begin_s;
+    double action_begin_s; /* of the action in progress, with record_trace */
 };
 
 /* planning.c: the plan for options->model on options->devices (0: `ranks`) devices. */

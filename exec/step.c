@@ -5,15 +5,24 @@
 
 #include "exec/job.h"
 
+/* The action in progress begins now: time spent waiting for its inputs is idle time. */
+static void mark(smp *s)
+{
+    if (s->event)
+        s->action_begin_s = smp__now_s();
+}
+
 static smp_status run_action(smp *s, const smp_action *action)
 {
     int chunk = action->chunk, mb = action->microbatch;
     switch (action->kind) {
     case SMP_ACTION_F:
         SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_F));
+        mark(s);
         return smp__stage_forward(s, chunk, mb);
     case SMP_ACTION_B:
         SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_B));
+        mark(s);
         return smp__stage_backward(s, chunk, mb);
     case SMP_ACTION_SEND_F:
         return smp__messages_send(s, chunk, mb, SMP_TRANSFER_F);
@@ -33,7 +42,7 @@ static smp_status run_action(smp *s, const smp_action *action)
     return smp_fail(SMP_ERR_INPUT, "this executor runs whole backwards (B), not I and W");
 }
 
-static void record(smp *s, const smp_action *action, double begin_s)
+static void record(smp *s, const smp_action *action)
 {
     if (!s->event)
         return;
@@ -41,7 +50,7 @@ static void record(smp *s, const smp_action *action, double begin_s)
         (smp_trace_event){.world_rank = s->comm.world_rank,
                           .stage = action->chunk >= 0 ? s->stage_of_chunk[action->chunk] : -1,
                           .action = *action,
-                          .start_us = 1e6 * (begin_s - s->step_begin_s),
+                          .start_us = 1e6 * (s->action_begin_s - s->step_begin_s),
                           .end_us = 1e6 * (smp__now_s() - s->step_begin_s)};
 }
 
@@ -57,13 +66,14 @@ static smp_status run_program(smp *s)
     const smp_memory_rank *memory = s->memory;
     for (int64_t i = 0; i < s->program->n; i++) {
         const smp_action *action = &s->program->action[i];
-        double begin_s = s->event ? smp__now_s() : 0.0;
         s->current = *action;
         SMP_TRY(wait_sends(s, i));
         for (int64_t k = memory->post_begin[i]; k < memory->post_begin[i + 1]; k++)
             SMP_TRY(smp__messages_post(s, memory->post[k]));
+        mark(s);
         SMP_TRY(run_action(s, action));
-        record(s, action, begin_s);
+        if (action->kind != SMP_ACTION_OPTIMIZE) /* recorded when the weights are updated */
+            record(s, action);
     }
     return wait_sends(s, s->program->n);
 }
@@ -78,9 +88,9 @@ static smp_status update(smp *s, smp_step_result *result)
         if (result->grad_norm > (double)s->options.clip_norm)
             scale = (float)((double)s->options.clip_norm / result->grad_norm);
     }
-    double begin_s = s->event ? smp__now_s() : 0.0;
+    mark(s);
     smp__weights_update(s, s->step + 1, (float)result->lr, scale);
-    record(s, &s->current, begin_s);
+    record(s, &s->current);
     return SMP_OK;
 }
 

@@ -58,8 +58,7 @@ static choices microbatch_choices(const smp_search_request *request, int pipelin
     return list;
 }
 
-static smp_status check_request(const smp_search_request *request,
-                                const smp_schedule_model *model)
+static smp_status check_request(const smp_search_request *request, const smp_schedule_model *model)
 {
     int on_hand = smp_cluster_devices(request->cluster), devices = request->devices;
     if (devices < 1 || devices > on_hand)
@@ -67,8 +66,7 @@ static smp_status check_request(const smp_search_request *request,
                         devices, on_hand, on_hand);
     if (request->graph->n_op < 1)
         return smp_fail(SMP_ERR_INPUT, "model '%s' has no ops to plan", request->graph->name);
-    if (request->stages < 0 || request->ddp < 0 || request->chunks < 0 ||
-        request->microbatches < 0)
+    if (request->stages < 0 || request->ddp < 0 || request->chunks < 0 || request->microbatches < 0)
         return smp_fail(SMP_ERR_INPUT,
                         "stages, ddp, chunks, micro-batches: got %d, %d, %d, %d, expected "
                         "positive numbers, or 0 for auto",
@@ -78,8 +76,8 @@ static smp_status check_request(const smp_search_request *request,
         return smp_fail(SMP_ERR_INPUT,
                         "%d stages * %d replicas (ddp) need %lld devices, got %d: leave one of "
                         "the two out, or ask for that many devices",
-                        request->stages, request->ddp,
-                        (long long)request->stages * request->ddp, devices);
+                        request->stages, request->ddp, (long long)request->stages * request->ddp,
+                        devices);
     int fixed = request->stages > 0 ? request->stages : request->ddp;
     if (fixed > 0 && devices % fixed != 0)
         return smp_fail(SMP_ERR_INPUT,
@@ -154,8 +152,8 @@ static smp_status find_family(smp__configs *configs, smp__config *config)
             return SMP_OK;
         }
     }
-    SMP_TRY(smp_array_reserve(&configs->family, &configs->family_capacity,
-                              sizeof *configs->family, (size_t)configs->n_family + 1));
+    SMP_TRY(smp_array_reserve(&configs->family, &configs->family_capacity, sizeof *configs->family,
+                              (size_t)configs->n_family + 1));
     config->family = configs->n_family;
     configs->family[configs->n_family++] = (smp__family){
         .pipeline = config->pipeline, .chunks = config->chunks, .stage_rank = config->stage_rank};
@@ -170,8 +168,7 @@ static smp_status add_config(smp__configs *configs, smp__config config, smp_stat
     const smp_schedule_model *model = configs->model;
     smp_status status = SMP_OK;
     if ((int64_t)config.pipeline * config.chunks > request->graph->n_op)
-        status = smp_fail(SMP_ERR_NO_FIT,
-                          "%d ranks * %d chunks need as many ops: the model has %d",
+        status = smp_fail(SMP_ERR_NO_FIT, "%d ranks * %d chunks need as many ops: the model has %d",
                           config.pipeline, config.chunks, request->graph->n_op);
     if (status == SMP_OK)
         status = model->check(model->context, config.schedule, config.pipeline, config.chunks,

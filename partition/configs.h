@@ -57,11 +57,16 @@ int64_t smp__config_memory(const smp__configs *configs, const smp__config *confi
 smp_status smp__config_partition(smp__configs *configs, const smp__config *config, double spare,
                                  smp_partition **out);
 
+/* The fastest partition whose fullest stage is at most 1 % fuller than it has to be. */
+smp_status smp__config_least_memory(smp__configs *configs, const smp__config *config,
+                                    smp_partition **out);
+
 /* No schedule of this partition takes less time per step: a rank computes all micro-batches of its
  * stages, and before that the first one has passed the stages before its first. */
 double smp__config_least_step_us(const smp__config *config, const smp_partition *partition);
 
 /* The SMP_ERR_NO_FIT message for the candidate that missed by least. */
-smp_status smp__search_no_fit(const smp__configs *configs, const smp_candidate *nearest);
+smp_status smp__search_no_fit(const smp__configs *configs, const smp__config *config,
+                              const smp_candidate *nearest);
 
 #endif

@@ -31,12 +31,12 @@ typedef struct smp__units {
     int64_t *stash_bytes;
     int64_t *workspace_bytes; /* largest of the unit's ops */
 
-    int32_t *net_unit;          /* [n_net] producer */
-    int64_t *net_bytes;         /* one way */
+    int32_t *net_unit;           /* [n_net] producer */
+    int64_t *net_bytes;          /* one way */
     double *net_us[SMP__N_LINK]; /* [n_net] there, and back with the gradient when training */
-    int64_t *net_begin;         /* [n_net + 1] into net_consumer */
-    int32_t *net_consumer;      /* distinct units other than the producer, rising */
-    int64_t *in_begin;          /* [n + 1] into in_net: nets that a unit reads, rising */
+    int64_t *net_begin;          /* [n_net + 1] into net_consumer */
+    int32_t *net_consumer;       /* distinct units other than the producer, rising */
+    int64_t *in_begin;           /* [n + 1] into in_net: nets that a unit reads, rising */
     int32_t *in_net;
     int64_t *out_begin; /* [n + 1] into out_net: nets that a unit makes, rising */
     int32_t *out_net;

@@ -38,33 +38,62 @@ static smp_status solve_family(smp__configs *configs, const smp__config *config,
     return smp__variants_solve(&problem, configs->request->partitioner, &family->variants);
 }
 
-smp_status smp__config_partition(smp__configs *configs, const smp__config *config, double spare,
-                                 smp_partition **out)
+/* Solves with limits of `scale` times those of the configuration; `fits` says whether the result
+ * respects the real ones. */
+static smp_status solve_within(smp__configs *configs, const smp__config *config, double scale,
+                               smp_partition **out)
 {
     smp_problem problem = problem_of(configs, config);
-    const smp_partition *shared = NULL;
-    const smp__variants *variants = &configs->family[config->family].variants;
-    if (spare == 0.0) {
-        SMP_TRY(smp__variants_choose(&problem, variants, config->microbatches, &shared));
-        SMP_TRY(smp_partition_evaluate(&problem, shared->stage, out));
-        (*out)->solver = shared->solver;
-        (*out)->lower_bound_us = shared->lower_bound_us;
-        if ((*out)->fits)
-            return SMP_OK;
-        smp_partition_destroy(*out);
-        *out = NULL;
-    }
     size_t n_stage = (size_t)problem.n_stage;
     int64_t *limit = calloc(n_stage, sizeof *limit);
     if (!limit)
         return smp_fail_memory(n_stage * sizeof *limit);
-    for (size_t s = 0; s < n_stage; s++)
-        limit[s] = (int64_t)((double)config->limit[s] * (1.0 - spare));
+    for (size_t s = 0; s < n_stage; s++) {
+        double bytes = (double)config->limit[s] * scale;
+        limit[s] = bytes < 0x1p62 ? (int64_t)bytes : INT64_MAX;
+    }
     problem.memory_limit = limit;
-    smp_status status = smp_partition_solve(&problem, configs->request->partitioner,
-                                            config->microbatches, out);
+    smp_status status =
+        smp_partition_solve(&problem, configs->request->partitioner, config->microbatches, out);
     free(limit);
+    for (size_t s = 0; s < n_stage && status == SMP_OK; s++) {
+        if (s == 0)
+            (*out)->fits = true;
+        (*out)->fits &= (*out)->load[s].memory_bytes <= config->limit[s];
+    }
     return status;
+}
+
+smp_status smp__config_partition(smp__configs *configs, const smp__config *config, double spare,
+                                 smp_partition **out)
+{
+    if (spare > 0.0)
+        return solve_within(configs, config, 1.0 - spare, out);
+    smp_problem problem = problem_of(configs, config);
+    const smp_partition *shared = NULL;
+    const smp__variants *variants = &configs->family[config->family].variants;
+    SMP_TRY(smp__variants_choose(&problem, variants, config->microbatches, &shared));
+    SMP_TRY(smp_partition_evaluate(&problem, shared->stage, out));
+    (*out)->solver = shared->solver;
+    (*out)->lower_bound_us = shared->lower_bound_us;
+    if ((*out)->fits)
+        return SMP_OK;
+    smp_partition_destroy(*out);
+    return solve_within(configs, config, 1.0, out);
+}
+
+smp_status smp__config_least_memory(smp__configs *configs, const smp__config *config,
+                                    smp_partition **out)
+{
+    smp_partition *least;
+    double fill = 0.0;
+    /* Limits that nothing can respect: what comes back is the least full. */
+    SMP_TRY(solve_within(configs, config, 1e-9, &least));
+    for (int s = 0; s < least->n_stage; s++)
+        fill =
+            fmax(fill, (double)least->load[s].memory_bytes / fmax((double)config->limit[s], 1.0));
+    smp_partition_destroy(least);
+    return solve_within(configs, config, 1.01 * fill, out);
 }
 
 double smp__config_least_step_us(const smp__config *config, const smp_partition *partition)
@@ -111,8 +140,7 @@ static double estimate(const smp__configs *configs, const smp__config *config,
     }
     if (request->objective == SMP_OBJECTIVE_BOTTLENECK)
         return partition->bottleneck_us / samples;
-    double fill_us =
-        fmax(total_load(partition) - partition->bottleneck_us, 0.0) / config->chunks;
+    double fill_us = fmax(total_load(partition) - partition->bottleneck_us, 0.0) / config->chunks;
     return (partition->bottleneck_us + fill_us / config->microbatches) / samples;
 }
 

@@ -5,7 +5,8 @@
 static smp_status list_reads(smp__line *line, const int32_t *position, smp_arena *scratch)
 {
     const smp__units *units = line->units;
-    int64_t *latest = SMP_ARENA_NEW(scratch, int64_t, (size_t)units->n_net); /* entry of line->read */
+    int64_t *latest =
+        SMP_ARENA_NEW(scratch, int64_t, (size_t)units->n_net); /* entry of line->read */
     int32_t *latest_position = SMP_ARENA_NEW(scratch, int32_t, (size_t)units->n_net);
     line->read_begin = SMP_ARENA_NEW(line->arena, int64_t, (size_t)line->n + 1);
     line->read = SMP_ARENA_NEW(line->arena, smp__read, (size_t)units->in_begin[units->n]);

@@ -4,7 +4,6 @@
 #include "partition/registry.h"
 #include "partition/tune.h"
 
-
 #include "graph/base/text.h"
 
 /* True if the order was not tried before; remembers it by its hash (a collision costs one try). */

@@ -17,8 +17,8 @@
 #include <string.h>
 
 enum {
-    CONSTRAINTS = 2, /* compute, memory */
-    MAX_RUNS = 1024, /* per measure: at most twice as many vertices */
+    CONSTRAINTS = 2,      /* compute, memory */
+    MAX_RUNS = 1024,      /* per measure: at most twice as many vertices */
     WEIGHT_SUM = 1 << 24, /* of each constraint and of all edges: far below 32 bits */
     SIDES = 2
 };
@@ -27,11 +27,11 @@ enum {
 typedef struct bisector {
     const smp_problem *problem;
     const smp__units *units;
-    int32_t n;            /* vertices */
-    int32_t *vertex_of;   /* [units->n] */
-    double *place;        /* [n] mean unit index */
-    idx_t *weight;        /* [n * CONSTRAINTS] */
-    int64_t *begin;       /* [n + 1] */
+    int32_t n;          /* vertices */
+    int32_t *vertex_of; /* [units->n] */
+    double *place;      /* [n] mean unit index */
+    idx_t *weight;      /* [n * CONSTRAINTS] */
+    int64_t *begin;     /* [n + 1] */
     int32_t *neighbour;
     idx_t *edge_weight;
     double *speed_before; /* [n_stage + 1] sum of 1 / slowdown */
@@ -192,8 +192,8 @@ static smp_status make_bisector(bisector *b, smp_arena *scratch)
     b->side = SMP_ARENA_NEW(scratch, idx_t, n);
     b->adjncy = SMP_ARENA_NEW(scratch, idx_t, n_edge + 1);
     b->adjwgt = SMP_ARENA_NEW(scratch, idx_t, n_edge + 1);
-    if (!b->speed_before || !b->part || !b->local || !b->list || !b->swap || !b->xadj ||
-        !b->vwgt || !b->side || !b->adjncy || !b->adjwgt)
+    if (!b->speed_before || !b->part || !b->local || !b->list || !b->swap || !b->xadj || !b->vwgt ||
+        !b->side || !b->adjncy || !b->adjwgt)
         return SMP_ERR_NO_MEMORY;
     for (int s = 0; s < b->problem->n_stage; s++)
         b->speed_before[s + 1] =
@@ -212,7 +212,7 @@ static smp_status bisect(bisector *b, const int32_t *list, int32_t n, double sha
 {
     idx_t n_vertex = n, n_constraint = CONSTRAINTS, n_part = SIDES, cut = 0;
     real_t target[SIDES * CONSTRAINTS] = {(real_t)share, (real_t)share, (real_t)(1.0 - share),
-                                      (real_t)(1.0 - share)};
+                                          (real_t)(1.0 - share)};
     idx_t options[METIS_NOPTIONS];
     METIS_SetDefaultOptions(options);
     options[METIS_OPTION_SEED] = (idx_t)(b->problem->seed & 0x7fffffff);

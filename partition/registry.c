@@ -32,8 +32,7 @@ const smp_partitioner *smp_partitioner_find(const char *name)
 static bool good_enough(const smp_problem *problem, const smp_partition *partition)
 {
     double gap = problem->graph->n_op > SMP__LARGE_GRAPH ? SMP__LARGE_GAP : 1e-9;
-    return partition->fits &&
-           partition->bottleneck_us <= partition->lower_bound_us * (1.0 + gap);
+    return partition->fits && partition->bottleneck_us <= partition->lower_bound_us * (1.0 + gap);
 }
 
 static double total_load(const smp_partition *partition)
@@ -48,8 +47,8 @@ static double worst_excess(const smp_problem *problem, const smp_partition *part
 {
     double worst = 0.0;
     for (int s = 0; s < partition->n_stage; s++)
-        worst = fmax(worst, (double)partition->load[s].memory_bytes -
-                                (double)problem->memory_limit[s]);
+        worst =
+            fmax(worst, (double)partition->load[s].memory_bytes - (double)problem->memory_limit[s]);
     return worst;
 }
 
@@ -78,8 +77,7 @@ static smp_status solve_all(const smp_problem *problem, const char *name, smp_pa
         status = partitioners[i]->solve(problem, &found);
         if (status != SMP_OK)
             break;
-        if (!best ||
-            beats(problem, found, found->bottleneck_us, best, best->bottleneck_us)) {
+        if (!best || beats(problem, found, found->bottleneck_us, best, best->bottleneck_us)) {
             smp_partition_destroy(best);
             best = found;
         } else {

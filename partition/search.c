@@ -90,7 +90,7 @@ typedef struct search {
     smp__configs configs;
     entry *entry;
     int32_t n;
-    double least_time, least_peak; /* over entries that fit */
+    double least_time, least_peak; /* over entries that fit; INFINITY: none */
 } search;
 
 /* True if a configuration can neither be within 1 % of the best nor decide what the best is. */
@@ -109,13 +109,13 @@ static bool cannot_win(const search *s, int microbatches, double least_time, dou
     return false;
 }
 
-/* Bytes that rank r keeps for ever. */
+/* Bytes that the fullest rank keeps for ever, at least. */
 static double least_peak_of(const search *s, const smp__config *config,
                             const smp_partition *partition)
 {
     double least = 0.0, factor = s->configs.request->graph->training ? 4.0 : 1.0;
     for (int r = 0; r < config->pipeline; r++) {
-        double bytes = 0.0; /* a weight that two stages of a rank share counts once: take the larger */
+        double bytes = 0.0; /* of one stage: others of the rank may share its weights */
         for (int st = 0; st < partition->n_stage; st++) {
             if (config->stage_rank[st] == r)
                 bytes = fmax(bytes, (double)partition->load[st].weight_bytes);
@@ -154,8 +154,7 @@ static smp_status simulate(search *s, const smp__config *config, smp_partition *
             return status;
         }
         bool retry = !candidate->fits && partition->fits && attempt < MAX_SHRINK;
-        double memory =
-            (double)smp__config_memory(&s->configs, config, candidate->worst_rank);
+        double memory = (double)smp__config_memory(&s->configs, config, candidate->worst_rank);
         spare += 1.02 * (double)-candidate->room_bytes / memory;
         if (!best || candidate->room_bytes > best->room_bytes) {
             smp_candidate_destroy(best);
@@ -175,27 +174,6 @@ static smp_status simulate(search *s, const smp__config *config, smp_partition *
     return SMP_OK;
 }
 
-/* An op with no kernel has no place in the memory planner: there the estimate is what counts. */
-static void apply_estimate(const search *s, const smp__config *config, smp_candidate *candidate)
-{
-    const smp_partition *partition = candidate->partition;
-    for (int r = 0; r < config->pipeline; r++) {
-        int64_t bytes = 0;
-        for (int st = 0; st < partition->n_stage; st++) {
-            if (config->stage_rank[st] == r)
-                bytes = smp__add_bytes(bytes, partition->load[st].memory_bytes);
-        }
-        int64_t room = smp__config_memory(&s->configs, config, r) - bytes;
-        if (bytes > candidate->peak_bytes)
-            candidate->peak_bytes = bytes;
-        if (room < candidate->room_bytes) {
-            candidate->room_bytes = room;
-            candidate->worst_rank = r;
-        }
-    }
-    candidate->fits = candidate->room_bytes >= 0;
-}
-
 static smp_status try_config(search *s, int32_t index)
 {
     const smp__config *config = &s->configs.config[index];
@@ -207,15 +185,16 @@ static smp_status try_config(search *s, int32_t index)
         family->variants.split ? family->variants.split : family->variants.together;
     if (cannot_win(s, config->microbatches, any->lower_bound_us / samples, 0.0))
         return SMP_OK;
-    SMP_TRY(smp__config_partition(&s->configs, config, 0.0, &partition));
+    if (s->configs.request->optimize == SMP_OPTIMIZE_MEMORY)
+        SMP_TRY(smp__config_least_memory(&s->configs, config, &partition));
+    else
+        SMP_TRY(smp__config_partition(&s->configs, config, 0.0, &partition));
     if (cannot_win(s, config->microbatches, least_time_of(s, config, partition),
                    least_peak_of(s, config, partition))) {
         smp_partition_destroy(partition);
         return SMP_OK;
     }
     SMP_TRY(simulate(s, config, partition, &candidate));
-    if (smp_graph_has_opaque(s->configs.request->graph))
-        apply_estimate(s, config, candidate);
     s->entry[s->n] = (entry){candidate, time_of(s->configs.request, candidate), index};
     if (candidate->fits) {
         s->least_time = fmin(s->least_time, s->entry[s->n].time);
@@ -223,4 +202,131 @@ static smp_status try_config(search *s, int32_t index)
     }
     s->n++;
     return SMP_OK;
+}
+
+static int sign(double a, double b)
+{
+    return (a > b) - (a < b);
+}
+
+/* How an entry ranks: those that fit first, of them those within 1 % of the best. */
+typedef struct rank_key {
+    int tier; /* 0: close to the best, 1: fits, 2: does not fit */
+    double first, second, third;
+    int32_t index;
+    smp_candidate *candidate;
+} rank_key;
+
+static int compare_keys(const void *left, const void *right)
+{
+    const rank_key *a = left, *b = right;
+    int order = a->tier - b->tier;
+    if (order == 0)
+        order = sign(a->first, b->first);
+    if (order == 0)
+        order = sign(a->second, b->second);
+    if (order == 0)
+        order = sign(a->third, b->third);
+    return order ? order : (a->index > b->index) - (a->index < b->index);
+}
+
+static rank_key key_of(const search *s, const entry *entry)
+{
+    const smp_candidate *c = entry->candidate;
+    bool for_memory = s->configs.request->optimize == SMP_OPTIMIZE_MEMORY;
+    double peak = (double)c->peak_bytes, m = c->microbatches;
+    rank_key key = {2, -(double)c->room_bytes, m, entry->time, entry->index, entry->candidate};
+    if (!c->fits)
+        return key;
+    bool close = for_memory ? peak <= CLOSE * s->least_peak : entry->time <= CLOSE * s->least_time;
+    key.tier = close ? 0 : 1;
+    if (for_memory) {
+        key.first = close ? entry->time : peak;
+        key.second = close ? m : entry->time;
+        key.third = close ? peak : m;
+    } else {
+        key.first = close ? m : entry->time;
+        key.second = close ? peak : m;
+        key.third = close ? entry->time : peak;
+    }
+    return key;
+}
+
+static smp_status copy_without_partition(const smp_candidate *from, smp_candidate **out)
+{
+    size_t n_device = (size_t)from->pipeline * (size_t)from->ddp;
+    size_t n_stage = (size_t)from->pipeline * (size_t)from->chunks;
+    smp_candidate *copy = calloc(1, sizeof *copy);
+    if (!copy)
+        return smp_fail_memory(sizeof *copy);
+    *copy = *from;
+    copy->partition = NULL;
+    copy->device = calloc(n_device, sizeof *copy->device);
+    copy->stage_rank = calloc(n_stage, sizeof *copy->stage_rank);
+    if (!copy->device || !copy->stage_rank) {
+        smp_candidate_destroy(copy);
+        return smp_fail_memory((n_device + n_stage) * sizeof *copy->device);
+    }
+    memcpy(copy->device, from->device, n_device * sizeof *copy->device);
+    memcpy(copy->stage_rank, from->stage_rank, n_stage * sizeof *copy->stage_rank);
+    *out = copy;
+    return SMP_OK;
+}
+
+/* Sorts what was tried and moves it into the result, or says why nothing fits. */
+static smp_status finish(search *s, smp_search_result *out)
+{
+    smp_search_result result = {0};
+    smp_status status = SMP_OK;
+    rank_key *key = calloc((size_t)s->n, sizeof *key);
+    result.tried = calloc((size_t)s->n, sizeof *result.tried);
+    if (!key || !result.tried) {
+        status = smp_fail_memory((size_t)s->n * sizeof *key);
+        goto done;
+    }
+    for (int32_t i = 0; i < s->n; i++)
+        key[i] = key_of(s, &s->entry[i]);
+    qsort(key, (size_t)s->n, sizeof *key, compare_keys);
+    if (!key[0].candidate->fits) {
+        status =
+            smp__search_no_fit(&s->configs, &s->configs.config[key[0].index], key[0].candidate);
+        goto done;
+    }
+    status = copy_without_partition(key[0].candidate, &result.tried[0]);
+    if (status != SMP_OK)
+        goto done;
+    result.best = key[0].candidate;
+    for (int32_t i = 1; i < s->n; i++) {
+        smp_partition_destroy(key[i].candidate->partition);
+        key[i].candidate->partition = NULL;
+        result.tried[i] = key[i].candidate;
+    }
+    result.n_tried = s->n;
+    s->n = 0;
+    *out = result;
+done:
+    free(key);
+    if (status != SMP_OK)
+        free(result.tried);
+    return status;
+}
+
+smp_status smp_search(const smp_search_request *request, const smp_costs *costs,
+                      const smp_schedule_model *model, smp_search_result *out)
+{
+    search s = {.least_time = INFINITY, .least_peak = INFINITY};
+    SMP_TRY(smp__configs_list(request, costs, model, &s.configs));
+    smp_status status = SMP_OK;
+    s.entry = calloc((size_t)s.configs.n, sizeof *s.entry);
+    if (!s.entry)
+        status = smp_fail_memory((size_t)s.configs.n * sizeof *s.entry);
+    for (int32_t i = 0; i < s.configs.n && status == SMP_OK; i++)
+        status = try_config(&s, i);
+    if (status == SMP_OK)
+        status = finish(&s, out);
+    for (int32_t i = 0; i < s.n; i++)
+        smp_candidate_destroy(s.entry[i].candidate);
+    free(s.entry);
+    smp__configs_free(&s.configs);
+    return status;
 }

@@ -189,8 +189,8 @@ static smp_status search_near(solver *s, int32_t half_width, smp__split *split, 
             return SMP_OK;
         }
         near_borders(s->line, split->border, half_width, &s->w);
-        SMP_TRY(smp__split_sweep(s->line, s->w.lo, s->w.hi, SMP__GOAL_SLOWEST, s->bound,
-                                 &s->trial));
+        SMP_TRY(
+            smp__split_sweep(s->line, s->w.lo, s->w.hi, SMP__GOAL_SLOWEST, s->bound, &s->trial));
         if (!s->trial.found)
             return SMP_OK;
         keep(s, split);

@@ -29,14 +29,12 @@ static bool better(smp__goal goal, double slowest, double total, const cell *tha
         return true;
     if (goal == SMP__GOAL_TOTAL)
         return total < than->total_us;
-    return slowest < than->slowest_us ||
-           (slowest == than->slowest_us && total < than->total_us);
+    return slowest < than->slowest_us || (slowest == than->slowest_us && total < than->total_us);
 }
 
 static bool fits_memory(const sweep *s, int k, const smp__interval *interval)
 {
-    return smp__interval_memory(s->line, k, interval) <=
-           (double)s->line->problem->memory_limit[k];
+    return smp__interval_memory(s->line, k, interval) <= (double)s->line->problem->memory_limit[k];
 }
 
 /* True if no interval that contains this one can be used to reach `target`. */
@@ -73,8 +71,8 @@ static void sweep_back(sweep *s, int k, smp__interval interval, int32_t top, int
         s->work++;
         if (too_much(s, k, &interval, compute_us + tail_us, target))
             return;
-        consider(s, &s->row[k][i - s->lo[k]], i,
-                 smp__interval_load_us(line, &interval, compute_us), target);
+        consider(s, &s->row[k][i - s->lo[k]], i, smp__interval_load_us(line, &interval, compute_us),
+                 target);
         if (i == s->lo[k])
             return;
         smp__interval_push_left(line, k, &interval, i - 1, j);

@@ -11,8 +11,8 @@
 #include "graph/base/random.h"
 
 enum {
-    MAX_STALL = 96,           /* random orders in a row without success */
-    WORK_LIMIT = 12000000,    /* of improving, for graphs of up to WORK_UNITS units */
+    MAX_STALL = 96,        /* random orders in a row without success */
+    WORK_LIMIT = 12000000, /* of improving, for graphs of up to WORK_UNITS units */
     WORK_UNITS = 1000,
     MAX_PAIRS = 24000000,     /* of borders, for one order */
     MAX_TRIAL_PAIRS = 400000, /* for one random order */
@@ -157,8 +157,8 @@ smp_status smp__tuner_try(smp__tuner *tuner, const int32_t *order)
     if (order != tuner->order)
         memcpy(tuner->order, order, (size_t)units->n * sizeof *order);
     if (units->has_pin)
-        SMP_TRY(smp__order_clamp(units, tuner->problem->n_stage, units->lo, units->hi,
-                                 tuner->order));
+        SMP_TRY(
+            smp__order_clamp(units, tuner->problem->n_stage, units->lo, units->hi, tuner->order));
     SMP_TRY(split_order(tuner, false, MAX_PAIRS, &feasible, &kept));
     if (feasible)
         return SMP_OK;
@@ -211,8 +211,7 @@ smp_status smp__tuner_improve(smp__tuner *tuner)
 static smp_status line_of_best(smp__tuner *tuner, smp__line **line)
 {
     SMP_TRY(smp__order_make(tuner->units, SMP__ORDER_FILE, 0, tuner->order));
-    SMP_TRY(smp__order_by_stage(tuner->units, tuner->problem->n_stage, tuner->stage,
-                                tuner->order));
+    SMP_TRY(smp__order_by_stage(tuner->units, tuner->problem->n_stage, tuner->stage, tuner->order));
     return smp__line_build(tuner->problem, tuner->units, tuner->order, line);
 }
 
@@ -222,8 +221,8 @@ static smp_status fewer_transfers(smp__tuner *tuner)
     SMP_TRY(line_of_best(tuner, &line));
     tuner->split.work = 0;
     tuner->split.found = false;
-    smp_status status = smp__split_total(line, tuner->slowest_us * (1.0 + 1e-12), MAX_TRIAL_PAIRS,
-                                         &tuner->split);
+    smp_status status =
+        smp__split_total(line, tuner->slowest_us * (1.0 + 1e-12), MAX_TRIAL_PAIRS, &tuner->split);
     if (status == SMP_OK && tuner->split.found) {
         read_split(tuner, line);
         offer(tuner, tuner->slowest_us);
@@ -282,9 +281,8 @@ static smp_status least_memory(smp__tuner *tuner)
         double fill;
         SMP_TRY(smp__order_make(tuner->units, (smp__order_kind)kind, 0, tuner->order));
         if (tuner->units->has_pin)
-            SMP_TRY(smp__order_clamp(tuner->units, tuner->problem->n_stage,
-                                     tuner->units->anchor_lo, tuner->units->anchor_hi,
-                                     tuner->order));
+            SMP_TRY(smp__order_clamp(tuner->units, tuner->problem->n_stage, tuner->units->anchor_lo,
+                                     tuner->units->anchor_hi, tuner->order));
         SMP_TRY(smp__line_build(tuner->problem, tuner->units, tuner->order, &line));
         smp_status status = smp__split_memory(line, &tuner->split, &fill);
         if (status == SMP_OK && tuner->split.found) {

@@ -20,7 +20,7 @@ typedef struct smp__tuner {
     int32_t *stage;    /* [units->n] of the best */
     double slowest_us; /* of the best, as the line measures it */
 
-    int64_t work; /* intervals looked at, and the like: the clock that limits the effort */
+    int64_t work;      /* intervals looked at, and the like: the clock that limits the effort */
     int32_t *trial;    /* [units->n] */
     int32_t *op_stage; /* [n_op] */
     int32_t *order;    /* [units->n], for callers */

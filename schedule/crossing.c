@@ -16,8 +16,9 @@ static smp_status place_stages(smp_arena *arena, const int *stage_rank, smp__cro
             return smp_fail(SMP_ERR_INPUT, "stage %d lies on rank %d, expected 0 to %d", stage,
                             rank, out->n_rank - 1);
         if (held[rank] == out->chunks)
-            return smp_fail(SMP_ERR_INPUT, "rank %d holds more than %d stages: stage %d is too much",
-                            rank, out->chunks, stage);
+            return smp_fail(SMP_ERR_INPUT,
+                            "rank %d holds more than %d stages: stage %d is too much", rank,
+                            out->chunks, stage);
         rank_of[stage] = rank;
         out->chunk_of[stage] = held[rank];
         out->stage_of[(int64_t)rank * out->chunks + held[rank]++] = stage;

@@ -6,9 +6,9 @@
 
 /* Ties go to the lower entity. */
 typedef struct smp__event_heap {
-    int *entity;   /* [n] heap order */
-    int *place;    /* [capacity] index in entity, or -1 */
-    double *time;  /* [capacity] by entity */
+    int *entity;  /* [n] heap order */
+    int *place;   /* [capacity] index in entity, or -1 */
+    double *time; /* [capacity] by entity */
     int n;
 } smp__event_heap;
 

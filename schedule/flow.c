@@ -12,8 +12,8 @@
 smp_status smp__flow_add_transfer(smp__flow_build *build, smp_transfer_kind kind, int32_t tensor,
                                   int32_t from, int32_t to, int32_t *index)
 {
-    SMP_TRY(smp_array_reserve(&build->transfer, &build->transfer_capacity,
-                              sizeof *build->transfer, (size_t)build->n_transfer + 1));
+    SMP_TRY(smp_array_reserve(&build->transfer, &build->transfer_capacity, sizeof *build->transfer,
+                              (size_t)build->n_transfer + 1));
     *index = build->n_transfer;
     build->transfer[build->n_transfer++] =
         (smp_transfer){.kind = kind,
@@ -165,8 +165,8 @@ static smp_status list_folds(smp__flow_build *build, smp_flow *flow)
         return SMP_ERR_NO_MEMORY;
     for (int32_t i = 0; i < build->n_fold; i++)
         stage[i] = build->fold[i].stage;
-    SMP_TRY(list_by_stage(flow->arena, build->n_stage, build->n_fold, stage, &flow->fold_begin,
-                          &list));
+    SMP_TRY(
+        list_by_stage(flow->arena, build->n_stage, build->n_fold, stage, &flow->fold_begin, &list));
     for (int32_t i = 0; i < build->n_fold; i++)
         fold[i] = build->fold[list[i]];
     if (build->n_source > 0)

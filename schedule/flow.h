@@ -62,7 +62,7 @@ typedef struct smp_flow {
     const smp_tie *tie;
     const int32_t *holder;
     const int32_t *stage_of_op; /* copied */
-    const bool *backward; /* [n_op] the op takes part in the backward pass */
+    const bool *backward;       /* [n_op] the op takes part in the backward pass */
     smp_arena *arena;
 } smp_flow;
 

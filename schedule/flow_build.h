@@ -10,7 +10,7 @@ typedef struct smp__flow_build {
     int n_stage;
     int64_t batch;
     smp_arena *scratch;
-    bool *backward; /* [n_op], in the flow's arena */
+    bool *backward;         /* [n_op], in the flow's arena */
     smp_transfer *transfer; /* malloc'ed, as the next two */
     smp_fold *fold;
     smp_fold_source *source;

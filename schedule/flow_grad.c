@@ -55,8 +55,8 @@ static smp_status collect(const smp__flow_build *build, int32_t tensor, contribu
     const smp_graph *graph = build->graph;
     int64_t begin = graph->consumer_begin[tensor], end = graph->consumer_begin[tensor + 1];
     list->n = 0;
-    SMP_TRY(smp_array_reserve(&list->item, &list->capacity, sizeof *list->item,
-                              (size_t)(end - begin)));
+    SMP_TRY(
+        smp_array_reserve(&list->item, &list->capacity, sizeof *list->item, (size_t)(end - begin)));
     while (end > begin) {
         int64_t first = end - 1;
         while (first > begin && graph->consumer[first - 1].op == graph->consumer[end - 1].op)

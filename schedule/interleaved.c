@@ -2,13 +2,14 @@
  * 2021), over virtual stages when a rank holds several chunks (Narayanan et al., SC 2021).
  *
  * A rank walks its (micro-batch, chunk) pairs in groups of `pipeline` micro-batches: the group
- * through chunk 0, then through chunk 1, and so on; backwards the same with the chunks reversed. After
- * the warm-up forwards, one forward and one backward alternate.
+ * through chunk 0, then through chunk 1, and so on; backwards the same with the chunks reversed.
+ * After the warm-up forwards, one forward and one backward alternate.
  *
- * If `pipeline` does not divide the micro-batches, the last group is filled up with micro-batches that
- * do not exist, and their actions are left out. What remains waits for less than the full order does,
- * so it cannot deadlock; a shorter last group that keeps the warm-up can (4 ranks, 3 chunks, 5
- * micro-batches: the tail's forward and the gradients before it wait for each other). Linear. */
+ * If `pipeline` does not divide the micro-batches, the last group is filled up with micro-batches
+ * that do not exist, and their actions are left out. What remains waits for less than the full
+ * order does, so it cannot deadlock; a shorter last group that keeps the warm-up can (4 ranks, 3
+ * chunks, 5 micro-batches: the tail's forward and the gradients before it wait for each other).
+ * Linear. */
 #include <limits.h>
 
 #include "schedule/kinds.h"

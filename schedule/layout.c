@@ -51,7 +51,8 @@ static smp_status make_borders(smp__layout_build *build)
     const smp_flow *flow = build->flow;
     const smp_graph *graph = build->graph;
     int s = build->stage;
-    const int32_t *out = &flow->out_list[flow->out_begin[s]], *in = &flow->in_list[flow->in_begin[s]];
+    const int32_t *out = &flow->out_list[flow->out_begin[s]],
+                  *in = &flow->in_list[flow->in_begin[s]];
     int32_t n_out = flow->out_begin[s + 1] - flow->out_begin[s];
     int32_t n_in = flow->in_begin[s + 1] - flow->in_begin[s];
     build->border = SMP_ARENA_NEW(build->layout->arena, smp_border, (size_t)n_out + (size_t)n_in);
@@ -67,11 +68,10 @@ static smp_status make_borders(smp__layout_build *build)
         if (i > 0 && sent[i] == sent[i - 1])
             continue;
         build->made[build->local[sent[i]] - 1] = n;
-        build->border[n++] =
-            (smp_border){.kind = SMP_BORDER_OUT,
-                         .tensor = sent[i],
-                         .transfer = -1,
-                         .bytes = smp_tensor_bytes(graph, sent[i], flow->batch)};
+        build->border[n++] = (smp_border){.kind = SMP_BORDER_OUT,
+                                          .tensor = sent[i],
+                                          .transfer = -1,
+                                          .bytes = smp_tensor_bytes(graph, sent[i], flow->batch)};
     }
     const struct {
         smp_border_kind border;

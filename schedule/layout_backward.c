@@ -128,8 +128,8 @@ static smp_status add_received(backward_build *b, int32_t f)
         bool begins = state->next == fold->source_begin;
         if (begins && fold->transfer_out < 0)
             continue; /* the sum grows where it was received */
-        SMP_TRY(emit_sum(b, begins ? SMP_INSTR_COPY : SMP_INSTR_ADD, fold->tensor, state->sum,
-                         from));
+        SMP_TRY(
+            emit_sum(b, begins ? SMP_INSTR_COPY : SMP_INSTR_ADD, fold->tensor, state->sum, from));
     }
     return SMP_OK;
 }

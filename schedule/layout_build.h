@@ -24,15 +24,15 @@ typedef struct smp__layout_build {
     smp_layout_call *call;
     smp_ref **din; /* [n_call] call[i].din, still to be filled */
     smp_border *border;
-    smp_op_needs *needs;       /* [n_call] */
-    int32_t *made;             /* [n_call] OUT border of the output, or -1 */
-    int32_t *local;            /* [n_tensor] value index + 1 of a tensor of this stage, or 0 */
-    int32_t *border_of;        /* [n_transfer] border of a transfer of this stage (not OUT) */
-    int32_t n_value;           /* outputs of calls, then received activations */
-    smp_ref *value;            /* [n_value] */
-    int32_t *last_read;        /* [n_value] last call that reads it going forward */
-    bool *kept;                /* [n_value] read by the backward pass */
-    int64_t stash;             /* bytes so far */
+    smp_op_needs *needs; /* [n_call] */
+    int32_t *made;       /* [n_call] OUT border of the output, or -1 */
+    int32_t *local;      /* [n_tensor] value index + 1 of a tensor of this stage, or 0 */
+    int32_t *border_of;  /* [n_transfer] border of a transfer of this stage (not OUT) */
+    int32_t n_value;     /* outputs of calls, then received activations */
+    smp_ref *value;      /* [n_value] */
+    int32_t *last_read;  /* [n_value] last call that reads it going forward */
+    bool *kept;          /* [n_value] read by the backward pass */
+    int64_t stash;       /* bytes so far */
 } smp__layout_build;
 
 /* A new buffer alive at `time` only; *ref gets its number. */

@@ -1,13 +1,13 @@
 /* Lowering (see lower.h): walks the compute actions in the order of the unit-time simulation and
  * gives every message its place.
  *
- * A direct message (to the neighbouring stage) waits, pending, from the end of the action that made
- * it. It is placed in both programs at once, at the latest moment that delays nobody: before its
- * sender's next compute action or its receiver's use of it, whichever comes first. So a `>` stands
- * right behind what it sends, and a `<` as near to its use as the rendezvous allows. Of two
+ * A direct message (to the neighbouring stage) waits, pending, from the end of the action that
+ * made it. It is placed in both programs at once, at the latest moment that delays nobody: before
+ * its sender's next compute action or its receiver's use of it, whichever comes first. So a `>`
+ * stands right behind what it sends, and a `<` as near to its use as the rendezvous allows. Of two
  * messages that meet on a rank the one made earlier goes first, and of those made at the same time
- * forwards before backwards and the one further down its way first: without that, a send would stand
- * behind a receive that comes later. O(n log n) for n actions. */
+ * forwards before backwards and the one further down its way first: without that, a send would
+ * stand behind a receive that comes later. O(n log n) for n actions. */
 #include "schedule/lower.h"
 
 #include <stdlib.h>
@@ -196,9 +196,8 @@ smp_status smp_lower(const smp_schedule_kind *kind, const smp_schedule_shape *sh
     if (!arena)
         return SMP_ERR_NO_MEMORY;
     smp__crossing crossing;
-    lowering l = {.crossing = &crossing,
-                  .microbatches = shape->microbatches,
-                  .training = shape->training};
+    lowering l = {
+        .crossing = &crossing, .microbatches = shape->microbatches, .training = shape->training};
     smp_program *orders = NULL;
     smp__timed *timed = NULL;
     int64_t n = 0;

@@ -1,13 +1,13 @@
 /* Lowering: from the compute order of each rank and the flow between stages to complete programs.
  *
- * All events get one global order, that of a simulation in unit times (F 1, B 2, I 1, W 1, transfers
- * immediate, every stage waits for its neighbour); a rank's program is that order restricted to the
- * rank. A send to the neighbouring stage (F: the next one, B: the one before) and its receive are
- * one event: a program made so cannot deadlock even if every such send holds its rank up until the
- * receive is reached, since the first event not yet done is always possible. One `>` also carries
- * the tensors that jump over stages; their receivers may come far later, so those are waited for
- * later (see memory.h). R.c follows the last backward of chunk c and its send; O comes last.
- * Transfers between two chunks of one rank need no action. */
+ * All events get one global order, that of a simulation in unit times (F 1, B 2, I 1, W 1,
+ * transfers immediate, every stage waits for its neighbour); a rank's program is that order
+ * restricted to the rank. A send to the neighbouring stage (F: the next one, B: the one before)
+ * and its receive are one event: a program made so cannot deadlock even if every such send holds
+ * its rank up until the receive is reached, since the first event not yet done is always possible.
+ * One `>` also carries the tensors that jump over stages; their receivers may come far later, so
+ * those are waited for later (see memory.h). R.c follows the last backward of chunk c and its
+ * send; O comes last. Transfers between two chunks of one rank need no action. */
 #ifndef SMP_SCHEDULE_LOWER_H
 #define SMP_SCHEDULE_LOWER_H
 

@@ -21,10 +21,9 @@ static smp_status check_input(const smp_memory_input *input)
 {
     if (input->rank < 0 || input->chunks < 1 || input->microbatches < 1 || input->ddp < 1 ||
         input->optimizer_states < 0 || input->optimizer_states > 2)
-        return smp_fail(SMP_ERR_INPUT,
-                        "memory of rank %d: %d chunks, %d micro-batches, ddp %d, %d states",
-                        input->rank, input->chunks, input->microbatches, input->ddp,
-                        input->optimizer_states);
+        return smp_fail(
+            SMP_ERR_INPUT, "memory of rank %d: %d chunks, %d micro-batches, ddp %d, %d states",
+            input->rank, input->chunks, input->microbatches, input->ddp, input->optimizer_states);
     for (int c = 0; c < input->chunks; c++) {
         int stage = input->stage_of_chunk[c];
         if (stage < 0 || stage >= input->flow->n_stage || input->layout[c]->stage != stage)
@@ -58,7 +57,8 @@ static smp_status list_params(smp__memory_build *build)
     const smp_memory_input *input = build->input;
     const smp_graph *graph = input->graph;
     int32_t n_param = 0, n_use = 0;
-    smp_memory_param *list = SMP_ARENA_NEW(build->scratch, smp_memory_param, (size_t)graph->n_param);
+    smp_memory_param *list =
+        SMP_ARENA_NEW(build->scratch, smp_memory_param, (size_t)graph->n_param);
     if (!list)
         return SMP_ERR_NO_MEMORY;
     for (int32_t p = 0; p < graph->n_param; p++) {
@@ -109,7 +109,8 @@ static smp_status place_gradients(smp__memory_build *build, smp_memory_param *pa
     if (!bucket)
         return SMP_ERR_NO_MEMORY;
     build->rank->bucket = bucket;
-    int64_t unit = (int64_t)SMP_BUFFER_ALIGN * input->ddp; /* what is reduced by itself: whole units */
+    int64_t unit =
+        (int64_t)SMP_BUFFER_ALIGN * input->ddp; /* what is reduced by itself: whole units */
     for (int c = 0; c < input->chunks; c++) {
         bucket[c].offset = -1;
         if (!input->graph->training)
@@ -259,18 +260,19 @@ smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, co
         stage_of_chunk[c] = smp_plan_stage_of(plan, rank, c);
     for (int s = 0; s < plan->n_stage; s++)
         stage_rank[s] = plan->stage[s].rank;
-    status = smp_memory_plan(&(smp_memory_input){.graph = graph,
-                                                 .flow = flow,
-                                                 .program = program ? program : &plan->program[rank],
-                                                 .stage_of_chunk = stage_of_chunk,
-                                                 .stage_rank = stage_rank,
-                                                 .layout = layout,
-                                                 .rank = rank,
-                                                 .chunks = plan->chunks,
-                                                 .microbatches = plan->microbatches,
-                                                 .ddp = plan->ddp,
-                                                 .optimizer_states = optimizer_states},
-                             out);
+    status =
+        smp_memory_plan(&(smp_memory_input){.graph = graph,
+                                            .flow = flow,
+                                            .program = program ? program : &plan->program[rank],
+                                            .stage_of_chunk = stage_of_chunk,
+                                            .stage_rank = stage_rank,
+                                            .layout = layout,
+                                            .rank = rank,
+                                            .chunks = plan->chunks,
+                                            .microbatches = plan->microbatches,
+                                            .ddp = plan->ddp,
+                                            .optimizer_states = optimizer_states},
+                        out);
 done:
     smp_arena_destroy(arena);
     return status;

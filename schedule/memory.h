@@ -1,13 +1,13 @@
 /* The memory planner: one arena per rank, a place for every buffer of a step before the first step.
  *
- * Times are positions in the rank's program. A stash block lives from its F to its B (W). A receive
- * is posted one compute action ahead of its `<`: before the last compute action that stands before
- * it. A send to the next stage (gradients: the previous stage) is waited for before the second compute
- * action after its `>`, at the latest before O (or the end); its buffer lives until then. A send
- * that jumps over stages is waited for later, since its receiver may be far behind and only get
- * there with this rank's help: activations before this stage's backward of the same micro-batch
- * (inference: at the end), gradients before O. Two chunks of one rank share the border buffer between
- * them. Weights, gradients and optimizer state live for ever. */
+ * Times are positions in the rank's program. A stash block lives from its F to its B (W). A
+ * receive is posted one compute action ahead of its `<`: before the last compute action that
+ * stands before it. A send to the next stage (gradients: the previous stage) is waited for before
+ * the second compute action after its `>`, at the latest before O (or the end); its buffer lives
+ * until then. A send that jumps over stages is waited for later, since its receiver may be far
+ * behind and only get there with this rank's help: activations before this stage's backward of the
+ * same micro-batch (inference: at the end), gradients before O. Two chunks of one rank share the
+ * border buffer between them. Weights, gradients and optimizer state live for ever. */
 #ifndef SMP_SCHEDULE_MEMORY_H
 #define SMP_SCHEDULE_MEMORY_H
 

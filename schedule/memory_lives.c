@@ -40,9 +40,9 @@ typedef struct lives {
     pair_times *pair; /* [chunks * microbatches] */
     message_list post, wait;
     buffer_list buffer;
-    int64_t *stash;    /* [chunks * microbatches] buffer, or -1 */
-    int32_t *begin;    /* [chunks + 1] first border of a chunk */
-    int64_t *border;   /* [borders * microbatches] buffer, or -1 */
+    int64_t *stash;  /* [chunks * microbatches] buffer, or -1 */
+    int32_t *begin;  /* [chunks + 1] first border of a chunk */
+    int64_t *border; /* [borders * microbatches] buffer, or -1 */
 } lives;
 
 static pair_times *pair_at(const lives *l, int chunk, int64_t microbatch)
@@ -213,7 +213,8 @@ static smp_status add_border(lives *l, int chunk, int64_t m, const smp_border *b
         if (begin < 0)
             return lacks(l, forward ? "<F" : "<B", chunk, m);
     }
-    int64_t wait = forward ? pair->wait_f : pair->wait_b, late = forward ? pair->late_f : pair->late_b;
+    int64_t wait = forward ? pair->wait_f : pair->wait_b,
+            late = forward ? pair->late_f : pair->late_b;
     if ((leaves.direct || leaves.jump) && wait < 0)
         return lacks(l, forward ? ">F" : ">B", chunk, m);
     if (leaves.direct)
@@ -252,8 +253,9 @@ static smp_status share_borders_of(lives *l, int chunk, int32_t b)
     int from = l->build->chunk_of_stage[input->flow->transfer[border->transfer].from_stage];
     if (from < 0)
         return SMP_OK;
-    int32_t made = smp_layout_border(input->layout[from], grad ? SMP_BORDER_GRAD_OUT : SMP_BORDER_OUT,
-                                     grad ? border->transfer : border->tensor);
+    int32_t made =
+        smp_layout_border(input->layout[from], grad ? SMP_BORDER_GRAD_OUT : SMP_BORDER_OUT,
+                          grad ? border->transfer : border->tensor);
     if (made < 0)
         return smp_fail(SMP_ERR_FAILED, "stage %d has no border for tensor '%s'",
                         input->stage_of_chunk[from], input->graph->tensor[border->tensor].name);

@@ -97,7 +97,8 @@ smp_status smp_plan_bind(const smp_plan *plan, const smp_graph *graph, int32_t *
                         plan->model_name, (unsigned long long)plan->fingerprint, graph->name,
                         (unsigned long long)graph->fingerprint);
     if (plan->training != graph->training)
-        return smp_fail(SMP_ERR_INPUT, "the programs of the plan %s backward actions, model '%s' %s",
+        return smp_fail(SMP_ERR_INPUT,
+                        "the programs of the plan %s backward actions, model '%s' %s",
                         plan->training ? "have" : "have no", graph->name,
                         graph->training ? "is trained" : "is for inference");
     size_t bytes = (size_t)graph->n_op * sizeof(int32_t);

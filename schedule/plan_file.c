@@ -236,8 +236,8 @@ static smp_status check_program(const smp_yaml_node *node, const smp_plan *plan,
             return smp_fail_at(smp_yaml_where(node),
                                "programs: rank %d: action %lld is for micro-batch %d of chunk %d, "
                                "the plan has %d micro-batches and %d chunks",
-                               rank, (long long)i + 1, (int)action->microbatch,
-                               (int)action->chunk, plan->microbatches, plan->chunks);
+                               rank, (long long)i + 1, (int)action->microbatch, (int)action->chunk,
+                               plan->microbatches, plan->chunks);
     }
     if (forwards != (int64_t)plan->microbatches * plan->chunks)
         return smp_fail_at(smp_yaml_where(node),
@@ -357,10 +357,8 @@ static smp_status make_devices(const smp_plan *plan, smp_cluster *cluster, int64
     if (!device)
         return SMP_ERR_NO_MEMORY;
     for (int d = 0; d < n; d++)
-        device[d] = (smp_device_spec){.name = cluster->name,
-                                      .memory_bytes = memory,
-                                      .flops_fp32 = 1,
-                                      .bytes_per_s = 1};
+        device[d] = (smp_device_spec){
+            .name = cluster->name, .memory_bytes = memory, .flops_fp32 = 1, .bytes_per_s = 1};
     cluster->device = device;
     return SMP_OK;
 }
@@ -386,8 +384,8 @@ static smp_status read_cluster(const smp_yaml_node *top, smp_plan *plan)
     SMP_TRY(read_int64(map, what, "memory", 0, MAX_BYTES, &memory));
     SMP_TRY(required(map, what, "overlap", &overlap));
     SMP_TRY(smp_yaml_bool(overlap, "cluster: overlap", &cluster->overlap));
-    SMP_TRY(read_double(map, what, "optimizer_bytes_per_s", 0, MAX_RATE,
-                        &plan->optimizer_bytes_per_s));
+    SMP_TRY(
+        read_double(map, what, "optimizer_bytes_per_s", 0, MAX_RATE, &plan->optimizer_bytes_per_s));
     SMP_TRY(read_link(map, "intra_node", plan->arena, &cluster->intra_node));
     SMP_TRY(read_link(map, "inter_node", plan->arena, &cluster->inter_node));
     int64_t devices = (int64_t)cluster->nodes * cluster->devices_per_node;

@@ -17,7 +17,7 @@ typedef struct writer {
 /* Words that YAML 1.1 would not read as a string, in any capitals. */
 static bool is_reserved(const char *value)
 {
-    static const char *const words[] = {"true", "false", "yes", "no", "on", "off",
+    static const char *const words[] = {"true", "false", "yes", "no",  "on", "off",
                                         "null", "y",     "n",   "nan", "inf"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         size_t k = 0;
@@ -29,11 +29,13 @@ static bool is_reserved(const char *value)
     return false;
 }
 
-/* Letters, digits and "_./-", beginning with a letter or "_": needs no quotes. */
+/* Letters, digits and "_./-", beginning with a letter, "_", "/", "./" or "../": needs no quotes. */
 static bool is_plain(const char *value)
 {
     char c = value[0];
-    if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_') || is_reserved(value))
+    bool path = c == '/' || strncmp(value, "./", 2) == 0 || strncmp(value, "../", 3) == 0;
+    bool word = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+    if ((!word && !path) || is_reserved(value))
         return false;
     for (; *value; value++) {
         c = *value;
@@ -77,13 +79,13 @@ static void put_key(writer *w, const char *key)
     smp_text_append(w->text, w->json ? "\"%s\": " : "%s: ", key);
 }
 
-/* A key of the top map: in YAML a line of its own. */
-static void put_top_key(writer *w, const char *key)
+/* A key of the top map: in YAML a line of its own, and alone on it before a list. */
+static void put_top_key(writer *w, const char *key, bool list)
 {
     if (w->json)
         put_key(w, key);
     else
-        smp_text_append(w->text, "%s%s: ", w->first ? "" : "\n", key);
+        smp_text_append(w->text, "%s%s:%s", w->first ? "" : "\n", key, list ? "" : " ");
     w->first = false;
 }
 
@@ -113,16 +115,16 @@ static void put_bool(writer *w, const char *key, bool value)
 
 static void put_head(writer *w, const smp_plan *plan)
 {
-    put_top_key(w, "smp");
+    put_top_key(w, "smp", false);
     smp_text_append(w->text, "1");
-    put_top_key(w, "model");
+    put_top_key(w, "model", false);
     open_with(w, '{');
     put_text(w, "path", plan->model_path);
     put_text(w, "name", plan->model_name);
     put_key(w, "fingerprint");
     smp_text_append(w->text, "\"%016" PRIx64 "\"", plan->fingerprint);
     close_with(w, '}');
-    put_top_key(w, "parallel");
+    put_top_key(w, "parallel", false);
     open_with(w, '{');
     put_int(w, "devices", plan->devices);
     put_int(w, "pipeline", plan->pipeline);
@@ -130,12 +132,12 @@ static void put_head(writer *w, const smp_plan *plan)
     put_text(w, "placement", plan->placement == SMP_PLACEMENT_CLUSTER ? "cluster" : "spread");
     put_int(w, "chunks", plan->chunks);
     close_with(w, '}');
-    put_top_key(w, "batch");
+    put_top_key(w, "batch", false);
     open_with(w, '{');
     put_int(w, "microbatches", plan->microbatches);
     put_int(w, "microbatch_size", plan->microbatch_size);
     close_with(w, '}');
-    put_top_key(w, "schedule");
+    put_top_key(w, "schedule", false);
     put_string(w, plan->schedule);
 }
 
@@ -171,14 +173,14 @@ static void put_stage(writer *w, const smp_plan_stage *stage, int index)
 
 static void put_lists(writer *w, const smp_plan *plan)
 {
-    put_top_key(w, "stages");
+    put_top_key(w, "stages", true);
     if (w->json)
         open_with(w, '[');
     for (int s = 0; s < plan->n_stage; s++)
         put_stage(w, &plan->stage[s], s);
     if (w->json)
         close_with(w, ']');
-    put_top_key(w, "programs");
+    put_top_key(w, "programs", true);
     if (w->json)
         open_with(w, '[');
     for (int r = 0; r < plan->pipeline; r++) {
@@ -194,7 +196,7 @@ static void put_lists(writer *w, const smp_plan *plan)
 static void put_predicted(writer *w, const smp_plan *plan)
 {
     const smp_predicted *predicted = &plan->predicted;
-    put_top_key(w, "predicted");
+    put_top_key(w, "predicted", false);
     open_with(w, '{');
     put_double(w, "step_us", predicted->step_us);
     put_double(w, "bubble", predicted->bubble);
@@ -242,7 +244,7 @@ static void put_cluster(writer *w, const smp_plan *plan)
     for (int d = 1; d < smp_cluster_devices(cluster); d++)
         if (memory > cluster->device[d].memory_bytes)
             memory = cluster->device[d].memory_bytes;
-    put_top_key(w, "cluster");
+    put_top_key(w, "cluster", false);
     open_with(w, '{');
     put_text(w, "name", cluster->name);
     put_int(w, "nodes", cluster->nodes);

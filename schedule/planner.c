@@ -106,14 +106,13 @@ static smp_status fill_evaluation(smp_plan *plan, const smp_candidate *best,
     const smp_partition *partition = best->partition;
     double step_us = evaluation->simulation->step_us, bound = partition->lower_bound_us;
     double samples = (double)plan->ddp * plan->microbatches * (double)plan->microbatch_size;
-    plan->predicted =
-        (smp_predicted){.step_us = step_us,
-                        .bubble = evaluation->simulation->bubble,
-                        .samples_per_s = step_us > 0 ? 1e6 * samples / step_us : 0,
-                        .bottleneck_us = partition->bottleneck_us,
-                        .lower_bound_us = bound,
-                        .gap = bound > 0 ? partition->bottleneck_us / bound - 1 : 0,
-                        .peak_bytes = peak};
+    plan->predicted = (smp_predicted){.step_us = step_us,
+                                      .bubble = evaluation->simulation->bubble,
+                                      .samples_per_s = step_us > 0 ? 1e6 * samples / step_us : 0,
+                                      .bottleneck_us = partition->bottleneck_us,
+                                      .lower_bound_us = bound,
+                                      .gap = bound > 0 ? partition->bottleneck_us / bound - 1 : 0,
+                                      .peak_bytes = peak};
     return SMP_OK;
 }
 

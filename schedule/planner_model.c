@@ -130,22 +130,22 @@ static smp_status simulate(const smp__planner *planner, const smp_search_request
         backward_us[s] = partition->load[s].backward_us;
         weight_bytes[s] = partition->load[s].weight_bytes;
     }
-    status = smp_simulate(
-        &(smp_simulation_input){.pipeline = candidate->pipeline,
-                                .chunks = candidate->chunks,
-                                .ddp = candidate->ddp,
-                                .microbatches = candidate->microbatches,
-                                .program = evaluation->program,
-                                .stage_rank = candidate->stage_rank,
-                                .forward_us = forward_us,
-                                .backward_us = backward_us,
-                                .weight_bytes = weight_bytes,
-                                .flow = planner->flow,
-                                .graph = request->graph,
-                                .cluster = request->cluster,
-                                .device = candidate->device,
-                                .optimizer_bytes_per_s = costs->optimizer_bytes_per_s},
-        &evaluation->simulation);
+    status =
+        smp_simulate(&(smp_simulation_input){.pipeline = candidate->pipeline,
+                                             .chunks = candidate->chunks,
+                                             .ddp = candidate->ddp,
+                                             .microbatches = candidate->microbatches,
+                                             .program = evaluation->program,
+                                             .stage_rank = candidate->stage_rank,
+                                             .forward_us = forward_us,
+                                             .backward_us = backward_us,
+                                             .weight_bytes = weight_bytes,
+                                             .flow = planner->flow,
+                                             .graph = request->graph,
+                                             .cluster = request->cluster,
+                                             .device = candidate->device,
+                                             .optimizer_bytes_per_s = costs->optimizer_bytes_per_s},
+                     &evaluation->simulation);
 done:
     smp_arena_destroy(arena);
     return status;

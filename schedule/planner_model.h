@@ -8,9 +8,9 @@
 /* Flow and layouts follow from the partition alone; the search evaluates many configurations of one
  * partition in a row, so those of the last one are kept. */
 typedef struct smp__planner {
-    const char **names;  /* of all schedules, NULL-terminated */
-    int32_t *stage;      /* [n_op] the partition that flow and layout are of */
-    int n_stage;         /* 0: none */
+    const char **names; /* of all schedules, NULL-terminated */
+    int32_t *stage;     /* [n_op] the partition that flow and layout are of */
+    int n_stage;        /* 0: none */
     smp_flow *flow;
     smp_layout **layout; /* [n_stage] */
 } smp__planner;

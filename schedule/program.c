@@ -65,7 +65,7 @@ static bool read_number(const char **at, const char *end, int32_t *value)
     return true;
 }
 
-/* The kind whose text begins the token; two-letter kinds begin with an arrow, so at most one fits. */
+/* The kind whose text begins the token; two-letter kinds begin with an arrow: at most one fits. */
 static bool read_kind(const char **at, const char *end, smp_action_kind *kind)
 {
     for (int k = 0; k < N_KIND; k++) {

@@ -1,6 +1,6 @@
 /* Token passing: every rank runs until it waits for another rank to reach a position, and goes on
- * when that rank gets there. What a rank has reached only grows, so the fixpoint does not depend on the
- * order of the visits. */
+ * when that rank gets there. What a rank has reached only grows, so the fixpoint does not depend
+ * on the order of the visits. */
 #include "schedule/rendezvous.h"
 
 /* What a rank waits for: that `rank` reaches action `at`. */
@@ -66,7 +66,8 @@ static bool all_jumps_met(const meeting *m, smp_transfer_kind kind, int stage, i
 }
 
 /* The waits before O, or at the end of a program without: what jumps and was not waited for. The
- * last micro-batch first: when that has arrived the others mostly have, and few tries are needed. */
+ * last micro-batch first: when that has arrived the others mostly have, so few tries are needed.
+ */
 static bool all_sends_met(const meeting *m, int rank, bool training, need *missing)
 {
     smp_transfer_kind kind = training ? SMP_TRANSFER_B : SMP_TRANSFER_F;

@@ -88,8 +88,7 @@ static void put_stage(table *t, const smp_planner_result *result, int s)
     smp_format_bytes(table_cell(t, row, column++), CELL, load->out_bytes);
     smp_format_bytes(table_cell(t, row, column++), CELL, load->weight_bytes);
     smp_format_bytes(table_cell(t, row, column++), CELL, load->stash_bytes);
-    smp_format_bytes(table_cell(t, row, column++), CELL,
-                     plan->predicted.peak_bytes[stage->rank]);
+    smp_format_bytes(table_cell(t, row, column++), CELL, plan->predicted.peak_bytes[stage->rank]);
 }
 
 static void put_summary(const smp_planner_result *result, const smp_graph *graph, smp_text *text)
@@ -117,10 +116,9 @@ static void put_summary(const smp_planner_result *result, const smp_graph *graph
 smp_status smp_report_table(const smp_planner_result *result, const smp_graph *graph,
                             smp_text *text)
 {
-    static const char *const heads[COLUMNS] = {"stage",    "rank",     "ops",      "<first .. last",
-                                               "forward",  "backward", "transfer", "load",
-                                               "received", "sent",     "weights",  "stash",
-                                               "rank peak"};
+    static const char *const heads[COLUMNS] = {
+        "stage", "rank",     "ops",  "<first .. last", "forward", "backward", "transfer",
+        "load",  "received", "sent", "weights",        "stash",   "rank peak"};
     table t = {0};
     smp_status status = table_open(&t, COLUMNS, result->plan->n_stage + 1);
     if (status == SMP_OK) {
@@ -196,8 +194,8 @@ static void put_configuration(table *t, const smp_candidate *c, int row)
 smp_status smp_report_explain(const smp_planner_result *result, smp_text *text)
 {
     enum { N = 10 };
-    static const char *const heads[N] = {"#",    "pipeline",  "ddp",  "chunks", "<schedule", "m",
-                                         "step", "samples/s", "peak", "<fits"};
+    static const char *const heads[N] = {"#", "pipeline", "ddp",       "chunks", "<schedule",
+                                         "m", "step",     "samples/s", "peak",   "<fits"};
     const smp_search_result *search = &result->search;
     int shown = search->n_tried < SHOWN_CONFIGURATIONS ? search->n_tried : SHOWN_CONFIGURATIONS;
     table t = {0};

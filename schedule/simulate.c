@@ -68,8 +68,7 @@ static smp_status check_program(const smp_simulation_input *input, int rank)
     for (int64_t i = 0; i < input->program[rank].n; i++) {
         const smp_action *a = &input->program[rank].action[i];
         bool known = (unsigned)a->kind <= SMP_ACTION_OPTIMIZE;
-        bool chunk = a->kind == SMP_ACTION_OPTIMIZE ||
-                     (a->chunk >= 0 && a->chunk < input->chunks);
+        bool chunk = a->kind == SMP_ACTION_OPTIMIZE || (a->chunk >= 0 && a->chunk < input->chunks);
         bool mb = a->kind >= SMP_ACTION_REDUCE ||
                   (a->microbatch >= 0 && a->microbatch < input->microbatches);
         if (!known || !chunk || !mb)
@@ -96,10 +95,9 @@ static smp_status check_input(const smp_simulation_input *input)
                         input->cluster->name, known, input->ddp, input->pipeline);
     for (int64_t i = 0; i < devices; i++)
         if (input->device[i] < 0 || input->device[i] >= known)
-            return smp_fail(SMP_ERR_INPUT,
-                            "cluster '%s' has %d devices, rank %lld of %lld lies on device %d",
-                            input->cluster->name, known, (long long)i, (long long)devices,
-                            input->device[i]);
+            return smp_fail(
+                SMP_ERR_INPUT, "cluster '%s' has %d devices, rank %lld of %lld lies on device %d",
+                input->cluster->name, known, (long long)i, (long long)devices, input->device[i]);
     SMP_TRY(check_times(input, input->flow->n_stage));
     for (int rank = 0; rank < input->pipeline; rank++)
         SMP_TRY(check_program(input, rank));
@@ -227,21 +225,20 @@ static smp_status create_messages(smp__sim *sim)
     sim->transfer_us = SMP_ARENA_NEW(sim->arena, double, rows);
     sim->arrival_us = SMP_ARENA_NEW(sim->arena, double, rows *microbatches);
     sim->link_free_us =
-        SMP_ARENA_NEW(sim->arena, double, (size_t)sim->n_replica * (size_t)sim->n_link);
+        SMP_ARENA_NEW(sim->arena, double, (size_t)sim->n_replica *(size_t)sim->n_link);
     if (!sim->transfer_us || !sim->arrival_us || !sim->link_free_us)
         return SMP_ERR_NO_MEMORY;
     for (size_t i = 0; i < rows * microbatches; i++)
         sim->arrival_us[i] = -1.0;
     for (size_t row = 0; row < rows; row++) {
         const smp_transfer *t = &flow->transfer[row % (size_t)flow->n_transfer];
-        const int *device = &input->device[row / (size_t)flow->n_transfer *
-                                           (size_t)input->pipeline];
+        const int *device =
+            &input->device[row / (size_t)flow->n_transfer * (size_t)input->pipeline];
         if (smp__crossing_is_message(&sim->crossing, t))
-            sim->transfer_us[row] =
-                smp_link_us(smp_cluster_link(input->cluster,
-                                             device[sim->crossing.rank_of[t->from_stage]],
-                                             device[sim->crossing.rank_of[t->to_stage]]),
-                            t->bytes);
+            sim->transfer_us[row] = smp_link_us(
+                smp_cluster_link(input->cluster, device[sim->crossing.rank_of[t->from_stage]],
+                                 device[sim->crossing.rank_of[t->to_stage]]),
+                t->bytes);
     }
     return SMP_OK;
 }
@@ -276,8 +273,7 @@ static void complete_result(smp__sim *sim)
             if (receives && sim->input->cluster->overlap)
                 s->end_us[rank][i] = receive_end_us(sim, rank, a, s->start_us[rank][i]);
             else if (a->kind == SMP_ACTION_REDUCE)
-                s->end_us[rank][i] =
-                    sim->reduce_end_us[smp__sim_stage(sim, rank, a->chunk)];
+                s->end_us[rank][i] = sim->reduce_end_us[smp__sim_stage(sim, rank, a->chunk)];
             if (s->end_us[rank][i] > s->step_us)
                 s->step_us = s->end_us[rank][i];
         }

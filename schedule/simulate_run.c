@@ -6,8 +6,7 @@
 
 static smp_transfer_kind transfer_kind(smp_action_kind kind)
 {
-    bool forward =
-        kind == SMP_ACTION_F || kind == SMP_ACTION_SEND_F || kind == SMP_ACTION_RECV_F;
+    bool forward = kind == SMP_ACTION_F || kind == SMP_ACTION_SEND_F || kind == SMP_ACTION_RECV_F;
     return forward ? SMP_TRANSFER_F : SMP_TRANSFER_B;
 }
 
@@ -146,8 +145,7 @@ static double send_messages(smp__sim *sim, const smp__sim_runner *r, const smp_a
         double *link_us =
             &sim->link_free_us[(int64_t)r->replica * sim->n_link + sim->link_of[transfer]];
         double start_us = *link_us > free_us ? *link_us : free_us;
-        *link_us =
-            start_us + sim->transfer_us[(int64_t)r->replica * flow->n_transfer + transfer];
+        *link_us = start_us + sim->transfer_us[(int64_t)r->replica * flow->n_transfer + transfer];
         *smp__sim_arrival(sim, r->replica, transfer, a->microbatch) = *link_us;
         if (!sim->input->cluster->overlap)
             free_us = *link_us;
@@ -176,9 +174,9 @@ static bool step_send(smp__sim *sim, int runner, const smp_action *a)
     return false;
 }
 
-/* Without overlap: when the receiver, free from started_us, has taken the messages one after the other. A
- * message takes its whole time of the receiver too, at the same time as of the sender if the receiver is
- * there by then. */
+/* Without overlap: when the receiver, free from started_us, has taken the messages one after the
+ * other. A message takes its whole time of the receiver too, at the same time as of the sender if
+ * the receiver is there by then. */
 static double take_messages(const smp__sim *sim, const smp__sim_runner *r, const smp_action *a)
 {
     const smp_flow *flow = sim->crossing.flow;
@@ -189,8 +187,7 @@ static double take_messages(const smp__sim *sim, const smp__sim_runner *r, const
         if (flow->transfer[transfer].kind != transfer_kind(a->kind) || sim->link_of[transfer] < 0)
             continue;
         double takes_us = sim->transfer_us[(int64_t)r->replica * flow->n_transfer + transfer];
-        double sent_us =
-            *smp__sim_arrival(sim, r->replica, transfer, a->microbatch) - takes_us;
+        double sent_us = *smp__sim_arrival(sim, r->replica, transfer, a->microbatch) - takes_us;
         free_us = (sent_us > free_us ? sent_us : free_us) + takes_us;
     }
     return free_us;

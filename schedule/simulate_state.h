@@ -17,7 +17,7 @@ typedef enum smp__sim_phase {
 
 typedef struct smp__sim_runner {
     int replica, rank, device;
-    int seat; /* its number on its node */
+    int seat;     /* its number on its node */
     int64_t next; /* the action it stands at */
     smp__sim_phase phase;
     bool blocked; /* waits for something whose time is not known yet */
@@ -32,8 +32,8 @@ typedef struct smp__sim_runner {
 } smp__sim_runner;
 
 /* The runners of a node that compute now share its cores evenly. Each has a share of the node's
- * virtual time, which runs at rate min(1, cores / n): an action of d us is done when d us of it have
- * passed, whoever comes and goes (processor sharing). */
+ * virtual time, which runs at rate min(1, cores / n): an action of d us is done when d us of it
+ * have passed, whoever comes and goes (processor sharing). */
 typedef struct smp__sim_node {
     smp__event_heap active; /* seats by virtual time of completion */
     int *member;            /* [n_member] runner on a seat */

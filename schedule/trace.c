@@ -79,8 +79,9 @@ static void append_name(smp_text *json, bool *first, int pid, int64_t tid, const
                         const char *value)
 {
     begin_item(json, first);
-    smp_text_append(json, "{\"name\":\"%s\",\"ph\":\"M\",\"pid\":%d,\"tid\":%lld,\"args\":{\"name\":",
-                    what, pid, (long long)tid);
+    smp_text_append(
+        json, "{\"name\":\"%s\",\"ph\":\"M\",\"pid\":%d,\"tid\":%lld,\"args\":{\"name\":", what,
+        pid, (long long)tid);
     smp_text_append_quoted(json, value);
     smp_text_append(json, "}}");
 }

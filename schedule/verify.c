@@ -1,7 +1,7 @@
 /* The verifier (see verify.h): one pass over each program checks what a rank can know by itself, a
- * second over the pairs finds what is missing, then token passing proves that the ranks together finish
- * (rendezvous.c). Sends and receives match one to one because each exists exactly once where the
- * flow has a message. Linear in actions, transfers and micro-batches. */
+ * second over the pairs finds what is missing, then token passing proves that the ranks together
+ * finish (rendezvous.c). Sends and receives match one to one because each exists exactly once
+ * where the flow has a message. Linear in actions, transfers and micro-batches. */
 #include "schedule/verify.h"
 
 #include <stdlib.h>
@@ -161,8 +161,8 @@ static smp_status check_action(checker *c, const smp_action *a)
 {
     if ((unsigned)a->kind > SMP_ACTION_OPTIMIZE)
         return reject(c, "unknown kind of action", NULL);
-    bool forward = a->kind == SMP_ACTION_F || a->kind == SMP_ACTION_SEND_F ||
-                   a->kind == SMP_ACTION_RECV_F;
+    bool forward =
+        a->kind == SMP_ACTION_F || a->kind == SMP_ACTION_SEND_F || a->kind == SMP_ACTION_RECV_F;
     if (!is_training(c) && !forward)
         return reject(c, "an inference plan has forwards only", NULL);
     if (a->kind == SMP_ACTION_OPTIMIZE)
@@ -183,9 +183,9 @@ static smp_status check_action(checker *c, const smp_action *a)
 static smp_status lacks(const checker *c, smp_action_kind kind, int mb, int chunk)
 {
     smp_text text = {0};
-    smp_status status = smp_fail(SMP_ERR_INPUT, "rank %d, after the last action (%lld): %s is missing",
-                                 c->rank, (long long)c->plan->program[c->rank].n,
-                                 formatted(made(kind, mb, chunk), &text));
+    smp_status status =
+        smp_fail(SMP_ERR_INPUT, "rank %d, after the last action (%lld): %s is missing", c->rank,
+                 (long long)c->plan->program[c->rank].n, formatted(made(kind, mb, chunk), &text));
     smp_text_free(&text);
     return status;
 }
@@ -295,8 +295,8 @@ static smp_status verify_in(smp_arena *arena, const smp_plan *plan, const smp_fl
     if (!stage_rank)
         return SMP_ERR_NO_MEMORY;
     SMP_TRY(check_stages(plan, flow, stage_rank));
-    SMP_TRY(smp__crossing_build(arena, flow, stage_rank, plan->pipeline, plan->chunks,
-                                &c.crossing));
+    SMP_TRY(
+        smp__crossing_build(arena, flow, stage_rank, plan->pipeline, plan->chunks, &c.crossing));
     SMP_TRY(allocate(&c, arena));
     for (int rank = 0; rank < plan->pipeline; rank++)
         SMP_TRY(check_rank(&c, rank));

@@ -3,8 +3,8 @@
  *    in a chunk the weight gradients are accumulated in micro-batch order;
  *  - each action's inputs exist: a receive stands before its use, a send after what it sends;
  *  - sends and receives match one to one, and exist exactly where the flow needs them;
- *  - the step finishes even if every send waits for its receive (rendezvous): a `>` holds its rank up
- *    until the neighbouring stage reaches its `<`; what jumps over stages is waited for where
+ *  - the step finishes even if every send waits for its receive (rendezvous): a `>` holds its rank
+ *    up until the neighbouring stage reaches its `<`; what jumps over stages is waited for where
  *    memory.h says; a `<` holds its rank up until all its senders reach their `>`;
  *  - R.c follows the chunk's last backward, O follows all R and stands last;
  *  - peak memory is what the plan says. */

@@ -11,9 +11,9 @@ typedef struct peak_check {
     const smp_graph *graph;
     const smp_flow *flow;
     smp_arena *arena;
-    int *stage_rank;            /* [n_stage] */
-    int *stage_of_chunk;        /* [chunks] */
-    const smp_layout **layout;  /* [chunks], borrowed from built */
+    int *stage_rank;           /* [n_stage] */
+    int *stage_of_chunk;       /* [chunks] */
+    const smp_layout **layout; /* [chunks], borrowed from built */
 } peak_check;
 
 static smp_status check_rank(peak_check *c, smp_layout **built, int rank)
@@ -21,8 +21,7 @@ static smp_status check_rank(peak_check *c, smp_layout **built, int rank)
     const smp_plan *plan = c->plan;
     for (int chunk = 0; chunk < plan->chunks; chunk++) {
         c->stage_of_chunk[chunk] = smp_plan_stage_of(plan, rank, chunk);
-        SMP_TRY(smp_layout_build(c->graph, c->flow, c->stage_of_chunk[chunk], NULL,
-                                 &built[chunk]));
+        SMP_TRY(smp_layout_build(c->graph, c->flow, c->stage_of_chunk[chunk], NULL, &built[chunk]));
         c->layout[chunk] = built[chunk];
     }
     smp_memory_input input = {.graph = c->graph,
@@ -41,9 +40,8 @@ static smp_status check_rank(peak_check *c, smp_layout **built, int rank)
     int64_t peak = memory->arena_bytes;
     smp_memory_destroy(memory);
     if (peak != plan->predicted.peak_bytes[rank])
-        return smp_fail(SMP_ERR_INPUT,
-                        "predicted: peak_bytes of rank %d: got %lld, expected %lld", rank,
-                        (long long)plan->predicted.peak_bytes[rank], (long long)peak);
+        return smp_fail(SMP_ERR_INPUT, "predicted: peak_bytes of rank %d: got %lld, expected %lld",
+                        rank, (long long)plan->predicted.peak_bytes[rank], (long long)peak);
     return SMP_OK;
 }
 

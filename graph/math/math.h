@@ -8,7 +8,7 @@
 
 #include "graph/base/status.h"
 
-/* Limits the library to one thread for the calling process. Call before any other. */
+/* Limits the library to one thread for calls from the calling thread. Call before any other. */
 void smp_math_init(void);
 /* "oneDNN 2.6.0". */
 const char *smp_math_name(void);

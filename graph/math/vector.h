@@ -5,6 +5,9 @@
  * order: SMP_LANES partial sums, element i in lane i mod SMP_LANES, folded in halves. The compiler
  * vectorises the lanes; what it may choose is only how wide a register is.
  *
+ * Loads stand outside of conditions (`y[i] = x[i] * (keep ? a : b)`): gcc 12 mixes up the masks of
+ * conditional loads when it unrolls a nested loop for AVX2.
+ *
  * SMP_VECTOR on a function makes it once per instruction set, chosen when the program starts. It is
  * empty where function multiversioning is not to be had: other compilers and machines, no
  * optimisation, and under sanitizers (the choice runs before their start-up code). */
@@ -45,8 +48,8 @@ void smp__scale(float *y, float factor, int64_t n);                          /* 
 void smp__column_sums(float *restrict total, const float *restrict x, int64_t rows, int64_t columns,
                       int64_t stride);
 
-/* y[i] = exp(x[i] - shift), returns their sum; shift >= every x[i]. In place allowed. Relative error
- * of an element under 2^-22; exactly 0 where x[i] - shift < -88; NaN stays NaN. */
+/* y[i] = exp(x[i] - shift), returns their sum; shift >= every x[i]. In place allowed. Relative
+ * error of an element under 2^-22 down to exp(-87.3); exactly 0 below exp(-88); NaN stays NaN. */
 float smp__exp_row(float *y, const float *x, float shift, int64_t n);
 /* The sum alone, the same bits. */
 float smp__exp_sum(const float *x, float shift, int64_t n);

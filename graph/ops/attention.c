@@ -1,13 +1,13 @@
 /* attention: multi-head scaled dot-product attention (Vaswani et al. 2017). Either one packed input
- * [T, 3 d], a row being q | k | v, or three inputs q [Tq, d], k [Tk, d], v [Tk, d]; heads lie side by
- * side in d. Output [Tq, d].
+ * [T, 3 d], a row being q | k | v, or three inputs q [Tq, d], k [Tk, d], v [Tk, d]; heads lie side
+ * by side in d. Output [Tq, d].
  *
  * Per sample and head, with w = d / heads and blocks of BLOCK_ROWS queries:
  *   P = softmax(Q K^T / sqrt(w)),  O = P V
  *   dP = dO V^T,  dS = P * (dP - rowsum(P * dP)),  dQ = dS K,  dK = dS^T Q,  dV = P^T dO
  * (Q, K scaled by 1 / sqrt(w)). The GEMMs read q, k, v in place through their row strides. A causal
- * block only looks at the keys up to its last row, which skips most of the upper triangle; the rest
- * of P is never written or read. Forward saves P [heads, Tq, Tk].
+ * block only looks at the keys up to its last row, which skips the blocks above the diagonal; that
+ * part of P is never written or read. Forward saves P [heads, Tq, Tk].
  * O(heads * Tq * Tk * w) time, one block of dP as workspace. */
 #include "graph/ops/ops.h"
 

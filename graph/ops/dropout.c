@@ -80,8 +80,8 @@ static inline void philox_group(uint64_t key, uint64_t counter_high, uint64_t g,
     }
 }
 
-/* Every x[i] is loaded and multiplied, by 0 if it is dropped: a load under a condition is what gcc
- * 12 vectorises wrongly for AVX2 here (the second half of a row gets the mask of the first). */
+/* Every x[i] is loaded and multiplied, by 0 if it is dropped: a load under the condition is what
+ * gcc 12 vectorises wrongly for AVX2 (graph/math/vector.h). */
 SMP_VECTOR static void drop(float *restrict y, const float *restrict x, mask m, int64_t n)
 {
     uint32_t word[WORDS][SMP_LANES];

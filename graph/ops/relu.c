@@ -27,7 +27,7 @@ SMP_VECTOR static void gradient(float *restrict dx, const float *restrict y,
                                 const float *restrict dy, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        dx[i] = y[i] > 0 ? dy[i] : 0;
+        dx[i] = dy[i] * (y[i] > 0 ? 1.0f : 0.0f);
 }
 
 static smp_status forward(const smp_op_call *call)

@@ -79,7 +79,7 @@ static float *matrix(int64_t elements, uint64_t seed)
         exit(1);
     }
     for (int64_t i = 0; i < elements; i++)
-        x[i] = (float)((double)(smp_random_mix(seed + (uint64_t)i) >> 11) * 0x1p-52 - 1);
+        x[i] = (float)((double)(smp_random_mix((seed << 40) + (uint64_t)i) >> 11) * 0x1p-52 - 1);
     return x;
 }
 

@@ -19,7 +19,7 @@ for ops in 1000 10000 100000; do
     best=
     for _ in 1 2 3; do
         start=$(now_ms)
-        "$bin/smp-partition" "$scratch/model.yaml" -n 8 --stages 8 --microbatches 16 \
+        "$bin/smp-partition" "$scratch/model.yaml" -n 8 --stages 8 --microbatches 16 --memory 1TB \
             -o "$scratch/plan.yaml" >"$scratch/out"
         took=$(($(now_ms) - start))
         if [ -z "$best" ] || [ "$took" -lt "$best" ]; then

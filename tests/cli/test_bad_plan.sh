@@ -24,7 +24,8 @@ bad_plan 's/microbatches: 2/microbatches: -2/' "${at}microbatches"
 bad_plan 's/microbatches: 2/microbatches: two/' "${at}microbatches"
 bad_plan 's/pipeline: 1/pipeline: 4000000000/' "$at"
 bad_plan 's/wte/wtf/' 'wtf'
-bad_plan 's/F0\.0 F1\.0/F1.0 F1.0/; s/B0\.0/F0.0/' 'F0\.0|B0\.0|F1\.0'
+bad_plan 's/F0\.0(.*)B0\.0/B0.0\1F0.0/' 'B0\.0'
+bad_plan 's/ O"/"/' 'O'
 bad_plan 's/F0\.0/Q0.0/' "${at}Q0\.0"
 bad_plan 's/F0\.0/F99999999999.0/' "$at"
 bad_plan 's/model: \{path: [^,]*,/model: {path: absent.yaml,/' 'absent\.yaml'

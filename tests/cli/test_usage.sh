@@ -15,7 +15,9 @@ for program in smp-profile smp-partition smp-run; do
 
     expect_bad '--no-such-option' "$program" --no-such-option
     expect_bad . "$program"
-    expect_bad 'absent\.yaml' "$program" absent.yaml
+    data=()
+    [ "$program" != smp-run ] || data=(--data absent.txt)
+    expect_bad 'absent\.yaml' "$program" absent.yaml ${data[@]+"${data[@]}"}
 done
 
 # Every option of the contract is known and described.

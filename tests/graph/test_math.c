@@ -19,7 +19,7 @@ static _Alignas(64) float a[SIZE + 64], b[SIZE + 64], c[SIZE + 64], start[SIZE +
 static void fill(float *x, int64_t n, uint64_t seed)
 {
     for (int64_t i = 0; i < n; i++)
-        x[i] = (float)((double)(smp_random_mix(seed + (uint64_t)i) >> 11) * 0x1p-52 - 1);
+        x[i] = (float)((double)(smp_random_mix((seed << 40) + (uint64_t)i) >> 11) * 0x1p-52 - 1);
 }
 
 typedef struct gemm_case {

@@ -301,7 +301,8 @@ static bool is_used(op_run *run, buffer *b, bool by_input_grad)
         for (int i = 0; pass == 0 && i < n_results; i++) {
             before[i] = malloc(results[i].bytes + 1);
             assert_non_null(before[i]);
-            memcpy(before[i], results[i].data, results[i].bytes);
+            if (results[i].bytes > 0)
+                memcpy(before[i], results[i].data, results[i].bytes);
         }
         if (pass == 0)
             buffer_poison(b);

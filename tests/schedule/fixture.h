@@ -71,7 +71,8 @@ typedef struct fixture_graph {
 } fixture_graph;
 
 /* needs_grad, consumers and uses from ops and tensors. */
-static inline void fixture_finish(fixture_graph *f, smp_tensor *tensor, smp_op *op, smp_param *param)
+static inline void fixture_finish(fixture_graph *f, smp_tensor *tensor, smp_op *op,
+                                  smp_param *param)
 {
     smp_graph *g = &f->graph;
     bool *up = SMP_ARENA_NEW(f->arena, bool, (size_t)g->n_tensor);
@@ -122,8 +123,13 @@ static inline void fixture_graph_make(fixture_graph *f, uint64_t seed, int32_t n
     fixture_random random = {seed};
     *f = (fixture_graph){.arena = smp_arena_create()};
     smp_graph *g = &f->graph;
-    *g = (smp_graph){.name = "random", .path = "random.yaml", .training = training,
-                     .n_input = 2, .n_tensor = 2 + n_op, .n_op = n_op, .loss = 1 + n_op,
+    *g = (smp_graph){.name = "random",
+                     .path = "random.yaml",
+                     .training = training,
+                     .n_input = 2,
+                     .n_tensor = 2 + n_op,
+                     .n_op = n_op,
+                     .loss = 1 + n_op,
                      .fingerprint = seed};
     smp_tensor *tensor = SMP_ARENA_NEW(f->arena, smp_tensor, (size_t)g->n_tensor);
     smp_op *op = SMP_ARENA_NEW(f->arena, smp_op, (size_t)n_op);
@@ -145,7 +151,11 @@ static inline void fixture_graph_make(fixture_graph *f, uint64_t seed, int32_t n
                          .in = in = SMP_ARENA_NEW(f->arena, int32_t, (size_t)n_in),
                          .param = held = SMP_ARENA_NEW(f->arena, int32_t, (size_t)n_param),
                          .use = SMP_ARENA_NEW(f->arena, int32_t, (size_t)n_param),
-                         .n_in = n_in, .n_param = n_param, .out = 2 + u, .pin = -1, .group = -1};
+                         .n_in = n_in,
+                         .n_param = n_param,
+                         .out = 2 + u,
+                         .pin = -1,
+                         .group = -1};
         for (int32_t i = 0; i < n_in; i++) {
             int64_t window = fixture_chance(&random, 70) && u > 2 ? 3 : u + 2;
             in[i] = (int32_t)(u + 1 - fixture_below(&random, window));
@@ -243,10 +253,12 @@ static inline void fixture_programs(const smp_flow *flow, fixture_random *random
         smp_transfer_kind kind = back ? SMP_TRANSFER_B : SMP_TRANSFER_F;
         int c = s / pipeline;
         if (fixture_moves(flow, stage_rank, s, kind, false))
-            assert_int_equal(SMP_OK, smp_program_push(p, back ? SMP_ACTION_RECV_B : SMP_ACTION_RECV_F, m, c));
+            assert_int_equal(
+                SMP_OK, smp_program_push(p, back ? SMP_ACTION_RECV_B : SMP_ACTION_RECV_F, m, c));
         assert_int_equal(SMP_OK, smp_program_push(p, back ? SMP_ACTION_B : SMP_ACTION_F, m, c));
         if (fixture_moves(flow, stage_rank, s, kind, true))
-            assert_int_equal(SMP_OK, smp_program_push(p, back ? SMP_ACTION_SEND_B : SMP_ACTION_SEND_F, m, c));
+            assert_int_equal(
+                SMP_OK, smp_program_push(p, back ? SMP_ACTION_SEND_B : SMP_ACTION_SEND_F, m, c));
         done[s] = true;
         left--;
         if (back && --chunk_left[s] == 0)

@@ -38,8 +38,9 @@ static inline bool made_chain(int reader, int producer)
 static inline smp_graph *made_graph(int n_op, made_edges reads, bool training)
 {
     smp_text text = {0};
-    smp_text_append(&text, "smp: 1\nname: made\nmode: %s\ninputs:\n  t: {dtype: float32, shape: [4]}\nops:\n",
-                    training ? "training" : "inference");
+    smp_text_append(
+        &text, "smp: 1\nname: made\nmode: %s\ninputs:\n  t: {dtype: float32, shape: [4]}\nops:\n",
+        training ? "training" : "inference");
     for (int i = 0; i < n_op; i++) {
         int inputs = 0;
         smp_text_append(&text, "  - {op: opaque, name: o%d, in: [", i);

@@ -158,7 +158,8 @@ static void test_flow_refuses_backward_edges(void **state)
     smp_flow *flow = NULL;
     assert_int_equal(SMP_ERR_INPUT,
                      smp_flow_build(graph, (int32_t[]){0, 1, 0, 0, 1, 1}, 2, 2, &flow));
-    assert_non_null(strstr(smp_last_error(), "op 'd' in stage 0 reads the output of op 'b' in stage 1"));
+    assert_non_null(
+        strstr(smp_last_error(), "op 'd' in stage 0 reads the output of op 'b' in stage 1"));
     assert_int_equal(SMP_ERR_INPUT,
                      smp_flow_build(graph, (int32_t[]){0, 0, 0, 0, 0, 2}, 2, 2, &flow));
     assert_non_null(strstr(smp_last_error(), "op 'loss': stage 2"));
@@ -265,10 +266,8 @@ static void test_flow_random(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_flow_relay),
-        cmocka_unit_test(test_flow_loose),
-        cmocka_unit_test(test_flow_ties),
-        cmocka_unit_test(test_flow_refuses_backward_edges),
+        cmocka_unit_test(test_flow_relay),  cmocka_unit_test(test_flow_loose),
+        cmocka_unit_test(test_flow_ties),   cmocka_unit_test(test_flow_refuses_backward_edges),
         cmocka_unit_test(test_flow_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,8 +11,7 @@ static int64_t aligned(int64_t bytes)
 static double check(int64_t n, const int64_t *bytes, const int64_t *begin, const int64_t *end)
 {
     int64_t *offset = calloc((size_t)n + 1, sizeof *offset), total = -1, bound = -1, most = 0;
-    assert_int_equal(SMP_OK,
-                     smp_interval_pack(n, bytes, begin, end, 64, offset, &total, &bound));
+    assert_int_equal(SMP_OK, smp_interval_pack(n, bytes, begin, end, 64, offset, &total, &bound));
     for (int64_t i = 0; i < n; i++) {
         int64_t alive = 0;
         assert_int_equal(0, offset[i] % 64);
@@ -97,8 +96,8 @@ static void test_interval_many(void **state)
     for (int64_t now = 0; now < N; now += 4999) {
         memset(used, 0, (size_t)(total / 64));
         for (int64_t i = 0; i < N; i++)
-            for (int64_t k = offset[i] / 64; begin[i] <= now && now <= end[i] &&
-                                             k < (offset[i] + bytes[i]) / 64; k++) {
+            for (int64_t k = offset[i] / 64;
+                 begin[i] <= now && now <= end[i] && k < (offset[i] + bytes[i]) / 64; k++) {
                 assert_false(used[k]);
                 used[k] = true;
             }
@@ -111,15 +110,12 @@ static void test_interval_refuses(void **state)
 {
     (void)state;
     int64_t offset[1], total = 7, bound = 7;
-    assert_int_equal(SMP_ERR_INPUT,
-                     smp_interval_pack(1, (int64_t[]){-1}, (int64_t[]){0}, (int64_t[]){0}, 64,
-                                       offset, &total, &bound));
-    assert_int_equal(SMP_ERR_INPUT,
-                     smp_interval_pack(1, (int64_t[]){8}, (int64_t[]){3}, (int64_t[]){2}, 64,
-                                       offset, &total, &bound));
-    assert_int_equal(SMP_ERR_INPUT,
-                     smp_interval_pack(1, (int64_t[]){INT64_MAX}, (int64_t[]){0}, (int64_t[]){0},
-                                       64, offset, &total, &bound));
+    assert_int_equal(SMP_ERR_INPUT, smp_interval_pack(1, (int64_t[]){-1}, (int64_t[]){0},
+                                                      (int64_t[]){0}, 64, offset, &total, &bound));
+    assert_int_equal(SMP_ERR_INPUT, smp_interval_pack(1, (int64_t[]){8}, (int64_t[]){3},
+                                                      (int64_t[]){2}, 64, offset, &total, &bound));
+    assert_int_equal(SMP_ERR_INPUT, smp_interval_pack(1, (int64_t[]){INT64_MAX}, (int64_t[]){0},
+                                                      (int64_t[]){0}, 64, offset, &total, &bound));
 }
 
 int main(void)

@@ -228,8 +228,7 @@ static void test_layout_opaque(void **state)
     assert_int_equal(2, m.flow->n_transfer);
     assert_int_equal(400, m.flow->transfer[1].bytes);
     smp_layout *other;
-    assert_int_equal(SMP_OK,
-                     smp_layout_build(m.graph, m.flow, 0, (int64_t[]){1000, 0}, &other));
+    assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 0, (int64_t[]){1000, 0}, &other));
     assert_int_equal(1024, other->stash_bytes);
     smp_layout_destroy(other);
     drop(&m);

@@ -3,6 +3,8 @@
 #include "fixture.h"
 #include "made_plan.h"
 
+enum { MAX_OPS = 80 };
+
 static void test_lower_chain(void **state)
 {
     (void)state;
@@ -116,7 +118,7 @@ static void check_random(uint64_t seed)
     smp_schedule_shape shape = {p, v, m, fixture_chance(&random, 80)};
     fixture_graph f;
     fixture_graph_make(&f, seed, 6 + (int32_t)fixture_below(&random, 60), shape.training);
-    int32_t *stage = calloc((size_t)f.graph.n_op, sizeof *stage);
+    int32_t stage[MAX_OPS];
     fixture_stages(&f.graph, &random, n_stage, stage);
     smp_flow *flow;
     assert_int_equal(smp_flow_build(&f.graph, stage, n_stage, 1, &flow), SMP_OK);
@@ -124,9 +126,15 @@ static void check_random(uint64_t seed)
     smp_plan_stage stages[18] = {{0}};
     for (int s = 0; s < n_stage; s++)
         stages[s].rank = smp_schedule_stage_rank(kind, &shape, s);
-    smp_plan plan = {.pipeline = p, .ddp = 1, .chunks = v, .microbatches = m,
-                     .schedule = kind->name, .training = shape.training, .n_stage = n_stage,
-                     .stage = stages, .program = program};
+    smp_plan plan = {.pipeline = p,
+                     .ddp = 1,
+                     .chunks = v,
+                     .microbatches = m,
+                     .schedule = kind->name,
+                     .training = shape.training,
+                     .n_stage = n_stage,
+                     .stage = stages,
+                     .program = program};
     if (smp_lower(kind, &shape, flow, program) || smp_verify_programs(&plan, flow))
         fail_msg("seed %llu, %s p %d v %d m %d: %s", (unsigned long long)seed, kind->name, p, v, m,
                  smp_last_error());
@@ -138,7 +146,6 @@ static void check_random(uint64_t seed)
         smp_program_free(&again[r]);
     }
     smp_flow_destroy(flow);
-    free(stage);
     fixture_graph_free(&f);
 }
 
@@ -172,10 +179,8 @@ static void test_lower_split_backward(void **state)
     made_plan_stages(&made, "simple", 2, 1, 2, true, made_chain);
     smp_schedule_shape shape = smp_plan_shape(&made.plan);
     assert_int_equal(smp_lower(&split, &shape, made.flow, made.program), SMP_OK);
-    assert_program(&made.program[0],
-                   "F0.0 >F0.0 F1.0 >F1.0 <B0.0 I0.0 <B1.0 I1.0 W0.0 W1.0 R.0 O");
-    assert_program(&made.program[1],
-                   "<F0.0 F0.0 <F1.0 F1.0 I0.0 >B0.0 W0.0 I1.0 >B1.0 W1.0 R.0 O");
+    assert_program(&made.program[0], "F0.0 >F0.0 F1.0 >F1.0 <B0.0 I0.0 <B1.0 I1.0 W0.0 W1.0 R.0 O");
+    assert_program(&made.program[1], "<F0.0 F0.0 <F1.0 F1.0 I0.0 >B0.0 W0.0 I1.0 >B1.0 W1.0 R.0 O");
     assert_int_equal(smp_verify_programs(&made.plan, made.flow), SMP_OK);
     made_plan_free(&made);
 }

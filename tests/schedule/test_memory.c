@@ -4,181 +4,7 @@
  * must be those of a plain evaluation without any memory plan. Messages are as unkind as the
  * contract allows: a receive buffer is spoilt when the receive is posted and must lie untouched
  * until its use, a send buffer must lie untouched until the send is waited for. */
-#include "fixture.h"
-
-static uint64_t mix(uint64_t a, uint64_t b)
-{
-    return smp_random_mix(a * 0x9e3779b97f4a7c15u + smp_random_mix(b));
-}
-
-static uint64_t digest(uint64_t hash, const uint64_t *words, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        hash = mix(hash, words[i]);
-    return hash;
-}
-
-static void fill(uint64_t *words, int64_t n, uint64_t hash)
-{
-    for (int64_t i = 0; i < n; i++)
-        words[i] = mix(hash, (uint64_t)i);
-}
-
-static void add(uint64_t *sum, const uint64_t *words, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        sum[i] = mix(sum[i] + 1, words[i]);
-}
-
-static int64_t words_of(int64_t bytes)
-{
-    return (bytes + 3) / 4;
-}
-
-/* One evaluation of an op's parts on whatever memory the caller names; NULL: not given. */
-typedef struct symbolic_call {
-    const smp_graph *graph;
-    int32_t op;
-    int64_t batch;
-    const uint64_t *in[3];
-    uint64_t *out, *aux, *workspace, *din[3];
-    const uint64_t *dout;
-} symbolic_call;
-
-static int64_t tensor_words(const smp_graph *graph, int32_t tensor, int64_t batch)
-{
-    return words_of(smp_tensor_bytes(graph, tensor, batch));
-}
-
-static void symbolic_forward(const symbolic_call *c)
-{
-    const smp_op *op = &c->graph->op[c->op];
-    smp_op_needs needs;
-    smp_op_needs_get(c->graph, op, c->batch, &needs);
-    uint64_t hash = (uint64_t)c->op;
-    /* Scratch and saved values first: writing them must spoil no input. */
-    if (needs.workspace_bytes > 0)
-        fill(c->workspace, words_of(needs.workspace_bytes), 0xbad);
-    for (int32_t i = 0; i < op->n_in; i++)
-        hash = digest(hash, c->in[i], tensor_words(c->graph, op->in[i], c->batch));
-    if (needs.aux_bytes > 0)
-        fill(c->aux, words_of(needs.aux_bytes * c->batch), mix(hash, 1));
-    fill(c->out, tensor_words(c->graph, op->out, c->batch), mix(hash, 2));
-}
-
-/* Gives the digest of what the backward of an op reads; writes din. */
-static uint64_t symbolic_backward(const symbolic_call *c)
-{
-    const smp_op *op = &c->graph->op[c->op];
-    smp_op_needs needs;
-    smp_op_needs_get(c->graph, op, c->batch, &needs);
-    int64_t n_out = tensor_words(c->graph, op->out, c->batch);
-    int64_t n_aux = words_of(needs.aux_bytes * c->batch);
-    uint64_t weight = digest((uint64_t)c->op, c->dout, n_out), input = weight;
-    bool wanted = false;
-    for (int32_t i = 0; i < op->n_in; i++)
-        wanted |= c->din[i] != NULL;
-    if (needs.workspace_bytes > 0)
-        fill(c->workspace, words_of(needs.workspace_bytes), 0xbad);
-    for (int32_t i = 0; i < op->n_in; i++) {
-        int64_t n = tensor_words(c->graph, op->in[i], c->batch);
-        if (op->n_param > 0 && (needs.weight_grad_in >> i & 1))
-            weight = digest(weight, c->in[i], n);
-        if (wanted && (needs.input_grad_in >> i & 1))
-            input = digest(input, c->in[i], n);
-    }
-    if (op->n_param > 0 && needs.weight_grad_aux)
-        weight = digest(weight, c->aux, n_aux);
-    if (wanted && needs.input_grad_aux)
-        input = digest(input, c->aux, n_aux);
-    if (wanted && needs.input_grad_out)
-        input = digest(input, c->out, n_out);
-    for (int32_t i = 0; i < op->n_in; i++)
-        if (c->din[i])
-            fill(c->din[i], tensor_words(c->graph, op->in[i], c->batch), mix(input, (uint64_t)i));
-    return weight;
-}
-
-/* ---- the plain evaluation ---- */
-
-typedef struct plain {
-    const smp_graph *graph;
-    int64_t batch;
-    int microbatches;
-    uint64_t **use;  /* [n_use] accumulators */
-    uint64_t *loss;  /* [microbatches] digests */
-    uint64_t ***input; /* [microbatches][n_input] */
-} plain;
-
-static uint64_t *new_words(int64_t n)
-{
-    uint64_t *words = calloc((size_t)n + 1, sizeof *words);
-    assert_non_null(words);
-    return words;
-}
-
-static void plain_microbatch(plain *p, int m, const bool *backward)
-{
-    const smp_graph *g = p->graph;
-    uint64_t **value = calloc((size_t)g->n_tensor, sizeof *value);
-    uint64_t **grad = calloc((size_t)g->n_tensor, sizeof *grad);
-    uint64_t **aux = calloc((size_t)g->n_op, sizeof *aux);
-    uint64_t *workspace = new_words(64);
-    for (int32_t t = 0; t < g->n_tensor; t++)
-        value[t] = t < g->n_input ? p->input[m][t] : new_words(tensor_words(g, t, p->batch));
-    for (int32_t u = 0; u < g->n_op; u++) {
-        symbolic_call c = {.graph = g, .op = u, .batch = p->batch, .out = value[g->op[u].out],
-                           .aux = aux[u] = new_words(64 * p->batch), .workspace = workspace};
-        for (int32_t i = 0; i < g->op[u].n_in; i++)
-            c.in[i] = value[g->op[u].in[i]];
-        symbolic_forward(&c);
-    }
-    p->loss[m] = value[g->loss][0];
-    for (int32_t u = g->n_op - 1; u >= 0; u--) {
-        const smp_op *op = &g->op[u];
-        if (!backward[u])
-            continue;
-        uint64_t seed = 42;
-        symbolic_call c = {.graph = g, .op = u, .batch = p->batch, .out = value[op->out],
-                           .aux = aux[u], .workspace = workspace,
-                           .dout = op->out == g->loss ? &seed : grad[op->out]};
-        assert_non_null(c.dout);
-        for (int32_t i = 0; i < op->n_in; i++) {
-            c.in[i] = value[op->in[i]];
-            if (smp_flow_contributes(g, backward, u, i))
-                c.din[i] = new_words(tensor_words(g, op->in[i], p->batch));
-        }
-        uint64_t weight = symbolic_backward(&c);
-        for (int32_t i = 0; i < op->n_param; i++) {
-            uint64_t added[50];
-            fill(added, g->param[op->param[i]].elements, mix(weight, (uint64_t)i));
-            add(p->use[op->use[i]], added, g->param[op->param[i]].elements);
-        }
-        for (int32_t i = 0; i < op->n_in; i++) {
-            if (!c.din[i])
-                continue;
-            if (!grad[op->in[i]]) {
-                grad[op->in[i]] = c.din[i];
-                continue;
-            }
-            add(grad[op->in[i]], c.din[i], tensor_words(g, op->in[i], p->batch));
-            free(c.din[i]);
-        }
-    }
-    for (int32_t t = 0; t < g->n_tensor; t++) {
-        if (t >= g->n_input)
-            free(value[t]);
-        free(grad[t]);
-    }
-    for (int32_t u = 0; u < g->n_op; u++)
-        free(aux[u]);
-    free(value);
-    free(grad);
-    free(aux);
-    free(workspace);
-}
-
-/* ---- the job ---- */
+#include "symbolic.h"
 
 typedef struct sent_message {
     uint64_t *words; /* NULL: not sent yet */
@@ -196,7 +22,7 @@ typedef struct job {
     smp_layout **layout; /* [n_stage] */
     smp_memory_rank **memory;
     uint64_t **arena;
-    int64_t *at; /* next action of each rank */
+    int64_t *at;        /* next action of each rank */
     sent_message *sent; /* [n_transfer * microbatches] */
     uint64_t seed_word;
 } job;
@@ -217,8 +43,9 @@ static uint64_t *address(job *j, int rank, int chunk, int m, smp_ref ref)
         offset = memory->work + ref.offset;
         break;
     case SMP_SPACE_BORDER:
-        offset = memory->border[(int64_t)(memory->border_begin[chunk] + ref.index) *
-                                    j->microbatches + m];
+        offset =
+            memory
+                ->border[(int64_t)(memory->border_begin[chunk] + ref.index) * j->microbatches + m];
         break;
     case SMP_SPACE_LOSS:
         offset = memory->loss + m * 64;
@@ -235,7 +62,9 @@ static void run_forward(job *j, int rank, int chunk, int m)
     const smp_layout *layout = j->layout[chunk * j->pipeline + rank];
     for (int32_t k = 0; k < layout->n_call; k++) {
         const smp_layout_call *call = &layout->call[k];
-        symbolic_call c = {.graph = j->graph, .op = call->op, .batch = j->batch,
+        symbolic_call c = {.graph = j->graph,
+                           .op = call->op,
+                           .batch = j->batch,
                            .out = address(j, rank, chunk, m, call->out),
                            .aux = address(j, rank, chunk, m, call->aux),
                            .workspace = address(j, rank, chunk, m, call->forward_workspace)};
@@ -260,7 +89,9 @@ static uint64_t *accumulator(job *j, int rank, int32_t use)
 static void run_backward_call(job *j, int rank, int chunk, int m, const smp_layout_call *call)
 {
     const smp_op *op = &j->graph->op[call->op];
-    symbolic_call c = {.graph = j->graph, .op = call->op, .batch = j->batch,
+    symbolic_call c = {.graph = j->graph,
+                       .op = call->op,
+                       .batch = j->batch,
                        .out = address(j, rank, chunk, m, call->backward_out),
                        .aux = address(j, rank, chunk, m, call->aux),
                        .workspace = address(j, rank, chunk, m, call->backward_workspace),
@@ -475,10 +306,16 @@ static void make_memory(job *j)
             stage_of_chunk[c] = c * j->pipeline + r;
             layout[c] = j->layout[stage_of_chunk[c]];
         }
-        smp_memory_input input = {.graph = j->graph, .flow = j->flow, .program = &j->program[r],
-                                  .stage_of_chunk = stage_of_chunk, .stage_rank = j->stage_rank,
-                                  .layout = layout, .rank = r, .chunks = j->chunks,
-                                  .microbatches = j->microbatches, .ddp = j->ddp,
+        smp_memory_input input = {.graph = j->graph,
+                                  .flow = j->flow,
+                                  .program = &j->program[r],
+                                  .stage_of_chunk = stage_of_chunk,
+                                  .stage_rank = j->stage_rank,
+                                  .layout = layout,
+                                  .rank = r,
+                                  .chunks = j->chunks,
+                                  .microbatches = j->microbatches,
+                                  .ddp = j->ddp,
                                   .optimizer_states = 1};
         assert_int_equal(SMP_OK, smp_memory_plan(&input, &j->memory[r]));
         assert_true(j->memory[r]->bound_bytes <= j->memory[r]->arena_bytes);
@@ -501,8 +338,7 @@ static void check_results(job *j)
     for (int r = 0; r < j->pipeline; r++) {
         losses += j->memory[r]->loss >= 0;
         for (int m = 0; m < j->microbatches && j->memory[r]->loss >= 0; m++)
-            assert_int_equal(j->reference->loss[m],
-                             j->arena[r][j->memory[r]->loss / 4 + 16 * m]);
+            assert_int_equal(j->reference->loss[m], j->arena[r][j->memory[r]->loss / 4 + 16 * m]);
     }
     assert_int_equal(1, losses);
 }
@@ -510,8 +346,12 @@ static void check_results(job *j)
 static void check_job(const smp_graph *graph, const plain *reference, fixture_random *random,
                       bool backward, double *arena_bytes, double *bound_bytes)
 {
-    job j = {.graph = graph, .reference = reference, .batch = reference->batch,
-             .microbatches = reference->microbatches, .backward = backward, .seed_word = 42};
+    job j = {.graph = graph,
+             .reference = reference,
+             .batch = reference->batch,
+             .microbatches = reference->microbatches,
+             .backward = backward,
+             .seed_word = 42};
     j.pipeline = 1 + (int)fixture_below(random, 4);
     j.chunks = 1 + (int)fixture_below(random, 3);
     j.ddp = 1 + (int)fixture_below(random, 3);
@@ -565,7 +405,8 @@ static void check_graph(uint64_t seed, bool training, double *arena_bytes, doubl
     fixture_graph f;
     fixture_graph_make(&f, seed, 2 + (int32_t)fixture_below(&random, 30), training);
     const smp_graph *g = &f.graph;
-    plain p = {.graph = g, .batch = 1 + fixture_below(&random, 4),
+    plain p = {.graph = g,
+               .batch = 1 + fixture_below(&random, 4),
                .microbatches = 1 + (int)fixture_below(&random, 5)};
     p.use = calloc((size_t)g->n_use + 1, sizeof *p.use);
     p.loss = new_words(p.microbatches);

@@ -15,12 +15,11 @@ static const smp_where where = {"plan.yaml", 7, 5};
 static void test_program_round_trip(void **state)
 {
     (void)state;
-    const char *text =
-        "F0.0 >F0.0 <F12.3 I1.0 W1.0 <B2147483647.1 B0.2147483647 >B0.0 R.0 R.15 O";
-    const smp_action_kind kinds[] = {
-        SMP_ACTION_F,      SMP_ACTION_SEND_F, SMP_ACTION_RECV_F, SMP_ACTION_I,
-        SMP_ACTION_W,      SMP_ACTION_RECV_B, SMP_ACTION_B,      SMP_ACTION_SEND_B,
-        SMP_ACTION_REDUCE, SMP_ACTION_REDUCE, SMP_ACTION_OPTIMIZE};
+    const char *text = "F0.0 >F0.0 <F12.3 I1.0 W1.0 <B2147483647.1 B0.2147483647 >B0.0 R.0 R.15 O";
+    const smp_action_kind kinds[] = {SMP_ACTION_F,      SMP_ACTION_SEND_F,  SMP_ACTION_RECV_F,
+                                     SMP_ACTION_I,      SMP_ACTION_W,       SMP_ACTION_RECV_B,
+                                     SMP_ACTION_B,      SMP_ACTION_SEND_B,  SMP_ACTION_REDUCE,
+                                     SMP_ACTION_REDUCE, SMP_ACTION_OPTIMIZE};
     smp_program program = {0};
     assert_int_equal(smp_program_parse(text, where, &program), SMP_OK);
     assert_int_equal(program.n, 11);
@@ -54,11 +53,33 @@ static void test_program_blanks(void **state)
 static void test_program_bad_actions(void **state)
 {
     (void)state;
-    static const char *const bad[] = {
-        "X0.0",  "F",     "F0",      "F.0",    "F0.",      "F0.0.0",         "F-1.0", "F0.-1",
-        "F01.0", "f0.0",  "> F0.0",  ">R.0",   "<<F0.0",   ">I0.0",          "R0.0",  "R",
-        "R.",    "O0.0",  "O.0",     "F0,0",   "F0.0B0.0", "F2147483648.0",  ">",     "<",
-        "F0.0x", "F1e1.0", "F99999999999999999999.0"};
+    static const char *const bad[] = {"X0.0",
+                                      "F",
+                                      "F0",
+                                      "F.0",
+                                      "F0.",
+                                      "F0.0.0",
+                                      "F-1.0",
+                                      "F0.-1",
+                                      "F01.0",
+                                      "f0.0",
+                                      "> F0.0",
+                                      ">R.0",
+                                      "<<F0.0",
+                                      ">I0.0",
+                                      "R0.0",
+                                      "R",
+                                      "R.",
+                                      "O0.0",
+                                      "O.0",
+                                      "F0,0",
+                                      "F0.0B0.0",
+                                      "F2147483648.0",
+                                      ">",
+                                      "<",
+                                      "F0.0x",
+                                      "F1e1.0",
+                                      "F99999999999999999999.0"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char text[80];
         snprintf(text, sizeof text, "F0.0 F1.0 %s O", bad[i]);

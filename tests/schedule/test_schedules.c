@@ -1,6 +1,6 @@
-/* Every registered schedule over a grid of ranks, chunks and micro-batches: complete, in the order that
- * keeps training bit-identical, free of deadlock, within the memory and the time that its formulas
- * promise. */
+/* Every registered schedule over a grid of ranks, chunks and micro-batches: complete, in the order
+ * that keeps training bit-identical, free of deadlock, within the memory and the time that its
+ * formulas promise. */
 #include "made_plan.h"
 #include "schedule/simulate.h"
 
@@ -24,8 +24,7 @@ static void for_grid(bool training, grid_check check)
                     made.plan.microbatches = m;
                     smp_schedule_shape shape = smp_plan_shape(&made.plan);
                     for (int s = 0; s < n_stage; s++)
-                        made.stage[s].rank =
-                            smp_schedule_stage_rank(smp_schedules()[i], &shape, s);
+                        made.stage[s].rank = smp_schedule_stage_rank(smp_schedules()[i], &shape, s);
                     made_plan_lower(&made);
                     check(&made, smp_schedules()[i]);
                     for (int r = 0; r < p; r++)

@@ -1,8 +1,10 @@
-/* The verifier: accepts what lowering makes, rejects every kind of hand-broken plan and says where; and
- * what it accepts does finish under the executor's rules, where receives are posted and sends waited for
- * as the memory plan says and no message is buffered. */
+/* The verifier: accepts what lowering makes, rejects every kind of hand-broken plan and says
+ * where; and what it accepts does finish under the executor's rules, where receives are posted and
+ * sends waited for as the memory plan says and no message is buffered. */
 #include "fixture.h"
 #include "made_plan.h"
+
+enum { MAX_OPS = 80 };
 
 static const char *const good[2] = {
     "F0.0 >F0.0 F1.0 >F1.0 <B0.0 B0.0 F2.0 >F2.0 <B1.0 B1.0 <B2.0 B2.0 R.0 O",
@@ -325,7 +327,7 @@ static void check_execution(uint64_t seed)
     smp_schedule_shape shape = {p, v, m, fixture_chance(&random, 80)};
     fixture_graph f;
     fixture_graph_make(&f, seed, 10 + (int32_t)fixture_below(&random, 40), shape.training);
-    int32_t *stage = calloc((size_t)f.graph.n_op, sizeof *stage);
+    int32_t stage[MAX_OPS];
     fixture_stages(&f.graph, &random, n_stage, stage);
     for (int s = 0; s < n_stage; s++)
         stage_rank[s] = s % p;
@@ -336,8 +338,13 @@ static void check_execution(uint64_t seed)
         smp_lower(kind, &shape, flow, program))
         fail_msg("%s", smp_last_error());
     size_t messages = (size_t)flow->n_transfer * (size_t)m;
-    execution e = {.flow = flow, .program = program, .stage_rank = stage_rank, .memory = memory,
-                   .chunks = v, .microbatches = m, .ranks = p,
+    execution e = {.flow = flow,
+                   .program = program,
+                   .stage_rank = stage_rank,
+                   .memory = memory,
+                   .chunks = v,
+                   .microbatches = m,
+                   .ranks = p,
                    .posted = calloc(messages + 1, sizeof(bool)),
                    .sent = calloc(messages + 1, sizeof(bool))};
     for (int r = 0; r < p; r++)
@@ -358,7 +365,6 @@ static void check_execution(uint64_t seed)
     }
     free(e.posted);
     free(e.sent);
-    free(stage);
     smp_flow_destroy(flow);
     fixture_graph_free(&f);
 }
@@ -377,8 +383,12 @@ static void test_verify_plan_and_peaks(void **state)
     int64_t peak[2];
     int stage_rank[4] = {0, 1, 0, 1};
     made_plan_create(&made, "interleaved", 2, 2, 3, true, made_chain);
-    execution e = {.flow = made.flow, .program = made.program, .stage_rank = stage_rank,
-                   .chunks = 2, .microbatches = 3, .ranks = 2};
+    execution e = {.flow = made.flow,
+                   .program = made.program,
+                   .stage_rank = stage_rank,
+                   .chunks = 2,
+                   .microbatches = 3,
+                   .ranks = 2};
     for (int r = 0; r < 2; r++) {
         smp_memory_rank *memory = plan_memory(made.graph, &e, r, true);
         peak[r] = memory->arena_bytes;

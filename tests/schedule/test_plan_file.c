@@ -10,21 +10,21 @@ static const char good[] =
     "parallel: {devices: 4, pipeline: 2, ddp: 2, placement: spread, chunks: 1}\n"
     "batch: {microbatches: 2, microbatch_size: 3}\n"
     "schedule: simple\n"
-    "stages: \n"
+    "stages:\n"
     "  - {stage: 0, rank: 0, ops: [wte, \"h 0\", h0.attn-x], recompute: false, forward_us: 1.5, "
     "backward_us: 0.1, weight_bytes: 12, stash_bytes: 0}\n"
     "  - {stage: 1, rank: 1, ops: [\"true\", loss], recompute: true, forward_us: 1e-07, "
-    "backward_us: 123456789.12345679, weight_bytes: 0, stash_bytes: 9007199254740993}\n"
-    "programs: \n"
+    "backward_us: 123456789.1234568, weight_bytes: 0, stash_bytes: 9007199254740993}\n"
+    "programs:\n"
     "  - \"F0.0 >F0.0 F1.0 >F1.0 <B0.0 B0.0 <B1.0 B1.0 R.0 O\"\n"
     "  - \"<F0.0 F0.0 <F1.0 F1.0 B0.0 >B0.0 B1.0 >B1.0 R.0 O\"\n"
-    "predicted: {step_us: 12.5, bubble: 0.25, samples_per_s: 1e+06, bottleneck_us: 3, "
+    "predicted: {step_us: 12.5, bubble: 0.25, samples_per_s: 1000000, bottleneck_us: 3, "
     "lower_bound_us: 2.5, gap: 0.2, peak_bytes: [64, 128]}\n"
     "cluster: {name: two, nodes: 2, devices_per_node: 2, cores_per_node: 0, memory: 1000, "
-    "overlap: true, optimizer_bytes_per_s: 5e+09, "
-    "intra_node: {latency_us: 0.5, bytes_per_s: 1e+10, points: [{bytes: 8, us: 0.25}, "
+    "overlap: true, optimizer_bytes_per_s: 5000000000, "
+    "intra_node: {latency_us: 0.5, bytes_per_s: 10000000000, points: [{bytes: 8, us: 0.25}, "
     "{bytes: 4096, us: 2}]}, "
-    "inter_node: {latency_us: 8, bytes_per_s: 1e+09}}\n";
+    "inter_node: {latency_us: 8, bytes_per_s: 1000000000}}\n";
 
 static smp_plan *parse(const char *text)
 {
@@ -34,7 +34,7 @@ static smp_plan *parse(const char *text)
     return plan;
 }
 
-static void test_plan_round_trip(void **state)
+static void test_plan_file_round_trip(void **state)
 {
     (void)state;
     smp_plan *plan = parse(good);
@@ -45,7 +45,7 @@ static void test_plan_round_trip(void **state)
     smp_plan_destroy(plan);
 }
 
-static void test_plan_content(void **state)
+static void test_plan_file_content(void **state)
 {
     (void)state;
     smp_plan *plan = parse(good);
@@ -71,7 +71,7 @@ static void test_plan_content(void **state)
     smp_plan_destroy(plan);
 }
 
-static void test_plan_json(void **state)
+static void test_plan_file_json(void **state)
 {
     (void)state;
     smp_plan *plan = parse(good), *again = NULL;
@@ -101,7 +101,7 @@ static char *edited(const char *from, const char *to)
     return text;
 }
 
-static void test_plan_broken(void **state)
+static void test_plan_file_broken(void **state)
 {
     (void)state;
     static const struct {
@@ -109,7 +109,8 @@ static void test_plan_broken(void **state)
     } cases[] = {
         {"smp: 1", "smp: 2", "plan.yaml:1:", ""},
         {"batch: {", "bach: {", "plan.yaml:4:1", "batch"},
-        {"batch: {microbatches: 2, microbatch_size: 3}\n", "", "plan.yaml:1:", "'batch' is missing"},
+        {"batch: {microbatches: 2, microbatch_size: 3}\n", "",
+         "plan.yaml:1:", "'batch' is missing"},
         {"fingerprint: \"00ff", "fingerprint: \"0xff", "plan.yaml:2:", "hexadecimal"},
         {"name: gpt", "name: \"\"", "plan.yaml:2:", "empty"},
         {"devices: 4", "devices: 5", "plan.yaml:3:", "pipeline * ddp = 4"},
@@ -137,7 +138,7 @@ static void test_plan_broken(void **state)
         {"[64, 128]", "[64, x]", "plan.yaml:12:", "peak_bytes"},
         {"bubble: 0.25", "bubble: 2", "plan.yaml:12:", "bubble"},
         {"nodes: 2", "nodes: 1", "plan.yaml:13:", "got 2 devices"},
-        {"bytes_per_s: 1e+09", "bytes_per_s: 0", "plan.yaml:13:", "bytes_per_s"},
+        {"bytes_per_s: 1000000000", "bytes_per_s: 0", "plan.yaml:13:", "bytes_per_s"},
         {"bytes: 4096", "bytes: 8", "plan.yaml:13:", "bytes"},
         {"overlap: true, ", "", "plan.yaml:13:", "'overlap' is missing"},
         {"  - \"<F0.0", "  # \"<F0.0", "plan.yaml:10:", "expected one per rank"},
@@ -158,7 +159,7 @@ static void test_plan_broken(void **state)
 }
 
 /* Cut anywhere, a plan is refused or read, never worse. */
-static void test_plan_truncated(void **state)
+static void test_plan_file_truncated(void **state)
 {
     (void)state;
     for (size_t n = 0; n < sizeof good - 2; n++) {
@@ -171,7 +172,7 @@ static void test_plan_truncated(void **state)
     }
 }
 
-static void test_plan_devices(void **state)
+static void test_plan_file_devices(void **state)
 {
     (void)state;
     assert_int_equal(5, smp_plan_device(SMP_PLACEMENT_CLUSTER, 4, 2, 1, 1));
@@ -209,7 +210,7 @@ static smp_plan *plan_of(const smp_graph *graph, const char *first, const char *
     return plan;
 }
 
-static void test_plan_bind(void **state)
+static void test_plan_file_bind(void **state)
 {
     (void)state;
     static const struct {
@@ -248,10 +249,10 @@ static void test_plan_bind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plan_round_trip), cmocka_unit_test(test_plan_content),
-        cmocka_unit_test(test_plan_json),       cmocka_unit_test(test_plan_broken),
-        cmocka_unit_test(test_plan_truncated),  cmocka_unit_test(test_plan_devices),
-        cmocka_unit_test(test_plan_bind),
+        cmocka_unit_test(test_plan_file_round_trip), cmocka_unit_test(test_plan_file_content),
+        cmocka_unit_test(test_plan_file_json),       cmocka_unit_test(test_plan_file_broken),
+        cmocka_unit_test(test_plan_file_truncated),  cmocka_unit_test(test_plan_file_devices),
+        cmocka_unit_test(test_plan_file_bind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,187 @@
+/* Operators on tags instead of numbers, and a plain evaluation of a graph with them: what a memory
+ * plan must reproduce. A result is a hash of all that the operator reads; adding is an
+ * order-sensitive hash, so that a sum in another order is another value. */
+#ifndef SMP_TESTS_SCHEDULE_SYMBOLIC_H
+#define SMP_TESTS_SCHEDULE_SYMBOLIC_H
+
+#include "fixture.h"
+
+static inline uint64_t mix(uint64_t a, uint64_t b)
+{
+    return smp_random_mix(a * 0x9e3779b97f4a7c15u + smp_random_mix(b));
+}
+
+static inline uint64_t digest(uint64_t hash, const uint64_t *words, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        hash = mix(hash, words[i]);
+    return hash;
+}
+
+static inline void fill(uint64_t *words, int64_t n, uint64_t hash)
+{
+    for (int64_t i = 0; i < n; i++)
+        words[i] = mix(hash, (uint64_t)i);
+}
+
+static inline void add(uint64_t *sum, const uint64_t *words, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        sum[i] = mix(sum[i] + 1, words[i]);
+}
+
+static inline int64_t words_of(int64_t bytes)
+{
+    return (bytes + 3) / 4;
+}
+
+/* One evaluation of an op's parts on whatever memory the caller names; NULL: not given. */
+typedef struct symbolic_call {
+    const smp_graph *graph;
+    int32_t op;
+    int64_t batch;
+    const uint64_t *in[3];
+    uint64_t *out, *aux, *workspace, *din[3];
+    const uint64_t *dout;
+} symbolic_call;
+
+static inline int64_t tensor_words(const smp_graph *graph, int32_t tensor, int64_t batch)
+{
+    return words_of(smp_tensor_bytes(graph, tensor, batch));
+}
+
+static inline void symbolic_forward(const symbolic_call *c)
+{
+    const smp_op *op = &c->graph->op[c->op];
+    smp_op_needs needs;
+    smp_op_needs_get(c->graph, op, c->batch, &needs);
+    uint64_t hash = (uint64_t)c->op;
+    /* Scratch and saved values first: writing them must spoil no input. */
+    if (needs.workspace_bytes > 0)
+        fill(c->workspace, words_of(needs.workspace_bytes), 0xbad);
+    for (int32_t i = 0; i < op->n_in; i++)
+        hash = digest(hash, c->in[i], tensor_words(c->graph, op->in[i], c->batch));
+    if (needs.aux_bytes > 0)
+        fill(c->aux, words_of(needs.aux_bytes * c->batch), mix(hash, 1));
+    fill(c->out, tensor_words(c->graph, op->out, c->batch), mix(hash, 2));
+}
+
+/* Gives the digest of what the backward of an op reads; writes din. */
+static inline uint64_t symbolic_backward(const symbolic_call *c)
+{
+    const smp_op *op = &c->graph->op[c->op];
+    smp_op_needs needs;
+    smp_op_needs_get(c->graph, op, c->batch, &needs);
+    int64_t n_out = tensor_words(c->graph, op->out, c->batch);
+    int64_t n_aux = words_of(needs.aux_bytes * c->batch);
+    uint64_t weight = digest((uint64_t)c->op, c->dout, n_out), input = weight;
+    bool wanted = false;
+    for (int32_t i = 0; i < op->n_in; i++)
+        wanted |= c->din[i] != NULL;
+    if (needs.workspace_bytes > 0)
+        fill(c->workspace, words_of(needs.workspace_bytes), 0xbad);
+    for (int32_t i = 0; i < op->n_in; i++) {
+        int64_t n = tensor_words(c->graph, op->in[i], c->batch);
+        if (op->n_param > 0 && (needs.weight_grad_in >> i & 1))
+            weight = digest(weight, c->in[i], n);
+        if (wanted && (needs.input_grad_in >> i & 1))
+            input = digest(input, c->in[i], n);
+    }
+    if (op->n_param > 0 && needs.weight_grad_aux)
+        weight = digest(weight, c->aux, n_aux);
+    if (wanted && needs.input_grad_aux)
+        input = digest(input, c->aux, n_aux);
+    if (wanted && needs.input_grad_out)
+        input = digest(input, c->out, n_out);
+    for (int32_t i = 0; i < op->n_in; i++)
+        if (c->din[i])
+            fill(c->din[i], tensor_words(c->graph, op->in[i], c->batch), mix(input, (uint64_t)i));
+    return weight;
+}
+
+typedef struct plain {
+    const smp_graph *graph;
+    int64_t batch;
+    int microbatches;
+    uint64_t **use;    /* [n_use] accumulators */
+    uint64_t *loss;    /* [microbatches] digests */
+    uint64_t ***input; /* [microbatches][n_input] */
+} plain;
+
+static inline uint64_t *new_words(int64_t n)
+{
+    uint64_t *words = calloc((size_t)n + 1, sizeof *words);
+    assert_non_null(words);
+    return words;
+}
+
+static inline void plain_microbatch(plain *p, int m, const bool *backward)
+{
+    const smp_graph *g = p->graph;
+    uint64_t **value = calloc((size_t)g->n_tensor, sizeof *value);
+    uint64_t **grad = calloc((size_t)g->n_tensor, sizeof *grad);
+    uint64_t **aux = calloc((size_t)g->n_op, sizeof *aux);
+    uint64_t *workspace = new_words(64);
+    for (int32_t t = 0; t < g->n_tensor; t++)
+        value[t] = t < g->n_input ? p->input[m][t] : new_words(tensor_words(g, t, p->batch));
+    for (int32_t u = 0; u < g->n_op; u++) {
+        symbolic_call c = {.graph = g,
+                           .op = u,
+                           .batch = p->batch,
+                           .out = value[g->op[u].out],
+                           .aux = aux[u] = new_words(64 * p->batch),
+                           .workspace = workspace};
+        for (int32_t i = 0; i < g->op[u].n_in; i++)
+            c.in[i] = value[g->op[u].in[i]];
+        symbolic_forward(&c);
+    }
+    p->loss[m] = value[g->loss][0];
+    for (int32_t u = g->n_op - 1; u >= 0; u--) {
+        const smp_op *op = &g->op[u];
+        if (!backward[u])
+            continue;
+        uint64_t seed = 42;
+        symbolic_call c = {.graph = g,
+                           .op = u,
+                           .batch = p->batch,
+                           .out = value[op->out],
+                           .aux = aux[u],
+                           .workspace = workspace,
+                           .dout = op->out == g->loss ? &seed : grad[op->out]};
+        assert_non_null(c.dout);
+        for (int32_t i = 0; i < op->n_in; i++) {
+            c.in[i] = value[op->in[i]];
+            if (smp_flow_contributes(g, backward, u, i))
+                c.din[i] = new_words(tensor_words(g, op->in[i], p->batch));
+        }
+        uint64_t weight = symbolic_backward(&c);
+        for (int32_t i = 0; i < op->n_param; i++) {
+            uint64_t added[50];
+            fill(added, g->param[op->param[i]].elements, mix(weight, (uint64_t)i));
+            add(p->use[op->use[i]], added, g->param[op->param[i]].elements);
+        }
+        for (int32_t i = 0; i < op->n_in; i++) {
+            if (!c.din[i])
+                continue;
+            if (!grad[op->in[i]]) {
+                grad[op->in[i]] = c.din[i];
+                continue;
+            }
+            add(grad[op->in[i]], c.din[i], tensor_words(g, op->in[i], p->batch));
+            free(c.din[i]);
+        }
+    }
+    for (int32_t t = 0; t < g->n_tensor; t++) {
+        if (t >= g->n_input)
+            free(value[t]);
+        free(grad[t]);
+    }
+    for (int32_t u = 0; u < g->n_op; u++)
+        free(aux[u]);
+    free(value);
+    free(grad);
+    free(aux);
+    free(workspace);
+}
+
+#endif
