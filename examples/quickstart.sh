@@ -23,7 +23,8 @@ show() { # prints a command as one would type it in the source tree, then runs i
     local word line=
     for word in "$@"; do
         word=${word//"$top/"/}
-        line+=" $(if [[ $word =~ ^[-A-Za-z0-9_./=:]+$ ]]; then echo "$word"; else echo "'$word'"; fi)"
+        [[ $word =~ ^[-A-Za-z0-9_./=:]+$ ]] || word="'$word'"
+        line+=" $word"
     done
     printf '$%s\n' "$line"
     "$@"

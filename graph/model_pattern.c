@@ -11,12 +11,10 @@ static bool is_name_char(char c)
            c == '_' || c == '-' || c == '/' || c == ':';
 }
 
-static smp_status fail_char(const char *what, const char *name, size_t at, smp_where where)
+static smp_status fail_char(const char *what, const char *name, char c, smp_where where)
 {
-    unsigned char c = (unsigned char)name[at];
     char got[8];
-    snprintf(got, sizeof got, c > ' ' && c < 0x7f ? "'%c'" : "0x%02x", c);
-    where.column += where.column > 0 ? (int)at : 0;
+    snprintf(got, sizeof got, c > ' ' && c < 0x7f ? "'%c'" : "0x%02x", (unsigned char)c);
     return smp_fail_at(where, "%s '%.60s': got %s, expected letters, digits and . _ - / : only",
                        what, name, c == ' ' ? "a blank" : got);
 }
@@ -31,7 +29,7 @@ smp_status smp__name_check(const char *name, const char *what, smp_where where)
                            name, length, (int)SMP_MAX_NAME);
     for (size_t i = 0; i < length; i++) {
         if (!is_name_char(name[i]))
-            return fail_char(what, name, i, where);
+            return fail_char(what, name, name[i], where);
     }
     return SMP_OK;
 }
@@ -101,7 +99,7 @@ smp_status smp__pattern_compile(smp__model *m, const smp_yaml_node *node, const 
             continue;
         for (int32_t j = 0; j < piece[i].length; j++) {
             if (!is_name_char(piece[i].text[j]))
-                return fail_char(what, p.source, (size_t)(piece[i].offset + j), p.where);
+                return fail_char(what, p.source, piece[i].text[j], p.where);
         }
     }
     *out = p;

@@ -8,6 +8,8 @@
 
 #include "partition/evaluate.h"
 
+enum { MAX_HOLES = 64 }; /* units on a rank; more come close to the fair share */
+
 static int compare_falling(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -15,21 +17,25 @@ static int compare_falling(const void *a, const void *b)
 }
 
 static double bound_by_pigeonhole(const smp_problem *problem, const smp__units *units,
-                                  double fastest, double *sorted)
+                                  double fastest, double known, double *sorted)
 {
-    double bound = 0.0;
-    for (int32_t u = 0; u < units->n; u++)
+    double bound = 0.0, largest = 0.0;
+    for (int32_t u = 0; u < units->n; u++) {
         sorted[u] = units->compute_us[u];
+        largest = fmax(largest, sorted[u]);
+    }
+    if ((MAX_HOLES + 1) * largest * fastest <= known)
+        return known;
     qsort(sorted, (size_t)units->n, sizeof *sorted, compare_falling);
     for (int64_t m = 0; m * problem->pipeline < units->n; m++) {
         double sum = 0.0; /* the m + 1 smallest of the m * p + 1 largest */
         for (int64_t i = m * problem->pipeline; i >= m * problem->pipeline - m; i--)
             sum += sorted[i];
         bound = fmax(bound, sum * fastest);
-        if (m >= 64) /* deeper ones are close to the fair share */
+        if (m == MAX_HOLES)
             break;
     }
-    return bound;
+    return fmax(bound, known);
 }
 
 double smp__lower_bound(const smp_problem *problem, const smp__units *units, smp_arena *scratch)
@@ -63,7 +69,7 @@ double smp__lower_bound(const smp_problem *problem, const smp__units *units, smp
     for (int r = 0; r < problem->pipeline; r++)
         bound = fmax(bound, forced[r]);
     bound = fmax(bound, total / speed);
-    return fmax(bound, bound_by_pigeonhole(problem, units, fastest, sorted));
+    return bound_by_pigeonhole(problem, units, fastest, bound, sorted);
 }
 
 double smp_partition_lower_bound(const smp_problem *problem)

@@ -5,6 +5,14 @@
 #include "partition/search.h"
 #include "partition/solve.h"
 
+/* Partitions of a family under memory limits, for one vector of live counts. */
+typedef struct smp__limited {
+    struct smp__limited *next;
+    double scale;       /* of the limits */
+    const double *live; /* [n_stage] */
+    smp__variants variants;
+} smp__limited;
+
 /* Partitions without memory limits for one (pipeline, chunks, placement of stages). Shared by all
  * configurations that differ in micro-batches or in schedules that place stages alike. */
 typedef struct smp__family {
@@ -12,6 +20,7 @@ typedef struct smp__family {
     const int *stage_rank;
     smp_status status; /* SMP_ERR_NO_FIT, SMP_ERR_INPUT: there is no such pipeline */
     smp__variants variants;
+    smp__limited *limited;
     double estimate; /* best of its configurations */
 } smp__family;
 

@@ -38,30 +38,57 @@ static smp_status solve_family(smp__configs *configs, const smp__config *config,
     return smp__variants_solve(&problem, configs->request->partitioner, &family->variants);
 }
 
-/* Solves with limits of `scale` times those of the configuration; `fits` says whether the result
- * respects the real ones. */
-static smp_status solve_within(smp__configs *configs, const smp__config *config, double scale,
-                               smp_partition **out)
+/* The variants under limits of `scale` times those of the configuration: as solved before for the
+ * same live counts, or now. Limits follow from the family. */
+static smp_status limited_variants(smp__configs *configs, const smp__config *config, double scale,
+                                   const smp__variants **out)
 {
     smp_problem problem = problem_of(configs, config);
+    smp__family *family = &configs->family[config->family];
     size_t n_stage = (size_t)problem.n_stage;
-    int64_t *limit = calloc(n_stage, sizeof *limit);
-    if (!limit)
-        return smp_fail_memory(n_stage * sizeof *limit);
+    for (smp__limited *l = family->limited; l; l = l->next) {
+        if (l->scale == scale && memcmp(l->live, config->live, n_stage * sizeof *l->live) == 0) {
+            *out = &l->variants;
+            return SMP_OK;
+        }
+    }
+    smp__limited *limited = SMP_ARENA_NEW(configs->arena, smp__limited, 1);
+    int64_t *limit = SMP_ARENA_NEW(configs->arena, int64_t, n_stage);
+    if (!limited || !limit)
+        return SMP_ERR_NO_MEMORY;
     for (size_t s = 0; s < n_stage; s++) {
         double bytes = (double)config->limit[s] * scale;
         limit[s] = bytes < 0x1p62 ? (int64_t)bytes : INT64_MAX;
     }
     problem.memory_limit = limit;
-    smp_status status =
-        smp_partition_solve(&problem, configs->request->partitioner, config->microbatches, out);
-    free(limit);
-    for (size_t s = 0; s < n_stage && status == SMP_OK; s++) {
-        if (s == 0)
-            (*out)->fits = true;
-        (*out)->fits &= (*out)->load[s].memory_bytes <= config->limit[s];
-    }
-    return status;
+    SMP_TRY(smp__variants_solve(&problem, configs->request->partitioner, &limited->variants));
+    limited->scale = scale;
+    limited->live = config->live;
+    limited->next = family->limited;
+    family->limited = limited;
+    *out = &limited->variants;
+    return SMP_OK;
+}
+
+/* Evaluates a shared partition under the configuration's own live counts and limits. */
+static smp_status own_copy(const smp_problem *problem, const smp_partition *shared,
+                           smp_partition **out)
+{
+    SMP_TRY(smp_partition_evaluate(problem, shared->stage, out));
+    (*out)->solver = shared->solver;
+    (*out)->lower_bound_us = shared->lower_bound_us;
+    return SMP_OK;
+}
+
+static smp_status solve_within(smp__configs *configs, const smp__config *config, double scale,
+                               smp_partition **out)
+{
+    smp_problem problem = problem_of(configs, config);
+    const smp__variants *variants;
+    const smp_partition *shared;
+    SMP_TRY(limited_variants(configs, config, scale, &variants));
+    SMP_TRY(smp__variants_choose(&problem, variants, config->microbatches, &shared));
+    return own_copy(&problem, shared, out);
 }
 
 smp_status smp__config_partition(smp__configs *configs, const smp__config *config, double spare,
@@ -73,9 +100,7 @@ smp_status smp__config_partition(smp__configs *configs, const smp__config *confi
     const smp_partition *shared = NULL;
     const smp__variants *variants = &configs->family[config->family].variants;
     SMP_TRY(smp__variants_choose(&problem, variants, config->microbatches, &shared));
-    SMP_TRY(smp_partition_evaluate(&problem, shared->stage, out));
-    (*out)->solver = shared->solver;
-    (*out)->lower_bound_us = shared->lower_bound_us;
+    SMP_TRY(own_copy(&problem, shared, out));
     if ((*out)->fits)
         return SMP_OK;
     smp_partition_destroy(*out);
@@ -202,8 +227,11 @@ smp_status smp__families_solve(smp__configs *configs)
 
 void smp__configs_free(smp__configs *configs)
 {
-    for (int32_t f = 0; f < configs->n_family; f++)
+    for (int32_t f = 0; f < configs->n_family; f++) {
         smp__variants_destroy(&configs->family[f].variants);
+        for (smp__limited *l = configs->family[f].limited; l; l = l->next)
+            smp__variants_destroy(&l->variants);
+    }
     free(configs->family);
     free(configs->config);
     smp_arena_destroy(configs->arena);

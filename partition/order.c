@@ -90,9 +90,12 @@ typedef struct neighbours {
     int32_t *unit;
 } neighbours;
 
+/* Lists of neighbours are short, and mostly of one. */
 static void sort_by_priority(const smp__units *units, uint64_t seed, int32_t *list, int64_t n,
                              smp__heap *heap)
 {
+    if (n < 2)
+        return;
     for (int64_t i = 0; i < n; i++)
         smp__heap_push(heap, priority(units, seed, list[i]), list[i]);
     for (int64_t i = 0; i < n; i++)
@@ -126,9 +129,24 @@ static smp_status list_neighbours(const smp__units *units, bool forward, uint64_
     return SMP_OK;
 }
 
+/* Sources or sinks by priority. */
+static int32_t list_roots(const smp__units *units, bool forward, uint64_t seed, smp__heap *heap,
+                          int32_t *root)
+{
+    const int64_t *begin = forward ? units->in_begin : units->out_begin;
+    int32_t n = 0;
+    for (int32_t u = 0; u < units->n; u++) {
+        if (begin[u] == begin[u + 1])
+            root[n++] = u;
+    }
+    if (seed != 0)
+        sort_by_priority(units, seed, root, n, heap);
+    return n;
+}
+
 /* Postorder of a depth-first search over predecessors is an order; over successors it is one when
- * read backwards. Roots are tried in the order of priority (forward: reversed, so that the first
- * root comes first in the end). */
+ * read backwards. Roots and children are tried in the order of priority (forward: reversed, so that
+ * the first comes first in the end). */
 static smp_status depth_first(const smp__units *units, bool forward, uint64_t seed,
                               smp_arena *scratch, int32_t *order)
 {
@@ -142,21 +160,13 @@ static smp_status depth_first(const smp__units *units, bool forward, uint64_t se
     smp__heap heap = {SMP_ARENA_NEW(scratch, smp__heap_item, n), 0};
     if (!root || !path || !at || !seen || !heap.item)
         return SMP_ERR_NO_MEMORY;
-    for (int32_t u = 0; u < units->n; u++) {
-        root[u] = u;
+    for (int32_t u = 0; u < units->n; u++)
         at[u] = forward ? next.begin[u + 1] : next.begin[u];
-    }
-    sort_by_priority(units, seed, root, units->n, &heap);
-    int32_t done = 0;
-    for (int32_t i = 0; i < units->n; i++) {
-        int32_t start = root[forward ? units->n - 1 - i : i];
-        bool is_end = forward ? units->in_begin[start] == units->in_begin[start + 1]
-                              : units->out_begin[start] == units->out_begin[start + 1];
-        if (!is_end || seen[start])
-            continue;
+    int32_t n_root = list_roots(units, forward, seed, &heap, root), done = 0;
+    for (int32_t i = 0; i < n_root; i++) {
         int32_t depth = 0;
-        path[depth++] = start;
-        seen[start] = true;
+        path[depth++] = root[forward ? n_root - 1 - i : i];
+        seen[path[0]] = true;
         while (depth > 0) {
             int32_t u = path[depth - 1];
             bool more = forward ? at[u] > next.begin[u] : at[u] < next.begin[u + 1];

@@ -28,13 +28,6 @@ const smp_partitioner *smp_partitioner_find(const char *name)
     return NULL;
 }
 
-/* A partition with a small enough gap is taken without asking the other partitioners. */
-static bool good_enough(const smp_problem *problem, const smp_partition *partition)
-{
-    double gap = problem->graph->n_op > SMP__LARGE_GRAPH ? SMP__LARGE_GAP : 1e-9;
-    return partition->fits && partition->bottleneck_us <= partition->lower_bound_us * (1.0 + gap);
-}
-
 static double total_load(const smp_partition *partition)
 {
     double total_us = 0.0;
@@ -83,7 +76,7 @@ static smp_status solve_all(const smp_problem *problem, const char *name, smp_pa
         } else {
             smp_partition_destroy(found);
         }
-        if (good_enough(problem, best))
+        if (best->fits && smp__close_enough(problem, best->bottleneck_us, best->lower_bound_us))
             break;
     }
     if (status == SMP_OK)

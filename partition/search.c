@@ -91,6 +91,8 @@ typedef struct search {
     entry *entry;
     int32_t n;
     double least_time, least_peak; /* over entries that fit; INFINITY: none */
+    double least_overload;         /* over configurations that no partition fits */
+    int32_t overloaded;            /* which one */
 } search;
 
 /* True if a configuration can neither be within 1 % of the best nor decide what the best is. */
@@ -174,17 +176,77 @@ static smp_status simulate(search *s, const smp__config *config, smp_partition *
     return SMP_OK;
 }
 
+/* Simulates and keeps the result. Takes the partition over. */
+static smp_status add_entry(search *s, int32_t index, smp_partition *partition)
+{
+    smp_candidate *candidate = NULL;
+    SMP_TRY(simulate(s, &s->configs.config[index], partition, &candidate));
+    s->entry[s->n] = (entry){candidate, time_of(s->configs.request, candidate), index};
+    if (candidate->fits) {
+        s->least_time = fmin(s->least_time, s->entry[s->n].time);
+        s->least_peak = fmin(s->least_peak, (double)candidate->peak_bytes);
+    }
+    s->n++;
+    return SMP_OK;
+}
+
+/* What all ranks must keep, over all memory there is: above 1 no partition fits. Weights, gradients
+ * and optimizer state are certain; of the stashes, which the memory planner may lay out better than
+ * the costs say, a half is counted. */
+static double overload_of(const search *s, const smp__config *config)
+{
+    const smp_graph *graph = s->configs.request->graph;
+    double weights = 0.0, stash = 0.0, memory = 0.0, live = INFINITY;
+    for (int32_t p = 0; p < graph->n_param; p++)
+        weights += 4.0 * (double)graph->param[p].elements;
+    for (int32_t op = 0; op < graph->n_op; op++) {
+        if (graph->op[op].n_param == 0)
+            weights += (double)s->configs.costs->op[op].weight_bytes;
+        stash += (double)s->configs.costs->op[op].stash_bytes;
+    }
+    for (int st = 0; st < config->pipeline * config->chunks; st++)
+        live = fmin(live, config->live[st]);
+    for (int r = 0; r < config->pipeline; r++)
+        memory += (double)smp__config_memory(&s->configs, config, r);
+    double factor = graph->training ? 4.0 : 1.0;
+    return (factor * weights + 0.5 * live * stash) / fmax(memory, 1.0);
+}
+
+/* Before the partition is known: micro-batches through the slowest rank, or one through all ops,
+ * forward and backward as far as its input gradients (which take half of it if not less). */
+static double least_time_of_any(const search *s, const smp__config *config)
+{
+    const smp_graph *graph = s->configs.request->graph;
+    const smp__variants *variants = &s->configs.family[config->family].variants;
+    const smp_partition *any = variants->split ? variants->split : variants->together;
+    double samples = (double)config->ddp * (double)s->configs.costs->microbatch_size;
+    double pass_us = 0.0, fastest = INFINITY;
+    if (s->configs.request->objective == SMP_OBJECTIVE_BOTTLENECK)
+        return any->lower_bound_us / samples;
+    for (int32_t op = 0; op < graph->n_op; op++) {
+        const smp_op_cost *cost = &s->configs.costs->op[op];
+        pass_us += cost->forward_us + fmin(cost->backward_input_us, 0.5 * cost->backward_us);
+    }
+    for (int r = 0; r < config->pipeline; r++)
+        fastest =
+            fmin(fastest, smp_device_slowdown(s->configs.request->cluster, config->device[r]));
+    return fmax(any->lower_bound_us, pass_us * fastest / config->microbatches) / samples;
+}
+
 static smp_status try_config(search *s, int32_t index)
 {
     const smp__config *config = &s->configs.config[index];
-    const smp__family *family = &s->configs.family[config->family];
     smp_partition *partition = NULL;
-    smp_candidate *candidate = NULL;
-    double samples = (double)config->ddp * (double)s->configs.costs->microbatch_size;
-    const smp_partition *any =
-        family->variants.split ? family->variants.split : family->variants.together;
-    if (cannot_win(s, config->microbatches, any->lower_bound_us / samples, 0.0))
+    if (cannot_win(s, config->microbatches, least_time_of_any(s, config), 0.0))
         return SMP_OK;
+    double overload = overload_of(s, config);
+    if (overload > 1.0) {
+        if (overload < s->least_overload) {
+            s->least_overload = overload;
+            s->overloaded = index;
+        }
+        return SMP_OK;
+    }
     if (s->configs.request->optimize == SMP_OPTIMIZE_MEMORY)
         SMP_TRY(smp__config_least_memory(&s->configs, config, &partition));
     else
@@ -194,14 +256,15 @@ static smp_status try_config(search *s, int32_t index)
         smp_partition_destroy(partition);
         return SMP_OK;
     }
-    SMP_TRY(simulate(s, config, partition, &candidate));
-    s->entry[s->n] = (entry){candidate, time_of(s->configs.request, candidate), index};
-    if (candidate->fits) {
-        s->least_time = fmin(s->least_time, s->entry[s->n].time);
-        s->least_peak = fmin(s->least_peak, (double)candidate->peak_bytes);
-    }
-    s->n++;
-    return SMP_OK;
+    return add_entry(s, index, partition);
+}
+
+/* Nothing could be simulated: the least overloaded configuration stands for all. */
+static smp_status try_overloaded(search *s)
+{
+    smp_partition *partition = NULL;
+    SMP_TRY(smp__config_partition(&s->configs, &s->configs.config[s->overloaded], 0.0, &partition));
+    return add_entry(s, s->overloaded, partition);
 }
 
 static int sign(double a, double b)
@@ -314,7 +377,7 @@ done:
 smp_status smp_search(const smp_search_request *request, const smp_costs *costs,
                       const smp_schedule_model *model, smp_search_result *out)
 {
-    search s = {.least_time = INFINITY, .least_peak = INFINITY};
+    search s = {.least_time = INFINITY, .least_peak = INFINITY, .least_overload = INFINITY};
     SMP_TRY(smp__configs_list(request, costs, model, &s.configs));
     smp_status status = SMP_OK;
     s.entry = calloc((size_t)s.configs.n, sizeof *s.entry);
@@ -322,6 +385,8 @@ smp_status smp_search(const smp_search_request *request, const smp_costs *costs,
         status = smp_fail_memory((size_t)s.configs.n * sizeof *s.entry);
     for (int32_t i = 0; i < s.configs.n && status == SMP_OK; i++)
         status = try_config(&s, i);
+    if (status == SMP_OK && s.n == 0)
+        status = try_overloaded(&s);
     if (status == SMP_OK)
         status = finish(&s, out);
     for (int32_t i = 0; i < s.n; i++)

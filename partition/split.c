@@ -12,22 +12,28 @@ enum {
     FIRST_HALF_WIDTH = 24, /* windows of the first pass, to either side */
     WIDER_HALF_WIDTH = 96,
     MAX_RECENTRE = 8, /* times a window moves after the best borders */
-    MAX_TIGHTEN = 4,
-    BISECTIONS = 60
+    MAX_TIGHTEN = 4
 };
 
 typedef struct windows {
     int32_t *lo, *hi; /* [n_stage + 1] */
 } windows;
 
-static void copy_windows(const smp__line *line, windows *out)
+static bool make_windows(windows *w, int n_stage, smp_arena *arena)
 {
-    size_t bytes = ((size_t)line->n_stage + 1) * sizeof *out->lo;
-    memcpy(out->lo, line->border_lo, bytes);
-    memcpy(out->hi, line->border_hi, bytes);
+    w->lo = SMP_ARENA_NEW(arena, int32_t, (size_t)n_stage + 1);
+    w->hi = SMP_ARENA_NEW(arena, int32_t, (size_t)n_stage + 1);
+    return w->lo && w->hi;
 }
 
-/* Narrows windows to half_width around borders; borders lie inside the pin windows. */
+static void copy_windows(const windows *from, int n_stage, windows *out)
+{
+    size_t bytes = ((size_t)n_stage + 1) * sizeof *out->lo;
+    memcpy(out->lo, from->lo, bytes);
+    memcpy(out->hi, from->hi, bytes);
+}
+
+/* Narrows windows to half_width around borders. */
 static void near_borders(const smp__line *line, const int32_t *border, int32_t half_width,
                          windows *out)
 {
@@ -39,8 +45,8 @@ static void near_borders(const smp__line *line, const int32_t *border, int32_t h
     }
 }
 
-/* Borders that share out the compute by speed, as far as pins allow. */
-static void balanced_borders(const smp__line *line, int32_t *border)
+/* Borders that share out the compute by speed, as far as the windows allow. */
+static void balanced_borders(const smp__line *line, const windows *all, int32_t *border)
 {
     double speed = 0.0, before = 0.0, total = line->before_us[line->n];
     for (int k = 0; k < line->n_stage; k++)
@@ -60,10 +66,10 @@ static void balanced_borders(const smp__line *line, int32_t *border)
         if (total <= 0.0)
             lo = (int32_t)((int64_t)line->n * k / line->n_stage);
         int32_t least = border[k - 1] + 1;
-        if (least < line->border_lo[k])
-            least = line->border_lo[k];
+        if (least < all->lo[k])
+            least = all->lo[k];
         lo = lo < least ? least : lo;
-        border[k] = lo > line->border_hi[k] ? line->border_hi[k] : lo;
+        border[k] = lo > all->hi[k] ? all->hi[k] : lo;
     }
 }
 
@@ -160,6 +166,7 @@ static int64_t count_pairs(const smp__line *line, const windows *w)
 /* State of one smp__split_solve. */
 typedef struct solver {
     const smp__line *line;
+    windows all; /* that pins and memory allow */
     windows w;
     double *capacity;
     smp__split trial;
@@ -183,7 +190,7 @@ static smp_status search_near(solver *s, int32_t half_width, smp__split *split, 
 {
     *possible = true;
     for (int round = 0; round < MAX_RECENTRE; round++) {
-        copy_windows(s->line, &s->w);
+        copy_windows(&s->all, s->line->n_stage, &s->w);
         if (isfinite(s->bound) && !tighten(s->line, s->bound, &s->w, s->capacity)) {
             *possible = false;
             return SMP_OK;
@@ -214,22 +221,47 @@ static double slowest_of(const smp__line *line, const int32_t *border, double *t
     return slowest;
 }
 
-/* A first split when none is known: near the balanced one, or the one that needs least memory.
- * False: no split of this line fits the memory. */
+/* A first split when none is known: near the balanced one, or the one that needs least memory. */
 static smp_status find_first(solver *s, smp__split *split, bool *possible)
 {
-    balanced_borders(s->line, split->border);
+    double fill;
+    balanced_borders(s->line, &s->all, split->border);
     SMP_TRY(search_near(s, FIRST_HALF_WIDTH, split, possible));
     if (split->found || !*possible)
         return SMP_OK;
-    double fill;
-    SMP_TRY(smp__split_memory(s->line, &s->trial, &fill));
-    *possible = fill <= 1.0;
+    SMP_TRY(smp__split_memory(s->line, 1.0, &s->trial, &fill));
+    *possible = s->trial.found;
     if (!*possible)
         return SMP_OK;
     s->trial.slowest_us = slowest_of(s->line, s->trial.border, &s->trial.total_us);
     if (s->trial.slowest_us < s->bound)
         keep(s, split);
+    return SMP_OK;
+}
+
+/* All borders that can beat the bound, or as many around the best as max_pairs allows. */
+static smp_status find_best(solver *s, int64_t max_pairs, smp__split *split)
+{
+    const smp__line *line = s->line;
+    bool possible = true;
+    for (int pass = 0; pass < 2; pass++) {
+        copy_windows(&s->all, line->n_stage, &s->w);
+        if (!possible || !tighten(line, s->bound, &s->w, s->capacity))
+            return SMP_OK;
+        int64_t pairs = count_pairs(line, &s->w);
+        if (pass == 0 && s->have_border && pairs > max_pairs / 16) {
+            SMP_TRY(search_near(s, WIDER_HALF_WIDTH, split, &possible));
+        } else if (pairs <= max_pairs) {
+            SMP_TRY(
+                smp__split_sweep(line, s->w.lo, s->w.hi, SMP__GOAL_SLOWEST, s->bound, &s->trial));
+            if (s->trial.found)
+                keep(s, split);
+            return SMP_OK;
+        } else if (s->have_border) {
+            int32_t half = (int32_t)sqrt((double)max_pairs / (4.0 * line->n_stage));
+            return search_near(s, half < 2 ? 2 : half, split, &possible);
+        }
+    }
     return SMP_OK;
 }
 
@@ -240,38 +272,22 @@ smp_status smp__split_solve(const smp__line *line, double bound, int64_t max_pai
     smp_arena *scratch = smp_arena_create();
     if (!scratch)
         return status;
-    size_t n = (size_t)line->n_stage + 1;
     solver s = {.line = line,
-                .w = {SMP_ARENA_NEW(scratch, int32_t, n), SMP_ARENA_NEW(scratch, int32_t, n)},
-                .capacity = SMP_ARENA_NEW(scratch, double, n),
+                .capacity = SMP_ARENA_NEW(scratch, double, (size_t)line->n_stage),
                 .bound = bound,
                 .have_border = split->found};
     bool possible = line->feasible;
     split->found = false;
-    if (!s.w.lo || !s.w.hi || !s.capacity || smp__split_init(&s.trial, line->n_stage, scratch))
+    if (!s.capacity || !make_windows(&s.all, line->n_stage, scratch) ||
+        !make_windows(&s.w, line->n_stage, scratch) ||
+        smp__split_init(&s.trial, line->n_stage, scratch) != SMP_OK)
         goto done;
     status = SMP_OK;
+    possible = possible && smp__memory_windows(line, s.all.lo, s.all.hi);
     if (possible && !isfinite(bound))
         status = find_first(&s, split, &possible);
-    for (int pass = 0; pass < 2 && status == SMP_OK && possible; pass++) {
-        copy_windows(line, &s.w);
-        possible = tighten(line, s.bound, &s.w, s.capacity);
-        if (!possible)
-            break;
-        int64_t pairs = count_pairs(line, &s.w);
-        if (pass == 0 && s.have_border && pairs > max_pairs / 16) {
-            status = search_near(&s, WIDER_HALF_WIDTH, split, &possible);
-        } else if (pairs <= max_pairs) {
-            status = smp__split_sweep(line, s.w.lo, s.w.hi, SMP__GOAL_SLOWEST, s.bound, &s.trial);
-            if (status == SMP_OK && s.trial.found)
-                keep(&s, split);
-            break;
-        } else if (s.have_border) {
-            int32_t half = (int32_t)sqrt((double)max_pairs / (4.0 * line->n_stage));
-            status = search_near(&s, half < 2 ? 2 : half, split, &possible);
-            break;
-        }
-    }
+    if (possible && status == SMP_OK)
+        status = find_best(&s, max_pairs, split);
 done:
     split->work += s.trial.work;
     smp_arena_destroy(scratch);
@@ -285,62 +301,16 @@ smp_status smp__split_total(const smp__line *line, double bound, int64_t max_pai
     smp_arena *scratch = smp_arena_create();
     if (!scratch)
         return status;
-    size_t n = (size_t)line->n_stage + 1;
-    windows w = {SMP_ARENA_NEW(scratch, int32_t, n), SMP_ARENA_NEW(scratch, int32_t, n)};
-    double *capacity = SMP_ARENA_NEW(scratch, double, n);
+    windows w;
+    double *capacity = SMP_ARENA_NEW(scratch, double, (size_t)line->n_stage);
     split->found = false;
-    if (!w.lo || !w.hi || !capacity)
+    if (!capacity || !make_windows(&w, line->n_stage, scratch))
         goto done;
     status = SMP_OK;
-    copy_windows(line, &w);
-    if (line->feasible && tighten(line, bound, &w, capacity) && count_pairs(line, &w) <= max_pairs)
+    if (line->feasible && smp__memory_windows(line, w.lo, w.hi) &&
+        tighten(line, bound, &w, capacity) && count_pairs(line, &w) <= max_pairs)
         status = smp__split_sweep(line, w.lo, w.hi, SMP__GOAL_TOTAL, bound, split);
 done:
     smp_arena_destroy(scratch);
     return status;
-}
-
-/* Extends every stage as far as `fill` times its limit allows. True: the line is used up. */
-static bool walk(const smp__line *line, double fill, int32_t *border)
-{
-    border[0] = 0;
-    for (int k = 0; k < line->n_stage; k++) {
-        double limit = fill * fmax((double)line->problem->memory_limit[k], 1.0);
-        smp__interval interval = {0};
-        int32_t j = border[k];
-        while (j < line->border_hi[k + 1]) {
-            smp__interval_push_right(line, k, &interval, border[k], j);
-            if (smp__interval_memory(line, k, &interval) > limit)
-                break;
-            j++;
-        }
-        if (j <= border[k] || j < line->border_lo[k + 1])
-            return false;
-        border[k + 1] = j;
-    }
-    return true;
-}
-
-smp_status smp__split_memory(const smp__line *line, smp__split *split, double *fill)
-{
-    split->found = line->feasible;
-    if (!split->found)
-        return SMP_OK;
-    double lo = 0.0, hi = 1.0;
-    while (!walk(line, hi, split->border)) {
-        lo = hi;
-        hi *= 4.0;
-        split->work += line->n;
-    }
-    for (int i = 0; i < BISECTIONS && hi - lo > 1e-9 * hi; i++) {
-        double mid = lo + (hi - lo) / 2;
-        if (walk(line, mid, split->border))
-            hi = mid;
-        else
-            lo = mid;
-        split->work += line->n;
-    }
-    walk(line, hi, split->border);
-    *fill = hi;
-    return SMP_OK;
 }

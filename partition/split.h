@@ -37,8 +37,15 @@ smp_status smp__split_solve(const smp__line *line, double bound, int64_t max_pai
 smp_status smp__split_total(const smp__line *line, double bound, int64_t max_pairs,
                             smp__split *split);
 
-/* The split whose fullest stage is least full; *fill is its largest memory / limit. Exact: memory
- * grows with the interval, so a greedy walk decides each level of a bisection. */
-smp_status smp__split_memory(const smp__line *line, smp__split *split, double *fill);
+/* Narrowest windows that hold every split which respects pins and memory (partition/fill.c). False:
+ * there is none. lo and hi: [n_stage + 1]. O(n * degree). */
+bool smp__memory_windows(const smp__line *line, int32_t *lo, int32_t *hi);
+
+/* The split whose fullest stage is least full, to one part in a thousand, if that is at most
+ * `at_most` times the limit (INFINITY: whatever it is); else nothing is found. *fill is its largest
+ * memory / limit. Memory grows with the interval, so a greedy walk decides each level of a
+ * bisection. O(n * degree) per level. */
+smp_status smp__split_memory(const smp__line *line, double at_most, smp__split *split,
+                             double *fill);
 
 #endif

@@ -9,12 +9,13 @@
 #include <string.h>
 
 #include "graph/base/random.h"
+#include "partition/solve.h"
 
 enum {
     MAX_STALL = 96,        /* random orders in a row without success */
     WORK_LIMIT = 12000000, /* of improving, for graphs of up to WORK_UNITS units */
     WORK_UNITS = 1000,
-    MAX_PAIRS = 24000000,     /* of borders, for one order */
+    MAX_PAIRS = 12000000,     /* of borders, for one order */
     MAX_TRIAL_PAIRS = 400000, /* for one random order */
     ORDER_WORK = 8            /* making and preparing an order, per unit and net end */
 };
@@ -81,7 +82,7 @@ void smp__tuner_free(smp__tuner *tuner)
 bool smp__tuner_done(const smp__tuner *tuner)
 {
     return tuner->have && tuner->best.excess == 0.0 &&
-           tuner->best.bottleneck_us <= tuner->lower_bound_us * (1.0 + 1e-9);
+           smp__close_enough(tuner->problem, tuner->best.bottleneck_us, tuner->lower_bound_us);
 }
 
 static void expand(const smp__tuner *tuner, const int32_t *unit_stage)
@@ -187,11 +188,17 @@ static smp_status random_order(smp__tuner *tuner, uint64_t draw, bool *sorted)
     return smp__order_by_stage(units, n_stage, tuner->trial, tuner->order);
 }
 
+/* Large graphs get less, so that the time for a solution stays within some hundred milliseconds. */
+static int64_t work_limit(const smp__tuner *tuner)
+{
+    if (tuner->units->n <= WORK_UNITS)
+        return WORK_LIMIT;
+    return (int64_t)WORK_LIMIT * WORK_UNITS / tuner->units->n;
+}
+
 smp_status smp__tuner_improve(smp__tuner *tuner)
 {
-    int64_t limit = WORK_LIMIT;
-    if (tuner->units->n > WORK_UNITS)
-        limit = (int64_t)WORK_LIMIT * WORK_UNITS / tuner->units->n;
+    int64_t limit = work_limit(tuner);
     if (!tuner->have || tuner->problem->n_stage == 1)
         return SMP_OK;
     limit += tuner->work;
@@ -261,7 +268,7 @@ static smp_status better_borders(smp__tuner *tuner)
 {
     smp__line *line = NULL;
     SMP_TRY(line_of_best(tuner, &line));
-    int64_t limit = tuner->work + WORK_LIMIT / 8;
+    int64_t limit = tuner->work + work_limit(tuner) / 4;
     for (int32_t step = line->n / (4 * line->n_stage) + 1; step > 0; step /= 2) {
         bool moved = true;
         while (moved && tuner->work < limit && !smp__tuner_done(tuner)) {
@@ -274,24 +281,38 @@ static smp_status better_borders(smp__tuner *tuner)
     return SMP_OK;
 }
 
+/* tuner->order, split for memory alone. */
+static smp_status split_for_memory(smp__tuner *tuner)
+{
+    smp__line *line = NULL;
+    double fill;
+    if (tuner->units->has_pin)
+        SMP_TRY(smp__order_clamp(tuner->units, tuner->problem->n_stage, tuner->units->anchor_lo,
+                                 tuner->units->anchor_hi, tuner->order));
+    SMP_TRY(smp__line_build(tuner->problem, tuner->units, tuner->order, &line));
+    smp_status status = smp__split_memory(line, INFINITY, &tuner->split, &fill);
+    if (status == SMP_OK && tuner->split.found) {
+        read_split(tuner, line);
+        offer(tuner, INFINITY);
+    }
+    smp__line_destroy(line);
+    return status;
+}
+
+static bool is_file_order(const int32_t *order, int32_t n)
+{
+    int32_t i = 0;
+    while (i < n && order[i] == i)
+        i++;
+    return i == n;
+}
+
 static smp_status least_memory(smp__tuner *tuner)
 {
     for (int kind = SMP__ORDER_FILE; kind <= SMP__ORDER_NARROW; kind++) {
-        smp__line *line = NULL;
-        double fill;
         SMP_TRY(smp__order_make(tuner->units, (smp__order_kind)kind, 0, tuner->order));
-        if (tuner->units->has_pin)
-            SMP_TRY(smp__order_clamp(tuner->units, tuner->problem->n_stage, tuner->units->anchor_lo,
-                                     tuner->units->anchor_hi, tuner->order));
-        SMP_TRY(smp__line_build(tuner->problem, tuner->units, tuner->order, &line));
-        smp_status status = smp__split_memory(line, &tuner->split, &fill);
-        if (status == SMP_OK && tuner->split.found) {
-            read_split(tuner, line);
-            offer(tuner, INFINITY);
-        }
-        smp__line_destroy(line);
-        if (status != SMP_OK)
-            return status;
+        if (kind == SMP__ORDER_FILE || !is_file_order(tuner->order, tuner->units->n))
+            SMP_TRY(split_for_memory(tuner));
     }
     return SMP_OK;
 }

@@ -36,7 +36,7 @@ void smp__tuner_free(smp__tuner *tuner);
  * into their ranges first. */
 smp_status smp__tuner_try(smp__tuner *tuner, const int32_t *order);
 
-/* True if nothing better can exist. */
+/* True if the best fits and is close enough to the lower bound. */
 bool smp__tuner_done(const smp__tuner *tuner);
 
 /* Tries random orders around the best pipeline, until many in a row did not help or the work done

@@ -8,8 +8,8 @@
 #include "schedule/lower.h"
 #include "schedule/memory.h"
 
-/* A plan holds one action or more per micro-batch and stage. */
-enum { MAX_FORWARDS = 1 << 22 };
+/* A plan spells out every action; beyond this it is no use to anyone and takes long to make. */
+enum { MAX_FORWARDS = 1 << 18 };
 
 static void drop_partition(smp__planner *planner)
 {

@@ -97,7 +97,8 @@ static void put_summary(const smp_planner_result *result, const smp_graph *graph
     const smp_predicted *predicted = &plan->predicted;
     char step[32], bottleneck[32], bound[32];
     smp_text_append(text,
-                    "\n%s: %d ops on %d device%s = %d pipeline rank%s x %d replica%s, %d chunk%s; "
+                    "(times, received, sent and stash are per micro-batch)\n\n%s: %d ops on %d "
+                    "device%s = %d pipeline rank%s x %d replica%s, %d chunk%s; "
                     "%s, %d micro-batch%s of %lld sample%s\n",
                     graph->name, (int)graph->n_op, plan->devices, plan->devices == 1 ? "" : "s",
                     plan->pipeline, plan->pipeline == 1 ? "" : "s", plan->ddp,

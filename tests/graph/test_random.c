@@ -16,10 +16,7 @@ static void test_random_philox_known_answers(void **state)
         uint32_t expected[4];
     } cases[] = {
         {0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
-        {UINT64_MAX,
-         UINT64_MAX,
-         UINT64_MAX,
-         {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {UINT64_MAX, UINT64_MAX, UINT64_MAX, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
         {0x299f31d0a4093822,
          0x85a308d3243f6a88,
          0x0370734413198a2e,

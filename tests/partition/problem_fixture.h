@@ -1,0 +1,289 @@
+/* Random partitioning problems for the tests of this layer, made from model texts of opaque ops; and
+ * a second, slow opinion on what an assignment costs. */
+#ifndef SMP_TESTS_PARTITION_PROBLEM_FIXTURE_H
+#define SMP_TESTS_PARTITION_PROBLEM_FIXTURE_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/base/random.h"
+#include "graph/base/text.h"
+#include "partition/partitioner.h"
+
+enum { FIXTURE_MAX_STAGES = 64, FIXTURE_MAX_DEVICES = 64 };
+
+typedef struct fixture_random {
+    uint64_t state;
+} fixture_random;
+
+static inline int fixture_below(fixture_random *random, int n)
+{
+    random->state += 0x9e3779b97f4a7c15u;
+    return (int)(smp_random_mix(random->state) % (uint64_t)n);
+}
+
+static inline bool fixture_chance(fixture_random *random, int percent)
+{
+    return fixture_below(random, 100) < percent;
+}
+
+typedef struct fixture {
+    smp_graph *graph;
+    smp_costs *costs;
+    smp_cluster cluster;
+    smp_device_spec device_spec[FIXTURE_MAX_DEVICES];
+    smp_problem problem;
+    int stage_rank[FIXTURE_MAX_STAGES];
+    int device[FIXTURE_MAX_DEVICES];
+    double live[FIXTURE_MAX_STAGES];
+    int64_t limit[FIXTURE_MAX_STAGES];
+} fixture;
+
+/* Everything fits, all devices and links are alike, transfers add to compute. */
+static inline void fixture_cluster(fixture *f, int devices, int per_node, double bytes_per_s)
+{
+    f->cluster = (smp_cluster){.name = "fixture",
+                               .nodes = (devices + per_node - 1) / per_node,
+                               .devices_per_node = per_node,
+                               .device = f->device_spec,
+                               .intra_node = {.bytes_per_s = bytes_per_s},
+                               .inter_node = {.bytes_per_s = bytes_per_s}};
+    for (int d = 0; d < f->cluster.nodes * per_node; d++)
+        f->device_spec[d] = (smp_device_spec){.name = "device",
+                                              .memory_bytes = INT64_MAX / 4,
+                                              .flops_fp32 = 1e12,
+                                              .bytes_per_s = 1e12};
+}
+
+/* Reads the model and plans it on `pipeline` ranks with `chunks` stages each. */
+static inline void fixture_open(fixture *f, const char *model, int pipeline, int chunks)
+{
+    int n_stage = pipeline * chunks;
+    if (smp_graph_parse("model.yaml", model, strlen(model), &f->graph) != SMP_OK)
+        fail_msg("%s\n%s", smp_last_error(), model);
+    if (smp_costs_build(f->graph, &f->cluster, NULL, 1, &f->costs) != SMP_OK)
+        fail_msg("%s\n%s", smp_last_error(), model);
+    for (int s = 0; s < n_stage; s++) {
+        f->stage_rank[s] = s % pipeline;
+        f->live[s] = 1.0;
+        f->limit[s] = INT64_MAX / 8;
+    }
+    for (int r = 0; r < pipeline; r++)
+        f->device[r] = r;
+    f->problem = (smp_problem){.graph = f->graph,
+                               .costs = f->costs,
+                               .cluster = &f->cluster,
+                               .n_stage = n_stage,
+                               .pipeline = pipeline,
+                               .stage_rank = f->stage_rank,
+                               .device = f->device,
+                               .state_factor = f->graph->training ? 4.0 : 1.0,
+                               .live = f->live,
+                               .memory_limit = f->limit};
+}
+
+static inline void fixture_close(fixture *f)
+{
+    smp_costs_destroy(f->costs);
+    smp_graph_destroy(f->graph);
+    f->costs = NULL;
+    f->graph = NULL;
+}
+
+typedef struct fixture_shape {
+    int n_op;
+    int stages;         /* pins are below; 0: no pins */
+    int groups;         /* 0: no groups */
+    int pin_percent;    /* of ops */
+    int group_percent;  /* of ops */
+    int skip_percent;   /* chance of each further input */
+    int source_percent; /* ops without inputs */
+    bool training;
+    bool zero_costs; /* some ops cost nothing, some tensors are empty */
+} fixture_shape;
+
+/* A model of opaque ops; ops mostly read recent ones, as in real models. Malloc'ed. */
+static inline char *fixture_model(fixture_random *random, const fixture_shape *shape)
+{
+    smp_text text = {0};
+    smp_text_append(&text, "smp: 1\nname: random\nmode: %s\nops:\n",
+                    shape->training ? "training" : "inference");
+    for (int i = 0; i < shape->n_op; i++) {
+        smp_text_append(&text, "  - {op: opaque, name: n%d, out: t%d", i, i);
+        if (i > 0 && !fixture_chance(random, shape->source_percent)) {
+            int back = fixture_chance(random, 75) ? 1 : 1 + fixture_below(random, i);
+            smp_text_append(&text, ", in: [t%d", i - back);
+            for (int k = 0; k < 3 && fixture_chance(random, shape->skip_percent); k++)
+                smp_text_append(&text, ", t%d", fixture_below(random, i));
+            smp_text_append(&text, "]");
+        }
+        if (shape->groups > 0 && fixture_chance(random, shape->group_percent))
+            smp_text_append(&text, ", group: g%d", fixture_below(random, shape->groups));
+        if (shape->stages > 0 && fixture_chance(random, shape->pin_percent))
+            smp_text_append(&text, ", stage: %d", fixture_below(random, shape->stages));
+        bool free_op = shape->zero_costs && fixture_chance(random, 15);
+        smp_text_append(&text,
+                        ", cost: {forward_us: %d, backward_us: %d, weight_bytes: %d, stash_bytes: "
+                        "%d, output_bytes: %d}}\n",
+                        free_op ? 0 : 1 + fixture_below(random, 40),
+                        free_op ? 0 : fixture_below(random, 80), fixture_below(random, 1000),
+                        fixture_below(random, 1000),
+                        shape->zero_costs && fixture_chance(random, 15)
+                            ? 0
+                            : 1 + fixture_below(random, 30));
+    }
+    assert_false(text.failed);
+    return text.data;
+}
+
+/* Whether an assignment is a pipeline that respects pins and groups. */
+static inline bool fixture_legal(const fixture *f, const int32_t *stage)
+{
+    const smp_graph *graph = f->graph;
+    bool used[FIXTURE_MAX_STAGES] = {false};
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        if (stage[i] < 0 || stage[i] >= f->problem.n_stage)
+            return false;
+        used[stage[i]] = true;
+        if (graph->op[i].pin >= 0 && stage[i] != graph->op[i].pin)
+            return false;
+        for (int32_t k = 0; k < graph->op[i].n_in; k++) {
+            int32_t from = graph->tensor[graph->op[i].in[k]].producer;
+            if (from >= 0 && stage[from] > stage[i])
+                return false;
+        }
+        for (int32_t j = 0; j < i; j++) {
+            if (graph->op[i].group >= 0 && graph->op[i].group == graph->op[j].group &&
+                stage[i] != stage[j])
+                return false;
+        }
+    }
+    for (int s = 0; s < f->problem.n_stage; s++) {
+        if (!used[s])
+            return false;
+    }
+    return true;
+}
+
+static inline double fixture_link_us(const fixture *f, int rank_a, int rank_b, int32_t op)
+{
+    if (rank_a == rank_b)
+        return 0.0;
+    int a = f->device[rank_a], b = f->device[rank_b];
+    bool same_node = a / f->cluster.devices_per_node == b / f->cluster.devices_per_node;
+    const smp_link_spec *link = same_node ? &f->cluster.intra_node : &f->cluster.inter_node;
+    double us = link->latency_us +
+                (double)f->costs->op[op].output_bytes / link->bytes_per_s * 1e6;
+    bool gradient = f->graph->training && f->graph->tensor[f->graph->op[op].out].needs_grad;
+    return gradient ? 2.0 * us : us;
+}
+
+/* Whether stage s holds a reader of op's tensor. */
+static inline bool fixture_reads(const fixture *f, const int32_t *stage, int32_t op, int s)
+{
+    for (int32_t i = 0; i < f->graph->n_op; i++) {
+        for (int32_t k = 0; k < f->graph->op[i].n_in; k++) {
+            if (stage[i] == s && f->graph->op[i].in[k] == f->graph->op[op].out)
+                return true;
+        }
+    }
+    return false;
+}
+
+/* Transfers of stage s, asked of every op in turn. */
+static inline double fixture_transfer_us(const fixture *f, const int32_t *stage, int s)
+{
+    double total = 0.0;
+    for (int32_t op = 0; op < f->graph->n_op; op++) {
+        int home = stage[op];
+        if (home != s && fixture_reads(f, stage, op, s))
+            total += fixture_link_us(f, f->stage_rank[home], f->stage_rank[s], op);
+        double sent = 0.0;
+        for (int to = 0; home == s && to < f->problem.n_stage; to++) {
+            if (to != s && fixture_reads(f, stage, op, to))
+                sent = fmax(sent, fixture_link_us(f, f->stage_rank[s], f->stage_rank[to], op));
+        }
+        total += sent;
+    }
+    return total;
+}
+
+static inline double fixture_memory(const fixture *f, const int32_t *stage, int s)
+{
+    double weights = 0.0, stash = 0.0, workspace = 0.0;
+    for (int32_t i = 0; i < f->graph->n_op; i++) {
+        if (stage[i] != s)
+            continue;
+        stash += (double)f->costs->op[i].stash_bytes;
+        workspace = fmax(workspace, (double)f->costs->op[i].workspace_bytes);
+        if (f->graph->op[i].n_param == 0)
+            weights += (double)f->costs->op[i].weight_bytes;
+    }
+    for (int32_t p = 0; p < f->graph->n_param; p++) {
+        bool held = false;
+        for (int32_t u = f->graph->param[p].use_begin; u < f->graph->param[p].use_end; u++)
+            held |= stage[f->graph->use[u].op] == s;
+        weights += held ? 4.0 * (double)f->graph->param[p].elements : 0.0;
+    }
+    return f->problem.state_factor * weights + f->live[s] * stash + workspace;
+}
+
+/* The slowest rank of an assignment; *fits: memory of every stage. */
+static inline double fixture_bottleneck(const fixture *f, const int32_t *stage, bool *fits)
+{
+    double rank_us[FIXTURE_MAX_DEVICES] = {0.0}, slowest = 0.0;
+    *fits = true;
+    for (int s = 0; s < f->problem.n_stage; s++) {
+        int rank = f->stage_rank[s];
+        double slowdown = f->device_spec[0].flops_fp32 / f->device_spec[f->device[rank]].flops_fp32;
+        double compute = 0.0, transfer = fixture_transfer_us(f, stage, s);
+        for (int32_t i = 0; i < f->graph->n_op; i++) {
+            if (stage[i] == s)
+                compute += (f->costs->op[i].forward_us + f->costs->op[i].backward_us) * slowdown;
+        }
+        rank_us[rank] += f->cluster.overlap ? fmax(compute, transfer) : compute + transfer;
+        *fits = *fits && fixture_memory(f, stage, s) <= (double)f->limit[s];
+    }
+    for (int r = 0; r < f->problem.pipeline; r++)
+        slowest = fmax(slowest, rank_us[r]);
+    return slowest;
+}
+
+/* The best of all assignments: INFINITY if none is legal. */
+static inline double fixture_brute_force(const fixture *f, double *best_that_fits)
+{
+    int32_t stage[32] = {0};
+    double best = INFINITY;
+    *best_that_fits = INFINITY;
+    for (;;) {
+        if (fixture_legal(f, stage)) {
+            bool fits;
+            double us = fixture_bottleneck(f, stage, &fits);
+            best = fmin(best, us);
+            if (fits)
+                *best_that_fits = fmin(*best_that_fits, us);
+        }
+        int32_t i = 0;
+        while (i < f->graph->n_op && ++stage[i] == f->problem.n_stage)
+            stage[i++] = 0;
+        if (i == f->graph->n_op)
+            return best;
+    }
+}
+
+static inline void assert_close(double a, double b)
+{
+    if (!(fabs(a - b) <= 1e-9 * fmax(1.0, fmax(fabs(a), fabs(b)))))
+        fail_msg("got %.17g, expected %.17g", a, b);
+}
+
+#endif
