@@ -1,6 +1,7 @@
 /* Control plane over MPI. A rank that fails sends a notice to every other rank and stays silent;
  * ranks look for notices whenever they wait, so a failure anywhere ends every wait. A rank that
  * hangs sends nothing: the time-out of the ranks that wait for it ends the job. */
+#define _GNU_SOURCE /* CPU affinity */
 #include "exec/comm.h"
 
 #include <sched.h>
@@ -11,7 +12,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NOTICE_BYTES = 1024, NOTICE_TAG = 1, SPIN_POLLS = 200, PROBE_EVERY = 64 };
+enum { NOTICE_BYTES = 1024, NOTICE_TAG = 1, SPIN = 200, SPIN_CROWDED = 4 };
+
+static const double MIN_NAP_S = 10e-6, MAX_NAP_S = 50e-6;
+static const double LOOK_EVERY_S = 1e-3; /* for failure notices and the time-out */
 
 struct smp_comm_notice {
     char text[NOTICE_BYTES];
@@ -24,6 +28,24 @@ double smp__now_s(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Ranks that share cores keep to one core each, dealt out in turn as smp_cluster_core says: short
+ * waits would otherwise move them around, and the prediction could not know where. Their sleeps
+ * last some microseconds, not fifty more. */
+static void settle(int node_rank)
+{
+    cpu_set_t allowed, own;
+    int wanted = -1;
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0 && CPU_COUNT(&allowed) > 1)
+        wanted = node_rank % CPU_COUNT(&allowed);
+    for (int cpu = 0; wanted >= 0 && cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &allowed) && wanted-- == 0) {
+            CPU_ZERO(&own);
+            CPU_SET(cpu, &own);
+            sched_setaffinity(0, sizeof(own), &own); /* a hint: a refusal costs time only */
+        }
+    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 }
 
 smp_status smp__comm_open(smp_comm *comm, double timeout_s)
@@ -47,15 +69,16 @@ smp_status smp__comm_open(smp_comm *comm, double timeout_s)
     MPI_Comm_size(comm->world, &comm->world_size);
 
     MPI_Comm node = MPI_COMM_NULL;
-    int node_size = 1;
+    int node_size = 1, node_rank = 0;
     if (MPI_Comm_split_type(comm->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node) ==
         MPI_SUCCESS) {
         MPI_Comm_size(node, &node_size);
+        MPI_Comm_rank(node, &node_rank);
         MPI_Comm_free(&node);
     }
     comm->crowded = node_size > sysconf(_SC_NPROCESSORS_ONLN);
-    if (comm->crowded) /* sleeps of some microseconds, not of 50 more */
-        prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+    if (comm->crowded)
+        settle(node_rank);
     return SMP_OK;
 }
 
@@ -183,16 +206,27 @@ static smp_status look_for_notice(smp_comm *comm)
     return smp_fail(SMP_ERR_PEER, "rank %d failed: %.900s", from.MPI_SOURCE, text);
 }
 
+/* More ranks than cores: whoever polls takes the core from a rank that computes. So sleep, for a
+ * tenth of the time waited so far: a wait gets at most that much longer and costs few wake-ups. */
+static void nap(double waited_s)
+{
+    double nap_s = 0.1 * waited_s;
+    nap_s = nap_s < MIN_NAP_S ? MIN_NAP_S : nap_s > MAX_NAP_S ? MAX_NAP_S : nap_s;
+    struct timespec time = {.tv_sec = 0, .tv_nsec = (long)(1e9 * nap_s)};
+    nanosleep(&time, NULL);
+}
+
 smp_status smp__comm_pause(smp_comm *comm, smp_wait *wait, smp_wait_describe describe,
                            const void *context)
 {
-    if (wait->polls++ < SPIN_POLLS)
+    if (wait->polls++ < (comm->crowded ? SPIN_CROWDED : SPIN))
         return SMP_OK;
-    if (wait->polls % PROBE_EVERY == 0) {
+    double now = smp__now_s();
+    if (wait->begin_s == 0.0)
+        wait->begin_s = wait->looked_s = now;
+    if (now - wait->looked_s > LOOK_EVERY_S) {
+        wait->looked_s = now;
         SMP_TRY(look_for_notice(comm));
-        double now = smp__now_s();
-        if (wait->begin_s == 0.0)
-            wait->begin_s = now;
         if (comm->timeout_s > 0.0 && now - wait->begin_s > comm->timeout_s) {
             char what[256] = "";
             describe(context, what, sizeof(what));
@@ -200,12 +234,10 @@ smp_status smp__comm_pause(smp_comm *comm, smp_wait *wait, smp_wait_describe des
                             comm->timeout_s, comm->world_rank, what);
         }
     }
-    if (comm->crowded) {
-        struct timespec nap = {.tv_sec = 0, .tv_nsec = 15000};
-        nanosleep(&nap, NULL);
-    } else {
+    if (comm->crowded)
+        nap(now - wait->begin_s);
+    else
         sched_yield();
-    }
     return SMP_OK;
 }
 

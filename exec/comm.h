@@ -44,7 +44,8 @@ smp_status smp__comm_notify(smp_comm *comm, smp_status status);
  * timeout_s. Zero-initialise before a wait; call until the condition holds. */
 typedef struct smp_wait {
     long polls;
-    double begin_s;
+    double begin_s;  /* monotonic, of the first pause after spinning */
+    double looked_s; /* when notices were last looked for */
 } smp_wait;
 
 /* One round of waiting for `what` (a callback that describes it, called on time-out only).

@@ -1,5 +1,5 @@
 /* The operator interface: one static smp_op_kind per file in graph/ops/, listed in
- * graph/ops/registry.c. Nothing else knows an operator by name.
+ * graph/ops/op_registry.c. Nothing else knows an operator by name.
  *
  * Life of an operator: `infer` once while the model is read; `work` when costs are estimated;
  * `prepare` once per rank before the first step; then `forward`, `backward_input`,

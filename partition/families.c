@@ -149,8 +149,8 @@ static double total_load(const smp_partition *partition)
     return total_us;
 }
 
-/* What the configuration will come to, roughly: micro-batches through the bottleneck and one through
- * the others, of which several chunks hide a part. */
+/* What the configuration will come to, roughly: micro-batches through the bottleneck and one
+ * through the others, of which several chunks hide a part. */
 static double estimate(const smp__configs *configs, const smp__config *config,
                        const smp_partition *partition)
 {

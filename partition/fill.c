@@ -1,22 +1,18 @@
 /* Memory alone. What an interval needs grows with the interval, so going from the front, each stage
- * as far as its limit allows, puts every border as far back as any split can have it; going from the
- * back, as far forward. Together they bound the borders; a bisection over the limits finds the split
- * that needs least. O(n * degree) per walk. */
+ * as far as its limit allows, no split can have a border further back; going from the back, none
+ * can have one further forward. The first walk is a split itself unless a stage stays empty because
+ * its first unit is too large for it; then the dynamic program decides. A bisection over the limits
+ * finds the split that needs least. O(n * degree) per walk. */
 #include <math.h>
+#include <string.h>
 
 #include "partition/split.h"
 
-enum { BISECTIONS = 60 };
+enum { BISECTIONS = 60, MAX_PAIRS = 2000000 };
 #define FILL_PRECISION 1e-3
 
-static bool fits(const smp__line *line, int k, const smp__interval *interval, double fill)
-{
-    double limit = fill * fmax((double)line->problem->memory_limit[k], 1.0);
-    return smp__interval_memory(line, k, interval) <= limit;
-}
-
-/* Extends every stage as far as `fill` times its limit allows. True: the line is used up. */
-static bool walk(const smp__line *line, double fill, int32_t *border)
+/* Every stage takes as much as it can hold, from the front; possibly nothing. */
+static void walk(const smp__line *line, int32_t *border)
 {
     border[0] = 0;
     for (int k = 0; k < line->n_stage; k++) {
@@ -24,17 +20,14 @@ static bool walk(const smp__line *line, double fill, int32_t *border)
         int32_t j = border[k];
         for (; j < line->border_hi[k + 1]; j++) {
             smp__interval_push_right(line, k, &interval, border[k], j);
-            if (!fits(line, k, &interval, fill))
+            if (!smp__interval_fits(line, k, &interval))
                 break;
         }
-        if (j <= border[k] || j < line->border_lo[k + 1])
-            return false;
         border[k + 1] = j;
     }
-    return true;
 }
 
-static bool walk_back(const smp__line *line, int32_t *border)
+static void walk_back(const smp__line *line, int32_t *border)
 {
     border[line->n_stage] = line->n;
     for (int k = line->n_stage - 1; k >= 0; k--) {
@@ -42,48 +35,97 @@ static bool walk_back(const smp__line *line, int32_t *border)
         int32_t i = border[k + 1];
         for (; i > line->border_lo[k]; i--) {
             smp__interval_push_left(line, k, &interval, i - 1, border[k + 1]);
-            if (!fits(line, k, &interval, 1.0))
+            if (!smp__interval_fits(line, k, &interval))
                 break;
         }
-        if (i >= border[k + 1] || i > line->border_hi[k])
-            return false;
         border[k] = i;
     }
-    return true;
 }
 
 bool smp__memory_windows(const smp__line *line, int32_t *lo, int32_t *hi)
 {
-    if (!line->feasible || !walk(line, 1.0, hi) || !walk_back(line, lo))
+    int K = line->n_stage;
+    if (!line->feasible)
         return false;
-    for (int k = 0; k <= line->n_stage; k++) {
+    walk(line, hi);
+    walk_back(line, lo);
+    if (hi[K] < line->n || lo[0] > 0)
+        return false;
+    for (int k = 1; k <= K; k++) /* no stage is empty */
+        lo[k] = lo[k] <= lo[k - 1] ? lo[k - 1] + 1 : lo[k];
+    for (int k = K - 1; k >= 0; k--)
+        hi[k] = hi[k] >= hi[k + 1] ? hi[k + 1] - 1 : hi[k];
+    for (int k = 0; k <= K; k++) {
+        lo[k] = lo[k] < line->border_lo[k] ? line->border_lo[k] : lo[k];
         if (lo[k] > hi[k])
             return false;
     }
     return true;
 }
 
-smp_status smp__split_memory(const smp__line *line, double at_most, smp__split *split, double *fill)
+bool smp__walk_split(const smp__line *line, int32_t *border)
 {
-    double lo = 0.0, hi = isfinite(at_most) ? at_most : 1.0;
-    split->found = line->feasible;
-    while (split->found && !walk(line, hi, split->border)) {
-        split->work += line->n;
-        split->found = !isfinite(at_most);
-        lo = hi;
-        hi *= 4.0;
+    walk(line, border);
+    for (int k = 0; k < line->n_stage; k++) {
+        if (border[k + 1] <= border[k] || border[k + 1] < line->border_lo[k + 1])
+            return false;
     }
-    if (!split->found)
+    return border[line->n_stage] == line->n;
+}
+
+/* Looks for a split whose stages are at most `fill` times their limit full. */
+static smp_status try_fill(smp__line *line, double fill, int32_t *lo, int32_t *hi,
+                           smp__split *split)
+{
+    int64_t pairs = 0;
+    line->fill = fill;
+    split->found = smp__walk_split(line, split->border);
+    split->work += line->n;
+    if (split->found || !smp__memory_windows(line, lo, hi))
         return SMP_OK;
-    for (int i = 0; i < BISECTIONS && hi - lo > FILL_PRECISION * hi; i++) {
-        double mid = lo + (hi - lo) / 2;
-        if (walk(line, mid, split->border))
-            hi = mid;
-        else
-            lo = mid;
-        split->work += line->n;
+    for (int k = 0; k < line->n_stage; k++)
+        pairs += (int64_t)(hi[k] - lo[k] + 1) * (hi[k + 1] - lo[k + 1] + 1);
+    if (pairs > MAX_PAIRS)
+        return SMP_OK;
+    return smp__split_sweep(line, lo, hi, SMP__GOAL_SLOWEST, INFINITY, split);
+}
+
+smp_status smp__split_memory(smp__line *line, smp__split *split, double *fill)
+{
+    smp_status status = SMP_ERR_NO_MEMORY;
+    size_t n = (size_t)line->n_stage + 1;
+    smp_arena *scratch = smp_arena_create();
+    int32_t *window_lo = scratch ? SMP_ARENA_NEW(scratch, int32_t, n) : NULL;
+    int32_t *window_hi = scratch ? SMP_ARENA_NEW(scratch, int32_t, n) : NULL;
+    int32_t *best = scratch ? SMP_ARENA_NEW(scratch, int32_t, n) : NULL;
+    if (!window_lo || !window_hi || !best)
+        goto done;
+    double lo = 0.0, hi = 1.0;
+    bool found = false;
+    status = SMP_OK;
+    split->found = false;
+    if (!line->feasible)
+        goto done;
+    for (int i = 0; i < BISECTIONS && !(found && hi - lo <= FILL_PRECISION * hi); i++) {
+        double fill_now = found ? lo + (hi - lo) / 2 : hi;
+        status = try_fill(line, fill_now, window_lo, window_hi, split);
+        if (status != SMP_OK)
+            break;
+        if (split->found) {
+            memcpy(best, split->border, n * sizeof *best);
+            hi = fill_now;
+            found = true;
+        } else {
+            lo = fill_now;
+            hi = found ? hi : hi * 4.0;
+        }
     }
-    walk(line, hi, split->border);
+    line->fill = 1.0;
+    split->found = found;
+    if (found)
+        memcpy(split->border, best, n * sizeof *best);
     *fill = hi;
-    return SMP_OK;
+done:
+    smp_arena_destroy(scratch);
+    return status;
 }

@@ -165,6 +165,7 @@ smp_status smp__line_build(const smp_problem *problem, const smp__units *units,
                         .units = units,
                         .n = units->n,
                         .n_stage = problem->n_stage,
+                        .fill = 1.0,
                         .arena = arena};
     int32_t *position = SMP_ARENA_NEW(scratch, int32_t, (size_t)units->n);
     line->unit = SMP_ARENA_NEW(arena, int32_t, (size_t)units->n);

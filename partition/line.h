@@ -49,6 +49,7 @@ typedef struct smp__line {
     smp__link *in_link, *out_link;
     int32_t *border_lo, *border_hi; /* [n_stage + 1] where pins allow stage k to begin */
     bool feasible;                  /* some choice of borders respects them */
+    double fill;                    /* share of the memory limits to respect: 1 */
     smp_arena *arena;
 } smp__line;
 
@@ -90,6 +91,12 @@ static inline double smp__interval_memory(const smp__line *line, int k,
     const smp_problem *problem = line->problem;
     return problem->state_factor * interval->weight_bytes +
            problem->live[k] * interval->stash_bytes + interval->workspace_bytes;
+}
+
+static inline bool smp__interval_fits(const smp__line *line, int k, const smp__interval *interval)
+{
+    int64_t limit = line->problem->memory_limit[k] > 0 ? line->problem->memory_limit[k] : 1;
+    return smp__interval_memory(line, k, interval) <= line->fill * (double)limit;
 }
 
 #endif

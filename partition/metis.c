@@ -1,7 +1,7 @@
 /* The partitioner "metis": multilevel recursive bisection by METIS (Karypis and Kumar, "A fast and
- * high quality multilevel scheme for partitioning irregular graphs", SIAM J. Sci. Comput. 1998) with
- * two balance constraints, compute and memory, and bytes as edge weights; then a pipeline is made
- * of it.
+ * high quality multilevel scheme for partitioning irregular graphs", SIAM J. Sci. Comput. 1998)
+ * with two balance constraints, compute and memory, and bytes as edge weights; then a pipeline is
+ * made of it.
  *
  * METIS knows no direction, so its parts depend on each other in cycles. Each half is put first or
  * last by where its units stand in topological order; units are then pushed towards the later (or
@@ -10,7 +10,7 @@
  *
  * Only two parts are asked for at a time: with more, METIS prints to standard output where weights
  * leave a part empty. Large graphs are first cut into runs of units, which is fine for a seed. */
-#include "partition/registry.h"
+#include "partition/partitioner_registry.h"
 #include "partition/tune.h"
 
 #include <metis.h>

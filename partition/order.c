@@ -332,7 +332,7 @@ smp_status smp__order_by_stage(const smp__units *units, int n_stage, const int32
 }
 
 smp_status smp__order_clamp(const smp__units *units, int n_stage, const int32_t *lo,
-                            const int32_t *hi, int32_t *order)
+                            const int32_t *hi, double shift, int32_t *order)
 {
     smp_arena *scratch = smp_arena_create();
     int32_t *stage = scratch ? SMP_ARENA_NEW(scratch, int32_t, (size_t)units->n) : NULL;
@@ -346,11 +346,23 @@ smp_status smp__order_clamp(const smp__units *units, int n_stage, const int32_t 
     for (int32_t i = 0; i < units->n; i++) {
         int32_t u = order[i];
         double share = total > 0.0 ? before / total : (double)i / units->n;
-        int32_t k = share < 1.0 ? (int32_t)(share * n_stage) : n_stage - 1;
-        stage[u] = k < lo[u] ? lo[u] : k > hi[u] ? hi[u] : k;
+        double k = share * n_stage + shift;
+        stage[u] = k < lo[u] ? lo[u] : k >= hi[u] ? hi[u] : (int32_t)k;
         before += units->compute_us[u];
     }
     smp_status status = smp__order_by_stage(units, n_stage, stage, order);
     smp_arena_destroy(scratch);
     return status;
+}
+
+bool smp__order_is_unique(const smp__units *units)
+{
+    for (int32_t u = 1; u < units->n; u++) {
+        bool follows = false;
+        for (int64_t e = units->in_begin[u]; e < units->in_begin[u + 1] && !follows; e++)
+            follows = units->net_unit[units->in_net[e]] == u - 1;
+        if (!follows)
+            return false;
+    }
+    return true;
 }

@@ -45,9 +45,12 @@ smp_status smp__order_by_stage(const smp__units *units, int n_stage, const int32
                                int32_t *order);
 
 /* Moves units so that the order can be cut at stages that respect lo..hi: sorts it by the stage
- * that the cumulative compute suggests, clamped to the range. Clamping is monotone, so the order
- * stays topological. */
+ * that the cumulative compute suggests, plus `shift`, clamped to the range. Clamping is monotone,
+ * so the order stays topological. */
 smp_status smp__order_clamp(const smp__units *units, int n_stage, const int32_t *lo,
-                            const int32_t *hi, int32_t *order);
+                            const int32_t *hi, double shift, int32_t *order);
+
+/* True if every unit reads the one before it: there is no other order. */
+bool smp__order_is_unique(const smp__units *units);
 
 #endif

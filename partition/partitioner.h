@@ -1,4 +1,5 @@
-/* The partitioner interface: one static smp_partitioner per file, listed in partition/registry.c. */
+/* The partitioner interface: one static smp_partitioner per file, listed in
+ * partition/partitioner_registry.c. */
 #ifndef SMP_PARTITION_PARTITIONER_H
 #define SMP_PARTITION_PARTITIONER_H
 
@@ -18,7 +19,9 @@ const smp_partitioner *const *smp_partitioners(void);          /* NULL-terminate
 /* The default: runs the registered partitioners (or only `name`, if not NULL), keeps the best: one
  * that fits before one that does not, then the smaller bottleneck. Without tie_together, tied
  * weights are tried both kept together and split; a split tie is charged its gradient exchange
- * once per step, divided by `microbatches`. Sets lower_bound_us. */
+ * once per step, divided by `microbatches`. Stops early where the result meets the lower bound (to
+ * 0.2 % for more than 4000 ops). Sets lower_bound_us. SMP_ERR_INPUT: a pin outside the pipeline, an
+ * unknown name; SMP_ERR_NO_FIT: no pipeline of n_stage non-empty stages exists. */
 smp_status smp_partition_solve(const smp_problem *problem, const char *name, int microbatches,
                                smp_partition **out);
 

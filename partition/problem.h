@@ -59,8 +59,9 @@ void smp_partition_destroy(smp_partition *partition); /* accepts NULL */
 smp_status smp_partition_evaluate(const smp_problem *problem, const int32_t *stage,
                                   smp_partition **out);
 
-/* Fair share of the total compute and the largest unit that cannot be split (an op, a group with
- * all that lies between its members), on the fastest devices of the problem. */
+/* Fair share of the total compute, the largest unit that cannot be split (an op, a group with all
+ * that lies between its members) on the fastest device that may hold it, what pins force on one
+ * rank, and pigeonhole bounds on the largest units. 0 if there is no pipeline at all. */
 double smp_partition_lower_bound(const smp_problem *problem);
 
 #endif

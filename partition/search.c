@@ -3,9 +3,9 @@
  * What can still win. Let T be the least time per sample found so far among candidates that fit. A
  * configuration whose lower bound is above 1.01 T cannot come within 1 % of the best. One whose
  * bound is not below the time of a fitting candidate with fewer micro-batches cannot win either:
- * wherever it is within 1 % of the best, so is that candidate. All others are simulated. When memory
- * is minimised the bound is that of the peak: weights, gradients and optimizer state of the fullest
- * rank, and the fair share of them before the partition is known. */
+ * wherever it is within 1 % of the best, so is that candidate. All others are simulated. When
+ * memory is minimised the bound is that of the peak: weights, gradients and optimizer state of the
+ * fullest rank, and the fair share of them before the partition is known. */
 #include "partition/search.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* The two ways to treat tied weights, solved once and chosen between per number of micro-batches. */
+/* The two ways to treat tied weights, solved once; which is better depends on the number of
+ * micro-batches. */
 #ifndef SMP_PARTITION_SOLVE_H
 #define SMP_PARTITION_SOLVE_H
 

@@ -1,8 +1,8 @@
 /* The optimal split of a line. The dynamic program (partition/sweep.c) is exact over all borders,
  * and cheap over few, so it runs twice: near a balanced split, for a bound; then over all borders
  * that could be part of something better. Border k can be only where the stages before it can hold
- * what lies before it, each within the bound, and likewise behind; with a bound of (1 + e) times the
- * optimum that leaves windows of about e * n positions. */
+ * what lies before it, each within the bound, and likewise behind; with a bound of (1 + e) times
+ * the optimum that leaves windows of about e * n positions. */
 #include "partition/split.h"
 
 #include <math.h>
@@ -221,21 +221,16 @@ static double slowest_of(const smp__line *line, const int32_t *border, double *t
     return slowest;
 }
 
-/* A first split when none is known: near the balanced one, or the one that needs least memory. */
-static smp_status find_first(solver *s, smp__split *split, bool *possible)
+/* A first split when none is known: near the balanced one, or the one that fills stage by stage. */
+static smp_status find_first(solver *s, smp__split *split)
 {
-    double fill;
+    bool possible;
     balanced_borders(s->line, &s->all, split->border);
-    SMP_TRY(search_near(s, FIRST_HALF_WIDTH, split, possible));
-    if (split->found || !*possible)
-        return SMP_OK;
-    SMP_TRY(smp__split_memory(s->line, 1.0, &s->trial, &fill));
-    *possible = s->trial.found;
-    if (!*possible)
+    SMP_TRY(search_near(s, FIRST_HALF_WIDTH, split, &possible));
+    if (split->found || !smp__walk_split(s->line, s->trial.border))
         return SMP_OK;
     s->trial.slowest_us = slowest_of(s->line, s->trial.border, &s->trial.total_us);
-    if (s->trial.slowest_us < s->bound)
-        keep(s, split);
+    keep(s, split);
     return SMP_OK;
 }
 
@@ -285,7 +280,7 @@ smp_status smp__split_solve(const smp__line *line, double bound, int64_t max_pai
     status = SMP_OK;
     possible = possible && smp__memory_windows(line, s.all.lo, s.all.hi);
     if (possible && !isfinite(bound))
-        status = find_first(&s, split, &possible);
+        status = find_first(&s, split);
     if (possible && status == SMP_OK)
         status = find_best(&s, max_pairs, split);
 done:

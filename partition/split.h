@@ -19,14 +19,14 @@ typedef struct smp__split {
 
 smp_status smp__split_init(smp__split *split, int n_stage, smp_arena *arena);
 
-/* Dynamic program over borders with lo[k] <= border[k] <= hi[k] and the memory limits. SLOWEST looks
- * for loads below `bound`, TOTAL for loads of at most `bound`. Sets *found; border and values only
- * if something was found. O(sum over stages of pairs of borders times degree). */
+/* Dynamic program over borders with lo[k] <= border[k] <= hi[k] and the memory limits. SLOWEST
+ * looks for loads below `bound`, TOTAL for loads of at most `bound`. Sets *found; border and values
+ * only if something was found. O(sum over stages of pairs of borders times degree). */
 smp_status smp__split_sweep(const smp__line *line, const int32_t *lo, const int32_t *hi,
                             smp__goal goal, double bound, smp__split *split);
 
-/* The best split of the line with all loads below `bound` (INFINITY: any). If split->found is set on
- * entry, split->border holds a split to start from (its loads need not be below `bound`).
+/* The best split of the line with all loads below `bound` (INFINITY: any). If split->found is set
+ * on entry, split->border holds a split to start from (its loads need not be below `bound`).
  * *found afterwards: a better one was found. Exact (for the line's idea of links) while the pairs
  * of borders that could beat the bound number at most max_pairs; beyond, only borders near the best
  * known ones are tried. */
@@ -41,11 +41,12 @@ smp_status smp__split_total(const smp__line *line, double bound, int64_t max_pai
  * there is none. lo and hi: [n_stage + 1]. O(n * degree). */
 bool smp__memory_windows(const smp__line *line, int32_t *lo, int32_t *hi);
 
-/* The split whose fullest stage is least full, to one part in a thousand, if that is at most
- * `at_most` times the limit (INFINITY: whatever it is); else nothing is found. *fill is its largest
- * memory / limit. Memory grows with the interval, so a greedy walk decides each level of a
- * bisection. O(n * degree) per level. */
-smp_status smp__split_memory(const smp__line *line, double at_most, smp__split *split,
-                             double *fill);
+/* Every stage, from the front, takes as much as it can hold. True: that is a split. */
+bool smp__walk_split(const smp__line *line, int32_t *border);
+
+/* The split whose fullest stage is least full, to one part in a thousand; found unless pins forbid
+ * all. *fill is its largest memory / limit, at most. Exact as smp__split_sweep where walks do not
+ * decide and the pairs of borders are not too many. Uses line->fill. */
+smp_status smp__split_memory(smp__line *line, smp__split *split, double *fill);
 
 #endif

@@ -32,11 +32,6 @@ static bool better(smp__goal goal, double slowest, double total, const cell *tha
     return slowest < than->slowest_us || (slowest == than->slowest_us && total < than->total_us);
 }
 
-static bool fits_memory(const sweep *s, int k, const smp__interval *interval)
-{
-    return smp__interval_memory(s->line, k, interval) <= (double)s->line->problem->memory_limit[k];
-}
-
 /* True if no interval that contains this one can be used to reach `target`. */
 static bool too_much(const sweep *s, int k, const smp__interval *interval, double least_us,
                      const cell *target)
@@ -46,7 +41,7 @@ static bool too_much(const sweep *s, int k, const smp__interval *interval, doubl
     if (s->goal == SMP__GOAL_SLOWEST && target && target->from >= 0 &&
         least_us > target->slowest_us)
         return true;
-    return !fits_memory(s, k, interval);
+    return !smp__interval_fits(s->line, k, interval);
 }
 
 static void consider(const sweep *s, const cell *from, int32_t i, double load_us, cell *target)

@@ -1,8 +1,8 @@
-/* The best pipeline over many orders. Any legal pipeline is the split of some order, and sorting any
- * topological order by the stages of a pipeline gives an order that can be split into it again, so
- * random orders sorted by the best pipeline so far never lose, and let every border move through a
- * different series of downsets each time. That is local search with an exact inner step; METIS and
- * the depth-first orders give it places to start from. */
+/* The best pipeline over many orders. Any legal pipeline is the split of some order, and sorting
+ * any topological order by the stages of a pipeline gives an order that can be split into it again,
+ * so random orders sorted by the best pipeline so far never lose, and let every border move through
+ * a different series of downsets each time. That is local search with an exact inner step; METIS
+ * and the depth-first orders give it places to start from. */
 #include "partition/tune.h"
 
 #include <math.h>
@@ -12,7 +12,9 @@
 #include "partition/solve.h"
 
 enum {
-    MAX_STALL = 96,        /* random orders in a row without success */
+    MIN_STALL = 96, /* random orders in a row without success before giving up, */
+    MAX_STALL = 1000,
+    STALL_WORK = 250000,   /* and the work they may take */
     WORK_LIMIT = 12000000, /* of improving, for graphs of up to WORK_UNITS units */
     WORK_UNITS = 1000,
     MAX_PAIRS = 12000000,     /* of borders, for one order */
@@ -20,15 +22,7 @@ enum {
     ORDER_WORK = 8            /* making and preparing an order, per unit and net end */
 };
 
-bool smp__score_better(const smp__score *a, const smp__score *b)
-{
-    if (a->excess != b->excess)
-        return a->excess < b->excess;
-    double slack = 1e-12 * b->bottleneck_us;
-    if (fabs(a->bottleneck_us - b->bottleneck_us) > slack)
-        return a->bottleneck_us < b->bottleneck_us;
-    return a->total_us < b->total_us - 1e-12 * b->total_us;
-}
+#define CLIMB_FROM 1.1 /* times the best: splits that are worth a climb */
 
 static bool links_alike(const smp_problem *problem)
 {
@@ -123,6 +117,34 @@ static double bound_of(const smp__tuner *tuner)
     return tuner->slowest_us * (1.0 + 1e-12);
 }
 
+/* Large graphs get less, so that the time for a solution stays within some hundred milliseconds. */
+static int64_t work_limit(const smp__tuner *tuner)
+{
+    if (tuner->units->n <= WORK_UNITS)
+        return WORK_LIMIT;
+    return (int64_t)WORK_LIMIT * WORK_UNITS / tuner->units->n;
+}
+
+/* Borders of the best pipeline on a line that is sorted by it. */
+static void best_borders(smp__tuner *tuner, const smp__line *line)
+{
+    int32_t *border = tuner->split.border;
+    memset(border, 0, ((size_t)line->n_stage + 1) * sizeof *border);
+    for (int32_t u = 0; u < line->n; u++)
+        border[tuner->stage[u] + 1]++;
+    for (int k = 0; k < line->n_stage; k++)
+        border[k + 1] += border[k];
+}
+
+/* Improves the borders in tuner->split where the line's measure is not exact, and offers them. */
+static bool climb(smp__tuner *tuner, const smp__line *line, int64_t effort)
+{
+    smp__climb(&tuner->evaluator, line, tuner->split.border, tuner->op_stage, tuner->work + effort,
+               &tuner->work);
+    read_split(tuner, line);
+    return offer(tuner, tuner->split.slowest_us);
+}
+
 /* tuner->order may be split at the borders of the best pipeline if `sorted`. */
 static smp_status split_order(smp__tuner *tuner, bool sorted, int64_t max_pairs, bool *feasible,
                               bool *kept)
@@ -134,18 +156,16 @@ static smp_status split_order(smp__tuner *tuner, bool sorted, int64_t max_pairs,
     *kept = false;
     tuner->split.found = sorted;
     tuner->split.work = 0;
-    if (sorted) {
-        memset(tuner->split.border, 0, ((size_t)line->n_stage + 1) * sizeof(int32_t));
-        for (int32_t u = 0; u < units->n; u++)
-            tuner->split.border[tuner->stage[u] + 1]++;
-        for (int k = 0; k < line->n_stage; k++)
-            tuner->split.border[k + 1] += tuner->split.border[k];
-    }
+    if (sorted)
+        best_borders(tuner, line);
     smp_status status = smp__split_solve(line, bound_of(tuner), max_pairs, &tuner->split);
     tuner->work += tuner->split.work + ORDER_WORK * (units->n + units->in_begin[units->n]);
     if (status == SMP_OK && tuner->split.found) {
         read_split(tuner, line);
         *kept = offer(tuner, tuner->split.slowest_us);
+        if (!tuner->uniform && line->n <= WORK_UNITS &&
+            (*kept || tuner->split.slowest_us <= CLIMB_FROM * tuner->slowest_us))
+            *kept |= climb(tuner, line, WORK_LIMIT / 256);
     }
     smp__line_destroy(line);
     return status;
@@ -158,18 +178,18 @@ smp_status smp__tuner_try(smp__tuner *tuner, const int32_t *order)
     if (order != tuner->order)
         memcpy(tuner->order, order, (size_t)units->n * sizeof *order);
     if (units->has_pin)
-        SMP_TRY(
-            smp__order_clamp(units, tuner->problem->n_stage, units->lo, units->hi, tuner->order));
+        SMP_TRY(smp__order_clamp(units, tuner->problem->n_stage, units->lo, units->hi, 0.0,
+                                 tuner->order));
     SMP_TRY(split_order(tuner, false, MAX_PAIRS, &feasible, &kept));
     if (feasible)
         return SMP_OK;
     SMP_TRY(smp__order_clamp(units, tuner->problem->n_stage, units->anchor_lo, units->anchor_hi,
-                             tuner->order));
+                             0.0, tuner->order));
     return split_order(tuner, false, MAX_PAIRS, &feasible, &kept);
 }
 
 /* A random order sorted by the best pipeline, or, one time in two, by its stages taken in pairs or
- * not at all: then units of neighbouring stages mix. True: sorted by all stages. */
+ * not at all: then units of neighbouring stages mix. *sorted: by all stages. */
 static smp_status random_order(smp__tuner *tuner, uint64_t draw, bool *sorted)
 {
     static const smp__order_kind kinds[] = {SMP__ORDER_FORWARD, SMP__ORDER_DEMAND,
@@ -179,37 +199,36 @@ static smp_status random_order(smp__tuner *tuner, uint64_t draw, bool *sorted)
     uint64_t seed = smp_random_mix(tuner->problem->seed ^ smp_random_mix(draw));
     SMP_TRY(smp__order_make(units, kinds[draw % 4], seed | 1, tuner->order));
     int mix = (int)(draw / 4 % 6); /* 0-2: sorted; 3, 4: in pairs; 5: not at all */
-    *sorted = mix < 3;
-    if (mix == 5)
-        return units->has_pin ? smp__order_clamp(units, n_stage, units->lo, units->hi, tuner->order)
-                              : SMP_OK;
+    *sorted = tuner->have && mix < 3;
+    if (!tuner->have || mix == 5) {
+        double shift = n_stage * ((double)(smp_random_mix(seed) >> 11) * 0x1p-53 - 0.5);
+        return units->has_pin
+                   ? smp__order_clamp(units, n_stage, units->lo, units->hi, shift, tuner->order)
+                   : SMP_OK;
+    }
     for (int32_t u = 0; u < units->n; u++)
         tuner->trial[u] = *sorted ? tuner->stage[u] : (tuner->stage[u] + mix - 3) / 2;
     return smp__order_by_stage(units, n_stage, tuner->trial, tuner->order);
 }
 
-/* Large graphs get less, so that the time for a solution stays within some hundred milliseconds. */
-static int64_t work_limit(const smp__tuner *tuner)
-{
-    if (tuner->units->n <= WORK_UNITS)
-        return WORK_LIMIT;
-    return (int64_t)WORK_LIMIT * WORK_UNITS / tuner->units->n;
-}
-
 smp_status smp__tuner_improve(smp__tuner *tuner)
 {
-    int64_t limit = work_limit(tuner);
-    if (!tuner->have || tuner->problem->n_stage == 1)
+    if (tuner->problem->n_stage == 1 || smp__order_is_unique(tuner->units))
         return SMP_OK;
-    limit += tuner->work;
+    int64_t last_success = tuner->work;
+    int64_t limit = tuner->work + work_limit(tuner) / (tuner->have ? 1 : 32);
     int stall = 0;
-    for (uint64_t draw = 0; stall < MAX_STALL && tuner->work < limit; draw++) {
+    for (uint64_t draw = 0; !smp__tuner_done(tuner) && tuner->work < limit; draw++) {
         bool sorted, feasible, kept;
-        if (smp__tuner_done(tuner))
+        if (stall >= MAX_STALL || (stall >= MIN_STALL && tuner->work - last_success > STALL_WORK))
             break;
         SMP_TRY(random_order(tuner, draw, &sorted));
         SMP_TRY(split_order(tuner, sorted, MAX_TRIAL_PAIRS, &feasible, &kept));
-        stall = kept ? 0 : stall + 1;
+        stall++;
+        if (kept) {
+            stall = 0;
+            last_success = tuner->work;
+        }
     }
     return SMP_OK;
 }
@@ -238,45 +257,13 @@ static smp_status fewer_transfers(smp__tuner *tuner)
     return status;
 }
 
-/* Moves one border of the best pipeline's line by `step`, keeps what is better. */
-static bool move_border(smp__tuner *tuner, const smp__line *line, int k, int32_t step)
-{
-    int32_t border = 0;
-    for (int32_t i = 0; i < line->n; i++)
-        border += tuner->stage[line->unit[i]] < k;
-    int32_t to = border + step;
-    if (to < line->border_lo[k] || to > line->border_hi[k])
-        return false;
-    memcpy(tuner->trial, tuner->stage, (size_t)line->n * sizeof *tuner->trial);
-    for (int32_t i = border; i < to; i++) {
-        if (tuner->stage[line->unit[i]] != k)
-            return false;
-        tuner->trial[line->unit[i]] = k - 1;
-    }
-    for (int32_t i = to; i < border; i++) {
-        if (tuner->stage[line->unit[i]] != k - 1)
-            return false;
-        tuner->trial[line->unit[i]] = k;
-    }
-    bool left_empty = step < 0 && (to == 0 || tuner->stage[line->unit[to - 1]] < k - 1);
-    bool right_empty = step > 0 && (to == line->n || tuner->stage[line->unit[to]] > k);
-    return !left_empty && !right_empty && offer(tuner, tuner->slowest_us);
-}
-
-/* Hill climbing over borders, steps halving, judged by the exact evaluation. */
+/* Judged by the exact evaluation. */
 static smp_status better_borders(smp__tuner *tuner)
 {
     smp__line *line = NULL;
     SMP_TRY(line_of_best(tuner, &line));
-    int64_t limit = tuner->work + work_limit(tuner) / 4;
-    for (int32_t step = line->n / (4 * line->n_stage) + 1; step > 0; step /= 2) {
-        bool moved = true;
-        while (moved && tuner->work < limit && !smp__tuner_done(tuner)) {
-            moved = false;
-            for (int k = 1; k < line->n_stage; k++)
-                moved |= move_border(tuner, line, k, step) || move_border(tuner, line, k, -step);
-        }
-    }
+    best_borders(tuner, line);
+    climb(tuner, line, work_limit(tuner) / 4);
     smp__line_destroy(line);
     return SMP_OK;
 }
@@ -288,9 +275,9 @@ static smp_status split_for_memory(smp__tuner *tuner)
     double fill;
     if (tuner->units->has_pin)
         SMP_TRY(smp__order_clamp(tuner->units, tuner->problem->n_stage, tuner->units->anchor_lo,
-                                 tuner->units->anchor_hi, tuner->order));
+                                 tuner->units->anchor_hi, 0.0, tuner->order));
     SMP_TRY(smp__line_build(tuner->problem, tuner->units, tuner->order, &line));
-    smp_status status = smp__split_memory(line, INFINITY, &tuner->split, &fill);
+    smp_status status = smp__split_memory(line, &tuner->split, &fill);
     if (status == SMP_OK && tuner->split.found) {
         read_split(tuner, line);
         offer(tuner, INFINITY);

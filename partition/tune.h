@@ -3,7 +3,7 @@
 #ifndef SMP_PARTITION_TUNE_H
 #define SMP_PARTITION_TUNE_H
 
-#include "partition/evaluate.h"
+#include "partition/climb.h"
 #include "partition/order.h"
 #include "partition/partitioner.h"
 #include "partition/split.h"
@@ -46,8 +46,5 @@ smp_status smp__tuner_improve(smp__tuner *tuner);
 /* Falls back to the split with the least memory if none fits, then takes what is free: fewer
  * transfers at the same bottleneck, and where the line is not exact, better borders. */
 smp_status smp__tuner_finish(smp__tuner *tuner, const char *solver, smp_partition **out);
-
-/* a before b: one that fits first, then the smaller bottleneck, then the smaller total. */
-bool smp__score_better(const smp__score *a, const smp__score *b);
 
 #endif

@@ -237,6 +237,14 @@ void smp_cluster_destroy(smp_cluster *cluster)
         smp_arena_destroy(cluster->arena);
 }
 
+int smp_cluster_core(const smp_cluster *cluster, int device)
+{
+    if (cluster->cores_per_node <= 0)
+        return -1;
+    int node = device / cluster->devices_per_node, local = device % cluster->devices_per_node;
+    return node * cluster->cores_per_node + local % cluster->cores_per_node;
+}
+
 int smp_cluster_devices(const smp_cluster *cluster)
 {
     return cluster->nodes * cluster->devices_per_node;

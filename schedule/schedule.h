@@ -1,4 +1,4 @@
-/* The schedule interface: one static smp_schedule_kind per file, listed in schedule/registry.c. A
+/* The schedule interface: one static smp_schedule_kind per file, listed in schedule/schedule_registry.c. A
  * schedule orders the compute actions of each rank; sends, receives, reductions and the optimizer
  * are inserted by the lowering. */
 #ifndef SMP_SCHEDULE_SCHEDULE_H

@@ -104,30 +104,30 @@ static smp_status check_input(const smp_simulation_input *input)
     return SMP_OK;
 }
 
-/* Gives every runner a seat on its node. */
-static smp_status create_nodes(smp__sim *sim)
+/* Gives every runner a seat on its core. */
+static smp_status create_cores(smp__sim *sim)
 {
-    int nodes = sim->input->cluster->nodes, per_node = sim->input->cluster->devices_per_node;
-    sim->node = SMP_ARENA_NEW(sim->arena, smp__sim_node, (size_t)nodes);
-    if (!sim->node)
+    int cores = sim->input->cluster->nodes * sim->input->cluster->cores_per_node;
+    sim->core = SMP_ARENA_NEW(sim->arena, smp__sim_core, (size_t)cores);
+    if (!sim->core)
         return SMP_ERR_NO_MEMORY;
     for (int i = 0; i < sim->n_runner; i++) {
-        smp__sim_node *node = &sim->node[sim->runner[i].device / per_node];
-        sim->runner[i].seat = node->n_member++;
+        sim->runner[i].core = smp_cluster_core(sim->input->cluster, sim->runner[i].device);
+        sim->runner[i].seat = sim->core[sim->runner[i].core].n_member++;
     }
-    for (int i = 0; i < nodes; i++) {
-        smp__sim_node *node = &sim->node[i];
-        node->member = SMP_ARENA_NEW(sim->arena, int, (size_t)node->n_member);
-        if (!node->member)
+    for (int i = 0; i < cores; i++) {
+        smp__sim_core *core = &sim->core[i];
+        core->member = SMP_ARENA_NEW(sim->arena, int, (size_t)core->n_member);
+        if (!core->member)
             return SMP_ERR_NO_MEMORY;
-        SMP_TRY(smp__event_heap_init(&node->active, sim->arena, node->n_member));
+        SMP_TRY(smp__event_heap_init(&core->active, sim->arena, core->n_member));
     }
     for (int i = 0; i < sim->n_runner; i++)
-        sim->node[sim->runner[i].device / per_node].member[sim->runner[i].seat] = i;
+        sim->core[sim->runner[i].core].member[sim->runner[i].seat] = i;
     return SMP_OK;
 }
 
-/* Runners, the event queue, and the nodes if their cores are shared. */
+/* Runners, the event queue, and the cores if they are shared. */
 static smp_status create_runners(smp__sim *sim)
 {
     const smp_simulation_input *input = sim->input;
@@ -143,9 +143,10 @@ static smp_status create_runners(smp__sim *sim)
         sim->runner[i].rank = i % input->pipeline;
         sim->runner[i].device = input->device[i];
     }
-    SMP_TRY(smp__event_heap_init(&sim->events, sim->arena,
-                                 sim->n_runner + (shared ? input->cluster->nodes : 0)));
-    return shared ? create_nodes(sim) : SMP_OK;
+    SMP_TRY(smp__event_heap_init(
+        &sim->events, sim->arena,
+        sim->n_runner + (shared ? input->cluster->nodes * input->cluster->cores_per_node : 0)));
+    return shared ? create_cores(sim) : SMP_OK;
 }
 
 static smp_status set_costs(smp__sim *sim)

@@ -5,8 +5,8 @@
  * compute waits for it. With cluster.overlap false a transfer also occupies both ranks. R starts a
  * ring all-reduce over the replicas, 2(d-1)/d of the chunk's weight bytes over the slowest link of the
  * ring, plus the exchange of weights tied across stages; O waits for all of them and then updates.
- * Ranks of a node that compute at the same time share cluster.cores_per_node cores evenly
- * (processor sharing). */
+ * Ranks on one core (smp_cluster_core) that compute at the same time share it evenly (processor
+ * sharing). */
 #ifndef SMP_SCHEDULE_SIMULATE_H
 #define SMP_SCHEDULE_SIMULATE_H
 

@@ -32,30 +32,29 @@ static void record_end(smp__sim *sim, const smp__sim_runner *r, double end_us)
         sim->result->end_us[r->rank][r->next] = end_us;
 }
 
-static double node_rate(const smp__sim *sim, const smp__sim_node *node)
+static double core_rate(const smp__sim_core *core)
 {
-    int cores = sim->input->cluster->cores_per_node;
-    return node->active.n <= cores ? 1.0 : (double)cores / node->active.n;
+    return core->active.n > 1 ? 1.0 / core->active.n : 1.0;
 }
 
-static void node_update(smp__sim *sim, smp__sim_node *node)
+static void core_update(smp__sim *sim, smp__sim_core *core)
 {
-    node->virtual_us += (sim->now_us - node->updated_us) * node_rate(sim, node);
-    node->updated_us = sim->now_us;
+    core->virtual_us += (sim->now_us - core->updated_us) * core_rate(core);
+    core->updated_us = sim->now_us;
 }
 
-/* The node's next completion as an event. */
-static void node_schedule(smp__sim *sim, int index)
+/* The core's next completion as an event. */
+static void core_schedule(smp__sim *sim, int index)
 {
-    smp__sim_node *node = &sim->node[index];
+    smp__sim_core *core = &sim->core[index];
     int event = sim->n_runner + index;
-    if (node->active.n == 0) {
+    if (core->active.n == 0) {
         smp__event_heap_remove(&sim->events, event);
         return;
     }
-    double left_us = node->active.time[node->active.entity[0]] - node->virtual_us;
+    double left_us = core->active.time[core->active.entity[0]] - core->virtual_us;
     smp__event_heap_set(&sim->events, event,
-                        sim->now_us + (left_us > 0.0 ? left_us / node_rate(sim, node) : 0.0));
+                        sim->now_us + (left_us > 0.0 ? left_us / core_rate(core) : 0.0));
 }
 
 static void begin_compute(smp__sim *sim, int runner, double duration_us)
@@ -64,27 +63,27 @@ static void begin_compute(smp__sim *sim, int runner, double duration_us)
     r->phase = SMP__SIM_RUN;
     r->started_us = sim->now_us;
     record_start(sim, r);
-    if (!sim->node) {
+    if (!sim->core) {
         smp__event_heap_set(&sim->events, runner, sim->now_us + duration_us);
         return;
     }
-    int index = r->device / sim->input->cluster->devices_per_node;
-    smp__sim_node *node = &sim->node[index];
-    node_update(sim, node);
-    smp__event_heap_set(&node->active, r->seat, node->virtual_us + duration_us);
-    node_schedule(sim, index);
+    int index = r->core;
+    smp__sim_core *core = &sim->core[index];
+    core_update(sim, core);
+    smp__event_heap_set(&core->active, r->seat, core->virtual_us + duration_us);
+    core_schedule(sim, index);
 }
 
-/* The runner whose compute action on the node is done. */
-static int node_complete(smp__sim *sim, int index)
+/* The runner whose compute action on the core is done. */
+static int core_complete(smp__sim *sim, int index)
 {
-    smp__sim_node *node = &sim->node[index];
-    node_update(sim, node);
-    int seat = smp__event_heap_pop(&node->active);
-    if (node->virtual_us < node->active.time[seat])
-        node->virtual_us = node->active.time[seat]; /* rounding left it short */
-    node_schedule(sim, index);
-    return node->member[seat];
+    smp__sim_core *core = &sim->core[index];
+    core_update(sim, core);
+    int seat = smp__event_heap_pop(&core->active);
+    if (core->virtual_us < core->active.time[seat])
+        core->virtual_us = core->active.time[seat]; /* rounding left it short */
+    core_schedule(sim, index);
+    return core->member[seat];
 }
 
 /* When the inputs of an action have arrived; false if one has not been sent. */
@@ -298,7 +297,7 @@ smp_status smp__sim_run(smp__sim *sim)
             break;
         int event = smp__event_heap_pop(&sim->events);
         sim->now_us = sim->events.time[event];
-        go_on(sim, event < sim->n_runner ? event : node_complete(sim, event - sim->n_runner));
+        go_on(sim, event < sim->n_runner ? event : core_complete(sim, event - sim->n_runner));
     }
     for (int i = 0; i < sim->n_runner; i++)
         if (sim->runner[i].next < smp__sim_program(sim, &sim->runner[i])->n)

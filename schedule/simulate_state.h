@@ -17,7 +17,8 @@ typedef enum smp__sim_phase {
 
 typedef struct smp__sim_runner {
     int replica, rank, device;
-    int seat;     /* its number on its node */
+    int core;     /* of all cores, if they are shared */
+    int seat;     /* its number on its core */
     int64_t next; /* the action it stands at */
     smp__sim_phase phase;
     bool blocked; /* waits for something whose time is not known yet */
@@ -31,16 +32,16 @@ typedef struct smp__sim_runner {
     double channel_free_us; /* its reductions go one after the other */
 } smp__sim_runner;
 
-/* The runners of a node that compute now share its cores evenly. Each has a share of the node's
- * virtual time, which runs at rate min(1, cores / n): an action of d us is done when d us of it
- * have passed, whoever comes and goes (processor sharing). */
-typedef struct smp__sim_node {
+/* The runners of a core that compute now share it evenly. Virtual time of a core runs at rate 1 / n:
+ * an action of d us is done when d us of it have passed, whoever comes and goes (processor
+ * sharing). */
+typedef struct smp__sim_core {
     smp__event_heap active; /* seats by virtual time of completion */
     int *member;            /* [n_member] runner on a seat */
     int n_member;
     double virtual_us;
     double updated_us; /* when virtual_us was true */
-} smp__sim_node;
+} smp__sim_core;
 
 typedef struct smp__sim {
     const smp_simulation_input *input;
@@ -54,8 +55,8 @@ typedef struct smp__sim {
     smp__sim_runner *runner;           /* [n_replica * n_rank] */
     int *queue;                        /* ring of runners that may go on now, [n_runner] */
     int queue_head, n_queue;
-    smp__event_heap events; /* runners, then nodes */
-    smp__sim_node *node;    /* [cluster nodes]; NULL: nobody shares cores */
+    smp__event_heap events; /* runners, then cores */
+    smp__sim_core *core;    /* [nodes * cores_per_node]; NULL: nobody shares cores */
     double *transfer_us;    /* [n_replica * n_transfer] */
     double *arrival_us;     /* [n_replica * n_transfer * microbatches], -1: not sent */
     int32_t *link_of;       /* [n_transfer] link: an ordered pair of ranks; -1: no message */

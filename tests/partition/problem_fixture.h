@@ -1,5 +1,5 @@
-/* Random partitioning problems for the tests of this layer, made from model texts of opaque ops; and
- * a second, slow opinion on what an assignment costs. */
+/* Random partitioning problems for the tests of this layer, made from model texts of opaque ops;
+ * and a second, slow opinion on what an assignment costs. */
 #ifndef SMP_TESTS_PARTITION_PROBLEM_FIXTURE_H
 #define SMP_TESTS_PARTITION_PROBLEM_FIXTURE_H
 
@@ -131,15 +131,13 @@ static inline char *fixture_model(fixture_random *random, const fixture_shape *s
         if (shape->stages > 0 && fixture_chance(random, shape->pin_percent))
             smp_text_append(&text, ", stage: %d", fixture_below(random, shape->stages));
         bool free_op = shape->zero_costs && fixture_chance(random, 15);
-        smp_text_append(&text,
-                        ", cost: {forward_us: %d, backward_us: %d, weight_bytes: %d, stash_bytes: "
-                        "%d, output_bytes: %d}}\n",
-                        free_op ? 0 : 1 + fixture_below(random, 40),
-                        free_op ? 0 : fixture_below(random, 80), fixture_below(random, 1000),
-                        fixture_below(random, 1000),
-                        shape->zero_costs && fixture_chance(random, 15)
-                            ? 0
-                            : 1 + fixture_below(random, 30));
+        smp_text_append(
+            &text,
+            ", cost: {forward_us: %d, backward_us: %d, weight_bytes: %d, stash_bytes: "
+            "%d, output_bytes: %d}}\n",
+            free_op ? 0 : 1 + fixture_below(random, 40), free_op ? 0 : fixture_below(random, 80),
+            fixture_below(random, 1000), fixture_below(random, 1000),
+            shape->zero_costs && fixture_chance(random, 15) ? 0 : 1 + fixture_below(random, 30));
     }
     assert_false(text.failed);
     return text.data;
@@ -181,8 +179,7 @@ static inline double fixture_link_us(const fixture *f, int rank_a, int rank_b, i
     int a = f->device[rank_a], b = f->device[rank_b];
     bool same_node = a / f->cluster.devices_per_node == b / f->cluster.devices_per_node;
     const smp_link_spec *link = same_node ? &f->cluster.intra_node : &f->cluster.inter_node;
-    double us = link->latency_us +
-                (double)f->costs->op[op].output_bytes / link->bytes_per_s * 1e6;
+    double us = link->latency_us + (double)f->costs->op[op].output_bytes / link->bytes_per_s * 1e6;
     bool gradient = f->graph->training && f->graph->tensor[f->graph->op[op].out].needs_grad;
     return gradient ? 2.0 * us : us;
 }

@@ -74,7 +74,8 @@ static void test_evaluate_counts_a_tensor_once_per_side(void **state)
         "  - {op: opaque, name: a, out: t0, cost: {forward_us: 10, output_bytes: 4}}\n"
         "  - {op: opaque, name: b, in: [t0, t0], out: t1, cost: {forward_us: 1, output_bytes: 0}}\n"
         "  - {op: opaque, name: c, in: t0, out: t2, cost: {forward_us: 1, output_bytes: 2}}\n"
-        "  - {op: opaque, name: d, in: [t0, t2], out: t3, cost: {forward_us: 1, output_bytes: 9}}\n";
+        "  - {op: opaque, name: d, in: [t0, t2], out: t3, cost: {forward_us: 1, output_bytes: "
+        "9}}\n";
     const int32_t stage[] = {0, 1, 1, 2};
     fixture f;
     smp_partition *p;
@@ -96,14 +97,15 @@ static void test_evaluate_counts_a_tensor_once_per_side(void **state)
 static void test_evaluate_counts_a_tied_weight_once_per_stage(void **state)
 {
     (void)state;
-    static const char model[] = "smp: 1\nname: tied\n"
-                                "inputs: {x: {dtype: float32, shape: [8]}}\n"
-                                "ops:\n"
-                                "  - {op: linear, name: a, in: x, out: x, features: 8, bias: false}\n"
-                                "  - {op: linear, name: b, in: x, out: x, features: 8, bias: false, "
-                                "weight: a.weight}\n"
-                                "  - {op: linear, name: c, in: x, out: x, features: 8, bias: false, "
-                                "weight: a.weight}\n";
+    static const char model[] =
+        "smp: 1\nname: tied\n"
+        "inputs: {x: {dtype: float32, shape: [8]}}\n"
+        "ops:\n"
+        "  - {op: linear, name: a, in: x, out: x, features: 8, bias: false}\n"
+        "  - {op: linear, name: b, in: x, out: x, features: 8, bias: false, "
+        "weight: a.weight}\n"
+        "  - {op: linear, name: c, in: x, out: x, features: 8, bias: false, "
+        "weight: a.weight}\n";
     const int32_t two[] = {0, 0, 1};
     fixture f;
     smp_partition *p;
@@ -140,7 +142,7 @@ static void test_evaluate_refuses_what_is_no_pipeline(void **state)
     fixture f;
     fixture_cluster(&f, 3, 3, 1e6);
     fixture_open(&f, model, 3, 1);
-    expect_refusal(&f, (const int32_t[]){1, 0, 0, 2}, "'b'");         /* backwards */
+    expect_refusal(&f, (const int32_t[]){1, 0, 0, 2}, "'b'");          /* backwards */
     expect_refusal(&f, (const int32_t[]){0, 0, 0, 2}, "stage 1 of 3"); /* empty */
     expect_refusal(&f, (const int32_t[]){0, 0, 1, 2}, "'g'");          /* group */
     expect_refusal(&f, (const int32_t[]){0, 1, 1, 1}, "'d'");          /* pin */

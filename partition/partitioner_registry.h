@@ -1,6 +1,6 @@
 /* The registered partitioners. */
-#ifndef SMP_PARTITION_REGISTRY_H
-#define SMP_PARTITION_REGISTRY_H
+#ifndef SMP_PARTITION_PARTITIONER_REGISTRY_H
+#define SMP_PARTITION_PARTITIONER_REGISTRY_H
 
 #include "partition/partitioner.h"
 

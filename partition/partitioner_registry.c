@@ -1,5 +1,5 @@
 /* The registered partitioners, and the default that runs them all and keeps the best. */
-#include "partition/registry.h"
+#include "partition/partitioner_registry.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* The partitioner "linear": optimal splits of topological orders. The model's own order, depth and
  * breadth first, and the one that keeps least alive; then random orders around the best. A graph
  * that is a chain has one order, and its split is the optimum. */
-#include "partition/registry.h"
+#include "partition/partitioner_registry.h"
 #include "partition/tune.h"
 
 #include "graph/base/text.h"
@@ -33,8 +33,7 @@ static smp_status solve(const smp_problem *problem, smp_partition **out)
         if (status != SMP_OK)
             goto done;
     }
-    if (n_seen > 1)
-        status = smp__tuner_improve(&tuner);
+    status = smp__tuner_improve(&tuner);
     if (status == SMP_OK)
         status = smp__tuner_finish(&tuner, "linear", out);
 done:
