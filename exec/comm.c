@@ -45,7 +45,14 @@ static void settle(int node_rank)
             CPU_SET(cpu, &own);
             sched_setaffinity(0, sizeof(own), &own); /* a hint: a refusal costs time only */
         }
+    struct sched_param none = {0};
+    sched_setscheduler(0, SCHED_BATCH, &none);
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+}
+
+void smp__comm_configure(void)
+{
+    setenv("OMPI_MCA_mpi_yield_when_idle", "0", 1);
 }
 
 smp_status smp__comm_open(smp_comm *comm, double timeout_s)
@@ -58,6 +65,7 @@ smp_status smp__comm_open(smp_comm *comm, double timeout_s)
     int initialised = 0;
     MPI_Initialized(&initialised);
     if (!initialised) {
+        smp__comm_configure();
         if (MPI_Init(NULL, NULL) != MPI_SUCCESS)
             return smp_fail(SMP_ERR_FAILED, "MPI_Init failed");
         comm->owns_mpi = true;
@@ -117,52 +125,6 @@ void smp__comm_close(smp_comm *comm)
     free_comm(&comm->world);
     if (comm->owns_mpi)
         MPI_Finalize();
-}
-
-smp_status smp__comm_agree(smp_comm *comm, smp_status status)
-{
-    int mine = status == SMP_OK ? comm->world_size : comm->world_rank;
-    int first = 0;
-    if (MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, comm->world) != MPI_SUCCESS)
-        return smp_fail(SMP_ERR_FAILED, "MPI_Allreduce failed");
-    if (first == comm->world_size)
-        return SMP_OK;
-    char text[NOTICE_BYTES] = "";
-    int code = (int)status;
-    if (first == comm->world_rank)
-        snprintf(text, sizeof(text), "%s", smp_last_error());
-    MPI_Bcast(&code, 1, MPI_INT, first, comm->world);
-    MPI_Bcast(text, sizeof(text), MPI_CHAR, first, comm->world);
-    if (first == comm->world_rank)
-        return status;
-    return smp_fail((smp_status)code, "%s", text);
-}
-
-smp_status smp__comm_broadcast(smp_comm *comm, char **data, size_t *bytes)
-{
-    long long count = comm->world_rank == 0 ? (long long)*bytes : 0;
-    MPI_Bcast(&count, 1, MPI_LONG_LONG, 0, comm->world);
-    smp_status status = SMP_OK;
-    if (count >= INT32_MAX)
-        status = smp_fail(SMP_ERR_FAILED, "a plan of %lld bytes is too long to broadcast", count);
-    char *buffer = NULL;
-    if (status == SMP_OK && comm->world_rank != 0) {
-        buffer = malloc((size_t)count + 1);
-        if (!buffer)
-            status = smp_fail_memory((size_t)count + 1);
-    }
-    status = smp__comm_agree(comm, status);
-    if (status != SMP_OK) {
-        free(buffer);
-        return status;
-    }
-    MPI_Bcast(comm->world_rank == 0 ? *data : buffer, (int)count, MPI_CHAR, 0, comm->world);
-    if (comm->world_rank != 0) {
-        buffer[count] = '\0';
-        *data = buffer;
-        *bytes = (size_t)count;
-    }
-    return SMP_OK;
 }
 
 smp_status smp__comm_notify(smp_comm *comm, smp_status status)
@@ -241,10 +203,79 @@ smp_status smp__comm_pause(smp_comm *comm, smp_wait *wait, smp_wait_describe des
     return SMP_OK;
 }
 
-static void describe_sum(const void *context, char *buffer, size_t size)
+static void describe_text(const void *context, char *buffer, size_t size)
 {
-    (void)context;
-    snprintf(buffer, size, "the other ranks at the end of the step");
+    snprintf(buffer, size, "%s", (const char *)context);
+}
+
+/* Waits for a collective with the watchdog; `what` says who is waited for. */
+static smp_status finish(smp_comm *comm, int started, MPI_Request *request, const char *what)
+{
+    if (started != MPI_SUCCESS)
+        return smp_fail(SMP_ERR_FAILED, "MPI failed to start a collective for %s", what);
+    smp_wait wait = {0};
+    for (int done = 0;;) {
+        if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+            return smp_fail(SMP_ERR_FAILED, "MPI failed in a collective for %s", what);
+        if (done)
+            return SMP_OK;
+        SMP_TRY(smp__comm_pause(comm, &wait, describe_text, what));
+    }
+}
+
+static smp_status broadcast(smp_comm *comm, void *data, int count, MPI_Datatype type, int root)
+{
+    MPI_Request request;
+    int started = MPI_Ibcast(data, count, type, root, comm->world, &request);
+    return finish(comm, started, &request, "the other ranks");
+}
+
+smp_status smp__comm_agree(smp_comm *comm, smp_status status)
+{
+    int first = status == SMP_OK ? comm->world_size : comm->world_rank;
+    MPI_Request request;
+    int started = MPI_Iallreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, comm->world, &request);
+    SMP_TRY(finish(comm, started, &request, "the other ranks to agree"));
+    if (first == comm->world_size)
+        return SMP_OK;
+    struct {
+        int code;
+        char text[NOTICE_BYTES];
+    } failure = {.code = (int)status};
+    if (first == comm->world_rank)
+        snprintf(failure.text, sizeof(failure.text), "%s", smp_last_error());
+    SMP_TRY(broadcast(comm, &failure, (int)sizeof(failure), MPI_BYTE, first));
+    if (first == comm->world_rank)
+        return status;
+    return smp_fail((smp_status)failure.code, "%s", failure.text);
+}
+
+smp_status smp__comm_broadcast(smp_comm *comm, char **data, size_t *bytes)
+{
+    long long count = comm->world_rank == 0 ? (long long)*bytes : 0;
+    SMP_TRY(broadcast(comm, &count, 1, MPI_LONG_LONG, 0));
+    smp_status status = SMP_OK;
+    if (count >= INT32_MAX)
+        status = smp_fail(SMP_ERR_FAILED, "a plan of %lld bytes is too long to broadcast", count);
+    char *buffer = NULL;
+    if (status == SMP_OK && comm->world_rank != 0) {
+        buffer = malloc((size_t)count + 1);
+        if (!buffer)
+            status = smp_fail_memory((size_t)count + 1);
+    }
+    status = smp__comm_agree(comm, status);
+    if (status == SMP_OK)
+        status = broadcast(comm, comm->world_rank == 0 ? *data : buffer, (int)count, MPI_CHAR, 0);
+    if (status != SMP_OK) {
+        free(buffer);
+        return status;
+    }
+    if (comm->world_rank != 0) {
+        buffer[count] = '\0';
+        *data = buffer;
+        *bytes = (size_t)count;
+    }
+    return SMP_OK;
 }
 
 smp_status smp__comm_sum(smp_comm *comm, double *values, int count)
@@ -252,14 +283,7 @@ smp_status smp__comm_sum(smp_comm *comm, double *values, int count)
     if (comm->world_size == 1)
         return SMP_OK;
     MPI_Request request;
-    if (MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, MPI_SUM, comm->world, &request) !=
-        MPI_SUCCESS)
-        return smp_fail(SMP_ERR_FAILED, "MPI_Iallreduce failed");
-    smp_wait wait = {0};
-    for (int done = 0;;) {
-        MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-        if (done)
-            return SMP_OK;
-        SMP_TRY(smp__comm_pause(comm, &wait, describe_sum, NULL));
-    }
+    int started =
+        MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, MPI_SUM, comm->world, &request);
+    return finish(comm, started, &request, "the other ranks at the end of the step");
 }

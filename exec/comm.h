@@ -23,6 +23,10 @@ typedef struct smp_comm {
     struct smp_comm_notice *notices; /* outgoing, owned */
 } smp_comm;
 
+/* Call before MPI_Init. Ranks wait by testing and sleeping (smp__comm_pause), so Open MPI must not
+ * give the core away by itself: with its mpi_yield_when_idle, which mpirun --oversubscribe sets,
+ * every test between two operators would. */
+void smp__comm_configure(void);
 /* Initialises MPI if need be and the world communicator. Collective. */
 smp_status smp__comm_open(smp_comm *comm, double timeout_s);
 /* Makes the groups. Collective. */

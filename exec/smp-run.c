@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/comm.h"
 #include "exec/cuda_info.h"
 #include "exec/train.h"
 #include "graph/base/status.h"
@@ -258,14 +259,13 @@ static smp_status set_option(arguments *a, int value, const char *name, const ch
     return smp_fail(SMP_ERR_INPUT, "unknown option; smp-run --help lists the options");
 }
 
-static smp_status unknown_option(char *const *argv, const char *given)
+static smp_status unknown_option(const char *given)
 {
     const char *names[sizeof(long_options) / sizeof(long_options[0])];
     size_t n = 0;
     for (; long_options[n].name; n++)
         names[n] = long_options[n].name;
     const char *near = strncmp(given, "--", 2) == 0 ? smp_nearest(given + 2, names, n) : NULL;
-    (void)argv;
     return smp_fail(SMP_ERR_INPUT,
                     "%s: unknown option or missing value%s%s; --help lists the "
                     "options",
@@ -283,7 +283,7 @@ static smp_status parse_arguments(int argc, char **argv, arguments *a)
     for (int value, index = 0;
          (value = getopt_long(argc, argv, ":", long_options, &index)) != -1;) {
         if (value == '?' || value == ':')
-            return unknown_option(argv, argv[optind - 1]);
+            return unknown_option(argv[optind - 1]);
         SMP_TRY(set_option(a, value, long_options[index].name, optarg));
     }
     if (a->help || a->version)
@@ -317,6 +317,7 @@ int main(int argc, char **argv)
             print_version();
         return smp_status_exit_code(status);
     }
+    smp__comm_configure();
     MPI_Init(&argc, &argv);
     int rank = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);

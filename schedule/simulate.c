@@ -117,10 +117,12 @@ static smp_status create_cores(smp__sim *sim)
     }
     for (int i = 0; i < cores; i++) {
         smp__sim_core *core = &sim->core[i];
+        core->running = core->last = -1;
         core->member = SMP_ARENA_NEW(sim->arena, int, (size_t)core->n_member);
-        if (!core->member)
+        core->work_us = SMP_ARENA_NEW(sim->arena, double, (size_t)core->n_member);
+        if (!core->member || !core->work_us)
             return SMP_ERR_NO_MEMORY;
-        SMP_TRY(smp__event_heap_init(&core->active, sim->arena, core->n_member));
+        SMP_TRY(smp__event_heap_init(&core->waiting, sim->arena, core->n_member));
     }
     for (int i = 0; i < sim->n_runner; i++)
         sim->core[sim->runner[i].core].member[sim->runner[i].seat] = i;

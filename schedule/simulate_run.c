@@ -32,58 +32,34 @@ static void record_end(smp__sim *sim, const smp__sim_runner *r, double end_us)
         sim->result->end_us[r->rank][r->next] = end_us;
 }
 
-static double core_rate(const smp__sim_core *core)
-{
-    return core->active.n > 1 ? 1.0 / core->active.n : 1.0;
-}
-
-static void core_update(smp__sim *sim, smp__sim_core *core)
-{
-    core->virtual_us += (sim->now_us - core->updated_us) * core_rate(core);
-    core->updated_us = sim->now_us;
-}
-
-/* The core's next completion as an event. */
-static void core_schedule(smp__sim *sim, int index)
+static void core_start(smp__sim *sim, int index, int seat)
 {
     smp__sim_core *core = &sim->core[index];
-    int event = sim->n_runner + index;
-    if (core->active.n == 0) {
-        smp__event_heap_remove(&sim->events, event);
-        return;
-    }
-    double left_us = core->active.time[core->active.entity[0]] - core->virtual_us;
-    smp__event_heap_set(&sim->events, event,
-                        sim->now_us + (left_us > 0.0 ? left_us / core_rate(core) : 0.0));
+    smp__sim_runner *r = &sim->runner[core->member[seat]];
+    double switch_us = core->last >= 0 && core->last != seat ? SMP_CORE_SWITCH_US : 0.0;
+    core->running = core->last = seat;
+    r->started_us = sim->now_us;
+    record_start(sim, r);
+    smp__event_heap_set(&sim->events, sim->n_runner + index,
+                        sim->now_us + switch_us + core->work_us[seat]);
 }
 
 static void begin_compute(smp__sim *sim, int runner, double duration_us)
 {
     smp__sim_runner *r = &sim->runner[runner];
     r->phase = SMP__SIM_RUN;
-    r->started_us = sim->now_us;
-    record_start(sim, r);
     if (!sim->core) {
+        r->started_us = sim->now_us;
+        record_start(sim, r);
         smp__event_heap_set(&sim->events, runner, sim->now_us + duration_us);
         return;
     }
-    int index = r->core;
-    smp__sim_core *core = &sim->core[index];
-    core_update(sim, core);
-    smp__event_heap_set(&core->active, r->seat, core->virtual_us + duration_us);
-    core_schedule(sim, index);
-}
-
-/* The runner whose compute action on the core is done. */
-static int core_complete(smp__sim *sim, int index)
-{
-    smp__sim_core *core = &sim->core[index];
-    core_update(sim, core);
-    int seat = smp__event_heap_pop(&core->active);
-    if (core->virtual_us < core->active.time[seat])
-        core->virtual_us = core->active.time[seat]; /* rounding left it short */
-    core_schedule(sim, index);
-    return core->member[seat];
+    smp__sim_core *core = &sim->core[r->core];
+    core->work_us[r->seat] = duration_us;
+    if (core->running < 0)
+        core_start(sim, r->core, r->seat);
+    else
+        smp__event_heap_set(&core->waiting, r->seat, sim->now_us);
 }
 
 /* When the inputs of an action have arrived; false if one has not been sent. */
@@ -269,6 +245,17 @@ static void go_on(smp__sim *sim, int runner)
     }
 }
 
+/* The compute action on the core is done: its runner may begin another before anybody else. */
+static void core_complete(smp__sim *sim, int index)
+{
+    smp__sim_core *core = &sim->core[index];
+    int runner = core->member[core->running];
+    core->running = -1;
+    go_on(sim, runner);
+    if (core->running < 0 && core->waiting.n > 0)
+        core_start(sim, index, smp__event_heap_pop(&core->waiting));
+}
+
 static smp_status fail_deadlock(const smp__sim *sim, const smp__sim_runner *r)
 {
     smp_text text = {0};
@@ -297,7 +284,10 @@ smp_status smp__sim_run(smp__sim *sim)
             break;
         int event = smp__event_heap_pop(&sim->events);
         sim->now_us = sim->events.time[event];
-        go_on(sim, event < sim->n_runner ? event : core_complete(sim, event - sim->n_runner));
+        if (event < sim->n_runner)
+            go_on(sim, event);
+        else
+            core_complete(sim, event - sim->n_runner);
     }
     for (int i = 0; i < sim->n_runner; i++)
         if (sim->runner[i].next < smp__sim_program(sim, &sim->runner[i])->n)

@@ -32,15 +32,15 @@ typedef struct smp__sim_runner {
     double channel_free_us; /* its reductions go one after the other */
 } smp__sim_runner;
 
-/* The runners of a core that compute now share it evenly. Virtual time of a core runs at rate 1 / n:
- * an action of d us is done when d us of it have passed, whoever comes and goes (processor
- * sharing). */
+/* A core runs one compute action at a time, to its end; its runner keeps the core until it has to
+ * wait. Then the one that has waited longest gets it. */
 typedef struct smp__sim_core {
-    smp__event_heap active; /* seats by virtual time of completion */
-    int *member;            /* [n_member] runner on a seat */
+    smp__event_heap waiting; /* seats by when they asked */
+    double *work_us;         /* [n_member] compute time asked for */
+    int *member;             /* [n_member] runner on a seat */
     int n_member;
-    double virtual_us;
-    double updated_us; /* when virtual_us was true */
+    int running; /* seat, or -1 */
+    int last;    /* seat that ran last, or -1 */
 } smp__sim_core;
 
 typedef struct smp__sim {

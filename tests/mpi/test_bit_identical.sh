@@ -46,8 +46,10 @@ compare() {
     done
 }
 
-all=(1:interleaved:1 1:interleaved:2 2:simple:1 2:interleaved:1 2:interleaved:2
-    4:simple:1 4:interleaved:1 4:interleaved:2)
+all=()
+for stages in 1 2 4; do
+    all+=("$stages:simple:1" "$stages:simple:2" "$stages:interleaved:1" "$stages:interleaved:2")
+done
 for m in 4 6 7; do
     compare "$SMP_EXAMPLES/gpt-tiny.yaml" gpt 1 "$m" "${all[@]}"
 done

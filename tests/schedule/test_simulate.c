@@ -168,8 +168,7 @@ static bool no_edges(int reader, int producer)
     return false;
 }
 
-/* Four ranks of 1, 2, 3, 4 us on two cores: half speed until the first is done at 2, two thirds
- * until the second is at 3.5, then full. */
+/* Four ranks of 1, 2, 3, 4 us on two cores. */
 static void test_simulate_shared_cores(void **state)
 {
     (void)state;
@@ -181,11 +180,15 @@ static void test_simulate_shared_cores(void **state)
     for (int i = 0; i < 4; i++)
         s.forward_us[i] = i + 1;
     smp_simulation *got = simulate(&s);
-    const double ends[4] = {2, 3.5, 4.5, 5.5};
+    /* ranks 0 and 2 on one core, 1 and 3 on the other; the second waits for the first */
+    const double switch_us = SMP_CORE_SWITCH_US;
+    const double starts[4] = {0, 0, 1, 2};
+    const double ends[4] = {1, 2, 1 + switch_us + 3, 2 + switch_us + 4};
     for (int r = 0; r < 4; r++)
-        assert_action(&made, got, r, "F0.0", 0, ends[r]);
-    assert_us(got->step_us, 5.5);
-    assert_us(got->busy_us[1], 3.5);
+        assert_action(&made, got, r, "F0.0", starts[r], ends[r]);
+    assert_us(got->step_us, 6 + switch_us);
+    assert_us(got->busy_us[1], 2);
+    assert_us(got->busy_us[3], 4 + switch_us);
     smp_simulation_destroy(got);
     s.cluster.nodes = 2; /* two devices and two cores each */
     s.cluster.devices_per_node = 2;
@@ -194,9 +197,10 @@ static void test_simulate_shared_cores(void **state)
     smp_simulation_destroy(got);
     s.cluster.cores_per_node = 1;
     got = simulate(&s);
-    const double alone[4] = {2, 3, 6, 7};
+    const double one_starts[4] = {0, 1, 0, 3};
+    const double one_ends[4] = {1, 1 + switch_us + 2, 3, 3 + switch_us + 4};
     for (int r = 0; r < 4; r++)
-        assert_action(&made, got, r, "F0.0", 0, alone[r]);
+        assert_action(&made, got, r, "F0.0", one_starts[r], one_ends[r]);
     smp_simulation_destroy(got);
     made_plan_free(&made);
 }
@@ -213,7 +217,8 @@ static void test_simulate_replicas_share_cores(void **state)
     s.weight_bytes[0] = 1000000;
     s.input.optimizer_bytes_per_s = 1e12;
     smp_simulation *got = simulate(&s);
-    assert_us(got->step_us, 14); /* 6 of compute and 1 of the optimizer, twice */
+    /* on each core 6 of compute and 1 of the optimizer, twice: first one, the other, then in turns */
+    assert_us(got->step_us, 14 + 3 * SMP_CORE_SWITCH_US);
     smp_simulation_destroy(got);
     s.cluster.cores_per_node = 4;
     got = simulate(&s);
@@ -223,7 +228,7 @@ static void test_simulate_replicas_share_cores(void **state)
 }
 
 /* With a core for every rank, sharing changes nothing; with one core the work is done one after the
- * other at best. */
+ * other, and passing the core on costs time. */
 static void test_simulate_core_bounds(void **state)
 {
     (void)state;
@@ -241,7 +246,9 @@ static void test_simulate_core_bounds(void **state)
             assert_us(four->end_us[r][i], alone->end_us[r][i]);
     s.cluster.cores_per_node = 1;
     smp_simulation *one = simulate(&s);
-    assert_us(one->step_us, 3 * 8 * 8);
+    double switches = (one->step_us - 3 * 8 * 8) / SMP_CORE_SWITCH_US;
+    assert_us(switches, (double)(int64_t)(switches + 0.5));
+    assert_true(switches >= 4 && switches <= 2 * 8 * 8);
     smp_simulation_destroy(alone);
     smp_simulation_destroy(four);
     smp_simulation_destroy(one);
