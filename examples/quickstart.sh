@@ -53,10 +53,11 @@ wc -c "$out/bible.txt" | awk '{ print "the King James Bible,", $1, "bytes" }'
 cores=$(nproc)
 heading "profile: what each operator costs on this machine"
 show mpirun -n $((cores < 2 ? 2 : cores > 4 ? 4 : cores)) "$bin/smp-profile" "$model" \
-    --microbatch-size 4 --links -o "$out/profile.yaml"
+    --microbatch-size 8 --links -o "$out/profile.yaml"
 
 heading "plan: four pipeline stages"
-show "$bin/smp-partition" "$model" -n 4 --stages 4 --microbatches 8 --microbatch-size 4 \
+show "$bin/smp-partition" "$model" -n 4 --stages 4 --chunks 1 --pipeline interleaved \
+    --microbatches 8 --microbatch-size 8 \
     --profile "$out/profile.yaml" -o "$out/plan.yaml"
 
 # A short run first: how many steps fit into the time.

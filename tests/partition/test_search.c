@@ -178,7 +178,7 @@ static void test_search_prunes_nothing_that_wins(void **state)
     (void)state;
     static const int device_counts[] = {1, 2, 4, 6, 8};
     int calls_sum = 0, configurations = 0;
-    for (int seed = 0; seed < 60; seed++) {
+    for (int seed = 0; seed < 24; seed++) {
         fixture f;
         smp_search_request request;
         smp_search_result result;
@@ -312,7 +312,7 @@ static void test_search_says_what_would_fit(void **state)
 {
     (void)state;
     int checked = 0;
-    for (int seed = 0; seed < 40; seed++) {
+    for (int seed = 0; seed < 16; seed++) {
         fixture f;
         smp_search_request request;
         smp_search_result result;
@@ -383,7 +383,7 @@ static void test_search_minimises_memory(void **state)
 {
     (void)state;
     int smaller = 0;
-    for (int seed = 0; seed < 20; seed++) {
+    for (int seed = 0; seed < 10; seed++) {
         fixture f;
         smp_search_request request;
         smp_search_result fast, small;
