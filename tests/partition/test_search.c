@@ -312,7 +312,7 @@ static void test_search_says_what_would_fit(void **state)
 {
     (void)state;
     int checked = 0;
-    for (int seed = 0; seed < 16; seed++) {
+    for (int seed = 0; seed < 40; seed++) {
         fixture f;
         smp_search_request request;
         smp_search_result result;
