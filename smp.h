@@ -103,12 +103,14 @@ SMP_API smp_options smp_options_default(void);
 
 /* Makes a job: reads or makes the plan, checks it against the model and the rank count, reserves
  * all memory and initialises the weights. Collective over all ranks. Initialises MPI if the program
- * has not, and then smp_finalize finalises it.
+ * has not, and then smp_finalize finalises it: such a program has one job. With more ranks than cores
+ * on a machine the calling thread is bound to one core and gets the batch scheduling policy.
  * Errors: SMP_ERR_INPUT (files, options, rank count), SMP_ERR_NO_FIT, SMP_ERR_NO_MEMORY; every rank
  * returns the same status. *out is owned by the caller: smp_finalize. */
 SMP_API smp_status smp_init(smp **out, const smp_options *options);
 
-/* Frees the job; accepts NULL. Collective. */
+/* Frees the job; accepts NULL. Collective. After a failed step nothing waits for other ranks, and memory
+ * that messages in flight may touch stays until the process ends. */
 SMP_API void smp_finalize(smp *s);
 
 SMP_API int smp_rank(const smp *s, smp_group group);

@@ -1,5 +1,6 @@
 /* Weights by name and the trace of the last step: what a program may look at between steps. */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,7 @@ int64_t smp_weight_elements(const smp *s, int weight)
 
 static smp_status find_weight(const smp *s, const char *name, int64_t count, int32_t *param)
 {
+    SMP_TRY(smp__job_usable(s));
     *param = name ? smp_graph_find_param(s->graph, name) : -1;
     if (*param < 0)
         return smp_fail(SMP_ERR_INPUT, "weight '%s': the model has no weight of that name",
@@ -40,7 +42,9 @@ static smp_status find_weight(const smp *s, const char *name, int64_t count, int
 
 smp_status smp_weight_get(smp *s, const char *name, float *values, int64_t count)
 {
-    int32_t param;
+    int32_t param = -1;
+    if (!s || !values)
+        return smp_fail(SMP_ERR_INPUT, "smp_weight_get: a NULL argument");
     SMP_TRY(smp__comm_agree(&s->comm, find_weight(s, name, count, &param)));
     int32_t held = smp__job_find_param(s, param);
     bool source = held >= 0 && s->memory->param[held].owner && s->comm.replica == 0;
@@ -58,7 +62,9 @@ smp_status smp_weight_get(smp *s, const char *name, float *values, int64_t count
 
 smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t count)
 {
-    int32_t param;
+    int32_t param = -1;
+    if (!s || !values)
+        return smp_fail(SMP_ERR_INPUT, "smp_weight_set: a NULL argument");
     SMP_TRY(smp__comm_agree(&s->comm, find_weight(s, name, count, &param)));
     int32_t held = smp__job_find_param(s, param);
     if (held >= 0)
@@ -70,23 +76,26 @@ smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t
 /* Rank 0 gets everybody's events, malloc'ed. Ranks run the same binary: events travel as bytes. */
 static smp_status gather_events(smp *s, smp_trace_event **events, int64_t *n)
 {
-    int bytes = (int)(s->n_event * (int64_t)sizeof(smp_trace_event));
-    int size = s->comm.world_size;
+    int size = s->comm.world_size, bytes = (int)(s->n_event * (int64_t)sizeof(smp_trace_event));
+    int64_t total = 0;
     int *count = calloc((size_t)size * 2, sizeof(int));
-    if (!count)
-        return smp_fail_memory((size_t)size * 2 * sizeof(int));
-    int *place = count + size, total = 0;
+    smp_status status = count ? SMP_OK : smp_fail_memory((size_t)size * 2 * sizeof(int));
+    if ((status = smp__comm_agree(&s->comm, status)) != SMP_OK)
+        goto done;
     MPI_Gather(&bytes, 1, MPI_INT, count, 1, MPI_INT, 0, s->comm.world);
     for (int rank = 0; s->comm.world_rank == 0 && rank < size; rank++) {
-        place[rank] = total;
+        count[size + rank] = (int)total;
         total += count[rank];
     }
-    *events = malloc((size_t)total + 1);
-    smp_status status = *events ? SMP_OK : smp_fail_memory((size_t)total);
-    status = smp__comm_agree(&s->comm, status);
-    if (status == SMP_OK)
-        MPI_Gatherv(s->event, bytes, MPI_BYTE, *events, count, place, MPI_BYTE, 0, s->comm.world);
-    *n = total / (int)sizeof(smp_trace_event);
+    *events = total <= INT_MAX ? malloc((size_t)total + 1) : NULL;
+    if (!*events)
+        status = smp_fail(SMP_ERR_FAILED, "no memory for a trace of %" PRId64 " bytes", total);
+    if ((status = smp__comm_agree(&s->comm, status)) != SMP_OK)
+        goto done;
+    MPI_Gatherv(s->event, bytes, MPI_BYTE, *events, count, count + size, MPI_BYTE, 0,
+                s->comm.world);
+    *n = total / (int64_t)sizeof(smp_trace_event);
+done:
     free(count);
     return status;
 }
@@ -121,8 +130,11 @@ smp_status smp_trace_write(smp *s, const char *path)
         return smp_fail(SMP_ERR_INPUT, "smp_trace_write needs options.record_trace");
     smp_trace_event *events = NULL;
     int64_t n = 0;
-    SMP_TRY(smp__comm_agree(&s->comm, gather_events(s, &events, &n)));
-    smp_status status = s->comm.world_rank == 0 ? write_trace(s, path, events, n) : SMP_OK;
+    SMP_TRY(smp__job_usable(s));
+    smp_status status = gather_events(s, &events, &n);
+    if (status == SMP_OK)
+        status = smp__comm_agree(&s->comm, s->comm.world_rank == 0 ? write_trace(s, path, events, n)
+                                                                   : SMP_OK);
     free(events);
-    return smp__comm_agree(&s->comm, status);
+    return status;
 }

@@ -27,7 +27,7 @@ static int64_t param_offset(const smp *s, int32_t param)
     int64_t elements = 0;
     for (int32_t i = 0; i < param; i++)
         elements += s->graph->param[i].elements;
-    return HEADER_BYTES + elements * (1 + s->optimizer->states) * (int64_t)sizeof(float);
+    return HEADER_BYTES + elements * (1 + smp__job_states(s)) * (int64_t)sizeof(float);
 }
 
 static smp_status transfer_all(int fd, void *data, int64_t bytes, int64_t offset, bool writing,
@@ -59,7 +59,7 @@ static smp_status transfer_weights(smp *s, int fd, bool writing, const char *pat
         int64_t bytes = s->graph->param[param->param].elements * (int64_t)sizeof(float);
         int64_t offset = param_offset(s, param->param);
         SMP_TRY(transfer_all(fd, s->arena + param->weight, bytes, offset, writing, path));
-        for (int k = 0; k < s->optimizer->states; k++)
+        for (int k = 0; k < smp__job_states(s); k++)
             SMP_TRY(transfer_all(fd, s->arena + param->state[k], bytes, offset + (k + 1) * bytes,
                                  writing, path));
     }
@@ -78,7 +78,7 @@ static smp_status create_file(smp *s, const char *directory, const char *path)
     snprintf(header, sizeof(header),
              "%smodel %s\nfingerprint %016" PRIx64 "\nstep %" PRId64 "\noptimizer %s\nstates %d\n",
              magic, s->graph->name, s->graph->fingerprint, s->step, s->optimizer->name,
-             s->optimizer->states);
+             smp__job_states(s));
     smp_status status = transfer_all(fd, header, HEADER_BYTES, 0, true, path);
     if (status == SMP_OK && ftruncate(fd, param_offset(s, s->graph->n_param)) != 0)
         status = smp_fail(SMP_ERR_FAILED, "%s: cannot extend: %s", path, strerror(errno));
@@ -106,44 +106,47 @@ static void file_name(char *buffer, const char *directory, int64_t step)
 
 static bool parse_name(const char *name, int64_t *step)
 {
-    int length = 0;
-    return sscanf(name, "checkpoint-%10" SCNd64 ".smp%n", step, &length) == 1 && length > 0 &&
-           name[length] == '\0';
+    char again[64];
+    if (sscanf(name, "checkpoint-%10" SCNd64, step) != 1)
+        return false;
+    snprintf(again, sizeof(again), "checkpoint-%010" PRId64 ".smp", *step);
+    return strcmp(name, again) == 0;
 }
 
-/* The KEEP newest steps of a directory, newest first, -1 where there are fewer; removes older files
- * if asked. */
-static smp_status scan(const char *directory, int64_t newest[KEEP], bool prune)
+/* The newest step in the directory that is below `limit`, -1 if there is none. */
+static smp_status newest_below(const char *directory, int64_t limit, int64_t *newest)
 {
-    for (int i = 0; i < KEEP; i++)
-        newest[i] = -1;
-    for (int pass = 0; pass < (prune ? 2 : 1); pass++) {
-        DIR *d = opendir(directory);
-        if (!d)
-            return smp_fail(SMP_ERR_INPUT, "%s: cannot read the checkpoint directory: %s",
-                            directory, strerror(errno));
-        for (struct dirent *entry; (entry = readdir(d));) {
-            int64_t step;
-            if (!parse_name(entry->d_name, &step))
-                continue;
-            if (pass == 1 && step < newest[KEEP - 1]) {
-                char path[PATH_BYTES];
-                file_name(path, directory, step);
-                unlink(path);
-            }
-            for (int i = 0; pass == 0 && i < KEEP; i++)
-                if (step > newest[i]) {
-                    memmove(&newest[i + 1], &newest[i], sizeof(*newest) * (size_t)(KEEP - 1 - i));
-                    newest[i] = step;
-                    break;
-                }
-        }
-        closedir(d);
+    DIR *d = opendir(directory);
+    if (!d)
+        return smp_fail(SMP_ERR_INPUT, "%s: cannot read the checkpoint directory: %s", directory,
+                        strerror(errno));
+    *newest = -1;
+    int64_t step;
+    for (struct dirent *entry; (entry = readdir(d));)
+        if (parse_name(entry->d_name, &step) && step < limit && step > *newest)
+            *newest = step;
+    closedir(d);
+    return SMP_OK;
+}
+
+/* Keeps the file just written and the KEEP - 1 before it. */
+static smp_status prune(const char *directory, int64_t saved)
+{
+    int64_t step = saved;
+    for (int kept = 1; kept < KEEP && step >= 0; kept++)
+        SMP_TRY(newest_below(directory, step, &step));
+    while (step >= 0) {
+        SMP_TRY(newest_below(directory, step, &step));
+        char path[PATH_BYTES];
+        file_name(path, directory, step);
+        if (step >= 0 && unlink(path) != 0)
+            return smp_fail(SMP_ERR_FAILED, "%s: cannot remove: %s", path, strerror(errno));
     }
     return SMP_OK;
 }
 
-static smp_status finish_file(const char *directory, const char *temporary, const char *path)
+static smp_status finish_file(const char *directory, const char *temporary, const char *path,
+                              int64_t step)
 {
     if (rename(temporary, path) != 0)
         return smp_fail(SMP_ERR_FAILED, "%s: cannot rename: %s", temporary, strerror(errno));
@@ -152,21 +155,27 @@ static smp_status finish_file(const char *directory, const char *temporary, cons
         fsync(fd);
         close(fd);
     }
-    int64_t newest[KEEP];
-    return scan(directory, newest, true);
+    return prune(directory, step);
 }
 
 smp_status smp_save(smp *s, const char *path)
 {
     if (!s || !path)
         return smp_fail(SMP_ERR_INPUT, "smp_save: a NULL argument");
+    SMP_TRY(smp__job_usable(s));
     char final[PATH_BYTES], temporary[PATH_BYTES + 8];
     file_name(final, path, s->step);
     snprintf(temporary, sizeof(temporary), "%s.part", final);
     bool first = s->comm.world_rank == 0;
-    SMP_TRY(smp__comm_agree(&s->comm, first ? create_file(s, path, temporary) : SMP_OK));
-    SMP_TRY(smp__comm_agree(&s->comm, s->comm.replica == 0 ? write_own(s, temporary) : SMP_OK));
-    return smp__comm_agree(&s->comm, first ? finish_file(path, temporary, final) : SMP_OK);
+    smp_status status = smp__comm_agree(&s->comm, first ? create_file(s, path, temporary) : SMP_OK);
+    if (status == SMP_OK)
+        status = smp__comm_agree(&s->comm, s->comm.replica == 0 ? write_own(s, temporary) : SMP_OK);
+    if (status == SMP_OK)
+        status = smp__comm_agree(&s->comm,
+                                 first ? finish_file(path, temporary, final, s->step) : SMP_OK);
+    if (status != SMP_OK && first)
+        unlink(temporary);
+    return status;
 }
 
 static smp_status check_header(const smp *s, int fd, const char *path, int64_t *step)
@@ -187,7 +196,7 @@ static smp_status check_header(const smp *s, int fd, const char *path, int64_t *
                         "%s: is of another model (fingerprint %016" PRIx64
                         ", this model has %016" PRIx64 ")",
                         path, fingerprint, s->graph->fingerprint);
-    if (strcmp(optimizer, s->optimizer->name) != 0 || states != s->optimizer->states)
+    if (strcmp(optimizer, s->optimizer->name) != 0 || states != smp__job_states(s))
         return smp_fail(SMP_ERR_INPUT, "%s: has the state of optimizer %s, not of %s", path,
                         optimizer, s->optimizer->name);
     struct stat info;
@@ -198,30 +207,53 @@ static smp_status check_header(const smp *s, int fd, const char *path, int64_t *
     return SMP_OK;
 }
 
-static smp_status load_newest(smp *s, const char *directory, int64_t *step)
+/* Rank 0 chooses, so that all ranks read the same file. */
+static smp_status choose(smp *s, const char *directory, int64_t *step)
 {
-    int64_t newest[KEEP];
-    SMP_TRY(scan(directory, newest, false));
-    if (newest[0] < 0)
-        return smp_fail(SMP_ERR_INPUT, "%s: holds no checkpoint", directory);
-    char path[PATH_BYTES];
-    file_name(path, directory, newest[0]);
-    int fd = open(path, O_RDONLY);
-    if (fd < 0)
-        return smp_fail(SMP_ERR_INPUT, "%s: cannot open: %s", path, strerror(errno));
-    smp_status status = check_header(s, fd, path, step);
-    if (status == SMP_OK)
-        status = transfer_weights(s, fd, false, path);
-    close(fd);
-    return status;
+    smp_status status = SMP_OK;
+    int64_t newest = -1;
+    if (s->comm.world_rank == 0)
+        status = newest_below(directory, INT64_MAX, &newest);
+    if (status == SMP_OK && s->comm.world_rank == 0 && newest < 0)
+        status = smp_fail(SMP_ERR_INPUT, "%s: holds no checkpoint", directory);
+    SMP_TRY(smp__comm_agree(&s->comm, status));
+    s->result[0] = s->comm.world_rank == 0 ? (double)newest : 0.0; /* below 2^53: exact */
+    SMP_TRY(smp__comm_sum(&s->comm, s->result, 1));
+    *step = (int64_t)s->result[0];
+    return SMP_OK;
 }
 
 smp_status smp_load(smp *s, const char *path)
 {
     if (!s || !path)
         return smp_fail(SMP_ERR_INPUT, "smp_load: a NULL argument");
-    int64_t step = 0;
-    SMP_TRY(smp__comm_agree(&s->comm, load_newest(s, path, &step)));
-    s->step = step;
-    return SMP_OK;
+    SMP_TRY(smp__job_usable(s));
+    int64_t newest = 0, step = 0;
+    SMP_TRY(choose(s, path, &newest));
+    char file[PATH_BYTES];
+    file_name(file, path, newest);
+    smp_status status = SMP_OK;
+    int fd = open(file, O_RDONLY);
+    if (fd < 0)
+        status = smp_fail(SMP_ERR_INPUT, "%s: cannot open: %s", file, strerror(errno));
+    else
+        status = check_header(s, fd, file, &step);
+    status = smp__comm_agree(&s->comm, status);
+    if (status == SMP_OK) {
+        status = smp__comm_agree(&s->comm, transfer_weights(s, fd, false, file));
+        s->broken = status != SMP_OK; /* some weights are new, some old */
+    }
+    if (fd >= 0)
+        close(fd);
+    if (status == SMP_OK)
+        s->step = step;
+    return status;
+}
+
+bool smp__checkpoint_exists(const char *path)
+{
+    int64_t newest = -1;
+    struct stat info;
+    return stat(path, &info) == 0 && newest_below(path, INT64_MAX, &newest) == SMP_OK &&
+           newest >= 0;
 }

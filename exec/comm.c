@@ -12,13 +12,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NOTICE_BYTES = 1024, NOTICE_TAG = 1, SPIN = 200, SPIN_CROWDED = 4 };
+enum { NOTICE_TAG = 1, SPIN = 200, SPIN_CROWDED = 4 };
 
 static const double MIN_NAP_S = 10e-6, MAX_NAP_S = 50e-6;
+static const double PATIENCE = 30.0; /* between steps ranks plan, read data, write checkpoints */
 static const double LOOK_EVERY_S = 1e-3; /* for failure notices and the time-out */
 
 struct smp_comm_notice {
-    char text[NOTICE_BYTES];
+    char text[SMP_NOTICE_BYTES];
     MPI_Request *request;
     int n;
 };
@@ -64,6 +65,11 @@ smp_status smp__comm_open(smp_comm *comm, double timeout_s)
                        .timeout_s = timeout_s};
     int initialised = 0;
     MPI_Initialized(&initialised);
+    int finalised = 0;
+    MPI_Finalized(&finalised);
+    if (finalised)
+        return smp_fail(SMP_ERR_FAILED, "MPI has been finalised: a program that has more than one "
+                                        "job calls MPI_Init and MPI_Finalize itself");
     if (!initialised) {
         smp__comm_configure();
         if (MPI_Init(NULL, NULL) != MPI_SUCCESS)
@@ -73,6 +79,8 @@ smp_status smp__comm_open(smp_comm *comm, double timeout_s)
     if (MPI_Comm_dup(MPI_COMM_WORLD, &comm->world) != MPI_SUCCESS ||
         MPI_Comm_dup(MPI_COMM_WORLD, &comm->notice) != MPI_SUCCESS)
         return smp_fail(SMP_ERR_FAILED, "MPI_Comm_dup failed");
+    MPI_Comm_set_errhandler(comm->world, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(comm->notice, MPI_ERRORS_RETURN);
     MPI_Comm_rank(comm->world, &comm->world_rank);
     MPI_Comm_size(comm->world, &comm->world_size);
 
@@ -143,7 +151,7 @@ smp_status smp__comm_notify(smp_comm *comm, smp_status status)
     notice->request = request;
     for (int rank = 0; rank < comm->world_size; rank++)
         if (rank != comm->world_rank)
-            MPI_Isend(notice->text, NOTICE_BYTES, MPI_CHAR, rank, NOTICE_TAG, comm->notice,
+            MPI_Isend(notice->text, SMP_NOTICE_BYTES, MPI_CHAR, rank, NOTICE_TAG, comm->notice,
                       &request[notice->n++]);
     /* The sends need progress and their buffer must outlive them: give them a moment, then keep
      * the buffer for the rest of the process. */
@@ -161,8 +169,8 @@ static smp_status look_for_notice(smp_comm *comm)
     MPI_Iprobe(MPI_ANY_SOURCE, NOTICE_TAG, comm->notice, &found, &from);
     if (!found)
         return SMP_OK;
-    char text[NOTICE_BYTES];
-    MPI_Recv(text, NOTICE_BYTES, MPI_CHAR, from.MPI_SOURCE, NOTICE_TAG, comm->notice,
+    char text[SMP_NOTICE_BYTES];
+    MPI_Recv(text, SMP_NOTICE_BYTES, MPI_CHAR, from.MPI_SOURCE, NOTICE_TAG, comm->notice,
              MPI_STATUS_IGNORE);
     comm->failed = true;
     return smp_fail(SMP_ERR_PEER, "rank %d failed: %.900s", from.MPI_SOURCE, text);
@@ -189,11 +197,12 @@ smp_status smp__comm_pause(smp_comm *comm, smp_wait *wait, smp_wait_describe des
     if (now - wait->looked_s > LOOK_EVERY_S) {
         wait->looked_s = now;
         SMP_TRY(look_for_notice(comm));
-        if (comm->timeout_s > 0.0 && now - wait->begin_s > comm->timeout_s) {
+        double limit_s = comm->timeout_s * (wait->patient ? PATIENCE : 1.0);
+        if (limit_s > 0.0 && now - wait->begin_s > limit_s) {
             char what[256] = "";
             describe(context, what, sizeof(what));
-            return smp_fail(SMP_ERR_PEER, "no progress for %g s: rank %d waits for %s",
-                            comm->timeout_s, comm->world_rank, what);
+            return smp_fail(SMP_ERR_PEER, "no progress for %g s: rank %d waits for %s", limit_s,
+                            comm->world_rank, what);
         }
     }
     if (comm->crowded)
@@ -208,52 +217,51 @@ static void describe_text(const void *context, char *buffer, size_t size)
     snprintf(buffer, size, "%s", (const char *)context);
 }
 
-/* Waits for a collective with the watchdog; `what` says who is waited for. */
-static smp_status finish(smp_comm *comm, int started, MPI_Request *request, const char *what)
+/* Waits for a collective with the watchdog; `what` says who is waited for. After a failure the
+ * collective stays in flight: the job is over and its memory must stay. */
+static smp_status finish(smp_comm *comm, int started, bool patient, const char *what)
 {
+    smp_wait wait = {.patient = patient};
+    smp_status status = SMP_OK;
+    int done = 0;
     if (started != MPI_SUCCESS)
-        return smp_fail(SMP_ERR_FAILED, "MPI failed to start a collective for %s", what);
-    smp_wait wait = {0};
-    for (int done = 0;;) {
-        if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
-            return smp_fail(SMP_ERR_FAILED, "MPI failed in a collective for %s", what);
-        if (done)
-            return SMP_OK;
-        SMP_TRY(smp__comm_pause(comm, &wait, describe_text, what));
+        status = smp_fail(SMP_ERR_FAILED, "MPI failed to start a collective for %s", what);
+    while (status == SMP_OK && !done) {
+        if (MPI_Test(&comm->collective, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+            status = smp_fail(SMP_ERR_FAILED, "MPI failed in a collective for %s", what);
+        else if (!done)
+            status = smp__comm_pause(comm, &wait, describe_text, what);
     }
+    return status == SMP_OK ? SMP_OK : smp__comm_notify(comm, status);
 }
 
 static smp_status broadcast(smp_comm *comm, void *data, int count, MPI_Datatype type, int root)
 {
-    MPI_Request request;
-    int started = MPI_Ibcast(data, count, type, root, comm->world, &request);
-    return finish(comm, started, &request, "the other ranks");
+    int started = MPI_Ibcast(data, count, type, root, comm->world, &comm->collective);
+    return finish(comm, started, true, "the other ranks");
 }
 
 smp_status smp__comm_agree(smp_comm *comm, smp_status status)
 {
-    int first = status == SMP_OK ? comm->world_size : comm->world_rank;
-    MPI_Request request;
-    int started = MPI_Iallreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, comm->world, &request);
-    SMP_TRY(finish(comm, started, &request, "the other ranks to agree"));
-    if (first == comm->world_size)
+    comm->first = status == SMP_OK ? comm->world_size : comm->world_rank;
+    int started = MPI_Iallreduce(MPI_IN_PLACE, &comm->first, 1, MPI_INT, MPI_MIN, comm->world,
+                                 &comm->collective);
+    SMP_TRY(finish(comm, started, true, "the other ranks to agree"));
+    if (comm->first == comm->world_size)
         return SMP_OK;
-    struct {
-        int code;
-        char text[NOTICE_BYTES];
-    } failure = {.code = (int)status};
-    if (first == comm->world_rank)
-        snprintf(failure.text, sizeof(failure.text), "%s", smp_last_error());
-    SMP_TRY(broadcast(comm, &failure, (int)sizeof(failure), MPI_BYTE, first));
-    if (first == comm->world_rank)
-        return status;
-    return smp_fail((smp_status)failure.code, "%s", failure.text);
+    bool mine = comm->first == comm->world_rank;
+    comm->failure.code = (int)status;
+    if (mine)
+        snprintf(comm->failure.text, sizeof(comm->failure.text), "%s", smp_last_error());
+    SMP_TRY(broadcast(comm, &comm->failure, (int)sizeof(comm->failure), MPI_BYTE, comm->first));
+    return mine ? status : smp_fail((smp_status)comm->failure.code, "%s", comm->failure.text);
 }
 
 smp_status smp__comm_broadcast(smp_comm *comm, char **data, size_t *bytes)
 {
-    long long count = comm->world_rank == 0 ? (long long)*bytes : 0;
-    SMP_TRY(broadcast(comm, &count, 1, MPI_LONG_LONG, 0));
+    comm->bytes = comm->world_rank == 0 ? (long long)*bytes : 0;
+    SMP_TRY(broadcast(comm, &comm->bytes, 1, MPI_LONG_LONG, 0));
+    long long count = comm->bytes;
     smp_status status = SMP_OK;
     if (count >= INT32_MAX)
         status = smp_fail(SMP_ERR_FAILED, "a plan of %lld bytes is too long to broadcast", count);
@@ -267,7 +275,8 @@ smp_status smp__comm_broadcast(smp_comm *comm, char **data, size_t *bytes)
     if (status == SMP_OK)
         status = broadcast(comm, comm->world_rank == 0 ? *data : buffer, (int)count, MPI_CHAR, 0);
     if (status != SMP_OK) {
-        free(buffer);
+        if (!comm->failed)
+            free(buffer);
         return status;
     }
     if (comm->world_rank != 0) {
@@ -282,8 +291,7 @@ smp_status smp__comm_sum(smp_comm *comm, double *values, int count)
 {
     if (comm->world_size == 1)
         return SMP_OK;
-    MPI_Request request;
-    int started =
-        MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, MPI_SUM, comm->world, &request);
-    return finish(comm, started, &request, "the other ranks at the end of the step");
+    int started = MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, MPI_SUM, comm->world,
+                                 &comm->collective);
+    return finish(comm, started, false, "the other ranks at the end of the step");
 }

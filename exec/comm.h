@@ -8,6 +8,8 @@
 
 #include "graph/base/status.h"
 
+enum { SMP_NOTICE_BYTES = 1024 };
+
 typedef struct smp_comm {
     MPI_Comm world;    /* duplicates, owned */
     MPI_Comm pipeline; /* ranks of one replica, by pipeline rank */
@@ -16,10 +18,17 @@ typedef struct smp_comm {
     int world_rank, world_size;
     int pipeline_rank, pipeline_size;
     int replica, ddp_size;
-    bool owns_mpi;                   /* we initialised it */
-    bool crowded;                    /* more ranks on this node than cores: waiting ranks sleep */
-    bool failed;                     /* a notice was sent or received */
-    double timeout_s;                /* 0: never */
+    bool owns_mpi;          /* we initialised it */
+    bool crowded;           /* more ranks on this node than cores: waiting ranks sleep */
+    bool failed;            /* a notice was sent or received */
+    double timeout_s;       /* 0: never */
+    MPI_Request collective; /* in flight, one at a time, with what it reads and writes: */
+    int first;              /* rank that failed first */
+    long long bytes;
+    struct {
+        int code;
+        char text[SMP_NOTICE_BYTES];
+    } failure;
     struct smp_comm_notice *notices; /* outgoing, owned */
 } smp_comm;
 
@@ -49,6 +58,7 @@ smp_status smp__comm_notify(smp_comm *comm, smp_status status);
 typedef struct smp_wait {
     long polls;
     double begin_s;  /* monotonic, of the first pause after spinning */
+    bool patient;    /* the others may have long work to do: wait 30 times as long */
     double looked_s; /* when notices were last looked for */
 } smp_wait;
 

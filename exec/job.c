@@ -44,6 +44,26 @@ int32_t smp__job_find_param(const smp *s, int32_t param)
     return low < s->memory->n_param && s->memory->param[low].param == param ? low : -1;
 }
 
+int smp__job_states(const smp *s)
+{
+    return s->graph->training ? s->optimizer->states : 0;
+}
+
+int smp__job_chunk_of_stage(const smp *s, int stage)
+{
+    for (int chunk = 0; chunk < s->chunks; chunk++)
+        if (s->stage_of_chunk[chunk] == stage)
+            return chunk;
+    return -1;
+}
+
+smp_status smp__job_usable(const smp *s)
+{
+    if (s->broken)
+        return smp_fail(SMP_ERR_FAILED, "an earlier call failed: the job can only be finalised");
+    return SMP_OK;
+}
+
 static float *accumulator(const smp *s, int32_t use)
 {
     for (int32_t i = 0; i < s->memory->n_use; i++)
@@ -98,18 +118,8 @@ static smp_status build_memory(smp *s)
         return smp_fail_memory((size_t)s->chunks * sizeof(*layout));
     for (int chunk = 0; chunk < s->chunks; chunk++)
         layout[chunk] = s->chunk[chunk].layout;
-    smp_memory_input input = {.graph = s->graph,
-                              .flow = s->flow,
-                              .program = s->program,
-                              .stage_of_chunk = s->stage_of_chunk,
-                              .stage_rank = s->stage_rank,
-                              .layout = layout,
-                              .rank = s->comm.pipeline_rank,
-                              .chunks = s->chunks,
-                              .microbatches = s->microbatches,
-                              .ddp = s->comm.ddp_size,
-                              .optimizer_states = s->graph->training ? s->optimizer->states : 0};
-    smp_status status = smp_memory_plan(&input, &s->memory);
+    smp_status status = smp_memory_plan_rank(s->plan, s->graph, s->flow, s->comm.pipeline_rank,
+                                             NULL, layout, smp__job_states(s), &s->memory);
     free(layout);
     if (status != SMP_OK)
         return status;
@@ -181,7 +191,7 @@ static void free_chunk(smp__chunk *chunk)
 {
     for (int32_t i = 0; chunk->call && i < chunk->layout->n_call; i++) {
         smp__call *call = &chunk->call[i];
-        if (call->state)
+        if (call->state && call->kernels->release)
             call->kernels->release(call->state);
         free(call->param);
         free(call->dparam);
@@ -192,6 +202,8 @@ static void free_chunk(smp__chunk *chunk)
 
 void smp__job_free(smp *s)
 {
+    if (s->comm.failed)
+        return; /* messages in flight may still read and write these buffers */
     smp__reduce_free(s);
     smp__messages_free(s);
     if (s->transport_context)
@@ -219,6 +231,11 @@ smp_status smp__job_context(const smp *s, smp_status status)
 {
     if (status == SMP_OK)
         return status;
+    if (s->current.kind != SMP_ACTION_OPTIMIZE && s->current.chunk < 0)
+        return smp_fail_context(status,
+                                "rank %d (replica %d, pipeline rank %d, before the first "
+                                "action)",
+                                s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank);
     smp_text action = {0};
     smp_action_format(&s->current, &action);
     int stage = s->current.chunk >= 0 ? s->stage_of_chunk[s->current.chunk] : -1;

@@ -132,11 +132,21 @@ smp_status smp__reduce_start(smp *s, int chunk);   /* R.c */
 smp_status smp__reduce_finish(smp *s);             /* every gradient is final */
 smp_status smp__reduce_norm(smp *s, double *norm); /* collective */
 
+/* checkpoint.c: does the directory hold a complete checkpoint? */
+bool smp__checkpoint_exists(const char *path);
+
 /* weights.c */
 void smp__weights_init(smp *s);
 void smp__weights_update(smp *s, int64_t step, float lr, float grad_scale);
 /* A hash of the weights of this rank's replica, the same for every split. Collective. */
 smp_status smp__weights_hash(smp *s, uint64_t *hash);
+
+/* Optimizer states kept per weight: none in inference. */
+int smp__job_states(const smp *s);
+/* Chunk of this rank that is a stage, -1 if it lies elsewhere. */
+int smp__job_chunk_of_stage(const smp *s, int stage);
+/* SMP_ERR_FAILED after a failed step. */
+smp_status smp__job_usable(const smp *s);
 
 /* Puts "rank 2 (replica 0, stage 2, F3.0): " before the recorded message. */
 smp_status smp__job_context(const smp *s, smp_status status);

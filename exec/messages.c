@@ -10,14 +10,6 @@ static bool is_incoming(const smp *s, const smp_transfer *transfer)
     return s->stage_rank[transfer->to_stage] == s->comm.pipeline_rank;
 }
 
-static int chunk_of_stage(const smp *s, int stage)
-{
-    for (int chunk = 0; chunk < s->chunks; chunk++)
-        if (s->stage_of_chunk[chunk] == stage)
-            return chunk;
-    return -1;
-}
-
 static int32_t border_of(const smp *s, const smp__channel *channel)
 {
     const smp_transfer *transfer = &s->flow->transfer[channel->transfer];
@@ -38,11 +30,17 @@ static smp_status add_channel(smp *s, int32_t index)
     if (from == to)
         return SMP_OK; /* both ends on this rank (or neither): no message */
     bool outgoing = from == s->comm.pipeline_rank;
-    int chunk = chunk_of_stage(s, outgoing ? transfer->from_stage : transfer->to_stage);
+    int chunk = smp__job_chunk_of_stage(s, outgoing ? transfer->from_stage : transfer->to_stage);
     smp__chunk *stage = &s->chunk[chunk];
     smp__channel *channel = &stage->channel[stage->n_channel];
     *channel = (smp__channel){
         .transfer = index, .peer = outgoing ? to : from, .chunk = chunk, .outgoing = outgoing};
+    if (transfer->bytes > s->transport->max_message_bytes)
+        return smp_fail(SMP_ERR_FAILED,
+                        "tensor '%s' is %lld bytes per micro-batch, the transport "
+                        "sends %lld at once: use a smaller micro-batch",
+                        s->graph->tensor[transfer->tensor].name, (long long)transfer->bytes,
+                        (long long)s->transport->max_message_bytes);
     channel->request = calloc((size_t)s->microbatches, sizeof(*channel->request));
     if (!channel->request)
         return smp_fail_memory((size_t)s->microbatches * sizeof(*channel->request));
@@ -92,7 +90,7 @@ static smp__channel *find_channel(smp *s, int32_t transfer)
 {
     const smp_transfer *t = &s->flow->transfer[transfer];
     int stage = is_incoming(s, t) ? t->to_stage : t->from_stage;
-    smp__chunk *chunk = &s->chunk[chunk_of_stage(s, stage)];
+    smp__chunk *chunk = &s->chunk[smp__job_chunk_of_stage(s, stage)];
     for (int i = 0; i < chunk->n_channel; i++)
         if (chunk->channel[i].transfer == transfer)
             return &chunk->channel[i];

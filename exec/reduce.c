@@ -17,14 +17,6 @@ static float *at(const smp *s, int64_t offset)
     return (float *)(s->arena + offset);
 }
 
-static int chunk_of_stage(const smp *s, int stage)
-{
-    for (int chunk = 0; chunk < s->chunks; chunk++)
-        if (s->stage_of_chunk[chunk] == stage)
-            return chunk;
-    return -1;
-}
-
 /* Is `rank` the pipeline rank of a stage that uses the weight? */
 static bool rank_holds(const smp *s, int32_t param, int rank)
 {
@@ -51,15 +43,20 @@ static int tie_messages(smp *s, smp__tie_message *list)
             if (!incoming && !outgoing)
                 continue;
             if (list)
-                list[n] =
-                    (smp__tie_message){.use = use->use,
-                                       .peer = peer,
-                                       .chunk = use->local ? chunk_of_stage(s, use->stage) : -1,
-                                       .data = at(s, use->offset)};
+                list[n] = (smp__tie_message){
+                    .use = use->use,
+                    .peer = peer,
+                    .chunk = use->local ? smp__job_chunk_of_stage(s, use->stage) : -1,
+                    .data = at(s, use->offset)};
             n++;
         }
     }
     return n;
+}
+
+static int64_t use_bytes(const smp *s, int32_t use)
+{
+    return s->graph->param[s->graph->use[use].param].elements * (int64_t)sizeof(float);
 }
 
 smp_status smp__reduce_build(smp *s)
@@ -70,11 +67,24 @@ smp_status smp__reduce_build(smp *s)
         return smp_fail_memory((size_t)s->chunks * sizeof(smp_reduction *));
     if (!s->graph->training)
         return SMP_OK;
+    for (int chunk = 0; chunk < s->chunks && s->comm.ddp_size > 1; chunk++)
+        if (s->memory->bucket[chunk].elements > s->transport->max_reduce_elements)
+            return smp_fail(SMP_ERR_FAILED,
+                            "chunk %d has %lld gradients, the transport reduces %lld "
+                            "at once: use more stages",
+                            chunk, (long long)s->memory->bucket[chunk].elements,
+                            (long long)s->transport->max_reduce_elements);
     r->n_tie = tie_messages(s, NULL);
     r->tie = calloc((size_t)r->n_tie + 1, sizeof(*r->tie));
     if (!r->tie)
         return smp_fail_memory((size_t)r->n_tie * sizeof(*r->tie));
     tie_messages(s, r->tie);
+    for (int i = 0; i < r->n_tie; i++)
+        if (use_bytes(s, r->tie[i].use) > s->transport->max_message_bytes)
+            return smp_fail(SMP_ERR_FAILED,
+                            "tied weight '%s' is too long for one message: keep its "
+                            "ops in one stage (group)",
+                            s->graph->param[s->graph->use[r->tie[i].use].param].name);
     return SMP_OK;
 }
 
@@ -82,11 +92,6 @@ void smp__reduce_free(smp *s)
 {
     free(s->reducer.bucket);
     free(s->reducer.tie);
-}
-
-static int64_t use_bytes(const smp *s, int32_t use)
-{
-    return s->graph->param[s->graph->use[use].param].elements * (int64_t)sizeof(float);
 }
 
 static int64_t tie_tag(const smp *s, int32_t use)
@@ -183,6 +188,7 @@ static smp_status wait_ties(smp *s)
             SMP_TRY(s->transport->test(s->transport_context, &tie->request, &done));
             if (done)
                 break;
+            SMP_TRY(s->transport->progress(s->transport_context));
             SMP_TRY(smp__comm_pause(&s->comm, &wait, describe_reduce, &context));
         }
     }

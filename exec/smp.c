@@ -177,6 +177,8 @@ void smp_finalize(smp *s)
         return;
     smp__job_free(s);
     smp__comm_close(&s->comm);
+    if (s->comm.failed)
+        return; /* MPI may still use buffers of the handle: they stay until the process ends */
     smp_arena_destroy(s->strings);
     free(s);
 }

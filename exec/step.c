@@ -131,8 +131,11 @@ static smp_status check_call(const smp *s, const void *const *inputs, const void
 {
     if (!s || !inputs || !result)
         return smp_fail(SMP_ERR_INPUT, "a NULL argument");
-    if (s->broken)
-        return smp_fail(SMP_ERR_FAILED, "an earlier step failed: the job can only be finalised");
+    return smp__job_usable(s);
+}
+
+static smp_status check_inputs(const smp *s, const void *const *inputs)
+{
     for (int i = 0; i < s->graph->n_input; i++)
         if (!inputs[i] && smp_input_needed(s, i))
             return smp_fail(SMP_ERR_INPUT, "input '%s' is NULL but this rank needs it",
@@ -144,7 +147,6 @@ static void begin(smp *s, const void *const *inputs, bool training)
 {
     s->inputs = inputs;
     s->training_call = training;
-    s->n_event = 0;
     s->step_begin_s = smp__now_s();
     s->current = (smp_action){.kind = SMP_ACTION_F, .microbatch = -1, .chunk = -1};
 }
@@ -163,7 +165,10 @@ smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result)
     bool training = s->graph->training;
     smp_step_result done = {.step = s->step + 1};
     begin(s, inputs, training);
-    smp_status status = training ? smp__reduce_begin_step(s) : SMP_OK;
+    s->n_event = 0;
+    smp_status status = check_inputs(s, inputs);
+    if (status == SMP_OK && training)
+        status = smp__reduce_begin_step(s);
     if (status == SMP_OK)
         status = run_program(s);
     if (status == SMP_OK && training)
@@ -180,21 +185,25 @@ smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result)
     return SMP_OK;
 }
 
-static smp_status wait_chunk_sends(smp *s)
+/* Waits for the sends of micro-batch slot 0 to the next stage, or for those that jump over stages
+ * too. */
+static smp_status wait_chunk_sends(smp *s, bool jumps)
 {
     for (int chunk = 0; chunk < s->chunks; chunk++)
         for (int i = 0; i < s->chunk[chunk].n_channel; i++) {
             smp__channel *channel = &s->chunk[chunk].channel[i];
-            if (channel->outgoing)
+            const smp_transfer *transfer = &s->flow->transfer[channel->transfer];
+            if (channel->outgoing && (jumps || transfer->to_stage == transfer->from_stage + 1))
                 SMP_TRY(smp__messages_wait(s, &channel->request[0], channel, 0));
         }
     return SMP_OK;
 }
 
 /* Forward of one micro-batch through this rank's chunks, in the buffers that micro-batch 0 has in
- * training. Other buffers may share their memory at other times, so every send is complete before
- * the next action begins. In the order (micro-batch, stage) that cannot deadlock: the first action
- * not yet done only waits for earlier ones. */
+ * training. Other buffers may share the memory of a tensor for the next stage, so its send is
+ * complete before the next action begins; a tensor that jumps over stages has its memory until the
+ * backward pass, and is waited for before the next micro-batch. In the order (micro-batch, stage)
+ * that cannot deadlock: the first action not yet done only waits for what comes before it. */
 static smp_status evaluate_microbatch(smp *s, int mb, const void *const *inputs, double *loss)
 {
     for (int i = 0; i < s->graph->n_input; i++) {
@@ -203,7 +212,7 @@ static smp_status evaluate_microbatch(smp *s, int mb, const void *const *inputs,
     }
     for (int chunk = 0; chunk < s->chunks; chunk++) {
         s->current = (smp_action){.kind = SMP_ACTION_F, .microbatch = mb, .chunk = chunk};
-        SMP_TRY(wait_chunk_sends(s));
+        SMP_TRY(wait_chunk_sends(s, chunk == 0));
         for (int i = 0; i < s->chunk[chunk].n_channel; i++) {
             const smp__channel *channel = &s->chunk[chunk].channel[i];
             smp_memory_message message = {.transfer = channel->transfer};
@@ -225,11 +234,11 @@ smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_result *resu
     smp_step_result done = {0};
     begin(s, s->shifted, false);
     double *loss = clear_result(s);
-    smp_status status = SMP_OK;
+    smp_status status = check_inputs(s, inputs);
     for (int mb = 0; status == SMP_OK && mb < s->microbatches; mb++)
         status = evaluate_microbatch(s, mb, inputs, &loss[mb]);
     if (status == SMP_OK)
-        status = wait_chunk_sends(s);
+        status = wait_chunk_sends(s, true);
     if (status == SMP_OK)
         status = collect(s, &done);
     if (status != SMP_OK)

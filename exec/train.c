@@ -96,6 +96,7 @@ static smp_status evaluate(trainer *t, int64_t step)
         printf("{\"step\": %" PRId64 ", \"eval_loss\": %.9g}\n", step, loss);
     else if (t->prints)
         printf("step %" PRId64 "  evaluation loss %.4f\n", step, loss);
+    fflush(stdout);
     return SMP_OK;
 }
 
@@ -162,6 +163,18 @@ static smp_status print_checksum(trainer *t)
     return SMP_OK;
 }
 
+/* A new run must not mix its checkpoints with those of another. */
+static smp_status check_directory(const trainer *t)
+{
+    const char *path = t->options->checkpoint;
+    if (!t->prints || !path || !smp__checkpoint_exists(path))
+        return SMP_OK;
+    return smp_fail(SMP_ERR_INPUT,
+                    "%s: holds a checkpoint already: continue it with --resume or "
+                    "choose another directory",
+                    path);
+}
+
 static smp_status run(trainer *t)
 {
     const smp_train_options *o = t->options;
@@ -177,6 +190,8 @@ static smp_status run(trainer *t)
     SMP_TRY(smp__comm_agree(&t->job->comm, make_buffers(t)));
     if (o->resume)
         SMP_TRY(smp_load(t->job, o->checkpoint));
+    else
+        SMP_TRY(smp__comm_agree(&t->job->comm, check_directory(t)));
     for (int64_t step = t->job->step + 1; step <= o->steps; step++)
         SMP_TRY(train_step(t, step));
     if (o->trace)
@@ -192,8 +207,12 @@ smp_status smp__train(const smp_train_options *options, bool *job_broken)
 {
     trainer t = {.options = options, .job_broken = job_broken};
     *job_broken = false;
-    SMP_TRY(smp_init(&t.job, &options->job));
-    smp_status status = run(&t);
+    smp_status status = smp_init(&t.job, &options->job);
+    *job_broken = status == SMP_ERR_PEER;
+    if (status != SMP_OK)
+        return status;
+    status = run(&t);
+    *job_broken = *job_broken || status == SMP_ERR_PEER;
     for (int i = 0; t.buffer && i < t.job->graph->n_input; i++)
         free(t.buffer[i]);
     free(t.buffer);

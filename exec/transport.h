@@ -17,6 +17,8 @@ typedef struct smp_reduction smp_reduction; /* an all-reduce in flight */
 typedef struct smp_transport {
     const char *name;
     const char *summary;
+    int64_t max_message_bytes;
+    int64_t max_reduce_elements;
     /* reductions: how many may be in flight or queued at the same time. */
     smp_status (*open)(smp_comm *comm, int reductions, void **context);
     void (*close)(void *context);

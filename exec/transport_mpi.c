@@ -66,22 +66,11 @@ static int64_t mpi_max_tag(void *context)
     return found ? *bound : 32767; /* the least that the standard grants */
 }
 
-static smp_status check_size(int64_t bytes)
-{
-    if (bytes > INT_MAX)
-        return smp_fail(SMP_ERR_FAILED,
-                        "a message of %lld bytes is longer than MPI can send at "
-                        "once; use a smaller micro-batch",
-                        (long long)bytes);
-    return SMP_OK;
-}
-
 static smp_status mpi_send(void *context, int peer, int64_t tag, const void *data, int64_t bytes,
                            smp_request *request)
 {
     smp_comm *comm = ((mpi_context *)context)->comm;
     MPI_Request handle;
-    SMP_TRY(check_size(bytes));
     SMP_TRY(check(MPI_Isend(data, (int)bytes, MPI_BYTE, peer, (int)tag, comm->pipeline, &handle),
                   "MPI_Isend"));
     *request = (smp_request){.handle = (void *)handle, .active = true};
@@ -93,7 +82,6 @@ static smp_status mpi_receive(void *context, int peer, int64_t tag, void *data, 
 {
     smp_comm *comm = ((mpi_context *)context)->comm;
     MPI_Request handle;
-    SMP_TRY(check_size(bytes));
     SMP_TRY(check(MPI_Irecv(data, (int)bytes, MPI_BYTE, peer, (int)tag, comm->pipeline, &handle),
                   "MPI_Irecv"));
     *request = (smp_request){.handle = (void *)handle, .active = true};
@@ -169,9 +157,6 @@ static smp_status mpi_progress(void *context)
 static smp_status mpi_reduce(void *context, float *data, int64_t count, smp_reduction **out)
 {
     mpi_context *mpi = context;
-    if (count / mpi->comm->ddp_size > INT_MAX)
-        return smp_fail(SMP_ERR_FAILED, "a reduction of %lld elements is longer than MPI can do",
-                        (long long)count);
     smp_reduction *reduction = mpi->free;
     if (!reduction)
         return smp_fail(SMP_ERR_FAILED,
@@ -203,6 +188,8 @@ static smp_status mpi_reduce_test(void *context, smp_reduction **reduction, bool
 const smp_transport smp_transport_mpi = {
     .name = "mpi",
     .summary = "Open MPI non-blocking messages between processes",
+    .max_message_bytes = INT_MAX,
+    .max_reduce_elements = INT_MAX,
     .open = mpi_open,
     .close = mpi_close,
     .max_tag = mpi_max_tag,
