@@ -1,7 +1,7 @@
 /* Checkpoints: one file per saved step, "checkpoint-0000000020.smp", in a directory that all ranks
  * see. Layout: a text header of HEADER_BYTES (magic, model, fingerprint, step, optimizer, number of
  * states), then for every weight of the model in its order the values and each optimizer state, all
- * as native floats. Nothing in it depends on the plan.
+ * as native floats, and a hash of them. Nothing in it depends on the plan.
  *
  * The file is written under a temporary name by the owners of the weights, each at its own offset,
  * synced, and renamed when every rank is done: a file with the final name is complete. The two
@@ -18,7 +18,7 @@
 
 #include "exec/job.h"
 
-enum { HEADER_BYTES = 4096, PATH_BYTES = 4096, KEEP = 2 };
+enum { HEADER_BYTES = 4096, HASH_BYTES = 8, PATH_BYTES = 4096, KEEP = 2 };
 
 static const char magic[] = "SMP checkpoint 1\n";
 
@@ -27,7 +27,8 @@ static int64_t param_offset(const smp *s, int32_t param)
     int64_t elements = 0;
     for (int32_t i = 0; i < param; i++)
         elements += s->graph->param[i].elements;
-    return HEADER_BYTES + elements * (1 + smp__job_states(s)) * (int64_t)sizeof(float);
+    return HEADER_BYTES + elements * (1 + smp__job_states(s)) * (int64_t)sizeof(float) +
+           (int64_t)param * HASH_BYTES;
 }
 
 static smp_status transfer_all(int fd, void *data, int64_t bytes, int64_t offset, bool writing,
@@ -49,19 +50,34 @@ static smp_status transfer_all(int fd, void *data, int64_t bytes, int64_t offset
     return SMP_OK;
 }
 
-/* Values and states of the weights held here; when writing only those this rank owns. */
+/* Values, states and hash of one weight. */
+static smp_status transfer_weight(smp *s, const smp_memory_param *param, int fd, bool writing,
+                                  const char *path)
+{
+    int64_t bytes = s->graph->param[param->param].elements * (int64_t)sizeof(float);
+    int64_t offset = param_offset(s, param->param);
+    uint64_t hash = 0, stored = 0;
+    for (int k = 0; k <= smp__job_states(s); k++, offset += bytes) {
+        char *data = s->arena + (k == 0 ? param->weight : param->state[k - 1]);
+        SMP_TRY(transfer_all(fd, data, bytes, offset, writing, path));
+        hash = smp_hash(hash, data, (size_t)bytes);
+    }
+    if (writing)
+        return transfer_all(fd, &hash, HASH_BYTES, offset, true, path);
+    SMP_TRY(transfer_all(fd, &stored, HASH_BYTES, offset, false, path));
+    if (stored != hash)
+        return smp_fail(SMP_ERR_INPUT, "%s: weight '%s' is damaged", path,
+                        s->graph->param[param->param].name);
+    return SMP_OK;
+}
+
+/* The weights held here; when writing only those this rank owns. */
 static smp_status transfer_weights(smp *s, int fd, bool writing, const char *path)
 {
     for (int32_t i = 0; i < s->memory->n_param; i++) {
         const smp_memory_param *param = &s->memory->param[i];
-        if (writing && !(param->owner && s->comm.replica == 0))
-            continue;
-        int64_t bytes = s->graph->param[param->param].elements * (int64_t)sizeof(float);
-        int64_t offset = param_offset(s, param->param);
-        SMP_TRY(transfer_all(fd, s->arena + param->weight, bytes, offset, writing, path));
-        for (int k = 0; k < smp__job_states(s); k++)
-            SMP_TRY(transfer_all(fd, s->arena + param->state[k], bytes, offset + (k + 1) * bytes,
-                                 writing, path));
+        if (!writing || (param->owner && s->comm.replica == 0))
+            SMP_TRY(transfer_weight(s, param, fd, writing, path));
     }
     return SMP_OK;
 }

@@ -173,7 +173,7 @@ static smp_status look_for_notice(smp_comm *comm)
     MPI_Recv(text, SMP_NOTICE_BYTES, MPI_CHAR, from.MPI_SOURCE, NOTICE_TAG, comm->notice,
              MPI_STATUS_IGNORE);
     comm->failed = true;
-    return smp_fail(SMP_ERR_PEER, "rank %d failed: %.900s", from.MPI_SOURCE, text);
+    return smp_fail(SMP_ERR_PEER, "rank %d says: %.900s", from.MPI_SOURCE, text);
 }
 
 /* More ranks than cores: whoever polls takes the core from a rank that computes. So sleep, for a

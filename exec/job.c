@@ -169,10 +169,11 @@ smp_status smp__job_build(smp *s)
     for (int stage = 0; stage < s->plan->n_stage; stage++) {
         s->stage_rank[stage] = s->plan->stage[stage].rank;
         if (s->plan->stage[stage].recompute)
-            return smp_fail(SMP_ERR_INPUT,
-                            "stage %d of the plan has recompute: true, which this executor cannot "
-                            "do; plan without it",
-                            stage);
+            return smp_fail_at(
+                smp_plan_stage_where(s->plan, stage),
+                "stage %d of the plan has recompute: true, which this executor cannot "
+                "do; plan without it",
+                stage);
     }
     SMP_TRY(smp_plan_bind(s->plan, s->graph, &s->stage_of_op));
     SMP_TRY(smp_flow_build(s->graph, s->stage_of_op, s->plan->n_stage, s->batch, &s->flow));

@@ -8,6 +8,8 @@
 #include "schedule/planner.h"
 #include "schedule/verify.h"
 
+enum { MAX_PLAN_BYTES = 1 << 30 };
+
 smp_options smp_options_default(void)
 {
     return (smp_options){.schedule = "auto",
@@ -83,12 +85,12 @@ static smp_status share_plan(smp *s)
     smp_text text = {0};
     smp_status status = SMP_OK;
     const char *name = s->options.plan ? s->options.plan : s->options.model;
-    if (s->comm.world_rank == 0) {
+    if (s->comm.world_rank == 0 && s->options.plan) {
+        /* the file as it is, so that messages have its lines */
+        status = smp_file_read(s->options.plan, MAX_PLAN_BYTES, &text.data, &text.length);
+    } else if (s->comm.world_rank == 0) {
         smp_plan *plan = NULL;
-        if (s->options.plan)
-            status = smp_plan_read(s->options.plan, &plan);
-        else
-            status = smp__plan_from_options(&s->options, s->comm.world_size, &plan);
+        status = smp__plan_from_options(&s->options, s->comm.world_size, &plan);
         if (status == SMP_OK)
             status = smp_plan_format(plan, &text);
         smp_plan_destroy(plan);

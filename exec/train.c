@@ -1,10 +1,14 @@
 /* Training loop. Every rank reads the inputs that its stages need, for its replica; rank 0 prints. */
 #include "exec/train.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "exec/data.h"
 #include "exec/job.h"
@@ -66,16 +70,21 @@ static smp_status read_batch(trainer *t, smp_data *data, int64_t step)
 
 static void print_step(const trainer *t, const smp_step_result *r)
 {
+    bool has_loss = t->job->graph->loss >= 0;
+    char loss[64], measured[32], predicted[32];
     if (t->options->json) {
-        printf("{\"step\": %" PRId64 ", \"loss\": %.9g, \"step_us\": %.1f, \"predicted_us\": %.1f, "
+        snprintf(loss, sizeof(loss), has_loss ? "%.9g" : "null", r->loss);
+        printf("{\"step\": %" PRId64 ", \"loss\": %s, \"step_us\": %.1f, \"predicted_us\": %.1f, "
                "\"samples_per_s\": %.2f, \"lr\": %.6g, \"grad_norm\": %.6g}\n",
-               r->step, r->loss, r->step_us, r->predicted_us, r->samples_per_s, r->lr,
-               r->grad_norm);
+               r->step, loss, r->step_us, r->predicted_us, r->samples_per_s, r->lr, r->grad_norm);
     } else {
         double rate = t->tokens > 0 ? r->samples_per_s * (double)t->tokens : r->samples_per_s;
-        printf("step %" PRId64 "  loss %.4f  %.0f %s/s  %.1f ms  predicted %.1f ms (x%.2f)\n",
-               r->step, r->loss, rate, t->tokens > 0 ? "tokens" : "samples", r->step_us / 1e3,
-               r->predicted_us / 1e3, r->predicted_us / r->step_us);
+        snprintf(loss, sizeof(loss), has_loss ? "%.4f" : "none", r->loss);
+        printf("step %" PRId64 "  loss %s  %.0f %s/s  %s  predicted %s (x%.2f)\n", r->step, loss,
+               rate, t->tokens > 0 ? "tokens" : "samples",
+               smp_format_us(measured, sizeof(measured), r->step_us),
+               smp_format_us(predicted, sizeof(predicted), r->predicted_us),
+               r->predicted_us / r->step_us);
     }
     fflush(stdout);
 }
@@ -135,16 +144,20 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* The first steps touch memory and libraries for the first time: they do not count. */
 static void print_summary(const trainer *t)
 {
-    int64_t skip = t->n_step > 2 * SETTLE_STEPS ? SETTLE_STEPS : 0;
+    int64_t skip = t->n_step > 2 * SETTLE_STEPS ? SETTLE_STEPS : t->n_step > 1 ? 1 : 0;
     int64_t n = t->n_step - skip;
     if (n <= 0)
         return;
-    qsort(t->step_us + skip, (size_t)n, sizeof(double), by_value);
-    double median = t->step_us[skip + n / 2], predicted = t->job->plan->predicted.step_us;
-    printf("median step %.1f ms, predicted %.1f ms, error %+.1f %%\n", median / 1e3,
-           predicted / 1e3, 100.0 * (predicted / median - 1.0));
+    double *step_us = t->step_us + skip, predicted = t->job->plan->predicted.step_us;
+    qsort(step_us, (size_t)n, sizeof(double), by_value);
+    double median = 0.5 * (step_us[(n - 1) / 2] + step_us[n / 2]);
+    char measured[32], planned[32];
+    printf("median step %s, predicted %s, error %+.1f %%\n",
+           smp_format_us(measured, sizeof(measured), median),
+           smp_format_us(planned, sizeof(planned), predicted), 100.0 * (predicted / median - 1.0));
 }
 
 static smp_status print_checksum(trainer *t)
@@ -158,21 +171,41 @@ static smp_status print_checksum(trainer *t)
         uint64_t hash = own;
         MPI_Bcast(&hash, 1, MPI_UINT64_T, root, s->comm.world);
         if (t->prints)
-            printf("replica %d weights %016" PRIx64 "\n", replica, hash);
+            printf(t->options->json ? "{\"replica\": %d, \"weights\": \"%016" PRIx64 "\"}\n"
+                                    : "replica %d weights %016" PRIx64 "\n",
+                   replica, hash);
     }
     return SMP_OK;
 }
 
-/* A new run must not mix its checkpoints with those of another. */
-static smp_status check_directory(const trainer *t)
+/* What the end of the job will write can be written: found now, not after hours. */
+static smp_status check_outputs(const trainer *t)
 {
-    const char *path = t->options->checkpoint;
-    if (!t->prints || !path || !smp__checkpoint_exists(path))
+    const smp_train_options *o = t->options;
+    if (!t->prints)
         return SMP_OK;
-    return smp_fail(SMP_ERR_INPUT,
-                    "%s: holds a checkpoint already: continue it with --resume or "
-                    "choose another directory",
-                    path);
+    if (o->checkpoint && !t->job->graph->training)
+        return smp_fail(SMP_ERR_INPUT, "--checkpoint: the plan is for inference, nothing to save");
+    if (o->checkpoint && !o->resume && smp__checkpoint_exists(o->checkpoint))
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: holds a checkpoint already: continue it with --resume or choose "
+                        "another directory",
+                        o->checkpoint);
+    if (o->checkpoint && mkdir(o->checkpoint, 0777) != 0 && errno != EEXIST)
+        return smp_fail(SMP_ERR_INPUT, "%s: cannot create the checkpoint directory: %s",
+                        o->checkpoint, strerror(errno));
+    if (o->checkpoint && access(o->checkpoint, W_OK | X_OK) != 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: cannot write checkpoints: %s", o->checkpoint,
+                        strerror(errno));
+    if (!o->trace)
+        return SMP_OK;
+    const char *slash = strrchr(o->trace, '/');
+    char folder[4096];
+    snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - o->trace) + 1 : 1,
+             slash ? o->trace : ".");
+    if (access(folder, W_OK | X_OK) != 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: cannot write the trace: %s", o->trace, strerror(errno));
+    return SMP_OK;
 }
 
 static smp_status run(trainer *t)
@@ -188,10 +221,9 @@ static smp_status run(trainer *t)
     if (o->n_eval_data > 0)
         SMP_TRY(open_data(t, o->eval_data, o->n_eval_data, false, &t->eval_data));
     SMP_TRY(smp__comm_agree(&t->job->comm, make_buffers(t)));
+    SMP_TRY(smp__comm_agree(&t->job->comm, check_outputs(t)));
     if (o->resume)
         SMP_TRY(smp_load(t->job, o->checkpoint));
-    else
-        SMP_TRY(smp__comm_agree(&t->job->comm, check_directory(t)));
     for (int64_t step = t->job->step + 1; step <= o->steps; step++)
         SMP_TRY(train_step(t, step));
     if (o->trace)
@@ -200,7 +232,10 @@ static smp_status run(trainer *t)
         SMP_TRY(print_checksum(t));
     if (t->prints && !o->json)
         print_summary(t);
-    return SMP_OK;
+    smp_status status = SMP_OK;
+    if (t->prints && (fflush(stdout) != 0 || ferror(stdout)))
+        status = smp_fail(SMP_ERR_FAILED, "standard output: cannot write all results");
+    return smp__comm_agree(&t->job->comm, status);
 }
 
 smp_status smp__train(const smp_train_options *options, bool *job_broken)

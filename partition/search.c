@@ -297,7 +297,7 @@ static rank_key key_of(const search *s, const entry *entry)
 {
     const smp_candidate *c = entry->candidate;
     bool for_memory = s->configs.request->optimize == SMP_OPTIMIZE_MEMORY;
-    double peak = (double)c->peak_bytes, m = c->microbatches;
+    double peak = (double)c->peak_bytes, m = (double)c->microbatches * c->ddp;
     rank_key key = {2, -(double)c->room_bytes, m, entry->time, entry->index, entry->candidate};
     if (!c->fits)
         return key;

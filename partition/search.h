@@ -71,7 +71,7 @@ void smp_search_result_destroy(smp_search_result *result); /* frees the contents
 
 /* Tries every configuration that uses all `devices` and respects what is fixed. Speed: the least
  * simulated time per sample (objective step) or the smallest bottleneck per sample; within 1 % the
- * fewer micro-batches, then the smaller peak. auto micro-batches: 1, 2, 4, ... up to 4 * pipeline
+ * fewer micro-batches (of all replicas), then the smaller peak. auto micro-batches: 1, 2, 4, ... up to 4 * pipeline
  * (and pipeline itself). auto chunks: 1, 2, 4 as far as ops allow; on one rank only 1, unless pins
  * need more. Memory: the smallest peak; within 1 % the faster. `tried` holds what was simulated;
  * the others could not have won (see search.c).

@@ -18,7 +18,8 @@ static const char usage[] =
     "\n"
     "Splits a model into pipeline stages and schedules micro-batches through them. Prints a table "
     "of\n"
-    "stages; -o writes the plan. What is left out is auto: the fastest simulated step that fits.\n"
+    "stages; -o writes the plan. What is left out is auto: the least simulated time per\n"
+    "sample that fits; within 1 % of it the fewest micro-batches, then the smallest peak.\n"
     "\n"
     "  -o FILE                      where to write the plan\n"
     "  -n DEVICES                   devices to use (default: all of the cluster; without a "
@@ -47,7 +48,7 @@ static const char usage[] =
     "  --trace FILE.json            predicted timeline (Chrome trace, opens in Perfetto)\n"
     "  --help, --version\n"
     "not available in this version\n"
-    "  --recompute auto|none|all, --active-microbatches K, --report FILE.html,\n"
+    "  --recompute auto|all (none is what it does), --active-microbatches K, --report FILE.html,\n"
     "  --export FORMAT:FILE, --pipeline zero-bubble\n"
     "\n"
     "exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 3 no plan fits\n";
@@ -70,6 +71,7 @@ typedef enum flag {
     FLAG_EXPLAIN,
     FLAG_JSON,
     FLAG_TRACE,
+    FLAG_RECOMPUTE,
     FLAG_LATER,
     FLAG_HELP,
     FLAG_VERSION
@@ -93,7 +95,7 @@ static const struct option long_options[] = {
     {"explain", no_argument, NULL, FLAG_EXPLAIN},
     {"json", no_argument, NULL, FLAG_JSON},
     {"trace", required_argument, NULL, FLAG_TRACE},
-    {"recompute", required_argument, NULL, FLAG_LATER},
+    {"recompute", required_argument, NULL, FLAG_RECOMPUTE},
     {"active-microbatches", required_argument, NULL, FLAG_LATER},
     {"report", required_argument, NULL, FLAG_LATER},
     {"export", required_argument, NULL, FLAG_LATER},
@@ -253,6 +255,10 @@ static smp_status set_option(arguments *a, int option, const char *name, const c
     case FLAG_VERSION:
         a->version = true;
         return SMP_OK;
+    case FLAG_RECOMPUTE:
+        if (strcmp(text, "none") == 0)
+            return SMP_OK;
+        return smp_fail(SMP_ERR_INPUT, "--recompute: got '%s', this version has none", text);
     case FLAG_LATER:
         return smp_fail(SMP_ERR_INPUT, "%s is not available in this version", name);
     default:
@@ -428,10 +434,10 @@ static smp_status write_results(const arguments *a, const smp_planner_result *re
         status = smp_report_table(result, graph, &shown);
     if (status == SMP_OK && a->explain)
         status = smp_report_explain(result, &reasons);
-    if (status == SMP_OK && a->output)
-        status = smp_file_write(a->output, plan.data, plan.length);
     if (status == SMP_OK && a->trace)
         status = write_trace(result->plan, graph, a->trace);
+    if (status == SMP_OK && a->output)
+        status = smp_file_write(a->output, plan.data, plan.length);
     if (status == SMP_OK)
         status = print_text(stdout, &shown);
     if (status == SMP_OK && a->explain && !a->json)

@@ -41,6 +41,16 @@ smp_status smp_plan_open_model(const smp_plan *plan, const char *plan_path, smp_
     return status;
 }
 
+smp_where smp_plan_stage_where(const smp_plan *plan, int stage)
+{
+    return plan->place.stage ? plan->place.stage[stage] : plan->place.stages;
+}
+
+smp_where smp_plan_program_where(const smp_plan *plan, int rank)
+{
+    return plan->place.program ? plan->place.program[rank] : (smp_where){0};
+}
+
 /* Stage of every op, -1 where no stage names it. */
 static smp_status assign_stages(const smp_plan *plan, const smp_graph *graph, int32_t *stage)
 {
@@ -52,16 +62,18 @@ static smp_status assign_stages(const smp_plan *plan, const smp_graph *graph, in
             const char *name = plan->stage[s].op[i];
             int32_t u = smp_graph_find_op(graph, name);
             if (u < 0)
-                return smp_fail(SMP_ERR_INPUT, "plan: stage %d holds op '%s', model '%s' has none",
-                                s, name, graph->name);
+                return smp_fail_at(smp_plan_stage_where(plan, s),
+                                   "stage %d holds op '%s', model '%s' has none", s, name,
+                                   graph->name);
             if (stage[u] >= 0)
-                return smp_fail(SMP_ERR_INPUT, "plan: op '%s' lies in stage %d and in stage %d",
-                                name, (int)stage[u], s);
+                return smp_fail_at(smp_plan_stage_where(plan, s),
+                                   "op '%s' lies in stage %d and in stage %d", name, (int)stage[u],
+                                   s);
             if (u < previous)
-                return smp_fail(SMP_ERR_INPUT,
-                                "plan: stage %d names op '%s' after op '%s', expected the order of "
-                                "the model",
-                                s, name, graph->op[previous].name);
+                return smp_fail_at(smp_plan_stage_where(plan, s),
+                                   "stage %d names op '%s' after op '%s', expected the order of "
+                                   "the model",
+                                   s, name, graph->op[previous].name);
             stage[u] = s;
             previous = u;
         }
@@ -69,20 +81,21 @@ static smp_status assign_stages(const smp_plan *plan, const smp_graph *graph, in
     return SMP_OK;
 }
 
-static smp_status check_stages(const smp_graph *graph, const int32_t *stage)
+static smp_status check_stages(const smp_plan *plan, const smp_graph *graph, const int32_t *stage)
 {
     for (int32_t u = 0; u < graph->n_op; u++) {
         const smp_op *op = &graph->op[u];
         if (stage[u] < 0)
-            return smp_fail(SMP_ERR_INPUT, "plan: op '%s' of the model lies in no stage", op->name);
+            return smp_fail_at(plan->place.stages, "op '%s' of the model lies in no stage",
+                               op->name);
         for (int32_t i = 0; i < op->n_in; i++) {
             int32_t producer = graph->tensor[op->in[i]].producer;
             if (producer >= 0 && stage[producer] > stage[u])
-                return smp_fail(SMP_ERR_INPUT,
-                                "plan: op '%s' in stage %d reads the output of op '%s' in stage "
-                                "%d, expected the same or an earlier stage",
-                                op->name, (int)stage[u], graph->op[producer].name,
-                                (int)stage[producer]);
+                return smp_fail_at(smp_plan_stage_where(plan, stage[u]),
+                                   "op '%s' in stage %d reads the output of op '%s' in stage "
+                                   "%d, expected the same or an earlier stage",
+                                   op->name, (int)stage[u], graph->op[producer].name,
+                                   (int)stage[producer]);
         }
     }
     return SMP_OK;
@@ -91,23 +104,24 @@ static smp_status check_stages(const smp_graph *graph, const int32_t *stage)
 smp_status smp_plan_bind(const smp_plan *plan, const smp_graph *graph, int32_t **stage_of_op)
 {
     if (plan->fingerprint != graph->fingerprint)
-        return smp_fail(SMP_ERR_INPUT,
-                        "the plan was made for model '%s' with fingerprint %016llx, model '%s' has "
-                        "%016llx: plan again",
-                        plan->model_name, (unsigned long long)plan->fingerprint, graph->name,
-                        (unsigned long long)graph->fingerprint);
+        return smp_fail_at(
+            plan->place.fingerprint,
+            "the plan was made for model '%s' with fingerprint %016llx, model '%s' has "
+            "%016llx: plan again",
+            plan->model_name, (unsigned long long)plan->fingerprint, graph->name,
+            (unsigned long long)graph->fingerprint);
     if (plan->training != graph->training)
-        return smp_fail(SMP_ERR_INPUT,
-                        "the programs of the plan %s backward actions, model '%s' %s",
-                        plan->training ? "have" : "have no", graph->name,
-                        graph->training ? "is trained" : "is for inference");
+        return smp_fail_at(plan->place.fingerprint,
+                           "the programs of the plan %s backward actions, model '%s' %s",
+                           plan->training ? "have" : "have no", graph->name,
+                           graph->training ? "is trained" : "is for inference");
     size_t bytes = (size_t)graph->n_op * sizeof(int32_t);
     int32_t *stage = malloc(bytes > 0 ? bytes : 1);
     if (!stage)
         return smp_fail_memory(bytes);
     smp_status status = assign_stages(plan, graph, stage);
     if (status == SMP_OK)
-        status = check_stages(graph, stage);
+        status = check_stages(plan, graph, stage);
     if (status == SMP_OK)
         *stage_of_op = stage;
     else

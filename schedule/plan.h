@@ -20,6 +20,13 @@ typedef struct smp_predicted {
     const int64_t *peak_bytes; /* [pipeline]: the arena each rank reserves, AdamW */
 } smp_predicted;
 
+/* Where things stand in the file, for messages; empty in a plan that was not read. */
+typedef struct smp_plan_places {
+    smp_where fingerprint, schedule, stages, predicted;
+    const smp_where *stage;   /* [n_stage] or NULL */
+    const smp_where *program; /* [pipeline] or NULL */
+} smp_plan_places;
+
 typedef struct smp_plan {
     const char *model_path; /* as in the file; relative to the plan's folder */
     const char *model_name;
@@ -36,6 +43,7 @@ typedef struct smp_plan {
     smp_predicted predicted;
     const smp_cluster *cluster;   /* `cluster:`, what the prediction assumed; NULL if absent */
     double optimizer_bytes_per_s; /* with it */
+    smp_plan_places place;
     smp_arena *arena;
 } smp_plan;
 
@@ -56,6 +64,8 @@ smp_status smp_plan_open_model(const smp_plan *plan, const char *plan_path, smp_
  * stage of each op, malloc'ed. */
 smp_status smp_plan_bind(const smp_plan *plan, const smp_graph *graph, int32_t **stage_of_op);
 
+smp_where smp_plan_stage_where(const smp_plan *plan, int stage);
+smp_where smp_plan_program_where(const smp_plan *plan, int rank);
 smp_schedule_shape smp_plan_shape(const smp_plan *plan);
 /* The stage a rank's chunk stands for, by the ranks in plan->stage; -1 if none. */
 int smp_plan_stage_of(const smp_plan *plan, int rank, int chunk);

@@ -92,8 +92,25 @@ static smp_status read_text(const smp_yaml_node *map, const char *what, const ch
     return copy_text(node, name, arena, out);
 }
 
-static smp_status read_fingerprint(const smp_yaml_node *model, uint64_t *out)
+/* The file's name belongs to the document: the plan's places share a copy of it. */
+static smp_where keep_where(const smp_plan *plan, const smp_yaml_node *node)
 {
+    smp_where where = smp_yaml_where(node);
+    where.file = plan->place.stages.file;
+    return where;
+}
+
+static smp_status keep_file(const smp_yaml *yaml, smp_plan *plan)
+{
+    const char *file = smp_arena_strdup(plan->arena, smp_yaml_file(yaml));
+    plan->place.stages.file = plan->place.fingerprint.file = file;
+    plan->place.schedule.file = plan->place.predicted.file = file;
+    return file ? SMP_OK : SMP_ERR_NO_MEMORY;
+}
+
+static smp_status read_fingerprint(const smp_yaml_node *model, smp_plan *plan)
+{
+    uint64_t *out = &plan->fingerprint;
     enum { DIGITS = 16 };
     const smp_yaml_node *node;
     const char *text;
@@ -103,6 +120,7 @@ static smp_status read_fingerprint(const smp_yaml_node *model, uint64_t *out)
         return smp_fail_at(smp_yaml_where(node),
                            "model: fingerprint: got '%s', expected %d hexadecimal digits", text,
                            DIGITS);
+    plan->place.fingerprint = keep_where(plan, node);
     *out = 0;
     for (const char *c = text; *c; c++)
         *out = *out << 4 | (uint64_t)(*c <= '9' ? *c - '0' : *c - 'a' + 10);
@@ -152,12 +170,13 @@ static smp_status read_head(const smp_yaml_node *top, smp_plan *plan)
     SMP_TRY(read_map(top, "plan", "model", model_keys, COUNT(model_keys), &model));
     SMP_TRY(read_text(model, "model", "path", plan->arena, &plan->model_path));
     SMP_TRY(read_text(model, "model", "name", plan->arena, &plan->model_name));
-    SMP_TRY(read_fingerprint(model, &plan->fingerprint));
+    SMP_TRY(read_fingerprint(model, plan));
     SMP_TRY(read_parallel(top, plan));
     SMP_TRY(read_map(top, "plan", "batch", batch_keys, COUNT(batch_keys), &batch));
     SMP_TRY(read_int(batch, "batch", "microbatches", 1, MAX_BATCH, &plan->microbatches));
     SMP_TRY(read_int64(batch, "batch", "microbatch_size", 1, MAX_BATCH, &plan->microbatch_size));
     SMP_TRY(required(top, "plan", "schedule", &schedule));
+    plan->place.schedule = keep_where(plan, schedule);
     return copy_text(schedule, "schedule", plan->arena, &plan->schedule);
 }
 
@@ -211,11 +230,15 @@ static smp_status read_stages(const smp_yaml_node *top, smp_plan *plan)
                            smp_yaml_list_size(list), plan->n_stage);
     smp_plan_stage *stage = SMP_ARENA_NEW(plan->arena, smp_plan_stage, (size_t)plan->n_stage);
     int *held = SMP_ARENA_NEW(plan->arena, int, (size_t)plan->pipeline);
-    if (!stage || !held)
+    smp_where *place = SMP_ARENA_NEW(plan->arena, smp_where, (size_t)plan->n_stage);
+    if (!stage || !held || !place)
         return SMP_ERR_NO_MEMORY;
     plan->stage = stage;
+    plan->place.stage = place;
+    plan->place.stages = keep_where(plan, list);
     for (int s = 0; s < plan->n_stage; s++) {
         const smp_yaml_node *map = smp_yaml_list_at(list, s);
+        place[s] = keep_where(plan, map);
         SMP_TRY(read_stage(map, s, plan, &stage[s]));
         if (++held[stage[s].rank] > plan->chunks)
             return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "rank")),
@@ -265,12 +288,15 @@ static smp_status read_programs(const smp_yaml_node *top, smp_plan *plan)
         return smp_fail_at(smp_yaml_where(list), "programs: got %d, expected one per rank: %d",
                            smp_yaml_list_size(list), plan->pipeline);
     smp_program *program = SMP_ARENA_NEW(plan->arena, smp_program, (size_t)plan->pipeline);
-    if (!program)
+    smp_where *place = SMP_ARENA_NEW(plan->arena, smp_where, (size_t)plan->pipeline);
+    if (!program || !place)
         return SMP_ERR_NO_MEMORY;
+    plan->place.program = place;
     plan->program = program; /* from here on smp_plan_destroy frees the actions */
     for (int r = 0; r < plan->pipeline; r++) {
         const smp_yaml_node *node = smp_yaml_list_at(list, r);
         const char *text;
+        place[r] = keep_where(plan, node);
         SMP_TRY(smp_yaml_string(node, "program", &text));
         SMP_TRY(smp_program_parse(text, smp_yaml_where(node), &program[r]));
         SMP_TRY(check_program(node, plan, r));
@@ -305,6 +331,7 @@ static smp_status read_predicted(const smp_yaml_node *top, smp_plan *plan)
         SMP_TRY(smp_yaml_int(smp_yaml_list_at(list, r), "predicted: peak_bytes", 0, MAX_BYTES,
                              &peak[r]));
     predicted->peak_bytes = peak;
+    plan->place.predicted = keep_where(plan, list);
     return SMP_OK;
 }
 
@@ -404,6 +431,7 @@ static smp_status read_plan(const smp_yaml *yaml, smp_plan *plan)
     const smp_yaml_node *top;
     SMP_TRY(smp_yaml_top(yaml, &top));
     SMP_TRY(smp_yaml_known_keys(top, "plan", keys, COUNT(keys)));
+    SMP_TRY(keep_file(yaml, plan));
     SMP_TRY(read_head(top, plan));
     SMP_TRY(read_stages(top, plan));
     SMP_TRY(read_programs(top, plan));

@@ -53,10 +53,10 @@ static const char *formatted(smp_action action, smp_text *text)
 static smp_status reject(const checker *c, const char *what, const smp_action *needs)
 {
     smp_text here = {0}, other = {0};
-    smp_status status =
-        smp_fail(SMP_ERR_INPUT, "rank %d, action %lld (%s): %s%s", c->rank, (long long)c->at + 1,
-                 formatted(c->plan->program[c->rank].action[c->at], &here), what,
-                 needs ? formatted(*needs, &other) : "");
+    smp_status status = smp_fail_at(
+        smp_plan_program_where(c->plan, c->rank), "rank %d, action %lld (%s): %s%s", c->rank,
+        (long long)c->at + 1, formatted(c->plan->program[c->rank].action[c->at], &here), what,
+        needs ? formatted(*needs, &other) : "");
     smp_text_free(&here);
     smp_text_free(&other);
     return status;
@@ -183,9 +183,10 @@ static smp_status check_action(checker *c, const smp_action *a)
 static smp_status lacks(const checker *c, smp_action_kind kind, int mb, int chunk)
 {
     smp_text text = {0};
-    smp_status status =
-        smp_fail(SMP_ERR_INPUT, "rank %d, after the last action (%lld): %s is missing", c->rank,
-                 (long long)c->plan->program[c->rank].n, formatted(made(kind, mb, chunk), &text));
+    smp_status status = smp_fail_at(smp_plan_program_where(c->plan, c->rank),
+                                    "rank %d, after the last action (%lld): %s is missing", c->rank,
+                                    (long long)c->plan->program[c->rank].n,
+                                    formatted(made(kind, mb, chunk), &text));
     smp_text_free(&text);
     return status;
 }
@@ -230,10 +231,10 @@ static smp_status check_lengths(const smp_plan *plan)
     int64_t least = plan->training ? 2 : 1;
     for (int rank = 0; rank < plan->pipeline; rank++)
         if (plan->program[rank].n / least < (int64_t)plan->microbatches * plan->chunks)
-            return smp_fail(SMP_ERR_INPUT,
-                            "rank %d: %lld actions are too few for %d micro-batches in %d chunks",
-                            rank, (long long)plan->program[rank].n, plan->microbatches,
-                            plan->chunks);
+            return smp_fail_at(
+                smp_plan_program_where(plan, rank),
+                "rank %d: %lld actions are too few for %d micro-batches in %d chunks", rank,
+                (long long)plan->program[rank].n, plan->microbatches, plan->chunks);
     return SMP_OK;
 }
 
@@ -243,18 +244,19 @@ static smp_status check_stages(const smp_plan *plan, const smp_flow *flow, int *
     const smp_schedule_kind *kind = smp_schedule_find(plan->schedule);
     smp_schedule_shape shape = smp_plan_shape(plan);
     if (!kind)
-        return smp_fail(SMP_ERR_INPUT, "schedule: got '%s', expected the name of a schedule",
-                        plan->schedule ? plan->schedule : "");
+        return smp_fail_at(plan->place.schedule,
+                           "schedule: got '%s', expected the name of a schedule",
+                           plan->schedule ? plan->schedule : "");
     if (kind->check)
         SMP_TRY(kind->check(&shape));
     for (int stage = 0; stage < flow->n_stage; stage++) {
         int expected = smp_schedule_stage_rank(kind, &shape, stage);
         stage_rank[stage] = plan->stage[stage].rank;
         if (stage_rank[stage] != expected)
-            return smp_fail(SMP_ERR_INPUT,
-                            "stage %d lies on rank %d, expected rank %d: schedule %s places the "
-                            "stages so",
-                            stage, stage_rank[stage], expected, kind->name);
+            return smp_fail_at(smp_plan_stage_where(plan, stage),
+                               "stage %d lies on rank %d, expected rank %d: schedule %s places the "
+                               "stages so",
+                               stage, stage_rank[stage], expected, kind->name);
     }
     return SMP_OK;
 }
@@ -300,7 +302,12 @@ static smp_status verify_in(smp_arena *arena, const smp_plan *plan, const smp_fl
     SMP_TRY(allocate(&c, arena));
     for (int rank = 0; rank < plan->pipeline; rank++)
         SMP_TRY(check_rank(&c, rank));
-    return smp__rendezvous_check(&c.crossing, plan->program, c.position, plan->microbatches);
+    smp_status status =
+        smp__rendezvous_check(&c.crossing, plan->program, c.position, plan->microbatches);
+    smp_where where = smp_plan_program_where(plan, 0);
+    if (where.file)
+        smp_fail_context(status, "%s:%d:%d", where.file, where.line, where.column);
+    return status;
 }
 
 smp_status smp_verify_programs(const smp_plan *plan, const smp_flow *flow)

@@ -40,8 +40,9 @@ static smp_status check_rank(peak_check *c, smp_layout **built, int rank)
     int64_t peak = memory->arena_bytes;
     smp_memory_destroy(memory);
     if (peak != plan->predicted.peak_bytes[rank])
-        return smp_fail(SMP_ERR_INPUT, "predicted: peak_bytes of rank %d: got %lld, expected %lld",
-                        rank, (long long)plan->predicted.peak_bytes[rank], (long long)peak);
+        return smp_fail_at(plan->place.predicted,
+                           "predicted: peak_bytes of rank %d: got %lld, expected %lld", rank,
+                           (long long)plan->predicted.peak_bytes[rank], (long long)peak);
     return SMP_OK;
 }
 

@@ -240,7 +240,51 @@ static void test_job_evaluate(void **state)
     smp_graph_destroy(graph);
 }
 
+/* Changes one byte in the middle of the weights. */
+static void damage(const char *path)
+{
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 5000, SEEK_SET), 0);
+    int byte = fgetc(file);
+    assert_int_equal(fseek(file, 5000, SEEK_SET), 0);
+    assert_true(fputc(byte ^ 1, file) != EOF);
+    assert_int_equal(fclose(file), 0);
+}
+
 /* Two steps, save, two steps; load, the same two steps: the same losses. */
+/* Tensors that jump over stages, more than one stage per rank: evaluation ends, and twice gives the
+ * same. */
+static void test_job_evaluate_skips(void **state)
+{
+    (void)state;
+    char path[1024];
+    snprintf(path, sizeof(path), "%s/examples/branches.yaml", SMP_SOURCE_DIR);
+    for (int chunks = 1; chunks <= 3; chunks++) {
+        config c = {.stages = world_size,
+                    .ddp = 1,
+                    .chunks = chunks,
+                    .microbatches = 3,
+                    .batch = 8,
+                    .schedule = "interleaved",
+                    .optimizer = "adamw"};
+        smp_options options = options_of(&c, path);
+        options.timeout_s = 10;
+        smp *job = NULL;
+        smp_graph *graph = NULL;
+        must(smp_graph_read(path, &graph));
+        must(smp_init(&job, &options));
+        void **inputs = make_inputs(graph, smp_step_samples(job), 5);
+        smp_step_result first, second;
+        must(smp_evaluate(job, (const void *const *)inputs, &first));
+        must(smp_evaluate(job, (const void *const *)inputs, &second));
+        assert_true(first.loss > 0 && first.loss == second.loss);
+        free_inputs(graph, inputs);
+        smp_finalize(job);
+        smp_graph_destroy(graph);
+    }
+}
+
 static void test_job_checkpoint(void **state)
 {
     (void)state;
@@ -280,11 +324,17 @@ static void test_job_checkpoint(void **state)
                 must(smp_save(job, directory));
             free_inputs(graph, inputs);
         }
+    char file[128];
+    snprintf(file, sizeof(file), "%s/checkpoint-0000000002.smp", directory);
+    if (world_rank == 0)
+        damage(file);
+    MPI_Barrier(MPI_COMM_WORLD);
+    assert_int_equal(smp_load(job, directory), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "damaged"));
+    assert_int_equal(smp_save(job, directory), SMP_ERR_FAILED); /* some weights are the file's */
     smp_finalize(job);
     smp_graph_destroy(graph);
     if (world_rank == 0) {
-        char file[128];
-        snprintf(file, sizeof(file), "%s/checkpoint-0000000002.smp", directory);
         assert_int_equal(unlink(file), 0);
         assert_int_equal(rmdir(directory), 0);
     }
@@ -351,6 +401,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_job_sgd),
         cmocka_unit_test(test_job_replicas_agree),
         cmocka_unit_test(test_job_evaluate),
+        cmocka_unit_test(test_job_evaluate_skips),
         cmocka_unit_test(test_job_checkpoint),
         cmocka_unit_test(test_job_weights_by_name),
         cmocka_unit_test(test_job_refuses_bad_options),

@@ -20,7 +20,7 @@ train() {
     grep -E '^\{' out >"$3.json" || true
     expect_json --lines "$3.json"
     sed -nE 's/.*"loss": ?([^,}]*).*/\1/p' "$3.json" >"$3.loss"
-    sed -nE 's/.*replica ([0-9]+) weights ([0-9a-fx]+).*/\2/p' out >"$3.weights"
+    sed -nE 's/.*"replica": [0-9]+, "weights": "([0-9a-f]+)".*/\1/p' out >"$3.weights"
     expect_equal "$3: steps" "$(wc -l <"$3.loss" | tr -d ' ')" "$steps"
     # A loss that stands still would make every comparison below worthless.
     expect_equal "$3: different losses" "$(sort -u "$3.loss" | wc -l | tr -d ' ')" "$steps"
