@@ -20,7 +20,7 @@ train() { # plan ranks name options...
     shift 3
     expect_exit 0 mpirun -n "$ranks" smp-run "$plan" "${common[@]}" "$@"
     sed -nE 's/.*"step": ?([0-9]+).*"loss": ?([^,}]*).*/\1 \2/p' out >"$name.loss"
-    sed -nE 's/.*weights ([0-9a-fx]+).*/\1/p' out >"$name.weights"
+    sed -nE 's/.*"weights": "([0-9a-f]+)".*/\1/p' out >"$name.weights"
 }
 
 train two.yaml 2 whole --steps 16
