@@ -12,6 +12,7 @@
 
 #include "exec/data.h"
 #include "exec/job.h"
+#include "exec/last_words.h"
 
 enum { EVAL_BATCHES = 8, SETTLE_STEPS = 2 };
 
@@ -246,7 +247,9 @@ smp_status smp__train(const smp_train_options *options, bool *job_broken)
     *job_broken = status == SMP_ERR_PEER;
     if (status != SMP_OK)
         return status;
+    smp__last_words(t.job);
     status = run(&t);
+    smp__last_words(NULL);
     *job_broken = *job_broken || status == SMP_ERR_PEER;
     for (int i = 0; t.buffer && i < t.job->graph->n_input; i++)
         free(t.buffer[i]);

@@ -75,6 +75,7 @@ mapfile -t pids < <(ranks)
 expect_equal "ranks found" "${#pids[@]}" 2
 kill -KILL "${pids[1]}"
 ends 10
+expect_match err 'rank 0 .*was at action' # the survivor; mpirun names the dead
 
 # A rank hangs: the others notice and name it.
 start --timeout 3

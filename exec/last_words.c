@@ -1,0 +1,73 @@
+/* Last words. The handler formats by hand: only write and _exit are safe in it. */
+#include "exec/last_words.h"
+
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "exec/job.h"
+
+enum { BYTES = 256 };
+
+static const smp *volatile job;
+
+static void put_text(char *line, size_t *used, const char *text)
+{
+    for (; *text && *used < BYTES - 1; text++)
+        line[(*used)++] = *text;
+}
+
+static void put_number(char *line, size_t *used, int number)
+{
+    char digits[16];
+    int n = 0;
+    unsigned value = number < 0 ? 0u - (unsigned)number : (unsigned)number;
+    do
+        digits[n++] = (char)('0' + value % 10);
+    while ((value /= 10) > 0);
+    if (number < 0)
+        digits[n++] = '-';
+    while (n > 0 && *used < BYTES - 1)
+        line[(*used)++] = digits[--n];
+}
+
+static void speak(int signal_number)
+{
+    static const char *const names[] = {"F", "B", "I", "W", ">F", "<F", ">B", "<B", "R", "O"};
+    const smp *s = job;
+    smp_action at = s->current;
+    char line[BYTES];
+    size_t used = 0;
+    put_text(line, &used, "smp-run: the job was ended: rank ");
+    put_number(line, &used, s->comm.world_rank);
+    put_text(line, &used, " (replica ");
+    put_number(line, &used, s->comm.replica);
+    put_text(line, &used, ", pipeline rank ");
+    put_number(line, &used, s->comm.pipeline_rank);
+    if (at.chunk >= 0 && at.chunk < s->chunks) {
+        put_text(line, &used, ", stage ");
+        put_number(line, &used, s->stage_of_chunk[at.chunk]);
+    }
+    if (at.microbatch >= 0) {
+        put_text(line, &used, ", micro-batch ");
+        put_number(line, &used, at.microbatch);
+    }
+    put_text(line, &used, ") was at action ");
+    put_text(line, &used, names[at.kind]);
+    put_text(line, &used, " of step ");
+    put_number(line, &used, (int)s->step + 1);
+    put_text(line, &used, "\n");
+    ssize_t written = write(STDERR_FILENO, line, used);
+    (void)written; /* nobody left to tell */
+    (void)signal_number;
+    _exit(1);
+}
+
+void smp__last_words(const smp *s)
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof(action));
+    job = s;
+    action.sa_handler = s ? speak : SIG_DFL;
+    sigaction(SIGTERM, &action, NULL);
+}
