@@ -207,9 +207,12 @@ static smp_status compile_op(smp__model *m, const smp_yaml_node *node, smp__op_t
     SMP_TRY(find_kind(smp_yaml_get(node, "op"), &t->kind));
     while (t->kind->attrs && t->kind->attrs[t->n_attr].name)
         t->n_attr++;
+    const smp_yaml_node *name = smp_yaml_get(node, "name");
+    const char *text = name ? smp_yaml_text(name) : NULL;
+    snprintf(label, sizeof label, text ? "op '%.200s'" : "op", text);
+    SMP_TRY(check_keys(node, t, label)); /* first: a misspelt key is why another one is missing */
     SMP_TRY(compile_names(m, node, t));
     set_label(label, t);
-    SMP_TRY(check_keys(node, t, label));
     SMP_TRY(compile_inputs(m, smp_yaml_get(node, "in"), label, t));
     SMP_TRY(compile_attrs(m, node, label, t));
     t->stage = smp_yaml_get(node, "stage");
@@ -245,6 +248,18 @@ static smp_status compile_repeat(smp__model *m, const smp_yaml_node *node, smp__
     return SMP_OK;
 }
 
+static smp_status fail_entry(const smp_yaml_node *node)
+{
+    static const char *const known[] = {"op", "repeat"};
+    const char *first = smp_yaml_map_size(node) > 0 ? smp_yaml_map_key(node, 0) : "";
+    const char *near = smp_nearest(first, known, sizeof known / sizeof known[0]);
+    if (near)
+        return smp_fail_at(smp_yaml_map_key_where(node, 0),
+                           "ops: entry: unknown key '%s', did you mean '%s'?", first, near);
+    return smp_fail_at(smp_yaml_where(node),
+                       "ops: got an entry without 'op' or 'repeat', expected one of them");
+}
+
 smp_status smp__model_compile(smp__model *m, const smp_yaml_node *ops, smp__block *out)
 {
     SMP_TRY(smp_yaml_list(ops, "ops"));
@@ -260,8 +275,7 @@ smp_status smp__model_compile(smp__model *m, const smp_yaml_node *ops, smp__bloc
         else if (smp_yaml_get(node, "repeat"))
             SMP_TRY(compile_repeat(m, node, &out->item[i]));
         else
-            return smp_fail_at(smp_yaml_where(node),
-                               "ops: got an entry without 'op' or 'repeat', expected one of them");
+            return fail_entry(node);
     }
     return SMP_OK;
 }
