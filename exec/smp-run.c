@@ -10,6 +10,7 @@
 #include "exec/train.h"
 #include "graph/base/status.h"
 #include "graph/base/text.h"
+#include "graph/base/usage.h"
 #include "graph/math/math.h"
 
 enum { MAX_SOURCES = 64 };
@@ -259,19 +260,6 @@ static smp_status set_option(arguments *a, int value, const char *name, const ch
     return smp_fail(SMP_ERR_INPUT, "unknown option; smp-run --help lists the options");
 }
 
-static smp_status unknown_option(const char *given)
-{
-    const char *names[sizeof(long_options) / sizeof(long_options[0])];
-    size_t n = 0;
-    for (; long_options[n].name; n++)
-        names[n] = long_options[n].name;
-    const char *near = strncmp(given, "--", 2) == 0 ? smp_nearest(given + 2, names, n) : NULL;
-    return smp_fail(SMP_ERR_INPUT,
-                    "%s: unknown option or missing value%s%s; --help lists the "
-                    "options",
-                    given, near ? ", nearest is --" : "", near ? near : "");
-}
-
 static smp_status parse_arguments(int argc, char **argv, arguments *a)
 {
     a->train = (smp_train_options){.job = smp_options_default(),
@@ -283,7 +271,7 @@ static smp_status parse_arguments(int argc, char **argv, arguments *a)
     for (int value, index = 0;
          (value = getopt_long(argc, argv, ":", long_options, &index)) != -1;) {
         if (value == '?' || value == ':')
-            return unknown_option(argv[optind - 1]);
+            return smp_usage_bad_option(argv[optind - 1], value == ':', long_options);
         SMP_TRY(set_option(a, value, long_options[index].name, optarg));
     }
     if (a->help || a->version)

@@ -95,8 +95,9 @@ static smp_status evaluate(trainer *t, int64_t step)
     double loss = 0.0;
     for (int64_t i = 0; i < EVAL_BATCHES; i++) {
         smp_step_result r;
-        SMP_TRY(read_batch(t, t->eval_data, i));
-        smp_status status = smp_evaluate(t->job, (const void *const *)t->buffer, &r);
+        smp_status status = read_batch(t, t->eval_data, i);
+        if (status == SMP_OK)
+            status = smp_evaluate(t->job, (const void *const *)t->buffer, &r);
         *t->job_broken = status != SMP_OK;
         if (status != SMP_OK)
             return status;
@@ -119,8 +120,9 @@ static smp_status train_step(trainer *t, int64_t step)
 {
     const smp_train_options *o = t->options;
     smp_step_result r;
-    SMP_TRY(read_batch(t, t->data, step - 1));
-    smp_status status = smp_step(t->job, (const void *const *)t->buffer, &r);
+    smp_status status = read_batch(t, t->data, step - 1);
+    if (status == SMP_OK)
+        status = smp_step(t->job, (const void *const *)t->buffer, &r);
     *t->job_broken = status != SMP_OK;
     if (status != SMP_OK)
         return status;

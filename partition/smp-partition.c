@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "exec/cuda_info.h"
+#include "graph/base/usage.h"
 #include "graph/math/math.h"
 #include "schedule/report.h"
 #include "schedule/trace.h"
@@ -266,19 +267,6 @@ static smp_status set_option(arguments *a, int option, const char *name, const c
     }
 }
 
-static smp_status bad_option(const char *given, bool no_value)
-{
-    const char *names[sizeof long_options / sizeof long_options[0]];
-    size_t n = 0;
-    for (; long_options[n].name; n++)
-        names[n] = long_options[n].name;
-    const char *near = strncmp(given, "--", 2) == 0 ? smp_nearest(given + 2, names, n) : NULL;
-    if (no_value)
-        return smp_fail(SMP_ERR_INPUT, "%s: its value is missing; --help lists the options", given);
-    return smp_fail(SMP_ERR_INPUT, "%s: unknown option%s%s; --help lists the options", given,
-                    near ? ", nearest is --" : "", near ? near : "");
-}
-
 static smp_status parse_arguments(int argc, char **argv, arguments *a)
 {
     opterr = 0;
@@ -286,7 +274,7 @@ static smp_status parse_arguments(int argc, char **argv, arguments *a)
          (option = getopt_long(argc, argv, ":o:n:", long_options, &index)) != -1;) {
         char name[64] = "";
         if (option == '?' || option == ':')
-            return bad_option(argv[optind - 1], option == ':');
+            return smp_usage_bad_option(argv[optind - 1], option == ':', long_options);
         if (option >= FLAG_CLUSTER)
             snprintf(name, sizeof name, "--%s", long_options[index].name);
         SMP_TRY(set_option(a, option, name, optarg));

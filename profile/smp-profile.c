@@ -10,6 +10,7 @@
 #include "exec/comm.h"
 #include "exec/cuda_info.h"
 #include "exec/probe.h"
+#include "graph/base/usage.h"
 #include "graph/math/math.h"
 
 enum { SAMPLES = 9, MAX_MICROBATCH = 1 << 20, BAR_WIDTH = 40, LINK_RANKS = 2 };
@@ -107,25 +108,12 @@ static smp_status set_option(arguments *a, int option, const char *text)
     }
 }
 
-static smp_status bad_option(const char *given, bool no_value)
-{
-    const char *names[sizeof long_options / sizeof long_options[0]];
-    size_t n = 0;
-    for (; long_options[n].name; n++)
-        names[n] = long_options[n].name;
-    const char *near = strncmp(given, "--", 2) == 0 ? smp_nearest(given + 2, names, n) : NULL;
-    if (no_value)
-        return smp_fail(SMP_ERR_INPUT, "%s: its value is missing; --help lists the options", given);
-    return smp_fail(SMP_ERR_INPUT, "%s: unknown option%s%s; --help lists the options", given,
-                    near ? ", nearest is --" : "", near ? near : "");
-}
-
 static smp_status parse_arguments(int argc, char **argv, arguments *a)
 {
     opterr = 0;
     for (int option; (option = getopt_long(argc, argv, ":o:", long_options, NULL)) != -1;) {
         if (option == '?' || option == ':')
-            return bad_option(argv[optind - 1], option == ':');
+            return smp_usage_bad_option(argv[optind - 1], option == ':', long_options);
         SMP_TRY(set_option(a, option, optarg));
     }
     if (a->help || a->version)
