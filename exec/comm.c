@@ -24,13 +24,6 @@ struct smp_comm_notice {
     int n;
 };
 
-double smp__now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* Ranks that share cores keep to one core each, dealt out in turn as smp_cluster_core says: short
  * waits would otherwise move them around, and the prediction could not know where. Their sleeps
  * last some microseconds, not fifty more. */
@@ -156,7 +149,7 @@ smp_status smp__comm_notify(smp_comm *comm, smp_status status)
     /* The sends need progress and their buffer must outlive them: give them a moment, then keep
      * the buffer for the rest of the process. */
     int done = 0;
-    for (double until = smp__now_s() + 0.2; !done && smp__now_s() < until;)
+    for (double until = smp_clock_s() + 0.2; !done && smp_clock_s() < until;)
         MPI_Testall(notice->n, request, &done, MPI_STATUSES_IGNORE);
     comm->notices = notice;
     return status;
@@ -191,7 +184,7 @@ smp_status smp__comm_pause(smp_comm *comm, smp_wait *wait, smp_wait_describe des
 {
     if (wait->polls++ < (comm->crowded ? SPIN_CROWDED : SPIN))
         return SMP_OK;
-    double now = smp__now_s();
+    double now = smp_clock_s();
     if (wait->begin_s == 0.0)
         wait->begin_s = wait->looked_s = now;
     if (now - wait->looked_s > LOOK_EVERY_S) {

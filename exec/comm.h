@@ -6,6 +6,7 @@
 #include <mpi.h>
 #include <stdbool.h>
 
+#include "graph/base/clock.h"
 #include "graph/base/status.h"
 
 enum { SMP_NOTICE_BYTES = 1024 };
@@ -71,7 +72,5 @@ smp_status smp__comm_pause(smp_comm *comm, smp_wait *wait, smp_wait_describe des
 /* In-place sum of doubles over all ranks, waited for with the watchdog. Entries that only one rank
  * sets are exact. Collective. */
 smp_status smp__comm_sum(smp_comm *comm, double *values, int count);
-
-double smp__now_s(void); /* monotonic */
 
 #endif

@@ -106,7 +106,8 @@ static smp_status build_layouts(smp *s)
         int stage = smp_plan_stage_of(s->plan, s->comm.pipeline_rank, chunk);
         s->stage_of_chunk[chunk] = stage;
         s->chunk[chunk].stage = stage;
-        SMP_TRY(smp_layout_build(s->graph, s->flow, stage, NULL, &s->chunk[chunk].layout));
+        SMP_TRY(smp_layout_build(s->graph, s->flow, stage, s->plan->stage[stage].recompute, NULL,
+                                 &s->chunk[chunk].layout));
     }
     return SMP_OK;
 }

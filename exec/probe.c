@@ -35,13 +35,13 @@ static smp_status time_optimizer(void *context, int64_t elements, int repeat, do
                          .grad_scale = 1,
                          .lr = 1e-3f,
                          .options = &options};
-    const double begin_s = smp__now_s();
+    const double begin_s = smp_clock_s();
     for (int i = 0; i < repeat; i++) {
         update.step = i + 1;
         adamw->update(&update);
         p->device->zero(p->pool + offset[1], bytes);
     }
-    *us = 1e6 * (smp__now_s() - begin_s) / repeat;
+    *us = 1e6 * (smp_clock_s() - begin_s) / repeat;
     return SMP_OK;
 }
 
@@ -56,10 +56,10 @@ static smp_status time_reduce(void *context, int64_t elements, int repeat, doubl
     SMP_TRY(smp__probe_pool(p, total));
     for (int i = 0; i < 2; i++)
         smp__probe_fill(p, p->pool + offset[i], bytes, VALUE_SCALE);
-    const double begin_s = smp__now_s();
+    const double begin_s = smp_clock_s();
     for (int i = 0; i < repeat; i++)
         p->device->add((float *)(p->pool + offset[0]), (float *)(p->pool + offset[1]), elements);
-    *us = 1e6 * (smp__now_s() - begin_s) / repeat;
+    *us = 1e6 * (smp_clock_s() - begin_s) / repeat;
     return SMP_OK;
 }
 
@@ -111,10 +111,10 @@ static smp_status time_link(void *context, int64_t bytes, int repeat, double *us
     if (p->comm.world_rank > 1)
         return SMP_OK;
     SMP_TRY(round_trip(p, p->pool + out, p->pool + in, (int)bytes)); /* warm-up */
-    const double begin_s = smp__now_s();
+    const double begin_s = smp_clock_s();
     for (int i = 0; i < repeat; i++)
         SMP_TRY(round_trip(p, p->pool + out, p->pool + in, (int)bytes));
-    *us = 1e6 * (smp__now_s() - begin_s) / repeat / 2;
+    *us = 1e6 * (smp_clock_s() - begin_s) / repeat / 2;
     return SMP_OK;
 }
 

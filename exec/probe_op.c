@@ -192,9 +192,9 @@ static smp_status call_part(const smp__cpu_probe *p, smp_probe_part part, int se
     call.seed = 1;
     call.step = 1;
     call.training = p->graph->training;
-    const double begin_s = smp__now_s();
+    const double begin_s = smp_clock_s();
     const smp_status status = kernel[part](&call);
-    *us = 1e6 * (smp__now_s() - begin_s);
+    *us = 1e6 * (smp_clock_s() - begin_s);
     return status;
 }
 

@@ -9,7 +9,7 @@
 static void mark(smp *s)
 {
     if (s->event)
-        s->action_begin_s = smp__now_s();
+        s->action_begin_s = smp_clock_s();
 }
 
 static smp_status run_action(smp *s, const smp_action *action)
@@ -51,7 +51,7 @@ static void record(smp *s, const smp_action *action)
                           .stage = action->chunk >= 0 ? s->stage_of_chunk[action->chunk] : -1,
                           .action = *action,
                           .start_us = 1e6 * (s->action_begin_s - s->step_begin_s),
-                          .end_us = 1e6 * (smp__now_s() - s->step_begin_s)};
+                          .end_us = 1e6 * (smp_clock_s() - s->step_begin_s)};
 }
 
 static smp_status wait_sends(smp *s, int64_t position)
@@ -112,7 +112,7 @@ static smp_status collect(smp *s, smp_step_result *result)
 {
     int losses = s->comm.ddp_size * s->microbatches;
     int count = losses + s->comm.world_size;
-    s->result[losses + s->comm.world_rank] = 1e6 * (smp__now_s() - s->step_begin_s);
+    s->result[losses + s->comm.world_rank] = 1e6 * (smp_clock_s() - s->step_begin_s);
     SMP_TRY(smp__comm_sum(&s->comm, s->result, count));
     double sum = 0.0;
     for (int i = 0; i < losses; i++)
@@ -147,7 +147,7 @@ static void begin(smp *s, const void *const *inputs, bool training)
 {
     s->inputs = inputs;
     s->training_call = training;
-    s->step_begin_s = smp__now_s();
+    s->step_begin_s = smp_clock_s();
     s->current = (smp_action){.kind = SMP_ACTION_F, .microbatch = -1, .chunk = -1};
 }
 

@@ -91,11 +91,33 @@ static void count_transfer(smp__evaluator *evaluator, const int32_t *stage, int3
 }
 
 static int64_t memory_of(const smp_problem *problem, int s, const smp_stage_load *load,
-                         int64_t workspace)
+                         int64_t workspace, bool recompute)
 {
-    double bytes = problem->state_factor * (double)load->weight_bytes +
-                   problem->live[s] * (double)load->stash_bytes + (double)workspace;
+    double kept = recompute ? problem->live[s] * (double)load->in_bytes + (double)load->stash_bytes
+                            : problem->live[s] * (double)load->stash_bytes;
+    double bytes = problem->state_factor * (double)load->weight_bytes + kept +
+                   (double)load->buffer_bytes + (double)workspace;
     return bytes < 0x1p62 ? (int64_t)ceil(bytes) : INT64_MAX;
+}
+
+/* Memory, and whether the stage recomputes. Until then memory_bytes is the largest workspace. */
+static void fill_memory(const smp_problem *problem, int s, smp_stage_load *load)
+{
+    bool training = problem->graph->training;
+    int64_t workspace = load->memory_bytes;
+    int64_t border = smp__add_bytes(load->in_bytes, load->out_bytes);
+    load->buffer_bytes = training ? smp__add_bytes(border, border) : border;
+    load->memory_bytes = memory_of(problem, s, load, workspace, false);
+    if (!training || problem->recompute == SMP_RECOMPUTE_NONE)
+        return;
+    int64_t recomputing = memory_of(problem, s, load, workspace, true);
+    load->recompute =
+        problem->recompute == SMP_RECOMPUTE_ALL ||
+        (load->memory_bytes > problem->memory_limit[s] && recomputing < load->memory_bytes);
+    if (load->recompute) {
+        load->memory_bytes = recomputing;
+        load->recompute_us = load->forward_us;
+    }
 }
 
 smp__score smp__evaluate(smp__evaluator *evaluator, const int32_t *stage)
@@ -115,10 +137,10 @@ smp__score smp__evaluate(smp__evaluator *evaluator, const int32_t *stage)
         smp_stage_load *load = &evaluator->load[s];
         load->forward_us *= evaluator->slowdown[s];
         load->backward_us *= evaluator->slowdown[s];
-        double compute_us = load->forward_us + load->backward_us;
+        fill_memory(problem, s, load);
+        double compute_us = load->forward_us + load->backward_us + load->recompute_us;
         load->load_us = problem->cluster->overlap ? fmax(compute_us, load->transfer_us)
                                                   : compute_us + load->transfer_us;
-        load->memory_bytes = memory_of(problem, s, load, load->memory_bytes);
         int64_t limit = problem->memory_limit[s] > 0 ? problem->memory_limit[s] : 1;
         if (load->memory_bytes > problem->memory_limit[s])
             score.excess = fmax(score.excess, (double)load->memory_bytes / (double)limit - 1.0);
@@ -138,9 +160,10 @@ static smp_status check_order(const smp_problem *problem, const int32_t *stage)
         if (stage[i] < 0 || stage[i] >= problem->n_stage)
             return smp_fail(SMP_ERR_INPUT, "op '%s': stage: got %d, expected 0 to %d", op->name,
                             stage[i], problem->n_stage - 1);
-        if (op->pin >= 0 && op->pin != stage[i])
+        int32_t pin = smp_problem_pin(problem, i);
+        if (pin >= 0 && pin != stage[i])
             return smp_fail(SMP_ERR_INPUT, "op '%s': got stage %d, but it is pinned to stage %d",
-                            op->name, stage[i], op->pin);
+                            op->name, stage[i], pin);
         for (int32_t slot = 0; slot < op->n_in; slot++) {
             int32_t from = graph->tensor[op->in[slot]].producer;
             if (from >= 0 && stage[from] > stage[i])

@@ -21,7 +21,10 @@ static smp_problem problem_of(const smp__configs *configs, const smp__config *co
                          .state_factor = request->graph->training ? 4.0 : 1.0,
                          .live = config->live,
                          .memory_limit = config->limit,
-                         .seed = request->seed};
+                         .seed = request->seed,
+                         .pin = request->pin,
+                         .recompute = request->recompute,
+                         .deadline_s = request->deadline_s};
 }
 
 static smp_status solve_family(smp__configs *configs, const smp__config *config,

@@ -18,8 +18,9 @@ static bool is_new(const int32_t *order, int32_t n, uint64_t *seen, int *n_seen)
     return true;
 }
 
-static smp_status solve(const smp_problem *problem, smp_partition **out)
+static smp_status solve(const smp_problem *problem, const smp_partition *start, smp_partition **out)
 {
+    (void)start;
     smp__tuner tuner;
     SMP_TRY(smp__tuner_init(&tuner, problem));
     smp_status status = SMP_OK;

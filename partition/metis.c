@@ -357,8 +357,9 @@ done:
     return status;
 }
 
-static smp_status solve(const smp_problem *problem, smp_partition **out)
+static smp_status solve(const smp_problem *problem, const smp_partition *start, smp_partition **out)
 {
+    (void)start;
     smp__tuner tuner;
     SMP_TRY(smp__tuner_init(&tuner, problem));
     smp_status status = try_parts(&tuner);

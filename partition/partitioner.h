@@ -6,11 +6,16 @@
 #include "partition/problem.h"
 
 typedef struct smp_partitioner {
-    const char *name; /* "metis", "linear" */
+    const char *name; /* "linear", "exact" */
     const char *summary;
-    /* Finds a legal partition; best effort on memory (out->fits says). SMP_ERR_NO_FIT with the
-     * reason if pins and groups allow no pipeline of n_stage non-empty stages. */
-    smp_status (*solve)(const smp_problem *problem, smp_partition **out);
+    /* Finds a legal partition; best effort on memory (out->fits says). `start`: the best partition
+     * known, or NULL; a solver may begin there and uses it to prune, and must not return anything
+     * worse. Sets lower_bound_us to at least smp_partition_lower_bound, bound, timed_out, solver
+     * (start's, if it was not improved). SMP_ERR_NO_FIT with the reason if pins and groups allow no
+     * pipeline of n_stage non-empty stages. */
+    smp_status (*solve)(const smp_problem *problem, const smp_partition *start,
+                        smp_partition **out);
+    bool baseline; /* what others do, for comparison: only on request, never in the default */
 } smp_partitioner;
 
 const smp_partitioner *smp_partitioner_find(const char *name); /* NULL if unknown */

@@ -67,7 +67,7 @@ static smp_status solve_all(const smp_problem *problem, const char *name, smp_pa
         if (name && strcmp(partitioners[i]->name, name) != 0)
             continue;
         smp_partition *found = NULL;
-        status = partitioners[i]->solve(problem, &found);
+        status = partitioners[i]->solve(problem, best, &found);
         if (status != SMP_OK)
             break;
         if (!best || beats(problem, found, found->bottleneck_us, best, best->bottleneck_us)) {

@@ -25,24 +25,25 @@ static smp_status apply_pins(const smp_problem *problem, smp__units *units, stag
     }
     for (int32_t i = 0; i < graph->n_op; i++) {
         const smp_op *op = &graph->op[i];
-        if (op->pin < 0)
+        int32_t pin = smp_problem_pin(problem, i);
+        if (pin < 0)
             continue;
-        if (op->pin >= problem->n_stage)
+        if (pin >= problem->n_stage)
             return smp_fail_at(smp_op_where(graph, op),
                                "op '%s': stage: got %d, expected 0 to %d: the pipeline has %d "
                                "stages",
-                               op->name, op->pin, problem->n_stage - 1, problem->n_stage);
+                               op->name, pin, problem->n_stage - 1, problem->n_stage);
         int32_t u = units->unit_of_op[i];
-        if (ranges->lo_op[u] >= 0 && ranges->lo[u] != op->pin) {
+        if (ranges->lo_op[u] >= 0 && ranges->lo[u] != pin) {
             const smp_op *other = &graph->op[ranges->lo_op[u]];
             return smp_fail(SMP_ERR_NO_FIT,
                             "op '%s' is pinned to stage %d and op '%s' to stage %d, but they have "
                             "to share a stage: a group%s, or what lies between its members, joins "
                             "them",
-                            other->name, other->pin, op->name, op->pin,
+                            other->name, ranges->lo[u], op->name, pin,
                             problem->tie_together ? " or a tied weight" : "");
         }
-        ranges->lo[u] = ranges->hi[u] = op->pin;
+        ranges->lo[u] = ranges->hi[u] = pin;
         ranges->lo_op[u] = ranges->hi_op[u] = i;
         units->has_pin = true;
     }
@@ -82,7 +83,7 @@ static smp_status check_ranges(const smp_problem *problem, const smp__units *uni
         return smp_fail(SMP_ERR_NO_FIT,
                         "op '%s', pinned to stage %d, depends on op '%s', pinned to the later "
                         "stage %d%s: no pipeline has both",
-                        late->name, late->pin, early->name, early->pin,
+                        late->name, ranges->hi[u], early->name, ranges->lo[u],
                         problem->graph->n_group > 0 ? " (directly, or through a group)" : "");
     }
     return SMP_OK;

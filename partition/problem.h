@@ -8,11 +8,21 @@
  * state once, plus its stash times the live micro-batches that the schedule keeps there. Model
  * inputs are read where they are used and never cross a border. Every stage holds at least one op.
  * Pinned ops lie in their stage, a group lies in one stage. The objective is the load of the
- * slowest pipeline rank (the sum over the stages it holds), under the memory limits. */
+ * slowest pipeline rank (the sum over the stages it holds), under the memory limits.
+ *
+ * A stage that recomputes keeps only what it received, runs its forward pass once more before the
+ * backward pass, and has the stash of one micro-batch alive then. Its load grows by its forward
+ * time. Only stages that do not fit otherwise recompute (SMP_RECOMPUTE_AUTO). */
 #ifndef SMP_PARTITION_PROBLEM_H
 #define SMP_PARTITION_PROBLEM_H
 
 #include "profile/costs.h"
+
+typedef enum smp_recompute {
+    SMP_RECOMPUTE_NONE,
+    SMP_RECOMPUTE_AUTO, /* where a stage does not fit without and fits with it */
+    SMP_RECOMPUTE_ALL   /* every stage; of a model that trains */
+} smp_recompute;
 
 typedef struct smp_problem {
     const smp_graph *graph;
@@ -27,19 +37,33 @@ typedef struct smp_problem {
     const int64_t *memory_limit; /* [n_stage] bytes; the rank's memory shared out over its stages */
     bool tie_together;           /* ops that share a weight must share a stage */
     uint64_t seed;
+    const int32_t
+        *pin; /* [n_op] stage of each op or -1, instead of the graph's pins; NULL: those */
+    smp_recompute recompute;
+    double deadline_s; /* smp_clock_s() at which solvers stop improving and proving; 0: never */
 } smp_problem;
+
+/* The stage that an op is pinned to, or -1. */
+static inline int32_t smp_problem_pin(const smp_problem *problem, int32_t op)
+{
+    return problem->pin ? problem->pin[op] : problem->graph->op[op].pin;
+}
 
 typedef struct smp_stage_load {
     double forward_us; /* on the stage's device */
     double backward_us;
     double transfer_us;
+    double recompute_us;  /* forward_us again if the stage recomputes, else 0 */
     double load_us;       /* as the objective counts it */
     int64_t in_bytes;     /* activations received per micro-batch */
     int64_t out_bytes;    /* tensors sent, each once */
     int64_t weight_bytes; /* a tied weight counts once per stage that holds it */
     int64_t stash_bytes;  /* of one micro-batch */
-    int64_t memory_bytes; /* state_factor * weights + live * stash + largest workspace */
+    int64_t buffer_bytes; /* of one micro-batch: in_bytes + out_bytes, twice when training */
+    int64_t memory_bytes; /* state_factor * weights + live * stash + buffers + largest workspace;
+                             recomputing: live * in_bytes + stash instead of live * stash */
     int32_t n_op;
+    bool recompute;
 } smp_stage_load;
 
 typedef struct smp_partition {
@@ -48,6 +72,8 @@ typedef struct smp_partition {
     smp_stage_load *load;  /* [n_stage] */
     double bottleneck_us;  /* slowest rank */
     double lower_bound_us; /* proven: no pipeline on this many ranks is faster */
+    const char *bound;     /* what proves it: "fair share", "largest op", ...; static text */
+    bool timed_out;        /* the deadline struck: more time might find or prove more */
     bool fits;             /* memory_bytes <= memory_limit on every stage */
     const char *solver;    /* registry name of what found it */
 } smp_partition;

@@ -308,9 +308,10 @@ static smp_status layout_forward(smp__layout_build *build)
     return status;
 }
 
-smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage,
+smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage, bool recompute,
                             const int64_t *stash_bytes, smp_layout **out)
 {
+    (void)recompute;
     smp__layout_build build = {
         .graph = graph, .flow = flow, .stash_bytes = stash_bytes, .stage = stage};
     smp_status status = SMP_ERR_NO_MEMORY;

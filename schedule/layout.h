@@ -82,9 +82,9 @@ typedef struct smp_layout {
     smp_arena *arena;
 } smp_layout;
 
-/* Lays out one stage. Ops without kernels (opaque) count by their costs: `stash_bytes` [n_op] may
- * be NULL, else gives what such an op stashes. */
-smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage,
+/* Lays out one stage. `recompute`: see partition/problem.h. Ops without kernels (opaque) count by
+ * their costs: `stash_bytes` [n_op] may be NULL, else gives what such an op stashes. */
+smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage, bool recompute,
                             const int64_t *stash_bytes, smp_layout **out);
 void smp_layout_destroy(smp_layout *layout);
 

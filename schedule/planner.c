@@ -72,6 +72,7 @@ static smp_status fill_stages(smp_plan *plan, const smp_graph *graph, const smp_
         const smp_stage_load *load = &partition->load[s];
         stage[s] = (smp_plan_stage){.rank = best->stage_rank[s],
                                     .op = name,
+                                    .recompute = load->recompute,
                                     .forward_us = load->forward_us,
                                     .backward_us = load->backward_us,
                                     .weight_bytes = load->weight_bytes,
@@ -174,7 +175,7 @@ smp_status smp_plan_make(const smp_search_request *request, const char *model_pa
     smp__planner planner;
     smp_costs *costs = NULL;
     smp_planner_result result = {0};
-    SMP_TRY(smp__planner_open(&planner));
+    SMP_TRY(smp__planner_open(&planner, request->active_microbatches, request->group));
     smp_status status = smp_costs_build(request->graph, request->cluster, request->profile,
                                         request->microbatch_size, &costs);
     if (status == SMP_OK) {

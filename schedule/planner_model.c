@@ -24,13 +24,14 @@ static void drop_partition(smp__planner *planner)
     planner->n_stage = 0;
 }
 
-smp_status smp__planner_open(smp__planner *planner)
+smp_status smp__planner_open(smp__planner *planner, int active, int group)
 {
     const smp_schedule_kind *const *kinds = smp_schedules();
     size_t n = 0;
     while (kinds[n])
         n++;
-    *planner = (smp__planner){.names = calloc(n + 1, sizeof *planner->names)};
+    *planner = (smp__planner){
+        .names = calloc(n + 1, sizeof *planner->names), .active = active, .group = group};
     if (!planner->names)
         return smp_fail_memory((n + 1) * sizeof *planner->names);
     for (size_t i = 0; i < n; i++)
@@ -44,6 +45,17 @@ void smp__planner_close(smp__planner *planner)
     free(planner->names);
 }
 
+static smp_schedule_shape shape_of(const smp__planner *planner, int pipeline, int chunks,
+                                   int microbatches, bool training)
+{
+    return (smp_schedule_shape){.pipeline = pipeline,
+                                .chunks = chunks,
+                                .microbatches = microbatches,
+                                .training = training,
+                                .active = planner->active,
+                                .group = planner->group};
+}
+
 static bool known(void *context, const char *name)
 {
     (void)context;
@@ -53,9 +65,8 @@ static bool known(void *context, const char *name)
 static smp_status check(void *context, const char *name, int pipeline, int chunks, int microbatches,
                         bool training)
 {
-    (void)context;
     const smp_schedule_kind *kind = smp_schedule_find(name);
-    smp_schedule_shape shape = {pipeline, chunks, microbatches, training};
+    smp_schedule_shape shape = shape_of(context, pipeline, chunks, microbatches, training);
     if (!kind)
         return smp_fail(SMP_ERR_INPUT, "schedule '%s' is unknown", name);
     if (pipeline < 1 || chunks < 1 || microbatches < 1)
@@ -73,16 +84,14 @@ static smp_status check(void *context, const char *name, int pipeline, int chunk
 
 static int stage_rank(void *context, const char *name, int pipeline, int chunks, int stage)
 {
-    (void)context;
-    smp_schedule_shape shape = {pipeline, chunks, 1, true};
+    smp_schedule_shape shape = shape_of(context, pipeline, chunks, 1, true);
     return smp_schedule_stage_rank(smp_schedule_find(name), &shape, stage);
 }
 
 static int live(void *context, const char *name, int pipeline, int chunks, int microbatches,
                 int rank, bool training)
 {
-    (void)context;
-    smp_schedule_shape shape = {pipeline, chunks, microbatches, training};
+    smp_schedule_shape shape = shape_of(context, pipeline, chunks, microbatches, training);
     return smp_schedule_find(name)->live(&shape, rank);
 }
 
@@ -106,7 +115,8 @@ static smp_status use_partition(smp__planner *planner, const smp_search_request 
     smp_status status = smp_flow_build(graph, partition->stage, partition->n_stage,
                                        request->microbatch_size, &planner->flow);
     for (int s = 0; s < partition->n_stage && status == SMP_OK; s++)
-        status = smp_layout_build(graph, planner->flow, s, NULL, &planner->layout[s]);
+        status = smp_layout_build(graph, planner->flow, s, partition->load[s].recompute, NULL,
+                                  &planner->layout[s]);
     if (status != SMP_OK)
         drop_partition(planner);
     return status;
@@ -201,8 +211,8 @@ smp_status smp__planner_evaluate(smp__planner *planner, const smp_search_request
                                  smp__evaluation *out)
 {
     size_t n = (size_t)candidate->pipeline;
-    smp_schedule_shape shape = {candidate->pipeline, candidate->chunks, candidate->microbatches,
-                                request->graph->training};
+    smp_schedule_shape shape = shape_of(planner, candidate->pipeline, candidate->chunks,
+                                        candidate->microbatches, request->graph->training);
     smp__evaluation evaluation = {.program = calloc(n, sizeof *evaluation.program),
                                   .peak_bytes = calloc(n, sizeof *evaluation.peak_bytes),
                                   .pipeline = candidate->pipeline};

@@ -9,6 +9,7 @@
  * partition in a row, so those of the last one are kept. */
 typedef struct smp__planner {
     const char **names; /* of all schedules, NULL-terminated */
+    int active, group;  /* of every smp_schedule_shape */
     int32_t *stage;     /* [n_op] the partition that flow and layout are of */
     int n_stage;        /* 0: none */
     smp_flow *flow;
@@ -23,7 +24,7 @@ typedef struct smp__evaluation {
     int64_t *peak_bytes; /* [pipeline] */
 } smp__evaluation;
 
-smp_status smp__planner_open(smp__planner *planner);
+smp_status smp__planner_open(smp__planner *planner, int active, int group);
 void smp__planner_close(smp__planner *planner);
 
 /* The search's view of the schedules; context is the planner. */

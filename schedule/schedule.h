@@ -11,6 +11,8 @@ typedef struct smp_schedule_shape {
     int chunks;   /* stages per rank */
     int microbatches;
     bool training; /* false: forwards only */
+    int active;    /* most live micro-batches, for schedules that take a bound; 0: their default */
+    int group;     /* micro-batches per group of chunked schedules; 0: pipeline */
 } smp_schedule_shape;
 
 typedef struct smp_schedule_kind {

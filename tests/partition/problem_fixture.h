@@ -214,6 +214,25 @@ static inline double fixture_transfer_us(const fixture *f, const int32_t *stage,
     return total;
 }
 
+/* Bytes that stage s receives and sends per micro-batch, each tensor once; *received: in alone. */
+static inline double fixture_border_bytes(const fixture *f, const int32_t *stage, int s,
+                                          double *received)
+{
+    double in = 0.0, out = 0.0;
+    for (int32_t op = 0; op < f->graph->n_op; op++) {
+        int home = stage[op];
+        bool sent = false;
+        if (f->stage_rank[home] != f->stage_rank[s] && fixture_reads(f, stage, op, s))
+            in += (double)f->costs->op[op].output_bytes;
+        for (int to = 0; home == s && to < f->problem.n_stage; to++)
+            sent |= f->stage_rank[to] != f->stage_rank[s] && fixture_reads(f, stage, op, to);
+        out += sent ? (double)f->costs->op[op].output_bytes : 0.0;
+    }
+    if (received)
+        *received = in;
+    return in + out;
+}
+
 static inline double fixture_memory(const fixture *f, const int32_t *stage, int s)
 {
     double weights = 0.0, stash = 0.0, workspace = 0.0;
@@ -231,7 +250,9 @@ static inline double fixture_memory(const fixture *f, const int32_t *stage, int 
             held |= stage[f->graph->use[u].op] == s;
         weights += held ? 4.0 * (double)f->graph->param[p].elements : 0.0;
     }
-    return f->problem.state_factor * weights + f->live[s] * stash + workspace;
+    double border = fixture_border_bytes(f, stage, s, NULL);
+    return f->problem.state_factor * weights + f->live[s] * stash + workspace +
+           (f->graph->training ? 2.0 : 1.0) * border;
 }
 
 /* The slowest rank of an assignment; *fits: memory of every stage. */

@@ -165,7 +165,7 @@ static void check_partitioner(const smp_partitioner *partitioner, const fixture 
                               double best_that_fits, int seed, int *optimal, int *solved)
 {
     smp_partition *partition = NULL;
-    smp_status status = partitioner->solve(&f->problem, &partition);
+    smp_status status = partitioner->solve(&f->problem, NULL, &partition);
     if (!isfinite(best)) {
         assert_int_equal(status, SMP_ERR_NO_FIT);
         return;

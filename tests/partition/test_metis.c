@@ -12,7 +12,7 @@ static const smp_partitioner *metis(void)
 
 static void solve_checked(const fixture *f, smp_partition **out)
 {
-    if (metis()->solve(&f->problem, out) != SMP_OK)
+    if (metis()->solve(&f->problem, NULL, out) != SMP_OK)
         fail_msg("%s", smp_last_error());
     assert_true(fixture_legal(f, (*out)->stage));
 }
@@ -79,8 +79,8 @@ static void test_metis_is_silent_on_odd_graphs(void **state)
         char *model = odd_model(i % 3, n_op);
         fixture_cluster(&f, 12, 12, 1e6);
         fixture_open(&f, model, n_stage, 1);
-        legal &=
-            metis()->solve(&f.problem, &partition) == SMP_OK && fixture_legal(&f, partition->stage);
+        legal &= metis()->solve(&f.problem, NULL, &partition) == SMP_OK &&
+                 fixture_legal(&f, partition->stage);
         smp_partition_destroy(partition);
         fixture_close(&f);
         free(model);

@@ -15,7 +15,8 @@ static void make(staged *m, const char *text, const int32_t *stage, int n_stage)
         fail_msg("%s", smp_last_error());
     assert_int_equal(SMP_OK, smp_flow_build(m->graph, stage, n_stage, 2, &m->flow));
     for (int s = 0; s < n_stage; s++)
-        assert_int_equal(SMP_OK, smp_layout_build(m->graph, m->flow, s, NULL, &m->layout[s]));
+        assert_int_equal(SMP_OK,
+                         smp_layout_build(m->graph, m->flow, s, false, NULL, &m->layout[s]));
 }
 
 static void drop(staged *m)
@@ -225,7 +226,8 @@ static void test_layout_opaque(void **state)
     assert_int_equal(2, m.flow->n_transfer);
     assert_int_equal(400, m.flow->transfer[1].bytes);
     smp_layout *other;
-    assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 0, (int64_t[]){1000, 0}, &other));
+    assert_int_equal(SMP_OK,
+                     smp_layout_build(m.graph, m.flow, 0, false, (int64_t[]){1000, 0}, &other));
     assert_int_equal(1024, other->stash_bytes);
     smp_layout_destroy(other);
     drop(&m);

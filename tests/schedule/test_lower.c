@@ -115,7 +115,7 @@ static void check_random(uint64_t seed)
     int p = 1 + (int)fixture_below(&random, 6), v = 1 + (int)fixture_below(&random, 3);
     int m = 1 + (int)fixture_below(&random, 10), n_stage = p * v;
     const smp_schedule_kind *kind = smp_schedules()[fixture_below(&random, 2)];
-    smp_schedule_shape shape = {p, v, m, fixture_chance(&random, 80)};
+    smp_schedule_shape shape = {p, v, m, fixture_chance(&random, 80), 0, 0};
     fixture_graph f;
     fixture_graph_make(&f, seed, 6 + (int32_t)fixture_below(&random, 60), shape.training);
     int32_t stage[MAX_OPS];

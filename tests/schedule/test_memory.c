@@ -370,7 +370,7 @@ static void check_job(const smp_graph *graph, const plain *reference, fixture_ra
     j.sent = calloc((size_t)flow->n_transfer * (size_t)j.microbatches + 1, sizeof *j.sent);
     for (int s = 0; s < n_stage; s++) {
         j.stage_rank[s] = s % j.pipeline;
-        assert_int_equal(SMP_OK, smp_layout_build(graph, flow, s, NULL, &j.layout[s]));
+        assert_int_equal(SMP_OK, smp_layout_build(graph, flow, s, false, NULL, &j.layout[s]));
     }
     fixture_programs(flow, random, j.pipeline, j.chunks, j.microbatches, backward, j.stage_rank,
                      j.program);

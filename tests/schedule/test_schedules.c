@@ -175,16 +175,16 @@ static void order_text(const char *name, smp_schedule_shape shape, int rank, con
 static void test_schedules_orders(void **state)
 {
     (void)state;
-    order_text("simple", (smp_schedule_shape){2, 2, 2, true}, 0,
+    order_text("simple", (smp_schedule_shape){2, 2, 2, true, 0, 0}, 0,
                "F0.0 F1.0 F0.1 F1.1 B0.1 B1.1 B0.0 B1.0");
-    order_text("interleaved", (smp_schedule_shape){4, 1, 5, true}, 1,
+    order_text("interleaved", (smp_schedule_shape){4, 1, 5, true, 0, 0}, 1,
                "F0.0 F1.0 F2.0 B0.0 F3.0 B1.0 F4.0 B2.0 B3.0 B4.0");
-    order_text("interleaved", (smp_schedule_shape){4, 1, 2, true}, 0, "F0.0 F1.0 B0.0 B1.0");
-    order_text("interleaved", (smp_schedule_shape){2, 2, 4, true}, 1,
+    order_text("interleaved", (smp_schedule_shape){4, 1, 2, true, 0, 0}, 0, "F0.0 F1.0 B0.0 B1.0");
+    order_text("interleaved", (smp_schedule_shape){2, 2, 4, true, 0, 0}, 1,
                "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 F3.1 B3.1 B2.0 B3.0");
-    order_text("interleaved", (smp_schedule_shape){2, 2, 3, true}, 1,
+    order_text("interleaved", (smp_schedule_shape){2, 2, 3, true, 0, 0}, 1,
                "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 B1.0 F2.1 B2.1 B2.0");
-    order_text("interleaved", (smp_schedule_shape){2, 2, 3, false}, 0,
+    order_text("interleaved", (smp_schedule_shape){2, 2, 3, false, 0, 0}, 0,
                "F0.0 F1.0 F0.1 F1.1 F2.0 F2.1");
 }
 
@@ -199,7 +199,7 @@ static void test_schedules_registry(void **state)
     assert_null(smp_schedule_find("magic"));
     assert_null(smp_schedule_find(NULL));
     const smp_schedule_kind *simple = smp_schedule_find("simple");
-    smp_schedule_shape shape = {3, 2, 4, true};
+    smp_schedule_shape shape = {3, 2, 4, true, 0, 0};
     assert_int_equal(smp_schedule_stage_rank(simple, &shape, 4), 1);
     assert_int_equal(smp_schedule_stage_of(simple, &shape, 1, 1), 4);
     assert_int_equal(smp_schedule_stage_of(simple, &shape, 1, 2), -1);

@@ -296,7 +296,7 @@ static smp_memory_rank *plan_memory(const smp_graph *graph, const execution *e, 
     int stage_of_chunk[4];
     for (int c = 0; c < e->chunks; c++) {
         stage_of_chunk[c] = c * e->ranks + rank;
-        if (smp_layout_build(graph, e->flow, stage_of_chunk[c], NULL, &layout[c]))
+        if (smp_layout_build(graph, e->flow, stage_of_chunk[c], false, NULL, &layout[c]))
             fail_msg("%s", smp_last_error());
     }
     smp_memory_input input = {.graph = graph,
@@ -324,7 +324,7 @@ static void check_execution(uint64_t seed)
     int p = 2 + (int)fixture_below(&random, 4), v = 1 + (int)fixture_below(&random, 3);
     int m = 1 + (int)fixture_below(&random, 8), n_stage = p * v, stage_rank[15];
     const smp_schedule_kind *kind = smp_schedules()[fixture_below(&random, 2)];
-    smp_schedule_shape shape = {p, v, m, fixture_chance(&random, 80)};
+    smp_schedule_shape shape = {p, v, m, fixture_chance(&random, 80), 0, 0};
     fixture_graph f;
     fixture_graph_make(&f, seed, 10 + (int32_t)fixture_below(&random, 40), shape.training);
     int32_t stage[MAX_OPS];
