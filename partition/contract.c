@@ -37,6 +37,25 @@ static void unite(int32_t *parent, int32_t a, int32_t b)
         parent[a] = b;
 }
 
+/* Labels are smaller than the number of ops. */
+static smp_status merge_glued(const smp_problem *problem, smp_arena *scratch, int32_t *parent)
+{
+    int32_t n_op = problem->graph->n_op;
+    int32_t *first = SMP_ARENA_NEW(scratch, int32_t, (size_t)n_op); /* op + 1 */
+    if (!first)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t op = 0; op < n_op; op++) {
+        int32_t label = problem->glue[op];
+        if (label < 0)
+            continue;
+        if (first[label])
+            unite(parent, first[label] - 1, op);
+        else
+            first[label] = op + 1;
+    }
+    return SMP_OK;
+}
+
 static smp_status merge_ops(const smp_problem *problem, smp_arena *scratch, cluster_graph *out)
 {
     const smp_graph *graph = problem->graph;
@@ -58,6 +77,8 @@ static smp_status merge_ops(const smp_problem *problem, smp_arena *scratch, clus
         else
             unite(parent, first[g], op);
     }
+    if (problem->glue)
+        SMP_TRY(merge_glued(problem, scratch, parent));
     for (int32_t p = 0; problem->tie_together && p < graph->n_param; p++) {
         const smp_param *param = &graph->param[p];
         for (int32_t u = param->use_begin + 1; u < param->use_end; u++)

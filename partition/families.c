@@ -23,6 +23,7 @@ static smp_problem problem_of(const smp__configs *configs, const smp__config *co
                          .memory_limit = config->limit,
                          .seed = request->seed,
                          .pin = request->pin,
+                         .glue = request->glue,
                          .recompute = request->recompute,
                          .deadline_s = request->deadline_s};
 }

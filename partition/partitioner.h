@@ -30,4 +30,10 @@ const smp_partitioner *const *smp_partitioners(void);          /* NULL-terminate
 smp_status smp_partition_solve(const smp_problem *problem, const char *name, int microbatches,
                                smp_partition **out);
 
+/* Raises (*partition)->lower_bound_us by exact search and replaces *partition, which is a partition
+ * of this problem, where the search finds a better one. Bounded in time and memory; what was proven
+ * until then stays valid. With tied weights the bound holds whether they are kept together or not.
+ * Writes *partition only on success. */
+smp_status smp_partition_prove(const smp_problem *problem, smp_partition **partition);
+
 #endif

@@ -39,6 +39,8 @@ typedef struct smp_problem {
     uint64_t seed;
     const int32_t
         *pin; /* [n_op] stage of each op or -1, instead of the graph's pins; NULL: those */
+    const int32_t *
+        glue; /* [n_op] ops with the same label in 0..n_op-1 share a stage, as groups do; or NULL */
     smp_recompute recompute;
     double deadline_s; /* smp_clock_s() at which solvers stop improving and proving; 0: never */
 } smp_problem;
