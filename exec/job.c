@@ -16,7 +16,8 @@ void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch)
         return (char *)s->inputs[ref.index] +
                microbatch * smp_tensor_bytes(s->graph, ref.index, s->batch);
     case SMP_SPACE_STASH:
-        return s->arena + memory->stash[(int64_t)chunk * s->microbatches + microbatch] + ref.offset;
+        return s->arena + memory->stash[ref.index][(int64_t)chunk * s->microbatches + microbatch] +
+               ref.offset;
     case SMP_SPACE_WORK:
         return s->arena + memory->work + ref.offset;
     case SMP_SPACE_BORDER:
@@ -106,8 +107,8 @@ static smp_status build_layouts(smp *s)
         int stage = smp_plan_stage_of(s->plan, s->comm.pipeline_rank, chunk);
         s->stage_of_chunk[chunk] = stage;
         s->chunk[chunk].stage = stage;
-        SMP_TRY(smp_layout_build(s->graph, s->flow, stage, s->plan->stage[stage].recompute, NULL,
-                                 &s->chunk[chunk].layout));
+        unsigned mode = smp_layout_mode(s->plan->stage[stage].recompute, s->program, chunk);
+        SMP_TRY(smp_layout_build(s->graph, s->flow, stage, mode, NULL, &s->chunk[chunk].layout));
     }
     return SMP_OK;
 }
@@ -167,15 +168,8 @@ smp_status smp__job_build(smp *s)
     s->stage_rank = calloc((size_t)s->plan->n_stage, sizeof(*s->stage_rank));
     if (!s->stage_rank)
         return smp_fail_memory((size_t)s->plan->n_stage * sizeof(*s->stage_rank));
-    for (int stage = 0; stage < s->plan->n_stage; stage++) {
+    for (int stage = 0; stage < s->plan->n_stage; stage++)
         s->stage_rank[stage] = s->plan->stage[stage].rank;
-        if (s->plan->stage[stage].recompute)
-            return smp_fail_at(
-                smp_plan_stage_where(s->plan, stage),
-                "stage %d of the plan has recompute: true, which this executor cannot "
-                "do; plan without it",
-                stage);
-    }
     SMP_TRY(smp_plan_bind(s->plan, s->graph, &s->stage_of_op));
     SMP_TRY(smp_flow_build(s->graph, s->stage_of_op, s->plan->n_stage, s->batch, &s->flow));
     SMP_TRY(build_layouts(s));

@@ -109,7 +109,9 @@ int32_t smp__job_find_param(const smp *s, int32_t param);
 
 /* stage.c: the kernels of one action. */
 smp_status smp__stage_forward(smp *s, int chunk, int microbatch);
-smp_status smp__stage_backward(smp *s, int chunk, int microbatch);
+smp_status smp__stage_backward(smp *s, int chunk, int microbatch); /* B */
+smp_status smp__stage_input(smp *s, int chunk, int microbatch);    /* I */
+smp_status smp__stage_weight(smp *s, int chunk, int microbatch);   /* W */
 
 /* messages.c: tensors between stages. */
 smp_status smp__messages_build(smp *s);

@@ -1,9 +1,8 @@
-/* Interprets a stage's layout: forward calls, then backward instructions, on the values of one
- * micro-batch. Between operators the transport gets a chance to move data. */
+/* Interprets a stage's layout on the values of one micro-batch: the forward calls of F, the
+ * instructions of B or I and of W. Between operators the transport gets a chance to move data. */
 #include "exec/job.h"
 
-static void fill_call(const smp *s, int chunk, int microbatch, const smp__call *call,
-                      smp_op_call *out)
+static void fill_call(const smp *s, int microbatch, const smp__call *call, smp_op_call *out)
 {
     out->graph = s->graph;
     out->op = call->op;
@@ -11,37 +10,35 @@ static void fill_call(const smp *s, int chunk, int microbatch, const smp__call *
     out->state = call->state;
     out->param = call->param;
     out->dparam = call->dparam;
-    out->aux = smp__job_address(s, chunk, call->layout->aux, microbatch);
     out->seed = s->options.seed;
     out->step = s->step + 1;
     out->microbatch = (int64_t)s->comm.replica * s->microbatches + microbatch;
     out->training = s->training_call;
 }
 
-smp_status smp__stage_forward(smp *s, int chunk, int microbatch)
+/* The forward call of an op on the values that `at` names. */
+static smp_status forward_call(smp *s, int chunk, int microbatch, const smp__call *call,
+                               const smp_layout_redo *at)
 {
-    const smp__chunk *stage = &s->chunk[chunk];
-    for (int32_t i = 0; i < stage->layout->n_call; i++) {
-        const smp__call *call = &stage->call[i];
-        const void *in[SMP_OP_MAX_IN];
-        smp_op_call args = {.in = in};
-        fill_call(s, chunk, microbatch, call, &args);
-        for (int32_t k = 0; k < call->op->n_in; k++)
-            in[k] = smp__job_address(s, chunk, call->layout->in[k], microbatch);
-        args.out = smp__job_address(s, chunk, call->layout->out, microbatch);
-        args.workspace = smp__job_address(s, chunk, call->layout->forward_workspace, microbatch);
-        SMP_TRY(call->kernels->forward(&args));
-        SMP_TRY(s->transport->progress(s->transport_context));
-    }
-    return SMP_OK;
+    const void *in[SMP_OP_MAX_IN];
+    smp_op_call args = {.in = in};
+    fill_call(s, microbatch, call, &args);
+    for (int32_t k = 0; k < call->op->n_in; k++)
+        in[k] = smp__job_address(s, chunk, at->in[k], microbatch);
+    args.out = smp__job_address(s, chunk, at->out, microbatch);
+    args.aux = smp__job_address(s, chunk, at->aux, microbatch);
+    args.workspace = smp__job_address(s, chunk, at->workspace, microbatch);
+    return call->kernels->forward(&args);
 }
 
-static smp_status backward_call(smp *s, int chunk, int microbatch, const smp__call *call)
+/* backward_input of B or I, in B after backward_weight. */
+static smp_status backward_call(smp *s, int chunk, int microbatch, const smp__call *call,
+                                bool weight)
 {
     const void *in[SMP_OP_MAX_IN];
     float *din[SMP_OP_MAX_IN];
     smp_op_call args = {.in = in, .din = din};
-    fill_call(s, chunk, microbatch, call, &args);
+    fill_call(s, microbatch, call, &args);
     bool wanted = false;
     for (int32_t k = 0; k < call->op->n_in; k++) {
         in[k] = smp__job_address(s, chunk, call->layout->backward_in[k], microbatch);
@@ -49,31 +46,99 @@ static smp_status backward_call(smp *s, int chunk, int microbatch, const smp__ca
         wanted = wanted || din[k];
     }
     args.out = smp__job_address(s, chunk, call->layout->backward_out, microbatch);
+    args.aux = smp__job_address(s, chunk, call->layout->backward_aux, microbatch);
     args.dout = smp__job_address(s, chunk, call->layout->dout, microbatch);
     args.workspace = smp__job_address(s, chunk, call->layout->backward_workspace, microbatch);
-    if (call->op->n_param > 0)
+    if (weight && call->op->n_param > 0)
         SMP_TRY(call->kernels->backward_weight(&args));
     if (wanted)
         SMP_TRY(call->kernels->backward_input(&args));
     return SMP_OK;
 }
 
-smp_status smp__stage_backward(smp *s, int chunk, int microbatch)
+/* backward_weight of W. */
+static smp_status weight_call(smp *s, int chunk, int microbatch, const smp__call *call,
+                              const smp_layout_weight *at)
+{
+    const void *in[SMP_OP_MAX_IN];
+    float *din[SMP_OP_MAX_IN] = {NULL};
+    smp_op_call args = {.in = in, .din = din};
+    fill_call(s, microbatch, call, &args);
+    for (int32_t k = 0; k < call->op->n_in; k++)
+        in[k] = smp__job_address(s, chunk, at->in[k], microbatch);
+    args.aux = smp__job_address(s, chunk, at->aux, microbatch);
+    args.dout = smp__job_address(s, chunk, call->layout->dout, microbatch);
+    args.workspace = smp__job_address(s, chunk, at->workspace, microbatch);
+    return call->kernels->backward_weight(&args);
+}
+
+static void sum(smp *s, int chunk, int microbatch, const smp_instr *instr)
+{
+    void *target = smp__job_address(s, chunk, instr->dst, microbatch);
+    const void *source = smp__job_address(s, chunk, instr->src, microbatch);
+    if (instr->kind == SMP_INSTR_COPY)
+        s->device->copy(target, source, instr->elements * (int64_t)sizeof(float));
+    else
+        s->device->add(target, source, instr->elements);
+}
+
+static smp_status run_instr(smp *s, int chunk, int microbatch, const smp_instr *instr)
 {
     const smp__chunk *stage = &s->chunk[chunk];
-    for (int32_t i = 0; i < stage->layout->n_instr; i++) {
-        const smp_instr *instr = &stage->layout->instr[i];
-        if (instr->kind == SMP_INSTR_BACKWARD) {
-            SMP_TRY(backward_call(s, chunk, microbatch, &stage->call[instr->call]));
+    const smp__call *call = instr->call >= 0 ? &stage->call[instr->call] : NULL;
+    switch (instr->kind) {
+    case SMP_INSTR_BACKWARD:
+    case SMP_INSTR_INPUT:
+        return backward_call(s, chunk, microbatch, call, instr->kind == SMP_INSTR_BACKWARD);
+    case SMP_INSTR_WEIGHT:
+        return weight_call(s, chunk, microbatch, call, &stage->layout->weight[instr->call]);
+    case SMP_INSTR_RECOMPUTE:
+        return forward_call(s, chunk, microbatch, call, &stage->layout->redo[instr->call]);
+    case SMP_INSTR_COPY:
+    case SMP_INSTR_ADD:
+        break;
+    }
+    sum(s, chunk, microbatch, instr);
+    return SMP_OK;
+}
+
+static smp_status run(smp *s, int chunk, int microbatch, const smp_instr *instr, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        SMP_TRY(run_instr(s, chunk, microbatch, &instr[i]));
+        if (instr[i].call >= 0)
             SMP_TRY(s->transport->progress(s->transport_context));
-            continue;
-        }
-        void *target = smp__job_address(s, chunk, instr->dst, microbatch);
-        const void *source = smp__job_address(s, chunk, instr->src, microbatch);
-        if (instr->kind == SMP_INSTR_COPY)
-            s->device->copy(target, source, instr->elements * (int64_t)sizeof(float));
-        else
-            s->device->add(target, source, instr->elements);
     }
     return SMP_OK;
+}
+
+smp_status smp__stage_forward(smp *s, int chunk, int microbatch)
+{
+    const smp__chunk *stage = &s->chunk[chunk];
+    for (int32_t i = 0; i < stage->layout->n_call; i++) {
+        const smp_layout_call *at = &stage->call[i].layout[0];
+        smp_layout_redo addresses = {at->in, at->out, at->aux, at->forward_workspace};
+        SMP_TRY(forward_call(s, chunk, microbatch, &stage->call[i], &addresses));
+        SMP_TRY(s->transport->progress(s->transport_context));
+    }
+    return SMP_OK;
+}
+
+smp_status smp__stage_input(smp *s, int chunk, int microbatch)
+{
+    const smp_layout *layout = s->chunk[chunk].layout;
+    return run(s, chunk, microbatch, layout->instr, layout->n_instr);
+}
+
+smp_status smp__stage_weight(smp *s, int chunk, int microbatch)
+{
+    const smp_layout *layout = s->chunk[chunk].layout;
+    return run(s, chunk, microbatch, layout->weight_instr, layout->n_weight_instr);
+}
+
+/* In a chunk whose other backwards are split, a whole one is its two halves. */
+smp_status smp__stage_backward(smp *s, int chunk, int microbatch)
+{
+    SMP_TRY(smp__stage_input(s, chunk, microbatch));
+    return smp__stage_weight(s, chunk, microbatch);
 }

@@ -24,22 +24,25 @@ static smp_status run_action(smp *s, const smp_action *action)
         SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_B));
         mark(s);
         return smp__stage_backward(s, chunk, mb);
+    case SMP_ACTION_I:
+        SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_B));
+        mark(s);
+        return smp__stage_input(s, chunk, mb);
+    case SMP_ACTION_W:
+        return smp__stage_weight(s, chunk, mb);
     case SMP_ACTION_SEND_F:
         return smp__messages_send(s, chunk, mb, SMP_TRANSFER_F);
     case SMP_ACTION_SEND_B:
         return smp__messages_send(s, chunk, mb, SMP_TRANSFER_B);
     case SMP_ACTION_RECV_F:
     case SMP_ACTION_RECV_B:
-        return SMP_OK; /* posted ahead; the F or B that needs it waits */
+        return SMP_OK; /* posted ahead; the F, B or I that needs it waits */
     case SMP_ACTION_REDUCE:
         return smp__reduce_start(s, chunk);
     case SMP_ACTION_OPTIMIZE:
         return smp__reduce_finish(s);
-    case SMP_ACTION_I:
-    case SMP_ACTION_W:
-        break;
     }
-    return smp_fail(SMP_ERR_INPUT, "this executor runs whole backwards (B), not I and W");
+    return smp_fail(SMP_ERR_FAILED, "unknown kind of action %d", (int)action->kind);
 }
 
 static void record(smp *s, const smp_action *action)

@@ -5,6 +5,10 @@
 
 #include <math.h>
 
+#include "graph/base/clock.h"
+
+enum { CHECK_WORK = 100000 };
+
 bool smp__score_better(const smp__score *a, const smp__score *b)
 {
     if (a->excess != b->excess)
@@ -21,8 +25,19 @@ typedef struct climber {
     int32_t *border;
     int32_t *op_stage;
     smp__score score;
-    int64_t work;
+    int64_t work, limit, check; /* the clock is read when work gets to check */
 } climber;
+
+/* Enough work done, or the deadline has struck. */
+static bool is_over(climber *c)
+{
+    if (c->work >= c->check) {
+        c->check = c->work + CHECK_WORK;
+        if (smp_clock_past(c->line->problem->deadline_s))
+            c->limit = c->work;
+    }
+    return c->work >= c->limit;
+}
 
 static smp__score judge(climber *c)
 {
@@ -71,13 +86,14 @@ void smp__climb(smp__evaluator *evaluator, const smp__line *line, int32_t *borde
                  .line = line,
                  .border = border,
                  .op_stage = op_stage,
-                 .work = *work};
+                 .work = *work,
+                 .limit = limit};
     c.score = judge(&c);
     for (int32_t step = line->n / (4 * line->n_stage) + 1; step > 0; step /= 2) {
         bool moved = true;
         while (moved) {
             moved = false;
-            for (int k = 1; k < line->n_stage && c.work < limit; k++) {
+            for (int k = 1; k < line->n_stage && !is_over(&c); k++) {
                 moved |= move(&c, k, k, step) || move(&c, k, k, -step);
                 if (k + 1 < line->n_stage)
                     moved |= move(&c, k, k + 1, step) || move(&c, k, k + 1, -step);

@@ -7,6 +7,8 @@
 #ifndef SMP_PARTITION_CONTRACT_H
 #define SMP_PARTITION_CONTRACT_H
 
+#include <math.h>
+
 #include "partition/problem.h"
 
 /* Links as a stage border sees them; transfer times are tabulated per class. */
@@ -27,6 +29,7 @@ typedef struct smp__units {
     int32_t *op_list;    /* [n_op] */
 
     double *compute_us;    /* [n] forward + backward of one micro-batch on device 0 */
+    double *forward_us;    /* [n] of that, forward */
     int64_t *weight_bytes; /* [n] without shared weights */
     int64_t *stash_bytes;
     int64_t *workspace_bytes; /* largest of the unit's ops */
@@ -51,6 +54,7 @@ typedef struct smp__units {
      * of it in which every stage has a unit that can lie nowhere else; an order sorted by it can
      * be cut into n_stage non-empty stages. */
     bool has_pin;
+    bool memory_binds; /* some stage might not fit, or recompute because of that */
     int32_t *lo, *hi;
     int32_t *anchor_lo, *anchor_hi;
 
@@ -62,7 +66,8 @@ typedef struct smp__units {
 smp_status smp__units_build(const smp_problem *problem, smp__units **out);
 void smp__units_destroy(smp__units *units); /* accepts NULL */
 
-/* Fills the nets, shared weights and sums of units whose ops are known (partition/nets.c). */
+/* Fills the nets, shared weights and sums of units whose ops are known (partition/nets.c).
+ * SMP_ERR_INPUT if the sums are beyond what can be computed with. */
 smp_status smp__units_connect(const smp_problem *problem, smp__units *units);
 /* Fills the stage ranges (partition/pins.c). */
 smp_status smp__units_pin(const smp_problem *problem, smp__units *units);
@@ -70,6 +75,13 @@ smp_status smp__units_pin(const smp_problem *problem, smp__units *units);
 /* Class of the link between the devices of two pipeline ranks. */
 smp__link smp__link_between(const smp_problem *problem, int rank_a, int rank_b);
 const smp_link_spec *smp__link_spec(const smp_problem *problem, smp__link link);
+
+/* Bytes that stage s may keep. Limits that no device has are none. */
+static inline double smp__memory_limit(const smp_problem *problem, int s)
+{
+    int64_t limit = problem->memory_limit[s];
+    return limit < INT64_MAX / 2 ? (double)limit : (double)INFINITY;
+}
 
 /* a + b, or INT64_MAX. Both >= 0. */
 static inline int64_t smp__add_bytes(int64_t a, int64_t b)

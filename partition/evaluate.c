@@ -90,34 +90,16 @@ static void count_transfer(smp__evaluator *evaluator, const int32_t *stage, int3
     }
 }
 
-static int64_t memory_of(const smp_problem *problem, int s, const smp_stage_load *load,
-                         int64_t workspace, bool recompute)
-{
-    double kept = recompute ? problem->live[s] * (double)load->in_bytes + (double)load->stash_bytes
-                            : problem->live[s] * (double)load->stash_bytes;
-    double bytes = problem->state_factor * (double)load->weight_bytes + kept +
-                   (double)load->buffer_bytes + (double)workspace;
-    return bytes < 0x1p62 ? (int64_t)ceil(bytes) : INT64_MAX;
-}
-
 /* Memory, and whether the stage recomputes. Until then memory_bytes is the largest workspace. */
 static void fill_memory(const smp_problem *problem, int s, smp_stage_load *load)
 {
-    bool training = problem->graph->training;
-    int64_t workspace = load->memory_bytes;
+    smp__held held = {(double)load->weight_bytes, (double)load->stash_bytes,
+                      (double)load->memory_bytes, (double)load->in_bytes, (double)load->out_bytes};
     int64_t border = smp__add_bytes(load->in_bytes, load->out_bytes);
-    load->buffer_bytes = training ? smp__add_bytes(border, border) : border;
-    load->memory_bytes = memory_of(problem, s, load, workspace, false);
-    if (!training || problem->recompute == SMP_RECOMPUTE_NONE)
-        return;
-    int64_t recomputing = memory_of(problem, s, load, workspace, true);
-    load->recompute =
-        problem->recompute == SMP_RECOMPUTE_ALL ||
-        (load->memory_bytes > problem->memory_limit[s] && recomputing < load->memory_bytes);
-    if (load->recompute) {
-        load->memory_bytes = recomputing;
-        load->recompute_us = load->forward_us;
-    }
+    load->buffer_bytes = problem->graph->training ? smp__add_bytes(border, border) : border;
+    double bytes = smp__stage_memory(problem, s, &held, &load->recompute);
+    load->memory_bytes = bytes < 0x1p62 ? (int64_t)ceil(bytes) : INT64_MAX;
+    load->recompute_us = load->recompute ? load->forward_us : 0.0;
 }
 
 smp__score smp__evaluate(smp__evaluator *evaluator, const int32_t *stage)
@@ -141,9 +123,9 @@ smp__score smp__evaluate(smp__evaluator *evaluator, const int32_t *stage)
         double compute_us = load->forward_us + load->backward_us + load->recompute_us;
         load->load_us = problem->cluster->overlap ? fmax(compute_us, load->transfer_us)
                                                   : compute_us + load->transfer_us;
-        int64_t limit = problem->memory_limit[s] > 0 ? problem->memory_limit[s] : 1;
-        if (load->memory_bytes > problem->memory_limit[s])
-            score.excess = fmax(score.excess, (double)load->memory_bytes / (double)limit - 1.0);
+        double limit = smp__memory_limit(problem, s);
+        if ((double)load->memory_bytes > limit)
+            score.excess = fmax(score.excess, (double)load->memory_bytes / fmax(limit, 0.5) - 1.0);
         evaluator->rank_us[problem->stage_rank[s]] += load->load_us;
         score.total_us += load->load_us;
     }
@@ -171,6 +153,27 @@ static smp_status check_order(const smp_problem *problem, const int32_t *stage)
                                 "op '%s' lies in stage %d, but reads op '%s' of the later stage %d",
                                 op->name, stage[i], graph->op[from].name, stage[from]);
         }
+    }
+    return SMP_OK;
+}
+
+static smp_status check_glue(const smp_problem *problem, const int32_t *stage, int32_t *first)
+{
+    const smp_graph *graph = problem->graph;
+    for (int32_t i = 0; i < graph->n_op; i++)
+        first[i] = -1;
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        int32_t label = problem->glue[i];
+        if (label < 0)
+            continue;
+        if (first[label] < 0)
+            first[label] = i;
+        if (stage[first[label]] != stage[i])
+            return smp_fail(SMP_ERR_INPUT,
+                            "op '%s' lies in stage %d and op '%s' in stage %d, but they are to "
+                            "share a stage",
+                            graph->op[first[label]].name, stage[first[label]], graph->op[i].name,
+                            stage[i]);
     }
     return SMP_OK;
 }
@@ -211,7 +214,10 @@ static smp_status check_together(const smp_problem *problem, const int32_t *stag
 static smp_status check_legal(const smp_problem *problem, const int32_t *stage, smp_arena *scratch)
 {
     SMP_TRY(check_order(problem, stage));
-    int32_t *first = SMP_ARENA_NEW(scratch, int32_t, (size_t)problem->graph->n_group);
+    size_t n_label = (size_t)(problem->glue ? problem->graph->n_op : problem->graph->n_group);
+    if (n_label < (size_t)problem->graph->n_group)
+        n_label = (size_t)problem->graph->n_group;
+    int32_t *first = SMP_ARENA_NEW(scratch, int32_t, n_label);
     bool *used = SMP_ARENA_NEW(scratch, bool, (size_t)problem->n_stage);
     if (!first || !used)
         return SMP_ERR_NO_MEMORY;
@@ -221,6 +227,8 @@ static smp_status check_legal(const smp_problem *problem, const int32_t *stage, 
         if (!used[s])
             return smp_fail(SMP_ERR_INPUT, "stage %d of %d holds no op", s, problem->n_stage);
     }
+    if (problem->glue)
+        SMP_TRY(check_glue(problem, stage, first));
     return check_together(problem, stage, first);
 }
 
@@ -260,7 +268,7 @@ smp_status smp_partition_evaluate(const smp_problem *problem, const int32_t *sta
     memcpy(partition->load, evaluator.load, n_stage * sizeof *partition->load);
     partition->bottleneck_us = score.bottleneck_us;
     partition->fits = score.excess == 0.0;
-    partition->solver = "";
+    partition->solver = partition->bound = "";
     *out = partition;
 done:
     smp_arena_destroy(scratch);

@@ -25,6 +25,29 @@ typedef struct smp__score {
 /* stage: [n_op], every entry in 0..n_stage-1. O(n_op + uses of tensors and weights + n_stage). */
 smp__score smp__evaluate(smp__evaluator *evaluator, const int32_t *stage);
 
+/* What a stage holds, in bytes; in and out: per micro-batch, one way. */
+typedef struct smp__held {
+    double weight, stash, workspace, in, out;
+} smp__held;
+
+/* memory_bytes of stage s, and whether it recomputes. The one place that knows the rule. */
+static inline double smp__stage_memory(const smp_problem *problem, int s, const smp__held *held,
+                                       bool *recompute)
+{
+    bool training = problem->graph->training;
+    double border = held->in + held->out;
+    double fixed = problem->state_factor * held->weight + (training ? 2.0 : 1.0) * border +
+                   held->workspace;
+    double bytes = fixed + problem->live[s] * held->stash;
+    *recompute = false;
+    if (!training || problem->recompute == SMP_RECOMPUTE_NONE)
+        return bytes;
+    double again = fixed + problem->live[s] * held->in + held->stash;
+    *recompute = problem->recompute == SMP_RECOMPUTE_ALL ||
+                 (bytes > smp__memory_limit(problem, s) && again < bytes);
+    return *recompute ? again : bytes;
+}
+
 /* The lower bound for a problem whose units are known. O(n log n). */
 double smp__lower_bound(const smp_problem *problem, const smp__units *units, smp_arena *scratch);
 

@@ -1,29 +1,41 @@
-/* Memory alone. What an interval needs grows with the interval, so going from the front, each stage
- * as far as its limit allows, no split can have a border further back; going from the back, none
- * can have one further forward. The first walk is a split itself unless a stage stays empty because
- * its first unit is too large for it; then the dynamic program decides. A bisection over the limits
- * finds the split that needs least. O(n * degree) per walk. */
+/* Memory alone. What an interval keeps besides its border grows with the interval, so going from the
+ * front, each stage as far as its limit allows, no split can have a border further back; going from
+ * the back, none can have one further forward. What crosses borders does not grow: the windows leave
+ * it out, and the walk that is to be a split itself stops where the whole stage fits. Unless it
+ * succeeds the dynamic program decides. A bisection over the limits finds the split that needs
+ * least. O(n * degree) per walk. */
 #include <math.h>
 #include <string.h>
 
+#include "graph/base/clock.h"
 #include "partition/split.h"
 
-enum { BISECTIONS = 60, MAX_PAIRS = 2000000 };
+enum {
+    BISECTIONS = 60,
+    MAX_PAIRS = 2000000,
+    MAX_LOOK = 10000 /* positions past the last end that fits */
+};
 #define FILL_PRECISION 1e-3
 
-/* Every stage takes as much as it can hold, from the front; possibly nothing. */
-static void walk(const smp__line *line, int32_t *border)
+/* Every stage takes as much as it can hold, from the front; possibly nothing. `whole`: its border
+ * counts. */
+static void walk(const smp__line *line, bool whole, int32_t *border)
 {
     border[0] = 0;
     for (int k = 0; k < line->n_stage; k++) {
         smp__interval interval = {0};
-        int32_t j = border[k];
-        for (; j < line->border_hi[k + 1]; j++) {
+        int32_t end = border[k];
+        double ignored;
+        for (int32_t j = end; j < line->border_hi[k + 1]; j++) {
             smp__interval_push_right(line, k, &interval, border[k], j);
-            if (!smp__interval_fits(line, k, &interval))
+            if (!smp__interval_may_fit(line, k, &interval))
+                break;
+            if (!whole || smp__interval_load(line, k, &interval, border[k], j + 1, 0.0, &ignored))
+                end = j + 1;
+            else if (j - end > MAX_LOOK)
                 break;
         }
-        border[k + 1] = j;
+        border[k + 1] = end;
     }
 }
 
@@ -35,7 +47,7 @@ static void walk_back(const smp__line *line, int32_t *border)
         int32_t i = border[k + 1];
         for (; i > line->border_lo[k]; i--) {
             smp__interval_push_left(line, k, &interval, i - 1, border[k + 1]);
-            if (!smp__interval_fits(line, k, &interval))
+            if (!smp__interval_may_fit(line, k, &interval))
                 break;
         }
         border[k] = i;
@@ -47,8 +59,13 @@ bool smp__memory_windows(const smp__line *line, int32_t *lo, int32_t *hi)
     int K = line->n_stage;
     if (!line->feasible)
         return false;
-    walk(line, hi);
-    walk_back(line, lo);
+    if (line->memory_binds) {
+        walk(line, false, hi);
+        walk_back(line, lo);
+    } else {
+        memcpy(lo, line->border_lo, ((size_t)K + 1) * sizeof *lo);
+        memcpy(hi, line->border_hi, ((size_t)K + 1) * sizeof *hi);
+    }
     if (hi[K] < line->n || lo[0] > 0)
         return false;
     for (int k = 1; k <= K; k++) /* no stage is empty */
@@ -65,7 +82,7 @@ bool smp__memory_windows(const smp__line *line, int32_t *lo, int32_t *hi)
 
 bool smp__walk_split(const smp__line *line, int32_t *border)
 {
-    walk(line, border);
+    walk(line, true, border);
     for (int k = 0; k < line->n_stage; k++) {
         if (border[k + 1] <= border[k] || border[k + 1] < line->border_lo[k + 1])
             return false;
@@ -81,6 +98,7 @@ static smp_status try_fill(smp__line *line, double fill, int32_t *lo, int32_t *h
     line->fill = fill;
     split->found = smp__walk_split(line, split->border);
     split->work += line->n;
+    split->late |= smp_clock_past(line->problem->deadline_s);
     if (split->found || !smp__memory_windows(line, lo, hi))
         return SMP_OK;
     for (int k = 0; k < line->n_stage; k++)
@@ -107,6 +125,8 @@ smp_status smp__split_memory(smp__line *line, smp__split *split, double *fill)
     if (!line->feasible)
         goto done;
     for (int i = 0; i < BISECTIONS && !(found && hi - lo <= FILL_PRECISION * hi); i++) {
+        if (split->late || (found && !line->memory_binds))
+            break;
         double fill_now = found ? lo + (hi - lo) / 2 : hi;
         status = try_fill(line, fill_now, window_lo, window_hi, split);
         if (status != SMP_OK)

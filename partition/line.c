@@ -48,6 +48,8 @@ static smp_status list_reads(smp__line *line, const int32_t *position, smp_arena
 static smp_status list_holds(smp__line *line, smp_arena *scratch)
 {
     const smp__units *units = line->units;
+    if (units->n_share == 0 || !line->memory_binds)
+        return SMP_OK;
     int64_t *latest = SMP_ARENA_NEW(scratch, int64_t, (size_t)units->n_share);
     int32_t *latest_position = SMP_ARENA_NEW(scratch, int32_t, (size_t)units->n_share);
     line->hold_begin = SMP_ARENA_NEW(line->arena, int64_t, (size_t)line->n + 1);
@@ -74,25 +76,93 @@ static smp_status list_holds(smp__line *line, smp_arena *scratch)
     return SMP_OK;
 }
 
-static smp_status sum_ends(smp__line *line)
+static smp_status sum_compute(smp__line *line)
 {
     const smp__units *units = line->units;
+    const smp_problem *problem = line->problem;
+    bool training = problem->graph->training;
+    bool always = training && problem->recompute == SMP_RECOMPUTE_ALL;
     line->before_us = SMP_ARENA_NEW(line->arena, double, (size_t)line->n + 1);
     if (!line->before_us)
         return SMP_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < line->n; i++) {
+        int32_t u = line->unit[i];
+        line->before_us[i + 1] =
+            line->before_us[i] + units->compute_us[u] + (always ? units->forward_us[u] : 0.0);
+    }
+    if (!training || problem->recompute != SMP_RECOMPUTE_AUTO || !units->memory_binds)
+        return SMP_OK;
+    line->forward_us = SMP_ARENA_NEW(line->arena, double, (size_t)line->n + 1);
+    if (!line->forward_us)
+        return SMP_ERR_NO_MEMORY;
     for (int32_t i = 0; i < line->n; i++)
-        line->before_us[i + 1] = line->before_us[i] + units->compute_us[line->unit[i]];
-    for (int link = 0; link < SMP__N_LINK; link++) {
-        line->head_us[link] = SMP_ARENA_NEW(line->arena, double, (size_t)line->n + 1);
-        line->tail_us[link] = SMP_ARENA_NEW(line->arena, double, (size_t)line->n + 1);
-        if (!line->head_us[link] || !line->tail_us[link])
-            return SMP_ERR_NO_MEMORY;
-        for (int32_t i = 0; i < line->n && link != SMP__LINK_SAME; i++) {
-            for (int64_t e = line->read_begin[i]; e < line->read_begin[i + 1]; e++)
-                line->head_us[link][i] += units->net_us[link][line->read[e].net];
-            for (int64_t e = line->make_begin[i]; e < line->make_begin[i + 1]; e++)
-                line->tail_us[link][i + 1] += units->net_us[link][line->make[e].net];
+        line->forward_us[i + 1] = line->forward_us[i] + units->forward_us[line->unit[i]];
+    return SMP_OK;
+}
+
+static double *least_of_blocks(smp_arena *arena, const double *values, int32_t n)
+{
+    double *least = SMP_ARENA_NEW(arena, double, (size_t)n / SMP__BLOCK + 1);
+    for (int32_t i = 0; least && i < n; i++) {
+        double *block = &least[i / SMP__BLOCK];
+        if (i % SMP__BLOCK == 0 || values[i] < *block)
+            *block = values[i];
+    }
+    return least;
+}
+
+static double least_in(const double *values, const double *block, int32_t lo, int32_t hi)
+{
+    double least = INFINITY;
+    if (!values)
+        return 0.0;
+    for (int32_t i = lo; i <= hi;) {
+        if (i % SMP__BLOCK == 0 && i + SMP__BLOCK - 1 <= hi) {
+            least = block[i / SMP__BLOCK] < least ? block[i / SMP__BLOCK] : least;
+            i += SMP__BLOCK;
+        } else {
+            least = values[i] < least ? values[i] : least;
+            i++;
         }
+    }
+    return least;
+}
+
+double smp__line_least_head(const smp__line *line, smp__link link, int32_t lo, int32_t hi)
+{
+    return least_in(line->head_us[link], line->head_block_us[link], lo, hi);
+}
+
+double smp__line_least_tail(const smp__line *line, smp__link link, int32_t lo, int32_t hi)
+{
+    return least_in(line->tail_us[link], line->tail_block_us[link], lo, hi);
+}
+
+/* Only where transfers add to compute, and only for links that some border has. */
+static smp_status sum_ends(smp__line *line)
+{
+    const smp__units *units = line->units;
+    int32_t n = line->n;
+    bool used[SMP__N_LINK] = {false};
+    for (int k = 0; k < line->n_stage && !line->problem->cluster->overlap; k++)
+        used[line->in_link[k]] = used[line->out_link[k]] = true;
+    for (int link = 0; link < SMP__N_LINK; link++) {
+        if (!used[link] || link == SMP__LINK_SAME)
+            continue;
+        double *head = line->head_us[link] = SMP_ARENA_NEW(line->arena, double, (size_t)n + 1);
+        double *tail = line->tail_us[link] = SMP_ARENA_NEW(line->arena, double, (size_t)n + 1);
+        if (!head || !tail)
+            return SMP_ERR_NO_MEMORY;
+        for (int32_t i = 0; i < n; i++) {
+            for (int64_t e = line->read_begin[i]; e < line->read_begin[i + 1]; e++)
+                head[i] += units->net_us[link][line->read[e].net];
+            for (int64_t e = line->make_begin[i]; e < line->make_begin[i + 1]; e++)
+                tail[i + 1] += units->net_us[link][line->make[e].net];
+        }
+        line->head_block_us[link] = least_of_blocks(line->arena, head, n + 1);
+        line->tail_block_us[link] = least_of_blocks(line->arena, tail, n + 1);
+        if (!line->head_block_us[link] || !line->tail_block_us[link])
+            return SMP_ERR_NO_MEMORY;
     }
     return SMP_OK;
 }
@@ -165,6 +235,7 @@ smp_status smp__line_build(const smp_problem *problem, const smp__units *units,
                         .units = units,
                         .n = units->n,
                         .n_stage = problem->n_stage,
+                        .memory_binds = units->memory_binds,
                         .fill = 1.0,
                         .arena = arena};
     int32_t *position = SMP_ARENA_NEW(scratch, int32_t, (size_t)units->n);
@@ -179,9 +250,11 @@ smp_status smp__line_build(const smp_problem *problem, const smp__units *units,
     if (status == SMP_OK)
         status = list_holds(line, scratch);
     if (status == SMP_OK)
-        status = sum_ends(line);
-    if (status == SMP_OK)
         status = describe_stages(line);
+    if (status == SMP_OK)
+        status = sum_compute(line);
+    if (status == SMP_OK)
+        status = sum_ends(line);
     if (status == SMP_OK)
         status = bound_borders(line);
 done:
@@ -199,13 +272,74 @@ void smp__line_destroy(smp__line *line)
         smp_arena_destroy(line->arena);
 }
 
+/* Bytes of a net at a border: none between stages of one rank. */
+static inline double border_bytes(const smp__units *units, smp__link link, int32_t net)
+{
+    return link == SMP__LINK_SAME ? 0.0 : (double)units->net_bytes[net];
+}
+
+static inline int64_t first_hold(const smp__line *line, int32_t i)
+{
+    return line->hold_begin ? line->hold_begin[i] : 0;
+}
+
+static inline void add_unit(const smp__units *units, int32_t u, smp__held *held)
+{
+    held->weight += (double)units->weight_bytes[u];
+    held->stash += (double)units->stash_bytes[u];
+    if ((double)units->workspace_bytes[u] > held->workspace)
+        held->workspace = (double)units->workspace_bytes[u];
+}
+
+/* The bytes of push_left and push_right: as their times, net by net. */
+static void push_left_bytes(const smp__line *line, int k, smp__held *held, int32_t i, int32_t j)
+{
+    const smp__units *units = line->units;
+    smp__link in = line->in_link[k], out = line->out_link[k];
+    for (int64_t e = line->read_begin[i]; e < line->read_begin[i + 1]; e++) {
+        if (line->read[e].next >= j)
+            held->in += border_bytes(units, in, line->read[e].net);
+    }
+    for (int64_t e = line->make_begin[i]; e < line->make_begin[i + 1]; e++) {
+        if (line->make[e].last >= j)
+            held->out += border_bytes(units, out, line->make[e].net);
+        if (line->make[e].first < j)
+            held->in -= border_bytes(units, in, line->make[e].net);
+    }
+    for (int64_t e = first_hold(line, i); e < first_hold(line, i + 1); e++) {
+        if (line->hold[e].next >= j)
+            held->weight += (double)units->share_bytes[line->hold[e].share];
+    }
+    add_unit(units, line->unit[i], held);
+}
+
+static void push_right_bytes(const smp__line *line, int k, smp__held *held, int32_t i, int32_t j)
+{
+    const smp__units *units = line->units;
+    smp__link in = line->in_link[k], out = line->out_link[k];
+    for (int64_t e = line->read_begin[j]; e < line->read_begin[j + 1]; e++) {
+        const smp__read *read = &line->read[e];
+        if (read->producer >= i) {
+            if (read->next == line->n)
+                held->out -= border_bytes(units, out, read->net);
+        } else if (read->previous < i) {
+            held->in += border_bytes(units, in, read->net);
+        }
+    }
+    for (int64_t e = line->make_begin[j]; e < line->make_begin[j + 1]; e++)
+        held->out += border_bytes(units, out, line->make[e].net);
+    for (int64_t e = first_hold(line, j); e < first_hold(line, j + 1); e++) {
+        if (line->hold[e].previous < i)
+            held->weight += (double)units->share_bytes[line->hold[e].share];
+    }
+    add_unit(units, line->unit[j], held);
+}
+
 void smp__interval_push_left(const smp__line *line, int k, smp__interval *interval, int32_t i,
                              int32_t j)
 {
-    const smp__units *units = line->units;
-    const double *in_us = units->net_us[line->in_link[k]];
-    const double *out_us = units->net_us[line->out_link[k]];
-    int32_t u = line->unit[i];
+    const double *in_us = line->units->net_us[line->in_link[k]];
+    const double *out_us = line->units->net_us[line->out_link[k]];
     for (int64_t e = line->read_begin[i]; e < line->read_begin[i + 1]; e++) {
         if (line->read[e].next >= j)
             interval->in_us += in_us[line->read[e].net];
@@ -216,23 +350,15 @@ void smp__interval_push_left(const smp__line *line, int k, smp__interval *interv
         if (line->make[e].first < j)
             interval->in_us -= in_us[line->make[e].net];
     }
-    interval->weight_bytes += (double)units->weight_bytes[u];
-    for (int64_t e = line->hold_begin[i]; e < line->hold_begin[i + 1]; e++) {
-        if (line->hold[e].next >= j)
-            interval->weight_bytes += (double)units->share_bytes[line->hold[e].share];
-    }
-    interval->stash_bytes += (double)units->stash_bytes[u];
-    if ((double)units->workspace_bytes[u] > interval->workspace_bytes)
-        interval->workspace_bytes = (double)units->workspace_bytes[u];
+    if (line->memory_binds)
+        push_left_bytes(line, k, &interval->held, i, j);
 }
 
 void smp__interval_push_right(const smp__line *line, int k, smp__interval *interval, int32_t i,
                               int32_t j)
 {
-    const smp__units *units = line->units;
-    const double *in_us = units->net_us[line->in_link[k]];
-    const double *out_us = units->net_us[line->out_link[k]];
-    int32_t u = line->unit[j];
+    const double *in_us = line->units->net_us[line->in_link[k]];
+    const double *out_us = line->units->net_us[line->out_link[k]];
     for (int64_t e = line->read_begin[j]; e < line->read_begin[j + 1]; e++) {
         const smp__read *read = &line->read[e];
         if (read->producer >= i) {
@@ -244,12 +370,6 @@ void smp__interval_push_right(const smp__line *line, int k, smp__interval *inter
     }
     for (int64_t e = line->make_begin[j]; e < line->make_begin[j + 1]; e++)
         interval->out_us += out_us[line->make[e].net];
-    interval->weight_bytes += (double)units->weight_bytes[u];
-    for (int64_t e = line->hold_begin[j]; e < line->hold_begin[j + 1]; e++) {
-        if (line->hold[e].previous < i)
-            interval->weight_bytes += (double)units->share_bytes[line->hold[e].share];
-    }
-    interval->stash_bytes += (double)units->stash_bytes[u];
-    if ((double)units->workspace_bytes[u] > interval->workspace_bytes)
-        interval->workspace_bytes = (double)units->workspace_bytes[u];
+    if (line->memory_binds)
+        push_right_bytes(line, k, &interval->held, i, j);
 }

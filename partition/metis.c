@@ -1,378 +1,265 @@
-/* The partitioner "metis": multilevel recursive bisection by METIS (Karypis and Kumar, "A fast and
- * high quality multilevel scheme for partitioning irregular graphs", SIAM J. Sci. Comput. 1998)
- * with two balance constraints, compute and memory, and bytes as edge weights; then a pipeline is
- * made of it.
+/* The baselines "metis-kway" and "metis-recursive": what METIS alone makes of the graph (Karypis and
+ * Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs", SIAM J. Sci.
+ * Comput. 1998; "Multilevel k-way partitioning scheme for irregular graphs", J. Parallel Distrib.
+ * Comput. 1998; "Multilevel algorithms for multi-constraint graph partitioning", SC 1998): few bytes
+ * between parts that balance compute and memory, each stage's share by the speed and memory of its
+ * device. METIS knows no direction, so a legal pipeline is made of the parts: they are ordered by
+ * where their units stand, and units are pushed or pulled along the tensors until all flow forward;
+ * the better of the two ways is kept. No other search. O(edges + n log n).
  *
- * METIS knows no direction, so its parts depend on each other in cycles. Each half is put first or
- * last by where its units stand in topological order; units are then pushed towards the later (or
- * pulled towards the earlier) part until all tensors flow forward, or only guide the choice among
- * ready units. Each of the three gives an order, whose optimal split has no empty stage.
- *
- * Only two parts are asked for at a time: with more, METIS prints to standard output where weights
- * leave a part empty. Large graphs are first cut into runs of units, which is fine for a seed. */
+ * METIS prints to standard output when its initial partitioning leaves a part without vertices. The
+ * k-way partitioner is therefore given a third weight, the number of vertices, and a vertex weighs
+ * at most as much as a part may; and where parts have few vertices each, the two-way bisections,
+ * which METIS's own initial partitioning consists of, stand in for it. */
+#include <metis.h>
+#include <stdlib.h>
+
+#include "partition/legal.h"
+#include "partition/metis_graph.h"
 #include "partition/partitioner_registry.h"
 #include "partition/tune.h"
 
-#include <metis.h>
-#include <string.h>
-
 enum {
-    CONSTRAINTS = 2,      /* compute, memory */
-    MAX_RUNS = 1024,      /* per measure: at most twice as many vertices */
-    WEIGHT_SUM = 1 << 24, /* of each constraint and of all edges: far below 32 bits */
-    SIDES = 2
+    CONSTRAINTS = SMP__METIS_CONSTRAINTS,
+    KWAY_CONSTRAINTS = CONSTRAINTS + 1,
+    KWAY_VERTICES = 24, /* per part, at least */
+    MAX_RUNS = 16384
 };
 
-/* The undirected graph of vertices (units or runs of units), and a subset that is to be cut. */
-typedef struct bisector {
-    const smp_problem *problem;
-    const smp__units *units;
-    int32_t n;          /* vertices */
-    int32_t *vertex_of; /* [units->n] */
-    double *place;      /* [n] mean unit index */
-    idx_t *weight;      /* [n * CONSTRAINTS] */
-    int64_t *begin;     /* [n + 1] */
-    int32_t *neighbour;
-    idx_t *edge_weight;
-    double *speed_before; /* [n_stage + 1] sum of 1 / slowdown */
-    int32_t *part;        /* [n] result */
-    int32_t *local;       /* [n] index in the subset, or -1 */
-    int32_t *list;        /* [n] vertices, permuted so that subsets are runs */
-    int32_t *swap;        /* [n] */
-    idx_t *xadj, *adjncy, *vwgt, *adjwgt, *side;
-} bisector;
-
-/* Runs of consecutive units, each with at most 1 / MAX_RUNS of the compute and of the units. */
-static void number_vertices(bisector *b)
+/* Share of each constraint that each part is to hold. target: [n_stage * KWAY_CONSTRAINTS]. */
+static void set_targets(const smp_problem *problem, real_t *target)
 {
-    const smp__units *units = b->units;
-    double total = 0.0, run_us = 0.0;
-    int32_t run = 0, vertex = -1;
-    for (int32_t u = 0; u < units->n; u++)
-        total += units->compute_us[u];
-    for (int32_t u = 0; u < units->n; u++) {
-        bool full = (int64_t)(run + 1) * MAX_RUNS > units->n ||
-                    (run_us + units->compute_us[u]) * MAX_RUNS > total;
-        if (vertex < 0 || full || units->n <= 2 * MAX_RUNS) {
-            vertex++;
-            run = 0;
-            run_us = 0.0;
-        }
-        b->vertex_of[u] = vertex;
-        run++;
-        run_us += units->compute_us[u];
+    double speed = 0.0, memory = 0.0;
+    for (int s = 0; s < problem->n_stage; s++) {
+        int device = problem->device[problem->stage_rank[s]];
+        speed += 1.0 / smp_device_slowdown(problem->cluster, device);
+        memory += smp__memory_limit(problem, s);
     }
-    b->n = vertex + 1;
+    for (int s = 0; s < problem->n_stage; s++) {
+        int device = problem->device[problem->stage_rank[s]];
+        double even = 1.0 / problem->n_stage;
+        real_t *of_part = target + s * KWAY_CONSTRAINTS;
+        double share = isfinite(memory) && memory > 0.0 ? smp__memory_limit(problem, s) / memory
+                                                        : even;
+        of_part[0] = (real_t)(1.0 / smp_device_slowdown(problem->cluster, device) / speed);
+        of_part[1] = (real_t)fmax(share, 0.01 * even);
+        of_part[2] = (real_t)even;
+    }
+    for (int c = 0; c < KWAY_CONSTRAINTS; c++) { /* METIS wants sums of 1 */
+        real_t sum = 0;
+        for (int s = 0; s < problem->n_stage; s++)
+            sum += target[s * KWAY_CONSTRAINTS + c];
+        for (int s = 0; s < problem->n_stage; s++)
+            target[s * KWAY_CONSTRAINTS + c] /= sum;
+    }
 }
 
-static idx_t scaled(double value, double sum)
+/* Weights of all vertices; none more than the smallest share of its constraint. */
+static void set_weights(const smp__metis_graph *graph, const real_t *target, idx_t *weight)
 {
-    return sum > 0.0 ? (idx_t)(value / sum * WEIGHT_SUM) : 0;
-}
-
-static smp_status weigh_vertices(bisector *b, smp_arena *scratch)
-{
-    const smp_problem *problem = b->problem;
-    const smp__units *units = b->units;
-    double *compute = SMP_ARENA_NEW(scratch, double, (size_t)b->n);
-    double *memory = SMP_ARENA_NEW(scratch, double, (size_t)b->n);
-    int32_t *count = SMP_ARENA_NEW(scratch, int32_t, (size_t)b->n);
-    b->weight = SMP_ARENA_NEW(scratch, idx_t, (size_t)b->n * CONSTRAINTS);
-    b->place = SMP_ARENA_NEW(scratch, double, (size_t)b->n);
-    if (!compute || !memory || !count || !b->weight || !b->place)
-        return SMP_ERR_NO_MEMORY;
-    double live = 0.0, compute_sum = 0.0, memory_sum = 0.0;
-    for (int s = 0; s < problem->n_stage; s++)
-        live += problem->live[s] / problem->n_stage;
-    for (int32_t u = 0; u < units->n; u++) {
-        int32_t v = b->vertex_of[u];
-        double bytes = problem->state_factor * (double)units->weight_bytes[u] +
-                       live * (double)units->stash_bytes[u];
-        compute[v] += units->compute_us[u];
-        memory[v] += bytes;
-        compute_sum += units->compute_us[u];
-        memory_sum += bytes;
-        b->place[v] += u;
-        count[v]++;
-    }
-    for (int32_t v = 0; v < b->n; v++) {
-        b->weight[v * CONSTRAINTS] = scaled(compute[v], compute_sum);
-        b->weight[v * CONSTRAINTS + 1] = scaled(memory[v], memory_sum);
-        b->place[v] /= count[v];
-    }
-    return SMP_OK;
-}
-
-/* Adds bytes to the edge from the vertex whose list is being made; at[] knows where it stands. */
-static void add_edge(const bisector *b, int32_t from, int32_t to, double bytes, int64_t *at,
-                     double *edge_bytes, int64_t *n)
-{
-    if (to == from)
-        return;
-    if (at[to] < b->begin[from]) {
-        at[to] = *n;
-        if (b->neighbour)
-            b->neighbour[*n] = to;
-        (*n)++;
-    }
-    if (edge_bytes)
-        edge_bytes[at[to]] += bytes;
-}
-
-/* Neighbours of each vertex, each once, by the tensors between their units. Called twice: without
- * arrays to count, then to fill. */
-static int64_t list_edges(bisector *b, const int64_t *unit_begin, int64_t *at, double *edge_bytes)
-{
-    const smp__units *units = b->units;
-    int64_t n = 0;
-    for (int32_t v = 0; v < b->n; v++)
-        at[v] = -1;
-    for (int32_t v = 0; v < b->n; v++) {
-        b->begin[v] = n;
-        for (int64_t u = unit_begin[v]; u < unit_begin[v + 1]; u++) {
-            for (int64_t o = units->out_begin[u]; o < units->out_begin[u + 1]; o++) {
-                int32_t net = units->out_net[o];
-                for (int64_t c = units->net_begin[net]; c < units->net_begin[net + 1]; c++)
-                    add_edge(b, v, b->vertex_of[units->net_consumer[c]],
-                             (double)units->net_bytes[net], at, edge_bytes, &n);
-            }
-            for (int64_t e = units->in_begin[u]; e < units->in_begin[u + 1]; e++) {
-                int32_t net = units->in_net[e];
-                add_edge(b, v, b->vertex_of[units->net_unit[net]], (double)units->net_bytes[net],
-                         at, edge_bytes, &n);
-            }
+    for (int c = 0; c < CONSTRAINTS; c++) {
+        double sum = 0.0;
+        real_t least = 1;
+        for (int s = 0; s < graph->problem->n_stage; s++)
+            least = fminf(least, target[s * KWAY_CONSTRAINTS + c]);
+        for (int32_t v = 0; v < graph->n; v++)
+            sum += graph->weight[v * CONSTRAINTS + c];
+        int32_t most = (int32_t)(sum * (double)least) + 1;
+        for (int32_t v = 0; v < graph->n; v++) {
+            int32_t w = graph->weight[v * CONSTRAINTS + c];
+            weight[v * KWAY_CONSTRAINTS + c] = w < most ? w : most;
         }
     }
-    b->begin[b->n] = n;
-    return n;
+    for (int32_t v = 0; v < graph->n; v++)
+        weight[v * KWAY_CONSTRAINTS + CONSTRAINTS] = 1;
 }
 
-static smp_status connect_vertices(bisector *b, smp_arena *scratch)
+static smp_status call_kway(const smp__metis_graph *graph, smp_arena *scratch, int32_t *part)
 {
-    int64_t *unit_begin = SMP_ARENA_NEW(scratch, int64_t, (size_t)b->n + 1);
-    int64_t *at = SMP_ARENA_NEW(scratch, int64_t, (size_t)b->n);
-    b->begin = SMP_ARENA_NEW(scratch, int64_t, (size_t)b->n + 1);
-    if (!unit_begin || !at || !b->begin)
-        return SMP_ERR_NO_MEMORY;
-    for (int32_t u = 0; u < b->units->n; u++) /* vertices are runs: consecutive units */
-        unit_begin[b->vertex_of[u] + 1] = u + 1;
-    int64_t n = list_edges(b, unit_begin, at, NULL);
-    if (n > INT32_MAX)
-        return smp_fail(SMP_ERR_FAILED, "METIS: %lld edges are too many", (long long)n);
-    double *edge_bytes = SMP_ARENA_NEW(scratch, double, (size_t)n);
-    b->neighbour = SMP_ARENA_NEW(scratch, int32_t, (size_t)n);
-    b->edge_weight = SMP_ARENA_NEW(scratch, idx_t, (size_t)n);
-    if (!edge_bytes || !b->neighbour || !b->edge_weight)
-        return SMP_ERR_NO_MEMORY;
-    list_edges(b, unit_begin, at, edge_bytes);
-    double sum = 0.0;
-    for (int64_t e = 0; e < n; e++)
-        sum += edge_bytes[e];
-    for (int64_t e = 0; e < n; e++)
-        b->edge_weight[e] = scaled(edge_bytes[e], sum) + 1;
-    return SMP_OK;
-}
-
-static smp_status make_bisector(bisector *b, smp_arena *scratch)
-{
-    b->vertex_of = SMP_ARENA_NEW(scratch, int32_t, (size_t)b->units->n);
-    if (!b->vertex_of)
-        return SMP_ERR_NO_MEMORY;
-    number_vertices(b);
-    SMP_TRY(weigh_vertices(b, scratch));
-    SMP_TRY(connect_vertices(b, scratch));
-    size_t n = (size_t)b->n, n_edge = (size_t)b->begin[b->n];
-    b->speed_before = SMP_ARENA_NEW(scratch, double, (size_t)b->problem->n_stage + 1);
-    b->part = SMP_ARENA_NEW(scratch, int32_t, n);
-    b->local = SMP_ARENA_NEW(scratch, int32_t, n);
-    b->list = SMP_ARENA_NEW(scratch, int32_t, n);
-    b->swap = SMP_ARENA_NEW(scratch, int32_t, n);
-    b->xadj = SMP_ARENA_NEW(scratch, idx_t, n + 1);
-    b->vwgt = SMP_ARENA_NEW(scratch, idx_t, n * CONSTRAINTS);
-    b->side = SMP_ARENA_NEW(scratch, idx_t, n);
-    b->adjncy = SMP_ARENA_NEW(scratch, idx_t, n_edge + 1);
-    b->adjwgt = SMP_ARENA_NEW(scratch, idx_t, n_edge + 1);
-    if (!b->speed_before || !b->part || !b->local || !b->list || !b->swap || !b->xadj || !b->vwgt ||
-        !b->side || !b->adjncy || !b->adjwgt)
-        return SMP_ERR_NO_MEMORY;
-    for (int s = 0; s < b->problem->n_stage; s++)
-        b->speed_before[s + 1] =
-            b->speed_before[s] +
-            1.0 / smp_device_slowdown(b->problem->cluster,
-                                      b->problem->device[b->problem->stage_rank[s]]);
-    for (int32_t v = 0; v < b->n; v++) {
-        b->list[v] = v;
-        b->local[v] = -1;
-    }
-    return SMP_OK;
-}
-
-/* Cuts the subgraph on list[0..n-1] into sides 0 and 1, side 0 with `share` of the weight. */
-static smp_status bisect(bisector *b, const int32_t *list, int32_t n, double share)
-{
-    idx_t n_vertex = n, n_constraint = CONSTRAINTS, n_part = SIDES, cut = 0;
-    real_t target[SIDES * CONSTRAINTS] = {(real_t)share, (real_t)share, (real_t)(1.0 - share),
-                                          (real_t)(1.0 - share)};
+    size_t n = (size_t)graph->n, n_edge = (size_t)graph->begin[n];
+    idx_t n_vertex = graph->n, n_constraint = KWAY_CONSTRAINTS, cut = 0;
+    idx_t n_part = graph->problem->n_stage;
+    idx_t *xadj = SMP_ARENA_NEW(scratch, idx_t, n + 1);
+    idx_t *adjncy = SMP_ARENA_NEW(scratch, idx_t, n_edge + 1);
+    idx_t *adjwgt = SMP_ARENA_NEW(scratch, idx_t, n_edge + 1);
+    idx_t *weight = SMP_ARENA_NEW(scratch, idx_t, n * KWAY_CONSTRAINTS);
+    idx_t *found = SMP_ARENA_NEW(scratch, idx_t, n);
+    real_t *target = SMP_ARENA_NEW(scratch, real_t, (size_t)n_part * KWAY_CONSTRAINTS);
+    real_t imbalance[KWAY_CONSTRAINTS] = {1.03f, 1.2f, 2.0f};
     idx_t options[METIS_NOPTIONS];
-    METIS_SetDefaultOptions(options);
-    options[METIS_OPTION_SEED] = (idx_t)(b->problem->seed & 0x7fffffff);
-    options[METIS_OPTION_NUMBERING] = 0;
-    idx_t n_edge = 0;
-    for (int32_t i = 0; i < n; i++)
-        b->local[list[i]] = i;
-    for (int32_t i = 0; i < n; i++) {
-        int32_t v = list[i];
-        for (int c = 0; c < CONSTRAINTS; c++)
-            b->vwgt[i * CONSTRAINTS + c] = b->weight[v * CONSTRAINTS + c];
-        b->xadj[i] = n_edge;
-        for (int64_t e = b->begin[v]; e < b->begin[v + 1]; e++) {
-            if (b->local[b->neighbour[e]] < 0)
-                continue;
-            b->adjncy[n_edge] = b->local[b->neighbour[e]];
-            b->adjwgt[n_edge++] = b->edge_weight[e];
-        }
+    if (!xadj || !adjncy || !adjwgt || !weight || !found || !target)
+        return SMP_ERR_NO_MEMORY;
+    set_targets(graph->problem, target);
+    set_weights(graph, target, weight);
+    for (size_t v = 0; v <= n; v++)
+        xadj[v] = (idx_t)graph->begin[v];
+    for (size_t e = 0; e < n_edge; e++) {
+        adjncy[e] = graph->neighbour[e];
+        adjwgt[e] = graph->edge_weight[e];
     }
-    b->xadj[n] = n_edge;
-    for (int32_t i = 0; i < n; i++)
-        b->local[list[i]] = -1;
-    int code = METIS_PartGraphRecursive(&n_vertex, &n_constraint, b->xadj, b->adjncy, b->vwgt, NULL,
-                                        b->adjwgt, &n_part, target, NULL, options, &cut, b->side);
+    METIS_SetDefaultOptions(options);
+    options[METIS_OPTION_SEED] = (idx_t)(graph->problem->seed & 0x7fffffff);
+    options[METIS_OPTION_NUMBERING] = 0;
+    int code = METIS_PartGraphKway(&n_vertex, &n_constraint, xadj, adjncy, weight, NULL, adjwgt,
+                                   &n_part, target, imbalance, options, &cut, found);
     if (code == METIS_ERROR_MEMORY)
         return smp_fail(SMP_ERR_NO_MEMORY, "METIS ran out of memory");
     if (code != METIS_OK)
         return smp_fail(SMP_ERR_FAILED, "METIS failed with code %d", code);
+    for (size_t v = 0; v < n; v++)
+        part[v] = (int32_t)found[v];
     return SMP_OK;
 }
 
-/* Which side comes first: the one whose vertices stand earlier on the mean. -1: a side is empty. */
-static int first_side(const bisector *b, const int32_t *list, int32_t n)
+/* A part and what it is sorted by. */
+typedef struct placed {
+    double place, speed;
+    int32_t index;
+} placed;
+
+static int by_place(const void *left, const void *right)
 {
-    double sum[2] = {0.0, 0.0};
-    int32_t count[2] = {0, 0};
-    for (int32_t i = 0; i < n; i++) {
-        sum[b->side[i]] += b->place[list[i]];
-        count[b->side[i]]++;
-    }
-    if (count[0] == 0 || count[1] == 0)
-        return -1;
-    return sum[0] / count[0] <= sum[1] / count[1] ? 0 : 1;
+    const placed *a = left, *b = right;
+    int order = (a->place > b->place) - (a->place < b->place);
+    return order ? order : (a->index > b->index) - (a->index < b->index);
 }
 
-/* Shares stages begin..end-1 out over list[0..n-1], which it permutes. Depth log2(n_stage). */
-static smp_status cut_into(bisector *b, int32_t *list, int32_t n, int begin, int end)
+/* Puts the parts in the order of where their vertices stand on the mean. `alike`: only parts that
+ * were made for equally fast stages change places. */
+static smp_status sort_parts(const smp__metis_graph *graph, bool alike, smp_arena *scratch,
+                             int32_t *part)
 {
-    if (end - begin == 1 || n < 2) {
-        for (int32_t i = 0; i < n; i++)
-            b->part[list[i]] = begin;
-        return SMP_OK;
+    const smp_problem *problem = graph->problem;
+    size_t n_stage = (size_t)problem->n_stage;
+    placed *by = SMP_ARENA_NEW(scratch, placed, n_stage);
+    int32_t *count = SMP_ARENA_NEW(scratch, int32_t, n_stage);
+    int32_t *stage_of = SMP_ARENA_NEW(scratch, int32_t, n_stage);
+    bool *taken = SMP_ARENA_NEW(scratch, bool, n_stage);
+    if (!by || !count || !stage_of || !taken)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t v = 0; v < graph->n; v++) {
+        by[part[v]].place += graph->place[v];
+        count[part[v]]++;
     }
-    int n_side = (end - begin) / 2; /* stages of METIS's side 0 */
-    double share = (b->speed_before[begin + n_side] - b->speed_before[begin]) /
-                   (b->speed_before[end] - b->speed_before[begin]);
-    SMP_TRY(bisect(b, list, n, share));
-    int first = first_side(b, list, n);
-    int middle = first == 1 ? end - n_side : begin + n_side;
-    int32_t n_first = 0, n_second = 0;
-    for (int32_t i = 0; i < n; i++) {
-        bool in_first = first < 0 ? i < n / 2 : b->side[i] == first;
-        if (in_first)
-            list[n_first++] = list[i];
-        else
-            b->swap[n_second++] = list[i];
+    for (int32_t k = 0; k < problem->n_stage; k++) {
+        int device = problem->device[problem->stage_rank[k]];
+        by[k].index = k;
+        by[k].place = count[k] > 0 ? by[k].place / count[k] : (double)graph->units->n;
+        by[k].speed = alike ? smp_device_slowdown(problem->cluster, device) : 1.0;
     }
-    memcpy(list + n_first, b->swap, (size_t)n_second * sizeof *list);
-    SMP_TRY(cut_into(b, list, n_first, begin, middle));
-    return cut_into(b, list + n_first, n_second, middle, end);
+    qsort(by, n_stage, sizeof *by, by_place);
+    for (int32_t i = 0; i < problem->n_stage; i++) {
+        int32_t k = 0; /* the first free stage of this speed */
+        while (taken[k] || (alike && smp_device_slowdown(problem->cluster,
+                                                         problem->device[problem->stage_rank[k]]) !=
+                                         by[i].speed))
+            k++;
+        taken[k] = true;
+        stage_of[by[i].index] = k;
+    }
+    for (int32_t v = 0; v < graph->n; v++)
+        part[v] = stage_of[part[v]];
+    return SMP_OK;
 }
 
-/* Parts of units in pipeline order, not yet a legal pipeline. */
-static smp_status seed_parts(const smp_problem *problem, const smp__units *units, int32_t *part)
+/* Both repairs of the parts; the tuner keeps the better pipeline. */
+static smp_status offer_parts(smp__tuner *tuner, const smp__metis_graph *graph, const int32_t *part)
 {
-    smp_arena *scratch = smp_arena_create();
-    bisector b = {.problem = problem, .units = units};
-    smp_status status = scratch ? make_bisector(&b, scratch) : SMP_ERR_NO_MEMORY;
-    if (status == SMP_OK)
-        status = cut_into(&b, b.list, b.n, 0, problem->n_stage);
-    for (int32_t u = 0; u < units->n && status == SMP_OK; u++)
-        part[u] = b.part[b.vertex_of[u]];
-    smp_arena_destroy(scratch);
-    return status;
-}
-
-/* Every unit moves to the latest part that it reads from. */
-static void push(const smp__units *units, int32_t *part)
-{
-    for (int32_t u = 0; u < units->n; u++) {
-        for (int64_t e = units->in_begin[u]; e < units->in_begin[u + 1]; e++) {
-            int32_t from = part[units->net_unit[units->in_net[e]]];
-            part[u] = from > part[u] ? from : part[u];
-        }
+    for (int repair = SMP__PUSH; repair <= SMP__PULL; repair++) {
+        for (int32_t u = 0; u < tuner->units->n; u++)
+            tuner->trial[u] = part[graph->vertex_of[u]];
+        SMP_TRY(smp__legalize(tuner->problem, tuner->units, (smp__repair)repair, tuner->trial));
+        smp__tuner_offer(tuner);
     }
+    return SMP_OK;
 }
 
-/* Every unit moves to the earliest part that reads from it. */
-static void pull(const smp__units *units, int32_t *part)
+static bool same_speeds(const smp_problem *problem)
 {
-    for (int32_t u = units->n - 1; u >= 0; u--) {
-        for (int64_t e = units->in_begin[u]; e < units->in_begin[u + 1]; e++) {
-            int32_t from = units->net_unit[units->in_net[e]];
-            part[from] = part[u] < part[from] ? part[u] : part[from];
-        }
+    for (int s = 1; s < problem->n_stage; s++) {
+        int first = problem->device[problem->stage_rank[0]];
+        int device = problem->device[problem->stage_rank[s]];
+        if (smp_device_slowdown(problem->cluster, first) !=
+            smp_device_slowdown(problem->cluster, device))
+            return false;
     }
+    return true;
 }
 
-static smp_status try_parts(smp__tuner *tuner)
+static smp_status offer_kway(smp__tuner *tuner, const smp__metis_graph *graph, smp_arena *scratch)
 {
-    const smp__units *units = tuner->units;
-    smp_status status = SMP_ERR_NO_MEMORY;
-    smp_arena *scratch = smp_arena_create();
-    if (!scratch)
-        return status;
-    int32_t *part = SMP_ARENA_NEW(scratch, int32_t, (size_t)units->n);
-    int32_t *moved = SMP_ARENA_NEW(scratch, int32_t, (size_t)units->n);
-    double *key = SMP_ARENA_NEW(scratch, double, (size_t)units->n);
-    if (!part || !moved || !key)
-        goto done;
-    status = seed_parts(tuner->problem, units, part);
-    for (int32_t u = 0; u < units->n; u++)
-        key[u] = part[u];
-    if (status == SMP_OK)
-        status = smp__order_by_key(units, key, tuner->order);
-    if (status == SMP_OK)
-        status = smp__tuner_try(tuner, tuner->order);
-    for (int pass = 0; pass < 2 && status == SMP_OK; pass++) {
-        memcpy(moved, part, (size_t)units->n * sizeof *moved);
-        if (pass == 0)
-            push(units, moved);
-        else
-            pull(units, moved);
-        status = smp__order_make(units, SMP__ORDER_FILE, 0, tuner->order);
-        if (status == SMP_OK)
-            status = smp__order_by_stage(units, tuner->problem->n_stage, moved, tuner->order);
-        if (status == SMP_OK)
-            status = smp__tuner_try(tuner, tuner->order);
+    int32_t *part = SMP_ARENA_NEW(scratch, int32_t, (size_t)graph->n);
+    int32_t *sorted = SMP_ARENA_NEW(scratch, int32_t, (size_t)graph->n);
+    if (!part || !sorted)
+        return SMP_ERR_NO_MEMORY;
+    if (tuner->problem->n_stage == 1 ||
+        graph->n < (int64_t)KWAY_VERTICES * tuner->problem->n_stage) {
+        SMP_TRY(smp__metis_bisection(graph, part));
+        return offer_parts(tuner, graph, part);
     }
-done:
-    smp_arena_destroy(scratch);
-    return status;
+    SMP_TRY(call_kway(graph, scratch, part));
+    for (int alike = 0; alike <= (same_speeds(tuner->problem) ? 0 : 1); alike++) {
+        for (int32_t v = 0; v < graph->n; v++)
+            sorted[v] = part[v];
+        SMP_TRY(sort_parts(graph, alike, scratch, sorted));
+        SMP_TRY(offer_parts(tuner, graph, sorted));
+    }
+    return SMP_OK;
 }
 
-static smp_status solve(const smp_problem *problem, const smp_partition *start, smp_partition **out)
+static smp_status offer_recursive(smp__tuner *tuner, const smp__metis_graph *graph,
+                                  smp_arena *scratch)
 {
-    (void)start;
+    int32_t *part = SMP_ARENA_NEW(scratch, int32_t, (size_t)graph->n);
+    if (!part)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(smp__metis_bisection(graph, part));
+    return offer_parts(tuner, graph, part);
+}
+
+static smp_status solve(const smp_problem *problem, const smp_partition *start, const char *name,
+                        smp_status (*offer)(smp__tuner *, const smp__metis_graph *, smp_arena *),
+                        smp_partition **out)
+{
     smp__tuner tuner;
-    SMP_TRY(smp__tuner_init(&tuner, problem));
-    smp_status status = try_parts(&tuner);
+    smp__metis_graph graph;
+    SMP_TRY(smp__tuner_init(&tuner, problem, start, name));
+    smp_arena *scratch = smp_arena_create();
+    smp_status status = scratch ? SMP_OK : SMP_ERR_NO_MEMORY;
+    if (status == SMP_OK && !smp__tuner_done(&tuner)) {
+        status = smp__metis_graph_build(problem, tuner.units, MAX_RUNS, scratch, &graph);
+        if (status == SMP_OK)
+            status = offer(&tuner, &graph, scratch);
+    }
     if (status == SMP_OK)
-        status = smp__tuner_improve(&tuner);
-    if (status == SMP_OK)
-        status = smp__tuner_finish(&tuner, "metis", out);
+        status = smp__tuner_finish(&tuner, out);
+    smp_arena_destroy(scratch);
     smp__tuner_free(&tuner);
     return status;
 }
 
-const smp_partitioner smp__partitioner_metis = {
-    .name = "metis",
-    .summary = "METIS bisection by compute, memory and bytes, made a pipeline; then local search",
-    .solve = solve,
+static smp_status solve_kway(const smp_problem *problem, const smp_partition *start,
+                             smp_partition **out)
+{
+    return solve(problem, start, smp__partitioner_metis_kway.name, offer_kway, out);
+}
+
+static smp_status solve_recursive(const smp_problem *problem, const smp_partition *start,
+                                  smp_partition **out)
+{
+    return solve(problem, start, smp__partitioner_metis_recursive.name, offer_recursive, out);
+}
+
+const smp_partitioner smp__partitioner_metis_kway = {
+    .name = "metis-kway",
+    .summary = "METIS's multilevel k-way parts, balanced by compute and memory, made a pipeline",
+    .solve = solve_kway,
+    .baseline = true,
+};
+
+const smp_partitioner smp__partitioner_metis_recursive = {
+    .name = "metis-recursive",
+    .summary = "METIS's recursive bisection by compute and memory, made a pipeline",
+    .solve = solve_recursive,
+    .baseline = true,
 };

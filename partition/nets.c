@@ -3,6 +3,10 @@
  * out sorted because they are made by transposing lists that are filled in unit order. */
 #include "partition/contract.h"
 
+#include <math.h>
+
+#define MAX_SUM_US 1e200
+
 smp__link smp__link_between(const smp_problem *problem, int rank_a, int rank_b)
 {
     if (rank_a == rank_b)
@@ -200,19 +204,71 @@ static smp_status weigh(const smp_problem *problem, smp__units *units, smp_arena
 static smp_status sum_costs(const smp_problem *problem, smp__units *units)
 {
     units->compute_us = SMP_ARENA_NEW(units->arena, double, (size_t)units->n);
+    units->forward_us = SMP_ARENA_NEW(units->arena, double, (size_t)units->n);
     units->stash_bytes = SMP_ARENA_NEW(units->arena, int64_t, (size_t)units->n);
     units->workspace_bytes = SMP_ARENA_NEW(units->arena, int64_t, (size_t)units->n);
-    if (!units->compute_us || !units->stash_bytes || !units->workspace_bytes)
+    if (!units->compute_us || !units->forward_us || !units->stash_bytes || !units->workspace_bytes)
         return SMP_ERR_NO_MEMORY;
     for (int32_t op = 0; op < problem->graph->n_op; op++) {
         const smp_op_cost *cost = &problem->costs->op[op];
         int32_t u = units->unit_of_op[op];
         units->compute_us[u] += cost->forward_us + cost->backward_us;
+        units->forward_us[u] += cost->forward_us;
         units->stash_bytes[u] = smp__add_bytes(units->stash_bytes[u], cost->stash_bytes);
         if (cost->workspace_bytes > units->workspace_bytes[u])
             units->workspace_bytes[u] = cost->workspace_bytes;
     }
     return SMP_OK;
+}
+
+/* Loads are sums of these: far from where doubles end, whatever the order of adding. */
+static smp_status check_sums(const smp_problem *problem, const smp__units *units)
+{
+    double sum_us = 0.0, slowest = 1.0;
+    int32_t largest = 0;
+    for (int r = 0; r < problem->pipeline; r++)
+        slowest = fmax(slowest, smp_device_slowdown(problem->cluster, problem->device[r]));
+    for (int32_t op = 0; op < problem->graph->n_op; op++) {
+        const smp_op_cost *cost = problem->costs->op;
+        sum_us += cost[op].forward_us + cost[op].backward_us;
+        if (cost[op].forward_us + cost[op].backward_us >
+            cost[largest].forward_us + cost[largest].backward_us)
+            largest = op;
+    }
+    if (sum_us * slowest < MAX_SUM_US)
+        return SMP_OK;
+    const smp_op *op = &problem->graph->op[largest];
+    return smp_fail_at(smp_op_where(problem->graph, op),
+                       "the ops take %g us on the slowest device, op '%s' alone %g us: expected "
+                       "less than %g us; check the costs of the model or the profile",
+                       sum_us * slowest, op->name,
+                       (problem->costs->op[largest].forward_us +
+                        problem->costs->op[largest].backward_us) *
+                           slowest,
+                       MAX_SUM_US);
+}
+
+/* Whether all units in one stage, with all nets crossing its border, are too much for some stage:
+ * otherwise no solver has to look at memory. */
+static bool memory_can_bind(const smp_problem *problem, const smp__units *units)
+{
+    double weights = 0.0, stash = 0.0, border = 0.0, workspace = 0.0;
+    for (int32_t u = 0; u < units->n; u++) {
+        weights += (double)units->weight_bytes[u];
+        stash += (double)units->stash_bytes[u];
+        workspace = fmax(workspace, (double)units->workspace_bytes[u]);
+    }
+    for (int32_t share = 0; share < units->n_share; share++)
+        weights += (double)units->share_bytes[share];
+    for (int32_t net = 0; net < units->n_net; net++)
+        border += (double)units->net_bytes[net];
+    for (int s = 0; s < problem->n_stage; s++) {
+        double live = fmax(problem->live[s], 1.0);
+        double kept = live * stash + (live + 2.0) * border;
+        if (problem->state_factor * weights + kept + workspace > smp__memory_limit(problem, s))
+            return true;
+    }
+    return false;
 }
 
 smp_status smp__units_connect(const smp_problem *problem, smp__units *units)
@@ -236,6 +292,10 @@ smp_status smp__units_connect(const smp_problem *problem, smp__units *units)
         status = weigh(problem, units, scratch, share_of);
     if (status == SMP_OK)
         status = sum_costs(problem, units);
+    if (status == SMP_OK)
+        status = check_sums(problem, units);
+    if (status == SMP_OK)
+        units->memory_binds = memory_can_bind(problem, units);
 done:
     smp_arena_destroy(scratch);
     return status;

@@ -16,6 +16,7 @@ typedef struct smp_partitioner {
     smp_status (*solve)(const smp_problem *problem, const smp_partition *start,
                         smp_partition **out);
     bool baseline; /* what others do, for comparison: only on request, never in the default */
+    bool prover;   /* spends its time on the bound: run by smp_partition_prove or on request */
 } smp_partitioner;
 
 const smp_partitioner *smp_partitioner_find(const char *name); /* NULL if unknown */

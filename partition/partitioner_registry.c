@@ -11,6 +11,8 @@
 static const smp_partitioner *const partitioners[] = {
     &smp__partitioner_linear,
     &smp__partitioner_metis,
+    &smp__partitioner_equal_layers,
+    &smp__partitioner_equal_parameters,
     NULL,
 };
 
@@ -64,7 +66,7 @@ static smp_status solve_all(const smp_problem *problem, const char *name, smp_pa
     smp_partition *best = NULL;
     smp_status status = SMP_OK;
     for (int i = 0; partitioners[i] && status == SMP_OK; i++) {
-        if (name && strcmp(partitioners[i]->name, name) != 0)
+        if (name ? strcmp(partitioners[i]->name, name) != 0 : partitioners[i]->baseline)
             continue;
         smp_partition *found = NULL;
         status = partitioners[i]->solve(problem, best, &found);

@@ -4,6 +4,8 @@
 
 #include "partition/partitioner.h"
 
+extern const smp_partitioner smp__partitioner_equal_layers;
+extern const smp_partitioner smp__partitioner_equal_parameters;
 extern const smp_partitioner smp__partitioner_linear;
 extern const smp_partitioner smp__partitioner_metis;
 

@@ -7,21 +7,21 @@
  * O(n log n + nets). */
 #include "partition/contract.h"
 
+#include "partition/conflict.h"
 #include "partition/order.h"
 
-/* A range and the op whose pin set each end (-1: the pipeline's end). */
+/* Stages lo..hi of each unit. */
 typedef struct stage_ranges {
     int32_t *lo, *hi;
-    int32_t *lo_op, *hi_op;
 } stage_ranges;
 
+/* Two pins on one unit leave it an empty range. */
 static smp_status apply_pins(const smp_problem *problem, smp__units *units, stage_ranges *ranges)
 {
     const smp_graph *graph = problem->graph;
     for (int32_t u = 0; u < units->n; u++) {
         ranges->lo[u] = 0;
         ranges->hi[u] = problem->n_stage - 1;
-        ranges->lo_op[u] = ranges->hi_op[u] = -1;
     }
     for (int32_t i = 0; i < graph->n_op; i++) {
         const smp_op *op = &graph->op[i];
@@ -34,17 +34,8 @@ static smp_status apply_pins(const smp_problem *problem, smp__units *units, stag
                                "stages",
                                op->name, pin, problem->n_stage - 1, problem->n_stage);
         int32_t u = units->unit_of_op[i];
-        if (ranges->lo_op[u] >= 0 && ranges->lo[u] != pin) {
-            const smp_op *other = &graph->op[ranges->lo_op[u]];
-            return smp_fail(SMP_ERR_NO_FIT,
-                            "op '%s' is pinned to stage %d and op '%s' to stage %d, but they have "
-                            "to share a stage: a group%s, or what lies between its members, joins "
-                            "them",
-                            other->name, ranges->lo[u], op->name, pin,
-                            problem->tie_together ? " or a tied weight" : "");
-        }
-        ranges->lo[u] = ranges->hi[u] = pin;
-        ranges->lo_op[u] = ranges->hi_op[u] = i;
+        ranges->lo[u] = pin > ranges->lo[u] ? pin : ranges->lo[u];
+        ranges->hi[u] = pin < ranges->hi[u] ? pin : ranges->hi[u];
         units->has_pin = true;
     }
     return SMP_OK;
@@ -55,38 +46,26 @@ static void spread_ranges(const smp__units *units, stage_ranges *ranges)
     for (int32_t u = 0; u < units->n; u++) {
         for (int64_t e = units->in_begin[u]; e < units->in_begin[u + 1]; e++) {
             int32_t from = units->net_unit[units->in_net[e]];
-            if (ranges->lo[from] > ranges->lo[u]) {
+            if (ranges->lo[from] > ranges->lo[u])
                 ranges->lo[u] = ranges->lo[from];
-                ranges->lo_op[u] = ranges->lo_op[from];
-            }
         }
     }
     for (int32_t u = units->n - 1; u >= 0; u--) {
         for (int64_t e = units->in_begin[u]; e < units->in_begin[u + 1]; e++) {
             int32_t from = units->net_unit[units->in_net[e]];
-            if (ranges->hi[u] < ranges->hi[from]) {
+            if (ranges->hi[u] < ranges->hi[from])
                 ranges->hi[from] = ranges->hi[u];
-                ranges->hi_op[from] = ranges->hi_op[u];
-            }
         }
     }
 }
 
-static smp_status check_ranges(const smp_problem *problem, const smp__units *units,
-                               const stage_ranges *ranges)
+static bool ranges_are_empty(const smp__units *units, const stage_ranges *ranges)
 {
     for (int32_t u = 0; u < units->n; u++) {
-        if (ranges->lo[u] <= ranges->hi[u])
-            continue;
-        const smp_op *early = &problem->graph->op[ranges->lo_op[u]];
-        const smp_op *late = &problem->graph->op[ranges->hi_op[u]];
-        return smp_fail(SMP_ERR_NO_FIT,
-                        "op '%s', pinned to stage %d, depends on op '%s', pinned to the later "
-                        "stage %d%s: no pipeline has both",
-                        late->name, ranges->hi[u], early->name, ranges->lo[u],
-                        problem->graph->n_group > 0 ? " (directly, or through a group)" : "");
+        if (ranges->lo[u] > ranges->hi[u])
+            return true;
     }
-    return SMP_OK;
+    return false;
 }
 
 /* Gives every stage one unit of its own: the anchor ranges before they spread. */
@@ -114,9 +93,7 @@ static smp_status match_stages(const smp_problem *problem, smp__units *units, sm
                 u = -1;
         }
         if (u < 0)
-            return smp_fail(SMP_ERR_NO_FIT,
-                            "stage %d of %d would be empty: pins (stage: k) leave no op for it", k,
-                            n_stage);
+            return smp__conflict_fail(problem);
         units->anchor_lo[u] = units->anchor_hi[u] = k;
     }
     return SMP_OK;
@@ -130,12 +107,12 @@ static smp_status check_count(const smp_problem *problem, const smp__units *unit
     if (units->n == graph->n_op)
         return smp_fail(SMP_ERR_NO_FIT, "%d stages need as many ops: the model has %d",
                         problem->n_stage, graph->n_op);
-    return smp_fail(SMP_ERR_NO_FIT,
-                    "%d stages need as many parts: the %d ops of the model form %d parts that "
-                    "cannot be split, because groups%s keep their members, and what lies between "
-                    "them, together",
-                    problem->n_stage, graph->n_op, units->n,
-                    problem->tie_together ? " and tied weights" : "");
+    return smp_fail_context(smp__conflict_fail(problem),
+                            "%d stages need as many parts: the %d ops of the model form %d parts "
+                            "that cannot be split, because groups%s keep their members, and what "
+                            "lies between them, together",
+                            problem->n_stage, graph->n_op, units->n,
+                            problem->tie_together ? " and tied weights" : "");
 }
 
 smp_status smp__units_pin(const smp_problem *problem, smp__units *units)
@@ -149,10 +126,8 @@ smp_status smp__units_pin(const smp_problem *problem, smp__units *units)
     units->hi = SMP_ARENA_NEW(units->arena, int32_t, n);
     units->anchor_lo = SMP_ARENA_NEW(units->arena, int32_t, n);
     units->anchor_hi = SMP_ARENA_NEW(units->arena, int32_t, n);
-    stage_ranges ranges = {units->lo, units->hi, SMP_ARENA_NEW(scratch, int32_t, n),
-                           SMP_ARENA_NEW(scratch, int32_t, n)};
-    if (!units->lo || !units->hi || !units->anchor_lo || !units->anchor_hi || !ranges.lo_op ||
-        !ranges.hi_op)
+    stage_ranges ranges = {units->lo, units->hi};
+    if (!units->lo || !units->hi || !units->anchor_lo || !units->anchor_hi)
         goto done;
     status = apply_pins(problem, units, &ranges);
     if (status == SMP_OK)
@@ -161,14 +136,15 @@ smp_status smp__units_pin(const smp_problem *problem, smp__units *units)
         goto done;
     if (units->has_pin) {
         spread_ranges(units, &ranges);
-        status = check_ranges(problem, units, &ranges);
+        if (ranges_are_empty(units, &ranges))
+            status = smp__conflict_fail(problem);
     }
     for (int32_t u = 0; u < units->n; u++) {
         units->anchor_lo[u] = units->lo[u];
         units->anchor_hi[u] = units->hi[u];
     }
     if (status == SMP_OK && units->has_pin) {
-        stage_ranges anchors = {units->anchor_lo, units->anchor_hi, ranges.lo_op, ranges.hi_op};
+        stage_ranges anchors = {units->anchor_lo, units->anchor_hi};
         status = match_stages(problem, units, scratch);
         spread_ranges(units, &anchors);
     }

@@ -7,8 +7,13 @@
 
 typedef enum smp_objective { SMP_OBJECTIVE_STEP, SMP_OBJECTIVE_BOTTLENECK } smp_objective;
 typedef enum smp_optimize { SMP_OPTIMIZE_SPEED, SMP_OPTIMIZE_MEMORY } smp_optimize;
-/* cluster: the ranks of one pipeline are neighbours; spread: the replicas of one stage are. */
-typedef enum smp_placement { SMP_PLACEMENT_CLUSTER, SMP_PLACEMENT_SPREAD } smp_placement;
+/* cluster: the ranks of one pipeline are neighbours; spread: the replicas of one stage are. auto,
+ * only in a request: the better of the two. */
+typedef enum smp_placement {
+    SMP_PLACEMENT_CLUSTER,
+    SMP_PLACEMENT_SPREAD,
+    SMP_PLACEMENT_AUTO
+} smp_placement;
 
 typedef struct smp_search_request {
     const smp_graph *graph;
@@ -37,11 +42,16 @@ typedef struct smp_candidate {
     int pipeline, ddp, chunks, microbatches;
     int64_t microbatch_size;
     const char *schedule; /* registry name */
-    int *device;          /* [ddp * pipeline]: device of replica d, rank r at d*pipeline+r */
-    int *stage_rank;      /* [pipeline * chunks] */
+    smp_placement placement;
+    int *device;              /* [ddp * pipeline]: device of replica d, rank r at d*pipeline+r */
+    int *stage_rank;          /* [pipeline * chunks] */
+    int64_t *rank_peak_bytes; /* [pipeline] */
     smp_partition *partition;
-    double step_us;     /* simulated */
-    int64_t peak_bytes; /* highest over ranks, exact */
+    int n_recompute;      /* stages that recompute */
+    const char *solver;   /* of the partition; static text */
+    double bottleneck_us; /* of the partition */
+    double step_us;       /* simulated */
+    int64_t peak_bytes;   /* highest over ranks, exact */
     bool fits;
     int worst_rank; /* rank with the least room, and by how much it misses (or keeps) */
     int64_t room_bytes;
@@ -62,16 +72,31 @@ typedef struct smp_schedule_model {
     /* Peak number of live (micro-batch, chunk) stashes on a rank. */
     int (*live)(void *context, const char *name, int pipeline, int chunks, int microbatches,
                 int rank, bool training);
-    /* Fills step_us, peak_bytes, worst_rank, room_bytes, fits of a candidate. */
+    /* Bytes that a rank of the candidate's partition needs whatever the order of its actions: with
+     * `live` of them never more than the exact peak. NULL: not known. [pipeline] bytes. */
+    smp_status (*least_bytes)(void *context, const smp_search_request *request,
+                              const smp_costs *costs, const smp_candidate *candidate,
+                              int64_t *bytes);
+    /* Fills step_us, rank_peak_bytes, peak_bytes, worst_rank, room_bytes, fits of a candidate. */
     smp_status (*evaluate)(void *context, const smp_search_request *request, const smp_costs *costs,
                            smp_candidate *candidate);
 } smp_schedule_model;
 
 typedef struct smp_search_result {
-    smp_candidate *best;   /* owned */
-    smp_candidate **tried; /* best first, without partitions; for --explain */
+    smp_candidate *best; /* owned */
+    /* Best first; without partition, device, stage_rank and rank_peak_bytes. The first
+     * SMP_SEARCH_LISTED that fit are the best of all configurations, proven by bounds. */
+    smp_candidate **tried;
     int n_tried;
+    int n_config;        /* that the request allows and the schedules can run; of them: */
+    int n_pruned_time;   /* cannot be among the listed: their time has a higher bound */
+    int n_pruned_memory; /* cannot fit: what their ranks must keep exceeds the memory */
+    int n_no_pipeline;   /* pins, groups and ties allow no such pipeline */
+    int n_skipped;       /* the time limit struck before */
+    bool timed_out;      /* the time limit struck: more time might find or prove more */
 } smp_search_result;
+
+enum { SMP_SEARCH_LISTED = 10 };
 
 void smp_search_result_destroy(smp_search_result *result); /* frees the contents */
 
@@ -79,8 +104,12 @@ void smp_search_result_destroy(smp_search_result *result); /* frees the contents
  * simulated time per sample (objective step) or the smallest bottleneck per sample; within 1 % the
  * fewer micro-batches (of all replicas), then the smaller peak. auto micro-batches: 1, 2, 4, ... up to 4 * pipeline
  * (and pipeline itself). auto chunks: 1, 2, 4 as far as ops allow; on one rank only 1, unless pins
- * need more. Memory: the smallest peak; within 1 % the faster. `tried` holds what was simulated;
- * the others could not have won (see search.c).
+ * need more. Memory: the smallest peak; within 1 % the faster. Placements that differ in no link
+ * and no device are tried once, as cluster. Devices that differ: rank r of replica d has the device
+ * that smp_plan_device gives it, in the order of the cluster file; stages are made for the replica
+ * with the slowest devices.
+ * Recomputation (auto): per stage, only where the stage does not fit without. The partition of the
+ * winner is handed to smp_partition_prove, which may improve it and its bound.
  * SMP_ERR_NO_FIT: says by how much, on which stage, and what would make it fit. */
 smp_status smp_search(const smp_search_request *request, const smp_costs *costs,
                       const smp_schedule_model *model, smp_search_result *out);

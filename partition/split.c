@@ -73,14 +73,6 @@ static void balanced_borders(const smp__line *line, const windows *all, int32_t 
     }
 }
 
-static double least_in(const double *values, int32_t lo, int32_t hi)
-{
-    double least = INFINITY;
-    for (int32_t i = lo; i <= hi; i++)
-        least = fmin(least, values[i]);
-    return least;
-}
-
 /* First position whose compute before it is at least `us`. */
 static int32_t first_at_least(const smp__line *line, double us)
 {
@@ -101,9 +93,9 @@ static double stage_capacity(const smp__line *line, const windows *w, int k, dou
     double least_us = 0.0;
     if (!line->problem->cluster->overlap) {
         if (k > 0)
-            least_us += least_in(line->head_us[line->in_link[k]], w->lo[k], w->hi[k]);
+            least_us += smp__line_least_head(line, line->in_link[k], w->lo[k], w->hi[k]);
         if (k + 1 < line->n_stage)
-            least_us += least_in(line->tail_us[line->out_link[k]], w->lo[k + 1], w->hi[k + 1]);
+            least_us += smp__line_least_tail(line, line->out_link[k], w->lo[k + 1], w->hi[k + 1]);
     }
     return (bound - least_us) / line->slowdown[k];
 }
@@ -201,20 +193,24 @@ static smp_status search_near(solver *s, int32_t half_width, smp__split *split, 
         if (!s->trial.found)
             return SMP_OK;
         keep(s, split);
+        if (s->trial.late)
+            return SMP_OK;
     }
     return SMP_OK;
 }
 
+/* INFINITY where a stage does not fit. */
 static double slowest_of(const smp__line *line, const int32_t *border, double *total_us)
 {
     double slowest = 0.0;
     *total_us = 0.0;
     for (int k = 0; k < line->n_stage; k++) {
         smp__interval interval = {0};
+        double load_us = INFINITY;
         for (int32_t j = border[k]; j < border[k + 1]; j++)
             smp__interval_push_right(line, k, &interval, border[k], j);
-        double load_us = smp__interval_load_us(
-            line, &interval, smp__interval_compute_us(line, k, border[k], border[k + 1]));
+        smp__interval_load(line, k, &interval, border[k], border[k + 1],
+                           smp__interval_compute_us(line, k, border[k], border[k + 1]), &load_us);
         slowest = fmax(slowest, load_us);
         *total_us += load_us;
     }
@@ -241,7 +237,7 @@ static smp_status find_best(solver *s, int64_t max_pairs, smp__split *split)
     bool possible = true;
     for (int pass = 0; pass < 2; pass++) {
         copy_windows(&s->all, line->n_stage, &s->w);
-        if (!possible || !tighten(line, s->bound, &s->w, s->capacity))
+        if (s->trial.late || !possible || !tighten(line, s->bound, &s->w, s->capacity))
             return SMP_OK;
         int64_t pairs = count_pairs(line, &s->w);
         if (pass == 0 && s->have_border && pairs > max_pairs / 16) {
@@ -284,6 +280,7 @@ smp_status smp__split_solve(const smp__line *line, double bound, int64_t max_pai
     if (possible && status == SMP_OK)
         status = find_best(&s, max_pairs, split);
 done:
+    split->late |= s.trial.late;
     split->work += s.trial.work;
     smp_arena_destroy(scratch);
     return status;

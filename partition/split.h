@@ -14,6 +14,7 @@ typedef struct smp__split {
     double slowest_us;
     double total_us;
     bool found;
+    bool late;    /* the deadline struck: something better may exist */
     int64_t work; /* intervals looked at so far, over all calls */
 } smp__split;
 
@@ -37,16 +38,16 @@ smp_status smp__split_solve(const smp__line *line, double bound, int64_t max_pai
 smp_status smp__split_total(const smp__line *line, double bound, int64_t max_pairs,
                             smp__split *split);
 
-/* Narrowest windows that hold every split which respects pins and memory (partition/fill.c). False:
- * there is none. lo and hi: [n_stage + 1]. O(n * degree). */
+/* Windows that hold every split which respects pins and memory (partition/fill.c), narrowest as far
+ * as memory grows with a stage. False: there is none. lo and hi: [n_stage + 1]. O(n * degree). */
 bool smp__memory_windows(const smp__line *line, int32_t *lo, int32_t *hi);
 
-/* Every stage, from the front, takes as much as it can hold. True: that is a split. */
+/* Every stage, from the front, takes as much as it can hold. True: that is a split that fits. */
 bool smp__walk_split(const smp__line *line, int32_t *border);
 
 /* The split whose fullest stage is least full, to one part in a thousand; found unless pins forbid
  * all. *fill is its largest memory / limit, at most. Exact as smp__split_sweep where walks do not
- * decide and the pairs of borders are not too many. Uses line->fill. */
+ * decide and the pairs of borders are not too many. Uses line->fill. Stops at the deadline. */
 smp_status smp__split_memory(smp__line *line, smp__split *split, double *fill);
 
 #endif

@@ -5,7 +5,10 @@
  * of the windows counts and not the length of the stages. */
 #include <math.h>
 
+#include "graph/base/clock.h"
 #include "partition/split.h"
+
+enum { CHECK_WORK = 100000 };
 
 /* Best way to put border k at a position. */
 typedef struct cell {
@@ -20,8 +23,19 @@ typedef struct sweep {
     smp__goal goal;
     double bound;
     cell **row; /* [n_stage + 1], row[k][j - lo[k]] */
-    int64_t work;
+    int64_t work, check; /* the clock is read when work gets there */
+    bool late;
 } sweep;
+
+/* True once the deadline has struck. */
+static bool late(sweep *s)
+{
+    if (s->work >= s->check && !s->late) {
+        s->check = s->work + CHECK_WORK;
+        s->late = smp_clock_past(s->line->problem->deadline_s);
+    }
+    return s->late;
+}
 
 static bool better(smp__goal goal, double slowest, double total, const cell *than)
 {
@@ -41,12 +55,16 @@ static bool too_much(const sweep *s, int k, const smp__interval *interval, doubl
     if (s->goal == SMP__GOAL_SLOWEST && target && target->from >= 0 &&
         least_us > target->slowest_us)
         return true;
-    return !smp__interval_fits(s->line, k, interval);
+    return !smp__interval_may_fit(s->line, k, interval);
 }
 
-static void consider(const sweep *s, const cell *from, int32_t i, double load_us, cell *target)
+/* Stage k as [i, j), held in `interval`. */
+static void consider(const sweep *s, int k, const smp__interval *interval, int32_t i, int32_t j,
+                     double compute_us, cell *target)
 {
-    if (from->from < 0)
+    const cell *from = &s->row[k][i - s->lo[k]];
+    double load_us;
+    if (from->from < 0 || !smp__interval_load(s->line, k, interval, i, j, compute_us, &load_us))
         return;
     if (s->goal == SMP__GOAL_TOTAL ? load_us > s->bound : load_us >= s->bound)
         return;
@@ -60,14 +78,14 @@ static void sweep_back(sweep *s, int k, smp__interval interval, int32_t top, int
 {
     const smp__line *line = s->line;
     cell *target = &s->row[k + 1][j - s->lo[k + 1]];
-    double tail_us = line->problem->cluster->overlap ? 0.0 : line->tail_us[line->out_link[k]][j];
+    const double *tail = line->tail_us[line->out_link[k]];
+    double tail_us = tail ? tail[j] : 0.0;
     for (int32_t i = top;; i--) {
         double compute_us = smp__interval_compute_us(line, k, i, j);
         s->work++;
         if (too_much(s, k, &interval, compute_us + tail_us, target))
             return;
-        consider(s, &s->row[k][i - s->lo[k]], i, smp__interval_load_us(line, &interval, compute_us),
-                 target);
+        consider(s, k, &interval, i, j, compute_us, target);
         if (i == s->lo[k])
             return;
         smp__interval_push_left(line, k, &interval, i - 1, j);
@@ -80,6 +98,8 @@ static void sweep_stage(sweep *s, int k)
     int32_t base_begin = s->hi[k], base_end = base_begin;
     smp__interval base = {0}; /* [base_begin, base_end) */
     for (int32_t j = s->lo[k + 1]; j <= s->hi[k + 1]; j++) {
+        if (late(s))
+            return;
         if (j <= s->lo[k])
             continue;
         if (j <= base_begin) {
@@ -132,11 +152,11 @@ smp_status smp__split_sweep(const smp__line *line, const int32_t *lo, const int3
             return SMP_OK;
     }
     smp_arena *scratch = smp_arena_create();
-    sweep s = {line, lo, hi, goal, bound, NULL, 0};
+    sweep s = {.line = line, .lo = lo, .hi = hi, .goal = goal, .bound = bound};
     smp_status status = scratch ? make_rows(&s, scratch) : SMP_ERR_NO_MEMORY;
     if (status != SMP_OK)
         goto done;
-    for (int k = 0; k < line->n_stage; k++)
+    for (int k = 0; k < line->n_stage && !s.late; k++)
         sweep_stage(&s, k);
     const cell *end = &s.row[line->n_stage][0];
     split->found = end->from >= 0;
@@ -148,6 +168,7 @@ smp_status smp__split_sweep(const smp__line *line, const int32_t *lo, const int3
             split->border[k - 1] = s.row[k][split->border[k] - lo[k]].from;
     }
 done:
+    split->late |= s.late;
     split->work += s.work;
     smp_arena_destroy(scratch);
     return status;

@@ -8,7 +8,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "graph/base/clock.h"
 #include "graph/base/random.h"
+#include "partition/legal.h"
 #include "partition/solve.h"
 
 enum {
@@ -38,9 +40,32 @@ static bool links_alike(const smp_problem *problem)
     return true;
 }
 
-smp_status smp__tuner_init(smp__tuner *tuner, const smp_problem *problem)
+/* Takes the pipeline that others found over, unless it is none of these units. */
+static bool take_start(smp__tuner *tuner, const smp_partition *start)
 {
-    *tuner = (smp__tuner){.problem = problem, .arena = smp_arena_create()};
+    const smp__units *units = tuner->units;
+    const smp_problem *problem = tuner->problem;
+    if (!start || start->n_stage != problem->n_stage)
+        return false;
+    for (int32_t op = 0; op < problem->graph->n_op; op++)
+        tuner->trial[units->unit_of_op[op]] = start->stage[op];
+    for (int32_t op = 0; op < problem->graph->n_op; op++) {
+        if (tuner->trial[units->unit_of_op[op]] != start->stage[op])
+            return false;
+    }
+    smp__tuner_offer(tuner);
+    tuner->solver = start->solver;
+    if (start->lower_bound_us > tuner->lower_bound_us) {
+        tuner->lower_bound_us = start->lower_bound_us;
+        tuner->bound = start->bound;
+    }
+    return true;
+}
+
+smp_status smp__tuner_init(smp__tuner *tuner, const smp_problem *problem,
+                           const smp_partition *start, const char *name)
+{
+    *tuner = (smp__tuner){.problem = problem, .name = name, .arena = smp_arena_create()};
     smp_status status = tuner->arena ? smp__units_build(problem, &tuner->units) : SMP_ERR_NO_MEMORY;
     if (status != SMP_OK)
         goto fail;
@@ -58,7 +83,9 @@ smp_status smp__tuner_init(smp__tuner *tuner, const smp_problem *problem)
     if (!tuner->stage || !tuner->trial || !tuner->order || !tuner->op_stage)
         goto fail;
     tuner->lower_bound_us = smp__lower_bound(problem, tuner->units, tuner->arena);
+    tuner->bound = "compute";
     tuner->uniform = links_alike(problem);
+    take_start(tuner, start);
     return SMP_OK;
 fail:
     smp__tuner_free(tuner);
@@ -73,10 +100,21 @@ void smp__tuner_free(smp__tuner *tuner)
     tuner->arena = NULL;
 }
 
-bool smp__tuner_done(const smp__tuner *tuner)
+static bool is_late(smp__tuner *tuner)
+{
+    tuner->late |= tuner->split.late || smp_clock_past(tuner->problem->deadline_s);
+    return tuner->late;
+}
+
+static bool is_close(const smp__tuner *tuner)
 {
     return tuner->have && tuner->best.excess == 0.0 &&
            smp__close_enough(tuner->problem, tuner->best.bottleneck_us, tuner->lower_bound_us);
+}
+
+bool smp__tuner_done(smp__tuner *tuner)
+{
+    return is_close(tuner) || is_late(tuner);
 }
 
 static void expand(const smp__tuner *tuner, const int32_t *unit_stage)
@@ -95,8 +133,20 @@ static bool offer(smp__tuner *tuner, double slowest_us)
         return false;
     tuner->have = true;
     tuner->best = score;
+    tuner->solver = tuner->name;
     tuner->slowest_us = slowest_us;
     memcpy(tuner->stage, tuner->trial, (size_t)tuner->units->n * sizeof *tuner->stage);
+    return true;
+}
+
+bool smp__tuner_offer(smp__tuner *tuner)
+{
+    double slowest_us = 0.0;
+    if (!offer(tuner, INFINITY))
+        return false;
+    for (int s = 0; s < tuner->problem->n_stage; s++)
+        slowest_us = fmax(slowest_us, tuner->evaluator.load[s].load_us);
+    tuner->slowest_us = slowest_us;
     return true;
 }
 
@@ -175,13 +225,15 @@ smp_status smp__tuner_try(smp__tuner *tuner, const int32_t *order)
 {
     const smp__units *units = tuner->units;
     bool feasible, kept;
+    if (is_late(tuner))
+        return SMP_OK;
     if (order != tuner->order)
         memcpy(tuner->order, order, (size_t)units->n * sizeof *order);
     if (units->has_pin)
         SMP_TRY(smp__order_clamp(units, tuner->problem->n_stage, units->lo, units->hi, 0.0,
                                  tuner->order));
     SMP_TRY(split_order(tuner, false, MAX_PAIRS, &feasible, &kept));
-    if (feasible)
+    if (feasible || is_late(tuner))
         return SMP_OK;
     SMP_TRY(smp__order_clamp(units, tuner->problem->n_stage, units->anchor_lo, units->anchor_hi,
                              0.0, tuner->order));
@@ -304,19 +356,26 @@ static smp_status least_memory(smp__tuner *tuner)
     return SMP_OK;
 }
 
-smp_status smp__tuner_finish(smp__tuner *tuner, const char *solver, smp_partition **out)
+smp_status smp__tuner_polish(smp__tuner *tuner)
 {
-    if (!tuner->have)
+    if (!tuner->have && !is_late(tuner))
         SMP_TRY(least_memory(tuner));
-    if (tuner->have && tuner->problem->n_stage > 1 && tuner->best.excess == 0.0) {
-        if (!tuner->uniform)
-            SMP_TRY(better_borders(tuner));
-        else
-            SMP_TRY(fewer_transfers(tuner));
+    if (!tuner->have || tuner->problem->n_stage == 1 || tuner->best.excess > 0.0 || is_late(tuner))
+        return SMP_OK;
+    return tuner->uniform ? fewer_transfers(tuner) : better_borders(tuner);
+}
+
+smp_status smp__tuner_finish(smp__tuner *tuner, smp_partition **out)
+{
+    if (!tuner->have) {
+        SMP_TRY(smp__share_out(tuner->problem, tuner->units, tuner->trial));
+        smp__tuner_offer(tuner);
     }
     expand(tuner, tuner->stage);
     SMP_TRY(smp_partition_evaluate(tuner->problem, tuner->op_stage, out));
-    (*out)->solver = solver;
+    (*out)->solver = tuner->solver;
     (*out)->lower_bound_us = fmin(tuner->lower_bound_us, (*out)->bottleneck_us);
+    (*out)->bound = tuner->bound;
+    (*out)->timed_out = tuner->late && !is_close(tuner);
     return SMP_OK;
 }

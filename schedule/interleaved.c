@@ -1,24 +1,43 @@
 /* The interleaved schedule: one forward, one backward (PipeDream-Flush; Narayanan et al., ICML
  * 2021), over virtual stages when a rank holds several chunks (Narayanan et al., SC 2021).
  *
- * A rank walks its (micro-batch, chunk) pairs in groups of `pipeline` micro-batches: the group
- * through chunk 0, then through chunk 1, and so on; backwards the same with the chunks reversed.
- * After the warm-up forwards, one forward and one backward alternate.
+ * A rank walks its (micro-batch, chunk) pairs in groups of g micro-batches (g = p unless asked for
+ * otherwise): the group through chunk 0, then through chunk 1, and so on; backwards the same with
+ * the chunks reversed. After the warm-up forwards, one forward and one backward alternate. With
+ * g < p - 1 a forward of rank 0 would wait, by way of the last rank, for a backward that rank 0
+ * runs later. Groups longer than the step are one group of all micro-batches.
  *
- * If `pipeline` does not divide the micro-batches, the last group is filled up with micro-batches
- * that do not exist, and their actions are left out. What remains waits for less than the full
- * order does, so it cannot deadlock; a shorter last group that keeps the warm-up can (4 ranks, 3
- * chunks, 5 micro-batches: the tail's forward and the gradients before it wait for each other).
- * Linear. */
+ * If g does not divide the micro-batches, the last group is filled up with micro-batches that do
+ * not exist, and their actions are left out. What remains waits for less than the full order does,
+ * so it cannot deadlock; a shorter last group that keeps the warm-up can (4 ranks, 3 chunks, 5
+ * micro-batches: the tail's forward and the gradients before it wait for each other). Linear. */
 #include <limits.h>
 
 #include "schedule/kinds.h"
 
+/* Without chunks groups make no difference. */
+static smp_status check(const smp_schedule_shape *shape)
+{
+    if (shape->chunks == 1 || shape->group == 0 || shape->group >= shape->pipeline)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_INPUT,
+                    "schedule interleaved: groups of %d micro-batches, expected at least %d, the "
+                    "number of pipeline ranks: a smaller group would wait for itself",
+                    shape->group, shape->pipeline);
+}
+
+static int64_t group_size(const smp_schedule_shape *shape)
+{
+    int64_t longest = shape->microbatches > shape->pipeline ? shape->microbatches : shape->pipeline;
+    int64_t asked = shape->chunks > 1 && shape->group > 0 ? shape->group : shape->pipeline;
+    return asked < longest ? asked : longest;
+}
+
 /* Pairs of all groups, the filled-up one included. */
 static int64_t filled_count(const smp_schedule_shape *shape)
 {
-    int64_t groups = ((int64_t)shape->microbatches + shape->pipeline - 1) / shape->pipeline;
-    return groups * shape->pipeline * shape->chunks;
+    int64_t g = group_size(shape), groups = (shape->microbatches + g - 1) / g;
+    return groups * g * shape->chunks;
 }
 
 /* Forwards before the first backward. The downstream ranks need p-1-r of them; with chunks, all
@@ -27,7 +46,7 @@ static int64_t warmup_count(const smp_schedule_shape *shape, int rank)
 {
     int64_t behind = shape->pipeline - 1 - rank;
     int64_t warmup =
-        shape->chunks == 1 ? behind : (int64_t)(shape->chunks - 1) * shape->pipeline + 2 * behind;
+        shape->chunks == 1 ? behind : (shape->chunks - 1) * group_size(shape) + 2 * behind;
     int64_t filled = filled_count(shape);
     return warmup < filled ? warmup : filled;
 }
@@ -36,9 +55,9 @@ static int64_t warmup_count(const smp_schedule_shape *shape, int rank)
 static smp_status push_pair(const smp_schedule_shape *shape, smp_action_kind kind, int64_t index,
                             smp_program *program)
 {
-    int64_t group = (int64_t)shape->pipeline * shape->chunks;
-    int64_t mb = index / group * shape->pipeline + index % shape->pipeline;
-    int chunk = (int)(index % group / shape->pipeline);
+    int64_t g = group_size(shape), pairs = g * shape->chunks;
+    int64_t mb = index / pairs * g + index % g;
+    int chunk = (int)(index % pairs / g);
     if (mb >= shape->microbatches)
         return SMP_OK;
     if (kind == SMP_ACTION_B)
@@ -64,15 +83,15 @@ static smp_status order(const smp_schedule_shape *shape, int rank, smp_program *
 /* Existing pairs among the first `count` of the walk. */
 static int64_t existing_count(const smp_schedule_shape *shape, int64_t count)
 {
-    int64_t p = shape->pipeline, tail = shape->microbatches % p;
+    int64_t g = group_size(shape), tail = shape->microbatches % g;
     int64_t full = (shape->microbatches - tail) * shape->chunks; /* pairs of the full groups */
     if (count <= full)
         return count;
-    int64_t in_run = (count - full) % p;
-    return full + (count - full) / p * tail + (in_run < tail ? in_run : tail);
+    int64_t in_run = (count - full) % g;
+    return full + (count - full) / g * tail + (in_run < tail ? in_run : tail);
 }
 
-/* The warm-up and one forward more. Pairs get sparser towards the end of the walk and a run of p
+/* The warm-up and one forward more. Pairs get sparser towards the end of the walk and a run of g
  * begins with those that exist, so no later window of that length holds more. */
 static int live(const smp_schedule_shape *shape, int rank)
 {
@@ -86,6 +105,7 @@ static int live(const smp_schedule_shape *shape, int rank)
 const smp_schedule_kind smp__schedule_interleaved = {
     .name = "interleaved",
     .summary = "one forward, one backward; with chunks, over virtual stages",
+    .check = check,
     .order = order,
     .live = live,
 };

@@ -6,5 +6,9 @@
 
 extern const smp_schedule_kind smp__schedule_simple;
 extern const smp_schedule_kind smp__schedule_interleaved;
+extern const smp_schedule_kind smp__schedule_zero_bubble;
+extern const smp_schedule_kind smp__schedule_breadth_first;
+extern const smp_schedule_kind smp__schedule_forward;
+extern const smp_schedule_kind smp__schedule_auto;
 
 #endif

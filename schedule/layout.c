@@ -2,8 +2,8 @@
  * backward half is in layout_backward.c.
  *
  * A value that another stage reads, or that came from one, has a border buffer; one that the
- * backward pass reads is stashed; the rest shares the work area by lifetime. O(ops + edges) and the
- * packing. */
+ * backward pass reads is stashed, unless the stage recomputes; the rest shares the work area by
+ * lifetime. O(ops + edges) and the packing. */
 #include "schedule/layout_build.h"
 
 #include <stdlib.h>
@@ -109,14 +109,19 @@ static smp_status number_values(smp__layout_build *build)
     build->local = SMP_ARENA_NEW(build->scratch, int32_t, (size_t)graph->n_tensor);
     build->border_of = SMP_ARENA_NEW(build->scratch, int32_t, (size_t)flow->n_transfer);
     build->value = SMP_ARENA_NEW(build->scratch, smp_ref, most);
+    build->back = SMP_ARENA_NEW(build->scratch, smp_ref, most);
     build->last_read = SMP_ARENA_NEW(build->scratch, int32_t, most);
     build->kept = SMP_ARENA_NEW(build->scratch, bool, most);
+    build->kept_weight = SMP_ARENA_NEW(build->scratch, bool, most);
+    build->again = SMP_ARENA_NEW(build->scratch, bool, most);
     build->made = SMP_ARENA_NEW(build->scratch, int32_t, n_call);
     build->needs = SMP_ARENA_NEW(build->scratch, smp_op_needs, n_call);
+    build->reads = SMP_ARENA_NEW(build->scratch, smp__reads, n_call);
     build->din = SMP_ARENA_NEW(build->scratch, smp_ref *, n_call);
     build->call = SMP_ARENA_NEW(layout->arena, smp_layout_call, n_call);
-    if (!build->local || !build->border_of || !build->value || !build->last_read || !build->kept ||
-        !build->made || !build->needs || !build->din || !build->call)
+    if (!build->local || !build->border_of || !build->value || !build->back || !build->last_read ||
+        !build->kept || !build->kept_weight || !build->again || !build->made || !build->needs ||
+        !build->reads || !build->din || !build->call)
         return SMP_ERR_NO_MEMORY;
     layout->call = build->call;
     for (int32_t i = 0; i < layout->n_call; i++) {
@@ -136,37 +141,33 @@ static smp_status number_values(smp__layout_build *build)
     return SMP_OK;
 }
 
-/* What the backward calls of an op read: inputs as a mask, output, aux. */
-typedef struct backward_reads {
-    uint32_t in;
-    bool out, aux;
-} backward_reads;
+bool smp__layout_weighs(const smp__layout_build *build, int32_t i)
+{
+    const smp_op *op = &build->graph->op[build->call[i].op];
+    bool opaque_weight = !op->kind->cpu.forward && op->cost && op->cost->weight_bytes > 0;
+    return build->flow->backward[build->call[i].op] && (op->n_param > 0 || opaque_weight);
+}
 
-static backward_reads reads_of(const smp__layout_build *build, int32_t i)
+static smp__reads reads_of(const smp__layout_build *build, int32_t i)
 {
     const smp_op *op = &build->graph->op[build->call[i].op];
     const smp_op_needs *needs = &build->needs[i];
-    backward_reads reads = {0};
+    smp__reads reads = {0};
     if (!build->flow->backward[build->call[i].op])
         return reads;
     bool input = false;
     for (int32_t slot = 0; slot < op->n_in && !input; slot++)
         input = smp_flow_contributes(build->graph, build->flow->backward, build->call[i].op, slot);
     if (input) {
-        reads.in |= needs->input_grad_in;
+        reads.in = needs->input_grad_in;
         reads.out = needs->input_grad_out;
         reads.aux = needs->input_grad_aux;
     }
     if (op->n_param > 0) {
-        reads.in |= needs->weight_grad_in;
-        reads.aux |= needs->weight_grad_aux;
+        reads.weight_in = needs->weight_grad_in;
+        reads.weight_aux = needs->weight_grad_aux;
     }
     return reads;
-}
-
-static bool reads_slot(backward_reads reads, int32_t slot)
-{
-    return slot < 32 && (reads.in >> slot & 1);
 }
 
 /* Which values live on to the backward pass, and which call reads each last. */
@@ -174,30 +175,58 @@ static void find_lives(smp__layout_build *build)
 {
     for (int32_t i = 0; i < build->layout->n_call; i++) {
         const smp_op *op = &build->graph->op[build->call[i].op];
-        backward_reads reads = reads_of(build, i);
+        smp__reads reads = build->reads[i] = reads_of(build, i);
         build->kept[i] |= reads.out;
         for (int32_t slot = 0; slot < op->n_in; slot++) {
             int32_t v = build->local[op->in[slot]] - 1;
             if (v < 0)
                 continue; /* model input */
             build->last_read[v] = i;
-            build->kept[v] |= reads_slot(reads, slot);
+            build->kept[v] |= smp__reads_slot(reads.in | reads.weight_in, slot);
+            build->kept_weight[v] |= smp__reads_slot(reads.weight_in, slot);
         }
     }
 }
 
-static smp_status add_stash(smp__layout_build *build, int64_t bytes, smp_ref *ref)
+/* Which calls the backward pass repeats, and which received values those read. */
+static void find_again(smp__layout_build *build)
 {
-    *ref = (smp_ref){.space = SMP_SPACE_STASH, .offset = build->stash};
-    return smp__bytes_add(&build->stash, bytes);
+    for (int32_t i = build->layout->n_call - 1; i >= 0 && build->recompute; i--) {
+        const smp_op *op = &build->graph->op[build->call[i].op];
+        bool aux_kept;
+        bool aux = smp__layout_aux_bytes(build, i, &aux_kept) > 0;
+        build->again[i] |= build->kept[i] || (aux && aux_kept);
+        for (int32_t slot = 0; slot < op->n_in && build->again[i]; slot++) {
+            int32_t v = build->local[op->in[slot]] - 1;
+            if (v >= 0)
+                build->again[v] = true;
+        }
+    }
+}
+
+smp_status smp__layout_stash(smp__layout_build *build, smp_block block, int64_t bytes, smp_ref *ref)
+{
+    int64_t *top = &build->layout->block_bytes[block];
+    *ref = (smp_ref){.space = SMP_SPACE_STASH, .index = block, .offset = *top};
+    return smp__bytes_add(top, bytes);
+}
+
+/* The block of what is kept from the forward pass. */
+static smp_block block_of(const smp__layout_build *build, bool weight)
+{
+    return build->split && weight ? SMP_BLOCK_WEIGHT : SMP_BLOCK_INPUT;
 }
 
 static smp_status place_output(smp__layout_build *build, smp__work *work, int32_t i)
 {
     int32_t tensor = build->graph->op[build->call[i].op].out;
     smp_ref *ref = &build->value[i];
-    if (build->made[i] >= 0)
-        build->border[build->made[i]].in_backward = build->kept[i];
+    bool kept = build->kept[i] && !build->recompute;
+    bool weight = build->kept_weight[i] && !build->recompute;
+    if (build->made[i] >= 0) {
+        build->border[build->made[i]].in_backward = kept;
+        build->border[build->made[i]].in_weight = weight && build->split;
+    }
     if (tensor == build->graph->loss) {
         *ref = (smp_ref){.space = SMP_SPACE_LOSS};
         return SMP_OK;
@@ -207,20 +236,19 @@ static smp_status place_output(smp__layout_build *build, smp__work *work, int32_
         return SMP_OK;
     }
     int64_t bytes = smp_tensor_bytes(build->graph, tensor, build->flow->batch);
-    if (build->kept[i])
-        return add_stash(build, bytes, ref);
+    if (kept)
+        return smp__layout_stash(build, block_of(build, weight), bytes, ref);
     SMP_TRY(smp__work_add(work, bytes, i, ref));
     smp__work_extend(work, *ref, build->last_read[i]);
     return SMP_OK;
 }
 
-/* Saved by forward for backward. An op without kernels has all that it stashes here. */
-static int64_t aux_bytes(const smp__layout_build *build, int32_t i, bool *kept)
+int64_t smp__layout_aux_bytes(const smp__layout_build *build, int32_t i, bool *kept)
 {
     int32_t u = build->call[i].op;
     const smp_op *op = &build->graph->op[u];
     if (op->kind->cpu.forward) {
-        *kept = reads_of(build, i).aux;
+        *kept = build->reads[i].aux || build->reads[i].weight_aux;
         return build->needs[i].aux_bytes * build->flow->batch;
     }
     *kept = true;
@@ -231,13 +259,23 @@ static int64_t aux_bytes(const smp__layout_build *build, int32_t i, bool *kept)
     return op->cost && op->cost->stash_bytes > 0 ? op->cost->stash_bytes : 0;
 }
 
+bool smp__layout_aux_weight(const smp__layout_build *build, int32_t i)
+{
+    if (build->graph->op[build->call[i].op].kind->cpu.forward)
+        return build->reads[i].weight_aux;
+    return smp__layout_weighs(build, i);
+}
+
 static smp_status place_scratch(smp__layout_build *build, smp__work *work, int32_t i)
 {
     bool kept;
     smp_layout_call *call = &build->call[i];
-    int64_t aux = aux_bytes(build, i, &kept);
-    if (aux > 0)
-        SMP_TRY(kept ? add_stash(build, aux, &call->aux) : smp__work_add(work, aux, i, &call->aux));
+    int64_t aux = smp__layout_aux_bytes(build, i, &kept);
+    smp_block block = block_of(build, smp__layout_aux_weight(build, i));
+    if (aux > 0 && kept && !build->recompute)
+        SMP_TRY(smp__layout_stash(build, block, aux, &call->aux));
+    else if (aux > 0)
+        SMP_TRY(smp__work_add(work, aux, i, &call->aux));
     if (build->needs[i].workspace_bytes > 0)
         SMP_TRY(smp__work_add(work, build->needs[i].workspace_bytes, i, &call->forward_workspace));
     return SMP_OK;
@@ -252,7 +290,8 @@ static void place_received(smp__layout_build *build)
             continue;
         int32_t v = build->local[transfer->tensor] - 1, border = build->border_of[flow->in_list[i]];
         build->value[v] = (smp_ref){.space = SMP_SPACE_BORDER, .index = border};
-        build->border[border].in_backward = build->kept[v];
+        build->border[border].in_backward = build->kept[v] || build->again[v];
+        build->border[border].in_weight = build->kept_weight[v] && build->split;
     }
 }
 
@@ -261,24 +300,13 @@ static smp_status fill_call(smp__layout_build *build, int32_t i)
 {
     const smp_op *op = &build->graph->op[build->call[i].op];
     smp_layout_call *call = &build->call[i];
-    backward_reads reads = reads_of(build, i);
     smp_ref *in = SMP_ARENA_NEW(build->layout->arena, smp_ref, (size_t)op->n_in);
-    smp_ref *backward_in = SMP_ARENA_NEW(build->layout->arena, smp_ref, (size_t)op->n_in);
-    smp_ref *din = SMP_ARENA_NEW(build->layout->arena, smp_ref, (size_t)op->n_in);
-    if (!in || !backward_in || !din)
+    if (!in)
         return SMP_ERR_NO_MEMORY;
-    for (int32_t slot = 0; slot < op->n_in; slot++) {
-        int32_t tensor = op->in[slot], v = build->local[tensor] - 1;
-        in[slot] = v < 0 ? (smp_ref){.space = SMP_SPACE_INPUT, .index = tensor} : build->value[v];
-        if (reads_slot(reads, slot))
-            backward_in[slot] = in[slot];
-    }
+    for (int32_t slot = 0; slot < op->n_in; slot++)
+        in[slot] = smp__layout_find(build, build->value, op->in[slot]);
     call->in = in;
     call->out = build->value[i];
-    call->backward_in = backward_in;
-    call->din = build->din[i] = din;
-    if (reads.out)
-        call->backward_out = call->out;
     return SMP_OK;
 }
 
@@ -288,6 +316,7 @@ static smp_status layout_forward(smp__layout_build *build)
     smp__work work = {0};
     smp_status status = SMP_OK;
     find_lives(build);
+    find_again(build);
     place_received(build);
     for (int32_t i = 0; i < layout->n_call && status == SMP_OK; i++) {
         status = place_output(build, &work, i);
@@ -303,17 +332,23 @@ static smp_status layout_forward(smp__layout_build *build)
     }
     for (int32_t i = 0; i < layout->n_call && status == SMP_OK; i++)
         status = fill_call(build, i);
-    layout->stash_bytes = build->stash;
+    for (int32_t v = 0; v < build->n_value; v++)
+        if (!build->recompute || v >= layout->n_call)
+            build->back[v] = build->value[v];
     smp__work_free(&work);
     return status;
 }
 
-smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage, bool recompute,
+smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage, unsigned mode,
                             const int64_t *stash_bytes, smp_layout **out)
 {
-    (void)recompute;
-    smp__layout_build build = {
-        .graph = graph, .flow = flow, .stash_bytes = stash_bytes, .stage = stage};
+    mode = graph->training ? mode : 0;
+    smp__layout_build build = {.graph = graph,
+                               .flow = flow,
+                               .stash_bytes = stash_bytes,
+                               .stage = stage,
+                               .recompute = mode & SMP_LAYOUT_RECOMPUTE,
+                               .split = mode & SMP_LAYOUT_SPLIT};
     smp_status status = SMP_ERR_NO_MEMORY;
     smp_arena *arena = smp_arena_create();
     build.scratch = smp_arena_create();
@@ -323,6 +358,7 @@ smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int st
     }
     build.layout->arena = arena;
     build.layout->stage = stage;
+    build.layout->mode = mode;
     build.layout->n_call = flow->op_begin[stage + 1] - flow->op_begin[stage];
     if ((status = number_values(&build)) != SMP_OK || (status = make_borders(&build)) != SMP_OK ||
         (status = layout_forward(&build)) != SMP_OK)
@@ -335,6 +371,15 @@ done:
     else
         smp_arena_destroy(arena);
     return status;
+}
+
+unsigned smp_layout_mode(bool recompute, const smp_program *program, int chunk)
+{
+    unsigned mode = recompute ? SMP_LAYOUT_RECOMPUTE : 0;
+    for (int64_t i = 0; i < program->n; i++)
+        if (program->action[i].kind == SMP_ACTION_I && program->action[i].chunk == chunk)
+            return mode | SMP_LAYOUT_SPLIT;
+    return mode;
 }
 
 void smp_layout_destroy(smp_layout *layout)

@@ -1,20 +1,42 @@
 /* A stage as a list of kernel calls with a place for every value: what the executor interprets and
  * what the memory planner measures.
  *
- * Values of one micro-batch live in: the model's inputs; the stash block (kept from forward to
- * backward); border buffers (made here and sent, or received; one each, see smp_border); the work
- * area of the rank (values of one action only). Blocks are laid out by smp_interval_pack over the
- * order of calls. All offsets are multiples of 64. */
+ * Values of one micro-batch live in: the model's inputs; the stash blocks (kept from one action to a
+ * later one, see smp_block); border buffers (made here and sent, or received; one each, see
+ * smp_border); the work area of the rank (values of one action only), laid out by smp_interval_pack
+ * over the order of calls. All offsets are multiples of 64.
+ *
+ * Split: the backward is two actions, I (input gradients, and everything that is sent) and W (weight
+ * gradients). What W reads, values of the forward pass and gradients of outputs, is kept for it.
+ *
+ * Recompute: the forward action keeps nothing but what it received. The backward action (I if split)
+ * begins with those forward calls whose outputs or saved values the gradients read, directly or
+ * through other such calls, into the work area; what W reads goes into a stash block. Neither border
+ * buffers nor the loss slot are written a second time. */
 #ifndef SMP_SCHEDULE_LAYOUT_H
 #define SMP_SCHEDULE_LAYOUT_H
 
 #include "graph/op.h"
 #include "schedule/flow.h"
+#include "schedule/program.h"
+
+enum {
+    SMP_LAYOUT_RECOMPUTE = 1, /* the backward action redoes the forward calls it needs */
+    SMP_LAYOUT_SPLIT = 2      /* the backward is I and W; B still works: I, then W */
+};
+
+/* Stash blocks of one (chunk, micro-batch). */
+typedef enum smp_block {
+    SMP_BLOCK_INPUT,  /* from F to B or I. Not split: all that the backward reads */
+    SMP_BLOCK_WEIGHT, /* from F to W: what weight gradients read */
+    SMP_BLOCK_GRAD,   /* from I to W: gradients of outputs; recomputed values that W reads */
+    SMP_N_BLOCK
+} smp_block;
 
 typedef enum smp_space {
     SMP_SPACE_NONE,   /* no buffer: a NULL pointer */
     SMP_SPACE_INPUT,  /* index: model input */
-    SMP_SPACE_STASH,  /* offset in the (chunk, micro-batch) stash block */
+    SMP_SPACE_STASH,  /* index: smp_block of the (chunk, micro-batch); offset in it */
     SMP_SPACE_WORK,   /* offset in the rank's work area */
     SMP_SPACE_BORDER, /* index: border of this stage */
     SMP_SPACE_LOSS,   /* the micro-batch's loss slot */
@@ -40,27 +62,44 @@ typedef struct smp_border {
     int32_t tensor;
     int32_t transfer; /* IN, GRAD_IN, GRAD_OUT: the transfer; OUT: -1 (all F transfers of tensor) */
     int64_t bytes;
-    bool in_backward; /* OUT, IN: read by this stage's backward too */
+    bool in_backward; /* OUT, IN: read by this stage's backward (B, I or W) too */
+    bool in_weight;   /* OUT, IN, GRAD_IN of a split backward: read by W */
 } smp_border;
 
-/* Addresses of one op's calls. Arrays are [n_in] of the op. */
+/* Addresses of one op's forward call, and of its call in B or I. Arrays are [n_in] of the op. */
 typedef struct smp_layout_call {
     int32_t op;
     const smp_ref *in; /* forward inputs */
     smp_ref out;
     smp_ref aux;
     smp_ref forward_workspace;
-    const smp_ref *backward_in; /* NONE where backward does not need the value */
-    smp_ref backward_out;       /* NONE unless needed */
-    smp_ref dout;               /* NONE: this op has no backward */
-    const smp_ref *din;         /* NONE where no gradient is wanted */
+    const smp_ref *backward_in; /* NONE where the action does not need the value */
+    smp_ref backward_out;       /* NONE unless needed, as aux */
+    smp_ref backward_aux;
+    smp_ref dout;       /* of I and W too; NONE: this op has no backward */
+    const smp_ref *din; /* NONE where no gradient is wanted */
     smp_ref backward_workspace;
 } smp_layout_call;
 
+/* Addresses of a forward call that the backward action repeats. */
+typedef struct smp_layout_redo {
+    const smp_ref *in;
+    smp_ref out, aux, workspace;
+} smp_layout_redo;
+
+/* Addresses of an op's call in W; dout is that of smp_layout_call. */
+typedef struct smp_layout_weight {
+    const smp_ref *in; /* NONE where backward_weight does not need the value */
+    smp_ref aux, workspace;
+} smp_layout_weight;
+
 typedef enum smp_instr_kind {
-    SMP_INSTR_BACKWARD, /* backward_weight and backward_input of call `call` */
-    SMP_INSTR_COPY,     /* dst = src */
-    SMP_INSTR_ADD       /* dst += src, floats */
+    SMP_INSTR_BACKWARD,  /* backward_weight and backward_input of call `call` */
+    SMP_INSTR_INPUT,     /* backward_input alone */
+    SMP_INSTR_WEIGHT,    /* backward_weight alone, by layout->weight */
+    SMP_INSTR_RECOMPUTE, /* forward of call `call` again, by layout->redo */
+    SMP_INSTR_COPY,      /* dst = src */
+    SMP_INSTR_ADD        /* dst += src, floats */
 } smp_instr_kind;
 
 typedef struct smp_instr {
@@ -72,19 +111,28 @@ typedef struct smp_instr {
 
 typedef struct smp_layout {
     int32_t stage;
-    int32_t n_call, n_instr, n_border;
-    const smp_layout_call *call; /* forward order */
-    const smp_instr *instr;      /* backward order; empty when not training */
+    unsigned mode; /* SMP_LAYOUT_*; 0 for a graph that does not train */
+    int32_t n_call, n_instr, n_weight_instr, n_border;
+    const smp_layout_call *call;     /* forward order */
+    const smp_layout_redo *redo;     /* [n_call] with SMP_LAYOUT_RECOMPUTE, else NULL */
+    const smp_layout_weight *weight; /* [n_call] with SMP_LAYOUT_SPLIT, else NULL */
+    const smp_instr *instr;          /* of B or I; empty when not training */
+    const smp_instr *weight_instr;   /* of W; empty unless split */
     const smp_border *border;
-    int64_t stash_bytes;        /* block of one micro-batch, without borders */
-    int64_t forward_work_bytes; /* the work area must hold the larger */
+    int64_t block_bytes[SMP_N_BLOCK]; /* stash blocks of one micro-batch, without borders */
+    int64_t forward_work_bytes;       /* the work area must hold the largest */
     int64_t backward_work_bytes;
+    int64_t weight_work_bytes;
     smp_arena *arena;
 } smp_layout;
 
-/* Lays out one stage. `recompute`: see partition/problem.h. Ops without kernels (opaque) count by
- * their costs: `stash_bytes` [n_op] may be NULL, else gives what such an op stashes. */
-smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage, bool recompute,
+/* SMP_LAYOUT_* flags of a chunk: SPLIT if the program has an I of it. O(actions). */
+unsigned smp_layout_mode(bool recompute, const smp_program *program, int chunk);
+
+/* Lays out one stage. `mode`: SMP_LAYOUT_* flags, ignored unless the graph trains. Ops without
+ * kernels (opaque) count by their costs: `stash_bytes` [n_op] may be NULL, else gives what such an
+ * op stashes. */
+smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage, unsigned mode,
                             const int64_t *stash_bytes, smp_layout **out);
 void smp_layout_destroy(smp_layout *layout);
 

@@ -14,25 +14,35 @@ typedef struct smp__work {
     size_t capacity[4];
 } smp__work;
 
+/* What the two halves of an op's backward read: inputs as a mask, output, aux. */
+typedef struct smp__reads {
+    uint32_t in, weight_in;
+    bool out, aux, weight_aux;
+} smp__reads;
+
 typedef struct smp__layout_build {
     const smp_graph *graph;
     const smp_flow *flow;
     const int64_t *stash_bytes; /* as passed to smp_layout_build */
     int stage;
+    bool recompute, split;
     smp_arena *scratch;
     smp_layout *layout;
     smp_layout_call *call;
     smp_ref **din; /* [n_call] call[i].din, still to be filled */
     smp_border *border;
     smp_op_needs *needs; /* [n_call] */
+    smp__reads *reads;   /* [n_call] */
     int32_t *made;       /* [n_call] OUT border of the output, or -1 */
     int32_t *local;      /* [n_tensor] value index + 1 of a tensor of this stage, or 0 */
     int32_t *border_of;  /* [n_transfer] border of a transfer of this stage (not OUT) */
     int32_t n_value;     /* outputs of calls, then received activations */
     smp_ref *value;      /* [n_value] */
+    smp_ref *back;       /* [n_value] where the backward finds it */
     int32_t *last_read;  /* [n_value] last call that reads it going forward */
     bool *kept;          /* [n_value] read by the backward pass */
-    int64_t stash;       /* bytes so far */
+    bool *kept_weight;   /* [n_value] read by weight gradients */
+    bool *again;         /* [n_value] recompute: call to be redone; received value read by one */
 } smp__layout_build;
 
 /* A new buffer alive at `time` only; *ref gets its number. */
@@ -50,7 +60,31 @@ static inline void smp__layout_resolve(const smp__work *work, smp_ref *ref)
 }
 void smp__work_free(smp__work *work);
 
-/* Fills instr, dout, din and the backward workspaces. Forward refs are complete. */
+static inline bool smp__reads_slot(uint32_t mask, int32_t slot)
+{
+    return slot < 32 && (mask >> slot & 1);
+}
+
+/* Where a tensor that an op of the stage reads is: a model input, or by `place` [n_value]. */
+static inline smp_ref smp__layout_find(const smp__layout_build *build, const smp_ref *place,
+                                       int32_t tensor)
+{
+    int32_t v = build->local[tensor] - 1;
+    return v < 0 ? (smp_ref){.space = SMP_SPACE_INPUT, .index = tensor} : place[v];
+}
+
+/* Bytes saved by forward for backward; *kept: does the backward read them? An op without kernels has
+ * all that it stashes here. */
+int64_t smp__layout_aux_bytes(const smp__layout_build *build, int32_t call, bool *kept);
+/* Are they read by weight gradients? */
+bool smp__layout_aux_weight(const smp__layout_build *build, int32_t call);
+/* Has the op weight gradients to make? */
+bool smp__layout_weighs(const smp__layout_build *build, int32_t call);
+/* Room in a stash block. */
+smp_status smp__layout_stash(smp__layout_build *build, smp_block block, int64_t bytes,
+                             smp_ref *ref);
+
+/* Fills instr, weight_instr and the addresses of backward calls. Forward refs are complete. */
 smp_status smp__layout_backward(smp__layout_build *build);
 
 #endif

@@ -166,26 +166,44 @@ static smp_status check_shape(const smp_schedule_kind *kind, const smp_schedule_
     return kind->check ? kind->check(shape) : SMP_OK;
 }
 
-/* Arrays, the crossing and the compute orders of all ranks. */
-static smp_status prepare(const smp_schedule_kind *kind, const smp_schedule_shape *shape,
-                          const smp_flow *flow, smp_arena *arena, smp__crossing *crossing,
-                          lowering *l, smp_program **orders)
+static smp_status allocate(const smp_schedule_shape *shape, smp_arena *arena, lowering *l)
 {
-    size_t n_rank = (size_t)shape->pipeline, n_stage = (size_t)flow->n_stage;
-    int *stage_rank = SMP_ARENA_NEW(arena, int, n_stage);
+    size_t n_rank = (size_t)shape->pipeline;
     l->program = SMP_ARENA_NEW(arena, smp_program, n_rank);
-    *orders = SMP_ARENA_NEW(arena, smp_program, n_rank);
     l->pending = SMP_ARENA_NEW(arena, pending, n_rank);
     l->trail = SMP_ARENA_NEW(arena, int, n_rank);
-    l->accumulated = SMP_ARENA_NEW(arena, int, n_stage);
-    if (!stage_rank || !l->program || !*orders || !l->pending || !l->trail || !l->accumulated)
+    l->accumulated = SMP_ARENA_NEW(arena, int, (size_t)l->crossing->flow->n_stage);
+    return l->program && l->pending && l->trail && l->accumulated ? SMP_OK : SMP_ERR_NO_MEMORY;
+}
+
+smp_status smp_lower_orders(const smp_schedule_shape *shape, const int *stage_rank,
+                            const smp_flow *flow, const smp_program *orders, smp_program *programs)
+{
+    smp_arena *arena = smp_arena_create();
+    if (!arena)
         return SMP_ERR_NO_MEMORY;
-    for (int stage = 0; stage < flow->n_stage; stage++)
-        stage_rank[stage] = smp_schedule_stage_rank(kind, shape, stage);
-    SMP_TRY(smp__crossing_build(arena, flow, stage_rank, shape->pipeline, shape->chunks, crossing));
-    for (int rank = 0; rank < shape->pipeline; rank++)
-        SMP_TRY(kind->order(shape, rank, &(*orders)[rank]));
-    return SMP_OK;
+    smp__crossing crossing;
+    lowering l = {
+        .crossing = &crossing, .microbatches = shape->microbatches, .training = shape->training};
+    smp__timed *timed = NULL;
+    int64_t n = 0;
+    smp_status status =
+        smp__crossing_build(arena, flow, stage_rank, shape->pipeline, shape->chunks, &crossing);
+    if (status == SMP_OK)
+        status = allocate(shape, arena, &l);
+    if (status == SMP_OK)
+        status = smp__unit_time(&crossing, shape->microbatches, orders, &timed, &n);
+    if (status == SMP_OK)
+        status = emit(&l, timed, n);
+    for (int rank = 0; l.program && rank < shape->pipeline; rank++) {
+        if (status == SMP_OK)
+            programs[rank] = l.program[rank];
+        else
+            smp_program_free(&l.program[rank]);
+    }
+    free(timed);
+    smp_arena_destroy(arena);
+    return status;
 }
 
 smp_status smp_lower(const smp_schedule_kind *kind, const smp_schedule_shape *shape,
@@ -195,26 +213,17 @@ smp_status smp_lower(const smp_schedule_kind *kind, const smp_schedule_shape *sh
     smp_arena *arena = smp_arena_create();
     if (!arena)
         return SMP_ERR_NO_MEMORY;
-    smp__crossing crossing;
-    lowering l = {
-        .crossing = &crossing, .microbatches = shape->microbatches, .training = shape->training};
-    smp_program *orders = NULL;
-    smp__timed *timed = NULL;
-    int64_t n = 0;
-    smp_status status = prepare(kind, shape, flow, arena, &crossing, &l, &orders);
+    int *stage_rank = SMP_ARENA_NEW(arena, int, (size_t)flow->n_stage);
+    smp_program *orders = SMP_ARENA_NEW(arena, smp_program, (size_t)shape->pipeline);
+    smp_status status = stage_rank && orders ? SMP_OK : SMP_ERR_NO_MEMORY;
+    for (int stage = 0; status == SMP_OK && stage < flow->n_stage; stage++)
+        stage_rank[stage] = smp_schedule_stage_rank(kind, shape, stage);
+    for (int rank = 0; status == SMP_OK && rank < shape->pipeline; rank++)
+        status = kind->order(shape, rank, &orders[rank]);
     if (status == SMP_OK)
-        status = smp__unit_time(&crossing, shape->microbatches, orders, &timed, &n);
-    if (status == SMP_OK)
-        status = emit(&l, timed, n);
-    for (int rank = 0; rank < shape->pipeline; rank++) {
-        if (orders)
-            smp_program_free(&orders[rank]);
-        if (status == SMP_OK)
-            programs[rank] = l.program[rank];
-        else if (l.program)
-            smp_program_free(&l.program[rank]);
-    }
-    free(timed);
+        status = smp_lower_orders(shape, stage_rank, flow, orders, programs);
+    for (int rank = 0; orders && rank < shape->pipeline; rank++)
+        smp_program_free(&orders[rank]);
     smp_arena_destroy(arena);
     return status;
 }

@@ -19,4 +19,9 @@
 smp_status smp_lower(const smp_schedule_kind *kind, const smp_schedule_shape *shape,
                      const smp_flow *flow, smp_program *programs);
 
+/* The same for orders that somebody else made. orders: [pipeline] compute actions; stage_rank:
+ * [flow->n_stage], `chunks` stages on each rank. */
+smp_status smp_lower_orders(const smp_schedule_shape *shape, const int *stage_rank,
+                            const smp_flow *flow, const smp_program *orders, smp_program *programs);
+
 #endif

@@ -197,6 +197,8 @@ static smp_status place_scratch(smp__memory_build *build)
             work = input->layout[c]->forward_work_bytes;
         if (work < input->layout[c]->backward_work_bytes)
             work = input->layout[c]->backward_work_bytes;
+        if (work < input->layout[c]->weight_work_bytes)
+            work = input->layout[c]->weight_work_bytes;
     }
     return place(build, work, &build->rank->work);
 }

@@ -1,7 +1,7 @@
 /* The memory planner: one arena per rank, a place for every buffer of a step before the first step.
  *
- * Times are positions in the rank's program. A stash block lives from its F to its B (W). A
- * receive is posted one compute action ahead of its `<`: before the last compute action that
+ * Times are positions in the rank's program. Stash blocks live from F, or I, to B, I or W (see
+ * smp_block). A receive is posted one compute action ahead of its `<`: before the last compute action that
  * stands before it. A send to the next stage (gradients: the previous stage) is waited for before
  * the second compute action after its `>`, at the latest before O (or the end); its buffer lives
  * until then. A send that jumps over stages is waited for later, since its receiver may be far
@@ -60,7 +60,7 @@ typedef struct smp_memory_rank {
     const smp_memory_bucket *bucket; /* [chunks] */
     int64_t loss; /* offset of [microbatches] loss slots, 64 bytes apart; -1: no loss here */
     int64_t work; /* offset of the work area */
-    const int64_t *stash;        /* [chunks * microbatches] offset of the block */
+    const int64_t *stash[SMP_N_BLOCK]; /* [chunks * microbatches] offset of the block, or -1 */
     const int32_t *border_begin; /* [chunks + 1] into borders of all chunks, in layout order */
     const int64_t *border;     /* [border_begin[chunks] * microbatches]: offset of border b (counted
                                   over chunks), micro-batch m at b * microbatches + m */
@@ -78,7 +78,7 @@ typedef struct smp_memory_input {
     const smp_program *program;      /* of this rank */
     const int *stage_of_chunk;       /* [chunks] */
     const int *stage_rank;           /* [flow->n_stage] */
-    const smp_layout *const *layout; /* [chunks] */
+    const smp_layout *const *layout; /* [chunks], of the mode smp_layout_mode gives */
     const int64_t *weight_bytes; /* [n_op], for ops without kernels: counted, not placed; or NULL */
     int rank, chunks, microbatches, ddp;
     int optimizer_states; /* 2 for AdamW; 0 when not training */

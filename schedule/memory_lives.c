@@ -12,10 +12,10 @@
 /* Positions in the program of what happens to one (chunk, micro-batch); -1: never. */
 typedef struct pair_times {
     int64_t forward;
-    int64_t backward_first, backward_last; /* B, or I and W */
-    int64_t post_f, post_b;                /* receives of its inputs, of its gradients, posted */
-    int64_t wait_f, wait_b;                /* its sends to the neighbouring stage are complete */
-    int64_t late_f, late_b;                /* its sends that jump over stages are complete */
+    int64_t backward, weight; /* B, or I and W */
+    int64_t post_f, post_b;   /* receives of its inputs, of its gradients, posted */
+    int64_t wait_f, wait_b;   /* its sends to the neighbouring stage are complete */
+    int64_t late_f, late_b;   /* its sends that jump over stages are complete */
 } pair_times;
 
 typedef struct message_at {
@@ -40,9 +40,9 @@ typedef struct lives {
     pair_times *pair; /* [chunks * microbatches] */
     message_list post, wait;
     buffer_list buffer;
-    int64_t *stash;  /* [chunks * microbatches] buffer, or -1 */
-    int32_t *begin;  /* [chunks + 1] first border of a chunk */
-    int64_t *border; /* [borders * microbatches] buffer, or -1 */
+    int64_t *stash[SMP_N_BLOCK]; /* [chunks * microbatches] buffer, or -1 */
+    int32_t *begin;              /* [chunks + 1] first border of a chunk */
+    int64_t *border;             /* [borders * microbatches] buffer, or -1 */
 } lives;
 
 static pair_times *pair_at(const lives *l, int chunk, int64_t microbatch)
@@ -66,6 +66,11 @@ static smp_status check_action(const lives *l, int64_t position)
                         "micro-batches and %d chunks",
                         l->input->rank, (long long)position, (int)action->microbatch,
                         (int)action->chunk, l->input->microbatches, l->input->chunks);
+    if (action->kind == SMP_ACTION_I && !(l->input->layout[action->chunk]->mode & SMP_LAYOUT_SPLIT))
+        return smp_fail(SMP_ERR_FAILED,
+                        "rank %d: action %lld splits the backward of chunk %d, whose layout is for "
+                        "whole ones: build it with smp_layout_mode(recompute, program, chunk)",
+                        l->input->rank, (long long)position, (int)action->chunk);
     return SMP_OK;
 }
 
@@ -117,10 +122,10 @@ static smp_status scan_forward(lives *l)
             pair_times *pair = pair_at(l, action->chunk, action->microbatch);
             if (action->kind == SMP_ACTION_F)
                 pair->forward = i;
-            else if (pair->backward_first < 0)
-                pair->backward_first = i;
-            if (action->kind != SMP_ACTION_F)
-                pair->backward_last = i;
+            if (action->kind == SMP_ACTION_B || action->kind == SMP_ACTION_I)
+                pair->backward = i;
+            if (action->kind == SMP_ACTION_B || action->kind == SMP_ACTION_W)
+                pair->weight = i;
             last_compute = i;
         } else if (action->kind == SMP_ACTION_RECV_F || action->kind == SMP_ACTION_RECV_B) {
             pair_times *pair = pair_at(l, action->chunk, action->microbatch);
@@ -148,7 +153,7 @@ static smp_status scan_backward(lives *l)
         } else if (action->kind == SMP_ACTION_SEND_F) {
             pair_times *pair = pair_at(l, action->chunk, action->microbatch);
             pair->wait_f = second;
-            pair->late_f = pair->backward_first > i ? pair->backward_first : last;
+            pair->late_f = pair->backward > i ? pair->backward : last;
             SMP_TRY(add_messages(l, &l->wait, action, pair->wait_f, pair->late_f));
         } else if (action->kind == SMP_ACTION_SEND_B) {
             pair_times *pair = pair_at(l, action->chunk, action->microbatch);
@@ -172,6 +177,16 @@ static int64_t add_buffer(lives *l, int64_t bytes, int64_t begin, int64_t end)
 static int64_t latest(int64_t a, int64_t b)
 {
     return a > b ? a : b;
+}
+
+/* The last action that reads a border in its stage. */
+static int64_t last_read(const pair_times *pair, const smp_border *border)
+{
+    bool grad = border->kind == SMP_BORDER_GRAD_OUT || border->kind == SMP_BORDER_GRAD_IN;
+    int64_t last = pair->forward;
+    if (grad || border->in_backward)
+        last = latest(last, pair->backward);
+    return border->in_weight ? latest(last, pair->weight) : last;
 }
 
 /* How a border leaves for other ranks. */
@@ -203,11 +218,10 @@ static smp_status add_border(lives *l, int chunk, int64_t m, const smp_border *b
     const pair_times *pair = pair_at(l, chunk, m);
     bool forward = border->kind == SMP_BORDER_OUT || border->kind == SMP_BORDER_IN;
     bool out = border->kind == SMP_BORDER_OUT || border->kind == SMP_BORDER_GRAD_OUT;
-    if (!forward && pair->backward_first < 0)
+    if (!forward && pair->backward < 0)
         return SMP_OK; /* a step without backward */
-    int64_t begin = forward ? pair->forward : pair->backward_first;
-    int64_t end = forward && !border->in_backward ? pair->forward
-                                                  : latest(pair->forward, pair->backward_last);
+    int64_t begin = forward ? pair->forward : pair->backward;
+    int64_t end = last_read(pair, border);
     if (!out) {
         begin = forward ? pair->post_f : pair->post_b;
         if (begin < 0)
@@ -265,11 +279,23 @@ static smp_status share_borders_of(lives *l, int chunk, int32_t b)
         l->border[(int64_t)(l->begin[chunk] + b) * input->microbatches + m] = buffer;
         if (buffer < 0)
             continue;
-        int64_t last = grad || border->in_backward ? latest(pair->forward, pair->backward_last)
-                                                   : pair->forward;
-        l->buffer.end[buffer] = latest(l->buffer.end[buffer], last);
+        l->buffer.end[buffer] = latest(l->buffer.end[buffer], last_read(pair, border));
     }
     return SMP_OK;
+}
+
+/* The stash blocks of one chunk and micro-batch; a step without backward has none of gradients. */
+static void add_blocks(lives *l, int chunk, int64_t m)
+{
+    const pair_times *pair = pair_at(l, chunk, m);
+    const int64_t begin[SMP_N_BLOCK] = {pair->forward, pair->forward, pair->backward};
+    const int64_t end[SMP_N_BLOCK] = {pair->backward, pair->weight, pair->weight};
+    for (int k = 0; k < SMP_N_BLOCK; k++) {
+        int64_t bytes = l->input->layout[chunk]->block_bytes[k];
+        if (bytes > 0 && begin[k] >= 0)
+            l->stash[k][(int64_t)chunk * l->input->microbatches + m] =
+                add_buffer(l, bytes, begin[k], end[k]);
+    }
 }
 
 static smp_status add_buffers(lives *l)
@@ -277,11 +303,9 @@ static smp_status add_buffers(lives *l)
     const smp_memory_input *input = l->input;
     for (int c = 0; c < input->chunks; c++) {
         for (int64_t m = 0; m < input->microbatches; m++) {
-            const pair_times *pair = pair_at(l, c, m);
-            if (pair->forward < 0)
+            if (pair_at(l, c, m)->forward < 0)
                 return lacks(l, "F", c, m);
-            l->stash[c * (int64_t)input->microbatches + m] =
-                add_buffer(l, input->layout[c]->stash_bytes, pair->forward, pair->backward_last);
+            add_blocks(l, c, m);
         }
         for (int32_t b = 0; b < input->layout[c]->n_border; b++)
             SMP_TRY(add_borders_of(l, c, b));
@@ -295,16 +319,22 @@ static smp_status add_buffers(lives *l)
 static smp_status allocate(lives *l, size_t n_pair, size_t n_border)
 {
     smp_arena *scratch = l->build->scratch;
-    size_t n = n_pair + n_border;
+    size_t n = SMP_N_BLOCK * n_pair + n_border;
     l->pair = SMP_ARENA_NEW(scratch, pair_times, n_pair);
-    l->stash = SMP_ARENA_NEW(l->build->rank->arena, int64_t, n_pair);
+    for (int k = 0; k < SMP_N_BLOCK; k++) {
+        l->stash[k] = SMP_ARENA_NEW(l->build->rank->arena, int64_t, n_pair);
+        if (!l->stash[k])
+            return SMP_ERR_NO_MEMORY;
+        for (size_t i = 0; i < n_pair; i++)
+            l->stash[k][i] = -1;
+    }
     l->border = SMP_ARENA_NEW(l->build->rank->arena, int64_t, n_border);
     l->buffer.bytes = SMP_ARENA_NEW(scratch, int64_t, n);
     l->buffer.begin = SMP_ARENA_NEW(scratch, int64_t, n);
     l->buffer.end = SMP_ARENA_NEW(scratch, int64_t, n);
     l->buffer.offset = SMP_ARENA_NEW(scratch, int64_t, n);
-    if (!l->pair || !l->stash || !l->border || !l->buffer.bytes || !l->buffer.begin ||
-        !l->buffer.end || !l->buffer.offset)
+    if (!l->pair || !l->border || !l->buffer.bytes || !l->buffer.begin || !l->buffer.end ||
+        !l->buffer.offset)
         return SMP_ERR_NO_MEMORY;
     for (size_t i = 0; i < n_pair; i++)
         l->pair[i] = (pair_times){-1, -1, -1, -1, -1, -1, -1, -1, -1};
@@ -324,8 +354,10 @@ static smp_status pack(lives *l, size_t n_pair)
     rank->arena_bytes = rank->bound_bytes = top;
     SMP_TRY(smp__bytes_add(&rank->arena_bytes, total));
     SMP_TRY(smp__bytes_add(&rank->bound_bytes, bound));
-    for (size_t i = 0; i < n_pair; i++)
-        l->stash[i] = top + l->buffer.offset[l->stash[i]];
+    for (int k = 0; k < SMP_N_BLOCK; k++)
+        for (size_t i = 0; i < n_pair; i++)
+            if (l->stash[k][i] >= 0)
+                l->stash[k][i] = top + l->buffer.offset[l->stash[k][i]];
     for (int c = 0; c < input->chunks; c++)
         for (int32_t b = 0; b < input->layout[c]->n_border; b++)
             for (int64_t m = 0; m < input->microbatches; m++) {
@@ -381,7 +413,8 @@ static smp_status place_lives(lives *l)
     SMP_TRY(scan_backward(l));
     SMP_TRY(add_buffers(l));
     SMP_TRY(pack(l, n_pair));
-    rank->stash = l->stash;
+    for (int k = 0; k < SMP_N_BLOCK; k++)
+        rank->stash[k] = l->stash[k];
     rank->border_begin = l->begin;
     rank->border = l->border;
     SMP_TRY(list_messages(rank->arena, &l->post, n, false, &rank->post_begin, &rank->post));

@@ -235,8 +235,38 @@ static void put_link(writer *w, const char *key, const smp_link_spec *link)
     close_with(w, '}');
 }
 
-/* What the prediction assumed of the machine, enough to simulate the plan by itself: the speed of
- * devices is in the times of the stages. */
+static bool same_device(const smp_device_spec *a, const smp_device_spec *b)
+{
+    return a->memory_bytes == b->memory_bytes && a->flops_fp32 == b->flops_fp32 &&
+           a->flops_bf16 == b->flops_bf16 && a->bytes_per_s == b->bytes_per_s &&
+           strcmp(a->name, b->name) == 0;
+}
+
+/* Runs of equal devices. */
+static void put_devices(writer *w, const smp_cluster *cluster)
+{
+    int n = smp_cluster_devices(cluster);
+    put_key(w, "devices");
+    open_with(w, '[');
+    for (int begin = 0, end = 0; begin < n; begin = end) {
+        const smp_device_spec *device = &cluster->device[begin];
+        while (end < n && same_device(device, &cluster->device[end]))
+            end++;
+        separate(w);
+        open_with(w, '{');
+        put_int(w, "count", end - begin);
+        put_text(w, "name", device->name);
+        put_int(w, "memory", device->memory_bytes);
+        put_double(w, "flops_fp32", device->flops_fp32);
+        put_double(w, "flops_bf16", device->flops_bf16);
+        put_double(w, "bytes_per_s", device->bytes_per_s);
+        close_with(w, '}');
+    }
+    close_with(w, ']');
+}
+
+/* What the prediction assumed of the machine, enough to simulate the plan by itself and to score
+ * another one beside it. */
 static void put_cluster(writer *w, const smp_plan *plan)
 {
     const smp_cluster *cluster = plan->cluster;
@@ -255,6 +285,7 @@ static void put_cluster(writer *w, const smp_plan *plan)
     put_double(w, "optimizer_bytes_per_s", plan->optimizer_bytes_per_s);
     put_link(w, "intra_node", &cluster->intra_node);
     put_link(w, "inter_node", &cluster->inter_node);
+    put_devices(w, cluster);
     close_with(w, '}');
 }
 

@@ -4,9 +4,8 @@
 #include "schedule/kinds.h"
 
 static const smp_schedule_kind *const kinds[] = {
-    &smp__schedule_simple,
-    &smp__schedule_interleaved,
-    NULL,
+    &smp__schedule_simple,        &smp__schedule_interleaved, &smp__schedule_zero_bubble,
+    &smp__schedule_breadth_first, &smp__schedule_forward,     NULL,
 };
 
 const smp_schedule_kind *const *smp_schedules(void)
@@ -19,7 +18,7 @@ const smp_schedule_kind *smp_schedule_find(const char *name)
     for (int i = 0; name && kinds[i]; i++)
         if (strcmp(kinds[i]->name, name) == 0)
             return kinds[i];
-    return NULL;
+    return name && strcmp(name, smp__schedule_auto.name) == 0 ? &smp__schedule_auto : NULL;
 }
 
 int smp_schedule_stage_rank(const smp_schedule_kind *kind, const smp_schedule_shape *shape,

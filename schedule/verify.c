@@ -1,12 +1,23 @@
 /* The verifier (see verify.h): one pass over each program checks what a rank can know by itself, a
- * second over the pairs finds what is missing, then token passing proves that the ranks together
- * finish (rendezvous.c). Sends and receives match one to one because each exists exactly once
- * where the flow has a message. Linear in actions, transfers and micro-batches. */
+ * second over the pairs finds what is missing, a third follows every channel (verify_channels.c),
+ * then token passing proves that the ranks together finish (rendezvous.c). Sends and receives match
+ * one to one because each exists exactly once where the flow has a message.
+ *
+ * This is a proof, not a sample of one run: what a rank waits for is that others have reached
+ * certain positions, and positions only grow. So an action that could go on once can go on for
+ * ever after, and every order of running the ranks ends in the same fixpoint; if it is the end of
+ * all programs, no timing leads anywhere else. Whoever waits for less (an executor that buffers,
+ * posts receives earlier or completes sends later) gets at least as far at every moment.
+ *
+ * Channels that are first in, first out add no wait: a send to the neighbouring stage is complete
+ * when its rank goes on, so it never stands behind another one, and of what jumps, the receives of
+ * one channel are reached in the order of its sends, so the front of the queue is taken first.
+ * Linear in actions, transfers and micro-batches. */
 #include "schedule/verify.h"
 
 #include <stdlib.h>
 
-#include "schedule/rendezvous.h"
+#include "schedule/verify_channels.h"
 
 typedef struct checker {
     const smp_plan *plan;
@@ -252,7 +263,7 @@ static smp_status check_stages(const smp_plan *plan, const smp_flow *flow, int *
     for (int stage = 0; stage < flow->n_stage; stage++) {
         int expected = smp_schedule_stage_rank(kind, &shape, stage);
         stage_rank[stage] = plan->stage[stage].rank;
-        if (stage_rank[stage] != expected)
+        if (stage_rank[stage] != expected && !kind->any_placement)
             return smp_fail_at(smp_plan_stage_where(plan, stage),
                                "stage %d lies on rank %d, expected rank %d: schedule %s places the "
                                "stages so",
@@ -273,6 +284,31 @@ static smp_status check_counts(const smp_plan *plan, const smp_flow *flow)
     if (!plan->program)
         return smp_fail(SMP_ERR_INPUT, "the plan has no programs");
     return check_lengths(plan);
+}
+
+static smp_status check_channels(checker *c)
+{
+    bool found;
+    smp__overtaking o = {0};
+    SMP_TRY(smp__channels_check(&c->crossing, c->plan->program, c->position, c->plan->microbatches,
+                                &found, &o));
+    if (!found)
+        return SMP_OK;
+    const smp_program *receiver = &c->plan->program[o.receiver];
+    smp_text taken = {0}, blocked = {0}, what = {0};
+    smp_text_append(&what,
+                    "it overtakes: rank %d takes it at action %lld (%s), before action %lld (%s), "
+                    "which is sent to it earlier; expected the order of the sends",
+                    o.receiver, (long long)o.receive_at + 1,
+                    formatted(receiver->action[o.receive_at], &taken), (long long)o.blocked_at + 1,
+                    formatted(receiver->action[o.blocked_at], &blocked));
+    c->rank = o.sender;
+    c->at = o.send_at;
+    smp_status status = reject(c, what.data ? what.data : "it overtakes", NULL);
+    smp_text_free(&taken);
+    smp_text_free(&blocked);
+    smp_text_free(&what);
+    return status;
 }
 
 static smp_status allocate(checker *c, smp_arena *arena)
@@ -302,6 +338,7 @@ static smp_status verify_in(smp_arena *arena, const smp_plan *plan, const smp_fl
     SMP_TRY(allocate(&c, arena));
     for (int rank = 0; rank < plan->pipeline; rank++)
         SMP_TRY(check_rank(&c, rank));
+    SMP_TRY(check_channels(&c));
     smp_status status =
         smp__rendezvous_check(&c.crossing, plan->program, c.position, plan->microbatches);
     smp_where where = smp_plan_program_where(plan, 0);

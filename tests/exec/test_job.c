@@ -13,6 +13,7 @@
 
 #include "graph/base/random.h"
 #include "graph/op.h"
+#include "tests/exec/changed_plan.h"
 #include "tests/sequential.h"
 
 enum { STEPS = 4 };
@@ -59,6 +60,7 @@ typedef struct config {
     int stages, ddp, chunks, microbatches, batch;
     const char *schedule;
     const char *optimizer;
+    plan_changes changes; /* all zero: the plan as the planner makes it */
 } config;
 
 static smp_options options_of(const config *c, const char *path)
@@ -111,6 +113,30 @@ static void walk_weights(smp *job, sequential *reference, bool set, bool exact)
     }
 }
 
+/* Opens a job for the plan with its changes. */
+static void open_job(const config *c, const smp_graph *graph, smp_options options, smp **job)
+{
+    char path[64] = "";
+    if (c->changes.seed == 0) {
+        must(smp_init(job, &options));
+        return;
+    }
+    if (world_rank == 0) {
+        snprintf(path, sizeof(path), "%s/smp-plan-XXXXXX", P_tmpdir);
+        int file = mkstemp(path);
+        assert_true(file >= 0 && close(file) == 0);
+        must(changed_plan_write(&options, world_size, graph, c->changes, path));
+    }
+    MPI_Bcast(path, sizeof(path), MPI_CHAR, 0, MPI_COMM_WORLD);
+    options.plan = path;
+    options.model = NULL;
+    must(smp_init(job, &options));
+    if (world_rank == 0)
+        assert_int_equal(unlink(path), 0);
+    assert_int_equal((*job)->memory->arena_bytes,
+                     (*job)->plan->predicted.peak_bytes[(*job)->comm.pipeline_rank]);
+}
+
 static void run_config(const config *c)
 {
     char path[1024];
@@ -120,7 +146,7 @@ static void run_config(const config *c)
     smp_options options = options_of(c, path);
     smp *job = NULL;
     sequential *reference = NULL;
-    must(smp_init(&job, &options));
+    open_job(c, graph, options, &job);
     must(sequential_create(graph, c->batch, c->microbatches * c->ddp, &options, &reference));
     walk_weights(job, reference, true, true);
 
@@ -173,6 +199,34 @@ static void test_job_bits_equal_sequential(void **state)
             }
 }
 
+/* Stages that recompute and chunks whose backwards are split, at random: the same bits. */
+static void test_job_recompute_and_split(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"gpt-tiny.yaml", "branches.yaml"};
+    static const plan_changes kinds[] = {
+        {.recompute_percent = 100},                  /* every stage recomputes */
+        {.split_percent = 100, .soon_percent = 100}, /* W right behind I */
+        {.split_percent = 100},                      /* all W just before the reduction */
+        {.recompute_percent = 50, .split_percent = 70, .whole_percent = 20, .soon_percent = 30},
+        {.recompute_percent = 100, .split_percent = 100, .soon_percent = 20},
+    };
+    for (size_t model = 0; model < 2; model++)
+        for (int k = 0; k < 10; k++) {
+            config c = {.model = models[model],
+                        .stages = world_size,
+                        .ddp = 1,
+                        .chunks = 1 + k % 2,
+                        .microbatches = 3 + k / 5,
+                        .batch = 2,
+                        .schedule = k < 4 ? "simple" : "interleaved",
+                        .optimizer = "adamw",
+                        .changes = kinds[k % 5]};
+            c.changes.seed = (uint64_t)(1 + k);
+            run_config(&c);
+        }
+}
+
 static void test_job_sgd(void **state)
 {
     (void)state;
@@ -204,6 +258,8 @@ static void test_job_replicas_agree(void **state)
         run_config(&c);
         c.model = "gpt-tiny.yaml";
         c.batch = 1;
+        run_config(&c);
+        c.changes = (plan_changes){1, 50, 50, 20, 20};
         run_config(&c);
     }
 }
@@ -398,6 +454,7 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &world_size);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_job_bits_equal_sequential),
+        cmocka_unit_test(test_job_recompute_and_split),
         cmocka_unit_test(test_job_sgd),
         cmocka_unit_test(test_job_replicas_agree),
         cmocka_unit_test(test_job_evaluate),

@@ -199,7 +199,7 @@ static void test_contract_explains_what_is_impossible(void **state)
     expect_failure(HEAD OP("a", "", ""), 2, SMP_ERR_NO_FIT, "2 stages", "has 1");
     expect_failure(HEAD OP("a", "", ", stage: 0") OP("b", ", in: ta", ", stage: 0")
                        OP("c", "", ", stage: 2"),
-                   3, SMP_ERR_NO_FIT, "stage 1 of 3", "empty");
+                   3, SMP_ERR_NO_FIT, "stages 1 and 2 of 3", "empty");
 }
 
 int main(void)

@@ -66,37 +66,51 @@ static inline void symbolic_forward(const symbolic_call *c)
     fill(c->out, tensor_words(c->graph, op->out, c->batch), mix(hash, 2));
 }
 
-/* Gives the digest of what the backward of an op reads; writes din. */
-static inline uint64_t symbolic_backward(const symbolic_call *c)
+static inline smp_op_needs symbolic_begin(const symbolic_call *c)
+{
+    smp_op_needs needs;
+    smp_op_needs_get(c->graph, &c->graph->op[c->op], c->batch, &needs);
+    if (needs.workspace_bytes > 0)
+        fill(c->workspace, words_of(needs.workspace_bytes), 0xbad);
+    return needs;
+}
+
+/* Gives the digest of what the weight gradients of an op read. */
+static inline uint64_t symbolic_weight(const symbolic_call *c)
 {
     const smp_op *op = &c->graph->op[c->op];
-    smp_op_needs needs;
-    smp_op_needs_get(c->graph, op, c->batch, &needs);
-    int64_t n_out = tensor_words(c->graph, op->out, c->batch);
-    int64_t n_aux = words_of(needs.aux_bytes * c->batch);
-    uint64_t weight = digest((uint64_t)c->op, c->dout, n_out), input = weight;
+    smp_op_needs needs = symbolic_begin(c);
+    uint64_t hash = digest((uint64_t)c->op, c->dout, tensor_words(c->graph, op->out, c->batch));
+    for (int32_t i = 0; i < op->n_in; i++)
+        if (needs.weight_grad_in >> i & 1)
+            hash = digest(hash, c->in[i], tensor_words(c->graph, op->in[i], c->batch));
+    if (needs.weight_grad_aux)
+        hash = digest(hash, c->aux, words_of(needs.aux_bytes * c->batch));
+    return hash;
+}
+
+/* Writes din from all that it depends on. */
+static inline void symbolic_input(const symbolic_call *c)
+{
+    const smp_op *op = &c->graph->op[c->op];
     bool wanted = false;
     for (int32_t i = 0; i < op->n_in; i++)
         wanted |= c->din[i] != NULL;
-    if (needs.workspace_bytes > 0)
-        fill(c->workspace, words_of(needs.workspace_bytes), 0xbad);
-    for (int32_t i = 0; i < op->n_in; i++) {
-        int64_t n = tensor_words(c->graph, op->in[i], c->batch);
-        if (op->n_param > 0 && (needs.weight_grad_in >> i & 1))
-            weight = digest(weight, c->in[i], n);
-        if (wanted && (needs.input_grad_in >> i & 1))
-            input = digest(input, c->in[i], n);
-    }
-    if (op->n_param > 0 && needs.weight_grad_aux)
-        weight = digest(weight, c->aux, n_aux);
-    if (wanted && needs.input_grad_aux)
-        input = digest(input, c->aux, n_aux);
-    if (wanted && needs.input_grad_out)
-        input = digest(input, c->out, n_out);
+    if (!wanted)
+        return;
+    smp_op_needs needs = symbolic_begin(c);
+    int64_t n_out = tensor_words(c->graph, op->out, c->batch);
+    uint64_t hash = digest((uint64_t)c->op, c->dout, n_out);
+    for (int32_t i = 0; i < op->n_in; i++)
+        if (needs.input_grad_in >> i & 1)
+            hash = digest(hash, c->in[i], tensor_words(c->graph, op->in[i], c->batch));
+    if (needs.input_grad_aux)
+        hash = digest(hash, c->aux, words_of(needs.aux_bytes * c->batch));
+    if (needs.input_grad_out)
+        hash = digest(hash, c->out, n_out);
     for (int32_t i = 0; i < op->n_in; i++)
         if (c->din[i])
-            fill(c->din[i], tensor_words(c->graph, op->in[i], c->batch), mix(input, (uint64_t)i));
-    return weight;
+            fill(c->din[i], tensor_words(c->graph, op->in[i], c->batch), mix(hash, (uint64_t)i));
 }
 
 typedef struct plain {
@@ -154,7 +168,8 @@ static inline void plain_microbatch(plain *p, int m, const bool *backward)
             if (smp_flow_contributes(g, backward, u, i))
                 c.din[i] = new_words(tensor_words(g, op->in[i], p->batch));
         }
-        uint64_t weight = symbolic_backward(&c);
+        uint64_t weight = op->n_param > 0 ? symbolic_weight(&c) : 0;
+        symbolic_input(&c);
         for (int32_t i = 0; i < op->n_param; i++) {
             uint64_t added[50];
             fill(added, g->param[op->param[i]].elements, mix(weight, (uint64_t)i));

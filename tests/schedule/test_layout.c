@@ -201,7 +201,7 @@ static void test_layout_inference_reuses_work(void **state)
     int32_t stage[50] = {0};
     make(&m, text.data, stage, 1);
     assert_int_equal(2 * (2 * 100 * 4 + 32), m.layout[0]->forward_work_bytes);
-    assert_int_equal(0, m.layout[0]->stash_bytes);
+    assert_int_equal(0, m.layout[0]->block_bytes[SMP_BLOCK_INPUT]);
     assert_int_equal(0, m.layout[0]->backward_work_bytes);
     assert_int_equal(0, m.layout[0]->n_instr);
     drop(&m);
@@ -221,14 +221,14 @@ static void test_layout_opaque(void **state)
         "weight_bytes: 1000, stash_bytes: 200, output_bytes: 400}}\n";
     staged m;
     make(&m, text, (int32_t[]){0, 1}, 2);
-    assert_int_equal(128, m.layout[0]->stash_bytes);
-    assert_int_equal(256, m.layout[1]->stash_bytes);
+    assert_int_equal(128, m.layout[0]->block_bytes[SMP_BLOCK_INPUT]);
+    assert_int_equal(256, m.layout[1]->block_bytes[SMP_BLOCK_INPUT]);
     assert_int_equal(2, m.flow->n_transfer);
     assert_int_equal(400, m.flow->transfer[1].bytes);
     smp_layout *other;
     assert_int_equal(SMP_OK,
                      smp_layout_build(m.graph, m.flow, 0, false, (int64_t[]){1000, 0}, &other));
-    assert_int_equal(1024, other->stash_bytes);
+    assert_int_equal(1024, other->block_bytes[SMP_BLOCK_INPUT]);
     smp_layout_destroy(other);
     drop(&m);
 }

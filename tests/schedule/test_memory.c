@@ -5,6 +5,7 @@
  * contract allows: a receive buffer is spoilt when the receive is posted and must lie untouched
  * until its use, a send buffer must lie untouched until the send is waited for. */
 #include "symbolic.h"
+#include "tests/split_program.h"
 
 typedef struct sent_message {
     uint64_t *words; /* NULL: not sent yet */
@@ -37,7 +38,7 @@ static uint64_t *address(job *j, int rank, int chunk, int m, smp_ref ref)
     case SMP_SPACE_INPUT:
         return j->reference->input[m][ref.index];
     case SMP_SPACE_STASH:
-        offset = memory->stash[chunk * j->microbatches + m] + ref.offset;
+        offset = memory->stash[ref.index][chunk * j->microbatches + m] + ref.offset;
         break;
     case SMP_SPACE_WORK:
         offset = memory->work + ref.offset;
@@ -57,21 +58,17 @@ static uint64_t *address(job *j, int rank, int chunk, int m, smp_ref ref)
     return j->arena[rank] + offset / 4;
 }
 
-static void run_forward(job *j, int rank, int chunk, int m)
+static void run_forward(job *j, int rank, int chunk, int m, int32_t op, smp_layout_redo at)
 {
-    const smp_layout *layout = j->layout[chunk * j->pipeline + rank];
-    for (int32_t k = 0; k < layout->n_call; k++) {
-        const smp_layout_call *call = &layout->call[k];
-        symbolic_call c = {.graph = j->graph,
-                           .op = call->op,
-                           .batch = j->batch,
-                           .out = address(j, rank, chunk, m, call->out),
-                           .aux = address(j, rank, chunk, m, call->aux),
-                           .workspace = address(j, rank, chunk, m, call->forward_workspace)};
-        for (int32_t i = 0; i < j->graph->op[call->op].n_in; i++)
-            c.in[i] = address(j, rank, chunk, m, call->in[i]);
-        symbolic_forward(&c);
-    }
+    symbolic_call c = {.graph = j->graph,
+                       .op = op,
+                       .batch = j->batch,
+                       .out = address(j, rank, chunk, m, at.out),
+                       .aux = address(j, rank, chunk, m, at.aux),
+                       .workspace = address(j, rank, chunk, m, at.workspace)};
+    for (int32_t i = 0; i < j->graph->op[op].n_in; i++)
+        c.in[i] = address(j, rank, chunk, m, at.in[i]);
+    symbolic_forward(&c);
 }
 
 static uint64_t *accumulator(job *j, int rank, int32_t use)
@@ -86,22 +83,11 @@ static uint64_t *accumulator(job *j, int rank, int32_t use)
     return NULL;
 }
 
-static void run_backward_call(job *j, int rank, int chunk, int m, const smp_layout_call *call)
+static void add_weights(job *j, int rank, const smp_op *op, const symbolic_call *c)
 {
-    const smp_op *op = &j->graph->op[call->op];
-    symbolic_call c = {.graph = j->graph,
-                       .op = call->op,
-                       .batch = j->batch,
-                       .out = address(j, rank, chunk, m, call->backward_out),
-                       .aux = address(j, rank, chunk, m, call->aux),
-                       .workspace = address(j, rank, chunk, m, call->backward_workspace),
-                       .dout = address(j, rank, chunk, m, call->dout)};
-    assert_non_null(c.dout);
-    for (int32_t i = 0; i < op->n_in; i++) {
-        c.in[i] = address(j, rank, chunk, m, call->backward_in[i]);
-        c.din[i] = address(j, rank, chunk, m, call->din[i]);
-    }
-    uint64_t weight = symbolic_backward(&c);
+    if (op->n_param == 0)
+        return;
+    uint64_t weight = symbolic_weight(c);
     for (int32_t i = 0; i < op->n_param; i++) {
         uint64_t added[50];
         fill(added, j->graph->param[op->param[i]].elements, mix(weight, (uint64_t)i));
@@ -109,22 +95,92 @@ static void run_backward_call(job *j, int rank, int chunk, int m, const smp_layo
     }
 }
 
-static void run_backward(job *j, int rank, int chunk, int m)
+static void run_backward_call(job *j, int rank, int chunk, int m, const smp_layout_call *call,
+                              bool weight)
 {
-    const smp_layout *layout = j->layout[chunk * j->pipeline + rank];
-    for (int32_t k = 0; k < layout->n_instr; k++) {
-        const smp_instr *instr = &layout->instr[k];
-        if (instr->kind == SMP_INSTR_BACKWARD) {
-            run_backward_call(j, rank, chunk, m, &layout->call[instr->call]);
-            continue;
-        }
-        uint64_t *to = address(j, rank, chunk, m, instr->dst);
-        const uint64_t *from = address(j, rank, chunk, m, instr->src);
-        if (instr->kind == SMP_INSTR_COPY)
-            memcpy(to, from, (size_t)instr->elements * sizeof *to);
-        else
-            add(to, from, instr->elements);
+    const smp_op *op = &j->graph->op[call->op];
+    symbolic_call c = {.graph = j->graph,
+                       .op = call->op,
+                       .batch = j->batch,
+                       .out = address(j, rank, chunk, m, call->backward_out),
+                       .aux = address(j, rank, chunk, m, call->backward_aux),
+                       .workspace = address(j, rank, chunk, m, call->backward_workspace),
+                       .dout = address(j, rank, chunk, m, call->dout)};
+    assert_non_null(c.dout);
+    for (int32_t i = 0; i < op->n_in; i++) {
+        c.in[i] = address(j, rank, chunk, m, call->backward_in[i]);
+        c.din[i] = address(j, rank, chunk, m, call->din[i]);
     }
+    if (weight)
+        add_weights(j, rank, op, &c);
+    symbolic_input(&c);
+}
+
+static void run_weight_call(job *j, int rank, int chunk, int m, const smp_layout *layout, int32_t i)
+{
+    const smp_layout_weight *at = &layout->weight[i];
+    const smp_op *op = &j->graph->op[layout->call[i].op];
+    symbolic_call c = {.graph = j->graph,
+                       .op = layout->call[i].op,
+                       .batch = j->batch,
+                       .aux = address(j, rank, chunk, m, at->aux),
+                       .workspace = address(j, rank, chunk, m, at->workspace),
+                       .dout = address(j, rank, chunk, m, layout->call[i].dout)};
+    for (int32_t k = 0; k < op->n_in; k++)
+        c.in[k] = address(j, rank, chunk, m, at->in[k]);
+    add_weights(j, rank, op, &c);
+}
+
+static void run_instr(job *j, int rank, int chunk, int m, const smp_layout *layout,
+                      const smp_instr *instr)
+{
+    switch (instr->kind) {
+    case SMP_INSTR_BACKWARD:
+    case SMP_INSTR_INPUT:
+        run_backward_call(j, rank, chunk, m, &layout->call[instr->call],
+                          instr->kind == SMP_INSTR_BACKWARD);
+        return;
+    case SMP_INSTR_WEIGHT:
+        run_weight_call(j, rank, chunk, m, layout, instr->call);
+        return;
+    case SMP_INSTR_RECOMPUTE:
+        run_forward(j, rank, chunk, m, layout->call[instr->call].op, layout->redo[instr->call]);
+        return;
+    case SMP_INSTR_COPY:
+    case SMP_INSTR_ADD:
+        break;
+    }
+    uint64_t *to = address(j, rank, chunk, m, instr->dst);
+    const uint64_t *from = address(j, rank, chunk, m, instr->src);
+    if (instr->kind == SMP_INSTR_COPY)
+        memcpy(to, from, (size_t)instr->elements * sizeof *to);
+    else
+        add(to, from, instr->elements);
+}
+
+/* The kernels of one action; afterwards nothing may count on the work area. */
+static void run_compute(job *j, int rank, const smp_action *action)
+{
+    const smp_layout *layout = j->layout[action->chunk * j->pipeline + rank];
+    const smp_memory_rank *memory = j->memory[rank];
+    int chunk = action->chunk, m = action->microbatch;
+    bool input = action->kind == SMP_ACTION_B || action->kind == SMP_ACTION_I;
+    bool weight = action->kind == SMP_ACTION_B || action->kind == SMP_ACTION_W;
+    for (int32_t i = 0; i < layout->n_call && action->kind == SMP_ACTION_F; i++) {
+        const smp_layout_call *at = &layout->call[i];
+        run_forward(j, rank, chunk, m, at->op,
+                    (smp_layout_redo){at->in, at->out, at->aux, at->forward_workspace});
+    }
+    for (int32_t i = 0; i < layout->n_instr && input; i++)
+        run_instr(j, rank, chunk, m, layout, &layout->instr[i]);
+    for (int32_t i = 0; i < layout->n_weight_instr && weight; i++)
+        run_instr(j, rank, chunk, m, layout, &layout->weight_instr[i]);
+    int64_t work = layout->forward_work_bytes;
+    if (action->kind != SMP_ACTION_F)
+        work = weight && layout->weight_work_bytes > (input ? layout->backward_work_bytes : 0)
+                   ? layout->weight_work_bytes
+                   : layout->backward_work_bytes;
+    fill(j->arena[rank] + memory->work / 4, work / 4, 0x5b011);
 }
 
 /* The buffer of a transfer at one of its ends. */
@@ -216,21 +272,20 @@ static bool run_action(job *j, int rank, int64_t position)
     const smp_action *action = &j->program[rank].action[position];
     const smp_memory_rank *memory = j->memory[rank];
     bool compute = smp_action_is_compute(action->kind);
+    bool arrives = compute && action->kind != SMP_ACTION_W;
     smp_transfer_kind kind = action->kind == SMP_ACTION_F || action->kind == SMP_ACTION_SEND_F
                                  ? SMP_TRANSFER_F
                                  : SMP_TRANSFER_B;
-    if (compute && !each_message(j, rank, action, kind, false, has_arrived))
+    if (arrives && !each_message(j, rank, action, kind, false, has_arrived))
         return false;
     wait_sends(j, rank, position);
     for (int64_t i = memory->post_begin[position]; i < memory->post_begin[position + 1]; i++)
         fill(buffer_of(j, memory->post[i], false), message_words(j, memory->post[i]),
              spoil_of(memory->post[i]));
-    if (compute) {
+    if (arrives)
         each_message(j, rank, action, kind, false, receive);
-        if (action->kind == SMP_ACTION_F)
-            run_forward(j, rank, action->chunk, action->microbatch);
-        else
-            run_backward(j, rank, action->chunk, action->microbatch);
+    if (compute) {
+        run_compute(j, rank, action);
     } else if (action->kind == SMP_ACTION_SEND_F || action->kind == SMP_ACTION_SEND_B) {
         each_message(j, rank, action, kind, true, send);
     }
@@ -343,6 +398,22 @@ static void check_results(job *j)
     assert_int_equal(1, losses);
 }
 
+/* Programs, then layouts: some stages recompute, some chunks split their backwards. */
+static void make_programs(job *j, fixture_random *random)
+{
+    bool plain_job = fixture_chance(random, 25);
+    fixture_programs(j->flow, random, j->pipeline, j->chunks, j->microbatches, j->backward,
+                     j->stage_rank, j->program);
+    for (int r = 0; r < j->pipeline && j->backward && !plain_job; r++)
+        assert_int_equal(SMP_OK, split_program(&random->state, j->chunks, j->microbatches, 60, 15,
+                                               30, &j->program[r]));
+    for (int s = 0; s < j->pipeline * j->chunks; s++) {
+        bool recompute = !plain_job && fixture_chance(random, 40);
+        unsigned mode = smp_layout_mode(recompute, &j->program[s % j->pipeline], s / j->pipeline);
+        assert_int_equal(SMP_OK, smp_layout_build(j->graph, j->flow, s, mode, NULL, &j->layout[s]));
+    }
+}
+
 static void check_job(const smp_graph *graph, const plain *reference, fixture_random *random,
                       bool backward, double *arena_bytes, double *bound_bytes)
 {
@@ -368,12 +439,9 @@ static void check_job(const smp_graph *graph, const plain *reference, fixture_ra
     j.program = calloc((size_t)j.pipeline, sizeof *j.program);
     j.at = calloc((size_t)j.pipeline, sizeof *j.at);
     j.sent = calloc((size_t)flow->n_transfer * (size_t)j.microbatches + 1, sizeof *j.sent);
-    for (int s = 0; s < n_stage; s++) {
+    for (int s = 0; s < n_stage; s++)
         j.stage_rank[s] = s % j.pipeline;
-        assert_int_equal(SMP_OK, smp_layout_build(graph, flow, s, false, NULL, &j.layout[s]));
-    }
-    fixture_programs(flow, random, j.pipeline, j.chunks, j.microbatches, backward, j.stage_rank,
-                     j.program);
+    make_programs(&j, random);
     make_memory(&j);
     run_job(&j);
     check_results(&j);

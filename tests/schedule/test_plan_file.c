@@ -24,7 +24,10 @@ static const char good[] =
     "overlap: true, optimizer_bytes_per_s: 5000000000, "
     "intra_node: {latency_us: 0.5, bytes_per_s: 10000000000, points: [{bytes: 8, us: 0.25}, "
     "{bytes: 4096, us: 2}]}, "
-    "inter_node: {latency_us: 8, bytes_per_s: 1000000000}}\n";
+    "inter_node: {latency_us: 8, bytes_per_s: 1000000000}, "
+    "devices: [{count: 3, name: big, memory: 2000, flops_fp32: 50, flops_bf16: 0, "
+    "bytes_per_s: 10}, {count: 1, name: small, memory: 1000, flops_fp32: 25, flops_bf16: 50, "
+    "bytes_per_s: 5}]}\n";
 
 static smp_plan *parse(const char *text)
 {
@@ -63,6 +66,8 @@ static void test_plan_file_content(void **state)
     assert_int_equal(2, plan->cluster->intra_node.n_point);
     assert_true(smp_link_us(&plan->cluster->intra_node, 4096) == 2);
     assert_int_equal(4, smp_cluster_devices(plan->cluster));
+    assert_string_equal("big", plan->cluster->device[2].name);
+    assert_true(smp_device_slowdown(plan->cluster, 3) == 2);
     assert_int_equal(1, smp_plan_stage_of(plan, 1, 0));
     assert_int_equal(-1, smp_plan_stage_of(plan, 1, 1));
     smp_schedule_shape shape = smp_plan_shape(plan);
@@ -141,6 +146,11 @@ static void test_plan_file_broken(void **state)
         {"bytes_per_s: 1000000000", "bytes_per_s: 0", "plan.yaml:13:", "bytes_per_s"},
         {"bytes: 4096", "bytes: 8", "plan.yaml:13:", "bytes"},
         {"overlap: true, ", "", "plan.yaml:13:", "'overlap' is missing"},
+        {"count: 3", "count: 4", "plan.yaml:13:", "devices: got more than the 4"},
+        {"count: 3", "count: 5", "plan.yaml:13:", "count"},
+        {"count: 3", "count: 2", "plan.yaml:13:", "got 3, expected 4"},
+        {"count: 3", "count: 0", "plan.yaml:13:", "count"},
+        {"flops_fp32: 25", "flops_fp32: 0", "plan.yaml:13:", "flops_fp32"},
         {"  - \"<F0.0", "  # \"<F0.0", "plan.yaml:10:", "expected one per rank"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -156,6 +166,39 @@ static void test_plan_file_broken(void **state)
                      cases[i].message);
         assert_null(plan);
     }
+}
+
+/* A cluster of many equal devices is a line; files of before say their memory alone. */
+static void test_plan_file_uniform_cluster(void **state)
+{
+    (void)state;
+    enum { NODES = 2048 };
+    static smp_device_spec device[8 * NODES];
+    smp_plan *plan = parse(good), *again;
+    smp_cluster cluster = *plan->cluster;
+    smp_text text = {0};
+    for (int d = 0; d < 8 * NODES; d++)
+        device[d] = (smp_device_spec){"card", 1000, 50, 60, 70};
+    cluster.nodes = NODES;
+    cluster.devices_per_node = 8;
+    cluster.device = device;
+    plan->cluster = &cluster;
+    assert_int_equal(SMP_OK, smp_plan_format(plan, &text));
+    assert_true(text.length < sizeof good + 200);
+    again = parse(text.data);
+    assert_int_equal(8 * NODES, smp_cluster_devices(again->cluster));
+    assert_true(again->cluster->device[8 * NODES - 1].bytes_per_s == 70);
+    smp_plan_destroy(again);
+    smp_text_free(&text);
+    smp_plan_destroy(plan);
+
+    const char *runs = strstr(good, ", devices: [");
+    smp_text_append(&text, "%.*s}\n", (int)(runs - good), good);
+    plan = parse(text.data);
+    assert_int_equal(1000, plan->cluster->device[3].memory_bytes);
+    assert_true(smp_device_slowdown(plan->cluster, 3) == 1);
+    smp_text_free(&text);
+    smp_plan_destroy(plan);
 }
 
 /* Cut anywhere, a plan is refused or read, never worse. */
@@ -249,10 +292,14 @@ static void test_plan_file_bind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plan_file_round_trip), cmocka_unit_test(test_plan_file_content),
-        cmocka_unit_test(test_plan_file_json),       cmocka_unit_test(test_plan_file_broken),
-        cmocka_unit_test(test_plan_file_truncated),  cmocka_unit_test(test_plan_file_devices),
+        cmocka_unit_test(test_plan_file_round_trip),
+        cmocka_unit_test(test_plan_file_content),
+        cmocka_unit_test(test_plan_file_json),
+        cmocka_unit_test(test_plan_file_broken),
+        cmocka_unit_test(test_plan_file_truncated),
+        cmocka_unit_test(test_plan_file_devices),
         cmocka_unit_test(test_plan_file_bind),
+        cmocka_unit_test(test_plan_file_uniform_cluster),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

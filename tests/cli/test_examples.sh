@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Every model of examples/ is planned with a cluster it fits on: a verified plan, a stated gap. Every
+# cluster file is used. With memory out of the way, what the planner finds is never worse than cutting
+# by layers or by parameters, as one would by hand.
+# shellcheck source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+limit_s=40
+
+# Models, options; a new example needs a line here.
+cases() {
+    cat <<'CASES'
+mlp          --cluster cluster-mixed
+branches     --cluster cluster-laptop
+gpt-tiny     --cluster cluster-laptop
+gpt-small    --cluster cluster-laptop
+vit-digits   --cluster cluster-laptop
+vit-b16      --cluster cluster-a100 -n 4 --microbatch-size 32
+bert-large   --cluster cluster-a100 -n 8
+inception    --cluster cluster-v100 --stages 8 --microbatch-size 32 --microbatches 16
+t5-11b       --cluster cluster-a100 --stages 8
+gpt2-30b     --cluster cluster-h100 --stages 16
+gpt-175b     --cluster cluster-h200 --stages 64
+gpt-175b     --cluster cluster-a100-16k --stages 128 --chunks 1
+CASES
+}
+
+can_check=
+smp-partition --help | grep -qE '^ +(smp-partition )?check\b|smp-partition check' && can_check=1
+
+while read -r model options; do
+    # shellcheck disable=SC2086 # options are words
+    set -- ${options/--cluster /--cluster $SMP_EXAMPLES/}
+    set -- "$1" "$2.yaml" "${@:3}"
+    expect_exit 0 smp-partition "$SMP_EXAMPLES/$model.yaml" "$@" -o plan.yaml
+    expect_match out '^bottleneck: .*proven lower bound .*gap [0-9.]+ %'
+    expect_match plan.yaml 'gap: [0-9]'
+    echo "$model: $(sed -nE 's/^bottleneck.*(gap.*)/\1/p' out)"
+    [ -z "$can_check" ] || expect_exit 0 smp-partition check plan.yaml
+done < <(cases)
+
+for file in "$SMP_EXAMPLES"/*.yaml; do
+    name=$(basename "$file" .yaml)
+    expect_equal "lines for $name" "$([ "$(cases | grep -cE "(^| )$name( |\$)")" -gt 0 ] && echo some)" some
+done
+
+# Written out by its script.
+expect_exit 0 bash "$SMP_EXAMPLES/inception.sh"
+expect_equal "inception.yaml" "$(cmp out "$SMP_EXAMPLES/inception.yaml" && echo same)" same
+
+# Against the baselines.
+bottleneck() { # model, stages, cluster, option...
+    expect_exit 0 smp-partition "$SMP_EXAMPLES/$1.yaml" --stages "$2" -n "$2" \
+        --cluster "$SMP_EXAMPLES/$3.yaml" --ddp 1 --chunks 1 --objective bottleneck --memory 1000TB \
+        --microbatches 8 --json "${@:4}"
+    sed -nE 's/.*"bottleneck_us": ([0-9.e+]+).*/\1/p' out >"$scratch/us"
+}
+while read -r model stages cluster; do
+    bottleneck "$model" "$stages" "$cluster"
+    best=$(cat us)
+    for baseline in equal-layers equal-parameters; do
+        bottleneck "$model" "$stages" "$cluster" --partitioner "$baseline"
+        expect_equal "$model: default ($best us) at most $baseline ($(cat us) us)" \
+            "$(awk -v best="$best" -v other="$(cat us)" 'BEGIN { print (best > 0 && best <= other * 1.000001) }')" 1
+    done
+done <<'CASES'
+bert-large 8 cluster-a100
+inception 6 cluster-v100
+t5-11b 16 cluster-a100
+gpt2-30b 16 cluster-h100
+vit-b16 5 cluster-a100
+CASES
+finish
