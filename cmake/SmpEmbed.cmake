@@ -9,7 +9,7 @@ function(smp_embed target)
     string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," content "${content}")
     set(source ${CMAKE_CURRENT_BINARY_DIR}/embedded/${name}.c)
     file(CONFIGURE OUTPUT ${source} @ONLY CONTENT
-         "extern const char smp__file_${name}[];\nconst char smp__file_${name}[] = {\n${content}0};\n")
+         "extern const unsigned char smp__file_${name}[];\nconst unsigned char smp__file_${name}[] = {\n${content}0};\n")
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${file})
     target_sources(${target} PRIVATE ${source})
   endforeach()

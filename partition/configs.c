@@ -370,6 +370,20 @@ void smp__configs_note(smp__configs *configs, smp_status status)
     snprintf(configs->first_message, sizeof configs->first_message, "%s", smp_last_error());
 }
 
+static smp_status make_free_limits(smp__configs *configs)
+{
+    size_t n = (size_t)configs->request->graph->n_op; /* no pipeline has more stages */
+    configs->one = SMP_ARENA_NEW(configs->arena, double, n);
+    configs->unlimited = SMP_ARENA_NEW(configs->arena, int64_t, n);
+    if (!configs->one || !configs->unlimited)
+        return SMP_ERR_NO_MEMORY;
+    for (size_t i = 0; i < n; i++) {
+        configs->one[i] = 1.0;
+        configs->unlimited[i] = INT64_MAX;
+    }
+    return SMP_OK;
+}
+
 smp_status smp__configs_list(const smp_search_request *request, const smp_costs *costs,
                              const smp_schedule_model *model, smp__configs *out)
 {
@@ -378,6 +392,8 @@ smp_status smp__configs_list(const smp_search_request *request, const smp_costs 
     smp_status status = out->arena ? check_request(request, model) : SMP_ERR_NO_MEMORY;
     if (status == SMP_OK)
         status = smp__totals_make(request, costs, &out->totals);
+    if (status == SMP_OK)
+        status = make_free_limits(out);
     if (status == SMP_OK)
         status = list_all(out);
     if (status != SMP_OK)

@@ -69,6 +69,8 @@ typedef struct smp__configs {
     const smp_costs *costs;
     const smp_schedule_model *model;
     smp__totals totals;
+    double *one;        /* [n_op] 1.0, */
+    int64_t *unlimited; /* INT64_MAX: for problems in which memory does not count */
     smp__config *config;
     int32_t n;
     smp__family *family;

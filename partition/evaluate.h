@@ -36,8 +36,8 @@ static inline double smp__stage_memory(const smp_problem *problem, int s, const 
 {
     bool training = problem->graph->training;
     double border = held->in + held->out;
-    double fixed = problem->state_factor * held->weight + (training ? 2.0 : 1.0) * border +
-                   held->workspace;
+    double fixed =
+        problem->state_factor * held->weight + (training ? 2.0 : 1.0) * border + held->workspace;
     double bytes = fixed + problem->live[s] * held->stash;
     *recompute = false;
     if (!training || problem->recompute == SMP_RECOMPUTE_NONE)

@@ -68,8 +68,7 @@ smp_status smp__legalize(const smp_problem *problem, const smp__units *units, sm
 {
     smp_status status = SMP_ERR_NO_MEMORY;
     smp_arena *scratch = smp_arena_create();
-    int32_t *count =
-        scratch ? SMP_ARENA_NEW(scratch, int32_t, (size_t)problem->n_stage) : NULL;
+    int32_t *count = scratch ? SMP_ARENA_NEW(scratch, int32_t, (size_t)problem->n_stage) : NULL;
     if (!count)
         goto done;
     status = SMP_OK;
@@ -98,8 +97,8 @@ smp_status smp__share_out(const smp_problem *problem, const smp__units *units, i
     for (int32_t u = 0; u < units->n; u++)
         total += units->compute_us[u];
     for (int s = 0; s < problem->n_stage; s++)
-        speed += 1.0 / smp_device_slowdown(problem->cluster,
-                                           problem->device[problem->stage_rank[s]]);
+        speed +=
+            1.0 / smp_device_slowdown(problem->cluster, problem->device[problem->stage_rank[s]]);
     int k = -1;
     for (int32_t u = 0; u < units->n; u++) {
         double half = before + units->compute_us[u] / 2.0;

@@ -101,8 +101,7 @@ static inline bool smp__interval_may_fit(const smp__line *line, int k,
         live = 1.0;
     else if (problem->graph->training && problem->recompute == SMP_RECOMPUTE_AUTO && live > 1.0)
         live = 1.0;
-    double bytes =
-        problem->state_factor * held->weight + live * held->stash + held->workspace;
+    double bytes = problem->state_factor * held->weight + live * held->stash + held->workspace;
     return bytes <= line->fill * smp__memory_limit(problem, k);
 }
 

@@ -39,8 +39,8 @@ static void set_targets(const smp_problem *problem, real_t *target)
         int device = problem->device[problem->stage_rank[s]];
         double even = 1.0 / problem->n_stage;
         real_t *of_part = target + s * KWAY_CONSTRAINTS;
-        double share = isfinite(memory) && memory > 0.0 ? smp__memory_limit(problem, s) / memory
-                                                        : even;
+        double share =
+            isfinite(memory) && memory > 0.0 ? smp__memory_limit(problem, s) / memory : even;
         of_part[0] = (real_t)(1.0 / smp_device_slowdown(problem->cluster, device) / speed);
         of_part[1] = (real_t)fmax(share, 0.01 * even);
         of_part[2] = (real_t)even;

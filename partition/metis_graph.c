@@ -94,7 +94,8 @@ static void add_edge(const smp__metis_graph *g, int32_t from, int32_t to, double
 
 /* Neighbours of each vertex, each once, by the tensors between their units. Called twice: without
  * arrays to count, then to fill. */
-static int64_t list_edges(smp__metis_graph *g, const int64_t *unit_begin, int64_t *at, double *edge_bytes)
+static int64_t list_edges(smp__metis_graph *g, const int64_t *unit_begin, int64_t *at,
+                          double *edge_bytes)
 {
     const smp__units *units = g->units;
     int64_t n = 0;
@@ -193,8 +194,8 @@ static smp_status make_bisector(bisector *b, smp_arena *scratch)
         return SMP_ERR_NO_MEMORY;
     for (int s = 0; s < problem->n_stage; s++)
         b->speed_before[s + 1] =
-            b->speed_before[s] + 1.0 / smp_device_slowdown(problem->cluster,
-                                                           problem->device[problem->stage_rank[s]]);
+            b->speed_before[s] +
+            1.0 / smp_device_slowdown(problem->cluster, problem->device[problem->stage_rank[s]]);
     for (int32_t v = 0; v < b->graph->n; v++) {
         b->list[v] = v;
         b->local[v] = -1;

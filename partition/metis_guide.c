@@ -40,8 +40,7 @@ smp_status smp__tuner_try_metis(smp__tuner *tuner)
     if (!part)
         goto done;
     status = smp__metis_graph_build(tuner->problem, units, MAX_RUNS, scratch, &graph);
-    int32_t *of_vertex =
-        status == SMP_OK ? SMP_ARENA_NEW(scratch, int32_t, (size_t)graph.n) : NULL;
+    int32_t *of_vertex = status == SMP_OK ? SMP_ARENA_NEW(scratch, int32_t, (size_t)graph.n) : NULL;
     if (status == SMP_OK)
         status = of_vertex ? smp__metis_bisection(&graph, of_vertex) : SMP_ERR_NO_MEMORY;
     for (int32_t u = 0; u < units->n && status == SMP_OK; u++)

@@ -348,7 +348,8 @@ void smp__moves_load(smp__moves *m, const int32_t *stage)
 {
     const smp__units *units = m->units;
     size_t n = (size_t)units->n, n_stage = (size_t)m->n_stage;
-    memcpy(m->stage, stage, n * sizeof *stage);
+    if (stage != m->stage)
+        memcpy(m->stage, stage, n * sizeof *stage);
     memset(m->sum, 0, n_stage * sizeof *m->sum);
     memset(m->n_reader, 0, (size_t)units->n_net * sizeof *m->n_reader);
     if (units->memory_binds) {

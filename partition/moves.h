@@ -38,13 +38,13 @@ typedef struct smp__moves {
     int32_t *stage;  /* [units->n] */
     int64_t work;    /* nets and stages touched */
 
-    double *slowdown;     /* [n_stage] */
-    uint8_t *link;        /* [n_stage * n_stage] smp__link between two stages */
-    smp__stage_sum *sum;  /* [n_stage] */
-    double *load_us;      /* [n_stage] */
-    double *excess;       /* [n_stage] memory / limit - 1, at least 0 */
-    double *rank_us;      /* [pipeline] */
-    int32_t *holders;     /* [n_share * n_stage] units that hold a shared weight */
+    double *slowdown;      /* [n_stage] */
+    uint8_t *link;         /* [n_stage * n_stage] smp__link between two stages */
+    smp__stage_sum *sum;   /* [n_stage] */
+    double *load_us;       /* [n_stage] */
+    double *excess;        /* [n_stage] memory / limit - 1, at least 0 */
+    double *rank_us;       /* [pipeline] */
+    int32_t *holders;      /* [n_share * n_stage] units that hold a shared weight */
     int64_t *reader_begin; /* [n_net + 1] */
     smp__readers *reader;  /* room for every stage that a net can be read in */
     int32_t *n_reader;     /* [n_net] stages that read it now */

@@ -222,7 +222,7 @@ static smp_status sum_costs(const smp_problem *problem, smp__units *units)
 }
 
 /* Loads are sums of these: far from where doubles end, whatever the order of adding. */
-static smp_status check_sums(const smp_problem *problem, const smp__units *units)
+static smp_status check_sums(const smp_problem *problem)
 {
     double sum_us = 0.0, slowest = 1.0;
     int32_t largest = 0;
@@ -238,14 +238,14 @@ static smp_status check_sums(const smp_problem *problem, const smp__units *units
     if (sum_us * slowest < MAX_SUM_US)
         return SMP_OK;
     const smp_op *op = &problem->graph->op[largest];
-    return smp_fail_at(smp_op_where(problem->graph, op),
-                       "the ops take %g us on the slowest device, op '%s' alone %g us: expected "
-                       "less than %g us; check the costs of the model or the profile",
-                       sum_us * slowest, op->name,
-                       (problem->costs->op[largest].forward_us +
-                        problem->costs->op[largest].backward_us) *
-                           slowest,
-                       MAX_SUM_US);
+    return smp_fail_at(
+        smp_op_where(problem->graph, op),
+        "the ops take %g us on the slowest device, op '%s' alone %g us: expected "
+        "less than %g us; check the costs of the model or the profile",
+        sum_us * slowest, op->name,
+        (problem->costs->op[largest].forward_us + problem->costs->op[largest].backward_us) *
+            slowest,
+        MAX_SUM_US);
 }
 
 /* Whether all units in one stage, with all nets crossing its border, are too much for some stage:
@@ -293,7 +293,7 @@ smp_status smp__units_connect(const smp_problem *problem, smp__units *units)
     if (status == SMP_OK)
         status = sum_costs(problem, units);
     if (status == SMP_OK)
-        status = check_sums(problem, units);
+        status = check_sums(problem);
     if (status == SMP_OK)
         units->memory_binds = memory_can_bind(problem, units);
 done:

@@ -16,8 +16,17 @@ typedef struct shortage {
     double limit, peak; /* bytes */
     double state;       /* weights, gradients, optimizer state */
     double stash;       /* of one live micro-batch */
+    double in;          /* received for one */
     double live;        /* micro-batches */
 } shortage;
+
+static double live_on(const smp__configs *configs, const smp__config *config, int rank)
+{
+    const smp_schedule_model *model = configs->model;
+    return (double)model->live(model->context, config->schedule, config->pipeline, config->chunks,
+                               config->microbatches, rank, configs->request->graph->training) /
+           config->chunks;
+}
 
 static shortage describe_rank(const smp__configs *configs, const smp__config *config,
                               const smp_candidate *nearest)
@@ -25,15 +34,16 @@ static shortage describe_rank(const smp__configs *configs, const smp__config *co
     shortage s = {
         .configs = configs, .config = config, .nearest = nearest, .rank = nearest->worst_rank};
     double factor = configs->request->graph->training ? 4.0 : 1.0;
-    s.limit = (double)smp__config_memory(configs, config, s.rank);
+    s.limit = (double)smp__config_memory(config, s.rank);
     s.peak = s.limit - (double)nearest->room_bytes;
     for (int stage = 0; stage < nearest->partition->n_stage; stage++) {
         const smp_stage_load *load = &nearest->partition->load[stage];
-        if (config->stage_rank[stage] != s.rank)
+        if (nearest->stage_rank[stage] != s.rank)
             continue;
         s.state += factor * (double)load->weight_bytes;
         s.stash += (double)load->stash_bytes;
-        s.live = config->live[stage];
+        s.in += (double)load->in_bytes;
+        s.live = live_on(configs, config, s.rank);
     }
     return s;
 }
@@ -108,16 +118,26 @@ static void hint_microbatches(const shortage *s, smp_text *text, int *n)
     }
 }
 
+/* The stashes of all but one micro-batch made again from what the stage received. */
+static void hint_recompute(const shortage *s, smp_text *text, int *n)
+{
+    const smp_search_request *request = s->configs->request;
+    double saved = s->live * (s->stash - s->in) - s->stash;
+    if (request->recompute == SMP_RECOMPUTE_NONE && request->graph->training &&
+        saved >= s->peak - s->limit)
+        append_hint(text, n, "recomputation");
+}
+
 /* Stages of the rank: "stage 3", "stages 1, 5". */
 static void append_stages(const shortage *s, smp_text *text)
 {
     int n = 0;
     for (int stage = 0; stage < s->nearest->partition->n_stage; stage++)
-        n += s->config->stage_rank[stage] == s->rank;
+        n += s->nearest->stage_rank[stage] == s->rank;
     smp_text_append(text, "stage%s", n > 1 ? "s" : "");
     n = 0;
     for (int stage = 0; stage < s->nearest->partition->n_stage; stage++) {
-        if (s->config->stage_rank[stage] == s->rank)
+        if (s->nearest->stage_rank[stage] == s->rank)
             smp_text_append(text, "%s %d", n++ > 0 ? "," : "", stage);
     }
 }
@@ -144,6 +164,7 @@ smp_status smp__search_no_fit(const smp__configs *configs, const smp__config *co
                     s.rank, config->pipeline, config->chunks > 1 ? "" : "s", peak, missing, limit,
                     state, stash, s.live, config->pipeline * config->chunks, config->ddp,
                     config->microbatches, (long long)nearest->microbatch_size, config->schedule);
+    hint_recompute(&s, &text, &n);
     hint_stages(&s, &text, &n);
     hint_microbatch_size(&s, &text, &n);
     hint_microbatches(&s, &text, &n);

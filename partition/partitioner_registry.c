@@ -10,7 +10,10 @@
 
 static const smp_partitioner *const partitioners[] = {
     &smp__partitioner_linear,
-    &smp__partitioner_metis,
+    &smp__partitioner_refine,
+    &smp__partitioner_metis_kway,
+    &smp__partitioner_metis_recursive,
+    &smp__partitioner_exact,
     &smp__partitioner_equal_layers,
     &smp__partitioner_equal_parameters,
     NULL,
@@ -60,31 +63,66 @@ static bool beats(const smp_problem *problem, const smp_partition *a, double a_u
     return total_load(a) < total_load(b) * (1.0 - 1e-12);
 }
 
-/* All partitioners on one variant of the problem. */
+/* Whether the default runs it, or the caller asked for it. */
+static bool is_wanted(const smp_partitioner *partitioner, const char *name)
+{
+    if (name)
+        return strcmp(partitioner->name, name) == 0;
+    return !partitioner->baseline && !partitioner->prover;
+}
+
+/* *best becomes the better of the two, with what either has proven; takes `found` over. */
+static void keep_better(const smp_problem *problem, smp_partition *found, smp_partition **best)
+{
+    smp_partition *old = *best, *other = found;
+    if (!old || beats(problem, found, found->bottleneck_us, old, old->bottleneck_us)) {
+        *best = found;
+        other = old;
+    }
+    if (other && other->lower_bound_us > (*best)->lower_bound_us) {
+        (*best)->lower_bound_us = fmin(other->lower_bound_us, (*best)->bottleneck_us);
+        (*best)->bound = other->bound;
+    }
+    (*best)->timed_out |= other && other->timed_out;
+    smp_partition_destroy(other);
+}
+
+static bool is_proven(const smp_problem *problem, const smp_partition *partition)
+{
+    return partition->fits &&
+           smp__close_enough(problem, partition->bottleneck_us, partition->lower_bound_us);
+}
+
+/* The partitioners in turn on one variant of the problem, each from the best so far. */
 static smp_status solve_all(const smp_problem *problem, const char *name, smp_partition **out)
 {
     smp_partition *best = NULL;
     smp_status status = SMP_OK;
     for (int i = 0; partitioners[i] && status == SMP_OK; i++) {
-        if (name ? strcmp(partitioners[i]->name, name) != 0 : partitioners[i]->baseline)
-            continue;
         smp_partition *found = NULL;
+        if (!is_wanted(partitioners[i], name) || (best && is_proven(problem, best)))
+            continue;
         status = partitioners[i]->solve(problem, best, &found);
-        if (status != SMP_OK)
-            break;
-        if (!best || beats(problem, found, found->bottleneck_us, best, best->bottleneck_us)) {
-            smp_partition_destroy(best);
-            best = found;
-        } else {
-            smp_partition_destroy(found);
-        }
-        if (best->fits && smp__close_enough(problem, best->bottleneck_us, best->lower_bound_us))
-            break;
+        if (status == SMP_OK)
+            keep_better(problem, found, &best);
     }
-    if (status == SMP_OK)
+    if (status == SMP_OK) {
+        best->timed_out &= !is_proven(problem, best);
         *out = best;
-    else
+    } else {
         smp_partition_destroy(best);
+    }
+    return status;
+}
+
+static smp_status fail_unknown(const char *name)
+{
+    smp_text known = {0};
+    for (int i = 0; partitioners[i]; i++)
+        smp_text_append(&known, "%s'%s'", i > 0 ? ", " : "", partitioners[i]->name);
+    smp_status status = smp_fail(SMP_ERR_INPUT, "partitioner: got '%s', expected one of %s", name,
+                                 known.data ? known.data : "none");
+    smp_text_free(&known);
     return status;
 }
 
@@ -159,7 +197,7 @@ smp_status smp__variants_solve(const smp_problem *problem, const char *name, smp
 {
     *out = (smp__variants){0};
     if (name && !smp_partitioner_find(name))
-        return smp_fail(SMP_ERR_INPUT, "partitioner: got '%s', expected 'linear' or 'metis'", name);
+        return fail_unknown(name);
     bool ties = has_ties(problem->graph);
     smp_problem variant = *problem;
     variant.tie_together = ties;

@@ -1,21 +1,29 @@
-/* The search over configurations: partitions first, then simulation of those that can still win.
+/* The search over configurations: bounds first, then partitions, then simulation of those that can
+ * still be among the best.
  *
- * What can still win. Let T be the least time per sample found so far among candidates that fit. A
- * configuration whose lower bound is above 1.01 T cannot come within 1 % of the best. One whose
- * bound is not below the time of a fitting candidate with fewer micro-batches cannot win either:
- * wherever it is within 1 % of the best, so is that candidate. All others are simulated. When
- * memory is minimised the bound is that of the peak: weights, gradients and optimizer state of the
- * fullest rank, and the fair share of them before the partition is known. */
+ * What can still be. Let T be the least time per sample found so far among candidates that fit, and
+ * T10 the tenth least. A configuration whose lower bound is above 1.01 T and above T10 is neither
+ * within 1 % of the best nor one of the ten best. Nor is one whose bound is not below the times of
+ * ten fitting candidates with fewer micro-batches: wherever it is within 1 % of the best, so are
+ * they, and stand before it. When memory is minimised the bound is that of the peak. A configuration
+ * whose weights, gradients and optimizer state exceed all memory cannot fit, nor can one whose
+ * partition needs more on a rank than the rank has, whatever the order of its actions. All others
+ * are simulated, so the ten that are listed are the ten best of all.
+ *
+ * The order in which configurations are looked at decides nothing but the effort, unless a time
+ * limit strikes: then the best so far is taken. */
 #include "partition/search.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/base/clock.h"
 #include "partition/configs.h"
 
-#define CLOSE 1.01 /* within 1 % counts as equal */
-enum { MAX_SHRINK = 3 };
+#pragma weak smp_partition_prove
+#define CLOSE 1.01       /* within 1 % counts as equal */
+#define SEARCH_SHARE 0.8 /* of the time, while there is more to try; the rest is for the proof */
 
 void smp_candidate_destroy(smp_candidate *candidate)
 {
@@ -23,6 +31,7 @@ void smp_candidate_destroy(smp_candidate *candidate)
         return;
     free(candidate->device);
     free(candidate->stage_rank);
+    free(candidate->rank_peak_bytes);
     smp_partition_destroy(candidate->partition);
     free(candidate);
 }
@@ -45,38 +54,8 @@ static double samples_of(const smp_candidate *candidate)
 static double time_of(const smp_search_request *request, const smp_candidate *candidate)
 {
     if (request->objective == SMP_OBJECTIVE_BOTTLENECK)
-        return candidate->partition->bottleneck_us / samples_of(candidate);
+        return candidate->bottleneck_us / samples_of(candidate);
     return candidate->step_us / candidate->microbatches / samples_of(candidate);
-}
-
-/* Takes the partition over, also when it fails. */
-static smp_status make_candidate(const smp__configs *configs, const smp__config *config,
-                                 smp_partition *partition, smp_candidate **out)
-{
-    size_t n_device = (size_t)configs->request->devices;
-    size_t n_stage = (size_t)partition->n_stage;
-    smp_candidate *candidate = calloc(1, sizeof *candidate);
-    if (!candidate) {
-        smp_partition_destroy(partition);
-        return smp_fail_memory(sizeof *candidate);
-    }
-    *candidate = (smp_candidate){.pipeline = config->pipeline,
-                                 .ddp = config->ddp,
-                                 .chunks = config->chunks,
-                                 .microbatches = config->microbatches,
-                                 .microbatch_size = configs->costs->microbatch_size,
-                                 .schedule = config->schedule,
-                                 .partition = partition,
-                                 .device = calloc(n_device, sizeof *candidate->device),
-                                 .stage_rank = calloc(n_stage, sizeof *candidate->stage_rank)};
-    if (!candidate->device || !candidate->stage_rank) {
-        smp_candidate_destroy(candidate);
-        return smp_fail_memory((n_device + n_stage) * sizeof *candidate->device);
-    }
-    memcpy(candidate->device, config->device, n_device * sizeof *candidate->device);
-    memcpy(candidate->stage_rank, config->stage_rank, n_stage * sizeof *candidate->stage_rank);
-    *out = candidate;
-    return SMP_OK;
 }
 
 /* A candidate that was simulated, and what it is judged by. */
@@ -88,183 +67,160 @@ typedef struct entry {
 
 typedef struct search {
     smp__configs configs;
+    smp_search_result counts; /* n_pruned_time and the like */
     entry *entry;
     int32_t n;
-    double least_time, least_peak; /* over entries that fit; INFINITY: none */
-    double least_overload;         /* over configurations that no partition fits */
-    int32_t overloaded;            /* which one */
+    double least[SMP_SEARCH_LISTED]; /* of what is minimised, over entries that fit; rising */
+    int n_least;
+    /* Configurations that cannot fit and were not simulated: by how much, and which one least. */
+    double least_overload;
+    int32_t overloaded, missed;
+    int64_t missed_room;
 } search;
 
-/* True if a configuration can neither be within 1 % of the best nor decide what the best is. */
-static bool cannot_win(const search *s, int microbatches, double least_time, double least_peak)
+static int64_t all_microbatches(int microbatches, int ddp)
 {
-    if (s->configs.request->optimize == SMP_OPTIMIZE_MEMORY)
-        return least_peak > CLOSE * s->least_peak;
-    if (least_time > CLOSE * s->least_time)
+    return (int64_t)microbatches * ddp;
+}
+
+/* True if a configuration that takes (needs) at least this much can be neither within 1 % of the
+ * best nor among those listed. */
+static bool cannot_win(const search *s, const smp__config *config, double least_time,
+                       double least_peak)
+{
+    bool for_memory = s->configs.request->optimize == SMP_OPTIMIZE_MEMORY;
+    double least = for_memory ? least_peak : least_time;
+    if (s->n_least < SMP_SEARCH_LISTED)
+        return false;
+    if (least > CLOSE * s->least[0] && least > s->least[SMP_SEARCH_LISTED - 1])
         return true;
-    for (int32_t i = 0; i < s->n; i++) {
-        const smp_candidate *candidate = s->entry[i].candidate;
-        if (candidate->fits && candidate->microbatches < microbatches &&
-            s->entry[i].time <= least_time)
-            return true;
+    int before = 0;
+    int64_t all = all_microbatches(config->microbatches, config->ddp);
+    for (int32_t i = 0; i < s->n && !for_memory; i++) {
+        const smp_candidate *c = s->entry[i].candidate;
+        before += c->fits && all_microbatches(c->microbatches, c->ddp) < all &&
+                  s->entry[i].time <= least_time;
     }
-    return false;
+    return before >= SMP_SEARCH_LISTED;
 }
 
-/* Bytes that the fullest rank keeps for ever, at least. */
-static double least_peak_of(const search *s, const smp__config *config,
-                            const smp_partition *partition)
+static void note_least(search *s, double value)
 {
-    double least = 0.0, factor = s->configs.request->graph->training ? 4.0 : 1.0;
-    for (int r = 0; r < config->pipeline; r++) {
-        double bytes = 0.0; /* of one stage: others of the rank may share its weights */
-        for (int st = 0; st < partition->n_stage; st++) {
-            if (config->stage_rank[st] == r)
-                bytes = fmax(bytes, (double)partition->load[st].weight_bytes);
-        }
-        least = fmax(least, factor * bytes);
-    }
-    return least;
+    int i = s->n_least < SMP_SEARCH_LISTED ? s->n_least++ : SMP_SEARCH_LISTED;
+    if (i == SMP_SEARCH_LISTED && value >= s->least[--i])
+        return;
+    for (; i > 0 && s->least[i - 1] > value; i--)
+        s->least[i] = s->least[i - 1];
+    s->least[i] = value;
 }
 
-static double least_time_of(const search *s, const smp__config *config,
-                            const smp_partition *partition)
-{
-    double samples = (double)config->ddp * (double)s->configs.costs->microbatch_size;
-    if (s->configs.request->objective == SMP_OBJECTIVE_BOTTLENECK)
-        return partition->bottleneck_us / samples;
-    return smp__config_least_step_us(config, partition) / config->microbatches / samples;
-}
-
-/* Simulates; where the exact peak is too high although the estimate was not, tries again with the
- * limits lowered by what was missing. */
-static smp_status simulate(search *s, const smp__config *config, smp_partition *partition,
-                           smp_candidate **out)
+static void add_entry(search *s, int32_t index, smp_candidate *candidate)
 {
     const smp_search_request *request = s->configs.request;
-    const smp_schedule_model *model = s->configs.model;
-    smp_candidate *best = NULL;
-    double spare = 0.0;
-    for (int attempt = 0;; attempt++) {
-        smp_candidate *candidate = NULL;
-        smp_status status = make_candidate(&s->configs, config, partition, &candidate);
-        if (status == SMP_OK)
-            status = model->evaluate(model->context, request, s->configs.costs, candidate);
-        if (status != SMP_OK) {
-            smp_candidate_destroy(candidate);
-            smp_candidate_destroy(best);
-            return status;
-        }
-        bool retry = !candidate->fits && partition->fits && attempt < MAX_SHRINK;
-        double memory = (double)smp__config_memory(&s->configs, config, candidate->worst_rank);
-        spare += 1.02 * (double)-candidate->room_bytes / memory;
-        if (!best || candidate->room_bytes > best->room_bytes) {
-            smp_candidate_destroy(best);
-            best = candidate;
-        } else {
-            smp_candidate_destroy(candidate);
-        }
-        if (!retry || spare >= 1.0)
-            break;
-        status = smp__config_partition(&s->configs, config, spare, &partition);
-        if (status != SMP_OK) {
-            smp_candidate_destroy(best);
-            return status;
-        }
-    }
-    *out = best;
-    return SMP_OK;
+    double time = time_of(request, candidate);
+    bool for_memory = request->optimize == SMP_OPTIMIZE_MEMORY;
+    s->entry[s->n++] = (entry){candidate, time, index};
+    if (candidate->fits)
+        note_least(s, for_memory ? (double)candidate->peak_bytes : time);
 }
 
-/* Simulates and keeps the result. Takes the partition over. */
-static smp_status add_entry(search *s, int32_t index, smp_partition *partition)
+/* Fits the partition, which it takes over, and keeps the result. */
+static smp_status fit_and_add(search *s, int32_t index, smp_partition *partition)
 {
     smp_candidate *candidate = NULL;
-    SMP_TRY(simulate(s, &s->configs.config[index], partition, &candidate));
-    s->entry[s->n] = (entry){candidate, time_of(s->configs.request, candidate), index};
-    if (candidate->fits) {
-        s->least_time = fmin(s->least_time, s->entry[s->n].time);
-        s->least_peak = fmin(s->least_peak, (double)candidate->peak_bytes);
+    int64_t room_bytes;
+    SMP_TRY(smp__config_fit(&s->configs, &s->configs.config[index], partition, &candidate,
+                            &room_bytes));
+    if (candidate) {
+        add_entry(s, index, candidate);
+        return SMP_OK;
     }
-    s->n++;
+    s->counts.n_pruned_memory++;
+    if (s->missed < 0 || room_bytes > s->missed_room) {
+        s->missed = index;
+        s->missed_room = room_bytes;
+    }
     return SMP_OK;
-}
-
-/* What all ranks must keep, over all memory there is: above 1 no partition fits. Weights, gradients
- * and optimizer state are certain; of the stashes, which the memory planner may lay out better than
- * the costs say, a half is counted. */
-static double overload_of(const search *s, const smp__config *config)
-{
-    const smp_graph *graph = s->configs.request->graph;
-    double weights = 0.0, stash = 0.0, memory = 0.0, live = INFINITY;
-    for (int32_t p = 0; p < graph->n_param; p++)
-        weights += 4.0 * (double)graph->param[p].elements;
-    for (int32_t op = 0; op < graph->n_op; op++) {
-        if (graph->op[op].n_param == 0)
-            weights += (double)s->configs.costs->op[op].weight_bytes;
-        stash += (double)s->configs.costs->op[op].stash_bytes;
-    }
-    for (int st = 0; st < config->pipeline * config->chunks; st++)
-        live = fmin(live, config->live[st]);
-    for (int r = 0; r < config->pipeline; r++)
-        memory += (double)smp__config_memory(&s->configs, config, r);
-    double factor = graph->training ? 4.0 : 1.0;
-    return (factor * weights + 0.5 * live * stash) / fmax(memory, 1.0);
-}
-
-/* Before the partition is known: micro-batches through the slowest rank, or one through all ops,
- * forward and backward as far as its input gradients (which take half of it if not less). */
-static double least_time_of_any(const search *s, const smp__config *config)
-{
-    const smp_graph *graph = s->configs.request->graph;
-    const smp__variants *variants = &s->configs.family[config->family].variants;
-    const smp_partition *any = variants->split ? variants->split : variants->together;
-    double samples = (double)config->ddp * (double)s->configs.costs->microbatch_size;
-    double pass_us = 0.0, fastest = INFINITY;
-    if (s->configs.request->objective == SMP_OBJECTIVE_BOTTLENECK)
-        return any->lower_bound_us / samples;
-    for (int32_t op = 0; op < graph->n_op; op++) {
-        const smp_op_cost *cost = &s->configs.costs->op[op];
-        pass_us += cost->forward_us + fmin(cost->backward_input_us, 0.5 * cost->backward_us);
-    }
-    for (int r = 0; r < config->pipeline; r++)
-        fastest =
-            fmin(fastest, smp_device_slowdown(s->configs.request->cluster, config->device[r]));
-    return fmax(any->lower_bound_us, pass_us * fastest / config->microbatches) / samples;
 }
 
 static smp_status try_config(search *s, int32_t index)
 {
-    const smp__config *config = &s->configs.config[index];
+    smp__configs *configs = &s->configs;
+    smp__config *config = &configs->config[index];
     smp_partition *partition = NULL;
-    if (cannot_win(s, config->microbatches, least_time_of_any(s, config), 0.0))
+    bool exists;
+    if (cannot_win(s, config, smp__config_least_us_of_any(configs, config),
+                   smp__config_least_bytes_of_any(configs, config))) {
+        s->counts.n_pruned_time++;
         return SMP_OK;
-    double overload = overload_of(s, config);
+    }
+    double overload = smp__config_overload(configs, config);
     if (overload > 1.0) {
+        s->counts.n_pruned_memory++;
         if (overload < s->least_overload) {
             s->least_overload = overload;
             s->overloaded = index;
         }
         return SMP_OK;
     }
-    if (s->configs.request->optimize == SMP_OPTIMIZE_MEMORY)
-        SMP_TRY(smp__config_least_memory(&s->configs, config, &partition));
-    else
-        SMP_TRY(smp__config_partition(&s->configs, config, 0.0, &partition));
-    if (cannot_win(s, config->microbatches, least_time_of(s, config, partition),
-                   least_peak_of(s, config, partition))) {
-        smp_partition_destroy(partition);
+    SMP_TRY(smp__family_solve(configs, config, &exists));
+    if (!exists) {
+        s->counts.n_no_pipeline++;
         return SMP_OK;
     }
-    return add_entry(s, index, partition);
+    if (configs->request->optimize == SMP_OPTIMIZE_MEMORY)
+        SMP_TRY(smp__config_least_memory(configs, config, &partition));
+    else
+        SMP_TRY(smp__config_partition(configs, config, 0.0, &partition));
+    if (cannot_win(s, config, smp__config_least_us(configs, config, partition),
+                   smp__config_least_bytes(configs, config, partition))) {
+        smp_partition_destroy(partition);
+        s->counts.n_pruned_time++;
+        return SMP_OK;
+    }
+    return fit_and_add(s, index, partition);
 }
 
-/* Nothing could be simulated: the least overloaded configuration stands for all. */
-static smp_status try_overloaded(search *s)
+/* Once the time is over only what is needed to have an answer is tried. */
+static smp_status try_all(search *s)
 {
+    double limit_s = s->configs.request->deadline_s, now_s = smp_clock_s();
+    if (limit_s > now_s)
+        limit_s = now_s + SEARCH_SHARE * (limit_s - now_s);
+    for (int32_t i = 0; i < s->configs.n; i++) {
+        if (s->n_least > 0 && smp_clock_past(limit_s)) {
+            s->counts.n_skipped = s->configs.n - i;
+            s->counts.timed_out = true;
+            break;
+        }
+        SMP_TRY(try_config(s, i));
+    }
+    return SMP_OK;
+}
+
+/* Nothing fits: what missed by least, simulated or not, stands for all. */
+static smp_status try_nearest(search *s)
+{
+    smp__configs *configs = &s->configs;
     smp_partition *partition = NULL;
-    SMP_TRY(smp__config_partition(&s->configs, &s->configs.config[s->overloaded], 0.0, &partition));
-    return add_entry(s, s->overloaded, partition);
+    smp_candidate *candidate = NULL;
+    int64_t room = INT64_MIN;
+    bool exists = true;
+    for (int32_t i = 0; i < s->n; i++)
+        room = s->entry[i].candidate->room_bytes > room ? s->entry[i].candidate->room_bytes : room;
+    int32_t index = s->missed >= 0 && s->missed_room > room ? s->missed : -1;
+    if (s->n == 0 && index < 0)
+        index = s->overloaded;
+    if (index < 0)
+        return s->n > 0 ? SMP_OK : smp_fail(configs->first_failure, "%s", configs->first_message);
+    smp__config *config = &configs->config[index];
+    SMP_TRY(smp__family_solve(configs, config, &exists));
+    if (!exists)
+        return s->n > 0 ? SMP_OK : smp_fail(configs->first_failure, "%s", configs->first_message);
+    SMP_TRY(smp__config_partition(configs, config, 0.0, &partition));
+    SMP_TRY(smp__config_evaluate(configs, config, partition, &candidate));
+    add_entry(s, index, candidate);
+    return SMP_OK;
 }
 
 static int sign(double a, double b)
@@ -278,6 +234,7 @@ typedef struct rank_key {
     double first, second, third;
     int32_t index;
     smp_candidate *candidate;
+    int32_t entry;
 } rank_key;
 
 static int compare_keys(const void *left, const void *right)
@@ -297,11 +254,17 @@ static rank_key key_of(const search *s, const entry *entry)
 {
     const smp_candidate *c = entry->candidate;
     bool for_memory = s->configs.request->optimize == SMP_OPTIMIZE_MEMORY;
-    double peak = (double)c->peak_bytes, m = (double)c->microbatches * c->ddp;
-    rank_key key = {2, -(double)c->room_bytes, m, entry->time, entry->index, entry->candidate};
+    double peak = (double)c->peak_bytes, m = (double)all_microbatches(c->microbatches, c->ddp);
+    rank_key key = {2,
+                    -(double)c->room_bytes,
+                    m,
+                    entry->time,
+                    entry->index,
+                    entry->candidate,
+                    (int32_t)(entry - s->entry)};
     if (!c->fits)
         return key;
-    bool close = for_memory ? peak <= CLOSE * s->least_peak : entry->time <= CLOSE * s->least_time;
+    bool close = (for_memory ? peak : entry->time) <= CLOSE * s->least[0];
     key.tier = close ? 0 : 1;
     if (for_memory) {
         key.first = close ? entry->time : peak;
@@ -315,78 +278,174 @@ static rank_key key_of(const search *s, const entry *entry)
     return key;
 }
 
-static smp_status copy_without_partition(const smp_candidate *from, smp_candidate **out)
+/* The entries by rank, in *key; malloc'ed. */
+static smp_status sort_entries(const search *s, rank_key **key)
 {
-    size_t n_device = (size_t)from->pipeline * (size_t)from->ddp;
-    size_t n_stage = (size_t)from->pipeline * (size_t)from->chunks;
-    smp_candidate *copy = calloc(1, sizeof *copy);
-    if (!copy)
-        return smp_fail_memory(sizeof *copy);
-    *copy = *from;
-    copy->partition = NULL;
-    copy->device = calloc(n_device, sizeof *copy->device);
-    copy->stage_rank = calloc(n_stage, sizeof *copy->stage_rank);
-    if (!copy->device || !copy->stage_rank) {
-        smp_candidate_destroy(copy);
-        return smp_fail_memory((n_device + n_stage) * sizeof *copy->device);
-    }
-    memcpy(copy->device, from->device, n_device * sizeof *copy->device);
-    memcpy(copy->stage_rank, from->stage_rank, n_stage * sizeof *copy->stage_rank);
-    *out = copy;
+    *key = calloc((size_t)s->n + 1, sizeof **key);
+    if (!*key)
+        return smp_fail_memory((size_t)s->n * sizeof **key);
+    for (int32_t i = 0; i < s->n; i++)
+        (*key)[i] = key_of(s, &s->entry[i]);
+    qsort(*key, (size_t)s->n, sizeof **key, compare_keys);
     return SMP_OK;
 }
 
-/* Sorts what was tried and moves it into the result, or says why nothing fits. */
-static smp_status finish(search *s, smp_search_result *out)
+/* Whether an improved partition, fitted, takes the winner's place. */
+static bool improves(const smp_search_request *request, const smp_candidate *from,
+                     const smp_candidate *to)
 {
-    smp_search_result result = {0};
-    smp_status status = SMP_OK;
-    rank_key *key = calloc((size_t)s->n, sizeof *key);
+    if (!to || !to->fits)
+        return false;
+    if (request->optimize == SMP_OPTIMIZE_MEMORY)
+        return to->peak_bytes < from->peak_bytes ||
+               (to->peak_bytes == from->peak_bytes && to->step_us < from->step_us);
+    if (request->objective == SMP_OBJECTIVE_BOTTLENECK)
+        return to->bottleneck_us < from->bottleneck_us;
+    return to->step_us <= from->step_us;
+}
+
+/* The problem that the winner's partition is proven in: under the limits of its configuration if
+ * the partition keeps them as it is, else without limits. Either holds for all that fit. */
+static smp_status proof_problem(search *s, smp__config *config, const smp_candidate *best,
+                                smp_problem *problem, smp_partition **partition)
+{
+    SMP_TRY(smp__config_problem(&s->configs, config, problem));
+    problem->deadline_s = s->configs.request->deadline_s;
+    SMP_TRY(smp_partition_evaluate(problem, best->partition->stage, partition));
+    bool same = (*partition)->fits;
+    for (int i = 0; i < problem->n_stage && same; i++)
+        same = (*partition)->load[i].recompute == best->partition->load[i].recompute;
+    if (!same) {
+        smp_partition_destroy(*partition);
+        *partition = NULL;
+        problem->memory_limit = s->configs.unlimited;
+        SMP_TRY(smp_partition_evaluate(problem, best->partition->stage, partition));
+    }
+    (*partition)->solver = best->partition->solver;
+    (*partition)->bound = best->partition->bound;
+    (*partition)->lower_bound_us =
+        fmin(best->partition->lower_bound_us, (*partition)->bottleneck_us);
+    return SMP_OK;
+}
+
+/* Raises the winner's bound, and replaces it by what the proof finds where that is better. */
+static smp_status prove(search *s, int32_t index, smp_candidate **best)
+{
+    smp__config *config = &s->configs.config[index];
+    smp_problem problem;
+    smp_partition *proven = NULL, *copy = NULL;
+    smp_candidate *trial = NULL;
+    int64_t room;
+    SMP_TRY(proof_problem(s, config, *best, &problem, &proven));
+    smp_status status = smp_partition_prove ? smp_partition_prove(&problem, &proven) : SMP_OK;
+    size_t bytes = (size_t)problem.graph->n_op * sizeof *proven->stage;
+    if (status == SMP_OK && memcmp(proven->stage, (*best)->partition->stage, bytes) != 0) {
+        status = smp__config_problem(&s->configs, config, &problem);
+        if (status == SMP_OK)
+            status = smp_partition_evaluate(&problem, proven->stage, &copy);
+        if (status == SMP_OK) {
+            copy->solver = proven->solver;
+            status = smp__config_fit(&s->configs, config, copy, &trial, &room);
+        }
+    }
+    if (status == SMP_OK) {
+        if (improves(s->configs.request, *best, trial)) {
+            smp_candidate *old = *best;
+            *best = trial;
+            trial = old;
+        }
+        smp_partition *partition = (*best)->partition;
+        partition->bound = proven->bound;
+        partition->timed_out = partition->timed_out || proven->timed_out;
+        partition->lower_bound_us = fmin(proven->lower_bound_us, partition->bottleneck_us);
+        s->counts.timed_out = s->counts.timed_out || partition->timed_out;
+    }
+    smp_candidate_destroy(trial);
+    smp_partition_destroy(proven);
+    return status;
+}
+
+/* What the list of those tried shows of the winner. */
+static smp_candidate *copy_bare(const smp_candidate *from)
+{
+    smp_candidate *copy = calloc(1, sizeof *copy);
+    if (copy) {
+        *copy = *from;
+        copy->partition = NULL;
+        copy->device = copy->stage_rank = NULL;
+        copy->rank_peak_bytes = NULL;
+    }
+    return copy;
+}
+
+static void make_bare(smp_candidate *candidate)
+{
+    smp_candidate bare = *candidate;
+    bare.partition = NULL;
+    bare.device = bare.stage_rank = NULL;
+    bare.rank_peak_bytes = NULL;
+    free(candidate->device);
+    free(candidate->stage_rank);
+    free(candidate->rank_peak_bytes);
+    smp_partition_destroy(candidate->partition);
+    *candidate = bare;
+}
+
+/* Moves the entries into the result, best first. */
+static smp_status hand_over(search *s, const rank_key *key, smp_search_result *out)
+{
+    smp_search_result result = s->counts;
     result.tried = calloc((size_t)s->n, sizeof *result.tried);
-    if (!key || !result.tried) {
-        status = smp_fail_memory((size_t)s->n * sizeof *key);
-        goto done;
+    smp_candidate *first = result.tried ? copy_bare(key[0].candidate) : NULL;
+    if (!first) {
+        free(result.tried);
+        return smp_fail_memory((size_t)s->n * sizeof *result.tried);
     }
-    for (int32_t i = 0; i < s->n; i++)
-        key[i] = key_of(s, &s->entry[i]);
-    qsort(key, (size_t)s->n, sizeof *key, compare_keys);
-    if (!key[0].candidate->fits) {
-        status =
-            smp__search_no_fit(&s->configs, &s->configs.config[key[0].index], key[0].candidate);
-        goto done;
-    }
-    status = copy_without_partition(key[0].candidate, &result.tried[0]);
-    if (status != SMP_OK)
-        goto done;
     result.best = key[0].candidate;
+    result.tried[0] = first;
     for (int32_t i = 1; i < s->n; i++) {
-        smp_partition_destroy(key[i].candidate->partition);
-        key[i].candidate->partition = NULL;
+        make_bare(key[i].candidate);
         result.tried[i] = key[i].candidate;
     }
     result.n_tried = s->n;
     s->n = 0;
     *out = result;
-done:
+    return SMP_OK;
+}
+
+/* Sorts what was tried, proves the winner and moves all into the result, or says why nothing
+ * fits. */
+static smp_status finish(search *s, smp_search_result *out)
+{
+    rank_key *key = NULL;
+    SMP_TRY(sort_entries(s, &key));
+    smp_status status = SMP_OK;
+    if (!key[0].candidate->fits)
+        status =
+            smp__search_no_fit(&s->configs, &s->configs.config[key[0].index], key[0].candidate);
+    if (status == SMP_OK)
+        status = prove(s, key[0].index, &s->entry[key[0].entry].candidate);
+    key[0].candidate = s->entry[key[0].entry].candidate;
+    if (status == SMP_OK)
+        status = hand_over(s, key, out);
     free(key);
-    if (status != SMP_OK)
-        free(result.tried);
     return status;
 }
 
 smp_status smp_search(const smp_search_request *request, const smp_costs *costs,
                       const smp_schedule_model *model, smp_search_result *out)
 {
-    search s = {.least_time = INFINITY, .least_peak = INFINITY, .least_overload = INFINITY};
+    search s = {.least_overload = INFINITY, .overloaded = -1, .missed = -1};
     SMP_TRY(smp__configs_list(request, costs, model, &s.configs));
     smp_status status = SMP_OK;
-    s.entry = calloc((size_t)s.configs.n, sizeof *s.entry);
+    s.counts.n_config = s.configs.n;
+    s.entry = calloc((size_t)s.configs.n + 1, sizeof *s.entry);
     if (!s.entry)
         status = smp_fail_memory((size_t)s.configs.n * sizeof *s.entry);
-    for (int32_t i = 0; i < s.configs.n && status == SMP_OK; i++)
-        status = try_config(&s, i);
-    if (status == SMP_OK && s.n == 0)
-        status = try_overloaded(&s);
+    if (status == SMP_OK)
+        status = try_all(&s);
+    if (status == SMP_OK && s.n_least == 0)
+        status = try_nearest(&s);
     if (status == SMP_OK)
         status = finish(&s, out);
     for (int32_t i = 0; i < s.n; i++)

@@ -22,7 +22,7 @@ typedef struct sweep {
     const int32_t *lo, *hi;
     smp__goal goal;
     double bound;
-    cell **row; /* [n_stage + 1], row[k][j - lo[k]] */
+    cell **row;          /* [n_stage + 1], row[k][j - lo[k]] */
     int64_t work, check; /* the clock is read when work gets there */
     bool late;
 } sweep;

@@ -21,8 +21,8 @@ typedef struct smp__tuner {
     bool have;
     smp__score best;
     const char *solver; /* that found the best */
-    int32_t *stage;    /* [units->n] of the best */
-    double slowest_us; /* of the best, as the line measures it */
+    int32_t *stage;     /* [units->n] of the best */
+    double slowest_us;  /* of the best, as the line measures it */
 
     int64_t work;      /* intervals looked at, and the like: the clock that limits the effort */
     int32_t *trial;    /* [units->n] */

@@ -7,9 +7,15 @@
 /* A row per stage and a few lines of summary. */
 smp_status smp_report_table(const smp_planner_result *result, const smp_graph *graph,
                             smp_text *text);
+/* The same for a plan and the loads of its stages. */
+smp_status smp_report_plan(const smp_plan *plan, const smp_partition *partition,
+                           const smp_graph *graph, smp_text *text);
 
-/* Which solver won, what limits the bottleneck, how far it is from the bound, and the ten best
- * configurations of the search. */
+/* In plain words: which solver won, what limits the slowest rank, what proves the bound and how far
+ * the plan is from it, whether the time limit struck, the ten best configurations of the search. */
 smp_status smp_report_explain(const smp_planner_result *result, smp_text *text);
+
+/* What limits the slowest rank of a plan, stage by stage. */
+void smp__explain_bottleneck(const smp_plan *plan, const smp_partition *partition, smp_text *text);
 
 #endif

@@ -26,6 +26,8 @@ function bytes(x) {
 const percent = (x) => (100 * x).toFixed(Math.abs(x) < 0.0995 ? 2 : 1) + " %";
 const count = (n, word) => n.toLocaleString("en") + " " + word + (n === 1 ? "" : word.endsWith("h") ? "es" : "s");
 const ticks = (t) => us(t * D.tick_us);
+const moment = (t) => (END * D.tick_us >= 1e6 ? (t * D.tick_us / 1e6).toFixed(6) + " s"
+  : END * D.tick_us >= 1e3 ? (t * D.tick_us / 1e3).toFixed(4) + " ms" : (t * D.tick_us).toFixed(2) + " \u00b5s");
 
 /* ---- model ---- */
 const KINDS = "FBIWO";
@@ -132,7 +134,7 @@ function readTheme() {
   $("theme-name").textContent = isDark() ? "Light" : "Dark";
   const style = getComputedStyle(root);
   for (const v of ["bg", "panel", "ink", "muted", "faint", "line", "grid", "idle", "hatch", "focus", ...KIND_COLOR,
-    "reduce", "on-forward", "on-light", "fixed", "alive", "limit", "reserved", "sent"])
+    "reduce", "on-forward", "on-light", "fixed", "alive", "limit", "reserved", "sent", "dark"])
     color[v] = style.getPropertyValue("--" + v).trim();
   // Later chunks of a rank are paler: [kind][chunk].
   fills = KIND_COLOR.map((k) => Array.from({length: D.chunks}, (_, c) =>
@@ -224,6 +226,28 @@ function drawDense(c, row, first, last) {
     const a = limit((L.start[i] - view[0]) * scale, 0, W), b = limit((L.end[i] - view[0]) * scale, 0, W);
     const s = share[L.kind[i]];
     for (let x = Math.floor(a); x < b; x++) s[x] += Math.min(b, x + 1) - Math.max(a, x);
+  }
+  // Averaged over some actions: else columns would show which of them happen to fall into a pixel.
+  // Not beyond a gap that is longer than what is averaged.
+  const reach = Math.ceil(4 * W / (last - first));
+  const average = (from, to) => {
+    for (const s of share) {
+      const sums = new Float64Array(to - from + 1);
+      for (let x = from; x < to; x++) sums[x - from + 1] = sums[x - from] + s[x];
+      for (let x = from; x < to; x++) {
+        const a = Math.max(from, x - reach), b = Math.min(to, x + reach + 1);
+        s[x] = (sums[b - from] - sums[a - from]) / (b - a);
+      }
+    }
+  };
+  let run = first < last ? limit(Math.floor((L.start[first] - view[0]) * scale), 0, W) : W;
+  for (let i = first; i < last; i++) {
+    const b = limit(Math.ceil((L.end[i] - view[0]) * scale), 0, W);
+    const next = i + 1 < last ? limit(Math.floor((L.start[i + 1] - view[0]) * scale), 0, W) : W;
+    if (next - b > 2 * reach || i + 1 === last) {
+      average(run, Math.max(run, b));
+      run = next;
+    }
   }
   const image = g.createImageData(W, H), px = new Uint32Array(image.data.buffer);
   const pack = (h) => 0xff000000 | parseInt(h.slice(5, 7) + h.slice(3, 5) + h.slice(1, 3), 16);
@@ -346,7 +370,52 @@ const memoryGap = memoryRow >= 22 ? 8 : 3;
 const memoryTop = Math.max(...D.memory.map((m) => m.reserved));
 const memoryLimit = Math.max(0, ...D.memory.map((m) => m.limit));
 const memoryShown = memoryLimit > 0 && memoryTop > 0.3 * memoryLimit; // else the limit is off the scale
+const memoryFull = memoryShown ? memoryLimit : memoryTop; // of the darkest strip
 const memoryScale = memoryShown ? Math.max(memoryLimit, memoryTop) * 1.04 : memoryTop * 1.12 || 1;
+const memoryHeat = memoryRow < 18; // rows too low for a curve: darker is fuller
+function memoryArea(c, L, m, base, stop) {
+  const {g} = c, y = (b) => base - b / memoryScale * memoryRow;
+  g.fillStyle = color.alive;
+  g.beginPath();
+  g.moveTo(LEFT, base);
+  for (let i = Math.max(0, seek(L, view[0]) - 1); i < L.n && L.start[i] < view[1];) {
+    const a = limit(xOf(c, L.start[i]), LEFT, stop);
+    let held = L.bytes[i], next = i + 1; // what shares a pixel: its largest
+    while (next < L.n && (L.bytes[next] === held || xOf(c, L.start[next]) < a + 0.7)) { held = Math.max(held, L.bytes[next]); next++; }
+    const b = next < L.n ? limit(xOf(c, L.start[next]), LEFT, stop) : stop;
+    if (i === 0 && a > LEFT) { g.lineTo(LEFT, y(m.fixed)); g.lineTo(a, y(m.fixed)); }
+    g.lineTo(a, y(held));
+    g.lineTo(b, y(held));
+    i = next;
+  }
+  g.lineTo(Math.max(stop, LEFT), base);
+  g.fill();
+  g.fillStyle = color.fixed;
+  if (stop > LEFT) g.fillRect(LEFT, y(m.fixed), stop - LEFT, base - y(m.fixed));
+  g.strokeStyle = color.reserved;
+  g.lineWidth = 1;
+  g.setLineDash([1.5, 2.5]);
+  g.beginPath(); g.moveTo(LEFT, Math.round(y(m.reserved)) + 0.5); g.lineTo(stop, Math.round(y(m.reserved)) + 0.5); g.stroke();
+  g.setLineDash([]);
+  if (memoryShown && m.limit) {
+    g.strokeStyle = color.limit;
+    g.beginPath(); g.moveTo(LEFT, Math.round(y(m.limit)) + 0.5); g.lineTo(LEFT + c.plot, Math.round(y(m.limit)) + 0.5); g.stroke();
+  }
+}
+function memoryStrip(c, L, m, base, stop) {
+  const {g} = c, W = Math.max(0, Math.round(stop - LEFT)), most = new Float64Array(W);
+  for (let i = Math.max(0, seek(L, view[0]) - 1); i < L.n && L.start[i] < view[1]; i++) {
+    const from = limit(Math.floor(xOf(c, L.start[i]) - LEFT), 0, W);
+    const to = i + 1 < L.n ? limit(Math.ceil(xOf(c, L.start[i + 1]) - LEFT), 0, W) : W;
+    for (let x = from; x < to; x++) most[x] = Math.max(most[x], L.bytes[i]);
+  }
+  for (let x = 0, from = 0; x < W; from = x) {
+    const shade = (v) => Math.round(40 * limit((v || m.fixed) / memoryFull, 0, 1)), level = shade(most[x]);
+    while (x < W && shade(most[x]) === level) x++;
+    g.fillStyle = mix(color.idle, color.dark, level / 40);
+    g.fillRect(LEFT + from, base - memoryRow, x - from, memoryRow);
+  }
+}
 function drawMemory() {
   const c = canvas("memory", TOP + 4 + P * (memoryRow + memoryGap) + 4), {g} = c;
   axis(c, c.height - 4);
@@ -354,27 +423,7 @@ function drawMemory() {
   for (let r = 0; r < P; r++) {
     const L = timelines[0].lanes[r], m = D.memory[r];
     const base = TOP + 4 + r * (memoryRow + memoryGap) + memoryRow, stop = Math.min(xOf(c, timelines[0].end), LEFT + c.plot);
-    const y = (b) => base - b / memoryScale * memoryRow;
-    g.fillStyle = color.alive;
-    for (let i = Math.max(0, seek(L, view[0]) - 1); i < L.n && L.start[i] < view[1];) {
-      const a = limit(xOf(c, L.start[i]), LEFT, stop);
-      let held = L.bytes[i], next = i + 1; // what shares a pixel: its largest
-      while (next < L.n && (L.bytes[next] === held || xOf(c, L.start[next]) < a + 0.7)) { held = Math.max(held, L.bytes[next]); next++; }
-      const b = next < L.n ? limit(xOf(c, L.start[next]), LEFT, stop) : stop;
-      g.fillRect(a, y(held), b - a, base - y(held));
-      i = next;
-    }
-    g.fillStyle = color.fixed;
-    if (stop > LEFT) g.fillRect(LEFT, y(m.fixed), stop - LEFT, base - y(m.fixed));
-    g.strokeStyle = color.reserved;
-    g.lineWidth = 1;
-    g.setLineDash([1.5, 2.5]);
-    g.beginPath(); g.moveTo(LEFT, Math.round(y(m.reserved)) + 0.5); g.lineTo(stop, Math.round(y(m.reserved)) + 0.5); g.stroke();
-    g.setLineDash([]);
-    if (memoryShown && m.limit) {
-      g.strokeStyle = color.limit;
-      g.beginPath(); g.moveTo(LEFT, Math.round(y(m.limit)) + 0.5); g.lineTo(LEFT + c.plot, Math.round(y(m.limit)) + 0.5); g.stroke();
-    }
+    (memoryHeat ? memoryStrip : memoryArea)(c, L, m, base, stop);
     g.textAlign = "right"; g.fillStyle = color.ink;
     g.fillText((P <= 32 ? "rank " : "") + r, LEFT - 12, base - memoryRow / 2 + 0.5);
     g.textAlign = "left"; g.fillStyle = color.muted;
@@ -391,19 +440,24 @@ const rowOf = (c) => rows.find((r) => r.lane === c.lane);
 function arrow(c, m) {
   const g = c.g, a = rowOf(m.from), b = rowOf(m.to), x0 = xOf(c, m.from.lane.end[m.from.i]);
   const arrived = m.to.lane.ready[m.to.i], start = m.to.lane.start[m.to.i];
-  const x1 = xOf(c, arrived >= 0 ? Math.min(arrived, start) : start);
-  const down = b.y > a.y, y0 = down ? a.y + a.h : a.y, y1 = down ? b.y : b.y + b.h;
+  const x1 = xOf(c, arrived >= 0 ? Math.min(arrived, start) : start), y0 = a.y + a.h / 2, y1 = b.y + b.h / 2;
   if (Math.max(x0, x1) < LEFT - 400 || Math.min(x0, x1) > LEFT + c.plot + 400) return;
-  const bend = Math.max(10, Math.abs(y1 - y0) * 0.4);
-  for (const [width, ink] of [[4.5, color.panel], [1.6, color.sent]]) {
-    g.lineWidth = width;
+  const bend = Math.max(14, Math.abs(x1 - x0) * 0.5);
+  for (const [halo, ink] of [[1.6, color.panel], [0, color.sent]]) {
+    g.lineWidth = 1.6 + 2 * halo;
     g.strokeStyle = g.fillStyle = ink;
     g.beginPath();
+    g.arc(x0, y0, 2.6 + halo, 0, 7);
+    g.fill();
+    g.beginPath();
     g.moveTo(x0, y0);
-    g.bezierCurveTo(x0, y0 + (down ? bend : -bend), x1, y1 - (down ? bend : -bend), x1, y1 - (down ? 4 : -4));
+    g.bezierCurveTo(x0 + bend, y0, x1 - bend - 6, y1, x1 - 6, y1);
     g.stroke();
-    const tip = width > 2 ? 1.5 : 0, s = down ? -1 : 1;
-    g.beginPath(); g.moveTo(x1, y1 - s * tip); g.lineTo(x1 - 3.6 - tip, y1 + s * (7 + tip)); g.lineTo(x1 + 3.6 + tip, y1 + s * (7 + tip)); g.fill();
+    g.beginPath();
+    g.moveTo(x1 + halo, y1);
+    g.lineTo(x1 - 7 - halo, y1 - 3.8 - halo);
+    g.lineTo(x1 - 7 - halo, y1 + 3.8 + halo);
+    g.fill();
   }
 }
 function outline(c, cell, width, ink) {
@@ -453,7 +507,7 @@ function details(c) { // [title, kind, [name, value] pairs]
   const title = k === 4 ? "Optimizer" : KIND_NAME[k] + " of micro-batch " + L.mb[i];
   const stage = k === 4 ? null : D.stages[L.stage[i]];
   list.push(["Where", "rank " + L.rank + (stage ? ", stage " + L.stage[i] + (D.chunks > 1 ? " (chunk " + chunkOf[L.stage[i]] + ")" : "") : "") + (both ? ", " + T.name : "")]);
-  list.push(["Time", ticks(L.start[i]) + " to " + ticks(L.end[i])]);
+  list.push(["Time", moment(L.start[i]) + " to " + moment(L.end[i])]);
   list.push(["Takes", ticks(L.end[i] - L.start[i])]);
   for (const [what, t] of waits(T, L, i)) list.push(["Waited", ticks(t) + " for " + what]);
   for (const m of messages(c)) {
@@ -647,10 +701,12 @@ function figures() {
     const div = figure("Bottleneck per micro-batch", us(p.bottleneck_us).split(" ")[0], us(p.bottleneck_us).split(" ")[1],
       "proven lower bound " + us(p.lower_bound_us) + ", gap " + percent(p.gap), true);
     const share = limit(p.lower_bound_us / (p.bottleneck_us || 1), 0, 1);
-    const svg = '<svg class="bound" viewBox="0 0 1000 12" preserveAspectRatio="none" role="img" aria-label="' +
-      (100 * share).toFixed(1) + ' percent of the bottleneck is proven to be needed"><rect width="1000" height="12" rx="2" fill="' +
-      color.limit + '" opacity="0.75"/><rect width="' + (1000 * share).toFixed(1) + '" height="12" rx="2" fill="' + color.forward + '"/></svg>';
-    div.insertAdjacentHTML("beforeend", svg);
+    const bar = element("div", undefined, "bound"), proven = element("i");
+    bar.setAttribute("role", "img");
+    bar.setAttribute("aria-label", percent(share) + " of the bottleneck are proven to be needed");
+    proven.style.width = 100 * share + "%";
+    bar.append(proven);
+    div.append(bar);
     list.append(div);
   }
 }
@@ -725,6 +781,11 @@ function start() {
   $("legend").append(...KIND_NAME.map((n, k) => [n, k]).filter(([, k]) => used.has(k)).map(([n, k]) => swatch(KIND_COLOR[k], n.toLowerCase())));
   if (timelines.some((T) => T.lanes.some((L) => L.reductions.some((x) => x[2] > 0)))) $("legend").append(swatch("reduce", "reduction", "thin"));
   $("legend").append(swatch("", "idle", "idle"));
+  if (memoryHeat) {
+    const scale = element("i", undefined, "scale"), li = element("li", "0");
+    li.append(scale, bytes(memoryFull) + (memoryShown ? ", the limit" : ", the largest"));
+    $("legend-memory").replaceChildren(li);
+  }
   if (both) $("legend").append(element("li", "of each rank: predicted above measured"));
   readTheme(); figures(); stageTable(); rankTable(); drawAll();
   const pick = (hash.get("select") || "").split(",").map(Number);

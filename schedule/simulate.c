@@ -35,9 +35,13 @@ static smp_status create_result(const smp_simulation_input *input, smp_simulatio
     s->pipeline = input->pipeline;
     s->start_us = SMP_ARENA_NEW(owned->arena, double *, n_rank);
     s->end_us = SMP_ARENA_NEW(owned->arena, double *, n_rank);
-    s->busy_us = SMP_ARENA_NEW(owned->arena, double, n_rank);
-    if (!s->start_us || !s->end_us || !s->busy_us)
+    if (!s->start_us || !s->end_us)
         goto failed;
+    double **totals[] = {&s->busy_us,     &s->idle_us,      &s->warmup_us,   &s->drain_us,
+                         &s->transfer_us, &s->imbalance_us, &s->reduction_us};
+    for (size_t i = 0; i < sizeof totals / sizeof totals[0]; i++)
+        if (!(*totals[i] = SMP_ARENA_NEW(owned->arena, double, n_rank)))
+            goto failed;
     for (int rank = 0; rank < input->pipeline; rank++) {
         size_t n = (size_t)input->program[rank].n;
         s->start_us[rank] = SMP_ARENA_NEW(owned->arena, double, n);
@@ -54,8 +58,9 @@ failed:
 
 static smp_status check_times(const smp_simulation_input *input, int n_stage)
 {
-    const double *times[] = {input->forward_us, input->backward_us, input->backward_input_us};
-    for (int i = 0; i < 3; i++)
+    const double *times[] = {input->forward_us, input->backward_us, input->backward_input_us,
+                             input->recompute_us};
+    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++)
         for (int stage = 0; times[i] && stage < n_stage; stage++)
             if (!isfinite(times[i][stage]) || times[i][stage] < 0.0)
                 return smp_fail(SMP_ERR_INPUT, "stage %d takes %g us, expected a finite time >= 0",
@@ -163,9 +168,10 @@ static smp_status set_costs(smp__sim *sim)
     for (int stage = 0; stage < n_stage; stage++) {
         double whole = input->backward_us[stage];
         double first = input->backward_input_us ? input->backward_input_us[stage] : whole / 2;
+        double again = input->recompute_us ? input->recompute_us[stage] : 0.0;
         sim->cost_us[SMP_ACTION_F][stage] = input->forward_us[stage];
-        sim->cost_us[SMP_ACTION_B][stage] = whole;
-        sim->cost_us[SMP_ACTION_I][stage] = first;
+        sim->cost_us[SMP_ACTION_B][stage] = again + whole;
+        sim->cost_us[SMP_ACTION_I][stage] = again + first;
         sim->cost_us[SMP_ACTION_W][stage] = whole > first ? whole - first : 0.0;
     }
     sim->optimizer_us = SMP_ARENA_NEW(sim->arena, double, (size_t)input->pipeline);
@@ -229,7 +235,8 @@ static smp_status create_messages(smp__sim *sim)
     sim->arrival_us = SMP_ARENA_NEW(sim->arena, double, rows *microbatches);
     sim->link_free_us =
         SMP_ARENA_NEW(sim->arena, double, (size_t)sim->n_replica *(size_t)sim->n_link);
-    if (!sim->transfer_us || !sim->arrival_us || !sim->link_free_us)
+    sim->sent_us = SMP_ARENA_NEW(sim->arena, double, (size_t)flow->n_transfer *microbatches);
+    if (!sim->transfer_us || !sim->arrival_us || !sim->link_free_us || !sim->sent_us)
         return SMP_ERR_NO_MEMORY;
     for (size_t i = 0; i < rows * microbatches; i++)
         sim->arrival_us[i] = -1.0;
@@ -288,6 +295,7 @@ static void complete_result(smp__sim *sim)
         if (sim->runner[i].done_us > s->step_us)
             s->step_us = sim->runner[i].done_us;
     s->bubble = idle > 0.0 ? idle / s->pipeline : 0.0;
+    smp__sim_idle(sim);
 }
 
 static smp_status simulate_in(smp__sim *sim)

@@ -24,6 +24,13 @@ typedef struct smp_simulation {
     double **start_us; /* [pipeline][program n] */
     double **end_us;   /* R: of the whole reduction; >F, >B: arrival; <F, <B: data is there */
     double *busy_us;   /* [pipeline] compute and optimizer */
+    /* [pipeline] step_us - busy_us, as the sum of its causes: */
+    double *idle_us;
+    double *warmup_us;    /* nothing to do yet: up to the first backward (inference: forward) */
+    double *drain_us;     /* nothing left to do: from the last forward on, to the end of the step */
+    double *transfer_us;  /* data on its way (overlap false: and every send and receive) */
+    double *imbalance_us; /* in between: data not made yet; a core held by another rank */
+    double *reduction_us; /* between the last compute action and O */
 } smp_simulation;
 
 /* What the simulation needs of a plan; all borrowed. */
@@ -34,6 +41,7 @@ typedef struct smp_simulation_input {
     const double *forward_us;   /* [n_stage] per micro-batch, on the stage's own device */
     const double *backward_us;
     const double *backward_input_us; /* NULL: half of backward */
+    const double *recompute_us;      /* added to B or I: the forward pass again; NULL: none */
     const int64_t *weight_bytes;     /* [n_stage] */
     const smp_flow *flow;
     const smp_graph *graph; /* for tied weights */

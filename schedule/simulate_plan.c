@@ -4,7 +4,7 @@
 /* Arrays of the input, per stage and per device. */
 typedef struct plan_arrays {
     int *stage_rank, *device;
-    double *forward_us, *backward_us;
+    double *forward_us, *backward_us, *recompute_us;
     int64_t *weight_bytes;
 } plan_arrays;
 
@@ -15,14 +15,17 @@ static smp_status fill(const smp_plan *plan, smp_arena *arena, plan_arrays *a)
     a->stage_rank = SMP_ARENA_NEW(arena, int, n_stage);
     a->forward_us = SMP_ARENA_NEW(arena, double, n_stage);
     a->backward_us = SMP_ARENA_NEW(arena, double, n_stage);
+    a->recompute_us = SMP_ARENA_NEW(arena, double, n_stage);
     a->weight_bytes = SMP_ARENA_NEW(arena, int64_t, n_stage);
     a->device = SMP_ARENA_NEW(arena, int, n_device);
-    if (!a->stage_rank || !a->forward_us || !a->backward_us || !a->weight_bytes || !a->device)
+    if (!a->stage_rank || !a->forward_us || !a->backward_us || !a->recompute_us ||
+        !a->weight_bytes || !a->device)
         return SMP_ERR_NO_MEMORY;
     for (int stage = 0; stage < plan->n_stage; stage++) {
         a->stage_rank[stage] = plan->stage[stage].rank;
         a->forward_us[stage] = plan->stage[stage].forward_us;
         a->backward_us[stage] = plan->stage[stage].backward_us;
+        a->recompute_us[stage] = plan->stage[stage].recompute ? plan->stage[stage].forward_us : 0.0;
         a->weight_bytes[stage] = plan->stage[stage].weight_bytes;
     }
     for (int replica = 0; replica < plan->ddp; replica++)
@@ -59,6 +62,7 @@ smp_status smp_simulate_plan(const smp_plan *plan, const smp_graph *graph, const
                                     .stage_rank = a.stage_rank,
                                     .forward_us = a.forward_us,
                                     .backward_us = a.backward_us,
+                                    .recompute_us = a.recompute_us,
                                     .weight_bytes = a.weight_bytes,
                                     .flow = flow,
                                     .graph = graph,

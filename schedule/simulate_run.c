@@ -122,6 +122,9 @@ static double send_messages(smp__sim *sim, const smp__sim_runner *r, const smp_a
         double start_us = *link_us > free_us ? *link_us : free_us;
         *link_us = start_us + sim->transfer_us[(int64_t)r->replica * flow->n_transfer + transfer];
         *smp__sim_arrival(sim, r->replica, transfer, a->microbatch) = *link_us;
+        if (r->replica == 0)
+            sim->sent_us[(int64_t)transfer * sim->input->microbatches + a->microbatch] =
+                sim->now_us;
         if (!sim->input->cluster->overlap)
             free_us = *link_us;
         if (*link_us > last_us)

@@ -59,6 +59,7 @@ typedef struct smp__sim {
     smp__sim_core *core;    /* [nodes * cores_per_node]; NULL: nobody shares cores */
     double *transfer_us;    /* [n_replica * n_transfer] */
     double *arrival_us;     /* [n_replica * n_transfer * microbatches], -1: not sent */
+    double *sent_us;        /* [n_transfer * microbatches] replica 0: when its `>` was reached */
     int32_t *link_of;       /* [n_transfer] link: an ordered pair of ranks; -1: no message */
     int n_link;
     double *link_free_us; /* [n_replica * n_link] */
@@ -83,6 +84,9 @@ smp_status smp__sim_reduce_init(smp__sim *sim);
 void smp__sim_reduce(smp__sim *sim, int stage);
 /* Weight bytes of a rank, a weight tied within the rank counted once. */
 int64_t smp__sim_rank_bytes(const smp__sim *sim, int rank);
+
+/* simulate_idle.c: splits the idle time of the finished simulation by cause. */
+void smp__sim_idle(const smp__sim *sim);
 
 static inline const smp_program *smp__sim_program(const smp__sim *sim, const smp__sim_runner *r)
 {

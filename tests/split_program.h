@@ -34,9 +34,11 @@ static inline smp_status split_program(uint64_t *random, int chunks, int microba
         bool b = a.kind == SMP_ACTION_B && split[c];
         if (b && (done[c] < due[c] || !split_chance(random, whole_percent)))
             a.kind = SMP_ACTION_I;
-        while (a.kind == SMP_ACTION_REDUCE && split[c] && done[c] < microbatches)
+        while (status == SMP_OK && a.kind == SMP_ACTION_REDUCE && split[c] &&
+               done[c] < microbatches)
             status = smp_program_push(&made, SMP_ACTION_W, done[c]++, c);
-        status = smp_program_push(&made, a.kind, a.microbatch, c);
+        if (status == SMP_OK)
+            status = smp_program_push(&made, a.kind, a.microbatch, c);
         if (b) {
             due[c]++;
             done[c] += a.kind == SMP_ACTION_B;

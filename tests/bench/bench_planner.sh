@@ -2,6 +2,7 @@
 # Everything the planner is measured by, as ratios, in one run:
 #   workloads  slowest stage over the proven optimum on graphs of others, if a folder is given
 #   inception  a branching graph with 35,683 downsets: proof, seconds and memory for 2 to 8 stages
+#   branching  made-up branching graphs of 40,000 downsets
 #   examples   every partitioner on every example, over the default's proven bound
 #   scaling    10^4, 10^5 and 10^6 ops in 64 stages: seconds and memory, growth against n log n
 # One pipeline of one chunk per rank, memory out of the way: the slowest stage is all that counts.
@@ -21,7 +22,7 @@ examples=$top/examples
 bin=$top/build/bin
 quick=
 workloads=
-parts=workloads,inception,examples,scaling
+parts=workloads,inception,branching,examples,scaling
 while [ $# -gt 0 ]; do
     case "$1" in
     --quick) quick=1 ;;
@@ -63,13 +64,15 @@ plan() {
             --stages "$stages" --ddp 1 --chunks 1 --objective bottleneck --memory 1000TB \
             "${recompute[@]}" --json "$@" >"$scratch/json" 2>"$scratch/err" || return 1
     done
-    read -r bottleneck_us bound_us gap < <(sed -nE 's/.*"predicted": \{(.*)\}.*/\1/p' "$scratch/json" | awk '
+    read -r bottleneck_us bound_us gap < <(tr -d '\n' <"$scratch/json" |
+        sed -nE 's/.*"predicted": \{(.*)\}.*/\1/p' | awk '
         function value(key,    at) {
             at = index($0, "\"" key "\": ")
             return at ? substr($0, at + length(key) + 4) + 0 : -1
         }
         { printf "%.17g %.17g %.9g\n", value("bottleneck_us"), value("lower_bound_us"), value("gap") }')
-    read -r seconds kib < <(sort -n "$scratch/took" | awk '{ if ($2 > kib) kib = $2; if (NR == 1) s = $1 } END { print s, kib }')
+    read -r seconds kib < <(sort -n "$scratch/took" |
+        awk 'NR == 1 { least = $1 } $2 > kib { kib = $2 } END { print least, kib }')
 }
 
 line() { # key=value...
@@ -93,7 +96,7 @@ row() { # table cells...
 
 fail() {
     failures=$((failures + 1))
-    echo "planner FAILED $*" | tee /dev/stderr
+    echo "planner FAILED $*"
 }
 
 # The plan just made, as a line; checked by --quick.
@@ -141,7 +144,8 @@ bench_workloads() {
 bench_inception() {
     local stages counts='2 3 4 5 6 7 8'
     [ -z "$quick" ] || counts='2 5 8'
-    row inception 'Inception-v3, 35,683 downsets' 'slowest stage' 'over the proven bound' seconds 'peak MiB'
+    row inception 'Inception-v3, 35,683 downsets' 'slowest stage' 'over the proven bound' seconds \
+        'peak MiB'
     row inception --- --- --- --- ---
     for stages in $counts; do
         plan 1 "$examples/inception.yaml" "$stages" --cluster "$examples/cluster-v100.yaml" -n "$stages" ||
@@ -149,6 +153,22 @@ bench_inception() {
         report inception inception "$stages" cluster-v100
         row inception "$stages stages" "$(calc 'a / 1000' "$bottleneck_us") ms" "$(percent "$gap")" \
             "$seconds" "$((kib / 1024))"
+    done
+}
+
+bench_branching() {
+    local seed stages
+    row branching graph stages 'slowest stage' 'over the proven bound' seconds 'peak MiB'
+    row branching --- --- --- --- --- ---
+    for seed in 1 2 3; do
+        bash "$here/branching.sh" 40000 "$seed" >"$scratch/model.yaml"
+        for stages in 4 8; do
+            plan 1 "$scratch/model.yaml" "$stages" --cluster "$examples/cluster-v100.yaml" -n "$stages" ||
+                { no_plan branching "branching-$seed" "$stages"; continue; }
+            report branching "branching-$seed" "$stages" cluster-v100
+            row branching "$(sed -n '1s/# //p' "$scratch/model.yaml")" "$stages" \
+                "$(calc 'a / 1000' "$bottleneck_us") ms" "$(percent "$gap")" "$seconds" "$((kib / 1024))"
+        done
     done
 }
 
@@ -224,14 +244,17 @@ bench_scaling() {
 }
 
 start=$SECONDS
-for name in workloads inception examples scaling; do
+for name in workloads inception branching examples scaling; do
     part "$name" || continue
     [ "$name" != workloads ] || [ -n "$workloads" ] || continue
     "bench_$name"
 done
-for name in workloads inception examples scaling; do
+for name in workloads inception branching examples scaling; do
     [ ! -e "$scratch/$name.md" ] || { echo; cat "$scratch/$name.md"; }
 done
 echo
 line "total_seconds=$((SECONDS - start)) failures=$failures"
-[ "$failures" -eq 0 ]
+[ "$failures" -eq 0 ] || {
+    echo "bench_planner: $failures failures" >&2
+    exit 1
+}

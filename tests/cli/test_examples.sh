@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Every model of examples/ is planned with a cluster it fits on: a verified plan, a stated gap. Every
-# cluster file is used. With memory out of the way, what the planner finds is never worse than cutting
-# by layers or by parameters, as one would by hand.
+# Every model of examples/ is planned with a cluster it fits on: a verified plan, a stated gap.
+# Every cluster file is used. With memory out of the way, what the planner finds is never worse than
+# cutting by layers or by parameters, as one would by hand.
 # shellcheck source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 limit_s=40

@@ -135,6 +135,13 @@ static void open_job(const config *c, const smp_graph *graph, smp_options option
         assert_int_equal(unlink(path), 0);
     assert_int_equal((*job)->memory->arena_bytes,
                      (*job)->plan->predicted.peak_bytes[(*job)->comm.pipeline_rank]);
+    for (int chunk = 0; chunk < (*job)->chunks; chunk++) {
+        const smp_layout *layout = (*job)->chunk[chunk].layout;
+        if (c->changes.recompute_percent == 100)
+            assert_true(layout->mode & SMP_LAYOUT_RECOMPUTE);
+        if (c->changes.split_percent == 100)
+            assert_true(layout->mode & SMP_LAYOUT_SPLIT);
+    }
 }
 
 static void run_config(const config *c)
@@ -265,12 +272,12 @@ static void test_job_replicas_agree(void **state)
 }
 
 /* Evaluation: the loss of a step's batch before the step, and nothing changes. */
-static void test_job_evaluate(void **state)
+static void check_evaluate(plan_changes changes)
 {
-    (void)state;
     char path[1024];
     snprintf(path, sizeof(path), "%s/examples/gpt-tiny.yaml", SMP_SOURCE_DIR);
-    config c = {.stages = world_size,
+    config c = {.changes = changes,
+                .stages = world_size,
                 .ddp = 1,
                 .chunks = 2,
                 .microbatches = 4,
@@ -281,7 +288,7 @@ static void test_job_evaluate(void **state)
     smp *job = NULL;
     smp_graph *graph = NULL;
     must(smp_graph_read(path, &graph));
-    must(smp_init(&job, &options));
+    open_job(&c, graph, options, &job);
     void **inputs = make_inputs(graph, smp_step_samples(job), 3);
     smp_step_result before, step, after;
     must(smp_evaluate(job, (const void *const *)inputs, &before));
@@ -294,6 +301,13 @@ static void test_job_evaluate(void **state)
     free_inputs(graph, inputs);
     smp_finalize(job);
     smp_graph_destroy(graph);
+}
+
+static void test_job_evaluate(void **state)
+{
+    (void)state;
+    check_evaluate((plan_changes){0});
+    check_evaluate((plan_changes){2, 100, 100, 0, 30});
 }
 
 /* Changes one byte in the middle of the weights. */

@@ -56,6 +56,33 @@ done
 compare "$SMP_EXAMPLES/gpt-tiny.yaml" gpt-size2 2 4 2:interleaved:2 4:interleaved:1
 compare "$SMP_EXAMPLES/branches.yaml" branches 2 4 2:simple:1 2:interleaved:2 4:interleaved:1
 
+# changed RANKS SED: split.yaml edited, its peaks as the verifier expects them.
+changed() {
+    local n rank bytes
+    cp split.yaml planned.yaml
+    sed -E -i "$2" split.yaml
+    expect_equal "edited" "$(cmp -s planned.yaml split.yaml || echo edited)" edited
+    for ((n = 0; n < $1; n++)); do
+        run mpirun -n "$1" smp-run split.yaml --data text.txt --steps 1
+        [ "$status" -ne 0 ] || return 0
+        expect_match err 'peak_bytes of rank [0-9]+: got [0-9]+, expected [0-9]+'
+        read -r rank bytes < <(sed -nE 's/.*of rank ([0-9]+): got [0-9]+, expected ([0-9]+).*/\1 \2/p' err) ||
+            return 0
+        sed -E -i "s/(peak_bytes: \[([0-9]+, ){$rank})[0-9]+/\1$bytes/" split.yaml
+    done
+}
+
+# Plans edited by hand: stages that compute their forward pass again, backwards in two halves.
+redo='s/recompute: false/recompute: true/'
+halves='s/([" ])B([0-9]+\.[0-9]+)/\1I\2 W\2/g'
+for configuration in "2:interleaved:1:$redo" "4:interleaved:2:$redo;$halves" "2:simple:2:$halves"; do
+    IFS=: read -r stages schedule chunks edit <<<"$configuration"
+    plan split.yaml "$SMP_EXAMPLES/branches.yaml" "$stages" "$stages" 1 "$schedule" "$chunks" 4 2
+    changed "$stages" "$edit"
+    train split.yaml "$stages" split
+    same split branches-m4
+done
+
 # ddp: two replicas of m micro-batches are one of 2 m.
 for stages in 1 2; do
     plan ddp.yaml "$SMP_EXAMPLES/gpt-tiny.yaml" $((2 * stages)) "$stages" 2 interleaved 1 2 1

@@ -152,7 +152,8 @@ static inline bool fixture_legal(const fixture *f, const int32_t *stage)
         if (stage[i] < 0 || stage[i] >= f->problem.n_stage)
             return false;
         used[stage[i]] = true;
-        if (graph->op[i].pin >= 0 && stage[i] != graph->op[i].pin)
+        int32_t pin = smp_problem_pin(&f->problem, i);
+        if (pin >= 0 && stage[i] != pin)
             return false;
         for (int32_t k = 0; k < graph->op[i].n_in; k++) {
             int32_t from = graph->tensor[graph->op[i].in[k]].producer;
@@ -162,6 +163,9 @@ static inline bool fixture_legal(const fixture *f, const int32_t *stage)
         for (int32_t j = 0; j < i; j++) {
             if (graph->op[i].group >= 0 && graph->op[i].group == graph->op[j].group &&
                 stage[i] != stage[j])
+                return false;
+            if (f->problem.glue && f->problem.glue[i] >= 0 &&
+                f->problem.glue[i] == f->problem.glue[j] && stage[i] != stage[j])
                 return false;
         }
     }
@@ -233,9 +237,10 @@ static inline double fixture_border_bytes(const fixture *f, const int32_t *stage
     return in + out;
 }
 
-static inline double fixture_memory(const fixture *f, const int32_t *stage, int s)
+/* Memory of stage s with its stashes kept, or recomputed. */
+static inline double fixture_memory_of(const fixture *f, const int32_t *stage, int s, bool again)
 {
-    double weights = 0.0, stash = 0.0, workspace = 0.0;
+    double weights = 0.0, stash = 0.0, workspace = 0.0, received;
     for (int32_t i = 0; i < f->graph->n_op; i++) {
         if (stage[i] != s)
             continue;
@@ -250,9 +255,24 @@ static inline double fixture_memory(const fixture *f, const int32_t *stage, int 
             held |= stage[f->graph->use[u].op] == s;
         weights += held ? 4.0 * (double)f->graph->param[p].elements : 0.0;
     }
-    double border = fixture_border_bytes(f, stage, s, NULL);
-    return f->problem.state_factor * weights + f->live[s] * stash + workspace +
+    double border = fixture_border_bytes(f, stage, s, &received);
+    double kept = again ? f->live[s] * received + stash : f->live[s] * stash;
+    return f->problem.state_factor * weights + kept + workspace +
            (f->graph->training ? 2.0 : 1.0) * border;
+}
+
+static inline bool fixture_recomputes(const fixture *f, const int32_t *stage, int s)
+{
+    if (!f->graph->training || f->problem.recompute == SMP_RECOMPUTE_NONE)
+        return false;
+    double kept = fixture_memory_of(f, stage, s, false);
+    return f->problem.recompute == SMP_RECOMPUTE_ALL ||
+           (kept > (double)f->limit[s] && fixture_memory_of(f, stage, s, true) < kept);
+}
+
+static inline double fixture_memory(const fixture *f, const int32_t *stage, int s)
+{
+    return fixture_memory_of(f, stage, s, fixture_recomputes(f, stage, s));
 }
 
 /* The slowest rank of an assignment; *fits: memory of every stage. */
@@ -264,9 +284,11 @@ static inline double fixture_bottleneck(const fixture *f, const int32_t *stage, 
         int rank = f->stage_rank[s];
         double slowdown = f->device_spec[0].flops_fp32 / f->device_spec[f->device[rank]].flops_fp32;
         double compute = 0.0, transfer = fixture_transfer_us(f, stage, s);
+        int passes = fixture_recomputes(f, stage, s) ? 2 : 1; /* forward */
         for (int32_t i = 0; i < f->graph->n_op; i++) {
             if (stage[i] == s)
-                compute += (f->costs->op[i].forward_us + f->costs->op[i].backward_us) * slowdown;
+                compute +=
+                    (passes * f->costs->op[i].forward_us + f->costs->op[i].backward_us) * slowdown;
         }
         rank_us[rank] += f->cluster.overlap ? fmax(compute, transfer) : compute + transfer;
         *fits = *fits && fixture_memory(f, stage, s) <= (double)f->limit[s];

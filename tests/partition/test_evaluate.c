@@ -24,6 +24,7 @@ static void vary_problem(fixture_random *random, fixture *f)
         f->device[r] = (f->problem.pipeline - r) % 4;
         f->device_spec[r].flops_fp32 = r == 0 ? 1e12 : 1e12 / (1 + fixture_below(random, 3));
     }
+    f->problem.recompute = (smp_recompute)fixture_below(random, 3);
     for (int s = 0; s < f->problem.n_stage; s++) {
         f->live[s] = 0.5 * (1 + fixture_below(random, 6));
         f->limit[s] = 4000 + fixture_below(random, 16000);
@@ -58,6 +59,7 @@ static void test_evaluate_agrees_with_second_opinion(void **state)
             assert_close(partition->load[s].transfer_us, fixture_transfer_us(&f, stage, s));
             assert_true(partition->load[s].memory_bytes ==
                         (int64_t)ceil(fixture_memory(&f, stage, s)));
+            assert_int_equal(partition->load[s].recompute, fixture_recomputes(&f, stage, s));
         }
         smp_partition_destroy(partition);
         fixture_close(&f);

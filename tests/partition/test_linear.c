@@ -13,6 +13,7 @@ static void vary_problem(fixture_random *random, fixture *f, int memory_percent)
     f->cluster.intra_node.latency_us = f->cluster.inter_node.latency_us = fixture_below(random, 4);
     for (int r = 1; r < f->problem.pipeline; r++)
         f->device_spec[r].flops_fp32 = 1e12 / (1 + fixture_below(random, 3));
+    f->problem.recompute = (smp_recompute)fixture_below(random, 3);
     if (!fixture_chance(random, memory_percent))
         return;
     for (int s = 0; s < f->problem.n_stage; s++) {
@@ -139,6 +140,7 @@ static void test_linear_intervals_grow_at_both_ends(void **state)
         fixture_open(&f, model, 3, 1);
         assert_int_equal(smp__units_build(&f.problem, &units), SMP_OK);
         assert_int_equal(smp__order_make(units, SMP__ORDER_RANDOM, 7, order), SMP_OK);
+        units->memory_binds = true; /* count bytes */
         assert_int_equal(smp__line_build(&f.problem, units, order, &line), SMP_OK);
         for (int32_t i = 0; i < units->n; i++) {
             smp__interval right = {0};
@@ -149,9 +151,11 @@ static void test_linear_intervals_grow_at_both_ends(void **state)
                     smp__interval_push_left(line, 1, &left, at, j + 1);
                 assert_close(left.in_us, right.in_us);
                 assert_close(left.out_us, right.out_us);
-                assert_close(left.weight_bytes, right.weight_bytes);
-                assert_close(left.stash_bytes, right.stash_bytes);
-                assert_close(left.workspace_bytes, right.workspace_bytes);
+                assert_close(left.held.weight, right.held.weight);
+                assert_close(left.held.stash, right.held.stash);
+                assert_close(left.held.workspace, right.held.workspace);
+                assert_close(left.held.in, right.held.in);
+                assert_close(left.held.out, right.held.out);
             }
         }
         smp__line_destroy(line);

@@ -8,15 +8,19 @@ typedef struct staged {
     smp_layout *layout[3];
 } staged;
 
-static void make(staged *m, const char *text, const int32_t *stage, int n_stage)
+static void make_mode(staged *m, const char *text, const int32_t *stage, int n_stage, unsigned mode)
 {
     *m = (staged){0};
     if (smp_graph_parse("model.yaml", text, strlen(text), &m->graph) != SMP_OK)
         fail_msg("%s", smp_last_error());
     assert_int_equal(SMP_OK, smp_flow_build(m->graph, stage, n_stage, 2, &m->flow));
     for (int s = 0; s < n_stage; s++)
-        assert_int_equal(SMP_OK,
-                         smp_layout_build(m->graph, m->flow, s, false, NULL, &m->layout[s]));
+        assert_int_equal(SMP_OK, smp_layout_build(m->graph, m->flow, s, mode, NULL, &m->layout[s]));
+}
+
+static void make(staged *m, const char *text, const int32_t *stage, int n_stage)
+{
+    make_mode(m, text, stage, n_stage, 0);
 }
 
 static void drop(staged *m)
@@ -226,11 +230,179 @@ static void test_layout_opaque(void **state)
     assert_int_equal(2, m.flow->n_transfer);
     assert_int_equal(400, m.flow->transfer[1].bytes);
     smp_layout *other;
-    assert_int_equal(SMP_OK,
-                     smp_layout_build(m.graph, m.flow, 0, false, (int64_t[]){1000, 0}, &other));
+    assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 0, 0, (int64_t[]){1000, 0}, &other));
     assert_int_equal(1024, other->block_bytes[SMP_BLOCK_INPUT]);
     smp_layout_destroy(other);
+    /* Split, with a weight: kept for W, as the received gradient is. */
+    assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 0, SMP_LAYOUT_SPLIT, NULL, &other));
+    assert_int_equal(128, other->block_bytes[SMP_BLOCK_WEIGHT]);
+    assert_int_equal(0, other->block_bytes[SMP_BLOCK_INPUT]);
+    assert_true(other->border[other->call[0].dout.index].in_weight);
+    smp_layout_destroy(other);
+    /* Recomputed: in the work area during the backward. */
+    assert_int_equal(SMP_OK,
+                     smp_layout_build(m.graph, m.flow, 1, SMP_LAYOUT_RECOMPUTE, NULL, &other));
+    assert_int_equal(0, other->block_bytes[SMP_BLOCK_INPUT]);
+    assert_true(other->backward_work_bytes >= 256);
+    smp_layout_destroy(other);
     drop(&m);
+}
+
+/* Stage 0 holds a and b, whose outputs other stages read. b's gradient reads y, a's weight gradient
+ * the model input: y is computed again, so x is, in the work area; the borders are left alone. */
+static void test_layout_recompute(void **state)
+{
+    (void)state;
+    staged m;
+    make_mode(&m, fan_out, (int32_t[]){0, 0, 1, 1, 2, 2}, 3, SMP_LAYOUT_RECOMPUTE);
+    const smp_layout *l = m.layout[0];
+    for (int k = 0; k < SMP_N_BLOCK; k++)
+        assert_int_equal(0, l->block_bytes[k]);
+    assert_int_equal(5, l->n_instr);
+    expect_instr(l, 0, SMP_INSTR_RECOMPUTE, 0);
+    expect_instr(l, 1, SMP_INSTR_RECOMPUTE, 1);
+    expect_instr(l, 2, SMP_INSTR_BACKWARD, 1);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(SMP_SPACE_BORDER, l->call[i].out.space);
+        assert_false(l->border[l->call[i].out.index].in_backward);
+        assert_int_equal(SMP_SPACE_WORK, l->redo[i].out.space);
+    }
+    assert_int_equal(l->redo[0].out.offset, l->redo[1].in[0].offset);
+    assert_int_equal(l->redo[1].out.offset, l->call[1].backward_out.offset);
+    /* The last stage: e again from what it received, for the loss's gradient; the loss never. */
+    const smp_layout *last = m.layout[2];
+    expect_instr(last, 0, SMP_INSTR_RECOMPUTE, 0);
+    expect_instr(last, 1, SMP_INSTR_BACKWARD, 1);
+    assert_int_equal(SMP_SPACE_BORDER, last->redo[0].in[0].space);
+    assert_true(last->border[last->redo[0].in[0].index].in_backward);
+    drop(&m);
+}
+
+/* One stage: a has the only weight. W reads the model input and a's output gradient, which is folded
+ * in a block that lives until then; the rest of the stash dies at I. */
+static void test_layout_split(void **state)
+{
+    (void)state;
+    staged m, whole;
+    int32_t stage[6] = {0};
+    make(&whole, fan_out, stage, 1);
+    make_mode(&m, fan_out, stage, 1, SMP_LAYOUT_SPLIT);
+    const smp_layout *l = m.layout[0];
+    assert_int_equal(7, l->n_instr); /* a passes no gradient on */
+    expect_instr(l, 0, SMP_INSTR_INPUT, 5);
+    expect_instr(l, 5, SMP_INSTR_INPUT, 1);
+    assert_int_equal(1, l->n_weight_instr);
+    assert_int_equal(SMP_INSTR_WEIGHT, l->weight_instr[0].kind);
+    assert_int_equal(0, l->weight_instr[0].call);
+    assert_int_equal(SMP_SPACE_INPUT, l->weight[0].in[0].space);
+    assert_int_equal(SMP_SPACE_STASH, l->call[0].dout.space);
+    assert_int_equal(SMP_BLOCK_GRAD, l->call[0].dout.index);
+    assert_int_equal(2 * 4 * 4 + 32, l->block_bytes[SMP_BLOCK_GRAD]);
+    assert_int_equal(0, l->block_bytes[SMP_BLOCK_WEIGHT]);
+    assert_int_equal(whole.layout[0]->block_bytes[SMP_BLOCK_INPUT],
+                     l->block_bytes[SMP_BLOCK_INPUT]);
+    drop(&m);
+    drop(&whole);
+}
+
+static bool same_place(smp_ref a, smp_ref b)
+{
+    return a.space == b.space && a.index == b.index && a.offset == b.offset;
+}
+
+/* Something after instruction k reads what it has computed again. */
+static bool is_read(const smp_graph *g, const smp_layout *l, int32_t k)
+{
+    const smp_layout_redo *made = &l->redo[l->instr[k].call];
+    bool weight = l->n_weight_instr > 0;
+    for (int32_t i = 0; i < l->n_call; i++) {
+        const smp_layout_call *call = &l->call[i];
+        bool found = same_place(made->out, call->backward_out) ||
+                     (made->aux.space && same_place(made->aux, call->backward_aux)) ||
+                     (weight && made->aux.space && same_place(made->aux, l->weight[i].aux));
+        for (int32_t s = 0; s < g->op[call->op].n_in && !found; s++)
+            found = same_place(made->out, call->backward_in[s]) ||
+                    (l->redo[i].in && same_place(made->out, l->redo[i].in[s])) ||
+                    (weight && l->weight[i].in && same_place(made->out, l->weight[i].in[s]));
+        if (found)
+            return true;
+    }
+    return false;
+}
+
+static int count_kind(const smp_layout *l, smp_instr_kind kind)
+{
+    int n = 0;
+    for (int32_t k = 0; k < l->n_instr; k++)
+        n += l->instr[k].kind == kind;
+    return n;
+}
+
+static void check_modes(const smp_graph *g, const smp_flow *flow, int stage)
+{
+    smp_layout *made[4];
+    for (unsigned mode = 0; mode < 4; mode++) {
+        assert_int_equal(SMP_OK, smp_layout_build(g, flow, stage, mode, NULL, &made[mode]));
+        const smp_layout *l = made[mode];
+        assert_int_equal(mode, l->mode);
+        bool split = mode & SMP_LAYOUT_SPLIT, recompute = mode & SMP_LAYOUT_RECOMPUTE;
+        assert_int_equal(0, count_kind(l, split ? SMP_INSTR_BACKWARD : SMP_INSTR_INPUT));
+        assert_int_equal(count_kind(made[0], SMP_INSTR_ADD), count_kind(l, SMP_INSTR_ADD));
+        assert_int_equal(count_kind(made[0], SMP_INSTR_COPY), count_kind(l, SMP_INSTR_COPY));
+        int weights = 0;
+        for (int32_t i = 0; i < l->n_call; i++)
+            weights += flow->backward[l->call[i].op] && g->op[l->call[i].op].n_param > 0;
+        assert_int_equal(split ? weights : 0, l->n_weight_instr);
+        for (int k = 0; k < SMP_N_BLOCK; k++)
+            if (k == SMP_BLOCK_GRAD ? !split : recompute)
+                assert_int_equal(0, l->block_bytes[k]);
+        if (!recompute)
+            assert_int_equal(made[0]->block_bytes[SMP_BLOCK_INPUT],
+                             l->block_bytes[SMP_BLOCK_INPUT] + l->block_bytes[SMP_BLOCK_WEIGHT]);
+        for (int32_t k = 0; k < l->n_instr; k++) {
+            if (l->instr[k].kind != SMP_INSTR_RECOMPUTE)
+                continue;
+            assert_true(recompute);
+            smp_space space = l->redo[l->instr[k].call].out.space;
+            assert_true(space == SMP_SPACE_WORK || space == SMP_SPACE_STASH);
+            assert_true(is_read(g, l, k));
+        }
+    }
+    for (unsigned mode = 0; mode < 4; mode++)
+        smp_layout_destroy(made[mode]);
+}
+
+static void test_layout_modes_of_random_graphs(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 150; seed++) {
+        fixture_random random = {seed};
+        fixture_graph f;
+        fixture_graph_make(&f, seed, 2 + (int32_t)fixture_below(&random, 25), true);
+        int n_stage = 1 + (int)fixture_below(&random, 4);
+        int32_t stage[32];
+        smp_flow *flow;
+        fixture_stages(&f.graph, &random, n_stage, stage);
+        assert_int_equal(SMP_OK, smp_flow_build(&f.graph, stage, n_stage, 3, &flow));
+        for (int s = 0; s < n_stage; s++)
+            check_modes(&f.graph, flow, s);
+        smp_flow_destroy(flow);
+        fixture_graph_free(&f);
+    }
+}
+
+/* The mode of a chunk follows from its program. */
+static void test_layout_mode(void **state)
+{
+    (void)state;
+    smp_program program;
+    assert_int_equal(SMP_OK, smp_program_parse("F0.0 F0.1 B0.1 I0.0 W0.0 R.1 R.0 O",
+                                               (smp_where){"program", 1, 1}, &program));
+    assert_int_equal(SMP_LAYOUT_SPLIT, smp_layout_mode(false, &program, 0));
+    assert_int_equal(SMP_LAYOUT_SPLIT | SMP_LAYOUT_RECOMPUTE, smp_layout_mode(true, &program, 0));
+    assert_int_equal(0, smp_layout_mode(false, &program, 1));
+    assert_int_equal(SMP_LAYOUT_RECOMPUTE, smp_layout_mode(true, &program, 1));
+    smp_program_free(&program);
 }
 
 int main(void)
@@ -242,6 +414,10 @@ int main(void)
         cmocka_unit_test(test_layout_same_tensor_twice),
         cmocka_unit_test(test_layout_inference_reuses_work),
         cmocka_unit_test(test_layout_opaque),
+        cmocka_unit_test(test_layout_recompute),
+        cmocka_unit_test(test_layout_split),
+        cmocka_unit_test(test_layout_modes_of_random_graphs),
+        cmocka_unit_test(test_layout_mode),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

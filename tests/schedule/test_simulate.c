@@ -347,6 +347,115 @@ static void test_simulate_split_backward(void **state)
     made_plan_free(&made);
 }
 
+static void assert_idle(const smp_simulation *s, int rank, double warmup_us, double drain_us,
+                        double transfer_us, double imbalance_us, double reduction_us)
+{
+    assert_us(s->warmup_us[rank], warmup_us);
+    assert_us(s->drain_us[rank], drain_us);
+    assert_us(s->transfer_us[rank], transfer_us);
+    assert_us(s->imbalance_us[rank], imbalance_us);
+    assert_us(s->reduction_us[rank], reduction_us);
+}
+
+/* Equal stages and free links: filling and draining only. A slow stage: its neighbours wait. */
+static void test_simulate_idle_causes(void **state)
+{
+    (void)state;
+    made_plan made;
+    setting s;
+    made_plan_create(&made, "interleaved", 2, 1, 4, true, made_chain);
+    set(&s, &made, 1);
+    smp_simulation *got = simulate(&s); /* F0 F1 . . B0 F2 . B1 F3 B2 B3 on rank 0 */
+    assert_us(got->step_us, 15);
+    assert_idle(got, 0, 2, 1, 0, 0, 0);
+    assert_idle(got, 1, 1, 2, 0, 0, 0);
+    smp_simulation_destroy(got);
+    s.backward_us[1] = 3.0; /* rank 0 waits one unit for B1 and one for B2 */
+    got = simulate(&s);
+    assert_us(got->step_us, 1 + 16 + 2);
+    assert_idle(got, 0, 3, 1 + 2, 0, 1, 0);
+    assert_idle(got, 1, 1, 2, 0, 0, 0);
+    smp_simulation_destroy(got);
+    s.backward_us[1] = 2.0;
+    s.cluster.intra_node = (smp_link_spec){.latency_us = 0.5, .bytes_per_s = 1e300};
+    got = simulate(&s);
+    assert_idle(got, 1, 1, 2.5, 0.5 + 0.5, 0.5, 0);
+    assert_us(got->idle_us[0] + got->busy_us[0], got->step_us);
+    smp_simulation_destroy(got);
+    set(&s, &made, 2); /* a ring of 2 * 50.5 us; the optimizer takes 10 us */
+    s.cluster.intra_node = (smp_link_spec){.latency_us = 0.0, .bytes_per_s = 1e6};
+    s.weight_bytes[0] = s.weight_bytes[1] = 101;
+    s.cluster.intra_node.latency_us = 0.0;
+    s.input.optimizer_bytes_per_s = 101e5;
+    got = simulate(&s);
+    assert_us(got->reduction_us[0], 2 * 51);
+    assert_us(got->reduction_us[1], 2 * 51);
+    assert_us(got->busy_us[1], 12 + 10);
+    smp_simulation_destroy(got);
+    made_plan_free(&made);
+}
+
+static void test_simulate_idle_adds_up(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 200; seed++) {
+        const smp_schedule_kind *kind = smp_schedules()[seed % 5];
+        bool training = seed % 5 != 4;
+        smp_schedule_shape shape = {1 + seed % 4, 1 + seed / 4 % 2, 1 + seed % 7, training, 0, 0};
+        if (kind->check && kind->check(&shape))
+            continue;
+        made_plan made;
+        setting s;
+        made_plan_create(&made, kind->name, shape.pipeline, shape.chunks, shape.microbatches,
+                         training, made_chain);
+        set(&s, &made, 1 + seed / 8 % 2);
+        s.cluster.overlap = seed % 3;
+        s.cluster.cores_per_node = seed % 11 == 0 ? 2 : 0;
+        s.cluster.intra_node = (smp_link_spec){.latency_us = seed % 13 * 0.3, .bytes_per_s = 1e8};
+        s.input.optimizer_bytes_per_s = 1e8;
+        for (int i = 0; i < MAX_STAGES; i++) {
+            s.forward_us[i] = 1.0 + seed * (i + 1) % 5 * 0.7;
+            s.backward_us[i] = 1.0 + seed * (i + 2) % 7 * 0.9;
+            s.weight_bytes[i] = 100 * (i + 1);
+        }
+        smp_simulation *got = simulate(&s);
+        for (int r = 0; r < shape.pipeline; r++) {
+            assert_us(got->idle_us[r] + got->busy_us[r], got->step_us);
+            assert_true(got->idle_us[r] == got->warmup_us[r] + got->drain_us[r] +
+                                               got->transfer_us[r] + got->imbalance_us[r] +
+                                               got->reduction_us[r]);
+            assert_true(got->warmup_us[r] >= 0 && got->drain_us[r] >= 0 &&
+                        got->transfer_us[r] >= 0 && got->imbalance_us[r] >= 0 &&
+                        got->reduction_us[r] >= 0);
+        }
+        smp_simulation_destroy(got);
+        made_plan_free(&made);
+    }
+}
+
+/* A stage that recomputes runs its forward again before its backward, or the first half of it. */
+static void test_simulate_recompute(void **state)
+{
+    (void)state;
+    made_plan made;
+    setting s;
+    made_plan_create(&made, "simple", 1, 1, 1, true, made_chain);
+    set(&s, &made, 1);
+    made.stage[0].recompute = true;
+    made.stage[0].forward_us = 3.0;
+    made.plan.cluster = &s.cluster;
+    smp_simulation *got = NULL;
+    assert_int_equal(smp_simulate_plan(&made.plan, made.graph, made.flow, &got), SMP_OK);
+    assert_action(&made, got, 0, "B0.0", 3, 3 + 3 + 2);
+    smp_simulation_destroy(got);
+    made_plan_write(&made, 0, "F0.0 I0.0 W0.0 R.0 O");
+    assert_int_equal(smp_simulate_plan(&made.plan, made.graph, made.flow, &got), SMP_OK);
+    assert_action(&made, got, 0, "I0.0", 3, 3 + 3 + 1);
+    assert_action(&made, got, 0, "W0.0", 7, 8);
+    smp_simulation_destroy(got);
+    made_plan_free(&made);
+}
+
 static void refuses(const setting *s, smp_status status, const char *words)
 {
     smp_simulation *got = NULL;
@@ -433,6 +542,9 @@ int main(void)
         cmocka_unit_test(test_simulate_ring),
         cmocka_unit_test(test_simulate_tied_weights),
         cmocka_unit_test(test_simulate_split_backward),
+        cmocka_unit_test(test_simulate_idle_causes),
+        cmocka_unit_test(test_simulate_idle_adds_up),
+        cmocka_unit_test(test_simulate_recompute),
         cmocka_unit_test(test_simulate_refuses),
         cmocka_unit_test(test_simulate_plan_as_read),
     };
