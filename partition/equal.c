@@ -6,6 +6,7 @@
 
 #include <math.h>
 
+#include "partition/bound.h"
 #include "partition/order.h"
 
 static int32_t clamp(int32_t value, int32_t lo, int32_t hi)
@@ -86,8 +87,8 @@ smp_status smp__equal_finish(const smp_problem *problem, const smp__units *units
         op_stage[op] = wish[units->unit_of_op[op]];
     status = smp_partition_evaluate(problem, op_stage, out);
     if (status == SMP_OK) {
-        (*out)->lower_bound_us = fmin(smp_partition_lower_bound(problem), (*out)->bottleneck_us);
-        (*out)->bound = "compute";
+        double bound_us = smp__bound_by_compute(problem, units, scratch, &(*out)->bound);
+        (*out)->lower_bound_us = fmin(bound_us, (*out)->bottleneck_us);
         (*out)->solver = solver;
     }
 done:

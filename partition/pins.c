@@ -108,11 +108,9 @@ static smp_status check_count(const smp_problem *problem, const smp__units *unit
         return smp_fail(SMP_ERR_NO_FIT, "%d stages need as many ops: the model has %d",
                         problem->n_stage, graph->n_op);
     return smp_fail_context(smp__conflict_fail(problem),
-                            "%d stages need as many parts: the %d ops of the model form %d parts "
-                            "that cannot be split, because groups%s keep their members, and what "
-                            "lies between them, together",
-                            problem->n_stage, graph->n_op, units->n,
-                            problem->tie_together ? " and tied weights" : "");
+                            "%d stages need as many parts, the model has %d part%s that can be "
+                            "separated",
+                            problem->n_stage, units->n, units->n == 1 ? "" : "s");
 }
 
 smp_status smp__units_pin(const smp_problem *problem, smp__units *units)

@@ -21,7 +21,7 @@
 #include "partition/tune.h"
 
 enum {
-    WORK_LIMIT = 20000000, /* for up to WORK_UNITS units, then less, but LEAST_WORK per unit */
+    WORK_LIMIT = 8000000, /* for up to WORK_UNITS units, then less, but LEAST_WORK per unit */
     WORK_UNITS = 1000,
     LEAST_WORK = 8,
     PATIENCE = 40,       /* moves without success before a pass ends */

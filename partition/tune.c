@@ -10,6 +10,7 @@
 
 #include "graph/base/clock.h"
 #include "graph/base/random.h"
+#include "partition/bound.h"
 #include "partition/legal.h"
 #include "partition/solve.h"
 
@@ -17,7 +18,7 @@ enum {
     MIN_STALL = 96, /* random orders in a row without success before giving up, */
     MAX_STALL = 1000,
     STALL_WORK = 250000,   /* and the work they may take */
-    WORK_LIMIT = 12000000, /* of improving, for graphs of up to WORK_UNITS units */
+    WORK_LIMIT = 3000000, /* of improving, for graphs of up to WORK_UNITS units */
     WORK_UNITS = 1000,
     MAX_PAIRS = 12000000,     /* of borders, for one order */
     MAX_TRIAL_PAIRS = 400000, /* for one random order */
@@ -82,8 +83,8 @@ smp_status smp__tuner_init(smp__tuner *tuner, const smp_problem *problem,
     status = SMP_ERR_NO_MEMORY;
     if (!tuner->stage || !tuner->trial || !tuner->order || !tuner->op_stage)
         goto fail;
-    tuner->lower_bound_us = smp__lower_bound(problem, tuner->units, tuner->arena);
-    tuner->bound = "compute";
+    tuner->lower_bound_us =
+        smp__bound_by_compute(problem, tuner->units, tuner->arena, &tuner->bound);
     tuner->uniform = links_alike(problem);
     take_start(tuner, start);
     return SMP_OK;

@@ -1,4 +1,4 @@
-/* The page: report_page.html with its style, its script and the data of a picture, in one file that
+/* The page: report_page.html with its style, its scripts and the data of a picture, in one file that
  * loads nothing. The data is JSON for report_page.js, times as whole ticks of tick_us and as
  * differences, so that numbers are short: about 12 bytes per action.
  *
@@ -16,6 +16,8 @@
 /* Made by the build from the files of these names (cmake/SmpEmbed.cmake). */
 extern const unsigned char smp__file_report_page_html[];
 extern const unsigned char smp__file_report_page_css[];
+extern const unsigned char smp__file_report_model_js[];
+extern const unsigned char smp__file_report_draw_js[];
 extern const unsigned char smp__file_report_page_js[];
 
 enum { TICKS = 1000000, UNITS = 20000 };
@@ -67,7 +69,7 @@ static void put_head(const page *p)
 {
     const smp_plan *plan = p->picture->plan;
     const smp_predicted *predicted = &plan->predicted;
-    smp_text_append(p->json, "{\"model\":");
+    smp_text_append(p->json, "{\"smp\":1,\"model\":");
     smp_text_append_quoted(p->json, plan->model_name);
     put_string(p, "schedule", plan->schedule);
     put_string(p, "cluster", plan->cluster && plan->cluster->name ? plan->cluster->name : "");
@@ -279,17 +281,30 @@ static void put_file(smp_text *html, const unsigned char *file)
     smp_text_append_bytes(html, (const char *)file, strlen((const char *)file));
 }
 
+/* The template with its places {{NAME}} filled. */
 static smp_status assemble(const smp_text *json, smp_text *html)
 {
+    static const struct {
+        const char *name;
+        const unsigned char *file; /* NULL: the data */
+    } places[] = {
+        {"{{STYLE}}", smp__file_report_page_css},
+        {"{{MODEL}}", smp__file_report_model_js},
+        {"{{DRAW}}", smp__file_report_draw_js},
+        {"{{PAGE}}", smp__file_report_page_js},
+        {"{{DATA}}", NULL},
+    };
     const char *at = (const char *)smp__file_report_page_html;
     for (const char *open; (open = strstr(at, "{{")); at = strstr(open, "}}") + 2) {
         smp_text_append_bytes(html, at, (size_t)(open - at));
-        if (strncmp(open, "{{STYLE}}", 9) == 0)
-            put_file(html, smp__file_report_page_css);
-        else if (strncmp(open, "{{SCRIPT}}", 10) == 0)
-            put_file(html, smp__file_report_page_js);
-        else
-            put_escaped(html, json);
+        for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+            if (strncmp(open, places[i].name, strlen(places[i].name)) != 0)
+                continue;
+            if (places[i].file)
+                put_file(html, places[i].file);
+            else
+                put_escaped(html, json);
+        }
     }
     smp_text_append(html, "%s", at);
     return html->failed || json->failed ? smp_fail_memory(html->capacity) : SMP_OK;

@@ -13,7 +13,7 @@ enum {
     TOP = 84,
     PLOT = WIDTH - LEFT - RIGHT,
     N_CLASS = 5, /* F B I W O */
-    BINS = 208,  /* columns of a lane that is drawn as shares */
+    BINS = 520,  /* columns of a lane that is drawn as shares */
     SHARE_STEPS = 24
 };
 
@@ -138,8 +138,10 @@ static void put_cells(const figure *f, const smp__lane *lane, double y, double h
     }
 }
 
-/* Shares of the kinds in columns of a lane, [N_CLASS][BINS]. */
-static void count_bins(const figure *f, const smp__lane *lane, double bins[N_CLASS][BINS])
+/* Shares of the kinds in columns of a lane. */
+typedef double shares[N_CLASS][BINS];
+
+static void count_bins(const figure *f, const smp__lane *lane, shares bins)
 {
     double bin_us = PLOT / f->scale / BINS;
     for (int64_t i = 0; i < lane->n; i++) {
@@ -152,12 +154,46 @@ static void count_bins(const figure *f, const smp__lane *lane, double bins[N_CLA
     }
 }
 
+/* Moving averages over 2 reach + 1 columns of from .. to-1. */
+static void average(double *bin, int from, int to, int reach)
+{
+    double sums[BINS + 1];
+    sums[from] = 0.0;
+    for (int x = from; x < to; x++)
+        sums[x + 1] = sums[x] + bin[x];
+    for (int x = from; x < to; x++) {
+        int a = x - reach < from ? from : x - reach, b = x + reach + 1 > to ? to : x + reach + 1;
+        bin[x] = (sums[b] - sums[a]) / (b - a);
+    }
+}
+
+/* Averages over some cells, else columns would show which of them happen to fall into each; but
+ * not beyond a gap that is longer than what is averaged. */
+static void smooth(const figure *f, const smp__lane *lane, shares bins)
+{
+    double bin_us = PLOT / f->scale / BINS;
+    int reach = (int)ceil(4.0 * BINS / (double)lane->n);
+    int from = lane->n > 0 ? (int)(lane->cell[0].start_us / bin_us) : BINS;
+    for (int64_t i = 0; i < lane->n; i++) {
+        int end = (int)ceil(lane->cell[i].end_us / bin_us), next = 2 * BINS + 2 * reach;
+        if (i + 1 < lane->n)
+            next = (int)(lane->cell[i + 1].start_us / bin_us);
+        if (next - end <= 2 * reach)
+            continue;
+        end = end < BINS ? end : BINS;
+        for (int class = 0; class < N_CLASS && from < end; class ++)
+            average(bins[class], from, end, reach);
+        from = next;
+    }
+}
+
 /* A lane with more cells than can be told apart: each column is divided by what the rank does in
  * it. From the last kind to the first, each as steps under the sum of itself and those before. */
 static void put_shares(const figure *f, const smp__lane *lane, double y, double h)
 {
-    double bins[N_CLASS][BINS] = {{0.0}};
+    shares bins = {{0.0}};
     count_bins(f, lane, bins);
+    smooth(f, lane, bins);
     for (int class = N_CLASS - 1; class >= 0; class --) {
         double drawn = 0.0, most = 0.0;
         for (int x = 0; x < BINS; x++)
@@ -171,7 +207,7 @@ static void put_shares(const figure *f, const smp__lane *lane, double y, double 
             for (int k = 0; k <= class; k++)
                 sum += bins[k][x];
             double level = round(fmin(sum, 1.0) * SHARE_STEPS) / SHARE_STEPS;
-            if (level == drawn)
+            if (fabs(sum - drawn) < 0.75 / SHARE_STEPS || level == drawn)
                 continue;
             smp_text_append(f->svg, "H");
             put_number(f, LEFT + (double)PLOT * x / BINS);
@@ -185,11 +221,21 @@ static void put_shares(const figure *f, const smp__lane *lane, double y, double 
     }
 }
 
+/* Is there room for the numbers of most cells? A few here and there would only be noise. */
+static bool labels_fit(const figure *f, const smp__lane *lane)
+{
+    int64_t fit = 0;
+    int digits = f->picture->plan->microbatches > 10 ? 2 : 1;
+    for (int64_t i = 0; i < lane->n; i++)
+        fit += (lane->cell[i].end_us - lane->cell[i].start_us) * f->scale >= 6.2 * digits + 2.0;
+    return 2 * fit >= lane->n;
+}
+
 /* Micro-batch numbers, where they fit. */
 static void put_labels(const figure *f, const smp__lane *lane, double y, double h)
 {
-    bool any = false;
-    for (int64_t i = 0; h >= 11.0 && i < lane->n; i++) {
+    bool any = false, shown = h >= 11.0 && labels_fit(f, lane);
+    for (int64_t i = 0; shown && i < lane->n; i++) {
         const smp__cell *c = &lane->cell[i];
         char label[16];
         int length = snprintf(label, sizeof label, "%d", (int)c->microbatch);
@@ -334,9 +380,12 @@ static void put_legend(const figure *f)
 /* Grid lines and times at round numbers. */
 static void put_axis(const figure *f, double bottom)
 {
-    double end_us = smp__picture_end_us(f->picture), step_us = pow(10.0, floor(log10(end_us / 9)));
-    while (end_us / step_us > 12.0)
-        step_us *= fabs(log10(step_us) - floor(log10(step_us) + 0.5)) < 1e-6 ? 2.0 : 2.5;
+    static const double nice[] = {1.0, 2.0, 5.0, 10.0};
+    double end_us = smp__picture_end_us(f->picture),
+           power_us = pow(10.0, floor(log10(end_us / 10)));
+    double step_us = power_us;
+    for (int i = 0; i < 4 && end_us / step_us > 11.0; i++)
+        step_us = nice[i] * power_us;
     for (int i = 0; i * step_us <= end_us * (1 + 1e-12); i++) {
         double at_us = i * step_us;
         char label[32];

@@ -52,8 +52,10 @@ typedef struct smp_memory_message {
 
 typedef struct smp_memory_rank {
     int rank;
-    int64_t arena_bytes; /* what the executor reserves; the plan's peak_bytes with AdamW */
-    int64_t bound_bytes; /* lifetime lower bound */
+    int64_t arena_bytes;        /* what the executor reserves; the plan's peak_bytes with AdamW */
+    int64_t bound_bytes;        /* lifetime lower bound: the most that is alive at one action */
+    int64_t fixed_bytes;        /* what lives for ever: the lower end of the arena */
+    const int64_t *alive_bytes; /* [program n] at each action, the fixed part included */
     int32_t n_param, n_use;
     const smp_memory_param *param;   /* by rising param */
     const smp_memory_use *use;       /* by rising use */

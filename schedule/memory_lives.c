@@ -371,6 +371,28 @@ static smp_status pack(lives *l, size_t n_pair)
     return SMP_OK;
 }
 
+/* Bytes alive at each action. */
+static smp_status sum_alive(const lives *l)
+{
+    const buffer_list *list = &l->buffer;
+    smp_memory_rank *rank = l->build->rank;
+    int64_t n = l->input->program->n, sum = l->build->top;
+    int64_t *alive = SMP_ARENA_NEW(rank->arena, int64_t, (size_t)n + 1);
+    if (!alive)
+        return SMP_ERR_NO_MEMORY;
+    for (int64_t i = 0; i < list->n; i++) {
+        alive[list->begin[i]] += smp__bytes_align(list->bytes[i]);
+        alive[list->end[i] + 1] -= smp__bytes_align(list->bytes[i]);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        sum += alive[i];
+        alive[i] = sum;
+    }
+    rank->fixed_bytes = l->build->top;
+    rank->alive_bytes = alive;
+    return SMP_OK;
+}
+
 /* CSR of messages by position, in the order of their actions. */
 static smp_status list_messages(smp_arena *arena, const message_list *list, int64_t n_position,
                                 bool reversed, const int64_t **begin_out,
@@ -413,6 +435,7 @@ static smp_status place_lives(lives *l)
     SMP_TRY(scan_backward(l));
     SMP_TRY(add_buffers(l));
     SMP_TRY(pack(l, n_pair));
+    SMP_TRY(sum_alive(l));
     for (int k = 0; k < SMP_N_BLOCK; k++)
         rank->stash[k] = l->stash[k];
     rank->border_begin = l->begin;

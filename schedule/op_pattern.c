@@ -130,10 +130,8 @@ smp_status smp_op_cuts(const smp_graph *graph, const char *option, const char *c
     }
     if (status == SMP_OK) {
         int32_t current = 0;
-        bool seen = false;
         for (int32_t op = 0; op < graph->n_op; op++) {
-            current += begins[op] && seen;
-            seen |= begins[op];
+            current += begins[op] && op > 0;
             label[op] = current;
         }
         *glue = label;

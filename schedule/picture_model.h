@@ -1,5 +1,5 @@
-/* What the drawings share: a picture with its cells. Written by picture.c, picture_memory.c and
- * picture_wait.c; only read by draw_*.c. */
+/* What the drawings share: a picture with its cells. Written by picture.c and
+ * picture_memory.c; only read by draw_*.c. */
 #ifndef SMP_SCHEDULE_PICTURE_MODEL_H
 #define SMP_SCHEDULE_PICTURE_MODEL_H
 
@@ -7,13 +7,13 @@
 #include "schedule/picture.h"
 #include "schedule/simulate.h"
 
-/* Why a rank stood still before an action. */
+/* Why a rank stood still, as the simulation counts it (smp_simulation). */
 typedef enum smp__wait {
-    SMP__WAIT_COMPUTE,  /* another rank still computed the input */
-    SMP__WAIT_TRANSFER, /* the input was on its way, or this rank was busy moving data */
-    SMP__WAIT_CORE,     /* another rank had the core that both share */
-    SMP__WAIT_REDUCE,   /* gradients of replicas or of tied weights were being reduced */
-    SMP__WAIT_END,      /* after its last action, until the slowest rank is done */
+    SMP__WAIT_WARMUP,
+    SMP__WAIT_TRANSFER,
+    SMP__WAIT_IMBALANCE,
+    SMP__WAIT_REDUCTION,
+    SMP__WAIT_DRAIN,
     SMP__WAIT_KINDS
 } smp__wait;
 
@@ -40,7 +40,7 @@ typedef struct smp__lane {
     smp__reduction *reduction;
     int64_t n_reduction;
     double busy_us;
-    double wait_us[SMP__WAIT_KINDS];
+    double wait_us[SMP__WAIT_KINDS]; /* of the prediction */
 } smp__lane;
 
 typedef struct smp__timeline {
@@ -71,9 +71,6 @@ struct smp_picture {
 
 /* Fills memory and alive. */
 smp_status smp__picture_memory(smp_picture *picture);
-
-/* Fills busy_us and wait_us of every lane. */
-smp_status smp__picture_waits(const smp_picture *picture, smp__timeline *timeline);
 
 /* The later of both ends: the right edge of a drawing. At least a tiny positive number. */
 double smp__picture_end_us(const smp_picture *picture);

@@ -3,6 +3,7 @@
 #include "schedule/planner.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "schedule/planner_model.h"
 #include "schedule/verify.h"
@@ -49,8 +50,10 @@ static smp_status copy_cluster(smp_arena *arena, const smp_cluster *from, const 
     if (!(to->name = smp_arena_strdup(arena, from->name)))
         return SMP_ERR_NO_MEMORY;
     for (size_t d = 0; d < n; d++) {
+        bool same = d > 0 && strcmp(from->device[d].name, from->device[d - 1].name) == 0;
         device[d] = from->device[d];
-        if (!(device[d].name = smp_arena_strdup(arena, from->device[d].name)))
+        device[d].name = same ? device[d - 1].name : smp_arena_strdup(arena, from->device[d].name);
+        if (!device[d].name)
             return SMP_ERR_NO_MEMORY;
     }
     SMP_TRY(copy_link(arena, &from->intra_node, &to->intra_node));
@@ -132,7 +135,7 @@ static smp_status fill_plan(smp_plan *plan, const smp_search_request *request,
     plan->pipeline = best->pipeline;
     plan->ddp = best->ddp;
     plan->chunks = best->chunks;
-    plan->placement = request->placement;
+    plan->placement = best->placement;
     plan->microbatches = best->microbatches;
     plan->microbatch_size = best->microbatch_size;
     plan->training = graph->training;
@@ -148,7 +151,7 @@ static smp_status make_plan(smp__planner *planner, const smp_search_request *req
                             const smp_candidate *best, smp_plan **out)
 {
     smp__evaluation evaluation;
-    SMP_TRY(smp__planner_evaluate(planner, request, costs, best, &evaluation));
+    SMP_TRY(smp__planner_evaluate(planner, request, costs, best, true, &evaluation));
     smp_status status = SMP_ERR_NO_MEMORY;
     smp_arena *arena = smp_arena_create();
     smp_plan *plan = arena ? SMP_ARENA_NEW(arena, smp_plan, 1) : NULL;

@@ -45,15 +45,14 @@ static int departures_of(const smp_memory_input *input, const int *chunk_of, int
 }
 
 /* The chunk of this rank that makes what the border receives, and its border there; or -1. */
-static void put_source(const smp_memory_input *input, const int *chunk_of,
-                       const smp_border *border, numbers *key)
+static void put_source(const smp_memory_input *input, const int *chunk_of, const smp_border *border,
+                       numbers *key)
 {
     bool grad = border->kind == SMP_BORDER_GRAD_IN;
     int from = chunk_of[input->flow->transfer[border->transfer].from_stage];
     put(key, from);
     if (from >= 0)
-        put(key, smp_layout_border(input->layout[from],
-                                   grad ? SMP_BORDER_GRAD_OUT : SMP_BORDER_OUT,
+        put(key, smp_layout_border(input->layout[from], grad ? SMP_BORDER_GRAD_OUT : SMP_BORDER_OUT,
                                    grad ? border->transfer : border->tensor));
 }
 
@@ -81,8 +80,7 @@ static void put_layout(const smp_memory_input *input, const int *chunk_of, int c
 }
 
 /* Weights of a stage's ops: sizes, uses and where those lie. */
-static void put_weights(const smp_memory_input *input, const int *chunk_of, int stage,
-                        numbers *key)
+static void put_weights(const smp_memory_input *input, const int *chunk_of, int stage, numbers *key)
 {
     const smp_graph *graph = input->graph;
     const smp_flow *flow = input->flow;
@@ -206,8 +204,7 @@ smp_status smp__planner_peaks(smp__planner *planner, const smp_search_request *r
     int *chunk_of = arena ? SMP_ARENA_NEW(arena, int, (size_t)n_stage) : NULL;
     int *stage_of = arena ? SMP_ARENA_NEW(arena, int, (size_t)n_stage) : NULL;
     int *held = arena ? SMP_ARENA_NEW(arena, int, (size_t)p) : NULL;
-    const smp_layout **layout =
-        arena ? SMP_ARENA_NEW(arena, const smp_layout *, (size_t)v) : NULL;
+    const smp_layout **layout = arena ? SMP_ARENA_NEW(arena, const smp_layout *, (size_t)v) : NULL;
     smp_status status = SMP_ERR_NO_MEMORY;
     if (!chunk_of || !stage_of || !held || !layout)
         goto done;
@@ -220,8 +217,10 @@ smp_status smp__planner_peaks(smp__planner *planner, const smp_search_request *r
     for (int r = 0; r < p && status == SMP_OK; r++) {
         for (int c = 0; c < v && status == SMP_OK; c++) {
             chunk_of[stage_of[r * v + c]] = c;
-            status = smp__planner_layout(planner, request, candidate->partition,
-                                         stage_of[r * v + c], &program[r], c, &layout[c]);
+            int stage = stage_of[r * v + c];
+            status =
+                smp__planner_layout(planner, request, candidate->partition->load[stage].recompute,
+                                    stage, &program[r], c, &layout[c]);
         }
         smp_memory_input input = {.graph = request->graph,
                                   .flow = planner->flow,
@@ -241,6 +240,75 @@ smp_status smp__planner_peaks(smp__planner *planner, const smp_search_request *r
             chunk_of[stage_of[r * v + c]] = -1;
     }
 done:
+    smp_arena_destroy(arena);
+    return status;
+}
+
+/* Bytes of weights, gradients and optimizer state that each rank keeps, a weight once. */
+static void add_states(const smp_search_request *request, const smp_flow *flow,
+                       const smp_candidate *candidate, int *seen, int64_t *bytes)
+{
+    const smp_graph *graph = request->graph;
+    int64_t copies = graph->training ? 4 : 1;
+    for (int32_t p = 0; p < graph->n_param; p++) {
+        for (int32_t u = graph->param[p].use_begin; u < graph->param[p].use_end; u++) {
+            int r = candidate->stage_rank[flow->stage_of_op[graph->use[u].op]];
+            if (seen[r] != p + 1)
+                bytes[r] += copies * 4 * graph->param[p].elements;
+            seen[r] = p + 1;
+        }
+    }
+    for (int32_t op = 0; op < graph->n_op; op++)
+        if (!graph->op[op].kind->cpu.forward && graph->op[op].cost &&
+            graph->op[op].cost->weight_bytes > 0)
+            bytes[candidate->stage_rank[flow->stage_of_op[op]]] +=
+                copies * graph->op[op].cost->weight_bytes;
+}
+
+/* Weights, the work area, and for every live (micro-batch, chunk) the smallest of the rank's stash
+ * blocks. A split backward keeps the block that W reads for as long. */
+smp_status smp__planner_least_bytes(smp__planner *planner, const smp_search_request *request,
+                                    const smp_candidate *candidate, int64_t *bytes)
+{
+    const smp_schedule_kind *kind = smp_schedule_find(candidate->schedule);
+    smp_schedule_shape shape = {.pipeline = candidate->pipeline,
+                                .chunks = candidate->chunks,
+                                .microbatches = candidate->microbatches,
+                                .training = request->graph->training,
+                                .active = planner->active,
+                                .group = planner->group};
+    int p = candidate->pipeline;
+    smp_status status = SMP_ERR_NO_MEMORY;
+    smp_program order = {0};
+    smp_arena *arena = smp_arena_create();
+    int *seen = arena ? SMP_ARENA_NEW(arena, int, (size_t)p) : NULL;
+    int64_t *block = arena ? SMP_ARENA_NEW(arena, int64_t, (size_t)p) : NULL;
+    int64_t *work = arena ? SMP_ARENA_NEW(arena, int64_t, (size_t)p) : NULL;
+    if (!seen || !block || !work)
+        goto done;
+    for (int r = 0; r < p; r++) {
+        bytes[r] = 0;
+        block[r] = INT64_MAX;
+    }
+    add_states(request, planner->flow, candidate, seen, bytes);
+    status = kind->order(&shape, 0, &order);
+    for (int s = 0; s < planner->n_stage && status == SMP_OK; s++) {
+        const smp_layout *layout;
+        int r = candidate->stage_rank[s];
+        status = smp__planner_layout(planner, request, candidate->partition->load[s].recompute, s,
+                                     &order, 0, &layout);
+        if (status != SMP_OK)
+            break;
+        bool split = layout->mode & SMP_LAYOUT_SPLIT;
+        int64_t kept = layout->block_bytes[split ? SMP_BLOCK_WEIGHT : SMP_BLOCK_INPUT];
+        block[r] = kept < block[r] ? kept : block[r];
+        work[r] = layout->forward_work_bytes > work[r] ? layout->forward_work_bytes : work[r];
+        work[r] = layout->backward_work_bytes > work[r] ? layout->backward_work_bytes : work[r];
+    }
+    for (int r = 0; r < p && status == SMP_OK; r++)
+        bytes[r] += work[r] + (int64_t)kind->live(&shape, r) * block[r];
+done:
+    smp_program_free(&order);
     smp_arena_destroy(arena);
     return status;
 }

@@ -6,14 +6,13 @@
 #include <string.h>
 
 #include "schedule/lower.h"
-#include "schedule/memory.h"
 
 /* A plan spells out every action; beyond this it is no use to anyone and takes long to make. */
 enum { MAX_FORWARDS = 1 << 18 };
 
 static void drop_partition(smp__planner *planner)
 {
-    for (int s = 0; planner->layout && s < planner->n_stage; s++)
+    for (int s = 0; planner->layout && s < 2 * planner->n_stage; s++)
         smp_layout_destroy(planner->layout[s]);
     free(planner->layout);
     free(planner->stage);
@@ -42,6 +41,7 @@ smp_status smp__planner_open(smp__planner *planner, int active, int group)
 void smp__planner_close(smp__planner *planner)
 {
     drop_partition(planner);
+    smp__peaks_free(&planner->peaks);
     free(planner->names);
 }
 
@@ -95,7 +95,7 @@ static int live(void *context, const char *name, int pipeline, int chunks, int m
     return smp_schedule_find(name)->live(&shape, rank);
 }
 
-/* Flow and layouts of the candidate's partition, made anew only if it differs from the last. */
+/* The flow of the candidate's partition, made anew only if it differs from the last. */
 static smp_status use_partition(smp__planner *planner, const smp_search_request *request,
                                 const smp_partition *partition)
 {
@@ -106,20 +106,36 @@ static smp_status use_partition(smp__planner *planner, const smp_search_request 
         return SMP_OK;
     drop_partition(planner);
     planner->stage = malloc(bytes > 0 ? bytes : 1);
-    planner->layout = calloc((size_t)partition->n_stage, sizeof(smp_layout *));
-    if (!planner->stage || !planner->layout)
+    planner->layout = calloc(2 * (size_t)partition->n_stage, sizeof(smp_layout *));
+    if (!planner->stage || !planner->layout) {
+        drop_partition(planner);
         return smp_fail_memory(bytes);
+    }
     if (bytes > 0)
         memcpy(planner->stage, partition->stage, bytes);
     planner->n_stage = partition->n_stage;
     smp_status status = smp_flow_build(graph, partition->stage, partition->n_stage,
                                        request->microbatch_size, &planner->flow);
-    for (int s = 0; s < partition->n_stage && status == SMP_OK; s++)
-        status = smp_layout_build(graph, planner->flow, s, partition->load[s].recompute, NULL,
-                                  &planner->layout[s]);
     if (status != SMP_OK)
         drop_partition(planner);
     return status;
+}
+
+smp_status smp__planner_layout(smp__planner *planner, const smp_search_request *request,
+                               bool recompute, int stage, const smp_program *program, int chunk,
+                               const smp_layout **out)
+{
+    unsigned mode = request->graph->training ? smp_layout_mode(recompute, program, chunk) : 0;
+    int split = mode & SMP_LAYOUT_SPLIT ? 1 : 0;
+    smp_layout **layout = &planner->layout[2 * stage + split];
+    if (*layout && (*layout)->mode != mode) {
+        smp_layout_destroy(*layout);
+        *layout = NULL;
+    }
+    if (!*layout)
+        SMP_TRY(smp_layout_build(request->graph, planner->flow, stage, mode, NULL, layout));
+    *out = *layout;
+    return SMP_OK;
 }
 
 static smp_status simulate(const smp__planner *planner, const smp_search_request *request,
@@ -132,12 +148,14 @@ static smp_status simulate(const smp__planner *planner, const smp_search_request
     smp_arena *arena = smp_arena_create();
     double *forward_us = arena ? SMP_ARENA_NEW(arena, double, n) : NULL;
     double *backward_us = arena ? SMP_ARENA_NEW(arena, double, n) : NULL;
+    double *recompute_us = arena ? SMP_ARENA_NEW(arena, double, n) : NULL;
     int64_t *weight_bytes = arena ? SMP_ARENA_NEW(arena, int64_t, n) : NULL;
-    if (!forward_us || !backward_us || !weight_bytes)
+    if (!forward_us || !backward_us || !recompute_us || !weight_bytes)
         goto done;
     for (size_t s = 0; s < n; s++) {
         forward_us[s] = partition->load[s].forward_us;
         backward_us[s] = partition->load[s].backward_us;
+        recompute_us[s] = partition->load[s].recompute_us;
         weight_bytes[s] = partition->load[s].weight_bytes;
     }
     status =
@@ -149,6 +167,7 @@ static smp_status simulate(const smp__planner *planner, const smp_search_request
                                              .stage_rank = candidate->stage_rank,
                                              .forward_us = forward_us,
                                              .backward_us = backward_us,
+                                             .recompute_us = recompute_us,
                                              .weight_bytes = weight_bytes,
                                              .flow = planner->flow,
                                              .graph = request->graph,
@@ -161,54 +180,9 @@ done:
     return status;
 }
 
-static smp_status plan_rank(const smp__planner *planner, const smp_search_request *request,
-                            const smp_candidate *candidate, const smp_program *program, int rank,
-                            smp_arena *arena, int64_t *peak_bytes)
-{
-    int *stage_of_chunk = SMP_ARENA_NEW(arena, int, (size_t)candidate->chunks);
-    const smp_layout **layout = SMP_ARENA_NEW(arena, const smp_layout *, (size_t)candidate->chunks);
-    smp_memory_rank *memory;
-    if (!stage_of_chunk || !layout)
-        return SMP_ERR_NO_MEMORY;
-    for (int s = 0, c = 0; s < planner->n_stage && c < candidate->chunks; s++)
-        if (candidate->stage_rank[s] == rank) {
-            stage_of_chunk[c] = s;
-            layout[c++] = planner->layout[s];
-        }
-    smp_memory_input input = {.graph = request->graph,
-                              .flow = planner->flow,
-                              .program = program,
-                              .stage_of_chunk = stage_of_chunk,
-                              .stage_rank = candidate->stage_rank,
-                              .layout = layout,
-                              .rank = rank,
-                              .chunks = candidate->chunks,
-                              .microbatches = candidate->microbatches,
-                              .ddp = candidate->ddp,
-                              .optimizer_states = request->graph->training ? 2 : 0};
-    SMP_TRY(smp_memory_plan(&input, &memory));
-    *peak_bytes = memory->arena_bytes;
-    smp_memory_destroy(memory);
-    return SMP_OK;
-}
-
-static smp_status plan_memory(const smp__planner *planner, const smp_search_request *request,
-                              const smp_candidate *candidate, smp__evaluation *evaluation)
-{
-    smp_status status = SMP_OK;
-    smp_arena *arena = smp_arena_create();
-    if (!arena)
-        return SMP_ERR_NO_MEMORY;
-    for (int r = 0; r < candidate->pipeline && status == SMP_OK; r++)
-        status = plan_rank(planner, request, candidate, &evaluation->program[r], r, arena,
-                           &evaluation->peak_bytes[r]);
-    smp_arena_destroy(arena);
-    return status;
-}
-
 smp_status smp__planner_evaluate(smp__planner *planner, const smp_search_request *request,
                                  const smp_costs *costs, const smp_candidate *candidate,
-                                 smp__evaluation *out)
+                                 bool exactly, smp__evaluation *out)
 {
     size_t n = (size_t)candidate->pipeline;
     smp_schedule_shape shape = shape_of(planner, candidate->pipeline, candidate->chunks,
@@ -228,7 +202,8 @@ smp_status smp__planner_evaluate(smp__planner *planner, const smp_search_request
     if (status == SMP_OK)
         status = simulate(planner, request, costs, candidate, &evaluation);
     if (status == SMP_OK)
-        status = plan_memory(planner, request, candidate, &evaluation);
+        status = smp__planner_peaks(planner, request, candidate, evaluation.program, exactly,
+                                    evaluation.peak_bytes);
 done:
     if (status == SMP_OK)
         *out = evaluation;
@@ -265,12 +240,13 @@ static smp_status evaluate(void *context, const smp_search_request *request, con
                            smp_candidate *candidate)
 {
     smp__evaluation evaluation;
-    SMP_TRY(smp__planner_evaluate(context, request, costs, candidate, &evaluation));
+    SMP_TRY(smp__planner_evaluate(context, request, costs, candidate, false, &evaluation));
     candidate->step_us = evaluation.simulation->step_us;
     candidate->peak_bytes = 0;
     candidate->room_bytes = INT64_MAX;
     for (int r = 0; r < candidate->pipeline; r++) {
         int64_t room = limit_of(request, candidate, r) - evaluation.peak_bytes[r];
+        candidate->rank_peak_bytes[r] = evaluation.peak_bytes[r];
         if (candidate->peak_bytes < evaluation.peak_bytes[r])
             candidate->peak_bytes = evaluation.peak_bytes[r];
         if (r == 0 || room < candidate->room_bytes) {
@@ -283,6 +259,15 @@ static smp_status evaluate(void *context, const smp_search_request *request, con
     return SMP_OK;
 }
 
+static smp_status least_bytes(void *context, const smp_search_request *request,
+                              const smp_costs *costs, const smp_candidate *candidate,
+                              int64_t *bytes)
+{
+    (void)costs;
+    SMP_TRY(use_partition(context, request, candidate->partition));
+    return smp__planner_least_bytes(context, request, candidate, bytes);
+}
+
 smp_schedule_model smp__planner_model(smp__planner *planner)
 {
     return (smp_schedule_model){.context = planner,
@@ -291,5 +276,6 @@ smp_schedule_model smp__planner_model(smp__planner *planner)
                                 .check = check,
                                 .stage_rank = stage_rank,
                                 .live = live,
+                                .least_bytes = least_bytes,
                                 .evaluate = evaluate};
 }

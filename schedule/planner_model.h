@@ -5,7 +5,20 @@
 #include "schedule/layout.h"
 #include "schedule/simulate.h"
 
-/* Flow and layouts follow from the partition alone; the search evaluates many configurations of one
+/* Peak of one kind of rank. */
+typedef struct smp__peak {
+    bool used;
+    uint64_t hash[2];
+    int64_t bytes;
+} smp__peak;
+
+/* Hash table, open addressing; capacity is a power of two. */
+typedef struct smp__peaks {
+    smp__peak *item;
+    size_t n, capacity;
+} smp__peaks;
+
+/* Flow and layouts follow from the partition; the search evaluates many configurations of one
  * partition in a row, so those of the last one are kept. */
 typedef struct smp__planner {
     const char **names; /* of all schedules, NULL-terminated */
@@ -13,7 +26,8 @@ typedef struct smp__planner {
     int32_t *stage;     /* [n_op] the partition that flow and layout are of */
     int n_stage;        /* 0: none */
     smp_flow *flow;
-    smp_layout **layout; /* [n_stage] */
+    smp_layout **layout; /* [2 * n_stage]: backward whole, then split; NULL: not made yet */
+    smp__peaks peaks;
 } smp__planner;
 
 /* One configuration in full. */
@@ -30,10 +44,25 @@ void smp__planner_close(smp__planner *planner);
 /* The search's view of the schedules; context is the planner. */
 smp_schedule_model smp__planner_model(smp__planner *planner);
 
-/* Lowers, simulates and plans the memory of a candidate that has its partition. */
+/* Lowers, simulates and plans the memory of a candidate that has its partition. exactly: the memory
+ * of every rank is planned; else that of every kind of rank. */
 smp_status smp__planner_evaluate(smp__planner *planner, const smp_search_request *request,
                                  const smp_costs *costs, const smp_candidate *candidate,
-                                 smp__evaluation *out);
+                                 bool exactly, smp__evaluation *out);
 void smp__evaluation_free(smp__evaluation *evaluation);
+
+/* Layout of a stage of the planner's partition under a program; borrowed. */
+smp_status smp__planner_layout(smp__planner *planner, const smp_search_request *request,
+                               bool recompute, int stage, const smp_program *program, int chunk,
+                               const smp_layout **out);
+/* Peaks of all ranks, [pipeline]; the planner holds the candidate's partition
+ * (schedule/planner_memory.c). */
+smp_status smp__planner_peaks(smp__planner *planner, const smp_search_request *request,
+                              const smp_candidate *candidate, const smp_program *program,
+                              bool exactly, int64_t *peak_bytes);
+/* What the ranks of a candidate need at least: see smp_schedule_model.least_bytes. */
+smp_status smp__planner_least_bytes(smp__planner *planner, const smp_search_request *request,
+                                    const smp_candidate *candidate, int64_t *bytes);
+void smp__peaks_free(smp__peaks *peaks);
 
 #endif

@@ -33,10 +33,8 @@ static bool is_repeated(const smp__sim *sim, int tie, int32_t holder)
     return false;
 }
 
-/* 2(d-1) steps of a d-th of the bytes, over the slowest link of the ring. */
-static double ring_us(const smp__sim *sim, int rank, int64_t bytes)
+double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t bytes)
 {
-    const smp_simulation_input *input = sim->input;
     int d = input->ddp;
     if (d == 1 || bytes <= 0)
         return 0.0;
@@ -118,7 +116,7 @@ static void reduce_bucket(smp__sim *sim, int stage)
     int64_t bytes = sim->input->weight_bytes[stage];
     for (int i = sim->tie_begin[stage]; i < sim->tie_begin[stage + 1]; i++)
         bytes -= param_bytes(sim, sim->tie_list[i]);
-    double end_us = channel_us(sim, rank) + ring_us(sim, rank, bytes);
+    double end_us = channel_us(sim, rank) + smp__sim_ring_us(sim->input, rank, bytes);
     stage_reduced(sim, stage, end_us);
     finish(sim, rank, end_us);
 }
@@ -134,7 +132,8 @@ static void reduce_tie(smp__sim *sim, int tie)
     }
     for (int32_t i = t->holder_begin; i < t->holder_end; i++) {
         int rank = sim->crossing.rank_of[flow->holder[i]];
-        double free_us = channel_us(sim, rank), us = ring_us(sim, rank, param_bytes(sim, tie));
+        double free_us = channel_us(sim, rank),
+               us = smp__sim_ring_us(sim->input, rank, param_bytes(sim, tie));
         start_us = free_us > start_us ? free_us : start_us;
         ring_max_us = us > ring_max_us ? us : ring_max_us;
     }

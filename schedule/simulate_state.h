@@ -85,6 +85,10 @@ void smp__sim_reduce(smp__sim *sim, int stage);
 /* Weight bytes of a rank, a weight tied within the rank counted once. */
 int64_t smp__sim_rank_bytes(const smp__sim *sim, int rank);
 
+/* A ring all-reduce over the replicas of a rank: 2(d-1) steps of a d-th of the bytes, over the
+ * slowest link of the ring. */
+double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t bytes);
+
 /* simulate_idle.c: splits the idle time of the finished simulation by cause. */
 void smp__sim_idle(const smp__sim *sim);
 

@@ -205,7 +205,11 @@ bench_examples() {
         cells=()
         for partitioner in "${partitioners[@]}"; do
             ratio=-
-            if plan 1 "$examples/$model.yaml" "$stages" "${options[@]}" --partitioner "$partitioner"; then
+            if plan 1 "$examples/$model.yaml" "$stages" "${options[@]}" --partitioner "$partitioner" \
+                --explain; then
+                grep -q "^solver: $partitioner " "$scratch/err" ||
+                    fail "part=examples model=$model partitioner=$partitioner:" \
+                        "$(grep '^solver:' "$scratch/err"): not its own"
                 ratio=$(calc 'a / b' "$bottleneck_us" "$bound")
                 line "part=examples model=$model stages=$stages partitioner=$partitioner ratio=$ratio" \
                     "bottleneck_us=$bottleneck_us seconds=$seconds"

@@ -1,5 +1,5 @@
-/* The split of a line against all choices of borders; every registered partitioner against all
- * assignments; and the effort on a long chain with skip connections. */
+/* The split of a line against all choices of borders, with memory limits and recomputation; and the
+ * effort on a long chain with skip connections. */
 #include "problem_fixture.h"
 
 #include "partition/order.h"
@@ -165,59 +165,6 @@ static void test_linear_intervals_grow_at_both_ends(void **state)
     }
 }
 
-static void check_partitioner(const smp_partitioner *partitioner, const fixture *f, double best,
-                              double best_that_fits, int seed, int *optimal, int *solved)
-{
-    smp_partition *partition = NULL;
-    smp_status status = partitioner->solve(&f->problem, NULL, &partition);
-    if (!isfinite(best)) {
-        assert_int_equal(status, SMP_ERR_NO_FIT);
-        return;
-    }
-    if (status != SMP_OK)
-        fail_msg("%s, seed %d: %s", partitioner->name, seed, smp_last_error());
-    bool fits;
-    assert_true(fixture_legal(f, partition->stage));
-    assert_close(partition->bottleneck_us, fixture_bottleneck(f, partition->stage, &fits));
-    assert_int_equal(partition->fits, fits);
-    assert_string_equal(partition->solver, partitioner->name);
-    assert_true(partition->lower_bound_us <= best * (1 + 1e-9));
-    if (fits)
-        assert_true(partition->bottleneck_us >= best_that_fits * (1 - 1e-9));
-    else
-        assert_false(isfinite(best_that_fits) && seed % 2); /* odd seeds: memory is ample */
-    *solved += isfinite(best_that_fits);
-    *optimal += fits && partition->bottleneck_us <= best_that_fits * (1 + 1e-9);
-    smp_partition_destroy(partition);
-}
-
-static void test_linear_and_all_partitioners_against_brute_force(void **state)
-{
-    (void)state;
-    int optimal[8] = {0}, solved[8] = {0};
-    for (int seed = 0; seed < 300; seed++) {
-        fixture_random random = {9000 + (uint64_t)seed};
-        fixture f;
-        int n_stage = 2 + fixture_below(&random, 2);
-        fixture_shape shape = random_shape(&random, 4 + fixture_below(&random, 5), n_stage);
-        char *model = fixture_model(&random, &shape);
-        double fits;
-        fixture_cluster(&f, 4, 4, 1e6);
-        fixture_open(&f, model, n_stage, 1);
-        vary_problem(&random, &f, seed % 2 ? 0 : 80);
-        double best = fixture_brute_force(&f, &fits);
-        for (int i = 0; smp_partitioners()[i]; i++)
-            check_partitioner(smp_partitioners()[i], &f, best, fits, seed, &optimal[i], &solved[i]);
-        fixture_close(&f);
-        free(model);
-    }
-    for (int i = 0; smp_partitioners()[i]; i++) {
-        assert_true(solved[i] > 150);
-        if (optimal[i] < solved[i] * 98 / 100)
-            fail_msg("%s: optimal in %d of %d", smp_partitioners()[i]->name, optimal[i], solved[i]);
-    }
-}
-
 /* A transformer-like chain: blocks of ten ops with two residual connections. */
 static char *long_chain(int n_op)
 {
@@ -368,7 +315,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear_intervals_grow_at_both_ends),
         cmocka_unit_test(test_linear_split_is_optimal),
-        cmocka_unit_test(test_linear_and_all_partitioners_against_brute_force),
         cmocka_unit_test(test_linear_is_optimal_on_chains_with_skips),
         cmocka_unit_test(test_linear_several_chunks),
         cmocka_unit_test(test_linear_effort_on_a_long_chain),

@@ -352,6 +352,19 @@ static void check_permanent(const job *j, int rank)
     free(used);
 }
 
+/* The bound is the most that is alive. */
+static void check_alive(const job *j, int rank)
+{
+    const smp_memory_rank *memory = j->memory[rank];
+    int64_t most = memory->fixed_bytes;
+    for (int64_t i = 0; i < j->program[rank].n; i++) {
+        assert_true(memory->alive_bytes[i] >= memory->fixed_bytes);
+        if (most < memory->alive_bytes[i])
+            most = memory->alive_bytes[i];
+    }
+    assert_int_equal(memory->bound_bytes, most);
+}
+
 static void make_memory(job *j)
 {
     const smp_layout **layout = calloc((size_t)j->chunks, sizeof *layout);
@@ -375,6 +388,7 @@ static void make_memory(job *j)
         assert_int_equal(SMP_OK, smp_memory_plan(&input, &j->memory[r]));
         assert_true(j->memory[r]->bound_bytes <= j->memory[r]->arena_bytes);
         check_permanent(j, r);
+        check_alive(j, r);
         j->arena[r] = new_words(j->memory[r]->arena_bytes / 4);
     }
     free(layout);

@@ -1,0 +1,534 @@
+/* Options of smp-partition; see the header. Names of schedules, partitioners and export formats come
+ * from their registries. */
+#include "schedule/partition_options.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "graph/base/usage.h"
+
+typedef enum flag {
+    FLAG_OUTPUT = 'o',
+    FLAG_DEVICES = 'n',
+    FLAG_HEADING = 255, /* a line of --help */
+    FLAG_CLUSTER,
+    FLAG_PROFILE,
+    FLAG_MODEL,
+    FLAG_FIX,
+    FLAG_CUT_AT,
+    FLAG_STAGES,
+    FLAG_DDP,
+    FLAG_CHUNKS,
+    FLAG_MICROBATCHES,
+    FLAG_MICROBATCH_SIZE,
+    FLAG_PIPELINE,
+    FLAG_ACTIVE,
+    FLAG_GROUP,
+    FLAG_OPTIMIZE,
+    FLAG_OBJECTIVE,
+    FLAG_PLACEMENT,
+    FLAG_MEMORY,
+    FLAG_RECOMPUTE,
+    FLAG_PARTITIONER,
+    FLAG_TIME_LIMIT,
+    FLAG_SEED,
+    FLAG_EXPLAIN,
+    FLAG_JSON,
+    FLAG_TRACE,
+    FLAG_REPORT,
+    FLAG_SVG,
+    FLAG_EXPORT,
+    FLAG_HELP,
+    FLAG_VERSION
+} flag;
+
+enum { IN_PLAN = 1, IN_CHECK = 2, IN_BOTH = 3, HELP_COLUMN = 32, HELP_WIDTH = 98 };
+
+typedef struct option_entry {
+    int flag;
+    const char *name;  /* without dashes; of one letter: a short option */
+    const char *value; /* NULL: takes none */
+    unsigned commands;
+    const char *help;
+} option_entry;
+
+static const option_entry entries[] = {
+    {FLAG_OUTPUT, "o", "FILE", IN_BOTH, "where to write the plan (check: with all filled in)"},
+    {FLAG_DEVICES, "n", "DEVICES", IN_PLAN,
+     "devices to use (default: all of the cluster; without a cluster stages x ddp, or one per "
+     "core)"},
+    {FLAG_CLUSTER, "cluster", "FILE", IN_BOTH,
+     "devices and links (default: the plan's own with check and --fix, else this machine)"},
+    {FLAG_PROFILE, "profile", "FILE", IN_BOTH,
+     "measured costs from smp-profile (default: estimated)"},
+    {FLAG_MODEL, "model", "FILE", IN_CHECK, "the model of the plan (default: the one it names)"},
+    {FLAG_HEADING, "what is searched", NULL, 0, NULL},
+    {FLAG_STAGES, "stages", "P|auto", IN_BOTH, "pipeline ranks"},
+    {FLAG_DDP, "ddp", "D|auto", IN_BOTH, "replicas"},
+    {FLAG_CHUNKS, "chunks", "V|auto", IN_BOTH, "stages per pipeline rank"},
+    {FLAG_MICROBATCHES, "microbatches", "M|auto", IN_BOTH,
+     "micro-batches per replica and step (check: default the plan's, else 4 x ranks)"},
+    {FLAG_MICROBATCH_SIZE, "microbatch-size", "B", IN_BOTH,
+     "samples in a micro-batch (default: the plan's, the profile's, or 1)"},
+    {FLAG_PIPELINE, "pipeline", "NAME|auto", IN_BOTH, "schedule: "},
+    {FLAG_ACTIVE, "active-microbatches", "K", IN_BOTH,
+     "most live micro-batches, for schedules that take a bound"},
+    {FLAG_GROUP, "group", "G", IN_BOTH,
+     "micro-batches per group of chunked schedules (default: ranks)"},
+    {FLAG_HEADING, "what is kept", NULL, 0, NULL},
+    {FLAG_FIX, "fix", "PLAN[:STAGES]", IN_PLAN,
+     "plan around a plan: ops that its stages (all, or such as 0,3-5) name stay there; it may name "
+     "few ops, by patterns too; its other numbers hold where no option says otherwise"},
+    {FLAG_CUT_AT, "cut-at", "PATTERN,...", IN_PLAN,
+     "stages begin only at ops that match, such as 'h*.ln_1' (* any text, ? any character)"},
+    {FLAG_HEADING, "what is best", NULL, 0, NULL},
+    {FLAG_OPTIMIZE, "optimize", "speed|memory", IN_PLAN, "(default speed)"},
+    {FLAG_OBJECTIVE, "objective", "step|bottleneck", IN_BOTH,
+     "simulated step time (default), or the slowest stage alone"},
+    {FLAG_PLACEMENT, "placement", "auto|cluster|spread", IN_BOTH,
+     "neighbours are the ranks of a pipeline (cluster), the replicas of a stage (spread), or "
+     "whichever is faster (default)"},
+    {FLAG_MEMORY, "memory", "SIZE", IN_BOTH, "limit per device (default: the device's)"},
+    {FLAG_RECOMPUTE, "recompute", "auto|none|all", IN_BOTH,
+     "stages that run forward again instead of keeping activations (default auto: those that do "
+     "not fit otherwise)"},
+    {FLAG_PARTITIONER, "partitioner", "NAME|auto", IN_BOTH,
+     "one partitioner instead of the best of all: "},
+    {FLAG_TIME_LIMIT, "time-limit", "SECONDS|none", IN_BOTH,
+     "after it, the best plan so far is taken (default 10)"},
+    {FLAG_SEED, "seed", "S", IN_BOTH, "(default 1)"},
+    {FLAG_HEADING, "output", NULL, 0, NULL},
+    {FLAG_EXPLAIN, "explain", NULL, IN_BOTH,
+     "why this plan: solver, bottleneck, bound, what would help, best configurations"},
+    {FLAG_JSON, "json", NULL, IN_BOTH, "one JSON object instead of the table"},
+    {FLAG_TRACE, "trace", "FILE.json", IN_BOTH,
+     "predicted timeline (Chrome trace, opens in Perfetto)"},
+    {FLAG_REPORT, "report", "FILE.html", IN_BOTH, "timeline, memory and stages as a page"},
+    {FLAG_SVG, "svg", "FILE.svg", IN_BOTH, "timeline and memory as a figure"},
+    {FLAG_EXPORT, "export", "FORMAT:FILE", IN_BOTH, "for another program: "},
+    {FLAG_HELP, "help", NULL, IN_BOTH, "this text"},
+    {FLAG_VERSION, "version", NULL, IN_BOTH, "versions of smp-partition and its libraries"},
+};
+enum { N_ENTRY = sizeof entries / sizeof entries[0] };
+
+static void put_schedules(smp_text *text)
+{
+    for (const smp_schedule_kind *const *k = smp_schedules(); *k; k++)
+        smp_text_append(text, "%s, ", (*k)->name);
+    smp_text_append(text, "or auto");
+}
+
+static void put_partitioners(smp_text *text)
+{
+    for (const smp_partitioner *const *p = smp_partitioners(); *p; p++)
+        smp_text_append(text, "%s, ", (*p)->name);
+    smp_text_append(text, "or auto");
+}
+
+static void put_exporters(smp_text *text)
+{
+    for (const smp_exporter *const *e = smp_exporters(); *e; e++)
+        smp_text_append(text, "%s%s", e == smp_exporters() ? "" : ", ", (*e)->name);
+}
+
+/* Words from column HELP_COLUMN on, broken before HELP_WIDTH; the line stands at `column`. */
+static void put_wrapped(const char *words, int column, smp_text *text)
+{
+    bool first = true;
+    while (*words) {
+        int length = (int)strcspn(words, " ");
+        if (column >= HELP_COLUMN && !first && column + 1 + length > HELP_WIDTH) {
+            smp_text_append(text, "\n");
+            column = 0;
+            first = true;
+        }
+        if (column > HELP_COLUMN - 1 && first) {
+            smp_text_append(text, "\n");
+            column = 0;
+        }
+        if (column < HELP_COLUMN)
+            smp_text_append(text, "%*s", HELP_COLUMN - column, "");
+        else
+            smp_text_append(text, " ");
+        column = (column < HELP_COLUMN ? HELP_COLUMN : column + 1) + length;
+        smp_text_append(text, "%.*s", length, words);
+        first = false;
+        words += length + (words[length] == ' ');
+    }
+    smp_text_append(text, "\n");
+}
+
+static void put_entry(const option_entry *entry, smp_text *text)
+{
+    char head[96];
+    smp_text help = {0};
+    if (entry->flag == FLAG_HEADING) {
+        smp_text_append(text, "%s\n", entry->name);
+        return;
+    }
+    int column = snprintf(head, sizeof head, "  %s%s%s%s", entry->name[1] ? "--" : "-", entry->name,
+                          entry->value ? " " : "", entry->value ? entry->value : "");
+    smp_text_append(&help, "%s", entry->help);
+    if (entry->flag == FLAG_PIPELINE)
+        put_schedules(&help);
+    else if (entry->flag == FLAG_PARTITIONER)
+        put_partitioners(&help);
+    else if (entry->flag == FLAG_EXPORT)
+        put_exporters(&help);
+    smp_text_append(text, "%s", head);
+    put_wrapped(help.data ? help.data : "", column, text);
+    text->failed |= help.failed;
+    smp_text_free(&help);
+}
+
+smp_status smp_partition_usage(smp_text *text)
+{
+    smp_text_append(
+        text,
+        "usage: smp-partition MODEL [-o plan.yaml] [options]\n"
+        "       smp-partition check PLAN [options]\n"
+        "\n"
+        "Splits a model into pipeline stages and schedules micro-batches through them. Prints "
+        "a table of\n"
+        "stages; -o writes the plan. What is left out is auto: the least simulated time per\n"
+        "sample that fits; within 1 %% of it the fewest micro-batches, then the smallest "
+        "peak.\n"
+        "\n"
+        "check judges a plan: all that is illegal in it, what it costs, and how far it is "
+        "from the best.\n"
+        "The plan may be a sketch: `smp: 1` and `stages:`, a list of {ops: [...]}, ops by "
+        "name, by\n"
+        "pattern ('h0.*') or as a range (wte..h0.res_2). The rest is filled in: ranks as the "
+        "schedule\n"
+        "places stages, interleaved, no replicas, 4 micro-batches per rank.\n"
+        "\n");
+    for (int i = 0; i < N_ENTRY; i++)
+        put_entry(&entries[i], text);
+    smp_text_append(text, "\n"
+                          "exit codes: 0 done, 1 failed, 2 wrong usage, bad input or an illegal "
+                          "plan, 3 no plan fits\n");
+    return text->failed ? smp_fail_memory(text->capacity) : SMP_OK;
+}
+
+static smp_status parse_count(const char *option, const char *text, bool automatic, int *out)
+{
+    int64_t value = 0;
+    if (automatic && strcmp(text, "auto") == 0) {
+        *out = 0;
+        return SMP_OK;
+    }
+    if (!smp_parse_int(text, &value) || value < 1 || value > SMP_MAX_COUNT)
+        return smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected a whole number from 1 to %d%s",
+                        option, text, SMP_MAX_COUNT, automatic ? ", or auto" : "");
+    *out = (int)value;
+    return SMP_OK;
+}
+
+/* One of some words, by index. */
+static smp_status parse_choice(const char *option, const char *text, const char *const *words,
+                               int n, int *out)
+{
+    for (int i = 0; i < n; i++) {
+        if (strcmp(text, words[i]) == 0) {
+            *out = i;
+            return SMP_OK;
+        }
+    }
+    smp_text known = {0};
+    for (int i = 0; i < n; i++)
+        smp_text_append(&known, "%s%s", i == 0 ? "" : i == n - 1 ? " or " : ", ", words[i]);
+    smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected %s", option, text,
+             known.data ? known.data : "");
+    smp_text_free(&known);
+    return SMP_ERR_INPUT;
+}
+
+static smp_status fail_name(const char *option, const char *text, void (*put)(smp_text *))
+{
+    smp_text names = {0};
+    put(&names);
+    smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected %s", option, text,
+             names.data ? names.data : "");
+    smp_text_free(&names);
+    return SMP_ERR_INPUT;
+}
+
+static smp_status parse_schedule(const char *option, const char *text, const char **out)
+{
+    *out = NULL;
+    if (strcmp(text, "auto") == 0)
+        return SMP_OK;
+    for (const smp_schedule_kind *const *k = smp_schedules(); *k && !*out; k++)
+        *out = strcmp((*k)->name, text) == 0 ? (*k)->name : NULL;
+    return *out ? SMP_OK : fail_name(option, text, put_schedules);
+}
+
+static smp_status parse_partitioner(const char *option, const char *text, const char **out)
+{
+    *out = NULL;
+    if (strcmp(text, "auto") == 0)
+        return SMP_OK;
+    *out = smp_partitioner_find(text) ? text : NULL;
+    return *out ? SMP_OK : fail_name(option, text, put_partitioners);
+}
+
+static smp_status parse_memory(const char *option, const char *text, int64_t *out)
+{
+    if (!smp_parse_bytes(text, out) || *out < 1)
+        return smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected a size such as 80GB or 512MiB",
+                        option, text);
+    return SMP_OK;
+}
+
+static smp_status parse_seed(const char *option, const char *text, uint64_t *out)
+{
+    int64_t value;
+    if (!smp_parse_int(text, &value) || value < 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected a whole number of 0 or more", option,
+                        text);
+    *out = (uint64_t)value;
+    return SMP_OK;
+}
+
+static smp_status parse_time_limit(const char *option, const char *text, double *out)
+{
+    *out = 0;
+    if (strcmp(text, "none") == 0)
+        return SMP_OK;
+    if (!smp_parse_double(text, out) || !(*out > 0) || *out > 1e9)
+        return smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected seconds above 0, or none", option,
+                        text);
+    return SMP_OK;
+}
+
+static smp_status set_choice(smp_partition_options *o, int option, const char *name,
+                             const char *text)
+{
+    static const char *const optimize[] = {"speed", "memory"};
+    static const char *const objective[] = {"step", "bottleneck"};
+    static const char *const placement[] = {"cluster", "spread", "auto"};
+    static const char *const recompute[] = {"none", "auto", "all"};
+    smp_search_request *r = &o->request;
+    int choice;
+    switch (option) {
+    case FLAG_OPTIMIZE:
+        SMP_TRY(parse_choice(name, text, optimize, 2, &choice));
+        r->optimize = (smp_optimize)choice;
+        return SMP_OK;
+    case FLAG_OBJECTIVE:
+        SMP_TRY(parse_choice(name, text, objective, 2, &choice));
+        r->objective = (smp_objective)choice;
+        return SMP_OK;
+    case FLAG_PLACEMENT:
+        SMP_TRY(parse_choice(name, text, placement, 3, &choice));
+        r->placement = (smp_placement)choice;
+        o->has_placement = r->placement != SMP_PLACEMENT_AUTO;
+        return SMP_OK;
+    default:
+        SMP_TRY(parse_choice(name, text, recompute, 3, &choice));
+        r->recompute = (smp_recompute)choice;
+        return SMP_OK;
+    }
+}
+
+static smp_status set_search_option(smp_partition_options *o, int option, const char *name,
+                                    const char *text)
+{
+    smp_search_request *r = &o->request;
+    int count = 0;
+    switch (option) {
+    case FLAG_DEVICES:
+        return parse_count(name, text, false, &r->devices);
+    case FLAG_STAGES:
+        return parse_count(name, text, true, &r->stages);
+    case FLAG_DDP:
+        return parse_count(name, text, true, &r->ddp);
+    case FLAG_CHUNKS:
+        return parse_count(name, text, true, &r->chunks);
+    case FLAG_MICROBATCHES:
+        return parse_count(name, text, true, &r->microbatches);
+    case FLAG_MICROBATCH_SIZE:
+        SMP_TRY(parse_count(name, text, false, &count));
+        r->microbatch_size = count;
+        return SMP_OK;
+    case FLAG_PIPELINE:
+        return parse_schedule(name, text, &r->schedule);
+    case FLAG_ACTIVE:
+        return parse_count(name, text, false, &r->active_microbatches);
+    case FLAG_GROUP:
+        return parse_count(name, text, false, &r->group);
+    case FLAG_MEMORY:
+        return parse_memory(name, text, &r->memory_bytes);
+    case FLAG_PARTITIONER:
+        return parse_partitioner(name, text, &r->partitioner);
+    case FLAG_TIME_LIMIT:
+        return parse_time_limit(name, text, &o->time_limit_s);
+    case FLAG_SEED:
+        return parse_seed(name, text, &r->seed);
+    default:
+        return set_choice(o, option, name, text);
+    }
+}
+
+/* "PLAN:0,3-5", unless that is a file. */
+static smp_status set_fix(smp_partition_options *o, const char *text)
+{
+    const char *colon = strrchr(text, ':');
+    free(o->fix_text);
+    o->fix_text = NULL;
+    o->fix = text;
+    o->fix_stages = NULL;
+    if (!colon || colon == text || access(text, R_OK) == 0 ||
+        strspn(colon + 1, "0123456789,-") != strlen(colon + 1))
+        return SMP_OK;
+    o->fix_text = strdup(text);
+    if (!o->fix_text)
+        return smp_fail_memory(strlen(text));
+    o->fix_text[colon - text] = '\0';
+    o->fix = o->fix_text;
+    o->fix_stages = o->fix_text + (colon - text) + 1;
+    return SMP_OK;
+}
+
+static smp_status add_cuts(smp_partition_options *o, const char *name, const char *text)
+{
+    if (o->n_cut_text == SMP_MAX_CUTS)
+        return smp_fail(SMP_ERR_INPUT, "%s: more than %d times", name, SMP_MAX_CUTS);
+    char *copy = o->cut_text[o->n_cut_text++] = strdup(text), *rest = NULL;
+    if (!copy)
+        return smp_fail_memory(strlen(text));
+    for (char *word = strtok_r(copy, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+        if (o->n_cut == SMP_MAX_CUTS)
+            return smp_fail(SMP_ERR_INPUT, "%s: more than %d patterns", name, SMP_MAX_CUTS);
+        o->cut[o->n_cut++] = word;
+    }
+    if (o->n_cut == 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected a pattern of op names", name, text);
+    return SMP_OK;
+}
+
+static smp_status add_export(smp_partition_options *o, const char *name, const char *text)
+{
+    if (o->n_export == SMP_MAX_EXPORTS)
+        return smp_fail(SMP_ERR_INPUT, "%s: more than %d", name, SMP_MAX_EXPORTS);
+    SMP_TRY(smp_export_parse(name, text, &o->exporter[o->n_export], &o->export_path[o->n_export]));
+    o->n_export++;
+    return SMP_OK;
+}
+
+static const char **file_of(smp_partition_options *o, int option)
+{
+    switch (option) {
+    case FLAG_OUTPUT:
+        return &o->output;
+    case FLAG_CLUSTER:
+        return &o->cluster;
+    case FLAG_PROFILE:
+        return &o->profile;
+    case FLAG_MODEL:
+        return &o->model;
+    case FLAG_TRACE:
+        return &o->trace;
+    case FLAG_REPORT:
+        return &o->report;
+    case FLAG_SVG:
+        return &o->svg;
+    default:
+        return NULL;
+    }
+}
+
+static smp_status set_option(smp_partition_options *o, const option_entry *entry, const char *text)
+{
+    char name[64];
+    const char **file = file_of(o, entry->flag);
+    snprintf(name, sizeof name, "%s%s", entry->name[1] ? "--" : "-", entry->name);
+    if (!(entry->commands & (o->check ? IN_CHECK : IN_PLAN)))
+        return smp_fail(SMP_ERR_INPUT, "%s: not an option of smp-partition %s", name,
+                        o->check ? "check PLAN" : "MODEL");
+    if (file) {
+        *file = text;
+        return *text ? SMP_OK
+                     : smp_fail(SMP_ERR_INPUT, "%s: got an empty name, expected a file", name);
+    }
+    switch (entry->flag) {
+    case FLAG_FIX:
+        return set_fix(o, text);
+    case FLAG_CUT_AT:
+        return add_cuts(o, name, text);
+    case FLAG_EXPORT:
+        return add_export(o, name, text);
+    case FLAG_EXPLAIN:
+        o->explain = true;
+        return SMP_OK;
+    case FLAG_JSON:
+        o->json = true;
+        return SMP_OK;
+    case FLAG_HELP:
+        o->help = true;
+        return SMP_OK;
+    case FLAG_VERSION:
+        o->version = true;
+        return SMP_OK;
+    default:
+        return set_search_option(o, entry->flag, name, text);
+    }
+}
+
+static const option_entry *find_entry(int option)
+{
+    int i = 0;
+    while (i < N_ENTRY && entries[i].flag != option)
+        i++;
+    return i < N_ENTRY ? &entries[i] : NULL;
+}
+
+static void make_long_options(struct option *out)
+{
+    int n = 0;
+    for (int i = 0; i < N_ENTRY; i++) {
+        const option_entry *e = &entries[i];
+        if (e->flag > FLAG_HEADING)
+            out[n++] =
+                (struct option){e->name, e->value ? required_argument : no_argument, NULL, e->flag};
+    }
+    out[n] = (struct option){NULL, 0, NULL, 0};
+}
+
+smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_options *o)
+{
+    struct option long_options[N_ENTRY + 1];
+    make_long_options(long_options);
+    *o = (smp_partition_options){
+        .time_limit_s = 10,
+        .request = {.seed = 1, .recompute = SMP_RECOMPUTE_AUTO, .placement = SMP_PLACEMENT_AUTO}};
+    o->check = argc > 1 && strcmp(argv[1], "check") == 0;
+    opterr = 0;
+    optind = o->check ? 2 : 1;
+    for (int option; (option = getopt_long(argc, argv, ":o:n:", long_options, NULL)) != -1;) {
+        const option_entry *entry = find_entry(option);
+        if (!entry)
+            return smp_usage_bad_option(argv[optind - 1], option == ':', long_options);
+        SMP_TRY(set_option(o, entry, optarg));
+    }
+    if (o->help || o->version)
+        return SMP_OK;
+    if (argc - optind != 1)
+        return smp_fail(SMP_ERR_INPUT, "got %d %ss, expected one: smp-partition %s", argc - optind,
+                        o->check ? "plan" : "model", o->check ? "check PLAN" : "MODEL");
+    if (o->check)
+        o->plan = argv[optind];
+    else
+        o->model = argv[optind];
+    return SMP_OK;
+}
+
+void smp_partition_options_free(smp_partition_options *options)
+{
+    free(options->fix_text);
+    for (int i = 0; i < options->n_cut_text; i++)
+        free(options->cut_text[i]);
+}

@@ -1,0 +1,38 @@
+/* The command line of smp-partition: one table of options, from which parsing and --help are made. */
+#ifndef SMP_SCHEDULE_PARTITION_OPTIONS_H
+#define SMP_SCHEDULE_PARTITION_OPTIONS_H
+
+#include "schedule/export.h"
+#include "schedule/plan.h"
+
+enum { SMP_MAX_EXPORTS = 16, SMP_MAX_CUTS = 256, SMP_MAX_COUNT = 1 << 20 };
+
+typedef struct smp_partition_options {
+    bool check;             /* `check PLAN` */
+    const char *model;      /* NULL in `check` without --model */
+    const char *plan;       /* of `check` */
+    const char *fix;        /* --fix PLAN */
+    const char *fix_stages; /* its :STAGES; NULL: all */
+    char *fix_text;         /* malloc'ed: holds both */
+    const char *output, *cluster, *profile, *trace, *report, *svg;
+    const char *cut[SMP_MAX_CUTS]; /* patterns, malloc'ed in cut_text */
+    int n_cut;
+    char *cut_text[SMP_MAX_CUTS];
+    int n_cut_text;
+    const smp_exporter *exporter[SMP_MAX_EXPORTS];
+    const char *export_path[SMP_MAX_EXPORTS];
+    int n_export;
+    double time_limit_s; /* 0: none */
+    bool has_placement;
+    bool explain, json, help, version;
+    smp_search_request request; /* numbers and choices; no graph, cluster, profile */
+} smp_partition_options;
+
+/* Fills *out; freed also after a failure. SMP_ERR_INPUT: wrong usage. */
+smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_options *out);
+void smp_partition_options_free(smp_partition_options *options);
+
+/* What --help prints. */
+smp_status smp_partition_usage(smp_text *text);
+
+#endif

@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# smp-partition check: every plan gets the same scores as when it was made, sketches are filled in, all
+# that is wrong is listed, and exit codes say which kind it is.
+# shellcheck source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+model=$SMP_EXAMPLES/gpt-tiny.yaml
+
+# The planner's own plan: legal, and scored as it was predicted.
+expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 1 --microbatches 4 -o plan.yaml
+expect_exit 0 smp-partition check plan.yaml --time-limit 5
+expect_match out 'the plan is legal and fits'
+expect_match out 'proven lower bound'
+expect_match out '^best of the same numbers: '
+expect_match out '^best of all: '
+expect_exit 0 smp-partition check plan.yaml --json --time-limit 5
+expect_json out
+expect_match out '"legal": true, "fits": true, "problems": \[\]'
+step=$(sed -nE 's/^predicted: \{step_us: ([0-9.e+-]+),.*/\1/p' plan.yaml)
+expect_equal "step time" "$(sed -nE 's/.*"batch": \{[^}]*\}, "schedule": "[a-z-]*", "step_us": ([0-9.e+-]+),.*/\1/p' out)" "$step"
+peaks=$(sed -nE 's/.*peak_bytes: \[([0-9, ]*)\].*/\1/p' plan.yaml)
+expect_match out "\"peak_bytes\": \[$peaks\]"
+expect_exit 0 smp-partition check plan.yaml -o again.yaml --explain --time-limit 5
+expect_match out '^bottleneck: rank [01], '
+expect_equal "programs written again" "$(grep -c . <(diff <(sed -n '/^programs/,/^predicted/p' plan.yaml | grep '"') \
+    <(sed -n '/^programs/,/^predicted/p' again.yaml | grep '"')) || true)" 0
+expect_exit 0 smp-partition check again.yaml --time-limit 5
+
+# A sketch: stages alone, with names, patterns and ranges.
+cat >sketch.yaml <<'PLAN'
+smp: 1
+stages:
+  - {ops: [wte, wpe, "h0.*", "h1.*"]}
+  - {ops: ["h2.*", h3.ln_1..h3.res_2, "ln_?", lm_head, loss]}
+PLAN
+expect_exit 0 smp-partition check sketch.yaml --model "$model" --time-limit 5 -o filled.yaml
+expect_match out '45 ops on 2 devices = 2 pipeline ranks x 1 replica, 1 chunk; interleaved, 8 micro-batches'
+expect_exit 0 smp-partition check filled.yaml --time-limit 5
+printf 'smp: 1\nstages: [{ops: "*"}]\n' >one.yaml
+expect_exit 0 smp-partition check one.yaml --model "$model" --time-limit 5 -o filled.yaml
+write_text text.txt 20000
+expect_exit 0 smp-run filled.yaml --data text.txt --steps 1
+expect_bad 'one\.yaml:1:1: .*model' smp-run one.yaml --data text.txt --steps 1
+expect_exit 0 smp-partition check sketch.yaml --model "$model" --microbatches 3 --pipeline simple --json --time-limit 5
+expect_match out '"microbatches": 3, .*"schedule": "simple"'
+expect_exit 2 smp-partition check sketch.yaml
+expect_one_message 'names no model.*--model'
+
+# Four stages on two ranks.
+printf 'smp: 1\nparallel: {pipeline: 2}\nstages:\n' >chunks.yaml
+printf '  - {ops: [%s]}\n' 'wte, wpe, "h0.*"' '"h1.*"' '"h2.*"' '"h3.*", ln_f..loss' >>chunks.yaml
+expect_exit 0 smp-partition check chunks.yaml --model "$model" --time-limit 5
+expect_match out '2 pipeline ranks x 1 replica, 2 chunks; interleaved, 8 micro-batches'
+
+# Everything that is wrong, not only the first thing.
+cat >bad.yaml <<'PLAN'
+smp: 1
+stages:
+  - {ops: [wte, wpee, "h1.*"]}
+  - {ops: ["h0.*", "h2.*", nothing_like_it, h1.ln_1]}
+  - {ops: ["h3.*", lm_head, loss]}
+  - {ops: []}
+PLAN
+expect_exit 2 smp-partition check bad.yaml --model "$model"
+expect_match out "bad\.yaml:3:17: stage 0 names 'wpee'.*nearest is 'wpe'"
+expect_match out "bad\.yaml:4:[0-9]+: stage 1 names 'nothing_like_it'"
+expect_match out "op 'h1\.ln_1' lies in stage 0 and in stage 1"
+expect_match out "op 'wpe' lies in no stage"
+expect_match out "op 'ln_f' lies in no stage"
+expect_match out 'stage 3 of 4 holds no op'
+expect_match out "op 'h1\.ln_1' in stage 0 reads tensor 'x', which op 'h0\.res_2' makes in the later stage 1"
+expect_match out 'stages 0 and 1 feed each other'
+expect_match out 'the plan is illegal: 9 findings'
+expect_match err '^smp-partition: bad\.yaml: the plan is illegal: 9 findings$'
+expect_exit 2 smp-partition check bad.yaml --model "$model" --json
+expect_json out
+expect_equal "findings" "$(grep -o '"level": "illegal"' out | wc -l | tr -d ' ')" 9
+
+# Stages that are only numbered wrongly.
+printf 'smp: 1\nstages:\n  - {stage: 1, ops: ["h0.*", wte, wpe]}\n  - {stage: 0, ops: ["h[1-3].*", ln_f..loss]}\n' >order.yaml
+expect_exit 2 smp-partition check order.yaml --model "$model" # no brackets in patterns
+sed -i 's/"h\[1-3\]\.\*"/"h1.*", "h2.*", "h3.*"/' order.yaml
+expect_exit 2 smp-partition check order.yaml --model "$model"
+expect_match out 'would be legal with its stages in the order 1, 0'
+
+# Pins and groups of the model.
+write_good_model good.yaml
+sed -E '8s/\}/, stage: 1}/; 9s/\}/, group: g}/; 10s/\}/, group: g}/' good.yaml >pinned.yaml
+printf 'smp: 1\nmodel: {path: pinned.yaml}\nstages:\n  - {ops: [wte, head]}\n  - {ops: [loss]}\n' >pins.yaml
+expect_exit 2 smp-partition check pins.yaml
+expect_match out "op 'wte' lies in stage 0, the model pins it to stage 1 \(.*pinned\.yaml:8:5\)"
+expect_match out "group 'g' is torn apart: op 'head' lies in stage 0, op 'loss' in stage 1"
+
+# Memory: legal, but too large by so much, on that rank.
+expect_exit 3 smp-partition check sketch.yaml --model "$model" --memory 2MB --time-limit 5
+expect_match out 'does not fit: .*rank 0 \(stage 0\) needs [0-9.]+ [KM]iB, [0-9.]+ [KM]iB more than'
+expect_match out 'the plan is legal and does not fit the memory'
+expect_exit 3 smp-partition check sketch.yaml --model "$model" --memory 2MB --json --time-limit 5
+expect_json out
+expect_match out '"legal": true, "fits": false, "problems": \[\{"level": "memory"'
+
+# Programs, ranks, numbers and peaks that are wrong.
+broken() { # sed expression, regex
+    sed -E "$1" plan.yaml >broken.yaml
+    expect_exit 2 smp-partition check broken.yaml --model "$model" --time-limit 5
+    expect_match out "illegal: .*$2"
+}
+broken 's/F0\.0(.*)B0\.0/B0.0\1F0.0/' 'B0\.0'
+broken 's/ O"/"/' 'O'
+broken 's/(peak_bytes: \[)[0-9]+/\11/' 'peak_bytes of rank 0: got 1, expected [0-9]+'
+broken 's/rank: 1/rank: 0/' 'rank 0 holds more than 1 stage'
+broken 's/chunks: 1/chunks: 3/' 'got 2 stages, expected pipeline \* chunks = 2 \* 3'
+broken 's/fingerprint: "[0-9a-f]{4}/fingerprint: "0000/' 'fingerprint'
+broken 's/^schedule: .*/schedule: sideways/' "got 'sideways', expected one of simple, interleaved"
+printf 'smp: 1\ncluster: {name: c}\nstages: [{ops: [wte]}]\n' >broken.yaml
+expect_bad 'broken\.yaml:2:' smp-partition check broken.yaml --model "$model"
+
+# Not a plan at all, and wrong usage.
+expect_bad 'absent\.yaml' smp-partition check absent.yaml
+expect_bad 'good\.yaml:' smp-partition check good.yaml
+expect_bad 'expected one' smp-partition check
+expect_bad '--fix: not an option of smp-partition check' smp-partition check plan.yaml --fix plan.yaml
+expect_bad '--model: not an option' smp-partition "$model" --model "$model"
+finish
