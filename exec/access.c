@@ -1,10 +1,11 @@
-/* Weights by name and the trace of the last step: what a program may look at between steps. */
+/* Weights by name, and the last step as a trace or a page: what a program may look at between steps. */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "exec/job.h"
+#include "schedule/picture.h"
 
 int smp_weight_count(const smp *s)
 {
@@ -122,19 +123,49 @@ static smp_status write_trace(smp *s, const char *path, const smp_trace_event *m
     return status;
 }
 
+/* The prediction above what was measured. */
+static smp_status write_report(smp *s, const char *path, const smp_trace_event *measured, int64_t n)
+{
+    smp_picture *picture = NULL;
+    smp_text html = {0};
+    smp_status status = smp_picture_open(s->plan, s->graph, &picture);
+    if (status == SMP_OK)
+        status = smp_picture_add_measured(picture, measured, n);
+    if (status == SMP_OK)
+        status = smp_picture_html(picture, &html);
+    if (status == SMP_OK)
+        status = smp_file_write(path, html.data, html.length);
+    smp_text_free(&html);
+    smp_picture_close(picture);
+    return status;
+}
+
+typedef smp_status event_writer(smp *s, const char *path, const smp_trace_event *measured,
+                                int64_t n);
+
+static smp_status write_events(smp *s, const char *path, event_writer *writer)
+{
+    smp_trace_event *events = NULL;
+    int64_t n = 0;
+    SMP_TRY(smp__job_usable(s));
+    smp_status status = gather_events(s, &events, &n);
+    if (status == SMP_OK)
+        status = smp__comm_agree(&s->comm,
+                                 s->comm.world_rank == 0 ? writer(s, path, events, n) : SMP_OK);
+    free(events);
+    return status;
+}
+
+smp_status smp__report_write(smp *s, const char *path)
+{
+    return write_events(s, path, write_report);
+}
+
 smp_status smp_trace_write(smp *s, const char *path)
 {
     if (!s || !path)
         return smp_fail(SMP_ERR_INPUT, "smp_trace_write: a NULL argument");
     if (!s->event)
         return smp_fail(SMP_ERR_INPUT, "smp_trace_write needs options.record_trace");
-    smp_trace_event *events = NULL;
-    int64_t n = 0;
-    SMP_TRY(smp__job_usable(s));
-    smp_status status = gather_events(s, &events, &n);
-    if (status == SMP_OK)
-        status = smp__comm_agree(&s->comm, s->comm.world_rank == 0 ? write_trace(s, path, events, n)
-                                                                   : SMP_OK);
-    free(events);
-    return status;
+    return write_events(s, path, write_trace);
 }

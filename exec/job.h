@@ -143,6 +143,10 @@ void smp__weights_update(smp *s, int64_t step, float lr, float grad_scale);
 /* A hash of the weights of this rank's replica, the same for every split. Collective. */
 smp_status smp__weights_hash(smp *s, uint64_t *hash);
 
+/* Writes a page of the last step, predicted above measured. Needs record_trace and a plan with
+ * `cluster:`. Collective; rank 0 writes. */
+smp_status smp__report_write(smp *s, const char *path);
+
 /* Optimizer states kept per weight: none in inference. */
 int smp__job_states(const smp *s);
 /* Chunk of this rank that is a stage, -1 if it lies elsewhere. */

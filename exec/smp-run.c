@@ -36,6 +36,7 @@ typedef enum flag {
     FLAG_SAVE_EVERY,
     FLAG_RESUME,
     FLAG_TRACE,
+    FLAG_REPORT,
     FLAG_JSON,
     FLAG_LOG_EVERY,
     FLAG_TIMEOUT,
@@ -68,6 +69,7 @@ static const struct option long_options[] = {
     {"save-every", required_argument, NULL, FLAG_SAVE_EVERY},
     {"resume", no_argument, NULL, FLAG_RESUME},
     {"trace", required_argument, NULL, FLAG_TRACE},
+    {"report", required_argument, NULL, FLAG_REPORT},
     {"json", no_argument, NULL, FLAG_JSON},
     {"log-every", required_argument, NULL, FLAG_LOG_EVERY},
     {"timeout", required_argument, NULL, FLAG_TIMEOUT},
@@ -112,6 +114,7 @@ static const char usage[] =
     "  --log-every N        print every N-th step (default 10)\n"
     "  --json               one JSON object per step and line\n"
     "  --trace FILE.json    Chrome trace of the last step, predicted and measured (Perfetto)\n"
+    "  --report FILE.html   a page with the last step, predicted above measured\n"
     "  --checksum           print a hash of each replica's weights at the end\n"
     "job\n"
     "  --timeout S          end the job if a rank waits for S seconds without progress\n"
@@ -236,6 +239,10 @@ static smp_status set_option(arguments *a, int value, const char *name, const ch
         return SMP_OK;
     case FLAG_TRACE:
         t->trace = text;
+        t->job.record_trace = 1;
+        return SMP_OK;
+    case FLAG_REPORT:
+        t->report = text;
         t->job.record_trace = 1;
         return SMP_OK;
     case FLAG_NO_SHUFFLE:

@@ -181,6 +181,19 @@ static smp_status print_checksum(trainer *t)
     return SMP_OK;
 }
 
+static smp_status check_folder(const char *path, const char *what)
+{
+    if (!path)
+        return SMP_OK;
+    const char *slash = strrchr(path, '/');
+    char folder[4096];
+    snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1,
+             slash ? path : ".");
+    if (access(folder, W_OK | X_OK) != 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: cannot write %s: %s", path, what, strerror(errno));
+    return SMP_OK;
+}
+
 /* What the end of the job will write can be written: found now, not after hours. */
 static smp_status check_outputs(const trainer *t)
 {
@@ -200,15 +213,12 @@ static smp_status check_outputs(const trainer *t)
     if (o->checkpoint && access(o->checkpoint, W_OK | X_OK) != 0)
         return smp_fail(SMP_ERR_INPUT, "%s: cannot write checkpoints: %s", o->checkpoint,
                         strerror(errno));
-    if (!o->trace)
-        return SMP_OK;
-    const char *slash = strrchr(o->trace, '/');
-    char folder[4096];
-    snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - o->trace) + 1 : 1,
-             slash ? o->trace : ".");
-    if (access(folder, W_OK | X_OK) != 0)
-        return smp_fail(SMP_ERR_INPUT, "%s: cannot write the trace: %s", o->trace, strerror(errno));
-    return SMP_OK;
+    if (o->report && !t->job->plan->cluster)
+        return smp_fail(SMP_ERR_INPUT,
+                        "--report: the plan has no `cluster:`, so there is no prediction to draw: "
+                        "plan again with this version of smp-partition");
+    SMP_TRY(check_folder(o->trace, "the trace"));
+    return check_folder(o->report, "the report");
 }
 
 static smp_status run(trainer *t)
@@ -231,6 +241,8 @@ static smp_status run(trainer *t)
         SMP_TRY(train_step(t, step));
     if (o->trace)
         SMP_TRY(smp_trace_write(t->job, o->trace));
+    if (o->report)
+        SMP_TRY(smp__report_write(t->job, o->report));
     if (o->checksum)
         SMP_TRY(print_checksum(t));
     if (t->prints && !o->json)

@@ -21,8 +21,9 @@ typedef struct smp_train_options {
     uint64_t data_seed;
     bool shuffle;
     bool json;
-    bool checksum;     /* print a hash of every replica's weights at the end */
-    const char *trace; /* Chrome trace of the last step, or NULL */
+    bool checksum;      /* print a hash of every replica's weights at the end */
+    const char *trace;  /* Chrome trace of the last step, or NULL */
+    const char *report; /* page of the last step (HTML), or NULL */
 } smp_train_options;
 
 /* Runs the whole job: rank 0 prints steps to standard output. Collective. On failure *job_broken

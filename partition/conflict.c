@@ -213,6 +213,8 @@ static bool try_smaller(smp__conflict_graph *g, int32_t *chosen, int32_t size, b
 {
     int64_t start = g->work;
     *found = false;
+    if (size == 1 && g->n_op >= g->problem->n_stage)
+        return true;
     for (int32_t n = 0; n < size; n++) {
         for (int32_t i = 0; i < n; i++)
             chosen[i] = i;

@@ -17,10 +17,11 @@ typedef enum smp__exact_answer {
     SMP__EXACT_LATE   /* gave up: the deadline struck */
 } smp__exact_answer;
 
-/* The fastest pipeline with every load below target_us; INFINITY: the fastest of all. Fills
- * unit_stage[units->n] and *best_us if there is one. *work: what remains of the limit. */
-smp_status smp__exact_search(smp__window *window, double target_us, const smp__exact_limits *limits,
-                             int64_t *work, smp__exact_answer *answer, double *best_us,
-                             int32_t *unit_stage);
+/* The fastest pipeline with every load below target_us, for which the window is set; INFINITY: the
+ * fastest of all. Fills unit_stage[units->n] and *best_us if there is one. *work: what remains of
+ * the limit. */
+smp_status smp__exact_search(const smp__window *window, double target_us,
+                             const smp__exact_limits *limits, int64_t *work,
+                             smp__exact_answer *answer, double *best_us, int32_t *unit_stage);
 
 #endif

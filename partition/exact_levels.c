@@ -11,7 +11,7 @@
 enum {
     MAX_ROUNDS = 24,
     CLOCK_WORK = 1 << 16, /* between two looks at the clock */
-    MEMBER_BYTES = 2 * sizeof(int32_t) + 2 * sizeof(double)
+    MEMBER_BYTES = 3 * sizeof(int32_t) + 2 * sizeof(double)
 };
 
 bool smp__exact_charge(smp__exact_state *state, int64_t work)
@@ -114,15 +114,18 @@ static smp_status list_level(smp__exact_state *state, int k)
     if (bound_level(state, k))
         list_region(state, k);
     int32_t n = 0;
-    for (int32_t i = 0; i < level->n; i++) {
-        if (is_candidate(state, k, &state->pool.at[level->member[i]]))
-            level->member[n++] = level->member[i];
+    level->region = level->member;
+    level->n_region = level->n;
+    level->member = malloc(((size_t)level->n + 1) * sizeof *level->member);
+    for (int32_t i = 0; level->member && i < level->n_region; i++) {
+        if (is_candidate(state, k, &state->pool.at[level->region[i]]))
+            level->member[n++] = level->region[i];
     }
     level->n = n;
     level->value = malloc(((size_t)n + 1) * sizeof *level->value);
     level->link = malloc(((size_t)n + 1) * sizeof *level->link);
     level->both_us = calloc((size_t)n + 1, sizeof *level->both_us);
-    if (!level->value || !level->link || !level->both_us)
+    if (!level->member || !level->value || !level->link || !level->both_us)
         return smp_fail_memory((size_t)n * MEMBER_BYTES);
     for (int32_t i = 0; i < n; i++) {
         level->value[i] = INFINITY;
@@ -145,6 +148,7 @@ void smp__levels_free(smp__exact_state *state)
 {
     for (int k = 0; k <= state->window->n_stage; k++) {
         free(state->level[k].member);
+        free(state->level[k].region);
         free(state->level[k].value);
         free(state->level[k].link);
         free(state->level[k].both_us);

@@ -13,7 +13,9 @@
 typedef struct smp__level {
     int32_t n;
     int32_t capacity;
-    int32_t *member;              /* [n] downsets */
+    int32_t *member; /* [n] downsets */
+    int32_t *region; /* [n_region] everything between the window's sets, smaller ones first */
+    int32_t n_region;
     double *value;                /* [n] the slowest stage up to (behind) this border, at best */
     int32_t *link;                /* [n] the downset at the border before (behind) that gives it */
     double *both_us;              /* [n] transfers of nets that may cross the border before, too */
@@ -21,7 +23,7 @@ typedef struct smp__level {
 } smp__level;
 
 typedef struct smp__exact_state {
-    smp__window *window;
+    const smp__window *window;
     const smp__units *units;
     smp__downsets pool;
     smp__level *level; /* [n_stage + 1] */
@@ -33,8 +35,9 @@ typedef struct smp__exact_state {
     bool limited, late;
 
     /* Of a walk, by downset. */
-    int32_t *mark; /* source that reached it last */
-    int32_t *slot; /* where it stands in the target level, or -1 */
+    int32_t *mark;      /* source that reached it last */
+    int32_t *slot;      /* where it stands in the target level, or -1 */
+    double (*least)[2]; /* compute and sent, or both in the first, of the targets above it */
     int32_t *stack;
     double (*flow)[2]; /* received; sent on by the source's crossing nets that are used up */
     double (*kept)[4]; /* the same in bytes; shared weights; largest workspace. If memory binds */

@@ -29,7 +29,7 @@ typedef struct walk {
     const smp__level *target;     /* members that may end the stage */
     double value;                 /* forward: of the source */
     double limit_us;              /* loads of interest are below */
-    double most_us;               /* compute that a target encloses */
+    double work_us, transfer_us;  /* of the source: what loads are counted from */
     int32_t n_stack;
 } walk;
 
@@ -40,6 +40,37 @@ typedef struct found_stage {
     double load_us;
 } found_stage;
 
+/* For everything below a target of stage k: the least that a stage with such an end pays for
+ * compute and for what crosses its end, whatever it begins with. */
+static void find_targets(smp__exact_state *state, int k)
+{
+    const smp__window *window = state->window;
+    const smp__level *level = &state->level[k + 1];
+    memset(state->slot, -1, (size_t)state->pool.n * sizeof *state->slot);
+    for (int32_t d = 0; d < state->pool.n; d++)
+        state->least[d][0] = state->least[d][1] = INFINITY;
+    for (int32_t i = 0; i < level->n; i++) {
+        const smp__downset *at = &state->pool.at[level->member[i]];
+        double *least = state->least[level->member[i]];
+        double cross_us = at->cross_us[window->out_cost[k]];
+        state->slot[level->member[i]] = i;
+        least[0] = window->slowdown[k] * at->work_us + (window->overlap ? 0.0 : cross_us);
+        least[1] = window->overlap ? cross_us : 0.0;
+    }
+    for (int32_t i = level->n_region - 1; i >= 0; i--) {
+        const smp__downset *at = &state->pool.at[level->region[i]];
+        double *least = state->least[level->region[i]];
+        for (int64_t step = at->step_begin; step < at->step_begin + at->n_step; step++) {
+            int32_t to = state->pool.step[step].to;
+            if (to < 0)
+                continue;
+            least[0] = fmin(least[0], state->least[to][0]);
+            least[1] = fmin(least[1], state->least[to][1]);
+        }
+    }
+    smp__exact_charge(state, state->pool.n / 2 + 2 * (int64_t)level->n_region);
+}
+
 static bool set_walk(smp__exact_state *state, int k, walk *w)
 {
     const smp__window *window = state->window;
@@ -49,11 +80,7 @@ static bool set_walk(smp__exact_state *state, int k, walk *w)
                 .in_us = window->cost_us[window->in_cost[k]],
                 .out_us = window->cost_us[window->out_cost[k]],
                 .target = &state->level[k + 1]};
-    memset(state->slot, -1, (size_t)state->pool.n * sizeof *state->slot);
-    for (int32_t i = 0; i < w->target->n; i++) {
-        state->slot[w->target->member[i]] = i;
-        w->most_us = fmax(w->most_us, state->pool.at[w->target->member[i]].work_us);
-    }
+    find_targets(state, k);
     state->n_near = 0;
     for (int32_t net = 0; net < state->units->n_net; net++) {
         if (!smp__set_has(level->possible, state->units->net_unit[net]))
@@ -101,15 +128,16 @@ static void keep_unit(const walk *w, int32_t d, int32_t unit, const uint64_t *se
     }
 }
 
-/* Whether the walk may go on from d: no stage that reaches further is too slow for sure. */
+/* Whether a stage that contains d may still be fast enough. What it has received, and sent on of
+ * the nets that it did not make, will not become less. */
 static bool may_grow(const walk *w, int32_t d)
 {
     const smp__exact_state *state = w->state;
-    double work_us = (state->pool.at[d].work_us - state->pool.at[w->source].work_us) *
-                     state->window->slowdown[w->k];
-    double in_us = state->flow[d][0];
-    double least = state->window->overlap ? fmax(work_us, in_us) : work_us + in_us;
-    return least < w->limit_us;
+    const double *least = state->least[d];
+    double moved_us = state->flow[d][0] + state->flow[d][1] - w->transfer_us;
+    if (!state->window->overlap)
+        return least[0] - w->work_us + moved_us < w->limit_us;
+    return fmax(least[0] - w->work_us, least[1] + moved_us) < w->limit_us;
 }
 
 /* The smallest downset above the source that contains what every target does. */
@@ -120,6 +148,8 @@ static int32_t start_walk(walk *w, int32_t source)
     uint64_t *set = state->pool.set;
     w->source = source;
     w->source_set = smp__downset_bits(&state->pool, source);
+    w->work_us = state->pool.at[source].work_us * state->window->slowdown[w->k];
+    w->transfer_us = state->pool.at[source].cross_us[state->window->out_cost[w->k]];
     for (int32_t i = 0; i < state->pool.words; i++)
         set[i] = w->source_set[i] | w->target->certain[i];
     int32_t d = smp__downsets_find(&state->pool, set);
@@ -230,8 +260,7 @@ static bool walk_from(walk *w, int32_t source, void (*visit)(walk *, const found
         for (const smp__step *step = &state->pool.step[at->step_begin], *end = step + at->n_step;
              step < end; step++) {
             if (step->to < 0 || state->mark[step->to] == state->stamp ||
-                !smp__set_has(w->target->possible, step->unit) ||
-                state->pool.at[step->to].work_us > w->most_us)
+                state->least[step->to][0] == INFINITY)
                 continue;
             state->mark[step->to] = state->stamp;
             seen++;
@@ -422,11 +451,12 @@ static smp_status prepare_walks(smp__exact_state *state)
     size_t n = (size_t)state->pool.n;
     state->mark = SMP_ARENA_NEW(state->arena, int32_t, n);
     state->slot = SMP_ARENA_NEW(state->arena, int32_t, n);
+    state->least = smp_arena_alloc(state->arena, n, sizeof *state->least);
     state->stack = SMP_ARENA_NEW(state->arena, int32_t, n);
     state->flow = smp_arena_alloc(state->arena, n, sizeof *state->flow);
     if (state->units->memory_binds)
         state->kept = smp_arena_alloc(state->arena, n, sizeof *state->kept);
-    return state->mark && state->slot && state->stack && state->flow &&
+    return state->mark && state->slot && state->least && state->stack && state->flow &&
                    (state->kept || !state->units->memory_binds)
                ? SMP_OK
                : SMP_ERR_NO_MEMORY;
@@ -441,9 +471,9 @@ static bool all_levels(const smp__exact_state *state)
     return true;
 }
 
-smp_status smp__exact_search(smp__window *window, double target_us, const smp__exact_limits *limits,
-                             int64_t *work, smp__exact_answer *answer, double *best_us,
-                             int32_t *unit_stage)
+smp_status smp__exact_search(const smp__window *window, double target_us,
+                             const smp__exact_limits *limits, int64_t *work,
+                             smp__exact_answer *answer, double *best_us, int32_t *unit_stage)
 {
     smp__exact_state state = {.window = window,
                               .units = window->units,
@@ -456,7 +486,6 @@ smp_status smp__exact_search(smp__window *window, double target_us, const smp__e
     smp_status status = state.arena ? prepare(&state, limits) : SMP_ERR_NO_MEMORY;
     if (status != SMP_OK)
         goto done;
-    smp__window_set(window, target_us);
     status = smp__levels_list(&state);
     if (status == SMP_OK && !state.limited && !state.late && all_levels(&state)) {
         status = prepare_walks(&state);

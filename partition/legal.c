@@ -91,7 +91,8 @@ done:
     return status;
 }
 
-smp_status smp__share_out(const smp_problem *problem, const smp__units *units, int32_t *stage)
+smp_status smp__share_out(const smp_problem *problem, const smp__units *units, const int32_t *order,
+                          int32_t *stage)
 {
     double total = 0.0, speed = 0.0, before = 0.0, behind = 0.0;
     for (int32_t u = 0; u < units->n; u++)
@@ -100,10 +101,11 @@ smp_status smp__share_out(const smp_problem *problem, const smp__units *units, i
         speed +=
             1.0 / smp_device_slowdown(problem->cluster, problem->device[problem->stage_rank[s]]);
     int k = -1;
-    for (int32_t u = 0; u < units->n; u++) {
-        double half = before + units->compute_us[u] / 2.0;
-        double share = total > 0.0 ? half / total : (u + 0.5) / units->n;
-        while (k + 1 < problem->n_stage && (k < 0 || share * speed >= behind)) {
+    for (int32_t i = 0; i < units->n; i++) {
+        int32_t u = order ? order[i] : i;
+        double middle = before + units->compute_us[u] / 2.0;
+        double share = total > 0.0 ? middle / total : (i + 0.5) / units->n;
+        while (k < 0 || (k + 1 < problem->n_stage && share * speed >= behind)) {
             k++;
             behind += 1.0 / smp_device_slowdown(problem->cluster,
                                                 problem->device[problem->stage_rank[k]]);

@@ -14,7 +14,8 @@ typedef enum smp__repair {
 smp_status smp__legalize(const smp_problem *problem, const smp__units *units, smp__repair repair,
                          int32_t *stage);
 
-/* A pipeline without any search: the units in order, shared out by speed. */
-smp_status smp__share_out(const smp_problem *problem, const smp__units *units, int32_t *stage);
+/* A pipeline without any search: the units in `order` (NULL: their own), shared out by speed. */
+smp_status smp__share_out(const smp_problem *problem, const smp__units *units, const int32_t *order,
+                          int32_t *stage);
 
 #endif

@@ -4,8 +4,9 @@
  * Comput. 1998; "Multilevel algorithms for multi-constraint graph partitioning", SC 1998): few bytes
  * between parts that balance compute and memory, each stage's share by the speed and memory of its
  * device. METIS knows no direction, so a legal pipeline is made of the parts: they are ordered by
- * where their units stand, and units are pushed or pulled along the tensors until all flow forward;
- * the better of the two ways is kept. No other search. O(edges + n log n).
+ * where their units stand, and units are pushed or pulled along the tensors until all flow forward,
+ * or put in a topological order that follows the parts and shared out by speed; the best of the
+ * three is kept. No other search. O(edges + n log n).
  *
  * METIS prints to standard output when its initial partitioning leaves a part without vertices. The
  * k-way partitioner is therefore given a third weight, the number of vertices, and a vertex weighs
@@ -162,7 +163,28 @@ static smp_status sort_parts(const smp__metis_graph *graph, bool alike, smp_aren
     return SMP_OK;
 }
 
-/* Both repairs of the parts; the tuner keeps the better pipeline. */
+/* The units in the topological order closest to that of the parts, shared out by speed. */
+static smp_status offer_in_order(smp__tuner *tuner, const smp__metis_graph *graph,
+                                 const int32_t *part)
+{
+    smp_status status = SMP_ERR_NO_MEMORY;
+    smp_arena *scratch = smp_arena_create();
+    size_t n = (size_t)tuner->units->n;
+    double *key = scratch ? SMP_ARENA_NEW(scratch, double, n) : NULL;
+    if (key) {
+        for (size_t u = 0; u < n; u++)
+            key[u] = part[graph->vertex_of[u]];
+        status = smp__order_by_key(tuner->units, key, tuner->order);
+    }
+    smp_arena_destroy(scratch);
+    if (status == SMP_OK)
+        status = smp__share_out(tuner->problem, tuner->units, tuner->order, tuner->trial);
+    if (status == SMP_OK)
+        smp__tuner_offer(tuner);
+    return status;
+}
+
+/* All repairs of the parts; the tuner keeps the best pipeline. */
 static smp_status offer_parts(smp__tuner *tuner, const smp__metis_graph *graph, const int32_t *part)
 {
     for (int repair = SMP__PUSH; repair <= SMP__PULL; repair++) {
@@ -171,7 +193,7 @@ static smp_status offer_parts(smp__tuner *tuner, const smp__metis_graph *graph, 
         SMP_TRY(smp__legalize(tuner->problem, tuner->units, (smp__repair)repair, tuner->trial));
         smp__tuner_offer(tuner);
     }
-    return SMP_OK;
+    return offer_in_order(tuner, graph, part);
 }
 
 static bool same_speeds(const smp_problem *problem)

@@ -16,6 +16,7 @@ enum {
     PROVE_WORK = 250000000,
     PROVE_BYTES = 160 << 20,
     MAX_UNITS = 20000, /* for exact search */
+    CUT_SHARE = 3,     /* of the work, for cuts alone: a third */
     MAX_MIDWAY = 4     /* targets tried between the last refuted and one that was too much */
 };
 
@@ -28,6 +29,7 @@ typedef struct proof {
     const smp_problem *problem;
     const smp__units *units;
     smp__window window;
+    smp__cuts *cuts;
     const smp__exact_limits *limits;
     int64_t work; /* left */
     double lower_us;
@@ -67,6 +69,16 @@ static double worst_load(const proof *p)
 static smp_status try_target(proof *p, double target_us, smp__exact_answer *answer)
 {
     double best_us = INFINITY;
+    bool refuted = false;
+    if (isfinite(target_us))
+        SMP_TRY(smp__cuts_narrow(p->cuts, target_us, &p->work, &refuted));
+    else
+        smp__window_set(&p->window, target_us);
+    *answer = SMP__EXACT_NONE;
+    if (refuted) {
+        raise(p, target_us, "cuts");
+        return SMP_OK;
+    }
     SMP_TRY(smp__exact_search(&p->window, target_us, p->limits, &p->work, answer, &best_us,
                               p->unit_stage));
     if (*answer == SMP__EXACT_NONE)
@@ -154,6 +166,21 @@ static void bound_by_work(proof *p, smp_arena *arena)
     raise(p, us, name);
 }
 
+static smp_status bound_by_cuts(proof *p, double upper_us)
+{
+    double bound_us;
+    int64_t work = p->limits->work / CUT_SHARE;
+    p->work -= work;
+    SMP_TRY(smp__bound_by_op_cuts(&p->window, p->lower_us, &work, &bound_us));
+    raise(p, bound_us, "largest op and its transfers");
+    if (upper_us > p->lower_us) {
+        SMP_TRY(smp__bound_by_cuts(p->cuts, p->lower_us, upper_us, &work, &bound_us));
+        raise(p, bound_us, "cuts");
+    }
+    p->work += work > 0 ? work : 0;
+    return SMP_OK;
+}
+
 /* One variant of the problem. Fills lower_us, bound, late, and what was found. */
 static smp_status prove_variant(proof *p, const smp_partition *partition, smp_arena *arena)
 {
@@ -165,10 +192,11 @@ static smp_status prove_variant(proof *p, const smp_partition *partition, smp_ar
     if (!p->unit_stage)
         return SMP_ERR_NO_MEMORY;
     SMP_TRY(smp__window_init(&p->window, p->problem, p->units, arena));
-    if (p->units->n > MAX_UNITS || smp_clock_past(p->limits->deadline_s)) {
-        p->late |= smp_clock_past(p->limits->deadline_s);
+    SMP_TRY(smp__cuts_create(&p->window, &p->cuts));
+    SMP_TRY(bound_by_cuts(p, partition->bottleneck_us));
+    p->late |= smp_clock_past(p->limits->deadline_s);
+    if (p->units->n > MAX_UNITS || p->late || is_closed(p->lower_us, upper_us))
         return SMP_OK;
-    }
     return search(p, upper_us);
 }
 
@@ -197,6 +225,7 @@ static smp_status prove_once(const smp_problem *problem, const smp__exact_limits
     if (status == SMP_OK)
         (*partition)->timed_out |= p.late;
     *work = p.work;
+    smp__cuts_destroy(p.cuts);
     smp__units_destroy(units);
     smp_arena_destroy(arena);
     return status;

@@ -21,15 +21,16 @@
 #include "partition/tune.h"
 
 enum {
-    WORK_LIMIT = 8000000, /* for up to WORK_UNITS units, then less, but LEAST_WORK per unit */
+    WORK_LIMIT = 8000000, /* for up to WORK_UNITS units, then less */
     WORK_UNITS = 1000,
-    LEAST_WORK = 8,
+    LEAST_WORK = 1000, /* per unit, but not above MOST_WORK */
+    MOST_WORK = 30000000,
     PATIENCE = 40,       /* moves without success before a pass ends */
     MAX_CANDIDATES = 96, /* units looked at for one move */
     MAX_TARGETS = 4,     /* stages tried for one unit, besides the furthest */
     MAX_KICKS = 400,     /* in a row without success */
     KICK_MOVES = 6,
-    SEED_UNITS = 20000, /* up to so many units METIS gives further starts */
+    SEED_UNITS = 2000, /* up to so many units METIS gives further starts */
     CHECK_WORK = 100000
 };
 
@@ -315,6 +316,7 @@ static int64_t work_limit(const smp__units *units)
         return WORK_LIMIT;
     int64_t shrunk = (int64_t)WORK_LIMIT * WORK_UNITS / units->n;
     int64_t least = (int64_t)LEAST_WORK * units->n;
+    least = least > MOST_WORK ? MOST_WORK : least;
     return shrunk > least ? shrunk : least;
 }
 

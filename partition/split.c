@@ -163,6 +163,7 @@ typedef struct solver {
     double *capacity;
     smp__split trial;
     double bound;     /* loads must be below */
+    int64_t max_work; /* of looking near borders */
     bool have_border; /* split->border can be searched around */
 } solver;
 
@@ -193,7 +194,7 @@ static smp_status search_near(solver *s, int32_t half_width, smp__split *split, 
         if (!s->trial.found)
             return SMP_OK;
         keep(s, split);
-        if (s->trial.late)
+        if (s->trial.late || s->trial.work > s->max_work)
             return SMP_OK;
     }
     return SMP_OK;
@@ -266,6 +267,7 @@ smp_status smp__split_solve(const smp__line *line, double bound, int64_t max_pai
     solver s = {.line = line,
                 .capacity = SMP_ARENA_NEW(scratch, double, (size_t)line->n_stage),
                 .bound = bound,
+                .max_work = max_pairs,
                 .have_border = split->found};
     bool possible = line->feasible;
     split->found = false;

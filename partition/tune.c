@@ -17,10 +17,12 @@
 enum {
     MIN_STALL = 96, /* random orders in a row without success before giving up, */
     MAX_STALL = 1000,
-    STALL_WORK = 250000,   /* and the work they may take */
+    STALL_WORK = 250000,  /* and the work they may take */
     WORK_LIMIT = 3000000, /* of improving, for graphs of up to WORK_UNITS units */
     WORK_UNITS = 1000,
-    MAX_PAIRS = 12000000,     /* of borders, for one order */
+    MAX_PAIRS = 12000000,     /* of borders, for the first order, */
+    MAX_MORE_PAIRS = 2000000, /* and for each further one where there are many units */
+    MANY_UNITS = 4000,
     MAX_TRIAL_PAIRS = 400000, /* for one random order */
     ORDER_WORK = 8            /* making and preparing an order, per unit and net end */
 };
@@ -233,12 +235,13 @@ smp_status smp__tuner_try(smp__tuner *tuner, const int32_t *order)
     if (units->has_pin)
         SMP_TRY(smp__order_clamp(units, tuner->problem->n_stage, units->lo, units->hi, 0.0,
                                  tuner->order));
-    SMP_TRY(split_order(tuner, false, MAX_PAIRS, &feasible, &kept));
+    int64_t max_pairs = tuner->have && units->n > MANY_UNITS ? MAX_MORE_PAIRS : MAX_PAIRS;
+    SMP_TRY(split_order(tuner, false, max_pairs, &feasible, &kept));
     if (feasible || is_late(tuner))
         return SMP_OK;
     SMP_TRY(smp__order_clamp(units, tuner->problem->n_stage, units->anchor_lo, units->anchor_hi,
                              0.0, tuner->order));
-    return split_order(tuner, false, MAX_PAIRS, &feasible, &kept);
+    return split_order(tuner, false, max_pairs, &feasible, &kept);
 }
 
 /* A random order sorted by the best pipeline, or, one time in two, by its stages taken in pairs or
@@ -369,7 +372,7 @@ smp_status smp__tuner_polish(smp__tuner *tuner)
 smp_status smp__tuner_finish(smp__tuner *tuner, smp_partition **out)
 {
     if (!tuner->have) {
-        SMP_TRY(smp__share_out(tuner->problem, tuner->units, tuner->trial));
+        SMP_TRY(smp__share_out(tuner->problem, tuner->units, NULL, tuner->trial));
         smp__tuner_offer(tuner);
     }
     expand(tuner, tuner->stage);

@@ -334,6 +334,9 @@ smp_status smp_auto_schedule(const smp_auto_input *input, smp_program *programs,
         status = smp_fail(SMP_ERR_NO_FIT,
                           "schedule auto: neither a rule nor an order of its own fits into memory");
     made.step_us = a.best.step_us;
+    /* Sums in another order: an order that reaches the bound may seem to undercut it by rounding. */
+    if (made.lower_bound_us > made.step_us && made.lower_bound_us < made.step_us * (1.0 + 1e-9))
+        made.lower_bound_us = made.step_us;
     for (int rank = 0; status == SMP_OK && rank < a.n_rank; rank++) {
         programs[rank] = a.best.program[rank];
         a.best.program[rank] = (smp_program){0};

@@ -136,35 +136,41 @@ static smp_status fill_ranks(smp__check_build *b)
     return SMP_OK;
 }
 
+/* A rule places stages in one way only. Where no rule was asked for, ranks dealt out in another way
+ * make it the schedule of no rule. */
+static smp_status check_placement(smp__check_build *b)
+{
+    bool asked = b->request->schedule || b->sketch->schedule;
+    b->by_rule = true;
+    for (int s = 0; s < b->n_stage; s++) {
+        int rule = smp_schedule_stage_rank(b->kind, &b->shape, s);
+        if (b->rank[s] == rule)
+            continue;
+        b->by_rule = false;
+        if (asked && !b->kind->any_placement)
+            SMP_TRY(smp__find(&b->out->findings, SMP_FINDING_ILLEGAL, "rank",
+                              b->sketch->stages_where,
+                              "stage %d lies on rank %d, schedule '%s' places it on rank %d", s,
+                              b->rank[s], b->kind->name, rule));
+    }
+    if (!b->by_rule && !asked)
+        b->kind = smp_schedule_find("auto");
+    return b->kind ? SMP_OK : smp_fail(SMP_ERR_FAILED, "internal: no schedule 'auto'");
+}
+
 smp_status smp__check_ranks(smp__check_build *b)
 {
     int p = b->shape.pipeline;
     b->rank = SMP_ARENA_NEW(b->arena, int, (size_t)b->n_stage);
-    b->rank_of_rule = SMP_ARENA_NEW(b->arena, int, (size_t)p);
     b->device = SMP_ARENA_NEW(b->arena, int, (size_t)p *(size_t)b->ddp);
-    if (!b->rank || !b->rank_of_rule || !b->device)
+    if (!b->rank || !b->device)
         return SMP_ERR_NO_MEMORY;
     for (int d = 0; d < b->ddp; d++) {
         for (int r = 0; r < p; r++)
             b->device[d * p + r] = smp_plan_device(b->placement, p, b->ddp, d, r);
     }
     SMP_TRY(fill_ranks(b));
-    if (b->kind->any_placement)
-        return SMP_OK;
-    for (int r = 0; r < p; r++)
-        b->rank_of_rule[r] = -1;
-    for (int s = 0; s < b->n_stage && legal_so_far(b); s++) {
-        int rule = smp_schedule_stage_rank(b->kind, &b->shape, s);
-        if (b->rank_of_rule[rule] < 0)
-            b->rank_of_rule[rule] = b->rank[s];
-        if (b->rank_of_rule[rule] != b->rank[s])
-            SMP_TRY(smp__find(&b->out->findings, SMP_FINDING_ILLEGAL, "rank",
-                              b->sketch->stages_where,
-                              "stage %d lies on rank %d, but schedule '%s' keeps it with stages on "
-                              "rank %d",
-                              s, b->rank[s], b->kind->name, b->rank_of_rule[rule]));
-    }
-    return SMP_OK;
+    return legal_so_far(b) ? check_placement(b) : SMP_OK;
 }
 
 int64_t smp__check_limit(const smp__check_build *b, int rank)

@@ -19,7 +19,7 @@ typedef struct smp__check_build {
     bool same_numbers; /* as in the sketch: its programs are for them */
     int32_t *stage;    /* [n_op] */
     int *rank;         /* [n_stage] pipeline rank of each stage */
-    int *rank_of_rule; /* [pipeline] the plan's rank for a rank of the schedule's own placement */
+    bool by_rule;      /* ranks are as the schedule itself places stages */
     int *device;       /* [ddp * pipeline] */
     smp_arena *arena;  /* scratch */
 } smp__check_build;

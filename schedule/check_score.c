@@ -168,16 +168,41 @@ static smp_status copy_programs(smp__check_build *b, smp_program *program, bool 
     return SMP_OK;
 }
 
-/* As the schedule orders them, on the plan's own ranks. */
+/* All forwards, then all backwards: right for stages on any ranks, since micro-batch and stage then
+ * rise together everywhere. */
+static smp_status order_plainly(const smp__check_build *b, smp_program *order)
+{
+    bool training = b->shape.training;
+    int *chunk = SMP_ARENA_NEW(b->arena, int, (size_t)b->n_stage);
+    int *held = SMP_ARENA_NEW(b->arena, int, (size_t)b->shape.pipeline);
+    if (!chunk || !held)
+        return SMP_ERR_NO_MEMORY;
+    for (int s = 0; s < b->n_stage; s++)
+        chunk[s] = held[b->rank[s]]++;
+    for (int m = 0; m < b->shape.microbatches; m++) {
+        for (int s = 0; s < b->n_stage; s++)
+            SMP_TRY(smp_program_push(&order[b->rank[s]], SMP_ACTION_F, m, chunk[s]));
+    }
+    for (int m = 0; training && m < b->shape.microbatches; m++) {
+        for (int s = b->n_stage - 1; s >= 0; s--)
+            SMP_TRY(smp_program_push(&order[b->rank[s]], SMP_ACTION_B, m, chunk[s]));
+    }
+    return SMP_OK;
+}
+
 static smp_status lower_programs(smp__check_build *b, const smp_flow *flow, smp_program *program)
 {
-    smp_program *by_rule = SMP_ARENA_NEW(b->arena, smp_program, (size_t)b->shape.pipeline);
-    if (!by_rule)
+    if (b->by_rule)
+        return smp_lower(b->kind, &b->shape, flow, program);
+    smp_program *order = SMP_ARENA_NEW(b->arena, smp_program, (size_t)b->shape.pipeline);
+    if (!order)
         return SMP_ERR_NO_MEMORY;
-    SMP_TRY(smp_lower(b->kind, &b->shape, flow, by_rule));
+    smp_status status = order_plainly(b, order);
+    if (status == SMP_OK)
+        status = smp_lower_orders(&b->shape, b->rank, flow, order, program);
     for (int r = 0; r < b->shape.pipeline; r++)
-        program[b->rank_of_rule[r]] = by_rule[r];
-    return SMP_OK;
+        smp_program_free(&order[r]);
+    return status;
 }
 
 static smp_status make_programs(smp__check_build *b, const smp_flow *flow, smp_plan *plan,
@@ -191,12 +216,6 @@ static smp_status make_programs(smp__check_build *b, const smp_flow *flow, smp_p
     *good = true;
     if (sketch->n_program > 0 && b->same_numbers)
         SMP_TRY(copy_programs(b, program, good));
-    else if (b->kind->any_placement || !b->kind->order)
-        return *good = false,
-               smp__find(&b->out->findings, SMP_FINDING_ILLEGAL, "programs", sketch->schedule_where,
-                         "schedule '%s' has no rule that makes programs: the plan "
-                         "has to hold them, or --pipeline has to name another",
-                         b->kind->name);
     else
         SMP_TRY(lower_programs(b, flow, program));
     if (!*good)

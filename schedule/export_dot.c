@@ -13,12 +13,14 @@
 static const char *const fills[] = {"#bcd7f0", "#fbd8ae", "#c5e5c9", "#efc4d4",
                                     "#d9cef0", "#f3ecad", "#b9e3e2", "#dcd6cc"};
 
+#define INPUT "input " /* before the name of an input, which may be that of an op too */
+
 enum { N_FILL = sizeof fills / sizeof fills[0] };
 
 /* A quoted DOT string: only '"' and '\' are special. */
-static void put_id(smp_text *out, const char *value)
+static void put_id(smp_text *out, const char *prefix, const char *value)
 {
-    smp_text_append(out, "\"");
+    smp_text_append(out, "\"%s", prefix);
     for (; *value; value++) {
         if (*value == '"' || *value == '\\')
             smp_text_append(out, "\\");
@@ -42,9 +44,9 @@ static void put_stage(const smp_plan *plan, const smp_graph *graph, int s, smp_t
     for (int32_t i = 0; i < stage->n_op; i++) {
         int32_t u = smp_graph_find_op(graph, stage->op[i]);
         smp_text_append(out, "    ");
-        put_id(out, stage->op[i]);
+        put_id(out, "", stage->op[i]);
         smp_text_append(out, " [tooltip=");
-        put_id(out, graph->op[u].kind->name);
+        put_id(out, "", graph->op[u].kind->name);
         smp_text_append(out, "];\n");
     }
     smp_text_append(out, "  }\n");
@@ -55,9 +57,12 @@ static void put_edge(const smp_plan *plan, const smp_graph *graph, const int32_t
 {
     int32_t producer = graph->tensor[tensor].producer;
     smp_text_append(out, "  ");
-    put_id(out, producer < 0 ? graph->tensor[tensor].name : graph->op[producer].name);
+    if (producer < 0)
+        put_id(out, INPUT, graph->tensor[tensor].name);
+    else
+        put_id(out, "", graph->op[producer].name);
     smp_text_append(out, " -> ");
-    put_id(out, graph->op[u].name);
+    put_id(out, "", graph->op[u].name);
     if (producer >= 0 && plan->stage[stage[producer]].rank != plan->stage[stage[u]].rank) {
         char bytes[32];
         smp_text_append(out, " [penwidth=2.4, label=\"%s\"]",
@@ -72,14 +77,14 @@ static smp_status write(const smp_plan *plan, const smp_graph *graph, smp_text *
     int32_t *stage = NULL;
     SMP_TRY(smp_plan_bind(plan, graph, &stage));
     smp_text_append(out, "digraph ");
-    put_id(out, plan->model_name);
+    put_id(out, "", plan->model_name);
     smp_text_append(out, " {\n  rankdir=TB;\n  node [shape=box, style=\"filled,rounded\", "
                          "fontname=\"Helvetica\", fontsize=11, color=\"#5c6370\"];\n  edge "
                          "[fontname=\"Helvetica\", fontsize=9, color=\"#5c6370\"];\n  graph "
                          "[fontname=\"Helvetica\", fontsize=11];\n");
     for (int32_t t = 0; t < graph->n_input; t++) {
         smp_text_append(out, "  ");
-        put_id(out, graph->tensor[t].name);
+        put_id(out, INPUT, graph->tensor[t].name);
         smp_text_append(out, " [shape=ellipse, style=\"filled\", fillcolor=\"#ffffff\"];\n");
     }
     for (int s = 0; s < plan->n_stage; s++)

@@ -15,10 +15,11 @@
 
 #include "schedule/kinds.h"
 
-/* Without chunks groups make no difference. */
+/* Without chunks groups make no difference, without backwards none deadlocks. */
 static smp_status check(const smp_schedule_shape *shape)
 {
-    if (shape->chunks == 1 || shape->group == 0 || shape->group >= shape->pipeline)
+    if (shape->chunks == 1 || !shape->training || shape->group == 0 ||
+        shape->group >= shape->pipeline)
         return SMP_OK;
     return smp_fail(SMP_ERR_INPUT,
                     "schedule interleaved: groups of %d micro-batches, expected at least %d, the "

@@ -6,8 +6,9 @@
  * and its receive are one event: a program made so cannot deadlock even if every such send holds
  * its rank up until the receive is reached, since the first event not yet done is always possible.
  * One `>` also carries the tensors that jump over stages; their receivers may come far later, so
- * those are waited for later (see memory.h). R.c follows the last backward of chunk c and its
- * send; O comes last. Transfers between two chunks of one rank need no action. */
+ * those are waited for later (see memory.h). >B follows B or I. R.c follows the last B or W of
+ * chunk c, and the send of that B; O comes last. Transfers between two chunks of one rank need no
+ * action. */
 #ifndef SMP_SCHEDULE_LOWER_H
 #define SMP_SCHEDULE_LOWER_H
 

@@ -265,50 +265,110 @@ static void add_states(const smp_search_request *request, const smp_flow *flow,
                 copies * graph->op[op].cost->weight_bytes;
 }
 
-/* Weights, the work area, and for every live (micro-batch, chunk) the smallest of the rank's stash
- * blocks. A split backward keeps the block that W reads for as long. */
+/* What one micro-batch of a stage keeps, by when it is let go: at B or I, or at W. */
+typedef struct kept_bytes {
+    int64_t at_backward, at_weight;
+    int64_t from_backward; /* made by B or I, let go at W */
+} kept_bytes;
+
+/* The stash blocks, and the border buffers of the stage itself that its backward reads. */
+static kept_bytes kept_of(const smp_layout *layout, const smp_flow *flow, const smp_graph *graph,
+                          const smp_candidate *candidate)
+{
+    kept_bytes kept = {.at_backward = layout->block_bytes[SMP_BLOCK_INPUT],
+                       .at_weight = layout->block_bytes[SMP_BLOCK_WEIGHT],
+                       .from_backward = layout->block_bytes[SMP_BLOCK_GRAD]};
+    for (int32_t b = 0; b < layout->n_border; b++) {
+        const smp_border *border = &layout->border[b];
+        bool own = border->kind == SMP_BORDER_OUT && border->tensor != graph->loss;
+        if (border->kind == SMP_BORDER_IN)
+            own = candidate->stage_rank[flow->transfer[border->transfer].from_stage] !=
+                  candidate->stage_rank[layout->stage];
+        if (!own)
+            continue;
+        if (border->in_weight)
+            kept.at_weight += border->bytes;
+        else if (border->in_backward)
+            kept.at_backward += border->bytes;
+    }
+    return kept;
+}
+
+/* Most bytes kept at one time by a rank that runs its compute actions in this order. */
+static int64_t most_kept(const smp_program *order, const kept_bytes *of_chunk)
+{
+    int64_t now = 0, most = 0;
+    for (int64_t i = 0; i < order->n; i++) {
+        const smp_action *action = &order->action[i];
+        const kept_bytes *kept = &of_chunk[action->chunk];
+        if (action->kind == SMP_ACTION_F)
+            now += kept->at_backward + kept->at_weight;
+        most = now > most ? now : most;
+        if (action->kind == SMP_ACTION_B)
+            now -= kept->at_backward + kept->at_weight;
+        else if (action->kind == SMP_ACTION_I)
+            now += kept->from_backward - kept->at_backward;
+        else if (action->kind == SMP_ACTION_W)
+            now -= kept->at_weight + kept->from_backward;
+    }
+    return most;
+}
+
+/* What one rank needs beside its weights: the work area, and what is kept. */
+static smp_status least_of_rank(smp__planner *planner, const smp_search_request *request,
+                                const smp_candidate *candidate, const int *stage_of,
+                                const smp_program *order, kept_bytes *kept, int64_t *bytes)
+{
+    int64_t work = 0;
+    for (int c = 0; c < candidate->chunks; c++) {
+        const smp_layout *layout;
+        SMP_TRY(smp__planner_layout(planner, request,
+                                    candidate->partition->load[stage_of[c]].recompute, stage_of[c],
+                                    order, c, &layout));
+        kept[c] = kept_of(layout, planner->flow, request->graph, candidate);
+        const int64_t areas[] = {layout->forward_work_bytes, layout->backward_work_bytes,
+                                 layout->weight_work_bytes};
+        for (int i = 0; i < 3; i++)
+            work = areas[i] > work ? areas[i] : work;
+    }
+    *bytes += work;
+    if (request->graph->training) /* else nothing is kept after its forward */
+        *bytes += most_kept(order, kept);
+    return SMP_OK;
+}
+
+/* Weights, the work area, and what is kept between actions, in the order of the compute actions
+ * alone: O(actions). Border buffers that only wait for a transfer are left out. */
 smp_status smp__planner_least_bytes(smp__planner *planner, const smp_search_request *request,
                                     const smp_candidate *candidate, int64_t *bytes)
 {
     const smp_schedule_kind *kind = smp_schedule_find(candidate->schedule);
-    smp_schedule_shape shape = {.pipeline = candidate->pipeline,
-                                .chunks = candidate->chunks,
-                                .microbatches = candidate->microbatches,
-                                .training = request->graph->training,
-                                .active = planner->active,
-                                .group = planner->group};
-    int p = candidate->pipeline;
+    smp_schedule_shape shape = smp__planner_shape(planner, request, candidate);
+    int p = candidate->pipeline, v = candidate->chunks;
     smp_status status = SMP_ERR_NO_MEMORY;
-    smp_program order = {0};
     smp_arena *arena = smp_arena_create();
     int *seen = arena ? SMP_ARENA_NEW(arena, int, (size_t)p) : NULL;
-    int64_t *block = arena ? SMP_ARENA_NEW(arena, int64_t, (size_t)p) : NULL;
-    int64_t *work = arena ? SMP_ARENA_NEW(arena, int64_t, (size_t)p) : NULL;
-    if (!seen || !block || !work)
+    int *held = arena ? SMP_ARENA_NEW(arena, int, (size_t)p) : NULL;
+    int *stage_of = arena ? SMP_ARENA_NEW(arena, int, (size_t)planner->n_stage) : NULL;
+    kept_bytes *kept = arena ? SMP_ARENA_NEW(arena, kept_bytes, (size_t)v) : NULL;
+    if (!seen || !held || !stage_of || !kept)
         goto done;
-    for (int r = 0; r < p; r++) {
-        bytes[r] = 0;
-        block[r] = INT64_MAX;
-    }
-    add_states(request, planner->flow, candidate, seen, bytes);
-    status = kind->order(&shape, 0, &order);
-    for (int s = 0; s < planner->n_stage && status == SMP_OK; s++) {
-        const smp_layout *layout;
+    for (int s = 0; s < planner->n_stage; s++) {
         int r = candidate->stage_rank[s];
-        status = smp__planner_layout(planner, request, candidate->partition->load[s].recompute, s,
-                                     &order, 0, &layout);
-        if (status != SMP_OK)
-            break;
-        bool split = layout->mode & SMP_LAYOUT_SPLIT;
-        int64_t kept = layout->block_bytes[split ? SMP_BLOCK_WEIGHT : SMP_BLOCK_INPUT];
-        block[r] = kept < block[r] ? kept : block[r];
-        work[r] = layout->forward_work_bytes > work[r] ? layout->forward_work_bytes : work[r];
-        work[r] = layout->backward_work_bytes > work[r] ? layout->backward_work_bytes : work[r];
+        stage_of[r * v + held[r]++] = s;
     }
-    for (int r = 0; r < p && status == SMP_OK; r++)
-        bytes[r] += work[r] + (int64_t)kind->live(&shape, r) * block[r];
+    memset(bytes, 0, (size_t)p * sizeof *bytes);
+    add_states(request, planner->flow, candidate, seen, bytes);
+    status = SMP_OK;
+    for (int r = 0; r < p && status == SMP_OK; r++) {
+        smp_program order = {0};
+        status = kind->order(&shape, r, &order);
+        if (status == SMP_OK)
+            status = least_of_rank(planner, request, candidate, &stage_of[r * v], &order, kept,
+                                   &bytes[r]);
+        smp_program_free(&order);
+    }
 done:
-    smp_program_free(&order);
     smp_arena_destroy(arena);
     return status;
 }

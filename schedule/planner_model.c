@@ -56,6 +56,14 @@ static smp_schedule_shape shape_of(const smp__planner *planner, int pipeline, in
                                 .group = planner->group};
 }
 
+smp_schedule_shape smp__planner_shape(const smp__planner *planner,
+                                      const smp_search_request *request,
+                                      const smp_candidate *candidate)
+{
+    return shape_of(planner, candidate->pipeline, candidate->chunks, candidate->microbatches,
+                    request->graph->training);
+}
+
 static bool known(void *context, const char *name)
 {
     (void)context;
@@ -185,8 +193,7 @@ smp_status smp__planner_evaluate(smp__planner *planner, const smp_search_request
                                  bool exactly, smp__evaluation *out)
 {
     size_t n = (size_t)candidate->pipeline;
-    smp_schedule_shape shape = shape_of(planner, candidate->pipeline, candidate->chunks,
-                                        candidate->microbatches, request->graph->training);
+    smp_schedule_shape shape = smp__planner_shape(planner, request, candidate);
     smp__evaluation evaluation = {.program = calloc(n, sizeof *evaluation.program),
                                   .peak_bytes = calloc(n, sizeof *evaluation.peak_bytes),
                                   .pipeline = candidate->pipeline};

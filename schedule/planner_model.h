@@ -51,6 +51,9 @@ smp_status smp__planner_evaluate(smp__planner *planner, const smp_search_request
                                  bool exactly, smp__evaluation *out);
 void smp__evaluation_free(smp__evaluation *evaluation);
 
+smp_schedule_shape smp__planner_shape(const smp__planner *planner,
+                                      const smp_search_request *request,
+                                      const smp_candidate *candidate);
 /* Layout of a stage of the planner's partition under a program; borrowed. */
 smp_status smp__planner_layout(smp__planner *planner, const smp_search_request *request,
                                bool recompute, int stage, const smp_program *program, int chunk,

@@ -5,8 +5,8 @@
  * One chunk (Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024): rank r runs w forwards ahead
  * of its first I and holds d weight gradients back, w + d + 1 = active. active p is H1 (w = p-1-r,
  * d = r), 2p-1 is H2 (w = 2(p-1-r), d = 2r); between them the surplus goes to w first; below p
- * fewer forwards run ahead. Every rank has the first forwards before the first I and no less than
- * the next rank has, so the order cannot deadlock. More than 2p-1 is of no use.
+ * w shrinks in proportion, active-1 on the first rank. Every rank runs at least as far ahead as the
+ * next one, so the order cannot deadlock. More than 2p-1 is of no use.
  *
  * Two chunks (Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024): rank r holds
  * stage r and stage 2p-1-r. All ranks repeat one building block every `period` slots of unit time:
@@ -83,9 +83,10 @@ static int64_t active_split(const smp_schedule_shape *shape)
 /* Forwards ahead of the first I. */
 static int64_t warmup_split(const smp_schedule_shape *shape, int rank)
 {
-    int64_t behind = shape->pipeline - 1 - rank, active = active_split(shape);
-    int64_t surplus = maximum(active - shape->pipeline, 0);
-    return minimum(behind + minimum(surplus, behind), active - 1);
+    int64_t p = shape->pipeline, behind = p - 1 - rank, active = active_split(shape);
+    if (active >= p)
+        return behind + minimum(active - p, behind);
+    return ((active - 1) * behind + p - 2) / (p - 1); /* rounded up */
 }
 
 static smp_status order_split(const smp_schedule_shape *shape, int rank, smp_program *program)

@@ -51,6 +51,15 @@ printf '  - {ops: [%s]}\n' 'wte, wpe, "h0.*"' '"h1.*"' '"h2.*"' '"h3.*", ln_f..l
 expect_exit 0 smp-partition check chunks.yaml --model "$model" --time-limit 5
 expect_match out '2 pipeline ranks x 1 replica, 2 chunks; interleaved, 8 micro-batches'
 
+# Ranks dealt out in an order of one's own: fine, unless a schedule is asked for that has another.
+printf 'smp: 1\nstages:\n' >ranks.yaml
+printf '  - {rank: %s, ops: [%s]}\n' 1 'wte, wpe, "h0.*"' 0 '"h1.*"' 0 '"h2.*"' 1 '"h3.*", ln_f..loss' >>ranks.yaml
+expect_exit 0 smp-partition check ranks.yaml --model "$model" --time-limit 5 -o filled.yaml
+expect_match out '2 pipeline ranks x 1 replica, 2 chunks; auto, 8 micro-batches'
+expect_exit 0 smp-partition check filled.yaml --time-limit 5
+expect_exit 2 smp-partition check ranks.yaml --model "$model" --pipeline interleaved
+expect_match out "stage 0 lies on rank 1, schedule 'interleaved' places it on rank 0"
+
 # Everything that is wrong, not only the first thing.
 cat >bad.yaml <<'PLAN'
 smp: 1

@@ -255,7 +255,7 @@ static void test_conflict_message(void **state)
                                     "model.yaml:5:5)",
                                     "lifting either would do", NULL});
     expect_message(HEAD OP("a", ", stage: 2") OP("b", ", in: ta") OP("c", ", in: tb"), 3,
-                   (const char *[]){"one of the stages 0 and 1 of 3 would be empty",
+                   (const char *[]){"stage 0 of 3 would be empty",
                                     "because of op 'a' (stage: 2, model.yaml:4:5)",
                                     "lifting it would do", NULL});
     expect_message(HEAD OP("a", ", stage: 1") OP("b", ", in: ta, stage: 0"), 2,

@@ -298,9 +298,10 @@ static void test_picture_lines_by_hand(void **state)
     const char *rank_0 = strstr(text.data, "rank 0 "), *rank_1 = strstr(text.data, "rank 1 ");
     assert_non_null(rank_0);
     assert_non_null(rank_1);
-    /* Ends at 1.189 + 6 + 0.189 + 2 = 9.378; 42 columns of 0.2233 us. */
-    assert_memory_equal(rank_0 + 9, "0>>>1>>>..........0<<<<<<<", 26);
-    assert_memory_equal(rank_1 + 9, ".....0>>>>0<<<<<<<", 18);
+    /* Rank 0: F0 0-1, F1 1-2, B0 4.378-6.378, B1 7.378-9.378; rank 1: F0 1.189-2.189, B0 -4.189, F1
+     * -5.189, B1 -7.189. 42 columns of 0.2233 us. */
+    assert_memory_equal(rank_0 + 9, "0>>>1>>>>...........0<<<<<<<<....1<<<<<<<<", 42);
+    assert_memory_equal(rank_1 + 9, ".....0>>>>0<<<<<<<<1>>>1<<<<<<<<..........", 42);
     smp_text_free(&text);
     smp_picture_close(picture);
     made_plan_free(&made);

@@ -158,6 +158,18 @@ static void test_verify_stages(void **state)
     assert_int_equal(smp_verify_programs(&made.plan, made.flow), SMP_ERR_INPUT);
     made.plan.schedule = "simple"; /* the name of an order that the programs do not have: fine */
     assert_int_equal(smp_verify_programs(&made.plan, made.flow), SMP_OK);
+    made.plan.schedule = "auto"; /* places stages at will, one on each rank here */
+    made.stage[0].rank = 1;
+    assert_int_equal(smp_verify_programs(&made.plan, made.flow), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "rank 1 holds more than 1 stages"));
+    made.stage[1].rank = 0;
+    made_plan_write(&made, 0, good[1]);
+    made_plan_write(&made, 1, good[0]);
+    assert_int_equal(smp_verify_programs(&made.plan, made.flow), SMP_OK);
+    made.stage[0].rank = 0;
+    made.stage[1].rank = 1;
+    made_plan_write(&made, 0, good[0]);
+    made_plan_write(&made, 1, good[1]);
     made.plan.chunks = 2;
     assert_int_equal(smp_verify_programs(&made.plan, made.flow), SMP_ERR_INPUT);
     made.plan.chunks = 1;
