@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/base/clock.h"
+
 enum {
     MAX_FREE = 60000, /* units between the two sides of a border */
     MAX_ROUNDS = 4,   /* of narrowing */
@@ -211,7 +213,7 @@ static void find_ranges(smp__cuts *cuts)
     }
 }
 
-static smp_status cut_all(smp__cuts *cuts, int64_t *work)
+static smp_status cut_all(smp__cuts *cuts, smp__cut_limits *limits)
 {
     int K = cuts->window->n_stage;
     size_t cells = ((size_t)K + 1) * ((size_t)K + 1);
@@ -220,8 +222,12 @@ static smp_status cut_all(smp__cuts *cuts, int64_t *work)
     memcpy(cuts->room_us, cuts->window->least_us,
            (size_t)cuts->units->n_net * sizeof *cuts->room_us);
     find_ranges(cuts);
-    for (int border = 1; border < K; border++)
-        SMP_TRY(cut_border(cuts, border, work));
+    limits->work -= (int64_t)(K - 1) * (cuts->units->n + 2 * cuts->units->n_net) / 4;
+    for (int border = 1; border < K; border++) {
+        if (smp_clock_past(limits->deadline_s))
+            limits->work = 0;
+        SMP_TRY(cut_border(cuts, border, &limits->work));
+    }
     return SMP_OK;
 }
 
@@ -292,7 +298,8 @@ static bool narrow_windows(smp__cuts *cuts, double target_us)
     return true;
 }
 
-smp_status smp__cuts_narrow(smp__cuts *cuts, double target_us, int64_t *work, bool *refuted)
+smp_status smp__cuts_narrow(smp__cuts *cuts, double target_us, smp__cut_limits *limits,
+                            bool *refuted)
 {
     smp__window *window = cuts->window;
     double paid_us = 0.0;
@@ -300,9 +307,9 @@ smp_status smp__cuts_narrow(smp__cuts *cuts, double target_us, int64_t *work, bo
     *refuted = false;
     for (int border = 1; border < window->n_stage && !*refuted; border++)
         *refuted = window->bottom_us[border] > window->top_us[border];
-    for (int round = 0; round < MAX_ROUNDS && !*refuted && *work > 0; round++) {
+    for (int round = 0; round < MAX_ROUNDS && !*refuted && limits->work > 0; round++) {
         double before_us = paid_us;
-        SMP_TRY(cut_all(cuts, work));
+        SMP_TRY(cut_all(cuts, limits));
         *refuted = is_refuted(cuts, target_us, &paid_us) || !narrow_windows(cuts, target_us);
         if (paid_us <= before_us * (1.0 + WORTH))
             break;
@@ -310,14 +317,14 @@ smp_status smp__cuts_narrow(smp__cuts *cuts, double target_us, int64_t *work, bo
     return SMP_OK;
 }
 
-smp_status smp__bound_by_cuts(smp__cuts *cuts, double low_us, double high_us, int64_t *work,
-                              double *bound_us)
+smp_status smp__bound_by_cuts(smp__cuts *cuts, double low_us, double high_us,
+                              smp__cut_limits *limits, double *bound_us)
 {
     *bound_us = low_us;
-    for (int step = 0; step<MAX_STEPS && * work> 0; step++) {
+    for (int step = 0; step < MAX_STEPS && limits->work > 0; step++) {
         double target_us = 0.5 * (*bound_us + high_us);
         bool refuted;
-        SMP_TRY(smp__cuts_narrow(cuts, target_us, work, &refuted));
+        SMP_TRY(smp__cuts_narrow(cuts, target_us, limits, &refuted));
         if (refuted)
             *bound_us = target_us;
         else

@@ -8,6 +8,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "graph/base/clock.h"
+
 enum {
     MAX_FLOWS = 12, /* units looked at: those that might pay most */
     MAX_SIZE = 20000
@@ -88,8 +90,8 @@ static smp_status cut_unit(op_cuts *cuts, int32_t unit, int64_t *work, double *l
     return SMP_OK;
 }
 
-smp_status smp__bound_by_op_cuts(const smp__window *window, double known_us, int64_t *work,
-                                 double *bound_us)
+smp_status smp__bound_by_op_cuts(const smp__window *window, double known_us,
+                                 smp__cut_limits *limits, double *bound_us)
 {
     const smp__units *units = window->units;
     *bound_us = known_us;
@@ -104,17 +106,17 @@ smp_status smp__bound_by_op_cuts(const smp__window *window, double known_us, int
         status = SMP_ERR_NO_MEMORY;
     if (status == SMP_OK)
         load_alone(&cuts);
-    for (int i = 0; i < MAX_FLOWS && status == SMP_OK && *work > 0; i++) {
+    for (int i = 0; i < MAX_FLOWS && status == SMP_OK && limits->work > 0; i++) {
         int32_t unit = 0;
         double load_us = 0.0;
         for (int32_t u = 1; u < units->n; u++) {
             if (cuts.most_us[u] > cuts.most_us[unit])
                 unit = u;
         }
-        if (cuts.most_us[unit] <= *bound_us)
+        if (cuts.most_us[unit] <= *bound_us || smp_clock_past(limits->deadline_s))
             break;
         cuts.most_us[unit] = 0.0;
-        status = cut_unit(&cuts, unit, work, &load_us);
+        status = cut_unit(&cuts, unit, &limits->work, &load_us);
         if (status == SMP_OK)
             *bound_us = fmax(*bound_us, load_us);
     }

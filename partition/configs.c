@@ -10,6 +10,8 @@
 
 #include "graph/base/text.h"
 
+enum { MAX_THOROUGH = 1 << 14 }; /* families * ops that every partitioner works on */
+
 /* A short list of values to try. */
 typedef struct choices {
     int value[40];
@@ -340,6 +342,27 @@ static void sort_configs(smp__configs *configs)
     qsort(configs->config, (size_t)configs->n, sizeof *configs->config, compare_configs);
 }
 
+/* After sorting. */
+static void find_smallest(smp__configs *configs)
+{
+    for (int32_t f = 0; f < configs->n_family; f++)
+        configs->family[f].smallest = -1;
+    for (int32_t i = 0; i < configs->n; i++) {
+        int32_t *smallest = &configs->family[configs->config[i].family].smallest;
+        if (*smallest < 0 ||
+            configs->config[i].microbatches < configs->config[*smallest].microbatches)
+            *smallest = i;
+    }
+}
+
+/* Many families of a large graph: the quick partitioner for all, the others for the winner. */
+static const char *choose_partitioner(const smp__configs *configs)
+{
+    const smp_search_request *request = configs->request;
+    int64_t work = (int64_t)configs->n_family * request->graph->n_op;
+    return request->partitioner || work <= MAX_THOROUGH ? request->partitioner : "linear";
+}
+
 static smp_status list_all(smp__configs *configs)
 {
     const smp_search_request *request = configs->request;
@@ -359,6 +382,8 @@ static smp_status list_all(smp__configs *configs)
     if (configs->n == 0)
         return smp_fail(configs->first_failure, "%s", configs->first_message);
     sort_configs(configs);
+    find_smallest(configs);
+    configs->partitioner = choose_partitioner(configs);
     return SMP_OK;
 }
 

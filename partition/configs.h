@@ -40,7 +40,9 @@ typedef struct smp__family {
     smp_status status; /* SMP_ERR_NO_FIT, SMP_ERR_INPUT: there is no such pipeline */
     smp__variants variants;
     smp__limited *limited;
-    double estimate; /* best of its configurations */
+    double estimate;  /* best of its configurations */
+    int32_t smallest; /* its configuration with the fewest micro-batches, of those the first */
+    bool hopeless;    /* that one does not fit, so none does */
 } smp__family;
 
 typedef struct smp__config {
@@ -49,6 +51,7 @@ typedef struct smp__config {
     const char *schedule;
     int32_t family;
     double *live;    /* [pipeline * chunks], made when first asked for */
+    bool done;       /* looked at */
     bool doubtful;   /* memory is probably too small: looked at last */
     double estimate; /* of what is minimised; orders the search, decides nothing */
     double family_estimate;
@@ -81,6 +84,7 @@ typedef struct smp__configs {
     double deadline_s;        /* of one solver run; 0: none */
     smp_status first_failure; /* of a family that has no pipeline */
     char first_message[1024];
+    const char *partitioner; /* what partitions are made with; NULL: the best of all */
     smp_arena *arena;
 } smp__configs;
 
@@ -128,6 +132,10 @@ smp_status smp__config_partition(smp__configs *configs, smp__config *config, dou
 /* The fastest partition whose fullest stage is at most 1 % fuller than it has to be. */
 smp_status smp__config_least_memory(smp__configs *configs, smp__config *config,
                                     smp_partition **out);
+
+/* The same as smp__config_partition by all partitioners; NULL where that is what was done already. */
+smp_status smp__config_best_partition(smp__configs *configs, smp__config *config,
+                                      smp_partition **out);
 
 /* The same stages with exactly the given ones recomputing (as far as that saves anything). */
 smp_status smp__partition_recompute(const smp_problem *problem, const smp_partition *partition,

@@ -71,8 +71,7 @@ smp_status smp__family_solve(smp__configs *configs, smp__config *config, bool *e
         smp_problem problem = smp__family_problem(configs, family);
         problem.deadline_s = solver_deadline_s(configs);
         family->solved = true;
-        family->status =
-            smp__variants_solve(&problem, configs->request->partitioner, &family->variants);
+        family->status = smp__variants_solve(&problem, configs->partitioner, &family->variants);
         if (family->status != SMP_OK)
             smp__configs_note(configs, family->status);
     }
@@ -106,7 +105,7 @@ static smp_status limited_variants(smp__configs *configs, smp__config *config, d
     }
     problem.memory_limit = limit;
     problem.deadline_s = solver_deadline_s(configs);
-    SMP_TRY(smp__variants_solve(&problem, configs->request->partitioner, &limited->variants));
+    SMP_TRY(smp__variants_solve(&problem, configs->partitioner, &limited->variants));
     limited->scale = scale;
     limited->live = config->live;
     limited->next = family->limited;
@@ -174,6 +173,19 @@ static smp_status solve_within(smp__configs *configs, smp__config *config, doubl
     smp_status status = smp__partition_recompute(&problem, shared, recompute, out);
     free(recompute);
     return status;
+}
+
+smp_status smp__config_best_partition(smp__configs *configs, smp__config *config,
+                                      smp_partition **out)
+{
+    const smp_search_request *request = configs->request;
+    smp_problem problem;
+    *out = NULL;
+    if (configs->partitioner == request->partitioner)
+        return SMP_OK;
+    SMP_TRY(smp__config_problem(configs, config, &problem));
+    problem.deadline_s = solver_deadline_s(configs);
+    return smp_partition_solve(&problem, request->partitioner, config->microbatches, out);
 }
 
 static bool recomputes(const smp_partition *partition)

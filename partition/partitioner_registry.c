@@ -10,10 +10,10 @@
 
 static const smp_partitioner *const partitioners[] = {
     &smp__partitioner_linear,
+    &smp__partitioner_exact,
     &smp__partitioner_refine,
     &smp__partitioner_metis_kway,
     &smp__partitioner_metis_recursive,
-    &smp__partitioner_exact,
     &smp__partitioner_equal_layers,
     &smp__partitioner_equal_parameters,
     NULL,

@@ -13,7 +13,7 @@
 #include "partition/evaluate.h"
 
 enum {
-    PROVE_WORK = 250000000,
+    PROVE_WORK = 150000000,
     PROVE_BYTES = 160 << 20,
     MAX_UNITS = 20000, /* for exact search */
     CUT_SHARE = 3,     /* of the work, for cuts alone: a third */
@@ -70,10 +70,13 @@ static smp_status try_target(proof *p, double target_us, smp__exact_answer *answ
 {
     double best_us = INFINITY;
     bool refuted = false;
+    smp__cut_limits limits = {p->work / CUT_SHARE, p->limits->deadline_s};
+    p->work -= limits.work;
     if (isfinite(target_us))
-        SMP_TRY(smp__cuts_narrow(p->cuts, target_us, &p->work, &refuted));
+        SMP_TRY(smp__cuts_narrow(p->cuts, target_us, &limits, &refuted));
     else
         smp__window_set(&p->window, target_us);
+    p->work += limits.work > 0 ? limits.work : 0;
     *answer = SMP__EXACT_NONE;
     if (refuted) {
         raise(p, target_us, "cuts");
@@ -169,15 +172,15 @@ static void bound_by_work(proof *p, smp_arena *arena)
 static smp_status bound_by_cuts(proof *p, double upper_us)
 {
     double bound_us;
-    int64_t work = p->limits->work / CUT_SHARE;
-    p->work -= work;
-    SMP_TRY(smp__bound_by_op_cuts(&p->window, p->lower_us, &work, &bound_us));
+    smp__cut_limits limits = {p->work / CUT_SHARE, p->limits->deadline_s};
+    p->work -= limits.work;
+    SMP_TRY(smp__bound_by_op_cuts(&p->window, p->lower_us, &limits, &bound_us));
     raise(p, bound_us, "largest op and its transfers");
     if (upper_us > p->lower_us) {
-        SMP_TRY(smp__bound_by_cuts(p->cuts, p->lower_us, upper_us, &work, &bound_us));
+        SMP_TRY(smp__bound_by_cuts(p->cuts, p->lower_us, upper_us, &limits, &bound_us));
         raise(p, bound_us, "cuts");
     }
-    p->work += work > 0 ? work : 0;
+    p->work += limits.work > 0 ? limits.work : 0;
     return SMP_OK;
 }
 
@@ -193,7 +196,8 @@ static smp_status prove_variant(proof *p, const smp_partition *partition, smp_ar
         return SMP_ERR_NO_MEMORY;
     SMP_TRY(smp__window_init(&p->window, p->problem, p->units, arena));
     SMP_TRY(smp__cuts_create(&p->window, &p->cuts));
-    SMP_TRY(bound_by_cuts(p, partition->bottleneck_us));
+    if (!smp_clock_past(p->limits->deadline_s))
+        SMP_TRY(bound_by_cuts(p, partition->bottleneck_us));
     p->late |= smp_clock_past(p->limits->deadline_s);
     if (p->units->n > MAX_UNITS || p->late || is_closed(p->lower_us, upper_us))
         return SMP_OK;

@@ -21,9 +21,8 @@
 #include "partition/tune.h"
 
 enum {
-    WORK_LIMIT = 8000000, /* for up to WORK_UNITS units, then less */
-    WORK_UNITS = 1000,
-    LEAST_WORK = 1000, /* per unit, but not above MOST_WORK */
+    UNIT_WORK = 2000, /* per unit, but within these two */
+    LEAST_WORK = 8000000,
     MOST_WORK = 30000000,
     PATIENCE = 40,       /* moves without success before a pass ends */
     MAX_CANDIDATES = 96, /* units looked at for one move */
@@ -312,12 +311,8 @@ static void improve(refiner *r, bool kicks)
 
 static int64_t work_limit(const smp__units *units)
 {
-    if (units->n <= WORK_UNITS)
-        return WORK_LIMIT;
-    int64_t shrunk = (int64_t)WORK_LIMIT * WORK_UNITS / units->n;
-    int64_t least = (int64_t)LEAST_WORK * units->n;
-    least = least > MOST_WORK ? MOST_WORK : least;
-    return shrunk > least ? shrunk : least;
+    int64_t limit = (int64_t)UNIT_WORK * units->n;
+    return limit < LEAST_WORK ? LEAST_WORK : limit > MOST_WORK ? MOST_WORK : limit;
 }
 
 static smp_status open_refiner(refiner *r, smp__tuner *tuner, smp_arena *arena)

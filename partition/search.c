@@ -21,7 +21,6 @@
 #include "graph/base/clock.h"
 #include "partition/configs.h"
 
-#pragma weak smp_partition_prove
 #define CLOSE 1.01       /* within 1 % counts as equal */
 #define SEARCH_SHARE 0.8 /* of the time, while there is more to try; the rest is for the proof */
 
@@ -124,6 +123,20 @@ static void add_entry(search *s, int32_t index, smp_candidate *candidate)
         note_least(s, for_memory ? (double)candidate->peak_bytes : time);
 }
 
+static smp_status try_config(search *s, int32_t index);
+
+/* A configuration does not fit. If that of its family with the fewest micro-batches does not either,
+ * none does: more micro-batches keep no less alive, whatever the schedule. */
+static smp_status try_smallest(search *s, int32_t index)
+{
+    smp__family *family = &s->configs.family[s->configs.config[index].family];
+    if (family->smallest == index)
+        family->hopeless = true;
+    else if (!s->configs.config[family->smallest].done)
+        return try_config(s, family->smallest);
+    return SMP_OK;
+}
+
 /* Fits the partition, which it takes over, and keeps the result. */
 static smp_status fit_and_add(search *s, int32_t index, smp_partition *partition)
 {
@@ -133,14 +146,14 @@ static smp_status fit_and_add(search *s, int32_t index, smp_partition *partition
                             &room_bytes));
     if (candidate) {
         add_entry(s, index, candidate);
-        return SMP_OK;
+        return candidate->fits ? SMP_OK : try_smallest(s, index);
     }
     s->counts.n_pruned_memory++;
     if (s->missed < 0 || room_bytes > s->missed_room) {
         s->missed = index;
         s->missed_room = room_bytes;
     }
-    return SMP_OK;
+    return try_smallest(s, index);
 }
 
 static smp_status try_config(search *s, int32_t index)
@@ -149,6 +162,13 @@ static smp_status try_config(search *s, int32_t index)
     smp__config *config = &configs->config[index];
     smp_partition *partition = NULL;
     bool exists;
+    if (config->done)
+        return SMP_OK;
+    config->done = true;
+    if (configs->family[config->family].hopeless) {
+        s->counts.n_pruned_memory++;
+        return SMP_OK;
+    }
     if (cannot_win(s, config, smp__config_least_us_of_any(configs, config),
                    smp__config_least_bytes_of_any(configs, config))) {
         s->counts.n_pruned_time++;
@@ -189,8 +209,9 @@ static smp_status try_all(search *s)
         limit_s = now_s + SEARCH_SHARE * (limit_s - now_s);
     for (int32_t i = 0; i < s->configs.n; i++) {
         if (s->n_least > 0 && smp_clock_past(limit_s)) {
-            s->counts.n_skipped = s->configs.n - i;
-            s->counts.timed_out = true;
+            for (; i < s->configs.n; i++)
+                s->counts.n_skipped += !s->configs.config[i].done;
+            s->counts.timed_out = s->counts.n_skipped > 0;
             break;
         }
         SMP_TRY(try_config(s, i));
@@ -328,16 +349,42 @@ static smp_status proof_problem(search *s, smp__config *config, const smp_candid
     return SMP_OK;
 }
 
+/* Fits a partition of the winner's configuration, which it takes over, and lets it take the winner's
+ * place if it is better. */
+static smp_status challenge(search *s, smp__config *config, smp_partition *partition,
+                            smp_candidate **best)
+{
+    smp_candidate *trial = NULL;
+    int64_t room;
+    SMP_TRY(smp__config_fit(&s->configs, config, partition, &trial, &room));
+    if (improves(s->configs.request, *best, trial)) {
+        smp_candidate *old = *best;
+        *best = trial;
+        trial = old;
+    }
+    smp_candidate_destroy(trial);
+    return SMP_OK;
+}
+
+/* All partitioners on the winner's configuration, where the search used a quick one. */
+static smp_status polish(search *s, int32_t index, smp_candidate **best)
+{
+    smp__config *config = &s->configs.config[index];
+    smp_partition *partition = NULL;
+    if (s->configs.request->optimize == SMP_OPTIMIZE_MEMORY)
+        return SMP_OK;
+    SMP_TRY(smp__config_best_partition(&s->configs, config, &partition));
+    return partition ? challenge(s, config, partition, best) : SMP_OK;
+}
+
 /* Raises the winner's bound, and replaces it by what the proof finds where that is better. */
 static smp_status prove(search *s, int32_t index, smp_candidate **best)
 {
     smp__config *config = &s->configs.config[index];
     smp_problem problem;
     smp_partition *proven = NULL, *copy = NULL;
-    smp_candidate *trial = NULL;
-    int64_t room;
     SMP_TRY(proof_problem(s, config, *best, &problem, &proven));
-    smp_status status = smp_partition_prove ? smp_partition_prove(&problem, &proven) : SMP_OK;
+    smp_status status = smp_partition_prove(&problem, &proven);
     size_t bytes = (size_t)problem.graph->n_op * sizeof *proven->stage;
     if (status == SMP_OK && memcmp(proven->stage, (*best)->partition->stage, bytes) != 0) {
         status = smp__config_problem(&s->configs, config, &problem);
@@ -345,22 +392,16 @@ static smp_status prove(search *s, int32_t index, smp_candidate **best)
             status = smp_partition_evaluate(&problem, proven->stage, &copy);
         if (status == SMP_OK) {
             copy->solver = proven->solver;
-            status = smp__config_fit(&s->configs, config, copy, &trial, &room);
+            status = challenge(s, config, copy, best);
         }
     }
     if (status == SMP_OK) {
-        if (improves(s->configs.request, *best, trial)) {
-            smp_candidate *old = *best;
-            *best = trial;
-            trial = old;
-        }
         smp_partition *partition = (*best)->partition;
         partition->bound = proven->bound;
         partition->timed_out = partition->timed_out || proven->timed_out;
         partition->lower_bound_us = fmin(proven->lower_bound_us, partition->bottleneck_us);
         s->counts.timed_out = s->counts.timed_out || partition->timed_out;
     }
-    smp_candidate_destroy(trial);
     smp_partition_destroy(proven);
     return status;
 }
@@ -423,6 +464,8 @@ static smp_status finish(search *s, smp_search_result *out)
     if (!key[0].candidate->fits)
         status =
             smp__search_no_fit(&s->configs, &s->configs.config[key[0].index], key[0].candidate);
+    if (status == SMP_OK)
+        status = polish(s, key[0].index, &s->entry[key[0].entry].candidate);
     if (status == SMP_OK)
         status = prove(s, key[0].index, &s->entry[key[0].entry].candidate);
     key[0].candidate = s->entry[key[0].entry].candidate;

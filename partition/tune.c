@@ -21,7 +21,7 @@ enum {
     WORK_LIMIT = 3000000, /* of improving, for graphs of up to WORK_UNITS units */
     WORK_UNITS = 1000,
     MAX_PAIRS = 12000000,     /* of borders, for the first order, */
-    MAX_MORE_PAIRS = 2000000, /* and for each further one where there are many units */
+    MAX_MORE_PAIRS = 1000000, /* and for each further one where there are many units */
     MANY_UNITS = 4000,
     MAX_TRIAL_PAIRS = 400000, /* for one random order */
     ORDER_WORK = 8            /* making and preparing an order, per unit and net end */

@@ -305,6 +305,21 @@ static smp_status check_memory(smp__check_build *b, const smp_flow *flow, smp_pl
     return SMP_OK;
 }
 
+/* A plan made with a profile or for another cluster, and checked without. */
+static smp_status note_other_costs(smp__check_build *b, double step_us)
+{
+    char said[32], now[32];
+    double written_us = b->sketch->step_us;
+    if (written_us <= 0 || !b->same_numbers || b->sketch->n_program == 0 ||
+        fabs(step_us - written_us) <= 1e-3 * written_us)
+        return SMP_OK;
+    return smp__find(&b->out->findings, SMP_FINDING_NOTE, "costs", b->sketch->predicted_where,
+                     "the plan predicts a step of %s, with these costs (%s) it is %s: it was made "
+                     "with another profile or cluster",
+                     smp_format_us(said, sizeof said, written_us), b->costs->source,
+                     smp_format_us(now, sizeof now, step_us));
+}
+
 static smp_status predict(smp__check_build *b, const smp_flow *flow, smp_plan *plan)
 {
     smp_simulation *simulation = NULL;
@@ -320,6 +335,7 @@ static smp_status predict(smp__check_build *b, const smp_flow *flow, smp_plan *p
     b->out->time_us = b->request->objective == SMP_OBJECTIVE_BOTTLENECK
                           ? partition->bottleneck_us * plan->microbatches / samples
                           : step_us / samples;
+    SMP_TRY(note_other_costs(b, step_us));
     return check_memory(b, flow, plan);
 }
 

@@ -1,4 +1,5 @@
 /* Layers of a model by the names of its ops, and the stages that hold them. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,6 +76,29 @@ static smp_status list_units(unit_list *l)
     return SMP_OK;
 }
 
+/* "h12.ln_1" -> "h*.ln_1": the ops that begin a layer, as --cut-at takes them. */
+static void layer_pattern(const char *name, char *out, size_t size)
+{
+    size_t end = layer_length(name), digits = end;
+    while (digits > 0 && name[digits - 1] >= '0' && name[digits - 1] <= '9')
+        digits--;
+    snprintf(out, size, "%.*s%s%s", (int)digits, name, end > 0 ? "*" : "", name + end);
+}
+
+static smp_status fail_cut(const unit_list *l, const char *format, int32_t unit, int32_t stage,
+                           int32_t op, int32_t op_stage)
+{
+    char pattern[256];
+    int32_t layer = l->units->embedding && l->units->n > 1 ? 1 : 0;
+    layer_pattern(l->graph->op[l->first[layer]].name, pattern, sizeof pattern);
+    return smp_fail(SMP_ERR_INPUT,
+                    "%s: '%s' is cut: it begins in stage %d, its op '%s' lies in stage %d; this "
+                    "format can only cut between layers: plan with --cut-at '%s%s%s'",
+                    format, l->name[unit], (int)stage, l->graph->op[op].name, (int)op_stage,
+                    pattern, l->units->head ? "," : "",
+                    l->units->head ? l->graph->op[l->first[l->units->n - 1]].name : "");
+}
+
 static smp_status place_units(const unit_list *l, const int32_t *stage_of_op, const char *format,
                               int32_t *stage)
 {
@@ -82,13 +106,8 @@ static smp_status place_units(const unit_list *l, const int32_t *stage_of_op, co
         stage[i] = -1;
     for (int32_t u = 0; u < l->graph->n_op; u++) {
         int32_t *at = &stage[l->unit_of[u]];
-        const char *name = l->name[l->unit_of[u]];
         if (*at >= 0 && *at != stage_of_op[u])
-            return smp_fail(SMP_ERR_INPUT,
-                            "%s: '%s' is cut: it begins in stage %d, its op '%s' lies in stage %d; "
-                            "this format can only cut between layers: plan with --cut-at the "
-                            "names of the ops that begin a layer",
-                            format, name, (int)*at, l->graph->op[u].name, (int)stage_of_op[u]);
+            return fail_cut(l, format, l->unit_of[u], *at, u, stage_of_op[u]);
         *at = stage_of_op[u];
     }
     for (int32_t i = 1; i < l->units->n; i++)

@@ -211,7 +211,7 @@ static smp_status redo_call(backward_build *b, int32_t i)
 }
 
 /* What the backward call of B or I reads of the forward pass. */
-static smp_status find_reads(backward_build *b, int32_t i)
+static void find_reads(backward_build *b, int32_t i)
 {
     smp__layout_build *base = b->base;
     smp_layout_call *call = &base->call[i];
@@ -230,7 +230,6 @@ static smp_status find_reads(backward_build *b, int32_t i)
         call->backward_aux = base->recompute ? b->redo[i].aux : call->aux;
     smp__work_extend(&b->work, call->backward_out, (int64_t)b->n_instr);
     smp__work_extend(&b->work, call->backward_aux, (int64_t)b->n_instr);
-    return SMP_OK;
 }
 
 static smp_status place_input_gradients(backward_build *b, int32_t i)
@@ -249,7 +248,8 @@ static smp_status place_input_gradients(backward_build *b, int32_t i)
         smp__work_extend(&b->work, din[slot], (int64_t)b->n_instr);
     smp__work_extend(&b->work, call->backward_workspace, (int64_t)b->n_instr);
     smp__work_extend(&b->work, call->dout, (int64_t)b->n_instr);
-    return find_reads(b, i);
+    find_reads(b, i);
+    return SMP_OK;
 }
 
 /* The call of B or I. I has none of an op that passes no gradient on. */

@@ -41,6 +41,7 @@ typedef struct smp_sketch {
     int n_stage;                   /* highest number + 1 */
     int n_program;
     const smp_program *program;
+    double step_us; /* predicted */
     int n_peak;
     const int64_t *peak_bytes;
     const smp_cluster *cluster;

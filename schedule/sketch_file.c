@@ -186,13 +186,15 @@ static smp_status read_programs(const smp_yaml_node *top, smp_sketch *sketch)
     return SMP_OK;
 }
 
-/* Of the prediction only the peaks are compared: the others are of other costs. */
+/* Of the prediction the peaks have to be right; the step depends on costs, and is only compared. */
 static smp_status read_predicted(const smp_yaml_node *top, smp_sketch *sketch)
 {
     static const char *const keys[] = {"step_us",        "bubble", "samples_per_s", "bottleneck_us",
                                        "lower_bound_us", "gap",    "peak_bytes"};
     const smp_yaml_node *map, *list;
     SMP_TRY(optional_map(top, "predicted", keys, SMP__COUNT(keys), &map));
+    if (map && smp_yaml_get(map, "step_us"))
+        SMP_TRY(smp__field_double(map, "predicted", "step_us", 0, SMP__MAX_US, &sketch->step_us));
     if (!map || !smp_yaml_get(map, "peak_bytes"))
         return SMP_OK;
     SMP_TRY(smp__field_list(map, "predicted", "peak_bytes", &list));

@@ -25,6 +25,22 @@ expect_equal "programs written again" "$(grep -c . <(diff <(sed -n '/^programs/,
     <(sed -n '/^programs/,/^predicted/p' again.yaml | grep '"')) || true)" 0
 expect_exit 0 smp-partition check again.yaml --time-limit 5
 
+# Costs that are not those of the plan are noted, no more.
+write_good_model good.yaml
+expect_exit 0 smp-profile good.yaml --microbatch-size 2 -o profile.yaml
+expect_exit 0 smp-partition good.yaml -n 2 --stages 2 --profile profile.yaml -o profiled.yaml
+expect_exit 0 smp-partition check profiled.yaml --time-limit 5
+expect_match out 'note: profiled\.yaml:.*the plan predicts a step of .*with these costs \(roofline\)'
+expect_exit 0 smp-partition check profiled.yaml --profile profile.yaml --time-limit 5
+expect_no_match out 'the plan predicts'
+expect_exit 0 smp-partition check plan.yaml --time-limit 5 --report page.html --svg figure.svg \
+    --trace trace.json --export torch-csv:schedule.csv --export json:plan.json
+expect_json trace.json
+expect_json plan.json
+expect_match page.html '<html'
+expect_match figure.svg '<svg'
+expect_equal "schedule.csv" "$([ -s schedule.csv ] && echo there)" there
+
 # A sketch: stages alone, with names, patterns and ranges.
 cat >sketch.yaml <<'PLAN'
 smp: 1

@@ -32,7 +32,13 @@ has_options() { # program option...
 has_options smp-profile -o --device --microbatch-size --dtype --links
 has_options smp-partition -o -n --cluster --profile --stages --ddp --chunks --microbatches \
     --microbatch-size --pipeline --optimize --objective --active-microbatches --placement --memory \
-    --recompute --seed --explain --json --trace --report --export
+    --recompute --seed --explain --json --trace --report --export --svg --fix --cut-at --time-limit \
+    --group --partitioner --model --help --version
+expect_match out '^       smp-partition check PLAN'
+for name in simple interleaved zero-bubble linear exact torch-csv; do
+    expect_match out "(^|[ ,])$name(,|\$)" # from the registries
+done
+expect_equal "lines of over 100 columns" "$(grep -cE '^.{101}' out || true)" 0
 has_options smp-run --data --steps --optimizer --lr --min-lr --warmup --decay-steps --weight-decay \
     --beta1 --beta2 --epsilon --momentum --clip --seed --data-seed --no-shuffle --checkpoint \
     --save-every --resume --trace --json --log-every --timeout --checksum --eval-data --eval-every \
@@ -60,5 +66,13 @@ bad_value smp-partition --objective profit
 bad_value smp-partition --placement anywhere
 bad_value smp-partition --memory lots
 bad_value smp-partition --memory -5GB
+bad_value smp-partition --recompute sometimes
+bad_value smp-partition --active-microbatches 0
+bad_value smp-partition --group x
+bad_value smp-partition --partitioner scissors
+bad_value smp-partition --time-limit -1
+bad_value smp-partition --export cuneiform:plan.clay
+bad_value smp-partition --cut-at ,
+bad_value smp-partition --fix
 bad_value smp-partition --seed
 finish

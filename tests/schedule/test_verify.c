@@ -242,8 +242,18 @@ typedef struct execution {
     smp_memory_rank **memory; /* [ranks] */
     int chunks, microbatches, ranks;
     int64_t at[8];
-    bool *posted, *sent; /* [n_transfer * microbatches] */
+    bool *posted, *sent;      /* [n_transfer * microbatches] */
+    int *posted_as, *sent_as; /* when, as numbers */
+    int clock;
 } execution;
+
+static int stage_at(const execution *e, int rank, int chunk)
+{
+    int stage = 0;
+    while (e->stage_rank[stage] != rank || chunk-- > 0)
+        stage++;
+    return stage;
+}
 
 static bool messages_done(const execution *e, const smp_memory_message *list, int64_t begin,
                           int64_t end)
@@ -256,7 +266,7 @@ static bool messages_done(const execution *e, const smp_memory_message *list, in
 
 static bool inputs_sent(const execution *e, int rank, const smp_action *a)
 {
-    int stage = a->chunk * e->ranks + rank;
+    int stage = stage_at(e, rank, a->chunk);
     smp_transfer_kind kind = a->kind == SMP_ACTION_F ? SMP_TRANSFER_F : SMP_TRANSFER_B;
     for (int32_t i = e->flow->in_begin[stage]; i < e->flow->in_begin[stage + 1]; i++) {
         const smp_transfer *t = &e->flow->transfer[e->flow->in_list[i]];
@@ -269,11 +279,13 @@ static bool inputs_sent(const execution *e, int rank, const smp_action *a)
 
 static void start_sends(execution *e, int rank, const smp_action *a)
 {
-    int stage = a->chunk * e->ranks + rank;
+    int stage = stage_at(e, rank, a->chunk);
     smp_transfer_kind kind = a->kind == SMP_ACTION_SEND_F ? SMP_TRANSFER_F : SMP_TRANSFER_B;
     for (int32_t i = e->flow->out_begin[stage]; i < e->flow->out_begin[stage + 1]; i++)
-        if (e->flow->transfer[e->flow->out_list[i]].kind == kind)
+        if (e->flow->transfer[e->flow->out_list[i]].kind == kind) {
             e->sent[e->flow->out_list[i] * e->microbatches + a->microbatch] = true;
+            e->sent_as[e->flow->out_list[i] * e->microbatches + a->microbatch] = e->clock++;
+        }
 }
 
 /* One rank as far as it gets; a send is complete once its receive is posted. */
@@ -291,14 +303,49 @@ static bool execute(execution *e, int rank)
             bool *posted =
                 &e->posted[m->post[k].transfer * e->microbatches + m->post[k].microbatch];
             moved |= !*posted;
+            if (!*posted)
+                e->posted_as[posted - e->posted] = e->clock++;
             *posted = true;
         }
-        if ((a->kind == SMP_ACTION_F || a->kind == SMP_ACTION_B) && !inputs_sent(e, rank, a))
+        if (smp_action_is_compute(a->kind) && a->kind != SMP_ACTION_W && !inputs_sent(e, rank, a))
             break;
         if (a->kind == SMP_ACTION_SEND_F || a->kind == SMP_ACTION_SEND_B)
             start_sends(e, rank, a);
     }
     return moved;
+}
+
+/* A transport that matches the messages of a channel by their order alone, as NCCL does, would do. */
+typedef struct queued {
+    int channel, sent_as, posted_as;
+} queued;
+
+static int by_channel(const void *a, const void *b)
+{
+    const queued *x = a, *y = b;
+    return x->channel != y->channel ? x->channel - y->channel : x->sent_as - y->sent_as;
+}
+
+static void check_queues(const execution *e, uint64_t seed)
+{
+    queued *list = calloc((size_t)(e->flow->n_transfer * e->microbatches) + 1, sizeof *list);
+    int n = 0;
+    assert_non_null(list);
+    for (int32_t i = 0; i < e->flow->n_transfer; i++) {
+        const smp_transfer *t = &e->flow->transfer[i];
+        int from = e->stage_rank[t->from_stage], to = e->stage_rank[t->to_stage];
+        bool direct = t->to_stage == t->from_stage + (t->kind == SMP_TRANSFER_F ? 1 : -1);
+        for (int m = 0; from != to && m < e->microbatches; m++)
+            list[n++] =
+                (queued){direct ? from * 8 + to : 64 + i, e->sent_as[i * e->microbatches + m],
+                         e->posted_as[i * e->microbatches + m]};
+    }
+    qsort(list, (size_t)n, sizeof *list, by_channel);
+    for (int i = 1; i < n; i++)
+        if (list[i].channel == list[i - 1].channel && list[i].posted_as < list[i - 1].posted_as)
+            fail_msg("seed %llu: channel %d is out of order", (unsigned long long)seed,
+                     list[i].channel);
+    free(list);
 }
 
 static smp_memory_rank *plan_memory(const smp_graph *graph, const execution *e, int rank,
@@ -307,8 +354,9 @@ static smp_memory_rank *plan_memory(const smp_graph *graph, const execution *e, 
     smp_layout *layout[4] = {NULL};
     int stage_of_chunk[4];
     for (int c = 0; c < e->chunks; c++) {
-        stage_of_chunk[c] = c * e->ranks + rank;
-        if (smp_layout_build(graph, e->flow, stage_of_chunk[c], false, NULL, &layout[c]))
+        unsigned mode = smp_layout_mode(false, &e->program[rank], c);
+        stage_of_chunk[c] = stage_at(e, rank, c);
+        if (smp_layout_build(graph, e->flow, stage_of_chunk[c], mode, NULL, &layout[c]))
             fail_msg("%s", smp_last_error());
     }
     smp_memory_input input = {.graph = graph,
@@ -335,14 +383,20 @@ static void check_execution(uint64_t seed)
     fixture_random random = {seed};
     int p = 2 + (int)fixture_below(&random, 4), v = 1 + (int)fixture_below(&random, 3);
     int m = 1 + (int)fixture_below(&random, 8), n_stage = p * v, stage_rank[15];
-    const smp_schedule_kind *kind = smp_schedules()[fixture_below(&random, 2)];
     smp_schedule_shape shape = {p, v, m, fixture_chance(&random, 80), 0, 0};
+    int kinds = 0;
+    while (smp_schedules()[kinds])
+        kinds++;
+    const smp_schedule_kind *kind;
+    do
+        kind = smp_schedules()[fixture_below(&random, kinds)];
+    while (kind->check && kind->check(&shape));
     fixture_graph f;
     fixture_graph_make(&f, seed, 10 + (int32_t)fixture_below(&random, 40), shape.training);
     int32_t stage[MAX_OPS];
     fixture_stages(&f.graph, &random, n_stage, stage);
     for (int s = 0; s < n_stage; s++)
-        stage_rank[s] = s % p;
+        stage_rank[s] = smp_schedule_stage_rank(kind, &shape, s);
     smp_flow *flow;
     smp_program program[8] = {{0}};
     smp_memory_rank *memory[8];
@@ -358,7 +412,9 @@ static void check_execution(uint64_t seed)
                    .microbatches = m,
                    .ranks = p,
                    .posted = calloc(messages + 1, sizeof(bool)),
-                   .sent = calloc(messages + 1, sizeof(bool))};
+                   .sent = calloc(messages + 1, sizeof(bool)),
+                   .posted_as = calloc(messages + 1, sizeof(int)),
+                   .sent_as = calloc(messages + 1, sizeof(int))};
     for (int r = 0; r < p; r++)
         memory[r] = plan_memory(&f.graph, &e, r, shape.training);
     for (bool moved = true; moved;) {
@@ -375,8 +431,11 @@ static void check_execution(uint64_t seed)
         smp_memory_destroy(memory[r]);
         smp_program_free(&program[r]);
     }
+    check_queues(&e, seed);
     free(e.posted);
     free(e.sent);
+    free(e.posted_as);
+    free(e.sent_as);
     smp_flow_destroy(flow);
     fixture_graph_free(&f);
 }
