@@ -1,9 +1,10 @@
 /* From a partition that should fit to one that does: the memory planner has the last word.
  *
- * The estimate that partitions are made with may be too low or too high. Too low: partitions are made
- * anew under limits lowered by what was missing; what still misses recomputes more, stage by stage,
- * most bytes saved per time first. Too high: stages that need not recompute stop, longest forward
- * first. Every step is checked by the schedule's own model; a handful of evaluations at most. */
+ * The estimate that partitions are made with may be too low or too high. Too low: stages of the ranks
+ * that miss recompute, most bytes saved per time first, where that is allowed; if it does not help,
+ * partitions are made anew under limits lowered by what was missing. Too high: stages that need not
+ * recompute stop, longest forward first. Every step is checked by the schedule's own model; a
+ * handful of evaluations at most. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -241,26 +242,23 @@ static smp_status recompute_less(smp__configs *configs, smp__config *config,
     return SMP_OK;
 }
 
-/* AUTO: as little recomputation as makes it fit. */
-static smp_status tune_recompute(smp__configs *configs, smp__config *config,
+/* Where recomputation is a choice: more of it where the candidate misses, less where it has room. */
+static smp_status tune_recompute(smp__configs *configs, smp__config *config, bool more,
                                  smp_candidate **candidate, bool *known)
 {
     smp_problem problem;
     SMP_TRY(smp__config_problem(configs, config, &problem));
-    if (problem.recompute != SMP_RECOMPUTE_AUTO || !problem.graph->training)
+    if (problem.recompute != SMP_RECOMPUTE_AUTO || !problem.graph->training ||
+        (*candidate)->fits == more || (!more && (*candidate)->n_recompute == 0))
         return SMP_OK;
     bool *recompute = calloc((size_t)problem.n_stage, sizeof *recompute);
     if (!recompute)
         return smp_fail_memory((size_t)problem.n_stage);
     for (int s = 0; s < problem.n_stage; s++)
         recompute[s] = (*candidate)->partition->load[s].recompute;
-    smp_status status = SMP_OK;
-    if (!(*candidate)->fits)
-        status = recompute_more(configs, config, &problem, recompute, candidate, known);
-    for (int s = 0; s < problem.n_stage; s++)
-        recompute[s] = (*candidate)->partition->load[s].recompute;
-    if (status == SMP_OK && (*candidate)->fits && (*candidate)->n_recompute > 0)
-        status = recompute_less(configs, config, &problem, recompute, candidate);
+    smp_status status = more
+                            ? recompute_more(configs, config, &problem, recompute, candidate, known)
+                            : recompute_less(configs, config, &problem, recompute, candidate);
     free(recompute);
     return status;
 }
@@ -283,6 +281,9 @@ static smp_status shrink(smp__configs *configs, smp__config *config, smp_partiti
         double memory = (double)smp__config_memory(config, candidate->worst_rank);
         spare += SPARE * (double)-candidate->room_bytes / memory;
         keep_better(best, best_known, candidate, known);
+        if (attempt == 0 && !fits)
+            SMP_TRY(tune_recompute(configs, config, true, best, best_known));
+        fits = *best_known && (*best)->fits;
         if (fits || !was_to_fit || attempt == MAX_SHRINK || spare >= 1.0)
             return SMP_OK;
         SMP_TRY(smp__config_partition(configs, config, spare, &partition));
@@ -296,7 +297,7 @@ smp_status smp__config_fit(smp__configs *configs, smp__config *config, smp_parti
     bool known = false;
     smp_status status = shrink(configs, config, partition, &best, &known);
     if (status == SMP_OK)
-        status = tune_recompute(configs, config, &best, &known);
+        status = tune_recompute(configs, config, false, &best, &known);
     if (status == SMP_OK)
         *room_bytes = best->room_bytes;
     if (status != SMP_OK || !known) {

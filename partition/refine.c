@@ -21,13 +21,14 @@
 #include "partition/tune.h"
 
 enum {
-    UNIT_WORK = 2000, /* per unit, but within these two */
-    LEAST_WORK = 8000000,
-    MOST_WORK = 30000000,
-    PATIENCE = 40,       /* moves without success before a pass ends */
-    MAX_CANDIDATES = 96, /* units looked at for one move */
-    MAX_TARGETS = 4,     /* stages tried for one unit, besides the furthest */
-    MAX_KICKS = 400,     /* in a row without success */
+    UNIT_WORK = 2000,     /* per unit, */
+    LEAST_WORK = 8000000, /* but not less than this, */
+    SMALL_WORK = 200000,  /* unless that is more than this per unit, */
+    MOST_WORK = 30000000, /* and not more than this */
+    PATIENCE = 40,        /* moves without success before a pass ends */
+    MAX_CANDIDATES = 96,  /* units looked at for one move */
+    MAX_TARGETS = 4,      /* stages tried for one unit, besides the furthest */
+    MAX_KICKS = 400,      /* in a row without success */
     KICK_MOVES = 6,
     SEED_UNITS = 2000, /* up to so many units METIS gives further starts */
     CHECK_WORK = 100000
@@ -311,8 +312,9 @@ static void improve(refiner *r, bool kicks)
 
 static int64_t work_limit(const smp__units *units)
 {
-    int64_t limit = (int64_t)UNIT_WORK * units->n;
-    return limit < LEAST_WORK ? LEAST_WORK : limit > MOST_WORK ? MOST_WORK : limit;
+    int64_t limit = (int64_t)UNIT_WORK * units->n, small = (int64_t)SMALL_WORK * units->n;
+    limit = limit > LEAST_WORK ? limit : small < LEAST_WORK ? small : LEAST_WORK;
+    return limit < MOST_WORK ? limit : MOST_WORK;
 }
 
 static smp_status open_refiner(refiner *r, smp__tuner *tuner, smp_arena *arena)

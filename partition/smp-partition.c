@@ -15,6 +15,8 @@
 #include "schedule/relative_path.h"
 #include "schedule/report.h"
 
+enum { MAX_LOCAL = 1 << 16 };
+
 /* What a run reads; freed together. */
 typedef struct inputs {
     smp_graph *graph;
@@ -208,7 +210,7 @@ static smp_status open_checked(const smp_partition_options *o, smp_search_reques
     int pipeline = r->stages, chunks = r->chunks, ddp = r->ddp > 0 ? r->ddp : in->sketch->ddp;
     smp_sketch_shape(in->sketch, &pipeline, &chunks);
     int64_t devices = (int64_t)pipeline * (ddp > 0 ? ddp : 1);
-    r->devices = devices > SMP_MAX_COUNT ? SMP_MAX_COUNT : (int)devices;
+    r->devices = devices > MAX_LOCAL ? MAX_LOCAL : (int)devices; /* more are a finding */
     return open_cluster(o, r, in);
 }
 

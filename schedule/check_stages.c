@@ -12,6 +12,8 @@
 #include "schedule/check.h"
 #include "schedule/op_pattern.h"
 
+#define MAX_CYCLE_WORK ((int64_t)100000000)
+
 enum { MAX_HINTS = 20, MAX_ORDER = 1000, MAX_CYCLES = 8, MAX_TWICE = 1000 };
 
 smp_status smp__find(smp_findings *findings, smp_finding_level level, const char *kind,
@@ -43,6 +45,7 @@ typedef struct stage_check {
     int32_t *stage;   /* [n_op] */
     smp_where *where; /* [n_op] of the entry that placed it */
     int hints, repeated;
+    int64_t work; /* of patterns */
 } stage_check;
 
 static smp_status illegal(stage_check *c, const char *kind, smp_where where, const char *message)
@@ -66,6 +69,7 @@ static smp_status unknown_op(stage_check *c, const smp_sketch_entry *entry, int 
 static smp_status place_entry(stage_check *c, const smp_sketch_entry *entry, int stage)
 {
     smp_op_match match = smp_op_match_begin(c->graph, entry->text);
+    SMP_TRY(smp_op_match_allowed(c->graph, &match, entry->where, &c->work));
     int32_t op = smp_op_match_next(c->graph, &match);
     if (op < 0)
         return unknown_op(c, entry, stage);
@@ -131,11 +135,19 @@ static smp_status check_empty(stage_check *c, smp_arena *scratch)
         if (c->stage[op] >= 0)
             held[c->stage[op]]++;
     }
-    for (int s = 0; s < c->n_stage; s++) {
-        if (held[s] == 0)
-            SMP_TRY(smp__find(c->findings, SMP_FINDING_ILLEGAL, "empty-stage",
-                              where[s].line > 0 ? where[s] : c->sketch->stages_where,
+    for (int s = 0, end; s < c->n_stage; s = end) {
+        end = s + 1;
+        if (held[s] > 0)
+            continue;
+        while (end < c->n_stage && held[end] == 0)
+            end++;
+        smp_where at = where[s].line > 0 ? where[s] : c->sketch->stages_where;
+        if (end - s == 1)
+            SMP_TRY(smp__find(c->findings, SMP_FINDING_ILLEGAL, "empty-stage", at,
                               "stage %d of %d holds no op", s, c->n_stage));
+        else
+            SMP_TRY(smp__find(c->findings, SMP_FINDING_ILLEGAL, "empty-stage", at,
+                              "stages %d to %d of %d hold no op", s, end - 1, c->n_stage));
     }
     return SMP_OK;
 }
@@ -150,6 +162,7 @@ typedef struct quotient {
     int64_t *begin;  /* [n_stage + 1] */
     int32_t *parent; /* [n_stage] edge that the search came by, -1: none */
     int32_t *queue;
+    int64_t work; /* stages and edges looked at */
 } quotient;
 
 static int compare_edges(const void *left, const void *right)
@@ -200,6 +213,7 @@ static smp_status build_quotient(const stage_check *c, smp_arena *scratch, quoti
 static bool find_way(quotient *q, int n_stage, int32_t from, int32_t to)
 {
     int32_t n = 0;
+    q->work += n_stage + q->n;
     for (int s = 0; s < n_stage; s++)
         q->parent[s] = -2;
     q->parent[from] = -1;
@@ -249,7 +263,7 @@ static smp_status report_cycle(stage_check *c, const quotient *q, const struct e
     return status;
 }
 
-/* Without a cycle: the numbers that would make the plan legal (Kahn, the lowest ready stage first;
+/* Without a cycle: the order that would make the plan legal (Kahn, the lowest ready stage first;
  * quadratic in the stages, which are few where this is shown). */
 static smp_status suggest_order(stage_check *c, const quotient *q, smp_arena *scratch)
 {
@@ -301,7 +315,7 @@ static smp_status check_order(stage_check *c, smp_arena *scratch)
     if (shown == 0)
         return SMP_OK;
     SMP_TRY(build_quotient(c, scratch, &q));
-    for (int64_t e = 0; e < q.n && cycles < MAX_CYCLES; e++) {
+    for (int64_t e = 0; e < q.n && cycles < MAX_CYCLES && q.work < MAX_CYCLE_WORK; e++) {
         const struct edge *edge = &q.edge[e];
         if (edge->from < edge->to || !find_way(&q, c->n_stage, edge->to, edge->from))
             continue;

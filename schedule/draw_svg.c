@@ -38,7 +38,7 @@ static const char style[] =
     ".m{fill:#c7d6e6}.x{fill:#8fa3b8}.l{stroke:#b3261e}\n"
     "@media(prefers-color-scheme:dark){text{fill:#e7e9ec}.s{fill:#a6adb7}.bg{fill:#1a1e23;"
     "stroke:#2c3239}.i{fill:#262c32}.g{stroke:#2c3239}.F{fill:#3f80c9}.B{fill:#f2b253}"
-    ".I{fill:#e07b3e}.W{fill:#d5e296}.O{fill:#9aa2ad}.R{fill:#a98bd6}.m{fill:#34465a}"
+    ".I{fill:#e07b3e}.W{fill:#d5e296}.O{fill:#9aa2ad}.R{fill:#a98bd6}.m{fill:#435b75}"
     ".x{fill:#5b6f85}.l{stroke:#f2837a}.n text{fill:#14171b}.n .F{fill:#fff}}\n"
     "</style>\n";
 

@@ -167,3 +167,13 @@ smp_status smp_picture_text(const smp_picture *picture, int columns, smp_text *t
     free(s.busy_us);
     return text->failed ? smp_fail_memory(text->capacity) : SMP_OK;
 }
+
+smp_status smp_plan_draw_text(const smp_plan *plan, const smp_graph *graph, int columns,
+                              smp_text *text)
+{
+    smp_picture *picture = NULL;
+    SMP_TRY(smp_picture_open(plan, graph, &picture));
+    smp_status status = smp_picture_text(picture, columns, text);
+    smp_picture_close(picture);
+    return status;
+}

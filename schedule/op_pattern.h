@@ -21,6 +21,11 @@ typedef struct smp_op_match {
 smp_op_match smp_op_match_begin(const smp_graph *graph, const char *text);
 int32_t smp_op_match_next(const smp_graph *graph, smp_op_match *match); /* -1: no more */
 
+/* Patterns look at every op, so a file of nothing but patterns would take for ever: SMP_ERR_INPUT once
+ * those begun so far, counted in *work, are too many for the size of the model. */
+smp_status smp_op_match_allowed(const smp_graph *graph, const smp_op_match *match, smp_where where,
+                                int64_t *work);
+
 /* Appends ", nearest is 'x'" where an op's name is close to what was meant. */
 void smp_op_pattern_hint(const smp_graph *graph, const char *pattern, smp_text *text);
 

@@ -32,4 +32,8 @@ smp_status smp_picture_svg(const smp_picture *picture, smp_text *svg);
 /* Appends lines of at most `columns` characters (0: 100, at least 60), ASCII only. */
 smp_status smp_picture_text(const smp_picture *picture, int columns, smp_text *text);
 
+/* The same of a plan, for --explain: opens a picture, appends its lines, closes it. */
+smp_status smp_plan_draw_text(const smp_plan *plan, const smp_graph *graph, int columns,
+                              smp_text *text);
+
 #endif

@@ -153,9 +153,9 @@ function drawCells(c, row, first, last) {
     const k = L.kind[i], w = b - a;
     g.fillStyle = fills[k][k === 4 ? 0 : chunkOf[L.stage[i]]];
     g.fillRect(a, row.y, w > 3 ? w - 1 : Math.max(w, 0.4), row.h);
-    if (!font || k === 4 || (L.end[i] - L.start[i]) * wide < 8) continue;
+    if (!font || k === 4 || (L.end[i] - L.start[i]) * wide < 7) continue;
     const text = String(L.mb[i]);
-    if (w >= text.length * font * 0.62 + 4) {
+    if (w >= text.length * font * 0.6 + 2.5) {
       g.fillStyle = k === 0 && !chunkOf[L.stage[i]] ? color["on-forward"] : color["on-light"];
       if (k === 0 && root.dataset.theme === "dark") g.fillStyle = color["on-forward"];
       g.fillText(text, a + (w - 1) / 2, row.y + row.h / 2 + 0.5);

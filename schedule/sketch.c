@@ -65,9 +65,10 @@ static smp_status fail_unknown(const smp_graph *graph, const smp_sketch_entry *e
 
 /* fixed: [n_op] the stage that an earlier entry gave, or -1. */
 static smp_status pin_entry(const smp_graph *graph, const smp_sketch_entry *entry, int stage,
-                            int32_t *fixed, int32_t *pin)
+                            int32_t *fixed, int32_t *pin, int64_t *work)
 {
     smp_op_match match = smp_op_match_begin(graph, entry->text);
+    SMP_TRY(smp_op_match_allowed(graph, &match, entry->where, work));
     int32_t op = smp_op_match_next(graph, &match);
     if (op < 0)
         return fail_unknown(graph, entry);
@@ -92,6 +93,7 @@ smp_status smp_sketch_pins(const smp_sketch *sketch, const smp_graph *graph, con
                            int32_t **out)
 {
     size_t n = (size_t)graph->n_op;
+    int64_t work = 0;
     smp_status status = SMP_OK;
     bool *selected = calloc((size_t)sketch->n_listed, sizeof *selected);
     int32_t *fixed = calloc(n + 1, sizeof *fixed), *pin = calloc(n + 1, sizeof *pin);
@@ -106,7 +108,7 @@ smp_status smp_sketch_pins(const smp_sketch *sketch, const smp_graph *graph, con
     for (int i = 0; i < sketch->n_listed && status == SMP_OK; i++) {
         const smp_sketch_stage *stage = &sketch->stage[i];
         for (int32_t k = 0; (!stages || selected[i]) && k < stage->n_entry && status == SMP_OK; k++)
-            status = pin_entry(graph, &stage->entry[k], stage->stage, fixed, pin);
+            status = pin_entry(graph, &stage->entry[k], stage->stage, fixed, pin, &work);
     }
     free(selected);
     free(fixed);

@@ -16,7 +16,7 @@ gpt-small    --cluster cluster-laptop
 vit-digits   --cluster cluster-laptop
 vit-b16      --cluster cluster-a100 -n 4 --microbatch-size 32
 bert-large   --cluster cluster-a100 -n 8
-inception    --cluster cluster-v100 --stages 8 --microbatch-size 32 --microbatches 16
+inception    --cluster cluster-v100 -n 8 --stages 8 --chunks 1 --microbatch-size 32 --microbatches 16
 t5-11b       --cluster cluster-a100 --stages 8 --microbatches 16
 gpt2-30b     --cluster cluster-h100 --stages 16 --microbatches 8
 gpt-175b     --cluster cluster-h200 --stages 64 --microbatches 16 --chunks 1

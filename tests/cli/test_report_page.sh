@@ -90,6 +90,49 @@ expect_page 'chunks.html#from=0.2&to=0.5&select=1,4&follow&check' 2 34
 expect_match dom 'Receives'
 expect_match dom 'Micro-batch|micro-batch'
 
+# Driven: the pointer over an action and over idle time, keys, zoom, the other theme.
+cat >drive.html <<'DRIVE'
+<script>
+(() => {
+  const overlay = document.getElementById("overlay"), tip = document.getElementById("tip"), seen = [];
+  const box = overlay.getBoundingClientRect(), hash = document.getElementById("span");
+  const move = (x, y) => overlay.dispatchEvent(new PointerEvent("pointermove",
+    {clientX: box.left + x, clientY: box.top + y, bubbles: true}));
+  const key = (name) => overlay.dispatchEvent(new KeyboardEvent("keydown", {key: name, bubbles: true}));
+  const say = () => seen.push(tip.hidden ? "-" : tip.textContent.replace(/[^ -~]/g, ""));
+  move(80, 45); say();
+  move(80, 160); say();
+  move(20, 45); say();
+  key("ArrowRight"); say();
+  key("ArrowRight"); say();
+  key("ArrowDown"); say();
+  key("f"); key("Enter"); key("Escape"); say();
+  document.getElementById("theme").click();
+  document.getElementById("zoom-in").click();
+  overlay.dispatchEvent(new WheelEvent("wheel", {deltaY: -100, ctrlKey: true, clientX: box.left + 300, clientY: box.top + 50}));
+  requestAnimationFrame(() => requestAnimationFrame(() => {
+    seen.push(hash.textContent.replace(/[^ -~]/g, ""), document.documentElement.dataset.theme);
+    document.documentElement.dataset.seen = seen.join("; ");
+  }));
+})();
+</script>
+DRIVE
+sed '/^<\/body>/{
+r drive.html
+}' whole.html >driven.html
+show 'driven.html#theme=light' 1400 1600 --dump-dom
+cp out dom
+expect_equal "driven: errors" "$(report errors)" 0
+report seen | tr ';' '\n' >seen
+expect_match seen '^Forward of micro-batch 0.*rank 0, stage 0.*Sends'
+expect_match seen '^ Idle.*rank 3.*Waits.*forward of 0, stage 2'
+expect_equal "nothing beside the rows" "$(sed -n 3p seen)" ' -'
+expect_match seen '^ Forward of micro-batch 0.*rank 0'
+expect_match seen '^ Forward of micro-batch 1.*rank 0'
+expect_match seen '^ .*rank 1, stage 1'
+expect_match seen '^ [0-9.]+ [a-z]*s of [0-9.]+ [a-z]*s$'
+expect_match seen '^ dark$'
+
 # The sizes that the page is made for.
 model 8 >eight.yaml
 cluster 8 >eight-devices.yaml

@@ -109,7 +109,7 @@ static void test_partitioners_make_legal_pipelines(void **state)
 {
     (void)state;
     int solved = 0, impossible = 0;
-    for (int seed = 0; seed < 1000; seed++) {
+    for (int seed = 0; seed < 500; seed++) {
         fixture_random random = {(uint64_t)seed};
         instance p = {0};
         int pipeline = 1 + fixture_below(&random, 5), chunks = 1 + fixture_below(&random, 3) / 2;
@@ -136,7 +136,7 @@ static void test_partitioners_make_legal_pipelines(void **state)
         impossible += first != SMP_OK;
         close_instance(&p);
     }
-    assert_true(solved > 500 && impossible > 50);
+    assert_true(solved > 250 && impossible > 25);
 }
 
 /* Those that are no baselines, and the default, against all assignments. */
@@ -157,7 +157,8 @@ static void count_optima(int chunks, int n_seed, int n_op, int *optimal, int *so
             smp_status status = partitioner
                                     ? partitioner->solve(&p.f.problem, NULL, &partition)
                                     : smp_partition_solve(&p.f.problem, NULL, 1, &partition);
-            assert_int_equal(status, isfinite(best) ? SMP_OK : SMP_ERR_NO_FIT);
+            if (status != (isfinite(best) ? SMP_OK : SMP_ERR_NO_FIT))
+                fail_msg("seed %d: %s", seed, smp_last_error());
             if (isfinite(best_that_fits)) {
                 assert_true(partition->lower_bound_us <= best_that_fits * (1 + 1e-9));
                 assert_true(!partition->fits ||

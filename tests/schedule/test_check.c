@@ -88,11 +88,13 @@ static naive look(const smp_graph *graph, const int32_t *stage, int n_stage)
             reach[stage[from]][stage[i]] = true;
         }
     }
+    bool before = true;
     for (int s = 0; s < n_stage; s++) {
         bool held = false;
         for (int32_t i = 0; i < graph->n_op; i++)
             held |= stage[i] == s;
-        n.empty += !held;
+        n.empty += !held && before; /* runs of them */
+        before = held;
     }
     for (int32_t g = 0; g < graph->n_group; g++) {
         int32_t seen = -1;

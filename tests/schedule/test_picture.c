@@ -302,6 +302,10 @@ static void test_picture_lines_by_hand(void **state)
      * -5.189, B1 -7.189. 42 columns of 0.2233 us. */
     assert_memory_equal(rank_0 + 9, "0>>>1>>>>...........0<<<<<<<<....1<<<<<<<<", 42);
     assert_memory_equal(rank_1 + 9, ".....0>>>>0<<<<<<<<1>>>1<<<<<<<<..........", 42);
+    smp_text again = {0};
+    assert_int_equal(smp_plan_draw_text(&made.plan, made.graph, 69, &again), SMP_OK);
+    assert_string_equal(again.data, text.data);
+    smp_text_free(&again);
     smp_text_free(&text);
     smp_picture_close(picture);
     made_plan_free(&made);
