@@ -4,7 +4,7 @@
 #include "partition/partitioner_registry.h"
 #include "partition/prove.h"
 
-enum { BRIEF_WORK = 2000000, BRIEF_BYTES = 24 << 20, WORK = 250000000, BYTES = 160 << 20 };
+enum { BRIEF_WORK = 2000000, BRIEF_BYTES = 24 << 20, WORK = 150000000, BYTES = 160 << 20 };
 
 static smp_status copy_partition(const smp_problem *problem, const smp_partition *start,
                                  smp_partition **out)
@@ -26,6 +26,8 @@ static smp_status solve(const smp_problem *problem, const smp_partition *start, 
         SMP_TRY(copy_partition(problem, start, &partition));
     else
         SMP_TRY(smp__partitioner_linear.solve(problem, NULL, &partition));
+    if (!start)
+        partition->solver = "exact";
     smp_status status = smp__prove(problem, start ? &brief : &full, "exact", &partition);
     if (status == SMP_OK)
         *out = partition;
@@ -38,4 +40,5 @@ const smp_partitioner smp__partitioner_exact = {
     .name = "exact",
     .summary = "dynamic programming over all pipelines, with a proof",
     .solve = solve,
+    .prover = true,
 };

@@ -54,12 +54,13 @@ static bool bound_level(smp__exact_state *state, int k)
     memset(level->certain, 0, (size_t)state->pool.words * sizeof *level->certain);
     memset(level->possible, 0, (size_t)state->pool.words * sizeof *level->possible);
     for (int32_t u = 0; u < state->units->n; u++) {
-        smp__side side = k == 0                 ? SMP__SIDE_BEHIND
-                         : k == window->n_stage ? SMP__SIDE_BEFORE
-                                                : smp__window_side(window, k, u);
-        if (side == SMP__SIDE_BEFORE)
+        bool before = k == window->n_stage || (k > 0 && smp__window_before(window, k, u));
+        bool behind = k == 0 || (k < window->n_stage && smp__window_behind(window, k, u));
+        if (before && behind)
+            return false;
+        if (before)
             smp__set_insert(level->certain, u);
-        if (side != SMP__SIDE_BEHIND)
+        if (!behind)
             smp__set_insert(level->possible, u);
     }
     return window->bottom_us[k] <= window->top_us[k];

@@ -366,15 +366,27 @@ static smp_status challenge(search *s, smp__config *config, smp_partition *parti
     return SMP_OK;
 }
 
-/* All partitioners on the winner's configuration, where the search used a quick one. */
+/* More effort for the winner alone: all partitioners, where the search used a quick one; and where
+ * stages recompute, tighter limits, under which others may do so in their place. */
 static smp_status polish(search *s, int32_t index, smp_candidate **best)
 {
+    static const double spare[] = {0.02, 0.05};
+    const smp_search_request *request = s->configs.request;
     smp__config *config = &s->configs.config[index];
     smp_partition *partition = NULL;
-    if (s->configs.request->optimize == SMP_OPTIMIZE_MEMORY)
+    if (request->optimize == SMP_OPTIMIZE_MEMORY)
         return SMP_OK;
     SMP_TRY(smp__config_best_partition(&s->configs, config, &partition));
-    return partition ? challenge(s, config, partition, best) : SMP_OK;
+    if (partition)
+        SMP_TRY(challenge(s, config, partition, best));
+    bool again = request->recompute == SMP_RECOMPUTE_AUTO && (*best)->n_recompute > 0;
+    for (size_t i = 0; again && i < sizeof spare / sizeof spare[0]; i++) {
+        if (smp_clock_past(request->deadline_s))
+            break;
+        SMP_TRY(smp__config_partition(&s->configs, config, spare[i], &partition));
+        SMP_TRY(challenge(s, config, partition, best));
+    }
+    return SMP_OK;
 }
 
 /* Raises the winner's bound, and replaces it by what the proof finds where that is better. */
@@ -386,7 +398,9 @@ static smp_status prove(search *s, int32_t index, smp_candidate **best)
     SMP_TRY(proof_problem(s, config, *best, &problem, &proven));
     smp_status status = smp_partition_prove(&problem, &proven);
     size_t bytes = (size_t)problem.graph->n_op * sizeof *proven->stage;
-    if (status == SMP_OK && memcmp(proven->stage, (*best)->partition->stage, bytes) != 0) {
+    bool replace = !s->configs.request->partitioner; /* else what was asked for stays */
+    if (status == SMP_OK && replace &&
+        memcmp(proven->stage, (*best)->partition->stage, bytes) != 0) {
         status = smp__config_problem(&s->configs, config, &problem);
         if (status == SMP_OK)
             status = smp_partition_evaluate(&problem, proven->stage, &copy);

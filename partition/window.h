@@ -53,15 +53,24 @@ typedef enum smp__side {
     SMP__SIDE_BEHIND
 } smp__side;
 
+static inline bool smp__window_before(const smp__window *window, int border, int32_t unit)
+{
+    return window->units->hi[unit] < border ||
+           window->total_us - window->after_us[unit] < window->bottom_us[border];
+}
+
+static inline bool smp__window_behind(const smp__window *window, int border, int32_t unit)
+{
+    return window->units->lo[unit] >= border || window->before_us[unit] > window->top_us[border];
+}
+
+/* A unit that would have to be on both sides (no pipeline has all loads below the target) counts as
+ * before. */
 static inline smp__side smp__window_side(const smp__window *window, int border, int32_t unit)
 {
-    const smp__units *units = window->units;
-    if (units->hi[unit] < border ||
-        window->total_us - window->after_us[unit] < window->bottom_us[border])
+    if (smp__window_before(window, border, unit))
         return SMP__SIDE_BEFORE;
-    if (units->lo[unit] >= border || window->before_us[unit] > window->top_us[border])
-        return SMP__SIDE_BEHIND;
-    return SMP__SIDE_FREE;
+    return smp__window_behind(window, border, unit) ? SMP__SIDE_BEHIND : SMP__SIDE_FREE;
 }
 
 #endif

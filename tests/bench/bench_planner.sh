@@ -47,7 +47,8 @@ limit_s=60          # of one run
 max_gap=0.01        # --quick
 max_seconds=4       # --quick, 10^5 ops
 recompute=()        # "--recompute none", where the program has that choice
-! "$bin/smp-partition" --help | grep -q -- '--recompute' || recompute=(--recompute none)
+"$bin/smp-partition" --help >"$scratch/help"
+! grep -q -- '--recompute' "$scratch/help" || recompute=(--recompute none)
 
 part() { # name: whether it was asked for
     [[ ,$parts, == *,$1,* ]]

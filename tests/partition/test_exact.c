@@ -65,9 +65,9 @@ static char *random_model(fixture_random *random, int n_stage)
     if (fixture_chance(random, 25))
         return tied_model(random, 2 + fixture_below(random, 9));
     fixture_shape shape = {.n_op = 1 + fixture_below(random, 14),
-                           .stages = fixture_chance(random, 25) ? n_stage : 0,
+                           .stages = fixture_chance(random, 35) ? n_stage : 0,
                            .groups = fixture_chance(random, 25) ? 3 : 0,
-                           .pin_percent = 12,
+                           .pin_percent = 5 + fixture_below(random, 40),
                            .group_percent = 30,
                            .skip_percent = fixture_below(random, 70),
                            .source_percent = fixture_below(random, 40),
@@ -132,7 +132,10 @@ static void check_seed(int seed, counts *count)
     vary_problem(&random, &f);
     smp_partition *p = NULL, *slow;
     bool small = mask_open(&m, &f, MAX_SETS);
-    if (small && smp_partitioner_find("exact")->solve(&f.problem, NULL, &p) == SMP_OK) {
+    smp_status status = smp_partitioner_find("exact")->solve(&f.problem, NULL, &p);
+    if (status != SMP_OK && (status != SMP_ERR_NO_FIT || (small && isfinite(mask_best(&f, &m)))))
+        fail_msg("seed %d: %s\n%s", seed, smp_last_error(), model);
+    if (small && status == SMP_OK) {
         double best = mask_best(&f, &m);
         smp_problem problem = f.problem;
         f.problem.tie_together = false;

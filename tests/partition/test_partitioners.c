@@ -158,7 +158,8 @@ static void count_optima(int chunks, int n_seed, int n_op, int *optimal, int *so
                                     ? partitioner->solve(&p.f.problem, NULL, &partition)
                                     : smp_partition_solve(&p.f.problem, NULL, 1, &partition);
             if (status != (isfinite(best) ? SMP_OK : SMP_ERR_NO_FIT))
-                fail_msg("seed %d: %s", seed, smp_last_error());
+                fail_msg("%s, seed %d: %s", partitioner ? partitioner->name : "the default", seed,
+                         smp_last_error());
             if (isfinite(best_that_fits)) {
                 assert_true(partition->lower_bound_us <= best_that_fits * (1 + 1e-9));
                 assert_true(!partition->fits ||
