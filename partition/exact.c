@@ -1,10 +1,10 @@
 /* The partitioner "exact": improves what it is given, or an optimal split of a line, by exact
- * search, and proves it to be the best where it can. As one of several it is brief; asked for by
- * itself it takes seconds if it has to. smp_partition_prove does the same at length. */
+ * search, and proves it to be the best where it can, within about a second. smp_partition_prove does
+ * the same at greater length. */
 #include "partition/partitioner_registry.h"
 #include "partition/prove.h"
 
-enum { BRIEF_WORK = 2000000, BRIEF_BYTES = 24 << 20, WORK = 150000000, BYTES = 160 << 20 };
+enum { WORK = 40000000, BYTES = 160 << 20 };
 
 static smp_status copy_partition(const smp_problem *problem, const smp_partition *start,
                                  smp_partition **out)
@@ -19,16 +19,15 @@ static smp_status copy_partition(const smp_problem *problem, const smp_partition
 
 static smp_status solve(const smp_problem *problem, const smp_partition *start, smp_partition **out)
 {
-    smp__exact_limits brief = {BRIEF_WORK, BRIEF_BYTES, problem->deadline_s};
-    smp__exact_limits full = {WORK, BYTES, problem->deadline_s};
+    smp__exact_limits limits = {WORK, BYTES, problem->deadline_s};
     smp_partition *partition = NULL;
-    if (start)
+    if (start) {
         SMP_TRY(copy_partition(problem, start, &partition));
-    else
+    } else {
         SMP_TRY(smp__partitioner_linear.solve(problem, NULL, &partition));
-    if (!start)
         partition->solver = "exact";
-    smp_status status = smp__prove(problem, start ? &brief : &full, "exact", &partition);
+    }
+    smp_status status = smp__prove(problem, &limits, "exact", &partition);
     if (status == SMP_OK)
         *out = partition;
     else

@@ -123,15 +123,15 @@ r drive.html
 show 'driven.html#theme=light' 1400 1600 --dump-dom
 cp out dom
 expect_equal "driven: errors" "$(report errors)" 0
-report seen | tr ';' '\n' >seen
-expect_match seen '^Forward of micro-batch 0.*rank 0, stage 0.*Sends'
-expect_match seen '^ Idle.*rank 3.*Waits.*forward of 0, stage 2'
-expect_equal "nothing beside the rows" "$(sed -n 3p seen)" ' -'
-expect_match seen '^ Forward of micro-batch 0.*rank 0'
-expect_match seen '^ Forward of micro-batch 1.*rank 0'
-expect_match seen '^ .*rank 1, stage 1'
-expect_match seen '^ [0-9.]+ [a-z]*s of [0-9.]+ [a-z]*s$'
-expect_match seen '^ dark$'
+report seen | tr ';' '\n' >seen.txt
+expect_match seen.txt '^Forward of micro-batch 0.*rank 0, stage 0.*Sends'
+expect_match seen.txt '^ Idle.*rank 3.*Waits.*forward of 0, stage 2'
+expect_equal "nothing beside the rows" "$(sed -n 3p seen.txt)" ' -'
+expect_match seen.txt '^ Forward of micro-batch 0.*rank 0'
+expect_match seen.txt '^ Forward of micro-batch 1.*rank 0'
+expect_match seen.txt '^ .*rank 1, stage 1'
+expect_match seen.txt '^ [0-9.]+ [a-z]*s of [0-9.]+ [a-z]*s$'
+expect_match seen.txt '^ dark$'
 
 # The sizes that the page is made for.
 model 8 >eight.yaml

@@ -10,8 +10,10 @@ static const struct {
     const char *file;
     int64_t parameters; /* as the comment in the file says */
 } models[] = {
-    {"gpt-tiny.yaml", 834304},   {"gpt-small.yaml", 10795008}, {"mlp.yaml", 414},
-    {"vit-digits.yaml", 343018}, {"branches.yaml", 56128},
+    {"gpt-tiny.yaml", 834304},       {"gpt-small.yaml", 10795008}, {"mlp.yaml", 414},
+    {"vit-digits.yaml", 343018},     {"branches.yaml", 56128},     {"vit-b16.yaml", 86566120},
+    {"bert-large.yaml", 335174458},  {"t5-11b.yaml", 11341385728}, {"gpt2-30b.yaml", 29974418432},
+    {"gpt-175b.yaml", 174604259328},
 };
 
 static const char *example(const char *file)
@@ -50,6 +52,8 @@ static void test_examples_are_runnable(void **state)
     for (struct dirent *entry; (entry = readdir(list));) {
         if (!smp__ends_with(entry->d_name, ".yaml") || !is_model(entry->d_name))
             continue;
+        if (strcmp(entry->d_name, "inception.yaml") == 0) /* opaque ops: planned only */
+            continue;
         smp_graph *graph = read_model(entry->d_name);
         if (smp_graph_check_runnable(graph) != SMP_OK)
             fail_msg("%s", smp_last_error());
@@ -74,7 +78,11 @@ static void test_examples_have_stated_size(void **state)
         /* "834,304": the number stands in the comment. */
         char number[32], *text = NULL;
         size_t bytes;
-        if (total >= 1000000)
+        if (total >= 1000000000)
+            snprintf(number, sizeof number, " %d,%03d,%03d,%03d parameters",
+                     (int)(total / 1000000000), (int)(total / 1000000 % 1000),
+                     (int)(total / 1000 % 1000), (int)(total % 1000));
+        else if (total >= 1000000)
             snprintf(number, sizeof number, " %d,%03d,%03d parameters", (int)(total / 1000000),
                      (int)(total / 1000 % 1000), (int)(total % 1000));
         else if (total >= 1000)

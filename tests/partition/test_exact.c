@@ -257,6 +257,32 @@ static void test_exact_after_the_deadline(void **state)
     free(model);
 }
 
+/* As many downsets as Inception-v3 has: 40,000. */
+static void test_exact_proves_a_model_with_many_downsets(void **state)
+{
+    (void)state;
+    fixture f;
+    fixture_random random = {1};
+    char *model = branch_model(&random, &(branch_shape){.blocks = 11,
+                                                        .branches = 4,
+                                                        .length = 7,
+                                                        .trunk = 1,
+                                                        .transfer_percent = 200,
+                                                        .training = true});
+    for (int n_stage = 3; n_stage <= 8; n_stage += 5) {
+        fixture_cluster(&f, 8, 8, 1e9);
+        fixture_open(&f, model, n_stage, 1);
+        smp_partition *p;
+        assert_int_equal(smp_partitioner_find("linear")->solve(&f.problem, NULL, &p), SMP_OK);
+        assert_int_equal(smp_partition_prove(&f.problem, &p), SMP_OK);
+        assert_true(p->lower_bound_us >= p->bottleneck_us * (1.0 - 1e-9));
+        assert_string_equal(p->bound, "exact search");
+        smp_partition_destroy(p);
+        fixture_close(&f);
+    }
+    free(model);
+}
+
 /* Branching blocks as in Inception: proven for every number of stages. */
 static void test_exact_proves_branching_models(void **state)
 {
@@ -293,6 +319,7 @@ int main(void)
         cmocka_unit_test(test_exact_with_chunks_keeps_to_bounds),
         cmocka_unit_test(test_exact_after_the_deadline),
         cmocka_unit_test(test_exact_proves_branching_models),
+        cmocka_unit_test(test_exact_proves_a_model_with_many_downsets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
