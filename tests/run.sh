@@ -44,7 +44,9 @@ run() { # folder, ctest options...
     summary+=("$(basename "$folder"): $(grep -E 'tests passed' "$folder.ctest.log" || echo 'no tests ran')")
 }
 
-smp_setup libcmocka-dev
+packages=(libcmocka-dev)
+[ -n "$fast" ] || packages+=(chromium) # draws the report page
+smp_setup "${packages[@]}"
 mkdir -p "$top/build"
 
 echo "== build"

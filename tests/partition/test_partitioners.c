@@ -118,7 +118,7 @@ static void test_partitioners_make_legal_pipelines(void **state)
         for (int i = 0; smp_partitioners()[i]; i++) {
             const smp_partitioner *partitioner = smp_partitioners()[i];
             smp_partition *partition = NULL;
-            if (partitioner->prover && seed % 8)
+            if (partitioner->prover && p.f.graph->n_op > 12) /* it takes its time */
                 continue;
             smp_status status = partitioner->solve(&p.f.problem, NULL, &partition);
             first = i == 0 ? status : first;
@@ -245,6 +245,8 @@ static void test_partitioners_are_deterministic(void **state)
         open_instance(&p, &random, 12 + fixture_below(&random, 30), 2 + seed % 3, 1 + seed % 2);
         for (int i = 0; smp_partitioners()[i]; i++) {
             smp_partition *a = NULL, *b = NULL;
+            if (smp_partitioners()[i]->prover)
+                continue;
             smp_status status = smp_partitioners()[i]->solve(&p.f.problem, NULL, &a);
             assert_int_equal(smp_partitioners()[i]->solve(&p.f.problem, NULL, &b), status);
             if (status == SMP_OK)
