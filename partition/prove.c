@@ -13,7 +13,7 @@
 #include "partition/evaluate.h"
 
 enum {
-    PROVE_WORK = 150000000,
+    PROVE_WORK = 180000000,
     PROVE_BYTES = 160 << 20,
     MAX_UNITS = 20000, /* for exact search */
     CUT_SHARE = 3,     /* of the work, for cuts alone: a third */

@@ -28,7 +28,8 @@ enum {
     PATIENCE = 40,        /* moves without success before a pass ends */
     MAX_CANDIDATES = 96,  /* units looked at for one move */
     MAX_TARGETS = 4,      /* stages tried for one unit, besides the furthest */
-    MAX_KICKS = 400,      /* in a row without success */
+    MAX_KICKS = 400,      /* in a row without success, */
+    UNIT_KICKS = 20,      /* and per unit */
     KICK_MOVES = 6,
     SEED_UNITS = 2000, /* up to so many units METIS gives further starts */
     CHECK_WORK = 100000
@@ -290,9 +291,11 @@ static void save_transfers(refiner *r)
 /* Improves what is loaded; the tuner has the best in the end. */
 static void improve(refiner *r, bool kicks)
 {
+    int64_t max_stall = (int64_t)UNIT_KICKS * r->moves.units->n;
+    max_stall = max_stall < MAX_KICKS ? max_stall : MAX_KICKS;
     run_passes(r);
     offer(r);
-    for (int stall = 0; kicks && stall < MAX_KICKS && !is_over(r) && !smp__tuner_done(r->tuner);
+    for (int stall = 0; kicks && stall < max_stall && !is_over(r) && !smp__tuner_done(r->tuner);
          stall++) {
         smp__worth before = r->now;
         if (r->n_log > (size_t)r->moves.units->n)

@@ -12,6 +12,7 @@
 #include "schedule/check.h"
 #include "schedule/op_pattern.h"
 #include "schedule/outputs.h"
+#include "schedule/picture.h"
 #include "schedule/relative_path.h"
 #include "schedule/report.h"
 
@@ -146,8 +147,8 @@ static smp_status show(const smp_partition_options *o, const smp_text *shown,
     return print_text(o->json ? stderr : stdout, reasons);
 }
 
-static smp_status write_results(const smp_partition_options *o, const smp_planner_result *result,
-                                const smp_graph *graph)
+static smp_status write_results(const smp_partition_options *o, const smp_search_request *request,
+                                const smp_planner_result *result, const smp_graph *graph)
 {
     smp_text shown = {0}, reasons = {0};
     smp_status status = SMP_OK;
@@ -157,6 +158,10 @@ static smp_status write_results(const smp_partition_options *o, const smp_planne
         status = smp_report_table(result, graph, &shown);
     if (status == SMP_OK && o->explain)
         status = smp_report_explain(result, &reasons);
+    if (status == SMP_OK && o->explain)
+        status = smp_report_hints(request, result, &reasons);
+    if (status == SMP_OK && o->explain)
+        status = smp_plan_draw_text(result->plan, graph, 0, &reasons);
     if (status == SMP_OK)
         status = smp_write_outputs(o, result->plan, graph);
     if (status == SMP_OK)
@@ -185,7 +190,7 @@ static smp_status run_plan(const smp_partition_options *o)
                 "smp-partition: the time limit of %g s struck: this is the best plan until then\n",
                 o->time_limit_s);
     if (status == SMP_OK)
-        status = write_results(o, &result, in.graph);
+        status = write_results(o, &request, &result, in.graph);
     smp_planner_result_destroy(&result);
     free_inputs(&in);
     free(path);
@@ -223,8 +228,10 @@ static smp_status write_check(const smp_partition_options *o, const smp_check *c
         status = smp_check_report_json(check, request, &shown);
     else
         status = smp_check_report(check, request, &shown);
-    if (status == SMP_OK && o->explain && check->plan)
+    if (status == SMP_OK && o->explain && check->plan) {
         smp__explain_bottleneck(check->plan, check->partition, &reasons);
+        status = smp_plan_draw_text(check->plan, request->graph, 0, &reasons);
+    }
     if (status == SMP_OK && check->plan)
         status = smp_write_outputs(o, check->plan, request->graph);
     if (status == SMP_OK && check->plan)

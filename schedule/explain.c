@@ -155,3 +155,17 @@ smp_status smp_report_explain(const smp_planner_result *result, smp_text *text)
         put_configuration(&t, search->tried[i], i + 1);
     return smp__table_print(&t, text);
 }
+
+smp_status smp_report_hints(const smp_search_request *request, const smp_planner_result *result,
+                            smp_text *text)
+{
+    smp_hint hint[SMP_HINTS_MAX];
+    int n = 0;
+    SMP_TRY(smp_planner_hints(request, result, hint, &n));
+    smp_text_append(text, "what would help most:%s\n",
+                    n == 0 ? " nothing that was tried saves 0.1 %" : "");
+    for (int i = 0; i < n; i++)
+        smp_text_append(text, "  %s: %.1f %% less time per sample\n", hint[i].text,
+                        100 * hint[i].gain);
+    return text->failed ? smp_fail_memory(text->capacity) : SMP_OK;
+}

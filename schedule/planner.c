@@ -197,6 +197,23 @@ smp_status smp_plan_make(const smp_search_request *request, const char *model_pa
     return status;
 }
 
+smp_status smp_planner_hints(const smp_search_request *request, const smp_planner_result *result,
+                             smp_hint *hint, int *n)
+{
+    smp__planner planner;
+    smp_costs *costs = NULL;
+    SMP_TRY(smp__planner_open(&planner, request->active_microbatches, request->group));
+    smp_status status = smp_costs_build(request->graph, request->cluster, request->profile,
+                                        request->microbatch_size, &costs);
+    if (status == SMP_OK) {
+        smp_schedule_model model = smp__planner_model(&planner);
+        status = smp_search_hints(request, costs, &model, &result->search, hint, n);
+    }
+    smp_costs_destroy(costs);
+    smp__planner_close(&planner);
+    return status;
+}
+
 void smp_planner_result_destroy(smp_planner_result *result)
 {
     smp_plan_destroy(result->plan);

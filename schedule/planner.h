@@ -3,6 +3,7 @@
 #ifndef SMP_SCHEDULE_PLANNER_H
 #define SMP_SCHEDULE_PLANNER_H
 
+#include "partition/hints.h"
 #include "schedule/plan.h"
 
 typedef struct smp_planner_result {
@@ -15,6 +16,9 @@ typedef struct smp_planner_result {
  * verified. Errors: SMP_ERR_INPUT, SMP_ERR_NO_FIT. */
 smp_status smp_plan_make(const smp_search_request *request, const char *model_path,
                          smp_planner_result *out);
+/* What would help the plan most: see smp_search_hints. request: the one that made the result. */
+smp_status smp_planner_hints(const smp_search_request *request, const smp_planner_result *result,
+                             smp_hint *hint, int *n);
 void smp_planner_result_destroy(smp_planner_result *result);
 
 #endif

@@ -15,6 +15,11 @@ smp_status smp_report_plan(const smp_plan *plan, const smp_partition *partition,
  * the plan is from it, whether the time limit struck, the ten best configurations of the search. */
 smp_status smp_report_explain(const smp_planner_result *result, smp_text *text);
 
+/* What would help most, each change with the gain that it was evaluated to. request: the one that
+ * made the result. */
+smp_status smp_report_hints(const smp_search_request *request, const smp_planner_result *result,
+                            smp_text *text);
+
 /* What limits the slowest rank of a plan, stage by stage. */
 void smp__explain_bottleneck(const smp_plan *plan, const smp_partition *partition, smp_text *text);
 

@@ -58,9 +58,9 @@ static void test_max_flow_is_the_least_cut(void **state)
                         net.capacity[a][b] = fixture_below(&random, 10) * 0.7;
                         net.capacity[b][a] = fixture_below(&random, 10);
                     }
-                    assert_int_equal(smp__flow_add(&flow, a, b, net.capacity[a][b],
-                                                   net.capacity[b][a], NULL),
-                                     SMP_OK);
+                    assert_int_equal(
+                        smp__flow_add(&flow, a, b, net.capacity[a][b], net.capacity[b][a], NULL),
+                        SMP_OK);
                 }
             }
             int64_t work = pass == 0 ? 1000000 : fixture_below(&random, 40);
@@ -106,8 +106,7 @@ static bool open_bench(bench *b, int seed, bool overlap)
     for (int r = 1; fixture_chance(&random, 40) && r < 5; r++)
         b->f.device_spec[r].flops_fp32 = 1e12 / (1 + fixture_below(&random, 3));
     fixture_open(&b->f, b->model, n_stage, 1);
-    if (!mask_open(&b->m, &b->f, MAX_SETS) ||
-        smp__units_build(&b->f.problem, &b->units) != SMP_OK)
+    if (!mask_open(&b->m, &b->f, MAX_SETS) || smp__units_build(&b->f.problem, &b->units) != SMP_OK)
         return false;
     assert_int_equal(smp__window_init(&b->window, &b->f.problem, b->units, b->arena), SMP_OK);
     return true;

@@ -1,0 +1,241 @@
+/* The search with the real schedules: its ten best against every configuration planned by itself;
+ * recomputation only where it is needed; kinds of ranks against each rank; bounds below what they
+ * bound; time limits; what would help; clusters of 16,384 devices. */
+#include "fixture.h"
+
+#include "graph/base/clock.h"
+#include "schedule/planner.h"
+#include "schedule/planner_model.h"
+#include "schedule/verify.h"
+
+typedef struct setting {
+    smp_graph *graph;
+    smp_device_spec *device;
+    smp_cluster cluster;
+    smp_search_request request;
+} setting;
+
+/* Blocks of a transformer, small enough to be planned hundreds of times. */
+static char *make_model(int blocks, int width)
+{
+    smp_text text = {0};
+    smp_text_append(&text,
+                    "smp: 1\nname: blocks\nlet: {T: 16, d: %d, heads: 2, layers: %d}\n"
+                    "inputs: {tokens: {dtype: int32, shape: [T]}, targets: {dtype: int32, shape: "
+                    "[T]}}\nops:\n"
+                    "  - {op: embedding, name: wte, in: tokens, out: x, rows: 64, features: d}\n"
+                    "  - repeat: layers\n    as: i\n    ops:\n"
+                    "      - {op: layernorm, name: \"h{i}.ln\", in: x, out: a}\n"
+                    "      - {op: linear, name: \"h{i}.fc\", in: a, out: a, features: 4*d}\n"
+                    "      - {op: gelu, name: \"h{i}.gelu\", in: a, out: a}\n"
+                    "      - {op: linear, name: \"h{i}.proj\", in: a, out: a, features: d}\n"
+                    "      - {op: add, name: \"h{i}.res\", in: [x, a], out: x}\n"
+                    "  - {op: linear, name: head, in: x, out: logits, features: 64, bias: false}\n"
+                    "  - {op: cross_entropy, name: loss, in: [logits, targets], out: loss}\n"
+                    "loss: loss\n",
+                    width, blocks);
+    assert_false(text.failed);
+    return text.data;
+}
+
+static void open_setting(setting *s, int blocks, int width, int nodes, int per_node)
+{
+    char *model = make_model(blocks, width);
+    *s = (setting){0};
+    if (smp_graph_parse("model.yaml", model, strlen(model), &s->graph) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    free(model);
+    int devices = nodes * per_node;
+    s->device = calloc((size_t)devices, sizeof *s->device);
+    assert_non_null(s->device);
+    for (int d = 0; d < devices; d++)
+        s->device[d] = (smp_device_spec){
+            .name = "d", .memory_bytes = (int64_t)1 << 40, .flops_fp32 = 1e11, .bytes_per_s = 1e11};
+    s->cluster = (smp_cluster){.name = "c",
+                               .nodes = nodes,
+                               .devices_per_node = per_node,
+                               .device = s->device,
+                               .intra_node = {.latency_us = 1, .bytes_per_s = 1e11},
+                               .inter_node = {.latency_us = 3, .bytes_per_s = 1e10},
+                               .overlap = true};
+    s->request = (smp_search_request){.graph = s->graph,
+                                      .cluster = &s->cluster,
+                                      .devices = devices,
+                                      .microbatch_size = 2,
+                                      .partitioner = "linear",
+                                      .placement = SMP_PLACEMENT_AUTO,
+                                      .seed = 1};
+}
+
+static void close_setting(setting *s)
+{
+    free(s->device);
+    smp_graph_destroy(s->graph);
+}
+
+/* What the search says of a configuration. */
+typedef struct outcome {
+    double time;
+    int64_t peak;
+    int64_t all; /* micro-batches of all replicas */
+    int pipeline, chunks, n_recompute;
+} outcome;
+
+typedef struct outcome_list {
+    outcome item[1024];
+    int n;
+    double least;
+} outcome_list;
+
+static outcome outcome_of(const smp_candidate *c)
+{
+    int64_t all = (int64_t)c->microbatches * c->ddp;
+    return (outcome){.time = c->step_us / (double)all / (double)c->microbatch_size,
+                     .peak = c->peak_bytes,
+                     .all = all,
+                     .pipeline = c->pipeline,
+                     .chunks = c->chunks,
+                     .n_recompute = c->n_recompute};
+}
+
+/* Plans with everything fixed; nothing if it does not fit. */
+static void plan_fixed(const setting *s, int pipeline, int chunks, int microbatches,
+                       const char *schedule, smp_placement placement, outcome_list *list)
+{
+    smp_search_request request = s->request;
+    smp_planner_result result;
+    request.stages = pipeline;
+    request.chunks = chunks;
+    request.microbatches = microbatches;
+    request.schedule = schedule;
+    request.placement = placement;
+    smp_status status = smp_plan_make(&request, "model.yaml", &result);
+    if (status == SMP_ERR_INPUT || status == SMP_ERR_NO_FIT)
+        return;
+    assert_int_equal(SMP_OK, status);
+    assert_int_equal(1, result.search.n_tried);
+    assert_true(list->n < 1024);
+    list->item[list->n++] = outcome_of(result.search.best);
+    smp_planner_result_destroy(&result);
+}
+
+static void plan_all(const setting *s, outcome_list *list)
+{
+    const smp_schedule_kind *const *kinds = smp_schedules();
+    int devices = s->request.devices;
+    for (int p = 1; p <= devices; p++) {
+        if (devices % p != 0)
+            continue;
+        for (int v = 1; v <= 4 && (v == 1 || p > 1); v *= 2)
+            for (int k = 0; kinds[k]; k++)
+                for (int m = 1; m <= 4 * p; m++) {
+                    if ((m & (m - 1)) != 0 && m != p)
+                        continue;
+                    plan_fixed(s, p, v, m, kinds[k]->name, SMP_PLACEMENT_CLUSTER, list);
+                    if (p > 1 && p < devices && s->cluster.nodes > 1)
+                        plan_fixed(s, p, v, m, kinds[k]->name, SMP_PLACEMENT_SPREAD, list);
+                }
+    }
+    list->least = INFINITY;
+    for (int i = 0; i < list->n; i++)
+        list->least = fmin(list->least, list->item[i].time);
+}
+
+/* The rule of search.h: within 1 % of the best the fewer micro-batches, then the smaller peak. */
+static bool stands_before(const outcome_list *list, const outcome *a, const outcome *b)
+{
+    bool a_close = a->time <= 1.01 * list->least, b_close = b->time <= 1.01 * list->least;
+    if (a_close != b_close)
+        return a_close;
+    if (!a_close)
+        return a->time < b->time;
+    if (a->all != b->all)
+        return a->all < b->all;
+    return a->peak != b->peak ? a->peak < b->peak : a->time < b->time;
+}
+
+static void sort_outcomes(outcome_list *list)
+{
+    for (int i = 1; i < list->n; i++)
+        for (int k = i; k > 0 && stands_before(list, &list->item[k], &list->item[k - 1]); k--) {
+            outcome swap = list->item[k];
+            list->item[k] = list->item[k - 1];
+            list->item[k - 1] = swap;
+        }
+}
+
+/* Returns how many stages of the winner recompute. */
+static int check_ten_best(const setting *s)
+{
+    static outcome_list list;
+    smp_planner_result result;
+    list.n = 0;
+    plan_all(s, &list);
+    sort_outcomes(&list);
+    smp_status status = smp_plan_make(&s->request, "model.yaml", &result);
+    if (list.n == 0) {
+        assert_int_equal(SMP_ERR_NO_FIT, status);
+        return 0;
+    }
+    if (status != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    const smp_search_result *search = &result.search;
+    int listed = list.n < SMP_SEARCH_LISTED ? list.n : SMP_SEARCH_LISTED;
+    assert_true(search->n_tried >= listed);
+    for (int i = 0; i < listed; i++) {
+        outcome got = outcome_of(search->tried[i]);
+        const outcome *want = &list.item[i];
+        assert_true(search->tried[i]->fits);
+        if (got.time != want->time || got.peak != want->peak || got.all != want->all)
+            fail_msg("place %d: got %d x %d, time %.17g, peak %lld, expected %d x %d, time %.17g, "
+                     "peak %lld",
+                     i, got.pipeline, got.chunks, got.time, (long long)got.peak, want->pipeline,
+                     want->chunks, want->time, (long long)want->peak);
+    }
+    assert_int_equal(search->n_config, search->n_tried + search->n_pruned_time +
+                                           search->n_pruned_memory + search->n_no_pipeline +
+                                           search->n_skipped);
+    int n = search->best->n_recompute;
+    smp_planner_result_destroy(&result);
+    return n;
+}
+
+static void test_planner_search_lists_the_ten_best(void **state)
+{
+    (void)state;
+    for (int nodes = 1; nodes <= 2; nodes++)
+        for (int tight = 0; tight < 2; tight++) {
+            setting s;
+            open_setting(&s, 3, 32, nodes, 4 / nodes);
+            s.request.memory_bytes = tight ? 250000 : 0;
+            assert_int_equal(0, check_ten_best(&s));
+            close_setting(&s);
+        }
+}
+
+static void test_planner_search_recomputes_where_it_must(void **state)
+{
+    (void)state;
+    int with = 0, without = 0;
+    for (int64_t memory = 150000; memory < 1200000; memory *= 2) {
+        setting s;
+        open_setting(&s, 3, 32, 1, 2);
+        s.request.recompute = SMP_RECOMPUTE_AUTO;
+        s.request.memory_bytes = memory;
+        int n = check_ten_best(&s);
+        with += n > 0;
+        without += n == 0;
+        close_setting(&s);
+    }
+    assert_true(without > 0);
+    (void)with;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_planner_search_lists_the_ten_best),
+        cmocka_unit_test(test_planner_search_recomputes_where_it_must),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
