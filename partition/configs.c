@@ -342,16 +342,18 @@ static void sort_configs(smp__configs *configs)
     qsort(configs->config, (size_t)configs->n, sizeof *configs->config, compare_configs);
 }
 
-/* After sorting. */
+/* After sorting. Quadratic in configurations, of which there are some thousands at most. */
 static void find_smallest(smp__configs *configs)
 {
-    for (int32_t f = 0; f < configs->n_family; f++)
-        configs->family[f].smallest = -1;
     for (int32_t i = 0; i < configs->n; i++) {
-        int32_t *smallest = &configs->family[configs->config[i].family].smallest;
-        if (*smallest < 0 ||
-            configs->config[i].microbatches < configs->config[*smallest].microbatches)
-            *smallest = i;
+        smp__config *config = &configs->config[i];
+        config->smallest = i;
+        for (int32_t k = 0; k < configs->n; k++) {
+            const smp__config *other = &configs->config[k];
+            if (other->family == config->family && other->schedule == config->schedule &&
+                other->microbatches < configs->config[config->smallest].microbatches)
+                config->smallest = k;
+        }
     }
 }
 

@@ -40,9 +40,7 @@ typedef struct smp__family {
     smp_status status; /* SMP_ERR_NO_FIT, SMP_ERR_INPUT: there is no such pipeline */
     smp__variants variants;
     smp__limited *limited;
-    double estimate;  /* best of its configurations */
-    int32_t smallest; /* its configuration with the fewest micro-batches, of those the first */
-    bool hopeless;    /* that one does not fit, so none does */
+    double estimate; /* best of its configurations */
 } smp__family;
 
 typedef struct smp__config {
@@ -50,10 +48,12 @@ typedef struct smp__config {
     int pipeline, ddp, chunks, microbatches; /* the first two are the mapping's */
     const char *schedule;
     int32_t family;
-    double *live;    /* [pipeline * chunks], made when first asked for */
-    bool done;       /* looked at */
-    bool doubtful;   /* memory is probably too small: looked at last */
-    double estimate; /* of what is minimised; orders the search, decides nothing */
+    double *live;     /* [pipeline * chunks], made when first asked for */
+    int32_t smallest; /* of its family and schedule, that with the fewest micro-batches */
+    bool done;        /* looked at */
+    bool misses;      /* and does not fit */
+    bool doubtful;    /* memory is probably too small: looked at last */
+    double estimate;  /* of what is minimised; orders the search, decides nothing */
     double family_estimate;
 } smp__config;
 

@@ -22,6 +22,7 @@
 #include "partition/configs.h"
 
 #define CLOSE 1.01       /* within 1 % counts as equal */
+#define FAR 0.1          /* of the memory of a rank */
 #define SEARCH_SHARE 0.8 /* of the time, while there is more to try; the rest is for the proof */
 
 void smp_candidate_destroy(smp_candidate *candidate)
@@ -125,16 +126,17 @@ static void add_entry(search *s, int32_t index, smp_candidate *candidate)
 
 static smp_status try_config(search *s, int32_t index);
 
-/* A configuration does not fit. If that of its family with the fewest micro-batches does not either,
- * none does: more micro-batches keep no less alive, whatever the schedule. */
-static smp_status try_smallest(search *s, int32_t index)
+/* A configuration cannot fit by far. If that of its family and schedule with the fewest micro-batches
+ * cannot either, none does: more micro-batches keep no less alive. Near misses prove nothing: under
+ * other counts another partition is made, which may pack better. */
+static smp_status try_smallest(search *s, int32_t index, int64_t room_bytes)
 {
-    smp__family *family = &s->configs.family[s->configs.config[index].family];
-    if (family->smallest == index)
-        family->hopeless = true;
-    else if (!s->configs.config[family->smallest].done)
-        return try_config(s, family->smallest);
-    return SMP_OK;
+    smp__config *config = &s->configs.config[index];
+    double memory = (double)config->mapping->memory_all / config->pipeline;
+    if ((double)room_bytes > -FAR * memory)
+        return SMP_OK;
+    config->misses = true;
+    return try_config(s, config->smallest);
 }
 
 /* Fits the partition, which it takes over, and keeps the result. */
@@ -146,14 +148,14 @@ static smp_status fit_and_add(search *s, int32_t index, smp_partition *partition
                             &room_bytes));
     if (candidate) {
         add_entry(s, index, candidate);
-        return candidate->fits ? SMP_OK : try_smallest(s, index);
+        return SMP_OK;
     }
     s->counts.n_pruned_memory++;
     if (s->missed < 0 || room_bytes > s->missed_room) {
         s->missed = index;
         s->missed_room = room_bytes;
     }
-    return try_smallest(s, index);
+    return try_smallest(s, index, room_bytes);
 }
 
 static smp_status try_config(search *s, int32_t index)
@@ -165,7 +167,7 @@ static smp_status try_config(search *s, int32_t index)
     if (config->done)
         return SMP_OK;
     config->done = true;
-    if (configs->family[config->family].hopeless) {
+    if (configs->config[config->smallest].misses) {
         s->counts.n_pruned_memory++;
         return SMP_OK;
     }
@@ -367,14 +369,15 @@ static smp_status challenge(search *s, smp__config *config, smp_partition *parti
 }
 
 /* More effort for the winner alone: all partitioners, where the search used a quick one; and where
- * stages recompute, tighter limits, under which others may do so in their place. */
+ * stages recompute, tighter limits, under which others may do so in their place. A partitioner that
+ * was asked for has the last word. */
 static smp_status polish(search *s, int32_t index, smp_candidate **best)
 {
     static const double spare[] = {0.02, 0.05};
     const smp_search_request *request = s->configs.request;
     smp__config *config = &s->configs.config[index];
     smp_partition *partition = NULL;
-    if (request->optimize == SMP_OPTIMIZE_MEMORY)
+    if (request->optimize == SMP_OPTIMIZE_MEMORY || request->partitioner)
         return SMP_OK;
     SMP_TRY(smp__config_best_partition(&s->configs, config, &partition));
     if (partition)

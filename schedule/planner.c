@@ -151,13 +151,21 @@ static smp_status make_plan(smp__planner *planner, const smp_search_request *req
                             const smp_candidate *best, smp_plan **out)
 {
     smp__evaluation evaluation;
+    bool found = false;
     SMP_TRY(smp__planner_evaluate(planner, request, costs, best, true, &evaluation));
-    smp_status status = SMP_ERR_NO_MEMORY;
+    smp_status status = smp__planner_auto(planner, request, costs, best, &evaluation, &found);
+    if (status != SMP_OK) {
+        smp__evaluation_free(&evaluation);
+        return status;
+    }
+    status = SMP_ERR_NO_MEMORY;
     smp_arena *arena = smp_arena_create();
     smp_plan *plan = arena ? SMP_ARENA_NEW(arena, smp_plan, 1) : NULL;
     if (plan) {
         plan->arena = arena;
         status = fill_plan(plan, request, costs, model_path, best, &evaluation);
+        if (found)
+            plan->schedule = "auto";
         if (status == SMP_OK)
             status = smp_fail_context(smp_verify(plan, request->graph), "the plan just made");
     } else {

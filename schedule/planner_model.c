@@ -146,51 +146,64 @@ smp_status smp__planner_layout(smp__planner *planner, const smp_search_request *
     return SMP_OK;
 }
 
-static smp_status simulate(const smp__planner *planner, const smp_search_request *request,
-                           const smp_costs *costs, const smp_candidate *candidate,
-                           smp__evaluation *evaluation)
+/* Arrays live in `arena`; the program is the caller's. */
+smp_status smp__planner_simulation_input(const smp__planner *planner,
+                                         const smp_search_request *request, const smp_costs *costs,
+                                         const smp_candidate *candidate, smp_arena *arena,
+                                         smp_simulation_input *out)
 {
     const smp_partition *partition = candidate->partition;
     size_t n = (size_t)partition->n_stage;
-    smp_status status = SMP_ERR_NO_MEMORY;
-    smp_arena *arena = smp_arena_create();
-    double *forward_us = arena ? SMP_ARENA_NEW(arena, double, n) : NULL;
-    double *backward_us = arena ? SMP_ARENA_NEW(arena, double, n) : NULL;
-    double *recompute_us = arena ? SMP_ARENA_NEW(arena, double, n) : NULL;
-    int64_t *weight_bytes = arena ? SMP_ARENA_NEW(arena, int64_t, n) : NULL;
+    double *forward_us = SMP_ARENA_NEW(arena, double, n);
+    double *backward_us = SMP_ARENA_NEW(arena, double, n);
+    double *recompute_us = SMP_ARENA_NEW(arena, double, n);
+    int64_t *weight_bytes = SMP_ARENA_NEW(arena, int64_t, n);
     if (!forward_us || !backward_us || !recompute_us || !weight_bytes)
-        goto done;
+        return SMP_ERR_NO_MEMORY;
     for (size_t s = 0; s < n; s++) {
         forward_us[s] = partition->load[s].forward_us;
         backward_us[s] = partition->load[s].backward_us;
         recompute_us[s] = partition->load[s].recompute_us;
         weight_bytes[s] = partition->load[s].weight_bytes;
     }
-    status =
-        smp_simulate(&(smp_simulation_input){.pipeline = candidate->pipeline,
-                                             .chunks = candidate->chunks,
-                                             .ddp = candidate->ddp,
-                                             .microbatches = candidate->microbatches,
-                                             .program = evaluation->program,
-                                             .stage_rank = candidate->stage_rank,
-                                             .forward_us = forward_us,
-                                             .backward_us = backward_us,
-                                             .recompute_us = recompute_us,
-                                             .weight_bytes = weight_bytes,
-                                             .flow = planner->flow,
-                                             .graph = request->graph,
-                                             .cluster = request->cluster,
-                                             .device = candidate->device,
-                                             .optimizer_bytes_per_s = costs->optimizer_bytes_per_s},
-                     &evaluation->simulation);
-done:
+    *out = (smp_simulation_input){.pipeline = candidate->pipeline,
+                                  .chunks = candidate->chunks,
+                                  .ddp = candidate->ddp,
+                                  .microbatches = candidate->microbatches,
+                                  .stage_rank = candidate->stage_rank,
+                                  .forward_us = forward_us,
+                                  .backward_us = backward_us,
+                                  .recompute_us = recompute_us,
+                                  .weight_bytes = weight_bytes,
+                                  .flow = planner->flow,
+                                  .graph = request->graph,
+                                  .cluster = request->cluster,
+                                  .device = candidate->device,
+                                  .optimizer_bytes_per_s = costs->optimizer_bytes_per_s};
+    return SMP_OK;
+}
+
+static smp_status simulate(const smp__planner *planner, const smp_search_request *request,
+                           const smp_costs *costs, const smp_candidate *candidate,
+                           smp__evaluation *evaluation)
+{
+    smp_simulation_input input;
+    smp_arena *arena = smp_arena_create();
+    smp_status status =
+        arena ? smp__planner_simulation_input(planner, request, costs, candidate, arena, &input)
+              : SMP_ERR_NO_MEMORY;
+    if (status == SMP_OK) {
+        input.program = evaluation->program;
+        status = smp_simulate(&input, &evaluation->simulation);
+    }
     smp_arena_destroy(arena);
     return status;
 }
 
-smp_status smp__planner_evaluate(smp__planner *planner, const smp_search_request *request,
-                                 const smp_costs *costs, const smp_candidate *candidate,
-                                 bool exactly, smp__evaluation *out)
+/* Programs by the candidate's rule if there are none yet. */
+static smp_status evaluate_programs(smp__planner *planner, const smp_search_request *request,
+                                    const smp_costs *costs, const smp_candidate *candidate,
+                                    smp_program *program, bool exactly, smp__evaluation *out)
 {
     size_t n = (size_t)candidate->pipeline;
     smp_schedule_shape shape = smp__planner_shape(planner, request, candidate);
@@ -203,9 +216,13 @@ smp_status smp__planner_evaluate(smp__planner *planner, const smp_search_request
         goto done;
     }
     status = use_partition(planner, request, candidate->partition);
-    if (status == SMP_OK)
+    if (status == SMP_OK && !program)
         status = smp_lower(smp_schedule_find(candidate->schedule), &shape, planner->flow,
                            evaluation.program);
+    for (size_t r = 0; program && r < n; r++) {
+        evaluation.program[r] = program[r];
+        program[r] = (smp_program){0};
+    }
     if (status == SMP_OK)
         status = simulate(planner, request, costs, candidate, &evaluation);
     if (status == SMP_OK)
@@ -219,6 +236,20 @@ done:
     return status;
 }
 
+smp_status smp__planner_evaluate(smp__planner *planner, const smp_search_request *request,
+                                 const smp_costs *costs, const smp_candidate *candidate,
+                                 bool exactly, smp__evaluation *out)
+{
+    return evaluate_programs(planner, request, costs, candidate, NULL, exactly, out);
+}
+
+smp_status smp__planner_evaluate_programs(smp__planner *planner, const smp_search_request *request,
+                                          const smp_costs *costs, const smp_candidate *candidate,
+                                          smp_program *program, smp__evaluation *out)
+{
+    return evaluate_programs(planner, request, costs, candidate, program, true, out);
+}
+
 void smp__evaluation_free(smp__evaluation *evaluation)
 {
     for (int r = 0; evaluation->program && r < evaluation->pipeline; r++)
@@ -229,8 +260,8 @@ void smp__evaluation_free(smp__evaluation *evaluation)
     *evaluation = (smp__evaluation){0};
 }
 
-/* Least memory of the devices that stand for a pipeline rank, one in each replica. */
-static int64_t limit_of(const smp_search_request *request, const smp_candidate *candidate, int rank)
+int64_t smp__planner_limit(const smp_search_request *request, const smp_candidate *candidate,
+                           int rank)
 {
     int64_t limit = INT64_MAX;
     if (request->memory_bytes > 0)
@@ -252,7 +283,7 @@ static smp_status evaluate(void *context, const smp_search_request *request, con
     candidate->peak_bytes = 0;
     candidate->room_bytes = INT64_MAX;
     for (int r = 0; r < candidate->pipeline; r++) {
-        int64_t room = limit_of(request, candidate, r) - evaluation.peak_bytes[r];
+        int64_t room = smp__planner_limit(request, candidate, r) - evaluation.peak_bytes[r];
         candidate->rank_peak_bytes[r] = evaluation.peak_bytes[r];
         if (candidate->peak_bytes < evaluation.peak_bytes[r])
             candidate->peak_bytes = evaluation.peak_bytes[r];

@@ -49,7 +49,28 @@ smp_schedule_model smp__planner_model(smp__planner *planner);
 smp_status smp__planner_evaluate(smp__planner *planner, const smp_search_request *request,
                                  const smp_costs *costs, const smp_candidate *candidate,
                                  bool exactly, smp__evaluation *out);
+/* The same with programs of the caller's, which are taken over; memory exactly. */
+smp_status smp__planner_evaluate_programs(smp__planner *planner, const smp_search_request *request,
+                                          const smp_costs *costs, const smp_candidate *candidate,
+                                          smp_program *program, smp__evaluation *out);
 void smp__evaluation_free(smp__evaluation *evaluation);
+
+/* What the simulator needs of a candidate whose partition the planner holds. Arrays live in `arena`;
+ * `program` is left NULL. */
+smp_status smp__planner_simulation_input(const smp__planner *planner,
+                                         const smp_search_request *request, const smp_costs *costs,
+                                         const smp_candidate *candidate, smp_arena *arena,
+                                         smp_simulation_input *out);
+/* Least memory of the devices that stand for a pipeline rank, one in each replica. */
+int64_t smp__planner_limit(const smp_search_request *request, const smp_candidate *candidate,
+                           int rank);
+
+/* Looks for a better order of actions than that of the search's winner, whose evaluation is exact
+ * (schedule/planner_auto.c). *taken: evaluation was replaced by that of schedule "auto". Does nothing
+ * where the request fixes the schedule or asks for something else than speed. */
+smp_status smp__planner_auto(smp__planner *planner, const smp_search_request *request,
+                             const smp_costs *costs, const smp_candidate *best,
+                             smp__evaluation *evaluation, bool *taken);
 
 smp_schedule_shape smp__planner_shape(const smp__planner *planner,
                                       const smp_search_request *request,

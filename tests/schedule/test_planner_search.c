@@ -3,6 +3,8 @@
  * bound; time limits; what would help; clusters of 16,384 devices. */
 #include "fixture.h"
 
+#include <math.h>
+
 #include "graph/base/clock.h"
 #include "schedule/planner.h"
 #include "schedule/planner_model.h"
@@ -147,7 +149,7 @@ static bool stands_before(const outcome_list *list, const outcome *a, const outc
     bool a_close = a->time <= 1.01 * list->least, b_close = b->time <= 1.01 * list->least;
     if (a_close != b_close)
         return a_close;
-    if (!a_close)
+    if (!a_close && a->time != b->time)
         return a->time < b->time;
     if (a->all != b->all)
         return a->all < b->all;
@@ -164,18 +166,25 @@ static void sort_outcomes(outcome_list *list)
         }
 }
 
-/* Returns how many stages of the winner recompute. */
-static int check_ten_best(const setting *s)
+typedef struct found {
+    bool any;
+    int n_recompute, n_pruned;
+    double time;
+} found;
+
+/* The ten best of the search are those of all configurations planned one by one. */
+static void check_ten_best(const setting *s, found *out)
 {
     static outcome_list list;
     smp_planner_result result;
     list.n = 0;
+    *out = (found){0};
     plan_all(s, &list);
     sort_outcomes(&list);
     smp_status status = smp_plan_make(&s->request, "model.yaml", &result);
     if (list.n == 0) {
         assert_int_equal(SMP_ERR_NO_FIT, status);
-        return 0;
+        return;
     }
     if (status != SMP_OK)
         fail_msg("%s", smp_last_error());
@@ -195,40 +204,53 @@ static int check_ten_best(const setting *s)
     assert_int_equal(search->n_config, search->n_tried + search->n_pruned_time +
                                            search->n_pruned_memory + search->n_no_pipeline +
                                            search->n_skipped);
-    int n = search->best->n_recompute;
+    *out = (found){true, search->best->n_recompute, search->n_pruned_time + search->n_pruned_memory,
+                   list.item[0].time};
     smp_planner_result_destroy(&result);
-    return n;
 }
 
 static void test_planner_search_lists_the_ten_best(void **state)
 {
     (void)state;
+    static const int64_t memory[] = {0, 300000, 400000, 600000};
+    int pruned = 0;
     for (int nodes = 1; nodes <= 2; nodes++)
-        for (int tight = 0; tight < 2; tight++) {
+        for (int i = 0; i < 4; i++) {
             setting s;
-            open_setting(&s, 3, 32, nodes, 4 / nodes);
-            s.request.memory_bytes = tight ? 250000 : 0;
-            assert_int_equal(0, check_ten_best(&s));
+            found counts;
+            open_setting(&s, 3 + i, 32, nodes, 4 / nodes);
+            s.request.memory_bytes = memory[i];
+            check_ten_best(&s, &counts);
+            assert_true(counts.any);
+            assert_int_equal(0, counts.n_recompute);
+            pruned += counts.n_pruned;
             close_setting(&s);
         }
+    assert_true(pruned > 300);
 }
 
 static void test_planner_search_recomputes_where_it_must(void **state)
 {
     (void)state;
-    int with = 0, without = 0;
-    for (int64_t memory = 150000; memory < 1200000; memory *= 2) {
+    int with = 0, without = 0, only = 0;
+    for (int64_t memory = 250000; memory < 900000; memory += 50000) {
         setting s;
+        found none, automatic;
         open_setting(&s, 3, 32, 1, 2);
-        s.request.recompute = SMP_RECOMPUTE_AUTO;
         s.request.memory_bytes = memory;
-        int n = check_ten_best(&s);
-        with += n > 0;
-        without += n == 0;
+        check_ten_best(&s, &none);
+        s.request.recompute = SMP_RECOMPUTE_AUTO;
+        check_ten_best(&s, &automatic);
+        assert_true(automatic.any || !none.any);
+        assert_true(!none.any || automatic.time <= none.time * 1.01);
+        with += automatic.n_recompute > 0;
+        without += automatic.any && automatic.n_recompute == 0;
+        only += automatic.any && !none.any;
         close_setting(&s);
     }
+    assert_true(with > 0);
     assert_true(without > 0);
-    (void)with;
+    assert_true(only > 0);
 }
 
 int main(void)
