@@ -261,6 +261,7 @@ static smp_status add_config(listing *l, int microbatches)
                             .chunks = l->chunks,
                             .microbatches = microbatches,
                             .schedule = l->schedule,
+                            .recompute = request->recompute,
                             .family = l->family};
     config->doubtful = is_doubtful(configs, config);
     config->estimate = estimate_of(configs, config);

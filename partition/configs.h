@@ -23,7 +23,8 @@ typedef struct smp__mapping {
 /* Partitions of a family under memory limits, for one vector of live counts. */
 typedef struct smp__limited {
     struct smp__limited *next;
-    double scale;       /* of the limits */
+    double scale; /* of the limits */
+    smp_recompute recompute;
     const double *live; /* [n_stage] */
     smp__variants variants;
 } smp__limited;
@@ -48,12 +49,13 @@ typedef struct smp__config {
     int pipeline, ddp, chunks, microbatches; /* the first two are the mapping's */
     const char *schedule;
     int32_t family;
-    double *live;     /* [pipeline * chunks], made when first asked for */
-    int32_t smallest; /* of its family and schedule, that with the fewest micro-batches */
-    bool done;        /* looked at */
-    bool misses;      /* and does not fit */
-    bool doubtful;    /* memory is probably too small: looked at last */
-    double estimate;  /* of what is minimised; orders the search, decides nothing */
+    double *live;            /* [pipeline * chunks], made when first asked for */
+    smp_recompute recompute; /* with which it is looked at now */
+    int32_t smallest;        /* of its family and schedule, that with the fewest micro-batches */
+    bool done;               /* looked at */
+    bool misses;             /* and does not fit */
+    bool doubtful;           /* memory is probably too small: looked at last */
+    double estimate;         /* of what is minimised; orders the search, decides nothing */
     double family_estimate;
 } smp__config;
 
@@ -123,11 +125,18 @@ smp_status smp__config_problem(smp__configs *configs, smp__config *config, smp_p
  * recorded. */
 smp_status smp__family_solve(smp__configs *configs, smp__config *config, bool *exists);
 
+/* Whether all stashes fit all memory, as the costs count them. */
+bool smp__config_may_keep_all(const smp__configs *configs, const smp_problem *problem);
+
 /* The partition of a configuration whose family is solved, owned by the caller: that of its family
  * if it fits the memory, else one made under the limits, shrunk by `spare` (0..1), which may not
  * fit either. */
 smp_status smp__config_partition(smp__configs *configs, smp__config *config, double spare,
                                  smp_partition **out);
+
+/* True if the partition is the one that the family has without memory limits. */
+bool smp__config_is_free(const smp__configs *configs, const smp__config *config,
+                         const smp_partition *partition);
 
 /* The fastest partition whose fullest stage is at most 1 % fuller than it has to be. */
 smp_status smp__config_least_memory(smp__configs *configs, smp__config *config,
@@ -157,10 +166,10 @@ double smp__config_overload(const smp__configs *configs, const smp__config *conf
 
 /* Simulates a partition, which it takes over. Where the exact peak is too high although the
  * estimate was not: recomputes more (auto), or tries again with the limits lowered by what was
- * missing. Where it is lower than estimated: recomputes less. NULL: cannot fit, *room_bytes says by
- * how much at least (partition/fit.c). */
+ * missing. Where it is lower than estimated: recomputes less. NULL: takes longer than give_up_us (0:
+ * nothing does), and *room_bytes >= 0, or cannot fit, and *room_bytes < 0 says by how much at least (partition/fit.c). */
 smp_status smp__config_fit(smp__configs *configs, smp__config *config, smp_partition *partition,
-                           smp_candidate **out, int64_t *room_bytes);
+                           double give_up_us, smp_candidate **out, int64_t *room_bytes);
 /* One candidate of exactly this partition, which it takes over, also when it fails. */
 smp_status smp__config_evaluate(smp__configs *configs, const smp__config *config,
                                 smp_partition *partition, smp_candidate **out);

@@ -50,6 +50,7 @@ smp_status smp__config_problem(smp__configs *configs, smp__config *config, smp_p
         config->live = live;
     }
     out->live = config->live;
+    out->recompute = config->recompute;
     out->memory_limit = family->limit;
     return SMP_OK;
 }
@@ -90,7 +91,8 @@ static smp_status limited_variants(smp__configs *configs, smp__config *config, d
     smp__family *family = &configs->family[config->family];
     size_t n_stage = (size_t)problem.n_stage;
     for (smp__limited *l = family->limited; l; l = l->next) {
-        if (l->scale == scale && memcmp(l->live, config->live, n_stage * sizeof *l->live) == 0) {
+        if (l->scale == scale && l->recompute == config->recompute &&
+            memcmp(l->live, config->live, n_stage * sizeof *l->live) == 0) {
             *out = &l->variants;
             return SMP_OK;
         }
@@ -107,6 +109,7 @@ static smp_status limited_variants(smp__configs *configs, smp__config *config, d
     problem.deadline_s = solver_deadline_s(configs);
     SMP_TRY(smp__variants_solve(&problem, configs->partitioner, &limited->variants));
     limited->scale = scale;
+    limited->recompute = config->recompute;
     limited->live = config->live;
     limited->next = family->limited;
     family->limited = limited;
@@ -165,13 +168,13 @@ static smp_status solve_within(smp__configs *configs, smp__config *config, doubl
     SMP_TRY(smp__variants_choose(&problem, variants, config->microbatches, &shared));
     if (scale == 1.0 || problem.recompute != SMP_RECOMPUTE_AUTO)
         return own_copy(&problem, shared, out);
-    bool *recompute = calloc((size_t)problem.n_stage, sizeof *recompute);
-    if (!recompute)
+    bool *again = calloc((size_t)problem.n_stage, sizeof *again);
+    if (!again)
         return smp_fail_memory((size_t)problem.n_stage);
     for (int s = 0; s < problem.n_stage; s++)
-        recompute[s] = shared->load[s].recompute;
-    smp_status status = smp__partition_recompute(&problem, shared, recompute, out);
-    free(recompute);
+        again[s] = shared->load[s].recompute;
+    smp_status status = smp__partition_recompute(&problem, shared, again, out);
+    free(again);
     return status;
 }
 
@@ -188,13 +191,47 @@ smp_status smp__config_best_partition(smp__configs *configs, smp__config *config
     return smp_partition_solve(&problem, request->partitioner, config->microbatches, out);
 }
 
-static bool recomputes(const smp_partition *partition)
+static int count_recomputing(const smp_partition *partition)
 {
-    for (int s = 0; s < partition->n_stage; s++) {
-        if (partition->load[s].recompute)
-            return true;
+    int n = 0;
+    for (int s = 0; s < partition->n_stage; s++)
+        n += partition->load[s].recompute;
+    return n;
+}
+
+/* Roughly the time of a step. */
+static double step_of(const smp_partition *partition, int microbatches)
+{
+    double total_us = 0.0;
+    for (int s = 0; s < partition->n_stage; s++)
+        total_us += partition->load[s].load_us;
+    return microbatches * partition->bottleneck_us + total_us;
+}
+
+/* Keeps the better of two partitions in *best and destroys the other. */
+static void keep_better(smp_partition **best, smp_partition *other, int microbatches)
+{
+    double now = step_of(*best, microbatches), then = step_of(other, microbatches);
+    bool better =
+        other->fits && (!(*best)->fits || then < now ||
+                        (then == now && count_recomputing(other) < count_recomputing(*best)));
+    if (!(*best)->fits && !other->fits)
+        better = true; /* made under the limits: it misses by less */
+    smp_partition_destroy(better ? *best : other);
+    if (better)
+        *best = other;
+}
+
+bool smp__config_may_keep_all(const smp__configs *configs, const smp_problem *problem)
+{
+    double least = INFINITY, memory = 0.0;
+    for (int s = 0; s < problem->n_stage; s++) {
+        least = fmin(least, problem->live[s]);
+        memory += (double)problem->memory_limit[s];
     }
-    return false;
+    return configs->totals.state_factor * configs->totals.weight_bytes +
+               least * configs->totals.stash_bytes <=
+           memory;
 }
 
 smp_status smp__config_partition(smp__configs *configs, smp__config *config, double spare,
@@ -206,23 +243,35 @@ smp_status smp__config_partition(smp__configs *configs, smp__config *config, dou
     SMP_TRY(smp__config_problem(configs, config, &problem));
     const smp_partition *shared = NULL;
     const smp__variants *variants = &configs->family[config->family].variants;
-    smp_partition *within = NULL;
+    smp_partition *best = NULL, *other = NULL;
     SMP_TRY(smp__variants_choose(&problem, variants, config->microbatches, &shared));
-    SMP_TRY(own_copy(&problem, shared, out));
+    SMP_TRY(own_copy(&problem, shared, &best));
     bool by_choice = problem.recompute == SMP_RECOMPUTE_AUTO;
-    if ((*out)->fits && !(by_choice && recomputes(*out)))
+    if (best->fits && !(by_choice && count_recomputing(best) > 0)) {
+        *out = best;
         return SMP_OK;
-    /* With recomputation the partition made for other loads fits, but may not be the best. */
-    smp_status status = solve_within(configs, config, 1.0, &within);
+    }
+    smp_status status = solve_within(configs, config, 1.0, &other);
     if (status != SMP_OK) {
-        smp_partition_destroy(*out);
-        *out = NULL;
+        smp_partition_destroy(best);
         return status;
     }
-    bool keep = (*out)->fits && (!within->fits || (*out)->bottleneck_us <= within->bottleneck_us);
-    smp_partition_destroy(keep ? within : *out);
-    *out = keep ? *out : within;
+    keep_better(&best, other, config->microbatches);
+    *out = best;
     return SMP_OK;
+}
+
+bool smp__config_is_free(const smp__configs *configs, const smp__config *config,
+                         const smp_partition *partition)
+{
+    const smp__variants *variants = &configs->family[config->family].variants;
+    const smp_partition *free_of[] = {variants->together, variants->split};
+    size_t bytes = (size_t)configs->request->graph->n_op * sizeof *partition->stage;
+    for (int i = 0; i < 2; i++) {
+        if (free_of[i] && memcmp(free_of[i]->stage, partition->stage, bytes) == 0)
+            return true;
+    }
+    return false;
 }
 
 smp_status smp__config_least_memory(smp__configs *configs, smp__config *config, smp_partition **out)

@@ -10,7 +10,7 @@
 
 #include "partition/configs.h"
 
-enum { MAX_SHRINK = 3, MAX_MORE = 3, MAX_LESS = 3 };
+enum { MAX_SHRINK = 3, MAX_SHRINK_AUTO = 1, MAX_MORE = 3, MAX_LESS = 3 };
 #define SPARE 1.02 /* times what was missing */
 
 static int count_recomputing(const smp_partition *partition)
@@ -23,7 +23,7 @@ static int count_recomputing(const smp_partition *partition)
 
 /* Takes the partition over, also when it fails. */
 static smp_status make_candidate(const smp__configs *configs, const smp__config *config,
-                                 smp_partition *partition, smp_candidate **out)
+                                 smp_partition *partition, double give_up_us, smp_candidate **out)
 {
     size_t n_device = (size_t)configs->request->devices, n_rank = (size_t)config->pipeline;
     size_t n_stage = (size_t)partition->n_stage;
@@ -32,6 +32,9 @@ static smp_status make_candidate(const smp__configs *configs, const smp__config 
         smp_partition_destroy(partition);
         return smp_fail_memory(sizeof *candidate);
     }
+    int n_recompute = count_recomputing(partition);
+    if (n_recompute > 0 && config->recompute == SMP_RECOMPUTE_AUTO)
+        give_up_us = 0.0; /* with less recomputation it may be faster */
     *candidate = (smp_candidate){.pipeline = config->pipeline,
                                  .ddp = config->ddp,
                                  .chunks = config->chunks,
@@ -40,7 +43,8 @@ static smp_status make_candidate(const smp__configs *configs, const smp__config 
                                  .schedule = config->schedule,
                                  .placement = config->mapping->placement,
                                  .partition = partition,
-                                 .n_recompute = count_recomputing(partition),
+                                 .give_up_us = give_up_us,
+                                 .n_recompute = n_recompute,
                                  .solver = partition->solver,
                                  .bottleneck_us = partition->bottleneck_us,
                                  .device = calloc(n_device, sizeof(int)),
@@ -61,7 +65,7 @@ smp_status smp__config_evaluate(smp__configs *configs, const smp__config *config
 {
     const smp_schedule_model *model = configs->model;
     smp_candidate *candidate = NULL;
-    SMP_TRY(make_candidate(configs, config, partition, &candidate));
+    SMP_TRY(make_candidate(configs, config, partition, 0.0, &candidate));
     smp_status status =
         model->evaluate(model->context, configs->request, configs->costs, candidate);
     if (status == SMP_OK)
@@ -95,7 +99,9 @@ static smp_status measure(const smp__configs *configs, const smp__config *config
             return SMP_OK;
         }
     }
-    return model->evaluate(model->context, configs->request, configs->costs, candidate);
+    SMP_TRY(model->evaluate(model->context, configs->request, configs->costs, candidate));
+    *known = !candidate->given_up;
+    return SMP_OK;
 }
 
 /* Bytes that a stage saves by recomputing, as estimated. */
@@ -152,13 +158,13 @@ static bool change_recompute(const smp__config *config, const smp_problem *probl
 }
 
 static smp_status evaluate_with(smp__configs *configs, smp__config *config,
-                                const smp_problem *problem, const smp_partition *partition,
+                                const smp_problem *problem, const smp_candidate *from,
                                 const bool *recompute, smp_candidate **out, bool *known)
 {
     smp_partition *changed = NULL;
     smp_candidate *candidate = NULL;
-    SMP_TRY(smp__partition_recompute(problem, partition, recompute, &changed));
-    SMP_TRY(make_candidate(configs, config, changed, &candidate));
+    SMP_TRY(smp__partition_recompute(problem, from->partition, recompute, &changed));
+    SMP_TRY(make_candidate(configs, config, changed, from->give_up_us, &candidate));
     smp_status status = measure(configs, config, candidate, known);
     if (status == SMP_OK)
         *out = candidate;
@@ -187,13 +193,12 @@ static smp_status recompute_more(smp__configs *configs, smp__config *config,
                                  const smp_problem *problem, bool *recompute,
                                  smp_candidate **candidate, bool *known)
 {
-    for (int i = 0; i < MAX_MORE && !(*candidate)->fits; i++) {
+    for (int i = 0; i < MAX_MORE && !(*candidate)->fits && !(*candidate)->given_up; i++) {
         smp_candidate *next = NULL;
         bool next_known;
         if (!change_recompute(config, problem, *candidate, true, INT64_MAX, recompute))
             break;
-        SMP_TRY(evaluate_with(configs, config, problem, (*candidate)->partition, recompute, &next,
-                              &next_known));
+        SMP_TRY(evaluate_with(configs, config, problem, *candidate, recompute, &next, &next_known));
         keep_better(candidate, known, next, next_known);
     }
     return SMP_OK;
@@ -224,8 +229,7 @@ static smp_status recompute_less(smp__configs *configs, smp__config *config,
     for (int i = 0; i < MAX_LESS; i++) {
         smp_candidate *trial = NULL;
         bool known;
-        SMP_TRY(evaluate_with(configs, config, problem, (*candidate)->partition, recompute, &trial,
-                              &known));
+        SMP_TRY(evaluate_with(configs, config, problem, *candidate, recompute, &trial, &known));
         bool good = known && trial->fits && trial->peak_bytes <= limit;
         if (good && trial->step_us <= (*candidate)->step_us) {
             smp_candidate_destroy(*candidate);
@@ -265,13 +269,14 @@ static smp_status tune_recompute(smp__configs *configs, smp__config *config, boo
 
 /* Shrinks the limits until the candidate fits or no partition keeps them any more. */
 static smp_status shrink(smp__configs *configs, smp__config *config, smp_partition *partition,
-                         smp_candidate **best, bool *best_known)
+                         double give_up_us, smp_candidate **best, bool *best_known)
 {
     double spare = 0.0;
+    int max_shrink = config->recompute == SMP_RECOMPUTE_AUTO ? MAX_SHRINK_AUTO : MAX_SHRINK;
     for (int attempt = 0;; attempt++) {
         smp_candidate *candidate = NULL;
         bool known, was_to_fit = partition->fits;
-        SMP_TRY(make_candidate(configs, config, partition, &candidate));
+        SMP_TRY(make_candidate(configs, config, partition, give_up_us, &candidate));
         smp_status status = measure(configs, config, candidate, &known);
         if (status != SMP_OK) {
             smp_candidate_destroy(candidate);
@@ -280,26 +285,31 @@ static smp_status shrink(smp__configs *configs, smp__config *config, smp_partiti
         bool fits = known && candidate->fits;
         double memory = (double)smp__config_memory(config, candidate->worst_rank);
         spare += SPARE * (double)-candidate->room_bytes / memory;
+        bool too_slow = candidate->given_up;
         keep_better(best, best_known, candidate, known);
+        if (too_slow)
+            return SMP_OK;
         if (attempt == 0 && !fits)
             SMP_TRY(tune_recompute(configs, config, true, best, best_known));
         fits = *best_known && (*best)->fits;
-        if (fits || !was_to_fit || attempt == MAX_SHRINK || spare >= 1.0)
+        if (fits || !was_to_fit || attempt == max_shrink || spare >= 1.0)
             return SMP_OK;
         SMP_TRY(smp__config_partition(configs, config, spare, &partition));
     }
 }
 
 smp_status smp__config_fit(smp__configs *configs, smp__config *config, smp_partition *partition,
-                           smp_candidate **out, int64_t *room_bytes)
+                           double give_up_us, smp_candidate **out, int64_t *room_bytes)
 {
     smp_candidate *best = NULL;
     bool known = false;
-    smp_status status = shrink(configs, config, partition, &best, &known);
+    smp_status status = shrink(configs, config, partition, give_up_us, &best, &known);
     if (status == SMP_OK)
         status = tune_recompute(configs, config, false, &best, &known);
-    if (status == SMP_OK)
+    if (status == SMP_OK) {
         *room_bytes = best->room_bytes;
+        best->give_up_us = 0.0;
+    }
     if (status != SMP_OK || !known) {
         smp_candidate_destroy(best);
         best = NULL;

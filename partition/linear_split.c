@@ -1,6 +1,7 @@
 /* The partitioner "linear": optimal splits of topological orders. The model's own order, depth and
  * breadth first, the one that keeps least alive, those that METIS's parts suggest; then random
  * orders around the best. A graph that is a chain has one order, and its split is the optimum. */
+#include "partition/legal.h"
 #include "partition/partitioner_registry.h"
 #include "partition/tune.h"
 
@@ -26,6 +27,10 @@ static smp_status try_orders(smp__tuner *tuner)
     int n_seen = 0;
     int last = tuner->units->n > FEW_ORDERS ? SMP__ORDER_FORWARD : SMP__ORDER_NARROW;
     bool unique = smp__order_is_unique(tuner->units);
+    if (!tuner->uniform && !smp__tuner_done(tuner)) { /* lines measure links roughly */
+        SMP_TRY(smp__share_out(tuner->problem, tuner->units, NULL, tuner->trial));
+        smp__tuner_offer(tuner);
+    }
     for (int kind = SMP__ORDER_FILE; kind <= last && !smp__tuner_done(tuner); kind++) {
         SMP_TRY(smp__order_make(tuner->units, (smp__order_kind)kind, 0, tuner->order));
         if (is_new(tuner->order, tuner->units->n, seen, &n_seen))

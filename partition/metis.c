@@ -23,7 +23,7 @@
 enum {
     CONSTRAINTS = SMP__METIS_CONSTRAINTS,
     KWAY_CONSTRAINTS = CONSTRAINTS + 1,
-    KWAY_VERTICES = 24, /* per part, at least */
+    KWAY_VERTICES = 100, /* per part, at least */
     MAX_RUNS = 16384
 };
 
@@ -86,7 +86,7 @@ static smp_status call_kway(const smp__metis_graph *graph, smp_arena *scratch, i
     idx_t *weight = SMP_ARENA_NEW(scratch, idx_t, n * KWAY_CONSTRAINTS);
     idx_t *found = SMP_ARENA_NEW(scratch, idx_t, n);
     real_t *target = SMP_ARENA_NEW(scratch, real_t, (size_t)n_part * KWAY_CONSTRAINTS);
-    real_t imbalance[KWAY_CONSTRAINTS] = {1.03f, 1.2f, 2.0f};
+    real_t imbalance[KWAY_CONSTRAINTS] = {1.03f, 1.2f, 1.3f};
     idx_t options[METIS_NOPTIONS];
     if (!xadj || !adjncy || !adjwgt || !weight || !found || !target)
         return SMP_ERR_NO_MEMORY;

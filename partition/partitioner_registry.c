@@ -6,17 +6,14 @@
 #include <string.h>
 
 #include "graph/base/text.h"
+#include "partition/coarse.h"
 #include "partition/solve.h"
 
 static const smp_partitioner *const partitioners[] = {
-    &smp__partitioner_linear,
-    &smp__partitioner_exact,
-    &smp__partitioner_refine,
-    &smp__partitioner_metis_kway,
-    &smp__partitioner_metis_recursive,
-    &smp__partitioner_equal_layers,
-    &smp__partitioner_equal_parameters,
-    NULL,
+    &smp__partitioner_linear,           &smp__partitioner_exact,
+    &smp__partitioner_refine,           &smp__partitioner_metis_kway,
+    &smp__partitioner_metis_recursive,  &smp__partitioner_equal_layers,
+    &smp__partitioner_equal_parameters, NULL,
 };
 
 const smp_partitioner *const *smp_partitioners(void)
@@ -93,8 +90,8 @@ static bool is_proven(const smp_problem *problem, const smp_partition *partition
            smp__close_enough(problem, partition->bottleneck_us, partition->lower_bound_us);
 }
 
-/* The partitioners in turn on one variant of the problem, each from the best so far. */
-static smp_status solve_all(const smp_problem *problem, const char *name, smp_partition **out)
+/* The partitioners in turn on one problem, each from the best so far. */
+static smp_status solve_in_turn(const smp_problem *problem, const char *name, smp_partition **out)
 {
     smp_partition *best = NULL;
     smp_status status = SMP_OK;
@@ -113,6 +110,32 @@ static smp_status solve_all(const smp_problem *problem, const char *name, smp_pa
         smp_partition_destroy(best);
     }
     return status;
+}
+
+/* On runs of ops; what is proven is proven for the ops. */
+static smp_status solve_coarse(const smp_problem *problem, const char *name, smp_partition **out)
+{
+    smp_status status = SMP_ERR_NO_MEMORY;
+    smp_problem coarse = *problem;
+    smp_arena *scratch = smp_arena_create();
+    int32_t *glue = scratch ? SMP_ARENA_NEW(scratch, int32_t, (size_t)problem->graph->n_op) : NULL;
+    if (glue) {
+        smp__coarse_glue(problem, glue);
+        coarse.glue = glue;
+        status = solve_in_turn(&coarse, name, out);
+    }
+    smp_arena_destroy(scratch);
+    if (status == SMP_OK)
+        (*out)->lower_bound_us =
+            fmin(smp__coarse_bound(problem, &(*out)->bound), (*out)->bottleneck_us);
+    return status;
+}
+
+/* One variant of the problem. */
+static smp_status solve_all(const smp_problem *problem, const char *name, smp_partition **out)
+{
+    return smp__coarse_is_enough(problem) ? solve_coarse(problem, name, out)
+                                          : solve_in_turn(problem, name, out);
 }
 
 static smp_status fail_unknown(const char *name)

@@ -129,8 +129,13 @@ static smp_status try_config(search *s, int32_t index);
 /* A configuration cannot fit by far. If that of its family and schedule with the fewest micro-batches
  * cannot either, none does: more micro-batches keep no less alive. Near misses prove nothing: under
  * other counts another partition is made, which may pack better. */
-static smp_status try_smallest(search *s, int32_t index, int64_t room_bytes)
+static smp_status note_miss(search *s, int32_t index, int64_t room_bytes)
 {
+    s->counts.n_pruned_memory++;
+    if (s->missed < 0 || room_bytes > s->missed_room) {
+        s->missed = index;
+        s->missed_room = room_bytes;
+    }
     smp__config *config = &s->configs.config[index];
     double memory = (double)config->mapping->memory_all / config->pipeline;
     if ((double)room_bytes > -FAR * memory)
@@ -139,30 +144,100 @@ static smp_status try_smallest(search *s, int32_t index, int64_t room_bytes)
     return try_config(s, config->smallest);
 }
 
-/* Fits the partition, which it takes over, and keeps the result. */
-static smp_status fit_and_add(search *s, int32_t index, smp_partition *partition)
+/* Whether a candidate takes the place of another one of the same configuration. NULL: none. */
+static bool improves(const smp_search_request *request, const smp_candidate *from,
+                     const smp_candidate *to)
 {
-    smp_candidate *candidate = NULL;
+    if (!to || !from || to->fits != from->fits)
+        return to && (!from || to->fits);
+    if (!to->fits)
+        return to->room_bytes > from->room_bytes;
+    if (request->optimize == SMP_OPTIMIZE_MEMORY)
+        return to->peak_bytes < from->peak_bytes ||
+               (to->peak_bytes == from->peak_bytes && to->step_us < from->step_us);
+    if (request->objective == SMP_OBJECTIVE_BOTTLENECK)
+        return to->bottleneck_us < from->bottleneck_us;
+    return to->step_us < from->step_us;
+}
+
+/* A step that takes longer is not listed; 0: all are. */
+static double step_limit_us(const search *s, const smp__config *config)
+{
+    const smp_search_request *request = s->configs.request;
+    if (request->optimize == SMP_OPTIMIZE_MEMORY ||
+        request->objective == SMP_OBJECTIVE_BOTTLENECK || s->n_least < SMP_SEARCH_LISTED)
+        return 0.0;
+    return fmax(CLOSE * s->least[0], s->least[SMP_SEARCH_LISTED - 1]) * config->microbatches *
+           config->ddp * (double)s->configs.costs->microbatch_size;
+}
+
+/* What became of a configuration with one treatment of recomputation. */
+typedef struct attempt {
+    smp_candidate *candidate; /* NULL: none can fit, or none can win */
+    bool pruned;
     int64_t room_bytes;
-    SMP_TRY(smp__config_fit(&s->configs, &s->configs.config[index], partition, &candidate,
-                            &room_bytes));
-    if (candidate) {
-        add_entry(s, index, candidate);
+} attempt;
+
+static smp_status attempt_config(search *s, smp__config *config, smp_recompute recompute,
+                                 attempt *out)
+{
+    smp__configs *configs = &s->configs;
+    smp_partition *partition = NULL;
+    *out = (attempt){.room_bytes = INT64_MIN};
+    config->recompute = recompute;
+    if (configs->request->optimize == SMP_OPTIMIZE_MEMORY)
+        SMP_TRY(smp__config_least_memory(configs, config, &partition));
+    else
+        SMP_TRY(smp__config_partition(configs, config, 0.0, &partition));
+    out->pruned = cannot_win(s, config, smp__config_least_us(configs, config, partition),
+                             smp__config_least_bytes(configs, config, partition));
+    if (out->pruned) {
+        smp_partition_destroy(partition);
         return SMP_OK;
     }
-    s->counts.n_pruned_memory++;
-    if (s->missed < 0 || room_bytes > s->missed_room) {
-        s->missed = index;
-        s->missed_room = room_bytes;
+    SMP_TRY(smp__config_fit(configs, config, partition, step_limit_us(s, config), &out->candidate,
+                            &out->room_bytes));
+    out->pruned = !out->candidate && out->room_bytes >= 0;
+    return SMP_OK;
+}
+
+/* Where recomputation is a choice, first without, as far as that can fit; then with it, unless the
+ * partition that is best of all fits as it is. The better one counts. */
+static smp_status attempt_both(search *s, smp__config *config, attempt *out)
+{
+    const smp_search_request *request = s->configs.request;
+    attempt without = {.pruned = true, .room_bytes = INT64_MIN}, with;
+    smp_problem problem;
+    SMP_TRY(smp__config_problem(&s->configs, config, &problem));
+    if (request->recompute != SMP_RECOMPUTE_AUTO || !request->graph->training)
+        return attempt_config(s, config, request->recompute, out);
+    if (smp__config_may_keep_all(&s->configs, &problem))
+        SMP_TRY(attempt_config(s, config, SMP_RECOMPUTE_NONE, &without));
+    smp_status status = SMP_OK;
+    config->recompute = SMP_RECOMPUTE_AUTO;
+    if (request->optimize == SMP_OPTIMIZE_SPEED && without.candidate && without.candidate->fits &&
+        smp__config_is_free(&s->configs, config, without.candidate->partition)) {
+        *out = without;
+        return SMP_OK;
     }
-    return try_smallest(s, index, room_bytes);
+    status = attempt_config(s, config, SMP_RECOMPUTE_AUTO, &with);
+    if (status != SMP_OK) {
+        smp_candidate_destroy(without.candidate);
+        return status;
+    }
+    bool second = improves(request, without.candidate, with.candidate) ||
+                  (!without.candidate && with.room_bytes > without.room_bytes);
+    smp_candidate_destroy(second ? without.candidate : with.candidate);
+    *out = second ? with : without;
+    out->pruned = with.pruned && without.pruned;
+    return SMP_OK;
 }
 
 static smp_status try_config(search *s, int32_t index)
 {
     smp__configs *configs = &s->configs;
     smp__config *config = &configs->config[index];
-    smp_partition *partition = NULL;
+    attempt tried;
     bool exists;
     if (config->done)
         return SMP_OK;
@@ -190,17 +265,14 @@ static smp_status try_config(search *s, int32_t index)
         s->counts.n_no_pipeline++;
         return SMP_OK;
     }
-    if (configs->request->optimize == SMP_OPTIMIZE_MEMORY)
-        SMP_TRY(smp__config_least_memory(configs, config, &partition));
-    else
-        SMP_TRY(smp__config_partition(configs, config, 0.0, &partition));
-    if (cannot_win(s, config, smp__config_least_us(configs, config, partition),
-                   smp__config_least_bytes(configs, config, partition))) {
-        smp_partition_destroy(partition);
+    SMP_TRY(attempt_both(s, config, &tried));
+    if (tried.candidate)
+        add_entry(s, index, tried.candidate);
+    else if (tried.pruned)
         s->counts.n_pruned_time++;
-        return SMP_OK;
-    }
-    return fit_and_add(s, index, partition);
+    else
+        return note_miss(s, index, tried.room_bytes);
+    return SMP_OK;
 }
 
 /* Once the time is over only what is needed to have an answer is tried. */
@@ -313,20 +385,6 @@ static smp_status sort_entries(const search *s, rank_key **key)
     return SMP_OK;
 }
 
-/* Whether an improved partition, fitted, takes the winner's place. */
-static bool improves(const smp_search_request *request, const smp_candidate *from,
-                     const smp_candidate *to)
-{
-    if (!to || !to->fits)
-        return false;
-    if (request->optimize == SMP_OPTIMIZE_MEMORY)
-        return to->peak_bytes < from->peak_bytes ||
-               (to->peak_bytes == from->peak_bytes && to->step_us < from->step_us);
-    if (request->objective == SMP_OBJECTIVE_BOTTLENECK)
-        return to->bottleneck_us < from->bottleneck_us;
-    return to->step_us <= from->step_us;
-}
-
 /* The problem that the winner's partition is proven in: under the limits of its configuration if
  * the partition keeps them as it is, else without limits. Either holds for all that fit. */
 static smp_status proof_problem(search *s, smp__config *config, const smp_candidate *best,
@@ -358,7 +416,7 @@ static smp_status challenge(search *s, smp__config *config, smp_partition *parti
 {
     smp_candidate *trial = NULL;
     int64_t room;
-    SMP_TRY(smp__config_fit(&s->configs, config, partition, &trial, &room));
+    SMP_TRY(smp__config_fit(&s->configs, config, partition, 0.0, &trial, &room));
     if (improves(s->configs.request, *best, trial)) {
         smp_candidate *old = *best;
         *best = trial;

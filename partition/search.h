@@ -50,6 +50,8 @@ typedef struct smp_candidate {
     int n_recompute;      /* stages that recompute */
     const char *solver;   /* of the partition; static text */
     double bottleneck_us; /* of the partition */
+    double give_up_us;    /* in: a step that takes longer need not be looked at further; 0: all */
+    bool given_up;        /* for that reason only step_us is known */
     double step_us;       /* simulated */
     int64_t peak_bytes;   /* highest over ranks, exact */
     bool fits;
@@ -77,7 +79,7 @@ typedef struct smp_schedule_model {
     smp_status (*least_bytes)(void *context, const smp_search_request *request,
                               const smp_costs *costs, const smp_candidate *candidate,
                               int64_t *bytes);
-    /* Fills step_us, rank_peak_bytes, peak_bytes, worst_rank, room_bytes, fits of a candidate. */
+    /* Fills step_us, given_up, rank_peak_bytes, peak_bytes, worst_rank, room_bytes, fits of a candidate. */
     smp_status (*evaluate)(void *context, const smp_search_request *request, const smp_costs *costs,
                            smp_candidate *candidate);
 } smp_schedule_model;

@@ -75,14 +75,38 @@ static void explain_bound(const smp_planner_result *result, smp_text *text)
         smp_text_append(text, "this plan is %.2f %% above it\n", 100 * plan->predicted.gap);
 }
 
+static void explain_order(const smp_planner_result *result, smp_text *text)
+{
+    const smp_auto_outcome *order = &result->order;
+    char rule[32], found[32], bound[32];
+    if (!order->tried)
+        return;
+    smp_format_us(rule, sizeof rule, order->rule_us);
+    smp_format_us(found, sizeof found, order->found_us);
+    smp_format_us(bound, sizeof bound, order->lower_bound_us);
+    if (order->taken)
+        smp_text_append(text,
+                        "schedule: made for these stages, a step of %s instead of the %s of the "
+                        "best rule",
+                        found, rule);
+    else
+        smp_text_append(text, "schedule: no order saves 1 %% of the rule's step of %s", rule);
+    smp_text_append(text, "; with these stages no order takes less than %s, %.1f %% less\n", bound,
+                    100 * (1 - order->lower_bound_us / order->found_us));
+}
+
 static void explain_memory(const smp_planner_result *result, smp_text *text)
 {
-    const smp_candidate *best = result->search.best;
+    const smp_plan *plan = result->plan;
+    int64_t highest = 0;
     int n_recompute = 0;
     char peak[32], room[32];
+    for (int r = 0; r < plan->pipeline; r++)
+        if (plan->predicted.peak_bytes[r] > highest)
+            highest = plan->predicted.peak_bytes[r];
     smp_text_append(text, "memory: peak %s, least room %s on rank %d\n",
-                    smp_format_bytes(peak, sizeof peak, best->peak_bytes),
-                    smp_format_bytes(room, sizeof room, best->room_bytes), best->worst_rank);
+                    smp_format_bytes(peak, sizeof peak, highest),
+                    smp_format_bytes(room, sizeof room, result->room_bytes), result->tight_rank);
     for (int s = 0; s < result->plan->n_stage; s++)
         n_recompute += result->plan->stage[s].recompute;
     if (n_recompute > 0)
@@ -145,6 +169,7 @@ smp_status smp_report_explain(const smp_planner_result *result, smp_text *text)
                     result->cost_source);
     smp__explain_bottleneck(result->plan, partition, text);
     explain_bound(result, text);
+    explain_order(result, text);
     explain_memory(result, text);
     explain_search(search, text);
     smp_text_append(text,

@@ -146,36 +146,58 @@ static smp_status fill_plan(smp_plan *plan, const smp_search_request *request,
     return copy_cluster(plan->arena, request->cluster, &plan->cluster);
 }
 
-static smp_status make_plan(smp__planner *planner, const smp_search_request *request,
-                            const smp_costs *costs, const char *model_path,
-                            const smp_candidate *best, smp_plan **out)
+/* The rank with the least room. */
+static void find_room(const smp_search_request *request, const smp__evaluation *evaluation,
+                      smp_planner_result *result)
 {
-    smp__evaluation evaluation;
-    bool found = false;
-    SMP_TRY(smp__planner_evaluate(planner, request, costs, best, true, &evaluation));
-    smp_status status = smp__planner_auto(planner, request, costs, best, &evaluation, &found);
-    if (status != SMP_OK) {
-        smp__evaluation_free(&evaluation);
-        return status;
+    for (int r = 0; r < evaluation->pipeline; r++) {
+        int64_t room =
+            smp__planner_limit(request, result->search.best, r) - evaluation->peak_bytes[r];
+        if (r == 0 || room < result->room_bytes) {
+            result->room_bytes = room;
+            result->tight_rank = r;
+        }
     }
-    status = SMP_ERR_NO_MEMORY;
+}
+
+static smp_status fill_result(const smp_search_request *request, const smp_costs *costs,
+                              const char *model_path, smp__evaluation *evaluation,
+                              smp_planner_result *result)
+{
+    smp_status status = SMP_ERR_NO_MEMORY;
     smp_arena *arena = smp_arena_create();
     smp_plan *plan = arena ? SMP_ARENA_NEW(arena, smp_plan, 1) : NULL;
-    if (plan) {
-        plan->arena = arena;
-        status = fill_plan(plan, request, costs, model_path, best, &evaluation);
-        if (found)
-            plan->schedule = "auto";
-        if (status == SMP_OK)
-            status = smp_fail_context(smp_verify(plan, request->graph), "the plan just made");
-    } else {
+    if (!plan) {
         smp_arena_destroy(arena);
+        return status;
     }
-    smp__evaluation_free(&evaluation);
+    plan->arena = arena;
+    status = fill_plan(plan, request, costs, model_path, result->search.best, evaluation);
+    if (result->order.taken)
+        plan->schedule = "auto";
     if (status == SMP_OK)
-        *out = plan;
+        status = smp_fail_context(smp_verify(plan, request->graph), "the plan just made");
+    if (status == SMP_OK)
+        result->plan = plan;
     else
         smp_plan_destroy(plan);
+    return status;
+}
+
+/* The winner of the search in full, under its rule or an order of its own. */
+static smp_status make_plan(smp__planner *planner, const smp_search_request *request,
+                            const smp_costs *costs, const char *model_path,
+                            smp_planner_result *result)
+{
+    const smp_candidate *best = result->search.best;
+    smp__evaluation evaluation;
+    SMP_TRY(smp__planner_evaluate(planner, request, costs, best, true, &evaluation));
+    smp_status status =
+        smp__planner_auto(planner, request, costs, best, &evaluation, &result->order);
+    find_room(request, &evaluation, result);
+    if (status == SMP_OK)
+        status = fill_result(request, costs, model_path, &evaluation, result);
+    smp__evaluation_free(&evaluation);
     return status;
 }
 
@@ -195,7 +217,7 @@ smp_status smp_plan_make(const smp_search_request *request, const char *model_pa
         status = smp_search(request, costs, &model, &result.search);
     }
     if (status == SMP_OK)
-        status = make_plan(&planner, request, costs, model_path, result.search.best, &result.plan);
+        status = make_plan(&planner, request, costs, model_path, &result);
     smp_costs_destroy(costs);
     smp__planner_close(&planner);
     if (status == SMP_OK)

@@ -6,10 +6,22 @@
 #include "partition/hints.h"
 #include "schedule/plan.h"
 
+/* What the engine of schedule "auto" came to for the winner of the search. */
+typedef struct smp_auto_outcome {
+    bool tried;
+    bool taken;            /* the plan's programs are its own; else those of a fixed rule */
+    double rule_us;        /* step of the winner under its rule */
+    double found_us;       /* the best step found */
+    double lower_bound_us; /* no order of this partition's actions is faster */
+} smp_auto_outcome;
+
 typedef struct smp_planner_result {
     smp_plan *plan;
     smp_search_result search; /* for --explain and the table */
-    char cost_source[64];     /* smp_costs.source */
+    smp_auto_outcome order;
+    int64_t room_bytes;   /* least of all ranks, */
+    int tight_rank;       /* on this one */
+    char cost_source[64]; /* smp_costs.source */
 } smp_planner_result;
 
 /* request: see partition/search.h. model_path: what to write in the plan. The plan has been

@@ -83,9 +83,9 @@ static smp_status take_over(attempt *a, const smp_costs *costs, smp_program *pro
 
 smp_status smp__planner_auto(smp__planner *planner, const smp_search_request *request,
                              const smp_costs *costs, const smp_candidate *best,
-                             smp__evaluation *evaluation, bool *taken)
+                             smp__evaluation *evaluation, smp_auto_outcome *out)
 {
-    *taken = false;
+    *out = (smp_auto_outcome){.rule_us = evaluation->simulation->step_us};
     if (!is_wanted(request, best))
         return SMP_OK;
     size_t n_stage = (size_t)best->partition->n_stage, n = (size_t)best->pipeline;
@@ -115,7 +115,10 @@ smp_status smp__planner_auto(smp__planner *planner, const smp_search_request *re
         goto done;
     }
     if (status == SMP_OK && result.step_us <= WORTH_IT * evaluation->simulation->step_us)
-        status = take_over(&a, costs, programs, evaluation, taken);
+        status = take_over(&a, costs, programs, evaluation, &out->taken);
+    out->tried = true;
+    out->found_us = out->taken ? result.step_us : out->rule_us;
+    out->lower_bound_us = result.lower_bound_us;
 done:
     for (size_t r = 0; programs && r < n; r++)
         smp_program_free(&programs[r]);

@@ -225,7 +225,10 @@ static smp_status evaluate_programs(smp__planner *planner, const smp_search_requ
     }
     if (status == SMP_OK)
         status = simulate(planner, request, costs, candidate, &evaluation);
-    if (status == SMP_OK)
+    double limit_us = exactly ? 0.0 : candidate->give_up_us;
+    evaluation.given_up =
+        status == SMP_OK && limit_us > 0.0 && evaluation.simulation->step_us > limit_us;
+    if (status == SMP_OK && !evaluation.given_up)
         status = smp__planner_peaks(planner, request, candidate, evaluation.program, exactly,
                                     evaluation.peak_bytes);
 done:
@@ -274,25 +277,32 @@ int64_t smp__planner_limit(const smp_search_request *request, const smp_candidat
     return limit;
 }
 
-static smp_status evaluate(void *context, const smp_search_request *request, const smp_costs *costs,
-                           smp_candidate *candidate)
+/* Fills step, peaks, room and fit of a candidate. */
+static void judge(const smp_search_request *request, const smp__evaluation *evaluation,
+                  smp_candidate *candidate)
 {
-    smp__evaluation evaluation;
-    SMP_TRY(smp__planner_evaluate(context, request, costs, candidate, false, &evaluation));
-    candidate->step_us = evaluation.simulation->step_us;
+    candidate->step_us = evaluation->simulation->step_us;
     candidate->peak_bytes = 0;
     candidate->room_bytes = INT64_MAX;
     for (int r = 0; r < candidate->pipeline; r++) {
-        int64_t room = smp__planner_limit(request, candidate, r) - evaluation.peak_bytes[r];
-        candidate->rank_peak_bytes[r] = evaluation.peak_bytes[r];
-        if (candidate->peak_bytes < evaluation.peak_bytes[r])
-            candidate->peak_bytes = evaluation.peak_bytes[r];
+        int64_t room = smp__planner_limit(request, candidate, r) - evaluation->peak_bytes[r];
+        candidate->rank_peak_bytes[r] = evaluation->peak_bytes[r];
+        if (candidate->peak_bytes < evaluation->peak_bytes[r])
+            candidate->peak_bytes = evaluation->peak_bytes[r];
         if (r == 0 || room < candidate->room_bytes) {
             candidate->room_bytes = room;
             candidate->worst_rank = r;
         }
     }
     candidate->fits = candidate->room_bytes >= 0;
+}
+
+static smp_status evaluate(void *context, const smp_search_request *request, const smp_costs *costs,
+                           smp_candidate *candidate)
+{
+    smp__evaluation evaluation;
+    SMP_TRY(smp__planner_evaluate(context, request, costs, candidate, false, &evaluation));
+    judge(request, &evaluation, candidate);
     smp__evaluation_free(&evaluation);
     return SMP_OK;
 }

@@ -3,6 +3,7 @@
 #define SMP_SCHEDULE_PLANNER_MODEL_H
 
 #include "schedule/layout.h"
+#include "schedule/planner.h"
 #include "schedule/simulate.h"
 
 /* Peak of one kind of rank. */
@@ -36,6 +37,7 @@ typedef struct smp__evaluation {
     int pipeline;
     smp_simulation *simulation;
     int64_t *peak_bytes; /* [pipeline] */
+    bool given_up;       /* takes longer than the candidate may: peak_bytes is not known */
 } smp__evaluation;
 
 smp_status smp__planner_open(smp__planner *planner, int active, int group);
@@ -45,7 +47,7 @@ void smp__planner_close(smp__planner *planner);
 smp_schedule_model smp__planner_model(smp__planner *planner);
 
 /* Lowers, simulates and plans the memory of a candidate that has its partition. exactly: the memory
- * of every rank is planned; else that of every kind of rank. */
+ * of every rank is planned; else that of every kind of rank, unless the step takes too long. */
 smp_status smp__planner_evaluate(smp__planner *planner, const smp_search_request *request,
                                  const smp_costs *costs, const smp_candidate *candidate,
                                  bool exactly, smp__evaluation *out);
@@ -66,11 +68,11 @@ int64_t smp__planner_limit(const smp_search_request *request, const smp_candidat
                            int rank);
 
 /* Looks for a better order of actions than that of the search's winner, whose evaluation is exact
- * (schedule/planner_auto.c). *taken: evaluation was replaced by that of schedule "auto". Does nothing
- * where the request fixes the schedule or asks for something else than speed. */
+ * (schedule/planner_auto.c). out->taken: evaluation was replaced by that of schedule "auto". Does
+ * nothing where the request fixes the schedule or asks for something else than speed. */
 smp_status smp__planner_auto(smp__planner *planner, const smp_search_request *request,
                              const smp_costs *costs, const smp_candidate *best,
-                             smp__evaluation *evaluation, bool *taken);
+                             smp__evaluation *evaluation, smp_auto_outcome *out);
 
 smp_schedule_shape smp__planner_shape(const smp__planner *planner,
                                       const smp_search_request *request,

@@ -280,6 +280,110 @@ static void test_partitioners_heed_the_deadline(void **state)
     }
 }
 
+/* n ops in a row, every third one with a skip, of one cost. */
+static char *equal_ops(int n_op, const char *cost)
+{
+    smp_text text = {0};
+    smp_text_append(&text, "smp: 1\nname: equal\nops:\n");
+    for (int i = 0; i < n_op; i++) {
+        smp_text_append(&text, "  - {op: opaque, name: n%d, out: t%d", i, i);
+        if (i > 0)
+            smp_text_append(&text, ", in: [t%d, t%d]", i - 1, i % 3 ? i - 1 : i / 2);
+        smp_text_append(&text, ", cost: {%s}}\n", cost);
+    }
+    assert_false(text.failed);
+    return text.data;
+}
+
+static void expect_status(const char *cost, int n_op, int pipeline, smp_status expected)
+{
+    fixture f;
+    char *model = equal_ops(n_op, cost);
+    fixture_cluster(&f, 8, 4, 1e6);
+    fixture_open(&f, model, pipeline, 1);
+    for (int i = 0; smp_partitioners()[i]; i++) {
+        smp_partition *partition = NULL;
+        smp_status status = smp_partitioners()[i]->solve(&f.problem, NULL, &partition);
+        if (status != expected)
+            fail_msg("%s, %s: %s: %s", smp_partitioners()[i]->name, cost, smp_status_name(status),
+                     smp_last_error());
+        if (status == SMP_OK)
+            check_partition(smp_partitioners()[i], &f, 0, partition);
+        smp_partition_destroy(partition);
+    }
+    fixture_close(&f);
+    free(model);
+}
+
+static void test_partitioners_take_odd_costs(void **state)
+{
+    (void)state;
+    expect_status("forward_us: 0", 9, 4, SMP_OK);
+    expect_status("forward_us: 0, output_bytes: 0", 9, 9 - 1, SMP_OK);
+    expect_status("forward_us: 1e-200, backward_us: 1e-200", 9, 4, SMP_OK);
+    expect_status("forward_us: 5", 1, 1, SMP_OK);
+    expect_status("forward_us: 5", 3, 4, SMP_ERR_NO_FIT);
+    expect_status("forward_us: 1, weight_bytes: 900000000000000, stash_bytes: 900000000000000, "
+                  "output_bytes: 900000000000000",
+                  9, 4, SMP_OK);
+    expect_status("forward_us: 900000000000000", 9, 4, SMP_OK);
+}
+
+/* Times whose sum overflows: costs that come from elsewhere than a model, which may have limits. */
+static void test_partitioners_refuse_infinite_sums(void **state)
+{
+    (void)state;
+    fixture f;
+    char *model = equal_ops(9, "forward_us: 1");
+    fixture_cluster(&f, 2, 2, 1e6);
+    fixture_open(&f, model, 2, 1);
+    smp_op_cost cost[9];
+    smp_costs costs = *f.costs;
+    for (int i = 0; i < 9; i++)
+        cost[i] = (smp_op_cost){.forward_us = 5e307};
+    costs.op = cost;
+    f.problem.costs = &costs;
+    for (int i = 0; smp_partitioners()[i]; i++) {
+        smp_partition *partition = NULL;
+        assert_int_equal(smp_partitioners()[i]->solve(&f.problem, NULL, &partition), SMP_ERR_INPUT);
+        assert_non_null(strstr(smp_last_error(), "'n0'"));
+        assert_null(partition);
+    }
+    fixture_close(&f);
+    free(model);
+}
+
+/* Millions of ops are partitioned in runs; the bound is that of the ops. */
+static void test_partitioners_take_millions_of_ops(void **state)
+{
+    (void)state;
+    static const char model[] =
+        "smp: 1\nname: large\nmode: inference\nlet: {n: 700000}\nops:\n"
+        "  - {op: opaque, name: start, out: x, cost: {forward_us: 1, output_bytes: 10}}\n"
+        "  - repeat: n\n"
+        "    as: i\n"
+        "    ops:\n"
+        "      - {op: opaque, name: 'a{i}', in: x, out: a, cost: {forward_us: 10, output_bytes: "
+        "9}}\n"
+        "      - {op: opaque, name: 'b{i}', in: x, out: b, cost: {forward_us: 5, output_bytes: "
+        "30}}\n"
+        "      - {op: opaque, name: 'c{i}', in: [a, b], out: x, cost: {forward_us: 3, "
+        "output_bytes: "
+        "8}}\n";
+    fixture f;
+    smp_partition *p;
+    fixture_cluster(&f, 16, 16, 1e6);
+    fixture_open(&f, model, 16, 1);
+    assert_int_equal(smp_partition_solve(&f.problem, NULL, 1, &p), SMP_OK);
+    double fair_us = (700000.0 * (10 + 5 + 3) + 1) / 16;
+    assert_close(p->lower_bound_us, fair_us);
+    assert_true(p->bottleneck_us < 1.002 * fair_us);
+    for (int32_t op = 0; op < f.graph->n_op; op++) /* the graph narrows to one tensor at each c */
+        assert_true(op == 0 || p->stage[op] == p->stage[op - 1] || (op - 1) % 3 == 0);
+    smp_partition_destroy(p);
+    fixture_close(&f);
+}
+
 static void test_partitioners_are_found_by_name(void **state)
 {
     (void)state;
@@ -308,6 +412,9 @@ int main(void)
         cmocka_unit_test(test_partitioners_keep_a_better_start),
         cmocka_unit_test(test_partitioners_are_deterministic),
         cmocka_unit_test(test_partitioners_heed_the_deadline),
+        cmocka_unit_test(test_partitioners_take_odd_costs),
+        cmocka_unit_test(test_partitioners_refuse_infinite_sums),
+        cmocka_unit_test(test_partitioners_take_millions_of_ops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
