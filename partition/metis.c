@@ -10,8 +10,8 @@
  *
  * METIS prints to standard output when its initial partitioning leaves a part without vertices. The
  * k-way partitioner is therefore given a third weight, the number of vertices, and a vertex weighs
- * at most as much as a part may; and where parts have few vertices each, the two-way bisections,
- * which METIS's own initial partitioning consists of, stand in for it. */
+ * at most as much as a part may; and below KWAY_VERTICES per part the two-way bisections, which
+ * METIS's own initial partitioning consists of, stand in for it. */
 #include <metis.h>
 #include <stdlib.h>
 

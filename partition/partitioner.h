@@ -22,12 +22,14 @@ typedef struct smp_partitioner {
 const smp_partitioner *smp_partitioner_find(const char *name); /* NULL if unknown */
 const smp_partitioner *const *smp_partitioners(void);          /* NULL-terminated */
 
-/* The default: runs the registered partitioners (or only `name`, if not NULL), keeps the best: one
- * that fits before one that does not, then the smaller bottleneck. Without tie_together, tied
- * weights are tried both kept together and split; a split tie is charged its gradient exchange
- * once per step, divided by `microbatches`. Stops early where the result meets the lower bound (to
- * 0.2 % for more than 4000 ops). Sets lower_bound_us. SMP_ERR_INPUT: a pin outside the pipeline, an
- * unknown name; SMP_ERR_NO_FIT: no pipeline of n_stage non-empty stages exists. */
+/* The default: runs the registered partitioners but baselines and provers, each from the best so
+ * far (or only `name`, if not NULL), and keeps the best: one that fits before one that does not,
+ * then the smaller bottleneck. Without tie_together, tied weights are tried both kept together and
+ * split; a split tie is charged its gradient exchange once per step, divided by `microbatches`.
+ * Stops early where the result meets the lower bound (to 0.2 % for more than 4000 ops). Millions of
+ * ops are taken in short runs (partition/coarse.h). Sets lower_bound_us. SMP_ERR_INPUT: a pin
+ * outside the pipeline, an unknown name; SMP_ERR_NO_FIT: no pipeline of n_stage non-empty stages
+ * exists. */
 smp_status smp_partition_solve(const smp_problem *problem, const char *name, int microbatches,
                                smp_partition **out);
 

@@ -19,31 +19,10 @@
 #include <string.h>
 
 #include "graph/base/clock.h"
-#include "partition/configs.h"
+#include "partition/search_state.h"
 
-#define CLOSE 1.01       /* within 1 % counts as equal */
 #define FAR 0.1          /* of the memory of a rank */
 #define SEARCH_SHARE 0.8 /* of the time, while there is more to try; the rest is for the proof */
-
-void smp_candidate_destroy(smp_candidate *candidate)
-{
-    if (!candidate)
-        return;
-    free(candidate->device);
-    free(candidate->stage_rank);
-    free(candidate->rank_peak_bytes);
-    smp_partition_destroy(candidate->partition);
-    free(candidate);
-}
-
-void smp_search_result_destroy(smp_search_result *result)
-{
-    smp_candidate_destroy(result->best);
-    for (int i = 0; i < result->n_tried; i++)
-        smp_candidate_destroy(result->tried[i]);
-    free(result->tried);
-    *result = (smp_search_result){0};
-}
 
 static double samples_of(const smp_candidate *candidate)
 {
@@ -58,53 +37,28 @@ static double time_of(const smp_search_request *request, const smp_candidate *ca
     return candidate->step_us / candidate->microbatches / samples_of(candidate);
 }
 
-/* A candidate that was simulated, and what it is judged by. */
-typedef struct entry {
-    smp_candidate *candidate;
-    double time; /* per sample */
-    int32_t index;
-} entry;
-
-typedef struct search {
-    smp__configs configs;
-    smp_search_result counts; /* n_pruned_time and the like */
-    entry *entry;
-    int32_t n;
-    double least[SMP_SEARCH_LISTED]; /* of what is minimised, over entries that fit; rising */
-    int n_least;
-    /* Configurations that cannot fit and were not simulated: by how much, and which one least. */
-    double least_overload;
-    int32_t overloaded, missed;
-    int64_t missed_room;
-} search;
-
-static int64_t all_microbatches(int microbatches, int ddp)
-{
-    return (int64_t)microbatches * ddp;
-}
-
 /* True if a configuration that takes (needs) at least this much can be neither within 1 % of the
  * best nor among those listed. */
-static bool cannot_win(const search *s, const smp__config *config, double least_time,
+static bool cannot_win(const smp__search *s, const smp__config *config, double least_time,
                        double least_peak)
 {
     bool for_memory = s->configs.request->optimize == SMP_OPTIMIZE_MEMORY;
     double least = for_memory ? least_peak : least_time;
     if (s->n_least < SMP_SEARCH_LISTED)
         return false;
-    if (least > CLOSE * s->least[0] && least > s->least[SMP_SEARCH_LISTED - 1])
+    if (least > SMP__CLOSE * s->least[0] && least > s->least[SMP_SEARCH_LISTED - 1])
         return true;
     int before = 0;
-    int64_t all = all_microbatches(config->microbatches, config->ddp);
+    int64_t all = smp__all_microbatches(config->microbatches, config->ddp);
     for (int32_t i = 0; i < s->n && !for_memory; i++) {
         const smp_candidate *c = s->entry[i].candidate;
-        before += c->fits && all_microbatches(c->microbatches, c->ddp) < all &&
+        before += c->fits && smp__all_microbatches(c->microbatches, c->ddp) < all &&
                   s->entry[i].time <= least_time;
     }
     return before >= SMP_SEARCH_LISTED;
 }
 
-static void note_least(search *s, double value)
+static void note_least(smp__search *s, double value)
 {
     int i = s->n_least < SMP_SEARCH_LISTED ? s->n_least++ : SMP_SEARCH_LISTED;
     if (i == SMP_SEARCH_LISTED && value >= s->least[--i])
@@ -114,22 +68,22 @@ static void note_least(search *s, double value)
     s->least[i] = value;
 }
 
-static void add_entry(search *s, int32_t index, smp_candidate *candidate)
+static void add_entry(smp__search *s, int32_t index, smp_candidate *candidate)
 {
     const smp_search_request *request = s->configs.request;
     double time = time_of(request, candidate);
     bool for_memory = request->optimize == SMP_OPTIMIZE_MEMORY;
-    s->entry[s->n++] = (entry){candidate, time, index};
+    s->entry[s->n++] = (smp__entry){candidate, time, index};
     if (candidate->fits)
         note_least(s, for_memory ? (double)candidate->peak_bytes : time);
 }
 
-static smp_status try_config(search *s, int32_t index);
+static smp_status try_config(smp__search *s, int32_t index);
 
 /* A configuration cannot fit by far. If that of its family and schedule with the fewest micro-batches
  * cannot either, none does: more micro-batches keep no less alive. Near misses prove nothing: under
  * other counts another partition is made, which may pack better. */
-static smp_status note_miss(search *s, int32_t index, int64_t room_bytes)
+static smp_status note_miss(smp__search *s, int32_t index, int64_t room_bytes)
 {
     s->counts.n_pruned_memory++;
     if (s->missed < 0 || room_bytes > s->missed_room) {
@@ -144,9 +98,8 @@ static smp_status note_miss(search *s, int32_t index, int64_t room_bytes)
     return try_config(s, config->smallest);
 }
 
-/* Whether a candidate takes the place of another one of the same configuration. NULL: none. */
-static bool improves(const smp_search_request *request, const smp_candidate *from,
-                     const smp_candidate *to)
+bool smp__candidate_improves(const smp_search_request *request, const smp_candidate *from,
+                             const smp_candidate *to)
 {
     if (!to || !from || to->fits != from->fits)
         return to && (!from || to->fits);
@@ -161,13 +114,13 @@ static bool improves(const smp_search_request *request, const smp_candidate *fro
 }
 
 /* A step that takes longer is not listed; 0: all are. */
-static double step_limit_us(const search *s, const smp__config *config)
+static double step_limit_us(const smp__search *s, const smp__config *config)
 {
     const smp_search_request *request = s->configs.request;
     if (request->optimize == SMP_OPTIMIZE_MEMORY ||
         request->objective == SMP_OBJECTIVE_BOTTLENECK || s->n_least < SMP_SEARCH_LISTED)
         return 0.0;
-    return fmax(CLOSE * s->least[0], s->least[SMP_SEARCH_LISTED - 1]) * config->microbatches *
+    return fmax(SMP__CLOSE * s->least[0], s->least[SMP_SEARCH_LISTED - 1]) * config->microbatches *
            config->ddp * (double)s->configs.costs->microbatch_size;
 }
 
@@ -178,7 +131,7 @@ typedef struct attempt {
     int64_t room_bytes;
 } attempt;
 
-static smp_status attempt_config(search *s, smp__config *config, smp_recompute recompute,
+static smp_status attempt_config(smp__search *s, smp__config *config, smp_recompute recompute,
                                  attempt *out)
 {
     smp__configs *configs = &s->configs;
@@ -203,7 +156,7 @@ static smp_status attempt_config(search *s, smp__config *config, smp_recompute r
 
 /* Where recomputation is a choice, first without, as far as that can fit; then with it, unless the
  * partition that is best of all fits as it is. The better one counts. */
-static smp_status attempt_both(search *s, smp__config *config, attempt *out)
+static smp_status attempt_both(smp__search *s, smp__config *config, attempt *out)
 {
     const smp_search_request *request = s->configs.request;
     attempt without = {.pruned = true, .room_bytes = INT64_MIN}, with;
@@ -225,7 +178,7 @@ static smp_status attempt_both(search *s, smp__config *config, attempt *out)
         smp_candidate_destroy(without.candidate);
         return status;
     }
-    bool second = improves(request, without.candidate, with.candidate) ||
+    bool second = smp__candidate_improves(request, without.candidate, with.candidate) ||
                   (!without.candidate && with.room_bytes > without.room_bytes);
     smp_candidate_destroy(second ? without.candidate : with.candidate);
     *out = second ? with : without;
@@ -233,7 +186,7 @@ static smp_status attempt_both(search *s, smp__config *config, attempt *out)
     return SMP_OK;
 }
 
-static smp_status try_config(search *s, int32_t index)
+static smp_status try_config(smp__search *s, int32_t index)
 {
     smp__configs *configs = &s->configs;
     smp__config *config = &configs->config[index];
@@ -276,7 +229,7 @@ static smp_status try_config(search *s, int32_t index)
 }
 
 /* Once the time is over only what is needed to have an answer is tried. */
-static smp_status try_all(search *s)
+static smp_status try_all(smp__search *s)
 {
     double limit_s = s->configs.request->deadline_s, now_s = smp_clock_s();
     if (limit_s > now_s)
@@ -294,7 +247,7 @@ static smp_status try_all(search *s)
 }
 
 /* Nothing fits: what missed by least, simulated or not, stands for all. */
-static smp_status try_nearest(search *s)
+static smp_status try_nearest(smp__search *s)
 {
     smp__configs *configs = &s->configs;
     smp_partition *partition = NULL;
@@ -318,242 +271,10 @@ static smp_status try_nearest(search *s)
     return SMP_OK;
 }
 
-static int sign(double a, double b)
-{
-    return (a > b) - (a < b);
-}
-
-/* How an entry ranks: those that fit first, of them those within 1 % of the best. */
-typedef struct rank_key {
-    int tier; /* 0: close to the best, 1: fits, 2: does not fit */
-    double first, second, third;
-    int32_t index;
-    smp_candidate *candidate;
-    int32_t entry;
-} rank_key;
-
-static int compare_keys(const void *left, const void *right)
-{
-    const rank_key *a = left, *b = right;
-    int order = a->tier - b->tier;
-    if (order == 0)
-        order = sign(a->first, b->first);
-    if (order == 0)
-        order = sign(a->second, b->second);
-    if (order == 0)
-        order = sign(a->third, b->third);
-    return order ? order : (a->index > b->index) - (a->index < b->index);
-}
-
-static rank_key key_of(const search *s, const entry *entry)
-{
-    const smp_candidate *c = entry->candidate;
-    bool for_memory = s->configs.request->optimize == SMP_OPTIMIZE_MEMORY;
-    double peak = (double)c->peak_bytes, m = (double)all_microbatches(c->microbatches, c->ddp);
-    rank_key key = {2,
-                    -(double)c->room_bytes,
-                    m,
-                    entry->time,
-                    entry->index,
-                    entry->candidate,
-                    (int32_t)(entry - s->entry)};
-    if (!c->fits)
-        return key;
-    bool close = (for_memory ? peak : entry->time) <= CLOSE * s->least[0];
-    key.tier = close ? 0 : 1;
-    if (for_memory) {
-        key.first = close ? entry->time : peak;
-        key.second = close ? m : entry->time;
-        key.third = close ? peak : m;
-    } else {
-        key.first = close ? m : entry->time;
-        key.second = close ? peak : m;
-        key.third = close ? entry->time : peak;
-    }
-    return key;
-}
-
-/* The entries by rank, in *key; malloc'ed. */
-static smp_status sort_entries(const search *s, rank_key **key)
-{
-    *key = calloc((size_t)s->n + 1, sizeof **key);
-    if (!*key)
-        return smp_fail_memory((size_t)s->n * sizeof **key);
-    for (int32_t i = 0; i < s->n; i++)
-        (*key)[i] = key_of(s, &s->entry[i]);
-    qsort(*key, (size_t)s->n, sizeof **key, compare_keys);
-    return SMP_OK;
-}
-
-/* The problem that the winner's partition is proven in: under the limits of its configuration if
- * the partition keeps them as it is, else without limits. Either holds for all that fit. */
-static smp_status proof_problem(search *s, smp__config *config, const smp_candidate *best,
-                                smp_problem *problem, smp_partition **partition)
-{
-    SMP_TRY(smp__config_problem(&s->configs, config, problem));
-    problem->deadline_s = s->configs.request->deadline_s;
-    SMP_TRY(smp_partition_evaluate(problem, best->partition->stage, partition));
-    bool same = (*partition)->fits;
-    for (int i = 0; i < problem->n_stage && same; i++)
-        same = (*partition)->load[i].recompute == best->partition->load[i].recompute;
-    if (!same) {
-        smp_partition_destroy(*partition);
-        *partition = NULL;
-        problem->memory_limit = s->configs.unlimited;
-        SMP_TRY(smp_partition_evaluate(problem, best->partition->stage, partition));
-    }
-    (*partition)->solver = best->partition->solver;
-    (*partition)->bound = best->partition->bound;
-    (*partition)->lower_bound_us =
-        fmin(best->partition->lower_bound_us, (*partition)->bottleneck_us);
-    return SMP_OK;
-}
-
-/* Fits a partition of the winner's configuration, which it takes over, and lets it take the winner's
- * place if it is better. */
-static smp_status challenge(search *s, smp__config *config, smp_partition *partition,
-                            smp_candidate **best)
-{
-    smp_candidate *trial = NULL;
-    int64_t room;
-    SMP_TRY(smp__config_fit(&s->configs, config, partition, 0.0, &trial, &room));
-    if (improves(s->configs.request, *best, trial)) {
-        smp_candidate *old = *best;
-        *best = trial;
-        trial = old;
-    }
-    smp_candidate_destroy(trial);
-    return SMP_OK;
-}
-
-/* More effort for the winner alone: all partitioners, where the search used a quick one; and where
- * stages recompute, tighter limits, under which others may do so in their place. A partitioner that
- * was asked for has the last word. */
-static smp_status polish(search *s, int32_t index, smp_candidate **best)
-{
-    static const double spare[] = {0.02, 0.05};
-    const smp_search_request *request = s->configs.request;
-    smp__config *config = &s->configs.config[index];
-    smp_partition *partition = NULL;
-    if (request->optimize == SMP_OPTIMIZE_MEMORY || request->partitioner)
-        return SMP_OK;
-    SMP_TRY(smp__config_best_partition(&s->configs, config, &partition));
-    if (partition)
-        SMP_TRY(challenge(s, config, partition, best));
-    bool again = request->recompute == SMP_RECOMPUTE_AUTO && (*best)->n_recompute > 0;
-    for (size_t i = 0; again && i < sizeof spare / sizeof spare[0]; i++) {
-        if (smp_clock_past(request->deadline_s))
-            break;
-        SMP_TRY(smp__config_partition(&s->configs, config, spare[i], &partition));
-        SMP_TRY(challenge(s, config, partition, best));
-    }
-    return SMP_OK;
-}
-
-/* Raises the winner's bound, and replaces it by what the proof finds where that is better. */
-static smp_status prove(search *s, int32_t index, smp_candidate **best)
-{
-    smp__config *config = &s->configs.config[index];
-    smp_problem problem;
-    smp_partition *proven = NULL, *copy = NULL;
-    SMP_TRY(proof_problem(s, config, *best, &problem, &proven));
-    smp_status status = smp_partition_prove(&problem, &proven);
-    size_t bytes = (size_t)problem.graph->n_op * sizeof *proven->stage;
-    bool replace = !s->configs.request->partitioner; /* else what was asked for stays */
-    if (status == SMP_OK && replace &&
-        memcmp(proven->stage, (*best)->partition->stage, bytes) != 0) {
-        status = smp__config_problem(&s->configs, config, &problem);
-        if (status == SMP_OK)
-            status = smp_partition_evaluate(&problem, proven->stage, &copy);
-        if (status == SMP_OK) {
-            copy->solver = proven->solver;
-            status = challenge(s, config, copy, best);
-        }
-    }
-    if (status == SMP_OK) {
-        smp_partition *partition = (*best)->partition;
-        partition->bound = proven->bound;
-        partition->timed_out = partition->timed_out || proven->timed_out;
-        partition->lower_bound_us = fmin(proven->lower_bound_us, partition->bottleneck_us);
-        s->counts.timed_out = s->counts.timed_out || partition->timed_out;
-    }
-    smp_partition_destroy(proven);
-    return status;
-}
-
-/* What the list of those tried shows of the winner. */
-static smp_candidate *copy_bare(const smp_candidate *from)
-{
-    smp_candidate *copy = calloc(1, sizeof *copy);
-    if (copy) {
-        *copy = *from;
-        copy->partition = NULL;
-        copy->device = copy->stage_rank = NULL;
-        copy->rank_peak_bytes = NULL;
-    }
-    return copy;
-}
-
-static void make_bare(smp_candidate *candidate)
-{
-    smp_candidate bare = *candidate;
-    bare.partition = NULL;
-    bare.device = bare.stage_rank = NULL;
-    bare.rank_peak_bytes = NULL;
-    free(candidate->device);
-    free(candidate->stage_rank);
-    free(candidate->rank_peak_bytes);
-    smp_partition_destroy(candidate->partition);
-    *candidate = bare;
-}
-
-/* Moves the entries into the result, best first. */
-static smp_status hand_over(search *s, const rank_key *key, smp_search_result *out)
-{
-    smp_search_result result = s->counts;
-    result.tried = calloc((size_t)s->n, sizeof *result.tried);
-    smp_candidate *first = result.tried ? copy_bare(key[0].candidate) : NULL;
-    if (!first) {
-        free(result.tried);
-        return smp_fail_memory((size_t)s->n * sizeof *result.tried);
-    }
-    result.best = key[0].candidate;
-    result.tried[0] = first;
-    for (int32_t i = 1; i < s->n; i++) {
-        make_bare(key[i].candidate);
-        result.tried[i] = key[i].candidate;
-    }
-    result.n_tried = s->n;
-    s->n = 0;
-    *out = result;
-    return SMP_OK;
-}
-
-/* Sorts what was tried, proves the winner and moves all into the result, or says why nothing
- * fits. */
-static smp_status finish(search *s, smp_search_result *out)
-{
-    rank_key *key = NULL;
-    SMP_TRY(sort_entries(s, &key));
-    smp_status status = SMP_OK;
-    if (!key[0].candidate->fits)
-        status =
-            smp__search_no_fit(&s->configs, &s->configs.config[key[0].index], key[0].candidate);
-    if (status == SMP_OK)
-        status = polish(s, key[0].index, &s->entry[key[0].entry].candidate);
-    if (status == SMP_OK)
-        status = prove(s, key[0].index, &s->entry[key[0].entry].candidate);
-    key[0].candidate = s->entry[key[0].entry].candidate;
-    if (status == SMP_OK)
-        status = hand_over(s, key, out);
-    free(key);
-    return status;
-}
-
 smp_status smp_search(const smp_search_request *request, const smp_costs *costs,
                       const smp_schedule_model *model, smp_search_result *out)
 {
-    search s = {.least_overload = INFINITY, .overloaded = -1, .missed = -1};
+    smp__search s = {.least_overload = INFINITY, .overloaded = -1, .missed = -1};
     SMP_TRY(smp__configs_list(request, costs, model, &s.configs));
     smp_status status = SMP_OK;
     s.counts.n_config = s.configs.n;
@@ -565,7 +286,7 @@ smp_status smp_search(const smp_search_request *request, const smp_costs *costs,
     if (status == SMP_OK && s.n_least == 0)
         status = try_nearest(&s);
     if (status == SMP_OK)
-        status = finish(&s, out);
+        status = smp__search_finish(&s, out);
     for (int32_t i = 0; i < s.n; i++)
         smp_candidate_destroy(s.entry[i].candidate);
     free(s.entry);

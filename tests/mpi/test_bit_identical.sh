@@ -60,6 +60,25 @@ compare "$SMP_EXAMPLES/gpt-tiny.yaml" gpt-size2 2 4 2:interleaved:2 4:interleave
 compare "$SMP_EXAMPLES/branches.yaml" branches 2 4 2:simple:1 2:interleaved:2 4:interleaved:1 \
     2:zero-bubble:2 4:interleaved:2:all
 
+# An order of actions made for this plan's own stages; devices that compute side by side, so that
+# there is something to gain.
+cat >cluster.yaml <<'END'
+smp: 1
+name: four
+nodes: 1
+devices_per_node: 4
+device: {name: cpu, memory: 2GB, compute: {fp32: 100GFLOP/s}, bandwidth: 20GB/s}
+links:
+  intra_node: {bandwidth: 10GB/s, latency_us: 3}
+  inter_node: {bandwidth: 10GB/s, latency_us: 3}
+overlap: true
+END
+expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt-tiny.yaml" --cluster cluster.yaml --stages 4 --ddp 1 \
+    --microbatches 6 --microbatch-size 1 -o auto.yaml
+expect_match auto.yaml '^schedule: auto$'
+train auto.yaml 4 auto
+same auto gpt-m6
+
 # ddp: two replicas of m micro-batches are one of 2 m.
 for stages in 1 2; do
     plan ddp.yaml "$SMP_EXAMPLES/gpt-tiny.yaml" $((2 * stages)) "$stages" 2 interleaved 1 2 1

@@ -107,7 +107,7 @@ static smp_schedule_model make_model(int *calls)
 static void open_random(fixture *f, smp_search_request *request, int seed, int devices)
 {
     fixture_random random = {(uint64_t)seed};
-    fixture_shape shape = {.n_op = 10 + fixture_below(&random, 30),
+    fixture_shape shape = {.n_op = 10 + fixture_below(&random, 16),
                            .skip_percent = 25,
                            .source_percent = 5,
                            .training = seed % 4 != 3};
@@ -205,7 +205,7 @@ static void test_search_prunes_nothing_that_wins(void **state)
     (void)state;
     static const int device_counts[] = {1, 2, 4, 6, 8};
     int calls_sum = 0, configurations = 0;
-    for (int seed = 0; seed < 24; seed++) {
+    for (int seed = 0; seed < 18; seed++) {
         fixture f;
         smp_search_request request;
         smp_search_result result;
@@ -316,6 +316,71 @@ static void test_search_refuses_contradictions(void **state)
     fixture_close(&f);
 }
 
+/* Pins from outside count like those of the model: what they allow is planned, with as many chunks
+ * as they need; what no pipeline has is refused by name. */
+static void test_search_takes_pins_from_outside(void **state)
+{
+    (void)state;
+    fixture f;
+    smp_search_request request;
+    smp_search_result result;
+    int calls;
+    open_random(&f, &request, 6, 2);
+    smp_schedule_model model = make_model(&calls);
+    int32_t *pin = calloc((size_t)f.graph->n_op, sizeof *pin);
+    assert_non_null(pin);
+    for (int32_t op = 0; op < f.graph->n_op; op++)
+        pin[op] = -1;
+    request.pin = pin;
+    request.stages = 2;
+    pin[f.graph->n_op - 1] = 5; /* six stages on two ranks */
+    assert_int_equal(smp_search(&request, f.costs, &model, &result), SMP_OK);
+    assert_true(result.best->partition->n_stage >= 6);
+    assert_int_equal(result.best->partition->stage[f.graph->n_op - 1], 5);
+    smp_search_result_destroy(&result);
+    request.chunks = 2;
+    expect_error(request, &f, SMP_ERR_INPUT, "pinned to stage 5, expected 0 to 3");
+    free(pin);
+    fixture_close(&f);
+}
+
+/* auto is the better of both placements; where they are the same, only one is tried. */
+static void test_search_weighs_placements(void **state)
+{
+    (void)state;
+    int spread = 0, cluster = 0;
+    for (int seed = 0; seed < 8; seed++) {
+        fixture f;
+        smp_search_request request;
+        smp_search_result result[3];
+        int calls;
+        open_random(&f, &request, seed, 8);
+        f.cluster.inter_node.bytes_per_s = 1e5;
+        request.stages = 2;
+        request.chunks = 1;
+        request.microbatches = seed % 2 ? 64 : 1;
+        request.schedule = "simple";
+        smp_schedule_model model = make_model(&calls);
+        for (int p = 0; p < 3; p++) {
+            request.placement = (smp_placement)p;
+            assert_int_equal(smp_search(&request, f.costs, &model, &result[p]), SMP_OK);
+        }
+        assert_int_equal(result[2].n_config, 2);
+        assert_true(result[2].best->step_us ==
+                    fmin(result[0].best->step_us, result[1].best->step_us));
+        spread += result[2].best->placement == SMP_PLACEMENT_SPREAD;
+        cluster += result[2].best->placement == SMP_PLACEMENT_CLUSTER;
+        for (int p = 0; p < 3; p++)
+            smp_search_result_destroy(&result[p]);
+        request.devices = 4; /* of one node */
+        assert_int_equal(smp_search(&request, f.costs, &model, &result[0]), SMP_OK);
+        assert_int_equal(result[0].n_config, 1);
+        smp_search_result_destroy(&result[0]);
+        fixture_close(&f);
+    }
+    assert_int_equal(spread + cluster, 8);
+}
+
 /* The number after "or " / "with " before " of memory per device". */
 static int64_t suggested_memory(const char *message)
 {
@@ -339,7 +404,7 @@ static void test_search_says_what_would_fit(void **state)
 {
     (void)state;
     int checked = 0;
-    for (int seed = 0; seed < 40; seed++) {
+    for (int seed = 0; seed < 24; seed++) {
         fixture f;
         smp_search_request request;
         smp_search_result result;
@@ -462,6 +527,8 @@ int main(void)
         cmocka_unit_test(test_search_prunes_nothing_that_wins),
         cmocka_unit_test(test_search_respects_what_is_fixed),
         cmocka_unit_test(test_search_refuses_contradictions),
+        cmocka_unit_test(test_search_takes_pins_from_outside),
+        cmocka_unit_test(test_search_weighs_placements),
         cmocka_unit_test(test_search_says_what_would_fit),
         cmocka_unit_test(test_search_uses_memory_limits),
         cmocka_unit_test(test_search_minimises_memory),
