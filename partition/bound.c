@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "partition/coarse.h"
 #include "partition/evaluate.h"
 
 enum { MAX_HOLES = 64 }; /* units on a rank; more come close to the fair share */
@@ -98,19 +99,16 @@ double smp__bound_by_compute(const smp_problem *problem, const smp__units *units
     return best.us;
 }
 
-double smp__lower_bound(const smp_problem *problem, const smp__units *units, smp_arena *scratch)
-{
-    const char *name;
-    return smp__bound_by_compute(problem, units, scratch, &name);
-}
-
 double smp_partition_lower_bound(const smp_problem *problem)
 {
+    const char *name;
     double bound = 0.0;
+    if (smp__coarse_is_enough(problem))
+        return smp__coarse_bound(problem, &name);
     smp__units *units = NULL;
     smp_arena *scratch = smp_arena_create();
     if (scratch && smp__units_build(problem, &units) == SMP_OK)
-        bound = smp__lower_bound(problem, units, scratch);
+        bound = smp__bound_by_compute(problem, units, scratch, &name);
     smp__units_destroy(units);
     smp_arena_destroy(scratch);
     return bound;

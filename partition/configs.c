@@ -10,7 +10,7 @@
 
 #include "graph/base/text.h"
 
-enum { MAX_THOROUGH = 1 << 14 }; /* families * ops that every partitioner works on */
+enum { MAX_THOROUGH = 1 << 14 }; /* configurations * ops that are not looked at quickly first */
 
 /* A short list of values to try. */
 typedef struct choices {
@@ -358,14 +358,6 @@ static void find_smallest(smp__configs *configs)
     }
 }
 
-/* Many families of a large graph: the quick partitioner for all, the others for the winner. */
-static const char *choose_partitioner(const smp__configs *configs)
-{
-    const smp_search_request *request = configs->request;
-    int64_t work = (int64_t)configs->n_family * request->graph->n_op;
-    return request->partitioner || work <= MAX_THOROUGH ? request->partitioner : "linear";
-}
-
 static smp_status list_all(smp__configs *configs)
 {
     const smp_search_request *request = configs->request;
@@ -386,7 +378,8 @@ static smp_status list_all(smp__configs *configs)
         return smp_fail(configs->first_failure, "%s", configs->first_message);
     sort_configs(configs);
     find_smallest(configs);
-    configs->partitioner = choose_partitioner(configs);
+    configs->quick = (int64_t)configs->n * request->graph->n_op > MAX_THOROUGH && configs->n > 1;
+    configs->first_failure = SMP_OK; /* why some shapes cannot be is no reason for the others */
     return SMP_OK;
 }
 

@@ -86,7 +86,7 @@ typedef struct smp__configs {
     double deadline_s;        /* of one solver run; 0: none */
     smp_status first_failure; /* of a family that has no pipeline */
     char first_message[1024];
-    const char *partitioner; /* what partitions are made with; NULL: the best of all */
+    bool quick; /* many configurations: a quick look at all, every effort for the best of them */
     smp_arena *arena;
 } smp__configs;
 
@@ -142,7 +142,7 @@ bool smp__config_is_free(const smp__configs *configs, const smp__config *config,
 smp_status smp__config_least_memory(smp__configs *configs, smp__config *config,
                                     smp_partition **out);
 
-/* The same as smp__config_partition by all partitioners; NULL where that is what was done already. */
+/* The same as smp__config_partition with every effort; NULL where that is what was done already. */
 smp_status smp__config_best_partition(smp__configs *configs, smp__config *config,
                                       smp_partition **out);
 

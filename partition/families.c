@@ -27,7 +27,8 @@ smp_problem smp__family_problem(const smp__configs *configs, const smp__family *
                          .seed = request->seed,
                          .pin = request->pin,
                          .glue = request->glue,
-                         .recompute = request->recompute};
+                         .recompute = request->recompute,
+                         .quick = configs->quick};
 }
 
 smp_status smp__config_problem(smp__configs *configs, smp__config *config, smp_problem *out)
@@ -72,7 +73,8 @@ smp_status smp__family_solve(smp__configs *configs, smp__config *config, bool *e
         smp_problem problem = smp__family_problem(configs, family);
         problem.deadline_s = solver_deadline_s(configs);
         family->solved = true;
-        family->status = smp__variants_solve(&problem, configs->partitioner, &family->variants);
+        family->status =
+            smp__variants_solve(&problem, configs->request->partitioner, &family->variants);
         if (family->status != SMP_OK)
             smp__configs_note(configs, family->status);
     }
@@ -107,7 +109,7 @@ static smp_status limited_variants(smp__configs *configs, smp__config *config, d
     }
     problem.memory_limit = limit;
     problem.deadline_s = solver_deadline_s(configs);
-    SMP_TRY(smp__variants_solve(&problem, configs->partitioner, &limited->variants));
+    SMP_TRY(smp__variants_solve(&problem, configs->request->partitioner, &limited->variants));
     limited->scale = scale;
     limited->recompute = config->recompute;
     limited->live = config->live;
@@ -184,9 +186,10 @@ smp_status smp__config_best_partition(smp__configs *configs, smp__config *config
     const smp_search_request *request = configs->request;
     smp_problem problem;
     *out = NULL;
-    if (configs->partitioner == request->partitioner)
+    if (!configs->quick)
         return SMP_OK;
     SMP_TRY(smp__config_problem(configs, config, &problem));
+    problem.quick = false;
     problem.deadline_s = solver_deadline_s(configs);
     return smp_partition_solve(&problem, request->partitioner, config->microbatches, out);
 }

@@ -25,7 +25,8 @@ static smp_status try_orders(smp__tuner *tuner)
 {
     uint64_t seen[SMP__N_ORDER];
     int n_seen = 0;
-    int last = tuner->units->n > FEW_ORDERS ? SMP__ORDER_FORWARD : SMP__ORDER_NARROW;
+    bool few = tuner->units->n > FEW_ORDERS || tuner->problem->quick;
+    int last = few ? SMP__ORDER_FORWARD : SMP__ORDER_NARROW;
     bool unique = smp__order_is_unique(tuner->units);
     if (!tuner->uniform && !smp__tuner_done(tuner)) { /* lines measure links roughly */
         SMP_TRY(smp__share_out(tuner->problem, tuner->units, NULL, tuner->trial));
@@ -38,6 +39,8 @@ static smp_status try_orders(smp__tuner *tuner)
         if (unique)
             return SMP_OK;
     }
+    if (tuner->problem->quick)
+        return SMP_OK;
     if (tuner->problem->n_stage > 1 && !smp__tuner_done(tuner))
         SMP_TRY(smp__tuner_try_metis(tuner));
     return smp__tuner_improve(tuner);

@@ -97,7 +97,8 @@ static smp_status solve_in_turn(const smp_problem *problem, const char *name, sm
     smp_status status = SMP_OK;
     for (int i = 0; partitioners[i] && status == SMP_OK; i++) {
         smp_partition *found = NULL;
-        if (!is_wanted(partitioners[i], name) || (best && is_proven(problem, best)))
+        if (!is_wanted(partitioners[i], name) ||
+            (best && (problem->quick || is_proven(problem, best))))
             continue;
         status = partitioners[i]->solve(problem, best, &found);
         if (status == SMP_OK)

@@ -42,6 +42,7 @@ typedef struct smp_problem {
     const int32_t *
         glue; /* [n_op] ops with the same label in 0..n_op-1 share a stage, as groups do; or NULL */
     smp_recompute recompute;
+    bool quick;        /* a first look: solvers try the obvious and leave it at that */
     double deadline_s; /* smp_clock_s() at which solvers stop improving and proving; 0: never */
 } smp_problem;
 

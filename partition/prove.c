@@ -10,6 +10,7 @@
 
 #include "graph/base/clock.h"
 #include "partition/bound.h"
+#include "partition/coarse.h"
 #include "partition/evaluate.h"
 
 enum {
@@ -238,6 +239,11 @@ static smp_status prove_once(const smp_problem *problem, const smp__exact_limits
 smp_status smp__prove(const smp_problem *problem, const smp__exact_limits *limits,
                       const char *solver, smp_partition **partition)
 {
+    if (smp__coarse_is_enough(problem)) {
+        double coarse_us = smp__coarse_bound(problem, &(*partition)->bound);
+        (*partition)->lower_bound_us = fmin(coarse_us, (*partition)->bottleneck_us);
+        return SMP_OK;
+    }
     int64_t work = limits->work;
     double known_us = (*partition)->lower_bound_us;
     const char *known = (*partition)->bound;

@@ -29,8 +29,7 @@ static double samples_of(const smp_candidate *candidate)
     return (double)candidate->ddp * (double)candidate->microbatch_size;
 }
 
-/* Microseconds per sample, as the objective counts it. */
-static double time_of(const smp_search_request *request, const smp_candidate *candidate)
+double smp__search_time(const smp_search_request *request, const smp_candidate *candidate)
 {
     if (request->objective == SMP_OBJECTIVE_BOTTLENECK)
         return candidate->bottleneck_us / samples_of(candidate);
@@ -71,7 +70,7 @@ static void note_least(smp__search *s, double value)
 static void add_entry(smp__search *s, int32_t index, smp_candidate *candidate)
 {
     const smp_search_request *request = s->configs.request;
-    double time = time_of(request, candidate);
+    double time = smp__search_time(request, candidate);
     bool for_memory = request->optimize == SMP_OPTIMIZE_MEMORY;
     s->entry[s->n++] = (smp__entry){candidate, time, index};
     if (candidate->fits)

@@ -1,7 +1,8 @@
 /* The end of a search: what was tried in order, and the winner improved and proven.
  *
- * Those that fit come first, of them those within 1 % of the best. The winner gets the effort that
- * all configurations cannot have: every partitioner, and the exact search, which raises its bound.
+ * Those that fit come first, of them those within 1 % of the best. Those near the best get the effort
+ * that all configurations cannot have, every partitioner, and the winner the exact search, which
+ * raises its bound.
  * O(n log n) for n tried, and the solvers. */
 #include <math.h>
 #include <stdlib.h>
@@ -9,6 +10,9 @@
 
 #include "graph/base/clock.h"
 #include "partition/search_state.h"
+
+enum { MAX_POLISHED = 6 };
+#define NEAR 1.05 /* times the best: what more effort may turn into the best */
 
 void smp_candidate_destroy(smp_candidate *candidate)
 {
@@ -138,7 +142,7 @@ static smp_status challenge(smp__search *s, smp__config *config, smp_partition *
     return SMP_OK;
 }
 
-/* More effort for the winner alone: all partitioners, where the search used a quick one; and where
+/* More effort for the best: all partitioners, where the search used a quick one; and where
  * stages recompute, tighter limits, under which others may do so in their place. A partitioner that
  * was asked for has the last word. */
 static smp_status polish(smp__search *s, int32_t index, smp_candidate **best)
@@ -160,6 +164,26 @@ static smp_status polish(smp__search *s, int32_t index, smp_candidate **best)
         SMP_TRY(challenge(s, config, partition, best));
     }
     return SMP_OK;
+}
+
+/* The first few that are near the best; sorts the entries anew. */
+static smp_status polish_best(smp__search *s, rank_key **key)
+{
+    double near = NEAR * s->least[0];
+    int n = s->configs.quick ? MAX_POLISHED : 1;
+    for (int i = 0; i < n && i < s->n; i++) {
+        smp__entry *entry = &s->entry[(*key)[i].entry];
+        if (i > 0 && (!entry->candidate->fits || entry->time > near ||
+                      smp_clock_past(s->configs.request->deadline_s)))
+            break;
+        SMP_TRY(polish(s, entry->index, &entry->candidate));
+        entry->time = smp__search_time(s->configs.request, entry->candidate);
+        if (s->configs.request->optimize == SMP_OPTIMIZE_SPEED)
+            s->least[0] = fmin(s->least[0], entry->time);
+    }
+    free(*key);
+    *key = NULL;
+    return sort_entries(s, key);
 }
 
 /* Raises the winner's bound, and replaces it by what the proof finds where that is better. */
@@ -250,7 +274,7 @@ smp_status smp__search_finish(smp__search *s, smp_search_result *out)
         status =
             smp__search_no_fit(&s->configs, &s->configs.config[key[0].index], key[0].candidate);
     if (status == SMP_OK)
-        status = polish(s, key[0].index, &s->entry[key[0].entry].candidate);
+        status = polish_best(s, &key);
     if (status == SMP_OK)
         status = prove(s, key[0].index, &s->entry[key[0].entry].candidate);
     key[0].candidate = s->entry[key[0].entry].candidate;

@@ -32,6 +32,9 @@ static inline int64_t smp__all_microbatches(int microbatches, int ddp)
     return (int64_t)microbatches * ddp;
 }
 
+/* Microseconds per sample, as the objective counts it. */
+double smp__search_time(const smp_search_request *request, const smp_candidate *candidate);
+
 /* Whether a candidate takes the place of another one of the same configuration. NULL: none. */
 bool smp__candidate_improves(const smp_search_request *request, const smp_candidate *from,
                              const smp_candidate *to);

@@ -7,7 +7,9 @@
  *
  * Neighbours of a buffer come from a segment tree over begin times, O(log n + neighbours) and a
  * sort, or, where most buffers overlap, from a scan of all placed ones in offset order. Beyond a
- * budget of 10^8 steps buffers of equal size are coloured instead: O(n log n). */
+ * budget of 10^8 steps buffers of equal size are coloured instead: O(n log n). Thousands of buffers
+ * with few alive at a time are first placed in one pass (interval_sweep.h): where that comes within
+ * 2 % of the bound, nothing is sorted or searched. */
 #include "schedule/layout.h"
 
 #include <limits.h>
@@ -15,6 +17,9 @@
 #include <string.h>
 
 #include "schedule/bytes.h"
+#include "schedule/interval_sweep.h"
+
+enum { SWEEP_BUFFERS = 4096 }; /* from here on one pass is tried first */
 
 typedef struct packing {
     int64_t n; /* buffers with bytes > 0 */
@@ -263,7 +268,6 @@ static smp_status index_times(packing *p, smp_arena *arena, int64_t n_all, keyed
 static smp_status allocate(packing *p, smp_arena *arena, int64_t n_all, keyed **scratch)
 {
     size_t n = (size_t)n_all;
-    p->size = SMP_ARENA_NEW(arena, int64_t, n);
     p->offset = SMP_ARENA_NEW(arena, int64_t, n);
     p->order = SMP_ARENA_NEW(arena, int64_t, n);
     p->placed = SMP_ARENA_NEW(arena, int64_t, n);
@@ -273,8 +277,8 @@ static smp_status allocate(packing *p, smp_arena *arena, int64_t n_all, keyed **
     p->is_placed = SMP_ARENA_NEW(arena, bool, n);
     p->near = SMP_ARENA_NEW(arena, int64_t, n);
     *scratch = SMP_ARENA_NEW(arena, keyed, n);
-    if (!p->size || !p->offset || !p->order || !p->placed || !p->time || !p->starts ||
-        !p->by_begin || !p->is_placed || !p->near || !*scratch)
+    if (!p->offset || !p->order || !p->placed || !p->time || !p->starts || !p->by_begin ||
+        !p->is_placed || !p->near || !*scratch)
         return SMP_ERR_NO_MEMORY;
     return SMP_OK;
 }
@@ -294,12 +298,17 @@ static smp_status try_order(packing *p, packing_order order, bool colour, keyed 
     return SMP_OK;
 }
 
-static smp_status pack(packing *p, smp_arena *arena, int64_t n, int64_t align, int64_t *offset,
-                       int64_t *total)
+/* Close enough to the bound: no other order is tried. */
+static bool is_good(const packing *p, int64_t total)
 {
-    const double budget = 1e8;
-    keyed *scratch;
-    SMP_TRY(allocate(p, arena, n, &scratch));
+    return total - p->bound <= p->bound / 50;
+}
+
+static smp_status round_sizes(packing *p, smp_arena *arena, int64_t n, int64_t align)
+{
+    p->size = SMP_ARENA_NEW(arena, int64_t, (size_t)n);
+    if (!p->size)
+        return SMP_ERR_NO_MEMORY;
     for (int64_t i = 0; i < n; i++) {
         if (p->bytes[i] < 0 || p->bytes[i] > INT64_MAX / 4 || p->end[i] < p->begin[i])
             return smp_fail(SMP_ERR_INPUT, "buffer %lld: %lld bytes alive from %lld to %lld",
@@ -307,12 +316,18 @@ static smp_status pack(packing *p, smp_arena *arena, int64_t n, int64_t align, i
                             (long long)p->end[i]);
         p->size[i] = (p->bytes[i] + align - 1) / align * align;
         p->n += p->size[i] > 0;
-        offset[i] = 0;
     }
-    *total = p->n > 0 ? -1 : 0;
-    if (p->n == 0)
-        return SMP_OK;
+    return SMP_OK;
+}
+
+/* By size, with the search among those placed, or coloured where that would take too long. */
+static smp_status pack_by_size(packing *p, smp_arena *arena, int64_t n, int64_t *offset,
+                               int64_t *total)
+{
+    const double budget = 1e8;
+    keyed *scratch;
     double pairs, all = (double)p->n * (double)p->n / 2;
+    SMP_TRY(allocate(p, arena, n, &scratch));
     SMP_TRY(index_times(p, arena, n, scratch));
     SMP_TRY(measure(p, scratch, &pairs));
     p->dense = pairs * 16 > all;
@@ -324,9 +339,26 @@ static smp_status pack(packing *p, smp_arena *arena, int64_t n, int64_t align, i
             return SMP_ERR_NO_MEMORY;
     }
     SMP_TRY(try_order(p, ORDER_BEGIN, colour, scratch, offset, total));
-    if (!colour && *total - p->bound > p->bound / 50)
+    if (!colour && !is_good(p, *total))
         return try_order(p, ORDER_LONGER, false, scratch, offset, total);
     return SMP_OK;
+}
+
+static smp_status pack(packing *p, smp_arena *arena, int64_t n, int64_t align, int64_t *offset,
+                       int64_t *total)
+{
+    SMP_TRY(round_sizes(p, arena, n, align));
+    for (int64_t i = 0; i < n; i++)
+        offset[i] = 0;
+    *total = 0;
+    if (p->n == 0)
+        return SMP_OK;
+    if (p->n >= SWEEP_BUFFERS &&
+        smp__interval_sweep(n, p->size, p->begin, p->end, offset, total, &p->bound) &&
+        is_good(p, *total))
+        return SMP_OK;
+    *total = -1;
+    return pack_by_size(p, arena, n, offset, total);
 }
 
 smp_status smp_interval_pack(int64_t n, const int64_t *bytes, const int64_t *begin,

@@ -373,6 +373,45 @@ done:
     return status;
 }
 
+/* Moves what has been measured into an arena of its own and lets the rest go. */
+static smp_status keep_measures(smp_layout **layout)
+{
+    const smp_layout *full = *layout;
+    smp_arena *arena = smp_arena_create();
+    smp_layout *bare = arena ? SMP_ARENA_NEW(arena, smp_layout, 1) : NULL;
+    smp_border *border = bare ? SMP_ARENA_NEW(arena, smp_border, (size_t)full->n_border) : NULL;
+    if (!border) {
+        smp_arena_destroy(arena);
+        return SMP_ERR_NO_MEMORY;
+    }
+    for (int32_t b = 0; b < full->n_border; b++)
+        border[b] = full->border[b];
+    *bare = *full;
+    bare->call = NULL;
+    bare->redo = NULL;
+    bare->weight = NULL;
+    bare->instr = bare->weight_instr = NULL;
+    bare->n_call = bare->n_instr = bare->n_weight_instr = 0;
+    bare->border = border;
+    bare->arena = arena;
+    smp_layout_destroy(*layout);
+    *layout = bare;
+    return SMP_OK;
+}
+
+smp_status smp_layout_measure(const smp_graph *graph, const smp_flow *flow, int stage,
+                              unsigned mode, const int64_t *stash_bytes, smp_layout **out)
+{
+    smp_layout *layout;
+    SMP_TRY(smp_layout_build(graph, flow, stage, mode, stash_bytes, &layout));
+    smp_status status = keep_measures(&layout);
+    if (status == SMP_OK)
+        *out = layout;
+    else
+        smp_layout_destroy(layout);
+    return status;
+}
+
 unsigned smp_layout_mode(bool recompute, const smp_program *program, int chunk)
 {
     unsigned mode = recompute ? SMP_LAYOUT_RECOMPUTE : 0;

@@ -134,6 +134,11 @@ unsigned smp_layout_mode(bool recompute, const smp_program *program, int chunk);
  * op stashes. */
 smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage, unsigned mode,
                             const int64_t *stash_bytes, smp_layout **out);
+
+/* The same without calls and instructions (none: counts are 0), which are most of its memory: all
+ * that the memory planner reads. */
+smp_status smp_layout_measure(const smp_graph *graph, const smp_flow *flow, int stage,
+                              unsigned mode, const int64_t *stash_bytes, smp_layout **out);
 void smp_layout_destroy(smp_layout *layout);
 
 /* Border of a stage by kind and tensor (OUT) or transfer (others); -1 if none. */

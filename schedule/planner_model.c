@@ -141,7 +141,7 @@ smp_status smp__planner_layout(smp__planner *planner, const smp_search_request *
         *layout = NULL;
     }
     if (!*layout)
-        SMP_TRY(smp_layout_build(request->graph, planner->flow, stage, mode, NULL, layout));
+        SMP_TRY(smp_layout_measure(request->graph, planner->flow, stage, mode, NULL, layout));
     *out = *layout;
     return SMP_OK;
 }

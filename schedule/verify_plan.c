@@ -23,7 +23,7 @@ static smp_status check_rank(peak_check *c, smp_layout **built, int rank)
         c->stage_of_chunk[chunk] = smp_plan_stage_of(plan, rank, chunk);
         int stage = c->stage_of_chunk[chunk];
         unsigned mode = smp_layout_mode(plan->stage[stage].recompute, &plan->program[rank], chunk);
-        SMP_TRY(smp_layout_build(c->graph, c->flow, stage, mode, NULL, &built[chunk]));
+        SMP_TRY(smp_layout_measure(c->graph, c->flow, stage, mode, NULL, &built[chunk]));
         c->layout[chunk] = built[chunk];
     }
     smp_memory_input input = {.graph = c->graph,
