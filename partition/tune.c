@@ -319,7 +319,7 @@ static smp_status better_borders(smp__tuner *tuner)
     smp__line *line = NULL;
     SMP_TRY(line_of_best(tuner, &line));
     best_borders(tuner, line);
-    climb(tuner, line, work_limit(tuner) / 4);
+    climb(tuner, line, work_limit(tuner) / (tuner->problem->quick ? 64 : 4));
     smp__line_destroy(line);
     return SMP_OK;
 }
