@@ -71,7 +71,8 @@ typedef struct smp_options {
     const char *plan;
     const char *model;
 
-    /* Planning (with model only). */
+    /* Planning (with model only), as smp-partition does by default: stages recompute where they do
+     * not fit otherwise, and the best plan found within ten seconds is taken. */
     const char *profile;  /* profile file; NULL: roofline estimate */
     const char *cluster;  /* cluster file; NULL: the devices of this machine */
     int devices;          /* 0: as many as there are ranks */
@@ -80,7 +81,7 @@ typedef struct smp_options {
     int chunks;           /* stages per pipeline rank */
     int microbatches;     /* per replica and step */
     int microbatch_size;  /* samples; 0: the profile's, or 1 */
-    const char *schedule; /* "simple", "interleaved" or "auto" */
+    const char *schedule; /* a schedule such as "interleaved" or "zero-bubble", or "auto" */
 
     /* Training. Schedules are functions of the step number, so resuming needs no extra state. */
     const char *optimizer;       /* "adamw" or "sgd" */

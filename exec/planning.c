@@ -2,7 +2,10 @@
 #include <string.h>
 
 #include "exec/job.h"
+#include "graph/base/clock.h"
 #include "schedule/planner.h"
+
+#define TIME_LIMIT_S 10.0 /* what smp-partition takes by default */
 
 static smp_status open_cluster(const smp_options *options, int devices, const smp_profile *profile,
                                smp_cluster **out)
@@ -28,6 +31,9 @@ static smp_status fill_request(const smp_options *options, int devices, smp_sear
     if (options->schedule && strcmp(options->schedule, "auto") != 0)
         request->schedule = options->schedule;
     request->seed = 1;
+    request->recompute = SMP_RECOMPUTE_AUTO;
+    request->placement = SMP_PLACEMENT_AUTO;
+    request->deadline_s = smp_clock_s() + TIME_LIMIT_S;
     if (devices < 1 || options->stages < 0 || options->ddp < 0 || options->chunks < 0 ||
         options->microbatches < 0 || options->microbatch_size < 0)
         return smp_fail(SMP_ERR_INPUT, "devices, stages, ddp, chunks, microbatches and "
