@@ -88,11 +88,11 @@ static smp_status check_pins(const smp_search_request *request)
     if (request->chunks == 0 && stages <= max_pin)
         return SMP_OK; /* as many chunks as pins need */
     if (max_pin >= stages)
-        return smp_fail(SMP_ERR_INPUT,
-                        "op '%s' is pinned to stage %d, expected 0 to %lld: %d pipeline ranks of "
-                        "%d chunks",
-                        request->graph->op[op].name, max_pin, (long long)stages - 1, pipeline,
-                        request->chunks);
+        return smp_fail_at(
+            smp_op_where(request->graph, &request->graph->op[op]),
+            "op '%s' is pinned to stage %d, expected 0 to %lld: %d pipeline ranks of "
+            "%d chunks",
+            request->graph->op[op].name, max_pin, (long long)stages - 1, pipeline, request->chunks);
     return SMP_OK;
 }
 
@@ -240,8 +240,13 @@ static smp_status add_config(listing *l, int microbatches)
     int p = l->mapping->pipeline;
     smp_status status = SMP_OK;
     if ((int64_t)p * l->chunks > request->graph->n_op)
-        status = smp_fail(SMP_ERR_NO_FIT, "%d ranks * %d chunks need as many ops: the model has %d",
-                          p, l->chunks, request->graph->n_op);
+        status =
+            smp_fail(SMP_ERR_NO_FIT,
+                     "%d ranks * %d chunks need as many ops: the model has %d, enough for %d "
+                     "%s",
+                     p, l->chunks, request->graph->n_op,
+                     p <= request->graph->n_op ? request->graph->n_op / p : request->graph->n_op,
+                     p <= request->graph->n_op ? "chunks" : "ranks of 1 chunk");
     if (status == SMP_OK)
         status = model->check(model->context, l->schedule, p, l->chunks, microbatches,
                               request->graph->training);

@@ -48,7 +48,4 @@ static inline double smp__stage_memory(const smp_problem *problem, int s, const 
     return *recompute ? again : bytes;
 }
 
-/* The lower bound for a problem whose units are known. O(n log n). */
-double smp__lower_bound(const smp_problem *problem, const smp__units *units, smp_arena *scratch);
-
 #endif

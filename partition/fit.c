@@ -5,13 +5,15 @@
  * partitions are made anew under limits lowered by what was missing. Too high: stages that need not
  * recompute stop, longest forward first. Every step is checked by the schedule's own model; a
  * handful of evaluations at most. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "partition/configs.h"
 
-enum { MAX_SHRINK = 3, MAX_SHRINK_AUTO = 1, MAX_MORE = 3, MAX_LESS = 3 };
+enum { MAX_SHRINK = 5, MAX_SHRINK_AUTO = 3, MAX_MORE = 3, MAX_LESS = 3 };
 #define SPARE 1.02 /* times what was missing */
+#define STEP 0.01  /* of the memory at least, twice as much each time: a near miss must not stall */
 
 static int count_recomputing(const smp_partition *partition)
 {
@@ -284,7 +286,7 @@ static smp_status shrink(smp__configs *configs, smp__config *config, smp_partiti
         }
         bool fits = known && candidate->fits;
         double memory = (double)smp__config_memory(config, candidate->worst_rank);
-        spare += SPARE * (double)-candidate->room_bytes / memory;
+        spare += fmax(SPARE * (double)-candidate->room_bytes / memory, STEP * (1 << attempt));
         bool too_slow = candidate->given_up;
         keep_better(best, best_known, candidate, known);
         if (too_slow)

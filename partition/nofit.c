@@ -118,6 +118,35 @@ static void hint_microbatches(const shortage *s, smp_text *text, int *n)
     }
 }
 
+/* A schedule that keeps as few micro-batches alive as it is told to. */
+static void hint_active(const shortage *s, smp_text *text, int *n)
+{
+    const smp__config *c = s->config;
+    const smp_schedule_model *model = s->configs->model;
+    bool training = s->configs->request->graph->training;
+    char hint[120];
+    for (int i = 0; model->live_bounded && model->names[i]; i++) {
+        const char *name = model->names[i];
+        int last = 0; /* rules that take no bound keep more than 1 alive, or fit as they are */
+        if (model->check(model->context, name, c->pipeline, c->chunks, c->microbatches, training) !=
+            SMP_OK)
+            continue;
+        for (int active = 1; active < s->live; active++) {
+            double live = (double)model->live_bounded(model->context, name, c->pipeline, c->chunks,
+                                                      c->microbatches, s->rank, training, active) /
+                          c->chunks;
+            if (live > active || (s->live - live) * s->stash < s->peak - s->limit)
+                break;
+            last = active;
+        }
+        if (last == 0)
+            continue;
+        snprintf(hint, sizeof hint, "%s with --active-microbatches %d", name, last);
+        append_hint(text, n, hint);
+        return;
+    }
+}
+
 /* The stashes of all but one micro-batch made again from what the stage received. */
 static void hint_recompute(const shortage *s, smp_text *text, int *n)
 {
@@ -165,6 +194,7 @@ smp_status smp__search_no_fit(const smp__configs *configs, const smp__config *co
                     state, stash, s.live, config->pipeline * config->chunks, config->ddp,
                     config->microbatches, (long long)nearest->microbatch_size, config->schedule);
     hint_recompute(&s, &text, &n);
+    hint_active(&s, &text, &n);
     hint_stages(&s, &text, &n);
     hint_microbatch_size(&s, &text, &n);
     hint_microbatches(&s, &text, &n);

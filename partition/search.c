@@ -130,6 +130,34 @@ typedef struct attempt {
     int64_t room_bytes;
 } attempt;
 
+static bool far_off(const smp__config *config, int64_t room_bytes)
+{
+    double memory = (double)config->mapping->memory_all / config->pipeline;
+    return (double)room_bytes <= -FAR * memory;
+}
+
+/* A near miss: the partition that needs the least memory may fit. The better one counts. */
+static smp_status attempt_least_memory(smp__search *s, smp__config *config, attempt *out)
+{
+    smp_partition *partition = NULL;
+    smp_candidate *candidate = NULL;
+    int64_t room_bytes = INT64_MIN;
+    smp_status status = smp__config_least_memory(&s->configs, config, &partition);
+    if (status == SMP_OK)
+        status = smp__config_fit(&s->configs, config, partition, 0.0, &candidate, &room_bytes);
+    if (status == SMP_OK && room_bytes > out->room_bytes) {
+        smp_candidate_destroy(out->candidate);
+        *out = (attempt){candidate, false, room_bytes};
+        return SMP_OK;
+    }
+    smp_candidate_destroy(candidate);
+    if (status != SMP_OK) {
+        smp_candidate_destroy(out->candidate);
+        out->candidate = NULL;
+    }
+    return status;
+}
+
 static smp_status attempt_config(smp__search *s, smp__config *config, smp_recompute recompute,
                                  attempt *out)
 {
@@ -150,7 +178,20 @@ static smp_status attempt_config(smp__search *s, smp__config *config, smp_recomp
     SMP_TRY(smp__config_fit(configs, config, partition, step_limit_us(s, config), &out->candidate,
                             &out->room_bytes));
     out->pruned = !out->candidate && out->room_bytes >= 0;
-    return SMP_OK;
+    if (out->room_bytes >= 0 || far_off(config, out->room_bytes) ||
+        configs->request->optimize == SMP_OPTIMIZE_MEMORY)
+        return SMP_OK;
+    return attempt_least_memory(s, config, out);
+}
+
+static attempt better_of(const smp_search_request *request, attempt a, attempt b)
+{
+    bool second = smp__candidate_improves(request, a.candidate, b.candidate) ||
+                  (!a.candidate && b.room_bytes > a.room_bytes);
+    attempt best = second ? b : a;
+    smp_candidate_destroy(second ? a.candidate : b.candidate);
+    best.pruned = a.pruned && b.pruned;
+    return best;
 }
 
 /* Where recomputation is a choice, first without, as far as that can fit; then with it, unless the
@@ -177,12 +218,17 @@ static smp_status attempt_both(smp__search *s, smp__config *config, attempt *out
         smp_candidate_destroy(without.candidate);
         return status;
     }
-    bool second = smp__candidate_improves(request, without.candidate, with.candidate) ||
-                  (!without.candidate && with.room_bytes > without.room_bytes);
-    smp_candidate_destroy(second ? without.candidate : with.candidate);
-    *out = second ? with : without;
-    out->pruned = with.pruned && without.pruned;
-    return SMP_OK;
+    *out = better_of(request, without, with);
+    if (out->room_bytes >= 0 || out->pruned || far_off(config, out->room_bytes))
+        return SMP_OK;
+    /* What recomputes where the estimate asks for it just misses: everywhere may fit. */
+    status = attempt_config(s, config, SMP_RECOMPUTE_ALL, &with);
+    config->recompute = SMP_RECOMPUTE_AUTO;
+    if (status == SMP_OK)
+        *out = better_of(request, *out, with);
+    else
+        smp_candidate_destroy(out->candidate);
+    return status;
 }
 
 static smp_status try_config(smp__search *s, int32_t index)

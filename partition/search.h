@@ -74,6 +74,9 @@ typedef struct smp_schedule_model {
     /* Peak number of live (micro-batch, chunk) stashes on a rank. */
     int (*live)(void *context, const char *name, int pipeline, int chunks, int microbatches,
                 int rank, bool training);
+    /* `live`, were the request's active_microbatches `active`. NULL: no schedule takes a bound. */
+    int (*live_bounded)(void *context, const char *name, int pipeline, int chunks, int microbatches,
+                        int rank, bool training, int active);
     /* Bytes that a rank of the candidate's partition needs whatever the order of its actions: with
      * `live` of them never more than the exact peak. NULL: not known. [pipeline] bytes. */
     smp_status (*least_bytes)(void *context, const smp_search_request *request,

@@ -1,6 +1,9 @@
 /* smp-partition: plans a model, or judges a plan. Wiring and exit code; the options stand in
  * schedule/partition_options.c. */
 #include <errno.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -287,8 +290,20 @@ static smp_status print_usage(void)
     return status;
 }
 
+/* Solvers and layouts of millions of ops take and free the same amounts of memory again and again:
+ * what was freed is kept, as fresh pages cost more than the work done in them. */
+static void keep_freed_memory(void)
+{
+#ifdef __GLIBC__
+    (void)mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    (void)mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    (void)mallopt(M_TOP_PAD, 16 << 20);
+#endif
+}
+
 int main(int argc, char **argv)
 {
+    keep_freed_memory();
     smp_partition_options options;
     smp_status status = smp_partition_options_parse(argc, argv, &options);
     if (status == SMP_OK && options.help)

@@ -107,8 +107,10 @@ static smp_status op_cost(const smp_graph *graph, int32_t index, const smp_devic
     }
     if (op->cost)
         take_given(graph, op, cost);
-    if (!graph->training)
+    if (!graph->training) { /* nothing waits for a backward pass */
         cost->backward_us = cost->backward_input_us = cost->backward_weight_us = 0;
+        cost->stash_bytes = 0;
+    }
     if (forward_given)
         *sources |= FROM_GIVEN;
     if (!forward_given || (graph->training && !backward_given))

@@ -39,7 +39,7 @@ typedef struct smp_check_best {
     double step_us, bottleneck_us, lower_bound_us;
     double time_us;   /* per sample, as the objective counts it */
     double ratio;     /* of the checked plan's time_us to this; below 1: that is the faster */
-    char reason[256]; /* why there is none */
+    char reason[1024]; /* why there is none */
 } smp_check_best;
 
 typedef struct smp_check {

@@ -154,27 +154,26 @@ static smp_status list_transfers(smp__flow_build *build, smp_flow *flow)
                          &flow->in_list);
 }
 
-/* Folds by stage; within a stage by tensor, then canonical order, as they were made. */
+/* Folds by stage; within a stage by tensor, then canonical order, as they were made. Sources stay
+ * where they are: the flow takes them over. */
 static smp_status list_folds(smp__flow_build *build, smp_flow *flow)
 {
-    const int32_t *list;
-    int32_t *stage = SMP_ARENA_NEW(build->scratch, int32_t, (size_t)build->n_fold);
+    int32_t *begin = SMP_ARENA_NEW(flow->arena, int32_t, (size_t)build->n_stage + 2);
     smp_fold *fold = SMP_ARENA_NEW(flow->arena, smp_fold, (size_t)build->n_fold);
-    smp_fold_source *source = SMP_ARENA_NEW(flow->arena, smp_fold_source, (size_t)build->n_source);
-    if (!stage || !fold || !source)
+    if (!begin || !fold)
         return SMP_ERR_NO_MEMORY;
     for (int32_t i = 0; i < build->n_fold; i++)
-        stage[i] = build->fold[i].stage;
-    SMP_TRY(
-        list_by_stage(flow->arena, build->n_stage, build->n_fold, stage, &flow->fold_begin, &list));
+        begin[build->fold[i].stage + 2]++;
+    for (int s = 2; s <= build->n_stage + 1; s++)
+        begin[s] += begin[s - 1];
     for (int32_t i = 0; i < build->n_fold; i++)
-        fold[i] = build->fold[list[i]];
-    if (build->n_source > 0)
-        memcpy(source, build->source, (size_t)build->n_source * sizeof *source);
+        fold[begin[build->fold[i].stage + 1]++] = build->fold[i];
     flow->n_fold = build->n_fold;
     flow->fold = fold;
+    flow->fold_begin = begin;
     flow->n_source = build->n_source;
-    flow->source = source;
+    flow->source = flow->owned = build->source;
+    build->source = NULL;
     return SMP_OK;
 }
 
@@ -268,6 +267,8 @@ done:
     smp_arena_destroy(build.scratch);
     if (status == SMP_OK)
         *out = flow;
+    else if (flow)
+        smp_flow_destroy(flow);
     else
         smp_arena_destroy(arena);
     return status;
@@ -275,6 +276,8 @@ done:
 
 void smp_flow_destroy(smp_flow *flow)
 {
-    if (flow)
-        smp_arena_destroy(flow->arena);
+    if (!flow)
+        return;
+    free(flow->owned);
+    smp_arena_destroy(flow->arena);
 }

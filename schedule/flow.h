@@ -64,6 +64,7 @@ typedef struct smp_flow {
     const int32_t *stage_of_op; /* copied */
     const bool *backward;       /* [n_op] the op takes part in the backward pass */
     smp_arena *arena;
+    void *owned; /* malloc'ed, freed with it: source */
 } smp_flow;
 
 /* stage_of_op: [n_op], legal. Gradients flow only if graph->training. */

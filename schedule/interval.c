@@ -7,9 +7,9 @@
  *
  * Neighbours of a buffer come from a segment tree over begin times, O(log n + neighbours) and a
  * sort, or, where most buffers overlap, from a scan of all placed ones in offset order. Beyond a
- * budget of 10^8 steps buffers of equal size are coloured instead: O(n log n). Thousands of buffers
- * with few alive at a time are first placed in one pass (interval_sweep.h): where that comes within
- * 2 % of the bound, nothing is sorted or searched. */
+ * budget of 10^8 steps buffers of equal size are coloured instead: O(n log n). Long lists with
+ * few buffers alive at a time are first placed in one pass (interval_sweep.h): where that reaches the
+ * bound or, with thousands, comes within 2 % of it, nothing is sorted or searched. */
 #include "schedule/layout.h"
 
 #include <limits.h>
@@ -19,7 +19,11 @@
 #include "schedule/bytes.h"
 #include "schedule/interval_sweep.h"
 
-enum { SWEEP_BUFFERS = 4096 }; /* from here on one pass is tried first */
+enum {
+    SWEEP_BUFFERS =
+        256,            /* from here on one pass is tried first and taken if it reaches the bound */
+    MANY_BUFFERS = 4096 /* from here on close to the bound is enough */
+};
 
 typedef struct packing {
     int64_t n; /* buffers with bytes > 0 */
@@ -355,7 +359,7 @@ static smp_status pack(packing *p, smp_arena *arena, int64_t n, int64_t align, i
         return SMP_OK;
     if (p->n >= SWEEP_BUFFERS &&
         smp__interval_sweep(n, p->size, p->begin, p->end, offset, total, &p->bound) &&
-        is_good(p, *total))
+        (p->n >= MANY_BUFFERS ? is_good(p, *total) : *total == p->bound))
         return SMP_OK;
     *total = -1;
     return pack_by_size(p, arena, n, offset, total);

@@ -325,12 +325,12 @@ static smp_status layout_forward(smp__layout_build *build)
     }
     if (status == SMP_OK)
         status = smp__work_pack(&work, &layout->forward_work_bytes);
-    for (int32_t i = 0; i < layout->n_call && status == SMP_OK; i++) {
+    for (int32_t i = 0; i < layout->n_call && status == SMP_OK && !build->measure; i++) {
         smp__layout_resolve(&work, &build->value[i]);
         smp__layout_resolve(&work, &build->call[i].aux);
         smp__layout_resolve(&work, &build->call[i].forward_workspace);
     }
-    for (int32_t i = 0; i < layout->n_call && status == SMP_OK; i++)
+    for (int32_t i = 0; i < layout->n_call && status == SMP_OK && !build->measure; i++)
         status = fill_call(build, i);
     for (int32_t v = 0; v < build->n_value; v++)
         if (!build->recompute || v >= layout->n_call)
@@ -339,38 +339,44 @@ static smp_status layout_forward(smp__layout_build *build)
     return status;
 }
 
-smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage, unsigned mode,
-                            const int64_t *stash_bytes, smp_layout **out)
+/* The build's graph, flow, stage and what is wanted are set. */
+static smp_status build_in(smp__layout_build *build, unsigned mode, smp_layout **out)
 {
-    mode = graph->training ? mode : 0;
-    smp__layout_build build = {.graph = graph,
-                               .flow = flow,
-                               .stash_bytes = stash_bytes,
-                               .stage = stage,
-                               .recompute = mode & SMP_LAYOUT_RECOMPUTE,
-                               .split = mode & SMP_LAYOUT_SPLIT};
     smp_status status = SMP_ERR_NO_MEMORY;
+    const smp_flow *flow = build->flow;
+    int stage = build->stage;
     smp_arena *arena = smp_arena_create();
-    build.scratch = smp_arena_create();
-    if (!arena || !build.scratch || !(build.layout = SMP_ARENA_NEW(arena, smp_layout, 1))) {
-        smp_fail_memory(sizeof *build.layout);
+    mode = build->graph->training ? mode : 0;
+    build->recompute = mode & SMP_LAYOUT_RECOMPUTE;
+    build->split = mode & SMP_LAYOUT_SPLIT;
+    build->scratch = smp_arena_create();
+    if (!arena || !build->scratch || !(build->layout = SMP_ARENA_NEW(arena, smp_layout, 1))) {
+        smp_fail_memory(sizeof *build->layout);
         goto done;
     }
-    build.layout->arena = arena;
-    build.layout->stage = stage;
-    build.layout->mode = mode;
-    build.layout->n_call = flow->op_begin[stage + 1] - flow->op_begin[stage];
-    if ((status = number_values(&build)) != SMP_OK || (status = make_borders(&build)) != SMP_OK ||
-        (status = layout_forward(&build)) != SMP_OK)
+    build->layout->arena = arena;
+    build->layout->stage = stage;
+    build->layout->mode = mode;
+    build->layout->n_call = flow->op_begin[stage + 1] - flow->op_begin[stage];
+    if ((status = number_values(build)) != SMP_OK || (status = make_borders(build)) != SMP_OK ||
+        (status = layout_forward(build)) != SMP_OK)
         goto done;
-    status = smp__layout_backward(&build);
+    status = smp__layout_backward(build);
 done:
-    smp_arena_destroy(build.scratch);
+    smp_arena_destroy(build->scratch);
     if (status == SMP_OK)
-        *out = build.layout;
+        *out = build->layout;
     else
         smp_arena_destroy(arena);
     return status;
+}
+
+smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage, unsigned mode,
+                            const int64_t *stash_bytes, smp_layout **out)
+{
+    smp__layout_build build = {
+        .graph = graph, .flow = flow, .stash_bytes = stash_bytes, .stage = stage};
+    return build_in(&build, mode, out);
 }
 
 /* Moves what has been measured into an arena of its own and lets the rest go. */
@@ -403,7 +409,9 @@ smp_status smp_layout_measure(const smp_graph *graph, const smp_flow *flow, int 
                               unsigned mode, const int64_t *stash_bytes, smp_layout **out)
 {
     smp_layout *layout;
-    SMP_TRY(smp_layout_build(graph, flow, stage, mode, stash_bytes, &layout));
+    smp__layout_build build = {
+        .graph = graph, .flow = flow, .stash_bytes = stash_bytes, .stage = stage, .measure = true};
+    SMP_TRY(build_in(&build, mode, &layout));
     smp_status status = keep_measures(&layout);
     if (status == SMP_OK)
         *out = layout;

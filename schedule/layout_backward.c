@@ -30,7 +30,7 @@ typedef struct backward_build {
     int64_t *slot_begin; /* [n_call + 1] into the next two */
     int32_t *slot_fold;  /* fold that an input gradient belongs to, or -1 */
     int32_t *slot_source;
-    smp_ref **backward_in;     /* [n_call] call[i].backward_in, still to be resolved; or NULL */
+    smp_ref **backward_in;     /* [n_call] call[i].backward_in, still to be resolved */
     smp_layout_redo *redo;     /* [n_call] or NULL */
     smp_layout_weight *weight; /* [n_call] or NULL */
     smp_instr *instr;          /* malloc'ed */
@@ -86,10 +86,13 @@ static smp_status index_folds(backward_build *b)
 
 static smp_status emit(backward_build *b, smp_instr instr)
 {
-    SMP_TRY(smp_array_reserve(&b->instr, &b->capacity, sizeof *b->instr, b->n_instr + 1));
     smp__work_extend(&b->work, instr.dst, (int64_t)b->n_instr);
     smp__work_extend(&b->work, instr.src, (int64_t)b->n_instr);
-    b->instr[b->n_instr++] = instr;
+    if (!b->base->measure) {
+        SMP_TRY(smp_array_reserve(&b->instr, &b->capacity, sizeof *b->instr, b->n_instr + 1));
+        b->instr[b->n_instr] = instr;
+    }
+    b->n_instr++;
     return SMP_OK;
 }
 
@@ -189,7 +192,8 @@ static smp_status redo_call(backward_build *b, int32_t i)
     smp__layout_build *base = b->base;
     smp_layout_redo *redo = &b->redo[i];
     const smp_op *op = &base->graph->op[base->call[i].op];
-    smp_ref *in = SMP_ARENA_NEW(base->layout->arena, smp_ref, (size_t)op->n_in);
+    smp_ref *in = base->measure ? b->backward_in[i]
+                                : SMP_ARENA_NEW(base->layout->arena, smp_ref, (size_t)op->n_in);
     if (!in)
         return SMP_ERR_NO_MEMORY;
     redo->in = in;
@@ -239,6 +243,8 @@ static smp_status place_input_gradients(backward_build *b, int32_t i)
     int32_t n_in = base->graph->op[call->op].n_in;
     smp_ref *din = base->din[i];
     for (int32_t slot = 0; slot < n_in; slot++)
+        din[slot] = (smp_ref){0};
+    for (int32_t slot = 0; slot < n_in; slot++)
         SMP_TRY(place_input_gradient(b, i, slot, &din[slot]));
     if (base->needs[i].workspace_bytes > 0)
         SMP_TRY(smp__work_add(&b->work, base->needs[i].workspace_bytes, (int64_t)b->n_instr,
@@ -286,7 +292,8 @@ static smp_status weight_call(backward_build *b, int32_t i, smp_instr *instr)
     smp_layout_weight *weight = &b->weight[i];
     const smp__reads *reads = &base->reads[i];
     const smp_op *op = &base->graph->op[call->op];
-    smp_ref *in = SMP_ARENA_NEW(base->layout->arena, smp_ref, (size_t)op->n_in);
+    smp_ref *in = base->measure ? b->backward_in[i]
+                                : SMP_ARENA_NEW(base->layout->arena, smp_ref, (size_t)op->n_in);
     if (!in)
         return SMP_ERR_NO_MEMORY;
     weight->in = in;
@@ -308,13 +315,16 @@ static smp_status weight_call(backward_build *b, int32_t i, smp_instr *instr)
 static smp_status weight_calls(backward_build *b)
 {
     smp_layout *layout = b->base->layout;
-    smp_instr *instr = SMP_ARENA_NEW(layout->arena, smp_instr, (size_t)layout->n_call);
+    smp_instr unused;
+    bool measure = b->base->measure;
+    smp_instr *instr =
+        SMP_ARENA_NEW(layout->arena, smp_instr, measure ? 0 : (size_t)layout->n_call);
     if (!instr)
         return SMP_ERR_NO_MEMORY;
     layout->weight_instr = instr;
     for (int32_t i = layout->n_call - 1; i >= 0; i--)
         if (smp__layout_weighs(b->base, i))
-            SMP_TRY(weight_call(b, i, &instr[layout->n_weight_instr++]));
+            SMP_TRY(weight_call(b, i, measure ? &unused : &instr[layout->n_weight_instr++]));
     return SMP_OK;
 }
 
@@ -323,6 +333,8 @@ static smp_status finish(backward_build *b)
     smp__layout_build *base = b->base;
     smp_layout *layout = base->layout;
     SMP_TRY(smp__work_pack(&b->work, &layout->backward_work_bytes));
+    if (base->measure)
+        return SMP_OK;
     smp_instr *instr = SMP_ARENA_NEW(layout->arena, smp_instr, b->n_instr);
     if (!instr)
         return SMP_ERR_NO_MEMORY;
@@ -356,7 +368,7 @@ static smp_status finish(backward_build *b)
     return SMP_OK;
 }
 
-/* Arrays of the calls' addresses. */
+/* Arrays of the calls' addresses; whoever only measures needs those of one call at a time. */
 static smp_status allocate(backward_build *b)
 {
     smp__layout_build *base = b->base;
@@ -369,10 +381,18 @@ static smp_status allocate(backward_build *b)
         return SMP_ERR_NO_MEMORY;
     base->layout->redo = b->redo;
     base->layout->weight = b->weight;
+    size_t most = 0;
+    for (size_t i = 0; i < n_call && base->measure; i++) {
+        size_t n_in = (size_t)base->graph->op[base->call[i].op].n_in;
+        most = n_in > most ? n_in : most;
+    }
+    smp_ref *row = SMP_ARENA_NEW(base->scratch, smp_ref, 2 * most);
+    if (!row)
+        return SMP_ERR_NO_MEMORY;
     for (size_t i = 0; i < n_call; i++) {
         size_t n_in = (size_t)base->graph->op[base->call[i].op].n_in;
-        base->din[i] = SMP_ARENA_NEW(arena, smp_ref, n_in);
-        b->backward_in[i] = SMP_ARENA_NEW(arena, smp_ref, n_in);
+        base->din[i] = base->measure ? row : SMP_ARENA_NEW(arena, smp_ref, n_in);
+        b->backward_in[i] = base->measure ? row + most : SMP_ARENA_NEW(arena, smp_ref, n_in);
         if (!base->din[i] || !b->backward_in[i])
             return SMP_ERR_NO_MEMORY;
         base->call[i].din = base->din[i];

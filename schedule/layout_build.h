@@ -26,10 +26,11 @@ typedef struct smp__layout_build {
     const int64_t *stash_bytes; /* as passed to smp_layout_build */
     int stage;
     bool recompute, split;
+    bool measure; /* sizes are all that is wanted: addresses and instructions are not kept */
     smp_arena *scratch;
     smp_layout *layout;
     smp_layout_call *call;
-    smp_ref **din; /* [n_call] call[i].din, still to be filled */
+    smp_ref **din; /* [n_call] call[i].din, still to be filled; one row for all that only measure */
     smp_border *border;
     smp_op_needs *needs; /* [n_call] */
     smp__reads *reads;   /* [n_call] */

@@ -75,7 +75,7 @@ static const option_entry entries[] = {
      "samples in a micro-batch (default: the plan's, the profile's, or 1)"},
     {FLAG_PIPELINE, "pipeline", "NAME|auto", IN_BOTH, "schedule: "},
     {FLAG_ACTIVE, "active-microbatches", "K", IN_BOTH,
-     "most live micro-batches, for schedules that take a bound"},
+     "most live micro-batches; a schedule that keeps more alive is refused"},
     {FLAG_GROUP, "group", "G", IN_BOTH,
      "micro-batches per group of chunked schedules (default: ranks)"},
     {FLAG_HEADING, "what is kept", NULL, 0, NULL},
@@ -299,7 +299,8 @@ static smp_status parse_time_limit(const char *option, const char *text, double 
     if (strcmp(text, "none") == 0)
         return SMP_OK;
     if (!smp_parse_double(text, out) || !(*out > 0) || *out > 1e9)
-        return smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected seconds above 0, or none", option,
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: got '%s', expected seconds above 0 and up to 1e9, or none", option,
                         text);
     return SMP_OK;
 }

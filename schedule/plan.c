@@ -51,6 +51,14 @@ smp_where smp_plan_program_where(const smp_plan *plan, int rank)
     return plan->place.program ? plan->place.program[rank] : (smp_where){0};
 }
 
+/* Most names are those of the op after the last one: no look-up. */
+static int32_t find_op(const smp_graph *graph, int32_t guess, const char *name)
+{
+    if (guess < graph->n_op && strcmp(graph->op[guess].name, name) == 0)
+        return guess;
+    return smp_graph_find_op(graph, name);
+}
+
 /* Stage of every op, -1 where no stage names it. */
 static smp_status assign_stages(const smp_plan *plan, const smp_graph *graph, int32_t *stage)
 {
@@ -60,7 +68,7 @@ static smp_status assign_stages(const smp_plan *plan, const smp_graph *graph, in
         int32_t previous = -1;
         for (int32_t i = 0; i < plan->stage[s].n_op; i++) {
             const char *name = plan->stage[s].op[i];
-            int32_t u = smp_graph_find_op(graph, name);
+            int32_t u = find_op(graph, previous + 1, name);
             if (u < 0)
                 return smp_fail_at(smp_plan_stage_where(plan, s),
                                    "stage %d holds op '%s', model '%s' has none", s, name,

@@ -3,8 +3,10 @@
 #include "schedule/planner.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "graph/base/clock.h"
 #include "schedule/planner_model.h"
 #include "schedule/verify.h"
 
@@ -201,6 +203,41 @@ static smp_status make_plan(smp__planner *planner, const smp_search_request *req
     return status;
 }
 
+/* Where nothing fits as the schedules are by default, those that take a bound on live micro-batches
+ * get the highest of a few that fits. One at a time shows whether any does; if not, the message
+ * stays the first, which says what else would do. */
+static smp_status search(smp__planner *planner, const smp_search_request *request,
+                         const smp_costs *costs, smp_search_result *out)
+{
+    smp_schedule_model model = smp__planner_model(planner);
+    smp_status status = smp_search(request, costs, &model, out);
+    if (status != SMP_ERR_NO_FIT || request->active_microbatches > 0 || !request->graph->training)
+        return status;
+    char *why = strdup(smp_last_error());
+    if (!why)
+        return smp_fail_memory(strlen(smp_last_error()) + 1);
+    int bound = planner->active = 1;
+    status = smp_search(request, costs, &model, out);
+    int active = request->stages > 0 ? request->stages : request->devices;
+    while (status == SMP_OK && bound == 1 && active > 2 && !smp_clock_past(request->deadline_s)) {
+        smp_search_result found;
+        planner->active = active = active > 3 ? active * 3 / 4 : active - 1;
+        smp_status higher = smp_search(request, costs, &model, &found);
+        if (higher == SMP_OK) {
+            smp_search_result_destroy(out);
+            *out = found;
+            bound = active;
+        } else if (higher != SMP_ERR_NO_FIT && higher != SMP_ERR_INPUT) {
+            status = higher;
+        }
+    }
+    planner->active = bound;
+    if (status == SMP_ERR_NO_FIT || status == SMP_ERR_INPUT)
+        status = smp_fail(SMP_ERR_NO_FIT, "%s", why);
+    free(why);
+    return status;
+}
+
 smp_status smp_plan_make(const smp_search_request *request, const char *model_path,
                          smp_planner_result *out)
 {
@@ -213,8 +250,8 @@ smp_status smp_plan_make(const smp_search_request *request, const char *model_pa
                                         request->microbatch_size, &costs);
     if (status == SMP_OK) {
         snprintf(result.cost_source, sizeof result.cost_source, "%s", costs->source);
-        smp_schedule_model model = smp__planner_model(&planner);
-        status = smp_search(request, costs, &model, &result.search);
+        status = search(&planner, request, costs, &result.search);
+        result.active_microbatches = planner.active;
     }
     if (status == SMP_OK)
         status = make_plan(&planner, request, costs, model_path, &result);
@@ -232,7 +269,7 @@ smp_status smp_planner_hints(const smp_search_request *request, const smp_planne
 {
     smp__planner planner;
     smp_costs *costs = NULL;
-    SMP_TRY(smp__planner_open(&planner, request->active_microbatches, request->group));
+    SMP_TRY(smp__planner_open(&planner, result->active_microbatches, request->group));
     smp_status status = smp_costs_build(request->graph, request->cluster, request->profile,
                                         request->microbatch_size, &costs);
     if (status == SMP_OK) {

@@ -19,9 +19,10 @@ typedef struct smp_planner_result {
     smp_plan *plan;
     smp_search_result search; /* for --explain and the table */
     smp_auto_outcome order;
-    int64_t room_bytes;   /* least of all ranks, */
-    int tight_rank;       /* on this one */
-    char cost_source[64]; /* smp_costs.source */
+    int active_microbatches; /* the request's, or the bound with which alone it fits; 0: none */
+    int64_t room_bytes;      /* least of all ranks, */
+    int tight_rank;          /* on this one */
+    char cost_source[64];    /* smp_costs.source */
 } smp_planner_result;
 
 /* request: see partition/search.h. model_path: what to write in the plan. The plan has been

@@ -70,6 +70,22 @@ static bool known(void *context, const char *name)
     return smp_schedule_find(name) != NULL;
 }
 
+/* Rules that take no bound on live micro-batches must keep to it by themselves. */
+static smp_status check_active(const smp_schedule_kind *kind, const smp_schedule_shape *shape)
+{
+    int64_t most = (int64_t)shape->active * shape->chunks;
+    for (int r = 0; r < shape->pipeline && most > 0; r++) {
+        int live = kind->live(shape, r);
+        if (live > most)
+            return smp_fail(SMP_ERR_INPUT,
+                            "schedule %s keeps %.4g micro-batches alive on rank %d of %d, expected "
+                            "at most %d: use zero-bubble, which takes any bound, or allow %d",
+                            kind->name, (double)live / shape->chunks, r, shape->pipeline,
+                            shape->active, (live + shape->chunks - 1) / shape->chunks);
+    }
+    return SMP_OK;
+}
+
 static smp_status check(void *context, const char *name, int pipeline, int chunks, int microbatches,
                         bool training)
 {
@@ -87,7 +103,9 @@ static smp_status check(void *context, const char *name, int pipeline, int chunk
                         "schedule '%s': %d ranks * %d chunks * %d micro-batches, expected at most "
                         "%d forward actions",
                         name, pipeline, chunks, microbatches, MAX_FORWARDS);
-    return kind->check ? kind->check(&shape) : SMP_OK;
+    if (kind->check)
+        SMP_TRY(kind->check(&shape));
+    return check_active(kind, &shape);
 }
 
 static int stage_rank(void *context, const char *name, int pipeline, int chunks, int stage)
@@ -100,6 +118,14 @@ static int live(void *context, const char *name, int pipeline, int chunks, int m
                 int rank, bool training)
 {
     smp_schedule_shape shape = shape_of(context, pipeline, chunks, microbatches, training);
+    return smp_schedule_find(name)->live(&shape, rank);
+}
+
+static int live_bounded(void *context, const char *name, int pipeline, int chunks, int microbatches,
+                        int rank, bool training, int active)
+{
+    smp_schedule_shape shape = shape_of(context, pipeline, chunks, microbatches, training);
+    shape.active = active;
     return smp_schedule_find(name)->live(&shape, rank);
 }
 
@@ -324,6 +350,7 @@ smp_schedule_model smp__planner_model(smp__planner *planner)
                                 .check = check,
                                 .stage_rank = stage_rank,
                                 .live = live,
+                                .live_bounded = live_bounded,
                                 .least_bytes = least_bytes,
                                 .evaluate = evaluate};
 }

@@ -84,8 +84,42 @@ no_fit smp-partition "$model" -n 2 --memory 100KB -o refused.yaml
 sed -E '5s/8GB/10KB/' cluster.yaml >tiny.yaml
 no_fit smp-partition good.yaml --cluster tiny.yaml -o refused.yaml
 
+# Live micro-batches: as many as the memory allows, as few as are asked for, and what can be.
+cat >equal.yaml <<'MODEL'
+smp: 1
+name: equal
+inputs:
+  x: {dtype: float32, shape: [1]}
+ops:
+MODEL
+for i in 0 1 2 3; do
+    echo "  - {op: opaque, name: o$i, in: ${in:-x}, out: t$i, cost: {forward_us: 1, backward_us: 2," \
+        "weight_bytes: 0, stash_bytes: 1000000, output_bytes: 0}}"
+    in=t$i
+done >>equal.yaml
+sed -E 's/devices_per_node: .*/devices_per_node: 4/' cluster.yaml >four.yaml
+equal=(smp-partition equal.yaml --cluster four.yaml -n 4 --stages 4 --ddp 1 --chunks 1 --microbatches 16
+    --microbatch-size 1 --recompute none -o equal-plan.yaml)
+expect_exit 0 "${equal[@]}" --pipeline zero-bubble --memory 3MB --explain
+expect_match out 'zero-bubble, bound to 3 live micro-batches'
+expect_match equal-plan.yaml 'peak_bytes: \[3000000,'
+expect_exit 0 "${equal[@]}" --memory 2.1MB
+expect_match equal-plan.yaml 'peak_bytes: \[2000000,'
+expect_exit 3 "${equal[@]}" --pipeline zero-bubble --memory 3MB --active-microbatches 6
+expect_match err 'fit with .*zero-bubble with --active-microbatches 3,'
+expect_exit 3 "${equal[@]}" --pipeline interleaved --memory 3MB
+expect_match err 'fit with .*zero-bubble with --active-microbatches 3,'
+expect_exit 3 "${equal[@]}" --memory 900KB
+expect_no_match err 'active-microbatches'
+expect_exit 2 "${equal[@]}" --pipeline interleaved --active-microbatches 2
+expect_match err 'interleaved keeps 4 micro-batches alive on rank 0.*at most 2.*zero-bubble'
+expect_exit 0 "${equal[@]}" --active-microbatches 2
+expect_match equal-plan.yaml 'peak_bytes: \[2000000,'
+
 # More stages than ops, pins that no pipeline can satisfy.
 expect_exit 3 smp-partition good.yaml -n 8 --stages 8 --ddp 1 -o refused.yaml
+expect_exit 3 "${equal[@]}" --chunks 2 --pipeline interleaved
+expect_match err 'enough for 1 chunks'
 sed -E '8s/\}/, stage: 1}/; 9s/\}/, stage: 0}/' good.yaml >pinned.yaml
 run smp-partition pinned.yaml -n 2 --stages 2 -o refused.yaml
 expect_equal "pins against the flow refused" "$([ "$status" -ge 2 ] && echo yes)" yes

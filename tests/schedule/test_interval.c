@@ -106,6 +106,44 @@ static void test_interval_many(void **state)
     free(data);
 }
 
+/* Long lists with few buffers alive, in any order: one pass or the search, no overlaps, near the
+ * bound. */
+static void test_interval_long_lists(void **state)
+{
+    (void)state;
+    enum { N = 6000 };
+    int64_t *data = calloc(3 * N, sizeof *data);
+    int64_t *bytes = data, *begin = data + N, *end = data + 2 * N;
+    for (uint64_t seed = 1; seed <= 12; seed++) {
+        fixture_random random = {seed};
+        int64_t n = seed % 3 == 0 ? 300 : N, longest = 1 + fixture_below(&random, 12);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t at = seed % 4 == 3 ? n - i : i; /* falling: no pass can take it */
+            bytes[i] = fixture_chance(&random, 5) ? 0 : 1 + fixture_below(&random, 5000);
+            begin[i] = at - n / 2;
+            end[i] = begin[i] + fixture_below(&random, longest);
+        }
+        assert_true(check(n, bytes, begin, end) <= 1.35);
+    }
+    free(data);
+}
+
+/* A value and what is computed from it, over and over: the pass loses nothing. */
+static void test_interval_chain_reaches_the_bound(void **state)
+{
+    (void)state;
+    enum { N = 5001 };
+    int64_t *data = calloc(3 * N, sizeof *data);
+    int64_t *bytes = data, *begin = data + N, *end = data + 2 * N;
+    for (int64_t i = 0; i < N; i++) {
+        bytes[i] = i % 3 == 2 ? 4096 : 1024;
+        begin[i] = i;
+        end[i] = i % 3 == 2 ? i + 3 : i / 3 * 3 + 2; /* x until the next x, a and b until x */
+    }
+    assert_true(check(N, bytes, begin, end) == 1);
+    free(data);
+}
+
 static void test_interval_refuses(void **state)
 {
     (void)state;
@@ -125,6 +163,8 @@ int main(void)
         cmocka_unit_test(test_interval_equal_sizes_reach_the_bound),
         cmocka_unit_test(test_interval_empty),
         cmocka_unit_test(test_interval_many),
+        cmocka_unit_test(test_interval_long_lists),
+        cmocka_unit_test(test_interval_chain_reaches_the_bound),
         cmocka_unit_test(test_interval_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -338,6 +338,34 @@ static int count_kind(const smp_layout *l, smp_instr_kind kind)
     return n;
 }
 
+/* What a layout that only measures says is what the full one says. */
+static void check_measure(const smp_graph *g, const smp_flow *flow, const smp_layout *full)
+{
+    smp_layout *bare;
+    assert_int_equal(SMP_OK, smp_layout_measure(g, flow, full->stage, full->mode, NULL, &bare));
+    assert_int_equal(full->stage, bare->stage);
+    assert_int_equal(full->mode, bare->mode);
+    assert_int_equal(0, bare->n_call + bare->n_instr + bare->n_weight_instr);
+    assert_memory_equal(full->block_bytes, bare->block_bytes, sizeof full->block_bytes);
+    assert_int_equal(full->forward_work_bytes, bare->forward_work_bytes);
+    assert_int_equal(full->backward_work_bytes, bare->backward_work_bytes);
+    assert_int_equal(full->weight_work_bytes, bare->weight_work_bytes);
+    assert_int_equal(full->n_border, bare->n_border);
+    for (int32_t b = 0; b < full->n_border; b++) {
+        const smp_border *one = &full->border[b], *other = &bare->border[b];
+        assert_int_equal(one->kind, other->kind);
+        assert_int_equal(one->tensor, other->tensor);
+        assert_int_equal(one->transfer, other->transfer);
+        assert_int_equal(one->bytes, other->bytes);
+        assert_int_equal(one->in_backward, other->in_backward);
+        assert_int_equal(one->in_weight, other->in_weight);
+        assert_int_equal(
+            b, smp_layout_border(bare, one->kind,
+                                 one->kind == SMP_BORDER_OUT ? one->tensor : one->transfer));
+    }
+    smp_layout_destroy(bare);
+}
+
 static void check_modes(const smp_graph *g, const smp_flow *flow, int stage)
 {
     smp_layout *made[4];
@@ -345,6 +373,7 @@ static void check_modes(const smp_graph *g, const smp_flow *flow, int stage)
         assert_int_equal(SMP_OK, smp_layout_build(g, flow, stage, mode, NULL, &made[mode]));
         const smp_layout *l = made[mode];
         assert_int_equal(mode, l->mode);
+        check_measure(g, flow, l);
         bool split = mode & SMP_LAYOUT_SPLIT, recompute = mode & SMP_LAYOUT_RECOMPUTE;
         assert_int_equal(0, count_kind(l, split ? SMP_INSTR_BACKWARD : SMP_INSTR_INPUT));
         assert_int_equal(count_kind(made[0], SMP_INSTR_ADD), count_kind(l, SMP_INSTR_ADD));
