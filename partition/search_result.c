@@ -11,7 +11,7 @@
 #include "graph/base/clock.h"
 #include "partition/search_state.h"
 
-enum { MAX_POLISHED = 6 };
+enum { MAX_POLISHED = 6, POLISH_OPS = 2000, /* fewer of larger graphs */ LARGE_OPS = 4000 };
 #define NEAR 1.05 /* times the best: what more effort may turn into the best */
 
 void smp_candidate_destroy(smp_candidate *candidate)
@@ -142,6 +142,15 @@ static smp_status challenge(smp__search *s, smp__config *config, smp_partition *
     return SMP_OK;
 }
 
+/* A large graph in a partition within two parts in a thousand of its bound: more effort would cost
+ * more than it can bring. */
+static bool is_good_enough(const smp_search_request *request, const smp_candidate *best)
+{
+    const smp_partition *partition = best->partition;
+    return request->graph->n_op > LARGE_OPS &&
+           partition->bottleneck_us <= 1.002 * partition->lower_bound_us;
+}
+
 /* More effort for the best: all partitioners, where the search used a quick one; and where
  * stages recompute, tighter limits, under which others may do so in their place. A partitioner that
  * was asked for has the last word. */
@@ -153,7 +162,8 @@ static smp_status polish(smp__search *s, int32_t index, smp_candidate **best)
     smp_partition *partition = NULL;
     if (request->optimize == SMP_OPTIMIZE_MEMORY || request->partitioner)
         return SMP_OK;
-    SMP_TRY(smp__config_best_partition(&s->configs, config, &partition));
+    if (!is_good_enough(request, *best))
+        SMP_TRY(smp__config_best_partition(&s->configs, config, &partition));
     if (partition)
         SMP_TRY(challenge(s, config, partition, best));
     bool again = request->recompute == SMP_RECOMPUTE_AUTO && (*best)->n_recompute > 0;
@@ -170,8 +180,10 @@ static smp_status polish(smp__search *s, int32_t index, smp_candidate **best)
 static smp_status polish_best(smp__search *s, rank_key **key)
 {
     double near = NEAR * s->least[0];
-    int n = s->configs.quick ? MAX_POLISHED : 1;
-    for (int i = 0; i < n && i < s->n; i++) {
+    int64_t n_op = s->configs.request->graph->n_op;
+    int64_t n =
+        s->configs.quick ? 1 + (MAX_POLISHED - 1) * (int64_t)POLISH_OPS / (n_op + POLISH_OPS) : 1;
+    for (int32_t i = 0; i < n && i < s->n; i++) {
         smp__entry *entry = &s->entry[(*key)[i].entry];
         if (i > 0 && (!entry->candidate->fits || entry->time > near ||
                       smp_clock_past(s->configs.request->deadline_s)))
