@@ -24,4 +24,10 @@ smp_status smp__exact_search(const smp__window *window, double target_us,
                              const smp__exact_limits *limits, int64_t *work,
                              smp__exact_answer *answer, double *best_us, int32_t *unit_stage);
 
+/* The fastest pipeline of a small graph below target_us, as smp__evaluate measures it, whatever the
+ * links and the stages on a rank. *best_us: INFINITY if there is none; else unit_stage is filled.
+ * *complete: nothing was left out for want of work. */
+smp_status smp__exact_small(const smp_problem *problem, const smp__units *units, double target_us,
+                            int64_t *work, bool *complete, double *best_us, int32_t *unit_stage);
+
 #endif

@@ -158,6 +158,19 @@ smp_status smp__partition_recompute(const smp_problem *problem, const smp_partit
     return SMP_OK;
 }
 
+/* What a solver proves under limits holds for its estimate of memory alone: the bound is that of the
+ * family, without limits. */
+static void forget_limits(const smp__configs *configs, const smp__config *config,
+                          smp_partition *partition)
+{
+    const smp__variants *free_of = &configs->family[config->family].variants;
+    const smp_partition *any = free_of->split ? free_of->split : free_of->together;
+    if (!any || any->lower_bound_us > partition->lower_bound_us)
+        return;
+    partition->lower_bound_us = any->lower_bound_us;
+    partition->bound = any->bound;
+}
+
 /* Limits of `scale` times the configuration's; recomputation where these limits ask for it. */
 static smp_status solve_within(smp__configs *configs, smp__config *config, double scale,
                                smp_partition **out)
@@ -168,14 +181,19 @@ static smp_status solve_within(smp__configs *configs, smp__config *config, doubl
     const smp_partition *shared;
     SMP_TRY(limited_variants(configs, config, scale, &variants));
     SMP_TRY(smp__variants_choose(&problem, variants, config->microbatches, &shared));
-    if (scale == 1.0 || problem.recompute != SMP_RECOMPUTE_AUTO)
-        return own_copy(&problem, shared, out);
+    if (scale == 1.0 || problem.recompute != SMP_RECOMPUTE_AUTO) {
+        SMP_TRY(own_copy(&problem, shared, out));
+        forget_limits(configs, config, *out);
+        return SMP_OK;
+    }
     bool *again = calloc((size_t)problem.n_stage, sizeof *again);
     if (!again)
         return smp_fail_memory((size_t)problem.n_stage);
     for (int s = 0; s < problem.n_stage; s++)
         again[s] = shared->load[s].recompute;
     smp_status status = smp__partition_recompute(&problem, shared, again, out);
+    if (status == SMP_OK)
+        forget_limits(configs, config, *out);
     free(again);
     return status;
 }
@@ -191,7 +209,9 @@ smp_status smp__config_best_partition(smp__configs *configs, smp__config *config
     SMP_TRY(smp__config_problem(configs, config, &problem));
     problem.quick = false;
     problem.deadline_s = solver_deadline_s(configs);
-    return smp_partition_solve(&problem, request->partitioner, config->microbatches, out);
+    SMP_TRY(smp_partition_solve(&problem, request->partitioner, config->microbatches, out));
+    forget_limits(configs, config, *out);
+    return SMP_OK;
 }
 
 static int count_recomputing(const smp_partition *partition)

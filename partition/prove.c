@@ -18,7 +18,9 @@ enum {
     PROVE_BYTES = 160 << 20,
     MAX_UNITS = 20000, /* for exact search */
     CUT_SHARE = 3,     /* of the work, for cuts alone: a third */
-    MAX_MIDWAY = 4     /* targets tried between the last refuted and one that was too much */
+    SMALL_UNITS = 24,
+    SMALL_WORK = 20000000, /* for all pipelines of a small graph */
+    MAX_MIDWAY = 4         /* targets tried between the last refuted and one that was too much */
 };
 
 #define CLOSED 1e-9         /* relative gap that is none */
@@ -185,17 +187,41 @@ static smp_status bound_by_cuts(proof *p, double upper_us)
     return SMP_OK;
 }
 
+/* Every pipeline of a small graph. *done: no other search is needed. */
+static smp_status search_all(proof *p, double upper_us, bool *done)
+{
+    int64_t work = p->work < SMALL_WORK ? p->work : SMALL_WORK, left = work;
+    double best_us;
+    *done = false;
+    if (p->units->n > SMALL_UNITS)
+        return SMP_OK;
+    SMP_TRY(smp__exact_small(p->problem, p->units, upper_us, &left, done, &best_us, p->unit_stage));
+    p->work -= work - left;
+    if (isfinite(best_us))
+        p->found_us = best_us;
+    if (*done && isfinite(fmin(best_us, upper_us)))
+        raise(p, fmin(best_us, upper_us), "search of all pipelines");
+    return SMP_OK;
+}
+
 /* One variant of the problem. Fills lower_us, bound, late, and what was found. */
 static smp_status prove_variant(proof *p, const smp_partition *partition, smp_arena *arena)
 {
     double upper_us = partition->fits ? partition->bottleneck_us : INFINITY;
     bound_by_work(p, arena);
-    if (is_closed(p->lower_us, upper_us) || p->problem->n_stage != p->problem->pipeline)
+    if (is_closed(p->lower_us, upper_us))
         return SMP_OK;
     p->unit_stage = SMP_ARENA_NEW(arena, int32_t, (size_t)p->units->n);
     if (!p->unit_stage)
         return SMP_ERR_NO_MEMORY;
+    bool chunks = p->problem->n_stage != p->problem->pipeline, done = chunks;
+    if (chunks)
+        return search_all(p, upper_us, &done);
     SMP_TRY(smp__window_init(&p->window, p->problem, p->units, arena));
+    if (!p->window.exact_links)
+        SMP_TRY(search_all(p, upper_us, &done));
+    if (done)
+        return SMP_OK;
     SMP_TRY(smp__cuts_create(&p->window, &p->cuts));
     if (!smp_clock_past(p->limits->deadline_s))
         SMP_TRY(bound_by_cuts(p, partition->bottleneck_us));

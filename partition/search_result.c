@@ -101,23 +101,16 @@ static smp_status sort_entries(const smp__search *s, rank_key **key)
     return SMP_OK;
 }
 
-/* The problem that the winner's partition is proven in: under the limits of its configuration if
- * the partition keeps them as it is, else without limits. Either holds for all that fit. */
-static smp_status proof_problem(smp__search *s, smp__config *config, const smp_candidate *best,
-                                smp_problem *problem, smp_partition **partition)
+/* The winner's partition in the problem of its configuration, without memory limits or with them. */
+static smp_status restate(smp__search *s, smp__config *config, const smp_candidate *best,
+                          bool limited, smp_problem *problem, smp_partition **partition)
 {
     SMP_TRY(smp__config_problem(&s->configs, config, problem));
     problem->deadline_s = s->configs.request->deadline_s;
-    SMP_TRY(smp_partition_evaluate(problem, best->partition->stage, partition));
-    bool same = (*partition)->fits;
-    for (int i = 0; i < problem->n_stage && same; i++)
-        same = (*partition)->load[i].recompute == best->partition->load[i].recompute;
-    if (!same) {
-        smp_partition_destroy(*partition);
-        *partition = NULL;
+    problem->quick = false;
+    if (!limited)
         problem->memory_limit = s->configs.unlimited;
-        SMP_TRY(smp_partition_evaluate(problem, best->partition->stage, partition));
-    }
+    SMP_TRY(smp_partition_evaluate(problem, best->partition->stage, partition));
     (*partition)->solver = best->partition->solver;
     (*partition)->bound = best->partition->bound;
     (*partition)->lower_bound_us =
@@ -198,34 +191,54 @@ static smp_status polish_best(smp__search *s, rank_key **key)
     return sort_entries(s, key);
 }
 
-/* Raises the winner's bound, and replaces it by what the proof finds where that is better. */
+/* Takes the place of the winner if it differs, fits and is better. */
+static smp_status offer_stages(smp__search *s, smp__config *config, const smp_partition *found,
+                               smp_candidate **best)
+{
+    smp_problem problem;
+    smp_partition *copy = NULL;
+    size_t bytes = (size_t)s->configs.request->graph->n_op * sizeof *found->stage;
+    if (s->configs.request->partitioner || /* it has the last word */
+        memcmp(found->stage, (*best)->partition->stage, bytes) == 0)
+        return SMP_OK;
+    SMP_TRY(smp__config_problem(&s->configs, config, &problem));
+    SMP_TRY(smp_partition_evaluate(&problem, found->stage, &copy));
+    copy->solver = found->solver;
+    return challenge(s, config, copy, best);
+}
+
+/* Exact search from the winner, which what it finds may replace. *proven: with its bound. */
+static smp_status search_on(smp__search *s, smp__config *config, bool limited, smp_candidate **best,
+                            smp_partition **proven)
+{
+    smp_problem problem;
+    SMP_TRY(restate(s, config, *best, limited, &problem, proven));
+    smp_status status = smp_partition_prove(&problem, proven);
+    return status == SMP_OK ? offer_stages(s, config, *proven, best) : status;
+}
+
+/* Raises the winner's bound, and replaces it by what the proof finds where that is better. The
+ * bound is that without memory limits: what the memory planner makes of a partition may be less
+ * than the estimate that limits are kept by, so nothing is proven about those. Under limits that
+ * the winner keeps the search goes on for a better partition alone. */
 static smp_status prove(smp__search *s, int32_t index, smp_candidate **best)
 {
     smp__config *config = &s->configs.config[index];
-    smp_problem problem;
-    smp_partition *proven = NULL, *copy = NULL;
-    SMP_TRY(proof_problem(s, config, *best, &problem, &proven));
-    smp_status status = smp_partition_prove(&problem, &proven);
-    size_t bytes = (size_t)problem.graph->n_op * sizeof *proven->stage;
-    bool replace = !s->configs.request->partitioner; /* else what was asked for stays */
-    if (status == SMP_OK && replace &&
-        memcmp(proven->stage, (*best)->partition->stage, bytes) != 0) {
-        status = smp__config_problem(&s->configs, config, &problem);
-        if (status == SMP_OK)
-            status = smp_partition_evaluate(&problem, proven->stage, &copy);
-        if (status == SMP_OK) {
-            copy->solver = proven->solver;
-            status = challenge(s, config, copy, best);
-        }
-    }
+    smp_partition *proven = NULL, *within = NULL;
+    smp_status status = search_on(s, config, false, best, &proven);
+    bool open = status == SMP_OK &&
+                (*best)->partition->bottleneck_us > proven->lower_bound_us * (1.0 + 1e-9);
+    if (open && (*best)->partition->fits && proven->bottleneck_us < (*best)->bottleneck_us)
+        status = search_on(s, config, true, best, &within);
     if (status == SMP_OK) {
         smp_partition *partition = (*best)->partition;
         partition->bound = proven->bound;
-        partition->timed_out = partition->timed_out || proven->timed_out;
+        partition->timed_out |= proven->timed_out;
         partition->lower_bound_us = fmin(proven->lower_bound_us, partition->bottleneck_us);
-        s->counts.timed_out = s->counts.timed_out || partition->timed_out;
+        s->counts.timed_out |= partition->timed_out;
     }
     smp_partition_destroy(proven);
+    smp_partition_destroy(within);
     return status;
 }
 
