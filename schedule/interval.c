@@ -22,7 +22,7 @@
 enum {
     SWEEP_BUFFERS =
         256,            /* from here on one pass is tried first and taken if it reaches the bound */
-    MANY_BUFFERS = 4096 /* from here on close to the bound is enough */
+    MANY_BUFFERS = 4096 /* from here on 5 % above the bound is enough */
 };
 
 typedef struct packing {
@@ -305,7 +305,7 @@ static smp_status try_order(packing *p, packing_order order, bool colour, keyed 
 /* Close enough to the bound: no other order is tried. */
 static bool is_good(const packing *p, int64_t total)
 {
-    return total - p->bound <= p->bound / 50;
+    return total - p->bound <= p->bound / (p->n >= MANY_BUFFERS ? 20 : 50);
 }
 
 static smp_status round_sizes(packing *p, smp_arena *arena, int64_t n, int64_t align)

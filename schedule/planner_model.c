@@ -9,10 +9,11 @@
 
 /* A plan spells out every action; beyond this it is no use to anyone and takes long to make. */
 enum { MAX_FORWARDS = 1 << 18 };
+enum { N_MODE = 4 }; /* of layouts: recompute, split */
 
 static void drop_partition(smp__planner *planner)
 {
-    for (int s = 0; planner->layout && s < 2 * planner->n_stage; s++)
+    for (int s = 0; planner->layout && s < N_MODE * planner->n_stage; s++)
         smp_layout_destroy(planner->layout[s]);
     free(planner->layout);
     free(planner->stage);
@@ -140,7 +141,7 @@ static smp_status use_partition(smp__planner *planner, const smp_search_request 
         return SMP_OK;
     drop_partition(planner);
     planner->stage = malloc(bytes > 0 ? bytes : 1);
-    planner->layout = calloc(2 * (size_t)partition->n_stage, sizeof(smp_layout *));
+    planner->layout = calloc(N_MODE * (size_t)partition->n_stage, sizeof(smp_layout *));
     if (!planner->stage || !planner->layout) {
         drop_partition(planner);
         return smp_fail_memory(bytes);
@@ -160,12 +161,7 @@ smp_status smp__planner_layout(smp__planner *planner, const smp_search_request *
                                const smp_layout **out)
 {
     unsigned mode = request->graph->training ? smp_layout_mode(recompute, program, chunk) : 0;
-    int split = mode & SMP_LAYOUT_SPLIT ? 1 : 0;
-    smp_layout **layout = &planner->layout[2 * stage + split];
-    if (*layout && (*layout)->mode != mode) {
-        smp_layout_destroy(*layout);
-        *layout = NULL;
-    }
+    smp_layout **layout = &planner->layout[N_MODE * stage + (int)mode];
     if (!*layout)
         SMP_TRY(smp_layout_measure(request->graph, planner->flow, stage, mode, NULL, layout));
     *out = *layout;

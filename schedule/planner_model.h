@@ -27,7 +27,7 @@ typedef struct smp__planner {
     int32_t *stage;     /* [n_op] the partition that flow and layout are of */
     int n_stage;        /* 0: none */
     smp_flow *flow;
-    smp_layout **layout; /* [2 * n_stage]: backward whole, then split; NULL: not made yet */
+    smp_layout **layout; /* [4 * n_stage] by mode; NULL: not made yet */
     smp__peaks peaks;
 } smp__planner;
 
