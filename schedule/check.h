@@ -37,8 +37,8 @@ typedef struct smp_check_best {
     int pipeline, ddp, chunks, microbatches;
     char schedule[32];
     double step_us, bottleneck_us, lower_bound_us;
-    double time_us;   /* per sample, as the objective counts it */
-    double ratio;     /* of the checked plan's time_us to this; below 1: that is the faster */
+    double time_us;    /* per sample, as the objective counts it */
+    double ratio;      /* of the checked plan's time_us to this; below 1: that is the faster */
     char reason[1024]; /* why there is none */
 } smp_check_best;
 
