@@ -183,7 +183,7 @@ static smp_status read_programs(const smp_yaml_node *top, smp_plan *plan)
         const char *text;
         place[r] = keep_where(plan, node);
         SMP_TRY(smp_yaml_string(node, "program", &text));
-        SMP_TRY(smp_program_parse(text, smp_yaml_where(node), &program[r]));
+        SMP_TRY(smp_program_parse(text, r, smp_yaml_where(node), &program[r]));
         SMP_TRY(check_program(node, plan, r));
         plan->training |= goes_backward(&program[r]);
     }

@@ -94,7 +94,7 @@ static bool read_action(const char *at, const char *end, smp_action *action)
     return read_number(&at, end, &action->chunk) && at == end;
 }
 
-smp_status smp_program_parse(const char *text, smp_where where, smp_program *out)
+smp_status smp_program_parse(const char *text, int rank, smp_where where, smp_program *out)
 {
     smp_program program = {0};
     smp_status status = SMP_OK;
@@ -110,10 +110,11 @@ smp_status smp_program_parse(const char *text, smp_where where, smp_program *out
         smp_action action;
         if (!read_action(at, end, &action)) {
             int shown = end - at > 40 ? 40 : (int)(end - at);
-            status = smp_fail_at(where,
-                                 "action %lld: got '%.*s', expected one of Fm.c Bm.c Im.c Wm.c "
-                                 ">Fm.c <Fm.c >Bm.c <Bm.c R.c O (m: micro-batch, c: chunk)",
-                                 (long long)program.n + 1, shown, at);
+            status =
+                smp_fail_at(where,
+                            "rank %d, action %lld: got '%.*s', expected one of Fm.c Bm.c Im.c Wm.c "
+                            ">Fm.c <Fm.c >Bm.c <Bm.c R.c O (m: micro-batch, c: chunk)",
+                            rank, (long long)program.n + 1, shown, at);
             goto failed;
         }
         status = smp_program_push(&program, action.kind, action.microbatch, action.chunk);

@@ -43,7 +43,7 @@ void smp_program_free(smp_program *program); /* frees the actions, not the struc
 /* Appends the text of one action / a program. */
 void smp_action_format(const smp_action *action, smp_text *text);
 void smp_program_format(const smp_program *program, smp_text *text);
-/* Errors: SMP_ERR_INPUT at `where` with the position and text of the bad action. */
-smp_status smp_program_parse(const char *text, smp_where where, smp_program *out);
+/* Errors: SMP_ERR_INPUT at `where` with the rank given, the position and text of the bad action. */
+smp_status smp_program_parse(const char *text, int rank, smp_where where, smp_program *out);
 
 #endif

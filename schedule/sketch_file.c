@@ -181,7 +181,7 @@ static smp_status read_programs(const smp_yaml_node *top, smp_sketch *sketch)
         where[r] = keep_where(sketch, node);
         SMP_TRY(smp_yaml_string(node, "program", &text));
         sketch->n_program = r + 1; /* smp_sketch_destroy frees so many */
-        SMP_TRY(smp_program_parse(text, smp_yaml_where(node), &program[r]));
+        SMP_TRY(smp_program_parse(text, r, smp_yaml_where(node), &program[r]));
     }
     return SMP_OK;
 }

@@ -425,7 +425,7 @@ static void test_layout_mode(void **state)
 {
     (void)state;
     smp_program program;
-    assert_int_equal(SMP_OK, smp_program_parse("F0.0 F0.1 B0.1 I0.0 W0.0 R.1 R.0 O",
+    assert_int_equal(SMP_OK, smp_program_parse("F0.0 F0.1 B0.1 I0.0 W0.0 R.1 R.0 O", 0,
                                                (smp_where){"program", 1, 1}, &program));
     assert_int_equal(SMP_LAYOUT_SPLIT, smp_layout_mode(false, &program, 0));
     assert_int_equal(SMP_LAYOUT_SPLIT | SMP_LAYOUT_RECOMPUTE, smp_layout_mode(true, &program, 0));

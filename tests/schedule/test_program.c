@@ -21,7 +21,7 @@ static void test_program_round_trip(void **state)
                                      SMP_ACTION_B,      SMP_ACTION_SEND_B,  SMP_ACTION_REDUCE,
                                      SMP_ACTION_REDUCE, SMP_ACTION_OPTIMIZE};
     smp_program program = {0};
-    assert_int_equal(smp_program_parse(text, where, &program), SMP_OK);
+    assert_int_equal(smp_program_parse(text, 0, where, &program), SMP_OK);
     assert_int_equal(program.n, 11);
     for (int i = 0; i < 11; i++)
         assert_int_equal(program.action[i].kind, kinds[i]);
@@ -43,9 +43,9 @@ static void test_program_blanks(void **state)
 {
     (void)state;
     smp_program program = {0};
-    assert_int_equal(smp_program_parse("", where, &program), SMP_OK);
+    assert_int_equal(smp_program_parse("", 0, where, &program), SMP_OK);
     assert_int_equal(program.n, 0);
-    assert_int_equal(smp_program_parse(" \tF0.0\n  B0.0\r\n ", where, &program), SMP_OK);
+    assert_int_equal(smp_program_parse(" \tF0.0\n  B0.0\r\n ", 0, where, &program), SMP_OK);
     assert_int_equal(program.n, 2);
     smp_program_free(&program);
 }
@@ -84,9 +84,10 @@ static void test_program_bad_actions(void **state)
         char text[80];
         snprintf(text, sizeof text, "F0.0 F1.0 %s O", bad[i]);
         smp_program program = {.n = 77};
-        assert_int_equal(smp_program_parse(text, where, &program), SMP_ERR_INPUT);
+        assert_int_equal(smp_program_parse(text, 0, where, &program), SMP_ERR_INPUT);
         assert_int_equal(program.n, 77); /* untouched */
-        if (!strstr(smp_last_error(), "plan.yaml:7:5: ") || !strstr(smp_last_error(), "action 3"))
+        if (!strstr(smp_last_error(), "plan.yaml:7:5: ") ||
+            !strstr(smp_last_error(), "rank 0, action 3"))
             fail_msg("%s: %s", bad[i], smp_last_error());
     }
 }
@@ -98,7 +99,7 @@ static void test_program_long_token_is_cut(void **state)
     memset(text, 'F', sizeof text - 1);
     text[sizeof text - 1] = '\0';
     smp_program program = {0};
-    assert_int_equal(smp_program_parse(text, where, &program), SMP_ERR_INPUT);
+    assert_int_equal(smp_program_parse(text, 0, where, &program), SMP_ERR_INPUT);
     assert_true(strlen(smp_last_error()) < 400);
 }
 
