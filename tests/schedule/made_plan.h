@@ -122,7 +122,7 @@ static inline void made_plan_create(made_plan *made, const char *schedule, int p
 static inline void made_plan_write(made_plan *made, int rank, const char *text)
 {
     smp_program_free(&made->program[rank]);
-    if (smp_program_parse(text, (smp_where){"program", 1, 1}, &made->program[rank]))
+    if (smp_program_parse(text, rank, (smp_where){"program", 1, 1}, &made->program[rank]))
         fail_msg("%s", smp_last_error());
 }
 

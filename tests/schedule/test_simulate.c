@@ -60,7 +60,7 @@ static smp_simulation *simulate(const setting *s)
 static int64_t find(const made_plan *made, int rank, const char *text)
 {
     smp_program one = {0};
-    assert_int_equal(smp_program_parse(text, (smp_where){"text", 1, 1}, &one), SMP_OK);
+    assert_int_equal(smp_program_parse(text, 0, (smp_where){"text", 1, 1}, &one), SMP_OK);
     const smp_program *p = &made->program[rank];
     int64_t at = 0;
     while (at < p->n && (p->action[at].kind != one.action[0].kind ||
