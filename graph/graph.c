@@ -62,19 +62,50 @@ int64_t smp_tensor_bytes(const smp_graph *graph, int32_t tensor, int64_t batch)
         return cost && cost->output_bytes > 0 ? cost->output_bytes : 0;
     }
     int64_t bytes;
-    if (__builtin_mul_overflow(t->elements * 4, t->batched ? batch : 1, &bytes))
+    if (__builtin_mul_overflow(t->elements * smp_dtype_bytes(t->dtype), t->batched ? batch : 1,
+                               &bytes))
         return INT64_MAX;
     return bytes;
 }
 
-smp_status smp_graph_check_runnable(const smp_graph *graph)
+smp_status smp_graph_set_target(smp_graph *graph, smp_target target)
 {
+    SMP_TRY(smp_target_check(target));
+    smp_tensor *tensor = (smp_tensor *)graph->tensor; /* the graph's own memory */
+    smp_dtype dtype = target.precision == SMP_PRECISION_BF16 ? SMP_BF16 : SMP_F32;
+    for (int32_t i = 0; i < graph->n_tensor; i++)
+        if (tensor[i].dtype != SMP_I32 && tensor[i].batched)
+            tensor[i].dtype = dtype;
+    graph->target = target;
+    return SMP_OK;
+}
+
+smp_status smp_graph_check_kernels(const smp_graph *graph)
+{
+    const smp_backend backend = graph->target.backend;
     for (int32_t i = 0; i < graph->n_op; i++) {
         const smp_op *op = &graph->op[i];
-        if (!op->kind->cpu.forward)
+        bool elsewhere = false;
+        for (int k = 0; k < SMP_N_BACKEND; k++)
+            elsewhere |= smp_op_kind_runs(op->kind, (smp_backend)k);
+        if (elsewhere && !smp_op_kind_runs(op->kind, backend))
             return smp_fail_at(smp_op_where(graph, op),
-                               "op '%s' (%s): it can be planned, not run: no CPU kernel for '%s'",
-                               op->name, op->kind->name, op->kind->name);
+                               "op '%s' (%s): '%s' has no kernel for %s: plan for another device, "
+                               "or put ops that have one in its place",
+                               op->name, op->kind->name, op->kind->name, smp_backend_name(backend));
+    }
+    return SMP_OK;
+}
+
+smp_status smp_graph_check_runnable(const smp_graph *graph)
+{
+    const char *backend = graph->target.backend == SMP_BACKEND_CPU ? "CPU" : "CUDA";
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        const smp_op *op = &graph->op[i];
+        if (!smp_op_kind_runs(op->kind, graph->target.backend))
+            return smp_fail_at(smp_op_where(graph, op),
+                               "op '%s' (%s): it can be planned, not run: no %s kernel for '%s'",
+                               op->name, op->kind->name, backend, op->kind->name);
         if (op->n_in > SMP_OP_MAX_IN)
             return smp_fail_at(smp_op_where(graph, op),
                                "op '%s' (%s): got %d inputs, expected at most %d to be run",

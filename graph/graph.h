@@ -10,6 +10,7 @@
 
 #include "graph/base/arena.h"
 #include "graph/base/status.h"
+#include "graph/target.h"
 
 enum {
     SMP_MAX_DIMS = 6,
@@ -17,7 +18,13 @@ enum {
     SMP_MAX_NAME = 255
 };
 
-typedef enum smp_dtype { SMP_F32, SMP_I32 } smp_dtype; /* both 4 bytes */
+/* BF16 only where the target says so (smp_graph_set_target): never in a model file. */
+typedef enum smp_dtype { SMP_F32, SMP_I32, SMP_BF16 } smp_dtype;
+
+static inline int64_t smp_dtype_bytes(smp_dtype dtype)
+{
+    return dtype == SMP_BF16 ? 2 : 4;
+}
 
 /* Shape of one sample: the batch dimension is implicit. */
 typedef struct smp_shape {
@@ -108,7 +115,8 @@ typedef struct smp_graph {
     const char *name;
     const char *path; /* as given */
     bool training;    /* mode: training */
-    int32_t n_input;  /* model inputs are tensors 0 .. n_input-1 */
+    smp_target target;
+    int32_t n_input; /* model inputs are tensors 0 .. n_input-1 */
     int32_t n_tensor;
     int32_t n_op;
     int32_t n_param;
@@ -133,9 +141,18 @@ smp_status smp_graph_read(const char *path, smp_graph **out);
 smp_status smp_graph_parse(const char *path, const char *text, size_t bytes, smp_graph **out);
 void smp_graph_destroy(smp_graph *graph);
 
-/* SMP_ERR_INPUT naming the first op that has no kernel for the CPU, or if there is no loss in a
- * training model. */
+/* What the graph is executed on from now on: float tensors other than the loss change their type.
+ * SMP_ERR_INPUT if the backend lacks the precision. Whether every op has a kernel there:
+ * smp_graph_check_runnable. */
+smp_status smp_graph_set_target(smp_graph *graph, smp_target target);
+
+/* SMP_ERR_INPUT naming the first op that has no kernel for the graph's target (built in or not), or
+ * if there is no loss in a training model. */
 smp_status smp_graph_check_runnable(const smp_graph *graph);
+
+/* SMP_ERR_INPUT naming the first op that has kernels elsewhere but none for the graph's target. Ops
+ * that run nowhere (opaque) are fine: what is only planned. */
+smp_status smp_graph_check_kernels(const smp_graph *graph);
 
 /* Bytes of a tensor for a micro-batch of `batch` samples; an op's `output_bytes` override where it
  * has one and the shape is not known. Rounded to nothing: the exact size. */

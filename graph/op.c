@@ -98,8 +98,18 @@ int smp_op_attr_index(const smp_op_kind *kind, const char *name)
 void smp_op_needs_get(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     *needs = (smp_op_needs){0};
-    if (op->kind->needs)
+    bool on_cuda = graph->target.backend == SMP_BACKEND_CUDA && op->kind->cuda_needs;
+    if (on_cuda)
+        op->kind->cuda_needs(graph, op, batch, needs);
+    else if (op->kind->needs)
         op->kind->needs(graph, op, batch, needs);
+}
+
+bool smp_op_pairs(const smp_graph *graph, int32_t index)
+{
+    const smp_op *op = &graph->op[index];
+    return graph->target.backend == SMP_BACKEND_CUDA && index + 1 < graph->n_op &&
+           op->kind->glues && op->kind->glues(graph, op, op + 1);
 }
 
 void smp_op_work_get(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)

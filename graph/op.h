@@ -86,36 +86,48 @@ smp_status smp_infer_dims(const smp_infer *infer, int input, int min_dims, int m
 typedef struct smp_op_work {
     double forward_flops, backward_input_flops, backward_weight_flops;
     double forward_bytes, backward_input_bytes, backward_weight_bytes;
+    bool matrix; /* the flops are those of matrix products, which have rates of their own */
 } smp_op_work;
 
-/* One call of an operator on one micro-batch. Tensors are [batch][sample shape] row-major. */
+/* One call of an operator on one micro-batch. Tensors are [batch][sample shape] row-major. Where
+ * the target is bf16, float activations and their gradients are bf16 whatever the pointer's type
+ * says; losses, weights and weight gradients are fp32. On a GPU all pointers are device memory,
+ * and the call returns when its kernels are enqueued. */
 typedef struct smp_op_call {
     const smp_graph *graph;
     const smp_op *op;
-    int64_t batch;             /* samples in the micro-batch */
-    void *state;               /* from prepare */
-    const void *const *in;     /* [n_in]; in backward only those that needs names, else NULL */
-    void *out;                 /* in backward only if needs.input_grad_out */
-    const float *const *param; /* [n_param] */
-    void *aux;                 /* [batch * aux_bytes], NULL if none */
-    void *workspace;           /* [workspace_bytes], NULL if none */
-    const float *dout;         /* gradient of the output */
-    float *const *din;         /* [n_in]; NULL where no gradient is wanted */
-    float *const *dparam;      /* [n_param] accumulators of this use */
-    uint64_t seed;             /* of the job */
-    int64_t step;              /* from 1 */
-    int64_t microbatch;        /* index in the global batch: replica * microbatches + m */
-    bool training;             /* false: dropout is the identity */
+    int64_t batch;              /* samples in the micro-batch */
+    void *state;                /* from prepare */
+    const void *const *in;      /* [n_in]; in backward only those that needs names, else NULL */
+    void *out;                  /* in backward only if needs.input_grad_out */
+    void *device;               /* the device's context: NULL on the CPU, smp_cuda on a GPU */
+    const float *const *param;  /* [n_param] */
+    const void *const *param16; /* [n_param] bf16 copies of the weights; NULL unless in bf16 */
+    void *aux;                  /* [batch * aux_bytes], NULL if none */
+    void *workspace;            /* [workspace_bytes], NULL if none */
+    const float *dout;          /* gradient of the output */
+    float *const *din;          /* [n_in]; NULL where no gradient is wanted */
+    float *const *dparam;       /* [n_param] accumulators of this use */
+    uint64_t seed;              /* of the job */
+    int64_t step;               /* from 1 */
+    int64_t microbatch;         /* index in the global batch: replica * microbatches + m */
+    bool training;              /* false: dropout is the identity */
 } smp_op_call;
 
-/* CPU kernels. All NULL: the kind can be planned, not run. */
+/* Kernels of one backend. All NULL: the kind can be planned, not run. */
 typedef struct smp_op_kernels {
-    /* Makes library primitives for this op and batch; NULL if none are needed. */
-    smp_status (*prepare)(const smp_graph *graph, const smp_op *op, int64_t batch, void **state);
+    /* Makes library primitives for this op and batch; NULL if none are needed. device: as in
+     * smp_op_call. */
+    smp_status (*prepare)(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
+                          void **state);
     void (*release)(void *state);
     smp_status (*forward)(const smp_op_call *call);
     smp_status (*backward_input)(const smp_op_call *call);  /* NULL: no float input */
     smp_status (*backward_weight)(const smp_op_call *call); /* NULL: no weights */
+    /* Optional: the forward calls of this op and of `next`, which reads its output at slot 0, as
+     * one kernel; both outputs are written. `pairs` says for which ops. */
+    bool (*pairs)(const smp_graph *graph, const smp_op *op, const smp_op *next);
+    smp_status (*forward_pair)(const smp_op_call *call, const smp_op_call *next);
 } smp_op_kernels;
 
 struct smp_op_kind {
@@ -127,8 +139,16 @@ struct smp_op_kind {
     smp_status (*infer)(smp_infer *infer);
     /* Static description of memory, after the graph is complete; NULL: needs nothing. */
     void (*needs)(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs);
+    /* The same of the CUDA kernels, where it differs; NULL: `needs` holds there too. */
+    void (*cuda_needs)(const smp_graph *graph, const smp_op *op, int64_t batch,
+                       smp_op_needs *needs);
     /* NULL: no arithmetic. */
     void (*work)(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work);
+    /* Do this op and `next`, the one that stands after it in the graph, run forward as one
+     * kernel on a GPU? Then no stage may end between them: results would depend on the split. It
+     * reads the graph alone, so a plan does not depend on what is built in; the CUDA kernels'
+     * `pairs` is true for no other ops. Asked for through smp_op_pairs. NULL: never. */
+    bool (*glues)(const smp_graph *graph, const smp_op *op, const smp_op *next);
     smp_op_kernels cpu;
     /* Bound of the values an int32 input may take, for checking data: input `slot` must lie in
      * [min, max]. False: no bound. NULL: none. */
@@ -143,7 +163,15 @@ const smp_op_kind *const *smp_op_kinds(void);
 /* Index of attribute `name` in kind->attrs, -1 if none. */
 int smp_op_attr_index(const smp_op_kind *kind, const char *name);
 
-/* needs/work with zeroes where the kind has none. */
+/* Are there kernels of the kind for a backend, built into this library or not? */
+bool smp_op_kind_runs(const smp_op_kind *kind, smp_backend backend);
+/* The CUDA kernels of a kind; NULL if it has none or this library was built without CUDA. */
+const smp_op_kernels *smp_op_cuda_kernels(const smp_op_kind *kind);
+
+/* Are ops `index` and index + 1 one forward kernel on the graph's target? */
+bool smp_op_pairs(const smp_graph *graph, int32_t index);
+
+/* needs (of the graph's target) and work, with zeroes where the kind has none. */
 void smp_op_needs_get(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs);
 void smp_op_work_get(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work);
 

@@ -71,13 +71,12 @@ double smp__bound_by_compute(const smp_problem *problem, const smp__units *units
         return 0.0;
     double fastest = INFINITY, speed = 0.0, total = 0.0;
     for (int r = 0; r < problem->pipeline; r++) {
-        double slow = smp_device_slowdown(problem->cluster, problem->device[r]);
+        double slow = smp_problem_slowdown(problem, problem->device[r]);
         speed += 1.0 / slow;
         fastest = fmin(fastest, slow);
     }
     for (int s = 0; s < problem->n_stage; s++)
-        slowdown[s] =
-            smp_device_slowdown(problem->cluster, problem->device[problem->stage_rank[s]]);
+        slowdown[s] = smp_problem_slowdown(problem, problem->device[problem->stage_rank[s]]);
     for (int32_t u = 0; u < units->n; u++)
         total += work_of(problem, units, u);
     raise_to(&best, total / speed, "fair share");

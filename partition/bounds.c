@@ -64,7 +64,7 @@ smp_status smp__totals_make(const smp_search_request *request, const smp_costs *
                             smp__totals *out)
 {
     const smp_graph *graph = request->graph;
-    *out = (smp__totals){.state_factor = graph->training ? 4.0 : 1.0};
+    *out = (smp__totals){.state_factor = smp_state_factor(graph)};
     smp_arena *scratch = smp_arena_create();
     if (!scratch)
         return SMP_ERR_NO_MEMORY;

@@ -19,11 +19,23 @@ static double work_of(const smp_problem *problem, int32_t op)
     return cost->forward_us + cost->backward_us + (again ? cost->forward_us : 0.0);
 }
 
+/* Is all that is glued a few ops side by side, labelled by their first? Runs hold them whole. */
+static bool is_fine(const smp_problem *problem)
+{
+    for (int32_t op = 0, n = 0; op < problem->graph->n_op; op++) {
+        int32_t label = problem->glue[op];
+        n = op > 0 && label == problem->glue[op - 1] ? n + 1 : 1;
+        if (label >= 0 && (n > RUN_OPS / 4 || label != op - n + 1))
+            return false;
+    }
+    return true;
+}
+
 bool smp__coarse_is_enough(const smp_problem *problem)
 {
     const smp_graph *graph = problem->graph;
     if (graph->n_op < HUGE_OPS || graph->n_op < (int64_t)STAGE_OPS * problem->n_stage ||
-        graph->n_group > 0 || problem->glue)
+        graph->n_group > 0 || (problem->glue && !is_fine(problem)))
         return false;
     for (int32_t op = 0; op < graph->n_op; op++) {
         if (smp_problem_pin(problem, op) >= 0)
@@ -80,7 +92,9 @@ void smp__coarse_glue(const smp_problem *problem, int32_t *glue)
     double most_us = total_us / ((double)problem->n_stage * STAGE_SHARES);
     for (int32_t op = 0; op < n_op; run++) {
         int32_t end = op + run_length(problem, op, most_us, &alive);
-        for (; op < end; op++)
+        for (; op < end || (problem->glue && op < n_op && problem->glue[op] >= 0 &&
+                            problem->glue[op] == problem->glue[op - 1]);
+             op++)
             glue[op] = run;
     }
 }
@@ -94,7 +108,7 @@ double smp__coarse_bound(const smp_problem *problem, const char **name)
         largest_us = fmax(largest_us, work_us);
     }
     for (int r = 0; r < problem->pipeline; r++) {
-        double slowdown = smp_device_slowdown(problem->cluster, problem->device[r]);
+        double slowdown = smp_problem_slowdown(problem, problem->device[r]);
         speed += 1.0 / slowdown;
         fastest = fmin(fastest, slowdown);
     }

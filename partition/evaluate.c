@@ -19,7 +19,7 @@ smp_status smp__evaluator_init(smp__evaluator *evaluator, const smp_problem *pro
         return SMP_ERR_NO_MEMORY;
     for (int s = 0; s < problem->n_stage; s++)
         evaluator->slowdown[s] =
-            smp_device_slowdown(problem->cluster, problem->device[problem->stage_rank[s]]);
+            smp_problem_slowdown(problem, problem->device[problem->stage_rank[s]]);
     return SMP_OK;
 }
 

@@ -98,8 +98,7 @@ smp_status smp__share_out(const smp_problem *problem, const smp__units *units, c
     for (int32_t u = 0; u < units->n; u++)
         total += units->compute_us[u];
     for (int s = 0; s < problem->n_stage; s++)
-        speed +=
-            1.0 / smp_device_slowdown(problem->cluster, problem->device[problem->stage_rank[s]]);
+        speed += 1.0 / smp_problem_slowdown(problem, problem->device[problem->stage_rank[s]]);
     int k = -1;
     for (int32_t i = 0; i < units->n; i++) {
         int32_t u = order ? order[i] : i;
@@ -107,8 +106,7 @@ smp_status smp__share_out(const smp_problem *problem, const smp__units *units, c
         double share = total > 0.0 ? middle / total : (i + 0.5) / units->n;
         while (k < 0 || (k + 1 < problem->n_stage && share * speed >= behind)) {
             k++;
-            behind += 1.0 / smp_device_slowdown(problem->cluster,
-                                                problem->device[problem->stage_rank[k]]);
+            behind += 1.0 / smp_problem_slowdown(problem, problem->device[problem->stage_rank[k]]);
         }
         stage[u] = k;
         before += units->compute_us[u];

@@ -178,7 +178,7 @@ static smp_status describe_stages(smp__line *line)
         return SMP_ERR_NO_MEMORY;
     for (int k = 0; k < line->n_stage; k++) {
         int rank = problem->stage_rank[k];
-        line->slowdown[k] = smp_device_slowdown(problem->cluster, problem->device[rank]);
+        line->slowdown[k] = smp_problem_slowdown(problem, problem->device[rank]);
         line->in_link[k] = line->out_link[k] = SMP__LINK_SAME;
         if (k > 0)
             line->in_link[k] = smp__link_between(problem, problem->stage_rank[k - 1], rank);

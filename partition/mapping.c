@@ -12,14 +12,16 @@ static int device_of(const smp__mapping *mapping, int replica, int rank)
 
 /* Stages are made for one replica: that whose devices are the slowest in sum. The others wait for
  * it in every reduction. */
-static int slowest_replica(const smp__mapping *mapping, const smp_cluster *cluster)
+static int slowest_replica(const smp__mapping *mapping, const smp_cluster *cluster,
+                           smp_precision precision)
 {
     int slowest = 0;
     double most = -1.0;
     for (int d = 0; d < mapping->ddp; d++) {
         double sum = 0.0;
         for (int r = 0; r < mapping->pipeline; r++)
-            sum += smp_device_slowdown(cluster, mapping->device[d * mapping->pipeline + r]);
+            sum +=
+                smp_device_slowdown(cluster, precision, mapping->device[d * mapping->pipeline + r]);
         if (sum > most * (1.0 + 1e-12)) {
             most = sum;
             slowest = d;
@@ -62,16 +64,17 @@ static double least_ring_us(const smp__mapping *mapping, const smp_cluster *clus
 static void fill_mapping(smp__mapping *mapping, const smp_search_request *request)
 {
     const smp_cluster *cluster = request->cluster;
+    smp_precision precision = request->graph->target.precision;
     int p = mapping->pipeline;
     for (int d = 0; d < mapping->ddp; d++) {
         for (int r = 0; r < p; r++)
             mapping->device[d * p + r] = device_of(mapping, d, r);
     }
-    int replica = slowest_replica(mapping, cluster);
+    int replica = slowest_replica(mapping, cluster, precision);
     mapping->fastest = INFINITY;
     for (int r = 0; r < p; r++) {
         mapping->slowest[r] = mapping->device[replica * p + r];
-        double slowdown = smp_device_slowdown(cluster, mapping->slowest[r]);
+        double slowdown = smp_device_slowdown(cluster, precision, mapping->slowest[r]);
         mapping->fastest = fmin(mapping->fastest, slowdown);
         mapping->most = fmax(mapping->most, slowdown);
         mapping->speed += 1.0 / slowdown;
@@ -117,7 +120,8 @@ smp_status smp__mapping_get(smp__configs *configs, int pipeline, smp_placement p
 static bool same_device(const smp_cluster *cluster, int a, int b)
 {
     const smp_device_spec *x = &cluster->device[a], *y = &cluster->device[b];
-    return x->memory_bytes == y->memory_bytes && x->flops_fp32 == y->flops_fp32;
+    return x->memory_bytes == y->memory_bytes && x->flops_fp32 == y->flops_fp32 &&
+           x->flops_tf32 == y->flops_tf32 && x->flops_bf16 == y->flops_bf16;
 }
 
 bool smp__mapping_alike(const smp__mapping *a, const smp__mapping *b, const smp_cluster *cluster)

@@ -33,7 +33,7 @@ static void set_targets(const smp_problem *problem, real_t *target)
     double speed = 0.0, memory = 0.0;
     for (int s = 0; s < problem->n_stage; s++) {
         int device = problem->device[problem->stage_rank[s]];
-        speed += 1.0 / smp_device_slowdown(problem->cluster, device);
+        speed += 1.0 / smp_problem_slowdown(problem, device);
         memory += smp__memory_limit(problem, s);
     }
     for (int s = 0; s < problem->n_stage; s++) {
@@ -42,7 +42,7 @@ static void set_targets(const smp_problem *problem, real_t *target)
         real_t *of_part = target + s * KWAY_CONSTRAINTS;
         double share =
             isfinite(memory) && memory > 0.0 ? smp__memory_limit(problem, s) / memory : even;
-        of_part[0] = (real_t)(1.0 / smp_device_slowdown(problem->cluster, device) / speed);
+        of_part[0] = (real_t)(1.0 / smp_problem_slowdown(problem, device) / speed);
         of_part[1] = (real_t)fmax(share, 0.01 * even);
         of_part[2] = (real_t)even;
     }
@@ -146,14 +146,14 @@ static smp_status sort_parts(const smp__metis_graph *graph, bool alike, smp_aren
         int device = problem->device[problem->stage_rank[k]];
         by[k].index = k;
         by[k].place = count[k] > 0 ? by[k].place / count[k] : (double)graph->units->n;
-        by[k].speed = alike ? smp_device_slowdown(problem->cluster, device) : 1.0;
+        by[k].speed = alike ? smp_problem_slowdown(problem, device) : 1.0;
     }
     qsort(by, n_stage, sizeof *by, by_place);
     for (int32_t i = 0; i < problem->n_stage; i++) {
         int32_t k = 0; /* the first free stage of this speed */
-        while (taken[k] || (alike && smp_device_slowdown(problem->cluster,
-                                                         problem->device[problem->stage_rank[k]]) !=
-                                         by[i].speed))
+        while (taken[k] ||
+               (alike && smp_problem_slowdown(problem, problem->device[problem->stage_rank[k]]) !=
+                             by[i].speed))
             k++;
         taken[k] = true;
         stage_of[by[i].index] = k;
@@ -201,8 +201,7 @@ static bool same_speeds(const smp_problem *problem)
     for (int s = 1; s < problem->n_stage; s++) {
         int first = problem->device[problem->stage_rank[0]];
         int device = problem->device[problem->stage_rank[s]];
-        if (smp_device_slowdown(problem->cluster, first) !=
-            smp_device_slowdown(problem->cluster, device))
+        if (smp_problem_slowdown(problem, first) != smp_problem_slowdown(problem, device))
             return false;
     }
     return true;

@@ -195,7 +195,7 @@ static smp_status make_bisector(bisector *b, smp_arena *scratch)
     for (int s = 0; s < problem->n_stage; s++)
         b->speed_before[s + 1] =
             b->speed_before[s] +
-            1.0 / smp_device_slowdown(problem->cluster, problem->device[problem->stage_rank[s]]);
+            1.0 / smp_problem_slowdown(problem, problem->device[problem->stage_rank[s]]);
     for (int32_t v = 0; v < b->graph->n; v++) {
         b->list[v] = v;
         b->local[v] = -1;

@@ -74,7 +74,7 @@ static smp_status make_tables(smp__moves *m, smp_arena *arena)
         return SMP_ERR_NO_MEMORY;
     const int *rank = m->problem->stage_rank;
     for (int s = 0; s < m->n_stage; s++) {
-        m->slowdown[s] = smp_device_slowdown(m->problem->cluster, m->problem->device[rank[s]]);
+        m->slowdown[s] = smp_problem_slowdown(m->problem, m->problem->device[rank[s]]);
         for (int t = 0; t < m->n_stage; t++)
             m->link[s * m->n_stage + t] = (uint8_t)smp__link_between(m->problem, rank[s], rank[t]);
     }

@@ -227,7 +227,7 @@ static smp_status check_sums(const smp_problem *problem)
     double sum_us = 0.0, slowest = 1.0;
     int32_t largest = 0;
     for (int r = 0; r < problem->pipeline; r++)
-        slowest = fmax(slowest, smp_device_slowdown(problem->cluster, problem->device[r]));
+        slowest = fmax(slowest, smp_problem_slowdown(problem, problem->device[r]));
     for (int32_t op = 0; op < problem->graph->n_op; op++) {
         const smp_op_cost *cost = problem->costs->op;
         sum_us += cost[op].forward_us + cost[op].backward_us;

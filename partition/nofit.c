@@ -33,7 +33,7 @@ static shortage describe_rank(const smp__configs *configs, const smp__config *co
 {
     shortage s = {
         .configs = configs, .config = config, .nearest = nearest, .rank = nearest->worst_rank};
-    double factor = configs->request->graph->training ? 4.0 : 1.0;
+    double factor = smp_state_factor(configs->request->graph);
     s.limit = (double)smp__config_memory(config, s.rank);
     s.peak = s.limit - (double)nearest->room_bytes;
     for (int stage = 0; stage < nearest->partition->n_stage; stage++) {

@@ -32,7 +32,7 @@ typedef struct smp_problem {
     int pipeline;                /* ranks; stage s lies on rank stage_rank[s] */
     const int *stage_rank;       /* [n_stage] */
     const int *device;           /* [pipeline] cluster device of each rank (replica 0) */
-    double state_factor;         /* bytes kept per byte of weight: 4 for AdamW, 1 for inference */
+    double state_factor;         /* smp_state_factor(graph): 4 for AdamW in fp32, 1 for inference */
     const double *live;          /* [n_stage] micro-batches whose stash is alive at the peak */
     const int64_t *memory_limit; /* [n_stage] bytes; the rank's memory shared out over its stages */
     bool tie_together;           /* ops that share a weight must share a stage */
@@ -50,6 +50,12 @@ typedef struct smp_problem {
 static inline int32_t smp_problem_pin(const smp_problem *problem, int32_t op)
 {
     return problem->pin ? problem->pin[op] : problem->graph->op[op].pin;
+}
+
+/* See smp_device_slowdown. */
+static inline double smp_problem_slowdown(const smp_problem *problem, int device)
+{
+    return smp_device_slowdown(problem->cluster, problem->graph->target.precision, device);
 }
 
 typedef struct smp_stage_load {

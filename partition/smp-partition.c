@@ -41,7 +41,7 @@ static void free_inputs(inputs *in)
 }
 
 /* Without a cluster file: so many devices of this machine as asked for, directly or by stages and
- * replicas, else one per core. */
+ * replicas, else one per core, or one GPU. */
 static int local_devices(const smp_search_request *request)
 {
     if (request->devices > 0)
@@ -51,7 +51,8 @@ static int local_devices(const smp_search_request *request)
                           (request->ddp > 0 ? request->ddp : 1);
         return devices > SMP_MAX_COUNT ? SMP_MAX_COUNT : (int)devices;
     }
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    bool cuda = request->graph->target.backend == SMP_BACKEND_CUDA;
+    long cores = cuda ? 1 : sysconf(_SC_NPROCESSORS_ONLN);
     return cores < 1 ? 1 : cores > SMP_MAX_COUNT ? SMP_MAX_COUNT : (int)cores;
 }
 
@@ -62,9 +63,7 @@ static smp_status open_cluster(const smp_partition_options *o, smp_search_reques
         SMP_TRY(smp_cluster_read(o->cluster, &in->cluster));
     } else if (!r->cluster) {
         r->devices = local_devices(r);
-        SMP_TRY(smp_cluster_local(r->devices, &in->cluster));
-        if (in->profile && in->profile->link.n_point > 0)
-            SMP_TRY(smp_cluster_set_intra_link(in->cluster, &in->profile->link));
+        SMP_TRY(smp_cluster_default(in->graph->target, in->profile, r->devices, &in->cluster));
     }
     if (in->cluster)
         r->cluster = in->cluster;
@@ -93,6 +92,16 @@ static void keep_numbers(const smp_partition_options *o, const smp_sketch *sketc
         r->devices = local_devices(r);
 }
 
+/* The graph becomes what the plan is for. */
+static smp_status set_target(const smp_partition_options *o, inputs *in)
+{
+    smp_target target;
+    SMP_TRY(smp_partition_options_target(o, in->sketch, in->profile, &target));
+    SMP_TRY(smp_graph_set_target(in->graph, target));
+    SMP_TRY(smp_graph_check_kernels(in->graph));
+    return in->profile ? smp_profile_check_target(in->profile, target) : SMP_OK;
+}
+
 static smp_status open_inputs(const smp_partition_options *o, smp_search_request *r, inputs *in)
 {
     SMP_TRY(smp_graph_read(o->model, &in->graph));
@@ -100,8 +109,10 @@ static smp_status open_inputs(const smp_partition_options *o, smp_search_request
     if (o->profile)
         SMP_TRY(smp_profile_read(o->profile, in->graph, &in->profile));
     r->profile = in->profile;
-    if (o->fix) {
+    if (o->fix)
         SMP_TRY(smp_sketch_read(o->fix, &in->sketch));
+    SMP_TRY(set_target(o, in));
+    if (o->fix) {
         SMP_TRY(smp_sketch_pins(in->sketch, in->graph, o->fix_stages, &in->pin));
         r->pin = in->pin;
         keep_numbers(o, in->sketch, r);
@@ -215,6 +226,7 @@ static smp_status open_checked(const smp_partition_options *o, smp_search_reques
     if (o->profile)
         SMP_TRY(smp_profile_read(o->profile, in->graph, &in->profile));
     r->profile = in->profile;
+    SMP_TRY(set_target(o, in));
     int pipeline = r->stages, chunks = r->chunks, ddp = r->ddp > 0 ? r->ddp : in->sketch->ddp;
     smp_sketch_shape(in->sketch, &pipeline, &chunks);
     int64_t devices = (int64_t)pipeline * (ddp > 0 ? ddp : 1);

@@ -179,7 +179,7 @@ smp_status smp__window_init(smp__window *window, const smp_problem *problem,
     window->slow_head[0] = window->slow_tail[K] = INFINITY;
     for (int s = 0; s < K; s++) {
         window->slowdown[s] =
-            smp_device_slowdown(problem->cluster, problem->device[problem->stage_rank[s]]);
+            smp_problem_slowdown(problem, problem->device[problem->stage_rank[s]]);
         window->speed[s + 1] = window->speed[s] + 1.0 / window->slowdown[s];
         window->slow_head[s + 1] = fmin(window->slow_head[s], 1.0 / window->slowdown[s]);
     }

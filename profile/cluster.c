@@ -61,7 +61,9 @@ static smp_status read_count(const smp_yaml_node *map, const char *key, bool mus
 
 static smp_status read_compute(const smp_yaml_node *device, smp_device_spec *spec)
 {
-    static const char *const keys[] = {"fp32", "bf16"};
+    static const char *const keys[] = {"fp32", "tf32", "bf16"};
+    static const char *const names[] = {"compute: tf32", "compute: bf16"};
+    double *const optional[] = {&spec->flops_tf32, &spec->flops_bf16};
     const smp_yaml_node *compute, *rate;
     SMP_TRY(required(device, "device", "compute", &compute));
     SMP_TRY(smp_yaml_map(compute, "compute"));
@@ -69,10 +71,12 @@ static smp_status read_compute(const smp_yaml_node *device, smp_device_spec *spe
     SMP_TRY(required(compute, "compute", "fp32", &rate));
     SMP_TRY(smp_yaml_flops(rate, "compute: fp32", &spec->flops_fp32));
     SMP_TRY(check_rate(rate, "compute: fp32", spec->flops_fp32));
-    rate = smp_yaml_get(compute, "bf16");
-    if (rate) {
-        SMP_TRY(smp_yaml_flops(rate, "compute: bf16", &spec->flops_bf16));
-        SMP_TRY(check_rate(rate, "compute: bf16", spec->flops_bf16));
+    for (int i = 0; i < 2; i++) {
+        rate = smp_yaml_get(compute, keys[i + 1]);
+        if (!rate)
+            continue;
+        SMP_TRY(smp_yaml_flops(rate, names[i], optional[i]));
+        SMP_TRY(check_rate(rate, names[i], *optional[i]));
     }
     return SMP_OK;
 }
@@ -243,6 +247,17 @@ int smp_cluster_core(const smp_cluster *cluster, int device)
         return -1;
     int node = device / cluster->devices_per_node, local = device % cluster->devices_per_node;
     return node * cluster->cores_per_node + local % cluster->cores_per_node;
+}
+
+double smp_device_matrix_flops(const smp_device_spec *device, smp_precision precision)
+{
+    if (precision == SMP_PRECISION_BF16)
+        return device->flops_bf16;
+    if (precision == SMP_PRECISION_TF32 && device->flops_tf32 > 0)
+        return device->flops_tf32;
+    if (precision == SMP_PRECISION_TF32 && device->flops_bf16 > 0)
+        return 0.5 * device->flops_bf16;
+    return device->flops_fp32;
 }
 
 int smp_cluster_devices(const smp_cluster *cluster)

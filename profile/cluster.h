@@ -5,12 +5,14 @@
 #include <stdbool.h>
 
 #include "graph/base/arena.h"
+#include "graph/target.h"
 
 typedef struct smp_device_spec {
     const char *name;
     int64_t memory_bytes;
-    double flops_fp32;  /* per second */
-    double flops_bf16;  /* 0: not given */
+    double flops_fp32; /* per second */
+    double flops_tf32; /* of matrix products, as bf16; 0: not given */
+    double flops_bf16;
     double bytes_per_s; /* memory bandwidth */
 } smp_device_spec;
 
@@ -43,6 +45,10 @@ smp_status smp_cluster_read(const char *path, smp_cluster **out);
  * and arithmetic are estimates until a profile replaces them. devices >= 1. */
 smp_status smp_cluster_local(int devices, smp_cluster **out);
 void smp_cluster_destroy(smp_cluster *cluster);
+
+/* Arithmetic per second of matrix products in a precision; all else is done at flops_fp32. tf32 not
+ * given is half of bf16, or fp32 where that is not given either. 0: bf16 is not given. */
+double smp_device_matrix_flops(const smp_device_spec *device, smp_precision precision);
 
 int smp_cluster_devices(const smp_cluster *cluster);
 /* The core that a device computes on, counted over all nodes: the devices of a node are dealt out to

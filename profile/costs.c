@@ -12,8 +12,9 @@
 #include "profile/estimate.h"
 
 /* Bytes an AdamW update moves per byte of weight: reads weight, gradient and two moments, writes
- * all but the gradient. */
+ * all but the gradient; in bf16 it writes the copy of the weight too. */
 #define OPTIMIZER_TRAFFIC 7.0
+#define OPTIMIZER_TRAFFIC_BF16 7.5
 
 #define MAX_TOTAL_BYTES ((int64_t)1 << 62)
 
@@ -139,7 +140,7 @@ static smp_status check_profile(const smp_graph *graph, const smp_profile *profi
     if (profile->fingerprint != graph->fingerprint || profile->n_op != graph->n_op)
         return smp_fail(SMP_ERR_INPUT, "profile: was taken from another model than '%s'",
                         graph->name);
-    return SMP_OK;
+    return smp_profile_check_target(profile, graph->target);
 }
 
 static smp_status fill(const smp_graph *graph, const smp_cluster *cluster,
@@ -156,7 +157,9 @@ static smp_status fill(const smp_graph *graph, const smp_cluster *cluster,
     for (int32_t i = 0; i < graph->n_op; i++)
         SMP_TRY(op_cost(graph, i, device, profile, costs->microbatch_size, &sources, &cost[i]));
     costs->source = source_name(sources);
-    costs->optimizer_bytes_per_s = device->bytes_per_s / OPTIMIZER_TRAFFIC;
+    bool bf16 = graph->target.precision == SMP_PRECISION_BF16;
+    costs->optimizer_bytes_per_s =
+        device->bytes_per_s / (bf16 ? OPTIMIZER_TRAFFIC_BF16 : OPTIMIZER_TRAFFIC);
     if (profile && profile->optimizer_bytes_per_s > 0)
         costs->optimizer_bytes_per_s = profile->optimizer_bytes_per_s;
     return check_totals(costs);
@@ -192,7 +195,21 @@ void smp_costs_destroy(smp_costs *costs)
         smp_arena_destroy(costs->arena);
 }
 
-double smp_device_slowdown(const smp_cluster *cluster, int device)
+int64_t smp_weight_element_bytes(const smp_graph *graph, int optimizer_states)
 {
-    return cluster->device[0].flops_fp32 / cluster->device[device].flops_fp32;
+    const int floats = 1 + (graph->training ? 1 : 0) + optimizer_states;
+    return 4 * floats + (graph->target.precision == SMP_PRECISION_BF16 ? 2 : 0);
+}
+
+double smp_state_factor(const smp_graph *graph)
+{
+    return 0.25 * (double)smp_weight_element_bytes(graph, graph->training ? 2 : 0);
+}
+
+double smp_device_slowdown(const smp_cluster *cluster, smp_precision precision, int device)
+{
+    const smp_device_spec *first = &cluster->device[0], *other = &cluster->device[device];
+    const double a = smp_device_matrix_flops(first, precision);
+    const double b = smp_device_matrix_flops(other, precision);
+    return a > 0 && b > 0 ? a / b : first->flops_fp32 / other->flops_fp32;
 }

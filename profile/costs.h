@@ -5,6 +5,13 @@
 
 #include "profile/profile.h"
 
+/* Bytes that a rank keeps for each element of a weight, all told: the weight itself, its
+ * gradient when training, each of the optimizer's states, and in bf16 the copy that kernels
+ * read. The one place that knows. */
+int64_t smp_weight_element_bytes(const smp_graph *graph, int optimizer_states);
+/* The same for each byte of a weight, under AdamW. */
+double smp_state_factor(const smp_graph *graph);
+
 typedef struct smp_costs {
     int64_t microbatch_size;
     int32_t n_op;
@@ -14,7 +21,8 @@ typedef struct smp_costs {
     smp_arena *arena;
 } smp_costs;
 
-/* profile may be NULL; its times are scaled linearly if microbatch_size differs. Backward times are
+/* For the graph's target. profile may be NULL, else it was measured on the same backend in the same
+ * precision; its times are scaled linearly if microbatch_size differs. Backward times are
  * 0 for an inference model. Stash and output bytes follow from shapes and smp_op_needs (stash: every
  * input, output and aux that some backward needs, each tensor charged once, to its producer; model
  * inputs are not charged). */
@@ -22,7 +30,8 @@ smp_status smp_costs_build(const smp_graph *graph, const smp_cluster *cluster,
                            const smp_profile *profile, int64_t microbatch_size, smp_costs **out);
 void smp_costs_destroy(smp_costs *costs);
 
-/* How many times slower than device 0 a device is (ratio of fp32 rates). */
-double smp_device_slowdown(const smp_cluster *cluster, int device);
+/* How many times slower than device 0 a device is: the ratio of the precision's rates, or of
+ * those of fp32 where either device has none. */
+double smp_device_slowdown(const smp_cluster *cluster, smp_precision precision, int device);
 
 #endif

@@ -20,6 +20,12 @@ bool smp__runs_backward_weight(const smp_graph *graph, const smp_op *op)
     return graph->training && op->n_param > 0 && graph->tensor[op->out].needs_grad;
 }
 
+bool smp__is_second_of_pair(const smp_graph *graph, const smp_op *op)
+{
+    const int32_t index = (int32_t)(op - graph->op);
+    return index > 0 && smp_op_pairs(graph, index - 1);
+}
+
 static smp_status too_large(const smp_graph *graph, const smp_op *op, int64_t batch)
 {
     return smp_fail_at(smp_op_where(graph, op),
@@ -43,7 +49,7 @@ static bool tensor_bytes(const smp_graph *graph, int32_t index, int64_t batch, i
     *bytes = 0;
     if (!tensor->known)
         return true;
-    return add_product(bytes, tensor->elements, 4 * copies);
+    return add_product(bytes, tensor->elements, smp_dtype_bytes(tensor->dtype) * copies);
 }
 
 /* Charges a tensor to its producer, the first time. */
@@ -119,26 +125,48 @@ smp_status smp__estimate_bytes(const smp_graph *graph, int64_t batch, smp_op_cos
     return status;
 }
 
-static double roofline_us(double flops, double bytes, const smp_device_spec *device)
+static double roofline_us(double flops, double bytes, double flops_per_s, double bytes_per_s)
 {
     if (flops <= 0 && bytes <= 0)
         return 0;
-    return fmax(flops / device->flops_fp32, bytes / device->bytes_per_s) * 1e6 + SMP__CALL_US;
+    return fmax(flops / flops_per_s, bytes / bytes_per_s) * 1e6 + SMP__CALL_US;
+}
+
+/* Arithmetic per second of an op. */
+static smp_status rate_of(const smp_graph *graph, const smp_op_work *work,
+                          const smp_device_spec *device, double *flops_per_s)
+{
+    const smp_precision precision = graph->target.precision;
+    *flops_per_s = work->matrix ? smp_device_matrix_flops(device, precision) : device->flops_fp32;
+    if (*flops_per_s > 0)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_INPUT,
+                    "device '%s' of the cluster has no rate `compute: %s`, without which times "
+                    "cannot be estimated in %s: give it, or measured times (--profile)",
+                    device->name, smp_precision_name(precision), smp_precision_name(precision));
 }
 
 smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t batch,
                                const smp_device_spec *device, smp_op_cost *cost)
 {
     smp_op_work work;
+    double rate;
     smp_op_work_get(graph, op, batch, &work);
-    cost->forward_us = roofline_us(work.forward_flops, work.forward_bytes, device);
+    SMP_TRY(rate_of(graph, &work, device, &rate));
+    cost->forward_us =
+        roofline_us(work.forward_flops, work.forward_bytes, rate, device->bytes_per_s);
+    if (smp__is_second_of_pair(graph, op))
+        cost->forward_us =
+            (double)smp_tensor_bytes(graph, op->out, batch) / device->bytes_per_s * 1e6;
     cost->backward_input_us =
         smp__runs_backward_input(graph, op)
-            ? roofline_us(work.backward_input_flops, work.backward_input_bytes, device)
+            ? roofline_us(work.backward_input_flops, work.backward_input_bytes, rate,
+                          device->bytes_per_s)
             : 0;
     cost->backward_weight_us =
         smp__runs_backward_weight(graph, op)
-            ? roofline_us(work.backward_weight_flops, work.backward_weight_bytes, device)
+            ? roofline_us(work.backward_weight_flops, work.backward_weight_bytes, rate,
+                          device->bytes_per_s)
             : 0;
     cost->backward_us = cost->backward_input_us + cost->backward_weight_us;
     if (!(isfinite(cost->forward_us) && isfinite(cost->backward_us)))

@@ -14,12 +14,17 @@ enum { SMP__MAX_MICROBATCH = 1 << 20 };
 bool smp__runs_backward_input(const smp_graph *graph, const smp_op *op);
 bool smp__runs_backward_weight(const smp_graph *graph, const smp_op *op);
 
+/* Is it run forward by the kernel of the op before it (smp_op_pairs)? */
+bool smp__is_second_of_pair(const smp_graph *graph, const smp_op *op);
+
 /* Fills the four byte counts of cost[n_op]. A tied weight counts at every op that uses it. An
  * output of unknown shape counts 0. SMP_ERR_INPUT if a count overflows. */
 smp_status smp__estimate_bytes(const smp_graph *graph, int64_t batch, smp_op_cost *cost);
 
-/* Fills the four times of one op: per part max(flops / rate, bytes / bandwidth) plus SMP__CALL_US,
- * 0 for a part without work. */
+/* Fills the four times of one op: per part max(flops / rate, bytes / bandwidth) plus
+ * SMP__CALL_US, 0 for a part without work. The forward of an op that the one before it runs
+ * along writes its output. Rates and bytes are those of the graph's target; SMP_ERR_INPUT if the
+ * device has no rate for it. */
 smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t batch,
                                const smp_device_spec *device, smp_op_cost *cost);
 

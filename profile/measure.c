@@ -148,7 +148,8 @@ static smp_status create_classes(session *s)
 static smp_status sample_class(const session *s, op_class *class)
 {
     const smp_op *op = &s->graph->op[class->op];
-    const bool runs[PARTS] = {true, smp__runs_backward_input(s->graph, op),
+    const bool second = s->probe->pairs && smp__is_second_of_pair(s->graph, op);
+    const bool runs[PARTS] = {!second, smp__runs_backward_input(s->graph, op),
                               smp__runs_backward_weight(s->graph, op)};
     for (int part = 0; part < PARTS; part++) {
         const target what = {.kind = TARGET_PART, .part = (smp_probe_part)part};
@@ -186,7 +187,8 @@ static smp_status measure_ops(session *s)
 }
 
 /* Bytes per second of an element-wise update. */
-static smp_status measure_rate(const session *s, int kind, int64_t elements, double *bytes_per_s)
+static smp_status measure_rate(const session *s, int kind, int64_t elements, double element_bytes,
+                               double *bytes_per_s)
 {
     target what = {.kind = kind, .size = elements};
     series values;
@@ -201,7 +203,7 @@ static smp_status measure_rate(const session *s, int kind, int64_t elements, dou
     status = sync_ranks(s, status);
     if (status == SMP_OK) {
         const double us = median(values.sample, values.n);
-        *bytes_per_s = us > 0 ? nearbyint(4e6 * (double)what.size / us) : 0;
+        *bytes_per_s = us > 0 ? nearbyint(1e6 * element_bytes * (double)what.size / us) : 0;
     }
     return status;
 }
@@ -239,10 +241,12 @@ static smp_status measure_rates(const session *s, smp_profile *profile)
     if (!s->graph->training)
         return SMP_OK;
     if (s->probe->time_optimizer && s->graph->n_param > 0)
-        SMP_TRY(measure_rate(s, TARGET_OPTIMIZER, total_weights(s->graph),
+        SMP_TRY(measure_rate(s, TARGET_OPTIMIZER, total_weights(s->graph), 4,
                              &profile->optimizer_bytes_per_s));
     if (s->probe->time_reduce)
-        SMP_TRY(measure_rate(s, TARGET_REDUCE, largest_fan_out(s), &profile->reduce_bytes_per_s));
+        SMP_TRY(measure_rate(s, TARGET_REDUCE, largest_fan_out(s),
+                             s->graph->target.precision == SMP_PRECISION_BF16 ? 2 : 4,
+                             &profile->reduce_bytes_per_s));
     return SMP_OK;
 }
 
@@ -298,7 +302,7 @@ static void charge_additions(const session *s, double bytes_per_s, smp_op_cost *
     for (int32_t t = 0; t < graph->n_tensor && bytes_per_s > 0; t++) {
         const smp_tensor *tensor = &graph->tensor[t];
         int32_t left = tensor->needs_grad ? contributions(graph, t) : 0;
-        const double bytes = 4.0 * (double)tensor->elements *
+        const double bytes = (double)smp_dtype_bytes(tensor->dtype) * (double)tensor->elements *
                              (double)(tensor->batched ? s->options->microbatch_size : 1);
         for (int64_t i = graph->consumer_begin[t]; left > 1; i++) {
             const int32_t op = graph->consumer[i].op;
@@ -347,7 +351,8 @@ static smp_status describe(const session *s, smp_profile *profile)
 {
     profile->model = smp_arena_strdup(profile->arena, s->graph->name);
     profile->device = smp_arena_strdup(profile->arena, s->probe->device);
-    profile->dtype = "fp32";
+    profile->dtype = smp_precision_name(s->graph->target.precision);
+    profile->memory_bytes = s->probe->memory_bytes;
     profile->fingerprint = s->graph->fingerprint;
     profile->microbatch_size = s->options->microbatch_size;
     return profile->model && profile->device ? SMP_OK : SMP_ERR_NO_MEMORY;

@@ -25,8 +25,9 @@ typedef struct smp_op_cost {
 typedef struct smp_profile {
     const char *model; /* name */
     uint64_t fingerprint;
-    const char *device; /* "cpu" or a card's name */
-    const char *dtype;  /* "fp32" */
+    const char *device;   /* "cpu" or a card's name */
+    const char *dtype;    /* name of the precision: "fp32", "tf32", "bf16" */
+    int64_t memory_bytes; /* of the device; 0: not known */
     int64_t microbatch_size;
     int32_t n_op;
     const char *const *name;      /* [n_op], in graph order */
@@ -45,6 +46,19 @@ smp_status smp_profile_write(const smp_profile *profile, const char *path);
 smp_status smp_profile_format(const smp_profile *profile, smp_text *yaml);
 void smp_profile_destroy(smp_profile *profile);
 
+/* What it was measured on: the CPU if the device is called "cpu", else CUDA. */
+smp_target smp_profile_target(const smp_profile *profile);
+/* SMP_ERR_INPUT unless that is the target: times on another device or in another precision say
+ * nothing. */
+smp_status smp_profile_check_target(const smp_profile *profile, smp_target target);
+
+/* The devices that a plan is for where no cluster file says so: of this machine
+ * (smp_cluster_local), or, for CUDA, as many of what the profile was measured on, in one node;
+ * with the measured link. profile: NULL, or of the target. SMP_ERR_INPUT for CUDA unless it
+ * knows the device's memory. */
+smp_status smp_cluster_default(smp_target target, const smp_profile *profile, int devices,
+                               smp_cluster **out);
+
 typedef enum smp_probe_part {
     SMP_PROBE_FORWARD,
     SMP_PROBE_BACKWARD_INPUT,
@@ -56,7 +70,9 @@ typedef enum smp_probe_part {
  * Between two calls of `sync` a rank may fail by itself; open and close are paired. */
 typedef struct smp_probe {
     void *context;
-    const char *device;
+    bool pairs; /* FORWARD of an op that is one kernel with the next (smp_op_pairs) runs both */
+    const char *device;   /* see smp_profile */
+    int64_t memory_bytes; /* of the device; 0: not known */
     /* Makes inputs, weights and gradients for one op at one micro-batch size. */
     smp_status (*open)(void *context, const smp_graph *graph, const smp_op *op, int64_t batch);
     /* Runs one part `repeat` times back to back, gives the mean time of one run. A part the op
@@ -67,7 +83,8 @@ typedef struct smp_probe {
     smp_status (*time_link)(void *context, int64_t bytes, int repeat, double *us);
     /* One AdamW update of `elements` weights. */
     smp_status (*time_optimizer)(void *context, int64_t elements, int repeat, double *us);
-    /* Adding one gradient of `elements` floats to another; NULL: not measured. */
+    /* Adding one gradient of `elements` activations, bf16 if the target is, to another; NULL: not
+     * measured. */
     smp_status (*time_reduce)(void *context, int64_t elements, int repeat, double *us);
     /* Waits for all ranks and gives every rank the same status: the first failure, if any. NULL
      * with a single rank. */
@@ -83,8 +100,8 @@ typedef struct smp_profile_options {
     void *progress_context;
 } smp_profile_options;
 
-/* Measures every op (identical ops once: same kind, attributes, input shapes and weights), the
- * optimizer and, if asked, the link. */
+/* Measures every op of a graph that has the probe's target (identical ops once: same kind,
+ * attributes, input shapes and weights), the optimizer and, if asked, the link. */
 smp_status smp_profile_measure(const smp_graph *graph, const smp_probe *probe,
                                const smp_profile_options *options, smp_profile **out);
 

@@ -61,6 +61,23 @@ static smp_status read_bytes(const smp_yaml_node *map, const char *what, const c
     return SMP_OK;
 }
 
+static smp_status read_precision(const smp_yaml_node *top, smp_profile *profile)
+{
+    const smp_yaml_node *node;
+    const char *text;
+    smp_precision precision;
+    SMP_TRY(required(top, "profile", "dtype", &node));
+    SMP_TRY(smp_yaml_string(node, "dtype", &text));
+    if (!smp_precision_find(text, &precision))
+        return smp_fail_at(smp_yaml_where(node), "dtype: got '%s', expected fp32, tf32 or bf16",
+                           text);
+    profile->dtype = smp_precision_name(precision);
+    if (strcmp(profile->device, "cpu") != 0 || precision == SMP_PRECISION_FP32)
+        return SMP_OK;
+    return smp_fail_at(smp_yaml_where(node),
+                       "dtype: got %s, expected fp32, which alone the CPU has", text);
+}
+
 static smp_status read_model(const smp_yaml_node *top, const smp_graph *graph, smp_profile *profile)
 {
     static const char *const keys[] = {"name", "fingerprint"};
@@ -214,13 +231,15 @@ static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp
 {
     static const char *const keys[] = {"smp",   "model",           "device",
                                        "dtype", "microbatch_size", "optimizer_bytes_per_s",
-                                       "ops",   "links",           "reduce_bytes_per_s"};
+                                       "ops",   "links",           "reduce_bytes_per_s",
+                                       "memory"};
     const smp_yaml_node *top, *node;
     SMP_TRY(smp_yaml_top(yaml, &top));
     SMP_TRY(smp_yaml_known_keys(top, "profile", keys, COUNT(keys)));
     SMP_TRY(read_model(top, graph, profile));
     SMP_TRY(read_text(top, "device", profile->arena, &profile->device));
-    SMP_TRY(read_text(top, "dtype", profile->arena, &profile->dtype));
+    SMP_TRY(read_precision(top, profile));
+    SMP_TRY(read_bytes(top, "profile", "memory", &profile->memory_bytes));
     SMP_TRY(required(top, "profile", "microbatch_size", &node));
     SMP_TRY(smp_yaml_int(node, "microbatch_size", 1, 1 << 20, &profile->microbatch_size));
     SMP_TRY(read_double(top, "profile", "optimizer_bytes_per_s", MAX_RATE,
@@ -266,6 +285,28 @@ void smp_profile_destroy(smp_profile *profile)
         smp_arena_destroy(profile->arena);
 }
 
+smp_target smp_profile_target(const smp_profile *profile)
+{
+    smp_target target = {.backend = SMP_BACKEND_CUDA};
+    if (strcmp(profile->device, "cpu") == 0)
+        target.backend = SMP_BACKEND_CPU;
+    (void)smp_precision_find(profile->dtype, &target.precision);
+    return target;
+}
+
+smp_status smp_profile_check_target(const smp_profile *profile, smp_target target)
+{
+    const smp_target measured = smp_profile_target(profile);
+    const char *wanted = smp_precision_name(target.precision);
+    if (measured.backend == target.backend && measured.precision == target.precision)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_INPUT,
+                    "profile: its times were measured on '%s' in %s, the plan is for %s in %s: "
+                    "measure them with smp-profile --device %s --dtype %s",
+                    profile->device, profile->dtype, smp_backend_name(target.backend), wanted,
+                    smp_backend_name(target.backend), wanted);
+}
+
 static void put_double(smp_text *yaml, const char *before, double value)
 {
     smp_text_append(yaml, "%s", before);
@@ -305,8 +346,10 @@ smp_status smp_profile_format(const smp_profile *profile, smp_text *yaml)
     smp_text_append_quoted(yaml, profile->model);
     smp_text_append(yaml, ", fingerprint: \"%016" PRIx64 "\"}\ndevice: ", profile->fingerprint);
     smp_text_append_quoted(yaml, profile->device);
-    smp_text_append(yaml, "\ndtype: %s\nmicrobatch_size: %" PRId64 "\n", profile->dtype,
-                    profile->microbatch_size);
+    smp_text_append(yaml, "\ndtype: %s\n", profile->dtype);
+    if (profile->memory_bytes > 0)
+        smp_text_append(yaml, "memory: %" PRId64 "\n", profile->memory_bytes);
+    smp_text_append(yaml, "microbatch_size: %" PRId64 "\n", profile->microbatch_size);
     put_double(yaml, "optimizer_bytes_per_s: ", profile->optimizer_bytes_per_s);
     put_double(yaml, "\nreduce_bytes_per_s: ", profile->reduce_bytes_per_s);
     smp_text_append(yaml, "\nops:%s\n", profile->n_op > 0 ? "" : " []");

@@ -27,9 +27,10 @@ static const char usage[] =
     "rank 0's times are written. Start no more ranks than there are cores.\n"
     "\n"
     "  -o FILE              where to write the profile (default: standard output)\n"
-    "  --device cpu|cuda    what to measure (default cpu)\n"
+    "  --device cpu|cuda    what to measure (default cpu); of several GPUs, each rank its own\n"
     "  --microbatch-size B  samples in a micro-batch (default 1)\n"
-    "  --dtype fp32|bf16    number format of the operators (default fp32)\n"
+    "  --dtype fp32|tf32|bf16\n"
+    "                       number format of the operators (default fp32; tf32, bf16: cuda only)\n"
     "  --links              measure the link between two ranks too; without mpirun, two ranks are\n"
     "                       started for it\n"
     "  --help, --version\n"
@@ -57,27 +58,10 @@ static const struct option long_options[] = {
 
 typedef struct arguments {
     const char *model, *output;
+    smp_target target;
     int64_t microbatch_size;
     bool links, help, version;
 } arguments;
-
-static smp_status check_device(const char *name)
-{
-    if (strcmp(name, "cpu") == 0)
-        return SMP_OK;
-    if (strcmp(name, "cuda") == 0)
-        return smp_fail(SMP_ERR_INPUT, "--device cuda: this build has no CUDA kernels; use cpu");
-    return smp_fail(SMP_ERR_INPUT, "--device: got '%s', expected cpu or cuda", name);
-}
-
-static smp_status check_dtype(const char *name)
-{
-    if (strcmp(name, "fp32") == 0)
-        return SMP_OK;
-    if (strcmp(name, "bf16") == 0)
-        return smp_fail(SMP_ERR_INPUT, "--dtype bf16: the CPU operators have fp32 only");
-    return smp_fail(SMP_ERR_INPUT, "--dtype: got '%s', expected fp32 or bf16", name);
-}
 
 static smp_status set_option(arguments *a, int option, const char *text)
 {
@@ -86,9 +70,13 @@ static smp_status set_option(arguments *a, int option, const char *text)
         a->output = text;
         return SMP_OK;
     case FLAG_DEVICE:
-        return check_device(text);
+        if (smp_backend_find(text, &a->target.backend))
+            return SMP_OK;
+        return smp_fail(SMP_ERR_INPUT, "--device: got '%s', expected cpu or cuda", text);
     case FLAG_DTYPE:
-        return check_dtype(text);
+        if (smp_precision_find(text, &a->target.precision))
+            return SMP_OK;
+        return smp_fail(SMP_ERR_INPUT, "--dtype: got '%s', expected fp32, tf32 or bf16", text);
     case FLAG_MICROBATCH_SIZE:
         if (smp_parse_int(text, &a->microbatch_size) && a->microbatch_size >= 1 &&
             a->microbatch_size <= MAX_MICROBATCH)
@@ -122,14 +110,20 @@ static smp_status parse_arguments(int argc, char **argv, arguments *a)
         return smp_fail(SMP_ERR_INPUT, "got %d models, expected one: smp-profile MODEL",
                         argc - optind);
     a->model = argv[optind];
-    return SMP_OK;
+    if (smp_target_check(a->target) == SMP_OK)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_INPUT,
+                    "--dtype %s: the CPU operators have fp32 only; give --device cuda",
+                    smp_precision_name(a->target.precision));
 }
 
-static smp_status open_model(const char *path, smp_graph **out)
+static smp_status open_model(const arguments *a, smp_graph **out)
 {
     smp_graph *graph;
-    SMP_TRY(smp_graph_read(path, &graph));
-    const smp_status status = smp_graph_check_runnable(graph);
+    SMP_TRY(smp_graph_read(a->model, &graph));
+    smp_status status = smp_graph_set_target(graph, a->target);
+    if (status == SMP_OK)
+        status = smp_graph_check_runnable(graph);
     if (status == SMP_OK)
         *out = graph;
     else
@@ -211,7 +205,7 @@ static smp_status profile_model(const arguments *a, const smp_graph *graph, smp_
                                    .samples = SAMPLES};
     smp_probe *probe = NULL;
     smp_profile *profile = NULL;
-    smp_status status = smp_probe_cpu_create(&probe);
+    smp_status status = smp_probe_create(&a->target, &probe);
     if (speaks && isatty(STDERR_FILENO))
         options.progress = show_progress;
     if (comm)
@@ -223,7 +217,7 @@ static smp_status profile_model(const arguments *a, const smp_graph *graph, smp_
     if (comm)
         status = smp__comm_agree(comm, status);
     smp_profile_destroy(profile);
-    smp_probe_cpu_destroy(probe);
+    smp_probe_destroy(probe);
     return status;
 }
 
@@ -236,7 +230,7 @@ static smp_status run_rank(const arguments *a, bool *speaks)
     if (status != SMP_OK)
         return status;
     *speaks = comm.world_rank == 0;
-    status = smp__comm_agree(&comm, open_model(a->model, &graph));
+    status = smp__comm_agree(&comm, open_model(a, &graph));
     if (status == SMP_OK && *speaks && comm.crowded)
         fprintf(stderr, "smp-profile: warning: %d ranks share fewer cores; times include waiting\n",
                 comm.world_size);
@@ -252,7 +246,7 @@ static smp_status run_alone(const arguments *a, int argc, char **argv)
 {
     smp_graph *graph;
     smp_status status;
-    SMP_TRY(open_model(a->model, &graph));
+    SMP_TRY(open_model(a, &graph));
     status = a->links ? relaunch(argc, argv) : profile_model(a, graph, NULL);
     smp_graph_destroy(graph);
     return status;

@@ -191,6 +191,7 @@ static smp_status run_steps(smp__check_build *b, bool use_placement, smp_costs *
     b->stage = SMP_ARENA_NEW(b->arena, int32_t, (size_t)r->graph->n_op);
     if (!b->stage)
         return SMP_ERR_NO_MEMORY;
+    SMP_TRY(smp_graph_check_kernels(r->graph));
     SMP_TRY(smp__check_numbers(b, use_placement));
     bool shaped = legal_so_far(b);
     SMP_TRY(smp__check_stages(r->graph, b->sketch, b->n_stage, b->stage, &b->out->findings));

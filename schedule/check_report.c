@@ -156,6 +156,10 @@ static void put_json_scores(const smp_check *check, smp_text *json)
                     "%" PRId64 "}, \"schedule\": \"%s\"",
                     plan->devices, plan->pipeline, plan->ddp, plan->chunks, plan->microbatches,
                     plan->microbatch_size, plan->schedule);
+    if (plan->target.backend != SMP_BACKEND_CPU)
+        smp_text_append(json, ", \"execution\": {\"device\": \"%s\", \"precision\": \"%s\"}",
+                        smp_backend_name(plan->target.backend),
+                        smp_precision_name(plan->target.precision));
     put_number(json, "step_us", predicted->step_us);
     put_number(json, "bubble", predicted->bubble);
     put_number(json, "samples_per_s", predicted->samples_per_s);

@@ -33,7 +33,7 @@ static smp_status make_problem(const smp__check_build *b, smp_recompute recomput
                          .pipeline = b->shape.pipeline,
                          .stage_rank = b->rank,
                          .device = b->device,
-                         .state_factor = r->graph->training ? 4.0 : 1.0,
+                         .state_factor = smp_state_factor(r->graph),
                          .live = live,
                          .memory_limit = limit,
                          .seed = r->seed,
@@ -133,6 +133,7 @@ static smp_status fill_head(const smp__check_build *b, smp_plan *plan)
     plan->microbatch_size = b->microbatch_size;
     plan->schedule = b->kind->name;
     plan->training = graph->training;
+    plan->target = graph->target;
     plan->cluster = b->cluster;
     plan->optimizer_bytes_per_s = b->costs->optimizer_bytes_per_s;
     return fill_stages(b, plan);
@@ -287,7 +288,9 @@ static smp_status check_memory(smp__check_build *b, const smp_flow *flow, smp_pl
 {
     const smp_sketch *sketch = b->sketch;
     int64_t *peak = SMP_ARENA_NEW(plan->arena, int64_t, (size_t)plan->pipeline);
-    bool written = sketch->n_program > 0 && b->same_numbers && sketch->n_peak == plan->pipeline;
+    bool written = sketch->n_program > 0 && b->same_numbers && sketch->n_peak == plan->pipeline &&
+                   sketch->target.backend == plan->target.backend &&
+                   sketch->target.precision == plan->target.precision;
     if (!peak)
         return SMP_ERR_NO_MEMORY;
     plan->predicted.peak_bytes = peak;

@@ -9,12 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/op.h"
 #include "schedule/check.h"
 #include "schedule/op_pattern.h"
 
 #define MAX_CYCLE_WORK ((int64_t)100000000)
 
-enum { MAX_HINTS = 20, MAX_ORDER = 1000, MAX_CYCLES = 8, MAX_TWICE = 1000 };
+enum { MAX_HINTS = 20, MAX_ORDER = 1000, MAX_CYCLES = 8, MAX_TWICE = 1000, MAX_PAIRS = 20 };
 
 smp_status smp__find(smp_findings *findings, smp_finding_level level, const char *kind,
                      smp_where where, const char *format, ...)
@@ -399,6 +400,29 @@ static smp_status note_ties(stage_check *c)
     return SMP_OK;
 }
 
+/* Legal, but the same model in other stages will differ in rounding. */
+static smp_status note_pairs(stage_check *c)
+{
+    const smp_graph *graph = c->graph;
+    int shown = 0;
+    for (int32_t i = 0; i < graph->n_op && shown < MAX_PAIRS; i++) {
+        if (!smp_op_pairs(graph, i))
+            continue;
+        int32_t next = i + 1;
+        if (c->stage[i] >= 0 && c->stage[next] >= 0 && c->stage[i] != c->stage[next]) {
+            shown++;
+            SMP_TRY(smp__find(c->findings, SMP_FINDING_NOTE, "pair", c->where[next],
+                              "op '%s' and op '%s' are one kernel on %s where a stage holds both: "
+                              "cut between them (stages %d and %d), results differ in rounding",
+                              graph->op[i].name, graph->op[next].name,
+                              smp_backend_name(graph->target.backend), c->stage[i],
+                              c->stage[next]));
+        }
+        i = next;
+    }
+    return SMP_OK;
+}
+
 smp_status smp__check_stages(const smp_graph *graph, const smp_sketch *sketch, int n_stage,
                              int32_t *stage, smp_findings *findings)
 {
@@ -422,6 +446,8 @@ smp_status smp__check_stages(const smp_graph *graph, const smp_sketch *sketch, i
         status = check_groups(&c, scratch);
     if (status == SMP_OK)
         status = note_ties(&c);
+    if (status == SMP_OK)
+        status = note_pairs(&c);
     smp_arena_destroy(scratch);
     return status;
 }

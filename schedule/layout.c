@@ -114,14 +114,15 @@ static smp_status number_values(smp__layout_build *build)
     build->kept = SMP_ARENA_NEW(build->scratch, bool, most);
     build->kept_weight = SMP_ARENA_NEW(build->scratch, bool, most);
     build->again = SMP_ARENA_NEW(build->scratch, bool, most);
+    build->second = SMP_ARENA_NEW(build->scratch, bool, n_call);
     build->made = SMP_ARENA_NEW(build->scratch, int32_t, n_call);
     build->needs = SMP_ARENA_NEW(build->scratch, smp_op_needs, n_call);
     build->reads = SMP_ARENA_NEW(build->scratch, smp__reads, n_call);
     build->din = SMP_ARENA_NEW(build->scratch, smp_ref *, n_call);
     build->call = SMP_ARENA_NEW(layout->arena, smp_layout_call, n_call);
     if (!build->local || !build->border_of || !build->value || !build->back || !build->last_read ||
-        !build->kept || !build->kept_weight || !build->again || !build->made || !build->needs ||
-        !build->reads || !build->din || !build->call)
+        !build->kept || !build->kept_weight || !build->again || !build->second || !build->made ||
+        !build->needs || !build->reads || !build->din || !build->call)
         return SMP_ERR_NO_MEMORY;
     layout->call = build->call;
     for (int32_t i = 0; i < layout->n_call; i++) {
@@ -131,6 +132,11 @@ static smp_status number_values(smp__layout_build *build)
         build->last_read[i] = i;
         build->local[graph->op[op].out] = i + 1;
         smp_op_needs_get(graph, &graph->op[op], flow->batch, &build->needs[i]);
+    }
+    for (int32_t i = 0; i + 1 < layout->n_call; i++) {
+        build->call[i].pair = !build->second[i] && build->call[i + 1].op == build->call[i].op + 1 &&
+                              smp_op_pairs(graph, build->call[i].op);
+        build->second[i + 1] = build->call[i].pair;
     }
     build->n_value = layout->n_call;
     for (int32_t i = flow->in_begin[s]; i < flow->in_begin[s + 1]; i++) {
@@ -188,19 +194,29 @@ static void find_lives(smp__layout_build *build)
     }
 }
 
+/* A call that is repeated needs its inputs again. */
+static void mark_inputs(smp__layout_build *build, int32_t i)
+{
+    const smp_op *op = &build->graph->op[build->call[i].op];
+    for (int32_t slot = 0; slot < op->n_in && build->again[i]; slot++) {
+        int32_t v = build->local[op->in[slot]] - 1;
+        if (v >= 0)
+            build->again[v] = true;
+    }
+}
+
 /* Which calls the backward pass repeats, and which received values those read. */
 static void find_again(smp__layout_build *build)
 {
     for (int32_t i = build->layout->n_call - 1; i >= 0 && build->recompute; i--) {
-        const smp_op *op = &build->graph->op[build->call[i].op];
         bool aux_kept;
         bool aux = smp__layout_aux_bytes(build, i, &aux_kept) > 0;
         build->again[i] |= build->kept[i] || (aux && aux_kept);
-        for (int32_t slot = 0; slot < op->n_in && build->again[i]; slot++) {
-            int32_t v = build->local[op->in[slot]] - 1;
-            if (v >= 0)
-                build->again[v] = true;
+        if (build->call[i].pair && build->again[i]) {
+            build->again[i + 1] = true;
+            mark_inputs(build, i + 1);
         }
+        mark_inputs(build, i);
     }
 }
 
@@ -238,7 +254,7 @@ static smp_status place_output(smp__layout_build *build, smp__work *work, int32_
     int64_t bytes = smp_tensor_bytes(build->graph, tensor, build->flow->batch);
     if (kept)
         return smp__layout_stash(build, block_of(build, weight), bytes, ref);
-    SMP_TRY(smp__work_add(work, bytes, i, ref));
+    SMP_TRY(smp__work_add(work, bytes, smp__layout_begin(build, i, i), ref));
     smp__work_extend(work, *ref, build->last_read[i]);
     return SMP_OK;
 }
@@ -272,12 +288,14 @@ static smp_status place_scratch(smp__layout_build *build, smp__work *work, int32
     smp_layout_call *call = &build->call[i];
     int64_t aux = smp__layout_aux_bytes(build, i, &kept);
     smp_block block = block_of(build, smp__layout_aux_weight(build, i));
+    int64_t begin = smp__layout_begin(build, i, i);
     if (aux > 0 && kept && !build->recompute)
         SMP_TRY(smp__layout_stash(build, block, aux, &call->aux));
     else if (aux > 0)
-        SMP_TRY(smp__work_add(work, aux, i, &call->aux));
+        SMP_TRY(smp__work_add(work, aux, begin, &call->aux));
     if (build->needs[i].workspace_bytes > 0)
-        SMP_TRY(smp__work_add(work, build->needs[i].workspace_bytes, i, &call->forward_workspace));
+        SMP_TRY(
+            smp__work_add(work, build->needs[i].workspace_bytes, begin, &call->forward_workspace));
     return SMP_OK;
 }
 

@@ -1,18 +1,24 @@
 /* A stage as a list of kernel calls with a place for every value: what the executor interprets and
  * what the memory planner measures.
  *
- * Values of one micro-batch live in: the model's inputs; the stash blocks (kept from one action to a
- * later one, see smp_block); border buffers (made here and sent, or received; one each, see
+ * Values of one micro-batch live in: the model's inputs; the stash blocks (kept from one action to
+ * a later one, see smp_block); border buffers (made here and sent, or received; one each, see
  * smp_border); the work area of the rank (values of one action only), laid out by smp_interval_pack
  * over the order of calls. All offsets are multiples of 64.
  *
- * Split: the backward is two actions, I (input gradients, and everything that is sent) and W (weight
- * gradients). What W reads, values of the forward pass and gradients of outputs, is kept for it.
+ * Split: the backward is two actions, I (input gradients, and everything that is sent) and W
+ * (weight gradients). What W reads, values of the forward pass and gradients of outputs, is kept
+ * for it.
  *
- * Recompute: the forward action keeps nothing but what it received. The backward action (I if split)
- * begins with those forward calls whose outputs or saved values the gradients read, directly or
- * through other such calls, into the work area; what W reads goes into a stash block. Neither border
- * buffers nor the loss slot are written a second time. */
+ * Pairs: where the target runs an op and the one after it as one forward kernel (smp_op_pairs),
+ * what the second of the two calls writes has its place from the first on: the kernel may run in
+ * place of both. A recomputing stage redoes both or neither, one right after the other, so that the
+ * bits are those of the first time.
+ *
+ * Recompute: the forward action keeps nothing but what it received. The backward action (I if
+ * split) begins with those forward calls whose outputs or saved values the gradients read,
+ * directly or through other such calls, into the work area; what W reads goes into a stash
+ * block. Neither border buffers nor the loss slot are written a second time. */
 #ifndef SMP_SCHEDULE_LAYOUT_H
 #define SMP_SCHEDULE_LAYOUT_H
 
@@ -69,6 +75,7 @@ typedef struct smp_border {
 /* Addresses of one op's forward call, and of its call in B or I. Arrays are [n_in] of the op. */
 typedef struct smp_layout_call {
     int32_t op;
+    bool pair;         /* this call and the next, in F or repeated, may be one forward_pair */
     const smp_ref *in; /* forward inputs */
     smp_ref out;
     smp_ref aux;
@@ -99,14 +106,15 @@ typedef enum smp_instr_kind {
     SMP_INSTR_WEIGHT,    /* backward_weight alone, by layout->weight */
     SMP_INSTR_RECOMPUTE, /* forward of call `call` again, by layout->redo */
     SMP_INSTR_COPY,      /* dst = src */
-    SMP_INSTR_ADD        /* dst += src, floats */
+    SMP_INSTR_ADD        /* dst += src */
 } smp_instr_kind;
 
 typedef struct smp_instr {
     smp_instr_kind kind;
     int32_t call;
     smp_ref dst, src;
-    int64_t elements; /* floats */
+    int64_t elements; /* of the type */
+    smp_dtype dtype;  /* SMP_F32 or SMP_BF16 */
 } smp_instr;
 
 typedef struct smp_layout {

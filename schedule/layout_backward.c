@@ -100,19 +100,22 @@ static smp_status emit_sum(backward_build *b, smp_instr_kind kind, int32_t tenso
                            smp_ref src)
 {
     int64_t bytes = smp_tensor_bytes(b->base->graph, tensor, b->base->flow->batch);
+    smp_dtype dtype = b->base->graph->tensor[tensor].dtype;
     return emit(b, (smp_instr){.kind = kind,
                                .call = -1,
                                .dst = dst,
                                .src = src,
-                               .elements = bytes / (int64_t)sizeof(float)});
+                               .elements = bytes / smp_dtype_bytes(dtype),
+                               .dtype = dtype});
 }
 
-/* Room for a value born at the next instruction: read by W too, or by this action only. */
-static smp_status add_place(backward_build *b, bool weight, int64_t bytes, smp_ref *ref)
+/* Room for a value born at an instruction: read by W too, or by this action only. */
+static smp_status add_place(backward_build *b, bool weight, int64_t bytes, int64_t time,
+                            smp_ref *ref)
 {
     if (b->base->split && weight)
         return smp__layout_stash(b->base, SMP_BLOCK_GRAD, bytes, ref);
-    return smp__work_add(&b->work, bytes, (int64_t)b->n_instr, ref);
+    return smp__work_add(&b->work, bytes, time, ref);
 }
 
 /* Where the sum of a fold lives; in the work area it is born at the next instruction. */
@@ -130,8 +133,8 @@ static smp_status place_sum(backward_build *b, int32_t f)
         return SMP_OK;
     }
     int64_t bytes = smp_tensor_bytes(b->base->graph, fold->tensor, flow->batch);
-    return add_place(b, smp__layout_weighs(b->base, b->base->local[fold->tensor] - 1), bytes,
-                     &state->sum);
+    bool weight = smp__layout_weighs(b->base, b->base->local[fold->tensor] - 1);
+    return add_place(b, weight, bytes, (int64_t)b->n_instr, &state->sum);
 }
 
 /* Adds the received partial sums that are next in order. */
@@ -197,6 +200,7 @@ static smp_status redo_call(backward_build *b, int32_t i)
     if (!in)
         return SMP_ERR_NO_MEMORY;
     redo->in = in;
+    int64_t begin = smp__layout_begin(base, i, (int64_t)b->n_instr);
     for (int32_t slot = 0; slot < op->n_in; slot++) {
         in[slot] = smp__layout_find(base, base->back, op->in[slot]);
         smp__work_extend(&b->work, in[slot], (int64_t)b->n_instr);
@@ -204,13 +208,12 @@ static smp_status redo_call(backward_build *b, int32_t i)
     bool kept;
     int64_t bytes = smp_tensor_bytes(base->graph, op->out, base->flow->batch);
     int64_t aux = smp__layout_aux_bytes(base, i, &kept);
-    SMP_TRY(add_place(b, base->kept_weight[i], bytes, &base->back[i]));
+    SMP_TRY(add_place(b, base->kept_weight[i], bytes, begin, &base->back[i]));
     redo->out = base->back[i];
     if (aux > 0)
-        SMP_TRY(add_place(b, smp__layout_aux_weight(base, i), aux, &redo->aux));
+        SMP_TRY(add_place(b, smp__layout_aux_weight(base, i), aux, begin, &redo->aux));
     if (base->needs[i].workspace_bytes > 0)
-        SMP_TRY(smp__work_add(&b->work, base->needs[i].workspace_bytes, (int64_t)b->n_instr,
-                              &redo->workspace));
+        SMP_TRY(smp__work_add(&b->work, base->needs[i].workspace_bytes, begin, &redo->workspace));
     return emit(b, (smp_instr){.kind = SMP_INSTR_RECOMPUTE, .call = i});
 }
 

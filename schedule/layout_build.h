@@ -43,6 +43,7 @@ typedef struct smp__layout_build {
     int32_t *last_read;  /* [n_value] last call that reads it going forward */
     bool *kept;          /* [n_value] read by the backward pass */
     bool *kept_weight;   /* [n_value] read by weight gradients */
+    bool *second;        /* [n_call] of a pair, see smp_layout_call.pair */
     bool *again;         /* [n_value] recompute: call to be redone; received value read by one */
 } smp__layout_build;
 
@@ -79,6 +80,13 @@ static inline smp_ref smp__layout_find(const smp__layout_build *build, const smp
 int64_t smp__layout_aux_bytes(const smp__layout_build *build, int32_t call, bool *kept);
 /* Are they read by weight gradients? */
 bool smp__layout_aux_weight(const smp__layout_build *build, int32_t call);
+/* When the values that a call makes are first written, if the call itself is at `time`: the
+ * second of a pair writes while the first still reads. */
+static inline int64_t smp__layout_begin(const smp__layout_build *build, int32_t call, int64_t time)
+{
+    return build->second[call] ? time - 1 : time;
+}
+
 /* Has the op weight gradients to make? */
 bool smp__layout_weighs(const smp__layout_build *build, int32_t call);
 /* Room in a stash block. */

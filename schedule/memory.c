@@ -64,7 +64,7 @@ static smp_status list_params(smp__memory_build *build)
     for (int32_t p = 0; p < graph->n_param; p++) {
         const smp_param *param = &graph->param[p];
         smp_memory_param held = {
-            .param = p, .weight = -1, .state = {-1, -1}, .grad = -1, .chunk = -1};
+            .param = p, .weight = -1, .weight16 = -1, .state = {-1, -1}, .grad = -1, .chunk = -1};
         for (int32_t use = param->use_begin; use < param->use_end; use++) {
             int stage = stage_of_use(input, use), chunk = build->chunk_of_stage[stage];
             int first = stage_of_use(input, param->use_begin);
@@ -89,14 +89,19 @@ static smp_status list_params(smp__memory_build *build)
     return SMP_OK;
 }
 
+/* The weights, their copies, then one state after the other. */
 static smp_status place_weights(smp__memory_build *build, smp_memory_param *param)
 {
     const smp_graph *graph = build->input->graph;
-    for (int state = -1; state < build->input->optimizer_states; state++)
+    bool bf16 = graph->target.precision == SMP_PRECISION_BF16;
+    for (int state = -1; state < build->input->optimizer_states; state++) {
         for (int32_t k = 0; k < build->rank->n_param; k++) {
             int64_t bytes = graph->param[param[k].param].elements * (int64_t)sizeof(float);
             SMP_TRY(place(build, bytes, state < 0 ? &param[k].weight : &param[k].state[state]));
         }
+        for (int32_t k = 0; k < build->rank->n_param && state < 0 && bf16; k++)
+            SMP_TRY(place(build, graph->param[param[k].param].elements * 2, &param[k].weight16));
+    }
     return SMP_OK;
 }
 
@@ -166,7 +171,7 @@ static smp_status count_opaque(smp__memory_build *build)
 {
     const smp_memory_input *input = build->input;
     const smp_flow *flow = input->flow;
-    int copies = 1 + (input->graph->training ? 1 : 0) + input->optimizer_states;
+    int64_t element = smp_weight_element_bytes(input->graph, input->optimizer_states);
     for (int c = 0; c < input->chunks; c++) {
         int s = input->stage_of_chunk[c];
         for (int32_t i = flow->op_begin[s]; i < flow->op_begin[s + 1]; i++) {
@@ -176,8 +181,8 @@ static smp_status count_opaque(smp__memory_build *build)
             int64_t bytes = input->weight_bytes ? input->weight_bytes[flow->op_list[i]]
                             : op->cost          ? op->cost->weight_bytes
                                                 : 0;
-            for (int k = 0; k < copies && bytes > 0; k++)
-                SMP_TRY(smp__bytes_add(&build->top, bytes));
+            for (int64_t left = element; left > 0 && bytes > 0; left -= 4)
+                SMP_TRY(smp__bytes_add(&build->top, left < 4 ? bytes / 4 * left : bytes));
         }
     }
     return SMP_OK;

@@ -18,6 +18,7 @@
 typedef struct smp_memory_param {
     int32_t param;
     int64_t weight;   /* offset of the values */
+    int64_t weight16; /* offset of their copy in bf16; -1 unless the target is bf16 */
     int64_t state[2]; /* optimizer state */
     int64_t grad;     /* offset of the summed gradient: the only accumulator, or the sum of all;
                          of a tied weight padded with zeroes to 16 * ddp floats */

@@ -16,6 +16,8 @@ typedef enum flag {
     FLAG_HEADING = 255, /* a line of --help */
     FLAG_CLUSTER,
     FLAG_PROFILE,
+    FLAG_DEVICE,
+    FLAG_PRECISION,
     FLAG_MODEL,
     FLAG_FIX,
     FLAG_CUT_AT,
@@ -64,6 +66,12 @@ static const option_entry entries[] = {
      "devices and links (default: the plan's own with check and --fix, else this machine)"},
     {FLAG_PROFILE, "profile", "FILE", IN_BOTH,
      "measured costs from smp-profile (default: estimated)"},
+    {FLAG_DEVICE, "device", "cpu|cuda", IN_BOTH,
+     "what the plan is run on (default: what the plan with check and --fix says, or the profile "
+     "was "
+     "measured on, else cpu)"},
+    {FLAG_PRECISION, "precision", "fp32|tf32|bf16", IN_BOTH,
+     "number format there, of cuda tf32 and bf16 too (default: as --device, else fp32)"},
     {FLAG_MODEL, "model", "FILE", IN_CHECK, "the model of the plan (default: the one it names)"},
     {FLAG_HEADING, "what is searched", NULL, 0, NULL},
     {FLAG_STAGES, "stages", "P|auto", IN_BOTH, "pipeline ranks"},
@@ -312,6 +320,8 @@ static smp_status set_choice(smp_partition_options *o, int option, const char *n
     static const char *const objective[] = {"step", "bottleneck"};
     static const char *const placement[] = {"cluster", "spread", "auto"};
     static const char *const recompute[] = {"none", "auto", "all"};
+    static const char *const device[] = {"cpu", "cuda"};
+    static const char *const precision[] = {"fp32", "tf32", "bf16"};
     smp_search_request *r = &o->request;
     int choice;
     switch (option) {
@@ -327,6 +337,16 @@ static smp_status set_choice(smp_partition_options *o, int option, const char *n
         SMP_TRY(parse_choice(name, text, placement, 3, &choice));
         r->placement = (smp_placement)choice;
         o->has_placement = r->placement != SMP_PLACEMENT_AUTO;
+        return SMP_OK;
+    case FLAG_DEVICE:
+        SMP_TRY(parse_choice(name, text, device, SMP_N_BACKEND, &choice));
+        o->target.backend = (smp_backend)choice;
+        o->has_device = true;
+        return SMP_OK;
+    case FLAG_PRECISION:
+        SMP_TRY(parse_choice(name, text, precision, SMP_N_PRECISION, &choice));
+        o->target.precision = (smp_precision)choice;
+        o->has_precision = true;
         return SMP_OK;
     default:
         SMP_TRY(parse_choice(name, text, recompute, 3, &choice));
@@ -524,6 +544,31 @@ smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_opti
         o->plan = argv[optind];
     else
         o->model = argv[optind];
+    return SMP_OK;
+}
+
+smp_status smp_partition_options_target(const smp_partition_options *options,
+                                        const smp_sketch *sketch, const smp_profile *profile,
+                                        smp_target *out)
+{
+    smp_target target = {SMP_BACKEND_CPU, SMP_PRECISION_FP32};
+    bool whole = sketch && options->check && sketch->n_program > 0; /* says cpu by saying nothing */
+    if (whole || (sketch && sketch->has_target))
+        target = sketch->target;
+    else if (profile)
+        target = smp_profile_target(profile);
+    if (options->has_device)
+        target.backend = options->target.backend;
+    if (options->has_precision)
+        target.precision = options->target.precision;
+    if (smp_target_check(target) != SMP_OK)
+        return smp_fail(SMP_ERR_INPUT,
+                        "--device %s: it has no %s, which %s: give --device cuda or --precision "
+                        "fp32",
+                        smp_backend_name(target.backend), smp_precision_name(target.precision),
+                        options->has_precision ? "--precision asks for"
+                                               : "the plan or the profile is in");
+    *out = target;
     return SMP_OK;
 }
 

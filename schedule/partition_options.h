@@ -3,7 +3,7 @@
 #define SMP_SCHEDULE_PARTITION_OPTIONS_H
 
 #include "schedule/export.h"
-#include "schedule/plan.h"
+#include "schedule/sketch.h"
 
 enum { SMP_MAX_EXPORTS = 16, SMP_MAX_CUTS = 256, SMP_MAX_COUNT = 1 << 20 };
 
@@ -23,13 +23,20 @@ typedef struct smp_partition_options {
     const char *export_path[SMP_MAX_EXPORTS];
     int n_export;
     double time_limit_s; /* 0: none */
-    bool has_placement;
+    bool has_placement, has_device, has_precision;
+    smp_target target; /* where has_device, has_precision */
     bool explain, json, help, version;
     smp_search_request request; /* numbers and choices; no graph, cluster, profile */
 } smp_partition_options;
 
 /* Fills *out; freed also after a failure. SMP_ERR_INPUT: wrong usage. */
 smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_options *out);
+/* What to plan for: the options, else what the plan to check or to keep says, else what the
+ * profile was measured on, else the CPU in fp32. sketch, profile: may be NULL. SMP_ERR_INPUT if
+ * the device lacks the precision. */
+smp_status smp_partition_options_target(const smp_partition_options *options,
+                                        const smp_sketch *sketch, const smp_profile *profile,
+                                        smp_target *out);
 void smp_partition_options_free(smp_partition_options *options);
 
 /* What --help prints. */

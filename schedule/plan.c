@@ -21,7 +21,7 @@ static bool can_read(const char *path)
     return access(path, R_OK) == 0;
 }
 
-smp_status smp_plan_open_model(const smp_plan *plan, const char *plan_path, smp_graph **out)
+static smp_status read_model(const smp_plan *plan, const char *plan_path, smp_graph **out)
 {
     const char *path = plan->model_path;
     const char *slash = plan_path ? strrchr(plan_path, '/') : NULL;
@@ -38,6 +38,18 @@ smp_status smp_plan_open_model(const smp_plan *plan, const char *plan_path, smp_
     else
         status = smp_graph_read(beside.data, out);
     smp_text_free(&beside);
+    return status;
+}
+
+smp_status smp_plan_open_model(const smp_plan *plan, const char *plan_path, smp_graph **out)
+{
+    smp_graph *graph;
+    SMP_TRY(read_model(plan, plan_path, &graph));
+    smp_status status = smp_graph_set_target(graph, plan->target);
+    if (status == SMP_OK)
+        *out = graph;
+    else
+        smp_graph_destroy(graph);
     return status;
 }
 
@@ -123,6 +135,13 @@ smp_status smp_plan_bind(const smp_plan *plan, const smp_graph *graph, int32_t *
                            "the programs of the plan %s backward actions, model '%s' %s",
                            plan->training ? "have" : "have no", graph->name,
                            graph->training ? "is trained" : "is for inference");
+    if (plan->target.backend != graph->target.backend ||
+        plan->target.precision != graph->target.precision)
+        return smp_fail_at(
+            plan->place.fingerprint, "the plan is for %s in %s, model '%s' was opened for %s in %s",
+            smp_backend_name(plan->target.backend), smp_precision_name(plan->target.precision),
+            graph->name, smp_backend_name(graph->target.backend),
+            smp_precision_name(graph->target.precision));
     size_t bytes = (size_t)graph->n_op * sizeof(int32_t);
     int32_t *stage = malloc(bytes > 0 ? bytes : 1);
     if (!stage)

@@ -36,7 +36,8 @@ typedef struct smp_plan {
     int microbatches;
     int64_t microbatch_size;
     const char *schedule;
-    bool training; /* from the model's mode */
+    smp_target target; /* `execution:`; the CPU in fp32 if absent */
+    bool training;     /* from the model's mode */
     int n_stage;
     const smp_plan_stage *stage; /* [pipeline * chunks] */
     const smp_program *program;  /* [pipeline] */
@@ -56,12 +57,12 @@ smp_status smp_plan_format(const smp_plan *plan, smp_text *yaml);
 smp_status smp_plan_format_json(const smp_plan *plan, smp_text *json);
 void smp_plan_destroy(smp_plan *plan);
 
-/* Opens the model that the plan names: the path as given if it is absolute, else relative to the
- * folder of plan_path, else to the working directory. */
+/* Opens the model that the plan names, for the plan's target: the path as given if it is absolute,
+ * else relative to the folder of plan_path, else to the working directory. */
 smp_status smp_plan_open_model(const smp_plan *plan, const char *plan_path, smp_graph **out);
 
-/* The plan against its model: fingerprint, every op in exactly one stage, legal order. Gives the
- * stage of each op, malloc'ed. */
+/* The plan against its model: fingerprint, target, every op in exactly one stage, legal order.
+ * Gives the stage of each op, malloc'ed. */
 smp_status smp_plan_bind(const smp_plan *plan, const smp_graph *graph, int32_t **stage_of_op);
 
 smp_where smp_plan_stage_where(const smp_plan *plan, int stage);

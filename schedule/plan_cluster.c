@@ -56,8 +56,8 @@ static smp_status read_link(const smp_yaml_node *cluster, const char *key, smp_a
 static smp_status read_run(const smp_yaml_node *map, smp_arena *arena, smp_device_spec *device,
                            int n, int *next)
 {
-    static const char *const keys[] = {"count",      "name",       "memory",
-                                       "flops_fp32", "flops_bf16", "bytes_per_s"};
+    static const char *const keys[] = {"count",      "name",       "memory",     "flops_fp32",
+                                       "flops_tf32", "flops_bf16", "bytes_per_s"};
     const char *what = "cluster: device";
     smp_device_spec spec = {0};
     int count;
@@ -67,6 +67,8 @@ static smp_status read_run(const smp_yaml_node *map, smp_arena *arena, smp_devic
     SMP_TRY(smp__field_text(map, what, "name", arena, &spec.name));
     SMP_TRY(smp__field_int64(map, what, "memory", 0, SMP__MAX_BYTES, &spec.memory_bytes));
     SMP_TRY(read_rate(map, what, "flops_fp32", &spec.flops_fp32));
+    if (smp_yaml_get(map, "flops_tf32"))
+        SMP_TRY(smp__field_double(map, what, "flops_tf32", 0, SMP__MAX_RATE, &spec.flops_tf32));
     SMP_TRY(smp__field_double(map, what, "flops_bf16", 0, SMP__MAX_RATE, &spec.flops_bf16));
     SMP_TRY(read_rate(map, what, "bytes_per_s", &spec.bytes_per_s));
     while (count-- > 0)

@@ -42,6 +42,10 @@ smp_status smp__copy_text(const smp_yaml_node *node, const char *what, smp_arena
 smp_status smp__field_fingerprint(const smp_yaml_node *model, uint64_t *out);
 smp_status smp__field_placement(const smp_yaml_node *parallel, smp_placement *out);
 
+/* The top map's `execution:`, {device: cuda, precision: bf16}; *out stays as it is where there
+ * is none. */
+smp_status smp__plan_read_target(const smp_yaml_node *top, smp_target *out);
+
 /* The top map's `cluster:` of at least `devices` devices; *out stays NULL if there is none. */
 smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, smp_arena *arena,
                                   const smp_cluster **out, double *optimizer_bytes_per_s);

@@ -61,7 +61,8 @@ static smp_status read_head(const smp_yaml_node *top, smp_plan *plan)
                              &plan->microbatch_size));
     SMP_TRY(smp__field(top, "plan", "schedule", &schedule));
     plan->place.schedule = keep_where(plan, schedule);
-    return smp__copy_text(schedule, "schedule", plan->arena, &plan->schedule);
+    SMP_TRY(smp__copy_text(schedule, "schedule", plan->arena, &plan->schedule));
+    return smp__plan_read_target(top, &plan->target);
 }
 
 static smp_status read_stage_ops(const smp_yaml_node *map, smp_arena *arena, smp_plan_stage *stage)
@@ -225,8 +226,8 @@ static smp_status read_predicted(const smp_yaml_node *top, smp_plan *plan)
 
 static smp_status read_plan(const smp_yaml *yaml, smp_plan *plan)
 {
-    static const char *const keys[] = {"smp",    "model",    "parallel",  "batch",  "schedule",
-                                       "stages", "programs", "predicted", "cluster"};
+    static const char *const keys[] = {"smp",    "model",    "parallel",  "batch",   "schedule",
+                                       "stages", "programs", "predicted", "cluster", "execution"};
     const smp_yaml_node *top;
     SMP_TRY(smp_yaml_top(yaml, &top));
     SMP_TRY(smp_yaml_known_keys(top, "plan", keys, SMP__COUNT(keys)));

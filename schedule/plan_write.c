@@ -139,6 +139,13 @@ static void put_head(writer *w, const smp_plan *plan)
     close_with(w, '}');
     put_top_key(w, "schedule", false);
     put_string(w, plan->schedule);
+    if (plan->target.backend == SMP_BACKEND_CPU && plan->target.precision == SMP_PRECISION_FP32)
+        return;
+    put_top_key(w, "execution", false);
+    open_with(w, '{');
+    put_text(w, "device", smp_backend_name(plan->target.backend));
+    put_text(w, "precision", smp_precision_name(plan->target.precision));
+    close_with(w, '}');
 }
 
 /* Items of the lists under the top map: in YAML a line each. */
@@ -238,8 +245,8 @@ static void put_link(writer *w, const char *key, const smp_link_spec *link)
 static bool same_device(const smp_device_spec *a, const smp_device_spec *b)
 {
     return a->memory_bytes == b->memory_bytes && a->flops_fp32 == b->flops_fp32 &&
-           a->flops_bf16 == b->flops_bf16 && a->bytes_per_s == b->bytes_per_s &&
-           strcmp(a->name, b->name) == 0;
+           a->flops_tf32 == b->flops_tf32 && a->flops_bf16 == b->flops_bf16 &&
+           a->bytes_per_s == b->bytes_per_s && strcmp(a->name, b->name) == 0;
 }
 
 /* Runs of equal devices. */
@@ -258,6 +265,8 @@ static void put_devices(writer *w, const smp_cluster *cluster)
         put_text(w, "name", device->name);
         put_int(w, "memory", device->memory_bytes);
         put_double(w, "flops_fp32", device->flops_fp32);
+        if (device->flops_tf32 > 0)
+            put_double(w, "flops_tf32", device->flops_tf32);
         put_double(w, "flops_bf16", device->flops_bf16);
         put_double(w, "bytes_per_s", device->bytes_per_s);
         close_with(w, '}');

@@ -19,7 +19,7 @@ static smp_status check_request(const smp_search_request *request)
     if (request->microbatch_size < 1 || request->microbatch_size > 1 << 20)
         return smp_fail(SMP_ERR_INPUT, "micro-batch size %lld, expected 1 to %d",
                         (long long)request->microbatch_size, 1 << 20);
-    return SMP_OK;
+    return smp_graph_check_kernels(request->graph);
 }
 
 static smp_status copy_link(smp_arena *arena, const smp_link_spec *from, smp_link_spec *to)
@@ -141,6 +141,7 @@ static smp_status fill_plan(smp_plan *plan, const smp_search_request *request,
     plan->microbatches = best->microbatches;
     plan->microbatch_size = best->microbatch_size;
     plan->training = graph->training;
+    plan->target = graph->target;
     plan->n_stage = best->partition->n_stage;
     plan->optimizer_bytes_per_s = costs->optimizer_bytes_per_s;
     SMP_TRY(fill_evaluation(plan, best, evaluation));
@@ -238,10 +239,10 @@ static smp_status search(smp__planner *planner, const smp_search_request *reques
     return status;
 }
 
-smp_status smp_plan_make(const smp_search_request *request, const char *model_path,
-                         smp_planner_result *out)
+/* `request` keeps together what the target wants together. */
+static smp_status plan_glued(const smp_search_request *request, const char *model_path,
+                             smp_planner_result *out)
 {
-    SMP_TRY(check_request(request));
     smp__planner planner;
     smp_costs *costs = NULL;
     smp_planner_result result = {0};
@@ -264,8 +265,22 @@ smp_status smp_plan_make(const smp_search_request *request, const char *model_pa
     return status;
 }
 
-smp_status smp_planner_hints(const smp_search_request *request, const smp_planner_result *result,
-                             smp_hint *hint, int *n)
+smp_status smp_plan_make(const smp_search_request *request, const char *model_path,
+                         smp_planner_result *out)
+{
+    SMP_TRY(check_request(request));
+    smp_search_request glued = *request;
+    int32_t *glue;
+    SMP_TRY(smp__planner_glue(request, &glue));
+    if (glue)
+        glued.glue = glue;
+    smp_status status = plan_glued(&glued, model_path, out);
+    free(glue);
+    return status;
+}
+
+static smp_status hints_glued(const smp_search_request *request, const smp_planner_result *result,
+                              smp_hint *hint, int *n)
 {
     smp__planner planner;
     smp_costs *costs = NULL;
@@ -278,6 +293,19 @@ smp_status smp_planner_hints(const smp_search_request *request, const smp_planne
     }
     smp_costs_destroy(costs);
     smp__planner_close(&planner);
+    return status;
+}
+
+smp_status smp_planner_hints(const smp_search_request *request, const smp_planner_result *result,
+                             smp_hint *hint, int *n)
+{
+    smp_search_request glued = *request;
+    int32_t *glue;
+    SMP_TRY(smp__planner_glue(request, &glue));
+    if (glue)
+        glued.glue = glue;
+    smp_status status = hints_glued(&glued, result, hint, n);
+    free(glue);
     return status;
 }
 

@@ -109,6 +109,7 @@ static void put_rank(const smp_memory_input *input, const int *chunk_of, numbers
     int32_t loss = input->graph->loss;
     int32_t producer = loss >= 0 ? input->graph->tensor[loss].producer : -1;
     put(key, input->graph->training);
+    put(key, input->graph->target.precision);
     put(key, input->chunks);
     put(key, input->microbatches);
     put(key, input->ddp);
@@ -249,20 +250,21 @@ static void add_states(const smp_search_request *request, const smp_flow *flow,
                        const smp_candidate *candidate, int *seen, int64_t *bytes)
 {
     const smp_graph *graph = request->graph;
-    int64_t copies = graph->training ? 4 : 1;
+    int64_t element = smp_weight_element_bytes(graph, graph->training ? 2 : 0);
     for (int32_t p = 0; p < graph->n_param; p++) {
         for (int32_t u = graph->param[p].use_begin; u < graph->param[p].use_end; u++) {
             int r = candidate->stage_rank[flow->stage_of_op[graph->use[u].op]];
             if (seen[r] != p + 1)
-                bytes[r] += copies * 4 * graph->param[p].elements;
+                bytes[r] += element * graph->param[p].elements;
             seen[r] = p + 1;
         }
     }
-    for (int32_t op = 0; op < graph->n_op; op++)
-        if (!graph->op[op].kind->cpu.forward && graph->op[op].cost &&
-            graph->op[op].cost->weight_bytes > 0)
+    for (int32_t op = 0; op < graph->n_op; op++) {
+        const smp_op_cost_override *cost = graph->op[op].cost;
+        if (!graph->op[op].kind->cpu.forward && cost && cost->weight_bytes > 0)
             bytes[candidate->stage_rank[flow->stage_of_op[op]]] +=
-                copies * graph->op[op].cost->weight_bytes;
+                cost->weight_bytes / 4 * element + cost->weight_bytes % 4 * element / 4;
+    }
 }
 
 /* What one micro-batch of a stage keeps, by when it is let go: at B or I, or at W. */

@@ -91,4 +91,8 @@ smp_status smp__planner_least_bytes(smp__planner *planner, const smp_search_requ
                                     const smp_candidate *candidate, int64_t *bytes);
 void smp__peaks_free(smp__peaks *peaks);
 
+/* What the request keeps together (request->glue) and the pairs of ops that the target runs as one
+ * kernel (schedule/planner_glue.c): [n_op], malloc'ed; NULL if there are no such pairs. */
+smp_status smp__planner_glue(const smp_search_request *request, int32_t **out);
+
 #endif

@@ -63,6 +63,9 @@ static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_reco
                     plan->chunks, plural(plan->chunks, "s"), plan->schedule, plan->microbatches,
                     plural(plan->microbatches, "es"), (long long)plan->microbatch_size,
                     plural(plan->microbatch_size, "s"));
+    if (plan->target.backend != SMP_BACKEND_CPU)
+        smp_text_append(text, "on %s in %s\n", smp_backend_name(plan->target.backend),
+                        smp_precision_name(plan->target.precision));
     smp_text_append(text, "predicted: step %s, %.1f samples/s, bubble %.1f %%\n",
                     smp_format_us(step, sizeof step, predicted->step_us), predicted->samples_per_s,
                     100 * predicted->bubble);

@@ -36,6 +36,8 @@ typedef struct smp_sketch {
     bool has_placement;
     smp_placement placement;
     const char *schedule;
+    bool has_target; /* it says `execution:` */
+    smp_target target;
     int n_listed;                  /* stages in the file */
     const smp_sketch_stage *stage; /* [n_listed], by rising number, all different */
     int n_stage;                   /* highest number + 1 */

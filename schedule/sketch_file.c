@@ -213,8 +213,8 @@ static smp_status read_predicted(const smp_yaml_node *top, smp_sketch *sketch)
 
 static smp_status read_sketch(const smp_yaml *yaml, smp_sketch *sketch)
 {
-    static const char *const keys[] = {"smp",    "model",    "parallel",  "batch",  "schedule",
-                                       "stages", "programs", "predicted", "cluster"};
+    static const char *const keys[] = {"smp",    "model",    "parallel",  "batch",   "schedule",
+                                       "stages", "programs", "predicted", "cluster", "execution"};
     const smp_yaml_node *top, *schedule;
     SMP_TRY(smp_yaml_top(yaml, &top));
     SMP_TRY(smp_yaml_known_keys(top, "plan", keys, SMP__COUNT(keys)));
@@ -228,6 +228,8 @@ static smp_status read_sketch(const smp_yaml *yaml, smp_sketch *sketch)
         sketch->schedule_where = keep_where(sketch, schedule);
         SMP_TRY(smp__copy_text(schedule, "schedule", sketch->arena, &sketch->schedule));
     }
+    sketch->has_target = smp_yaml_get(top, "execution") != NULL;
+    SMP_TRY(smp__plan_read_target(top, &sketch->target));
     SMP_TRY(read_stages(top, sketch));
     SMP_TRY(read_programs(top, sketch));
     SMP_TRY(read_predicted(top, sketch));

@@ -5,6 +5,10 @@
 
 #include "smp.h"
 
+#ifdef __cplusplus /* .cu files include it */
+extern "C" {
+#endif
+
 /* A place in an input file; line and column count from 1, 0 means unknown. */
 typedef struct smp_where {
     const char *file;
@@ -34,5 +38,9 @@ smp_status smp_fail_context(smp_status status, const char *format, ...)
         if (smp_try_status != SMP_OK)                                                              \
             return smp_try_status;                                                                 \
     } while (0)
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

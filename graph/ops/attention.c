@@ -9,7 +9,7 @@
  * block only looks at the keys up to its last row, which skips the blocks above the diagonal; that
  * part of P is never written or read. Forward saves P [heads, Tq, Tk].
  * O(heads * Tq * Tk * w) time, one block of dP as workspace. */
-#include "graph/ops/ops.h"
+#include "graph/ops/attention.h"
 
 #include <math.h>
 #include <string.h>
@@ -26,19 +26,11 @@ static const smp_attr_desc ATTRS[] = {
     {0},
 };
 
-/* Sizes, and the place of q, k and v: input number, offset in its rows, and row length. */
-typedef struct layout {
-    int64_t queries, keys, d, heads, width;
-    int input[3];
-    int64_t offset[3];
-    int64_t stride[3];
-    bool causal;
-    float scale;
-} layout;
+typedef smp__attention layout;
 
-enum { Q, K, V };
+enum { Q = SMP__Q, K = SMP__K, V = SMP__V };
 
-static layout layout_of(const smp_graph *graph, const smp_op *op)
+smp__attention smp__attention_of(const smp_graph *graph, const smp_op *op)
 {
     const smp_tensor *first = smp__in(graph, op, 0);
     bool packed = op->n_in == 1;
@@ -109,13 +101,28 @@ static smp_status infer(smp_infer *infer)
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     (void)batch;
-    layout at = layout_of(graph, op);
+    layout at = smp__attention_of(graph, op);
     int64_t rows = at.queries < BLOCK_ROWS ? at.queries : BLOCK_ROWS;
     *needs = (smp_op_needs){
         .input_grad_in = op->n_in == 1 ? 1u : 7u,
         .input_grad_aux = true,
         .aux_bytes = at.heads * at.queries * at.keys * (int64_t)sizeof(float),
         .workspace_bytes = rows * at.keys * (int64_t)sizeof(float),
+    };
+}
+
+/* A GPU saves the logarithm of each row's sum of exponentials, (heads, Tq), and recomputes P; the
+ * workspace takes the row sums of dO * O, which are those of P * dP. */
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    layout at = smp__attention_of(graph, op);
+    int64_t rows_bytes = at.heads * at.queries * (int64_t)sizeof(float);
+    *needs = (smp_op_needs){
+        .input_grad_in = op->n_in == 1 ? 1u : 7u,
+        .input_grad_out = true,
+        .input_grad_aux = true,
+        .aux_bytes = rows_bytes,
+        .workspace_bytes = batch * rows_bytes,
     };
 }
 
@@ -127,7 +134,7 @@ static int64_t visible(const layout *at, int64_t end)
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
-    layout at = layout_of(graph, op);
+    layout at = smp__attention_of(graph, op);
     double scores = 0;
     for (int64_t begin = 0; begin < at.queries; begin += BLOCK_ROWS) {
         int64_t rows = at.queries - begin < BLOCK_ROWS ? at.queries - begin : BLOCK_ROWS;
@@ -137,6 +144,7 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     smp__work_bytes(graph, op, batch, work);
     work->forward_flops = scores * (4.0 * (double)at.width + 20);
     work->backward_input_flops = scores * (8.0 * (double)at.width + 5);
+    work->matrix = true;
 }
 
 /* Rows begin .. begin+rows-1 of P: probabilities from scores, in place. Keys a row must not see,
@@ -171,7 +179,7 @@ static smp_status head_forward(const layout *at, const float *const part[3], flo
 
 static smp_status forward(const smp_op_call *call)
 {
-    layout at = layout_of(call->graph, call->op);
+    layout at = smp__attention_of(call->graph, call->op);
     float *p = call->aux; /* (B, heads, Tq, Tk) */
     float *out = call->out;
     for (int64_t b = 0; b < call->batch; b++)
@@ -237,7 +245,7 @@ static smp_status head_backward(const layout *at, const float *const part[3], co
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    layout at = layout_of(call->graph, call->op);
+    layout at = smp__attention_of(call->graph, call->op);
     const float *p = call->aux;
     for (int64_t b = 0; b < call->batch; b++)
         for (int64_t h = 0; h < at.heads; h++, p += at.queries * at.keys) {
@@ -264,6 +272,7 @@ const smp_op_kind smp__op_attention = {
     .attrs = ATTRS,
     .infer = infer,
     .needs = needs,
+    .cuda_needs = cuda_needs,
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

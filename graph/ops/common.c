@@ -33,7 +33,9 @@ void smp__work_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, sm
     double params = 0;
     for (int32_t i = 0; i < op->n_param; i++)
         params += 4.0 * (double)graph->param[op->param[i]].elements;
-    work->forward_bytes = params + out + aux;
+    /* what kernels read of the weights; gradients are added to in fp32 */
+    double read = graph->target.precision == SMP_PRECISION_BF16 ? 0.5 * params : params;
+    work->forward_bytes = read + out + aux;
     work->backward_input_bytes = 0;
     work->backward_weight_bytes = out + 2 * params + (needs.weight_grad_aux ? aux : 0);
 
@@ -41,7 +43,7 @@ void smp__work_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, sm
     for (int32_t i = 0; i < op->n_in; i++) {
         double bytes = (double)smp_tensor_bytes(graph, op->in[i], batch);
         work->forward_bytes += bytes;
-        if (smp__in(graph, op, i)->dtype == SMP_F32)
+        if (smp__in(graph, op, i)->dtype != SMP_I32)
             input_grads += bytes;
         if (i < 32 && (needs.input_grad_in >> i & 1))
             work->backward_input_bytes += bytes;
@@ -51,8 +53,7 @@ void smp__work_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, sm
     if (input_grads == 0)
         work->backward_input_bytes = 0;
     else
-        work->backward_input_bytes += input_grads + out + params +
-                                      (needs.input_grad_out ? out : 0) +
+        work->backward_input_bytes += input_grads + out + read + (needs.input_grad_out ? out : 0) +
                                       (needs.input_grad_aux ? aux : 0);
     if (op->n_param == 0)
         work->backward_weight_bytes = 0;

@@ -52,6 +52,17 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
     };
 }
 
+/* The GPU saves the number of targets that count as well, after the rows, and adds the losses of
+ * parts of the rows in the workspace: two doubles each. */
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
+{
+    const int64_t rows = smp__count(smp__in(graph, op, TARGETS), batch);
+    const int64_t parts = (rows + 1023) / 1024;
+    needs(graph, op, batch, out);
+    out->aux_bytes += (int64_t)sizeof(double);
+    out->workspace_bytes = (parts < 256 ? parts : 256) * 2 * (int64_t)sizeof(double);
+}
+
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     smp__work_elementwise(graph, op, batch, 20, 20, work);
@@ -129,6 +140,7 @@ const smp_op_kind smp__op_cross_entropy = {
     .attrs = ATTRS,
     .infer = infer,
     .needs = needs,
+    .cuda_needs = cuda_needs,
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
     .index_range = index_range,

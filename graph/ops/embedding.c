@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "graph/math/vector.h"
+#include "graph/ops/cuda_order.h"
 
 enum { ROWS, FEATURES, INIT_STD };
 
@@ -40,6 +41,12 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
 {
     (void)graph, (void)op, (void)batch;
     *needs = (smp_op_needs){.weight_grad_in = 1};
+}
+
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    int64_t count = smp__count(smp__in(graph, op, 0), batch);
+    *needs = (smp_op_needs){.weight_grad_in = 1, .workspace_bytes = smp__order_bytes(count)};
 }
 
 /* Only the rows that occur are touched, not the whole table. */
@@ -101,6 +108,7 @@ const smp_op_kind smp__op_embedding = {
     .attrs = ATTRS,
     .infer = infer,
     .needs = needs,
+    .cuda_needs = cuda_needs,
     .work = work,
     .cpu = {.forward = forward, .backward_weight = backward_weight},
     .index_range = index_range,

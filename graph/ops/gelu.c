@@ -14,6 +14,11 @@ static const smp_attr_desc ATTRS[] = {
     {0},
 };
 
+bool smp__is_gelu_tanh(const smp_op *op)
+{
+    return op->kind == &smp__op_gelu && op->attr[APPROXIMATE].i == TANH;
+}
+
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     (void)graph, (void)op, (void)batch;
@@ -25,8 +30,10 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     smp__work_elementwise(graph, op, batch, 25, 35, work);
 }
 
-static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void **state)
+static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
+                          void **state)
 {
+    (void)device;
     smp_eltwise kind =
         op->attr[APPROXIMATE].i == TANH ? SMP_ELTWISE_GELU_TANH : SMP_ELTWISE_GELU_ERF;
     smp_math_primitive *primitive = NULL;

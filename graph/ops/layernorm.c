@@ -47,6 +47,22 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
     };
 }
 
+/* The GPU's weight gradients are summed over parts of the rows, whose sums stand in the workspace,
+ * (parts, 2, columns): enough parts to fill a large device, none too short to pay. */
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
+{
+    const smp_tensor *in = smp__in(graph, op, 0);
+    const int64_t columns = smp__columns(in);
+    const int64_t rows = smp__count(in, batch) / columns;
+    const int64_t pack = 16 / smp_dtype_bytes(in->dtype);
+    const int64_t tile = columns % pack == 0 ? 32 * pack : 32; /* columns of a block */
+    const int64_t tiles = (columns + tile - 1) / tile;
+    const int64_t wanted = (512 + tiles - 1) / tiles;
+    const int64_t most = (rows + 63) / 64;
+    needs(graph, op, batch, out);
+    out->workspace_bytes = (wanted < most ? wanted : most) * 2 * columns * (int64_t)sizeof(float);
+}
+
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     smp__work_elementwise(graph, op, batch, 8, 11, work);
@@ -182,6 +198,7 @@ const smp_op_kind smp__op_layernorm = {
     .attrs = ATTRS,
     .infer = infer,
     .needs = needs,
+    .cuda_needs = cuda_needs,
     .work = work,
     .cpu = {.forward = forward,
             .backward_input = backward_input,

@@ -58,6 +58,19 @@ static int64_t row_count(const smp_graph *graph, const smp_op *op, int64_t batch
     return smp__count(in, batch) / smp__columns(in);
 }
 
+/* On a GPU the bias gradient is summed in chunks of rows, one fp32 row of workspace each: enough to
+ * occupy a device (about 512 blocks of 256 columns), and a function of the sizes alone. */
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    int64_t features = op->attr[FEATURES].i;
+    int64_t chunks = 512 / ((features + 255) / 256);
+    int64_t most = (row_count(graph, op, batch) + 31) / 32;
+    chunks = chunks < 1 ? 1 : chunks < most ? chunks : most;
+    *needs = (smp_op_needs){.weight_grad_in = 1};
+    if (op->attr[BIAS].i && graph->training)
+        needs->workspace_bytes = chunks * features * (int64_t)sizeof(float);
+}
+
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     double outputs = (double)smp__count(smp__out(graph, op), batch);
@@ -67,6 +80,16 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     work->forward_flops = flops + bias;
     work->backward_input_flops = flops;
     work->backward_weight_flops = flops + bias;
+    work->matrix = true;
+}
+
+/* With a GELU of the tanh form in the epilogue of the product, which writes both outputs: the linear
+ * output in rows whose length is a multiple of 8, as cuBLASLt wants it. */
+static bool glues(const smp_graph *graph, const smp_op *op, const smp_op *next)
+{
+    const int64_t *begin = &graph->consumer_begin[op->out];
+    return smp__is_gelu_tanh(next) && next->in[0] == op->out && begin[1] - begin[0] == 1 &&
+           graph->loss != op->out && op->attr[FEATURES].i % 8 == 0;
 }
 
 static smp_status forward(const smp_op_call *call)
@@ -113,7 +136,9 @@ const smp_op_kind smp__op_linear = {
     .attrs = ATTRS,
     .infer = infer,
     .needs = needs,
+    .cuda_needs = cuda_needs,
     .work = work,
+    .glues = glues,
     .cpu = {.forward = forward,
             .backward_input = backward_input,
             .backward_weight = backward_weight},

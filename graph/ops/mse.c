@@ -22,6 +22,14 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
     *needs = (smp_op_needs){.input_grad_in = 3};
 }
 
+/* The GPU adds the squares of parts of the elements in the workspace, a double each. */
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
+{
+    const int64_t parts = (smp__count(smp__in(graph, op, 0), batch) + 8191) / 8192;
+    needs(graph, op, batch, out);
+    out->workspace_bytes = (parts < 1024 ? parts : 1024) * (int64_t)sizeof(double);
+}
+
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     smp__work_elementwise(graph, op, batch, 3, 4, work);
@@ -78,6 +86,7 @@ const smp_op_kind smp__op_mse = {
     .attrs = ATTRS,
     .infer = infer,
     .needs = needs,
+    .cuda_needs = cuda_needs,
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

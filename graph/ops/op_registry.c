@@ -39,3 +39,18 @@ const smp_op_kind *const *smp_op_kinds(void)
 {
     return KINDS;
 }
+
+bool smp_op_kind_runs(const smp_op_kind *kind, smp_backend backend)
+{
+    static const char *const on_cuda[] = {
+#define NAME(name) #name,
+        SMP__CUDA_OPS(NAME)
+#undef NAME
+    };
+    if (backend == SMP_BACKEND_CPU)
+        return kind->cpu.forward != NULL;
+    for (size_t i = 0; i < sizeof on_cuda / sizeof on_cuda[0]; i++)
+        if (strcmp(on_cuda[i], kind->name) == 0)
+            return true;
+    return false;
+}

@@ -10,6 +10,28 @@ extern const smp_op_kind smp__op_add, smp__op_attention, smp__op_concat, smp__op
     smp__op_linear, smp__op_mean_pool, smp__op_mse, smp__op_mul, smp__op_opaque, smp__op_patchify,
     smp__op_position_embedding, smp__op_relu, smp__op_reshape, smp__op_softmax, smp__op_tanh;
 
+/* Kinds that have CUDA kernels, smp__cuda_<name> in <name>.cu. */
+#define SMP__CUDA_OPS(X)                                                                           \
+    X(add)                                                                                         \
+    X(attention)                                                                                   \
+    X(concat)                                                                                      \
+    X(cross_entropy)                                                                               \
+    X(dropout)                                                                                     \
+    X(embedding)                                                                                   \
+    X(flatten)                                                                                     \
+    X(gelu)                                                                                        \
+    X(layernorm)                                                                                   \
+    X(linear)                                                                                      \
+    X(mean_pool)                                                                                   \
+    X(mse)                                                                                         \
+    X(mul)                                                                                         \
+    X(patchify)                                                                                    \
+    X(position_embedding)                                                                          \
+    X(relu)                                                                                        \
+    X(reshape)                                                                                     \
+    X(softmax)                                                                                     \
+    X(tanh)
+
 static inline const smp_tensor *smp__in(const smp_graph *graph, const smp_op *op, int slot)
 {
     return &graph->tensor[op->in[slot]];
@@ -42,6 +64,9 @@ void smp__work_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, sm
 /* The same, with flops per output element (per input element if the output is a loss). */
 void smp__work_elementwise(const smp_graph *graph, const smp_op *op, int64_t batch, double forward,
                            double backward, smp_op_work *work);
+
+/* Is it a gelu in the tanh approximation? */
+bool smp__is_gelu_tanh(const smp_op *op);
 
 /* Kernels of operators that only rename a shape: out = in[0], din[0] = dout. */
 smp_status smp__copy_forward(const smp_op_call *call);

@@ -22,8 +22,10 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     smp__work_elementwise(graph, op, batch, 20, 4, work);
 }
 
-static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void **state)
+static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
+                          void **state)
 {
+    (void)device;
     const smp_tensor *in = smp__in(graph, op, 0);
     int64_t columns = smp__columns(in);
     smp_math_primitive *primitive = NULL;

@@ -17,8 +17,10 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     smp__work_elementwise(graph, op, batch, 20, 3, work);
 }
 
-static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void **state)
+static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
+                          void **state)
 {
+    (void)device;
     smp_math_primitive *primitive = NULL;
     SMP_TRY(smp_math_eltwise_create(SMP_ELTWISE_TANH, smp__count(smp__in(graph, op, 0), batch),
                                     false, &primitive));

@@ -33,7 +33,7 @@ has_options smp-profile -o --device --microbatch-size --dtype --links
 has_options smp-partition -o -n --cluster --profile --stages --ddp --chunks --microbatches \
     --microbatch-size --pipeline --optimize --objective --active-microbatches --placement --memory \
     --recompute --seed --explain --json --trace --report --export --svg --fix --cut-at --time-limit \
-    --group --partitioner --model --help --version
+    --group --partitioner --model --device --precision --help --version
 expect_match out '^       smp-partition check PLAN'
 for name in simple interleaved zero-bubble linear exact torch-csv; do
     expect_match out "(^|[ ,])$name(,|\$)" # from the registries
@@ -67,6 +67,8 @@ bad_value smp-partition --placement anywhere
 bad_value smp-partition --memory lots
 bad_value smp-partition --memory -5GB
 bad_value smp-partition --recompute sometimes
+bad_value smp-partition --device abacus
+bad_value smp-partition --precision fp7
 bad_value smp-partition --active-microbatches 0
 bad_value smp-partition --group x
 bad_value smp-partition --partitioner scissors

@@ -136,7 +136,7 @@ static inline void op_run_open(op_run *run, const char *yaml, const char *name, 
     op_run_allocate(run, shift);
     const smp_op_kernels *cpu = &run->op->kind->cpu;
     if (cpu->prepare)
-        assert_int_equal(cpu->prepare(run->graph, run->op, batch, &run->state), SMP_OK);
+        assert_int_equal(cpu->prepare(run->graph, run->op, batch, NULL, &run->state), SMP_OK);
 }
 
 static inline void op_run_close(op_run *run)

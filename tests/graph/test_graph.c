@@ -320,6 +320,111 @@ static void test_graph_shape_helpers(void **state)
     assert_int_equal(smp_op_attr_index(linear, "colour"), -1);
 }
 
+/* In bf16 activations take half; the loss, integers and what the model is do not change. */
+static void test_graph_target(void **state)
+{
+    (void)state;
+    static const smp_target cpu = {SMP_BACKEND_CPU, SMP_PRECISION_FP32};
+    static const smp_target targets[] = {{SMP_BACKEND_CUDA, SMP_PRECISION_FP32},
+                                         {SMP_BACKEND_CUDA, SMP_PRECISION_TF32},
+                                         {SMP_BACKEND_CUDA, SMP_PRECISION_BF16}};
+    smp_graph *g = read_model(gpt_text), *plain = read_model(gpt_text);
+    for (size_t k = 0; k < sizeof targets / sizeof targets[0]; k++) {
+        bool bf16 = targets[k].precision == SMP_PRECISION_BF16;
+        assert_int_equal(SMP_OK, smp_graph_set_target(g, targets[k]));
+        for (int32_t t = 0; t < g->n_tensor; t++) {
+            smp_dtype was = plain->tensor[t].dtype, now = g->tensor[t].dtype;
+            bool half = bf16 && was == SMP_F32 && t != g->loss;
+            assert_int_equal(half ? SMP_BF16 : was, now);
+            assert_int_equal(smp_tensor_bytes(plain, t, 3),
+                             (half ? 2 : 1) * smp_tensor_bytes(g, t, 3));
+        }
+        assert_int_equal(SMP_F32, g->tensor[g->loss].dtype);
+        assert_true(g->fingerprint == plain->fingerprint);
+        assert_int_equal(SMP_OK, smp_graph_check_runnable(g));
+        assert_int_equal(SMP_OK, smp_graph_check_kernels(g));
+        /* refused: nothing has changed */
+        smp_target wrong = {SMP_BACKEND_CPU, SMP_PRECISION_BF16};
+        assert_int_equal(SMP_ERR_INPUT, smp_graph_set_target(g, wrong));
+        assert_int_equal(SMP_BACKEND_CUDA, g->target.backend);
+    }
+    assert_int_equal(SMP_OK, smp_graph_set_target(g, cpu));
+    assert_int_equal(SMP_BACKEND_CPU, g->target.backend);
+    for (int32_t t = 0; t < g->n_tensor; t++)
+        assert_int_equal(plain->tensor[t].dtype, g->tensor[t].dtype);
+    smp_graph_destroy(plain);
+    smp_graph_destroy(g);
+}
+
+/* What needs a kernel that is not there is refused; what runs nowhere can be planned. */
+static void test_graph_check_kernels(void **state)
+{
+    (void)state;
+    static const char text[] = "smp: 1\nname: n\ninputs: {a: {dtype: float32, shape: [4]}}\n"
+                               "ops:\n"
+                               "  - {op: opaque, name: o, in: a, out: b, shape: [4], cost: "
+                               "{forward_us: 1}}\n"
+                               "  - {op: relu, name: r, in: b, out: c}\n";
+    smp_graph *g = read_model(text);
+    assert_int_equal(SMP_OK, smp_graph_check_kernels(g));
+    assert_int_equal(SMP_OK, smp_graph_set_target(g, (smp_target){SMP_BACKEND_CUDA, 0}));
+    assert_int_equal(SMP_OK, smp_graph_check_kernels(g));
+    assert_int_equal(SMP_ERR_INPUT, smp_graph_check_runnable(g));
+    smp_op_kind made_up = *g->op[1].kind;
+    made_up.name = "made-up";
+    ((smp_op *)g->op)[1].kind = &made_up;
+    assert_int_equal(SMP_ERR_INPUT, smp_graph_check_kernels(g));
+    assert_non_null(strstr(smp_last_error(),
+                           "m.yaml:6:5: op 'r' (made-up): 'made-up' has no kernel "
+                           "for cuda"));
+    assert_int_equal(SMP_OK, smp_graph_set_target(g, (smp_target){0}));
+    assert_int_equal(SMP_OK, smp_graph_check_kernels(g));
+    smp_graph_destroy(g);
+}
+
+/* A linear and the gelu that alone reads it, on CUDA. */
+static void test_graph_pairs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *ops;
+        int32_t first; /* -1: none */
+    } cases[] = {
+        {"{op: linear, name: l, in: x, out: h, features: 16}, {op: gelu, name: g, in: h, out: y}",
+         0},
+        {"{op: linear, name: l, in: x, out: h, features: 16}, "
+         "{op: gelu, name: g, in: h, out: y, approximate: erf}",
+         -1},
+        {"{op: linear, name: l, in: x, out: h, features: 16}, {op: gelu, name: g, in: x, out: y}",
+         -1},
+        {"{op: linear, name: l, in: x, out: h, features: 16}, {op: relu, name: g, in: h, out: y}",
+         -1},
+        {"{op: linear, name: l, in: x, out: h, features: 16}, {op: relu, name: r, in: x, out: z}, "
+         "{op: gelu, name: g, in: h, out: y}",
+         -1},
+        {"{op: linear, name: l, in: x, out: h, features: 16}, {op: gelu, name: g, in: h, out: y}, "
+         "{op: add, name: a, in: [h, y], out: y}",
+         -1},
+        {"{op: relu, name: r, in: x, out: z}, {op: linear, name: l, in: z, out: h, features: 16}, "
+         "{op: gelu, name: g, in: h, out: y}, {op: linear, name: m, in: y, out: y, features: 16}",
+         1},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        char text[1024];
+        snprintf(text, sizeof text,
+                 "smp: 1\nname: p\ninputs: {x: {dtype: float32, shape: [4, 16]}}\nops: [%s]\n",
+                 cases[k].ops);
+        smp_graph *g = read_model(text);
+        for (int32_t i = 0; i < g->n_op; i++)
+            assert_false(smp_op_pairs(g, i));
+        assert_int_equal(SMP_OK, smp_graph_set_target(g, (smp_target){SMP_BACKEND_CUDA, 0}));
+        for (int32_t i = 0; i < g->n_op; i++)
+            if (smp_op_pairs(g, i) != (i == cases[k].first))
+                fail_msg("case %zu, op %d", k, (int)i);
+        smp_graph_destroy(g);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -333,6 +438,9 @@ int main(void)
         cmocka_unit_test(test_graph_tensor_bytes),
         cmocka_unit_test(test_graph_fingerprint),
         cmocka_unit_test(test_graph_shape_helpers),
+        cmocka_unit_test(test_graph_target),
+        cmocka_unit_test(test_graph_check_kernels),
+        cmocka_unit_test(test_graph_pairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * messages when nothing is left. */
 #include "problem_fixture.h"
 
+#include "partition/coarse.h"
 #include "partition/contract.h"
 #include "partition/order.h"
 
@@ -202,6 +203,41 @@ static void test_contract_explains_what_is_impossible(void **state)
                    3, SMP_ERR_NO_FIT, "stages 1 and 2 of 3", "empty");
 }
 
+/* Runs of ops for huge graphs follow the order of the file and hold whole what is glued. */
+static void test_contract_coarse_runs_hold_glue(void **state)
+{
+    (void)state;
+    enum { N_OP = 500 };
+    static const char model[] =
+        "smp: 1\nname: chain\ninputs: {x: {dtype: float32, shape: [64]}}\nops:\n"
+        "  - repeat: 250\n    as: i\n    ops:\n"
+        "      - {op: linear, name: \"a{i}\", in: x, out: x, features: 8}\n"
+        "      - {op: linear, name: \"b{i}\", in: x, out: x, features: 64}\n";
+    fixture f;
+    fixture_random random = {7};
+    int32_t glue[N_OP], run[N_OP];
+    int glued = 0, inside = 0;
+    open_model(&f, model, 2);
+    f.problem.glue = glue;
+    for (int32_t op = 0; op < N_OP; op++)
+        glue[op] = op % 2 == 1 || fixture_chance(&random, 50) ? -1 : op;
+    for (int32_t op = 1; op < N_OP; op += 2)
+        glue[op] = glue[op - 1];
+    smp__coarse_glue(&f.problem, run);
+    for (int32_t op = 1; op < N_OP; op++) {
+        assert_true(run[op] == run[op - 1] || run[op] == run[op - 1] + 1);
+        bool together = glue[op] >= 0 && glue[op] == glue[op - 1];
+        if (together)
+            assert_int_equal(run[op], run[op - 1]);
+        glued += together;
+        inside += run[op] == run[op - 1];
+    }
+    assert_int_equal(0, run[0]);
+    assert_true(glued > N_OP / 8);
+    assert_int_equal(glued, inside); /* two ops are more than a run's share of the work */
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -210,6 +246,7 @@ int main(void)
         cmocka_unit_test(test_contract_ties_together_or_apart),
         cmocka_unit_test(test_contract_agrees_with_brute_force),
         cmocka_unit_test(test_contract_explains_what_is_impossible),
+        cmocka_unit_test(test_contract_coarse_runs_hold_glue),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -196,6 +196,34 @@ static void test_cluster_reads_the_examples(void **state)
     }
 }
 
+static void test_cluster_rates_of_products(void **state)
+{
+    static const struct {
+        const char *compute;
+        double fp32, tf32, bf16;
+    } cases[] = {
+        {"{fp32: 10TFLOP/s}", 10e12, 10e12, 0},
+        {"{fp32: 10TFLOP/s, bf16: 100TFLOP/s}", 10e12, 50e12, 100e12},
+        {"{fp32: 10TFLOP/s, tf32: 40TFLOP/s, bf16: 100TFLOP/s}", 10e12, 40e12, 100e12},
+        {"{fp32: 10TFLOP/s, tf32: 40TFLOP/s}", 10e12, 40e12, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[512];
+        smp_cluster *c;
+        snprintf(text, sizeof text,
+                 "smp: 1\nnodes: 1\ndevices_per_node: 1\ndevice: {memory: 1GB, compute: %s, "
+                 "bandwidth: 1TB/s}\n",
+                 cases[i].compute);
+        assert_int_equal(read_text(text, &c), SMP_OK);
+        const smp_device_spec *device = &c->device[0];
+        assert_true(smp_device_matrix_flops(device, SMP_PRECISION_FP32) == cases[i].fp32);
+        assert_true(smp_device_matrix_flops(device, SMP_PRECISION_TF32) == cases[i].tf32);
+        assert_true(smp_device_matrix_flops(device, SMP_PRECISION_BF16) == cases[i].bf16);
+        smp_cluster_destroy(c);
+    }
+}
+
 static void test_cluster_local_shares_this_machine(void **state)
 {
     smp_cluster *one, *four;
@@ -263,6 +291,7 @@ int main(void)
         cmocka_unit_test(test_cluster_lists_devices_per_node_or_one_by_one),
         cmocka_unit_test(test_cluster_refuses_broken_files),
         cmocka_unit_test(test_cluster_reads_the_examples),
+        cmocka_unit_test(test_cluster_rates_of_products),
         cmocka_unit_test(test_cluster_local_shares_this_machine),
         cmocka_unit_test(test_cluster_interpolates_measured_links),
     };

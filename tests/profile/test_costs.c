@@ -317,8 +317,135 @@ static void test_costs_slowdown_is_relative_to_device_0(void **state)
     smp_device_spec device[2] = {{.flops_fp32 = 80e12}, {.flops_fp32 = 20e12}};
     const smp_cluster cluster = {.nodes = 1, .devices_per_node = 2, .device = device};
     (void)state;
-    assert_true(smp_device_slowdown(&cluster, 0) == 1);
-    assert_true(smp_device_slowdown(&cluster, 1) == 4);
+    assert_true(smp_device_slowdown(&cluster, SMP_PRECISION_FP32, 0) == 1);
+    assert_true(smp_device_slowdown(&cluster, SMP_PRECISION_FP32, 1) == 4);
+    device[0].flops_bf16 = 300e12;
+    assert_true(smp_device_slowdown(&cluster, SMP_PRECISION_BF16, 1) == 4); /* one gives none */
+    device[1].flops_bf16 = 30e12;
+    assert_true(smp_device_slowdown(&cluster, SMP_PRECISION_BF16, 1) == 10);
+    assert_true(smp_device_slowdown(&cluster, SMP_PRECISION_TF32, 1) == 10);
+    assert_true(smp_device_slowdown(&cluster, SMP_PRECISION_FP32, 1) == 4);
+}
+
+static smp_status build_on(const smp_graph *graph, const smp_device_spec *device, smp_costs **out)
+{
+    const smp_cluster cluster = {
+        .name = "test", .nodes = 1, .devices_per_node = 1, .device = device};
+    return smp_costs_build(graph, &cluster, NULL, BATCH, out);
+}
+
+/* Bytes of activations by half, products at the rate of bf16, the rest as before. */
+static void test_costs_of_bf16(void **state)
+{
+    static const smp_target bf16 = {SMP_BACKEND_CUDA, SMP_PRECISION_BF16};
+    smp_device_spec device = {.name = "card",
+                              .memory_bytes = 1 << 30,
+                              .flops_fp32 = 1e9,
+                              .flops_bf16 = 4e9,
+                              .bytes_per_s = 7e18};
+    smp_graph *graph = parse(mlp, "");
+    smp_costs *full, *half, *tf32, *none = NULL;
+    (void)state;
+    assert_int_equal(smp_weight_element_bytes(graph, 2), 16);
+    assert_true(smp_state_factor(graph) == 4);
+    assert_int_equal(build_on(graph, &device, &full), SMP_OK);
+    assert_int_equal(smp_graph_set_target(graph, bf16), SMP_OK);
+    assert_int_equal(smp_weight_element_bytes(graph, 2), 18);
+    assert_true(smp_state_factor(graph) == 4.5);
+    assert_int_equal(build_on(graph, &device, &half), SMP_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(full->op[i].output_bytes, 2 * half->op[i].output_bytes);
+        assert_int_equal(full->op[i].stash_bytes, 2 * half->op[i].stash_bytes);
+        assert_int_equal(full->op[i].weight_bytes, half->op[i].weight_bytes);
+        assert_near(full->op[i].forward_us - SMP__CALL_US,
+                    4 * (half->op[i].forward_us - SMP__CALL_US));
+        assert_near(full->op[i].backward_weight_us - SMP__CALL_US,
+                    4 * (half->op[i].backward_weight_us - SMP__CALL_US));
+    }
+    assert_true(full->op[2].forward_us == half->op[2].forward_us); /* mse: no products */
+    assert_int_equal(half->op[2].output_bytes, 4);
+    assert_near(full->optimizer_bytes_per_s * 7, half->optimizer_bytes_per_s * 7.5);
+
+    /* tf32: half of bf16 unless it is given */
+    const smp_target with_tf32 = {SMP_BACKEND_CUDA, SMP_PRECISION_TF32};
+    assert_int_equal(smp_graph_set_target(graph, with_tf32), SMP_OK);
+    for (int given = 0; given < 2; given++) {
+        device.flops_tf32 = given ? 3e9 : 0;
+        assert_int_equal(build_on(graph, &device, &tf32), SMP_OK);
+        assert_near(full->op[0].forward_us - SMP__CALL_US,
+                    (given ? 3 : 2) * (tf32->op[0].forward_us - SMP__CALL_US));
+        assert_int_equal(tf32->op[0].output_bytes, full->op[0].output_bytes);
+        smp_costs_destroy(tf32);
+    }
+    device.flops_tf32 = device.flops_bf16 = 0;
+    assert_int_equal(build_on(graph, &device, &tf32), SMP_OK);
+    assert_true(tf32->op[0].forward_us == full->op[0].forward_us);
+    smp_costs_destroy(tf32);
+
+    assert_int_equal(smp_graph_set_target(graph, bf16), SMP_OK);
+    assert_int_equal(build_on(graph, &device, &none), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "'card'"));
+    assert_non_null(strstr(smp_last_error(), "`compute: bf16`"));
+    assert_null(none);
+    smp_costs_destroy(full);
+    smp_costs_destroy(half);
+    smp_graph_destroy(graph);
+}
+
+static void test_costs_refuse_a_profile_of_another_target(void **state)
+{
+    static const struct {
+        const char *device, *dtype;
+        smp_target target;
+        bool good;
+    } cases[] = {
+        {"cpu", "fp32", {SMP_BACKEND_CPU, SMP_PRECISION_FP32}, true},
+        {"H200", "bf16", {SMP_BACKEND_CUDA, SMP_PRECISION_BF16}, true},
+        {"H200", "tf32", {SMP_BACKEND_CUDA, SMP_PRECISION_TF32}, true},
+        {"H200", "fp32", {SMP_BACKEND_CUDA, SMP_PRECISION_BF16}, false},
+        {"H200", "fp32", {SMP_BACKEND_CPU, SMP_PRECISION_FP32}, false},
+        {"cpu", "fp32", {SMP_BACKEND_CUDA, SMP_PRECISION_FP32}, false},
+    };
+    smp_graph *graph = parse(mlp, "");
+    smp_op_cost measured[3];
+    smp_profile profile = make_profile(graph, measured);
+    smp_device_spec device;
+    const smp_cluster cluster = make_cluster(&device, 1e9, 1e9); /* no bf16: none is needed */
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        smp_costs *costs = NULL;
+        profile.device = cases[i].device;
+        profile.dtype = cases[i].dtype;
+        assert_int_equal(smp_graph_set_target(graph, cases[i].target), SMP_OK);
+        assert_int_equal(smp_costs_build(graph, &cluster, &profile, BATCH, &costs),
+                         cases[i].good ? SMP_OK : SMP_ERR_INPUT);
+        if (!cases[i].good)
+            assert_non_null(strstr(smp_last_error(), "measured on '"));
+        smp_costs_destroy(costs);
+    }
+    smp_graph_destroy(graph);
+}
+
+static const char mlp_gelu[] = "smp: 1\nname: g\ninputs: {x: {dtype: float32, shape: [8, 64]}}\n"
+                               "ops:\n"
+                               "  - {op: linear, name: a, in: x, out: h, features: 32}\n"
+                               "  - {op: gelu, name: b, in: h, out: h%s}\n";
+
+/* A gelu that the product before it applies costs forward what it writes. */
+static void test_costs_of_a_pair(void **state)
+{
+    static const smp_target cuda = {SMP_BACKEND_CUDA, SMP_PRECISION_FP32};
+    (void)state;
+    for (int pair = 0; pair < 2; pair++) {
+        smp_graph *graph = parse(mlp_gelu, pair ? "" : ", approximate: erf");
+        assert_int_equal(smp_graph_set_target(graph, cuda), SMP_OK);
+        smp_costs *costs = build(graph, NULL, BATCH);
+        const double written_us = 4.0 * BATCH * 8 * 32 / 7e9 * 1e6;
+        assert_int_equal(pair, fabs(costs->op[1].forward_us - written_us) < 1e-9);
+        assert_true(pair || costs->op[1].forward_us > 2 * written_us);
+        smp_costs_destroy(costs);
+        smp_graph_destroy(graph);
+    }
 }
 
 int main(void)
@@ -336,6 +463,9 @@ int main(void)
         cmocka_unit_test(test_costs_refuse_impossible_sizes),
         cmocka_unit_test(test_costs_refuse_the_profile_of_another_model),
         cmocka_unit_test(test_costs_slowdown_is_relative_to_device_0),
+        cmocka_unit_test(test_costs_of_bf16),
+        cmocka_unit_test(test_costs_refuse_a_profile_of_another_target),
+        cmocka_unit_test(test_costs_of_a_pair),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -311,6 +311,45 @@ static void test_measure_refuses_wrong_options(void **state)
     smp_graph_destroy(graph);
 }
 
+static const char pair_model[] =
+    "smp: 1\nname: pair\ninputs: {x: {dtype: float32, shape: [8]}}\nops:\n"
+    "  - {op: linear, name: a, in: x, out: h, features: 8}\n"
+    "  - {op: gelu, name: b, in: h, out: h}\n"
+    "  - {op: linear, name: c, in: h, out: h, features: 8}\n"
+    "  - {op: linear, name: d, in: h, out: h, features: 8}\n"
+    "  - {op: gelu, name: e, in: h, out: h}\n";
+
+/* The target is written; a product that its gelu rides on is measured apart from one alone, and a
+ * probe that runs both at once is not asked for the gelu. */
+static void test_measure_of_a_target(void **state)
+{
+    static const smp_target bf16 = {SMP_BACKEND_CUDA, SMP_PRECISION_BF16};
+    smp_graph *graph = NULL;
+    (void)state;
+    assert_int_equal(smp_graph_parse("m.yaml", pair_model, strlen(pair_model), &graph), SMP_OK);
+    assert_int_equal(smp_graph_set_target(graph, bf16), SMP_OK);
+    for (int pairs = 0; pairs < 2; pairs++) {
+        fake f;
+        smp_probe probe = make_probe(&f);
+        const smp_profile_options options = make_options(&f);
+        smp_profile *p = NULL;
+        probe.memory_bytes = 12345;
+        probe.pairs = pairs;
+        assert_int_equal(smp_profile_measure(graph, &probe, &options, &p), SMP_OK);
+        assert_string_equal(p->dtype, "bf16");
+        assert_int_equal(p->memory_bytes, 12345);
+        assert_int_equal(smp_profile_target(p).backend, SMP_BACKEND_CUDA);
+        assert_int_equal(p->op[0].output_bytes, 2 * 8 * BATCH);
+        assert_true(f.opened[2] > 0 && f.opened[3] > 0); /* c alone, d with e */
+        for (int i = 1; i < 5; i += 3) {
+            assert_int_equal(pairs, p->op[i].forward_us == 0);
+            assert_true(p->op[i].backward_input_us > 0);
+        }
+        smp_profile_destroy(p);
+    }
+    smp_graph_destroy(graph);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -320,6 +359,7 @@ int main(void)
         cmocka_unit_test(test_measure_inference_runs_forward_only),
         cmocka_unit_test(test_measure_failure_ends_at_the_next_sync),
         cmocka_unit_test(test_measure_refuses_wrong_options),
+        cmocka_unit_test(test_measure_of_a_target),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

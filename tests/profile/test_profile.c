@@ -184,6 +184,8 @@ static const broken broken_files[] = {
     {2, "model: {name: m, fingerprint: 0123456789abcdef}", "2:31", "another model"},
     {3, "devise: cpu", "3:1", "device"},
     {3, "", "1:1", "'device' is missing"},
+    {4, "dtype: fp16", "4:8", "dtype: got 'fp16', expected fp32, tf32 or bf16"},
+    {4, "dtype: bf16", "4:8", "which alone the CPU has"},
     {5, "microbatch_size: 0", "5:18", "microbatch_size"},
     {5, "microbatch_size: 1.5", "5:18", "microbatch_size"},
     {7, "- {name: c, forward_us: 4, backward_us: 10}", "7:10", "no op of this name"},
@@ -223,6 +225,66 @@ static void test_profile_refuses_broken_files(void **state)
     }
 }
 
+/* Of a card: another precision, and its memory. */
+static void test_profile_of_a_card(void **state)
+{
+    static const char *const dtypes[] = {"fp32", "tf32", "bf16"};
+    (void)state;
+    for (int i = 0; i < SMP_N_PRECISION; i++) {
+        smp_op_cost cost[N_OP];
+        smp_profile written = make_profile(cost, false), *read = NULL;
+        written.device = "NVIDIA H200, \"SXM\"";
+        written.dtype = dtypes[i];
+        written.memory_bytes = (int64_t)150 << 30;
+        assert_int_equal(smp_profile_write(&written, path), SMP_OK);
+        assert_int_equal(smp_profile_read(path, graph, &read), SMP_OK);
+        assert_string_equal(read->device, written.device);
+        assert_string_equal(read->dtype, dtypes[i]);
+        assert_true(read->memory_bytes == written.memory_bytes);
+        smp_target target = smp_profile_target(read);
+        assert_int_equal(target.backend, SMP_BACKEND_CUDA);
+        assert_int_equal(target.precision, i);
+        assert_int_equal(smp_profile_check_target(read, target), SMP_OK);
+        smp_profile_destroy(read);
+    }
+}
+
+/* Where no cluster file is: CPUs of this machine, or the card that was measured. */
+static void test_profile_makes_a_cluster(void **state)
+{
+    static const smp_target cpu = {SMP_BACKEND_CPU, SMP_PRECISION_FP32};
+    static const smp_target cuda = {SMP_BACKEND_CUDA, SMP_PRECISION_BF16};
+    smp_op_cost cost[N_OP];
+    smp_profile profile = make_profile(cost, true);
+    smp_cluster *c = NULL;
+    (void)state;
+    assert_int_equal(smp_cluster_default(cpu, NULL, 3, &c), SMP_OK);
+    assert_string_equal(c->device[2].name, "cpu");
+    assert_true(c->cores_per_node > 0);
+    assert_int_equal(c->intra_node.n_point, 0);
+    smp_cluster_destroy(c);
+    assert_int_equal(smp_cluster_default(cpu, &profile, 3, &c), SMP_OK);
+    assert_int_equal(c->intra_node.n_point, profile.link.n_point);
+    smp_cluster_destroy(c);
+
+    c = NULL;
+    assert_int_equal(smp_cluster_default(cuda, NULL, 2, &c), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "--cluster"));
+    profile.device = "card";
+    profile.dtype = "bf16";
+    assert_int_equal(smp_cluster_default(cuda, &profile, 2, &c), SMP_ERR_INPUT);
+    assert_null(c);
+    profile.memory_bytes = 1000000;
+    assert_int_equal(smp_cluster_default(cuda, &profile, 0, &c), SMP_ERR_INPUT);
+    assert_int_equal(smp_cluster_default(cuda, &profile, 2, &c), SMP_OK);
+    assert_int_equal(smp_cluster_devices(c), 2);
+    assert_string_equal(c->device[1].name, "card");
+    assert_int_equal(c->device[1].memory_bytes, 1000000);
+    assert_int_equal(c->cores_per_node, 0);
+    assert_int_equal(c->intra_node.n_point, profile.link.n_point);
+    smp_cluster_destroy(c);
+}
+
 static void test_profile_missing_file_is_bad_input(void **state)
 {
     smp_profile *p = NULL;
@@ -259,6 +321,8 @@ int main(void)
         cmocka_unit_test(test_profile_reads_any_order_and_fills_in),
         cmocka_unit_test(test_profile_refuses_broken_files),
         cmocka_unit_test(test_profile_missing_file_is_bad_input),
+        cmocka_unit_test(test_profile_of_a_card),
+        cmocka_unit_test(test_profile_makes_a_cluster),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -382,6 +382,43 @@ static void test_check_sketch_shape(void **state)
     }
 }
 
+/* For another device, in another precision: legal wherever it cuts, with a note where that tears
+ * two ops of one kernel apart. */
+static void test_check_execution(void **state)
+{
+    (void)state;
+    static const char *const sketches[] = {
+        "smp: 1\nexecution: {device: cuda, precision: bf16}\n"
+        "stages: [{ops: wte..h1.mlp.fc}, {ops: h1.mlp.gelu..loss}]\n",
+        "smp: 1\nexecution: {device: cuda, precision: bf16}\n"
+        "stages: [{ops: wte..h1.ln_2}, {ops: h1.mlp.fc..loss}]\n",
+    };
+    smp_search_request request;
+    open_example("gpt-tiny.yaml", 2, &request);
+    for (int d = 0; d < 2; d++)
+        ((smp_device_spec *)request.cluster->device)[d].flops_bf16 = 1e12;
+    for (int torn = 0; torn < 2; torn++) {
+        smp_check check;
+        smp_text json = {0};
+        smp_sketch *sketch = parse(sketches[!torn]);
+        assert_true(sketch->has_target);
+        assert_int_equal(SMP_OK, smp_graph_set_target((smp_graph *)request.graph, sketch->target));
+        if (smp_check_sketch(&request, false, sketch, &check) != SMP_OK)
+            fail_msg("%s", smp_last_error());
+        assert_legal(&check);
+        assert_int_equal(torn, count_kind(&check.findings, "pair", SMP_FINDING_NOTE));
+        assert_true(check.same.found && check.any.found);
+        assert_int_equal(SMP_BACKEND_CUDA, check.plan->target.backend);
+        assert_int_equal(SMP_OK, smp_check_report_json(&check, &request, &json));
+        assert_non_null(
+            strstr(json.data, "\"execution\": {\"device\": \"cuda\", \"precision\": \"bf16\"}"));
+        smp_text_free(&json);
+        smp_check_free(&check);
+        smp_sketch_destroy(sketch);
+    }
+    close_example(&request);
+}
+
 static void test_check_sketch_broken(void **state)
 {
     (void)state;
@@ -406,6 +443,9 @@ static void test_check_sketch_broken(void **state)
         {"stages: [{ops: a}]\nparallel: {placement: wide}", "cluster or spread"},
         {"stages: [{ops: a}]\nmodel: {fingerprint: x}", "hexadecimal"},
         {"stages: [{ops: a}]\nstage: 1", "'stage'"},
+        {"stages: [{ops: a}]\nexecution: {device: gpu, precision: bf16}",
+         "got 'gpu', expected cpu or"},
+        {"stages: [{ops: a}]\nexecution: {precision: bf16}", "'device' is missing"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char text[512];
@@ -428,6 +468,7 @@ int main(void)
         cmocka_unit_test(test_check_pattern),
         cmocka_unit_test(test_check_ops_by_pattern),
         cmocka_unit_test(test_check_sketch_shape),
+        cmocka_unit_test(test_check_execution),
         cmocka_unit_test(test_check_sketch_broken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

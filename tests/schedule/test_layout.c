@@ -421,6 +421,96 @@ static void test_layout_modes_of_random_graphs(void **state)
 }
 
 /* The mode of a chunk follows from its program. */
+/* In bf16 what lies between ops takes half, and additions say so. */
+static void test_layout_bf16(void **state)
+{
+    (void)state;
+    static const smp_target bf16 = {SMP_BACKEND_CUDA, SMP_PRECISION_BF16};
+    const int32_t stage[] = {0, 0, 1, 1, 2, 2};
+    staged m;
+    make(&m, fan_out, stage, 3);
+    smp_flow *flow;
+    assert_int_equal(SMP_OK, smp_graph_set_target(m.graph, bf16));
+    assert_int_equal(SMP_OK, smp_flow_build(m.graph, stage, 3, 2, &flow));
+    assert_int_equal(m.flow->n_transfer, flow->n_transfer);
+    for (int32_t t = 0; t < flow->n_transfer; t++)
+        assert_int_equal(m.flow->transfer[t].bytes, 2 * flow->transfer[t].bytes);
+    for (int s = 0; s < 3; s++) {
+        const smp_layout *full = m.layout[s];
+        smp_layout *half;
+        assert_int_equal(SMP_OK, smp_layout_build(m.graph, flow, s, 0, NULL, &half));
+        assert_int_equal(full->n_border, half->n_border);
+        for (int32_t b = 0; b < full->n_border; b++)
+            assert_int_equal(full->border[b].bytes, 2 * half->border[b].bytes);
+        assert_int_equal(full->n_instr, half->n_instr);
+        for (int32_t i = 0; i < full->n_instr; i++) {
+            bool sums = full->instr[i].elements > 0;
+            assert_int_equal(full->instr[i].elements, half->instr[i].elements);
+            assert_int_equal(SMP_F32, full->instr[i].dtype);
+            assert_int_equal(sums ? SMP_BF16 : SMP_F32, half->instr[i].dtype);
+        }
+        smp_layout_destroy(half);
+    }
+    smp_flow_destroy(flow);
+    drop(&m);
+}
+
+static const char pair_model[] =
+    "smp: 1\nname: pair\n%s"
+    "inputs:\n"
+    "  x: {dtype: float32, shape: [96]}\n"
+    "  y: {dtype: float32, shape: [96]}\n"
+    "ops:\n"
+    "  - {op: relu, name: a, in: x, out: x}\n"
+    "  - {op: linear, name: b, in: x, out: x, features: 96, bias: false}\n"
+    "  - {op: gelu, name: c, in: x, out: x}\n"
+    "  - {op: relu, name: d, in: x, out: x}\n"
+    "  - {op: mse, name: loss, in: [x, y], out: loss}\nloss: loss\n";
+
+/* Inference: a value may lie where one of two calls before lay, but the values of a pair are there
+ * together. */
+static void test_layout_pair(void **state)
+{
+    (void)state;
+    enum { A, B, C, D };
+    char text[1024];
+    for (int cuda = 0; cuda < 2; cuda++) {
+        const smp_target target = {cuda ? SMP_BACKEND_CUDA : SMP_BACKEND_CPU, SMP_PRECISION_FP32};
+        smp_graph *graph = NULL;
+        smp_flow *flow;
+        smp_layout *l;
+        snprintf(text, sizeof text, pair_model, "mode: inference\n");
+        assert_int_equal(SMP_OK, smp_graph_parse("m.yaml", text, strlen(text), &graph));
+        assert_int_equal(SMP_OK, smp_graph_set_target(graph, target));
+        assert_int_equal(SMP_OK, smp_flow_build(graph, (int32_t[5]){0}, 1, 16, &flow));
+        assert_int_equal(SMP_OK, smp_layout_build(graph, flow, 0, 0, NULL, &l));
+        for (int32_t i = 0; i < l->n_call; i++)
+            assert_int_equal(cuda && i == B, l->call[i].pair);
+        /* on the CPU, c's output is where a's was, which b read before */
+        assert_int_equal(cuda, l->call[A].out.offset != l->call[C].out.offset);
+        assert_int_equal((cuda ? 3 : 2) * 6144, l->forward_work_bytes);
+        smp_layout_destroy(l);
+        smp_flow_destroy(flow);
+        smp_graph_destroy(graph);
+    }
+    /* in two stages there is no pair */
+    smp_graph *graph = NULL;
+    smp_flow *flow;
+    snprintf(text, sizeof text, pair_model, "");
+    assert_int_equal(SMP_OK, smp_graph_parse("m.yaml", text, strlen(text), &graph));
+    assert_int_equal(SMP_OK, smp_graph_set_target(graph, (smp_target){SMP_BACKEND_CUDA, 0}));
+    assert_int_equal(SMP_OK, smp_flow_build(graph, (int32_t[]){0, 0, 1, 1, 1}, 2, 16, &flow));
+    for (int s = 0; s < 2; s++) {
+        smp_layout *l;
+        assert_int_equal(SMP_OK, smp_layout_build(graph, flow, s, 0, NULL, &l));
+        for (int32_t i = 0; i < l->n_call; i++)
+            assert_false(l->call[i].pair);
+        smp_layout_destroy(l);
+    }
+    smp_flow_destroy(flow);
+    smp_graph_destroy(graph);
+}
+
 static void test_layout_mode(void **state)
 {
     (void)state;
@@ -446,6 +536,8 @@ int main(void)
         cmocka_unit_test(test_layout_recompute),
         cmocka_unit_test(test_layout_split),
         cmocka_unit_test(test_layout_modes_of_random_graphs),
+        cmocka_unit_test(test_layout_bf16),
+        cmocka_unit_test(test_layout_pair),
         cmocka_unit_test(test_layout_mode),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

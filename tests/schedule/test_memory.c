@@ -28,6 +28,8 @@ typedef struct job {
     uint64_t seed_word;
 } job;
 
+static int64_t pairs; /* that were run as one kernel */
+
 static uint64_t *address(job *j, int rank, int chunk, int m, smp_ref ref)
 {
     const smp_memory_rank *memory = j->memory[rank];
@@ -69,6 +71,14 @@ static void run_forward(job *j, int rank, int chunk, int m, int32_t op, smp_layo
     for (int32_t i = 0; i < j->graph->op[op].n_in; i++)
         c.in[i] = address(j, rank, chunk, m, at.in[i]);
     symbolic_forward(&c);
+}
+
+/* A pair as badly behaved as one kernel may be: each op reads and writes while the other does. */
+static void run_pair(job *j, int rank, int chunk, int m, int32_t op, smp_layout_redo first,
+                     smp_layout_redo second)
+{
+    for (int turn = 0; turn < 5; turn++)
+        run_forward(j, rank, chunk, m, op + turn % 2, turn % 2 ? second : first);
 }
 
 static uint64_t *accumulator(job *j, int rank, int32_t use)
@@ -158,6 +168,28 @@ static void run_instr(job *j, int rank, int chunk, int m, const smp_layout *layo
         add(to, from, instr->elements);
 }
 
+static smp_layout_redo forward_of(const smp_layout_call *call)
+{
+    return (smp_layout_redo){call->in, call->out, call->aux, call->forward_workspace};
+}
+
+/* The calls that a backward repeats, pairs as pairs, then the rest. */
+static void run_input(job *j, int rank, int chunk, int m, const smp_layout *layout)
+{
+    for (int32_t i = 0; i < layout->n_instr; i++) {
+        const smp_instr *instr = &layout->instr[i];
+        if (instr->kind != SMP_INSTR_RECOMPUTE || !layout->call[instr->call].pair) {
+            run_instr(j, rank, chunk, m, layout, instr);
+            continue;
+        }
+        assert_true(i + 1 < layout->n_instr && instr[1].kind == SMP_INSTR_RECOMPUTE);
+        assert_int_equal(instr->call + 1, instr[1].call);
+        run_pair(j, rank, chunk, m, layout->call[instr->call].op, layout->redo[instr->call],
+                 layout->redo[instr->call + 1]);
+        i++;
+    }
+}
+
 /* The kernels of one action; afterwards nothing may count on the work area. */
 static void run_compute(job *j, int rank, const smp_action *action)
 {
@@ -168,11 +200,16 @@ static void run_compute(job *j, int rank, const smp_action *action)
     bool weight = action->kind == SMP_ACTION_B || action->kind == SMP_ACTION_W;
     for (int32_t i = 0; i < layout->n_call && action->kind == SMP_ACTION_F; i++) {
         const smp_layout_call *at = &layout->call[i];
-        run_forward(j, rank, chunk, m, at->op,
-                    (smp_layout_redo){at->in, at->out, at->aux, at->forward_workspace});
+        if (at->pair) {
+            run_pair(j, rank, chunk, m, at->op, forward_of(at), forward_of(at + 1));
+            pairs++;
+            i++;
+        } else {
+            run_forward(j, rank, chunk, m, at->op, forward_of(at));
+        }
     }
-    for (int32_t i = 0; i < layout->n_instr && input; i++)
-        run_instr(j, rank, chunk, m, layout, &layout->instr[i]);
+    if (input)
+        run_input(j, rank, chunk, m, layout);
     for (int32_t i = 0; i < layout->n_weight_instr && weight; i++)
         run_instr(j, rank, chunk, m, layout, &layout->weight_instr[i]);
     int64_t work = layout->forward_work_bytes;
@@ -486,6 +523,7 @@ static void check_graph(uint64_t seed, bool training, double *arena_bytes, doubl
     fixture_random random = {seed * 977};
     fixture_graph f;
     fixture_graph_make(&f, seed, 2 + (int32_t)fixture_below(&random, 30), training);
+    f.graph.target.backend = seed % 2 ? SMP_BACKEND_CUDA : SMP_BACKEND_CPU;
     const smp_graph *g = &f.graph;
     plain p = {.graph = g,
                .batch = 1 + fixture_below(&random, 4),
@@ -530,6 +568,7 @@ static void test_memory_symbolic_training(void **state)
     for (uint64_t seed = 1; seed <= 400; seed++)
         check_graph(seed, true, &arena, &bound);
     assert_true(arena <= 1.05 * bound);
+    assert_true(pairs > 1000);
 }
 
 static void test_memory_symbolic_inference(void **state)

@@ -67,7 +67,7 @@ static void test_plan_file_content(void **state)
     assert_true(smp_link_us(&plan->cluster->intra_node, 4096) == 2);
     assert_int_equal(4, smp_cluster_devices(plan->cluster));
     assert_string_equal("big", plan->cluster->device[2].name);
-    assert_true(smp_device_slowdown(plan->cluster, 3) == 2);
+    assert_true(smp_device_slowdown(plan->cluster, SMP_PRECISION_FP32, 3) == 2);
     assert_int_equal(1, smp_plan_stage_of(plan, 1, 0));
     assert_int_equal(-1, smp_plan_stage_of(plan, 1, 1));
     smp_schedule_shape shape = smp_plan_shape(plan);
@@ -178,7 +178,12 @@ static void test_plan_file_uniform_cluster(void **state)
     smp_cluster cluster = *plan->cluster;
     smp_text text = {0};
     for (int d = 0; d < 8 * NODES; d++)
-        device[d] = (smp_device_spec){"card", 1000, 50, 60, 70};
+        device[d] = (smp_device_spec){.name = "card",
+                                      .memory_bytes = 1000,
+                                      .flops_fp32 = 50,
+                                      .flops_tf32 = 55,
+                                      .flops_bf16 = 60,
+                                      .bytes_per_s = 70};
     cluster.nodes = NODES;
     cluster.devices_per_node = 8;
     cluster.device = device;
@@ -188,6 +193,7 @@ static void test_plan_file_uniform_cluster(void **state)
     again = parse(text.data);
     assert_int_equal(8 * NODES, smp_cluster_devices(again->cluster));
     assert_true(again->cluster->device[8 * NODES - 1].bytes_per_s == 70);
+    assert_true(again->cluster->device[8 * NODES - 1].flops_tf32 == 55);
     smp_plan_destroy(again);
     smp_text_free(&text);
     smp_plan_destroy(plan);
@@ -196,9 +202,69 @@ static void test_plan_file_uniform_cluster(void **state)
     smp_text_append(&text, "%.*s}\n", (int)(runs - good), good);
     plan = parse(text.data);
     assert_int_equal(1000, plan->cluster->device[3].memory_bytes);
-    assert_true(smp_device_slowdown(plan->cluster, 3) == 1);
+    assert_true(smp_device_slowdown(plan->cluster, SMP_PRECISION_FP32, 3) == 1);
     smp_text_free(&text);
     smp_plan_destroy(plan);
+}
+
+/* The good plan with a line of its own for `execution:`. */
+static smp_status parse_execution(const char *line, smp_text *text, smp_plan **out)
+{
+    const char *stages = strstr(good, "stages:");
+    text->length = 0;
+    smp_text_append(text, "%.*s%s\n%s", (int)(stages - good), good, line, stages);
+    return smp_plan_parse("plan.yaml", text->data, text->length, out);
+}
+
+static void test_plan_file_execution(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *message;
+    } broken[] = {
+        {"execution: {device: tpu, precision: bf16}",
+         "plan.yaml:6:21: execution: device: got 'tpu'"},
+        {"execution: {device: cuda, precision: fp16}", "plan.yaml:6:38: execution: precision: got"},
+        {"execution: {device: cpu, precision: bf16}",
+         "plan.yaml:6:37: execution: precision: got bf16"},
+        {"execution: {device: cuda}", "plan.yaml:6:12: execution: key 'precision' is missing"},
+        {"execution: {devise: cuda, precision: bf16}", "'device'"},
+        {"execution: cuda", "plan.yaml:6:"},
+    };
+    static const char *const lines[] = {"execution: {device: cuda, precision: bf16}",
+                                        "execution: {device: cuda, precision: tf32}",
+                                        "execution: {device: cuda, precision: fp32}"};
+    smp_text text = {0};
+    smp_plan *plan = parse(good);
+    assert_int_equal(SMP_BACKEND_CPU, plan->target.backend);
+    assert_int_equal(SMP_PRECISION_FP32, plan->target.precision);
+    smp_plan_destroy(plan);
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        smp_text again = {0}, json = {0};
+        assert_int_equal(SMP_OK, parse_execution(lines[i], &text, &plan));
+        assert_int_equal(SMP_BACKEND_CUDA, plan->target.backend);
+        assert_int_equal(SMP_OK, smp_plan_format(plan, &again));
+        assert_string_equal(text.data, again.data);
+        assert_int_equal(SMP_OK, smp_plan_format_json(plan, &json));
+        assert_non_null(strstr(json.data, "\"execution\": {\"device\": \"cuda\", \"precision\": "));
+        smp_text_free(&again);
+        smp_text_free(&json);
+        smp_plan_destroy(plan);
+    }
+    /* what is the same as nothing is not written */
+    assert_int_equal(SMP_OK,
+                     parse_execution("execution: {device: cpu, precision: fp32}", &text, &plan));
+    smp_text again = {0};
+    assert_int_equal(SMP_OK, smp_plan_format(plan, &again));
+    assert_string_equal(good, again.data);
+    smp_text_free(&again);
+    smp_plan_destroy(plan);
+    for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++) {
+        assert_int_equal(SMP_ERR_INPUT, parse_execution(broken[i].line, &text, &plan));
+        if (!strstr(smp_last_error(), broken[i].message))
+            fail_msg("case %zu: '%s'", i, smp_last_error());
+    }
+    smp_text_free(&text);
 }
 
 /* Cut anywhere, a plan is refused or read, never worse. */
@@ -281,8 +347,16 @@ static void test_plan_file_bind(void **state)
         free(stage);
         smp_plan_destroy(plan);
     }
-    smp_plan *plan = parse(good);
+    smp_plan *plan = plan_of(graph, "a", "b, loss");
     int32_t *stage = NULL;
+    plan->target = (smp_target){SMP_BACKEND_CUDA, SMP_PRECISION_BF16};
+    assert_int_equal(SMP_ERR_INPUT, smp_plan_bind(plan, graph, &stage));
+    assert_non_null(strstr(smp_last_error(), "the plan is for cuda in bf16"));
+    assert_int_equal(SMP_OK, smp_graph_set_target(graph, plan->target));
+    assert_int_equal(SMP_OK, smp_plan_bind(plan, graph, &stage));
+    free(stage);
+    smp_plan_destroy(plan);
+    plan = parse(good);
     assert_int_equal(SMP_ERR_INPUT, smp_plan_bind(plan, graph, &stage));
     assert_non_null(strstr(smp_last_error(), "fingerprint 00ff00ff00ff00ff"));
     smp_plan_destroy(plan);
@@ -296,6 +370,7 @@ int main(void)
         cmocka_unit_test(test_plan_file_content),
         cmocka_unit_test(test_plan_file_json),
         cmocka_unit_test(test_plan_file_broken),
+        cmocka_unit_test(test_plan_file_execution),
         cmocka_unit_test(test_plan_file_truncated),
         cmocka_unit_test(test_plan_file_devices),
         cmocka_unit_test(test_plan_file_bind),

@@ -169,6 +169,141 @@ static void test_planner_bad_request(void **state)
     close_setting(&s);
 }
 
+/* For CUDA: on equal cards. */
+static void open_cards(setting *s, const char *model, int devices, smp_precision precision)
+{
+    open_setting(s, model, devices);
+    smp_device_spec *device = (smp_device_spec *)s->cluster->device; /* its own memory */
+    for (int d = 0; d < devices; d++)
+        device[d].flops_bf16 = 16 * device[d].flops_fp32;
+    s->cluster->cores_per_node = 0;
+    assert_int_equal(SMP_OK,
+                     smp_graph_set_target(s->graph, (smp_target){SMP_BACKEND_CUDA, precision}));
+}
+
+/* Stages of the ops of a plan; malloc'ed. */
+static int32_t *stages_of(const smp_plan *plan, const smp_graph *graph)
+{
+    int32_t *stage = NULL;
+    if (smp_plan_bind(plan, graph, &stage) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    return stage;
+}
+
+/* Every plan holds, says what it is for, and tears no pair apart, whatever the number of stages. */
+static void test_planner_cuda(void **state)
+{
+    (void)state;
+    for (int precision = 0; precision < SMP_N_PRECISION; precision++)
+        for (int devices = 1; devices <= 8; devices += 1 + devices / 3) {
+            setting s;
+            smp_planner_result result;
+            int pairs = 0;
+            open_cards(&s, "gpt-tiny.yaml", devices, (smp_precision)precision);
+            s.request.stages = devices;
+            s.request.microbatches = 4;
+            check_plan(&s);
+            assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &result));
+            assert_int_equal(SMP_BACKEND_CUDA, result.plan->target.backend);
+            assert_int_equal(precision, result.plan->target.precision);
+            int32_t *stage = stages_of(result.plan, s.graph);
+            for (int32_t op = 0; op < s.graph->n_op; op++)
+                if (smp_op_pairs(s.graph, op)) {
+                    pairs++;
+                    assert_int_equal(stage[op], stage[op + 1]);
+                }
+            assert_int_equal(4, pairs);
+            free(stage);
+            smp_planner_result_destroy(&result);
+            close_setting(&s);
+        }
+}
+
+/* bf16: the copy of the weights counts, and is less than what activations save. */
+static void test_planner_bf16_memory(void **state)
+{
+    (void)state;
+    int64_t peak[SMP_N_PRECISION];
+    for (int precision = 0; precision < SMP_N_PRECISION; precision++) {
+        setting s;
+        smp_planner_result result;
+        open_cards(&s, "gpt-tiny.yaml", 1, (smp_precision)precision);
+        s.request.microbatches = 1;
+        s.request.microbatch_size = 16;
+        assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &result));
+        peak[precision] = result.plan->predicted.peak_bytes[0];
+        smp_planner_result_destroy(&result);
+        s.request.memory_bytes = peak[precision] - 1;
+        s.request.recompute = SMP_RECOMPUTE_NONE;
+        assert_int_equal(SMP_ERR_NO_FIT, smp_plan_make(&s.request, "model.yaml", &result));
+        close_setting(&s);
+    }
+    assert_int_equal(peak[SMP_PRECISION_FP32], peak[SMP_PRECISION_TF32]);
+    assert_true(peak[SMP_PRECISION_BF16] < peak[SMP_PRECISION_FP32]);
+    assert_true(peak[SMP_PRECISION_BF16] > peak[SMP_PRECISION_FP32] / 2);
+}
+
+/* What a user asks for goes before what a kernel would like; what both keep together stays so. */
+static void test_planner_pairs_and_pins(void **state)
+{
+    (void)state;
+    setting s;
+    smp_planner_result result;
+    open_cards(&s, "gpt-tiny.yaml", 2, SMP_PRECISION_BF16);
+    const smp_graph *g = s.graph;
+    int32_t n = g->n_op, first = 0;
+    while (!smp_op_pairs(g, first))
+        first++;
+    int32_t *pin = calloc((size_t)n, sizeof *pin), *glue = calloc((size_t)n, sizeof *glue);
+    for (int32_t op = 0; op < n; op++)
+        pin[op] = op <= first ? 0 : 1;
+    s.request.stages = 2;
+    s.request.chunks = 1;
+    s.request.pin = pin;
+    if (smp_plan_make(&s.request, "model.yaml", &result) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    int32_t *stage = stages_of(result.plan, g);
+    assert_int_equal(0, stage[first]);
+    assert_int_equal(1, stage[first + 1]);
+    free(stage);
+    smp_planner_result_destroy(&result);
+
+    /* cuts allowed at the gelu of every pair, and nowhere else but in the middle */
+    for (int32_t op = 0, label = 0; op < n; op++) {
+        label += op == n / 2 || (op > 0 && smp_op_pairs(g, op - 1));
+        glue[op] = label;
+    }
+    assert_false(smp_op_pairs(g, n / 2 - 1));
+    s.request.pin = NULL;
+    s.request.glue = glue;
+    if (smp_plan_make(&s.request, "model.yaml", &result) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    stage = stages_of(result.plan, g);
+    for (int32_t op = 0; op < n; op++)
+        assert_int_equal(op >= n / 2, stage[op]);
+    free(stage);
+    smp_planner_result_destroy(&result);
+    free(pin);
+    free(glue);
+    close_setting(&s);
+}
+
+/* A kind without CUDA kernels is refused before anything is searched. */
+static void test_planner_needs_kernels(void **state)
+{
+    (void)state;
+    setting s;
+    smp_planner_result result;
+    open_cards(&s, "mlp.yaml", 2, SMP_PRECISION_FP32);
+    smp_op_kind made_up = *s.graph->op[1].kind;
+    made_up.name = "made-up";
+    ((smp_op *)s.graph->op)[1].kind = &made_up;
+    assert_int_equal(SMP_ERR_INPUT, smp_plan_make(&s.request, "model.yaml", &result));
+    assert_non_null(strstr(smp_last_error(), "'made-up' has no kernel for cuda"));
+    assert_non_null(strstr(smp_last_error(), "mlp.yaml:"));
+    close_setting(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -177,6 +312,10 @@ int main(void)
         cmocka_unit_test(test_planner_objective_bottleneck),
         cmocka_unit_test(test_planner_no_fit),
         cmocka_unit_test(test_planner_bad_request),
+        cmocka_unit_test(test_planner_cuda),
+        cmocka_unit_test(test_planner_bf16_memory),
+        cmocka_unit_test(test_planner_pairs_and_pins),
+        cmocka_unit_test(test_planner_needs_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,207 @@
+/* cross_entropy on a GPU, the formulas of cross_entropy.c. Forward reads the logits once (maximum
+ * and sum of a row in one pass, cuda_row.cuh); the losses of the rows are added in double, in an
+ * order that depends on the number of rows alone. Backward reads the logits and writes their
+ * gradient in one pass, and may do so in place. Rows of any width: a vocabulary of odd size is read
+ * in 16-byte accesses but for the ends of its rows. Bound by memory: O(rows * classes).
+ *
+ * aux holds the statistics of the rows and, after them, the number of targets that count.
+ * A target out of range, which the CPU reports, makes the loss NaN here. */
+#include "graph/ops/cuda_row.cuh"
+
+#include <math.h>
+
+namespace
+{
+enum { LOGITS, TARGETS };
+enum { IGNORED = -1 };
+
+struct alignas(8) row_stats {
+    float max, sum;
+};
+
+/* Sum of losses and number of targets of some rows. */
+struct alignas(16) partial {
+    double loss, count;
+};
+
+/* Where the parts of a micro-batch lie. */
+struct layout {
+    int64_t rows, classes;
+    row_stats *stats; // (rows)
+    double *count;    // after the statistics
+    int parts;        // as many as cuda_needs made room for
+};
+
+/* What a row's gradients are made from: scale * ([p of the column] - [column is the target]). */
+struct row_gradient {
+    float max, factor, scale; /* factor: scale / sum; both 0 for an ignored row */
+    int64_t target;
+    template <typename T> __device__ __forceinline__ T at(T x, bool is_target) const
+    {
+        const float p = factor != 0.0f ? smp_exp<T>(smp_float(x) - max) * factor : 0.0f;
+        return smp_from<T>(is_target ? p - scale : p);
+    }
+};
+} // namespace
+
+template <typename T, bool ONE_WARP>
+__global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
+    cross_entropy_rows(const T *logits, const int32_t *target, row_stats *stats, int64_t rows,
+                       int64_t classes) // (rows, classes), (rows), (rows)
+{
+    __shared__ float scratch[32];
+    for (int64_t r = smp_first_row(); r < rows; r += smp_row_stride()) {
+        row_stats s = {0.0f, 1.0f};
+        if (target[r] != IGNORED) {
+            const smp_normalizer z = smp_normalize_row<T, ONE_WARP>(logits, r, classes, scratch);
+            s.max = z.max;
+            s.sum = z.sum;
+        }
+        if (threadIdx.x == 0)
+            stats[r] = s;
+    }
+}
+
+/* The sums over a block, on thread 0: always the same tree. */
+static __device__ __forceinline__ partial block_sum(partial x)
+{
+    __shared__ partial scratch[SMP_BLOCK];
+    scratch[threadIdx.x] = x;
+    for (int half = SMP_BLOCK / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x < half) {
+            scratch[threadIdx.x].loss += scratch[threadIdx.x + half].loss;
+            scratch[threadIdx.x].count += scratch[threadIdx.x + half].count;
+        }
+    }
+    return scratch[threadIdx.x];
+}
+
+template <typename T>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    cross_entropy_parts(const T *logits, const int32_t *target, const row_stats *stats,
+                        partial *part, int64_t rows, int64_t classes) // part: [gridDim.x]
+{
+    partial sum = {0, 0};
+    for (int64_t r = (int64_t)blockIdx.x * SMP_BLOCK + threadIdx.x; r < rows;
+         r += (int64_t)gridDim.x * SMP_BLOCK) {
+        const int32_t t = target[r];
+        if (t == IGNORED)
+            continue;
+        sum.count += 1;
+        if (t < 0 || t >= classes)
+            sum.loss += NAN;
+        else
+            sum.loss += log((double)stats[r].sum) +
+                        ((double)stats[r].max - (double)smp_float(logits[r * classes + t]));
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        part[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(SMP_BLOCK)
+    cross_entropy_mean(const partial *part, int parts, float *loss, double *count) // [parts], [1]
+{
+    partial sum = {0, 0};
+    for (int i = threadIdx.x; i < parts; i += SMP_BLOCK) {
+        sum.loss += part[i].loss;
+        sum.count += part[i].count;
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) {
+        *loss = sum.count > 0 ? (float)(sum.loss / sum.count) : 0.0f;
+        *count = sum.count;
+    }
+}
+
+template <typename T, bool ONE_WARP>
+__global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
+    cross_entropy_backward(const T *logits, const int32_t *target, const row_stats *stats,
+                           const double *count, const float *dout, T *dlogits, int64_t rows,
+                           int64_t classes)
+{
+    constexpr int N = smp_pack<T>::N;
+    const float scale = *dout / (float)(*count > 0 ? *count : 1.0);
+    for (int64_t r = smp_first_row(); r < rows; r += smp_row_stride()) {
+        const smp_row_parts parts = smp_split_row<T>(r, classes);
+        const T *x = logits + r * classes;
+        T *dx = dlogits + r * classes;
+        row_gradient g = {stats[r].max, scale / stats[r].sum, scale, target[r]};
+        if (g.target == IGNORED)
+            g.factor = g.scale = 0.0f;
+        for (int64_t c = threadIdx.x; c < parts.head; c += blockDim.x)
+            dx[c] = g.at(x[c], c == g.target);
+        for (int64_t p = threadIdx.x; p < parts.packs; p += blockDim.x) {
+            const int64_t first = parts.head + p * N;
+            const int hit = (int)(g.target - first);
+            smp_pack<T> pack = smp_load16(x + first);
+            for (int k = 0; k < N; k++)
+                pack.v[k] = g.at(pack.v[k], k == hit);
+            smp_store16(dx + first, pack);
+        }
+        for (int64_t c = parts.tail + threadIdx.x; c < classes; c += blockDim.x)
+            dx[c] = g.at(x[c], c == g.target);
+    }
+}
+
+static layout layout_of(const smp_op_call *call)
+{
+    smp_op_needs needs;
+    smp_op_needs_get(call->graph, call->op, call->batch, &needs);
+    layout l;
+    l.rows = smp__count(smp__in(call->graph, call->op, TARGETS), call->batch);
+    l.classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
+    l.stats = static_cast<row_stats *>(call->aux);
+    l.count = reinterpret_cast<double *>(l.stats + l.rows);
+    l.parts = (int)(needs.workspace_bytes / (int64_t)sizeof(partial));
+    return l;
+}
+
+template <typename T> static smp_status forward_as(const smp_op_call *call)
+{
+    cudaStream_t stream = smp_cuda_of(call)->stream;
+    const layout l = layout_of(call);
+    const T *logits = static_cast<const T *>(call->in[LOGITS]);
+    const int32_t *target = static_cast<const int32_t *>(call->in[TARGETS]);
+    const row_stats *stats = l.stats;
+    partial *part = static_cast<partial *>(call->workspace);
+    const int lanes = smp_row_lanes<T>(l.classes);
+    const auto kernel =
+        lanes == SMP_WARP ? cross_entropy_rows<T, true> : cross_entropy_rows<T, false>;
+    SMP_LAUNCH(kernel, smp_row_grid(l.rows, lanes), smp_row_block(lanes), 0, stream, logits, target,
+               l.stats, l.rows, l.classes);
+    SMP_LAUNCH(cross_entropy_parts<T>, l.parts, SMP_BLOCK, 0, stream, logits, target, stats, part,
+               l.rows, l.classes);
+    SMP_LAUNCH(cross_entropy_mean, 1, SMP_BLOCK, 0, stream, static_cast<const partial *>(part),
+               l.parts, static_cast<float *>(call->out), l.count);
+    return smp__cuda_launched("cross_entropy");
+}
+
+template <typename T> static smp_status backward_as(const smp_op_call *call)
+{
+    const layout l = layout_of(call);
+    const int lanes = smp_row_lanes<T>(l.classes);
+    const auto kernel =
+        lanes == SMP_WARP ? cross_entropy_backward<T, true> : cross_entropy_backward<T, false>;
+    SMP_LAUNCH(kernel, smp_row_grid(l.rows, lanes), smp_row_block(lanes), 0,
+               smp_cuda_of(call)->stream, static_cast<const T *>(call->in[LOGITS]),
+               static_cast<const int32_t *>(call->in[TARGETS]),
+               static_cast<const row_stats *>(l.stats), static_cast<const double *>(l.count),
+               call->dout, reinterpret_cast<T *>(call->din[LOGITS]), l.rows, l.classes);
+    return smp__cuda_launched("cross_entropy backward");
+}
+
+static smp_status forward(const smp_op_call *call)
+{
+    return smp_is_bf16(call) ? forward_as<bf16>(call) : forward_as<float>(call);
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    if (!call->din[LOGITS])
+        return SMP_OK;
+    return smp_is_bf16(call) ? backward_as<bf16>(call) : backward_as<float>(call);
+}
+
+SMP_CUDA_KERNELS(cross_entropy) = {NULL, NULL, forward, backward_input, NULL, NULL, NULL};

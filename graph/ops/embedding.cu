@@ -1,0 +1,159 @@
+/* embedding on a GPU.
+ *
+ * Forward copies rows of the fp32 weights, rounded where the target is bf16. An index outside
+ * the table, which only unchecked data can hold, makes a row of NaN and has no gradient.
+ *
+ * The weight gradient needs no atomics: positions are sorted by row, stably, and one warp adds
+ * the positions of a row in their order, starting from the accumulator: the sums of the CPU's
+ * kernel, bit for bit. O(n * features) memory traffic; a row that occurs often is a long sum, so
+ * the columns of a row are spread over warps and a warp has eight rows of dout in flight. */
+#include "graph/ops/cuda_elementwise.cuh"
+#include "graph/ops/cuda_order.cuh"
+
+enum { ROWS, FEATURES }; /* attributes, as in embedding.c */
+enum { IN_FLIGHT = 8 };
+
+template <int W, typename T>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    embedding_forward(const int32_t *index, const float *weight, T *out, int64_t n, int64_t rows,
+                      int64_t features)
+// index (n), weight (rows, features), out (n, features), features a multiple of W
+{
+    const int64_t columns = features / W;
+    for (int64_t i = smp_thread(); i < n * columns; i += smp_threads()) {
+        const int64_t position = i / columns, column = i - position * columns;
+        const int64_t row = index[position];
+        float value[W];
+        if (row >= 0 && row < rows)
+            smp_read<W>(value, weight + row * features + column * W);
+        else
+            for (int k = 0; k < W; k++)
+                value[k] = NAN;
+        smp_write<W>(out + i * W, value);
+    }
+}
+
+/* sum += the rows of dout at the first `run` positions that the lanes hold, in order. */
+template <int W, typename T>
+__device__ __forceinline__ void embedding_add_run(float (&sum)[W], const T *dout, int32_t position,
+                                                  int run, int64_t features, bool inside)
+{
+    for (int begin = 0; begin < run; begin += IN_FLIGHT) {
+        float value[IN_FLIGHT][W];
+        for (int k = 0; k < IN_FLIGHT; k++) {
+            const int64_t at = __shfl_sync(0xffffffffu, position, (begin + k) % SMP_WARP);
+            if (begin + k < run && inside)
+                smp_read<W>(value[k], dout + at * features);
+        }
+        for (int k = 0; k < IN_FLIGHT; k++)
+            for (int e = 0; e < W; e++)
+                if (begin + k < run && inside)
+                    sum[e] += value[k][e];
+    }
+}
+
+/* A warp takes one place of the order and 32 W columns. If the place is the first of its row, it
+ * goes on to the last one, 32 places at a time. */
+template <int W, typename T>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    embedding_gradient(const int32_t *index, const int32_t *order, const T *dout, float *dweight,
+                       int64_t n, int64_t rows, int64_t features)
+// index, order (n), dout (n, features), dweight (rows, features) +=, features a multiple of W
+{
+    const int64_t tiles = (features + SMP_WARP * W - 1) / (SMP_WARP * W);
+    const int lane = threadIdx.x % SMP_WARP;
+    for (int64_t item = smp_thread() / SMP_WARP; item < n * tiles;
+         item += smp_threads() / SMP_WARP) {
+        const int64_t place = item / tiles;
+        const int64_t column = (item - place * tiles) * SMP_WARP * W + lane * W;
+        const bool inside = column < features;
+        const int64_t row = index[order[place]];
+        if (row < 0 || row >= rows || (place > 0 && index[order[place - 1]] == row))
+            continue;
+        float sum[W] = {0};
+        if (inside)
+            smp_read<W>(sum, dweight + row * features + column);
+        int run = SMP_WARP;
+        for (int64_t at = place; run == SMP_WARP && at < n; at += SMP_WARP) {
+            const int32_t position = at + lane < n ? order[at + lane] : -1;
+            const bool same = position >= 0 && index[position] == row;
+            const unsigned others = ~__ballot_sync(0xffffffffu, same);
+            run = others ? __ffs((int)others) - 1 : SMP_WARP;
+            embedding_add_run<W>(sum, dout + column, position, run, features, inside);
+        }
+        if (inside)
+            smp_write<W>(dweight + row * features + column, sum);
+    }
+}
+
+template <int W, typename T> static smp_status forward_by(const smp_op_call *call)
+{
+    const smp_cuda *cuda = smp_cuda_of(call);
+    const int64_t n = smp__count(smp__in(call->graph, call->op, 0), call->batch);
+    const int64_t features = call->op->attr[FEATURES].i;
+    const auto kernel = embedding_forward<W, T>;
+    SMP_LAUNCH(kernel, smp_grid(cuda, n * (features / W), SMP_BLOCK, 4), SMP_BLOCK, 0, cuda->stream,
+               static_cast<const int32_t *>(call->in[0]), call->param[0],
+               static_cast<T *>(call->out), n, call->op->attr[ROWS].i, features);
+    return smp__cuda_launched("embedding");
+}
+
+template <typename T> static smp_status forward_as(const smp_op_call *call)
+{
+    const bool wide = call->op->attr[FEATURES].i % smp_pack<T>::N == 0;
+    return wide ? forward_by<smp_pack<T>::N, T>(call) : forward_by<1, T>(call);
+}
+
+static smp_status forward(const smp_op_call *call)
+{
+    return smp_is_bf16(call) ? forward_as<bf16>(call) : forward_as<float>(call);
+}
+
+template <int W, typename T>
+static smp_status gradient_by(const smp_op_call *call, const int32_t *order, int64_t n)
+{
+    const smp_cuda *cuda = smp_cuda_of(call);
+    const int64_t features = call->op->attr[FEATURES].i;
+    const int64_t warps = n * ((features + SMP_WARP * W - 1) / (SMP_WARP * W));
+    const auto kernel = embedding_gradient<W, T>;
+    SMP_LAUNCH(kernel, smp_grid(cuda, warps * SMP_WARP, SMP_BLOCK, 4), SMP_BLOCK, 0, cuda->stream,
+               static_cast<const int32_t *>(call->in[0]), order, (const T *)call->dout,
+               call->dparam[0], n, call->op->attr[ROWS].i, features);
+    return smp__cuda_launched("embedding");
+}
+
+template <typename T>
+static smp_status gradient_as(const smp_op_call *call, const int32_t *order, int64_t n)
+{
+    const bool wide = call->op->attr[FEATURES].i % smp_pack<T>::N == 0;
+    return wide ? gradient_by<smp_pack<T>::N, T>(call, order, n)
+                : gradient_by<1, T>(call, order, n);
+}
+
+static smp_status backward_weight(const smp_op_call *call)
+{
+    const int64_t n = smp__count(smp__in(call->graph, call->op, 0), call->batch);
+    const int32_t *order = NULL;
+    SMP_TRY(smp_order(smp_cuda_of(call), static_cast<const int32_t *>(call->in[0]), n,
+                      call->op->attr[ROWS].i, call->workspace, &order));
+    return smp_is_bf16(call) ? gradient_as<bf16>(call, order, n)
+                             : gradient_as<float>(call, order, n);
+}
+
+/* The sort counts positions in 32 bits. */
+static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
+                          void **state)
+{
+    (void)device;
+    *state = NULL;
+    const int64_t n = smp__count(smp__in(graph, op, 0), batch);
+    if (n > INT32_MAX)
+        return smp_fail_at(
+            smp_op_where(graph, op),
+            "op '%s' (embedding): %lld indices in a micro-batch, expected at most %d "
+            "on a GPU",
+            op->name, (long long)n, INT32_MAX);
+    return SMP_OK;
+}
+
+SMP_CUDA_KERNELS(embedding) = {prepare, NULL, forward, NULL, backward_weight, NULL, NULL};

@@ -1,0 +1,269 @@
+/* linear on a GPU: three products in cuBLASLt, each one call that reads its factors where they lie.
+ *
+ *   y[rows, features]   = x[rows, in] W^T + b     bias (and GELU, for a pair) in the epilogue
+ *   dx[rows, in]        = dy[rows, features] W
+ *   dW[features, in]   += dy^T x                  fp32 from bf16 factors, beta 1
+ *   db[features]       += column sums of dy       two kernels of ours, below
+ *
+ * The sums go through partial sums of chunks of rows (workspace, see linear.c) in an order that the
+ * sizes alone decide: dy is read once, at the speed of memory. */
+#include "graph/ops/cuda_kernel.cuh"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/ops/cuda_gemm.cuh"
+
+typedef struct linear_state {
+    smp__gemm *forward, *input, *weight;
+    smp__gemm *pair; /* with the GELU that follows; NULL: as two calls */
+    int64_t rows, in, features;
+    int64_t chunks;   /* of rows, for the bias gradient; 0 without bias */
+    bool spread_bias; /* the library has no such epilogue for this shape: written to y first */
+} linear_state;
+
+enum { ROWS = 8, AHEAD = 4 }; /* rows of threads of a block; rows that a thread loads at once */
+
+template <typename T, int N> struct alignas(sizeof(T) * N) columns_of {
+    T v[N];
+};
+
+/* out[chunk, c] = sum over the rows of a chunk of x[row, c], or += with ADD. A block takes 32 N
+ * columns of one chunk (blockIdx.y): a thread N of them and every eighth row, in order; then the
+ * eight sums are added in order. N > 1 needs aligned rows. */
+template <typename T, int N, bool ADD>
+__global__ void __launch_bounds__(SMP_WARP *ROWS)
+    column_sums(const T *x, float *out, int64_t rows, int64_t columns, int64_t chunk_rows)
+{
+    __shared__ float part[ROWS][N * (SMP_WARP + 1)]; /* column lane * N + k at k * 33 + lane */
+    const int lane = threadIdx.x, row = threadIdx.y;
+    const int64_t column = ((int64_t)blockIdx.x * SMP_WARP + lane) * N;
+    const int64_t begin = (int64_t)blockIdx.y * chunk_rows;
+    const int64_t end = begin + chunk_rows < rows ? begin + chunk_rows : rows;
+    float sum[N] = {};
+    if (column < columns)
+        for (int64_t r = begin + row; r < end; r += AHEAD * ROWS) {
+            columns_of<T, N> value[AHEAD] = {};
+            for (int j = 0; j < AHEAD; j++)
+                if (r + j * ROWS < end)
+                    value[j] = *reinterpret_cast<const columns_of<T, N> *>(
+                        x + (r + j * ROWS) * columns + column);
+            for (int j = 0; j < AHEAD; j++)
+                for (int k = 0; k < N; k++)
+                    sum[k] += smp_float(value[j].v[k]);
+        }
+    for (int k = 0; k < N; k++)
+        part[row][k * (SMP_WARP + 1) + lane] = sum[k];
+    __syncthreads();
+
+    const int local = row * SMP_WARP + lane; /* of the block's columns; N <= ROWS */
+    const int64_t target = (int64_t)blockIdx.x * SMP_WARP * N + local;
+    if (local >= SMP_WARP * N || target >= columns)
+        return;
+    float total = 0.0f;
+    for (int i = 0; i < ROWS; i++)
+        total += part[i][local % N * (SMP_WARP + 1) + local / N];
+    float *to = out + (int64_t)blockIdx.y * columns + target;
+    *to = ADD ? *to + total : total;
+}
+
+template <typename T, int N, bool ADD>
+static smp_status launch_sums(const smp_cuda *cuda, const T *x, float *out, int64_t rows,
+                              int64_t columns, int64_t chunks)
+{
+    const auto kernel = column_sums<T, N, ADD>;
+    const int64_t tiles = (columns + SMP_WARP * N - 1) / (SMP_WARP * N);
+    SMP_LAUNCH(kernel, dim3((unsigned)tiles, (unsigned)chunks), dim3(SMP_WARP, ROWS), 0,
+               cuda->stream, x, out, rows, columns, (rows + chunks - 1) / chunks);
+    return smp__cuda_launched("linear bias gradient");
+}
+
+template <typename T>
+static smp_status add_column_sums(const smp_op_call *call, const linear_state *s)
+{
+    constexpr int N = smp_pack<T>::N;
+    const smp_cuda *cuda = smp_cuda_of(call);
+    const T *dout = reinterpret_cast<const T *>(call->dout);
+    float *partial = static_cast<float *>(call->workspace);
+    if (s->features % N == 0)
+        SMP_TRY((launch_sums<T, N, false>(cuda, dout, partial, s->rows, s->features, s->chunks)));
+    else
+        SMP_TRY((launch_sums<T, 1, false>(cuda, dout, partial, s->rows, s->features, s->chunks)));
+    return launch_sums<float, 1, true>(cuda, partial, call->dparam[1], s->chunks, s->features, 1);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    spread_bias(const T *bias, T *out, int64_t n, int64_t features) // [features], [n]
+{
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride)
+        out[i] = bias[i % features];
+}
+
+template <typename T>
+static smp_status launch_spread(const smp_op_call *call, const linear_state *s, const void *bias)
+{
+    const smp_cuda *cuda = smp_cuda_of(call);
+    const int64_t n = s->rows * s->features;
+    SMP_LAUNCH(spread_bias<T>, smp_grid(cuda, n, SMP_BLOCK, 4), SMP_BLOCK, 0, cuda->stream,
+               static_cast<const T *>(bias), static_cast<T *>(call->out), n, s->features);
+    return smp__cuda_launched("linear bias");
+}
+
+static smp_dtype activation_type(const smp_graph *graph)
+{
+    return graph->target.precision == SMP_PRECISION_BF16 ? SMP_BF16 : SMP_F32;
+}
+
+static smp__gemm_shape forward_shape(const smp_graph *graph, const smp_op *op,
+                                     const linear_state *s)
+{
+    smp__gemm_shape shape = {};
+    shape.trans_b = true;
+    shape.m = s->rows, shape.n = s->features, shape.k = s->in;
+    shape.lda = s->in, shape.ldb = s->in, shape.ldc = s->features;
+    shape.in = shape.out = activation_type(graph);
+    shape.epilogue = op->n_param > 1 ? SMP__GEMM_BIAS : SMP__GEMM_PLAIN;
+    return shape;
+}
+
+static smp_status make_backward(const smp_graph *graph, const smp_cuda *cuda, linear_state *s)
+{
+    smp__gemm_shape input = {}, weight = {};
+    input.m = s->rows, input.n = s->in, input.k = s->features;
+    input.lda = s->features, input.ldb = s->in, input.ldc = s->in;
+    input.in = input.out = activation_type(graph);
+    SMP_TRY(smp__gemm_create(cuda, &input, &s->input));
+
+    weight.trans_a = true;
+    weight.m = s->features, weight.n = s->in, weight.k = s->rows;
+    weight.lda = s->features, weight.ldb = s->in, weight.ldc = s->in;
+    weight.in = activation_type(graph);
+    weight.out = SMP_F32;
+    return smp__gemm_create(cuda, &weight, &s->weight);
+}
+
+/* Before Hopper the library's product with GELU and a second output takes longer than a product and
+ * a pass over its result (karpathy/llm.c, pull request 338). */
+enum { FUSES_FROM = 90 };
+
+static smp_status make_pair(const smp_graph *graph, const smp_op *op, const smp_cuda *cuda,
+                            linear_state *s)
+{
+    if (!smp_op_pairs(graph, (int32_t)(op - graph->op)) || cuda->capability < FUSES_FROM)
+        return SMP_OK;
+    smp__gemm_shape pair = forward_shape(graph, op, s);
+    pair.epilogue = op->n_param > 1 ? SMP__GEMM_GELU_BIAS : SMP__GEMM_GELU;
+    return smp__gemm_find(cuda, &pair, &s->pair);
+}
+
+static smp_status make_forward(const smp_graph *graph, const smp_op *op, const smp_cuda *cuda,
+                               linear_state *s)
+{
+    smp__gemm_shape shape = forward_shape(graph, op, s);
+    SMP_TRY(smp__gemm_find(cuda, &shape, &s->forward));
+    if (s->forward)
+        return SMP_OK;
+    s->spread_bias = shape.epilogue == SMP__GEMM_BIAS;
+    shape.epilogue = SMP__GEMM_PLAIN;
+    return smp__gemm_create(cuda, &shape, &s->forward);
+}
+
+static smp_status make_plans(const smp_graph *graph, const smp_op *op, const smp_cuda *cuda,
+                             linear_state *s)
+{
+    SMP_TRY(make_forward(graph, op, cuda, s));
+    SMP_TRY(make_pair(graph, op, cuda, s));
+    return graph->training ? make_backward(graph, cuda, s) : SMP_OK;
+}
+
+static void release(void *state)
+{
+    linear_state *s = static_cast<linear_state *>(state);
+    if (!s)
+        return;
+    smp__gemm_destroy(s->forward);
+    smp__gemm_destroy(s->pair);
+    smp__gemm_destroy(s->input);
+    smp__gemm_destroy(s->weight);
+    free(s);
+}
+
+static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
+                          void **state)
+{
+    const smp_tensor *in = smp__in(graph, op, 0);
+    smp_op_needs needs;
+    linear_state *s = static_cast<linear_state *>(calloc(1, sizeof *s));
+    *state = NULL;
+    if (!s)
+        return smp_fail_memory(sizeof *s);
+    smp_op_needs_get(graph, op, batch, &needs);
+    s->in = smp__columns(in);
+    s->rows = smp__count(in, batch) / s->in;
+    s->features = smp__columns(smp__out(graph, op));
+    s->chunks = needs.workspace_bytes / ((int64_t)sizeof(float) * s->features);
+    smp_status status = make_plans(graph, op, static_cast<const smp_cuda *>(device), s);
+    if (status == SMP_OK)
+        *state = s;
+    else
+        release(s);
+    return smp_fail_context(status, "op '%s' (linear)", op->name);
+}
+
+/* The weight or bias in the type of the activations. */
+static const void *factor(const smp_op_call *call, int slot)
+{
+    if (slot >= call->op->n_param)
+        return NULL;
+    return smp_is_bf16(call) ? call->param16[slot] : call->param[slot];
+}
+
+static smp_status forward(const smp_op_call *call)
+{
+    const linear_state *s = static_cast<const linear_state *>(call->state);
+    const void *bias = factor(call, 1);
+    if (s->spread_bias)
+        SMP_TRY(smp_is_bf16(call) ? launch_spread<bf16>(call, s, bias)
+                                  : launch_spread<float>(call, s, bias));
+    return smp__gemm_run(smp_cuda_of(call), s->forward, 1, call->in[0], factor(call, 0),
+                         s->spread_bias ? 1 : 0, call->out, bias, NULL);
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    const linear_state *s = static_cast<const linear_state *>(call->state);
+    if (!call->din[0])
+        return SMP_OK;
+    return smp__gemm_run(smp_cuda_of(call), s->input, 1, call->dout, factor(call, 0), 0,
+                         call->din[0], NULL, NULL);
+}
+
+static smp_status backward_weight(const smp_op_call *call)
+{
+    const linear_state *s = static_cast<const linear_state *>(call->state);
+    if (s->chunks > 0)
+        SMP_TRY(smp_is_bf16(call) ? add_column_sums<bf16>(call, s)
+                                  : add_column_sums<float>(call, s));
+    return smp__gemm_run(smp_cuda_of(call), s->weight, 1, call->dout, call->in[0], 1,
+                         call->dparam[0], NULL, NULL);
+}
+
+static bool pairs(const smp_graph *graph, const smp_op *op, const smp_op *next)
+{
+    return op->kind->glues(graph, op, next);
+}
+
+static smp_status forward_pair(const smp_op_call *call, const smp_op_call *next)
+{
+    const linear_state *s = static_cast<const linear_state *>(call->state);
+    if (s->pair)
+        return smp__gemm_run(smp_cuda_of(call), s->pair, 1, call->in[0], factor(call, 0), 0,
+                             next->out, factor(call, 1), call->out);
+    SMP_TRY(forward(call));
+    return smp_op_cuda_kernels(next->op->kind)->forward(next);
+}
+
+SMP_CUDA_KERNELS(linear) = {prepare,         release, forward,     backward_input,
+                            backward_weight, pairs,   forward_pair};

@@ -1,0 +1,86 @@
+/* position_embedding on a GPU: a thread takes some elements of a sample, 16 bytes of them where
+ * samples are multiples of that, and goes through the batch: the weight is read once, and the
+ * gradient is a sum over the batch in order. */
+#include "graph/ops/cuda_elementwise.cuh"
+
+template <int W, typename T>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    position_embedding_forward(const T *x, const float *weight, T *out, int64_t batch, int64_t n)
+// x, out (B, n), weight (n), n a multiple of W
+{
+    for (int64_t i = smp_thread() * W; i < n; i += smp_threads() * W) {
+        float w[W], value[W];
+        smp_read<W>(w, weight + i);
+        for (int64_t at = i; at < batch * n; at += n) {
+            smp_read<W>(value, x + at);
+            for (int k = 0; k < W; k++)
+                value[k] += w[k];
+            smp_write<W>(out + at, value);
+        }
+    }
+}
+
+template <int W, typename T>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    position_embedding_gradient(const T *dout, float *dweight, int64_t batch, int64_t n)
+// dout (B, n), dweight (n) +=, n a multiple of W
+{
+    for (int64_t i = smp_thread() * W; i < n; i += smp_threads() * W) {
+        float sum[W] = {0}, value[W];
+        for (int64_t at = i; at < batch * n; at += n) {
+            smp_read<W>(value, dout + at);
+            for (int k = 0; k < W; k++)
+                sum[k] += value[k];
+        }
+        smp_read<W>(value, dweight + i);
+        for (int k = 0; k < W; k++)
+            value[k] += sum[k];
+        smp_write<W>(dweight + i, value);
+    }
+}
+
+template <int W, typename T> static smp_status forward_by(const smp_op_call *call, int64_t n)
+{
+    const smp_cuda *cuda = smp_cuda_of(call);
+    const auto kernel = position_embedding_forward<W, T>;
+    SMP_LAUNCH(kernel, smp_grid(cuda, n / W, SMP_BLOCK, 4), SMP_BLOCK, 0, cuda->stream,
+               static_cast<const T *>(call->in[0]), call->param[0], static_cast<T *>(call->out),
+               call->batch, n);
+    return smp__cuda_launched("position_embedding");
+}
+
+template <typename T> static smp_status forward_as(const smp_op_call *call)
+{
+    const int64_t n = smp__in(call->graph, call->op, 0)->elements;
+    return n % smp_pack<T>::N == 0 ? forward_by<smp_pack<T>::N, T>(call, n)
+                                   : forward_by<1, T>(call, n);
+}
+
+static smp_status forward(const smp_op_call *call)
+{
+    return smp_is_bf16(call) ? forward_as<bf16>(call) : forward_as<float>(call);
+}
+
+template <int W, typename T> static smp_status gradient_by(const smp_op_call *call, int64_t n)
+{
+    const smp_cuda *cuda = smp_cuda_of(call);
+    const auto kernel = position_embedding_gradient<W, T>;
+    SMP_LAUNCH(kernel, smp_grid(cuda, n / W, SMP_BLOCK, 4), SMP_BLOCK, 0, cuda->stream,
+               (const T *)call->dout, call->dparam[0], call->batch, n);
+    return smp__cuda_launched("position_embedding");
+}
+
+template <typename T> static smp_status gradient_as(const smp_op_call *call)
+{
+    const int64_t n = smp__in(call->graph, call->op, 0)->elements;
+    return n % smp_pack<T>::N == 0 ? gradient_by<smp_pack<T>::N, T>(call, n)
+                                   : gradient_by<1, T>(call, n);
+}
+
+static smp_status backward_weight(const smp_op_call *call)
+{
+    return smp_is_bf16(call) ? gradient_as<bf16>(call) : gradient_as<float>(call);
+}
+
+SMP_CUDA_KERNELS(position_embedding) = {NULL, NULL, forward, smp_copy_backward, backward_weight,
+                                        NULL, NULL};

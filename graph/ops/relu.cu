@@ -1,0 +1,32 @@
+/* relu on a GPU: one pass, 16 bytes at a time; NaN stays NaN. */
+#include "graph/ops/cuda_elementwise.cuh"
+
+struct relu_value {
+    __device__ void operator()(const float *x, float *y) const
+    {
+        y[0] = x[0] <= 0 ? 0 : x[0];
+    }
+};
+
+struct relu_gradient { /* out, dout to din */
+    __device__ void operator()(const float *x, float *y) const
+    {
+        y[0] = x[1] * (x[0] > 0 ? 1.0f : 0.0f);
+    }
+};
+
+static smp_status forward(const smp_op_call *call)
+{
+    const int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
+    return smp_map1(call, call->in[0], call->out, n, relu_value());
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    const int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
+    if (!call->din[0])
+        return SMP_OK;
+    return smp_map2(call, call->out, call->dout, call->din[0], n, relu_gradient());
+}
+
+SMP_CUDA_KERNELS(relu) = {NULL, NULL, forward, backward_input, NULL, NULL, NULL};

@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Plans for another device and another precision: --device, --precision, what a profile and a plan say,
+# and what cannot be.
+# shellcheck source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+model=$SMP_EXAMPLES/gpt-tiny.yaml
+cluster=$SMP_EXAMPLES/cluster-h100.yaml
+plan=(smp-partition "$model" --cluster "$cluster" -n 2 --stages 2 --chunks 1 --microbatches 4
+    --microbatch-size 4 --time-limit 5)
+value() { sed -nE "s/.*[{ ]$1: ([0-9.e+-]+).*/\1/p" "$2" | head -n 1; }
+peak() { sed -nE 's/.*peak_bytes: \[([0-9]+),.*/\1/p' "$1"; }
+
+# The CPU in fp32 is what a plan is for that says nothing, and saying so changes nothing.
+expect_exit 0 "${plan[@]}" -o silent.yaml
+expect_no_match silent.yaml 'execution'
+expect_exit 0 "${plan[@]}" --device cpu --precision fp32 -o said.yaml
+expect_equal "plans" "$(cmp silent.yaml said.yaml 2>&1)" ''
+
+# In the plan, in the JSON object, in the table; a plan is made from it again and checked as it is.
+for precision in fp32 tf32 bf16; do
+    expect_exit 0 "${plan[@]}" --device cuda --precision $precision -o $precision.yaml
+    expect_match out "^on cuda in $precision\$"
+    expect_match $precision.yaml "^execution: \{device: cuda, precision: $precision\}\$"
+    expect_exit 0 "${plan[@]}" --device cuda --precision $precision --json
+    expect_json out
+    expect_match out "\"execution\": \{\"device\": \"cuda\", \"precision\": \"$precision\"\}"
+    expect_exit 0 smp-partition check $precision.yaml --time-limit 5
+    expect_match out "^on cuda in $precision\$"
+    expect_match out 'the plan is legal and fits'
+    expect_no_match out 'note: .*with these costs'
+    expect_exit 0 smp-partition check $precision.yaml --json --time-limit 5
+    expect_json out
+    expect_match out "\"precision\": \"$precision\""
+done
+expect_exit 0 "${plan[@]}" --device cuda -o default.yaml
+expect_equal "plans" "$(cmp fp32.yaml default.yaml 2>&1)" ''
+expect_equal "fingerprints" "$(grep -ho 'fingerprint: "[0-9a-f]*"' silent.yaml bf16.yaml | sort -u | wc -l)" 1
+step() { value step_us "$1.yaml"; }
+faster() { # plan, plan
+    expect_equal "$1 is faster than $2" "$(awk -v a="$(step "$1")" -v b="$(step "$2")" 'BEGIN {print a < b}')" 1
+}
+faster bf16 tf32
+faster tf32 fp32
+expect_equal "less memory" "$([ "$(peak bf16.yaml)" -lt "$(peak fp32.yaml)" ] && echo yes)" yes
+expect_exit 0 smp-partition "$model" --cluster "$cluster" -n 2 --fix bf16.yaml -o fixed.yaml --time-limit 5
+expect_match fixed.yaml '^execution: \{device: cuda, precision: bf16\}$'
+expect_exit 0 smp-partition check bf16.yaml --precision fp32 --time-limit 5
+expect_match out '^on cuda in fp32$'
+expect_exit 0 "${plan[@]}" --device cuda --precision bf16 --explain --report page.html --svg figure.svg \
+    --trace trace.json --export json:exported.json
+expect_json exported.json
+expect_match exported.json '"execution"'
+
+# A sketch may say it too.
+cat >sketch.yaml <<SKETCH
+smp: 1
+model: {path: $model}
+execution: {device: cuda, precision: bf16}
+stages: [{ops: wte..h1.mlp.fc}, {ops: h1.mlp.gelu..loss}]
+SKETCH
+expect_exit 0 smp-partition check sketch.yaml --cluster "$cluster" --time-limit 5 -o whole.yaml
+expect_match out "note: sketch.yaml:4:.*op 'h1.mlp.fc' and op 'h1.mlp.gelu' are one kernel on cuda"
+expect_match whole.yaml '^execution: \{device: cuda, precision: bf16\}$'
+sed 's/cuda/tpu/' sketch.yaml >bad.yaml
+expect_bad "bad\.yaml:3:21: execution: device: got 'tpu', expected cpu or cuda" \
+    smp-partition check bad.yaml --cluster "$cluster"
+sed 's/bf16/fp8/' sketch.yaml >bad.yaml
+expect_bad "bad\.yaml:3:38: execution: precision: got 'fp8', expected fp32, tf32 or bf16" \
+    smp-partition check bad.yaml --cluster "$cluster"
+sed 's/cuda/cpu/' bf16.yaml >bad.yaml
+expect_bad 'bad\.yaml:[0-9]+:[0-9]+: execution: precision: got bf16.*the CPU' smp-partition check bad.yaml
+sed 's/precision/precisoin/' bf16.yaml >bad.yaml
+expect_bad 'bad\.yaml:[0-9]+:[0-9]+: .*precisoin.*precision' smp-partition check bad.yaml
+
+# What cannot be.
+expect_bad 'device.*tpu.*cpu or cuda' "${plan[@]}" --device tpu -o refused.yaml
+expect_bad 'precision.*fp8.*fp32, tf32 or bf16' "${plan[@]}" --precision fp8 -o refused.yaml
+for precision in tf32 bf16; do
+    expect_bad "--device cpu: it has no $precision.*--device cuda" \
+        "${plan[@]}" --precision $precision -o refused.yaml
+done
+expect_bad "'v100-16gb'.*\`compute: bf16\`.*--profile" smp-partition "$model" -n 2 --device cuda \
+    --precision bf16 --cluster "$SMP_EXAMPLES/cluster-v100.yaml" -o refused.yaml
+expect_bad 'cuda: nothing says what the GPUs are.*--cluster.*--profile' \
+    smp-partition "$model" -n 2 --device cuda -o refused.yaml
+
+# A profile decides, unless an option does; times of another device or precision are refused.
+write_good_model good.yaml
+expect_exit 0 smp-profile good.yaml --microbatch-size 2 --device cpu --dtype fp32 -o cpu.yaml
+expect_match cpu.yaml '^device: "?cpu"?$'
+expect_match cpu.yaml '^dtype: fp32$'
+sed -E 's/^device:.*/device: "NVIDIA H200"/; s/^dtype:.*/dtype: bf16\nmemory: 141GB/' cpu.yaml >card.yaml
+expect_exit 0 smp-partition good.yaml -n 2 --profile cpu.yaml -o plan.yaml
+expect_no_match plan.yaml 'execution'
+expect_exit 0 smp-partition good.yaml -n 2 --stages 2 --profile card.yaml -o plan.yaml
+expect_match plan.yaml '^execution: \{device: cuda, precision: bf16\}$'
+expect_match plan.yaml 'memory: 141000000000, '
+expect_match plan.yaml 'cores_per_node: 0,'
+expect_exit 0 smp-partition good.yaml --stages 2 --profile card.yaml --cluster "$cluster" -o plan.yaml
+expect_exit 0 smp-partition check plan.yaml --profile card.yaml
+expect_bad "measured on 'NVIDIA H200' in bf16, the plan is for cuda in fp32.*--dtype fp32" \
+    smp-partition good.yaml -n 2 --profile card.yaml --precision fp32 -o refused.yaml
+expect_bad "measured on 'cpu' in fp32, the plan is for cuda in fp32.*smp-profile --device cuda" \
+    smp-partition good.yaml -n 2 --profile cpu.yaml --device cuda -o refused.yaml
+sed -E '/^memory/d' card.yaml >small.yaml
+expect_bad 'nothing says what the GPUs are' smp-partition good.yaml -n 2 --profile small.yaml -o refused.yaml
+sed -E 's/^dtype:.*/dtype: fp8/' card.yaml >bad.yaml
+expect_bad "bad\.yaml:[0-9]+:8: dtype: got 'fp8'" smp-partition good.yaml -n 2 --profile bad.yaml -o refused.yaml
+expect_bad '--dtype bf16: the CPU.*--device cuda' smp-profile good.yaml --dtype bf16
+expect_bad '--dtype: got .fp8., expected fp32, tf32 or bf16' smp-profile good.yaml --dtype fp8 --device cuda
+finish
