@@ -73,14 +73,15 @@ typedef struct smp_options {
 
     /* Planning (with model only), as smp-partition does by default: stages recompute where they do
      * not fit otherwise, and the best plan found within ten seconds is taken. */
-    const char *profile;  /* profile file; NULL: roofline estimate */
-    const char *cluster;  /* cluster file; NULL: the devices of this machine */
-    int devices;          /* 0: as many as there are ranks */
-    int stages;           /* pipeline ranks */
-    int ddp;              /* replicas */
-    int chunks;           /* stages per pipeline rank */
-    int microbatches;     /* per replica and step */
-    int microbatch_size;  /* samples; 0: the profile's, or 1 */
+    const char *profile; /* profile file; NULL: roofline estimate */
+    const char *cluster; /* cluster file; NULL: the cores of this machine, or GPUs like the one that
+                             the profile was measured on */
+    int devices;         /* 0: as many as there are ranks */
+    int stages;          /* pipeline ranks */
+    int ddp;             /* replicas */
+    int chunks;          /* stages per pipeline rank */
+    int microbatches;    /* per replica and step */
+    int microbatch_size; /* samples; 0: the profile's, or 1 */
     const char *schedule; /* a schedule such as "interleaved" or "zero-bubble", or "auto" */
 
     /* Training. Schedules are functions of the step number, so resuming needs no extra state. */
@@ -95,9 +96,16 @@ typedef struct smp_options {
     float clip_norm;             /* global gradient norm limit over all stages; 0: none */
     uint64_t seed;               /* weight initialisation, dropout */
 
-    const char *device; /* "cpu" */
-    double timeout_s;   /* a wait without progress for longer ends the job; 0: never */
-    int record_trace;   /* keep start and end of every action for smp_trace_write */
+    /* "cpu", "cuda" (rank r of a machine takes GPU r modulo their number; ranks may share one), or
+     * "auto": cuda if every rank has a GPU and every operator a kernel for it, else cpu. A job on a
+     * GPU is used by the thread that made it. */
+    const char *device;
+    /* "fp32", "tf32" (fp32 with matrix products of 10 bits of mantissa) or "bf16" (activations and
+     * their gradients in bf16; weights, their gradients and the optimizer in fp32). NULL: the
+     * plan's, fp32 where it is planned at start. The CPU has fp32 only. */
+    const char *precision;
+    double timeout_s; /* a wait without progress for longer ends the job; 0: never */
+    int record_trace; /* keep start and end of every action for smp_trace_write */
 } smp_options;
 
 SMP_API smp_options smp_options_default(void);
@@ -106,8 +114,9 @@ SMP_API smp_options smp_options_default(void);
  * all memory and initialises the weights. Collective over all ranks. Initialises MPI if the program
  * has not, and then smp_finalize finalises it: such a program has one job. With more ranks than cores
  * on a machine the calling thread is bound to one core and gets the batch scheduling policy.
- * Errors: SMP_ERR_INPUT (files, options, rank count), SMP_ERR_NO_FIT, SMP_ERR_NO_MEMORY; every rank
- * returns the same status. *out is owned by the caller: smp_finalize. */
+ * Errors: SMP_ERR_INPUT (files, options, rank count), SMP_ERR_NO_FIT (no plan fits, or the plan not
+ * the GPU's free memory), SMP_ERR_NO_MEMORY, SMP_ERR_FAILED (no GPU); every rank returns the same
+ * status. *out is owned by the caller: smp_finalize. */
 SMP_API smp_status smp_init(smp **out, const smp_options *options);
 
 /* Frees the job; accepts NULL. Collective. After a failed step nothing waits for other ranks, and memory
@@ -134,7 +143,8 @@ typedef struct smp_step_result {
     double loss;          /* mean over the global batch; the same on every rank; 0 if no loss */
     double grad_norm;     /* global norm before clipping; 0 unless clip_norm is set */
     double lr;            /* learning rate used */
-    double step_us;       /* measured, the slowest rank */
+    double step_us;       /* measured, the slowest rank; on a GPU until its losses are known: the
+                             update of the weights counts in the next step */
     double predicted_us;  /* from the plan */
     double samples_per_s; /* global batch over measured time */
 } smp_step_result;

@@ -51,8 +51,12 @@ smp_status smp_weight_get(smp *s, const char *name, float *values, int64_t count
     bool source = held >= 0 && s->memory->param[held].owner && s->comm.replica == 0;
     int mine = source ? s->comm.world_rank : -1, root = -1;
     MPI_Allreduce(&mine, &root, 1, MPI_INT, MPI_MAX, s->comm.world);
+    smp_status status = SMP_OK;
     if (source)
-        memcpy(values, s->arena + s->memory->param[held].weight, (size_t)count * sizeof(float));
+        status = smp__copy_out(s, values, s->arena + s->memory->param[held].weight,
+                               count * (int64_t)sizeof(float));
+    if (!s->device->host_memory) /* a device may fail here, a host not */
+        SMP_TRY(smp__comm_agree(&s->comm, status));
     for (int64_t done = 0; done < count;) {
         int piece = count - done > (1 << 28) ? 1 << 28 : (int)(count - done);
         MPI_Bcast(values + done, piece, MPI_FLOAT, root, s->comm.world);
@@ -68,10 +72,11 @@ smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t
         return smp_fail(SMP_ERR_INPUT, "smp_weight_set: a NULL argument");
     SMP_TRY(smp__comm_agree(&s->comm, find_weight(s, name, count, &param)));
     int32_t held = smp__job_find_param(s, param);
-    if (held >= 0)
-        s->device->copy(s->arena + s->memory->param[held].weight, values,
-                        count * (int64_t)sizeof(float));
-    return SMP_OK;
+    if (held < 0)
+        return SMP_OK;
+    SMP_TRY(smp__copy_in(s, s->arena + s->memory->param[held].weight, values,
+                         count * (int64_t)sizeof(float)));
+    return smp__weight_round(s, held);
 }
 
 /* Rank 0 gets everybody's events, malloc'ed. Ranks run the same binary: events travel as bytes. */
@@ -148,7 +153,9 @@ static smp_status write_events(smp *s, const char *path, event_writer *writer)
     smp_trace_event *events = NULL;
     int64_t n = 0;
     SMP_TRY(smp__job_usable(s));
-    smp_status status = gather_events(s, &events, &n);
+    smp_status status = smp__comm_agree(&s->comm, smp__trace_collect(s));
+    if (status == SMP_OK)
+        status = gather_events(s, &events, &n);
     if (status == SMP_OK)
         status = smp__comm_agree(&s->comm,
                                  s->comm.world_rank == 0 ? writer(s, path, events, n) : SMP_OK);

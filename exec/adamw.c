@@ -6,7 +6,7 @@
  * operations, so each element's bits depend on that element alone, not on where its array begins.
  *
  * State: m and v, 2 floats per weight. One pass over five arrays: bound by memory. */
-#include "exec/optimizer.h"
+#include "exec/cuda_kernels.h"
 
 #include <math.h>
 
@@ -57,4 +57,11 @@ static void update(const smp_update *u)
     update_elements(u->weight, u->grad, u->state[0], u->state[1], u->elements, f);
 }
 
-const smp_optimizer smp__optimizer_adamw = {.name = "adamw", .states = 2, .update = update};
+const smp_optimizer smp__optimizer_adamw = {
+    .name = "adamw",
+    .states = 2,
+    .update = update,
+#ifdef SMP_HAVE_CUDA
+    .cuda_update = smp__cuda_adamw,
+#endif
+};

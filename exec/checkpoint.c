@@ -50,6 +50,31 @@ static smp_status transfer_all(int fd, void *data, int64_t bytes, int64_t offset
     return SMP_OK;
 }
 
+/* One array of the arena to or from the file, and into the hash. */
+static smp_status transfer_array(smp *s, char *array, int64_t bytes, int fd, int64_t offset,
+                                 bool writing, const char *path, uint64_t *hash)
+{
+    const void *values = array;
+    void *copy = NULL;
+    smp_status status = SMP_OK;
+    if (writing) {
+        SMP_TRY(smp__copy_view(s, array, bytes, &values, &copy));
+        status = transfer_all(fd, (void *)values, bytes, offset, true, path);
+    } else if (s->device->host_memory) {
+        status = transfer_all(fd, array, bytes, offset, false, path);
+    } else {
+        values = copy = malloc((size_t)bytes + 1);
+        status = copy ? transfer_all(fd, copy, bytes, offset, false, path)
+                      : smp_fail_memory((size_t)bytes);
+        if (status == SMP_OK)
+            status = smp__copy_in(s, array, copy, bytes);
+    }
+    if (status == SMP_OK)
+        *hash = smp_hash(*hash, values, (size_t)bytes);
+    free(copy);
+    return status;
+}
+
 /* Values, states and hash of one weight. */
 static smp_status transfer_weight(smp *s, const smp_memory_param *param, int fd, bool writing,
                                   const char *path)
@@ -57,11 +82,9 @@ static smp_status transfer_weight(smp *s, const smp_memory_param *param, int fd,
     int64_t bytes = s->graph->param[param->param].elements * (int64_t)sizeof(float);
     int64_t offset = param_offset(s, param->param);
     uint64_t hash = 0, stored = 0;
-    for (int k = 0; k <= smp__job_states(s); k++, offset += bytes) {
-        char *data = s->arena + (k == 0 ? param->weight : param->state[k - 1]);
-        SMP_TRY(transfer_all(fd, data, bytes, offset, writing, path));
-        hash = smp_hash(hash, data, (size_t)bytes);
-    }
+    for (int k = 0; k <= smp__job_states(s); k++, offset += bytes)
+        SMP_TRY(transfer_array(s, s->arena + (k == 0 ? param->weight : param->state[k - 1]), bytes,
+                               fd, offset, writing, path, &hash));
     if (writing)
         return transfer_all(fd, &hash, HASH_BYTES, offset, true, path);
     SMP_TRY(transfer_all(fd, &stored, HASH_BYTES, offset, false, path));
@@ -79,7 +102,7 @@ static smp_status transfer_weights(smp *s, int fd, bool writing, const char *pat
         if (!writing || (param->owner && s->comm.replica == 0))
             SMP_TRY(transfer_weight(s, param, fd, writing, path));
     }
-    return SMP_OK;
+    return writing ? SMP_OK : smp__weights_round(s);
 }
 
 static smp_status create_file(smp *s, const char *directory, const char *path)

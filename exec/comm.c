@@ -55,6 +55,7 @@ smp_status smp__comm_open(smp_comm *comm, double timeout_s)
                        .pipeline = MPI_COMM_NULL,
                        .ddp = MPI_COMM_NULL,
                        .notice = MPI_COMM_NULL,
+                       .node = MPI_COMM_NULL,
                        .timeout_s = timeout_s};
     int initialised = 0;
     MPI_Initialized(&initialised);
@@ -77,17 +78,14 @@ smp_status smp__comm_open(smp_comm *comm, double timeout_s)
     MPI_Comm_rank(comm->world, &comm->world_rank);
     MPI_Comm_size(comm->world, &comm->world_size);
 
-    MPI_Comm node = MPI_COMM_NULL;
-    int node_size = 1, node_rank = 0;
-    if (MPI_Comm_split_type(comm->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node) ==
-        MPI_SUCCESS) {
-        MPI_Comm_size(node, &node_size);
-        MPI_Comm_rank(node, &node_rank);
-        MPI_Comm_free(&node);
-    }
-    comm->crowded = node_size > sysconf(_SC_NPROCESSORS_ONLN);
+    if (MPI_Comm_split_type(comm->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &comm->node) !=
+        MPI_SUCCESS)
+        return smp_fail(SMP_ERR_FAILED, "MPI_Comm_split_type failed");
+    MPI_Comm_size(comm->node, &comm->node_size);
+    MPI_Comm_rank(comm->node, &comm->node_rank);
+    comm->crowded = comm->node_size > sysconf(_SC_NPROCESSORS_ONLN);
     if (comm->crowded)
-        settle(node_rank);
+        settle(comm->node_rank);
     return SMP_OK;
 }
 
@@ -101,6 +99,16 @@ smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica)
     MPI_Comm_size(comm->pipeline, &comm->pipeline_size);
     MPI_Comm_size(comm->ddp, &comm->ddp_size);
     return SMP_OK;
+}
+
+smp_status smp__comm_check(int code, const char *call)
+{
+    if (code == MPI_SUCCESS)
+        return SMP_OK;
+    char text[MPI_MAX_ERROR_STRING];
+    int length = 0;
+    MPI_Error_string(code, text, &length);
+    return smp_fail(SMP_ERR_FAILED, "%s: %.*s", call, length, text);
 }
 
 static void free_comm(MPI_Comm *comm)
@@ -123,6 +131,7 @@ void smp__comm_close(smp_comm *comm)
     free_comm(&comm->ddp);
     free_comm(&comm->pipeline);
     free_comm(&comm->notice);
+    free_comm(&comm->node);
     free_comm(&comm->world);
     if (comm->owns_mpi)
         MPI_Finalize();
@@ -165,7 +174,7 @@ static smp_status look_for_notice(smp_comm *comm)
     char text[SMP_NOTICE_BYTES];
     MPI_Recv(text, SMP_NOTICE_BYTES, MPI_CHAR, from.MPI_SOURCE, NOTICE_TAG, comm->notice,
              MPI_STATUS_IGNORE);
-    comm->failed = true;
+    comm->failed = comm->told = true;
     return smp_fail(SMP_ERR_PEER, "rank %d says: %.900s", from.MPI_SOURCE, text);
 }
 

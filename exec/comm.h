@@ -16,15 +16,18 @@ typedef struct smp_comm {
     MPI_Comm pipeline; /* ranks of one replica, by pipeline rank */
     MPI_Comm ddp;      /* ranks with the same stages, by replica */
     MPI_Comm notice;   /* failure notices */
+    MPI_Comm node;     /* ranks of this machine */
     int world_rank, world_size;
     int pipeline_rank, pipeline_size;
     int replica, ddp_size;
-    bool owns_mpi;          /* we initialised it */
-    bool crowded;           /* more ranks on this node than cores: waiting ranks sleep */
-    bool failed;            /* a notice was sent or received */
-    double timeout_s;       /* 0: never */
-    MPI_Request collective; /* in flight, one at a time, with what it reads and writes: */
-    int first;              /* rank that failed first */
+    int node_rank, node_size; /* among the ranks of this machine */
+    bool owns_mpi;            /* we initialised it */
+    bool crowded;             /* more ranks on this node than cores: waiting ranks sleep */
+    bool failed;              /* a notice was sent or received */
+    bool told;                /* one was received: the message is another rank\'s */
+    double timeout_s;         /* 0: never */
+    MPI_Request collective;   /* in flight, one at a time, with what it reads and writes: */
+    int first;                /* rank that failed first */
     long long bytes;
     struct {
         int code;
@@ -43,6 +46,9 @@ smp_status smp__comm_open(smp_comm *comm, double timeout_s);
 smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica);
 /* Collective unless the job has failed; then only local resources are freed. */
 void smp__comm_close(smp_comm *comm);
+
+/* SMP_ERR_FAILED with the call's name and MPI's message unless the code is MPI_SUCCESS. */
+smp_status smp__comm_check(int code, const char *call);
 
 /* Every rank passes its own status; every rank returns the first failure (lowest rank) and has its
  * message. Collective. */

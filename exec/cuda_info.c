@@ -6,6 +6,9 @@
 #ifdef SMP_HAVE_CUDA
 
 #include <cuda_runtime_api.h>
+#ifdef SMP_HAVE_CUDNN
+#include <cudnn.h>
+#endif
 #ifdef SMP_HAVE_NCCL
 #include <nccl.h>
 #endif
@@ -41,6 +44,9 @@ void smp_cuda_describe(smp_text *text)
         smp_text_append(text, ", no driver");
 #ifdef SMP_HAVE_NCCL
     smp_text_append(text, ", NCCL %d.%d.%d", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
+#endif
+#ifdef SMP_HAVE_CUDNN
+    smp_text_append(text, ", cuDNN %d.%d.%d", CUDNN_MAJOR, CUDNN_MINOR, CUDNN_PATCHLEVEL);
 #endif
     if (cudaGetDeviceCount(&devices) != cudaSuccess)
         devices = 0;

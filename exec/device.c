@@ -1,11 +1,20 @@
-/* Registry of devices. */
+/* Registry of devices, the fastest first. */
 #include "exec/device.h"
 
 #include <string.h>
 
+#ifdef SMP_HAVE_CUDA
+extern const smp_device smp_device_cuda;
+#endif
 extern const smp_device smp_device_cpu;
 
-static const smp_device *const devices[] = {&smp_device_cpu, NULL};
+static const smp_device *const devices[] = {
+#ifdef SMP_HAVE_CUDA
+    &smp_device_cuda,
+#endif
+    &smp_device_cpu,
+    NULL,
+};
 
 const smp_device *const *smp_devices(void)
 {

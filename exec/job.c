@@ -6,6 +6,8 @@
 
 #include "schedule/verify.h"
 
+enum { SEED_BYTES = 256 }; /* of `extra`, before the inputs */
+
 void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch)
 {
     const smp_memory_rank *memory = s->memory;
@@ -13,8 +15,8 @@ void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch)
     case SMP_SPACE_NONE:
         return NULL;
     case SMP_SPACE_INPUT:
-        return (char *)s->inputs[ref.index] +
-               microbatch * smp_tensor_bytes(s->graph, ref.index, s->batch);
+        return (char *)s->input[ref.index].data +
+               (s->first_microbatch + microbatch) * s->input[ref.index].stride;
     case SMP_SPACE_STASH:
         return s->arena + memory->stash[ref.index][(int64_t)chunk * s->microbatches + microbatch] +
                ref.offset;
@@ -73,28 +75,44 @@ static float *accumulator(const smp *s, int32_t use)
     return NULL;
 }
 
+/* Addresses of an op's weights and of its accumulators. */
+static smp_status find_weights(smp *s, smp__call *call)
+{
+    const smp_op *op = call->op;
+    call->param = calloc((size_t)op->n_param + 1, sizeof(*call->param));
+    call->dparam = calloc((size_t)op->n_param + 1, sizeof(*call->dparam));
+    if (s->target.precision == SMP_PRECISION_BF16)
+        call->param16 = calloc((size_t)op->n_param + 1, sizeof(*call->param16));
+    if (!call->param || !call->dparam ||
+        (s->target.precision == SMP_PRECISION_BF16 && !call->param16))
+        return smp_fail_memory((size_t)op->n_param * sizeof(*call->param));
+    for (int32_t k = 0; k < op->n_param; k++) {
+        int32_t index = smp__job_find_param(s, op->param[k]);
+        if (index < 0)
+            return smp_fail(SMP_ERR_FAILED, "op '%s': weight %d has no place on this rank",
+                            op->name, k);
+        const smp_memory_param *param = &s->memory->param[index];
+        call->param[k] = (const float *)(s->arena + param->weight);
+        if (call->param16 && param->weight16 >= 0)
+            call->param16[k] = s->arena + param->weight16;
+        if (s->graph->training)
+            call->dparam[k] = accumulator(s, op->use[k]);
+    }
+    return SMP_OK;
+}
+
 static smp_status prepare_call(smp *s, const smp_layout_call *layout, smp__call *call)
 {
     const smp_op *op = &s->graph->op[layout->op];
     call->layout = layout;
     call->op = op;
     call->kernels = s->device->kernels(op->kind);
-    call->param = calloc((size_t)op->n_param + 1, sizeof(*call->param));
-    call->dparam = calloc((size_t)op->n_param + 1, sizeof(*call->dparam));
-    if (!call->param || !call->dparam)
-        return smp_fail_memory((size_t)op->n_param * sizeof(*call->param));
-    for (int32_t k = 0; k < op->n_param; k++) {
-        int32_t param = smp__job_find_param(s, op->param[k]);
-        if (param < 0)
-            return smp_fail(SMP_ERR_FAILED, "op '%s': weight %d has no place on this rank",
-                            op->name, k);
-        call->param[k] = (const float *)(s->arena + s->memory->param[param].weight);
-        if (s->graph->training)
-            call->dparam[k] = accumulator(s, op->use[k]);
-    }
+    call->pair = layout->pair && call->kernels->forward_pair && call->kernels->pairs &&
+                 call->kernels->pairs(s->graph, op, op + 1);
+    SMP_TRY(find_weights(s, call));
     if (!call->kernels->prepare)
         return SMP_OK;
-    return call->kernels->prepare(s->graph, op, s->batch, &call->state);
+    return call->kernels->prepare(s->graph, op, s->batch, s->kernel_context, &call->state);
 }
 
 static smp_status build_layouts(smp *s)
@@ -113,7 +131,7 @@ static smp_status build_layouts(smp *s)
     return SMP_OK;
 }
 
-static smp_status build_memory(smp *s)
+static smp_status plan_memory(smp *s)
 {
     const smp_layout **layout = calloc((size_t)s->chunks, sizeof(*layout));
     if (!layout)
@@ -123,9 +141,7 @@ static smp_status build_memory(smp *s)
     smp_status status = smp_memory_plan_rank(s->plan, s->graph, s->flow, s->comm.pipeline_rank,
                                              NULL, layout, smp__job_states(s), &s->memory);
     free(layout);
-    if (status != SMP_OK)
-        return status;
-    return s->device->reserve(s->memory->arena_bytes, &s->arena);
+    return status;
 }
 
 static smp_status build_calls(smp *s)
@@ -141,16 +157,13 @@ static smp_status build_calls(smp *s)
     return SMP_OK;
 }
 
-static smp_status build_buffers(smp *s)
+static smp_status build_host_buffers(smp *s)
 {
     int64_t results = (int64_t)s->comm.ddp_size * s->microbatches + s->comm.world_size;
-    s->seed = aligned_alloc(64, 64);
     s->norm = calloc((size_t)s->graph->n_param + 1, sizeof(*s->norm));
     s->result = calloc((size_t)results, sizeof(*s->result));
-    s->shifted = calloc((size_t)s->graph->n_input + 1, sizeof(*s->shifted));
-    if (!s->seed || !s->norm || !s->result || !s->shifted)
+    if (!s->norm || !s->result)
         return smp_fail_memory((size_t)results * sizeof(*s->result));
-    *s->seed = 1.0f / (float)((int64_t)s->microbatches * s->comm.ddp_size);
     if (s->options.record_trace) {
         s->event = calloc((size_t)s->program->n + 1, sizeof(*s->event));
         if (!s->event)
@@ -159,7 +172,26 @@ static smp_status build_buffers(smp *s)
     return SMP_OK;
 }
 
-smp_status smp__job_build(smp *s)
+/* What is on the device besides the arena, and the host memory that it copies from and to. */
+static smp_status build_device_buffers(smp *s)
+{
+    const int64_t loss = 64 * (int64_t)s->microbatches;
+    const int64_t square = (s->memory->n_param + 7) / 8 * 64;
+    const int64_t piece = s->device->host_memory ? 0 : SMP__PIECE_BYTES;
+    SMP_TRY(s->device->reserve(s->device_context, s->extra_bytes, &s->extra));
+    SMP_TRY(s->device->reserve_host(s->device_context, loss + square + piece + smp__inputs_bytes(s),
+                                    &s->host));
+    s->loss = s->host;
+    s->square = (double *)(s->host + loss);
+    s->piece = piece > 0 ? s->host + loss + square : NULL;
+    smp__inputs_place(s, s->extra + SEED_BYTES, s->host + loss + square + piece);
+    s->seed = (float *)s->extra;
+    float seed = 1.0f / (float)((int64_t)s->microbatches * s->comm.ddp_size);
+    return smp__copy_in(s, s->seed, &seed, sizeof(seed));
+}
+
+/* Everything that is known before memory is taken. */
+static smp_status build_plan(smp *s)
 {
     s->chunks = s->plan->chunks;
     s->microbatches = s->plan->microbatches;
@@ -173,14 +205,42 @@ smp_status smp__job_build(smp *s)
     SMP_TRY(smp_plan_bind(s->plan, s->graph, &s->stage_of_op));
     SMP_TRY(smp_flow_build(s->graph, s->stage_of_op, s->plan->n_stage, s->batch, &s->flow));
     SMP_TRY(build_layouts(s));
-    SMP_TRY(build_memory(s));
+    SMP_TRY(plan_memory(s));
+    SMP_TRY(smp__inputs_build(s));
+    s->extra_bytes = SEED_BYTES + smp__inputs_bytes(s);
+    return build_host_buffers(s);
+}
+
+static smp_status build_memory(smp *s)
+{
+    SMP_TRY(s->device->reserve(s->device_context, s->memory->arena_bytes, &s->arena));
+    SMP_TRY(build_device_buffers(s));
     SMP_TRY(build_calls(s));
-    SMP_TRY(build_buffers(s));
-    SMP_TRY(s->transport->open(&s->comm, s->chunks + 1, &s->transport_context));
     SMP_TRY(smp__messages_build(s));
     SMP_TRY(smp__reduce_build(s));
-    smp__weights_init(s);
-    return SMP_OK;
+    return smp__warm_up(s);
+}
+
+/* Before the arena, since it takes memory of the device too: what is free afterwards is free. */
+static smp_status open_transport(smp *s)
+{
+    smp_transport_options options = {.comm = &s->comm,
+                                     .device = s->device,
+                                     .device_context = s->device_context,
+                                     .reductions = s->chunks + 1};
+    SMP_TRY(smp__choose_transport(s));
+    SMP_TRY(smp__comm_agree(&s->comm, smp__messages_lanes(s, &options)));
+    return smp__comm_agree(&s->comm, s->transport->open(&options, &s->transport_context));
+}
+
+smp_status smp__job_build(smp *s)
+{
+    SMP_TRY(smp__comm_agree(&s->comm, build_plan(s)));
+    SMP_TRY(smp__device_open(s));
+    SMP_TRY(open_transport(s));
+    SMP_TRY(smp__device_check_memory(s));
+    SMP_TRY(smp__comm_agree(&s->comm, build_memory(s)));
+    return smp__comm_agree(&s->comm, smp__weights_init(s));
 }
 
 static void free_chunk(smp__chunk *chunk)
@@ -190,24 +250,39 @@ static void free_chunk(smp__chunk *chunk)
         if (call->state && call->kernels->release)
             call->kernels->release(call->state);
         free(call->param);
+        free(call->param16);
         free(call->dparam);
     }
     free(chunk->call);
     smp_layout_destroy(chunk->layout);
 }
 
+static void free_device(smp *s)
+{
+    if (!s->device_context)
+        return;
+    if (s->arena)
+        s->device->release(s->device_context, s->arena, s->memory->arena_bytes);
+    if (s->extra)
+        s->device->release(s->device_context, s->extra, s->extra_bytes);
+    if (s->host)
+        s->device->release_host(s->device_context, s->host);
+    s->device->close(s->device_context);
+}
+
 void smp__job_free(smp *s)
 {
     if (s->comm.failed)
         return; /* messages in flight may still read and write these buffers */
+    if (s->device_context && !s->broken)
+        smp__device_idle(s); /* its failure is nobody's concern any more */
     smp__reduce_free(s);
     smp__messages_free(s);
     if (s->transport_context)
         s->transport->close(s->transport_context);
     for (int chunk = 0; s->chunk && chunk < s->chunks; chunk++)
         free_chunk(&s->chunk[chunk]);
-    if (s->arena)
-        s->device->release(s->arena, s->memory->arena_bytes);
+    free_device(s);
     smp_memory_destroy(s->memory);
     smp_flow_destroy(s->flow);
     smp_plan_destroy(s->plan);
@@ -216,10 +291,9 @@ void smp__job_free(smp *s)
     free(s->stage_of_chunk);
     free(s->stage_rank);
     free(s->stage_of_op);
-    free(s->seed);
+    free(s->input);
     free(s->norm);
     free(s->result);
-    free(s->shifted);
     free(s->event);
 }
 
@@ -234,10 +308,10 @@ smp_status smp__job_context(const smp *s, smp_status status)
                                 s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank);
     smp_text action = {0};
     smp_action_format(&s->current, &action);
-    int stage = s->current.chunk >= 0 ? s->stage_of_chunk[s->current.chunk] : -1;
-    char where[64] = "";
-    if (stage >= 0)
-        snprintf(where, sizeof(where), ", stage %d", stage);
+    /* the optimizer step is one of all stages of the rank: the first stands for them */
+    int stage = s->stage_of_chunk[s->current.chunk >= 0 ? s->current.chunk : 0];
+    char where[64];
+    snprintf(where, sizeof(where), ", stage %d", stage);
     char mb[64] = "";
     if (s->current.microbatch >= 0)
         snprintf(mb, sizeof(mb), ", micro-batch %d", s->current.microbatch);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "exec/job.h"
+#include "exec/message_lanes.h"
 
 static bool is_incoming(const smp *s, const smp_transfer *transfer)
 {
@@ -33,8 +34,11 @@ static smp_status add_channel(smp *s, int32_t index)
     int chunk = smp__job_chunk_of_stage(s, outgoing ? transfer->from_stage : transfer->to_stage);
     smp__chunk *stage = &s->chunk[chunk];
     smp__channel *channel = &stage->channel[stage->n_channel];
-    *channel = (smp__channel){
-        .transfer = index, .peer = outgoing ? to : from, .chunk = chunk, .outgoing = outgoing};
+    *channel = (smp__channel){.transfer = index,
+                              .peer = outgoing ? to : from,
+                              .lane = smp__lane_of_transfer(s, index),
+                              .chunk = chunk,
+                              .outgoing = outgoing};
     if (transfer->bytes > s->transport->max_message_bytes)
         return smp_fail(SMP_ERR_FAILED,
                         "tensor '%s' is %lld bytes per micro-batch, the transport "
@@ -84,6 +88,7 @@ void smp__messages_free(smp *s)
             free(s->chunk[chunk].channel[i].request);
         free(s->chunk[chunk].channel);
     }
+    free(s->lane);
 }
 
 static smp__channel *find_channel(smp *s, int32_t transfer)
@@ -112,7 +117,7 @@ smp_status smp__messages_post(smp *s, smp_memory_message message)
 {
     smp__channel *channel = find_channel(s, message.transfer);
     return s->transport->receive(
-        s->transport_context, channel->peer, tag_of(s, channel, message.microbatch),
+        s->transport_context, channel->lane, tag_of(s, channel, message.microbatch),
         channel_data(s, channel, message.microbatch), s->flow->transfer[channel->transfer].bytes,
         &channel->request[message.microbatch]);
 }
@@ -123,7 +128,7 @@ smp_status smp__messages_send(smp *s, int chunk, int microbatch, smp_transfer_ki
         smp__channel *channel = &s->chunk[chunk].channel[i];
         const smp_transfer *transfer = &s->flow->transfer[channel->transfer];
         if (channel->outgoing && transfer->kind == kind)
-            SMP_TRY(s->transport->send(s->transport_context, channel->peer,
+            SMP_TRY(s->transport->send(s->transport_context, channel->lane,
                                        tag_of(s, channel, microbatch),
                                        channel_data(s, channel, microbatch), transfer->bytes,
                                        &channel->request[microbatch]));

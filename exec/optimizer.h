@@ -9,6 +9,7 @@ typedef struct smp_update {
     float *weight;     /* [elements], updated */
     const float *grad; /* [elements] */
     float *state[2];   /* [elements] each, updated; zero before the first step */
+    void *weight16;    /* [elements] bf16 copy of the weight, written; NULL: none */
     int64_t elements;
     float grad_scale; /* clipping: multiply the gradient */
     float lr;
@@ -19,8 +20,10 @@ typedef struct smp_update {
 
 typedef struct smp_optimizer {
     const char *name;
-    int states; /* arrays of one float per weight: 0..2 */
-    void (*update)(const smp_update *update);
+    int states;                               /* arrays of one float per weight: 0..2 */
+    void (*update)(const smp_update *update); /* on the CPU */
+    /* On a GPU, enqueued on a cudaStream_t; NULL: not built in. */
+    smp_status (*cuda_update)(const smp_update *update, void *stream);
 } smp_optimizer;
 
 const smp_optimizer *smp_optimizer_find(const char *name); /* NULL if unknown */

@@ -7,17 +7,6 @@
 
 #define TIME_LIMIT_S 10.0 /* what smp-partition takes by default */
 
-static smp_status open_cluster(const smp_options *options, int devices, const smp_profile *profile,
-                               smp_cluster **out)
-{
-    if (options->cluster)
-        return smp_cluster_read(options->cluster, out);
-    SMP_TRY(smp_cluster_local(devices, out));
-    if (profile && profile->link.n_point > 0)
-        return smp_cluster_set_intra_link(*out, &profile->link);
-    return SMP_OK;
-}
-
 static smp_status fill_request(const smp_options *options, int devices, smp_search_request *request)
 {
     request->devices = devices;
@@ -41,7 +30,8 @@ static smp_status fill_request(const smp_options *options, int devices, smp_sear
     return SMP_OK;
 }
 
-smp_status smp__plan_from_options(const smp_options *options, int ranks, smp_plan **out)
+smp_status smp__plan_from_options(const smp_options *options, int ranks, smp_target target,
+                                  smp_plan **out)
 {
     smp_graph *graph = NULL;
     smp_profile *profile = NULL;
@@ -50,10 +40,13 @@ smp_status smp__plan_from_options(const smp_options *options, int ranks, smp_pla
     int devices = options->devices > 0 ? options->devices : ranks;
     smp_search_request request = {0};
     smp_status status = smp_graph_read(options->model, &graph);
+    if (status == SMP_OK)
+        status = smp_graph_set_target(graph, target);
     if (status == SMP_OK && options->profile)
         status = smp_profile_read(options->profile, graph, &profile);
     if (status == SMP_OK)
-        status = open_cluster(options, devices, profile, &cluster);
+        status = options->cluster ? smp_cluster_read(options->cluster, &cluster)
+                                  : smp_cluster_default(target, profile, devices, &cluster);
     if (status == SMP_OK) {
         request.graph = graph;
         request.profile = profile;
@@ -73,13 +66,36 @@ smp_status smp__plan_from_options(const smp_options *options, int ranks, smp_pla
     return status;
 }
 
+/* What options->device and precision ask for; "auto": what is in this machine. */
+static smp_status find_target(const smp_options *options, smp_target *target)
+{
+    const char *name = options->device ? options->device : "cpu";
+    *target = (smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32};
+    if (options->precision && !smp_precision_find(options->precision, &target->precision))
+        return smp_fail(SMP_ERR_INPUT, "precision '%s': expected fp32, tf32 or bf16",
+                        options->precision);
+    if (strcmp(name, "auto") != 0) {
+        if (!smp_backend_find(name, &target->backend))
+            return smp_fail(SMP_ERR_INPUT, "device '%s': expected cpu, cuda or auto", name);
+        return smp_target_check(*target);
+    }
+    for (int i = 0; smp_devices()[i]; i++)
+        if (smp_devices()[i]->present() == SMP_OK) {
+            target->backend = smp_devices()[i]->backend;
+            break;
+        }
+    return smp_target_check(*target);
+}
+
 smp_status smp_plan_write(const smp_options *options, const char *path)
 {
     if (!options || !options->model || !path)
         return smp_fail(SMP_ERR_INPUT, "smp_plan_write needs options.model and a path");
     smp_plan *plan = NULL;
     smp_text text = {0};
-    smp_status status = smp__plan_from_options(options, 1, &plan);
+    smp_target target;
+    SMP_TRY(find_target(options, &target));
+    smp_status status = smp__plan_from_options(options, 1, target, &plan);
     if (status == SMP_OK)
         status = smp_plan_format(plan, &text);
     if (status == SMP_OK)

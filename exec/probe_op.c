@@ -11,8 +11,6 @@
 
 #include <string.h>
 
-#include "graph/base/random.h"
-
 enum { ALIGNMENT = 64, MAX_SETS = 512 };
 
 #define ROTATION_BYTES ((int64_t)64 << 20) /* larger than the caches of one core */
@@ -44,17 +42,17 @@ bool smp__probe_place(int64_t *total, int64_t bytes, int64_t *offset)
     return true;
 }
 
-static int64_t param_bytes(const smp__cpu_probe *p, int slot)
+static int64_t param_bytes(const smp__probe_state *p, int slot)
 {
     return p->graph->param[p->op->param[slot]].elements * (int64_t)sizeof(float);
 }
 
-static int64_t in_bytes(const smp__cpu_probe *p, int slot)
+static int64_t in_bytes(const smp__probe_state *p, int slot)
 {
     return smp_tensor_bytes(p->graph, p->op->in[slot], p->batch);
 }
 
-static bool place_buffers(smp__cpu_probe *p)
+static bool place_buffers(smp__probe_state *p)
 {
     smp__places *at = &p->place;
     int64_t *set = &at->set_bytes, *shared = &at->shared_bytes;
@@ -72,8 +70,19 @@ static bool place_buffers(smp__cpu_probe *p)
     }
     for (int i = 0; i < p->op->n_param && ok; i++) {
         ok = smp__probe_place(set, param_bytes(p, i), &at->param[i]);
+        if (p->precision == SMP_PRECISION_BF16)
+            ok = ok && smp__probe_place(set, param_bytes(p, i) / 2, &at->param16[i]);
         if (p->graph->training)
             ok = ok && smp__probe_place(set, param_bytes(p, i), &at->dparam[i]);
+    }
+    if (p->next && ok) {
+        smp_op_needs next;
+        smp_op_needs_get(p->graph, p->next, p->batch, &next);
+        if (next.workspace_bytes > at->workspace_bytes)
+            at->workspace_bytes = next.workspace_bytes;
+        ok = smp__probe_place(set, smp_tensor_bytes(p->graph, p->next->out, p->batch),
+                              &at->next_out) &&
+             smp__probe_place(set, next.aux_bytes * p->batch, &at->next_aux);
     }
     return ok && smp__probe_place(set, at->out_bytes, &at->out) &&
            smp__probe_place(set, at->aux_bytes, &at->aux) &&
@@ -82,7 +91,7 @@ static bool place_buffers(smp__cpu_probe *p)
 }
 
 /* What the rank's part of the model touches between two uses of a buffer. */
-static int64_t footprint(smp__cpu_probe *p)
+static int64_t footprint(smp__probe_state *p)
 {
     const smp_graph *graph = p->graph;
     const int ranks = p->parallel ? p->comm.world_size : 1;
@@ -101,72 +110,75 @@ static int64_t footprint(smp__cpu_probe *p)
     return p->footprint_bytes;
 }
 
-smp_status smp__probe_pool(smp__cpu_probe *p, int64_t bytes)
+static smp_status fill_input(smp__probe_state *p, int slot, void *target)
 {
-    if (bytes <= p->pool_bytes)
-        return SMP_OK;
-    if (bytes > p->memory_limit)
-        return smp_fail(SMP_ERR_NO_MEMORY, "measuring needs %.1f GiB, a rank may use %.1f GiB",
-                        (double)bytes / 0x1p30, (double)p->memory_limit / 0x1p30);
-    p->device->release(p->pool, p->pool_bytes);
-    p->pool = NULL;
-    p->pool_bytes = 0;
-    SMP_TRY(p->device->reserve(bytes, &p->pool));
-    p->pool_bytes = bytes;
-    return SMP_OK;
-}
-
-void smp__probe_fill(const smp__cpu_probe *p, void *target, int64_t bytes, float scale)
-{
-    float *value = target;
-    for (int64_t i = 0; i < bytes / (int64_t)sizeof(float); i++)
-        value[i] = scale * p->pattern[i % SMP__PATTERN_FLOATS];
-}
-
-static void fill_indices(const smp__cpu_probe *p, int slot, void *target)
-{
-    const int64_t count = in_bytes(p, slot) / (int64_t)sizeof(int32_t);
-    int32_t *value = target;
+    const smp_dtype dtype = p->graph->tensor[p->op->in[slot]].dtype;
     int64_t min = 0, max = 0;
+    if (dtype != SMP_I32)
+        return smp__probe_fill(p, target, dtype, in_bytes(p, slot), 1);
     if (!p->op->kind->index_range || !p->op->kind->index_range(p->graph, p->op, slot, &min, &max) ||
         max < min)
         min = max = 0;
-    for (int64_t i = 0; i < count; i++)
-        value[i] =
-            (int32_t)(min + (int64_t)(smp_random_mix((uint64_t)i) % (uint64_t)(max - min + 1)));
+    return smp__probe_fill_indices(p, target, in_bytes(p, slot), min, max);
 }
 
-static char *set_at(const smp__cpu_probe *p, int set)
+static char *set_at(const smp__probe_state *p, int set)
 {
     return p->pool + p->place.shared_bytes + (int64_t)set * p->place.set_bytes;
 }
 
-static void fill_sets(const smp__cpu_probe *p)
+static smp_status fill_weights(smp__probe_state *p, char *set)
+{
+    const smp__places *at = &p->place;
+    for (int i = 0; i < p->op->n_param; i++) {
+        float *weight = (float *)(set + at->param[i]);
+        SMP_TRY(smp__probe_fill(p, weight, SMP_F32, param_bytes(p, i), WEIGHT_SCALE));
+        if (p->precision == SMP_PRECISION_BF16)
+            SMP_TRY(p->device->round16(p->device_context, set + at->param16[i], weight,
+                                       param_bytes(p, i) / 4));
+    }
+    return SMP_OK;
+}
+
+static smp_status fill_sets(smp__probe_state *p)
 {
     const smp__places *at = &p->place;
     char *set = set_at(p, 0);
-    memset(set, 0, (size_t)at->set_bytes);
-    for (int i = 0; i < p->op->n_in; i++) {
-        if (p->graph->tensor[p->op->in[i]].dtype == SMP_I32)
-            fill_indices(p, i, set + at->in[i]);
-        else
-            smp__probe_fill(p, set + at->in[i], in_bytes(p, i), 1);
-    }
-    for (int i = 0; i < p->op->n_param; i++)
-        smp__probe_fill(p, set + at->param[i], param_bytes(p, i), WEIGHT_SCALE);
+    SMP_TRY(p->device->zero(p->device_context, set, at->set_bytes));
+    for (int i = 0; i < p->op->n_in; i++)
+        SMP_TRY(fill_input(p, i, set + at->in[i]));
+    SMP_TRY(fill_weights(p, set));
     for (int i = 1; i < p->sets; i++)
-        memcpy(set_at(p, i), set, (size_t)at->set_bytes);
-    smp__probe_fill(p, p->pool + at->dout, at->out_bytes, WEIGHT_SCALE);
+        SMP_TRY(p->device->copy(p->device_context, set_at(p, i), set, at->set_bytes));
+    return smp__probe_fill(p, p->pool + at->dout, p->graph->tensor[p->op->out].dtype, at->out_bytes,
+                           WEIGHT_SCALE);
 }
 
-/* One call of `part` on a set; *us: its time. */
-static smp_status call_part(const smp__cpu_probe *p, smp_probe_part part, int set, double *us)
+/* Forward of a pair as the executor runs it: one kernel, or one after the other. */
+static smp_status call_pair(const smp__probe_state *p, const smp_op_call *call, char *base)
+{
+    const void *in[SMP_OP_MAX_IN] = {call->out};
+    smp_op_call next = *call;
+    next.op = p->next;
+    next.state = p->next_state;
+    next.in = in;
+    next.out = base + p->place.next_out;
+    next.aux = base + p->place.next_aux;
+    if (p->kernels->pairs && p->kernels->pairs(p->graph, p->op, p->next))
+        return p->kernels->forward_pair(call, &next);
+    SMP_TRY(p->kernels->forward(call));
+    return p->next_kernels->forward(&next);
+}
+
+/* One call of `part` on a set. */
+static smp_status call_part(smp__probe_state *p, smp_probe_part part, int set)
 {
     const smp__places *at = &p->place;
     char *base = set_at(p, set);
     const void *in[SMP_OP_MAX_IN];
     float *din[SMP_OP_MAX_IN], *dparam[SMP_OP_MAX_PARAM];
     const float *param[SMP_OP_MAX_PARAM];
+    const void *param16[SMP_OP_MAX_PARAM];
     smp_op_call call = {.graph = p->graph, .op = p->op, .batch = p->batch, .state = p->state};
     smp_status (*const kernel[])(const smp_op_call *) = {
         p->kernels->forward, p->kernels->backward_input, p->kernels->backward_weight};
@@ -177,13 +189,14 @@ static smp_status call_part(const smp__cpu_probe *p, smp_probe_part part, int se
     }
     for (int i = 0; i < p->op->n_param; i++) {
         param[i] = (const float *)(base + at->param[i]);
+        param16[i] = base + at->param16[i];
         dparam[i] = (float *)(base + at->dparam[i]);
     }
-    if (part == SMP_PROBE_FORWARD && p->op->n_in > 0)
-        warm(in[p->newest], in_bytes(p, p->newest));
+    call.device = p->device->kernel_context(p->device_context);
     call.in = in;
     call.out = base + at->out;
     call.param = param;
+    call.param16 = p->precision == SMP_PRECISION_BF16 ? param16 : NULL;
     call.aux = at->aux_bytes > 0 ? base + at->aux : NULL;
     call.workspace = at->workspace_bytes > 0 ? p->pool + at->workspace : NULL;
     call.dout = (const float *)(p->pool + at->dout);
@@ -192,13 +205,10 @@ static smp_status call_part(const smp__cpu_probe *p, smp_probe_part part, int se
     call.seed = 1;
     call.step = 1;
     call.training = p->graph->training;
-    const double begin_s = smp_clock_s();
-    const smp_status status = kernel[part](&call);
-    *us = 1e6 * (smp_clock_s() - begin_s);
-    return status;
+    return part == SMP_PROBE_FORWARD && p->next ? call_pair(p, &call, base) : kernel[part](&call);
 }
 
-static bool has_part(const smp__cpu_probe *p, smp_probe_part part)
+static bool has_part(const smp__probe_state *p, smp_probe_part part)
 {
     const smp_graph *graph = p->graph;
     if (part == SMP_PROBE_FORWARD)
@@ -215,15 +225,17 @@ static bool has_part(const smp__cpu_probe *p, smp_probe_part part)
 
 void smp__probe_close(void *context)
 {
-    smp__cpu_probe *p = context;
+    smp__probe_state *p = context;
     if (p->state && p->kernels->release)
         p->kernels->release(p->state);
-    p->state = NULL;
-    p->op = NULL;
+    if (p->next_state && p->next_kernels->release)
+        p->next_kernels->release(p->next_state);
+    p->state = p->next_state = NULL;
+    p->op = p->next = NULL;
 }
 
 /* Bytes of a set that one run of a part reads or writes. */
-static int64_t touched_bytes(const smp__cpu_probe *p, smp_probe_part part)
+static int64_t touched_bytes(const smp__probe_state *p, smp_probe_part part)
 {
     const bool forward = part == SMP_PROBE_FORWARD, weight = part == SMP_PROBE_BACKWARD_WEIGHT;
     smp_op_needs needs;
@@ -243,7 +255,7 @@ static int64_t touched_bytes(const smp__cpu_probe *p, smp_probe_part part)
 }
 
 /* So many that taking turns touches the footprint before a set comes back. */
-static void count_sets(smp__cpu_probe *p)
+static void count_sets(smp__probe_state *p)
 {
     const int64_t room = POOL_BYTES / (p->place.set_bytes + 1) + 1;
     int64_t most = room < MAX_SETS ? room : MAX_SETS;
@@ -280,11 +292,11 @@ static int newest_input(const smp_graph *graph, const smp_op *op)
     return newest;
 }
 
-static smp_status check_op(const smp__cpu_probe *p)
+static smp_status check_op(const smp__probe_state *p)
 {
     if (!p->kernels || !p->kernels->forward)
-        return smp_fail_at(smp_op_where(p->graph, p->op), "op '%s' (%s): has no CPU kernel",
-                           p->op->name, p->op->kind->name);
+        return smp_fail_at(smp_op_where(p->graph, p->op), "op '%s' (%s): has no kernel for %s",
+                           p->op->name, p->op->kind->name, p->device->name);
     if (p->op->n_in > SMP_OP_MAX_IN || p->op->n_param > SMP_OP_MAX_PARAM)
         return smp_fail_at(smp_op_where(p->graph, p->op),
                            "op '%s': got %d inputs, expected at most %d", p->op->name,
@@ -295,14 +307,15 @@ static smp_status check_op(const smp__cpu_probe *p)
 /* Forward on every set makes outputs and aux valid. */
 smp_status smp__probe_open(void *context, const smp_graph *graph, const smp_op *op, int64_t batch)
 {
-    smp__cpu_probe *p = context;
+    smp__probe_state *p = context;
     smp_status status;
-    double us;
     p->graph = graph;
     p->op = op;
     p->batch = batch;
     p->kernels = p->device->kernels(op->kind);
-    p->state = NULL;
+    p->state = p->next_state = NULL;
+    p->next = smp_op_pairs(graph, (int32_t)(op - graph->op)) ? op + 1 : NULL;
+    p->next_kernels = p->next ? p->device->kernels(p->next->kind) : NULL;
     p->next_set = 0;
     p->newest = newest_input(graph, op);
     SMP_TRY(check_op(p));
@@ -313,30 +326,61 @@ smp_status smp__probe_open(void *context, const smp_graph *graph, const smp_op *
     status = smp__probe_pool(p, p->place.shared_bytes + p->sets * p->place.set_bytes);
     if (status != SMP_OK)
         return smp_fail_context(status, "op '%s'", op->name);
-    fill_sets(p);
-    if (p->kernels->prepare)
-        status = p->kernels->prepare(graph, op, batch, &p->state);
+    status = fill_sets(p);
+    if (status == SMP_OK && p->kernels->prepare)
+        status = p->kernels->prepare(graph, op, batch, p->device->kernel_context(p->device_context),
+                                     &p->state);
+    if (status == SMP_OK && p->next && p->next_kernels->prepare)
+        status = p->next_kernels->prepare(
+            graph, p->next, batch, p->device->kernel_context(p->device_context), &p->next_state);
     for (int i = 0; i < p->sets && status == SMP_OK; i++)
-        status = call_part(p, SMP_PROBE_FORWARD, i, &us);
+        status = call_part(p, SMP_PROBE_FORWARD, i);
+    if (status == SMP_OK)
+        status = smp__probe_settle(p);
     if (status != SMP_OK)
         smp__probe_close(p);
     return status;
 }
 
+/* Host: call by call, the newest input warmed up outside the clock. */
+static smp_status time_calls(smp__probe_state *p, smp_probe_part part, int repeat, double *us)
+{
+    const int sets = p->part_sets[part], step = stride(sets);
+    for (int i = 0; i < repeat; i++) {
+        double one;
+        if (part == SMP_PROBE_FORWARD && p->op->n_in > 0)
+            warm(set_at(p, p->next_set) + p->place.in[p->newest], in_bytes(p, p->newest));
+        SMP_TRY(smp__probe_clock_start(p));
+        SMP_TRY(call_part(p, part, p->next_set));
+        SMP_TRY(smp__probe_clock_stop(p, &one));
+        p->next_set = (p->next_set + step) % sets;
+        *us += one;
+    }
+    return SMP_OK;
+}
+
+/* Other devices: all calls in one piece, as a step enqueues them. */
+static smp_status time_queue(smp__probe_state *p, smp_probe_part part, int repeat, double *us)
+{
+    const int sets = p->part_sets[part], step = stride(sets);
+    SMP_TRY(smp__probe_settle(p));
+    SMP_TRY(smp__probe_clock_start(p));
+    for (int i = 0; i < repeat; i++) {
+        SMP_TRY(call_part(p, part, p->next_set));
+        p->next_set = (p->next_set + step) % sets;
+    }
+    return smp__probe_clock_stop(p, us);
+}
+
 smp_status smp__probe_time(void *context, smp_probe_part part, int repeat, double *us)
 {
-    smp__cpu_probe *p = context;
-    const int sets = p->part_sets[part], step = stride(sets);
-    double sum = 0, one;
+    smp__probe_state *p = context;
     *us = 0;
-    p->next_set %= sets;
+    p->next_set %= p->part_sets[part];
     if (!has_part(p, part))
         return SMP_OK;
-    for (int i = 0; i < repeat; i++) {
-        SMP_TRY(call_part(p, part, p->next_set, &one));
-        p->next_set = (p->next_set + step) % sets;
-        sum += one;
-    }
-    *us = sum / repeat;
+    SMP_TRY(p->device->host_memory ? time_calls(p, part, repeat, us)
+                                   : time_queue(p, part, repeat, us));
+    *us /= repeat;
     return SMP_OK;
 }

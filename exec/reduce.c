@@ -3,14 +3,12 @@
  * Every use of a weight has its own accumulator. A weight with several uses gets their sum in op
  * order, a fixed left fold, wherever the uses lie: ranks that share a tied weight exchange their
  * accumulators and each computes the same sum. Over replicas, the untied gradients of a chunk are
- * reduced in one piece as soon as its last backward is done; a tied weight is reduced by itself after the
- * exchange, so that all its holders add the replicas in the same order. */
-#include <math.h>
+ * reduced in one piece as soon as its last backward is done; a tied weight is reduced by itself
+ * after the exchange, so that all its holders add the replicas in the same order. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "exec/job.h"
+#include "exec/message_lanes.h"
 
 static float *at(const smp *s, int64_t offset)
 {
@@ -59,6 +57,19 @@ static int64_t use_bytes(const smp *s, int32_t use)
     return s->graph->param[s->graph->use[use].param].elements * (int64_t)sizeof(float);
 }
 
+smp_status smp__reduce_ties(smp *s)
+{
+    smp__reducer *r = &s->reducer;
+    if (!s->graph->training)
+        return SMP_OK;
+    r->n_tie = tie_messages(s, NULL);
+    r->tie = calloc((size_t)r->n_tie + 1, sizeof(*r->tie));
+    if (!r->tie)
+        return smp_fail_memory((size_t)r->n_tie * sizeof(*r->tie));
+    tie_messages(s, r->tie);
+    return SMP_OK;
+}
+
 smp_status smp__reduce_build(smp *s)
 {
     smp__reducer *r = &s->reducer;
@@ -74,17 +85,17 @@ smp_status smp__reduce_build(smp *s)
                             "at once: use more stages",
                             chunk, (long long)s->memory->bucket[chunk].elements,
                             (long long)s->transport->max_reduce_elements);
-    r->n_tie = tie_messages(s, NULL);
-    r->tie = calloc((size_t)r->n_tie + 1, sizeof(*r->tie));
-    if (!r->tie)
-        return smp_fail_memory((size_t)r->n_tie * sizeof(*r->tie));
-    tie_messages(s, r->tie);
-    for (int i = 0; i < r->n_tie; i++)
-        if (use_bytes(s, r->tie[i].use) > s->transport->max_message_bytes)
+    for (int i = 0; i < r->n_tie; i++) {
+        smp__tie_message *tie = &r->tie[i];
+        const smp_use *use = &s->graph->use[tie->use];
+        tie->lane = smp__lane_of_tie(s, s->stage_of_op[use->op],
+                                     tie->chunk < 0 ? s->comm.pipeline_rank : tie->peer);
+        if (use_bytes(s, tie->use) > s->transport->max_message_bytes)
             return smp_fail(SMP_ERR_FAILED,
                             "tied weight '%s' is too long for one message: keep its "
                             "ops in one stage (group)",
-                            s->graph->param[s->graph->use[r->tie[i].use].param].name);
+                            s->graph->param[use->param].name);
+    }
     return SMP_OK;
 }
 
@@ -99,36 +110,43 @@ static int64_t tie_tag(const smp *s, int32_t use)
     return (int64_t)s->flow->n_transfer * s->microbatches + use;
 }
 
-smp_status smp__reduce_begin_step(smp *s)
+static smp_status post_ties(smp *s)
 {
     for (int i = 0; i < s->reducer.n_tie; i++) {
         smp__tie_message *tie = &s->reducer.tie[i];
         if (tie->chunk < 0)
-            SMP_TRY(s->transport->receive(s->transport_context, tie->peer, tie_tag(s, tie->use),
+            SMP_TRY(s->transport->receive(s->transport_context, tie->lane, tie_tag(s, tie->use),
                                           tie->data, use_bytes(s, tie->use), &tie->request));
     }
     return SMP_OK;
 }
 
+smp_status smp__reduce_begin_step(smp *s)
+{
+    return s->transport->on_device ? SMP_OK : post_ties(s);
+}
+
 /* grad = sum of the accumulators of all uses, in op order. */
-static void sum_uses(smp *s, int32_t index)
+static smp_status sum_uses(smp *s, int32_t index)
 {
     const smp_memory_param *param = &s->memory->param[index];
     const smp_param *p = &s->graph->param[param->param];
     if (p->use_end - p->use_begin == 1)
-        return; /* the accumulator is the gradient */
+        return SMP_OK; /* the accumulator is the gradient */
     bool first = true;
     for (int32_t i = 0; i < s->memory->n_use; i++) { /* rising use: op order */
         const smp_memory_use *use = &s->memory->use[i];
         if (use->param != index)
             continue;
         if (first)
-            s->device->copy(at(s, param->grad), at(s, use->offset),
-                            p->elements * (int64_t)sizeof(float));
+            SMP_TRY(s->device->copy(s->device_context, at(s, param->grad), at(s, use->offset),
+                                    p->elements * (int64_t)sizeof(float)));
         else
-            s->device->add(at(s, param->grad), at(s, use->offset), p->elements);
+            SMP_TRY(s->device->add(s->device_context, SMP_F32, at(s, param->grad),
+                                   at(s, use->offset), p->elements));
         first = false;
     }
+    return SMP_OK;
 }
 
 smp_status smp__reduce_start(smp *s, int chunk)
@@ -136,12 +154,12 @@ smp_status smp__reduce_start(smp *s, int chunk)
     for (int i = 0; i < s->reducer.n_tie; i++) {
         smp__tie_message *tie = &s->reducer.tie[i];
         if (tie->chunk == chunk)
-            SMP_TRY(s->transport->send(s->transport_context, tie->peer, tie_tag(s, tie->use),
+            SMP_TRY(s->transport->send(s->transport_context, tie->lane, tie_tag(s, tie->use),
                                        tie->data, use_bytes(s, tie->use), &tie->request));
     }
     for (int32_t i = 0; i < s->memory->n_param; i++)
         if (!s->memory->param[i].tied && s->memory->param[i].chunk == chunk)
-            sum_uses(s, i);
+            SMP_TRY(sum_uses(s, i));
     const smp_memory_bucket *bucket = &s->memory->bucket[chunk];
     if (s->comm.ddp_size > 1 && bucket->elements > 0)
         SMP_TRY(s->transport->reduce(s->transport_context, at(s, bucket->offset), bucket->elements,
@@ -197,10 +215,12 @@ static smp_status wait_ties(smp *s)
 
 smp_status smp__reduce_finish(smp *s)
 {
+    if (s->transport->on_device) /* a receive posted earlier would busy the device all step */
+        SMP_TRY(post_ties(s));
     SMP_TRY(wait_ties(s));
     for (int32_t i = 0; i < s->memory->n_param; i++)
         if (s->memory->param[i].tied)
-            sum_uses(s, i);
+            SMP_TRY(sum_uses(s, i));
     for (int chunk = 0; chunk < s->chunks; chunk++)
         SMP_TRY(wait_reduction(s, &s->reducer.bucket[chunk]));
     for (int32_t i = 0; s->comm.ddp_size > 1 && i < s->memory->n_param; i++) {
@@ -214,22 +234,5 @@ smp_status smp__reduce_finish(smp *s)
                                      (elements + unit - 1) / unit * unit, &reduction));
         SMP_TRY(wait_reduction(s, &reduction));
     }
-    return SMP_OK;
-}
-
-smp_status smp__reduce_norm(smp *s, double *norm)
-{
-    memset(s->norm, 0, (size_t)s->graph->n_param * sizeof(double));
-    for (int32_t i = 0; i < s->memory->n_param; i++) {
-        const smp_memory_param *param = &s->memory->param[i];
-        if (param->owner && s->comm.replica == 0)
-            s->norm[param->param] =
-                s->device->square_sum(at(s, param->grad), s->graph->param[param->param].elements);
-    }
-    SMP_TRY(smp__comm_sum(&s->comm, s->norm, s->graph->n_param));
-    double sum = 0.0;
-    for (int32_t i = 0; i < s->graph->n_param; i++)
-        sum += s->norm[i];
-    *norm = sqrt(sum);
     return SMP_OK;
 }

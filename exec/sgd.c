@@ -4,7 +4,7 @@
  * The buffer starts at zero, so the first step uses the gradient itself.
  *
  * State: b, 1 float per weight. One pass over three arrays: bound by memory. */
-#include "exec/optimizer.h"
+#include "exec/cuda_kernels.h"
 
 #include "graph/math/vector.h"
 
@@ -26,4 +26,11 @@ static void update(const smp_update *u)
                     u->options->momentum, u->lr);
 }
 
-const smp_optimizer smp__optimizer_sgd = {.name = "sgd", .states = 1, .update = update};
+const smp_optimizer smp__optimizer_sgd = {
+    .name = "sgd",
+    .states = 1,
+    .update = update,
+#ifdef SMP_HAVE_CUDA
+    .cuda_update = smp__cuda_sgd,
+#endif
+};

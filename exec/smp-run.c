@@ -44,6 +44,7 @@ typedef enum flag {
     FLAG_EVAL_DATA,
     FLAG_EVAL_EVERY,
     FLAG_DEVICE,
+    FLAG_PRECISION,
     FLAG_HELP,
     FLAG_VERSION
 } flag;
@@ -77,6 +78,7 @@ static const struct option long_options[] = {
     {"eval-data", required_argument, NULL, FLAG_EVAL_DATA},
     {"eval-every", required_argument, NULL, FLAG_EVAL_EVERY},
     {"device", required_argument, NULL, FLAG_DEVICE},
+    {"precision", required_argument, NULL, FLAG_PRECISION},
     {"help", no_argument, NULL, FLAG_HELP},
     {"version", no_argument, NULL, FLAG_VERSION},
     {NULL, 0, NULL, 0},
@@ -119,7 +121,10 @@ static const char usage[] =
     "job\n"
     "  --timeout S          end the job if a rank waits for S seconds without progress\n"
     "                       (default 120, 0: never)\n"
-    "  --device cpu         where to run (default cpu)\n"
+    "  --device NAME        cpu (default), cuda, or auto: cuda if every rank has a GPU; ranks of "
+    "a\n"
+    "                       machine take its GPUs in turn and may share one\n"
+    "  --precision NAME     fp32, tf32 or bf16 (default: the plan's); the CPU has fp32 only\n"
     "  --help, --version\n"
     "\n"
     "exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 3 no plan fits\n";
@@ -233,6 +238,9 @@ static smp_status set_option(arguments *a, int value, const char *name, const ch
         return SMP_OK;
     case FLAG_DEVICE:
         t->job.device = text;
+        return SMP_OK;
+    case FLAG_PRECISION:
+        t->job.precision = text;
         return SMP_OK;
     case FLAG_CHECKPOINT:
         t->checkpoint = text;

@@ -39,7 +39,7 @@ static smp_status copy_options(smp *s, const smp_options *options)
     s->options = *options;
     const char **text[] = {&s->options.plan,    &s->options.model,    &s->options.profile,
                            &s->options.cluster, &s->options.schedule, &s->options.optimizer,
-                           &s->options.device};
+                           &s->options.device,  &s->options.precision};
     for (size_t i = 0; i < sizeof(text) / sizeof(text[0]); i++)
         SMP_TRY(copy_string(s, text[i]));
     return SMP_OK;
@@ -50,6 +50,19 @@ static bool in_range(float value, float min, float max)
     return value >= min && value <= max; /* false for NaN */
 }
 
+static smp_status check_device(const smp_options *o)
+{
+    smp_backend backend;
+    smp_precision precision;
+    if (o->precision && !smp_precision_find(o->precision, &precision))
+        return smp_fail(SMP_ERR_INPUT, "precision '%s': expected fp32, tf32 or bf16", o->precision);
+    if (!o->device || strcmp(o->device, "auto") == 0 || smp_device_find(o->device))
+        return SMP_OK;
+    if (smp_backend_find(o->device, &backend))
+        return smp_fail(SMP_ERR_INPUT, "device '%s': this library was built without it", o->device);
+    return smp_fail(SMP_ERR_INPUT, "device '%s': expected cpu, cuda or auto", o->device);
+}
+
 static smp_status check_options(smp *s)
 {
     const smp_options *o = &s->options;
@@ -58,10 +71,7 @@ static smp_status check_options(smp *s)
     s->optimizer = smp_optimizer_find(o->optimizer ? o->optimizer : "adamw");
     if (!s->optimizer)
         return smp_fail(SMP_ERR_INPUT, "optimizer '%s': expected adamw or sgd", o->optimizer);
-    s->device = smp_device_find(o->device ? o->device : "cpu");
-    if (!s->device)
-        return smp_fail(SMP_ERR_INPUT, "device '%s': this build has cpu", o->device);
-    s->transport = smp_transport_find("mpi");
+    SMP_TRY(check_device(o));
     if (!in_range(o->lr, 0.0f, 1e6f) || !in_range(o->min_lr, 0.0f, 1e6f))
         return smp_fail(SMP_ERR_INPUT, "learning rate %g to %g: expected numbers from 0 to 1e6",
                         (double)o->lr, (double)o->min_lr);
@@ -90,7 +100,7 @@ static smp_status share_plan(smp *s)
         status = smp_file_read(s->options.plan, MAX_PLAN_BYTES, &text.data, &text.length);
     } else if (s->comm.world_rank == 0) {
         smp_plan *plan = NULL;
-        status = smp__plan_from_options(&s->options, s->comm.world_size, &plan);
+        status = smp__plan_from_options(&s->options, s->comm.world_size, s->target, &plan);
         if (status == SMP_OK)
             status = smp_plan_format(plan, &text);
         smp_plan_destroy(plan);
@@ -104,16 +114,11 @@ static smp_status share_plan(smp *s)
     return status;
 }
 
-static smp_status open_model(smp *s)
+/* Rank 0 proves the plan right; the others hold the same one. */
+static smp_status verify(const smp *s)
 {
-    if (s->options.plan)
-        SMP_TRY(smp_plan_open_model(s->plan, s->options.plan, &s->graph));
-    else
-        SMP_TRY(smp_graph_read(s->options.model, &s->graph));
     SMP_TRY(smp_graph_check_runnable(s->graph));
-    if (s->comm.world_rank == 0)
-        SMP_TRY(smp_verify(s->plan, s->graph));
-    return SMP_OK;
+    return s->comm.world_rank == 0 ? smp_verify(s->plan, s->graph) : SMP_OK;
 }
 
 static smp_status check_ranks(const smp *s)
@@ -137,6 +142,28 @@ static smp_status split_ranks(smp *s)
     return smp_fail(SMP_ERR_FAILED, "rank %d has no place in the plan", s->comm.world_rank);
 }
 
+/* The plan and its graph, and what they run on. A plan that is made here is made for that; a plan
+ * file is proven right for what it was made for, and then used for what is here. */
+static smp_status open_plan(smp *s)
+{
+    if (s->options.plan) {
+        SMP_TRY(share_plan(s));
+        SMP_TRY(smp__comm_agree(&s->comm, check_ranks(s)));
+        SMP_TRY(
+            smp__comm_agree(&s->comm, smp_plan_open_model(s->plan, s->options.plan, &s->graph)));
+        SMP_TRY(smp__comm_agree(&s->comm, verify(s)));
+        SMP_TRY(smp__choose_device(s));
+    } else {
+        SMP_TRY(smp__comm_agree(&s->comm, smp_graph_read(s->options.model, &s->graph)));
+        SMP_TRY(smp__choose_device(s));
+        SMP_TRY(share_plan(s));
+        SMP_TRY(smp__comm_agree(&s->comm, check_ranks(s)));
+        SMP_TRY(smp__comm_agree(&s->comm, verify(s)));
+    }
+    s->plan->target = s->target;
+    return smp__comm_agree(&s->comm, split_ranks(s));
+}
+
 smp_status smp_init(smp **out, const smp_options *options)
 {
     if (!out || !options)
@@ -151,19 +178,11 @@ smp_status smp_init(smp **out, const smp_options *options)
     status = s->strings ? copy_options(s, options) : SMP_ERR_NO_MEMORY;
     if (status == SMP_OK)
         status = check_options(s);
-    if (status == SMP_OK)
-        status = s->device->open();
     if ((status = smp__comm_agree(&s->comm, status)) != SMP_OK)
         goto fail;
-    if ((status = share_plan(s)) != SMP_OK)
+    if ((status = open_plan(s)) != SMP_OK)
         goto fail;
-    if ((status = smp__comm_agree(&s->comm, check_ranks(s))) != SMP_OK)
-        goto fail;
-    if ((status = smp__comm_agree(&s->comm, open_model(s))) != SMP_OK)
-        goto fail;
-    if ((status = smp__comm_agree(&s->comm, split_ranks(s))) != SMP_OK)
-        goto fail;
-    if ((status = smp__comm_agree(&s->comm, smp__job_build(s))) != SMP_OK)
+    if ((status = smp__job_build(s)) != SMP_OK)
         goto fail;
     *out = s;
     return SMP_OK;

@@ -8,7 +8,9 @@ static void fill_call(const smp *s, int microbatch, const smp__call *call, smp_o
     out->op = call->op;
     out->batch = s->batch;
     out->state = call->state;
+    out->device = s->kernel_context;
     out->param = call->param;
+    out->param16 = call->param16;
     out->dparam = call->dparam;
     out->seed = s->options.seed;
     out->step = s->step + 1;
@@ -16,11 +18,10 @@ static void fill_call(const smp *s, int microbatch, const smp__call *call, smp_o
     out->training = s->training_call;
 }
 
-/* The forward call of an op on the values that `at` names. */
-static smp_status forward_call(smp *s, int chunk, int microbatch, const smp__call *call,
-                               const smp_layout_redo *at)
+/* The arguments of an op's forward call on the values that `at` names; in: [SMP_OP_MAX_IN]. */
+static smp_op_call forward_args(const smp *s, int chunk, int microbatch, const smp__call *call,
+                                const smp_layout_redo *at, const void **in)
 {
-    const void *in[SMP_OP_MAX_IN];
     smp_op_call args = {.in = in};
     fill_call(s, microbatch, call, &args);
     for (int32_t k = 0; k < call->op->n_in; k++)
@@ -28,7 +29,19 @@ static smp_status forward_call(smp *s, int chunk, int microbatch, const smp__cal
     args.out = smp__job_address(s, chunk, at->out, microbatch);
     args.aux = smp__job_address(s, chunk, at->aux, microbatch);
     args.workspace = smp__job_address(s, chunk, at->workspace, microbatch);
-    return call->kernels->forward(&args);
+    return args;
+}
+
+/* at[0] is the call's; with call->pair at[1] is that of the next one, which is done too. */
+static smp_status forward_call(smp *s, int chunk, int microbatch, const smp__call *call,
+                               const smp_layout_redo *at)
+{
+    const void *in[2][SMP_OP_MAX_IN];
+    smp_op_call args = forward_args(s, chunk, microbatch, call, &at[0], in[0]);
+    if (!call->pair)
+        return call->kernels->forward(&args);
+    smp_op_call next = forward_args(s, chunk, microbatch, call + 1, &at[1], in[1]);
+    return call->kernels->forward_pair(&args, &next);
 }
 
 /* backward_input of B or I, in B after backward_weight. */
@@ -72,14 +85,14 @@ static smp_status weight_call(smp *s, int chunk, int microbatch, const smp__call
     return call->kernels->backward_weight(&args);
 }
 
-static void sum(smp *s, int chunk, int microbatch, const smp_instr *instr)
+static smp_status sum(smp *s, int chunk, int microbatch, const smp_instr *instr)
 {
     void *target = smp__job_address(s, chunk, instr->dst, microbatch);
     const void *source = smp__job_address(s, chunk, instr->src, microbatch);
     if (instr->kind == SMP_INSTR_COPY)
-        s->device->copy(target, source, instr->elements * (int64_t)sizeof(float));
-    else
-        s->device->add(target, source, instr->elements);
+        return s->device->copy(s->device_context, target, source,
+                               instr->elements * smp_dtype_bytes(instr->dtype));
+    return s->device->add(s->device_context, instr->dtype, target, source, instr->elements);
 }
 
 static smp_status run_instr(smp *s, int chunk, int microbatch, const smp_instr *instr)
@@ -98,8 +111,14 @@ static smp_status run_instr(smp *s, int chunk, int microbatch, const smp_instr *
     case SMP_INSTR_ADD:
         break;
     }
-    sum(s, chunk, microbatch, instr);
-    return SMP_OK;
+    return sum(s, chunk, microbatch, instr);
+}
+
+/* After an operator: messages move on, and the host does not run away from the device. */
+static smp_status breathe(smp *s)
+{
+    SMP_TRY(smp__device_pace(s));
+    return s->transport_context ? s->transport->progress(s->transport_context) : SMP_OK;
 }
 
 static smp_status run(smp *s, int chunk, int microbatch, const smp_instr *instr, int32_t n)
@@ -107,7 +126,9 @@ static smp_status run(smp *s, int chunk, int microbatch, const smp_instr *instr,
     for (int32_t i = 0; i < n; i++) {
         SMP_TRY(run_instr(s, chunk, microbatch, &instr[i]));
         if (instr[i].call >= 0)
-            SMP_TRY(s->transport->progress(s->transport_context));
+            SMP_TRY(breathe(s));
+        if (instr[i].kind == SMP_INSTR_RECOMPUTE && s->chunk[chunk].call[instr[i].call].pair)
+            i++; /* the pair's second call stands behind it */
     }
     return SMP_OK;
 }
@@ -116,10 +137,16 @@ smp_status smp__stage_forward(smp *s, int chunk, int microbatch)
 {
     const smp__chunk *stage = &s->chunk[chunk];
     for (int32_t i = 0; i < stage->layout->n_call; i++) {
-        const smp_layout_call *at = &stage->call[i].layout[0];
-        smp_layout_redo addresses = {at->in, at->out, at->aux, at->forward_workspace};
-        SMP_TRY(forward_call(s, chunk, microbatch, &stage->call[i], &addresses));
-        SMP_TRY(s->transport->progress(s->transport_context));
+        const smp__call *call = &stage->call[i];
+        smp_layout_redo at[2];
+        for (int k = 0; k <= (int)call->pair; k++) {
+            const smp_layout_call *layout = call[k].layout;
+            at[k] =
+                (smp_layout_redo){layout->in, layout->out, layout->aux, layout->forward_workspace};
+        }
+        SMP_TRY(forward_call(s, chunk, microbatch, call, at));
+        SMP_TRY(breathe(s));
+        i += call->pair;
     }
     return SMP_OK;
 }

@@ -1,16 +1,14 @@
 /* One step: walks the rank's program. The executor decides nothing: what runs, when receives are
- * posted and sends completed all stands in the plan and the memory plan. */
+ * posted and sends completed all stands in the plan and the memory plan.
+ *
+ * The device may be far behind. The host waits for it once, when everything before the optimizer is
+ * enqueued: then it reads the losses and the gradient norm. */
 #include <stdio.h>
 #include <string.h>
 
 #include "exec/job.h"
 
-/* The action in progress begins now: time spent waiting for its inputs is idle time. */
-static void mark(smp *s)
-{
-    if (s->event)
-        s->action_begin_s = smp_clock_s();
-}
+enum { LOSS_BYTES = 64 }; /* from one loss slot to the next */
 
 static smp_status run_action(smp *s, const smp_action *action)
 {
@@ -18,15 +16,15 @@ static smp_status run_action(smp *s, const smp_action *action)
     switch (action->kind) {
     case SMP_ACTION_F:
         SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_F));
-        mark(s);
+        SMP_TRY(smp__stamp_begin(s)); /* waiting for its inputs was idle time */
         return smp__stage_forward(s, chunk, mb);
     case SMP_ACTION_B:
         SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_B));
-        mark(s);
+        SMP_TRY(smp__stamp_begin(s)); /* waiting for its inputs was idle time */
         return smp__stage_backward(s, chunk, mb);
     case SMP_ACTION_I:
         SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_B));
-        mark(s);
+        SMP_TRY(smp__stamp_begin(s)); /* waiting for its inputs was idle time */
         return smp__stage_input(s, chunk, mb);
     case SMP_ACTION_W:
         return smp__stage_weight(s, chunk, mb);
@@ -45,18 +43,6 @@ static smp_status run_action(smp *s, const smp_action *action)
     return smp_fail(SMP_ERR_FAILED, "unknown kind of action %d", (int)action->kind);
 }
 
-static void record(smp *s, const smp_action *action)
-{
-    if (!s->event)
-        return;
-    s->event[s->n_event++] =
-        (smp_trace_event){.world_rank = s->comm.world_rank,
-                          .stage = action->chunk >= 0 ? s->stage_of_chunk[action->chunk] : -1,
-                          .action = *action,
-                          .start_us = 1e6 * (s->action_begin_s - s->step_begin_s),
-                          .end_us = 1e6 * (smp_clock_s() - s->step_begin_s)};
-}
-
 static smp_status wait_sends(smp *s, int64_t position)
 {
     for (int64_t i = s->memory->wait_begin[position]; i < s->memory->wait_begin[position + 1]; i++)
@@ -73,12 +59,23 @@ static smp_status run_program(smp *s)
         SMP_TRY(wait_sends(s, i));
         for (int64_t k = memory->post_begin[i]; k < memory->post_begin[i + 1]; k++)
             SMP_TRY(smp__messages_post(s, memory->post[k]));
-        mark(s);
+        SMP_TRY(smp__stamp_begin(s));
         SMP_TRY(run_action(s, action));
-        if (action->kind != SMP_ACTION_OPTIMIZE) /* recorded when the weights are updated */
-            record(s, action);
+        if (action->kind != SMP_ACTION_OPTIMIZE) /* it ends when the weights are updated */
+            SMP_TRY(smp__stamp_end(s));
     }
     return wait_sends(s, s->program->n);
+}
+
+/* The one wait of a step: then the host may read the losses and the sums of squares. */
+static smp_status settle(smp *s, bool training)
+{
+    if (training && s->options.clip_norm > 0.0f)
+        SMP_TRY(smp__weights_square(s));
+    if (s->memory->loss >= 0)
+        SMP_TRY(s->device->download(s->device_context, s->loss, s->arena + s->memory->loss,
+                                    (int64_t)s->microbatches * LOSS_BYTES));
+    return smp__device_idle(s);
 }
 
 /* After the reductions: clip, then update the weights. */
@@ -87,14 +84,13 @@ static smp_status update(smp *s, smp_step_result *result)
     float scale = 1.0f;
     result->lr = smp_learning_rate(&s->options, s->step + 1);
     if (s->options.clip_norm > 0.0f) {
-        SMP_TRY(smp__reduce_norm(s, &result->grad_norm));
+        SMP_TRY(smp__weights_norm(s, &result->grad_norm));
         if (result->grad_norm > (double)s->options.clip_norm)
             scale = (float)((double)s->options.clip_norm / result->grad_norm);
     }
-    mark(s);
-    smp__weights_update(s, s->step + 1, (float)result->lr, scale);
-    record(s, &s->current);
-    return SMP_OK;
+    SMP_TRY(smp__stamp_begin(s));
+    SMP_TRY(smp__weights_update(s, s->step + 1, (float)result->lr, scale));
+    return smp__stamp_end(s);
 }
 
 /* Where this replica's losses go, one per micro-batch; everything else is zero. */
@@ -105,9 +101,10 @@ static double *clear_result(smp *s)
     return s->result + (int64_t)s->comm.replica * s->microbatches;
 }
 
-static double read_loss(const smp *s, int microbatch)
+static void read_losses(const smp *s, double *loss)
 {
-    return *(const float *)(s->arena + s->memory->loss + (int64_t)microbatch * 64);
+    for (int mb = 0; s->memory->loss >= 0 && mb < s->microbatches; mb++)
+        loss[mb] = (double)*(const float *)(s->loss + (int64_t)mb * LOSS_BYTES);
 }
 
 /* The losses of all replicas, added in one order on every rank, and the time of the slowest. */
@@ -137,19 +134,10 @@ static smp_status check_call(const smp *s, const void *const *inputs, const void
     return smp__job_usable(s);
 }
 
-static smp_status check_inputs(const smp *s, const void *const *inputs)
+static void begin(smp *s, bool training)
 {
-    for (int i = 0; i < s->graph->n_input; i++)
-        if (!inputs[i] && smp_input_needed(s, i))
-            return smp_fail(SMP_ERR_INPUT, "input '%s' is NULL but this rank needs it",
-                            s->graph->tensor[i].name);
-    return SMP_OK;
-}
-
-static void begin(smp *s, const void *const *inputs, bool training)
-{
-    s->inputs = inputs;
     s->training_call = training;
+    s->position = s->passed = 0;
     s->step_begin_s = smp_clock_s();
     s->current = (smp_action){.kind = SMP_ACTION_F, .microbatch = -1, .chunk = -1};
 }
@@ -157,8 +145,12 @@ static void begin(smp *s, const void *const *inputs, bool training)
 static smp_status fail_step(smp *s, smp_status status)
 {
     s->broken = true;
-    if (status != SMP_ERR_PEER || !s->comm.failed)
+    if (status == SMP_ERR_FAILED)
+        smp__device_blame(s);
+    if (!s->comm.told)
         smp__job_context(s, status);
+    if (s->transport->abort)
+        s->transport->abort(s->transport_context);
     return smp__comm_notify(&s->comm, status);
 }
 
@@ -167,18 +159,19 @@ smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result)
     SMP_TRY(check_call(s, inputs, result));
     bool training = s->graph->training;
     smp_step_result done = {.step = s->step + 1};
-    begin(s, inputs, training);
+    begin(s, training);
     s->n_event = 0;
-    smp_status status = check_inputs(s, inputs);
+    s->collected = false;
+    smp_status status = smp__inputs_begin(s, inputs);
     if (status == SMP_OK && training)
         status = smp__reduce_begin_step(s);
     if (status == SMP_OK)
         status = run_program(s);
+    if (status == SMP_OK)
+        status = settle(s, training);
     if (status == SMP_OK && training)
         status = update(s, &done);
-    double *loss = clear_result(s);
-    for (int mb = 0; status == SMP_OK && s->memory->loss >= 0 && mb < s->microbatches; mb++)
-        loss[mb] = read_loss(s, mb);
+    read_losses(s, clear_result(s));
     if (status == SMP_OK)
         status = collect(s, &done);
     if (status != SMP_OK)
@@ -207,12 +200,9 @@ static smp_status wait_chunk_sends(smp *s, bool jumps)
  * complete before the next action begins; a tensor that jumps over stages has its memory until the
  * backward pass, and is waited for before the next micro-batch. In the order (micro-batch, stage)
  * that cannot deadlock: the first action not yet done only waits for what comes before it. */
-static smp_status evaluate_microbatch(smp *s, int mb, const void *const *inputs, double *loss)
+static smp_status evaluate_microbatch(smp *s, int mb)
 {
-    for (int i = 0; i < s->graph->n_input; i++) {
-        int64_t bytes = smp_tensor_bytes(s->graph, i, s->batch);
-        s->shifted[i] = inputs[i] ? (const char *)inputs[i] + mb * bytes : NULL;
-    }
+    s->first_microbatch = mb;
     for (int chunk = 0; chunk < s->chunks; chunk++) {
         s->current = (smp_action){.kind = SMP_ACTION_F, .microbatch = mb, .chunk = chunk};
         SMP_TRY(wait_chunk_sends(s, chunk == 0));
@@ -226,22 +216,28 @@ static smp_status evaluate_microbatch(smp *s, int mb, const void *const *inputs,
         SMP_TRY(smp__stage_forward(s, chunk, 0));
         SMP_TRY(smp__messages_send(s, chunk, 0, SMP_TRANSFER_F));
     }
-    if (s->memory->loss >= 0)
-        *loss = read_loss(s, 0);
-    return SMP_OK;
+    if (s->memory->loss < 0)
+        return SMP_OK;
+    return s->device->download(s->device_context, s->loss + (int64_t)mb * LOSS_BYTES,
+                               s->arena + s->memory->loss, LOSS_BYTES);
 }
 
 smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_result *result)
 {
     SMP_TRY(check_call(s, inputs, result));
     smp_step_result done = {0};
-    begin(s, s->shifted, false);
-    double *loss = clear_result(s);
-    smp_status status = check_inputs(s, inputs);
+    smp_status status = smp__trace_collect(s); /* the stamps of the last step go */
+    begin(s, false);
+    if (status == SMP_OK)
+        status = smp__inputs_begin(s, inputs);
     for (int mb = 0; status == SMP_OK && mb < s->microbatches; mb++)
-        status = evaluate_microbatch(s, mb, inputs, &loss[mb]);
+        status = evaluate_microbatch(s, mb);
+    s->first_microbatch = 0;
     if (status == SMP_OK)
         status = wait_chunk_sends(s, true);
+    if (status == SMP_OK)
+        status = smp__device_idle(s);
+    read_losses(s, clear_result(s));
     if (status == SMP_OK)
         status = collect(s, &done);
     if (status != SMP_OK)

@@ -29,6 +29,22 @@ typedef struct trainer {
     bool *job_broken;
 } trainer;
 
+/* What the job runs on, unless that goes without saying. */
+static void print_target(const smp *s)
+{
+    if (s->device->host_memory && s->device_note[0] == '\0')
+        return;
+    fprintf(stderr, "smp-run: device %s (%s), %s", s->device->name,
+            s->device->describe(s->device_context), smp_precision_name(s->target.precision));
+    if (s->device_note[0] != '\0')
+        fprintf(stderr, " [%s]", s->device_note);
+    if (s->comm.world_size > 1)
+        fprintf(stderr, ", transport %s", s->transport->name);
+    if (s->comm.world_size > 1 && s->transport_note[0] != '\0')
+        fprintf(stderr, " [%s]", s->transport_note);
+    fputc('\n', stderr);
+}
+
 static smp_status open_data(trainer *t, const char *const *source, int n, bool shuffle,
                             smp_data **out)
 {
@@ -225,6 +241,8 @@ static smp_status run(trainer *t)
 {
     const smp_train_options *o = t->options;
     t->prints = smp_rank(t->job, SMP_WORLD) == 0;
+    if (t->prints)
+        print_target(t->job);
     for (int i = 0; i < t->job->graph->n_input; i++) {
         const smp_tensor *input = &t->job->graph->tensor[i];
         if (t->tokens == 0 && input->dtype == SMP_I32 && input->shape.n_dim == 1)

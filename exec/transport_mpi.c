@@ -21,41 +21,52 @@ struct smp_reduction {
 
 typedef struct mpi_context {
     smp_comm *comm;
+    int *peer;                  /* [n_lane] */
     smp_reduction *head, *tail; /* not done, in order; only the head is in flight */
     smp_reduction *free;        /* unused ones of the pool */
     smp_reduction pool[];
 } mpi_context;
 
-static smp_status check(int code, const char *call)
+static smp_status mpi_suits(smp_comm *comm, const smp_device *device, void *device_context)
 {
-    if (code == MPI_SUCCESS)
+    (void)comm;
+    (void)device_context;
+    if (device->host_memory)
         return SMP_OK;
-    char text[MPI_MAX_ERROR_STRING];
-    int length = 0;
-    MPI_Error_string(code, text, &length);
-    return smp_fail(SMP_ERR_FAILED, "%s: %.*s", call, length, text);
+    return smp_fail(SMP_ERR_FAILED, "device '%s' has its own memory", device->name);
 }
 
-static smp_status mpi_open(smp_comm *comm, int reductions, void **context)
+static void mpi_close(void *context)
 {
+    mpi_context *mpi = context;
+    if (mpi)
+        free(mpi->peer);
+    free(mpi);
+}
+
+static smp_status mpi_open(const smp_transport_options *options, void **context)
+{
+    smp_comm *comm = options->comm;
     MPI_Comm_set_errhandler(comm->pipeline, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(comm->ddp, MPI_ERRORS_RETURN);
-    size_t bytes = sizeof(mpi_context) + (size_t)reductions * sizeof(smp_reduction);
+    size_t bytes = sizeof(mpi_context) + (size_t)options->reductions * sizeof(smp_reduction);
     mpi_context *mpi = calloc(1, bytes);
-    if (!mpi)
+    int *peer = calloc((size_t)options->n_lane + 1, sizeof(*peer));
+    if (!mpi || !peer) {
+        free(mpi);
+        free(peer);
         return smp_fail_memory(bytes);
+    }
     mpi->comm = comm;
-    for (int i = 0; i < reductions; i++) {
+    mpi->peer = peer;
+    for (int i = 0; i < options->n_lane; i++)
+        peer[i] = options->lane[i].peer;
+    for (int i = 0; i < options->reductions; i++) {
         mpi->pool[i].next = mpi->free;
         mpi->free = &mpi->pool[i];
     }
     *context = mpi;
     return SMP_OK;
-}
-
-static void mpi_close(void *context)
-{
-    free(context);
 }
 
 static int64_t mpi_max_tag(void *context)
@@ -66,24 +77,26 @@ static int64_t mpi_max_tag(void *context)
     return found ? *bound : 32767; /* the least that the standard grants */
 }
 
-static smp_status mpi_send(void *context, int peer, int64_t tag, const void *data, int64_t bytes,
+static smp_status mpi_send(void *context, int lane, int64_t tag, const void *data, int64_t bytes,
                            smp_request *request)
 {
-    smp_comm *comm = ((mpi_context *)context)->comm;
+    mpi_context *mpi = context;
     MPI_Request handle;
-    SMP_TRY(check(MPI_Isend(data, (int)bytes, MPI_BYTE, peer, (int)tag, comm->pipeline, &handle),
-                  "MPI_Isend"));
+    SMP_TRY(smp__comm_check(MPI_Isend(data, (int)bytes, MPI_BYTE, mpi->peer[lane], (int)tag,
+                                      mpi->comm->pipeline, &handle),
+                            "MPI_Isend"));
     *request = (smp_request){.handle = (void *)handle, .active = true};
     return SMP_OK;
 }
 
-static smp_status mpi_receive(void *context, int peer, int64_t tag, void *data, int64_t bytes,
+static smp_status mpi_receive(void *context, int lane, int64_t tag, void *data, int64_t bytes,
                               smp_request *request)
 {
-    smp_comm *comm = ((mpi_context *)context)->comm;
+    mpi_context *mpi = context;
     MPI_Request handle;
-    SMP_TRY(check(MPI_Irecv(data, (int)bytes, MPI_BYTE, peer, (int)tag, comm->pipeline, &handle),
-                  "MPI_Irecv"));
+    SMP_TRY(smp__comm_check(MPI_Irecv(data, (int)bytes, MPI_BYTE, mpi->peer[lane], (int)tag,
+                                      mpi->comm->pipeline, &handle),
+                            "MPI_Irecv"));
     *request = (smp_request){.handle = (void *)handle, .active = true};
     return SMP_OK;
 }
@@ -97,7 +110,7 @@ static smp_status mpi_test(void *context, smp_request *request, bool *done)
     }
     MPI_Request handle = (MPI_Request)request->handle;
     int flag = 0;
-    SMP_TRY(check(MPI_Test(&handle, &flag, MPI_STATUS_IGNORE), "MPI_Test"));
+    SMP_TRY(smp__comm_check(MPI_Test(&handle, &flag, MPI_STATUS_IGNORE), "MPI_Test"));
     if (flag)
         *request = (smp_request){.handle = NULL, .active = false};
     *done = flag;
@@ -107,9 +120,10 @@ static smp_status mpi_test(void *context, smp_request *request, bool *done)
 static smp_status start_scatter(smp_comm *comm, smp_reduction *reduction)
 {
     reduction->state = SCATTERING;
-    return check(MPI_Ireduce_scatter_block(MPI_IN_PLACE, reduction->data, reduction->block,
-                                           MPI_FLOAT, MPI_SUM, comm->ddp, &reduction->request),
-                 "MPI_Ireduce_scatter_block");
+    return smp__comm_check(MPI_Ireduce_scatter_block(MPI_IN_PLACE, reduction->data,
+                                                     reduction->block, MPI_FLOAT, MPI_SUM,
+                                                     comm->ddp, &reduction->request),
+                           "MPI_Ireduce_scatter_block");
 }
 
 static smp_status start_gather(smp_comm *comm, smp_reduction *reduction)
@@ -119,9 +133,10 @@ static smp_status start_gather(smp_comm *comm, smp_reduction *reduction)
     if (own != reduction->data)
         memcpy(own, reduction->data, (size_t)reduction->block * sizeof(float));
     reduction->state = GATHERING;
-    return check(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, reduction->data,
-                                reduction->block, MPI_FLOAT, comm->ddp, &reduction->request),
-                 "MPI_Iallgather");
+    return smp__comm_check(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, reduction->data,
+                                          reduction->block, MPI_FLOAT, comm->ddp,
+                                          &reduction->request),
+                           "MPI_Iallgather");
 }
 
 /* Takes the reduction in flight to its next half, or the next one in the queue into flight. */
@@ -133,7 +148,7 @@ static smp_status advance(mpi_context *mpi)
     if (head->state == QUEUED)
         return start_scatter(mpi->comm, head);
     int flag = 0;
-    SMP_TRY(check(MPI_Test(&head->request, &flag, MPI_STATUS_IGNORE), "MPI_Test"));
+    SMP_TRY(smp__comm_check(MPI_Test(&head->request, &flag, MPI_STATUS_IGNORE), "MPI_Test"));
     if (!flag)
         return SMP_OK;
     if (head->state == SCATTERING)
@@ -149,8 +164,8 @@ static smp_status mpi_progress(void *context)
 {
     mpi_context *mpi = context;
     int found = 0; /* a tag never sent: a probe lets MPI move what is in flight */
-    SMP_TRY(check(MPI_Iprobe(MPI_ANY_SOURCE, 0, mpi->comm->notice, &found, MPI_STATUS_IGNORE),
-                  "MPI_Iprobe"));
+    SMP_TRY(smp__comm_check(
+        MPI_Iprobe(MPI_ANY_SOURCE, 0, mpi->comm->notice, &found, MPI_STATUS_IGNORE), "MPI_Iprobe"));
     return advance(mpi);
 }
 
@@ -187,9 +202,10 @@ static smp_status mpi_reduce_test(void *context, smp_reduction **reduction, bool
 
 const smp_transport smp_transport_mpi = {
     .name = "mpi",
-    .summary = "Open MPI non-blocking messages between processes",
+    .summary = "MPI, from and to host memory",
     .max_message_bytes = INT_MAX,
     .max_reduce_elements = INT_MAX,
+    .suits = mpi_suits,
     .open = mpi_open,
     .close = mpi_close,
     .max_tag = mpi_max_tag,

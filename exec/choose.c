@@ -1,0 +1,175 @@
+/* What a job runs on: the device and its number format, whether its memory is enough, the transport.
+ * Every rank of a job takes the same. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/job.h"
+
+/* The precision asked for, else the plan's, else fp32. */
+static smp_status find_precision(smp *s)
+{
+    s->target.precision = s->plan ? s->plan->target.precision : SMP_PRECISION_FP32;
+    if (s->options.precision && !smp_precision_find(s->options.precision, &s->target.precision))
+        return smp_fail(SMP_ERR_INPUT, "precision '%s': expected fp32, tf32 or bf16",
+                        s->options.precision);
+    return SMP_OK;
+}
+
+static smp_status check_kernels(const smp *s, const smp_device *device)
+{
+    for (int32_t i = 0; i < s->graph->n_op; i++) {
+        const smp_op *op = &s->graph->op[i];
+        if (!device->kernels(op->kind))
+            return smp_fail_at(smp_op_where(s->graph, op),
+                               "op '%s' (%s): device '%s' has no kernel for it", op->name,
+                               op->kind->name, device->name);
+    }
+    if (s->graph->training && device->backend == SMP_BACKEND_CUDA && !s->optimizer->cuda_update)
+        return smp_fail(SMP_ERR_INPUT, "optimizer '%s': device '%s' has no kernel for it",
+                        s->optimizer->name, device->name);
+    return SMP_OK;
+}
+
+/* Can this rank run the model on the device? Leaves the graph with that target if so. */
+static smp_status try_device(smp *s, const smp_device *device)
+{
+    smp_target target = {device->backend, s->target.precision};
+    smp_status status = smp_target_check(target);
+    if (status != SMP_OK && !s->options.precision && s->plan)
+        return smp_fail_context(status, "the plan's precision, and no other is asked for");
+    SMP_TRY(status);
+    SMP_TRY(device->present());
+    SMP_TRY(smp_graph_set_target(s->graph, target));
+    SMP_TRY(smp_graph_check_runnable(s->graph));
+    return check_kernels(s, device);
+}
+
+static smp_status choose_best(smp *s)
+{
+    smp_status status = SMP_ERR_FAILED;
+    size_t used = 0;
+    for (int i = 0; smp_devices()[i]; i++) {
+        const smp_device *device = smp_devices()[i];
+        status = smp__comm_agree(&s->comm, try_device(s, device));
+        if (status == SMP_OK) {
+            s->device = device;
+            return SMP_OK;
+        }
+        if (s->comm.failed)
+            return status;
+        if (used < sizeof(s->device_note)) {
+            int n = snprintf(s->device_note + used, sizeof(s->device_note) - used, "%s%s: %s",
+                             used > 0 ? "; " : "", device->name, smp_last_error());
+            used += n > 0 ? (size_t)n : 0;
+        }
+    }
+    return status; /* what the last one, the CPU, said */
+}
+
+smp_status smp__choose_device(smp *s)
+{
+    const char *name = s->options.device ? s->options.device : "cpu";
+    SMP_TRY(smp__comm_agree(&s->comm, find_precision(s)));
+    if (strcmp(name, "auto") == 0) {
+        SMP_TRY(choose_best(s));
+    } else {
+        s->device = smp_device_find(name); /* checked with the options */
+        SMP_TRY(smp__comm_agree(&s->comm, try_device(s, s->device)));
+    }
+    s->target.backend = s->device->backend;
+    return SMP_OK;
+}
+
+smp_status smp__device_open(smp *s)
+{
+    smp_device_options options = {.precision = s->target.precision,
+                                  .node_rank = s->comm.node_rank,
+                                  .node_ranks = s->comm.node_size,
+                                  .stamps =
+                                      smp__device_stamps(s->program->n, s->options.record_trace)};
+    SMP_TRY(smp__comm_agree(&s->comm, s->device->open(&options, &s->device_context)));
+    s->kernel_context = s->device->kernel_context(s->device_context);
+    return SMP_OK;
+}
+
+typedef struct memory_need {
+    char id[64];
+    int64_t needed, available;
+} memory_need;
+
+static smp_status fail_memory(const smp *s, const memory_need *own, int64_t needed,
+                              int64_t available, int sharers)
+{
+    char total[32], room[32], arena[32], planned[32], extra[32], others[96] = "";
+    smp_format_bytes(total, sizeof(total), own->needed);
+    smp_format_bytes(room, sizeof(room), available);
+    smp_format_bytes(arena, sizeof(arena), s->memory->arena_bytes);
+    smp_format_bytes(planned, sizeof(planned),
+                     s->plan->predicted.peak_bytes[s->comm.pipeline_rank]);
+    smp_format_bytes(extra, sizeof(extra), own->needed - s->memory->arena_bytes);
+    if (sharers > 1) {
+        char all[32];
+        smp_format_bytes(all, sizeof(all), needed);
+        snprintf(others, sizeof(others), ", and the %d ranks that share it need %s", sharers, all);
+    }
+    return smp_fail(SMP_ERR_NO_FIT,
+                    "rank %d (replica %d, pipeline rank %d) needs %s on %s: %s for its stages (the "
+                    "plan says %s) and %s for inputs and libraries; %s are free%s: use more "
+                    "stages, fewer micro-batches in flight, a smaller micro-batch or --recompute",
+                    s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank, total,
+                    s->device->describe(s->device_context), arena, planned, extra, room, others);
+}
+
+/* A device that several ranks share must hold the arenas of all. */
+static smp_status check_shared(const smp *s, const memory_need *own, const memory_need *all)
+{
+    int64_t needed = 0, available = INT64_MAX;
+    int sharers = 0;
+    for (int i = 0; i < s->comm.node_size; i++) {
+        if (memcmp(all[i].id, own->id, sizeof(own->id)) != 0)
+            continue;
+        sharers++;
+        needed += all[i].needed;
+        available = all[i].available < available ? all[i].available : available;
+    }
+    if (needed <= available)
+        return SMP_OK;
+    return fail_memory(s, own, needed, available, sharers);
+}
+
+smp_status smp__device_check_memory(smp *s)
+{
+    memory_need own = {{0}, 0, INT64_MAX};
+    size_t bytes = (size_t)s->comm.node_size * sizeof(memory_need);
+    memory_need *all = malloc(bytes);
+    smp_status status = all ? SMP_OK : smp_fail_memory(bytes);
+    if (s->device->host_memory) { /* it is found out by touching it */
+        free(all);
+        return status;
+    }
+    if (status == SMP_OK)
+        status = s->device->available(s->device_context, &own.available);
+    s->device->identity(s->device_context, own.id);
+    own.needed = s->memory->arena_bytes + s->extra_bytes + s->device->overhead(s->device_context);
+    status = smp__comm_agree(&s->comm, status);
+    if (status == SMP_OK) {
+        MPI_Allgather(&own, (int)sizeof(own), MPI_BYTE, all, (int)sizeof(own), MPI_BYTE,
+                      s->comm.node);
+        status = smp__comm_agree(&s->comm, check_shared(s, &own, all));
+    }
+    free(all);
+    return status;
+}
+
+smp_status smp__choose_transport(smp *s)
+{
+    s->transport = smp_transport_choose(&s->comm, s->device, s->device_context, s->transport_note,
+                                        sizeof(s->transport_note));
+    if (s->transport)
+        return SMP_OK;
+    if (s->comm.failed)
+        return SMP_ERR_PEER;
+    return smp_fail(SMP_ERR_FAILED, "no transport serves device '%s': %s", s->device->name,
+                    s->transport_note);
+}
