@@ -56,8 +56,8 @@ library() { # header pattern, pattern of allowed files, what
     mapfile -t others < <(printf '%s\n' "${sources[@]}" | grep -vE "$2" || true)
     report "$3 outside its place" < <(includes "[\"<]$1" "${others[@]}")
 }
-library '(mpi|nccl)\.h' '^(exec/|tests/(exec|mpi|bench)/|[a-z]+/[^/]*-[^/]*$)' 'MPI or NCCL'
-library '(cuda|cublas|cudnn|device_launch|mma)' '^(exec/|graph/ops/.*\.cuh?$|tests/)' 'CUDA'
+library '(mpi|nccl)\.h' '^(exec/|tests/(exec|mpi|bench|emulate)/|[a-z]+/[^/]*-[^/]*$)' 'MPI or NCCL'
+library '(cuda|cublas|cudnn|device_launch|mma)' '^(exec/|graph/ops/.*\.cuh?$|graph/ops/cuda[^/]*\.[ch]$|tests/)' 'CUDA'
 library '(oneapi/)?(dnnl|omp)' '^(graph/math/|tests/bench/)' 'oneDNN'
 library 'metis\.h' '^(partition/|tests/partition/)' 'METIS'
 library 'yaml\.h>' '^graph/base/' 'libyaml'

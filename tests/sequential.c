@@ -19,6 +19,7 @@ typedef struct op_state {
 struct sequential {
     const smp_graph *graph;
     const smp_device *device;
+    void *device_context;
     const smp_optimizer *optimizer;
     smp_options options;
     int64_t batch;
@@ -54,7 +55,7 @@ static smp_status create_op(sequential *s, int32_t index)
             s->op[index].temporary[k] = zeroed(smp_tensor_bytes(s->graph, op->in[k], s->batch));
     if (!op->kind->cpu.prepare)
         return SMP_OK;
-    return op->kind->cpu.prepare(s->graph, op, s->batch, &s->op[index].kernel);
+    return op->kind->cpu.prepare(s->graph, op, s->batch, NULL, &s->op[index].kernel);
 }
 
 smp_status sequential_create(const smp_graph *graph, int64_t batch, int microbatches,
@@ -71,7 +72,7 @@ smp_status sequential_create(const smp_graph *graph, int64_t batch, int microbat
     s->batch = batch;
     s->microbatches = microbatches;
     s->seed = 1.0f / (float)microbatches;
-    SMP_TRY(s->device->open());
+    SMP_TRY(s->device->open(&(smp_device_options){.node_ranks = 1}, &s->device_context));
     s->value = calloc((size_t)graph->n_tensor, sizeof(void *));
     s->gradient = calloc((size_t)graph->n_tensor, sizeof(float *));
     s->touched = calloc((size_t)graph->n_tensor, sizeof(bool));
@@ -132,6 +133,7 @@ void sequential_destroy(sequential *s)
     free(s->state[0]);
     free(s->state[1]);
     free(s->accumulator);
+    s->device->close(s->device_context);
     free(s);
 }
 
@@ -202,28 +204,33 @@ static smp_status backward(sequential *s, int32_t index, int microbatch)
         SMP_TRY(op->kind->cpu.backward_input(&call));
     for (int32_t k = 0; k < op->n_in; k++)
         if (din[k] && !direct[k])
-            s->device->add(s->gradient[op->in[k]], din[k],
-                           smp_tensor_bytes(s->graph, op->in[k], s->batch) / 4);
+            SMP_TRY(s->device->add(s->device_context, SMP_F32, s->gradient[op->in[k]], din[k],
+                                   smp_tensor_bytes(s->graph, op->in[k], s->batch) / 4));
     return SMP_OK;
 }
 
 /* The gradient of a weight: its accumulators added in op order. */
-static void sum_gradients(sequential *s)
+static smp_status sum_gradients(sequential *s)
 {
     for (int32_t i = 0; i < s->graph->n_param; i++) {
         const smp_param *p = &s->graph->param[i];
         memcpy(s->sum[i], s->accumulator[p->use_begin], (size_t)p->elements * 4);
         for (int32_t use = p->use_begin + 1; use < p->use_end; use++)
-            s->device->add(s->sum[i], s->accumulator[use], p->elements);
+            SMP_TRY(s->device->add(s->device_context, SMP_F32, s->sum[i], s->accumulator[use],
+                                   p->elements));
     }
+    return SMP_OK;
 }
 
-static void update(sequential *s)
+static smp_status update(sequential *s)
 {
-    sum_gradients(s);
-    double squares = 0.0;
-    for (int32_t i = 0; s->options.clip_norm > 0.0f && i < s->graph->n_param; i++)
-        squares += s->device->square_sum(s->sum[i], s->graph->param[i].elements);
+    SMP_TRY(sum_gradients(s));
+    double squares = 0.0, square = 0.0;
+    for (int32_t i = 0; s->options.clip_norm > 0.0f && i < s->graph->n_param; i++) {
+        SMP_TRY(s->device->square_sum(s->device_context, s->sum[i], s->graph->param[i].elements,
+                                      &square));
+        squares += square;
+    }
     double norm = sqrt(squares), limit = (double)s->options.clip_norm;
     for (int32_t i = 0; i < s->graph->n_param; i++) {
         const smp_param *p = &s->graph->param[i];
@@ -236,10 +243,11 @@ static void update(sequential *s)
                            .weight_decay = p->decay ? s->options.weight_decay : 0.0f,
                            .step = s->step + 1,
                            .options = &s->options};
-        s->optimizer->update(&args);
+        SMP_TRY(s->device->update(s->device_context, s->optimizer, &args));
     }
     for (int32_t i = 0; i < s->graph->n_use; i++)
         memset(s->accumulator[i], 0, (size_t)s->graph->param[s->graph->use[i].param].elements * 4);
+    return SMP_OK;
 }
 
 smp_status sequential_step(sequential *s, const void *const *inputs, double *loss)
@@ -257,7 +265,7 @@ smp_status sequential_step(sequential *s, const void *const *inputs, double *los
             if (graph->tensor[graph->op[i].out].needs_grad)
                 SMP_TRY(backward(s, i, mb));
     }
-    update(s);
+    SMP_TRY(update(s));
     s->step++;
     *loss = sum / s->microbatches;
     return SMP_OK;

@@ -67,7 +67,7 @@ static inline smp_status changed_plan_write(const smp_options *options, int rank
 {
     smp_plan *plan = NULL;
     smp_text text = {0};
-    smp_status status = smp__plan_from_options(options, ranks, &plan);
+    smp_status status = smp__plan_from_options(options, ranks, (smp_target){0}, &plan);
     if (status == SMP_OK)
         status = change_plan(plan, graph, changes);
     if (status == SMP_OK)

@@ -64,7 +64,8 @@ static void open_every_op(const char *mode, bool training)
 {
     smp_graph *graph = parse(mode);
     smp_probe *probe = NULL;
-    assert_int_equal(smp_probe_cpu_create(&probe), SMP_OK);
+    assert_int_equal(smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, &probe),
+                     SMP_OK);
     for (int32_t i = 0; i < graph->n_op; i++) {
         const smp_op *op = &graph->op[i];
         bool input = false;
@@ -77,7 +78,7 @@ static void open_every_op(const char *mode, bool training)
         check_part(probe, op, SMP_PROBE_BACKWARD_WEIGHT, training && op->n_param > 0);
         probe->close(probe->context);
     }
-    smp_probe_cpu_destroy(probe);
+    smp_probe_destroy(probe);
     smp_graph_destroy(graph);
 }
 
@@ -93,14 +94,15 @@ static void test_probe_times_updates(void **state)
     smp_probe *probe = NULL;
     double small = 0, large = 0, add = 0;
     (void)state;
-    assert_int_equal(smp_probe_cpu_create(&probe), SMP_OK);
+    assert_int_equal(smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, &probe),
+                     SMP_OK);
     assert_int_equal(probe->time_optimizer(probe->context, 1 << 10, 20, &small), SMP_OK);
     assert_int_equal(probe->time_optimizer(probe->context, 1 << 20, 3, &large), SMP_OK);
     assert_int_equal(probe->time_reduce(probe->context, 1 << 20, 3, &add), SMP_OK);
     assert_true(small > 0 && add > 0 && large > 10 * small);
     assert_null(probe->time_link); /* one process has no link, and nobody to wait for */
     assert_null(probe->sync);
-    smp_probe_cpu_destroy(probe);
+    smp_probe_destroy(probe);
 }
 
 /* More than this machine has: refused before anything is reserved. */
@@ -113,12 +115,13 @@ static void test_probe_refuses_what_does_not_fit(void **state)
     smp_probe *probe = NULL;
     (void)state;
     assert_int_equal(smp_graph_parse("model.yaml", huge, strlen(huge), &graph), SMP_OK);
-    assert_int_equal(smp_probe_cpu_create(&probe), SMP_OK);
+    assert_int_equal(smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, &probe),
+                     SMP_OK);
     for (int64_t batch = 64; batch <= 1 << 20; batch <<= 7) {
         assert_int_not_equal(probe->open(probe->context, graph, &graph->op[0], batch), SMP_OK);
         assert_non_null(strstr(smp_last_error(), "big"));
     }
-    smp_probe_cpu_destroy(probe);
+    smp_probe_destroy(probe);
     smp_graph_destroy(graph);
 }
 
@@ -130,7 +133,8 @@ static void test_probe_measures_a_model(void **state)
     const smp_profile_options options = {
         .microbatch_size = BATCH, .min_sample_us = 100, .samples = 3};
     (void)state;
-    assert_int_equal(smp_probe_cpu_create(&probe), SMP_OK);
+    assert_int_equal(smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, &probe),
+                     SMP_OK);
     if (smp_profile_measure(graph, probe, &options, &profile) != SMP_OK)
         fail_msg("%s", smp_last_error());
     for (int32_t i = 0; i < graph->n_op; i++)
@@ -138,7 +142,7 @@ static void test_probe_measures_a_model(void **state)
     assert_true(profile->optimizer_bytes_per_s > 1e6 && profile->reduce_bytes_per_s > 1e6);
     assert_string_equal(profile->device, "cpu");
     smp_profile_destroy(profile);
-    smp_probe_cpu_destroy(probe);
+    smp_probe_destroy(probe);
     smp_graph_destroy(graph);
 }
 

@@ -85,7 +85,7 @@ kill -STOP "${pids[1]}"
 ends 20
 expect_match err '[Rr]ank'
 expect_match err '[Ss]tage'
-expect_match err 'F[0-9]+\.[0-9]|B[0-9]+\.[0-9]|micro-batch|R\.[0-9]'
+expect_match err 'F[0-9]+\.[0-9]|B[0-9]+\.[0-9]|micro-batch|R\.[0-9]|action O'
 
 # The user stops the job.
 start

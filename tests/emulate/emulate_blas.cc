@@ -1,0 +1,269 @@
+/* cuBLASLt for the emulator: its objects and calls. Every product is one item of its stream. Beside
+ * what the library refuses (emulate_blas_rules.cc), the use of objects that are gone aborts, and so
+ * does what would keep this project's results from having the same bits in every run: reduction in
+ * place. The workspace that an algorithm asked for is filled with NaN.
+ *
+ * SMP_EMULATE_BLAS_REFUSE=gelu|bias: there is no algorithm with that in its epilogue. */
+#include <cstdlib>
+#include <cstring>
+#include <set>
+
+#include "emulate_blas.h"
+
+struct cublasLtContext {
+    int unused;
+};
+
+struct emulate_blas_preference {
+    uint64_t workspace = 0;
+    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
+    uint32_t alignment[4] = {256, 256, 256, 256};
+};
+
+/* Objects that exist. */
+static std::set<const void *> &living()
+{
+    static std::set<const void *> objects;
+    return objects;
+}
+
+template <typename T> static const T &alive(const T *object)
+{
+    EMULATE_BLAS_REQUIRE(living().count(object),
+                         "an object was used that does not exist (any more)");
+    return *object;
+}
+
+template <typename T, typename... A> static cublasStatus_t create(T **out, A... value)
+{
+    *out = new T{value...};
+    living().insert(*out);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+template <typename T> static cublasStatus_t destroy(T *object)
+{
+    alive(object);
+    living().erase(object);
+    delete object;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+template <typename T> static cublasStatus_t set(T *field, const void *value, size_t bytes)
+{
+    EMULATE_BLAS_REQUIRE(value && bytes == sizeof *field, "an attribute of %zu bytes was given %zu",
+                         sizeof *field, bytes);
+    memcpy(field, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static emulate_blas_problem describe(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
+                                     cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                     cublasLtMatrixLayout_t d)
+{
+    emulate_blas_problem p = {alive(operation), alive(a), alive(b), alive(c), alive(d)};
+    emulate_blas_check(p);
+    return p;
+}
+
+/* The largest power of two, up to 256, that divides an address. */
+static uint64_t alignment_of(const void *address)
+{
+    return ((uintptr_t)address | 256) & -((uintptr_t)address | 256);
+}
+
+static bool refused(const char *epilogue)
+{
+    const char *refuse = getenv("SMP_EMULATE_BLAS_REFUSE");
+    return refuse && strcmp(refuse, epilogue) == 0;
+}
+
+extern "C" {
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
+{
+    return create(handle, 0);
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
+{
+    return destroy(handle);
+}
+
+size_t cublasLtGetVersion(void)
+{
+    return 130000;
+}
+
+const char *cublasLtGetStatusString(cublasStatus_t status)
+{
+    switch (status) {
+    case CUBLAS_STATUS_SUCCESS:
+        return "success";
+    case CUBLAS_STATUS_NOT_INITIALIZED:
+        return "the library was not initialized";
+    case CUBLAS_STATUS_ALLOC_FAILED:
+        return "the resource allocation failed";
+    case CUBLAS_STATUS_INVALID_VALUE:
+        return "an unsupported value or parameter was passed to the function";
+    case CUBLAS_STATUS_EXECUTION_FAILED:
+        return "the function failed to launch on the GPU";
+    case CUBLAS_STATUS_INTERNAL_ERROR:
+        return "an internal operation failed";
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+        return "the functionality requested is not supported";
+    }
+    return "unknown";
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *operation,
+                                        cublasComputeType_t compute, cudaDataType_t scale)
+{
+    EMULATE_BLAS_REQUIRE(scale == CUDA_R_32F, "a scale type that is not fp32");
+    return create(operation, compute);
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t operation)
+{
+    return destroy(operation);
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void *value, size_t bytes)
+{
+    alive(operation);
+    switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+        return set(&operation->trans_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+        return set(&operation->trans_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+        return set(&operation->epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+        return set(&operation->bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+        return set(&operation->aux, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+        return set(&operation->aux_ld, value, bytes);
+    }
+    emulate_die("cuBLASLt: attribute %d of an operation is not emulated", (int)attribute);
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type,
+                                          uint64_t rows, uint64_t columns, int64_t ld)
+{
+    return create(layout, type, (int64_t)rows, (int64_t)columns, ld);
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
+{
+    return destroy(layout);
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void *value, size_t bytes)
+{
+    alive(layout);
+    switch (attribute) {
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
+        return set(&layout->batch, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
+        return set(&layout->stride, value, bytes);
+    }
+    emulate_die("cuBLASLt: attribute %d of a layout is not emulated", (int)attribute);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference)
+{
+    return create(preference);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
+{
+    return destroy(preference);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void *value, size_t bytes)
+{
+    alive(preference);
+    switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+        return set(&preference->workspace, value, bytes);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+        return set(&preference->reductions, value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+        return set(&preference->alignment[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
+                   value, bytes);
+    }
+    emulate_die("cuBLASLt: attribute %d of a preference is not emulated", (int)attribute);
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
+                                              cublasLtMatmulDesc_t operation,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int requested,
+                                              cublasLtMatmulHeuristicResult_t *result,
+                                              int *returned)
+{
+    alive(handle);
+    const emulate_blas_preference &wish = alive(preference);
+    const emulate_blas_problem p = describe(operation, a, b, c, d);
+    EMULATE_BLAS_REQUIRE(requested > 0, "%d algorithms were asked for", requested);
+    EMULATE_BLAS_REQUIRE(!(wish.reductions & CUBLASLT_REDUCTION_SCHEME_INPLACE),
+                         "reduction in place is allowed: its order is not always the same");
+    EMULATE_BLAS_REQUIRE(p.d.type == CUDA_R_32F ||
+                             !(wish.reductions & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE),
+                         "parts of sums may be rounded to bf16");
+    *returned = 0;
+    if ((p.has_gelu() && refused("gelu")) || (p.has_bias() && refused("bias")))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    memset(result, 0, sizeof *result);
+    result->workspaceSize = (size_t)(wish.workspace < 1024 ? wish.workspace : 1024);
+    result->algo.data[SIGNATURE] = emulate_blas_signature(p);
+    result->algo.data[WORKSPACE] = result->workspaceSize;
+    for (int i = 0; i < 4; i++)
+        result->algo.data[ALIGNMENT_OF_A + i] = wish.alignment[i];
+    result->algo.data[ALIGNMENT_OF_BIAS] = alignment_of(p.operation.bias);
+    result->state = CUBLAS_STATUS_SUCCESS;
+    *returned = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
+                              const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout,
+                              const void *b, cublasLtMatrixLayout_t b_layout, const void *beta,
+                              const void *c, cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t *algorithm, void *workspace,
+                              size_t workspace_bytes, cudaStream_t stream)
+{
+    alive(handle);
+    emulate_blas_call item = {describe(operation, a_layout, b_layout, c_layout, d_layout),
+                              0,
+                              0,
+                              a,
+                              b,
+                              c,
+                              d,
+                              workspace,
+                              workspace_bytes};
+    memcpy(&item.alpha, alpha, sizeof item.alpha);
+    memcpy(&item.beta, beta, sizeof item.beta);
+    EMULATE_BLAS_REQUIRE(algorithm, "a product without an algorithm");
+    emulate_blas_check_call(item, *algorithm);
+    emulate_enqueue(stream, [item] {
+        emulate_blas_multiply(item);
+        return true;
+    });
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+} /* extern "C" */

@@ -1,0 +1,96 @@
+/* Products of the emulated cuBLASLt: in fp32 by the CPU's GEMM, rounded once. */
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "cuda_bf16.h"
+#include "emulate_blas.h"
+
+extern "C" {
+#include "graph/math/math.h"
+}
+
+static float load(const void *memory, cudaDataType_t type, int64_t i)
+{
+    if (type == CUDA_R_16BF)
+        return __bfloat162float(static_cast<const __nv_bfloat16 *>(memory)[i]);
+    return static_cast<const float *>(memory)[i];
+}
+
+static void store(void *memory, cudaDataType_t type, int64_t i, float x)
+{
+    if (type == CUDA_R_16BF)
+        static_cast<__nv_bfloat16 *>(memory)[i] = __float2bfloat16_rn(x);
+    else
+        static_cast<float *>(memory)[i] = x;
+}
+
+/* To 10 bits of mantissa, to nearest, ties away from zero. */
+static float round_to_tf32(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7f800000u) != 0x7f800000u)
+        bits = (bits + 0x1000u) & ~0x1fffu;
+    memcpy(&x, &bits, sizeof bits);
+    return x;
+}
+
+/* A copy in fp32 without gaps between the columns. */
+static std::vector<float> factor(const void *memory, const emulate_blas_layout &x, int64_t index,
+                                 bool tf32)
+{
+    std::vector<float> copy((size_t)(x.rows * x.columns));
+    for (int64_t c = 0; c < x.columns; c++)
+        for (int64_t r = 0; r < x.rows; r++) {
+            float value = load(memory, x.type, index * x.stride + c * x.ld + r);
+            copy[(size_t)(c * x.rows + r)] = tf32 ? round_to_tf32(value) : value;
+        }
+    return copy;
+}
+
+static float gelu(float x)
+{
+    return 0.5f * x * (1.0f + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+
+static void finish(const emulate_blas_call &call, const std::vector<float> &product, int64_t index)
+{
+    const emulate_blas_problem &p = call.p;
+    const cudaDataType_t type = p.d.type;
+    for (int64_t column = 0; column < p.d.columns; column++)
+        for (int64_t row = 0; row < p.d.rows; row++) {
+            const int64_t at = index * p.d.stride + column * p.d.ld + row;
+            float x = call.alpha * product[(size_t)(column * p.d.rows + row)];
+            if (call.beta != 0.0f)
+                x += call.beta * load(call.c, type, at);
+            if (p.has_bias())
+                x += load(p.operation.bias, type, row);
+            if (p.has_gelu()) {
+                store(p.operation.aux, type, column * p.operation.aux_ld + row, x);
+                x = gelu(x);
+            }
+            store(call.d, type, at, x);
+        }
+}
+
+void emulate_blas_multiply(const emulate_blas_call &call)
+{
+    const emulate_blas_problem &p = call.p;
+    const bool tf32 = p.operation.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+    std::vector<float> product((size_t)(p.d.rows * p.d.columns));
+    if (call.workspace_bytes > 0)
+        memset(call.workspace, 0xff, call.workspace_bytes);
+    smp_math_init();
+    for (int64_t i = 0; i < p.d.batch; i++) {
+        const std::vector<float> fa = factor(call.a, p.a, i, tf32),
+                                 fb = factor(call.b, p.b, i, tf32);
+        /* The same memory read by rows holds the transposes: D^T = op(B)^T op(A)^T. */
+        EMULATE_BLAS_REQUIRE(smp_math_gemm(p.operation.trans_b == CUBLAS_OP_T,
+                                           p.operation.trans_a == CUBLAS_OP_T, p.d.columns,
+                                           p.d.rows, p.k(), 1, fb.data(), p.b.rows, fa.data(),
+                                           p.a.rows, 0, product.data(), p.d.rows) == SMP_OK,
+                             "%s", smp_last_error());
+        finish(call, product, i);
+    }
+}

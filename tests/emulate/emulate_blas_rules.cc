@@ -1,0 +1,148 @@
+/* What the emulated cuBLASLt refuses: types, layouts, attributes and alignments that do not go
+ * together, an algorithm of another problem, less workspace than it was said to need, memory that is
+ * not the device's, outputs that overlap what is read. The library returns an error for some of it
+ * and wrong results for the rest. */
+#include "emulate_blas.h"
+
+static bool same_layout(const emulate_blas_layout &x, const emulate_blas_layout &y)
+{
+    return x.type == y.type && x.rows == y.rows && x.columns == y.columns && x.ld == y.ld &&
+           x.batch == y.batch && x.stride == y.stride;
+}
+
+static size_t element_bytes(cudaDataType_t type)
+{
+    return type == CUDA_R_16BF ? 2 : 4;
+}
+
+/* Elements from the first to one past the last. */
+static int64_t extent(const emulate_blas_layout &x)
+{
+    return (x.batch - 1) * x.stride + (x.columns - 1) * x.ld + x.rows;
+}
+
+static void check_layout(const emulate_blas_layout &x, int batch, const char *name)
+{
+    EMULATE_BLAS_REQUIRE(x.rows > 0 && x.columns > 0 && x.rows <= INT32_MAX &&
+                             x.columns <= INT32_MAX,
+                         "%s is %lld x %lld", name, (long long)x.rows, (long long)x.columns);
+    EMULATE_BLAS_REQUIRE(x.ld >= x.rows, "%s has columns of %lld and a leading dimension of %lld",
+                         name, (long long)x.rows, (long long)x.ld);
+    EMULATE_BLAS_REQUIRE(x.batch == batch, "%s has a batch of %d, D of %d", name, x.batch, batch);
+}
+
+/* The rows of the library's table of types that are used here; D is bf16 or fp32 as C is. */
+static void check_types(const emulate_blas_problem &p)
+{
+    const cudaDataType_t in = p.a.type, out = p.d.type;
+    EMULATE_BLAS_REQUIRE(p.b.type == in && p.c.type == out,
+                         "A and B, or C and D, differ in their types");
+    EMULATE_BLAS_REQUIRE(p.operation.compute == CUBLAS_COMPUTE_32F || in == CUDA_R_32F,
+                         "TF32 of bf16 factors");
+    EMULATE_BLAS_REQUIRE(out == CUDA_R_32F || in == CUDA_R_16BF, "bf16 out of fp32 factors");
+}
+
+static void check_epilogue(const emulate_blas_problem &p)
+{
+    if (p.has_bias())
+        EMULATE_BLAS_REQUIRE(p.operation.bias, "a bias epilogue without a bias");
+    if (p.has_bias() || p.has_gelu())
+        EMULATE_BLAS_REQUIRE(p.d.batch == 1, "an epilogue over a batch of %d is not emulated",
+                             p.d.batch);
+    if (!p.has_gelu())
+        return;
+    EMULATE_BLAS_REQUIRE(p.operation.aux && (uintptr_t)p.operation.aux % 16 == 0,
+                         "the auxiliary output is at %p, expected 16-byte alignment",
+                         p.operation.aux);
+    EMULATE_BLAS_REQUIRE(
+        p.operation.aux_ld % 8 == 0 && p.operation.aux_ld >= p.d.rows,
+        "the auxiliary output has a leading dimension of %lld for columns of %lld, expected a "
+        "multiple of 8",
+        (long long)p.operation.aux_ld, (long long)p.d.rows);
+}
+
+void emulate_blas_check(const emulate_blas_problem &p)
+{
+    const bool ta = p.operation.trans_a == CUBLAS_OP_T, tb = p.operation.trans_b == CUBLAS_OP_T;
+    check_layout(p.a, p.d.batch, "A");
+    check_layout(p.b, p.d.batch, "B");
+    check_layout(p.c, p.d.batch, "C");
+    check_layout(p.d, p.d.batch, "D");
+    EMULATE_BLAS_REQUIRE((ta ? p.a.columns : p.a.rows) == p.d.rows &&
+                             (tb ? p.b.rows : p.b.columns) == p.d.columns &&
+                             (tb ? p.b.columns : p.b.rows) == p.k(),
+                         "A, B and D do not go together: %lld x %lld, %lld x %lld, %lld x %lld",
+                         (long long)p.a.rows, (long long)p.a.columns, (long long)p.b.rows,
+                         (long long)p.b.columns, (long long)p.d.rows, (long long)p.d.columns);
+    EMULATE_BLAS_REQUIRE(same_layout(p.c, p.d), "C and D differ in their layouts");
+    EMULATE_BLAS_REQUIRE(p.d.batch == 1 || p.d.stride >= (p.d.columns - 1) * p.d.ld + p.d.rows,
+                         "the matrices of D overlap");
+    check_types(p);
+    check_epilogue(p);
+}
+
+/* FNV-1a. */
+uint64_t emulate_blas_signature(const emulate_blas_problem &p)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    auto add = [&hash](int64_t value) {
+        for (int i = 0; i < 8; i++)
+            hash = (hash ^ (value >> 8 * i & 255)) * 0x100000001b3u;
+    };
+    for (const emulate_blas_layout *x : {&p.a, &p.b, &p.c, &p.d})
+        for (int64_t value :
+             {(int64_t)x->type, x->rows, x->columns, x->ld, (int64_t)x->batch, x->stride})
+            add(value);
+    for (int64_t value :
+         {(int64_t)p.operation.compute, (int64_t)p.operation.trans_a, (int64_t)p.operation.trans_b,
+          (int64_t)p.operation.epilogue, p.operation.aux_ld})
+        add(value);
+    return hash;
+}
+
+static void check_memory(const void *memory, uint64_t alignment, const char *name)
+{
+    cudaPointerAttributes attributes;
+    EMULATE_BLAS_REQUIRE(cudaPointerGetAttributes(&attributes, memory) == cudaSuccess &&
+                             attributes.type == cudaMemoryTypeDevice,
+                         "%s at %p is not device memory", name, memory);
+    EMULATE_BLAS_REQUIRE((uintptr_t)memory % alignment == 0,
+                         "%s at %p, but its alignment was said to be %llu", name, memory,
+                         (unsigned long long)alignment);
+}
+
+static bool overlap(const void *x, const emulate_blas_layout &of_x, const void *y,
+                    const emulate_blas_layout &of_y)
+{
+    const uintptr_t first = (uintptr_t)x, second = (uintptr_t)y;
+    return first < second + (size_t)extent(of_y) * element_bytes(of_y.type) &&
+           second < first + (size_t)extent(of_x) * element_bytes(of_x.type);
+}
+
+void emulate_blas_check_call(const emulate_blas_call &call, const cublasLtMatmulAlgo_t &algorithm)
+{
+    const emulate_blas_problem &p = call.p;
+    EMULATE_BLAS_REQUIRE(algorithm.data[SIGNATURE] == emulate_blas_signature(p),
+                         "the algorithm is of another emulate_blas_problem");
+    EMULATE_BLAS_REQUIRE(call.workspace_bytes >= algorithm.data[WORKSPACE],
+                         "%zu bytes of workspace, the algorithm needs %llu", call.workspace_bytes,
+                         (unsigned long long)algorithm.data[WORKSPACE]);
+    const void *const memory[4] = {call.a, call.b, call.c, call.d};
+    static const char *const name[4] = {"A", "B", "C", "D"};
+    for (int i = 0; i < 4; i++)
+        check_memory(memory[i], algorithm.data[ALIGNMENT_OF_A + i], name[i]);
+    if (call.workspace_bytes > 0)
+        check_memory(call.workspace, 16, "the workspace");
+    if (p.has_bias())
+        check_memory(p.operation.bias, algorithm.data[ALIGNMENT_OF_BIAS], "the bias");
+    if (p.has_gelu()) {
+        emulate_blas_layout aux = p.d;
+        aux.ld = p.operation.aux_ld;
+        check_memory(p.operation.aux, 16, "the auxiliary output");
+        EMULATE_BLAS_REQUIRE(!overlap(p.operation.aux, aux, call.d, p.d),
+                             "the auxiliary output overlaps D");
+    }
+    EMULATE_BLAS_REQUIRE(!overlap(call.a, p.a, call.d, p.d) && !overlap(call.b, p.b, call.d, p.d),
+                         "D overlaps a factor");
+    EMULATE_BLAS_REQUIRE(call.c == call.d || !overlap(call.c, p.c, call.d, p.d), "D overlaps C");
+}

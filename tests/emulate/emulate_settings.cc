@@ -1,0 +1,111 @@
+/* The emulator's settings, from the environment, its random sequence, and how it gives up. */
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "emulate_state.h"
+
+namespace
+{
+
+emulate_settings settings;
+bool is_read;
+uint64_t state;
+
+/* Steele, Lea and Flood: SplitMix64. */
+uint64_t next()
+{
+    uint64_t z = state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+long long number(const char *name, long long otherwise)
+{
+    const char *text = getenv(name);
+    if (!text || !*text)
+        return otherwise;
+    char *end;
+    const long long value = strtoll(text, &end, 10);
+    if (*end || value < 0)
+        emulate_die("%s=%s is no number", name, text);
+    return value;
+}
+
+void read_order(const char *text)
+{
+    settings.order = emulate_order::random;
+    state = 1;
+    if (!text || !*text)
+        return;
+    char *end;
+    if (strcmp(text, "forward") == 0)
+        settings.order = emulate_order::forward;
+    else if (strcmp(text, "backward") == 0)
+        settings.order = emulate_order::backward;
+    else if (state = strtoull(text, &end, 10), *end)
+        emulate_die("SMP_EMULATE_ORDER=%s: forward, backward or a number", text);
+}
+
+void read_all()
+{
+    is_read = true;
+    read_order(getenv("SMP_EMULATE_ORDER"));
+    settings.devices = static_cast<int>(number("SMP_EMULATE_DEVICES", 1));
+    settings.memory = static_cast<size_t>(number("SMP_EMULATE_MEMORY", 4LL << 30));
+    settings.capability = static_cast<int>(number("SMP_EMULATE_CAPABILITY", 80));
+    settings.multiprocessors = static_cast<int>(number("SMP_EMULATE_MULTIPROCESSORS", 2));
+    settings.fail = static_cast<long>(number("SMP_EMULATE_FAIL", 0));
+    settings.protect = number("SMP_EMULATE_PROTECT", 1) != 0;
+}
+
+} // namespace
+
+const emulate_settings &emulate_setting()
+{
+    if (!is_read)
+        read_all();
+    return settings;
+}
+
+void emulate_reread_settings()
+{
+    read_all();
+}
+
+void emulate_set_order(const char *order)
+{
+    emulate_setting();
+    read_order(order);
+}
+
+uint64_t emulate_random()
+{
+    return emulate_setting().order == emulate_order::random ? next() : 0;
+}
+
+size_t emulate_random_below(size_t n)
+{
+    return static_cast<size_t>(emulate_random() % n);
+}
+
+size_t emulate_shared_limit(bool optin)
+{
+    if (!optin)
+        return 48u << 10;
+    return (emulate_setting().capability >= 90 ? 227u : 163u) << 10;
+}
+
+void emulate_die(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fprintf(stderr, "CUDA emulator: ");
+    vfprintf(stderr, format, arguments);
+    fprintf(stderr, "\n");
+    va_end(arguments);
+    fflush(stderr);
+    abort();
+}

@@ -1,0 +1,177 @@
+#!/usr/bin/env bash
+# Training on emulated GPUs: however the network is split over ranks that share one, and whatever order
+# streams and threads take, the same bits; near to the CPU; and what happens where there is no GPU, or
+# too small a one.
+# shellcheck source=../cli/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
+limit_s=180
+steps=20
+write_text text.txt 20000
+
+cat >model.yaml <<'END'
+smp: 1
+name: gpt-small
+let: {T: 12, d: 32, heads: 2, layers: 2, vocab: 128}
+inputs:
+  tokens:  {dtype: int32, shape: [T]}
+  targets: {dtype: int32, shape: [T]}
+ops:
+  - {op: embedding, name: wte, in: tokens, out: x, rows: vocab, features: d}
+  - {op: position_embedding, name: wpe, in: x, out: x}
+  - {op: dropout, name: drop, in: x, out: x, p: 0.1}
+  - repeat: layers
+    as: i
+    ops:
+      - {op: layernorm, name: "h{i}.ln_1", in: x, out: a}
+      - {op: linear, name: "h{i}.qkv", in: a, out: a, features: 3*d}
+      - {op: attention, name: "h{i}.attn", in: a, out: a, heads: heads, causal: true}
+      - {op: linear, name: "h{i}.proj", in: a, out: a, features: d}
+      - {op: add, name: "h{i}.res_1", in: [x, a], out: x}
+      - {op: layernorm, name: "h{i}.ln_2", in: x, out: a}
+      - {op: linear, name: "h{i}.up", in: a, out: a, features: 4*d}
+      - {op: gelu, name: "h{i}.gelu", in: a, out: a}
+      - {op: linear, name: "h{i}.down", in: a, out: a, features: d}
+      - {op: add, name: "h{i}.res_2", in: [x, a], out: x}
+  - {op: layernorm, name: ln_f, in: x, out: x}
+  - {op: linear, name: head, in: x, out: logits, features: vocab, bias: false, weight: wte.weight}
+  - {op: cross_entropy, name: loss, in: [logits, targets], out: loss}
+loss: loss
+END
+
+cat >cluster.yaml <<'END'
+smp: 1
+name: four
+nodes: 1
+devices_per_node: 4
+device: {name: gpu, memory: 2GB, compute: {fp32: 60TFLOP/s, bf16: 900TFLOP/s}, bandwidth: 3TB/s}
+links:
+  intra_node: {bandwidth: 400GB/s, latency_us: 3}
+  inter_node: {bandwidth: 50GB/s, latency_us: 8}
+overlap: true
+END
+
+plan() { # file precision devices stages ddp pipeline microbatches [options of smp-partition]
+    expect_exit 0 smp-partition model.yaml --cluster cluster.yaml --device cuda --precision "$2" \
+        -n "$3" --stages "$4" --ddp "$5" --pipeline "$6" --microbatches "$7" --microbatch-size 1 \
+        -o "$1" "${@:8}"
+}
+
+# train NAME RANKS PROGRAM PLAN [options]: losses in NAME.loss, weight hashes in NAME.weights.
+train() {
+    local name=$1 ranks=$2
+    shift 2
+    expect_exit 0 mpirun -n "$ranks" "$@" --data text.txt --json --checksum --lr 0.003 --warmup 5 \
+        --decay-steps 50 --clip 1 --seed 11
+    grep -E '^\{' out >"$name.json" || true
+    sed -nE 's/.*"loss": ?([^,}]*).*/\1/p' "$name.json" >"$name.loss"
+    sed -nE 's/.*"replica": [0-9]+, "weights": "([0-9a-f]+)".*/\1/p' out >"$name.weights"
+    [ -s "$name.weights" ] || fail "$name: no weight hash"
+}
+
+same() { # name reference
+    expect_equal "$1 against $2: losses" "$(cmp "$1.loss" "$2.loss" && echo same)" same
+    expect_equal "$1 against $2: weights" "$(sort -u "$1.weights")" "$(sort -u "$2.weights")"
+}
+
+# close NAME REFERENCE LIMIT: the last losses of NAME's reference differ by at most LIMIT of them.
+close() {
+    local worst
+    worst=$(tail -n "$(wc -l <"$1.loss")" "$2.loss" | paste "$1.loss" - | awk -v limit="$3" '
+        { d = ($1 - $2) / $2; d = d < 0 ? -d : d; if (d > worst) worst = d }
+        END { print (NR > 0 && worst <= limit) ? "close" : worst }')
+    expect_equal "$1 against $2" "$worst" close
+}
+
+on_gpu=(smp-run-emulated --device cuda)
+
+# One GPU for 1, 2 and 4 ranks, each run in another order: the same losses and weights.
+for precision in fp32 bf16; do
+    plan one.yaml "$precision" 1 1 1 simple 4
+    SMP_EMULATE_ORDER=forward train "$precision" 1 "${on_gpu[@]}" one.yaml --steps "$steps"
+    expect_match err "device cuda \\(.*\\), $precision"
+    expect_equal "$precision: different losses" \
+        "$(sort -u "$precision.loss" | wc -l | tr -d ' ')" "$steps"
+    order=3
+    for split in "2 interleaved" "4 interleaved" "2 zero-bubble" "2 interleaved --recompute all" \
+        "2 interleaved --chunks 2"; do
+        # shellcheck disable=SC2086 # words
+        set -- $split
+        [ "$precision" = fp32 ] || [ "$1" = 4 ] || [ $# -eq 4 ] || continue
+        plan split.yaml "$precision" "$1" "$1" 1 "$2" 4 "${@:3}"
+        SMP_EMULATE_ORDER=$((order++)) train split "$1" "${on_gpu[@]}" split.yaml --steps "$steps"
+        expect_match err 'transport staged .*nccl: .*share'
+        same split "$precision"
+    done
+done
+
+# A GPU per rank: another transport, the same bits.
+plan split.yaml fp32 4 4 1 interleaved 4
+SMP_EMULATE_DEVICES=4 train split 4 "${on_gpu[@]}" split.yaml --steps "$steps"
+expect_match err 'transport nccl$'
+same split fp32
+
+# Replicas: the same bits on each, and those of one replica to rounding.
+plan ddp.yaml fp32 4 2 2 interleaved 2
+train ddp 4 "${on_gpu[@]}" ddp.yaml --steps "$steps"
+expect_equal "replicas" "$(wc -l <ddp.weights | tr -d ' ')" 2
+expect_equal "replicas are the same" "$(sort -u ddp.weights | wc -l | tr -d ' ')" 1
+close ddp fp32 1e-5
+
+export SMP_EMULATE_PROTECT=0 # above it was on: the rest in less time
+
+# Near to the CPU over 50 steps; the plan may be one for the CPU.
+expect_exit 0 smp-partition model.yaml -n 1 --pipeline simple --microbatches 4 --microbatch-size 1 \
+    -o cpu.yaml
+train cpu 1 smp-run-emulated cpu.yaml --steps 50
+train gpu 1 "${on_gpu[@]}" cpu.yaml --steps 50 --trace trace.json
+close gpu cpu 1e-3
+expect_json trace.json
+expect_exit 0 mpirun -n 1 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 2 --precision tf32
+expect_match err 'device cuda .*, tf32'
+
+# Branches that meet again, tensors that jump over stages, a tied linear weight.
+for precision in fp32 bf16; do
+    for ranks in 1 4; do
+        expect_exit 0 smp-partition "$SMP_EXAMPLES/branches.yaml" --cluster cluster.yaml \
+            --device cuda --precision "$precision" -n "$ranks" --stages "$ranks" \
+            --pipeline interleaved --microbatches 4 --microbatch-size 1 -o branches.yaml
+        SMP_EMULATE_ORDER=$ranks train "branches-$ranks" "$ranks" "${on_gpu[@]}" branches.yaml \
+            --steps 6
+    done
+    same branches-4 branches-1
+done
+
+# A checkpoint is of no device and of no plan.
+train half 1 smp-run-emulated cpu.yaml --steps 10 --checkpoint from-cpu
+train rest 1 "${on_gpu[@]}" cpu.yaml --steps "$steps" --checkpoint from-cpu --resume
+head -n "$steps" cpu.loss >cpu20.loss
+close rest cpu20 1e-3
+plan one.yaml bf16 1 1 1 simple 4
+plan two.yaml bf16 2 2 1 interleaved 4
+train half 1 "${on_gpu[@]}" one.yaml --steps 10 --checkpoint from-gpu
+train rest 2 "${on_gpu[@]}" two.yaml --steps "$steps" --checkpoint from-gpu --resume
+tail -n 10 bf16.loss >bf16-rest.loss
+cp bf16.weights bf16-rest.weights
+same rest bf16-rest
+
+# No GPU, no kernel for it, no room, no such precision.
+SMP_EMULATE_DEVICES=0 expect_exit 1 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 1
+expect_one_message '^smp-run: no GPU: '
+SMP_EMULATE_DEVICES=0 expect_exit 0 smp-run-emulated --device auto cpu.yaml --data text.txt --steps 1
+expect_match err 'device cpu .*\[cuda: no GPU: '
+expect_exit 0 smp-run-emulated --device auto cpu.yaml --data text.txt --steps 1
+expect_match err 'device cuda '
+SMP_EMULATE_MEMORY=133000000 expect_exit 3 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 1
+expect_one_message 'rank 0 .* needs .* MiB on .*the plan says .* are free'
+SMP_EMULATE_MEMORY=205000000 expect_exit 3 mpirun -n 2 "${on_gpu[@]}" two.yaml --data text.txt
+expect_match err 'the 2 ranks that share it need'
+expect_bad 'bf16 on the CPU' smp-run-emulated cpu.yaml --data text.txt --precision bf16
+expect_bad 'bf16' smp-run-emulated one.yaml --data text.txt
+expect_bad "precision 'half'" smp-run-emulated cpu.yaml --data text.txt --precision half
+expect_bad "device 'gpu'" smp-run-emulated cpu.yaml --data text.txt --device gpu
+
+# A kernel that fails: where the device was.
+SMP_EMULATE_FAIL=700 expect_exit 1 mpirun -n 2 "${on_gpu[@]}" two.yaml --data text.txt --steps 50
+expect_match err 'rank [01] \(replica 0, pipeline rank [01], stage [0-3], micro-batch [0-3], action '
+expect_match err 'illegal memory access'
+finish

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Jobs on emulated GPUs whose messages and sums go through emulated NCCL: the same bits as through
+# host memory, and a network that fails ends the job and is named. SMP_NCCL_SHARED lets ranks share a
+# GPU, which the real NCCL refuses.
+# shellcheck source=../cli/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
+limit_s=120
+write_text text.txt 20000
+
+train() { # plan, ranks: one step, the weights' hashes in `weights`
+    expect_exit 0 mpirun -n "$2" smp-run-emulated "$1" --device cuda --data text.txt --steps 1 \
+        --clip 1 --seed 3 --checksum
+    sed -nE 's/.*replica ([0-9]+) weights ([0-9a-f]+).*/\1 \2/p' out >weights
+}
+
+compare() { # name, ranks, arguments of smp-partition: both transports
+    expect_exit 0 smp-partition "$SMP_EXAMPLES/branches.yaml" -n "$2" --microbatch-size 1 \
+        --microbatches 3 "${@:3}" -o plan.yaml
+    SMP_NCCL_SHARED=0 train plan.yaml "$2"
+    expect_match err 'transport staged \[nccl: two ranks share GPU'
+    mv weights staged
+    SMP_NCCL_SHARED=1 train plan.yaml "$2"
+    expect_match err 'transport nccl$'
+    [ -s weights ] || fail "$1: no weight hash"
+    expect_equal "$1: weights" "$(cat weights)" "$(cat staged)"
+}
+
+compare 'two stages per rank' 2 --stages 2 --pipeline interleaved --chunks 2
+compare 'two replicas' 2 --stages 1 --ddp 2 --pipeline simple --chunks 1
+
+expect_exit 0 smp-partition "$SMP_EXAMPLES/branches.yaml" -n 2 --stages 2 --pipeline interleaved \
+    --chunks 1 --microbatches 3 --microbatch-size 1 -o plan.yaml
+export SMP_NCCL_SHARED=1 SMP_EMULATE_NCCL_FAIL=9
+run mpirun -n 2 smp-run-emulated plan.yaml --device cuda --data text.txt --steps 1
+[ "$status" -ne 0 ] || fail 'a failed network did not end the job'
+expect_match err 'rank [01] \(replica 0, .*messages (to|from) pipeline rank [01]: .*remote process exited'
+finish
