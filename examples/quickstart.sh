@@ -39,6 +39,8 @@ heading "build"
 configure=()
 # The first build here: without the tests, which need one more package.
 [ -e "$build/CMakeCache.txt" ] || configure=(-DSMP_BUILD_TESTS=OFF)
+# It trains on the CPU: CUDA kernels are compiled where a GPU could run them.
+[ -e "$build/CMakeCache.txt" ] || nvidia-smi -L >/dev/null 2>&1 || configure+=(-DSMP_WITH_CUDA=OFF)
 cmake -S "$top" -B "$build" -DCMAKE_BUILD_TYPE=Release ${configure[@]+"${configure[@]}"} \
     >"$out/configure.log" 2>&1 || { cat "$out/configure.log" >&2; exit 1; }
 cmake --build "$build" -j "$(nproc)" --target smp-profile smp-partition smp-run bench_bigram \

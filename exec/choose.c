@@ -31,15 +31,27 @@ static smp_status check_kernels(const smp *s, const smp_device *device)
     return SMP_OK;
 }
 
+static smp_status check_present(const smp *s, const smp_device *device)
+{
+    smp_status status = device->present();
+    if (s->comm.world_size == 1)
+        return status;
+    return smp_fail_context(status, "rank %d", s->comm.world_rank);
+}
+
 /* Can this rank run the model on the device? Leaves the graph with that target if so. */
 static smp_status try_device(smp *s, const smp_device *device)
 {
     smp_target target = {device->backend, s->target.precision};
     smp_status status = smp_target_check(target);
     if (status != SMP_OK && !s->options.precision && s->plan)
-        return smp_fail_context(status, "the plan's precision, and no other is asked for");
+        return smp_fail_context(status,
+                                "the plan is for %s in %s, the job on %s (see --device and "
+                                "--precision)",
+                                smp_backend_name(s->plan->target.backend),
+                                smp_precision_name(s->plan->target.precision), device->name);
     SMP_TRY(status);
-    SMP_TRY(device->present());
+    SMP_TRY(check_present(s, device));
     SMP_TRY(smp_graph_set_target(s->graph, target));
     SMP_TRY(smp_graph_check_runnable(s->graph));
     return check_kernels(s, device);
@@ -64,7 +76,7 @@ static smp_status choose_best(smp *s)
             used += n > 0 ? (size_t)n : 0;
         }
     }
-    return status; /* what the last one, the CPU, said */
+    return smp_fail(status, "no device can run it: %s", s->device_note);
 }
 
 smp_status smp__choose_device(smp *s)
@@ -142,12 +154,10 @@ smp_status smp__device_check_memory(smp *s)
 {
     memory_need own = {{0}, 0, INT64_MAX};
     size_t bytes = (size_t)s->comm.node_size * sizeof(memory_need);
+    if (s->device->host_memory)
+        return SMP_OK; /* it is found out by touching it */
     memory_need *all = malloc(bytes);
     smp_status status = all ? SMP_OK : smp_fail_memory(bytes);
-    if (s->device->host_memory) { /* it is found out by touching it */
-        free(all);
-        return status;
-    }
     if (status == SMP_OK)
         status = s->device->available(s->device_context, &own.available);
     s->device->identity(s->device_context, own.id);

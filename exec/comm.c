@@ -96,6 +96,8 @@ smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica)
     if (MPI_Comm_split(comm->world, replica, pipeline_rank, &comm->pipeline) != MPI_SUCCESS ||
         MPI_Comm_split(comm->world, pipeline_rank, replica, &comm->ddp) != MPI_SUCCESS)
         return smp_fail(SMP_ERR_FAILED, "MPI_Comm_split failed");
+    MPI_Comm_set_errhandler(comm->pipeline, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(comm->ddp, MPI_ERRORS_RETURN);
     MPI_Comm_size(comm->pipeline, &comm->pipeline_size);
     MPI_Comm_size(comm->ddp, &comm->ddp_size);
     return SMP_OK;
@@ -245,6 +247,8 @@ static smp_status broadcast(smp_comm *comm, void *data, int count, MPI_Datatype 
 
 smp_status smp__comm_agree(smp_comm *comm, smp_status status)
 {
+    if (comm->failed) /* not all ranks would come */
+        return status == SMP_OK ? SMP_ERR_PEER : status;
     comm->first = status == SMP_OK ? comm->world_size : comm->world_rank;
     int started = MPI_Iallreduce(MPI_IN_PLACE, &comm->first, 1, MPI_INT, MPI_MIN, comm->world,
                                  &comm->collective);

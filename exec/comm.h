@@ -24,7 +24,7 @@ typedef struct smp_comm {
     bool owns_mpi;            /* we initialised it */
     bool crowded;             /* more ranks on this node than cores: waiting ranks sleep */
     bool failed;              /* a notice was sent or received */
-    bool told;                /* one was received: the message is another rank\'s */
+    bool told;                /* one was received: the message is another rank's */
     double timeout_s;         /* 0: never */
     MPI_Request collective;   /* in flight, one at a time, with what it reads and writes: */
     int first;                /* rank that failed first */

@@ -1,5 +1,5 @@
 /* An NVIDIA GPU as a device: the arena is one piece of its memory, everything else is enqueued on one
- * stream, of the highest priority that there is: copies of the transport fill its gaps.
+ * stream, of the lowest priority that there is: what the transport's streams do goes first.
  *
  * Stamps are events. Their times are counted from a reference event whose time the host knows because
  * it waited for it; the two clocks drift apart by up to some 50 us a second and an event's distance
@@ -93,6 +93,22 @@ static smp_status describe(cuda_context *c, int device)
     return SMP_OK;
 }
 
+static smp_status reserve_workspace(cuda_context *c)
+{
+    smp_cuda *cuda = &c->cuda;
+    size_t available = 0, total = 0;
+    char needed[32], room[32];
+    cuda->workspace_bytes = cuda->capability >= 90 ? WORKSPACE_BYTES_90 : WORKSPACE_BYTES;
+    if (cudaMalloc(&cuda->workspace, (size_t)cuda->workspace_bytes) == cudaSuccess)
+        return SMP_OK;
+    cudaGetLastError(); /* not one of a kernel */
+    cuda->workspace = NULL;
+    SMP_TRY(smp__cuda_check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo"));
+    return smp_fail(SMP_ERR_NO_FIT, "%s: matrix products need %s of workspace, %s are free",
+                    c->text, smp_format_bytes(needed, sizeof(needed), cuda->workspace_bytes),
+                    smp_format_bytes(room, sizeof(room), (int64_t)available));
+}
+
 /* The stream and what works on it. Its priority is the least: of a message and a kernel that are both
  * ready the message goes first, or a neighbour waits for a whole matrix product. */
 static smp_status open_libraries(cuda_context *c)
@@ -108,9 +124,7 @@ static smp_status open_libraries(cuda_context *c)
     SMP_TRY(smp__blas_check(smp__blas.cublasLtCreate((cublasLtHandle_t *)&cuda->blas),
                             "cublasLtCreate"));
     SMP_TRY(smp__dnn_open(&cuda->dnn, cuda->stream));
-    cuda->workspace_bytes = cuda->capability >= 90 ? WORKSPACE_BYTES_90 : WORKSPACE_BYTES;
-    SMP_TRY(
-        smp__cuda_check(cudaMalloc(&cuda->workspace, (size_t)cuda->workspace_bytes), "cudaMalloc"));
+    SMP_TRY(reserve_workspace(c));
     return smp__cuda_check(cudaMalloc((void **)&c->square, SMP_CUDA_SQUARE_PARTS * sizeof(double)),
                            "cudaMalloc");
 }

@@ -12,7 +12,7 @@
 /* A stamp behind every PACE_CALLS operators, of which the oldest of PACE_SLOTS is waited for: at most
  * PACE_CALLS * PACE_SLOTS operators of a few kernels each are in the queue, which holds about a
  * thousand. */
-enum { PACE_CALLS = 48, PACE_SLOTS = 4 };
+enum { PACE_CALLS = 24, PACE_SLOTS = 4 };
 
 int smp__device_stamps(int64_t actions, bool trace)
 {

@@ -218,7 +218,8 @@ static smp_status build_memory(smp *s)
     SMP_TRY(build_calls(s));
     SMP_TRY(smp__messages_build(s));
     SMP_TRY(smp__reduce_build(s));
-    return smp__warm_up(s);
+    return smp_fail_context(smp__warm_up(s), "rank %d, %s, first run of the kernels",
+                            s->comm.world_rank, s->device->describe(s->device_context));
 }
 
 /* Before the arena, since it takes memory of the device too: what is free afterwards is free. */
@@ -270,12 +271,21 @@ static void free_device(smp *s)
     s->device->close(s->device_context);
 }
 
+/* Its failure is nobody's concern any more: what failed before stays the last error. */
+static void wait_for_device(smp *s)
+{
+    char before[1024];
+    snprintf(before, sizeof(before), "%s", smp_last_error());
+    if (smp__device_idle(s) != SMP_OK)
+        smp_fail(SMP_ERR_FAILED, "%s", before);
+}
+
 void smp__job_free(smp *s)
 {
     if (s->comm.failed)
         return; /* messages in flight may still read and write these buffers */
     if (s->device_context && !s->broken)
-        smp__device_idle(s); /* its failure is nobody's concern any more */
+        wait_for_device(s);
     smp__reduce_free(s);
     smp__messages_free(s);
     if (s->transport_context)

@@ -161,6 +161,7 @@ static smp_status idle(smp__nccl_context *c, cudaStream_t stream)
         cudaError_t code = cudaStreamQuery(stream);
         if (code != cudaErrorNotReady)
             return smp__cuda_check(code, "cudaStreamQuery");
+        SMP_TRY(smp__nccl_progress(c));
         SMP_TRY(smp__comm_pause(c->comm, &wait, describe_open, NULL));
     }
 }
@@ -185,9 +186,14 @@ static smp_status connect(smp__nccl_context *c)
     return idle(c, c->reduce);
 }
 
+/* Who aborts a communicator waits for the device, and that for the messages of the others: in one
+ * group all of them give up before any is waited for (NCCL 2.22 and later). */
 void smp__nccl_abort(void *context)
 {
     smp__nccl_context *c = context;
+    if (!smp__nccl.ncclGroupStart)
+        return; /* NCCL could not be opened: there is nothing to abort */
+    smp__nccl.ncclGroupStart();
     for (int i = 0; i < c->n_lane; i++) {
         if (c->lane[i].nccl)
             smp__nccl.ncclCommAbort(c->lane[i].nccl);
@@ -196,6 +202,7 @@ void smp__nccl_abort(void *context)
     if (c->ddp)
         smp__nccl.ncclCommAbort(c->ddp);
     c->ddp = NULL;
+    smp__nccl.ncclGroupEnd();
 }
 
 static void close_lane(smp__nccl_lane *l)
@@ -261,8 +268,14 @@ smp_status smp__nccl_connect(const smp_transport_options *options, void **contex
         status = smp__comm_agree(c->comm, exchange_ids(c));
     if (status == SMP_OK)
         status = smp__comm_agree(c->comm, init(c));
-    if (status == SMP_OK)
-        status = smp__comm_agree(c->comm, connect(c));
+    if (status == SMP_OK) {
+        status = connect(c);
+        if (status != SMP_OK && !c->comm->failed) { /* others may wait for this rank's messages */
+            smp_fail_context(status, "rank %d", c->comm->world_rank);
+            status = smp__comm_notify(c->comm, SMP_ERR_PEER);
+        }
+        status = smp__comm_agree(c->comm, status);
+    }
     if (status == SMP_OK) {
         *context = c;
     } else if (c) {

@@ -44,5 +44,6 @@ smp_status smp__nccl_suits(smp_comm *comm, const smp_device *device, void *devic
 smp_status smp__nccl_connect(const smp_transport_options *options, void **context);
 void smp__nccl_close(void *context);
 void smp__nccl_abort(void *context);
+smp_status smp__nccl_progress(void *context);
 
 #endif

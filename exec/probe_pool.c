@@ -4,14 +4,18 @@
 #include <string.h>
 
 #include "graph/base/random.h"
+#include "graph/base/text.h"
 
 smp_status smp__probe_pool(smp__probe_state *p, int64_t bytes)
 {
     if (bytes <= p->pool_bytes)
         return SMP_OK;
-    if (bytes > p->memory_limit)
-        return smp_fail(SMP_ERR_NO_MEMORY, "measuring needs %.1f GiB, a rank may use %.1f GiB",
-                        (double)bytes / 0x1p30, (double)p->memory_limit / 0x1p30);
+    if (bytes > p->memory_limit) {
+        char needed[32], room[32];
+        return smp_fail(SMP_ERR_NO_MEMORY, "measuring needs %s, a rank may use %s",
+                        smp_format_bytes(needed, sizeof(needed), bytes),
+                        smp_format_bytes(room, sizeof(room), p->memory_limit));
+    }
     SMP_TRY(smp__probe_settle(p));
     if (p->pool)
         p->device->release(p->device_context, p->pool, p->pool_bytes);

@@ -45,7 +45,7 @@ static int tie_messages(smp *s, smp__tie_message *list)
                     .use = use->use,
                     .peer = peer,
                     .chunk = use->local ? smp__job_chunk_of_stage(s, use->stage) : -1,
-                    .data = at(s, use->offset)};
+                    .offset = use->offset};
             n++;
         }
     }
@@ -116,7 +116,8 @@ static smp_status post_ties(smp *s)
         smp__tie_message *tie = &s->reducer.tie[i];
         if (tie->chunk < 0)
             SMP_TRY(s->transport->receive(s->transport_context, tie->lane, tie_tag(s, tie->use),
-                                          tie->data, use_bytes(s, tie->use), &tie->request));
+                                          at(s, tie->offset), use_bytes(s, tie->use),
+                                          &tie->request));
     }
     return SMP_OK;
 }
@@ -155,7 +156,7 @@ smp_status smp__reduce_start(smp *s, int chunk)
         smp__tie_message *tie = &s->reducer.tie[i];
         if (tie->chunk == chunk)
             SMP_TRY(s->transport->send(s->transport_context, tie->lane, tie_tag(s, tie->use),
-                                       tie->data, use_bytes(s, tie->use), &tie->request));
+                                       at(s, tie->offset), use_bytes(s, tie->use), &tie->request));
     }
     for (int32_t i = 0; i < s->memory->n_param; i++)
         if (!s->memory->param[i].tied && s->memory->param[i].chunk == chunk)

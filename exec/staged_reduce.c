@@ -65,13 +65,22 @@ static smp_status make_place(smp__staged_reduce *r, piece *place)
     SMP_TRY(make_event(&place->copied));
     SMP_TRY(r->device->reserve_host(r->device_context, PIECE_ELEMENTS * sizeof(float), &host));
     place->host = (float *)host;
-    SMP_TRY(smp__comm_check(MPI_Comm_dup(r->comm->ddp, &place->comm), "MPI_Comm_dup"));
-    MPI_Comm_set_errhandler(place->comm, MPI_ERRORS_RETURN);
+    return SMP_OK;
+}
+
+/* Collective: before anything that may fail on one rank alone. */
+static smp_status make_communicators(smp__staged_reduce *r)
+{
+    for (int i = 0; r->comm->ddp_size > 1 && i < PLACES; i++) {
+        SMP_TRY(smp__comm_check(MPI_Comm_dup(r->comm->ddp, &r->place[i].comm), "MPI_Comm_dup"));
+        MPI_Comm_set_errhandler(r->place[i].comm, MPI_ERRORS_RETURN);
+    }
     return SMP_OK;
 }
 
 static smp_status fill(smp__staged_reduce *r, int reductions)
 {
+    SMP_TRY(make_communicators(r));
     for (int i = 0; i < reductions; i++) {
         smp_reduction *reduction = &r->pool[i];
         SMP_TRY(make_event(&reduction->ready));

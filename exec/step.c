@@ -149,9 +149,10 @@ static smp_status fail_step(smp *s, smp_status status)
         smp__device_blame(s);
     if (!s->comm.told)
         smp__job_context(s, status);
+    smp__comm_notify(&s->comm, status); /* first, since the next may wait for the device */
     if (s->transport->abort)
         s->transport->abort(s->transport_context);
-    return smp__comm_notify(&s->comm, status);
+    return status;
 }
 
 smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result)

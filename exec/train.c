@@ -85,15 +85,23 @@ static smp_status read_batch(trainer *t, smp_data *data, int64_t step)
     return SMP_OK;
 }
 
+/* JSON has no infinities. */
+static const char *json_number(char *buffer, size_t size, const char *format, double value)
+{
+    snprintf(buffer, size, isfinite(value) ? format : "null", value);
+    return buffer;
+}
+
 static void print_step(const trainer *t, const smp_step_result *r)
 {
     bool has_loss = t->job->graph->loss >= 0;
-    char loss[64], measured[32], predicted[32];
+    char loss[64], norm[64], measured[32], predicted[32];
     if (t->options->json) {
-        snprintf(loss, sizeof(loss), has_loss ? "%.9g" : "null", r->loss);
         printf("{\"step\": %" PRId64 ", \"loss\": %s, \"step_us\": %.1f, \"predicted_us\": %.1f, "
-               "\"samples_per_s\": %.2f, \"lr\": %.6g, \"grad_norm\": %.6g}\n",
-               r->step, loss, r->step_us, r->predicted_us, r->samples_per_s, r->lr, r->grad_norm);
+               "\"samples_per_s\": %.2f, \"lr\": %.6g, \"grad_norm\": %s}\n",
+               r->step, json_number(loss, sizeof(loss), "%.9g", has_loss ? r->loss : NAN),
+               r->step_us, r->predicted_us, r->samples_per_s, r->lr,
+               json_number(norm, sizeof(norm), "%.6g", r->grad_norm));
     } else {
         double rate = t->tokens > 0 ? r->samples_per_s * (double)t->tokens : r->samples_per_s;
         snprintf(loss, sizeof(loss), has_loss ? "%.4f" : "none", r->loss);

@@ -47,8 +47,6 @@ static void mpi_close(void *context)
 static smp_status mpi_open(const smp_transport_options *options, void **context)
 {
     smp_comm *comm = options->comm;
-    MPI_Comm_set_errhandler(comm->pipeline, MPI_ERRORS_RETURN);
-    MPI_Comm_set_errhandler(comm->ddp, MPI_ERRORS_RETURN);
     size_t bytes = sizeof(mpi_context) + (size_t)options->reductions * sizeof(smp_reduction);
     mpi_context *mpi = calloc(1, bytes);
     int *peer = calloc((size_t)options->n_lane + 1, sizeof(*peer));

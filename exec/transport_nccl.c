@@ -79,7 +79,7 @@ static smp_status look(ncclComm_t nccl)
     return state == ncclInProgress ? SMP_OK : smp__nccl_check(nccl, state, "NCCL");
 }
 
-static smp_status nccl_progress(void *context)
+smp_status smp__nccl_progress(void *context)
 {
     smp__nccl_context *c = context;
     double now = smp_clock_s();
@@ -138,7 +138,7 @@ const smp_transport smp_transport_nccl = {
     .send = nccl_send,
     .receive = nccl_receive,
     .test = nccl_test,
-    .progress = nccl_progress,
+    .progress = smp__nccl_progress,
     .reduce = nccl_reduce,
     .reduce_test = nccl_reduce_test,
 };

@@ -105,10 +105,13 @@ static bool counts(const smp *s, int32_t index)
 
 smp_status smp__weights_square(smp *s)
 {
-    for (int32_t i = 0; i < s->memory->n_param; i++)
-        if (counts(s, i))
-            SMP_TRY(s->device->square_sum(s->device_context, at(s, s->memory->param[i].grad),
-                                          elements_of(s, i), &s->square[i]));
+    for (int32_t i = 0; i < s->memory->n_param; i++) {
+        if (!counts(s, i))
+            continue;
+        SMP_TRY(s->device->square_sum(s->device_context, at(s, s->memory->param[i].grad),
+                                      elements_of(s, i), &s->square[i]));
+        SMP_TRY(smp__device_pace(s)); /* other ranks' gradients may not be there yet */
+    }
     return SMP_OK;
 }
 

@@ -175,7 +175,8 @@ static smp_status measure_ops(session *s)
         status = sync_ranks(s, status);
         const bool all_opened = status == SMP_OK;
         if (all_opened)
-            status = sample_class(s, class);
+            status =
+                smp_fail_context(sample_class(s, class), "op '%s'", s->graph->op[class->op].name);
         if (opened)
             probe->close(probe->context);
         if (!all_opened)

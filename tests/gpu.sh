@@ -95,7 +95,13 @@ fi
 json() { # key file: the number behind a key in a line of JSON
     grep -o "\"$1\": *[-0-9.e+]*" "$2" | tail -n 1 | sed 's/.*: *//'
 }
-number() { awk "BEGIN { printf \"$1\", $2 }"; }
+# FORMAT EXPRESSION; "-" if something in it was not measured
+number() {
+    case $2 in
+    *nan*) printf '%s' - ;;
+    *) awk "BEGIN { printf \"$1\", $2 }" ;;
+    esac
+}
 median() { sort -n | awk '{ v[NR] = $1 } END { print NR ? v[int((NR + 1) / 2)] : "nan" }'; }
 
 say
@@ -110,9 +116,8 @@ if [ -n "$torch" ]; then
     say "PyTorch $(python3 -c 'import torch; print(torch.__version__)'); bf16 product of 8192 x 8192:" \
         "$(number %.0f "$peak") TFLOP/s, the peak that MFU refers to."
 fi
-say
-say '| model | micro-batches | SMP tokens/s | MFU | predicted / measured | PyTorch eager | compiled | SMP / eager | SMP / compiled |'
-say '|---|---|---|---|---|---|---|---|---|'
+table=('| model | micro-batches | SMP tokens/s | MFU | predicted / measured | PyTorch eager | compiled | SMP / eager | SMP / compiled |'
+    '|---|---|---|---|---|---|---|---|---|')
 
 # train NAME MICROBATCH-SIZE MICROBATCHES PRECISION: profile, plan, train; sets rate (samples/s) and
 # error (predicted over measured).
@@ -138,7 +143,7 @@ compare() {
     local name=$1 layers=$2 width=$3 heads=$4 length=$5 vocabulary=$6 size=$7 m=$8
     local rate=nan error=nan eager=nan compiled=nan tokens mfu flops shape
     part "$name: train" train "$name" "$size" "$m" bf16
-    tokens=$(number %.0f "$rate * $length")
+    tokens=$(number %.0f "$rate * $length" | sed 's/^-$/nan/')
     flops=$(number %.6g "6 * ($layers * 12 * $width * $width + $vocabulary * $width) + \
         12 * $layers * $width * $length")
     mfu=$(number %.3f "$tokens * $flops / ($peak * 1e12)")
@@ -150,18 +155,19 @@ compare() {
         python3 "$top/tests/bench/gpt2_torch.py" "${shape[@]}" --compile >compiled.json \
             2>"$log/compiled-$name.txt" && compiled=$(json tokens_per_s compiled.json)
     fi
-    say "| $name | $m x $size | $tokens | $mfu | $error | $(number %.0f "$eager") |" \
-        "$(number %.0f "$compiled") | $(number %.3f "$tokens / $eager") |" \
-        "$(number %.3f "$tokens / $compiled") |"
+    table+=("| $name | $m x $size | $tokens | $mfu | $error | $(number %.0f "$eager") | $(number \
+        %.0f "$compiled") | $(number %.3f "$tokens / $eager") | $(number %.3f "$tokens / $compiled") |")
 }
 compare gpt2-124m 12 768 12 1024 50304 32 4
 compare gpt2-774m 36 1280 20 1024 50304 8 4
 compare gpt2-30b-stage 6 7168 64 2048 512 2 2
+say
+printf '%s\n' "${table[@]}" | tee -a "$results"
 
 say
 say '## Executor'
 say
-# 20 layers of next to nothing: what an action costs.
+# One block of next to nothing: what an action costs.
 overhead() {
     sed -e 's/^name:.*/name: tiny/' -e 's/^let:.*/let: {T: 8, d: 32, heads: 1, layers: 1, vocab: 256}/' \
         "$top/examples/gpt2-124m.yaml" >tiny.yaml

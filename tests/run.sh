@@ -57,7 +57,7 @@ run test ${fast:+-LE slow}
 if [ -z "$fast" ]; then
     echo "== build with sanitizers"
     build sanitize -DCMAKE_BUILD_TYPE=Debug '-DCMAKE_C_FLAGS_DEBUG=-O1 -g' -DSMP_SANITIZE=ON \
-        -DSMP_WERROR=OFF -DSMP_BUILD_BENCH=OFF
+        -DSMP_WERROR=OFF -DSMP_BUILD_BENCH=OFF -DSMP_WITH_CUDA=OFF
     echo "== unit tests with sanitizers"
     run sanitize -L unit
 fi

@@ -19,6 +19,9 @@ bert-large   --cluster cluster-a100 -n 8
 inception    --cluster cluster-v100 -n 8 --stages 8 --chunks 1 --microbatch-size 32 --microbatches 16
 t5-11b       --cluster cluster-a100 --stages 8 --microbatches 16
 gpt2-30b     --cluster cluster-h100 --stages 16 --microbatches 8
+gpt2-124m    --cluster cluster-h200 -n 1 --device cuda --precision bf16 --microbatch-size 32 --microbatches 4
+gpt2-774m    --cluster cluster-h200 -n 2 --device cuda --precision bf16 --microbatch-size 8 --microbatches 4
+gpt2-30b-stage --cluster cluster-h200 -n 1 --device cuda --precision bf16 --microbatch-size 2 --microbatches 2
 gpt-175b     --cluster cluster-h200 --stages 64 --microbatches 16 --chunks 1
 gpt-175b     --cluster cluster-a100-16k --stages 128 --microbatches 16 --chunks 1
 CASES

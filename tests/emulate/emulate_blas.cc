@@ -245,7 +245,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
                               const cublasLtMatmulAlgo_t *algorithm, void *workspace,
                               size_t workspace_bytes, cudaStream_t stream)
 {
+    int device;
     alive(handle);
+    if (cudaGetDevice(&device) != cudaSuccess) /* the device has failed */
+        return CUBLAS_STATUS_EXECUTION_FAILED;
     emulate_blas_call item = {describe(operation, a_layout, b_layout, c_layout, d_layout),
                               0,
                               0,

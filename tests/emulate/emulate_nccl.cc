@@ -3,7 +3,9 @@
  *    were issued, whatever their streams; those of one group together;
  *  - a send is done when its receive has taken it, never earlier;
  *  - two ranks connect when they first send to each other, and the host waits for that in
- *    ncclGroupEnd: a program that has it happen where its peer does not follow hangs.
+ *    ncclGroupEnd: a program that has it happen where its peer does not follow hangs;
+ *  - who aborts a communicator waits until the device is idle: what waits for a communicator that is
+ *    not aborted in the same group hangs.
  *
  * Stricter than NCCL: sizes that do not match, and communicators destroyed with operations in
  * flight, abort.
@@ -71,6 +73,7 @@ struct unique_id {
 };
 
 int depth = 0;
+bool aborting = false;   /* in the group that is open */
 long until_failure = -1; /* operations; -1: never */
 std::vector<pending_init> inits;
 std::vector<pending_operation> issued;
@@ -323,9 +326,10 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 /* What MPI still has of it stays where it is. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-    comm->is->aborted = true;
+    ncclGroupStart();
+    comm->is->aborted = aborting = true;
     delete comm;
-    return ncclSuccess;
+    return ncclGroupEnd();
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
@@ -410,5 +414,8 @@ ncclResult_t ncclGroupEnd(void)
         enqueue(comm, stream, std::move(own));
         group = std::move(rest);
     }
+    if (aborting)
+        cudaDeviceSynchronize();
+    aborting = false;
     return ncclSuccess;
 }

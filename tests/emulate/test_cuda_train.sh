@@ -157,20 +157,30 @@ same rest bf16-rest
 # No GPU, no kernel for it, no room, no such precision.
 SMP_EMULATE_DEVICES=0 expect_exit 1 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 1
 expect_one_message '^smp-run: no GPU: '
+expect_exit 1 mpirun -n 1 "${on_gpu[@]}" two.yaml --data text.txt : \
+    -n 1 -x SMP_EMULATE_DEVICES=0 "${on_gpu[@]}" two.yaml --data text.txt
+expect_match err 'smp-run: rank 1: no GPU: '
 SMP_EMULATE_DEVICES=0 expect_exit 0 smp-run-emulated --device auto cpu.yaml --data text.txt --steps 1
 expect_match err 'device cpu .*\[cuda: no GPU: '
 expect_exit 0 smp-run-emulated --device auto cpu.yaml --data text.txt --steps 1
 expect_match err 'device cuda '
 SMP_EMULATE_MEMORY=133000000 expect_exit 3 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 1
 expect_one_message 'rank 0 .* needs .* MiB on .*the plan says .* are free'
+SMP_EMULATE_MEMORY=1000000 expect_exit 3 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 1
+expect_one_message 'Emulated GPU, GPU 0, .*need 32 MiB of workspace, .* are free'
 SMP_EMULATE_MEMORY=205000000 expect_exit 3 mpirun -n 2 "${on_gpu[@]}" two.yaml --data text.txt
 expect_match err 'the 2 ranks that share it need'
 expect_bad 'bf16 on the CPU' smp-run-emulated cpu.yaml --data text.txt --precision bf16
-expect_bad 'bf16' smp-run-emulated one.yaml --data text.txt
+expect_bad 'the plan is for cuda in bf16, the job on cpu .*--precision' smp-run-emulated one.yaml \
+    --data text.txt
+SMP_EMULATE_DEVICES=0 expect_bad 'no device can run it: cuda: no GPU: .*; cpu: .*bf16' \
+    smp-run-emulated --device auto one.yaml --data text.txt
 expect_bad "precision 'half'" smp-run-emulated cpu.yaml --data text.txt --precision half
 expect_bad "device 'gpu'" smp-run-emulated cpu.yaml --data text.txt --device gpu
 
-# A kernel that fails: where the device was.
+# A kernel that fails, before the first step and in one: where the device was.
+SMP_EMULATE_FAIL=5 expect_exit 1 "${on_gpu[@]}" one.yaml --data text.txt --steps 1
+expect_match err 'rank 0, Emulated GPU, .*first run of the kernels: .*illegal memory access'
 SMP_EMULATE_FAIL=700 expect_exit 1 mpirun -n 2 "${on_gpu[@]}" two.yaml --data text.txt --steps 50
 expect_match err 'rank [01] \(replica 0, pipeline rank [01], stage [0-3], micro-batch [0-3], action '
 expect_match err 'illegal memory access'

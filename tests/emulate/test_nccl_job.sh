@@ -30,7 +30,14 @@ compare 'two replicas' 2 --stages 1 --ddp 2 --pipeline simple --chunks 1
 
 expect_exit 0 smp-partition "$SMP_EXAMPLES/branches.yaml" -n 2 --stages 2 --pipeline interleaved \
     --chunks 1 --microbatches 3 --microbatch-size 1 -o plan.yaml
-export SMP_NCCL_SHARED=1 SMP_EMULATE_NCCL_FAIL=9
+export SMP_NCCL_SHARED=1
+for after in 1 2; do # while ranks connect
+    SMP_EMULATE_NCCL_FAIL=$after run mpirun -n 2 smp-run-emulated plan.yaml --device cuda \
+        --data text.txt --steps 1
+    [ "$status" -ne 0 ] || fail 'a network that failed at the start did not end the job'
+    expect_match err 'rank [01]: messages (to|from) pipeline rank [01]: .*remote process exited'
+done
+export SMP_EMULATE_NCCL_FAIL=9
 run mpirun -n 2 smp-run-emulated plan.yaml --device cuda --data text.txt --steps 1
 [ "$status" -ne 0 ] || fail 'a failed network did not end the job'
 expect_match err 'rank [01] \(replica 0, .*messages (to|from) pipeline rank [01]: .*remote process exited'

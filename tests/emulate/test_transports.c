@@ -434,7 +434,7 @@ static void test_choice(const smp_device *device)
 }
 
 /* One rank's third receive fails: its progress says so, the other ranks hear of it, and after abort
- * no device waits for anything any more. */
+ * no device waits for anything any more, not for a message of another lane either. */
 static void test_failure(const smp_device *device)
 {
     static bench b;
@@ -444,19 +444,24 @@ static void test_failure(const smp_device *device)
     smp_device_options options = {.node_rank = b.comm.node_rank, .node_ranks = b.comm.node_size};
     OK(device->open(&options, &b.device_context));
     OK(device->reserve(b.device_context, 4096, &b.arena));
-    smp_lane lane = {.id = 3,
-                     .peer = 1 - world_rank,
-                     .outgoing = world_rank == 0,
-                     .messages = 5,
-                     .max_bytes = 512};
+    smp_lane lane[2] = {{.id = 3,
+                         .peer = 1 - world_rank,
+                         .outgoing = world_rank == 0,
+                         .messages = 5,
+                         .max_bytes = 512},
+                        {.id = 4,
+                         .peer = 1 - world_rank,
+                         .outgoing = world_rank == 1,
+                         .messages = 1,
+                         .max_bytes = 512}};
     smp_transport_options open = {.comm = &b.comm,
                                   .device = device,
                                   .device_context = b.device_context,
                                   .reductions = 1,
-                                  .n_lane = world_rank < 2,
-                                  .lane = &lane};
+                                  .n_lane = world_rank < 2 ? 2 : 0,
+                                  .lane = lane};
     OK(b.transport->open(&open, &b.transport_context));
-    smp_request request[5] = {{0}};
+    smp_request request[6] = {{0}};
     emulate_nccl_fail(world_rank == 1 ? 2 : -1);
     for (int i = 0; i < 5 && world_rank < 2; i++) {
         void *data = b.arena + 512 * i;
@@ -466,6 +471,11 @@ static void test_failure(const smp_device *device)
         bool done = false;
         OK(b.transport->test(b.transport_context, &request[i], &done));
         CHECK(done);
+    }
+    if (world_rank == 0) { /* nobody sends this one */
+        bool done = false;
+        OK(b.transport->receive(b.transport_context, 1, 0, b.arena + 2560, 512, &request[5]));
+        OK(b.transport->test(b.transport_context, &request[5], &done));
     }
     smp_wait wait = {0};
     smp_status status = SMP_OK;
