@@ -65,19 +65,6 @@ smp_status smp__cuda_round16(void *stream, void *target16, const float *source, 
     return smp__cuda_launched("round16");
 }
 
-/* The sum over a block, on thread 0: always the same tree. */
-static __device__ __forceinline__ double block_sum(double x)
-{
-    __shared__ double scratch[SMP_BLOCK];
-    scratch[threadIdx.x] = x;
-    for (int half = SMP_BLOCK / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if ((int)threadIdx.x < half)
-            scratch[threadIdx.x] += scratch[threadIdx.x + half];
-    }
-    return scratch[threadIdx.x];
-}
-
 /* Four values at a time whatever the alignment, so that the order is the same. Squares of floats
  * are exact in double. */
 __global__ void __launch_bounds__(SMP_BLOCK)
@@ -98,7 +85,7 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     const int64_t last = quads * 4 + smp_first_item();
     if (last < n)
         sum += (double)values[last] * (double)values[last];
-    sum = block_sum(sum);
+    sum = smp_block_sum_double(sum);
     if (threadIdx.x == 0)
         part[blockIdx.x] = sum;
 }
@@ -109,7 +96,7 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     double sum = 0;
     for (int i = threadIdx.x; i < parts; i += SMP_BLOCK)
         sum += part[i];
-    sum = block_sum(sum);
+    sum = smp_block_sum_double(sum);
     if (threadIdx.x == 0)
         *total = sum;
 }

@@ -26,7 +26,7 @@ typedef struct smp_device {
     /* Once per job. SMP_ERR_FAILED: there is no such device, or no library for it. */
     smp_status (*open)(const smp_device_options *options, void **context);
     void (*close)(void *context); /* accepts NULL */
-    /* "NVIDIA H200, 139.8 GiB, driver 570.86": text of the context's life. */
+    /* "NVIDIA H200, GPU 0, 139.8 GiB, CUDA 13.0": text of the context's life. */
     const char *(*describe)(void *context);
     /* Which physical device this is: equal for two ranks of a node that share one. */
     void (*identity)(void *context, char id[64]);

@@ -2,7 +2,7 @@
  * stream, of the lowest priority that there is: what the transport's streams do goes first.
  *
  * Stamps are events. Their times are counted from a reference event whose time the host knows because
- * it waited for it; the two clocks drift apart by up to some 50 us a second and an event's distance
+ * it waited for it; the two clocks drift apart (assumed: up to 50 us a second) and an event's distance
  * has 24 bits, so the reference is taken anew when the device is found idle a second later. A stamp
  * keeps the reference that it was recorded after. */
 #include "graph/base/status.h"
@@ -22,7 +22,8 @@
 
 extern const smp_device smp_device_cuda;
 
-/* What the libraries still take after they were opened: kernels are loaded when first used. */
+/* What the libraries still take after they were opened: kernels are loaded when first used.
+ * Assumed, not measured. */
 #define LIBRARY_BYTES ((int64_t)96 << 20)
 #define WORKSPACE_BYTES ((int64_t)32 << 20)
 #define WORKSPACE_BYTES_90 ((int64_t)64 << 20) /* what cuBLASLt's best kernels of Hopper ask for */
@@ -129,7 +130,7 @@ static smp_status open_libraries(cuda_context *c)
                            "cudaMalloc");
 }
 
-/* The stream is idle, so this waits some microseconds. */
+/* The stream is idle, so this waits for no work. */
 static smp_status take_reference(cuda_context *c)
 {
     int slot = (int)(c->n_reference % REFERENCES);

@@ -11,7 +11,7 @@
 
 /* A stamp behind every PACE_CALLS operators, of which the oldest of PACE_SLOTS is waited for: at most
  * PACE_CALLS * PACE_SLOTS operators of a few kernels each are in the queue, which holds about a
- * thousand. */
+ * thousand (assumed: it is not documented). */
 enum { PACE_CALLS = 24, PACE_SLOTS = 4 };
 
 int smp__device_stamps(int64_t actions, bool trace)
@@ -128,7 +128,8 @@ smp_status smp__stamp_begin(smp *s)
 
 smp_status smp__stamp_end(smp *s)
 {
-    SMP_TRY(s->device->stamp(s->device_context, (int)s->position));
+    if (s->event || !s->device->host_memory) /* of the host's own steps only a trace asks */
+        SMP_TRY(s->device->stamp(s->device_context, (int)s->position));
     if (s->event)
         s->event[s->n_event++].action = s->program->action[s->position];
     s->position++;

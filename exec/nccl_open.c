@@ -5,7 +5,7 @@
  * message when it is opened, all of them in one group: NCCL then connects them in any order.
  *
  * An operation that waits for its peer occupies some multiprocessors (CTAs below; the environment
- * variable NCCL_MAX_CTAS overrides it): few, since kernels run meanwhile. */
+ * variable NCCL_MAX_CTAS overrides it): few, since kernels run meanwhile. Chosen, not measured. */
 #include "graph/base/status.h"
 
 #ifdef SMP_HAVE_NCCL
@@ -28,7 +28,7 @@ static smp_status check_shared(smp_comm *comm, const char own[64])
         MPI_Allgather(own, sizeof(*id), MPI_CHAR, id, sizeof(*id), MPI_CHAR, comm->node),
         "MPI_Allgather");
     for (int i = 0; status == SMP_OK && i < comm->node_size; i++)
-        for (int j = 0; status == SMP_OK && id[i][0] && j < i; j++)
+        for (int j = 0; status == SMP_OK && j < i; j++)
             if (memcmp(id[i], id[j], sizeof(*id)) == 0 && !(allowed && strcmp(allowed, "1") == 0))
                 status = smp_fail(SMP_ERR_FAILED, "two ranks share GPU %.64s", id[i]);
     free(id);
@@ -37,13 +37,12 @@ static smp_status check_shared(smp_comm *comm, const char own[64])
 
 smp_status smp__nccl_suits(smp_comm *comm, const smp_device *device, void *device_context)
 {
-    char id[64] = "";
-    if (device->backend == SMP_BACKEND_CUDA)
-        device->identity(device_context, id);
-    smp_status shared = check_shared(comm, id); /* all ranks of the machine take part */
-    if (device->backend != SMP_BACKEND_CUDA)
+    if (device->backend != SMP_BACKEND_CUDA) /* the same on every rank */
         return smp_fail(SMP_ERR_FAILED, "device '%s' is no GPU of NVIDIA", device->name);
-    return shared == SMP_OK ? smp__nccl_open() : shared;
+    char id[64] = "";
+    device->identity(device_context, id);
+    SMP_TRY(check_shared(comm, id)); /* all ranks of the machine take part */
+    return smp__nccl_open();
 }
 
 static smp_status make_event(cudaEvent_t *event)

@@ -163,7 +163,7 @@ static smp_status make_pattern(smp__probe_state *p)
 }
 
 /* How many ranks of this node compute on the device that this rank computes on. */
-static smp_status count_sharers(smp__probe_state *p, MPI_Comm node, int ranks, int *sharers)
+static smp_status count_sharers(smp__probe_state *p, int ranks, int *sharers)
 {
     char own[ID_BYTES] = "";
     char *all = calloc((size_t)ranks, ID_BYTES);
@@ -171,7 +171,7 @@ static smp_status count_sharers(smp__probe_state *p, MPI_Comm node, int ranks, i
     if (!all)
         return smp_fail_memory((size_t)ranks * ID_BYTES);
     p->device->identity(p->device_context, own);
-    MPI_Allgather(own, ID_BYTES, MPI_CHAR, all, ID_BYTES, MPI_CHAR, node);
+    MPI_Allgather(own, ID_BYTES, MPI_CHAR, all, ID_BYTES, MPI_CHAR, p->comm.node);
     for (int i = 0; i < ranks; i++)
         *sharers += memcmp(own, all + (size_t)i * ID_BYTES, ID_BYTES) == 0;
     free(all);
@@ -179,7 +179,7 @@ static smp_status count_sharers(smp__probe_state *p, MPI_Comm node, int ranks, i
 }
 
 /* The memory of a node, or of its GPU, is shared by the ranks there. */
-static smp_status find_memory(smp__probe_state *p, MPI_Comm node, int ranks)
+static smp_status find_memory(smp__probe_state *p, int ranks)
 {
     int64_t available = 0;
     int sharers = 1;
@@ -191,7 +191,7 @@ static smp_status find_memory(smp__probe_state *p, MPI_Comm node, int ranks)
         return SMP_OK;
     }
     if (p->parallel)
-        SMP_TRY(count_sharers(p, node, ranks, &sharers));
+        SMP_TRY(count_sharers(p, ranks, &sharers));
     SMP_TRY(p->device->available(p->device_context, &available));
     p->probe.memory_bytes = available;
     p->memory_limit = (int64_t)(MEMORY_SHARE * (double)available / sharers);
@@ -268,20 +268,12 @@ static void fill_table(rank_probe *r)
 static smp_status start_rank(rank_probe *r, const smp_target *target)
 {
     smp__probe_state *p = &r->state;
-    MPI_Comm node = MPI_COMM_NULL;
-    int rank = 0, ranks = 1;
-    if (p->parallel) {
-        MPI_Comm_split_type(p->comm.world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
-        MPI_Comm_size(node, &ranks);
-        MPI_Comm_rank(node, &rank);
-    }
-    smp_status status = open_device(p, target, rank, ranks);
+    int ranks = p->parallel ? p->comm.node_size : 1;
+    smp_status status = open_device(p, target, p->parallel ? p->comm.node_rank : 0, ranks);
     if (p->parallel)
         status = smp__comm_agree(&p->comm, status);
     if (status == SMP_OK)
-        status = find_memory(p, node, ranks);
-    if (node != MPI_COMM_NULL)
-        MPI_Comm_free(&node);
+        status = find_memory(p, ranks);
     return status == SMP_OK ? make_pattern(p) : status;
 }
 

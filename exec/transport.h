@@ -50,7 +50,7 @@ typedef struct smp_transport {
     int64_t max_message_bytes;
     int64_t max_reduce_elements;
     /* Can it serve the job? SMP_ERR_FAILED: no, and the reason ("two ranks share GPU
-     * 0000:01:00.0"). Every rank is asked, by smp_transport_choose, which makes one answer of
+     * 3f9c..."). Every rank is asked, by smp_transport_choose, which makes one answer of
      * theirs. */
     smp_status (*suits)(smp_comm *comm, const smp_device *device, void *device_context);
     smp_status (*open)(const smp_transport_options *options, void **context); /* collective */
@@ -82,7 +82,7 @@ const smp_transport *smp_transport_find(const char *name); /* NULL if unknown */
 const smp_transport *const *smp_transports(void);          /* NULL-terminated, best first */
 
 /* The first transport that suits; `why` (may be NULL): what the better ones said, as text "nccl:
- * two ranks share GPU 0000:01:00.0", or empty. NULL if there is none, or the job has failed.
+ * two ranks share GPU 3f9c...", or empty. NULL if there is none, or the job has failed.
  * Collective. */
 const smp_transport *smp_transport_choose(smp_comm *comm, const smp_device *device,
                                           void *device_context, char *why, size_t size);

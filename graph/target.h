@@ -27,6 +27,11 @@ typedef struct smp_target {
     smp_precision precision;
 } smp_target;
 
+static inline bool smp_target_equal(smp_target a, smp_target b)
+{
+    return a.backend == b.backend && a.precision == b.precision;
+}
+
 const char *smp_backend_name(smp_backend backend);         /* "cpu", "cuda" */
 const char *smp_precision_name(smp_precision precision);   /* "fp32", "tf32", "bf16" */
 bool smp_backend_find(const char *name, smp_backend *out); /* false if unknown */

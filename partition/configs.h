@@ -178,4 +178,13 @@ smp_status smp__config_evaluate(smp__configs *configs, const smp__config *config
 smp_status smp__search_no_fit(const smp__configs *configs, const smp__config *config,
                               const smp_candidate *nearest);
 
+/* Stages that recompute their activations. */
+static inline int smp__count_recomputing(const smp_partition *partition)
+{
+    int n = 0;
+    for (int s = 0; s < partition->n_stage; s++)
+        n += partition->load[s].recompute;
+    return n;
+}
+
 #endif

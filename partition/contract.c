@@ -7,6 +7,7 @@
  * first op of each unit for the numbering. O(n log n + edges). */
 #include "partition/contract.h"
 
+#include "graph/base/sets.h"
 #include "partition/order.h"
 
 /* Groups of ops before closure, then units: a label per op and the edges between labels. */
@@ -16,26 +17,6 @@ typedef struct cluster_graph {
     int64_t *begin;  /* [n + 1] */
     int32_t *target; /* other labels, with repetitions */
 } cluster_graph;
-
-static int32_t find_root(int32_t *parent, int32_t op)
-{
-    while (parent[op] != op) {
-        parent[op] = parent[parent[op]];
-        op = parent[op];
-    }
-    return op;
-}
-
-/* The lower op becomes the root, so labels follow file order. */
-static void unite(int32_t *parent, int32_t a, int32_t b)
-{
-    a = find_root(parent, a);
-    b = find_root(parent, b);
-    if (a < b)
-        parent[b] = a;
-    else
-        parent[a] = b;
-}
 
 /* Labels are smaller than the number of ops. */
 static smp_status merge_glued(const smp_problem *problem, smp_arena *scratch, int32_t *parent)
@@ -49,7 +30,7 @@ static smp_status merge_glued(const smp_problem *problem, smp_arena *scratch, in
         if (label < 0)
             continue;
         if (first[label])
-            unite(parent, first[label] - 1, op);
+            smp_set_join(parent, first[label] - 1, op);
         else
             first[label] = op + 1;
     }
@@ -75,18 +56,18 @@ static smp_status merge_ops(const smp_problem *problem, smp_arena *scratch, clus
         if (first[g] < 0)
             first[g] = op;
         else
-            unite(parent, first[g], op);
+            smp_set_join(parent, first[g], op);
     }
     if (problem->glue)
         SMP_TRY(merge_glued(problem, scratch, parent));
     for (int32_t p = 0; problem->tie_together && p < graph->n_param; p++) {
         const smp_param *param = &graph->param[p];
         for (int32_t u = param->use_begin + 1; u < param->use_end; u++)
-            unite(parent, graph->use[param->use_begin].op, graph->use[u].op);
+            smp_set_join(parent, graph->use[param->use_begin].op, graph->use[u].op);
     }
     out->n = 0;
     for (int32_t op = 0; op < graph->n_op; op++) {
-        int32_t root = find_root(parent, op);
+        int32_t root = smp_set_find(parent, op);
         out->label[op] = root == op ? out->n++ : out->label[root];
     }
     return SMP_OK;

@@ -214,14 +214,6 @@ smp_status smp__config_best_partition(smp__configs *configs, smp__config *config
     return SMP_OK;
 }
 
-static int count_recomputing(const smp_partition *partition)
-{
-    int n = 0;
-    for (int s = 0; s < partition->n_stage; s++)
-        n += partition->load[s].recompute;
-    return n;
-}
-
 /* Roughly the time of a step. */
 static double step_of(const smp_partition *partition, int microbatches)
 {
@@ -235,9 +227,9 @@ static double step_of(const smp_partition *partition, int microbatches)
 static void keep_better(smp_partition **best, smp_partition *other, int microbatches)
 {
     double now = step_of(*best, microbatches), then = step_of(other, microbatches);
-    bool better =
-        other->fits && (!(*best)->fits || then < now ||
-                        (then == now && count_recomputing(other) < count_recomputing(*best)));
+    bool better = other->fits &&
+                  (!(*best)->fits || then < now ||
+                   (then == now && smp__count_recomputing(other) < smp__count_recomputing(*best)));
     if (!(*best)->fits && !other->fits)
         better = true; /* made under the limits: it misses by less */
     smp_partition_destroy(better ? *best : other);
@@ -270,7 +262,7 @@ smp_status smp__config_partition(smp__configs *configs, smp__config *config, dou
     SMP_TRY(smp__variants_choose(&problem, variants, config->microbatches, &shared));
     SMP_TRY(own_copy(&problem, shared, &best));
     bool by_choice = problem.recompute == SMP_RECOMPUTE_AUTO;
-    if (best->fits && !(by_choice && count_recomputing(best) > 0)) {
+    if (best->fits && !(by_choice && smp__count_recomputing(best) > 0)) {
         *out = best;
         return SMP_OK;
     }

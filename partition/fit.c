@@ -15,14 +15,6 @@ enum { MAX_SHRINK = 5, MAX_SHRINK_AUTO = 3, MAX_MORE = 3, MAX_LESS = 3 };
 #define SPARE 1.02 /* times what was missing */
 #define STEP 0.01  /* of the memory at least, twice as much each time: a near miss must not stall */
 
-static int count_recomputing(const smp_partition *partition)
-{
-    int n = 0;
-    for (int s = 0; s < partition->n_stage; s++)
-        n += partition->load[s].recompute;
-    return n;
-}
-
 /* Takes the partition over, also when it fails. */
 static smp_status make_candidate(const smp__configs *configs, const smp__config *config,
                                  smp_partition *partition, double give_up_us, smp_candidate **out)
@@ -34,7 +26,7 @@ static smp_status make_candidate(const smp__configs *configs, const smp__config 
         smp_partition_destroy(partition);
         return smp_fail_memory(sizeof *candidate);
     }
-    int n_recompute = count_recomputing(partition);
+    int n_recompute = smp__count_recomputing(partition);
     if (n_recompute > 0 && config->recompute == SMP_RECOMPUTE_AUTO)
         give_up_us = 0.0; /* with less recomputation it may be faster */
     *candidate = (smp_candidate){.pipeline = config->pipeline,

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "graph/base/text.h"
+#include "partition/search_state.h"
 
 #define LEAST_GAIN 1e-3
 
@@ -273,11 +274,7 @@ static void hint_other(trial *t, const smp_search_result *result)
     double best_worth = 0.0, best_gain = 0.0;
     for (int i = 0; i < result->n_tried; i++) {
         const smp_candidate *c = result->tried[i];
-        double samples = (double)c->ddp * (double)c->microbatch_size;
-        double time = t->request->objective == SMP_OBJECTIVE_BOTTLENECK
-                          ? c->bottleneck_us / samples
-                          : c->step_us / c->microbatches / samples;
-        double gain = gain_of(t, time);
+        double gain = gain_of(t, smp__search_time(t->request, c));
         double worth = gain / fmax((double)-c->room_bytes, 1.0);
         if (c->fits || gain < LEAST_GAIN || worth <= best_worth)
             continue;

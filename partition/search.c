@@ -79,6 +79,12 @@ static void add_entry(smp__search *s, int32_t index, smp_candidate *candidate)
 
 static smp_status try_config(smp__search *s, int32_t index);
 
+static bool far_off(const smp__config *config, int64_t room_bytes)
+{
+    double memory = (double)config->mapping->memory_all / config->pipeline;
+    return (double)room_bytes <= -FAR * memory;
+}
+
 /* A configuration cannot fit by far. If that of its family and schedule with the fewest micro-batches
  * cannot either, none does: more micro-batches keep no less alive. Near misses prove nothing: under
  * other counts another partition is made, which may pack better. */
@@ -90,8 +96,7 @@ static smp_status note_miss(smp__search *s, int32_t index, int64_t room_bytes)
         s->missed_room = room_bytes;
     }
     smp__config *config = &s->configs.config[index];
-    double memory = (double)config->mapping->memory_all / config->pipeline;
-    if ((double)room_bytes > -FAR * memory)
+    if (!far_off(config, room_bytes))
         return SMP_OK;
     config->misses = true;
     return try_config(s, config->smallest);
@@ -129,12 +134,6 @@ typedef struct attempt {
     bool pruned;
     int64_t room_bytes;
 } attempt;
-
-static bool far_off(const smp__config *config, int64_t room_bytes)
-{
-    double memory = (double)config->mapping->memory_all / config->pipeline;
-    return (double)room_bytes <= -FAR * memory;
-}
 
 /* A near miss: the partition that needs the least memory may fit. The better one counts. */
 static smp_status attempt_least_memory(smp__search *s, smp__config *config, attempt *out)

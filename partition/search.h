@@ -115,7 +115,7 @@ void smp_search_result_destroy(smp_search_result *result); /* frees the contents
  * with the slowest devices.
  * Recomputation (auto): per stage, only where the stage does not fit without. The partition of the
  * winner is handed to smp_partition_prove, which raises its bound, and may improve it unless a partitioner
- * was named. Large searches use the quickest partitioner, and all of them for the winner.
+ * was named. Large searches take a quick look at all, and try every partitioner for the few near the best.
  * SMP_ERR_NO_FIT: says by how much, on which stage, and what would make it fit. */
 smp_status smp_search(const smp_search_request *request, const smp_costs *costs,
                       const smp_schedule_model *model, smp_search_result *out);

@@ -296,9 +296,8 @@ smp_target smp_profile_target(const smp_profile *profile)
 
 smp_status smp_profile_check_target(const smp_profile *profile, smp_target target)
 {
-    const smp_target measured = smp_profile_target(profile);
     const char *wanted = smp_precision_name(target.precision);
-    if (measured.backend == target.backend && measured.precision == target.precision)
+    if (smp_target_equal(smp_profile_target(profile), target))
         return SMP_OK;
     return smp_fail(SMP_ERR_INPUT,
                     "profile: its times were measured on '%s' in %s, the plan is for %s in %s: "

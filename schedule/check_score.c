@@ -289,8 +289,7 @@ static smp_status check_memory(smp__check_build *b, const smp_flow *flow, smp_pl
     const smp_sketch *sketch = b->sketch;
     int64_t *peak = SMP_ARENA_NEW(plan->arena, int64_t, (size_t)plan->pipeline);
     bool written = sketch->n_program > 0 && b->same_numbers && sketch->n_peak == plan->pipeline &&
-                   sketch->target.backend == plan->target.backend &&
-                   sketch->target.precision == plan->target.precision;
+                   smp_target_equal(sketch->target, plan->target);
     if (!peak)
         return SMP_ERR_NO_MEMORY;
     plan->predicted.peak_bytes = peak;

@@ -9,7 +9,7 @@
  * sort, or, where most buffers overlap, from a scan of all placed ones in offset order. Beyond a
  * budget of 10^8 steps buffers of equal size are coloured instead: O(n log n). Long lists with
  * few buffers alive at a time are first placed in one pass (interval_sweep.h): where that reaches the
- * bound or, with thousands, comes within 2 % of it, nothing is sorted or searched. */
+ * bound or, with thousands, comes within 5 % of it, nothing is sorted or searched. */
 #include "schedule/layout.h"
 
 #include <limits.h>

@@ -135,8 +135,7 @@ smp_status smp_plan_bind(const smp_plan *plan, const smp_graph *graph, int32_t *
                            "the programs of the plan %s backward actions, model '%s' %s",
                            plan->training ? "have" : "have no", graph->name,
                            graph->training ? "is trained" : "is for inference");
-    if (plan->target.backend != graph->target.backend ||
-        plan->target.precision != graph->target.precision)
+    if (!smp_target_equal(plan->target, graph->target))
         return smp_fail_at(
             plan->place.fingerprint, "the plan is for %s in %s, model '%s' was opened for %s in %s",
             smp_backend_name(plan->target.backend), smp_precision_name(plan->target.precision),

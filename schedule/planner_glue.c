@@ -3,28 +3,9 @@
  * win: such a plan is legal, its results only differ in rounding. Union of sets, O(ops). */
 #include <stdlib.h>
 
+#include "graph/base/sets.h"
 #include "graph/op.h"
 #include "schedule/planner_model.h"
-
-static int32_t find_root(int32_t *parent, int32_t op)
-{
-    while (parent[op] != op) {
-        parent[op] = parent[parent[op]];
-        op = parent[op];
-    }
-    return op;
-}
-
-/* The first op stands for the set. */
-static void join(int32_t *parent, int32_t a, int32_t b)
-{
-    a = find_root(parent, a);
-    b = find_root(parent, b);
-    if (a < b)
-        parent[b] = a;
-    else
-        parent[a] = b;
-}
 
 /* Stage that an op, or a member of its group, is pinned to; -1: none. */
 static int32_t pin_of(const smp_search_request *request, const int32_t *group_pin, int32_t op)
@@ -45,7 +26,7 @@ static void join_request(const smp_search_request *request, int32_t *first, int3
             continue;
         if (first[label] < 0)
             first[label] = op;
-        join(parent, first[label], op);
+        smp_set_join(parent, first[label], op);
     }
 }
 
@@ -64,7 +45,7 @@ static void join_pairs(const smp_search_request *request, int32_t *group_pin, in
             continue;
         int32_t a = pin_of(request, group_pin, op), b = pin_of(request, group_pin, op + 1);
         if (a < 0 || b < 0 || a == b)
-            join(parent, op, op + 1);
+            smp_set_join(parent, op, op + 1);
         op++;
     }
 }
@@ -98,7 +79,7 @@ smp_status smp__planner_glue(const smp_search_request *request, int32_t **out)
     for (int32_t op = 0; op < graph->n_op; op++)
         glue[op] = -1;
     for (int32_t op = 0; op < graph->n_op; op++) {
-        int32_t root = find_root(parent, op);
+        int32_t root = smp_set_find(parent, op);
         if (root != op)
             glue[root] = glue[op] = root;
     }

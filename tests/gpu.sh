@@ -79,7 +79,30 @@ cd "$work" || exit 1
 find "$top" -name build -prune -o \( -name '*.c' -o -name '*.md' -o -name '*.h' \) -print0 |
     LC_ALL=C sort -z | xargs -0 cat >book.txt
 
+# The quickstart's model for 50 steps on 1, 2 and 4 ranks that share the card: equal losses and weights,
+# and losses within 1e-3 of the CPU's.
+split_equally() {
+    local ranks device name
+    for name in 1-cpu 1-cuda 2-cuda 4-cuda; do
+        ranks=${name%-*} device=${name#*-}
+        smp-partition "$top/examples/gpt-tiny.yaml" --cluster "$top/examples/cluster-h200.yaml" \
+            -n "$ranks" --device cuda --stages "$ranks" --ddp 1 --chunks 1 --pipeline interleaved \
+            --microbatches 4 --microbatch-size 8 -o split.yaml &&
+            mpirun -n "$ranks" smp-run split.yaml --device "$device" --data book.txt --steps 50 \
+                --lr 3e-3 --warmup 10 --json --checksum >"$name.out" || return 1
+        sed -nE 's/.*"loss": ?([^,}]*).*/\1/p' "$name.out" >"$name.loss"
+        grep -o '"weights": *"[0-9a-f]*"' "$name.out" >"$name.weights" || return 1
+    done
+    for ranks in 2 4; do
+        cmp "1-cuda.loss" "$ranks-cuda.loss" && cmp "1-cuda.weights" "$ranks-cuda.weights" || return 1
+    done
+    paste 1-cuda.loss 1-cpu.loss | awk '
+        { d = ($1 - $2) / $2; d = d < 0 ? -d : d; if (!(d <= worst)) worst = d }
+        END { print NR " steps, CPU and GPU differ by " worst; exit !(NR == 50 && worst <= 1e-3) }'
+}
+
 if [[ $parts == *tests* ]]; then
+    part 'bits equal on 1, 2, 4 ranks, losses near the CPU' split_equally
     part 'tests labelled gpu' ctest --test-dir "$build" -L gpu --output-on-failure -j 2
     if command -v compute-sanitizer >/dev/null; then
         for tool in memcheck racecheck initcheck synccheck; do

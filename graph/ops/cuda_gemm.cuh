@@ -1,5 +1,5 @@
 /* Matrix products on a GPU through cuBLASLt. A plan is made once for a shape (descriptors, layouts
- * and the library's algorithm; tens of microseconds) and run any number of times; a run allocates
+ * and the library's algorithm) and run any number of times; a run allocates
  * nothing and returns when its kernel is enqueued. All matrices are row-major. Readable as C. */
 #ifndef SMP_GRAPH_OPS_CUDA_GEMM_CUH
 #define SMP_GRAPH_OPS_CUDA_GEMM_CUH

@@ -67,45 +67,74 @@ template <> __device__ __forceinline__ bf16 smp_from<bf16>(float x)
     return __float2bfloat16_rn(x);
 }
 
-/* The sum (maximum) over the lanes of a warp, on every lane: a butterfly, one order always. */
-__device__ __forceinline__ float smp_warp_sum(float x)
+/* What sums and maxima over threads combine with, and what they start from. */
+struct smp_plus {
+    static constexpr float NONE = 0.0f;
+    static __device__ __forceinline__ float combine(float a, float b)
+    {
+        return a + b;
+    }
+};
+struct smp_larger {
+    static constexpr float NONE = -INFINITY;
+    static __device__ __forceinline__ float combine(float a, float b)
+    {
+        return fmaxf(a, b);
+    }
+};
+
+/* Over the lanes of a warp, on every lane: a butterfly, one order always. */
+template <typename Op> __device__ __forceinline__ float smp_warp_fold(float x)
 {
     for (int step = SMP_WARP / 2; step > 0; step /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
-}
-__device__ __forceinline__ float smp_warp_max(float x)
-{
-    for (int step = SMP_WARP / 2; step > 0; step /= 2)
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+        x = Op::combine(x, __shfl_xor_sync(0xffffffffu, x, step));
     return x;
 }
 
 /* Over a block of up to 32 whole warps; `scratch` [32] shared floats, free again afterwards. Every
  * thread of the block calls it and gets the result. */
-__device__ __forceinline__ float smp_block_sum(float x, float *scratch)
+template <typename Op> __device__ __forceinline__ float smp_block_fold(float x, float *scratch)
 {
     int lane = threadIdx.x % SMP_WARP, warp = threadIdx.x / SMP_WARP;
     int warps = blockDim.x / SMP_WARP;
-    x = smp_warp_sum(x);
+    x = smp_warp_fold<Op>(x);
     if (lane == 0)
         scratch[warp] = x;
     __syncthreads();
-    x = smp_warp_sum(lane < warps ? scratch[lane] : 0.0f);
+    x = smp_warp_fold<Op>(lane < warps ? scratch[lane] : Op::NONE);
     __syncthreads();
     return x;
 }
+
+__device__ __forceinline__ float smp_warp_sum(float x)
+{
+    return smp_warp_fold<smp_plus>(x);
+}
+__device__ __forceinline__ float smp_warp_max(float x)
+{
+    return smp_warp_fold<smp_larger>(x);
+}
+__device__ __forceinline__ float smp_block_sum(float x, float *scratch)
+{
+    return smp_block_fold<smp_plus>(x, scratch);
+}
 __device__ __forceinline__ float smp_block_max(float x, float *scratch)
 {
-    int lane = threadIdx.x % SMP_WARP, warp = threadIdx.x / SMP_WARP;
-    int warps = blockDim.x / SMP_WARP;
-    x = smp_warp_max(x);
-    if (lane == 0)
-        scratch[warp] = x;
-    __syncthreads();
-    x = smp_warp_max(lane < warps ? scratch[lane] : -INFINITY);
-    __syncthreads();
-    return x;
+    return smp_block_fold<smp_larger>(x, scratch);
+}
+
+/* The sum over a block of SMP_BLOCK threads in double, on thread 0: always the same tree. Once per
+ * kernel: the shared memory is not free again afterwards. */
+__device__ __forceinline__ double smp_block_sum_double(double x)
+{
+    __shared__ double scratch[SMP_BLOCK];
+    scratch[threadIdx.x] = x;
+    for (int half = SMP_BLOCK / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x < half)
+            scratch[threadIdx.x] += scratch[threadIdx.x + half];
+    }
+    return scratch[threadIdx.x];
 }
 
 /* Host side. SMP_CUDA_KERNELS(add) = {.prepare = ..., ...}; */

@@ -4,9 +4,8 @@
  * One pass over a digit: every block counts the digits of its chunk of positions, then every
  * block adds up where the digits of its chunk begin and writes its positions there. A thread
  * stands for a digit and looks at all positions of the chunk in order, so the order is kept
- * without atomics or barriers between blocks. 256 n comparisons a pass: some microseconds up to
- * 64 K positions, nothing beside the rows that are then added, and no input is worse than
- * another. */
+ * without atomics or barriers between blocks. 256 n comparisons a pass, and no input is worse
+ * than another. */
 #ifndef SMP_GRAPH_OPS_CUDA_ORDER_CUH
 #define SMP_GRAPH_OPS_CUDA_ORDER_CUH
 

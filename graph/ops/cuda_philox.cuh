@@ -1,5 +1,4 @@
-/* Philox4x32-10 (Salmon et al., SC 2011) on a GPU: the words of smp_random_philox, bit for bit.
- * About 60 instructions for four words. */
+/* Philox4x32-10 (Salmon et al., SC 2011) on a GPU: the words of smp_random_philox, bit for bit. */
 #ifndef SMP_GRAPH_OPS_CUDA_PHILOX_CUH
 #define SMP_GRAPH_OPS_CUDA_PHILOX_CUH
 

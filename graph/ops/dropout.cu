@@ -2,8 +2,8 @@
  * block 16 g + l.
  *
  * A thread makes the blocks of one 16-byte access, say l to l + 3 of a group, and uses all four
- * words of each: four accesses, 16 positions apart. No word is drawn twice, every line of memory
- * is used whole, and some 25 instructions an element stay below the time of the memory traffic. */
+ * words of each: four accesses, 16 positions apart. No word is drawn twice, and every line of
+ * memory is used whole. */
 #include "graph/ops/cuda_elementwise.cuh"
 #include "graph/ops/cuda_philox.cuh"
 

@@ -3,7 +3,7 @@
  * 0.5 (1 + tanh u) is the logistic function of 2 u, which takes one exponential and one division
  * and does not cancel where u is very negative. The division is the fast one: 2 units in the last
  * place at worst, and 0 for a divisor beyond 2^126, where the quotient is that small. The exact one
- * would take the time of the memory traffic. */
+ * is several times as many instructions. */
 #include "graph/ops/cuda_elementwise.cuh"
 
 enum { APPROXIMATE, TANH = 0 }; /* as in gelu.c: every other choice means erf */

@@ -6,7 +6,7 @@
  *   db[features]       += column sums of dy       two kernels of ours, below
  *
  * The sums go through partial sums of chunks of rows (workspace, see linear.c) in an order that the
- * sizes alone decide: dy is read once, at the speed of memory. */
+ * sizes alone decide: dy is read once. */
 #include "graph/ops/cuda_kernel.cuh"
 
 #include <stdlib.h>

