@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/job.h"
-#include "schedule/picture.h"
+#include "exec/state/handle.h"
+#include "schedule/show/picture.h"
 
 int smp_weight_count(const smp *s)
 {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/job.h"
+#include "exec/state/handle.h"
 
 /* The precision asked for, else the plan's, else fp32. */
 static smp_status find_precision(smp *s)

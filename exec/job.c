@@ -1,71 +1,12 @@
 /* Building a job on one rank: layouts, memory plan, arena, operator state, address tables. */
-#include "exec/job.h"
+#include "exec/state/handle.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "schedule/verify.h"
+#include "schedule/verify/verify.h"
 
 enum { SEED_BYTES = 256 }; /* of `extra`, before the inputs */
-
-void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch)
-{
-    const smp_memory_rank *memory = s->memory;
-    switch (ref.space) {
-    case SMP_SPACE_NONE:
-        return NULL;
-    case SMP_SPACE_INPUT:
-        return (char *)s->input[ref.index].data +
-               (s->first_microbatch + microbatch) * s->input[ref.index].stride;
-    case SMP_SPACE_STASH:
-        return s->arena + memory->stash[ref.index][(int64_t)chunk * s->microbatches + microbatch] +
-               ref.offset;
-    case SMP_SPACE_WORK:
-        return s->arena + memory->work + ref.offset;
-    case SMP_SPACE_BORDER:
-        return s->arena +
-               memory->border[(int64_t)(memory->border_begin[chunk] + ref.index) * s->microbatches +
-                              microbatch];
-    case SMP_SPACE_LOSS:
-        return s->arena + memory->loss + (int64_t)microbatch * 64;
-    case SMP_SPACE_SEED:
-        return s->seed;
-    }
-    return NULL;
-}
-
-int32_t smp__job_find_param(const smp *s, int32_t param)
-{
-    int32_t low = 0, high = s->memory->n_param;
-    while (low < high) {
-        int32_t middle = low + (high - low) / 2;
-        if (s->memory->param[middle].param < param)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < s->memory->n_param && s->memory->param[low].param == param ? low : -1;
-}
-
-int smp__job_states(const smp *s)
-{
-    return s->graph->training ? s->optimizer->states : 0;
-}
-
-int smp__job_chunk_of_stage(const smp *s, int stage)
-{
-    for (int chunk = 0; chunk < s->chunks; chunk++)
-        if (s->stage_of_chunk[chunk] == stage)
-            return chunk;
-    return -1;
-}
-
-smp_status smp__job_usable(const smp *s)
-{
-    if (s->broken)
-        return smp_fail(SMP_ERR_FAILED, "an earlier call failed: the job can only be finalised");
-    return SMP_OK;
-}
 
 static float *accumulator(const smp *s, int32_t use)
 {
@@ -305,29 +246,4 @@ void smp__job_free(smp *s)
     free(s->norm);
     free(s->result);
     free(s->event);
-}
-
-smp_status smp__job_context(const smp *s, smp_status status)
-{
-    if (status == SMP_OK)
-        return status;
-    if (s->current.kind != SMP_ACTION_OPTIMIZE && s->current.chunk < 0)
-        return smp_fail_context(status,
-                                "rank %d (replica %d, pipeline rank %d, before the first "
-                                "action)",
-                                s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank);
-    smp_text action = {0};
-    smp_action_format(&s->current, &action);
-    /* the optimizer step is one of all stages of the rank: the first stands for them */
-    int stage = s->stage_of_chunk[s->current.chunk >= 0 ? s->current.chunk : 0];
-    char where[64];
-    snprintf(where, sizeof(where), ", stage %d", stage);
-    char mb[64] = "";
-    if (s->current.microbatch >= 0)
-        snprintf(mb, sizeof(mb), ", micro-batch %d", s->current.microbatch);
-    smp_fail_context(status, "rank %d (replica %d, pipeline rank %d%s%s, action %s)",
-                     s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank, where, mb,
-                     action.data ? action.data : "?");
-    smp_text_free(&action);
-    return status;
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "exec/job.h"
+#include "exec/state/handle.h"
 
 enum { BYTES = 256 };
 

@@ -1,9 +1,9 @@
 /* Planning from the library's options: what smp_plan_write and smp_init with a model do. */
 #include <string.h>
 
-#include "exec/job.h"
+#include "exec/state/handle.h"
 #include "graph/base/clock.h"
-#include "schedule/planner.h"
+#include "schedule/planner/planner.h"
 
 #define TIME_LIMIT_S 10.0 /* what smp-partition takes by default */
 

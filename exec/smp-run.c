@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/comm.h"
-#include "exec/cuda_info.h"
+#include "exec/transport/comm.h"
+#include "profile/cuda_info.h"
 #include "exec/train.h"
 #include "graph/base/status.h"
 #include "graph/base/text.h"

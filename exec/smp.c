@@ -4,27 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/job.h"
-#include "schedule/planner.h"
-#include "schedule/verify.h"
+#include "exec/state/handle.h"
+#include "schedule/planner/planner.h"
+#include "schedule/verify/verify.h"
 
 enum { MAX_PLAN_BYTES = 1 << 30 };
-
-smp_options smp_options_default(void)
-{
-    return (smp_options){.schedule = "auto",
-                         .optimizer = "adamw",
-                         .lr = 1e-3f,
-                         .beta1 = 0.9f,
-                         .beta2 = 0.95f,
-                         .epsilon = 1e-8f,
-                         .momentum = 0.9f,
-                         .weight_decay = 0.1f,
-                         .clip_norm = 1.0f,
-                         .seed = 1,
-                         .device = "cpu",
-                         .timeout_s = 120.0};
-}
 
 static smp_status copy_string(smp *s, const char **text)
 {
@@ -221,39 +205,4 @@ int smp_size(const smp *s, smp_group group)
 int smp_input_count(const smp *s)
 {
     return s->graph->n_input;
-}
-
-static bool has_input(const smp *s, int input)
-{
-    return input >= 0 && input < s->graph->n_input;
-}
-
-const char *smp_input_name(const smp *s, int input)
-{
-    return has_input(s, input) ? s->graph->tensor[input].name : NULL;
-}
-
-int64_t smp_input_elements(const smp *s, int input)
-{
-    return has_input(s, input) ? s->graph->tensor[input].elements : 0;
-}
-
-int smp_input_is_int(const smp *s, int input)
-{
-    return has_input(s, input) && s->graph->tensor[input].dtype == SMP_I32;
-}
-
-int smp_input_needed(const smp *s, int input)
-{
-    if (!has_input(s, input))
-        return 0;
-    for (int64_t i = s->graph->consumer_begin[input]; i < s->graph->consumer_begin[input + 1]; i++)
-        if (s->stage_rank[s->stage_of_op[s->graph->consumer[i].op]] == s->comm.pipeline_rank)
-            return 1;
-    return 0;
-}
-
-int64_t smp_step_samples(const smp *s)
-{
-    return s->batch * s->microbatches;
 }

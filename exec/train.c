@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "exec/data.h"
-#include "exec/job.h"
+#include "exec/data/data.h"
+#include "exec/state/handle.h"
 #include "exec/last_words.h"
 
 enum { EVAL_BATCHES = 8, SETTLE_STEPS = 2 };

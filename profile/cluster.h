@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 #include "graph/base/arena.h"
-#include "graph/target.h"
+#include "graph/model/target.h"
 
 typedef struct smp_device_spec {
     const char *name;

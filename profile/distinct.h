@@ -3,7 +3,7 @@
 #ifndef SMP_PROFILE_DISTINCT_H
 #define SMP_PROFILE_DISTINCT_H
 
-#include "graph/op.h"
+#include "graph/model/op.h"
 
 typedef struct smp__distinct {
     int32_t n;               /* classes, in order of their first op */

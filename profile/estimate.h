@@ -2,7 +2,7 @@
 #ifndef SMP_PROFILE_ESTIMATE_H
 #define SMP_PROFILE_ESTIMATE_H
 
-#include "graph/op.h"
+#include "graph/model/op.h"
 #include "profile/profile.h"
 
 enum { SMP__MAX_MICROBATCH = 1 << 20 };

@@ -5,7 +5,7 @@
 #define SMP_PROFILE_PROFILE_H
 
 #include "graph/base/text.h"
-#include "graph/graph.h"
+#include "graph/model/graph.h"
 #include "profile/cluster.h"
 
 /* Costs of one op for one micro-batch. backward_us is the sum of both halves unless a kernel does

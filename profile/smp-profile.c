@@ -7,9 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "exec/comm.h"
-#include "exec/cuda_info.h"
-#include "exec/probe.h"
+#include "exec/transport/comm.h"
+#include "profile/cuda_info.h"
+#include "exec/probe/probe.h"
 #include "graph/base/usage.h"
 #include "graph/math/math.h"
 

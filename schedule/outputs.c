@@ -3,9 +3,9 @@
 
 #include <stdlib.h>
 
-#include "schedule/picture.h"
-#include "schedule/simulate.h"
-#include "schedule/trace.h"
+#include "schedule/show/picture.h"
+#include "schedule/simulate/simulate.h"
+#include "schedule/show/trace.h"
 
 static smp_status write_trace(const smp_plan *plan, const smp_graph *graph, const char *path)
 {

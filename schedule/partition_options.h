@@ -2,8 +2,9 @@
 #ifndef SMP_SCHEDULE_PARTITION_OPTIONS_H
 #define SMP_SCHEDULE_PARTITION_OPTIONS_H
 
-#include "schedule/export.h"
-#include "schedule/sketch.h"
+#include "schedule/export/export.h"
+#include "schedule/plan/sketch.h"
+#include "schedule/planner/search.h"
 
 enum { SMP_MAX_EXPORTS = 16, SMP_MAX_CUTS = 256, SMP_MAX_COUNT = 1 << 20 };
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# House rules that a machine can see: a layer includes only itself and what stands to its left,
-# libraries stay in their folder, base names are unique, files are short, texts name no machine.
+# House rules that a machine can see: a room includes only itself and rooms to its left, libraries
+# stay in their rooms, a room has a sign and is not crowded, files say what they are for and are short,
+# base names are unique, texts name no machine. tests/layers_catches.sh shows that each can fail.
 set -euo pipefail
 cd "${SMP_SOURCE_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}"
 
@@ -36,19 +37,29 @@ report() { # reason, lines on standard input
 mapfile -t sources < <(files '*.c' '*.h' '*.cu' '*.cuh')
 [ "${#sources[@]}" -gt 10 ] || fail "found only ${#sources[@]} source files"
 
-# Layers, left to right. Programs (a hyphen in the name) may include any of them.
-layers=(graph profile partition schedule exec)
+# Rooms, left to right, as CMakeLists.txt lists them; a layer's own folder is the last of its rooms.
+# smp-profile measures with the executor's probe: the one program that needs what stands to its right.
+mapfile -t rooms < <(sed -n '/^set(SMP_ROOMS/,/)$/p' CMakeLists.txt | sed 's/^set(SMP_ROOMS//; s/)$//' | xargs -n1)
+[ "${#rooms[@]}" -gt 10 ] || fail "found only ${#rooms[@]} rooms in CMakeLists.txt"
+in_room() { # room, file...: those that lie in the folder itself
+    printf '%s\n' "${@:2}" | grep -E "^$1/[^/]+$" || true
+}
 right=()
-for ((i = ${#layers[@]} - 1; i >= 0; i--)); do
-    layer=${layers[i]}
-    mapfile -t own < <(printf '%s\n' "${sources[@]}" | grep -E "^$layer/" | grep -vE '/[^/]*-[^/]*$' || true)
+for ((i = ${#rooms[@]} - 1; i >= 0; i--)); do
+    room=${rooms[i]}
+    mapfile -t own < <(in_room "$room" "${sources[@]}" | grep -vx 'profile/smp-profile.c')
     if [ "${#right[@]}" -gt 0 ]; then
         forbidden=$(IFS='|'; echo "${right[*]}")
-        report "$layer includes a layer to its right" < <(includes "[\"<]($forbidden)/" "${own[@]}")
+        report "$room includes a room to its right" < <(includes "[\"<]($forbidden)/[^/]+[\">]" "${own[@]}")
     fi
     report "relative include" < <(includes '"\.' "${own[@]}")
-    right+=("$layer")
+    [ -f "$room/README.md" ] || fail "$room has no sign: README.md"
+    [ "$room" = graph/ops ] || [ "${#own[@]}" -le 25 ] || fail "$room holds ${#own[@]} files, more than 25"
+    right+=("$room")
 done
+layers=$(printf '%s\n' "${rooms[@]%%/*}" | LC_ALL=C sort -u | paste -sd'|')
+report 'a source file outside the rooms' < <(printf '%s\n' "${sources[@]}" | grep -E "^($layers)/" |
+    grep -vE "^($(IFS='|'; echo "${rooms[*]}"))/[^/]+$" || true)
 
 # Libraries and the only places that may include them.
 library() { # header pattern, pattern of allowed files, what
@@ -56,15 +67,21 @@ library() { # header pattern, pattern of allowed files, what
     mapfile -t others < <(printf '%s\n' "${sources[@]}" | grep -vE "$2" || true)
     report "$3 outside its place" < <(includes "[\"<]$1" "${others[@]}")
 }
-library '(mpi|nccl)\.h' '^(exec/|tests/(exec|mpi|bench|emulate)/|[a-z]+/[^/]*-[^/]*$)' 'MPI or NCCL'
-library '(cuda|cublas|cudnn|device_launch|mma)' '^(exec/|graph/ops/.*\.cuh?$|graph/ops/cuda[^/]*\.[ch]$|tests/)' 'CUDA'
+library '(mpi|nccl)\.h' '^(exec/|profile/(smp-profile|cuda_info)\.c$|tests/(exec|mpi|bench|cuda|emulate)/)' 'MPI or NCCL'
+library '(cuda|cublas|cudnn|device_launch|mma)' '^(exec/|graph/cuda/|graph/ops/[^/]*\.cu$|profile/cuda_info\.c$|tests/)' 'CUDA'
 library '(oneapi/)?(dnnl|omp)' '^(graph/math/|tests/bench/)' 'oneDNN'
-library 'metis\.h' '^(partition/|tests/partition/)' 'METIS'
+library 'metis\.h' '^(partition/solve/|tests/partition/solve/)' 'METIS'
 library 'yaml\.h>' '^graph/base/' 'libyaml'
 mapfile -t examples < <(printf '%s\n' "${sources[@]}" | grep -E '^(examples/|smp\.h$)')
 report 'more than smp.h in a user-side file' < <(includes '"' "${examples[@]}" | grep -v '"smp\.h"' || true)
 
-# Base names, lengths.
+# First lines, base names, lengths.
+for file in "${sources[@]}"; do
+    case $(head -c 2 "$file") in
+    '/*' | '//') ;;
+    *) fail "$file: the first lines do not say what it is for" ;;
+    esac
+done
 mapfile -t all < <(files '*.c' '*.h' '*.cu' '*.cuh' '*.sh')
 report 'base name used twice' < <(printf '%s\n' "${all[@]##*/}" | LC_ALL=C sort | uniq -d)
 report 'over 600 lines' < <(wc -l "${all[@]}" | awk '$2 != "total" && $1 > 600 {print $2, $1}')

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/device.h"
-#include "exec/optimizer.h"
-#include "graph/op.h"
+#include "exec/device/device.h"
+#include "exec/optimizer/optimizer.h"
+#include "graph/model/op.h"
 
 typedef struct op_state {
     void *kernel;

@@ -4,7 +4,7 @@
 #ifndef SMP_TESTS_SEQUENTIAL_H
 #define SMP_TESTS_SEQUENTIAL_H
 
-#include "graph/graph.h"
+#include "graph/model/graph.h"
 #include "smp.h"
 
 typedef struct sequential sequential;

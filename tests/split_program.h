@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "graph/base/random.h"
-#include "schedule/program.h"
+#include "schedule/rules/program.h"
 
 static inline bool split_chance(uint64_t *random, int percent)
 {

@@ -1,5 +1,6 @@
 /* add on a GPU: one pass, 16 bytes at a time. Where both gradients are wanted dout is read once. */
-#include "graph/ops/cuda_elementwise.cuh"
+#include "graph/cuda/cuda_elementwise.cuh"
+#include "graph/ops/ops.h"
 
 struct add_values {
     __device__ void operator()(const float *x, float *y) const

@@ -9,7 +9,8 @@
  * block only looks at the keys up to its last row, which skips the blocks above the diagonal; that
  * part of P is never written or read. Forward saves P [heads, Tq, Tk].
  * O(heads * Tq * Tk * w) time, one block of dP as workspace. */
-#include "graph/ops/attention.h"
+#include "graph/math/attention.h"
+#include "graph/ops/ops.h"
 
 #include <math.h>
 #include <string.h>

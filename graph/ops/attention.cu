@@ -3,8 +3,9 @@
  * logarithm of each row's sum of exponentials, (B, heads, Tq), and backward computes the
  * probabilities again. In fp32 and TF32 nothing is rounded below fp32. SMP_ATTENTION=tiled or
  * cudnn insists on one kind. */
-#include "graph/ops/cuda_attention.cuh"
-#include "graph/ops/cuda_attention_dnn.h"
+#include "graph/cuda/cuda_attention.cuh"
+#include "graph/cuda/cuda_attention_dnn.h"
+#include "graph/ops/ops.h"
 
 #include <stdlib.h>
 #include <string.h>

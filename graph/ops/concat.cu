@@ -1,7 +1,8 @@
 /* concat on a GPU: one strided copy for each input, between its chunks, one after the other, and
  * their places in the rows of the output. Bytes are moved, whatever the type: 16 at a time where
  * chunks, rows and offsets are multiples of 16. */
-#include "graph/ops/cuda_elementwise.cuh"
+#include "graph/cuda/cuda_elementwise.cuh"
+#include "graph/ops/ops.h"
 
 enum { AXIS }; /* attribute, as in concat.c */
 

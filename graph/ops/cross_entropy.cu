@@ -6,7 +6,8 @@
  *
  * aux holds the statistics of the rows and, after them, the number of targets that count.
  * A target out of range, which the CPU reports, makes the loss NaN here. */
-#include "graph/ops/cuda_row.cuh"
+#include "graph/cuda/cuda_row.cuh"
+#include "graph/ops/ops.h"
 
 #include <math.h>
 

@@ -4,13 +4,14 @@
  * A thread makes the blocks of one 16-byte access, say l to l + 3 of a group, and uses all four
  * words of each: four accesses, 16 positions apart. No word is drawn twice, and every line of
  * memory is used whole. */
-#include "graph/ops/cuda_elementwise.cuh"
-#include "graph/ops/cuda_philox.cuh"
+#include "graph/cuda/cuda_elementwise.cuh"
+#include "graph/cuda/cuda_philox.cuh"
 
 #include <math.h>
 
 extern "C" {
 #include "graph/base/random.h"
+#include "graph/ops/ops.h"
 }
 
 enum { P }; /* attribute, as in dropout.c */

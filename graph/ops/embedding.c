@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "graph/math/vector.h"
-#include "graph/ops/cuda_order.h"
+#include "graph/cuda/cuda_order.h"
 
 enum { ROWS, FEATURES, INIT_STD };
 

@@ -7,8 +7,9 @@
  * the positions of a row in their order, starting from the accumulator: the sums of the CPU's
  * kernel, bit for bit. O(n * features) memory traffic; a row that occurs often is a long sum, so
  * the columns of a row are spread over warps and a warp has eight rows of dout in flight. */
-#include "graph/ops/cuda_elementwise.cuh"
-#include "graph/ops/cuda_order.cuh"
+#include "graph/cuda/cuda_elementwise.cuh"
+#include "graph/cuda/cuda_order.cuh"
+#include "graph/ops/ops.h"
 
 enum { ROWS, FEATURES }; /* attributes, as in embedding.c */
 enum { IN_FLIGHT = 8 };

@@ -4,7 +4,8 @@
  * and does not cancel where u is very negative. The division is the fast one: 2 units in the last
  * place at worst, and 0 for a divisor beyond 2^126, where the quotient is that small. The exact one
  * is several times as many instructions. */
-#include "graph/ops/cuda_elementwise.cuh"
+#include "graph/cuda/cuda_elementwise.cuh"
+#include "graph/ops/ops.h"
 
 enum { APPROXIMATE, TANH = 0 }; /* as in gelu.c: every other choice means erf */
 

@@ -5,7 +5,8 @@
  * Weight gradients in two stages: blocks sum tiles of columns over a part of the rows, then the
  * parts are added in order. The parts depend on the sizes alone (cuda_needs), so the result does
  * too. Bound by memory: O(rows * columns). */
-#include "graph/ops/cuda_row.cuh"
+#include "graph/cuda/cuda_row.cuh"
+#include "graph/ops/ops.h"
 
 namespace
 {

@@ -7,12 +7,13 @@
  *
  * The sums go through partial sums of chunks of rows (workspace, see linear.c) in an order that the
  * sizes alone decide: dy is read once. */
-#include "graph/ops/cuda_kernel.cuh"
+#include "graph/cuda/cuda_kernel.cuh"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/ops/cuda_gemm.cuh"
+#include "graph/cuda/cuda_gemm.cuh"
+#include "graph/ops/ops.h"
 
 typedef struct linear_state {
     smp__gemm *forward, *input, *weight;

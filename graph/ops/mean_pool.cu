@@ -3,7 +3,8 @@
  * Forward: a block takes 32 columns of a sample, one to a lane; its warps add every 8th row each,
  * then the 8 partial sums are added in their order. Which block does it does not matter. Backward
  * spreads dout / T over the positions, 16 bytes at a time where rows allow it. */
-#include "graph/ops/cuda_elementwise.cuh"
+#include "graph/cuda/cuda_elementwise.cuh"
+#include "graph/ops/ops.h"
 
 enum { WARPS = SMP_BLOCK / SMP_WARP };
 

@@ -1,6 +1,7 @@
 /* mse on a GPU: squares of the differences added in double, in an order that depends on the number
  * of elements alone; both gradients in one pass. */
-#include "graph/ops/cuda_kernel.cuh"
+#include "graph/cuda/cuda_kernel.cuh"
+#include "graph/ops/ops.h"
 
 template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)

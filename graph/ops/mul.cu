@@ -1,5 +1,6 @@
 /* mul on a GPU: one pass, 16 bytes at a time; both gradients in one pass where both are wanted. */
-#include "graph/ops/cuda_elementwise.cuh"
+#include "graph/cuda/cuda_elementwise.cuh"
+#include "graph/ops/ops.h"
 
 struct mul_values {
     __device__ void operator()(const float *x, float *y) const

@@ -3,7 +3,11 @@
 #ifndef SMP_GRAPH_OPS_OPS_H
 #define SMP_GRAPH_OPS_OPS_H
 
-#include "graph/op.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "graph/model/op.h"
 
 extern const smp_op_kind smp__op_add, smp__op_attention, smp__op_concat, smp__op_cross_entropy,
     smp__op_dropout, smp__op_embedding, smp__op_flatten, smp__op_gelu, smp__op_layernorm,
@@ -71,5 +75,9 @@ bool smp__is_gelu_tanh(const smp_op *op);
 /* Kernels of operators that only rename a shape: out = in[0], din[0] = dout. */
 smp_status smp__copy_forward(const smp_op_call *call);
 smp_status smp__copy_backward(const smp_op_call *call);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

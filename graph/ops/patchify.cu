@@ -2,7 +2,8 @@
  * bytes that divide a line. Forward reads the image in pieces and writes rows in order; backward
  * the other way round. A handful of divisions a unit, which fast 32-bit paths keep below the
  * memory traffic. */
-#include "graph/ops/cuda_elementwise.cuh"
+#include "graph/cuda/cuda_elementwise.cuh"
+#include "graph/ops/ops.h"
 
 enum { PATCH }; /* attribute, as in patchify.c */
 

@@ -1,7 +1,8 @@
 /* position_embedding on a GPU: a thread takes some elements of a sample, 16 bytes of them where
  * samples are multiples of that, and goes through the batch: the weight is read once, and the
  * gradient is a sum over the batch in order. */
-#include "graph/ops/cuda_elementwise.cuh"
+#include "graph/cuda/cuda_elementwise.cuh"
+#include "graph/ops/ops.h"
 
 template <int W, typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)

@@ -1,5 +1,6 @@
 /* relu on a GPU: one pass, 16 bytes at a time; NaN stays NaN. */
-#include "graph/ops/cuda_elementwise.cuh"
+#include "graph/cuda/cuda_elementwise.cuh"
+#include "graph/ops/ops.h"
 
 struct relu_value {
     __device__ void operator()(const float *x, float *y) const

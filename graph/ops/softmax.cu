@@ -1,6 +1,7 @@
 /* softmax on a GPU: a warp or a block per row; maximum and sum in one pass (cuda_row.cuh), the
  * values in a second one over a row that is still in the caches. */
-#include "graph/ops/cuda_row.cuh"
+#include "graph/cuda/cuda_row.cuh"
+#include "graph/ops/ops.h"
 
 template <typename T, bool ONE_WARP>
 __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)

@@ -1,5 +1,6 @@
 /* tanh on a GPU: one pass, 16 bytes at a time; the gradient from the output, dy * (1 - y^2). */
-#include "graph/ops/cuda_elementwise.cuh"
+#include "graph/cuda/cuda_elementwise.cuh"
+#include "graph/ops/ops.h"
 
 struct tanh_value {
     __device__ void operator()(const float *x, float *y) const

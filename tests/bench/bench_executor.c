@@ -11,7 +11,7 @@
 #include <time.h>
 
 #include "graph/base/random.h"
-#include "graph/op.h"
+#include "graph/model/op.h"
 #include "tests/sequential.h"
 
 static double now_us(void)

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Writes torch_values.txt: outputs and gradients of every operator as PyTorch computes them.
 
-Made once with Debian 12's python3-torch (1.13.1); tests/graph/test_torch.c reads the result.
+Made once with Debian 12's python3-torch (1.13.1); tests/graph/ops/test_torch.c reads the result.
 
     /usr/bin/python3 tests/data/make_torch_values.py > tests/data/torch_values.txt
 

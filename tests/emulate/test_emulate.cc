@@ -1,5 +1,5 @@
 /* The emulator's threads: orders, barriers, shuffles, votes, shared memory, launches, bf16. */
-#include "graph/ops/cuda_kernel.cuh"
+#include "graph/cuda/cuda_kernel.cuh"
 
 #include "emulate_fixture.h"
 

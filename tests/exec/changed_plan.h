@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-#include "exec/job.h"
+#include "exec/state/handle.h"
 #include "tests/split_program.h"
 
 typedef struct plan_changes {

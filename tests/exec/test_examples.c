@@ -4,7 +4,7 @@
 
 #include "graph/base/text.h"
 #include "graph/base/yaml.h"
-#include "tests/exec/data_fixture.h"
+#include "tests/exec/data/data_fixture.h"
 
 static const struct {
     const char *file;

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "graph/base/random.h"
-#include "graph/op.h"
+#include "graph/model/op.h"
 #include "tests/exec/changed_plan.h"
 #include "tests/sequential.h"
 

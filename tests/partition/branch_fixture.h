@@ -2,7 +2,7 @@
 #ifndef SMP_TESTS_PARTITION_BRANCH_FIXTURE_H
 #define SMP_TESTS_PARTITION_BRANCH_FIXTURE_H
 
-#include "problem_fixture.h"
+#include "tests/partition/problem_fixture.h"
 
 typedef struct branch_shape {
     int blocks;

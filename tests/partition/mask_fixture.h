@@ -4,7 +4,7 @@
 #ifndef SMP_TESTS_PARTITION_MASK_FIXTURE_H
 #define SMP_TESTS_PARTITION_MASK_FIXTURE_H
 
-#include "problem_fixture.h"
+#include "tests/partition/problem_fixture.h"
 
 typedef struct mask_graph {
     int n;

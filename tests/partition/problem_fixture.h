@@ -17,7 +17,7 @@
 
 #include "graph/base/random.h"
 #include "graph/base/text.h"
-#include "partition/partitioner.h"
+#include "partition/solve/partitioner.h"
 
 enum { FIXTURE_MAX_STAGES = 64, FIXTURE_MAX_DEVICES = 64 };
 

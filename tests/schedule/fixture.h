@@ -15,8 +15,8 @@
 #include <cmocka.h>
 
 #include "graph/base/random.h"
-#include "graph/op.h"
-#include "schedule/memory.h"
+#include "graph/model/op.h"
+#include "schedule/memory/memory.h"
 
 typedef struct fixture_random {
     uint64_t state;

@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "schedule/lower.h"
-#include "schedule/verify.h"
+#include "schedule/lower/lower.h"
+#include "schedule/verify/verify.h"
 
 typedef struct made_plan {
     smp_plan plan;

@@ -4,7 +4,7 @@
 #ifndef SMP_TESTS_SCHEDULE_SYMBOLIC_H
 #define SMP_TESTS_SCHEDULE_SYMBOLIC_H
 
-#include "fixture.h"
+#include "tests/schedule/fixture.h"
 
 static inline uint64_t mix(uint64_t a, uint64_t b)
 {

@@ -1,0 +1,180 @@
+/* The scanner of .npy headers.
+ *
+ * A file is the magic "\x93NUMPY", a version, the length of the header (2 bytes in version 1.0, 4
+ * in 2.0 and 3.0), the header, the values. The header is a Python dictionary of exactly three keys,
+ * {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }, padded with blanks and a newline
+ * (NEP 1). Every byte is checked against the header's end and every number against overflow; what
+ * is not understood is refused. Linear in the header's length. */
+#include "exec/data/npy_header.h"
+
+#include <string.h>
+
+#include "exec/data/data_source.h"
+
+typedef struct scanner {
+    const char *path;
+    const unsigned char *begin; /* of the file */
+    const unsigned char *at;
+    const unsigned char *end; /* of the header */
+    bool has_descr, has_order, has_shape;
+    smp_npy_header *header; /* what was found */
+} scanner;
+
+static smp_status header_fail(const scanner *scan, const char *expected)
+{
+    return smp_fail(SMP_ERR_INPUT, "%s: .npy header, byte %lld: expected %s", scan->path,
+                    (long long)(scan->at - scan->begin), expected);
+}
+
+static void skip_blank(scanner *scan)
+{
+    while (scan->at < scan->end && (*scan->at == ' ' || *scan->at == '\n' || *scan->at == '\t'))
+        scan->at++;
+}
+
+/* Takes `text`, after blanks, if it stands there. */
+static bool take(scanner *scan, const char *text)
+{
+    size_t length = strlen(text);
+    skip_blank(scan);
+    if ((size_t)(scan->end - scan->at) < length || memcmp(scan->at, text, length))
+        return false;
+    scan->at += length;
+    return true;
+}
+
+static smp_status take_string(scanner *scan, const char *what, char *text, size_t size)
+{
+    skip_blank(scan);
+    size_t n = 0;
+    if (scan->at == scan->end || (*scan->at != '\'' && *scan->at != '"'))
+        return header_fail(scan, what);
+    unsigned char quote = *scan->at++;
+    while (scan->at < scan->end && *scan->at != quote) {
+        if (*scan->at < ' ' || *scan->at > '~' || *scan->at == '\\' || n + 1 >= size)
+            return header_fail(scan, what);
+        text[n++] = (char)*scan->at++;
+    }
+    if (scan->at == scan->end)
+        return header_fail(scan, "a closing quote");
+    scan->at++;
+    text[n] = '\0';
+    return SMP_OK;
+}
+
+static smp_status take_dim(scanner *scan, int64_t *dim)
+{
+    skip_blank(scan);
+    if (scan->at == scan->end || *scan->at < '0' || *scan->at > '9')
+        return header_fail(scan, "a dimension");
+    *dim = 0;
+    for (; scan->at < scan->end && *scan->at >= '0' && *scan->at <= '9'; scan->at++) {
+        if (__builtin_mul_overflow(*dim, 10, dim) ||
+            __builtin_add_overflow(*dim, *scan->at - '0', dim))
+            return header_fail(scan, "a dimension below 2^63");
+    }
+    take(scan, "L"); /* written by Python 2 */
+    return SMP_OK;
+}
+
+/* (), (3,), (3, 4), (3, 4,) */
+static smp_status take_shape(scanner *scan)
+{
+    smp_npy_header *header = scan->header;
+    if (!take(scan, "("))
+        return header_fail(scan, "a tuple of dimensions");
+    while (!take(scan, ")")) {
+        if (header->n_dim == SMP_NPY_MAX_DIMS)
+            return header_fail(scan, "7 dimensions at most");
+        SMP_TRY(take_dim(scan, &header->dim[header->n_dim++]));
+        if (take(scan, ","))
+            continue;
+        if (!take(scan, ")"))
+            return header_fail(scan, "',' or ')'");
+        if (header->n_dim == 1)
+            return header_fail(scan, "a tuple of dimensions: (3) is a number, (3,) a tuple");
+        break;
+    }
+    return SMP_OK;
+}
+
+static smp_status take_order(scanner *scan)
+{
+    if (take(scan, "True"))
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: the array is in Fortran order, expected C order "
+                        "(numpy.ascontiguousarray)",
+                        scan->path);
+    return take(scan, "False") ? SMP_OK : header_fail(scan, "True or False");
+}
+
+static smp_status take_entry(scanner *scan)
+{
+    static const char expected[] = "one of the keys 'descr', 'fortran_order', 'shape', each once";
+    char key[SMP_NPY_MAX_DESCR];
+    SMP_TRY(take_string(scan, expected, key, sizeof key));
+    bool *seen = !strcmp(key, "descr")           ? &scan->has_descr
+                 : !strcmp(key, "fortran_order") ? &scan->has_order
+                 : !strcmp(key, "shape")         ? &scan->has_shape
+                                                 : NULL;
+    if (!seen || *seen)
+        return header_fail(scan, expected);
+    *seen = true;
+    if (!take(scan, ":"))
+        return header_fail(scan, "':'");
+    if (seen == &scan->has_descr)
+        return take_string(scan, "a plain type such as '<f4' (no structured types)",
+                           scan->header->descr, sizeof scan->header->descr);
+    return seen == &scan->has_order ? take_order(scan) : take_shape(scan);
+}
+
+static smp_status take_dictionary(scanner *scan)
+{
+    if (!take(scan, "{"))
+        return header_fail(scan, "'{'");
+    while (!take(scan, "}")) {
+        SMP_TRY(take_entry(scan));
+        if (take(scan, ","))
+            continue;
+        if (!take(scan, "}"))
+            return header_fail(scan, "',' or '}'");
+        break;
+    }
+    skip_blank(scan);
+    if (scan->at != scan->end)
+        return header_fail(scan, "blanks up to the end of the header");
+    if (!scan->has_descr || !scan->has_order || !scan->has_shape)
+        return header_fail(scan, "the keys 'descr', 'fortran_order' and 'shape'");
+    return SMP_OK;
+}
+
+smp_status smp__npy_header_read(const char *path, const unsigned char *data, int64_t bytes,
+                                smp_npy_header *out)
+{
+    if (bytes < 10 || memcmp(data, "\x93NUMPY", 6))
+        return smp_fail(SMP_ERR_INPUT, "%s: not an .npy file: it does not start with \\x93NUMPY",
+                        path);
+    int major = data[6];
+    int minor = data[7];
+    if (major < 1 || major > 3 || minor != 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: got .npy version %d.%d, expected 1.0, 2.0 or 3.0", path,
+                        major, minor);
+    int64_t start = major == 1 ? 10 : 12;
+    int64_t length = 0;
+    if (bytes >= start)
+        length = major == 1 ? smp__load_u16(data + 8) : (int64_t)smp__load_u32(data + 8);
+    if (bytes - start < length)
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: truncated: the .npy header ends at byte %lld, the file at %lld", path,
+                        (long long)(start + length), (long long)bytes);
+
+    smp_npy_header header = {.bytes = start + length};
+    scanner scan = {.path = path,
+                    .begin = data,
+                    .at = data + start,
+                    .end = data + start + length,
+                    .header = &header};
+    SMP_TRY(take_dictionary(&scan));
+    *out = header;
+    return SMP_OK;
+}

@@ -1,0 +1,118 @@
+/* The kernels over a rank's arena on a GPU: sums, rounding, the gradient norm. Each reads and
+ * writes every value once, 16 bytes at a time where the addresses allow it. */
+#include "exec/device/cuda_kernels.h"
+#include "exec/optimizer/cuda_update.cuh"
+
+/* Packs of 16 bytes if `packed`, else single values: the same results, as no element depends on
+ * another. */
+template <typename T>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    accumulate_kernel(T *target, const T *source, int64_t n, bool packed) // each [n]
+{
+    const int64_t packs = packed ? n / smp_pack<T>::N : 0;
+    for (int64_t i = smp_first_item(); i < packs; i += smp_item_stride()) {
+        smp_pack<T> x = smp_load16(target + i * smp_pack<T>::N);
+        const smp_pack<T> y = smp_load16(source + i * smp_pack<T>::N);
+        for (int k = 0; k < smp_pack<T>::N; k++)
+            x.v[k] = smp_from<T>(smp_float(x.v[k]) + smp_float(y.v[k]));
+        smp_store16(target + i * smp_pack<T>::N, x);
+    }
+    for (int64_t i = packs * smp_pack<T>::N + smp_first_item(); i < n; i += smp_item_stride())
+        target[i] = smp_from<T>(smp_float(target[i]) + smp_float(source[i]));
+}
+
+template <typename T>
+static smp_status accumulate_as(void *stream, void *target, const void *source, int64_t n)
+{
+    const bool packed = !smp_misaligned(target, 16) && !smp_misaligned(source, 16);
+    if (n <= 0)
+        return SMP_OK;
+    SMP_LAUNCH(accumulate_kernel<T>, smp_arena_grid(packed ? n / smp_pack<T>::N : n), SMP_BLOCK, 0,
+               static_cast<cudaStream_t>(stream), static_cast<T *>(target),
+               static_cast<const T *>(source), n, packed);
+    return smp__cuda_launched("accumulate");
+}
+
+smp_status smp__cuda_accumulate(void *stream, smp_dtype dtype, void *target, const void *source,
+                                int64_t elements)
+{
+    return dtype == SMP_BF16 ? accumulate_as<bf16>(stream, target, source, elements)
+                             : accumulate_as<float>(stream, target, source, elements);
+}
+
+__global__ void __launch_bounds__(SMP_BLOCK)
+    round16_kernel(bf16 *target, const float *source, int64_t n, bool packed) // each [n]
+{
+    const int64_t quads = packed ? n / 4 : 0;
+    for (int64_t i = smp_first_item(); i < quads; i += smp_item_stride()) {
+        const smp_pack<float> x = smp_load16(source + 4 * i);
+        smp_quad16 y;
+        for (int k = 0; k < 4; k++)
+            y.v[k] = smp_from<bf16>(x.v[k]);
+        reinterpret_cast<smp_quad16 *>(target)[i] = y;
+    }
+    for (int64_t i = quads * 4 + smp_first_item(); i < n; i += smp_item_stride())
+        target[i] = smp_from<bf16>(source[i]);
+}
+
+smp_status smp__cuda_round16(void *stream, void *target16, const float *source, int64_t elements)
+{
+    const bool packed = !smp_misaligned(target16, 8) && !smp_misaligned(source, 16);
+    if (elements <= 0)
+        return SMP_OK;
+    SMP_LAUNCH(round16_kernel, smp_arena_grid(packed ? elements / 4 : elements), SMP_BLOCK, 0,
+               static_cast<cudaStream_t>(stream), static_cast<bf16 *>(target16), source, elements,
+               packed);
+    return smp__cuda_launched("round16");
+}
+
+/* Four values at a time whatever the alignment, so that the order is the same. Squares of floats
+ * are exact in double. */
+__global__ void __launch_bounds__(SMP_BLOCK)
+    square_parts(const float *values, int64_t n, bool packed, double *part) // [n], [gridDim.x]
+{
+    const int64_t quads = n / 4;
+    double sum = 0;
+    for (int64_t i = smp_first_item(); i < quads; i += smp_item_stride()) {
+        smp_pack<float> x;
+        if (packed)
+            x = smp_load16(values + 4 * i);
+        else
+            for (int k = 0; k < 4; k++)
+                x.v[k] = values[4 * i + k];
+        for (int k = 0; k < 4; k++)
+            sum += (double)x.v[k] * (double)x.v[k];
+    }
+    const int64_t last = quads * 4 + smp_first_item();
+    if (last < n)
+        sum += (double)values[last] * (double)values[last];
+    sum = smp_block_sum_double(sum);
+    if (threadIdx.x == 0)
+        part[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(SMP_BLOCK)
+    square_total(const double *part, int parts, double *total) // [parts], [1]
+{
+    double sum = 0;
+    for (int i = threadIdx.x; i < parts; i += SMP_BLOCK)
+        sum += part[i];
+    sum = smp_block_sum_double(sum);
+    if (threadIdx.x == 0)
+        *total = sum;
+}
+
+smp_status smp__cuda_square_sum(void *stream, const float *values, int64_t elements, double *parts,
+                                double *sum)
+{
+    const int64_t share = SMP_BLOCK * 64; /* of a block, unless there are too many */
+    const int64_t wanted = (elements + share - 1) / share;
+    const int64_t limit = SMP_CUDA_SQUARE_PARTS;
+    const int blocks = (int)(wanted < 1 ? 1 : wanted < limit ? wanted : limit);
+    SMP_LAUNCH(square_parts, blocks, SMP_BLOCK, 0, static_cast<cudaStream_t>(stream), values,
+               elements, !smp_misaligned(values, 16), blocks == 1 ? sum : parts);
+    if (blocks > 1) /* a small array needs one launch only */
+        SMP_LAUNCH(square_total, 1, SMP_BLOCK, 0, static_cast<cudaStream_t>(stream),
+                   static_cast<const double *>(parts), blocks, sum);
+    return smp__cuda_launched("square_sum");
+}

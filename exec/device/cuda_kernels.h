@@ -1,0 +1,33 @@
+/* The kernels with which exec/device/device_cuda.c works on a rank's arena on a GPU. All are enqueued on
+ * `stream`, a cudaStream_t, and touch device memory only. Pointers need the alignment of their type
+ * only: 16-byte accesses are used where the addresses allow them, with the same results. No CUDA
+ * header is needed here, so any C file may include this. */
+#ifndef SMP_EXEC_DEVICE_CUDA_KERNELS_H
+#define SMP_EXEC_DEVICE_CUDA_KERNELS_H
+
+#include "graph/model/graph.h"
+
+enum { SMP_CUDA_SQUARE_PARTS = 1024 }; /* partial sums of smp__cuda_square_sum, at most */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* target[i] += source[i], both SMP_F32 or both SMP_BF16 (added in fp32, rounded once). */
+smp_status smp__cuda_accumulate(void *stream, smp_dtype dtype, void *target, const void *source,
+                                int64_t elements);
+
+/* *sum = the sum of squares in double, in an order that depends only on `elements`. parts:
+ * SMP_CUDA_SQUARE_PARTS doubles of device memory, overwritten. sum: device memory, or pinned host
+ * memory that the device can write to. 0 elements: 0. */
+smp_status smp__cuda_square_sum(void *stream, const float *values, int64_t elements, double *parts,
+                                double *sum);
+
+/* target16[i] = source[i] rounded to nearest even. */
+smp_status smp__cuda_round16(void *stream, void *target16, const float *source, int64_t elements);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

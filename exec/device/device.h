@@ -1,0 +1,76 @@
+/* The device interface: where a rank's arena lives and who runs its operators. One static
+ * smp_device per file, listed in exec/device/device.c.
+ *
+ * A device does what it is told in the order in which it is told (its compute stream), perhaps much
+ * later: calls that move or compute return when the work is enqueued. `host_memory` devices do
+ * everything at once. What the host reads it reads after `idle` said true. */
+#ifndef SMP_EXEC_DEVICE_DEVICE_H
+#define SMP_EXEC_DEVICE_DEVICE_H
+
+#include "exec/optimizer/optimizer.h"
+#include "graph/model/op.h"
+
+typedef struct smp_device_options {
+    smp_precision precision;
+    int node_rank, node_ranks; /* this process among those on its node: which GPU is its own */
+    int stamps;                /* how many time stamps are in use, see `stamp` */
+} smp_device_options;
+
+typedef struct smp_device {
+    const char *name;
+    const char *summary;
+    smp_backend backend;
+    bool host_memory; /* an address in the arena can be used by the host */
+    /* Can one be opened here? SMP_ERR_FAILED: there is none, or no library for it. Cheap. */
+    smp_status (*present)(void);
+    /* Once per job. SMP_ERR_FAILED: there is no such device, or no library for it. */
+    smp_status (*open)(const smp_device_options *options, void **context);
+    void (*close)(void *context); /* accepts NULL */
+    /* "NVIDIA H200, GPU 0, 139.8 GiB, CUDA 13.0": text of the context's life. */
+    const char *(*describe)(void *context);
+    /* Which physical device this is: equal for two ranks of a node that share one. */
+    void (*identity)(void *context, char id[64]);
+    /* Bytes that can be reserved now. */
+    smp_status (*available)(void *context, int64_t *bytes);
+    /* Memory that is still `available` but that the device's libraries will take. */
+    int64_t (*overhead)(void *context);
+    /* Zeroed memory, 256-byte aligned, touched so that no page fault comes later. */
+    smp_status (*reserve)(void *context, int64_t bytes, char **arena);
+    void (*release)(void *context, char *arena, int64_t bytes);
+    /* Host memory that the device copies from and to fast (pinned); zeroed. */
+    smp_status (*reserve_host)(void *context, int64_t bytes, char **memory);
+    void (*release_host)(void *context, char *memory);
+    /* What `prepare` and calls of operators get as their device; NULL on the CPU. */
+    void *(*kernel_context)(void *context);
+
+    /* In the order of the compute stream. Targets and sources are device memory, `host` is from
+     * reserve_host and belongs to the device until it is idle. */
+    smp_status (*copy)(void *context, void *target, const void *source, int64_t bytes);
+    smp_status (*zero)(void *context, void *target, int64_t bytes);
+    smp_status (*upload)(void *context, void *target, const char *host, int64_t bytes);
+    smp_status (*download)(void *context, char *host, const void *source, int64_t bytes);
+    /* target[i] += source[i], of SMP_F32 or SMP_BF16 (added in fp32, rounded once) */
+    smp_status (*add)(void *context, smp_dtype dtype, void *target, const void *source,
+                      int64_t elements);
+    /* *sum (of reserve_host) = the sum of squares in double, in an order that depends only on
+     * `elements`. */
+    smp_status (*square_sum)(void *context, const float *values, int64_t elements, double *sum);
+    /* target16[i] = bf16 of source[i]. NULL where there is no bf16. */
+    smp_status (*round16)(void *context, void *target16, const float *source, int64_t elements);
+    smp_status (*update)(void *context, const smp_optimizer *optimizer, const smp_update *update);
+    /* NULL: the kind has none here. */
+    const smp_op_kernels *(*kernels)(const smp_op_kind *kind);
+
+    /* Has everything that was enqueued been done? Errors of the device appear here. */
+    smp_status (*idle)(void *context, bool *done);
+    /* Notes the time at which the device gets here, under a number below options.stamps. */
+    smp_status (*stamp)(void *context, int index);
+    /* Has the stamp been passed since it was last enqueued? Its time in seconds of smp_clock_s;
+     * time_s may be NULL. */
+    bool (*passed)(void *context, int index, double *time_s);
+} smp_device;
+
+const smp_device *smp_device_find(const char *name); /* NULL if unknown or not built in */
+const smp_device *const *smp_devices(void);          /* NULL-terminated */
+
+#endif

@@ -1,0 +1,417 @@
+/* An NVIDIA GPU as a device: the arena is one piece of its memory, everything else is enqueued on one
+ * stream, of the lowest priority that there is: what the transport's streams do goes first.
+ *
+ * Stamps are events. Their times are counted from a reference event whose time the host knows because
+ * it waited for it; the two clocks drift apart (assumed: up to 50 us a second) and an event's distance
+ * has 24 bits, so the reference is taken anew when the device is found idle a second later. A stamp
+ * keeps the reference that it was recorded after. */
+#include "graph/base/status.h"
+
+#ifdef SMP_HAVE_CUDA
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/device/cuda_kernels.h"
+#include "exec/device/device.h"
+#include "graph/base/clock.h"
+#include "graph/base/text.h"
+#include "graph/cuda/cuda.h"
+#include "graph/cuda/cuda_blas.h"
+#include "graph/cuda/cuda_dnn.h"
+
+extern const smp_device smp_device_cuda;
+
+/* What the libraries still take after they were opened: kernels are loaded when first used.
+ * Assumed, not measured. */
+#define LIBRARY_BYTES ((int64_t)96 << 20)
+#define WORKSPACE_BYTES ((int64_t)32 << 20)
+#define WORKSPACE_BYTES_90 ((int64_t)64 << 20) /* what cuBLASLt's best kernels of Hopper ask for */
+
+enum { MIN_CAPABILITY = 80, REFERENCES = 16 };
+
+static const double REFERENCE_S = 1.0;
+
+typedef struct cuda_stamp {
+    cudaEvent_t event;
+    int64_t reference; /* number of the last reference before it; -1: never recorded */
+} cuda_stamp;
+
+typedef struct cuda_context {
+    smp_cuda cuda; /* first: what kernels get */
+    char text[320];
+    char id[64];
+    double *square; /* [SMP_CUDA_SQUARE_PARTS] of device memory */
+    cudaEvent_t reference[REFERENCES];
+    double reference_s[REFERENCES];
+    int64_t n_reference;
+    bool stamped; /* since the last reference */
+    int stamps;
+    cuda_stamp stamp[];
+} cuda_context;
+
+/* Streams share the hardware's queues, of which a process has eight unless it asks for more: a message
+ * that waits for its peer would hold up whatever stands behind it in the same queue. Only the first
+ * CUDA call of a process looks at the variable; a user's own setting stands. */
+static smp_status count_devices(int *count)
+{
+    *count = 0;
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    cudaError_t code = cudaGetDeviceCount(count);
+    if (code != cudaSuccess)
+        return smp_fail(SMP_ERR_FAILED, "no GPU: %s", cudaGetErrorString(code));
+    if (*count < 1)
+        return smp_fail(SMP_ERR_FAILED, "no GPU: CUDA finds none");
+    return SMP_OK;
+}
+
+static smp_status cuda_present(void)
+{
+    int count;
+    SMP_TRY(count_devices(&count));
+    return smp__blas_open();
+}
+
+static smp_status describe(cuda_context *c, int device)
+{
+    struct cudaDeviceProp properties;
+    char memory[32];
+    int driver = 0;
+    SMP_TRY(
+        smp__cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties"));
+    SMP_TRY(smp__cuda_check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion"));
+    c->cuda.capability = 10 * properties.major + properties.minor;
+    c->cuda.multiprocessors = properties.multiProcessorCount;
+    smp_format_bytes(memory, sizeof(memory), (int64_t)properties.totalGlobalMem);
+    snprintf(c->text, sizeof(c->text), "%.200s, GPU %d, %s, CUDA %d.%d", properties.name, device,
+             memory, driver / 1000, driver % 1000 / 10);
+    for (int i = 0; i < 16; i++)
+        snprintf(c->id + 2 * i, 3, "%02x", (unsigned char)properties.uuid.bytes[i]);
+    if (c->cuda.capability < MIN_CAPABILITY)
+        return smp_fail(SMP_ERR_FAILED, "%s: compute capability %d.%d, the kernels need %d.%d",
+                        c->text, properties.major, properties.minor, MIN_CAPABILITY / 10,
+                        MIN_CAPABILITY % 10);
+    return SMP_OK;
+}
+
+static smp_status reserve_workspace(cuda_context *c)
+{
+    smp_cuda *cuda = &c->cuda;
+    size_t available = 0, total = 0;
+    char needed[32], room[32];
+    cuda->workspace_bytes = cuda->capability >= 90 ? WORKSPACE_BYTES_90 : WORKSPACE_BYTES;
+    if (cudaMalloc(&cuda->workspace, (size_t)cuda->workspace_bytes) == cudaSuccess)
+        return SMP_OK;
+    cudaGetLastError(); /* not one of a kernel */
+    cuda->workspace = NULL;
+    SMP_TRY(smp__cuda_check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo"));
+    return smp_fail(SMP_ERR_NO_FIT, "%s: matrix products need %s of workspace, %s are free",
+                    c->text, smp_format_bytes(needed, sizeof(needed), cuda->workspace_bytes),
+                    smp_format_bytes(room, sizeof(room), (int64_t)available));
+}
+
+/* The stream and what works on it. Its priority is the least: of a message and a kernel that are both
+ * ready the message goes first, or a neighbour waits for a whole matrix product. */
+static smp_status open_libraries(cuda_context *c)
+{
+    smp_cuda *cuda = &c->cuda;
+    int least = 0, greatest = 0;
+    SMP_TRY(smp__cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+                            "cudaDeviceGetStreamPriorityRange"));
+    SMP_TRY(
+        smp__cuda_check(cudaStreamCreateWithPriority(&cuda->stream, cudaStreamNonBlocking, least),
+                        "cudaStreamCreateWithPriority"));
+    SMP_TRY(smp__blas_open());
+    SMP_TRY(smp__blas_check(smp__blas.cublasLtCreate((cublasLtHandle_t *)&cuda->blas),
+                            "cublasLtCreate"));
+    SMP_TRY(smp__dnn_open(&cuda->dnn, cuda->stream));
+    SMP_TRY(reserve_workspace(c));
+    return smp__cuda_check(cudaMalloc((void **)&c->square, SMP_CUDA_SQUARE_PARTS * sizeof(double)),
+                           "cudaMalloc");
+}
+
+/* The stream is idle, so this waits for no work. */
+static smp_status take_reference(cuda_context *c)
+{
+    int slot = (int)(c->n_reference % REFERENCES);
+    SMP_TRY(
+        smp__cuda_check(cudaEventRecord(c->reference[slot], c->cuda.stream), "cudaEventRecord"));
+    SMP_TRY(smp__cuda_check(cudaEventSynchronize(c->reference[slot]), "cudaEventSynchronize"));
+    c->reference_s[slot] = smp_clock_s();
+    c->n_reference++;
+    c->stamped = false;
+    return SMP_OK;
+}
+
+static smp_status open_events(cuda_context *c)
+{
+    for (int i = 0; i < REFERENCES; i++)
+        SMP_TRY(smp__cuda_check(cudaEventCreate(&c->reference[i]), "cudaEventCreate"));
+    for (int i = 0; i < c->stamps; i++) {
+        c->stamp[i].reference = -1;
+        SMP_TRY(smp__cuda_check(cudaEventCreate(&c->stamp[i].event), "cudaEventCreate"));
+    }
+    return take_reference(c);
+}
+
+static void cuda_close(void *context)
+{
+    cuda_context *c = context;
+    if (!c)
+        return;
+    for (int i = 0; i < REFERENCES; i++)
+        if (c->reference[i])
+            cudaEventDestroy(c->reference[i]);
+    for (int i = 0; i < c->stamps; i++)
+        if (c->stamp[i].event)
+            cudaEventDestroy(c->stamp[i].event);
+    if (c->square)
+        cudaFree(c->square);
+    if (c->cuda.workspace)
+        cudaFree(c->cuda.workspace);
+    smp__dnn_close(c->cuda.dnn);
+    if (c->cuda.blas)
+        smp__blas.cublasLtDestroy(c->cuda.blas);
+    if (c->cuda.stream)
+        cudaStreamDestroy(c->cuda.stream);
+    free(c);
+}
+
+static smp_status cuda_open(const smp_device_options *options, void **context)
+{
+    int count = 0;
+    SMP_TRY(count_devices(&count));
+    int device = options->node_rank % count;
+    SMP_TRY(smp__cuda_check(cudaSetDevice(device), "cudaSetDevice"));
+    size_t bytes = sizeof(cuda_context) + (size_t)options->stamps * sizeof(cuda_stamp);
+    cuda_context *c = calloc(1, bytes);
+    if (!c)
+        return smp_fail_memory(bytes);
+    c->cuda.precision = options->precision;
+    c->stamps = options->stamps;
+    smp_status status = describe(c, device);
+    if (status == SMP_OK)
+        status = open_libraries(c);
+    if (status == SMP_OK)
+        status = open_events(c);
+    if (status != SMP_OK) {
+        cuda_close(c);
+        return status;
+    }
+    *context = c;
+    return SMP_OK;
+}
+
+static const char *cuda_describe(void *context)
+{
+    return ((const cuda_context *)context)->text;
+}
+
+static void cuda_identity(void *context, char id[64])
+{
+    memcpy(id, ((const cuda_context *)context)->id, 64);
+}
+
+static smp_status cuda_available(void *context, int64_t *bytes)
+{
+    (void)context;
+    size_t available = 0, total = 0;
+    SMP_TRY(smp__cuda_check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo"));
+    *bytes = (int64_t)available;
+    return SMP_OK;
+}
+
+static int64_t cuda_overhead(void *context)
+{
+    (void)context;
+    return LIBRARY_BYTES;
+}
+
+static cudaStream_t stream_of(void *context)
+{
+    return ((const cuda_context *)context)->cuda.stream;
+}
+
+static smp_status cuda_reserve(void *context, int64_t bytes, char **arena)
+{
+    size_t size = bytes > 0 ? (size_t)bytes : 256;
+    void *memory = NULL;
+    char text[32];
+    if (cudaMalloc(&memory, size) != cudaSuccess) {
+        cudaGetLastError(); /* not one of a kernel */
+        return smp_fail(SMP_ERR_NO_MEMORY, "%s: has no %s in one piece", cuda_describe(context),
+                        smp_format_bytes(text, sizeof(text), (int64_t)size));
+    }
+    smp_status status =
+        smp__cuda_check(cudaMemsetAsync(memory, 0, size, stream_of(context)), "cudaMemsetAsync");
+    if (status != SMP_OK) {
+        cudaFree(memory);
+        return status;
+    }
+    *arena = memory;
+    return SMP_OK;
+}
+
+static void cuda_release(void *context, char *arena, int64_t bytes)
+{
+    (void)context;
+    (void)bytes;
+    cudaFree(arena);
+}
+
+static smp_status cuda_reserve_host(void *context, int64_t bytes, char **memory)
+{
+    (void)context;
+    size_t size = bytes > 0 ? (size_t)bytes : 64;
+    void *host = NULL;
+    SMP_TRY(smp__cuda_check(cudaHostAlloc(&host, size, cudaHostAllocDefault), "cudaHostAlloc"));
+    memset(host, 0, size);
+    *memory = host;
+    return SMP_OK;
+}
+
+static void cuda_release_host(void *context, char *memory)
+{
+    (void)context;
+    cudaFreeHost(memory);
+}
+
+static void *cuda_kernel_context(void *context)
+{
+    return &((cuda_context *)context)->cuda;
+}
+
+static smp_status copy_async(void *context, void *target, const void *source, int64_t bytes,
+                             enum cudaMemcpyKind kind)
+{
+    if (bytes <= 0)
+        return SMP_OK;
+    return smp__cuda_check(cudaMemcpyAsync(target, source, (size_t)bytes, kind, stream_of(context)),
+                           "cudaMemcpyAsync");
+}
+
+static smp_status cuda_copy(void *context, void *target, const void *source, int64_t bytes)
+{
+    return copy_async(context, target, source, bytes, cudaMemcpyDeviceToDevice);
+}
+
+static smp_status cuda_zero(void *context, void *target, int64_t bytes)
+{
+    if (bytes <= 0)
+        return SMP_OK;
+    return smp__cuda_check(cudaMemsetAsync(target, 0, (size_t)bytes, stream_of(context)),
+                           "cudaMemsetAsync");
+}
+
+static smp_status cuda_upload(void *context, void *target, const char *host, int64_t bytes)
+{
+    return copy_async(context, target, host, bytes, cudaMemcpyHostToDevice);
+}
+
+static smp_status cuda_download(void *context, char *host, const void *source, int64_t bytes)
+{
+    return copy_async(context, host, source, bytes, cudaMemcpyDeviceToHost);
+}
+
+static smp_status cuda_add(void *context, smp_dtype dtype, void *target, const void *source,
+                           int64_t elements)
+{
+    return smp__cuda_accumulate(stream_of(context), dtype, target, source, elements);
+}
+
+static smp_status cuda_square_sum(void *context, const float *values, int64_t elements, double *sum)
+{
+    return smp__cuda_square_sum(stream_of(context), values, elements,
+                                ((const cuda_context *)context)->square, sum);
+}
+
+static smp_status cuda_round16(void *context, void *target16, const float *source, int64_t elements)
+{
+    return smp__cuda_round16(stream_of(context), target16, source, elements);
+}
+
+static smp_status cuda_update(void *context, const smp_optimizer *optimizer,
+                              const smp_update *update)
+{
+    return optimizer->cuda_update(update, stream_of(context));
+}
+
+/* "Not yet" is no error, but CUDA notes it as the last one. */
+static bool is_pending(cudaError_t code)
+{
+    if (code == cudaErrorNotReady)
+        cudaGetLastError();
+    return code == cudaErrorNotReady;
+}
+
+static smp_status cuda_idle(void *context, bool *done)
+{
+    cuda_context *c = context;
+    cudaError_t code = cudaStreamQuery(c->cuda.stream);
+    *done = code == cudaSuccess;
+    if (is_pending(code))
+        return SMP_OK;
+    SMP_TRY(smp__cuda_check(code, "the GPU"));
+    double last_s = c->reference_s[(c->n_reference - 1) % REFERENCES];
+    return c->stamped && smp_clock_s() - last_s > REFERENCE_S ? take_reference(c) : SMP_OK;
+}
+
+static smp_status cuda_stamp_now(void *context, int index)
+{
+    cuda_context *c = context;
+    c->stamp[index].reference = c->n_reference - 1;
+    c->stamped = true;
+    return smp__cuda_check(cudaEventRecord(c->stamp[index].event, c->cuda.stream),
+                           "cudaEventRecord");
+}
+
+static bool cuda_passed(void *context, int index, double *time_s)
+{
+    cuda_context *c = context;
+    const cuda_stamp *stamp = &c->stamp[index];
+    if (stamp->reference < 0)
+        return false;
+    cudaError_t code = cudaEventQuery(stamp->event);
+    if (is_pending(code) || code != cudaSuccess)
+        return false; /* `idle` tells of errors */
+    if (!time_s)
+        return true;
+    int64_t oldest = c->n_reference > REFERENCES ? c->n_reference - REFERENCES : 0;
+    int64_t reference = stamp->reference > oldest ? stamp->reference : oldest;
+    float after_ms = 0.0f;
+    cudaEventElapsedTime(&after_ms, c->reference[reference % REFERENCES], stamp->event);
+    *time_s = c->reference_s[reference % REFERENCES] + 1e-3 * (double)after_ms;
+    return true;
+}
+
+const smp_device smp_device_cuda = {
+    .name = "cuda",
+    .summary = "one NVIDIA GPU per rank, or a share of one",
+    .backend = SMP_BACKEND_CUDA,
+    .host_memory = false,
+    .present = cuda_present,
+    .open = cuda_open,
+    .close = cuda_close,
+    .describe = cuda_describe,
+    .identity = cuda_identity,
+    .available = cuda_available,
+    .overhead = cuda_overhead,
+    .reserve = cuda_reserve,
+    .release = cuda_release,
+    .reserve_host = cuda_reserve_host,
+    .release_host = cuda_release_host,
+    .kernel_context = cuda_kernel_context,
+    .copy = cuda_copy,
+    .zero = cuda_zero,
+    .upload = cuda_upload,
+    .download = cuda_download,
+    .add = cuda_add,
+    .square_sum = cuda_square_sum,
+    .round16 = cuda_round16,
+    .update = cuda_update,
+    .kernels = smp_op_cuda_kernels,
+    .idle = cuda_idle,
+    .stamp = cuda_stamp_now,
+    .passed = cuda_passed,
+};
+#endif

@@ -1,0 +1,333 @@
+/* The probe on a rank: the optimizer, the addition of gradients, the link, and what all ranks do
+ * together. Operators: exec/probe/probe_op.c; memory and clock: exec/probe/probe_pool.c. */
+#include "exec/probe/probe.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/optimizer/optimizer.h"
+#include "exec/probe/probe_op.h"
+#include "graph/base/random.h"
+
+enum { ID_BYTES = 64, NAME_BYTES = 128 };
+
+#define VALUE_SCALE 0.05f
+#define MEMORY_SHARE 0.9 /* of a device's free memory: the rest is left to its driver */
+
+typedef struct rank_probe {
+    smp__probe_state state; /* first: what the caller holds */
+    const smp_transport *transport;
+    void *transport_context;
+    char name[NAME_BYTES];
+} rank_probe;
+
+/* Includes clearing the gradient for the next step. */
+static smp_status time_optimizer(void *context, int64_t elements, int repeat, double *us)
+{
+    smp__probe_state *p = context;
+    const smp_optimizer *adamw = smp_optimizer_find("adamw");
+    const smp_options options = smp_options_default();
+    const int64_t bytes = elements * (int64_t)sizeof(float);
+    int64_t offset[5], total = 0;
+    for (int i = 0; i < 5; i++)
+        if (!smp__probe_place(&total, bytes, &offset[i]))
+            return smp_fail(SMP_ERR_INPUT, "optimizer: %lld elements", (long long)elements);
+    SMP_TRY(smp__probe_pool(p, total));
+    SMP_TRY(smp__probe_fill(p, p->pool + offset[0], SMP_F32, bytes, VALUE_SCALE));
+    SMP_TRY(smp__probe_fill(p, p->pool + offset[1], SMP_F32, bytes, VALUE_SCALE));
+    SMP_TRY(p->device->zero(p->device_context, p->pool + offset[2], total - offset[2]));
+    smp_update update = {.weight = (float *)(p->pool + offset[0]),
+                         .grad = (float *)(p->pool + offset[1]),
+                         .state = {(float *)(p->pool + offset[2]), (float *)(p->pool + offset[3])},
+                         .elements = elements,
+                         .grad_scale = 1,
+                         .lr = 1e-3f,
+                         .options = &options};
+    if (p->precision == SMP_PRECISION_BF16)
+        update.weight16 = p->pool + offset[4];
+    SMP_TRY(smp__probe_settle(p));
+    SMP_TRY(smp__probe_clock_start(p));
+    for (int i = 0; i < repeat; i++) {
+        update.step = i + 1;
+        SMP_TRY(p->device->update(p->device_context, adamw, &update));
+        SMP_TRY(p->device->zero(p->device_context, p->pool + offset[1], bytes));
+    }
+    SMP_TRY(smp__probe_clock_stop(p, us));
+    *us /= repeat;
+    return SMP_OK;
+}
+
+static smp_status time_reduce(void *context, int64_t elements, int repeat, double *us)
+{
+    smp__probe_state *p = context;
+    const smp_dtype dtype = p->precision == SMP_PRECISION_BF16 ? SMP_BF16 : SMP_F32;
+    const int64_t bytes = elements * smp_dtype_bytes(dtype);
+    int64_t offset[2], total = 0;
+    for (int i = 0; i < 2; i++)
+        if (!smp__probe_place(&total, bytes, &offset[i]))
+            return smp_fail(SMP_ERR_INPUT, "reduce: %lld elements", (long long)elements);
+    SMP_TRY(smp__probe_pool(p, total));
+    for (int i = 0; i < 2; i++)
+        SMP_TRY(smp__probe_fill(p, p->pool + offset[i], dtype, bytes, VALUE_SCALE));
+    SMP_TRY(smp__probe_settle(p));
+    SMP_TRY(smp__probe_clock_start(p));
+    for (int i = 0; i < repeat; i++)
+        SMP_TRY(p->device->add(p->device_context, dtype, p->pool + offset[0], p->pool + offset[1],
+                               elements));
+    SMP_TRY(smp__probe_clock_stop(p, us));
+    *us /= repeat;
+    return SMP_OK;
+}
+
+static void describe_link(const void *context, char *buffer, size_t size)
+{
+    (void)context;
+    snprintf(buffer, size, "the other end of the link");
+}
+
+static smp_status finish(rank_probe *r, smp_request *request)
+{
+    smp_wait wait = {0};
+    for (bool done = false;;) {
+        SMP_TRY(r->transport->test(r->transport_context, request, &done));
+        if (done)
+            return SMP_OK;
+        SMP_TRY(smp__comm_pause(&r->state.comm, &wait, describe_link, NULL));
+    }
+}
+
+/* There and back; the receive is posted ahead, as in training. Lane 0 leads from rank 0 to rank 1,
+ * lane 1 back. */
+static smp_status round_trip(rank_probe *r, char *out, char *in, int64_t bytes)
+{
+    const int rank = r->state.comm.world_rank;
+    smp_request receive = {0}, send = {0};
+    SMP_TRY(r->transport->receive(r->transport_context, 1 - rank, 1 - rank, in, bytes, &receive));
+    if (rank == 1)
+        SMP_TRY(finish(r, &receive));
+    SMP_TRY(r->transport->send(r->transport_context, rank, rank, out, bytes, &send));
+    SMP_TRY(finish(r, &send));
+    return rank == 0 ? finish(r, &receive) : SMP_OK;
+}
+
+static smp_status round_trips(rank_probe *r, char *out, char *in, int64_t bytes, int repeat)
+{
+    for (int i = 0; i < repeat; i++)
+        SMP_TRY(round_trip(r, out, in, bytes));
+    return smp__probe_settle(&r->state);
+}
+
+/* Half a round trip between ranks 0 and 1; 0 on the others. */
+static smp_status time_link(void *context, int64_t bytes, int repeat, double *us)
+{
+    rank_probe *r = context;
+    smp__probe_state *p = &r->state;
+    int64_t out = 0, in = 0, total = 0;
+    smp_status status = SMP_OK;
+    *us = 0;
+    if (p->comm.world_rank <= 1) {
+        status = bytes <= r->transport->max_message_bytes &&
+                         smp__probe_place(&total, bytes, &out) &&
+                         smp__probe_place(&total, bytes, &in)
+                     ? smp__probe_pool(p, total)
+                     : smp_fail(SMP_ERR_INPUT, "link: %lld bytes", (long long)bytes);
+    }
+    SMP_TRY(smp__comm_agree(&p->comm, status));
+    if (p->comm.world_rank > 1)
+        return SMP_OK;
+    SMP_TRY(round_trips(r, p->pool + out, p->pool + in, bytes, 1)); /* warm-up */
+    const double begin_s = smp_clock_s();
+    SMP_TRY(round_trips(r, p->pool + out, p->pool + in, bytes, repeat));
+    *us = 1e6 * (smp_clock_s() - begin_s) / repeat / 2;
+    return SMP_OK;
+}
+
+static smp_status sync_ranks(void *context, smp_status status)
+{
+    smp__probe_state *p = context;
+    return smp__comm_agree(&p->comm, status);
+}
+
+static smp_status make_pattern(smp__probe_state *p)
+{
+    p->pattern = malloc(SMP__PATTERN_FLOATS * sizeof *p->pattern);
+    if (!p->pattern)
+        return smp_fail_memory(SMP__PATTERN_FLOATS * sizeof *p->pattern);
+    for (int i = 0; i < SMP__PATTERN_FLOATS; i += 4) {
+        const smp_random4 random = smp_random_philox(1, (uint64_t)i, 0);
+        for (int k = 0; k < 4; k++)
+            p->pattern[i + k] = 2 * smp_random_uniform(random.v[k]) - 1;
+    }
+    return SMP_OK;
+}
+
+/* How many ranks of this node compute on the device that this rank computes on. */
+static smp_status count_sharers(smp__probe_state *p, int ranks, int *sharers)
+{
+    char own[ID_BYTES] = "";
+    char *all = calloc((size_t)ranks, ID_BYTES);
+    *sharers = 0;
+    if (!all)
+        return smp_fail_memory((size_t)ranks * ID_BYTES);
+    p->device->identity(p->device_context, own);
+    MPI_Allgather(own, ID_BYTES, MPI_CHAR, all, ID_BYTES, MPI_CHAR, p->comm.node);
+    for (int i = 0; i < ranks; i++)
+        *sharers += memcmp(own, all + (size_t)i * ID_BYTES, ID_BYTES) == 0;
+    free(all);
+    return SMP_OK;
+}
+
+/* The memory of a node, or of its GPU, is shared by the ranks there. */
+static smp_status find_memory(smp__probe_state *p, int ranks)
+{
+    int64_t available = 0;
+    int sharers = 1;
+    if (p->device->host_memory) {
+        smp_cluster *machine;
+        SMP_TRY(smp_cluster_local(ranks, &machine));
+        p->memory_limit = machine->device[0].memory_bytes;
+        smp_cluster_destroy(machine);
+        return SMP_OK;
+    }
+    if (p->parallel)
+        SMP_TRY(count_sharers(p, ranks, &sharers));
+    SMP_TRY(p->device->available(p->device_context, &available));
+    p->probe.memory_bytes = available;
+    p->memory_limit = (int64_t)(MEMORY_SHARE * (double)available / sharers);
+    return SMP_OK;
+}
+
+static smp_status open_device(smp__probe_state *p, const smp_target *target, int rank, int ranks)
+{
+    const smp_device_options options = {.precision = target->precision,
+                                        .node_rank = rank,
+                                        .node_ranks = ranks,
+                                        .stamps = SMP__PROBE_STAMPS};
+    SMP_TRY(smp_target_check(*target));
+    p->precision = target->precision;
+    p->device = smp_device_find(smp_backend_name(target->backend));
+    if (!p->device)
+        return smp_fail(SMP_ERR_INPUT, "device '%s': this library was built without it",
+                        smp_backend_name(target->backend));
+    SMP_TRY(p->device->open(&options, &p->device_context));
+    if (p->device->host_memory)
+        return SMP_OK;
+    return p->device->reserve_host(p->device_context, SMP__STAGING_BYTES, &p->staging);
+}
+
+/* Ranks 0 and 1, a lane each way. Collective. */
+static smp_status open_link(rank_probe *r)
+{
+    smp__probe_state *p = &r->state;
+    const int rank = p->comm.world_rank;
+    const smp_lane lane[2] = {
+        {.id = 0, .peer = 1 - rank, .outgoing = rank == 0, .messages = 1, .max_bytes = INT32_MAX},
+        {.id = 1, .peer = 1 - rank, .outgoing = rank == 1, .messages = 1, .max_bytes = INT32_MAX}};
+    SMP_TRY(smp__comm_split(&p->comm, rank, 0));
+    r->transport = smp_transport_choose(&p->comm, p->device, p->device_context, NULL, 0);
+    if (!r->transport)
+        return smp_fail(SMP_ERR_FAILED, "no transport serves the device '%s'", p->device->name);
+    const smp_transport_options options = {.comm = &p->comm,
+                                           .device = p->device,
+                                           .device_context = p->device_context,
+                                           .reductions = 1,
+                                           .n_lane = rank <= 1 ? 2 : 0,
+                                           .lane = lane};
+    return r->transport->open(&options, &r->transport_context);
+}
+
+/* "cpu", or what the device calls itself, without its details: "NVIDIA H200". */
+static void name_device(rank_probe *r)
+{
+    const smp__probe_state *p = &r->state;
+    const char *text =
+        p->device->host_memory ? p->device->name : p->device->describe(p->device_context);
+    snprintf(r->name, sizeof r->name, "%.*s", (int)strcspn(text, ",\n"), text);
+}
+
+static void fill_table(rank_probe *r)
+{
+    smp__probe_state *p = &r->state;
+    p->probe = (smp_probe){.context = r,
+                           .pairs = true,
+                           .device = r->name,
+                           .memory_bytes = p->probe.memory_bytes,
+                           .open = smp__probe_open,
+                           .time = smp__probe_time,
+                           .close = smp__probe_close,
+                           .time_optimizer = time_optimizer,
+                           .time_reduce = time_reduce};
+    if (p->parallel) {
+        p->probe.sync = sync_ranks;
+        p->probe.time_link = p->comm.world_size > 1 ? time_link : NULL;
+    }
+}
+
+/* What may fail on one rank alone. */
+static smp_status start_rank(rank_probe *r, const smp_target *target)
+{
+    smp__probe_state *p = &r->state;
+    int ranks = p->parallel ? p->comm.node_size : 1;
+    smp_status status = open_device(p, target, p->parallel ? p->comm.node_rank : 0, ranks);
+    if (p->parallel)
+        status = smp__comm_agree(&p->comm, status);
+    if (status == SMP_OK)
+        status = find_memory(p, ranks);
+    return status == SMP_OK ? make_pattern(p) : status;
+}
+
+static smp_status start(rank_probe *r, const smp_target *target)
+{
+    smp__probe_state *p = &r->state;
+    int initialised = 0, finalised = 0;
+    MPI_Initialized(&initialised);
+    MPI_Finalized(&finalised);
+    if (initialised && !finalised) {
+        SMP_TRY(smp__comm_open(&p->comm, 0));
+        p->parallel = true;
+    }
+    smp_status status = start_rank(r, target);
+    if (p->parallel)
+        status = smp__comm_agree(&p->comm, status);
+    if (status == SMP_OK && p->parallel && p->comm.world_size > 1)
+        status = smp__comm_agree(&p->comm, open_link(r));
+    if (status != SMP_OK)
+        return status;
+    name_device(r);
+    fill_table(r);
+    return SMP_OK;
+}
+
+smp_status smp_probe_create(const smp_target *target, smp_probe **out)
+{
+    rank_probe *r = calloc(1, sizeof *r);
+    if (!r)
+        return smp_fail_memory(sizeof *r);
+    smp_status status = start(r, target);
+    if (status == SMP_OK)
+        *out = &r->state.probe;
+    else
+        smp_probe_destroy(&r->state.probe);
+    return status;
+}
+
+void smp_probe_destroy(smp_probe *probe)
+{
+    rank_probe *r = (rank_probe *)probe;
+    if (!r)
+        return;
+    smp__probe_state *p = &r->state;
+    if (r->transport_context)
+        r->transport->close(r->transport_context);
+    if (p->pool)
+        p->device->release(p->device_context, p->pool, p->pool_bytes);
+    if (p->staging)
+        p->device->release_host(p->device_context, p->staging);
+    if (p->device)
+        p->device->close(p->device_context);
+    if (p->parallel)
+        smp__comm_close(&p->comm);
+    free(p->pattern);
+    free(r);
+}

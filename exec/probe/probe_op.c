@@ -1,0 +1,386 @@
+/* Operators on buffers that are as warm as they will be in training.
+ *
+ * A training step touches every weight, gradient and stash of the rank between two uses of the same
+ * one, so back-to-back runs on one set of buffers would be too fast. An opened op therefore has
+ * several sets of what is kept (inputs, output, aux, weights, gradient accumulators), and runs take
+ * them in turn: so many sets that the bytes touched before one comes back are what the model touches
+ * in a micro-batch, at most ROTATION_BYTES. What the neighbouring op has just made is warm in
+ * training: a forward's newest input is read once before the clock starts, and output and input
+ * gradients have one buffer each. */
+#include "exec/probe/probe_op.h"
+
+#include <string.h>
+
+enum { ALIGNMENT = 64, MAX_SETS = 512 };
+
+#define ROTATION_BYTES ((int64_t)64 << 20) /* larger than the caches of one core */
+#define POOL_BYTES ((int64_t)256 << 20)
+#define MAX_BYTES ((int64_t)1 << 60)
+#define WEIGHT_SCALE 0.05f /* keeps sums of products near 1 */
+
+/* Reads one word of every cache line; the sum keeps the compiler from leaving the reads out. */
+static volatile uint32_t warm_sink;
+
+static void warm(const void *data, int64_t bytes)
+{
+    const char *at = data;
+    uint32_t sum = 0;
+    for (int64_t i = 0; i + 4 <= bytes; i += ALIGNMENT) {
+        uint32_t word;
+        memcpy(&word, at + i, sizeof word);
+        sum += word;
+    }
+    warm_sink = sum;
+}
+
+bool smp__probe_place(int64_t *total, int64_t bytes, int64_t *offset)
+{
+    if (bytes < 0 || bytes > MAX_BYTES || *total > MAX_BYTES)
+        return false;
+    *offset = *total;
+    *total += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return true;
+}
+
+static int64_t param_bytes(const smp__probe_state *p, int slot)
+{
+    return p->graph->param[p->op->param[slot]].elements * (int64_t)sizeof(float);
+}
+
+static int64_t in_bytes(const smp__probe_state *p, int slot)
+{
+    return smp_tensor_bytes(p->graph, p->op->in[slot], p->batch);
+}
+
+static bool place_buffers(smp__probe_state *p)
+{
+    smp__places *at = &p->place;
+    int64_t *set = &at->set_bytes, *shared = &at->shared_bytes;
+    smp_op_needs needs;
+    bool ok = true;
+    smp_op_needs_get(p->graph, p->op, p->batch, &needs);
+    *at = (smp__places){.out_bytes = smp_tensor_bytes(p->graph, p->op->out, p->batch),
+                        .workspace_bytes = needs.workspace_bytes};
+    if (__builtin_mul_overflow(needs.aux_bytes, p->batch, &at->aux_bytes))
+        return false;
+    for (int i = 0; i < p->op->n_in && ok; i++) {
+        ok = smp__probe_place(set, in_bytes(p, i), &at->in[i]);
+        if (p->graph->tensor[p->op->in[i]].needs_grad)
+            ok = ok && smp__probe_place(shared, in_bytes(p, i), &at->din[i]);
+    }
+    for (int i = 0; i < p->op->n_param && ok; i++) {
+        ok = smp__probe_place(set, param_bytes(p, i), &at->param[i]);
+        if (p->precision == SMP_PRECISION_BF16)
+            ok = ok && smp__probe_place(set, param_bytes(p, i) / 2, &at->param16[i]);
+        if (p->graph->training)
+            ok = ok && smp__probe_place(set, param_bytes(p, i), &at->dparam[i]);
+    }
+    if (p->next && ok) {
+        smp_op_needs next;
+        smp_op_needs_get(p->graph, p->next, p->batch, &next);
+        if (next.workspace_bytes > at->workspace_bytes)
+            at->workspace_bytes = next.workspace_bytes;
+        ok = smp__probe_place(set, smp_tensor_bytes(p->graph, p->next->out, p->batch),
+                              &at->next_out) &&
+             smp__probe_place(set, next.aux_bytes * p->batch, &at->next_aux);
+    }
+    return ok && smp__probe_place(set, at->out_bytes, &at->out) &&
+           smp__probe_place(set, at->aux_bytes, &at->aux) &&
+           smp__probe_place(shared, at->out_bytes, &at->dout) &&
+           smp__probe_place(shared, at->workspace_bytes, &at->workspace);
+}
+
+/* What the rank's part of the model touches between two uses of a buffer. */
+static int64_t footprint(smp__probe_state *p)
+{
+    const smp_graph *graph = p->graph;
+    const int ranks = p->parallel ? p->comm.world_size : 1;
+    int64_t weights = 0, values = 0;
+    if (p->footprint_graph == graph && p->footprint_batch == p->batch)
+        return p->footprint_bytes;
+    for (int32_t i = 0; i < graph->n_param && weights < ROTATION_BYTES * ranks; i++)
+        weights += 8 * graph->param[i].elements; /* and its gradient */
+    for (int32_t i = 0; i < graph->n_op && values < ROTATION_BYTES; i++)
+        values += smp_tensor_bytes(graph, graph->op[i].out, p->batch);
+    p->footprint_graph = graph;
+    p->footprint_batch = p->batch;
+    p->footprint_bytes = weights / ranks + values;
+    if (p->footprint_bytes > ROTATION_BYTES)
+        p->footprint_bytes = ROTATION_BYTES;
+    return p->footprint_bytes;
+}
+
+static smp_status fill_input(smp__probe_state *p, int slot, void *target)
+{
+    const smp_dtype dtype = p->graph->tensor[p->op->in[slot]].dtype;
+    int64_t min = 0, max = 0;
+    if (dtype != SMP_I32)
+        return smp__probe_fill(p, target, dtype, in_bytes(p, slot), 1);
+    if (!p->op->kind->index_range || !p->op->kind->index_range(p->graph, p->op, slot, &min, &max) ||
+        max < min)
+        min = max = 0;
+    return smp__probe_fill_indices(p, target, in_bytes(p, slot), min, max);
+}
+
+static char *set_at(const smp__probe_state *p, int set)
+{
+    return p->pool + p->place.shared_bytes + (int64_t)set * p->place.set_bytes;
+}
+
+static smp_status fill_weights(smp__probe_state *p, char *set)
+{
+    const smp__places *at = &p->place;
+    for (int i = 0; i < p->op->n_param; i++) {
+        float *weight = (float *)(set + at->param[i]);
+        SMP_TRY(smp__probe_fill(p, weight, SMP_F32, param_bytes(p, i), WEIGHT_SCALE));
+        if (p->precision == SMP_PRECISION_BF16)
+            SMP_TRY(p->device->round16(p->device_context, set + at->param16[i], weight,
+                                       param_bytes(p, i) / 4));
+    }
+    return SMP_OK;
+}
+
+static smp_status fill_sets(smp__probe_state *p)
+{
+    const smp__places *at = &p->place;
+    char *set = set_at(p, 0);
+    SMP_TRY(p->device->zero(p->device_context, set, at->set_bytes));
+    for (int i = 0; i < p->op->n_in; i++)
+        SMP_TRY(fill_input(p, i, set + at->in[i]));
+    SMP_TRY(fill_weights(p, set));
+    for (int i = 1; i < p->sets; i++)
+        SMP_TRY(p->device->copy(p->device_context, set_at(p, i), set, at->set_bytes));
+    return smp__probe_fill(p, p->pool + at->dout, p->graph->tensor[p->op->out].dtype, at->out_bytes,
+                           WEIGHT_SCALE);
+}
+
+/* Forward of a pair as the executor runs it: one kernel, or one after the other. */
+static smp_status call_pair(const smp__probe_state *p, const smp_op_call *call, char *base)
+{
+    const void *in[SMP_OP_MAX_IN] = {call->out};
+    smp_op_call next = *call;
+    next.op = p->next;
+    next.state = p->next_state;
+    next.in = in;
+    next.out = base + p->place.next_out;
+    next.aux = base + p->place.next_aux;
+    if (p->kernels->pairs && p->kernels->pairs(p->graph, p->op, p->next))
+        return p->kernels->forward_pair(call, &next);
+    SMP_TRY(p->kernels->forward(call));
+    return p->next_kernels->forward(&next);
+}
+
+/* One call of `part` on a set. */
+static smp_status call_part(smp__probe_state *p, smp_probe_part part, int set)
+{
+    const smp__places *at = &p->place;
+    char *base = set_at(p, set);
+    const void *in[SMP_OP_MAX_IN];
+    float *din[SMP_OP_MAX_IN], *dparam[SMP_OP_MAX_PARAM];
+    const float *param[SMP_OP_MAX_PARAM];
+    const void *param16[SMP_OP_MAX_PARAM];
+    smp_op_call call = {.graph = p->graph, .op = p->op, .batch = p->batch, .state = p->state};
+    smp_status (*const kernel[])(const smp_op_call *) = {
+        p->kernels->forward, p->kernels->backward_input, p->kernels->backward_weight};
+    for (int i = 0; i < p->op->n_in; i++) {
+        const bool wanted = p->graph->tensor[p->op->in[i]].needs_grad;
+        in[i] = base + at->in[i];
+        din[i] = wanted ? (float *)(p->pool + at->din[i]) : NULL;
+    }
+    for (int i = 0; i < p->op->n_param; i++) {
+        param[i] = (const float *)(base + at->param[i]);
+        param16[i] = base + at->param16[i];
+        dparam[i] = (float *)(base + at->dparam[i]);
+    }
+    call.device = p->device->kernel_context(p->device_context);
+    call.in = in;
+    call.out = base + at->out;
+    call.param = param;
+    call.param16 = p->precision == SMP_PRECISION_BF16 ? param16 : NULL;
+    call.aux = at->aux_bytes > 0 ? base + at->aux : NULL;
+    call.workspace = at->workspace_bytes > 0 ? p->pool + at->workspace : NULL;
+    call.dout = (const float *)(p->pool + at->dout);
+    call.din = din;
+    call.dparam = dparam;
+    call.seed = 1;
+    call.step = 1;
+    call.training = p->graph->training;
+    return part == SMP_PROBE_FORWARD && p->next ? call_pair(p, &call, base) : kernel[part](&call);
+}
+
+static bool has_part(const smp__probe_state *p, smp_probe_part part)
+{
+    const smp_graph *graph = p->graph;
+    if (part == SMP_PROBE_FORWARD)
+        return true;
+    if (!graph->training || !graph->tensor[p->op->out].needs_grad)
+        return false;
+    if (part == SMP_PROBE_BACKWARD_WEIGHT)
+        return p->kernels->backward_weight && p->op->n_param > 0;
+    for (int i = 0; i < p->op->n_in; i++)
+        if (graph->tensor[p->op->in[i]].needs_grad)
+            return p->kernels->backward_input != NULL;
+    return false;
+}
+
+void smp__probe_close(void *context)
+{
+    smp__probe_state *p = context;
+    if (p->state && p->kernels->release)
+        p->kernels->release(p->state);
+    if (p->next_state && p->next_kernels->release)
+        p->next_kernels->release(p->next_state);
+    p->state = p->next_state = NULL;
+    p->op = p->next = NULL;
+}
+
+/* Bytes of a set that one run of a part reads or writes. */
+static int64_t touched_bytes(const smp__probe_state *p, smp_probe_part part)
+{
+    const bool forward = part == SMP_PROBE_FORWARD, weight = part == SMP_PROBE_BACKWARD_WEIGHT;
+    smp_op_needs needs;
+    int64_t bytes = 0;
+    smp_op_needs_get(p->graph, p->op, p->batch, &needs);
+    const uint32_t inputs = weight ? needs.weight_grad_in : needs.input_grad_in;
+    for (int i = 0; i < p->op->n_in; i++)
+        if (forward || (inputs >> i & 1))
+            bytes += in_bytes(p, i);
+    for (int i = 0; i < p->op->n_param; i++)
+        bytes += param_bytes(p, i);
+    if (forward || (!weight && needs.input_grad_out))
+        bytes += p->place.out_bytes;
+    if (forward || (weight ? needs.weight_grad_aux : needs.input_grad_aux))
+        bytes += p->place.aux_bytes;
+    return bytes > ALIGNMENT ? bytes : ALIGNMENT;
+}
+
+/* So many that taking turns touches the footprint before a set comes back. */
+static void count_sets(smp__probe_state *p)
+{
+    const int64_t room = POOL_BYTES / (p->place.set_bytes + 1) + 1;
+    int64_t most = room < MAX_SETS ? room : MAX_SETS;
+    p->sets = 1;
+    for (int part = 0; part < SMP__PROBE_PARTS; part++) {
+        int64_t sets = footprint(p) / touched_bytes(p, (smp_probe_part)part) + 1;
+        p->part_sets[part] = (int)(sets < most ? sets : most);
+        if (p->part_sets[part] > p->sets)
+            p->sets = p->part_sets[part];
+    }
+}
+
+static int common_divisor(int a, int b)
+{
+    return b == 0 ? a : common_divisor(b, a % b);
+}
+
+/* Visits all sets, but not in the order of their addresses, which a prefetcher would follow. */
+static int stride(int sets)
+{
+    int step = (int)(0.618 * sets);
+    while (step > 1 && common_divisor(sets, step) != 1)
+        step--;
+    return step > 0 ? step : 1;
+}
+
+/* The input made last: the only one that is sure to be warm. */
+static int newest_input(const smp_graph *graph, const smp_op *op)
+{
+    int newest = 0;
+    for (int i = 1; i < op->n_in; i++)
+        if (graph->tensor[op->in[i]].producer > graph->tensor[op->in[newest]].producer)
+            newest = i;
+    return newest;
+}
+
+static smp_status check_op(const smp__probe_state *p)
+{
+    if (!p->kernels || !p->kernels->forward)
+        return smp_fail_at(smp_op_where(p->graph, p->op), "op '%s' (%s): has no kernel for %s",
+                           p->op->name, p->op->kind->name, p->device->name);
+    if (p->op->n_in > SMP_OP_MAX_IN || p->op->n_param > SMP_OP_MAX_PARAM)
+        return smp_fail_at(smp_op_where(p->graph, p->op),
+                           "op '%s': got %d inputs, expected at most %d", p->op->name,
+                           (int)p->op->n_in, SMP_OP_MAX_IN);
+    return SMP_OK;
+}
+
+/* Forward on every set makes outputs and aux valid. */
+smp_status smp__probe_open(void *context, const smp_graph *graph, const smp_op *op, int64_t batch)
+{
+    smp__probe_state *p = context;
+    smp_status status;
+    p->graph = graph;
+    p->op = op;
+    p->batch = batch;
+    p->kernels = p->device->kernels(op->kind);
+    p->state = p->next_state = NULL;
+    p->next = smp_op_pairs(graph, (int32_t)(op - graph->op)) ? op + 1 : NULL;
+    p->next_kernels = p->next ? p->device->kernels(p->next->kind) : NULL;
+    p->next_set = 0;
+    p->newest = newest_input(graph, op);
+    SMP_TRY(check_op(p));
+    if (!place_buffers(p))
+        return smp_fail_at(smp_op_where(graph, op), "op '%s': its buffers have no 64-bit size",
+                           op->name);
+    count_sets(p);
+    status = smp__probe_pool(p, p->place.shared_bytes + p->sets * p->place.set_bytes);
+    if (status != SMP_OK)
+        return smp_fail_context(status, "op '%s'", op->name);
+    status = fill_sets(p);
+    if (status == SMP_OK && p->kernels->prepare)
+        status = p->kernels->prepare(graph, op, batch, p->device->kernel_context(p->device_context),
+                                     &p->state);
+    if (status == SMP_OK && p->next && p->next_kernels->prepare)
+        status = p->next_kernels->prepare(
+            graph, p->next, batch, p->device->kernel_context(p->device_context), &p->next_state);
+    for (int i = 0; i < p->sets && status == SMP_OK; i++)
+        status = call_part(p, SMP_PROBE_FORWARD, i);
+    if (status == SMP_OK)
+        status = smp__probe_settle(p);
+    if (status != SMP_OK)
+        smp__probe_close(p);
+    return status;
+}
+
+/* Host: call by call, the newest input warmed up outside the clock. */
+static smp_status time_calls(smp__probe_state *p, smp_probe_part part, int repeat, double *us)
+{
+    const int sets = p->part_sets[part], step = stride(sets);
+    for (int i = 0; i < repeat; i++) {
+        double one;
+        if (part == SMP_PROBE_FORWARD && p->op->n_in > 0)
+            warm(set_at(p, p->next_set) + p->place.in[p->newest], in_bytes(p, p->newest));
+        SMP_TRY(smp__probe_clock_start(p));
+        SMP_TRY(call_part(p, part, p->next_set));
+        SMP_TRY(smp__probe_clock_stop(p, &one));
+        p->next_set = (p->next_set + step) % sets;
+        *us += one;
+    }
+    return SMP_OK;
+}
+
+/* Other devices: all calls in one piece, as a step enqueues them. */
+static smp_status time_queue(smp__probe_state *p, smp_probe_part part, int repeat, double *us)
+{
+    const int sets = p->part_sets[part], step = stride(sets);
+    SMP_TRY(smp__probe_settle(p));
+    SMP_TRY(smp__probe_clock_start(p));
+    for (int i = 0; i < repeat; i++) {
+        SMP_TRY(call_part(p, part, p->next_set));
+        p->next_set = (p->next_set + step) % sets;
+    }
+    return smp__probe_clock_stop(p, us);
+}
+
+smp_status smp__probe_time(void *context, smp_probe_part part, int repeat, double *us)
+{
+    smp__probe_state *p = context;
+    *us = 0;
+    p->next_set %= p->part_sets[part];
+    if (!has_part(p, part))
+        return SMP_OK;
+    SMP_TRY(p->device->host_memory ? time_calls(p, part, repeat, us)
+                                   : time_queue(p, part, repeat, us));
+    *us /= repeat;
+    return SMP_OK;
+}

@@ -1,0 +1,204 @@
+/* The host waits for the device, and looks where it is.
+ *
+ * Every action ends with a stamp that the device passes when it gets there, so a wait that takes too
+ * long, or an error, names the first action that is not done. Progress of the device starts the
+ * watchdog's clock again: a long step is not a hang. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/state/handle.h"
+
+/* A stamp behind every PACE_CALLS operators, of which the oldest of PACE_SLOTS is waited for: at most
+ * PACE_CALLS * PACE_SLOTS operators of a few kernels each are in the queue, which holds about a
+ * thousand (assumed: it is not documented). */
+enum { PACE_CALLS = 24, PACE_SLOTS = 4 };
+
+int smp__device_stamps(int64_t actions, bool trace)
+{
+    return (int)(actions * (trace ? 2 : 1)) + PACE_SLOTS;
+}
+
+/* Stamps: the end of every action, the begin of every action (with a trace), the slots. */
+static int begin_stamp(const smp *s, int64_t action)
+{
+    return (int)(s->program->n + action);
+}
+
+static int pace_stamp(const smp *s, int64_t mark)
+{
+    return (int)(s->program->n * (s->event ? 2 : 1) + mark % PACE_SLOTS);
+}
+
+/* True if the device has done an action more than was known. */
+static bool advance(smp *s)
+{
+    int64_t before = s->passed;
+    while (s->passed < s->position && s->device->passed(s->device_context, (int)s->passed, NULL))
+        s->passed++;
+    return s->passed > before;
+}
+
+/* The first action that the device has not done, as far as is known; NULL: it has done all. */
+static const smp_action *first_open(const smp *s)
+{
+    for (int64_t i = s->passed; i < s->position; i++) {
+        const smp_action *action = &s->program->action[i];
+        if (action->kind != SMP_ACTION_RECV_F && action->kind != SMP_ACTION_RECV_B)
+            return action; /* a receive is nothing on the compute stream */
+    }
+    return NULL;
+}
+
+static void describe(const void *context, char *buffer, size_t size)
+{
+    const smp *s = context;
+    const smp_action *action = first_open(s);
+    if (!action) {
+        snprintf(buffer, size, "its device");
+        return;
+    }
+    smp_text text = {0};
+    smp_action_format(action, &text);
+    snprintf(buffer, size, "its device to finish %s, %lld of %lld actions behind the host",
+             text.data ? text.data : "an action", (long long)(s->position - s->passed),
+             (long long)s->program->n);
+    smp_text_free(&text);
+}
+
+/* Until the device is idle or has passed the stamp (-1: none). */
+static smp_status wait(smp *s, int stamp)
+{
+    smp_wait wait = {0};
+    for (bool done = false;;) {
+        SMP_TRY(s->device->idle(s->device_context, &done));
+        if (done || (stamp >= 0 && s->device->passed(s->device_context, stamp, NULL)))
+            return SMP_OK;
+        if (s->transport_context)
+            SMP_TRY(s->transport->progress(s->transport_context));
+        if (advance(s) && wait.begin_s > 0.0)
+            wait.begin_s = smp_clock_s();
+        SMP_TRY(smp__comm_pause(&s->comm, &wait, describe, s));
+    }
+}
+
+/* What failed is the first action that is not done, not the one that the host is at. */
+static void blame(smp *s)
+{
+    const smp_action *action = first_open(s);
+    if (action)
+        s->current = *action;
+}
+
+static smp_status wait_or_blame(smp *s, int stamp)
+{
+    smp_status status = wait(s, stamp);
+    if (status != SMP_OK)
+        blame(s);
+    return status;
+}
+
+void smp__device_blame(smp *s)
+{
+    bool done;
+    if (!s->device->host_memory && s->device->idle(s->device_context, &done) != SMP_OK)
+        blame(s);
+}
+
+smp_status smp__device_idle(smp *s)
+{
+    SMP_TRY(wait_or_blame(s, -1));
+    s->passed = s->position;
+    return SMP_OK;
+}
+
+smp_status smp__device_pace(smp *s)
+{
+    if (s->device->host_memory || ++s->calls % PACE_CALLS != 0)
+        return SMP_OK;
+    int64_t mark = s->calls / PACE_CALLS;
+    SMP_TRY(s->device->stamp(s->device_context, pace_stamp(s, mark)));
+    return mark < PACE_SLOTS ? SMP_OK : wait_or_blame(s, pace_stamp(s, mark + 1));
+}
+
+smp_status smp__stamp_begin(smp *s)
+{
+    return s->event ? s->device->stamp(s->device_context, begin_stamp(s, s->position)) : SMP_OK;
+}
+
+smp_status smp__stamp_end(smp *s)
+{
+    if (s->event || !s->device->host_memory) /* of the host's own steps only a trace asks */
+        SMP_TRY(s->device->stamp(s->device_context, (int)s->position));
+    if (s->event)
+        s->event[s->n_event++].action = s->program->action[s->position];
+    s->position++;
+    if (!s->device->host_memory)
+        advance(s);
+    return SMP_OK;
+}
+
+smp_status smp__trace_collect(smp *s)
+{
+    if (!s->event || s->collected)
+        return SMP_OK;
+    SMP_TRY(smp__device_idle(s));
+    for (int64_t i = 0; i < s->n_event; i++) {
+        smp_trace_event *event = &s->event[i];
+        double begin_s = s->step_begin_s, end_s = s->step_begin_s;
+        if (!s->device->passed(s->device_context, begin_stamp(s, i), &begin_s) ||
+            !s->device->passed(s->device_context, (int)i, &end_s))
+            return smp_fail(SMP_ERR_FAILED, "the device has no time for action %lld of the step",
+                            (long long)i);
+        event->world_rank = s->comm.world_rank;
+        event->stage = event->action.chunk >= 0 ? s->stage_of_chunk[event->action.chunk] : -1;
+        event->start_us = 1e6 * (begin_s - s->step_begin_s);
+        event->end_us = 1e6 * (end_s - s->step_begin_s);
+    }
+    s->collected = true;
+    return SMP_OK;
+}
+
+smp_status smp__copy_in(smp *s, void *target, const void *values, int64_t bytes)
+{
+    if (s->device->host_memory)
+        return s->device->copy(s->device_context, target, values, bytes);
+    for (int64_t done = 0; done < bytes; done += SMP__PIECE_BYTES) {
+        int64_t n = bytes - done < SMP__PIECE_BYTES ? bytes - done : SMP__PIECE_BYTES;
+        memcpy(s->piece, (const char *)values + done, (size_t)n);
+        SMP_TRY(s->device->upload(s->device_context, (char *)target + done, s->piece, n));
+        SMP_TRY(smp__device_idle(s));
+    }
+    return SMP_OK;
+}
+
+smp_status smp__copy_out(smp *s, void *values, const void *source, int64_t bytes)
+{
+    if (s->device->host_memory)
+        return s->device->copy(s->device_context, values, source, bytes);
+    for (int64_t done = 0; done < bytes; done += SMP__PIECE_BYTES) {
+        int64_t n = bytes - done < SMP__PIECE_BYTES ? bytes - done : SMP__PIECE_BYTES;
+        SMP_TRY(s->device->download(s->device_context, s->piece, (const char *)source + done, n));
+        SMP_TRY(smp__device_idle(s));
+        memcpy((char *)values + done, s->piece, (size_t)n);
+    }
+    return SMP_OK;
+}
+
+smp_status smp__copy_view(smp *s, const void *source, int64_t bytes, const void **values,
+                          void **copy)
+{
+    *copy = NULL;
+    *values = source;
+    if (s->device->host_memory)
+        return SMP_OK;
+    void *buffer = malloc((size_t)bytes + 1);
+    smp_status status =
+        buffer ? smp__copy_out(s, buffer, source, bytes) : smp_fail_memory((size_t)bytes);
+    if (status != SMP_OK) {
+        free(buffer);
+        return status;
+    }
+    *values = *copy = buffer;
+    return SMP_OK;
+}

@@ -1,0 +1,140 @@
+/* What the rooms of the executor ask of a job: default options, addresses, which weights and stages
+ * are here, and where a failure happened. */
+#include "exec/state/handle.h"
+
+#include <stdio.h>
+
+smp_options smp_options_default(void)
+{
+    return (smp_options){.schedule = "auto",
+                         .optimizer = "adamw",
+                         .lr = 1e-3f,
+                         .beta1 = 0.9f,
+                         .beta2 = 0.95f,
+                         .epsilon = 1e-8f,
+                         .momentum = 0.9f,
+                         .weight_decay = 0.1f,
+                         .clip_norm = 1.0f,
+                         .seed = 1,
+                         .device = "cpu",
+                         .timeout_s = 120.0};
+}
+
+void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch)
+{
+    const smp_memory_rank *memory = s->memory;
+    switch (ref.space) {
+    case SMP_SPACE_NONE:
+        return NULL;
+    case SMP_SPACE_INPUT:
+        return (char *)s->input[ref.index].data +
+               (s->first_microbatch + microbatch) * s->input[ref.index].stride;
+    case SMP_SPACE_STASH:
+        return s->arena + memory->stash[ref.index][(int64_t)chunk * s->microbatches + microbatch] +
+               ref.offset;
+    case SMP_SPACE_WORK:
+        return s->arena + memory->work + ref.offset;
+    case SMP_SPACE_BORDER:
+        return s->arena +
+               memory->border[(int64_t)(memory->border_begin[chunk] + ref.index) * s->microbatches +
+                              microbatch];
+    case SMP_SPACE_LOSS:
+        return s->arena + memory->loss + (int64_t)microbatch * 64;
+    case SMP_SPACE_SEED:
+        return s->seed;
+    }
+    return NULL;
+}
+
+int32_t smp__job_find_param(const smp *s, int32_t param)
+{
+    int32_t low = 0, high = s->memory->n_param;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (s->memory->param[middle].param < param)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < s->memory->n_param && s->memory->param[low].param == param ? low : -1;
+}
+
+int smp__job_states(const smp *s)
+{
+    return s->graph->training ? s->optimizer->states : 0;
+}
+
+int smp__job_chunk_of_stage(const smp *s, int stage)
+{
+    for (int chunk = 0; chunk < s->chunks; chunk++)
+        if (s->stage_of_chunk[chunk] == stage)
+            return chunk;
+    return -1;
+}
+
+smp_status smp__job_usable(const smp *s)
+{
+    if (s->broken)
+        return smp_fail(SMP_ERR_FAILED, "an earlier call failed: the job can only be finalised");
+    return SMP_OK;
+}
+
+static bool has_input(const smp *s, int input)
+{
+    return input >= 0 && input < s->graph->n_input;
+}
+
+const char *smp_input_name(const smp *s, int input)
+{
+    return has_input(s, input) ? s->graph->tensor[input].name : NULL;
+}
+
+int64_t smp_input_elements(const smp *s, int input)
+{
+    return has_input(s, input) ? s->graph->tensor[input].elements : 0;
+}
+
+int smp_input_is_int(const smp *s, int input)
+{
+    return has_input(s, input) && s->graph->tensor[input].dtype == SMP_I32;
+}
+
+int smp_input_needed(const smp *s, int input)
+{
+    if (!has_input(s, input))
+        return 0;
+    for (int64_t i = s->graph->consumer_begin[input]; i < s->graph->consumer_begin[input + 1]; i++)
+        if (s->stage_rank[s->stage_of_op[s->graph->consumer[i].op]] == s->comm.pipeline_rank)
+            return 1;
+    return 0;
+}
+
+int64_t smp_step_samples(const smp *s)
+{
+    return s->batch * s->microbatches;
+}
+
+smp_status smp__job_context(const smp *s, smp_status status)
+{
+    if (status == SMP_OK)
+        return status;
+    if (s->current.kind != SMP_ACTION_OPTIMIZE && s->current.chunk < 0)
+        return smp_fail_context(status,
+                                "rank %d (replica %d, pipeline rank %d, before the first "
+                                "action)",
+                                s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank);
+    smp_text action = {0};
+    smp_action_format(&s->current, &action);
+    /* the optimizer step is one of all stages of the rank: the first stands for them */
+    int stage = s->stage_of_chunk[s->current.chunk >= 0 ? s->current.chunk : 0];
+    char where[64];
+    snprintf(where, sizeof(where), ", stage %d", stage);
+    char mb[64] = "";
+    if (s->current.microbatch >= 0)
+        snprintf(mb, sizeof(mb), ", micro-batch %d", s->current.microbatch);
+    smp_fail_context(status, "rank %d (replica %d, pipeline rank %d%s%s, action %s)",
+                     s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank, where, mb,
+                     action.data ? action.data : "?");
+    smp_text_free(&action);
+    return status;
+}

@@ -1,0 +1,207 @@
+/* Weights of this rank: initial values, norm of the gradients, update, hash. Initial values are
+ * functions of seed, weight and position, so they do not depend on who holds the weight. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/state/handle.h"
+#include "graph/base/random.h"
+#include "graph/base/text.h"
+
+static const double two_pi = 6.283185307179586;
+
+/* Four values per counter: uniform words, or two Box-Muller pairs. */
+static void draw(const smp_param *param, uint64_t key, int64_t index, float value[4])
+{
+    smp_random4 word = smp_random_philox(key, (uint64_t)index, 0);
+    if (param->init == SMP_INIT_UNIFORM) {
+        for (int k = 0; k < 4; k++)
+            value[k] = (2.0f * smp_random_uniform(word.v[k]) - 1.0f) * param->init_scale;
+        return;
+    }
+    for (int k = 0; k < 4; k += 2) {
+        double radius = sqrt(-2.0 * log(1.0 - (double)smp_random_uniform(word.v[k])));
+        double angle = two_pi * (double)smp_random_uniform(word.v[k + 1]);
+        value[k] = (float)(radius * cos(angle)) * param->init_scale;
+        value[k + 1] = (float)(radius * sin(angle)) * param->init_scale;
+    }
+}
+
+/* Values begin .. end-1 of a weight; begin is a multiple of four. */
+static void fill_range(const smp_param *param, uint64_t key, int64_t begin, int64_t end,
+                       float *weight)
+{
+    if (param->init == SMP_INIT_ZERO || param->init == SMP_INIT_ONE) {
+        for (int64_t i = begin; i < end; i++)
+            *weight++ = param->init == SMP_INIT_ONE ? 1.0f : 0.0f;
+        return;
+    }
+    for (int64_t i = begin; i < end; i += 4) {
+        float value[4];
+        draw(param, key, i / 4, value);
+        for (int64_t k = 0; k < 4 && i + k < end; k++)
+            *weight++ = value[k];
+    }
+}
+
+static float *at(const smp *s, int64_t offset)
+{
+    return (float *)(s->arena + offset);
+}
+
+static int64_t elements_of(const smp *s, int32_t index)
+{
+    return s->graph->param[s->memory->param[index].param].elements;
+}
+
+static smp_status init_param(smp *s, int32_t index)
+{
+    const smp_memory_param *param = &s->memory->param[index];
+    const smp_param *p = &s->graph->param[param->param];
+    uint64_t key = smp_random_mix(s->options.seed ^ smp_random_mix((uint64_t)param->param));
+    if (s->device->host_memory) {
+        fill_range(p, key, 0, p->elements, at(s, param->weight));
+        return SMP_OK;
+    }
+    const int64_t piece = SMP__PIECE_BYTES / (int64_t)sizeof(float);
+    for (int64_t begin = 0; begin < p->elements; begin += piece) {
+        int64_t n = p->elements - begin < piece ? p->elements - begin : piece;
+        fill_range(p, key, begin, begin + n, (float *)s->piece);
+        SMP_TRY(s->device->upload(s->device_context, at(s, param->weight) + begin, s->piece,
+                                  n * (int64_t)sizeof(float)));
+        SMP_TRY(smp__device_idle(s));
+    }
+    return SMP_OK;
+}
+
+smp_status smp__weights_init(smp *s)
+{
+    for (int32_t i = 0; i < s->memory->n_param; i++)
+        SMP_TRY(init_param(s, i));
+    return smp__weights_round(s);
+}
+
+smp_status smp__weight_round(smp *s, int32_t index)
+{
+    const smp_memory_param *param = &s->memory->param[index];
+    if (param->weight16 < 0)
+        return SMP_OK;
+    return s->device->round16(s->device_context, s->arena + param->weight16, at(s, param->weight),
+                              elements_of(s, index));
+}
+
+smp_status smp__weights_round(smp *s)
+{
+    for (int32_t i = 0; i < s->memory->n_param; i++)
+        SMP_TRY(smp__weight_round(s, i));
+    return SMP_OK;
+}
+
+/* Does this rank count the weight in what is summed over all ranks? */
+static bool counts(const smp *s, int32_t index)
+{
+    return s->memory->param[index].owner && s->comm.replica == 0;
+}
+
+smp_status smp__weights_square(smp *s)
+{
+    for (int32_t i = 0; i < s->memory->n_param; i++) {
+        if (!counts(s, i))
+            continue;
+        SMP_TRY(s->device->square_sum(s->device_context, at(s, s->memory->param[i].grad),
+                                      elements_of(s, i), &s->square[i]));
+        SMP_TRY(smp__device_pace(s)); /* other ranks' gradients may not be there yet */
+    }
+    return SMP_OK;
+}
+
+smp_status smp__weights_norm(smp *s, double *norm)
+{
+    memset(s->norm, 0, (size_t)s->graph->n_param * sizeof(double));
+    for (int32_t i = 0; i < s->memory->n_param; i++)
+        if (counts(s, i))
+            s->norm[s->memory->param[i].param] = s->square[i];
+    SMP_TRY(smp__comm_sum(&s->comm, s->norm, s->graph->n_param));
+    double sum = 0.0;
+    for (int32_t i = 0; i < s->graph->n_param; i++)
+        sum += s->norm[i];
+    *norm = sqrt(sum);
+    return SMP_OK;
+}
+
+/* Accumulators start the next step at zero (a single use's accumulator is its gradient): those that
+ * stand side by side together. Buffers begin at multiples of 64, so what is less than that between
+ * two of them belongs to neither. */
+static smp_status zero_accumulators(smp *s)
+{
+    int64_t begin = 0, end = 0;
+    for (int32_t i = 0; i < s->memory->n_use; i++) {
+        const smp_memory_use *use = &s->memory->use[i];
+        int64_t bytes = elements_of(s, use->param) * (int64_t)sizeof(float);
+        if (use->offset < end || use->offset - end >= 64) {
+            if (end > begin)
+                SMP_TRY(s->device->zero(s->device_context, s->arena + begin, end - begin));
+            begin = use->offset;
+        }
+        end = use->offset + bytes;
+    }
+    return end > begin ? s->device->zero(s->device_context, s->arena + begin, end - begin) : SMP_OK;
+}
+
+smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale)
+{
+    for (int32_t i = 0; i < s->memory->n_param; i++) {
+        const smp_memory_param *param = &s->memory->param[i];
+        const smp_param *p = &s->graph->param[param->param];
+        smp_update update = {.weight = at(s, param->weight),
+                             .grad = at(s, param->grad),
+                             .elements = p->elements,
+                             .grad_scale = grad_scale,
+                             .lr = lr,
+                             .weight_decay = p->decay ? s->options.weight_decay : 0.0f,
+                             .step = step,
+                             .options = &s->options};
+        if (param->weight16 >= 0)
+            update.weight16 = s->arena + param->weight16;
+        for (int k = 0; k < s->optimizer->states; k++)
+            update.state[k] = at(s, param->state[k]);
+        SMP_TRY(s->device->update(s->device_context, s->optimizer, &update));
+    }
+    return zero_accumulators(s);
+}
+
+/* The hash of every weight that this rank owns, by graph weight; 0 for the others. */
+static smp_status hash_own(smp *s, uint64_t *hash)
+{
+    for (int32_t i = 0; i < s->memory->n_param; i++) {
+        const smp_memory_param *param = &s->memory->param[i];
+        int64_t bytes = elements_of(s, i) * (int64_t)sizeof(float);
+        const void *values;
+        void *copy;
+        if (!param->owner)
+            continue;
+        SMP_TRY(smp__copy_view(s, at(s, param->weight), bytes, &values, &copy));
+        hash[param->param] = smp_hash(0, values, (size_t)bytes);
+        free(copy);
+    }
+    return SMP_OK;
+}
+
+smp_status smp__weights_hash(smp *s, uint64_t *hash)
+{
+    /* Each owner hashes its weights; the hashes are combined in the order of the weights. 32 bits
+     * at a time are exact in a double sum. */
+    size_t n = (size_t)s->graph->n_param;
+    uint64_t *own = calloc(n + 1, sizeof(*own)), all = 0;
+    smp_status status = own ? hash_own(s, own) : smp_fail_memory(n * sizeof(*own));
+    status = smp__comm_agree(&s->comm, status);
+    for (int half = 0; half < 2 && status == SMP_OK; half++) {
+        for (size_t i = 0; i < n; i++)
+            s->norm[i] = (double)((half ? own[i] >> 32 : own[i]) & 0xffffffffu);
+        MPI_Allreduce(MPI_IN_PLACE, s->norm, (int)n, MPI_DOUBLE, MPI_SUM, s->comm.pipeline);
+        all = smp_hash(all, s->norm, n * sizeof(double));
+    }
+    free(own);
+    *hash = status == SMP_OK ? all : 0;
+    return status;
+}

@@ -1,0 +1,142 @@
+/* The lanes of a rank. A lane holds the messages from one rank to another that must come in one
+ * order, so the fewer lanes the better for a transport that keeps something for each; and a lane's
+ * sends must stand in the order of its receives. There are three kinds:
+ *
+ * - All messages between neighbouring stages, activations and gradients, from rank a to rank b. The
+ *   verifier (schedule/verify/verify.h) proves that along the `>` of a the positions of their `<` in the
+ *   program of b rise.
+ * - What jumps over stages from stage f to stage t, of one kind (activations or gradients). The
+ *   verifier proves the same for each such transfer, and all of them have the same `>` and `<`.
+ * - The accumulators of tied weights from stage f to rank b.
+ *
+ * Sends are started at their `>`. Receives are posted ahead, but in the order of their `<`: the
+ * memory planner gives each the position of the last compute action before its `<`, which never
+ * falls along the program, and lists those of one position in the order of their `<`. Where one `>`
+ * sends several tensors to a stage, both ends take them by rising transfer: the sender walks its
+ * channels, the receiver flow->in_list. Evaluation walks (micro-batch, chunk, transfer) on both
+ * ends, and stages rise with chunks. Accumulators of one stage are sent at its R, received before
+ * the first action or after the last, on both ends by rising use (smp_memory_rank.use); those of
+ * two stages of one rank would not be, as the order of its R is its own.
+ *
+ * A message waits for the earlier ones of its lane. That adds nothing to what the verifier lets
+ * wait: they stand earlier in the programs of both ends. */
+#include "exec/step/message_lanes.h"
+
+#include <stdlib.h>
+
+static bool is_direct(const smp_transfer *transfer)
+{
+    return transfer->to_stage == transfer->from_stage + (transfer->kind == SMP_TRANSFER_F ? 1 : -1);
+}
+
+static int64_t transfer_id(const smp *s, const smp_transfer *transfer)
+{
+    int64_t ranks = s->comm.pipeline_size, stages = s->flow->n_stage;
+    int64_t from = transfer->from_stage, to = transfer->to_stage;
+    if (is_direct(transfer))
+        return s->stage_rank[from] * ranks + s->stage_rank[to];
+    return ranks * ranks + ((int64_t)transfer->kind * stages + from) * stages + to;
+}
+
+static int64_t tie_id(const smp *s, int64_t from_stage, int64_t to_rank)
+{
+    int64_t ranks = s->comm.pipeline_size, stages = s->flow->n_stage;
+    return ranks * ranks + 2 * stages * stages + from_stage * ranks + to_rank;
+}
+
+static int find(const smp *s, int64_t id)
+{
+    int low = 0, high = s->n_lane;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (s->lane[middle].id < id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+int smp__lane_of_transfer(const smp *s, int32_t transfer)
+{
+    return find(s, transfer_id(s, &s->flow->transfer[transfer]));
+}
+
+int smp__lane_of_tie(const smp *s, int from_stage, int to_rank)
+{
+    return find(s, tie_id(s, from_stage, to_rank));
+}
+
+/* One lane for each transfer of this rank; returns their number. With `lane` NULL only counts. */
+static int add_transfers(const smp *s, smp_lane *lane)
+{
+    int n = 0, own = s->comm.pipeline_rank;
+    for (int32_t i = 0; i < s->flow->n_transfer; i++) {
+        const smp_transfer *transfer = &s->flow->transfer[i];
+        int from = s->stage_rank[transfer->from_stage], to = s->stage_rank[transfer->to_stage];
+        if (from == to || (from != own && to != own))
+            continue;
+        if (lane)
+            lane[n] = (smp_lane){.id = transfer_id(s, transfer),
+                                 .peer = from == own ? to : from,
+                                 .outgoing = from == own,
+                                 .messages = s->microbatches,
+                                 .max_bytes = transfer->bytes};
+        n++;
+    }
+    return n;
+}
+
+/* One lane for each message of tied weights. */
+static void add_ties(const smp *s, smp_lane *lane)
+{
+    for (int i = 0; i < s->reducer.n_tie; i++) {
+        const smp__tie_message *tie = &s->reducer.tie[i];
+        const smp_use *use = &s->graph->use[tie->use];
+        bool outgoing = tie->chunk >= 0;
+        lane[i] = (smp_lane){
+            .id = tie_id(s, s->stage_of_op[use->op], outgoing ? tie->peer : s->comm.pipeline_rank),
+            .peer = tie->peer,
+            .outgoing = outgoing,
+            .messages = 1,
+            .max_bytes = s->graph->param[use->param].elements * (int64_t)sizeof(float)};
+    }
+}
+
+static int by_id(const void *a, const void *b)
+{
+    int64_t left = ((const smp_lane *)a)->id, right = ((const smp_lane *)b)->id;
+    return (left > right) - (left < right);
+}
+
+/* Makes one lane of those with the same id; returns how many there are then. */
+static int merge(smp_lane *lane, int n)
+{
+    int last = -1;
+    for (int i = 0; i < n; i++) {
+        if (last < 0 || lane[last].id != lane[i].id) {
+            lane[++last] = lane[i];
+            continue;
+        }
+        lane[last].messages += lane[i].messages;
+        if (lane[i].max_bytes > lane[last].max_bytes)
+            lane[last].max_bytes = lane[i].max_bytes;
+    }
+    return last + 1;
+}
+
+smp_status smp__messages_lanes(smp *s, smp_transport_options *options)
+{
+    SMP_TRY(smp__reduce_ties(s));
+    int transfers = add_transfers(s, NULL), n = transfers + s->reducer.n_tie;
+    s->lane = calloc((size_t)n + 1, sizeof(*s->lane));
+    if (!s->lane)
+        return smp_fail_memory((size_t)n * sizeof(*s->lane));
+    add_transfers(s, s->lane);
+    add_ties(s, s->lane + transfers);
+    qsort(s->lane, (size_t)n, sizeof(*s->lane), by_id);
+    s->n_lane = merge(s->lane, n);
+    options->n_lane = s->n_lane;
+    options->lane = s->lane;
+    return SMP_OK;
+}

@@ -1,0 +1,15 @@
+/* The lanes of this rank: which lane a message takes. */
+#ifndef SMP_EXEC_STEP_MESSAGE_LANES_H
+#define SMP_EXEC_STEP_MESSAGE_LANES_H
+
+#include "exec/state/handle.h"
+
+/* Index in s->lane of a transfer that is a message of this rank, or of the accumulator that goes
+ * from a stage to a rank. */
+int smp__lane_of_transfer(const smp *s, int32_t transfer);
+int smp__lane_of_tie(const smp *s, int from_stage, int to_rank);
+
+/* reduce.c: lists the messages of tied weights, in s->reducer. */
+smp_status smp__reduce_ties(smp *s);
+
+#endif

@@ -1,0 +1,188 @@
+/* Tensors between stages: for every transfer of this rank a channel with a request per
+ * micro-batch. Receives are posted and sends completed where the memory plan says. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "exec/state/handle.h"
+#include "exec/step/message_lanes.h"
+
+static bool is_incoming(const smp *s, const smp_transfer *transfer)
+{
+    return s->stage_rank[transfer->to_stage] == s->comm.pipeline_rank;
+}
+
+static int32_t border_of(const smp *s, const smp__channel *channel)
+{
+    const smp_transfer *transfer = &s->flow->transfer[channel->transfer];
+    const smp_layout *layout = s->chunk[channel->chunk].layout;
+    if (transfer->kind == SMP_TRANSFER_F && channel->outgoing)
+        return smp_layout_border(layout, SMP_BORDER_OUT, transfer->tensor);
+    smp_border_kind kind = transfer->kind == SMP_TRANSFER_F ? SMP_BORDER_IN
+                           : channel->outgoing              ? SMP_BORDER_GRAD_OUT
+                                                            : SMP_BORDER_GRAD_IN;
+    return smp_layout_border(layout, kind, channel->transfer);
+}
+
+static smp_status add_channel(smp *s, int32_t index)
+{
+    const smp_transfer *transfer = &s->flow->transfer[index];
+    int from = s->stage_rank[transfer->from_stage];
+    int to = s->stage_rank[transfer->to_stage];
+    if (from == to)
+        return SMP_OK; /* both ends on this rank (or neither): no message */
+    bool outgoing = from == s->comm.pipeline_rank;
+    int chunk = smp__job_chunk_of_stage(s, outgoing ? transfer->from_stage : transfer->to_stage);
+    smp__chunk *stage = &s->chunk[chunk];
+    smp__channel *channel = &stage->channel[stage->n_channel];
+    *channel = (smp__channel){.transfer = index,
+                              .peer = outgoing ? to : from,
+                              .lane = smp__lane_of_transfer(s, index),
+                              .chunk = chunk,
+                              .outgoing = outgoing};
+    if (transfer->bytes > s->transport->max_message_bytes)
+        return smp_fail(SMP_ERR_FAILED,
+                        "tensor '%s' is %lld bytes per micro-batch, the transport "
+                        "sends %lld at once: use a smaller micro-batch",
+                        s->graph->tensor[transfer->tensor].name, (long long)transfer->bytes,
+                        (long long)s->transport->max_message_bytes);
+    channel->request = calloc((size_t)s->microbatches, sizeof(*channel->request));
+    if (!channel->request)
+        return smp_fail_memory((size_t)s->microbatches * sizeof(*channel->request));
+    stage->n_channel++;
+    channel->border = border_of(s, channel);
+    if (channel->border < 0)
+        return smp_fail(SMP_ERR_FAILED, "stage %d has no border buffer for transfer %d",
+                        stage->stage, index);
+    return SMP_OK;
+}
+
+smp_status smp__messages_build(smp *s)
+{
+    const smp_flow *flow = s->flow;
+    int64_t tags = (int64_t)flow->n_transfer * s->microbatches + s->graph->n_use;
+    int64_t max_tag = s->transport->max_tag(s->transport_context);
+    if (tags > max_tag)
+        return smp_fail(SMP_ERR_FAILED,
+                        "the plan needs %lld message tags, the transport has %lld: use fewer "
+                        "micro-batches",
+                        (long long)tags, (long long)max_tag);
+    for (int chunk = 0; chunk < s->chunks; chunk++) {
+        int stage = s->stage_of_chunk[chunk];
+        int32_t n = flow->out_begin[stage + 1] - flow->out_begin[stage] +
+                    flow->in_begin[stage + 1] - flow->in_begin[stage];
+        s->chunk[chunk].channel = calloc((size_t)n + 1, sizeof(smp__channel));
+        if (!s->chunk[chunk].channel)
+            return smp_fail_memory((size_t)n * sizeof(smp__channel));
+    }
+    for (int32_t i = 0; i < flow->n_transfer; i++)
+        if (is_incoming(s, &flow->transfer[i]) ||
+            s->stage_rank[flow->transfer[i].from_stage] == s->comm.pipeline_rank)
+            SMP_TRY(add_channel(s, i));
+    return SMP_OK;
+}
+
+void smp__messages_free(smp *s)
+{
+    for (int chunk = 0; s->chunk && chunk < s->chunks; chunk++) {
+        for (int i = 0; i < s->chunk[chunk].n_channel; i++)
+            free(s->chunk[chunk].channel[i].request);
+        free(s->chunk[chunk].channel);
+    }
+    free(s->lane);
+}
+
+static smp__channel *find_channel(smp *s, int32_t transfer)
+{
+    const smp_transfer *t = &s->flow->transfer[transfer];
+    int stage = is_incoming(s, t) ? t->to_stage : t->from_stage;
+    smp__chunk *chunk = &s->chunk[smp__job_chunk_of_stage(s, stage)];
+    for (int i = 0; i < chunk->n_channel; i++)
+        if (chunk->channel[i].transfer == transfer)
+            return &chunk->channel[i];
+    return NULL;
+}
+
+static void *channel_data(const smp *s, const smp__channel *channel, int microbatch)
+{
+    smp_ref ref = {.space = SMP_SPACE_BORDER, .index = channel->border};
+    return smp__job_address(s, channel->chunk, ref, microbatch);
+}
+
+static int64_t tag_of(const smp *s, const smp__channel *channel, int microbatch)
+{
+    return (int64_t)channel->transfer * s->microbatches + microbatch;
+}
+
+smp_status smp__messages_post(smp *s, smp_memory_message message)
+{
+    smp__channel *channel = find_channel(s, message.transfer);
+    return s->transport->receive(
+        s->transport_context, channel->lane, tag_of(s, channel, message.microbatch),
+        channel_data(s, channel, message.microbatch), s->flow->transfer[channel->transfer].bytes,
+        &channel->request[message.microbatch]);
+}
+
+smp_status smp__messages_send(smp *s, int chunk, int microbatch, smp_transfer_kind kind)
+{
+    for (int i = 0; i < s->chunk[chunk].n_channel; i++) {
+        smp__channel *channel = &s->chunk[chunk].channel[i];
+        const smp_transfer *transfer = &s->flow->transfer[channel->transfer];
+        if (channel->outgoing && transfer->kind == kind)
+            SMP_TRY(s->transport->send(s->transport_context, channel->lane,
+                                       tag_of(s, channel, microbatch),
+                                       channel_data(s, channel, microbatch), transfer->bytes,
+                                       &channel->request[microbatch]));
+    }
+    return SMP_OK;
+}
+
+typedef struct wait_context {
+    const smp *job;
+    const smp__channel *channel;
+    int microbatch;
+} wait_context;
+
+static void describe_wait(const void *context, char *buffer, size_t size)
+{
+    const wait_context *wait = context;
+    const smp *s = wait->job;
+    const smp_transfer *transfer = &s->flow->transfer[wait->channel->transfer];
+    const char *what = transfer->kind == SMP_TRANSFER_F ? "activations" : "gradients";
+    if (wait->channel->outgoing)
+        snprintf(buffer, size, "pipeline rank %d to take the %s of micro-batch %d from stage %d",
+                 wait->channel->peer, what, wait->microbatch, transfer->from_stage);
+    else
+        snprintf(buffer, size, "the %s of micro-batch %d from stage %d on pipeline rank %d", what,
+                 wait->microbatch, transfer->from_stage, wait->channel->peer);
+}
+
+smp_status smp__messages_wait(smp *s, smp_request *request, const smp__channel *channel,
+                              int microbatch)
+{
+    wait_context context = {s, channel, microbatch};
+    smp_wait wait = {0};
+    for (bool done = false;;) {
+        SMP_TRY(s->transport->test(s->transport_context, request, &done));
+        if (done)
+            return SMP_OK;
+        SMP_TRY(s->transport->progress(s->transport_context)); /* reductions move on meanwhile */
+        SMP_TRY(smp__comm_pause(&s->comm, &wait, describe_wait, &context));
+    }
+}
+
+smp_status smp__messages_arrive(smp *s, int chunk, int microbatch, smp_transfer_kind kind)
+{
+    for (int i = 0; i < s->chunk[chunk].n_channel; i++) {
+        smp__channel *channel = &s->chunk[chunk].channel[i];
+        if (!channel->outgoing && s->flow->transfer[channel->transfer].kind == kind)
+            SMP_TRY(smp__messages_wait(s, &channel->request[microbatch], channel, microbatch));
+    }
+    return SMP_OK;
+}
+
+smp_status smp__messages_sent(smp *s, smp_memory_message message)
+{
+    smp__channel *channel = find_channel(s, message.transfer);
+    return smp__messages_wait(s, &channel->request[message.microbatch], channel,
+                              message.microbatch);
+}

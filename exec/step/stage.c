@@ -1,0 +1,171 @@
+/* Interprets a stage's layout on the values of one micro-batch: the forward calls of F, the
+ * instructions of B or I and of W. Between operators the transport gets a chance to move data. */
+#include "exec/state/handle.h"
+
+static void fill_call(const smp *s, int microbatch, const smp__call *call, smp_op_call *out)
+{
+    out->graph = s->graph;
+    out->op = call->op;
+    out->batch = s->batch;
+    out->state = call->state;
+    out->device = s->kernel_context;
+    out->param = call->param;
+    out->param16 = call->param16;
+    out->dparam = call->dparam;
+    out->seed = s->options.seed;
+    out->step = s->step + 1;
+    out->microbatch = (int64_t)s->comm.replica * s->microbatches + microbatch;
+    out->training = s->training_call;
+}
+
+/* The arguments of an op's forward call on the values that `at` names; in: [SMP_OP_MAX_IN]. */
+static smp_op_call forward_args(const smp *s, int chunk, int microbatch, const smp__call *call,
+                                const smp_layout_redo *at, const void **in)
+{
+    smp_op_call args = {.in = in};
+    fill_call(s, microbatch, call, &args);
+    for (int32_t k = 0; k < call->op->n_in; k++)
+        in[k] = smp__job_address(s, chunk, at->in[k], microbatch);
+    args.out = smp__job_address(s, chunk, at->out, microbatch);
+    args.aux = smp__job_address(s, chunk, at->aux, microbatch);
+    args.workspace = smp__job_address(s, chunk, at->workspace, microbatch);
+    return args;
+}
+
+/* at[0] is the call's; with call->pair at[1] is that of the next one, which is done too. */
+static smp_status forward_call(smp *s, int chunk, int microbatch, const smp__call *call,
+                               const smp_layout_redo *at)
+{
+    const void *in[2][SMP_OP_MAX_IN];
+    smp_op_call args = forward_args(s, chunk, microbatch, call, &at[0], in[0]);
+    if (!call->pair)
+        return call->kernels->forward(&args);
+    smp_op_call next = forward_args(s, chunk, microbatch, call + 1, &at[1], in[1]);
+    return call->kernels->forward_pair(&args, &next);
+}
+
+/* backward_input of B or I, in B after backward_weight. */
+static smp_status backward_call(smp *s, int chunk, int microbatch, const smp__call *call,
+                                bool weight)
+{
+    const void *in[SMP_OP_MAX_IN];
+    float *din[SMP_OP_MAX_IN];
+    smp_op_call args = {.in = in, .din = din};
+    fill_call(s, microbatch, call, &args);
+    bool wanted = false;
+    for (int32_t k = 0; k < call->op->n_in; k++) {
+        in[k] = smp__job_address(s, chunk, call->layout->backward_in[k], microbatch);
+        din[k] = smp__job_address(s, chunk, call->layout->din[k], microbatch);
+        wanted = wanted || din[k];
+    }
+    args.out = smp__job_address(s, chunk, call->layout->backward_out, microbatch);
+    args.aux = smp__job_address(s, chunk, call->layout->backward_aux, microbatch);
+    args.dout = smp__job_address(s, chunk, call->layout->dout, microbatch);
+    args.workspace = smp__job_address(s, chunk, call->layout->backward_workspace, microbatch);
+    if (weight && call->op->n_param > 0)
+        SMP_TRY(call->kernels->backward_weight(&args));
+    if (wanted)
+        SMP_TRY(call->kernels->backward_input(&args));
+    return SMP_OK;
+}
+
+/* backward_weight of W. */
+static smp_status weight_call(smp *s, int chunk, int microbatch, const smp__call *call,
+                              const smp_layout_weight *at)
+{
+    const void *in[SMP_OP_MAX_IN];
+    float *din[SMP_OP_MAX_IN] = {NULL};
+    smp_op_call args = {.in = in, .din = din};
+    fill_call(s, microbatch, call, &args);
+    for (int32_t k = 0; k < call->op->n_in; k++)
+        in[k] = smp__job_address(s, chunk, at->in[k], microbatch);
+    args.aux = smp__job_address(s, chunk, at->aux, microbatch);
+    args.dout = smp__job_address(s, chunk, call->layout->dout, microbatch);
+    args.workspace = smp__job_address(s, chunk, at->workspace, microbatch);
+    return call->kernels->backward_weight(&args);
+}
+
+static smp_status sum(smp *s, int chunk, int microbatch, const smp_instr *instr)
+{
+    void *target = smp__job_address(s, chunk, instr->dst, microbatch);
+    const void *source = smp__job_address(s, chunk, instr->src, microbatch);
+    if (instr->kind == SMP_INSTR_COPY)
+        return s->device->copy(s->device_context, target, source,
+                               instr->elements * smp_dtype_bytes(instr->dtype));
+    return s->device->add(s->device_context, instr->dtype, target, source, instr->elements);
+}
+
+static smp_status run_instr(smp *s, int chunk, int microbatch, const smp_instr *instr)
+{
+    const smp__chunk *stage = &s->chunk[chunk];
+    const smp__call *call = instr->call >= 0 ? &stage->call[instr->call] : NULL;
+    switch (instr->kind) {
+    case SMP_INSTR_BACKWARD:
+    case SMP_INSTR_INPUT:
+        return backward_call(s, chunk, microbatch, call, instr->kind == SMP_INSTR_BACKWARD);
+    case SMP_INSTR_WEIGHT:
+        return weight_call(s, chunk, microbatch, call, &stage->layout->weight[instr->call]);
+    case SMP_INSTR_RECOMPUTE:
+        return forward_call(s, chunk, microbatch, call, &stage->layout->redo[instr->call]);
+    case SMP_INSTR_COPY:
+    case SMP_INSTR_ADD:
+        break;
+    }
+    return sum(s, chunk, microbatch, instr);
+}
+
+/* After an operator: messages move on, and the host does not run away from the device. */
+static smp_status breathe(smp *s)
+{
+    SMP_TRY(smp__device_pace(s));
+    return s->transport_context ? s->transport->progress(s->transport_context) : SMP_OK;
+}
+
+static smp_status run(smp *s, int chunk, int microbatch, const smp_instr *instr, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        SMP_TRY(run_instr(s, chunk, microbatch, &instr[i]));
+        if (instr[i].call >= 0)
+            SMP_TRY(breathe(s));
+        if (instr[i].kind == SMP_INSTR_RECOMPUTE && s->chunk[chunk].call[instr[i].call].pair)
+            i++; /* the pair's second call stands behind it */
+    }
+    return SMP_OK;
+}
+
+smp_status smp__stage_forward(smp *s, int chunk, int microbatch)
+{
+    const smp__chunk *stage = &s->chunk[chunk];
+    for (int32_t i = 0; i < stage->layout->n_call; i++) {
+        const smp__call *call = &stage->call[i];
+        smp_layout_redo at[2];
+        for (int k = 0; k <= (int)call->pair; k++) {
+            const smp_layout_call *layout = call[k].layout;
+            at[k] =
+                (smp_layout_redo){layout->in, layout->out, layout->aux, layout->forward_workspace};
+        }
+        SMP_TRY(forward_call(s, chunk, microbatch, call, at));
+        SMP_TRY(breathe(s));
+        i += call->pair;
+    }
+    return SMP_OK;
+}
+
+smp_status smp__stage_input(smp *s, int chunk, int microbatch)
+{
+    const smp_layout *layout = s->chunk[chunk].layout;
+    return run(s, chunk, microbatch, layout->instr, layout->n_instr);
+}
+
+smp_status smp__stage_weight(smp *s, int chunk, int microbatch)
+{
+    const smp_layout *layout = s->chunk[chunk].layout;
+    return run(s, chunk, microbatch, layout->weight_instr, layout->n_weight_instr);
+}
+
+/* In a chunk whose other backwards are split, a whole one is its two halves. */
+smp_status smp__stage_backward(smp *s, int chunk, int microbatch)
+{
+    SMP_TRY(smp__stage_input(s, chunk, microbatch));
+    return smp__stage_weight(s, chunk, microbatch);
+}

@@ -1,0 +1,249 @@
+/* One step: walks the rank's program. The executor decides nothing: what runs, when receives are
+ * posted and sends completed all stands in the plan and the memory plan.
+ *
+ * The device may be far behind. The host waits for it once, when everything before the optimizer is
+ * enqueued: then it reads the losses and the gradient norm. */
+#include <stdio.h>
+#include <string.h>
+
+#include "exec/state/handle.h"
+
+enum { LOSS_BYTES = 64 }; /* from one loss slot to the next */
+
+static smp_status run_action(smp *s, const smp_action *action)
+{
+    int chunk = action->chunk, mb = action->microbatch;
+    switch (action->kind) {
+    case SMP_ACTION_F:
+        SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_F));
+        SMP_TRY(smp__stamp_begin(s)); /* waiting for its inputs was idle time */
+        return smp__stage_forward(s, chunk, mb);
+    case SMP_ACTION_B:
+        SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_B));
+        SMP_TRY(smp__stamp_begin(s)); /* waiting for its inputs was idle time */
+        return smp__stage_backward(s, chunk, mb);
+    case SMP_ACTION_I:
+        SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_B));
+        SMP_TRY(smp__stamp_begin(s)); /* waiting for its inputs was idle time */
+        return smp__stage_input(s, chunk, mb);
+    case SMP_ACTION_W:
+        return smp__stage_weight(s, chunk, mb);
+    case SMP_ACTION_SEND_F:
+        return smp__messages_send(s, chunk, mb, SMP_TRANSFER_F);
+    case SMP_ACTION_SEND_B:
+        return smp__messages_send(s, chunk, mb, SMP_TRANSFER_B);
+    case SMP_ACTION_RECV_F:
+    case SMP_ACTION_RECV_B:
+        return SMP_OK; /* posted ahead; the F, B or I that needs it waits */
+    case SMP_ACTION_REDUCE:
+        return smp__reduce_start(s, chunk);
+    case SMP_ACTION_OPTIMIZE:
+        return smp__reduce_finish(s);
+    }
+    return smp_fail(SMP_ERR_FAILED, "unknown kind of action %d", (int)action->kind);
+}
+
+static smp_status wait_sends(smp *s, int64_t position)
+{
+    for (int64_t i = s->memory->wait_begin[position]; i < s->memory->wait_begin[position + 1]; i++)
+        SMP_TRY(smp__messages_sent(s, s->memory->wait[i]));
+    return SMP_OK;
+}
+
+static smp_status run_program(smp *s)
+{
+    const smp_memory_rank *memory = s->memory;
+    for (int64_t i = 0; i < s->program->n; i++) {
+        const smp_action *action = &s->program->action[i];
+        s->current = *action;
+        SMP_TRY(wait_sends(s, i));
+        for (int64_t k = memory->post_begin[i]; k < memory->post_begin[i + 1]; k++)
+            SMP_TRY(smp__messages_post(s, memory->post[k]));
+        SMP_TRY(smp__stamp_begin(s));
+        SMP_TRY(run_action(s, action));
+        if (action->kind != SMP_ACTION_OPTIMIZE) /* it ends when the weights are updated */
+            SMP_TRY(smp__stamp_end(s));
+    }
+    return wait_sends(s, s->program->n);
+}
+
+/* The one wait of a step: then the host may read the losses and the sums of squares. */
+static smp_status settle(smp *s, bool training)
+{
+    if (training && s->options.clip_norm > 0.0f)
+        SMP_TRY(smp__weights_square(s));
+    if (s->memory->loss >= 0)
+        SMP_TRY(s->device->download(s->device_context, s->loss, s->arena + s->memory->loss,
+                                    (int64_t)s->microbatches * LOSS_BYTES));
+    return smp__device_idle(s);
+}
+
+/* After the reductions: clip, then update the weights. */
+static smp_status update(smp *s, smp_step_result *result)
+{
+    float scale = 1.0f;
+    result->lr = smp_learning_rate(&s->options, s->step + 1);
+    if (s->options.clip_norm > 0.0f) {
+        SMP_TRY(smp__weights_norm(s, &result->grad_norm));
+        if (result->grad_norm > (double)s->options.clip_norm)
+            scale = (float)((double)s->options.clip_norm / result->grad_norm);
+    }
+    SMP_TRY(smp__stamp_begin(s));
+    SMP_TRY(smp__weights_update(s, s->step + 1, (float)result->lr, scale));
+    return smp__stamp_end(s);
+}
+
+/* Where this replica's losses go, one per micro-batch; everything else is zero. */
+static double *clear_result(smp *s)
+{
+    int count = s->comm.ddp_size * s->microbatches + s->comm.world_size;
+    memset(s->result, 0, (size_t)count * sizeof(double));
+    return s->result + (int64_t)s->comm.replica * s->microbatches;
+}
+
+static void read_losses(const smp *s, double *loss)
+{
+    for (int mb = 0; s->memory->loss >= 0 && mb < s->microbatches; mb++)
+        loss[mb] = (double)*(const float *)(s->loss + (int64_t)mb * LOSS_BYTES);
+}
+
+/* The losses of all replicas, added in one order on every rank, and the time of the slowest. */
+static smp_status collect(smp *s, smp_step_result *result)
+{
+    int losses = s->comm.ddp_size * s->microbatches;
+    int count = losses + s->comm.world_size;
+    s->result[losses + s->comm.world_rank] = 1e6 * (smp_clock_s() - s->step_begin_s);
+    SMP_TRY(smp__comm_sum(&s->comm, s->result, count));
+    double sum = 0.0;
+    for (int i = 0; i < losses; i++)
+        sum += s->result[i];
+    result->loss = sum / losses;
+    for (int i = losses; i < count; i++)
+        if (s->result[i] > result->step_us)
+            result->step_us = s->result[i];
+    result->predicted_us = s->plan->predicted.step_us;
+    result->samples_per_s = 1e6 * (double)(smp_step_samples(s) * s->comm.ddp_size) /
+                            (result->step_us > 0.0 ? result->step_us : 1.0);
+    return SMP_OK;
+}
+
+static smp_status check_call(const smp *s, const void *const *inputs, const void *result)
+{
+    if (!s || !inputs || !result)
+        return smp_fail(SMP_ERR_INPUT, "a NULL argument");
+    return smp__job_usable(s);
+}
+
+static void begin(smp *s, bool training)
+{
+    s->training_call = training;
+    s->position = s->passed = 0;
+    s->step_begin_s = smp_clock_s();
+    s->current = (smp_action){.kind = SMP_ACTION_F, .microbatch = -1, .chunk = -1};
+}
+
+static smp_status fail_step(smp *s, smp_status status)
+{
+    s->broken = true;
+    if (status == SMP_ERR_FAILED)
+        smp__device_blame(s);
+    if (!s->comm.told)
+        smp__job_context(s, status);
+    smp__comm_notify(&s->comm, status); /* first, since the next may wait for the device */
+    if (s->transport->abort)
+        s->transport->abort(s->transport_context);
+    return status;
+}
+
+smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result)
+{
+    SMP_TRY(check_call(s, inputs, result));
+    bool training = s->graph->training;
+    smp_step_result done = {.step = s->step + 1};
+    begin(s, training);
+    s->n_event = 0;
+    s->collected = false;
+    smp_status status = smp__inputs_begin(s, inputs);
+    if (status == SMP_OK && training)
+        status = smp__reduce_begin_step(s);
+    if (status == SMP_OK)
+        status = run_program(s);
+    if (status == SMP_OK)
+        status = settle(s, training);
+    if (status == SMP_OK && training)
+        status = update(s, &done);
+    read_losses(s, clear_result(s));
+    if (status == SMP_OK)
+        status = collect(s, &done);
+    if (status != SMP_OK)
+        return fail_step(s, status);
+    s->step++;
+    *result = done;
+    return SMP_OK;
+}
+
+/* Waits for the sends of micro-batch slot 0 to the next stage, or for those that jump over stages
+ * too. */
+static smp_status wait_chunk_sends(smp *s, bool jumps)
+{
+    for (int chunk = 0; chunk < s->chunks; chunk++)
+        for (int i = 0; i < s->chunk[chunk].n_channel; i++) {
+            smp__channel *channel = &s->chunk[chunk].channel[i];
+            const smp_transfer *transfer = &s->flow->transfer[channel->transfer];
+            if (channel->outgoing && (jumps || transfer->to_stage == transfer->from_stage + 1))
+                SMP_TRY(smp__messages_wait(s, &channel->request[0], channel, 0));
+        }
+    return SMP_OK;
+}
+
+/* Forward of one micro-batch through this rank's chunks, in the buffers that micro-batch 0 has in
+ * training. Other buffers may share the memory of a tensor for the next stage, so its send is
+ * complete before the next action begins; a tensor that jumps over stages has its memory until the
+ * backward pass, and is waited for before the next micro-batch. In the order (micro-batch, stage)
+ * that cannot deadlock: the first action not yet done only waits for what comes before it. */
+static smp_status evaluate_microbatch(smp *s, int mb)
+{
+    s->first_microbatch = mb;
+    for (int chunk = 0; chunk < s->chunks; chunk++) {
+        s->current = (smp_action){.kind = SMP_ACTION_F, .microbatch = mb, .chunk = chunk};
+        SMP_TRY(wait_chunk_sends(s, chunk == 0));
+        for (int i = 0; i < s->chunk[chunk].n_channel; i++) {
+            const smp__channel *channel = &s->chunk[chunk].channel[i];
+            smp_memory_message message = {.transfer = channel->transfer};
+            if (!channel->outgoing && s->flow->transfer[channel->transfer].kind == SMP_TRANSFER_F)
+                SMP_TRY(smp__messages_post(s, message));
+        }
+        SMP_TRY(smp__messages_arrive(s, chunk, 0, SMP_TRANSFER_F));
+        SMP_TRY(smp__stage_forward(s, chunk, 0));
+        SMP_TRY(smp__messages_send(s, chunk, 0, SMP_TRANSFER_F));
+    }
+    if (s->memory->loss < 0)
+        return SMP_OK;
+    return s->device->download(s->device_context, s->loss + (int64_t)mb * LOSS_BYTES,
+                               s->arena + s->memory->loss, LOSS_BYTES);
+}
+
+smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_result *result)
+{
+    SMP_TRY(check_call(s, inputs, result));
+    smp_step_result done = {0};
+    smp_status status = smp__trace_collect(s); /* the stamps of the last step go */
+    begin(s, false);
+    if (status == SMP_OK)
+        status = smp__inputs_begin(s, inputs);
+    for (int mb = 0; status == SMP_OK && mb < s->microbatches; mb++)
+        status = evaluate_microbatch(s, mb);
+    s->first_microbatch = 0;
+    if (status == SMP_OK)
+        status = wait_chunk_sends(s, true);
+    if (status == SMP_OK)
+        status = smp__device_idle(s);
+    read_losses(s, clear_result(s));
+    if (status == SMP_OK)
+        status = collect(s, &done);
+    if (status != SMP_OK)
+        return fail_step(s, status);
+    done.predicted_us = 0.0; /* the plan predicts training steps */
+    *result = done;
+    return SMP_OK;
+}

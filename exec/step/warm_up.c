@@ -1,0 +1,37 @@
+/* Every kernel of the job runs once, on zeroes, before the weights are there and before the first
+ * message. CUDA loads a kernel when it is first launched, and may wait for all others to do so: one
+ * that waits for a message of another rank, which waits for what is to be loaded, would wait for ever.
+ * The first step is then like the others, too. O(one micro-batch). */
+#include "exec/state/handle.h"
+
+enum { SOME = 64 };
+
+/* A micro-batch through all chunks of this rank, with whatever its messages would have brought. */
+static smp_status run_stages(smp *s)
+{
+    for (int training = 0; training <= (int)s->graph->training; training++)
+        for (int chunk = 0; chunk < s->chunks; chunk++) {
+            s->training_call = training;
+            SMP_TRY(smp__stage_forward(s, chunk, 0));
+        }
+    for (int chunk = s->chunks - 1; chunk >= 0 && s->graph->training; chunk--)
+        SMP_TRY(smp__stage_backward(s, chunk, 0));
+    return SMP_OK;
+}
+
+smp_status smp__warm_up(smp *s)
+{
+    if (s->device->host_memory)
+        return SMP_OK;
+    SMP_TRY(run_stages(s));
+    SMP_TRY(smp__weights_round(s));
+    if (s->memory->arena_bytes >= 2 * SOME * (int64_t)sizeof(float)) /* sums of tied gradients */
+        SMP_TRY(s->device->add(s->device_context, SMP_F32, s->arena,
+                               s->arena + SOME * sizeof(float), SOME));
+    if (s->graph->training) {
+        SMP_TRY(smp__weights_square(s));
+        SMP_TRY(smp__weights_update(s, 1, 0.0f, 1.0f));
+    }
+    SMP_TRY(s->device->zero(s->device_context, s->arena, s->memory->arena_bytes));
+    return smp__device_idle(s);
+}

@@ -1,0 +1,286 @@
+/* Opening and closing the communicators of the NCCL transport.
+ *
+ * Two ranks of a communicator connect when they first exchange something, and the host waits for
+ * that. In a step it would wait in an order that nobody has proved, so every lane carries one
+ * message when it is opened, all of them in one group: NCCL then connects them in any order.
+ *
+ * An operation that waits for its peer occupies some multiprocessors (CTAs below; the environment
+ * variable NCCL_MAX_CTAS overrides it): few, since kernels run meanwhile. Chosen, not measured. */
+#include "graph/base/status.h"
+
+#ifdef SMP_HAVE_NCCL
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/transport/nccl_open.h"
+#include "graph/cuda/cuda.h"
+
+enum { LANE_CTAS = 4, REDUCE_CTAS = 16, SCRATCH_BYTES = 256, ID_TAG = 0 };
+
+/* Two ranks of this machine with the same GPU: NCCL refuses them. */
+static smp_status check_shared(smp_comm *comm, const char own[64])
+{
+    const char *allowed = getenv("SMP_NCCL_SHARED"); /* for tests on an emulated GPU */
+    char(*id)[64] = calloc((size_t)comm->node_size, sizeof(*id));
+    if (!id)
+        return smp_fail_memory((size_t)comm->node_size * sizeof(*id));
+    smp_status status = smp__comm_check(
+        MPI_Allgather(own, sizeof(*id), MPI_CHAR, id, sizeof(*id), MPI_CHAR, comm->node),
+        "MPI_Allgather");
+    for (int i = 0; status == SMP_OK && i < comm->node_size; i++)
+        for (int j = 0; status == SMP_OK && j < i; j++)
+            if (memcmp(id[i], id[j], sizeof(*id)) == 0 && !(allowed && strcmp(allowed, "1") == 0))
+                status = smp_fail(SMP_ERR_FAILED, "two ranks share GPU %.64s", id[i]);
+    free(id);
+    return status;
+}
+
+smp_status smp__nccl_suits(smp_comm *comm, const smp_device *device, void *device_context)
+{
+    if (device->backend != SMP_BACKEND_CUDA) /* the same on every rank */
+        return smp_fail(SMP_ERR_FAILED, "device '%s' is no GPU of NVIDIA", device->name);
+    char id[64] = "";
+    device->identity(device_context, id);
+    SMP_TRY(check_shared(comm, id)); /* all ranks of the machine take part */
+    return smp__nccl_open();
+}
+
+static smp_status make_event(cudaEvent_t *event)
+{
+    return smp__cuda_check(cudaEventCreateWithFlags(event, cudaEventDisableTiming),
+                           "cudaEventCreateWithFlags");
+}
+
+static smp_status make_stream(cudaStream_t *stream)
+{
+    int least, greatest;
+    SMP_TRY(smp__cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+                            "cudaDeviceGetStreamPriorityRange"));
+    return smp__cuda_check(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest),
+                           "cudaStreamCreateWithPriority");
+}
+
+/* What every rank does by itself. */
+static smp_status prepare_lane(const smp_lane *from, smp__nccl_lane *l)
+{
+    l->peer = from->peer;
+    l->outgoing = from->outgoing;
+    l->n_message = from->messages > 0 ? from->messages : 1;
+    l->done = calloc((size_t)l->n_message, sizeof(*l->done));
+    if (!l->done)
+        return smp_fail_memory((size_t)l->n_message * sizeof(*l->done));
+    for (int64_t i = 0; i < l->n_message; i++)
+        SMP_TRY(make_event(&l->done[i]));
+    if (l->outgoing)
+        SMP_TRY(smp__nccl_check(NULL, smp__nccl.ncclGetUniqueId(&l->id), "ncclGetUniqueId"));
+    return make_stream(&l->stream);
+}
+
+static smp_status prepare(smp__nccl_context *c, const smp_transport_options *options)
+{
+    SMP_TRY(smp__nccl_open());
+    SMP_TRY(make_event(&c->ready));
+    SMP_TRY(c->device->reserve(c->device_context, ((int64_t)c->n_lane + 1) * SCRATCH_BYTES,
+                               &c->scratch));
+    for (int i = 0; i < c->n_lane; i++)
+        SMP_TRY(prepare_lane(&options->lane[i], &c->lane[i]));
+    c->pool = calloc((size_t)options->reductions + 1, sizeof(*c->pool));
+    if (!c->pool)
+        return smp_fail_memory((size_t)options->reductions * sizeof(*c->pool));
+    c->n_pool = options->reductions;
+    for (int i = 0; i < c->n_pool; i++) {
+        SMP_TRY(make_event(&c->pool[i].done));
+        c->pool[i].next = c->free;
+        c->free = &c->pool[i];
+    }
+    if (c->comm->ddp_size > 1 && c->comm->replica == 0)
+        SMP_TRY(smp__nccl_check(NULL, smp__nccl.ncclGetUniqueId(&c->ddp_id), "ncclGetUniqueId"));
+    return make_stream(&c->reduce);
+}
+
+static void describe_open(const void *context, char *buffer, size_t size)
+{
+    (void)context;
+    strncpy(buffer, "the other ranks to open NCCL", size - 1);
+}
+
+/* The senders' ids to the receivers, replica 0's to the other replicas. Both ends of a pair go
+ * through their lanes by rising id, so one tag is enough. */
+static smp_status exchange_ids(smp__nccl_context *c)
+{
+    smp_wait wait = {.patient = true};
+    MPI_Request *request = calloc((size_t)c->n_lane + 1, sizeof(*request));
+    if (!request)
+        return smp_fail_memory((size_t)c->n_lane * sizeof(*request));
+    int n = 0, done = 0, code = MPI_SUCCESS;
+    for (int i = 0; code == MPI_SUCCESS && i < c->n_lane; i++) {
+        smp__nccl_lane *l = &c->lane[i];
+        code = l->outgoing ? MPI_Isend(&l->id, sizeof(l->id), MPI_BYTE, l->peer, ID_TAG,
+                                       c->comm->pipeline, &request[n++])
+                           : MPI_Irecv(&l->id, sizeof(l->id), MPI_BYTE, l->peer, ID_TAG,
+                                       c->comm->pipeline, &request[n++]);
+    }
+    if (code == MPI_SUCCESS)
+        code = MPI_Ibcast(&c->ddp_id, sizeof(c->ddp_id), MPI_BYTE, 0, c->comm->ddp, &request[n++]);
+    smp_status status = SMP_OK;
+    while (status == SMP_OK && code == MPI_SUCCESS && !done) {
+        code = MPI_Testall(n, request, &done, MPI_STATUSES_IGNORE);
+        if (!done)
+            status = smp__comm_pause(c->comm, &wait, describe_open, NULL);
+    }
+    if (done)
+        free(request); /* else MPI may still use it */
+    return status == SMP_OK ? smp__comm_check(code, "exchange of NCCL's ids") : status;
+}
+
+/* In one group, so that it does not matter in which order ranks wait for each other. */
+static smp_status init(smp__nccl_context *c)
+{
+    ncclConfig_t few = NCCL_CONFIG_INITIALIZER, more = NCCL_CONFIG_INITIALIZER;
+    few.blocking = more.blocking = 1;
+    few.minCTAs = more.minCTAs = 1;
+    few.maxCTAs = LANE_CTAS;
+    more.maxCTAs = REDUCE_CTAS;
+    ncclResult_t code = smp__nccl.ncclGroupStart();
+    for (int i = 0; code == ncclSuccess && i < c->n_lane; i++) {
+        smp__nccl_lane *l = &c->lane[i];
+        code = smp__nccl.ncclCommInitRankConfig(&l->nccl, 2, l->id, l->outgoing ? 0 : 1, &few);
+    }
+    if (code == ncclSuccess && c->comm->ddp_size > 1)
+        code = smp__nccl.ncclCommInitRankConfig(&c->ddp, c->comm->ddp_size, c->ddp_id,
+                                                c->comm->replica, &more);
+    ncclResult_t end = smp__nccl.ncclGroupEnd();
+    return smp__nccl_check(NULL, code == ncclSuccess ? end : code, "ncclCommInitRankConfig");
+}
+
+static smp_status idle(smp__nccl_context *c, cudaStream_t stream)
+{
+    smp_wait wait = {.patient = true};
+    for (;;) {
+        cudaError_t code = cudaStreamQuery(stream);
+        if (code != cudaErrorNotReady)
+            return smp__cuda_check(code, "cudaStreamQuery");
+        SMP_TRY(smp__nccl_progress(c));
+        SMP_TRY(smp__comm_pause(c->comm, &wait, describe_open, NULL));
+    }
+}
+
+/* The first messages. */
+static smp_status connect(smp__nccl_context *c)
+{
+    ncclResult_t code = smp__nccl.ncclGroupStart();
+    for (int i = 0; code == ncclSuccess && i < c->n_lane; i++) {
+        smp__nccl_lane *l = &c->lane[i];
+        char *data = c->scratch + (int64_t)i * SCRATCH_BYTES;
+        code = l->outgoing ? smp__nccl.ncclSend(data, 1, ncclInt8, 1, l->nccl, l->stream)
+                           : smp__nccl.ncclRecv(data, 1, ncclInt8, 0, l->nccl, l->stream);
+    }
+    char *sum = c->scratch + (int64_t)c->n_lane * SCRATCH_BYTES;
+    if (code == ncclSuccess && c->ddp)
+        code = smp__nccl.ncclAllReduce(sum, sum, 1, ncclFloat32, ncclSum, c->ddp, c->reduce);
+    ncclResult_t end = smp__nccl.ncclGroupEnd();
+    SMP_TRY(smp__nccl_check(NULL, code == ncclSuccess ? end : code, "first NCCL messages"));
+    for (int i = 0; i < c->n_lane; i++)
+        SMP_TRY(idle(c, c->lane[i].stream));
+    return idle(c, c->reduce);
+}
+
+/* Who aborts a communicator waits for the device, and that for the messages of the others: in one
+ * group all of them give up before any is waited for (NCCL 2.22 and later). */
+void smp__nccl_abort(void *context)
+{
+    smp__nccl_context *c = context;
+    if (!smp__nccl.ncclGroupStart)
+        return; /* NCCL could not be opened: there is nothing to abort */
+    smp__nccl.ncclGroupStart();
+    for (int i = 0; i < c->n_lane; i++) {
+        if (c->lane[i].nccl)
+            smp__nccl.ncclCommAbort(c->lane[i].nccl);
+        c->lane[i].nccl = NULL;
+    }
+    if (c->ddp)
+        smp__nccl.ncclCommAbort(c->ddp);
+    c->ddp = NULL;
+    smp__nccl.ncclGroupEnd();
+}
+
+static void close_lane(smp__nccl_lane *l)
+{
+    if (l->stream)
+        cudaStreamSynchronize(l->stream); /* what the device alone waited for */
+    if (l->nccl)
+        smp__nccl.ncclCommDestroy(l->nccl);
+    for (int64_t i = 0; l->done && i < l->n_message; i++)
+        if (l->done[i])
+            cudaEventDestroy(l->done[i]);
+    if (l->stream)
+        cudaStreamDestroy(l->stream);
+    free(l->done);
+}
+
+/* Communicators go by rising id: ends that wait for each other do it in one order. */
+void smp__nccl_close(void *context)
+{
+    smp__nccl_context *c = context;
+    if (!c)
+        return;
+    for (int i = 0; i < c->n_lane; i++)
+        close_lane(&c->lane[i]);
+    if (c->reduce)
+        cudaStreamSynchronize(c->reduce);
+    if (c->ddp)
+        smp__nccl.ncclCommDestroy(c->ddp);
+    for (int i = 0; i < c->n_pool; i++)
+        if (c->pool[i].done)
+            cudaEventDestroy(c->pool[i].done);
+    if (c->reduce)
+        cudaStreamDestroy(c->reduce);
+    if (c->ready)
+        cudaEventDestroy(c->ready);
+    if (c->scratch)
+        c->device->release(c->device_context, c->scratch, ((int64_t)c->n_lane + 1) * SCRATCH_BYTES);
+    free(c->pool);
+    free(c);
+}
+
+smp_status smp__nccl_connect(const smp_transport_options *options, void **context)
+{
+    size_t bytes = sizeof(smp__nccl_context) + (size_t)options->n_lane * sizeof(smp__nccl_lane);
+    smp__nccl_context *c = calloc(1, bytes);
+    smp_status status = c ? SMP_OK : smp_fail_memory(bytes);
+    /* NCCL connects an algorithm of all-reduce when it is first chosen, by size: here, not in a step. Only
+     * its first communicator looks at the variable; a user's own setting stands. */
+    if (options->comm->ddp_size > 1)
+        setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+    if (c) {
+        const smp_cuda *cuda = options->device->kernel_context(options->device_context);
+        c->comm = options->comm;
+        c->device = options->device;
+        c->device_context = options->device_context;
+        c->compute = cuda->stream;
+        c->n_lane = options->n_lane;
+        status = prepare(c, options);
+    }
+    /* Before each part that waits for other ranks, all of them know that all have got so far. */
+    status = smp__comm_agree(options->comm, status);
+    if (status == SMP_OK)
+        status = smp__comm_agree(c->comm, exchange_ids(c));
+    if (status == SMP_OK)
+        status = smp__comm_agree(c->comm, init(c));
+    if (status == SMP_OK) {
+        status = connect(c);
+        if (status != SMP_OK && !c->comm->failed) { /* others may wait for this rank's messages */
+            smp_fail_context(status, "rank %d", c->comm->world_rank);
+            status = smp__comm_notify(c->comm, SMP_ERR_PEER);
+        }
+        status = smp__comm_agree(c->comm, status);
+    }
+    if (status == SMP_OK) {
+        *context = c;
+    } else if (c) {
+        smp__nccl_abort(c);
+        smp__nccl_close(c);
+    }
+    return status;
+}
+#endif

@@ -1,0 +1,49 @@
+/* What the files of the NCCL transport share: transport_nccl.c (messages and sums) and nccl_open.c
+ * (communicators). */
+#ifndef SMP_EXEC_TRANSPORT_NCCL_OPEN_H
+#define SMP_EXEC_TRANSPORT_NCCL_OPEN_H
+
+#include "exec/transport/nccl_calls.h"
+#include "exec/transport/transport.h"
+
+struct smp_reduction {
+    cudaEvent_t done;
+    smp_reduction *next;
+};
+
+typedef struct smp__nccl_lane {
+    ncclComm_t nccl; /* NULL after abort */
+    cudaStream_t stream;
+    int peer; /* pipeline rank */
+    bool outgoing;
+    int64_t n_message, posted;
+    cudaEvent_t *done; /* [n_message] of message number `posted` at posted % n_message */
+    ncclUniqueId id;   /* while opening */
+} smp__nccl_lane;
+
+typedef struct smp__nccl_context {
+    smp_comm *comm;
+    const smp_device *device;
+    void *device_context;
+    cudaStream_t compute;
+    cudaEvent_t ready; /* recorded for each message; what waits for it has seen that record */
+    char *scratch;     /* device memory for the first messages */
+    double looked_s;   /* for errors of the network */
+    ncclComm_t ddp;    /* NULL: one replica, or after abort */
+    ncclUniqueId ddp_id;
+    cudaStream_t reduce;
+    smp_reduction *free; /* unused ones of the pool */
+    int n_pool;
+    smp_reduction *pool;
+    int n_lane;
+    smp__nccl_lane lane[];
+} smp__nccl_context;
+
+/* As in smp_transport. */
+smp_status smp__nccl_suits(smp_comm *comm, const smp_device *device, void *device_context);
+smp_status smp__nccl_connect(const smp_transport_options *options, void **context);
+void smp__nccl_close(void *context);
+void smp__nccl_abort(void *context);
+smp_status smp__nccl_progress(void *context);
+
+#endif

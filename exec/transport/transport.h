@@ -1,0 +1,90 @@
+/* The transport interface: moving tensors between ranks. One static smp_transport per file, listed
+ * in exec/transport/transport.c. Nothing blocks: everything is started, then tested; data moves only while
+ * somebody tests, so the executor tests between operators.
+ *
+ * Order on a device: a message is started in the order of the device's compute stream (a send reads
+ * what was computed before it, a receive writes after what was enqueued before it), and once `test`
+ * has said done, what is enqueued later comes after the message: a sent buffer may be overwritten,
+ * a received one read. With `on_device` that takes no waiting of the host: `test` says done at
+ * once, the device waits. */
+#ifndef SMP_EXEC_TRANSPORT_TRANSPORT_H
+#define SMP_EXEC_TRANSPORT_TRANSPORT_H
+
+#include "exec/transport/comm.h"
+#include "exec/device/device.h"
+
+/* Messages from one rank of the pipeline to another that are sent in the order in which they are
+ * received (exec/step/message_lanes.c says why). Messages of different lanes never wait for each other.
+ */
+typedef struct smp_lane {
+    int64_t id; /* the same at both ends, unique in the pipeline */
+    int peer;   /* pipeline rank */
+    bool outgoing;
+    int64_t messages;  /* in one step */
+    int64_t max_bytes; /* of one message */
+} smp_lane;
+
+typedef struct smp_transport_options {
+    smp_comm *comm;
+    const smp_device *device;
+    void *device_context;
+    int reductions; /* how many may be in flight or queued at the same time */
+    int n_lane;
+    const smp_lane *lane; /* [n_lane] by rising id */
+} smp_transport_options;
+
+/* A message in flight; storage owned by the executor, contents by the transport. */
+typedef struct smp_request {
+    void *handle;
+    int64_t number;
+    int lane;
+    bool active;
+} smp_request;
+
+typedef struct smp_reduction smp_reduction; /* an all-reduce in flight */
+
+typedef struct smp_transport {
+    const char *name;
+    const char *summary;
+    bool on_device; /* see above */
+    int64_t max_message_bytes;
+    int64_t max_reduce_elements;
+    /* Can it serve the job? SMP_ERR_FAILED: no, and the reason ("two ranks share GPU
+     * 3f9c..."). Every rank is asked, by smp_transport_choose, which makes one answer of
+     * theirs. */
+    smp_status (*suits)(smp_comm *comm, const smp_device *device, void *device_context);
+    smp_status (*open)(const smp_transport_options *options, void **context); /* collective */
+    void (*close)(void *context);
+    /* After a failure: gives up everything in flight without waiting for peers. NULL: nothing to
+     * do. */
+    void (*abort)(void *context);
+    /* Largest tag a message may carry; both ends of a message use one tag, unique in a step. */
+    int64_t (*max_tag)(void *context);
+    /* `lane`: index into options.lane, of that direction. The buffer stays with the transport until
+     * done. */
+    smp_status (*send)(void *context, int lane, int64_t tag, const void *data, int64_t bytes,
+                       smp_request *request);
+    smp_status (*receive)(void *context, int lane, int64_t tag, void *data, int64_t bytes,
+                          smp_request *request);
+    /* Also makes progress on everything else in flight. An inactive request is done. */
+    smp_status (*test)(void *context, smp_request *request, bool *done);
+    /* Progress alone; errors of the network appear here. */
+    smp_status (*progress)(void *context);
+    /* Starts a sum over the replicas, in place, in an order that depends only on count and replica
+     * numbers; every replica ends with the same bits. count is a multiple of the number of
+     * replicas. All replicas ask for the same reductions in the same order. */
+    smp_status (*reduce)(void *context, float *data, int64_t count, smp_reduction **out);
+    /* Sets *reduction to NULL when done, in the sense of `test`. */
+    smp_status (*reduce_test)(void *context, smp_reduction **reduction, bool *done);
+} smp_transport;
+
+const smp_transport *smp_transport_find(const char *name); /* NULL if unknown */
+const smp_transport *const *smp_transports(void);          /* NULL-terminated, best first */
+
+/* The first transport that suits; `why` (may be NULL): what the better ones said, as text "nccl:
+ * two ranks share GPU 3f9c...", or empty. NULL if there is none, or the job has failed.
+ * Collective. */
+const smp_transport *smp_transport_choose(smp_comm *comm, const smp_device *device,
+                                          void *device_context, char *why, size_t size);
+
+#endif

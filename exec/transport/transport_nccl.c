@@ -1,0 +1,145 @@
+/* NCCL transport: messages and sums move from device to device, ordered by the devices alone.
+ *
+ * Each lane has a communicator of two ranks, sender 0 and receiver 1, and a stream of high
+ * priority. NCCL carries out what one communicator is told in the order in which it is told; as
+ * messages of different lanes must not wait for each other, they may not share one. A message: the
+ * lane's stream waits for the compute stream, sends or receives, and records an event, for which
+ * `test` makes the compute stream wait. Sums over the replicas have a communicator and a stream of
+ * their own. */
+#include "graph/base/status.h"
+
+#ifdef SMP_HAVE_NCCL
+#include "exec/transport/nccl_open.h"
+#include "graph/cuda/cuda.h"
+
+static const double LOOK_EVERY_S = 1e-3;
+
+static int64_t nccl_max_tag(void *context)
+{
+    (void)context;
+    return INT64_MAX; /* lanes keep the order */
+}
+
+/* Whose messages failed, before what NCCL says. */
+static smp_status blame(const smp__nccl_lane *l, smp_status status)
+{
+    return smp_fail_context(status, "messages %s pipeline rank %d", l->outgoing ? "to" : "from",
+                            l->peer);
+}
+
+/* The next message of a lane: its stream goes on from where the compute stream is now. */
+static smp_status start(smp__nccl_context *c, int index, void *data, int64_t bytes,
+                        smp_request *request)
+{
+    smp__nccl_lane *l = &c->lane[index];
+    *request = (smp_request){.active = false};
+    if (bytes == 0)
+        return SMP_OK; /* neither end waits for it */
+    SMP_TRY(smp__cuda_check(cudaEventRecord(c->ready, c->compute), "cudaEventRecord"));
+    SMP_TRY(smp__cuda_check(cudaStreamWaitEvent(l->stream, c->ready, 0), "cudaStreamWaitEvent"));
+    ncclResult_t code =
+        l->outgoing ? smp__nccl.ncclSend(data, (size_t)bytes, ncclInt8, 1, l->nccl, l->stream)
+                    : smp__nccl.ncclRecv(data, (size_t)bytes, ncclInt8, 0, l->nccl, l->stream);
+    SMP_TRY(blame(l, smp__nccl_check(l->nccl, code, l->outgoing ? "ncclSend" : "ncclRecv")));
+    cudaEvent_t done = l->done[l->posted % l->n_message];
+    *request = (smp_request){.handle = done, .number = l->posted++, .lane = index, .active = true};
+    return smp__cuda_check(cudaEventRecord(done, l->stream), "cudaEventRecord");
+}
+
+static smp_status nccl_send(void *context, int lane, int64_t tag, const void *data, int64_t bytes,
+                            smp_request *request)
+{
+    (void)tag;
+    return start(context, lane, (void *)data, bytes, request);
+}
+
+static smp_status nccl_receive(void *context, int lane, int64_t tag, void *data, int64_t bytes,
+                               smp_request *request)
+{
+    (void)tag;
+    return start(context, lane, data, bytes, request);
+}
+
+static smp_status nccl_test(void *context, smp_request *request, bool *done)
+{
+    smp__nccl_context *c = context;
+    *done = true;
+    if (!request->active)
+        return SMP_OK;
+    cudaEvent_t event = request->handle;
+    *request = (smp_request){.active = false};
+    return smp__cuda_check(cudaStreamWaitEvent(c->compute, event, 0), "cudaStreamWaitEvent");
+}
+
+static smp_status look(ncclComm_t nccl)
+{
+    ncclResult_t state = ncclSuccess;
+    SMP_TRY(smp__nccl_check(nccl, smp__nccl.ncclCommGetAsyncError(nccl, &state),
+                            "ncclCommGetAsyncError"));
+    return state == ncclInProgress ? SMP_OK : smp__nccl_check(nccl, state, "NCCL");
+}
+
+smp_status smp__nccl_progress(void *context)
+{
+    smp__nccl_context *c = context;
+    double now = smp_clock_s();
+    if (now - c->looked_s < LOOK_EVERY_S)
+        return SMP_OK;
+    c->looked_s = now;
+    for (int i = 0; i < c->n_lane; i++) {
+        smp__nccl_lane *l = &c->lane[i];
+        SMP_TRY(blame(l, l->nccl ? look(l->nccl) : SMP_OK));
+    }
+    return smp_fail_context(c->ddp ? look(c->ddp) : SMP_OK, "sums over the replicas");
+}
+
+static smp_status nccl_reduce(void *context, float *data, int64_t count, smp_reduction **out)
+{
+    smp__nccl_context *c = context;
+    smp_reduction *reduction = c->free;
+    if (!reduction)
+        return smp_fail(SMP_ERR_FAILED,
+                        "more reductions at once than the transport was opened for");
+    c->free = reduction->next;
+    *out = reduction;
+    SMP_TRY(smp__cuda_check(cudaEventRecord(c->ready, c->compute), "cudaEventRecord"));
+    SMP_TRY(smp__cuda_check(cudaStreamWaitEvent(c->reduce, c->ready, 0), "cudaStreamWaitEvent"));
+    if (c->ddp)
+        SMP_TRY(smp__nccl_check(c->ddp,
+                                smp__nccl.ncclAllReduce(data, data, (size_t)count, ncclFloat32,
+                                                        ncclSum, c->ddp, c->reduce),
+                                "ncclAllReduce"));
+    return smp__cuda_check(cudaEventRecord(reduction->done, c->reduce), "cudaEventRecord");
+}
+
+static smp_status nccl_reduce_test(void *context, smp_reduction **reduction, bool *done)
+{
+    smp__nccl_context *c = context;
+    smp_reduction *finished = *reduction;
+    *done = true;
+    *reduction = NULL;
+    finished->next = c->free;
+    c->free = finished;
+    return smp__cuda_check(cudaStreamWaitEvent(c->compute, finished->done, 0),
+                           "cudaStreamWaitEvent");
+}
+
+const smp_transport smp_transport_nccl = {
+    .name = "nccl",
+    .summary = "NCCL, from GPU to GPU",
+    .on_device = true,
+    .max_message_bytes = INT64_MAX,
+    .max_reduce_elements = INT64_MAX,
+    .suits = smp__nccl_suits,
+    .open = smp__nccl_connect,
+    .close = smp__nccl_close,
+    .abort = smp__nccl_abort,
+    .max_tag = nccl_max_tag,
+    .send = nccl_send,
+    .receive = nccl_receive,
+    .test = nccl_test,
+    .progress = smp__nccl_progress,
+    .reduce = nccl_reduce,
+    .reduce_test = nccl_reduce_test,
+};
+#endif

@@ -1,0 +1,37 @@
+/* What a CUDA kernel of an operator gets besides its call: the `device` of smp_op_call and of
+ * `prepare`. Made by exec/device/device_cuda.c; one per process. Kernels are enqueued on `stream` and
+ * nothing else, so a rank's operators run in the order in which they are called, and all of them may
+ * use the one workspace. */
+#ifndef SMP_GRAPH_CUDA_CUDA_H
+#define SMP_GRAPH_CUDA_CUDA_H
+
+#include <cuda_runtime_api.h>
+
+#include "graph/base/status.h"
+#include "graph/model/target.h"
+
+typedef struct smp_cuda {
+    cudaStream_t stream;
+    void *blas;      /* cublasLtHandle_t */
+    void *dnn;       /* cudnnHandle_t on the same stream; NULL: no cuDNN here */
+    void *workspace; /* of cuBLASLt and cuDNN, 256-byte aligned */
+    int64_t workspace_bytes;
+    smp_precision precision;
+    int multiprocessors;
+    int capability; /* 90: compute capability 9.0 */
+} smp_cuda;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* SMP_ERR_FAILED with the call's name and CUDA's message unless the code is cudaSuccess. */
+smp_status smp__cuda_check(cudaError_t code, const char *call);
+/* The error of the last launch, if any: what every kernel call of an operator ends with. */
+smp_status smp__cuda_launched(const char *kernel);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

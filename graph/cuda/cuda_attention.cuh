@@ -1,0 +1,120 @@
+/* What the attention kernels share: their arguments, and tiles between global and shared memory. */
+#ifndef SMP_GRAPH_CUDA_CUDA_ATTENTION_CUH
+#define SMP_GRAPH_CUDA_CUDA_ATTENTION_CUH
+
+#include "graph/cuda/cuda_mma.cuh"
+extern "C" {
+#include "graph/math/attention.h"
+}
+
+/* Value x of head h of row t of sample b: at[b * sample + t * stride + h * width + x]. */
+template <typename T> struct attention_part {
+    T *at; /* NULL: not wanted (gradients) */
+    int64_t sample, stride;
+    __device__ __forceinline__ T *head(int64_t b, int h, int width) const
+    {
+        return at + b * sample + (int64_t)h * width;
+    }
+};
+
+template <typename T> struct attention_args {
+    attention_part<T> q, k, v, out;     // (B, T, heads, width)
+    attention_part<T> dq, dk, dv, dout; // the same
+    float *lse;                         // (B, heads, Tq) log of the sum of exponentials
+    float *delta;                       // (B, heads, Tq) sum of dout * out
+    int queries, keys, heads, width, batch;
+    int tiles; /* blocks per head */
+    bool causal;
+    float scale;
+};
+
+/* Which tile, head and sample this block works on: the tiles of a head are neighbours, so they find
+ * its keys and values in the cache. */
+struct attention_place {
+    int tile, head;
+    int64_t sample, row; /* row: first of (B, heads, Tq) of the head */
+    template <typename T>
+    __device__ __forceinline__ explicit attention_place(const attention_args<T> &args)
+    {
+        const int64_t head_of_batch = blockIdx.x / args.tiles;
+        tile = (int)(blockIdx.x % args.tiles);
+        head = (int)(head_of_batch % args.heads);
+        sample = head_of_batch / args.heads;
+        row = head_of_batch * args.queries;
+    }
+};
+
+/* Rows of a tile of W values are W + 16 bytes apart: eight rows, read 16 bytes each, meet every
+ * bank once. */
+template <typename T, int W> struct attention_tile {
+    static constexpr int PACK = smp_pack<T>::N, LD = W + PACK;
+
+    /* Rows first .. first+ROWS-1 of one head to shared memory (ROWS, LD), asynchronously where rows
+     * are whole packs; what lies outside (limit, width) becomes zero. */
+    template <int ROWS, int THREADS>
+    static __device__ __forceinline__ void load(T *to, const T *from, int64_t stride, int first,
+                                                int limit, int width)
+    {
+        if (width % PACK == 0) {
+            SMP_UNROLL_BY(1) /* nothing waits for a copy; registers are scarce */
+            for (int chunk = threadIdx.x; chunk < ROWS * (W / PACK); chunk += THREADS) {
+                const int row = chunk / (W / PACK), x = chunk % (W / PACK) * PACK;
+                const bool inside = first + row < limit && x < width;
+                smp_cp_async_16(to + row * LD + x,
+                                inside ? from + (first + row) * stride + x : from, inside);
+            }
+        } else {
+            for (int i = threadIdx.x; i < ROWS * W; i += THREADS) {
+                const int row = i / W, x = i % W;
+                const bool inside = first + row < limit && x < width;
+                to[row * LD + x] = inside ? from[(first + row) * stride + x] : smp_from<T>(0.0f);
+            }
+        }
+    }
+
+    /* Rows 0 .. rows-1 and columns 0 .. columns-1 of (ROWS, LD) of shared memory to global memory,
+     * by `threads` threads of which this is number `thread`. */
+    static __device__ __forceinline__ void store(T *to, const T *from, int64_t stride, int rows,
+                                                 int columns, int width, int thread, int threads)
+    {
+        if (width % PACK == 0) {
+            const int chunks = columns / PACK;
+            for (int i = thread; i < rows * chunks; i += threads) {
+                const int row = i / chunks, x = i % chunks * PACK;
+                smp_store16(to + row * stride + x, smp_load16(from + row * LD + x));
+            }
+        } else {
+            for (int i = thread; i < rows * columns; i += threads)
+                to[i / columns * stride + i % columns] = from[i / columns * LD + i % columns];
+        }
+    }
+};
+
+/* Host side, one pair per precision. Widths up to ATTENTION_MAX_WIDTH. */
+enum { ATTENTION_MAX_WIDTH = 256 };
+smp_status attention_forward_fp32(const smp_cuda *cuda, const attention_args<float> &args);
+smp_status attention_backward_fp32(const smp_cuda *cuda, const attention_args<float> &args);
+smp_status attention_forward_bf16(const smp_cuda *cuda, const attention_args<bf16> &args);
+smp_status attention_backward_bf16(const smp_cuda *cuda, const attention_args<bf16> &args);
+
+/* Launches kernel(args) with `parts` blocks for every tile of `rows` rows out of `total`. */
+template <typename T>
+static smp_status attention_launch(void (*kernel)(attention_args<T>), const char *name,
+                                   const smp_cuda *cuda, attention_args<T> args, int total,
+                                   int rows, int parts, int threads, size_t shared_bytes)
+{
+    args.tiles = ((total - 1) / rows + 1) * parts;
+    const int64_t blocks = (int64_t)args.tiles * args.heads * args.batch;
+    if (blocks > INT32_MAX)
+        return smp_fail(SMP_ERR_INPUT, "%s: %lld blocks, expected fewer than 2^31", name,
+                        (long long)blocks);
+    if (shared_bytes > 48 << 10)
+        SMP_TRY(smp__cuda_check(cudaFuncSetAttribute((const void *)kernel,
+                                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                     (int)shared_bytes),
+                                name));
+    SMP_LAUNCH(kernel, (unsigned)blocks, threads, shared_bytes, cuda->stream, args);
+    return smp__cuda_launched(name);
+}
+
+#endif

@@ -1,0 +1,185 @@
+/* Attention in bf16 on a GPU, backward: Dao, "FlashAttention-2" (2023), but in two kernels, one
+ * for the gradients of the keys and values and one for those of the queries, so that every block
+ * writes its own rows once and in one order. Probabilities are computed again from the scores and
+ * the saved logarithms of their sums. Both kernels are one template: a block keeps a tile of its
+ * own side (a0, a1) in shared memory, and tiles of the other side (b0, b1) pass by, the next
+ * arriving during the products of the last. With the block's rows as rows of P and dS, both are
+ * already in the registers where the next product wants them:
+ *   KEYS:      a = K, V;  b = Q, dO;  P = exp(K Q^T), dP = V dO^T;  dV += P dO,  dK += dS Q
+ *   otherwise: a = Q, dO; b = K, V;   P = exp(Q K^T), dP = dO V^T;  dQ += dS K
+ * with dS = P * (dP - delta). O(Tq Tk w) time per head; 7 products, two more than with atomics. */
+#include "graph/cuda/cuda_attention_bf16.cuh"
+
+namespace
+{
+
+/* Rows per warp, rows of the passing tile, and columns of gradients per block: what fits 255
+ * registers. Where C < W a key tile is worked on by W / C blocks. */
+template <int W, bool KEYS> struct shape {
+    static constexpr int MT = W <= 64 ? 2 : 1, WARPS = W <= 64 || W > 128 ? 4 : 8;
+    static constexpr int N = W <= 64 || W > 128 ? 32 : 64, C = KEYS && W > 128 ? 128 : W;
+    static constexpr int M = WARPS * MT * 16, THREADS = WARPS * SMP_WARP,
+                         LD = attention_tile<bf16, W>::LD;
+    static constexpr size_t BYTES = (2 * M + 4 * N) * LD * sizeof(bf16) + 4 * N * sizeof(float);
+};
+
+/* What passes by: rows of b0 and b1, and the logarithms and deltas of those rows if they are
+ * queries. */
+template <int W, bool KEYS> struct passing {
+    typedef shape<W, KEYS> of;
+    bf16 *b0, *b1;      // (2, N, LD)
+    float *lse, *delta; // (2, N)
+    __device__ __forceinline__ explicit passing(bf16 *shared)
+        : b0(shared), b1(b0 + 2 * of::N * of::LD),
+          lse(reinterpret_cast<float *>(b1 + 2 * of::N * of::LD)), delta(lse + 2 * of::N)
+    {
+    }
+    __device__ __forceinline__ void load(const attention_args<bf16> &args,
+                                         const attention_place &place,
+                                         const attention_part<bf16> (&parts)[2], int start,
+                                         int limit, int slot) const
+    {
+        const int N = of::N;
+        bf16 *const to[2] = {b0 + slot * N * of::LD, b1 + slot * N * of::LD};
+        SMP_UNROLL
+        for (int i = 0; i < 2; i++)
+            attention_tile<bf16, W>::template load<N, of::THREADS>(
+                to[i], parts[i].head(place.sample, place.head, args.width), parts[i].stride, start,
+                limit, args.width);
+        if (KEYS && threadIdx.x < 2 * N) {
+            const int i = threadIdx.x % N;
+            const bool inside = start + i < limit;
+            const float *from = (threadIdx.x < N ? args.lse : args.delta) + place.row;
+            smp_cp_async_4((threadIdx.x < N ? lse : delta) + slot * N + i,
+                           inside ? from + start + i : from, inside);
+        }
+        smp_cp_async_commit();
+    }
+};
+
+/* s = P and dp = dS from s = scores and dp = dP. lse, delta: of the rows, [MT][2], or, if KEYS, of
+ * this lane's columns, at [8 n + e % 2]. */
+template <int MT, int N, bool KEYS>
+__device__ __forceinline__ void score_gradients(float (&s)[MT][N / 8][4], float (&dp)[MT][N / 8][4],
+                                                const float *lse, const float *delta, float scale2)
+{
+    SMP_UNROLL
+    for (int n = 0; n < N / 8; n++)
+        for (int m = 0; m < MT; m++)
+            for (int e = 0; e < 4; e++) {
+                const int at = KEYS ? 8 * n + e % 2 : 2 * m + e / 2;
+                s[m][n][e] = smp_exp2(fmaf(s[m][n][e], scale2, -ATTENTION_LOG2_E * lse[at]));
+                dp[m][n][e] = s[m][n][e] * (dp[m][n][e] - delta[at]);
+            }
+}
+
+template <int W, bool KEYS>
+__global__ void __launch_bounds__(shape<W, KEYS>::THREADS)
+    attention_backward_kernel(attention_args<bf16> args)
+{
+    typedef shape<W, KEYS> of;
+    const int M = of::M, N = of::N, MT = of::MT, C = of::C, THREADS = of::THREADS, LD = of::LD;
+    SMP_SHARED(bf16, a0); // (M, LD)
+    bf16 *a1 = a0 + M * LD;
+    const passing<W, KEYS> pass(a1 + M * LD);
+    const attention_place place(args);
+    const int tile = place.tile / (W / C), from = place.tile % (W / C) * C;
+    const int own = KEYS ? args.keys : args.queries, other = KEYS ? args.queries : args.keys;
+    const int first =
+        (KEYS ? tile : args.tiles / (W / C) - 1 - tile) * M; /* causal: the long ones first */
+    const int warp = threadIdx.x / SMP_WARP, lane = threadIdx.x % SMP_WARP;
+    const int mine = warp * MT * 16; /* first row of the warp in the tile */
+    const attention_part<bf16> kept[2] = {KEYS ? args.k : args.q, KEYS ? args.v : args.dout};
+    const attention_part<bf16> passed[2] = {KEYS ? args.q : args.k, KEYS ? args.dout : args.v};
+    const int begin = KEYS && args.causal ? first / N * N : 0;
+    const int end = !KEYS && args.causal ? min(other, first + M) : other;
+    SMP_UNROLL
+    for (int i = 0; i < 2; i++)
+        attention_tile<bf16, W>::template load<M, THREADS>(
+            i ? a1 : a0, kept[i].head(place.sample, place.head, args.width), kept[i].stride, first,
+            own, args.width);
+    pass.load(args, place, passed, begin, other, 0);
+
+    float out0[MT][C / 8][4] = {}, out1[MT][C / 8][4] = {}, lse[2 * MT], delta[2 * MT];
+    for (int i = 0; i < 2 * MT && !KEYS; i++) {
+        const int row = first + mine + lane / 4 + 8 * i;
+        lse[i] = row < own ? args.lse[place.row + row] : 0;
+        delta[i] = row < own ? args.delta[place.row + row] : 0;
+    }
+    const float scale2 = args.scale * ATTENTION_LOG2_E;
+    for (int start = begin, slot = 0; start < end; start += N, slot ^= 1) {
+        if (start + N < end)
+            pass.load(args, place, passed, start + N, other, slot ^ 1);
+        else
+            smp_cp_async_commit();
+        smp_cp_async_wait<1>();
+        __syncthreads();
+        const bf16 *b0 = pass.b0 + slot * N * LD, *b1 = pass.b1 + slot * N * LD;
+        const int lanes_column = lane % 4 * 2;
+        float s[MT][N / 8][4], dp[MT][N / 8][4];
+        attention_nt<MT, N, W, LD>(s, a0 + mine * LD, b0);
+        attention_nt<MT, N, W, LD>(dp, a1 + mine * LD, b1);
+        if (start + N > other ||
+            (args.causal && (KEYS ? start < first + M - 1 : start + N > first + 1)))
+            attention_hide<MT, N, KEYS>(s, first + mine + lane / 4, start + lanes_column, other,
+                                        args.causal);
+        score_gradients<MT, N, KEYS>(s, dp, KEYS ? pass.lse + slot * N + lanes_column : lse,
+                                     KEYS ? pass.delta + slot * N + lanes_column : delta, scale2);
+        if (KEYS)
+            attention_nn<MT, N, C, LD>(out1, s, b1 + from);
+        attention_nn<MT, N, C, LD>(out0, dp, b0 + from);
+        __syncthreads(); /* the slot is free for the next but one, or a0 and a1 for results */
+    }
+
+    const int rows = own - first - mine, columns = args.width - from;
+    if (rows <= 0 || columns <= 0)
+        return;
+    float scale[MT][2], one[MT][2];
+    for (int i = 0; i < 2 * MT; i++) {
+        scale[i / 2][i % 2] = args.scale;
+        one[i / 2][i % 2] = 1;
+    }
+    const attention_part<bf16> grad[2] = {KEYS ? args.dk : args.dq, args.dv};
+    const int64_t row = first + mine;
+    if (grad[0].at)
+        attention_store<MT, C, W>(out0, scale, a0 + mine * LD,
+                                  grad[0].head(place.sample, place.head, args.width) +
+                                      row * grad[0].stride + from,
+                                  grad[0].stride, rows, columns, args.width);
+    if (KEYS && grad[1].at)
+        attention_store<MT, C, W>(out1, one, a1 + mine * LD,
+                                  grad[1].head(place.sample, place.head, args.width) +
+                                      row * grad[1].stride + from,
+                                  grad[1].stride, rows, columns, args.width);
+}
+
+template <int W, bool KEYS>
+smp_status launch(const smp_cuda *cuda, const attention_args<bf16> &args, const char *name)
+{
+    typedef shape<W, KEYS> of;
+    return attention_launch(attention_backward_kernel<W, KEYS>, name, cuda, args,
+                            KEYS ? args.keys : args.queries, of::M, W / of::C, of::THREADS,
+                            of::BYTES);
+}
+
+template <int W> smp_status backward_of(const smp_cuda *cuda, const attention_args<bf16> &args)
+{
+    if (args.dk.at || args.dv.at)
+        SMP_TRY((launch<W, true>(cuda, args, "attention, dK and dV")));
+    if (args.dq.at)
+        SMP_TRY((launch<W, false>(cuda, args, "attention, dQ")));
+    return SMP_OK;
+}
+
+} // namespace
+
+smp_status attention_backward_bf16(const smp_cuda *cuda, const attention_args<bf16> &args)
+{
+    const int width = args.width;
+    return width <= 32    ? backward_of<32>(cuda, args)
+           : width <= 64  ? backward_of<64>(cuda, args)
+           : width <= 96  ? backward_of<96>(cuda, args)
+           : width <= 112 ? backward_of<112>(cuda, args)
+           : width <= 128 ? backward_of<128>(cuda, args)
+                          : backward_of<256>(cuda, args);
+}

@@ -1,0 +1,140 @@
+/* Attention in bf16 on a GPU, forward: Dao, "FlashAttention-2" (2023). A block owns a tile of
+ * queries and passes over the keys once, keeping for each row the maximum and the sum of
+ * exponentials so far and rescaling what it has summed when the maximum grows. The next keys are
+ * on their way while the values are multiplied, the values while the scores are computed. Products
+ * run on tensor cores with fp32 sums; the softmax is fp32, in powers of two. O(Tq Tk w) time per
+ * head, O(T w) traffic per tile, no T x T memory. */
+#include "graph/cuda/cuda_attention_bf16.cuh"
+
+namespace
+{
+
+/* Rows per warp, keys per tile: what fits 255 registers. */
+template <int W> struct shape {
+    static constexpr int WARPS = 4, MT = W <= 128 ? 2 : 1, N = W <= 128 ? 64 : 32;
+    static constexpr int M = WARPS * MT * 16, THREADS = WARPS * SMP_WARP,
+                         LD = attention_tile<bf16, W>::LD;
+    static constexpr size_t BYTES = (M + 2 * N) * LD * sizeof(bf16);
+};
+
+/* Running statistics of the rows g and g + 8 of each fragment; `sum` of this lane's columns. */
+template <int MT> struct softmax {
+    float max[MT][2], sum[MT][2];
+};
+
+/* Scores to exponentials in place; rescales acc. */
+template <int MT, int N, int C>
+__device__ __forceinline__ void exponentials(float (&s)[MT][N / 8][4], float (&acc)[MT][C / 8][4],
+                                             softmax<MT> &rows, float scale2)
+{
+    SMP_UNROLL
+    for (int m = 0; m < MT; m++)
+        for (int half = 0; half < 2; half++) {
+            float top = rows.max[m][half];
+            SMP_UNROLL
+            for (int n = 0; n < N / 8; n++)
+                top = fmaxf(top, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+            const float factor = smp_exp2((rows.max[m][half] - top) * scale2);
+            const float shift = top * scale2; /* finite: key 0 is never hidden */
+            float sum = rows.sum[m][half] * factor;
+            rows.max[m][half] = top;
+            SMP_UNROLL
+            for (int n = 0; n < N / 8; n++)
+                for (int e = 2 * half; e < 2 * half + 2; e++) {
+                    s[m][n][e] = smp_exp2(fmaf(s[m][n][e], scale2, -shift));
+                    sum += s[m][n][e];
+                }
+            rows.sum[m][half] = sum;
+            SMP_UNROLL
+            for (int c = 0; c < C / 8; c++)
+                for (int e = 2 * half; e < 2 * half + 2; e++)
+                    acc[m][c][e] *= factor;
+        }
+}
+
+template <int W>
+__global__ void __launch_bounds__(shape<W>::THREADS)
+    attention_forward_kernel(attention_args<bf16> args)
+{
+    typedef shape<W> of;
+    typedef attention_tile<bf16, W> tile;
+    const int M = of::M, N = of::N, MT = of::MT, THREADS = of::THREADS, LD = of::LD;
+    SMP_SHARED(bf16, q); // (M, LD)
+    bf16 *k = q + M * LD, *v = k + N * LD;
+    const attention_place place(args);
+    const int first = (args.tiles - 1 - place.tile) * M; /* causal: the long ones first */
+    const int warp = threadIdx.x / SMP_WARP, lane = threadIdx.x % SMP_WARP;
+    const int row = first + warp * MT * 16 + lane / 4;
+    const bf16 *keys = args.k.head(place.sample, place.head, args.width);
+    const bf16 *values = args.v.head(place.sample, place.head, args.width);
+    bf16 *own = q + warp * MT * 16 * LD;
+    tile::template load<M, THREADS>(q, args.q.head(place.sample, place.head, args.width),
+                                    args.q.stride, first, args.queries, args.width);
+    tile::template load<N, THREADS>(k, keys, args.k.stride, 0, args.keys, args.width);
+    smp_cp_async_commit();
+
+    float out[MT][W / 8][4] = {};
+    softmax<MT> rows;
+    SMP_UNROLL
+    for (int i = 0; i < 2 * MT; i++) {
+        rows.max[i / 2][i % 2] = -INFINITY;
+        rows.sum[i / 2][i % 2] = 0;
+    }
+    const float scale2 = args.scale * ATTENTION_LOG2_E;
+    const int end = args.causal ? min(args.keys, first + M) : args.keys;
+    for (int key = 0; key < end; key += N) {
+        float s[MT][N / 8][4];
+        smp_cp_async_wait<0>();
+        __syncthreads(); /* these keys are here, the values before are done with */
+        tile::template load<N, THREADS>(v, values, args.v.stride, key, args.keys, args.width);
+        smp_cp_async_commit();
+        attention_nt<MT, N, W, LD>(s, own, k);
+        smp_cp_async_wait<0>();
+        __syncthreads(); /* the values are here, these keys are done with */
+        if (key + N < end)
+            tile::template load<N, THREADS>(k, keys, args.k.stride, key + N, args.keys, args.width);
+        smp_cp_async_commit();
+        if (key + N > args.keys || (args.causal && key + N > first + 1))
+            attention_hide<MT, N, false>(s, row, key + lane % 4 * 2, args.keys, args.causal);
+        exponentials<MT, N, W>(s, out, rows, scale2);
+        attention_nn<MT, N, W, LD>(out, s, v);
+    }
+
+    SMP_UNROLL
+    for (int i = 0; i < 2 * MT; i++) {
+        float sum = rows.sum[i / 2][i % 2];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        rows.sum[i / 2][i % 2] = 1.0f / sum;
+        const int at = row + i * 8;
+        if (lane % 4 == 0 && at < args.queries)
+            args.lse[place.row + at] = fmaf(rows.max[i / 2][i % 2], args.scale, logf(sum));
+    }
+    const int begin = first + warp * MT * 16;
+    if (begin < args.queries)
+        attention_store<MT, W, W>(out, rows.sum, own,
+                                  args.out.head(place.sample, place.head, args.width) +
+                                      begin * args.out.stride,
+                                  args.out.stride, args.queries - begin, args.width, args.width);
+}
+
+template <int W> smp_status forward_of(const smp_cuda *cuda, const attention_args<bf16> &args)
+{
+    return attention_launch(attention_forward_kernel<W>, "attention", cuda, args, args.queries,
+                            shape<W>::M, 1, shape<W>::THREADS, shape<W>::BYTES);
+}
+
+} // namespace
+
+smp_status attention_forward_bf16(const smp_cuda *cuda, const attention_args<bf16> &args)
+{
+    const int width = args.width;
+    return width <= 32    ? forward_of<32>(cuda, args)
+           : width <= 64  ? forward_of<64>(cuda, args)
+           : width <= 96  ? forward_of<96>(cuda, args)
+           : width <= 112 ? forward_of<112>(cuda, args)
+           : width <= 128 ? forward_of<128>(cuda, args)
+                          : forward_of<256>(cuda, args);
+}

@@ -1,0 +1,44 @@
+/* cuBLASLt, opened when a GPU is: smp__blas.cublasLtMatmul(...) is the library's function. */
+#ifndef SMP_GRAPH_CUDA_CUDA_BLAS_H
+#define SMP_GRAPH_CUDA_CUDA_BLAS_H
+
+#include <cublasLt.h>
+
+#include "graph/base/status.h"
+
+#define SMP__BLAS_CALLS(X)                                                                         \
+    X(cublasLtCreate)                                                                              \
+    X(cublasLtDestroy)                                                                             \
+    X(cublasLtGetVersion)                                                                          \
+    X(cublasLtGetStatusString)                                                                     \
+    X(cublasLtMatmulDescCreate)                                                                    \
+    X(cublasLtMatmulDescDestroy)                                                                   \
+    X(cublasLtMatmulDescSetAttribute)                                                              \
+    X(cublasLtMatrixLayoutCreate)                                                                  \
+    X(cublasLtMatrixLayoutDestroy)                                                                 \
+    X(cublasLtMatrixLayoutSetAttribute)                                                            \
+    X(cublasLtMatmulPreferenceCreate)                                                              \
+    X(cublasLtMatmulPreferenceDestroy)                                                             \
+    X(cublasLtMatmulPreferenceSetAttribute)                                                        \
+    X(cublasLtMatmulAlgoGetHeuristic)                                                              \
+    X(cublasLtMatmul)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct smp__blas_calls {
+#define SMP__BLAS_FIELD(name) __typeof__(&name) name;
+    SMP__BLAS_CALLS(SMP__BLAS_FIELD)
+#undef SMP__BLAS_FIELD
+} smp__blas_calls;
+
+extern smp__blas_calls smp__blas; /* filled by smp__blas_open */
+smp_status smp__blas_open(void);
+smp_status smp__blas_check(cublasStatus_t code, const char *call);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

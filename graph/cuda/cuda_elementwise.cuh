@@ -1,0 +1,144 @@
+/* What operators that treat elements one by one are written with: reads and writes of several
+ * values at once as float, one loop over any number of arrays, and plain copies.
+ *
+ * Widths are compile-time constants: 16 bytes where every address is a multiple of 16, 1 value
+ * where sizes are odd. Buffers are 64-byte aligned, so whole tensors always take the wide way
+ * with a tail of single values. All of it is bound by memory: O(n). */
+#ifndef SMP_GRAPH_CUDA_CUDA_ELEMENTWISE_CUH
+#define SMP_GRAPH_CUDA_CUDA_ELEMENTWISE_CUH
+
+#include "graph/cuda/cuda_kernel.cuh"
+
+template <typename T, int W> struct alignas(sizeof(T) * W) smp_vector {
+    T v[W];
+};
+
+/* W values from p, which is aligned to the smaller of W values and 16 bytes. */
+template <int W, typename T> __device__ __forceinline__ void smp_read(float (&x)[W], const T *p)
+{
+    constexpr int STEP = W < smp_pack<T>::N ? W : smp_pack<T>::N;
+    for (int at = 0; at < W; at += STEP) {
+        const smp_vector<T, STEP> part = *reinterpret_cast<const smp_vector<T, STEP> *>(p + at);
+        for (int k = 0; k < STEP; k++)
+            x[at + k] = smp_float(part.v[k]);
+    }
+}
+
+template <int W, typename T> __device__ __forceinline__ void smp_write(T *p, const float (&x)[W])
+{
+    constexpr int STEP = W < smp_pack<T>::N ? W : smp_pack<T>::N;
+    for (int at = 0; at < W; at += STEP) {
+        smp_vector<T, STEP> part;
+        for (int k = 0; k < STEP; k++)
+            part.v[k] = smp_from<T>(x[at + k]);
+        *reinterpret_cast<smp_vector<T, STEP> *>(p + at) = part;
+    }
+}
+
+/* This thread's place among all threads of the launch, and how many there are. */
+__device__ __forceinline__ int64_t smp_thread()
+{
+    return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+}
+__device__ __forceinline__ int64_t smp_threads()
+{
+    return (int64_t)gridDim.x * blockDim.x;
+}
+
+/* The arrays of a map: each [n], 16-byte aligned. */
+template <typename T, int IN, int OUT> struct smp_streams {
+    const T *in[IN];
+    T *out[OUT];
+};
+
+template <int W, typename T, int IN, int OUT, typename F>
+__device__ __forceinline__ void smp_map_at(const smp_streams<T, IN, OUT> &s, int64_t at, const F &f)
+{
+    float x[IN][W], y[OUT][W];
+    for (int k = 0; k < IN; k++)
+        smp_read<W>(x[k], s.in[k] + at);
+    for (int e = 0; e < W; e++) {
+        float in[IN], out[OUT];
+        for (int k = 0; k < IN; k++)
+            in[k] = x[k][e];
+        f(in, out);
+        for (int k = 0; k < OUT; k++)
+            y[k][e] = out[k];
+    }
+    for (int k = 0; k < OUT; k++)
+        smp_write<W>(s.out[k] + at, y[k]);
+}
+
+template <typename T, int IN, int OUT, typename F>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    smp_map_kernel(smp_streams<T, IN, OUT> s, int64_t n, F f)
+{
+    constexpr int W = smp_pack<T>::N;
+    const int64_t packs = n / W;
+    for (int64_t i = smp_thread(); i < packs; i += smp_threads())
+        smp_map_at<W>(s, i * W, f);
+    for (int64_t i = packs * W + smp_thread(); i < n; i += smp_threads())
+        smp_map_at<1>(s, i, f);
+}
+
+/* f(in values, out values) of every element: a copyable struct with a const __device__ call
+ * operator over (const float *, float *). An output may be one of the inputs. */
+template <typename T, int IN, int OUT, typename F>
+static inline smp_status smp_map(const smp_op_call *call, const smp_streams<T, IN, OUT> &streams,
+                                 int64_t n, const F &f)
+{
+    const smp_cuda *cuda = smp_cuda_of(call);
+    const auto kernel = smp_map_kernel<T, IN, OUT, F>;
+    SMP_LAUNCH(kernel, smp_grid(cuda, n / smp_pack<T>::N, SMP_BLOCK, 4), SMP_BLOCK, 0, cuda->stream,
+               streams, n, f);
+    return smp__cuda_launched(call->op->kind->name);
+}
+
+/* The usual cases, over untyped pointers of a call: y = f(x), and y = f(a, b). */
+template <typename F>
+static inline smp_status smp_map1(const smp_op_call *call, const void *x, void *y, int64_t n,
+                                  const F &f)
+{
+    if (smp_is_bf16(call))
+        return smp_map(call, smp_streams<bf16, 1, 1>{{(const bf16 *)x}, {(bf16 *)y}}, n, f);
+    return smp_map(call, smp_streams<float, 1, 1>{{(const float *)x}, {(float *)y}}, n, f);
+}
+template <typename F>
+static inline smp_status smp_map2(const smp_op_call *call, const void *a, const void *b, void *y,
+                                  int64_t n, const F &f)
+{
+    if (smp_is_bf16(call))
+        return smp_map(
+            call, smp_streams<bf16, 2, 1>{{(const bf16 *)a, (const bf16 *)b}, {(bf16 *)y}}, n, f);
+    return smp_map(
+        call, smp_streams<float, 2, 1>{{(const float *)a, (const float *)b}, {(float *)y}}, n, f);
+}
+
+/* Copies a tensor of the micro-batch. */
+static inline smp_status smp_copy_tensor(const smp_op_call *call, int32_t tensor, void *to,
+                                         const void *from)
+{
+    const size_t bytes = (size_t)smp_tensor_bytes(call->graph, tensor, call->batch);
+    return smp__cuda_check(
+        cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, smp_cuda_of(call)->stream),
+        "cudaMemcpyAsync");
+}
+
+/* Kernels of operators that only rename a shape: out = in[0], din[0] = dout. */
+static inline smp_status smp_copy_forward(const smp_op_call *call)
+{
+    return smp_copy_tensor(call, call->op->out, call->out, call->in[0]);
+}
+static inline smp_status smp_copy_backward(const smp_op_call *call)
+{
+    return call->din[0] ? smp_copy_tensor(call, call->op->out, call->din[0], call->dout) : SMP_OK;
+}
+
+/* The widest access, in bytes, that divides all of the given lengths and offsets (ored
+ * together). */
+static inline int smp_access_bytes(int64_t lengths)
+{
+    return lengths % 16 == 0 ? 16 : lengths % 4 == 0 ? 4 : 2;
+}
+
+#endif

@@ -1,0 +1,57 @@
+/* Matrix products on a GPU through cuBLASLt. A plan is made once for a shape (descriptors, layouts
+ * and the library's algorithm) and run any number of times; a run allocates
+ * nothing and returns when its kernel is enqueued. All matrices are row-major. Readable as C. */
+#ifndef SMP_GRAPH_CUDA_CUDA_GEMM_CUH
+#define SMP_GRAPH_CUDA_CUDA_GEMM_CUH
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include "graph/model/graph.h"
+#ifdef __cplusplus
+}
+#endif
+#include "graph/cuda/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum smp__gemm_epilogue {
+    SMP__GEMM_PLAIN, /* C = P, where P = alpha op(A) op(B) + beta C */
+    SMP__GEMM_BIAS,  /* C = P + bias, [n], of C's type, the same for every row */
+    SMP__GEMM_GELU,  /* aux = P, C = gelu(P) by the tanh approximation; n a multiple of 8 */
+    SMP__GEMM_GELU_BIAS
+} smp__gemm_epilogue;
+
+/* C[m,n] = epilogue(alpha * op(A)[m,k] * op(B)[k,n] + beta * C), `batch` times. Sums are fp32. */
+typedef struct smp__gemm_shape {
+    bool trans_a, trans_b; /* A is stored [k,m], B [n,k] */
+    int64_t m, n, k;
+    int64_t lda, ldb, ldc;                /* row strides in elements; of aux too: ldc */
+    int64_t batch;                        /* 0 counts as 1; more only with SMP__GEMM_PLAIN */
+    int64_t stride_a, stride_b, stride_c; /* elements from one matrix of the batch to the next */
+    smp_dtype in;                         /* of A and B: SMP_F32 or SMP_BF16 */
+    smp_dtype out;                        /* of C, aux and bias: SMP_F32, or SMP_BF16 as `in` */
+    int alignment;                        /* bytes, of all pointers; 0: 64 */
+    smp__gemm_epilogue epilogue;
+} smp__gemm_shape;
+
+typedef struct smp__gemm smp__gemm;
+
+/* fp32 factors are rounded to TF32 if that is the device's precision. *out is NULL if the library
+ * has no algorithm for the shape (said by `create` as a failure). Freed with smp__gemm_destroy. */
+smp_status smp__gemm_find(const smp_cuda *cuda, const smp__gemm_shape *shape, smp__gemm **out);
+smp_status smp__gemm_create(const smp_cuda *cuda, const smp__gemm_shape *shape, smp__gemm **out);
+void smp__gemm_destroy(smp__gemm *gemm); /* accepts NULL */
+
+/* `cuda`: the context that the plan was made for. bias, aux: NULL where the epilogue has none. With
+ * beta 0 the contents of C are not read. */
+smp_status smp__gemm_run(const smp_cuda *cuda, const smp__gemm *gemm, float alpha, const void *a,
+                         const void *b, float beta, void *c, const void *bias, void *aux);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

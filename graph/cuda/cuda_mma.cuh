@@ -1,0 +1,230 @@
+/* The part of our kernels that only PTX can say: tensor core products, the loads that feed them,
+ * and asynchronous copies to shared memory (PTX ISA 8.0, sm_80 and later). Every function has a
+ * second body for tests/emulate/ that follows the fragment layouts of the PTX ISA lane by lane, so
+ * a kernel that mixes them up fails there too. All lanes of a warp call them together, except the
+ * copies.
+ *
+ * Fragments of m16n8k16, of lane = 4 g + t:
+ *   A (16, 16): x[0] = A[g][2t, 2t+1], x[2] = A[g][2t+8, 2t+9]; x[1], x[3]: the same of A[g+8]
+ *   B (16, 8):  y[0] = B[2t, 2t+1][g], y[1] = B[2t+8, 2t+9][g]
+ *   C (16, 8):  c[0], c[1] = C[g][2t, 2t+1], c[2], c[3] = C[g+8][2t, 2t+1] */
+#ifndef SMP_GRAPH_CUDA_CUDA_MMA_CUH
+#define SMP_GRAPH_CUDA_CUDA_MMA_CUH
+
+#include <string.h>
+
+#include "graph/cuda/cuda_kernel.cuh"
+
+#ifdef SMP_EMULATED
+#include <vector>
+#define SMP_UNROLL
+#define SMP_UNROLL_BY(n)
+#else
+#define SMP_PRAGMA(text) _Pragma(#text)
+#define SMP_UNROLL SMP_PRAGMA(unroll)
+#define SMP_UNROLL_BY(n) SMP_PRAGMA(unroll n)
+#endif
+
+/* Two values in one register, `low` at the lower address. */
+__device__ __forceinline__ uint32_t smp_bf16_pair(float low, float high)
+{
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    uint32_t bits;
+    memcpy(&bits, &pair, sizeof bits);
+    return bits;
+}
+
+#ifndef SMP_EMULATED
+
+__device__ __forceinline__ uint32_t smp_shared_address(const void *shared)
+{
+    return (uint32_t)__cvta_generic_to_shared(shared);
+}
+
+/* c += A B */
+__device__ __forceinline__ void smp_mma_m16n8k16_bf16(float (&c)[4], const uint32_t (&x)[4],
+                                                      uint32_t y0, uint32_t y1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y0), "r"(y1));
+}
+
+/* Four 8 x 8 matrices: lane i passes the address of row i % 8 of matrix i / 8 (16-byte aligned);
+ * lane 4 g + t gets values [g][2t, 2t+1] of each; _trans: [2t, 2t+1][g]. */
+__device__ __forceinline__ void smp_ldmatrix_x4(uint32_t (&x)[4], const bf16 *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(smp_shared_address(row))
+                 : "memory");
+}
+__device__ __forceinline__ void smp_ldmatrix_x4_trans(uint32_t (&x)[4], const bf16 *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(smp_shared_address(row))
+                 : "memory");
+}
+
+/* Copies 16 (4) bytes from global to shared memory in the background; writes zeroes, and reads
+ * nothing, unless `inside`. */
+__device__ __forceinline__ void smp_cp_async_16(void *shared, const void *global, bool inside)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smp_shared_address(shared)),
+                 "l"(global), "r"(inside ? 16 : 0)
+                 : "memory");
+}
+__device__ __forceinline__ void smp_cp_async_4(void *shared, const void *global, bool inside)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(smp_shared_address(shared)),
+                 "l"(global), "r"(inside ? 4 : 0)
+                 : "memory");
+}
+/* Closes this thread's group of copies. */
+__device__ __forceinline__ void smp_cp_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* Waits until all but the last `left` groups of this thread have arrived. */
+template <int left> __device__ __forceinline__ void smp_cp_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
+}
+
+/* 2^x in one instruction, to about 2 in the last place; results below 2^-126 are 0. */
+__device__ __forceinline__ float smp_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#else /* SMP_EMULATED: blocks run one after another, so what a warp shares lies in plain statics */
+
+/* What the lanes of the calling warp show each other between two __syncwarp. */
+struct smp_emulated_warp {
+    uint32_t x[SMP_WARP][4], y[SMP_WARP][2];
+    const bf16 *row[SMP_WARP];
+};
+static inline int smp_emulated_thread()
+{
+    return (int)(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
+}
+static inline smp_emulated_warp *smp_emulated_warp_of()
+{
+    static smp_emulated_warp warp[32];
+    return &warp[smp_emulated_thread() / SMP_WARP];
+}
+static inline float smp_emulated_half(uint32_t bits, int high)
+{
+    uint32_t wide = high ? bits & 0xffff0000u : bits << 16;
+    float value;
+    memcpy(&value, &wide, sizeof value);
+    return value;
+}
+
+static inline void smp_mma_m16n8k16_bf16(float (&c)[4], const uint32_t (&x)[4], uint32_t y0,
+                                         uint32_t y1)
+{
+    smp_emulated_warp *warp = smp_emulated_warp_of();
+    const int lane = smp_emulated_thread() % SMP_WARP, g = lane / 4, t = lane % 4;
+    memcpy(warp->x[lane], x, sizeof x);
+    warp->y[lane][0] = y0;
+    warp->y[lane][1] = y1;
+    __syncwarp();
+    for (int e = 0; e < 4; e++) /* element [g + 8 (e / 2)][2 t + e % 2] */
+        for (int k = 0; k < 16; k++) {
+            const uint32_t a = warp->x[4 * g + k % 8 / 2][e / 2 + 2 * (k / 8)];
+            const uint32_t b = warp->y[4 * (2 * t + e % 2) + k % 8 / 2][k / 8];
+            c[e] = fmaf(smp_emulated_half(a, k % 2), smp_emulated_half(b, k % 2), c[e]);
+        }
+    __syncwarp();
+}
+
+static inline void smp_emulated_ldmatrix(uint32_t (&x)[4], const bf16 *row, bool transposed)
+{
+    smp_emulated_warp *warp = smp_emulated_warp_of();
+    const int lane = smp_emulated_thread() % SMP_WARP, g = lane / 4, t = lane % 4;
+    if ((uintptr_t)row % 16 != 0)
+        __builtin_trap(); /* a misaligned address on a GPU too */
+    warp->row[lane] = row;
+    __syncwarp();
+    for (int matrix = 0; matrix < 4; matrix++) {
+        bf16 pair[2];
+        for (int i = 0; i < 2; i++)
+            pair[i] = transposed ? warp->row[8 * matrix + 2 * t + i][g]
+                                 : warp->row[8 * matrix + g][2 * t + i];
+        memcpy(&x[matrix], pair, sizeof pair);
+    }
+    __syncwarp();
+}
+static inline void smp_ldmatrix_x4(uint32_t (&x)[4], const bf16 *row)
+{
+    smp_emulated_ldmatrix(x, row, false);
+}
+static inline void smp_ldmatrix_x4_trans(uint32_t (&x)[4], const bf16 *row)
+{
+    smp_emulated_ldmatrix(x, row, true);
+}
+
+/* A copy happens when it is waited for, and leaves NaN until then: a missing wait shows. */
+struct smp_emulated_copy {
+    void *to;
+    const void *from; /* NULL: zeroes */
+    size_t bytes;
+    int group;
+};
+struct smp_emulated_copies {
+    std::vector<smp_emulated_copy> pending;
+    int group;
+};
+static inline smp_emulated_copies *smp_emulated_copies_of()
+{
+    static smp_emulated_copies of_thread[1024];
+    return &of_thread[smp_emulated_thread()];
+}
+static inline void smp_emulated_cp_async(void *shared, const void *global, bool inside,
+                                         size_t bytes)
+{
+    if ((uintptr_t)shared % bytes != 0 || (uintptr_t)global % bytes != 0)
+        __builtin_trap();
+    smp_emulated_copies *copies = smp_emulated_copies_of();
+    memset(shared, 0xff, bytes);
+    copies->pending.push_back({shared, inside ? global : NULL, bytes, copies->group});
+}
+static inline void smp_cp_async_16(void *shared, const void *global, bool inside)
+{
+    smp_emulated_cp_async(shared, global, inside, 16);
+}
+static inline void smp_cp_async_4(void *shared, const void *global, bool inside)
+{
+    smp_emulated_cp_async(shared, global, inside, 4);
+}
+static inline void smp_cp_async_commit()
+{
+    smp_emulated_copies_of()->group++;
+}
+template <int left> static inline void smp_cp_async_wait()
+{
+    smp_emulated_copies *copies = smp_emulated_copies_of();
+    size_t kept = 0;
+    for (const smp_emulated_copy &copy : copies->pending)
+        if (copy.group >= copies->group - left)
+            copies->pending[kept++] = copy;
+        else if (copy.from)
+            memcpy(copy.to, copy.from, copy.bytes);
+        else
+            memset(copy.to, 0, copy.bytes);
+    copies->pending.resize(kept);
+}
+
+static inline float smp_exp2(float x)
+{
+    return exp2f(x);
+}
+
+#endif
+
+#endif

@@ -1,0 +1,21 @@
+/* What the CPU's and the GPU's attention share: sizes, and where q, k and v lie. */
+#ifndef SMP_GRAPH_MATH_ATTENTION_H
+#define SMP_GRAPH_MATH_ATTENTION_H
+
+#include "graph/model/op.h"
+
+enum { SMP__Q, SMP__K, SMP__V };
+
+/* Value x of head h of row t of part i: in[input[i]][offset[i] + t * stride[i] + h * width + x]. */
+typedef struct smp__attention {
+    int64_t queries, keys, d, heads, width;
+    int input[3];
+    int64_t offset[3];
+    int64_t stride[3];
+    bool causal; /* query t sees keys 0 .. t, otherwise all */
+    float scale; /* 1 / sqrt(width) */
+} smp__attention;
+
+smp__attention smp__attention_of(const smp_graph *graph, const smp_op *op);
+
+#endif

@@ -1,0 +1,119 @@
+/* The finished graph: look-ups, sizes, checks, freeing. */
+#include "graph/model/graph.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "graph/model/graph_store.h"
+#include "graph/model/op.h"
+
+smp__graph_store *smp__graph_store_create(void)
+{
+    smp__graph_store *store = calloc(1, sizeof *store);
+    if (!store) {
+        smp_fail_memory(sizeof *store);
+        return NULL;
+    }
+    store->graph.arena = smp_arena_create();
+    if (!store->graph.arena) {
+        free(store);
+        return NULL;
+    }
+    store->graph.loss = -1;
+    store->op_index = SMP__NAME_INDEX(smp_op, name);
+    store->param_index = SMP__NAME_INDEX(smp_param, name);
+    return store;
+}
+
+void smp_graph_destroy(smp_graph *graph)
+{
+    if (!graph)
+        return;
+    smp__graph_store *store = (smp__graph_store *)graph;
+    smp__name_index_free(&store->op_index);
+    smp__name_index_free(&store->param_index);
+    free(store->param);
+    smp_arena_destroy(graph->arena);
+    free(store);
+}
+
+int32_t smp_graph_find_op(const smp_graph *graph, const char *name)
+{
+    const smp__graph_store *store = (const smp__graph_store *)graph;
+    return smp__name_index_find(&store->op_index, graph->op, name);
+}
+
+int32_t smp_graph_find_param(const smp_graph *graph, const char *name)
+{
+    const smp__graph_store *store = (const smp__graph_store *)graph;
+    return smp__name_index_find(&store->param_index, graph->param, name);
+}
+
+smp_where smp_op_where(const smp_graph *graph, const smp_op *op)
+{
+    return (smp_where){graph->path, op->line, op->column};
+}
+
+int64_t smp_tensor_bytes(const smp_graph *graph, int32_t tensor, int64_t batch)
+{
+    const smp_tensor *t = &graph->tensor[tensor];
+    if (!t->known) {
+        const smp_op_cost_override *cost = t->producer >= 0 ? graph->op[t->producer].cost : NULL;
+        return cost && cost->output_bytes > 0 ? cost->output_bytes : 0;
+    }
+    int64_t bytes;
+    if (__builtin_mul_overflow(t->elements * smp_dtype_bytes(t->dtype), t->batched ? batch : 1,
+                               &bytes))
+        return INT64_MAX;
+    return bytes;
+}
+
+smp_status smp_graph_set_target(smp_graph *graph, smp_target target)
+{
+    SMP_TRY(smp_target_check(target));
+    smp_tensor *tensor = (smp_tensor *)graph->tensor; /* the graph's own memory */
+    smp_dtype dtype = target.precision == SMP_PRECISION_BF16 ? SMP_BF16 : SMP_F32;
+    for (int32_t i = 0; i < graph->n_tensor; i++)
+        if (tensor[i].dtype != SMP_I32 && tensor[i].batched)
+            tensor[i].dtype = dtype;
+    graph->target = target;
+    return SMP_OK;
+}
+
+smp_status smp_graph_check_kernels(const smp_graph *graph)
+{
+    const smp_backend backend = graph->target.backend;
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        const smp_op *op = &graph->op[i];
+        bool elsewhere = false;
+        for (int k = 0; k < SMP_N_BACKEND; k++)
+            elsewhere |= smp_op_kind_runs(op->kind, (smp_backend)k);
+        if (elsewhere && !smp_op_kind_runs(op->kind, backend))
+            return smp_fail_at(smp_op_where(graph, op),
+                               "op '%s' (%s): '%s' has no kernel for %s: plan for another device, "
+                               "or put ops that have one in its place",
+                               op->name, op->kind->name, op->kind->name, smp_backend_name(backend));
+    }
+    return SMP_OK;
+}
+
+smp_status smp_graph_check_runnable(const smp_graph *graph)
+{
+    const char *backend = graph->target.backend == SMP_BACKEND_CPU ? "CPU" : "CUDA";
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        const smp_op *op = &graph->op[i];
+        if (!smp_op_kind_runs(op->kind, graph->target.backend))
+            return smp_fail_at(smp_op_where(graph, op),
+                               "op '%s' (%s): it can be planned, not run: no %s kernel for '%s'",
+                               op->name, op->kind->name, backend, op->kind->name);
+        if (op->n_in > SMP_OP_MAX_IN)
+            return smp_fail_at(smp_op_where(graph, op),
+                               "op '%s' (%s): got %d inputs, expected at most %d to be run",
+                               op->name, op->kind->name, (int)op->n_in, (int)SMP_OP_MAX_IN);
+    }
+    if (graph->training && graph->loss < 0)
+        return smp_fail_at((smp_where){graph->path, 0, 0},
+                           "the model has no 'loss', expected the name of the tensor to train on "
+                           "(or 'mode: inference')");
+    return SMP_OK;
+}

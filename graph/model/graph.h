@@ -1,0 +1,167 @@
+/* The operator graph: what is computed. Read from a model file, immutable afterwards.
+ *
+ * Ops stand in file order, which is a topological order: an op reads only tensors made by earlier
+ * ops or model inputs. Every op makes one tensor. A name that an op rebinds is a new tensor.
+ * Everything is an index into flat arrays; adjacency is CSR. */
+#ifndef SMP_GRAPH_MODEL_GRAPH_H
+#define SMP_GRAPH_MODEL_GRAPH_H
+
+#include <stdbool.h>
+
+#include "graph/base/arena.h"
+#include "graph/base/status.h"
+#include "graph/model/target.h"
+
+enum {
+    SMP_MAX_DIMS = 6,
+    SMP_MAX_OPS = 10000000, /* after repeats are unrolled */
+    SMP_MAX_NAME = 255
+};
+
+/* BF16 only where the target says so (smp_graph_set_target): never in a model file. */
+typedef enum smp_dtype { SMP_F32, SMP_I32, SMP_BF16 } smp_dtype;
+
+static inline int64_t smp_dtype_bytes(smp_dtype dtype)
+{
+    return dtype == SMP_BF16 ? 2 : 4;
+}
+
+/* Shape of one sample: the batch dimension is implicit. */
+typedef struct smp_shape {
+    int n_dim;
+    int64_t dim[SMP_MAX_DIMS];
+} smp_shape;
+
+typedef struct smp_op_kind smp_op_kind; /* graph/model/op.h */
+
+typedef struct smp_tensor {
+    const char *name; /* as written; not unique where a name is rebound */
+    smp_dtype dtype;
+    bool batched;    /* one value per sample; false for a loss: one per micro-batch */
+    bool known;      /* shape is known; false for an opaque op without `shape` */
+    bool needs_grad; /* training, has weights upstream, and reaches the loss (if there is one) */
+    smp_shape shape;
+    int64_t elements; /* of one sample; 0 if not known */
+    int32_t producer; /* op, or -1 for a model input */
+} smp_tensor;
+
+typedef enum smp_init_kind {
+    SMP_INIT_ZERO,
+    SMP_INIT_ONE,
+    SMP_INIT_NORMAL,
+    SMP_INIT_UNIFORM
+} smp_init_kind;
+
+typedef struct smp_param {
+    const char *name; /* "wte.weight": first op's name, dot, role */
+    smp_shape shape;
+    int64_t elements;
+    smp_init_kind init;
+    float init_scale;  /* normal: standard deviation; uniform: bound */
+    bool decay;        /* weight decay applies (two or more dimensions) */
+    int32_t use_begin; /* uses use_begin .. use_end-1 of smp_graph.use, in op order */
+    int32_t use_end;
+} smp_param;
+
+/* One op reading one weight. A tied weight has several uses; each keeps its own gradient
+ * accumulator, added in this order at the reduction. */
+typedef struct smp_use {
+    int32_t param;
+    int32_t op;
+    int32_t slot; /* index into op->param */
+} smp_use;
+
+typedef union smp_attr_value {
+    int64_t i; /* int, bool (0/1), choice (index) */
+    double f;
+    struct {
+        const char *text; /* string */
+    } s;
+    struct {
+        const int64_t *items;
+        int64_t count;
+    } list; /* list of ints */
+} smp_attr_value;
+
+/* `cost:` of an op, per micro-batch; NaN / -1 where a key is absent. */
+typedef struct smp_op_cost_override {
+    double forward_us, backward_us;
+    int64_t weight_bytes, stash_bytes, output_bytes;
+} smp_op_cost_override;
+
+typedef struct smp_op {
+    const smp_op_kind *kind;
+    const char *name;                 /* unique */
+    const int32_t *in;                /* tensors */
+    const int32_t *param;             /* weights, in the kind's order */
+    const int32_t *use;               /* for each weight: its index in smp_graph.use */
+    const smp_attr_value *attr;       /* one per kind->attrs entry, defaults filled in */
+    const smp_op_cost_override *cost; /* NULL without `cost:` */
+    int32_t n_in;
+    int32_t n_param;
+    int32_t out;   /* tensor */
+    int32_t pin;   /* stage, or -1 */
+    int32_t group; /* index into smp_graph.group, or -1 */
+    int32_t line;  /* in the model file */
+    int32_t column;
+} smp_op;
+
+typedef struct smp_consumer {
+    int32_t op;
+    int32_t slot; /* index into op->in */
+} smp_consumer;
+
+typedef struct smp_graph {
+    const char *name;
+    const char *path; /* as given */
+    bool training;    /* mode: training */
+    smp_target target;
+    int32_t n_input; /* model inputs are tensors 0 .. n_input-1 */
+    int32_t n_tensor;
+    int32_t n_op;
+    int32_t n_param;
+    int32_t n_use;
+    int32_t n_group;
+    int32_t loss; /* tensor, or -1 */
+    const smp_tensor *tensor;
+    const smp_op *op;
+    const smp_param *param;
+    const smp_use *use;
+    const char *const *group;      /* names */
+    const int64_t *consumer_begin; /* [n_tensor + 1] */
+    const smp_consumer *consumer;  /* in op order, then slot order */
+    uint64_t fingerprint;          /* of what is computed: ops, attributes, shapes, ties, inputs,
+                                     loss, mode; not of pins, groups, costs or layout of the file */
+    smp_arena *arena;
+} smp_graph;
+
+/* Reads and checks a model file: names, shapes, types, ties, limits. Errors: SMP_ERR_INPUT with
+ * file:line:column. *out is freed with smp_graph_destroy. */
+smp_status smp_graph_read(const char *path, smp_graph **out);
+smp_status smp_graph_parse(const char *path, const char *text, size_t bytes, smp_graph **out);
+void smp_graph_destroy(smp_graph *graph);
+
+/* What the graph is executed on from now on: float tensors other than the loss change their type.
+ * SMP_ERR_INPUT if the backend lacks the precision. Whether every op has a kernel there:
+ * smp_graph_check_runnable. */
+smp_status smp_graph_set_target(smp_graph *graph, smp_target target);
+
+/* SMP_ERR_INPUT naming the first op that has no kernel for the graph's target (built in or not), or
+ * if there is no loss in a training model. */
+smp_status smp_graph_check_runnable(const smp_graph *graph);
+
+/* SMP_ERR_INPUT naming the first op that has kernels elsewhere but none for the graph's target. Ops
+ * that run nowhere (opaque) are fine: what is only planned. */
+smp_status smp_graph_check_kernels(const smp_graph *graph);
+
+/* Bytes of a tensor for a micro-batch of `batch` samples; an op's `output_bytes` override where it
+ * has one and the shape is not known. Rounded to nothing: the exact size. */
+int64_t smp_tensor_bytes(const smp_graph *graph, int32_t tensor, int64_t batch);
+
+/* -1 if there is none. */
+int32_t smp_graph_find_op(const smp_graph *graph, const char *name); /* hash lookup */
+int32_t smp_graph_find_param(const smp_graph *graph, const char *name);
+
+smp_where smp_op_where(const smp_graph *graph, const smp_op *op);
+
+#endif

@@ -1,0 +1,211 @@
+/* Completing a graph: uses of weights, consumers of tensors (both CSR by counting sort), gradient
+ * flags and the fingerprint. Linear in ops and connections. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/base/random.h"
+#include "graph/base/text.h"
+#include "graph/model/graph_store.h"
+#include "graph/model/op.h"
+
+smp_status smp__graph_index_uses(smp__graph_store *store)
+{
+    smp_graph *g = &store->graph;
+    smp_param *param = store->param;
+    for (int32_t o = 0; o < g->n_op; o++) {
+        for (int32_t slot = 0; slot < g->op[o].n_param; slot++)
+            param[g->op[o].param[slot]].use_end++;
+    }
+    int64_t total = 0;
+    for (int32_t p = 0; p < g->n_param; p++) {
+        int32_t count = param[p].use_end;
+        param[p].use_begin = param[p].use_end = (int32_t)total;
+        total += count;
+    }
+    if (total > INT32_MAX)
+        return smp_fail(SMP_ERR_INPUT, "%s: %lld weights, expected at most %d", g->path,
+                        (long long)total, INT32_MAX);
+    smp_use *use = smp_arena_alloc_aligned(g->arena, (size_t)total, sizeof *use, 4);
+    if (!use)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t o = 0; o < g->n_op; o++) {
+        const smp_op *op = &g->op[o];
+        int32_t *op_use = (int32_t *)op->use; /* ours: allocated beside op->param */
+        for (int32_t slot = 0; slot < op->n_param; slot++) {
+            int32_t p = op->param[slot];
+            op_use[slot] = param[p].use_end++;
+            use[op_use[slot]] = (smp_use){p, o, slot};
+        }
+    }
+    g->use = use;
+    g->n_use = (int32_t)total;
+    return SMP_OK;
+}
+
+smp_status smp__graph_index_consumers(smp__graph_store *store)
+{
+    smp_graph *g = &store->graph;
+    size_t n = (size_t)g->n_tensor;
+    int64_t *begin = smp_arena_alloc_aligned(g->arena, n + 1, sizeof *begin, 8);
+    if (!begin)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t o = 0; o < g->n_op; o++) {
+        for (int32_t slot = 0; slot < g->op[o].n_in; slot++)
+            begin[g->op[o].in[slot] + 1]++;
+    }
+    for (size_t t = 0; t < n; t++)
+        begin[t + 1] += begin[t];
+    smp_consumer *consumer =
+        smp_arena_alloc_aligned(g->arena, (size_t)begin[n], sizeof *consumer, 4);
+    if (!consumer)
+        return SMP_ERR_NO_MEMORY;
+    /* Fill with begin[t] as the cursor of t: it ends at the start of t + 1; then shift back. */
+    for (int32_t o = 0; o < g->n_op; o++) {
+        for (int32_t slot = 0; slot < g->op[o].n_in; slot++)
+            consumer[begin[g->op[o].in[slot]]++] = (smp_consumer){o, slot};
+    }
+    memmove(begin + 1, begin, n * sizeof *begin);
+    begin[0] = 0;
+    g->consumer_begin = begin;
+    g->consumer = consumer;
+    return SMP_OK;
+}
+
+/* A kind that takes inputs of unknown shape hides what it holds: it counts as having weights. */
+static bool has_weights(const smp_op *op)
+{
+    return op->n_param > 0 || op->kind->accepts_unknown;
+}
+
+/* Forward: weights upstream, kept in needs_grad. Backward: what the loss is made from. */
+smp_status smp__graph_mark_gradients(smp__graph_store *store, smp_tensor *tensor)
+{
+    const smp_graph *g = &store->graph;
+    if (!g->training)
+        return SMP_OK;
+    for (int32_t o = 0; o < g->n_op; o++) {
+        const smp_op *op = &g->op[o];
+        bool upstream = has_weights(op);
+        for (int32_t i = 0; i < op->n_in && !upstream; i++)
+            upstream = tensor[op->in[i]].needs_grad;
+        tensor[op->out].needs_grad = upstream && tensor[op->out].dtype == SMP_F32;
+    }
+    if (g->loss < 0)
+        return SMP_OK;
+    bool *reaches = calloc((size_t)g->n_tensor, sizeof *reaches);
+    if (!reaches)
+        return smp_fail_memory((size_t)g->n_tensor * sizeof *reaches);
+    reaches[g->loss] = true;
+    for (int32_t o = g->n_op - 1; o >= 0; o--) {
+        const smp_op *op = &g->op[o];
+        /* No gradient passes an integer tensor. */
+        if (!reaches[op->out] || tensor[op->out].dtype != SMP_F32)
+            continue;
+        for (int32_t i = 0; i < op->n_in; i++)
+            reaches[op->in[i]] = true;
+    }
+    for (int32_t t = 0; t < g->n_tensor; t++)
+        tensor[t].needs_grad = tensor[t].needs_grad && reaches[t];
+    free(reaches);
+    return SMP_OK;
+}
+
+static uint64_t hash_int(uint64_t h, int64_t value)
+{
+    return smp_random_mix(h ^ (uint64_t)value);
+}
+
+/* With its length: "ab", "c" differs from "a", "bc". */
+static uint64_t hash_text(uint64_t h, const char *text)
+{
+    size_t length = strlen(text);
+    return smp_hash(hash_int(h, (int64_t)length), text, length);
+}
+
+static uint64_t hash_shape(uint64_t h, const smp_shape *shape)
+{
+    h = hash_int(h, shape->n_dim);
+    for (int d = 0; d < shape->n_dim; d++)
+        h = hash_int(h, shape->dim[d]);
+    return h;
+}
+
+static bool is_default(const smp_attr_desc *desc, const smp_attr_value *value)
+{
+    switch (desc->type) {
+    case SMP_ATTR_FLOAT:
+        return value->f == desc->default_value;
+    case SMP_ATTR_STRING:
+        return value->s.text == NULL;
+    case SMP_ATTR_INT_LIST:
+        return value->list.count == 0;
+    default:
+        return value->i == (int64_t)desc->default_value;
+    }
+}
+
+/* Attributes enter by name and only where they differ from the default, so that a kind can gain an
+ * attribute without changing the fingerprint of the models that do not use it. */
+static uint64_t hash_attrs(uint64_t h, const smp_op *op)
+{
+    const smp_attr_desc *desc = op->kind->attrs;
+    for (int a = 0; desc && desc[a].name; a++) {
+        const smp_attr_value *value = &op->attr[a];
+        if (!desc[a].required && is_default(&desc[a], value))
+            continue;
+        h = hash_text(h, desc[a].name);
+        switch (desc[a].type) {
+        case SMP_ATTR_FLOAT: {
+            double f = value->f + 0.0; /* -0 and 0 are the same number */
+            int64_t bits;
+            memcpy(&bits, &f, sizeof bits);
+            h = hash_int(h, bits);
+            break;
+        }
+        case SMP_ATTR_CHOICE:
+            h = hash_text(h, desc[a].choices[value->i]);
+            break;
+        case SMP_ATTR_STRING:
+            h = hash_text(h, value->s.text ? value->s.text : "");
+            break;
+        case SMP_ATTR_INT_LIST:
+            h = hash_int(h, value->list.count);
+            for (int64_t i = 0; i < value->list.count; i++)
+                h = hash_int(h, value->list.items[i]);
+            break;
+        default:
+            h = hash_int(h, value->i);
+            break;
+        }
+    }
+    return h;
+}
+
+uint64_t smp__graph_fingerprint(const smp_graph *graph)
+{
+    uint64_t h = hash_text(0, "smp model 1");
+    h = hash_int(h, graph->training);
+    h = hash_int(h, graph->n_input);
+    for (int32_t t = 0; t < graph->n_input; t++) {
+        h = hash_text(h, graph->tensor[t].name);
+        h = hash_int(h, graph->tensor[t].dtype);
+        h = hash_shape(h, &graph->tensor[t].shape);
+    }
+    h = hash_int(h, graph->n_op);
+    for (int32_t o = 0; o < graph->n_op; o++) {
+        const smp_op *op = &graph->op[o];
+        const smp_tensor *out = &graph->tensor[op->out];
+        h = hash_text(hash_text(h, op->kind->name), op->name);
+        h = hash_attrs(h, op);
+        h = hash_int(h, op->n_in);
+        for (int32_t i = 0; i < op->n_in; i++)
+            h = hash_int(h, op->in[i]);
+        h = hash_int(h, op->n_param);
+        for (int32_t p = 0; p < op->n_param; p++)
+            h = hash_int(h, op->param[p]);
+        h = hash_int(h, out->dtype + 2 * out->batched + 4 * out->known);
+        if (out->known)
+            h = hash_shape(h, &out->shape);
+    }
+    return hash_int(h, graph->loss);
+}

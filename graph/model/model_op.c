@@ -1,0 +1,350 @@
+/* From one template, at one turn of its repeats, to one op, its tensor and its weights. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/model/model.h"
+
+enum { MAX_STAGE = 1000000, MAX_CANDIDATES = 100000 };
+
+/* In the arena, unless it is the text of the file, which does not outlive the reading either. */
+static smp_status keep(smp__model *m, const char *text, const char **out)
+{
+    *out = smp_arena_strdup(m->store->graph.arena, text);
+    return *out ? SMP_OK : SMP_ERR_NO_MEMORY;
+}
+
+static smp_status set_name(smp__model *m, const smp__op_template *t, smp_op *op)
+{
+    smp_graph *g = &m->store->graph;
+    const char *name;
+    SMP_TRY(smp__pattern_expand(m, &t->name, SMP_MAX_NAME, &name));
+    int32_t other = smp__name_index_find(&m->store->op_index, m->op, name);
+    if (other >= 0) {
+        bool same_line =
+            t->where.line == m->op[other].line && t->where.column == m->op[other].column;
+        if (same_line)
+            return smp_fail_at(t->name.where,
+                               "op '%s': a repeat makes this name twice, expected a name that uses "
+                               "the variable of each repeat around it, such as '{i}'",
+                               name);
+        return smp_fail_at(t->name.where, "op '%s': the name is already used on line %d", name,
+                           (int)m->op[other].line);
+    }
+    SMP_TRY(keep(m, name, &op->name));
+    return smp__name_index_put(&m->store->op_index, m->op, g->n_op);
+}
+
+static smp_status set_group(smp__model *m, const smp__op_template *t, smp_op *op)
+{
+    smp_graph *g = &m->store->graph;
+    const char *name;
+    int64_t index;
+    op->group = -1;
+    if (!t->group.source)
+        return SMP_OK;
+    SMP_TRY(smp__pattern_expand(m, &t->group, SMP_MAX_NAME, &name));
+    if (!smp_map_get(m->group_index, name, &index)) {
+        index = g->n_group;
+        SMP_TRY(
+            smp_array_reserve(&m->group, &m->group_capacity, sizeof *m->group, (size_t)index + 1));
+        SMP_TRY(keep(m, name, &m->group[index]));
+        SMP_TRY(smp_map_set(m->group_index, m->group[index], index));
+        g->n_group++;
+    }
+    op->group = (int32_t)index;
+    return SMP_OK;
+}
+
+static smp_status set_pin(smp__model *m, const smp__op_template *t, smp_op *op)
+{
+    int64_t stage = -1;
+    if (t->stage)
+        SMP_TRY(smp__model_eval(m, t->stage, op->name, "stage", 0, MAX_STAGE, &stage));
+    op->pin = (int32_t)stage;
+    return SMP_OK;
+}
+
+typedef struct search {
+    const char *name;
+    int64_t skip; /* ops that are built already */
+    smp_where where;
+    char op[SMP_MAX_NAME + 1];
+    bool found;
+} search;
+
+/* Visits the ops not built yet: which one makes the tensor? */
+static smp_status search_out(smp__model *m, smp__op_template *t, void *context)
+{
+    search *s = context;
+    const char *name;
+    if (s->found || s->skip-- > 0)
+        return SMP_OK;
+    SMP_TRY(smp__pattern_expand(m, &t->out, SMP_MAX_NAME, &name));
+    if (strcmp(name, s->name) != 0)
+        return SMP_OK;
+    SMP_TRY(smp__pattern_expand(m, &t->name, SMP_MAX_NAME, &name));
+    s->found = true;
+    s->where = t->where;
+    memcpy(s->op, name, strlen(name) + 1);
+    return SMP_OK;
+}
+
+static const char *nearest_tensor(const smp__model *m, const char *name)
+{
+    int32_t n = m->store->graph.n_tensor;
+    int32_t first = n > MAX_CANDIDATES ? n - MAX_CANDIDATES : 0;
+    const char **names = malloc((size_t)(n - first + 1) * sizeof *names);
+    if (!names)
+        return NULL;
+    for (int32_t i = first; i < n; i++)
+        names[i - first] = m->tensor[i].name;
+    const char *nearest = smp_nearest(name, names, (size_t)(n - first));
+    free(names);
+    return nearest;
+}
+
+smp_status smp__model_fail_tensor(smp__model *m, smp_where where, const char *op, const char *name)
+{
+    char wanted[SMP_MAX_NAME + 1];
+    char who[SMP_MAX_NAME + 16] = "loss: ";
+    size_t length = strlen(name);
+    memcpy(wanted, name, length < SMP_MAX_NAME ? length + 1 : SMP_MAX_NAME);
+    wanted[SMP_MAX_NAME] = '\0';
+    if (op)
+        snprintf(who, sizeof who, "op '%.*s': ", (int)SMP_MAX_NAME, op);
+
+    search s = {.name = wanted, .skip = m->store->graph.n_op};
+    m->n_loop = 0;
+    if (op && smp__model_walk(m, &m->ops, search_out, &s) == SMP_OK && s.found) {
+        if (strcmp(s.op, op) == 0)
+            return smp_fail_at(where,
+                               "%sreads the tensor '%s' that it makes itself, expected one "
+                               "made before it",
+                               who, wanted);
+        return smp_fail_at(where,
+                           "%stensor '%s' is read before it is made, by op '%s' on line %d: wrong "
+                           "order or a cycle",
+                           who, wanted, s.op, s.where.line);
+    }
+    const char *nearest = nearest_tensor(m, wanted);
+    if (nearest)
+        return smp_fail_at(where, "%sunknown tensor '%s', did you mean '%s'?", who, wanted,
+                           nearest);
+    return smp_fail_at(where,
+                       "%sunknown tensor '%s', expected a model input or the 'out' of an op "
+                       "before it",
+                       who, wanted);
+}
+
+/* What an op may read: any tensor that stands, but unknown shapes and losses only if its kind says. */
+static smp_status check_input(const smp__model *m, const smp__op_template *t, const smp_op *op,
+                              int32_t i)
+{
+    const smp_tensor *in = m->in_tensor[i];
+    if (t->kind->accepts_unknown)
+        return SMP_OK;
+    if (!in->known)
+        return smp_fail_at(
+            t->in[i].where,
+            "op '%s' (%s): the shape of '%s' is not known, as op '%s' (%s) makes it; "
+            "expected a tensor of known shape",
+            op->name, t->kind->name, in->name, m->op[in->producer].name,
+            m->op[in->producer].kind->name);
+    if (!in->batched)
+        return smp_fail_at(t->in[i].where,
+                           "op '%s' (%s): '%s' is one value per micro-batch, made by op '%s' (%s); "
+                           "expected a tensor with one value per sample",
+                           op->name, t->kind->name, in->name, m->op[in->producer].name,
+                           m->op[in->producer].kind->name);
+    return SMP_OK;
+}
+
+static smp_status set_inputs(smp__model *m, const smp__op_template *t, smp_op *op)
+{
+    size_t n = (size_t)t->n_in;
+    int32_t *in = smp_arena_alloc_aligned(m->store->graph.arena, n, sizeof *in, sizeof *in);
+    if (!in)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(smp_array_reserve(&m->in_tensor, &m->in_capacity, sizeof *m->in_tensor, n));
+    for (int32_t i = 0; i < t->n_in; i++) {
+        const char *name;
+        SMP_TRY(smp__pattern_expand(m, &t->in[i], SMP_MAX_NAME, &name));
+        in[i] = smp__name_index_find(&m->tensor_index, m->tensor, name);
+        if (in[i] < 0)
+            return smp__model_fail_tensor(m, t->in[i].where, op->name, name);
+        m->in_tensor[i] = &m->tensor[in[i]];
+        SMP_TRY(check_input(m, t, op, i));
+    }
+    op->in = in;
+    op->n_in = t->n_in;
+    return SMP_OK;
+}
+
+static smp_status fail_shape(const smp_infer *infer, const char *what, const smp_shape *shape)
+{
+    char text[160];
+    return smp_infer_fail(infer, "its %s has shape %s, expected 1 to 2^40 elements", what,
+                          smp_shape_format(text, sizeof text, shape));
+}
+
+static smp_status set_output(smp__model *m, const smp__op_template *t, const smp_infer *infer,
+                             smp_op *op)
+{
+    smp_graph *g = &m->store->graph;
+    int32_t index = g->n_tensor;
+    smp_tensor *out = &m->tensor[index];
+    const char *name;
+    *out = (smp_tensor){.dtype = infer->out_dtype,
+                        .batched = infer->out_batched,
+                        .known = infer->out_known,
+                        .producer = g->n_op};
+    if (out->known) {
+        out->shape = infer->out_shape;
+        out->elements = smp_shape_elements(&out->shape);
+        if (out->elements <= 0)
+            return fail_shape(infer, "output", &out->shape);
+    }
+    SMP_TRY(smp__pattern_expand(m, &t->out, SMP_MAX_NAME, &name));
+    int32_t old = smp__name_index_find(&m->tensor_index, m->tensor, name);
+    if (old >= 0)
+        out->name = m->tensor[old].name; /* rebound: one copy of the name */
+    else
+        SMP_TRY(keep(m, name, &out->name));
+    SMP_TRY(smp__name_index_put(&m->tensor_index, m->tensor, index));
+    op->out = index;
+    g->n_tensor++;
+    return SMP_OK;
+}
+
+/* The place of the attribute that names a tied weight. */
+static smp_where tie_where(const smp__op_template *t, const smp_op *op, const char *tied_to)
+{
+    for (int a = 0; a < t->n_attr; a++) {
+        if (t->kind->attrs[a].type == SMP_ATTR_STRING && op->attr[a].s.text &&
+            strcmp(op->attr[a].s.text, tied_to) == 0)
+            return t->attr_pattern[a].where;
+    }
+    return t->where;
+}
+
+static smp_status fail_tie(const smp__model *m, smp_where where, const smp_op *op, const char *name)
+{
+    int32_t n = m->store->graph.n_param;
+    int32_t first = n > MAX_CANDIDATES ? n - MAX_CANDIDATES : 0;
+    const char **names = malloc((size_t)(n - first + 1) * sizeof *names);
+    if (!names)
+        return smp_fail_memory((size_t)(n - first + 1) * sizeof *names);
+    for (int32_t i = first; i < n; i++)
+        names[i - first] = m->store->param[i].name;
+    const char *nearest = smp_nearest(name, names, (size_t)(n - first));
+    smp_fail_at(
+        where, "op '%s' (%s): unknown weight '%.300s', %s%s%s", op->name, op->kind->name, name,
+        nearest ? "did you mean '" : "expected one of an op before it, such as 'wte.weight'",
+        nearest ? nearest : "", nearest ? "'?" : "");
+    free(names);
+    return SMP_ERR_INPUT;
+}
+
+static smp_status tie(const smp__model *m, const smp__op_template *t, const smp_op *op,
+                      const smp_param_decl *decl, int32_t *out)
+{
+    smp_where where = tie_where(t, op, decl->tied_to);
+    int32_t p = smp__name_index_find(&m->store->param_index, m->store->param, decl->tied_to);
+    if (p < 0)
+        return fail_tie(m, where, op, decl->tied_to);
+    const smp_param *param = &m->store->param[p];
+    if (!smp_shape_equal(&param->shape, &decl->shape)) {
+        char got[160];
+        char expected[160];
+        return smp_fail_at(where, "op '%s' (%s): weight '%s' has shape %s, expected %s", op->name,
+                           op->kind->name, param->name,
+                           smp_shape_format(got, sizeof got, &param->shape),
+                           smp_shape_format(expected, sizeof expected, &decl->shape));
+    }
+    *out = p;
+    return SMP_OK;
+}
+
+static smp_status new_param(smp__model *m, const smp_infer *infer, const smp_param_decl *decl,
+                            int32_t *out)
+{
+    smp__graph_store *store = m->store;
+    int32_t index = store->graph.n_param;
+    SMP_TRY(smp_array_reserve(&store->param, &store->param_capacity, sizeof *store->param,
+                              (size_t)index + 1));
+    smp_param *param = &store->param[index];
+    *param = (smp_param){.shape = decl->shape,
+                         .elements = smp_shape_elements(&decl->shape),
+                         .init = decl->init,
+                         .init_scale = decl->init_scale,
+                         .decay = decl->shape.n_dim >= 2};
+    if (param->elements <= 0)
+        return fail_shape(infer, decl->role, &decl->shape);
+    size_t length = strlen(infer->op->name);
+    size_t role = strlen(decl->role);
+    char *name = smp_arena_alloc_aligned(store->graph.arena, length + role + 2, 1, 1);
+    if (!name)
+        return SMP_ERR_NO_MEMORY;
+    memcpy(name, infer->op->name, length);
+    name[length] = '.';
+    memcpy(name + length + 1, decl->role, role);
+    param->name = name;
+    SMP_TRY(smp__name_index_put(&store->param_index, store->param, index));
+    store->graph.n_param++;
+    *out = index;
+    return SMP_OK;
+}
+
+/* op->param and op->use share one array; use is filled when all uses are counted. */
+static smp_status set_params(smp__model *m, const smp__op_template *t, const smp_infer *infer,
+                             smp_op *op)
+{
+    if (infer->n_param == 0)
+        return SMP_OK;
+    size_t n = (size_t)infer->n_param;
+    int32_t *param =
+        smp_arena_alloc_aligned(m->store->graph.arena, 2 * n, sizeof *param, sizeof *param);
+    if (!param)
+        return SMP_ERR_NO_MEMORY;
+    for (size_t i = 0; i < n; i++) {
+        const smp_param_decl *decl = &infer->param[i];
+        if (decl->tied_to)
+            SMP_TRY(tie(m, t, op, decl, &param[i]));
+        else
+            SMP_TRY(new_param(m, infer, decl, &param[i]));
+    }
+    op->param = param;
+    op->use = param + n;
+    op->n_param = infer->n_param;
+    return SMP_OK;
+}
+
+smp_status smp__model_build_op(smp__model *m, smp__op_template *t, void *unused)
+{
+    (void)unused;
+    smp_graph *g = &m->store->graph;
+    smp_op *op = &m->op[g->n_op];
+    op->kind = t->kind;
+    op->cost = t->cost;
+    op->line = t->where.line;
+    op->column = t->where.column;
+    SMP_TRY(set_name(m, t, op));
+    SMP_TRY(set_inputs(m, t, op));
+    SMP_TRY(smp__model_attrs(m, t, op->name, &op->attr));
+    SMP_TRY(set_group(m, t, op));
+    SMP_TRY(set_pin(m, t, op));
+    smp_infer infer = {.op = op,
+                       .attr = op->attr,
+                       .n_in = op->n_in,
+                       .in = m->in_tensor,
+                       .where = t->where,
+                       .out_dtype = SMP_F32,
+                       .out_batched = true,
+                       .out_known = true};
+    SMP_TRY(t->kind->infer(&infer));
+    SMP_TRY(set_output(m, t, &infer, op));
+    SMP_TRY(set_params(m, t, &infer, op));
+    g->n_op++;
+    return SMP_OK;
+}

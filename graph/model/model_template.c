@@ -1,0 +1,281 @@
+/* Compiling the ops of a model file: keys, kinds, name patterns and costs are checked once per op of
+ * the file, however often a repeat uses it. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/model/model.h"
+
+static const char *const op_keys[] = {"op", "name", "in", "out", "stage", "group", "cost"};
+enum {
+    N_OP_KEY = sizeof op_keys / sizeof op_keys[0],
+    MAX_KEYS = 64,
+    LABEL_BYTES = SMP_MAX_NAME + 16,
+    WHAT_BYTES = LABEL_BYTES + 96
+};
+
+/* A cost above this is a mistake, and sums of costs stay exact. */
+static const double max_cost = 1e15;
+
+/* "op 'h{i}.attn'", for messages about one op of the file. */
+static void set_label(char label[LABEL_BYTES], const smp__op_template *t)
+{
+    snprintf(label, LABEL_BYTES, "op '%.*s'", (int)SMP_MAX_NAME, t->name.source);
+}
+
+static smp_status find_kind(const smp_yaml_node *node, const smp_op_kind **out)
+{
+    const char *name;
+    SMP_TRY(smp_yaml_string(node, "op", &name));
+    *out = smp_op_kind_find(name);
+    if (*out)
+        return SMP_OK;
+    const smp_op_kind *const *kinds = smp_op_kinds();
+    const char *names[256];
+    size_t n = 0;
+    while (kinds[n] && n < sizeof names / sizeof names[0]) {
+        names[n] = kinds[n]->name;
+        n++;
+    }
+    const char *nearest = smp_nearest(name, names, n);
+    if (nearest)
+        return smp_fail_at(smp_yaml_where(node), "unknown op '%.60s', did you mean '%s'?", name,
+                           nearest);
+    smp_text list = {0};
+    for (size_t i = 0; i < n; i++)
+        smp_text_append(&list, "%s%s", i > 0 ? ", " : "", names[i]);
+    smp_status status =
+        list.failed ? SMP_ERR_NO_MEMORY
+                    : smp_fail_at(smp_yaml_where(node), "unknown op '%.60s', expected one of %s",
+                                  name, list.data);
+    smp_text_free(&list);
+    return status;
+}
+
+/* Keys of an op: the common ones and the kind's attributes. */
+static smp_status check_keys(const smp_yaml_node *node, const smp__op_template *t,
+                             const char *label)
+{
+    const char *known[N_OP_KEY + MAX_KEYS];
+    size_t n = N_OP_KEY;
+    memcpy(known, op_keys, sizeof op_keys);
+    for (int a = 0; a < t->n_attr && n < N_OP_KEY + MAX_KEYS; a++)
+        known[n++] = t->kind->attrs[a].name;
+    char what[WHAT_BYTES];
+    snprintf(what, sizeof what, "%s (%.60s)", label, t->kind->name);
+    return smp_yaml_known_keys(node, what, known, n);
+}
+
+/* Bytes that one expansion costs, as work: see MAX_VALUES. */
+static int64_t text_values(const smp__pattern *p)
+{
+    return p->source ? (int64_t)strlen(p->source) / 32 : 0;
+}
+
+static smp_status compile_inputs(smp__model *m, const smp_yaml_node *in, const char *label,
+                                 smp__op_template *t)
+{
+    bool list = in && smp_yaml_kind_of(in) == SMP_YAML_LIST;
+    char what[WHAT_BYTES];
+    snprintf(what, sizeof what, "%s: in", label);
+    if (in && smp_yaml_kind_of(in) == SMP_YAML_MAP)
+        return smp_yaml_list(in, what);
+    t->n_in = !in ? 0 : list ? smp_yaml_list_size(in) : 1;
+    t->in = smp_arena_alloc_aligned(m->scratch, (size_t)t->n_in, sizeof *t->in, 8);
+    if (!t->in)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < t->n_in; i++) {
+        const smp_yaml_node *node = list ? smp_yaml_list_at(in, i) : in;
+        SMP_TRY(smp__pattern_compile(m, node, what, SMP__NAME_TEXT, &t->in[i]));
+        t->values += 1 + text_values(&t->in[i]);
+    }
+    int min = t->kind->min_in;
+    int max = t->kind->max_in;
+    if (t->n_in >= min && (max < 0 || t->n_in <= max))
+        return SMP_OK;
+    char expected[48];
+    if (max < 0)
+        snprintf(expected, sizeof expected, "at least %d", min);
+    else if (min == max)
+        snprintf(expected, sizeof expected, "%d", min);
+    else
+        snprintf(expected, sizeof expected, "%d to %d", min, max);
+    return smp_fail_at(in ? smp_yaml_where(in) : t->where, "%s (%s): got %d inputs, expected %s",
+                       label, t->kind->name, (int)t->n_in, expected);
+}
+
+static smp_status read_cost(smp__model *m, const smp_yaml_node *node, const char *label,
+                            const smp_op_cost_override **out)
+{
+    static const char *const keys[] = {"forward_us", "backward_us", "weight_bytes", "stash_bytes",
+                                       "output_bytes"};
+    char what[WHAT_BYTES];
+    snprintf(what, sizeof what, "%s: cost", label);
+    SMP_TRY(smp_yaml_map(node, what));
+    SMP_TRY(smp_yaml_known_keys(node, what, keys, sizeof keys / sizeof keys[0]));
+    smp_op_cost_override *cost = SMP_ARENA_NEW(m->store->graph.arena, smp_op_cost_override, 1);
+    if (!cost)
+        return SMP_ERR_NO_MEMORY;
+    *cost = (smp_op_cost_override){NAN, NAN, -1, -1, -1};
+    double *const times[] = {&cost->forward_us, &cost->backward_us};
+    int64_t *const sizes[] = {&cost->weight_bytes, &cost->stash_bytes, &cost->output_bytes};
+    for (int i = 0; i < 5; i++) {
+        const smp_yaml_node *value = smp_yaml_get(node, keys[i]);
+        if (!value)
+            continue;
+        snprintf(what, sizeof what, "%s: cost: %s", label, keys[i]);
+        if (i < 2) {
+            SMP_TRY(smp_yaml_double(value, what, 0, max_cost, times[i]));
+            *times[i] += 0.0; /* no -0 */
+        } else {
+            SMP_TRY(smp_yaml_bytes(value, what, sizes[i - 2]));
+        }
+        if (i < 2 ? *times[i] >= max_cost : *sizes[i - 2] >= (int64_t)max_cost)
+            return smp_fail_at(smp_yaml_where(value), "%s: got '%s', expected less than %g", what,
+                               smp_yaml_text(value), max_cost);
+    }
+    *out = cost;
+    return SMP_OK;
+}
+
+/* Values of attributes are read when the op is built: loop variables may enter them. Texts are
+ * patterns, so they are compiled here. */
+static smp_status compile_attrs(smp__model *m, const smp_yaml_node *node, const char *label,
+                                smp__op_template *t)
+{
+    size_t n = (size_t)t->n_attr;
+    t->attr_node = smp_arena_alloc_aligned(m->scratch, n, sizeof *t->attr_node, 8);
+    t->attr_pattern = smp_arena_alloc_aligned(m->scratch, n, sizeof *t->attr_pattern, 8);
+    if (!t->attr_node || !t->attr_pattern)
+        return SMP_ERR_NO_MEMORY;
+    for (size_t a = 0; a < n; a++) {
+        const smp_attr_desc *desc = &t->kind->attrs[a];
+        const smp_yaml_node *value = smp_yaml_get(node, desc->name);
+        t->attr_node[a] = value;
+        if (!value) {
+            if (desc->required)
+                return smp_fail_at(t->where, "%s (%s): no '%s', which this op needs", label,
+                                   t->kind->name, desc->name);
+            continue;
+        }
+        if (desc->type != SMP_ATTR_STRING && desc->type != SMP_ATTR_INT_LIST)
+            continue;
+        char what[WHAT_BYTES];
+        snprintf(what, sizeof what, "%s: %.60s", label, desc->name);
+        if (desc->type == SMP_ATTR_STRING) {
+            SMP_TRY(smp__pattern_compile(m, value, what, SMP__ANY_TEXT, &t->attr_pattern[a]));
+            t->values += text_values(&t->attr_pattern[a]);
+        } else {
+            SMP_TRY(smp_yaml_list(value, what));
+            t->values += smp_yaml_list_size(value);
+        }
+    }
+    return SMP_OK;
+}
+
+static smp_status compile_names(smp__model *m, const smp_yaml_node *node, smp__op_template *t)
+{
+    char label[LABEL_BYTES];
+    char what[WHAT_BYTES];
+    const smp_yaml_node *name = smp_yaml_get(node, "name");
+    if (!name)
+        return smp_fail_at(t->where, "op (%s): no 'name', expected a name of its own",
+                           t->kind->name);
+    SMP_TRY(smp__pattern_compile(m, name, "op name", SMP__NAME_TEXT, &t->name));
+    set_label(label, t);
+    const smp_yaml_node *out = smp_yaml_get(node, "out");
+    if (!out)
+        return smp_fail_at(t->where, "%s (%s): no 'out', expected the name of the tensor it makes",
+                           label, t->kind->name);
+    snprintf(what, sizeof what, "%s: out", label);
+    SMP_TRY(smp__pattern_compile(m, out, what, SMP__NAME_TEXT, &t->out));
+    const smp_yaml_node *group = smp_yaml_get(node, "group");
+    snprintf(what, sizeof what, "%s: group", label);
+    if (group)
+        SMP_TRY(smp__pattern_compile(m, group, what, SMP__NAME_TEXT, &t->group));
+    t->values += text_values(&t->name) + text_values(&t->out) + text_values(&t->group);
+    return SMP_OK;
+}
+
+static smp_status compile_op(smp__model *m, const smp_yaml_node *node, smp__op_template **out)
+{
+    smp__op_template *t = SMP_ARENA_NEW(m->scratch, smp__op_template, 1);
+    if (!t)
+        return SMP_ERR_NO_MEMORY;
+    char label[LABEL_BYTES];
+    t->where = smp_yaml_where(node);
+    SMP_TRY(find_kind(smp_yaml_get(node, "op"), &t->kind));
+    while (t->kind->attrs && t->kind->attrs[t->n_attr].name)
+        t->n_attr++;
+    const smp_yaml_node *name = smp_yaml_get(node, "name");
+    const char *text = name ? smp_yaml_text(name) : NULL;
+    snprintf(label, sizeof label, text ? "op '%.200s'" : "op", text);
+    SMP_TRY(check_keys(node, t, label)); /* first: a misspelt key is why another one is missing */
+    SMP_TRY(compile_names(m, node, t));
+    set_label(label, t);
+    SMP_TRY(compile_inputs(m, smp_yaml_get(node, "in"), label, t));
+    SMP_TRY(compile_attrs(m, node, label, t));
+    t->stage = smp_yaml_get(node, "stage");
+    const smp_yaml_node *cost = smp_yaml_get(node, "cost");
+    if (cost)
+        SMP_TRY(read_cost(m, cost, label, &t->cost));
+    *out = t;
+    return SMP_OK;
+}
+
+static smp_status compile_repeat(smp__model *m, const smp_yaml_node *node, smp__item *item)
+{
+    static const char *const keys[] = {"repeat", "as", "ops"};
+    SMP_TRY(smp_yaml_known_keys(node, "repeat", keys, sizeof keys / sizeof keys[0]));
+    item->count = smp_yaml_get(node, "repeat");
+    const smp_yaml_node *as = smp_yaml_get(node, "as");
+    const smp_yaml_node *ops = smp_yaml_get(node, "ops");
+    if (!ops)
+        return smp_fail_at(smp_yaml_where(node), "repeat: no 'ops', expected a list of ops");
+    if (as) {
+        SMP_TRY(smp_yaml_string(as, "repeat: as", &item->variable));
+        SMP_TRY(smp__model_check_variable(m, "repeat: as", item->variable, smp_yaml_where(as)));
+    }
+    if (m->n_loop == SMP__MAX_LOOPS)
+        return smp_fail_at(smp_yaml_where(node), "repeats are nested deeper than %d",
+                           (int)SMP__MAX_LOOPS);
+    item->body = SMP_ARENA_NEW(m->scratch, smp__block, 1);
+    if (!item->body)
+        return SMP_ERR_NO_MEMORY;
+    m->loop[m->n_loop++].name = item->variable;
+    SMP_TRY(smp__model_compile(m, ops, item->body));
+    m->n_loop--;
+    return SMP_OK;
+}
+
+static smp_status fail_entry(const smp_yaml_node *node)
+{
+    static const char *const known[] = {"op", "repeat"};
+    const char *first = smp_yaml_map_size(node) > 0 ? smp_yaml_map_key(node, 0) : "";
+    const char *near = smp_nearest(first, known, sizeof known / sizeof known[0]);
+    if (near)
+        return smp_fail_at(smp_yaml_map_key_where(node, 0),
+                           "ops: entry: unknown key '%s', did you mean '%s'?", first, near);
+    return smp_fail_at(smp_yaml_where(node),
+                       "ops: got an entry without 'op' or 'repeat', expected one of them");
+}
+
+smp_status smp__model_compile(smp__model *m, const smp_yaml_node *ops, smp__block *out)
+{
+    SMP_TRY(smp_yaml_list(ops, "ops"));
+    out->n_item = smp_yaml_list_size(ops);
+    out->item = smp_arena_alloc_aligned(m->scratch, (size_t)out->n_item, sizeof *out->item, 8);
+    if (!out->item)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < out->n_item; i++) {
+        const smp_yaml_node *node = smp_yaml_list_at(ops, i);
+        SMP_TRY(smp_yaml_map(node, "ops: entry"));
+        if (smp_yaml_get(node, "op"))
+            SMP_TRY(compile_op(m, node, &out->item[i].op));
+        else if (smp_yaml_get(node, "repeat"))
+            SMP_TRY(compile_repeat(m, node, &out->item[i]));
+        else
+            return fail_entry(node);
+    }
+    return SMP_OK;
+}

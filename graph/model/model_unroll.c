@@ -1,0 +1,115 @@
+/* Repeats. Counting multiplies: a body whose own repeat counts do not use the variable of the repeat
+ * around it is counted once. Only bodies that do are counted for each iteration, and the number of
+ * iterations is limited too, so a model that is too large is refused at once. */
+#include "graph/model/model.h"
+
+/* A repeat may hold nothing but a repeat of 0: iterations are limited as well as ops. The third
+ * limit keeps a body of many inputs from being copied many times. */
+#define MAX_ITERATIONS ((int64_t)4 * SMP_MAX_OPS)
+#define MAX_VALUES ((int64_t)200000000)
+
+typedef struct totals {
+    int64_t ops;
+    int64_t iterations;
+    int64_t values;
+} totals;
+
+static smp_status repeat_count(smp__model *m, const smp__item *item, int64_t *count)
+{
+    return smp__model_eval(m, item->count, NULL, "repeat", 0, INT64_MAX, count);
+}
+
+static void enter(smp__model *m, const smp__item *item)
+{
+    m->loop[m->n_loop].name = item->variable;
+    m->loop[m->n_loop].value = 0;
+    m->n_loop++; /* at most SMP__MAX_LOOPS: checked when compiled */
+}
+
+smp_status smp__model_walk(smp__model *m, const smp__block *block, smp__visit visit, void *context)
+{
+    for (int32_t i = 0; i < block->n_item; i++) {
+        const smp__item *item = &block->item[i];
+        if (item->op) {
+            SMP_TRY(visit(m, item->op, context));
+            continue;
+        }
+        int64_t count;
+        SMP_TRY(repeat_count(m, item, &count));
+        enter(m, item);
+        for (int64_t k = 0; k < count; k++) {
+            m->loop[m->n_loop - 1].value = k;
+            SMP_TRY(smp__model_walk(m, item->body, visit, context));
+        }
+        m->n_loop--;
+    }
+    return SMP_OK;
+}
+
+static bool exceeds(int64_t *sum, int64_t times, int64_t each, int64_t limit)
+{
+    int64_t product;
+    return __builtin_mul_overflow(times, each, &product) ||
+           __builtin_add_overflow(*sum, product, sum) || *sum > limit;
+}
+
+/* sum += times * part, or fails at `where`. */
+static smp_status add(totals *sum, int64_t times, const totals *part, smp_where where)
+{
+    if (exceeds(&sum->ops, times, part->ops, SMP_MAX_OPS))
+        return smp_fail_at(where, "the repeats make more than %d ops, expected at most that many",
+                           (int)SMP_MAX_OPS);
+    if (exceeds(&sum->iterations, times, part->iterations, MAX_ITERATIONS))
+        return smp_fail_at(where, "the repeats take more than %lld turns, expected at most as many",
+                           (long long)MAX_ITERATIONS);
+    if (exceeds(&sum->values, times, part->values, MAX_VALUES))
+        return smp_fail_at(where,
+                           "the repeated ops hold more than %lld inputs and values, expected at "
+                           "most as many",
+                           (long long)MAX_VALUES);
+    return SMP_OK;
+}
+
+static smp_status count_block(smp__model *m, const smp__block *block, totals *sum);
+
+static smp_status count_repeat(smp__model *m, const smp__item *item, totals *sum)
+{
+    smp_where where = smp_yaml_where(item->count);
+    int64_t count;
+    SMP_TRY(repeat_count(m, item, &count));
+    SMP_TRY(add(sum, 1, &(totals){.iterations = 1}, where)); /* a repeat of 0 takes time too */
+    enter(m, item);
+    uint64_t mine = (uint64_t)1 << (m->n_loop - 1);
+    for (int64_t k = 0; k < count;) {
+        totals body = {.iterations = 1};
+        m->loop[m->n_loop - 1].value = k;
+        m->loops_used &= ~mine;
+        SMP_TRY(count_block(m, item->body, &body));
+        int64_t times = m->loops_used & mine ? 1 : count - k;
+        SMP_TRY(add(sum, times, &body, where));
+        k += times;
+    }
+    m->loops_used &= ~mine;
+    m->n_loop--;
+    return SMP_OK;
+}
+
+static smp_status count_block(smp__model *m, const smp__block *block, totals *sum)
+{
+    for (int32_t i = 0; i < block->n_item; i++) {
+        const smp__item *item = &block->item[i];
+        if (item->op)
+            SMP_TRY(add(sum, 1, &(totals){.ops = 1, .values = item->op->values}, item->op->where));
+        else
+            SMP_TRY(count_repeat(m, item, sum));
+    }
+    return SMP_OK;
+}
+
+smp_status smp__model_count(smp__model *m, int64_t *ops)
+{
+    totals sum = {0};
+    SMP_TRY(count_block(m, &m->ops, &sum));
+    *ops = sum.ops;
+    return SMP_OK;
+}

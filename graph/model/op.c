@@ -1,0 +1,120 @@
+/* What every operator kind needs: shapes, the common checks of `infer`, and look-ups in a kind. */
+#include "graph/model/op.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_ELEMENTS ((int64_t)1 << 40)
+
+smp_status smp_infer_fail(const smp_infer *infer, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    if (vsnprintf(text, sizeof text, format, args) < 0)
+        text[0] = '\0';
+    va_end(args);
+    return smp_fail_at(infer->where, "op '%s' (%s): %s", infer->op->name, infer->op->kind->name,
+                       text);
+}
+
+char *smp_shape_format(char *buffer, size_t size, const smp_shape *shape)
+{
+    size_t used = 0;
+    if (size == 0)
+        return buffer;
+    for (int d = 0; d < shape->n_dim && used < size; d++) {
+        int n = snprintf(buffer + used, size - used, "%s%lld", d == 0 ? "[" : ", ",
+                         (long long)shape->dim[d]);
+        used += n > 0 ? (size_t)n : 0;
+    }
+    if (used < size)
+        snprintf(buffer + used, size - used, "%s", shape->n_dim > 0 ? "]" : "[]");
+    return buffer;
+}
+
+bool smp_shape_equal(const smp_shape *a, const smp_shape *b)
+{
+    if (a->n_dim != b->n_dim)
+        return false;
+    for (int d = 0; d < a->n_dim; d++) {
+        if (a->dim[d] != b->dim[d])
+            return false;
+    }
+    return true;
+}
+
+int64_t smp_shape_elements(const smp_shape *shape)
+{
+    int64_t elements = 1;
+    for (int d = 0; d < shape->n_dim; d++) {
+        if (shape->dim[d] < 0 || __builtin_mul_overflow(elements, shape->dim[d], &elements) ||
+            elements > MAX_ELEMENTS)
+            return -1;
+    }
+    return elements;
+}
+
+smp_status smp_infer_float(const smp_infer *infer, int input)
+{
+    if (infer->in[input]->dtype == SMP_F32)
+        return SMP_OK;
+    return smp_infer_fail(infer, "input %d '%s' holds int32, expected float32", input,
+                          infer->in[input]->name);
+}
+
+smp_status smp_infer_dims(const smp_infer *infer, int input, int min_dims, int max_dims)
+{
+    const smp_tensor *t = infer->in[input];
+    int n = t->shape.n_dim;
+    if (n >= min_dims && n <= max_dims)
+        return SMP_OK;
+    char shape[160];
+    smp_shape_format(shape, sizeof shape, &t->shape);
+    if (min_dims == max_dims)
+        return smp_infer_fail(infer,
+                              "input %d '%s' has shape %s per sample, expected %d dimension%s",
+                              input, t->name, shape, min_dims, min_dims == 1 ? "" : "s");
+    if (max_dims >= SMP_MAX_DIMS)
+        return smp_infer_fail(infer,
+                              "input %d '%s' has shape %s per sample, expected at least %d "
+                              "dimension%s",
+                              input, t->name, shape, min_dims, min_dims == 1 ? "" : "s");
+    return smp_infer_fail(infer,
+                          "input %d '%s' has shape %s per sample, expected %d to %d dimensions",
+                          input, t->name, shape, min_dims, max_dims);
+}
+
+int smp_op_attr_index(const smp_op_kind *kind, const char *name)
+{
+    for (int i = 0; kind->attrs && kind->attrs[i].name; i++) {
+        if (strcmp(kind->attrs[i].name, name) == 0)
+            return i;
+    }
+    return -1;
+}
+
+void smp_op_needs_get(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    *needs = (smp_op_needs){0};
+    bool on_cuda = graph->target.backend == SMP_BACKEND_CUDA && op->kind->cuda_needs;
+    if (on_cuda)
+        op->kind->cuda_needs(graph, op, batch, needs);
+    else if (op->kind->needs)
+        op->kind->needs(graph, op, batch, needs);
+}
+
+bool smp_op_pairs(const smp_graph *graph, int32_t index)
+{
+    const smp_op *op = &graph->op[index];
+    return graph->target.backend == SMP_BACKEND_CUDA && index + 1 < graph->n_op &&
+           op->kind->glues && op->kind->glues(graph, op, op + 1);
+}
+
+void smp_op_work_get(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    *work = (smp_op_work){0};
+    if (op->kind->work)
+        op->kind->work(graph, op, batch, work);
+}

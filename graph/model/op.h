@@ -1,0 +1,178 @@
+/* The operator interface: one static smp_op_kind per file in graph/ops/, listed in
+ * graph/ops/op_registry.c. Nothing else knows an operator by name.
+ *
+ * Life of an operator: `infer` once while the model is read; `work` when costs are estimated;
+ * `prepare` once per rank before the first step; then `forward`, `backward_input`,
+ * `backward_weight` any number of times; `release`.
+ *
+ * Semantics of a call: outputs and input gradients are overwritten (=), weight gradients are
+ * accumulated (+=). Fan-out is summed by the executor, never by an operator. Results depend on the
+ * values passed alone: not on addresses (all buffers are 64-byte aligned), threads or ranks. */
+#ifndef SMP_GRAPH_MODEL_OP_H
+#define SMP_GRAPH_MODEL_OP_H
+
+#include "graph/model/graph.h"
+
+enum { SMP_OP_MAX_PARAM = 4, SMP_OP_MAX_IN = 32 }; /* of runnable operators; opaque: no limit */
+
+typedef enum smp_attr_type {
+    SMP_ATTR_INT, /* expression */
+    SMP_ATTR_FLOAT,
+    SMP_ATTR_BOOL,
+    SMP_ATTR_CHOICE, /* one of `choices`; value: its index */
+    SMP_ATTR_STRING,
+    SMP_ATTR_INT_LIST /* list of expressions */
+} smp_attr_type;
+
+typedef struct smp_attr_desc {
+    const char *name;
+    smp_attr_type type;
+    bool required;
+    double default_value;       /* INT, FLOAT, BOOL, CHOICE; STRING and INT_LIST: NULL/empty */
+    double min, max;            /* INT, FLOAT and list items, inclusive */
+    const char *const *choices; /* NULL-terminated */
+} smp_attr_desc;
+
+/* A weight that `infer` declares. */
+typedef struct smp_param_decl {
+    const char *role; /* "weight", "bias": the name is "<op>.<role>" */
+    smp_shape shape;
+    smp_init_kind init;
+    float init_scale;
+    const char *tied_to; /* name of an earlier op's weight of the same shape, or NULL */
+} smp_param_decl;
+
+/* What backward needs besides gradients, as bit masks over inputs (bit i: value of input i). */
+typedef struct smp_op_needs {
+    uint32_t input_grad_in;  /* backward_input reads these inputs */
+    uint32_t weight_grad_in; /* backward_weight reads these inputs */
+    bool input_grad_out;     /* backward_input reads the output */
+    bool input_grad_aux;     /* backward_input reads aux */
+    bool weight_grad_aux;    /* backward_weight reads aux */
+    int64_t aux_bytes;       /* saved by forward, per sample (layernorm statistics, ...) */
+    int64_t workspace_bytes; /* scratch of any one call, per micro-batch (batch already in) */
+} smp_op_needs;
+
+/* Builder handed to `infer`: inputs in, output and weights out. */
+typedef struct smp_infer {
+    /* given */
+    const smp_op *op; /* attributes are set; in, param, out not yet usable */
+    const smp_attr_value *attr;
+    int n_in;
+    const smp_tensor *const *in; /* known shapes, unless the kind says accepts_unknown */
+    smp_where where;
+    /* to fill */
+    smp_dtype out_dtype;
+    smp_shape out_shape;
+    bool out_batched; /* default true */
+    bool out_known;   /* default true */
+    int n_param;
+    smp_param_decl param[SMP_OP_MAX_PARAM];
+} smp_infer;
+
+/* Records "file:line:column: op 'name' (kind): message", returns SMP_ERR_INPUT. */
+smp_status smp_infer_fail(const smp_infer *infer, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* "[64, 128]" into a buffer; returns it. */
+char *smp_shape_format(char *buffer, size_t size, const smp_shape *shape);
+bool smp_shape_equal(const smp_shape *a, const smp_shape *b);
+/* Product of dimensions, -1 on overflow of 2^40 elements. */
+int64_t smp_shape_elements(const smp_shape *shape);
+/* Common checks with good messages: input i is float; has n dims (or at least). */
+smp_status smp_infer_float(const smp_infer *infer, int input);
+smp_status smp_infer_dims(const smp_infer *infer, int input, int min_dims, int max_dims);
+
+/* Arithmetic and memory traffic of one micro-batch, for the roofline. */
+typedef struct smp_op_work {
+    double forward_flops, backward_input_flops, backward_weight_flops;
+    double forward_bytes, backward_input_bytes, backward_weight_bytes;
+    bool matrix; /* the flops are those of matrix products, which have rates of their own */
+} smp_op_work;
+
+/* One call of an operator on one micro-batch. Tensors are [batch][sample shape] row-major. Where
+ * the target is bf16, float activations and their gradients are bf16 whatever the pointer's type
+ * says; losses, weights and weight gradients are fp32. On a GPU all pointers are device memory,
+ * and the call returns when its kernels are enqueued. */
+typedef struct smp_op_call {
+    const smp_graph *graph;
+    const smp_op *op;
+    int64_t batch;              /* samples in the micro-batch */
+    void *state;                /* from prepare */
+    const void *const *in;      /* [n_in]; in backward only those that needs names, else NULL */
+    void *out;                  /* in backward only if needs.input_grad_out */
+    void *device;               /* the device's context: NULL on the CPU, smp_cuda on a GPU */
+    const float *const *param;  /* [n_param] */
+    const void *const *param16; /* [n_param] bf16 copies of the weights; NULL unless in bf16 */
+    void *aux;                  /* [batch * aux_bytes], NULL if none */
+    void *workspace;            /* [workspace_bytes], NULL if none */
+    const float *dout;          /* gradient of the output */
+    float *const *din;          /* [n_in]; NULL where no gradient is wanted */
+    float *const *dparam;       /* [n_param] accumulators of this use */
+    uint64_t seed;              /* of the job */
+    int64_t step;               /* from 1 */
+    int64_t microbatch;         /* index in the global batch: replica * microbatches + m */
+    bool training;              /* false: dropout is the identity */
+} smp_op_call;
+
+/* Kernels of one backend. All NULL: the kind can be planned, not run. */
+typedef struct smp_op_kernels {
+    /* Makes library primitives for this op and batch; NULL if none are needed. device: as in
+     * smp_op_call. */
+    smp_status (*prepare)(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
+                          void **state);
+    void (*release)(void *state);
+    smp_status (*forward)(const smp_op_call *call);
+    smp_status (*backward_input)(const smp_op_call *call);  /* NULL: no float input */
+    smp_status (*backward_weight)(const smp_op_call *call); /* NULL: no weights */
+    /* Optional: the forward calls of this op and of `next`, which reads its output at slot 0, as
+     * one kernel; both outputs are written. `pairs` says for which ops. */
+    bool (*pairs)(const smp_graph *graph, const smp_op *op, const smp_op *next);
+    smp_status (*forward_pair)(const smp_op_call *call, const smp_op_call *next);
+} smp_op_kernels;
+
+struct smp_op_kind {
+    const char *name;
+    const char *summary;        /* one line for --help and the README */
+    int min_in, max_in;         /* max_in -1: any number */
+    bool accepts_unknown;       /* inputs of unknown shape are fine (opaque) */
+    const smp_attr_desc *attrs; /* terminated by a NULL name */
+    smp_status (*infer)(smp_infer *infer);
+    /* Static description of memory, after the graph is complete; NULL: needs nothing. */
+    void (*needs)(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs);
+    /* The same of the CUDA kernels, where it differs; NULL: `needs` holds there too. */
+    void (*cuda_needs)(const smp_graph *graph, const smp_op *op, int64_t batch,
+                       smp_op_needs *needs);
+    /* NULL: no arithmetic. */
+    void (*work)(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work);
+    /* Do this op and `next`, the one that stands after it in the graph, run forward as one
+     * kernel on a GPU? Then no stage may end between them: results would depend on the split. It
+     * reads the graph alone, so a plan does not depend on what is built in; the CUDA kernels'
+     * `pairs` is true for no other ops. Asked for through smp_op_pairs. NULL: never. */
+    bool (*glues)(const smp_graph *graph, const smp_op *op, const smp_op *next);
+    smp_op_kernels cpu;
+    /* Bound of the values an int32 input may take, for checking data: input `slot` must lie in
+     * [min, max]. False: no bound. NULL: none. */
+    bool (*index_range)(const smp_graph *graph, const smp_op *op, int slot, int64_t *min,
+                        int64_t *max);
+};
+
+/* NULL if unknown. */
+const smp_op_kind *smp_op_kind_find(const char *name);
+/* All kinds, NULL-terminated. */
+const smp_op_kind *const *smp_op_kinds(void);
+/* Index of attribute `name` in kind->attrs, -1 if none. */
+int smp_op_attr_index(const smp_op_kind *kind, const char *name);
+
+/* Are there kernels of the kind for a backend, built into this library or not? */
+bool smp_op_kind_runs(const smp_op_kind *kind, smp_backend backend);
+/* The CUDA kernels of a kind; NULL if it has none or this library was built without CUDA. */
+const smp_op_kernels *smp_op_cuda_kernels(const smp_op_kind *kind);
+
+/* Are ops `index` and index + 1 one forward kernel on the graph's target? */
+bool smp_op_pairs(const smp_graph *graph, int32_t index);
+
+/* needs (of the graph's target) and work, with zeroes where the kind has none. */
+void smp_op_needs_get(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs);
+void smp_op_work_get(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work);
+
+#endif

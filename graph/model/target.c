@@ -1,0 +1,49 @@
+/* Names of backends and number formats, and which go together. */
+#include "graph/model/target.h"
+
+#include <string.h>
+
+static const char *const BACKENDS[SMP_N_BACKEND] = {"cpu", "cuda"};
+static const char *const PRECISIONS[SMP_N_PRECISION] = {"fp32", "tf32", "bf16"};
+
+const char *smp_backend_name(smp_backend backend)
+{
+    return BACKENDS[backend];
+}
+
+const char *smp_precision_name(smp_precision precision)
+{
+    return PRECISIONS[precision];
+}
+
+static int find(const char *const *names, int n, const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(names[i], name) == 0)
+            return i;
+    return -1;
+}
+
+bool smp_backend_find(const char *name, smp_backend *out)
+{
+    int found = find(BACKENDS, SMP_N_BACKEND, name);
+    if (found >= 0)
+        *out = (smp_backend)found;
+    return found >= 0;
+}
+
+bool smp_precision_find(const char *name, smp_precision *out)
+{
+    int found = find(PRECISIONS, SMP_N_PRECISION, name);
+    if (found >= 0)
+        *out = (smp_precision)found;
+    return found >= 0;
+}
+
+smp_status smp_target_check(smp_target target)
+{
+    if (target.backend == SMP_BACKEND_CPU && target.precision != SMP_PRECISION_FP32)
+        return smp_fail(SMP_ERR_INPUT, "%s on the CPU: its operators have fp32 only",
+                        smp_precision_name(target.precision));
+    return SMP_OK;
+}

@@ -1,0 +1,47 @@
+/* What a graph is executed on, and in which number format: decides the bytes of activations and what
+ * the kernels save. A graph as read is for the CPU in fp32; smp_graph_set_target changes that. The
+ * fingerprint does not depend on it. */
+#ifndef SMP_GRAPH_MODEL_TARGET_H
+#define SMP_GRAPH_MODEL_TARGET_H
+
+#include <stdbool.h>
+
+#include "graph/base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum smp_backend { SMP_BACKEND_CPU, SMP_BACKEND_CUDA, SMP_N_BACKEND } smp_backend;
+
+/* Weights, their gradients and the optimizer's state are fp32 in all of them. */
+typedef enum smp_precision {
+    SMP_PRECISION_FP32,
+    SMP_PRECISION_TF32, /* as fp32, but matrix products round their factors to 10 bits of mantissa */
+    SMP_PRECISION_BF16, /* activations, their gradients and a copy of the weights in bf16; sums in fp32 */
+    SMP_N_PRECISION
+} smp_precision;
+
+typedef struct smp_target {
+    smp_backend backend;
+    smp_precision precision;
+} smp_target;
+
+static inline bool smp_target_equal(smp_target a, smp_target b)
+{
+    return a.backend == b.backend && a.precision == b.precision;
+}
+
+const char *smp_backend_name(smp_backend backend);         /* "cpu", "cuda" */
+const char *smp_precision_name(smp_precision precision);   /* "fp32", "tf32", "bf16" */
+bool smp_backend_find(const char *name, smp_backend *out); /* false if unknown */
+bool smp_precision_find(const char *name, smp_precision *out);
+
+/* "fp32 only" and the like: SMP_ERR_INPUT if the backend lacks the precision. */
+smp_status smp_target_check(smp_target target);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,278 @@
+/* What an assignment costs, counted op by op and tensor by tensor exactly as problem.h states it.
+ * Linear in the graph. Every solver's result passes through here, so none can be wrong about it. */
+#include "partition/problem/evaluate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+smp_status smp__evaluator_init(smp__evaluator *evaluator, const smp_problem *problem,
+                               smp_arena *arena)
+{
+    size_t n_stage = (size_t)problem->n_stage;
+    evaluator->problem = problem;
+    evaluator->slowdown = SMP_ARENA_NEW(arena, double, n_stage);
+    evaluator->seen = SMP_ARENA_NEW(arena, int32_t, n_stage);
+    evaluator->rank_us = SMP_ARENA_NEW(arena, double, (size_t)problem->pipeline);
+    evaluator->load = SMP_ARENA_NEW(arena, smp_stage_load, n_stage);
+    if (!evaluator->slowdown || !evaluator->seen || !evaluator->rank_us || !evaluator->load)
+        return SMP_ERR_NO_MEMORY;
+    for (int s = 0; s < problem->n_stage; s++)
+        evaluator->slowdown[s] =
+            smp_problem_slowdown(problem, problem->device[problem->stage_rank[s]]);
+    return SMP_OK;
+}
+
+/* Until memory is added up, memory_bytes holds the largest workspace. */
+static void count_ops(smp__evaluator *evaluator, const int32_t *stage)
+{
+    const smp_problem *problem = evaluator->problem;
+    const smp_graph *graph = problem->graph;
+    for (int32_t op = 0; op < graph->n_op; op++) {
+        const smp_op_cost *cost = &problem->costs->op[op];
+        smp_stage_load *load = &evaluator->load[stage[op]];
+        load->forward_us += cost->forward_us;
+        load->backward_us += cost->backward_us;
+        load->stash_bytes = smp__add_bytes(load->stash_bytes, cost->stash_bytes);
+        if (graph->op[op].n_param == 0)
+            load->weight_bytes = smp__add_bytes(load->weight_bytes, cost->weight_bytes);
+        if (cost->workspace_bytes > load->memory_bytes)
+            load->memory_bytes = cost->workspace_bytes;
+        load->n_op++;
+    }
+}
+
+static void count_weights(smp__evaluator *evaluator, const int32_t *stage)
+{
+    const smp_graph *graph = evaluator->problem->graph;
+    for (int32_t p = 0; p < graph->n_param; p++) {
+        const smp_param *param = &graph->param[p];
+        for (int32_t u = param->use_begin; u < param->use_end; u++) {
+            int32_t s = stage[graph->use[u].op];
+            if (evaluator->seen[s] == p + 1)
+                continue;
+            evaluator->seen[s] = p + 1;
+            evaluator->load[s].weight_bytes =
+                smp__add_bytes(evaluator->load[s].weight_bytes, param->elements * 4);
+        }
+    }
+}
+
+/* One tensor: charged to each stage that receives it, and to the one that sends it by the slowest
+ * of the links it goes over. */
+static void count_transfer(smp__evaluator *evaluator, const int32_t *stage, int32_t op)
+{
+    const smp_problem *problem = evaluator->problem;
+    const smp_graph *graph = problem->graph;
+    int32_t tensor = graph->op[op].out;
+    int32_t from = stage[op];
+    double sent_us = -1.0;
+    int64_t bytes = problem->costs->op[op].output_bytes;
+    int ways = graph->training && graph->tensor[tensor].needs_grad ? 2 : 1;
+    for (int64_t c = graph->consumer_begin[tensor]; c < graph->consumer_begin[tensor + 1]; c++) {
+        int32_t to = stage[graph->consumer[c].op];
+        if (to == from || evaluator->seen[to] == op + 1)
+            continue;
+        evaluator->seen[to] = op + 1;
+        smp__link link =
+            smp__link_between(problem, problem->stage_rank[from], problem->stage_rank[to]);
+        if (link == SMP__LINK_SAME)
+            continue;
+        double us = ways * smp_link_us(smp__link_spec(problem, link), bytes);
+        evaluator->load[to].transfer_us += us;
+        evaluator->load[to].in_bytes = smp__add_bytes(evaluator->load[to].in_bytes, bytes);
+        if (us > sent_us)
+            sent_us = us;
+    }
+    if (sent_us >= 0.0) {
+        evaluator->load[from].transfer_us += sent_us;
+        evaluator->load[from].out_bytes = smp__add_bytes(evaluator->load[from].out_bytes, bytes);
+    }
+}
+
+/* Memory, and whether the stage recomputes. Until then memory_bytes is the largest workspace. */
+static void fill_memory(const smp_problem *problem, int s, smp_stage_load *load)
+{
+    smp__held held = {(double)load->weight_bytes, (double)load->stash_bytes,
+                      (double)load->memory_bytes, (double)load->in_bytes, (double)load->out_bytes};
+    int64_t border = smp__add_bytes(load->in_bytes, load->out_bytes);
+    load->buffer_bytes = problem->graph->training ? smp__add_bytes(border, border) : border;
+    double bytes = smp__stage_memory(problem, s, &held, &load->recompute);
+    load->memory_bytes = bytes < 0x1p62 ? (int64_t)ceil(bytes) : INT64_MAX;
+    load->recompute_us = load->recompute ? load->forward_us : 0.0;
+}
+
+smp__score smp__evaluate(smp__evaluator *evaluator, const int32_t *stage)
+{
+    const smp_problem *problem = evaluator->problem;
+    smp__score score = {0};
+    size_t n_stage = (size_t)problem->n_stage;
+    memset(evaluator->load, 0, n_stage * sizeof *evaluator->load);
+    memset(evaluator->rank_us, 0, (size_t)problem->pipeline * sizeof *evaluator->rank_us);
+    count_ops(evaluator, stage);
+    memset(evaluator->seen, 0, n_stage * sizeof *evaluator->seen);
+    count_weights(evaluator, stage);
+    memset(evaluator->seen, 0, n_stage * sizeof *evaluator->seen);
+    for (int32_t op = 0; op < problem->graph->n_op; op++)
+        count_transfer(evaluator, stage, op);
+    for (int s = 0; s < problem->n_stage; s++) {
+        smp_stage_load *load = &evaluator->load[s];
+        load->forward_us *= evaluator->slowdown[s];
+        load->backward_us *= evaluator->slowdown[s];
+        fill_memory(problem, s, load);
+        double compute_us = load->forward_us + load->backward_us + load->recompute_us;
+        load->load_us = problem->cluster->overlap ? fmax(compute_us, load->transfer_us)
+                                                  : compute_us + load->transfer_us;
+        double limit = smp__memory_limit(problem, s);
+        if ((double)load->memory_bytes > limit)
+            score.excess = fmax(score.excess, (double)load->memory_bytes / fmax(limit, 0.5) - 1.0);
+        evaluator->rank_us[problem->stage_rank[s]] += load->load_us;
+        score.total_us += load->load_us;
+    }
+    for (int r = 0; r < problem->pipeline; r++)
+        score.bottleneck_us = fmax(score.bottleneck_us, evaluator->rank_us[r]);
+    return score;
+}
+
+static smp_status check_order(const smp_problem *problem, const int32_t *stage)
+{
+    const smp_graph *graph = problem->graph;
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        const smp_op *op = &graph->op[i];
+        if (stage[i] < 0 || stage[i] >= problem->n_stage)
+            return smp_fail(SMP_ERR_INPUT, "op '%s': stage: got %d, expected 0 to %d", op->name,
+                            stage[i], problem->n_stage - 1);
+        int32_t pin = smp_problem_pin(problem, i);
+        if (pin >= 0 && pin != stage[i])
+            return smp_fail(SMP_ERR_INPUT, "op '%s': got stage %d, but it is pinned to stage %d",
+                            op->name, stage[i], pin);
+        for (int32_t slot = 0; slot < op->n_in; slot++) {
+            int32_t from = graph->tensor[op->in[slot]].producer;
+            if (from >= 0 && stage[from] > stage[i])
+                return smp_fail(SMP_ERR_INPUT,
+                                "op '%s' lies in stage %d, but reads op '%s' of the later stage %d",
+                                op->name, stage[i], graph->op[from].name, stage[from]);
+        }
+    }
+    return SMP_OK;
+}
+
+static smp_status check_glue(const smp_problem *problem, const int32_t *stage, int32_t *first)
+{
+    const smp_graph *graph = problem->graph;
+    for (int32_t i = 0; i < graph->n_op; i++)
+        first[i] = -1;
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        int32_t label = problem->glue[i];
+        if (label < 0)
+            continue;
+        if (first[label] < 0)
+            first[label] = i;
+        if (stage[first[label]] != stage[i])
+            return smp_fail(SMP_ERR_INPUT,
+                            "op '%s' lies in stage %d and op '%s' in stage %d, but they are to "
+                            "share a stage",
+                            graph->op[first[label]].name, stage[first[label]], graph->op[i].name,
+                            stage[i]);
+    }
+    return SMP_OK;
+}
+
+static smp_status check_together(const smp_problem *problem, const int32_t *stage, int32_t *first)
+{
+    const smp_graph *graph = problem->graph;
+    for (int32_t g = 0; g < graph->n_group; g++)
+        first[g] = -1;
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        int32_t g = graph->op[i].group;
+        if (g < 0)
+            continue;
+        if (first[g] < 0)
+            first[g] = i;
+        if (stage[first[g]] != stage[i])
+            return smp_fail(SMP_ERR_INPUT,
+                            "group '%s' lies in stage %d (op '%s') and stage %d (op '%s'), "
+                            "expected one stage",
+                            graph->group[g], stage[first[g]], graph->op[first[g]].name, stage[i],
+                            graph->op[i].name);
+    }
+    for (int32_t p = 0; problem->tie_together && p < graph->n_param; p++) {
+        const smp_param *param = &graph->param[p];
+        for (int32_t u = param->use_begin + 1; u < param->use_end; u++) {
+            int32_t a = graph->use[param->use_begin].op, b = graph->use[u].op;
+            if (stage[a] != stage[b])
+                return smp_fail(SMP_ERR_INPUT,
+                                "tied weight '%s' lies in stage %d (op '%s') and stage %d (op "
+                                "'%s'), expected one stage",
+                                param->name, stage[a], graph->op[a].name, stage[b],
+                                graph->op[b].name);
+        }
+    }
+    return SMP_OK;
+}
+
+static smp_status check_legal(const smp_problem *problem, const int32_t *stage, smp_arena *scratch)
+{
+    SMP_TRY(check_order(problem, stage));
+    size_t n_label = (size_t)(problem->glue ? problem->graph->n_op : problem->graph->n_group);
+    if (n_label < (size_t)problem->graph->n_group)
+        n_label = (size_t)problem->graph->n_group;
+    int32_t *first = SMP_ARENA_NEW(scratch, int32_t, n_label);
+    bool *used = SMP_ARENA_NEW(scratch, bool, (size_t)problem->n_stage);
+    if (!first || !used)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < problem->graph->n_op; i++)
+        used[stage[i]] = true;
+    for (int s = 0; s < problem->n_stage; s++) {
+        if (!used[s])
+            return smp_fail(SMP_ERR_INPUT, "stage %d of %d holds no op", s, problem->n_stage);
+    }
+    if (problem->glue)
+        SMP_TRY(check_glue(problem, stage, first));
+    return check_together(problem, stage, first);
+}
+
+void smp_partition_destroy(smp_partition *partition)
+{
+    if (!partition)
+        return;
+    free(partition->stage);
+    free(partition->load);
+    free(partition);
+}
+
+smp_status smp_partition_evaluate(const smp_problem *problem, const int32_t *stage,
+                                  smp_partition **out)
+{
+    size_t n_op = (size_t)problem->graph->n_op, n_stage = (size_t)problem->n_stage;
+    smp_partition *partition = NULL;
+    smp__evaluator evaluator;
+    smp_arena *scratch = smp_arena_create();
+    smp_status status = scratch ? check_legal(problem, stage, scratch) : SMP_ERR_NO_MEMORY;
+    if (status == SMP_OK)
+        status = smp__evaluator_init(&evaluator, problem, scratch);
+    if (status != SMP_OK)
+        goto done;
+    partition = calloc(1, sizeof *partition);
+    if (partition) {
+        partition->stage = calloc(n_op + 1, sizeof *partition->stage);
+        partition->load = calloc(n_stage, sizeof *partition->load);
+    }
+    if (!partition || !partition->stage || !partition->load) {
+        status = smp_fail_memory(n_op * sizeof *partition->stage);
+        goto done;
+    }
+    smp__score score = smp__evaluate(&evaluator, stage);
+    partition->n_stage = problem->n_stage;
+    memcpy(partition->stage, stage, n_op * sizeof *stage);
+    memcpy(partition->load, evaluator.load, n_stage * sizeof *partition->load);
+    partition->bottleneck_us = score.bottleneck_us;
+    partition->fits = score.excess == 0.0;
+    partition->solver = partition->bound = "";
+    *out = partition;
+done:
+    smp_arena_destroy(scratch);
+    if (status != SMP_OK)
+        smp_partition_destroy(partition);
+    return status;
+}

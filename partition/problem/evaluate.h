@@ -1,0 +1,51 @@
+/* Loads of stages without the checks and allocations of smp_partition_evaluate: what the solvers
+ * compare candidates with. */
+#ifndef SMP_PARTITION_PROBLEM_EVALUATE_H
+#define SMP_PARTITION_PROBLEM_EVALUATE_H
+
+#include "partition/problem/contract.h"
+
+typedef struct smp__evaluator {
+    const smp_problem *problem;
+    double *slowdown;     /* [n_stage] */
+    int32_t *seen;        /* [n_stage] mark of the last tensor or weight counted there */
+    double *rank_us;      /* [pipeline] */
+    smp_stage_load *load; /* [n_stage] of the last call */
+} smp__evaluator;
+
+smp_status smp__evaluator_init(smp__evaluator *evaluator, const smp_problem *problem,
+                               smp_arena *arena);
+
+typedef struct smp__score {
+    double bottleneck_us; /* slowest rank */
+    double total_us;      /* sum of all stage loads: what fills and drains the pipeline */
+    double excess;        /* largest memory_bytes / memory_limit - 1; 0 where all fits */
+} smp__score;
+
+/* stage: [n_op], every entry in 0..n_stage-1. O(n_op + uses of tensors and weights + n_stage). */
+smp__score smp__evaluate(smp__evaluator *evaluator, const int32_t *stage);
+
+/* What a stage holds, in bytes; in and out: per micro-batch, one way. */
+typedef struct smp__held {
+    double weight, stash, workspace, in, out;
+} smp__held;
+
+/* memory_bytes of stage s, and whether it recomputes. The one place that knows the rule. */
+static inline double smp__stage_memory(const smp_problem *problem, int s, const smp__held *held,
+                                       bool *recompute)
+{
+    bool training = problem->graph->training;
+    double border = held->in + held->out;
+    double fixed =
+        problem->state_factor * held->weight + (training ? 2.0 : 1.0) * border + held->workspace;
+    double bytes = fixed + problem->live[s] * held->stash;
+    *recompute = false;
+    if (!training || problem->recompute == SMP_RECOMPUTE_NONE)
+        return bytes;
+    double again = fixed + problem->live[s] * held->in + held->stash;
+    *recompute = problem->recompute == SMP_RECOMPUTE_ALL ||
+                 (bytes > smp__memory_limit(problem, s) && again < bytes);
+    return *recompute ? again : bytes;
+}
+
+#endif

@@ -1,0 +1,152 @@
+/* The stages that pins leave to each unit. A pin bounds all that depends on the op from below and
+ * all that it depends on from above; the bounds spread along nets in topological order.
+ *
+ * Whether every stage can have a unit is a matching of stages with ranges. Ranges rise along every
+ * net, so giving each stage in turn the unit with the earliest end among those whose range has
+ * begun (ties: topological order) finds a matching if there is one, and one that no net forbids.
+ * O(n log n + nets). */
+#include "partition/problem/contract.h"
+
+#include "partition/problem/conflict.h"
+#include "partition/problem/order.h"
+
+/* Stages lo..hi of each unit. */
+typedef struct stage_ranges {
+    int32_t *lo, *hi;
+} stage_ranges;
+
+/* Two pins on one unit leave it an empty range. */
+static smp_status apply_pins(const smp_problem *problem, smp__units *units, stage_ranges *ranges)
+{
+    const smp_graph *graph = problem->graph;
+    for (int32_t u = 0; u < units->n; u++) {
+        ranges->lo[u] = 0;
+        ranges->hi[u] = problem->n_stage - 1;
+    }
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        const smp_op *op = &graph->op[i];
+        int32_t pin = smp_problem_pin(problem, i);
+        if (pin < 0)
+            continue;
+        if (pin >= problem->n_stage)
+            return smp_fail_at(smp_op_where(graph, op),
+                               "op '%s': stage: got %d, expected 0 to %d: the pipeline has %d "
+                               "stages",
+                               op->name, pin, problem->n_stage - 1, problem->n_stage);
+        int32_t u = units->unit_of_op[i];
+        ranges->lo[u] = pin > ranges->lo[u] ? pin : ranges->lo[u];
+        ranges->hi[u] = pin < ranges->hi[u] ? pin : ranges->hi[u];
+        units->has_pin = true;
+    }
+    return SMP_OK;
+}
+
+static void spread_ranges(const smp__units *units, stage_ranges *ranges)
+{
+    for (int32_t u = 0; u < units->n; u++) {
+        for (int64_t e = units->in_begin[u]; e < units->in_begin[u + 1]; e++) {
+            int32_t from = units->net_unit[units->in_net[e]];
+            if (ranges->lo[from] > ranges->lo[u])
+                ranges->lo[u] = ranges->lo[from];
+        }
+    }
+    for (int32_t u = units->n - 1; u >= 0; u--) {
+        for (int64_t e = units->in_begin[u]; e < units->in_begin[u + 1]; e++) {
+            int32_t from = units->net_unit[units->in_net[e]];
+            if (ranges->hi[u] < ranges->hi[from])
+                ranges->hi[from] = ranges->hi[u];
+        }
+    }
+}
+
+static bool ranges_are_empty(const smp__units *units, const stage_ranges *ranges)
+{
+    for (int32_t u = 0; u < units->n; u++) {
+        if (ranges->lo[u] > ranges->hi[u])
+            return true;
+    }
+    return false;
+}
+
+/* Gives every stage one unit of its own: the anchor ranges before they spread. */
+static smp_status match_stages(const smp_problem *problem, smp__units *units, smp_arena *scratch)
+{
+    int32_t n_stage = problem->n_stage;
+    int32_t *begin = SMP_ARENA_NEW(scratch, int32_t, (size_t)n_stage + 2);
+    int32_t *by_lo = SMP_ARENA_NEW(scratch, int32_t, (size_t)units->n);
+    smp__heap heap = {SMP_ARENA_NEW(scratch, smp__heap_item, (size_t)units->n), 0};
+    if (!begin || !by_lo || !heap.item)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t u = 0; u < units->n; u++)
+        begin[units->lo[u] + 2]++;
+    for (int32_t k = 0; k < n_stage; k++)
+        begin[k + 2] += begin[k + 1];
+    for (int32_t u = 0; u < units->n; u++)
+        by_lo[begin[units->lo[u] + 1]++] = u;
+    for (int32_t k = 0; k < n_stage; k++) {
+        for (int32_t i = begin[k]; i < begin[k + 1]; i++)
+            smp__heap_push(&heap, units->hi[by_lo[i]], by_lo[i]);
+        int32_t u = -1;
+        while (heap.n > 0 && u < 0) {
+            u = smp__heap_pop(&heap);
+            if (units->hi[u] < k)
+                u = -1;
+        }
+        if (u < 0)
+            return smp__conflict_fail(problem);
+        units->anchor_lo[u] = units->anchor_hi[u] = k;
+    }
+    return SMP_OK;
+}
+
+static smp_status check_count(const smp_problem *problem, const smp__units *units)
+{
+    if (units->n >= problem->n_stage)
+        return SMP_OK;
+    const smp_graph *graph = problem->graph;
+    if (units->n == graph->n_op)
+        return smp_fail(SMP_ERR_NO_FIT, "%d stages need as many ops: the model has %d",
+                        problem->n_stage, graph->n_op);
+    return smp_fail_context(smp__conflict_fail(problem),
+                            "%d stages need as many parts, the model has %d part%s that can be "
+                            "separated",
+                            problem->n_stage, units->n, units->n == 1 ? "" : "s");
+}
+
+smp_status smp__units_pin(const smp_problem *problem, smp__units *units)
+{
+    size_t n = (size_t)units->n;
+    smp_status status = SMP_ERR_NO_MEMORY;
+    smp_arena *scratch = smp_arena_create();
+    if (!scratch)
+        return status;
+    units->lo = SMP_ARENA_NEW(units->arena, int32_t, n);
+    units->hi = SMP_ARENA_NEW(units->arena, int32_t, n);
+    units->anchor_lo = SMP_ARENA_NEW(units->arena, int32_t, n);
+    units->anchor_hi = SMP_ARENA_NEW(units->arena, int32_t, n);
+    stage_ranges ranges = {units->lo, units->hi};
+    if (!units->lo || !units->hi || !units->anchor_lo || !units->anchor_hi)
+        goto done;
+    status = apply_pins(problem, units, &ranges);
+    if (status == SMP_OK)
+        status = check_count(problem, units);
+    if (status != SMP_OK)
+        goto done;
+    if (units->has_pin) {
+        spread_ranges(units, &ranges);
+        if (ranges_are_empty(units, &ranges))
+            status = smp__conflict_fail(problem);
+    }
+    for (int32_t u = 0; u < units->n; u++) {
+        units->anchor_lo[u] = units->lo[u];
+        units->anchor_hi[u] = units->hi[u];
+    }
+    if (status == SMP_OK && units->has_pin) {
+        stage_ranges anchors = {units->anchor_lo, units->anchor_hi};
+        status = match_stages(problem, units, scratch);
+        spread_ranges(units, &anchors);
+    }
+done:
+    smp_arena_destroy(scratch);
+    return status;
+}

@@ -1,0 +1,102 @@
+/* The partitioning problem, stated once.
+ *
+ * A pipeline is a partition of the operator graph into n_stage convex stages whose quotient graph
+ * is acyclic, numbered so that every tensor flows from a stage to itself or a later one. The load
+ * of a stage for one micro-batch is its forward and backward time plus (cluster.overlap: against,
+ * the larger counts) the time to move every tensor that crosses its border, once each in or out,
+ * and once more for the gradient when training. Its memory is weights, gradients and optimizer
+ * state once, plus its stash times the live micro-batches that the schedule keeps there. Model
+ * inputs are read where they are used and never cross a border. Every stage holds at least one op.
+ * Pinned ops lie in their stage, a group lies in one stage. The objective is the load of the
+ * slowest pipeline rank (the sum over the stages it holds), under the memory limits.
+ *
+ * A stage that recomputes keeps only what it received, runs its forward pass once more before the
+ * backward pass, and has the stash of one micro-batch alive then. Its load grows by its forward
+ * time. Only stages that do not fit otherwise recompute (SMP_RECOMPUTE_AUTO). */
+#ifndef SMP_PARTITION_PROBLEM_PROBLEM_H
+#define SMP_PARTITION_PROBLEM_PROBLEM_H
+
+#include "profile/costs.h"
+
+typedef enum smp_recompute {
+    SMP_RECOMPUTE_NONE,
+    SMP_RECOMPUTE_AUTO, /* where a stage does not fit without and fits with it */
+    SMP_RECOMPUTE_ALL   /* every stage; of a model that trains */
+} smp_recompute;
+
+typedef struct smp_problem {
+    const smp_graph *graph;
+    const smp_costs *costs;
+    const smp_cluster *cluster;
+    int n_stage;                 /* pipeline * chunks */
+    int pipeline;                /* ranks; stage s lies on rank stage_rank[s] */
+    const int *stage_rank;       /* [n_stage] */
+    const int *device;           /* [pipeline] cluster device of each rank (replica 0) */
+    double state_factor;         /* smp_state_factor(graph): 4 for AdamW in fp32, 1 for inference */
+    const double *live;          /* [n_stage] micro-batches whose stash is alive at the peak */
+    const int64_t *memory_limit; /* [n_stage] bytes; the rank's memory shared out over its stages */
+    bool tie_together;           /* ops that share a weight must share a stage */
+    uint64_t seed;
+    const int32_t
+        *pin; /* [n_op] stage of each op or -1, instead of the graph's pins; NULL: those */
+    const int32_t *
+        glue; /* [n_op] ops with the same label in 0..n_op-1 share a stage, as groups do; or NULL */
+    smp_recompute recompute;
+    bool quick;        /* a first look: solvers try the obvious and leave it at that */
+    double deadline_s; /* smp_clock_s() at which solvers stop improving and proving; 0: never */
+} smp_problem;
+
+/* The stage that an op is pinned to, or -1. */
+static inline int32_t smp_problem_pin(const smp_problem *problem, int32_t op)
+{
+    return problem->pin ? problem->pin[op] : problem->graph->op[op].pin;
+}
+
+/* See smp_device_slowdown. */
+static inline double smp_problem_slowdown(const smp_problem *problem, int device)
+{
+    return smp_device_slowdown(problem->cluster, problem->graph->target.precision, device);
+}
+
+typedef struct smp_stage_load {
+    double forward_us; /* on the stage's device */
+    double backward_us;
+    double transfer_us;
+    double recompute_us;  /* forward_us again if the stage recomputes, else 0 */
+    double load_us;       /* as the objective counts it */
+    int64_t in_bytes;     /* activations received per micro-batch */
+    int64_t out_bytes;    /* tensors sent, each once */
+    int64_t weight_bytes; /* a tied weight counts once per stage that holds it */
+    int64_t stash_bytes;  /* of one micro-batch */
+    int64_t buffer_bytes; /* of one micro-batch: in_bytes + out_bytes, twice when training */
+    int64_t memory_bytes; /* state_factor * weights + live * stash + buffers + largest workspace;
+                             recomputing: live * in_bytes + stash instead of live * stash */
+    int32_t n_op;
+    bool recompute;
+} smp_stage_load;
+
+typedef struct smp_partition {
+    int n_stage;
+    int32_t *stage;        /* [graph->n_op] */
+    smp_stage_load *load;  /* [n_stage] */
+    double bottleneck_us;  /* slowest rank */
+    double lower_bound_us; /* proven: no pipeline on this many ranks is faster */
+    const char *bound;     /* what proves it: "fair share", "largest op", ...; static text */
+    bool timed_out;        /* the deadline struck: more time might find or prove more */
+    bool fits;             /* memory_bytes <= memory_limit on every stage */
+    const char *solver;    /* registry name of what found it */
+} smp_partition;
+
+void smp_partition_destroy(smp_partition *partition); /* accepts NULL */
+
+/* Loads, bottleneck and fit of an assignment; checks that it is legal (SMP_ERR_INPUT naming the
+ * ops otherwise). lower_bound_us and solver are left alone. `stage` is copied. */
+smp_status smp_partition_evaluate(const smp_problem *problem, const int32_t *stage,
+                                  smp_partition **out);
+
+/* Fair share of the total compute, the largest unit that cannot be split (an op, a group with all
+ * that lies between its members) on the fastest device that may hold it, what pins force on one
+ * rank, and pigeonhole bounds on the largest units. 0 if there is no pipeline at all. */
+double smp_partition_lower_bound(const smp_problem *problem);
+
+#endif

@@ -1,0 +1,114 @@
+/* What no pipeline on these ranks can beat. Each bound holds for the compute of the slowest rank,
+ * and transfers only add to it:
+ *  - the total work, shared out in proportion to speed;
+ *  - the largest unit on the fastest rank that may hold it, and what pins force on one rank;
+ *  - pigeonhole: of the m * p + 1 largest units, some rank holds m + 1. O(n log n). */
+#include "partition/prove/bound.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "partition/problem/coarse.h"
+#include "partition/problem/evaluate.h"
+
+enum { MAX_HOLES = 64 }; /* units on a rank; more come close to the fair share */
+
+static int compare_falling(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x < y) - (x > y);
+}
+
+typedef struct best_bound {
+    double us;
+    const char *name;
+} best_bound;
+
+static void raise_to(best_bound *best, double us, const char *name)
+{
+    if (us > best->us)
+        *best = (best_bound){us, name};
+}
+
+/* With recomputation everywhere, the forward pass runs twice. */
+static double work_of(const smp_problem *problem, const smp__units *units, int32_t unit)
+{
+    bool again = problem->graph->training && problem->recompute == SMP_RECOMPUTE_ALL;
+    return units->compute_us[unit] + (again ? units->forward_us[unit] : 0.0);
+}
+
+/* sorted: [units->n] */
+static void bound_by_pigeonhole(const smp_problem *problem, const smp__units *units, double fastest,
+                                double *sorted, best_bound *best)
+{
+    double largest = 0.0;
+    for (int32_t u = 0; u < units->n; u++) {
+        sorted[u] = work_of(problem, units, u);
+        largest = fmax(largest, sorted[u]);
+    }
+    if ((MAX_HOLES + 1) * largest * fastest <= best->us)
+        return;
+    qsort(sorted, (size_t)units->n, sizeof *sorted, compare_falling);
+    for (int64_t m = 0; m * problem->pipeline < units->n; m++) {
+        double sum = 0.0; /* the m + 1 smallest of the m * p + 1 largest */
+        for (int64_t i = m * problem->pipeline; i >= m * problem->pipeline - m; i--)
+            sum += sorted[i];
+        raise_to(best, sum * fastest, "largest ops");
+        if (m == MAX_HOLES)
+            break;
+    }
+}
+
+double smp__bound_by_compute(const smp_problem *problem, const smp__units *units,
+                             smp_arena *scratch, const char **name)
+{
+    double *slowdown = SMP_ARENA_NEW(scratch, double, (size_t)problem->n_stage);
+    double *forced = SMP_ARENA_NEW(scratch, double, (size_t)problem->pipeline);
+    double *sorted = SMP_ARENA_NEW(scratch, double, (size_t)units->n);
+    best_bound best = {0.0, "fair share"};
+    *name = best.name;
+    if (!slowdown || !forced || !sorted)
+        return 0.0;
+    double fastest = INFINITY, speed = 0.0, total = 0.0;
+    for (int r = 0; r < problem->pipeline; r++) {
+        double slow = smp_problem_slowdown(problem, problem->device[r]);
+        speed += 1.0 / slow;
+        fastest = fmin(fastest, slow);
+    }
+    for (int s = 0; s < problem->n_stage; s++)
+        slowdown[s] = smp_problem_slowdown(problem, problem->device[problem->stage_rank[s]]);
+    for (int32_t u = 0; u < units->n; u++)
+        total += work_of(problem, units, u);
+    raise_to(&best, total / speed, "fair share");
+    for (int32_t u = 0; u < units->n; u++) {
+        double here = fastest;
+        if (units->has_pin) {
+            here = INFINITY;
+            for (int32_t s = units->lo[u]; s <= units->hi[u]; s++)
+                here = fmin(here, slowdown[s]);
+            if (units->lo[u] == units->hi[u])
+                forced[problem->stage_rank[units->lo[u]]] += work_of(problem, units, u) * here;
+        }
+        raise_to(&best, work_of(problem, units, u) * here, "largest op");
+    }
+    for (int r = 0; r < problem->pipeline; r++)
+        raise_to(&best, forced[r], "pins");
+    bound_by_pigeonhole(problem, units, fastest, sorted, &best);
+    *name = best.name;
+    return best.us;
+}
+
+double smp_partition_lower_bound(const smp_problem *problem)
+{
+    const char *name;
+    double bound = 0.0;
+    if (smp__coarse_is_enough(problem))
+        return smp__coarse_bound(problem, &name);
+    smp__units *units = NULL;
+    smp_arena *scratch = smp_arena_create();
+    if (scratch && smp__units_build(problem, &units) == SMP_OK)
+        bound = smp__bound_by_compute(problem, units, scratch, &name);
+    smp__units_destroy(units);
+    smp_arena_destroy(scratch);
+    return bound;
+}

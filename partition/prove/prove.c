@@ -1,0 +1,300 @@
+/* How far a partition is from the best one: bounds first, then exact search for rising targets. A
+ * target just above the bound leaves few candidates for each border and is refuted fast, so a search
+ * that has to give up has still raised the bound; the last target is the partition's own bottleneck.
+ */
+#include "partition/prove/prove.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/base/clock.h"
+#include "partition/prove/bound.h"
+#include "partition/problem/coarse.h"
+#include "partition/problem/evaluate.h"
+
+enum {
+    PROVE_WORK = 180000000,
+    PROVE_BYTES = 160 << 20,
+    MAX_UNITS = 20000, /* for exact search */
+    CUT_SHARE = 3,     /* of the work, for cuts alone: a third */
+    SMALL_UNITS = 24,
+    SMALL_WORK = 20000000, /* for all pipelines of a small graph */
+    MAX_MIDWAY = 4         /* targets tried between the last refuted and one that was too much */
+};
+
+#define CLOSED 1e-9         /* relative gap that is none */
+#define MIDWAY_GAP 2e-3     /* worth trying a target between */
+#define FIRST_STEP 0.0625   /* of the gap between bound and bottleneck: the first target */
+#define STEP_WITHOUT 1.0625 /* times the bound, where no partition fits yet */
+
+typedef struct proof {
+    const smp_problem *problem;
+    const smp__units *units;
+    smp__window window;
+    smp__cuts *cuts;
+    const smp__exact_limits *limits;
+    int64_t work; /* left */
+    double lower_us;
+    const char *bound;
+    bool late;
+    double found_us;     /* INFINITY: nothing faster was found */
+    int32_t *unit_stage; /* that it was found with */
+} proof;
+
+static bool is_closed(double lower_us, double upper_us)
+{
+    return upper_us <= lower_us * (1.0 + CLOSED);
+}
+
+static void raise(proof *p, double lower_us, const char *bound)
+{
+    if (lower_us > p->lower_us * (1.0 + 1e-12)) {
+        p->lower_us = lower_us;
+        p->bound = bound;
+    }
+}
+
+/* More than the load of any stage. */
+static double worst_load(const proof *p)
+{
+    double worst = 0.0, slowest = 1.0;
+    for (int s = 0; s < p->window.n_stage; s++)
+        slowest = fmax(slowest, p->window.slowdown[s]);
+    for (int32_t u = 0; u < p->units->n; u++)
+        worst += (p->window.work_us[u] + p->units->forward_us[u]) * slowest;
+    for (int32_t net = 0; net < p->units->n_net; net++)
+        worst +=
+            fmax(p->units->net_us[SMP__LINK_INTRA][net], p->units->net_us[SMP__LINK_INTER][net]);
+    return 1.0 + 2.0 * worst;
+}
+
+static smp_status try_target(proof *p, double target_us, smp__exact_answer *answer)
+{
+    double best_us = INFINITY;
+    bool refuted = false;
+    smp__cut_limits limits = {p->work / CUT_SHARE, p->limits->deadline_s};
+    p->work -= limits.work;
+    if (isfinite(target_us))
+        SMP_TRY(smp__cuts_narrow(p->cuts, target_us, &limits, &refuted));
+    else
+        smp__window_set(&p->window, target_us);
+    p->work += limits.work > 0 ? limits.work : 0;
+    *answer = SMP__EXACT_NONE;
+    if (refuted) {
+        raise(p, target_us, "cuts");
+        return SMP_OK;
+    }
+    SMP_TRY(smp__exact_search(&p->window, target_us, p->limits, &p->work, answer, &best_us,
+                              p->unit_stage));
+    if (*answer == SMP__EXACT_NONE)
+        raise(p, target_us, "exact search");
+    if (*answer == SMP__EXACT_FOUND) {
+        raise(p, best_us, "exact search");
+        p->found_us = best_us;
+    }
+    p->late |= *answer == SMP__EXACT_LATE;
+    return SMP_OK;
+}
+
+/* Rising targets up to upper_us (INFINITY: until a pipeline fits, or none can). */
+static smp_status search(proof *p, double upper_us)
+{
+    double worst_us = worst_load(p), low_us = p->lower_us, step = FIRST_STEP;
+    double high_us = upper_us; /* what the next targets stay below */
+    smp__exact_answer answer = SMP__EXACT_NONE;
+    while (answer == SMP__EXACT_NONE) {
+        double target_us = isfinite(upper_us) ? low_us + step * (upper_us - low_us)
+                                              : fmax(low_us, worst_us * 1e-9) * (1.0 + step);
+        bool last = isfinite(upper_us) ? step >= 1.0 : target_us > worst_us;
+        if (last)
+            target_us = upper_us;
+        SMP_TRY(try_target(p, target_us, &answer));
+        high_us = target_us;
+        step *= 2.0;
+        if (last)
+            break;
+    }
+    for (int i = 0; i < MAX_MIDWAY && answer == SMP__EXACT_LIMIT && p->work > 0; i++) {
+        double target_us = 0.5 * (p->lower_us + high_us);
+        if (!isfinite(high_us) || high_us <= p->lower_us * (1.0 + MIDWAY_GAP))
+            break;
+        SMP_TRY(try_target(p, target_us, &answer));
+        if (answer == SMP__EXACT_LIMIT)
+            high_us = target_us;
+        else if (answer == SMP__EXACT_NONE)
+            answer = SMP__EXACT_LIMIT;
+    }
+    return SMP_OK;
+}
+
+/* Replaces *partition by what the search found if that is better, as it is evaluated. */
+static smp_status take_found(const proof *p, const smp_problem *problem, const char *solver,
+                             smp_partition **partition)
+{
+    smp_partition *found = NULL;
+    if (!isfinite(p->found_us))
+        return SMP_OK;
+    int32_t n_op = problem->graph->n_op;
+    int32_t *stage = malloc(((size_t)n_op + 1) * sizeof *stage);
+    if (!stage)
+        return smp_fail_memory((size_t)n_op * sizeof *stage);
+    for (int32_t op = 0; op < n_op; op++)
+        stage[op] = p->unit_stage[p->units->unit_of_op[op]];
+    smp_status status = smp_partition_evaluate(problem, stage, &found);
+    free(stage);
+    if (status != SMP_OK)
+        return status;
+    if (found->fits == (*partition)->fits ? found->bottleneck_us < (*partition)->bottleneck_us
+                                          : found->fits) {
+        smp_partition *old = *partition;
+        found->solver = solver;
+        *partition = found;
+        found = old;
+    }
+    smp_partition_destroy(found);
+    return SMP_OK;
+}
+
+static bool has_ties(const smp_graph *graph)
+{
+    for (int32_t p = 0; p < graph->n_param; p++) {
+        if (graph->param[p].use_end - graph->param[p].use_begin > 1)
+            return true;
+    }
+    return false;
+}
+
+static void bound_by_work(proof *p, smp_arena *arena)
+{
+    const char *name;
+    double us = smp__bound_by_compute(p->problem, p->units, arena, &name);
+    raise(p, us, name);
+}
+
+static smp_status bound_by_cuts(proof *p, double upper_us)
+{
+    double bound_us;
+    smp__cut_limits limits = {p->work / CUT_SHARE, p->limits->deadline_s};
+    p->work -= limits.work;
+    SMP_TRY(smp__bound_by_op_cuts(&p->window, p->lower_us, &limits, &bound_us));
+    raise(p, bound_us, "largest op and its transfers");
+    if (upper_us > p->lower_us) {
+        SMP_TRY(smp__bound_by_cuts(p->cuts, p->lower_us, upper_us, &limits, &bound_us));
+        raise(p, bound_us, "cuts");
+    }
+    p->work += limits.work > 0 ? limits.work : 0;
+    return SMP_OK;
+}
+
+/* Every pipeline of a small graph. *done: no other search is needed. */
+static smp_status search_all(proof *p, double upper_us, bool *done)
+{
+    int64_t work = p->work < SMALL_WORK ? p->work : SMALL_WORK, left = work;
+    double best_us;
+    *done = false;
+    if (p->units->n > SMALL_UNITS)
+        return SMP_OK;
+    SMP_TRY(smp__exact_small(p->problem, p->units, upper_us, &left, done, &best_us, p->unit_stage));
+    p->work -= work - left;
+    if (isfinite(best_us))
+        p->found_us = best_us;
+    if (*done && isfinite(fmin(best_us, upper_us)))
+        raise(p, fmin(best_us, upper_us), "search of all pipelines");
+    return SMP_OK;
+}
+
+/* One variant of the problem. Fills lower_us, bound, late, and what was found. */
+static smp_status prove_variant(proof *p, const smp_partition *partition, smp_arena *arena)
+{
+    double upper_us = partition->fits ? partition->bottleneck_us : INFINITY;
+    bound_by_work(p, arena);
+    if (is_closed(p->lower_us, upper_us))
+        return SMP_OK;
+    p->unit_stage = SMP_ARENA_NEW(arena, int32_t, (size_t)p->units->n);
+    if (!p->unit_stage)
+        return SMP_ERR_NO_MEMORY;
+    bool chunks = p->problem->n_stage != p->problem->pipeline, done = chunks;
+    if (chunks)
+        return search_all(p, upper_us, &done);
+    SMP_TRY(smp__window_init(&p->window, p->problem, p->units, arena));
+    if (!p->window.exact_links)
+        SMP_TRY(search_all(p, upper_us, &done));
+    if (done)
+        return SMP_OK;
+    SMP_TRY(smp__cuts_create(&p->window, &p->cuts));
+    if (!smp_clock_past(p->limits->deadline_s))
+        SMP_TRY(bound_by_cuts(p, partition->bottleneck_us));
+    p->late |= smp_clock_past(p->limits->deadline_s);
+    if (p->units->n > MAX_UNITS || p->late || is_closed(p->lower_us, upper_us))
+        return SMP_OK;
+    return search(p, upper_us);
+}
+
+/* improve: take what is found. bound: keep what is proven. */
+static smp_status prove_once(const smp_problem *problem, const smp__exact_limits *limits,
+                             int64_t *work, const char *solver, bool improve, bool bound,
+                             smp_partition **partition)
+{
+    smp__units *units = NULL;
+    smp_arena *arena = smp_arena_create();
+    smp_status status = arena ? smp__units_build(problem, &units) : SMP_ERR_NO_MEMORY;
+    proof p = {.problem = problem,
+               .units = units,
+               .limits = limits,
+               .work = *work,
+               .bound = "fair share",
+               .found_us = INFINITY};
+    if (status == SMP_OK)
+        status = prove_variant(&p, *partition, arena);
+    if (status == SMP_OK && improve)
+        status = take_found(&p, problem, solver, partition);
+    if (status == SMP_OK && bound) {
+        (*partition)->lower_bound_us = p.lower_us;
+        (*partition)->bound = p.bound;
+    }
+    if (status == SMP_OK)
+        (*partition)->timed_out |= p.late;
+    *work = p.work;
+    smp__cuts_destroy(p.cuts);
+    smp__units_destroy(units);
+    smp_arena_destroy(arena);
+    return status;
+}
+
+smp_status smp__prove(const smp_problem *problem, const smp__exact_limits *limits,
+                      const char *solver, smp_partition **partition)
+{
+    if (smp__coarse_is_enough(problem)) {
+        double coarse_us = smp__coarse_bound(problem, &(*partition)->bound);
+        (*partition)->lower_bound_us = fmin(coarse_us, (*partition)->bottleneck_us);
+        return SMP_OK;
+    }
+    int64_t work = limits->work;
+    double known_us = (*partition)->lower_bound_us;
+    const char *known = (*partition)->bound;
+    bool timed_out = (*partition)->timed_out;
+    smp_problem variant = *problem;
+    variant.tie_together = false;
+    bool twice = problem->tie_together && has_ties(problem->graph);
+    SMP_TRY(prove_once(&variant, limits, &work, solver, !twice, true, partition));
+    double lower_us = (*partition)->lower_bound_us;
+    const char *bound = (*partition)->bound;
+    timed_out |= (*partition)->timed_out;
+    if (twice && !is_closed(lower_us, (*partition)->bottleneck_us))
+        SMP_TRY(prove_once(problem, limits, &work, solver, true, false, partition));
+    if (!twice && known_us > lower_us * (1.0 + 1e-12)) {
+        lower_us = known_us;
+        bound = known;
+    }
+    (*partition)->lower_bound_us = fmin(lower_us, (*partition)->bottleneck_us);
+    (*partition)->bound = bound;
+    (*partition)->timed_out |= timed_out;
+    return SMP_OK;
+}
+
+smp_status smp_partition_prove(const smp_problem *problem, smp_partition **partition)
+{
+    smp__exact_limits limits = {PROVE_WORK, PROVE_BYTES, problem->deadline_s};
+    return smp__prove(problem, &limits, "exact", partition);
+}

@@ -1,0 +1,36 @@
+/* The partitioner interface: one static smp_partitioner per file, listed in
+ * partition/solve/partitioner_registry.c. */
+#ifndef SMP_PARTITION_SOLVE_PARTITIONER_H
+#define SMP_PARTITION_SOLVE_PARTITIONER_H
+
+#include "partition/problem/problem.h"
+
+typedef struct smp_partitioner {
+    const char *name; /* "linear", "exact" */
+    const char *summary;
+    /* Finds a legal partition; best effort on memory (out->fits says). `start`: the best partition
+     * known, or NULL; a solver may begin there and uses it to prune, and must not return anything
+     * worse. Sets lower_bound_us to at least smp_partition_lower_bound, bound, timed_out, solver
+     * (start's, if it was not improved). SMP_ERR_NO_FIT with the reason if pins and groups allow no
+     * pipeline of n_stage non-empty stages. */
+    smp_status (*solve)(const smp_problem *problem, const smp_partition *start,
+                        smp_partition **out);
+    bool baseline; /* what others do, for comparison: only on request, never in the default */
+    bool prover;   /* spends its time on the bound: run by smp_partition_prove or on request */
+} smp_partitioner;
+
+const smp_partitioner *smp_partitioner_find(const char *name); /* NULL if unknown */
+const smp_partitioner *const *smp_partitioners(void);          /* NULL-terminated */
+
+/* The default: runs the registered partitioners but baselines and provers, each from the best so
+ * far (or only `name`, if not NULL), and keeps the best: one that fits before one that does not,
+ * then the smaller bottleneck. Without tie_together, tied weights are tried both kept together and
+ * split; a split tie is charged its gradient exchange once per step, divided by `microbatches`.
+ * Stops early where the result meets the lower bound (to 0.2 % for more than 4000 ops). Millions of
+ * ops are taken in short runs (partition/problem/coarse.h). Sets lower_bound_us. SMP_ERR_INPUT: a pin
+ * outside the pipeline, an unknown name; SMP_ERR_NO_FIT: no pipeline of n_stage non-empty stages
+ * exists. */
+smp_status smp_partition_solve(const smp_problem *problem, const char *name, int microbatches,
+                               smp_partition **out);
+
+#endif

@@ -1,0 +1,81 @@
+/* Judging a plan, whole or a sketch: all that is illegal in it, what it costs under the planner's own
+ * objective and memory model, and how far it is from the best plan.
+ *
+ * What a sketch leaves out is filled in: micro-batches 4 * pipeline, micro-batch size that of the
+ * profile or 1, schedule interleaved, ddp 1, ranks and programs as the schedule makes them. */
+#ifndef SMP_SCHEDULE_CHECK_CHECK_H
+#define SMP_SCHEDULE_CHECK_CHECK_H
+
+#include "schedule/planner/planner.h"
+#include "schedule/plan/sketch.h"
+
+typedef enum smp_finding_level {
+    SMP_FINDING_ILLEGAL,
+    SMP_FINDING_UNFIT, /* legal, but more memory than there is */
+    SMP_FINDING_NOTE
+} smp_finding_level;
+
+typedef struct smp_finding {
+    smp_finding_level level;
+    const char *kind; /* "unknown-op", "order", ...; static text */
+    const char *message;
+    smp_where where; /* in the plan; file NULL: nowhere in particular */
+} smp_finding;
+
+typedef struct smp_findings {
+    smp_finding *item;
+    int32_t n;
+    size_t capacity;
+    int32_t n_level[3]; /* by level */
+    smp_arena *arena;   /* of messages */
+} smp_findings;
+
+/* A plan of the planner's, to compare with. */
+typedef struct smp_check_best {
+    bool found;
+    bool timed_out;
+    int pipeline, ddp, chunks, microbatches;
+    char schedule[32];
+    double step_us, bottleneck_us, lower_bound_us;
+    double time_us;    /* per sample, as the objective counts it */
+    double ratio;      /* of the checked plan's time_us to this; below 1: that is the faster */
+    char reason[1024]; /* why there is none */
+} smp_check_best;
+
+typedef struct smp_check {
+    smp_findings findings;
+    bool legal, fits;         /* fits is false where it is not known */
+    smp_plan *plan;           /* filled in and predicted; NULL if the stages are no partition */
+    smp_partition *partition; /* with it */
+    double time_us;           /* per sample, as the objective counts it */
+    const char *bound;        /* what proves plan->predicted.lower_bound_us */
+    smp_check_best same;      /* best of the same ranks, chunks, micro-batches and schedule */
+    smp_check_best any;       /* best of all on as many devices */
+    char cost_source[64];
+} smp_check;
+
+/* request: graph, cluster (NULL: the sketch's), profile, limits, objective; stages, ddp, chunks,
+ * microbatches, microbatch_size and schedule replace what the sketch says where they are not 0;
+ * placement where use_placement. The time limit is shared by the two plans to compare with.
+ * Findings are no errors. SMP_ERR_INPUT: no cluster, numbers that cannot be. */
+smp_status smp_check_sketch(const smp_search_request *request, bool use_placement,
+                            const smp_sketch *sketch, smp_check *out);
+void smp_check_free(smp_check *check); /* the contents */
+
+/* As text: table, scores, findings; and as one JSON object. */
+smp_status smp_check_report(const smp_check *check, const smp_search_request *request,
+                            smp_text *text);
+smp_status smp_check_report_json(const smp_check *check, const smp_search_request *request,
+                                 smp_text *json);
+
+/* Adds a finding. */
+smp_status smp__find(smp_findings *findings, smp_finding_level level, const char *kind,
+                     smp_where where, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+
+/* Stages of ops by a sketch of `n_stage` stages, -1 where it names none; findings for all that is
+ * wrong with them: unknown, missing and repeated ops, empty stages, order, cycles, pins, groups. */
+smp_status smp__check_stages(const smp_graph *graph, const smp_sketch *sketch, int n_stage,
+                             int32_t *stage, smp_findings *findings);
+
+#endif

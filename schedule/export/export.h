@@ -1,0 +1,41 @@
+/* Plans for other frameworks: one exporter per format and file (export_<format>.c), listed in
+ * export.c. `--export FORMAT:FILE` of smp-partition writes one.
+ *
+ *   torch-csv        schedule of torch.distributed.pipelining (compute-only CSV); beside it, in
+ *                    FILE.stages, what torch-stages gives
+ *   torch-stages     the op names of each stage, a CSV row per stage
+ *   megatron-layout  Megatron-LM's --pipeline-model-parallel-layout
+ *   deepspeed-parts  layer boundaries of DeepSpeed's PipelineModule
+ *   dot              the graph coloured by stage, for Graphviz
+ *   json             the plan as one JSON object
+ *
+ * Each file says in its first lines which command takes it on the other side. */
+#ifndef SMP_SCHEDULE_EXPORT_EXPORT_H
+#define SMP_SCHEDULE_EXPORT_EXPORT_H
+
+#include "schedule/plan/plan.h"
+
+typedef struct smp_exporter {
+    const char *name;
+    const char *summary; /* one line, for --help */
+    /* Appends the file. SMP_ERR_INPUT, saying why and what would help, if the format cannot express
+     * the plan. The same plan, the same bytes. */
+    smp_status (*write)(const smp_plan *plan, const smp_graph *graph, smp_text *out);
+    /* What smp_export_file writes beside FILE, to FILE followed by the suffix; or NULL. */
+    const struct smp_exporter *beside;
+    const char *beside_suffix;
+} smp_exporter;
+
+const smp_exporter *smp_exporter_find(const char *name); /* NULL if unknown */
+const smp_exporter *const *smp_exporters(void);          /* NULL-terminated */
+
+/* Splits "FORMAT:FILE" (option: the flag's name, for messages). *path points into `spec`.
+ * SMP_ERR_INPUT for an unknown format, naming the nearest one, or without a file. */
+smp_status smp_export_parse(const char *option, const char *spec, const smp_exporter **exporter,
+                            const char **path);
+
+/* Writes a plan to a file, and what belongs beside it; readers see a whole file or none. */
+smp_status smp_export_file(const smp_exporter *exporter, const smp_plan *plan,
+                           const smp_graph *graph, const char *path);
+
+#endif

@@ -1,0 +1,150 @@
+/* Layers of a model by the names of its ops, and the stages that hold them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "schedule/export/export_kinds.h"
+
+/* Length of the layer's name at the head of an op's name; 0: the op names no layer. */
+static size_t layer_length(const char *name)
+{
+    const char *dot = strchr(name, '.');
+    return dot && dot > name && dot[-1] >= '0' && dot[-1] <= '9' ? (size_t)(dot - name) : 0;
+}
+
+static bool same_layer(const char *a, const char *b)
+{
+    size_t length = layer_length(a);
+    return length == layer_length(b) && strncmp(a, b, length) == 0;
+}
+
+/* Units under construction: op u belongs to unit_of[u]. */
+typedef struct unit_list {
+    const smp_graph *graph;
+    smp__units *units;
+    const char **name;
+    int32_t *first; /* [n] an op of the unit that carries its name */
+    int32_t *unit_of;
+} unit_list;
+
+static smp_status begin_unit(unit_list *l, int32_t op, const char *name)
+{
+    if (!name)
+        return SMP_ERR_NO_MEMORY;
+    l->name[l->units->n] = name;
+    l->first[l->units->n++] = op;
+    return SMP_OK;
+}
+
+static smp_status begin_layer(unit_list *l, int32_t op)
+{
+    smp_arena *arena = l->units->arena;
+    const char *name = l->graph->op[op].name;
+    for (int32_t i = l->units->embedding; i < l->units->n; i++)
+        if (same_layer(l->graph->op[l->first[i]].name, name))
+            return smp_fail(SMP_ERR_INPUT,
+                            "op '%s' belongs to layer '%s', but ops of layer '%s' stand between: "
+                            "this format needs layers one after the other",
+                            name, l->name[i], l->name[l->units->n - 1]);
+    l->units->n_layer++;
+    return begin_unit(l, op, smp_arena_printf(arena, "%.*s", (int)layer_length(name), name));
+}
+
+/* Embedding, layers, head. */
+static smp_status list_units(unit_list *l)
+{
+    const smp_graph *graph = l->graph;
+    int32_t last = -1; /* op that names a layer */
+    for (int32_t u = 0; u < graph->n_op; u++)
+        last = layer_length(graph->op[u].name) > 0 ? u : last;
+    for (int32_t u = 0; u < graph->n_op; u++) {
+        const char *name = graph->op[u].name;
+        bool layer = layer_length(name) > 0;
+        if (last < 0)
+            SMP_TRY(begin_unit(l, u, name));
+        else if (layer && (l->units->n_layer == 0 ||
+                           !same_layer(graph->op[l->first[l->units->n - 1]].name, name)))
+            SMP_TRY(begin_layer(l, u));
+        else if (!layer && u == 0)
+            SMP_TRY(begin_unit(l, u, "embedding"));
+        else if (u == last + 1)
+            SMP_TRY(begin_unit(l, u, "head"));
+        l->units->embedding |= last >= 0 && !layer && u == 0;
+        l->units->head |= last >= 0 && u == last + 1;
+        l->unit_of[u] = l->units->n - 1;
+    }
+    return SMP_OK;
+}
+
+/* "h12.ln_1" -> "h*.ln_1": the ops that begin a layer, as --cut-at takes them. */
+static void layer_pattern(const char *name, char *out, size_t size)
+{
+    size_t end = layer_length(name), digits = end;
+    while (digits > 0 && name[digits - 1] >= '0' && name[digits - 1] <= '9')
+        digits--;
+    snprintf(out, size, "%.*s%s%s", (int)digits, name, end > 0 ? "*" : "", name + end);
+}
+
+static smp_status fail_cut(const unit_list *l, const char *format, int32_t unit, int32_t stage,
+                           int32_t op, int32_t op_stage)
+{
+    char pattern[256];
+    int32_t layer = l->units->embedding && l->units->n > 1 ? 1 : 0;
+    layer_pattern(l->graph->op[l->first[layer]].name, pattern, sizeof pattern);
+    return smp_fail(SMP_ERR_INPUT,
+                    "%s: '%s' is cut: it begins in stage %d, its op '%s' lies in stage %d; this "
+                    "format can only cut between layers: plan with --cut-at '%s%s%s'",
+                    format, l->name[unit], (int)stage, l->graph->op[op].name, (int)op_stage,
+                    pattern, l->units->head ? "," : "",
+                    l->units->head ? l->graph->op[l->first[l->units->n - 1]].name : "");
+}
+
+static smp_status place_units(const unit_list *l, const int32_t *stage_of_op, const char *format,
+                              int32_t *stage)
+{
+    for (int32_t i = 0; i < l->units->n; i++)
+        stage[i] = -1;
+    for (int32_t u = 0; u < l->graph->n_op; u++) {
+        int32_t *at = &stage[l->unit_of[u]];
+        if (*at >= 0 && *at != stage_of_op[u])
+            return fail_cut(l, format, l->unit_of[u], *at, u, stage_of_op[u]);
+        *at = stage_of_op[u];
+    }
+    for (int32_t i = 1; i < l->units->n; i++)
+        if (stage[i] < stage[i - 1])
+            return smp_fail(SMP_ERR_INPUT,
+                            "%s: '%s' lies in stage %d, '%s' after it in stage %d: this format "
+                            "runs layers in the order of the model",
+                            format, l->name[i - 1], (int)stage[i - 1], l->name[i], (int)stage[i]);
+    return SMP_OK;
+}
+
+smp_status smp__export_units(const smp_plan *plan, const smp_graph *graph, const char *format,
+                             smp__units *units)
+{
+    int32_t *stage_of_op = NULL;
+    SMP_TRY(smp_plan_bind(plan, graph, &stage_of_op));
+    *units = (smp__units){.arena = smp_arena_create()};
+    unit_list l = {.graph = graph, .units = units};
+    smp_status status = SMP_ERR_NO_MEMORY;
+    size_t n = (size_t)graph->n_op;
+    int32_t *stage = NULL;
+    if (units->arena) {
+        l.name = SMP_ARENA_NEW(units->arena, const char *, n + 1);
+        l.first = SMP_ARENA_NEW(units->arena, int32_t, n + 1);
+        l.unit_of = SMP_ARENA_NEW(units->arena, int32_t, n + 1);
+        stage = SMP_ARENA_NEW(units->arena, int32_t, n + 1);
+    }
+    if (l.name && l.first && l.unit_of && stage)
+        status = list_units(&l);
+    if (status == SMP_OK)
+        status = place_units(&l, stage_of_op, format, stage);
+    units->name = l.name;
+    units->stage = stage;
+    if (status != SMP_OK) {
+        smp_arena_destroy(units->arena);
+        units->arena = NULL;
+    }
+    free(stage_of_op);
+    return status;
+}

@@ -1,0 +1,73 @@
+/* megatron-layout: the stages as Megatron-LM's --pipeline-model-parallel-layout reads them
+ * (megatron/core/transformer/pipeline_parallel_layer_layout.py): stages in forward order, divided by
+ * '|', E the embedding, t a transformer layer, L the loss (here: all after the last layer, final norm
+ * and output projection included), x*n for n times x. Stages beyond the number of ranks are virtual
+ * stages of the ranks in turn.
+ *
+ * On the other side, with the numbers of the plan:
+ *
+ *     --pipeline-model-parallel-size P --pipeline-model-parallel-layout "$(cat FILE)"
+ *     --num-layers N --micro-batch-size B --global-batch-size B*M*D
+ *
+ * Layers are known by the names of their ops (export_kinds.h). Refused: stages that do not begin and
+ * end at layers, a model without layers or without an embedding or a head, and stages that are
+ * not dealt out to the ranks in turn (V-shaped schedules). Linear in ops. */
+#include "schedule/export/export_kinds.h"
+
+static smp_status check(const smp_plan *plan, const smp__units *units)
+{
+    if (units->n_layer == 0 || !units->embedding || !units->head)
+        return smp_fail(SMP_ERR_INPUT,
+                        "megatron-layout: model '%s' has %s: expected ops before, in and after "
+                        "layers that are named like 'h0.attn'",
+                        plan->model_name,
+                        units->n_layer == 0 ? "no layers"
+                        : units->embedding  ? "nothing after its last layer"
+                                            : "nothing before its first layer");
+    for (int s = 0; s < plan->n_stage; s++)
+        if (plan->stage[s].rank != s % plan->pipeline)
+            return smp_fail(SMP_ERR_INPUT,
+                            "megatron-layout: stage %d lies on rank %d, expected rank %d: this "
+                            "format deals stages out to ranks in turn; plan with --pipeline "
+                            "interleaved",
+                            s, plan->stage[s].rank, s % plan->pipeline);
+    return SMP_OK;
+}
+
+static void put_stage(const smp__units *units, int stage, int32_t *unit, smp_text *out)
+{
+    int layers = 0;
+    bool loss = false;
+    for (; *unit < units->n && units->stage[*unit] == stage; (*unit)++) {
+        if (*unit == 0)
+            smp_text_append(out, "E");
+        else if (*unit == units->n - 1)
+            loss = true;
+        else
+            layers++;
+    }
+    if (layers > 0)
+        smp_text_append(out, layers > 1 ? "t*%d" : "t", layers);
+    smp_text_append(out, loss ? "L" : "");
+}
+
+static smp_status write(const smp_plan *plan, const smp_graph *graph, smp_text *out)
+{
+    smp__units units;
+    SMP_TRY(smp__export_units(plan, graph, "megatron-layout", &units));
+    smp_status status = check(plan, &units);
+    int32_t unit = 0;
+    for (int s = 0; status == SMP_OK && s < plan->n_stage; s++) {
+        smp_text_append(out, s > 0 ? "|" : "");
+        put_stage(&units, s, &unit, out);
+    }
+    smp_text_append(out, "\n");
+    smp_arena_destroy(units.arena);
+    return status == SMP_OK && out->failed ? smp_fail_memory(out->capacity) : status;
+}
+
+const smp_exporter smp__export_megatron = {
+    .name = "megatron-layout",
+    .summary = "--pipeline-model-parallel-layout of Megatron-LM; stages cut between layers",
+    .write = write,
+};

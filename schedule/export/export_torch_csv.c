@@ -1,0 +1,85 @@
+/* torch-csv: the schedule as torch.distributed.pipelining reads it. A row per pipeline rank, a cell
+ * per compute action in the order in which the rank runs them: stage index, action, micro-batch, as
+ * in 2F0 (forward), 2B0 (full backward), 2I0 and 2W0 (its halves). Sends and receives are added by
+ * the reader. (PyTorch 2.6 and later, torch/distributed/pipelining/schedules.py: _Action.from_str,
+ * _PipelineScheduleRuntime._load_csv.)
+ *
+ * On the other side, one process per pipeline rank with its PipelineStage objects:
+ *
+ *     from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+ *     schedule = _PipelineScheduleRuntime(stages, n_microbatches=M, loss_fn=loss_fn)
+ *     schedule._load_csv("plan.csv")          # format="compute_only" is the default
+ *     schedule.step(x, target=y)
+ *
+ * torch-stages says which ops each stage is made of: a CSV row per stage with its index, its rank
+ * and its op names in order. Stage s of the model is built from row s. There tensors move between
+ * neighbouring stages only: one that jumps over stages here is passed along by the stages between
+ * (torch.distributed.pipelining.pipeline does so by itself). Linear in actions and ops. */
+#include <string.h>
+
+#include "schedule/export/export_kinds.h"
+
+static smp_status write_schedule(const smp_plan *plan, const smp_graph *graph, smp_text *out)
+{
+    static const char letter[] = {'F', 'B', 'I', 'W'}; /* in the order of smp_action_kind */
+    (void)graph;
+    if (!plan->training)
+        return smp_fail(SMP_ERR_INPUT,
+                        "torch-csv: the plan is for inference, and the reader of this format "
+                        "expects a backward of every micro-batch: make a plan with mode: training");
+    for (int rank = 0; rank < plan->pipeline; rank++) {
+        const smp_program *program = &plan->program[rank];
+        const char *comma = "";
+        for (int64_t i = 0; i < program->n; i++) {
+            const smp_action *a = &program->action[i];
+            if (!smp_action_is_compute(a->kind))
+                continue;
+            smp_text_append(out, "%s%d%c%d", comma, smp_plan_stage_of(plan, rank, a->chunk),
+                            letter[a->kind], (int)a->microbatch);
+            comma = ",";
+        }
+        smp_text_append(out, "\n");
+    }
+    return out->failed ? smp_fail_memory(out->capacity) : SMP_OK;
+}
+
+/* A CSV field (RFC 4180): in quotes if it holds what would end it. */
+static void put_field(smp_text *out, const char *value)
+{
+    if (!strpbrk(value, ",\"\r\n")) {
+        smp_text_append(out, "%s", value);
+        return;
+    }
+    smp_text_append(out, "\"");
+    for (; *value; value++)
+        smp_text_append(out, *value == '"' ? "\"\"" : "%c", *value);
+    smp_text_append(out, "\"");
+}
+
+static smp_status write_stages(const smp_plan *plan, const smp_graph *graph, smp_text *out)
+{
+    (void)graph;
+    for (int s = 0; s < plan->n_stage; s++) {
+        smp_text_append(out, "%d,%d", s, plan->stage[s].rank);
+        for (int32_t i = 0; i < plan->stage[s].n_op; i++) {
+            smp_text_append(out, ",");
+            put_field(out, plan->stage[s].op[i]);
+        }
+        smp_text_append(out, "\n");
+    }
+    return out->failed ? smp_fail_memory(out->capacity) : SMP_OK;
+}
+
+const smp_exporter smp__export_torch_stages = {
+    .name = "torch-stages",
+    .summary = "op names of each stage, a CSV row per stage",
+    .write = write_stages,
+};
+
+const smp_exporter smp__export_torch_csv = {
+    .name = "torch-csv",
+    .summary = "schedule for torch.distributed.pipelining; op names of the stages in FILE.stages",
+    .write = write_schedule,
+    .beside = &smp__export_torch_stages,
+    .beside_suffix = ".stages",
+};

@@ -1,0 +1,67 @@
+/* See crossing.h. */
+#include "schedule/lower/crossing.h"
+
+static smp_status place_stages(smp_arena *arena, const int *stage_rank, smp__crossing *out)
+{
+    int n_stage = out->flow->n_stage;
+    int *rank_of = SMP_ARENA_NEW(arena, int, (size_t)n_stage);
+    int *held = SMP_ARENA_NEW(arena, int, (size_t)out->n_rank);
+    out->chunk_of = SMP_ARENA_NEW(arena, int, (size_t)n_stage);
+    out->stage_of = SMP_ARENA_NEW(arena, int, (size_t)n_stage);
+    if (!rank_of || !held || !out->chunk_of || !out->stage_of)
+        return SMP_ERR_NO_MEMORY;
+    for (int stage = 0; stage < n_stage; stage++) {
+        int rank = stage_rank[stage];
+        if (rank < 0 || rank >= out->n_rank)
+            return smp_fail(SMP_ERR_INPUT, "stage %d lies on rank %d, expected 0 to %d", stage,
+                            rank, out->n_rank - 1);
+        if (held[rank] == out->chunks)
+            return smp_fail(SMP_ERR_INPUT,
+                            "rank %d holds more than %d stages: stage %d is too much", rank,
+                            out->chunks, stage);
+        rank_of[stage] = rank;
+        out->chunk_of[stage] = held[rank];
+        out->stage_of[(int64_t)rank * out->chunks + held[rank]++] = stage;
+    }
+    out->rank_of = rank_of;
+    return SMP_OK;
+}
+
+smp_status smp__crossing_build(smp_arena *arena, const smp_flow *flow, const int *stage_rank,
+                               int n_rank, int chunks, smp__crossing *out)
+{
+    *out = (smp__crossing){.flow = flow, .n_rank = n_rank, .chunks = chunks};
+    if (n_rank < 1 || chunks < 1 || (int64_t)n_rank * chunks != flow->n_stage)
+        return smp_fail(SMP_ERR_INPUT, "%d stages on %d ranks of %d chunks, expected %lld",
+                        flow->n_stage, n_rank, chunks, (long long)n_rank * chunks);
+    SMP_TRY(place_stages(arena, stage_rank, out));
+    for (int kind = 0; kind < 2; kind++) {
+        bool *flags = SMP_ARENA_NEW(arena, bool, 4 * (size_t)flow->n_stage);
+        if (!flags)
+            return SMP_ERR_NO_MEMORY;
+        out->sends[kind] = flags;
+        out->receives[kind] = flags + flow->n_stage;
+        out->direct[kind] = flags + 2 * (size_t)flow->n_stage;
+        out->jumps[kind] = flags + 3 * (size_t)flow->n_stage;
+    }
+    for (int32_t i = 0; i < flow->n_transfer; i++) {
+        const smp_transfer *t = &flow->transfer[i];
+        if (!smp__crossing_is_message(out, t))
+            continue;
+        out->sends[t->kind][t->from_stage] = true;
+        out->receives[t->kind][t->to_stage] = true;
+        bool direct = t->to_stage == smp__crossing_next(t->kind, t->from_stage);
+        (direct ? out->direct : out->jumps)[t->kind][t->from_stage] = true;
+    }
+    return SMP_OK;
+}
+
+bool smp__crossing_source(const smp__crossing *crossing, smp_transfer_kind kind, int stage,
+                          int *source)
+{
+    int from = kind == SMP_TRANSFER_F ? stage - 1 : stage + 1;
+    if (from < 0 || from >= crossing->flow->n_stage || !crossing->direct[kind][from])
+        return false;
+    *source = from;
+    return true;
+}

@@ -1,0 +1,45 @@
+/* Which stages exchange messages, seen from the ranks that hold them: what lowering, verifier and
+ * simulator ask of a flow. Transfers between two stages of one rank are not messages.
+ *
+ * A message to the neighbouring stage (F: the next stage, B: the one before) is direct; others jump
+ * over stages. */
+#ifndef SMP_SCHEDULE_LOWER_CROSSING_H
+#define SMP_SCHEDULE_LOWER_CROSSING_H
+
+#include "partition/problem/flow.h"
+#include "schedule/rules/program.h"
+
+/* Arrays over stages are indexed by transfer kind, then stage. */
+typedef struct smp__crossing {
+    const smp_flow *flow;
+    const int *rank_of; /* [n_stage], copied */
+    int *stage_of;      /* [n_rank * chunks] stage of a rank's chunk */
+    int *chunk_of;      /* [n_stage] */
+    int n_rank, chunks;
+    bool *sends[2];    /* `>` exists */
+    bool *receives[2]; /* `<` exists */
+    bool *direct[2];   /* the stage sends a direct message */
+    bool *jumps[2];    /* the stage sends a message that jumps */
+} smp__crossing;
+
+/* Each rank holds `chunks` of the flow's n_rank * chunks stages: SMP_ERR_INPUT otherwise. Lives in
+ * the arena. O(stages + transfers). */
+smp_status smp__crossing_build(smp_arena *arena, const smp_flow *flow, const int *stage_rank,
+                               int n_rank, int chunks, smp__crossing *out);
+
+/* The stage that a stage's direct message of a kind goes to; may lie outside 0 .. n_stage-1. */
+static inline int smp__crossing_next(smp_transfer_kind kind, int stage)
+{
+    return kind == SMP_TRANSFER_F ? stage + 1 : stage - 1;
+}
+
+static inline bool smp__crossing_is_message(const smp__crossing *crossing, const smp_transfer *t)
+{
+    return crossing->rank_of[t->from_stage] != crossing->rank_of[t->to_stage];
+}
+
+/* Does the stage's `<` wait for a direct message? Fills the stage that sends it. */
+bool smp__crossing_source(const smp__crossing *crossing, smp_transfer_kind kind, int stage,
+                          int *source);
+
+#endif

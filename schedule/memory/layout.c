@@ -1,0 +1,471 @@
+/* Layout of a stage, forward half: a place for every value that an op makes, reads or keeps. The
+ * backward half is in layout_backward.c.
+ *
+ * A value that another stage reads, or that came from one, has a border buffer; one that the
+ * backward pass reads is stashed, unless the stage recomputes; the rest shares the work area by
+ * lifetime. O(ops + edges) and the packing. */
+#include "schedule/memory/layout_build.h"
+
+#include <stdlib.h>
+
+#include "schedule/plan/bytes.h"
+
+smp_status smp__work_add(smp__work *work, int64_t bytes, int64_t time, smp_ref *ref)
+{
+    size_t need = (size_t)work->n + 1;
+    SMP_TRY(smp_array_reserve(&work->bytes, &work->capacity[0], sizeof *work->bytes, need));
+    SMP_TRY(smp_array_reserve(&work->begin, &work->capacity[1], sizeof *work->begin, need));
+    SMP_TRY(smp_array_reserve(&work->end, &work->capacity[2], sizeof *work->end, need));
+    SMP_TRY(smp_array_reserve(&work->offset, &work->capacity[3], sizeof *work->offset, need));
+    work->bytes[work->n] = bytes;
+    work->begin[work->n] = work->end[work->n] = time;
+    *ref = (smp_ref){.space = SMP_SPACE_WORK, .offset = work->n++};
+    return SMP_OK;
+}
+
+smp_status smp__work_pack(smp__work *work, int64_t *total)
+{
+    int64_t bound;
+    return smp_interval_pack(work->n, work->bytes, work->begin, work->end, SMP_BUFFER_ALIGN,
+                             work->offset, total, &bound);
+}
+
+void smp__work_free(smp__work *work)
+{
+    free(work->bytes);
+    free(work->begin);
+    free(work->end);
+    free(work->offset);
+}
+
+static int compare_int32(const void *left, const void *right)
+{
+    const int32_t *a = left, *b = right;
+    return (*a > *b) - (*a < *b);
+}
+
+/* Borders in the order of smp_border_kind, then key (tensor or transfer): smp_layout_border counts
+ * on it. */
+static smp_status make_borders(smp__layout_build *build)
+{
+    const smp_flow *flow = build->flow;
+    const smp_graph *graph = build->graph;
+    int s = build->stage;
+    const int32_t *out = &flow->out_list[flow->out_begin[s]],
+                  *in = &flow->in_list[flow->in_begin[s]];
+    int32_t n_out = flow->out_begin[s + 1] - flow->out_begin[s];
+    int32_t n_in = flow->in_begin[s + 1] - flow->in_begin[s];
+    build->border = SMP_ARENA_NEW(build->layout->arena, smp_border, (size_t)n_out + (size_t)n_in);
+    int32_t *sent = SMP_ARENA_NEW(build->scratch, int32_t, (size_t)n_out);
+    if (!build->border || !sent)
+        return SMP_ERR_NO_MEMORY;
+    int32_t n = 0, n_sent = 0;
+    for (int32_t i = 0; i < n_out; i++)
+        if (flow->transfer[out[i]].kind == SMP_TRANSFER_F)
+            sent[n_sent++] = flow->transfer[out[i]].tensor;
+    qsort(sent, (size_t)n_sent, sizeof *sent, compare_int32);
+    for (int32_t i = 0; i < n_sent; i++) {
+        if (i > 0 && sent[i] == sent[i - 1])
+            continue;
+        build->made[build->local[sent[i]] - 1] = n;
+        build->border[n++] = (smp_border){.kind = SMP_BORDER_OUT,
+                                          .tensor = sent[i],
+                                          .transfer = -1,
+                                          .bytes = smp_tensor_bytes(graph, sent[i], flow->batch)};
+    }
+    const struct {
+        smp_border_kind border;
+        smp_transfer_kind transfer;
+        const int32_t *list;
+        int32_t n;
+    } kinds[] = {{SMP_BORDER_IN, SMP_TRANSFER_F, in, n_in},
+                 {SMP_BORDER_GRAD_OUT, SMP_TRANSFER_B, out, n_out},
+                 {SMP_BORDER_GRAD_IN, SMP_TRANSFER_B, in, n_in}};
+    for (int k = 0; k < 3; k++)
+        for (int32_t i = 0; i < kinds[k].n; i++) {
+            const smp_transfer *transfer = &flow->transfer[kinds[k].list[i]];
+            if (transfer->kind != kinds[k].transfer)
+                continue;
+            build->border_of[kinds[k].list[i]] = n;
+            build->border[n++] = (smp_border){.kind = kinds[k].border,
+                                              .tensor = transfer->tensor,
+                                              .transfer = kinds[k].list[i],
+                                              .bytes = transfer->bytes};
+        }
+    build->layout->border = build->border;
+    build->layout->n_border = n;
+    return SMP_OK;
+}
+
+/* Numbers the values of the stage: outputs of its calls, then the activations it receives. */
+static smp_status number_values(smp__layout_build *build)
+{
+    const smp_graph *graph = build->graph;
+    const smp_flow *flow = build->flow;
+    smp_layout *layout = build->layout;
+    int s = build->stage;
+    size_t n_call = (size_t)layout->n_call;
+    size_t most = n_call + (size_t)(flow->in_begin[s + 1] - flow->in_begin[s]);
+    build->local = SMP_ARENA_NEW(build->scratch, int32_t, (size_t)graph->n_tensor);
+    build->border_of = SMP_ARENA_NEW(build->scratch, int32_t, (size_t)flow->n_transfer);
+    build->value = SMP_ARENA_NEW(build->scratch, smp_ref, most);
+    build->back = SMP_ARENA_NEW(build->scratch, smp_ref, most);
+    build->last_read = SMP_ARENA_NEW(build->scratch, int32_t, most);
+    build->kept = SMP_ARENA_NEW(build->scratch, bool, most);
+    build->kept_weight = SMP_ARENA_NEW(build->scratch, bool, most);
+    build->again = SMP_ARENA_NEW(build->scratch, bool, most);
+    build->second = SMP_ARENA_NEW(build->scratch, bool, n_call);
+    build->made = SMP_ARENA_NEW(build->scratch, int32_t, n_call);
+    build->needs = SMP_ARENA_NEW(build->scratch, smp_op_needs, n_call);
+    build->reads = SMP_ARENA_NEW(build->scratch, smp__reads, n_call);
+    build->din = SMP_ARENA_NEW(build->scratch, smp_ref *, n_call);
+    build->call = SMP_ARENA_NEW(layout->arena, smp_layout_call, n_call);
+    if (!build->local || !build->border_of || !build->value || !build->back || !build->last_read ||
+        !build->kept || !build->kept_weight || !build->again || !build->second || !build->made ||
+        !build->needs || !build->reads || !build->din || !build->call)
+        return SMP_ERR_NO_MEMORY;
+    layout->call = build->call;
+    for (int32_t i = 0; i < layout->n_call; i++) {
+        int32_t op = flow->op_list[flow->op_begin[s] + i];
+        build->call[i].op = op;
+        build->made[i] = -1;
+        build->last_read[i] = i;
+        build->local[graph->op[op].out] = i + 1;
+        smp_op_needs_get(graph, &graph->op[op], flow->batch, &build->needs[i]);
+    }
+    for (int32_t i = 0; i + 1 < layout->n_call; i++) {
+        build->call[i].pair = !build->second[i] && build->call[i + 1].op == build->call[i].op + 1 &&
+                              smp_op_pairs(graph, build->call[i].op);
+        build->second[i + 1] = build->call[i].pair;
+    }
+    build->n_value = layout->n_call;
+    for (int32_t i = flow->in_begin[s]; i < flow->in_begin[s + 1]; i++) {
+        const smp_transfer *transfer = &flow->transfer[flow->in_list[i]];
+        if (transfer->kind == SMP_TRANSFER_F)
+            build->local[transfer->tensor] = ++build->n_value;
+    }
+    return SMP_OK;
+}
+
+bool smp__layout_weighs(const smp__layout_build *build, int32_t i)
+{
+    const smp_op *op = &build->graph->op[build->call[i].op];
+    bool opaque_weight = !op->kind->cpu.forward && op->cost && op->cost->weight_bytes > 0;
+    return build->flow->backward[build->call[i].op] && (op->n_param > 0 || opaque_weight);
+}
+
+static smp__reads reads_of(const smp__layout_build *build, int32_t i)
+{
+    const smp_op *op = &build->graph->op[build->call[i].op];
+    const smp_op_needs *needs = &build->needs[i];
+    smp__reads reads = {0};
+    if (!build->flow->backward[build->call[i].op])
+        return reads;
+    bool input = false;
+    for (int32_t slot = 0; slot < op->n_in && !input; slot++)
+        input = smp_flow_contributes(build->graph, build->flow->backward, build->call[i].op, slot);
+    if (input) {
+        reads.in = needs->input_grad_in;
+        reads.out = needs->input_grad_out;
+        reads.aux = needs->input_grad_aux;
+    }
+    if (op->n_param > 0) {
+        reads.weight_in = needs->weight_grad_in;
+        reads.weight_aux = needs->weight_grad_aux;
+    }
+    return reads;
+}
+
+/* Which values live on to the backward pass, and which call reads each last. */
+static void find_lives(smp__layout_build *build)
+{
+    for (int32_t i = 0; i < build->layout->n_call; i++) {
+        const smp_op *op = &build->graph->op[build->call[i].op];
+        smp__reads reads = build->reads[i] = reads_of(build, i);
+        build->kept[i] |= reads.out;
+        for (int32_t slot = 0; slot < op->n_in; slot++) {
+            int32_t v = build->local[op->in[slot]] - 1;
+            if (v < 0)
+                continue; /* model input */
+            build->last_read[v] = i;
+            build->kept[v] |= smp__reads_slot(reads.in | reads.weight_in, slot);
+            build->kept_weight[v] |= smp__reads_slot(reads.weight_in, slot);
+        }
+    }
+}
+
+/* A call that is repeated needs its inputs again. */
+static void mark_inputs(smp__layout_build *build, int32_t i)
+{
+    const smp_op *op = &build->graph->op[build->call[i].op];
+    for (int32_t slot = 0; slot < op->n_in && build->again[i]; slot++) {
+        int32_t v = build->local[op->in[slot]] - 1;
+        if (v >= 0)
+            build->again[v] = true;
+    }
+}
+
+/* Which calls the backward pass repeats, and which received values those read. */
+static void find_again(smp__layout_build *build)
+{
+    for (int32_t i = build->layout->n_call - 1; i >= 0 && build->recompute; i--) {
+        bool aux_kept;
+        bool aux = smp__layout_aux_bytes(build, i, &aux_kept) > 0;
+        build->again[i] |= build->kept[i] || (aux && aux_kept);
+        if (build->call[i].pair && build->again[i]) {
+            build->again[i + 1] = true;
+            mark_inputs(build, i + 1);
+        }
+        mark_inputs(build, i);
+    }
+}
+
+smp_status smp__layout_stash(smp__layout_build *build, smp_block block, int64_t bytes, smp_ref *ref)
+{
+    int64_t *top = &build->layout->block_bytes[block];
+    *ref = (smp_ref){.space = SMP_SPACE_STASH, .index = block, .offset = *top};
+    return smp__bytes_add(top, bytes);
+}
+
+/* The block of what is kept from the forward pass. */
+static smp_block block_of(const smp__layout_build *build, bool weight)
+{
+    return build->split && weight ? SMP_BLOCK_WEIGHT : SMP_BLOCK_INPUT;
+}
+
+static smp_status place_output(smp__layout_build *build, smp__work *work, int32_t i)
+{
+    int32_t tensor = build->graph->op[build->call[i].op].out;
+    smp_ref *ref = &build->value[i];
+    bool kept = build->kept[i] && !build->recompute;
+    bool weight = build->kept_weight[i] && !build->recompute;
+    if (build->made[i] >= 0) {
+        build->border[build->made[i]].in_backward = kept;
+        build->border[build->made[i]].in_weight = weight && build->split;
+    }
+    if (tensor == build->graph->loss) {
+        *ref = (smp_ref){.space = SMP_SPACE_LOSS};
+        return SMP_OK;
+    }
+    if (build->made[i] >= 0) {
+        *ref = (smp_ref){.space = SMP_SPACE_BORDER, .index = build->made[i]};
+        return SMP_OK;
+    }
+    int64_t bytes = smp_tensor_bytes(build->graph, tensor, build->flow->batch);
+    if (kept)
+        return smp__layout_stash(build, block_of(build, weight), bytes, ref);
+    SMP_TRY(smp__work_add(work, bytes, smp__layout_begin(build, i, i), ref));
+    smp__work_extend(work, *ref, build->last_read[i]);
+    return SMP_OK;
+}
+
+int64_t smp__layout_aux_bytes(const smp__layout_build *build, int32_t i, bool *kept)
+{
+    int32_t u = build->call[i].op;
+    const smp_op *op = &build->graph->op[u];
+    if (op->kind->cpu.forward) {
+        *kept = build->reads[i].aux || build->reads[i].weight_aux;
+        return build->needs[i].aux_bytes * build->flow->batch;
+    }
+    *kept = true;
+    if (!build->graph->training)
+        return 0;
+    if (build->stash_bytes)
+        return build->stash_bytes[u];
+    return op->cost && op->cost->stash_bytes > 0 ? op->cost->stash_bytes : 0;
+}
+
+bool smp__layout_aux_weight(const smp__layout_build *build, int32_t i)
+{
+    if (build->graph->op[build->call[i].op].kind->cpu.forward)
+        return build->reads[i].weight_aux;
+    return smp__layout_weighs(build, i);
+}
+
+static smp_status place_scratch(smp__layout_build *build, smp__work *work, int32_t i)
+{
+    bool kept;
+    smp_layout_call *call = &build->call[i];
+    int64_t aux = smp__layout_aux_bytes(build, i, &kept);
+    smp_block block = block_of(build, smp__layout_aux_weight(build, i));
+    int64_t begin = smp__layout_begin(build, i, i);
+    if (aux > 0 && kept && !build->recompute)
+        SMP_TRY(smp__layout_stash(build, block, aux, &call->aux));
+    else if (aux > 0)
+        SMP_TRY(smp__work_add(work, aux, begin, &call->aux));
+    if (build->needs[i].workspace_bytes > 0)
+        SMP_TRY(
+            smp__work_add(work, build->needs[i].workspace_bytes, begin, &call->forward_workspace));
+    return SMP_OK;
+}
+
+static void place_received(smp__layout_build *build)
+{
+    const smp_flow *flow = build->flow;
+    for (int32_t i = flow->in_begin[build->stage]; i < flow->in_begin[build->stage + 1]; i++) {
+        const smp_transfer *transfer = &flow->transfer[flow->in_list[i]];
+        if (transfer->kind != SMP_TRANSFER_F)
+            continue;
+        int32_t v = build->local[transfer->tensor] - 1, border = build->border_of[flow->in_list[i]];
+        build->value[v] = (smp_ref){.space = SMP_SPACE_BORDER, .index = border};
+        build->border[border].in_backward = build->kept[v] || build->again[v];
+        build->border[border].in_weight = build->kept_weight[v] && build->split;
+    }
+}
+
+/* Addresses of one call, its values being placed for good. */
+static smp_status fill_call(smp__layout_build *build, int32_t i)
+{
+    const smp_op *op = &build->graph->op[build->call[i].op];
+    smp_layout_call *call = &build->call[i];
+    smp_ref *in = SMP_ARENA_NEW(build->layout->arena, smp_ref, (size_t)op->n_in);
+    if (!in)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t slot = 0; slot < op->n_in; slot++)
+        in[slot] = smp__layout_find(build, build->value, op->in[slot]);
+    call->in = in;
+    call->out = build->value[i];
+    return SMP_OK;
+}
+
+static smp_status layout_forward(smp__layout_build *build)
+{
+    smp_layout *layout = build->layout;
+    smp__work work = {0};
+    smp_status status = SMP_OK;
+    find_lives(build);
+    find_again(build);
+    place_received(build);
+    for (int32_t i = 0; i < layout->n_call && status == SMP_OK; i++) {
+        status = place_output(build, &work, i);
+        if (status == SMP_OK)
+            status = place_scratch(build, &work, i);
+    }
+    if (status == SMP_OK)
+        status = smp__work_pack(&work, &layout->forward_work_bytes);
+    for (int32_t i = 0; i < layout->n_call && status == SMP_OK && !build->measure; i++) {
+        smp__layout_resolve(&work, &build->value[i]);
+        smp__layout_resolve(&work, &build->call[i].aux);
+        smp__layout_resolve(&work, &build->call[i].forward_workspace);
+    }
+    for (int32_t i = 0; i < layout->n_call && status == SMP_OK && !build->measure; i++)
+        status = fill_call(build, i);
+    for (int32_t v = 0; v < build->n_value; v++)
+        if (!build->recompute || v >= layout->n_call)
+            build->back[v] = build->value[v];
+    smp__work_free(&work);
+    return status;
+}
+
+/* The build's graph, flow, stage and what is wanted are set. */
+static smp_status build_in(smp__layout_build *build, unsigned mode, smp_layout **out)
+{
+    smp_status status = SMP_ERR_NO_MEMORY;
+    const smp_flow *flow = build->flow;
+    int stage = build->stage;
+    smp_arena *arena = smp_arena_create();
+    mode = build->graph->training ? mode : 0;
+    build->recompute = mode & SMP_LAYOUT_RECOMPUTE;
+    build->split = mode & SMP_LAYOUT_SPLIT;
+    build->scratch = smp_arena_create();
+    if (!arena || !build->scratch || !(build->layout = SMP_ARENA_NEW(arena, smp_layout, 1))) {
+        smp_fail_memory(sizeof *build->layout);
+        goto done;
+    }
+    build->layout->arena = arena;
+    build->layout->stage = stage;
+    build->layout->mode = mode;
+    build->layout->n_call = flow->op_begin[stage + 1] - flow->op_begin[stage];
+    if ((status = number_values(build)) != SMP_OK || (status = make_borders(build)) != SMP_OK ||
+        (status = layout_forward(build)) != SMP_OK)
+        goto done;
+    status = smp__layout_backward(build);
+done:
+    smp_arena_destroy(build->scratch);
+    if (status == SMP_OK)
+        *out = build->layout;
+    else
+        smp_arena_destroy(arena);
+    return status;
+}
+
+smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage, unsigned mode,
+                            const int64_t *stash_bytes, smp_layout **out)
+{
+    smp__layout_build build = {
+        .graph = graph, .flow = flow, .stash_bytes = stash_bytes, .stage = stage};
+    return build_in(&build, mode, out);
+}
+
+/* Moves what has been measured into an arena of its own and lets the rest go. */
+static smp_status keep_measures(smp_layout **layout)
+{
+    const smp_layout *full = *layout;
+    smp_arena *arena = smp_arena_create();
+    smp_layout *bare = arena ? SMP_ARENA_NEW(arena, smp_layout, 1) : NULL;
+    smp_border *border = bare ? SMP_ARENA_NEW(arena, smp_border, (size_t)full->n_border) : NULL;
+    if (!border) {
+        smp_arena_destroy(arena);
+        return SMP_ERR_NO_MEMORY;
+    }
+    for (int32_t b = 0; b < full->n_border; b++)
+        border[b] = full->border[b];
+    *bare = *full;
+    bare->call = NULL;
+    bare->redo = NULL;
+    bare->weight = NULL;
+    bare->instr = bare->weight_instr = NULL;
+    bare->n_call = bare->n_instr = bare->n_weight_instr = 0;
+    bare->border = border;
+    bare->arena = arena;
+    smp_layout_destroy(*layout);
+    *layout = bare;
+    return SMP_OK;
+}
+
+smp_status smp_layout_measure(const smp_graph *graph, const smp_flow *flow, int stage,
+                              unsigned mode, const int64_t *stash_bytes, smp_layout **out)
+{
+    smp_layout *layout;
+    smp__layout_build build = {
+        .graph = graph, .flow = flow, .stash_bytes = stash_bytes, .stage = stage, .measure = true};
+    SMP_TRY(build_in(&build, mode, &layout));
+    smp_status status = keep_measures(&layout);
+    if (status == SMP_OK)
+        *out = layout;
+    else
+        smp_layout_destroy(layout);
+    return status;
+}
+
+unsigned smp_layout_mode(bool recompute, const smp_program *program, int chunk)
+{
+    unsigned mode = recompute ? SMP_LAYOUT_RECOMPUTE : 0;
+    for (int64_t i = 0; i < program->n; i++)
+        if (program->action[i].kind == SMP_ACTION_I && program->action[i].chunk == chunk)
+            return mode | SMP_LAYOUT_SPLIT;
+    return mode;
+}
+
+void smp_layout_destroy(smp_layout *layout)
+{
+    if (layout)
+        smp_arena_destroy(layout->arena);
+}
+
+int32_t smp_layout_border(const smp_layout *layout, smp_border_kind kind, int32_t key)
+{
+    int32_t low = 0, high = layout->n_border;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        const smp_border *border = &layout->border[middle];
+        int32_t its = border->kind == SMP_BORDER_OUT ? border->tensor : border->transfer;
+        if (border->kind == kind && its == key)
+            return middle;
+        if (border->kind < kind || (border->kind == kind && its < key))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return -1;
+}

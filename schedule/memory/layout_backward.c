@@ -1,0 +1,430 @@
+/* Layout of a stage, backward half: ops in reverse graph order, each followed by the additions that
+ * fold its input gradients into those of other consumers (partition/problem/flow.h gives the order).
+ *
+ * The first contribution to a fold is written where the sum lives, later ones go through a
+ * temporary. A sum that another stage needs lives in its border buffer; one that starts with a
+ * received partial sum and is used here grows in the buffer it was received in; others live in the
+ * work area until the producer's backward call, or, if weight gradients of a split backward read
+ * them, in a stash block. All received sums are there before the first instruction. A stage that
+ * recomputes redoes its forward calls first, their values living in the same way. O(ops + edges) and
+ * the packing. */
+#include "schedule/memory/layout_build.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "schedule/plan/bytes.h"
+
+/* A fold while its sources are added. */
+typedef struct fold_state {
+    int32_t next; /* source to add next */
+    bool placed;
+    smp_ref sum;
+} fold_state;
+
+typedef struct backward_build {
+    smp__layout_build *base;
+    int32_t fold_first;  /* of this stage, in flow->fold */
+    fold_state *state;   /* [folds of the stage] */
+    int32_t *home;       /* [n_call] fold of the output's gradient here, or -1 */
+    int64_t *slot_begin; /* [n_call + 1] into the next two */
+    int32_t *slot_fold;  /* fold that an input gradient belongs to, or -1 */
+    int32_t *slot_source;
+    smp_ref **backward_in;     /* [n_call] call[i].backward_in, still to be resolved */
+    smp_layout_redo *redo;     /* [n_call] or NULL */
+    smp_layout_weight *weight; /* [n_call] or NULL */
+    smp_instr *instr;          /* malloc'ed */
+    size_t n_instr, capacity;
+    smp__work work;
+} backward_build;
+
+static smp_ref border_ref(const backward_build *b, int32_t transfer)
+{
+    return (smp_ref){.space = SMP_SPACE_BORDER, .index = b->base->border_of[transfer]};
+}
+
+/* For each input slot and each output of the stage, the fold it belongs to. */
+static smp_status index_folds(backward_build *b)
+{
+    smp__layout_build *base = b->base;
+    const smp_flow *flow = base->flow;
+    int32_t n_call = base->layout->n_call, first = flow->fold_begin[base->stage];
+    int32_t n_fold = flow->fold_begin[base->stage + 1] - first;
+    b->fold_first = first;
+    b->state = SMP_ARENA_NEW(base->scratch, fold_state, (size_t)n_fold);
+    b->home = SMP_ARENA_NEW(base->scratch, int32_t, (size_t)n_call);
+    b->slot_begin = SMP_ARENA_NEW(base->scratch, int64_t, (size_t)n_call + 1);
+    if (!b->state || !b->home || !b->slot_begin)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < n_call; i++) {
+        b->home[i] = -1;
+        b->slot_begin[i + 1] = b->slot_begin[i] + base->graph->op[base->call[i].op].n_in;
+    }
+    size_t n_slot = (size_t)b->slot_begin[n_call];
+    b->slot_fold = SMP_ARENA_NEW(base->scratch, int32_t, n_slot);
+    b->slot_source = SMP_ARENA_NEW(base->scratch, int32_t, n_slot);
+    if (!b->slot_fold || !b->slot_source)
+        return SMP_ERR_NO_MEMORY;
+    for (size_t i = 0; i < n_slot; i++)
+        b->slot_fold[i] = -1;
+    for (int32_t f = first; f < first + n_fold; f++) {
+        const smp_fold *fold = &flow->fold[f];
+        b->state[f - first].next = fold->source_begin;
+        if (fold->transfer_out < 0)
+            b->home[base->local[fold->tensor] - 1] = f;
+        for (int32_t k = fold->source_begin; k < fold->source_end; k++) {
+            const smp_fold_source *source = &flow->source[k];
+            if (source->op < 0)
+                continue;
+            int32_t call = base->local[base->graph->op[source->op].out] - 1;
+            b->slot_fold[b->slot_begin[call] + source->slot] = f;
+            b->slot_source[b->slot_begin[call] + source->slot] = k;
+        }
+    }
+    return SMP_OK;
+}
+
+static smp_status emit(backward_build *b, smp_instr instr)
+{
+    smp__work_extend(&b->work, instr.dst, (int64_t)b->n_instr);
+    smp__work_extend(&b->work, instr.src, (int64_t)b->n_instr);
+    if (!b->base->measure) {
+        SMP_TRY(smp_array_reserve(&b->instr, &b->capacity, sizeof *b->instr, b->n_instr + 1));
+        b->instr[b->n_instr] = instr;
+    }
+    b->n_instr++;
+    return SMP_OK;
+}
+
+static smp_status emit_sum(backward_build *b, smp_instr_kind kind, int32_t tensor, smp_ref dst,
+                           smp_ref src)
+{
+    int64_t bytes = smp_tensor_bytes(b->base->graph, tensor, b->base->flow->batch);
+    smp_dtype dtype = b->base->graph->tensor[tensor].dtype;
+    return emit(b, (smp_instr){.kind = kind,
+                               .call = -1,
+                               .dst = dst,
+                               .src = src,
+                               .elements = bytes / smp_dtype_bytes(dtype),
+                               .dtype = dtype});
+}
+
+/* Room for a value born at an instruction: read by W too, or by this action only. */
+static smp_status add_place(backward_build *b, bool weight, int64_t bytes, int64_t time,
+                            smp_ref *ref)
+{
+    if (b->base->split && weight)
+        return smp__layout_stash(b->base, SMP_BLOCK_GRAD, bytes, ref);
+    return smp__work_add(&b->work, bytes, time, ref);
+}
+
+/* Where the sum of a fold lives; in the work area it is born at the next instruction. */
+static smp_status place_sum(backward_build *b, int32_t f)
+{
+    const smp_flow *flow = b->base->flow;
+    const smp_fold *fold = &flow->fold[f];
+    fold_state *state = &b->state[f - b->fold_first];
+    if (state->placed)
+        return SMP_OK;
+    state->placed = true;
+    const smp_fold_source *source = &flow->source[fold->source_begin];
+    if (fold->transfer_out >= 0 || source->transfer >= 0) {
+        state->sum = border_ref(b, fold->transfer_out >= 0 ? fold->transfer_out : source->transfer);
+        return SMP_OK;
+    }
+    int64_t bytes = smp_tensor_bytes(b->base->graph, fold->tensor, flow->batch);
+    bool weight = smp__layout_weighs(b->base, b->base->local[fold->tensor] - 1);
+    return add_place(b, weight, bytes, (int64_t)b->n_instr, &state->sum);
+}
+
+/* Adds the received partial sums that are next in order. */
+static smp_status add_received(backward_build *b, int32_t f)
+{
+    const smp_flow *flow = b->base->flow;
+    const smp_fold *fold = &flow->fold[f];
+    fold_state *state = &b->state[f - b->fold_first];
+    for (; state->next < fold->source_end && flow->source[state->next].transfer >= 0;
+         state->next++) {
+        SMP_TRY(place_sum(b, f));
+        smp_ref from = border_ref(b, flow->source[state->next].transfer);
+        bool begins = state->next == fold->source_begin;
+        if (begins && fold->transfer_out < 0)
+            continue; /* the sum grows where it was received */
+        SMP_TRY(
+            emit_sum(b, begins ? SMP_INSTR_COPY : SMP_INSTR_ADD, fold->tensor, state->sum, from));
+    }
+    return SMP_OK;
+}
+
+/* Before the backward call: a place for the gradient of one input. */
+static smp_status place_input_gradient(backward_build *b, int32_t i, int32_t slot, smp_ref *din)
+{
+    const smp_flow *flow = b->base->flow;
+    int64_t at = b->slot_begin[i] + slot;
+    int32_t f = b->slot_fold[at];
+    if (f < 0)
+        return SMP_OK;
+    SMP_TRY(add_received(b, f));
+    if (b->slot_source[at] != flow->fold[f].source_begin) {
+        int64_t bytes = smp_tensor_bytes(b->base->graph, flow->fold[f].tensor, flow->batch);
+        return smp__work_add(&b->work, bytes, (int64_t)b->n_instr, din);
+    }
+    SMP_TRY(place_sum(b, f));
+    *din = b->state[f - b->fold_first].sum;
+    return SMP_OK;
+}
+
+/* After the backward call: adds it to the sum, unless it began the sum. */
+static smp_status add_input_gradient(backward_build *b, int32_t i, int32_t slot, smp_ref din)
+{
+    const smp_flow *flow = b->base->flow;
+    int64_t at = b->slot_begin[i] + slot;
+    int32_t f = b->slot_fold[at];
+    if (f < 0)
+        return SMP_OK;
+    fold_state *state = &b->state[f - b->fold_first];
+    if (b->slot_source[at] != flow->fold[f].source_begin)
+        SMP_TRY(emit_sum(b, SMP_INSTR_ADD, flow->fold[f].tensor, state->sum, din));
+    state->next++;
+    return add_received(b, f);
+}
+
+/* One forward call again. */
+static smp_status redo_call(backward_build *b, int32_t i)
+{
+    smp__layout_build *base = b->base;
+    smp_layout_redo *redo = &b->redo[i];
+    const smp_op *op = &base->graph->op[base->call[i].op];
+    smp_ref *in = base->measure ? b->backward_in[i]
+                                : SMP_ARENA_NEW(base->layout->arena, smp_ref, (size_t)op->n_in);
+    if (!in)
+        return SMP_ERR_NO_MEMORY;
+    redo->in = in;
+    int64_t begin = smp__layout_begin(base, i, (int64_t)b->n_instr);
+    for (int32_t slot = 0; slot < op->n_in; slot++) {
+        in[slot] = smp__layout_find(base, base->back, op->in[slot]);
+        smp__work_extend(&b->work, in[slot], (int64_t)b->n_instr);
+    }
+    bool kept;
+    int64_t bytes = smp_tensor_bytes(base->graph, op->out, base->flow->batch);
+    int64_t aux = smp__layout_aux_bytes(base, i, &kept);
+    SMP_TRY(add_place(b, base->kept_weight[i], bytes, begin, &base->back[i]));
+    redo->out = base->back[i];
+    if (aux > 0)
+        SMP_TRY(add_place(b, smp__layout_aux_weight(base, i), aux, begin, &redo->aux));
+    if (base->needs[i].workspace_bytes > 0)
+        SMP_TRY(smp__work_add(&b->work, base->needs[i].workspace_bytes, begin, &redo->workspace));
+    return emit(b, (smp_instr){.kind = SMP_INSTR_RECOMPUTE, .call = i});
+}
+
+/* What the backward call of B or I reads of the forward pass. */
+static void find_reads(backward_build *b, int32_t i)
+{
+    smp__layout_build *base = b->base;
+    smp_layout_call *call = &base->call[i];
+    const smp_op *op = &base->graph->op[call->op];
+    const smp__reads *reads = &base->reads[i];
+    uint32_t mask = reads->in | (base->split ? 0 : reads->weight_in);
+    bool opaque = !op->kind->cpu.forward;
+    for (int32_t slot = 0; slot < op->n_in; slot++)
+        if (smp__reads_slot(mask, slot)) {
+            b->backward_in[i][slot] = smp__layout_find(base, base->back, op->in[slot]);
+            smp__work_extend(&b->work, b->backward_in[i][slot], (int64_t)b->n_instr);
+        }
+    if (reads->out)
+        call->backward_out = base->back[i];
+    if (reads->aux || opaque || (reads->weight_aux && !base->split))
+        call->backward_aux = base->recompute ? b->redo[i].aux : call->aux;
+    smp__work_extend(&b->work, call->backward_out, (int64_t)b->n_instr);
+    smp__work_extend(&b->work, call->backward_aux, (int64_t)b->n_instr);
+}
+
+static smp_status place_input_gradients(backward_build *b, int32_t i)
+{
+    smp__layout_build *base = b->base;
+    smp_layout_call *call = &base->call[i];
+    int32_t n_in = base->graph->op[call->op].n_in;
+    smp_ref *din = base->din[i];
+    for (int32_t slot = 0; slot < n_in; slot++)
+        din[slot] = (smp_ref){0};
+    for (int32_t slot = 0; slot < n_in; slot++)
+        SMP_TRY(place_input_gradient(b, i, slot, &din[slot]));
+    if (base->needs[i].workspace_bytes > 0)
+        SMP_TRY(smp__work_add(&b->work, base->needs[i].workspace_bytes, (int64_t)b->n_instr,
+                              &call->backward_workspace));
+    /* Received sums may have been added since these buffers were placed: all live until the call. */
+    for (int32_t slot = 0; slot < n_in; slot++)
+        smp__work_extend(&b->work, din[slot], (int64_t)b->n_instr);
+    smp__work_extend(&b->work, call->backward_workspace, (int64_t)b->n_instr);
+    smp__work_extend(&b->work, call->dout, (int64_t)b->n_instr);
+    find_reads(b, i);
+    return SMP_OK;
+}
+
+/* The call of B or I. I has none of an op that passes no gradient on. */
+static smp_status backward_call(backward_build *b, int32_t i)
+{
+    smp__layout_build *base = b->base;
+    smp_layout_call *call = &base->call[i];
+    const smp_op *op = &base->graph->op[call->op];
+    bool wanted = !base->split;
+    call->dout = (smp_ref){.space = SMP_SPACE_SEED};
+    if (b->home[i] >= 0) {
+        SMP_TRY(add_received(b, b->home[i]));
+        call->dout = b->state[b->home[i] - b->fold_first].sum;
+        if (call->dout.space == SMP_SPACE_BORDER)
+            base->border[call->dout.index].in_weight = base->split && smp__layout_weighs(base, i);
+    }
+    for (int32_t slot = 0; slot < op->n_in && !wanted; slot++)
+        wanted = b->slot_fold[b->slot_begin[i] + slot] >= 0;
+    if (!wanted)
+        return SMP_OK;
+    SMP_TRY(place_input_gradients(b, i));
+    smp_instr_kind kind = base->split ? SMP_INSTR_INPUT : SMP_INSTR_BACKWARD;
+    SMP_TRY(emit(b, (smp_instr){.kind = kind, .call = i}));
+    for (int32_t slot = 0; slot < op->n_in; slot++)
+        SMP_TRY(add_input_gradient(b, i, slot, base->din[i][slot]));
+    return SMP_OK;
+}
+
+/* Calls of W read nothing of the work area and share it for scratch, one after another. */
+static smp_status weight_call(backward_build *b, int32_t i, smp_instr *instr)
+{
+    smp__layout_build *base = b->base;
+    smp_layout_call *call = &base->call[i];
+    smp_layout_weight *weight = &b->weight[i];
+    const smp__reads *reads = &base->reads[i];
+    const smp_op *op = &base->graph->op[call->op];
+    smp_ref *in = base->measure ? b->backward_in[i]
+                                : SMP_ARENA_NEW(base->layout->arena, smp_ref, (size_t)op->n_in);
+    if (!in)
+        return SMP_ERR_NO_MEMORY;
+    weight->in = in;
+    for (int32_t slot = 0; slot < op->n_in; slot++)
+        if (smp__reads_slot(reads->weight_in, slot))
+            in[slot] = smp__layout_find(base, base->back, op->in[slot]);
+    if (smp__layout_aux_weight(base, i))
+        weight->aux = base->recompute ? b->redo[i].aux : call->aux;
+    int64_t bytes = 0;
+    SMP_TRY(smp__bytes_add(&bytes, base->needs[i].workspace_bytes));
+    if (bytes > 0)
+        weight->workspace = (smp_ref){.space = SMP_SPACE_WORK};
+    if (base->layout->weight_work_bytes < bytes)
+        base->layout->weight_work_bytes = bytes;
+    *instr = (smp_instr){.kind = SMP_INSTR_WEIGHT, .call = i};
+    return SMP_OK;
+}
+
+static smp_status weight_calls(backward_build *b)
+{
+    smp_layout *layout = b->base->layout;
+    smp_instr unused;
+    bool measure = b->base->measure;
+    smp_instr *instr =
+        SMP_ARENA_NEW(layout->arena, smp_instr, measure ? 0 : (size_t)layout->n_call);
+    if (!instr)
+        return SMP_ERR_NO_MEMORY;
+    layout->weight_instr = instr;
+    for (int32_t i = layout->n_call - 1; i >= 0; i--)
+        if (smp__layout_weighs(b->base, i))
+            SMP_TRY(weight_call(b, i, measure ? &unused : &instr[layout->n_weight_instr++]));
+    return SMP_OK;
+}
+
+static smp_status finish(backward_build *b)
+{
+    smp__layout_build *base = b->base;
+    smp_layout *layout = base->layout;
+    SMP_TRY(smp__work_pack(&b->work, &layout->backward_work_bytes));
+    if (base->measure)
+        return SMP_OK;
+    smp_instr *instr = SMP_ARENA_NEW(layout->arena, smp_instr, b->n_instr);
+    if (!instr)
+        return SMP_ERR_NO_MEMORY;
+    if (b->n_instr > 0)
+        memcpy(instr, b->instr, b->n_instr * sizeof *instr);
+    for (size_t k = 0; k < b->n_instr; k++) {
+        smp__layout_resolve(&b->work, &instr[k].dst);
+        smp__layout_resolve(&b->work, &instr[k].src);
+    }
+    for (int32_t i = 0; i < layout->n_call; i++) {
+        smp_layout_call *call = &base->call[i];
+        smp_layout_redo *redo = b->redo ? &b->redo[i] : NULL;
+        smp__layout_resolve(&b->work, &call->dout);
+        smp__layout_resolve(&b->work, &call->backward_out);
+        smp__layout_resolve(&b->work, &call->backward_aux);
+        smp__layout_resolve(&b->work, &call->backward_workspace);
+        for (int32_t slot = 0; slot < base->graph->op[call->op].n_in; slot++) {
+            smp__layout_resolve(&b->work, &base->din[i][slot]);
+            smp__layout_resolve(&b->work, &b->backward_in[i][slot]);
+            if (redo && redo->in)
+                smp__layout_resolve(&b->work, (smp_ref *)&redo->in[slot]);
+        }
+        if (redo) {
+            smp__layout_resolve(&b->work, &redo->out);
+            smp__layout_resolve(&b->work, &redo->aux);
+            smp__layout_resolve(&b->work, &redo->workspace);
+        }
+    }
+    layout->instr = instr;
+    layout->n_instr = (int32_t)b->n_instr;
+    return SMP_OK;
+}
+
+/* Arrays of the calls' addresses; whoever only measures needs those of one call at a time. */
+static smp_status allocate(backward_build *b)
+{
+    smp__layout_build *base = b->base;
+    smp_arena *arena = base->layout->arena;
+    size_t n_call = (size_t)base->layout->n_call;
+    b->backward_in = SMP_ARENA_NEW(base->scratch, smp_ref *, n_call);
+    b->redo = base->recompute ? SMP_ARENA_NEW(arena, smp_layout_redo, n_call) : NULL;
+    b->weight = base->split ? SMP_ARENA_NEW(arena, smp_layout_weight, n_call) : NULL;
+    if (!b->backward_in || (base->recompute && !b->redo) || (base->split && !b->weight))
+        return SMP_ERR_NO_MEMORY;
+    base->layout->redo = b->redo;
+    base->layout->weight = b->weight;
+    size_t most = 0;
+    for (size_t i = 0; i < n_call && base->measure; i++) {
+        size_t n_in = (size_t)base->graph->op[base->call[i].op].n_in;
+        most = n_in > most ? n_in : most;
+    }
+    smp_ref *row = SMP_ARENA_NEW(base->scratch, smp_ref, 2 * most);
+    if (!row)
+        return SMP_ERR_NO_MEMORY;
+    for (size_t i = 0; i < n_call; i++) {
+        size_t n_in = (size_t)base->graph->op[base->call[i].op].n_in;
+        base->din[i] = base->measure ? row : SMP_ARENA_NEW(arena, smp_ref, n_in);
+        b->backward_in[i] = base->measure ? row + most : SMP_ARENA_NEW(arena, smp_ref, n_in);
+        if (!base->din[i] || !b->backward_in[i])
+            return SMP_ERR_NO_MEMORY;
+        base->call[i].din = base->din[i];
+        base->call[i].backward_in = b->backward_in[i];
+    }
+    return SMP_OK;
+}
+
+static smp_status layout_calls(backward_build *b)
+{
+    smp__layout_build *base = b->base;
+    SMP_TRY(allocate(b));
+    SMP_TRY(index_folds(b));
+    for (int32_t i = 0; i < base->layout->n_call; i++)
+        if (base->again[i])
+            SMP_TRY(redo_call(b, i));
+    for (int32_t i = base->layout->n_call - 1; i >= 0; i--)
+        if (base->flow->backward[base->call[i].op])
+            SMP_TRY(backward_call(b, i));
+    if (base->split)
+        SMP_TRY(weight_calls(b));
+    return finish(b);
+}
+
+smp_status smp__layout_backward(smp__layout_build *base)
+{
+    backward_build b = {.base = base};
+    smp_status status = layout_calls(&b);
+    free(b.instr);
+    smp__work_free(&b.work);
+    return status;
+}

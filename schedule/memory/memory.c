@@ -1,0 +1,286 @@
+/* Memory of a rank: what lives for ever (weights, optimizer state, gradients, loss slots, the work
+ * area), here; what lives for a part of the step is placed above it by memory_lives.c.
+ *
+ * A weight with one use has its accumulator for its gradient. One with several keeps an accumulator
+ * per use and a separate sum, ((g0 + g1) + g2) in op order: exchanges may still read accumulators
+ * while the sum is made. Gradients of a chunk's untied weights lie side by side, so that one
+ * all-reduce takes them all; tied weights are reduced by themselves and lie outside. O(params +
+ * uses + ops of the rank). */
+#include "schedule/memory/memory_build.h"
+
+#include "graph/model/op.h"
+#include "schedule/plan/bytes.h"
+
+static smp_status place(smp__memory_build *build, int64_t bytes, int64_t *offset)
+{
+    *offset = build->top;
+    return smp__bytes_add(&build->top, bytes);
+}
+
+static smp_status check_input(const smp_memory_input *input)
+{
+    if (input->rank < 0 || input->chunks < 1 || input->microbatches < 1 || input->ddp < 1 ||
+        input->optimizer_states < 0 || input->optimizer_states > 2)
+        return smp_fail(
+            SMP_ERR_INPUT, "memory of rank %d: %d chunks, %d micro-batches, ddp %d, %d states",
+            input->rank, input->chunks, input->microbatches, input->ddp, input->optimizer_states);
+    for (int c = 0; c < input->chunks; c++) {
+        int stage = input->stage_of_chunk[c];
+        if (stage < 0 || stage >= input->flow->n_stage || input->layout[c]->stage != stage)
+            return smp_fail(SMP_ERR_INPUT, "memory of rank %d: chunk %d has no stage", input->rank,
+                            c);
+    }
+    return SMP_OK;
+}
+
+static smp_status map_chunks(smp__memory_build *build)
+{
+    const smp_memory_input *input = build->input;
+    build->chunk_of_stage = SMP_ARENA_NEW(build->scratch, int, (size_t)input->flow->n_stage);
+    if (!build->chunk_of_stage)
+        return SMP_ERR_NO_MEMORY;
+    for (int s = 0; s < input->flow->n_stage; s++)
+        build->chunk_of_stage[s] = -1;
+    for (int c = 0; c < input->chunks; c++)
+        build->chunk_of_stage[input->stage_of_chunk[c]] = c;
+    return SMP_OK;
+}
+
+static int stage_of_use(const smp_memory_input *input, int32_t use)
+{
+    return input->flow->stage_of_op[input->graph->use[use].op];
+}
+
+/* Weights that an op of this rank reads, by rising param. */
+static smp_status list_params(smp__memory_build *build)
+{
+    const smp_memory_input *input = build->input;
+    const smp_graph *graph = input->graph;
+    int32_t n_param = 0, n_use = 0;
+    smp_memory_param *list =
+        SMP_ARENA_NEW(build->scratch, smp_memory_param, (size_t)graph->n_param);
+    if (!list)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t p = 0; p < graph->n_param; p++) {
+        const smp_param *param = &graph->param[p];
+        smp_memory_param held = {
+            .param = p, .weight = -1, .weight16 = -1, .state = {-1, -1}, .grad = -1, .chunk = -1};
+        for (int32_t use = param->use_begin; use < param->use_end; use++) {
+            int stage = stage_of_use(input, use), chunk = build->chunk_of_stage[stage];
+            int first = stage_of_use(input, param->use_begin);
+            held.tied |= stage != first;
+            held.owner |= use == param->use_begin && chunk >= 0;
+            if (chunk >= 0 && (held.chunk < 0 || chunk < held.chunk))
+                held.chunk = chunk;
+        }
+        if (held.chunk < 0)
+            continue;
+        list[n_param++] = held;
+        n_use += param->use_end - param->use_begin;
+    }
+    smp_memory_param *param = SMP_ARENA_NEW(build->rank->arena, smp_memory_param, (size_t)n_param);
+    if (!param)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t k = 0; k < n_param; k++)
+        param[k] = list[k];
+    build->rank->param = param;
+    build->rank->n_param = n_param;
+    build->rank->n_use = graph->training ? n_use : 0;
+    return SMP_OK;
+}
+
+/* The weights, their copies, then one state after the other. */
+static smp_status place_weights(smp__memory_build *build, smp_memory_param *param)
+{
+    const smp_graph *graph = build->input->graph;
+    bool bf16 = graph->target.precision == SMP_PRECISION_BF16;
+    for (int state = -1; state < build->input->optimizer_states; state++) {
+        for (int32_t k = 0; k < build->rank->n_param; k++) {
+            int64_t bytes = graph->param[param[k].param].elements * (int64_t)sizeof(float);
+            SMP_TRY(place(build, bytes, state < 0 ? &param[k].weight : &param[k].state[state]));
+        }
+        for (int32_t k = 0; k < build->rank->n_param && state < 0 && bf16; k++)
+            SMP_TRY(place(build, graph->param[param[k].param].elements * 2, &param[k].weight16));
+    }
+    return SMP_OK;
+}
+
+/* Gradients: one bucket per chunk, then the sums of tied weights. */
+static smp_status place_gradients(smp__memory_build *build, smp_memory_param *param)
+{
+    const smp_memory_input *input = build->input;
+    smp_memory_bucket *bucket =
+        SMP_ARENA_NEW(build->rank->arena, smp_memory_bucket, (size_t)input->chunks);
+    if (!bucket)
+        return SMP_ERR_NO_MEMORY;
+    build->rank->bucket = bucket;
+    int64_t unit =
+        (int64_t)SMP_BUFFER_ALIGN * input->ddp; /* what is reduced by itself: whole units */
+    for (int c = 0; c < input->chunks; c++) {
+        bucket[c].offset = -1;
+        if (!input->graph->training)
+            continue;
+        bucket[c].offset = build->top;
+        for (int32_t k = 0; k < build->rank->n_param; k++)
+            if (param[k].chunk == c && !param[k].tied)
+                SMP_TRY(place(build,
+                              input->graph->param[param[k].param].elements * (int64_t)sizeof(float),
+                              &param[k].grad));
+        int64_t over = (build->top - bucket[c].offset) % unit, padding;
+        SMP_TRY(place(build, over > 0 ? unit - over : 0, &padding));
+        bucket[c].elements = (build->top - bucket[c].offset) / (int64_t)sizeof(float);
+    }
+    for (int32_t k = 0; input->graph->training && k < build->rank->n_param; k++)
+        if (param[k].tied) {
+            int64_t bytes = input->graph->param[param[k].param].elements * (int64_t)sizeof(float);
+            SMP_TRY(place(build, (bytes + unit - 1) / unit * unit, &param[k].grad));
+        }
+    return SMP_OK;
+}
+
+/* Accumulators of local uses and, for a tied weight, buffers for the remote ones. */
+static smp_status place_uses(smp__memory_build *build)
+{
+    const smp_memory_input *input = build->input;
+    smp_memory_use *use =
+        SMP_ARENA_NEW(build->rank->arena, smp_memory_use, (size_t)build->rank->n_use);
+    if (!use)
+        return SMP_ERR_NO_MEMORY;
+    build->rank->use = use;
+    if (!input->graph->training)
+        return SMP_OK;
+    int32_t n = 0;
+    for (int32_t k = 0; k < build->rank->n_param; k++) {
+        const smp_param *param = &input->graph->param[build->rank->param[k].param];
+        for (int32_t u = param->use_begin; u < param->use_end; u++, n++) {
+            int stage = stage_of_use(input, u);
+            use[n] = (smp_memory_use){.use = u,
+                                      .param = k,
+                                      .stage = stage,
+                                      .local = build->chunk_of_stage[stage] >= 0,
+                                      .offset = build->rank->param[k].grad};
+            if (param->use_end - param->use_begin > 1)
+                SMP_TRY(place(build, param->elements * (int64_t)sizeof(float), &use[n].offset));
+        }
+    }
+    return SMP_OK;
+}
+
+/* Weights of ops without kernels: nothing will use the place, but the room is counted. */
+static smp_status count_opaque(smp__memory_build *build)
+{
+    const smp_memory_input *input = build->input;
+    const smp_flow *flow = input->flow;
+    int64_t element = smp_weight_element_bytes(input->graph, input->optimizer_states);
+    for (int c = 0; c < input->chunks; c++) {
+        int s = input->stage_of_chunk[c];
+        for (int32_t i = flow->op_begin[s]; i < flow->op_begin[s + 1]; i++) {
+            const smp_op *op = &input->graph->op[flow->op_list[i]];
+            if (op->kind->cpu.forward)
+                continue;
+            int64_t bytes = input->weight_bytes ? input->weight_bytes[flow->op_list[i]]
+                            : op->cost          ? op->cost->weight_bytes
+                                                : 0;
+            for (int64_t left = element; left > 0 && bytes > 0; left -= 4)
+                SMP_TRY(smp__bytes_add(&build->top, left < 4 ? bytes / 4 * left : bytes));
+        }
+    }
+    return SMP_OK;
+}
+
+static smp_status place_scratch(smp__memory_build *build)
+{
+    const smp_memory_input *input = build->input;
+    int32_t loss = input->graph->loss;
+    int32_t producer = loss >= 0 ? input->graph->tensor[loss].producer : -1;
+    build->rank->loss = -1;
+    if (producer >= 0 && build->chunk_of_stage[input->flow->stage_of_op[producer]] >= 0)
+        SMP_TRY(place(build, (int64_t)SMP_BUFFER_ALIGN * input->microbatches, &build->rank->loss));
+    int64_t work = 0;
+    for (int c = 0; c < input->chunks; c++) {
+        if (work < input->layout[c]->forward_work_bytes)
+            work = input->layout[c]->forward_work_bytes;
+        if (work < input->layout[c]->backward_work_bytes)
+            work = input->layout[c]->backward_work_bytes;
+        if (work < input->layout[c]->weight_work_bytes)
+            work = input->layout[c]->weight_work_bytes;
+    }
+    return place(build, work, &build->rank->work);
+}
+
+static smp_status plan_memory(smp__memory_build *build)
+{
+    SMP_TRY(check_input(build->input));
+    SMP_TRY(map_chunks(build));
+    SMP_TRY(list_params(build));
+    smp_memory_param *param = (smp_memory_param *)build->rank->param; /* still ours to fill */
+    SMP_TRY(place_weights(build, param));
+    SMP_TRY(place_gradients(build, param));
+    SMP_TRY(place_uses(build));
+    SMP_TRY(count_opaque(build));
+    SMP_TRY(place_scratch(build));
+    return smp__memory_place_lives(build);
+}
+
+smp_status smp_memory_plan(const smp_memory_input *input, smp_memory_rank **out)
+{
+    smp__memory_build build = {.input = input};
+    smp_status status = SMP_ERR_NO_MEMORY;
+    smp_arena *arena = smp_arena_create();
+    build.scratch = smp_arena_create();
+    if (!arena || !build.scratch || !(build.rank = SMP_ARENA_NEW(arena, smp_memory_rank, 1))) {
+        smp_fail_memory(sizeof *build.rank);
+        goto done;
+    }
+    build.rank->arena = arena;
+    build.rank->rank = input->rank;
+    status = plan_memory(&build);
+done:
+    smp_arena_destroy(build.scratch);
+    if (status == SMP_OK)
+        *out = build.rank;
+    else
+        smp_arena_destroy(arena);
+    return status;
+}
+
+void smp_memory_destroy(smp_memory_rank *memory)
+{
+    if (memory)
+        smp_arena_destroy(memory->arena);
+}
+
+smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
+                                int rank, const smp_program *program,
+                                const smp_layout *const *layout, int optimizer_states,
+                                smp_memory_rank **out)
+{
+    smp_status status = SMP_ERR_NO_MEMORY;
+    smp_arena *arena = smp_arena_create();
+    int *stage_of_chunk = arena ? SMP_ARENA_NEW(arena, int, (size_t)plan->chunks) : NULL;
+    int *stage_rank = arena ? SMP_ARENA_NEW(arena, int, (size_t)plan->n_stage) : NULL;
+    if (!stage_of_chunk || !stage_rank) {
+        smp_fail_memory(sizeof(int) * (size_t)(plan->chunks + plan->n_stage));
+        goto done;
+    }
+    for (int c = 0; c < plan->chunks; c++)
+        stage_of_chunk[c] = smp_plan_stage_of(plan, rank, c);
+    for (int s = 0; s < plan->n_stage; s++)
+        stage_rank[s] = plan->stage[s].rank;
+    status =
+        smp_memory_plan(&(smp_memory_input){.graph = graph,
+                                            .flow = flow,
+                                            .program = program ? program : &plan->program[rank],
+                                            .stage_of_chunk = stage_of_chunk,
+                                            .stage_rank = stage_rank,
+                                            .layout = layout,
+                                            .rank = rank,
+                                            .chunks = plan->chunks,
+                                            .microbatches = plan->microbatches,
+                                            .ddp = plan->ddp,
+                                            .optimizer_states = optimizer_states},
+                        out);
+done:
+    smp_arena_destroy(arena);
+    return status;
+}

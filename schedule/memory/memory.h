@@ -1,0 +1,105 @@
+/* The memory planner: one arena per rank, a place for every buffer of a step before the first step.
+ *
+ * Times are positions in the rank's program. Stash blocks live from F, or I, to B, I or W (see
+ * smp_block). A receive is posted one compute action ahead of its `<`: before the last compute action that
+ * stands before it. A send to the next stage (gradients: the previous stage) is waited for before
+ * the second compute action after its `>`, at the latest before O (or the end); its buffer lives
+ * until then. A send that jumps over stages is waited for later, since its receiver may be far
+ * behind and only get there with this rank's help: activations before this stage's backward of the
+ * same micro-batch (inference: at the end), gradients before O. Two chunks of one rank share the
+ * border buffer between them. Weights, gradients and optimizer state live for ever. */
+#ifndef SMP_SCHEDULE_MEMORY_MEMORY_H
+#define SMP_SCHEDULE_MEMORY_MEMORY_H
+
+#include "schedule/memory/layout.h"
+#include "schedule/plan/plan.h"
+
+/* A weight held by a rank. Offsets are -1 where there is nothing. */
+typedef struct smp_memory_param {
+    int32_t param;
+    int64_t weight;   /* offset of the values */
+    int64_t weight16; /* offset of their copy in bf16; -1 unless the target is bf16 */
+    int64_t state[2]; /* optimizer state */
+    int64_t grad;     /* offset of the summed gradient: the only accumulator, or the sum of all;
+                         of a tied weight padded with zeroes to 16 * ddp floats */
+    int32_t chunk;    /* lowest chunk of this rank that holds it */
+    bool tied;        /* uses in several stages (even of one rank): reduced by itself, after the
+                         exchange */
+    bool owner;       /* holds the weight's first use (counts it in norms, saves it) */
+} smp_memory_param;
+
+/* A gradient accumulator: of a local use, or the buffer for a remote use of a tied weight. */
+typedef struct smp_memory_use {
+    int32_t use;   /* index in graph->use */
+    int32_t param; /* index in smp_memory_rank.param */
+    int32_t stage; /* where the use lies */
+    bool local;    /* stage is held by this rank */
+    int64_t offset;
+} smp_memory_use;
+
+/* Contiguous untied gradients of one chunk: reduced over replicas in one piece. */
+typedef struct smp_memory_bucket {
+    int64_t offset;
+    int64_t elements; /* floats, padded with zeroes to a multiple of 16 * ddp */
+} smp_memory_bucket;
+
+/* A message of one micro-batch that starts (receive posted) or must be complete (send) at a
+ * position of the program. Before an action, first sends are waited for, then receives posted: a
+ * receive may reuse the buffer of the send. */
+typedef struct smp_memory_message {
+    int32_t transfer;
+    int32_t microbatch;
+} smp_memory_message;
+
+typedef struct smp_memory_rank {
+    int rank;
+    int64_t arena_bytes;        /* what the executor reserves; the plan's peak_bytes with AdamW */
+    int64_t bound_bytes;        /* lifetime lower bound: the most that is alive at one action */
+    int64_t fixed_bytes;        /* what lives for ever: the lower end of the arena */
+    const int64_t *alive_bytes; /* [program n] at each action, the fixed part included */
+    int32_t n_param, n_use;
+    const smp_memory_param *param;   /* by rising param */
+    const smp_memory_use *use;       /* by rising use */
+    const smp_memory_bucket *bucket; /* [chunks] */
+    int64_t loss; /* offset of [microbatches] loss slots, 64 bytes apart; -1: no loss here */
+    int64_t work; /* offset of the work area */
+    const int64_t *stash[SMP_N_BLOCK]; /* [chunks * microbatches] offset of the block, or -1 */
+    const int32_t *border_begin; /* [chunks + 1] into borders of all chunks, in layout order */
+    const int64_t *border;     /* [border_begin[chunks] * microbatches]: offset of border b (counted
+                                  over chunks), micro-batch m at b * microbatches + m */
+    const int64_t *post_begin; /* [program n + 1] into post: receives to post before the action */
+    const smp_memory_message *post;
+    const int64_t *wait_begin; /* [program n + 2] into wait: sends to complete before the action;
+                                  the last entry: after the last action */
+    const smp_memory_message *wait;
+    smp_arena *arena;
+} smp_memory_rank;
+
+typedef struct smp_memory_input {
+    const smp_graph *graph;
+    const smp_flow *flow;
+    const smp_program *program;      /* of this rank */
+    const int *stage_of_chunk;       /* [chunks] */
+    const int *stage_rank;           /* [flow->n_stage] */
+    const smp_layout *const *layout; /* [chunks], of the mode smp_layout_mode gives */
+    const int64_t *weight_bytes; /* [n_op], for ops without kernels: counted, not placed; or NULL */
+    int rank, chunks, microbatches, ddp;
+    int optimizer_states; /* 2 for AdamW; 0 when not training */
+} smp_memory_input;
+
+/* Everything that lives for ever stands first, in an order that does not depend on the program: with
+ * other things equal, weights and loss slots have the same offsets under every program. A program
+ * without backward actions is fine (stash and borders then die at the forward); a loss that other
+ * stages read has its loss slot for a border. SMP_ERR_INPUT if the program lacks an action that the
+ * flow needs. */
+smp_status smp_memory_plan(const smp_memory_input *input, smp_memory_rank **out);
+void smp_memory_destroy(smp_memory_rank *memory); /* accepts NULL */
+
+/* The same for a rank of a plan. program: NULL for the plan's own; layout: [chunks] of the rank's
+ * stages. */
+smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
+                                int rank, const smp_program *program,
+                                const smp_layout *const *layout, int optimizer_states,
+                                smp_memory_rank **out);
+
+#endif

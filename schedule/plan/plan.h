@@ -1,0 +1,84 @@
+/* The plan: everything the executor does, as data, and its file. */
+#ifndef SMP_SCHEDULE_PLAN_PLAN_H
+#define SMP_SCHEDULE_PLAN_PLAN_H
+
+#include "partition/problem/flow.h"
+#include "partition/problem/problem.h"
+#include "schedule/rules/schedule.h"
+
+/* cluster: the ranks of one pipeline are neighbours; spread: the replicas of one stage are. auto,
+ * only in a request: the better of the two. */
+typedef enum smp_placement {
+    SMP_PLACEMENT_CLUSTER,
+    SMP_PLACEMENT_SPREAD,
+    SMP_PLACEMENT_AUTO
+} smp_placement;
+
+typedef struct smp_plan_stage {
+    int rank; /* pipeline rank */
+    int32_t n_op;
+    const char *const *op; /* names, in graph order */
+    bool recompute;
+    double forward_us, backward_us;
+    int64_t weight_bytes, stash_bytes;
+} smp_plan_stage;
+
+typedef struct smp_predicted {
+    double step_us, bubble, samples_per_s, bottleneck_us, lower_bound_us, gap;
+    const int64_t *peak_bytes; /* [pipeline]: the arena each rank reserves, AdamW */
+} smp_predicted;
+
+/* Where things stand in the file, for messages; empty in a plan that was not read. */
+typedef struct smp_plan_places {
+    smp_where fingerprint, schedule, stages, predicted;
+    const smp_where *stage;   /* [n_stage] or NULL */
+    const smp_where *program; /* [pipeline] or NULL */
+} smp_plan_places;
+
+typedef struct smp_plan {
+    const char *model_path; /* as in the file; relative to the plan's folder */
+    const char *model_name;
+    uint64_t fingerprint;
+    int devices, pipeline, ddp, chunks;
+    smp_placement placement;
+    int microbatches;
+    int64_t microbatch_size;
+    const char *schedule;
+    smp_target target; /* `execution:`; the CPU in fp32 if absent */
+    bool training;     /* from the model's mode */
+    int n_stage;
+    const smp_plan_stage *stage; /* [pipeline * chunks] */
+    const smp_program *program;  /* [pipeline] */
+    smp_predicted predicted;
+    const smp_cluster *cluster;   /* `cluster:`, what the prediction assumed; NULL if absent */
+    double optimizer_bytes_per_s; /* with it */
+    smp_plan_places place;
+    smp_arena *arena;
+} smp_plan;
+
+/* Reads and checks the file by itself: keys, types, counts, ranks. SMP_ERR_INPUT with
+ * file:line:column. */
+smp_status smp_plan_read(const char *path, smp_plan **out);
+smp_status smp_plan_parse(const char *name, const char *text, size_t bytes, smp_plan **out);
+/* Same plan, same bytes. */
+smp_status smp_plan_format(const smp_plan *plan, smp_text *yaml);
+smp_status smp_plan_format_json(const smp_plan *plan, smp_text *json);
+void smp_plan_destroy(smp_plan *plan);
+
+/* Opens the model that the plan names, for the plan's target: the path as given if it is absolute,
+ * else relative to the folder of plan_path, else to the working directory. */
+smp_status smp_plan_open_model(const smp_plan *plan, const char *plan_path, smp_graph **out);
+
+/* The plan against its model: fingerprint, target, every op in exactly one stage, legal order.
+ * Gives the stage of each op, malloc'ed. */
+smp_status smp_plan_bind(const smp_plan *plan, const smp_graph *graph, int32_t **stage_of_op);
+
+smp_where smp_plan_stage_where(const smp_plan *plan, int stage);
+smp_where smp_plan_program_where(const smp_plan *plan, int rank);
+smp_schedule_shape smp_plan_shape(const smp_plan *plan);
+/* The stage a rank's chunk stands for, by the ranks in plan->stage; -1 if none. */
+int smp_plan_stage_of(const smp_plan *plan, int rank, int chunk);
+/* Cluster device (= world rank) of replica d, pipeline rank r under a placement. */
+int smp_plan_device(smp_placement placement, int pipeline, int ddp, int replica, int rank);
+
+#endif

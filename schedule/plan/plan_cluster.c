@@ -1,0 +1,141 @@
+/* The cluster that a plan's prediction assumed, in the plan file. Devices stand there as runs of
+ * equal ones: a uniform cluster of any size is one line. Files without `devices:` say the memory
+ * alone; then all devices are alike. Linear in the file and in the number of devices. */
+#include "schedule/plan/plan_field.h"
+
+static smp_status read_points(const smp_yaml_node *link, const char *what, smp_arena *arena,
+                              smp_link_spec *out)
+{
+    static const char *const keys[] = {"bytes", "us"};
+    const smp_yaml_node *list;
+    if (!smp_yaml_get(link, "points"))
+        return SMP_OK;
+    SMP_TRY(smp__field_list(link, what, "points", &list));
+    int n = smp_yaml_list_size(list);
+    int64_t *bytes = SMP_ARENA_NEW(arena, int64_t, (size_t)n);
+    double *us = SMP_ARENA_NEW(arena, double, (size_t)n);
+    if (!bytes || !us)
+        return SMP_ERR_NO_MEMORY;
+    for (int i = 0; i < n; i++) {
+        const smp_yaml_node *point = smp_yaml_list_at(list, i);
+        SMP_TRY(smp_yaml_map(point, "point"));
+        SMP_TRY(smp_yaml_known_keys(point, "point", keys, SMP__COUNT(keys)));
+        SMP_TRY(smp__field_int64(point, "point", "bytes", i > 0 ? bytes[i - 1] + 1 : 0,
+                                 SMP__MAX_BYTES, &bytes[i]));
+        SMP_TRY(smp__field_double(point, "point", "us", 0, SMP__MAX_US, &us[i]));
+    }
+    out->n_point = n;
+    out->point_bytes = bytes;
+    out->point_us = us;
+    return SMP_OK;
+}
+
+/* A rate above 0. */
+static smp_status read_rate(const smp_yaml_node *map, const char *what, const char *key,
+                            double *out)
+{
+    SMP_TRY(smp__field_double(map, what, key, 0, SMP__MAX_RATE, out));
+    if (!(*out > 0))
+        return smp_fail_at(smp_yaml_where(smp_yaml_get(map, key)), "%s: %s: got 0, expected more",
+                           what, key);
+    return SMP_OK;
+}
+
+static smp_status read_link(const smp_yaml_node *cluster, const char *key, smp_arena *arena,
+                            smp_link_spec *out)
+{
+    static const char *const keys[] = {"latency_us", "bytes_per_s", "points"};
+    const smp_yaml_node *map;
+    SMP_TRY(smp__field_map(cluster, "cluster", key, keys, SMP__COUNT(keys), &map));
+    SMP_TRY(smp__field_double(map, key, "latency_us", 0, SMP__MAX_US, &out->latency_us));
+    SMP_TRY(read_rate(map, key, "bytes_per_s", &out->bytes_per_s));
+    return read_points(map, key, arena, out);
+}
+
+/* One run of equal devices from *next on. */
+static smp_status read_run(const smp_yaml_node *map, smp_arena *arena, smp_device_spec *device,
+                           int n, int *next)
+{
+    static const char *const keys[] = {"count",      "name",       "memory",     "flops_fp32",
+                                       "flops_tf32", "flops_bf16", "bytes_per_s"};
+    const char *what = "cluster: device";
+    smp_device_spec spec = {0};
+    int count;
+    SMP_TRY(smp_yaml_map(map, what));
+    SMP_TRY(smp_yaml_known_keys(map, what, keys, SMP__COUNT(keys)));
+    SMP_TRY(smp__field_int(map, what, "count", 1, n - *next, &count));
+    SMP_TRY(smp__field_text(map, what, "name", arena, &spec.name));
+    SMP_TRY(smp__field_int64(map, what, "memory", 0, SMP__MAX_BYTES, &spec.memory_bytes));
+    SMP_TRY(read_rate(map, what, "flops_fp32", &spec.flops_fp32));
+    if (smp_yaml_get(map, "flops_tf32"))
+        SMP_TRY(smp__field_double(map, what, "flops_tf32", 0, SMP__MAX_RATE, &spec.flops_tf32));
+    SMP_TRY(smp__field_double(map, what, "flops_bf16", 0, SMP__MAX_RATE, &spec.flops_bf16));
+    SMP_TRY(read_rate(map, what, "bytes_per_s", &spec.bytes_per_s));
+    while (count-- > 0)
+        device[(*next)++] = spec;
+    return SMP_OK;
+}
+
+static smp_status read_devices(const smp_yaml_node *map, smp_arena *arena, smp_cluster *cluster,
+                               int64_t memory)
+{
+    int n = smp_cluster_devices(cluster), next = 0;
+    const smp_yaml_node *list;
+    smp_device_spec *device = SMP_ARENA_NEW(arena, smp_device_spec, (size_t)n);
+    if (!device)
+        return SMP_ERR_NO_MEMORY;
+    cluster->device = device;
+    if (!smp_yaml_get(map, "devices")) {
+        for (int d = 0; d < n; d++)
+            device[d] = (smp_device_spec){
+                .name = cluster->name, .memory_bytes = memory, .flops_fp32 = 1, .bytes_per_s = 1};
+        return SMP_OK;
+    }
+    SMP_TRY(smp__field_list(map, "cluster", "devices", &list));
+    for (int i = 0; i < smp_yaml_list_size(list); i++) {
+        if (next == n)
+            return smp_fail_at(smp_yaml_where(smp_yaml_list_at(list, i)),
+                               "cluster: devices: got more than the %d of the cluster", n);
+        SMP_TRY(read_run(smp_yaml_list_at(list, i), arena, device, n, &next));
+    }
+    if (next < n)
+        return smp_fail_at(smp_yaml_where(list), "cluster: devices: got %d, expected %d", next, n);
+    return SMP_OK;
+}
+
+smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, smp_arena *arena,
+                                  const smp_cluster **out, double *optimizer_bytes_per_s)
+{
+    static const char *const keys[] = {
+        "name",    "nodes",      "devices_per_node",      "memory", "intra_node", "cores_per_node",
+        "overlap", "inter_node", "optimizer_bytes_per_s", "devices"};
+    const smp_yaml_node *map, *overlap;
+    int64_t memory;
+    if (!smp_yaml_get(top, "cluster"))
+        return SMP_OK;
+    smp_cluster *cluster = SMP_ARENA_NEW(arena, smp_cluster, 1);
+    if (!cluster)
+        return SMP_ERR_NO_MEMORY;
+    const char *what = "cluster";
+    SMP_TRY(smp__field_map(top, "plan", what, keys, SMP__COUNT(keys), &map));
+    SMP_TRY(smp__field_text(map, what, "name", arena, &cluster->name));
+    SMP_TRY(smp__field_int(map, what, "nodes", 1, SMP__MAX_DEVICES, &cluster->nodes));
+    SMP_TRY(smp__field_int(map, what, "devices_per_node", 1, SMP__MAX_DEVICES,
+                           &cluster->devices_per_node));
+    SMP_TRY(
+        smp__field_int(map, what, "cores_per_node", 0, SMP__MAX_CORES, &cluster->cores_per_node));
+    SMP_TRY(smp__field_int64(map, what, "memory", 0, SMP__MAX_BYTES, &memory));
+    SMP_TRY(smp__field(map, what, "overlap", &overlap));
+    SMP_TRY(smp_yaml_bool(overlap, "cluster: overlap", &cluster->overlap));
+    SMP_TRY(smp__field_double(map, what, "optimizer_bytes_per_s", 0, SMP__MAX_RATE,
+                              optimizer_bytes_per_s));
+    SMP_TRY(read_link(map, "intra_node", arena, &cluster->intra_node));
+    SMP_TRY(read_link(map, "inter_node", arena, &cluster->inter_node));
+    int64_t on_hand = (int64_t)cluster->nodes * cluster->devices_per_node;
+    if (on_hand < devices || on_hand > SMP__MAX_DEVICES)
+        return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "nodes")),
+                           "cluster: got %lld devices, expected %d (the plan's) to %d",
+                           (long long)on_hand, devices, SMP__MAX_DEVICES);
+    *out = cluster;
+    return read_devices(map, arena, cluster, memory);
+}

@@ -1,0 +1,323 @@
+/* Writing plans: the YAML of a plan file and the same content as one JSON object. The same plan gives
+ * the same bytes: keys stand in one order, numbers have the fewest digits that read back equal.
+ *
+ * YAML's flow maps are JSON but for quotes and line breaks, so both come from one description: a
+ * writer that knows where it stands. Linear in the plan. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "schedule/plan/plan.h"
+
+typedef struct writer {
+    smp_text *text;
+    bool json;
+    bool first; /* nothing stands in the current map or list yet */
+} writer;
+
+/* Words that YAML 1.1 would not read as a string, in any capitals. */
+static bool is_reserved(const char *value)
+{
+    static const char *const words[] = {"true", "false", "yes", "no",  "on", "off",
+                                        "null", "y",     "n",   "nan", "inf"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        size_t k = 0;
+        while (value[k] && words[i][k] && (value[k] | 0x20) == words[i][k])
+            k++;
+        if (!value[k] && !words[i][k])
+            return true;
+    }
+    return false;
+}
+
+/* Letters, digits and "_./-", beginning with a letter, "_", "/", "./" or "../": needs no quotes. */
+static bool is_plain(const char *value)
+{
+    char c = value[0];
+    bool path = c == '/' || strncmp(value, "./", 2) == 0 || strncmp(value, "../", 3) == 0;
+    bool word = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+    if ((!word && !path) || is_reserved(value))
+        return false;
+    for (; *value; value++) {
+        c = *value;
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+              strchr("_./-", c)))
+            return false;
+    }
+    return true;
+}
+
+static void put_string(writer *w, const char *value)
+{
+    if (!w->json && is_plain(value))
+        smp_text_append(w->text, "%s", value);
+    else
+        smp_text_append_quoted(w->text, value);
+}
+
+static void separate(writer *w)
+{
+    if (!w->first)
+        smp_text_append(w->text, ", ");
+    w->first = false;
+}
+
+static void open_with(writer *w, char bracket)
+{
+    smp_text_append(w->text, "%c", bracket);
+    w->first = true;
+}
+
+static void close_with(writer *w, char bracket)
+{
+    smp_text_append(w->text, "%c", bracket);
+    w->first = false;
+}
+
+static void put_key(writer *w, const char *key)
+{
+    separate(w);
+    smp_text_append(w->text, w->json ? "\"%s\": " : "%s: ", key);
+}
+
+/* A key of the top map: in YAML a line of its own, and alone on it before a list. */
+static void put_top_key(writer *w, const char *key, bool list)
+{
+    if (w->json)
+        put_key(w, key);
+    else
+        smp_text_append(w->text, "%s%s:%s", w->first ? "" : "\n", key, list ? "" : " ");
+    w->first = false;
+}
+
+static void put_text(writer *w, const char *key, const char *value)
+{
+    put_key(w, key);
+    put_string(w, value);
+}
+
+static void put_int(writer *w, const char *key, int64_t value)
+{
+    put_key(w, key);
+    smp_text_append(w->text, "%" PRId64, value);
+}
+
+static void put_double(writer *w, const char *key, double value)
+{
+    put_key(w, key);
+    smp_text_append_double(w->text, value);
+}
+
+static void put_bool(writer *w, const char *key, bool value)
+{
+    put_key(w, key);
+    smp_text_append(w->text, value ? "true" : "false");
+}
+
+static void put_head(writer *w, const smp_plan *plan)
+{
+    put_top_key(w, "smp", false);
+    smp_text_append(w->text, "1");
+    put_top_key(w, "model", false);
+    open_with(w, '{');
+    put_text(w, "path", plan->model_path);
+    put_text(w, "name", plan->model_name);
+    put_key(w, "fingerprint");
+    smp_text_append(w->text, "\"%016" PRIx64 "\"", plan->fingerprint);
+    close_with(w, '}');
+    put_top_key(w, "parallel", false);
+    open_with(w, '{');
+    put_int(w, "devices", plan->devices);
+    put_int(w, "pipeline", plan->pipeline);
+    put_int(w, "ddp", plan->ddp);
+    put_text(w, "placement", plan->placement == SMP_PLACEMENT_CLUSTER ? "cluster" : "spread");
+    put_int(w, "chunks", plan->chunks);
+    close_with(w, '}');
+    put_top_key(w, "batch", false);
+    open_with(w, '{');
+    put_int(w, "microbatches", plan->microbatches);
+    put_int(w, "microbatch_size", plan->microbatch_size);
+    close_with(w, '}');
+    put_top_key(w, "schedule", false);
+    put_string(w, plan->schedule);
+    if (plan->target.backend == SMP_BACKEND_CPU && plan->target.precision == SMP_PRECISION_FP32)
+        return;
+    put_top_key(w, "execution", false);
+    open_with(w, '{');
+    put_text(w, "device", smp_backend_name(plan->target.backend));
+    put_text(w, "precision", smp_precision_name(plan->target.precision));
+    close_with(w, '}');
+}
+
+/* Items of the lists under the top map: in YAML a line each. */
+static void begin_item(writer *w)
+{
+    if (w->json)
+        separate(w);
+    else
+        smp_text_append(w->text, "\n  - ");
+}
+
+static void put_stage(writer *w, const smp_plan_stage *stage, int index)
+{
+    begin_item(w);
+    open_with(w, '{');
+    put_int(w, "stage", index);
+    put_int(w, "rank", stage->rank);
+    put_key(w, "ops");
+    open_with(w, '[');
+    for (int32_t i = 0; i < stage->n_op; i++) {
+        separate(w);
+        put_string(w, stage->op[i]);
+    }
+    close_with(w, ']');
+    put_bool(w, "recompute", stage->recompute);
+    put_double(w, "forward_us", stage->forward_us);
+    put_double(w, "backward_us", stage->backward_us);
+    put_int(w, "weight_bytes", stage->weight_bytes);
+    put_int(w, "stash_bytes", stage->stash_bytes);
+    close_with(w, '}');
+}
+
+static void put_lists(writer *w, const smp_plan *plan)
+{
+    put_top_key(w, "stages", true);
+    if (w->json)
+        open_with(w, '[');
+    for (int s = 0; s < plan->n_stage; s++)
+        put_stage(w, &plan->stage[s], s);
+    if (w->json)
+        close_with(w, ']');
+    put_top_key(w, "programs", true);
+    if (w->json)
+        open_with(w, '[');
+    for (int r = 0; r < plan->pipeline; r++) {
+        begin_item(w);
+        smp_text_append(w->text, "\"");
+        smp_program_format(&plan->program[r], w->text);
+        smp_text_append(w->text, "\"");
+    }
+    if (w->json)
+        close_with(w, ']');
+}
+
+static void put_predicted(writer *w, const smp_plan *plan)
+{
+    const smp_predicted *predicted = &plan->predicted;
+    put_top_key(w, "predicted", false);
+    open_with(w, '{');
+    put_double(w, "step_us", predicted->step_us);
+    put_double(w, "bubble", predicted->bubble);
+    put_double(w, "samples_per_s", predicted->samples_per_s);
+    put_double(w, "bottleneck_us", predicted->bottleneck_us);
+    put_double(w, "lower_bound_us", predicted->lower_bound_us);
+    put_double(w, "gap", predicted->gap);
+    put_key(w, "peak_bytes");
+    open_with(w, '[');
+    for (int r = 0; r < plan->pipeline; r++) {
+        separate(w);
+        smp_text_append(w->text, "%" PRId64, predicted->peak_bytes[r]);
+    }
+    close_with(w, ']');
+    close_with(w, '}');
+}
+
+static void put_link(writer *w, const char *key, const smp_link_spec *link)
+{
+    put_key(w, key);
+    open_with(w, '{');
+    put_double(w, "latency_us", link->latency_us);
+    put_double(w, "bytes_per_s", link->bytes_per_s);
+    if (link->n_point > 0) {
+        put_key(w, "points");
+        open_with(w, '[');
+        for (int i = 0; i < link->n_point; i++) {
+            separate(w);
+            open_with(w, '{');
+            put_int(w, "bytes", link->point_bytes[i]);
+            put_double(w, "us", link->point_us[i]);
+            close_with(w, '}');
+        }
+        close_with(w, ']');
+    }
+    close_with(w, '}');
+}
+
+static bool same_device(const smp_device_spec *a, const smp_device_spec *b)
+{
+    return a->memory_bytes == b->memory_bytes && a->flops_fp32 == b->flops_fp32 &&
+           a->flops_tf32 == b->flops_tf32 && a->flops_bf16 == b->flops_bf16 &&
+           a->bytes_per_s == b->bytes_per_s && strcmp(a->name, b->name) == 0;
+}
+
+/* Runs of equal devices. */
+static void put_devices(writer *w, const smp_cluster *cluster)
+{
+    int n = smp_cluster_devices(cluster);
+    put_key(w, "devices");
+    open_with(w, '[');
+    for (int begin = 0, end = 0; begin < n; begin = end) {
+        const smp_device_spec *device = &cluster->device[begin];
+        while (end < n && same_device(device, &cluster->device[end]))
+            end++;
+        separate(w);
+        open_with(w, '{');
+        put_int(w, "count", end - begin);
+        put_text(w, "name", device->name);
+        put_int(w, "memory", device->memory_bytes);
+        put_double(w, "flops_fp32", device->flops_fp32);
+        if (device->flops_tf32 > 0)
+            put_double(w, "flops_tf32", device->flops_tf32);
+        put_double(w, "flops_bf16", device->flops_bf16);
+        put_double(w, "bytes_per_s", device->bytes_per_s);
+        close_with(w, '}');
+    }
+    close_with(w, ']');
+}
+
+/* What the prediction assumed of the machine, enough to simulate the plan by itself and to score
+ * another one beside it. */
+static void put_cluster(writer *w, const smp_plan *plan)
+{
+    const smp_cluster *cluster = plan->cluster;
+    int64_t memory = cluster->device[0].memory_bytes;
+    for (int d = 1; d < smp_cluster_devices(cluster); d++)
+        if (memory > cluster->device[d].memory_bytes)
+            memory = cluster->device[d].memory_bytes;
+    put_top_key(w, "cluster", false);
+    open_with(w, '{');
+    put_text(w, "name", cluster->name);
+    put_int(w, "nodes", cluster->nodes);
+    put_int(w, "devices_per_node", cluster->devices_per_node);
+    put_int(w, "cores_per_node", cluster->cores_per_node);
+    put_int(w, "memory", memory);
+    put_bool(w, "overlap", cluster->overlap);
+    put_double(w, "optimizer_bytes_per_s", plan->optimizer_bytes_per_s);
+    put_link(w, "intra_node", &cluster->intra_node);
+    put_link(w, "inter_node", &cluster->inter_node);
+    put_devices(w, cluster);
+    close_with(w, '}');
+}
+
+static smp_status format_plan(const smp_plan *plan, smp_text *text, bool json)
+{
+    writer w = {.text = text, .json = json, .first = true};
+    if (json)
+        open_with(&w, '{');
+    put_head(&w, plan);
+    put_lists(&w, plan);
+    put_predicted(&w, plan);
+    if (plan->cluster)
+        put_cluster(&w, plan);
+    smp_text_append(text, json ? "}\n" : "\n");
+    return text->failed ? smp_fail_memory(text->capacity) : SMP_OK;
+}
+
+smp_status smp_plan_format(const smp_plan *plan, smp_text *yaml)
+{
+    return format_plan(plan, yaml, false);
+}
+
+smp_status smp_plan_format_json(const smp_plan *plan, smp_text *json)
+{
+    return format_plan(plan, json, true);
+}

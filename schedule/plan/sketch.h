@@ -1,0 +1,73 @@
+/* A sketch: a plan of which any part but the stages may be missing, as people write it by hand.
+ *
+ *   smp: 1
+ *   stages:
+ *     - {ops: [wte, wpe, "h0.*"]}
+ *     - {ops: ["h1.*", ln_f..loss]}
+ *
+ * Every plan is a sketch. Ops may be named by patterns (schedule/plan/op_pattern.h). smp-partition check
+ * scores sketches, --fix plans around them; smp-run takes whole plans only (smp_plan_read). */
+#ifndef SMP_SCHEDULE_PLAN_SKETCH_H
+#define SMP_SCHEDULE_PLAN_SKETCH_H
+
+#include "schedule/plan/plan.h"
+
+typedef struct smp_sketch_entry {
+    const char *text; /* name or pattern */
+    smp_where where;
+} smp_sketch_entry;
+
+typedef struct smp_sketch_stage {
+    int stage;     /* as written, else its place in the list */
+    int rank;      /* -1: not given */
+    int recompute; /* 0, 1; -1: not given */
+    int32_t n_entry;
+    const smp_sketch_entry *entry;
+    smp_where where;
+} smp_sketch_stage;
+
+/* Numbers are 0, and pointers NULL, where the file says nothing. */
+typedef struct smp_sketch {
+    const char *model_path, *model_name;
+    bool has_fingerprint;
+    uint64_t fingerprint;
+    int pipeline, ddp, chunks, microbatches;
+    int64_t microbatch_size;
+    bool has_placement;
+    smp_placement placement;
+    const char *schedule;
+    bool has_target; /* it says `execution:` */
+    smp_target target;
+    int n_listed;                  /* stages in the file */
+    const smp_sketch_stage *stage; /* [n_listed], by rising number, all different */
+    int n_stage;                   /* highest number + 1 */
+    int n_program;
+    const smp_program *program;
+    double step_us; /* predicted */
+    int n_peak;
+    const int64_t *peak_bytes;
+    const smp_cluster *cluster;
+    double optimizer_bytes_per_s;
+    smp_where fingerprint_where, parallel_where, schedule_where, stages_where, programs_where,
+        predicted_where;
+    const smp_where *program_where; /* [n_program] */
+    smp_arena *arena;
+} smp_sketch;
+
+/* SMP_ERR_INPUT with file:line:column. Linear in the file. */
+smp_status smp_sketch_read(const char *path, smp_sketch **out);
+smp_status smp_sketch_parse(const char *name, const char *text, size_t bytes, smp_sketch **out);
+void smp_sketch_destroy(smp_sketch *sketch); /* accepts NULL */
+
+/* Ranks and stages per rank that a sketch means: what it says, else `pipeline` if that is not 0,
+ * else by its ranks, else a rank per stage. *chunks is 0 where the numbers do not go together. */
+void smp_sketch_shape(const smp_sketch *sketch, int *pipeline, int *chunks);
+
+/* Pins for planning around a sketch (smp_search_request.pin): every op that one of its stages names
+ * lies there; other ops keep the model's pin. `stages`: which ones, "0,3-5"; NULL: all. pin: [n_op],
+ * malloc'ed. SMP_ERR_INPUT: an op that the model has not, an op in two stages, against a pin of the
+ * model, a stage that is not in the sketch. */
+smp_status smp_sketch_pins(const smp_sketch *sketch, const smp_graph *graph, const char *stages,
+                           int32_t **pin);
+
+#endif

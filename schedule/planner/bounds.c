@@ -1,0 +1,225 @@
+/* What a configuration costs at least, proven, whatever its partition, and for a given one.
+ *
+ * Time of a step. A rank computes every micro-batch of all its stages and then updates its weights;
+ * with one stage on each rank the reduction stands between the two. The slowest rank takes at least
+ * the mean over ranks and at least what the lower bound of the partitioning problem says. A chain of
+ * ops is computed one after the other wherever they lie, forwards and back as far as gradients are
+ * passed on. Stages that do not depend on each other may run at the same time, so only chains
+ * count, not the sum of all stages. Recomputation and transfers only add.
+ *
+ * Memory. Weights, gradients and optimizer state of every op lie on some rank for ever. Nothing is
+ * said about stashes: layouts may need less than the costs say. O(ops + edges). */
+#include <math.h>
+
+#include "graph/model/op.h"
+#include "schedule/planner/configs.h"
+
+/* The part of a backward pass that the op before waits for. A schedule that splits the backward
+ * simulates the cost of the input half, or half of the whole. */
+static double passing_us(const smp_op_cost *cost)
+{
+    return fmin(cost->backward_input_us, 0.5 * cost->backward_us);
+}
+
+static bool passes_gradient(const smp_graph *graph, int32_t op, int32_t reader)
+{
+    const smp_op *r = &graph->op[reader];
+    return graph->tensor[graph->op[op].out].needs_grad && graph->tensor[r->out].needs_grad &&
+           (!r->kind->cpu.forward || r->kind->cpu.backward_input);
+}
+
+/* Longest chain: down through forwards, and from any op back up through gradients. Ops stand in
+ * topological order. */
+static smp_status longest_path(const smp_graph *graph, const smp_costs *costs, smp_arena *scratch,
+                               double *path_us)
+{
+    double *before = SMP_ARENA_NEW(scratch, double, (size_t)graph->n_op);
+    double *round = SMP_ARENA_NEW(scratch, double, (size_t)graph->n_op);
+    if (!before || !round)
+        return SMP_ERR_NO_MEMORY;
+    *path_us = 0.0;
+    for (int32_t op = 0; op < graph->n_op; op++) {
+        for (int32_t i = 0; i < graph->op[op].n_in; i++) {
+            int32_t from = graph->tensor[graph->op[op].in[i]].producer;
+            if (from >= 0)
+                before[op] = fmax(before[op], before[from] + costs->op[from].forward_us);
+        }
+    }
+    for (int32_t op = graph->n_op - 1; op >= 0; op--) {
+        int32_t out = graph->op[op].out;
+        const smp_op_cost *cost = &costs->op[op];
+        for (int64_t c = graph->consumer_begin[out]; c < graph->consumer_begin[out + 1]; c++) {
+            if (passes_gradient(graph, op, graph->consumer[c].op))
+                round[op] = fmax(round[op], round[graph->consumer[c].op]);
+        }
+        round[op] += cost->forward_us;
+        if (graph->tensor[out].needs_grad)
+            round[op] += passing_us(cost);
+        *path_us = fmax(*path_us, before[op] + round[op]);
+    }
+    return SMP_OK;
+}
+
+smp_status smp__totals_make(const smp_search_request *request, const smp_costs *costs,
+                            smp__totals *out)
+{
+    const smp_graph *graph = request->graph;
+    *out = (smp__totals){.state_factor = smp_state_factor(graph)};
+    smp_arena *scratch = smp_arena_create();
+    if (!scratch)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t p = 0; p < graph->n_param; p++) {
+        double bytes = 4.0 * (double)graph->param[p].elements;
+        out->weight_bytes += bytes;
+        out->largest_bytes = fmax(out->largest_bytes, bytes);
+    }
+    for (int32_t op = 0; op < graph->n_op; op++) {
+        const smp_op_cost *cost = &costs->op[op];
+        out->compute_us += cost->forward_us + cost->backward_us;
+        out->stash_bytes += (double)cost->stash_bytes;
+        if (graph->op[op].n_param > 0)
+            continue;
+        out->weight_bytes += (double)cost->weight_bytes;
+        out->largest_bytes = fmax(out->largest_bytes, (double)cost->weight_bytes);
+    }
+    if (request->recompute == SMP_RECOMPUTE_ALL)
+        for (int32_t op = 0; graph->training && op < graph->n_op; op++)
+            out->compute_us += costs->op[op].forward_us;
+    smp_status status = longest_path(graph, costs, scratch, &out->path_us);
+    smp_arena_destroy(scratch);
+    return status;
+}
+
+static double samples_of(const smp__configs *configs, const smp__config *config)
+{
+    return (double)config->ddp * (double)configs->costs->microbatch_size;
+}
+
+/* After its last backward a rank updates its weights, and before that reduces their gradients where
+ * it has a single stage. Microseconds per byte of weight. */
+static double tail_us(const smp__configs *configs, const smp__config *config)
+{
+    if (!configs->request->graph->training)
+        return 0.0;
+    double rate = configs->costs->optimizer_bytes_per_s;
+    return (rate > 0.0 ? 1e6 / rate : 0.0) + (config->chunks == 1 ? config->mapping->ring_us : 0.0);
+}
+
+double smp__config_least_us_of_any(const smp__configs *configs, const smp__config *config)
+{
+    const smp__totals *totals = &configs->totals;
+    const smp__mapping *mapping = config->mapping;
+    double least_us = configs->family[config->family].least_us;
+    double tail = tail_us(configs, config) * totals->weight_bytes;
+    if (configs->request->objective == SMP_OBJECTIVE_BOTTLENECK)
+        return least_us / samples_of(configs, config);
+    double m = config->microbatches;
+    double mean_us = (m * totals->compute_us + tail / mapping->most) / mapping->speed;
+    double step_us = fmax(fmax(m * least_us, mean_us), totals->path_us * mapping->fastest);
+    return step_us / m / samples_of(configs, config);
+}
+
+/* When the first forward of each stage can begin: after those it depends on. [n_stage] */
+static smp_status earliest_starts(const smp_graph *graph, const smp_partition *partition,
+                                  double *start_us)
+{
+    for (int s = 0; s < partition->n_stage; s++)
+        start_us[s] = 0.0;
+    /* Ops by rising stage: every edge leads to the same or a later stage, so one pass over stages
+     * in order would do; ops stand in topological order, not by stage, hence the list. */
+    smp_arena *scratch = smp_arena_create();
+    int32_t *begin =
+        scratch ? SMP_ARENA_NEW(scratch, int32_t, (size_t)partition->n_stage + 2) : NULL;
+    int32_t *list = scratch ? SMP_ARENA_NEW(scratch, int32_t, (size_t)graph->n_op) : NULL;
+    if (!begin || !list) {
+        smp_arena_destroy(scratch);
+        return SMP_ERR_NO_MEMORY;
+    }
+    for (int32_t op = 0; op < graph->n_op; op++)
+        begin[partition->stage[op] + 2]++;
+    for (int s = 1; s <= partition->n_stage; s++)
+        begin[s + 1] += begin[s];
+    for (int32_t op = 0; op < graph->n_op; op++)
+        list[begin[partition->stage[op] + 1]++] = op;
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        const smp_op *op = &graph->op[list[i]];
+        int32_t to = partition->stage[list[i]];
+        for (int32_t k = 0; k < op->n_in; k++) {
+            int32_t from = graph->tensor[op->in[k]].producer;
+            int32_t stage = from >= 0 ? partition->stage[from] : to;
+            if (stage != to)
+                start_us[to] =
+                    fmax(start_us[to], start_us[stage] + partition->load[stage].forward_us);
+        }
+    }
+    smp_arena_destroy(scratch);
+    return SMP_OK;
+}
+
+/* Micro-batches of a rank after its earliest start, and its tail. */
+static double least_step_us(const smp__configs *configs, const smp__config *config,
+                            const smp_partition *partition, const double *start_us, double *rank)
+{
+    const int *stage_rank = smp__config_stage_rank(configs, config);
+    double tail = tail_us(configs, config), least_us = 0.0;
+    double *compute = rank, *start = rank + config->pipeline, *bytes = start + config->pipeline;
+    for (int r = 0; r < config->pipeline; r++) {
+        compute[r] = bytes[r] = 0.0;
+        start[r] = INFINITY;
+    }
+    for (int s = 0; s < partition->n_stage; s++) {
+        const smp_stage_load *load = &partition->load[s];
+        int r = stage_rank[s];
+        compute[r] += load->forward_us + load->backward_us + load->recompute_us;
+        start[r] = fmin(start[r], start_us[s]);
+        bytes[r] = fmax(bytes[r], (double)load->weight_bytes); /* stages may share weights */
+    }
+    for (int r = 0; r < config->pipeline; r++)
+        least_us = fmax(least_us, start[r] + config->microbatches * compute[r] + tail * bytes[r]);
+    return least_us;
+}
+
+double smp__config_least_us(const smp__configs *configs, const smp__config *config,
+                            const smp_partition *partition)
+{
+    double samples = samples_of(configs, config), least_us = 0.0;
+    if (configs->request->objective == SMP_OBJECTIVE_BOTTLENECK)
+        return partition->bottleneck_us / samples;
+    smp_arena *scratch = smp_arena_create();
+    size_t n = (size_t)partition->n_stage + 3 * (size_t)config->pipeline;
+    double *start_us = scratch ? SMP_ARENA_NEW(scratch, double, n) : NULL;
+    if (start_us && earliest_starts(configs->request->graph, partition, start_us) == SMP_OK)
+        least_us =
+            least_step_us(configs, config, partition, start_us, start_us + partition->n_stage);
+    smp_arena_destroy(scratch);
+    return least_us / config->microbatches / samples; /* without memory: 0, a bound as well */
+}
+
+double smp__config_least_bytes_of_any(const smp__configs *configs, const smp__config *config)
+{
+    const smp__totals *totals = &configs->totals;
+    return totals->state_factor *
+           fmax(totals->weight_bytes / config->pipeline, totals->largest_bytes);
+}
+
+double smp__config_least_bytes(const smp__configs *configs, const smp__config *config,
+                               const smp_partition *partition)
+{
+    (void)config;
+    double most = 0.0; /* of one stage: others of its rank may share its weights */
+    for (int s = 0; s < partition->n_stage; s++)
+        most = fmax(most, (double)partition->load[s].weight_bytes);
+    return configs->totals.state_factor * most;
+}
+
+double smp__config_overload(const smp__configs *configs, const smp__config *config)
+{
+    const smp__totals *totals = &configs->totals;
+    const smp__mapping *mapping = config->mapping;
+    int64_t largest = 1;
+    for (int r = 0; r < config->pipeline; r++)
+        largest = mapping->memory[r] > largest ? mapping->memory[r] : largest;
+    return totals->state_factor *
+           fmax(totals->weight_bytes / fmax((double)mapping->memory_all, 1.0),
+                totals->largest_bytes / (double)largest);
+}

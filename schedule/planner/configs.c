@@ -1,0 +1,428 @@
+/* Which configurations there are: divisors of the device count, both placements, powers of two of
+ * chunks and micro-batches, every schedule; what the request fixes stays fixed. Sorted by what they
+ * will come to, by bounds alone: no partition is made here. */
+#include "schedule/planner/configs.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/base/text.h"
+
+enum { MAX_THOROUGH = 1 << 14 }; /* configurations * ops that are not looked at quickly first */
+
+/* A short list of values to try. */
+typedef struct choices {
+    int value[40];
+    int n;
+} choices;
+
+static void add_choice(choices *list, int value)
+{
+    int i = 0;
+    while (i < list->n && list->value[i] < value)
+        i++;
+    if (i < list->n && list->value[i] == value)
+        return;
+    memmove(&list->value[i + 1], &list->value[i], (size_t)(list->n - i) * sizeof(int));
+    list->value[i] = value;
+    list->n++;
+}
+
+/* The highest stage that an op must lie in, and the op; -1: there are no pins. */
+static int32_t highest_pin(const smp_search_request *request, int32_t *op_out)
+{
+    int32_t highest = -1;
+    smp_problem pins = {.graph = request->graph, .pin = request->pin};
+    for (int32_t op = 0; op < request->graph->n_op; op++) {
+        int32_t pin = smp_problem_pin(&pins, op);
+        if (pin > highest) {
+            highest = pin;
+            *op_out = op;
+        }
+    }
+    return highest;
+}
+
+static choices chunk_choices(const smp_search_request *request, int pipeline)
+{
+    choices list = {{0}, 0};
+    int32_t op, max_pin = highest_pin(request, &op);
+    if (request->chunks > 0) {
+        add_choice(&list, request->chunks);
+        return list;
+    }
+    add_choice(&list, 1);
+    /* One rank gains nothing from several chunks, unless pins ask for more stages. */
+    if (pipeline > 1 || max_pin > 0) {
+        add_choice(&list, 2);
+        add_choice(&list, 4);
+    }
+    if (max_pin >= pipeline)
+        add_choice(&list, max_pin / pipeline + 1);
+    return list;
+}
+
+static choices microbatch_choices(const smp_search_request *request, int pipeline)
+{
+    choices list = {{0}, 0};
+    if (request->microbatches > 0) {
+        add_choice(&list, request->microbatches);
+        return list;
+    }
+    for (int m = 1; m <= 4 * pipeline; m *= 2)
+        add_choice(&list, m);
+    add_choice(&list, pipeline);
+    return list;
+}
+
+/* Pins that no pipeline on these devices can have. */
+static smp_status check_pins(const smp_search_request *request)
+{
+    int32_t op = 0, max_pin = highest_pin(request, &op);
+    int pipeline = request->stages > 0 ? request->stages
+                   : request->ddp > 0  ? request->devices / request->ddp
+                                       : request->devices;
+    int64_t stages = (int64_t)pipeline * (request->chunks > 0 ? request->chunks : 4);
+    if (request->chunks == 0 && stages <= max_pin)
+        return SMP_OK; /* as many chunks as pins need */
+    if (max_pin >= stages)
+        return smp_fail_at(
+            smp_op_where(request->graph, &request->graph->op[op]),
+            "op '%s' is pinned to stage %d, expected 0 to %lld: %d pipeline ranks of "
+            "%d chunks",
+            request->graph->op[op].name, max_pin, (long long)stages - 1, pipeline, request->chunks);
+    return SMP_OK;
+}
+
+static smp_status check_request(const smp_search_request *request, const smp_schedule_model *model)
+{
+    int on_hand = smp_cluster_devices(request->cluster), devices = request->devices;
+    if (devices < 1 || devices > on_hand)
+        return smp_fail(SMP_ERR_INPUT, "devices: got %d, expected 1 to %d: the cluster has %d",
+                        devices, on_hand, on_hand);
+    if (request->graph->n_op < 1)
+        return smp_fail(SMP_ERR_INPUT, "model '%s' has no ops to plan", request->graph->name);
+    if (request->stages < 0 || request->ddp < 0 || request->chunks < 0 || request->microbatches < 0)
+        return smp_fail(SMP_ERR_INPUT,
+                        "stages, ddp, chunks, micro-batches: got %d, %d, %d, %d, expected "
+                        "positive numbers, or 0 for auto",
+                        request->stages, request->ddp, request->chunks, request->microbatches);
+    if (request->stages > 0 && request->ddp > 0 &&
+        (int64_t)request->stages * request->ddp != devices)
+        return smp_fail(SMP_ERR_INPUT,
+                        "%d stages * %d replicas (ddp) need %lld devices, got %d: leave one of "
+                        "the two out, or ask for that many devices",
+                        request->stages, request->ddp, (long long)request->stages * request->ddp,
+                        devices);
+    int fixed = request->stages > 0 ? request->stages : request->ddp;
+    if (fixed > 0 && devices % fixed != 0)
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: got %d, expected a divisor of the number of devices, %d",
+                        request->stages > 0 ? "stages" : "ddp", fixed, devices);
+    if (request->chunks > 0 && request->chunks > request->graph->n_op)
+        return smp_fail(SMP_ERR_NO_FIT, "%d chunks on a rank need as many ops: the model has %d",
+                        request->chunks, request->graph->n_op);
+    if (request->schedule && !model->known(model->context, request->schedule)) {
+        smp_text known = {0};
+        for (int i = 0; model->names[i]; i++)
+            smp_text_append(&known, "%s'%s'", i > 0 ? ", " : "", model->names[i]);
+        smp_status status =
+            smp_fail(SMP_ERR_INPUT, "schedule: got '%s', expected 'auto' or one of %s",
+                     request->schedule, known.data ? known.data : "none");
+        smp_text_free(&known);
+        return status;
+    }
+    if (request->partitioner && !smp_partitioner_find(request->partitioner)) {
+        smp_text known = {0};
+        for (int i = 0; smp_partitioners()[i]; i++)
+            smp_text_append(&known, "%s'%s'", i > 0 ? ", " : "", smp_partitioners()[i]->name);
+        smp_status status =
+            smp_fail(SMP_ERR_INPUT, "partitioner: got '%s', expected 'auto' or one of %s",
+                     request->partitioner, known.data ? known.data : "none");
+        smp_text_free(&known);
+        return status;
+    }
+    return check_pins(request);
+}
+
+/* What a list of configurations shares. */
+typedef struct listing {
+    smp__configs *configs;
+    const smp__mapping *mapping;
+    int chunks;
+    const char *schedule;
+    int32_t family; /* of the three above, -1: not made yet */
+} listing;
+
+/* The bound that needs no partition; 0 where pins and groups contradict each other. */
+static double least_us_of(const smp__configs *configs, const smp__family *family)
+{
+    smp_problem problem = smp__family_problem(configs, family);
+    return smp_partition_lower_bound(&problem);
+}
+
+static smp_status make_family(listing *l)
+{
+    smp__configs *configs = l->configs;
+    const smp_schedule_model *model = configs->model;
+    int p = l->mapping->pipeline, n_stage = p * l->chunks;
+    int *stage_rank = SMP_ARENA_NEW(configs->arena, int, (size_t)n_stage);
+    int64_t *limit = SMP_ARENA_NEW(configs->arena, int64_t, (size_t)n_stage);
+    if (!stage_rank || !limit)
+        return SMP_ERR_NO_MEMORY;
+    for (int s = 0; s < n_stage; s++) {
+        stage_rank[s] = model->stage_rank(model->context, l->schedule, p, l->chunks, s);
+        limit[s] = l->mapping->memory[stage_rank[s]] / l->chunks;
+    }
+    for (int32_t f = 0; f < configs->n_family; f++) {
+        const smp__family *family = &configs->family[f];
+        if (family->mapping == l->mapping && family->chunks == l->chunks &&
+            memcmp(family->stage_rank, stage_rank, (size_t)n_stage * sizeof *stage_rank) == 0) {
+            l->family = f;
+            return SMP_OK;
+        }
+    }
+    SMP_TRY(smp_array_reserve(&configs->family, &configs->family_capacity, sizeof *configs->family,
+                              (size_t)configs->n_family + 1));
+    l->family = configs->n_family++;
+    smp__family *family = &configs->family[l->family];
+    *family = (smp__family){
+        .mapping = l->mapping, .chunks = l->chunks, .stage_rank = stage_rank, .limit = limit};
+    family->least_us = least_us_of(configs, family);
+    return SMP_OK;
+}
+
+/* Bytes of all ranks as the costs count them, over all memory. Live micro-batches are asked of three
+ * ranks: this only decides the order. */
+static bool is_doubtful(const smp__configs *configs, const smp__config *config)
+{
+    const smp_schedule_model *model = configs->model;
+    const smp__totals *totals = &configs->totals;
+    const smp_search_request *request = configs->request;
+    int p = config->pipeline;
+    int ranks[3] = {0, p / 2, p - 1};
+    double live = 0.0;
+    for (int i = 0; i < 3; i++)
+        live += (double)model->live(model->context, config->schedule, p, config->chunks,
+                                    config->microbatches, ranks[i], request->graph->training) /
+                config->chunks / 3.0;
+    if (request->graph->training && request->recompute != SMP_RECOMPUTE_NONE)
+        live = fmin(live, 1.0);
+    double bytes = totals->state_factor * totals->weight_bytes + live * totals->stash_bytes;
+    return bytes > (double)config->mapping->memory_all;
+}
+
+/* What the configuration will come to, roughly: micro-batches through the bottleneck and one
+ * through the others, of which several chunks hide a part. */
+static double estimate_of(const smp__configs *configs, const smp__config *config)
+{
+    const smp__totals *totals = &configs->totals;
+    double bottleneck_us = configs->family[config->family].least_us;
+    double fill_us = fmax(totals->compute_us * config->mapping->fastest - bottleneck_us, 0.0);
+    double least_us = smp__config_least_us_of_any(configs, config);
+    double samples = (double)config->ddp * (double)configs->costs->microbatch_size;
+    if (configs->request->optimize == SMP_OPTIMIZE_MEMORY)
+        return (totals->state_factor * totals->weight_bytes + totals->stash_bytes) /
+               config->pipeline;
+    if (configs->request->objective == SMP_OBJECTIVE_BOTTLENECK)
+        return least_us;
+    return least_us + fill_us / config->chunks / config->microbatches / samples;
+}
+
+/* Appends the configuration if the schedule can run it; else records the first reason. */
+static smp_status add_config(listing *l, int microbatches)
+{
+    smp__configs *configs = l->configs;
+    const smp_search_request *request = configs->request;
+    const smp_schedule_model *model = configs->model;
+    int p = l->mapping->pipeline;
+    smp_status status = SMP_OK;
+    if ((int64_t)p * l->chunks > request->graph->n_op)
+        status =
+            smp_fail(SMP_ERR_NO_FIT,
+                     "%d ranks * %d chunks need as many ops: the model has %d, enough for %d "
+                     "%s",
+                     p, l->chunks, request->graph->n_op,
+                     p <= request->graph->n_op ? request->graph->n_op / p : request->graph->n_op,
+                     p <= request->graph->n_op ? "chunks" : "ranks of 1 chunk");
+    if (status == SMP_OK)
+        status = model->check(model->context, l->schedule, p, l->chunks, microbatches,
+                              request->graph->training);
+    if (status == SMP_ERR_INPUT || status == SMP_ERR_NO_FIT) {
+        smp__configs_note(configs, status);
+        return SMP_OK;
+    }
+    SMP_TRY(status);
+    if (l->family < 0)
+        SMP_TRY(make_family(l));
+    SMP_TRY(smp_array_reserve(&configs->config, &configs->capacity, sizeof *configs->config,
+                              (size_t)configs->n + 1));
+    smp__config *config = &configs->config[configs->n++];
+    *config = (smp__config){.mapping = l->mapping,
+                            .pipeline = p,
+                            .ddp = l->mapping->ddp,
+                            .chunks = l->chunks,
+                            .microbatches = microbatches,
+                            .schedule = l->schedule,
+                            .recompute = request->recompute,
+                            .family = l->family};
+    config->doubtful = is_doubtful(configs, config);
+    config->estimate = estimate_of(configs, config);
+    return SMP_OK;
+}
+
+static smp_status list_mapping(smp__configs *configs, const smp__mapping *mapping)
+{
+    const smp_search_request *request = configs->request;
+    const char *fixed[2] = {request->schedule, NULL};
+    const char *const *names = request->schedule ? fixed : configs->model->names;
+    choices chunks = chunk_choices(request, mapping->pipeline);
+    choices microbatches = microbatch_choices(request, mapping->pipeline);
+    for (int v = 0; v < chunks.n; v++) {
+        for (int i = 0; names[i]; i++) {
+            listing l = {.configs = configs,
+                         .mapping = mapping,
+                         .chunks = chunks.value[v],
+                         .schedule = names[i],
+                         .family = -1};
+            for (int m = 0; m < microbatches.n; m++)
+                SMP_TRY(add_config(&l, microbatches.value[m]));
+        }
+    }
+    return SMP_OK;
+}
+
+static smp_status list_pipeline(smp__configs *configs, int pipeline)
+{
+    const smp_search_request *request = configs->request;
+    bool both = request->placement == SMP_PLACEMENT_AUTO;
+    const smp__mapping *first, *second;
+    SMP_TRY(smp__mapping_get(configs, pipeline, both ? SMP_PLACEMENT_CLUSTER : request->placement,
+                             &first));
+    SMP_TRY(list_mapping(configs, first));
+    if (!both)
+        return SMP_OK;
+    SMP_TRY(smp__mapping_get(configs, pipeline, SMP_PLACEMENT_SPREAD, &second));
+    return smp__mapping_alike(first, second, request->cluster) ? SMP_OK
+                                                               : list_mapping(configs, second);
+}
+
+static int compare_doubles(double a, double b)
+{
+    return (a > b) - (a < b);
+}
+
+/* Families one after the other, by their best member: what a partition needs is made once. */
+static int compare_configs(const void *left, const void *right)
+{
+    const smp__config *a = left, *b = right;
+    int order = a->doubtful - b->doubtful;
+    if (order == 0)
+        order = compare_doubles(a->family_estimate, b->family_estimate);
+    if (order == 0)
+        order = (a->family > b->family) - (a->family < b->family);
+    if (order == 0)
+        order = compare_doubles(a->estimate, b->estimate);
+    if (order == 0)
+        order = (a->microbatches > b->microbatches) - (a->microbatches < b->microbatches);
+    return order ? order : strcmp(a->schedule, b->schedule);
+}
+
+static void sort_configs(smp__configs *configs)
+{
+    for (int doubtful = 0; doubtful < 2; doubtful++) {
+        for (int32_t f = 0; f < configs->n_family; f++)
+            configs->family[f].estimate = INFINITY;
+        for (int32_t i = 0; i < configs->n; i++) {
+            smp__family *family = &configs->family[configs->config[i].family];
+            if (configs->config[i].doubtful == (doubtful == 1))
+                family->estimate = fmin(family->estimate, configs->config[i].estimate);
+        }
+        for (int32_t i = 0; i < configs->n; i++)
+            if (configs->config[i].doubtful == (doubtful == 1))
+                configs->config[i].family_estimate =
+                    configs->family[configs->config[i].family].estimate;
+    }
+    qsort(configs->config, (size_t)configs->n, sizeof *configs->config, compare_configs);
+}
+
+/* After sorting. Quadratic in configurations, of which there are some thousands at most. */
+static void find_smallest(smp__configs *configs)
+{
+    for (int32_t i = 0; i < configs->n; i++) {
+        smp__config *config = &configs->config[i];
+        config->smallest = i;
+        for (int32_t k = 0; k < configs->n; k++) {
+            const smp__config *other = &configs->config[k];
+            if (other->family == config->family && other->schedule == config->schedule &&
+                other->microbatches < configs->config[config->smallest].microbatches)
+                config->smallest = k;
+        }
+    }
+}
+
+static smp_status list_all(smp__configs *configs)
+{
+    const smp_search_request *request = configs->request;
+    for (int p = 1; p <= request->devices; p++) {
+        if (request->devices % p != 0 || (request->stages > 0 && p != request->stages) ||
+            (request->ddp > 0 && request->devices / p != request->ddp))
+            continue;
+        if (p > request->graph->n_op) {
+            smp__configs_note(configs, smp_fail(SMP_ERR_NO_FIT,
+                                                "%d pipeline ranks need as many ops: the model "
+                                                "has %d",
+                                                p, request->graph->n_op));
+            break;
+        }
+        SMP_TRY(list_pipeline(configs, p));
+    }
+    if (configs->n == 0)
+        return smp_fail(configs->first_failure, "%s", configs->first_message);
+    sort_configs(configs);
+    find_smallest(configs);
+    configs->quick = (int64_t)configs->n * request->graph->n_op > MAX_THOROUGH && configs->n > 1;
+    configs->first_failure = SMP_OK; /* why some shapes cannot be is no reason for the others */
+    return SMP_OK;
+}
+
+void smp__configs_note(smp__configs *configs, smp_status status)
+{
+    if (configs->first_failure != SMP_OK)
+        return;
+    configs->first_failure = status;
+    snprintf(configs->first_message, sizeof configs->first_message, "%s", smp_last_error());
+}
+
+static smp_status make_free_limits(smp__configs *configs)
+{
+    size_t n = (size_t)configs->request->graph->n_op; /* no pipeline has more stages */
+    configs->one = SMP_ARENA_NEW(configs->arena, double, n);
+    configs->unlimited = SMP_ARENA_NEW(configs->arena, int64_t, n);
+    if (!configs->one || !configs->unlimited)
+        return SMP_ERR_NO_MEMORY;
+    for (size_t i = 0; i < n; i++) {
+        configs->one[i] = 1.0;
+        configs->unlimited[i] = INT64_MAX;
+    }
+    return SMP_OK;
+}
+
+smp_status smp__configs_list(const smp_search_request *request, const smp_costs *costs,
+                             const smp_schedule_model *model, smp__configs *out)
+{
+    *out = (smp__configs){
+        .request = request, .costs = costs, .model = model, .arena = smp_arena_create()};
+    smp_status status = out->arena ? check_request(request, model) : SMP_ERR_NO_MEMORY;
+    if (status == SMP_OK)
+        status = smp__totals_make(request, costs, &out->totals);
+    if (status == SMP_OK)
+        status = make_free_limits(out);
+    if (status == SMP_OK)
+        status = list_all(out);
+    if (status != SMP_OK)
+        smp__configs_free(out);
+    return status;
+}

@@ -1,0 +1,190 @@
+/* The configurations that a search looks at, their partitions and what they can cost at least. */
+#ifndef SMP_SCHEDULE_PLANNER_CONFIGS_H
+#define SMP_SCHEDULE_PLANNER_CONFIGS_H
+
+#include "schedule/planner/search.h"
+#include "partition/solve/solve.h"
+
+/* Which device serves which rank. Shared by all configurations of one pipeline and placement. */
+typedef struct smp__mapping {
+    struct smp__mapping *next;
+    int pipeline, ddp;
+    smp_placement placement;
+    int *device;     /* [ddp * pipeline] */
+    int *slowest;    /* [pipeline]: of the replica with the slowest devices */
+    int64_t *memory; /* [pipeline]: least over replicas */
+    double fastest;  /* least slowdown of a device of that replica, the most, */
+    double most;     /* and the sum of their speeds */
+    double speed;
+    double ring_us;     /* of a reduction over replicas, at least: per byte of a rank's weights */
+    int64_t memory_all; /* of all ranks */
+} smp__mapping;
+
+/* Partitions of a family under memory limits, for one vector of live counts. */
+typedef struct smp__limited {
+    struct smp__limited *next;
+    double scale; /* of the limits */
+    smp_recompute recompute;
+    const double *live; /* [n_stage] */
+    smp__variants variants;
+} smp__limited;
+
+/* Partitions without memory limits for one (mapping, chunks, ranks of stages). Shared by all
+ * configurations that differ in micro-batches or in schedules that place stages alike. */
+typedef struct smp__family {
+    const smp__mapping *mapping;
+    int chunks;
+    const int *stage_rank; /* [pipeline * chunks] */
+    const int64_t *limit;  /* [pipeline * chunks] */
+    double least_us;       /* compute of the slowest rank, at least; before it is solved */
+    bool solved;
+    smp_status status; /* SMP_ERR_NO_FIT, SMP_ERR_INPUT: there is no such pipeline */
+    smp__variants variants;
+    smp__limited *limited;
+    double estimate; /* best of its configurations */
+} smp__family;
+
+typedef struct smp__config {
+    const smp__mapping *mapping;
+    int pipeline, ddp, chunks, microbatches; /* the first two are the mapping's */
+    const char *schedule;
+    int32_t family;
+    double *live;            /* [pipeline * chunks], made when first asked for */
+    smp_recompute recompute; /* with which it is looked at now */
+    int32_t smallest;        /* of its family and schedule, that with the fewest micro-batches */
+    bool done;               /* looked at */
+    bool misses;             /* and does not fit */
+    bool doubtful;           /* memory is probably too small: looked at last */
+    double estimate;         /* of what is minimised; orders the search, decides nothing */
+    double family_estimate;
+} smp__config;
+
+/* Sums over the model that bounds are made of. Times on device 0, of one micro-batch. */
+typedef struct smp__totals {
+    double compute_us;    /* forward and backward of all ops */
+    double path_us;       /* longest chain of ops: forward, and back as far as gradients need */
+    double weight_bytes;  /* each weight once */
+    double stash_bytes;   /* as the costs have it */
+    double largest_bytes; /* weights of one op */
+    double state_factor;  /* bytes kept for ever per byte of weight */
+} smp__totals;
+
+typedef struct smp__configs {
+    const smp_search_request *request;
+    const smp_costs *costs;
+    const smp_schedule_model *model;
+    smp__totals totals;
+    double *one;        /* [n_op] 1.0, */
+    int64_t *unlimited; /* INT64_MAX: for problems in which memory does not count */
+    smp__config *config;
+    int32_t n;
+    smp__family *family;
+    int32_t n_family;
+    smp__mapping *mapping;
+    size_t capacity, family_capacity;
+    int32_t n_no_pipeline;
+    double deadline_s;        /* of one solver run; 0: none */
+    smp_status first_failure; /* of a family that has no pipeline */
+    char first_message[1024];
+    bool quick; /* many configurations: a quick look at all, every effort for the best of them */
+    smp_arena *arena;
+} smp__configs;
+
+/* Lists every configuration that the request allows and the schedules can run, most promising
+ * first. SMP_ERR_INPUT for contradictory numbers; if nothing remains, the first reason. */
+smp_status smp__configs_list(const smp_search_request *request, const smp_costs *costs,
+                             const smp_schedule_model *model, smp__configs *out);
+void smp__configs_free(smp__configs *configs);
+/* Keeps the first reason why something cannot be; the message is the last error. */
+void smp__configs_note(smp__configs *configs, smp_status status);
+
+/* The device assignment of a placement, made once (schedule/planner/mapping.c). */
+smp_status smp__mapping_get(smp__configs *configs, int pipeline, smp_placement placement,
+                            const smp__mapping **out);
+/* spread would use the same links between the same kinds of devices as cluster. */
+bool smp__mapping_alike(const smp__mapping *a, const smp__mapping *b, const smp_cluster *cluster);
+
+static inline const int *smp__config_stage_rank(const smp__configs *configs,
+                                                const smp__config *config)
+{
+    return configs->family[config->family].stage_rank;
+}
+
+/* Memory of the smallest device that stands for a pipeline rank. */
+static inline int64_t smp__config_memory(const smp__config *config, int rank)
+{
+    return config->mapping->memory[rank];
+}
+
+/* The problem of a family without live counts. */
+smp_problem smp__family_problem(const smp__configs *configs, const smp__family *family);
+/* The problem of a configuration, with its live counts (which it makes) and memory limits. */
+smp_status smp__config_problem(smp__configs *configs, smp__config *config, smp_problem *out);
+
+/* Solves the family if that is not done. *exists: false if it has no pipeline, with the reason
+ * recorded. */
+smp_status smp__family_solve(smp__configs *configs, smp__config *config, bool *exists);
+
+/* Whether all stashes fit all memory, as the costs count them. */
+bool smp__config_may_keep_all(const smp__configs *configs, const smp_problem *problem);
+
+/* The partition of a configuration whose family is solved, owned by the caller: that of its family
+ * if it fits the memory, else one made under the limits, shrunk by `spare` (0..1), which may not
+ * fit either. */
+smp_status smp__config_partition(smp__configs *configs, smp__config *config, double spare,
+                                 smp_partition **out);
+
+/* True if the partition is the one that the family has without memory limits. */
+bool smp__config_is_free(const smp__configs *configs, const smp__config *config,
+                         const smp_partition *partition);
+
+/* The fastest partition whose fullest stage is at most 1 % fuller than it has to be. */
+smp_status smp__config_least_memory(smp__configs *configs, smp__config *config,
+                                    smp_partition **out);
+
+/* The same as smp__config_partition with every effort; NULL where that is what was done already. */
+smp_status smp__config_best_partition(smp__configs *configs, smp__config *config,
+                                      smp_partition **out);
+
+/* The same stages with exactly the given ones recomputing (as far as that saves anything). */
+smp_status smp__partition_recompute(const smp_problem *problem, const smp_partition *partition,
+                                    const bool *recompute, smp_partition **out);
+
+/* Bounds (schedule/planner/bounds.c). No step of any partition, of this partition, takes less. */
+smp_status smp__totals_make(const smp_search_request *request, const smp_costs *costs,
+                            smp__totals *out);
+double smp__config_least_us_of_any(const smp__configs *configs, const smp__config *config);
+double smp__config_least_us(const smp__configs *configs, const smp__config *config,
+                            const smp_partition *partition);
+/* Bytes that the fullest rank keeps for ever, at least; of any partition, of this one. */
+double smp__config_least_bytes_of_any(const smp__configs *configs, const smp__config *config);
+double smp__config_least_bytes(const smp__configs *configs, const smp__config *config,
+                               const smp_partition *partition);
+/* What all ranks must keep over all memory there is, or one op over that of the largest device:
+ * above 1 no partition fits. */
+double smp__config_overload(const smp__configs *configs, const smp__config *config);
+
+/* Simulates a partition, which it takes over. Where the exact peak is too high although the
+ * estimate was not: recomputes more (auto), or tries again with the limits lowered by what was
+ * missing. Where it is lower than estimated: recomputes less. NULL: takes longer than give_up_us (0:
+ * nothing does), and *room_bytes >= 0, or cannot fit, and *room_bytes < 0 says by how much at least (schedule/planner/fit.c). */
+smp_status smp__config_fit(smp__configs *configs, smp__config *config, smp_partition *partition,
+                           double give_up_us, smp_candidate **out, int64_t *room_bytes);
+/* One candidate of exactly this partition, which it takes over, also when it fails. */
+smp_status smp__config_evaluate(smp__configs *configs, const smp__config *config,
+                                smp_partition *partition, smp_candidate **out);
+
+/* The SMP_ERR_NO_FIT message for the candidate that missed by least. */
+smp_status smp__search_no_fit(const smp__configs *configs, const smp__config *config,
+                              const smp_candidate *nearest);
+
+/* Stages that recompute their activations. */
+static inline int smp__count_recomputing(const smp_partition *partition)
+{
+    int n = 0;
+    for (int s = 0; s < partition->n_stage; s++)
+        n += partition->load[s].recompute;
+    return n;
+}
+
+#endif

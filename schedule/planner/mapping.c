@@ -1,0 +1,139 @@
+/* Which device serves which rank: the placements, and what follows from them for all configurations
+ * of one pipeline. Linear in devices; kept, since clusters may have many. */
+#include <math.h>
+
+#include "schedule/planner/configs.h"
+
+static int device_of(const smp__mapping *mapping, int replica, int rank)
+{
+    return mapping->placement == SMP_PLACEMENT_SPREAD ? rank * mapping->ddp + replica
+                                                      : replica * mapping->pipeline + rank;
+}
+
+/* Stages are made for one replica: that whose devices are the slowest in sum. The others wait for
+ * it in every reduction. */
+static int slowest_replica(const smp__mapping *mapping, const smp_cluster *cluster,
+                           smp_precision precision)
+{
+    int slowest = 0;
+    double most = -1.0;
+    for (int d = 0; d < mapping->ddp; d++) {
+        double sum = 0.0;
+        for (int r = 0; r < mapping->pipeline; r++)
+            sum +=
+                smp_device_slowdown(cluster, precision, mapping->device[d * mapping->pipeline + r]);
+        if (sum > most * (1.0 + 1e-12)) {
+            most = sum;
+            slowest = d;
+        }
+    }
+    return slowest;
+}
+
+/* True if all replicas of some rank share a node: its reduction may stay inside. */
+static bool some_ring_inside(const smp__mapping *mapping, const smp_cluster *cluster)
+{
+    for (int r = 0; r < mapping->pipeline; r++) {
+        bool inside = true;
+        int node = mapping->device[r] / cluster->devices_per_node;
+        for (int d = 1; d < mapping->ddp && inside; d++)
+            inside = mapping->device[d * mapping->pipeline + r] / cluster->devices_per_node == node;
+        if (inside)
+            return true;
+    }
+    return false;
+}
+
+/* Whatever the ring, a rank sends 2(d-1)/d of its bytes; if all rings cross nodes, over a link
+ * between nodes. Measured links have no rate to count with. */
+static double least_ring_us(const smp__mapping *mapping, const smp_cluster *cluster)
+{
+    const smp_link_spec *inner = &cluster->intra_node, *outer = &cluster->inter_node;
+    double bytes_per_s = outer->bytes_per_s;
+    if (mapping->ddp == 1)
+        return 0.0;
+    bool inside = some_ring_inside(mapping, cluster);
+    if ((inside && inner->n_point > 0) || (cluster->nodes > 1 && outer->n_point > 0))
+        return 0.0;
+    if (inside && (cluster->nodes == 1 || inner->bytes_per_s > bytes_per_s))
+        bytes_per_s = inner->bytes_per_s;
+    double d = mapping->ddp;
+    return bytes_per_s > 0.0 ? 2.0 * (d - 1.0) / d * 1e6 / bytes_per_s : 0.0;
+}
+
+static void fill_mapping(smp__mapping *mapping, const smp_search_request *request)
+{
+    const smp_cluster *cluster = request->cluster;
+    smp_precision precision = request->graph->target.precision;
+    int p = mapping->pipeline;
+    for (int d = 0; d < mapping->ddp; d++) {
+        for (int r = 0; r < p; r++)
+            mapping->device[d * p + r] = device_of(mapping, d, r);
+    }
+    int replica = slowest_replica(mapping, cluster, precision);
+    mapping->fastest = INFINITY;
+    for (int r = 0; r < p; r++) {
+        mapping->slowest[r] = mapping->device[replica * p + r];
+        double slowdown = smp_device_slowdown(cluster, precision, mapping->slowest[r]);
+        mapping->fastest = fmin(mapping->fastest, slowdown);
+        mapping->most = fmax(mapping->most, slowdown);
+        mapping->speed += 1.0 / slowdown;
+        int64_t least = request->memory_bytes > 0 ? request->memory_bytes : INT64_MAX;
+        for (int d = 0; d < mapping->ddp && request->memory_bytes == 0; d++) {
+            int64_t bytes = cluster->device[mapping->device[d * p + r]].memory_bytes;
+            least = bytes < least ? bytes : least;
+        }
+        mapping->memory[r] = least;
+        mapping->memory_all = smp__add_bytes(mapping->memory_all, least);
+    }
+    mapping->ring_us = least_ring_us(mapping, cluster);
+}
+
+smp_status smp__mapping_get(smp__configs *configs, int pipeline, smp_placement placement,
+                            const smp__mapping **out)
+{
+    for (smp__mapping *known = configs->mapping; known; known = known->next) {
+        if (known->pipeline == pipeline && known->placement == placement) {
+            *out = known;
+            return SMP_OK;
+        }
+    }
+    size_t devices = (size_t)configs->request->devices, p = (size_t)pipeline;
+    smp__mapping *mapping = SMP_ARENA_NEW(configs->arena, smp__mapping, 1);
+    if (!mapping)
+        return SMP_ERR_NO_MEMORY;
+    *mapping = (smp__mapping){.pipeline = pipeline,
+                              .ddp = configs->request->devices / pipeline,
+                              .placement = placement,
+                              .device = SMP_ARENA_NEW(configs->arena, int, devices),
+                              .slowest = SMP_ARENA_NEW(configs->arena, int, p),
+                              .memory = SMP_ARENA_NEW(configs->arena, int64_t, p),
+                              .next = configs->mapping};
+    if (!mapping->device || !mapping->slowest || !mapping->memory)
+        return SMP_ERR_NO_MEMORY;
+    fill_mapping(mapping, configs->request);
+    configs->mapping = mapping;
+    *out = mapping;
+    return SMP_OK;
+}
+
+static bool same_device(const smp_cluster *cluster, int a, int b)
+{
+    const smp_device_spec *x = &cluster->device[a], *y = &cluster->device[b];
+    return x->memory_bytes == y->memory_bytes && x->flops_fp32 == y->flops_fp32 &&
+           x->flops_tf32 == y->flops_tf32 && x->flops_bf16 == y->flops_bf16;
+}
+
+bool smp__mapping_alike(const smp__mapping *a, const smp__mapping *b, const smp_cluster *cluster)
+{
+    if (a->pipeline == 1 || a->ddp == 1)
+        return true; /* both placements count devices in the same order */
+    int devices = a->pipeline * a->ddp;
+    if (devices > cluster->devices_per_node)
+        return false;
+    for (int i = 0; i < devices; i++) {
+        if (!same_device(cluster, a->device[i], b->device[i]))
+            return false;
+    }
+    return true;
+}

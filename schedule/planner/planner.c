@@ -1,0 +1,317 @@
+/* From a request to a plan: costs, the search with the schedules' own model, then the winner in full,
+ * put into a plan that owns copies of all it says, and verified. */
+#include "schedule/planner/planner.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/base/clock.h"
+#include "schedule/planner/planner_model.h"
+#include "schedule/verify/verify.h"
+
+static smp_status check_request(const smp_search_request *request)
+{
+    int devices = smp_cluster_devices(request->cluster);
+    if (request->devices < 1 || request->devices > devices)
+        return smp_fail(SMP_ERR_INPUT, "%d devices asked for, cluster '%s' has %d",
+                        request->devices, request->cluster->name, devices);
+    if (request->microbatch_size < 1 || request->microbatch_size > 1 << 20)
+        return smp_fail(SMP_ERR_INPUT, "micro-batch size %lld, expected 1 to %d",
+                        (long long)request->microbatch_size, 1 << 20);
+    return smp_graph_check_kernels(request->graph);
+}
+
+static smp_status copy_link(smp_arena *arena, const smp_link_spec *from, smp_link_spec *to)
+{
+    size_t n = from->n_point > 0 ? (size_t)from->n_point : 0;
+    int64_t *bytes = SMP_ARENA_NEW(arena, int64_t, n);
+    double *us = SMP_ARENA_NEW(arena, double, n);
+    if (!bytes || !us)
+        return SMP_ERR_NO_MEMORY;
+    for (size_t i = 0; i < n; i++) {
+        bytes[i] = from->point_bytes[i];
+        us[i] = from->point_us[i];
+    }
+    *to = *from;
+    to->point_bytes = bytes;
+    to->point_us = us;
+    return SMP_OK;
+}
+
+static smp_status copy_cluster(smp_arena *arena, const smp_cluster *from, const smp_cluster **out)
+{
+    size_t n = (size_t)smp_cluster_devices(from);
+    smp_cluster *to = SMP_ARENA_NEW(arena, smp_cluster, 1);
+    smp_device_spec *device = SMP_ARENA_NEW(arena, smp_device_spec, n);
+    if (!to || !device)
+        return SMP_ERR_NO_MEMORY;
+    *to = *from;
+    to->arena = NULL;
+    to->device = device;
+    if (!(to->name = smp_arena_strdup(arena, from->name)))
+        return SMP_ERR_NO_MEMORY;
+    for (size_t d = 0; d < n; d++) {
+        bool same = d > 0 && strcmp(from->device[d].name, from->device[d - 1].name) == 0;
+        device[d] = from->device[d];
+        device[d].name = same ? device[d - 1].name : smp_arena_strdup(arena, from->device[d].name);
+        if (!device[d].name)
+            return SMP_ERR_NO_MEMORY;
+    }
+    SMP_TRY(copy_link(arena, &from->intra_node, &to->intra_node));
+    SMP_TRY(copy_link(arena, &from->inter_node, &to->inter_node));
+    *out = to;
+    return SMP_OK;
+}
+
+/* Names of the ops of each stage, in graph order. */
+static smp_status fill_stages(smp_plan *plan, const smp_graph *graph, const smp_candidate *best)
+{
+    const smp_partition *partition = best->partition;
+    smp_plan_stage *stage = SMP_ARENA_NEW(plan->arena, smp_plan_stage, (size_t)plan->n_stage);
+    const char **name = SMP_ARENA_NEW(plan->arena, const char *, (size_t)graph->n_op);
+    if (!stage || !name)
+        return SMP_ERR_NO_MEMORY;
+    plan->stage = stage;
+    for (int s = 0; s < plan->n_stage; s++) {
+        const smp_stage_load *load = &partition->load[s];
+        stage[s] = (smp_plan_stage){.rank = best->stage_rank[s],
+                                    .op = name,
+                                    .recompute = load->recompute,
+                                    .forward_us = load->forward_us,
+                                    .backward_us = load->backward_us,
+                                    .weight_bytes = load->weight_bytes,
+                                    .stash_bytes = load->stash_bytes};
+        name += load->n_op;
+    }
+    for (int32_t u = 0; u < graph->n_op; u++) {
+        smp_plan_stage *home = &stage[partition->stage[u]];
+        const char *copy = smp_arena_strdup(plan->arena, graph->op[u].name);
+        if (!copy)
+            return SMP_ERR_NO_MEMORY;
+        ((const char **)home->op)[home->n_op++] = copy;
+    }
+    return SMP_OK;
+}
+
+/* Takes the programs over. */
+static smp_status fill_evaluation(smp_plan *plan, const smp_candidate *best,
+                                  smp__evaluation *evaluation)
+{
+    size_t n = (size_t)plan->pipeline;
+    smp_program *program = SMP_ARENA_NEW(plan->arena, smp_program, n);
+    int64_t *peak = SMP_ARENA_NEW(plan->arena, int64_t, n);
+    if (!program || !peak)
+        return SMP_ERR_NO_MEMORY;
+    for (size_t r = 0; r < n; r++) {
+        program[r] = evaluation->program[r];
+        evaluation->program[r] = (smp_program){0};
+        peak[r] = evaluation->peak_bytes[r];
+    }
+    plan->program = program;
+    const smp_partition *partition = best->partition;
+    double step_us = evaluation->simulation->step_us, bound = partition->lower_bound_us;
+    double samples = (double)plan->ddp * plan->microbatches * (double)plan->microbatch_size;
+    plan->predicted = (smp_predicted){.step_us = step_us,
+                                      .bubble = evaluation->simulation->bubble,
+                                      .samples_per_s = step_us > 0 ? 1e6 * samples / step_us : 0,
+                                      .bottleneck_us = partition->bottleneck_us,
+                                      .lower_bound_us = bound,
+                                      .gap = bound > 0 ? partition->bottleneck_us / bound - 1 : 0,
+                                      .peak_bytes = peak};
+    return SMP_OK;
+}
+
+static smp_status fill_plan(smp_plan *plan, const smp_search_request *request,
+                            const smp_costs *costs, const char *model_path,
+                            const smp_candidate *best, smp__evaluation *evaluation)
+{
+    const smp_graph *graph = request->graph;
+    plan->model_path = smp_arena_strdup(plan->arena, model_path);
+    plan->model_name = smp_arena_strdup(plan->arena, graph->name);
+    plan->schedule = smp_arena_strdup(plan->arena, best->schedule);
+    if (!plan->model_path || !plan->model_name || !plan->schedule)
+        return SMP_ERR_NO_MEMORY;
+    plan->fingerprint = graph->fingerprint;
+    plan->devices = best->pipeline * best->ddp;
+    plan->pipeline = best->pipeline;
+    plan->ddp = best->ddp;
+    plan->chunks = best->chunks;
+    plan->placement = best->placement;
+    plan->microbatches = best->microbatches;
+    plan->microbatch_size = best->microbatch_size;
+    plan->training = graph->training;
+    plan->target = graph->target;
+    plan->n_stage = best->partition->n_stage;
+    plan->optimizer_bytes_per_s = costs->optimizer_bytes_per_s;
+    SMP_TRY(fill_evaluation(plan, best, evaluation));
+    SMP_TRY(fill_stages(plan, graph, best));
+    return copy_cluster(plan->arena, request->cluster, &plan->cluster);
+}
+
+/* The rank with the least room. */
+static void find_room(const smp_search_request *request, const smp__evaluation *evaluation,
+                      smp_planner_result *result)
+{
+    for (int r = 0; r < evaluation->pipeline; r++) {
+        int64_t room =
+            smp__planner_limit(request, result->search.best, r) - evaluation->peak_bytes[r];
+        if (r == 0 || room < result->room_bytes) {
+            result->room_bytes = room;
+            result->tight_rank = r;
+        }
+    }
+}
+
+static smp_status fill_result(const smp_search_request *request, const smp_costs *costs,
+                              const char *model_path, smp__evaluation *evaluation,
+                              smp_planner_result *result)
+{
+    smp_status status = SMP_ERR_NO_MEMORY;
+    smp_arena *arena = smp_arena_create();
+    smp_plan *plan = arena ? SMP_ARENA_NEW(arena, smp_plan, 1) : NULL;
+    if (!plan) {
+        smp_arena_destroy(arena);
+        return status;
+    }
+    plan->arena = arena;
+    status = fill_plan(plan, request, costs, model_path, result->search.best, evaluation);
+    if (result->order.taken)
+        plan->schedule = "auto";
+    if (status == SMP_OK)
+        status = smp_fail_context(smp_verify(plan, request->graph), "the plan just made");
+    if (status == SMP_OK)
+        result->plan = plan;
+    else
+        smp_plan_destroy(plan);
+    return status;
+}
+
+/* The winner of the search in full, under its rule or an order of its own. */
+static smp_status make_plan(smp__planner *planner, const smp_search_request *request,
+                            const smp_costs *costs, const char *model_path,
+                            smp_planner_result *result)
+{
+    const smp_candidate *best = result->search.best;
+    smp__evaluation evaluation;
+    SMP_TRY(smp__planner_evaluate(planner, request, costs, best, true, &evaluation));
+    smp_status status =
+        smp__planner_auto(planner, request, costs, best, &evaluation, &result->order);
+    find_room(request, &evaluation, result);
+    if (status == SMP_OK)
+        status = fill_result(request, costs, model_path, &evaluation, result);
+    smp__evaluation_free(&evaluation);
+    return status;
+}
+
+/* Where nothing fits as the schedules are by default, those that take a bound on live micro-batches
+ * get the highest of a few that fits. One at a time shows whether any does; if not, the message
+ * stays the first, which says what else would do. */
+static smp_status search(smp__planner *planner, const smp_search_request *request,
+                         const smp_costs *costs, smp_search_result *out)
+{
+    smp_schedule_model model = smp__planner_model(planner);
+    smp_status status = smp_search(request, costs, &model, out);
+    if (status != SMP_ERR_NO_FIT || request->active_microbatches > 0 || !request->graph->training)
+        return status;
+    char *why = strdup(smp_last_error());
+    if (!why)
+        return smp_fail_memory(strlen(smp_last_error()) + 1);
+    int bound = planner->active = 1;
+    status = smp_search(request, costs, &model, out);
+    int active = request->stages > 0 ? request->stages : request->devices;
+    while (status == SMP_OK && bound == 1 && active > 2 && !smp_clock_past(request->deadline_s)) {
+        smp_search_result found;
+        planner->active = active = active > 3 ? active * 3 / 4 : active - 1;
+        smp_status higher = smp_search(request, costs, &model, &found);
+        if (higher == SMP_OK) {
+            smp_search_result_destroy(out);
+            *out = found;
+            bound = active;
+        } else if (higher != SMP_ERR_NO_FIT && higher != SMP_ERR_INPUT) {
+            status = higher;
+        }
+    }
+    planner->active = bound;
+    if (status == SMP_ERR_NO_FIT || status == SMP_ERR_INPUT)
+        status = smp_fail(SMP_ERR_NO_FIT, "%s", why);
+    free(why);
+    return status;
+}
+
+/* `request` keeps together what the target wants together. */
+static smp_status plan_glued(const smp_search_request *request, const char *model_path,
+                             smp_planner_result *out)
+{
+    smp__planner planner;
+    smp_costs *costs = NULL;
+    smp_planner_result result = {0};
+    SMP_TRY(smp__planner_open(&planner, request->active_microbatches, request->group));
+    smp_status status = smp_costs_build(request->graph, request->cluster, request->profile,
+                                        request->microbatch_size, &costs);
+    if (status == SMP_OK) {
+        snprintf(result.cost_source, sizeof result.cost_source, "%s", costs->source);
+        status = search(&planner, request, costs, &result.search);
+        result.active_microbatches = planner.active;
+    }
+    if (status == SMP_OK)
+        status = make_plan(&planner, request, costs, model_path, &result);
+    smp_costs_destroy(costs);
+    smp__planner_close(&planner);
+    if (status == SMP_OK)
+        *out = result;
+    else
+        smp_planner_result_destroy(&result);
+    return status;
+}
+
+smp_status smp_plan_make(const smp_search_request *request, const char *model_path,
+                         smp_planner_result *out)
+{
+    SMP_TRY(check_request(request));
+    smp_search_request glued = *request;
+    int32_t *glue;
+    SMP_TRY(smp__planner_glue(request, &glue));
+    if (glue)
+        glued.glue = glue;
+    smp_status status = plan_glued(&glued, model_path, out);
+    free(glue);
+    return status;
+}
+
+static smp_status hints_glued(const smp_search_request *request, const smp_planner_result *result,
+                              smp_hint *hint, int *n)
+{
+    smp__planner planner;
+    smp_costs *costs = NULL;
+    SMP_TRY(smp__planner_open(&planner, result->active_microbatches, request->group));
+    smp_status status = smp_costs_build(request->graph, request->cluster, request->profile,
+                                        request->microbatch_size, &costs);
+    if (status == SMP_OK) {
+        smp_schedule_model model = smp__planner_model(&planner);
+        status = smp_search_hints(request, costs, &model, &result->search, hint, n);
+    }
+    smp_costs_destroy(costs);
+    smp__planner_close(&planner);
+    return status;
+}
+
+smp_status smp_planner_hints(const smp_search_request *request, const smp_planner_result *result,
+                             smp_hint *hint, int *n)
+{
+    smp_search_request glued = *request;
+    int32_t *glue;
+    SMP_TRY(smp__planner_glue(request, &glue));
+    if (glue)
+        glued.glue = glue;
+    smp_status status = hints_glued(&glued, result, hint, n);
+    free(glue);
+    return status;
+}
+
+void smp_planner_result_destroy(smp_planner_result *result)
+{
+    smp_plan_destroy(result->plan);
+    smp_search_result_destroy(&result->search);
+    *result = (smp_planner_result){0};
+}

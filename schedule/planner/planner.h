@@ -1,0 +1,37 @@
+/* From a model, a cluster and a profile to a verified plan: costs, search, lowering, simulation,
+ * memory. What smp-partition and smp_init call. */
+#ifndef SMP_SCHEDULE_PLANNER_PLANNER_H
+#define SMP_SCHEDULE_PLANNER_PLANNER_H
+
+#include "schedule/planner/hints.h"
+#include "schedule/plan/plan.h"
+
+/* What the engine of schedule "auto" came to for the winner of the search. */
+typedef struct smp_auto_outcome {
+    bool tried;
+    bool taken;            /* the plan's programs are its own; else those of a fixed rule */
+    double rule_us;        /* step of the winner under its rule */
+    double found_us;       /* the best step found */
+    double lower_bound_us; /* no order of this partition's actions is faster */
+} smp_auto_outcome;
+
+typedef struct smp_planner_result {
+    smp_plan *plan;
+    smp_search_result search; /* for --explain and the table */
+    smp_auto_outcome order;
+    int active_microbatches; /* the request's, or the bound with which alone it fits; 0: none */
+    int64_t room_bytes;      /* least of all ranks, */
+    int tight_rank;          /* on this one */
+    char cost_source[64];    /* smp_costs.source */
+} smp_planner_result;
+
+/* request: see schedule/planner/search.h. model_path: what to write in the plan. The plan has been
+ * verified. Errors: SMP_ERR_INPUT, SMP_ERR_NO_FIT. */
+smp_status smp_plan_make(const smp_search_request *request, const char *model_path,
+                         smp_planner_result *out);
+/* What would help the plan most: see smp_search_hints. request: the one that made the result. */
+smp_status smp_planner_hints(const smp_search_request *request, const smp_planner_result *result,
+                             smp_hint *hint, int *n);
+void smp_planner_result_destroy(smp_planner_result *result);
+
+#endif

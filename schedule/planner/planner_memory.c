@@ -1,0 +1,376 @@
+/* Peaks of ranks for the search. Ranks of a deep pipeline are often alike: the same layers, the same
+ * order of actions. What the memory planner reads of a rank is put into a key, and ranks with equal
+ * keys, of this configuration or an earlier one, are planned once. Keys are compared by a 128-bit
+ * hash. The plan that is written has its peaks from the memory planner itself.
+ *
+ * O(actions + borders) a rank, and one packing for each kind of rank. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/model/op.h"
+#include "schedule/memory/memory.h"
+#include "schedule/planner/planner_model.h"
+
+/* Growing list of numbers that a key is made of. */
+typedef struct numbers {
+    int64_t *item;
+    size_t n, capacity;
+    bool failed;
+} numbers;
+
+static void put(numbers *list, int64_t value)
+{
+    if (list->failed ||
+        smp_array_reserve(&list->item, &list->capacity, sizeof *list->item, list->n + 1) != SMP_OK)
+        list->failed = true;
+    else
+        list->item[list->n++] = value;
+}
+
+/* How a border's data leaves the rank: 1 to the neighbouring stage, 2 beyond, 3 both. */
+static int departures_of(const smp_memory_input *input, const int *chunk_of, int stage,
+                         const smp_border *border)
+{
+    const smp_flow *flow = input->flow;
+    int leaves = 0;
+    for (int32_t i = flow->out_begin[stage]; i < flow->out_begin[stage + 1]; i++) {
+        const smp_transfer *t = &flow->transfer[flow->out_list[i]];
+        bool same = border->kind == SMP_BORDER_OUT
+                        ? t->kind == SMP_TRANSFER_F && t->tensor == border->tensor
+                        : flow->out_list[i] == border->transfer;
+        if (same && chunk_of[t->to_stage] < 0)
+            leaves |= t->to_stage == t->from_stage + (t->kind == SMP_TRANSFER_F ? 1 : -1) ? 1 : 2;
+    }
+    return leaves;
+}
+
+/* The chunk of this rank that makes what the border receives, and its border there; or -1. */
+static void put_source(const smp_memory_input *input, const int *chunk_of, const smp_border *border,
+                       numbers *key)
+{
+    bool grad = border->kind == SMP_BORDER_GRAD_IN;
+    int from = chunk_of[input->flow->transfer[border->transfer].from_stage];
+    put(key, from);
+    if (from >= 0)
+        put(key, smp_layout_border(input->layout[from], grad ? SMP_BORDER_GRAD_OUT : SMP_BORDER_OUT,
+                                   grad ? border->transfer : border->tensor));
+}
+
+static void put_layout(const smp_memory_input *input, const int *chunk_of, int chunk, numbers *key)
+{
+    const smp_layout *layout = input->layout[chunk];
+    put(key, layout->mode);
+    for (int k = 0; k < SMP_N_BLOCK; k++)
+        put(key, layout->block_bytes[k]);
+    put(key, layout->forward_work_bytes);
+    put(key, layout->backward_work_bytes);
+    put(key, layout->weight_work_bytes);
+    put(key, layout->n_border);
+    for (int32_t b = 0; b < layout->n_border; b++) {
+        const smp_border *border = &layout->border[b];
+        put(key, border->kind);
+        put(key, border->bytes);
+        put(key, border->in_backward + 2 * border->in_weight +
+                     4 * (border->tensor == input->graph->loss));
+        if (border->kind == SMP_BORDER_OUT || border->kind == SMP_BORDER_GRAD_OUT)
+            put(key, departures_of(input, chunk_of, layout->stage, border));
+        else
+            put_source(input, chunk_of, border, key);
+    }
+}
+
+/* Weights of a stage's ops: sizes, uses and where those lie. */
+static void put_weights(const smp_memory_input *input, const int *chunk_of, int stage, numbers *key)
+{
+    const smp_graph *graph = input->graph;
+    const smp_flow *flow = input->flow;
+    for (int32_t i = flow->op_begin[stage]; i < flow->op_begin[stage + 1]; i++) {
+        const smp_op *op = &graph->op[flow->op_list[i]];
+        if (!op->kind->cpu.forward)
+            put(key, op->cost ? op->cost->weight_bytes : -1);
+        for (int32_t k = 0; k < op->n_param; k++) {
+            const smp_param *param = &graph->param[op->param[k]];
+            int32_t n_use = param->use_end - param->use_begin;
+            put(key, param->elements);
+            put(key, n_use);
+            for (int32_t u = param->use_begin; n_use > 1 && u < param->use_end; u++) {
+                int home = flow->stage_of_op[graph->use[u].op];
+                put(key, chunk_of[home]);
+                put(key, graph->use[u].op == flow->op_list[i]);
+                put(key, home == flow->stage_of_op[graph->use[param->use_begin].op]);
+            }
+        }
+    }
+    put(key, -2);
+}
+
+static void put_rank(const smp_memory_input *input, const int *chunk_of, numbers *key)
+{
+    int32_t loss = input->graph->loss;
+    int32_t producer = loss >= 0 ? input->graph->tensor[loss].producer : -1;
+    put(key, input->graph->training);
+    put(key, input->graph->target.precision);
+    put(key, input->chunks);
+    put(key, input->microbatches);
+    put(key, input->ddp);
+    put(key, producer >= 0 ? chunk_of[input->flow->stage_of_op[producer]] : -1);
+    for (int c = 0; c < input->chunks; c++) {
+        put_layout(input, chunk_of, c, key);
+        put_weights(input, chunk_of, input->stage_of_chunk[c], key);
+    }
+}
+
+static void put_program(const smp_program *program, numbers *key)
+{
+    uint64_t bytes = (uint64_t)program->n * sizeof *program->action;
+    put(key, program->n);
+    put(key, (int64_t)smp_hash(3, program->action, bytes));
+    put(key, (int64_t)smp_hash(4, program->action, bytes));
+}
+
+/* Finds the slot of a key, or the free one for it. */
+static smp__peak *find_slot(const smp__peaks *peaks, const uint64_t hash[2])
+{
+    size_t at = hash[0] & (peaks->capacity - 1);
+    while (peaks->item[at].used &&
+           (peaks->item[at].hash[0] != hash[0] || peaks->item[at].hash[1] != hash[1]))
+        at = (at + 1) & (peaks->capacity - 1);
+    return &peaks->item[at];
+}
+
+/* Keeps the table at most half full. */
+static smp_status grow(smp__peaks *peaks)
+{
+    if (2 * (peaks->n + 1) <= peaks->capacity)
+        return SMP_OK;
+    smp__peaks larger = {.capacity = peaks->capacity > 0 ? 2 * peaks->capacity : 256,
+                         .n = peaks->n};
+    larger.item = calloc(larger.capacity, sizeof *larger.item);
+    if (!larger.item)
+        return smp_fail_memory(larger.capacity * sizeof *larger.item);
+    for (size_t i = 0; i < peaks->capacity; i++)
+        if (peaks->item[i].used)
+            *find_slot(&larger, peaks->item[i].hash) = peaks->item[i];
+    free(peaks->item);
+    *peaks = larger;
+    return SMP_OK;
+}
+
+void smp__peaks_free(smp__peaks *peaks)
+{
+    free(peaks->item);
+    *peaks = (smp__peaks){0};
+}
+
+static smp_status plan_exactly(const smp_memory_input *input, int64_t *peak_bytes)
+{
+    smp_memory_rank *memory;
+    SMP_TRY(smp_memory_plan(input, &memory));
+    *peak_bytes = memory->arena_bytes;
+    smp_memory_destroy(memory);
+    return SMP_OK;
+}
+
+static smp_status plan_once(smp__peaks *peaks, const smp_memory_input *input, const int *chunk_of,
+                            int64_t *peak_bytes)
+{
+    numbers key = {0};
+    put_rank(input, chunk_of, &key);
+    put_program(input->program, &key);
+    if (key.failed) {
+        free(key.item);
+        return SMP_ERR_NO_MEMORY;
+    }
+    uint64_t hash[2] = {smp_hash(1, key.item, key.n * sizeof *key.item),
+                        smp_hash(2, key.item, key.n * sizeof *key.item)};
+    free(key.item);
+    SMP_TRY(grow(peaks));
+    smp__peak *slot = find_slot(peaks, hash);
+    if (!slot->used) {
+        smp__peak peak = {.used = true, .hash = {hash[0], hash[1]}};
+        SMP_TRY(plan_exactly(input, &peak.bytes));
+        *slot = peak;
+        peaks->n++;
+    }
+    *peak_bytes = slot->bytes;
+    return SMP_OK;
+}
+
+smp_status smp__planner_peaks(smp__planner *planner, const smp_search_request *request,
+                              const smp_candidate *candidate, const smp_program *program,
+                              bool exactly, int64_t *peak_bytes)
+{
+    int p = candidate->pipeline, v = candidate->chunks, n_stage = planner->n_stage;
+    smp_arena *arena = smp_arena_create();
+    int *chunk_of = arena ? SMP_ARENA_NEW(arena, int, (size_t)n_stage) : NULL;
+    int *stage_of = arena ? SMP_ARENA_NEW(arena, int, (size_t)n_stage) : NULL;
+    int *held = arena ? SMP_ARENA_NEW(arena, int, (size_t)p) : NULL;
+    const smp_layout **layout = arena ? SMP_ARENA_NEW(arena, const smp_layout *, (size_t)v) : NULL;
+    smp_status status = SMP_ERR_NO_MEMORY;
+    if (!chunk_of || !stage_of || !held || !layout)
+        goto done;
+    status = SMP_OK;
+    for (int s = 0; s < n_stage; s++) {
+        int r = candidate->stage_rank[s];
+        stage_of[r * v + held[r]++] = s;
+        chunk_of[s] = -1;
+    }
+    for (int r = 0; r < p && status == SMP_OK; r++) {
+        for (int c = 0; c < v && status == SMP_OK; c++) {
+            chunk_of[stage_of[r * v + c]] = c;
+            int stage = stage_of[r * v + c];
+            status =
+                smp__planner_layout(planner, request, candidate->partition->load[stage].recompute,
+                                    stage, &program[r], c, &layout[c]);
+        }
+        smp_memory_input input = {.graph = request->graph,
+                                  .flow = planner->flow,
+                                  .program = &program[r],
+                                  .stage_of_chunk = &stage_of[r * v],
+                                  .stage_rank = candidate->stage_rank,
+                                  .layout = layout,
+                                  .rank = r,
+                                  .chunks = v,
+                                  .microbatches = candidate->microbatches,
+                                  .ddp = candidate->ddp,
+                                  .optimizer_states = request->graph->training ? 2 : 0};
+        if (status == SMP_OK)
+            status = exactly ? plan_exactly(&input, &peak_bytes[r])
+                             : plan_once(&planner->peaks, &input, chunk_of, &peak_bytes[r]);
+        for (int c = 0; c < v; c++)
+            chunk_of[stage_of[r * v + c]] = -1;
+    }
+done:
+    smp_arena_destroy(arena);
+    return status;
+}
+
+/* Bytes of weights, gradients and optimizer state that each rank keeps, a weight once. */
+static void add_states(const smp_search_request *request, const smp_flow *flow,
+                       const smp_candidate *candidate, int *seen, int64_t *bytes)
+{
+    const smp_graph *graph = request->graph;
+    int64_t element = smp_weight_element_bytes(graph, graph->training ? 2 : 0);
+    for (int32_t p = 0; p < graph->n_param; p++) {
+        for (int32_t u = graph->param[p].use_begin; u < graph->param[p].use_end; u++) {
+            int r = candidate->stage_rank[flow->stage_of_op[graph->use[u].op]];
+            if (seen[r] != p + 1)
+                bytes[r] += element * graph->param[p].elements;
+            seen[r] = p + 1;
+        }
+    }
+    for (int32_t op = 0; op < graph->n_op; op++) {
+        const smp_op_cost_override *cost = graph->op[op].cost;
+        if (!graph->op[op].kind->cpu.forward && cost && cost->weight_bytes > 0)
+            bytes[candidate->stage_rank[flow->stage_of_op[op]]] +=
+                cost->weight_bytes / 4 * element + cost->weight_bytes % 4 * element / 4;
+    }
+}
+
+/* What one micro-batch of a stage keeps, by when it is let go: at B or I, or at W. */
+typedef struct kept_bytes {
+    int64_t at_backward, at_weight;
+    int64_t from_backward; /* made by B or I, let go at W */
+} kept_bytes;
+
+/* The stash blocks, and the border buffers of the stage itself that its backward reads. */
+static kept_bytes kept_of(const smp_layout *layout, const smp_flow *flow, const smp_graph *graph,
+                          const smp_candidate *candidate)
+{
+    kept_bytes kept = {.at_backward = layout->block_bytes[SMP_BLOCK_INPUT],
+                       .at_weight = layout->block_bytes[SMP_BLOCK_WEIGHT],
+                       .from_backward = layout->block_bytes[SMP_BLOCK_GRAD]};
+    for (int32_t b = 0; b < layout->n_border; b++) {
+        const smp_border *border = &layout->border[b];
+        bool own = border->kind == SMP_BORDER_OUT && border->tensor != graph->loss;
+        if (border->kind == SMP_BORDER_IN)
+            own = candidate->stage_rank[flow->transfer[border->transfer].from_stage] !=
+                  candidate->stage_rank[layout->stage];
+        if (!own)
+            continue;
+        if (border->in_weight)
+            kept.at_weight += border->bytes;
+        else if (border->in_backward)
+            kept.at_backward += border->bytes;
+    }
+    return kept;
+}
+
+/* Most bytes kept at one time by a rank that runs its compute actions in this order. */
+static int64_t most_kept(const smp_program *order, const kept_bytes *of_chunk)
+{
+    int64_t now = 0, most = 0;
+    for (int64_t i = 0; i < order->n; i++) {
+        const smp_action *action = &order->action[i];
+        const kept_bytes *kept = &of_chunk[action->chunk];
+        if (action->kind == SMP_ACTION_F)
+            now += kept->at_backward + kept->at_weight;
+        most = now > most ? now : most;
+        if (action->kind == SMP_ACTION_B)
+            now -= kept->at_backward + kept->at_weight;
+        else if (action->kind == SMP_ACTION_I)
+            now += kept->from_backward - kept->at_backward;
+        else if (action->kind == SMP_ACTION_W)
+            now -= kept->at_weight + kept->from_backward;
+    }
+    return most;
+}
+
+/* What one rank needs beside its weights: the work area, and what is kept. */
+static smp_status least_of_rank(smp__planner *planner, const smp_search_request *request,
+                                const smp_candidate *candidate, const int *stage_of,
+                                const smp_program *order, kept_bytes *kept, int64_t *bytes)
+{
+    int64_t work = 0;
+    for (int c = 0; c < candidate->chunks; c++) {
+        const smp_layout *layout;
+        SMP_TRY(smp__planner_layout(planner, request,
+                                    candidate->partition->load[stage_of[c]].recompute, stage_of[c],
+                                    order, c, &layout));
+        kept[c] = kept_of(layout, planner->flow, request->graph, candidate);
+        const int64_t areas[] = {layout->forward_work_bytes, layout->backward_work_bytes,
+                                 layout->weight_work_bytes};
+        for (int i = 0; i < 3; i++)
+            work = areas[i] > work ? areas[i] : work;
+    }
+    *bytes += work;
+    if (request->graph->training) /* else nothing is kept after its forward */
+        *bytes += most_kept(order, kept);
+    return SMP_OK;
+}
+
+/* Weights, the work area, and what is kept between actions, in the order of the compute actions
+ * alone: O(actions). Border buffers that only wait for a transfer are left out. */
+smp_status smp__planner_least_bytes(smp__planner *planner, const smp_search_request *request,
+                                    const smp_candidate *candidate, int64_t *bytes)
+{
+    const smp_schedule_kind *kind = smp_schedule_find(candidate->schedule);
+    smp_schedule_shape shape = smp__planner_shape(planner, request, candidate);
+    int p = candidate->pipeline, v = candidate->chunks;
+    smp_status status = SMP_ERR_NO_MEMORY;
+    smp_arena *arena = smp_arena_create();
+    int *seen = arena ? SMP_ARENA_NEW(arena, int, (size_t)p) : NULL;
+    int *held = arena ? SMP_ARENA_NEW(arena, int, (size_t)p) : NULL;
+    int *stage_of = arena ? SMP_ARENA_NEW(arena, int, (size_t)planner->n_stage) : NULL;
+    kept_bytes *kept = arena ? SMP_ARENA_NEW(arena, kept_bytes, (size_t)v) : NULL;
+    if (!seen || !held || !stage_of || !kept)
+        goto done;
+    for (int s = 0; s < planner->n_stage; s++) {
+        int r = candidate->stage_rank[s];
+        stage_of[r * v + held[r]++] = s;
+    }
+    memset(bytes, 0, (size_t)p * sizeof *bytes);
+    add_states(request, planner->flow, candidate, seen, bytes);
+    status = SMP_OK;
+    for (int r = 0; r < p && status == SMP_OK; r++) {
+        smp_program order = {0};
+        status = kind->order(&shape, r, &order);
+        if (status == SMP_OK)
+            status = least_of_rank(planner, request, candidate, &stage_of[r * v], &order, kept,
+                                   &bytes[r]);
+        smp_program_free(&order);
+    }
+done:
+    smp_arena_destroy(arena);
+    return status;
+}

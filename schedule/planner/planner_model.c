@@ -1,0 +1,352 @@
+/* The model of schedules that the search works with: names and rules come from the registry, costs
+ * from lowering, simulation and the memory planner, the same that make the plan. */
+#include "schedule/planner/planner_model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "schedule/lower/lower.h"
+
+/* A plan spells out every action; beyond this it is no use to anyone and takes long to make. */
+enum { MAX_FORWARDS = 1 << 18 };
+enum { N_MODE = 4 }; /* of layouts: recompute, split */
+
+static void drop_partition(smp__planner *planner)
+{
+    for (int s = 0; planner->layout && s < N_MODE * planner->n_stage; s++)
+        smp_layout_destroy(planner->layout[s]);
+    free(planner->layout);
+    free(planner->stage);
+    smp_flow_destroy(planner->flow);
+    planner->layout = NULL;
+    planner->stage = NULL;
+    planner->flow = NULL;
+    planner->n_stage = 0;
+}
+
+smp_status smp__planner_open(smp__planner *planner, int active, int group)
+{
+    const smp_schedule_kind *const *kinds = smp_schedules();
+    size_t n = 0;
+    while (kinds[n])
+        n++;
+    *planner = (smp__planner){
+        .names = calloc(n + 1, sizeof *planner->names), .active = active, .group = group};
+    if (!planner->names)
+        return smp_fail_memory((n + 1) * sizeof *planner->names);
+    for (size_t i = 0; i < n; i++)
+        planner->names[i] = kinds[i]->name;
+    return SMP_OK;
+}
+
+void smp__planner_close(smp__planner *planner)
+{
+    drop_partition(planner);
+    smp__peaks_free(&planner->peaks);
+    free(planner->names);
+}
+
+static smp_schedule_shape shape_of(const smp__planner *planner, int pipeline, int chunks,
+                                   int microbatches, bool training)
+{
+    return (smp_schedule_shape){.pipeline = pipeline,
+                                .chunks = chunks,
+                                .microbatches = microbatches,
+                                .training = training,
+                                .active = planner->active,
+                                .group = planner->group};
+}
+
+smp_schedule_shape smp__planner_shape(const smp__planner *planner,
+                                      const smp_search_request *request,
+                                      const smp_candidate *candidate)
+{
+    return shape_of(planner, candidate->pipeline, candidate->chunks, candidate->microbatches,
+                    request->graph->training);
+}
+
+static bool known(void *context, const char *name)
+{
+    (void)context;
+    return smp_schedule_find(name) != NULL;
+}
+
+/* Rules that take no bound on live micro-batches must keep to it by themselves. */
+static smp_status check_active(const smp_schedule_kind *kind, const smp_schedule_shape *shape)
+{
+    int64_t most = (int64_t)shape->active * shape->chunks;
+    for (int r = 0; r < shape->pipeline && most > 0; r++) {
+        int live = kind->live(shape, r);
+        if (live > most)
+            return smp_fail(SMP_ERR_INPUT,
+                            "schedule %s keeps %.4g micro-batches alive on rank %d of %d, expected "
+                            "at most %d: use zero-bubble, which takes any bound, or allow %d",
+                            kind->name, (double)live / shape->chunks, r, shape->pipeline,
+                            shape->active, (live + shape->chunks - 1) / shape->chunks);
+    }
+    return SMP_OK;
+}
+
+static smp_status check(void *context, const char *name, int pipeline, int chunks, int microbatches,
+                        bool training)
+{
+    const smp_schedule_kind *kind = smp_schedule_find(name);
+    smp_schedule_shape shape = shape_of(context, pipeline, chunks, microbatches, training);
+    if (!kind)
+        return smp_fail(SMP_ERR_INPUT, "schedule '%s' is unknown", name);
+    if (pipeline < 1 || chunks < 1 || microbatches < 1)
+        return smp_fail(SMP_ERR_INPUT,
+                        "schedule '%s': %d ranks, %d chunks, %d micro-batches, expected at least 1 "
+                        "of each",
+                        name, pipeline, chunks, microbatches);
+    if ((int64_t)pipeline * chunks > MAX_FORWARDS / microbatches)
+        return smp_fail(SMP_ERR_INPUT,
+                        "schedule '%s': %d ranks * %d chunks * %d micro-batches, expected at most "
+                        "%d forward actions",
+                        name, pipeline, chunks, microbatches, MAX_FORWARDS);
+    if (kind->check)
+        SMP_TRY(kind->check(&shape));
+    return check_active(kind, &shape);
+}
+
+static int stage_rank(void *context, const char *name, int pipeline, int chunks, int stage)
+{
+    smp_schedule_shape shape = shape_of(context, pipeline, chunks, 1, true);
+    return smp_schedule_stage_rank(smp_schedule_find(name), &shape, stage);
+}
+
+static int live(void *context, const char *name, int pipeline, int chunks, int microbatches,
+                int rank, bool training)
+{
+    smp_schedule_shape shape = shape_of(context, pipeline, chunks, microbatches, training);
+    return smp_schedule_find(name)->live(&shape, rank);
+}
+
+static int live_bounded(void *context, const char *name, int pipeline, int chunks, int microbatches,
+                        int rank, bool training, int active)
+{
+    smp_schedule_shape shape = shape_of(context, pipeline, chunks, microbatches, training);
+    shape.active = active;
+    return smp_schedule_find(name)->live(&shape, rank);
+}
+
+/* The flow of the candidate's partition, made anew only if it differs from the last. */
+static smp_status use_partition(smp__planner *planner, const smp_search_request *request,
+                                const smp_partition *partition)
+{
+    const smp_graph *graph = request->graph;
+    size_t bytes = (size_t)graph->n_op * sizeof *planner->stage;
+    if (planner->n_stage == partition->n_stage &&
+        memcmp(planner->stage, partition->stage, bytes) == 0)
+        return SMP_OK;
+    drop_partition(planner);
+    planner->stage = malloc(bytes > 0 ? bytes : 1);
+    planner->layout = calloc(N_MODE * (size_t)partition->n_stage, sizeof(smp_layout *));
+    if (!planner->stage || !planner->layout) {
+        drop_partition(planner);
+        return smp_fail_memory(bytes);
+    }
+    if (bytes > 0)
+        memcpy(planner->stage, partition->stage, bytes);
+    planner->n_stage = partition->n_stage;
+    smp_status status = smp_flow_build(graph, partition->stage, partition->n_stage,
+                                       request->microbatch_size, &planner->flow);
+    if (status != SMP_OK)
+        drop_partition(planner);
+    return status;
+}
+
+smp_status smp__planner_layout(smp__planner *planner, const smp_search_request *request,
+                               bool recompute, int stage, const smp_program *program, int chunk,
+                               const smp_layout **out)
+{
+    unsigned mode = request->graph->training ? smp_layout_mode(recompute, program, chunk) : 0;
+    smp_layout **layout = &planner->layout[N_MODE * stage + (int)mode];
+    if (!*layout)
+        SMP_TRY(smp_layout_measure(request->graph, planner->flow, stage, mode, NULL, layout));
+    *out = *layout;
+    return SMP_OK;
+}
+
+/* Arrays live in `arena`; the program is the caller's. */
+smp_status smp__planner_simulation_input(const smp__planner *planner,
+                                         const smp_search_request *request, const smp_costs *costs,
+                                         const smp_candidate *candidate, smp_arena *arena,
+                                         smp_simulation_input *out)
+{
+    const smp_partition *partition = candidate->partition;
+    size_t n = (size_t)partition->n_stage;
+    double *forward_us = SMP_ARENA_NEW(arena, double, n);
+    double *backward_us = SMP_ARENA_NEW(arena, double, n);
+    double *recompute_us = SMP_ARENA_NEW(arena, double, n);
+    int64_t *weight_bytes = SMP_ARENA_NEW(arena, int64_t, n);
+    if (!forward_us || !backward_us || !recompute_us || !weight_bytes)
+        return SMP_ERR_NO_MEMORY;
+    for (size_t s = 0; s < n; s++) {
+        forward_us[s] = partition->load[s].forward_us;
+        backward_us[s] = partition->load[s].backward_us;
+        recompute_us[s] = partition->load[s].recompute_us;
+        weight_bytes[s] = partition->load[s].weight_bytes;
+    }
+    *out = (smp_simulation_input){.pipeline = candidate->pipeline,
+                                  .chunks = candidate->chunks,
+                                  .ddp = candidate->ddp,
+                                  .microbatches = candidate->microbatches,
+                                  .stage_rank = candidate->stage_rank,
+                                  .forward_us = forward_us,
+                                  .backward_us = backward_us,
+                                  .recompute_us = recompute_us,
+                                  .weight_bytes = weight_bytes,
+                                  .flow = planner->flow,
+                                  .graph = request->graph,
+                                  .cluster = request->cluster,
+                                  .device = candidate->device,
+                                  .optimizer_bytes_per_s = costs->optimizer_bytes_per_s};
+    return SMP_OK;
+}
+
+static smp_status simulate(const smp__planner *planner, const smp_search_request *request,
+                           const smp_costs *costs, const smp_candidate *candidate,
+                           smp__evaluation *evaluation)
+{
+    smp_simulation_input input;
+    smp_arena *arena = smp_arena_create();
+    smp_status status =
+        arena ? smp__planner_simulation_input(planner, request, costs, candidate, arena, &input)
+              : SMP_ERR_NO_MEMORY;
+    if (status == SMP_OK) {
+        input.program = evaluation->program;
+        status = smp_simulate(&input, &evaluation->simulation);
+    }
+    smp_arena_destroy(arena);
+    return status;
+}
+
+/* Programs by the candidate's rule if there are none yet. */
+static smp_status evaluate_programs(smp__planner *planner, const smp_search_request *request,
+                                    const smp_costs *costs, const smp_candidate *candidate,
+                                    smp_program *program, bool exactly, smp__evaluation *out)
+{
+    size_t n = (size_t)candidate->pipeline;
+    smp_schedule_shape shape = smp__planner_shape(planner, request, candidate);
+    smp__evaluation evaluation = {.program = calloc(n, sizeof *evaluation.program),
+                                  .peak_bytes = calloc(n, sizeof *evaluation.peak_bytes),
+                                  .pipeline = candidate->pipeline};
+    smp_status status;
+    if (!evaluation.program || !evaluation.peak_bytes) {
+        status = smp_fail_memory(n * sizeof *evaluation.program);
+        goto done;
+    }
+    status = use_partition(planner, request, candidate->partition);
+    if (status == SMP_OK && !program)
+        status = smp_lower(smp_schedule_find(candidate->schedule), &shape, planner->flow,
+                           evaluation.program);
+    for (size_t r = 0; program && r < n; r++) {
+        evaluation.program[r] = program[r];
+        program[r] = (smp_program){0};
+    }
+    if (status == SMP_OK)
+        status = simulate(planner, request, costs, candidate, &evaluation);
+    double limit_us = exactly ? 0.0 : candidate->give_up_us;
+    evaluation.given_up =
+        status == SMP_OK && limit_us > 0.0 && evaluation.simulation->step_us > limit_us;
+    if (status == SMP_OK && !evaluation.given_up)
+        status = smp__planner_peaks(planner, request, candidate, evaluation.program, exactly,
+                                    evaluation.peak_bytes);
+done:
+    if (status == SMP_OK)
+        *out = evaluation;
+    else
+        smp__evaluation_free(&evaluation);
+    return status;
+}
+
+smp_status smp__planner_evaluate(smp__planner *planner, const smp_search_request *request,
+                                 const smp_costs *costs, const smp_candidate *candidate,
+                                 bool exactly, smp__evaluation *out)
+{
+    return evaluate_programs(planner, request, costs, candidate, NULL, exactly, out);
+}
+
+smp_status smp__planner_evaluate_programs(smp__planner *planner, const smp_search_request *request,
+                                          const smp_costs *costs, const smp_candidate *candidate,
+                                          smp_program *program, smp__evaluation *out)
+{
+    return evaluate_programs(planner, request, costs, candidate, program, true, out);
+}
+
+void smp__evaluation_free(smp__evaluation *evaluation)
+{
+    for (int r = 0; evaluation->program && r < evaluation->pipeline; r++)
+        smp_program_free(&evaluation->program[r]);
+    free(evaluation->program);
+    free(evaluation->peak_bytes);
+    smp_simulation_destroy(evaluation->simulation);
+    *evaluation = (smp__evaluation){0};
+}
+
+int64_t smp__planner_limit(const smp_search_request *request, const smp_candidate *candidate,
+                           int rank)
+{
+    int64_t limit = INT64_MAX;
+    if (request->memory_bytes > 0)
+        return request->memory_bytes;
+    for (int d = 0; d < candidate->ddp; d++) {
+        int device = candidate->device[d * candidate->pipeline + rank];
+        if (limit > request->cluster->device[device].memory_bytes)
+            limit = request->cluster->device[device].memory_bytes;
+    }
+    return limit;
+}
+
+/* Fills step, peaks, room and fit of a candidate. */
+static void judge(const smp_search_request *request, const smp__evaluation *evaluation,
+                  smp_candidate *candidate)
+{
+    candidate->step_us = evaluation->simulation->step_us;
+    candidate->peak_bytes = 0;
+    candidate->room_bytes = INT64_MAX;
+    for (int r = 0; r < candidate->pipeline; r++) {
+        int64_t room = smp__planner_limit(request, candidate, r) - evaluation->peak_bytes[r];
+        candidate->rank_peak_bytes[r] = evaluation->peak_bytes[r];
+        if (candidate->peak_bytes < evaluation->peak_bytes[r])
+            candidate->peak_bytes = evaluation->peak_bytes[r];
+        if (r == 0 || room < candidate->room_bytes) {
+            candidate->room_bytes = room;
+            candidate->worst_rank = r;
+        }
+    }
+    candidate->fits = candidate->room_bytes >= 0;
+}
+
+static smp_status evaluate(void *context, const smp_search_request *request, const smp_costs *costs,
+                           smp_candidate *candidate)
+{
+    smp__evaluation evaluation;
+    SMP_TRY(smp__planner_evaluate(context, request, costs, candidate, false, &evaluation));
+    judge(request, &evaluation, candidate);
+    smp__evaluation_free(&evaluation);
+    return SMP_OK;
+}
+
+static smp_status least_bytes(void *context, const smp_search_request *request,
+                              const smp_costs *costs, const smp_candidate *candidate,
+                              int64_t *bytes)
+{
+    (void)costs;
+    SMP_TRY(use_partition(context, request, candidate->partition));
+    return smp__planner_least_bytes(context, request, candidate, bytes);
+}
+
+smp_schedule_model smp__planner_model(smp__planner *planner)
+{
+    return (smp_schedule_model){.context = planner,
+                                .names = planner->names,
+                                .known = known,
+                                .check = check,
+                                .stage_rank = stage_rank,
+                                .live = live,
+                                .live_bounded = live_bounded,
+                                .least_bytes = least_bytes,
+                                .evaluate = evaluate};
+}

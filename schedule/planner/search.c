@@ -1,0 +1,339 @@
+/* The search over configurations: bounds first, then partitions, then simulation of those that can
+ * still be among the best.
+ *
+ * What can still be. Let T be the least time per sample found so far among candidates that fit, and
+ * T10 the tenth least. A configuration whose lower bound is above 1.01 T and above T10 is neither
+ * within 1 % of the best nor one of the ten best. Nor is one whose bound is not below the times of
+ * ten fitting candidates with fewer micro-batches: wherever it is within 1 % of the best, so are
+ * they, and stand before it. When memory is minimised the bound is that of the peak. A configuration
+ * whose weights, gradients and optimizer state exceed all memory cannot fit, nor can one whose
+ * partition needs more on a rank than the rank has, whatever the order of its actions. All others
+ * are simulated, so the ten that are listed are the ten best of all.
+ *
+ * The order in which configurations are looked at decides nothing but the effort, unless a time
+ * limit strikes: then the best so far is taken. */
+#include "schedule/planner/search.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/base/clock.h"
+#include "schedule/planner/search_state.h"
+
+#define FAR 0.1          /* of the memory of a rank */
+#define SEARCH_SHARE 0.8 /* of the time, while there is more to try; the rest is for the proof */
+
+static double samples_of(const smp_candidate *candidate)
+{
+    return (double)candidate->ddp * (double)candidate->microbatch_size;
+}
+
+double smp__search_time(const smp_search_request *request, const smp_candidate *candidate)
+{
+    if (request->objective == SMP_OBJECTIVE_BOTTLENECK)
+        return candidate->bottleneck_us / samples_of(candidate);
+    return candidate->step_us / candidate->microbatches / samples_of(candidate);
+}
+
+/* True if a configuration that takes (needs) at least this much can be neither within 1 % of the
+ * best nor among those listed. */
+static bool cannot_win(const smp__search *s, const smp__config *config, double least_time,
+                       double least_peak)
+{
+    bool for_memory = s->configs.request->optimize == SMP_OPTIMIZE_MEMORY;
+    double least = for_memory ? least_peak : least_time;
+    if (s->n_least < SMP_SEARCH_LISTED)
+        return false;
+    if (least > SMP__CLOSE * s->least[0] && least > s->least[SMP_SEARCH_LISTED - 1])
+        return true;
+    int before = 0;
+    int64_t all = smp__all_microbatches(config->microbatches, config->ddp);
+    for (int32_t i = 0; i < s->n && !for_memory; i++) {
+        const smp_candidate *c = s->entry[i].candidate;
+        before += c->fits && smp__all_microbatches(c->microbatches, c->ddp) < all &&
+                  s->entry[i].time <= least_time;
+    }
+    return before >= SMP_SEARCH_LISTED;
+}
+
+static void note_least(smp__search *s, double value)
+{
+    int i = s->n_least < SMP_SEARCH_LISTED ? s->n_least++ : SMP_SEARCH_LISTED;
+    if (i == SMP_SEARCH_LISTED && value >= s->least[--i])
+        return;
+    for (; i > 0 && s->least[i - 1] > value; i--)
+        s->least[i] = s->least[i - 1];
+    s->least[i] = value;
+}
+
+static void add_entry(smp__search *s, int32_t index, smp_candidate *candidate)
+{
+    const smp_search_request *request = s->configs.request;
+    double time = smp__search_time(request, candidate);
+    bool for_memory = request->optimize == SMP_OPTIMIZE_MEMORY;
+    s->entry[s->n++] = (smp__entry){candidate, time, index};
+    if (candidate->fits)
+        note_least(s, for_memory ? (double)candidate->peak_bytes : time);
+}
+
+static smp_status try_config(smp__search *s, int32_t index);
+
+static bool far_off(const smp__config *config, int64_t room_bytes)
+{
+    double memory = (double)config->mapping->memory_all / config->pipeline;
+    return (double)room_bytes <= -FAR * memory;
+}
+
+/* A configuration cannot fit by far. If that of its family and schedule with the fewest micro-batches
+ * cannot either, none does: more micro-batches keep no less alive. Near misses prove nothing: under
+ * other counts another partition is made, which may pack better. */
+static smp_status note_miss(smp__search *s, int32_t index, int64_t room_bytes)
+{
+    s->counts.n_pruned_memory++;
+    if (s->missed < 0 || room_bytes > s->missed_room) {
+        s->missed = index;
+        s->missed_room = room_bytes;
+    }
+    smp__config *config = &s->configs.config[index];
+    if (!far_off(config, room_bytes))
+        return SMP_OK;
+    config->misses = true;
+    return try_config(s, config->smallest);
+}
+
+bool smp__candidate_improves(const smp_search_request *request, const smp_candidate *from,
+                             const smp_candidate *to)
+{
+    if (!to || !from || to->fits != from->fits)
+        return to && (!from || to->fits);
+    if (!to->fits)
+        return to->room_bytes > from->room_bytes;
+    if (request->optimize == SMP_OPTIMIZE_MEMORY)
+        return to->peak_bytes < from->peak_bytes ||
+               (to->peak_bytes == from->peak_bytes && to->step_us < from->step_us);
+    if (request->objective == SMP_OBJECTIVE_BOTTLENECK)
+        return to->bottleneck_us < from->bottleneck_us;
+    return to->step_us < from->step_us;
+}
+
+/* A step that takes longer is not listed; 0: all are. */
+static double step_limit_us(const smp__search *s, const smp__config *config)
+{
+    const smp_search_request *request = s->configs.request;
+    if (request->optimize == SMP_OPTIMIZE_MEMORY ||
+        request->objective == SMP_OBJECTIVE_BOTTLENECK || s->n_least < SMP_SEARCH_LISTED)
+        return 0.0;
+    return fmax(SMP__CLOSE * s->least[0], s->least[SMP_SEARCH_LISTED - 1]) * config->microbatches *
+           config->ddp * (double)s->configs.costs->microbatch_size;
+}
+
+/* What became of a configuration with one treatment of recomputation. */
+typedef struct attempt {
+    smp_candidate *candidate; /* NULL: none can fit, or none can win */
+    bool pruned;
+    int64_t room_bytes;
+} attempt;
+
+/* A near miss: the partition that needs the least memory may fit. The better one counts. */
+static smp_status attempt_least_memory(smp__search *s, smp__config *config, attempt *out)
+{
+    smp_partition *partition = NULL;
+    smp_candidate *candidate = NULL;
+    int64_t room_bytes = INT64_MIN;
+    smp_status status = smp__config_least_memory(&s->configs, config, &partition);
+    if (status == SMP_OK)
+        status = smp__config_fit(&s->configs, config, partition, 0.0, &candidate, &room_bytes);
+    if (status == SMP_OK && room_bytes > out->room_bytes) {
+        smp_candidate_destroy(out->candidate);
+        *out = (attempt){candidate, false, room_bytes};
+        return SMP_OK;
+    }
+    smp_candidate_destroy(candidate);
+    if (status != SMP_OK) {
+        smp_candidate_destroy(out->candidate);
+        out->candidate = NULL;
+    }
+    return status;
+}
+
+static smp_status attempt_config(smp__search *s, smp__config *config, smp_recompute recompute,
+                                 attempt *out)
+{
+    smp__configs *configs = &s->configs;
+    smp_partition *partition = NULL;
+    *out = (attempt){.room_bytes = INT64_MIN};
+    config->recompute = recompute;
+    if (configs->request->optimize == SMP_OPTIMIZE_MEMORY)
+        SMP_TRY(smp__config_least_memory(configs, config, &partition));
+    else
+        SMP_TRY(smp__config_partition(configs, config, 0.0, &partition));
+    out->pruned = cannot_win(s, config, smp__config_least_us(configs, config, partition),
+                             smp__config_least_bytes(configs, config, partition));
+    if (out->pruned) {
+        smp_partition_destroy(partition);
+        return SMP_OK;
+    }
+    SMP_TRY(smp__config_fit(configs, config, partition, step_limit_us(s, config), &out->candidate,
+                            &out->room_bytes));
+    out->pruned = !out->candidate && out->room_bytes >= 0;
+    if (out->room_bytes >= 0 || far_off(config, out->room_bytes) ||
+        configs->request->optimize == SMP_OPTIMIZE_MEMORY)
+        return SMP_OK;
+    return attempt_least_memory(s, config, out);
+}
+
+static attempt better_of(const smp_search_request *request, attempt a, attempt b)
+{
+    bool second = smp__candidate_improves(request, a.candidate, b.candidate) ||
+                  (!a.candidate && b.room_bytes > a.room_bytes);
+    attempt best = second ? b : a;
+    smp_candidate_destroy(second ? a.candidate : b.candidate);
+    best.pruned = a.pruned && b.pruned;
+    return best;
+}
+
+/* Where recomputation is a choice, first without, as far as that can fit; then with it, unless the
+ * partition that is best of all fits as it is. The better one counts. */
+static smp_status attempt_both(smp__search *s, smp__config *config, attempt *out)
+{
+    const smp_search_request *request = s->configs.request;
+    attempt without = {.pruned = true, .room_bytes = INT64_MIN}, with;
+    smp_problem problem;
+    SMP_TRY(smp__config_problem(&s->configs, config, &problem));
+    if (request->recompute != SMP_RECOMPUTE_AUTO || !request->graph->training)
+        return attempt_config(s, config, request->recompute, out);
+    if (smp__config_may_keep_all(&s->configs, &problem))
+        SMP_TRY(attempt_config(s, config, SMP_RECOMPUTE_NONE, &without));
+    smp_status status = SMP_OK;
+    config->recompute = SMP_RECOMPUTE_AUTO;
+    if (request->optimize == SMP_OPTIMIZE_SPEED && without.candidate && without.candidate->fits &&
+        smp__config_is_free(&s->configs, config, without.candidate->partition)) {
+        *out = without;
+        return SMP_OK;
+    }
+    status = attempt_config(s, config, SMP_RECOMPUTE_AUTO, &with);
+    if (status != SMP_OK) {
+        smp_candidate_destroy(without.candidate);
+        return status;
+    }
+    *out = better_of(request, without, with);
+    if (out->room_bytes >= 0 || out->pruned || far_off(config, out->room_bytes))
+        return SMP_OK;
+    /* What recomputes where the estimate asks for it just misses: everywhere may fit. */
+    status = attempt_config(s, config, SMP_RECOMPUTE_ALL, &with);
+    config->recompute = SMP_RECOMPUTE_AUTO;
+    if (status == SMP_OK)
+        *out = better_of(request, *out, with);
+    else
+        smp_candidate_destroy(out->candidate);
+    return status;
+}
+
+static smp_status try_config(smp__search *s, int32_t index)
+{
+    smp__configs *configs = &s->configs;
+    smp__config *config = &configs->config[index];
+    attempt tried;
+    bool exists;
+    if (config->done)
+        return SMP_OK;
+    config->done = true;
+    if (configs->config[config->smallest].misses) {
+        s->counts.n_pruned_memory++;
+        return SMP_OK;
+    }
+    if (cannot_win(s, config, smp__config_least_us_of_any(configs, config),
+                   smp__config_least_bytes_of_any(configs, config))) {
+        s->counts.n_pruned_time++;
+        return SMP_OK;
+    }
+    double overload = smp__config_overload(configs, config);
+    if (overload > 1.0) {
+        s->counts.n_pruned_memory++;
+        if (overload < s->least_overload) {
+            s->least_overload = overload;
+            s->overloaded = index;
+        }
+        return SMP_OK;
+    }
+    SMP_TRY(smp__family_solve(configs, config, &exists));
+    if (!exists) {
+        s->counts.n_no_pipeline++;
+        return SMP_OK;
+    }
+    SMP_TRY(attempt_both(s, config, &tried));
+    if (tried.candidate)
+        add_entry(s, index, tried.candidate);
+    else if (tried.pruned)
+        s->counts.n_pruned_time++;
+    else
+        return note_miss(s, index, tried.room_bytes);
+    return SMP_OK;
+}
+
+/* Once the time is over only what is needed to have an answer is tried. */
+static smp_status try_all(smp__search *s)
+{
+    double limit_s = s->configs.request->deadline_s, now_s = smp_clock_s();
+    if (limit_s > now_s)
+        limit_s = now_s + SEARCH_SHARE * (limit_s - now_s);
+    for (int32_t i = 0; i < s->configs.n; i++) {
+        if (s->n_least > 0 && smp_clock_past(limit_s)) {
+            for (; i < s->configs.n; i++)
+                s->counts.n_skipped += !s->configs.config[i].done;
+            s->counts.timed_out = s->counts.n_skipped > 0;
+            break;
+        }
+        SMP_TRY(try_config(s, i));
+    }
+    return SMP_OK;
+}
+
+/* Nothing fits: what missed by least, simulated or not, stands for all. */
+static smp_status try_nearest(smp__search *s)
+{
+    smp__configs *configs = &s->configs;
+    smp_partition *partition = NULL;
+    smp_candidate *candidate = NULL;
+    int64_t room = INT64_MIN;
+    bool exists = true;
+    for (int32_t i = 0; i < s->n; i++)
+        room = s->entry[i].candidate->room_bytes > room ? s->entry[i].candidate->room_bytes : room;
+    int32_t index = s->missed >= 0 && s->missed_room > room ? s->missed : -1;
+    if (s->n == 0 && index < 0)
+        index = s->overloaded;
+    if (index < 0)
+        return s->n > 0 ? SMP_OK : smp_fail(configs->first_failure, "%s", configs->first_message);
+    smp__config *config = &configs->config[index];
+    SMP_TRY(smp__family_solve(configs, config, &exists));
+    if (!exists)
+        return s->n > 0 ? SMP_OK : smp_fail(configs->first_failure, "%s", configs->first_message);
+    SMP_TRY(smp__config_partition(configs, config, 0.0, &partition));
+    SMP_TRY(smp__config_evaluate(configs, config, partition, &candidate));
+    add_entry(s, index, candidate);
+    return SMP_OK;
+}
+
+smp_status smp_search(const smp_search_request *request, const smp_costs *costs,
+                      const smp_schedule_model *model, smp_search_result *out)
+{
+    smp__search s = {.least_overload = INFINITY, .overloaded = -1, .missed = -1};
+    SMP_TRY(smp__configs_list(request, costs, model, &s.configs));
+    smp_status status = SMP_OK;
+    s.counts.n_config = s.configs.n;
+    s.entry = calloc((size_t)s.configs.n + 1, sizeof *s.entry);
+    if (!s.entry)
+        status = smp_fail_memory((size_t)s.configs.n * sizeof *s.entry);
+    if (status == SMP_OK)
+        status = try_all(&s);
+    if (status == SMP_OK && s.n_least == 0)
+        status = try_nearest(&s);
+    if (status == SMP_OK)
+        status = smp__search_finish(&s, out);
+    for (int32_t i = 0; i < s.n; i++)
+        smp_candidate_destroy(s.entry[i].candidate);
+    free(s.entry);
+    smp__configs_free(&s.configs);
+    return status;
+}

@@ -1,0 +1,311 @@
+/* The end of a search: what was tried in order, and the winner improved and proven.
+ *
+ * Those that fit come first, of them those within 1 % of the best. Those near the best get the effort
+ * that all configurations cannot have, every partitioner, and the winner the exact search, which
+ * raises its bound.
+ * O(n log n) for n tried, and the solvers. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/base/clock.h"
+#include "partition/prove/prove.h"
+#include "schedule/planner/search_state.h"
+
+enum { MAX_POLISHED = 6, POLISH_OPS = 2000, /* fewer of larger graphs */ LARGE_OPS = 4000 };
+#define NEAR 1.05 /* times the best: what more effort may turn into the best */
+
+void smp_candidate_destroy(smp_candidate *candidate)
+{
+    if (!candidate)
+        return;
+    free(candidate->device);
+    free(candidate->stage_rank);
+    free(candidate->rank_peak_bytes);
+    smp_partition_destroy(candidate->partition);
+    free(candidate);
+}
+
+void smp_search_result_destroy(smp_search_result *result)
+{
+    smp_candidate_destroy(result->best);
+    for (int i = 0; i < result->n_tried; i++)
+        smp_candidate_destroy(result->tried[i]);
+    free(result->tried);
+    *result = (smp_search_result){0};
+}
+
+static int sign(double a, double b)
+{
+    return (a > b) - (a < b);
+}
+
+/* How an entry ranks: those that fit first, of them those within 1 % of the best. */
+typedef struct rank_key {
+    int tier; /* 0: close to the best, 1: fits, 2: does not fit */
+    double first, second, third;
+    int32_t index;
+    smp_candidate *candidate;
+    int32_t entry;
+} rank_key;
+
+static int compare_keys(const void *left, const void *right)
+{
+    const rank_key *a = left, *b = right;
+    int order = a->tier - b->tier;
+    if (order == 0)
+        order = sign(a->first, b->first);
+    if (order == 0)
+        order = sign(a->second, b->second);
+    if (order == 0)
+        order = sign(a->third, b->third);
+    return order ? order : (a->index > b->index) - (a->index < b->index);
+}
+
+static rank_key key_of(const smp__search *s, const smp__entry *entry)
+{
+    const smp_candidate *c = entry->candidate;
+    bool for_memory = s->configs.request->optimize == SMP_OPTIMIZE_MEMORY;
+    double peak = (double)c->peak_bytes, m = (double)smp__all_microbatches(c->microbatches, c->ddp);
+    rank_key key = {2,
+                    -(double)c->room_bytes,
+                    m,
+                    entry->time,
+                    entry->index,
+                    entry->candidate,
+                    (int32_t)(entry - s->entry)};
+    if (!c->fits)
+        return key;
+    bool close = (for_memory ? peak : entry->time) <= SMP__CLOSE * s->least[0];
+    key.tier = close ? 0 : 1;
+    if (for_memory) {
+        key.first = close ? entry->time : peak;
+        key.second = close ? m : entry->time;
+        key.third = close ? peak : m;
+    } else {
+        key.first = close ? m : entry->time;
+        key.second = close ? peak : m;
+        key.third = close ? entry->time : peak;
+    }
+    return key;
+}
+
+/* The entries by rank, in *key; malloc'ed. */
+static smp_status sort_entries(const smp__search *s, rank_key **key)
+{
+    *key = calloc((size_t)s->n + 1, sizeof **key);
+    if (!*key)
+        return smp_fail_memory((size_t)s->n * sizeof **key);
+    for (int32_t i = 0; i < s->n; i++)
+        (*key)[i] = key_of(s, &s->entry[i]);
+    qsort(*key, (size_t)s->n, sizeof **key, compare_keys);
+    return SMP_OK;
+}
+
+/* The winner's partition in the problem of its configuration, without memory limits or with them. */
+static smp_status restate(smp__search *s, smp__config *config, const smp_candidate *best,
+                          bool limited, smp_problem *problem, smp_partition **partition)
+{
+    SMP_TRY(smp__config_problem(&s->configs, config, problem));
+    problem->deadline_s = s->configs.request->deadline_s;
+    problem->quick = false;
+    if (!limited)
+        problem->memory_limit = s->configs.unlimited;
+    SMP_TRY(smp_partition_evaluate(problem, best->partition->stage, partition));
+    (*partition)->solver = best->partition->solver;
+    (*partition)->bound = best->partition->bound;
+    (*partition)->lower_bound_us =
+        fmin(best->partition->lower_bound_us, (*partition)->bottleneck_us);
+    return SMP_OK;
+}
+
+/* Fits a partition of the winner's configuration, which it takes over, and lets it take the winner's
+ * place if it is better. */
+static smp_status challenge(smp__search *s, smp__config *config, smp_partition *partition,
+                            smp_candidate **best)
+{
+    smp_candidate *trial = NULL;
+    int64_t room;
+    SMP_TRY(smp__config_fit(&s->configs, config, partition, 0.0, &trial, &room));
+    if (smp__candidate_improves(s->configs.request, *best, trial)) {
+        smp_candidate *old = *best;
+        *best = trial;
+        trial = old;
+    }
+    smp_candidate_destroy(trial);
+    return SMP_OK;
+}
+
+/* A large graph in a partition within two parts in a thousand of its bound: more effort would cost
+ * more than it can bring. */
+static bool is_good_enough(const smp_search_request *request, const smp_candidate *best)
+{
+    const smp_partition *partition = best->partition;
+    return request->graph->n_op > LARGE_OPS &&
+           partition->bottleneck_us <= 1.002 * partition->lower_bound_us;
+}
+
+/* More effort for the best: all partitioners, where the search used a quick one; and where
+ * stages recompute, tighter limits, under which others may do so in their place. A partitioner that
+ * was asked for has the last word. */
+static smp_status polish(smp__search *s, int32_t index, smp_candidate **best)
+{
+    static const double spare[] = {0.02, 0.05};
+    const smp_search_request *request = s->configs.request;
+    smp__config *config = &s->configs.config[index];
+    smp_partition *partition = NULL;
+    if (request->optimize == SMP_OPTIMIZE_MEMORY || request->partitioner)
+        return SMP_OK;
+    if (!is_good_enough(request, *best))
+        SMP_TRY(smp__config_best_partition(&s->configs, config, &partition));
+    if (partition)
+        SMP_TRY(challenge(s, config, partition, best));
+    bool again = request->recompute == SMP_RECOMPUTE_AUTO && (*best)->n_recompute > 0;
+    for (size_t i = 0; again && i < sizeof spare / sizeof spare[0]; i++) {
+        if (smp_clock_past(request->deadline_s))
+            break;
+        SMP_TRY(smp__config_partition(&s->configs, config, spare[i], &partition));
+        SMP_TRY(challenge(s, config, partition, best));
+    }
+    return SMP_OK;
+}
+
+/* The first few that are near the best; sorts the entries anew. */
+static smp_status polish_best(smp__search *s, rank_key **key)
+{
+    double near = NEAR * s->least[0];
+    int64_t n_op = s->configs.request->graph->n_op;
+    int64_t n =
+        s->configs.quick ? 1 + (MAX_POLISHED - 1) * (int64_t)POLISH_OPS / (n_op + POLISH_OPS) : 1;
+    for (int32_t i = 0; i < n && i < s->n; i++) {
+        smp__entry *entry = &s->entry[(*key)[i].entry];
+        if (i > 0 && (!entry->candidate->fits || entry->time > near ||
+                      smp_clock_past(s->configs.request->deadline_s)))
+            break;
+        SMP_TRY(polish(s, entry->index, &entry->candidate));
+        entry->time = smp__search_time(s->configs.request, entry->candidate);
+        if (s->configs.request->optimize == SMP_OPTIMIZE_SPEED)
+            s->least[0] = fmin(s->least[0], entry->time);
+    }
+    free(*key);
+    *key = NULL;
+    return sort_entries(s, key);
+}
+
+/* Takes the place of the winner if it differs, fits and is better. */
+static smp_status offer_stages(smp__search *s, smp__config *config, const smp_partition *found,
+                               smp_candidate **best)
+{
+    smp_problem problem;
+    smp_partition *copy = NULL;
+    size_t bytes = (size_t)s->configs.request->graph->n_op * sizeof *found->stage;
+    if (s->configs.request->partitioner || /* it has the last word */
+        memcmp(found->stage, (*best)->partition->stage, bytes) == 0)
+        return SMP_OK;
+    SMP_TRY(smp__config_problem(&s->configs, config, &problem));
+    SMP_TRY(smp_partition_evaluate(&problem, found->stage, &copy));
+    copy->solver = found->solver;
+    return challenge(s, config, copy, best);
+}
+
+/* Exact search from the winner, which what it finds may replace. *proven: with its bound. */
+static smp_status search_on(smp__search *s, smp__config *config, bool limited, smp_candidate **best,
+                            smp_partition **proven)
+{
+    smp_problem problem;
+    SMP_TRY(restate(s, config, *best, limited, &problem, proven));
+    smp_status status = smp_partition_prove(&problem, proven);
+    return status == SMP_OK ? offer_stages(s, config, *proven, best) : status;
+}
+
+/* Raises the winner's bound, and replaces it by what the proof finds where that is better. The
+ * bound is that without memory limits: what the memory planner makes of a partition may be less
+ * than the estimate that limits are kept by, so nothing is proven about those. Under limits that
+ * the winner keeps the search goes on for a better partition alone. */
+static smp_status prove(smp__search *s, int32_t index, smp_candidate **best)
+{
+    smp__config *config = &s->configs.config[index];
+    smp_partition *proven = NULL, *within = NULL;
+    smp_status status = search_on(s, config, false, best, &proven);
+    bool open = status == SMP_OK &&
+                (*best)->partition->bottleneck_us > proven->lower_bound_us * (1.0 + 1e-9);
+    if (open && (*best)->partition->fits && proven->bottleneck_us < (*best)->bottleneck_us)
+        status = search_on(s, config, true, best, &within);
+    if (status == SMP_OK) {
+        smp_partition *partition = (*best)->partition;
+        partition->bound = proven->bound;
+        partition->timed_out |= proven->timed_out;
+        partition->lower_bound_us = fmin(proven->lower_bound_us, partition->bottleneck_us);
+        s->counts.timed_out |= partition->timed_out;
+    }
+    smp_partition_destroy(proven);
+    smp_partition_destroy(within);
+    return status;
+}
+
+/* What the list of those tried shows of the winner. */
+static smp_candidate *copy_bare(const smp_candidate *from)
+{
+    smp_candidate *copy = calloc(1, sizeof *copy);
+    if (copy) {
+        *copy = *from;
+        copy->partition = NULL;
+        copy->device = copy->stage_rank = NULL;
+        copy->rank_peak_bytes = NULL;
+    }
+    return copy;
+}
+
+static void make_bare(smp_candidate *candidate)
+{
+    smp_candidate bare = *candidate;
+    bare.partition = NULL;
+    bare.device = bare.stage_rank = NULL;
+    bare.rank_peak_bytes = NULL;
+    free(candidate->device);
+    free(candidate->stage_rank);
+    free(candidate->rank_peak_bytes);
+    smp_partition_destroy(candidate->partition);
+    *candidate = bare;
+}
+
+/* Moves the entries into the result, best first. */
+static smp_status hand_over(smp__search *s, const rank_key *key, smp_search_result *out)
+{
+    smp_search_result result = s->counts;
+    result.tried = calloc((size_t)s->n, sizeof *result.tried);
+    smp_candidate *first = result.tried ? copy_bare(key[0].candidate) : NULL;
+    if (!first) {
+        free(result.tried);
+        return smp_fail_memory((size_t)s->n * sizeof *result.tried);
+    }
+    result.best = key[0].candidate;
+    result.tried[0] = first;
+    for (int32_t i = 1; i < s->n; i++) {
+        make_bare(key[i].candidate);
+        result.tried[i] = key[i].candidate;
+    }
+    result.n_tried = s->n;
+    s->n = 0;
+    *out = result;
+    return SMP_OK;
+}
+
+smp_status smp__search_finish(smp__search *s, smp_search_result *out)
+{
+    rank_key *key = NULL;
+    SMP_TRY(sort_entries(s, &key));
+    smp_status status = SMP_OK;
+    if (!key[0].candidate->fits)
+        status =
+            smp__search_no_fit(&s->configs, &s->configs.config[key[0].index], key[0].candidate);
+    if (status == SMP_OK)
+        status = polish_best(s, &key);
+    if (status == SMP_OK)
+        status = prove(s, key[0].index, &s->entry[key[0].entry].candidate);
+    key[0].candidate = s->entry[key[0].entry].candidate;
+    if (status == SMP_OK)
+        status = hand_over(s, key, out);
+    free(key);
+    return status;
+}

@@ -1,0 +1,46 @@
+/* A search while it runs; shared by search.c and search_result.c. */
+#ifndef SMP_SCHEDULE_PLANNER_SEARCH_STATE_H
+#define SMP_SCHEDULE_PLANNER_SEARCH_STATE_H
+
+#include "schedule/planner/configs.h"
+
+#define SMP__CLOSE 1.01 /* within 1 % counts as equal */
+
+/* A candidate that was simulated, and what it is judged by. */
+typedef struct smp__entry {
+    smp_candidate *candidate;
+    double time; /* per sample */
+    int32_t index;
+} smp__entry;
+
+typedef struct smp__search {
+    smp__configs configs;
+    smp_search_result counts; /* n_pruned_time and the like */
+    smp__entry *entry;
+    int32_t n;
+    double least[SMP_SEARCH_LISTED]; /* of what is minimised, over entries that fit; rising */
+    int n_least;
+    /* Configurations that cannot fit and were not simulated: by how much, and which one least. */
+    double least_overload;
+    int32_t overloaded, missed;
+    int64_t missed_room;
+} smp__search;
+
+/* Micro-batches of all replicas. */
+static inline int64_t smp__all_microbatches(int microbatches, int ddp)
+{
+    return (int64_t)microbatches * ddp;
+}
+
+/* Microseconds per sample, as the objective counts it. */
+double smp__search_time(const smp_search_request *request, const smp_candidate *candidate);
+
+/* Whether a candidate takes the place of another one of the same configuration. NULL: none. */
+bool smp__candidate_improves(const smp_search_request *request, const smp_candidate *from,
+                             const smp_candidate *to);
+
+/* Sorts the entries, improves and proves the winner and moves all into the result; or says why
+ * nothing fits. */
+smp_status smp__search_finish(smp__search *search, smp_search_result *out);
+
+#endif

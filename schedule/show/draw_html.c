@@ -1,0 +1,327 @@
+/* The page: report_page.html with its style, its scripts and the data of a picture, in one file that
+ * loads nothing. The data is JSON for report_page.js, times as whole ticks of tick_us and as
+ * differences, so that numbers are short: about 12 bytes per action.
+ *
+ *   lane.k  a letter per action (F B I W O)   lane.m  micro-batches   lane.c  chunks, if there are any
+ *   lane.t  idle and busy ticks, in turn      lane.r  ticks between arrival of the input and start; -1
+ *   lane.b  change of the bytes held, in units of `unit`     lane.x  reductions: stage, start, length
+ *
+ * Linear in actions. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "schedule/show/picture_model.h"
+
+/* Made by the build from the files of these names (cmake/SmpEmbed.cmake). */
+extern const unsigned char smp__file_report_page_html[];
+extern const unsigned char smp__file_report_page_css[];
+extern const unsigned char smp__file_report_model_js[];
+extern const unsigned char smp__file_report_draw_js[];
+extern const unsigned char smp__file_report_page_js[];
+
+enum { TICKS = 1000000, UNITS = 20000 };
+
+typedef struct page {
+    const smp_picture *picture;
+    smp_text *json;
+    double tick_us;
+    int64_t unit; /* bytes */
+} page;
+
+/* The largest of 1, 2 and 5 times a power of ten that is not above the value. */
+static double nice_below(double value)
+{
+    double power = pow(10.0, floor(log10(value)));
+    double times = value / power;
+    return power * (times >= 5.0 ? 5.0 : times >= 2.0 ? 2.0 : 1.0);
+}
+
+static int64_t to_ticks(const page *p, double us)
+{
+    return llround(us / p->tick_us);
+}
+
+static void put_key(const page *p, const char *key)
+{
+    smp_text_append(p->json, ",\"%s\":", key);
+}
+
+static void put_number(const page *p, const char *key, double value)
+{
+    put_key(p, key);
+    smp_text_append_double(p->json, value);
+}
+
+static void put_int(const page *p, const char *key, int64_t value)
+{
+    put_key(p, key);
+    smp_text_append(p->json, "%" PRId64, value);
+}
+
+static void put_string(const page *p, const char *key, const char *value)
+{
+    put_key(p, key);
+    smp_text_append_quoted(p->json, value);
+}
+
+static void put_head(const page *p)
+{
+    const smp_plan *plan = p->picture->plan;
+    const smp_predicted *predicted = &plan->predicted;
+    smp_text_append(p->json, "{\"smp\":1,\"model\":");
+    smp_text_append_quoted(p->json, plan->model_name);
+    put_string(p, "schedule", plan->schedule);
+    put_string(p, "cluster", plan->cluster && plan->cluster->name ? plan->cluster->name : "");
+    put_int(p, "overlap", plan->cluster && plan->cluster->overlap);
+    put_int(p, "shared_cores", plan->cluster && plan->cluster->cores_per_node > 0);
+    put_int(p, "pipeline", plan->pipeline);
+    put_int(p, "ddp", plan->ddp);
+    put_int(p, "chunks", plan->chunks);
+    put_int(p, "microbatches", plan->microbatches);
+    put_int(p, "microbatch_size", plan->microbatch_size);
+    put_number(p, "tick_us", p->tick_us);
+    put_int(p, "unit", p->unit);
+    put_key(p, "predicted");
+    smp_text_append(p->json, "{\"step_us\":");
+    smp_text_append_double(p->json, p->picture->predicted.end_us);
+    put_number(p, "bubble", p->picture->bubble);
+    put_number(p, "samples_per_s", predicted->samples_per_s);
+    put_number(p, "bottleneck_us", predicted->bottleneck_us);
+    put_number(p, "lower_bound_us", predicted->lower_bound_us);
+    put_number(p, "gap", predicted->gap);
+    smp_text_append(p->json, "}");
+}
+
+static void put_stages(const page *p)
+{
+    const smp_plan *plan = p->picture->plan;
+    put_key(p, "stages");
+    for (int s = 0; s < plan->n_stage; s++) {
+        const smp_plan_stage *stage = &plan->stage[s];
+        smp_text_append(p->json, "%s{\"rank\":%d", s ? ",\n" : "[", stage->rank);
+        put_number(p, "forward", stage->forward_us);
+        put_number(p, "backward", stage->backward_us);
+        put_int(p, "weights", stage->weight_bytes);
+        put_int(p, "stash", stage->stash_bytes);
+        put_int(p, "recompute", stage->recompute);
+        put_key(p, "ops");
+        for (int32_t i = 0; i < stage->n_op; i++) {
+            smp_text_append(p->json, i ? "," : "[");
+            smp_text_append_quoted(p->json, stage->op[i]);
+        }
+        smp_text_append(p->json, "]}");
+    }
+    smp_text_append(p->json, "]");
+}
+
+/* What ranks send each other for a micro-batch. */
+static void put_flow(const page *p)
+{
+    const smp_flow *flow = p->picture->flow;
+    const char *comma = "";
+    put_key(p, "flow");
+    smp_text_append(p->json, "[");
+    for (int32_t i = 0; i < flow->n_transfer; i++) {
+        const smp_transfer *t = &flow->transfer[i];
+        if (!smp__crossing_is_message(&p->picture->crossing, t))
+            continue;
+        smp_text_append(p->json, "%s{\"kind\":%d", comma, t->kind == SMP_TRANSFER_F ? 0 : 1);
+        put_int(p, "from", t->from_stage);
+        put_int(p, "to", t->to_stage);
+        put_int(p, "bytes", t->bytes);
+        put_string(p, "tensor", p->picture->graph->tensor[t->tensor].name);
+        smp_text_append(p->json, "}");
+        comma = ",\n";
+    }
+    smp_text_append(p->json, "]");
+}
+
+static void put_memory(const page *p)
+{
+    put_key(p, "memory");
+    for (int rank = 0; rank < p->picture->plan->pipeline; rank++) {
+        const smp__rank_memory *m = &p->picture->memory[rank];
+        smp_text_append(p->json, "%s{\"fixed\":%" PRId64, rank ? "," : "[", m->fixed_bytes);
+        put_int(p, "alive", m->alive_bytes);
+        put_int(p, "reserved", m->reserved_bytes);
+        put_int(p, "limit", m->limit_bytes);
+        smp_text_append(p->json, "}");
+    }
+    smp_text_append(p->json, "]");
+}
+
+static void put_letters(const page *p, const smp__lane *lane)
+{
+    smp_text_append(p->json, "{\"k\":\"");
+    for (int64_t i = 0; i < lane->n; i++)
+        smp_text_append(p->json, "%c", smp__cell_letter(lane->cell[i].kind));
+    smp_text_append(p->json, "\"");
+}
+
+/* What a list holds of each cell. */
+typedef enum list { LIST_MICROBATCH, LIST_CHUNK, LIST_READY } list;
+
+static void put_list(const page *p, const char *key, const smp__lane *lane, list what)
+{
+    put_key(p, key);
+    smp_text_append(p->json, "[");
+    for (int64_t i = 0; i < lane->n; i++) {
+        const smp__cell *c = &lane->cell[i];
+        int64_t value = c->microbatch;
+        if (what == LIST_CHUNK)
+            value = c->stage < 0 ? 0 : p->picture->crossing.chunk_of[c->stage];
+        else if (what == LIST_READY)
+            value = c->ready_us < 0.0 ? -1 : to_ticks(p, c->start_us) - to_ticks(p, c->ready_us);
+        smp_text_append(p->json, i ? ",%" PRId64 : "%" PRId64, value < -1 ? 0 : value);
+    }
+    smp_text_append(p->json, "]");
+}
+
+static void put_times(const page *p, const smp__lane *lane)
+{
+    int64_t at = 0;
+    put_key(p, "t");
+    smp_text_append(p->json, "[");
+    for (int64_t i = 0; i < lane->n; i++) {
+        int64_t start = to_ticks(p, lane->cell[i].start_us);
+        int64_t end = to_ticks(p, lane->cell[i].end_us);
+        smp_text_append(p->json, "%s%" PRId64 ",%" PRId64, i ? "," : "", start - at, end - start);
+        at = end;
+    }
+    smp_text_append(p->json, "]");
+}
+
+static void put_bytes(const page *p, const smp__lane *lane)
+{
+    int64_t at = 0;
+    put_key(p, "b");
+    smp_text_append(p->json, "[");
+    for (int64_t i = 0; i < lane->n; i++) {
+        int64_t held = lane->cell[i].bytes / p->unit;
+        smp_text_append(p->json, i ? ",%" PRId64 : "%" PRId64, held - at);
+        at = held;
+    }
+    smp_text_append(p->json, "]");
+}
+
+static void put_lane(const page *p, const smp__lane *lane, bool memory)
+{
+    put_letters(p, lane);
+    put_list(p, "m", lane, LIST_MICROBATCH);
+    if (p->picture->plan->chunks > 1)
+        put_list(p, "c", lane, LIST_CHUNK);
+    put_times(p, lane);
+    put_list(p, "r", lane, LIST_READY);
+    if (memory)
+        put_bytes(p, lane);
+    put_key(p, "x");
+    smp_text_append(p->json, "[");
+    for (int64_t i = 0; i < lane->n_reduction; i++) {
+        const smp__reduction *r = &lane->reduction[i];
+        int64_t start = to_ticks(p, r->start_us);
+        smp_text_append(p->json, "%s[%d,%" PRId64 ",%" PRId64 "]", i ? "," : "", (int)r->stage,
+                        start, to_ticks(p, r->end_us) - start);
+    }
+    smp_text_append(p->json, "]");
+    put_number(p, "busy", lane->busy_us);
+    put_key(p, "wait");
+    for (int i = 0; i < SMP__WAIT_KINDS; i++) {
+        smp_text_append(p->json, i ? "," : "[");
+        smp_text_append_double(p->json, lane->wait_us[i]);
+    }
+    smp_text_append(p->json, "]}");
+}
+
+static void put_timeline(const page *p, const char *name, const smp__timeline *timeline,
+                         bool memory)
+{
+    smp_text_append(p->json, "{\"name\":\"%s\"", name);
+    put_int(p, "end", to_ticks(p, timeline->end_us));
+    put_key(p, "lanes");
+    for (int rank = 0; rank < p->picture->plan->pipeline; rank++) {
+        smp_text_append(p->json, rank ? ",\n" : "[");
+        put_lane(p, &timeline->lane[rank], memory);
+    }
+    smp_text_append(p->json, "]}");
+}
+
+static void put_data(const page *p)
+{
+    put_head(p);
+    put_stages(p);
+    put_flow(p);
+    put_memory(p);
+    put_key(p, "timelines");
+    smp_text_append(p->json, "[");
+    put_timeline(p, "predicted", &p->picture->predicted, true);
+    if (p->picture->measured.lane) {
+        smp_text_append(p->json, ",\n");
+        put_timeline(p, "measured", &p->picture->measured, false);
+    }
+    smp_text_append(p->json, "]}\n");
+}
+
+/* JSON inside HTML: no '<', which could end or change the script element. */
+static void put_escaped(smp_text *html, const smp_text *json)
+{
+    const char *at = json->data, *end = json->data + json->length;
+    while (at < end) {
+        const char *less = memchr(at, '<', (size_t)(end - at));
+        smp_text_append_bytes(html, at, (size_t)((less ? less : end) - at));
+        if (!less)
+            break;
+        smp_text_append(html, "\\u003c");
+        at = less + 1;
+    }
+}
+
+static void put_file(smp_text *html, const unsigned char *file)
+{
+    smp_text_append_bytes(html, (const char *)file, strlen((const char *)file));
+}
+
+/* The template with its places {{NAME}} filled. */
+static smp_status assemble(const smp_text *json, smp_text *html)
+{
+    static const struct {
+        const char *name;
+        const unsigned char *file; /* NULL: the data */
+    } places[] = {
+        {"{{STYLE}}", smp__file_report_page_css},
+        {"{{MODEL}}", smp__file_report_model_js},
+        {"{{DRAW}}", smp__file_report_draw_js},
+        {"{{PAGE}}", smp__file_report_page_js},
+        {"{{DATA}}", NULL},
+    };
+    const char *at = (const char *)smp__file_report_page_html;
+    for (const char *open; (open = strstr(at, "{{")); at = strstr(open, "}}") + 2) {
+        smp_text_append_bytes(html, at, (size_t)(open - at));
+        for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+            if (strncmp(open, places[i].name, strlen(places[i].name)) != 0)
+                continue;
+            if (places[i].file)
+                put_file(html, places[i].file);
+            else
+                put_escaped(html, json);
+        }
+    }
+    smp_text_append(html, "%s", at);
+    return html->failed || json->failed ? smp_fail_memory(html->capacity) : SMP_OK;
+}
+
+smp_status smp_picture_html(const smp_picture *picture, smp_text *html)
+{
+    smp_text json = {0};
+    page p = {.picture = picture, .json = &json, .unit = 1};
+    int64_t most = 1;
+    for (int rank = 0; rank < picture->plan->pipeline; rank++)
+        if (picture->memory[rank].alive_bytes > most)
+            most = picture->memory[rank].alive_bytes;
+    p.unit = most / UNITS > 1 ? most / UNITS : 1;
+    p.tick_us = nice_below(smp__picture_end_us(picture) / TICKS);
+    put_data(&p);
+    smp_status status = json.failed ? smp_fail_memory(json.capacity) : assemble(&json, html);
+    smp_text_free(&json);
+    return status;
+}

@@ -1,0 +1,456 @@
+/* The figure (SVG): the timeline and the memory of every rank, static, in the colours of the page,
+ * light or dark as the reader prefers. A rank's cells of one colour are one path; a rank with more
+ * cells than can be told apart shows the share of each kind over time. Linear in actions. */
+#include <math.h>
+#include <stdio.h>
+
+#include "schedule/show/picture_model.h"
+
+enum {
+    WIDTH = 1200,
+    LEFT = 74,
+    RIGHT = 86,
+    TOP = 84,
+    PLOT = WIDTH - LEFT - RIGHT,
+    N_CLASS = 5, /* F B I W O */
+    BINS = 520,  /* columns of a lane that is drawn as shares */
+    SHARE_STEPS = 24
+};
+
+typedef struct figure {
+    const smp_picture *picture;
+    smp_text *svg;
+    double scale;                      /* units per microsecond */
+    double row, measured, memory, gap; /* heights */
+    int64_t memory_bytes;              /* that the memory strip is high */
+    int label_every;                   /* ranks */
+} figure;
+
+static const char style[] =
+    "<style>\n"
+    "text{font-family:ui-sans-serif,system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',"
+    "'DejaVu Sans',Arial,sans-serif;font-size:11px;fill:#1b1f24}\n"
+    ".t{font-size:15px;font-weight:600}.s{fill:#565e69}.c{text-anchor:middle}.r{text-anchor:end}\n"
+    ".n text{font-size:10px;text-anchor:middle;fill:#20242a}.n .F{fill:#fff}\n"
+    ".bg{fill:#fff;stroke:#e2e4e8}.i{fill:#eef0f2}.g{stroke:#e2e4e8}\n"
+    ".F{fill:#2f6db3}.B{fill:#efa43f}.I{fill:#d9662b}.W{fill:#cbd97f}.O{fill:#454b55}.R{fill:#"
+    "7a5aa6}\n"
+    ".m{fill:#c7d6e6}.x{fill:#8fa3b8}.l{stroke:#b3261e}\n"
+    "@media(prefers-color-scheme:dark){text{fill:#e7e9ec}.s{fill:#a6adb7}.bg{fill:#1a1e23;"
+    "stroke:#2c3239}.i{fill:#262c32}.g{stroke:#2c3239}.F{fill:#3f80c9}.B{fill:#f2b253}"
+    ".I{fill:#e07b3e}.W{fill:#d5e296}.O{fill:#9aa2ad}.R{fill:#a98bd6}.m{fill:#435b75}"
+    ".x{fill:#5b6f85}.l{stroke:#f2837a}.n text{fill:#14171b}.n .F{fill:#fff}}\n"
+    "</style>\n";
+
+/* Two decimals at most, without trailing zeros. */
+static void put_number(const figure *f, double value)
+{
+    char digits[64];
+    int length = snprintf(digits, sizeof digits, "%.2f", value);
+    while (length > 0 && digits[length - 1] == '0')
+        length--;
+    if (length > 0 && digits[length - 1] == '.')
+        length--;
+    smp_text_append_bytes(f->svg, digits, (size_t)length);
+}
+
+static void put_attribute(const figure *f, const char *name, double value)
+{
+    smp_text_append(f->svg, " %s=\"", name);
+    put_number(f, value);
+    smp_text_append(f->svg, "\"");
+}
+
+static void put_escaped(const figure *f, const char *value)
+{
+    for (; *value; value++) {
+        if (*value == '<' || *value == '&')
+            smp_text_append(f->svg, *value == '<' ? "&lt;" : "&amp;");
+        else
+            smp_text_append_bytes(f->svg, value, 1);
+    }
+}
+
+static void put_text(const figure *f, const char *class, double x, double y, const char *value)
+{
+    smp_text_append(f->svg, "<text");
+    if (class[0])
+        smp_text_append(f->svg, " class=\"%s\"", class);
+    put_attribute(f, "x", x);
+    put_attribute(f, "y", y);
+    smp_text_append(f->svg, ">");
+    put_escaped(f, value);
+    smp_text_append(f->svg, "</text>\n");
+}
+
+static void put_rect(const figure *f, const char *class, double x, double y, double w, double h)
+{
+    smp_text_append(f->svg, "<rect class=\"%s\"", class);
+    put_attribute(f, "x", x);
+    put_attribute(f, "y", y);
+    put_attribute(f, "width", w);
+    put_attribute(f, "height", h);
+    smp_text_append(f->svg, "/>\n");
+}
+
+static double x_of(const figure *f, double us)
+{
+    return LEFT + us * f->scale;
+}
+
+/* A box as a path: absolute begin, then relative lines. */
+static void put_box(const figure *f, double x, double y, double w, double h)
+{
+    smp_text_append(f->svg, "M");
+    put_number(f, x);
+    smp_text_append(f->svg, " ");
+    put_number(f, y);
+    smp_text_append(f->svg, "h");
+    put_number(f, w);
+    smp_text_append(f->svg, "v");
+    put_number(f, h);
+    smp_text_append(f->svg, "h");
+    put_number(f, -w);
+    smp_text_append(f->svg, "z");
+}
+
+static int class_of(smp_action_kind kind)
+{
+    return smp_action_is_compute(kind) ? (int)kind : N_CLASS - 1;
+}
+
+static void put_cells(const figure *f, const smp__lane *lane, double y, double h)
+{
+    for (int class = 0; class < N_CLASS; class ++) {
+        bool any = false;
+        for (int64_t i = 0; i < lane->n; i++) {
+            const smp__cell *c = &lane->cell[i];
+            double w = (c->end_us - c->start_us) * f->scale;
+            if (class_of(c->kind) != class || w <= 0.0)
+                continue;
+            if (!any)
+                smp_text_append(f->svg, "<path class=\"%c\" d=\"", smp__cell_letter(c->kind));
+            any = true;
+            put_box(f, x_of(f, c->start_us), y, w > 2.5 ? w - 0.8 : w > 0.3 ? w : 0.3, h);
+        }
+        if (any)
+            smp_text_append(f->svg, "\"/>\n");
+    }
+}
+
+/* Shares of the kinds in columns of a lane. */
+typedef double shares[N_CLASS][BINS];
+
+static void count_bins(const figure *f, const smp__lane *lane, shares bins)
+{
+    double bin_us = PLOT / f->scale / BINS;
+    for (int64_t i = 0; i < lane->n; i++) {
+        const smp__cell *c = &lane->cell[i];
+        int last = (int)(c->end_us / bin_us);
+        for (int x = (int)(c->start_us / bin_us); x <= last && x < BINS; x++) {
+            double from = fmax(c->start_us, x * bin_us), to = fmin(c->end_us, (x + 1) * bin_us);
+            bins[class_of(c->kind)][x] += to > from ? (to - from) / bin_us : 0.0;
+        }
+    }
+}
+
+/* Moving averages over 2 reach + 1 columns of from .. to-1. */
+static void average(double *bin, int from, int to, int reach)
+{
+    double sums[BINS + 1];
+    sums[from] = 0.0;
+    for (int x = from; x < to; x++)
+        sums[x + 1] = sums[x] + bin[x];
+    for (int x = from; x < to; x++) {
+        int a = x - reach < from ? from : x - reach, b = x + reach + 1 > to ? to : x + reach + 1;
+        bin[x] = (sums[b] - sums[a]) / (b - a);
+    }
+}
+
+/* Averages over some cells, else columns would show which of them happen to fall into each; but
+ * not beyond a gap that is longer than what is averaged. */
+static void smooth(const figure *f, const smp__lane *lane, shares bins)
+{
+    double bin_us = PLOT / f->scale / BINS;
+    int reach = (int)ceil(4.0 * BINS / (double)lane->n);
+    int from = lane->n > 0 ? (int)(lane->cell[0].start_us / bin_us) : BINS;
+    for (int64_t i = 0; i < lane->n; i++) {
+        int end = (int)ceil(lane->cell[i].end_us / bin_us), next = 2 * BINS + 2 * reach;
+        if (i + 1 < lane->n)
+            next = (int)(lane->cell[i + 1].start_us / bin_us);
+        if (next - end <= 2 * reach)
+            continue;
+        end = end < BINS ? end : BINS;
+        for (int class = 0; class < N_CLASS && from < end; class ++)
+            average(bins[class], from, end, reach);
+        from = next;
+    }
+}
+
+/* A lane with more cells than can be told apart: each column is divided by what the rank does in
+ * it. From the last kind to the first, each as steps under the sum of itself and those before. */
+static void put_shares(const figure *f, const smp__lane *lane, double y, double h)
+{
+    shares bins = {{0.0}};
+    count_bins(f, lane, bins);
+    smooth(f, lane, bins);
+    for (int class = N_CLASS - 1; class >= 0; class --) {
+        double drawn = 0.0, most = 0.0;
+        for (int x = 0; x < BINS; x++)
+            most = fmax(most, bins[class][x]);
+        if (most <= 0.0)
+            continue;
+        smp_text_append(f->svg, "<path class=\"%c\" d=\"M%d ", "FBIWO"[class], LEFT);
+        put_number(f, y);
+        for (int x = 0; x < BINS; x++) {
+            double sum = 0.0;
+            for (int k = 0; k <= class; k++)
+                sum += bins[k][x];
+            double level = round(fmin(sum, 1.0) * SHARE_STEPS) / SHARE_STEPS;
+            if (fabs(sum - drawn) < 0.75 / SHARE_STEPS || level == drawn)
+                continue;
+            smp_text_append(f->svg, "H");
+            put_number(f, LEFT + (double)PLOT * x / BINS);
+            smp_text_append(f->svg, "V");
+            put_number(f, y + level * h);
+            drawn = level;
+        }
+        smp_text_append(f->svg, "H%dV", LEFT + PLOT);
+        put_number(f, y);
+        smp_text_append(f->svg, "z\"/>\n");
+    }
+}
+
+/* Is there room for the numbers of most cells? A few here and there would only be noise. */
+static bool labels_fit(const figure *f, const smp__lane *lane)
+{
+    int64_t fit = 0;
+    int digits = f->picture->plan->microbatches > 10 ? 2 : 1;
+    for (int64_t i = 0; i < lane->n; i++)
+        fit += (lane->cell[i].end_us - lane->cell[i].start_us) * f->scale >= 6.2 * digits + 2.0;
+    return 2 * fit >= lane->n;
+}
+
+/* Micro-batch numbers, where they fit. */
+static void put_labels(const figure *f, const smp__lane *lane, double y, double h)
+{
+    bool any = false, shown = h >= 11.0 && labels_fit(f, lane);
+    for (int64_t i = 0; shown && i < lane->n; i++) {
+        const smp__cell *c = &lane->cell[i];
+        char label[16];
+        int length = snprintf(label, sizeof label, "%d", (int)c->microbatch);
+        double w = (c->end_us - c->start_us) * f->scale;
+        if (c->microbatch < 0 || w < 6.2 * length + 2.0)
+            continue;
+        if (!any)
+            smp_text_append(f->svg, "<g class=\"n\">\n");
+        any = true;
+        put_text(f, c->kind == SMP_ACTION_F ? "F" : "", x_of(f, c->start_us) + w / 2 - 0.4,
+                 y + h / 2 + 3.6, label);
+    }
+    if (any)
+        smp_text_append(f->svg, "</g>\n");
+}
+
+static void put_lane(const figure *f, const smp__timeline *timeline, int rank, double y, double h)
+{
+    const smp__lane *lane = &timeline->lane[rank];
+    put_rect(f, "i", LEFT, y, timeline->end_us * f->scale, h);
+    if (lane->n > PLOT / 2)
+        put_shares(f, lane, y, h);
+    else
+        put_cells(f, lane, y, h);
+    for (int64_t i = 0; i < lane->n_reduction; i++) {
+        const smp__reduction *r = &lane->reduction[i];
+        double thick = h > 12.0 ? 3.0 : 1.5;
+        if (r->end_us > r->start_us)
+            put_rect(f, "R", x_of(f, r->start_us), y + h - thick,
+                     (r->end_us - r->start_us) * f->scale, thick);
+    }
+    if (lane->n <= PLOT / 2)
+        put_labels(f, lane, y, h);
+}
+
+/* Bytes over time as steps, above the fixed part. */
+static void put_memory(const figure *f, int rank, double y)
+{
+    const smp__lane *lane = &f->picture->predicted.lane[rank];
+    const smp__rank_memory *m = &f->picture->memory[rank];
+    double base = y + f->memory, per_byte = f->memory / (double)f->memory_bytes;
+    double end = x_of(f, f->picture->predicted.end_us), drawn = -1.0;
+    put_rect(f, "i", LEFT, y, end - LEFT, f->memory);
+    smp_text_append(f->svg, "<path class=\"m\" d=\"M%d ", LEFT);
+    put_number(f, base);
+    for (int64_t i = 0; i < lane->n; i++) {
+        double top = base - (double)lane->cell[i].bytes * per_byte;
+        if (fabs(top - drawn) < 0.01)
+            continue;
+        smp_text_append(f->svg, "H");
+        put_number(f, x_of(f, lane->cell[i].start_us));
+        smp_text_append(f->svg, "V");
+        put_number(f, top);
+        drawn = top;
+    }
+    smp_text_append(f->svg, "H");
+    put_number(f, end);
+    smp_text_append(f->svg, "V");
+    put_number(f, base);
+    smp_text_append(f->svg, "z\"/>\n");
+    put_rect(f, "x", LEFT, base - (double)m->fixed_bytes * per_byte, end - LEFT,
+             (double)m->fixed_bytes * per_byte);
+    if (f->memory > 8.0 && m->limit_bytes > 0 && m->limit_bytes <= f->memory_bytes) {
+        double at = base - (double)m->limit_bytes * per_byte;
+        smp_text_append(f->svg, "<path class=\"l\" d=\"M%d ", LEFT);
+        put_number(f, at);
+        smp_text_append(f->svg, "H");
+        put_number(f, end);
+        smp_text_append(f->svg, "\"/>\n");
+    }
+}
+
+static void put_rank(const figure *f, int rank, double y)
+{
+    const smp_picture *picture = f->picture;
+    char label[80], bytes[32];
+    put_lane(f, &picture->predicted, rank, y, f->row);
+    if (f->measured > 0.0)
+        put_lane(f, &picture->measured, rank, y + f->row + 1.0, f->measured);
+    put_memory(f, rank, y + f->row + f->measured + 2.0);
+    if (rank % f->label_every)
+        return;
+    snprintf(label, sizeof label, "rank %d", rank);
+    put_text(f, "r", LEFT - 8, y + f->row / 2 + 4.0, label);
+    if (f->measured >= 11.0)
+        put_text(f, "r s", LEFT - 8, y + f->row + f->measured / 2 + 5.0, "measured");
+    double end_us = picture->predicted.end_us;
+    snprintf(label, sizeof label, "%.0f %% busy",
+             end_us > 0.0 ? 100.0 * picture->predicted.lane[rank].busy_us / end_us : 0.0);
+    put_text(f, "s", WIDTH - RIGHT + 8, y + f->row / 2 + 4.0, label);
+    if (f->memory >= 11.0)
+        put_text(f, "s", WIDTH - RIGHT + 8, y + f->row + f->measured + f->memory / 2 + 6.0,
+                 smp_format_bytes(bytes, sizeof bytes, picture->memory[rank].reserved_bytes));
+}
+
+static void put_title(const figure *f)
+{
+    const smp_plan *plan = f->picture->plan;
+    char step[32], measured[32];
+    smp_text line = {0};
+    smp_text_append(&line, "%s: %s, %d rank%s x %d micro-batch%s", plan->model_name, plan->schedule,
+                    plan->pipeline, plan->pipeline == 1 ? "" : "s", plan->microbatches,
+                    plan->microbatches == 1 ? "" : "es");
+    put_text(f, "t", 16, 27, line.data ? line.data : "");
+    line.length = 0;
+    smp_text_append(&line, "step %s, bubble %.1f %%",
+                    smp_format_us(step, sizeof step, f->picture->predicted.end_us),
+                    100.0 * f->picture->bubble);
+    if (plan->predicted.lower_bound_us > 0.0)
+        smp_text_append(&line, ", bottleneck at most %.1f %% above its proven lower bound",
+                        100.0 * plan->predicted.gap);
+    if (f->picture->measured.lane)
+        smp_text_append(&line, "; measured %s, drawn below the prediction",
+                        smp_format_us(measured, sizeof measured, f->picture->measured.end_us));
+    put_text(f, "s", 16, 46, line.data ? line.data : "");
+    smp_text_free(&line);
+}
+
+static void put_legend(const figure *f)
+{
+    static const char *const names[N_CLASS] = {"forward", "backward", "backward, inputs",
+                                               "backward, weights", "optimizer"};
+    bool used[N_CLASS] = {false};
+    double x = WIDTH - RIGHT - 6;
+    for (int rank = 0; rank < f->picture->plan->pipeline; rank++)
+        for (int64_t i = 0; i < f->picture->predicted.lane[rank].n; i++)
+            used[class_of(f->picture->predicted.lane[rank].cell[i].kind)] = true;
+    for (int class = N_CLASS - 1; class >= 0; class --) {
+        static const char letters[] = "FBIWO";
+        char name[2] = {letters[class], '\0'};
+        if (!used[class])
+            continue;
+        double width = 0;
+        for (const char *c = names[class]; *c; c++)
+            width += 6.5;
+        put_text(f, "s r", x, 27, names[class]);
+        put_rect(f, name, x - width - 14, 18, 10, 10);
+        x -= width + 30;
+    }
+}
+
+/* Grid lines and times at round numbers. */
+static void put_axis(const figure *f, double bottom)
+{
+    static const double nice[] = {1.0, 2.0, 5.0, 10.0};
+    double end_us = smp__picture_end_us(f->picture),
+           power_us = pow(10.0, floor(log10(end_us / 10)));
+    double step_us = power_us;
+    for (int i = 0; i < 4 && end_us / step_us > 11.0; i++)
+        step_us = nice[i] * power_us;
+    for (int i = 0; i * step_us <= end_us * (1 + 1e-12); i++) {
+        double at_us = i * step_us;
+        char label[32];
+        if (end_us >= 1e6)
+            snprintf(label, sizeof label, "%g s", at_us / 1e6);
+        else
+            snprintf(label, sizeof label, end_us >= 1e3 ? "%g ms" : "%g us",
+                     end_us >= 1e3 ? at_us / 1e3 : at_us);
+        smp_text_append(f->svg, "<path class=\"g\" d=\"M");
+        put_number(f, x_of(f, at_us));
+        smp_text_append(f->svg, " %dV", TOP - 8);
+        put_number(f, bottom);
+        smp_text_append(f->svg, "\"/>\n");
+        put_text(f, "s c", x_of(f, at_us), TOP - 14, label);
+    }
+}
+
+static int64_t memory_scale(const smp_picture *picture)
+{
+    int64_t most = 1, limit = 0;
+    for (int rank = 0; rank < picture->plan->pipeline; rank++) {
+        const smp__rank_memory *m = &picture->memory[rank];
+        most = m->reserved_bytes > most ? m->reserved_bytes : most;
+        limit = m->limit_bytes > limit ? m->limit_bytes : limit;
+    }
+    /* A far limit would flatten all, and low strips have no room for it. */
+    return picture->plan->pipeline <= 16 && limit > most && most > limit / 3 ? limit : most;
+}
+
+smp_status smp_picture_svg(const smp_picture *picture, smp_text *svg)
+{
+    int ranks = picture->plan->pipeline;
+    figure f = {.picture = picture,
+                .svg = svg,
+                .scale = PLOT / smp__picture_end_us(picture),
+                .row = ranks <= 8    ? 26
+                       : ranks <= 16 ? 18
+                       : ranks <= 32 ? 12
+                                     : 8,
+                .memory = ranks <= 8    ? 16
+                          : ranks <= 16 ? 11
+                          : ranks <= 32 ? 7
+                                        : 5,
+                .gap = ranks <= 16 ? 8 : 3,
+                .memory_bytes = memory_scale(picture),
+                .label_every = ranks <= 32 ? 1 : 2};
+    f.measured = picture->measured.lane ? f.row : 0.0;
+    double pitch = f.row + f.measured + f.memory + 2.0 + f.gap, height = TOP + ranks * pitch + 12;
+    smp_text_append(
+        svg,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %.0f\" width=\"%d\" "
+        "height=\"%.0f\" role=\"img\">\n%s",
+        WIDTH, height, WIDTH, height, style);
+    smp_text_append(svg, "<title>");
+    put_escaped(&f, picture->plan->model_name);
+    smp_text_append(svg, ": timeline and memory of %d ranks</title>\n", ranks);
+    smp_text_append(svg,
+                    "<rect class=\"bg\" x=\"0.5\" y=\"0.5\" width=\"%d\" height=\"%.0f\" "
+                    "rx=\"6\"/>\n",
+                    WIDTH - 1, height - 1);
+    put_title(&f);
+    put_legend(&f);
+    put_axis(&f, height - 12);
+    for (int rank = 0; rank < ranks; rank++)
+        put_rank(&f, rank, TOP + rank * pitch);
+    smp_text_append(svg, "</svg>\n");
+    return svg->failed ? smp_fail_memory(svg->capacity) : SMP_OK;
+}

@@ -1,0 +1,199 @@
+/* Why a plan is as it is, in plain words. */
+#include <stdio.h>
+#include <string.h>
+
+#include "schedule/show/report.h"
+#include "schedule/show/text_table.h"
+
+enum { SHOWN_CONFIGURATIONS = 10 };
+
+static double rank_load(const smp_plan *plan, const smp_partition *partition, int rank)
+{
+    double load = 0;
+    for (int s = 0; s < plan->n_stage; s++)
+        if (plan->stage[s].rank == rank)
+            load += partition->load[s].load_us;
+    return load;
+}
+
+static int slowest_rank(const smp_plan *plan, const smp_partition *partition)
+{
+    int slowest = 0;
+    double most = rank_load(plan, partition, 0);
+    for (int r = 1; r < plan->pipeline; r++) {
+        double load = rank_load(plan, partition, r);
+        if (load > most) {
+            slowest = r;
+            most = load;
+        }
+    }
+    return slowest;
+}
+
+static void explain_stage(const smp_plan *plan, const smp_stage_load *load, int s, smp_text *text)
+{
+    char compute[32], transfer[32], again[32];
+    double compute_us = load->forward_us + load->backward_us + load->recompute_us;
+    bool by_compute = compute_us >= load->transfer_us;
+    smp_text_append(text, "  stage %d: compute %s, transfers %s: limited by %s", s,
+                    smp_format_us(compute, sizeof compute, compute_us),
+                    smp_format_us(transfer, sizeof transfer, load->transfer_us),
+                    by_compute ? "compute" : "transfers");
+    if (load->n_op == 1)
+        smp_text_append(text, ", a single op, '%s'", plan->stage[s].op[0]);
+    if (load->recompute)
+        smp_text_append(text, "; %s of it recompute the forward pass, for memory",
+                        smp_format_us(again, sizeof again, load->recompute_us));
+    smp_text_append(text, "\n");
+}
+
+void smp__explain_bottleneck(const smp_plan *plan, const smp_partition *partition, smp_text *text)
+{
+    char load[32];
+    int rank = slowest_rank(plan, partition);
+    smp_text_append(text, "bottleneck: rank %d, %s per micro-batch\n", rank,
+                    smp_format_us(load, sizeof load, rank_load(plan, partition, rank)));
+    for (int s = 0; s < plan->n_stage; s++)
+        if (plan->stage[s].rank == rank)
+            explain_stage(plan, &partition->load[s], s, text);
+}
+
+static void explain_bound(const smp_planner_result *result, smp_text *text)
+{
+    const smp_plan *plan = result->plan;
+    const smp_partition *partition = result->search.best->partition;
+    char bound[32];
+    smp_text_append(
+        text, "bound: no pipeline of %d rank%s is faster than %s per micro-batch%s%s%s; ",
+        plan->pipeline, plan->pipeline == 1 ? "" : "s",
+        smp_format_us(bound, sizeof bound, plan->predicted.lower_bound_us),
+        partition->bound && *partition->bound ? " (proven by " : "",
+        partition->bound ? partition->bound : "", partition->bound && *partition->bound ? ")" : "");
+    if (plan->predicted.gap <= 1e-9)
+        smp_text_append(text, "this plan meets it: no better partition exists\n");
+    else
+        smp_text_append(text, "this plan is %.2f %% above it\n", 100 * plan->predicted.gap);
+}
+
+static void explain_order(const smp_planner_result *result, smp_text *text)
+{
+    const smp_auto_outcome *order = &result->order;
+    char rule[32], found[32], bound[32];
+    if (result->active_microbatches > 0)
+        smp_text_append(text, "schedule: the rule is %s, bound to %d live micro-batches\n",
+                        result->search.best->schedule, result->active_microbatches);
+    if (!order->tried)
+        return;
+    smp_format_us(rule, sizeof rule, order->rule_us);
+    smp_format_us(found, sizeof found, order->found_us);
+    smp_format_us(bound, sizeof bound, order->lower_bound_us);
+    if (order->taken)
+        smp_text_append(text,
+                        "schedule: made for these stages, a step of %s instead of the %s of the "
+                        "best rule",
+                        found, rule);
+    else
+        smp_text_append(text, "schedule: no order saves 1 %% of the rule's step of %s", rule);
+    smp_text_append(text, "; with these stages no order takes less than %s, %.1f %% less\n", bound,
+                    100 * (1 - order->lower_bound_us / order->found_us));
+}
+
+static void explain_memory(const smp_planner_result *result, smp_text *text)
+{
+    const smp_plan *plan = result->plan;
+    int64_t highest = 0;
+    int n_recompute = 0;
+    char peak[32], room[32];
+    for (int r = 0; r < plan->pipeline; r++)
+        if (plan->predicted.peak_bytes[r] > highest)
+            highest = plan->predicted.peak_bytes[r];
+    smp_text_append(text, "memory: peak %s, least room %s on rank %d\n",
+                    smp_format_bytes(peak, sizeof peak, highest),
+                    smp_format_bytes(room, sizeof room, result->room_bytes), result->tight_rank);
+    for (int s = 0; s < result->plan->n_stage; s++)
+        n_recompute += result->plan->stage[s].recompute;
+    if (n_recompute > 0)
+        smp_text_append(text, "recompute: %d of %d stages, for memory\n", n_recompute,
+                        result->plan->n_stage);
+}
+
+static void explain_search(const smp_search_result *search, smp_text *text)
+{
+    if (search->timed_out)
+        smp_text_append(text, "time limit: it struck; more time might find a better plan or prove "
+                              "this one\n");
+    smp_text_append(text, "search: %d configurations: %d simulated", search->n_config,
+                    search->n_tried);
+    if (search->n_pruned_time > 0)
+        smp_text_append(text, ", %d cannot be faster", search->n_pruned_time);
+    if (search->n_pruned_memory > 0)
+        smp_text_append(text, ", %d cannot fit", search->n_pruned_memory);
+    if (search->n_no_pipeline > 0)
+        smp_text_append(text, ", %d against pins, groups or the number of ops",
+                        search->n_no_pipeline);
+    if (search->n_skipped > 0)
+        smp_text_append(text, ", %d not looked at for want of time", search->n_skipped);
+    smp_text_append(text, "\n");
+}
+
+static void put_configuration(smp__table *t, const smp_candidate *c, int row)
+{
+    int column = 0;
+    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "%d", row);
+    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "%d", c->pipeline);
+    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "%d", c->ddp);
+    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "%d", c->chunks);
+    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "<%s", c->schedule);
+    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "%d", c->microbatches);
+    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "<%s",
+             c->placement == SMP_PLACEMENT_SPREAD ? "spread" : "cluster");
+    double samples = (double)c->ddp * c->microbatches * (double)c->microbatch_size;
+    smp_format_us(smp__table_cell(t, row, column++), SMP__CELL, c->step_us);
+    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "%.1f",
+             c->step_us > 0 ? 1e6 * samples / c->step_us : 0.0);
+    smp_format_us(smp__table_cell(t, row, column++), SMP__CELL, c->bottleneck_us);
+    smp_format_bytes(smp__table_cell(t, row, column++), SMP__CELL, c->peak_bytes);
+    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "%d", c->n_recompute);
+    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "<%s", c->fits ? "yes" : "no");
+}
+
+smp_status smp_report_explain(const smp_planner_result *result, smp_text *text)
+{
+    enum { N = 13 };
+    static const char *const heads[N] = {"#",    "pipeline",   "ddp",  "chunks",    "<schedule",
+                                         "m",    "<placement", "step", "samples/s", "bottleneck",
+                                         "peak", "recompute",  "<fits"};
+    const smp_search_result *search = &result->search;
+    const smp_partition *partition = search->best->partition;
+    int shown = search->n_tried < SHOWN_CONFIGURATIONS ? search->n_tried : SHOWN_CONFIGURATIONS;
+    smp__table t;
+    smp_text_append(text, "solver: %s found the partition; costs: %s\n",
+                    partition->solver && *partition->solver ? partition->solver : "-",
+                    result->cost_source);
+    smp__explain_bottleneck(result->plan, partition, text);
+    explain_bound(result, text);
+    explain_order(result, text);
+    explain_memory(result, text);
+    explain_search(search, text);
+    smp_text_append(text,
+                    "best %d of %d configurations (m: micro-batches; recompute: stages that do):\n",
+                    shown, search->n_tried);
+    SMP_TRY(smp__table_open(&t, N, shown + 1, heads));
+    for (int i = 0; i < shown; i++)
+        put_configuration(&t, search->tried[i], i + 1);
+    return smp__table_print(&t, text);
+}
+
+smp_status smp_report_hints(const smp_search_request *request, const smp_planner_result *result,
+                            smp_text *text)
+{
+    smp_hint hint[SMP_HINTS_MAX];
+    int n = 0;
+    SMP_TRY(smp_planner_hints(request, result, hint, &n));
+    smp_text_append(text, "what would help most:%s\n",
+                    n == 0 ? " nothing that was tried saves 0.1 %" : "");
+    for (int i = 0; i < n; i++)
+        smp_text_append(text, "  %s: %.1f %% less time per sample\n", hint[i].text,
+                        100 * hint[i].gain);
+    return text->failed ? smp_fail_memory(text->capacity) : SMP_OK;
+}

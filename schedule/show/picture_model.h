@@ -1,0 +1,81 @@
+/* What the drawings share: a picture with its cells. Written by picture.c and
+ * picture_memory.c; only read by draw_*.c. */
+#ifndef SMP_SCHEDULE_SHOW_PICTURE_MODEL_H
+#define SMP_SCHEDULE_SHOW_PICTURE_MODEL_H
+
+#include "schedule/lower/crossing.h"
+#include "schedule/show/picture.h"
+#include "schedule/simulate/simulate.h"
+
+/* Why a rank stood still, as the simulation counts it (smp_simulation). */
+typedef enum smp__wait {
+    SMP__WAIT_WARMUP,
+    SMP__WAIT_TRANSFER,
+    SMP__WAIT_IMBALANCE,
+    SMP__WAIT_REDUCTION,
+    SMP__WAIT_DRAIN,
+    SMP__WAIT_KINDS
+} smp__wait;
+
+/* A compute action or O. */
+typedef struct smp__cell {
+    smp_action_kind kind;
+    int32_t microbatch; /* -1: O */
+    int32_t stage;      /* -1: O */
+    double start_us, end_us;
+    double ready_us; /* when what it receives is there; < 0: it receives nothing */
+    int64_t bytes;   /* alive from its start to the next cell's */
+} smp__cell;
+
+/* A reduction beside the compute. */
+typedef struct smp__reduction {
+    int32_t stage;
+    double start_us, end_us;
+} smp__reduction;
+
+/* What a rank does in a step. */
+typedef struct smp__lane {
+    smp__cell *cell; /* by start */
+    int64_t n;
+    smp__reduction *reduction;
+    int64_t n_reduction;
+    double busy_us;
+    double wait_us[SMP__WAIT_KINDS]; /* of the prediction */
+} smp__lane;
+
+typedef struct smp__timeline {
+    smp__lane *lane; /* [pipeline]; NULL: there is no such timeline */
+    double end_us;   /* of the last action */
+} smp__timeline;
+
+/* Memory of a rank. */
+typedef struct smp__rank_memory {
+    int64_t fixed_bytes;    /* weights, gradients, optimizer state, work area */
+    int64_t alive_bytes;    /* most alive at one time, with the fixed part */
+    int64_t reserved_bytes; /* the arena: alive and what packing loses */
+    int64_t limit_bytes;    /* of the rank's smallest device; 0: not known */
+} smp__rank_memory;
+
+struct smp_picture {
+    const smp_plan *plan;
+    const smp_graph *graph;
+    smp_flow *flow;
+    smp__crossing crossing;
+    smp__timeline predicted;
+    smp__timeline measured;
+    double bubble;            /* of the simulation */
+    smp__rank_memory *memory; /* [pipeline] */
+    int64_t **alive;          /* [pipeline][program n] bytes alive at each action */
+    smp_arena *arena;
+};
+
+/* Fills memory and alive. */
+smp_status smp__picture_memory(smp_picture *picture);
+
+/* The later of both ends: the right edge of a drawing. At least a tiny positive number. */
+double smp__picture_end_us(const smp_picture *picture);
+
+/* One letter: F B I W O. */
+char smp__cell_letter(smp_action_kind kind);
+
+#endif

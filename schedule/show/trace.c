@@ -1,0 +1,243 @@
+/* Chrome trace events (the "Trace Event Format", JSON): complete events, one process per kind of
+ * timeline, one thread per rank for what computes. Transfers and reductions run beside compute and
+ * beside each other, and events of one thread must not overlap: they get further threads, as many
+ * as a rank needs at one time (greedy by start). O(n log n + n * threads of a rank). */
+#include "schedule/show/trace.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Threads of all ranks are numbered apart: rank r's compute is r, its further ones follow all of
+ * those. The sort index keeps a rank's threads together. */
+enum { LANES_PER_RANK = 1000 };
+
+typedef struct timeline {
+    const smp_plan *plan;
+    const char *name;
+    int pid;
+    const smp_trace_event *event;
+    int64_t n;
+} timeline;
+
+/* An event with its number, so that sorting is stable. */
+typedef struct sorted_event {
+    const smp_trace_event *event;
+    int64_t number;
+} sorted_event;
+
+/* Further threads of the rank being written: when each is free. */
+typedef struct lanes {
+    double *free_us; /* malloc'ed */
+    size_t n, capacity;
+} lanes;
+
+static bool computes(const smp_trace_event *event)
+{
+    return smp_action_is_compute(event->action.kind) || event->action.kind == SMP_ACTION_OPTIMIZE;
+}
+
+static const char *category(smp_action_kind kind)
+{
+    switch (kind) {
+    case SMP_ACTION_F:
+        return "forward";
+    case SMP_ACTION_B:
+    case SMP_ACTION_I:
+    case SMP_ACTION_W:
+        return "backward";
+    case SMP_ACTION_SEND_F:
+    case SMP_ACTION_SEND_B:
+        return "send";
+    case SMP_ACTION_RECV_F:
+    case SMP_ACTION_RECV_B:
+        return "receive";
+    case SMP_ACTION_REDUCE:
+        return "reduce";
+    case SMP_ACTION_OPTIMIZE:
+        return "optimizer";
+    }
+    return "other";
+}
+
+static int by_rank_and_start(const void *a, const void *b)
+{
+    const sorted_event *x = a, *y = b;
+    if (x->event->world_rank != y->event->world_rank)
+        return x->event->world_rank < y->event->world_rank ? -1 : 1;
+    if (x->event->start_us != y->event->start_us)
+        return x->event->start_us < y->event->start_us ? -1 : 1;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+static void begin_item(smp_text *json, bool *first)
+{
+    smp_text_append(json, *first ? "\n" : ",\n");
+    *first = false;
+}
+
+static void append_name(smp_text *json, bool *first, int pid, int64_t tid, const char *what,
+                        const char *value)
+{
+    begin_item(json, first);
+    smp_text_append(
+        json, "{\"name\":\"%s\",\"ph\":\"M\",\"pid\":%d,\"tid\":%lld,\"args\":{\"name\":", what,
+        pid, (long long)tid);
+    smp_text_append_quoted(json, value);
+    smp_text_append(json, "}}");
+}
+
+static void append_sort_index(smp_text *json, bool *first, const char *what, int pid, int64_t tid,
+                              int64_t index)
+{
+    begin_item(json, first);
+    smp_text_append(json,
+                    "{\"name\":\"%s\",\"ph\":\"M\",\"pid\":%d,\"tid\":%lld,\"args\":"
+                    "{\"sort_index\":%lld}}",
+                    what, pid, (long long)tid, (long long)index);
+}
+
+static int64_t lane_tid(const smp_plan *plan, int world_rank, size_t lane)
+{
+    int64_t ranks = (int64_t)plan->pipeline * plan->ddp;
+    return lane == 0 ? world_rank
+                     : ranks + (int64_t)world_rank * LANES_PER_RANK + (int64_t)lane - 1;
+}
+
+static void append_thread(const timeline *t, smp_text *json, bool *first, int world_rank,
+                          size_t lane)
+{
+    char name[64];
+    if (lane == 0)
+        snprintf(name, sizeof name, "rank %d", world_rank);
+    else if (lane == 1)
+        snprintf(name, sizeof name, "rank %d transfers", world_rank);
+    else
+        snprintf(name, sizeof name, "rank %d transfers %zu", world_rank, lane);
+    int64_t tid = lane_tid(t->plan, world_rank, lane);
+    append_name(json, first, t->pid, tid, "thread_name", name);
+    append_sort_index(json, first, "thread_sort_index", t->pid, tid,
+                      (int64_t)world_rank * LANES_PER_RANK + (int64_t)lane);
+}
+
+static void append_event(const timeline *t, smp_text *json, bool *first,
+                         const smp_trace_event *event, size_t lane)
+{
+    double duration_us = event->end_us - event->start_us;
+    begin_item(json, first);
+    smp_text_append(json, "{\"name\":\"");
+    smp_action_format(&event->action, json);
+    smp_text_append(json, "\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%lld,\"ts\":",
+                    category(event->action.kind), t->pid,
+                    (long long)lane_tid(t->plan, event->world_rank, lane));
+    smp_text_append_double(json, event->start_us);
+    smp_text_append(json, ",\"dur\":");
+    smp_text_append_double(json, duration_us > 0.0 ? duration_us : 0.0);
+    smp_text_append(json, ",\"args\":{\"rank\":%d", event->world_rank);
+    if (event->stage >= 0)
+        smp_text_append(json, ",\"stage\":%d", event->stage);
+    if (event->action.microbatch >= 0)
+        smp_text_append(json, ",\"microbatch\":%d", (int)event->action.microbatch);
+    if (event->action.chunk >= 0)
+        smp_text_append(json, ",\"chunk\":%d", (int)event->action.chunk);
+    smp_text_append(json, "}}");
+}
+
+/* The first further thread (from 1) that is free when the event begins; the last is shared by what
+ * does not fit. */
+static smp_status find_lane(lanes *l, const smp_trace_event *event, size_t *lane, bool *is_new)
+{
+    size_t i = 0;
+    while (i < l->n && l->free_us[i] > event->start_us && i + 2 < LANES_PER_RANK)
+        i++;
+    *is_new = i == l->n;
+    if (*is_new) {
+        SMP_TRY(smp_array_reserve(&l->free_us, &l->capacity, sizeof *l->free_us, l->n + 1));
+        l->n++;
+    }
+    l->free_us[i] = event->end_us;
+    *lane = i + 1;
+    return SMP_OK;
+}
+
+/* The events of one rank. */
+static smp_status append_rank(const timeline *t, const sorted_event *sorted, int64_t n, lanes *l,
+                              smp_text *json, bool *first)
+{
+    l->n = 0;
+    append_thread(t, json, first, sorted[0].event->world_rank, 0);
+    for (int64_t i = 0; i < n; i++) {
+        size_t lane = 0;
+        bool is_new = false;
+        if (!computes(sorted[i].event))
+            SMP_TRY(find_lane(l, sorted[i].event, &lane, &is_new));
+        if (is_new)
+            append_thread(t, json, first, sorted[i].event->world_rank, lane);
+        append_event(t, json, first, sorted[i].event, lane);
+    }
+    return SMP_OK;
+}
+
+static smp_status append_timeline(const timeline *t, smp_text *json, bool *first)
+{
+    sorted_event *sorted = malloc(((size_t)t->n + 1) * sizeof *sorted);
+    lanes l = {0};
+    smp_status status = SMP_OK;
+    if (!sorted)
+        return smp_fail_memory((size_t)t->n * sizeof *sorted);
+    for (int64_t i = 0; i < t->n; i++)
+        sorted[i] = (sorted_event){&t->event[i], i};
+    qsort(sorted, (size_t)t->n, sizeof *sorted, by_rank_and_start);
+    append_name(json, first, t->pid, 0, "process_name", t->name);
+    append_sort_index(json, first, "process_sort_index", t->pid, 0, t->pid);
+    for (int64_t i = 0, end; status == SMP_OK && i < t->n; i = end) {
+        for (end = i + 1;
+             end < t->n && sorted[end].event->world_rank == sorted[i].event->world_rank;)
+            end++;
+        status = append_rank(t, &sorted[i], end - i, &l, json, first);
+    }
+    free(l.free_us);
+    free(sorted);
+    return status;
+}
+
+smp_status smp_trace_format(const smp_plan *plan, const smp_trace_event *predicted,
+                            int64_t n_predicted, const smp_trace_event *measured,
+                            int64_t n_measured, smp_text *json)
+{
+    const timeline timelines[] = {{plan, "predicted", 1, predicted, n_predicted},
+                                  {plan, "measured", 2, measured, n_measured}};
+    bool first = true;
+    smp_text_append(json, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
+    for (int i = 0; i < 2; i++)
+        if (timelines[i].event)
+            SMP_TRY(append_timeline(&timelines[i], json, &first));
+    smp_text_append(json, "\n]}\n");
+    return json->failed ? smp_fail_memory(json->length) : SMP_OK;
+}
+
+smp_status smp_trace_predicted(const smp_plan *plan, const smp_simulation *simulation,
+                               smp_trace_event **events, int64_t *n)
+{
+    int64_t total = 0;
+    for (int rank = 0; rank < plan->pipeline; rank++)
+        total += plan->program[rank].n;
+    smp_trace_event *list = malloc(((size_t)total + 1) * sizeof *list);
+    if (!list)
+        return smp_fail_memory((size_t)total * sizeof *list);
+    total = 0;
+    for (int rank = 0; rank < plan->pipeline; rank++) {
+        int world_rank = smp_plan_device(plan->placement, plan->pipeline, plan->ddp, 0, rank);
+        for (int64_t i = 0; i < plan->program[rank].n; i++) {
+            const smp_action *a = &plan->program[rank].action[i];
+            list[total++] = (smp_trace_event){
+                .world_rank = world_rank,
+                .stage = a->chunk < 0 ? -1 : smp_plan_stage_of(plan, rank, a->chunk),
+                .action = *a,
+                .start_us = simulation->start_us[rank][i],
+                .end_us = simulation->end_us[rank][i]};
+        }
+    }
+    *events = list;
+    *n = total;
+    return SMP_OK;
+}

@@ -1,0 +1,23 @@
+/* Chrome trace (JSON, opens in Perfetto): one process "predicted", one "measured", a row per rank. */
+#ifndef SMP_SCHEDULE_SHOW_TRACE_H
+#define SMP_SCHEDULE_SHOW_TRACE_H
+
+#include "schedule/simulate/simulate.h"
+
+typedef struct smp_trace_event {
+    int world_rank;
+    int stage; /* -1: none */
+    smp_action action;
+    double start_us, end_us; /* from the start of the step */
+} smp_trace_event;
+
+/* Events of a simulation, replica 0; malloc'ed. */
+smp_status smp_trace_predicted(const smp_plan *plan, const smp_simulation *simulation,
+                               smp_trace_event **events, int64_t *n);
+
+/* measured may be NULL. */
+smp_status smp_trace_format(const smp_plan *plan, const smp_trace_event *predicted,
+                            int64_t n_predicted, const smp_trace_event *measured,
+                            int64_t n_measured, smp_text *json);
+
+#endif

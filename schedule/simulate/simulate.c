@@ -1,0 +1,330 @@
+/* The simulator's set-up and result (see simulate.h). The loop is in simulate_run.c, reductions in
+ * simulate_reduce.c. O(n log ranks) for n actions. */
+#include "schedule/simulate/simulate.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "schedule/simulate/simulate_state.h"
+
+/* What smp_simulate gives out, with what it is made of. */
+typedef struct owned_simulation {
+    smp_simulation simulation; /* first: the caller's pointer */
+    smp_arena *arena;
+} owned_simulation;
+
+void smp_simulation_destroy(smp_simulation *simulation)
+{
+    if (!simulation)
+        return;
+    owned_simulation *owned = (owned_simulation *)simulation;
+    smp_arena_destroy(owned->arena);
+    free(owned);
+}
+
+static smp_status create_result(const smp_simulation_input *input, smp_simulation **out)
+{
+    owned_simulation *owned = calloc(1, sizeof *owned);
+    if (!owned)
+        return smp_fail_memory(sizeof *owned);
+    smp_simulation *s = &owned->simulation;
+    size_t n_rank = (size_t)input->pipeline;
+    owned->arena = smp_arena_create();
+    if (!owned->arena)
+        goto failed;
+    s->pipeline = input->pipeline;
+    s->start_us = SMP_ARENA_NEW(owned->arena, double *, n_rank);
+    s->end_us = SMP_ARENA_NEW(owned->arena, double *, n_rank);
+    if (!s->start_us || !s->end_us)
+        goto failed;
+    double **totals[] = {&s->busy_us,     &s->idle_us,      &s->warmup_us,   &s->drain_us,
+                         &s->transfer_us, &s->imbalance_us, &s->reduction_us};
+    for (size_t i = 0; i < sizeof totals / sizeof totals[0]; i++)
+        if (!(*totals[i] = SMP_ARENA_NEW(owned->arena, double, n_rank)))
+            goto failed;
+    for (int rank = 0; rank < input->pipeline; rank++) {
+        size_t n = (size_t)input->program[rank].n;
+        s->start_us[rank] = SMP_ARENA_NEW(owned->arena, double, n);
+        s->end_us[rank] = SMP_ARENA_NEW(owned->arena, double, n);
+        if (!s->start_us[rank] || !s->end_us[rank])
+            goto failed;
+    }
+    *out = s;
+    return SMP_OK;
+failed:
+    smp_simulation_destroy(s);
+    return SMP_ERR_NO_MEMORY;
+}
+
+static smp_status check_times(const smp_simulation_input *input, int n_stage)
+{
+    const double *times[] = {input->forward_us, input->backward_us, input->backward_input_us,
+                             input->recompute_us};
+    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++)
+        for (int stage = 0; times[i] && stage < n_stage; stage++)
+            if (!isfinite(times[i][stage]) || times[i][stage] < 0.0)
+                return smp_fail(SMP_ERR_INPUT, "stage %d takes %g us, expected a finite time >= 0",
+                                stage, times[i][stage]);
+    return SMP_OK;
+}
+
+static smp_status check_program(const smp_simulation_input *input, int rank)
+{
+    for (int64_t i = 0; i < input->program[rank].n; i++) {
+        const smp_action *a = &input->program[rank].action[i];
+        bool known = (unsigned)a->kind <= SMP_ACTION_OPTIMIZE;
+        bool chunk = a->kind == SMP_ACTION_OPTIMIZE || (a->chunk >= 0 && a->chunk < input->chunks);
+        bool mb = a->kind >= SMP_ACTION_REDUCE ||
+                  (a->microbatch >= 0 && a->microbatch < input->microbatches);
+        if (!known || !chunk || !mb)
+            return smp_fail(SMP_ERR_INPUT,
+                            "rank %d, action %lld: micro-batch %d of chunk %d, there are %d "
+                            "micro-batches and %d chunks",
+                            rank, (long long)i + 1, (int)a->microbatch, (int)a->chunk,
+                            input->microbatches, input->chunks);
+    }
+    return SMP_OK;
+}
+
+static smp_status check_input(const smp_simulation_input *input)
+{
+    if (input->pipeline < 1 || input->chunks < 1 || input->ddp < 1 || input->microbatches < 1)
+        return smp_fail(SMP_ERR_INPUT,
+                        "pipeline %d, chunks %d, ddp %d, micro-batches %d: expected at least 1 of "
+                        "each",
+                        input->pipeline, input->chunks, input->ddp, input->microbatches);
+    int64_t devices = (int64_t)input->pipeline * input->ddp;
+    int known = smp_cluster_devices(input->cluster);
+    if (devices > known)
+        return smp_fail(SMP_ERR_INPUT, "cluster '%s' has %d devices, %d * %d are needed",
+                        input->cluster->name, known, input->ddp, input->pipeline);
+    for (int64_t i = 0; i < devices; i++)
+        if (input->device[i] < 0 || input->device[i] >= known)
+            return smp_fail(
+                SMP_ERR_INPUT, "cluster '%s' has %d devices, rank %lld of %lld lies on device %d",
+                input->cluster->name, known, (long long)i, (long long)devices, input->device[i]);
+    SMP_TRY(check_times(input, input->flow->n_stage));
+    for (int rank = 0; rank < input->pipeline; rank++)
+        SMP_TRY(check_program(input, rank));
+    return SMP_OK;
+}
+
+/* Gives every runner a seat on its core. */
+static smp_status create_cores(smp__sim *sim)
+{
+    int cores = sim->input->cluster->nodes * sim->input->cluster->cores_per_node;
+    sim->core = SMP_ARENA_NEW(sim->arena, smp__sim_core, (size_t)cores);
+    if (!sim->core)
+        return SMP_ERR_NO_MEMORY;
+    for (int i = 0; i < sim->n_runner; i++) {
+        sim->runner[i].core = smp_cluster_core(sim->input->cluster, sim->runner[i].device);
+        sim->runner[i].seat = sim->core[sim->runner[i].core].n_member++;
+    }
+    for (int i = 0; i < cores; i++) {
+        smp__sim_core *core = &sim->core[i];
+        core->running = core->last = -1;
+        core->member = SMP_ARENA_NEW(sim->arena, int, (size_t)core->n_member);
+        core->work_us = SMP_ARENA_NEW(sim->arena, double, (size_t)core->n_member);
+        if (!core->member || !core->work_us)
+            return SMP_ERR_NO_MEMORY;
+        SMP_TRY(smp__event_heap_init(&core->waiting, sim->arena, core->n_member));
+    }
+    for (int i = 0; i < sim->n_runner; i++)
+        sim->core[sim->runner[i].core].member[sim->runner[i].seat] = i;
+    return SMP_OK;
+}
+
+/* Runners, the event queue, and the cores if they are shared. */
+static smp_status create_runners(smp__sim *sim)
+{
+    const smp_simulation_input *input = sim->input;
+    bool shared = input->cluster->cores_per_node > 0;
+    sim->n_replica = shared ? input->ddp : 1;
+    sim->n_runner = sim->n_replica * input->pipeline; /* at most the cluster's devices */
+    sim->runner = SMP_ARENA_NEW(sim->arena, smp__sim_runner, (size_t)sim->n_runner);
+    sim->queue = SMP_ARENA_NEW(sim->arena, int, (size_t)sim->n_runner);
+    if (!sim->runner || !sim->queue)
+        return SMP_ERR_NO_MEMORY;
+    for (int i = 0; i < sim->n_runner; i++) {
+        sim->runner[i].replica = i / input->pipeline;
+        sim->runner[i].rank = i % input->pipeline;
+        sim->runner[i].device = input->device[i];
+    }
+    SMP_TRY(smp__event_heap_init(
+        &sim->events, sim->arena,
+        sim->n_runner + (shared ? input->cluster->nodes * input->cluster->cores_per_node : 0)));
+    return shared ? create_cores(sim) : SMP_OK;
+}
+
+static smp_status set_costs(smp__sim *sim)
+{
+    const smp_simulation_input *input = sim->input;
+    int n_stage = input->flow->n_stage;
+    for (int kind = 0; kind <= SMP_ACTION_W; kind++) {
+        sim->cost_us[kind] = SMP_ARENA_NEW(sim->arena, double, (size_t)n_stage);
+        if (!sim->cost_us[kind])
+            return SMP_ERR_NO_MEMORY;
+    }
+    for (int stage = 0; stage < n_stage; stage++) {
+        double whole = input->backward_us[stage];
+        double first = input->backward_input_us ? input->backward_input_us[stage] : whole / 2;
+        double again = input->recompute_us ? input->recompute_us[stage] : 0.0;
+        sim->cost_us[SMP_ACTION_F][stage] = input->forward_us[stage];
+        sim->cost_us[SMP_ACTION_B][stage] = again + whole;
+        sim->cost_us[SMP_ACTION_I][stage] = again + first;
+        sim->cost_us[SMP_ACTION_W][stage] = whole > first ? whole - first : 0.0;
+    }
+    sim->optimizer_us = SMP_ARENA_NEW(sim->arena, double, (size_t)input->pipeline);
+    if (!sim->optimizer_us)
+        return SMP_ERR_NO_MEMORY;
+    for (int rank = 0; rank < input->pipeline && input->optimizer_bytes_per_s > 0.0; rank++)
+        sim->optimizer_us[rank] =
+            1e6 * (double)smp__sim_rank_bytes(sim, rank) / input->optimizer_bytes_per_s;
+    return SMP_OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static int64_t pair_of(const smp__sim *sim, const smp_transfer *t)
+{
+    return (int64_t)sim->crossing.rank_of[t->from_stage] * sim->crossing.n_rank +
+           sim->crossing.rank_of[t->to_stage];
+}
+
+/* Numbers the ordered pairs of ranks that exchange messages. */
+static smp_status number_links(smp__sim *sim)
+{
+    const smp_flow *flow = sim->crossing.flow;
+    int64_t *pairs = SMP_ARENA_NEW(sim->arena, int64_t, (size_t)flow->n_transfer);
+    sim->link_of = SMP_ARENA_NEW(sim->arena, int32_t, (size_t)flow->n_transfer);
+    if (!pairs || !sim->link_of)
+        return SMP_ERR_NO_MEMORY;
+    int n = 0;
+    for (int32_t i = 0; i < flow->n_transfer; i++)
+        if (smp__crossing_is_message(&sim->crossing, &flow->transfer[i]))
+            pairs[n++] = pair_of(sim, &flow->transfer[i]);
+    qsort(pairs, (size_t)n, sizeof *pairs, by_value);
+    for (int i = 0; i < n; i++)
+        if (i == 0 || pairs[i] != pairs[sim->n_link - 1])
+            pairs[sim->n_link++] = pairs[i];
+    for (int32_t i = 0; i < flow->n_transfer; i++) {
+        int64_t pair = pair_of(sim, &flow->transfer[i]);
+        const int64_t *found =
+            smp__crossing_is_message(&sim->crossing, &flow->transfer[i])
+                ? bsearch(&pair, pairs, (size_t)sim->n_link, sizeof *pairs, by_value)
+                : NULL;
+        sim->link_of[i] = found ? (int32_t)(found - pairs) : -1;
+    }
+    return SMP_OK;
+}
+
+static smp_status create_messages(smp__sim *sim)
+{
+    const smp_flow *flow = sim->crossing.flow;
+    const smp_simulation_input *input = sim->input;
+    size_t rows = (size_t)sim->n_replica * (size_t)flow->n_transfer;
+    size_t microbatches = (size_t)input->microbatches;
+    if (rows > SIZE_MAX / microbatches)
+        return smp_fail_memory(SIZE_MAX);
+    SMP_TRY(number_links(sim));
+    sim->transfer_us = SMP_ARENA_NEW(sim->arena, double, rows);
+    sim->arrival_us = SMP_ARENA_NEW(sim->arena, double, rows *microbatches);
+    sim->link_free_us =
+        SMP_ARENA_NEW(sim->arena, double, (size_t)sim->n_replica *(size_t)sim->n_link);
+    sim->sent_us = SMP_ARENA_NEW(sim->arena, double, (size_t)flow->n_transfer *microbatches);
+    if (!sim->transfer_us || !sim->arrival_us || !sim->link_free_us || !sim->sent_us)
+        return SMP_ERR_NO_MEMORY;
+    for (size_t i = 0; i < rows * microbatches; i++)
+        sim->arrival_us[i] = -1.0;
+    for (size_t row = 0; row < rows; row++) {
+        const smp_transfer *t = &flow->transfer[row % (size_t)flow->n_transfer];
+        const int *device =
+            &input->device[row / (size_t)flow->n_transfer * (size_t)input->pipeline];
+        if (smp__crossing_is_message(&sim->crossing, t))
+            sim->transfer_us[row] = smp_link_us(
+                smp_cluster_link(input->cluster, device[sim->crossing.rank_of[t->from_stage]],
+                                 device[sim->crossing.rank_of[t->to_stage]]),
+                t->bytes);
+    }
+    return SMP_OK;
+}
+
+/* A `<` ends when its data is there. */
+static double receive_end_us(const smp__sim *sim, int rank, const smp_action *a, double start_us)
+{
+    const smp_flow *flow = sim->crossing.flow;
+    int stage = smp__sim_stage(sim, rank, a->chunk);
+    smp_transfer_kind kind = a->kind == SMP_ACTION_RECV_F ? SMP_TRANSFER_F : SMP_TRANSFER_B;
+    for (int32_t i = flow->in_begin[stage]; i < flow->in_begin[stage + 1]; i++) {
+        int32_t transfer = flow->in_list[i];
+        if (flow->transfer[transfer].kind != kind || sim->link_of[transfer] < 0)
+            continue;
+        double at_us = *smp__sim_arrival(sim, 0, transfer, a->microbatch);
+        if (at_us > start_us)
+            start_us = at_us;
+    }
+    return start_us;
+}
+
+/* What is known only at the end: when receives and reductions ended, and the totals. */
+static void complete_result(smp__sim *sim)
+{
+    smp_simulation *s = sim->result;
+    double idle = 0.0;
+    for (int rank = 0; rank < s->pipeline; rank++) {
+        const smp_program *program = &sim->input->program[rank];
+        for (int64_t i = 0; i < program->n; i++) {
+            const smp_action *a = &program->action[i];
+            bool receives = a->kind == SMP_ACTION_RECV_F || a->kind == SMP_ACTION_RECV_B;
+            if (receives && sim->input->cluster->overlap)
+                s->end_us[rank][i] = receive_end_us(sim, rank, a, s->start_us[rank][i]);
+            else if (a->kind == SMP_ACTION_REDUCE)
+                s->end_us[rank][i] = sim->reduce_end_us[smp__sim_stage(sim, rank, a->chunk)];
+            if (s->end_us[rank][i] > s->step_us)
+                s->step_us = s->end_us[rank][i];
+        }
+        s->busy_us[rank] = sim->runner[rank].compute_us + sim->runner[rank].optimizer_us;
+        if (sim->compute_end_us > 0.0)
+            idle += 1.0 - sim->runner[rank].compute_us / sim->compute_end_us;
+    }
+    for (int i = 0; i < sim->n_runner; i++)
+        if (sim->runner[i].done_us > s->step_us)
+            s->step_us = sim->runner[i].done_us;
+    s->bubble = idle > 0.0 ? idle / s->pipeline : 0.0;
+    smp__sim_idle(sim);
+}
+
+static smp_status simulate_in(smp__sim *sim)
+{
+    const smp_simulation_input *input = sim->input;
+    SMP_TRY(smp__crossing_build(sim->arena, input->flow, input->stage_rank, input->pipeline,
+                                input->chunks, &sim->crossing));
+    SMP_TRY(create_runners(sim));
+    SMP_TRY(create_messages(sim));
+    SMP_TRY(smp__sim_reduce_init(sim));
+    SMP_TRY(set_costs(sim));
+    SMP_TRY(smp__sim_run(sim));
+    complete_result(sim);
+    return SMP_OK;
+}
+
+smp_status smp_simulate(const smp_simulation_input *input, smp_simulation **out)
+{
+    SMP_TRY(check_input(input));
+    smp__sim sim = {.input = input};
+    smp_simulation *result = NULL;
+    SMP_TRY(create_result(input, &result));
+    sim.result = result;
+    sim.arena = smp_arena_create();
+    smp_status status = sim.arena ? simulate_in(&sim) : SMP_ERR_NO_MEMORY;
+    smp_arena_destroy(sim.arena);
+    if (status == SMP_OK)
+        *out = result;
+    else
+        smp_simulation_destroy(result);
+    return status;
+}

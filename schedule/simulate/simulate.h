@@ -1,0 +1,60 @@
+/* Discrete-event simulation of a step: compute, links, reductions, optimizer.
+ *
+ * Compute actions of a rank run in program order. A send starts when the action that made the data
+ * is done and its link (an ordered pair of ranks) is free, and takes smp_link_us; the receiver's
+ * compute waits for it. With cluster.overlap false a transfer also occupies both ranks. R starts a
+ * ring all-reduce over the replicas, 2(d-1)/d of the chunk's weight bytes over the slowest link of the
+ * ring, plus the exchange of weights tied across stages; O waits for all of them and then updates.
+ * Ranks on one core (smp_cluster_core) take turns: a rank keeps the core until it has to wait, then
+ * the one that has waited longest gets it, and finds the cache filled by others: passing a core on
+ * costs SMP_CORE_SWITCH_US. */
+#ifndef SMP_SCHEDULE_SIMULATE_SIMULATE_H
+#define SMP_SCHEDULE_SIMULATE_SIMULATE_H
+
+#include "schedule/plan/plan.h"
+
+/* A rank that gets a core from another one: half of a waiting rank's sleep (50 us), and a second-level
+ * cache of 1 MiB refilled at 20 GB/s. An estimate, for machines with more ranks than cores. */
+#define SMP_CORE_SWITCH_US 75.0
+
+typedef struct smp_simulation {
+    double step_us;
+    double bubble; /* idle share of rank time before O, mean over ranks */
+    int pipeline;
+    double **start_us; /* [pipeline][program n] */
+    double **end_us;   /* R: of the whole reduction; >F, >B: arrival; <F, <B: data is there */
+    double *busy_us;   /* [pipeline] compute and optimizer */
+    /* [pipeline] step_us - busy_us, as the sum of its causes: */
+    double *idle_us;
+    double *warmup_us;    /* nothing to do yet: up to the first backward (inference: forward) */
+    double *drain_us;     /* nothing left to do: from the last forward on, to the end of the step */
+    double *transfer_us;  /* data on its way (overlap false: and every send and receive) */
+    double *imbalance_us; /* in between: data not made yet; a core held by another rank */
+    double *reduction_us; /* between the last compute action and O */
+} smp_simulation;
+
+/* What the simulation needs of a plan; all borrowed. */
+typedef struct smp_simulation_input {
+    int pipeline, chunks, ddp, microbatches;
+    const smp_program *program; /* [pipeline] */
+    const int *stage_rank;      /* [n_stage] */
+    const double *forward_us;   /* [n_stage] per micro-batch, on the stage's own device */
+    const double *backward_us;
+    const double *backward_input_us; /* NULL: half of backward */
+    const double *recompute_us;      /* added to B or I: the forward pass again; NULL: none */
+    const int64_t *weight_bytes;     /* [n_stage] */
+    const smp_flow *flow;
+    const smp_graph *graph; /* for tied weights */
+    const smp_cluster *cluster;
+    const int *device;            /* [ddp * pipeline] */
+    double optimizer_bytes_per_s; /* <= 0: free */
+} smp_simulation_input;
+
+smp_status smp_simulate(const smp_simulation_input *input, smp_simulation **out);
+void smp_simulation_destroy(smp_simulation *simulation);
+
+/* Simulates a plan as read. SMP_ERR_INPUT if it has no `cluster:`. */
+smp_status smp_simulate_plan(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
+                             smp_simulation **out);
+
+#endif

@@ -1,0 +1,206 @@
+/* Reductions of weight gradients. A chunk's untied gradients are reduced over the replicas, in a
+ * ring, from when all have reached R. A weight tied across stages is exchanged between its holders
+ * from when all of them have reached R, every holder sending the accumulators of its uses to every
+ * other, and then reduced by itself. A rank has one channel: its reductions go one after the other
+ * in the order in which they become possible. */
+#include "schedule/simulate/simulate_state.h"
+
+static int64_t param_bytes(const smp__sim *sim, int tie)
+{
+    return sim->input->graph->param[sim->crossing.flow->tie[tie].param].elements *
+           (int64_t)sizeof(float);
+}
+
+/* Uses of the tie's weight that lie on a rank. */
+static int uses_on(const smp__sim *sim, int tie, int rank)
+{
+    const smp_graph *graph = sim->input->graph;
+    const smp_flow *flow = sim->crossing.flow;
+    const smp_param *param = &graph->param[flow->tie[tie].param];
+    int uses = 0;
+    for (int32_t u = param->use_begin; u < param->use_end; u++)
+        uses += sim->crossing.rank_of[flow->stage_of_op[graph->use[u].op]] == rank;
+    return uses;
+}
+
+/* Does an earlier holder of the tie lie on the same rank? */
+static bool is_repeated(const smp__sim *sim, int tie, int32_t holder)
+{
+    const smp_flow *flow = sim->crossing.flow;
+    for (int32_t i = flow->tie[tie].holder_begin; i < holder; i++)
+        if (sim->crossing.rank_of[flow->holder[i]] == sim->crossing.rank_of[flow->holder[holder]])
+            return true;
+    return false;
+}
+
+double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t bytes)
+{
+    int d = input->ddp;
+    if (d == 1 || bytes <= 0)
+        return 0.0;
+    double slowest_us = 0.0;
+    for (int i = 0; i < d; i++) {
+        const smp_link_spec *link =
+            smp_cluster_link(input->cluster, input->device[(int64_t)i * input->pipeline + rank],
+                             input->device[(int64_t)((i + 1) % d) * input->pipeline + rank]);
+        double us = smp_link_us(link, bytes / d + (bytes % d != 0));
+        if (us > slowest_us)
+            slowest_us = us;
+    }
+    return 2.0 * (d - 1) * slowest_us;
+}
+
+/* The slowest holder's sends, in one replica. */
+static double exchange_us(const smp__sim *sim, int tie, int replica)
+{
+    const smp_flow *flow = sim->crossing.flow;
+    const smp_tie *t = &flow->tie[tie];
+    const int *device = &sim->input->device[(int64_t)replica * sim->input->pipeline];
+    double slowest_us = 0.0;
+    for (int32_t i = t->holder_begin; i < t->holder_end; i++) {
+        if (is_repeated(sim, tie, i))
+            continue;
+        int from = sim->crossing.rank_of[flow->holder[i]];
+        int uses = uses_on(sim, tie, from);
+        double us = 0.0;
+        for (int32_t k = t->holder_begin; k < t->holder_end; k++) {
+            int to = sim->crossing.rank_of[flow->holder[k]];
+            if (to != from && !is_repeated(sim, tie, k))
+                us += uses *
+                      smp_link_us(smp_cluster_link(sim->input->cluster, device[from], device[to]),
+                                  param_bytes(sim, tie));
+        }
+        if (us > slowest_us)
+            slowest_us = us;
+    }
+    return slowest_us;
+}
+
+static smp__sim_runner *runner_at(const smp__sim *sim, int replica, int rank)
+{
+    return &sim->runner[replica * sim->crossing.n_rank + rank];
+}
+
+/* The end of a reduction is known: its runners' O may go on with it. */
+static void finish(smp__sim *sim, int rank, double end_us)
+{
+    for (int replica = 0; replica < sim->n_replica; replica++) {
+        smp__sim_runner *r = runner_at(sim, replica, rank);
+        r->channel_free_us = end_us;
+        if (end_us > r->reduced_us)
+            r->reduced_us = end_us;
+        if (--r->reductions_left == 0 && r->blocked)
+            smp__sim_wake(sim, replica * sim->crossing.n_rank + rank);
+    }
+}
+
+/* When the channel is free on all replicas of a rank, and not before now. */
+static double channel_us(const smp__sim *sim, int rank)
+{
+    double free_us = sim->now_us;
+    for (int replica = 0; replica < sim->n_replica; replica++)
+        if (runner_at(sim, replica, rank)->channel_free_us > free_us)
+            free_us = runner_at(sim, replica, rank)->channel_free_us;
+    return free_us;
+}
+
+static void stage_reduced(smp__sim *sim, int stage, double end_us)
+{
+    if (end_us > sim->reduce_end_us[stage])
+        sim->reduce_end_us[stage] = end_us;
+}
+
+static void reduce_bucket(smp__sim *sim, int stage)
+{
+    int rank = sim->crossing.rank_of[stage];
+    int64_t bytes = sim->input->weight_bytes[stage];
+    for (int i = sim->tie_begin[stage]; i < sim->tie_begin[stage + 1]; i++)
+        bytes -= param_bytes(sim, sim->tie_list[i]);
+    double end_us = channel_us(sim, rank) + smp__sim_ring_us(sim->input, rank, bytes);
+    stage_reduced(sim, stage, end_us);
+    finish(sim, rank, end_us);
+}
+
+static void reduce_tie(smp__sim *sim, int tie)
+{
+    const smp_flow *flow = sim->crossing.flow;
+    const smp_tie *t = &flow->tie[tie];
+    double start_us = sim->now_us, takes_us = 0.0, ring_max_us = 0.0;
+    for (int replica = 0; replica < sim->n_replica; replica++) {
+        double us = exchange_us(sim, tie, replica);
+        takes_us = us > takes_us ? us : takes_us;
+    }
+    for (int32_t i = t->holder_begin; i < t->holder_end; i++) {
+        int rank = sim->crossing.rank_of[flow->holder[i]];
+        double free_us = channel_us(sim, rank),
+               us = smp__sim_ring_us(sim->input, rank, param_bytes(sim, tie));
+        start_us = free_us > start_us ? free_us : start_us;
+        ring_max_us = us > ring_max_us ? us : ring_max_us;
+    }
+    double end_us = start_us + takes_us + ring_max_us;
+    for (int32_t i = t->holder_begin; i < t->holder_end; i++) {
+        stage_reduced(sim, flow->holder[i], end_us);
+        if (!is_repeated(sim, tie, i))
+            finish(sim, sim->crossing.rank_of[flow->holder[i]], end_us);
+    }
+}
+
+void smp__sim_reduce(smp__sim *sim, int stage)
+{
+    if (++sim->bucket_reached[stage] == sim->n_replica)
+        reduce_bucket(sim, stage);
+    for (int i = sim->tie_begin[stage]; i < sim->tie_begin[stage + 1]; i++) {
+        int tie = sim->tie_list[i];
+        const smp_tie *t = &sim->crossing.flow->tie[tie];
+        if (++sim->tie_reached[tie] == sim->n_replica * (t->holder_end - t->holder_begin))
+            reduce_tie(sim, tie);
+    }
+}
+
+int64_t smp__sim_rank_bytes(const smp__sim *sim, int rank)
+{
+    const smp_flow *flow = sim->crossing.flow;
+    int64_t bytes = 0;
+    for (int chunk = 0; chunk < sim->crossing.chunks; chunk++)
+        bytes += sim->input->weight_bytes[smp__sim_stage(sim, rank, chunk)];
+    for (int tie = 0; tie < flow->n_tie; tie++)
+        for (int32_t i = flow->tie[tie].holder_begin; i < flow->tie[tie].holder_end; i++)
+            if (sim->crossing.rank_of[flow->holder[i]] == rank && is_repeated(sim, tie, i))
+                bytes -= param_bytes(sim, tie);
+    return bytes > 0 ? bytes : 0;
+}
+
+smp_status smp__sim_reduce_init(smp__sim *sim)
+{
+    const smp_flow *flow = sim->crossing.flow;
+    size_t n_stage = (size_t)flow->n_stage, n_held = 0;
+    for (int tie = 0; tie < flow->n_tie; tie++)
+        n_held += (size_t)(flow->tie[tie].holder_end - flow->tie[tie].holder_begin);
+    sim->bucket_reached = SMP_ARENA_NEW(sim->arena, int, n_stage);
+    sim->reduce_end_us = SMP_ARENA_NEW(sim->arena, double, n_stage);
+    sim->tie_begin = SMP_ARENA_NEW(sim->arena, int, n_stage + 2);
+    sim->tie_list = SMP_ARENA_NEW(sim->arena, int, n_held);
+    sim->tie_reached = SMP_ARENA_NEW(sim->arena, int, (size_t)flow->n_tie);
+    if (!sim->bucket_reached || !sim->reduce_end_us || !sim->tie_begin || !sim->tie_list ||
+        !sim->tie_reached)
+        return SMP_ERR_NO_MEMORY;
+    /* Counting sort by stage: starts one place late, so that filling moves them into place. */
+    int *begin = sim->tie_begin + 1;
+    for (int tie = 0; tie < flow->n_tie; tie++)
+        for (int32_t i = flow->tie[tie].holder_begin; i < flow->tie[tie].holder_end; i++)
+            begin[flow->holder[i] + 1]++;
+    for (size_t stage = 0; stage < n_stage; stage++)
+        begin[stage + 1] += begin[stage];
+    for (int tie = 0; tie < flow->n_tie; tie++)
+        for (int32_t i = flow->tie[tie].holder_begin; i < flow->tie[tie].holder_end; i++)
+            sim->tie_list[begin[flow->holder[i]]++] = tie;
+    for (int i = 0; i < sim->n_runner; i++)
+        sim->runner[i].reductions_left = sim->crossing.chunks;
+    for (int tie = 0; tie < flow->n_tie; tie++)
+        for (int32_t i = flow->tie[tie].holder_begin; i < flow->tie[tie].holder_end; i++)
+            if (!is_repeated(sim, tie, i))
+                for (int replica = 0; replica < sim->n_replica; replica++)
+                    runner_at(sim, replica, sim->crossing.rank_of[flow->holder[i]])
+                        ->reductions_left++;
+    return SMP_OK;
+}

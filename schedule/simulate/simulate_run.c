@@ -1,0 +1,299 @@
+/* The event loop. A runner goes through its program until it must wait: for an event (its compute
+ * is done, data arrives) or, blocked, for a time that another runner's action will fix. Receives
+ * are posted ahead, so data arrives whether or not its `<` has been reached.
+ * O(log ranks) per compute action. */
+#include "schedule/simulate/simulate_state.h"
+
+static smp_transfer_kind transfer_kind(smp_action_kind kind)
+{
+    bool forward = kind == SMP_ACTION_F || kind == SMP_ACTION_SEND_F || kind == SMP_ACTION_RECV_F;
+    return forward ? SMP_TRANSFER_F : SMP_TRANSFER_B;
+}
+
+void smp__sim_wake(smp__sim *sim, int runner)
+{
+    smp__sim_runner *r = &sim->runner[runner];
+    r->blocked = false;
+    if (r->ready)
+        return;
+    r->ready = true;
+    sim->queue[(sim->queue_head + sim->n_queue++) % sim->n_runner] = runner;
+}
+
+static void record_start(smp__sim *sim, const smp__sim_runner *r)
+{
+    if (r->replica == 0)
+        sim->result->start_us[r->rank][r->next] = sim->now_us;
+}
+
+static void record_end(smp__sim *sim, const smp__sim_runner *r, double end_us)
+{
+    if (r->replica == 0)
+        sim->result->end_us[r->rank][r->next] = end_us;
+}
+
+static void core_start(smp__sim *sim, int index, int seat)
+{
+    smp__sim_core *core = &sim->core[index];
+    smp__sim_runner *r = &sim->runner[core->member[seat]];
+    double switch_us = core->last >= 0 && core->last != seat ? SMP_CORE_SWITCH_US : 0.0;
+    core->running = core->last = seat;
+    r->started_us = sim->now_us;
+    record_start(sim, r);
+    smp__event_heap_set(&sim->events, sim->n_runner + index,
+                        sim->now_us + switch_us + core->work_us[seat]);
+}
+
+static void begin_compute(smp__sim *sim, int runner, double duration_us)
+{
+    smp__sim_runner *r = &sim->runner[runner];
+    r->phase = SMP__SIM_RUN;
+    if (!sim->core) {
+        r->started_us = sim->now_us;
+        record_start(sim, r);
+        smp__event_heap_set(&sim->events, runner, sim->now_us + duration_us);
+        return;
+    }
+    smp__sim_core *core = &sim->core[r->core];
+    core->work_us[r->seat] = duration_us;
+    if (core->running < 0)
+        core_start(sim, r->core, r->seat);
+    else
+        smp__event_heap_set(&core->waiting, r->seat, sim->now_us);
+}
+
+/* When the inputs of an action have arrived; false if one has not been sent. */
+static bool inputs_arrive(const smp__sim *sim, const smp__sim_runner *r, const smp_action *a,
+                          double *latest_us)
+{
+    const smp_flow *flow = sim->crossing.flow;
+    int stage = smp__sim_stage(sim, r->rank, a->chunk);
+    smp_transfer_kind kind = transfer_kind(a->kind);
+    *latest_us = 0.0;
+    if (a->kind == SMP_ACTION_W || !sim->crossing.receives[kind][stage])
+        return true;
+    for (int32_t i = flow->in_begin[stage]; i < flow->in_begin[stage + 1]; i++) {
+        int32_t transfer = flow->in_list[i];
+        if (flow->transfer[transfer].kind != kind || sim->link_of[transfer] < 0)
+            continue;
+        double at_us = *smp__sim_arrival(sim, r->replica, transfer, a->microbatch);
+        if (at_us < 0.0)
+            return false;
+        if (at_us > *latest_us)
+            *latest_us = at_us;
+    }
+    return true;
+}
+
+/* true: the action is done and the next begins now. */
+static bool step_compute(smp__sim *sim, int runner, const smp_action *a)
+{
+    smp__sim_runner *r = &sim->runner[runner];
+    if (r->phase == SMP__SIM_RUN) {
+        r->compute_us += sim->now_us - r->started_us;
+        if (r->replica == 0 && sim->now_us > sim->compute_end_us)
+            sim->compute_end_us = sim->now_us;
+        record_end(sim, r, sim->now_us);
+        return true;
+    }
+    double latest_us;
+    if (!inputs_arrive(sim, r, a, &latest_us))
+        r->blocked = true;
+    else if (latest_us > sim->now_us)
+        smp__event_heap_set(&sim->events, runner, latest_us);
+    else
+        begin_compute(sim, runner, sim->cost_us[a->kind][smp__sim_stage(sim, r->rank, a->chunk)]);
+    return false;
+}
+
+/* Puts the messages of a `>` on their links and gives the last arrival. Without overlap the sender
+ * is occupied by one after the other. */
+static double send_messages(smp__sim *sim, const smp__sim_runner *r, const smp_action *a)
+{
+    const smp_flow *flow = sim->crossing.flow;
+    int stage = smp__sim_stage(sim, r->rank, a->chunk);
+    double free_us = sim->now_us, last_us = sim->now_us;
+    for (int32_t i = flow->out_begin[stage]; i < flow->out_begin[stage + 1]; i++) {
+        int32_t transfer = flow->out_list[i];
+        if (flow->transfer[transfer].kind != transfer_kind(a->kind) || sim->link_of[transfer] < 0)
+            continue;
+        double *link_us =
+            &sim->link_free_us[(int64_t)r->replica * sim->n_link + sim->link_of[transfer]];
+        double start_us = *link_us > free_us ? *link_us : free_us;
+        *link_us = start_us + sim->transfer_us[(int64_t)r->replica * flow->n_transfer + transfer];
+        *smp__sim_arrival(sim, r->replica, transfer, a->microbatch) = *link_us;
+        if (r->replica == 0)
+            sim->sent_us[(int64_t)transfer * sim->input->microbatches + a->microbatch] =
+                sim->now_us;
+        if (!sim->input->cluster->overlap)
+            free_us = *link_us;
+        if (*link_us > last_us)
+            last_us = *link_us;
+        int receiver = r->replica * sim->crossing.n_rank +
+                       sim->crossing.rank_of[flow->transfer[transfer].to_stage];
+        if (sim->runner[receiver].blocked)
+            smp__sim_wake(sim, receiver);
+    }
+    return last_us;
+}
+
+static bool step_send(smp__sim *sim, int runner, const smp_action *a)
+{
+    smp__sim_runner *r = &sim->runner[runner];
+    if (r->phase == SMP__SIM_RUN)
+        return true;
+    record_start(sim, r);
+    double last_us = send_messages(sim, r, a);
+    record_end(sim, r, last_us);
+    if (sim->input->cluster->overlap || last_us <= sim->now_us)
+        return true;
+    r->phase = SMP__SIM_RUN;
+    smp__event_heap_set(&sim->events, runner, last_us);
+    return false;
+}
+
+/* Without overlap: when the receiver, free from started_us, has taken the messages one after the
+ * other. A message takes its whole time of the receiver too, at the same time as of the sender if
+ * the receiver is there by then. */
+static double take_messages(const smp__sim *sim, const smp__sim_runner *r, const smp_action *a)
+{
+    const smp_flow *flow = sim->crossing.flow;
+    int stage = smp__sim_stage(sim, r->rank, a->chunk);
+    double free_us = r->started_us;
+    for (int32_t i = flow->in_begin[stage]; i < flow->in_begin[stage + 1]; i++) {
+        int32_t transfer = flow->in_list[i];
+        if (flow->transfer[transfer].kind != transfer_kind(a->kind) || sim->link_of[transfer] < 0)
+            continue;
+        double takes_us = sim->transfer_us[(int64_t)r->replica * flow->n_transfer + transfer];
+        double sent_us = *smp__sim_arrival(sim, r->replica, transfer, a->microbatch) - takes_us;
+        free_us = (sent_us > free_us ? sent_us : free_us) + takes_us;
+    }
+    return free_us;
+}
+
+static bool step_receive(smp__sim *sim, int runner, const smp_action *a)
+{
+    smp__sim_runner *r = &sim->runner[runner];
+    if (r->phase == SMP__SIM_BEGIN) {
+        record_start(sim, r);
+        r->started_us = sim->now_us;
+        if (sim->input->cluster->overlap)
+            return true; /* posted; the action that needs the data waits */
+        r->phase = SMP__SIM_WAIT;
+    }
+    if (r->phase == SMP__SIM_RUN) {
+        record_end(sim, r, sim->now_us);
+        return true;
+    }
+    double latest_us;
+    if (!inputs_arrive(sim, r, a, &latest_us)) {
+        r->blocked = true;
+        return false;
+    }
+    r->phase = SMP__SIM_RUN;
+    smp__event_heap_set(&sim->events, runner, take_messages(sim, r, a));
+    return false;
+}
+
+static bool step_optimize(smp__sim *sim, int runner)
+{
+    smp__sim_runner *r = &sim->runner[runner];
+    if (r->phase == SMP__SIM_RUN) {
+        r->optimizer_us = sim->now_us - r->started_us;
+        record_end(sim, r, sim->now_us);
+        return true;
+    }
+    if (r->reductions_left > 0)
+        r->blocked = true;
+    else if (r->reduced_us > sim->now_us)
+        smp__event_heap_set(&sim->events, runner, r->reduced_us);
+    else
+        begin_compute(sim, runner, sim->optimizer_us[r->rank]);
+    return false;
+}
+
+static bool step(smp__sim *sim, int runner, const smp_action *a)
+{
+    const smp__sim_runner *r = &sim->runner[runner];
+    switch (a->kind) {
+    case SMP_ACTION_F:
+    case SMP_ACTION_B:
+    case SMP_ACTION_I:
+    case SMP_ACTION_W:
+        return step_compute(sim, runner, a);
+    case SMP_ACTION_SEND_F:
+    case SMP_ACTION_SEND_B:
+        return step_send(sim, runner, a);
+    case SMP_ACTION_RECV_F:
+    case SMP_ACTION_RECV_B:
+        return step_receive(sim, runner, a);
+    case SMP_ACTION_REDUCE:
+        record_start(sim, r);
+        smp__sim_reduce(sim, smp__sim_stage(sim, r->rank, a->chunk));
+        return true;
+    case SMP_ACTION_OPTIMIZE:
+        return step_optimize(sim, runner);
+    }
+    return true;
+}
+
+static void go_on(smp__sim *sim, int runner)
+{
+    smp__sim_runner *r = &sim->runner[runner];
+    const smp_program *program = smp__sim_program(sim, r);
+    while (r->next < program->n && step(sim, runner, &program->action[r->next])) {
+        r->next++;
+        r->phase = SMP__SIM_BEGIN;
+        r->done_us = sim->now_us;
+    }
+}
+
+/* The compute action on the core is done: its runner may begin another before anybody else. */
+static void core_complete(smp__sim *sim, int index)
+{
+    smp__sim_core *core = &sim->core[index];
+    int runner = core->member[core->running];
+    core->running = -1;
+    go_on(sim, runner);
+    if (core->running < 0 && core->waiting.n > 0)
+        core_start(sim, index, smp__event_heap_pop(&core->waiting));
+}
+
+static smp_status fail_deadlock(const smp__sim *sim, const smp__sim_runner *r)
+{
+    smp_text text = {0};
+    smp_action_format(&smp__sim_program(sim, r)->action[r->next], &text);
+    smp_status status = smp_fail(SMP_ERR_FAILED,
+                                 "the simulated step stops: rank %d waits at action %lld %s for "
+                                 "what nobody sends",
+                                 r->rank, (long long)r->next + 1, text.data ? text.data : "");
+    smp_text_free(&text);
+    return status;
+}
+
+smp_status smp__sim_run(smp__sim *sim)
+{
+    for (int i = 0; i < sim->n_runner; i++)
+        smp__sim_wake(sim, i);
+    for (;;) {
+        while (sim->n_queue > 0) {
+            int runner = sim->queue[sim->queue_head];
+            sim->queue_head = (sim->queue_head + 1) % sim->n_runner;
+            sim->n_queue--;
+            sim->runner[runner].ready = false;
+            go_on(sim, runner);
+        }
+        if (sim->events.n == 0)
+            break;
+        int event = smp__event_heap_pop(&sim->events);
+        sim->now_us = sim->events.time[event];
+        if (event < sim->n_runner)
+            go_on(sim, event);
+        else
+            core_complete(sim, event - sim->n_runner);
+    }
+    for (int i = 0; i < sim->n_runner; i++)
+        if (sim->runner[i].next < smp__sim_program(sim, &sim->runner[i])->n)
+            return fail_deadlock(sim, &sim->runner[i]);
+    return SMP_OK;
+}

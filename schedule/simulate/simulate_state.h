@@ -1,0 +1,111 @@
+/* The simulator while it runs; shared by simulate.c, simulate_run.c and simulate_reduce.c.
+ *
+ * Replicas behave alike, so one is simulated, unless ranks share cores: which ranks of a node
+ * compute at the same time depends on all of them. A "runner" is one (replica, rank). */
+#ifndef SMP_SCHEDULE_SIMULATE_SIMULATE_STATE_H
+#define SMP_SCHEDULE_SIMULATE_SIMULATE_STATE_H
+
+#include "schedule/lower/crossing.h"
+#include "schedule/simulate/event_heap.h"
+#include "schedule/simulate/simulate.h"
+
+typedef enum smp__sim_phase {
+    SMP__SIM_BEGIN, /* reaches its action */
+    SMP__SIM_WAIT,  /* has reached it, waits for data */
+    SMP__SIM_RUN    /* done when its event comes */
+} smp__sim_phase;
+
+typedef struct smp__sim_runner {
+    int replica, rank, device;
+    int core;     /* of all cores, if they are shared */
+    int seat;     /* its number on its core */
+    int64_t next; /* the action it stands at */
+    smp__sim_phase phase;
+    bool blocked; /* waits for something whose time is not known yet */
+    bool ready;   /* in the queue */
+    double started_us;
+    double compute_us;      /* time spent in F, B, I, W so far */
+    double optimizer_us;    /* time spent in O */
+    double done_us;         /* end of its last action */
+    int reductions_left;    /* whose time is not known yet */
+    double reduced_us;      /* end of its last reduction so far */
+    double channel_free_us; /* its reductions go one after the other */
+} smp__sim_runner;
+
+/* A core runs one compute action at a time, to its end; its runner keeps the core until it has to
+ * wait. Then the one that has waited longest gets it. */
+typedef struct smp__sim_core {
+    smp__event_heap waiting; /* seats by when they asked */
+    double *work_us;         /* [n_member] compute time asked for */
+    int *member;             /* [n_member] runner on a seat */
+    int n_member;
+    int running; /* seat, or -1 */
+    int last;    /* seat that ran last, or -1 */
+} smp__sim_core;
+
+typedef struct smp__sim {
+    const smp_simulation_input *input;
+    smp__crossing crossing;
+    smp_arena *arena; /* scratch */
+    int n_replica;    /* simulated */
+    int n_runner;
+    double now_us;
+    double *cost_us[SMP_ACTION_W + 1]; /* [n_stage] by kind of compute action */
+    double *optimizer_us;              /* [n_rank] */
+    smp__sim_runner *runner;           /* [n_replica * n_rank] */
+    int *queue;                        /* ring of runners that may go on now, [n_runner] */
+    int queue_head, n_queue;
+    smp__event_heap events; /* runners, then cores */
+    smp__sim_core *core;    /* [nodes * cores_per_node]; NULL: nobody shares cores */
+    double *transfer_us;    /* [n_replica * n_transfer] */
+    double *arrival_us;     /* [n_replica * n_transfer * microbatches], -1: not sent */
+    double *sent_us;        /* [n_transfer * microbatches] replica 0: when its `>` was reached */
+    int32_t *link_of;       /* [n_transfer] link: an ordered pair of ranks; -1: no message */
+    int n_link;
+    double *link_free_us; /* [n_replica * n_link] */
+    /* reductions */
+    int *bucket_reached;    /* [n_stage] runners that stand behind R */
+    double *reduce_end_us;  /* [n_stage] of its bucket and its ties, replica 0 */
+    int *tie_begin;         /* [n_stage + 1] into tie_list: ties held by a stage */
+    int *tie_list;          /* */
+    int *tie_reached;       /* [n_tie] */
+    double compute_end_us;  /* last end of a compute action */
+    smp_simulation *result; /* start and end of replica 0 */
+} smp__sim;
+
+/* simulate_run.c: runs all to the end. SMP_ERR_FAILED if the programs deadlock. */
+smp_status smp__sim_run(smp__sim *sim);
+/* The runner may go on at now_us. */
+void smp__sim_wake(smp__sim *sim, int runner);
+
+/* simulate_reduce.c */
+smp_status smp__sim_reduce_init(smp__sim *sim);
+/* A runner has reached R of a stage. */
+void smp__sim_reduce(smp__sim *sim, int stage);
+/* Weight bytes of a rank, a weight tied within the rank counted once. */
+int64_t smp__sim_rank_bytes(const smp__sim *sim, int rank);
+
+/* A ring all-reduce over the replicas of a rank: 2(d-1) steps of a d-th of the bytes, over the
+ * slowest link of the ring. */
+double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t bytes);
+
+/* simulate_idle.c: splits the idle time of the finished simulation by cause. */
+void smp__sim_idle(const smp__sim *sim);
+
+static inline const smp_program *smp__sim_program(const smp__sim *sim, const smp__sim_runner *r)
+{
+    return &sim->input->program[r->rank];
+}
+
+static inline int smp__sim_stage(const smp__sim *sim, int rank, int chunk)
+{
+    return sim->crossing.stage_of[(int64_t)rank * sim->crossing.chunks + chunk];
+}
+
+static inline double *smp__sim_arrival(const smp__sim *sim, int replica, int32_t transfer, int mb)
+{
+    int64_t row = (int64_t)replica * sim->crossing.flow->n_transfer + transfer;
+    return &sim->arrival_us[row * sim->input->microbatches + mb];
+}
+
+#endif

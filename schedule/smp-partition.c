@@ -1,0 +1,331 @@
+/* smp-partition: plans a model, or judges a plan. Wiring and exit code; the options stand in
+ * schedule/partition_options.c. */
+#include <errno.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "profile/cuda_info.h"
+#include "graph/base/clock.h"
+#include "graph/math/math.h"
+#include "schedule/check/check.h"
+#include "schedule/plan/op_pattern.h"
+#include "schedule/outputs.h"
+#include "schedule/show/picture.h"
+#include "schedule/plan/relative_path.h"
+#include "schedule/show/report.h"
+
+enum { MAX_LOCAL = 1 << 16 };
+
+/* What a run reads; freed together. */
+typedef struct inputs {
+    smp_graph *graph;
+    smp_profile *profile;
+    smp_cluster *cluster; /* NULL: the sketch's */
+    smp_sketch *sketch;
+    int32_t *pin, *glue;
+} inputs;
+
+static void free_inputs(inputs *in)
+{
+    free(in->pin);
+    free(in->glue);
+    smp_sketch_destroy(in->sketch);
+    smp_cluster_destroy(in->cluster);
+    smp_profile_destroy(in->profile);
+    smp_graph_destroy(in->graph);
+}
+
+/* Without a cluster file: so many devices of this machine as asked for, directly or by stages and
+ * replicas, else one per core, or one GPU. */
+static int local_devices(const smp_search_request *request)
+{
+    if (request->devices > 0)
+        return request->devices;
+    if (request->stages > 0 || request->ddp > 0) {
+        int64_t devices = (int64_t)(request->stages > 0 ? request->stages : 1) *
+                          (request->ddp > 0 ? request->ddp : 1);
+        return devices > SMP_MAX_COUNT ? SMP_MAX_COUNT : (int)devices;
+    }
+    bool cuda = request->graph->target.backend == SMP_BACKEND_CUDA;
+    long cores = cuda ? 1 : sysconf(_SC_NPROCESSORS_ONLN);
+    return cores < 1 ? 1 : cores > SMP_MAX_COUNT ? SMP_MAX_COUNT : (int)cores;
+}
+
+static smp_status open_cluster(const smp_partition_options *o, smp_search_request *r, inputs *in)
+{
+    r->cluster = in->sketch ? in->sketch->cluster : NULL;
+    if (o->cluster) {
+        SMP_TRY(smp_cluster_read(o->cluster, &in->cluster));
+    } else if (!r->cluster) {
+        r->devices = local_devices(r);
+        SMP_TRY(smp_cluster_default(in->graph->target, in->profile, r->devices, &in->cluster));
+    }
+    if (in->cluster)
+        r->cluster = in->cluster;
+    if (r->devices == 0)
+        r->devices = smp_cluster_devices(r->cluster);
+    return SMP_OK;
+}
+
+/* What the plan to keep says holds where no option says otherwise. */
+static void keep_numbers(const smp_partition_options *o, const smp_sketch *sketch,
+                         smp_search_request *r)
+{
+    smp_sketch_shape(sketch, &r->stages, &r->chunks);
+    if (r->ddp == 0)
+        r->ddp = sketch->ddp;
+    if (r->microbatches == 0)
+        r->microbatches = sketch->microbatches;
+    if (r->microbatch_size == 0)
+        r->microbatch_size = sketch->microbatch_size;
+    if (!o->has_placement && sketch->has_placement)
+        r->placement = sketch->placement;
+    for (const smp_schedule_kind *const *k = smp_schedules(); *k && sketch->schedule; k++)
+        if (!r->schedule && strcmp((*k)->name, sketch->schedule) == 0)
+            r->schedule = (*k)->name;
+    if (r->devices == 0 && r->ddp > 0)
+        r->devices = local_devices(r);
+}
+
+/* The graph becomes what the plan is for. */
+static smp_status set_target(const smp_partition_options *o, inputs *in)
+{
+    smp_target target;
+    SMP_TRY(smp_partition_options_target(o, in->sketch, in->profile, &target));
+    SMP_TRY(smp_graph_set_target(in->graph, target));
+    SMP_TRY(smp_graph_check_kernels(in->graph));
+    return in->profile ? smp_profile_check_target(in->profile, target) : SMP_OK;
+}
+
+static smp_status open_inputs(const smp_partition_options *o, smp_search_request *r, inputs *in)
+{
+    SMP_TRY(smp_graph_read(o->model, &in->graph));
+    r->graph = in->graph;
+    if (o->profile)
+        SMP_TRY(smp_profile_read(o->profile, in->graph, &in->profile));
+    r->profile = in->profile;
+    if (o->fix)
+        SMP_TRY(smp_sketch_read(o->fix, &in->sketch));
+    SMP_TRY(set_target(o, in));
+    if (o->fix) {
+        SMP_TRY(smp_sketch_pins(in->sketch, in->graph, o->fix_stages, &in->pin));
+        r->pin = in->pin;
+        keep_numbers(o, in->sketch, r);
+    }
+    if (o->n_cut > 0)
+        SMP_TRY(smp_op_cuts(in->graph, "--cut-at", o->cut, o->n_cut, &in->glue));
+    r->glue = in->glue;
+    if (r->microbatch_size == 0)
+        r->microbatch_size = in->profile ? in->profile->microbatch_size : 1;
+    return open_cluster(o, r, in);
+}
+
+static smp_status print_text(FILE *stream, const smp_text *text)
+{
+    if (text->length > 0 &&
+        (fwrite(text->data, 1, text->length, stream) != text->length || fflush(stream) != 0))
+        return smp_fail(SMP_ERR_FAILED, "standard output: %s", strerror(errno));
+    return SMP_OK;
+}
+
+/* The plan's file, with the model as seen from there. */
+static smp_status write_plan(const smp_partition_options *o, smp_plan *plan, const char *model)
+{
+    smp_text text = {0};
+    if (!o->output)
+        return SMP_OK;
+    char *path = smp_relative_path(o->output, model);
+    const char *kept = plan->model_path;
+    plan->model_path = path ? path : model;
+    smp_status status = smp_plan_format(plan, &text);
+    if (status == SMP_OK)
+        status = smp_file_write(o->output, text.data, text.length);
+    plan->model_path = kept;
+    smp_text_free(&text);
+    free(path);
+    return status;
+}
+
+/* Files first, so that what is printed is true; the reasons go beside a JSON object, not into it. */
+static smp_status show(const smp_partition_options *o, const smp_text *shown,
+                       const smp_text *reasons)
+{
+    SMP_TRY(print_text(stdout, shown));
+    if (o->explain && !o->json)
+        fputc('\n', stdout);
+    return print_text(o->json ? stderr : stdout, reasons);
+}
+
+static smp_status write_results(const smp_partition_options *o, const smp_search_request *request,
+                                const smp_planner_result *result, const smp_graph *graph)
+{
+    smp_text shown = {0}, reasons = {0};
+    smp_status status = SMP_OK;
+    if (o->json)
+        status = smp_plan_format_json(result->plan, &shown);
+    else
+        status = smp_report_table(result, graph, &shown);
+    if (status == SMP_OK && o->explain)
+        status = smp_report_explain(result, &reasons);
+    if (status == SMP_OK && o->explain)
+        status = smp_report_hints(request, result, &reasons);
+    if (status == SMP_OK && o->explain)
+        status = smp_plan_draw_text(result->plan, graph, 0, &reasons);
+    if (status == SMP_OK)
+        status = smp_write_outputs(o, result->plan, graph);
+    if (status == SMP_OK)
+        status = write_plan(o, result->plan, o->model);
+    if (status == SMP_OK)
+        status = show(o, &shown, &reasons);
+    smp_text_free(&shown);
+    smp_text_free(&reasons);
+    return status;
+}
+
+static smp_status run_plan(const smp_partition_options *o)
+{
+    inputs in = {0};
+    smp_planner_result result = {0};
+    smp_search_request request = o->request;
+    char *path = o->output ? smp_relative_path(o->output, o->model) : NULL;
+    smp_status status = open_inputs(o, &request, &in);
+    if (status == SMP_OK) {
+        if (o->time_limit_s > 0)
+            request.deadline_s = smp_clock_s() + o->time_limit_s;
+        status = smp_plan_make(&request, path ? path : o->model, &result);
+    }
+    if (status == SMP_OK && result.search.timed_out)
+        fprintf(stderr,
+                "smp-partition: the time limit of %g s struck: this is the best plan until then\n",
+                o->time_limit_s);
+    if (status == SMP_OK)
+        status = write_results(o, &request, &result, in.graph);
+    smp_planner_result_destroy(&result);
+    free_inputs(&in);
+    free(path);
+    return status;
+}
+
+static smp_status open_checked(const smp_partition_options *o, smp_search_request *r, inputs *in)
+{
+    SMP_TRY(smp_sketch_read(o->plan, &in->sketch));
+    if (o->model) {
+        SMP_TRY(smp_graph_read(o->model, &in->graph));
+    } else if (in->sketch->model_path) {
+        smp_plan named = {.model_path = in->sketch->model_path};
+        SMP_TRY(smp_plan_open_model(&named, o->plan, &in->graph));
+    } else {
+        return smp_fail(SMP_ERR_INPUT, "%s: the plan names no model: give --model FILE", o->plan);
+    }
+    r->graph = in->graph;
+    if (o->profile)
+        SMP_TRY(smp_profile_read(o->profile, in->graph, &in->profile));
+    r->profile = in->profile;
+    SMP_TRY(set_target(o, in));
+    int pipeline = r->stages, chunks = r->chunks, ddp = r->ddp > 0 ? r->ddp : in->sketch->ddp;
+    smp_sketch_shape(in->sketch, &pipeline, &chunks);
+    int64_t devices = (int64_t)pipeline * (ddp > 0 ? ddp : 1);
+    r->devices = devices > MAX_LOCAL ? MAX_LOCAL : (int)devices; /* more are a finding */
+    return open_cluster(o, r, in);
+}
+
+static smp_status write_check(const smp_partition_options *o, const smp_check *check,
+                              const smp_search_request *request)
+{
+    smp_text shown = {0}, reasons = {0};
+    smp_status status;
+    if (o->json)
+        status = smp_check_report_json(check, request, &shown);
+    else
+        status = smp_check_report(check, request, &shown);
+    if (status == SMP_OK && o->explain && check->plan) {
+        smp__explain_bottleneck(check->plan, check->partition, &reasons);
+        status = smp_plan_draw_text(check->plan, request->graph, 0, &reasons);
+    }
+    if (status == SMP_OK && check->plan)
+        status = smp_write_outputs(o, check->plan, request->graph);
+    if (status == SMP_OK && check->plan)
+        status = write_plan(o, check->plan, request->graph->path);
+    if (status == SMP_OK)
+        status = show(o, &shown, &reasons);
+    smp_text_free(&shown);
+    smp_text_free(&reasons);
+    return status;
+}
+
+static smp_status run_check(const smp_partition_options *o)
+{
+    inputs in = {0};
+    smp_check check = {0};
+    smp_search_request request = o->request;
+    smp_status status = open_checked(o, &request, &in);
+    if (status == SMP_OK) {
+        if (o->time_limit_s > 0)
+            request.deadline_s = smp_clock_s() + o->time_limit_s;
+        status = smp_check_sketch(&request, o->has_placement, in.sketch, &check);
+    }
+    if (status == SMP_OK)
+        status = write_check(o, &check, &request);
+    if (status == SMP_OK && !check.legal)
+        status = smp_fail(SMP_ERR_INPUT, "%s: the plan is illegal: %d finding%s", o->plan,
+                          check.findings.n_level[SMP_FINDING_ILLEGAL],
+                          check.findings.n_level[SMP_FINDING_ILLEGAL] == 1 ? "" : "s");
+    else if (status == SMP_OK && !check.fits)
+        status =
+            smp_fail(SMP_ERR_NO_FIT, "%s: the plan is legal, but does not fit the memory", o->plan);
+    smp_check_free(&check);
+    free_inputs(&in);
+    return status;
+}
+
+static void print_version(void)
+{
+    smp_text text = {0};
+    smp_text_append(&text, "smp-partition %s\n%s\n", smp_version(), smp_math_name());
+    smp_cuda_describe(&text);
+    fputs(text.data ? text.data : "", stdout);
+    smp_text_free(&text);
+}
+
+static smp_status print_usage(void)
+{
+    smp_text text = {0};
+    smp_status status = smp_partition_usage(&text);
+    if (status == SMP_OK)
+        status = print_text(stdout, &text);
+    smp_text_free(&text);
+    return status;
+}
+
+/* Solvers and layouts of millions of ops take and free the same amounts of memory again and again:
+ * what was freed is kept, as fresh pages cost more than the work done in them. */
+static void keep_freed_memory(void)
+{
+#ifdef __GLIBC__
+    (void)mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    (void)mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    (void)mallopt(M_TOP_PAD, 16 << 20);
+#endif
+}
+
+int main(int argc, char **argv)
+{
+    keep_freed_memory();
+    smp_partition_options options;
+    smp_status status = smp_partition_options_parse(argc, argv, &options);
+    if (status == SMP_OK && options.help)
+        status = print_usage();
+    else if (status == SMP_OK && options.version)
+        print_version();
+    else if (status == SMP_OK)
+        status = options.check ? run_check(&options) : run_plan(&options);
+    if (status != SMP_OK)
+        fprintf(stderr, "smp-partition: %s\n", smp_last_error());
+    smp_partition_options_free(&options);
+    return smp_status_exit_code(status);
+}

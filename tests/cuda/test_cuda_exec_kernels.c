@@ -1,0 +1,386 @@
+/* The kernels over a rank's arena, on a GPU or its emulation: sums, rounding and optimizers against
+ * the same in plain C, bit for bit where the arithmetic is the same; for every length around a
+ * 16-byte access, and for addresses that allow none. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <cuda_runtime_api.h>
+
+#include "exec/device/cuda_kernels.h"
+#include "exec/optimizer/optimizer.h"
+#include "graph/base/random.h"
+
+enum { GUARD = 64 }; /* bytes around an array that must stay as they are */
+
+static const int64_t LENGTHS[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 31, 255, 1024, 1027, 4096, 70001};
+enum { N_LENGTH = sizeof LENGTHS / sizeof *LENGTHS };
+
+static cudaStream_t stream;
+
+static void ok(cudaError_t code)
+{
+    if (code != cudaSuccess)
+        fail_msg("%s", cudaGetErrorString(code));
+}
+
+static void done(smp_status status)
+{
+    if (status != SMP_OK)
+        fail_msg("%s", smp_last_error());
+}
+
+/* Device memory with a guard on either side; `shift` bytes past a 256-byte boundary. */
+typedef struct array {
+    char *raw;
+    void *data;
+    size_t bytes;
+} array;
+
+static array array_make(const void *values, int64_t bytes, int shift)
+{
+    array a = {.bytes = (size_t)bytes};
+    const size_t total = a.bytes + (size_t)shift + 256 + GUARD;
+    ok(cudaMalloc((void **)&a.raw, total));
+    a.data = a.raw + 256 + shift;
+    ok(cudaMemsetAsync(a.raw, 0xA5, total, stream));
+    if (bytes > 0)
+        ok(cudaMemcpyAsync(a.data, values, a.bytes, cudaMemcpyHostToDevice, stream));
+    ok(cudaStreamSynchronize(stream));
+    return a;
+}
+
+static void array_read(const array *a, void *values)
+{
+    ok(cudaStreamSynchronize(stream));
+    if (a->bytes > 0)
+        ok(cudaMemcpy(values, a->data, a->bytes, cudaMemcpyDeviceToHost));
+}
+
+static void array_free(array *a)
+{
+    unsigned char guard[2 * GUARD];
+    char *data = a->data;
+    ok(cudaStreamSynchronize(stream));
+    ok(cudaMemcpy(guard, data - GUARD, GUARD, cudaMemcpyDeviceToHost));
+    ok(cudaMemcpy(guard + GUARD, data + a->bytes, GUARD, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < 2 * GUARD; i++)
+        assert_int_equal(guard[i], 0xA5);
+    ok(cudaFree(a->raw));
+}
+
+/* In [-1, 1), a function of its arguments, of magnitudes from 2^-20 up. */
+static float value(uint64_t series, int64_t i)
+{
+    const uint64_t bits = smp_random_mix(series << 40 ^ (uint64_t)i);
+    const float x = 2.0f * smp_random_uniform((uint32_t)bits) - 1.0f;
+    return ldexpf(x, -(int)(bits >> 60));
+}
+
+static float *values_make(uint64_t series, int64_t n)
+{
+    float *x = malloc((size_t)(n + 1) * sizeof *x);
+    assert_non_null(x);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = value(series, i);
+    return x;
+}
+
+static uint16_t round16(float x) /* to nearest even; not for NaN */
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
+
+static float wide(uint16_t x)
+{
+    const uint32_t bits = (uint32_t)x << 16;
+    float y;
+    memcpy(&y, &bits, sizeof y);
+    return y;
+}
+
+static void check_add(int64_t n, int target_shift, int source_shift)
+{
+    float *a = values_make(1, n), *b = values_make(2, n), *got = values_make(3, n);
+    array target = array_make(a, n * 4, 4 * target_shift);
+    array source = array_make(b, n * 4, 4 * source_shift);
+    done(smp__cuda_accumulate(stream, SMP_F32, target.data, source.data, n));
+    array_read(&target, got);
+    for (int64_t i = 0; i < n; i++)
+        assert_true(got[i] == a[i] + b[i]);
+    array_free(&target);
+    array_free(&source);
+    free(a);
+    free(b);
+    free(got);
+}
+
+static void check_add16(int64_t n, int target_shift, int source_shift)
+{
+    uint16_t *a = malloc((size_t)(n + 1) * 2), *b = malloc((size_t)(n + 1) * 2);
+    uint16_t *got = malloc((size_t)(n + 1) * 2);
+    assert_true(a && b && got);
+    for (int64_t i = 0; i < n; i++) {
+        a[i] = round16(value(1, i));
+        b[i] = round16(value(2, i));
+    }
+    array target = array_make(a, n * 2, 2 * target_shift);
+    array source = array_make(b, n * 2, 2 * source_shift);
+    done(smp__cuda_accumulate(stream, SMP_BF16, target.data, source.data, n));
+    array_read(&target, got);
+    for (int64_t i = 0; i < n; i++)
+        assert_int_equal(got[i], round16(wide(a[i]) + wide(b[i])));
+    array_free(&target);
+    array_free(&source);
+    free(a);
+    free(b);
+    free(got);
+}
+
+static void test_cuda_add(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_LENGTH; i++) {
+        check_add(LENGTHS[i], 0, 0);
+        check_add(LENGTHS[i], 1, 0);
+        check_add(LENGTHS[i], 2, 3);
+        check_add16(LENGTHS[i], 0, 0);
+        check_add16(LENGTHS[i], 1, 0);
+        check_add16(LENGTHS[i], 4, 4);
+    }
+}
+
+static void check_round16(const float *x, int64_t n, int target_shift, int source_shift)
+{
+    uint16_t *got = malloc((size_t)(n + 1) * 2);
+    assert_non_null(got);
+    array source = array_make(x, n * 4, 4 * source_shift);
+    array target = array_make(got, n * 2, 2 * target_shift);
+    done(smp__cuda_round16(stream, target.data, source.data, n));
+    array_read(&target, got);
+    for (int64_t i = 0; i < n; i++) {
+        if (isnan(x[i]))
+            assert_true(isnan(wide(got[i])));
+        else
+            assert_int_equal(got[i], round16(x[i]));
+    }
+    array_free(&source);
+    array_free(&target);
+    free(got);
+}
+
+static void test_cuda_round16(void **state)
+{
+    (void)state;
+    const float special[] = {0.0f,      -0.0f,      INFINITY,   -INFINITY, NAN,       -NAN,
+                             0x1p-149f, -0x1p-133f, 0x1p-134f,  3.4e38f,   0x1.01p0f, 0x1.03p0f,
+                             1e-40f,    0x1.ffp0f,  -0x1.ffp3f, 0x1.008p0f};
+    for (int i = 0; i < N_LENGTH; i++) {
+        float *x = values_make(5, LENGTHS[i]);
+        check_round16(x, LENGTHS[i], 0, 0);
+        check_round16(x, LENGTHS[i], 1, 0);
+        check_round16(x, LENGTHS[i], 4, 1);
+        free(x);
+    }
+    check_round16(special, sizeof special / sizeof *special, 0, 0);
+    check_round16(special, sizeof special / sizeof *special, 0, 1);
+}
+
+static double device_square_sum(const float *x, int64_t n, int shift)
+{
+    double *poison = malloc(SMP_CUDA_SQUARE_PARTS * sizeof *poison), *sum;
+    assert_non_null(poison);
+    for (int i = 0; i < SMP_CUDA_SQUARE_PARTS; i++)
+        poison[i] = NAN;
+    array values = array_make(x, n * 4, 4 * shift);
+    array parts = array_make(poison, SMP_CUDA_SQUARE_PARTS * (int64_t)sizeof *poison, 0);
+    ok(cudaMallocHost((void **)&sum, sizeof *sum));
+    *sum = NAN;
+    done(smp__cuda_square_sum(stream, values.data, n, parts.data, sum));
+    ok(cudaStreamSynchronize(stream));
+    const double result = *sum;
+    array_free(&values);
+    array_free(&parts);
+    ok(cudaFreeHost(sum));
+    free(poison);
+    return result;
+}
+
+static void test_cuda_square_sum(void **state)
+{
+    (void)state;
+    const int64_t more[] = {16384, 16385, 100003, SMP_CUDA_SQUARE_PARTS * INT64_C(16384) + 16391};
+    for (int i = 0; i < N_LENGTH + 4; i++) {
+        const int64_t n = i < N_LENGTH ? LENGTHS[i] : more[i - N_LENGTH];
+        float *x = values_make(6, n);
+        long double expected = 0;
+        for (int64_t k = 0; k < n; k++)
+            expected += (long double)x[k] * (long double)x[k];
+        const double got = device_square_sum(x, n, 0);
+        assert_true(fabsl((long double)got - expected) <= 1e-13L * expected);
+        if (n < 1000000) /* the same bits wherever the array lies */
+            assert_true(got == device_square_sum(x, n, 1 + i % 3));
+        free(x);
+    }
+}
+
+static void test_cuda_square_sum_of_extremes(void **state)
+{
+    (void)state;
+    const float large[] = {3e38f, -3e38f, 1.0f, 2e-38f, 0.0f};
+    const double got = device_square_sum(large, 5, 0);
+    assert_true(fabs(got - 2 * (double)3e38f * (double)3e38f) <= 1e-14 * got);
+    const float tiny[] = {0x1p-149f, 0x1p-149f, 0.0f};
+    assert_true(device_square_sum(tiny, 3, 0) == 0x1p-297);
+    const float bad[] = {1.0f, NAN, 2.0f};
+    assert_true(isnan(device_square_sum(bad, 3, 0)));
+}
+
+/* The arrays of one optimizer on the host and on the device. */
+typedef struct weights {
+    int64_t n;
+    float *host[4], *got; /* weight, gradient, states */
+    uint16_t *got16;
+    array on_device[4], copy16;
+} weights;
+
+static void weights_open(weights *w, int64_t n, int shift)
+{
+    *w = (weights){.n = n};
+    for (int i = 0; i < 4; i++) {
+        w->host[i] = values_make(10 + (uint64_t)i, n);
+        if (i >= 2)
+            memset(w->host[i], 0, (size_t)n * sizeof(float));
+        w->on_device[i] = array_make(w->host[i], n * 4, i == shift - 1 ? 4 : 0);
+    }
+    w->got = values_make(20, n);
+    w->got16 = malloc((size_t)(n + 1) * sizeof *w->got16);
+    assert_non_null(w->got16);
+    memset(w->got16, 0xff, (size_t)n * sizeof *w->got16);
+    w->copy16 = array_make(w->got16, n * 2, shift == 5 ? 2 : 0);
+}
+
+static void weights_close(weights *w)
+{
+    for (int i = 0; i < 4; i++) {
+        array_free(&w->on_device[i]);
+        free(w->host[i]);
+    }
+    array_free(&w->copy16);
+    free(w->got);
+    free(w->got16);
+}
+
+static void weights_compare(weights *w, bool with16)
+{
+    for (int i = 0; i < 4; i++) {
+        array_read(&w->on_device[i], w->got);
+        assert_memory_equal(w->got, w->host[i], (size_t)w->n * sizeof(float));
+    }
+    array_read(&w->copy16, w->got16);
+    for (int64_t i = 0; i < w->n; i++)
+        assert_int_equal(w->got16[i], with16 ? round16(w->host[0][i]) : 0xffff);
+}
+
+typedef smp_status (*device_update)(const smp_update *update, void *stream);
+
+static const struct {
+    const char *name;
+    device_update update;
+} optimizers[] = {{"adamw", smp__cuda_adamw}, {"sgd", smp__cuda_sgd}};
+
+/* shift: which array lies off the 16-byte boundaries, from 1 (5: the copy); 0: none. */
+static void check_update(const char *name, device_update update, int64_t n, int shift, bool with16)
+{
+    const smp_options options = {.beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .momentum = 0.9f};
+    weights w;
+    weights_open(&w, n, shift);
+    for (int64_t step = 1; step <= 4; step++) {
+        smp_update u = {.weight = w.host[0],
+                        .grad = w.host[1],
+                        .state = {w.host[2], w.host[3]},
+                        .elements = n,
+                        .grad_scale = step % 2 ? 1.0f : 0.37f,
+                        .lr = 0.01f * (float)step,
+                        .weight_decay = step < 3 ? 0.1f : 0.0f,
+                        .step = step < 4 ? step : INT64_C(1) << 40,
+                        .options = &options};
+        smp_optimizer_find(name)->update(&u);
+        u.weight = w.on_device[0].data;
+        u.grad = w.on_device[1].data;
+        u.state[0] = w.on_device[2].data;
+        u.state[1] = w.on_device[3].data;
+        u.weight16 = with16 ? w.copy16.data : NULL;
+        done(update(&u, stream));
+    }
+    weights_compare(&w, with16);
+    weights_close(&w);
+}
+
+/* The same bits as on the CPU, whose results test_optimizer compares with references. */
+static void test_cuda_optimizers_match_cpu(void **state)
+{
+    (void)state;
+    for (size_t o = 0; o < sizeof optimizers / sizeof *optimizers; o++) {
+        for (int i = 0; i < N_LENGTH; i++)
+            check_update(optimizers[o].name, optimizers[o].update, LENGTHS[i], 0, i % 2);
+        for (int shift = 0; shift <= 5; shift++)
+            check_update(optimizers[o].name, optimizers[o].update, 1237, shift, true);
+    }
+}
+
+/* A weight without gradient or decay stays what it is; nothing divides by zero. */
+static void test_cuda_adamw_without_gradient(void **state)
+{
+    (void)state;
+    const smp_options options = {.beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f};
+    const float weight[5] = {1.0f, -2.0f, 0.0f, 3e38f, 1e-40f}, zero[5] = {0};
+    float got[5];
+    array w = array_make(weight, sizeof weight, 0), g = array_make(zero, sizeof zero, 0);
+    array m = array_make(zero, sizeof zero, 0), v = array_make(zero, sizeof zero, 0);
+    done(smp__cuda_adamw(&(smp_update){.weight = w.data,
+                                       .grad = g.data,
+                                       .state = {m.data, v.data},
+                                       .elements = 5,
+                                       .grad_scale = 1.0f,
+                                       .lr = 0.01f,
+                                       .step = 1,
+                                       .options = &options},
+                         stream));
+    array_read(&w, got);
+    assert_memory_equal(got, weight, sizeof weight);
+    array_free(&w);
+    array_free(&g);
+    array_free(&m);
+    array_free(&v);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cuda_add),
+        cmocka_unit_test(test_cuda_round16),
+        cmocka_unit_test(test_cuda_square_sum),
+        cmocka_unit_test(test_cuda_square_sum_of_extremes),
+        cmocka_unit_test(test_cuda_optimizers_match_cpu),
+        cmocka_unit_test(test_cuda_adamw_without_gradient),
+    };
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+        printf("no GPU\n");
+        return 77;
+    }
+    if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess)
+        return 1;
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    cudaStreamDestroy(stream);
+    return failed;
+}

@@ -1,0 +1,205 @@
+/* Matrix products on a GPU against sums in double: every transpose, type and epilogue, odd sizes,
+ * strides, batches, accumulation; equal bits in every run and place. */
+#include "tests/cuda/device_array.h"
+
+#include "graph/cuda/cuda_gemm.cuh"
+
+static double gelu(double x)
+{
+    return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+}
+
+/* `scale`: the sum of the magnitudes that went into `want`. */
+static void check_value(double got, double want, double scale, const smp__gemm_shape *s)
+{
+    double bound = 1e-6 + 3e-6 * scale;
+    if (s->in == SMP_F32 && cuda.precision == SMP_PRECISION_TF32)
+        bound = 1e-6 + 0x1p-9 * scale;
+    if (s->out == SMP_BF16)
+        bound += 0x1p-8 * fabs(want);
+    if (s->epilogue >= SMP__GEMM_GELU)
+        bound += 2e-3; /* the device's tanh */
+    if (!(fabs(got - want) <= bound))
+        fail_msg("got %.9g, expected %.9g within %.3g: m %d n %d k %d, types %d %d, epilogue %d",
+                 got, want, bound, (int)s->m, (int)s->n, (int)s->k, s->in, s->out, s->epilogue);
+}
+
+enum { A, B, C, BIAS, AUX, N_ARRAY };
+
+typedef struct product {
+    smp__gemm_shape shape;
+    float alpha, beta;
+    array of[N_ARRAY];
+    float *start; /* of C */
+} product;
+
+static smp__gemm_shape random_shape(int round)
+{
+    const uint64_t bits = smp_random_mix((uint64_t)round), more = smp_random_mix(bits);
+    smp__gemm_shape s = {.trans_a = bits & 1, .trans_b = bits & 2};
+    s.m = 1 + (int64_t)(bits >> 8) % 70;
+    s.n = 1 + (int64_t)(bits >> 16) % 70;
+    s.k = 1 + (int64_t)(bits >> 24) % 70;
+    s.in = bits & 4 ? SMP_BF16 : SMP_F32;
+    s.out = bits & 8 ? s.in : SMP_F32;
+    s.epilogue = (smp__gemm_epilogue)(more % 4);
+    if (s.epilogue >= SMP__GEMM_GELU)
+        s.n = (s.n + 7) / 8 * 8;
+    if (s.epilogue == SMP__GEMM_PLAIN)
+        s.batch = (int64_t)(more >> 8) % 4;
+    s.lda = (s.trans_a ? s.m : s.k) + (int64_t)(more >> 16) % 5;
+    s.ldb = (s.trans_b ? s.k : s.n) + (int64_t)(more >> 24) % 5;
+    s.ldc = s.n + (int64_t)(more >> 32) % 3 * 8;
+    s.stride_a = s.lda * (s.trans_a ? s.k : s.m) + (int64_t)(more >> 40) % 3;
+    s.stride_b = (more >> 44) % 4 == 0 ? 0 : s.ldb * (s.trans_b ? s.n : s.k);
+    s.stride_c = s.ldc * s.m + (int64_t)(more >> 48) % 3;
+    return s;
+}
+
+static product make_product(const smp__gemm_shape *s, float alpha, float beta, int shift)
+{
+    const int64_t batch = s->batch > 1 ? s->batch : 1, rows_b = s->trans_b ? s->n : s->k;
+    product p = {.shape = *s, .alpha = alpha, .beta = beta};
+    p.of[A] = make(s->in, batch * s->stride_a, 1, shift);
+    p.of[B] = make(s->in, (batch - 1) * s->stride_b + rows_b * s->ldb, 2, 2 * shift);
+    p.of[C] = make(s->out, batch * s->stride_c, beta == 0 ? 0 : 3, 3 * shift);
+    p.of[BIAS] = make(s->out, s->n, 4, shift);
+    p.of[AUX] = make(s->out, s->m * s->ldc, 0, shift);
+    p.start = malloc((size_t)p.of[C].n * sizeof *p.start);
+    assert_non_null(p.start);
+    memcpy(p.start, p.of[C].host, (size_t)p.of[C].n * sizeof *p.start);
+    return p;
+}
+
+static void run_product(product *p, const smp__gemm *gemm)
+{
+    const bool bias = p->shape.epilogue % 2 == 1, aux = p->shape.epilogue >= SMP__GEMM_GELU;
+    check(smp__gemm_run(&cuda, gemm, p->alpha, p->of[A].data, p->of[B].data, p->beta, p->of[C].data,
+                        bias ? p->of[BIAS].data : NULL, aux ? p->of[AUX].data : NULL));
+    from_device(&p->of[C]);
+    from_device(&p->of[AUX]);
+}
+
+static void drop_product(product *p)
+{
+    for (int i = 0; i < N_ARRAY; i++)
+        drop(&p->of[i]);
+    free(p->start);
+}
+
+static void check_element(const product *p, int64_t batch, int64_t row, int64_t column)
+{
+    const smp__gemm_shape *s = &p->shape;
+    const float *a = p->of[A].host + batch * s->stride_a, *b = p->of[B].host + batch * s->stride_b;
+    const int64_t at = batch * s->stride_c + row * s->ldc + column;
+    double want = p->beta == 0 ? 0 : (double)p->beta * (double)p->start[at], scale = fabs(want);
+    for (int64_t k = 0; k < s->k; k++) {
+        double x = (double)a[s->trans_a ? k * s->lda + row : row * s->lda + k];
+        double y = (double)b[s->trans_b ? column * s->ldb + k : k * s->ldb + column];
+        want += (double)p->alpha * x * y;
+        scale += fabs((double)p->alpha * x * y);
+    }
+    if (s->epilogue % 2 == 1) {
+        want += (double)p->of[BIAS].host[column];
+        scale += fabs((double)p->of[BIAS].host[column]);
+    }
+    if (s->epilogue >= SMP__GEMM_GELU) {
+        check_value((double)p->of[AUX].host[row * s->ldc + column], want, scale, s);
+        want = gelu(want);
+    }
+    check_value((double)p->of[C].host[at], want, scale, s);
+}
+
+static void check_product(const product *p)
+{
+    const smp__gemm_shape *s = &p->shape;
+    const int64_t batch = s->batch > 1 ? s->batch : 1;
+    for (int64_t i = 0; i < batch * s->stride_c; i++) {
+        const int64_t row = i % s->stride_c / s->ldc, column = i % s->stride_c % s->ldc;
+        if (row < s->m && column < s->n)
+            check_element(p, i / s->stride_c, row, column);
+        else /* between the rows and the matrices */
+            assert_memory_equal(&p->of[C].host[i], &p->start[i], sizeof(float));
+    }
+}
+
+static void test_cuda_gemm_matches_reference(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 240; round++) {
+        smp__gemm_shape s = random_shape(round);
+        smp__gemm *gemm;
+        cuda.precision = round % 3 == 0 ? SMP_PRECISION_TF32 : SMP_PRECISION_FP32;
+        product p = make_product(&s, round % 2 ? 1 : 0.25f, round % 5 < 2 ? 0 : 1, 0);
+        check(smp__gemm_find(&cuda, &s, &gemm));
+        if (s.epilogue < SMP__GEMM_GELU)
+            assert_non_null(gemm);
+        if (gemm) {
+            run_product(&p, gemm);
+            check_product(&p);
+        }
+        smp__gemm_destroy(gemm);
+        drop_product(&p);
+    }
+}
+
+static void test_cuda_gemm_gives_the_same_bits(void **state)
+{
+    (void)state;
+    cuda.precision = SMP_PRECISION_FP32;
+    for (int round = 0; round < 8; round++) { /* long sums: the library may split them */
+        smp__gemm_shape s = {.trans_a = round & 1, .m = 40, .n = 24, .k = 4096 + round % 2};
+        smp__gemm *gemm;
+        s.in = round & 2 ? SMP_BF16 : SMP_F32;
+        s.lda = s.trans_a ? s.m : s.k, s.ldb = s.n, s.ldc = s.n;
+        s.stride_a = s.m * s.k, s.stride_b = s.n * s.k, s.stride_c = s.m * s.n;
+        check(smp__gemm_create(&cuda, &s, &gemm));
+        product first = make_product(&s, 1, 1, 0);
+        run_product(&first, gemm);
+        check_product(&first);
+        for (int again = 1; again < 3; again++) {
+            product p = make_product(&s, 1, 1, again);
+            run_product(&p, gemm);
+            assert_memory_equal(p.of[C].host, first.of[C].host, (size_t)p.of[C].n * sizeof(float));
+            drop_product(&p);
+        }
+        drop_product(&first);
+        smp__gemm_destroy(gemm);
+    }
+}
+
+/* TF32 where it is asked for, and nowhere else: random fp32 factors have more bits than that. */
+static void test_cuda_gemm_rounds_factors_when_asked(void **state)
+{
+    (void)state;
+    smp__gemm_shape s = {.m = 64, .n = 64, .k = 64, .lda = 64, .ldb = 64, .ldc = 64};
+    s.stride_a = s.stride_b = s.stride_c = 64 * 64;
+    float *first = malloc(64 * 64 * sizeof *first);
+    assert_non_null(first);
+    for (int tf32 = 0; tf32 < 2; tf32++) {
+        smp__gemm *gemm;
+        cuda.precision = tf32 ? SMP_PRECISION_TF32 : SMP_PRECISION_FP32;
+        check(smp__gemm_create(&cuda, &s, &gemm));
+        product p = make_product(&s, 1, 0, 0);
+        run_product(&p, gemm);
+        check_product(&p);
+        if (tf32)
+            assert_memory_not_equal(p.of[C].host, first, 64 * 64 * sizeof *first);
+        memcpy(first, p.of[C].host, 64 * 64 * sizeof *first);
+        drop_product(&p);
+        smp__gemm_destroy(gemm);
+    }
+    free(first);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cuda_gemm_matches_reference),
+        cmocka_unit_test(test_cuda_gemm_gives_the_same_bits),
+        cmocka_unit_test(test_cuda_gemm_rounds_factors_when_asked),
+    };
+    if (!there_is_a_device())
+        return SKIPPED;
+    return cmocka_run_group_tests_name("cuda_gemm", tests, open_device, close_device);
+}

@@ -1,0 +1,245 @@
+/* The library's calls for a job on a GPU, against the same job on the CPU. */
+#include <mpi.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "exec/device/device.h"
+#include "exec/state/handle.h"
+
+enum { T = 8, FEATURES = 6, SAMPLES = 6, VOCABULARY = 32 };
+
+static const char model[] =
+    "smp: 1\n"
+    "name: job\n"
+    "let: {T: 8, d: 16}\n"
+    "inputs:\n"
+    "  tokens: {dtype: int32, shape: [T]}\n"
+    "  extra: {dtype: float32, shape: [T, 6]}\n"
+    "  targets: {dtype: int32, shape: [T]}\n"
+    "ops:\n"
+    "  - {op: embedding, name: wte, in: tokens, out: x, rows: 32, features: d}\n"
+    "  - {op: linear, name: more, in: extra, out: y, features: d}\n"
+    "  - {op: add, name: sum, in: [x, y], out: x}\n"
+    "  - {op: linear, name: up, in: x, out: h, features: 2*d}\n"
+    "  - {op: gelu, name: gelu, in: h, out: h}\n"
+    "  - {op: linear, name: down, in: h, out: h, features: d}\n"
+    "  - {op: add, name: skip, in: [x, h], out: x}\n"
+    "  - {op: layernorm, name: ln, in: x, out: x}\n"
+    "  - {op: linear, name: head, in: x, out: z, features: 32, bias: false, weight: wte.weight}\n"
+    "  - {op: cross_entropy, name: loss, in: [z, targets], out: loss}\n"
+    "loss: loss\n";
+
+static const char cluster[] =
+    "smp: 1\n"
+    "name: one\n"
+    "nodes: 1\n"
+    "devices_per_node: 1\n"
+    "device: {name: gpu, memory: 1GB, compute: {fp32: 60TFLOP/s, bf16: 900TFLOP/s},\n"
+    "         bandwidth: 3TB/s}\n"
+    "links:\n"
+    "  intra_node: {bandwidth: 400GB/s, latency_us: 3}\n"
+    "  inter_node: {bandwidth: 50GB/s, latency_us: 8}\n"
+    "overlap: true\n";
+
+static char folder[64], model_path[96], cluster_path[96];
+
+static void must(smp_status status)
+{
+    if (status != SMP_OK)
+        fail_msg("%s", smp_last_error());
+}
+
+static smp *open_job(const char *device, const char *precision)
+{
+    smp_options options = smp_options_default();
+    smp *job = NULL;
+    options.model = model_path;
+    options.cluster = cluster_path;
+    options.microbatches = 3;
+    options.microbatch_size = 2;
+    options.schedule = "simple";
+    options.device = device;
+    options.precision = precision;
+    options.record_trace = 1;
+    options.lr = 1e-2f;
+    must(smp_init(&job, &options));
+    assert_int_equal(smp_step_samples(job), SAMPLES);
+    return job;
+}
+
+static int32_t tokens[SAMPLES * T], targets[SAMPLES * T];
+static float extra[SAMPLES * T * FEATURES];
+static const void *const inputs[] = {tokens, extra, targets};
+
+static void make_inputs(int step)
+{
+    for (int i = 0; i < SAMPLES * T; i++) {
+        tokens[i] = (7 * i + 3 * step) % VOCABULARY;
+        targets[i] = (5 * i + step) % 9 == 0 ? -1 : (11 * i + step) % VOCABULARY;
+    }
+    for (int i = 0; i < SAMPLES * T * FEATURES; i++)
+        extra[i] = (float)((13 * i + step) % 17) / 8.5f - 1.0f;
+}
+
+static double step(smp *job, int number)
+{
+    smp_step_result result;
+    make_inputs(number);
+    must(smp_step(job, inputs, &result));
+    assert_int_equal(result.step, number);
+    return result.loss;
+}
+
+static void assert_near(double got, double expected, double relative)
+{
+    if (!(got >= expected * (1 - relative) && got <= expected * (1 + relative)))
+        fail_msg("got %.9g, expected %.9g", got, expected);
+}
+
+static void test_cuda_job_near_cpu(void **state)
+{
+    (void)state;
+    static const char *const precisions[] = {"fp32", "tf32", "bf16"};
+    for (int p = 0; p < 3; p++) {
+        const double limit = p == 0 ? 1e-5 : 1e-2;
+        smp *cpu = open_job("cpu", "fp32"), *gpu = open_job("cuda", precisions[p]);
+        smp_step_result a, b;
+        for (int k = 1; k <= 4; k++)
+            assert_near(step(gpu, k), step(cpu, k), limit);
+        must(smp_evaluate(gpu, inputs, &a));
+        must(smp_evaluate(gpu, inputs, &b));
+        assert_true(a.loss == b.loss);
+        must(smp_evaluate(cpu, inputs, &b));
+        assert_near(a.loss, b.loss, limit);
+        assert_true(step(gpu, 5) > 0);
+        smp_finalize(cpu);
+        smp_finalize(gpu);
+    }
+}
+
+/* What is set is what is read, and what is computed with: a copy in bf16 follows. */
+static void test_cuda_job_weights_by_name(void **state)
+{
+    (void)state;
+    static float zero[VOCABULARY * 16], got[VOCABULARY * 16];
+    smp *job = open_job("cuda", "bf16");
+    smp_step_result result;
+    make_inputs(1);
+    must(smp_weight_set(job, "wte.weight", zero, VOCABULARY * 16));
+    must(smp_weight_get(job, "wte.weight", got, VOCABULARY * 16));
+    assert_memory_equal(got, zero, sizeof got);
+    must(smp_evaluate(job, inputs, &result)); /* all classes are equally likely */
+    assert_near(result.loss, 3.4657359, 1e-6);
+    smp_finalize(job);
+}
+
+static void test_cuda_job_checkpoint(void **state)
+{
+    (void)state;
+    char path[128], file[192];
+    snprintf(path, sizeof path, "%s/saved", folder);
+    snprintf(file, sizeof file, "%s/checkpoint-0000000002.smp", path);
+    smp *cpu = open_job("cpu", "fp32"), *gpu = open_job("cuda", "fp32");
+    step(cpu, 1);
+    step(cpu, 2);
+    must(smp_save(cpu, path));
+    must(smp_load(gpu, path));
+    assert_near(step(gpu, 3), step(cpu, 3), 1e-5);
+    const double again = step(gpu, 4);
+    must(smp_load(gpu, path));
+    step(gpu, 3);
+    assert_true(step(gpu, 4) == again);
+    smp_finalize(cpu);
+    smp_finalize(gpu);
+    assert_int_equal(unlink(file), 0);
+    assert_int_equal(rmdir(path), 0);
+}
+
+/* Kernels cannot refuse an index: the host does, before they see it. */
+static void test_cuda_job_refuses_indices(void **state)
+{
+    (void)state;
+    smp *job = open_job("cuda", "fp32");
+    smp_step_result result;
+    make_inputs(1);
+    tokens[3 * T + 1] = VOCABULARY;
+    assert_int_equal(smp_step(job, inputs, &result), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "input 'tokens': 32 at position 9 of micro-batch 1, "
+                                             "op 'wte' (embedding) expects 0 to 31"));
+    smp_finalize(job);
+}
+
+/* The device's times: actions one after another, within the step. */
+static void test_cuda_job_trace(void **state)
+{
+    (void)state;
+    char path[128];
+    snprintf(path, sizeof path, "%s/trace.json", folder);
+    smp *job = open_job("cuda", "fp32");
+    smp_step_result result;
+    step(job, 1);
+    step(job, 2);
+    must(smp_evaluate(job, inputs, &result)); /* the trace stays that of the step */
+    must(smp_trace_write(job, path));
+    assert_int_equal(job->n_event, job->program->n);
+    for (int64_t i = 0; i < job->n_event; i++) {
+        const smp_trace_event *event = &job->event[i];
+        assert_true(event->end_us >= event->start_us && event->start_us >= -1.0);
+        assert_true(i == 0 || event->start_us >= event[-1].end_us - 1.0);
+    }
+    smp_finalize(job);
+    assert_int_equal(unlink(path), 0);
+}
+
+static void write_file(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+static int write_files(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "%s/smp-test-XXXXXX", P_tmpdir);
+    assert_non_null(mkdtemp(folder));
+    snprintf(model_path, sizeof model_path, "%s/model.yaml", folder);
+    snprintf(cluster_path, sizeof cluster_path, "%s/cluster.yaml", folder);
+    write_file(model_path, model);
+    write_file(cluster_path, cluster);
+    return 0;
+}
+
+static int remove_files(void **state)
+{
+    (void)state;
+    unlink(model_path);
+    unlink(cluster_path);
+    return rmdir(folder);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cuda_job_near_cpu),   cmocka_unit_test(test_cuda_job_weights_by_name),
+        cmocka_unit_test(test_cuda_job_checkpoint), cmocka_unit_test(test_cuda_job_refuses_indices),
+        cmocka_unit_test(test_cuda_job_trace),
+    };
+    MPI_Init(&argc, &argv);
+    const smp_device *device = smp_device_find("cuda");
+    int code = 77; /* skipped */
+    if (!device || device->present() != SMP_OK)
+        fprintf(stderr, "%s\n", device ? smp_last_error() : "built without CUDA");
+    else
+        code = cmocka_run_group_tests(tests, write_files, remove_files);
+    MPI_Finalize();
+    return code;
+}

@@ -1,0 +1,316 @@
+/* The linear operator on a GPU against sums in double, alone and as one kernel with the GELU behind
+ * it: odd sizes, sums over many rows, outputs that start as NaN, accumulators that do not start as
+ * zero. */
+#include "tests/cuda/device_array.h"
+
+#include <stdio.h>
+
+#include "tests/graph/model/model_text.h"
+
+enum { X, DY, Y, Z, DX, WORKSPACE, W, BIAS, W16, BIAS16, DW, DBIAS, N_ARRAY };
+
+typedef struct layer {
+    smp_graph *graph;
+    const smp_op *op; /* a gelu stands behind it */
+    int64_t rows, in, features;
+    bool bias, bf16;
+    array of[N_ARRAY];
+    void *state, *next_state;
+} layer;
+
+static const smp_op_kernels *kernels_of(const smp_op *op)
+{
+    const smp_op_kernels *kernels = smp_op_cuda_kernels(op->kind);
+    assert_non_null(kernels);
+    return kernels;
+}
+
+static void open_states(layer *l)
+{
+    const smp_op_kernels *kernels = kernels_of(l->op), *next = kernels_of(l->op + 1);
+    check(kernels->prepare(l->graph, l->op, l->rows, &cuda, &l->state));
+    if (next->prepare)
+        check(next->prepare(l->graph, l->op + 1, l->rows, &cuda, &l->next_state));
+}
+
+static void close_states(layer *l)
+{
+    const smp_op_kernels *next = kernels_of(l->op + 1);
+    kernels_of(l->op)->release(l->state);
+    if (next->release)
+        next->release(l->next_state);
+}
+
+static smp_graph *read_layer(const layer *l, smp_precision precision)
+{
+    char text[512];
+    snprintf(text, sizeof text,
+             "smp: 1\nname: layer\ninputs:\n  t: {dtype: int32, shape: []}\n"
+             "  targets: {dtype: float32, shape: [%d]}\nops:\n"
+             "  - {op: embedding, name: table, in: t, out: x, rows: 2, features: %d}\n"
+             "  - {op: linear, name: op, in: x, out: y, features: %d, bias: %s}\n"
+             "  - {op: gelu, name: next, in: y, out: z}\n"
+             "  - {op: mse, name: loss, in: [z, targets], out: loss}\nloss: loss\n",
+             (int)l->features, (int)l->in, (int)l->features, l->bias ? "true" : "false");
+    smp_graph *graph = read_model(text);
+    check(smp_graph_set_target(graph, (smp_target){SMP_BACKEND_CUDA, precision}));
+    return graph;
+}
+
+static layer open_layer(smp_precision precision, int64_t rows, int64_t in, int64_t features,
+                        bool bias)
+{
+    layer l = {.rows = rows, .in = in, .features = features, .bias = bias};
+    const smp_dtype type = precision == SMP_PRECISION_BF16 ? SMP_BF16 : SMP_F32;
+    smp_op_needs needs;
+    l.bf16 = type == SMP_BF16;
+    l.graph = read_layer(&l, precision);
+    l.op = &l.graph->op[smp_graph_find_op(l.graph, "op")];
+    cuda.precision = precision;
+    smp_op_needs_get(l.graph, l.op, rows, &needs);
+    l.of[X] = make(type, rows * in, 1, 0);
+    l.of[DY] = make(type, rows * features, 2, 1);
+    l.of[Y] = make(type, rows * features, 0, 2);
+    l.of[Z] = make(type, rows * features, 0, 0);
+    l.of[DX] = make(type, rows * in, 0, 1);
+    l.of[WORKSPACE] = make(SMP_F32, needs.workspace_bytes / 4, 0, 2);
+    for (int i = 0; i < 2; i++) {
+        const int64_t n = i == 0 ? features * in : features;
+        l.of[W + i] = make(SMP_F32, n, 3 + (uint64_t)i, 0);
+        l.of[W16 + i] = make(SMP_BF16, n, 3 + (uint64_t)i, 1);
+        l.of[DW + i] = make(SMP_F32, n, 5, 2);
+    }
+    open_states(&l);
+    return l;
+}
+
+static void close_layer(layer *l)
+{
+    close_states(l);
+    for (int i = 0; i < N_ARRAY; i++)
+        drop(&l->of[i]);
+    smp_graph_destroy(l->graph);
+}
+
+static smp_op_call make_call(const layer *l, const smp_op *op, void *state)
+{
+    return (smp_op_call){.graph = l->graph,
+                         .op = op,
+                         .batch = l->rows,
+                         .state = state,
+                         .device = &cuda,
+                         .workspace = l->of[WORKSPACE].data,
+                         .training = true};
+}
+
+static void read_back(const layer *l)
+{
+    for (int i = 0; i < N_ARRAY; i++)
+        if (i != WORKSPACE)
+            from_device(&l->of[i]);
+}
+
+static void run_forward(const layer *l, bool pair)
+{
+    const void *in[] = {l->of[X].data}, *between[] = {l->of[Y].data};
+    const float *param[] = {l->of[W].data, l->of[BIAS].data};
+    const void *param16[] = {l->of[W16].data, l->of[BIAS16].data};
+    smp_op_call call = make_call(l, l->op, l->state);
+    smp_op_call next = make_call(l, l->op + 1, l->next_state);
+    call.in = in;
+    call.out = l->of[Y].data;
+    call.param = param;
+    call.param16 = l->bf16 ? param16 : NULL;
+    next.in = between;
+    next.out = l->of[Z].data;
+    check(pair ? kernels_of(l->op)->forward_pair(&call, &next) : kernels_of(l->op)->forward(&call));
+    read_back(l);
+}
+
+static void run_backward(const layer *l)
+{
+    const void *in[] = {l->of[X].data}, *nothing[] = {NULL};
+    const float *param[] = {l->of[W].data, l->of[BIAS].data};
+    const void *param16[] = {l->of[W16].data, l->of[BIAS16].data};
+    float *din[] = {l->of[DX].data}, *dparam[] = {l->of[DW].data, l->of[DBIAS].data};
+    smp_op_call call = make_call(l, l->op, l->state);
+    call.param = param;
+    call.param16 = l->bf16 ? param16 : NULL;
+    call.dout = l->of[DY].data;
+    call.in = nothing;
+    call.din = din;
+    check(kernels_of(l->op)->backward_input(&call));
+    call.in = in;
+    call.dparam = dparam;
+    check(kernels_of(l->op)->backward_weight(&call));
+    read_back(l);
+}
+
+static double gelu(double x)
+{
+    return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+}
+
+/* scale: the sum of the magnitudes that went into `want`; extra: further error allowed. */
+static void check_value(const array *of, int64_t i, double want, double scale, double extra)
+{
+    const double got = (double)of->host[i];
+    double bound = 1e-6 + 3e-6 * scale + extra;
+    if (cuda.precision == SMP_PRECISION_TF32)
+        bound += 0x1p-9 * scale;
+    if (of->type == SMP_BF16)
+        bound += 0x1p-8 * fabs(want);
+    if (!(fabs(got - want) <= bound))
+        fail_msg("element %d of %d: got %.9g, expected %.9g within %.3g", (int)i, (int)of->n, got,
+                 want, bound);
+}
+
+static void check_forward(const layer *l, bool pair)
+{
+    const float *x = l->of[X].host, *w = l->bf16 ? l->of[W16].host : l->of[W].host;
+    const float *bias = l->bf16 ? l->of[BIAS16].host : l->of[BIAS].host;
+    for (int64_t i = 0; i < l->rows * l->features; i++) {
+        const int64_t row = i / l->features, column = i % l->features;
+        double want = l->bias ? (double)bias[column] : 0, scale = fabs(want);
+        for (int64_t k = 0; k < l->in; k++) {
+            double term = (double)x[row * l->in + k] * (double)w[column * l->in + k];
+            want += term;
+            scale += fabs(term);
+        }
+        check_value(&l->of[Y], i, want, scale, 0);
+        if (pair) /* the device's tanh; a rounded input, if in two kernels */
+            check_value(&l->of[Z], i, gelu(want), scale,
+                        2e-3 + (l->bf16 ? 0x1p-8 * fabs(want) : 0));
+    }
+}
+
+static void check_input_gradient(const layer *l)
+{
+    const float *dy = l->of[DY].host, *w = l->bf16 ? l->of[W16].host : l->of[W].host;
+    for (int64_t i = 0; i < l->rows * l->in; i++) {
+        double want = 0, scale = 0;
+        for (int64_t k = 0; k < l->features; k++) {
+            double term =
+                (double)dy[i / l->in * l->features + k] * (double)w[k * l->in + i % l->in];
+            want += term;
+            scale += fabs(term);
+        }
+        check_value(&l->of[DX], i, want, scale, 0);
+    }
+}
+
+static void check_weight_gradients(const layer *l, const float *dw, const float *dbias)
+{
+    const float *dy = l->of[DY].host, *x = l->of[X].host;
+    for (int64_t f = 0; f < l->features; f++) {
+        double sum = (double)dbias[f], total = fabs(sum);
+        for (int64_t r = 0; r < l->rows && l->bias; r++) {
+            sum += (double)dy[r * l->features + f];
+            total += fabs((double)dy[r * l->features + f]);
+        }
+        check_value(&l->of[DBIAS], f, sum, total, 0);
+        for (int64_t c = 0; c < l->in; c++) {
+            double want = (double)dw[f * l->in + c], scale = fabs(want);
+            for (int64_t r = 0; r < l->rows; r++) {
+                double term = (double)dy[r * l->features + f] * (double)x[r * l->in + c];
+                want += term;
+                scale += fabs(term);
+            }
+            check_value(&l->of[DW], f * l->in + c, want, scale, 0);
+        }
+    }
+}
+
+static float *copy_of(const array *x)
+{
+    float *copied = malloc((size_t)x->n * sizeof *copied);
+    assert_non_null(copied);
+    memcpy(copied, x->host, (size_t)x->n * sizeof *copied);
+    return copied;
+}
+
+static const smp_precision precisions[] = {SMP_PRECISION_FP32, SMP_PRECISION_TF32,
+                                           SMP_PRECISION_BF16};
+/* rows, in, features: rows of bf16 that are aligned to 16 bytes and not, one and several blocks of
+ * columns, one and several chunks of rows. */
+static const int64_t sizes[][3] = {{1, 1, 1},      {3, 5, 7},     {33, 8, 16},  {70, 13, 257},
+                                   {200, 16, 520}, {2500, 3, 12}, {999, 4, 65}, {64, 9, 1032}};
+enum { N_SIZE = sizeof sizes / sizeof sizes[0] };
+
+static void check_all(void)
+{
+    for (int p = 0; p < 3; p++)
+        for (int i = 0; i < N_SIZE; i++) {
+            layer l = open_layer(precisions[p], sizes[i][0], sizes[i][1], sizes[i][2], i % 4 != 3);
+            float *dw = copy_of(&l.of[DW]), *dbias = copy_of(&l.of[DBIAS]);
+            run_forward(&l, false);
+            check_forward(&l, false);
+            run_backward(&l);
+            check_input_gradient(&l);
+            check_weight_gradients(&l, dw, dbias);
+            free(dw);
+            free(dbias);
+            close_layer(&l);
+        }
+}
+
+static void test_cuda_linear_matches_reference(void **state)
+{
+    (void)state;
+    check_all();
+}
+
+/* As on a GPU whose library has no bias epilogue for a shape. */
+static void test_cuda_linear_without_bias_epilogue(void **state)
+{
+    (void)state;
+    setenv("SMP_EMULATE_BLAS_REFUSE", "bias", 1);
+    check_all();
+    unsetenv("SMP_EMULATE_BLAS_REFUSE");
+}
+
+static void test_cuda_linear_pairs_where_rows_allow_it(void **state)
+{
+    (void)state;
+    for (int features = 8; features < 25; features++) {
+        layer l = open_layer(SMP_PRECISION_BF16, 3, 5, features, true);
+        bool want = features % 8 == 0;
+        assert_int_equal(smp_op_pairs(l.graph, (int32_t)(l.op - l.graph->op)), want);
+        assert_int_equal(kernels_of(l.op)->pairs(l.graph, l.op, l.op + 1), want);
+        close_layer(&l);
+    }
+}
+
+/* Fused; on a device that does not fuse; where the library has no such kernel. */
+static void test_cuda_linear_pair_matches_reference(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 3; way++)
+        for (int i = 0; i < N_SIZE * 3; i++) {
+            const int64_t *size = sizes[i % N_SIZE];
+            if (size[2] % 8 != 0)
+                continue;
+            cuda.capability = way == 1 ? 80 : 90;
+            if (way == 2)
+                setenv("SMP_EMULATE_BLAS_REFUSE", "gelu", 1);
+            layer l = open_layer(precisions[i / N_SIZE], size[0], size[1], size[2], i % 2 == 0);
+            run_forward(&l, true);
+            check_forward(&l, true);
+            close_layer(&l);
+            unsetenv("SMP_EMULATE_BLAS_REFUSE");
+        }
+    cuda.capability = 90;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cuda_linear_matches_reference),
+        cmocka_unit_test(test_cuda_linear_without_bias_epilogue),
+        cmocka_unit_test(test_cuda_linear_pairs_where_rows_allow_it),
+        cmocka_unit_test(test_cuda_linear_pair_matches_reference),
+    };
+    if (!there_is_a_device())
+        return SKIPPED;
+    return cmocka_run_group_tests_name("cuda_linear", tests, open_device, close_device);
+}

@@ -1,0 +1,500 @@
+/* Every operator that has CUDA kernels: outputs against the double-precision references,
+ * gradients against finite differences of them and, element by element, against the CPU's
+ * kernels; in every precision, over the random models of the CPU's tests and large ones. And the
+ * promises of graph/model/op.h: what is overwritten and accumulated, what may be left out, bits that
+ * depend neither on addresses nor on how many blocks a launch has (nor on the order of threads
+ * and blocks, which the emulator changes from launch to launch).
+ *
+ * Runs on the emulator and on a GPU. */
+#include "tests/cuda/test_cuda_ops_cases.h"
+#include "tests/cuda/test_cuda_ops_harness.h"
+
+enum { ROUNDS = 16, DIFFERENCES = 4 };
+
+#ifdef SMP_EMULATED
+enum { IS_EMULATED = 1 };
+#else
+enum { IS_EMULATED = 0 };
+#endif
+
+/* One model in one precision: values, gradients and the CPU's idea of them in `host`. */
+typedef struct comparison {
+    const op_case *of;
+    const model_text *model;
+    smp_graph *graph;
+    smp_precision precision;
+    op_run host;
+    doubles expected;
+    double tolerance;
+    bool exact;
+} comparison;
+
+static const smp_precision PRECISIONS[] = {SMP_PRECISION_FP32, SMP_PRECISION_TF32,
+                                           SMP_PRECISION_BF16};
+
+static void fail_value(const comparison *c, const char *what, int64_t i, double got, double want)
+{
+    fail_msg("%s in %s: %s[%lld] is %.9g, expected %.9g\n%s", c->of->kind,
+             smp_precision_name(c->precision), what, (long long)i, got, want, c->model->yaml);
+}
+
+/* Against what the CPU's kernel left in `want`; `offset`: of an accumulator; errors are relative to
+ * the largest value, or `scale` if that is larger. */
+static void compare(const comparison *c, const char *what, const void *got, smp_dtype dtype,
+                    const buffer *want, double offset, double scale)
+{
+    int64_t n = (int64_t)want->bytes / 4;
+    double bound =
+        (c->tolerance + c->of->tolerance) * fmax(scale, largest(want->data, (size_t)n, offset));
+    for (int64_t i = 0; i < n; i++) {
+        float x = value_of(got, dtype, i), y = ((float *)want->data)[i];
+        bool same = memcmp(&x, &(float){dtype == SMP_BF16 ? bf16_value(bf16_bits(y)) : y}, 4) == 0;
+        if (c->exact ? !same : !(fabs((double)x - (double)y) <= bound))
+            fail_value(c, what, i, (double)x, (double)y);
+    }
+}
+
+/* Against a central difference, in some places. */
+static void compare_differences(comparison *c, const char *what, double *values, const void *got,
+                                smp_dtype dtype, int64_t n, double offset, double scale,
+                                uint64_t *rng)
+{
+    const double h = 1e-5;
+    for (int64_t i = 0; i < n; i++)
+        scale = fmax(scale, fabs((double)value_of(got, dtype, i) - offset));
+    for (int k = 0; k < DIFFERENCES; k++) {
+        int64_t i = random_int(rng, 0, n - 1);
+        double value = values[i], is = (double)value_of(got, dtype, i) - offset;
+        values[i] = value + h;
+        double high = reference_loss(&c->host, c->of, &c->expected);
+        values[i] = value - h;
+        double low = reference_loss(&c->host, c->of, &c->expected);
+        values[i] = value;
+        double want = (high - low) / (2 * h);
+        if (!(fabs(is - want) <= (c->tolerance + 1e-7) * scale))
+            fail_value(c, what, i, is, want);
+    }
+}
+
+static void comparison_open(comparison *c, const op_case *of, smp_precision precision,
+                            const model_text *m, uint64_t *rng)
+{
+    *c = (comparison){.of = of, .model = m, .precision = precision};
+    c->exact = is_exact(of->kind);
+    c->tolerance = device_tolerance(of->kind, precision);
+    c->graph = device_graph(m->yaml, precision);
+    op_run *host = &c->host;
+    op_run_open(host, m->yaml, "op", m->batch, 0);
+    assert_string_equal(host->op->kind->name, of->kind);
+    fill(host, m, rng);
+    if (precision == SMP_PRECISION_BF16) {
+        for (int i = 0; i < host->op->n_in; i++)
+            if (op_run_in_is_float(host, i))
+                round_all_to_bf16(&host->in[i]);
+        for (int i = 0; i < host->op->n_param; i++)
+            round_all_to_bf16(&host->param[i]);
+        if (c->graph->tensor[host->op->out].dtype == SMP_BF16)
+            round_all_to_bf16(&host->dout);
+    }
+    c->expected = doubles_make(host);
+    reference_loss(host, of, &c->expected);
+}
+
+static void comparison_close(comparison *c)
+{
+    doubles_free(&c->host, &c->expected);
+    op_run_close(&c->host);
+    smp_graph_destroy(c->graph);
+}
+
+/* The CPU's results, from an output as the next op and backward would see it. */
+static void run_host(comparison *c)
+{
+    op_run *host = &c->host;
+    assert_int_equal(op_run_forward(host), SMP_OK);
+    if (c->graph->tensor[host->op->out].dtype == SMP_BF16)
+        round_all_to_bf16(&host->out);
+    op_run_backward_input(host, ~0u);
+    op_run_backward_weight(host);
+}
+
+static device_results run_device(const comparison *c, int shift, uint32_t wanted)
+{
+    device_run run;
+    device_run_open(&run, c->graph, "op", c->model->batch, shift);
+    device_run_put(&run, &c->host);
+    device_forward(&run, &c->host);
+    device_backward_input(&run, &c->host, wanted);
+    device_backward_weight(&run, &c->host);
+    device_results results = device_results_get(&run);
+    device_run_close(&run);
+    return results;
+}
+
+static void check_output(const comparison *c, const void *got)
+{
+    const buffer *out = &c->host.out;
+    const smp_tensor *tensor = &c->graph->tensor[c->host.op->out];
+    int64_t n = (int64_t)out->bytes / 4;
+    double scale = 1;
+    if (tensor->dtype == SMP_I32) {
+        assert_memory_equal(got, out->data, out->bytes);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        scale = fmax(scale, fabs(c->expected.out[i]));
+    for (int64_t i = 0; i < n; i++) {
+        double x = (double)value_of(got, tensor->dtype, i);
+        if (!(fabs(x - c->expected.out[i]) <= c->tolerance * scale))
+            fail_value(c, "out", i, x, c->expected.out[i]);
+    }
+    if (c->exact)
+        compare(c, "out", got, tensor->dtype, out, 0, 1);
+}
+
+static void check_gradients(comparison *c, const device_results *got, bool differences,
+                            uint64_t *rng)
+{
+    const op_run *host = &c->host;
+    char what[32];
+    for (int i = 0; i < host->op->n_in; i++) {
+        if (!host->op->kind->cpu.backward_input || !got->din[i])
+            continue;
+        smp_dtype dtype = c->graph->tensor[host->op->in[i]].dtype;
+        snprintf(what, sizeof what, "gradient of input %d", i);
+        reference_call reference = reference_of(host, &c->expected);
+        double scale = input_gradient_scale(&reference, host->dout.data, i);
+        compare(c, what, got->din[i], dtype, &host->din[i], 0, scale);
+        if (differences)
+            compare_differences(c, what, c->expected.in[i], got->din[i], dtype,
+                                (int64_t)host->din[i].bytes / 4, 0, scale, rng);
+    }
+    for (int i = 0; i < host->op->n_param; i++) {
+        snprintf(what, sizeof what, "gradient of weight %d", i);
+        compare(c, what, got->dparam[i], SMP_F32, &host->dparam[i], FIRST_ACCUMULATOR, 1);
+        if (differences)
+            compare_differences(c, what, c->expected.param[i], got->dparam[i], SMP_F32,
+                                (int64_t)host->dparam[i].bytes / 4, FIRST_ACCUMULATOR, 1, rng);
+    }
+}
+
+static void same_bytes(const comparison *c, const char *what, const void *a, const void *b,
+                       int64_t bytes)
+{
+    if (a && memcmp(a, b, (size_t)bytes) != 0)
+        fail_msg("%s in %s: %s depends on buffers or blocks\n%s", c->of->kind,
+                 smp_precision_name(c->precision), what, c->model->yaml);
+}
+
+/* Other addresses, another size of launches, one input gradient left out (NaN stays): equal
+ * bits. */
+static void check_again(const comparison *c, const device_results *first, int processors, int shift,
+                        int skipped)
+{
+    const int own = cuda.multiprocessors;
+    const op_run *host = &c->host;
+    cuda.multiprocessors = processors;
+    device_results r = run_device(c, shift, skipped < 0 ? ~0u : ~(1u << skipped));
+    cuda.multiprocessors = own;
+    same_bytes(c, "out", first->out, r.out, smp_tensor_bytes(c->graph, host->op->out, host->batch));
+    for (int i = 0; i < host->op->n_in; i++) {
+        smp_dtype dtype = c->graph->tensor[host->op->in[i]].dtype;
+        if (i != skipped)
+            same_bytes(c, "input gradient", first->din[i], r.din[i],
+                       smp_tensor_bytes(c->graph, host->op->in[i], host->batch));
+        else if (r.din[i])
+            assert_true(isnan(value_of(r.din[i], dtype, 0)));
+    }
+    for (int i = 0; i < host->op->n_param; i++)
+        same_bytes(c, "weight gradient", first->dparam[i], r.dparam[i],
+                   (int64_t)host->dparam[i].bytes);
+    device_results_free(&r);
+}
+
+static void check_model(const op_case *of, smp_precision precision, const model_text *m,
+                        uint64_t rng, bool differences)
+{
+    comparison c;
+    comparison_open(&c, of, precision, m, &rng);
+    run_host(&c);
+    /* The host must not have changed what the device starts from. */
+    buffer after[SMP_OP_MAX_PARAM];
+    for (int i = 0; i < c.host.op->n_param; i++) {
+        after[i] = c.host.dparam[i];
+        c.host.dparam[i] = buffer_make((int64_t)after[i].bytes, 0);
+        for (size_t e = 0; e < after[i].bytes / 4; e++)
+            ((float *)c.host.dparam[i].data)[e] = FIRST_ACCUMULATOR;
+    }
+    device_results got = run_device(&c, 0, ~0u);
+    check_again(&c, &got, 1, 1, -1);
+    check_again(&c, &got, 7, 0, (int)(rng % (uint64_t)c.host.op->n_in));
+    for (int i = 0; i < c.host.op->n_param; i++) {
+        buffer_free(&c.host.dparam[i]);
+        c.host.dparam[i] = after[i];
+    }
+    check_output(&c, got.out);
+    check_gradients(&c, &got, differences, &rng);
+    device_results_free(&got);
+    comparison_close(&c);
+}
+
+/* TF32 changes nothing but products. */
+static bool is_worth_it(const char *kind, smp_precision precision)
+{
+    return precision != SMP_PRECISION_TF32 || device_tolerance(kind, precision) > 1e-5;
+}
+
+static bool runs_on_cuda(const op_case *c)
+{
+    return smp_op_kind_runs(smp_op_kind_find(c->kind), SMP_BACKEND_CUDA);
+}
+
+static void test_cuda_ops_have_a_case_each(void **state)
+{
+    (void)state;
+    for (const smp_op_kind *const *kind = smp_op_kinds(); *kind; kind++) {
+        if (!smp_op_kind_runs(*kind, SMP_BACKEND_CUDA)) {
+            assert_null(smp_op_cuda_kernels(*kind));
+            continue;
+        }
+        bool is_large = false;
+        for (size_t i = 0; i < sizeof LARGE / sizeof *LARGE; i++)
+            is_large |= strcmp(LARGE[i].kind, (*kind)->name) == 0;
+        if (!op_case_find((*kind)->name) || !is_large)
+            fail_msg("operator '%s' has CUDA kernels but no entry in OP_CASES or LARGE",
+                     (*kind)->name);
+        const smp_op_kernels *kernels = smp_op_cuda_kernels(*kind);
+        const smp_op_kernels *cpu = &(*kind)->cpu;
+        assert_non_null(kernels);
+        assert_non_null(kernels->forward);
+        assert_true(!kernels->backward_input == !cpu->backward_input);
+        assert_true(!kernels->backward_weight == !cpu->backward_weight);
+        assert_true(!kernels->pairs == !kernels->forward_pair);
+    }
+}
+
+static void test_cuda_ops_match_reference_and_differences(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof OP_CASES / sizeof *OP_CASES; i++)
+        for (size_t p = 0; p < sizeof PRECISIONS / sizeof *PRECISIONS; p++)
+            for (int round = 0; round < ROUNDS; round++) {
+                model_text m;
+                uint64_t rng;
+                const op_case *c = &OP_CASES[i];
+                op_case_model(c, round, &m, &rng);
+                if (runs_on_cuda(c) && is_worth_it(c->kind, PRECISIONS[p]))
+                    check_model(c, PRECISIONS[p], &m, rng, true);
+            }
+}
+
+static void test_cuda_ops_match_cpu_on_large_tensors(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof LARGE / sizeof *LARGE; i++)
+        for (size_t p = 0; p < sizeof PRECISIONS / sizeof *PRECISIONS; p++) {
+            model_text m;
+            uint64_t rng;
+            large_case_model(&LARGE[i], (uint64_t)i, &m, &rng);
+            if (is_worth_it(LARGE[i].kind, PRECISIONS[p]))
+                check_model(op_case_find(LARGE[i].kind), PRECISIONS[p], &m, rng, false);
+        }
+}
+
+/* Two ops as one call: both outputs, and what is saved, are those of two calls. */
+static bool check_pair(const op_case *of, smp_precision precision, model_text m, uint64_t rng,
+                       const char *follower)
+{
+    comparison c;
+    op_run second;
+    device_run first, next;
+    model_write(&m, "  - {%s, name: next, in: y, out: z}\n", follower);
+    comparison_open(&c, of, precision, &m, &rng);
+    op_run_open(&second, m.yaml, "next", m.batch, 0);
+    fill(&second, &m, &rng);
+    device_run_open(&first, c.graph, "op", m.batch, 0);
+    device_run_open(&next, c.graph, "next", m.batch, 1);
+    bool is_pair = first.kernels->pairs(c.graph, first.op, next.op);
+    if (is_pair) {
+        device_arrays arrays, next_arrays;
+        run_host(&c);
+        memcpy(second.in[0].data, c.host.out.data, second.in[0].bytes);
+        device_run_put(&first, &c.host);
+        device_run_put(&next, &second);
+        smp_op_call call = device_forward_call(&first, &c.host, &arrays);
+        smp_op_call after = device_forward_call(&next, &second, &next_arrays);
+        next_arrays.in[0] = first.out.data;
+        device_wait(first.kernels->forward_pair(&call, &after));
+        device_results got = device_results_get(&first), then = device_results_get(&next);
+        check_output(&c, got.out);
+        assert_int_equal(op_run_forward(&second), SMP_OK);
+        compare(&c, "second output", then.out, c.graph->tensor[next.op->out].dtype, &second.out, 0,
+                1);
+        device_results_free(&got);
+        device_results_free(&then);
+    }
+    device_run_close(&first);
+    device_run_close(&next);
+    op_run_close(&second);
+    comparison_close(&c);
+    return is_pair;
+}
+
+/* As this device would, and as its predecessor: ops may be fused where a library is fast at it. */
+static int check_pairs(const op_case *c, const model_text *m, uint64_t rng)
+{
+    const int capability = cuda.capability;
+    int pairs = 0;
+    for (int as = 80; as <= capability || as <= IS_EMULATED * 90; as += 10) {
+        cuda.capability = as;
+        for (size_t p = 0; p < sizeof PRECISIONS / sizeof *PRECISIONS; p++)
+            for (size_t f = 0; f < sizeof FOLLOWERS / sizeof *FOLLOWERS; f++)
+                pairs += check_pair(c, PRECISIONS[p], *m, rng, FOLLOWERS[f]);
+    }
+    cuda.capability = capability;
+    return pairs;
+}
+
+static void test_cuda_ops_pair(void **state)
+{
+    (void)state;
+    model_text m;
+    uint64_t rng;
+    for (size_t i = 0; i < sizeof OP_CASES / sizeof *OP_CASES; i++) {
+        const op_case *c = &OP_CASES[i];
+        int pairs = 0;
+        if (!runs_on_cuda(c) || !smp_op_cuda_kernels(smp_op_kind_find(c->kind))->pairs)
+            continue;
+        for (int round = 0; round < ROUNDS; round++) {
+            op_case_model(c, round, &m, &rng);
+            pairs += check_pairs(c, &m, rng);
+        }
+        for (size_t k = 0; k < sizeof LARGE / sizeof *LARGE; k++)
+            if (strcmp(LARGE[k].kind, c->kind) == 0) {
+                large_case_model(&LARGE[k], (uint64_t)k, &m, &rng);
+                pairs += check_pairs(c, &m, rng);
+            }
+        assert_true(pairs > 0);
+    }
+}
+
+/* A second call adds the same gradient again. */
+static void test_cuda_ops_accumulate_weight_gradients(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof OP_CASES / sizeof *OP_CASES; i++) {
+        model_text m;
+        uint64_t rng;
+        comparison c;
+        device_run run;
+        op_case_model(&OP_CASES[i], 1, &m, &rng);
+        if (!runs_on_cuda(&OP_CASES[i]))
+            continue;
+        comparison_open(&c, &OP_CASES[i], SMP_PRECISION_FP32, &m, &rng);
+        device_run_open(&run, c.graph, "op", m.batch, 0);
+        device_run_put(&run, &c.host);
+        device_forward(&run, &c.host);
+        device_backward_weight(&run, &c.host);
+        device_results once = device_results_get(&run);
+        device_backward_weight(&run, &c.host);
+        device_results twice = device_results_get(&run);
+        for (int p = 0; p < run.op->n_param; p++)
+            for (int64_t e = 0; e < run.dparam[p].bytes / 4; e++) {
+                float gradient = ((float *)once.dparam[p])[e] - FIRST_ACCUMULATOR;
+                float sum = ((float *)twice.dparam[p])[e] - FIRST_ACCUMULATOR;
+                assert_true(fabsf(sum - 2 * gradient) <= 1e-5f * (1 + fabsf(gradient)));
+            }
+        device_results_free(&once);
+        device_results_free(&twice);
+        device_run_close(&run);
+        comparison_close(&c);
+    }
+}
+
+/* Dropout drops nothing then; the others do not care. */
+static void test_cuda_ops_evaluate(void **state)
+{
+    (void)state;
+    for (size_t p = 0; p < sizeof PRECISIONS / sizeof *PRECISIONS; p++) {
+        model_text m;
+        uint64_t rng;
+        comparison c;
+        large_case_model(&(large_case){"dropout", 2, 2, "a: float32 [77]", "p: 0.5"}, 0, &m, &rng);
+        comparison_open(&c, op_case_find("dropout"), PRECISIONS[p], &m, &rng);
+        c.host.training = false;
+        device_results got = run_device(&c, 0, ~0u);
+        smp_dtype dtype = c.graph->tensor[c.host.op->out].dtype;
+        compare(&c, "out", got.out, dtype, &c.host.in[0], 0, 1);
+        compare(&c, "gradient", got.din[0], dtype, &c.host.dout, 0, 1);
+        device_results_free(&got);
+        comparison_close(&c);
+    }
+}
+
+/* Indices that no checked data holds: NaN where they are read, no gradient, nothing out of
+ * bounds. */
+static void test_cuda_ops_embedding_survives_bad_indices(void **state)
+{
+    (void)state;
+    model_text m;
+    uint64_t rng;
+    comparison c;
+    device_run run;
+    large_case_model(&(large_case){"embedding", 1, 2, "a: int32 [12]", "rows: 300, features: 4"}, 1,
+                     &m, &rng);
+    comparison_open(&c, op_case_find("embedding"), SMP_PRECISION_FP32, &m, &rng);
+    const int32_t index[12] = {5, -1, 5, 300, 5, INT32_MAX, INT32_MIN, 5 + 65536, 5, 0, 299, 0};
+    memcpy(c.host.in[0].data, index, sizeof index);
+    device_run_open(&run, c.graph, "op", 1, 0);
+    device_run_put(&run, &c.host);
+    device_forward(&run, &c.host);
+    device_backward_weight(&run, &c.host);
+    device_results got = device_results_get(&run);
+    const float *dout = c.host.dout.data;
+    for (int i = 0; i < 12; i++)
+        for (int f = 0; f < 4; f++) {
+            bool good = index[i] >= 0 && index[i] < 300;
+            float want = good ? ((float *)c.host.param[0].data)[index[i] * 4 + f] : NAN;
+            float is = ((float *)got.out)[i * 4 + f];
+            assert_true(good ? is == want : isnan(is));
+        }
+    for (int row = 0; row < 300; row++)
+        for (int f = 0; f < 4; f++) {
+            float want = FIRST_ACCUMULATOR;
+            for (int i = 0; i < 12; i++)
+                want += index[i] == row ? dout[i * 4 + f] : 0;
+            assert_true(((float *)got.dparam[0])[row * 4 + f] == want);
+        }
+    device_results_free(&got);
+    device_run_close(&run);
+    comparison_close(&c);
+}
+
+static int open_with_properties(void **state)
+{
+    int major = 0, minor = 0;
+    smp_math_init();
+    if (open_device(state) != 0)
+        return -1;
+    cuda_ok(cudaDeviceGetAttribute(&cuda.multiprocessors, cudaDevAttrMultiProcessorCount, 0));
+    cuda_ok(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+    cuda_ok(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0));
+    cuda.capability = 10 * major + minor;
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cuda_ops_have_a_case_each),
+        cmocka_unit_test(test_cuda_ops_match_reference_and_differences),
+        cmocka_unit_test(test_cuda_ops_match_cpu_on_large_tensors),
+        cmocka_unit_test(test_cuda_ops_pair),
+        cmocka_unit_test(test_cuda_ops_accumulate_weight_gradients),
+        cmocka_unit_test(test_cuda_ops_evaluate),
+        cmocka_unit_test(test_cuda_ops_embedding_survives_bad_indices),
+    };
+    if (!there_is_a_device())
+        return SKIPPED;
+    return cmocka_run_group_tests(tests, open_with_properties, close_device);
+}

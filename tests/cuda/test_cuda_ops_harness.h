@@ -1,0 +1,309 @@
+/* The buffers of one operator on a GPU, beside those of an op_run on the host, and its calls.
+ *
+ * Device memory of an op starts 64 bytes after a multiple of 128, so nothing has more alignment
+ * than is promised, and it is full of 0xFF: a NaN in fp32 and bf16, before, after and in every
+ * output, saved value and workspace. What is read out of bounds makes NaN, what is written there
+ * is seen. */
+#ifndef SMP_TESTS_TEST_CUDA_OPS_HARNESS_H
+#define SMP_TESTS_TEST_CUDA_OPS_HARNESS_H
+
+#include "tests/cuda/device_array.h"
+#include "tests/graph/ops/op_values.h"
+
+enum { GUARD_BYTES = 64, GUARD = 0xFF };
+
+typedef struct device_buffer {
+    char *raw;
+    void *data; /* NULL if empty */
+    int64_t bytes;
+    int64_t offset; /* of data in raw */
+} device_buffer;
+
+/* One op of a graph whose target is a GPU. */
+typedef struct device_run {
+    const smp_graph *graph;
+    const smp_op *op;
+    const smp_op_kernels *kernels;
+    smp_op_needs needs;
+    void *state;
+    int64_t batch;
+    device_buffer in[SMP_OP_MAX_IN], din[SMP_OP_MAX_IN];
+    device_buffer param[SMP_OP_MAX_PARAM], param16[SMP_OP_MAX_PARAM], dparam[SMP_OP_MAX_PARAM];
+    device_buffer out, dout, aux, workspace;
+} device_run;
+
+/* What the calls of an op left behind, byte for byte. */
+typedef struct device_results {
+    void *out, *din[SMP_OP_MAX_IN], *dparam[SMP_OP_MAX_PARAM];
+} device_results;
+
+static inline void cuda_ok(cudaError_t code)
+{
+    if (code != cudaSuccess)
+        fail_msg("%s", cudaGetErrorString(code));
+}
+
+static inline device_buffer device_buffer_make(int64_t bytes, int shift)
+{
+    device_buffer b = {.bytes = bytes, .offset = 64 + 128 * (int64_t)shift};
+    if (bytes == 0)
+        return b;
+    size_t total = (size_t)(b.offset + bytes + GUARD_BYTES);
+    cuda_ok(cudaMalloc((void **)&b.raw, total));
+    cuda_ok(cudaMemset(b.raw, GUARD, total));
+    b.data = b.raw + b.offset;
+    return b;
+}
+
+static inline void device_buffer_free(device_buffer *b)
+{
+    if (!b->raw)
+        return;
+    unsigned char guard[2][GUARD_BYTES];
+    cuda_ok(
+        cudaMemcpy(guard[0], (char *)b->data - GUARD_BYTES, GUARD_BYTES, cudaMemcpyDeviceToHost));
+    cuda_ok(cudaMemcpy(guard[1], (char *)b->data + b->bytes, GUARD_BYTES, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < 2 * GUARD_BYTES; i++)
+        assert_int_equal(guard[i / GUARD_BYTES][i % GUARD_BYTES], GUARD);
+    cuda_ok(cudaFree(b->raw));
+    *b = (device_buffer){0};
+}
+
+static inline void device_buffer_poison(device_buffer *b)
+{
+    if (b->data)
+        cuda_ok(cudaMemset(b->data, GUARD, (size_t)b->bytes));
+}
+
+static inline void round_all_to_bf16(const buffer *b)
+{
+    for (size_t i = 0; i < b->bytes / 4; i++)
+        ((float *)b->data)[i] = bf16_value(bf16_bits(((float *)b->data)[i]));
+}
+
+/* Host values of 4 bytes into a buffer of the type; floats become bf16 there. */
+static inline void device_put(device_buffer *to, smp_dtype dtype, const buffer *from)
+{
+    if (!to->data)
+        return;
+    assert_int_equal(to->bytes, (int64_t)from->bytes / 4 * smp_dtype_bytes(dtype));
+    void *values = malloc(from->bytes);
+    assert_non_null(values);
+    memcpy(values, from->data, from->bytes);
+    for (size_t i = 0; dtype == SMP_BF16 && i < from->bytes / 4; i++)
+        ((uint16_t *)values)[i] = bf16_bits(((float *)from->data)[i]);
+    cuda_ok(cudaMemcpy(to->data, values, (size_t)to->bytes, cudaMemcpyHostToDevice));
+    free(values);
+}
+
+/* The bytes of a buffer; NULL if it has none. */
+static inline void *device_get(const device_buffer *from)
+{
+    if (!from->data)
+        return NULL;
+    void *bytes = malloc((size_t)from->bytes);
+    assert_non_null(bytes);
+    cuda_ok(cudaMemcpy(bytes, from->data, (size_t)from->bytes, cudaMemcpyDeviceToHost));
+    return bytes;
+}
+
+static inline float value_of(const void *bytes, smp_dtype dtype, int64_t i)
+{
+    return dtype == SMP_BF16 ? bf16_value(((const uint16_t *)bytes)[i]) : ((const float *)bytes)[i];
+}
+
+/* Parses a model for a GPU. */
+static inline smp_graph *device_graph(const char *yaml, smp_precision precision)
+{
+    smp_graph *graph = NULL;
+    check(smp_graph_parse("model.yaml", yaml, strlen(yaml), &graph));
+    check(smp_graph_set_target(graph, (smp_target){SMP_BACKEND_CUDA, precision}));
+    return graph;
+}
+
+static inline smp_dtype device_dtype(const device_run *run, int32_t tensor)
+{
+    return run->graph->tensor[tensor].dtype;
+}
+
+/* `shift` moves every buffer by as many times 128 bytes, and more. */
+static inline void device_run_open(device_run *run, const smp_graph *graph, const char *name,
+                                   int64_t batch, int shift)
+{
+    const smp_op *op = &graph->op[smp_graph_find_op(graph, name)];
+    *run = (device_run){.graph = graph, .op = op, .batch = batch};
+    run->kernels = smp_op_cuda_kernels(op->kind);
+    assert_non_null(run->kernels);
+    cuda.precision = graph->target.precision;
+    smp_op_needs_get(graph, op, batch, &run->needs);
+    for (int i = 0; i < op->n_in; i++) {
+        int64_t bytes = smp_tensor_bytes(graph, op->in[i], batch);
+        bool is_float = device_dtype(run, op->in[i]) != SMP_I32;
+        run->in[i] = device_buffer_make(bytes, shift + i);
+        run->din[i] = device_buffer_make(is_float ? bytes : 0, shift + 2 * i);
+    }
+    for (int i = 0; i < op->n_param; i++) {
+        int64_t elements = graph->param[op->param[i]].elements;
+        bool is_bf16 = graph->target.precision == SMP_PRECISION_BF16;
+        run->param[i] = device_buffer_make(4 * elements, shift);
+        run->param16[i] = device_buffer_make(is_bf16 ? 2 * elements : 0, shift);
+        run->dparam[i] = device_buffer_make(4 * elements, shift);
+    }
+    int64_t out_bytes = smp_tensor_bytes(graph, op->out, batch);
+    run->out = device_buffer_make(out_bytes, shift);
+    run->dout = device_buffer_make(out_bytes, shift);
+    run->aux = device_buffer_make(run->needs.aux_bytes * batch, shift);
+    run->workspace = device_buffer_make(run->needs.workspace_bytes, shift);
+    if (run->kernels->prepare)
+        check(run->kernels->prepare(graph, op, batch, &cuda, &run->state));
+}
+
+static inline void device_run_close(device_run *run)
+{
+    if (run->kernels->release)
+        run->kernels->release(run->state);
+    for (int i = 0; i < run->op->n_in; i++) {
+        device_buffer_free(&run->in[i]);
+        device_buffer_free(&run->din[i]);
+    }
+    for (int i = 0; i < run->op->n_param; i++) {
+        device_buffer_free(&run->param[i]);
+        device_buffer_free(&run->param16[i]);
+        device_buffer_free(&run->dparam[i]);
+    }
+    device_buffer_free(&run->out);
+    device_buffer_free(&run->dout);
+    device_buffer_free(&run->aux);
+    device_buffer_free(&run->workspace);
+}
+
+/* Inputs, weights, gradient of the output and accumulators of the host's run of the same model. */
+static inline void device_run_put(device_run *run, const op_run *host)
+{
+    for (int i = 0; i < run->op->n_in; i++)
+        device_put(&run->in[i], device_dtype(run, run->op->in[i]), &host->in[i]);
+    for (int i = 0; i < run->op->n_param; i++) {
+        device_put(&run->param[i], SMP_F32, &host->param[i]);
+        device_put(&run->param16[i], SMP_BF16, &host->param[i]);
+        device_put(&run->dparam[i], SMP_F32, &host->dparam[i]);
+    }
+    device_put(&run->dout, device_dtype(run, run->op->out), &host->dout);
+}
+
+typedef struct device_arrays {
+    const void *in[SMP_OP_MAX_IN], *param16[SMP_OP_MAX_PARAM];
+    const float *param[SMP_OP_MAX_PARAM];
+    float *din[SMP_OP_MAX_IN], *dparam[SMP_OP_MAX_PARAM];
+} device_arrays;
+
+/* A call with nothing but what every call has, and poison in the workspaces. */
+static inline smp_op_call device_call(device_run *run, const op_run *host, device_arrays *arrays)
+{
+    *arrays = (device_arrays){0};
+    bool is_bf16 = run->graph->target.precision == SMP_PRECISION_BF16;
+    for (int i = 0; i < run->op->n_param; i++) {
+        arrays->param[i] = run->param[i].data;
+        arrays->param16[i] = run->param16[i].data;
+    }
+    device_buffer_poison(&run->workspace);
+    cuda_ok(cudaMemset(cuda.workspace, GUARD, (size_t)cuda.workspace_bytes));
+    return (smp_op_call){
+        .graph = run->graph,
+        .op = run->op,
+        .batch = run->batch,
+        .state = run->state,
+        .in = arrays->in,
+        .device = &cuda,
+        .param = arrays->param,
+        .param16 = is_bf16 ? arrays->param16 : NULL,
+        .workspace = run->workspace.data,
+        .din = arrays->din,
+        .dparam = arrays->dparam,
+        .seed = host->seed,
+        .step = host->step,
+        .microbatch = host->microbatch,
+        .training = host->training,
+    };
+}
+
+/* The call's kernels were enqueued and have run. */
+static inline void device_wait(smp_status status)
+{
+    check(status);
+    cuda_ok(cudaStreamSynchronize(cuda.stream));
+}
+
+static inline smp_op_call device_forward_call(device_run *run, const op_run *host,
+                                              device_arrays *arrays)
+{
+    smp_op_call call = device_call(run, host, arrays);
+    for (int i = 0; i < run->op->n_in; i++)
+        arrays->in[i] = run->in[i].data;
+    device_buffer_poison(&run->out);
+    device_buffer_poison(&run->aux);
+    call.out = run->out.data;
+    call.aux = run->aux.data;
+    return call;
+}
+
+static inline void device_forward(device_run *run, const op_run *host)
+{
+    device_arrays arrays;
+    smp_op_call call = device_forward_call(run, host, &arrays);
+    device_wait(run->kernels->forward(&call));
+}
+
+/* Gradients of the inputs in the mask `wanted`; the others are passed as NULL. */
+static inline void device_backward_input(device_run *run, const op_run *host, uint32_t wanted)
+{
+    if (!run->kernels->backward_input)
+        return;
+    device_arrays arrays;
+    smp_op_call call = device_call(run, host, &arrays);
+    for (int i = 0; i < run->op->n_in; i++) {
+        arrays.in[i] = run->needs.input_grad_in >> i & 1 ? run->in[i].data : NULL;
+        device_buffer_poison(&run->din[i]);
+        arrays.din[i] = wanted >> i & 1 ? run->din[i].data : NULL;
+    }
+    call.out = run->needs.input_grad_out ? run->out.data : NULL;
+    call.aux = run->needs.input_grad_aux ? run->aux.data : NULL;
+    call.dout = run->dout.data;
+    device_wait(run->kernels->backward_input(&call));
+}
+
+/* Adds to run->dparam. */
+static inline void device_backward_weight(device_run *run, const op_run *host)
+{
+    if (!run->kernels->backward_weight)
+        return;
+    device_arrays arrays;
+    smp_op_call call = device_call(run, host, &arrays);
+    for (int i = 0; i < run->op->n_in; i++)
+        arrays.in[i] = run->needs.weight_grad_in >> i & 1 ? run->in[i].data : NULL;
+    for (int i = 0; i < run->op->n_param; i++)
+        arrays.dparam[i] = run->dparam[i].data;
+    call.aux = run->needs.weight_grad_aux ? run->aux.data : NULL;
+    call.dout = run->dout.data;
+    device_wait(run->kernels->backward_weight(&call));
+}
+
+static inline device_results device_results_get(const device_run *run)
+{
+    device_results r = {.out = device_get(&run->out)};
+    for (int i = 0; i < run->op->n_in; i++)
+        r.din[i] = device_get(&run->din[i]);
+    for (int i = 0; i < run->op->n_param; i++)
+        r.dparam[i] = device_get(&run->dparam[i]);
+    return r;
+}
+
+static inline void device_results_free(device_results *r)
+{
+    free(r->out);
+    for (int i = 0; i < SMP_OP_MAX_IN; i++)
+        free(r->din[i]);
+    for (int i = 0; i < SMP_OP_MAX_PARAM; i++)
+        free(r->dparam[i]);
+}
+
+#endif

@@ -1,0 +1,524 @@
+/* Every transport with the devices that it suits, on as many ranks as there are: random lanes,
+ * messages and sums, started ahead and waited for late as the executor does it. Buffers are
+ * overwritten as soon as a send is done, and received into again as soon as their contents have
+ * been used: an order that a transport does not keep shows in the contents. Run it on 1, 2 and 4
+ * ranks.
+ *
+ * All ranks draw the same global list of messages, each in its lane's order, and take part in
+ * theirs in the order of the list: that cannot deadlock, as the first message that is not done has
+ * all it needs. */
+#include <mpi.h>
+#include <nccl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/transport/transport.h"
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            give_up(__LINE__, #condition);                                                         \
+    } while (0)
+#define OK(call) CHECK((call) == SMP_OK)
+
+enum {
+    MAX_LANES = 10,
+    MAX_MESSAGES = 64,
+    BUFFERS = 2, /* of a lane */
+    MAX_BYTES = 5 << 19,
+    SUMS = 3,
+    STEPS = 2
+};
+
+static int world_rank, world_size;
+
+static void give_up(int line, const char *condition)
+{
+    fprintf(stderr, "rank %d: test_transports.c:%d: %s failed: %s\n", world_rank, line, condition,
+            smp_last_error());
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static uint64_t random_state;
+
+/* Below n. */
+static int draw(int n)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (int)((random_state >> 33) % (uint64_t)n);
+}
+
+typedef struct message {
+    int lane, from, to, index; /* index in its lane */
+    int64_t bytes;
+    int own;     /* number of this rank's end of the lane, -1: not ours */
+    char *place; /* device memory of its own: what is sent, or a copy of what was received */
+    smp_request request;
+} message;
+
+typedef struct plan {
+    int lanes, from[MAX_LANES], to[MAX_LANES], count[MAX_LANES], own[MAX_LANES];
+    int64_t max_bytes[MAX_LANES];
+    int messages;
+    message message[MAX_MESSAGES];
+    smp_lane lane[MAX_LANES]; /* of this rank */
+    int n_lane;
+    int64_t sum_count[SUMS];
+    int sum_at[SUMS]; /* before which message it is started */
+} plan;
+
+typedef struct bench {
+    smp_comm comm;
+    const smp_device *device;
+    void *device_context;
+    const smp_transport *transport;
+    void *transport_context;
+    plan plan;
+    char *arena, *host; /* device memory, and as much pinned */
+    int64_t arena_bytes;
+    char *buffer[MAX_LANES][BUFFERS];
+    message *holder[MAX_LANES][BUFFERS]; /* a send that may still read the buffer */
+    float *sum[SUMS], *term[SUMS]; /* `term` is copied to `sum` just before, back just after */
+} bench;
+
+static int64_t draw_bytes(void)
+{
+    static const int64_t sizes[] = {1, 3, 64, 4097, 1 << 20, (1 << 20) + 1, MAX_BYTES};
+    return sizes[draw(sizeof(sizes) / sizeof(sizes[0]))];
+}
+
+static void draw_plan(plan *p, const smp_comm *comm)
+{
+    int ranks = comm->pipeline_size, left = 0;
+    *p = (plan){.lanes = ranks > 1 ? 1 + draw(MAX_LANES) : 0};
+    for (int i = 0; i < p->lanes; i++) {
+        p->from[i] = draw(ranks);
+        p->to[i] = (p->from[i] + 1 + draw(ranks - 1)) % ranks;
+        p->count[i] = 1 + draw(5);
+        p->max_bytes[i] = draw_bytes();
+        p->own[i] = -1;
+        left += p->count[i];
+        bool outgoing = p->from[i] == comm->pipeline_rank;
+        if (!outgoing && p->to[i] != comm->pipeline_rank)
+            continue;
+        p->own[i] = p->n_lane;
+        p->lane[p->n_lane++] = (smp_lane){.id = 10 * i + 7,
+                                          .peer = outgoing ? p->to[i] : p->from[i],
+                                          .outgoing = outgoing,
+                                          .messages = p->count[i],
+                                          .max_bytes = p->max_bytes[i]};
+    }
+    int sent[MAX_LANES] = {0};
+    while (left > 0) {
+        int lane = draw(p->lanes);
+        if (sent[lane] == p->count[lane])
+            continue;
+        p->message[p->messages++] =
+            (message){.lane = lane,
+                      .from = p->from[lane],
+                      .to = p->to[lane],
+                      .index = sent[lane]++,
+                      .bytes = draw(2) ? p->max_bytes[lane] : 1 + draw((int)p->max_bytes[lane]),
+                      .own = p->own[lane]};
+        left--;
+    }
+    for (int i = 0; i < SUMS; i++) {
+        p->sum_count[i] =
+            (int64_t)comm->ddp_size * (1 + draw(i == 1 ? 1500000 / comm->ddp_size : 3000));
+        p->sum_at[i] = draw(p->messages + 1);
+    }
+}
+
+/* Every message has its place, every lane its buffers, every sum its data. */
+static void place(bench *b)
+{
+    plan *p = &b->plan;
+    char *next = NULL;
+    for (int pass = 0; pass < 2; pass++) {
+        int64_t used = 0;
+        for (int i = 0; i < p->messages; i++)
+            if (p->message[i].own >= 0) {
+                p->message[i].place = next + used;
+                used += (p->message[i].bytes + 63) / 64 * 64;
+            }
+        for (int i = 0; i < p->lanes; i++)
+            for (int k = 0; p->own[i] >= 0 && k < BUFFERS; k++) {
+                b->buffer[i][k] = next + used;
+                used += (p->max_bytes[i] + 63) / 64 * 64;
+            }
+        for (int i = 0; i < SUMS; i++) {
+            int64_t bytes = (p->sum_count[i] * 4 + 63) / 64 * 64;
+            b->sum[i] = (float *)(next + used);
+            b->term[i] = (float *)(next + used + bytes);
+            used += 2 * bytes;
+        }
+        b->arena_bytes = used + 64;
+        if (pass == 0) {
+            OK(b->device->reserve(b->device_context, b->arena_bytes, &b->arena));
+            OK(b->device->reserve_host(b->device_context, b->arena_bytes, &b->host));
+            next = b->arena;
+        }
+    }
+}
+
+static char *host_of(const bench *b, const void *device_memory)
+{
+    return b->host + ((const char *)device_memory - b->arena);
+}
+
+static unsigned char content(const message *m, int step, int replica, int64_t at)
+{
+    uint64_t x = (uint64_t)at * 2654435761u + (uint64_t)(m->lane * 131 + m->index * 31 + step * 7);
+    return (unsigned char)((x >> 9) ^ x ^ (uint64_t)replica);
+}
+
+static float term(int sum, int step, int replica, int64_t at)
+{
+    return 1.0f / (float)(1 + (at * 7 + sum * 3 + step + replica * 11) % 1009) -
+           0.1f * (float)(replica + 1);
+}
+
+static void describe(const void *context, char *buffer, size_t size)
+{
+    snprintf(buffer, size, "%s", (const char *)context);
+}
+
+static void wait_idle(bench *b)
+{
+    smp_wait wait = {0};
+    for (bool done = false;;) {
+        OK(b->device->idle(b->device_context, &done));
+        if (done)
+            return;
+        OK(b->transport->progress(b->transport_context));
+        OK(smp__comm_pause(&b->comm, &wait, describe, "the device"));
+    }
+}
+
+static void wait_message(bench *b, message *m)
+{
+    smp_wait wait = {0};
+    for (bool done = false;;) {
+        OK(b->transport->test(b->transport_context, &m->request, &done));
+        CHECK(done || !b->transport->on_device);
+        if (done)
+            return;
+        OK(smp__comm_pause(&b->comm, &wait, describe, "a message"));
+    }
+}
+
+/* What is sent goes into its place, sums into theirs; all other memory is filled with 0xA5. */
+static void fill(bench *b, int step)
+{
+    plan *p = &b->plan;
+    memset(b->host, 0xA5, (size_t)b->arena_bytes);
+    for (int i = 0; i < p->messages; i++) {
+        const message *m = &p->message[i];
+        if (m->own >= 0 && m->from == b->comm.pipeline_rank)
+            for (int64_t k = 0; k < m->bytes; k++)
+                host_of(b, m->place)[k] = (char)content(m, step, b->comm.replica, k);
+    }
+    for (int i = 0; i < SUMS; i++)
+        for (int64_t k = 0; k < p->sum_count[i]; k++)
+            ((float *)host_of(b, b->term[i]))[k] = term(i, step, b->comm.replica, k);
+    OK(b->device->upload(b->device_context, b->arena, b->host, b->arena_bytes));
+    wait_idle(b);
+}
+
+static void send(bench *b, message *m)
+{
+    int k = m->index % BUFFERS;
+    char *buffer = b->buffer[m->lane][k];
+    message *holder = b->holder[m->lane][k];
+    if (holder) {
+        wait_message(b, holder);
+        OK(b->device->zero(b->device_context, buffer, holder->bytes));
+    }
+    OK(b->device->copy(b->device_context, buffer, m->place, m->bytes));
+    OK(b->transport->send(b->transport_context, m->own, 100 * m->lane + m->index, buffer, m->bytes,
+                          &m->request));
+    b->holder[m->lane][k] = m;
+}
+
+static void receive(bench *b, message *m)
+{
+    OK(b->transport->receive(b->transport_context, m->own, 100 * m->lane + m->index,
+                             b->buffer[m->lane][m->index % BUFFERS], m->bytes, &m->request));
+}
+
+/* Uses what has arrived: copies it away, spoils the buffer. */
+static void use(bench *b, message *m)
+{
+    char *buffer = b->buffer[m->lane][m->index % BUFFERS];
+    wait_message(b, m);
+    OK(b->device->copy(b->device_context, m->place, buffer, m->bytes));
+    OK(b->device->zero(b->device_context, buffer, m->bytes));
+}
+
+/* Posts this rank's receives that stand before `end`, as far as their buffers are free. */
+static int post(bench *b, int posted, int end, const int *used)
+{
+    plan *p = &b->plan;
+    for (; posted < end; posted++) {
+        message *m = &p->message[posted];
+        if (m->own < 0 || m->to != b->comm.pipeline_rank)
+            continue;
+        if (m->index - used[m->lane] >= BUFFERS)
+            break;
+        receive(b, m);
+    }
+    return posted;
+}
+
+static void start_sum(bench *b, int sum, smp_reduction **reduction)
+{
+    int64_t count = b->plan.sum_count[sum];
+    OK(b->device->copy(b->device_context, b->sum[sum], b->term[sum], 4 * count));
+    OK(b->transport->reduce(b->transport_context, b->sum[sum], count, reduction));
+}
+
+static void run_step(bench *b, int step)
+{
+    plan *p = &b->plan;
+    smp_reduction *reduction[SUMS] = {NULL};
+    int used[MAX_LANES] = {0}, posted = 0;
+    memset(b->holder, 0, sizeof(b->holder));
+    fill(b, step);
+    for (int i = 0; i <= p->messages; i++) {
+        for (int k = 0; k < SUMS; k++) /* in the order of k on every replica */
+            if (p->sum_at[k] == i)
+                start_sum(b, k, &reduction[k]);
+        if (i == p->messages)
+            break;
+        message *m = &p->message[i];
+        int ahead = i + 1 + draw(6);
+        posted = post(b, posted, ahead < p->messages ? ahead : p->messages, used);
+        if (m->own < 0)
+            continue;
+        if (m->from == b->comm.pipeline_rank) {
+            send(b, m);
+        } else {
+            use(b, m);
+            used[m->lane]++;
+        }
+        OK(b->transport->progress(b->transport_context));
+    }
+    for (int i = 0; i < p->messages; i++)
+        wait_message(b, &p->message[i]);
+    for (int k = 0; k < SUMS; k++) {
+        smp_wait wait = {0};
+        for (bool done = false; !done;) {
+            OK(b->transport->reduce_test(b->transport_context, &reduction[k], &done));
+            CHECK(done == (reduction[k] == NULL));
+            if (!done)
+                OK(smp__comm_pause(&b->comm, &wait, describe, "a sum"));
+        }
+        OK(b->device->copy(b->device_context, b->term[k], b->sum[k], 4 * p->sum_count[k]));
+    }
+    OK(b->device->download(b->device_context, b->host, b->arena, b->arena_bytes));
+    wait_idle(b);
+}
+
+static void check_step(bench *b, int step)
+{
+    plan *p = &b->plan;
+    for (int i = 0; i < p->messages; i++) {
+        const message *m = &p->message[i];
+        const char *got = m->own >= 0 ? host_of(b, m->place) : NULL;
+        for (int64_t k = 0; got && k < m->bytes; k++)
+            CHECK((unsigned char)got[k] == content(m, step, b->comm.replica, k));
+    }
+    for (int i = 0; i < SUMS; i++) {
+        float *got = (float *)host_of(b, b->term[i]);
+        int count = (int)p->sum_count[i];
+        for (int k = 0; k < count; k++) {
+            double sum = 0.0, size = 0.0;
+            for (int replica = 0; replica < b->comm.ddp_size; replica++) {
+                double value = (double)term(i, step, replica, k);
+                sum += value;
+                size += value < 0.0 ? -value : value;
+            }
+            CHECK(got[k] - sum <= 1e-6 * size && sum - got[k] <= 1e-6 * size);
+        }
+        float *first = malloc((size_t)count * sizeof(float));
+        CHECK(first);
+        memcpy(first, got, (size_t)count * sizeof(float));
+        MPI_Bcast(first, count, MPI_FLOAT, 0, b->comm.ddp);
+        CHECK(memcmp(first, got, (size_t)count * sizeof(float)) == 0);
+        free(first);
+    }
+}
+
+/* Opens, runs some steps and closes; false if the transport does not suit. */
+static bool run_transport(bench *b, const smp_transport *transport)
+{
+    b->transport = transport;
+    smp_status status = transport->suits(&b->comm, b->device, b->device_context);
+    if (smp__comm_agree(&b->comm, status) != SMP_OK) {
+        CHECK(strlen(smp_last_error()) > 0);
+        return false;
+    }
+    draw_plan(&b->plan, &b->comm);
+    place(b);
+    smp_transport_options options = {.comm = &b->comm,
+                                     .device = b->device,
+                                     .device_context = b->device_context,
+                                     .reductions = SUMS,
+                                     .n_lane = b->plan.n_lane,
+                                     .lane = b->plan.lane};
+    OK(smp__comm_agree(&b->comm, transport->open(&options, &b->transport_context)));
+    CHECK(transport->max_tag(b->transport_context) > 100 * MAX_LANES);
+    for (int step = 0; step < STEPS; step++) {
+        run_step(b, step);
+        check_step(b, step);
+        MPI_Barrier(b->comm.world); /* draws of the next step are the same on all ranks */
+        random_state = (uint64_t)step + 77;
+    }
+    transport->close(b->transport_context);
+    b->device->release(b->device_context, b->arena, b->arena_bytes);
+    b->device->release_host(b->device_context, b->host);
+    return true;
+}
+
+/* One grid of ranks on one device; returns how many transports ran. */
+static int run_grid(const smp_device *device, int ddp, uint64_t seed)
+{
+    static bench b;
+    int ran = 0;
+    b = (bench){.device = device};
+    OK(smp__comm_open(&b.comm, 30.0));
+    OK(smp__comm_split(&b.comm, world_rank % (world_size / ddp), world_rank / (world_size / ddp)));
+    smp_device_options options = {.precision = SMP_PRECISION_FP32,
+                                  .node_rank = b.comm.node_rank,
+                                  .node_ranks = b.comm.node_size};
+    OK(smp__comm_agree(&b.comm, device->open(&options, &b.device_context)));
+    const smp_transport *best = smp_transport_choose(&b.comm, device, b.device_context, NULL, 0);
+    CHECK(best);
+    for (int i = 0; smp_transports()[i]; i++) {
+        random_state = seed;
+        if (run_transport(&b, smp_transports()[i])) {
+            CHECK(ran > 0 || smp_transports()[i] == best);
+            ran++;
+        }
+    }
+    device->close(b.device_context);
+    smp__comm_close(&b.comm);
+    return ran;
+}
+
+/* Ranks that share a GPU cannot use NCCL, and are told so. */
+static void test_choice(const smp_device *device)
+{
+    char why[256], id[64] = "";
+    smp_comm comm;
+    void *context;
+    unsetenv("SMP_NCCL_SHARED");
+    OK(smp__comm_open(&comm, 30.0));
+    OK(smp__comm_split(&comm, world_rank, 0));
+    smp_device_options options = {.node_rank = comm.node_rank, .node_ranks = comm.node_size};
+    OK(device->open(&options, &context));
+    device->identity(context, id);
+    const smp_transport *best = smp_transport_choose(&comm, device, context, why, sizeof(why));
+    CHECK(best);
+    if (device->host_memory)
+        CHECK(strcmp(best->name, "mpi") == 0);
+    else if (comm.node_size > 1)
+        CHECK(strcmp(best->name, "staged") == 0 && strstr(why, "two ranks share GPU") &&
+              strstr(why, id));
+    if (world_rank == 0)
+        printf("device %s: transport %s (%s)\n", device->name, best->name, why);
+    device->close(context);
+    smp__comm_close(&comm);
+    setenv("SMP_NCCL_SHARED", "1", 1);
+}
+
+/* One rank's third receive fails: its progress says so, the other ranks hear of it, and after abort
+ * no device waits for anything any more, not for a message of another lane either. */
+static void test_failure(const smp_device *device)
+{
+    static bench b;
+    b = (bench){.device = device, .transport = smp_transport_find("nccl")};
+    OK(smp__comm_open(&b.comm, 30.0));
+    OK(smp__comm_split(&b.comm, world_rank, 0));
+    smp_device_options options = {.node_rank = b.comm.node_rank, .node_ranks = b.comm.node_size};
+    OK(device->open(&options, &b.device_context));
+    OK(device->reserve(b.device_context, 4096, &b.arena));
+    smp_lane lane[2] = {{.id = 3,
+                         .peer = 1 - world_rank,
+                         .outgoing = world_rank == 0,
+                         .messages = 5,
+                         .max_bytes = 512},
+                        {.id = 4,
+                         .peer = 1 - world_rank,
+                         .outgoing = world_rank == 1,
+                         .messages = 1,
+                         .max_bytes = 512}};
+    smp_transport_options open = {.comm = &b.comm,
+                                  .device = device,
+                                  .device_context = b.device_context,
+                                  .reductions = 1,
+                                  .n_lane = world_rank < 2 ? 2 : 0,
+                                  .lane = lane};
+    OK(b.transport->open(&open, &b.transport_context));
+    smp_request request[6] = {{0}};
+    emulate_nccl_fail(world_rank == 1 ? 2 : -1);
+    for (int i = 0; i < 5 && world_rank < 2; i++) {
+        void *data = b.arena + 512 * i;
+        OK(world_rank == 0
+               ? b.transport->send(b.transport_context, 0, i, data, 512, &request[i])
+               : b.transport->receive(b.transport_context, 0, i, data, 512, &request[i]));
+        bool done = false;
+        OK(b.transport->test(b.transport_context, &request[i], &done));
+        CHECK(done);
+    }
+    if (world_rank == 0) { /* nobody sends this one */
+        bool done = false;
+        OK(b.transport->receive(b.transport_context, 1, 0, b.arena + 2560, 512, &request[5]));
+        OK(b.transport->test(b.transport_context, &request[5], &done));
+    }
+    smp_wait wait = {0};
+    smp_status status = SMP_OK;
+    while (status == SMP_OK) {
+        bool idle = false;
+        OK(device->idle(b.device_context, &idle));
+        CHECK(world_rank > 1 || !idle);
+        status = b.transport->progress(b.transport_context);
+        if (status == SMP_OK)
+            status = smp__comm_pause(&b.comm, &wait, describe, "the end");
+    }
+    CHECK(status == SMP_ERR_PEER);
+    CHECK(strstr(smp_last_error(), "messages from pipeline rank 0: NCCL: remote process exited"));
+    b.transport->abort(b.transport_context);
+    smp__comm_notify(&b.comm, status);
+    for (bool idle = false; !idle;)
+        OK(device->idle(b.device_context, &idle));
+    b.transport->close(b.transport_context);
+    device->release(b.device_context, b.arena, 4096);
+    device->close(b.device_context);
+    smp__comm_close(&b.comm);
+}
+
+int main(int argc, char **argv)
+{
+    int grids = argc > 1 ? atoi(argv[1]) : 3;
+    MPI_Init(NULL, NULL);
+    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &world_size);
+    for (int i = 0; smp_devices()[i]; i++) {
+        const smp_device *device = smp_devices()[i];
+        test_choice(device);
+        for (int grid = 0; grid < grids; grid++)
+            for (int ddp = 1; ddp <= world_size; ddp *= 2) {
+                int ran = run_grid(device, ddp, (uint64_t)grid * 1000003 + (uint64_t)ddp);
+                CHECK(ran >= 1);
+                if (world_rank == 0 && grid == 0)
+                    printf("device %s, %d ranks, %d replicas: %d transports\n", device->name,
+                           world_size, ddp, ran);
+            }
+    }
+    if (world_size > 1 && smp_device_find("cuda"))
+        test_failure(smp_device_find("cuda"));
+    MPI_Finalize();
+    return 0;
+}

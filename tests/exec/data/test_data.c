@@ -1,0 +1,292 @@
+/* Data sources: what a sample is, the order of samples, and what unusable files answer. */
+#include <sys/stat.h>
+
+#include "tests/exec/data/data_fixture.h"
+
+static void test_data_order_is_a_permutation(void **state)
+{
+    (void)state;
+    static bool seen[2000];
+    for (int64_t n = 1; n < 2000; n += n < 40 ? 1 : 173) {
+        for (uint64_t pass = 0; pass < 3; pass++) {
+            smp_order order;
+            smp__order_init(&order, n, 42, pass);
+            memset(seen, 0, sizeof seen);
+            for (int64_t i = 0; i < n; i++) {
+                int64_t at = smp__order_at(&order, i);
+                assert_in_range(at, 0, n - 1);
+                assert_false(seen[at]);
+                seen[at] = true;
+            }
+        }
+    }
+}
+
+/* Four samples have 24 orders: over many passes every one is drawn about equally often. */
+static void test_data_order_is_fair(void **state)
+{
+    (void)state;
+    int count[256] = {0};
+    const int passes = 24000;
+    for (int pass = 0; pass < passes; pass++) {
+        smp_order order;
+        smp__order_init(&order, 4, 7, (uint64_t)pass);
+        int code = 0;
+        for (int i = 0; i < 4; i++)
+            code = code << 2 | (int)smp__order_at(&order, i);
+        count[code]++;
+    }
+    int orders = 0;
+    for (int code = 0; code < 256; code++) {
+        orders += count[code] > 0;
+        assert_true(count[code] == 0 || (count[code] > 800 && count[code] < 1200));
+    }
+    assert_int_equal(orders, 24);
+}
+
+static void test_data_order_of_huge_sets(void **state)
+{
+    (void)state;
+    const int64_t sizes[] = {INT64_C(1) << 32, (INT64_C(1) << 32) + 1, INT64_C(1) << 55};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        smp_order order, other;
+        smp__order_init(&order, sizes[s], 1, 0);
+        smp__order_init(&other, sizes[s], 1, 1);
+        int same = 0;
+        for (int64_t i = 0; i < 1000; i++) {
+            int64_t at = smp__order_at(&order, sizes[s] - 1 - i);
+            assert_true(at >= 0 && at < sizes[s]);
+            same += at == smp__order_at(&other, sizes[s] - 1 - i);
+        }
+        assert_true(same < 5);
+    }
+}
+
+static void test_data_text_windows(void **state)
+{
+    (void)state;
+    model m;
+    model_tokens(&m, 4, 256);
+    smp_data *data = NULL;
+    /* 14 bytes: (14 - 1) / 4 = 3 samples; the last byte used is the 13th. */
+    const char *path = write_file("t.txt", "abcdefghijklm\xff", 14);
+    assert_int_equal(open_sources(&m, 1, false, &data, path, NULL), SMP_OK);
+    assert_int_equal(smp_data_samples(data), 3);
+    for (int step = 0; step < 7; step++) {
+        int32_t tokens[4], targets[4];
+        assert_int_equal(smp_data_read(data, step, 0, 1, 0, tokens), SMP_OK);
+        assert_int_equal(smp_data_read(data, step, 0, 1, 1, targets), SMP_OK);
+        for (int i = 0; i < 4; i++) {
+            assert_int_equal(tokens[i], 'a' + 4 * (step % 3) + i);
+            assert_int_equal(targets[i], 'a' + 4 * (step % 3) + i + 1);
+        }
+    }
+    smp_data_close(data);
+
+    /* A model without targets has the same samples. */
+    model_init(&m);
+    model_add(&m, "tokens", SMP_I32, vector(4), 0, 255);
+    assert_int_equal(open_sources(&m, 1, false, &data, path, NULL), SMP_OK);
+    assert_int_equal(smp_data_samples(data), 3);
+    smp_data_close(data);
+    smp_data_close(NULL);
+}
+
+/* Each pass gives every sample at most once, all of them but the dropped rest; passes differ; any
+ * part of a batch can be read by itself. */
+static void test_data_shuffled_passes(void **state)
+{
+    (void)state;
+    model m;
+    model_tokens(&m, 1, 256);
+    unsigned char text[108];
+    for (int i = 0; i < 108; i++)
+        text[i] = (unsigned char)i;
+    const char *path = write_file("s.txt", text, sizeof text);
+    smp_data *data = NULL;
+    assert_int_equal(open_sources(&m, 10, true, &data, path, NULL), SMP_OK);
+    assert_int_equal(smp_data_samples(data), 107);
+    int32_t passes[2][100];
+    for (int step = 0; step < 20; step++)
+        assert_int_equal(smp_data_read(data, step, 0, 10, 0, &passes[step / 10][step % 10 * 10]),
+                         SMP_OK);
+    for (int pass = 0; pass < 2; pass++) {
+        bool seen[107] = {false};
+        for (int i = 0; i < 100; i++) {
+            assert_in_range(passes[pass][i], 0, 106);
+            assert_false(seen[passes[pass][i]]);
+            seen[passes[pass][i]] = true;
+        }
+    }
+    assert_memory_not_equal(passes[0], passes[1], sizeof passes[0]);
+
+    for (int step = 19; step >= 0; step -= 3) {
+        for (int first = 0; first < 10; first += 5) { /* two replicas */
+            int32_t tokens[5], targets[5];
+            assert_int_equal(smp_data_read(data, step, first, 5, 0, tokens), SMP_OK);
+            assert_int_equal(smp_data_read(data, step, first, 5, 1, targets), SMP_OK);
+            assert_memory_equal(tokens, &passes[step / 10][step % 10 * 10 + first], sizeof tokens);
+            for (int i = 0; i < 5; i++)
+                assert_int_equal(targets[i], tokens[i] + 1);
+        }
+    }
+    int32_t one = -7;
+    assert_int_equal(smp_data_read(data, 0, 10, 0, 0, &one), SMP_OK);
+    assert_int_equal(smp_data_read(data, 0, 10, 1, 0, &one), SMP_ERR_INPUT);
+    assert_int_equal(smp_data_read(data, 0, INT64_MAX, INT64_MAX, 0, &one), SMP_ERR_INPUT);
+    assert_int_equal(smp_data_read(data, -1, 0, 1, 0, &one), SMP_ERR_INPUT);
+    assert_int_equal(smp_data_read(data, 0, 0, 1, 2, &one), SMP_ERR_INPUT);
+    assert_int_equal(one, -7);
+    assert_int_equal(smp_data_read(data, INT64_MAX, 0, 1, 0, &one), SMP_OK);
+    smp_data_close(data);
+}
+
+static void test_data_seed_changes_order(void **state)
+{
+    (void)state;
+    model m;
+    model_tokens(&m, 1, 256);
+    unsigned char text[101];
+    for (int i = 0; i < 101; i++)
+        text[i] = (unsigned char)i;
+    const char *const source = write_file("s.txt", text, sizeof text);
+    int32_t order[3][100];
+    const uint64_t seed[3] = {1, 2, 1};
+    for (int i = 0; i < 3; i++) {
+        smp_data *data = NULL;
+        smp_data_options options = {.sources = &source,
+                                    .n_source = 1,
+                                    .global_batch = 100,
+                                    .seed = seed[i],
+                                    .shuffle = true};
+        assert_int_equal(smp_data_open(&m.graph, &options, &data), SMP_OK);
+        assert_int_equal(smp_data_read(data, 0, 0, 100, 0, order[i]), SMP_OK);
+        smp_data_close(data);
+    }
+    assert_memory_not_equal(order[0], order[1], sizeof order[0]);
+    assert_memory_equal(order[0], order[2], sizeof order[0]);
+}
+
+static void put_u32(unsigned char *at, uint32_t value)
+{
+    for (int i = 0; i < 4; i++)
+        at[i] = (unsigned char)(value >> 8 * i);
+}
+
+static void test_data_bin(void **state)
+{
+    (void)state;
+    model m;
+    model_tokens(&m, 2, 60000);
+    unsigned char file[1024 + 10] = {0};
+    const uint16_t token[5] = {1, 300, 59999, 256, 0};
+    put_u32(file, 20240520);
+    put_u32(file + 4, 1);
+    put_u32(file + 8, 5);
+    for (int i = 0; i < 5; i++) {
+        file[1024 + 2 * i] = (unsigned char)(token[i] & 255);
+        file[1024 + 2 * i + 1] = (unsigned char)(token[i] >> 8);
+    }
+    const char *const forms[2] = {write_file("headed.bin", file, sizeof file),
+                                  write_file("bare.bin", file + 1024, 10)};
+    for (int form = 0; form < 2; form++) {
+        smp_data *data = NULL;
+        int32_t got[2][4];
+        assert_int_equal(open_sources(&m, 2, false, &data, forms[form], NULL), SMP_OK);
+        assert_int_equal(smp_data_samples(data), 2);
+        assert_int_equal(smp_data_read(data, 0, 0, 2, 0, got[0]), SMP_OK);
+        assert_int_equal(smp_data_read(data, 0, 0, 2, 1, got[1]), SMP_OK);
+        for (int i = 0; i < 4; i++) {
+            assert_int_equal(got[0][i], token[i]);
+            assert_int_equal(got[1][i], token[i + 1]);
+        }
+        smp_data_close(data);
+    }
+
+    model_tokens(&m, 2, 59999);
+    expect_error(&m, 1, forms[0], NULL, "headed.bin: token 2 (byte offset 1028) is 59999: input");
+    expect_error(&m, 1, forms[1], NULL, "bare.bin: token 2 (byte offset 4) is 59999: input 'tok");
+    expect_error(&m, 1, forms[1], NULL, "takes 0 to 59998 (lookup 'op')");
+    expect_error(&m, 1, write_file("odd.bin", file + 1024, 9), NULL, "multiple of 2");
+    expect_error(&m, 1, write_file("cut.bin", file, 1000), NULL, "1000 bytes");
+    expect_error(&m, 1, write_file("cut.bin", file, 1030), NULL, "promises 5 tokens (10 bytes");
+    put_u32(file + 8, 4);
+    expect_error(&m, 1, write_file("long.bin", file, sizeof file), NULL, "promises 4 tokens");
+    put_u32(file + 8, UINT32_MAX);
+    expect_error(&m, 1, write_file("long.bin", file, sizeof file), NULL, "promises 4294967295");
+    put_u32(file + 4, 7);
+    expect_error(&m, 1, write_file("new.bin", file, sizeof file), NULL, "version 7");
+}
+
+static void test_data_text_index_checks(void **state)
+{
+    (void)state;
+    model m;
+    model_tokens(&m, 4, 128);
+    const char *path = write_file("u.txt", "one\ntwo\nth\xc3\xa9", 12);
+    expect_error(&m, 1, path, NULL, "u.txt:3:3: byte 195 at offset 10: input 'tokens' takes 0 to");
+    model_tokens(&m, 4, 256);
+    m.bound[1][0].i = 11; /* a bound of the other input, from below */
+    expect_error(&m, 1, path, NULL, "u.txt:1:4: byte 10 at offset 3: input 'targets' takes 11 to");
+}
+
+static void test_data_unusable_files(void **state)
+{
+    (void)state;
+    model m;
+    model_tokens(&m, 4, 256);
+    expect_error(&m, 1, path_of("absent.txt"), NULL, "absent.txt: cannot open the data file");
+    expect_error(&m, 1, folder, NULL, "got a directory");
+    expect_error(&m, 1, write_file("empty.txt", "", 0), NULL, "is empty");
+    expect_error(&m, 1, write_file("short.txt", "abcd", 4), NULL, "4 bytes are too few");
+    expect_error(&m, 3, write_file("few.txt", "abcdefghijkl", 12), NULL, "2 samples are too few");
+    expect_error(&m, 0, path_of("few.txt"), NULL, "global batch");
+    expect_error(&m, 1, "", NULL, "cannot open");
+    const char *fifo = path_of("fifo");
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    expect_error(&m, 1, fifo, NULL, "a device, pipe or socket");
+}
+
+static void test_data_sources_fit_the_model(void **state)
+{
+    (void)state;
+    model m;
+    const char *text = write_file("ok.txt", "abcdefghijkl", 12);
+    model_tokens(&m, 4, 256);
+    expect_error(&m, 1, NULL, NULL, "needs a source for each of its inputs 'tokens', 'targets'");
+    expect_error(&m, 1, text, text, "input 'tokens' has two sources");
+    m.tensor[1].shape = vector(3);
+    expect_error(&m, 1, text, NULL, "input 'targets' has shape [3], expected [4]");
+    m.tensor[0].shape = (smp_shape){.n_dim = 2, .dim = {4, 1}};
+    expect_error(&m, 1, text, NULL, "has shape [4, 1]");
+    m.tensor[0].dtype = SMP_F32;
+    expect_error(&m, 1, text, NULL, "input 'tokens' is float32");
+    model_tokens(&m, 4, 256);
+    model_add(&m, "image", SMP_F32, vector(2), 0, 0);
+    expect_error(&m, 1, text, NULL, "input 'image' of model 'model' has no data");
+    model_init(&m);
+    expect_error(&m, 1, text, NULL, "has no inputs");
+    model_add(&m, "image", SMP_F32, vector(2), 0, 0);
+    expect_error(&m, 1, text, NULL, "model 'model' has 'image'");
+    expect_error(&m, 1, "imgae=x.npy", NULL, "did you mean 'image'?");
+    expect_error(&m, 1, "x.npy", NULL, "without a name, expected input=file.npy");
+    expect_error(&m, 1, "=x.npy", NULL, "without a name");
+    expect_error(&m, 1, "image=x.npz", NULL, "x.npz: cannot open");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_data_order_is_a_permutation),
+        cmocka_unit_test(test_data_order_is_fair),
+        cmocka_unit_test(test_data_order_of_huge_sets),
+        cmocka_unit_test(test_data_text_windows),
+        cmocka_unit_test(test_data_shuffled_passes),
+        cmocka_unit_test(test_data_seed_changes_order),
+        cmocka_unit_test(test_data_bin),
+        cmocka_unit_test(test_data_text_index_checks),
+        cmocka_unit_test(test_data_unusable_files),
+        cmocka_unit_test(test_data_sources_fit_the_model),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,158 @@
+/* The CPU probe without MPI: every op of a model with most operators opens and takes time, in every
+ * part it has; the numbers of a small model are plausible. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "exec/probe/probe.h"
+#include "graph/model/op.h"
+
+enum { BATCH = 3 };
+
+static const char model[] =
+    "smp: 1\n"
+    "name: most\n"
+    "%MODE%"
+    "inputs:\n"
+    "  tokens: {dtype: int32, shape: [8]}\n"
+    "  targets: {dtype: int32, shape: [8]}\n"
+    "ops:\n"
+    "  - {op: embedding, name: wte, in: tokens, out: x, rows: 32, features: 16}\n"
+    "  - {op: position_embedding, name: wpe, in: x, out: x}\n"
+    "  - {op: layernorm, name: ln, in: x, out: a}\n"
+    "  - {op: linear, name: qkv, in: a, out: a, features: 48}\n"
+    "  - {op: attention, name: attn, in: a, out: a, heads: 2, causal: true}\n"
+    "  - {op: dropout, name: drop, in: a, out: a, p: 0.1}\n"
+    "  - {op: add, name: res, in: [x, a], out: x}\n"
+    "  - {op: gelu, name: gelu, in: x, out: a}\n"
+    "  - {op: tanh, name: tanh, in: x, out: b}\n"
+    "  - {op: mul, name: mul, in: [a, b], out: a}\n"
+    "  - {op: softmax, name: soft, in: a, out: a}\n"
+    "  - {op: relu, name: relu, in: a, out: a}\n"
+    "  - {op: linear, name: head, in: a, out: y, features: 32, bias: false, weight: wte.weight}\n"
+    "  - {op: cross_entropy, name: loss, in: [y, targets], out: loss}\n"
+    "loss: loss\n";
+
+static smp_graph *parse(const char *mode)
+{
+    char text[4096];
+    smp_graph *graph = NULL;
+    const char *mark = strstr(model, "%MODE%");
+    const size_t head = (size_t)(mark - model);
+    memcpy(text, model, head);
+    strcpy(text + head, mode);
+    strcat(text, mark + strlen("%MODE%"));
+    if (smp_graph_parse("model.yaml", text, strlen(text), &graph) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    return graph;
+}
+
+static void check_part(const smp_probe *probe, const smp_op *op, smp_probe_part part, bool runs)
+{
+    double us = -1;
+    if (probe->time(probe->context, part, 3, &us) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    if (runs ? !(us > 0 && us < 1e6) : us != 0)
+        fail_msg("op '%s' part %d: got %g us", op->name, (int)part, us);
+}
+
+static void open_every_op(const char *mode, bool training)
+{
+    smp_graph *graph = parse(mode);
+    smp_probe *probe = NULL;
+    assert_int_equal(smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, &probe),
+                     SMP_OK);
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        const smp_op *op = &graph->op[i];
+        bool input = false;
+        for (int32_t k = 0; k < op->n_in; k++)
+            input = input || graph->tensor[op->in[k]].needs_grad;
+        if (probe->open(probe->context, graph, op, BATCH) != SMP_OK)
+            fail_msg("%s", smp_last_error());
+        check_part(probe, op, SMP_PROBE_FORWARD, true);
+        check_part(probe, op, SMP_PROBE_BACKWARD_INPUT, training && input);
+        check_part(probe, op, SMP_PROBE_BACKWARD_WEIGHT, training && op->n_param > 0);
+        probe->close(probe->context);
+    }
+    smp_probe_destroy(probe);
+    smp_graph_destroy(graph);
+}
+
+static void test_probe_times_every_part_of_an_op(void **state)
+{
+    (void)state;
+    open_every_op("", true);
+    open_every_op("mode: inference\n", false);
+}
+
+static void test_probe_times_updates(void **state)
+{
+    smp_probe *probe = NULL;
+    double small = 0, large = 0, add = 0;
+    (void)state;
+    assert_int_equal(smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, &probe),
+                     SMP_OK);
+    assert_int_equal(probe->time_optimizer(probe->context, 1 << 10, 20, &small), SMP_OK);
+    assert_int_equal(probe->time_optimizer(probe->context, 1 << 20, 3, &large), SMP_OK);
+    assert_int_equal(probe->time_reduce(probe->context, 1 << 20, 3, &add), SMP_OK);
+    assert_true(small > 0 && add > 0 && large > 10 * small);
+    assert_null(probe->time_link); /* one process has no link, and nobody to wait for */
+    assert_null(probe->sync);
+    smp_probe_destroy(probe);
+}
+
+/* More than this machine has: refused before anything is reserved. */
+static void test_probe_refuses_what_does_not_fit(void **state)
+{
+    static const char huge[] = "smp: 1\nname: h\nmode: inference\n"
+                               "inputs:\n  x: {dtype: float32, shape: [1000000, 1000000]}\n"
+                               "ops:\n  - {op: relu, name: big, in: x, out: y}\n";
+    smp_graph *graph = NULL;
+    smp_probe *probe = NULL;
+    (void)state;
+    assert_int_equal(smp_graph_parse("model.yaml", huge, strlen(huge), &graph), SMP_OK);
+    assert_int_equal(smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, &probe),
+                     SMP_OK);
+    for (int64_t batch = 64; batch <= 1 << 20; batch <<= 7) {
+        assert_int_not_equal(probe->open(probe->context, graph, &graph->op[0], batch), SMP_OK);
+        assert_non_null(strstr(smp_last_error(), "big"));
+    }
+    smp_probe_destroy(probe);
+    smp_graph_destroy(graph);
+}
+
+static void test_probe_measures_a_model(void **state)
+{
+    smp_graph *graph = parse("");
+    smp_probe *probe = NULL;
+    smp_profile *profile = NULL;
+    const smp_profile_options options = {
+        .microbatch_size = BATCH, .min_sample_us = 100, .samples = 3};
+    (void)state;
+    assert_int_equal(smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, &probe),
+                     SMP_OK);
+    if (smp_profile_measure(graph, probe, &options, &profile) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    for (int32_t i = 0; i < graph->n_op; i++)
+        assert_true(profile->op[i].forward_us > 0 && profile->op[i].backward_us > 0);
+    assert_true(profile->optimizer_bytes_per_s > 1e6 && profile->reduce_bytes_per_s > 1e6);
+    assert_string_equal(profile->device, "cpu");
+    smp_profile_destroy(profile);
+    smp_probe_destroy(probe);
+    smp_graph_destroy(graph);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_probe_times_every_part_of_an_op),
+        cmocka_unit_test(test_probe_times_updates),
+        cmocka_unit_test(test_probe_refuses_what_does_not_fit),
+        cmocka_unit_test(test_probe_measures_a_model),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

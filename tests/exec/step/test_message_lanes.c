@@ -1,0 +1,288 @@
+/* Every lane's sends come in the order of its receives: the executor's own code for messages and
+ * reductions walks the programs of all ranks of a plan, one rank after the other, with a transport
+ * that only writes down what it is asked for. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "exec/step/message_lanes.h"
+#include "schedule/rules/schedule.h"
+#include "tests/exec/changed_plan.h"
+
+enum { RANKS = 4, MAX_RECORDS = 4096 };
+
+typedef struct record {
+    int lane; /* index */
+    bool outgoing;
+    int64_t tag, bytes;
+} record;
+
+typedef struct recorder {
+    int n;
+    record record[MAX_RECORDS];
+} recorder;
+
+static smp_status note(void *context, int lane, bool outgoing, int64_t tag, int64_t bytes)
+{
+    recorder *r = context;
+    assert_true(r->n < MAX_RECORDS);
+    r->record[r->n++] = (record){.lane = lane, .outgoing = outgoing, .tag = tag, .bytes = bytes};
+    return SMP_OK;
+}
+
+static smp_status note_send(void *context, int lane, int64_t tag, const void *data, int64_t bytes,
+                            smp_request *request)
+{
+    (void)data;
+    (void)request;
+    return note(context, lane, true, tag, bytes);
+}
+
+static smp_status note_receive(void *context, int lane, int64_t tag, void *data, int64_t bytes,
+                               smp_request *request)
+{
+    (void)data;
+    (void)request;
+    return note(context, lane, false, tag, bytes);
+}
+
+static smp_status say_done(void *context, smp_request *request, bool *done)
+{
+    (void)context;
+    (void)request;
+    *done = true;
+    return SMP_OK;
+}
+
+static int64_t any_tag(void *context)
+{
+    (void)context;
+    return INT64_MAX;
+}
+
+static smp_status no_copy(void *context, void *target, const void *source, int64_t bytes)
+{
+    (void)context;
+    (void)target;
+    (void)source;
+    (void)bytes;
+    return SMP_OK;
+}
+
+static smp_status no_add(void *context, smp_dtype dtype, void *target, const void *source,
+                         int64_t elements)
+{
+    (void)dtype;
+    return no_copy(context, target, source, elements);
+}
+
+static const smp_device device = {.name = "none", .copy = no_copy, .add = no_add};
+
+/* One rank of a job, as far as messages need it. */
+typedef struct rank_of_job {
+    smp s;
+    recorder recorder;
+} rank_of_job;
+
+static void build_rank(rank_of_job *r, smp_graph *graph, smp_plan *plan, smp_flow *flow,
+                       int32_t *stage_of_op, int rank, const smp_transport *transport)
+{
+    static char arena[64];
+    smp *s = &r->s;
+    *s = (smp){.comm = {.pipeline_rank = rank, .pipeline_size = plan->pipeline, .ddp_size = 1},
+               .device = &device,
+               .transport = transport,
+               .transport_context = &r->recorder,
+               .graph = graph,
+               .plan = plan,
+               .stage_of_op = stage_of_op,
+               .flow = flow,
+               .program = &plan->program[rank],
+               .chunks = plan->chunks,
+               .microbatches = plan->microbatches,
+               .batch = plan->microbatch_size,
+               .arena = arena};
+    r->recorder.n = 0;
+    s->stage_rank = calloc((size_t)plan->n_stage, sizeof(*s->stage_rank));
+    s->stage_of_chunk = calloc((size_t)s->chunks, sizeof(*s->stage_of_chunk));
+    s->chunk = calloc((size_t)s->chunks, sizeof(*s->chunk));
+    const smp_layout **layout = calloc((size_t)s->chunks, sizeof(*layout));
+    assert_true(s->stage_rank && s->stage_of_chunk && s->chunk && layout);
+    for (int stage = 0; stage < plan->n_stage; stage++)
+        s->stage_rank[stage] = plan->stage[stage].rank;
+    for (int chunk = 0; chunk < s->chunks; chunk++) {
+        int stage = smp_plan_stage_of(plan, rank, chunk);
+        unsigned mode = smp_layout_mode(plan->stage[stage].recompute, s->program, chunk);
+        s->stage_of_chunk[chunk] = s->chunk[chunk].stage = stage;
+        assert_int_equal(smp_layout_build(graph, flow, stage, mode, NULL, &s->chunk[chunk].layout),
+                         SMP_OK);
+        layout[chunk] = s->chunk[chunk].layout;
+    }
+    assert_int_equal(smp_memory_plan_rank(plan, graph, flow, rank, NULL, layout, 2, &s->memory),
+                     SMP_OK);
+    free(layout);
+    smp_transport_options options = {0};
+    assert_int_equal(smp__messages_lanes(s, &options), SMP_OK);
+    assert_true(options.n_lane == s->n_lane && options.lane == s->lane);
+    assert_int_equal(smp__messages_build(s), SMP_OK);
+    assert_int_equal(smp__reduce_build(s), SMP_OK);
+}
+
+/* The messages of a step, as exec/step/step.c has them. */
+static void walk_step(smp *s)
+{
+    assert_int_equal(smp__reduce_begin_step(s), SMP_OK);
+    for (int64_t i = 0; i < s->program->n; i++) {
+        const smp_action *a = &s->program->action[i];
+        for (int64_t k = s->memory->post_begin[i]; k < s->memory->post_begin[i + 1]; k++)
+            assert_int_equal(smp__messages_post(s, s->memory->post[k]), SMP_OK);
+        smp_status status = SMP_OK;
+        if (a->kind == SMP_ACTION_SEND_F)
+            status = smp__messages_send(s, a->chunk, a->microbatch, SMP_TRANSFER_F);
+        else if (a->kind == SMP_ACTION_SEND_B)
+            status = smp__messages_send(s, a->chunk, a->microbatch, SMP_TRANSFER_B);
+        else if (a->kind == SMP_ACTION_REDUCE)
+            status = smp__reduce_start(s, a->chunk);
+        else if (a->kind == SMP_ACTION_OPTIMIZE)
+            status = smp__reduce_finish(s);
+        assert_int_equal(status, SMP_OK);
+    }
+}
+
+static void free_rank(smp *s)
+{
+    smp__reduce_free(s);
+    smp__messages_free(s);
+    for (int chunk = 0; chunk < s->chunks; chunk++)
+        smp_layout_destroy(s->chunk[chunk].layout);
+    smp_memory_destroy(s->memory);
+    free(s->chunk);
+    free(s->stage_of_chunk);
+    free(s->stage_rank);
+}
+
+/* The other end of a lane; -1: there is none. */
+static int find_lane(const smp *s, int64_t id)
+{
+    for (int i = 0; i < s->n_lane; i++)
+        if (s->lane[i].id == id)
+            return i;
+    return -1;
+}
+
+/* What one end did in a lane is what the other did, in that order. */
+static void compare_lane(const rank_of_job *all, int rank, int index)
+{
+    const smp_lane *own = &all[rank].s.lane[index];
+    const rank_of_job *peer = &all[own->peer];
+    int at = find_lane(&peer->s, own->id), k = 0, n = 0;
+    assert_true(at >= 0);
+    const smp_lane *other = &peer->s.lane[at];
+    assert_int_equal(other->peer, rank);
+    assert_int_equal(other->outgoing, !own->outgoing);
+    assert_int_equal(other->messages, own->messages);
+    assert_int_equal(other->max_bytes, own->max_bytes);
+    for (int i = 0; i < all[rank].recorder.n; i++) {
+        const record *r = &all[rank].recorder.record[i];
+        if (r->lane != index)
+            continue;
+        n++;
+        assert_int_equal(r->outgoing, own->outgoing);
+        assert_true(r->bytes <= own->max_bytes);
+        while (k < peer->recorder.n && peer->recorder.record[k].lane != at)
+            k++;
+        assert_true(k < peer->recorder.n);
+        assert_int_equal(peer->recorder.record[k].tag, r->tag);
+        assert_int_equal(peer->recorder.record[k].bytes, r->bytes);
+        k++;
+    }
+    assert_int_equal(n, own->messages);
+}
+
+static void check_plan(smp_graph *graph, smp_plan *plan, bool on_device)
+{
+    static rank_of_job all[RANKS];
+    const smp_transport transport = {.on_device = on_device,
+                                     .max_message_bytes = INT64_MAX,
+                                     .max_tag = any_tag,
+                                     .send = note_send,
+                                     .receive = note_receive,
+                                     .test = say_done};
+    int32_t *stage_of_op = NULL;
+    smp_flow *flow = NULL;
+    assert_int_equal(smp_plan_bind(plan, graph, &stage_of_op), SMP_OK);
+    assert_int_equal(
+        smp_flow_build(graph, stage_of_op, plan->n_stage, plan->microbatch_size, &flow), SMP_OK);
+    for (int rank = 0; rank < plan->pipeline; rank++) {
+        build_rank(&all[rank], graph, plan, flow, stage_of_op, rank, &transport);
+        walk_step(&all[rank].s);
+    }
+    for (int rank = 0; rank < plan->pipeline; rank++)
+        for (int i = 0; i < all[rank].s.n_lane; i++) {
+            assert_true(i == 0 || all[rank].s.lane[i].id > all[rank].s.lane[i - 1].id);
+            compare_lane(all, rank, i);
+        }
+    for (int rank = 0; rank < plan->pipeline; rank++)
+        free_rank(&all[rank].s);
+    smp_flow_destroy(flow);
+    free(stage_of_op);
+}
+
+static void check_schedule(const char *model, const smp_schedule_kind *kind, int chunks)
+{
+    char path[1024];
+    snprintf(path, sizeof(path), "%s/examples/%s", SMP_SOURCE_DIR, model);
+    const smp_target cpu = {SMP_BACKEND_CPU, SMP_PRECISION_FP32};
+    smp_options options = smp_options_default();
+    options.model = path;
+    options.stages = RANKS;
+    options.ddp = 1;
+    options.chunks = chunks;
+    options.microbatches = 6;
+    options.microbatch_size = 1;
+    options.schedule = kind->name;
+    smp_graph *graph = NULL;
+    smp_plan *plan = NULL;
+    assert_int_equal(smp_graph_read(path, &graph), SMP_OK);
+    if (smp__plan_from_options(&options, RANKS, cpu, &plan) != SMP_OK)
+        fail_msg("%s: %s", kind->name, smp_last_error());
+    for (int split = 0; split < 2; split++) {
+        check_plan(graph, plan, split == 1);
+        if (split == 0)
+            assert_int_equal(change_plan(plan, graph,
+                                         (plan_changes){.seed = 3,
+                                                        .recompute_percent = 50,
+                                                        .split_percent = 70,
+                                                        .whole_percent = 20,
+                                                        .soon_percent = 30}),
+                             SMP_OK);
+    }
+    smp_plan_destroy(plan);
+    smp_graph_destroy(graph);
+}
+
+static void test_message_lanes_keep_their_order(void **state)
+{
+    (void)state;
+    for (int i = 0; smp_schedules()[i]; i++)
+        for (int chunks = 1; chunks <= 3; chunks++) {
+            const smp_schedule_kind *kind = smp_schedules()[i];
+            smp_schedule_shape shape = {
+                .pipeline = RANKS, .chunks = chunks, .microbatches = 6, .training = true};
+            if (kind->check && kind->check(&shape) != SMP_OK)
+                continue;
+            check_schedule("branches.yaml", kind, chunks);
+            check_schedule("gpt-tiny.yaml", kind, chunks);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_message_lanes_keep_their_order)};
+    return cmocka_run_group_tests_name("message_lanes", tests, NULL, NULL);
+}

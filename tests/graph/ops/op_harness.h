@@ -1,0 +1,255 @@
+/* One operator of a parsed model with all buffers of a call around it, for the operator tests.
+ *
+ * Outputs, input gradients, saved data and workspace are filled with NaN before each use, every
+ * buffer ends in a canary, and backward gets only the values that the operator's `needs` names. */
+#ifndef SMP_TESTS_GRAPH_OPS_OP_HARNESS_H
+#define SMP_TESTS_GRAPH_OPS_OP_HARNESS_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "graph/base/random.h"
+#include "graph/math/math.h"
+#include "graph/model/op.h"
+
+enum { CANARY_BYTES = 64, CANARY = 0xA5, BUFFER_ALIGNMENT = 64 };
+
+typedef struct buffer {
+    char *raw;
+    void *data; /* 64-byte aligned; NULL if empty */
+    size_t bytes;
+} buffer;
+
+typedef struct op_run {
+    smp_graph *graph;
+    const smp_op *op;
+    int64_t batch;
+    smp_op_needs needs;
+    void *state;
+    buffer in[SMP_OP_MAX_IN], din[SMP_OP_MAX_IN]; /* din: empty for int32 inputs */
+    buffer param[SMP_OP_MAX_PARAM], dparam[SMP_OP_MAX_PARAM];
+    buffer out, dout, aux, workspace;
+    uint64_t seed;
+    int64_t step, microbatch;
+    bool training;
+} op_run;
+
+/* `shift` moves the data by whole cache lines, so that two runs see different addresses. */
+static inline buffer buffer_make(int64_t bytes, int shift)
+{
+    buffer b = {0};
+    if (bytes == 0)
+        return b;
+    size_t offset = (size_t)shift * BUFFER_ALIGNMENT;
+    size_t total = offset + (size_t)bytes + CANARY_BYTES + BUFFER_ALIGNMENT;
+    b.raw = aligned_alloc(BUFFER_ALIGNMENT, total / BUFFER_ALIGNMENT * BUFFER_ALIGNMENT);
+    assert_non_null(b.raw);
+    b.data = b.raw + offset;
+    b.bytes = (size_t)bytes;
+    memset((char *)b.data + bytes, CANARY, CANARY_BYTES);
+    return b;
+}
+
+static inline void buffer_free(buffer *b)
+{
+    for (int i = 0; b->data && i < CANARY_BYTES; i++)
+        assert_int_equal((unsigned char)((char *)b->data)[(int64_t)b->bytes + i], CANARY);
+    free(b->raw);
+    *b = (buffer){0};
+}
+
+static inline void buffer_poison(buffer *b)
+{
+    for (size_t i = 0; i < b->bytes / sizeof(float); i++)
+        ((float *)b->data)[i] = NAN;
+}
+
+static inline void assert_same_bits(const buffer *a, const buffer *b)
+{
+    assert_int_equal(a->bytes, b->bytes);
+    if (a->bytes > 0)
+        assert_memory_equal(a->data, b->data, a->bytes);
+}
+
+/* Uniform in [0, 1); advances *state. */
+static inline double random_unit(uint64_t *state)
+{
+    *state += 0x9e3779b97f4a7c15u;
+    return (double)(smp_random_mix(*state) >> 11) * 0x1p-53;
+}
+
+/* From min to max, inclusive. */
+static inline int64_t random_int(uint64_t *state, int64_t min, int64_t max)
+{
+    return min + (int64_t)(random_unit(state) * (double)(max - min + 1));
+}
+
+static inline int64_t op_run_in_elements(const op_run *run, int slot)
+{
+    return (int64_t)(run->in[slot].bytes / 4);
+}
+
+static inline bool op_run_in_is_float(const op_run *run, int slot)
+{
+    return run->graph->tensor[run->op->in[slot]].dtype == SMP_F32;
+}
+
+static inline void op_run_allocate(op_run *run, int shift)
+{
+    const smp_graph *graph = run->graph;
+    const smp_op *op = run->op;
+    int64_t out_bytes = smp_tensor_bytes(graph, op->out, run->batch);
+    for (int i = 0; i < op->n_in; i++) {
+        int64_t bytes = smp_tensor_bytes(graph, op->in[i], run->batch);
+        run->in[i] = buffer_make(bytes, shift + i);
+        run->din[i] = buffer_make(op_run_in_is_float(run, i) ? bytes : 0, shift + 2 * i);
+    }
+    for (int i = 0; i < op->n_param; i++) {
+        int64_t bytes = graph->param[op->param[i]].elements * (int64_t)sizeof(float);
+        run->param[i] = buffer_make(bytes, shift);
+        run->dparam[i] = buffer_make(bytes, shift);
+    }
+    run->out = buffer_make(out_bytes, shift);
+    run->dout = buffer_make(out_bytes, shift);
+    run->aux = buffer_make(run->needs.aux_bytes * run->batch, shift);
+    run->workspace = buffer_make(run->needs.workspace_bytes, shift);
+}
+
+/* Parses `yaml` and prepares its op `name`. Frees with op_run_close. */
+static inline void op_run_open(op_run *run, const char *yaml, const char *name, int64_t batch,
+                               int shift)
+{
+    *run = (op_run){.batch = batch, .seed = 7, .step = 1, .training = true};
+    if (smp_graph_parse("model.yaml", yaml, strlen(yaml), &run->graph) != SMP_OK)
+        fail_msg("%s\n%s", smp_last_error(), yaml);
+    int32_t index = smp_graph_find_op(run->graph, name);
+    assert_true(index >= 0);
+    run->op = &run->graph->op[index];
+    smp_op_needs_get(run->graph, run->op, batch, &run->needs);
+    op_run_allocate(run, shift);
+    const smp_op_kernels *cpu = &run->op->kind->cpu;
+    if (cpu->prepare)
+        assert_int_equal(cpu->prepare(run->graph, run->op, batch, NULL, &run->state), SMP_OK);
+}
+
+static inline void op_run_close(op_run *run)
+{
+    if (run->op->kind->cpu.release)
+        run->op->kind->cpu.release(run->state);
+    for (int i = 0; i < run->op->n_in; i++) {
+        buffer_free(&run->in[i]);
+        buffer_free(&run->din[i]);
+    }
+    for (int i = 0; i < run->op->n_param; i++) {
+        buffer_free(&run->param[i]);
+        buffer_free(&run->dparam[i]);
+    }
+    buffer_free(&run->out);
+    buffer_free(&run->dout);
+    buffer_free(&run->aux);
+    buffer_free(&run->workspace);
+    smp_graph_destroy(run->graph);
+}
+
+/* Inputs, weights, gradient of the output and accumulators from another run of the same model. */
+static inline void op_run_copy_values(op_run *to, const op_run *from)
+{
+    for (int i = 0; i < to->op->n_in; i++)
+        memcpy(to->in[i].data, from->in[i].data, to->in[i].bytes);
+    for (int i = 0; i < to->op->n_param; i++) {
+        memcpy(to->param[i].data, from->param[i].data, to->param[i].bytes);
+        memcpy(to->dparam[i].data, from->dparam[i].data, to->dparam[i].bytes);
+    }
+    memcpy(to->dout.data, from->dout.data, to->dout.bytes);
+    to->seed = from->seed;
+    to->step = from->step;
+    to->microbatch = from->microbatch;
+    to->training = from->training;
+}
+
+/* The arrays that a call points to. */
+typedef struct op_arrays {
+    const void *in[SMP_OP_MAX_IN];
+    const float *param[SMP_OP_MAX_PARAM];
+    float *din[SMP_OP_MAX_IN], *dparam[SMP_OP_MAX_PARAM];
+} op_arrays;
+
+static inline smp_op_call op_run_call(const op_run *run, op_arrays *arrays)
+{
+    for (int i = 0; i < run->op->n_param; i++)
+        arrays->param[i] = run->param[i].data;
+    return (smp_op_call){
+        .graph = run->graph,
+        .op = run->op,
+        .batch = run->batch,
+        .state = run->state,
+        .in = arrays->in,
+        .param = arrays->param,
+        .workspace = run->workspace.data,
+        .din = arrays->din,
+        .dparam = arrays->dparam,
+        .seed = run->seed,
+        .step = run->step,
+        .microbatch = run->microbatch,
+        .training = run->training,
+    };
+}
+
+static inline smp_status op_run_forward(op_run *run)
+{
+    op_arrays arrays = {0};
+    for (int i = 0; i < run->op->n_in; i++)
+        arrays.in[i] = run->in[i].data;
+    buffer_poison(&run->out);
+    buffer_poison(&run->aux);
+    buffer_poison(&run->workspace);
+    smp_op_call call = op_run_call(run, &arrays);
+    call.out = run->out.data;
+    call.aux = run->aux.data;
+    return run->op->kind->cpu.forward(&call);
+}
+
+/* Gradients of the inputs in the mask `wanted`; the others are passed as NULL. */
+static inline void op_run_backward_input(op_run *run, uint32_t wanted)
+{
+    if (!run->op->kind->cpu.backward_input)
+        return;
+    op_arrays arrays = {0};
+    for (int i = 0; i < run->op->n_in; i++) {
+        arrays.in[i] = run->needs.input_grad_in >> i & 1 ? run->in[i].data : NULL;
+        buffer_poison(&run->din[i]);
+        arrays.din[i] = wanted >> i & 1 ? run->din[i].data : NULL;
+    }
+    buffer_poison(&run->workspace);
+    smp_op_call call = op_run_call(run, &arrays);
+    call.out = run->needs.input_grad_out ? run->out.data : NULL;
+    call.aux = run->needs.input_grad_aux ? run->aux.data : NULL;
+    call.dout = run->dout.data;
+    assert_int_equal(run->op->kind->cpu.backward_input(&call), SMP_OK);
+}
+
+/* Adds to run->dparam. */
+static inline void op_run_backward_weight(op_run *run)
+{
+    if (!run->op->kind->cpu.backward_weight)
+        return;
+    op_arrays arrays = {0};
+    for (int i = 0; i < run->op->n_in; i++)
+        arrays.in[i] = run->needs.weight_grad_in >> i & 1 ? run->in[i].data : NULL;
+    for (int i = 0; i < run->op->n_param; i++)
+        arrays.dparam[i] = run->dparam[i].data;
+    buffer_poison(&run->workspace);
+    smp_op_call call = op_run_call(run, &arrays);
+    call.aux = run->needs.weight_grad_aux ? run->aux.data : NULL;
+    call.dout = run->dout.data;
+    assert_int_equal(run->op->kind->cpu.backward_weight(&call), SMP_OK);
+}
+
+#endif

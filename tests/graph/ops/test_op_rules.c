@@ -1,0 +1,351 @@
+/* What single operators promise beyond values and gradients: refused models, refused data, ignored
+ * targets, dropout's contract, ties, costs and index ranges. */
+#include "tests/graph/ops/op_harness.h"
+
+#define INPUTS                                                                                     \
+    "smp: 1\nname: t\ninputs:\n"                                                                   \
+    "  x: {dtype: float32, shape: [4, 6]}\n"                                                       \
+    "  y: {dtype: float32, shape: [4, 5]}\n"                                                       \
+    "  v: {dtype: float32, shape: [6]}\n"                                                          \
+    "  s: {dtype: float32, shape: []}\n"                                                           \
+    "  ids: {dtype: int32, shape: [4]}\n"                                                          \
+    "ops:\n"
+
+static void assert_refused(const char *op, const char *part)
+{
+    char yaml[1024];
+    smp_graph *graph = NULL;
+    snprintf(yaml, sizeof yaml, "%s  - {%s, name: op, out: z}\n", INPUTS, op);
+    if (smp_graph_parse("model.yaml", yaml, strlen(yaml), &graph) == SMP_OK) {
+        smp_graph_destroy(graph);
+        fail_msg("accepted: %s", op);
+    }
+    if (!strstr(smp_last_error(), part) || !strstr(smp_last_error(), "model.yaml:10:"))
+        fail_msg("%s: got \"%s\", expected \"model.yaml:10:\" and \"%s\"", op, smp_last_error(),
+                 part);
+}
+
+static void test_op_rules_refuse_bad_models(void **state)
+{
+    static const char *const cases[][2] = {
+        {"op: embedding, in: x, rows: 3, features: 2", "int32"},
+        {"op: embedding, in: ids, rows: 0, features: 2", "rows"},
+        {"op: position_embedding, in: v", "dimension"},
+        {"op: position_embedding, in: ids", "dimension"},
+        {"op: linear, in: ids, features: 3", "float"},
+        {"op: linear, in: s, features: 3", "dimension"},
+        {"op: linear, in: x", "features"},
+        {"op: layernorm, in: s", "dimension"},
+        {"op: gelu, in: x, approximate: sigmoid", "approximate"},
+        {"op: gelu, in: ids", "float"},
+        {"op: relu, in: ids", "float"},
+        {"op: tanh, in: ids", "float"},
+        {"op: softmax, in: s", "dimension"},
+        {"op: attention, in: y, heads: 1", "multiple of 3"},
+        {"op: attention, in: x, heads: 3", "does not divide"},
+        {"op: attention, in: [x, x], heads: 1", "expected 1 (q, k, v packed) or 3"},
+        {"op: attention, in: [x, x, y], heads: 1", "[Tk, d]"},
+        {"op: attention, in: v, heads: 1", "dimension"},
+        {"op: add, in: [x, y]", "[4, 6]"},
+        {"op: add, in: [x, ids]", "float"},
+        {"op: mul, in: [ids, x]", "float"},
+        {"op: dropout, in: x, p: 1", "p <"},
+        {"op: dropout, in: x", "p"},
+        {"op: reshape, in: x, shape: [5, -1]", "24 elements"},
+        {"op: reshape, in: x, shape: [-1, -1]", "-1 once"},
+        {"op: reshape, in: x, shape: [0, 24]", "1 or more"},
+        {"op: reshape, in: x, shape: [1, 1, 1, 1, 1, 1, 24]", "at most 6"},
+        {"op: concat, in: [x, y], axis: 0", "but for dimension 0"},
+        {"op: concat, in: [x, x], axis: 2", "axis"},
+        {"op: concat, in: [x, v]", "but for dimension"},
+        {"op: concat, in: [ids, v], axis: 0", "types"},
+        {"op: patchify, in: x, patch: 4", "does not divide"},
+        {"op: patchify, in: v, patch: 2", "dimension"},
+        {"op: mean_pool, in: v", "dimension"},
+        {"op: cross_entropy, in: [x, x]", "int32"},
+        {"op: cross_entropy, in: [v, ids]", "expected []"},
+        {"op: cross_entropy, in: [ids, ids]", "float"},
+        {"op: mse, in: [x, y]", "same shape"},
+        {"op: opaque, in: x, shape: [1, 1, 1, 1, 1, 1, 1]", "at most 6"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_refused(cases[i][0], cases[i][1]);
+}
+
+static void test_op_rules_refuse_causal_with_other_keys(void **state)
+{
+    const char *yaml = "smp: 1\nname: t\ninputs:\n  q: {dtype: float32, shape: [4, 6]}\n"
+                       "  k: {dtype: float32, shape: [5, 6]}\nops:\n"
+                       "  - {op: attention, name: op, in: [q, k, k], out: z, heads: 2, "
+                       "causal: true}\n";
+    smp_graph *graph = NULL;
+    (void)state;
+    assert_int_equal(smp_graph_parse("m.yaml", yaml, strlen(yaml), &graph), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "4 queries and 5 keys"));
+}
+
+static void assert_index_refused(const char *op, int slot, int32_t good, int32_t bad)
+{
+    char yaml[1024], number[16];
+    op_run run;
+    snprintf(yaml, sizeof yaml, "%s  - {%s, name: op, out: z}\n", INPUTS, op);
+    op_run_open(&run, yaml, "op", 2, 0);
+    for (int i = 0; i < run.op->n_in; i++)
+        memset(run.in[i].data, 0, run.in[i].bytes);
+    for (int i = 0; i < run.op->n_param; i++)
+        memset(run.param[i].data, 0, run.param[i].bytes);
+    int32_t *ids = run.in[slot].data;
+    ids[6] = good;
+    assert_int_equal(op_run_forward(&run), SMP_OK);
+    ids[6] = bad;
+    assert_int_equal(op_run_forward(&run), SMP_ERR_INPUT);
+    snprintf(number, sizeof number, "%d", (int)bad);
+    assert_non_null(strstr(smp_last_error(), number));
+    assert_non_null(strstr(smp_last_error(), "'op'"));
+    assert_non_null(strstr(smp_last_error(), "position 6"));
+    int64_t min = 0, max = 0;
+    assert_true(run.op->kind->index_range(run.graph, run.op, slot, &min, &max));
+    assert_true(good >= min && good <= max && (bad < min || bad > max));
+    op_run_close(&run);
+}
+
+static void test_op_rules_refuse_indices_out_of_range(void **state)
+{
+    (void)state;
+    assert_index_refused("op: embedding, in: ids, rows: 7, features: 3", 0, 6, 7);
+    assert_index_refused("op: embedding, in: ids, rows: 7, features: 3", 0, 0, -1);
+    assert_index_refused("op: cross_entropy, in: [x, ids]", 1, 5, 6);
+    assert_index_refused("op: cross_entropy, in: [x, ids]", 1, -1, -2);
+    assert_index_refused("op: cross_entropy, in: [x, ids]", 1, 0, INT32_MIN);
+}
+
+static void test_op_rules_cross_entropy_ignores(void **state)
+{
+    const char *yaml = INPUTS "  - {op: cross_entropy, name: op, in: [x, ids], out: z}\n";
+    op_run run;
+    (void)state;
+    op_run_open(&run, yaml, "op", 2, 0);
+    for (size_t i = 0; i < run.in[0].bytes / 4; i++)
+        ((float *)run.in[0].data)[i] = (float)i * 1e30f;
+    for (int i = 0; i < 8; i++)
+        ((int32_t *)run.in[1].data)[i] = -1;
+    *(float *)run.dout.data = 1;
+    assert_int_equal(op_run_forward(&run), SMP_OK);
+    assert_true(*(float *)run.out.data == 0);
+    op_run_backward_input(&run, 1);
+    for (size_t i = 0; i < run.din[0].bytes / 4; i++)
+        assert_true(((float *)run.din[0].data)[i] == 0);
+
+    /* One target of eight counts: the mean is over that one. */
+    ((int32_t *)run.in[1].data)[5] = 2;
+    memset(run.in[0].data, 0, run.in[0].bytes);
+    assert_int_equal(op_run_forward(&run), SMP_OK);
+    assert_true(fabsf(*(float *)run.out.data - logf(6)) < 1e-6f);
+    op_run_backward_input(&run, 1);
+    for (int i = 0; i < 48; i++) {
+        float want = i / 6 != 5 ? 0 : i % 6 == 2 ? -5.0f / 6 : 1.0f / 6;
+        assert_true(fabsf(((float *)run.din[0].data)[i] - want) < 1e-6f);
+    }
+    op_run_close(&run);
+}
+
+/* A number that is not one must reach the loss, where it is noticed. */
+static void test_op_rules_nan_is_passed_on(void **state)
+{
+    static const char *const ops[] = {
+        "op: linear, in: x, features: 3",
+        "op: layernorm, in: x",
+        "op: gelu, in: x",
+        "op: gelu, in: x, approximate: erf",
+        "op: relu, in: x",
+        "op: tanh, in: x",
+        "op: softmax, in: x",
+        "op: attention, in: x, heads: 2",
+        "op: mean_pool, in: x",
+        "op: cross_entropy, in: [x, ids]",
+        "op: mse, in: [x, x]",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        char yaml[1024];
+        op_run run;
+        snprintf(yaml, sizeof yaml, "%s  - {%s, name: op, out: z}\n", INPUTS, ops[i]);
+        op_run_open(&run, yaml, "op", 1, 0);
+        for (int p = 0; p < run.op->n_param; p++)
+            for (size_t e = 0; e < run.param[p].bytes / 4; e++)
+                ((float *)run.param[p].data)[e] = 1;
+        for (int s = 0; s < run.op->n_in; s++)
+            memset(run.in[s].data, 0, run.in[s].bytes);
+        ((float *)run.in[0].data)[1] = NAN;
+        assert_int_equal(op_run_forward(&run), SMP_OK);
+        int found = 0;
+        for (size_t e = 0; e < run.out.bytes / 4; e++)
+            found += isnan(((float *)run.out.data)[e]) != 0;
+        if (found == 0)
+            fail_msg("%s swallows NaN", ops[i]);
+        op_run_close(&run);
+    }
+}
+
+static const char *const DROPOUT = "smp: 1\nname: t\ninputs:\n"
+                                   "  x: {dtype: float32, shape: [100, 101]}\nops:\n"
+                                   "  - {op: dropout, name: op, in: x, out: y, p: 0.3}\n"
+                                   "  - {op: dropout, name: op2, in: y, out: y, p: 0.3}\n";
+
+/* Kept elements of x = 1 in a run; checks their value and that backward uses the same mask. */
+static int64_t dropout_mask(op_run *run, const char *op, uint64_t seed, int64_t step,
+                            int64_t microbatch)
+{
+    int64_t kept = 0;
+    op_run_open(run, DROPOUT, op, 2, 0);
+    run->seed = seed;
+    run->step = step;
+    run->microbatch = microbatch;
+    float *out = run->out.data, *din = run->din[0].data;
+    int64_t n = (int64_t)run->out.bytes / 4;
+    for (int64_t i = 0; i < n; i++)
+        ((float *)run->in[0].data)[i] = ((float *)run->dout.data)[i] = 1;
+    assert_int_equal(op_run_forward(run), SMP_OK);
+    op_run_backward_input(run, 1);
+    for (int64_t i = 0; i < n; i++) {
+        assert_true(out[i] == 0 || fabsf(out[i] - 1 / 0.7f) < 1e-6f);
+        kept += out[i] != 0;
+    }
+    assert_memory_equal(out, din, run->out.bytes);
+    return kept;
+}
+
+/* How many elements two masks agree on, as a share. Independent masks: 0.7^2 + 0.3^2 = 0.58. */
+static double dropout_agreement(const char *op, uint64_t seed, int64_t step, int64_t microbatch)
+{
+    op_run a, b;
+    int64_t n = 0, same = 0;
+    dropout_mask(&a, "op", 1, 1, 0);
+    dropout_mask(&b, op, seed, step, microbatch);
+    for (size_t i = 0; i < a.out.bytes / 4; i++, n++)
+        same += (((float *)a.out.data)[i] != 0) == (((float *)b.out.data)[i] != 0);
+    op_run_close(&a);
+    op_run_close(&b);
+    return (double)same / (double)n;
+}
+
+static void test_op_rules_dropout_mask(void **state)
+{
+    op_run run;
+    (void)state;
+    double rate = (double)dropout_mask(&run, "op", 1, 1, 0) / (2 * 100 * 101);
+    op_run_close(&run);
+    assert_true(fabs(rate - 0.7) < 0.02); /* 6 standard deviations */
+    assert_true(dropout_agreement("op", 1, 1, 0) == 1);
+    assert_true(fabs(dropout_agreement("op", 2, 1, 0) - 0.58) < 0.03);
+    assert_true(fabs(dropout_agreement("op", 1, 2, 0) - 0.58) < 0.03);
+    assert_true(fabs(dropout_agreement("op", 1, 1, 1) - 0.58) < 0.03);
+    assert_true(fabs(dropout_agreement("op2", 1, 1, 0) - 0.58) < 0.03);
+}
+
+static void test_op_rules_dropout_evaluation_is_identity(void **state)
+{
+    op_run run;
+    (void)state;
+    op_run_open(&run, DROPOUT, "op", 2, 0);
+    run.training = false;
+    for (size_t i = 0; i < run.in[0].bytes / 4; i++)
+        ((float *)run.in[0].data)[i] = (float)i;
+    assert_int_equal(op_run_forward(&run), SMP_OK);
+    assert_same_bits(&run.out, &run.in[0]);
+    op_run_close(&run);
+}
+
+static void test_op_rules_linear_declares_weights(void **state)
+{
+    const char *yaml = INPUTS "  - {op: embedding, name: wte, in: ids, out: e, rows: 9, "
+                              "features: 6}\n"
+                              "  - {op: linear, name: tied, in: e, out: l, features: 9, "
+                              "bias: false, weight: wte.weight}\n"
+                              "  - {op: linear, name: op, in: l, out: z, features: 3}\n"
+                              "  - {op: linear, name: op2, in: z, out: z, features: 2, "
+                              "init_std: 0.5}\n";
+    op_run run;
+    smp_op_work work;
+    (void)state;
+    op_run_open(&run, yaml, "op", 2, 0);
+    const smp_graph *graph = run.graph;
+    const smp_op *tied = &graph->op[smp_graph_find_op(graph, "tied")];
+    assert_int_equal(tied->param[0], graph->op[smp_graph_find_op(graph, "wte")].param[0]);
+    assert_int_equal(tied->n_param, 1);
+    const smp_param *weight = &graph->param[run.op->param[0]];
+    const smp_param *bias = &graph->param[run.op->param[1]];
+    assert_string_equal(weight->name, "op.weight");
+    assert_string_equal(bias->name, "op.bias");
+    assert_int_equal(weight->init, SMP_INIT_UNIFORM);
+    assert_true(fabsf(weight->init_scale - 1.0f / 3) < 1e-6f);
+    assert_int_equal(bias->init, SMP_INIT_ZERO);
+    weight = &graph->param[graph->op[smp_graph_find_op(graph, "op2")].param[0]];
+    assert_int_equal(weight->init, SMP_INIT_NORMAL);
+    assert_true(weight->init_scale == 0.5f);
+    smp_op_work_get(graph, run.op, 2, &work);
+    assert_true(work.forward_flops == 2.0 * 8 * 9 * 3 + 8 * 3);
+    assert_true(work.backward_input_flops == 2.0 * 8 * 9 * 3);
+    assert_true(work.forward_bytes == 4.0 * (8 * 9 + 8 * 3 + 9 * 3 + 3));
+    assert_true(work.backward_input_bytes == 4.0 * (8 * 9 + 8 * 3 + 9 * 3 + 3));
+    op_run_close(&run);
+}
+
+static void test_op_rules_opaque_is_planned_only(void **state)
+{
+    const char *yaml = INPUTS "  - {op: opaque, name: a, in: [x, ids], out: u}\n"
+                              "  - {op: opaque, name: b, in: u, out: z, shape: [2, 3], "
+                              "dtype: int32}\n";
+    smp_graph *graph = NULL;
+    (void)state;
+    if (smp_graph_parse("m.yaml", yaml, strlen(yaml), &graph) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    const smp_op *a = &graph->op[0], *b = &graph->op[1];
+    assert_false(graph->tensor[a->out].known);
+    assert_true(graph->tensor[b->out].known);
+    assert_int_equal(graph->tensor[b->out].dtype, SMP_I32);
+    assert_int_equal(graph->tensor[b->out].elements, 6);
+    assert_null(a->kind->cpu.forward);
+    smp_graph_destroy(graph);
+}
+
+/* Integers can be reshaped and joined, too: the copy kernels move any 4-byte values. */
+static void test_op_rules_copies_integers(void **state)
+{
+    static const char *const ops[] = {"op: flatten, in: ids", "op: reshape, in: ids, shape: [2, 2]",
+                                      "op: concat, in: [ids, ids]"};
+    (void)state;
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        char yaml[1024];
+        op_run run;
+        snprintf(yaml, sizeof yaml, "%s  - {%s, name: op, out: z}\n", INPUTS, ops[i]);
+        op_run_open(&run, yaml, "op", 1, 0);
+        for (int s = 0; s < run.op->n_in; s++)
+            memcpy(run.in[s].data, (int32_t[]){1, -2, INT32_MIN, 3}, 4 * sizeof(int32_t));
+        assert_int_equal(run.graph->tensor[run.op->out].dtype, SMP_I32);
+        assert_int_equal(op_run_forward(&run), SMP_OK);
+        for (size_t e = 0; e < run.out.bytes; e += run.in[0].bytes)
+            assert_memory_equal((char *)run.out.data + e, run.in[0].data, run.in[0].bytes);
+        op_run_backward_input(&run, 3);
+        op_run_close(&run);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_op_rules_refuse_bad_models),
+        cmocka_unit_test(test_op_rules_refuse_causal_with_other_keys),
+        cmocka_unit_test(test_op_rules_refuse_indices_out_of_range),
+        cmocka_unit_test(test_op_rules_cross_entropy_ignores),
+        cmocka_unit_test(test_op_rules_nan_is_passed_on),
+        cmocka_unit_test(test_op_rules_dropout_mask),
+        cmocka_unit_test(test_op_rules_dropout_evaluation_is_identity),
+        cmocka_unit_test(test_op_rules_linear_declares_weights),
+        cmocka_unit_test(test_op_rules_opaque_is_planned_only),
+        cmocka_unit_test(test_op_rules_copies_integers),
+    };
+    smp_math_init();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,267 @@
+/* Every operator of the registry against a naive double-precision reference over random shapes:
+ * values, gradients by central finite differences of the reference, and the promises of
+ * graph/model/op.h: what is overwritten, what is accumulated, what may be left out, and bits that do not
+ * depend on buffers. */
+#include "tests/graph/ops/op_values.h"
+
+enum { ROUNDS = 64, DIFFERENCES = 16 };
+
+static void check_forward(op_run *run, const op_case *c, doubles *d)
+{
+    const float *out = run->out.data;
+    size_t n = run->out.bytes / 4;
+    assert_int_equal(op_run_forward(run), SMP_OK);
+    reference_loss(run, c, d);
+    double scale = fmax(1, largest(out, n, 0));
+    for (size_t i = 0; i < n; i++)
+        if (!(fabs((double)out[i] - d->out[i]) <= c->tolerance * scale))
+            fail_msg("%s: out[%zu] is %.9g, expected %.9g", c->kind, i, (double)out[i], d->out[i]);
+}
+
+/* Compares some elements of a gradient with central differences. `values` are the doubles that the
+ * reference reads. */
+static void check_gradient(const op_run *run, const op_case *c, doubles *d, double *values,
+                           const buffer *gradient, double offset, uint64_t *rng, const char *what)
+{
+    const double h = 1e-5;
+    const float *got = gradient->data;
+    int64_t n = (int64_t)gradient->bytes / 4;
+    double scale = fmax(1, largest(got, (size_t)n, offset));
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(got[i]))
+            fail_msg("%s: %s[%lld] is %g", c->kind, what, (long long)i, (double)got[i]);
+    for (int k = 0; k < DIFFERENCES; k++) {
+        int64_t i = random_int(rng, 0, n - 1);
+        double value = values[i];
+        values[i] = value + h;
+        double high = reference_loss(run, c, d);
+        values[i] = value - h;
+        double low = reference_loss(run, c, d);
+        values[i] = value;
+        double want = (high - low) / (2 * h);
+        if (!(fabs((double)got[i] - offset - want) <= (c->tolerance + 1e-7) * scale))
+            fail_msg("%s: gradient of %s[%lld] is %.9g, expected %.9g", c->kind, what, (long long)i,
+                     (double)got[i] - offset, want);
+    }
+}
+
+static void check_gradients(op_run *run, const op_case *c, doubles *d, uint64_t *rng)
+{
+    char what[32];
+    op_run_backward_input(run, ~0u);
+    op_run_backward_weight(run);
+    for (int i = 0; i < run->op->n_in; i++) {
+        snprintf(what, sizeof what, "input %d", i);
+        if (run->din[i].data)
+            check_gradient(run, c, d, d->in[i], &run->din[i], 0, rng, what);
+    }
+    for (int i = 0; i < run->op->n_param; i++) {
+        snprintf(what, sizeof what, "weight %d", i);
+        check_gradient(run, c, d, d->param[i], &run->dparam[i], FIRST_ACCUMULATOR, rng, what);
+    }
+}
+
+/* The same model in other buffers, with one input gradient at a time left out: the same bits. */
+static void check_other_buffers(const op_run *run, const model_text *m)
+{
+    op_run other;
+    op_run_open(&other, m->yaml, "op", m->batch, 3);
+    op_run_copy_values(&other, run);
+    for (int i = 0; i < run->op->n_param; i++)
+        for (size_t e = 0; e < other.dparam[i].bytes / 4; e++)
+            ((float *)other.dparam[i].data)[e] = FIRST_ACCUMULATOR;
+    assert_int_equal(op_run_forward(&other), SMP_OK);
+    assert_same_bits(&other.out, &run->out);
+    op_run_backward_weight(&other);
+    for (int i = 0; i < run->op->n_param; i++)
+        assert_same_bits(&other.dparam[i], &run->dparam[i]);
+    for (int skipped = -1; skipped < run->op->n_in; skipped++) {
+        op_run_backward_input(&other, skipped < 0 ? ~0u : ~(1u << skipped));
+        for (int i = 0; i < run->op->n_in; i++) {
+            if (i != skipped)
+                assert_same_bits(&other.din[i], &run->din[i]);
+            else if (other.din[i].data)
+                assert_true(isnan(((float *)other.din[i].data)[0]));
+        }
+    }
+    op_run_close(&other);
+}
+
+static void check_work(const op_run *run)
+{
+    const smp_op_kernels *cpu = &run->op->kind->cpu;
+    smp_op_work work;
+    smp_op_work_get(run->graph, run->op, run->batch, &work);
+    assert_true(work.forward_bytes > 0 && work.forward_flops >= 0);
+    assert_true(cpu->backward_input
+                    ? work.backward_input_bytes > 0 && work.backward_input_flops >= 0
+                    : work.backward_input_bytes == 0);
+    assert_true(cpu->backward_weight
+                    ? work.backward_weight_bytes > 0 && work.backward_weight_flops > 0
+                    : work.backward_weight_bytes == 0 && work.backward_weight_flops == 0);
+}
+
+static void check_round(const op_case *c, int round)
+{
+    model_text m;
+    uint64_t rng;
+    op_run run;
+    op_case_model(c, round, &m, &rng);
+    op_run_open(&run, m.yaml, "op", m.batch, 0);
+    assert_string_equal(run.op->kind->name, c->kind);
+    fill(&run, &m, &rng);
+    doubles d = doubles_make(&run);
+    check_forward(&run, c, &d);
+    check_gradients(&run, c, &d, &rng);
+    check_other_buffers(&run, &m);
+    check_work(&run);
+    doubles_free(&run, &d);
+    op_run_close(&run);
+}
+
+static void test_ops_match_reference_and_differences(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof OP_CASES / sizeof *OP_CASES; i++)
+        for (int round = 0; round < ROUNDS; round++)
+            check_round(&OP_CASES[i], round);
+}
+
+static void test_ops_have_a_case_each(void **state)
+{
+    (void)state;
+    int with_kernels = 0;
+    for (const smp_op_kind *const *kind = smp_op_kinds(); *kind; kind++) {
+        const smp_op_kernels *cpu = &(*kind)->cpu;
+        assert_ptr_equal(smp_op_kind_find((*kind)->name), *kind);
+        assert_non_null((*kind)->summary);
+        assert_non_null((*kind)->attrs);
+        assert_non_null((*kind)->infer);
+        if (!cpu->forward) {
+            assert_null(cpu->backward_input);
+            assert_null(cpu->backward_weight);
+            continue;
+        }
+        with_kernels++;
+        if (!op_case_find((*kind)->name))
+            fail_msg("operator '%s' has kernels but no entry in OP_CASES", (*kind)->name);
+    }
+    assert_int_equal(with_kernels, sizeof OP_CASES / sizeof *OP_CASES);
+    assert_null(smp_op_kind_find("convolution"));
+}
+
+/* A second call adds the same gradient again. */
+static void test_ops_accumulate_weight_gradients(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof OP_CASES / sizeof *OP_CASES; i++) {
+        model_text m;
+        uint64_t rng;
+        op_run once, twice;
+        op_case_model(&OP_CASES[i], 1, &m, &rng);
+        op_run_open(&once, m.yaml, "op", m.batch, 0);
+        op_run_open(&twice, m.yaml, "op", m.batch, 0);
+        fill(&once, &m, &rng);
+        op_run_copy_values(&twice, &once);
+        assert_int_equal(op_run_forward(&once), SMP_OK);
+        assert_int_equal(op_run_forward(&twice), SMP_OK);
+        op_run_backward_weight(&once);
+        op_run_backward_weight(&twice);
+        op_run_backward_weight(&twice);
+        for (int p = 0; p < once.op->n_param; p++)
+            for (size_t e = 0; e < once.dparam[p].bytes / 4; e++) {
+                float gradient = ((float *)once.dparam[p].data)[e] - FIRST_ACCUMULATOR;
+                float sum = ((float *)twice.dparam[p].data)[e] - FIRST_ACCUMULATOR;
+                assert_true(fabsf(sum - 2 * gradient) <= 1e-5f * (1 + fabsf(gradient)));
+            }
+        op_run_close(&once);
+        op_run_close(&twice);
+    }
+}
+
+static bool same_bits(const buffer *a, const float *b)
+{
+    return a->bytes == 0 || memcmp(a->data, b, a->bytes) == 0;
+}
+
+/* Whether backward gives other results once the values in `b`, which `needs` asks for, are NaN. */
+static bool is_used(op_run *run, buffer *b, bool by_input_grad)
+{
+    bool used = false;
+    const buffer *results = by_input_grad ? run->din : run->dparam;
+    int n_results = by_input_grad ? run->op->n_in : run->op->n_param;
+    float *saved = malloc(b->bytes);
+    float *before[SMP_OP_MAX_IN] = {0};
+    assert_non_null(saved);
+    memcpy(saved, b->data, b->bytes);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < run->op->n_param; i++)
+            memset(run->dparam[i].data, 0, run->dparam[i].bytes);
+        if (by_input_grad)
+            op_run_backward_input(run, ~0u);
+        else
+            op_run_backward_weight(run);
+        for (int i = 0; pass == 0 && i < n_results; i++) {
+            before[i] = malloc(results[i].bytes + 1);
+            assert_non_null(before[i]);
+            if (results[i].bytes > 0)
+                memcpy(before[i], results[i].data, results[i].bytes);
+        }
+        if (pass == 0)
+            buffer_poison(b);
+    }
+    for (int i = 0; i < n_results; i++) {
+        used |= !same_bits(&results[i], before[i]);
+        free(before[i]);
+    }
+    memcpy(b->data, saved, b->bytes);
+    free(saved);
+    return used;
+}
+
+/* What `needs` asks to keep for backward costs memory: each float value of it must matter. */
+static void test_ops_need_nothing_in_vain(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < sizeof OP_CASES / sizeof *OP_CASES; k++)
+        for (int round = 0; round < 8; round++) {
+            model_text m;
+            uint64_t rng;
+            op_run run;
+            op_case_model(&OP_CASES[k], round, &m, &rng);
+            m.magnitude = 2;
+            op_run_open(&run, m.yaml, "op", m.batch, 0);
+            fill(&run, &m, &rng);
+            assert_int_equal(op_run_forward(&run), SMP_OK);
+            bool used = true;
+            for (int i = 0; i < run.op->n_in; i++) {
+                bool is_float = op_run_in_is_float(&run, i);
+                if (is_float && run.needs.input_grad_in >> i & 1)
+                    used &= is_used(&run, &run.in[i], true);
+                if (is_float && run.needs.weight_grad_in >> i & 1)
+                    used &= is_used(&run, &run.in[i], false);
+            }
+            if (run.needs.input_grad_out)
+                used &= is_used(&run, &run.out, true);
+            if (run.needs.input_grad_aux)
+                used &= is_used(&run, &run.aux, true);
+            if (run.needs.weight_grad_aux)
+                used &= is_used(&run, &run.aux, false);
+            if (!used && run.in[0].bytes > 64) /* a small relu may have no positive output */
+                fail_msg("%s, round %d: backward does not read all it needs", OP_CASES[k].kind,
+                         round);
+            op_run_close(&run);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ops_have_a_case_each),
+        cmocka_unit_test(test_ops_match_reference_and_differences),
+        cmocka_unit_test(test_ops_accumulate_weight_gradients),
+        cmocka_unit_test(test_ops_need_nothing_in_vain),
+    };
+    smp_math_init();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

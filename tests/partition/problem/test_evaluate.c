@@ -1,0 +1,201 @@
+/* The exact evaluation against the slow second opinion, its refusals, and the lower bound against
+ * the optimum over all assignments. */
+#include "tests/partition/problem_fixture.h"
+
+/* A random legal assignment: ops in file order, stages rising at random places. */
+static void random_stages(fixture_random *random, int n_op, int n_stage, int32_t *stage)
+{
+    int32_t s = 0;
+    for (int i = 0; i < n_op; i++) {
+        if (i > 0 && s + 1 < n_stage &&
+            (n_op - i == n_stage - 1 - s || fixture_chance(random, 100 * n_stage / n_op)))
+            s++;
+        stage[i] = s;
+    }
+}
+
+static void vary_problem(fixture_random *random, fixture *f)
+{
+    f->cluster.overlap = fixture_chance(random, 50);
+    f->cluster.intra_node.latency_us = fixture_below(random, 3);
+    f->cluster.inter_node.latency_us = fixture_below(random, 9);
+    f->cluster.inter_node.bytes_per_s = 2e5;
+    for (int r = 0; r < f->problem.pipeline; r++) {
+        f->device[r] = (f->problem.pipeline - r) % 4;
+        f->device_spec[r].flops_fp32 = r == 0 ? 1e12 : 1e12 / (1 + fixture_below(random, 3));
+    }
+    f->problem.recompute = (smp_recompute)fixture_below(random, 3);
+    for (int s = 0; s < f->problem.n_stage; s++) {
+        f->live[s] = 0.5 * (1 + fixture_below(random, 6));
+        f->limit[s] = 4000 + fixture_below(random, 16000);
+    }
+}
+
+static void test_evaluate_agrees_with_second_opinion(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 400; seed++) {
+        fixture_random random = {(uint64_t)seed};
+        fixture f;
+        int pipeline = 1 + fixture_below(&random, 4), chunks = 1 + fixture_below(&random, 2);
+        fixture_shape shape = {.n_op = 8 + fixture_below(&random, 20),
+                               .skip_percent = 40,
+                               .source_percent = 15,
+                               .training = seed % 2,
+                               .zero_costs = true};
+        char *model = fixture_model(&random, &shape);
+        int32_t stage[32];
+        smp_partition *partition;
+        fixture_cluster(&f, 4, 2, 1e6);
+        fixture_open(&f, model, pipeline, chunks);
+        vary_problem(&random, &f);
+        random_stages(&random, shape.n_op, pipeline * chunks, stage);
+        assert_true(fixture_legal(&f, stage));
+        assert_int_equal(smp_partition_evaluate(&f.problem, stage, &partition), SMP_OK);
+        bool fits;
+        assert_close(partition->bottleneck_us, fixture_bottleneck(&f, stage, &fits));
+        assert_int_equal(partition->fits, fits);
+        for (int s = 0; s < f.problem.n_stage; s++) {
+            assert_close(partition->load[s].transfer_us, fixture_transfer_us(&f, stage, s));
+            assert_true(partition->load[s].memory_bytes ==
+                        (int64_t)ceil(fixture_memory(&f, stage, s)));
+            assert_int_equal(partition->load[s].recompute, fixture_recomputes(&f, stage, s));
+        }
+        smp_partition_destroy(partition);
+        fixture_close(&f);
+        free(model);
+    }
+}
+
+static void test_evaluate_counts_a_tensor_once_per_side(void **state)
+{
+    (void)state;
+    /* t0 goes to two ops of stage 1 and one of stage 2; 4 bytes at 1 MB/s are 4 us. */
+    static const char model[] =
+        "smp: 1\nname: fan\nmode: inference\nops:\n"
+        "  - {op: opaque, name: a, out: t0, cost: {forward_us: 10, output_bytes: 4}}\n"
+        "  - {op: opaque, name: b, in: [t0, t0], out: t1, cost: {forward_us: 1, output_bytes: 0}}\n"
+        "  - {op: opaque, name: c, in: t0, out: t2, cost: {forward_us: 1, output_bytes: 2}}\n"
+        "  - {op: opaque, name: d, in: [t0, t2], out: t3, cost: {forward_us: 1, output_bytes: "
+        "9}}\n";
+    const int32_t stage[] = {0, 1, 1, 2};
+    fixture f;
+    smp_partition *p;
+    fixture_cluster(&f, 3, 3, 1e6);
+    fixture_open(&f, model, 3, 1);
+    assert_int_equal(smp_partition_evaluate(&f.problem, stage, &p), SMP_OK);
+    assert_close(p->load[0].transfer_us, 4);
+    assert_close(p->load[1].transfer_us, 4 + 2);
+    assert_close(p->load[2].transfer_us, 4 + 2);
+    assert_int_equal(p->load[0].out_bytes, 4);
+    assert_int_equal(p->load[1].in_bytes, 4);
+    assert_int_equal(p->load[1].out_bytes, 2);
+    assert_int_equal(p->load[2].out_bytes, 0);
+    assert_close(p->bottleneck_us, 14);
+    smp_partition_destroy(p);
+    fixture_close(&f);
+}
+
+static void test_evaluate_counts_a_tied_weight_once_per_stage(void **state)
+{
+    (void)state;
+    static const char model[] =
+        "smp: 1\nname: tied\n"
+        "inputs: {x: {dtype: float32, shape: [8]}}\n"
+        "ops:\n"
+        "  - {op: linear, name: a, in: x, out: x, features: 8, bias: false}\n"
+        "  - {op: linear, name: b, in: x, out: x, features: 8, bias: false, "
+        "weight: a.weight}\n"
+        "  - {op: linear, name: c, in: x, out: x, features: 8, bias: false, "
+        "weight: a.weight}\n";
+    const int32_t two[] = {0, 0, 1};
+    fixture f;
+    smp_partition *p;
+    fixture_cluster(&f, 2, 2, 1e6);
+    fixture_open(&f, model, 2, 1);
+    assert_int_equal(smp_partition_evaluate(&f.problem, two, &p), SMP_OK);
+    assert_int_equal(p->load[0].weight_bytes, 8 * 8 * 4);
+    assert_int_equal(p->load[1].weight_bytes, 8 * 8 * 4);
+    smp_partition_destroy(p);
+    f.problem.tie_together = true;
+    assert_int_equal(smp_partition_evaluate(&f.problem, two, &p), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "'a.weight'"));
+    fixture_close(&f);
+}
+
+static void expect_refusal(fixture *f, const int32_t *stage, const char *name)
+{
+    smp_partition *p = NULL;
+    assert_int_equal(smp_partition_evaluate(&f->problem, stage, &p), SMP_ERR_INPUT);
+    if (!strstr(smp_last_error(), name))
+        fail_msg("'%s' does not mention %s", smp_last_error(), name);
+    assert_null(p);
+}
+
+static void test_evaluate_refuses_what_is_no_pipeline(void **state)
+{
+    (void)state;
+    static const char model[] =
+        "smp: 1\nname: refuse\nmode: inference\nops:\n"
+        "  - {op: opaque, name: a, out: ta, cost: {forward_us: 1}}\n"
+        "  - {op: opaque, name: b, in: ta, out: tb, group: g, cost: {forward_us: 1}}\n"
+        "  - {op: opaque, name: c, in: tb, out: tc, group: g, cost: {forward_us: 1}}\n"
+        "  - {op: opaque, name: d, in: tc, out: td, stage: 2, cost: {forward_us: 1}}\n";
+    fixture f;
+    fixture_cluster(&f, 3, 3, 1e6);
+    fixture_open(&f, model, 3, 1);
+    expect_refusal(&f, (const int32_t[]){1, 0, 0, 2}, "'b'");          /* backwards */
+    expect_refusal(&f, (const int32_t[]){0, 0, 0, 2}, "stage 1 of 3"); /* empty */
+    expect_refusal(&f, (const int32_t[]){0, 0, 1, 2}, "'g'");          /* group */
+    expect_refusal(&f, (const int32_t[]){0, 1, 1, 1}, "'d'");          /* pin */
+    expect_refusal(&f, (const int32_t[]){0, 1, 1, 3}, "'d'");          /* outside */
+    expect_refusal(&f, (const int32_t[]){-1, 1, 1, 2}, "'a'");
+    fixture_close(&f);
+}
+
+static void test_evaluate_lower_bound_holds(void **state)
+{
+    (void)state;
+    int tight = 0;
+    for (int seed = 0; seed < 250; seed++) {
+        fixture_random random = {1000 + (uint64_t)seed};
+        fixture f;
+        int pipeline = 1 + fixture_below(&random, 3);
+        fixture_shape shape = {.n_op = 4 + fixture_below(&random, 4),
+                               .stages = seed % 3 == 0 ? pipeline : 0,
+                               .groups = seed % 2 ? 2 : 0,
+                               .pin_percent = 15,
+                               .group_percent = 35,
+                               .skip_percent = 30,
+                               .source_percent = 20,
+                               .training = seed % 2};
+        char *model = fixture_model(&random, &shape);
+        double fits;
+        fixture_cluster(&f, 4, 4, 1e6);
+        fixture_open(&f, model, pipeline, 1);
+        vary_problem(&random, &f);
+        double best = fixture_brute_force(&f, &fits);
+        double bound = smp_partition_lower_bound(&f.problem);
+        if (isfinite(best)) {
+            if (bound > best * (1 + 1e-9))
+                fail_msg("seed %d: bound %g, optimum %g", seed, bound, best);
+            assert_true(bound > 0);
+            tight += bound > 0.7 * best;
+        }
+        fixture_close(&f);
+        free(model);
+    }
+    assert_true(tight > 30);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_evaluate_agrees_with_second_opinion),
+        cmocka_unit_test(test_evaluate_counts_a_tensor_once_per_side),
+        cmocka_unit_test(test_evaluate_counts_a_tied_weight_once_per_stage),
+        cmocka_unit_test(test_evaluate_refuses_what_is_no_pipeline),
+        cmocka_unit_test(test_evaluate_lower_bound_holds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

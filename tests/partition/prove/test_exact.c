@@ -1,0 +1,321 @@
+/* Exact search and smp_partition_prove against dynamic programming over bit masks; with limits of
+ * almost nothing; links that are not alike against all assignments. */
+#include "tests/partition/branch_fixture.h"
+#include "tests/partition/mask_fixture.h"
+
+#include "graph/base/clock.h"
+#include "partition/prove/prove.h"
+
+enum { MAX_SETS = 200 };
+
+/* Linear layers and additions, some layers with the weight of an earlier one. */
+static char *tied_model(fixture_random *random, int n_op)
+{
+    smp_text text = {0};
+    smp_text_append(
+        &text, "smp: 1\nname: tied\nmode: %s\ninputs: {x: {dtype: float32, shape: [4]}}\nops:\n",
+        fixture_chance(random, 50) ? "training" : "inference");
+    int linear[20], n_linear = 0;
+    for (int i = 0; i < n_op; i++) {
+        int a = i > 0 && fixture_chance(random, 80) ? i - 1 : -1;
+        int b = i > 0 ? fixture_below(random, i) : -1;
+        smp_text_append(&text, "  - {name: n%d, out: t%d, ", i, i);
+        if (i > 1 && a != b && fixture_chance(random, 40)) {
+            smp_text_append(&text, "op: add, in: [t%d, t%d]", a < 0 ? 0 : a,
+                            a < 0 && b == 0 ? 1 : b);
+        } else {
+            if (a < 0)
+                smp_text_append(&text, "op: linear, in: x, features: 4, bias: false");
+            else
+                smp_text_append(&text, "op: linear, in: t%d, features: 4, bias: false", a);
+            if (n_linear > 0 && fixture_chance(random, 40))
+                smp_text_append(&text, ", weight: n%d.weight",
+                                linear[fixture_below(random, n_linear)]);
+            else
+                linear[n_linear++] = i;
+        }
+        smp_text_append(&text,
+                        ", cost: {forward_us: %d, backward_us: %d, stash_bytes: %d, output_bytes: "
+                        "%d}}\n",
+                        fixture_below(random, 40), fixture_below(random, 80),
+                        fixture_below(random, 200), fixture_below(random, 30));
+    }
+    assert_false(text.failed);
+    return text.data;
+}
+
+static void vary_problem(fixture_random *random, fixture *f)
+{
+    f->cluster.overlap = fixture_chance(random, 35);
+    f->cluster.intra_node.latency_us = f->cluster.inter_node.latency_us = fixture_below(random, 4);
+    for (int r = 1; fixture_chance(random, 40) && r < f->problem.pipeline; r++)
+        f->device_spec[r].flops_fp32 = 1e12 / (1 + fixture_below(random, 3));
+    f->problem.recompute = (smp_recompute)fixture_below(random, 3);
+    f->problem.tie_together = fixture_chance(random, 50);
+    if (fixture_chance(random, 50))
+        return;
+    for (int s = 0; s < f->problem.n_stage; s++) {
+        f->live[s] = f->problem.n_stage - s;
+        f->limit[s] = 800 + fixture_below(random, 5000 * f->graph->n_op / f->problem.n_stage);
+    }
+}
+
+static char *random_model(fixture_random *random, int n_stage)
+{
+    if (fixture_chance(random, 25))
+        return tied_model(random, 2 + fixture_below(random, 9));
+    fixture_shape shape = {.n_op = 1 + fixture_below(random, 14),
+                           .stages = fixture_chance(random, 35) ? n_stage : 0,
+                           .groups = fixture_chance(random, 25) ? 3 : 0,
+                           .pin_percent = 5 + fixture_below(random, 40),
+                           .group_percent = 30,
+                           .skip_percent = fixture_below(random, 70),
+                           .source_percent = fixture_below(random, 40),
+                           .training = fixture_chance(random, 50),
+                           .zero_costs = fixture_chance(random, 50)};
+    return fixture_model(random, &shape);
+}
+
+/* A legal partition with one op after the other, however slow; NULL if the borders hit a group. */
+static smp_partition *any_partition(const fixture *f)
+{
+    int32_t stage[32];
+    smp_partition *partition;
+    for (int32_t i = 0; i < f->graph->n_op; i++)
+        stage[i] = i < f->problem.n_stage ? i : f->problem.n_stage - 1;
+    if (smp_partition_evaluate(&f->problem, stage, &partition) != SMP_OK)
+        return NULL;
+    return partition;
+}
+
+typedef struct counts {
+    int proven, improved, unfit, limited;
+} counts;
+
+/* The bound holds for all ways to treat ties, so it may be below this problem's best. */
+static void check_result(int seed, const char *model, const smp_partition *p, double best,
+                         double best_untied, bool complete, counts *count)
+{
+    if (isfinite(best)) {
+        double untied = fmin(best, best_untied);
+        if (complete && (!p->fits || fabs(p->bottleneck_us - best) > 1e-9 * fmax(best, 1.0)))
+            fail_msg("seed %d: got %.12g (fits: %d), expected %.12g\n%s", seed, p->bottleneck_us,
+                     p->fits, best, model);
+        if (p->fits && p->bottleneck_us < best * (1.0 - 1e-9))
+            fail_msg("seed %d: %.12g is below the best, %.12g\n%s", seed, p->bottleneck_us, best,
+                     model);
+        if (p->fits && p->lower_bound_us > untied * (1.0 + 1e-9))
+            fail_msg("seed %d: bound %.12g above the best, %.12g [%s]\n%s", seed, p->lower_bound_us,
+                     untied, p->bound, model);
+        if (complete && p->lower_bound_us < untied * (1.0 - 1e-9))
+            fail_msg("seed %d: bound %.12g below the best, %.12g [%s]\n%s", seed, p->lower_bound_us,
+                     untied, p->bound, model);
+        count->proven += p->lower_bound_us >= p->bottleneck_us * (1.0 - 1e-9);
+    } else {
+        assert_false(p->fits);
+        count->unfit++;
+    }
+    assert_non_null(p->bound);
+    assert_true(strlen(p->bound) > 0);
+    assert_true(p->lower_bound_us <= p->bottleneck_us);
+}
+
+static void check_seed(int seed, counts *count)
+{
+    fixture_random random = {(uint64_t)seed};
+    fixture f;
+    mask_graph m;
+    int n_stage = 1 + fixture_below(&random, 5);
+    char *model = random_model(&random, n_stage);
+    fixture_cluster(&f, 5, 5, 1e6);
+    fixture_open(&f, model, n_stage, 1);
+    vary_problem(&random, &f);
+    smp_partition *p = NULL, *slow;
+    bool small = mask_open(&m, &f, MAX_SETS);
+    smp_status status = smp_partitioner_find("exact")->solve(&f.problem, NULL, &p);
+    if (status != SMP_OK && (status != SMP_ERR_NO_FIT || (small && isfinite(mask_best(&f, &m)))))
+        fail_msg("seed %d: %s\n%s", seed, smp_last_error(), model);
+    if (small && status == SMP_OK) {
+        double best = mask_best(&f, &m);
+        smp_problem problem = f.problem;
+        f.problem.tie_together = false;
+        double untied = problem.tie_together ? mask_best(&f, &m) : best;
+        f.problem = problem;
+        check_result(seed, model, p, best, untied, true, count);
+        slow = any_partition(&f);
+        if (slow) { /* starting from something bad, with limits and without */
+            double before_us = slow->bottleneck_us;
+            smp__exact_limits limits = {fixture_below(&random, 400), 1000000, 0.0};
+            assert_int_equal(smp__prove(&f.problem, &limits, "exact", &slow), SMP_OK);
+            check_result(seed, model, slow, best, untied, false, count);
+            count->limited += slow->lower_bound_us < fmin(best, untied) * (1.0 - 1e-9);
+            assert_int_equal(smp_partition_prove(&f.problem, &slow), SMP_OK);
+            check_result(seed, model, slow, best, untied, true, count);
+            count->improved += slow->bottleneck_us < before_us;
+            smp_partition_destroy(slow);
+        }
+    }
+    smp_partition_destroy(p);
+    mask_close(&m);
+    fixture_close(&f);
+    free(model);
+}
+
+static void test_exact_is_optimal(void **state)
+{
+    (void)state;
+    counts count = {0};
+    for (int seed = 0; seed < 3000; seed++)
+        check_seed(seed, &count);
+    assert_true(count.proven > 2500);
+    assert_true(count.improved > 500);
+    assert_true(count.unfit > 20);
+    assert_true(count.limited > 50);
+}
+
+/* Links inside and between nodes, against all assignments: what is called proven is the best. */
+static void test_exact_with_unequal_links(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 250; seed++) {
+        fixture_random random = {(uint64_t)seed};
+        fixture f;
+        int n_stage = 2 + fixture_below(&random, 3);
+        fixture_shape shape = {.n_op = n_stage + fixture_below(&random, 8 - n_stage),
+                               .skip_percent = fixture_below(&random, 50),
+                               .source_percent = fixture_below(&random, 30),
+                               .training = fixture_chance(&random, 50)};
+        char *model = fixture_model(&random, &shape);
+        fixture_cluster(&f, 4, 2, 1e6);
+        f.cluster.inter_node.bytes_per_s = 3e5;
+        f.cluster.overlap = fixture_chance(&random, 40);
+        fixture_open(&f, model, n_stage, 1);
+        double fits, best = fixture_brute_force(&f, &fits);
+        smp_partition *p;
+        assert_int_equal(smp_partitioner_find("exact")->solve(&f.problem, NULL, &p), SMP_OK);
+        if (fabs(p->bottleneck_us - best) > 1e-9 * best ||
+            fabs(p->lower_bound_us - best) > 1e-9 * best)
+            fail_msg("seed %d: got %.12g, bound %.12g, the best is %.12g\n%s", seed,
+                     p->bottleneck_us, p->lower_bound_us, best, model);
+        smp_partition_destroy(p);
+        fixture_close(&f);
+        free(model);
+    }
+}
+
+/* Several stages on a rank: small graphs are searched completely. */
+static void test_exact_with_chunks(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 60; seed++) {
+        fixture_random random = {(uint64_t)seed};
+        fixture f;
+        fixture_shape shape = {.n_op = 4 + fixture_below(&random, 4), .skip_percent = 30};
+        char *model = fixture_model(&random, &shape);
+        fixture_cluster(&f, 2, 2, 1e6);
+        fixture_open(&f, model, 2, 2);
+        double fits, best = fixture_brute_force(&f, &fits);
+        smp_partition *p;
+        assert_int_equal(smp_partitioner_find("exact")->solve(&f.problem, NULL, &p), SMP_OK);
+        assert_close(p->bottleneck_us, best);
+        assert_close(p->lower_bound_us, best);
+        smp_partition_destroy(p);
+        fixture_close(&f);
+        free(model);
+    }
+}
+
+/* The linear result with its search cut short by a deadline in the past. */
+static void test_exact_after_the_deadline(void **state)
+{
+    (void)state;
+    fixture f;
+    fixture_random random = {7};
+    char *model = branch_model(
+        &random, &(branch_shape){.blocks = 4, .branches = 3, .length = 5, .transfer_percent = 20});
+    fixture_cluster(&f, 4, 4, 1e9);
+    fixture_open(&f, model, 4, 1);
+    smp_partition *p;
+    assert_int_equal(smp_partitioner_find("linear")->solve(&f.problem, NULL, &p), SMP_OK);
+    f.problem.deadline_s = smp_clock_s() - 1.0;
+    double before_us = p->bottleneck_us;
+    assert_int_equal(smp_partition_prove(&f.problem, &p), SMP_OK);
+    assert_true(p->timed_out);
+    assert_true(p->bottleneck_us <= before_us);
+    assert_true(p->lower_bound_us > 0.0 && p->lower_bound_us <= p->bottleneck_us);
+    double late_bound = p->lower_bound_us;
+    f.problem.deadline_s = 0.0;
+    assert_int_equal(smp_partition_prove(&f.problem, &p), SMP_OK);
+    assert_true(p->lower_bound_us >= late_bound);
+    assert_true(p->lower_bound_us >= p->bottleneck_us * (1.0 - 1e-9));
+    smp_partition_destroy(p);
+    fixture_close(&f);
+    free(model);
+}
+
+/* As many downsets as Inception-v3 has: 40,000. */
+static void test_exact_proves_a_model_with_many_downsets(void **state)
+{
+    (void)state;
+    fixture f;
+    fixture_random random = {1};
+    char *model = branch_model(&random, &(branch_shape){.blocks = 11,
+                                                        .branches = 4,
+                                                        .length = 7,
+                                                        .trunk = 1,
+                                                        .transfer_percent = 200,
+                                                        .training = true});
+    for (int n_stage = 3; n_stage <= 8; n_stage += 5) {
+        fixture_cluster(&f, 8, 8, 1e9);
+        fixture_open(&f, model, n_stage, 1);
+        smp_partition *p;
+        assert_int_equal(smp_partitioner_find("linear")->solve(&f.problem, NULL, &p), SMP_OK);
+        assert_int_equal(smp_partition_prove(&f.problem, &p), SMP_OK);
+        assert_true(p->lower_bound_us >= p->bottleneck_us * (1.0 - 1e-9));
+        assert_string_equal(p->bound, "exact search");
+        smp_partition_destroy(p);
+        fixture_close(&f);
+    }
+    free(model);
+}
+
+/* Branching blocks as in Inception: proven for every number of stages. */
+static void test_exact_proves_branching_models(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 6; seed++) {
+        fixture_random random = {(uint64_t)seed};
+        fixture f;
+        branch_shape shape = {.blocks = 6,
+                              .branches = 3 + seed % 2,
+                              .length = 4,
+                              .transfer_percent = 5 + 8 * (seed % 3),
+                              .training = seed % 2};
+        char *model = branch_model(&random, &shape);
+        for (int n_stage = 2; n_stage <= 6; n_stage += 2) {
+            fixture_cluster(&f, 8, 8, 1e9);
+            fixture_open(&f, model, n_stage, 1);
+            smp_partition *p;
+            assert_int_equal(smp_partitioner_find("exact")->solve(&f.problem, NULL, &p), SMP_OK);
+            if (p->lower_bound_us < p->bottleneck_us * (1.0 - 1e-9))
+                fail_msg("seed %d, %d stages: bound %.12g of %.12g [%s]", seed, n_stage,
+                         p->lower_bound_us, p->bottleneck_us, p->bound);
+            smp_partition_destroy(p);
+            fixture_close(&f);
+        }
+        free(model);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exact_is_optimal),
+        cmocka_unit_test(test_exact_with_unequal_links),
+        cmocka_unit_test(test_exact_with_chunks),
+        cmocka_unit_test(test_exact_after_the_deadline),
+        cmocka_unit_test(test_exact_proves_branching_models),
+        cmocka_unit_test(test_exact_proves_a_model_with_many_downsets),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

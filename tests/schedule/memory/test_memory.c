@@ -1,0 +1,590 @@
+/* The memory plan and the layouts by symbolic execution: every rank of a random job walks its
+ * program over an arena of tags. An operator's result is a hash of all that it reads, so one byte
+ * in the wrong place changes what comes out at the end: the gradient accumulators and losses, which
+ * must be those of a plain evaluation without any memory plan. Messages are as unkind as the
+ * contract allows: a receive buffer is spoilt when the receive is posted and must lie untouched
+ * until its use, a send buffer must lie untouched until the send is waited for. */
+#include "tests/schedule/symbolic.h"
+#include "tests/split_program.h"
+
+typedef struct sent_message {
+    uint64_t *words; /* NULL: not sent yet */
+} sent_message;
+
+typedef struct job {
+    const smp_graph *graph;
+    const smp_flow *flow;
+    const plain *reference;
+    int pipeline, chunks, microbatches, ddp;
+    int64_t batch;
+    bool backward;
+    int *stage_rank;
+    smp_program *program;
+    smp_layout **layout; /* [n_stage] */
+    smp_memory_rank **memory;
+    uint64_t **arena;
+    int64_t *at;        /* next action of each rank */
+    sent_message *sent; /* [n_transfer * microbatches] */
+    uint64_t seed_word;
+} job;
+
+static int64_t pairs; /* that were run as one kernel */
+
+static uint64_t *address(job *j, int rank, int chunk, int m, smp_ref ref)
+{
+    const smp_memory_rank *memory = j->memory[rank];
+    int64_t offset = 0;
+    switch (ref.space) {
+    case SMP_SPACE_NONE:
+        return NULL;
+    case SMP_SPACE_INPUT:
+        return j->reference->input[m][ref.index];
+    case SMP_SPACE_STASH:
+        offset = memory->stash[ref.index][chunk * j->microbatches + m] + ref.offset;
+        break;
+    case SMP_SPACE_WORK:
+        offset = memory->work + ref.offset;
+        break;
+    case SMP_SPACE_BORDER:
+        offset =
+            memory
+                ->border[(int64_t)(memory->border_begin[chunk] + ref.index) * j->microbatches + m];
+        break;
+    case SMP_SPACE_LOSS:
+        offset = memory->loss + m * 64;
+        break;
+    case SMP_SPACE_SEED:
+        return &j->seed_word;
+    }
+    assert_true(offset >= 0 && offset % 64 == 0 && offset <= memory->arena_bytes);
+    return j->arena[rank] + offset / 4;
+}
+
+static void run_forward(job *j, int rank, int chunk, int m, int32_t op, smp_layout_redo at)
+{
+    symbolic_call c = {.graph = j->graph,
+                       .op = op,
+                       .batch = j->batch,
+                       .out = address(j, rank, chunk, m, at.out),
+                       .aux = address(j, rank, chunk, m, at.aux),
+                       .workspace = address(j, rank, chunk, m, at.workspace)};
+    for (int32_t i = 0; i < j->graph->op[op].n_in; i++)
+        c.in[i] = address(j, rank, chunk, m, at.in[i]);
+    symbolic_forward(&c);
+}
+
+/* A pair as badly behaved as one kernel may be: each op reads and writes while the other does. */
+static void run_pair(job *j, int rank, int chunk, int m, int32_t op, smp_layout_redo first,
+                     smp_layout_redo second)
+{
+    for (int turn = 0; turn < 5; turn++)
+        run_forward(j, rank, chunk, m, op + turn % 2, turn % 2 ? second : first);
+}
+
+static uint64_t *accumulator(job *j, int rank, int32_t use)
+{
+    const smp_memory_rank *memory = j->memory[rank];
+    for (int32_t i = 0; i < memory->n_use; i++)
+        if (memory->use[i].use == use) {
+            assert_true(memory->use[i].local);
+            return j->arena[rank] + memory->use[i].offset / 4;
+        }
+    fail_msg("use %d has no accumulator on rank %d", use, rank);
+    return NULL;
+}
+
+static void add_weights(job *j, int rank, const smp_op *op, const symbolic_call *c)
+{
+    if (op->n_param == 0)
+        return;
+    uint64_t weight = symbolic_weight(c);
+    for (int32_t i = 0; i < op->n_param; i++) {
+        uint64_t added[50];
+        fill(added, j->graph->param[op->param[i]].elements, mix(weight, (uint64_t)i));
+        add(accumulator(j, rank, op->use[i]), added, j->graph->param[op->param[i]].elements);
+    }
+}
+
+static void run_backward_call(job *j, int rank, int chunk, int m, const smp_layout_call *call,
+                              bool weight)
+{
+    const smp_op *op = &j->graph->op[call->op];
+    symbolic_call c = {.graph = j->graph,
+                       .op = call->op,
+                       .batch = j->batch,
+                       .out = address(j, rank, chunk, m, call->backward_out),
+                       .aux = address(j, rank, chunk, m, call->backward_aux),
+                       .workspace = address(j, rank, chunk, m, call->backward_workspace),
+                       .dout = address(j, rank, chunk, m, call->dout)};
+    assert_non_null(c.dout);
+    for (int32_t i = 0; i < op->n_in; i++) {
+        c.in[i] = address(j, rank, chunk, m, call->backward_in[i]);
+        c.din[i] = address(j, rank, chunk, m, call->din[i]);
+    }
+    if (weight)
+        add_weights(j, rank, op, &c);
+    symbolic_input(&c);
+}
+
+static void run_weight_call(job *j, int rank, int chunk, int m, const smp_layout *layout, int32_t i)
+{
+    const smp_layout_weight *at = &layout->weight[i];
+    const smp_op *op = &j->graph->op[layout->call[i].op];
+    symbolic_call c = {.graph = j->graph,
+                       .op = layout->call[i].op,
+                       .batch = j->batch,
+                       .aux = address(j, rank, chunk, m, at->aux),
+                       .workspace = address(j, rank, chunk, m, at->workspace),
+                       .dout = address(j, rank, chunk, m, layout->call[i].dout)};
+    for (int32_t k = 0; k < op->n_in; k++)
+        c.in[k] = address(j, rank, chunk, m, at->in[k]);
+    add_weights(j, rank, op, &c);
+}
+
+static void run_instr(job *j, int rank, int chunk, int m, const smp_layout *layout,
+                      const smp_instr *instr)
+{
+    switch (instr->kind) {
+    case SMP_INSTR_BACKWARD:
+    case SMP_INSTR_INPUT:
+        run_backward_call(j, rank, chunk, m, &layout->call[instr->call],
+                          instr->kind == SMP_INSTR_BACKWARD);
+        return;
+    case SMP_INSTR_WEIGHT:
+        run_weight_call(j, rank, chunk, m, layout, instr->call);
+        return;
+    case SMP_INSTR_RECOMPUTE:
+        run_forward(j, rank, chunk, m, layout->call[instr->call].op, layout->redo[instr->call]);
+        return;
+    case SMP_INSTR_COPY:
+    case SMP_INSTR_ADD:
+        break;
+    }
+    uint64_t *to = address(j, rank, chunk, m, instr->dst);
+    const uint64_t *from = address(j, rank, chunk, m, instr->src);
+    if (instr->kind == SMP_INSTR_COPY)
+        memcpy(to, from, (size_t)instr->elements * sizeof *to);
+    else
+        add(to, from, instr->elements);
+}
+
+static smp_layout_redo forward_of(const smp_layout_call *call)
+{
+    return (smp_layout_redo){call->in, call->out, call->aux, call->forward_workspace};
+}
+
+/* The calls that a backward repeats, pairs as pairs, then the rest. */
+static void run_input(job *j, int rank, int chunk, int m, const smp_layout *layout)
+{
+    for (int32_t i = 0; i < layout->n_instr; i++) {
+        const smp_instr *instr = &layout->instr[i];
+        if (instr->kind != SMP_INSTR_RECOMPUTE || !layout->call[instr->call].pair) {
+            run_instr(j, rank, chunk, m, layout, instr);
+            continue;
+        }
+        assert_true(i + 1 < layout->n_instr && instr[1].kind == SMP_INSTR_RECOMPUTE);
+        assert_int_equal(instr->call + 1, instr[1].call);
+        run_pair(j, rank, chunk, m, layout->call[instr->call].op, layout->redo[instr->call],
+                 layout->redo[instr->call + 1]);
+        i++;
+    }
+}
+
+/* The kernels of one action; afterwards nothing may count on the work area. */
+static void run_compute(job *j, int rank, const smp_action *action)
+{
+    const smp_layout *layout = j->layout[action->chunk * j->pipeline + rank];
+    const smp_memory_rank *memory = j->memory[rank];
+    int chunk = action->chunk, m = action->microbatch;
+    bool input = action->kind == SMP_ACTION_B || action->kind == SMP_ACTION_I;
+    bool weight = action->kind == SMP_ACTION_B || action->kind == SMP_ACTION_W;
+    for (int32_t i = 0; i < layout->n_call && action->kind == SMP_ACTION_F; i++) {
+        const smp_layout_call *at = &layout->call[i];
+        if (at->pair) {
+            run_pair(j, rank, chunk, m, at->op, forward_of(at), forward_of(at + 1));
+            pairs++;
+            i++;
+        } else {
+            run_forward(j, rank, chunk, m, at->op, forward_of(at));
+        }
+    }
+    if (input)
+        run_input(j, rank, chunk, m, layout);
+    for (int32_t i = 0; i < layout->n_weight_instr && weight; i++)
+        run_instr(j, rank, chunk, m, layout, &layout->weight_instr[i]);
+    int64_t work = layout->forward_work_bytes;
+    if (action->kind != SMP_ACTION_F)
+        work = weight && layout->weight_work_bytes > (input ? layout->backward_work_bytes : 0)
+                   ? layout->weight_work_bytes
+                   : layout->backward_work_bytes;
+    fill(j->arena[rank] + memory->work / 4, work / 4, 0x5b011);
+}
+
+/* The buffer of a transfer at one of its ends. */
+static uint64_t *buffer_of(job *j, smp_memory_message message, bool out)
+{
+    const smp_transfer *t = &j->flow->transfer[message.transfer];
+    int stage = out ? t->from_stage : t->to_stage;
+    bool forward = t->kind == SMP_TRANSFER_F;
+    smp_border_kind kind = out ? (forward ? SMP_BORDER_OUT : SMP_BORDER_GRAD_OUT)
+                               : (forward ? SMP_BORDER_IN : SMP_BORDER_GRAD_IN);
+    int32_t key = out && forward ? t->tensor : message.transfer;
+    int32_t border = smp_layout_border(j->layout[stage], kind, key);
+    assert_true(border >= 0);
+    assert_int_equal(kind, j->layout[stage]->border[border].kind);
+    return address(j, j->stage_rank[stage], stage / j->pipeline, message.microbatch,
+                   (smp_ref){.space = SMP_SPACE_BORDER, .index = border});
+}
+
+static sent_message *sent_of(job *j, smp_memory_message message)
+{
+    return &j->sent[(int64_t)message.transfer * j->microbatches + message.microbatch];
+}
+
+static int64_t message_words(const job *j, smp_memory_message message)
+{
+    return words_of(j->flow->transfer[message.transfer].bytes);
+}
+
+static uint64_t spoil_of(smp_memory_message message)
+{
+    return mix(0x5b011, mix((uint64_t)message.transfer, (uint64_t)message.microbatch));
+}
+
+static void wait_sends(job *j, int rank, int64_t position)
+{
+    const smp_memory_rank *memory = j->memory[rank];
+    for (int64_t i = memory->wait_begin[position]; i < memory->wait_begin[position + 1]; i++) {
+        sent_message *sent = sent_of(j, memory->wait[i]);
+        assert_non_null(sent->words);
+        assert_memory_equal(sent->words, buffer_of(j, memory->wait[i], true),
+                            (size_t)message_words(j, memory->wait[i]) * sizeof(uint64_t));
+    }
+}
+
+/* For every transfer of one kind between this stage and other ranks. */
+static bool each_message(job *j, int rank, const smp_action *action, smp_transfer_kind kind,
+                         bool out, bool (*visit)(job *, smp_memory_message))
+{
+    int stage = action->chunk * j->pipeline + rank;
+    const int32_t *begin = out ? j->flow->out_begin : j->flow->in_begin;
+    const int32_t *list = out ? j->flow->out_list : j->flow->in_list;
+    for (int32_t i = begin[stage]; i < begin[stage + 1]; i++) {
+        const smp_transfer *t = &j->flow->transfer[list[i]];
+        if (t->kind == kind && j->stage_rank[t->from_stage] != j->stage_rank[t->to_stage] &&
+            !visit(j, (smp_memory_message){list[i], action->microbatch}))
+            return false;
+    }
+    return true;
+}
+
+static bool has_arrived(job *j, smp_memory_message message)
+{
+    return sent_of(j, message)->words != NULL;
+}
+
+static bool send(job *j, smp_memory_message message)
+{
+    sent_message *sent = sent_of(j, message);
+    assert_null(sent->words);
+    sent->words = new_words(message_words(j, message));
+    memcpy(sent->words, buffer_of(j, message, true),
+           (size_t)message_words(j, message) * sizeof(uint64_t));
+    return true;
+}
+
+static bool receive(job *j, smp_memory_message message)
+{
+    uint64_t spoil[40 * 8];
+    int64_t n = message_words(j, message);
+    fill(spoil, n, spoil_of(message));
+    assert_memory_equal(spoil, buffer_of(j, message, false), (size_t)n * sizeof *spoil);
+    memcpy(buffer_of(j, message, false), sent_of(j, message)->words, (size_t)n * sizeof *spoil);
+    return true;
+}
+
+/* False: the action waits for a message that has not been sent. */
+static bool run_action(job *j, int rank, int64_t position)
+{
+    const smp_action *action = &j->program[rank].action[position];
+    const smp_memory_rank *memory = j->memory[rank];
+    bool compute = smp_action_is_compute(action->kind);
+    bool arrives = compute && action->kind != SMP_ACTION_W;
+    smp_transfer_kind kind = action->kind == SMP_ACTION_F || action->kind == SMP_ACTION_SEND_F
+                                 ? SMP_TRANSFER_F
+                                 : SMP_TRANSFER_B;
+    if (arrives && !each_message(j, rank, action, kind, false, has_arrived))
+        return false;
+    wait_sends(j, rank, position);
+    for (int64_t i = memory->post_begin[position]; i < memory->post_begin[position + 1]; i++)
+        fill(buffer_of(j, memory->post[i], false), message_words(j, memory->post[i]),
+             spoil_of(memory->post[i]));
+    if (arrives)
+        each_message(j, rank, action, kind, false, receive);
+    if (compute) {
+        run_compute(j, rank, action);
+    } else if (action->kind == SMP_ACTION_SEND_F || action->kind == SMP_ACTION_SEND_B) {
+        each_message(j, rank, action, kind, true, send);
+    }
+    return true;
+}
+
+static void run_job(job *j)
+{
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int r = 0; r < j->pipeline; r++)
+            while (j->at[r] < j->program[r].n && run_action(j, r, j->at[r])) {
+                j->at[r]++;
+                moved = true;
+            }
+    }
+    for (int r = 0; r < j->pipeline; r++) {
+        assert_int_equal(j->program[r].n, j->at[r]);
+        wait_sends(j, r, j->program[r].n);
+    }
+}
+
+/* What lives for ever: inside the arena, apart from each other. */
+static void check_permanent(const job *j, int rank)
+{
+    const smp_memory_rank *memory = j->memory[rank];
+    bool *used = calloc((size_t)memory->arena_bytes / 64 + 1, sizeof *used);
+    int64_t elements;
+#define TAKE(offset, bytes)                                                                        \
+    for (int64_t k = (offset); k < (offset) + (bytes); k += 64) {                                  \
+        assert_true(k >= 0 && k < memory->arena_bytes && k % 64 == 0);                             \
+        assert_false(used[k / 64]);                                                                \
+        used[k / 64] = true;                                                                       \
+    }
+    for (int32_t i = 0; i < memory->n_param; i++) {
+        const smp_memory_param *param = &memory->param[i];
+        elements = j->graph->param[param->param].elements;
+        assert_true(i == 0 || memory->param[i - 1].param < param->param);
+        TAKE(param->weight, elements * 4)
+        TAKE(param->state[0], elements * 4)
+        assert_int_equal(-1, param->state[1]);
+        if (!j->graph->training) {
+            assert_int_equal(-1, param->grad);
+            continue;
+        }
+        TAKE(param->grad, elements * 4)
+        const smp_memory_bucket *bucket = &memory->bucket[param->chunk];
+        bool inside = param->grad >= bucket->offset &&
+                      param->grad + elements * 4 <= bucket->offset + bucket->elements * 4;
+        assert_int_equal(!param->tied, inside);
+    }
+    for (int32_t i = 0; i < memory->n_use; i++) {
+        const smp_memory_param *param = &memory->param[memory->use[i].param];
+        assert_true(i == 0 || memory->use[i - 1].use < memory->use[i].use);
+        assert_int_equal(memory->use[i].local, j->stage_rank[memory->use[i].stage] == rank);
+        if (memory->use[i].offset != param->grad)
+            TAKE(memory->use[i].offset, j->graph->param[param->param].elements * 4)
+    }
+    if (memory->loss >= 0)
+        TAKE(memory->loss, (int64_t)64 * j->microbatches)
+    for (int c = 0; c < j->chunks && j->graph->training; c++)
+        assert_int_equal(0, memory->bucket[c].elements % (16 * j->ddp));
+#undef TAKE
+    free(used);
+}
+
+/* The bound is the most that is alive. */
+static void check_alive(const job *j, int rank)
+{
+    const smp_memory_rank *memory = j->memory[rank];
+    int64_t most = memory->fixed_bytes;
+    for (int64_t i = 0; i < j->program[rank].n; i++) {
+        assert_true(memory->alive_bytes[i] >= memory->fixed_bytes);
+        if (most < memory->alive_bytes[i])
+            most = memory->alive_bytes[i];
+    }
+    assert_int_equal(memory->bound_bytes, most);
+}
+
+static void make_memory(job *j)
+{
+    const smp_layout **layout = calloc((size_t)j->chunks, sizeof *layout);
+    int *stage_of_chunk = calloc((size_t)j->chunks, sizeof *stage_of_chunk);
+    for (int r = 0; r < j->pipeline; r++) {
+        for (int c = 0; c < j->chunks; c++) {
+            stage_of_chunk[c] = c * j->pipeline + r;
+            layout[c] = j->layout[stage_of_chunk[c]];
+        }
+        smp_memory_input input = {.graph = j->graph,
+                                  .flow = j->flow,
+                                  .program = &j->program[r],
+                                  .stage_of_chunk = stage_of_chunk,
+                                  .stage_rank = j->stage_rank,
+                                  .layout = layout,
+                                  .rank = r,
+                                  .chunks = j->chunks,
+                                  .microbatches = j->microbatches,
+                                  .ddp = j->ddp,
+                                  .optimizer_states = 1};
+        assert_int_equal(SMP_OK, smp_memory_plan(&input, &j->memory[r]));
+        assert_true(j->memory[r]->bound_bytes <= j->memory[r]->arena_bytes);
+        check_permanent(j, r);
+        check_alive(j, r);
+        j->arena[r] = new_words(j->memory[r]->arena_bytes / 4);
+    }
+    free(layout);
+    free(stage_of_chunk);
+}
+
+static void check_results(job *j)
+{
+    const smp_graph *g = j->graph;
+    int losses = 0;
+    for (int32_t u = 0; u < g->n_use && j->backward; u++) {
+        int rank = j->stage_rank[j->flow->stage_of_op[g->use[u].op]];
+        assert_memory_equal(j->reference->use[u], accumulator(j, rank, u),
+                            (size_t)g->param[g->use[u].param].elements * sizeof(uint64_t));
+    }
+    for (int r = 0; r < j->pipeline; r++) {
+        losses += j->memory[r]->loss >= 0;
+        for (int m = 0; m < j->microbatches && j->memory[r]->loss >= 0; m++)
+            assert_int_equal(j->reference->loss[m], j->arena[r][j->memory[r]->loss / 4 + 16 * m]);
+    }
+    assert_int_equal(1, losses);
+}
+
+/* Programs, then layouts: some stages recompute, some chunks split their backwards. */
+static void make_programs(job *j, fixture_random *random)
+{
+    bool plain_job = fixture_chance(random, 25);
+    fixture_programs(j->flow, random, j->pipeline, j->chunks, j->microbatches, j->backward,
+                     j->stage_rank, j->program);
+    for (int r = 0; r < j->pipeline && j->backward && !plain_job; r++)
+        assert_int_equal(SMP_OK, split_program(&random->state, j->chunks, j->microbatches, 60, 15,
+                                               30, &j->program[r]));
+    for (int s = 0; s < j->pipeline * j->chunks; s++) {
+        bool recompute = !plain_job && fixture_chance(random, 40);
+        unsigned mode = smp_layout_mode(recompute, &j->program[s % j->pipeline], s / j->pipeline);
+        assert_int_equal(SMP_OK, smp_layout_build(j->graph, j->flow, s, mode, NULL, &j->layout[s]));
+    }
+}
+
+static void check_job(const smp_graph *graph, const plain *reference, fixture_random *random,
+                      bool backward, double *arena_bytes, double *bound_bytes)
+{
+    job j = {.graph = graph,
+             .reference = reference,
+             .batch = reference->batch,
+             .microbatches = reference->microbatches,
+             .backward = backward,
+             .seed_word = 42};
+    j.pipeline = 1 + (int)fixture_below(random, 4);
+    j.chunks = 1 + (int)fixture_below(random, 3);
+    j.ddp = 1 + (int)fixture_below(random, 3);
+    int n_stage = j.pipeline * j.chunks;
+    int32_t *stage = calloc((size_t)graph->n_op, sizeof *stage);
+    smp_flow *flow;
+    fixture_stages(graph, random, n_stage, stage);
+    assert_int_equal(SMP_OK, smp_flow_build(graph, stage, n_stage, j.batch, &flow));
+    j.flow = flow;
+    j.stage_rank = calloc((size_t)n_stage, sizeof *j.stage_rank);
+    j.layout = calloc((size_t)n_stage, sizeof *j.layout);
+    j.memory = calloc((size_t)j.pipeline, sizeof *j.memory);
+    j.arena = calloc((size_t)j.pipeline, sizeof *j.arena);
+    j.program = calloc((size_t)j.pipeline, sizeof *j.program);
+    j.at = calloc((size_t)j.pipeline, sizeof *j.at);
+    j.sent = calloc((size_t)flow->n_transfer * (size_t)j.microbatches + 1, sizeof *j.sent);
+    for (int s = 0; s < n_stage; s++)
+        j.stage_rank[s] = s % j.pipeline;
+    make_programs(&j, random);
+    make_memory(&j);
+    run_job(&j);
+    check_results(&j);
+    for (int r = 0; r < j.pipeline; r++) {
+        *arena_bytes += (double)j.memory[r]->arena_bytes;
+        *bound_bytes += (double)j.memory[r]->bound_bytes;
+        smp_memory_destroy(j.memory[r]);
+        smp_program_free(&j.program[r]);
+        free(j.arena[r]);
+    }
+    for (int s = 0; s < n_stage; s++)
+        smp_layout_destroy(j.layout[s]);
+    for (int32_t i = 0; i < flow->n_transfer * j.microbatches; i++)
+        free(j.sent[i].words);
+    smp_flow_destroy(flow);
+    free(j.stage_rank);
+    free(j.layout);
+    free(j.memory);
+    free(j.arena);
+    free(j.program);
+    free(j.at);
+    free(j.sent);
+    free(stage);
+}
+
+static void check_graph(uint64_t seed, bool training, double *arena_bytes, double *bound_bytes)
+{
+    fixture_random random = {seed * 977};
+    fixture_graph f;
+    fixture_graph_make(&f, seed, 2 + (int32_t)fixture_below(&random, 30), training);
+    f.graph.target.backend = seed % 2 ? SMP_BACKEND_CUDA : SMP_BACKEND_CPU;
+    const smp_graph *g = &f.graph;
+    plain p = {.graph = g,
+               .batch = 1 + fixture_below(&random, 4),
+               .microbatches = 1 + (int)fixture_below(&random, 5)};
+    p.use = calloc((size_t)g->n_use + 1, sizeof *p.use);
+    p.loss = new_words(p.microbatches);
+    p.input = calloc((size_t)p.microbatches, sizeof *p.input);
+    int32_t *stage = calloc((size_t)g->n_op, sizeof *stage);
+    smp_flow *flow;
+    assert_int_equal(SMP_OK, smp_flow_build(g, stage, 1, p.batch, &flow));
+    for (int32_t u = 0; u < g->n_use; u++)
+        p.use[u] = new_words(g->param[g->use[u].param].elements);
+    for (int m = 0; m < p.microbatches; m++) {
+        p.input[m] = calloc((size_t)g->n_input, sizeof **p.input);
+        for (int32_t t = 0; t < g->n_input; t++) {
+            p.input[m][t] = new_words(tensor_words(g, t, p.batch));
+            fill(p.input[m][t], tensor_words(g, t, p.batch), mix((uint64_t)m, (uint64_t)t));
+        }
+        plain_microbatch(&p, m, flow->backward);
+    }
+    for (int i = 0; i < 4; i++)
+        check_job(g, &p, &random, training && i < 3, arena_bytes, bound_bytes);
+    for (int m = 0; m < p.microbatches; m++) {
+        for (int32_t t = 0; t < g->n_input; t++)
+            free(p.input[m][t]);
+        free(p.input[m]);
+    }
+    for (int32_t u = 0; u < g->n_use; u++)
+        free(p.use[u]);
+    smp_flow_destroy(flow);
+    free(stage);
+    free(p.use);
+    free(p.loss);
+    free(p.input);
+    fixture_graph_free(&f);
+}
+
+static void test_memory_symbolic_training(void **state)
+{
+    (void)state;
+    double arena = 0, bound = 0;
+    for (uint64_t seed = 1; seed <= 400; seed++)
+        check_graph(seed, true, &arena, &bound);
+    assert_true(arena <= 1.05 * bound);
+    assert_true(pairs > 1000);
+}
+
+static void test_memory_symbolic_inference(void **state)
+{
+    (void)state;
+    double arena = 0, bound = 0;
+    for (uint64_t seed = 1; seed <= 100; seed++)
+        check_graph(1000 + seed, false, &arena, &bound);
+    assert_true(arena <= 1.05 * bound);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory_symbolic_training),
+        cmocka_unit_test(test_memory_symbolic_inference),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,87 @@
+/* What a rank keeps of its weights for each target: all in fp32, and in bf16 a copy beside them. */
+#include "tests/schedule/fixture.h"
+
+#include "profile/costs.h"
+
+/* A rank that holds a whole model: what it needs for ever, and where the copies of weights lie. */
+static void test_memory_target_weights(void **state)
+{
+    (void)state;
+    static const char model[] =
+        "smp: 1\nname: target\n"
+        "inputs: {x: {dtype: float32, shape: [8, 64]}, y: {dtype: float32, shape: [8, 64]}}\n"
+        "ops:\n"
+        "  - {op: linear, name: a, in: x, out: h, features: 64}\n"
+        "  - {op: relu, name: b, in: h, out: h}\n"
+        "  - {op: opaque, name: o, in: h, out: h, shape: [8, 64], cost: {forward_us: 1, "
+        "weight_bytes: 64000}}\n"
+        "  - {op: linear, name: c, in: h, out: h, features: 64, bias: false}\n"
+        "  - {op: mse, name: loss, in: [h, y], out: loss}\nloss: loss\n";
+    static const smp_target targets[] = {{SMP_BACKEND_CPU, SMP_PRECISION_FP32},
+                                         {SMP_BACKEND_CUDA, SMP_PRECISION_BF16},
+                                         {SMP_BACKEND_CUDA, SMP_PRECISION_TF32}};
+    const int64_t elements = 64 * 64 + 64 + 64 * 64;
+    int64_t stash[3], weights[3];
+    int32_t stage[5] = {0};
+    smp_graph *graph = NULL;
+    assert_int_equal(SMP_OK, smp_graph_parse("m.yaml", model, strlen(model), &graph));
+    for (int t = 0; t < 3; t++) {
+        smp_program program = {0};
+        smp_flow *flow;
+        smp_layout *layout;
+        smp_memory_rank *memory;
+        assert_int_equal(SMP_OK, smp_graph_set_target(graph, targets[t]));
+        assert_int_equal(SMP_OK, smp_flow_build(graph, stage, 1, 2, &flow));
+        assert_int_equal(SMP_OK, smp_layout_build(graph, flow, 0, 0, NULL, &layout));
+        assert_int_equal(SMP_OK, smp_program_push(&program, SMP_ACTION_F, 0, 0));
+        assert_int_equal(SMP_OK, smp_program_push(&program, SMP_ACTION_B, 0, 0));
+        assert_int_equal(
+            SMP_OK,
+            smp_memory_plan(&(smp_memory_input){.graph = graph,
+                                                .flow = flow,
+                                                .program = &program,
+                                                .stage_of_chunk = (int[]){0},
+                                                .stage_rank = (int[]){0},
+                                                .layout = (const smp_layout *const[]){layout},
+                                                .chunks = 1,
+                                                .microbatches = 1,
+                                                .ddp = 1,
+                                                .optimizer_states = 2},
+                            &memory));
+        bool bf16 = targets[t].precision == SMP_PRECISION_BF16;
+        int64_t element = smp_weight_element_bytes(graph, 2), end = 0;
+        assert_int_equal(bf16 ? 18 : 16, element);
+        assert_int_equal(3, memory->n_param);
+        for (int32_t k = 0; k < memory->n_param; k++) {
+            const smp_memory_param *param = &memory->param[k];
+            int64_t bytes = graph->param[param->param].elements * 2;
+            assert_int_equal(bf16, param->weight16 >= 0);
+            if (!bf16)
+                continue;
+            assert_true(param->weight16 > memory->param[2].weight && param->weight16 >= end);
+            assert_true(param->weight16 % 64 == 0);
+            end = param->weight16 + bytes;
+            assert_true(end <= memory->param[0].state[0]);
+        }
+        stash[t] = layout->block_bytes[SMP_BLOCK_INPUT];
+        int64_t work = memory->fixed_bytes - memory->work;
+        weights[t] = memory->fixed_bytes - work - 64; /* but the loss slot */
+        assert_int_equal(element * elements + 16000 * element, weights[t]);
+        smp_memory_destroy(memory);
+        smp_layout_destroy(layout);
+        smp_flow_destroy(flow);
+        smp_program_free(&program);
+    }
+    assert_int_equal(stash[0], 2 * stash[1]);
+    assert_int_equal(stash[0], stash[2]);
+    assert_int_equal(weights[0], weights[2]);
+    smp_graph_destroy(graph);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory_target_weights),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,380 @@
+/* Plan files: what is written is read back to the same bytes; what is broken is refused with the
+ * place and the reason. */
+#include "tests/schedule/fixture.h"
+
+#include "schedule/plan/plan.h"
+
+static const char good[] =
+    "smp: 1\n"
+    "model: {path: ../models/gpt.yaml, name: gpt, fingerprint: \"00ff00ff00ff00ff\"}\n"
+    "parallel: {devices: 4, pipeline: 2, ddp: 2, placement: spread, chunks: 1}\n"
+    "batch: {microbatches: 2, microbatch_size: 3}\n"
+    "schedule: simple\n"
+    "stages:\n"
+    "  - {stage: 0, rank: 0, ops: [wte, \"h 0\", h0.attn-x], recompute: false, forward_us: 1.5, "
+    "backward_us: 0.1, weight_bytes: 12, stash_bytes: 0}\n"
+    "  - {stage: 1, rank: 1, ops: [\"true\", loss], recompute: true, forward_us: 1e-07, "
+    "backward_us: 123456789.1234568, weight_bytes: 0, stash_bytes: 9007199254740993}\n"
+    "programs:\n"
+    "  - \"F0.0 >F0.0 F1.0 >F1.0 <B0.0 B0.0 <B1.0 B1.0 R.0 O\"\n"
+    "  - \"<F0.0 F0.0 <F1.0 F1.0 B0.0 >B0.0 B1.0 >B1.0 R.0 O\"\n"
+    "predicted: {step_us: 12.5, bubble: 0.25, samples_per_s: 1000000, bottleneck_us: 3, "
+    "lower_bound_us: 2.5, gap: 0.2, peak_bytes: [64, 128]}\n"
+    "cluster: {name: two, nodes: 2, devices_per_node: 2, cores_per_node: 0, memory: 1000, "
+    "overlap: true, optimizer_bytes_per_s: 5000000000, "
+    "intra_node: {latency_us: 0.5, bytes_per_s: 10000000000, points: [{bytes: 8, us: 0.25}, "
+    "{bytes: 4096, us: 2}]}, "
+    "inter_node: {latency_us: 8, bytes_per_s: 1000000000}, "
+    "devices: [{count: 3, name: big, memory: 2000, flops_fp32: 50, flops_bf16: 0, "
+    "bytes_per_s: 10}, {count: 1, name: small, memory: 1000, flops_fp32: 25, flops_bf16: 50, "
+    "bytes_per_s: 5}]}\n";
+
+static smp_plan *parse(const char *text)
+{
+    smp_plan *plan = NULL;
+    if (smp_plan_parse("plan.yaml", text, strlen(text), &plan) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    return plan;
+}
+
+static void test_plan_file_round_trip(void **state)
+{
+    (void)state;
+    smp_plan *plan = parse(good);
+    smp_text text = {0};
+    assert_int_equal(SMP_OK, smp_plan_format(plan, &text));
+    assert_string_equal(good, text.data);
+    smp_text_free(&text);
+    smp_plan_destroy(plan);
+}
+
+static void test_plan_file_content(void **state)
+{
+    (void)state;
+    smp_plan *plan = parse(good);
+    assert_string_equal("../models/gpt.yaml", plan->model_path);
+    assert_true(plan->fingerprint == 0x00ff00ff00ff00ffu);
+    assert_int_equal(SMP_PLACEMENT_SPREAD, plan->placement);
+    assert_int_equal(2, plan->n_stage);
+    assert_string_equal("h 0", plan->stage[0].op[1]);
+    assert_string_equal("true", plan->stage[1].op[0]);
+    assert_true(plan->stage[1].recompute);
+    assert_true(plan->stage[1].stash_bytes == 9007199254740993);
+    assert_int_equal(10, plan->program[1].n);
+    assert_true(plan->training);
+    assert_int_equal(128, plan->predicted.peak_bytes[1]);
+    assert_int_equal(2, plan->cluster->intra_node.n_point);
+    assert_true(smp_link_us(&plan->cluster->intra_node, 4096) == 2);
+    assert_int_equal(4, smp_cluster_devices(plan->cluster));
+    assert_string_equal("big", plan->cluster->device[2].name);
+    assert_true(smp_device_slowdown(plan->cluster, SMP_PRECISION_FP32, 3) == 2);
+    assert_int_equal(1, smp_plan_stage_of(plan, 1, 0));
+    assert_int_equal(-1, smp_plan_stage_of(plan, 1, 1));
+    smp_schedule_shape shape = smp_plan_shape(plan);
+    assert_int_equal(2, shape.pipeline);
+    assert_int_equal(2, shape.microbatches);
+    smp_plan_destroy(plan);
+}
+
+static void test_plan_file_json(void **state)
+{
+    (void)state;
+    smp_plan *plan = parse(good), *again = NULL;
+    smp_text json = {0}, yaml = {0};
+    assert_int_equal(SMP_OK, smp_plan_format_json(plan, &json));
+    assert_non_null(strstr(json.data, "{\"smp\": 1, \"model\": {\"path\": \"../models/gpt.yaml\""));
+    assert_non_null(strstr(json.data, "\"programs\": [\"F0.0 >F0.0 F1.0"));
+    assert_non_null(strstr(json.data, "\"peak_bytes\": [64, 128]}"));
+    /* JSON is YAML: it reads as the same plan. */
+    assert_int_equal(SMP_OK, smp_plan_parse("plan.json", json.data, json.length, &again));
+    assert_int_equal(SMP_OK, smp_plan_format(again, &yaml));
+    assert_string_equal(good, yaml.data);
+    smp_text_free(&json);
+    smp_text_free(&yaml);
+    smp_plan_destroy(again);
+    smp_plan_destroy(plan);
+}
+
+/* The good plan with the first `from` replaced. */
+static char *edited(const char *from, const char *to)
+{
+    const char *at = strstr(good, from);
+    if (!at)
+        fail_msg("'%s' is not in the plan", from);
+    char *text = malloc(sizeof good + strlen(to));
+    sprintf(text, "%.*s%s%s", (int)(at - good), good, to, at + strlen(from));
+    return text;
+}
+
+static void test_plan_file_broken(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to, *place, *message;
+    } cases[] = {
+        {"smp: 1", "smp: 2", "plan.yaml:1:", ""},
+        {"batch: {", "bach: {", "plan.yaml:4:1", "batch"},
+        {"batch: {microbatches: 2, microbatch_size: 3}\n", "",
+         "plan.yaml:1:", "'batch' is missing"},
+        {"fingerprint: \"00ff", "fingerprint: \"0xff", "plan.yaml:2:", "hexadecimal"},
+        {"name: gpt", "name: \"\"", "plan.yaml:2:", "empty"},
+        {"devices: 4", "devices: 5", "plan.yaml:3:", "pipeline * ddp = 4"},
+        {"devices: 4", "devices: -4", "plan.yaml:3:", "devices"},
+        {"pipeline: 2", "pipeline: 4000000000", "plan.yaml:3:", "pipeline"},
+        {"chunks: 1", "chunks: 2", "plan.yaml:7:", "expected pipeline * chunks = 4"},
+        {"chunks: 1", "chunks: 1000000", "plan.yaml:3:", "stages"},
+        {"spread", "wide", "plan.yaml:3:", "cluster or spread"},
+        {"microbatches: 2", "microbatches: 0", "plan.yaml:4:", "microbatches"},
+        {"microbatches: 2", "microbatches: 1", "plan.yaml:10:", "micro-batch 1"},
+        {"microbatches: 2", "microbatches: 1000000000", "plan.yaml:10:", "1000000000"},
+        {"stage: 0", "stage: 1", "plan.yaml:7:", "expected 0"},
+        {"rank: 1", "rank: 2", "plan.yaml:8:", "rank"},
+        {"rank: 1", "rank: 0", "plan.yaml:8:", "rank 0 holds more than 1"},
+        {"ops: [\"true\", loss]", "ops: []", "plan.yaml:8:", "empty"},
+        {"ops: [\"true\", loss]", "ops: loss", "plan.yaml:8:", "ops"},
+        {"recompute: false", "recompute: maybe", "plan.yaml:7:", "recompute"},
+        {"forward_us: 1.5", "forward_us: -1.5", "plan.yaml:7:", "forward_us"},
+        {"forward_us: 1.5", "forward_us: .nan", "plan.yaml:7:", "forward_us"},
+        {"weight_bytes: 12", "weight_bytes: 1e99", "plan.yaml:7:", "weight_bytes"},
+        {"F0.0 >F0.0", "Q0.0 >F0.0", "plan.yaml:10:", "Q0.0"},
+        {"F0.0 >F0.0", "F0.1 >F0.0", "plan.yaml:10:", "chunk 1"},
+        {"F1.0 >F1.0 <B0.0", "<B0.0", "plan.yaml:10:", "got 1 forward actions"},
+        {"[64, 128]", "[64]", "plan.yaml:12:", "expected one per rank: 2"},
+        {"[64, 128]", "[64, x]", "plan.yaml:12:", "peak_bytes"},
+        {"bubble: 0.25", "bubble: 2", "plan.yaml:12:", "bubble"},
+        {"nodes: 2", "nodes: 1", "plan.yaml:13:", "got 2 devices"},
+        {"bytes_per_s: 1000000000", "bytes_per_s: 0", "plan.yaml:13:", "bytes_per_s"},
+        {"bytes: 4096", "bytes: 8", "plan.yaml:13:", "bytes"},
+        {"overlap: true, ", "", "plan.yaml:13:", "'overlap' is missing"},
+        {"count: 3", "count: 4", "plan.yaml:13:", "devices: got more than the 4"},
+        {"count: 3", "count: 5", "plan.yaml:13:", "count"},
+        {"count: 3", "count: 2", "plan.yaml:13:", "got 3, expected 4"},
+        {"count: 3", "count: 0", "plan.yaml:13:", "count"},
+        {"flops_fp32: 25", "flops_fp32: 0", "plan.yaml:13:", "flops_fp32"},
+        {"  - \"<F0.0", "  # \"<F0.0", "plan.yaml:10:", "expected one per rank"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *text = edited(cases[i].from, cases[i].to);
+        smp_plan *plan = NULL;
+        smp_status status = smp_plan_parse("plan.yaml", text, strlen(text), &plan);
+        free(text);
+        if (status != SMP_ERR_INPUT)
+            fail_msg("case %zu: '%s' was accepted", i, cases[i].to);
+        if (strncmp(smp_last_error(), cases[i].place, strlen(cases[i].place)) != 0 ||
+            !strstr(smp_last_error(), cases[i].message))
+            fail_msg("case %zu: '%s', expected '%s' and '%s'", i, smp_last_error(), cases[i].place,
+                     cases[i].message);
+        assert_null(plan);
+    }
+}
+
+/* A cluster of many equal devices is a line; files of before say their memory alone. */
+static void test_plan_file_uniform_cluster(void **state)
+{
+    (void)state;
+    enum { NODES = 2048 };
+    static smp_device_spec device[8 * NODES];
+    smp_plan *plan = parse(good), *again;
+    smp_cluster cluster = *plan->cluster;
+    smp_text text = {0};
+    for (int d = 0; d < 8 * NODES; d++)
+        device[d] = (smp_device_spec){.name = "card",
+                                      .memory_bytes = 1000,
+                                      .flops_fp32 = 50,
+                                      .flops_tf32 = 55,
+                                      .flops_bf16 = 60,
+                                      .bytes_per_s = 70};
+    cluster.nodes = NODES;
+    cluster.devices_per_node = 8;
+    cluster.device = device;
+    plan->cluster = &cluster;
+    assert_int_equal(SMP_OK, smp_plan_format(plan, &text));
+    assert_true(text.length < sizeof good + 200);
+    again = parse(text.data);
+    assert_int_equal(8 * NODES, smp_cluster_devices(again->cluster));
+    assert_true(again->cluster->device[8 * NODES - 1].bytes_per_s == 70);
+    assert_true(again->cluster->device[8 * NODES - 1].flops_tf32 == 55);
+    smp_plan_destroy(again);
+    smp_text_free(&text);
+    smp_plan_destroy(plan);
+
+    const char *runs = strstr(good, ", devices: [");
+    smp_text_append(&text, "%.*s}\n", (int)(runs - good), good);
+    plan = parse(text.data);
+    assert_int_equal(1000, plan->cluster->device[3].memory_bytes);
+    assert_true(smp_device_slowdown(plan->cluster, SMP_PRECISION_FP32, 3) == 1);
+    smp_text_free(&text);
+    smp_plan_destroy(plan);
+}
+
+/* The good plan with a line of its own for `execution:`. */
+static smp_status parse_execution(const char *line, smp_text *text, smp_plan **out)
+{
+    const char *stages = strstr(good, "stages:");
+    text->length = 0;
+    smp_text_append(text, "%.*s%s\n%s", (int)(stages - good), good, line, stages);
+    return smp_plan_parse("plan.yaml", text->data, text->length, out);
+}
+
+static void test_plan_file_execution(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *message;
+    } broken[] = {
+        {"execution: {device: tpu, precision: bf16}",
+         "plan.yaml:6:21: execution: device: got 'tpu'"},
+        {"execution: {device: cuda, precision: fp16}", "plan.yaml:6:38: execution: precision: got"},
+        {"execution: {device: cpu, precision: bf16}",
+         "plan.yaml:6:37: execution: precision: got bf16"},
+        {"execution: {device: cuda}", "plan.yaml:6:12: execution: key 'precision' is missing"},
+        {"execution: {devise: cuda, precision: bf16}", "'device'"},
+        {"execution: cuda", "plan.yaml:6:"},
+    };
+    static const char *const lines[] = {"execution: {device: cuda, precision: bf16}",
+                                        "execution: {device: cuda, precision: tf32}",
+                                        "execution: {device: cuda, precision: fp32}"};
+    smp_text text = {0};
+    smp_plan *plan = parse(good);
+    assert_int_equal(SMP_BACKEND_CPU, plan->target.backend);
+    assert_int_equal(SMP_PRECISION_FP32, plan->target.precision);
+    smp_plan_destroy(plan);
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        smp_text again = {0}, json = {0};
+        assert_int_equal(SMP_OK, parse_execution(lines[i], &text, &plan));
+        assert_int_equal(SMP_BACKEND_CUDA, plan->target.backend);
+        assert_int_equal(SMP_OK, smp_plan_format(plan, &again));
+        assert_string_equal(text.data, again.data);
+        assert_int_equal(SMP_OK, smp_plan_format_json(plan, &json));
+        assert_non_null(strstr(json.data, "\"execution\": {\"device\": \"cuda\", \"precision\": "));
+        smp_text_free(&again);
+        smp_text_free(&json);
+        smp_plan_destroy(plan);
+    }
+    /* what is the same as nothing is not written */
+    assert_int_equal(SMP_OK,
+                     parse_execution("execution: {device: cpu, precision: fp32}", &text, &plan));
+    smp_text again = {0};
+    assert_int_equal(SMP_OK, smp_plan_format(plan, &again));
+    assert_string_equal(good, again.data);
+    smp_text_free(&again);
+    smp_plan_destroy(plan);
+    for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++) {
+        assert_int_equal(SMP_ERR_INPUT, parse_execution(broken[i].line, &text, &plan));
+        if (!strstr(smp_last_error(), broken[i].message))
+            fail_msg("case %zu: '%s'", i, smp_last_error());
+    }
+    smp_text_free(&text);
+}
+
+/* Cut anywhere, a plan is refused or read, never worse. */
+static void test_plan_file_truncated(void **state)
+{
+    (void)state;
+    for (size_t n = 0; n < sizeof good - 2; n++) {
+        smp_plan *plan = NULL;
+        smp_status status = smp_plan_parse("plan.yaml", good, n, &plan);
+        assert_true(status == SMP_OK || status == SMP_ERR_INPUT);
+        if (status == SMP_OK)
+            assert_true(n > (size_t)(strstr(good, "cluster:") - good) - 3);
+        smp_plan_destroy(plan);
+    }
+}
+
+static void test_plan_file_devices(void **state)
+{
+    (void)state;
+    assert_int_equal(5, smp_plan_device(SMP_PLACEMENT_CLUSTER, 4, 2, 1, 1));
+    assert_int_equal(3, smp_plan_device(SMP_PLACEMENT_SPREAD, 4, 2, 1, 1));
+}
+
+static const char model[] =
+    "smp: 1\nname: gpt\n"
+    "inputs: {i: {dtype: float32, shape: [4]}, target: {dtype: float32, shape: [4]}}\n"
+    "ops:\n"
+    "  - {op: linear, name: a, in: i, out: x, features: 4}\n"
+    "  - {op: linear, name: b, in: x, out: x, features: 4}\n"
+    "  - {op: mse, name: loss, in: [x, target], out: loss}\n"
+    "loss: loss\n";
+
+/* A plan of the model above: ops of the two stages as text. */
+static smp_plan *plan_of(const smp_graph *graph, const char *first, const char *second)
+{
+    smp_text text = {0};
+    smp_text_append(&text,
+                    "smp: 1\nmodel: {path: m.yaml, name: gpt, fingerprint: \"%016llx\"}\n"
+                    "parallel: {devices: 2, pipeline: 2, ddp: 1, placement: cluster, chunks: 1}\n"
+                    "batch: {microbatches: 1, microbatch_size: 1}\nschedule: simple\nstages:\n",
+                    (unsigned long long)graph->fingerprint);
+    for (int s = 0; s < 2; s++)
+        smp_text_append(&text,
+                        "  - {stage: %d, rank: %d, ops: [%s], recompute: false, forward_us: 0, "
+                        "backward_us: 0, weight_bytes: 0, stash_bytes: 0}\n",
+                        s, s, s == 0 ? first : second);
+    smp_text_append(&text, "programs: [F0.0 >F0.0 <B0.0 B0.0 R.0 O, <F0.0 F0.0 B0.0 >B0.0 R.0 O]\n"
+                           "predicted: {step_us: 0, bubble: 0, samples_per_s: 0, bottleneck_us: 0, "
+                           "lower_bound_us: 0, gap: 0, peak_bytes: [0, 0]}\n");
+    smp_plan *plan = parse(text.data);
+    smp_text_free(&text);
+    return plan;
+}
+
+static void test_plan_file_bind(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *first, *second, *message;
+    } cases[] = {
+        {"a", "b, loss", NULL},
+        {"a, b", "loss", NULL},
+        {"a", "b", "op 'loss' of the model lies in no stage"},
+        {"a", "b, loss, c", "op 'c'"},
+        {"a, b", "b, loss", "op 'b' lies in stage 0 and in stage 1"},
+        {"b", "a, loss", "op 'b' in stage 0 reads the output of op 'a' in stage 1"},
+        {"b, a", "loss", "expected the order of the model"},
+    };
+    smp_graph *graph = NULL;
+    assert_int_equal(SMP_OK, smp_graph_parse("m.yaml", model, strlen(model), &graph));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        smp_plan *plan = plan_of(graph, cases[i].first, cases[i].second);
+        int32_t *stage = NULL;
+        smp_status status = smp_plan_bind(plan, graph, &stage);
+        assert_int_equal(cases[i].message ? SMP_ERR_INPUT : SMP_OK, status);
+        if (cases[i].message && !strstr(smp_last_error(), cases[i].message))
+            fail_msg("case %zu: '%s'", i, smp_last_error());
+        if (!cases[i].message)
+            assert_int_equal(i, stage[1] == 0);
+        free(stage);
+        smp_plan_destroy(plan);
+    }
+    smp_plan *plan = plan_of(graph, "a", "b, loss");
+    int32_t *stage = NULL;
+    plan->target = (smp_target){SMP_BACKEND_CUDA, SMP_PRECISION_BF16};
+    assert_int_equal(SMP_ERR_INPUT, smp_plan_bind(plan, graph, &stage));
+    assert_non_null(strstr(smp_last_error(), "the plan is for cuda in bf16"));
+    assert_int_equal(SMP_OK, smp_graph_set_target(graph, plan->target));
+    assert_int_equal(SMP_OK, smp_plan_bind(plan, graph, &stage));
+    free(stage);
+    smp_plan_destroy(plan);
+    plan = parse(good);
+    assert_int_equal(SMP_ERR_INPUT, smp_plan_bind(plan, graph, &stage));
+    assert_non_null(strstr(smp_last_error(), "fingerprint 00ff00ff00ff00ff"));
+    smp_plan_destroy(plan);
+    smp_graph_destroy(graph);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plan_file_round_trip),
+        cmocka_unit_test(test_plan_file_content),
+        cmocka_unit_test(test_plan_file_json),
+        cmocka_unit_test(test_plan_file_broken),
+        cmocka_unit_test(test_plan_file_execution),
+        cmocka_unit_test(test_plan_file_truncated),
+        cmocka_unit_test(test_plan_file_devices),
+        cmocka_unit_test(test_plan_file_bind),
+        cmocka_unit_test(test_plan_file_uniform_cluster),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,321 @@
+/* From model to verified plan: automatic and fixed configurations, the same bytes every time, files
+ * that predict the same step as the planner did, and what does not fit. */
+#include "tests/schedule/fixture.h"
+
+#include "schedule/planner/planner.h"
+#include "schedule/show/report.h"
+#include "schedule/simulate/simulate.h"
+#include "schedule/verify/verify.h"
+
+typedef struct setting {
+    smp_graph *graph;
+    smp_cluster *cluster;
+    smp_search_request request;
+} setting;
+
+static void open_setting(setting *s, const char *model, int devices)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/examples/%s", SMP_SOURCE_DIR, model);
+    *s = (setting){0};
+    if (smp_graph_read(path, &s->graph) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    assert_int_equal(SMP_OK, smp_cluster_local(devices, &s->cluster));
+    s->request = (smp_search_request){.graph = s->graph,
+                                      .cluster = s->cluster,
+                                      .devices = devices,
+                                      .microbatch_size = 2,
+                                      .memory_bytes = (int64_t)1 << 32,
+                                      .seed = 1};
+}
+
+static void close_setting(setting *s)
+{
+    smp_cluster_destroy(s->cluster);
+    smp_graph_destroy(s->graph);
+}
+
+static void check_prediction(const smp_plan *plan, const smp_graph *graph)
+{
+    int32_t *stage = NULL;
+    smp_flow *flow = NULL;
+    smp_simulation *simulation = NULL;
+    assert_int_equal(SMP_OK, smp_plan_bind(plan, graph, &stage));
+    assert_int_equal(SMP_OK,
+                     smp_flow_build(graph, stage, plan->n_stage, plan->microbatch_size, &flow));
+    assert_int_equal(SMP_OK, smp_simulate_plan(plan, graph, flow, &simulation));
+    assert_true(simulation->step_us == plan->predicted.step_us);
+    assert_true(simulation->bubble == plan->predicted.bubble);
+    smp_simulation_destroy(simulation);
+    smp_flow_destroy(flow);
+    free(stage);
+}
+
+/* Makes the plan twice, writes it, reads it, verifies it and simulates it again. */
+static void check_plan(const setting *s)
+{
+    smp_planner_result result, again;
+    smp_text text = {0}, second = {0}, third = {0}, table = {0};
+    if (smp_plan_make(&s->request, "model.yaml", &result) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    assert_int_equal(SMP_OK, smp_plan_make(&s->request, "model.yaml", &again));
+    assert_int_equal(SMP_OK, smp_plan_format(result.plan, &text));
+    assert_int_equal(SMP_OK, smp_plan_format(again.plan, &second));
+    assert_string_equal(text.data, second.data);
+
+    smp_plan *read = NULL;
+    if (smp_plan_parse("plan.yaml", text.data, text.length, &read) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    assert_int_equal(SMP_OK, smp_plan_format(read, &third));
+    assert_string_equal(text.data, third.data);
+    if (smp_verify(read, s->graph) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    check_prediction(read, s->graph);
+
+    const smp_search_request *r = &s->request;
+    assert_int_equal(r->devices, read->pipeline * read->ddp);
+    assert_true(r->stages == 0 || r->stages == read->pipeline);
+    assert_true(r->ddp == 0 || r->ddp == read->ddp);
+    assert_true(r->chunks == 0 || r->chunks == read->chunks);
+    assert_true(r->microbatches == 0 || r->microbatches == read->microbatches);
+    assert_true(read->predicted.gap >= -1e-9);
+    for (int rank = 0; rank < read->pipeline; rank++)
+        assert_true(read->predicted.peak_bytes[rank] <= r->memory_bytes);
+    assert_int_equal(SMP_OK, smp_report_table(&result, s->graph, &table));
+    assert_int_equal(SMP_OK, smp_report_explain(&result, &table));
+    assert_non_null(strstr(table.data, "bottleneck"));
+
+    smp_text_free(&text);
+    smp_text_free(&second);
+    smp_text_free(&third);
+    smp_text_free(&table);
+    smp_plan_destroy(read);
+    smp_planner_result_destroy(&result);
+    smp_planner_result_destroy(&again);
+}
+
+static void test_planner_automatic(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"mlp.yaml", "gpt-tiny.yaml", "branches.yaml"};
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++)
+        for (int devices = 1; devices <= 4; devices += devices) {
+            setting s;
+            open_setting(&s, models[i], devices);
+            check_plan(&s);
+            s.request.optimize = SMP_OPTIMIZE_MEMORY;
+            check_plan(&s);
+            close_setting(&s);
+        }
+}
+
+static void test_planner_fixed(void **state)
+{
+    (void)state;
+    for (int chunks = 1; chunks <= 3; chunks++)
+        for (int m = 1; m <= 7; m += 3)
+            for (int ddp = 1; ddp <= 2; ddp++) {
+                setting s;
+                open_setting(&s, "branches.yaml", 4);
+                s.request.ddp = ddp;
+                s.request.stages = 4 / ddp;
+                s.request.chunks = chunks;
+                s.request.microbatches = m;
+                s.request.schedule = "interleaved";
+                s.request.placement = m == 1 ? SMP_PLACEMENT_SPREAD : SMP_PLACEMENT_CLUSTER;
+                check_plan(&s);
+                close_setting(&s);
+            }
+}
+
+static void test_planner_objective_bottleneck(void **state)
+{
+    (void)state;
+    setting s;
+    open_setting(&s, "gpt-tiny.yaml", 4);
+    s.request.objective = SMP_OBJECTIVE_BOTTLENECK;
+    s.request.stages = 4;
+    s.request.schedule = "simple";
+    check_plan(&s);
+    close_setting(&s);
+}
+
+static void test_planner_no_fit(void **state)
+{
+    (void)state;
+    setting s;
+    smp_planner_result result;
+    open_setting(&s, "gpt-tiny.yaml", 2);
+    s.request.memory_bytes = 100000;
+    assert_int_equal(SMP_ERR_NO_FIT, smp_plan_make(&s.request, "model.yaml", &result));
+    assert_true(strlen(smp_last_error()) > 0);
+    close_setting(&s);
+}
+
+static void test_planner_bad_request(void **state)
+{
+    (void)state;
+    setting s;
+    smp_planner_result result;
+    open_setting(&s, "mlp.yaml", 2);
+    s.request.devices = 3;
+    assert_int_equal(SMP_ERR_INPUT, smp_plan_make(&s.request, "model.yaml", &result));
+    s.request.devices = 2;
+    s.request.microbatch_size = 0;
+    assert_int_equal(SMP_ERR_INPUT, smp_plan_make(&s.request, "model.yaml", &result));
+    s.request.microbatch_size = 1;
+    s.request.microbatches = 1 << 24;
+    assert_int_not_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &result));
+    close_setting(&s);
+}
+
+/* For CUDA: on equal cards. */
+static void open_cards(setting *s, const char *model, int devices, smp_precision precision)
+{
+    open_setting(s, model, devices);
+    smp_device_spec *device = (smp_device_spec *)s->cluster->device; /* its own memory */
+    for (int d = 0; d < devices; d++)
+        device[d].flops_bf16 = 16 * device[d].flops_fp32;
+    s->cluster->cores_per_node = 0;
+    assert_int_equal(SMP_OK,
+                     smp_graph_set_target(s->graph, (smp_target){SMP_BACKEND_CUDA, precision}));
+}
+
+/* Stages of the ops of a plan; malloc'ed. */
+static int32_t *stages_of(const smp_plan *plan, const smp_graph *graph)
+{
+    int32_t *stage = NULL;
+    if (smp_plan_bind(plan, graph, &stage) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    return stage;
+}
+
+/* Every plan holds, says what it is for, and tears no pair apart, whatever the number of stages. */
+static void test_planner_cuda(void **state)
+{
+    (void)state;
+    for (int precision = 0; precision < SMP_N_PRECISION; precision++)
+        for (int devices = 1; devices <= 8; devices += 1 + devices / 3) {
+            setting s;
+            smp_planner_result result;
+            int pairs = 0;
+            open_cards(&s, "gpt-tiny.yaml", devices, (smp_precision)precision);
+            s.request.stages = devices;
+            s.request.microbatches = 4;
+            check_plan(&s);
+            assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &result));
+            assert_int_equal(SMP_BACKEND_CUDA, result.plan->target.backend);
+            assert_int_equal(precision, result.plan->target.precision);
+            int32_t *stage = stages_of(result.plan, s.graph);
+            for (int32_t op = 0; op < s.graph->n_op; op++)
+                if (smp_op_pairs(s.graph, op)) {
+                    pairs++;
+                    assert_int_equal(stage[op], stage[op + 1]);
+                }
+            assert_int_equal(4, pairs);
+            free(stage);
+            smp_planner_result_destroy(&result);
+            close_setting(&s);
+        }
+}
+
+/* bf16: the copy of the weights counts, and is less than what activations save. */
+static void test_planner_bf16_memory(void **state)
+{
+    (void)state;
+    int64_t peak[SMP_N_PRECISION];
+    for (int precision = 0; precision < SMP_N_PRECISION; precision++) {
+        setting s;
+        smp_planner_result result;
+        open_cards(&s, "gpt-tiny.yaml", 1, (smp_precision)precision);
+        s.request.microbatches = 1;
+        s.request.microbatch_size = 16;
+        assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &result));
+        peak[precision] = result.plan->predicted.peak_bytes[0];
+        smp_planner_result_destroy(&result);
+        s.request.memory_bytes = peak[precision] - 1;
+        s.request.recompute = SMP_RECOMPUTE_NONE;
+        assert_int_equal(SMP_ERR_NO_FIT, smp_plan_make(&s.request, "model.yaml", &result));
+        close_setting(&s);
+    }
+    assert_int_equal(peak[SMP_PRECISION_FP32], peak[SMP_PRECISION_TF32]);
+    assert_true(peak[SMP_PRECISION_BF16] < peak[SMP_PRECISION_FP32]);
+    assert_true(peak[SMP_PRECISION_BF16] > peak[SMP_PRECISION_FP32] / 2);
+}
+
+/* What a user asks for goes before what a kernel would like; what both keep together stays so. */
+static void test_planner_pairs_and_pins(void **state)
+{
+    (void)state;
+    setting s;
+    smp_planner_result result;
+    open_cards(&s, "gpt-tiny.yaml", 2, SMP_PRECISION_BF16);
+    const smp_graph *g = s.graph;
+    int32_t n = g->n_op, first = 0;
+    while (!smp_op_pairs(g, first))
+        first++;
+    int32_t *pin = calloc((size_t)n, sizeof *pin), *glue = calloc((size_t)n, sizeof *glue);
+    for (int32_t op = 0; op < n; op++)
+        pin[op] = op <= first ? 0 : 1;
+    s.request.stages = 2;
+    s.request.chunks = 1;
+    s.request.pin = pin;
+    if (smp_plan_make(&s.request, "model.yaml", &result) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    int32_t *stage = stages_of(result.plan, g);
+    assert_int_equal(0, stage[first]);
+    assert_int_equal(1, stage[first + 1]);
+    free(stage);
+    smp_planner_result_destroy(&result);
+
+    /* cuts allowed at the gelu of every pair, and nowhere else but in the middle */
+    for (int32_t op = 0, label = 0; op < n; op++) {
+        label += op == n / 2 || (op > 0 && smp_op_pairs(g, op - 1));
+        glue[op] = label;
+    }
+    assert_false(smp_op_pairs(g, n / 2 - 1));
+    s.request.pin = NULL;
+    s.request.glue = glue;
+    if (smp_plan_make(&s.request, "model.yaml", &result) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    stage = stages_of(result.plan, g);
+    for (int32_t op = 0; op < n; op++)
+        assert_int_equal(op >= n / 2, stage[op]);
+    free(stage);
+    smp_planner_result_destroy(&result);
+    free(pin);
+    free(glue);
+    close_setting(&s);
+}
+
+/* A kind without CUDA kernels is refused before anything is searched. */
+static void test_planner_needs_kernels(void **state)
+{
+    (void)state;
+    setting s;
+    smp_planner_result result;
+    open_cards(&s, "mlp.yaml", 2, SMP_PRECISION_FP32);
+    smp_op_kind made_up = *s.graph->op[1].kind;
+    made_up.name = "made-up";
+    ((smp_op *)s.graph->op)[1].kind = &made_up;
+    assert_int_equal(SMP_ERR_INPUT, smp_plan_make(&s.request, "model.yaml", &result));
+    assert_non_null(strstr(smp_last_error(), "'made-up' has no kernel for cuda"));
+    assert_non_null(strstr(smp_last_error(), "mlp.yaml:"));
+    close_setting(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_planner_automatic),
+        cmocka_unit_test(test_planner_fixed),
+        cmocka_unit_test(test_planner_objective_bottleneck),
+        cmocka_unit_test(test_planner_no_fit),
+        cmocka_unit_test(test_planner_bad_request),
+        cmocka_unit_test(test_planner_cuda),
+        cmocka_unit_test(test_planner_bf16_memory),
+        cmocka_unit_test(test_planner_pairs_and_pins),
+        cmocka_unit_test(test_planner_needs_kernels),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,479 @@
+/* The search with the real schedules: its ten best against every configuration planned by itself;
+ * recomputation only where it is needed; kinds of ranks against each rank; bounds below what they
+ * bound; time limits; what would help; clusters of 16,384 devices. */
+#include "tests/schedule/fixture.h"
+
+#include <math.h>
+
+#include "graph/base/clock.h"
+#include "schedule/planner/planner.h"
+#include "schedule/planner/planner_model.h"
+#include "schedule/verify/verify.h"
+
+typedef struct setting {
+    smp_graph *graph;
+    smp_device_spec *device;
+    smp_cluster cluster;
+    smp_search_request request;
+} setting;
+
+/* Blocks of a transformer, small enough to be planned hundreds of times. */
+static char *make_model(int blocks, int width)
+{
+    smp_text text = {0};
+    smp_text_append(&text,
+                    "smp: 1\nname: blocks\nlet: {T: 16, d: %d, heads: 2, layers: %d}\n"
+                    "inputs: {tokens: {dtype: int32, shape: [T]}, targets: {dtype: int32, shape: "
+                    "[T]}}\nops:\n"
+                    "  - {op: embedding, name: wte, in: tokens, out: x, rows: 64, features: d}\n"
+                    "  - repeat: layers\n    as: i\n    ops:\n"
+                    "      - {op: layernorm, name: \"h{i}.ln\", in: x, out: a}\n"
+                    "      - {op: linear, name: \"h{i}.fc\", in: a, out: a, features: 4*d}\n"
+                    "      - {op: gelu, name: \"h{i}.gelu\", in: a, out: a}\n"
+                    "      - {op: linear, name: \"h{i}.proj\", in: a, out: a, features: d}\n"
+                    "      - {op: add, name: \"h{i}.res\", in: [x, a], out: x}\n"
+                    "  - {op: linear, name: head, in: x, out: logits, features: 64, bias: false}\n"
+                    "  - {op: cross_entropy, name: loss, in: [logits, targets], out: loss}\n"
+                    "loss: loss\n",
+                    width, blocks);
+    assert_false(text.failed);
+    return text.data;
+}
+
+static void open_setting(setting *s, int blocks, int width, int nodes, int per_node)
+{
+    char *model = make_model(blocks, width);
+    *s = (setting){0};
+    if (smp_graph_parse("model.yaml", model, strlen(model), &s->graph) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    free(model);
+    int devices = nodes * per_node;
+    s->device = calloc((size_t)devices, sizeof *s->device);
+    assert_non_null(s->device);
+    for (int d = 0; d < devices; d++)
+        s->device[d] = (smp_device_spec){
+            .name = "d", .memory_bytes = (int64_t)1 << 40, .flops_fp32 = 1e11, .bytes_per_s = 1e11};
+    s->cluster = (smp_cluster){.name = "c",
+                               .nodes = nodes,
+                               .devices_per_node = per_node,
+                               .device = s->device,
+                               .intra_node = {.latency_us = 1, .bytes_per_s = 1e11},
+                               .inter_node = {.latency_us = 3, .bytes_per_s = 1e10},
+                               .overlap = true};
+    s->request = (smp_search_request){.graph = s->graph,
+                                      .cluster = &s->cluster,
+                                      .devices = devices,
+                                      .microbatch_size = 2,
+                                      .partitioner = "linear",
+                                      .placement = SMP_PLACEMENT_AUTO,
+                                      .seed = 1};
+}
+
+static void close_setting(setting *s)
+{
+    free(s->device);
+    smp_graph_destroy(s->graph);
+}
+
+/* What the search says of a configuration. */
+typedef struct outcome {
+    double time;
+    int64_t peak;
+    int64_t all; /* micro-batches of all replicas */
+    int pipeline, chunks, n_recompute;
+} outcome;
+
+typedef struct outcome_list {
+    outcome item[1024];
+    int n;
+    double least;
+} outcome_list;
+
+static outcome outcome_of(const smp_candidate *c)
+{
+    int64_t all = (int64_t)c->microbatches * c->ddp;
+    return (outcome){.time = c->step_us / (double)all / (double)c->microbatch_size,
+                     .peak = c->peak_bytes,
+                     .all = all,
+                     .pipeline = c->pipeline,
+                     .chunks = c->chunks,
+                     .n_recompute = c->n_recompute};
+}
+
+/* Plans with everything fixed; nothing if it does not fit. */
+static void plan_fixed(const setting *s, int pipeline, int chunks, int microbatches,
+                       const char *schedule, smp_placement placement, outcome_list *list)
+{
+    smp_search_request request = s->request;
+    smp_planner_result result;
+    request.stages = pipeline;
+    request.chunks = chunks;
+    request.microbatches = microbatches;
+    request.schedule = schedule;
+    request.placement = placement;
+    smp_status status = smp_plan_make(&request, "model.yaml", &result);
+    if (status == SMP_ERR_INPUT || status == SMP_ERR_NO_FIT)
+        return;
+    assert_int_equal(SMP_OK, status);
+    assert_int_equal(1, result.search.n_tried);
+    assert_true(list->n < 1024);
+    /* Bound to few live micro-batches, which auto does only if nothing fits without: not of these. */
+    if (result.active_microbatches == s->request.active_microbatches)
+        list->item[list->n++] = outcome_of(result.search.best);
+    smp_planner_result_destroy(&result);
+}
+
+static void plan_all(const setting *s, outcome_list *list)
+{
+    const smp_schedule_kind *const *kinds = smp_schedules();
+    int devices = s->request.devices, fixed = s->request.microbatches;
+    for (int p = 1; p <= devices; p++) {
+        if (devices % p != 0)
+            continue;
+        for (int v = 1; v <= 4 && (v == 1 || p > 1); v *= 2)
+            for (int k = 0; kinds[k]; k++)
+                for (int m = 1; m <= (fixed > 0 ? fixed : 4 * p); m++) {
+                    if (fixed > 0 ? m != fixed : (m & (m - 1)) != 0 && m != p)
+                        continue;
+                    plan_fixed(s, p, v, m, kinds[k]->name, SMP_PLACEMENT_CLUSTER, list);
+                    if (p > 1 && p < devices && s->cluster.nodes > 1)
+                        plan_fixed(s, p, v, m, kinds[k]->name, SMP_PLACEMENT_SPREAD, list);
+                }
+    }
+    list->least = INFINITY;
+    for (int i = 0; i < list->n; i++)
+        list->least = fmin(list->least, list->item[i].time);
+}
+
+/* The rule of search.h: within 1 % of the best the fewer micro-batches, then the smaller peak. */
+static bool stands_before(const outcome_list *list, const outcome *a, const outcome *b)
+{
+    bool a_close = a->time <= 1.01 * list->least, b_close = b->time <= 1.01 * list->least;
+    if (a_close != b_close)
+        return a_close;
+    if (!a_close && a->time != b->time)
+        return a->time < b->time;
+    if (a->all != b->all)
+        return a->all < b->all;
+    return a->peak != b->peak ? a->peak < b->peak : a->time < b->time;
+}
+
+static void sort_outcomes(outcome_list *list)
+{
+    for (int i = 1; i < list->n; i++)
+        for (int k = i; k > 0 && stands_before(list, &list->item[k], &list->item[k - 1]); k--) {
+            outcome swap = list->item[k];
+            list->item[k] = list->item[k - 1];
+            list->item[k - 1] = swap;
+        }
+}
+
+typedef struct found {
+    bool any;
+    int n_recompute, n_pruned;
+    double time;
+} found;
+
+/* The ten best of the search are those of all configurations planned one by one. */
+static void check_ten_best(const setting *s, found *out)
+{
+    static outcome_list list;
+    smp_planner_result result;
+    list.n = 0;
+    *out = (found){0};
+    plan_all(s, &list);
+    sort_outcomes(&list);
+    smp_status status = smp_plan_make(&s->request, "model.yaml", &result);
+    if (list.n == 0) {
+        if (status == SMP_OK) {
+            assert_true(result.active_microbatches > 0);
+            smp_planner_result_destroy(&result);
+        } else {
+            assert_int_equal(SMP_ERR_NO_FIT, status);
+        }
+        return;
+    }
+    if (status != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    const smp_search_result *search = &result.search;
+    int listed = list.n < SMP_SEARCH_LISTED ? list.n : SMP_SEARCH_LISTED;
+    assert_true(search->n_tried >= listed);
+    for (int i = 0; i < listed; i++) {
+        outcome got = outcome_of(search->tried[i]);
+        const outcome *want = &list.item[i];
+        assert_true(search->tried[i]->fits);
+        if (got.time != want->time || got.peak != want->peak || got.all != want->all)
+            fail_msg("place %d: got %d x %d, time %.17g, peak %lld, expected %d x %d, time %.17g, "
+                     "peak %lld",
+                     i, got.pipeline, got.chunks, got.time, (long long)got.peak, want->pipeline,
+                     want->chunks, want->time, (long long)want->peak);
+    }
+    assert_int_equal(search->n_config, search->n_tried + search->n_pruned_time +
+                                           search->n_pruned_memory + search->n_no_pipeline +
+                                           search->n_skipped);
+    *out = (found){true, search->best->n_recompute, search->n_pruned_time + search->n_pruned_memory,
+                   list.item[0].time};
+    smp_planner_result_destroy(&result);
+}
+
+static void test_planner_search_lists_the_ten_best(void **state)
+{
+    (void)state;
+    static const int64_t memory[] = {0, 300000, 400000, 600000};
+    int pruned = 0;
+    for (int nodes = 1; nodes <= 2; nodes++)
+        for (int i = 0; i < 4; i++) {
+            setting s;
+            found counts;
+            open_setting(&s, 3 + i, 32, nodes, 4 / nodes);
+            s.request.memory_bytes = memory[i];
+            check_ten_best(&s, &counts);
+            assert_true(counts.any);
+            assert_int_equal(0, counts.n_recompute);
+            pruned += counts.n_pruned;
+            close_setting(&s);
+        }
+    assert_true(pruned > 300);
+}
+
+static void test_planner_search_recomputes_where_it_must(void **state)
+{
+    (void)state;
+    int with = 0, without = 0, only = 0;
+    for (int i = 0; i < 26; i++) {
+        setting s;
+        found none, automatic;
+        open_setting(&s, 3, 32, 1, 2);
+        s.request.memory_bytes = 250000 + 50000 * (i / 2);
+        s.request.microbatches = i % 2 * 8; /* auto, 8 */
+        check_ten_best(&s, &none);
+        s.request.recompute = SMP_RECOMPUTE_AUTO;
+        check_ten_best(&s, &automatic);
+        assert_true(automatic.any || !none.any);
+        assert_true(!none.any || automatic.time <= none.time);
+        with += automatic.n_recompute > 0;
+        without += automatic.any && automatic.n_recompute == 0;
+        only += automatic.any && !none.any;
+        close_setting(&s);
+    }
+    assert_true(with > 0);
+    assert_true(without > 0);
+    assert_true(only > 0);
+}
+
+static void test_planner_search_recomputes_all(void **state)
+{
+    (void)state;
+    setting s;
+    smp_planner_result result, again;
+    open_setting(&s, 3, 32, 1, 2);
+    s.request.recompute = SMP_RECOMPUTE_ALL;
+    assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &result));
+    assert_int_equal(result.plan->n_stage, result.search.best->n_recompute);
+    for (int i = 0; i < result.plan->n_stage; i++)
+        assert_true(result.plan->stage[i].recompute);
+    s.request.recompute = SMP_RECOMPUTE_AUTO; /* all fits */
+    assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &again));
+    assert_int_equal(0, again.search.best->n_recompute);
+    assert_true(again.plan->predicted.step_us / again.plan->microbatches <=
+                result.plan->predicted.step_us / result.plan->microbatches);
+    smp_planner_result_destroy(&result);
+    smp_planner_result_destroy(&again);
+    close_setting(&s);
+}
+
+/* The smallest peak of all configurations, and with recomputation no larger. */
+static void test_planner_search_minimises_memory(void **state)
+{
+    (void)state;
+    static outcome_list list;
+    int smaller = 0;
+    for (int nodes = 1; nodes <= 2; nodes++) {
+        setting s;
+        smp_planner_result none, automatic;
+        open_setting(&s, 3 + nodes, 32, nodes, 4 / nodes);
+        s.request.optimize = SMP_OPTIMIZE_MEMORY;
+        list.n = 0;
+        plan_all(&s, &list);
+        int64_t least = INT64_MAX;
+        for (int i = 0; i < list.n; i++)
+            least = list.item[i].peak < least ? list.item[i].peak : least;
+        assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &none));
+        assert_true((double)none.search.best->peak_bytes <= 1.01 * (double)least);
+        s.request.microbatches = 8;
+        s.request.stages = 2;
+        smp_planner_result_destroy(&none);
+        assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &none));
+        s.request.recompute = SMP_RECOMPUTE_AUTO;
+        assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &automatic));
+        assert_true(automatic.search.best->peak_bytes <=
+                    none.search.best->peak_bytes + none.search.best->peak_bytes / 100);
+        smaller += automatic.search.best->peak_bytes < none.search.best->peak_bytes;
+        smp_planner_result_destroy(&none);
+        smp_planner_result_destroy(&automatic);
+        close_setting(&s);
+    }
+    assert_true(smaller > 0);
+}
+
+/* Every rank planned by itself gives what its kind gave; and what a rank needs at least is no more
+ * than that. */
+static void check_peaks(const setting *s, const smp_planner_result *result, bool *equal_kinds)
+{
+    smp__planner planner;
+    smp__evaluation exact, kinds;
+    smp_costs *costs;
+    const smp_candidate *best = result->search.best;
+    int64_t *least = calloc((size_t)best->pipeline, sizeof *least);
+    assert_non_null(least);
+    assert_int_equal(SMP_OK, smp__planner_open(&planner, 0, 0));
+    assert_int_equal(
+        SMP_OK, smp_costs_build(s->graph, &s->cluster, NULL, s->request.microbatch_size, &costs));
+    smp_schedule_model model = smp__planner_model(&planner);
+    assert_int_equal(SMP_OK, model.least_bytes(model.context, &s->request, costs, best, least));
+    assert_int_equal(SMP_OK,
+                     smp__planner_evaluate(&planner, &s->request, costs, best, true, &exact));
+    assert_int_equal(SMP_OK,
+                     smp__planner_evaluate(&planner, &s->request, costs, best, false, &kinds));
+    for (int r = 0; r < best->pipeline; r++) {
+        assert_int_equal(exact.peak_bytes[r], kinds.peak_bytes[r]);
+        assert_int_equal(exact.peak_bytes[r], best->rank_peak_bytes[r]);
+        assert_true(least[r] <= exact.peak_bytes[r]);
+        assert_true(least[r] > 0);
+    }
+    *equal_kinds = *equal_kinds || planner.peaks.n < (size_t)best->pipeline;
+    smp__evaluation_free(&exact);
+    smp__evaluation_free(&kinds);
+    smp_costs_destroy(costs);
+    smp__planner_close(&planner);
+    free(least);
+}
+
+static void test_planner_search_plans_kinds_of_ranks(void **state)
+{
+    (void)state;
+    const smp_schedule_kind *const *kinds = smp_schedules();
+    bool equal_kinds = false;
+    for (int k = 0; kinds[k]; k++)
+        for (int v = 1; v <= 2; v++)
+            for (int recompute = 0; recompute < 3; recompute += 2) {
+                setting s;
+                smp_planner_result result;
+                open_setting(&s, 12, 16, 1, 8);
+                s.request.stages = 8;
+                s.request.chunks = v;
+                s.request.microbatches = 3;
+                s.request.schedule = kinds[k]->name;
+                s.request.recompute = (smp_recompute)recompute;
+                if (smp_plan_make(&s.request, "model.yaml", &result) == SMP_OK) {
+                    check_peaks(&s, &result, &equal_kinds);
+                    smp_planner_result_destroy(&result);
+                }
+                close_setting(&s);
+            }
+    assert_true(equal_kinds);
+}
+
+/* A limit that has passed already: something is planned, and the rest is reported as left out. */
+static void test_planner_search_stops_in_time(void **state)
+{
+    (void)state;
+    setting s;
+    smp_planner_result result;
+    open_setting(&s, 4, 32, 1, 4);
+    s.request.partitioner = NULL;
+    s.request.deadline_s = smp_clock_s();
+    assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &result));
+    assert_true(result.search.timed_out);
+    assert_true(result.search.n_skipped > 0);
+    assert_int_equal(1, result.search.n_tried);
+    assert_int_equal(SMP_OK, smp_verify(result.plan, s.graph));
+    smp_planner_result_destroy(&result);
+    s.request.deadline_s = smp_clock_s() + 1000.0;
+    assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &result));
+    assert_false(result.search.timed_out);
+    assert_int_equal(0, result.search.n_skipped);
+    smp_planner_result_destroy(&result);
+    close_setting(&s);
+}
+
+static const smp_hint *find_hint(const smp_hint *hint, int n, smp_hint_kind kind)
+{
+    for (int i = 0; i < n; i++)
+        if (hint[i].kind == kind)
+            return &hint[i];
+    return NULL;
+}
+
+/* The gain of more micro-batches is what planning with them gains. */
+static void test_planner_search_hints(void **state)
+{
+    (void)state;
+    setting s;
+    smp_planner_result result, more;
+    smp_hint hint[SMP_HINTS_MAX];
+    int n = -1;
+    open_setting(&s, 4, 32, 2, 2);
+    s.request.stages = 4;
+    s.request.chunks = 1;
+    s.request.microbatches = 4;
+    s.request.schedule = "interleaved";
+    assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &result));
+    assert_int_equal(SMP_OK, smp_planner_hints(&s.request, &result, hint, &n));
+    assert_true(n > 0 && n <= SMP_HINTS_MAX);
+    for (int i = 0; i < n; i++) {
+        assert_true(hint[i].gain > 0.0 && hint[i].gain < 1.0);
+        assert_true(strlen(hint[i].text) > 0);
+        assert_true(i == 0 || hint[i].gain <= hint[i - 1].gain);
+    }
+    const smp_hint *twice = find_hint(hint, n, SMP_HINT_MICROBATCHES);
+    assert_non_null(twice);
+    s.request.microbatches = 8;
+    assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &more));
+    double gain = 1.0 - more.plan->predicted.step_us / 8 / (result.plan->predicted.step_us / 4);
+    assert_true(fabs(gain - twice->gain) < 1e-9);
+    const smp_hint *all = find_hint(hint, n, SMP_HINT_FREE_LINKS);
+    const smp_hint *inter = find_hint(hint, n, SMP_HINT_INTER_LINK);
+    assert_non_null(all);
+    assert_true(!inter || inter->gain <= all->gain + 1e-9);
+    smp_planner_result_destroy(&result);
+    smp_planner_result_destroy(&more);
+    close_setting(&s);
+}
+
+/* A large model on 16,384 devices, everything left open. */
+static void test_planner_search_large_cluster(void **state)
+{
+    (void)state;
+    setting s;
+    smp_planner_result result;
+    open_setting(&s, 200, 256, 2048, 8);
+    s.request.partitioner = NULL;
+    s.request.memory_bytes = 24000000;
+    double start_s = smp_clock_s();
+    if (smp_plan_make(&s.request, "model.yaml", &result) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    double took_s = smp_clock_s() - start_s;
+    if (took_s > 20.0)
+        fail_msg("planning took %.1f s", took_s);
+    assert_int_equal(16384, result.plan->pipeline * result.plan->ddp);
+    assert_true(result.search.best->pipeline > 1);
+    assert_true(result.search.n_config > 300);
+    smp_planner_result_destroy(&result);
+    close_setting(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_planner_search_lists_the_ten_best),
+        cmocka_unit_test(test_planner_search_recomputes_where_it_must),
+        cmocka_unit_test(test_planner_search_recomputes_all),
+        cmocka_unit_test(test_planner_search_minimises_memory),
+        cmocka_unit_test(test_planner_search_plans_kinds_of_ranks),
+        cmocka_unit_test(test_planner_search_stops_in_time),
+        cmocka_unit_test(test_planner_search_hints),
+        cmocka_unit_test(test_planner_search_large_cluster),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

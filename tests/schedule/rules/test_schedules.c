@@ -1,0 +1,398 @@
+/* Every registered schedule over a grid of ranks, chunks and micro-batches: complete, in the order
+ * that keeps training bit-identical, free of deadlock, within the memory and the time that its
+ * formulas promise. */
+#include "tests/schedule/made_plan.h"
+#include "schedule/simulate/simulate.h"
+
+enum { MAX_RANKS = 8, MAX_CHUNKS = 4, MAX_MICROBATCHES = 32 };
+
+typedef void (*grid_check)(made_plan *made, const smp_schedule_kind *kind,
+                           const smp_schedule_shape *shape);
+
+/* The chain's plan becomes one of this schedule, unless that cannot be, which the schedule must
+ * explain. */
+static void lend(made_plan *made, const smp_schedule_kind *kind, const smp_schedule_shape *shape,
+                 grid_check check)
+{
+    if (kind->check && kind->check(shape)) {
+        assert_non_null(strstr(smp_last_error(), kind->name));
+        assert_non_null(strstr(smp_last_error(), "expected"));
+        return;
+    }
+    made->plan.schedule = kind->name;
+    made->plan.microbatches = shape->microbatches;
+    for (int s = 0; s < made->plan.n_stage; s++)
+        made->stage[s].rank = smp_schedule_stage_rank(kind, shape, s);
+    if (smp_lower(kind, shape, made->flow, made->program))
+        fail_msg("%s p %d v %d m %d active %d group %d: %s", kind->name, shape->pipeline,
+                 shape->chunks, shape->microbatches, shape->active, shape->group, smp_last_error());
+    check(made, kind, shape);
+    for (int r = 0; r < shape->pipeline; r++)
+        smp_program_free(&made->program[r]);
+}
+
+/* Flows of 1 to MAX_RANKS * MAX_CHUNKS stages in a chain are made once and lent to the plans. */
+static void for_grid(bool training, grid_check check)
+{
+    for (int n_stage = 1; n_stage <= MAX_RANKS * MAX_CHUNKS; n_stage++)
+        for (int p = 1; p <= MAX_RANKS; p++) {
+            int v = n_stage / p;
+            if (n_stage % p || v > MAX_CHUNKS)
+                continue;
+            made_plan made;
+            made_plan_stages(&made, "simple", p, v, 1, training, made_chain);
+            for (int i = 0; smp_schedules()[i]; i++)
+                for (int m = 1; m <= MAX_MICROBATCHES; m++) {
+                    smp_schedule_shape shape = {p, v, m, training, 0, 0};
+                    lend(&made, smp_schedules()[i], &shape, check);
+                }
+            made_plan_free(&made);
+        }
+}
+
+static void check_verifies(made_plan *made, const smp_schedule_kind *kind,
+                           const smp_schedule_shape *shape)
+{
+    if (smp_verify_programs(&made->plan, made->flow))
+        fail_msg("%s p %d v %d m %d active %d group %d: %s", kind->name, shape->pipeline,
+                 shape->chunks, shape->microbatches, shape->active, shape->group, smp_last_error());
+}
+
+static void test_schedules_verify(void **state)
+{
+    (void)state;
+    for_grid(true, check_verifies);
+    for_grid(false, check_verifies);
+}
+
+/* Weight gradients of a chunk are added by rising micro-batch. */
+static void check_order(made_plan *made, const smp_schedule_kind *kind,
+                        const smp_schedule_shape *shape)
+{
+    (void)kind;
+    (void)shape;
+    for (int r = 0; r < made->plan.pipeline; r++) {
+        int next[MAX_CHUNKS] = {0}, forward[MAX_CHUNKS] = {0};
+        for (int64_t i = 0; i < made->program[r].n; i++) {
+            const smp_action *a = &made->program[r].action[i];
+            if (a->kind == SMP_ACTION_B || a->kind == SMP_ACTION_W)
+                assert_int_equal(a->microbatch, next[a->chunk]++);
+            if (a->kind == SMP_ACTION_F)
+                assert_int_equal(a->microbatch, forward[a->chunk]++);
+        }
+        for (int c = 0; c < made->plan.chunks; c++)
+            assert_int_equal(next[c], made->plan.microbatches);
+    }
+}
+
+static void test_schedules_accumulate_in_order(void **state)
+{
+    (void)state;
+    for_grid(true, check_order);
+}
+
+static int peak_live(const smp_program *program, bool training)
+{
+    int live = 0, peak = 0;
+    for (int64_t i = 0; i < program->n; i++) {
+        smp_action_kind kind = program->action[i].kind;
+        live += kind == SMP_ACTION_F;
+        peak = live > peak ? live : peak;
+        live -= kind == SMP_ACTION_B || kind == SMP_ACTION_W || (!training && kind == SMP_ACTION_F);
+    }
+    return peak;
+}
+
+static void check_live(made_plan *made, const smp_schedule_kind *kind,
+                       const smp_schedule_shape *shape)
+{
+    for (int r = 0; r < shape->pipeline; r++) {
+        int peak = peak_live(&made->program[r], shape->training);
+        if (peak != kind->live(shape, r))
+            fail_msg("%s p %d v %d m %d active %d group %d rank %d: %d live, formula %d",
+                     kind->name, shape->pipeline, shape->chunks, shape->microbatches, shape->active,
+                     shape->group, r, peak, kind->live(shape, r));
+        if (shape->active > 0 && peak > shape->active * shape->chunks)
+            fail_msg("%s p %d v %d m %d rank %d: %d live, bound %d", kind->name, shape->pipeline,
+                     shape->chunks, shape->microbatches, r, peak, shape->active * shape->chunks);
+    }
+}
+
+static void test_schedules_live(void **state)
+{
+    (void)state;
+    for_grid(true, check_live);
+    for_grid(false, check_live);
+}
+
+static const int devices[MAX_RANKS] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+static smp_simulation *simulate_unit(const made_plan *made)
+{
+    static const smp_device_spec device[MAX_RANKS];
+    smp_cluster cluster = {.name = "free",
+                           .nodes = 1,
+                           .devices_per_node = MAX_RANKS,
+                           .device = device,
+                           .intra_node = {.bytes_per_s = 1e300},
+                           .overlap = true};
+    double forward[MAX_RANKS * MAX_CHUNKS], backward[MAX_RANKS * MAX_CHUNKS];
+    int64_t weights[MAX_RANKS * MAX_CHUNKS] = {0};
+    int rank[MAX_RANKS * MAX_CHUNKS];
+    for (int s = 0; s < made->plan.n_stage; s++) {
+        forward[s] = 1.0;
+        backward[s] = 2.0;
+        rank[s] = made->stage[s].rank;
+    }
+    smp_simulation *simulation;
+    smp_simulation_input input = {.pipeline = made->plan.pipeline,
+                                  .chunks = made->plan.chunks,
+                                  .ddp = 1,
+                                  .microbatches = made->plan.microbatches,
+                                  .program = made->program,
+                                  .stage_rank = rank,
+                                  .forward_us = forward,
+                                  .backward_us = backward,
+                                  .weight_bytes = weights,
+                                  .flow = made->flow,
+                                  .graph = made->graph,
+                                  .cluster = &cluster,
+                                  .device = devices};
+    if (smp_simulate(&input, &simulation))
+        fail_msg("%s", smp_last_error());
+    return simulation;
+}
+
+static void assert_takes(const smp_simulation *s, const smp_schedule_kind *kind,
+                         const smp_schedule_shape *shape, double units)
+{
+    if (s->step_us < units - 1e-6 || s->step_us > units + 1e-6)
+        fail_msg("%s p %d v %d m %d active %d: takes %g, formula %g", kind->name, shape->pipeline,
+                 shape->chunks, shape->microbatches, shape->active, s->step_us, units);
+}
+
+/* In units of a chunk's forward. All work of the busiest rank, and the first rank's forward before
+ * the last rank's, are a lower bound for everybody. */
+static void check_makespan(made_plan *made, const smp_schedule_kind *kind,
+                           const smp_schedule_shape *shape)
+{
+    int p = shape->pipeline, v = shape->chunks, m = shape->microbatches;
+    smp_simulation *s = simulate_unit(made);
+    bool exact = false;
+    if (strcmp(kind->name, "simple") == 0)
+        exact = v == 1 || m >= p;
+    else if (strcmp(kind->name, "interleaved") == 0)
+        exact = v == 1 || (m % p == 0 && shape->group == 0);
+    else if (strcmp(kind->name, "breadth-first") == 0)
+        exact = m >= p;
+    if (exact) {
+        assert_takes(s, kind, shape, 3.0 * (m * v + p - 1));
+        double bubble = (p - 1.0) / (m * v + p - 1.0);
+        assert_true(s->bubble > bubble - 1e-9 && s->bubble < bubble + 1e-9);
+    }
+    bool half_memory = shape->active > 0 && shape->active < p;
+    if (strcmp(kind->name, "zero-bubble") == 0 && v == 1 && m >= 2 * p && !half_memory)
+        assert_takes(s, kind, shape, 3.0 * m + p - 1);
+    if (strcmp(kind->name, "zero-bubble") == 0 && v == 2 && m >= 2 * p && !half_memory)
+        assert_true(s->step_us <= 6.0 * m + 2 * p + 1e-6); /* a third of one chunk's 6 (p-1) */
+    assert_true(s->step_us > 3.0 * m * v + p - 1 - 1e-6);
+    smp_simulation_destroy(s);
+}
+
+static void check_forward_makespan(made_plan *made, const smp_schedule_kind *kind,
+                                   const smp_schedule_shape *shape)
+{
+    int p = shape->pipeline, v = shape->chunks, m = shape->microbatches;
+    if (strcmp(kind->name, "forward") != 0)
+        return;
+    smp_simulation *s = simulate_unit(made);
+    assert_takes(s, kind, shape, m >= p ? m * v + p - 1.0 : (v - 1.0) * p + m + p - 1.0);
+    smp_simulation_destroy(s);
+}
+
+static void test_schedules_makespan(void **state)
+{
+    (void)state;
+    for_grid(true, check_makespan);
+    for_grid(false, check_forward_makespan);
+}
+
+static void check_all(made_plan *made, const smp_schedule_kind *kind,
+                      const smp_schedule_shape *shape)
+{
+    check_verifies(made, kind, shape);
+    check_order(made, kind, shape);
+    check_live(made, kind, shape);
+    check_makespan(made, kind, shape);
+}
+
+/* One schedule with all its bounds and groups. */
+static void for_options(const char *name, int chunks, bool groups)
+{
+    const int microbatches[] = {1, 2, 3, 5, 8, 13, 16, 17, 32};
+    for (int p = 1; p <= MAX_RANKS; p++) {
+        made_plan made;
+        made_plan_stages(&made, "simple", p, chunks, 1, true, made_chain);
+        for (size_t i = 0; i < sizeof microbatches / sizeof microbatches[0]; i++)
+            for (int option = 0; option <= 2 * p + 2; option++) {
+                smp_schedule_shape shape = {p, chunks, microbatches[i], true, 0, 0};
+                *(groups ? &shape.group : &shape.active) = option;
+                lend(&made, smp_schedule_find(name), &shape, check_all);
+            }
+        made_plan_free(&made);
+    }
+}
+
+static void test_schedules_options(void **state)
+{
+    (void)state;
+    for_options("zero-bubble", 1, false);
+    for_options("zero-bubble", 2, false);
+    for_options("interleaved", 1, true);
+    for_options("interleaved", 2, true);
+    for_options("interleaved", 3, true);
+}
+
+/* The V-shaped family at its three named sizes, p micro-batches being 1F1B's. */
+static void test_schedules_folded_memory(void **state)
+{
+    (void)state;
+    const smp_schedule_kind *kind = smp_schedule_find("zero-bubble");
+    for (int p = 4; p <= 64; p++) {
+        const int active[] = {p, p / 2 + 2, p / 3 + 2};
+        for (int i = 0; i < 3; i++)
+            for (int r = 0; r < p; r++) {
+                smp_schedule_shape shape = {p, 2, 8 * p, true, active[i], 0};
+                int pairs = kind->live(&shape, r);
+                assert_true(pairs <= 2 * active[i]);
+                /* what is given is made use of: no bound is missed by more than two pairs */
+                if (i == 0)
+                    assert_int_equal(pairs, 2 * p);
+            }
+    }
+}
+
+/* Less memory costs time, and never more than one micro-batch at a time would. */
+static void test_schedules_memory_for_time(void **state)
+{
+    (void)state;
+    for (int chunks = 1; chunks <= 2; chunks++) {
+        made_plan made;
+        made_plan_stages(&made, "simple", 8, chunks, 24, true, made_chain);
+        double last = 1e300;
+        for (int active = 1; active <= 8; active++) {
+            smp_schedule_shape shape = {8, chunks, 24, true, active, 0};
+            const smp_schedule_kind *kind = smp_schedule_find("zero-bubble");
+            for (int s = 0; s < made.plan.n_stage; s++)
+                made.stage[s].rank = smp_schedule_stage_rank(kind, &shape, s);
+            assert_int_equal(smp_lower(kind, &shape, made.flow, made.program), SMP_OK);
+            smp_simulation *s = simulate_unit(&made);
+            if (s->step_us > last + 1e-6)
+                fail_msg("v %d active %d: %g after %g", chunks, active, s->step_us, last);
+            last = s->step_us;
+            smp_simulation_destroy(s);
+            for (int r = 0; r < 8; r++)
+                smp_program_free(&made.program[r]);
+        }
+        made_plan_free(&made);
+    }
+}
+
+static void refuses(const char *name, smp_schedule_shape shape, const char *words)
+{
+    const smp_schedule_kind *kind = smp_schedule_find(name);
+    assert_int_equal(kind->check(&shape), SMP_ERR_INPUT);
+    if (!strstr(smp_last_error(), words))
+        fail_msg("got '%s', expected '%s'", smp_last_error(), words);
+}
+
+static void test_schedules_say_what_can_be(void **state)
+{
+    (void)state;
+    refuses("zero-bubble", (smp_schedule_shape){4, 3, 8, true, 0, 0},
+            "chunks 3, expected 1, or 2 in a V");
+    refuses("zero-bubble", (smp_schedule_shape){4, 1, 8, true, -1, 0}, "expected at least 1");
+    refuses("zero-bubble", (smp_schedule_shape){4, 1, 8, false, 0, 0}, "expected forward");
+    refuses("breadth-first", (smp_schedule_shape){4, 1, 8, true, 0, 0}, "expected 2 or more");
+    refuses("forward", (smp_schedule_shape){4, 1, 8, true, 0, 0}, "mode: inference");
+    refuses("interleaved", (smp_schedule_shape){4, 2, 8, true, 0, 3}, "expected at least 4");
+    smp_schedule_shape one_chunk = {4, 1, 8, true, 0, 3};
+    assert_int_equal(smp_schedule_find("interleaved")->check(&one_chunk), SMP_OK);
+}
+
+static void order_text(const char *name, smp_schedule_shape shape, int rank, const char *expected)
+{
+    smp_program program = {0};
+    assert_int_equal(smp_schedule_find(name)->order(&shape, rank, &program), SMP_OK);
+    assert_program(&program, expected);
+    smp_program_free(&program);
+}
+
+static void test_schedules_orders(void **state)
+{
+    (void)state;
+    order_text("simple", (smp_schedule_shape){2, 2, 2, true, 0, 0}, 0,
+               "F0.0 F1.0 F0.1 F1.1 B0.1 B1.1 B0.0 B1.0");
+    order_text("interleaved", (smp_schedule_shape){4, 1, 5, true, 0, 0}, 1,
+               "F0.0 F1.0 F2.0 B0.0 F3.0 B1.0 F4.0 B2.0 B3.0 B4.0");
+    order_text("interleaved", (smp_schedule_shape){4, 1, 2, true, 0, 0}, 0, "F0.0 F1.0 B0.0 B1.0");
+    order_text("interleaved", (smp_schedule_shape){2, 2, 4, true, 0, 0}, 1,
+               "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 F3.1 B3.1 B2.0 B3.0");
+    order_text("interleaved", (smp_schedule_shape){2, 2, 3, true, 0, 0}, 1,
+               "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 B1.0 F2.1 B2.1 B2.0");
+    order_text("interleaved", (smp_schedule_shape){2, 2, 3, false, 0, 0}, 0,
+               "F0.0 F1.0 F0.1 F1.1 F2.0 F2.1");
+    order_text("interleaved", (smp_schedule_shape){2, 2, 4, true, 0, 4}, 1,
+               "F0.0 F1.0 F2.0 F3.0 F0.1 B0.1 F1.1 B1.1 F2.1 B2.1 F3.1 B3.1 B0.0 B1.0 B2.0 B3.0");
+    order_text("breadth-first", (smp_schedule_shape){2, 2, 3, true, 0, 0}, 0,
+               "F0.0 F1.0 F2.0 F0.1 F1.1 B0.1 F2.1 B1.1 B2.1 B0.0 B1.0 B2.0");
+    order_text("zero-bubble", (smp_schedule_shape){3, 1, 4, true, 0, 0}, 0, /* H1 */
+               "F0.0 F1.0 F2.0 I0.0 W0.0 F3.0 I1.0 W1.0 I2.0 W2.0 I3.0 W3.0");
+    order_text("zero-bubble", (smp_schedule_shape){3, 1, 4, true, 0, 0}, 2,
+               "F0.0 I0.0 F1.0 I1.0 F2.0 I2.0 W0.0 F3.0 I3.0 W1.0 W2.0 W3.0");
+    order_text("zero-bubble", (smp_schedule_shape){3, 1, 6, true, 6, 0}, 0, /* H2 */
+               "F0.0 F1.0 F2.0 F3.0 F4.0 I0.0 W0.0 F5.0 I1.0 W1.0 I2.0 W2.0 I3.0 W3.0 I4.0 W4.0 "
+               "I5.0 W5.0");
+    order_text("forward", (smp_schedule_shape){2, 2, 5, false, 0, 0}, 1,
+               "F0.0 F1.0 F0.1 F1.1 F2.0 F3.0 F4.0 F2.1 F3.1 F4.1");
+}
+
+static void test_schedules_registry(void **state)
+{
+    (void)state;
+    for (int i = 0; smp_schedules()[i]; i++) {
+        const smp_schedule_kind *kind = smp_schedules()[i];
+        assert_ptr_equal(smp_schedule_find(kind->name), kind);
+        assert_true(kind->summary && kind->order && kind->live);
+    }
+    assert_null(smp_schedule_find("magic"));
+    assert_null(smp_schedule_find(NULL));
+    const smp_schedule_kind *simple = smp_schedule_find("simple");
+    const smp_schedule_kind *zero = smp_schedule_find("zero-bubble");
+    smp_schedule_shape shape = {3, 2, 4, true, 0, 0};
+    for (int s = 0; s < 6; s++)
+        assert_int_equal(smp_schedule_stage_rank(zero, &shape, s), s < 3 ? s : 5 - s);
+    assert_int_equal(smp_schedule_stage_of(zero, &shape, 0, 1), 5);
+    assert_true(smp_schedule_find("auto") && smp_schedule_find("auto")->any_placement);
+    assert_int_equal(smp_schedule_stage_rank(simple, &shape, 4), 1);
+    assert_int_equal(smp_schedule_stage_of(simple, &shape, 1, 1), 4);
+    assert_int_equal(smp_schedule_stage_of(simple, &shape, 1, 2), -1);
+    assert_int_equal(smp_schedule_stage_of(simple, &shape, 3, 0), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_schedules_registry),
+        cmocka_unit_test(test_schedules_orders),
+        cmocka_unit_test(test_schedules_verify),
+        cmocka_unit_test(test_schedules_accumulate_in_order),
+        cmocka_unit_test(test_schedules_live),
+        cmocka_unit_test(test_schedules_makespan),
+        cmocka_unit_test(test_schedules_options),
+        cmocka_unit_test(test_schedules_folded_memory),
+        cmocka_unit_test(test_schedules_memory_for_time),
+        cmocka_unit_test(test_schedules_say_what_can_be),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

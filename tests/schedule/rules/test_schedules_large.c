@@ -1,0 +1,111 @@
+/* A plan of 512 ranks and 2048 micro-batches: made, verified and simulated in seconds, at a million
+ * simulated actions a second and more. */
+#include "graph/base/clock.h"
+#include "tests/schedule/made_plan.h"
+#include "schedule/simulate/simulate.h"
+
+#if defined __SANITIZE_ADDRESS__
+enum { RANKS = 64, MICROBATCHES = 256 };
+#else
+enum { RANKS = 512, MICROBATCHES = 2048 };
+#endif
+
+static int64_t count_actions(const made_plan *made)
+{
+    int64_t n = 0;
+    for (int r = 0; r < made->plan.pipeline; r++)
+        n += made->program[r].n;
+    return n;
+}
+
+/* Gives the time the simulation alone took. */
+static double simulate(const made_plan *made, double expected_us)
+{
+    size_t n_stage = (size_t)made->plan.n_stage;
+    smp_device_spec *device = calloc(RANKS, sizeof *device);
+    double *forward = calloc(n_stage, sizeof(double)), *backward = calloc(n_stage, sizeof(double));
+    int64_t *weights = calloc(n_stage, sizeof(int64_t));
+    int *rank = calloc(n_stage, sizeof(int)), *place = calloc(RANKS, sizeof(int));
+    assert_true(device && forward && backward && weights && rank && place);
+    for (int s = 0; s < made->plan.n_stage; s++) {
+        forward[s] = 1.0;
+        backward[s] = 2.0;
+        rank[s] = made->stage[s].rank;
+    }
+    for (int r = 0; r < RANKS; r++)
+        place[r] = r;
+    smp_cluster cluster = {.name = "free",
+                           .nodes = 1,
+                           .devices_per_node = RANKS,
+                           .device = device,
+                           .intra_node = {.bytes_per_s = 1e300},
+                           .overlap = true};
+    smp_simulation_input input = {.pipeline = RANKS,
+                                  .chunks = made->plan.chunks,
+                                  .ddp = 1,
+                                  .microbatches = made->plan.microbatches,
+                                  .program = made->program,
+                                  .stage_rank = rank,
+                                  .forward_us = forward,
+                                  .backward_us = backward,
+                                  .weight_bytes = weights,
+                                  .flow = made->flow,
+                                  .graph = made->graph,
+                                  .cluster = &cluster,
+                                  .device = place};
+    smp_simulation *s = NULL;
+    double begin_s = smp_clock_s();
+    if (smp_simulate(&input, &s))
+        fail_msg("%s", smp_last_error());
+    double took_s = smp_clock_s() - begin_s;
+    if (expected_us > 0.0 && (s->step_us < expected_us - 1e-3 || s->step_us > expected_us + 1e-3))
+        fail_msg("takes %g, formula %g", s->step_us, expected_us);
+    smp_simulation_destroy(s);
+    free(device);
+    free(forward);
+    free(backward);
+    free(weights);
+    free(rank);
+    free(place);
+    return took_s;
+}
+
+static void check_large(const char *schedule, int chunks, int microbatches, double expected_us)
+{
+    made_plan made;
+    made_plan_stages(&made, schedule, RANKS, chunks, microbatches, true, made_chain);
+    double begin_s = smp_clock_s();
+    made_plan_lower(&made);
+    double made_s = smp_clock_s();
+    if (smp_verify_programs(&made.plan, made.flow))
+        fail_msg("%s", smp_last_error());
+    double verified_s = smp_clock_s(), simulated_s = simulate(&made, expected_us);
+    double total_s = verified_s - begin_s + simulated_s;
+    double per_s = (double)count_actions(&made) / simulated_s;
+    print_message("%s, %d chunks: %lld actions made in %.2f s, verified in %.2f s, simulated in "
+                  "%.2f s (%.1f million a second)\n",
+                  schedule, chunks, (long long)count_actions(&made), made_s - begin_s,
+                  verified_s - made_s, simulated_s, per_s / 1e6);
+#if !defined __SANITIZE_ADDRESS__
+    assert_true(total_s < 30.0);
+    assert_true(per_s > 1e6);
+#endif
+    (void)total_s;
+    made_plan_free(&made);
+}
+
+static void test_schedules_large(void **state)
+{
+    (void)state;
+    check_large("interleaved", 1, MICROBATCHES, 3.0 * (MICROBATCHES + RANKS - 1));
+    check_large("zero-bubble", 1, MICROBATCHES, 3.0 * MICROBATCHES + RANKS - 1);
+    check_large("zero-bubble", 2, MICROBATCHES / 2, 0.0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_schedules_large),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

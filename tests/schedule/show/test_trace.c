@@ -1,0 +1,134 @@
+/* Chrome traces: well-formed, complete, and no two events of a thread overlap. */
+#include "tests/schedule/made_plan.h"
+#include "schedule/show/trace.h"
+
+#include "graph/base/yaml.h"
+
+static const smp_device_spec devices[4];
+static const smp_cluster cluster = {.name = "test",
+                                    .nodes = 1,
+                                    .devices_per_node = 4,
+                                    .device = devices,
+                                    .intra_node = {.latency_us = 3.25, .bytes_per_s = 1e300},
+                                    .overlap = true};
+
+static bool first_to_all(int reader, int producer)
+{
+    return producer == 0 || producer == reader - 1;
+}
+
+static void make_trace(made_plan *made, smp_trace_event **events, int64_t *n)
+{
+    smp_simulation *simulation = NULL;
+    made_plan_create(made, "interleaved", 4, 1, 6, true, first_to_all);
+    made->plan.cluster = &cluster;
+    if (smp_simulate_plan(&made->plan, made->graph, made->flow, &simulation) ||
+        smp_trace_predicted(&made->plan, simulation, events, n))
+        fail_msg("%s", smp_last_error());
+    smp_simulation_destroy(simulation);
+}
+
+static void test_trace_predicted_events(void **state)
+{
+    (void)state;
+    made_plan made;
+    smp_trace_event *events;
+    int64_t n, expected = 0;
+    make_trace(&made, &events, &n);
+    for (int r = 0; r < 4; r++)
+        expected += made.program[r].n;
+    assert_int_equal(n, expected);
+    int optimizers = 0;
+    for (int64_t i = 0; i < n; i++) {
+        assert_true(events[i].end_us >= events[i].start_us);
+        bool optimizer = events[i].action.kind == SMP_ACTION_OPTIMIZE;
+        optimizers += optimizer;
+        assert_int_equal(events[i].stage, optimizer ? -1 : events[i].world_rank);
+    }
+    assert_int_equal(optimizers, 4);
+    free(events);
+    made_plan_free(&made);
+}
+
+static int count(const char *text, const char *what)
+{
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, what)); at += strlen(what))
+        n++;
+    return n;
+}
+
+enum { MAX_TID = 10000 };
+
+/* Events are written by rising start within a rank, so within a thread too. */
+static void assert_no_overlap(const char *json, int pid)
+{
+    static double free_us[MAX_TID];
+    memset(free_us, 0, sizeof free_us);
+    char begin[40];
+    snprintf(begin, sizeof begin, "\"ph\":\"X\",\"pid\":%d,\"tid\":", pid);
+    for (const char *at = json; (at = strstr(at, begin)); at++) {
+        long tid = strtol(at + strlen(begin), NULL, 10);
+        double start = strtod(strstr(at, "\"ts\":") + 5, NULL);
+        double duration = strtod(strstr(at, "\"dur\":") + 6, NULL);
+        assert_in_range(tid, 0, MAX_TID - 1);
+        assert_true(start >= free_us[tid] - 1e-9);
+        assert_true(duration >= 0.0);
+        free_us[tid] = start + duration;
+    }
+}
+
+static void test_trace_format(void **state)
+{
+    (void)state;
+    made_plan made;
+    smp_trace_event *events;
+    int64_t n;
+    smp_text json = {0}, again = {0};
+    make_trace(&made, &events, &n);
+    assert_int_equal(smp_trace_format(&made.plan, events, n, NULL, 0, &json), SMP_OK);
+    smp_yaml *parsed = NULL; /* JSON is YAML in flow style */
+    if (smp_yaml_parse("trace.json", json.data, json.length, &parsed))
+        fail_msg("%s", smp_last_error());
+    smp_yaml_destroy(parsed);
+    assert_int_equal(count(json.data, "\"ph\":\"X\""), n);
+    assert_int_equal(count(json.data, "\"process_name\""), 1);
+    assert_int_equal(count(json.data, "{\"name\":\"rank 2\"}"), 1);
+    assert_int_equal(count(json.data, "{\"name\":\"F3.0\",\"cat\":\"forward\""), 4);
+    assert_int_equal(count(json.data, "{\"name\":\"O\",\"cat\":\"optimizer\""), 4);
+    assert_non_null(strstr(json.data, "{\"name\":\"F0.0\",\"cat\":\"forward\",\"ph\":\"X\",\"pid\":"
+                                      "1,\"tid\":1,\"ts\":4.25,\"dur\":1,\"args\":{\"rank\":1,"
+                                      "\"stage\":1,\"microbatch\":0,\"chunk\":0}}"));
+    assert_no_overlap(json.data, 1);
+    assert_int_equal(smp_trace_format(&made.plan, events, n, events, n, &again), SMP_OK);
+    assert_int_equal(count(again.data, "\"ph\":\"X\""), 2 * n);
+    assert_int_equal(count(again.data, "\"process_name\""), 2);
+    assert_int_equal(count(again.data, "\"measured\""), 1);
+    assert_no_overlap(again.data, 2);
+    smp_text_free(&json);
+    smp_text_free(&again);
+    free(events);
+    made_plan_free(&made);
+}
+
+static void test_trace_empty(void **state)
+{
+    (void)state;
+    made_plan made;
+    smp_text json = {0};
+    made_plan_create(&made, "simple", 1, 1, 1, true, made_chain);
+    assert_int_equal(smp_trace_format(&made.plan, NULL, 0, NULL, 0, &json), SMP_OK);
+    assert_string_equal(json.data, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n]}\n");
+    smp_text_free(&json);
+    made_plan_free(&made);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_trace_predicted_events),
+        cmocka_unit_test(test_trace_format),
+        cmocka_unit_test(test_trace_empty),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
