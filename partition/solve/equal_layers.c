@@ -5,7 +5,7 @@
  * it, all others that are in no layer with the layer before them. In a model without such names, or
  * with fewer layers than stages, every op is a layer. Linear. */
 #include "partition/solve/equal.h"
-#include "partition/solve/partitioner_registry.h"
+#include "partition/solve/partitioner.h"
 
 #include <string.h>
 

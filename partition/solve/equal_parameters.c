@@ -2,7 +2,7 @@
  * of weights; of a model without weights, the same number of ops. A unit lies where its middle lies.
  * Linear. */
 #include "partition/solve/equal.h"
-#include "partition/solve/partitioner_registry.h"
+#include "partition/solve/partitioner.h"
 
 static double weight_of(const smp__units *units, int32_t u)
 {

@@ -1,7 +1,7 @@
 /* The partitioner "exact": improves what it is given, or an optimal split of a line, by exact
  * search, and proves it to be the best where it can, within about a second. smp_partition_prove does
  * the same at greater length. */
-#include "partition/solve/partitioner_registry.h"
+#include "partition/solve/partitioner.h"
 #include "partition/prove/prove.h"
 
 enum { WORK = 40000000, BYTES = 160 << 20 };

@@ -17,7 +17,7 @@
 
 #include "partition/problem/legal.h"
 #include "partition/solve/metis_graph.h"
-#include "partition/solve/partitioner_registry.h"
+#include "partition/solve/partitioner.h"
 #include "partition/solve/tune.h"
 
 enum {

@@ -1,5 +1,4 @@
-/* The partitioner interface: one static smp_partitioner per file, listed in
- * partition/solve/partitioner_registry.c. */
+/* What a partitioner is, and the list of them. */
 #ifndef SMP_PARTITION_SOLVE_PARTITIONER_H
 #define SMP_PARTITION_SOLVE_PARTITIONER_H
 
@@ -18,6 +17,25 @@ typedef struct smp_partitioner {
     bool baseline; /* what others do, for comparison: only on request, never in the default */
     bool prover;   /* spends its time on the bound: run by smp_partition_prove or on request */
 } smp_partitioner;
+
+/* Every partitioner, smp__partitioner_<id>, in the order in which the default runs them and in which
+ * they are offered. All else follows from a line here: declarations, table, help, tests. */
+#define SMP_PARTITIONER_LIST(X)                                                                    \
+    X(linear)                                                                                      \
+    X(exact)                                                                                       \
+    X(refine)                                                                                      \
+    X(metis_kway)                                                                                  \
+    X(metis_recursive)                                                                             \
+    X(equal_layers)                                                                                \
+    X(equal_parameters)
+
+#define SMP_PARTITIONER_DECLARE(id) extern const smp_partitioner smp__partitioner_##id;
+SMP_PARTITIONER_LIST(SMP_PARTITIONER_DECLARE)
+#undef SMP_PARTITIONER_DECLARE
+
+#define SMP_PARTITIONER_COUNT(id) +1
+enum { SMP_N_PARTITIONER = SMP_PARTITIONER_LIST(SMP_PARTITIONER_COUNT) };
+#undef SMP_PARTITIONER_COUNT
 
 const smp_partitioner *smp_partitioner_find(const char *name); /* NULL if unknown */
 const smp_partitioner *const *smp_partitioners(void);          /* NULL-terminated */

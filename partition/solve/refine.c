@@ -16,7 +16,7 @@
 #include "graph/base/clock.h"
 #include "graph/base/random.h"
 #include "partition/solve/moves.h"
-#include "partition/solve/partitioner_registry.h"
+#include "partition/solve/partitioner.h"
 #include "partition/solve/solve.h"
 #include "partition/solve/tune.h"
 

@@ -320,9 +320,14 @@ static inline double fixture_brute_force(const fixture *f, double *best_that_fit
     }
 }
 
+static inline bool fixture_same(double a, double b)
+{
+    return fabs(a - b) <= 1e-9 * fmax(1.0, fmax(fabs(a), fabs(b)));
+}
+
 static inline void assert_close(double a, double b)
 {
-    if (!(fabs(a - b) <= 1e-9 * fmax(1.0, fmax(fabs(a), fabs(b)))))
+    if (!fixture_same(a, b))
         fail_msg("got %.17g, expected %.17g", a, b);
 }
 

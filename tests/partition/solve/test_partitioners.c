@@ -4,9 +4,9 @@
 #include "tests/partition/problem_fixture.h"
 
 #include "graph/base/clock.h"
-#include "partition/solve/partitioner_registry.h"
+#include "partition/solve/partitioner.h"
 
-enum { MAX_OPS = 48, MAX_SOLVERS = 16 };
+enum { MAX_OPS = 48 };
 
 typedef struct instance {
     fixture f;
@@ -79,16 +79,29 @@ static void close_instance(instance *p)
 }
 
 static void check_partition(const smp_partitioner *partitioner, const fixture *f, int seed,
-                            const smp_partition *partition)
+                            const smp_partition *p)
 {
     bool fits;
-    if (!fixture_legal(f, partition->stage))
-        fail_msg("%s, seed %d: no pipeline", partitioner->name, seed);
-    assert_close(partition->bottleneck_us, fixture_bottleneck(f, partition->stage, &fits));
-    assert_int_equal(partition->fits, fits);
-    assert_non_null(partition->bound);
-    assert_true(partition->lower_bound_us >= 0.0);
-    assert_true(partition->lower_bound_us <= partition->bottleneck_us);
+    const char *wrong = NULL;
+    double bottleneck_us = fixture_bottleneck(f, p->stage, &fits);
+    if (!fixture_legal(f, p->stage))
+        wrong = "no pipeline";
+    else if (!fixture_same(p->bottleneck_us, bottleneck_us))
+        wrong = "bottleneck_us";
+    else if (p->fits != fits)
+        wrong = "fits";
+    else if (!p->bound)
+        wrong = "no name of the bound";
+    else if (!(p->lower_bound_us >= 0.0 && p->lower_bound_us <= p->bottleneck_us))
+        wrong = "lower_bound_us";
+    if (wrong)
+        fail_msg("%s, seed %d: %s", partitioner->name, seed, wrong);
+}
+
+static void expect_solver(const smp_partitioner *partitioner, int seed, const smp_partition *p)
+{
+    if (strcmp(p->solver, partitioner->name) != 0)
+        fail_msg("%s, seed %d: found by '%s'", partitioner->name, seed, p->solver);
 }
 
 static bool is_worse(const fixture *f, const smp_partition *a, const smp_partition *b)
@@ -128,7 +141,7 @@ static void test_partitioners_make_legal_pipelines(void **state)
             if (status == SMP_OK) {
                 check_partition(partitioner, &p.f, seed, partition);
                 if (!partitioner->prover) /* which may have nothing to improve */
-                    assert_string_equal(partition->solver, partitioner->name);
+                    expect_solver(partitioner, seed, partition);
             }
             smp_partition_destroy(partition);
         }
@@ -161,9 +174,10 @@ static void count_optima(int chunks, int n_seed, int n_op, int *optimal, int *so
                 fail_msg("%s, seed %d: %s", partitioner ? partitioner->name : "the default", seed,
                          smp_last_error());
             if (isfinite(best_that_fits)) {
-                assert_true(partition->lower_bound_us <= best_that_fits * (1 + 1e-9));
-                assert_true(!partition->fits ||
-                            partition->bottleneck_us >= best_that_fits * (1 - 1e-9));
+                if (partition->lower_bound_us > best_that_fits * (1 + 1e-9) ||
+                    (partition->fits && partition->bottleneck_us < best_that_fits * (1 - 1e-9)))
+                    fail_msg("%s, seed %d: better than the optimum",
+                             partitioner ? partitioner->name : "the default", seed);
                 solved[i]++;
                 optimal[i] +=
                     partition->fits && partition->bottleneck_us <= best_that_fits * (1 + 1e-9);
@@ -174,16 +188,16 @@ static void count_optima(int chunks, int n_seed, int n_op, int *optimal, int *so
     }
 }
 
+/* In thousandths; the default runs several, so it may be asked for more than each of them alone. */
 static void expect_rates(const char *what, const int *optimal, const int *solved, int least,
-                         int least_linear)
+                         int least_alone)
 {
     for (int i = 0; i == 0 || smp_partitioners()[i - 1]; i++) {
         const char *name = i > 0 ? smp_partitioners()[i - 1]->name : "the default";
-        bool linear = strcmp(name, "linear") == 0;
         if (solved[i] == 0)
             continue;
         print_message("%s, %s: optimal in %d of %d\n", what, name, optimal[i], solved[i]);
-        if (optimal[i] * 1000 < solved[i] * (linear ? least_linear : least))
+        if (optimal[i] * 1000 < solved[i] * (i > 0 ? least_alone : least))
             fail_msg("%s, %s: optimal in %d of %d", what, name, optimal[i], solved[i]);
     }
 }
@@ -191,7 +205,7 @@ static void expect_rates(const char *what, const int *optimal, const int *solved
 static void test_partitioners_find_optima(void **state)
 {
     (void)state;
-    int optimal[MAX_SOLVERS] = {0}, solved[MAX_SOLVERS] = {0};
+    int optimal[1 + SMP_N_PARTITIONER] = {0}, solved[1 + SMP_N_PARTITIONER] = {0};
     count_optima(1, 120, 9, optimal, solved);
     expect_rates("one chunk", optimal, solved, 990, 930);
     memset(optimal, 0, sizeof optimal);
@@ -208,18 +222,16 @@ static void test_partitioners_keep_a_better_start(void **state)
         fixture_random random = {30000 + (uint64_t)seed};
         instance p = {0};
         smp_partition *start = NULL;
-        int n_solver = 0;
-        while (smp_partitioners()[n_solver])
-            n_solver++;
         open_instance(&p, &random, 12 + fixture_below(&random, 30), 2 + seed % 3, 1 + seed % 2);
-        const smp_partitioner *first = smp_partitioners()[seed % n_solver];
+        const smp_partitioner *first = smp_partitioners()[seed % SMP_N_PARTITIONER];
         smp_status status = first->solve(&p.f.problem, NULL, &start);
-        for (int i = 0; i < n_solver && status == SMP_OK; i++) {
+        for (int i = 0; i < SMP_N_PARTITIONER && status == SMP_OK; i++) {
             const smp_partitioner *partitioner = smp_partitioners()[i];
             smp_partition *partition = NULL;
             if (partitioner->prover || partitioner->baseline)
                 continue;
-            assert_int_equal(partitioner->solve(&p.f.problem, start, &partition), SMP_OK);
+            if (partitioner->solve(&p.f.problem, start, &partition) != SMP_OK)
+                fail_msg("%s, seed %d: %s", partitioner->name, seed, smp_last_error());
             check_partition(partitioner, &p.f, seed, partition);
             if (is_worse(&p.f, partition, start))
                 fail_msg("%s, seed %d: %.12g from %.12g", partitioner->name, seed,
@@ -227,7 +239,7 @@ static void test_partitioners_keep_a_better_start(void **state)
             bool better = is_worse(&p.f, start, partition);
             improved += better;
             if (better)
-                assert_string_equal(partition->solver, partitioner->name);
+                expect_solver(partitioner, seed, partition);
             smp_partition_destroy(partition);
         }
         smp_partition_destroy(start);
@@ -244,13 +256,16 @@ static void test_partitioners_are_deterministic(void **state)
         instance p = {0};
         open_instance(&p, &random, 12 + fixture_below(&random, 30), 2 + seed % 3, 1 + seed % 2);
         for (int i = 0; smp_partitioners()[i]; i++) {
+            const smp_partitioner *partitioner = smp_partitioners()[i];
             smp_partition *a = NULL, *b = NULL;
-            if (smp_partitioners()[i]->prover)
+            if (partitioner->prover)
                 continue;
-            smp_status status = smp_partitioners()[i]->solve(&p.f.problem, NULL, &a);
-            assert_int_equal(smp_partitioners()[i]->solve(&p.f.problem, NULL, &b), status);
-            if (status == SMP_OK)
-                assert_memory_equal(a->stage, b->stage, (size_t)p.f.graph->n_op * sizeof *a->stage);
+            smp_status status = partitioner->solve(&p.f.problem, NULL, &a);
+            bool same = partitioner->solve(&p.f.problem, NULL, &b) == status;
+            if (same && status == SMP_OK)
+                same = memcmp(a->stage, b->stage, (size_t)p.f.graph->n_op * sizeof *a->stage) == 0;
+            if (!same)
+                fail_msg("%s, seed %d: another result the second time", partitioner->name, seed);
             smp_partition_destroy(a);
             smp_partition_destroy(b);
         }
@@ -272,8 +287,8 @@ static void test_partitioners_heed_the_deadline(void **state)
             smp_status status = smp_partitioners()[i]->solve(&p.f.problem, NULL, &partition);
             if (status == SMP_OK)
                 check_partition(smp_partitioners()[i], &p.f, seed, partition);
-            else
-                assert_int_equal(status, SMP_ERR_NO_FIT);
+            else if (status != SMP_ERR_NO_FIT)
+                fail_msg("%s, seed %d: %s", smp_partitioners()[i]->name, seed, smp_last_error());
             smp_partition_destroy(partition);
         }
         close_instance(&p);
@@ -345,9 +360,10 @@ static void test_partitioners_refuse_infinite_sums(void **state)
     f.problem.costs = &costs;
     for (int i = 0; smp_partitioners()[i]; i++) {
         smp_partition *partition = NULL;
-        assert_int_equal(smp_partitioners()[i]->solve(&f.problem, NULL, &partition), SMP_ERR_INPUT);
-        assert_non_null(strstr(smp_last_error(), "'n0'"));
-        assert_null(partition);
+        smp_status status = smp_partitioners()[i]->solve(&f.problem, NULL, &partition);
+        if (status != SMP_ERR_INPUT || partition || !strstr(smp_last_error(), "'n0'"))
+            fail_msg("%s: %s: %s", smp_partitioners()[i]->name, smp_status_name(status),
+                     smp_last_error());
     }
     fixture_close(&f);
     free(model);
@@ -391,15 +407,17 @@ static void test_partitioners_are_found_by_name(void **state)
                                 "  - {op: opaque, name: a, out: t, cost: {forward_us: 1}}\n";
     fixture f;
     smp_partition *partition = NULL;
-    assert_ptr_equal(smp_partitioner_find("linear"), &smp__partitioner_linear);
-    assert_ptr_equal(smp_partitioner_find("refine"), &smp__partitioner_refine);
-    assert_ptr_equal(smp_partitioner_find("metis-kway"), &smp__partitioner_metis_kway);
-    assert_ptr_equal(smp_partitioner_find("metis-recursive"), &smp__partitioner_metis_recursive);
     assert_null(smp_partitioner_find("metis"));
     fixture_cluster(&f, 1, 1, 1e6);
     fixture_open(&f, model, 1, 1);
     assert_int_equal(smp_partition_solve(&f.problem, "metis", 1, &partition), SMP_ERR_INPUT);
-    assert_non_null(strstr(smp_last_error(), "'metis-kway'"));
+    for (int i = 0; smp_partitioners()[i]; i++) {
+        const smp_partitioner *partitioner = smp_partitioners()[i];
+        if (smp_partitioner_find(partitioner->name) != partitioner)
+            fail_msg("%s: another one has the name", partitioner->name);
+        if (!strstr(smp_last_error(), partitioner->name))
+            fail_msg("%s: not offered where the name is unknown", partitioner->name);
+    }
     fixture_close(&f);
 }
 

@@ -3,7 +3,7 @@
 #include "tests/partition/problem_fixture.h"
 
 #include "partition/solve/moves.h"
-#include "partition/solve/partitioner_registry.h"
+#include "partition/solve/partitioner.h"
 
 enum { MAX_OPS = 40 };
 

@@ -1,5 +1,5 @@
-/* The registered partitioners, and the default that runs them all and keeps the best. */
-#include "partition/solve/partitioner_registry.h"
+/* The table of partitioners, and the default, which runs them in turn and keeps the best. */
+#include "partition/solve/solve.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -7,14 +7,11 @@
 
 #include "graph/base/text.h"
 #include "partition/problem/coarse.h"
-#include "partition/solve/solve.h"
 
-static const smp_partitioner *const partitioners[] = {
-    &smp__partitioner_linear,           &smp__partitioner_exact,
-    &smp__partitioner_refine,           &smp__partitioner_metis_kway,
-    &smp__partitioner_metis_recursive,  &smp__partitioner_equal_layers,
-    &smp__partitioner_equal_parameters, NULL,
-};
+#define SMP_PARTITIONER_ENTRY(id) &smp__partitioner_##id,
+static const smp_partitioner *const partitioners[] = {SMP_PARTITIONER_LIST(SMP_PARTITIONER_ENTRY)
+                                                          NULL};
+#undef SMP_PARTITIONER_ENTRY
 
 const smp_partitioner *const *smp_partitioners(void)
 {
