@@ -19,12 +19,12 @@ static double work_of(const smp_problem *problem, int32_t op)
     return cost->forward_us + cost->backward_us + (again ? cost->forward_us : 0.0);
 }
 
-/* Is all that is glued a few ops side by side, labelled by their first? Runs hold them whole. */
+/* Is all that is kept together a few ops side by side, labelled by their first? Runs hold them whole. */
 static bool is_fine(const smp_problem *problem)
 {
     for (int32_t op = 0, n = 0; op < problem->graph->n_op; op++) {
-        int32_t label = problem->glue[op];
-        n = op > 0 && label == problem->glue[op - 1] ? n + 1 : 1;
+        int32_t label = problem->together[op];
+        n = op > 0 && label == problem->together[op - 1] ? n + 1 : 1;
         if (label >= 0 && (n > RUN_OPS / 4 || label != op - n + 1))
             return false;
     }
@@ -35,7 +35,7 @@ bool smp__coarse_is_enough(const smp_problem *problem)
 {
     const smp_graph *graph = problem->graph;
     if (graph->n_op < HUGE_OPS || graph->n_op < (int64_t)STAGE_OPS * problem->n_stage ||
-        graph->n_group > 0 || (problem->glue && !is_fine(problem)))
+        graph->n_group > 0 || (problem->together && !is_fine(problem)))
         return false;
     for (int32_t op = 0; op < graph->n_op; op++) {
         if (smp_problem_pin(problem, op) >= 0)
@@ -83,7 +83,7 @@ static int32_t run_length(const smp_problem *problem, int32_t begin, double most
     return best;
 }
 
-void smp__coarse_glue(const smp_problem *problem, int32_t *glue)
+void smp__coarse_label_runs(const smp_problem *problem, int32_t *label)
 {
     int32_t n_op = problem->graph->n_op, run = 0;
     double total_us = 0.0, alive = 0.0;
@@ -92,10 +92,10 @@ void smp__coarse_glue(const smp_problem *problem, int32_t *glue)
     double most_us = total_us / ((double)problem->n_stage * STAGE_SHARES);
     for (int32_t op = 0; op < n_op; run++) {
         int32_t end = op + run_length(problem, op, most_us, &alive);
-        for (; op < end || (problem->glue && op < n_op && problem->glue[op] >= 0 &&
-                            problem->glue[op] == problem->glue[op - 1]);
+        for (; op < end || (problem->together && op < n_op && problem->together[op] >= 0 &&
+                            problem->together[op] == problem->together[op - 1]);
              op++)
-            glue[op] = run;
+            label[op] = run;
     }
 }
 

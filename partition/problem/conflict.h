@@ -8,10 +8,10 @@
 #include "partition/problem/problem.h"
 
 typedef enum smp__constraint_kind {
-    SMP__CONSTRAINT_PIN,   /* index: op */
-    SMP__CONSTRAINT_GROUP, /* index: group of the graph */
-    SMP__CONSTRAINT_GLUE,  /* index: label */
-    SMP__CONSTRAINT_TIE    /* index: parameter */
+    SMP__CONSTRAINT_PIN,      /* index: op */
+    SMP__CONSTRAINT_GROUP,    /* index: group of the graph */
+    SMP__CONSTRAINT_TOGETHER, /* index: label */
+    SMP__CONSTRAINT_TIE       /* index: parameter */
 } smp__constraint_kind;
 
 typedef struct smp__constraint {

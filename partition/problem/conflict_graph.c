@@ -69,7 +69,7 @@ static void gather_ties(gather *g, const smp_graph *graph)
 static smp_status gather_joiners(const smp_problem *problem, smp_arena *arena, gather *out)
 {
     const smp_graph *graph = problem->graph;
-    size_t most = (size_t)graph->n_group + (problem->glue ? (size_t)graph->n_op : 0) +
+    size_t most = (size_t)graph->n_group + (problem->together ? (size_t)graph->n_op : 0) +
                   (problem->tie_together ? (size_t)graph->n_param : 0);
     size_t members = (size_t)graph->n_op * 2 + (size_t)graph->n_use;
     out->kind = SMP_ARENA_NEW(arena, smp__constraint, most);
@@ -80,9 +80,9 @@ static smp_status gather_joiners(const smp_problem *problem, smp_arena *arena, g
     if (graph->n_group > 0)
         SMP_TRY(gather_labels(out, arena, SMP__CONSTRAINT_GROUP, graph->n_op, graph->n_group, NULL,
                               graph->op));
-    if (problem->glue)
-        SMP_TRY(gather_labels(out, arena, SMP__CONSTRAINT_GLUE, graph->n_op, graph->n_op,
-                              problem->glue, NULL));
+    if (problem->together)
+        SMP_TRY(gather_labels(out, arena, SMP__CONSTRAINT_TOGETHER, graph->n_op, graph->n_op,
+                              problem->together, NULL));
     if (problem->tie_together)
         gather_ties(out, graph);
     return SMP_OK;

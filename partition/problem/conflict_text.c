@@ -35,7 +35,7 @@ static void find_ends(const smp_problem *problem, smp__constraint c, int32_t *fi
     *first = *last = -1;
     for (int32_t op = 0; op < problem->graph->n_op; op++) {
         int32_t label =
-            c.kind == SMP__CONSTRAINT_GROUP ? problem->graph->op[op].group : problem->glue[op];
+            c.kind == SMP__CONSTRAINT_GROUP ? problem->graph->op[op].group : problem->together[op];
         if (label != c.index)
             continue;
         *first = *first < 0 ? op : *first;
@@ -56,7 +56,7 @@ static void put_element(const smp_problem *problem, smp__constraint c, smp_text 
         return;
     }
     find_ends(problem, c, &first, &last);
-    if (c.kind == SMP__CONSTRAINT_GLUE) {
+    if (c.kind == SMP__CONSTRAINT_TOGETHER) {
         smp_text_append(text, "no cut between '%s' and '%s'", graph->op[first].name,
                         graph->op[last].name);
         return;

@@ -93,8 +93,9 @@ static void count_transfer(smp__evaluator *evaluator, const int32_t *stage, int3
 /* Memory, and whether the stage recomputes. Until then memory_bytes is the largest workspace. */
 static void fill_memory(const smp_problem *problem, int s, smp_stage_load *load)
 {
-    smp__held held = {(double)load->weight_bytes, (double)load->stash_bytes,
-                      (double)load->memory_bytes, (double)load->in_bytes, (double)load->out_bytes};
+    smp__holdings held = {(double)load->weight_bytes, (double)load->stash_bytes,
+                          (double)load->memory_bytes, (double)load->in_bytes,
+                          (double)load->out_bytes};
     int64_t border = smp__add_bytes(load->in_bytes, load->out_bytes);
     load->buffer_bytes = problem->graph->training ? smp__add_bytes(border, border) : border;
     double bytes = smp__stage_memory(problem, s, &held, &load->recompute);
@@ -157,13 +158,13 @@ static smp_status check_order(const smp_problem *problem, const int32_t *stage)
     return SMP_OK;
 }
 
-static smp_status check_glue(const smp_problem *problem, const int32_t *stage, int32_t *first)
+static smp_status check_labels(const smp_problem *problem, const int32_t *stage, int32_t *first)
 {
     const smp_graph *graph = problem->graph;
     for (int32_t i = 0; i < graph->n_op; i++)
         first[i] = -1;
     for (int32_t i = 0; i < graph->n_op; i++) {
-        int32_t label = problem->glue[i];
+        int32_t label = problem->together[i];
         if (label < 0)
             continue;
         if (first[label] < 0)
@@ -214,7 +215,7 @@ static smp_status check_together(const smp_problem *problem, const int32_t *stag
 static smp_status check_legal(const smp_problem *problem, const int32_t *stage, smp_arena *scratch)
 {
     SMP_TRY(check_order(problem, stage));
-    size_t n_label = (size_t)(problem->glue ? problem->graph->n_op : problem->graph->n_group);
+    size_t n_label = (size_t)(problem->together ? problem->graph->n_op : problem->graph->n_group);
     if (n_label < (size_t)problem->graph->n_group)
         n_label = (size_t)problem->graph->n_group;
     int32_t *first = SMP_ARENA_NEW(scratch, int32_t, n_label);
@@ -227,8 +228,8 @@ static smp_status check_legal(const smp_problem *problem, const int32_t *stage, 
         if (!used[s])
             return smp_fail(SMP_ERR_INPUT, "stage %d of %d holds no op", s, problem->n_stage);
     }
-    if (problem->glue)
-        SMP_TRY(check_glue(problem, stage, first));
+    if (problem->together)
+        SMP_TRY(check_labels(problem, stage, first));
     return check_together(problem, stage, first);
 }
 

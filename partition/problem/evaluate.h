@@ -3,7 +3,7 @@
 #ifndef SMP_PARTITION_PROBLEM_EVALUATE_H
 #define SMP_PARTITION_PROBLEM_EVALUATE_H
 
-#include "partition/problem/contract.h"
+#include "partition/problem/unit_graph.h"
 
 typedef struct smp__evaluator {
     const smp_problem *problem;
@@ -26,12 +26,12 @@ typedef struct smp__score {
 smp__score smp__evaluate(smp__evaluator *evaluator, const int32_t *stage);
 
 /* What a stage holds, in bytes; in and out: per micro-batch, one way. */
-typedef struct smp__held {
+typedef struct smp__holdings {
     double weight, stash, workspace, in, out;
-} smp__held;
+} smp__holdings;
 
 /* memory_bytes of stage s, and whether it recomputes. The one place that knows the rule. */
-static inline double smp__stage_memory(const smp_problem *problem, int s, const smp__held *held,
+static inline double smp__stage_memory(const smp_problem *problem, int s, const smp__holdings *held,
                                        bool *recompute)
 {
     bool training = problem->graph->training;

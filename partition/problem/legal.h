@@ -2,7 +2,7 @@
 #ifndef SMP_PARTITION_PROBLEM_LEGAL_H
 #define SMP_PARTITION_PROBLEM_LEGAL_H
 
-#include "partition/problem/contract.h"
+#include "partition/problem/unit_graph.h"
 
 typedef enum smp__repair {
     SMP__PUSH, /* a unit moves to the latest stage that it reads from */

@@ -1,7 +1,7 @@
 /* What flows between units and what they weigh: sums over ops, the tensors that leave a unit as
  * hyperedges, and the weights that several units hold. Linear in the graph; lists of holders come
  * out sorted because they are made by transposing lists that are filled in unit order. */
-#include "partition/problem/contract.h"
+#include "partition/problem/unit_graph.h"
 
 #include <math.h>
 

@@ -5,7 +5,7 @@
 #ifndef SMP_PARTITION_PROBLEM_ORDER_H
 #define SMP_PARTITION_PROBLEM_ORDER_H
 
-#include "partition/problem/contract.h"
+#include "partition/problem/unit_graph.h"
 
 /* Binary min-heap on (key, unit). The caller owns `item`, large enough for all pushes. */
 typedef struct smp__heap_item {

@@ -5,7 +5,7 @@
  * net, so giving each stage in turn the unit with the earliest end among those whose range has
  * begun (ties: topological order) finds a matching if there is one, and one that no net forbids.
  * O(n log n + nets). */
-#include "partition/problem/contract.h"
+#include "partition/problem/unit_graph.h"
 
 #include "partition/problem/conflict.h"
 #include "partition/problem/order.h"

@@ -37,12 +37,12 @@ typedef struct smp_problem {
     const int64_t *memory_limit; /* [n_stage] bytes; the rank's memory shared out over its stages */
     bool tie_together;           /* ops that share a weight must share a stage */
     uint64_t seed;
+    const int32_t *pin; /* [n_op] stage of each op or -1, instead of the graph's; NULL: those */
     const int32_t
-        *pin; /* [n_op] stage of each op or -1, instead of the graph's pins; NULL: those */
-    const int32_t *
-        glue; /* [n_op] ops with the same label in 0..n_op-1 share a stage, as groups do; or NULL */
+        *together; /* [n_op] ops of one label in 0..n_op-1 share a stage, as groups do; -1:
+                                none; NULL: no labels */
     smp_recompute recompute;
-    bool quick;        /* a first look: solvers try the obvious and leave it at that */
+    bool first_look;   /* solvers try the obvious and leave it at that */
     double deadline_s; /* smp_clock_s() at which solvers stop improving and proving; 0: never */
 } smp_problem;
 

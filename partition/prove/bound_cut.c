@@ -29,7 +29,7 @@ enum {
 struct smp__cuts {
     smp__window *window;
     const smp__units *units;
-    smp__flow flow;
+    smp__network network;
     double *room_us;   /* [n_net] of the cost of each net, not used by a flow yet */
     int32_t *edge;     /* [n_net] of the current flow, or -1 */
     int32_t *edge_net; /* [n_net] nets with an edge */
@@ -66,7 +66,7 @@ smp_status smp__cuts_create(smp__window *window, smp__cuts **out)
     cuts->behind_us = SMP_ARENA_NEW(arena, double, K *K);
     if (!cuts->room_us || !cuts->edge || !cuts->edge_net || !cuts->node || !cuts->side ||
         !cuts->first || !cuts->last || !cuts->value_us || !cuts->before_us || !cuts->behind_us ||
-        smp__flow_init(&cuts->flow, (int32_t)(n + n_net + 2)) != SMP_OK)
+        smp__network_init(&cuts->network, (int32_t)(n + n_net + 2)) != SMP_OK)
         goto fail;
     *out = cuts;
     return SMP_OK;
@@ -79,7 +79,7 @@ void smp__cuts_destroy(smp__cuts *cuts)
 {
     if (!cuts)
         return;
-    smp__flow_free(&cuts->flow);
+    smp__network_free(&cuts->network);
     smp_arena_destroy(cuts->arena);
 }
 
@@ -121,7 +121,7 @@ static int32_t node_of(const smp__cuts *cuts, int32_t unit)
 static smp_status add_net(smp__cuts *cuts, int32_t net, int32_t *n_node)
 {
     const smp__units *units = cuts->units;
-    const double unbounded = SMP__FLOW_UNBOUNDED;
+    const double unbounded = SMP__UNBOUNDED;
     int32_t from = node_of(cuts, units->net_unit[net]), n_free = 0, reader = SINK;
     bool behind = false;
     for (int64_t c = units->net_begin[net]; c < units->net_begin[net + 1]; c++) {
@@ -137,22 +137,22 @@ static smp_status add_net(smp__cuts *cuts, int32_t net, int32_t *n_node)
     cuts->edge_net[cuts->n_edge_net++] = net;
     bool back = from != SOURCE;
     if (n_free == 1 && !behind)
-        return smp__flow_add(&cuts->flow, from, reader, cuts->room_us[net], back ? unbounded : 0.0,
-                             &cuts->edge[net]);
+        return smp__network_add(&cuts->network, from, reader, cuts->room_us[net],
+                                back ? unbounded : 0.0, &cuts->edge[net]);
     int32_t to = behind ? SINK : (*n_node)++;
-    if (to >= cuts->flow.n_node) {
-        cuts->flow.n_node = to + 1;
-        cuts->flow.first[to] = -1;
+    if (to >= cuts->network.n_node) {
+        cuts->network.n_node = to + 1;
+        cuts->network.first[to] = -1;
     }
-    SMP_TRY(smp__flow_add(&cuts->flow, from, to, cuts->room_us[net], 0.0, &cuts->edge[net]));
+    SMP_TRY(smp__network_add(&cuts->network, from, to, cuts->room_us[net], 0.0, &cuts->edge[net]));
     for (int64_t c = units->net_begin[net]; c < units->net_begin[net + 1]; c++) {
         int32_t unit = units->net_consumer[c];
         if (cuts->side[unit] != SMP__SIDE_FREE)
             continue;
         if (!behind)
-            SMP_TRY(smp__flow_add(&cuts->flow, to, cuts->node[unit], unbounded, 0.0, NULL));
+            SMP_TRY(smp__network_add(&cuts->network, to, cuts->node[unit], unbounded, 0.0, NULL));
         if (back)
-            SMP_TRY(smp__flow_add(&cuts->flow, cuts->node[unit], from, unbounded, 0.0, NULL));
+            SMP_TRY(smp__network_add(&cuts->network, cuts->node[unit], from, unbounded, 0.0, NULL));
     }
     return SMP_OK;
 }
@@ -165,7 +165,7 @@ static void use_flow(smp__cuts *cuts, int border)
     double *behind = cuts->behind_us + (size_t)border * K;
     for (int32_t i = 0; i < cuts->n_edge_net; i++) {
         int32_t net = cuts->edge_net[i];
-        double used = cuts->room_us[net] - cuts->flow.edge[cuts->edge[net]].room;
+        double used = cuts->room_us[net] - cuts->network.edge[cuts->edge[net]].room;
         if (used <= 0.0)
             continue;
         cuts->room_us[net] = fmax(cuts->room_us[net] - used, 0.0);
@@ -182,14 +182,14 @@ static smp_status cut_border(smp__cuts *cuts, int border, int64_t *work)
     *work -= units->n / 4;
     if (n_free > MAX_FREE || *work <= 0)
         return SMP_OK;
-    smp__flow_reset(&cuts->flow, n_node);
+    smp__network_reset(&cuts->network, n_node);
     cuts->n_edge_net = 0;
     for (int32_t net = 0; net < units->n_net; net++) {
         if (cuts->first[net] <= border && border <= cuts->last[net])
             SMP_TRY(add_net(cuts, net, &n_node));
     }
     *work -= units->n_net / 4;
-    cuts->value_us[border] = smp__flow_run(&cuts->flow, SOURCE, SINK, work);
+    cuts->value_us[border] = smp__network_run(&cuts->network, SOURCE, SINK, work);
     use_flow(cuts, border);
     return SMP_OK;
 }

@@ -17,7 +17,7 @@ enum {
 
 typedef struct op_cuts {
     const smp__window *window;
-    smp__flow flow;
+    smp__network network;
     double scale;    /* of compute and of transfers: with overlap their mean is below the larger */
     double *most_us; /* [n] load of a stage with the unit alone */
 } op_cuts;
@@ -49,7 +49,7 @@ static void load_alone(op_cuts *cuts)
 static smp_status add_nets(op_cuts *cuts, int32_t *n_node)
 {
     const smp__units *units = cuts->window->units;
-    const double unbounded = SMP__FLOW_UNBOUNDED;
+    const double unbounded = SMP__UNBOUNDED;
     for (int32_t net = 0; net < units->n_net; net++) {
         int64_t begin = units->net_begin[net], end = units->net_begin[net + 1];
         double us = cuts->scale * cuts->window->least_us[net];
@@ -57,15 +57,16 @@ static smp_status add_nets(op_cuts *cuts, int32_t *n_node)
         if (us <= 0.0)
             continue;
         if (end - begin == 1) {
-            SMP_TRY(smp__flow_add(&cuts->flow, from, units->net_consumer[begin], us, us, NULL));
+            SMP_TRY(
+                smp__network_add(&cuts->network, from, units->net_consumer[begin], us, us, NULL));
             continue;
         }
         int32_t in = (*n_node)++, out = (*n_node)++;
-        SMP_TRY(smp__flow_add(&cuts->flow, in, out, us, 0.0, NULL));
+        SMP_TRY(smp__network_add(&cuts->network, in, out, us, 0.0, NULL));
         for (int64_t c = begin - 1; c < end; c++) {
             int32_t unit = c < begin ? from : units->net_consumer[c];
-            SMP_TRY(smp__flow_add(&cuts->flow, unit, in, unbounded, 0.0, NULL));
-            SMP_TRY(smp__flow_add(&cuts->flow, out, unit, unbounded, 0.0, NULL));
+            SMP_TRY(smp__network_add(&cuts->network, unit, in, unbounded, 0.0, NULL));
+            SMP_TRY(smp__network_add(&cuts->network, out, unit, unbounded, 0.0, NULL));
         }
     }
     return SMP_OK;
@@ -76,17 +77,17 @@ static smp_status cut_unit(op_cuts *cuts, int32_t unit, int64_t *work, double *l
     const smp__units *units = cuts->window->units;
     int32_t sink = units->n, n_node = units->n + 1;
     double slowdown = cuts->scale * slowdown_of(cuts->window, unit);
-    smp__flow_reset(&cuts->flow, units->n + 1 + 2 * units->n_net);
+    smp__network_reset(&cuts->network, units->n + 1 + 2 * units->n_net);
     SMP_TRY(add_nets(cuts, &n_node));
     for (int32_t u = 0; u < units->n; u++) {
         if (u != unit)
-            SMP_TRY(smp__flow_add(&cuts->flow, u, sink, slowdown * cuts->window->work_us[u], 0.0,
-                                  NULL));
+            SMP_TRY(smp__network_add(&cuts->network, u, sink, slowdown * cuts->window->work_us[u],
+                                     0.0, NULL));
     }
-    cuts->flow.n_node = n_node;
-    *work -= cuts->flow.n_edge / 2;
+    cuts->network.n_node = n_node;
+    *work -= cuts->network.n_edge / 2;
     *load_us =
-        slowdown * cuts->window->work_us[unit] + smp__flow_run(&cuts->flow, unit, sink, work);
+        slowdown * cuts->window->work_us[unit] + smp__network_run(&cuts->network, unit, sink, work);
     return SMP_OK;
 }
 
@@ -99,8 +100,8 @@ smp_status smp__bound_by_op_cuts(const smp__window *window, double known_us,
         return SMP_OK;
     op_cuts cuts = {.window = window, .scale = window->overlap ? 0.5 : 1.0};
     smp_arena *arena = smp_arena_create();
-    smp_status status =
-        arena ? smp__flow_init(&cuts.flow, units->n + 1 + 2 * units->n_net) : SMP_ERR_NO_MEMORY;
+    smp_status status = arena ? smp__network_init(&cuts.network, units->n + 1 + 2 * units->n_net)
+                              : SMP_ERR_NO_MEMORY;
     cuts.most_us = arena ? SMP_ARENA_NEW(arena, double, (size_t)units->n) : NULL;
     if (status == SMP_OK && !cuts.most_us)
         status = SMP_ERR_NO_MEMORY;
@@ -120,7 +121,7 @@ smp_status smp__bound_by_op_cuts(const smp__window *window, double known_us,
         if (status == SMP_OK)
             *bound_us = fmax(*bound_us, load_us);
     }
-    smp__flow_free(&cuts.flow);
+    smp__network_free(&cuts.network);
     smp_arena_destroy(arena);
     return status;
 }

@@ -221,11 +221,11 @@ static double load_of(const walk *w, int32_t d)
     if (state->kept) {
         const smp_problem *problem = state->window->problem;
         bool recompute;
-        smp__held held = {.weight = end->weight_bytes - begin->weight_bytes + state->kept[d][2],
-                          .stash = end->stash_bytes - begin->stash_bytes,
-                          .workspace = state->kept[d][3],
-                          .in = state->kept[d][0],
-                          .out = end->cross_bytes - begin->cross_bytes + state->kept[d][1]};
+        smp__holdings held = {.weight = end->weight_bytes - begin->weight_bytes + state->kept[d][2],
+                              .stash = end->stash_bytes - begin->stash_bytes,
+                              .workspace = state->kept[d][3],
+                              .in = state->kept[d][0],
+                              .out = end->cross_bytes - begin->cross_bytes + state->kept[d][1]};
         if (ceil(smp__stage_memory(problem, w->k, &held, &recompute)) >
             smp__memory_limit(problem, w->k))
             return INFINITY;

@@ -1,3 +1,5 @@
+/* See max_flow.h. Distances by breadth first search; then depth first search along edges that lead one
+ * level further, each node remembering the edge it tries next. */
 #include "partition/prove/max_flow.h"
 
 #include <math.h>
@@ -5,144 +7,144 @@
 
 #define SMALLEST 1e-13 /* of the largest bounded capacity */
 
-smp_status smp__flow_init(smp__flow *flow, int32_t max_node)
+smp_status smp__network_init(smp__network *network, int32_t max_node)
 {
     size_t n = (size_t)max_node + 1;
-    *flow = (smp__flow){.max_node = max_node};
-    flow->first = calloc(n, sizeof *flow->first);
-    flow->level = calloc(n, sizeof *flow->level);
-    flow->cursor = calloc(n, sizeof *flow->cursor);
-    flow->queue = calloc(n, sizeof *flow->queue);
-    if (flow->first && flow->level && flow->cursor && flow->queue)
+    *network = (smp__network){.max_node = max_node};
+    network->first = calloc(n, sizeof *network->first);
+    network->level = calloc(n, sizeof *network->level);
+    network->cursor = calloc(n, sizeof *network->cursor);
+    network->queue = calloc(n, sizeof *network->queue);
+    if (network->first && network->level && network->cursor && network->queue)
         return SMP_OK;
-    smp__flow_free(flow);
-    return smp_fail_memory(n * 4 * sizeof *flow->first);
+    smp__network_free(network);
+    return smp_fail_memory(n * 4 * sizeof *network->first);
 }
 
-void smp__flow_free(smp__flow *flow)
+void smp__network_free(smp__network *network)
 {
-    free(flow->first);
-    free(flow->edge);
-    free(flow->level);
-    free(flow->cursor);
-    free(flow->queue);
-    *flow = (smp__flow){0};
+    free(network->first);
+    free(network->edge);
+    free(network->level);
+    free(network->cursor);
+    free(network->queue);
+    *network = (smp__network){0};
 }
 
-void smp__flow_reset(smp__flow *flow, int32_t n_node)
+void smp__network_reset(smp__network *network, int32_t n_node)
 {
-    flow->n_node = n_node;
-    flow->n_edge = 0;
-    flow->smallest = 0.0;
+    network->n_node = n_node;
+    network->n_edge = 0;
+    network->smallest = 0.0;
     for (int32_t v = 0; v < n_node; v++)
-        flow->first[v] = -1;
+        network->first[v] = -1;
 }
 
-smp_status smp__flow_add(smp__flow *flow, int32_t from, int32_t to, double capacity,
-                         double capacity_back, int32_t *edge)
+smp_status smp__network_add(smp__network *network, int32_t from, int32_t to, double capacity,
+                            double capacity_back, int32_t *edge)
 {
-    SMP_TRY(smp_array_reserve(&flow->edge, &flow->edge_capacity, sizeof *flow->edge,
-                              (size_t)flow->n_edge + 2));
-    int32_t e = flow->n_edge;
-    flow->n_edge += 2;
-    flow->edge[e] = (smp__flow_edge){to, flow->first[from], capacity};
-    flow->first[from] = e;
-    flow->edge[e + 1] = (smp__flow_edge){from, flow->first[to], capacity_back};
-    flow->first[to] = e + 1;
-    if (capacity < SMP__FLOW_UNBOUNDED)
-        flow->smallest = fmax(flow->smallest, SMALLEST * capacity);
+    SMP_TRY(smp_array_reserve(&network->edge, &network->edge_capacity, sizeof *network->edge,
+                              (size_t)network->n_edge + 2));
+    int32_t e = network->n_edge;
+    network->n_edge += 2;
+    network->edge[e] = (smp__network_edge){to, network->first[from], capacity};
+    network->first[from] = e;
+    network->edge[e + 1] = (smp__network_edge){from, network->first[to], capacity_back};
+    network->first[to] = e + 1;
+    if (capacity < SMP__UNBOUNDED)
+        network->smallest = fmax(network->smallest, SMALLEST * capacity);
     if (edge)
         *edge = e;
     return SMP_OK;
 }
 
 /* Distances from the source; false if the sink is out of reach. */
-static bool find_levels(smp__flow *flow, int32_t source, int32_t sink, int64_t *work)
+static bool find_levels(smp__network *network, int32_t source, int32_t sink, int64_t *work)
 {
-    for (int32_t v = 0; v < flow->n_node; v++) {
-        flow->level[v] = -1;
-        flow->cursor[v] = flow->first[v];
+    for (int32_t v = 0; v < network->n_node; v++) {
+        network->level[v] = -1;
+        network->cursor[v] = network->first[v];
     }
     int32_t n = 0;
-    flow->queue[n++] = source;
-    flow->level[source] = 0;
-    for (int32_t head = 0; head < n && flow->level[sink] < 0; head++) {
-        int32_t v = flow->queue[head];
-        for (int32_t e = flow->first[v]; e >= 0; e = flow->edge[e].next) {
-            int32_t to = flow->edge[e].to;
+    network->queue[n++] = source;
+    network->level[source] = 0;
+    for (int32_t head = 0; head < n && network->level[sink] < 0; head++) {
+        int32_t v = network->queue[head];
+        for (int32_t e = network->first[v]; e >= 0; e = network->edge[e].next) {
+            int32_t to = network->edge[e].to;
             (*work)--;
-            if (flow->level[to] >= 0 || flow->edge[e].room <= flow->smallest)
+            if (network->level[to] >= 0 || network->edge[e].room <= network->smallest)
                 continue;
-            flow->level[to] = flow->level[v] + 1;
-            flow->queue[n++] = to;
+            network->level[to] = network->level[v] + 1;
+            network->queue[n++] = to;
         }
     }
-    *work -= flow->n_node / 8;
-    return flow->level[sink] >= 0;
+    *work -= network->n_node / 8;
+    return network->level[sink] >= 0;
 }
 
 /* The next edge from v to the level behind, or -1. */
-static int32_t next_edge(smp__flow *flow, int32_t v, int64_t *work)
+static int32_t next_edge(smp__network *network, int32_t v, int64_t *work)
 {
-    int32_t e = flow->cursor[v];
-    while (e >= 0 && (flow->edge[e].room <= flow->smallest ||
-                      flow->level[flow->edge[e].to] != flow->level[v] + 1)) {
-        e = flow->edge[e].next;
+    int32_t e = network->cursor[v];
+    while (e >= 0 && (network->edge[e].room <= network->smallest ||
+                      network->level[network->edge[e].to] != network->level[v] + 1)) {
+        e = network->edge[e].next;
         (*work)--;
     }
-    flow->cursor[v] = e;
+    network->cursor[v] = e;
     return e;
 }
 
 /* Sends as much as fits along the path of `n` edges in the queue; *keep: edges before the first
  * that is now full. */
-static double send(smp__flow *flow, int32_t n, int32_t *keep)
+static double send(smp__network *network, int32_t n, int32_t *keep)
 {
     double amount = INFINITY;
     for (int32_t i = 0; i < n; i++)
-        amount = fmin(amount, flow->edge[flow->queue[i]].room);
+        amount = fmin(amount, network->edge[network->queue[i]].room);
     *keep = n;
     for (int32_t i = n - 1; i >= 0; i--) {
-        flow->edge[flow->queue[i]].room -= amount;
-        flow->edge[flow->queue[i] ^ 1].room += amount;
-        if (flow->edge[flow->queue[i]].room <= flow->smallest)
+        network->edge[network->queue[i]].room -= amount;
+        network->edge[network->queue[i] ^ 1].room += amount;
+        if (network->edge[network->queue[i]].room <= network->smallest)
             *keep = i;
     }
     return amount;
 }
 
 /* A flow that blocks every shortest path. */
-static double block_paths(smp__flow *flow, int32_t source, int32_t sink, int64_t *work)
+static double block_paths(smp__network *network, int32_t source, int32_t sink, int64_t *work)
 {
     double total = 0.0;
     int32_t n = 0, v = source; /* path in the queue, and its end */
     while (*work > 0) {
         if (v == sink) {
             int32_t keep;
-            total += send(flow, n, &keep);
+            total += send(network, n, &keep);
             *work -= n;
             n = keep;
-            v = flow->edge[flow->queue[n] ^ 1].to;
+            v = network->edge[network->queue[n] ^ 1].to;
             continue;
         }
-        int32_t e = next_edge(flow, v, work);
+        int32_t e = next_edge(network, v, work);
         if (e >= 0) {
-            flow->queue[n++] = e;
-            v = flow->edge[e].to;
+            network->queue[n++] = e;
+            v = network->edge[e].to;
         } else if (n == 0) {
             break;
         } else {
-            flow->level[v] = -1; /* a dead end */
-            v = flow->edge[flow->queue[--n] ^ 1].to;
+            network->level[v] = -1; /* a dead end */
+            v = network->edge[network->queue[--n] ^ 1].to;
         }
     }
     return total;
 }
 
-double smp__flow_run(smp__flow *flow, int32_t source, int32_t sink, int64_t *work)
+double smp__network_run(smp__network *network, int32_t source, int32_t sink, int64_t *work)
 {
     double total = 0.0;
-    while (*work > 0 && find_levels(flow, source, sink, work))
-        total += block_paths(flow, source, sink, work);
+    while (*work > 0 && find_levels(network, source, sink, work))
+        total += block_paths(network, source, sink, work);
     return total;
 }

@@ -9,42 +9,36 @@
 
 #include "graph/base/arena.h"
 
-#define SMP__FLOW_UNBOUNDED 1e300
+#define SMP__UNBOUNDED 1e300 /* capacity that no flow uses up */
 
-typedef struct smp__flow_edge {
+typedef struct smp__network_edge {
     int32_t to;
     int32_t next; /* of the same node; -1: none */
     double room;  /* left in this direction */
-} smp__flow_edge;
+} smp__network_edge;
 
 /* Edges come in pairs: edge e leads forward, e ^ 1 back. */
-typedef struct smp__flow {
+typedef struct smp__network {
     int32_t n_node, max_node;
     int32_t n_edge; /* both directions */
     size_t edge_capacity;
     int32_t *first; /* [n_node] edge; -1: none */
-    smp__flow_edge *edge;
+    smp__network_edge *edge;
     int32_t *level;  /* [n_node] distance from the source; -1: not reached */
     int32_t *cursor; /* [n_node] next edge to try */
     int32_t *queue;  /* [n_node] */
     double smallest; /* amounts that count as none */
-} smp__flow;
+} smp__network;
 
-smp_status smp__flow_init(smp__flow *flow, int32_t max_node);
-void smp__flow_free(smp__flow *flow);
+smp_status smp__network_init(smp__network *network, int32_t max_node);
+void smp__network_free(smp__network *network);
 
 /* Forgets all edges. */
-void smp__flow_reset(smp__flow *flow, int32_t n_node);
+void smp__network_reset(smp__network *network, int32_t n_node);
 /* *edge (may be NULL): the forward one. */
-smp_status smp__flow_add(smp__flow *flow, int32_t from, int32_t to, double capacity,
-                         double capacity_back, int32_t *edge);
+smp_status smp__network_add(smp__network *network, int32_t from, int32_t to, double capacity,
+                            double capacity_back, int32_t *edge);
 /* Sends what can be sent, and returns it, until *work (edges looked at) is used up. */
-double smp__flow_run(smp__flow *flow, int32_t source, int32_t sink, int64_t *work);
-
-/* After a run: whether the source side of the least cut has the node. Not after an early stop. */
-static inline bool smp__flow_on_source_side(const smp__flow *flow, int32_t node)
-{
-    return flow->level[node] >= 0;
-}
+double smp__network_run(smp__network *network, int32_t source, int32_t sink, int64_t *work);
 
 #endif

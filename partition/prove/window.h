@@ -8,7 +8,7 @@
 #ifndef SMP_PARTITION_PROVE_WINDOW_H
 #define SMP_PARTITION_PROVE_WINDOW_H
 
-#include "partition/problem/contract.h"
+#include "partition/problem/unit_graph.h"
 
 /* Transfers by link class as a stage sees them. What a stage receives is charged by the cheapest
  * link to any earlier stage, what it sends by the cheapest to any later one: exact where all links

@@ -4,7 +4,7 @@
  * where that ends in a digit: "h12.attn.qkv" lies in layer "h12". Ops before the first layer go with
  * it, all others that are in no layer with the layer before them. In a model without such names, or
  * with fewer layers than stages, every op is a layer. Linear. */
-#include "partition/solve/equal.h"
+#include "partition/solve/baseline.h"
 #include "partition/solve/partitioner.h"
 
 #include <string.h>
@@ -54,7 +54,7 @@ static smp_status solve(const smp_problem *problem, const smp_partition *start, 
         int32_t first = units->op_list[units->op_begin[u]];
         wish[u] = (int32_t)((int64_t)(by_op ? first : layer[first]) * problem->n_stage / n);
     }
-    status = smp__equal_finish(problem, units, wish, "equal-layers", out);
+    status = smp__baseline_finish(problem, units, wish, "equal-layers", out);
 done:
     smp__units_destroy(units);
     return status;

@@ -1,7 +1,7 @@
 /* The baseline "equal-parameters": the file order, cut so that every stage holds about the same bytes
  * of weights; of a model without weights, the same number of ops. A unit lies where its middle lies.
  * Linear. */
-#include "partition/solve/equal.h"
+#include "partition/solve/baseline.h"
 #include "partition/solve/partitioner.h"
 
 static double weight_of(const smp__units *units, int32_t u)
@@ -37,7 +37,7 @@ static smp_status solve(const smp_problem *problem, const smp_partition *start, 
         wish[u] = k < problem->n_stage ? k : problem->n_stage - 1;
         before += size;
     }
-    status = smp__equal_finish(problem, units, wish, "equal-parameters", out);
+    status = smp__baseline_finish(problem, units, wish, "equal-parameters", out);
 done:
     smp__units_destroy(units);
     return status;

@@ -1,4 +1,4 @@
-/* The partitioner "exact": improves what it is given, or an optimal split of a line, by exact
+/* The partitioner "exact": improves what it is given, or an optimal split of a sequence, by exact
  * search, and proves it to be the best where it can, within about a second. smp_partition_prove does
  * the same at greater length. */
 #include "partition/solve/partitioner.h"

@@ -18,7 +18,7 @@
 #include "partition/problem/legal.h"
 #include "partition/solve/metis_graph.h"
 #include "partition/solve/partitioner.h"
-#include "partition/solve/tune.h"
+#include "partition/solve/incumbent.h"
 
 enum {
     CONSTRAINTS = SMP__METIS_CONSTRAINTS,
@@ -164,36 +164,39 @@ static smp_status sort_parts(const smp__metis_graph *graph, bool alike, smp_aren
 }
 
 /* The units in the topological order closest to that of the parts, shared out by speed. */
-static smp_status offer_in_order(smp__tuner *tuner, const smp__metis_graph *graph,
+static smp_status offer_in_order(smp__incumbent *incumbent, const smp__metis_graph *graph,
                                  const int32_t *part)
 {
     smp_status status = SMP_ERR_NO_MEMORY;
     smp_arena *scratch = smp_arena_create();
-    size_t n = (size_t)tuner->units->n;
+    size_t n = (size_t)incumbent->units->n;
     double *key = scratch ? SMP_ARENA_NEW(scratch, double, n) : NULL;
     if (key) {
         for (size_t u = 0; u < n; u++)
             key[u] = part[graph->vertex_of[u]];
-        status = smp__order_by_key(tuner->units, key, tuner->order);
+        status = smp__order_by_key(incumbent->units, key, incumbent->order);
     }
     smp_arena_destroy(scratch);
     if (status == SMP_OK)
-        status = smp__share_out(tuner->problem, tuner->units, tuner->order, tuner->trial);
+        status = smp__share_out(incumbent->problem, incumbent->units, incumbent->order,
+                                incumbent->trial);
     if (status == SMP_OK)
-        smp__tuner_offer(tuner);
+        smp__incumbent_offer(incumbent);
     return status;
 }
 
-/* All repairs of the parts; the tuner keeps the best pipeline. */
-static smp_status offer_parts(smp__tuner *tuner, const smp__metis_graph *graph, const int32_t *part)
+/* All repairs of the parts; the incumbent keeps the best pipeline. */
+static smp_status offer_parts(smp__incumbent *incumbent, const smp__metis_graph *graph,
+                              const int32_t *part)
 {
     for (int repair = SMP__PUSH; repair <= SMP__PULL; repair++) {
-        for (int32_t u = 0; u < tuner->units->n; u++)
-            tuner->trial[u] = part[graph->vertex_of[u]];
-        SMP_TRY(smp__legalize(tuner->problem, tuner->units, (smp__repair)repair, tuner->trial));
-        smp__tuner_offer(tuner);
+        for (int32_t u = 0; u < incumbent->units->n; u++)
+            incumbent->trial[u] = part[graph->vertex_of[u]];
+        SMP_TRY(smp__legalize(incumbent->problem, incumbent->units, (smp__repair)repair,
+                              incumbent->trial));
+        smp__incumbent_offer(incumbent);
     }
-    return offer_in_order(tuner, graph, part);
+    return offer_in_order(incumbent, graph, part);
 }
 
 static bool same_speeds(const smp_problem *problem)
@@ -207,55 +210,57 @@ static bool same_speeds(const smp_problem *problem)
     return true;
 }
 
-static smp_status offer_kway(smp__tuner *tuner, const smp__metis_graph *graph, smp_arena *scratch)
+static smp_status offer_kway(smp__incumbent *incumbent, const smp__metis_graph *graph,
+                             smp_arena *scratch)
 {
     int32_t *part = SMP_ARENA_NEW(scratch, int32_t, (size_t)graph->n);
     int32_t *sorted = SMP_ARENA_NEW(scratch, int32_t, (size_t)graph->n);
     if (!part || !sorted)
         return SMP_ERR_NO_MEMORY;
-    if (tuner->problem->n_stage == 1 ||
-        graph->n < (int64_t)KWAY_VERTICES * tuner->problem->n_stage) {
+    if (incumbent->problem->n_stage == 1 ||
+        graph->n < (int64_t)KWAY_VERTICES * incumbent->problem->n_stage) {
         SMP_TRY(smp__metis_bisection(graph, part));
-        return offer_parts(tuner, graph, part);
+        return offer_parts(incumbent, graph, part);
     }
     SMP_TRY(call_kway(graph, scratch, part));
-    for (int alike = 0; alike <= (same_speeds(tuner->problem) ? 0 : 1); alike++) {
+    for (int alike = 0; alike <= (same_speeds(incumbent->problem) ? 0 : 1); alike++) {
         for (int32_t v = 0; v < graph->n; v++)
             sorted[v] = part[v];
         SMP_TRY(sort_parts(graph, alike, scratch, sorted));
-        SMP_TRY(offer_parts(tuner, graph, sorted));
+        SMP_TRY(offer_parts(incumbent, graph, sorted));
     }
     return SMP_OK;
 }
 
-static smp_status offer_recursive(smp__tuner *tuner, const smp__metis_graph *graph,
+static smp_status offer_recursive(smp__incumbent *incumbent, const smp__metis_graph *graph,
                                   smp_arena *scratch)
 {
     int32_t *part = SMP_ARENA_NEW(scratch, int32_t, (size_t)graph->n);
     if (!part)
         return SMP_ERR_NO_MEMORY;
     SMP_TRY(smp__metis_bisection(graph, part));
-    return offer_parts(tuner, graph, part);
+    return offer_parts(incumbent, graph, part);
 }
 
 static smp_status solve(const smp_problem *problem, const smp_partition *start, const char *name,
-                        smp_status (*offer)(smp__tuner *, const smp__metis_graph *, smp_arena *),
+                        smp_status (*offer)(smp__incumbent *, const smp__metis_graph *,
+                                            smp_arena *),
                         smp_partition **out)
 {
-    smp__tuner tuner;
+    smp__incumbent incumbent;
     smp__metis_graph graph;
-    SMP_TRY(smp__tuner_init(&tuner, problem, start, name));
+    SMP_TRY(smp__incumbent_init(&incumbent, problem, start, name));
     smp_arena *scratch = smp_arena_create();
     smp_status status = scratch ? SMP_OK : SMP_ERR_NO_MEMORY;
-    if (status == SMP_OK && !smp__tuner_done(&tuner)) {
-        status = smp__metis_graph_build(problem, tuner.units, MAX_RUNS, scratch, &graph);
+    if (status == SMP_OK && !smp__incumbent_done(&incumbent)) {
+        status = smp__metis_graph_build(problem, incumbent.units, MAX_RUNS, scratch, &graph);
         if (status == SMP_OK)
-            status = offer(&tuner, &graph, scratch);
+            status = offer(&incumbent, &graph, scratch);
     }
     if (status == SMP_OK)
-        status = smp__tuner_finish(&tuner, out);
+        status = smp__incumbent_finish(&incumbent, out);
     smp_arena_destroy(scratch);
-    smp__tuner_free(&tuner);
+    smp__incumbent_free(&incumbent);
     return status;
 }
 

@@ -2,7 +2,7 @@
 #ifndef SMP_PARTITION_SOLVE_METIS_GRAPH_H
 #define SMP_PARTITION_SOLVE_METIS_GRAPH_H
 
-#include "partition/problem/contract.h"
+#include "partition/problem/unit_graph.h"
 
 enum { SMP__METIS_CONSTRAINTS = 2 }; /* compute, memory */
 

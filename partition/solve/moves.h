@@ -13,7 +13,7 @@ typedef struct smp__readers {
 /* Sums over a stage's units, on device 0. */
 typedef struct smp__stage_sum {
     double compute_us, forward_us, transfer_us;
-    smp__held held; /* zero unless units->memory_binds */
+    smp__holdings held; /* zero unless units->memory_binds */
     int32_t n_unit;
 } smp__stage_sum;
 

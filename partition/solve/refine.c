@@ -18,7 +18,7 @@
 #include "partition/solve/moves.h"
 #include "partition/solve/partitioner.h"
 #include "partition/solve/solve.h"
-#include "partition/solve/tune.h"
+#include "partition/solve/incumbent.h"
 
 enum {
     UNIT_WORK = 2000,     /* per unit, */
@@ -47,7 +47,7 @@ typedef struct choice {
 } choice;
 
 typedef struct refiner {
-    smp__tuner *tuner;
+    smp__incumbent *incumbent;
     smp__moves moves;
     uint32_t *locked; /* [units->n] the pass in which it moved */
     uint32_t pass;
@@ -85,7 +85,7 @@ static bool is_over(refiner *r)
     if (r->moves.work >= r->check) {
         r->check = r->moves.work + CHECK_WORK;
         if (smp_clock_past(r->moves.problem->deadline_s)) {
-            r->tuner->late = true;
+            r->incumbent->late = true;
             r->limit = 0;
         }
     }
@@ -256,14 +256,14 @@ static void kick(refiner *r)
     r->now = smp__moves_worth(&r->moves);
 }
 
-/* Hands the pipeline to the tuner, which counts it exactly. */
+/* Hands the pipeline to the incumbent, which counts it exactly. */
 static bool offer(refiner *r)
 {
-    smp__tuner *tuner = r->tuner;
+    smp__incumbent *incumbent = r->incumbent;
     if (r->now.n_empty > 0)
         return false;
-    memcpy(tuner->trial, r->moves.stage, (size_t)r->moves.units->n * sizeof *tuner->trial);
-    return smp__tuner_offer(tuner);
+    memcpy(incumbent->trial, r->moves.stage, (size_t)r->moves.units->n * sizeof *incumbent->trial);
+    return smp__incumbent_offer(incumbent);
 }
 
 /* Moves that make the whole better without any way down. */
@@ -288,15 +288,15 @@ static void save_transfers(refiner *r)
     }
 }
 
-/* Improves what is loaded; the tuner has the best in the end. */
+/* Improves what is loaded; the incumbent has the best in the end. */
 static void improve(refiner *r, bool kicks)
 {
     int64_t max_stall = (int64_t)UNIT_KICKS * r->moves.units->n;
     max_stall = max_stall < MAX_KICKS ? max_stall : MAX_KICKS;
     run_passes(r);
     offer(r);
-    for (int stall = 0; kicks && stall < max_stall && !is_over(r) && !smp__tuner_done(r->tuner);
-         stall++) {
+    for (int stall = 0;
+         kicks && stall < max_stall && !is_over(r) && !smp__incumbent_done(r->incumbent); stall++) {
         smp__worth before = r->now;
         if (r->n_log > (size_t)r->moves.units->n)
             reload(r, r->moves.stage);
@@ -320,14 +320,15 @@ static int64_t work_limit(const smp__units *units)
     return limit < MOST_WORK ? limit : MOST_WORK;
 }
 
-static smp_status open_refiner(refiner *r, smp__tuner *tuner, smp_arena *arena)
+static smp_status open_refiner(refiner *r, smp__incumbent *incumbent, smp_arena *arena)
 {
-    *r = (refiner){.tuner = tuner, .candidates = MAX_CANDIDATES, .random = tuner->problem->seed};
-    r->locked = SMP_ARENA_NEW(arena, uint32_t, (size_t)tuner->units->n);
+    *r = (refiner){
+        .incumbent = incumbent, .candidates = MAX_CANDIDATES, .random = incumbent->problem->seed};
+    r->locked = SMP_ARENA_NEW(arena, uint32_t, (size_t)incumbent->units->n);
     if (!r->locked)
         return SMP_ERR_NO_MEMORY;
-    SMP_TRY(smp__moves_init(&r->moves, tuner->problem, tuner->units, arena));
-    r->moves.scale_us = fmax(tuner->best.bottleneck_us, 1e-9);
+    SMP_TRY(smp__moves_init(&r->moves, incumbent->problem, incumbent->units, arena));
+    r->moves.scale_us = fmax(incumbent->score.bottleneck_us, 1e-9);
     return SMP_OK;
 }
 
@@ -335,36 +336,37 @@ static smp_status open_refiner(refiner *r, smp__tuner *tuner, smp_arena *arena)
 static smp_status from_metis(refiner *r, const smp_partitioner *metis)
 {
     smp_partition *seed = NULL;
-    smp__tuner *tuner = r->tuner;
-    SMP_TRY(metis->solve(tuner->problem, NULL, &seed));
-    for (int32_t op = 0; op < tuner->problem->graph->n_op; op++)
-        tuner->trial[tuner->units->unit_of_op[op]] = seed->stage[op];
+    smp__incumbent *incumbent = r->incumbent;
+    SMP_TRY(metis->solve(incumbent->problem, NULL, &seed));
+    for (int32_t op = 0; op < incumbent->problem->graph->n_op; op++)
+        incumbent->trial[incumbent->units->unit_of_op[op]] = seed->stage[op];
     smp_partition_destroy(seed);
-    reload(r, tuner->trial);
+    reload(r, incumbent->trial);
     improve(r, false);
     return SMP_OK;
 }
 
-static smp_status refine(smp__tuner *tuner)
+static smp_status refine(smp__incumbent *incumbent)
 {
-    const smp__units *units = tuner->units;
-    bool fixed = tuner->problem->n_stage == 1 || (tuner->uniform && smp__order_is_unique(units));
-    if (fixed || smp__tuner_done(tuner))
+    const smp__units *units = incumbent->units;
+    bool fixed =
+        incumbent->problem->n_stage == 1 || (incumbent->uniform && smp__order_is_unique(units));
+    if (fixed || smp__incumbent_done(incumbent))
         return SMP_OK;
     refiner r = {0};
     smp_arena *scratch = smp_arena_create();
-    smp_status status = scratch ? open_refiner(&r, tuner, scratch) : SMP_ERR_NO_MEMORY;
+    smp_status status = scratch ? open_refiner(&r, incumbent, scratch) : SMP_ERR_NO_MEMORY;
     if (status != SMP_OK)
         goto done;
     const smp_partitioner *seeds[] = {&smp__partitioner_metis_kway,
                                       &smp__partitioner_metis_recursive};
     for (int i = 0; i < 2 && units->n <= SEED_UNITS && status == SMP_OK; i++) {
         r.limit = r.moves.work + work_limit(units) / 8;
-        status = smp__tuner_done(tuner) ? SMP_OK : from_metis(&r, seeds[i]);
+        status = smp__incumbent_done(incumbent) ? SMP_OK : from_metis(&r, seeds[i]);
     }
-    if (status == SMP_OK && !smp__tuner_done(tuner)) {
+    if (status == SMP_OK && !smp__incumbent_done(incumbent)) {
         r.limit = r.moves.work + work_limit(units);
-        reload(&r, tuner->stage);
+        reload(&r, incumbent->stage);
         improve(&r, true);
     }
     if (r.failed)
@@ -377,21 +379,21 @@ done:
 
 static smp_status solve(const smp_problem *problem, const smp_partition *start, smp_partition **out)
 {
-    smp__tuner tuner;
+    smp__incumbent incumbent;
     smp_partition *first = NULL;
     smp_status status = SMP_OK;
     if (!start)
         status = smp__partitioner_linear.solve(problem, NULL, &first);
     if (status == SMP_OK)
-        status =
-            smp__tuner_init(&tuner, problem, start ? start : first, smp__partitioner_refine.name);
+        status = smp__incumbent_init(&incumbent, problem, start ? start : first,
+                                     smp__partitioner_refine.name);
     if (status == SMP_OK) {
         if (!start)
-            tuner.solver = tuner.name;
-        status = refine(&tuner);
+            incumbent.solver = incumbent.name;
+        status = refine(&incumbent);
         if (status == SMP_OK)
-            status = smp__tuner_finish(&tuner, out);
-        smp__tuner_free(&tuner);
+            status = smp__incumbent_finish(&incumbent, out);
+        smp__incumbent_free(&incumbent);
     }
     smp_partition_destroy(first);
     return status;

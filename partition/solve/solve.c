@@ -95,7 +95,7 @@ static smp_status solve_in_turn(const smp_problem *problem, const char *name, sm
     for (int i = 0; partitioners[i] && status == SMP_OK; i++) {
         smp_partition *found = NULL;
         if (!is_wanted(partitioners[i], name) ||
-            (best && (problem->quick || is_proven(problem, best))))
+            (best && (problem->first_look || is_proven(problem, best))))
             continue;
         status = partitioners[i]->solve(problem, best, &found);
         if (status == SMP_OK)
@@ -116,10 +116,10 @@ static smp_status solve_coarse(const smp_problem *problem, const char *name, smp
     smp_status status = SMP_ERR_NO_MEMORY;
     smp_problem coarse = *problem;
     smp_arena *scratch = smp_arena_create();
-    int32_t *glue = scratch ? SMP_ARENA_NEW(scratch, int32_t, (size_t)problem->graph->n_op) : NULL;
-    if (glue) {
-        smp__coarse_glue(problem, glue);
-        coarse.glue = glue;
+    int32_t *label = scratch ? SMP_ARENA_NEW(scratch, int32_t, (size_t)problem->graph->n_op) : NULL;
+    if (label) {
+        smp__coarse_label_runs(problem, label);
+        coarse.together = label;
         status = solve_in_turn(&coarse, name, out);
     }
     smp_arena_destroy(scratch);

@@ -3,7 +3,7 @@
 #ifndef SMP_PARTITION_SOLVE_SOLVE_H
 #define SMP_PARTITION_SOLVE_SOLVE_H
 
-#include "partition/problem/contract.h"
+#include "partition/problem/unit_graph.h"
 #include "partition/solve/partitioner.h"
 
 /* Nothing better can exist; or, for a large graph, nothing better by more than 0.2 %. */

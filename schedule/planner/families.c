@@ -26,9 +26,9 @@ smp_problem smp__family_problem(const smp__configs *configs, const smp__family *
                          .memory_limit = configs->unlimited,
                          .seed = request->seed,
                          .pin = request->pin,
-                         .glue = request->glue,
+                         .together = request->glue,
                          .recompute = request->recompute,
-                         .quick = configs->quick};
+                         .first_look = configs->quick};
 }
 
 smp_status smp__config_problem(smp__configs *configs, smp__config *config, smp_problem *out)
@@ -207,7 +207,7 @@ smp_status smp__config_best_partition(smp__configs *configs, smp__config *config
     if (!configs->quick)
         return SMP_OK;
     SMP_TRY(smp__config_problem(configs, config, &problem));
-    problem.quick = false;
+    problem.first_look = false;
     problem.deadline_s = solver_deadline_s(configs);
     SMP_TRY(smp_partition_solve(&problem, request->partitioner, config->microbatches, out));
     forget_limits(configs, config, *out);

@@ -337,7 +337,7 @@ static smp_status bottleneck_on(const smp_search_request *request, const smp_cos
                                .live = live,
                                .memory_limit = limit,
                                .pin = request->pin,
-                               .glue = request->glue,
+                               .together = request->glue,
                                .recompute = SMP_RECOMPUTE_AUTO};
         status = smp_partition_evaluate(&problem, best->partition->stage, &partition);
     }

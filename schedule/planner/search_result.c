@@ -108,7 +108,7 @@ static smp_status restate(smp__search *s, smp__config *config, const smp_candida
 {
     SMP_TRY(smp__config_problem(&s->configs, config, problem));
     problem->deadline_s = s->configs.request->deadline_s;
-    problem->quick = false;
+    problem->first_look = false;
     if (!limited)
         problem->memory_limit = s->configs.unlimited;
     SMP_TRY(smp_partition_evaluate(problem, best->partition->stage, partition));

@@ -164,8 +164,8 @@ static inline bool fixture_legal(const fixture *f, const int32_t *stage)
             if (graph->op[i].group >= 0 && graph->op[i].group == graph->op[j].group &&
                 stage[i] != stage[j])
                 return false;
-            if (f->problem.glue && f->problem.glue[i] >= 0 &&
-                f->problem.glue[i] == f->problem.glue[j] && stage[i] != stage[j])
+            if (f->problem.together && f->problem.together[i] >= 0 &&
+                f->problem.together[i] == f->problem.together[j] && stage[i] != stage[j])
                 return false;
         }
     }

@@ -27,12 +27,12 @@ static constraint_set all_constraints(const fixture *f)
         if (members > 1)
             set.element[set.n++] = (smp__constraint){SMP__CONSTRAINT_GROUP, g};
     }
-    for (int32_t l = 0; f->problem.glue && l < graph->n_op; l++) {
+    for (int32_t l = 0; f->problem.together && l < graph->n_op; l++) {
         int members = 0;
         for (int32_t i = 0; i < graph->n_op; i++)
-            members += f->problem.glue[i] == l;
+            members += f->problem.together[i] == l;
         if (members > 1)
-            set.element[set.n++] = (smp__constraint){SMP__CONSTRAINT_GLUE, l};
+            set.element[set.n++] = (smp__constraint){SMP__CONSTRAINT_TOGETHER, l};
     }
     assert_true(set.n <= MAX_ELEMENTS);
     return set;
@@ -53,7 +53,7 @@ static bool keeps(const fixture *f, const constraint_set *set, unsigned mask, co
         int32_t seen = -1;
         for (int32_t i = 0; i < n; i++) {
             int32_t label =
-                c.kind == SMP__CONSTRAINT_GROUP ? f->graph->op[i].group : f->problem.glue[i];
+                c.kind == SMP__CONSTRAINT_GROUP ? f->graph->op[i].group : f->problem.together[i];
             if (label != c.index)
                 continue;
             if (seen >= 0 && stage[i] != stage[seen])
@@ -180,7 +180,7 @@ static void test_conflict_is_smallest(void **state)
         fixture_random random = {(uint64_t)seed};
         fixture f;
         int n_stage = 2 + fixture_below(&random, 3);
-        int32_t glue[32], pin[32];
+        int32_t label[32], pin[32];
         fixture_shape shape = {.n_op = 2 + fixture_below(&random, 6),
                                .stages = n_stage,
                                .groups = seed % 3,
@@ -192,11 +192,11 @@ static void test_conflict_is_smallest(void **state)
         fixture_cluster(&f, n_stage, n_stage, 1e9);
         fixture_open(&f, model, n_stage, 1);
         for (int i = 0; i < f.graph->n_op; i++) {
-            glue[i] = fixture_below(&random, f.graph->n_op);
+            label[i] = fixture_below(&random, f.graph->n_op);
             pin[i] = fixture_chance(&random, 40) ? fixture_below(&random, n_stage) : -1;
         }
         if (seed % 5 == 0)
-            f.problem.glue = glue;
+            f.problem.together = label;
         if (seed % 7 == 0)
             f.problem.pin = pin;
         check_conflict(&f, seed, &chains, &crowds);

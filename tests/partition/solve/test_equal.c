@@ -2,7 +2,7 @@
  * make legal pipelines of anything. */
 #include "tests/partition/problem_fixture.h"
 
-#include "partition/problem/contract.h"
+#include "partition/problem/unit_graph.h"
 
 static const char *const baselines[] = {"equal-layers", "equal-parameters"};
 enum { N_BASELINE = sizeof baselines / sizeof baselines[0] };

@@ -1,9 +1,9 @@
-/* The split of a line against all choices of borders, with memory limits and recomputation; and the
+/* The split of a sequence against all choices of borders, with memory limits and recomputation; and the
  * effort on a long chain with skip connections. */
 #include "tests/partition/problem_fixture.h"
 
 #include "partition/problem/order.h"
-#include "partition/cut/split.h"
+#include "partition/cut/best_split.h"
 
 /* Devices of different speed, memory and live counts that rise or fall along the pipeline, links
  * alike: what the split of a line promises to be exact for. */
@@ -71,7 +71,7 @@ static void check_split(int seed, int *found, int *infeasible)
     fixture_random random = {(uint64_t)seed};
     fixture f;
     smp__units *units;
-    smp__line *line;
+    smp__sequence *sequence;
     int n_stage = 1 + fixture_below(&random, 4);
     fixture_shape shape = random_shape(&random, 4 + fixture_below(&random, 8), n_stage);
     char *model = fixture_model(&random, &shape);
@@ -85,9 +85,9 @@ static void check_split(int seed, int *found, int *infeasible)
         smp_arena *arena = smp_arena_create();
         smp__order_kind kind = (smp__order_kind)(seed % SMP__N_ORDER);
         assert_int_equal(smp__order_make(units, kind, (uint64_t)seed, order), SMP_OK);
-        assert_int_equal(smp__line_build(&f.problem, units, order, &line), SMP_OK);
+        assert_int_equal(smp__sequence_build(&f.problem, units, order, &sequence), SMP_OK);
         assert_int_equal(smp__split_init(&split, n_stage, arena), SMP_OK);
-        assert_int_equal(smp__split_solve(line, INFINITY, 1 << 20, &split), SMP_OK);
+        assert_int_equal(smp__split_solve(sequence, INFINITY, 1 << 20, &split), SMP_OK);
         double best = best_of_borders(&f, units, order);
         if (split.found != isfinite(best) ||
             (split.found && fabs(split.slowest_us - best) > 1e-9 * fmax(best, 1.0)))
@@ -97,14 +97,15 @@ static void check_split(int seed, int *found, int *infeasible)
         *infeasible += !split.found;
         if (split.found) { /* nothing is better than the best; the best is better than a bit more */
             split.found = false;
-            assert_int_equal(smp__split_solve(line, best * (1 - 1e-9), 1 << 20, &split), SMP_OK);
+            assert_int_equal(smp__split_solve(sequence, best * (1 - 1e-9), 1 << 20, &split),
+                             SMP_OK);
             assert_false(split.found);
-            assert_int_equal(smp__split_solve(line, best * (1 + 1e-9) + 1e-9, 1 << 20, &split),
+            assert_int_equal(smp__split_solve(sequence, best * (1 + 1e-9) + 1e-9, 1 << 20, &split),
                              SMP_OK);
             assert_true(split.found);
             assert_close(split.slowest_us, best);
         }
-        smp__line_destroy(line);
+        smp__sequence_destroy(sequence);
         smp_arena_destroy(arena);
         smp__units_destroy(units);
     }
@@ -131,7 +132,7 @@ static void test_linear_intervals_grow_at_both_ends(void **state)
         fixture_random random = {5000 + (uint64_t)seed};
         fixture f;
         smp__units *units;
-        smp__line *line;
+        smp__sequence *sequence;
         int32_t order[40];
         fixture_shape shape = {
             .n_op = 20, .skip_percent = 60, .source_percent = 20, .training = seed % 2};
@@ -141,14 +142,14 @@ static void test_linear_intervals_grow_at_both_ends(void **state)
         assert_int_equal(smp__units_build(&f.problem, &units), SMP_OK);
         assert_int_equal(smp__order_make(units, SMP__ORDER_RANDOM, 7, order), SMP_OK);
         units->memory_binds = true; /* count bytes */
-        assert_int_equal(smp__line_build(&f.problem, units, order, &line), SMP_OK);
+        assert_int_equal(smp__sequence_build(&f.problem, units, order, &sequence), SMP_OK);
         for (int32_t i = 0; i < units->n; i++) {
             smp__interval right = {0};
             for (int32_t j = i; j < units->n; j++) {
                 smp__interval left = {0};
-                smp__interval_push_right(line, 1, &right, i, j);
+                smp__interval_push_right(sequence, 1, &right, i, j);
                 for (int32_t at = j; at >= i; at--)
-                    smp__interval_push_left(line, 1, &left, at, j + 1);
+                    smp__interval_push_left(sequence, 1, &left, at, j + 1);
                 assert_close(left.in_us, right.in_us);
                 assert_close(left.out_us, right.out_us);
                 assert_close(left.held.weight, right.held.weight);
@@ -158,7 +159,7 @@ static void test_linear_intervals_grow_at_both_ends(void **state)
                 assert_close(left.held.out, right.held.out);
             }
         }
-        smp__line_destroy(line);
+        smp__sequence_destroy(sequence);
         smp__units_destroy(units);
         fixture_close(&f);
         free(model);
@@ -194,7 +195,7 @@ static void test_linear_effort_on_a_long_chain(void **state)
     for (int i = 0; i < 6; i++) {
         fixture f;
         smp__units *units;
-        smp__line *line;
+        smp__sequence *sequence;
         smp__split split;
         smp_arena *arena = smp_arena_create();
         fixture_cluster(&f, 64, 64, i < 3 ? 1e6 : 1e5);
@@ -203,15 +204,15 @@ static void test_linear_effort_on_a_long_chain(void **state)
         int32_t *order = calloc((size_t)units->n, sizeof *order);
         assert_non_null(order);
         assert_int_equal(smp__order_make(units, SMP__ORDER_FILE, 0, order), SMP_OK);
-        assert_int_equal(smp__line_build(&f.problem, units, order, &line), SMP_OK);
+        assert_int_equal(smp__sequence_build(&f.problem, units, order, &sequence), SMP_OK);
         assert_int_equal(smp__split_init(&split, stages[i % 3], arena), SMP_OK);
-        assert_int_equal(smp__split_solve(line, INFINITY, 12000000, &split), SMP_OK);
+        assert_int_equal(smp__split_solve(sequence, INFINITY, 12000000, &split), SMP_OK);
         assert_true(split.found);
         assert_true(split.work < 15000000);
-        double fair = line->before_us[line->n] / stages[i % 3];
+        double fair = sequence->before_us[sequence->n] / stages[i % 3];
         assert_true(split.slowest_us >= fair && split.slowest_us < 1.35 * fair + 1000);
         free(order);
-        smp__line_destroy(line);
+        smp__sequence_destroy(sequence);
         smp__units_destroy(units);
         smp_arena_destroy(arena);
         fixture_close(&f);

@@ -11,21 +11,21 @@ enum { MAX_OPS = 48 };
 typedef struct instance {
     fixture f;
     char *model;
-    int32_t pin[MAX_OPS], glue[MAX_OPS];
+    int32_t pin[MAX_OPS], label[MAX_OPS];
 } instance;
 
-/* Pins and glue from outside, as the programs give them. */
+/* Pins and labels from outside, as the programs give them. */
 static void bind_from_outside(fixture_random *random, instance *p)
 {
     int n_op = p->f.graph->n_op;
     for (int32_t op = 0; op < n_op; op++) {
         p->pin[op] = fixture_chance(random, 10) ? op * p->f.problem.n_stage / n_op : -1;
-        p->glue[op] = fixture_chance(random, 30) ? fixture_below(random, n_op < 3 ? n_op : 3) : -1;
+        p->label[op] = fixture_chance(random, 30) ? fixture_below(random, n_op < 3 ? n_op : 3) : -1;
     }
     if (fixture_chance(random, 20))
         p->f.problem.pin = p->pin;
     if (fixture_chance(random, 20))
-        p->f.problem.glue = p->glue;
+        p->f.problem.together = p->label;
 }
 
 /* Devices of several speeds on nodes of two, links of two classes, memory that may be short. */

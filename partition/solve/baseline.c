@@ -2,7 +2,7 @@
  * along nets, and clamping it to the pins' ranges, which rise too, keeps it so. Empty stages: without
  * pins the borders of the order sorted by stage move apart; with pins the anchor ranges, in which
  * every stage has a unit that can lie nowhere else, take the place of the ranges. Linear. */
-#include "partition/solve/equal.h"
+#include "partition/solve/baseline.h"
 
 #include <math.h>
 
@@ -71,8 +71,8 @@ static smp_status settle(const smp_problem *problem, const smp__units *units, sm
     return SMP_OK;
 }
 
-smp_status smp__equal_finish(const smp_problem *problem, const smp__units *units, int32_t *wish,
-                             const char *solver, smp_partition **out)
+smp_status smp__baseline_finish(const smp_problem *problem, const smp__units *units, int32_t *wish,
+                                const char *solver, smp_partition **out)
 {
     smp_status status = SMP_ERR_NO_MEMORY;
     int32_t n_op = problem->graph->n_op;

@@ -3,7 +3,7 @@
  * orders around the best. A graph that is a chain has one order, and its split is the optimum. */
 #include "partition/problem/legal.h"
 #include "partition/solve/partitioner.h"
-#include "partition/solve/tune.h"
+#include "partition/solve/incumbent.h"
 
 #include "graph/base/text.h"
 
@@ -21,41 +21,42 @@ static bool is_new(const int32_t *order, int32_t n, uint64_t *seen, int *n_seen)
     return true;
 }
 
-static smp_status try_orders(smp__tuner *tuner)
+static smp_status try_orders(smp__incumbent *incumbent)
 {
     uint64_t seen[SMP__N_ORDER];
     int n_seen = 0;
-    bool few = tuner->units->n > FEW_ORDERS || tuner->problem->quick;
+    bool few = incumbent->units->n > FEW_ORDERS || incumbent->problem->first_look;
     int last = few ? SMP__ORDER_FORWARD : SMP__ORDER_NARROW;
-    bool unique = smp__order_is_unique(tuner->units);
-    if (!tuner->uniform && !smp__tuner_done(tuner)) { /* lines measure links roughly */
-        SMP_TRY(smp__share_out(tuner->problem, tuner->units, NULL, tuner->trial));
-        smp__tuner_offer(tuner);
+    bool unique = smp__order_is_unique(incumbent->units);
+    if (!incumbent->uniform &&
+        !smp__incumbent_done(incumbent)) { /* sequences measure links roughly */
+        SMP_TRY(smp__share_out(incumbent->problem, incumbent->units, NULL, incumbent->trial));
+        smp__incumbent_offer(incumbent);
     }
-    for (int kind = SMP__ORDER_FILE; kind <= last && !smp__tuner_done(tuner); kind++) {
-        SMP_TRY(smp__order_make(tuner->units, (smp__order_kind)kind, 0, tuner->order));
-        if (is_new(tuner->order, tuner->units->n, seen, &n_seen))
-            SMP_TRY(smp__tuner_try(tuner, tuner->order));
+    for (int kind = SMP__ORDER_FILE; kind <= last && !smp__incumbent_done(incumbent); kind++) {
+        SMP_TRY(smp__order_make(incumbent->units, (smp__order_kind)kind, 0, incumbent->order));
+        if (is_new(incumbent->order, incumbent->units->n, seen, &n_seen))
+            SMP_TRY(smp__incumbent_try(incumbent, incumbent->order));
         if (unique)
             return SMP_OK;
     }
-    if (tuner->problem->quick)
+    if (incumbent->problem->first_look)
         return SMP_OK;
-    if (tuner->problem->n_stage > 1 && !smp__tuner_done(tuner))
-        SMP_TRY(smp__tuner_try_metis(tuner));
-    return smp__tuner_improve(tuner);
+    if (incumbent->problem->n_stage > 1 && !smp__incumbent_done(incumbent))
+        SMP_TRY(smp__incumbent_try_metis(incumbent));
+    return smp__incumbent_improve(incumbent);
 }
 
 static smp_status solve(const smp_problem *problem, const smp_partition *start, smp_partition **out)
 {
-    smp__tuner tuner;
-    SMP_TRY(smp__tuner_init(&tuner, problem, start, smp__partitioner_linear.name));
-    smp_status status = try_orders(&tuner);
+    smp__incumbent incumbent;
+    SMP_TRY(smp__incumbent_init(&incumbent, problem, start, smp__partitioner_linear.name));
+    smp_status status = try_orders(&incumbent);
     if (status == SMP_OK)
-        status = smp__tuner_polish(&tuner);
+        status = smp__incumbent_polish(&incumbent);
     if (status == SMP_OK)
-        status = smp__tuner_finish(&tuner, out);
-    smp__tuner_free(&tuner);
+        status = smp__incumbent_finish(&incumbent, out);
+    smp__incumbent_free(&incumbent);
     return status;
 }
 

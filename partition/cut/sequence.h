@@ -1,7 +1,7 @@
-/* Units on a line: an order prepared for cutting it into stages. A stage is an interval [i, j) of
+/* A sequence of units: an order prepared for cutting it into stages. A stage is an interval [i, j) of
  * positions; its load and memory follow from those of a neighbouring interval in O(degree). */
-#ifndef SMP_PARTITION_CUT_LINE_H
-#define SMP_PARTITION_CUT_LINE_H
+#ifndef SMP_PARTITION_CUT_SEQUENCE_H
+#define SMP_PARTITION_CUT_SEQUENCE_H
 
 #include "partition/problem/evaluate.h"
 
@@ -29,7 +29,7 @@ typedef struct smp__hold {
 
 enum { SMP__BLOCK = 256 }; /* positions whose least head or tail is known */
 
-typedef struct smp__line {
+typedef struct smp__sequence {
     const smp_problem *problem;
     const smp__units *units;
     int32_t n; /* positions */
@@ -58,67 +58,70 @@ typedef struct smp__line {
     int32_t *border_lo, *border_hi; /* [n_stage + 1] where pins allow stage k to begin */
     bool feasible;                  /* some choice of borders respects them */
     bool memory_binds;              /* as the units'; otherwise intervals count no bytes */
-    double fill;                    /* share of the memory limits to respect: 1 */
+    double limit_share;             /* share of the memory limits to respect: 1 */
     smp_arena *arena;
-} smp__line;
+} smp__sequence;
 
 /* order: [units->n], topological. */
-smp_status smp__line_build(const smp_problem *problem, const smp__units *units,
-                           const int32_t *order, smp__line **out);
-void smp__line_destroy(smp__line *line); /* accepts NULL */
+smp_status smp__sequence_build(const smp_problem *problem, const smp__units *units,
+                               const int32_t *order, smp__sequence **out);
+void smp__sequence_destroy(smp__sequence *sequence); /* accepts NULL */
 
 /* What an interval holds. */
 typedef struct smp__interval {
     double in_us, out_us;
-    smp__held held; /* zero unless line->memory_binds */
+    smp__holdings held; /* zero unless sequence->memory_binds */
 } smp__interval;
 
 /* [i + 1, j) becomes [i, j), of stage k. */
-void smp__interval_push_left(const smp__line *line, int k, smp__interval *interval, int32_t i,
-                             int32_t j);
+void smp__interval_push_left(const smp__sequence *sequence, int k, smp__interval *interval,
+                             int32_t i, int32_t j);
 /* [i, j) becomes [i, j + 1). */
-void smp__interval_push_right(const smp__line *line, int k, smp__interval *interval, int32_t i,
-                              int32_t j);
+void smp__interval_push_right(const smp__sequence *sequence, int k, smp__interval *interval,
+                              int32_t i, int32_t j);
 
 /* Without a recomputation that only memory asks for. */
-static inline double smp__interval_compute_us(const smp__line *line, int k, int32_t i, int32_t j)
+static inline double smp__interval_compute_us(const smp__sequence *sequence, int k, int32_t i,
+                                              int32_t j)
 {
-    return (line->before_us[j] - line->before_us[i]) * line->slowdown[k];
+    return (sequence->before_us[j] - sequence->before_us[i]) * sequence->slowdown[k];
 }
 
 /* False: no interval that contains this one fits stage k. Weights, stashes and workspace grow with
  * an interval; what crosses its ends does not, so it is left out, and of the two ways to treat the
  * stash the cheaper one counts. */
-static inline bool smp__interval_may_fit(const smp__line *line, int k,
+static inline bool smp__interval_may_fit(const smp__sequence *sequence, int k,
                                          const smp__interval *interval)
 {
-    if (!line->memory_binds)
+    if (!sequence->memory_binds)
         return true;
-    const smp_problem *problem = line->problem;
-    const smp__held *held = &interval->held;
+    const smp_problem *problem = sequence->problem;
+    const smp__holdings *held = &interval->held;
     double live = problem->live[k];
     if (problem->graph->training && problem->recompute == SMP_RECOMPUTE_ALL)
         live = 1.0;
     else if (problem->graph->training && problem->recompute == SMP_RECOMPUTE_AUTO && live > 1.0)
         live = 1.0;
     double bytes = problem->state_factor * held->weight + live * held->stash + held->workspace;
-    return bytes <= line->fill * smp__memory_limit(problem, k);
+    return bytes <= sequence->limit_share * smp__memory_limit(problem, k);
 }
 
 /* Load of [i, j) as stage k; false if that does not fit. compute_us: smp__interval_compute_us. */
-static inline bool smp__interval_load(const smp__line *line, int k, const smp__interval *interval,
-                                      int32_t i, int32_t j, double compute_us, double *load_us)
+static inline bool smp__interval_load(const smp__sequence *sequence, int k,
+                                      const smp__interval *interval, int32_t i, int32_t j,
+                                      double compute_us, double *load_us)
 {
     double transfer_us = interval->in_us + interval->out_us;
-    if (line->memory_binds) {
+    if (sequence->memory_binds) {
         bool recompute;
-        double bytes = smp__stage_memory(line->problem, k, &interval->held, &recompute);
-        if (bytes > line->fill * smp__memory_limit(line->problem, k))
+        double bytes = smp__stage_memory(sequence->problem, k, &interval->held, &recompute);
+        if (bytes > sequence->limit_share * smp__memory_limit(sequence->problem, k))
             return false;
-        if (recompute && line->forward_us)
-            compute_us += (line->forward_us[j] - line->forward_us[i]) * line->slowdown[k];
+        if (recompute && sequence->forward_us)
+            compute_us +=
+                (sequence->forward_us[j] - sequence->forward_us[i]) * sequence->slowdown[k];
     }
-    if (line->problem->cluster->overlap)
+    if (sequence->problem->cluster->overlap)
         *load_us = compute_us > transfer_us ? compute_us : transfer_us;
     else
         *load_us = compute_us + transfer_us;
@@ -126,7 +129,9 @@ static inline bool smp__interval_load(const smp__line *line, int k, const smp__i
 }
 
 /* Least head (tail) of the borders lo..hi. O(SMP__BLOCK + (hi - lo) / SMP__BLOCK). */
-double smp__line_least_head(const smp__line *line, smp__link link, int32_t lo, int32_t hi);
-double smp__line_least_tail(const smp__line *line, smp__link link, int32_t lo, int32_t hi);
+double smp__sequence_least_head(const smp__sequence *sequence, smp__link link, int32_t lo,
+                                int32_t hi);
+double smp__sequence_least_tail(const smp__sequence *sequence, smp__link link, int32_t lo,
+                                int32_t hi);
 
 #endif

@@ -3,7 +3,7 @@
 #include "tests/partition/problem_fixture.h"
 
 #include "partition/problem/coarse.h"
-#include "partition/problem/contract.h"
+#include "partition/problem/unit_graph.h"
 #include "partition/problem/order.h"
 
 #define HEAD "smp: 1\nname: m\nmode: inference\nops:\n"
@@ -17,7 +17,7 @@ static void open_model(fixture *f, const char *model, int n_stage)
     fixture_open(f, model, n_stage, 1);
 }
 
-static void test_contract_closes_groups(void **state)
+static void test_unit_graph_closes_groups(void **state)
 {
     (void)state;
     /* a -> b -> c -> d, a -> e: a and c together take b along, not d or e. */
@@ -37,7 +37,7 @@ static void test_contract_closes_groups(void **state)
     fixture_close(&f);
 }
 
-static void test_contract_joins_groups_that_cross(void **state)
+static void test_unit_graph_joins_groups_that_cross(void **state)
 {
     (void)state;
     /* Group g before and after group h: neither can lie wholly before the other. */
@@ -61,7 +61,7 @@ static const char tied_model[] = "smp: 1\nname: tied\n"
                                  "a.weight}\n"
                                  "  - {op: linear, name: d, in: x, out: x, features: 4}\n";
 
-static void test_contract_ties_together_or_apart(void **state)
+static void test_unit_graph_ties_together_or_apart(void **state)
 {
     (void)state;
     fixture f;
@@ -135,7 +135,7 @@ static void check_orders(const fixture *f, const smp__units *units, uint64_t see
     }
 }
 
-static void test_contract_agrees_with_brute_force(void **state)
+static void test_unit_graph_agrees_with_brute_force(void **state)
 {
     (void)state;
     int possible = 0, impossible = 0;
@@ -185,7 +185,7 @@ static void expect_failure(const char *model, int n_stage, smp_status status, co
     fixture_close(&f);
 }
 
-static void test_contract_explains_what_is_impossible(void **state)
+static void test_unit_graph_explains_what_is_impossible(void **state)
 {
     (void)state;
     expect_failure(HEAD OP("a", "", "") OP("b", ", in: ta", ", stage: 2"), 2, SMP_ERR_INPUT,
@@ -203,8 +203,8 @@ static void test_contract_explains_what_is_impossible(void **state)
                    3, SMP_ERR_NO_FIT, "stages 1 and 2 of 3", "empty");
 }
 
-/* Runs of ops for huge graphs follow the order of the file and hold whole what is glued. */
-static void test_contract_coarse_runs_hold_glue(void **state)
+/* Runs of ops for huge graphs follow the order of the file and hold whole what is kept together. */
+static void test_unit_graph_coarse_runs_hold_labels(void **state)
 {
     (void)state;
     enum { N_OP = 500 };
@@ -215,38 +215,38 @@ static void test_contract_coarse_runs_hold_glue(void **state)
         "      - {op: linear, name: \"b{i}\", in: x, out: x, features: 64}\n";
     fixture f;
     fixture_random random = {7};
-    int32_t glue[N_OP], run[N_OP];
-    int glued = 0, inside = 0;
+    int32_t label[N_OP], run[N_OP];
+    int joined = 0, inside = 0;
     open_model(&f, model, 2);
-    f.problem.glue = glue;
+    f.problem.together = label;
     for (int32_t op = 0; op < N_OP; op++)
-        glue[op] = op % 2 == 1 || fixture_chance(&random, 50) ? -1 : op;
+        label[op] = op % 2 == 1 || fixture_chance(&random, 50) ? -1 : op;
     for (int32_t op = 1; op < N_OP; op += 2)
-        glue[op] = glue[op - 1];
-    smp__coarse_glue(&f.problem, run);
+        label[op] = label[op - 1];
+    smp__coarse_label_runs(&f.problem, run);
     for (int32_t op = 1; op < N_OP; op++) {
         assert_true(run[op] == run[op - 1] || run[op] == run[op - 1] + 1);
-        bool together = glue[op] >= 0 && glue[op] == glue[op - 1];
+        bool together = label[op] >= 0 && label[op] == label[op - 1];
         if (together)
             assert_int_equal(run[op], run[op - 1]);
-        glued += together;
+        joined += together;
         inside += run[op] == run[op - 1];
     }
     assert_int_equal(0, run[0]);
-    assert_true(glued > N_OP / 8);
-    assert_int_equal(glued, inside); /* two ops are more than a run's share of the work */
+    assert_true(joined > N_OP / 8);
+    assert_int_equal(joined, inside); /* two ops are more than a run's share of the work */
     fixture_close(&f);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_contract_closes_groups),
-        cmocka_unit_test(test_contract_joins_groups_that_cross),
-        cmocka_unit_test(test_contract_ties_together_or_apart),
-        cmocka_unit_test(test_contract_agrees_with_brute_force),
-        cmocka_unit_test(test_contract_explains_what_is_impossible),
-        cmocka_unit_test(test_contract_coarse_runs_hold_glue),
+        cmocka_unit_test(test_unit_graph_closes_groups),
+        cmocka_unit_test(test_unit_graph_joins_groups_that_cross),
+        cmocka_unit_test(test_unit_graph_ties_together_or_apart),
+        cmocka_unit_test(test_unit_graph_agrees_with_brute_force),
+        cmocka_unit_test(test_unit_graph_explains_what_is_impossible),
+        cmocka_unit_test(test_unit_graph_coarse_runs_hold_labels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

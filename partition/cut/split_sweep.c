@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "graph/base/clock.h"
-#include "partition/cut/split.h"
+#include "partition/cut/best_split.h"
 
 enum { CHECK_WORK = 100000 };
 
@@ -18,7 +18,7 @@ typedef struct cell {
 } cell;
 
 typedef struct sweep {
-    const smp__line *line;
+    const smp__sequence *sequence;
     const int32_t *lo, *hi;
     smp__goal goal;
     double bound;
@@ -32,7 +32,7 @@ static bool late(sweep *s)
 {
     if (s->work >= s->check && !s->late) {
         s->check = s->work + CHECK_WORK;
-        s->late = smp_clock_past(s->line->problem->deadline_s);
+        s->late = smp_clock_past(s->sequence->problem->deadline_s);
     }
     return s->late;
 }
@@ -55,7 +55,7 @@ static bool too_much(const sweep *s, int k, const smp__interval *interval, doubl
     if (s->goal == SMP__GOAL_SLOWEST && target && target->from >= 0 &&
         least_us > target->slowest_us)
         return true;
-    return !smp__interval_may_fit(s->line, k, interval);
+    return !smp__interval_may_fit(s->sequence, k, interval);
 }
 
 /* Stage k as [i, j), held in `interval`. */
@@ -64,7 +64,7 @@ static void consider(const sweep *s, int k, const smp__interval *interval, int32
 {
     const cell *from = &s->row[k][i - s->lo[k]];
     double load_us;
-    if (from->from < 0 || !smp__interval_load(s->line, k, interval, i, j, compute_us, &load_us))
+    if (from->from < 0 || !smp__interval_load(s->sequence, k, interval, i, j, compute_us, &load_us))
         return;
     if (s->goal == SMP__GOAL_TOTAL ? load_us > s->bound : load_us >= s->bound)
         return;
@@ -76,25 +76,25 @@ static void consider(const sweep *s, int k, const smp__interval *interval, int32
 /* All beginnings i = top, top - 1, ... of stage k when it ends at j; `interval` is [top, j). */
 static void sweep_back(sweep *s, int k, smp__interval interval, int32_t top, int32_t j)
 {
-    const smp__line *line = s->line;
+    const smp__sequence *sequence = s->sequence;
     cell *target = &s->row[k + 1][j - s->lo[k + 1]];
-    const double *tail = line->tail_us[line->out_link[k]];
+    const double *tail = sequence->tail_us[sequence->out_link[k]];
     double tail_us = tail ? tail[j] : 0.0;
     for (int32_t i = top;; i--) {
-        double compute_us = smp__interval_compute_us(line, k, i, j);
+        double compute_us = smp__interval_compute_us(sequence, k, i, j);
         s->work++;
         if (too_much(s, k, &interval, compute_us + tail_us, target))
             return;
         consider(s, k, &interval, i, j, compute_us, target);
         if (i == s->lo[k])
             return;
-        smp__interval_push_left(line, k, &interval, i - 1, j);
+        smp__interval_push_left(sequence, k, &interval, i - 1, j);
     }
 }
 
 static void sweep_stage(sweep *s, int k)
 {
-    const smp__line *line = s->line;
+    const smp__sequence *sequence = s->sequence;
     int32_t base_begin = s->hi[k], base_end = base_begin;
     smp__interval base = {0}; /* [base_begin, base_end) */
     for (int32_t j = s->lo[k + 1]; j <= s->hi[k + 1]; j++) {
@@ -104,14 +104,14 @@ static void sweep_stage(sweep *s, int k)
             continue;
         if (j <= base_begin) {
             smp__interval interval = {0};
-            smp__interval_push_left(line, k, &interval, j - 1, j);
+            smp__interval_push_left(sequence, k, &interval, j - 1, j);
             sweep_back(s, k, interval, j - 1, j);
             continue;
         }
         while (base_end < j) {
-            smp__interval_push_right(line, k, &base, base_begin, base_end++);
+            smp__interval_push_right(sequence, k, &base, base_begin, base_end++);
             s->work++;
-            if (too_much(s, k, &base, smp__interval_compute_us(line, k, base_begin, base_end),
+            if (too_much(s, k, &base, smp__interval_compute_us(sequence, k, base_begin, base_end),
                          NULL))
                 return;
         }
@@ -121,7 +121,7 @@ static void sweep_stage(sweep *s, int k)
 
 static smp_status make_rows(sweep *s, smp_arena *scratch)
 {
-    int K = s->line->n_stage;
+    int K = s->sequence->n_stage;
     s->row = SMP_ARENA_NEW(scratch, cell *, (size_t)K + 1);
     if (!s->row)
         return SMP_ERR_NO_MEMORY;
@@ -143,28 +143,28 @@ smp_status smp__split_init(smp__split *split, int n_stage, smp_arena *arena)
     return split->border ? SMP_OK : SMP_ERR_NO_MEMORY;
 }
 
-smp_status smp__split_sweep(const smp__line *line, const int32_t *lo, const int32_t *hi,
+smp_status smp__split_sweep(const smp__sequence *sequence, const int32_t *lo, const int32_t *hi,
                             smp__goal goal, double bound, smp__split *split)
 {
     split->found = false;
-    for (int k = 0; k <= line->n_stage; k++) {
+    for (int k = 0; k <= sequence->n_stage; k++) {
         if (lo[k] > hi[k])
             return SMP_OK;
     }
     smp_arena *scratch = smp_arena_create();
-    sweep s = {.line = line, .lo = lo, .hi = hi, .goal = goal, .bound = bound};
+    sweep s = {.sequence = sequence, .lo = lo, .hi = hi, .goal = goal, .bound = bound};
     smp_status status = scratch ? make_rows(&s, scratch) : SMP_ERR_NO_MEMORY;
     if (status != SMP_OK)
         goto done;
-    for (int k = 0; k < line->n_stage && !s.late; k++)
+    for (int k = 0; k < sequence->n_stage && !s.late; k++)
         sweep_stage(&s, k);
-    const cell *end = &s.row[line->n_stage][0];
+    const cell *end = &s.row[sequence->n_stage][0];
     split->found = end->from >= 0;
     if (split->found) {
         split->slowest_us = end->slowest_us;
         split->total_us = end->total_us;
-        split->border[line->n_stage] = line->n;
-        for (int k = line->n_stage; k > 0; k--)
+        split->border[sequence->n_stage] = sequence->n;
+        for (int k = sequence->n_stage; k > 0; k--)
             split->border[k - 1] = s.row[k][split->border[k] - lo[k]].from;
     }
 done:

@@ -1,9 +1,9 @@
-/* The optimal split of a line. The dynamic program (partition/cut/sweep.c) is exact over all borders,
- * and cheap over few, so it runs twice: near a balanced split, for a bound; then over all borders
+/* The optimal split of a sequence. The dynamic program (partition/cut/split_sweep.c) is exact over all
+ * borders, and cheap over few, so it runs twice: near a balanced split, for a bound; then over all borders
  * that could be part of something better. Border k can be only where the stages before it can hold
  * what lies before it, each within the bound, and likewise behind; with a bound of (1 + e) times
  * the optimum that leaves windows of about e * n positions. */
-#include "partition/cut/split.h"
+#include "partition/cut/best_split.h"
 
 #include <math.h>
 #include <string.h>
@@ -34,10 +34,10 @@ static void copy_windows(const windows *from, int n_stage, windows *out)
 }
 
 /* Narrows windows to half_width around borders. */
-static void near_borders(const smp__line *line, const int32_t *border, int32_t half_width,
+static void near_borders(const smp__sequence *sequence, const int32_t *border, int32_t half_width,
                          windows *out)
 {
-    for (int k = 0; k <= line->n_stage; k++) {
+    for (int k = 0; k <= sequence->n_stage; k++) {
         if (border[k] - half_width > out->lo[k])
             out->lo[k] = border[k] - half_width;
         if (border[k] + half_width < out->hi[k])
@@ -46,25 +46,25 @@ static void near_borders(const smp__line *line, const int32_t *border, int32_t h
 }
 
 /* Borders that share out the compute by speed, as far as the windows allow. */
-static void balanced_borders(const smp__line *line, const windows *all, int32_t *border)
+static void balanced_borders(const smp__sequence *sequence, const windows *all, int32_t *border)
 {
-    double speed = 0.0, before = 0.0, total = line->before_us[line->n];
-    for (int k = 0; k < line->n_stage; k++)
-        speed += 1.0 / line->slowdown[k];
+    double speed = 0.0, before = 0.0, total = sequence->before_us[sequence->n];
+    for (int k = 0; k < sequence->n_stage; k++)
+        speed += 1.0 / sequence->slowdown[k];
     border[0] = 0;
-    for (int k = 1; k <= line->n_stage; k++) {
-        before += 1.0 / line->slowdown[k - 1];
+    for (int k = 1; k <= sequence->n_stage; k++) {
+        before += 1.0 / sequence->slowdown[k - 1];
         double target = total > 0.0 ? total * before / speed : 0.0;
-        int32_t lo = 0, hi = line->n;
+        int32_t lo = 0, hi = sequence->n;
         while (lo < hi) {
             int32_t mid = lo + (hi - lo) / 2;
-            if (line->before_us[mid] < target)
+            if (sequence->before_us[mid] < target)
                 lo = mid + 1;
             else
                 hi = mid;
         }
         if (total <= 0.0)
-            lo = (int32_t)((int64_t)line->n * k / line->n_stage);
+            lo = (int32_t)((int64_t)sequence->n * k / sequence->n_stage);
         int32_t least = border[k - 1] + 1;
         if (least < all->lo[k])
             least = all->lo[k];
@@ -74,12 +74,12 @@ static void balanced_borders(const smp__line *line, const windows *all, int32_t 
 }
 
 /* First position whose compute before it is at least `us`. */
-static int32_t first_at_least(const smp__line *line, double us)
+static int32_t first_at_least(const smp__sequence *sequence, double us)
 {
-    int32_t lo = 0, hi = line->n + 1;
+    int32_t lo = 0, hi = sequence->n + 1;
     while (lo < hi) {
         int32_t mid = lo + (hi - lo) / 2;
-        if (line->before_us[mid] < us)
+        if (sequence->before_us[mid] < us)
             lo = mid + 1;
         else
             hi = mid;
@@ -88,37 +88,39 @@ static int32_t first_at_least(const smp__line *line, double us)
 }
 
 /* Device-0 compute that stage k can hold within the bound, whatever borders the windows give it. */
-static double stage_capacity(const smp__line *line, const windows *w, int k, double bound)
+static double stage_capacity(const smp__sequence *sequence, const windows *w, int k, double bound)
 {
     double least_us = 0.0;
-    if (!line->problem->cluster->overlap) {
+    if (!sequence->problem->cluster->overlap) {
         if (k > 0)
-            least_us += smp__line_least_head(line, line->in_link[k], w->lo[k], w->hi[k]);
-        if (k + 1 < line->n_stage)
-            least_us += smp__line_least_tail(line, line->out_link[k], w->lo[k + 1], w->hi[k + 1]);
+            least_us +=
+                smp__sequence_least_head(sequence, sequence->in_link[k], w->lo[k], w->hi[k]);
+        if (k + 1 < sequence->n_stage)
+            least_us += smp__sequence_least_tail(sequence, sequence->out_link[k], w->lo[k + 1],
+                                                 w->hi[k + 1]);
     }
-    return (bound - least_us) / line->slowdown[k];
+    return (bound - least_us) / sequence->slowdown[k];
 }
 
 /* Removes borders that no split with all loads within the bound can have. False: none is left. */
-static bool tighten(const smp__line *line, double bound, windows *w, double *capacity)
+static bool tighten(const smp__sequence *sequence, double bound, windows *w, double *capacity)
 {
-    int K = line->n_stage;
-    double total = line->before_us[line->n];
+    int K = sequence->n_stage;
+    double total = sequence->before_us[sequence->n];
     double slack = total * 1e-12;
     for (int round = 0; round < MAX_TIGHTEN; round++) {
         bool changed = false;
         for (int k = 0; k < K; k++) {
-            capacity[k] = stage_capacity(line, w, k, bound);
+            capacity[k] = stage_capacity(sequence, w, k, bound);
             if (capacity[k] < -slack)
                 return false;
         }
         double before = 0.0, behind = 0.0;
         for (int k = 1; k < K; k++) {
             before += capacity[k - 1];
-            int32_t hi = first_at_least(line, before + slack);
-            hi = hi > line->n ? line->n : hi;
-            if (line->before_us[hi] > before + slack)
+            int32_t hi = first_at_least(sequence, before + slack);
+            hi = hi > sequence->n ? sequence->n : hi;
+            if (sequence->before_us[hi] > before + slack)
                 hi--;
             if (hi < w->hi[k]) {
                 w->hi[k] = hi;
@@ -127,7 +129,7 @@ static bool tighten(const smp__line *line, double bound, windows *w, double *cap
         }
         for (int k = K - 1; k > 0; k--) {
             behind += capacity[k];
-            int32_t lo = first_at_least(line, total - behind - slack);
+            int32_t lo = first_at_least(sequence, total - behind - slack);
             if (lo > w->lo[k]) {
                 w->lo[k] = lo;
                 changed = true;
@@ -147,17 +149,17 @@ static bool tighten(const smp__line *line, double bound, windows *w, double *cap
     return true;
 }
 
-static int64_t count_pairs(const smp__line *line, const windows *w)
+static int64_t count_pairs(const smp__sequence *sequence, const windows *w)
 {
     int64_t pairs = 0;
-    for (int k = 0; k < line->n_stage; k++)
+    for (int k = 0; k < sequence->n_stage; k++)
         pairs += (int64_t)(w->hi[k] - w->lo[k] + 1) * (w->hi[k + 1] - w->lo[k + 1] + 1);
     return pairs;
 }
 
 /* State of one smp__split_solve. */
 typedef struct solver {
-    const smp__line *line;
+    const smp__sequence *sequence;
     windows all; /* that pins and memory allow */
     windows w;
     double *capacity;
@@ -169,7 +171,7 @@ typedef struct solver {
 
 static void keep(solver *s, smp__split *split)
 {
-    size_t bytes = ((size_t)s->line->n_stage + 1) * sizeof *split->border;
+    size_t bytes = ((size_t)s->sequence->n_stage + 1) * sizeof *split->border;
     memcpy(split->border, s->trial.border, bytes);
     split->slowest_us = s->trial.slowest_us;
     split->total_us = s->trial.total_us;
@@ -183,14 +185,14 @@ static smp_status search_near(solver *s, int32_t half_width, smp__split *split, 
 {
     *possible = true;
     for (int round = 0; round < MAX_RECENTRE; round++) {
-        copy_windows(&s->all, s->line->n_stage, &s->w);
-        if (isfinite(s->bound) && !tighten(s->line, s->bound, &s->w, s->capacity)) {
+        copy_windows(&s->all, s->sequence->n_stage, &s->w);
+        if (isfinite(s->bound) && !tighten(s->sequence, s->bound, &s->w, s->capacity)) {
             *possible = false;
             return SMP_OK;
         }
-        near_borders(s->line, split->border, half_width, &s->w);
-        SMP_TRY(
-            smp__split_sweep(s->line, s->w.lo, s->w.hi, SMP__GOAL_SLOWEST, s->bound, &s->trial));
+        near_borders(s->sequence, split->border, half_width, &s->w);
+        SMP_TRY(smp__split_sweep(s->sequence, s->w.lo, s->w.hi, SMP__GOAL_SLOWEST, s->bound,
+                                 &s->trial));
         if (!s->trial.found)
             return SMP_OK;
         keep(s, split);
@@ -201,17 +203,18 @@ static smp_status search_near(solver *s, int32_t half_width, smp__split *split, 
 }
 
 /* INFINITY where a stage does not fit. */
-static double slowest_of(const smp__line *line, const int32_t *border, double *total_us)
+static double slowest_of(const smp__sequence *sequence, const int32_t *border, double *total_us)
 {
     double slowest = 0.0;
     *total_us = 0.0;
-    for (int k = 0; k < line->n_stage; k++) {
+    for (int k = 0; k < sequence->n_stage; k++) {
         smp__interval interval = {0};
         double load_us = INFINITY;
         for (int32_t j = border[k]; j < border[k + 1]; j++)
-            smp__interval_push_right(line, k, &interval, border[k], j);
-        smp__interval_load(line, k, &interval, border[k], border[k + 1],
-                           smp__interval_compute_us(line, k, border[k], border[k + 1]), &load_us);
+            smp__interval_push_right(sequence, k, &interval, border[k], j);
+        smp__interval_load(sequence, k, &interval, border[k], border[k + 1],
+                           smp__interval_compute_us(sequence, k, border[k], border[k + 1]),
+                           &load_us);
         slowest = fmax(slowest, load_us);
         *total_us += load_us;
     }
@@ -222,11 +225,11 @@ static double slowest_of(const smp__line *line, const int32_t *border, double *t
 static smp_status find_first(solver *s, smp__split *split)
 {
     bool possible;
-    balanced_borders(s->line, &s->all, split->border);
+    balanced_borders(s->sequence, &s->all, split->border);
     SMP_TRY(search_near(s, FIRST_HALF_WIDTH, split, &possible));
-    if (split->found || !smp__walk_split(s->line, s->trial.border))
+    if (split->found || !smp__split_greedy(s->sequence, s->trial.border))
         return SMP_OK;
-    s->trial.slowest_us = slowest_of(s->line, s->trial.border, &s->trial.total_us);
+    s->trial.slowest_us = slowest_of(s->sequence, s->trial.border, &s->trial.total_us);
     keep(s, split);
     return SMP_OK;
 }
@@ -234,49 +237,49 @@ static smp_status find_first(solver *s, smp__split *split)
 /* All borders that can beat the bound, or as many around the best as max_pairs allows. */
 static smp_status find_best(solver *s, int64_t max_pairs, smp__split *split)
 {
-    const smp__line *line = s->line;
+    const smp__sequence *sequence = s->sequence;
     bool possible = true;
     for (int pass = 0; pass < 2; pass++) {
-        copy_windows(&s->all, line->n_stage, &s->w);
-        if (s->trial.late || !possible || !tighten(line, s->bound, &s->w, s->capacity))
+        copy_windows(&s->all, sequence->n_stage, &s->w);
+        if (s->trial.late || !possible || !tighten(sequence, s->bound, &s->w, s->capacity))
             return SMP_OK;
-        int64_t pairs = count_pairs(line, &s->w);
+        int64_t pairs = count_pairs(sequence, &s->w);
         if (pass == 0 && s->have_border && pairs > max_pairs / 16) {
             SMP_TRY(search_near(s, WIDER_HALF_WIDTH, split, &possible));
         } else if (pairs <= max_pairs) {
-            SMP_TRY(
-                smp__split_sweep(line, s->w.lo, s->w.hi, SMP__GOAL_SLOWEST, s->bound, &s->trial));
+            SMP_TRY(smp__split_sweep(sequence, s->w.lo, s->w.hi, SMP__GOAL_SLOWEST, s->bound,
+                                     &s->trial));
             if (s->trial.found)
                 keep(s, split);
             return SMP_OK;
         } else if (s->have_border) {
-            int32_t half = (int32_t)sqrt((double)max_pairs / (4.0 * line->n_stage));
+            int32_t half = (int32_t)sqrt((double)max_pairs / (4.0 * sequence->n_stage));
             return search_near(s, half < 2 ? 2 : half, split, &possible);
         }
     }
     return SMP_OK;
 }
 
-smp_status smp__split_solve(const smp__line *line, double bound, int64_t max_pairs,
+smp_status smp__split_solve(const smp__sequence *sequence, double bound, int64_t max_pairs,
                             smp__split *split)
 {
     smp_status status = SMP_ERR_NO_MEMORY;
     smp_arena *scratch = smp_arena_create();
     if (!scratch)
         return status;
-    solver s = {.line = line,
-                .capacity = SMP_ARENA_NEW(scratch, double, (size_t)line->n_stage),
+    solver s = {.sequence = sequence,
+                .capacity = SMP_ARENA_NEW(scratch, double, (size_t)sequence->n_stage),
                 .bound = bound,
                 .max_work = max_pairs,
                 .have_border = split->found};
-    bool possible = line->feasible;
+    bool possible = sequence->feasible;
     split->found = false;
-    if (!s.capacity || !make_windows(&s.all, line->n_stage, scratch) ||
-        !make_windows(&s.w, line->n_stage, scratch) ||
-        smp__split_init(&s.trial, line->n_stage, scratch) != SMP_OK)
+    if (!s.capacity || !make_windows(&s.all, sequence->n_stage, scratch) ||
+        !make_windows(&s.w, sequence->n_stage, scratch) ||
+        smp__split_init(&s.trial, sequence->n_stage, scratch) != SMP_OK)
         goto done;
     status = SMP_OK;
-    possible = possible && smp__memory_windows(line, s.all.lo, s.all.hi);
+    possible = possible && smp__memory_windows(sequence, s.all.lo, s.all.hi);
     if (possible && !isfinite(bound))
         status = find_first(&s, split);
     if (possible && status == SMP_OK)
@@ -288,7 +291,7 @@ done:
     return status;
 }
 
-smp_status smp__split_total(const smp__line *line, double bound, int64_t max_pairs,
+smp_status smp__split_total(const smp__sequence *sequence, double bound, int64_t max_pairs,
                             smp__split *split)
 {
     smp_status status = SMP_ERR_NO_MEMORY;
@@ -296,14 +299,14 @@ smp_status smp__split_total(const smp__line *line, double bound, int64_t max_pai
     if (!scratch)
         return status;
     windows w;
-    double *capacity = SMP_ARENA_NEW(scratch, double, (size_t)line->n_stage);
+    double *capacity = SMP_ARENA_NEW(scratch, double, (size_t)sequence->n_stage);
     split->found = false;
-    if (!capacity || !make_windows(&w, line->n_stage, scratch))
+    if (!capacity || !make_windows(&w, sequence->n_stage, scratch))
         goto done;
     status = SMP_OK;
-    if (line->feasible && smp__memory_windows(line, w.lo, w.hi) &&
-        tighten(line, bound, &w, capacity) && count_pairs(line, &w) <= max_pairs)
-        status = smp__split_sweep(line, w.lo, w.hi, SMP__GOAL_TOTAL, bound, split);
+    if (sequence->feasible && smp__memory_windows(sequence, w.lo, w.hi) &&
+        tighten(sequence, bound, &w, capacity) && count_pairs(sequence, &w) <= max_pairs)
+        status = smp__split_sweep(sequence, w.lo, w.hi, SMP__GOAL_TOTAL, bound, split);
 done:
     smp_arena_destroy(scratch);
     return status;

@@ -1,7 +1,7 @@
 /* Hill climbing over borders. A move shifts one border, or both ends of a stage, by a step; steps
  * halve when no move helps. Needed where ranks hold several stages, whose sum counts, or where
  * links differ; O(graph) per move. */
-#include "partition/cut/climb.h"
+#include "partition/cut/border_climb.h"
 
 #include <math.h>
 
@@ -21,7 +21,7 @@ bool smp__score_better(const smp__score *a, const smp__score *b)
 
 typedef struct climber {
     smp__evaluator *evaluator;
-    const smp__line *line;
+    const smp__sequence *sequence;
     int32_t *border;
     int32_t *op_stage;
     smp__score score;
@@ -33,7 +33,7 @@ static bool is_over(climber *c)
 {
     if (c->work >= c->check) {
         c->check = c->work + CHECK_WORK;
-        if (smp_clock_past(c->line->problem->deadline_s))
+        if (smp_clock_past(c->sequence->problem->deadline_s))
             c->limit = c->work;
     }
     return c->work >= c->limit;
@@ -41,23 +41,23 @@ static bool is_over(climber *c)
 
 static smp__score judge(climber *c)
 {
-    const smp__line *line = c->line;
-    const smp__units *units = line->units;
-    for (int k = 0; k < line->n_stage; k++) {
+    const smp__sequence *sequence = c->sequence;
+    const smp__units *units = sequence->units;
+    for (int k = 0; k < sequence->n_stage; k++) {
         for (int32_t i = c->border[k]; i < c->border[k + 1]; i++) {
-            int32_t u = line->unit[i];
+            int32_t u = sequence->unit[i];
             for (int64_t o = units->op_begin[u]; o < units->op_begin[u + 1]; o++)
                 c->op_stage[units->op_list[o]] = k;
         }
     }
-    c->work += line->problem->graph->n_op;
+    c->work += sequence->problem->graph->n_op;
     return smp__evaluate(c->evaluator, c->op_stage);
 }
 
 static bool allowed(const climber *c, int k)
 {
     return c->border[k] > c->border[k - 1] && c->border[k] < c->border[k + 1] &&
-           c->border[k] >= c->line->border_lo[k] && c->border[k] <= c->line->border_hi[k];
+           c->border[k] >= c->sequence->border_lo[k] && c->border[k] <= c->sequence->border_hi[k];
 }
 
 /* Shifts borders first..last by step; undone unless it helps. */
@@ -79,23 +79,23 @@ static bool move(climber *c, int first, int last, int32_t step)
     return ok;
 }
 
-void smp__climb(smp__evaluator *evaluator, const smp__line *line, int32_t *border,
-                int32_t *op_stage, int64_t limit, int64_t *work)
+void smp__climb_borders(smp__evaluator *evaluator, const smp__sequence *sequence, int32_t *border,
+                        int32_t *op_stage, int64_t limit, int64_t *work)
 {
     climber c = {.evaluator = evaluator,
-                 .line = line,
+                 .sequence = sequence,
                  .border = border,
                  .op_stage = op_stage,
                  .work = *work,
                  .limit = limit};
     c.score = judge(&c);
-    for (int32_t step = line->n / (4 * line->n_stage) + 1; step > 0; step /= 2) {
+    for (int32_t step = sequence->n / (4 * sequence->n_stage) + 1; step > 0; step /= 2) {
         bool moved = true;
         while (moved) {
             moved = false;
-            for (int k = 1; k < line->n_stage && !is_over(&c); k++) {
+            for (int k = 1; k < sequence->n_stage && !is_over(&c); k++) {
                 moved |= move(&c, k, k, step) || move(&c, k, k, -step);
-                if (k + 1 < line->n_stage)
+                if (k + 1 < sequence->n_stage)
                     moved |= move(&c, k, k + 1, step) || move(&c, k, k + 1, -step);
             }
         }

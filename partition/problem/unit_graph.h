@@ -4,8 +4,8 @@
  * sets with everything that lies between their members (a stage is convex, so whatever has to share
  * a stage takes along all paths between its members). Units are numbered in a topological order:
  * that of the model file as far as merging allows. All adjacency is flat CSR. */
-#ifndef SMP_PARTITION_PROBLEM_CONTRACT_H
-#define SMP_PARTITION_PROBLEM_CONTRACT_H
+#ifndef SMP_PARTITION_PROBLEM_UNIT_GRAPH_H
+#define SMP_PARTITION_PROBLEM_UNIT_GRAPH_H
 
 #include <math.h>
 

@@ -5,7 +5,7 @@
  * Union-find for the merging, Tarjan's algorithm ("Depth-first search and linear graph algorithms",
  * SIAM J. Comput. 1972) without recursion for the components, Kahn's algorithm with a heap on the
  * first op of each unit for the numbering. O(n log n + edges). */
-#include "partition/problem/contract.h"
+#include "partition/problem/unit_graph.h"
 
 #include "graph/base/sets.h"
 #include "partition/problem/order.h"
@@ -18,15 +18,14 @@ typedef struct cluster_graph {
     int32_t *target; /* other labels, with repetitions */
 } cluster_graph;
 
-/* Labels are smaller than the number of ops. */
-static smp_status merge_glued(const smp_problem *problem, smp_arena *scratch, int32_t *parent)
+static smp_status merge_labels(const smp_problem *problem, smp_arena *scratch, int32_t *parent)
 {
     int32_t n_op = problem->graph->n_op;
     int32_t *first = SMP_ARENA_NEW(scratch, int32_t, (size_t)n_op); /* op + 1 */
     if (!first)
         return SMP_ERR_NO_MEMORY;
     for (int32_t op = 0; op < n_op; op++) {
-        int32_t label = problem->glue[op];
+        int32_t label = problem->together[op];
         if (label < 0)
             continue;
         if (first[label])
@@ -58,8 +57,8 @@ static smp_status merge_ops(const smp_problem *problem, smp_arena *scratch, clus
         else
             smp_set_join(parent, first[g], op);
     }
-    if (problem->glue)
-        SMP_TRY(merge_glued(problem, scratch, parent));
+    if (problem->together)
+        SMP_TRY(merge_labels(problem, scratch, parent));
     for (int32_t p = 0; problem->tie_together && p < graph->n_param; p++) {
         const smp_param *param = &graph->param[p];
         for (int32_t u = param->use_begin + 1; u < param->use_end; u++)
