@@ -82,7 +82,7 @@ static smp_status sum_compute(smp__sequence *sequence)
     const smp__units *units = sequence->units;
     const smp_problem *problem = sequence->problem;
     bool training = problem->graph->training;
-    bool always = training && problem->recompute == SMP_RECOMPUTE_ALL;
+    bool always = smp_problem_recomputes_all(problem);
     sequence->before_us = SMP_ARENA_NEW(sequence->arena, double, (size_t)sequence->n + 1);
     if (!sequence->before_us)
         return SMP_ERR_NO_MEMORY;
@@ -184,7 +184,7 @@ static smp_status describe_stages(smp__sequence *sequence)
         return SMP_ERR_NO_MEMORY;
     for (int k = 0; k < sequence->n_stage; k++) {
         int rank = problem->stage_rank[k];
-        sequence->slowdown[k] = smp_problem_slowdown(problem, problem->device[rank]);
+        sequence->slowdown[k] = smp_problem_stage_slowdown(problem, k);
         sequence->in_link[k] = sequence->out_link[k] = SMP__LINK_SAME;
         if (k > 0)
             sequence->in_link[k] = smp__link_between(problem, problem->stage_rank[k - 1], rank);

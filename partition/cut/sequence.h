@@ -98,9 +98,8 @@ static inline bool smp__interval_may_fit(const smp__sequence *sequence, int k,
     const smp_problem *problem = sequence->problem;
     const smp__holdings *held = &interval->held;
     double live = problem->live[k];
-    if (problem->graph->training && problem->recompute == SMP_RECOMPUTE_ALL)
-        live = 1.0;
-    else if (problem->graph->training && problem->recompute == SMP_RECOMPUTE_AUTO && live > 1.0)
+    if (smp_problem_recomputes_all(problem) ||
+        (problem->graph->training && problem->recompute == SMP_RECOMPUTE_AUTO && live > 1.0))
         live = 1.0;
     double bytes = problem->state_factor * held->weight + live * held->stash + held->workspace;
     return bytes <= sequence->limit_share * smp__memory_limit(problem, k);

@@ -15,8 +15,8 @@ enum {
 static double work_of(const smp_problem *problem, int32_t op)
 {
     const smp_op_cost *cost = &problem->costs->op[op];
-    bool again = problem->graph->training && problem->recompute == SMP_RECOMPUTE_ALL;
-    return cost->forward_us + cost->backward_us + (again ? cost->forward_us : 0.0);
+    return cost->forward_us + cost->backward_us +
+           (smp_problem_recomputes_all(problem) ? cost->forward_us : 0.0);
 }
 
 /* Is all that is kept together a few ops side by side, labelled by their first? Runs hold them whole. */
@@ -41,11 +41,7 @@ bool smp__coarse_is_enough(const smp_problem *problem)
         if (smp_problem_pin(problem, op) >= 0)
             return false;
     }
-    for (int32_t p = 0; p < graph->n_param && problem->tie_together; p++) {
-        if (graph->param[p].use_end - graph->param[p].use_begin > 1)
-            return false;
-    }
-    return true;
+    return !problem->tie_together || !smp_problem_has_ties(problem);
 }
 
 /* Change of the bytes alive when the op has run: its output comes, inputs read last go. */

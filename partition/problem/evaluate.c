@@ -18,8 +18,7 @@ smp_status smp__evaluator_init(smp__evaluator *evaluator, const smp_problem *pro
     if (!evaluator->slowdown || !evaluator->seen || !evaluator->rank_us || !evaluator->load)
         return SMP_ERR_NO_MEMORY;
     for (int s = 0; s < problem->n_stage; s++)
-        evaluator->slowdown[s] =
-            smp_problem_slowdown(problem, problem->device[problem->stage_rank[s]]);
+        evaluator->slowdown[s] = smp_problem_stage_slowdown(problem, s);
     return SMP_OK;
 }
 

@@ -14,7 +14,7 @@ static void clamp(const int32_t *lo, const int32_t *hi, int32_t n, int32_t *stag
         stage[u] = stage[u] < lo[u] ? lo[u] : stage[u] > hi[u] ? hi[u] : stage[u];
 }
 
-static void push(const smp__units *units, int32_t *stage)
+void smp__follow_inputs(const smp__units *units, int32_t *stage)
 {
     for (int32_t u = 0; u < units->n; u++) {
         for (int64_t e = units->in_begin[u]; e < units->in_begin[u + 1]; e++) {
@@ -24,7 +24,7 @@ static void push(const smp__units *units, int32_t *stage)
     }
 }
 
-static void pull(const smp__units *units, int32_t *stage)
+static void precede_readers(const smp__units *units, int32_t *stage)
 {
     for (int32_t u = units->n - 1; u >= 0; u--) {
         for (int64_t e = units->in_begin[u]; e < units->in_begin[u + 1]; e++) {
@@ -74,9 +74,9 @@ smp_status smp__legalize(const smp_problem *problem, const smp__units *units, sm
     status = SMP_OK;
     clamp(units->lo, units->hi, units->n, stage);
     if (repair == SMP__PUSH)
-        push(units, stage);
+        smp__follow_inputs(units, stage);
     else
-        pull(units, stage);
+        precede_readers(units, stage);
     for (int32_t u = 0; u < units->n; u++)
         count[stage[u]]++;
     int k = 0;
@@ -98,7 +98,7 @@ smp_status smp__share_out(const smp_problem *problem, const smp__units *units, c
     for (int32_t u = 0; u < units->n; u++)
         total += units->compute_us[u];
     for (int s = 0; s < problem->n_stage; s++)
-        speed += 1.0 / smp_problem_slowdown(problem, problem->device[problem->stage_rank[s]]);
+        speed += 1.0 / smp_problem_stage_slowdown(problem, s);
     int k = -1;
     for (int32_t i = 0; i < units->n; i++) {
         int32_t u = order ? order[i] : i;
@@ -106,7 +106,7 @@ smp_status smp__share_out(const smp_problem *problem, const smp__units *units, c
         double share = total > 0.0 ? middle / total : (i + 0.5) / units->n;
         while (k < 0 || (k + 1 < problem->n_stage && share * speed >= behind)) {
             k++;
-            behind += 1.0 / smp_problem_slowdown(problem, problem->device[problem->stage_rank[k]]);
+            behind += 1.0 / smp_problem_stage_slowdown(problem, k);
         }
         stage[u] = k;
         before += units->compute_us[u];

@@ -9,6 +9,10 @@ typedef enum smp__repair {
     SMP__PULL  /* a unit moves to the earliest stage that reads from it */
 } smp__repair;
 
+/* Moves each unit to the latest stage of those that it reads from, if that is later than its own.
+ * O(n + nets). */
+void smp__follow_inputs(const smp__units *units, int32_t *stage);
+
 /* stage: [units->n], in 0..n_stage-1. Moves units into the ranges that pins leave, then along the
  * tensors until all flow forward, and fills empty stages from their neighbours. O(n + nets). */
 smp_status smp__legalize(const smp_problem *problem, const smp__units *units, smp__repair repair,

@@ -52,10 +52,32 @@ static inline int32_t smp_problem_pin(const smp_problem *problem, int32_t op)
     return problem->pin ? problem->pin[op] : problem->graph->op[op].pin;
 }
 
+/* Whether every stage computes its forward pass twice. */
+static inline bool smp_problem_recomputes_all(const smp_problem *problem)
+{
+    return problem->graph->training && problem->recompute == SMP_RECOMPUTE_ALL;
+}
+
+/* Whether ops share a weight. */
+static inline bool smp_problem_has_ties(const smp_problem *problem)
+{
+    const smp_graph *graph = problem->graph;
+    for (int32_t p = 0; p < graph->n_param; p++) {
+        if (graph->param[p].use_end - graph->param[p].use_begin > 1)
+            return true;
+    }
+    return false;
+}
+
 /* See smp_device_slowdown. */
 static inline double smp_problem_slowdown(const smp_problem *problem, int device)
 {
     return smp_device_slowdown(problem->cluster, problem->graph->target.precision, device);
+}
+
+static inline double smp_problem_stage_slowdown(const smp_problem *problem, int stage)
+{
+    return smp_problem_slowdown(problem, problem->device[problem->stage_rank[stage]]);
 }
 
 typedef struct smp_stage_load {

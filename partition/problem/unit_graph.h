@@ -83,6 +83,14 @@ static inline double smp__memory_limit(const smp_problem *problem, int s)
     return limit < INT64_MAX / 2 ? (double)limit : (double)INFINITY;
 }
 
+/* Compute of a unit on device 0, whatever the memory of its stage. */
+static inline double smp__unit_work_us(const smp_problem *problem, const smp__units *units,
+                                       int32_t unit)
+{
+    return units->compute_us[unit] +
+           (smp_problem_recomputes_all(problem) ? units->forward_us[unit] : 0.0);
+}
+
 /* a + b, or INT64_MAX. Both >= 0. */
 static inline int64_t smp__add_bytes(int64_t a, int64_t b)
 {

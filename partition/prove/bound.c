@@ -30,20 +30,13 @@ static void raise_to(best_bound *best, double us, const char *name)
         *best = (best_bound){us, name};
 }
 
-/* With recomputation everywhere, the forward pass runs twice. */
-static double work_of(const smp_problem *problem, const smp__units *units, int32_t unit)
-{
-    bool again = problem->graph->training && problem->recompute == SMP_RECOMPUTE_ALL;
-    return units->compute_us[unit] + (again ? units->forward_us[unit] : 0.0);
-}
-
 /* sorted: [units->n] */
 static void bound_by_pigeonhole(const smp_problem *problem, const smp__units *units, double fastest,
                                 double *sorted, best_bound *best)
 {
     double largest = 0.0;
     for (int32_t u = 0; u < units->n; u++) {
-        sorted[u] = work_of(problem, units, u);
+        sorted[u] = smp__unit_work_us(problem, units, u);
         largest = fmax(largest, sorted[u]);
     }
     if ((MAX_HOLES + 1) * largest * fastest <= best->us)
@@ -76,9 +69,9 @@ double smp__bound_by_compute(const smp_problem *problem, const smp__units *units
         fastest = fmin(fastest, slow);
     }
     for (int s = 0; s < problem->n_stage; s++)
-        slowdown[s] = smp_problem_slowdown(problem, problem->device[problem->stage_rank[s]]);
+        slowdown[s] = smp_problem_stage_slowdown(problem, s);
     for (int32_t u = 0; u < units->n; u++)
-        total += work_of(problem, units, u);
+        total += smp__unit_work_us(problem, units, u);
     raise_to(&best, total / speed, "fair share");
     for (int32_t u = 0; u < units->n; u++) {
         double here = fastest;
@@ -87,9 +80,10 @@ double smp__bound_by_compute(const smp_problem *problem, const smp__units *units
             for (int32_t s = units->lo[u]; s <= units->hi[u]; s++)
                 here = fmin(here, slowdown[s]);
             if (units->lo[u] == units->hi[u])
-                forced[problem->stage_rank[units->lo[u]]] += work_of(problem, units, u) * here;
+                forced[problem->stage_rank[units->lo[u]]] +=
+                    smp__unit_work_us(problem, units, u) * here;
         }
-        raise_to(&best, work_of(problem, units, u) * here, "largest op");
+        raise_to(&best, smp__unit_work_us(problem, units, u) * here, "largest op");
     }
     for (int r = 0; r < problem->pipeline; r++)
         raise_to(&best, forced[r], "pins");

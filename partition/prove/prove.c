@@ -156,15 +156,6 @@ static smp_status take_found(const proof *p, const smp_problem *problem, const c
     return SMP_OK;
 }
 
-static bool has_ties(const smp_graph *graph)
-{
-    for (int32_t p = 0; p < graph->n_param; p++) {
-        if (graph->param[p].use_end - graph->param[p].use_begin > 1)
-            return true;
-    }
-    return false;
-}
-
 static void bound_by_work(proof *p, smp_arena *arena)
 {
     const char *name;
@@ -276,7 +267,7 @@ smp_status smp__prove(const smp_problem *problem, const smp__exact_limits *limit
     bool timed_out = (*partition)->timed_out;
     smp_problem variant = *problem;
     variant.tie_together = false;
-    bool twice = problem->tie_together && has_ties(problem->graph);
+    bool twice = problem->tie_together && smp_problem_has_ties(problem);
     SMP_TRY(prove_once(&variant, limits, &work, solver, !twice, true, partition));
     double lower_us = (*partition)->lower_bound_us;
     const char *bound = (*partition)->bound;

@@ -170,16 +170,14 @@ smp_status smp__window_init(smp__window *window, const smp_problem *problem,
                             .n_stage = problem->n_stage,
                             .overlap = problem->cluster->overlap};
     SMP_TRY(allocate(window, arena));
-    bool again = problem->graph->training && problem->recompute == SMP_RECOMPUTE_ALL;
     for (int32_t u = 0; u < units->n; u++) {
-        window->work_us[u] = units->compute_us[u] + (again ? units->forward_us[u] : 0.0);
+        window->work_us[u] = smp__unit_work_us(problem, units, u);
         window->total_us += window->work_us[u];
     }
     int K = window->n_stage;
     window->slow_head[0] = window->slow_tail[K] = INFINITY;
     for (int s = 0; s < K; s++) {
-        window->slowdown[s] =
-            smp_problem_slowdown(problem, problem->device[problem->stage_rank[s]]);
+        window->slowdown[s] = smp_problem_stage_slowdown(problem, s);
         window->speed[s + 1] = window->speed[s] + 1.0 / window->slowdown[s];
         window->slow_head[s + 1] = fmin(window->slow_head[s], 1.0 / window->slowdown[s]);
     }

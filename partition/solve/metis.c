@@ -151,9 +151,7 @@ static smp_status sort_parts(const smp__metis_graph *graph, bool alike, smp_aren
     qsort(by, n_stage, sizeof *by, by_place);
     for (int32_t i = 0; i < problem->n_stage; i++) {
         int32_t k = 0; /* the first free stage of this speed */
-        while (taken[k] ||
-               (alike && smp_problem_slowdown(problem, problem->device[problem->stage_rank[k]]) !=
-                             by[i].speed))
+        while (taken[k] || (alike && smp_problem_stage_slowdown(problem, k) != by[i].speed))
             k++;
         taken[k] = true;
         stage_of[by[i].index] = k;

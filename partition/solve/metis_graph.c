@@ -193,9 +193,7 @@ static smp_status make_bisector(bisector *b, smp_arena *scratch)
         !b->adjncy || !b->adjwgt)
         return SMP_ERR_NO_MEMORY;
     for (int s = 0; s < problem->n_stage; s++)
-        b->speed_before[s + 1] =
-            b->speed_before[s] +
-            1.0 / smp_problem_slowdown(problem, problem->device[problem->stage_rank[s]]);
+        b->speed_before[s + 1] = b->speed_before[s] + 1.0 / smp_problem_stage_slowdown(problem, s);
     for (int32_t v = 0; v < b->graph->n; v++) {
         b->list[v] = v;
         b->local[v] = -1;

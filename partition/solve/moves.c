@@ -74,7 +74,7 @@ static smp_status make_tables(smp__moves *m, smp_arena *arena)
         return SMP_ERR_NO_MEMORY;
     const int *rank = m->problem->stage_rank;
     for (int s = 0; s < m->n_stage; s++) {
-        m->slowdown[s] = smp_problem_slowdown(m->problem, m->problem->device[rank[s]]);
+        m->slowdown[s] = smp_problem_stage_slowdown(m->problem, s);
         for (int t = 0; t < m->n_stage; t++)
             m->link[s * m->n_stage + t] = (uint8_t)smp__link_between(m->problem, rank[s], rank[t]);
     }
@@ -259,7 +259,7 @@ static void refresh(smp__moves *m, int32_t s)
 {
     const smp_problem *problem = m->problem;
     smp__stage_sum *sum = &m->sum[s];
-    bool recompute = problem->graph->training && problem->recompute == SMP_RECOMPUTE_ALL;
+    bool recompute = smp_problem_recomputes_all(problem);
     m->excess[s] = 0.0;
     if (m->units->memory_binds) {
         const int32_t *in_class = m->in_class + (int64_t)s * m->n_class;

@@ -147,15 +147,6 @@ static smp_status fail_unknown(const char *name)
     return status;
 }
 
-static bool has_ties(const smp_graph *graph)
-{
-    for (int32_t p = 0; p < graph->n_param; p++) {
-        if (graph->param[p].use_end - graph->param[p].use_begin > 1)
-            return true;
-    }
-    return false;
-}
-
 /* Every holder of a split tie exchanges the weight's gradient with the first one once per step. */
 static smp_status charge_ties(const smp_problem *problem, const smp_partition *partition,
                               int microbatches, double *bottleneck_us)
@@ -219,7 +210,7 @@ smp_status smp__variants_solve(const smp_problem *problem, const char *name, smp
     *out = (smp__variants){0};
     if (name && !smp_partitioner_find(name))
         return fail_unknown(name);
-    bool ties = has_ties(problem->graph);
+    bool ties = smp_problem_has_ties(problem);
     smp_problem variant = *problem;
     variant.tie_together = ties;
     smp_status status = SMP_OK;
