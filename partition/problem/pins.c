@@ -7,7 +7,6 @@
  * O(n log n + nets). */
 #include "partition/problem/unit_graph.h"
 
-#include "partition/problem/conflict.h"
 #include "partition/problem/order.h"
 
 /* Stages lo..hi of each unit. */
@@ -69,7 +68,8 @@ static bool ranges_are_empty(const smp__units *units, const stage_ranges *ranges
 }
 
 /* Gives every stage one unit of its own: the anchor ranges before they spread. */
-static smp_status match_stages(const smp_problem *problem, smp__units *units, smp_arena *scratch)
+static smp_status match_stages(const smp_problem *problem, smp__units *units, smp_arena *scratch,
+                               smp__obstacle *obstacle)
 {
     int32_t n_stage = problem->n_stage;
     int32_t *begin = SMP_ARENA_NEW(scratch, int32_t, (size_t)n_stage + 2);
@@ -92,31 +92,20 @@ static smp_status match_stages(const smp_problem *problem, smp__units *units, sm
             if (units->hi[u] < k)
                 u = -1;
         }
-        if (u < 0)
-            return smp__conflict_fail(problem);
+        if (u < 0) {
+            obstacle->kind = SMP__OBSTACLE_EMPTY_STAGE;
+            return SMP_OK;
+        }
         units->anchor_lo[u] = units->anchor_hi[u] = k;
     }
     return SMP_OK;
 }
 
-static smp_status check_count(const smp_problem *problem, const smp__units *units)
-{
-    if (units->n >= problem->n_stage)
-        return SMP_OK;
-    const smp_graph *graph = problem->graph;
-    if (units->n == graph->n_op)
-        return smp_fail(SMP_ERR_NO_FIT, "%d stages need as many ops: the model has %d",
-                        problem->n_stage, graph->n_op);
-    return smp_fail_context(smp__conflict_fail(problem),
-                            "%d stages need as many parts, the model has %d part%s that can be "
-                            "separated",
-                            problem->n_stage, units->n, units->n == 1 ? "" : "s");
-}
-
-smp_status smp__units_pin(const smp_problem *problem, smp__units *units)
+smp_status smp__units_pin(const smp_problem *problem, smp__units *units, smp__obstacle *obstacle)
 {
     size_t n = (size_t)units->n;
     smp_status status = SMP_ERR_NO_MEMORY;
+    *obstacle = (smp__obstacle){SMP__OBSTACLE_NONE, units->n};
     smp_arena *scratch = smp_arena_create();
     if (!scratch)
         return status;
@@ -128,22 +117,23 @@ smp_status smp__units_pin(const smp_problem *problem, smp__units *units)
     if (!units->lo || !units->hi || !units->anchor_lo || !units->anchor_hi)
         goto done;
     status = apply_pins(problem, units, &ranges);
-    if (status == SMP_OK)
-        status = check_count(problem, units);
     if (status != SMP_OK)
         goto done;
-    if (units->has_pin) {
+    if (units->has_pin)
         spread_ranges(units, &ranges);
-        if (ranges_are_empty(units, &ranges))
-            status = smp__conflict_fail(problem);
-    }
+    if (units->n < problem->n_stage)
+        obstacle->kind = SMP__OBSTACLE_FEW_UNITS;
+    else if (ranges_are_empty(units, &ranges))
+        obstacle->kind = SMP__OBSTACLE_FLOW;
+    if (obstacle->kind != SMP__OBSTACLE_NONE)
+        goto done;
     for (int32_t u = 0; u < units->n; u++) {
         units->anchor_lo[u] = units->lo[u];
         units->anchor_hi[u] = units->hi[u];
     }
-    if (status == SMP_OK && units->has_pin) {
+    if (units->has_pin) {
         stage_ranges anchors = {units->anchor_lo, units->anchor_hi};
-        status = match_stages(problem, units, scratch);
+        status = match_stages(problem, units, scratch, obstacle);
         spread_ranges(units, &anchors);
     }
 done:

@@ -8,6 +8,7 @@
 #include "partition/problem/unit_graph.h"
 
 #include "graph/base/sets.h"
+#include "partition/problem/conflict.h"
 #include "partition/problem/order.h"
 
 /* Groups of ops before closure, then units: a label per op and the edges between labels. */
@@ -230,6 +231,19 @@ static smp_status store_ops(const smp_graph *graph, const cluster_graph *labels,
 
 smp_status smp__units_build(const smp_problem *problem, smp__units **out)
 {
+    smp__obstacle obstacle;
+    smp__units *units;
+    SMP_TRY(smp__units_try(problem, &units, &obstacle));
+    if (obstacle.kind != SMP__OBSTACLE_NONE) {
+        smp__units_destroy(units);
+        return smp__conflict_fail(problem);
+    }
+    *out = units;
+    return SMP_OK;
+}
+
+smp_status smp__units_try(const smp_problem *problem, smp__units **out, smp__obstacle *obstacle)
+{
     smp_status status = SMP_ERR_NO_MEMORY;
     cluster_graph labels = {0};
     smp_arena *arena = smp_arena_create();
@@ -244,7 +258,7 @@ smp_status smp__units_build(const smp_problem *problem, smp__units **out)
     if (status == SMP_OK)
         status = smp__units_connect(problem, units);
     if (status == SMP_OK)
-        status = smp__units_pin(problem, units);
+        status = smp__units_pin(problem, units, obstacle);
 done:
     smp_arena_destroy(scratch);
     if (status == SMP_OK)

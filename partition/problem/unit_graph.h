@@ -61,16 +61,31 @@ typedef struct smp__units {
     smp_arena *arena;
 } smp__units;
 
-/* SMP_ERR_INPUT for a pin outside the pipeline; SMP_ERR_NO_FIT, naming ops, if pins and groups
- * contradict each other or leave a stage empty. */
+/* Why there is no pipeline of n_stage stages. */
+typedef enum smp__obstacle_kind {
+    SMP__OBSTACLE_NONE,
+    SMP__OBSTACLE_FEW_UNITS,  /* than stages */
+    SMP__OBSTACLE_FLOW,       /* pins leave a unit no stage, since tensors do not flow back */
+    SMP__OBSTACLE_EMPTY_STAGE /* pins leave a stage no unit of its own */
+} smp__obstacle_kind;
+
+typedef struct smp__obstacle {
+    smp__obstacle_kind kind;
+    int32_t n_unit;
+} smp__obstacle;
+
+/* SMP_ERR_INPUT for a pin outside the pipeline; SMP_ERR_NO_FIT, naming what contradicts itself, if
+ * pins and what stays together leave no pipeline. */
 smp_status smp__units_build(const smp_problem *problem, smp__units **out);
+/* The same where there may be none: then SMP_OK and an obstacle, and units without stage ranges. */
+smp_status smp__units_try(const smp_problem *problem, smp__units **out, smp__obstacle *obstacle);
 void smp__units_destroy(smp__units *units); /* accepts NULL */
 
 /* Fills the nets, shared weights and sums of units whose ops are known (partition/problem/nets.c).
  * SMP_ERR_INPUT if the sums are beyond what can be computed with. */
 smp_status smp__units_connect(const smp_problem *problem, smp__units *units);
 /* Fills the stage ranges (partition/problem/pins.c). */
-smp_status smp__units_pin(const smp_problem *problem, smp__units *units);
+smp_status smp__units_pin(const smp_problem *problem, smp__units *units, smp__obstacle *obstacle);
 
 /* Class of the link between the devices of two pipeline ranks. */
 smp__link smp__link_between(const smp_problem *problem, int rank_a, int rank_b);
