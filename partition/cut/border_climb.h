@@ -2,8 +2,8 @@
 #ifndef SMP_PARTITION_CUT_BORDER_CLIMB_H
 #define SMP_PARTITION_CUT_BORDER_CLIMB_H
 
-#include "partition/problem/evaluate.h"
 #include "partition/cut/sequence.h"
+#include "partition/problem/evaluate.h"
 
 /* a before b: one that fits first, then the smaller bottleneck, then the smaller total. */
 bool smp__score_better(const smp__score *a, const smp__score *b);

@@ -28,7 +28,7 @@ typedef struct sweep {
 } sweep;
 
 /* True once the deadline has struck. */
-static bool late(sweep *s)
+static bool is_late(sweep *s)
 {
     if (s->work >= s->check && !s->late) {
         s->check = s->work + CHECK_WORK;
@@ -98,7 +98,7 @@ static void sweep_stage(sweep *s, int k)
     int32_t base_begin = s->hi[k], base_end = base_begin;
     smp__interval base = {0}; /* [base_begin, base_end) */
     for (int32_t j = s->lo[k + 1]; j <= s->hi[k + 1]; j++) {
-        if (late(s))
+        if (is_late(s))
             return;
         if (j <= s->lo[k])
             continue;

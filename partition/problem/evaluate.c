@@ -95,8 +95,6 @@ static void fill_memory(const smp_problem *problem, int s, smp_stage_load *load)
     smp__holdings held = {(double)load->weight_bytes, (double)load->stash_bytes,
                           (double)load->memory_bytes, (double)load->in_bytes,
                           (double)load->out_bytes};
-    int64_t border = smp__add_bytes(load->in_bytes, load->out_bytes);
-    load->buffer_bytes = problem->graph->training ? smp__add_bytes(border, border) : border;
     double bytes = smp__stage_memory(problem, s, &held, &load->recompute);
     load->memory_bytes = bytes < 0x1p62 ? (int64_t)ceil(bytes) : INT64_MAX;
     load->recompute_us = load->recompute ? load->forward_us : 0.0;

@@ -90,7 +90,6 @@ typedef struct smp_stage_load {
     int64_t out_bytes;    /* tensors sent, each once */
     int64_t weight_bytes; /* a tied weight counts once per stage that holds it */
     int64_t stash_bytes;  /* of one micro-batch */
-    int64_t buffer_bytes; /* of one micro-batch: in_bytes + out_bytes, twice when training */
     int64_t memory_bytes; /* state_factor * weights + live * stash + buffers + largest workspace;
                              recomputing: live * in_bytes + stash instead of live * stash */
     int32_t n_op;

@@ -19,47 +19,34 @@ typedef struct cluster_graph {
     int32_t *target; /* other labels, with repetitions */
 } cluster_graph;
 
-static smp_status merge_labels(const smp_problem *problem, smp_arena *scratch, int32_t *parent)
+/* Joins an op to the first one that has its label. */
+static void join(int32_t *parent, int32_t *first, int32_t label, int32_t op)
 {
-    int32_t n_op = problem->graph->n_op;
-    int32_t *first = SMP_ARENA_NEW(scratch, int32_t, (size_t)n_op); /* op + 1 */
-    if (!first)
-        return SMP_ERR_NO_MEMORY;
-    for (int32_t op = 0; op < n_op; op++) {
-        int32_t label = problem->together[op];
-        if (label < 0)
-            continue;
-        if (first[label])
-            smp_set_join(parent, first[label] - 1, op);
-        else
-            first[label] = op + 1;
-    }
-    return SMP_OK;
+    if (label < 0)
+        return;
+    if (first[label] < 0)
+        first[label] = op;
+    smp_set_join(parent, first[label], op);
 }
 
 static smp_status merge_ops(const smp_problem *problem, smp_arena *scratch, cluster_graph *out)
 {
     const smp_graph *graph = problem->graph;
-    int32_t *parent = SMP_ARENA_NEW(scratch, int32_t, (size_t)graph->n_op);
-    int32_t *first = SMP_ARENA_NEW(scratch, int32_t, (size_t)graph->n_group);
-    out->label = SMP_ARENA_NEW(scratch, int32_t, (size_t)graph->n_op);
+    size_t n_op = (size_t)graph->n_op, n_group = (size_t)graph->n_group;
+    int32_t *parent = SMP_ARENA_NEW(scratch, int32_t, n_op);
+    int32_t *first = SMP_ARENA_NEW(scratch, int32_t, n_group + n_op); /* by group, by label */
+    out->label = SMP_ARENA_NEW(scratch, int32_t, n_op);
     if (!parent || !first || !out->label)
         return SMP_ERR_NO_MEMORY;
+    for (size_t i = 0; i < n_group + n_op; i++)
+        first[i] = -1;
     for (int32_t op = 0; op < graph->n_op; op++)
         parent[op] = op;
-    for (int32_t g = 0; g < graph->n_group; g++)
-        first[g] = -1;
     for (int32_t op = 0; op < graph->n_op; op++) {
-        int32_t g = graph->op[op].group;
-        if (g < 0)
-            continue;
-        if (first[g] < 0)
-            first[g] = op;
-        else
-            smp_set_join(parent, first[g], op);
+        join(parent, first, graph->op[op].group, op);
+        if (problem->together)
+            join(parent, first + n_group, problem->together[op], op);
     }
-    if (problem->together)
-        SMP_TRY(merge_labels(problem, scratch, parent));
     for (int32_t p = 0; problem->tie_together && p < graph->n_param; p++) {
         const smp_param *param = &graph->param[p];
         for (int32_t u = param->use_begin + 1; u < param->use_end; u++)

@@ -39,7 +39,7 @@ typedef struct smp__exact_state {
     int32_t *slot;      /* where it stands in the target level, or -1 */
     double (*least)[2]; /* compute and sent, or both in the first, of the targets above it */
     int32_t *stack;
-    double (*flow)[2]; /* received; sent on by the source's crossing nets that are used up */
+    double (*moved_us)[2]; /* received; sent on by the source's crossing nets that are used up */
     double (*kept)[4]; /* the same in bytes; shared weights; largest workspace. If memory binds */
     int32_t *net_mark; /* [n_net] source whose border it crosses */
     int32_t *share_mark;

@@ -98,8 +98,8 @@ static void use_net(const walk *w, int32_t d, int32_t net, bool first, bool last
 {
     smp__exact_state *state = w->state;
     double bytes = (double)state->units->net_bytes[net];
-    state->flow[d][0] += first ? w->in_us[net] : 0.0;
-    state->flow[d][1] += last ? w->out_us[net] : 0.0;
+    state->moved_us[d][0] += first ? w->in_us[net] : 0.0;
+    state->moved_us[d][1] += last ? w->out_us[net] : 0.0;
     if (state->kept) {
         state->kept[d][0] += first ? bytes : 0.0;
         state->kept[d][1] += last ? bytes : 0.0;
@@ -134,7 +134,7 @@ static bool may_grow(const walk *w, int32_t d)
 {
     const smp__exact_state *state = w->state;
     const double *least = state->least[d];
-    double moved_us = state->flow[d][0] + state->flow[d][1] - w->transfer_us;
+    double moved_us = state->moved_us[d][0] + state->moved_us[d][1] - w->transfer_us;
     if (!state->window->overlap)
         return least[0] - w->work_us + moved_us < w->limit_us;
     return fmax(least[0] - w->work_us, least[1] + moved_us) < w->limit_us;
@@ -156,7 +156,7 @@ static int32_t start_walk(walk *w, int32_t source)
     if (d < 0)
         return -1;
     state->stamp++;
-    memset(state->flow[d], 0, sizeof state->flow[d]);
+    memset(state->moved_us[d], 0, sizeof state->moved_us[d]);
     if (state->kept)
         memset(state->kept[d], 0, sizeof state->kept[d]);
     for (int32_t i = 0; i < state->n_near; i++) {
@@ -187,7 +187,7 @@ static void take_step(const walk *w, int32_t from, const smp__step *step)
     const smp__units *units = state->units;
     int32_t to = step->to;
     const uint64_t *set = smp__downset_bits(&state->pool, from);
-    memcpy(state->flow[to], state->flow[from], sizeof state->flow[to]);
+    memcpy(state->moved_us[to], state->moved_us[from], sizeof state->moved_us[to]);
     if (state->kept)
         memcpy(state->kept[to], state->kept[from], sizeof state->kept[to]);
     for (int64_t e = units->in_begin[step->unit]; e < units->in_begin[step->unit + 1]; e++) {
@@ -217,7 +217,7 @@ static double load_of(const walk *w, int32_t d)
     double slowdown = state->window->slowdown[w->k];
     int out_cost = state->window->out_cost[w->k];
     double work_us = (end->work_us - begin->work_us) * slowdown;
-    double out_us = end->cross_us[out_cost] - begin->cross_us[out_cost] + state->flow[d][1];
+    double out_us = end->cross_us[out_cost] - begin->cross_us[out_cost] + state->moved_us[d][1];
     if (state->kept) {
         const smp_problem *problem = state->window->problem;
         bool recompute;
@@ -232,7 +232,7 @@ static double load_of(const walk *w, int32_t d)
         if (recompute && problem->recompute == SMP_RECOMPUTE_AUTO)
             work_us += (end->forward_us - begin->forward_us) * slowdown;
     }
-    double transfer_us = state->flow[d][0] + fmax(out_us, 0.0);
+    double transfer_us = state->moved_us[d][0] + fmax(out_us, 0.0);
     return state->window->overlap ? fmax(work_us, transfer_us) : work_us + transfer_us;
 }
 
@@ -453,10 +453,10 @@ static smp_status prepare_walks(smp__exact_state *state)
     state->slot = SMP_ARENA_NEW(state->arena, int32_t, n);
     state->least = smp_arena_alloc(state->arena, n, sizeof *state->least);
     state->stack = SMP_ARENA_NEW(state->arena, int32_t, n);
-    state->flow = smp_arena_alloc(state->arena, n, sizeof *state->flow);
+    state->moved_us = smp_arena_alloc(state->arena, n, sizeof *state->moved_us);
     if (state->units->memory_binds)
         state->kept = smp_arena_alloc(state->arena, n, sizeof *state->kept);
-    return state->mark && state->slot && state->least && state->stack && state->flow &&
+    return state->mark && state->slot && state->least && state->stack && state->moved_us &&
                    (state->kept || !state->units->memory_binds)
                ? SMP_OK
                : SMP_ERR_NO_MEMORY;

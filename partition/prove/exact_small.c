@@ -17,7 +17,7 @@ typedef struct small {
     int64_t work;      /* left */
     double best_us;    /* to be beaten */
     double *rank_us;   /* [pipeline] compute so far */
-    int32_t *held;     /* [n_stage] units so far */
+    int32_t *n_unit;   /* [n_stage] so far */
     int32_t n_empty;   /* stages */
     int32_t *stage;    /* [n] of units */
     int32_t *op_stage; /* [n_op] */
@@ -25,7 +25,7 @@ typedef struct small {
     bool found;
 } small;
 
-static void look(small *s)
+static void judge(small *s)
 {
     const smp__units *units = s->units;
     int32_t n_op = s->problem->graph->n_op;
@@ -44,7 +44,7 @@ static void place(small *s, int32_t u)
 {
     const smp__units *units = s->units;
     if (u == units->n) {
-        look(s);
+        judge(s);
         return;
     }
     int32_t first = units->lo[u];
@@ -57,11 +57,11 @@ static void place(small *s, int32_t u)
         double before_us = s->rank_us[rank];
         s->work--;
         s->rank_us[rank] += units->compute_us[u] * s->evaluator.slowdown[k];
-        s->n_empty -= s->held[k]++ == 0;
+        s->n_empty -= s->n_unit[k]++ == 0;
         s->stage[u] = k;
         if (s->rank_us[rank] < s->best_us && s->n_empty <= units->n - u - 1)
             place(s, u + 1);
-        s->n_empty += --s->held[k] == 0;
+        s->n_empty += --s->n_unit[k] == 0;
         s->rank_us[rank] = before_us;
     }
 }
@@ -81,10 +81,10 @@ smp_status smp__exact_small(const smp_problem *problem, const smp__units *units,
     if (!arena)
         return status;
     s.rank_us = SMP_ARENA_NEW(arena, double, (size_t)problem->pipeline);
-    s.held = SMP_ARENA_NEW(arena, int32_t, (size_t)problem->n_stage);
+    s.n_unit = SMP_ARENA_NEW(arena, int32_t, (size_t)problem->n_stage);
     s.stage = SMP_ARENA_NEW(arena, int32_t, n);
     s.op_stage = SMP_ARENA_NEW(arena, int32_t, (size_t)problem->graph->n_op);
-    if (!s.rank_us || !s.held || !s.stage || !s.op_stage)
+    if (!s.rank_us || !s.n_unit || !s.stage || !s.op_stage)
         goto done;
     status = smp__evaluator_init(&s.evaluator, problem, arena);
     if (status != SMP_OK)

@@ -10,7 +10,7 @@
 smp_status smp__network_init(smp__network *network, int32_t max_node)
 {
     size_t n = (size_t)max_node + 1;
-    *network = (smp__network){.max_node = max_node};
+    *network = (smp__network){0};
     network->first = calloc(n, sizeof *network->first);
     network->level = calloc(n, sizeof *network->level);
     network->cursor = calloc(n, sizeof *network->cursor);

@@ -19,7 +19,7 @@ typedef struct smp__network_edge {
 
 /* Edges come in pairs: edge e leads forward, e ^ 1 back. */
 typedef struct smp__network {
-    int32_t n_node, max_node;
+    int32_t n_node;
     int32_t n_edge; /* both directions */
     size_t edge_capacity;
     int32_t *first; /* [n_node] edge; -1: none */

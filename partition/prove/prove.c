@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "graph/base/clock.h"
-#include "partition/prove/bound.h"
 #include "partition/problem/coarse.h"
 #include "partition/problem/evaluate.h"
+#include "partition/prove/bound.h"
 
 enum {
     PROVE_WORK = 180000000,
@@ -47,7 +47,7 @@ static bool is_closed(double lower_us, double upper_us)
     return upper_us <= lower_us * (1.0 + CLOSED);
 }
 
-static void raise(proof *p, double lower_us, const char *bound)
+static void raise_bound(proof *p, double lower_us, const char *bound)
 {
     if (lower_us > p->lower_us * (1.0 + 1e-12)) {
         p->lower_us = lower_us;
@@ -82,15 +82,15 @@ static smp_status try_target(proof *p, double target_us, smp__exact_answer *answ
     p->work += limits.work > 0 ? limits.work : 0;
     *answer = SMP__EXACT_NONE;
     if (refuted) {
-        raise(p, target_us, "cuts");
+        raise_bound(p, target_us, "cuts");
         return SMP_OK;
     }
     SMP_TRY(smp__exact_search(&p->window, target_us, p->limits, &p->work, answer, &best_us,
                               p->unit_stage));
     if (*answer == SMP__EXACT_NONE)
-        raise(p, target_us, "exact search");
+        raise_bound(p, target_us, "exact search");
     if (*answer == SMP__EXACT_FOUND) {
-        raise(p, best_us, "exact search");
+        raise_bound(p, best_us, "exact search");
         p->found_us = best_us;
     }
     p->late |= *answer == SMP__EXACT_LATE;
@@ -160,7 +160,7 @@ static void bound_by_work(proof *p, smp_arena *arena)
 {
     const char *name;
     double us = smp__bound_by_compute(p->problem, p->units, arena, &name);
-    raise(p, us, name);
+    raise_bound(p, us, name);
 }
 
 static smp_status bound_by_cuts(proof *p, double upper_us)
@@ -169,10 +169,10 @@ static smp_status bound_by_cuts(proof *p, double upper_us)
     smp__cut_limits limits = {p->work / CUT_SHARE, p->limits->deadline_s};
     p->work -= limits.work;
     SMP_TRY(smp__bound_by_op_cuts(&p->window, p->lower_us, &limits, &bound_us));
-    raise(p, bound_us, "largest op and its transfers");
+    raise_bound(p, bound_us, "largest op and its transfers");
     if (upper_us > p->lower_us) {
         SMP_TRY(smp__bound_by_cuts(p->cuts, p->lower_us, upper_us, &limits, &bound_us));
-        raise(p, bound_us, "cuts");
+        raise_bound(p, bound_us, "cuts");
     }
     p->work += limits.work > 0 ? limits.work : 0;
     return SMP_OK;
@@ -191,7 +191,7 @@ static smp_status search_all(proof *p, double upper_us, bool *done)
     if (isfinite(best_us))
         p->found_us = best_us;
     if (*done && isfinite(fmin(best_us, upper_us)))
-        raise(p, fmin(best_us, upper_us), "search of all pipelines");
+        raise_bound(p, fmin(best_us, upper_us), "search of all pipelines");
     return SMP_OK;
 }
 

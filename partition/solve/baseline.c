@@ -5,8 +5,8 @@
 
 #include <math.h>
 
-#include "partition/prove/bound.h"
 #include "partition/problem/legal.h"
+#include "partition/prove/bound.h"
 
 smp_status smp__baseline_finish(const smp_problem *problem, const smp__units *units, int32_t *wish,
                                 const char *solver, smp_partition **out)

@@ -10,8 +10,8 @@
 
 #include "graph/base/clock.h"
 #include "graph/base/random.h"
-#include "partition/prove/bound.h"
 #include "partition/problem/legal.h"
+#include "partition/prove/bound.h"
 #include "partition/solve/solve.h"
 
 enum {

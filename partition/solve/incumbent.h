@@ -3,10 +3,10 @@
 #ifndef SMP_PARTITION_SOLVE_INCUMBENT_H
 #define SMP_PARTITION_SOLVE_INCUMBENT_H
 
+#include "partition/cut/best_split.h"
 #include "partition/cut/border_climb.h"
 #include "partition/problem/order.h"
 #include "partition/solve/partitioner.h"
-#include "partition/cut/best_split.h"
 
 typedef struct smp__incumbent {
     const smp_problem *problem;

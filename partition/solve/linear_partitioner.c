@@ -2,8 +2,8 @@
  * breadth first, the one that keeps least alive, those that METIS's parts suggest; then random
  * orders around the best. A graph that is a chain has one order, and its split is the optimum. */
 #include "partition/problem/legal.h"
-#include "partition/solve/partitioner.h"
 #include "partition/solve/incumbent.h"
+#include "partition/solve/partitioner.h"
 
 #include "graph/base/text.h"
 

@@ -16,9 +16,9 @@
 #include <stdlib.h>
 
 #include "partition/problem/legal.h"
+#include "partition/solve/incumbent.h"
 #include "partition/solve/metis_graph.h"
 #include "partition/solve/partitioner.h"
-#include "partition/solve/incumbent.h"
 
 enum {
     CONSTRAINTS = SMP__METIS_CONSTRAINTS,

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "partition/problem/legal.h"
-#include "partition/solve/metis_graph.h"
 #include "partition/solve/incumbent.h"
+#include "partition/solve/metis_graph.h"
 
 enum { MAX_RUNS = 1024 };
 

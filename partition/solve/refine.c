@@ -15,10 +15,10 @@
 
 #include "graph/base/clock.h"
 #include "graph/base/random.h"
+#include "partition/solve/incumbent.h"
 #include "partition/solve/moves.h"
 #include "partition/solve/partitioner.h"
 #include "partition/solve/solve.h"
-#include "partition/solve/incumbent.h"
 
 enum {
     UNIT_WORK = 2000,     /* per unit, */
@@ -179,7 +179,7 @@ static void try_stage(refiner *r, int32_t stage, bool out)
 }
 
 /* The best move of a unit that is not locked. False: none. */
-static bool choose(refiner *r)
+static bool choose_move(refiner *r)
 {
     const smp_problem *problem = r->moves.problem;
     r->best.unit = -1;
@@ -201,7 +201,7 @@ static bool run_pass(refiner *r)
     smp__worth best = r->now;
     bool improved = false;
     r->pass++;
-    for (int stale = 0; stale < PATIENCE && !is_over(r) && choose(r); stale++) {
+    for (int stale = 0; stale < PATIENCE && !is_over(r) && choose_move(r); stale++) {
         r->locked[r->best.unit] = r->pass;
         move(r, r->best.unit, r->best.to);
         r->now = smp__moves_worth(&r->moves);
@@ -223,7 +223,7 @@ static void run_passes(refiner *r)
 }
 
 /* Any unit, or one at the border of a stage of the slowest rank. -1: none came up. */
-static int32_t pick(refiner *r)
+static int32_t pick_unit(refiner *r)
 {
     const smp_problem *problem = r->moves.problem;
     int32_t n = r->moves.units->n;
@@ -243,7 +243,7 @@ static void kick(refiner *r)
 {
     int n_move = 1 + below(r, KICK_MOVES);
     for (int tries = 0; n_move > 0 && tries < 64; tries++) {
-        int32_t unit = pick(r), lo, hi;
+        int32_t unit = pick_unit(r), lo, hi;
         if (unit < 0)
             continue;
         smp__moves_range(&r->moves, unit, &lo, &hi);
