@@ -1,7 +1,7 @@
 /* Topological orders of units, and the heap that several of them share.
  *
  * An order is an array of units by position. Any legal pipeline is the split of some order, so the
- * orders decide what the split of a line can find. */
+ * orders decide what the best split can find. */
 #ifndef SMP_PARTITION_PROBLEM_ORDER_H
 #define SMP_PARTITION_PROBLEM_ORDER_H
 

@@ -1,5 +1,5 @@
-/* Collecting the best pipeline over many orders: each order is split optimally, the result is
- * evaluated exactly, and the best one kept. What the partitioners share. */
+/* The incumbent of a search: the best pipeline known, which orders that are split optimally, and
+ * pipelines from elsewhere, are offered to. What the partitioners share. */
 #ifndef SMP_PARTITION_SOLVE_INCUMBENT_H
 #define SMP_PARTITION_SOLVE_INCUMBENT_H
 
@@ -15,10 +15,10 @@ typedef struct smp__incumbent {
     const char *name; /* of the solver */
     double lower_bound_us;
     const char *bound;
-    bool late; /* the deadline has struck */
-    bool
-        uniform; /* a rank has one stage and all links are alike: the split of a sequence is exact */
+    bool late;    /* the deadline has struck */
+    bool uniform; /* one stage per rank, all links alike: the split of a sequence is exact */
 
+    /* The best; nothing of it holds before `have`. It is a pipeline always, if not one that fits. */
     bool have;
     smp__score score;
     const char *solver; /* that found the best */

@@ -6,7 +6,7 @@
 #include "partition/cut/best_split.h"
 
 /* Devices of different speed, memory and live counts that rise or fall along the pipeline, links
- * alike: what the split of a line promises to be exact for. */
+ * alike: what the best split promises to be exact for. */
 static void vary_problem(fixture_random *random, fixture *f, int memory_percent)
 {
     f->cluster.overlap = fixture_chance(random, 40);
