@@ -37,10 +37,9 @@ typedef struct smp_problem {
     const int64_t *memory_limit; /* [n_stage] bytes; the rank's memory shared out over its stages */
     bool tie_together;           /* ops that share a weight must share a stage */
     uint64_t seed;
-    const int32_t *pin; /* [n_op] stage of each op or -1, instead of the graph's; NULL: those */
-    const int32_t
-        *together; /* [n_op] ops of one label in 0..n_op-1 share a stage, as groups do; -1:
-                                none; NULL: no labels */
+    /* [n_op] or NULL. Stage of each op or -1, instead of the graph's pins. Ops with one label in
+     * 0..n_op-1 share a stage, as those of a group do; -1: no label. */
+    const int32_t *pin, *together;
     smp_recompute recompute;
     bool first_look;   /* solvers try the obvious and leave it at that */
     double deadline_s; /* smp_clock_s() at which solvers stop improving and proving; 0: never */
