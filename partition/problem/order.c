@@ -2,45 +2,11 @@
  * the others are Kahn's algorithm with different queues. */
 #include "partition/problem/order.h"
 
+#include <stdlib.h>
 #include <string.h>
 
+#include "graph/base/heap.h"
 #include "graph/base/random.h"
-
-static bool heap_less(smp__heap_item a, smp__heap_item b)
-{
-    return a.key < b.key || (a.key == b.key && a.unit < b.unit);
-}
-
-void smp__heap_push(smp__heap *heap, double key, int32_t unit)
-{
-    smp__heap_item item = {key, unit};
-    int32_t i = heap->n++;
-    while (i > 0 && heap_less(item, heap->item[(i - 1) / 2])) {
-        heap->item[i] = heap->item[(i - 1) / 2];
-        i = (i - 1) / 2;
-    }
-    heap->item[i] = item;
-}
-
-int32_t smp__heap_pop(smp__heap *heap)
-{
-    int32_t top = heap->item[0].unit;
-    smp__heap_item last = heap->item[--heap->n];
-    int32_t i = 0;
-    for (;;) {
-        int32_t child = 2 * i + 1;
-        if (child >= heap->n)
-            break;
-        if (child + 1 < heap->n && heap_less(heap->item[child + 1], heap->item[child]))
-            child++;
-        if (!heap_less(heap->item[child], last))
-            break;
-        heap->item[i] = heap->item[child];
-        i = child;
-    }
-    heap->item[i] = last;
-    return top;
-}
 
 /* Priority of a unit under a seed, in [0, 1); by index without one. */
 static double priority(const smp__units *units, uint64_t seed, int32_t unit)
@@ -63,21 +29,22 @@ static smp_status kahn(const smp__units *units, const double *key, smp_arena *sc
                        int32_t *order)
 {
     int32_t *wait = count_inputs(units, scratch);
-    smp__heap heap = {SMP_ARENA_NEW(scratch, smp__heap_item, (size_t)units->n), 0};
-    if (!wait || !heap.item)
+    smp_heap heap;
+    SMP_TRY(smp_heap_init(&heap, scratch, units->n));
+    if (!wait)
         return SMP_ERR_NO_MEMORY;
     for (int32_t u = 0; u < units->n; u++) {
         if (wait[u] == 0)
-            smp__heap_push(&heap, key[u], u);
+            smp_heap_set(&heap, u, key[u]);
     }
     for (int32_t n = 0; heap.n > 0; n++) {
-        int32_t u = order[n] = smp__heap_pop(&heap);
+        int32_t u = order[n] = smp_heap_pop(&heap);
         for (int64_t o = units->out_begin[u]; o < units->out_begin[u + 1]; o++) {
             int32_t net = units->out_net[o];
             for (int64_t c = units->net_begin[net]; c < units->net_begin[net + 1]; c++) {
                 int32_t v = units->net_consumer[c];
                 if (--wait[v] == 0)
-                    smp__heap_push(&heap, key[v], v);
+                    smp_heap_set(&heap, v, key[v]);
             }
         }
     }
@@ -90,26 +57,38 @@ typedef struct neighbours {
     int32_t *unit;
 } neighbours;
 
-/* Lists of neighbours are short, and mostly of one. */
+typedef struct ranked {
+    double key;
+    int32_t unit;
+} ranked;
+
+static int compare_ranked(const void *left, const void *right)
+{
+    const ranked *a = left, *b = right;
+    return a->key != b->key ? (a->key > b->key) - (a->key < b->key) : a->unit - b->unit;
+}
+
+/* space: [n] */
 static void sort_by_priority(const smp__units *units, uint64_t seed, int32_t *list, int64_t n,
-                             smp__heap *heap)
+                             ranked *space)
 {
     if (n < 2)
         return;
     for (int64_t i = 0; i < n; i++)
-        smp__heap_push(heap, priority(units, seed, list[i]), list[i]);
+        space[i] = (ranked){priority(units, seed, list[i]), list[i]};
+    qsort(space, (size_t)n, sizeof *space, compare_ranked);
     for (int64_t i = 0; i < n; i++)
-        list[i] = smp__heap_pop(heap);
+        list[i] = space[i].unit;
 }
 
 static smp_status list_neighbours(const smp__units *units, bool forward, uint64_t seed,
                                   smp_arena *scratch, neighbours *out)
 {
     int64_t n_edge = units->in_begin[units->n];
-    smp__heap heap = {SMP_ARENA_NEW(scratch, smp__heap_item, (size_t)n_edge), 0};
+    ranked *space = SMP_ARENA_NEW(scratch, ranked, (size_t)n_edge);
     out->begin = SMP_ARENA_NEW(scratch, int64_t, (size_t)units->n + 1);
     out->unit = SMP_ARENA_NEW(scratch, int32_t, (size_t)n_edge);
-    if (!heap.item || !out->begin || !out->unit)
+    if (!space || !out->begin || !out->unit)
         return SMP_ERR_NO_MEMORY;
     int64_t n = 0;
     for (int32_t u = 0; u < units->n; u++) {
@@ -124,13 +103,13 @@ static smp_status list_neighbours(const smp__units *units, bool forward, uint64_
                 out->unit[n++] = units->net_unit[units->in_net[e]];
         }
         out->begin[u + 1] = n;
-        sort_by_priority(units, seed, out->unit + out->begin[u], n - out->begin[u], &heap);
+        sort_by_priority(units, seed, out->unit + out->begin[u], n - out->begin[u], space);
     }
     return SMP_OK;
 }
 
 /* Sources or sinks by priority. */
-static int32_t list_roots(const smp__units *units, bool forward, uint64_t seed, smp__heap *heap,
+static int32_t list_roots(const smp__units *units, bool forward, uint64_t seed, ranked *space,
                           int32_t *root)
 {
     const int64_t *begin = forward ? units->in_begin : units->out_begin;
@@ -140,7 +119,7 @@ static int32_t list_roots(const smp__units *units, bool forward, uint64_t seed, 
             root[n++] = u;
     }
     if (seed != 0)
-        sort_by_priority(units, seed, root, n, heap);
+        sort_by_priority(units, seed, root, n, space);
     return n;
 }
 
@@ -157,12 +136,12 @@ static smp_status depth_first(const smp__units *units, bool forward, uint64_t se
     int32_t *path = SMP_ARENA_NEW(scratch, int32_t, n);
     int64_t *at = SMP_ARENA_NEW(scratch, int64_t, n);
     bool *seen = SMP_ARENA_NEW(scratch, bool, n);
-    smp__heap heap = {SMP_ARENA_NEW(scratch, smp__heap_item, n), 0};
-    if (!root || !path || !at || !seen || !heap.item)
+    ranked *space = SMP_ARENA_NEW(scratch, ranked, n);
+    if (!root || !path || !at || !seen || !space)
         return SMP_ERR_NO_MEMORY;
     for (int32_t u = 0; u < units->n; u++)
         at[u] = forward ? next.begin[u + 1] : next.begin[u];
-    int32_t n_root = list_roots(units, forward, seed, &heap, root), done = 0;
+    int32_t n_root = list_roots(units, forward, seed, space, root), done = 0;
     for (int32_t i = 0; i < n_root; i++) {
         int32_t depth = 0;
         path[depth++] = root[forward ? n_root - 1 - i : i];
@@ -219,17 +198,15 @@ static double growth(const smp__units *units, const int32_t *rest, int32_t u)
     return bytes;
 }
 
-/* A unit's growth falls when it becomes the last reader of a net: it is pushed again, and the stale
- * entry is ignored when it comes up. rest_sum finds that last reader. */
+/* A unit's growth falls when it becomes the last reader of a net; rest_sum finds that reader. */
 static smp_status narrow(const smp__units *units, uint64_t seed, smp_arena *scratch, int32_t *order)
 {
     int32_t *wait = count_inputs(units, scratch);
     int32_t *rest = SMP_ARENA_NEW(scratch, int32_t, (size_t)units->n_net);
     int64_t *rest_sum = SMP_ARENA_NEW(scratch, int64_t, (size_t)units->n_net);
-    bool *done = SMP_ARENA_NEW(scratch, bool, (size_t)units->n);
-    size_t pushes = (size_t)units->n + (size_t)units->n_net;
-    smp__heap heap = {SMP_ARENA_NEW(scratch, smp__heap_item, pushes), 0};
-    if (!wait || !rest || !rest_sum || !done || !heap.item)
+    smp_heap heap;
+    SMP_TRY(smp_heap_init(&heap, scratch, units->n));
+    if (!wait || !rest || !rest_sum)
         return SMP_ERR_NO_MEMORY;
     for (int32_t net = 0; net < units->n_net; net++) {
         rest[net] = (int32_t)(units->net_begin[net + 1] - units->net_begin[net]);
@@ -238,28 +215,23 @@ static smp_status narrow(const smp__units *units, uint64_t seed, smp_arena *scra
     }
     for (int32_t u = 0; u < units->n; u++) {
         if (wait[u] == 0)
-            smp__heap_push(&heap, growth(units, rest, u) + priority(units, seed, u), u);
+            smp_heap_set(&heap, u, growth(units, rest, u) + priority(units, seed, u));
     }
-    for (int32_t n = 0; heap.n > 0;) {
-        int32_t u = smp__heap_pop(&heap);
-        if (done[u])
-            continue;
-        done[u] = true;
-        order[n++] = u;
+    for (int32_t n = 0; heap.n > 0; n++) {
+        int32_t u = order[n] = smp_heap_pop(&heap);
         for (int64_t e = units->in_begin[u]; e < units->in_begin[u + 1]; e++) {
             int32_t net = units->in_net[e];
             rest_sum[net] -= u;
             int32_t last = (int32_t)rest_sum[net];
             if (--rest[net] == 1 && wait[last] == 0)
-                smp__heap_push(&heap, growth(units, rest, last) + priority(units, seed, last),
-                               last);
+                smp_heap_set(&heap, last, growth(units, rest, last) + priority(units, seed, last));
         }
         for (int64_t o = units->out_begin[u]; o < units->out_begin[u + 1]; o++) {
             int32_t net = units->out_net[o];
             for (int64_t c = units->net_begin[net]; c < units->net_begin[net + 1]; c++) {
                 int32_t v = units->net_consumer[c];
                 if (--wait[v] == 0)
-                    smp__heap_push(&heap, growth(units, rest, v) + priority(units, seed, v), v);
+                    smp_heap_set(&heap, v, growth(units, rest, v) + priority(units, seed, v));
             }
         }
     }

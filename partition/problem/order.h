@@ -1,4 +1,4 @@
-/* Topological orders of units, and the heap that several of them share.
+/* Topological orders of units.
  *
  * An order is an array of units by position. Any legal pipeline is the split of some order, so the
  * orders decide what the best split can find. */
@@ -6,20 +6,6 @@
 #define SMP_PARTITION_PROBLEM_ORDER_H
 
 #include "partition/problem/unit_graph.h"
-
-/* Binary min-heap on (key, unit). The caller owns `item`, large enough for all pushes. */
-typedef struct smp__heap_item {
-    double key;
-    int32_t unit;
-} smp__heap_item;
-
-typedef struct smp__heap {
-    smp__heap_item *item;
-    int32_t n;
-} smp__heap;
-
-void smp__heap_push(smp__heap *heap, double key, int32_t unit);
-int32_t smp__heap_pop(smp__heap *heap); /* heap->n > 0 */
 
 typedef enum smp__order_kind {
     SMP__ORDER_FILE,    /* of the model, as far as groups allow */

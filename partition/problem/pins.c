@@ -7,7 +7,7 @@
  * O(n log n + nets). */
 #include "partition/problem/unit_graph.h"
 
-#include "partition/problem/order.h"
+#include "graph/base/heap.h"
 
 /* Stages lo..hi of each unit. */
 typedef struct stage_ranges {
@@ -74,8 +74,9 @@ static smp_status match_stages(const smp_problem *problem, smp__units *units, sm
     int32_t n_stage = problem->n_stage;
     int32_t *begin = SMP_ARENA_NEW(scratch, int32_t, (size_t)n_stage + 2);
     int32_t *by_lo = SMP_ARENA_NEW(scratch, int32_t, (size_t)units->n);
-    smp__heap heap = {SMP_ARENA_NEW(scratch, smp__heap_item, (size_t)units->n), 0};
-    if (!begin || !by_lo || !heap.item)
+    smp_heap heap;
+    SMP_TRY(smp_heap_init(&heap, scratch, units->n));
+    if (!begin || !by_lo)
         return SMP_ERR_NO_MEMORY;
     for (int32_t u = 0; u < units->n; u++)
         begin[units->lo[u] + 2]++;
@@ -85,10 +86,10 @@ static smp_status match_stages(const smp_problem *problem, smp__units *units, sm
         by_lo[begin[units->lo[u] + 1]++] = u;
     for (int32_t k = 0; k < n_stage; k++) {
         for (int32_t i = begin[k]; i < begin[k + 1]; i++)
-            smp__heap_push(&heap, units->hi[by_lo[i]], by_lo[i]);
+            smp_heap_set(&heap, by_lo[i], units->hi[by_lo[i]]);
         int32_t u = -1;
         while (heap.n > 0 && u < 0) {
-            u = smp__heap_pop(&heap);
+            u = smp_heap_pop(&heap);
             if (units->hi[u] < k)
                 u = -1;
         }

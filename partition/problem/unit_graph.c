@@ -7,9 +7,9 @@
  * first op of each unit for the numbering. O(n log n + edges). */
 #include "partition/problem/unit_graph.h"
 
+#include "graph/base/heap.h"
 #include "graph/base/sets.h"
 #include "partition/problem/conflict.h"
-#include "partition/problem/order.h"
 
 /* Groups of ops before closure, then units: a label per op and the edges between labels. */
 typedef struct cluster_graph {
@@ -154,8 +154,9 @@ static smp_status number_units(const smp_graph *graph, cluster_graph *units, smp
     int32_t *first = SMP_ARENA_NEW(scratch, int32_t, n);
     int32_t *wait = SMP_ARENA_NEW(scratch, int32_t, n);
     int32_t *number = SMP_ARENA_NEW(scratch, int32_t, n);
-    smp__heap heap = {SMP_ARENA_NEW(scratch, smp__heap_item, n), 0};
-    if (!first || !wait || !number || !heap.item)
+    smp_heap heap;
+    SMP_TRY(smp_heap_init(&heap, scratch, units->n));
+    if (!first || !wait || !number)
         return SMP_ERR_NO_MEMORY;
     for (int32_t op = graph->n_op - 1; op >= 0; op--)
         first[units->label[op]] = op;
@@ -163,15 +164,15 @@ static smp_status number_units(const smp_graph *graph, cluster_graph *units, smp
         wait[units->target[e]]++;
     for (int32_t u = 0; u < units->n; u++) {
         if (wait[u] == 0)
-            smp__heap_push(&heap, first[u], u);
+            smp_heap_set(&heap, u, first[u]);
     }
     for (int32_t done = 0; heap.n > 0; done++) {
-        int32_t u = smp__heap_pop(&heap);
+        int32_t u = smp_heap_pop(&heap);
         number[u] = done;
         for (int64_t e = units->begin[u]; e < units->begin[u + 1]; e++) {
             int32_t v = units->target[e];
             if (--wait[v] == 0)
-                smp__heap_push(&heap, first[v], v);
+                smp_heap_set(&heap, v, first[v]);
         }
     }
     for (int32_t op = 0; op < graph->n_op; op++)

@@ -5,17 +5,17 @@
  * stuck. */
 #include <float.h>
 
-#include "schedule/simulate/event_heap.h"
+#include "graph/base/heap.h"
 #include "schedule/auto/list_model.h"
 
 typedef struct builder {
     smp__list *list;
     const smp__list_policy *policy;
     smp__word *word;
-    smp__event_heap heap; /* ranks by when they can begin their choice */
-    smp__letter *choice;  /* [n_rank] */
-    double *bytes;        /* [n_rank] stashes alive */
-    int *flight;          /* [n_rank] pairs between F and I */
+    smp_heap heap;       /* ranks by when they can begin their choice */
+    smp__letter *choice; /* [n_rank] */
+    double *bytes;       /* [n_rank] stashes alive */
+    int *flight;         /* [n_rank] pairs between F and I */
 } builder;
 
 /* What a rank could do next. */
@@ -133,10 +133,10 @@ static void choose(builder *b, int rank)
             (idle && (fits || b->policy->weight == SMP__WEIGHT_FILLS)))
             best = (option){now_us, smp__letter_of(chunk, SMP_ACTION_W)};
     }
-    smp__event_heap_remove(&b->heap, rank);
+    smp_heap_remove(&b->heap, rank);
     b->choice[rank] = best.letter;
     if (best.start_us < DBL_MAX)
-        smp__event_heap_set(&b->heap, rank, best.start_us);
+        smp_heap_set(&b->heap, rank, best.start_us);
 }
 
 static void choose_neighbours(builder *b, smp_transfer_kind kind, int stage)
@@ -186,7 +186,7 @@ static smp_status prepare(builder *b, smp_arena *arena)
     b->flight = SMP_ARENA_NEW(arena, int, n_rank);
     if (!b->choice || !b->bytes || !b->flight)
         return SMP_ERR_NO_MEMORY;
-    return smp__event_heap_init(&b->heap, arena, b->list->n_rank);
+    return smp_heap_init(&b->heap, arena, b->list->n_rank);
 }
 
 smp_status smp__list_build(smp__list *list, const smp__list_policy *policy, smp__word *word,
@@ -202,8 +202,8 @@ smp_status smp__list_build(smp__list *list, const smp__list_policy *policy, smp_
             choose(&b, rank);
         }
         while (b.heap.n > 0) {
-            int rank = smp__event_heap_pop(&b.heap);
-            commit(&b, rank, b.heap.time[rank]);
+            int rank = smp_heap_pop(&b.heap);
+            commit(&b, rank, b.heap.key[rank]);
         }
         *done = true;
         for (int rank = 0; *done && rank < list->n_rank; rank++)

@@ -127,7 +127,7 @@ static smp_status create_cores(smp__sim *sim)
         core->work_us = SMP_ARENA_NEW(sim->arena, double, (size_t)core->n_member);
         if (!core->member || !core->work_us)
             return SMP_ERR_NO_MEMORY;
-        SMP_TRY(smp__event_heap_init(&core->waiting, sim->arena, core->n_member));
+        SMP_TRY(smp_heap_init(&core->waiting, sim->arena, core->n_member));
     }
     for (int i = 0; i < sim->n_runner; i++)
         sim->core[sim->runner[i].core].member[sim->runner[i].seat] = i;
@@ -150,7 +150,7 @@ static smp_status create_runners(smp__sim *sim)
         sim->runner[i].rank = i % input->pipeline;
         sim->runner[i].device = input->device[i];
     }
-    SMP_TRY(smp__event_heap_init(
+    SMP_TRY(smp_heap_init(
         &sim->events, sim->arena,
         sim->n_runner + (shared ? input->cluster->nodes * input->cluster->cores_per_node : 0)));
     return shared ? create_cores(sim) : SMP_OK;

@@ -40,8 +40,8 @@ static void core_start(smp__sim *sim, int index, int seat)
     core->running = core->last = seat;
     r->started_us = sim->now_us;
     record_start(sim, r);
-    smp__event_heap_set(&sim->events, sim->n_runner + index,
-                        sim->now_us + switch_us + core->work_us[seat]);
+    smp_heap_set(&sim->events, sim->n_runner + index,
+                 sim->now_us + switch_us + core->work_us[seat]);
 }
 
 static void begin_compute(smp__sim *sim, int runner, double duration_us)
@@ -51,7 +51,7 @@ static void begin_compute(smp__sim *sim, int runner, double duration_us)
     if (!sim->core) {
         r->started_us = sim->now_us;
         record_start(sim, r);
-        smp__event_heap_set(&sim->events, runner, sim->now_us + duration_us);
+        smp_heap_set(&sim->events, runner, sim->now_us + duration_us);
         return;
     }
     smp__sim_core *core = &sim->core[r->core];
@@ -59,7 +59,7 @@ static void begin_compute(smp__sim *sim, int runner, double duration_us)
     if (core->running < 0)
         core_start(sim, r->core, r->seat);
     else
-        smp__event_heap_set(&core->waiting, r->seat, sim->now_us);
+        smp_heap_set(&core->waiting, r->seat, sim->now_us);
 }
 
 /* When the inputs of an action have arrived; false if one has not been sent. */
@@ -100,7 +100,7 @@ static bool step_compute(smp__sim *sim, int runner, const smp_action *a)
     if (!inputs_arrive(sim, r, a, &latest_us))
         r->blocked = true;
     else if (latest_us > sim->now_us)
-        smp__event_heap_set(&sim->events, runner, latest_us);
+        smp_heap_set(&sim->events, runner, latest_us);
     else
         begin_compute(sim, runner, sim->cost_us[a->kind][smp__sim_stage(sim, r->rank, a->chunk)]);
     return false;
@@ -148,7 +148,7 @@ static bool step_send(smp__sim *sim, int runner, const smp_action *a)
     if (sim->input->cluster->overlap || last_us <= sim->now_us)
         return true;
     r->phase = SMP__SIM_RUN;
-    smp__event_heap_set(&sim->events, runner, last_us);
+    smp_heap_set(&sim->events, runner, last_us);
     return false;
 }
 
@@ -191,7 +191,7 @@ static bool step_receive(smp__sim *sim, int runner, const smp_action *a)
         return false;
     }
     r->phase = SMP__SIM_RUN;
-    smp__event_heap_set(&sim->events, runner, take_messages(sim, r, a));
+    smp_heap_set(&sim->events, runner, take_messages(sim, r, a));
     return false;
 }
 
@@ -206,7 +206,7 @@ static bool step_optimize(smp__sim *sim, int runner)
     if (r->reductions_left > 0)
         r->blocked = true;
     else if (r->reduced_us > sim->now_us)
-        smp__event_heap_set(&sim->events, runner, r->reduced_us);
+        smp_heap_set(&sim->events, runner, r->reduced_us);
     else
         begin_compute(sim, runner, sim->optimizer_us[r->rank]);
     return false;
@@ -256,7 +256,7 @@ static void core_complete(smp__sim *sim, int index)
     core->running = -1;
     go_on(sim, runner);
     if (core->running < 0 && core->waiting.n > 0)
-        core_start(sim, index, smp__event_heap_pop(&core->waiting));
+        core_start(sim, index, smp_heap_pop(&core->waiting));
 }
 
 static smp_status fail_deadlock(const smp__sim *sim, const smp__sim_runner *r)
@@ -285,8 +285,8 @@ smp_status smp__sim_run(smp__sim *sim)
         }
         if (sim->events.n == 0)
             break;
-        int event = smp__event_heap_pop(&sim->events);
-        sim->now_us = sim->events.time[event];
+        int event = smp_heap_pop(&sim->events);
+        sim->now_us = sim->events.key[event];
         if (event < sim->n_runner)
             go_on(sim, event);
         else

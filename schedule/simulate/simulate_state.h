@@ -6,7 +6,7 @@
 #define SMP_SCHEDULE_SIMULATE_SIMULATE_STATE_H
 
 #include "schedule/lower/crossing.h"
-#include "schedule/simulate/event_heap.h"
+#include "graph/base/heap.h"
 #include "schedule/simulate/simulate.h"
 
 typedef enum smp__sim_phase {
@@ -35,9 +35,9 @@ typedef struct smp__sim_runner {
 /* A core runs one compute action at a time, to its end; its runner keeps the core until it has to
  * wait. Then the one that has waited longest gets it. */
 typedef struct smp__sim_core {
-    smp__event_heap waiting; /* seats by when they asked */
-    double *work_us;         /* [n_member] compute time asked for */
-    int *member;             /* [n_member] runner on a seat */
+    smp_heap waiting; /* seats by when they asked */
+    double *work_us;  /* [n_member] compute time asked for */
+    int *member;      /* [n_member] runner on a seat */
     int n_member;
     int running; /* seat, or -1 */
     int last;    /* seat that ran last, or -1 */
@@ -55,12 +55,12 @@ typedef struct smp__sim {
     smp__sim_runner *runner;           /* [n_replica * n_rank] */
     int *queue;                        /* ring of runners that may go on now, [n_runner] */
     int queue_head, n_queue;
-    smp__event_heap events; /* runners, then cores */
-    smp__sim_core *core;    /* [nodes * cores_per_node]; NULL: nobody shares cores */
-    double *transfer_us;    /* [n_replica * n_transfer] */
-    double *arrival_us;     /* [n_replica * n_transfer * microbatches], -1: not sent */
-    double *sent_us;        /* [n_transfer * microbatches] replica 0: when its `>` was reached */
-    int32_t *link_of;       /* [n_transfer] link: an ordered pair of ranks; -1: no message */
+    smp_heap events;     /* runners, then cores */
+    smp__sim_core *core; /* [nodes * cores_per_node]; NULL: nobody shares cores */
+    double *transfer_us; /* [n_replica * n_transfer] */
+    double *arrival_us;  /* [n_replica * n_transfer * microbatches], -1: not sent */
+    double *sent_us;     /* [n_transfer * microbatches] replica 0: when its `>` was reached */
+    int32_t *link_of;    /* [n_transfer] link: an ordered pair of ranks; -1: no message */
     int n_link;
     double *link_free_us; /* [n_replica * n_link] */
     /* reductions */

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "graph/base/random.h"
-#include "schedule/simulate/event_heap.h"
+#include "graph/base/heap.h"
 
 enum { N = 40 };
 
@@ -20,12 +20,12 @@ static int earliest(const double *time)
     return best;
 }
 
-static void test_event_heap_random_changes(void **state)
+static void test_heap_random_changes(void **state)
 {
     (void)state;
     smp_arena *arena = smp_arena_create();
-    smp__event_heap heap;
-    assert_int_equal(smp__event_heap_init(&heap, arena, N), SMP_OK);
+    smp_heap heap;
+    assert_int_equal(smp_heap_init(&heap, arena, N), SMP_OK);
     double time[N]; /* -1: not in */
     for (int i = 0; i < N; i++)
         time[i] = -1.0;
@@ -34,13 +34,13 @@ static void test_event_heap_random_changes(void **state)
         int entity = (int)(bits % N);
         if (bits >> 32 & 1) {
             time[entity] = (double)(bits >> 40 & 15); /* many ties */
-            smp__event_heap_set(&heap, entity, time[entity]);
+            smp_heap_set(&heap, entity, time[entity]);
         } else if (bits >> 33 & 1) {
             time[entity] = -1.0;
-            smp__event_heap_remove(&heap, entity);
+            smp_heap_remove(&heap, entity);
         } else if (heap.n > 0) {
             int expected = earliest(time);
-            assert_int_equal(smp__event_heap_pop(&heap), expected);
+            assert_int_equal(smp_heap_pop(&heap), expected);
             time[expected] = -1.0;
         } else {
             assert_int_equal(earliest(time), -1);
@@ -52,7 +52,7 @@ static void test_event_heap_random_changes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_event_heap_random_changes),
+        cmocka_unit_test(test_heap_random_changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
