@@ -9,6 +9,7 @@ typedef enum smp__goal {
     SMP__GOAL_TOTAL    /* least sum of loads, each at most the bound */
 } smp__goal;
 
+/* Where one was found: borders rise strictly from 0 to the number of positions. */
 typedef struct smp__split {
     int32_t *border; /* [n_stage + 1]: stage k holds positions border[k] .. border[k + 1] - 1 */
     double slowest_us;

@@ -95,6 +95,7 @@ typedef struct smp_stage_load {
     bool recompute;
 } smp_stage_load;
 
+/* A legal assignment and its figures; 0 <= lower_bound_us <= bottleneck_us. */
 typedef struct smp_partition {
     int n_stage;
     int32_t *stage;        /* [graph->n_op] */

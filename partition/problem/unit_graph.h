@@ -19,6 +19,7 @@ typedef enum smp__link {
     SMP__N_LINK
 } smp__link;
 
+/* Nets lead from lower to higher numbers; ranges of stages never fall along them. */
 typedef struct smp__units {
     int32_t n;
     int32_t n_net;   /* tensors that leave their unit */

@@ -30,6 +30,8 @@ typedef struct smp__worth {
 
 typedef enum smp__direction { SMP__LATER, SMP__EARLIER, SMP__N_DIRECTION } smp__direction;
 
+/* Between calls sums, loads and lists are those of `stage`, but for rounding, which smp__moves_load
+ * takes out. Stages may be empty. */
 typedef struct smp__moves {
     const smp_problem *problem;
     const smp__units *units;
