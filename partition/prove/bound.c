@@ -99,8 +99,10 @@ double smp_partition_lower_bound(const smp_problem *problem)
     if (smp__coarse_is_enough(problem))
         return smp__coarse_bound(problem, &name);
     smp__units *units = NULL;
+    smp__obstacle obstacle;
     smp_arena *scratch = smp_arena_create();
-    if (scratch && smp__units_build(problem, &units) == SMP_OK)
+    if (scratch && smp__units_try(problem, &units, &obstacle) == SMP_OK &&
+        obstacle.kind == SMP__OBSTACLE_NONE)
         bound = smp__bound_by_compute(problem, units, scratch, &name);
     smp__units_destroy(units);
     smp_arena_destroy(scratch);
