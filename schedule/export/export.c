@@ -1,19 +1,13 @@
-/* The list of exporters, and `FORMAT:FILE`. */
+/* The table of exporters (export_kinds.h), and `FORMAT:FILE`. */
 #include "schedule/export/export.h"
 
 #include <string.h>
 
 #include "schedule/export/export_kinds.h"
 
-static const smp_exporter *const exporters[] = {
-    &smp__export_torch_csv,
-    &smp__export_torch_stages,
-    &smp__export_megatron,
-    &smp__export_deepspeed,
-    &smp__export_dot,
-    &smp__export_json,
-    NULL,
-};
+#define ENTRY(name) &smp__export_##name,
+static const smp_exporter *const exporters[] = {SMP__EXPORTERS(ENTRY) NULL};
+#undef ENTRY
 
 enum { N_EXPORTER = sizeof exporters / sizeof exporters[0] - 1 };
 

@@ -1,15 +1,6 @@
-/* Plans for other frameworks: one exporter per format and file (export_<format>.c), listed in
- * export.c. `--export FORMAT:FILE` of smp-partition writes one.
- *
- *   torch-csv        schedule of torch.distributed.pipelining (compute-only CSV); beside it, in
- *                    FILE.stages, what torch-stages gives
- *   torch-stages     the op names of each stage, a CSV row per stage
- *   megatron-layout  Megatron-LM's --pipeline-model-parallel-layout
- *   deepspeed-parts  layer boundaries of DeepSpeed's PipelineModule
- *   dot              the graph coloured by stage, for Graphviz
- *   json             the plan as one JSON object
- *
- * Each file says in its first lines which command takes it on the other side. */
+/* Plans for other programs: an exporter per format (export_<format>.c), listed in export_kinds.h.
+ * `--export FORMAT:FILE` of smp-partition writes one. Each exporter says in its first lines which
+ * command takes the file on the other side. */
 #ifndef SMP_SCHEDULE_EXPORT_EXPORT_H
 #define SMP_SCHEDULE_EXPORT_EXPORT_H
 

@@ -18,25 +18,26 @@
  * with "train_micro_batch_size_per_gpu": B and "gradient_accumulation_steps": M. DeepSpeed runs 1F1B
  * with one stage per rank: plans with chunks are refused. Linear in ops. */
 #include "schedule/export/export_kinds.h"
+#include "schedule/export/layer_line.h"
 
 static smp_status write(const smp_plan *plan, const smp_graph *graph, smp_text *out)
 {
-    smp__units units;
+    smp__layer_line line;
     if (plan->chunks > 1)
         return smp_fail(SMP_ERR_INPUT,
                         "deepspeed-parts: the plan has %d stages per rank, DeepSpeed runs one: "
                         "plan with --chunks 1",
                         plan->chunks);
-    SMP_TRY(smp__export_units(plan, graph, "deepspeed-parts", &units));
+    SMP_TRY(smp__layer_line_of(plan, graph, "deepspeed-parts", &line));
     int32_t unit = 0;
     smp_text_append(out, "[0");
     for (int s = 0; s < plan->n_stage; s++) {
-        while (unit < units.n && units.stage[unit] <= s)
+        while (unit < line.n && line.stage[unit] <= s)
             unit++;
         smp_text_append(out, ", %d", (int)unit);
     }
     smp_text_append(out, "]\n");
-    smp_arena_destroy(units.arena);
+    smp_arena_destroy(line.arena);
     return out->failed ? smp_fail_memory(out->capacity) : SMP_OK;
 }
 

@@ -1,5 +1,5 @@
-/* json: the plan as one JSON object, with the keys of the plan file (README: plan) and the same
- * numbers. For anything that reads JSON:
+/* json: the plan as one JSON object, with the keys of the plan file (schedule/plan/FORMAT.md)
+ * and the same numbers. For anything that reads JSON:
  *
  *     jq -r '.stages[] | "\(.stage) \(.rank) \(.ops | join(" "))"' FILE
  *

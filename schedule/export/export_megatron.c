@@ -9,21 +9,22 @@
  *     --pipeline-model-parallel-size P --pipeline-model-parallel-layout "$(cat FILE)"
  *     --num-layers N --micro-batch-size B --global-batch-size B*M*D
  *
- * Layers are known by the names of their ops (export_kinds.h). Refused: stages that do not begin and
+ * Layers are known by the names of their ops (layer_line.h). Refused: stages that do not begin and
  * end at layers, a model without layers or without an embedding or a head, and stages that are
  * not dealt out to the ranks in turn (V-shaped schedules). Linear in ops. */
 #include "schedule/export/export_kinds.h"
+#include "schedule/export/layer_line.h"
 
-static smp_status check(const smp_plan *plan, const smp__units *units)
+static smp_status check(const smp_plan *plan, const smp__layer_line *line)
 {
-    if (units->n_layer == 0 || !units->embedding || !units->head)
+    if (line->n_layer == 0 || !line->embedding || !line->head)
         return smp_fail(SMP_ERR_INPUT,
                         "megatron-layout: model '%s' has %s: expected ops before, in and after "
                         "layers that are named like 'h0.attn'",
                         plan->model_name,
-                        units->n_layer == 0 ? "no layers"
-                        : units->embedding  ? "nothing after its last layer"
-                                            : "nothing before its first layer");
+                        line->n_layer == 0 ? "no layers"
+                        : line->embedding  ? "nothing after its last layer"
+                                           : "nothing before its first layer");
     for (int s = 0; s < plan->n_stage; s++)
         if (plan->stage[s].rank != s % plan->pipeline)
             return smp_fail(SMP_ERR_INPUT,
@@ -34,14 +35,14 @@ static smp_status check(const smp_plan *plan, const smp__units *units)
     return SMP_OK;
 }
 
-static void put_stage(const smp__units *units, int stage, int32_t *unit, smp_text *out)
+static void put_stage(const smp__layer_line *line, int stage, int32_t *unit, smp_text *out)
 {
     int layers = 0;
     bool loss = false;
-    for (; *unit < units->n && units->stage[*unit] == stage; (*unit)++) {
+    for (; *unit < line->n && line->stage[*unit] == stage; (*unit)++) {
         if (*unit == 0)
             smp_text_append(out, "E");
-        else if (*unit == units->n - 1)
+        else if (*unit == line->n - 1)
             loss = true;
         else
             layers++;
@@ -53,16 +54,16 @@ static void put_stage(const smp__units *units, int stage, int32_t *unit, smp_tex
 
 static smp_status write(const smp_plan *plan, const smp_graph *graph, smp_text *out)
 {
-    smp__units units;
-    SMP_TRY(smp__export_units(plan, graph, "megatron-layout", &units));
-    smp_status status = check(plan, &units);
+    smp__layer_line line;
+    SMP_TRY(smp__layer_line_of(plan, graph, "megatron-layout", &line));
+    smp_status status = check(plan, &line);
     int32_t unit = 0;
     for (int s = 0; status == SMP_OK && s < plan->n_stage; s++) {
         smp_text_append(out, s > 0 ? "|" : "");
-        put_stage(&units, s, &unit, out);
+        put_stage(&line, s, &unit, out);
     }
     smp_text_append(out, "\n");
-    smp_arena_destroy(units.arena);
+    smp_arena_destroy(line.arena);
     return status == SMP_OK && out->failed ? smp_fail_memory(out->capacity) : status;
 }
 

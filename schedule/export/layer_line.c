@@ -1,9 +1,10 @@
-/* Layers of a model by the names of its ops, and the stages that hold them. */
+/* Layers of a model by the names of its ops, in one pass over them, and in a second the stage that
+ * holds each; an op that disagrees with its layer is the reason of a refusal. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/export/export_kinds.h"
+#include "schedule/export/layer_line.h"
 
 /* Length of the layer's name at the head of an op's name; 0: the op names no layer. */
 static size_t layer_length(const char *name)
@@ -18,40 +19,40 @@ static bool same_layer(const char *a, const char *b)
     return length == layer_length(b) && strncmp(a, b, length) == 0;
 }
 
-/* Units under construction: op u belongs to unit_of[u]. */
-typedef struct unit_list {
+/* A line under construction: op u belongs to unit unit_of[u]. */
+typedef struct line_build {
     const smp_graph *graph;
-    smp__units *units;
+    smp__layer_line *line;
     const char **name;
     int32_t *first; /* [n] an op of the unit that carries its name */
     int32_t *unit_of;
-} unit_list;
+} line_build;
 
-static smp_status begin_unit(unit_list *l, int32_t op, const char *name)
+static smp_status begin_unit(line_build *l, int32_t op, const char *name)
 {
     if (!name)
         return SMP_ERR_NO_MEMORY;
-    l->name[l->units->n] = name;
-    l->first[l->units->n++] = op;
+    l->name[l->line->n] = name;
+    l->first[l->line->n++] = op;
     return SMP_OK;
 }
 
-static smp_status begin_layer(unit_list *l, int32_t op)
+static smp_status begin_layer(line_build *l, int32_t op)
 {
-    smp_arena *arena = l->units->arena;
+    smp_arena *arena = l->line->arena;
     const char *name = l->graph->op[op].name;
-    for (int32_t i = l->units->embedding; i < l->units->n; i++)
+    for (int32_t i = l->line->embedding; i < l->line->n; i++)
         if (same_layer(l->graph->op[l->first[i]].name, name))
             return smp_fail(SMP_ERR_INPUT,
                             "op '%s' belongs to layer '%s', but ops of layer '%s' stand between: "
                             "this format needs layers one after the other",
-                            name, l->name[i], l->name[l->units->n - 1]);
-    l->units->n_layer++;
+                            name, l->name[i], l->name[l->line->n - 1]);
+    l->line->n_layer++;
     return begin_unit(l, op, smp_arena_printf(arena, "%.*s", (int)layer_length(name), name));
 }
 
 /* Embedding, layers, head. */
-static smp_status list_units(unit_list *l)
+static smp_status find_units(line_build *l)
 {
     const smp_graph *graph = l->graph;
     int32_t last = -1; /* op that names a layer */
@@ -62,16 +63,16 @@ static smp_status list_units(unit_list *l)
         bool layer = layer_length(name) > 0;
         if (last < 0)
             SMP_TRY(begin_unit(l, u, name));
-        else if (layer && (l->units->n_layer == 0 ||
-                           !same_layer(graph->op[l->first[l->units->n - 1]].name, name)))
+        else if (layer && (l->line->n_layer == 0 ||
+                           !same_layer(graph->op[l->first[l->line->n - 1]].name, name)))
             SMP_TRY(begin_layer(l, u));
         else if (!layer && u == 0)
             SMP_TRY(begin_unit(l, u, "embedding"));
         else if (u == last + 1)
             SMP_TRY(begin_unit(l, u, "head"));
-        l->units->embedding |= last >= 0 && !layer && u == 0;
-        l->units->head |= last >= 0 && u == last + 1;
-        l->unit_of[u] = l->units->n - 1;
+        l->line->embedding |= last >= 0 && !layer && u == 0;
+        l->line->head |= last >= 0 && u == last + 1;
+        l->unit_of[u] = l->line->n - 1;
     }
     return SMP_OK;
 }
@@ -85,24 +86,24 @@ static void layer_pattern(const char *name, char *out, size_t size)
     snprintf(out, size, "%.*s%s%s", (int)digits, name, end > 0 ? "*" : "", name + end);
 }
 
-static smp_status fail_cut(const unit_list *l, const char *format, int32_t unit, int32_t stage,
+static smp_status fail_cut(const line_build *l, const char *format, int32_t unit, int32_t stage,
                            int32_t op, int32_t op_stage)
 {
     char pattern[256];
-    int32_t layer = l->units->embedding && l->units->n > 1 ? 1 : 0;
+    int32_t layer = l->line->embedding && l->line->n > 1 ? 1 : 0;
     layer_pattern(l->graph->op[l->first[layer]].name, pattern, sizeof pattern);
     return smp_fail(SMP_ERR_INPUT,
                     "%s: '%s' is cut: it begins in stage %d, its op '%s' lies in stage %d; this "
                     "format can only cut between layers: plan with --cut-at '%s%s%s'",
                     format, l->name[unit], (int)stage, l->graph->op[op].name, (int)op_stage,
-                    pattern, l->units->head ? "," : "",
-                    l->units->head ? l->graph->op[l->first[l->units->n - 1]].name : "");
+                    pattern, l->line->head ? "," : "",
+                    l->line->head ? l->graph->op[l->first[l->line->n - 1]].name : "");
 }
 
-static smp_status place_units(const unit_list *l, const int32_t *stage_of_op, const char *format,
+static smp_status place_units(const line_build *l, const int32_t *stage_of_op, const char *format,
                               int32_t *stage)
 {
-    for (int32_t i = 0; i < l->units->n; i++)
+    for (int32_t i = 0; i < l->line->n; i++)
         stage[i] = -1;
     for (int32_t u = 0; u < l->graph->n_op; u++) {
         int32_t *at = &stage[l->unit_of[u]];
@@ -110,7 +111,7 @@ static smp_status place_units(const unit_list *l, const int32_t *stage_of_op, co
             return fail_cut(l, format, l->unit_of[u], *at, u, stage_of_op[u]);
         *at = stage_of_op[u];
     }
-    for (int32_t i = 1; i < l->units->n; i++)
+    for (int32_t i = 1; i < l->line->n; i++)
         if (stage[i] < stage[i - 1])
             return smp_fail(SMP_ERR_INPUT,
                             "%s: '%s' lies in stage %d, '%s' after it in stage %d: this format "
@@ -119,31 +120,31 @@ static smp_status place_units(const unit_list *l, const int32_t *stage_of_op, co
     return SMP_OK;
 }
 
-smp_status smp__export_units(const smp_plan *plan, const smp_graph *graph, const char *format,
-                             smp__units *units)
+smp_status smp__layer_line_of(const smp_plan *plan, const smp_graph *graph, const char *format,
+                              smp__layer_line *line)
 {
     int32_t *stage_of_op = NULL;
     SMP_TRY(smp_plan_bind(plan, graph, &stage_of_op));
-    *units = (smp__units){.arena = smp_arena_create()};
-    unit_list l = {.graph = graph, .units = units};
+    *line = (smp__layer_line){.arena = smp_arena_create()};
+    line_build l = {.graph = graph, .line = line};
     smp_status status = SMP_ERR_NO_MEMORY;
     size_t n = (size_t)graph->n_op;
     int32_t *stage = NULL;
-    if (units->arena) {
-        l.name = SMP_ARENA_NEW(units->arena, const char *, n + 1);
-        l.first = SMP_ARENA_NEW(units->arena, int32_t, n + 1);
-        l.unit_of = SMP_ARENA_NEW(units->arena, int32_t, n + 1);
-        stage = SMP_ARENA_NEW(units->arena, int32_t, n + 1);
+    if (line->arena) {
+        l.name = SMP_ARENA_NEW(line->arena, const char *, n + 1);
+        l.first = SMP_ARENA_NEW(line->arena, int32_t, n + 1);
+        l.unit_of = SMP_ARENA_NEW(line->arena, int32_t, n + 1);
+        stage = SMP_ARENA_NEW(line->arena, int32_t, n + 1);
     }
     if (l.name && l.first && l.unit_of && stage)
-        status = list_units(&l);
+        status = find_units(&l);
     if (status == SMP_OK)
         status = place_units(&l, stage_of_op, format, stage);
-    units->name = l.name;
-    units->stage = stage;
+    line->name = l.name;
+    line->stage = stage;
     if (status != SMP_OK) {
-        smp_arena_destroy(units->arena);
-        units->arena = NULL;
+        smp_arena_destroy(line->arena);
+        line->arena = NULL;
     }
     free(stage_of_op);
     return status;
