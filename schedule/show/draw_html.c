@@ -1,10 +1,11 @@
-/* The page: report_page.html with its style, its scripts and the data of a picture, in one file that
+/* The page: report_page.html with its style, its script and the data of a picture, in one file that
  * loads nothing. The data is JSON for report_page.js, times as whole ticks of tick_us and as
- * differences, so that numbers are short: about 12 bytes per action.
+ * differences, so that numbers are short: some 20 bytes per action. An action of a lane is seven
+ * numbers of `cells`:
  *
- *   lane.k  a letter per action (F B I W O)   lane.m  micro-batches   lane.c  chunks, if there are any
- *   lane.t  idle and busy ticks, in turn      lane.r  ticks between arrival of the input and start; -1
- *   lane.b  change of the bytes held, in units of `unit`     lane.x  reductions: stage, start, length
+ *   its kind (F B I W O: 0 to 4), micro-batch and stage (-1: none), ticks idle before it, ticks that
+ *   it takes, ticks between the arrival of its input and its start (-1: it receives nothing), change
+ *   of the bytes held, in units of `unit` (predicted timeline only)
  *
  * Linear in actions. */
 #include <inttypes.h>
@@ -16,11 +17,9 @@
 /* Made by the build from the files of these names (cmake/SmpEmbed.cmake). */
 extern const unsigned char smp__file_report_page_html[];
 extern const unsigned char smp__file_report_page_css[];
-extern const unsigned char smp__file_report_model_js[];
-extern const unsigned char smp__file_report_draw_js[];
 extern const unsigned char smp__file_report_page_js[];
 
-enum { TICKS = 1000000, UNITS = 20000 };
+enum { TICKS = 1000000, UNITS = 20000 }; /* resolution of times and bytes */
 
 typedef struct page {
     const smp_picture *picture;
@@ -28,14 +27,6 @@ typedef struct page {
     double tick_us;
     int64_t unit; /* bytes */
 } page;
-
-/* The largest of 1, 2 and 5 times a power of ten that is not above the value. */
-static double nice_below(double value)
-{
-    double power = pow(10.0, floor(log10(value)));
-    double times = value / power;
-    return power * (times >= 5.0 ? 5.0 : times >= 2.0 ? 2.0 : 1.0);
-}
 
 static int64_t to_ticks(const page *p, double us)
 {
@@ -126,7 +117,7 @@ static void put_flow(const page *p)
         const smp_transfer *t = &flow->transfer[i];
         if (!smp__crossing_is_message(&p->picture->crossing, t))
             continue;
-        smp_text_append(p->json, "%s{\"kind\":%d", comma, t->kind == SMP_TRANSFER_F ? 0 : 1);
+        smp_text_append(p->json, "%s{\"back\":%d", comma, t->kind != SMP_TRANSFER_F);
         put_int(p, "from", t->from_stage);
         put_int(p, "to", t->to_stage);
         put_int(p, "bytes", t->bytes);
@@ -151,71 +142,36 @@ static void put_memory(const page *p)
     smp_text_append(p->json, "]");
 }
 
-static void put_letters(const page *p, const smp__lane *lane)
+static void put_cells(const page *p, const smp__lane *lane)
 {
-    smp_text_append(p->json, "{\"k\":\"");
-    for (int64_t i = 0; i < lane->n; i++)
-        smp_text_append(p->json, "%c", smp__cell_letter(lane->cell[i].kind));
-    smp_text_append(p->json, "\"");
-}
-
-/* What a list holds of each cell. */
-typedef enum list { LIST_MICROBATCH, LIST_CHUNK, LIST_READY } list;
-
-static void put_list(const page *p, const char *key, const smp__lane *lane, list what)
-{
-    put_key(p, key);
+    int64_t at = 0, held = 0;
+    put_key(p, "cells");
     smp_text_append(p->json, "[");
     for (int64_t i = 0; i < lane->n; i++) {
         const smp__cell *c = &lane->cell[i];
-        int64_t value = c->microbatch;
-        if (what == LIST_CHUNK)
-            value = c->stage < 0 ? 0 : p->picture->crossing.chunk_of[c->stage];
-        else if (what == LIST_READY)
-            value = c->ready_us < 0.0 ? -1 : to_ticks(p, c->start_us) - to_ticks(p, c->ready_us);
-        smp_text_append(p->json, i ? ",%" PRId64 : "%" PRId64, value < -1 ? 0 : value);
-    }
-    smp_text_append(p->json, "]");
-}
-
-static void put_times(const page *p, const smp__lane *lane)
-{
-    int64_t at = 0;
-    put_key(p, "t");
-    smp_text_append(p->json, "[");
-    for (int64_t i = 0; i < lane->n; i++) {
-        int64_t start = to_ticks(p, lane->cell[i].start_us);
-        int64_t end = to_ticks(p, lane->cell[i].end_us);
-        smp_text_append(p->json, "%s%" PRId64 ",%" PRId64, i ? "," : "", start - at, end - start);
+        int64_t start = to_ticks(p, c->start_us), end = to_ticks(p, c->end_us);
+        int64_t late = c->ready_us < 0.0 ? -1 : start - to_ticks(p, c->ready_us);
+        int64_t bytes = c->bytes / p->unit;
+        smp_text_append(p->json, "%s%d,%d,%d,%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64,
+                        i ? "," : "", smp__cell_class(c->kind), (int)c->microbatch, (int)c->stage,
+                        start - at, end - start, late < -1 ? 0 : late, bytes - held);
         at = end;
+        held = bytes;
     }
     smp_text_append(p->json, "]");
 }
 
-static void put_bytes(const page *p, const smp__lane *lane)
+static void put_lane(const page *p, const smp__lane *lane)
 {
-    int64_t at = 0;
-    put_key(p, "b");
-    smp_text_append(p->json, "[");
-    for (int64_t i = 0; i < lane->n; i++) {
-        int64_t held = lane->cell[i].bytes / p->unit;
-        smp_text_append(p->json, i ? ",%" PRId64 : "%" PRId64, held - at);
-        at = held;
+    smp_text_append(p->json, "{\"busy\":");
+    smp_text_append_double(p->json, lane->busy_us);
+    put_key(p, "wait");
+    for (int i = 0; i < SMP__WAIT_KINDS; i++) {
+        smp_text_append(p->json, i ? "," : "[");
+        smp_text_append_double(p->json, lane->wait_us[i]);
     }
     smp_text_append(p->json, "]");
-}
-
-static void put_lane(const page *p, const smp__lane *lane, bool memory)
-{
-    put_letters(p, lane);
-    put_list(p, "m", lane, LIST_MICROBATCH);
-    if (p->picture->plan->chunks > 1)
-        put_list(p, "c", lane, LIST_CHUNK);
-    put_times(p, lane);
-    put_list(p, "r", lane, LIST_READY);
-    if (memory)
-        put_bytes(p, lane);
-    put_key(p, "x");
+    put_key(p, "reductions");
     smp_text_append(p->json, "[");
     for (int64_t i = 0; i < lane->n_reduction; i++) {
         const smp__reduction *r = &lane->reduction[i];
@@ -224,24 +180,18 @@ static void put_lane(const page *p, const smp__lane *lane, bool memory)
                         start, to_ticks(p, r->end_us) - start);
     }
     smp_text_append(p->json, "]");
-    put_number(p, "busy", lane->busy_us);
-    put_key(p, "wait");
-    for (int i = 0; i < SMP__WAIT_KINDS; i++) {
-        smp_text_append(p->json, i ? "," : "[");
-        smp_text_append_double(p->json, lane->wait_us[i]);
-    }
-    smp_text_append(p->json, "]}");
+    put_cells(p, lane);
+    smp_text_append(p->json, "}");
 }
 
-static void put_timeline(const page *p, const char *name, const smp__timeline *timeline,
-                         bool memory)
+static void put_timeline(const page *p, const char *name, const smp__timeline *timeline)
 {
     smp_text_append(p->json, "{\"name\":\"%s\"", name);
     put_int(p, "end", to_ticks(p, timeline->end_us));
     put_key(p, "lanes");
     for (int rank = 0; rank < p->picture->plan->pipeline; rank++) {
         smp_text_append(p->json, rank ? ",\n" : "[");
-        put_lane(p, &timeline->lane[rank], memory);
+        put_lane(p, &timeline->lane[rank]);
     }
     smp_text_append(p->json, "]}");
 }
@@ -254,10 +204,10 @@ static void put_data(const page *p)
     put_memory(p);
     put_key(p, "timelines");
     smp_text_append(p->json, "[");
-    put_timeline(p, "predicted", &p->picture->predicted, true);
+    put_timeline(p, "predicted", &p->picture->predicted);
     if (p->picture->measured.lane) {
         smp_text_append(p->json, ",\n");
-        put_timeline(p, "measured", &p->picture->measured, false);
+        put_timeline(p, "measured", &p->picture->measured);
     }
     smp_text_append(p->json, "]}\n");
 }
@@ -284,27 +234,15 @@ static void put_file(smp_text *html, const unsigned char *file)
 /* The template with its places {{NAME}} filled. */
 static smp_status assemble(const smp_text *json, smp_text *html)
 {
-    static const struct {
-        const char *name;
-        const unsigned char *file; /* NULL: the data */
-    } places[] = {
-        {"{{STYLE}}", smp__file_report_page_css},
-        {"{{MODEL}}", smp__file_report_model_js},
-        {"{{DRAW}}", smp__file_report_draw_js},
-        {"{{PAGE}}", smp__file_report_page_js},
-        {"{{DATA}}", NULL},
-    };
     const char *at = (const char *)smp__file_report_page_html;
     for (const char *open; (open = strstr(at, "{{")); at = strstr(open, "}}") + 2) {
         smp_text_append_bytes(html, at, (size_t)(open - at));
-        for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
-            if (strncmp(open, places[i].name, strlen(places[i].name)) != 0)
-                continue;
-            if (places[i].file)
-                put_file(html, places[i].file);
-            else
-                put_escaped(html, json);
-        }
+        if (strncmp(open, "{{STYLE}}", 9) == 0)
+            put_file(html, smp__file_report_page_css);
+        else if (strncmp(open, "{{SCRIPT}}", 10) == 0)
+            put_file(html, smp__file_report_page_js);
+        else
+            put_escaped(html, json);
     }
     smp_text_append(html, "%s", at);
     return html->failed || json->failed ? smp_fail_memory(html->capacity) : SMP_OK;
@@ -319,7 +257,7 @@ smp_status smp_picture_html(const smp_picture *picture, smp_text *html)
         if (picture->memory[rank].alive_bytes > most)
             most = picture->memory[rank].alive_bytes;
     p.unit = most / UNITS > 1 ? most / UNITS : 1;
-    p.tick_us = nice_below(smp__picture_end_us(picture) / TICKS);
+    p.tick_us = smp__picture_end_us(picture) / TICKS;
     put_data(&p);
     smp_status status = json.failed ? smp_fail_memory(json.capacity) : assemble(&json, html);
     smp_text_free(&json);

@@ -12,8 +12,7 @@ enum {
     RIGHT = 86,
     TOP = 84,
     PLOT = WIDTH - LEFT - RIGHT,
-    N_CLASS = 5, /* F B I W O */
-    BINS = 520,  /* columns of a lane that is drawn as shares */
+    BINS = 520, /* columns of a lane that is drawn as shares */
     SHARE_STEPS = 24
 };
 
@@ -114,22 +113,17 @@ static void put_box(const figure *f, double x, double y, double w, double h)
     smp_text_append(f->svg, "z");
 }
 
-static int class_of(smp_action_kind kind)
-{
-    return smp_action_is_compute(kind) ? (int)kind : N_CLASS - 1;
-}
-
 static void put_cells(const figure *f, const smp__lane *lane, double y, double h)
 {
-    for (int class = 0; class < N_CLASS; class ++) {
+    for (int class = 0; class < SMP__CELL_CLASSES; class ++) {
         bool any = false;
         for (int64_t i = 0; i < lane->n; i++) {
             const smp__cell *c = &lane->cell[i];
             double w = (c->end_us - c->start_us) * f->scale;
-            if (class_of(c->kind) != class || w <= 0.0)
+            if (smp__cell_class(c->kind) != class || w <= 0.0)
                 continue;
             if (!any)
-                smp_text_append(f->svg, "<path class=\"%c\" d=\"", smp__cell_letter(c->kind));
+                smp_text_append(f->svg, "<path class=\"%c\" d=\"", smp__cell_letters[class]);
             any = true;
             put_box(f, x_of(f, c->start_us), y, w > 2.5 ? w - 0.8 : w > 0.3 ? w : 0.3, h);
         }
@@ -139,7 +133,7 @@ static void put_cells(const figure *f, const smp__lane *lane, double y, double h
 }
 
 /* Shares of the kinds in columns of a lane. */
-typedef double shares[N_CLASS][BINS];
+typedef double shares[SMP__CELL_CLASSES][BINS];
 
 static void count_bins(const figure *f, const smp__lane *lane, shares bins)
 {
@@ -149,7 +143,7 @@ static void count_bins(const figure *f, const smp__lane *lane, shares bins)
         int last = (int)(c->end_us / bin_us);
         for (int x = (int)(c->start_us / bin_us); x <= last && x < BINS; x++) {
             double from = fmax(c->start_us, x * bin_us), to = fmin(c->end_us, (x + 1) * bin_us);
-            bins[class_of(c->kind)][x] += to > from ? (to - from) / bin_us : 0.0;
+            bins[smp__cell_class(c->kind)][x] += to > from ? (to - from) / bin_us : 0.0;
         }
     }
 }
@@ -181,7 +175,7 @@ static void smooth(const figure *f, const smp__lane *lane, shares bins)
         if (next - end <= 2 * reach)
             continue;
         end = end < BINS ? end : BINS;
-        for (int class = 0; class < N_CLASS && from < end; class ++)
+        for (int class = 0; class < SMP__CELL_CLASSES && from < end; class ++)
             average(bins[class], from, end, reach);
         from = next;
     }
@@ -194,13 +188,13 @@ static void put_shares(const figure *f, const smp__lane *lane, double y, double 
     shares bins = {{0.0}};
     count_bins(f, lane, bins);
     smooth(f, lane, bins);
-    for (int class = N_CLASS - 1; class >= 0; class --) {
+    for (int class = SMP__CELL_CLASSES - 1; class >= 0; class --) {
         double drawn = 0.0, most = 0.0;
         for (int x = 0; x < BINS; x++)
             most = fmax(most, bins[class][x]);
         if (most <= 0.0)
             continue;
-        smp_text_append(f->svg, "<path class=\"%c\" d=\"M%d ", "FBIWO"[class], LEFT);
+        smp_text_append(f->svg, "<path class=\"%c\" d=\"M%d ", smp__cell_letters[class], LEFT);
         put_number(f, y);
         for (int x = 0; x < BINS; x++) {
             double sum = 0.0;
@@ -322,9 +316,7 @@ static void put_rank(const figure *f, int rank, double y)
     put_text(f, "r", LEFT - 8, y + f->row / 2 + 4.0, label);
     if (f->measured >= 11.0)
         put_text(f, "r s", LEFT - 8, y + f->row + f->measured / 2 + 5.0, "measured");
-    double end_us = picture->predicted.end_us;
-    snprintf(label, sizeof label, "%.0f %% busy",
-             end_us > 0.0 ? 100.0 * picture->predicted.lane[rank].busy_us / end_us : 0.0);
+    snprintf(label, sizeof label, "%.0f %% busy", smp__busy_percent(&picture->predicted, rank));
     put_text(f, "s", WIDTH - RIGHT + 8, y + f->row / 2 + 4.0, label);
     if (f->memory >= 11.0)
         put_text(f, "s", WIDTH - RIGHT + 8, y + f->row + f->measured + f->memory / 2 + 6.0,
@@ -356,16 +348,13 @@ static void put_title(const figure *f)
 
 static void put_legend(const figure *f)
 {
-    static const char *const names[N_CLASS] = {"forward", "backward", "backward, inputs",
-                                               "backward, weights", "optimizer"};
-    bool used[N_CLASS] = {false};
+    static const char *const names[SMP__CELL_CLASSES] = {"forward", "backward", "backward, inputs",
+                                                         "backward, weights", "optimizer"};
+    bool used[SMP__CELL_CLASSES];
     double x = WIDTH - RIGHT - 6;
-    for (int rank = 0; rank < f->picture->plan->pipeline; rank++)
-        for (int64_t i = 0; i < f->picture->predicted.lane[rank].n; i++)
-            used[class_of(f->picture->predicted.lane[rank].cell[i].kind)] = true;
-    for (int class = N_CLASS - 1; class >= 0; class --) {
-        static const char letters[] = "FBIWO";
-        char name[2] = {letters[class], '\0'};
+    smp__picture_classes(f->picture, used);
+    for (int class = SMP__CELL_CLASSES - 1; class >= 0; class --) {
+        char name[2] = {smp__cell_letters[class], '\0'};
         if (!used[class])
             continue;
         double width = 0;

@@ -11,11 +11,6 @@ enum { LEAST_COLUMNS = 60, USUAL_COLUMNS = 100, MOST_COLUMNS = 400, MOST_RANKS =
 
 static const char marks[] = "><(=#"; /* F B I W O, in that order */
 
-static int mark_of(smp_action_kind kind)
-{
-    return smp_action_is_compute(kind) ? (int)kind : 4;
-}
-
 typedef struct strip {
     int width;
     double slice_us;
@@ -69,7 +64,7 @@ static void number_cells(const strip *s, const smp__lane *lane, char *line)
 {
     for (int64_t i = 0; i < lane->n; i++) {
         const smp__cell *c = &lane->cell[i];
-        char label[16], mark = marks[mark_of(c->kind)];
+        char label[16], mark = marks[smp__cell_class(c->kind)];
         int length = snprintf(label, sizeof label, "%d", (int)c->microbatch);
         int first = (int)(c->start_us / s->slice_us + 0.5), n = 0;
         while (first + n < s->width && line[first + n] == mark &&
@@ -87,7 +82,8 @@ static void put_line(const strip *s, const smp__lane *lane, bool numbers, smp_te
     bool dense = 2 * lane->n > 3 * s->width;
     memset(s->busy_us, 0, 5 * (size_t)s->width * sizeof *s->busy_us);
     for (int64_t i = 0; i < lane->n; i++)
-        add_span(s, mark_of(lane->cell[i].kind), lane->cell[i].start_us, lane->cell[i].end_us);
+        add_span(s, smp__cell_class(lane->cell[i].kind), lane->cell[i].start_us,
+                 lane->cell[i].end_us);
     for (int x = 0; x < s->width; x++)
         line[x] = dense ? blended(s, x, debt_us) : dominant(s, x);
     line[s->width] = '\0';
@@ -116,21 +112,17 @@ static void put_ranks(const smp_picture *picture, const strip *s, smp_text *text
     int every = (plan->pipeline + MOST_RANKS - 1) / MOST_RANKS;
     for (int rank = 0; rank < plan->pipeline; rank += every) {
         char bytes[32], label[32];
-        double end_us = picture->predicted.end_us;
         snprintf(label, sizeof label, "rank %d", rank);
         smp_text_append(text, "%-*s", LABEL, label);
         put_line(s, &picture->predicted.lane[rank], numbers, text);
         smp_text_append(
-            text, " %3.0f %%  %s\n",
-            end_us > 0.0 ? 100.0 * picture->predicted.lane[rank].busy_us / end_us : 0.0,
+            text, " %3.0f %%  %s\n", smp__busy_percent(&picture->predicted, rank),
             smp_format_bytes(bytes, sizeof bytes, picture->memory[rank].reserved_bytes));
         if (!picture->measured.lane)
             continue;
         smp_text_append(text, "%-*s", LABEL, "measured");
         put_line(s, &picture->measured.lane[rank], numbers, text);
-        end_us = picture->measured.end_us;
-        smp_text_append(text, " %3.0f %%\n",
-                        end_us > 0.0 ? 100.0 * picture->measured.lane[rank].busy_us / end_us : 0.0);
+        smp_text_append(text, " %3.0f %%\n", smp__busy_percent(&picture->measured, rank));
     }
     if (every > 1)
         smp_text_append(text, "(one of %d ranks is drawn)\n", every);
@@ -140,11 +132,9 @@ static void put_key(const smp_picture *picture, const strip *s, smp_text *text)
 {
     static const char *const names[] = {"forward", "backward", "backward of inputs",
                                         "backward of weights", "optimizer"};
-    bool used[5] = {false};
+    bool used[SMP__CELL_CLASSES];
     char step[32];
-    for (int rank = 0; rank < picture->plan->pipeline; rank++)
-        for (int64_t i = 0; i < picture->predicted.lane[rank].n; i++)
-            used[mark_of(picture->predicted.lane[rank].cell[i].kind)] = true;
+    smp__picture_classes(picture, used);
     smp_text_append(text, "%*s%-*s %s\n", LABEL, "", s->width,
                     smp_format_us(step, sizeof step, smp__picture_end_us(picture)), "busy  peak");
     for (int k = 0; k < 5; k++)

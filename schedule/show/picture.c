@@ -7,10 +7,25 @@
 
 #include "schedule/show/picture_model.h"
 
-char smp__cell_letter(smp_action_kind kind)
+const char smp__cell_letters[] = "FBIWO";
+
+int smp__cell_class(smp_action_kind kind)
 {
-    static const char letters[] = {'F', 'B', 'I', 'W'};
-    return smp_action_is_compute(kind) ? letters[kind] : 'O';
+    return smp_action_is_compute(kind) ? (int)kind : SMP__CELL_CLASSES - 1;
+}
+
+void smp__picture_classes(const smp_picture *picture, bool used[SMP__CELL_CLASSES])
+{
+    for (int class = 0; class < SMP__CELL_CLASSES; class ++)
+        used[class] = false;
+    for (int rank = 0; rank < picture->plan->pipeline; rank++)
+        for (int64_t i = 0; i < picture->predicted.lane[rank].n; i++)
+            used[smp__cell_class(picture->predicted.lane[rank].cell[i].kind)] = true;
+}
+
+double smp__busy_percent(const smp__timeline *timeline, int rank)
+{
+    return timeline->end_us > 0.0 ? 100.0 * timeline->lane[rank].busy_us / timeline->end_us : 0.0;
 }
 
 double smp__picture_end_us(const smp_picture *picture)

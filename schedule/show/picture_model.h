@@ -75,7 +75,15 @@ smp_status smp__picture_memory(smp_picture *picture);
 /* The later of both ends: the right edge of a drawing. At least a tiny positive number. */
 double smp__picture_end_us(const smp_picture *picture);
 
-/* One letter: F B I W O. */
-char smp__cell_letter(smp_action_kind kind);
+/* Cells by what they look like: F B I W O, whose letters are smp__cell_letters[class]. */
+enum { SMP__CELL_CLASSES = 5 };
+extern const char smp__cell_letters[];
+int smp__cell_class(smp_action_kind kind);
+
+/* Which classes the prediction has. */
+void smp__picture_classes(const smp_picture *picture, bool used[SMP__CELL_CLASSES]);
+
+/* Share of a timeline in which a rank is busy, in percent. */
+double smp__busy_percent(const smp__timeline *timeline, int rank);
 
 #endif

@@ -19,8 +19,9 @@ expect_no_match page.html '(src|href)=|https?:|url\(|@import|\{\{'
 page_data page.html >data.json
 expect_json data.json
 expect_match data.json '"model":"gpt-tiny"'
-expect_equal "lanes" "$(grep -o '"k":"' data.json | wc -l)" 4
-expect_equal "forwards" "$(grep -o '"k":"[A-Z]*"' data.json | tr -cd F | wc -c)" 32
+expect_equal "lanes" "$(grep -o '"cells":' data.json | wc -l)" 4
+expect_equal "forwards" "$(grep -o '"cells":[^]]*' data.json | sed 's/.*\[//' | tr , '\n' |
+    awk 'NR % 7 == 1 && $1 == 0' | wc -l)" 32
 expect_match plan.svg '^<svg xmlns='
 expect_match plan.svg '>rank 3</text>'
 expect_equal "bytes of the page" "$(($(wc -c <page.html) < 300000))" 1
@@ -59,7 +60,7 @@ expect_exit 0 mpirun -n 2 smp-run two.yaml --data text.txt --steps 2 --report ru
 page_data run.html >run.json
 expect_json run.json
 expect_match run.json '"name":"measured"'
-expect_equal "lanes" "$(grep -o '"k":"' run.json | wc -l)" 4
+expect_equal "lanes" "$(grep -o '"cells":' run.json | wc -l)" 4
 expect_exit 2 mpirun -n 2 smp-run two.yaml --data text.txt --steps 2 --report no/such/run.html
 expect_match err 'cannot write the report'
 finish

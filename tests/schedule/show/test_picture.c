@@ -95,39 +95,32 @@ static double double_of(const smp_yaml_node *node)
     return value;
 }
 
-static int64_t int_at(const smp_yaml_node *map, const char *list, int64_t i)
-{
-    return int_of(smp_yaml_list_at(child(map, list), (int)i));
-}
-
 /* Times agree to half a tick, bytes to a unit. */
-static void check_page_lane(const smp_yaml_node *node, const smp__lane *lane,
-                            const smp_picture *picture, double tick_us, int64_t unit, bool memory)
+static void check_page_lane(const smp_yaml_node *node, const smp__lane *lane, double tick_us,
+                            int64_t unit)
 {
-    static const char letters[] = "FBIWO";
-    const char *kinds = NULL;
+    enum { KIND, MICROBATCH, STAGE, IDLE, BUSY, LATE, BYTES, NUMBERS };
+    const smp_yaml_node *cells = child(node, "cells");
     int64_t ticks = 0, held = 0;
-    assert_int_equal(smp_yaml_string(child(node, "k"), "kinds", &kinds), SMP_OK);
-    assert_int_equal(strlen(kinds), lane->n);
+    assert_int_equal(smp_yaml_list_size(cells), NUMBERS * lane->n);
     for (int64_t i = 0; i < lane->n; i++) {
         const smp__cell *c = &lane->cell[i];
-        assert_int_equal(kinds[i], letters[c->kind <= SMP_ACTION_W ? (int)c->kind : 4]);
-        assert_int_equal(int_at(node, "m", i), c->microbatch);
-        if (picture->plan->chunks > 1)
-            assert_int_equal(int_at(node, "c", i),
-                             c->stage < 0 ? 0 : picture->crossing.chunk_of[c->stage]);
-        ticks += int_at(node, "t", 2 * i);
+        int64_t value[NUMBERS];
+        for (int k = 0; k < NUMBERS; k++)
+            value[k] = int_of(smp_yaml_list_at(cells, (int)(NUMBERS * i + k)));
+        assert_int_equal(value[KIND], c->kind <= SMP_ACTION_W ? (int)c->kind : 4);
+        assert_int_equal(value[MICROBATCH], c->microbatch);
+        assert_int_equal(value[STAGE], c->stage);
+        ticks += value[IDLE];
         assert_true(fabs((double)ticks * tick_us - c->start_us) <= 0.5001 * tick_us);
-        int64_t late = int_at(node, "r", i);
-        assert_int_equal(late < 0, c->ready_us < 0.0);
-        if (late >= 0)
-            assert_true(fabs((double)(ticks - late) * tick_us - c->ready_us) <= 1.001 * tick_us);
-        ticks += int_at(node, "t", 2 * i + 1);
+        assert_int_equal(value[LATE] < 0, c->ready_us < 0.0);
+        if (value[LATE] >= 0)
+            assert_true(fabs((double)(ticks - value[LATE]) * tick_us - c->ready_us) <=
+                        1.001 * tick_us);
+        ticks += value[BUSY];
         assert_true(fabs((double)ticks * tick_us - c->end_us) <= 0.5001 * tick_us);
-        if (memory)
-            held += int_at(node, "b", i);
-        if (memory)
-            assert_int_equal(held, c->bytes / unit);
+        held += value[BYTES];
+        assert_int_equal(held, c->bytes / unit);
     }
 }
 
@@ -153,8 +146,8 @@ static void check_page(const smp_picture *picture)
         for (int rank = 0; rank < picture->plan->pipeline; rank++) {
             const smp__timeline *timeline = t == 0 ? &picture->predicted : &picture->measured;
             const smp_yaml_node *lanes = child(smp_yaml_list_at(timelines, t), "lanes");
-            check_page_lane(smp_yaml_list_at(lanes, rank), &timeline->lane[rank], picture, tick_us,
-                            int_of(child(root, "unit")), t == 0);
+            check_page_lane(smp_yaml_list_at(lanes, rank), &timeline->lane[rank], tick_us,
+                            int_of(child(root, "unit")));
         }
     assert_int_equal(smp_yaml_list_size(child(root, "stages")), picture->plan->n_stage);
     /* One file: nothing is loaded. */
