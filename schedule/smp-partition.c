@@ -15,9 +15,10 @@
 #include "schedule/check/check.h"
 #include "schedule/plan/op_pattern.h"
 #include "schedule/outputs.h"
-#include "schedule/show/picture.h"
 #include "schedule/plan/relative_path.h"
-#include "schedule/show/report.h"
+#include "schedule/show/explain.h"
+#include "schedule/show/picture.h"
+#include "schedule/show/stage_table.h"
 
 enum { MAX_LOCAL = 1 << 16 };
 
@@ -169,11 +170,11 @@ static smp_status write_results(const smp_partition_options *o, const smp_search
     if (o->json)
         status = smp_plan_format_json(result->plan, &shown);
     else
-        status = smp_report_table(result, graph, &shown);
+        status = smp_stage_table(result->plan, result->search.best->partition, graph, &shown);
     if (status == SMP_OK && o->explain)
-        status = smp_report_explain(result, &reasons);
+        status = smp_explain_plan(result, &reasons);
     if (status == SMP_OK && o->explain)
-        status = smp_report_hints(request, result, &reasons);
+        status = smp_explain_hints(request, result, &reasons);
     if (status == SMP_OK && o->explain)
         status = smp_plan_draw_text(result->plan, graph, 0, &reasons);
     if (status == SMP_OK)
@@ -244,7 +245,7 @@ static smp_status write_check(const smp_partition_options *o, const smp_check *c
     else
         status = smp_check_report(check, request, &shown);
     if (status == SMP_OK && o->explain && check->plan) {
-        smp__explain_bottleneck(check->plan, check->partition, &reasons);
+        smp_explain_bottleneck(check->plan, check->partition, &reasons);
         status = smp_plan_draw_text(check->plan, request->graph, 0, &reasons);
     }
     if (status == SMP_OK && check->plan)

@@ -2,7 +2,7 @@
 #include <inttypes.h>
 
 #include "schedule/check/check.h"
-#include "schedule/show/report.h"
+#include "schedule/show/stage_table.h"
 
 static void put_place(smp_where where, smp_text *text)
 {
@@ -55,7 +55,7 @@ smp_status smp_check_report(const smp_check *check, const smp_search_request *re
     const smp_findings *f = &check->findings;
     bool bottleneck = request->objective == SMP_OBJECTIVE_BOTTLENECK;
     if (check->plan) {
-        SMP_TRY(smp_report_plan(check->plan, check->partition, request->graph, text));
+        SMP_TRY(smp_stage_table(check->plan, check->partition, request->graph, text));
         smp_text_append(text, "costs: %s; the bound is proven by %s\n", check->cost_source,
                         check->bound);
         put_best(&check->same, "best of the same numbers", bottleneck, text);

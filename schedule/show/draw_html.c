@@ -134,7 +134,6 @@ static void put_memory(const page *p)
     for (int rank = 0; rank < p->picture->plan->pipeline; rank++) {
         const smp__rank_memory *m = &p->picture->memory[rank];
         smp_text_append(p->json, "%s{\"fixed\":%" PRId64, rank ? "," : "[", m->fixed_bytes);
-        put_int(p, "alive", m->alive_bytes);
         put_int(p, "reserved", m->reserved_bytes);
         put_int(p, "limit", m->limit_bytes);
         smp_text_append(p->json, "}");
@@ -176,8 +175,8 @@ static void put_lane(const page *p, const smp__lane *lane)
     for (int64_t i = 0; i < lane->n_reduction; i++) {
         const smp__reduction *r = &lane->reduction[i];
         int64_t start = to_ticks(p, r->start_us);
-        smp_text_append(p->json, "%s[%d,%" PRId64 ",%" PRId64 "]", i ? "," : "", (int)r->stage,
-                        start, to_ticks(p, r->end_us) - start);
+        smp_text_append(p->json, "%s[%" PRId64 ",%" PRId64 "]", i ? "," : "", start,
+                        to_ticks(p, r->end_us) - start);
     }
     smp_text_append(p->json, "]");
     put_cells(p, lane);

@@ -1,6 +1,7 @@
 /* The figure (SVG): the timeline and the memory of every rank, static, in the colours of the page,
  * light or dark as the reader prefers. A rank's cells of one colour are one path; a rank with more
  * cells than can be told apart shows the share of each kind over time. Linear in actions. */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -19,10 +20,10 @@ enum {
 typedef struct figure {
     const smp_picture *picture;
     smp_text *svg;
-    double scale;                      /* units per microsecond */
-    double row, measured, memory, gap; /* heights */
-    int64_t memory_bytes;              /* that the memory strip is high */
-    int label_every;                   /* ranks */
+    double scale;                 /* units per microsecond */
+    double row, measured, memory; /* heights */
+    int64_t memory_bytes;         /* that the memory strip is high */
+    int label_every;              /* ranks */
 } figure;
 
 static const char style[] =
@@ -51,6 +52,13 @@ static void put_number(const figure *f, double value)
     if (length > 0 && digits[length - 1] == '.')
         length--;
     smp_text_append_bytes(f->svg, digits, (size_t)length);
+}
+
+/* A path's command and its number. */
+static void put_to(const figure *f, const char *command, double value)
+{
+    smp_text_append(f->svg, "%s", command);
+    put_number(f, value);
 }
 
 static void put_attribute(const figure *f, const char *name, double value)
@@ -100,16 +108,11 @@ static double x_of(const figure *f, double us)
 /* A box as a path: absolute begin, then relative lines. */
 static void put_box(const figure *f, double x, double y, double w, double h)
 {
-    smp_text_append(f->svg, "M");
-    put_number(f, x);
-    smp_text_append(f->svg, " ");
-    put_number(f, y);
-    smp_text_append(f->svg, "h");
-    put_number(f, w);
-    smp_text_append(f->svg, "v");
-    put_number(f, h);
-    smp_text_append(f->svg, "h");
-    put_number(f, -w);
+    put_to(f, "M", x);
+    put_to(f, " ", y);
+    put_to(f, "h", w);
+    put_to(f, "v", h);
+    put_to(f, "h", -w);
     smp_text_append(f->svg, "z");
 }
 
@@ -132,81 +135,35 @@ static void put_cells(const figure *f, const smp__lane *lane, double y, double h
     }
 }
 
-/* Shares of the kinds in columns of a lane. */
-typedef double shares[SMP__CELL_CLASSES][BINS];
-
-static void count_bins(const figure *f, const smp__lane *lane, shares bins)
+static bool occurs(const double bin[SMP__SHARE_BINS])
 {
-    double bin_us = PLOT / f->scale / BINS;
-    for (int64_t i = 0; i < lane->n; i++) {
-        const smp__cell *c = &lane->cell[i];
-        int last = (int)(c->end_us / bin_us);
-        for (int x = (int)(c->start_us / bin_us); x <= last && x < BINS; x++) {
-            double from = fmax(c->start_us, x * bin_us), to = fmin(c->end_us, (x + 1) * bin_us);
-            bins[smp__cell_class(c->kind)][x] += to > from ? (to - from) / bin_us : 0.0;
-        }
-    }
-}
-
-/* Moving averages over 2 reach + 1 columns of from .. to-1. */
-static void average(double *bin, int from, int to, int reach)
-{
-    double sums[BINS + 1];
-    sums[from] = 0.0;
-    for (int x = from; x < to; x++)
-        sums[x + 1] = sums[x] + bin[x];
-    for (int x = from; x < to; x++) {
-        int a = x - reach < from ? from : x - reach, b = x + reach + 1 > to ? to : x + reach + 1;
-        bin[x] = (sums[b] - sums[a]) / (b - a);
-    }
-}
-
-/* Averages over some cells, else columns would show which of them happen to fall into each; but
- * not beyond a gap that is longer than what is averaged. */
-static void smooth(const figure *f, const smp__lane *lane, shares bins)
-{
-    double bin_us = PLOT / f->scale / BINS;
-    int reach = (int)ceil(4.0 * BINS / (double)lane->n);
-    int from = lane->n > 0 ? (int)(lane->cell[0].start_us / bin_us) : BINS;
-    for (int64_t i = 0; i < lane->n; i++) {
-        int end = (int)ceil(lane->cell[i].end_us / bin_us), next = 2 * BINS + 2 * reach;
-        if (i + 1 < lane->n)
-            next = (int)(lane->cell[i + 1].start_us / bin_us);
-        if (next - end <= 2 * reach)
-            continue;
-        end = end < BINS ? end : BINS;
-        for (int class = 0; class < SMP__CELL_CLASSES && from < end; class ++)
-            average(bins[class], from, end, reach);
-        from = next;
-    }
+    for (int x = 0; x < SMP__SHARE_BINS; x++)
+        if (bin[x] > 0.0)
+            return true;
+    return false;
 }
 
 /* A lane with more cells than can be told apart: each column is divided by what the rank does in
  * it. From the last kind to the first, each as steps under the sum of itself and those before. */
 static void put_shares(const figure *f, const smp__lane *lane, double y, double h)
 {
-    shares bins = {{0.0}};
-    count_bins(f, lane, bins);
-    smooth(f, lane, bins);
+    smp__shares bins;
+    smp__lane_shares(lane, PLOT / f->scale / SMP__SHARE_BINS, bins);
     for (int class = SMP__CELL_CLASSES - 1; class >= 0; class --) {
-        double drawn = 0.0, most = 0.0;
-        for (int x = 0; x < BINS; x++)
-            most = fmax(most, bins[class][x]);
-        if (most <= 0.0)
+        double drawn = 0.0;
+        if (!occurs(bins[class]))
             continue;
         smp_text_append(f->svg, "<path class=\"%c\" d=\"M%d ", smp__cell_letters[class], LEFT);
         put_number(f, y);
-        for (int x = 0; x < BINS; x++) {
+        for (int x = 0; x < SMP__SHARE_BINS; x++) {
             double sum = 0.0;
             for (int k = 0; k <= class; k++)
                 sum += bins[k][x];
             double level = round(fmin(sum, 1.0) * SHARE_STEPS) / SHARE_STEPS;
             if (fabs(sum - drawn) < 0.75 / SHARE_STEPS || level == drawn)
                 continue;
-            smp_text_append(f->svg, "H");
-            put_number(f, LEFT + (double)PLOT * x / BINS);
-            smp_text_append(f->svg, "V");
-            put_number(f, y + level * h);
+            put_to(f, "H", LEFT + (double)PLOT * x / SMP__SHARE_BINS);
+            put_to(f, "V", y + level * h);
             drawn = level;
         }
         smp_text_append(f->svg, "H%dV", LEFT + PLOT);
@@ -265,39 +222,40 @@ static void put_lane(const figure *f, const smp__timeline *timeline, int rank, d
         put_labels(f, lane, y, h);
 }
 
-/* Bytes over time as steps, above the fixed part. */
-static void put_memory(const figure *f, int rank, double y)
+/* The bytes held over time as steps, from `base` up. */
+static void put_held(const figure *f, const smp__lane *lane, double base, double per_byte,
+                     double end)
 {
-    const smp__lane *lane = &f->picture->predicted.lane[rank];
-    const smp__rank_memory *m = &f->picture->memory[rank];
-    double base = y + f->memory, per_byte = f->memory / (double)f->memory_bytes;
-    double end = x_of(f, f->picture->predicted.end_us), drawn = -1.0;
-    put_rect(f, "i", LEFT, y, end - LEFT, f->memory);
+    double drawn = -1.0;
     smp_text_append(f->svg, "<path class=\"m\" d=\"M%d ", LEFT);
     put_number(f, base);
     for (int64_t i = 0; i < lane->n; i++) {
         double top = base - (double)lane->cell[i].bytes * per_byte;
         if (fabs(top - drawn) < 0.01)
             continue;
-        smp_text_append(f->svg, "H");
-        put_number(f, x_of(f, lane->cell[i].start_us));
-        smp_text_append(f->svg, "V");
-        put_number(f, top);
+        put_to(f, "H", x_of(f, lane->cell[i].start_us));
+        put_to(f, "V", top);
         drawn = top;
     }
-    smp_text_append(f->svg, "H");
-    put_number(f, end);
-    smp_text_append(f->svg, "V");
-    put_number(f, base);
+    put_to(f, "H", end);
+    put_to(f, "V", base);
     smp_text_append(f->svg, "z\"/>\n");
+}
+
+/* Bytes over time, the fixed part before them, the limit. */
+static void put_memory(const figure *f, int rank, double y)
+{
+    const smp__rank_memory *m = &f->picture->memory[rank];
+    double base = y + f->memory, per_byte = f->memory / (double)f->memory_bytes;
+    double end = x_of(f, f->picture->predicted.end_us);
+    put_rect(f, "i", LEFT, y, end - LEFT, f->memory);
+    put_held(f, &f->picture->predicted.lane[rank], base, per_byte, end);
     put_rect(f, "x", LEFT, base - (double)m->fixed_bytes * per_byte, end - LEFT,
              (double)m->fixed_bytes * per_byte);
     if (f->memory > 8.0 && m->limit_bytes > 0 && m->limit_bytes <= f->memory_bytes) {
-        double at = base - (double)m->limit_bytes * per_byte;
         smp_text_append(f->svg, "<path class=\"l\" d=\"M%d ", LEFT);
-        put_number(f, at);
-        smp_text_append(f->svg, "H");
-        put_number(f, end);
+        put_number(f, base - (double)m->limit_bytes * per_byte);
+        put_to(f, "H", end);
         smp_text_append(f->svg, "\"/>\n");
     }
 }
@@ -404,37 +362,50 @@ static int64_t memory_scale(const smp_picture *picture)
     return picture->plan->pipeline <= 16 && limit > most && most > limit / 3 ? limit : most;
 }
 
-smp_status smp_picture_svg(const smp_picture *picture, smp_text *svg)
+/* The more ranks, the lower their rows. */
+static figure figure_of(const smp_picture *picture, smp_text *svg)
 {
-    int ranks = picture->plan->pipeline;
-    figure f = {.picture = picture,
-                .svg = svg,
-                .scale = PLOT / smp__picture_end_us(picture),
-                .row = ranks <= 8    ? 26
-                       : ranks <= 16 ? 18
-                       : ranks <= 32 ? 12
-                                     : 8,
-                .memory = ranks <= 8    ? 16
-                          : ranks <= 16 ? 11
-                          : ranks <= 32 ? 7
-                                        : 5,
-                .gap = ranks <= 16 ? 8 : 3,
-                .memory_bytes = memory_scale(picture),
-                .label_every = ranks <= 32 ? 1 : 2};
-    f.measured = picture->measured.lane ? f.row : 0.0;
-    double pitch = f.row + f.measured + f.memory + 2.0 + f.gap, height = TOP + ranks * pitch + 12;
+    static const struct {
+        int ranks;
+        double row, memory;
+    } sizes[] = {{8, 26, 16}, {16, 18, 11}, {32, 12, 7}, {INT_MAX, 8, 5}};
+    int ranks = picture->plan->pipeline, i = 0;
+    while (ranks > sizes[i].ranks)
+        i++;
+    return (figure){.picture = picture,
+                    .svg = svg,
+                    .scale = PLOT / smp__picture_end_us(picture),
+                    .row = sizes[i].row,
+                    .measured = picture->measured.lane ? sizes[i].row : 0.0,
+                    .memory = sizes[i].memory,
+                    .memory_bytes = memory_scale(picture),
+                    .label_every = ranks <= 32 ? 1 : 2};
+}
+
+static void put_frame(const figure *f, double height)
+{
     smp_text_append(
-        svg,
+        f->svg,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %.0f\" width=\"%d\" "
         "height=\"%.0f\" role=\"img\">\n%s",
         WIDTH, height, WIDTH, height, style);
-    smp_text_append(svg, "<title>");
-    put_escaped(&f, picture->plan->model_name);
-    smp_text_append(svg, ": timeline and memory of %d ranks</title>\n", ranks);
-    smp_text_append(svg,
+    smp_text_append(f->svg, "<title>");
+    put_escaped(f, f->picture->plan->model_name);
+    smp_text_append(f->svg, ": timeline and memory of %d ranks</title>\n",
+                    f->picture->plan->pipeline);
+    smp_text_append(f->svg,
                     "<rect class=\"bg\" x=\"0.5\" y=\"0.5\" width=\"%d\" height=\"%.0f\" "
                     "rx=\"6\"/>\n",
                     WIDTH - 1, height - 1);
+}
+
+smp_status smp_picture_svg(const smp_picture *picture, smp_text *svg)
+{
+    int ranks = picture->plan->pipeline;
+    figure f = figure_of(picture, svg);
+    double pitch = f.row + f.measured + f.memory + 2.0 + (ranks <= 16 ? 8 : 3);
+    double height = TOP + ranks * pitch + 12;
+    put_frame(&f, height);
     put_title(&f);
     put_legend(&f);
     put_axis(&f, height - 12);

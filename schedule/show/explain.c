@@ -1,8 +1,6 @@
-/* Why a plan is as it is, in plain words. */
-#include <stdio.h>
-#include <string.h>
+/* Why a plan is as it is, in plain words. Linear in stages and configurations. */
+#include "schedule/show/explain.h"
 
-#include "schedule/show/report.h"
 #include "schedule/show/text_table.h"
 
 enum { SHOWN_CONFIGURATIONS = 10 };
@@ -47,7 +45,7 @@ static void explain_stage(const smp_plan *plan, const smp_stage_load *load, int 
     smp_text_append(text, "\n");
 }
 
-void smp__explain_bottleneck(const smp_plan *plan, const smp_partition *partition, smp_text *text)
+void smp_explain_bottleneck(const smp_plan *plan, const smp_partition *partition, smp_text *text)
 {
     char load[32];
     int rank = slowest_rank(plan, partition);
@@ -138,26 +136,23 @@ static void explain_search(const smp_search_result *search, smp_text *text)
 
 static void put_configuration(smp__table *t, const smp_candidate *c, int row)
 {
-    int column = 0;
-    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "%d", row);
-    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "%d", c->pipeline);
-    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "%d", c->ddp);
-    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "%d", c->chunks);
-    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "<%s", c->schedule);
-    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "%d", c->microbatches);
-    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "<%s",
-             c->placement == SMP_PLACEMENT_SPREAD ? "spread" : "cluster");
+    smp__table_put(t, "%d", row);
+    smp__table_put(t, "%d", c->pipeline);
+    smp__table_put(t, "%d", c->ddp);
+    smp__table_put(t, "%d", c->chunks);
+    smp__table_put(t, "<%s", c->schedule);
+    smp__table_put(t, "%d", c->microbatches);
+    smp__table_put(t, "<%s", c->placement == SMP_PLACEMENT_SPREAD ? "spread" : "cluster");
     double samples = (double)c->ddp * c->microbatches * (double)c->microbatch_size;
-    smp_format_us(smp__table_cell(t, row, column++), SMP__CELL, c->step_us);
-    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "%.1f",
-             c->step_us > 0 ? 1e6 * samples / c->step_us : 0.0);
-    smp_format_us(smp__table_cell(t, row, column++), SMP__CELL, c->bottleneck_us);
-    smp_format_bytes(smp__table_cell(t, row, column++), SMP__CELL, c->peak_bytes);
-    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "%d", c->n_recompute);
-    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "<%s", c->fits ? "yes" : "no");
+    smp__table_put_us(t, c->step_us);
+    smp__table_put(t, "%.1f", c->step_us > 0 ? 1e6 * samples / c->step_us : 0.0);
+    smp__table_put_us(t, c->bottleneck_us);
+    smp__table_put_bytes(t, c->peak_bytes);
+    smp__table_put(t, "%d", c->n_recompute);
+    smp__table_put(t, "<%s", c->fits ? "yes" : "no");
 }
 
-smp_status smp_report_explain(const smp_planner_result *result, smp_text *text)
+smp_status smp_explain_plan(const smp_planner_result *result, smp_text *text)
 {
     enum { N = 13 };
     static const char *const heads[N] = {"#",    "pipeline",   "ddp",  "chunks",    "<schedule",
@@ -170,7 +165,7 @@ smp_status smp_report_explain(const smp_planner_result *result, smp_text *text)
     smp_text_append(text, "solver: %s found the partition; costs: %s\n",
                     partition->solver && *partition->solver ? partition->solver : "-",
                     result->cost_source);
-    smp__explain_bottleneck(result->plan, partition, text);
+    smp_explain_bottleneck(result->plan, partition, text);
     explain_bound(result, text);
     explain_order(result, text);
     explain_memory(result, text);
@@ -178,14 +173,14 @@ smp_status smp_report_explain(const smp_planner_result *result, smp_text *text)
     smp_text_append(text,
                     "best %d of %d configurations (m: micro-batches; recompute: stages that do):\n",
                     shown, search->n_tried);
-    SMP_TRY(smp__table_open(&t, N, shown + 1, heads));
+    SMP_TRY(smp__table_open(&t, N, shown, heads));
     for (int i = 0; i < shown; i++)
         put_configuration(&t, search->tried[i], i + 1);
     return smp__table_print(&t, text);
 }
 
-smp_status smp_report_hints(const smp_search_request *request, const smp_planner_result *result,
-                            smp_text *text)
+smp_status smp_explain_hints(const smp_search_request *request, const smp_planner_result *result,
+                             smp_text *text)
 {
     smp_hint hint[SMP_HINTS_MAX];
     int n = 0;

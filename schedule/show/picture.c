@@ -183,7 +183,7 @@ static void add_event(const smp_picture *picture, smp__timeline *timeline, const
     smp_action_kind kind = e->action.kind;
     bool simulated = timeline == &picture->predicted;
     if (kind == SMP_ACTION_REDUCE && lane->n_reduction < plan->chunks) {
-        lane->reduction[lane->n_reduction++] = (smp__reduction){e->stage, e->start_us, e->end_us};
+        lane->reduction[lane->n_reduction++] = (smp__reduction){e->start_us, e->end_us};
     } else if ((smp_action_is_compute(kind) || kind == SMP_ACTION_OPTIMIZE) &&
                lane->n < plan->program[rank].n) {
         bool receives = kind == SMP_ACTION_F || kind == SMP_ACTION_B || kind == SMP_ACTION_I;

@@ -1,5 +1,5 @@
 /* What the drawings share: a picture with its cells. Written by picture.c and
- * picture_memory.c; only read by draw_*.c. */
+ * picture_memory.c; only read by what draws. */
 #ifndef SMP_SCHEDULE_SHOW_PICTURE_MODEL_H
 #define SMP_SCHEDULE_SHOW_PICTURE_MODEL_H
 
@@ -29,7 +29,6 @@ typedef struct smp__cell {
 
 /* A reduction beside the compute. */
 typedef struct smp__reduction {
-    int32_t stage;
     double start_us, end_us;
 } smp__reduction;
 
@@ -82,6 +81,11 @@ int smp__cell_class(smp_action_kind kind);
 
 /* Which classes the prediction has. */
 void smp__picture_classes(const smp_picture *picture, bool used[SMP__CELL_CLASSES]);
+
+/* Shares of the classes in columns of bin_us, each averaged over some cells. */
+enum { SMP__SHARE_BINS = 520 };
+typedef double smp__shares[SMP__CELL_CLASSES][SMP__SHARE_BINS];
+void smp__lane_shares(const smp__lane *lane, double bin_us, smp__shares bins);
 
 /* Share of a timeline in which a rank is busy, in percent. */
 double smp__busy_percent(const smp__timeline *timeline, int rank);

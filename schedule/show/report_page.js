@@ -155,7 +155,7 @@ function drawTimeline() {
     g.fillRect(LEFT, row.y, xOf(row.T.end) - LEFT, rowHeight);
     (cells.length > plot / 3 ? drawShares : drawCells)(g, row, cells);
     g.fillStyle = color("reduce");
-    for (const [, start, length] of row.lane.reductions)
+    for (const [start, length] of row.lane.reductions)
       g.fillRect(xOf(start), row.y + rowHeight - 3, xOf(start + length) - xOf(start), 3);
     write(g, first ? "rank " + row.lane.rank : "measured", LEFT - 12, middle, "right", color(first ? "ink" : "muted"));
     write(g, Math.floor(100 * row.lane.busy / row.T.end / D.tick_us) + " % busy", LEFT + plot + 10, middle, "left", color("muted"));

@@ -7,15 +7,19 @@
 
 enum { SMP__CELL = 64 };
 
-/* All cells, row by row; one that starts with '<' is left-aligned. Row 0 is the head. */
+/* Cells are put row by row, behind the heads; one that starts with '<' is left-aligned. */
 typedef struct smp__table {
     smp_arena *arena;
-    int columns, rows;
+    size_t columns, cells, n; /* n: how many are put */
     char (*cell)[SMP__CELL];
 } smp__table;
 
+/* rows: without the heads. */
 smp_status smp__table_open(smp__table *table, int columns, int rows, const char *const *heads);
-char *smp__table_cell(smp__table *table, int row, int column);
+void smp__table_put(smp__table *table, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void smp__table_put_us(smp__table *table, double us);
+void smp__table_put_bytes(smp__table *table, int64_t bytes);
 /* Appends the table and frees it. */
 smp_status smp__table_print(smp__table *table, smp_text *text);
 

@@ -3,7 +3,8 @@
 #include "tests/schedule/fixture.h"
 
 #include "schedule/planner/planner.h"
-#include "schedule/show/report.h"
+#include "schedule/show/explain.h"
+#include "schedule/show/stage_table.h"
 #include "schedule/simulate/simulate.h"
 #include "schedule/verify/verify.h"
 
@@ -81,8 +82,9 @@ static void check_plan(const setting *s)
     assert_true(read->predicted.gap >= -1e-9);
     for (int rank = 0; rank < read->pipeline; rank++)
         assert_true(read->predicted.peak_bytes[rank] <= r->memory_bytes);
-    assert_int_equal(SMP_OK, smp_report_table(&result, s->graph, &table));
-    assert_int_equal(SMP_OK, smp_report_explain(&result, &table));
+    assert_int_equal(SMP_OK,
+                     smp_stage_table(result.plan, result.search.best->partition, s->graph, &table));
+    assert_int_equal(SMP_OK, smp_explain_plan(&result, &table));
     assert_non_null(strstr(table.data, "bottleneck"));
 
     smp_text_free(&text);

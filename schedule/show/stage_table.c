@@ -1,18 +1,16 @@
-/* The table of a plan. Linear in stages. */
-#include "schedule/show/report.h"
-
-#include <stdio.h>
+/* The table of a plan's stages. Linear in stages. */
+#include "schedule/show/stage_table.h"
 
 #include "schedule/show/text_table.h"
 
 /* First and last op of a stage in graph order, their names cut where they are long. */
-static void put_ops(char *cell, const smp_plan_stage *stage)
+static void put_ops(smp__table *t, const smp_plan_stage *stage)
 {
     const char *first = stage->op[0], *last = stage->op[stage->n_op - 1];
     if (stage->n_op == 1)
-        snprintf(cell, SMP__CELL, "<%.24s", first);
+        smp__table_put(t, "<%.24s", first);
     else
-        snprintf(cell, SMP__CELL, "<%.24s .. %.24s", first, last);
+        smp__table_put(t, "<%.24s .. %.24s", first, last);
 }
 
 /* `recompute`: the table has that column. */
@@ -22,25 +20,21 @@ static void put_stage(smp__table *t, const smp_plan *plan, const smp_partition *
     const smp_plan_stage *stage = &plan->stage[s];
     const smp_stage_load *load = &partition->load[s];
     double bottleneck = plan->predicted.bottleneck_us;
-    int row = s + 1, column = 0;
-    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "%d", s);
-    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "%d", stage->rank);
-    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "%d", (int)stage->n_op);
-    put_ops(smp__table_cell(t, row, column++), stage);
-    smp_format_us(smp__table_cell(t, row, column++), SMP__CELL, load->forward_us);
-    smp_format_us(smp__table_cell(t, row, column++), SMP__CELL, load->backward_us);
-    smp_format_us(smp__table_cell(t, row, column++), SMP__CELL, load->transfer_us);
-    snprintf(smp__table_cell(t, row, column++), SMP__CELL, "%.1f %%",
-             bottleneck > 0 ? 100 * load->load_us / bottleneck : 0.0);
-    smp_format_bytes(smp__table_cell(t, row, column++), SMP__CELL, load->in_bytes);
-    smp_format_bytes(smp__table_cell(t, row, column++), SMP__CELL, load->out_bytes);
-    smp_format_bytes(smp__table_cell(t, row, column++), SMP__CELL, load->weight_bytes);
-    smp_format_bytes(smp__table_cell(t, row, column++), SMP__CELL, load->stash_bytes);
-    smp_format_bytes(smp__table_cell(t, row, column++), SMP__CELL,
-                     plan->predicted.peak_bytes[stage->rank]);
+    smp__table_put(t, "%d", s);
+    smp__table_put(t, "%d", stage->rank);
+    smp__table_put(t, "%d", (int)stage->n_op);
+    put_ops(t, stage);
+    smp__table_put_us(t, load->forward_us);
+    smp__table_put_us(t, load->backward_us);
+    smp__table_put_us(t, load->transfer_us);
+    smp__table_put(t, "%.1f %%", bottleneck > 0 ? 100 * load->load_us / bottleneck : 0.0);
+    smp__table_put_bytes(t, load->in_bytes);
+    smp__table_put_bytes(t, load->out_bytes);
+    smp__table_put_bytes(t, load->weight_bytes);
+    smp__table_put_bytes(t, load->stash_bytes);
+    smp__table_put_bytes(t, plan->predicted.peak_bytes[stage->rank]);
     if (recompute)
-        snprintf(smp__table_cell(t, row, column++), SMP__CELL, "<%s",
-                 stage->recompute ? "yes" : "-");
+        smp__table_put(t, "<%s", stage->recompute ? "yes" : "-");
 }
 
 static const char *plural(int64_t n, const char *more)
@@ -75,7 +69,7 @@ static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_reco
                     100 * predicted->gap);
 }
 
-smp_status smp_report_plan(const smp_plan *plan, const smp_partition *partition,
+smp_status smp_stage_table(const smp_plan *plan, const smp_partition *partition,
                            const smp_graph *graph, smp_text *text)
 {
     enum { COLUMNS = 14 };
@@ -86,16 +80,10 @@ smp_status smp_report_plan(const smp_plan *plan, const smp_partition *partition,
     int n_recompute = 0;
     for (int s = 0; s < plan->n_stage; s++)
         n_recompute += plan->stage[s].recompute;
-    SMP_TRY(smp__table_open(&t, n_recompute > 0 ? COLUMNS : COLUMNS - 1, plan->n_stage + 1, heads));
+    SMP_TRY(smp__table_open(&t, n_recompute > 0 ? COLUMNS : COLUMNS - 1, plan->n_stage, heads));
     for (int s = 0; s < plan->n_stage; s++)
         put_stage(&t, plan, partition, s, n_recompute > 0);
     SMP_TRY(smp__table_print(&t, text));
     put_summary(plan, graph, n_recompute, text);
     return text->failed ? smp_fail_memory(text->capacity) : SMP_OK;
-}
-
-smp_status smp_report_table(const smp_planner_result *result, const smp_graph *graph,
-                            smp_text *text)
-{
-    return smp_report_plan(result->plan, result->search.best->partition, graph, text);
 }

@@ -1,0 +1,11 @@
+/* The table that smp-partition prints: a row per stage, and a few lines of summary. */
+#ifndef SMP_SCHEDULE_SHOW_STAGE_TABLE_H
+#define SMP_SCHEDULE_SHOW_STAGE_TABLE_H
+
+#include "schedule/planner/planner.h"
+
+/* partition: the loads of the plan's stages. Appends to the text. */
+smp_status smp_stage_table(const smp_plan *plan, const smp_partition *partition,
+                           const smp_graph *graph, smp_text *text);
+
+#endif
