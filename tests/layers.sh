@@ -77,7 +77,8 @@ report 'more than smp.h in a user-side file' < <(includes '"' "${examples[@]}" |
 
 # First lines, base names, lengths.
 for file in "${sources[@]}"; do
-    case $(head -c 2 "$file") in
+    IFS= read -r -n 2 first <"$file" || first=
+    case $first in
     '/*' | '//') ;;
     *) fail "$file: the first lines do not say what it is for" ;;
     esac
