@@ -70,6 +70,8 @@ static smp_status write_one(const smp_exporter *exporter, const smp_plan *plan,
     smp_status status = name.failed ? smp_fail_memory(strlen(path)) : SMP_OK;
     if (status == SMP_OK)
         status = exporter->write(plan, graph, &text);
+    if (status == SMP_OK && text.failed)
+        status = smp_fail_memory(text.capacity);
     if (status == SMP_OK)
         status = smp_file_write(name.data, text.data, text.length);
     smp_text_free(&text);

@@ -94,7 +94,7 @@ static smp_status write(const smp_plan *plan, const smp_graph *graph, smp_text *
             put_edge(plan, graph, stage, u, graph->op[u].in[i], out);
     smp_text_append(out, "}\n");
     free(stage);
-    return out->failed ? smp_fail_memory(out->capacity) : SMP_OK;
+    return SMP_OK;
 }
 
 const smp_exporter smp__export_dot = {

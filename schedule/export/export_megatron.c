@@ -64,7 +64,7 @@ static smp_status write(const smp_plan *plan, const smp_graph *graph, smp_text *
     }
     smp_text_append(out, "\n");
     smp_arena_destroy(line.arena);
-    return status == SMP_OK && out->failed ? smp_fail_memory(out->capacity) : status;
+    return status;
 }
 
 const smp_exporter smp__export_megatron = {

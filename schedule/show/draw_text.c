@@ -9,12 +9,14 @@
 
 enum { LEAST_COLUMNS = 60, USUAL_COLUMNS = 100, MOST_COLUMNS = 400, MOST_RANKS = 64, LABEL = 9 };
 
-static const char marks[] = "><(=#"; /* F B I W O, in that order */
+static const char marks[] = "><(=#"; /* of the classes of cells */
+
+enum { IDLE = SMP__CELL_CLASSES }; /* the class of what no cell fills */
 
 typedef struct strip {
     int width;
     double slice_us;
-    double *busy_us; /* [5][width] time of each kind in each slice */
+    double *busy_us; /* [classes][width] time of each kind in each slice */
 } strip;
 
 static void add_span(const strip *s, int mark, double start_us, double end_us)
@@ -33,7 +35,7 @@ static char dominant(const strip *s, int x)
 {
     double busy_us = 0.0;
     int most = 0;
-    for (int k = 0; k < 5; k++) {
+    for (int k = 0; k < SMP__CELL_CLASSES; k++) {
         busy_us += s->busy_us[k * s->width + x];
         if (s->busy_us[k * s->width + x] > s->busy_us[most * s->width + x])
             most = k;
@@ -43,20 +45,20 @@ static char dominant(const strip *s, int x)
 
 /* Where slices hold several cells: marks in the proportions of the kinds. What a slice could not
  * show is owed to the next ones (debt_us: the kinds, then idle). */
-static char blended(const strip *s, int x, double debt_us[6])
+static char blended(const strip *s, int x, double debt_us[IDLE + 1])
 {
     double idle_us = s->slice_us;
-    int most = 5;
-    for (int k = 0; k < 5; k++) {
+    int most = IDLE;
+    for (int k = 0; k < SMP__CELL_CLASSES; k++) {
         debt_us[k] += s->busy_us[k * s->width + x];
         idle_us -= s->busy_us[k * s->width + x];
     }
-    debt_us[5] += idle_us;
-    for (int k = 0; k < 5; k++)
+    debt_us[IDLE] += idle_us;
+    for (int k = 0; k < SMP__CELL_CLASSES; k++)
         if (debt_us[k] > debt_us[most])
             most = k;
     debt_us[most] -= s->slice_us;
-    return most < 5 ? marks[most] : '.';
+    return most < IDLE ? marks[most] : '.';
 }
 
 /* Numbers at the left ends of cells, if all of the number and one mark of its cell fit. */
@@ -78,9 +80,9 @@ static void number_cells(const strip *s, const smp__lane *lane, char *line)
 static void put_line(const strip *s, const smp__lane *lane, bool numbers, smp_text *text)
 {
     char line[MOST_COLUMNS + 1];
-    double debt_us[6] = {0.0};
+    double debt_us[IDLE + 1] = {0.0};
     bool dense = 2 * lane->n > 3 * s->width;
-    memset(s->busy_us, 0, 5 * (size_t)s->width * sizeof *s->busy_us);
+    memset(s->busy_us, 0, SMP__CELL_CLASSES * (size_t)s->width * sizeof *s->busy_us);
     for (int64_t i = 0; i < lane->n; i++)
         add_span(s, smp__cell_class(lane->cell[i].kind), lane->cell[i].start_us,
                  lane->cell[i].end_us);
@@ -137,7 +139,7 @@ static void put_key(const smp_picture *picture, const strip *s, smp_text *text)
     smp__picture_classes(picture, used);
     smp_text_append(text, "%*s%-*s %s\n", LABEL, "", s->width,
                     smp_format_us(step, sizeof step, smp__picture_end_us(picture)), "busy  peak");
-    for (int k = 0; k < 5; k++)
+    for (int k = 0; k < SMP__CELL_CLASSES; k++)
         if (used[k])
             smp_text_append(text, "%c %s  ", marks[k], names[k]);
     smp_text_append(text, ". idle\n");
@@ -149,9 +151,9 @@ smp_status smp_picture_text(const smp_picture *picture, int columns, smp_text *t
     columns = columns > MOST_COLUMNS ? MOST_COLUMNS : columns;
     strip s = {.width = columns - LABEL - 18}; /* " 100 %  1023.9 MiB" */
     s.slice_us = smp__picture_end_us(picture) / s.width;
-    s.busy_us = malloc(5 * (size_t)s.width * sizeof *s.busy_us);
+    s.busy_us = malloc(SMP__CELL_CLASSES * (size_t)s.width * sizeof *s.busy_us);
     if (!s.busy_us)
-        return smp_fail_memory(5 * (size_t)s.width * sizeof *s.busy_us);
+        return smp_fail_memory(SMP__CELL_CLASSES * (size_t)s.width * sizeof *s.busy_us);
     put_ranks(picture, &s, text);
     put_key(picture, &s, text);
     free(s.busy_us);

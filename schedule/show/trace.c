@@ -11,12 +11,15 @@
  * those. The sort index keeps a rank's threads together. */
 enum { LANES_PER_RANK = 1000 };
 
+/* A timeline, and the file that it is appended to. */
 typedef struct timeline {
     const smp_plan *plan;
     const char *name;
     int pid;
     const smp_trace_event *event;
     int64_t n;
+    smp_text *json;
+    bool *first; /* of all items of the file */
 } timeline;
 
 /* An event with its number, so that sorting is stable. */
@@ -69,31 +72,29 @@ static int by_rank_and_start(const void *a, const void *b)
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
-static void begin_item(smp_text *json, bool *first)
+static void begin_item(const timeline *t)
 {
-    smp_text_append(json, *first ? "\n" : ",\n");
-    *first = false;
+    smp_text_append(t->json, *t->first ? "\n" : ",\n");
+    *t->first = false;
 }
 
-static void append_name(smp_text *json, bool *first, int pid, int64_t tid, const char *what,
-                        const char *value)
+static void append_name(const timeline *t, int64_t tid, const char *what, const char *value)
 {
-    begin_item(json, first);
+    begin_item(t);
     smp_text_append(
-        json, "{\"name\":\"%s\",\"ph\":\"M\",\"pid\":%d,\"tid\":%lld,\"args\":{\"name\":", what,
-        pid, (long long)tid);
-    smp_text_append_quoted(json, value);
-    smp_text_append(json, "}}");
+        t->json, "{\"name\":\"%s\",\"ph\":\"M\",\"pid\":%d,\"tid\":%lld,\"args\":{\"name\":", what,
+        t->pid, (long long)tid);
+    smp_text_append_quoted(t->json, value);
+    smp_text_append(t->json, "}}");
 }
 
-static void append_sort_index(smp_text *json, bool *first, const char *what, int pid, int64_t tid,
-                              int64_t index)
+static void append_sort_index(const timeline *t, int64_t tid, const char *what, int64_t index)
 {
-    begin_item(json, first);
-    smp_text_append(json,
+    begin_item(t);
+    smp_text_append(t->json,
                     "{\"name\":\"%s\",\"ph\":\"M\",\"pid\":%d,\"tid\":%lld,\"args\":"
                     "{\"sort_index\":%lld}}",
-                    what, pid, (long long)tid, (long long)index);
+                    what, t->pid, (long long)tid, (long long)index);
 }
 
 static int64_t lane_tid(const smp_plan *plan, int world_rank, size_t lane)
@@ -103,8 +104,7 @@ static int64_t lane_tid(const smp_plan *plan, int world_rank, size_t lane)
                      : ranks + (int64_t)world_rank * LANES_PER_RANK + (int64_t)lane - 1;
 }
 
-static void append_thread(const timeline *t, smp_text *json, bool *first, int world_rank,
-                          size_t lane)
+static void append_thread(const timeline *t, int world_rank, size_t lane)
 {
     char name[64];
     if (lane == 0)
@@ -114,16 +114,16 @@ static void append_thread(const timeline *t, smp_text *json, bool *first, int wo
     else
         snprintf(name, sizeof name, "rank %d transfers %zu", world_rank, lane);
     int64_t tid = lane_tid(t->plan, world_rank, lane);
-    append_name(json, first, t->pid, tid, "thread_name", name);
-    append_sort_index(json, first, "thread_sort_index", t->pid, tid,
+    append_name(t, tid, "thread_name", name);
+    append_sort_index(t, tid, "thread_sort_index",
                       (int64_t)world_rank * LANES_PER_RANK + (int64_t)lane);
 }
 
-static void append_event(const timeline *t, smp_text *json, bool *first,
-                         const smp_trace_event *event, size_t lane)
+static void append_event(const timeline *t, const smp_trace_event *event, size_t lane)
 {
+    smp_text *json = t->json;
     double duration_us = event->end_us - event->start_us;
-    begin_item(json, first);
+    begin_item(t);
     smp_text_append(json, "{\"name\":\"");
     smp_action_format(&event->action, json);
     smp_text_append(json, "\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%lld,\"ts\":",
@@ -160,24 +160,23 @@ static smp_status find_lane(lanes *l, const smp_trace_event *event, size_t *lane
 }
 
 /* The events of one rank. */
-static smp_status append_rank(const timeline *t, const sorted_event *sorted, int64_t n, lanes *l,
-                              smp_text *json, bool *first)
+static smp_status append_rank(const timeline *t, const sorted_event *sorted, int64_t n, lanes *l)
 {
     l->n = 0;
-    append_thread(t, json, first, sorted[0].event->world_rank, 0);
+    append_thread(t, sorted[0].event->world_rank, 0);
     for (int64_t i = 0; i < n; i++) {
         size_t lane = 0;
         bool is_new = false;
         if (!computes(sorted[i].event))
             SMP_TRY(find_lane(l, sorted[i].event, &lane, &is_new));
         if (is_new)
-            append_thread(t, json, first, sorted[i].event->world_rank, lane);
-        append_event(t, json, first, sorted[i].event, lane);
+            append_thread(t, sorted[i].event->world_rank, lane);
+        append_event(t, sorted[i].event, lane);
     }
     return SMP_OK;
 }
 
-static smp_status append_timeline(const timeline *t, smp_text *json, bool *first)
+static smp_status append_timeline(const timeline *t)
 {
     sorted_event *sorted = malloc(((size_t)t->n + 1) * sizeof *sorted);
     lanes l = {0};
@@ -187,13 +186,13 @@ static smp_status append_timeline(const timeline *t, smp_text *json, bool *first
     for (int64_t i = 0; i < t->n; i++)
         sorted[i] = (sorted_event){&t->event[i], i};
     qsort(sorted, (size_t)t->n, sizeof *sorted, by_rank_and_start);
-    append_name(json, first, t->pid, 0, "process_name", t->name);
-    append_sort_index(json, first, "process_sort_index", t->pid, 0, t->pid);
+    append_name(t, 0, "process_name", t->name);
+    append_sort_index(t, 0, "process_sort_index", t->pid);
     for (int64_t i = 0, end; status == SMP_OK && i < t->n; i = end) {
         for (end = i + 1;
              end < t->n && sorted[end].event->world_rank == sorted[i].event->world_rank;)
             end++;
-        status = append_rank(t, &sorted[i], end - i, &l, json, first);
+        status = append_rank(t, &sorted[i], end - i, &l);
     }
     free(l.free_us);
     free(sorted);
@@ -204,13 +203,13 @@ smp_status smp_trace_format(const smp_plan *plan, const smp_trace_event *predict
                             int64_t n_predicted, const smp_trace_event *measured,
                             int64_t n_measured, smp_text *json)
 {
-    const timeline timelines[] = {{plan, "predicted", 1, predicted, n_predicted},
-                                  {plan, "measured", 2, measured, n_measured}};
     bool first = true;
+    const timeline timelines[] = {{plan, "predicted", 1, predicted, n_predicted, json, &first},
+                                  {plan, "measured", 2, measured, n_measured, json, &first}};
     smp_text_append(json, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
     for (int i = 0; i < 2; i++)
         if (timelines[i].event)
-            SMP_TRY(append_timeline(&timelines[i], json, &first));
+            SMP_TRY(append_timeline(&timelines[i]));
     smp_text_append(json, "\n]}\n");
     return json->failed ? smp_fail_memory(json->length) : SMP_OK;
 }

@@ -7,11 +7,6 @@
 
 #include <unistd.h>
 
-static bool skips(int reader, int producer)
-{
-    return producer == reader - 1 || (producer == 0 && reader % 3 == 2);
-}
-
 /* ---- torch ---- */
 
 /* As _Action.from_str: digits, one of F I B W, digits. */
@@ -70,7 +65,7 @@ static void test_export_torch_csv(void **state)
                     if ((*kind)->check && (*kind)->check(&shape) != SMP_OK)
                         continue;
                     made_plan made;
-                    made_plan_create(&made, (*kind)->name, p, v, m, true, skips);
+                    made_plan_create(&made, (*kind)->name, p, v, m, true, made_skips);
                     smp_text csv = exported("torch-csv", &made.plan, made.graph);
                     check_torch_csv(&made.plan, csv.data);
                     smp_text_free(&csv);
@@ -257,7 +252,7 @@ static void test_export_dot(void **state)
     (void)state;
     for (int p = 1; p <= 4; p++) {
         made_plan made;
-        made_plan_create(&made, "interleaved", p, 3, 2, true, skips);
+        made_plan_create(&made, "interleaved", p, 3, 2, true, made_skips);
         made.plan.model_name = "a \"quoted\\ name";
         smp_text text = exported("dot", &made.plan, made.graph);
         dot_reader d = {.at = text.data};

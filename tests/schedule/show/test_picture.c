@@ -19,11 +19,6 @@ static smp_cluster cluster = {.name = "test",
                               .inter_node = {.latency_us = 1, .bytes_per_s = 1e9},
                               .overlap = true};
 
-static bool skips(int reader, int producer)
-{
-    return producer == reader - 1 || (producer == 0 && reader % 3 == 2);
-}
-
 static smp_picture *open_picture(const made_plan *made)
 {
     smp_picture *picture = NULL;
@@ -258,7 +253,7 @@ static void test_picture_every_schedule(void **state)
                         if ((*kind)->check && (*kind)->check(&shape) != SMP_OK)
                             continue;
                         made_plan made;
-                        made_plan_create(&made, (*kind)->name, p, v, m, training, skips);
+                        made_plan_create(&made, (*kind)->name, p, v, m, training, made_skips);
                         for (int s = 0; s < made.plan.n_stage; s++) {
                             made.stage[s].forward_us = 1.0 + 0.37 * (s % 3);
                             made.stage[s].backward_us = training ? 2.1 + 0.21 * (s % 4) : 0.0;
