@@ -1,5 +1,5 @@
 /* The operator interface: one static smp_op_kind per file in graph/ops/, listed in
- * graph/ops/op_registry.c. Nothing else knows an operator by name.
+ * graph/ops/op_list.h. Nothing else knows an operator by name.
  *
  * Life of an operator: `infer` once while the model is read; `work` when costs are estimated;
  * `prepare` once per rank before the first step; then `forward`, `backward_input`,
@@ -132,7 +132,9 @@ typedef struct smp_op_kernels {
 
 struct smp_op_kind {
     const char *name;
-    const char *summary;        /* one line for --help and the README */
+    const char *summary;        /* what it computes, in one line */
+    const char *sample;         /* `inputs:` and `ops:` of a small model whose last op is of this
+                                   kind: how it is written, and what its tests start from */
     int min_in, max_in;         /* max_in -1: any number */
     bool accepts_unknown;       /* inputs of unknown shape are fine (opaque) */
     const smp_attr_desc *attrs; /* terminated by a NULL name */

@@ -268,6 +268,10 @@ static smp_status backward_input(const smp_op_call *call)
 const smp_op_kind smp__op_attention = {
     .name = "attention",
     .summary = "multi-head attention on packed q|k|v or on three inputs, causal or not",
+    .sample = "inputs:\n"
+              "  qkv: {dtype: float32, shape: [4, 12]}\n"
+              "ops:\n"
+              "  - {op: attention, name: op, in: qkv, out: y, heads: 2, causal: true}\n",
     .min_in = 1,
     .max_in = 3,
     .attrs = ATTRS,

@@ -95,6 +95,11 @@ static smp_status backward_input(const smp_op_call *call)
 const smp_op_kind smp__op_concat = {
     .name = "concat",
     .summary = "joins tensors along one dimension",
+    .sample = "inputs:\n"
+              "  a: {dtype: float32, shape: [4, 2]}\n"
+              "  b: {dtype: float32, shape: [4, 5]}\n"
+              "ops:\n"
+              "  - {op: concat, name: op, in: [a, b], out: y, axis: 1}\n",
     .min_in = 2,
     .max_in = SMP_OP_MAX_IN,
     .attrs = ATTRS,

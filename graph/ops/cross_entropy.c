@@ -135,6 +135,11 @@ static smp_status backward_input(const smp_op_call *call)
 const smp_op_kind smp__op_cross_entropy = {
     .name = "cross_entropy",
     .summary = "mean negative log likelihood of int32 targets; -1 is ignored",
+    .sample = "inputs:\n"
+              "  logits: {dtype: float32, shape: [4, 6]}\n"
+              "  targets: {dtype: int32, shape: [4]}\n"
+              "ops:\n"
+              "  - {op: cross_entropy, name: op, in: [logits, targets], out: loss}\n",
     .min_in = 2,
     .max_in = 2,
     .attrs = ATTRS,

@@ -127,6 +127,10 @@ static smp_status backward_input(const smp_op_call *call)
 const smp_op_kind smp__op_dropout = {
     .name = "dropout",
     .summary = "zeroes elements with probability p while training",
+    .sample = "inputs:\n"
+              "  x: {dtype: float32, shape: [4, 6]}\n"
+              "ops:\n"
+              "  - {op: dropout, name: op, in: x, out: y, p: 0.1}\n",
     .min_in = 1,
     .max_in = 1,
     .attrs = ATTRS,

@@ -103,6 +103,10 @@ static smp_status backward_weight(const smp_op_call *call)
 const smp_op_kind smp__op_embedding = {
     .name = "embedding",
     .summary = "rows of a weight table chosen by int32 indices",
+    .sample = "inputs:\n"
+              "  tokens: {dtype: int32, shape: [4]}\n"
+              "ops:\n"
+              "  - {op: embedding, name: op, in: tokens, out: x, rows: 9, features: 6}\n",
     .min_in = 1,
     .max_in = 1,
     .attrs = ATTRS,

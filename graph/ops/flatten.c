@@ -19,6 +19,10 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 const smp_op_kind smp__op_flatten = {
     .name = "flatten",
     .summary = "all dimensions of a sample as one",
+    .sample = "inputs:\n"
+              "  x: {dtype: float32, shape: [3, 4, 2]}\n"
+              "ops:\n"
+              "  - {op: flatten, name: op, in: x, out: y}\n",
     .min_in = 1,
     .max_in = 1,
     .attrs = ATTRS,

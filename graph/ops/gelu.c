@@ -63,6 +63,10 @@ static smp_status backward_input(const smp_op_call *call)
 const smp_op_kind smp__op_gelu = {
     .name = "gelu",
     .summary = "Gaussian error linear unit, tanh approximation or exact (erf)",
+    .sample = "inputs:\n"
+              "  x: {dtype: float32, shape: [4, 6]}\n"
+              "ops:\n"
+              "  - {op: gelu, name: op, in: x, out: y, approximate: erf}\n",
     .min_in = 1,
     .max_in = 1,
     .attrs = ATTRS,

@@ -193,6 +193,10 @@ static smp_status backward_weight(const smp_op_call *call)
 const smp_op_kind smp__op_layernorm = {
     .name = "layernorm",
     .summary = "normalisation over the last dimension, with weight and bias",
+    .sample = "inputs:\n"
+              "  x: {dtype: float32, shape: [4, 6]}\n"
+              "ops:\n"
+              "  - {op: layernorm, name: op, in: x, out: y, eps: 1e-6}\n",
     .min_in = 1,
     .max_in = 1,
     .attrs = ATTRS,

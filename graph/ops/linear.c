@@ -131,6 +131,10 @@ static smp_status backward_weight(const smp_op_call *call)
 const smp_op_kind smp__op_linear = {
     .name = "linear",
     .summary = "matrix product over the last dimension, with or without bias, tied or not",
+    .sample = "inputs:\n"
+              "  x: {dtype: float32, shape: [4, 6]}\n"
+              "ops:\n"
+              "  - {op: linear, name: op, in: x, out: y, features: 5, bias: true}\n",
     .min_in = 1,
     .max_in = 1,
     .attrs = ATTRS,

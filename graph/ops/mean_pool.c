@@ -51,6 +51,10 @@ static smp_status backward_input(const smp_op_call *call)
 const smp_op_kind smp__op_mean_pool = {
     .name = "mean_pool",
     .summary = "mean over the positions of a sequence",
+    .sample = "inputs:\n"
+              "  x: {dtype: float32, shape: [4, 6]}\n"
+              "ops:\n"
+              "  - {op: mean_pool, name: op, in: x, out: y}\n",
     .min_in = 1,
     .max_in = 1,
     .attrs = ATTRS,

@@ -81,6 +81,11 @@ static smp_status backward_input(const smp_op_call *call)
 const smp_op_kind smp__op_mse = {
     .name = "mse",
     .summary = "mean squared difference of two tensors",
+    .sample = "inputs:\n"
+              "  a: {dtype: float32, shape: [4, 6]}\n"
+              "  b: {dtype: float32, shape: [4, 6]}\n"
+              "ops:\n"
+              "  - {op: mse, name: op, in: [a, b], out: loss}\n",
     .min_in = 2,
     .max_in = 2,
     .attrs = ATTRS,

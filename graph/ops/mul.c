@@ -35,6 +35,11 @@ static smp_status backward_input(const smp_op_call *call)
 const smp_op_kind smp__op_mul = {
     .name = "mul",
     .summary = "product of two tensors of one shape, element by element",
+    .sample = "inputs:\n"
+              "  a: {dtype: float32, shape: [4, 6]}\n"
+              "  b: {dtype: float32, shape: [4, 6]}\n"
+              "ops:\n"
+              "  - {op: mul, name: op, in: [a, b], out: y}\n",
     .min_in = 2,
     .max_in = 2,
     .attrs = ATTRS,

@@ -1,30 +1,13 @@
-/* The list of operators: the one place that knows them all. */
+/* The operators of op_list.h as tables: kinds, and which of them have CUDA kernels. */
 #include "graph/ops/ops.h"
 
 #include <string.h>
 
 static const smp_op_kind *const KINDS[] = {
-    &smp__op_embedding,
-    &smp__op_position_embedding,
-    &smp__op_linear,
-    &smp__op_layernorm,
-    &smp__op_gelu,
-    &smp__op_relu,
-    &smp__op_tanh,
-    &smp__op_softmax,
-    &smp__op_attention,
-    &smp__op_add,
-    &smp__op_mul,
-    &smp__op_dropout,
-    &smp__op_flatten,
-    &smp__op_reshape,
-    &smp__op_concat,
-    &smp__op_patchify,
-    &smp__op_mean_pool,
-    &smp__op_cross_entropy,
-    &smp__op_mse,
-    &smp__op_opaque,
-    NULL,
+#define KIND(name) &smp__op_##name,
+    SMP__OPS(KIND, KIND)
+#undef KIND
+        NULL,
 };
 
 const smp_op_kind *smp_op_kind_find(const char *name)
@@ -42,15 +25,15 @@ const smp_op_kind *const *smp_op_kinds(void)
 
 bool smp_op_kind_runs(const smp_op_kind *kind, smp_backend backend)
 {
-    static const char *const on_cuda[] = {
-#define NAME(name) #name,
-        SMP__CUDA_OPS(NAME)
-#undef NAME
-    };
+#define YES(name) true,
+#define NO(name) false,
+    static const bool on_cuda[] = {SMP__OPS(YES, NO)};
+#undef YES
+#undef NO
     if (backend == SMP_BACKEND_CPU)
         return kind->cpu.forward != NULL;
-    for (size_t i = 0; i < sizeof on_cuda / sizeof on_cuda[0]; i++)
-        if (strcmp(on_cuda[i], kind->name) == 0)
-            return true;
+    for (size_t i = 0; KINDS[i]; i++)
+        if (KINDS[i] == kind)
+            return on_cuda[i];
     return false;
 }

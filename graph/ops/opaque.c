@@ -29,6 +29,11 @@ static smp_status infer(smp_infer *infer)
 const smp_op_kind smp__op_opaque = {
     .name = "opaque",
     .summary = "an operator known by its cost alone; planned, not run",
+    .sample = "inputs:\n"
+              "  x: {dtype: float32, shape: [4, 6]}\n"
+              "ops:\n"
+              "  - {op: opaque, name: op, in: x, out: y, shape: [4, 3], cost: {forward_us: 20, "
+              "backward_us: 40}}\n",
     .min_in = 0,
     .max_in = -1,
     .accepts_unknown = true,

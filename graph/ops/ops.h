@@ -8,33 +8,11 @@ extern "C" {
 #endif
 
 #include "graph/model/op.h"
+#include "graph/ops/op_list.h"
 
-extern const smp_op_kind smp__op_add, smp__op_attention, smp__op_concat, smp__op_cross_entropy,
-    smp__op_dropout, smp__op_embedding, smp__op_flatten, smp__op_gelu, smp__op_layernorm,
-    smp__op_linear, smp__op_mean_pool, smp__op_mse, smp__op_mul, smp__op_opaque, smp__op_patchify,
-    smp__op_position_embedding, smp__op_relu, smp__op_reshape, smp__op_softmax, smp__op_tanh;
-
-/* Kinds that have CUDA kernels, smp__cuda_<name> in <name>.cu. */
-#define SMP__CUDA_OPS(X)                                                                           \
-    X(add)                                                                                         \
-    X(attention)                                                                                   \
-    X(concat)                                                                                      \
-    X(cross_entropy)                                                                               \
-    X(dropout)                                                                                     \
-    X(embedding)                                                                                   \
-    X(flatten)                                                                                     \
-    X(gelu)                                                                                        \
-    X(layernorm)                                                                                   \
-    X(linear)                                                                                      \
-    X(mean_pool)                                                                                   \
-    X(mse)                                                                                         \
-    X(mul)                                                                                         \
-    X(patchify)                                                                                    \
-    X(position_embedding)                                                                          \
-    X(relu)                                                                                        \
-    X(reshape)                                                                                     \
-    X(softmax)                                                                                     \
-    X(tanh)
+#define SMP__DECLARE_OP(name) extern const smp_op_kind smp__op_##name;
+SMP__OPS(SMP__DECLARE_OP, SMP__DECLARE_OP)
+#undef SMP__DECLARE_OP
 
 static inline const smp_tensor *smp__in(const smp_graph *graph, const smp_op *op, int slot)
 {

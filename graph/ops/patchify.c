@@ -84,6 +84,10 @@ static smp_status backward_input(const smp_op_call *call)
 const smp_op_kind smp__op_patchify = {
     .name = "patchify",
     .summary = "an image as rows of square patches",
+    .sample = "inputs:\n"
+              "  image: {dtype: float32, shape: [3, 4, 6]}\n"
+              "ops:\n"
+              "  - {op: patchify, name: op, in: image, out: y, patch: 2}\n",
     .min_in = 1,
     .max_in = 1,
     .attrs = ATTRS,

@@ -54,6 +54,10 @@ static smp_status backward_weight(const smp_op_call *call)
 const smp_op_kind smp__op_position_embedding = {
     .name = "position_embedding",
     .summary = "adds a learned vector to every position",
+    .sample = "inputs:\n"
+              "  x: {dtype: float32, shape: [4, 6]}\n"
+              "ops:\n"
+              "  - {op: position_embedding, name: op, in: x, out: y}\n",
     .min_in = 1,
     .max_in = 1,
     .attrs = ATTRS,

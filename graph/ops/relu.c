@@ -47,6 +47,10 @@ static smp_status backward_input(const smp_op_call *call)
 const smp_op_kind smp__op_relu = {
     .name = "relu",
     .summary = "rectified linear unit",
+    .sample = "inputs:\n"
+              "  x: {dtype: float32, shape: [4, 6]}\n"
+              "ops:\n"
+              "  - {op: relu, name: op, in: x, out: y}\n",
     .min_in = 1,
     .max_in = 1,
     .attrs = ATTRS,

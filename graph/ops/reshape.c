@@ -59,6 +59,10 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 const smp_op_kind smp__op_reshape = {
     .name = "reshape",
     .summary = "another shape for the elements of a sample",
+    .sample = "inputs:\n"
+              "  x: {dtype: float32, shape: [3, 4, 2]}\n"
+              "ops:\n"
+              "  - {op: reshape, name: op, in: x, out: y, shape: [6, -1]}\n",
     .min_in = 1,
     .max_in = 1,
     .attrs = ATTRS,

@@ -56,6 +56,10 @@ static smp_status backward_input(const smp_op_call *call)
 const smp_op_kind smp__op_tanh = {
     .name = "tanh",
     .summary = "hyperbolic tangent",
+    .sample = "inputs:\n"
+              "  x: {dtype: float32, shape: [4, 6]}\n"
+              "ops:\n"
+              "  - {op: tanh, name: op, in: x, out: y}\n",
     .min_in = 1,
     .max_in = 1,
     .attrs = ATTRS,

@@ -1,0 +1,29 @@
+/* Every operator, one line each: CUDA(name) if kernels for a GPU lie in <name>.cu beside <name>.c,
+ * HOST(name) if not. The line makes the operator's declaration and its places in the registries; of
+ * names that are nearly what was asked for, the first one listed is suggested. */
+#ifndef SMP_GRAPH_OPS_OP_LIST_H
+#define SMP_GRAPH_OPS_OP_LIST_H
+
+#define SMP__OPS(CUDA, HOST)                                                                       \
+    CUDA(embedding)                                                                                \
+    CUDA(position_embedding)                                                                       \
+    CUDA(linear)                                                                                   \
+    CUDA(layernorm)                                                                                \
+    CUDA(gelu)                                                                                     \
+    CUDA(relu)                                                                                     \
+    CUDA(tanh)                                                                                     \
+    CUDA(softmax)                                                                                  \
+    CUDA(attention)                                                                                \
+    CUDA(add)                                                                                      \
+    CUDA(mul)                                                                                      \
+    CUDA(dropout)                                                                                  \
+    CUDA(flatten)                                                                                  \
+    CUDA(reshape)                                                                                  \
+    CUDA(concat)                                                                                   \
+    CUDA(patchify)                                                                                 \
+    CUDA(mean_pool)                                                                                \
+    CUDA(cross_entropy)                                                                            \
+    CUDA(mse)                                                                                      \
+    HOST(opaque)
+
+#endif
