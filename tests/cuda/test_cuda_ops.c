@@ -1,6 +1,6 @@
-/* Every operator that has CUDA kernels: outputs against the double-precision references,
- * gradients against finite differences of them and, element by element, against the CPU's
- * kernels; in every precision, over the random models of the CPU's tests and large ones. And the
+/* Every operator that has CUDA kernels: outputs against the double-precision references (or the CPU,
+ * where there is none), gradients against finite differences of them and, element by element, against
+ * the CPU's kernels; in every precision, over the random models of the CPU's tests and large ones. And the
  * promises of graph/model/op.h: what is overwritten and accumulated, what may be left out, bits that
  * depend neither on addresses nor on how many blocks a launch has (nor on the order of threads
  * and blocks, which the emulator changes from launch to launch).
@@ -26,7 +26,6 @@ typedef struct comparison {
     op_run host;
     doubles expected;
     double tolerance;
-    bool exact;
 } comparison;
 
 static const smp_precision PRECISIONS[] = {SMP_PRECISION_FP32, SMP_PRECISION_TF32,
@@ -34,8 +33,8 @@ static const smp_precision PRECISIONS[] = {SMP_PRECISION_FP32, SMP_PRECISION_TF3
 
 static void fail_value(const comparison *c, const char *what, int64_t i, double got, double want)
 {
-    fail_msg("%s in %s: %s[%lld] is %.9g, expected %.9g\n%s", c->of->kind,
-             smp_precision_name(c->precision), what, (long long)i, got, want, c->model->yaml);
+    fail_msg("in %s: %s[%lld] is %.9g, expected %.9g\n%s", smp_precision_name(c->precision), what,
+             (long long)i, got, want, c->model->yaml);
 }
 
 /* Against what the CPU's kernel left in `want`; `offset`: of an accumulator; errors are relative to
@@ -49,7 +48,7 @@ static void compare(const comparison *c, const char *what, const void *got, smp_
     for (int64_t i = 0; i < n; i++) {
         float x = value_of(got, dtype, i), y = ((float *)want->data)[i];
         bool same = memcmp(&x, &(float){dtype == SMP_BF16 ? bf16_value(bf16_bits(y)) : y}, 4) == 0;
-        if (c->exact ? !same : !(fabs((double)x - (double)y) <= bound))
+        if (c->of->exact ? !same : !(fabs((double)x - (double)y) <= bound))
             fail_value(c, what, i, (double)x, (double)y);
     }
 }
@@ -59,19 +58,14 @@ static void compare_differences(comparison *c, const char *what, double *values,
                                 smp_dtype dtype, int64_t n, double offset, double scale,
                                 uint64_t *rng)
 {
-    const double h = 1e-5;
+    const double tolerance = c->tolerance + (c->of->reference ? 1e-7 : c->of->tolerance);
     for (int64_t i = 0; i < n; i++)
         scale = fmax(scale, fabs((double)value_of(got, dtype, i) - offset));
     for (int k = 0; k < DIFFERENCES; k++) {
         int64_t i = random_int(rng, 0, n - 1);
-        double value = values[i], is = (double)value_of(got, dtype, i) - offset;
-        values[i] = value + h;
-        double high = reference_loss(&c->host, c->of, &c->expected);
-        values[i] = value - h;
-        double low = reference_loss(&c->host, c->of, &c->expected);
-        values[i] = value;
-        double want = (high - low) / (2 * h);
-        if (!(fabs(is - want) <= (c->tolerance + 1e-7) * scale))
+        double is = (double)value_of(got, dtype, i) - offset;
+        double want = central_difference(&c->host, c->of, &c->expected, &values[i]);
+        if (!(fabs(is - want) <= tolerance * scale))
             fail_value(c, what, i, is, want);
     }
 }
@@ -80,12 +74,11 @@ static void comparison_open(comparison *c, const op_case *of, smp_precision prec
                             const model_text *m, uint64_t *rng)
 {
     *c = (comparison){.of = of, .model = m, .precision = precision};
-    c->exact = is_exact(of->kind);
-    c->tolerance = device_tolerance(of->kind, precision);
+    c->tolerance = device_tolerance(of, precision);
     c->graph = device_graph(m->yaml, precision);
     op_run *host = &c->host;
     op_run_open(host, m->yaml, "op", m->batch, 0);
-    assert_string_equal(host->op->kind->name, of->kind);
+    assert_ptr_equal(host->op->kind, of->kind);
     fill(host, m, rng);
     if (precision == SMP_PRECISION_BF16) {
         for (int i = 0; i < host->op->n_in; i++)
@@ -148,7 +141,7 @@ static void check_output(const comparison *c, const void *got)
         if (!(fabs(x - c->expected.out[i]) <= c->tolerance * scale))
             fail_value(c, "out", i, x, c->expected.out[i]);
     }
-    if (c->exact)
+    if (c->of->exact)
         compare(c, "out", got, tensor->dtype, out, 0, 1);
 }
 
@@ -163,7 +156,8 @@ static void check_gradients(comparison *c, const device_results *got, bool diffe
         smp_dtype dtype = c->graph->tensor[host->op->in[i]].dtype;
         snprintf(what, sizeof what, "gradient of input %d", i);
         reference_call reference = reference_of(host, &c->expected);
-        double scale = input_gradient_scale(&reference, host->dout.data, i);
+        double scale =
+            c->of->gradient_scale ? c->of->gradient_scale(&reference, host->dout.data, i) : 1;
         compare(c, what, got->din[i], dtype, &host->din[i], 0, scale);
         if (differences)
             compare_differences(c, what, c->expected.in[i], got->din[i], dtype,
@@ -182,8 +176,8 @@ static void same_bytes(const comparison *c, const char *what, const void *a, con
                        int64_t bytes)
 {
     if (a && memcmp(a, b, (size_t)bytes) != 0)
-        fail_msg("%s in %s: %s depends on buffers or blocks\n%s", c->of->kind,
-                 smp_precision_name(c->precision), what, c->model->yaml);
+        fail_msg("in %s: %s depends on buffers or blocks\n%s", smp_precision_name(c->precision),
+                 what, c->model->yaml);
 }
 
 /* Other addresses, another size of launches, one input gradient left out (NaN stays): equal
@@ -239,33 +233,24 @@ static void check_model(const op_case *of, smp_precision precision, const model_
 }
 
 /* TF32 changes nothing but products. */
-static bool is_worth_it(const char *kind, smp_precision precision)
+static bool is_worth_it(const op_case *c, smp_precision precision)
 {
-    return precision != SMP_PRECISION_TF32 || device_tolerance(kind, precision) > 1e-5;
+    return precision != SMP_PRECISION_TF32 || c->multiplies;
 }
 
-static bool runs_on_cuda(const op_case *c)
-{
-    return smp_op_kind_runs(smp_op_kind_find(c->kind), SMP_BACKEND_CUDA);
-}
-
-static void test_cuda_ops_have_a_case_each(void **state)
+static void test_cuda_ops_are_complete(void **state)
 {
     (void)state;
     for (const smp_op_kind *const *kind = smp_op_kinds(); *kind; kind++) {
-        if (!smp_op_kind_runs(*kind, SMP_BACKEND_CUDA)) {
-            assert_null(smp_op_cuda_kernels(*kind));
+        const smp_op_kernels *kernels = smp_op_cuda_kernels(*kind), *cpu = &(*kind)->cpu;
+        const op_case c = op_case_of((*kind)->name);
+        print_message("%s%s\n", (*kind)->name,
+                      !kernels   ? " (no kernels)"
+                      : !c.large ? " (no large cases)"
+                                 : "");
+        assert_int_equal(kernels != NULL, smp_op_kind_runs(*kind, SMP_BACKEND_CUDA));
+        if (!kernels)
             continue;
-        }
-        bool is_large = false;
-        for (size_t i = 0; i < sizeof LARGE / sizeof *LARGE; i++)
-            is_large |= strcmp(LARGE[i].kind, (*kind)->name) == 0;
-        if (!op_case_find((*kind)->name) || !is_large)
-            fail_msg("operator '%s' has CUDA kernels but no entry in OP_CASES or LARGE",
-                     (*kind)->name);
-        const smp_op_kernels *kernels = smp_op_cuda_kernels(*kind);
-        const smp_op_kernels *cpu = &(*kind)->cpu;
-        assert_non_null(kernels);
         assert_non_null(kernels->forward);
         assert_true(!kernels->backward_input == !cpu->backward_input);
         assert_true(!kernels->backward_weight == !cpu->backward_weight);
@@ -275,31 +260,34 @@ static void test_cuda_ops_have_a_case_each(void **state)
 
 static void test_cuda_ops_match_reference_and_differences(void **state)
 {
-    (void)state;
-    for (size_t i = 0; i < sizeof OP_CASES / sizeof *OP_CASES; i++)
-        for (size_t p = 0; p < sizeof PRECISIONS / sizeof *PRECISIONS; p++)
-            for (int round = 0; round < ROUNDS; round++) {
-                model_text m;
-                uint64_t rng;
-                const op_case *c = &OP_CASES[i];
-                op_case_model(c, round, &m, &rng);
-                if (runs_on_cuda(c) && is_worth_it(c->kind, PRECISIONS[p]))
-                    check_model(c, PRECISIONS[p], &m, rng, true);
-            }
+    const op_case *c = *state;
+    for (size_t p = 0; p < sizeof PRECISIONS / sizeof *PRECISIONS; p++)
+        for (int round = 0; round < ROUNDS && is_worth_it(c, PRECISIONS[p]); round++) {
+            model_text m;
+            uint64_t rng;
+            op_case_model(c, round, &m, &rng);
+            check_model(c, PRECISIONS[p], &m, rng, true);
+        }
 }
 
 static void test_cuda_ops_match_cpu_on_large_tensors(void **state)
 {
-    (void)state;
-    for (size_t i = 0; i < sizeof LARGE / sizeof *LARGE; i++)
+    const op_case *c = *state;
+    for (const large_case *l = c->large; l && l->inputs; l++)
         for (size_t p = 0; p < sizeof PRECISIONS / sizeof *PRECISIONS; p++) {
             model_text m;
             uint64_t rng;
-            large_case_model(&LARGE[i], (uint64_t)i, &m, &rng);
-            if (is_worth_it(LARGE[i].kind, PRECISIONS[p]))
-                check_model(op_case_find(LARGE[i].kind), PRECISIONS[p], &m, rng, false);
+            large_case_model(c, l, &m, &rng);
+            if (is_worth_it(c, PRECISIONS[p]))
+                check_model(c, PRECISIONS[p], &m, rng, false);
         }
 }
+
+/* Ops that may follow another and be fused with it; each reads y. */
+static const char *const FOLLOWERS[] = {
+    "op: gelu",      "op: gelu, approximate: erf", "op: relu", "op: tanh", "op: softmax",
+    "op: layernorm", "op: dropout, p: 0.5",
+};
 
 /* Two ops as one call: both outputs, and what is saved, are those of two calls. */
 static bool check_pair(const op_case *of, smp_precision precision, model_text m, uint64_t rng,
@@ -357,58 +345,49 @@ static int check_pairs(const op_case *c, const model_text *m, uint64_t rng)
 
 static void test_cuda_ops_pair(void **state)
 {
-    (void)state;
+    const op_case *c = *state;
     model_text m;
     uint64_t rng;
-    for (size_t i = 0; i < sizeof OP_CASES / sizeof *OP_CASES; i++) {
-        const op_case *c = &OP_CASES[i];
-        int pairs = 0;
-        if (!runs_on_cuda(c) || !smp_op_cuda_kernels(smp_op_kind_find(c->kind))->pairs)
-            continue;
-        for (int round = 0; round < ROUNDS; round++) {
-            op_case_model(c, round, &m, &rng);
-            pairs += check_pairs(c, &m, rng);
-        }
-        for (size_t k = 0; k < sizeof LARGE / sizeof *LARGE; k++)
-            if (strcmp(LARGE[k].kind, c->kind) == 0) {
-                large_case_model(&LARGE[k], (uint64_t)k, &m, &rng);
-                pairs += check_pairs(c, &m, rng);
-            }
-        assert_true(pairs > 0);
+    int pairs = 0;
+    if (!smp_op_cuda_kernels(c->kind)->pairs || !c->make)
+        return;
+    for (int round = 0; round < ROUNDS; round++) {
+        op_case_model(c, round, &m, &rng);
+        pairs += check_pairs(c, &m, rng);
     }
+    for (const large_case *l = c->large; l && l->inputs; l++) {
+        large_case_model(c, l, &m, &rng);
+        pairs += check_pairs(c, &m, rng);
+    }
+    assert_true(pairs > 0);
 }
 
 /* A second call adds the same gradient again. */
 static void test_cuda_ops_accumulate_weight_gradients(void **state)
 {
-    (void)state;
-    for (size_t i = 0; i < sizeof OP_CASES / sizeof *OP_CASES; i++) {
-        model_text m;
-        uint64_t rng;
-        comparison c;
-        device_run run;
-        op_case_model(&OP_CASES[i], 1, &m, &rng);
-        if (!runs_on_cuda(&OP_CASES[i]))
-            continue;
-        comparison_open(&c, &OP_CASES[i], SMP_PRECISION_FP32, &m, &rng);
-        device_run_open(&run, c.graph, "op", m.batch, 0);
-        device_run_put(&run, &c.host);
-        device_forward(&run, &c.host);
-        device_backward_weight(&run, &c.host);
-        device_results once = device_results_get(&run);
-        device_backward_weight(&run, &c.host);
-        device_results twice = device_results_get(&run);
-        for (int p = 0; p < run.op->n_param; p++)
-            for (int64_t e = 0; e < run.dparam[p].bytes / 4; e++) {
-                float gradient = ((float *)once.dparam[p])[e] - FIRST_ACCUMULATOR;
-                float sum = ((float *)twice.dparam[p])[e] - FIRST_ACCUMULATOR;
-                assert_true(fabsf(sum - 2 * gradient) <= 1e-5f * (1 + fabsf(gradient)));
-            }
-        device_results_free(&once);
-        device_results_free(&twice);
-        device_run_close(&run);
-        comparison_close(&c);
-    }
+    model_text m;
+    uint64_t rng;
+    comparison c;
+    device_run run;
+    op_case_model(*state, 1, &m, &rng);
+    comparison_open(&c, *state, SMP_PRECISION_FP32, &m, &rng);
+    device_run_open(&run, c.graph, "op", m.batch, 0);
+    device_run_put(&run, &c.host);
+    device_forward(&run, &c.host);
+    device_backward_weight(&run, &c.host);
+    device_results once = device_results_get(&run);
+    device_backward_weight(&run, &c.host);
+    device_results twice = device_results_get(&run);
+    for (int p = 0; p < run.op->n_param; p++)
+        for (int64_t e = 0; e < run.dparam[p].bytes / 4; e++) {
+            float gradient = ((float *)once.dparam[p])[e] - FIRST_ACCUMULATOR;
+            float sum = ((float *)twice.dparam[p])[e] - FIRST_ACCUMULATOR;
+            assert_true(fabsf(sum - 2 * gradient) <= 1e-5f * (1 + fabsf(gradient)));
+        }
+    device_results_free(&once);
+    device_results_free(&twice);
+    device_run_close(&run);
+    comparison_close(&c);
 }
 
 /* Dropout drops nothing then; the others do not care. */
@@ -419,8 +398,10 @@ static void test_cuda_ops_evaluate(void **state)
         model_text m;
         uint64_t rng;
         comparison c;
-        large_case_model(&(large_case){"dropout", 2, 2, "a: float32 [77]", "p: 0.5"}, 0, &m, &rng);
-        comparison_open(&c, op_case_find("dropout"), PRECISIONS[p], &m, &rng);
+        const op_case dropout = op_case_of("dropout");
+        const large_case some = {2, 2, "a: float32 [77]", "p: 0.5"};
+        large_case_model(&dropout, &some, &m, &rng);
+        comparison_open(&c, &dropout, PRECISIONS[p], &m, &rng);
         c.host.training = false;
         device_results got = run_device(&c, 0, ~0u);
         smp_dtype dtype = c.graph->tensor[c.host.op->out].dtype;
@@ -440,9 +421,10 @@ static void test_cuda_ops_embedding_survives_bad_indices(void **state)
     uint64_t rng;
     comparison c;
     device_run run;
-    large_case_model(&(large_case){"embedding", 1, 2, "a: int32 [12]", "rows: 300, features: 4"}, 1,
-                     &m, &rng);
-    comparison_open(&c, op_case_find("embedding"), SMP_PRECISION_FP32, &m, &rng);
+    const op_case embedding = op_case_of("embedding");
+    const large_case some = {1, 2, "a: int32 [12]", "rows: 300, features: 4"};
+    large_case_model(&embedding, &some, &m, &rng);
+    comparison_open(&c, &embedding, SMP_PRECISION_FP32, &m, &rng);
     const int32_t index[12] = {5, -1, 5, 300, 5, INT32_MAX, INT32_MIN, 5 + 65536, 5, 0, 299, 0};
     memcpy(c.host.in[0].data, index, sizeof index);
     device_run_open(&run, c.graph, "op", 1, 0);
@@ -485,16 +467,20 @@ static int open_with_properties(void **state)
 
 int main(void)
 {
+    static op_tests t;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cuda_ops_have_a_case_each),
-        cmocka_unit_test(test_cuda_ops_match_reference_and_differences),
-        cmocka_unit_test(test_cuda_ops_match_cpu_on_large_tensors),
-        cmocka_unit_test(test_cuda_ops_pair),
-        cmocka_unit_test(test_cuda_ops_accumulate_weight_gradients),
+        cmocka_unit_test(test_cuda_ops_are_complete),
         cmocka_unit_test(test_cuda_ops_evaluate),
         cmocka_unit_test(test_cuda_ops_embedding_survives_bad_indices),
     };
     if (!there_is_a_device())
         return SKIPPED;
-    return cmocka_run_group_tests(tests, open_with_properties, close_device);
+    op_tests_add(&t, SMP_BACKEND_CUDA, "values and gradients",
+                 test_cuda_ops_match_reference_and_differences);
+    op_tests_add(&t, SMP_BACKEND_CUDA, "large tensors", test_cuda_ops_match_cpu_on_large_tensors);
+    op_tests_add(&t, SMP_BACKEND_CUDA, "fused", test_cuda_ops_pair);
+    op_tests_add(&t, SMP_BACKEND_CUDA, "weight gradients add up",
+                 test_cuda_ops_accumulate_weight_gradients);
+    return cmocka_run_group_tests(tests, open_with_properties, close_device) |
+           op_tests_run("operators", &t, open_with_properties, close_device);
 }

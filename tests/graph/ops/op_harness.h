@@ -139,10 +139,8 @@ static inline void op_run_open(op_run *run, const char *yaml, const char *name, 
         assert_int_equal(cpu->prepare(run->graph, run->op, batch, NULL, &run->state), SMP_OK);
 }
 
-static inline void op_run_close(op_run *run)
+static inline void op_run_free_buffers(op_run *run)
 {
-    if (run->op->kind->cpu.release)
-        run->op->kind->cpu.release(run->state);
     for (int i = 0; i < run->op->n_in; i++) {
         buffer_free(&run->in[i]);
         buffer_free(&run->din[i]);
@@ -155,6 +153,13 @@ static inline void op_run_close(op_run *run)
     buffer_free(&run->dout);
     buffer_free(&run->aux);
     buffer_free(&run->workspace);
+}
+
+static inline void op_run_close(op_run *run)
+{
+    if (run->op->kind->cpu.release)
+        run->op->kind->cpu.release(run->state);
+    op_run_free_buffers(run);
     smp_graph_destroy(run->graph);
 }
 

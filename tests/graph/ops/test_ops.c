@@ -1,7 +1,7 @@
-/* Every operator of the registry against a naive double-precision reference over random shapes:
- * values, gradients by central finite differences of the reference, and the promises of
- * graph/model/op.h: what is overwritten, what is accumulated, what may be left out, and bits that do not
- * depend on buffers. */
+/* Every operator of the registry against a naive double-precision reference over random shapes, or,
+ * where it has none (case_<op>.c), against itself on its sample: values, gradients by central finite
+ * differences, and the promises of graph/model/op.h: what is overwritten, what is accumulated, what
+ * may be left out, and bits that do not depend on buffers. */
 #include "tests/graph/ops/op_values.h"
 
 enum { ROUNDS = 64, DIFFERENCES = 16 };
@@ -15,7 +15,7 @@ static void check_forward(op_run *run, const op_case *c, doubles *d)
     double scale = fmax(1, largest(out, n, 0));
     for (size_t i = 0; i < n; i++)
         if (!(fabs((double)out[i] - d->out[i]) <= c->tolerance * scale))
-            fail_msg("%s: out[%zu] is %.9g, expected %.9g", c->kind, i, (double)out[i], d->out[i]);
+            fail_msg("out[%zu] is %.9g, expected %.9g", i, (double)out[i], d->out[i]);
 }
 
 /* Compares some elements of a gradient with central differences. `values` are the doubles that the
@@ -23,24 +23,17 @@ static void check_forward(op_run *run, const op_case *c, doubles *d)
 static void check_gradient(const op_run *run, const op_case *c, doubles *d, double *values,
                            const buffer *gradient, double offset, uint64_t *rng, const char *what)
 {
-    const double h = 1e-5;
     const float *got = gradient->data;
     int64_t n = (int64_t)gradient->bytes / 4;
     double scale = fmax(1, largest(got, (size_t)n, offset));
     for (int64_t i = 0; i < n; i++)
         if (!isfinite(got[i]))
-            fail_msg("%s: %s[%lld] is %g", c->kind, what, (long long)i, (double)got[i]);
+            fail_msg("%s[%lld] is %g", what, (long long)i, (double)got[i]);
     for (int k = 0; k < DIFFERENCES; k++) {
         int64_t i = random_int(rng, 0, n - 1);
-        double value = values[i];
-        values[i] = value + h;
-        double high = reference_loss(run, c, d);
-        values[i] = value - h;
-        double low = reference_loss(run, c, d);
-        values[i] = value;
-        double want = (high - low) / (2 * h);
+        double want = central_difference(run, c, d, &values[i]);
         if (!(fabs((double)got[i] - offset - want) <= (c->tolerance + 1e-7) * scale))
-            fail_msg("%s: gradient of %s[%lld] is %.9g, expected %.9g", c->kind, what, (long long)i,
+            fail_msg("gradient of %s[%lld] is %.9g, expected %.9g", what, (long long)i,
                      (double)got[i] - offset, want);
     }
 }
@@ -101,82 +94,55 @@ static void check_work(const op_run *run)
                     : work.backward_weight_bytes == 0 && work.backward_weight_flops == 0);
 }
 
-static void check_round(const op_case *c, int round)
+/* One round's model, its values filled in. */
+static void open_round(const op_case *c, int round, op_run *run, model_text *m, uint64_t *rng)
 {
-    model_text m;
-    uint64_t rng;
-    op_run run;
-    op_case_model(c, round, &m, &rng);
-    op_run_open(&run, m.yaml, "op", m.batch, 0);
-    assert_string_equal(run.op->kind->name, c->kind);
-    fill(&run, &m, &rng);
-    doubles d = doubles_make(&run);
-    check_forward(&run, c, &d);
-    check_gradients(&run, c, &d, &rng);
-    check_other_buffers(&run, &m);
-    check_work(&run);
-    doubles_free(&run, &d);
-    op_run_close(&run);
+    op_case_model(c, round, m, rng);
+    op_run_open(run, m->yaml, "op", m->batch, 0);
+    assert_ptr_equal(run->op->kind, c->kind);
+    fill(run, m, rng);
 }
 
 static void test_ops_match_reference_and_differences(void **state)
 {
-    (void)state;
-    for (size_t i = 0; i < sizeof OP_CASES / sizeof *OP_CASES; i++)
-        for (int round = 0; round < ROUNDS; round++)
-            check_round(&OP_CASES[i], round);
-}
-
-static void test_ops_have_a_case_each(void **state)
-{
-    (void)state;
-    int with_kernels = 0;
-    for (const smp_op_kind *const *kind = smp_op_kinds(); *kind; kind++) {
-        const smp_op_kernels *cpu = &(*kind)->cpu;
-        assert_ptr_equal(smp_op_kind_find((*kind)->name), *kind);
-        assert_non_null((*kind)->summary);
-        assert_non_null((*kind)->attrs);
-        assert_non_null((*kind)->infer);
-        if (!cpu->forward) {
-            assert_null(cpu->backward_input);
-            assert_null(cpu->backward_weight);
-            continue;
-        }
-        with_kernels++;
-        if (!op_case_find((*kind)->name))
-            fail_msg("operator '%s' has kernels but no entry in OP_CASES", (*kind)->name);
+    const op_case *c = *state;
+    for (int round = 0; round < ROUNDS; round++) {
+        model_text m;
+        uint64_t rng;
+        op_run run;
+        open_round(c, round, &run, &m, &rng);
+        doubles d = doubles_make(&run);
+        check_forward(&run, c, &d);
+        check_gradients(&run, c, &d, &rng);
+        check_other_buffers(&run, &m);
+        check_work(&run);
+        doubles_free(&run, &d);
+        op_run_close(&run);
     }
-    assert_int_equal(with_kernels, sizeof OP_CASES / sizeof *OP_CASES);
-    assert_null(smp_op_kind_find("convolution"));
 }
 
 /* A second call adds the same gradient again. */
 static void test_ops_accumulate_weight_gradients(void **state)
 {
-    (void)state;
-    for (size_t i = 0; i < sizeof OP_CASES / sizeof *OP_CASES; i++) {
-        model_text m;
-        uint64_t rng;
-        op_run once, twice;
-        op_case_model(&OP_CASES[i], 1, &m, &rng);
-        op_run_open(&once, m.yaml, "op", m.batch, 0);
-        op_run_open(&twice, m.yaml, "op", m.batch, 0);
-        fill(&once, &m, &rng);
-        op_run_copy_values(&twice, &once);
-        assert_int_equal(op_run_forward(&once), SMP_OK);
-        assert_int_equal(op_run_forward(&twice), SMP_OK);
-        op_run_backward_weight(&once);
-        op_run_backward_weight(&twice);
-        op_run_backward_weight(&twice);
-        for (int p = 0; p < once.op->n_param; p++)
-            for (size_t e = 0; e < once.dparam[p].bytes / 4; e++) {
-                float gradient = ((float *)once.dparam[p].data)[e] - FIRST_ACCUMULATOR;
-                float sum = ((float *)twice.dparam[p].data)[e] - FIRST_ACCUMULATOR;
-                assert_true(fabsf(sum - 2 * gradient) <= 1e-5f * (1 + fabsf(gradient)));
-            }
-        op_run_close(&once);
-        op_run_close(&twice);
-    }
+    model_text m;
+    uint64_t rng;
+    op_run once, twice;
+    open_round(*state, 1, &once, &m, &rng);
+    op_run_open(&twice, m.yaml, "op", m.batch, 1);
+    op_run_copy_values(&twice, &once);
+    assert_int_equal(op_run_forward(&once), SMP_OK);
+    assert_int_equal(op_run_forward(&twice), SMP_OK);
+    op_run_backward_weight(&once);
+    op_run_backward_weight(&twice);
+    op_run_backward_weight(&twice);
+    for (int p = 0; p < once.op->n_param; p++)
+        for (size_t e = 0; e < once.dparam[p].bytes / 4; e++) {
+            float gradient = ((float *)once.dparam[p].data)[e] - FIRST_ACCUMULATOR;
+            float sum = ((float *)twice.dparam[p].data)[e] - FIRST_ACCUMULATOR;
+            assert_true(fabsf(sum - 2 * gradient) <= 1e-5f * (1 + fabsf(gradient)));
+        }
+    op_run_close(&once);
+    op_run_close(&twice);
 }
 
 static bool same_bits(const buffer *a, const float *b)
@@ -219,49 +185,84 @@ static bool is_used(op_run *run, buffer *b, bool by_input_grad)
     return used;
 }
 
-/* What `needs` asks to keep for backward costs memory: each float value of it must matter. */
+static bool all_used(op_run *run)
+{
+    bool used = true;
+    for (int i = 0; i < run->op->n_in; i++) {
+        bool is_float = op_run_in_is_float(run, i);
+        if (is_float && run->needs.input_grad_in >> i & 1)
+            used &= is_used(run, &run->in[i], true);
+        if (is_float && run->needs.weight_grad_in >> i & 1)
+            used &= is_used(run, &run->in[i], false);
+    }
+    if (run->needs.input_grad_out)
+        used &= is_used(run, &run->out, true);
+    if (run->needs.input_grad_aux)
+        used &= is_used(run, &run->aux, true);
+    if (run->needs.weight_grad_aux)
+        used &= is_used(run, &run->aux, false);
+    return used;
+}
+
+/* What `needs` asks to keep for backward costs memory: each float value of it must matter, but for a
+ * round or two whose values leave no gradient (a small relu without positive output, a single target
+ * that is ignored). */
 static void test_ops_need_nothing_in_vain(void **state)
 {
+    int vain = 0;
+    for (int round = 0; round < 8; round++) {
+        model_text m;
+        uint64_t rng;
+        op_run run;
+        op_case_model(*state, round, &m, &rng);
+        m.magnitude = 2;
+        op_run_open(&run, m.yaml, "op", m.batch, 0);
+        fill(&run, &m, &rng);
+        assert_int_equal(op_run_forward(&run), SMP_OK);
+        vain += !all_used(&run) && run.in[0].bytes > 64;
+        if (vain > 2)
+            fail_msg("round %d: backward does not read all it needs\n%s", round, m.yaml);
+        op_run_close(&run);
+    }
+}
+
+/* Every kind is complete, and its sample a model whose last op is of it. */
+static void test_ops_are_described(void **state)
+{
     (void)state;
-    for (size_t k = 0; k < sizeof OP_CASES / sizeof *OP_CASES; k++)
-        for (int round = 0; round < 8; round++) {
-            model_text m;
-            uint64_t rng;
-            op_run run;
-            op_case_model(&OP_CASES[k], round, &m, &rng);
-            m.magnitude = 2;
-            op_run_open(&run, m.yaml, "op", m.batch, 0);
-            fill(&run, &m, &rng);
-            assert_int_equal(op_run_forward(&run), SMP_OK);
-            bool used = true;
-            for (int i = 0; i < run.op->n_in; i++) {
-                bool is_float = op_run_in_is_float(&run, i);
-                if (is_float && run.needs.input_grad_in >> i & 1)
-                    used &= is_used(&run, &run.in[i], true);
-                if (is_float && run.needs.weight_grad_in >> i & 1)
-                    used &= is_used(&run, &run.in[i], false);
-            }
-            if (run.needs.input_grad_out)
-                used &= is_used(&run, &run.out, true);
-            if (run.needs.input_grad_aux)
-                used &= is_used(&run, &run.aux, true);
-            if (run.needs.weight_grad_aux)
-                used &= is_used(&run, &run.aux, false);
-            if (!used && run.in[0].bytes > 64) /* a small relu may have no positive output */
-                fail_msg("%s, round %d: backward does not read all it needs", OP_CASES[k].kind,
-                         round);
-            op_run_close(&run);
-        }
+    for (const smp_op_kind *const *kind = smp_op_kinds(); *kind; kind++) {
+        const op_case c = op_case_of((*kind)->name);
+        smp_graph *graph = NULL;
+        model_text m;
+        uint64_t rng;
+        print_message("%s%s\n", (*kind)->name,
+                      c.reference || !(*kind)->cpu.forward ? ""
+                                                           : " (no reference: its own values)");
+        assert_ptr_equal(smp_op_kind_find((*kind)->name), *kind);
+        assert_true((*kind)->summary && (*kind)->sample && (*kind)->attrs && (*kind)->infer);
+        assert_true((*kind)->cpu.forward ||
+                    (!(*kind)->cpu.backward_input && !(*kind)->cpu.backward_weight));
+        op_case_begin(&c, 0, &m, &rng);
+        model_write(&m, "%s", (*kind)->sample);
+        if (smp_graph_parse("sample", m.yaml, strlen(m.yaml), &graph) != SMP_OK)
+            fail_msg("%s", smp_last_error());
+        assert_ptr_equal(graph->op[graph->n_op - 1].kind, *kind);
+        assert_string_equal(graph->op[graph->n_op - 1].name, "op");
+        smp_graph_destroy(graph);
+    }
+    assert_null(smp_op_kind_find("convolution"));
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ops_have_a_case_each),
-        cmocka_unit_test(test_ops_match_reference_and_differences),
-        cmocka_unit_test(test_ops_accumulate_weight_gradients),
-        cmocka_unit_test(test_ops_need_nothing_in_vain),
-    };
+    static op_tests tests;
+    const struct CMUnitTest described[] = {cmocka_unit_test(test_ops_are_described)};
+    op_tests_add(&tests, SMP_BACKEND_CPU, "values and gradients",
+                 test_ops_match_reference_and_differences);
+    op_tests_add(&tests, SMP_BACKEND_CPU, "weight gradients add up",
+                 test_ops_accumulate_weight_gradients);
+    op_tests_add(&tests, SMP_BACKEND_CPU, "needs nothing in vain", test_ops_need_nothing_in_vain);
     smp_math_init();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(described, NULL, NULL) |
+           op_tests_run("operators", &tests, NULL, NULL);
 }

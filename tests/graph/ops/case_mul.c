@@ -1,0 +1,21 @@
+/* mul: random and large models (also of a tensor with itself); the naive reference. */
+#include "tests/graph/ops/op_cases.h"
+
+static void make(model_text *m, uint64_t *rng, int round)
+{
+    make_pair(m, rng, round, "mul");
+}
+
+static void reference(const reference_call *c)
+{
+    for (int64_t i = 0; i < ref_count(c, 0); i++)
+        c->out[i] = c->in[0][i] * c->in[1][i];
+}
+
+static const large_case LARGE[] = {
+    {1, 1e4, "a: float32 [40003]; b: float32 [40003]", "in: [a, b]"},
+    {0},
+};
+
+OP_CASE(mul) = {
+    .make = make, .reference = reference, .tolerance = 1e-6, .exact = true, .large = LARGE};
