@@ -241,7 +241,7 @@ void smp_cluster_destroy(smp_cluster *cluster)
         smp_arena_destroy(cluster->arena);
 }
 
-int smp_cluster_core(const smp_cluster *cluster, int device)
+int smp_cluster_core_of(const smp_cluster *cluster, int device)
 {
     if (cluster->cores_per_node <= 0)
         return -1;

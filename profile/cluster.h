@@ -53,7 +53,7 @@ double smp_device_matrix_flops(const smp_device_spec *device, smp_precision prec
 int smp_cluster_devices(const smp_cluster *cluster);
 /* The core that a device computes on, counted over all nodes: the devices of a node are dealt out to
  * its cores_per_node cores in turn. -1 if every device computes by itself. */
-int smp_cluster_core(const smp_cluster *cluster, int device);
+int smp_cluster_core_of(const smp_cluster *cluster, int device);
 /* The link between two devices (intra_node if they share a node). */
 const smp_link_spec *smp_cluster_link(const smp_cluster *cluster, int a, int b);
 double smp_link_us(const smp_link_spec *link, int64_t bytes);

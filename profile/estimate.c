@@ -20,10 +20,10 @@ bool smp__runs_backward_weight(const smp_graph *graph, const smp_op *op)
     return graph->training && op->n_param > 0 && graph->tensor[op->out].needs_grad;
 }
 
-bool smp__is_second_of_pair(const smp_graph *graph, const smp_op *op)
+bool smp__is_fused_second(const smp_graph *graph, const smp_op *op)
 {
     const int32_t index = (int32_t)(op - graph->op);
-    return index > 0 && smp_op_pairs(graph, index - 1);
+    return index > 0 && smp_op_fused(graph, index - 1);
 }
 
 static smp_status too_large(const smp_graph *graph, const smp_op *op, int64_t batch)
@@ -155,7 +155,7 @@ smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t
     SMP_TRY(rate_of(graph, &work, device, &rate));
     cost->forward_us =
         roofline_us(work.forward_flops, work.forward_bytes, rate, device->bytes_per_s);
-    if (smp__is_second_of_pair(graph, op))
+    if (smp__is_fused_second(graph, op))
         cost->forward_us =
             (double)smp_tensor_bytes(graph, op->out, batch) / device->bytes_per_s * 1e6;
     cost->backward_input_us =

@@ -14,8 +14,8 @@ enum { SMP__MAX_MICROBATCH = 1 << 20 };
 bool smp__runs_backward_input(const smp_graph *graph, const smp_op *op);
 bool smp__runs_backward_weight(const smp_graph *graph, const smp_op *op);
 
-/* Is it run forward by the kernel of the op before it (smp_op_pairs)? */
-bool smp__is_second_of_pair(const smp_graph *graph, const smp_op *op);
+/* Is it run forward by the kernel of the op before it (smp_op_fused)? */
+bool smp__is_fused_second(const smp_graph *graph, const smp_op *op);
 
 /* Fills the four byte counts of cost[n_op]. A tied weight counts at every op that uses it. An
  * output of unknown shape counts 0. SMP_ERR_INPUT if a count overflows. */

@@ -148,7 +148,7 @@ static smp_status create_classes(session *s)
 static smp_status sample_class(const session *s, op_class *class)
 {
     const smp_op *op = &s->graph->op[class->op];
-    const bool second = s->probe->pairs && smp__is_second_of_pair(s->graph, op);
+    const bool second = s->probe->fuses && smp__is_fused_second(s->graph, op);
     const bool runs[PARTS] = {!second, smp__runs_backward_input(s->graph, op),
                               smp__runs_backward_weight(s->graph, op)};
     for (int part = 0; part < PARTS; part++) {

@@ -70,7 +70,7 @@ typedef enum smp_probe_part {
  * Between two calls of `sync` a rank may fail by itself; open and close are paired. */
 typedef struct smp_probe {
     void *context;
-    bool pairs; /* FORWARD of an op that is one kernel with the next (smp_op_pairs) runs both */
+    bool fuses; /* FORWARD of an op that is one kernel with the next (smp_op_fused) runs both */
     const char *device;   /* see smp_profile */
     int64_t memory_bytes; /* of the device; 0: not known */
     /* Makes inputs, weights and gradients for one op at one micro-batch size. */

@@ -250,7 +250,7 @@ static void fill_table(rank_probe *r)
 {
     smp__probe_state *p = &r->state;
     p->probe = (smp_probe){.context = r,
-                           .pairs = true,
+                           .fuses = true,
                            .device = r->name,
                            .memory_bytes = p->probe.memory_bytes,
                            .open = smp__probe_open,

@@ -164,8 +164,8 @@ static smp_status call_pair(const smp__probe_state *p, const smp_op_call *call, 
     next.in = in;
     next.out = base + p->place.next_out;
     next.aux = base + p->place.next_aux;
-    if (p->kernels->pairs && p->kernels->pairs(p->graph, p->op, p->next))
-        return p->kernels->forward_pair(call, &next);
+    if (p->kernels->fuses && p->kernels->fuses(p->graph, p->op, p->next))
+        return p->kernels->forward_fused(call, &next);
     SMP_TRY(p->kernels->forward(call));
     return p->next_kernels->forward(&next);
 }
@@ -314,7 +314,7 @@ smp_status smp__probe_open(void *context, const smp_graph *graph, const smp_op *
     p->batch = batch;
     p->kernels = p->device->kernels(op->kind);
     p->state = p->next_state = NULL;
-    p->next = smp_op_pairs(graph, (int32_t)(op - graph->op)) ? op + 1 : NULL;
+    p->next = smp_op_fused(graph, (int32_t)(op - graph->op)) ? op + 1 : NULL;
     p->next_kernels = p->next ? p->device->kernels(p->next->kind) : NULL;
     p->next_set = 0;
     p->newest = newest_input(graph, op);

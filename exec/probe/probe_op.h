@@ -45,7 +45,7 @@ typedef struct smp__probe_state {
     const smp_op *op;
     const smp_op_kernels *kernels;
     void *state;
-    /* the op that is one kernel with the open one, if any (smp_op_pairs) */
+    /* the op that is one kernel with the open one, if any (smp_op_fused) */
     const smp_op *next;
     const smp_op_kernels *next_kernels;
     void *next_state;

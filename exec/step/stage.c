@@ -41,7 +41,7 @@ static smp_status forward_call(smp *s, int chunk, int microbatch, const smp__cal
     if (!call->pair)
         return call->kernels->forward(&args);
     smp_op_call next = forward_args(s, chunk, microbatch, call + 1, &at[1], in[1]);
-    return call->kernels->forward_pair(&args, &next);
+    return call->kernels->forward_fused(&args, &next);
 }
 
 /* backward_input of B or I, in B after backward_weight. */

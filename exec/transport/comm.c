@@ -24,7 +24,7 @@ struct smp_comm_notice {
     int n;
 };
 
-/* Ranks that share cores keep to one core each, dealt out in turn as smp_cluster_core says: short
+/* Ranks that share cores keep to one core each, dealt out in turn as smp_cluster_core_of says: short
  * waits would otherwise move them around, and the prediction could not know where. Their sleeps
  * last some microseconds, not fifty more. */
 static void settle(int node_rank)

@@ -105,11 +105,11 @@ void smp_op_needs_get(const smp_graph *graph, const smp_op *op, int64_t batch, s
         op->kind->needs(graph, op, batch, needs);
 }
 
-bool smp_op_pairs(const smp_graph *graph, int32_t index)
+bool smp_op_fused(const smp_graph *graph, int32_t index)
 {
     const smp_op *op = &graph->op[index];
     return graph->target.backend == SMP_BACKEND_CUDA && index + 1 < graph->n_op &&
-           op->kind->glues && op->kind->glues(graph, op, op + 1);
+           op->kind->fuses && op->kind->fuses(graph, op, op + 1);
 }
 
 void smp_op_work_get(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)

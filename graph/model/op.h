@@ -125,9 +125,9 @@ typedef struct smp_op_kernels {
     smp_status (*backward_input)(const smp_op_call *call);  /* NULL: no float input */
     smp_status (*backward_weight)(const smp_op_call *call); /* NULL: no weights */
     /* Optional: the forward calls of this op and of `next`, which reads its output at slot 0, as
-     * one kernel; both outputs are written. `pairs` says for which ops. */
-    bool (*pairs)(const smp_graph *graph, const smp_op *op, const smp_op *next);
-    smp_status (*forward_pair)(const smp_op_call *call, const smp_op_call *next);
+     * one kernel; both outputs are written. `fuses` says for which ops. */
+    bool (*fuses)(const smp_graph *graph, const smp_op *op, const smp_op *next);
+    smp_status (*forward_fused)(const smp_op_call *call, const smp_op_call *next);
 } smp_op_kernels;
 
 struct smp_op_kind {
@@ -149,8 +149,8 @@ struct smp_op_kind {
     /* Do this op and `next`, the one that stands after it in the graph, run forward as one
      * kernel on a GPU? Then no stage may end between them: results would depend on the split. It
      * reads the graph alone, so a plan does not depend on what is built in; the CUDA kernels'
-     * `pairs` is true for no other ops. Asked for through smp_op_pairs. NULL: never. */
-    bool (*glues)(const smp_graph *graph, const smp_op *op, const smp_op *next);
+     * `fuses` is true for no other ops. Asked for through smp_op_fused. NULL: never. */
+    bool (*fuses)(const smp_graph *graph, const smp_op *op, const smp_op *next);
     smp_op_kernels cpu;
     /* Bound of the values an int32 input may take, for checking data: input `slot` must lie in
      * [min, max]. False: no bound. NULL: none. */
@@ -171,7 +171,7 @@ bool smp_op_kind_runs(const smp_op_kind *kind, smp_backend backend);
 const smp_op_kernels *smp_op_cuda_kernels(const smp_op_kind *kind);
 
 /* Are ops `index` and index + 1 one forward kernel on the graph's target? */
-bool smp_op_pairs(const smp_graph *graph, int32_t index);
+bool smp_op_fused(const smp_graph *graph, int32_t index);
 
 /* needs (of the graph's target) and work, with zeroes where the kind has none. */
 void smp_op_needs_get(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs);

@@ -85,7 +85,7 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 
 /* With a GELU of the tanh form in the epilogue of the product, which writes both outputs: the linear
  * output in rows whose length is a multiple of 8, as cuBLASLt wants it. */
-static bool glues(const smp_graph *graph, const smp_op *op, const smp_op *next)
+static bool fuses(const smp_graph *graph, const smp_op *op, const smp_op *next)
 {
     const int64_t *begin = &graph->consumer_begin[op->out];
     return smp__is_gelu_tanh(next) && next->in[0] == op->out && begin[1] - begin[0] == 1 &&
@@ -142,7 +142,7 @@ const smp_op_kind smp__op_linear = {
     .needs = needs,
     .cuda_needs = cuda_needs,
     .work = work,
-    .glues = glues,
+    .fuses = fuses,
     .cpu = {.forward = forward,
             .backward_input = backward_input,
             .backward_weight = backward_weight},

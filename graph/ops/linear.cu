@@ -152,7 +152,7 @@ enum { FUSES_FROM = 90 };
 static smp_status make_pair(const smp_graph *graph, const smp_op *op, const smp_cuda *cuda,
                             linear_state *s)
 {
-    if (!smp_op_pairs(graph, (int32_t)(op - graph->op)) || cuda->capability < FUSES_FROM)
+    if (!smp_op_fused(graph, (int32_t)(op - graph->op)) || cuda->capability < FUSES_FROM)
         return SMP_OK;
     smp__gemm_shape pair = forward_shape(graph, op, s);
     pair.epilogue = op->n_param > 1 ? SMP__GEMM_GELU_BIAS : SMP__GEMM_GELU;
@@ -251,12 +251,12 @@ static smp_status backward_weight(const smp_op_call *call)
                          call->dparam[0], NULL, NULL);
 }
 
-static bool pairs(const smp_graph *graph, const smp_op *op, const smp_op *next)
+static bool fuses(const smp_graph *graph, const smp_op *op, const smp_op *next)
 {
-    return op->kind->glues(graph, op, next);
+    return op->kind->fuses(graph, op, next);
 }
 
-static smp_status forward_pair(const smp_op_call *call, const smp_op_call *next)
+static smp_status forward_fused(const smp_op_call *call, const smp_op_call *next)
 {
     const linear_state *s = static_cast<const linear_state *>(call->state);
     if (s->pair)
@@ -266,5 +266,5 @@ static smp_status forward_pair(const smp_op_call *call, const smp_op_call *next)
     return smp_op_cuda_kernels(next->op->kind)->forward(next);
 }
 
-SMP_CUDA_KERNELS(linear) = {prepare,         release, forward,     backward_input,
-                            backward_weight, pairs,   forward_pair};
+SMP_CUDA_KERNELS(linear) = {prepare,         release, forward,      backward_input,
+                            backward_weight, fuses,   forward_fused};

@@ -135,7 +135,7 @@ static smp_status number_values(smp__layout_build *build)
     }
     for (int32_t i = 0; i + 1 < layout->n_call; i++) {
         build->call[i].pair = !build->second[i] && build->call[i + 1].op == build->call[i].op + 1 &&
-                              smp_op_pairs(graph, build->call[i].op);
+                              smp_op_fused(graph, build->call[i].op);
         build->second[i + 1] = build->call[i].pair;
     }
     build->n_value = layout->n_call;

@@ -10,7 +10,7 @@
  * (weight gradients). What W reads, values of the forward pass and gradients of outputs, is kept
  * for it.
  *
- * Pairs: where the target runs an op and the one after it as one forward kernel (smp_op_pairs),
+ * Pairs: where the target runs an op and the one after it as one forward kernel (smp_op_fused),
  * what the second of the two calls writes has its place from the first on: the kernel may run in
  * place of both. A recomputing stage redoes both or neither, one right after the other, so that the
  * bits are those of the first time.
@@ -75,7 +75,7 @@ typedef struct smp_border {
 /* Addresses of one op's forward call, and of its call in B or I. Arrays are [n_in] of the op. */
 typedef struct smp_layout_call {
     int32_t op;
-    bool pair;         /* this call and the next, in F or repeated, may be one forward_pair */
+    bool pair;         /* this call and the next, in F or repeated, may be one forward_fused */
     const smp_ref *in; /* forward inputs */
     smp_ref out;
     smp_ref aux;

@@ -1,4 +1,4 @@
-/* Ops that a plan must not tear apart because the target runs them as one kernel (smp_op_pairs): added
+/* Ops that a plan must not tear apart because the target runs them as one kernel (smp_op_fused): added
  * to what the request keeps together. Where pins of the user put them into different stages, pins
  * win: such a plan is legal, its results only differ in rounding. Union of sets, O(ops). */
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static void join_pairs(const smp_search_request *request, int32_t *group_pin, in
             group_pin[graph->op[op].group] = pin;
     }
     for (int32_t op = 0; op < graph->n_op; op++) {
-        if (!smp_op_pairs(graph, op))
+        if (!smp_op_fused(graph, op))
             continue;
         int32_t a = pin_of(request, group_pin, op), b = pin_of(request, group_pin, op + 1);
         if (a < 0 || b < 0 || a == b)
@@ -53,7 +53,7 @@ static void join_pairs(const smp_search_request *request, int32_t *group_pin, in
 static bool has_pairs(const smp_graph *graph)
 {
     for (int32_t op = 0; op < graph->n_op; op++)
-        if (smp_op_pairs(graph, op))
+        if (smp_op_fused(graph, op))
             return true;
     return false;
 }

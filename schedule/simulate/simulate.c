@@ -117,7 +117,7 @@ static smp_status create_cores(smp__sim *sim)
     if (!sim->core)
         return SMP_ERR_NO_MEMORY;
     for (int i = 0; i < sim->n_runner; i++) {
-        sim->runner[i].core = smp_cluster_core(sim->input->cluster, sim->runner[i].device);
+        sim->runner[i].core = smp_cluster_core_of(sim->input->cluster, sim->runner[i].device);
         sim->runner[i].seat = sim->core[sim->runner[i].core].n_member++;
     }
     for (int i = 0; i < cores; i++) {

@@ -5,7 +5,7 @@
  * compute waits for it. With cluster.overlap false a transfer also occupies both ranks. R starts a
  * ring all-reduce over the replicas, 2(d-1)/d of the chunk's weight bytes over the slowest link of the
  * ring, plus the exchange of weights tied across stages; O waits for all of them and then updates.
- * Ranks on one core (smp_cluster_core) take turns: a rank keeps the core until it has to wait, then
+ * Ranks on one core (smp_cluster_core_of) take turns: a rank keeps the core until it has to wait, then
  * the one that has waited longest gets it, and finds the cache filled by others: passing a core on
  * costs SMP_CORE_SWITCH_US. */
 #ifndef SMP_SCHEDULE_SIMULATE_SIMULATE_H

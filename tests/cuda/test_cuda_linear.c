@@ -123,7 +123,8 @@ static void run_forward(const layer *l, bool pair)
     call.param16 = l->bf16 ? param16 : NULL;
     next.in = between;
     next.out = l->of[Z].data;
-    check(pair ? kernels_of(l->op)->forward_pair(&call, &next) : kernels_of(l->op)->forward(&call));
+    check(pair ? kernels_of(l->op)->forward_fused(&call, &next)
+               : kernels_of(l->op)->forward(&call));
     read_back(l);
 }
 
@@ -275,8 +276,8 @@ static void test_cuda_linear_pairs_where_rows_allow_it(void **state)
     for (int features = 8; features < 25; features++) {
         layer l = open_layer(SMP_PRECISION_BF16, 3, 5, features, true);
         bool want = features % 8 == 0;
-        assert_int_equal(smp_op_pairs(l.graph, (int32_t)(l.op - l.graph->op)), want);
-        assert_int_equal(kernels_of(l.op)->pairs(l.graph, l.op, l.op + 1), want);
+        assert_int_equal(smp_op_fused(l.graph, (int32_t)(l.op - l.graph->op)), want);
+        assert_int_equal(kernels_of(l.op)->fuses(l.graph, l.op, l.op + 1), want);
         close_layer(&l);
     }
 }

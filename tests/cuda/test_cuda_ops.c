@@ -254,7 +254,7 @@ static void test_cuda_ops_are_complete(void **state)
         assert_non_null(kernels->forward);
         assert_true(!kernels->backward_input == !cpu->backward_input);
         assert_true(!kernels->backward_weight == !cpu->backward_weight);
-        assert_true(!kernels->pairs == !kernels->forward_pair);
+        assert_true(!kernels->fuses == !kernels->forward_fused);
     }
 }
 
@@ -302,7 +302,7 @@ static bool check_pair(const op_case *of, smp_precision precision, model_text m,
     fill(&second, &m, &rng);
     device_run_open(&first, c.graph, "op", m.batch, 0);
     device_run_open(&next, c.graph, "next", m.batch, 1);
-    bool is_pair = first.kernels->pairs(c.graph, first.op, next.op);
+    bool is_pair = first.kernels->fuses(c.graph, first.op, next.op);
     if (is_pair) {
         device_arrays arrays, next_arrays;
         run_host(&c);
@@ -312,7 +312,7 @@ static bool check_pair(const op_case *of, smp_precision precision, model_text m,
         smp_op_call call = device_forward_call(&first, &c.host, &arrays);
         smp_op_call after = device_forward_call(&next, &second, &next_arrays);
         next_arrays.in[0] = first.out.data;
-        device_wait(first.kernels->forward_pair(&call, &after));
+        device_wait(first.kernels->forward_fused(&call, &after));
         device_results got = device_results_get(&first), then = device_results_get(&next);
         check_output(&c, got.out);
         assert_int_equal(op_run_forward(&second), SMP_OK);
@@ -349,7 +349,7 @@ static void test_cuda_ops_pair(void **state)
     model_text m;
     uint64_t rng;
     int pairs = 0;
-    if (!smp_op_cuda_kernels(c->kind)->pairs || !c->make)
+    if (!smp_op_cuda_kernels(c->kind)->fuses || !c->make)
         return;
     for (int round = 0; round < ROUNDS; round++) {
         op_case_model(c, round, &m, &rng);

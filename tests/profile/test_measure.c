@@ -328,13 +328,13 @@ static void test_measure_of_a_target(void **state)
     (void)state;
     assert_int_equal(smp_graph_parse("m.yaml", pair_model, strlen(pair_model), &graph), SMP_OK);
     assert_int_equal(smp_graph_set_target(graph, bf16), SMP_OK);
-    for (int pairs = 0; pairs < 2; pairs++) {
+    for (int fuses = 0; fuses < 2; fuses++) {
         fake f;
         smp_probe probe = make_probe(&f);
         const smp_profile_options options = make_options(&f);
         smp_profile *p = NULL;
         probe.memory_bytes = 12345;
-        probe.pairs = pairs;
+        probe.fuses = fuses;
         assert_int_equal(smp_profile_measure(graph, &probe, &options, &p), SMP_OK);
         assert_string_equal(p->dtype, "bf16");
         assert_int_equal(p->memory_bytes, 12345);
@@ -342,7 +342,7 @@ static void test_measure_of_a_target(void **state)
         assert_int_equal(p->op[0].output_bytes, 2 * 8 * BATCH);
         assert_true(f.opened[2] > 0 && f.opened[3] > 0); /* c alone, d with e */
         for (int i = 1; i < 5; i += 3) {
-            assert_int_equal(pairs, p->op[i].forward_us == 0);
+            assert_int_equal(fuses, p->op[i].forward_us == 0);
             assert_true(p->op[i].backward_input_us > 0);
         }
         smp_profile_destroy(p);

@@ -56,7 +56,7 @@ static inline void fixture_needs(const smp_graph *graph, const smp_op *op, int64
 }
 
 /* On CUDA, of ops in a row, some. */
-static inline bool fixture_glues(const smp_graph *graph, const smp_op *op, const smp_op *next)
+static inline bool fixture_fuses(const smp_graph *graph, const smp_op *op, const smp_op *next)
 {
     uint64_t bits = smp_random_mix(graph->fingerprint + (uint64_t)(op - graph->op));
     return next->in[0] == op->out && (bits >> 40 & 3) > 0;
@@ -67,7 +67,7 @@ static const smp_op_kind fixture_kind = {
     .min_in = 1,
     .max_in = 3,
     .needs = fixture_needs,
-    .glues = fixture_glues,
+    .fuses = fixture_fuses,
     .cpu = {.forward = fixture_kernel,
             .backward_input = fixture_kernel,
             .backward_weight = fixture_kernel},

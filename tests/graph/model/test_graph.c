@@ -383,7 +383,7 @@ static void test_graph_check_kernels(void **state)
 }
 
 /* A linear and the gelu that alone reads it, on CUDA. */
-static void test_graph_pairs(void **state)
+static void test_graph_fused(void **state)
 {
     (void)state;
     static const struct {
@@ -416,10 +416,10 @@ static void test_graph_pairs(void **state)
                  cases[k].ops);
         smp_graph *g = read_model(text);
         for (int32_t i = 0; i < g->n_op; i++)
-            assert_false(smp_op_pairs(g, i));
+            assert_false(smp_op_fused(g, i));
         assert_int_equal(SMP_OK, smp_graph_set_target(g, (smp_target){SMP_BACKEND_CUDA, 0}));
         for (int32_t i = 0; i < g->n_op; i++)
-            if (smp_op_pairs(g, i) != (i == cases[k].first))
+            if (smp_op_fused(g, i) != (i == cases[k].first))
                 fail_msg("case %zu, op %d", k, (int)i);
         smp_graph_destroy(g);
     }
@@ -440,7 +440,7 @@ int main(void)
         cmocka_unit_test(test_graph_shape_helpers),
         cmocka_unit_test(test_graph_target),
         cmocka_unit_test(test_graph_check_kernels),
-        cmocka_unit_test(test_graph_pairs),
+        cmocka_unit_test(test_graph_fused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

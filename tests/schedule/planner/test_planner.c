@@ -210,7 +210,7 @@ static void test_planner_cuda(void **state)
             assert_int_equal(precision, result.plan->target.precision);
             int32_t *stage = stages_of(result.plan, s.graph);
             for (int32_t op = 0; op < s.graph->n_op; op++)
-                if (smp_op_pairs(s.graph, op)) {
+                if (smp_op_fused(s.graph, op)) {
                     pairs++;
                     assert_int_equal(stage[op], stage[op + 1]);
                 }
@@ -254,7 +254,7 @@ static void test_planner_pairs_and_pins(void **state)
     open_cards(&s, "gpt-tiny.yaml", 2, SMP_PRECISION_BF16);
     const smp_graph *g = s.graph;
     int32_t n = g->n_op, first = 0;
-    while (!smp_op_pairs(g, first))
+    while (!smp_op_fused(g, first))
         first++;
     int32_t *pin = calloc((size_t)n, sizeof *pin), *glue = calloc((size_t)n, sizeof *glue);
     for (int32_t op = 0; op < n; op++)
@@ -272,10 +272,10 @@ static void test_planner_pairs_and_pins(void **state)
 
     /* cuts allowed at the gelu of every pair, and nowhere else but in the middle */
     for (int32_t op = 0, label = 0; op < n; op++) {
-        label += op == n / 2 || (op > 0 && smp_op_pairs(g, op - 1));
+        label += op == n / 2 || (op > 0 && smp_op_fused(g, op - 1));
         glue[op] = label;
     }
-    assert_false(smp_op_pairs(g, n / 2 - 1));
+    assert_false(smp_op_fused(g, n / 2 - 1));
     s.request.pin = NULL;
     s.request.glue = glue;
     if (smp_plan_make(&s.request, "model.yaml", &result) != SMP_OK)
