@@ -48,8 +48,7 @@ static smp_status prepare_call(smp *s, const smp_layout_call *layout, smp__call 
     call->layout = layout;
     call->op = op;
     call->kernels = s->device->kernels(op->kind);
-    call->pair = layout->pair && call->kernels->forward_fused && call->kernels->fuses &&
-                 call->kernels->fuses(s->graph, op, op + 1);
+    call->pair = layout->pair && call->kernels->forward_fused;
     SMP_TRY(find_weights(s, call));
     if (!call->kernels->prepare)
         return SMP_OK;

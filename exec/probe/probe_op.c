@@ -164,7 +164,7 @@ static smp_status call_pair(const smp__probe_state *p, const smp_op_call *call, 
     next.in = in;
     next.out = base + p->place.next_out;
     next.aux = base + p->place.next_aux;
-    if (p->kernels->fuses && p->kernels->fuses(p->graph, p->op, p->next))
+    if (p->kernels->forward_fused)
         return p->kernels->forward_fused(call, &next);
     SMP_TRY(p->kernels->forward(call));
     return p->next_kernels->forward(&next);

@@ -125,8 +125,7 @@ typedef struct smp_op_kernels {
     smp_status (*backward_input)(const smp_op_call *call);  /* NULL: no float input */
     smp_status (*backward_weight)(const smp_op_call *call); /* NULL: no weights */
     /* Optional: the forward calls of this op and of `next`, which reads its output at slot 0, as
-     * one kernel; both outputs are written. `fuses` says for which ops. */
-    bool (*fuses)(const smp_graph *graph, const smp_op *op, const smp_op *next);
+     * one kernel; both outputs are written. For the ops of smp_op_fused, and no others. */
     smp_status (*forward_fused)(const smp_op_call *call, const smp_op_call *next);
 } smp_op_kernels;
 
@@ -148,8 +147,8 @@ struct smp_op_kind {
     void (*work)(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work);
     /* Do this op and `next`, the one that stands after it in the graph, run forward as one
      * kernel on a GPU? Then no stage may end between them: results would depend on the split. It
-     * reads the graph alone, so a plan does not depend on what is built in; the CUDA kernels'
-     * `fuses` is true for no other ops. Asked for through smp_op_fused. NULL: never. */
+     * reads the graph alone, so a plan does not depend on what is built in. Asked for through
+     * smp_op_fused. NULL: never. */
     bool (*fuses)(const smp_graph *graph, const smp_op *op, const smp_op *next);
     smp_op_kernels cpu;
     /* Bound of the values an int32 input may take, for checking data: input `slot` must lie in

@@ -150,4 +150,4 @@ static smp_status backward_input(const smp_op_call *call)
                              : backward_as<float>(call, attention_backward_fp32);
 }
 
-SMP_CUDA_KERNELS(attention) = {prepare, release, forward, backward_input, NULL, NULL, NULL};
+SMP_CUDA_KERNELS(attention) = {prepare, release, forward, backward_input, NULL, NULL};

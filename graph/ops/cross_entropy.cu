@@ -205,4 +205,4 @@ static smp_status backward_input(const smp_op_call *call)
     return smp_is_bf16(call) ? backward_as<bf16>(call) : backward_as<float>(call);
 }
 
-SMP_CUDA_KERNELS(cross_entropy) = {NULL, NULL, forward, backward_input, NULL, NULL, NULL};
+SMP_CUDA_KERNELS(cross_entropy) = {NULL, NULL, forward, backward_input, NULL, NULL};

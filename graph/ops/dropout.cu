@@ -95,4 +95,4 @@ static smp_status backward_input(const smp_op_call *call)
     return call->din[0] ? apply(call, call->din[0], call->dout) : SMP_OK;
 }
 
-SMP_CUDA_KERNELS(dropout) = {NULL, NULL, forward, backward_input, NULL, NULL, NULL};
+SMP_CUDA_KERNELS(dropout) = {NULL, NULL, forward, backward_input, NULL, NULL};

@@ -157,4 +157,4 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
     return SMP_OK;
 }
 
-SMP_CUDA_KERNELS(embedding) = {prepare, NULL, forward, NULL, backward_weight, NULL, NULL};
+SMP_CUDA_KERNELS(embedding) = {prepare, NULL, forward, NULL, backward_weight, NULL};

@@ -342,4 +342,4 @@ static smp_status backward_weight(const smp_op_call *call)
     return smp_is_bf16(call) ? backward_weight_as<bf16>(call) : backward_weight_as<float>(call);
 }
 
-SMP_CUDA_KERNELS(layernorm) = {NULL, NULL, forward, backward_input, backward_weight, NULL, NULL};
+SMP_CUDA_KERNELS(layernorm) = {NULL, NULL, forward, backward_input, backward_weight, NULL};

@@ -251,11 +251,6 @@ static smp_status backward_weight(const smp_op_call *call)
                          call->dparam[0], NULL, NULL);
 }
 
-static bool fuses(const smp_graph *graph, const smp_op *op, const smp_op *next)
-{
-    return op->kind->fuses(graph, op, next);
-}
-
 static smp_status forward_fused(const smp_op_call *call, const smp_op_call *next)
 {
     const linear_state *s = static_cast<const linear_state *>(call->state);
@@ -266,5 +261,5 @@ static smp_status forward_fused(const smp_op_call *call, const smp_op_call *next
     return smp_op_cuda_kernels(next->op->kind)->forward(next);
 }
 
-SMP_CUDA_KERNELS(linear) = {prepare,         release, forward,      backward_input,
-                            backward_weight, fuses,   forward_fused};
+SMP_CUDA_KERNELS(linear) = {prepare,        release,         forward,
+                            backward_input, backward_weight, forward_fused};

@@ -42,4 +42,4 @@ static smp_status backward_input(const smp_op_call *call)
     return SMP_OK;
 }
 
-SMP_CUDA_KERNELS(mul) = {NULL, NULL, forward, backward_input, NULL, NULL, NULL};
+SMP_CUDA_KERNELS(mul) = {NULL, NULL, forward, backward_input, NULL, NULL};

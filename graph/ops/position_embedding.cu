@@ -84,4 +84,4 @@ static smp_status backward_weight(const smp_op_call *call)
 }
 
 SMP_CUDA_KERNELS(position_embedding) = {NULL, NULL, forward, smp_copy_backward, backward_weight,
-                                        NULL, NULL};
+                                        NULL};

@@ -30,4 +30,4 @@ static smp_status backward_input(const smp_op_call *call)
     return smp_map2(call, call->out, call->dout, call->din[0], n, relu_gradient());
 }
 
-SMP_CUDA_KERNELS(relu) = {NULL, NULL, forward, backward_input, NULL, NULL, NULL};
+SMP_CUDA_KERNELS(relu) = {NULL, NULL, forward, backward_input, NULL, NULL};

@@ -254,7 +254,7 @@ static void test_cuda_ops_are_complete(void **state)
         assert_non_null(kernels->forward);
         assert_true(!kernels->backward_input == !cpu->backward_input);
         assert_true(!kernels->backward_weight == !cpu->backward_weight);
-        assert_true(!kernels->fuses == !kernels->forward_fused);
+        assert_true(!kernels->forward_fused == !(*kind)->fuses);
     }
 }
 
@@ -302,7 +302,7 @@ static bool check_pair(const op_case *of, smp_precision precision, model_text m,
     fill(&second, &m, &rng);
     device_run_open(&first, c.graph, "op", m.batch, 0);
     device_run_open(&next, c.graph, "next", m.batch, 1);
-    bool is_pair = first.kernels->fuses(c.graph, first.op, next.op);
+    bool is_pair = smp_op_fused(c.graph, (int32_t)(first.op - c.graph->op));
     if (is_pair) {
         device_arrays arrays, next_arrays;
         run_host(&c);
@@ -349,7 +349,7 @@ static void test_cuda_ops_pair(void **state)
     model_text m;
     uint64_t rng;
     int pairs = 0;
-    if (!smp_op_cuda_kernels(c->kind)->fuses || !c->make)
+    if (!smp_op_cuda_kernels(c->kind)->forward_fused || !c->make)
         return;
     for (int round = 0; round < ROUNDS; round++) {
         op_case_model(c, round, &m, &rng);
