@@ -16,7 +16,6 @@
     X(cublasLtMatmulDescSetAttribute)                                                              \
     X(cublasLtMatrixLayoutCreate)                                                                  \
     X(cublasLtMatrixLayoutDestroy)                                                                 \
-    X(cublasLtMatrixLayoutSetAttribute)                                                            \
     X(cublasLtMatmulPreferenceCreate)                                                              \
     X(cublasLtMatmulPreferenceDestroy)                                                             \
     X(cublasLtMatmulPreferenceSetAttribute)                                                        \

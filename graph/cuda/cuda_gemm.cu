@@ -6,7 +6,7 @@
  * C^T, which are the columns of C.
  *
  * Results have the same bits in every run. The algorithm is the first that the library's heuristic
- * gives for the shape, the device and the declared alignment (not that of an address). Where it
+ * gives for the shape, the device and buffers aligned to 64 bytes (as all of ours are). Where it
  * splits k, the parts are kept in the workspace in fp32 and added by a second kernel in one order;
  * excluded is the addition in the output buffer, whose order is that in which blocks finish, and
  * parts in an output type narrower than fp32, which would be rounded more than once. */
@@ -33,7 +33,7 @@ struct smp__gemm {
             return smp__blas_check(code, #name);                                                   \
     } while (0)
 
-enum { DEFAULT_ALIGNMENT = 64, CANDIDATES = 4 };
+enum { ALIGNMENT = 64, CANDIDATES = 4 };
 
 static bool has_bias(const smp__gemm_shape *s)
 {
@@ -43,11 +43,6 @@ static bool has_bias(const smp__gemm_shape *s)
 static bool has_aux(const smp__gemm_shape *s)
 {
     return s->epilogue == SMP__GEMM_GELU || s->epilogue == SMP__GEMM_GELU_BIAS;
-}
-
-static uint32_t alignment_of(const smp__gemm_shape *s)
-{
-    return s->alignment > 0 ? (uint32_t)s->alignment : (uint32_t)DEFAULT_ALIGNMENT;
 }
 
 static cudaDataType_t data_type(smp_dtype type)
@@ -64,14 +59,6 @@ static smp_status set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttribut
 }
 
 template <typename T>
-static smp_status set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute,
-                      T value)
-{
-    BLAS_TRY(cublasLtMatrixLayoutSetAttribute, layout, attribute, &value, sizeof value);
-    return SMP_OK;
-}
-
-template <typename T>
 static smp_status set(cublasLtMatmulPreference_t wish,
                       cublasLtMatmulPreferenceAttributes_t attribute, T value)
 {
@@ -80,16 +67,11 @@ static smp_status set(cublasLtMatmulPreference_t wish,
 }
 
 /* A row-major matrix of `rows` rows. */
-static smp_status make_layout(const smp__gemm_shape *s, smp_dtype type, int64_t rows,
-                              int64_t columns, int64_t row_stride, int64_t batch_stride,
+static smp_status make_layout(smp_dtype type, int64_t rows, int64_t columns, int64_t row_stride,
                               cublasLtMatrixLayout_t *out)
 {
     BLAS_TRY(cublasLtMatrixLayoutCreate, out, data_type(type), (uint64_t)columns, (uint64_t)rows,
              row_stride);
-    if (s->batch > 1) {
-        SMP_TRY(set(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, (int32_t)s->batch));
-        SMP_TRY(set(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, batch_stride));
-    }
     return SMP_OK;
 }
 
@@ -122,18 +104,18 @@ static smp_status make_operation(const smp_cuda *cuda, smp__gemm *gemm)
     if (has_aux(s))
         SMP_TRY(set(gemm->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s->ldc));
     /* The heuristic reads the alignment off these two, and nothing else. */
-    const void *aligned = reinterpret_cast<const void *>((uintptr_t)alignment_of(s));
+    const void *aligned = reinterpret_cast<const void *>((uintptr_t)ALIGNMENT);
     return set_pointers(gemm, aligned, aligned);
 }
 
 static smp_status make_layouts(smp__gemm *gemm)
 {
     const smp__gemm_shape *s = &gemm->shape;
-    SMP_TRY(make_layout(s, s->in, s->trans_b ? s->n : s->k, s->trans_b ? s->k : s->n, s->ldb,
-                        s->stride_b, &gemm->first));
-    SMP_TRY(make_layout(s, s->in, s->trans_a ? s->k : s->m, s->trans_a ? s->m : s->k, s->lda,
-                        s->stride_a, &gemm->second));
-    return make_layout(s, s->out, s->m, s->n, s->ldc, s->stride_c, &gemm->result);
+    SMP_TRY(make_layout(s->in, s->trans_b ? s->n : s->k, s->trans_b ? s->k : s->n, s->ldb,
+                        &gemm->first));
+    SMP_TRY(make_layout(s->in, s->trans_a ? s->k : s->m, s->trans_a ? s->m : s->k, s->lda,
+                        &gemm->second));
+    return make_layout(s->out, s->m, s->n, s->ldc, &gemm->result);
 }
 
 static smp_status set_wishes(const smp_cuda *cuda, const smp__gemm_shape *s,
@@ -148,7 +130,7 @@ static smp_status set_wishes(const smp_cuda *cuda, const smp__gemm_shape *s,
     SMP_TRY(set(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)cuda->workspace_bytes));
     SMP_TRY(set(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions));
     for (int i = 0; i < 4; i++)
-        SMP_TRY(set(wish, aligned[i], alignment_of(s)));
+        SMP_TRY(set(wish, aligned[i], (uint32_t)ALIGNMENT));
     return SMP_OK;
 }
 
@@ -207,9 +189,9 @@ smp_status smp__gemm_create(const smp_cuda *cuda, const smp__gemm_shape *s, smp_
     if (*out)
         return SMP_OK;
     return smp_fail(SMP_ERR_FAILED,
-                    "cuBLASLt has no algorithm for %lld x %lld x %lld, batch %lld, %s%s into %s, "
+                    "cuBLASLt has no algorithm for %lld x %lld x %lld, %s%s into %s, "
                     "with %lld bytes of workspace",
-                    (long long)s->m, (long long)s->n, (long long)s->k, (long long)s->batch,
+                    (long long)s->m, (long long)s->n, (long long)s->k,
                     s->in == SMP_BF16 ? "bf16" : "fp32", has_aux(s) ? " with GELU" : "",
                     s->out == SMP_BF16 ? "bf16" : "fp32", (long long)cuda->workspace_bytes);
 }

@@ -1,6 +1,7 @@
 /* Matrix products on a GPU through cuBLASLt. A plan is made once for a shape (descriptors, layouts
  * and the library's algorithm) and run any number of times; a run allocates
- * nothing and returns when its kernel is enqueued. All matrices are row-major. Readable as C. */
+ * nothing and returns when its kernel is enqueued. All matrices are row-major, and start at multiples
+ * of 64 bytes. Readable as C. */
 #ifndef SMP_GRAPH_CUDA_CUDA_GEMM_CUH
 #define SMP_GRAPH_CUDA_CUDA_GEMM_CUH
 
@@ -24,16 +25,13 @@ typedef enum smp__gemm_epilogue {
     SMP__GEMM_GELU_BIAS
 } smp__gemm_epilogue;
 
-/* C[m,n] = epilogue(alpha * op(A)[m,k] * op(B)[k,n] + beta * C), `batch` times. Sums are fp32. */
+/* C[m,n] = epilogue(alpha * op(A)[m,k] * op(B)[k,n] + beta * C). Sums are fp32. */
 typedef struct smp__gemm_shape {
     bool trans_a, trans_b; /* A is stored [k,m], B [n,k] */
     int64_t m, n, k;
-    int64_t lda, ldb, ldc;                /* row strides in elements; of aux too: ldc */
-    int64_t batch;                        /* 0 counts as 1; more only with SMP__GEMM_PLAIN */
-    int64_t stride_a, stride_b, stride_c; /* elements from one matrix of the batch to the next */
-    smp_dtype in;                         /* of A and B: SMP_F32 or SMP_BF16 */
-    smp_dtype out;                        /* of C, aux and bias: SMP_F32, or SMP_BF16 as `in` */
-    int alignment;                        /* bytes, of all pointers; 0: 64 */
+    int64_t lda, ldb, ldc; /* row strides in elements; of aux too: ldc */
+    smp_dtype in;          /* of A and B: SMP_F32 or SMP_BF16 */
+    smp_dtype out;         /* of C, aux and bias: SMP_F32, or SMP_BF16 as `in` */
     smp__gemm_epilogue epilogue;
 } smp__gemm_shape;
 

@@ -1,5 +1,5 @@
 /* Matrix products on a GPU against sums in double: every transpose, type and epilogue, odd sizes,
- * strides, batches, accumulation; equal bits in every run and place. */
+ * strides, accumulation; equal bits in every run and place. */
 #include "tests/cuda/device_array.h"
 
 #include "graph/cuda/cuda_gemm.cuh"
@@ -45,24 +45,18 @@ static smp__gemm_shape random_shape(int round)
     s.epilogue = (smp__gemm_epilogue)(more % 4);
     if (s.epilogue >= SMP__GEMM_GELU)
         s.n = (s.n + 7) / 8 * 8;
-    if (s.epilogue == SMP__GEMM_PLAIN)
-        s.batch = (int64_t)(more >> 8) % 4;
     s.lda = (s.trans_a ? s.m : s.k) + (int64_t)(more >> 16) % 5;
     s.ldb = (s.trans_b ? s.k : s.n) + (int64_t)(more >> 24) % 5;
     s.ldc = s.n + (int64_t)(more >> 32) % 3 * 8;
-    s.stride_a = s.lda * (s.trans_a ? s.k : s.m) + (int64_t)(more >> 40) % 3;
-    s.stride_b = (more >> 44) % 4 == 0 ? 0 : s.ldb * (s.trans_b ? s.n : s.k);
-    s.stride_c = s.ldc * s.m + (int64_t)(more >> 48) % 3;
     return s;
 }
 
 static product make_product(const smp__gemm_shape *s, float alpha, float beta, int shift)
 {
-    const int64_t batch = s->batch > 1 ? s->batch : 1, rows_b = s->trans_b ? s->n : s->k;
     product p = {.shape = *s, .alpha = alpha, .beta = beta};
-    p.of[A] = make(s->in, batch * s->stride_a, 1, shift);
-    p.of[B] = make(s->in, (batch - 1) * s->stride_b + rows_b * s->ldb, 2, 2 * shift);
-    p.of[C] = make(s->out, batch * s->stride_c, beta == 0 ? 0 : 3, 3 * shift);
+    p.of[A] = make(s->in, (s->trans_a ? s->k : s->m) * s->lda, 1, shift);
+    p.of[B] = make(s->in, (s->trans_b ? s->n : s->k) * s->ldb, 2, 2 * shift);
+    p.of[C] = make(s->out, s->m * s->ldc, beta == 0 ? 0 : 3, 3 * shift);
     p.of[BIAS] = make(s->out, s->n, 4, shift);
     p.of[AUX] = make(s->out, s->m * s->ldc, 0, shift);
     p.start = malloc((size_t)p.of[C].n * sizeof *p.start);
@@ -87,11 +81,11 @@ static void drop_product(product *p)
     free(p->start);
 }
 
-static void check_element(const product *p, int64_t batch, int64_t row, int64_t column)
+static void check_element(const product *p, int64_t row, int64_t column)
 {
     const smp__gemm_shape *s = &p->shape;
-    const float *a = p->of[A].host + batch * s->stride_a, *b = p->of[B].host + batch * s->stride_b;
-    const int64_t at = batch * s->stride_c + row * s->ldc + column;
+    const float *a = p->of[A].host, *b = p->of[B].host;
+    const int64_t at = row * s->ldc + column;
     double want = p->beta == 0 ? 0 : (double)p->beta * (double)p->start[at], scale = fabs(want);
     for (int64_t k = 0; k < s->k; k++) {
         double x = (double)a[s->trans_a ? k * s->lda + row : row * s->lda + k];
@@ -113,12 +107,10 @@ static void check_element(const product *p, int64_t batch, int64_t row, int64_t 
 static void check_product(const product *p)
 {
     const smp__gemm_shape *s = &p->shape;
-    const int64_t batch = s->batch > 1 ? s->batch : 1;
-    for (int64_t i = 0; i < batch * s->stride_c; i++) {
-        const int64_t row = i % s->stride_c / s->ldc, column = i % s->stride_c % s->ldc;
-        if (row < s->m && column < s->n)
-            check_element(p, i / s->stride_c, row, column);
-        else /* between the rows and the matrices */
+    for (int64_t i = 0; i < s->m * s->ldc; i++) {
+        if (i % s->ldc < s->n)
+            check_element(p, i / s->ldc, i % s->ldc);
+        else /* between the rows */
             assert_memory_equal(&p->of[C].host[i], &p->start[i], sizeof(float));
     }
 }
@@ -152,7 +144,6 @@ static void test_cuda_gemm_gives_the_same_bits(void **state)
         smp__gemm *gemm;
         s.in = round & 2 ? SMP_BF16 : SMP_F32;
         s.lda = s.trans_a ? s.m : s.k, s.ldb = s.n, s.ldc = s.n;
-        s.stride_a = s.m * s.k, s.stride_b = s.n * s.k, s.stride_c = s.m * s.n;
         check(smp__gemm_create(&cuda, &s, &gemm));
         product first = make_product(&s, 1, 1, 0);
         run_product(&first, gemm);
@@ -173,7 +164,6 @@ static void test_cuda_gemm_rounds_factors_when_asked(void **state)
 {
     (void)state;
     smp__gemm_shape s = {.m = 64, .n = 64, .k = 64, .lda = 64, .ldb = 64, .ldc = 64};
-    s.stride_a = s.stride_b = s.stride_c = 64 * 64;
     float *first = malloc(64 * 64 * sizeof *first);
     assert_non_null(first);
     for (int tf32 = 0; tf32 < 2; tf32++) {
