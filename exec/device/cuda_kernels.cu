@@ -10,14 +10,14 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     accumulate_kernel(T *target, const T *source, int64_t n, bool packed) // each [n]
 {
     const int64_t packs = packed ? n / smp_pack<T>::N : 0;
-    for (int64_t i = smp_first_item(); i < packs; i += smp_item_stride()) {
+    for (int64_t i = smp_thread(); i < packs; i += smp_threads()) {
         smp_pack<T> x = smp_load16(target + i * smp_pack<T>::N);
         const smp_pack<T> y = smp_load16(source + i * smp_pack<T>::N);
         for (int k = 0; k < smp_pack<T>::N; k++)
             x.v[k] = smp_from<T>(smp_float(x.v[k]) + smp_float(y.v[k]));
-        smp_store16(target + i * smp_pack<T>::N, x);
+        smp_store(target + i * smp_pack<T>::N, x);
     }
-    for (int64_t i = packs * smp_pack<T>::N + smp_first_item(); i < n; i += smp_item_stride())
+    for (int64_t i = packs * smp_pack<T>::N + smp_thread(); i < n; i += smp_threads())
         target[i] = smp_from<T>(smp_float(target[i]) + smp_float(source[i]));
 }
 
@@ -44,14 +44,14 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     round16_kernel(bf16 *target, const float *source, int64_t n, bool packed) // each [n]
 {
     const int64_t quads = packed ? n / 4 : 0;
-    for (int64_t i = smp_first_item(); i < quads; i += smp_item_stride()) {
+    for (int64_t i = smp_thread(); i < quads; i += smp_threads()) {
         const smp_pack<float> x = smp_load16(source + 4 * i);
-        smp_quad16 y;
+        smp_pack<bf16, 4> y;
         for (int k = 0; k < 4; k++)
             y.v[k] = smp_from<bf16>(x.v[k]);
-        reinterpret_cast<smp_quad16 *>(target)[i] = y;
+        smp_store(target + 4 * i, y);
     }
-    for (int64_t i = quads * 4 + smp_first_item(); i < n; i += smp_item_stride())
+    for (int64_t i = quads * 4 + smp_thread(); i < n; i += smp_threads())
         target[i] = smp_from<bf16>(source[i]);
 }
 
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(SMP_BLOCK)
 {
     const int64_t quads = n / 4;
     double sum = 0;
-    for (int64_t i = smp_first_item(); i < quads; i += smp_item_stride()) {
+    for (int64_t i = smp_thread(); i < quads; i += smp_threads()) {
         smp_pack<float> x;
         if (packed)
             x = smp_load16(values + 4 * i);
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(SMP_BLOCK)
         for (int k = 0; k < 4; k++)
             sum += (double)x.v[k] * (double)x.v[k];
     }
-    const int64_t last = quads * 4 + smp_first_item();
+    const int64_t last = quads * 4 + smp_thread();
     if (last < n)
         sum += (double)values[last] * (double)values[last];
     sum = smp_block_sum_double(sum);
@@ -106,9 +106,7 @@ smp_status smp__cuda_square_sum(void *stream, const float *values, int64_t eleme
                                 double *sum)
 {
     const int64_t share = SMP_BLOCK * 64; /* of a block, unless there are too many */
-    const int64_t wanted = (elements + share - 1) / share;
-    const int64_t limit = SMP_CUDA_SQUARE_PARTS;
-    const int blocks = (int)(wanted < 1 ? 1 : wanted < limit ? wanted : limit);
+    const int blocks = (int)smp_blocks(elements, share, SMP_CUDA_SQUARE_PARTS);
     SMP_LAUNCH(square_parts, blocks, SMP_BLOCK, 0, static_cast<cudaStream_t>(stream), values,
                elements, !smp_misaligned(values, 16), blocks == 1 ? sum : parts);
     if (blocks > 1) /* a small array needs one launch only */

@@ -36,23 +36,23 @@ __global__ void __launch_bounds__(SMP_BLOCK)
                  int64_t n, bool packed, adamw_factors f) // each [n]; weight16 may be NULL
 {
     const int64_t quads = packed ? n / 4 : 0;
-    for (int64_t i = smp_first_item(); i < quads; i += smp_item_stride()) {
+    for (int64_t i = smp_thread(); i < quads; i += smp_threads()) {
         smp_pack<float> w = smp_load16(weight + 4 * i);
         const smp_pack<float> g = smp_load16(grad + 4 * i);
         smp_pack<float> m = smp_load16(mean + 4 * i);
         smp_pack<float> v = smp_load16(square + 4 * i);
-        smp_quad16 w16;
+        smp_pack<bf16, 4> w16;
         for (int k = 0; k < 4; k++) {
             adamw_element(w.v[k], g.v[k], m.v[k], v.v[k], f);
             w16.v[k] = smp_from<bf16>(w.v[k]);
         }
-        smp_store16(weight + 4 * i, w);
-        smp_store16(mean + 4 * i, m);
-        smp_store16(square + 4 * i, v);
+        smp_store(weight + 4 * i, w);
+        smp_store(mean + 4 * i, m);
+        smp_store(square + 4 * i, v);
         if (weight16)
-            reinterpret_cast<smp_quad16 *>(weight16)[i] = w16;
+            smp_store(weight16 + 4 * i, w16);
     }
-    for (int64_t i = quads * 4 + smp_first_item(); i < n; i += smp_item_stride()) {
+    for (int64_t i = quads * 4 + smp_thread(); i < n; i += smp_threads()) {
         adamw_element(weight[i], grad[i], mean[i], square[i], f);
         if (weight16)
             weight16[i] = smp_from<bf16>(weight[i]);

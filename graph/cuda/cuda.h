@@ -27,6 +27,8 @@ extern "C" {
 
 /* SMP_ERR_FAILED with the call's name and CUDA's message unless the code is cudaSuccess. */
 smp_status smp__cuda_check(cudaError_t code, const char *call);
+/* SMP_CUDA(cudaEventRecord, event, stream): the status of a call. */
+#define SMP_CUDA(call, ...) smp__cuda_check(call(__VA_ARGS__), #call)
 /* The error of the last launch, if any: what every kernel call of an operator ends with. */
 smp_status smp__cuda_launched(const char *kernel);
 

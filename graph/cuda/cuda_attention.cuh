@@ -81,7 +81,7 @@ template <typename T, int W> struct attention_tile {
             const int chunks = columns / PACK;
             for (int i = thread; i < rows * chunks; i += threads) {
                 const int row = i / chunks, x = i % chunks * PACK;
-                smp_store16(to + row * stride + x, smp_load16(from + row * LD + x));
+                smp_store(to + row * stride + x, smp_load16(from + row * LD + x));
             }
         } else {
             for (int i = thread; i < rows * columns; i += threads)
@@ -90,12 +90,12 @@ template <typename T, int W> struct attention_tile {
     }
 };
 
-/* Host side, one pair per precision. Widths up to ATTENTION_MAX_WIDTH. */
+/* Host side, fp32 and bf16. Widths up to ATTENTION_MAX_WIDTH. */
 enum { ATTENTION_MAX_WIDTH = 256 };
-smp_status attention_forward_fp32(const smp_cuda *cuda, const attention_args<float> &args);
-smp_status attention_backward_fp32(const smp_cuda *cuda, const attention_args<float> &args);
-smp_status attention_forward_bf16(const smp_cuda *cuda, const attention_args<bf16> &args);
-smp_status attention_backward_bf16(const smp_cuda *cuda, const attention_args<bf16> &args);
+smp_status attention_forward(const smp_cuda *cuda, const attention_args<float> &args);
+smp_status attention_backward(const smp_cuda *cuda, const attention_args<float> &args);
+smp_status attention_forward(const smp_cuda *cuda, const attention_args<bf16> &args);
+smp_status attention_backward(const smp_cuda *cuda, const attention_args<bf16> &args);
 
 /* Launches kernel(args) with `parts` blocks for every tile of `rows` rows out of `total`. */
 template <typename T>

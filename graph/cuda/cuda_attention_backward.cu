@@ -173,7 +173,7 @@ template <int W> smp_status backward_of(const smp_cuda *cuda, const attention_ar
 
 } // namespace
 
-smp_status attention_backward_bf16(const smp_cuda *cuda, const attention_args<bf16> &args)
+smp_status attention_backward(const smp_cuda *cuda, const attention_args<bf16> &args)
 {
     const int width = args.width;
     return width <= 32    ? backward_of<32>(cuda, args)

@@ -128,7 +128,7 @@ template <int W> smp_status forward_of(const smp_cuda *cuda, const attention_arg
 
 } // namespace
 
-smp_status attention_forward_bf16(const smp_cuda *cuda, const attention_args<bf16> &args)
+smp_status attention_forward(const smp_cuda *cuda, const attention_args<bf16> &args)
 {
     const int width = args.width;
     return width <= 32    ? forward_of<32>(cuda, args)

@@ -252,14 +252,14 @@ template <int W> smp_status backward_of(const smp_cuda *cuda, const attention_ar
 
 } // namespace
 
-smp_status attention_forward_fp32(const smp_cuda *cuda, const attention_args<float> &args)
+smp_status attention_forward(const smp_cuda *cuda, const attention_args<float> &args)
 {
     return args.width <= 64    ? forward_of<64>(cuda, args)
            : args.width <= 128 ? forward_of<128>(cuda, args)
                                : forward_of<256>(cuda, args);
 }
 
-smp_status attention_backward_fp32(const smp_cuda *cuda, const attention_args<float> &args)
+smp_status attention_backward(const smp_cuda *cuda, const attention_args<float> &args)
 {
     return args.width <= 64    ? backward_of<64>(cuda, args)
            : args.width <= 128 ? backward_of<128>(cuda, args)

@@ -9,16 +9,12 @@
 
 #include "graph/cuda/cuda_kernel.cuh"
 
-template <typename T, int W> struct alignas(sizeof(T) * W) smp_vector {
-    T v[W];
-};
-
 /* W values from p, which is aligned to the smaller of W values and 16 bytes. */
 template <int W, typename T> __device__ __forceinline__ void smp_read(float (&x)[W], const T *p)
 {
     constexpr int STEP = W < smp_pack<T>::N ? W : smp_pack<T>::N;
     for (int at = 0; at < W; at += STEP) {
-        const smp_vector<T, STEP> part = *reinterpret_cast<const smp_vector<T, STEP> *>(p + at);
+        const smp_pack<T, STEP> part = smp_load<STEP>(p + at);
         for (int k = 0; k < STEP; k++)
             x[at + k] = smp_float(part.v[k]);
     }
@@ -28,21 +24,11 @@ template <int W, typename T> __device__ __forceinline__ void smp_write(T *p, con
 {
     constexpr int STEP = W < smp_pack<T>::N ? W : smp_pack<T>::N;
     for (int at = 0; at < W; at += STEP) {
-        smp_vector<T, STEP> part;
+        smp_pack<T, STEP> part;
         for (int k = 0; k < STEP; k++)
             part.v[k] = smp_from<T>(x[at + k]);
-        *reinterpret_cast<smp_vector<T, STEP> *>(p + at) = part;
+        smp_store(p + at, part);
     }
-}
-
-/* This thread's place among all threads of the launch, and how many there are. */
-__device__ __forceinline__ int64_t smp_thread()
-{
-    return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-}
-__device__ __forceinline__ int64_t smp_threads()
-{
-    return (int64_t)gridDim.x * blockDim.x;
 }
 
 /* The arrays of a map: each [n], 16-byte aligned. */
@@ -89,8 +75,8 @@ static inline smp_status smp_map(const smp_op_call *call, const smp_streams<T, I
 {
     const smp_cuda *cuda = smp_cuda_of(call);
     const auto kernel = smp_map_kernel<T, IN, OUT, F>;
-    SMP_LAUNCH(kernel, smp_grid(cuda, n / smp_pack<T>::N, SMP_BLOCK, 4), SMP_BLOCK, 0, cuda->stream,
-               streams, n, f);
+    SMP_LAUNCH(kernel, smp_grid(cuda, n / smp_pack<T>::N), SMP_BLOCK, 0, cuda->stream, streams, n,
+               f);
     return smp__cuda_launched(call->op->kind->name);
 }
 
@@ -119,9 +105,8 @@ static inline smp_status smp_copy_tensor(const smp_op_call *call, int32_t tensor
                                          const void *from)
 {
     const size_t bytes = (size_t)smp_tensor_bytes(call->graph, tensor, call->batch);
-    return smp__cuda_check(
-        cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, smp_cuda_of(call)->stream),
-        "cudaMemcpyAsync");
+    return SMP_CUDA(cudaMemcpyAsync, to, from, bytes, cudaMemcpyDeviceToDevice,
+                    smp_cuda_of(call)->stream);
 }
 
 /* Kernels of operators that only rename a shape: out = in[0], din[0] = dout. */

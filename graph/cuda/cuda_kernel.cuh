@@ -32,20 +32,35 @@ typedef __nv_bfloat16 bf16;
 
 enum { SMP_WARP = 32, SMP_BLOCK = 256 };
 
-/* 16 bytes of values. */
-template <typename T> struct alignas(16) smp_pack {
-    static constexpr int N = 16 / (int)sizeof(T);
-    T v[N];
+/* W values that are one access, 16 bytes of them unless said otherwise. */
+template <typename T, int W = 16 / (int)sizeof(T)> struct alignas(sizeof(T) * W) smp_pack {
+    static constexpr int N = W;
+    T v[W];
 };
 
+template <int W, typename T> __device__ __forceinline__ smp_pack<T, W> smp_load(const T *p)
+{
+    return *reinterpret_cast<const smp_pack<T, W> *>(p);
+}
 template <typename T> __device__ __forceinline__ smp_pack<T> smp_load16(const T *p)
 {
-    return *reinterpret_cast<const smp_pack<T> *>(p);
+    return smp_load<smp_pack<T>::N>(p);
 }
 
-template <typename T> __device__ __forceinline__ void smp_store16(T *p, const smp_pack<T> &value)
+template <typename T, int W>
+__device__ __forceinline__ void smp_store(T *p, const smp_pack<T, W> &value)
 {
-    *reinterpret_cast<smp_pack<T> *>(p) = value;
+    *reinterpret_cast<smp_pack<T, W> *>(p) = value;
+}
+
+/* This thread's place among all threads of the launch, and how many there are. */
+__device__ __forceinline__ int64_t smp_thread()
+{
+    return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+}
+__device__ __forceinline__ int64_t smp_threads()
+{
+    return (int64_t)gridDim.x * blockDim.x;
 }
 
 /* Conversions: every kernel computes in float and rounds to nearest even on the way out. */
@@ -137,7 +152,7 @@ __device__ __forceinline__ double smp_block_sum_double(double x)
     return scratch[threadIdx.x];
 }
 
-/* Host side. SMP_CUDA_KERNELS(add) = {.prepare = ..., ...}; */
+/* Host side. SMP_CUDA_KERNELS(add) = {prepare, release, forward, ...}; */
 #define SMP_CUDA_KERNELS(name)                                                                     \
     extern "C" const smp_op_kernels smp__cuda_##name;                                              \
     const smp_op_kernels smp__cuda_##name
@@ -149,13 +164,33 @@ static inline bool smp_is_bf16(const smp_op_call *call)
 {
     return call->graph->target.precision == SMP_PRECISION_BF16;
 }
-/* Blocks of `block` threads for n items, at most `waves` full waves of the device's multiprocessors
- * (kernels loop over the rest): enough to fill it, few enough to keep the tail short. */
-static inline unsigned smp_grid(const smp_cuda *cuda, int64_t n, int block, int waves)
+/* forward<T>(call) in the type of the micro-batch's activations: SMP_TYPED(forward) in the table. */
+template <smp_status (*AS_BF16)(const smp_op_call *), smp_status (*AS_FLOAT)(const smp_op_call *)>
+static smp_status smp_typed(const smp_op_call *call)
 {
-    int64_t blocks = (n + block - 1) / block;
-    int64_t limit = (int64_t)cuda->multiprocessors * (2048 / block) * waves;
+    return smp_is_bf16(call) ? AS_BF16(call) : AS_FLOAT(call);
+}
+#define SMP_TYPED(function) smp_typed<function<bf16>, function<float>>
+
+/* Values of an access to rows of that many values: 16 bytes of them if they divide a row, else 1. */
+template <typename T> static inline int smp_width(int64_t columns)
+{
+    return columns % smp_pack<T>::N == 0 ? smp_pack<T>::N : 1;
+}
+
+/* Blocks for n items of which a block takes `each`, at most `limit` (kernels loop over the rest). */
+static inline unsigned smp_blocks(int64_t n, int64_t each, int64_t limit)
+{
+    const int64_t blocks = (n + each - 1) / each;
     return (unsigned)(blocks < 1 ? 1 : blocks < limit ? blocks : limit);
+}
+
+/* The same for blocks of SMP_BLOCK threads, an item each: enough to fill the device's
+ * multiprocessors four times, few enough to keep the tail short. */
+static inline unsigned smp_grid(const smp_cuda *cuda, int64_t n)
+{
+    const int waves = 4, resident = 2048 / SMP_BLOCK;
+    return smp_blocks(n, SMP_BLOCK, (int64_t)cuda->multiprocessors * resident * waves);
 }
 
 #endif

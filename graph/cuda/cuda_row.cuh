@@ -23,9 +23,7 @@ static inline dim3 smp_row_block(int lanes)
 /* One block per row (or SMP_WARP_ROWS), but never more than fit a grid. */
 static inline unsigned smp_row_grid(int64_t rows, int lanes)
 {
-    const int64_t block_rows = lanes == SMP_WARP ? SMP_WARP_ROWS : 1;
-    const int64_t blocks = (rows + block_rows - 1) / block_rows, limit = 1 << 30;
-    return (unsigned)(blocks < 1 ? 1 : blocks < limit ? blocks : limit);
+    return smp_blocks(rows, lanes == SMP_WARP ? SMP_WARP_ROWS : 1, 1 << 30);
 }
 
 /* Lanes for rows that are read more than once or not kept in registers: a few accesses each. */

@@ -117,37 +117,24 @@ static smp_status forward(const smp_op_call *call)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
     if (!smp_is_bf16(call))
-        return attention_forward_fp32(cuda, args_of<float>(call, NULL));
+        return attention_forward(cuda, args_of<float>(call, NULL));
     const attention_args<bf16> args = args_of<bf16>(call, NULL);
     if (!call->state)
-        return attention_forward_bf16(cuda, args);
+        return attention_forward(cuda, args);
     const smp__dnn_attention_data data = {args.q.at, args.k.at, args.v.at, args.out.at, args.lse};
     return smp__dnn_attention_forward(static_cast<const smp__dnn_attention *>(call->state), cuda,
                                       &data);
 }
 
-template <typename T>
-static smp_status launch_delta(const smp_cuda *cuda, const attention_args<T> &args)
+template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
-    const int64_t n = (int64_t)args.batch * args.queries * args.heads;
-    SMP_LAUNCH(attention_delta<T>, smp_grid(cuda, n * DELTA_LANES, SMP_BLOCK, 4), SMP_BLOCK, 0,
-               cuda->stream, args);
-    return smp__cuda_launched("attention, delta");
-}
-
-template <typename T>
-static smp_status backward_as(const smp_op_call *call,
-                              smp_status (*backward)(const smp_cuda *, const attention_args<T> &))
-{
+    const smp_cuda *cuda = smp_cuda_of(call);
     const attention_args<T> args = args_of<T>(call, call->din);
-    SMP_TRY(launch_delta(smp_cuda_of(call), args));
-    return backward(smp_cuda_of(call), args);
+    const int64_t n = (int64_t)args.batch * args.queries * args.heads;
+    SMP_LAUNCH(attention_delta<T>, smp_grid(cuda, n * DELTA_LANES), SMP_BLOCK, 0, cuda->stream,
+               args);
+    SMP_TRY(smp__cuda_launched("attention, delta"));
+    return attention_backward(cuda, args);
 }
 
-static smp_status backward_input(const smp_op_call *call)
-{
-    return smp_is_bf16(call) ? backward_as<bf16>(call, attention_backward_bf16)
-                             : backward_as<float>(call, attention_backward_fp32);
-}
-
-SMP_CUDA_KERNELS(attention) = {prepare, release, forward, backward_input, NULL, NULL};
+SMP_CUDA_KERNELS(attention) = {prepare, release, forward, SMP_TYPED(backward_input), NULL, NULL};

@@ -28,8 +28,8 @@ typedef struct strided_copy {
 template <typename U> static void copy_as(const smp_cuda *cuda, const strided_copy &c)
 {
     const int64_t size = (int64_t)sizeof(U);
-    SMP_LAUNCH(concat_copy<U>, smp_grid(cuda, c.width / size * c.rows, SMP_BLOCK, 4), SMP_BLOCK, 0,
-               cuda->stream, (U *)c.to, c.to_stride / size, (const U *)c.from, c.from_stride / size,
+    SMP_LAUNCH(concat_copy<U>, smp_grid(cuda, c.width / size * c.rows), SMP_BLOCK, 0, cuda->stream,
+               (U *)c.to, c.to_stride / size, (const U *)c.from, c.from_stride / size,
                c.width / size, c.rows);
 }
 

@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
             smp_pack<T> pack = smp_load16(x + first);
             for (int k = 0; k < N; k++)
                 pack.v[k] = g.at(pack.v[k], k == hit);
-            smp_store16(dx + first, pack);
+            smp_store(dx + first, pack);
         }
         for (int64_t c = parts.tail + threadIdx.x; c < classes; c += blockDim.x)
             dx[c] = g.at(x[c], c == g.target);
@@ -159,7 +159,7 @@ static layout layout_of(const smp_op_call *call)
     return l;
 }
 
-template <typename T> static smp_status forward_as(const smp_op_call *call)
+template <typename T> static smp_status forward(const smp_op_call *call)
 {
     cudaStream_t stream = smp_cuda_of(call)->stream;
     const layout l = layout_of(call);
@@ -179,8 +179,10 @@ template <typename T> static smp_status forward_as(const smp_op_call *call)
     return smp__cuda_launched("cross_entropy");
 }
 
-template <typename T> static smp_status backward_as(const smp_op_call *call)
+template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
+    if (!call->din[LOGITS])
+        return SMP_OK;
     const layout l = layout_of(call);
     const int lanes = smp_row_lanes<T>(l.classes);
     const auto kernel =
@@ -193,16 +195,5 @@ template <typename T> static smp_status backward_as(const smp_op_call *call)
     return smp__cuda_launched("cross_entropy backward");
 }
 
-static smp_status forward(const smp_op_call *call)
-{
-    return smp_is_bf16(call) ? forward_as<bf16>(call) : forward_as<float>(call);
-}
-
-static smp_status backward_input(const smp_op_call *call)
-{
-    if (!call->din[LOGITS])
-        return SMP_OK;
-    return smp_is_bf16(call) ? backward_as<bf16>(call) : backward_as<float>(call);
-}
-
-SMP_CUDA_KERNELS(cross_entropy) = {NULL, NULL, forward, backward_input, NULL, NULL};
+SMP_CUDA_KERNELS(cross_entropy) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input),
+                                   NULL, NULL};

@@ -68,31 +68,26 @@ static dropout_mask mask_of(const smp_op_call *call)
     return m;
 }
 
-template <typename T> static smp_status apply_as(const smp_op_call *call, void *y, const void *x)
+template <typename T> static smp_status apply(const smp_op_call *call, void *y, const void *x)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
     const int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
     const int64_t items = (n + GROUP - 1) / GROUP * (LANES / smp_pack<T>::N);
-    SMP_LAUNCH(dropout_apply<T>, smp_grid(cuda, items, SMP_BLOCK, 4), SMP_BLOCK, 0, cuda->stream,
+    if (!call->training || !(call->op->attr[P].f > 0))
+        return smp_copy_tensor(call, call->op->out, y, x);
+    SMP_LAUNCH(dropout_apply<T>, smp_grid(cuda, items), SMP_BLOCK, 0, cuda->stream,
                static_cast<const T *>(x), static_cast<T *>(y), mask_of(call), n);
     return smp__cuda_launched("dropout");
 }
 
-static smp_status apply(const smp_op_call *call, void *y, const void *x)
+template <typename T> static smp_status forward(const smp_op_call *call)
 {
-    if (!call->training || !(call->op->attr[P].f > 0))
-        return smp_copy_tensor(call, call->op->out, y, x);
-    return smp_is_bf16(call) ? apply_as<bf16>(call, y, x) : apply_as<float>(call, y, x);
+    return apply<T>(call, call->out, call->in[0]);
 }
 
-static smp_status forward(const smp_op_call *call)
+template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
-    return apply(call, call->out, call->in[0]);
+    return call->din[0] ? apply<T>(call, call->din[0], call->dout) : SMP_OK;
 }
 
-static smp_status backward_input(const smp_op_call *call)
-{
-    return call->din[0] ? apply(call, call->din[0], call->dout) : SMP_OK;
-}
-
-SMP_CUDA_KERNELS(dropout) = {NULL, NULL, forward, backward_input, NULL, NULL};
+SMP_CUDA_KERNELS(dropout) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input), NULL, NULL};

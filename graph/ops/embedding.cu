@@ -87,58 +87,33 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     }
 }
 
-template <int W, typename T> static smp_status forward_by(const smp_op_call *call)
+template <typename T> static smp_status forward(const smp_op_call *call)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
     const int64_t n = smp__count(smp__in(call->graph, call->op, 0), call->batch);
     const int64_t features = call->op->attr[FEATURES].i;
-    const auto kernel = embedding_forward<W, T>;
-    SMP_LAUNCH(kernel, smp_grid(cuda, n * (features / W), SMP_BLOCK, 4), SMP_BLOCK, 0, cuda->stream,
+    const int width = smp_width<T>(features);
+    const auto kernel = width > 1 ? embedding_forward<smp_pack<T>::N, T> : embedding_forward<1, T>;
+    SMP_LAUNCH(kernel, smp_grid(cuda, n * (features / width)), SMP_BLOCK, 0, cuda->stream,
                static_cast<const int32_t *>(call->in[0]), call->param[0],
                static_cast<T *>(call->out), n, call->op->attr[ROWS].i, features);
     return smp__cuda_launched("embedding");
 }
 
-template <typename T> static smp_status forward_as(const smp_op_call *call)
-{
-    const bool wide = call->op->attr[FEATURES].i % smp_pack<T>::N == 0;
-    return wide ? forward_by<smp_pack<T>::N, T>(call) : forward_by<1, T>(call);
-}
-
-static smp_status forward(const smp_op_call *call)
-{
-    return smp_is_bf16(call) ? forward_as<bf16>(call) : forward_as<float>(call);
-}
-
-template <int W, typename T>
-static smp_status gradient_by(const smp_op_call *call, const int32_t *order, int64_t n)
+template <typename T> static smp_status backward_weight(const smp_op_call *call)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
-    const int64_t features = call->op->attr[FEATURES].i;
-    const int64_t warps = n * ((features + SMP_WARP * W - 1) / (SMP_WARP * W));
-    const auto kernel = embedding_gradient<W, T>;
-    SMP_LAUNCH(kernel, smp_grid(cuda, warps * SMP_WARP, SMP_BLOCK, 4), SMP_BLOCK, 0, cuda->stream,
-               static_cast<const int32_t *>(call->in[0]), order, (const T *)call->dout,
-               call->dparam[0], n, call->op->attr[ROWS].i, features);
-    return smp__cuda_launched("embedding");
-}
-
-template <typename T>
-static smp_status gradient_as(const smp_op_call *call, const int32_t *order, int64_t n)
-{
-    const bool wide = call->op->attr[FEATURES].i % smp_pack<T>::N == 0;
-    return wide ? gradient_by<smp_pack<T>::N, T>(call, order, n)
-                : gradient_by<1, T>(call, order, n);
-}
-
-static smp_status backward_weight(const smp_op_call *call)
-{
     const int64_t n = smp__count(smp__in(call->graph, call->op, 0), call->batch);
-    const int32_t *order = NULL;
-    SMP_TRY(smp_order(smp_cuda_of(call), static_cast<const int32_t *>(call->in[0]), n,
-                      call->op->attr[ROWS].i, call->workspace, &order));
-    return smp_is_bf16(call) ? gradient_as<bf16>(call, order, n)
-                             : gradient_as<float>(call, order, n);
+    const int64_t rows = call->op->attr[ROWS].i, features = call->op->attr[FEATURES].i;
+    const int32_t *index = static_cast<const int32_t *>(call->in[0]), *order = NULL;
+    const int width = smp_width<T>(features), tile = SMP_WARP * width;
+    const int64_t warps = n * ((features + tile - 1) / tile);
+    const auto kernel =
+        width > 1 ? embedding_gradient<smp_pack<T>::N, T> : embedding_gradient<1, T>;
+    SMP_TRY(smp_order(cuda, index, n, rows, call->workspace, &order));
+    SMP_LAUNCH(kernel, smp_grid(cuda, warps * SMP_WARP), SMP_BLOCK, 0, cuda->stream, index, order,
+               (const T *)call->dout, call->dparam[0], n, rows, features);
+    return smp__cuda_launched("embedding");
 }
 
 /* The sort counts positions in 32 bits. */
@@ -157,4 +132,5 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
     return SMP_OK;
 }
 
-SMP_CUDA_KERNELS(embedding) = {prepare, NULL, forward, NULL, backward_weight, NULL};
+SMP_CUDA_KERNELS(embedding) = {prepare, NULL, SMP_TYPED(forward), NULL, SMP_TYPED(backward_weight),
+                               NULL};

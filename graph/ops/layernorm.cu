@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(LANES == SMP_WARP ? SMP_BLOCK : LANES)
             const pack_weights<N> w(weight + p * N), b(bias + p * N);
             for (int k = 0; k < N; k++)
                 x[i].v[k] = smp_from<T>((smp_float(x[i].v[k]) - mean) * rstd * w.v[k] + b.v[k]);
-            smp_store16(out + r * columns + p * N, x[i]);
+            smp_store(out + r * columns + p * N, x[i]);
         }
     }
 }
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(LANES == SMP_WARP ? SMP_BLOCK : LANES)
                 const float g = smp_float(dy[i].v[k]) * w.v[k];
                 x[i].v[k] = smp_from<T>(s.rstd * (g - mean_g - xhat * mean_gx));
             }
-            smp_store16(din + r * columns + p * N, x[i]);
+            smp_store(din + r * columns + p * N, x[i]);
         }
     }
 }
@@ -184,17 +184,14 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     layernorm_weight_parts(const T *in, const T *dout, const row_stats *stats, float *part,
                            int64_t rows, int64_t columns) // part: (parts, 2, columns)
 {
-    struct alignas(sizeof(T) * N) values {
-        T v[N];
-    };
     __shared__ float sums[TILE_ROWS][TILE_LANES * N];
     const int64_t tile = (int64_t)blockIdx.x * (TILE_LANES * N);
     const int64_t column = tile + threadIdx.x * N;
     const int64_t begin = rows * blockIdx.y / gridDim.y, end = rows * (blockIdx.y + 1) / gridDim.y;
     float total[2][N] = {};
     for (int64_t r = begin + threadIdx.y; r < end && column < columns; r += TILE_ROWS) {
-        const values x = *reinterpret_cast<const values *>(in + r * columns + column);
-        const values dy = *reinterpret_cast<const values *>(dout + r * columns + column);
+        const smp_pack<T, N> x = smp_load<N>(in + r * columns + column);
+        const smp_pack<T, N> dy = smp_load<N>(dout + r * columns + column);
         const row_stats s = stats[r];
         for (int k = 0; k < N; k++) {
             total[0][k] += smp_float(dy.v[k]) * ((smp_float(x.v[k]) - s.mean) * s.rstd);
@@ -254,7 +251,7 @@ template <typename T> static layout layout_of(const smp_op_call *call)
     return l;
 }
 
-template <typename T> static smp_status forward_as(const smp_op_call *call)
+template <typename T> static smp_status forward(const smp_op_call *call)
 {
     const layout l = layout_of<T>(call);
     const unsigned grid = smp_row_grid(l.rows, l.lanes);
@@ -279,8 +276,10 @@ template <typename T> static smp_status forward_as(const smp_op_call *call)
     return smp__cuda_launched("layernorm");
 }
 
-template <typename T> static smp_status backward_input_as(const smp_op_call *call)
+template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
+    if (!call->din[0])
+        return SMP_OK;
     const layout l = layout_of<T>(call);
     const unsigned grid = smp_row_grid(l.rows, l.lanes);
     const T *in = static_cast<const T *>(call->in[0]);
@@ -304,7 +303,7 @@ template <typename T> static smp_status backward_input_as(const smp_op_call *cal
     return smp__cuda_launched("layernorm backward");
 }
 
-template <typename T> static smp_status backward_weight_as(const smp_op_call *call)
+template <typename T> static smp_status backward_weight(const smp_op_call *call)
 {
     const layout l = layout_of<T>(call);
     constexpr int N = smp_pack<T>::N;
@@ -325,21 +324,5 @@ template <typename T> static smp_status backward_weight_as(const smp_op_call *ca
     return smp__cuda_launched("layernorm weight");
 }
 
-static smp_status forward(const smp_op_call *call)
-{
-    return smp_is_bf16(call) ? forward_as<bf16>(call) : forward_as<float>(call);
-}
-
-static smp_status backward_input(const smp_op_call *call)
-{
-    if (!call->din[0])
-        return SMP_OK;
-    return smp_is_bf16(call) ? backward_input_as<bf16>(call) : backward_input_as<float>(call);
-}
-
-static smp_status backward_weight(const smp_op_call *call)
-{
-    return smp_is_bf16(call) ? backward_weight_as<bf16>(call) : backward_weight_as<float>(call);
-}
-
-SMP_CUDA_KERNELS(layernorm) = {NULL, NULL, forward, backward_input, backward_weight, NULL};
+SMP_CUDA_KERNELS(layernorm) = {
+    NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input), SMP_TYPED(backward_weight), NULL};

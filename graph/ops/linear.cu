@@ -25,10 +25,6 @@ typedef struct linear_state {
 
 enum { ROWS = 8, AHEAD = 4 }; /* rows of threads of a block; rows that a thread loads at once */
 
-template <typename T, int N> struct alignas(sizeof(T) * N) columns_of {
-    T v[N];
-};
-
 /* out[chunk, c] = sum over the rows of a chunk of x[row, c], or += with ADD. A block takes 32 N
  * columns of one chunk (blockIdx.y): a thread N of them and every eighth row, in order; then the
  * eight sums are added in order. N > 1 needs aligned rows. */
@@ -44,11 +40,10 @@ __global__ void __launch_bounds__(SMP_WARP *ROWS)
     float sum[N] = {};
     if (column < columns)
         for (int64_t r = begin + row; r < end; r += AHEAD * ROWS) {
-            columns_of<T, N> value[AHEAD] = {};
+            smp_pack<T, N> value[AHEAD] = {};
             for (int j = 0; j < AHEAD; j++)
                 if (r + j * ROWS < end)
-                    value[j] = *reinterpret_cast<const columns_of<T, N> *>(
-                        x + (r + j * ROWS) * columns + column);
+                    value[j] = smp_load<N>(x + (r + j * ROWS) * columns + column);
             for (int j = 0; j < AHEAD; j++)
                 for (int k = 0; k < N; k++)
                     sum[k] += smp_float(value[j].v[k]);
@@ -97,8 +92,7 @@ template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
     spread_bias(const T *bias, T *out, int64_t n, int64_t features) // [features], [n]
 {
-    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride)
+    for (int64_t i = smp_thread(); i < n; i += smp_threads())
         out[i] = bias[i % features];
 }
 
@@ -107,7 +101,7 @@ static smp_status launch_spread(const smp_op_call *call, const linear_state *s, 
 {
     const smp_cuda *cuda = smp_cuda_of(call);
     const int64_t n = s->rows * s->features;
-    SMP_LAUNCH(spread_bias<T>, smp_grid(cuda, n, SMP_BLOCK, 4), SMP_BLOCK, 0, cuda->stream,
+    SMP_LAUNCH(spread_bias<T>, smp_grid(cuda, n), SMP_BLOCK, 0, cuda->stream,
                static_cast<const T *>(bias), static_cast<T *>(call->out), n, s->features);
     return smp__cuda_launched("linear bias");
 }

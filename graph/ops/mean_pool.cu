@@ -51,45 +51,32 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     }
 }
 
-template <typename T> static smp_status forward_as(const smp_op_call *call)
+template <typename T> static smp_status forward(const smp_op_call *call)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
     const smp_shape *shape = &smp__in(call->graph, call->op, 0)->shape;
     const int64_t d = shape->dim[1];
     const int64_t items = call->batch * ((d + SMP_WARP - 1) / SMP_WARP);
-    SMP_LAUNCH(mean_pool_forward<T>, smp_grid(cuda, items * SMP_BLOCK, SMP_BLOCK, 4), SMP_BLOCK, 0,
-               cuda->stream, static_cast<const T *>(call->in[0]), static_cast<T *>(call->out),
-               call->batch, shape->dim[0], d);
+    SMP_LAUNCH(mean_pool_forward<T>, smp_grid(cuda, items * SMP_BLOCK), SMP_BLOCK, 0, cuda->stream,
+               static_cast<const T *>(call->in[0]), static_cast<T *>(call->out), call->batch,
+               shape->dim[0], d);
     return smp__cuda_launched("mean_pool");
 }
 
-static smp_status forward(const smp_op_call *call)
-{
-    return smp_is_bf16(call) ? forward_as<bf16>(call) : forward_as<float>(call);
-}
-
-template <int W, typename T> static smp_status backward_by(const smp_op_call *call)
+template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
     const smp_shape *shape = &smp__in(call->graph, call->op, 0)->shape;
-    const int64_t items = call->batch * shape->dim[0] * (shape->dim[1] / W);
-    const auto kernel = mean_pool_backward<W, T>;
-    SMP_LAUNCH(kernel, smp_grid(cuda, items, SMP_BLOCK, 4), SMP_BLOCK, 0, cuda->stream,
-               (const T *)call->dout, (T *)call->din[0], call->batch, shape->dim[0], shape->dim[1]);
+    const int64_t positions = shape->dim[0], d = shape->dim[1];
+    const int width = smp_width<T>(d);
+    const auto kernel =
+        width > 1 ? mean_pool_backward<smp_pack<T>::N, T> : mean_pool_backward<1, T>;
+    if (!call->din[0])
+        return SMP_OK;
+    SMP_LAUNCH(kernel, smp_grid(cuda, call->batch * positions * (d / width)), SMP_BLOCK, 0,
+               cuda->stream, (const T *)call->dout, (T *)call->din[0], call->batch, positions, d);
     return smp__cuda_launched("mean_pool");
 }
 
-template <typename T> static smp_status backward_as(const smp_op_call *call)
-{
-    const int64_t d = smp__columns(smp__out(call->graph, call->op));
-    return d % smp_pack<T>::N == 0 ? backward_by<smp_pack<T>::N, T>(call) : backward_by<1, T>(call);
-}
-
-static smp_status backward_input(const smp_op_call *call)
-{
-    if (!call->din[0])
-        return SMP_OK;
-    return smp_is_bf16(call) ? backward_as<bf16>(call) : backward_as<float>(call);
-}
-
-SMP_CUDA_KERNELS(mean_pool) = {NULL, NULL, forward, backward_input, NULL, NULL};
+SMP_CUDA_KERNELS(mean_pool) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input),
+                               NULL, NULL};

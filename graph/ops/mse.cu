@@ -9,8 +9,7 @@ __global__ void __launch_bounds__(SMP_BLOCK)
 {
     constexpr int N = smp_pack<T>::N;
     const int64_t packs = n / N;
-    const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    const int64_t first = smp_thread(), stride = smp_threads();
     double sum = 0;
     for (int64_t i = first; i < packs; i += stride) {
         const smp_pack<T> x = smp_load16(a + i * N), y = smp_load16(b + i * N);
@@ -46,8 +45,7 @@ __global__ void __launch_bounds__(SMP_BLOCK)
 {
     constexpr int N = smp_pack<T>::N;
     const int64_t packs = n / N;
-    const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    const int64_t first = smp_thread(), stride = smp_threads();
     const float scale = 2.0f * *dout / (float)n;
     for (int64_t i = first; i < packs; i += stride) {
         const smp_pack<T> x = smp_load16(a + i * N), y = smp_load16(b + i * N);
@@ -58,9 +56,9 @@ __global__ void __launch_bounds__(SMP_BLOCK)
             dy.v[k] = smp_from<T>(-d);
         }
         if (da)
-            smp_store16(da + i * N, dx);
+            smp_store(da + i * N, dx);
         if (db)
-            smp_store16(db + i * N, dy);
+            smp_store(db + i * N, dy);
     }
     for (int64_t i = packs * N + first; i < n; i += stride) {
         const float d = scale * (smp_float(a[i]) - smp_float(b[i]));
@@ -71,7 +69,7 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     }
 }
 
-template <typename T> static smp_status forward_as(const smp_op_call *call)
+template <typename T> static smp_status forward(const smp_op_call *call)
 {
     cudaStream_t stream = smp_cuda_of(call)->stream;
     const int64_t n = smp__count(smp__in(call->graph, call->op, 0), call->batch);
@@ -86,27 +84,16 @@ template <typename T> static smp_status forward_as(const smp_op_call *call)
     return smp__cuda_launched("mse");
 }
 
-template <typename T> static smp_status backward_as(const smp_op_call *call)
-{
-    const smp_cuda *cuda = smp_cuda_of(call);
-    const int64_t n = smp__count(smp__in(call->graph, call->op, 0), call->batch);
-    SMP_LAUNCH(mse_backward<T>, smp_grid(cuda, n / smp_pack<T>::N, SMP_BLOCK, 4), SMP_BLOCK, 0,
-               cuda->stream, static_cast<const T *>(call->in[0]),
-               static_cast<const T *>(call->in[1]), call->dout, reinterpret_cast<T *>(call->din[0]),
-               reinterpret_cast<T *>(call->din[1]), n);
-    return smp__cuda_launched("mse backward");
-}
-
-static smp_status forward(const smp_op_call *call)
-{
-    return smp_is_bf16(call) ? forward_as<bf16>(call) : forward_as<float>(call);
-}
-
-static smp_status backward_input(const smp_op_call *call)
+template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
     if (!call->din[0] && !call->din[1])
         return SMP_OK;
-    return smp_is_bf16(call) ? backward_as<bf16>(call) : backward_as<float>(call);
+    const smp_cuda *cuda = smp_cuda_of(call);
+    const int64_t n = smp__count(smp__in(call->graph, call->op, 0), call->batch);
+    SMP_LAUNCH(mse_backward<T>, smp_grid(cuda, n / smp_pack<T>::N), SMP_BLOCK, 0, cuda->stream,
+               static_cast<const T *>(call->in[0]), static_cast<const T *>(call->in[1]), call->dout,
+               reinterpret_cast<T *>(call->din[0]), reinterpret_cast<T *>(call->din[1]), n);
+    return smp__cuda_launched("mse backward");
 }
 
-SMP_CUDA_KERNELS(mse) = {NULL, NULL, forward, backward_input, NULL, NULL};
+SMP_CUDA_KERNELS(mse) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input), NULL, NULL};

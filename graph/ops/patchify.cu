@@ -58,7 +58,7 @@ static smp_status move_as(const smp_op_call *call, void *to, const void *from, b
     of.patch = call->op->attr[PATCH].i;
     of.line = of.patch * value / unit;
     of.units = smp_tensor_bytes(call->graph, call->op->in[0], call->batch) / unit;
-    SMP_LAUNCH(patchify_move<U>, smp_grid(cuda, of.units, SMP_BLOCK, 4), SMP_BLOCK, 0, cuda->stream,
+    SMP_LAUNCH(patchify_move<U>, smp_grid(cuda, of.units), SMP_BLOCK, 0, cuda->stream,
                static_cast<U *>(to), static_cast<const U *>(from), of, to_rows);
     return smp__cuda_launched("patchify");
 }

@@ -40,48 +40,30 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     }
 }
 
-template <int W, typename T> static smp_status forward_by(const smp_op_call *call, int64_t n)
+template <typename T> static smp_status forward(const smp_op_call *call)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
-    const auto kernel = position_embedding_forward<W, T>;
-    SMP_LAUNCH(kernel, smp_grid(cuda, n / W, SMP_BLOCK, 4), SMP_BLOCK, 0, cuda->stream,
+    const int64_t n = smp__in(call->graph, call->op, 0)->elements;
+    const int width = smp_width<T>(n);
+    const auto kernel = width > 1 ? position_embedding_forward<smp_pack<T>::N, T>
+                                  : position_embedding_forward<1, T>;
+    SMP_LAUNCH(kernel, smp_grid(cuda, n / width), SMP_BLOCK, 0, cuda->stream,
                static_cast<const T *>(call->in[0]), call->param[0], static_cast<T *>(call->out),
                call->batch, n);
     return smp__cuda_launched("position_embedding");
 }
 
-template <typename T> static smp_status forward_as(const smp_op_call *call)
-{
-    const int64_t n = smp__in(call->graph, call->op, 0)->elements;
-    return n % smp_pack<T>::N == 0 ? forward_by<smp_pack<T>::N, T>(call, n)
-                                   : forward_by<1, T>(call, n);
-}
-
-static smp_status forward(const smp_op_call *call)
-{
-    return smp_is_bf16(call) ? forward_as<bf16>(call) : forward_as<float>(call);
-}
-
-template <int W, typename T> static smp_status gradient_by(const smp_op_call *call, int64_t n)
+template <typename T> static smp_status backward_weight(const smp_op_call *call)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
-    const auto kernel = position_embedding_gradient<W, T>;
-    SMP_LAUNCH(kernel, smp_grid(cuda, n / W, SMP_BLOCK, 4), SMP_BLOCK, 0, cuda->stream,
-               (const T *)call->dout, call->dparam[0], call->batch, n);
+    const int64_t n = smp__in(call->graph, call->op, 0)->elements;
+    const int width = smp_width<T>(n);
+    const auto kernel = width > 1 ? position_embedding_gradient<smp_pack<T>::N, T>
+                                  : position_embedding_gradient<1, T>;
+    SMP_LAUNCH(kernel, smp_grid(cuda, n / width), SMP_BLOCK, 0, cuda->stream, (const T *)call->dout,
+               call->dparam[0], call->batch, n);
     return smp__cuda_launched("position_embedding");
 }
 
-template <typename T> static smp_status gradient_as(const smp_op_call *call)
-{
-    const int64_t n = smp__in(call->graph, call->op, 0)->elements;
-    return n % smp_pack<T>::N == 0 ? gradient_by<smp_pack<T>::N, T>(call, n)
-                                   : gradient_by<1, T>(call, n);
-}
-
-static smp_status backward_weight(const smp_op_call *call)
-{
-    return smp_is_bf16(call) ? gradient_as<bf16>(call) : gradient_as<float>(call);
-}
-
-SMP_CUDA_KERNELS(position_embedding) = {NULL, NULL, forward, smp_copy_backward, backward_weight,
-                                        NULL};
+SMP_CUDA_KERNELS(position_embedding) = {
+    NULL, NULL, SMP_TYPED(forward), smp_copy_backward, SMP_TYPED(backward_weight), NULL};

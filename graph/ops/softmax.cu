@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
             smp_pack<T> pack = smp_load16(x + parts.head + p * N);
             for (int k = 0; k < N; k++)
                 pack.v[k] = smp_from<T>(smp_exp<T>(smp_float(pack.v[k]) - z.max) * factor);
-            smp_store16(y + parts.head + p * N, pack);
+            smp_store(y + parts.head + p * N, pack);
         }
         for (int64_t c = parts.tail + threadIdx.x; c < columns; c += blockDim.x)
             y[c] = smp_from<T>(smp_exp<T>(smp_float(x[c]) - z.max) * factor);
@@ -67,14 +67,14 @@ __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
             const smp_pack<T> b = smp_load16(dy + parts.head + p * N);
             for (int k = 0; k < N; k++)
                 a.v[k] = smp_from<T>(smp_float(a.v[k]) * (smp_float(b.v[k]) - dot));
-            smp_store16(dx + parts.head + p * N, a);
+            smp_store(dx + parts.head + p * N, a);
         }
         for (int64_t c = parts.tail + threadIdx.x; c < columns; c += blockDim.x)
             dx[c] = smp_from<T>(smp_float(y[c]) * (smp_float(dy[c]) - dot));
     }
 }
 
-template <typename T> static smp_status forward_as(const smp_op_call *call)
+template <typename T> static smp_status forward(const smp_op_call *call)
 {
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
     const int64_t columns = smp__columns(in), rows = smp__count(in, call->batch) / columns;
@@ -86,8 +86,10 @@ template <typename T> static smp_status forward_as(const smp_op_call *call)
     return smp__cuda_launched("softmax");
 }
 
-template <typename T> static smp_status backward_as(const smp_op_call *call)
+template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
+    if (!call->din[0])
+        return SMP_OK;
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
     const int64_t columns = smp__columns(in), rows = smp__count(in, call->batch) / columns;
     const int lanes = smp_row_lanes<T>(columns);
@@ -99,16 +101,4 @@ template <typename T> static smp_status backward_as(const smp_op_call *call)
     return smp__cuda_launched("softmax backward");
 }
 
-static smp_status forward(const smp_op_call *call)
-{
-    return smp_is_bf16(call) ? forward_as<bf16>(call) : forward_as<float>(call);
-}
-
-static smp_status backward_input(const smp_op_call *call)
-{
-    if (!call->din[0])
-        return SMP_OK;
-    return smp_is_bf16(call) ? backward_as<bf16>(call) : backward_as<float>(call);
-}
-
-SMP_CUDA_KERNELS(softmax) = {NULL, NULL, forward, backward_input, NULL, NULL};
+SMP_CUDA_KERNELS(softmax) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input), NULL, NULL};
