@@ -9,24 +9,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "graph/base/yaml.h"
+#include "graph/base/yaml_field.h"
 
 enum { MAX_NODES = 65536, MAX_DEVICES_PER_NODE = 4096, MAX_DEVICES = 1000000, MAX_CORES = 65536 };
 
 #define MAX_MEMORY_BYTES ((int64_t)1 << 60)
 #define MAX_RATE 1e21 /* per second; free links of planning studies are written as 1e18 B/s */
 #define MAX_LATENCY_US 1e9
-
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-
-static smp_status required(const smp_yaml_node *map, const char *what, const char *key,
-                           const smp_yaml_node **out)
-{
-    *out = smp_yaml_get(map, key);
-    if (!*out)
-        return smp_fail_at(smp_yaml_where(map), "%s: key '%s' is missing", what, key);
-    return SMP_OK;
-}
 
 static smp_status check_rate(const smp_yaml_node *node, const char *what, double rate)
 {
@@ -41,7 +30,7 @@ static smp_status read_bandwidth(const smp_yaml_node *map, const char *what, con
                                  double *out)
 {
     const smp_yaml_node *node;
-    SMP_TRY(required(map, what, "bandwidth", &node));
+    SMP_TRY(smp__field(map, what, "bandwidth", &node));
     SMP_TRY(smp_yaml_bytes_per_s(node, value, out));
     return check_rate(node, value, *out);
 }
@@ -53,7 +42,7 @@ static smp_status read_count(const smp_yaml_node *map, const char *key, bool mus
     int64_t value;
     if (!node && !must)
         return SMP_OK;
-    SMP_TRY(required(map, "cluster", key, &node));
+    SMP_TRY(smp__field(map, "cluster", key, &node));
     SMP_TRY(smp_yaml_int(node, key, min, max, &value));
     *out = (int)value;
     return SMP_OK;
@@ -65,10 +54,8 @@ static smp_status read_compute(const smp_yaml_node *device, smp_device_spec *spe
     static const char *const names[] = {"compute: tf32", "compute: bf16"};
     double *const optional[] = {&spec->flops_tf32, &spec->flops_bf16};
     const smp_yaml_node *compute, *rate;
-    SMP_TRY(required(device, "device", "compute", &compute));
-    SMP_TRY(smp_yaml_map(compute, "compute"));
-    SMP_TRY(smp_yaml_known_keys(compute, "compute", keys, COUNT(keys)));
-    SMP_TRY(required(compute, "compute", "fp32", &rate));
+    SMP_TRY(smp__field_map(device, "device", "compute", keys, SMP__COUNT(keys), &compute));
+    SMP_TRY(smp__field(compute, "compute", "fp32", &rate));
     SMP_TRY(smp_yaml_flops(rate, "compute: fp32", &spec->flops_fp32));
     SMP_TRY(check_rate(rate, "compute: fp32", spec->flops_fp32));
     for (int i = 0; i < 2; i++) {
@@ -87,14 +74,14 @@ static smp_status read_device(const smp_yaml_node *node, smp_arena *arena, smp_d
     const smp_yaml_node *memory, *name;
     const char *text = "device";
     SMP_TRY(smp_yaml_map(node, "device"));
-    SMP_TRY(smp_yaml_known_keys(node, "device", keys, COUNT(keys)));
+    SMP_TRY(smp_yaml_known_keys(node, "device", keys, SMP__COUNT(keys)));
     name = smp_yaml_get(node, "name");
     if (name)
         SMP_TRY(smp_yaml_string(name, "device: name", &text));
     spec->name = smp_arena_strdup(arena, text);
     if (!spec->name)
         return SMP_ERR_NO_MEMORY;
-    SMP_TRY(required(node, "device", "memory", &memory));
+    SMP_TRY(smp__field(node, "device", "memory", &memory));
     SMP_TRY(smp_yaml_bytes(memory, "device: memory", &spec->memory_bytes));
     if (spec->memory_bytes < 1 || spec->memory_bytes > MAX_MEMORY_BYTES)
         return smp_fail_at(smp_yaml_where(memory),
@@ -112,7 +99,7 @@ static smp_status read_devices(const smp_yaml_node *top, smp_cluster *cluster)
     int given = 1;
     if (!device)
         return SMP_ERR_NO_MEMORY;
-    SMP_TRY(required(top, "cluster", "device", &node));
+    SMP_TRY(smp__field(top, "cluster", "device", &node));
     if (smp_yaml_kind_of(node) == SMP_YAML_LIST) {
         given = smp_yaml_list_size(node);
         if (given != n && given != cluster->devices_per_node)
@@ -135,15 +122,12 @@ static smp_status read_devices(const smp_yaml_node *top, smp_cluster *cluster)
 static smp_status read_link(const smp_yaml_node *node, const char *what, smp_link_spec *link)
 {
     static const char *const keys[] = {"bandwidth", "latency_us"};
-    const smp_yaml_node *latency;
     char value[64];
     SMP_TRY(smp_yaml_map(node, what));
-    SMP_TRY(smp_yaml_known_keys(node, what, keys, COUNT(keys)));
+    SMP_TRY(smp_yaml_known_keys(node, what, keys, SMP__COUNT(keys)));
     snprintf(value, sizeof value, "%s: bandwidth", what);
     SMP_TRY(read_bandwidth(node, what, value, &link->bytes_per_s));
-    SMP_TRY(required(node, what, "latency_us", &latency));
-    snprintf(value, sizeof value, "%s: latency_us", what);
-    return smp_yaml_double(latency, value, 0, MAX_LATENCY_US, &link->latency_us);
+    return smp__field_double(node, what, "latency_us", 0, MAX_LATENCY_US, &link->latency_us);
 }
 
 /* A link that is needed must be there; one that no pair of devices uses takes the other's numbers. */
@@ -154,16 +138,16 @@ static smp_status read_links(const smp_yaml_node *top, smp_cluster *cluster)
     const smp_yaml_node *intra = NULL, *inter = NULL;
     const smp_link_spec self = {.bytes_per_s = cluster->device[0].bytes_per_s};
     if (!links && smp_cluster_devices(cluster) > 1)
-        SMP_TRY(required(top, "cluster", "links", &links));
+        SMP_TRY(smp__field(top, "cluster", "links", &links));
     if (links) {
         SMP_TRY(smp_yaml_map(links, "links"));
-        SMP_TRY(smp_yaml_known_keys(links, "links", keys, COUNT(keys)));
+        SMP_TRY(smp_yaml_known_keys(links, "links", keys, SMP__COUNT(keys)));
         intra = smp_yaml_get(links, "intra_node");
         inter = smp_yaml_get(links, "inter_node");
         if (cluster->devices_per_node > 1)
-            SMP_TRY(required(links, "links", "intra_node", &intra));
+            SMP_TRY(smp__field(links, "links", "intra_node", &intra));
         if (cluster->nodes > 1)
-            SMP_TRY(required(links, "links", "inter_node", &inter));
+            SMP_TRY(smp__field(links, "links", "inter_node", &inter));
     }
     cluster->intra_node = self;
     if (intra)
@@ -184,7 +168,7 @@ static smp_status read_cluster(const smp_yaml *yaml, smp_cluster *cluster)
     const smp_yaml_node *top, *node;
     const char *name = "cluster";
     SMP_TRY(smp_yaml_top(yaml, &top));
-    SMP_TRY(smp_yaml_known_keys(top, "cluster", keys, COUNT(keys)));
+    SMP_TRY(smp_yaml_known_keys(top, "cluster", keys, SMP__COUNT(keys)));
     node = smp_yaml_get(top, "name");
     if (node)
         SMP_TRY(smp_yaml_string(node, "name", &name));

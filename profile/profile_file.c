@@ -5,30 +5,20 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "graph/base/yaml.h"
+#include "graph/base/yaml_field.h"
 
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define MAX_US 1e15
 #define MAX_BYTES ((int64_t)1 << 60)
 #define MAX_RATE 1e21
 
 enum { MAX_POINTS = 1000, FINGERPRINT_DIGITS = 16 };
 
-static smp_status required(const smp_yaml_node *map, const char *what, const char *key,
-                           const smp_yaml_node **out)
-{
-    *out = smp_yaml_get(map, key);
-    if (!*out)
-        return smp_fail_at(smp_yaml_where(map), "%s: key '%s' is missing", what, key);
-    return SMP_OK;
-}
-
 static smp_status read_text(const smp_yaml_node *map, const char *key, smp_arena *arena,
                             const char **out)
 {
     const smp_yaml_node *node;
     const char *text;
-    SMP_TRY(required(map, "profile", key, &node));
+    SMP_TRY(smp__field(map, "profile", key, &node));
     SMP_TRY(smp_yaml_string(node, key, &text));
     *out = smp_arena_strdup(arena, text);
     return *out ? SMP_OK : SMP_ERR_NO_MEMORY;
@@ -66,7 +56,7 @@ static smp_status read_precision(const smp_yaml_node *top, smp_profile *profile)
     const smp_yaml_node *node;
     const char *text;
     smp_precision precision;
-    SMP_TRY(required(top, "profile", "dtype", &node));
+    SMP_TRY(smp__field(top, "profile", "dtype", &node));
     SMP_TRY(smp_yaml_string(node, "dtype", &text));
     if (!smp_precision_find(text, &precision))
         return smp_fail_at(smp_yaml_where(node), "dtype: got '%s', expected fp32, tf32 or bf16",
@@ -85,11 +75,9 @@ static smp_status read_model(const smp_yaml_node *top, const smp_graph *graph, s
     const char *text;
     uint64_t fingerprint = 0;
     int used = 0;
-    SMP_TRY(required(top, "profile", "model", &model));
-    SMP_TRY(smp_yaml_map(model, "model"));
-    SMP_TRY(smp_yaml_known_keys(model, "model", keys, COUNT(keys)));
+    SMP_TRY(smp__field_map(top, "profile", "model", keys, SMP__COUNT(keys), &model));
     SMP_TRY(read_text(model, "name", profile->arena, &profile->model));
-    SMP_TRY(required(model, "model", "fingerprint", &node));
+    SMP_TRY(smp__field(model, "model", "fingerprint", &node));
     SMP_TRY(smp_yaml_string(node, "fingerprint", &text));
     if (strlen(text) != FINGERPRINT_DIGITS ||
         strspn(text, "0123456789abcdef") != FINGERPRINT_DIGITS ||
@@ -111,8 +99,8 @@ static smp_status read_op_cost(const smp_yaml_node *map, const smp_op *op, smp_o
     const smp_yaml_node *node;
     char what[SMP_MAX_NAME + 16];
     snprintf(what, sizeof what, "op '%.*s'", SMP_MAX_NAME, op->name);
-    SMP_TRY(required(map, what, "forward_us", &node));
-    SMP_TRY(required(map, what, "backward_us", &node));
+    SMP_TRY(smp__field(map, what, "forward_us", &node));
+    SMP_TRY(smp__field(map, what, "backward_us", &node));
     SMP_TRY(read_double(map, what, "forward_us", MAX_US, &cost->forward_us));
     SMP_TRY(read_double(map, what, "backward_us", MAX_US, &cost->backward_us));
     cost->backward_weight_us = op->n_param > 0 ? 0.5 * cost->backward_us : 0;
@@ -135,8 +123,8 @@ static smp_status read_op(const smp_yaml_node *map, const smp_graph *graph, cons
     const char *name;
     int32_t index;
     SMP_TRY(smp_yaml_map(map, "op"));
-    SMP_TRY(smp_yaml_known_keys(map, "op", keys, COUNT(keys)));
-    SMP_TRY(required(map, "op", "name", &node));
+    SMP_TRY(smp_yaml_known_keys(map, "op", keys, SMP__COUNT(keys)));
+    SMP_TRY(smp__field(map, "op", "name", &node));
     SMP_TRY(smp_yaml_string(node, "op: name", &name));
     index = smp_graph_find_op(graph, name);
     if (index < 0)
@@ -157,8 +145,7 @@ static smp_status read_ops(const smp_yaml_node *top, const smp_graph *graph, smp
     const smp_yaml_node *ops;
     if (!names || !cost)
         return SMP_ERR_NO_MEMORY;
-    SMP_TRY(required(top, "profile", "ops", &ops));
-    SMP_TRY(smp_yaml_list(ops, "ops"));
+    SMP_TRY(smp__field_list(top, "profile", "ops", &ops));
     for (int i = 0; i < smp_yaml_list_size(ops); i++)
         SMP_TRY(read_op(smp_yaml_list_at(ops, i), graph, names, cost, profile->arena));
     for (int32_t i = 0; i < graph->n_op; i++)
@@ -189,14 +176,14 @@ static smp_status read_points(const smp_yaml_node *points, smp_arena *arena, smp
     for (int i = 0; i < n; i++) {
         const smp_yaml_node *point = smp_yaml_list_at(points, i), *node;
         SMP_TRY(smp_yaml_map(point, "point"));
-        SMP_TRY(smp_yaml_known_keys(point, "point", keys, COUNT(keys)));
-        SMP_TRY(required(point, "point", "bytes", &node));
+        SMP_TRY(smp_yaml_known_keys(point, "point", keys, SMP__COUNT(keys)));
+        SMP_TRY(smp__field(point, "point", "bytes", &node));
         SMP_TRY(read_bytes(point, "point", "bytes", &bytes[i]));
         if (i > 0 && bytes[i] <= bytes[i - 1])
             return smp_fail_at(smp_yaml_where(node),
                                "point: bytes: got '%s', expected more than in the point before",
                                smp_yaml_text(node));
-        SMP_TRY(required(point, "point", "us", &node));
+        SMP_TRY(smp__field(point, "point", "us", &node));
         SMP_TRY(read_double(point, "point", "us", MAX_US, &us[i]));
     }
     link->n_point = n;
@@ -213,12 +200,10 @@ static smp_status read_links(const smp_yaml_node *top, smp_profile *profile)
     if (!links)
         return SMP_OK;
     SMP_TRY(smp_yaml_map(links, "links"));
-    SMP_TRY(smp_yaml_known_keys(links, "links", link_names, COUNT(link_names)));
-    SMP_TRY(required(links, "links", "intra_node", &link));
-    SMP_TRY(smp_yaml_map(link, "intra_node"));
-    SMP_TRY(smp_yaml_known_keys(link, "intra_node", keys, COUNT(keys)));
-    for (size_t i = 0; i < COUNT(keys); i++)
-        SMP_TRY(required(link, "intra_node", keys[i], &node));
+    SMP_TRY(smp_yaml_known_keys(links, "links", link_names, SMP__COUNT(link_names)));
+    SMP_TRY(smp__field_map(links, "links", "intra_node", keys, SMP__COUNT(keys), &link));
+    for (size_t i = 0; i < SMP__COUNT(keys); i++)
+        SMP_TRY(smp__field(link, "intra_node", keys[i], &node));
     SMP_TRY(read_double(link, "intra_node", "latency_us", MAX_US, &profile->link.latency_us));
     SMP_TRY(read_double(link, "intra_node", "bytes_per_s", MAX_RATE, &profile->link.bytes_per_s));
     if (!(profile->link.bytes_per_s > 0))
@@ -235,12 +220,12 @@ static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp
                                        "memory"};
     const smp_yaml_node *top, *node;
     SMP_TRY(smp_yaml_top(yaml, &top));
-    SMP_TRY(smp_yaml_known_keys(top, "profile", keys, COUNT(keys)));
+    SMP_TRY(smp_yaml_known_keys(top, "profile", keys, SMP__COUNT(keys)));
     SMP_TRY(read_model(top, graph, profile));
     SMP_TRY(read_text(top, "device", profile->arena, &profile->device));
     SMP_TRY(read_precision(top, profile));
     SMP_TRY(read_bytes(top, "profile", "memory", &profile->memory_bytes));
-    SMP_TRY(required(top, "profile", "microbatch_size", &node));
+    SMP_TRY(smp__field(top, "profile", "microbatch_size", &node));
     SMP_TRY(smp_yaml_int(node, "microbatch_size", 1, 1 << 20, &profile->microbatch_size));
     SMP_TRY(read_double(top, "profile", "optimizer_bytes_per_s", MAX_RATE,
                         &profile->optimizer_bytes_per_s));

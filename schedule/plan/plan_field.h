@@ -1,13 +1,10 @@
-/* Typed reads of a key of a map, for the readers of plan files: the key has to be there, and
- * messages name it as "what: key". */
+/* What the readers of plan files share: limits, and typed reads of what only plans have. */
 #ifndef SMP_SCHEDULE_PLAN_PLAN_FIELD_H
 #define SMP_SCHEDULE_PLAN_PLAN_FIELD_H
 
-#include "graph/base/arena.h"
-#include "graph/base/yaml.h"
+#include "graph/base/yaml_field.h"
 #include "schedule/plan/plan.h"
 
-#define SMP__COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define SMP__MAX_US 1e300
 #define SMP__MAX_RATE 1e21
 #define SMP__MAX_BYTES ((int64_t)1 << 62)
@@ -18,25 +15,6 @@ enum {
     SMP__MAX_BATCH = 1 << 30,
     SMP__MAX_CORES = 1 << 16
 };
-
-smp_status smp__field(const smp_yaml_node *map, const char *what, const char *key,
-                      const smp_yaml_node **out);
-/* A map with known keys only. */
-smp_status smp__field_map(const smp_yaml_node *map, const char *what, const char *key,
-                          const char *const *keys, size_t n_key, const smp_yaml_node **out);
-smp_status smp__field_list(const smp_yaml_node *map, const char *what, const char *key,
-                           const smp_yaml_node **out);
-smp_status smp__field_int64(const smp_yaml_node *map, const char *what, const char *key,
-                            int64_t min, int64_t max, int64_t *out);
-smp_status smp__field_int(const smp_yaml_node *map, const char *what, const char *key, int min,
-                          int max, int *out);
-smp_status smp__field_double(const smp_yaml_node *map, const char *what, const char *key,
-                             double min, double max, double *out);
-/* A string that is not empty, copied. */
-smp_status smp__field_text(const smp_yaml_node *map, const char *what, const char *key,
-                           smp_arena *arena, const char **out);
-smp_status smp__copy_text(const smp_yaml_node *node, const char *what, smp_arena *arena,
-                          const char **out);
 
 /* The fingerprint of a `model:` map, 16 hexadecimal digits. */
 smp_status smp__field_fingerprint(const smp_yaml_node *model, uint64_t *out);

@@ -1,0 +1,78 @@
+/* Keys of maps; see the header. */
+#include "graph/base/yaml_field.h"
+
+#include <stdio.h>
+
+smp_status smp__field(const smp_yaml_node *map, const char *what, const char *key,
+                      const smp_yaml_node **out)
+{
+    *out = smp_yaml_get(map, key);
+    if (!*out)
+        return smp_fail_at(smp_yaml_where(map), "%s: key '%s' is missing", what, key);
+    return SMP_OK;
+}
+
+smp_status smp__field_map(const smp_yaml_node *map, const char *what, const char *key,
+                          const char *const *keys, size_t n_key, const smp_yaml_node **out)
+{
+    SMP_TRY(smp__field(map, what, key, out));
+    SMP_TRY(smp_yaml_map(*out, key));
+    return smp_yaml_known_keys(*out, key, keys, n_key);
+}
+
+smp_status smp__field_list(const smp_yaml_node *map, const char *what, const char *key,
+                           const smp_yaml_node **out)
+{
+    SMP_TRY(smp__field(map, what, key, out));
+    return smp_yaml_list(*out, key);
+}
+
+smp_status smp__field_int64(const smp_yaml_node *map, const char *what, const char *key,
+                            int64_t min, int64_t max, int64_t *out)
+{
+    const smp_yaml_node *node;
+    char name[64];
+    SMP_TRY(smp__field(map, what, key, &node));
+    snprintf(name, sizeof name, "%s: %s", what, key);
+    return smp_yaml_int(node, name, min, max, out);
+}
+
+smp_status smp__field_int(const smp_yaml_node *map, const char *what, const char *key, int min,
+                          int max, int *out)
+{
+    int64_t value;
+    SMP_TRY(smp__field_int64(map, what, key, min, max, &value));
+    *out = (int)value;
+    return SMP_OK;
+}
+
+smp_status smp__field_double(const smp_yaml_node *map, const char *what, const char *key,
+                             double min, double max, double *out)
+{
+    const smp_yaml_node *node;
+    char name[64];
+    SMP_TRY(smp__field(map, what, key, &node));
+    snprintf(name, sizeof name, "%s: %s", what, key);
+    return smp_yaml_double(node, name, min, max, out);
+}
+
+smp_status smp__copy_text(const smp_yaml_node *node, const char *what, smp_arena *arena,
+                          const char **out)
+{
+    const char *text;
+    SMP_TRY(smp_yaml_string(node, what, &text));
+    if (!*text)
+        return smp_fail_at(smp_yaml_where(node), "%s: got an empty string", what);
+    *out = smp_arena_strdup(arena, text);
+    return *out ? SMP_OK : SMP_ERR_NO_MEMORY;
+}
+
+smp_status smp__field_text(const smp_yaml_node *map, const char *what, const char *key,
+                           smp_arena *arena, const char **out)
+{
+    const smp_yaml_node *node;
+    char name[64];
+    SMP_TRY(smp__field(map, what, key, &node));
+    snprintf(name, sizeof name, "%s: %s", what, key);
+    return smp__copy_text(node, name, arena, out);
+}

@@ -1,0 +1,30 @@
+/* Typed reads of a key of a map, for the readers of files: the key has to be there, and messages name
+ * it as "what: key" (maps and lists: "key"). */
+#ifndef SMP_GRAPH_BASE_YAML_FIELD_H
+#define SMP_GRAPH_BASE_YAML_FIELD_H
+
+#include "graph/base/arena.h"
+#include "graph/base/yaml.h"
+
+#define SMP__COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+smp_status smp__field(const smp_yaml_node *map, const char *what, const char *key,
+                      const smp_yaml_node **out);
+/* A map with known keys only. */
+smp_status smp__field_map(const smp_yaml_node *map, const char *what, const char *key,
+                          const char *const *keys, size_t n_key, const smp_yaml_node **out);
+smp_status smp__field_list(const smp_yaml_node *map, const char *what, const char *key,
+                           const smp_yaml_node **out);
+smp_status smp__field_int64(const smp_yaml_node *map, const char *what, const char *key,
+                            int64_t min, int64_t max, int64_t *out);
+smp_status smp__field_int(const smp_yaml_node *map, const char *what, const char *key, int min,
+                          int max, int *out);
+smp_status smp__field_double(const smp_yaml_node *map, const char *what, const char *key,
+                             double min, double max, double *out);
+/* A string that is not empty, copied. */
+smp_status smp__field_text(const smp_yaml_node *map, const char *what, const char *key,
+                           smp_arena *arena, const char **out);
+smp_status smp__copy_text(const smp_yaml_node *node, const char *what, smp_arena *arena,
+                          const char **out);
+
+#endif
