@@ -1,10 +1,11 @@
 /* Measurement: the median of several samples per distinct op and part, a sample being the mean of
  * as many runs as fill min_sample_us.
  *
- * Ops that cannot differ in time are measured once (profile/distinct.h). Samples are taken in rounds over all distinct ops, so that a disturbance of some
- * seconds hits few samples of any one op, and the median drops it. Ranks take the same path through
- * this file: the probe's sync stands before every measurement, and a rank that failed in between
- * makes all return there. Linear in ops, plus the measuring itself. */
+ * Ops that cannot differ in time are measured once (profile/distinct.h). Samples are taken in rounds
+ * over all distinct ops, so that a disturbance of some seconds hits few samples of any one op, and the
+ * median drops it. Ranks take the same path through this file: the probe's sync stands before every
+ * measurement, and a rank that failed in between makes all return there. Linear in ops, plus the
+ * measuring itself. */
 #include "profile/profile.h"
 
 #include <math.h>

@@ -22,7 +22,6 @@ typedef struct chunk {
 struct smp_arena {
     chunk *head; /* the one that is being filled */
     size_t next_size;
-    size_t bytes;
 };
 
 smp_arena *smp_arena_create(void)
@@ -70,10 +69,8 @@ static void *allocate(smp_arena *arena, size_t bytes, size_t align)
     chunk *head = arena->head;
     if (head) {
         size_t start = (head->used + align - 1) & ~(align - 1);
-        if (start <= head->size && bytes <= head->size - start) {
-            arena->bytes += bytes;
+        if (start <= head->size && bytes <= head->size - start)
             return take(head, start, bytes);
-        }
     }
     if (bytes > arena->next_size / 4) {
         /* Its own chunk, behind the head, whose free end stays in use. */
@@ -85,7 +82,6 @@ static void *allocate(smp_arena *arena, size_t bytes, size_t align)
             head->next = own;
         else
             arena->head = own;
-        arena->bytes += bytes;
         return take(own, 0, bytes);
     }
     chunk *fresh = new_chunk(arena->next_size);
@@ -95,7 +91,6 @@ static void *allocate(smp_arena *arena, size_t bytes, size_t align)
     arena->head = fresh;
     if (arena->next_size < MAX_CHUNK)
         arena->next_size *= 2;
-    arena->bytes += bytes;
     return take(fresh, 0, bytes);
 }
 
@@ -139,11 +134,6 @@ char *smp_arena_printf(smp_arena *arena, const char *format, ...)
     va_end(again);
     va_end(args);
     return text;
-}
-
-size_t smp_arena_bytes(const smp_arena *arena)
-{
-    return arena->bytes;
 }
 
 smp_status smp_array_reserve(void *data, size_t *capacity, size_t size, size_t need)

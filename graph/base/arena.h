@@ -18,7 +18,6 @@ void *smp_arena_alloc_aligned(smp_arena *arena, size_t count, size_t size, size_
 char *smp_arena_strdup(smp_arena *arena, const char *text);
 char *smp_arena_printf(smp_arena *arena, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-size_t smp_arena_bytes(const smp_arena *arena); /* handed out so far */
 
 #define SMP_ARENA_NEW(arena, type, count) ((type *)smp_arena_alloc((arena), (count), sizeof(type)))
 

@@ -204,7 +204,6 @@ static dnnl_alg_kind_t eltwise_algorithm(smp_eltwise kind)
         [SMP_ELTWISE_GELU_TANH] = dnnl_eltwise_gelu_tanh,
         [SMP_ELTWISE_GELU_ERF] = dnnl_eltwise_gelu_erf,
         [SMP_ELTWISE_TANH] = dnnl_eltwise_tanh,
-        [SMP_ELTWISE_RELU] = dnnl_eltwise_relu,
     };
     return algorithm[kind];
 }

@@ -16,7 +16,6 @@ static void test_arena_blocks_are_zeroed_aligned_and_apart(void **state)
     enum { BLOCKS = 400 };
     unsigned char *block[BLOCKS];
     size_t bytes[BLOCKS];
-    size_t sum = 0;
     uint64_t r = 7;
     (void)state;
     smp_arena *arena = smp_arena_create();
@@ -30,13 +29,11 @@ static void test_arena_blocks_are_zeroed_aligned_and_apart(void **state)
         for (size_t k = 0; k < bytes[i]; k++)
             assert_int_equal(block[i][k], 0);
         memset(block[i], i % 255 + 1, bytes[i]);
-        sum += bytes[i];
     }
     for (int i = 0; i < BLOCKS; i++) {
         for (size_t k = 0; k < bytes[i]; k++)
             assert_int_equal(block[i][k], i % 255 + 1);
     }
-    assert_int_equal(smp_arena_bytes(arena), sum);
     assert_int_equal((uintptr_t)SMP_ARENA_NEW(arena, char, 3) % 16, 0);
     smp_arena_destroy(arena);
     smp_arena_destroy(NULL);
