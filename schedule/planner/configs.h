@@ -98,7 +98,7 @@ void smp__configs_free(smp__configs *configs);
 /* Keeps the first reason why something cannot be; the message is the last error. */
 void smp__configs_note(smp__configs *configs, smp_status status);
 
-/* The device assignment of a placement, made once (schedule/planner/mapping.c). */
+/* The device assignment of a placement, made once (schedule/planner/device_mapping.c). */
 smp_status smp__mapping_get(smp__configs *configs, int pipeline, smp_placement placement,
                             const smp__mapping **out);
 /* spread would use the same links between the same kinds of devices as cluster. */
@@ -150,7 +150,7 @@ smp_status smp__config_best_partition(smp__configs *configs, smp__config *config
 smp_status smp__partition_recompute(const smp_problem *problem, const smp_partition *partition,
                                     const bool *recompute, smp_partition **out);
 
-/* Bounds (schedule/planner/bounds.c). No step of any partition, of this partition, takes less. */
+/* Bounds (schedule/planner/config_bounds.c). No step of any partition, of this partition, takes less. */
 smp_status smp__totals_make(const smp_search_request *request, const smp_costs *costs,
                             smp__totals *out);
 double smp__config_least_us_of_any(const smp__configs *configs, const smp__config *config);
@@ -167,7 +167,7 @@ double smp__config_overload(const smp__configs *configs, const smp__config *conf
 /* Simulates a partition, which it takes over. Where the exact peak is too high although the
  * estimate was not: recomputes more (auto), or tries again with the limits lowered by what was
  * missing. Where it is lower than estimated: recomputes less. NULL: takes longer than give_up_us (0:
- * nothing does), and *room_bytes >= 0, or cannot fit, and *room_bytes < 0 says by how much at least (schedule/planner/fit.c). */
+ * nothing does), and *room_bytes >= 0, or cannot fit, and *room_bytes < 0 says by how much at least (schedule/planner/config_fit.c). */
 smp_status smp__config_fit(smp__configs *configs, smp__config *config, smp_partition *partition,
                            double give_up_us, smp_candidate **out, int64_t *room_bytes);
 /* One candidate of exactly this partition, which it takes over, also when it fails. */

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "graph/base/clock.h"
-#include "schedule/planner/planner_model.h"
+#include "schedule/planner/planner_build.h"
 #include "schedule/verify/verify.h"
 
 static smp_status check_request(const smp_search_request *request)
@@ -271,7 +271,7 @@ smp_status smp_plan_make(const smp_search_request *request, const char *model_pa
     SMP_TRY(check_request(request));
     smp_search_request glued = *request;
     int32_t *glue;
-    SMP_TRY(smp__planner_glue(request, &glue));
+    SMP_TRY(smp__planner_keep_together(request, &glue));
     if (glue)
         glued.glue = glue;
     smp_status status = plan_glued(&glued, model_path, out);
@@ -301,7 +301,7 @@ smp_status smp_planner_hints(const smp_search_request *request, const smp_planne
 {
     smp_search_request glued = *request;
     int32_t *glue;
-    SMP_TRY(smp__planner_glue(request, &glue));
+    SMP_TRY(smp__planner_keep_together(request, &glue));
     if (glue)
         glued.glue = glue;
     smp_status status = hints_glued(&glued, result, hint, n);

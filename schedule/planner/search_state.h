@@ -1,4 +1,4 @@
-/* A search while it runs; shared by search.c and search_result.c. */
+/* A search while it runs; shared by search.c and search_finish.c. */
 #ifndef SMP_SCHEDULE_PLANNER_SEARCH_STATE_H
 #define SMP_SCHEDULE_PLANNER_SEARCH_STATE_H
 

@@ -7,7 +7,7 @@
 
 #include "graph/base/clock.h"
 #include "schedule/planner/planner.h"
-#include "schedule/planner/planner_model.h"
+#include "schedule/planner/planner_build.h"
 #include "schedule/verify/verify.h"
 
 typedef struct setting {

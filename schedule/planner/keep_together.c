@@ -5,7 +5,7 @@
 
 #include "graph/base/sets.h"
 #include "graph/model/op.h"
-#include "schedule/planner/planner_model.h"
+#include "schedule/planner/planner_build.h"
 
 /* Stage that an op, or a member of its group, is pinned to; -1: none. */
 static int32_t pin_of(const smp_search_request *request, const int32_t *group_pin, int32_t op)
@@ -58,7 +58,7 @@ static bool has_pairs(const smp_graph *graph)
     return false;
 }
 
-smp_status smp__planner_glue(const smp_search_request *request, int32_t **out)
+smp_status smp__planner_keep_together(const smp_search_request *request, int32_t **out)
 {
     const smp_graph *graph = request->graph;
     size_t n = (size_t)graph->n_op;

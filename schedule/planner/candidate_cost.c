@@ -1,6 +1,6 @@
 /* The model of schedules that the search works with: names and rules come from the registry, costs
  * from lowering, simulation and the memory planner, the same that make the plan. */
-#include "schedule/planner/planner_model.h"
+#include "schedule/planner/planner_build.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 
 #include "graph/model/op.h"
 #include "schedule/memory/memory.h"
-#include "schedule/planner/planner_model.h"
+#include "schedule/planner/planner_build.h"
 
 /* Growing list of numbers that a key is made of. */
 typedef struct numbers {

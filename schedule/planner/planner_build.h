@@ -1,6 +1,6 @@
-/* Shared by planner.c and planner_model.c: what a configuration costs, for the search. */
-#ifndef SMP_SCHEDULE_PLANNER_PLANNER_MODEL_H
-#define SMP_SCHEDULE_PLANNER_PLANNER_MODEL_H
+/* Shared by planner.c and candidate_cost.c: what a configuration costs, for the search. */
+#ifndef SMP_SCHEDULE_PLANNER_PLANNER_BUILD_H
+#define SMP_SCHEDULE_PLANNER_PLANNER_BUILD_H
 
 #include "schedule/memory/layout.h"
 #include "schedule/planner/planner.h"
@@ -68,7 +68,7 @@ int64_t smp__planner_limit(const smp_search_request *request, const smp_candidat
                            int rank);
 
 /* Looks for a better order of actions than that of the search's winner, whose evaluation is exact
- * (schedule/planner/planner_auto.c). out->taken: evaluation was replaced by that of schedule "auto". Does
+ * (schedule/planner/try_auto.c). out->taken: evaluation was replaced by that of schedule "auto". Does
  * nothing where the request fixes the schedule or asks for something else than speed. */
 smp_status smp__planner_auto(smp__planner *planner, const smp_search_request *request,
                              const smp_costs *costs, const smp_candidate *best,
@@ -82,7 +82,7 @@ smp_status smp__planner_layout(smp__planner *planner, const smp_search_request *
                                bool recompute, int stage, const smp_program *program, int chunk,
                                const smp_layout **out);
 /* Peaks of all ranks, [pipeline]; the planner holds the candidate's partition
- * (schedule/planner/planner_memory.c). */
+ * (schedule/planner/rank_peaks.c). */
 smp_status smp__planner_peaks(smp__planner *planner, const smp_search_request *request,
                               const smp_candidate *candidate, const smp_program *program,
                               bool exactly, int64_t *peak_bytes);
@@ -92,7 +92,7 @@ smp_status smp__planner_least_bytes(smp__planner *planner, const smp_search_requ
 void smp__peaks_free(smp__peaks *peaks);
 
 /* What the request keeps together (request->glue) and the pairs of ops that the target runs as one
- * kernel (schedule/planner/planner_glue.c): [n_op], malloc'ed; NULL if there are no such pairs. */
-smp_status smp__planner_glue(const smp_search_request *request, int32_t **out);
+ * kernel (schedule/planner/keep_together.c): [n_op], malloc'ed; NULL if there are no such pairs. */
+smp_status smp__planner_keep_together(const smp_search_request *request, int32_t **out);
 
 #endif

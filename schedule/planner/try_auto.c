@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "schedule/auto/auto_schedule.h"
-#include "schedule/planner/planner_model.h"
+#include "schedule/planner/planner_build.h"
 
 enum { MAX_ACTIONS = 1 << 15 }; /* of larger plans the winner's rule stays */
 
