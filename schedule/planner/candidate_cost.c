@@ -1,5 +1,5 @@
-/* The model of schedules that the search works with: names and rules come from the registry, costs
- * from lowering, simulation and the memory planner, the same that make the plan. */
+/* What a configuration costs: by lowering, simulation and the memory planner, the same that make the
+ * plan. */
 #include "schedule/planner/planner_build.h"
 
 #include <stdlib.h>
@@ -24,51 +24,37 @@ static void drop_partition(smp__planner *planner)
     planner->n_stage = 0;
 }
 
-smp_status smp__planner_open(smp__planner *planner, int active, int group)
+smp_status smp__planner_open(const smp_search_request *request, int active, smp__planner *planner)
 {
-    const smp_schedule_kind *const *kinds = smp_schedules();
-    size_t n = 0;
-    while (kinds[n])
-        n++;
-    *planner = (smp__planner){
-        .names = calloc(n + 1, sizeof *planner->names), .active = active, .group = group};
-    if (!planner->names)
-        return smp_fail_memory((n + 1) * sizeof *planner->names);
-    for (size_t i = 0; i < n; i++)
-        planner->names[i] = kinds[i]->name;
-    return SMP_OK;
+    *planner = (smp__planner){.request = *request, .active = active};
+    SMP_TRY(smp__planner_keep_together(request, &planner->glue));
+    if (planner->glue)
+        planner->request.glue = planner->glue;
+    smp_status status = smp_costs_build(request->graph, request->cluster, request->profile,
+                                        request->microbatch_size, &planner->costs);
+    if (status != SMP_OK)
+        smp__planner_close(planner);
+    return status;
 }
 
 void smp__planner_close(smp__planner *planner)
 {
     drop_partition(planner);
     smp__peaks_free(&planner->peaks);
-    free(planner->names);
+    smp_costs_destroy(planner->costs);
+    free(planner->glue);
+    *planner = (smp__planner){0};
 }
 
-static smp_schedule_shape shape_of(const smp__planner *planner, int pipeline, int chunks,
-                                   int microbatches, bool training)
+smp_schedule_shape smp__planner_shape(const smp__planner *planner, int pipeline, int chunks,
+                                      int microbatches)
 {
     return (smp_schedule_shape){.pipeline = pipeline,
                                 .chunks = chunks,
                                 .microbatches = microbatches,
-                                .training = training,
+                                .training = planner->request.graph->training,
                                 .active = planner->active,
-                                .group = planner->group};
-}
-
-smp_schedule_shape smp__planner_shape(const smp__planner *planner,
-                                      const smp_search_request *request,
-                                      const smp_candidate *candidate)
-{
-    return shape_of(planner, candidate->pipeline, candidate->chunks, candidate->microbatches,
-                    request->graph->training);
-}
-
-static bool known(void *context, const char *name)
-{
-    (void)context;
-    return smp_schedule_find(name) != NULL;
+                                .group = planner->request.group};
 }
 
 /* Rules that take no bound on live micro-batches must keep to it by themselves. */
@@ -87,54 +73,23 @@ static smp_status check_active(const smp_schedule_kind *kind, const smp_schedule
     return SMP_OK;
 }
 
-static smp_status check(void *context, const char *name, int pipeline, int chunks, int microbatches,
-                        bool training)
+smp_status smp__planner_check(const smp_schedule_kind *kind, const smp_schedule_shape *shape)
 {
-    const smp_schedule_kind *kind = smp_schedule_find(name);
-    smp_schedule_shape shape = shape_of(context, pipeline, chunks, microbatches, training);
-    if (!kind)
-        return smp_fail(SMP_ERR_INPUT, "schedule '%s' is unknown", name);
-    if (pipeline < 1 || chunks < 1 || microbatches < 1)
-        return smp_fail(SMP_ERR_INPUT,
-                        "schedule '%s': %d ranks, %d chunks, %d micro-batches, expected at least 1 "
-                        "of each",
-                        name, pipeline, chunks, microbatches);
-    if ((int64_t)pipeline * chunks > MAX_FORWARDS / microbatches)
+    if ((int64_t)shape->pipeline * shape->chunks > MAX_FORWARDS / shape->microbatches)
         return smp_fail(SMP_ERR_INPUT,
                         "schedule '%s': %d ranks * %d chunks * %d micro-batches, expected at most "
                         "%d forward actions",
-                        name, pipeline, chunks, microbatches, MAX_FORWARDS);
+                        kind->name, shape->pipeline, shape->chunks, shape->microbatches,
+                        MAX_FORWARDS);
     if (kind->check)
-        SMP_TRY(kind->check(&shape));
-    return check_active(kind, &shape);
+        SMP_TRY(kind->check(shape));
+    return check_active(kind, shape);
 }
 
-static int stage_rank(void *context, const char *name, int pipeline, int chunks, int stage)
+/* Made anew only if it differs from the last. */
+smp_status smp__planner_hold(smp__planner *planner, const smp_partition *partition)
 {
-    smp_schedule_shape shape = shape_of(context, pipeline, chunks, 1, true);
-    return smp_schedule_stage_rank(smp_schedule_find(name), &shape, stage);
-}
-
-static int live(void *context, const char *name, int pipeline, int chunks, int microbatches,
-                int rank, bool training)
-{
-    smp_schedule_shape shape = shape_of(context, pipeline, chunks, microbatches, training);
-    return smp_schedule_find(name)->live(&shape, rank);
-}
-
-static int live_bounded(void *context, const char *name, int pipeline, int chunks, int microbatches,
-                        int rank, bool training, int active)
-{
-    smp_schedule_shape shape = shape_of(context, pipeline, chunks, microbatches, training);
-    shape.active = active;
-    return smp_schedule_find(name)->live(&shape, rank);
-}
-
-/* The flow of the candidate's partition, made anew only if it differs from the last. */
-static smp_status use_partition(smp__planner *planner, const smp_search_request *request,
-                                const smp_partition *partition)
-{
-    const smp_graph *graph = request->graph;
+    const smp_graph *graph = planner->request.graph;
     size_t bytes = (size_t)graph->n_op * sizeof *planner->stage;
     if (planner->n_stage == partition->n_stage &&
         memcmp(planner->stage, partition->stage, bytes) == 0)
@@ -150,27 +105,25 @@ static smp_status use_partition(smp__planner *planner, const smp_search_request 
         memcpy(planner->stage, partition->stage, bytes);
     planner->n_stage = partition->n_stage;
     smp_status status = smp_flow_build(graph, partition->stage, partition->n_stage,
-                                       request->microbatch_size, &planner->flow);
+                                       planner->request.microbatch_size, &planner->flow);
     if (status != SMP_OK)
         drop_partition(planner);
     return status;
 }
 
-smp_status smp__planner_layout(smp__planner *planner, const smp_search_request *request,
-                               bool recompute, int stage, const smp_program *program, int chunk,
-                               const smp_layout **out)
+smp_status smp__planner_layout(smp__planner *planner, bool recompute, int stage,
+                               const smp_program *program, int chunk, const smp_layout **out)
 {
-    unsigned mode = request->graph->training ? smp_layout_mode(recompute, program, chunk) : 0;
+    const smp_graph *graph = planner->request.graph;
+    unsigned mode = graph->training ? smp_layout_mode(recompute, program, chunk) : 0;
     smp_layout **layout = &planner->layout[N_MODE * stage + (int)mode];
     if (!*layout)
-        SMP_TRY(smp_layout_measure(request->graph, planner->flow, stage, mode, NULL, layout));
+        SMP_TRY(smp_layout_measure(graph, planner->flow, stage, mode, NULL, layout));
     *out = *layout;
     return SMP_OK;
 }
 
-/* Arrays live in `arena`; the program is the caller's. */
 smp_status smp__planner_simulation_input(const smp__planner *planner,
-                                         const smp_search_request *request, const smp_costs *costs,
                                          const smp_candidate *candidate, smp_arena *arena,
                                          smp_simulation_input *out)
 {
@@ -198,22 +151,20 @@ smp_status smp__planner_simulation_input(const smp__planner *planner,
                                   .recompute_us = recompute_us,
                                   .weight_bytes = weight_bytes,
                                   .flow = planner->flow,
-                                  .graph = request->graph,
-                                  .cluster = request->cluster,
+                                  .graph = planner->request.graph,
+                                  .cluster = planner->request.cluster,
                                   .device = candidate->device,
-                                  .optimizer_bytes_per_s = costs->optimizer_bytes_per_s};
+                                  .optimizer_bytes_per_s = planner->costs->optimizer_bytes_per_s};
     return SMP_OK;
 }
 
-static smp_status simulate(const smp__planner *planner, const smp_search_request *request,
-                           const smp_costs *costs, const smp_candidate *candidate,
+static smp_status simulate(const smp__planner *planner, const smp_candidate *candidate,
                            smp__evaluation *evaluation)
 {
     smp_simulation_input input;
     smp_arena *arena = smp_arena_create();
-    smp_status status =
-        arena ? smp__planner_simulation_input(planner, request, costs, candidate, arena, &input)
-              : SMP_ERR_NO_MEMORY;
+    smp_status status = arena ? smp__planner_simulation_input(planner, candidate, arena, &input)
+                              : SMP_ERR_NO_MEMORY;
     if (status == SMP_OK) {
         input.program = evaluation->program;
         status = smp_simulate(&input, &evaluation->simulation);
@@ -223,12 +174,12 @@ static smp_status simulate(const smp__planner *planner, const smp_search_request
 }
 
 /* Programs by the candidate's rule if there are none yet. */
-static smp_status evaluate_programs(smp__planner *planner, const smp_search_request *request,
-                                    const smp_costs *costs, const smp_candidate *candidate,
+static smp_status evaluate_programs(smp__planner *planner, const smp_candidate *candidate,
                                     smp_program *program, bool exactly, smp__evaluation *out)
 {
     size_t n = (size_t)candidate->pipeline;
-    smp_schedule_shape shape = smp__planner_shape(planner, request, candidate);
+    smp_schedule_shape shape = smp__planner_shape(planner, candidate->pipeline, candidate->chunks,
+                                                  candidate->microbatches);
     smp__evaluation evaluation = {.program = calloc(n, sizeof *evaluation.program),
                                   .peak_bytes = calloc(n, sizeof *evaluation.peak_bytes),
                                   .pipeline = candidate->pipeline};
@@ -237,7 +188,7 @@ static smp_status evaluate_programs(smp__planner *planner, const smp_search_requ
         status = smp_fail_memory(n * sizeof *evaluation.program);
         goto done;
     }
-    status = use_partition(planner, request, candidate->partition);
+    status = smp__planner_hold(planner, candidate->partition);
     if (status == SMP_OK && !program)
         status = smp_lower(smp_schedule_find(candidate->schedule), &shape, planner->flow,
                            evaluation.program);
@@ -246,12 +197,10 @@ static smp_status evaluate_programs(smp__planner *planner, const smp_search_requ
         program[r] = (smp_program){0};
     }
     if (status == SMP_OK)
-        status = simulate(planner, request, costs, candidate, &evaluation);
+        status = simulate(planner, candidate, &evaluation);
     double limit_us = exactly ? 0.0 : candidate->give_up_us;
-    evaluation.given_up =
-        status == SMP_OK && limit_us > 0.0 && evaluation.simulation->step_us > limit_us;
-    if (status == SMP_OK && !evaluation.given_up)
-        status = smp__planner_peaks(planner, request, candidate, evaluation.program, exactly,
+    if (status == SMP_OK && !(limit_us > 0.0 && evaluation.simulation->step_us > limit_us))
+        status = smp__planner_peaks(planner, candidate, evaluation.program, exactly,
                                     evaluation.peak_bytes);
 done:
     if (status == SMP_OK)
@@ -261,18 +210,16 @@ done:
     return status;
 }
 
-smp_status smp__planner_evaluate(smp__planner *planner, const smp_search_request *request,
-                                 const smp_costs *costs, const smp_candidate *candidate,
+smp_status smp__planner_evaluate(smp__planner *planner, const smp_candidate *candidate,
                                  bool exactly, smp__evaluation *out)
 {
-    return evaluate_programs(planner, request, costs, candidate, NULL, exactly, out);
+    return evaluate_programs(planner, candidate, NULL, exactly, out);
 }
 
-smp_status smp__planner_evaluate_programs(smp__planner *planner, const smp_search_request *request,
-                                          const smp_costs *costs, const smp_candidate *candidate,
+smp_status smp__planner_evaluate_programs(smp__planner *planner, const smp_candidate *candidate,
                                           smp_program *program, smp__evaluation *out)
 {
-    return evaluate_programs(planner, request, costs, candidate, program, true, out);
+    return evaluate_programs(planner, candidate, program, true, out);
 }
 
 void smp__evaluation_free(smp__evaluation *evaluation)
@@ -285,9 +232,9 @@ void smp__evaluation_free(smp__evaluation *evaluation)
     *evaluation = (smp__evaluation){0};
 }
 
-int64_t smp__planner_limit(const smp_search_request *request, const smp_candidate *candidate,
-                           int rank)
+int64_t smp__planner_limit(const smp__planner *planner, const smp_candidate *candidate, int rank)
 {
+    const smp_search_request *request = &planner->request;
     int64_t limit = INT64_MAX;
     if (request->memory_bytes > 0)
         return request->memory_bytes;
@@ -300,14 +247,14 @@ int64_t smp__planner_limit(const smp_search_request *request, const smp_candidat
 }
 
 /* Fills step, peaks, room and fit of a candidate. */
-static void judge(const smp_search_request *request, const smp__evaluation *evaluation,
+static void judge(const smp__planner *planner, const smp__evaluation *evaluation,
                   smp_candidate *candidate)
 {
     candidate->step_us = evaluation->simulation->step_us;
     candidate->peak_bytes = 0;
     candidate->room_bytes = INT64_MAX;
     for (int r = 0; r < candidate->pipeline; r++) {
-        int64_t room = smp__planner_limit(request, candidate, r) - evaluation->peak_bytes[r];
+        int64_t room = smp__planner_limit(planner, candidate, r) - evaluation->peak_bytes[r];
         candidate->rank_peak_bytes[r] = evaluation->peak_bytes[r];
         if (candidate->peak_bytes < evaluation->peak_bytes[r])
             candidate->peak_bytes = evaluation->peak_bytes[r];
@@ -319,34 +266,11 @@ static void judge(const smp_search_request *request, const smp__evaluation *eval
     candidate->fits = candidate->room_bytes >= 0;
 }
 
-static smp_status evaluate(void *context, const smp_search_request *request, const smp_costs *costs,
-                           smp_candidate *candidate)
+smp_status smp__planner_judge(smp__planner *planner, smp_candidate *candidate)
 {
     smp__evaluation evaluation;
-    SMP_TRY(smp__planner_evaluate(context, request, costs, candidate, false, &evaluation));
-    judge(request, &evaluation, candidate);
+    SMP_TRY(smp__planner_evaluate(planner, candidate, false, &evaluation));
+    judge(planner, &evaluation, candidate);
     smp__evaluation_free(&evaluation);
     return SMP_OK;
-}
-
-static smp_status least_bytes(void *context, const smp_search_request *request,
-                              const smp_costs *costs, const smp_candidate *candidate,
-                              int64_t *bytes)
-{
-    (void)costs;
-    SMP_TRY(use_partition(context, request, candidate->partition));
-    return smp__planner_least_bytes(context, request, candidate, bytes);
-}
-
-smp_schedule_model smp__planner_model(smp__planner *planner)
-{
-    return (smp_schedule_model){.context = planner,
-                                .names = planner->names,
-                                .known = known,
-                                .check = check,
-                                .stage_rank = stage_rank,
-                                .live = live,
-                                .live_bounded = live_bounded,
-                                .least_bytes = least_bytes,
-                                .evaluate = evaluate};
 }

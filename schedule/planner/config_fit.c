@@ -34,7 +34,7 @@ static smp_status make_candidate(const smp__configs *configs, const smp__config 
                                  .chunks = config->chunks,
                                  .microbatches = config->microbatches,
                                  .microbatch_size = configs->costs->microbatch_size,
-                                 .schedule = config->schedule,
+                                 .schedule = config->schedule->name,
                                  .placement = config->mapping->placement,
                                  .partition = partition,
                                  .give_up_us = give_up_us,
@@ -57,11 +57,9 @@ static smp_status make_candidate(const smp__configs *configs, const smp__config 
 smp_status smp__config_evaluate(smp__configs *configs, const smp__config *config,
                                 smp_partition *partition, smp_candidate **out)
 {
-    const smp_schedule_model *model = configs->model;
     smp_candidate *candidate = NULL;
     SMP_TRY(make_candidate(configs, config, partition, 0.0, &candidate));
-    smp_status status =
-        model->evaluate(model->context, configs->request, configs->costs, candidate);
+    smp_status status = smp__planner_judge(configs->planner, candidate);
     if (status == SMP_OK)
         *out = candidate;
     else
@@ -74,28 +72,18 @@ smp_status smp__config_evaluate(smp__configs *configs, const smp__config *config
 static smp_status measure(const smp__configs *configs, const smp__config *config,
                           smp_candidate *candidate, bool *known)
 {
-    const smp_schedule_model *model = configs->model;
-    *known = true;
-    if (model->least_bytes) {
-        int64_t *bytes = candidate->rank_peak_bytes;
-        SMP_TRY(
-            model->least_bytes(model->context, configs->request, configs->costs, candidate, bytes));
-        candidate->room_bytes = INT64_MAX;
-        for (int r = 0; r < config->pipeline; r++) {
-            int64_t room = smp__config_memory(config, r) - bytes[r];
-            if (room < candidate->room_bytes) {
-                candidate->room_bytes = room;
-                candidate->worst_rank = r;
-            }
-        }
-        if (candidate->room_bytes < 0) {
-            *known = false;
-            return SMP_OK;
+    int64_t *bytes = candidate->rank_peak_bytes;
+    SMP_TRY(smp__planner_least_bytes(configs->planner, candidate, bytes));
+    candidate->room_bytes = INT64_MAX;
+    for (int r = 0; r < config->pipeline; r++) {
+        int64_t room = smp__config_memory(config, r) - bytes[r];
+        if (room < candidate->room_bytes) {
+            candidate->room_bytes = room;
+            candidate->worst_rank = r;
         }
     }
-    SMP_TRY(model->evaluate(model->context, configs->request, configs->costs, candidate));
-    *known = !candidate->given_up;
-    return SMP_OK;
+    *known = candidate->room_bytes >= 0;
+    return *known ? smp__planner_judge(configs->planner, candidate) : SMP_OK;
 }
 
 /* Bytes that a stage saves by recomputing, as estimated. */
@@ -187,7 +175,7 @@ static smp_status recompute_more(smp__configs *configs, smp__config *config,
                                  const smp_problem *problem, bool *recompute,
                                  smp_candidate **candidate, bool *known)
 {
-    for (int i = 0; i < MAX_MORE && !(*candidate)->fits && !(*candidate)->given_up; i++) {
+    for (int i = 0; i < MAX_MORE && !(*candidate)->fits; i++) {
         smp_candidate *next = NULL;
         bool next_known;
         if (!change_recompute(config, problem, *candidate, true, INT64_MAX, recompute))
@@ -279,10 +267,7 @@ static smp_status shrink(smp__configs *configs, smp__config *config, smp_partiti
         bool fits = known && candidate->fits;
         double memory = (double)smp__config_memory(config, candidate->worst_rank);
         spare += fmax(SPARE * (double)-candidate->room_bytes / memory, STEP * (1 << attempt));
-        bool too_slow = candidate->given_up;
         keep_better(best, best_known, candidate, known);
-        if (too_slow)
-            return SMP_OK;
         if (attempt == 0 && !fits)
             SMP_TRY(tune_recompute(configs, config, true, best, best_known));
         fits = *best_known && (*best)->fits;

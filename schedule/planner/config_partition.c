@@ -33,19 +33,17 @@ smp_problem smp__family_problem(const smp__configs *configs, const smp__family *
 
 smp_status smp__config_problem(smp__configs *configs, smp__config *config, smp_problem *out)
 {
-    const smp_schedule_model *model = configs->model;
     const smp__family *family = &configs->family[config->family];
     *out = smp__family_problem(configs, family);
     if (!config->live) {
         int p = config->pipeline;
+        smp_schedule_shape shape = smp__config_shape(configs, config);
         double *live = SMP_ARENA_NEW(configs->arena, double, (size_t)out->n_stage);
         double *of_rank = SMP_ARENA_NEW(configs->arena, double, (size_t)p);
         if (!live || !of_rank)
             return SMP_ERR_NO_MEMORY;
         for (int r = 0; r < p; r++)
-            of_rank[r] = (double)model->live(model->context, config->schedule, p, config->chunks,
-                                             config->microbatches, r, out->graph->training) /
-                         config->chunks;
+            of_rank[r] = smp__live_microbatches(config->schedule, &shape, r);
         for (int s = 0; s < out->n_stage; s++)
             live[s] = of_rank[family->stage_rank[s]];
         config->live = live;

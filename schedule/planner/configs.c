@@ -96,7 +96,7 @@ static smp_status check_pins(const smp_search_request *request)
     return SMP_OK;
 }
 
-static smp_status check_request(const smp_search_request *request, const smp_schedule_model *model)
+static smp_status check_request(const smp_search_request *request)
 {
     int on_hand = smp_cluster_devices(request->cluster), devices = request->devices;
     if (devices < 1 || devices > on_hand)
@@ -124,10 +124,10 @@ static smp_status check_request(const smp_search_request *request, const smp_sch
     if (request->chunks > 0 && request->chunks > request->graph->n_op)
         return smp_fail(SMP_ERR_NO_FIT, "%d chunks on a rank need as many ops: the model has %d",
                         request->chunks, request->graph->n_op);
-    if (request->schedule && !model->known(model->context, request->schedule)) {
+    if (request->schedule && !smp_schedule_find(request->schedule)) {
         smp_text known = {0};
-        for (int i = 0; model->names[i]; i++)
-            smp_text_append(&known, "%s'%s'", i > 0 ? ", " : "", model->names[i]);
+        for (int i = 0; smp_schedules()[i]; i++)
+            smp_text_append(&known, "%s'%s'", i > 0 ? ", " : "", smp_schedules()[i]->name);
         smp_status status =
             smp_fail(SMP_ERR_INPUT, "schedule: got '%s', expected 'auto' or one of %s",
                      request->schedule, known.data ? known.data : "none");
@@ -152,7 +152,7 @@ typedef struct listing {
     smp__configs *configs;
     const smp__mapping *mapping;
     int chunks;
-    const char *schedule;
+    const smp_schedule_kind *schedule;
     int32_t family; /* of the three above, -1: not made yet */
 } listing;
 
@@ -166,14 +166,14 @@ static double least_us_of(const smp__configs *configs, const smp__family *family
 static smp_status make_family(listing *l)
 {
     smp__configs *configs = l->configs;
-    const smp_schedule_model *model = configs->model;
     int p = l->mapping->pipeline, n_stage = p * l->chunks;
     int *stage_rank = SMP_ARENA_NEW(configs->arena, int, (size_t)n_stage);
     int64_t *limit = SMP_ARENA_NEW(configs->arena, int64_t, (size_t)n_stage);
     if (!stage_rank || !limit)
         return SMP_ERR_NO_MEMORY;
+    smp_schedule_shape shape = smp__planner_shape(configs->planner, p, l->chunks, 1);
     for (int s = 0; s < n_stage; s++) {
-        stage_rank[s] = model->stage_rank(model->context, l->schedule, p, l->chunks, s);
+        stage_rank[s] = smp_schedule_stage_rank(l->schedule, &shape, s);
         limit[s] = l->mapping->memory[stage_rank[s]] / l->chunks;
     }
     for (int32_t f = 0; f < configs->n_family; f++) {
@@ -198,16 +198,14 @@ static smp_status make_family(listing *l)
  * ranks: this only decides the order. */
 static bool is_doubtful(const smp__configs *configs, const smp__config *config)
 {
-    const smp_schedule_model *model = configs->model;
     const smp__totals *totals = &configs->totals;
     const smp_search_request *request = configs->request;
+    smp_schedule_shape shape = smp__config_shape(configs, config);
     int p = config->pipeline;
     int ranks[3] = {0, p / 2, p - 1};
     double live = 0.0;
     for (int i = 0; i < 3; i++)
-        live += (double)model->live(model->context, config->schedule, p, config->chunks,
-                                    config->microbatches, ranks[i], request->graph->training) /
-                config->chunks / 3.0;
+        live += smp__live_microbatches(config->schedule, &shape, ranks[i]) / 3.0;
     if (request->graph->training && request->recompute != SMP_RECOMPUTE_NONE)
         live = fmin(live, 1.0);
     double bytes = totals->state_factor * totals->weight_bytes + live * totals->stash_bytes;
@@ -236,8 +234,8 @@ static smp_status add_config(listing *l, int microbatches)
 {
     smp__configs *configs = l->configs;
     const smp_search_request *request = configs->request;
-    const smp_schedule_model *model = configs->model;
     int p = l->mapping->pipeline;
+    smp_schedule_shape shape = smp__planner_shape(configs->planner, p, l->chunks, microbatches);
     smp_status status = SMP_OK;
     if ((int64_t)p * l->chunks > request->graph->n_op)
         status =
@@ -248,8 +246,7 @@ static smp_status add_config(listing *l, int microbatches)
                      p <= request->graph->n_op ? request->graph->n_op / p : request->graph->n_op,
                      p <= request->graph->n_op ? "chunks" : "ranks of 1 chunk");
     if (status == SMP_OK)
-        status = model->check(model->context, l->schedule, p, l->chunks, microbatches,
-                              request->graph->training);
+        status = smp__planner_check(l->schedule, &shape);
     if (status == SMP_ERR_INPUT || status == SMP_ERR_NO_FIT) {
         smp__configs_note(configs, status);
         return SMP_OK;
@@ -276,16 +273,16 @@ static smp_status add_config(listing *l, int microbatches)
 static smp_status list_mapping(smp__configs *configs, const smp__mapping *mapping)
 {
     const smp_search_request *request = configs->request;
-    const char *fixed[2] = {request->schedule, NULL};
-    const char *const *names = request->schedule ? fixed : configs->model->names;
+    const smp_schedule_kind *fixed[2] = {smp_schedule_find(request->schedule), NULL};
+    const smp_schedule_kind *const *kinds = request->schedule ? fixed : smp_schedules();
     choices chunks = chunk_choices(request, mapping->pipeline);
     choices microbatches = microbatch_choices(request, mapping->pipeline);
     for (int v = 0; v < chunks.n; v++) {
-        for (int i = 0; names[i]; i++) {
+        for (int i = 0; kinds[i]; i++) {
             listing l = {.configs = configs,
                          .mapping = mapping,
                          .chunks = chunks.value[v],
-                         .schedule = names[i],
+                         .schedule = kinds[i],
                          .family = -1};
             for (int m = 0; m < microbatches.n; m++)
                 SMP_TRY(add_config(&l, microbatches.value[m]));
@@ -327,7 +324,7 @@ static int compare_configs(const void *left, const void *right)
         order = compare_doubles(a->estimate, b->estimate);
     if (order == 0)
         order = (a->microbatches > b->microbatches) - (a->microbatches < b->microbatches);
-    return order ? order : strcmp(a->schedule, b->schedule);
+    return order ? order : strcmp(a->schedule->name, b->schedule->name);
 }
 
 static void sort_configs(smp__configs *configs)
@@ -410,14 +407,15 @@ static smp_status make_free_limits(smp__configs *configs)
     return SMP_OK;
 }
 
-smp_status smp__configs_list(const smp_search_request *request, const smp_costs *costs,
-                             const smp_schedule_model *model, smp__configs *out)
+smp_status smp__configs_list(smp__planner *planner, smp__configs *out)
 {
-    *out = (smp__configs){
-        .request = request, .costs = costs, .model = model, .arena = smp_arena_create()};
-    smp_status status = out->arena ? check_request(request, model) : SMP_ERR_NO_MEMORY;
+    *out = (smp__configs){.planner = planner,
+                          .request = &planner->request,
+                          .costs = planner->costs,
+                          .arena = smp_arena_create()};
+    smp_status status = out->arena ? check_request(out->request) : SMP_ERR_NO_MEMORY;
     if (status == SMP_OK)
-        status = smp__totals_make(request, costs, &out->totals);
+        status = smp__totals_make(out->request, out->costs, &out->totals);
     if (status == SMP_OK)
         status = make_free_limits(out);
     if (status == SMP_OK)

@@ -2,8 +2,8 @@
 #ifndef SMP_SCHEDULE_PLANNER_CONFIGS_H
 #define SMP_SCHEDULE_PLANNER_CONFIGS_H
 
-#include "schedule/planner/search.h"
 #include "partition/solve/solve.h"
+#include "schedule/planner/planner_build.h"
 
 /* Which device serves which rank. Shared by all configurations of one pipeline and placement. */
 typedef struct smp__mapping {
@@ -47,7 +47,7 @@ typedef struct smp__family {
 typedef struct smp__config {
     const smp__mapping *mapping;
     int pipeline, ddp, chunks, microbatches; /* the first two are the mapping's */
-    const char *schedule;
+    const smp_schedule_kind *schedule;
     int32_t family;
     double *live;            /* [pipeline * chunks], made when first asked for */
     smp_recompute recompute; /* with which it is looked at now */
@@ -70,9 +70,9 @@ typedef struct smp__totals {
 } smp__totals;
 
 typedef struct smp__configs {
-    const smp_search_request *request;
-    const smp_costs *costs;
-    const smp_schedule_model *model;
+    smp__planner *planner;
+    const smp_search_request *request; /* the planner's, */
+    const smp_costs *costs;            /* and its costs */
     smp__totals totals;
     double *one;        /* [n_op] 1.0, */
     int64_t *unlimited; /* INT64_MAX: for problems in which memory does not count */
@@ -92,8 +92,7 @@ typedef struct smp__configs {
 
 /* Lists every configuration that the request allows and the schedules can run, most promising
  * first. SMP_ERR_INPUT for contradictory numbers; if nothing remains, the first reason. */
-smp_status smp__configs_list(const smp_search_request *request, const smp_costs *costs,
-                             const smp_schedule_model *model, smp__configs *out);
+smp_status smp__configs_list(smp__planner *planner, smp__configs *out);
 void smp__configs_free(smp__configs *configs);
 /* Keeps the first reason why something cannot be; the message is the last error. */
 void smp__configs_note(smp__configs *configs, smp_status status);
@@ -108,6 +107,20 @@ static inline const int *smp__config_stage_rank(const smp__configs *configs,
                                                 const smp__config *config)
 {
     return configs->family[config->family].stage_rank;
+}
+
+static inline smp_schedule_shape smp__config_shape(const smp__configs *configs,
+                                                   const smp__config *config)
+{
+    return smp__planner_shape(configs->planner, config->pipeline, config->chunks,
+                              config->microbatches);
+}
+
+/* Most live micro-batches on a rank: of all its chunks, or in parts of them. */
+static inline double smp__live_microbatches(const smp_schedule_kind *schedule,
+                                            const smp_schedule_shape *shape, int rank)
+{
+    return (double)schedule->live(shape, rank) / shape->chunks;
 }
 
 /* Memory of the smallest device that stands for a pipeline rank. */
@@ -166,8 +179,8 @@ double smp__config_overload(const smp__configs *configs, const smp__config *conf
 
 /* Simulates a partition, which it takes over. Where the exact peak is too high although the
  * estimate was not: recomputes more (auto), or tries again with the limits lowered by what was
- * missing. Where it is lower than estimated: recomputes less. NULL: takes longer than give_up_us (0:
- * nothing does), and *room_bytes >= 0, or cannot fit, and *room_bytes < 0 says by how much at least (schedule/planner/config_fit.c). */
+ * missing. Where it is lower than estimated: recomputes less. NULL: cannot fit, and *room_bytes < 0 says
+ * by how much at least. give_up_us: see smp_candidate (schedule/planner/config_fit.c). */
 smp_status smp__config_fit(smp__configs *configs, smp__config *config, smp_partition *partition,
                            double give_up_us, smp_candidate **out, int64_t *room_bytes);
 /* One candidate of exactly this partition, which it takes over, also when it fails. */

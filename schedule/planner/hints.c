@@ -14,22 +14,13 @@
 #define LEAST_GAIN 1e-3
 
 typedef struct trial {
-    const smp_search_request *request;
-    const smp_costs *costs;
-    const smp_schedule_model *model;
+    smp__planner *planner;
+    const smp_search_request *request; /* the planner's */
     const smp_candidate *best;
     double time; /* of the best, per sample */
     smp_hint *hint;
     int n;
 } trial;
-
-static double time_of(const trial *t, const smp_candidate *candidate)
-{
-    double samples = (double)candidate->ddp * (double)candidate->microbatch_size;
-    if (t->request->objective == SMP_OBJECTIVE_BOTTLENECK)
-        return candidate->partition->bottleneck_us / samples;
-    return candidate->step_us / candidate->microbatches / samples;
-}
 
 static void destroy_copy(smp_candidate *copy)
 {
@@ -66,7 +57,7 @@ static smp_hint *add_hint(trial *t, smp_hint_kind kind, double gain)
     if (t->n == SMP_HINTS_MAX || !(gain >= LEAST_GAIN))
         return NULL;
     smp_hint *hint = &t->hint[t->n++];
-    *hint = (smp_hint){.kind = kind, .gain = gain, .stage = -1, .op = -1};
+    *hint = (smp_hint){.kind = kind, .gain = gain};
     return hint;
 }
 
@@ -75,12 +66,10 @@ static double gain_of(const trial *t, double time)
     return t->time > 0.0 ? 1.0 - time / t->time : 0.0;
 }
 
-/* Evaluates the changed copy under a request that may be changed too. */
-static smp_status measure(const trial *t, const smp_search_request *request, smp_candidate *copy,
-                          double *gain)
+static smp_status measure(const trial *t, smp_candidate *copy, double *gain)
 {
-    SMP_TRY(t->model->evaluate(t->model->context, request, t->costs, copy));
-    *gain = gain_of(t, time_of(t, copy));
+    SMP_TRY(smp__planner_judge(t->planner, copy));
+    *gain = gain_of(t, smp__search_time(t->request, copy));
     return SMP_OK;
 }
 
@@ -108,7 +97,7 @@ static void cap_ranks(smp_candidate *copy, const double *rank_us, double target)
         if (us > target)
             scale_load(&copy->partition->load[s], target / us);
     }
-    copy->partition->bottleneck_us = fmin(copy->partition->bottleneck_us, target);
+    copy->bottleneck_us = fmin(copy->bottleneck_us, target);
 }
 
 static int slowest_of(const double *rank_us, int n)
@@ -126,7 +115,8 @@ static double largest_share(const trial *t, int stage, int32_t *op)
     for (int32_t i = 0; i < t->request->graph->n_op; i++) {
         if (t->best->partition->stage[i] != stage)
             continue;
-        double us = t->costs->op[i].forward_us + t->costs->op[i].backward_us;
+        const smp_op_cost *cost = &t->planner->costs->op[i];
+        double us = cost->forward_us + cost->backward_us;
         sum += us;
         if (us > largest) {
             largest = us;
@@ -164,15 +154,12 @@ static smp_status hint_split(trial *t, const double *rank_us)
     smp_candidate copy;
     SMP_TRY(copy_best(t, &copy));
     cap_ranks(&copy, rank_us, target);
-    smp_status status = measure(t, t->request, &copy, &gain);
+    smp_status status = measure(t, &copy, &gain);
     smp_hint *hint = status == SMP_OK ? add_hint(t, SMP_HINT_SPLIT_OP, gain) : NULL;
-    if (hint) {
-        hint->stage = stage;
-        hint->op = op;
+    if (hint)
         snprintf(hint->text, sizeof hint->text,
                  "split op '%.120s' in two: it takes %.0f %% of stage %d on the slowest rank",
                  t->request->graph->op[op].name, 100.0 * share, stage);
-    }
     destroy_copy(&copy);
     return status;
 }
@@ -190,8 +177,8 @@ static smp_status hint_balance(trial *t, const double *rank_us)
         if (us > 0.0)
             scale_load(&copy.partition->load[s], mean_us / us);
     }
-    copy.partition->bottleneck_us = mean_us;
-    smp_status status = measure(t, t->request, &copy, &gain);
+    copy.bottleneck_us = mean_us;
+    smp_status status = measure(t, &copy, &gain);
     smp_hint *hint = status == SMP_OK ? add_hint(t, SMP_HINT_BALANCE, gain) : NULL;
     if (hint) {
         char mean[32], most[32];
@@ -212,13 +199,15 @@ static smp_status hint_microbatches(trial *t)
     const smp_candidate *best = t->best;
     double gain;
     smp_candidate copy;
-    if (best->microbatches > INT32_MAX / 2 ||
-        t->model->check(t->model->context, best->schedule, best->pipeline, best->chunks,
-                        2 * best->microbatches, t->request->graph->training) != SMP_OK)
+    if (best->microbatches > INT32_MAX / 2)
+        return SMP_OK;
+    smp_schedule_shape shape =
+        smp__planner_shape(t->planner, best->pipeline, best->chunks, 2 * best->microbatches);
+    if (smp__planner_check(smp_schedule_find(best->schedule), &shape) != SMP_OK)
         return SMP_OK;
     SMP_TRY(copy_best(t, &copy));
     copy.microbatches = 2 * best->microbatches;
-    smp_status status = measure(t, t->request, &copy, &gain);
+    smp_status status = measure(t, &copy, &gain);
     smp_hint *hint = status == SMP_OK ? add_hint(t, SMP_HINT_MICROBATCHES, gain) : NULL;
     if (hint) {
         char peak[32];
@@ -250,13 +239,12 @@ static smp_status hint_recompute(trial *t)
     }
     if (status == SMP_OK) {
         sum_ranks(&copy, rank_us);
-        copy.partition->bottleneck_us = rank_us[slowest_of(rank_us, copy.pipeline)];
-        status = measure(t, t->request, &copy, &gain);
+        copy.bottleneck_us = rank_us[slowest_of(rank_us, copy.pipeline)];
+        status = measure(t, &copy, &gain);
     }
     smp_hint *hint = status == SMP_OK ? add_hint(t, SMP_HINT_MEMORY, gain) : NULL;
     if (hint) {
         char peak[32];
-        hint->memory_bytes = copy.peak_bytes;
         snprintf(hint->text, sizeof hint->text,
                  "%s of memory per device: then no stage has to recompute",
                  smp_format_bytes(peak, sizeof peak, copy.peak_bytes));
@@ -285,7 +273,6 @@ static void hint_other(trial *t, const smp_search_result *result)
     smp_hint *hint = found ? add_hint(t, SMP_HINT_MEMORY, best_gain) : NULL;
     if (hint) {
         char peak[32];
-        hint->memory_bytes = found->peak_bytes;
         snprintf(hint->text, sizeof hint->text,
                  "%s of memory per device: then %d stages * %d replicas, %d micro-batches, %s fit",
                  smp_format_bytes(peak, sizeof peak, found->peak_bytes),
@@ -313,9 +300,9 @@ static smp_status speed_up(const smp_link_spec *from, double factor, double **po
 }
 
 /* The slowest rank of the best's stages on another cluster. */
-static smp_status bottleneck_on(const smp_search_request *request, const smp_costs *costs,
-                                const smp_candidate *best, double *bottleneck_us)
+static smp_status bottleneck_on(const trial *t, const smp_cluster *cluster, double *bottleneck_us)
 {
+    const smp_candidate *best = t->best;
     size_t n = (size_t)best->partition->n_stage;
     int64_t *limit = calloc(n, sizeof *limit);
     double *live = calloc(n, sizeof *live);
@@ -326,9 +313,9 @@ static smp_status bottleneck_on(const smp_search_request *request, const smp_cos
         live[s] = best->microbatches; /* so that recomputing saves something */
     }
     if (status == SMP_OK) {
-        smp_problem problem = {.graph = request->graph,
-                               .costs = costs,
-                               .cluster = request->cluster,
+        smp_problem problem = {.graph = t->request->graph,
+                               .costs = t->planner->costs,
+                               .cluster = cluster,
                                .n_stage = best->partition->n_stage,
                                .pipeline = best->pipeline,
                                .stage_rank = best->stage_rank,
@@ -336,8 +323,8 @@ static smp_status bottleneck_on(const smp_search_request *request, const smp_cos
                                .state_factor = 1.0,
                                .live = live,
                                .memory_limit = limit,
-                               .pin = request->pin,
-                               .together = request->glue,
+                               .pin = t->request->pin,
+                               .together = t->request->glue,
                                .recompute = SMP_RECOMPUTE_AUTO};
         status = smp_partition_evaluate(&problem, best->partition->stage, &partition);
     }
@@ -354,23 +341,22 @@ static smp_status bottleneck_on(const smp_search_request *request, const smp_cos
 static smp_status hint_links(trial *t, smp_hint_kind kind, double intra, double inter,
                              const char *text)
 {
-    smp_cluster cluster = *t->request->cluster;
-    smp_search_request request = *t->request;
+    const smp_cluster *real = t->request->cluster;
+    smp_cluster cluster = *real;
     double *intra_points = NULL, *inter_points = NULL, gain = 0.0;
     smp_candidate copy = {0};
-    request.cluster = &cluster;
-    smp_status status =
-        speed_up(&t->request->cluster->intra_node, intra, &intra_points, &cluster.intra_node);
+    smp_status status = speed_up(&real->intra_node, intra, &intra_points, &cluster.intra_node);
     if (status == SMP_OK)
-        status =
-            speed_up(&t->request->cluster->inter_node, inter, &inter_points, &cluster.inter_node);
+        status = speed_up(&real->inter_node, inter, &inter_points, &cluster.inter_node);
     if (status == SMP_OK)
         status = copy_best(t, &copy);
     if (status == SMP_OK && t->request->objective == SMP_OBJECTIVE_BOTTLENECK) {
-        status = bottleneck_on(&request, t->costs, t->best, &copy.partition->bottleneck_us);
-        gain = status == SMP_OK ? gain_of(t, time_of(t, &copy)) : 0.0;
+        status = bottleneck_on(t, &cluster, &copy.bottleneck_us);
+        gain = status == SMP_OK ? gain_of(t, smp__search_time(t->request, &copy)) : 0.0;
     } else if (status == SMP_OK) {
-        status = measure(t, &request, &copy, &gain);
+        t->planner->request.cluster = &cluster;
+        status = measure(t, &copy, &gain);
+        t->planner->request.cluster = real;
     }
     smp_hint *hint = status == SMP_OK ? add_hint(t, kind, gain) : NULL;
     if (hint)
@@ -389,13 +375,12 @@ static int compare_hints(const void *left, const void *right)
     return order ? order : (int)a->kind - (int)b->kind;
 }
 
-smp_status smp_search_hints(const smp_search_request *request, const smp_costs *costs,
-                            const smp_schedule_model *model, const smp_search_result *result,
-                            smp_hint *hint, int *n)
+smp_status smp__search_hints(smp__planner *planner, const smp_search_result *result, smp_hint *hint,
+                             int *n)
 {
-    trial t = {
-        .request = request, .costs = costs, .model = model, .best = result->best, .hint = hint};
-    t.time = time_of(&t, result->best);
+    const smp_search_request *request = &planner->request;
+    trial t = {.planner = planner, .request = request, .best = result->best, .hint = hint};
+    t.time = smp__search_time(request, result->best);
     double *rank_us = calloc((size_t)result->best->pipeline, sizeof *rank_us);
     if (!rank_us)
         return smp_fail_memory((size_t)result->best->pipeline * sizeof *rank_us);

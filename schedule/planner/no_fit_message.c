@@ -20,19 +20,12 @@ typedef struct shortage {
     double live;        /* micro-batches */
 } shortage;
 
-static double live_on(const smp__configs *configs, const smp__config *config, int rank)
-{
-    const smp_schedule_model *model = configs->model;
-    return (double)model->live(model->context, config->schedule, config->pipeline, config->chunks,
-                               config->microbatches, rank, configs->request->graph->training) /
-           config->chunks;
-}
-
 static shortage describe_rank(const smp__configs *configs, const smp__config *config,
                               const smp_candidate *nearest)
 {
     shortage s = {
         .configs = configs, .config = config, .nearest = nearest, .rank = nearest->worst_rank};
+    smp_schedule_shape shape = smp__config_shape(configs, config);
     double factor = smp_state_factor(configs->request->graph);
     s.limit = (double)smp__config_memory(config, s.rank);
     s.peak = s.limit - (double)nearest->room_bytes;
@@ -43,7 +36,7 @@ static shortage describe_rank(const smp__configs *configs, const smp__config *co
         s.state += factor * (double)load->weight_bytes;
         s.stash += (double)load->stash_bytes;
         s.in += (double)load->in_bytes;
-        s.live = live_on(configs, config, s.rank);
+        s.live = smp__live_microbatches(config->schedule, &shape, s.rank);
     }
     return s;
 }
@@ -88,32 +81,27 @@ static void hint_microbatch_size(const shortage *s, smp_text *text, int *n)
 static void hint_microbatches(const shortage *s, smp_text *text, int *n)
 {
     const smp__config *config = s->config;
-    const smp_schedule_model *model = s->configs->model;
     const smp_search_request *request = s->configs->request;
-    bool training = request->graph->training;
+    smp_schedule_shape shape = smp__config_shape(s->configs, config), fewer = shape;
     char hint[120];
     double missing = s->peak - s->limit;
     for (int m = config->microbatches - 1; m >= 1 && request->microbatches > 0; m--) {
-        double live = (double)model->live(model->context, config->schedule, config->pipeline,
-                                          config->chunks, m, s->rank, training) /
-                      config->chunks;
+        fewer.microbatches = m;
+        double live = smp__live_microbatches(config->schedule, &fewer, s->rank);
         if ((s->live - live) * s->stash < missing)
             continue;
         snprintf(hint, sizeof hint, "%d micro-batches instead of %d", m, config->microbatches);
         append_hint(text, n, hint);
         break;
     }
-    for (int i = 0; model->names[i] && request->schedule; i++) {
-        if (strcmp(model->names[i], config->schedule) == 0 ||
-            model->check(model->context, model->names[i], config->pipeline, config->chunks,
-                         config->microbatches, training) != SMP_OK)
+    for (int i = 0; smp_schedules()[i] && request->schedule; i++) {
+        const smp_schedule_kind *kind = smp_schedules()[i];
+        if (kind == config->schedule || smp__planner_check(kind, &shape) != SMP_OK)
             continue;
-        double live = (double)model->live(model->context, model->names[i], config->pipeline,
-                                          config->chunks, config->microbatches, s->rank, training) /
-                      config->chunks;
+        double live = smp__live_microbatches(kind, &shape, s->rank);
         if ((s->live - live) * s->stash < missing)
             continue;
-        snprintf(hint, sizeof hint, "the schedule '%s'", model->names[i]);
+        snprintf(hint, sizeof hint, "the schedule '%s'", kind->name);
         append_hint(text, n, hint);
     }
 }
@@ -121,27 +109,23 @@ static void hint_microbatches(const shortage *s, smp_text *text, int *n)
 /* A schedule that keeps as few micro-batches alive as it is told to. */
 static void hint_active(const shortage *s, smp_text *text, int *n)
 {
-    const smp__config *c = s->config;
-    const smp_schedule_model *model = s->configs->model;
-    bool training = s->configs->request->graph->training;
+    smp_schedule_shape shape = smp__config_shape(s->configs, s->config), bounded = shape;
     char hint[120];
-    for (int i = 0; model->live_bounded && model->names[i]; i++) {
-        const char *name = model->names[i];
+    for (int i = 0; smp_schedules()[i]; i++) {
+        const smp_schedule_kind *kind = smp_schedules()[i];
         int last = 0; /* rules that take no bound keep more than 1 alive, or fit as they are */
-        if (model->check(model->context, name, c->pipeline, c->chunks, c->microbatches, training) !=
-            SMP_OK)
+        if (smp__planner_check(kind, &shape) != SMP_OK)
             continue;
         for (int active = 1; active < s->live; active++) {
-            double live = (double)model->live_bounded(model->context, name, c->pipeline, c->chunks,
-                                                      c->microbatches, s->rank, training, active) /
-                          c->chunks;
+            bounded.active = active;
+            double live = smp__live_microbatches(kind, &bounded, s->rank);
             if (live > active || (s->live - live) * s->stash < s->peak - s->limit)
                 break;
             last = active;
         }
         if (last == 0)
             continue;
-        snprintf(hint, sizeof hint, "%s with --active-microbatches %d", name, last);
+        snprintf(hint, sizeof hint, "%s with --active-microbatches %d", kind->name, last);
         append_hint(text, n, hint);
         return;
     }
@@ -192,7 +176,8 @@ smp_status smp__search_no_fit(const smp__configs *configs, const smp__config *co
                     "%lld, %s. It would fit with ",
                     s.rank, config->pipeline, config->chunks > 1 ? "" : "s", peak, missing, limit,
                     state, stash, s.live, config->pipeline * config->chunks, config->ddp,
-                    config->microbatches, (long long)nearest->microbatch_size, config->schedule);
+                    config->microbatches, (long long)nearest->microbatch_size,
+                    config->schedule->name);
     hint_recompute(&s, &text, &n);
     hint_active(&s, &text, &n);
     hint_stages(&s, &text, &n);

@@ -1,4 +1,4 @@
-/* From a request to a plan: costs, the search with the schedules' own model, then the winner in full,
+/* From a request to a plan: costs, the search, then the winner in full,
  * put into a plan that owns copies of all it says, and verified. */
 #include "schedule/planner/planner.h"
 
@@ -122,11 +122,10 @@ static smp_status fill_evaluation(smp_plan *plan, const smp_candidate *best,
     return SMP_OK;
 }
 
-static smp_status fill_plan(smp_plan *plan, const smp_search_request *request,
-                            const smp_costs *costs, const char *model_path,
+static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const char *model_path,
                             const smp_candidate *best, smp__evaluation *evaluation)
 {
-    const smp_graph *graph = request->graph;
+    const smp_graph *graph = planner->request.graph;
     plan->model_path = smp_arena_strdup(plan->arena, model_path);
     plan->model_name = smp_arena_strdup(plan->arena, graph->name);
     plan->schedule = smp_arena_strdup(plan->arena, best->schedule);
@@ -143,19 +142,19 @@ static smp_status fill_plan(smp_plan *plan, const smp_search_request *request,
     plan->training = graph->training;
     plan->target = graph->target;
     plan->n_stage = best->partition->n_stage;
-    plan->optimizer_bytes_per_s = costs->optimizer_bytes_per_s;
+    plan->optimizer_bytes_per_s = planner->costs->optimizer_bytes_per_s;
     SMP_TRY(fill_evaluation(plan, best, evaluation));
     SMP_TRY(fill_stages(plan, graph, best));
-    return copy_cluster(plan->arena, request->cluster, &plan->cluster);
+    return copy_cluster(plan->arena, planner->request.cluster, &plan->cluster);
 }
 
 /* The rank with the least room. */
-static void find_room(const smp_search_request *request, const smp__evaluation *evaluation,
+static void find_room(const smp__planner *planner, const smp__evaluation *evaluation,
                       smp_planner_result *result)
 {
     for (int r = 0; r < evaluation->pipeline; r++) {
         int64_t room =
-            smp__planner_limit(request, result->search.best, r) - evaluation->peak_bytes[r];
+            smp__planner_limit(planner, result->search.best, r) - evaluation->peak_bytes[r];
         if (r == 0 || room < result->room_bytes) {
             result->room_bytes = room;
             result->tight_rank = r;
@@ -163,23 +162,21 @@ static void find_room(const smp_search_request *request, const smp__evaluation *
     }
 }
 
-static smp_status fill_result(const smp_search_request *request, const smp_costs *costs,
-                              const char *model_path, smp__evaluation *evaluation,
-                              smp_planner_result *result)
+static smp_status fill_result(const smp__planner *planner, const char *model_path,
+                              smp__evaluation *evaluation, smp_planner_result *result)
 {
-    smp_status status = SMP_ERR_NO_MEMORY;
     smp_arena *arena = smp_arena_create();
     smp_plan *plan = arena ? SMP_ARENA_NEW(arena, smp_plan, 1) : NULL;
     if (!plan) {
         smp_arena_destroy(arena);
-        return status;
+        return SMP_ERR_NO_MEMORY;
     }
     plan->arena = arena;
-    status = fill_plan(plan, request, costs, model_path, result->search.best, evaluation);
+    smp_status status = fill_plan(plan, planner, model_path, result->search.best, evaluation);
     if (result->order.taken)
         plan->schedule = "auto";
     if (status == SMP_OK)
-        status = smp_fail_context(smp_verify(plan, request->graph), "the plan just made");
+        status = smp_fail_context(smp_verify(plan, planner->request.graph), "the plan just made");
     if (status == SMP_OK)
         result->plan = plan;
     else
@@ -188,18 +185,16 @@ static smp_status fill_result(const smp_search_request *request, const smp_costs
 }
 
 /* The winner of the search in full, under its rule or an order of its own. */
-static smp_status make_plan(smp__planner *planner, const smp_search_request *request,
-                            const smp_costs *costs, const char *model_path,
+static smp_status make_plan(smp__planner *planner, const char *model_path,
                             smp_planner_result *result)
 {
     const smp_candidate *best = result->search.best;
     smp__evaluation evaluation;
-    SMP_TRY(smp__planner_evaluate(planner, request, costs, best, true, &evaluation));
-    smp_status status =
-        smp__planner_auto(planner, request, costs, best, &evaluation, &result->order);
-    find_room(request, &evaluation, result);
+    SMP_TRY(smp__planner_evaluate(planner, best, true, &evaluation));
+    smp_status status = smp__planner_auto(planner, best, &evaluation, &result->order);
+    find_room(planner, &evaluation, result);
     if (status == SMP_OK)
-        status = fill_result(request, costs, model_path, &evaluation, result);
+        status = fill_result(planner, model_path, &evaluation, result);
     smp__evaluation_free(&evaluation);
     return status;
 }
@@ -207,23 +202,22 @@ static smp_status make_plan(smp__planner *planner, const smp_search_request *req
 /* Where nothing fits as the schedules are by default, those that take a bound on live micro-batches
  * get the highest of a few that fits. One at a time shows whether any does; if not, the message
  * stays the first, which says what else would do. */
-static smp_status search(smp__planner *planner, const smp_search_request *request,
-                         const smp_costs *costs, smp_search_result *out)
+static smp_status search(smp__planner *planner, smp_search_result *out)
 {
-    smp_schedule_model model = smp__planner_model(planner);
-    smp_status status = smp_search(request, costs, &model, out);
+    const smp_search_request *request = &planner->request;
+    smp_status status = smp__search_run(planner, out);
     if (status != SMP_ERR_NO_FIT || request->active_microbatches > 0 || !request->graph->training)
         return status;
     char *why = strdup(smp_last_error());
     if (!why)
         return smp_fail_memory(strlen(smp_last_error()) + 1);
     int bound = planner->active = 1;
-    status = smp_search(request, costs, &model, out);
+    status = smp__search_run(planner, out);
     int active = request->stages > 0 ? request->stages : request->devices;
     while (status == SMP_OK && bound == 1 && active > 2 && !smp_clock_past(request->deadline_s)) {
         smp_search_result found;
         planner->active = active = active > 3 ? active * 3 / 4 : active - 1;
-        smp_status higher = smp_search(request, costs, &model, &found);
+        smp_status higher = smp__search_run(planner, &found);
         if (higher == SMP_OK) {
             smp_search_result_destroy(out);
             *out = found;
@@ -239,24 +233,18 @@ static smp_status search(smp__planner *planner, const smp_search_request *reques
     return status;
 }
 
-/* `request` keeps together what the target wants together. */
-static smp_status plan_glued(const smp_search_request *request, const char *model_path,
-                             smp_planner_result *out)
+smp_status smp_plan_make(const smp_search_request *request, const char *model_path,
+                         smp_planner_result *out)
 {
     smp__planner planner;
-    smp_costs *costs = NULL;
     smp_planner_result result = {0};
-    SMP_TRY(smp__planner_open(&planner, request->active_microbatches, request->group));
-    smp_status status = smp_costs_build(request->graph, request->cluster, request->profile,
-                                        request->microbatch_size, &costs);
-    if (status == SMP_OK) {
-        snprintf(result.cost_source, sizeof result.cost_source, "%s", costs->source);
-        status = search(&planner, request, costs, &result.search);
-        result.active_microbatches = planner.active;
-    }
+    SMP_TRY(check_request(request));
+    SMP_TRY(smp__planner_open(request, request->active_microbatches, &planner));
+    snprintf(result.cost_source, sizeof result.cost_source, "%s", planner.costs->source);
+    smp_status status = search(&planner, &result.search);
+    result.active_microbatches = planner.active;
     if (status == SMP_OK)
-        status = make_plan(&planner, request, costs, model_path, &result);
-    smp_costs_destroy(costs);
+        status = make_plan(&planner, model_path, &result);
     smp__planner_close(&planner);
     if (status == SMP_OK)
         *out = result;
@@ -265,47 +253,13 @@ static smp_status plan_glued(const smp_search_request *request, const char *mode
     return status;
 }
 
-smp_status smp_plan_make(const smp_search_request *request, const char *model_path,
-                         smp_planner_result *out)
-{
-    SMP_TRY(check_request(request));
-    smp_search_request glued = *request;
-    int32_t *glue;
-    SMP_TRY(smp__planner_keep_together(request, &glue));
-    if (glue)
-        glued.glue = glue;
-    smp_status status = plan_glued(&glued, model_path, out);
-    free(glue);
-    return status;
-}
-
-static smp_status hints_glued(const smp_search_request *request, const smp_planner_result *result,
-                              smp_hint *hint, int *n)
-{
-    smp__planner planner;
-    smp_costs *costs = NULL;
-    SMP_TRY(smp__planner_open(&planner, result->active_microbatches, request->group));
-    smp_status status = smp_costs_build(request->graph, request->cluster, request->profile,
-                                        request->microbatch_size, &costs);
-    if (status == SMP_OK) {
-        smp_schedule_model model = smp__planner_model(&planner);
-        status = smp_search_hints(request, costs, &model, &result->search, hint, n);
-    }
-    smp_costs_destroy(costs);
-    smp__planner_close(&planner);
-    return status;
-}
-
 smp_status smp_planner_hints(const smp_search_request *request, const smp_planner_result *result,
                              smp_hint *hint, int *n)
 {
-    smp_search_request glued = *request;
-    int32_t *glue;
-    SMP_TRY(smp__planner_keep_together(request, &glue));
-    if (glue)
-        glued.glue = glue;
-    smp_status status = hints_glued(&glued, result, hint, n);
-    free(glue);
+    smp__planner planner;
+    SMP_TRY(smp__planner_open(request, result->active_microbatches, &planner));
+    smp_status status = smp__search_hints(&planner, &result->search, hint, n);
+    smp__planner_close(&planner);
     return status;
 }
 

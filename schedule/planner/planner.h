@@ -29,7 +29,11 @@ typedef struct smp_planner_result {
  * verified. Errors: SMP_ERR_INPUT, SMP_ERR_NO_FIT. */
 smp_status smp_plan_make(const smp_search_request *request, const char *model_path,
                          smp_planner_result *out);
-/* What would help the plan most: see smp_search_hints. request: the one that made the result. */
+/* What would help the plan most: fills hint[SMP_HINTS_MAX] with what gains at least 0.1 %, largest
+ * first; *n: how many. Each gain is that of the plan evaluated anew with the one change, by the same
+ * simulation; SPLIT_OP and BALANCE lower the load of the slowest ranks to what would then be
+ * slowest. Costs some simulations of the best plan, no search. request: the one that made the
+ * result. */
 smp_status smp_planner_hints(const smp_search_request *request, const smp_planner_result *result,
                              smp_hint *hint, int *n);
 void smp_planner_result_destroy(smp_planner_result *result);

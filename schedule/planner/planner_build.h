@@ -1,4 +1,4 @@
-/* Shared by planner.c and candidate_cost.c: what a configuration costs, for the search. */
+/* A planning session, and what a configuration costs in it; shared by the planner's files. */
 #ifndef SMP_SCHEDULE_PLANNER_PLANNER_BUILD_H
 #define SMP_SCHEDULE_PLANNER_PLANNER_BUILD_H
 
@@ -22,10 +22,12 @@ typedef struct smp__peaks {
 /* Flow and layouts follow from the partition; the search evaluates many configurations of one
  * partition in a row, so those of the last one are kept. */
 typedef struct smp__planner {
-    const char **names; /* of all schedules, NULL-terminated */
-    int active, group;  /* of every smp_schedule_shape */
-    int32_t *stage;     /* [n_op] the partition that flow and layout are of */
-    int n_stage;        /* 0: none */
+    smp_search_request request; /* as asked for, with `glue` as below */
+    int32_t *glue;              /* owned; NULL: the request's */
+    smp_costs *costs;
+    int active;     /* of every smp_schedule_shape: the request's, or with which alone it fits */
+    int32_t *stage; /* [n_op] the partition that flow and layout are of */
+    int n_stage;    /* 0: none */
     smp_flow *flow;
     smp_layout **layout; /* [4 * n_stage] by mode; NULL: not made yet */
     smp__peaks peaks;
@@ -37,62 +39,77 @@ typedef struct smp__evaluation {
     int pipeline;
     smp_simulation *simulation;
     int64_t *peak_bytes; /* [pipeline] */
-    bool given_up;       /* takes longer than the candidate may: peak_bytes is not known */
 } smp__evaluation;
 
-smp_status smp__planner_open(smp__planner *planner, int active, int group);
+smp_status smp__planner_open(const smp_search_request *request, int active, smp__planner *planner);
 void smp__planner_close(smp__planner *planner);
 
-/* The search's view of the schedules; context is the planner. */
-smp_schedule_model smp__planner_model(smp__planner *planner);
+smp_schedule_shape smp__planner_shape(const smp__planner *planner, int pipeline, int chunks,
+                                      int microbatches);
+/* Can the schedule run with these numbers, and is the plan of a size that is any use? Records why
+ * not. */
+smp_status smp__planner_check(const smp_schedule_kind *kind, const smp_schedule_shape *shape);
+/* Least memory of the devices that stand for a pipeline rank, one in each replica. */
+int64_t smp__planner_limit(const smp__planner *planner, const smp_candidate *candidate, int rank);
 
 /* Lowers, simulates and plans the memory of a candidate that has its partition. exactly: the memory
  * of every rank is planned; else that of every kind of rank, unless the step takes too long. */
-smp_status smp__planner_evaluate(smp__planner *planner, const smp_search_request *request,
-                                 const smp_costs *costs, const smp_candidate *candidate,
+smp_status smp__planner_evaluate(smp__planner *planner, const smp_candidate *candidate,
                                  bool exactly, smp__evaluation *out);
 /* The same with programs of the caller's, which are taken over; memory exactly. */
-smp_status smp__planner_evaluate_programs(smp__planner *planner, const smp_search_request *request,
-                                          const smp_costs *costs, const smp_candidate *candidate,
+smp_status smp__planner_evaluate_programs(smp__planner *planner, const smp_candidate *candidate,
                                           smp_program *program, smp__evaluation *out);
 void smp__evaluation_free(smp__evaluation *evaluation);
+/* Evaluates the candidate, not exactly, and fills in its step, peaks, room and fit. */
+smp_status smp__planner_judge(smp__planner *planner, smp_candidate *candidate);
 
 /* What the simulator needs of a candidate whose partition the planner holds. Arrays live in `arena`;
  * `program` is left NULL. */
 smp_status smp__planner_simulation_input(const smp__planner *planner,
-                                         const smp_search_request *request, const smp_costs *costs,
                                          const smp_candidate *candidate, smp_arena *arena,
                                          smp_simulation_input *out);
-/* Least memory of the devices that stand for a pipeline rank, one in each replica. */
-int64_t smp__planner_limit(const smp_search_request *request, const smp_candidate *candidate,
-                           int rank);
+/* Makes the candidate's partition the one that the planner holds: flow and layouts. */
+smp_status smp__planner_hold(smp__planner *planner, const smp_partition *partition);
+/* Layout of a stage of that partition under a program; borrowed. */
+smp_status smp__planner_layout(smp__planner *planner, bool recompute, int stage,
+                               const smp_program *program, int chunk, const smp_layout **out);
+
+/* Peaks of all ranks, [pipeline]; the planner holds the candidate's partition
+ * (schedule/planner/rank_peaks.c). */
+smp_status smp__planner_peaks(smp__planner *planner, const smp_candidate *candidate,
+                              const smp_program *program, bool exactly, int64_t *peak_bytes);
+/* Bytes that a rank of the candidate's partition needs whatever the order of its actions: with the
+ * rule's live micro-batches never more than the exact peak. [pipeline] bytes. */
+smp_status smp__planner_least_bytes(smp__planner *planner, const smp_candidate *candidate,
+                                    int64_t *bytes);
+void smp__peaks_free(smp__peaks *peaks);
 
 /* Looks for a better order of actions than that of the search's winner, whose evaluation is exact
  * (schedule/planner/try_auto.c). out->taken: evaluation was replaced by that of schedule "auto". Does
  * nothing where the request fixes the schedule or asks for something else than speed. */
-smp_status smp__planner_auto(smp__planner *planner, const smp_search_request *request,
-                             const smp_costs *costs, const smp_candidate *best,
+smp_status smp__planner_auto(smp__planner *planner, const smp_candidate *best,
                              smp__evaluation *evaluation, smp_auto_outcome *out);
-
-smp_schedule_shape smp__planner_shape(const smp__planner *planner,
-                                      const smp_search_request *request,
-                                      const smp_candidate *candidate);
-/* Layout of a stage of the planner's partition under a program; borrowed. */
-smp_status smp__planner_layout(smp__planner *planner, const smp_search_request *request,
-                               bool recompute, int stage, const smp_program *program, int chunk,
-                               const smp_layout **out);
-/* Peaks of all ranks, [pipeline]; the planner holds the candidate's partition
- * (schedule/planner/rank_peaks.c). */
-smp_status smp__planner_peaks(smp__planner *planner, const smp_search_request *request,
-                              const smp_candidate *candidate, const smp_program *program,
-                              bool exactly, int64_t *peak_bytes);
-/* What the ranks of a candidate need at least: see smp_schedule_model.least_bytes. */
-smp_status smp__planner_least_bytes(smp__planner *planner, const smp_search_request *request,
-                                    const smp_candidate *candidate, int64_t *bytes);
-void smp__peaks_free(smp__peaks *peaks);
 
 /* What the request keeps together (request->glue) and the pairs of ops that the target runs as one
  * kernel (schedule/planner/keep_together.c): [n_op], malloc'ed; NULL if there are no such pairs. */
 smp_status smp__planner_keep_together(const smp_search_request *request, int32_t **out);
+
+/* Tries every configuration that uses all `devices` and respects what is fixed. Speed: the least
+ * simulated time per sample (objective step) or the smallest bottleneck per sample; within 1 % the
+ * fewer micro-batches (of all replicas), then the smaller peak. auto micro-batches: 1, 2, 4, ... up to 4 * pipeline
+ * (and pipeline itself). auto chunks: 1, 2, 4 as far as ops allow; on one rank only 1, unless pins
+ * need more. Memory: the smallest peak; within 1 % the faster. Placements that differ in no link
+ * and no device are tried once, as cluster. Devices that differ: rank r of replica d has the device
+ * that smp_plan_device gives it, in the order of the cluster file; stages are made for the replica
+ * with the slowest devices.
+ * Recomputation (auto): per stage, only where the stage does not fit without. The partition of the
+ * winner is handed to smp_partition_prove, which raises its bound, and may improve it unless a partitioner
+ * was named. Large searches take a quick look at all, and try every partitioner for the few near the best.
+ * SMP_ERR_NO_FIT: says by how much, on which stage, and what would make it fit. */
+smp_status smp__search_run(smp__planner *planner, smp_search_result *out);
+
+/* schedule/planner/hints.c: see smp_planner_hints. */
+smp_status smp__search_hints(smp__planner *planner, const smp_search_result *result, smp_hint *hint,
+                             int *n);
 
 #endif

@@ -196,10 +196,10 @@ static smp_status plan_once(smp__peaks *peaks, const smp_memory_input *input, co
     return SMP_OK;
 }
 
-smp_status smp__planner_peaks(smp__planner *planner, const smp_search_request *request,
-                              const smp_candidate *candidate, const smp_program *program,
-                              bool exactly, int64_t *peak_bytes)
+smp_status smp__planner_peaks(smp__planner *planner, const smp_candidate *candidate,
+                              const smp_program *program, bool exactly, int64_t *peak_bytes)
 {
+    const smp_graph *graph = planner->request.graph;
     int p = candidate->pipeline, v = candidate->chunks, n_stage = planner->n_stage;
     smp_arena *arena = smp_arena_create();
     int *chunk_of = arena ? SMP_ARENA_NEW(arena, int, (size_t)n_stage) : NULL;
@@ -219,11 +219,10 @@ smp_status smp__planner_peaks(smp__planner *planner, const smp_search_request *r
         for (int c = 0; c < v && status == SMP_OK; c++) {
             chunk_of[stage_of[r * v + c]] = c;
             int stage = stage_of[r * v + c];
-            status =
-                smp__planner_layout(planner, request, candidate->partition->load[stage].recompute,
-                                    stage, &program[r], c, &layout[c]);
+            status = smp__planner_layout(planner, candidate->partition->load[stage].recompute,
+                                         stage, &program[r], c, &layout[c]);
         }
-        smp_memory_input input = {.graph = request->graph,
+        smp_memory_input input = {.graph = graph,
                                   .flow = planner->flow,
                                   .program = &program[r],
                                   .stage_of_chunk = &stage_of[r * v],
@@ -233,7 +232,7 @@ smp_status smp__planner_peaks(smp__planner *planner, const smp_search_request *r
                                   .chunks = v,
                                   .microbatches = candidate->microbatches,
                                   .ddp = candidate->ddp,
-                                  .optimizer_states = request->graph->training ? 2 : 0};
+                                  .optimizer_states = graph->training ? 2 : 0};
         if (status == SMP_OK)
             status = exactly ? plan_exactly(&input, &peak_bytes[r])
                              : plan_once(&planner->peaks, &input, chunk_of, &peak_bytes[r]);
@@ -246,10 +245,9 @@ done:
 }
 
 /* Bytes of weights, gradients and optimizer state that each rank keeps, a weight once. */
-static void add_states(const smp_search_request *request, const smp_flow *flow,
-                       const smp_candidate *candidate, int *seen, int64_t *bytes)
+static void add_states(const smp_graph *graph, const smp_flow *flow, const smp_candidate *candidate,
+                       int *seen, int64_t *bytes)
 {
-    const smp_graph *graph = request->graph;
     int64_t element = smp_weight_element_bytes(graph, graph->training ? 2 : 0);
     for (int32_t p = 0; p < graph->n_param; p++) {
         for (int32_t u = graph->param[p].use_begin; u < graph->param[p].use_end; u++) {
@@ -317,35 +315,36 @@ static int64_t most_kept(const smp_program *order, const kept_bytes *of_chunk)
 }
 
 /* What one rank needs beside its weights: the work area, and what is kept. */
-static smp_status least_of_rank(smp__planner *planner, const smp_search_request *request,
-                                const smp_candidate *candidate, const int *stage_of,
-                                const smp_program *order, kept_bytes *kept, int64_t *bytes)
+static smp_status least_of_rank(smp__planner *planner, const smp_candidate *candidate,
+                                const int *stage_of, const smp_program *order, kept_bytes *kept,
+                                int64_t *bytes)
 {
     int64_t work = 0;
     for (int c = 0; c < candidate->chunks; c++) {
         const smp_layout *layout;
-        SMP_TRY(smp__planner_layout(planner, request,
-                                    candidate->partition->load[stage_of[c]].recompute, stage_of[c],
-                                    order, c, &layout));
-        kept[c] = kept_of(layout, planner->flow, request->graph, candidate);
+        SMP_TRY(smp__planner_layout(planner, candidate->partition->load[stage_of[c]].recompute,
+                                    stage_of[c], order, c, &layout));
+        kept[c] = kept_of(layout, planner->flow, planner->request.graph, candidate);
         const int64_t areas[] = {layout->forward_work_bytes, layout->backward_work_bytes,
                                  layout->weight_work_bytes};
         for (int i = 0; i < 3; i++)
             work = areas[i] > work ? areas[i] : work;
     }
     *bytes += work;
-    if (request->graph->training) /* else nothing is kept after its forward */
+    if (planner->request.graph->training) /* else nothing is kept after its forward */
         *bytes += most_kept(order, kept);
     return SMP_OK;
 }
 
 /* Weights, the work area, and what is kept between actions, in the order of the compute actions
  * alone: O(actions). Border buffers that only wait for a transfer are left out. */
-smp_status smp__planner_least_bytes(smp__planner *planner, const smp_search_request *request,
-                                    const smp_candidate *candidate, int64_t *bytes)
+smp_status smp__planner_least_bytes(smp__planner *planner, const smp_candidate *candidate,
+                                    int64_t *bytes)
 {
+    SMP_TRY(smp__planner_hold(planner, candidate->partition));
     const smp_schedule_kind *kind = smp_schedule_find(candidate->schedule);
-    smp_schedule_shape shape = smp__planner_shape(planner, request, candidate);
+    smp_schedule_shape shape = smp__planner_shape(planner, candidate->pipeline, candidate->chunks,
+                                                  candidate->microbatches);
     int p = candidate->pipeline, v = candidate->chunks;
     smp_status status = SMP_ERR_NO_MEMORY;
     smp_arena *arena = smp_arena_create();
@@ -360,14 +359,13 @@ smp_status smp__planner_least_bytes(smp__planner *planner, const smp_search_requ
         stage_of[r * v + held[r]++] = s;
     }
     memset(bytes, 0, (size_t)p * sizeof *bytes);
-    add_states(request, planner->flow, candidate, seen, bytes);
+    add_states(planner->request.graph, planner->flow, candidate, seen, bytes);
     status = SMP_OK;
     for (int r = 0; r < p && status == SMP_OK; r++) {
         smp_program order = {0};
         status = kind->order(&shape, r, &order);
         if (status == SMP_OK)
-            status = least_of_rank(planner, request, candidate, &stage_of[r * v], &order, kept,
-                                   &bytes[r]);
+            status = least_of_rank(planner, candidate, &stage_of[r * v], &order, kept, &bytes[r]);
         smp_program_free(&order);
     }
 done:

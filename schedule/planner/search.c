@@ -12,8 +12,6 @@
  *
  * The order in which configurations are looked at decides nothing but the effort, unless a time
  * limit strikes: then the best so far is taken. */
-#include "schedule/planner/search.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,7 +128,7 @@ static double step_limit_us(const smp__search *s, const smp__config *config)
 
 /* What became of a configuration with one treatment of recomputation. */
 typedef struct attempt {
-    smp_candidate *candidate; /* NULL: none can fit, or none can win */
+    smp_candidate *candidate; /* NULL: pruned, or it cannot fit */
     bool pruned;
     int64_t room_bytes;
 } attempt;
@@ -176,7 +174,6 @@ static smp_status attempt_config(smp__search *s, smp__config *config, smp_recomp
     }
     SMP_TRY(smp__config_fit(configs, config, partition, step_limit_us(s, config), &out->candidate,
                             &out->room_bytes));
-    out->pruned = !out->candidate && out->room_bytes >= 0;
     if (out->room_bytes >= 0 || far_off(config, out->room_bytes) ||
         configs->request->optimize == SMP_OPTIMIZE_MEMORY)
         return SMP_OK;
@@ -315,11 +312,10 @@ static smp_status try_nearest(smp__search *s)
     return SMP_OK;
 }
 
-smp_status smp_search(const smp_search_request *request, const smp_costs *costs,
-                      const smp_schedule_model *model, smp_search_result *out)
+smp_status smp__search_run(smp__planner *planner, smp_search_result *out)
 {
     smp__search s = {.least_overload = INFINITY, .overloaded = -1, .missed = -1};
-    SMP_TRY(smp__configs_list(request, costs, model, &s.configs));
+    SMP_TRY(smp__configs_list(planner, &s.configs));
     smp_status status = SMP_OK;
     s.counts.n_config = s.configs.n;
     s.entry = calloc((size_t)s.configs.n + 1, sizeof *s.entry);

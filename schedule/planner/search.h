@@ -1,5 +1,5 @@
-/* The search over pipeline x ddp x chunks x micro-batches x schedule. What a schedule costs is
- * known to the layer on the right: it passes a model of it in (smp_schedule_model). */
+/* What the search over pipeline x ddp x chunks x micro-batches x schedule is asked, and what it
+ * answers. */
 #ifndef SMP_SCHEDULE_PLANNER_SEARCH_H
 #define SMP_SCHEDULE_PLANNER_SEARCH_H
 
@@ -43,9 +43,8 @@ typedef struct smp_candidate {
     int n_recompute;      /* stages that recompute */
     const char *solver;   /* of the partition; static text */
     double bottleneck_us; /* of the partition */
-    double give_up_us;    /* in: a step that takes longer need not be looked at further; 0: all */
-    bool given_up;        /* for that reason only step_us is known */
     double step_us;       /* simulated */
+    double give_up_us;    /* peaks stay 0 if the step takes longer: it is not listed; 0: never */
     int64_t peak_bytes;   /* highest over ranks, exact */
     bool fits;
     int worst_rank; /* rank with the least room, and by how much it misses (or keeps) */
@@ -53,32 +52,6 @@ typedef struct smp_candidate {
 } smp_candidate;
 
 void smp_candidate_destroy(smp_candidate *candidate); /* accepts NULL; frees what it owns */
-
-/* What the search must know about schedules; implemented in schedule/. */
-typedef struct smp_schedule_model {
-    void *context;
-    /* Names to try for auto, NULL-terminated. */
-    const char *const *names;
-    bool (*known)(void *context, const char *name);
-    /* Can it run with these numbers? Records why not. */
-    smp_status (*check)(void *context, const char *name, int pipeline, int chunks, int microbatches,
-                        bool training);
-    int (*stage_rank)(void *context, const char *name, int pipeline, int chunks, int stage);
-    /* Peak number of live (micro-batch, chunk) stashes on a rank. */
-    int (*live)(void *context, const char *name, int pipeline, int chunks, int microbatches,
-                int rank, bool training);
-    /* `live`, were the request's active_microbatches `active`. NULL: no schedule takes a bound. */
-    int (*live_bounded)(void *context, const char *name, int pipeline, int chunks, int microbatches,
-                        int rank, bool training, int active);
-    /* Bytes that a rank of the candidate's partition needs whatever the order of its actions: with
-     * `live` of them never more than the exact peak. NULL: not known. [pipeline] bytes. */
-    smp_status (*least_bytes)(void *context, const smp_search_request *request,
-                              const smp_costs *costs, const smp_candidate *candidate,
-                              int64_t *bytes);
-    /* Fills step_us, given_up, rank_peak_bytes, peak_bytes, worst_rank, room_bytes, fits of a candidate. */
-    smp_status (*evaluate)(void *context, const smp_search_request *request, const smp_costs *costs,
-                           smp_candidate *candidate);
-} smp_schedule_model;
 
 typedef struct smp_search_result {
     smp_candidate *best; /* owned */
@@ -97,20 +70,5 @@ typedef struct smp_search_result {
 enum { SMP_SEARCH_LISTED = 10 };
 
 void smp_search_result_destroy(smp_search_result *result); /* frees the contents */
-
-/* Tries every configuration that uses all `devices` and respects what is fixed. Speed: the least
- * simulated time per sample (objective step) or the smallest bottleneck per sample; within 1 % the
- * fewer micro-batches (of all replicas), then the smaller peak. auto micro-batches: 1, 2, 4, ... up to 4 * pipeline
- * (and pipeline itself). auto chunks: 1, 2, 4 as far as ops allow; on one rank only 1, unless pins
- * need more. Memory: the smallest peak; within 1 % the faster. Placements that differ in no link
- * and no device are tried once, as cluster. Devices that differ: rank r of replica d has the device
- * that smp_plan_device gives it, in the order of the cluster file; stages are made for the replica
- * with the slowest devices.
- * Recomputation (auto): per stage, only where the stage does not fit without. The partition of the
- * winner is handed to smp_partition_prove, which raises its bound, and may improve it unless a partitioner
- * was named. Large searches take a quick look at all, and try every partitioner for the few near the best.
- * SMP_ERR_NO_FIT: says by how much, on which stage, and what would make it fit. */
-smp_status smp_search(const smp_search_request *request, const smp_costs *costs,
-                      const smp_schedule_model *model, smp_search_result *out);
 
 #endif

@@ -14,7 +14,6 @@ enum { MAX_ACTIONS = 1 << 15 }; /* of larger plans the winner's rule stays */
 
 typedef struct attempt {
     smp__planner *planner;
-    const smp_search_request *request;
     const smp_candidate *best;
     int64_t *peak_bytes; /* [pipeline] scratch */
 } attempt;
@@ -22,10 +21,10 @@ typedef struct attempt {
 static smp_status fits(void *context, const smp_program *programs, bool *out)
 {
     attempt *a = context;
-    SMP_TRY(smp__planner_peaks(a->planner, a->request, a->best, programs, false, a->peak_bytes));
+    SMP_TRY(smp__planner_peaks(a->planner, a->best, programs, false, a->peak_bytes));
     *out = true;
     for (int r = 0; r < a->best->pipeline; r++)
-        *out &= a->peak_bytes[r] <= smp__planner_limit(a->request, a->best, r);
+        *out &= a->peak_bytes[r] <= smp__planner_limit(a->planner, a->best, r);
     return SMP_OK;
 }
 
@@ -40,14 +39,15 @@ static void fill_memory(const attempt *a, const smp__evaluation *evaluation, int
                         int64_t *limit_bytes)
 {
     const smp_candidate *best = a->best;
-    smp_schedule_shape shape = smp__planner_shape(a->planner, a->request, best);
+    smp_schedule_shape shape =
+        smp__planner_shape(a->planner, best->pipeline, best->chunks, best->microbatches);
     for (int r = 0; r < best->pipeline; r++) {
         double rank_stash = 0.0;
         for (int s = 0; s < best->partition->n_stage; s++)
             if (best->stage_rank[s] == r)
                 rank_stash += (double)stash_of(&best->partition->load[s]);
         double live = smp_schedule_find(best->schedule)->live(&shape, r);
-        double bytes = (double)smp__planner_limit(a->request, best, r) -
+        double bytes = (double)smp__planner_limit(a->planner, best, r) -
                        (double)evaluation->peak_bytes[r] + live * rank_stash / best->chunks;
         limit_bytes[r] = bytes < 0x1p62 ? (int64_t)bytes : INT64_MAX;
     }
@@ -65,15 +65,14 @@ static bool is_wanted(const smp_search_request *request, const smp_candidate *be
 }
 
 /* Replaces the evaluation by that of the programs, which it takes over, if they are worth it. */
-static smp_status take_over(attempt *a, const smp_costs *costs, smp_program *programs,
-                            smp__evaluation *evaluation, bool *taken)
+static smp_status take_over(attempt *a, smp_program *programs, smp__evaluation *evaluation,
+                            bool *taken)
 {
     smp__evaluation found;
-    SMP_TRY(
-        smp__planner_evaluate_programs(a->planner, a->request, costs, a->best, programs, &found));
+    SMP_TRY(smp__planner_evaluate_programs(a->planner, a->best, programs, &found));
     *taken = found.simulation->step_us <= WORTH_IT * evaluation->simulation->step_us;
     for (int r = 0; r < a->best->pipeline; r++)
-        *taken &= found.peak_bytes[r] <= smp__planner_limit(a->request, a->best, r);
+        *taken &= found.peak_bytes[r] <= smp__planner_limit(a->planner, a->best, r);
     if (*taken) {
         smp__evaluation_free(evaluation);
         *evaluation = found;
@@ -83,21 +82,20 @@ static smp_status take_over(attempt *a, const smp_costs *costs, smp_program *pro
     return SMP_OK;
 }
 
-smp_status smp__planner_auto(smp__planner *planner, const smp_search_request *request,
-                             const smp_costs *costs, const smp_candidate *best,
+smp_status smp__planner_auto(smp__planner *planner, const smp_candidate *best,
                              smp__evaluation *evaluation, smp_auto_outcome *out)
 {
     *out = (smp_auto_outcome){.rule_us = evaluation->simulation->step_us};
-    if (!is_wanted(request, best))
+    if (!is_wanted(&planner->request, best))
         return SMP_OK;
     size_t n_stage = (size_t)best->partition->n_stage, n = (size_t)best->pipeline;
     smp_status status = SMP_ERR_NO_MEMORY;
     smp_auto_result result = {0};
     smp_arena *arena = smp_arena_create();
     smp_program *programs = calloc(n, sizeof *programs);
-    attempt a = {planner, request, best, NULL};
+    attempt a = {planner, best, NULL};
     smp_auto_input input = {
-        .fits = fits, .context = &a, .effort = EFFORT, .deadline_s = request->deadline_s};
+        .fits = fits, .context = &a, .effort = EFFORT, .deadline_s = planner->request.deadline_s};
     int64_t *stash_bytes = arena ? SMP_ARENA_NEW(arena, int64_t, n_stage) : NULL;
     int64_t *limit_bytes = arena ? SMP_ARENA_NEW(arena, int64_t, n) : NULL;
     a.peak_bytes = arena ? SMP_ARENA_NEW(arena, int64_t, n) : NULL;
@@ -105,7 +103,7 @@ smp_status smp__planner_auto(smp__planner *planner, const smp_search_request *re
         status = smp_fail_memory(n * sizeof *programs);
         goto done;
     }
-    status = smp__planner_simulation_input(planner, request, costs, best, arena, &input.simulation);
+    status = smp__planner_simulation_input(planner, best, arena, &input.simulation);
     if (status != SMP_OK)
         goto done;
     fill_memory(&a, evaluation, stash_bytes, limit_bytes);
@@ -117,7 +115,7 @@ smp_status smp__planner_auto(smp__planner *planner, const smp_search_request *re
         goto done;
     }
     if (status == SMP_OK && result.step_us <= WORTH_IT * evaluation->simulation->step_us)
-        status = take_over(&a, costs, programs, evaluation, &out->taken);
+        status = take_over(&a, programs, evaluation, &out->taken);
     out->tried = true;
     out->found_us = out->taken ? result.step_us : out->rule_us;
     out->lower_bound_us = result.lower_bound_us;

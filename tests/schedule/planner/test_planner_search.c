@@ -6,7 +6,6 @@
 #include <math.h>
 
 #include "graph/base/clock.h"
-#include "schedule/planner/planner.h"
 #include "schedule/planner/planner_build.h"
 #include "schedule/verify/verify.h"
 
@@ -145,7 +144,7 @@ static void plan_all(const setting *s, outcome_list *list)
         list->least = fmin(list->least, list->item[i].time);
 }
 
-/* The rule of search.h: within 1 % of the best the fewer micro-batches, then the smaller peak. */
+/* The rule of planner_build.h: within 1 % of the best the fewer micro-batches, then the smaller peak. */
 static bool stands_before(const outcome_list *list, const outcome *a, const outcome *b)
 {
     bool a_close = a->time <= 1.01 * list->least, b_close = b->time <= 1.01 * list->least;
@@ -322,19 +321,13 @@ static void check_peaks(const setting *s, const smp_planner_result *result, bool
 {
     smp__planner planner;
     smp__evaluation exact, kinds;
-    smp_costs *costs;
     const smp_candidate *best = result->search.best;
     int64_t *least = calloc((size_t)best->pipeline, sizeof *least);
     assert_non_null(least);
-    assert_int_equal(SMP_OK, smp__planner_open(&planner, 0, 0));
-    assert_int_equal(
-        SMP_OK, smp_costs_build(s->graph, &s->cluster, NULL, s->request.microbatch_size, &costs));
-    smp_schedule_model model = smp__planner_model(&planner);
-    assert_int_equal(SMP_OK, model.least_bytes(model.context, &s->request, costs, best, least));
-    assert_int_equal(SMP_OK,
-                     smp__planner_evaluate(&planner, &s->request, costs, best, true, &exact));
-    assert_int_equal(SMP_OK,
-                     smp__planner_evaluate(&planner, &s->request, costs, best, false, &kinds));
+    assert_int_equal(SMP_OK, smp__planner_open(&s->request, 0, &planner));
+    assert_int_equal(SMP_OK, smp__planner_least_bytes(&planner, best, least));
+    assert_int_equal(SMP_OK, smp__planner_evaluate(&planner, best, true, &exact));
+    assert_int_equal(SMP_OK, smp__planner_evaluate(&planner, best, false, &kinds));
     for (int r = 0; r < best->pipeline; r++) {
         assert_int_equal(exact.peak_bytes[r], kinds.peak_bytes[r]);
         assert_int_equal(exact.peak_bytes[r], best->rank_peak_bytes[r]);
@@ -344,7 +337,6 @@ static void check_peaks(const setting *s, const smp_planner_result *result, bool
     *equal_kinds = *equal_kinds || planner.peaks.n < (size_t)best->pipeline;
     smp__evaluation_free(&exact);
     smp__evaluation_free(&kinds);
-    smp_costs_destroy(costs);
     smp__planner_close(&planner);
     free(least);
 }
