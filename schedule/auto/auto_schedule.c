@@ -74,18 +74,6 @@ static bool within_limits(const autos *a, const smp_program *orders)
     return true;
 }
 
-static bool has_split(const autos *a, const smp_program *orders)
-{
-    for (int rank = 0; a->input->split && rank < a->n_rank; rank++)
-        for (int64_t i = 0; i < orders[rank].n; i++) {
-            const smp_action *action = &orders[rank].action[i];
-            int64_t place = (int64_t)rank * a->crossing.chunks + action->chunk;
-            if (action->kind == SMP_ACTION_I && !a->input->split[a->crossing.stage_of[place]])
-                return true;
-        }
-    return false;
-}
-
 /* Lowers and simulates orders into a->trial, and keeps it if it fits and is faster than the best. */
 static smp_status judge(autos *a, const smp_program *orders, bool *better)
 {
@@ -131,7 +119,7 @@ static smp_status try_rule(autos *a, const smp_schedule_kind *kind, int active,
         return SMP_OK;
     for (int rank = 0; rank < a->n_rank; rank++)
         SMP_TRY(kind->order(&shape, rank, &orders[rank]));
-    if (!within_limits(a, orders) || has_split(a, orders)) {
+    if (!within_limits(a, orders)) {
         free_programs(orders, a->n_rank);
         return SMP_OK;
     }
@@ -262,7 +250,6 @@ static smp_status try_list(autos *a, smp_auto_result *result)
                             .forward_us = a->times,
                             .input_us = a->times + a->n_stage,
                             .weight_us = a->times + 2 * (int64_t)a->n_stage,
-                            .split = a->input->split,
                             .transfer_us = transfer_us,
                             .tail_us = tails_us,
                             .stash_bytes = a->times + 3 * (int64_t)a->n_stage,

@@ -8,7 +8,6 @@
 
 typedef struct smp_auto_input {
     smp_simulation_input simulation; /* of a training step; `program` is not read */
-    const bool *split;               /* [n_stage] may a backward be split? NULL: everywhere */
     const int64_t *stash_bytes;      /* [n_stage] of a live micro-batch */
     const int64_t *limit_bytes;      /* [pipeline] for all stashes of a rank; NULL: no limit */
     /* The exact check of the programs of all ranks, `peak_bytes` of the memory planner, say; NULL:

@@ -25,8 +25,7 @@ static double maximum(double a, double b)
 /* The part of a backward that other stages wait for. */
 static double passed_us(const smp__list *l, int stage)
 {
-    bool split = !l->input->split || l->input->split[stage];
-    return l->cost_us[split ? SMP_ACTION_I : SMP_ACTION_B][stage];
+    return l->cost_us[SMP_ACTION_I][stage];
 }
 
 static double rest_us(const smp__list *l, int stage)

@@ -24,11 +24,6 @@ typedef struct option {
     smp__letter letter;
 } option;
 
-static bool splits(const smp__list *l, int stage)
-{
-    return !l->input->split || l->input->split[stage];
-}
-
 static smp__list_count *count_of(const smp__list *l, int rank, int chunk)
 {
     return &l->count[(int64_t)rank * l->chunks + chunk];
@@ -100,8 +95,7 @@ static option best_backward(const builder *b, int rank)
             continue;
         double ready_us = smp__list_ready_us(l, SMP_TRANSFER_B, stage, count->input);
         if (ready_us >= 0.0)
-            consider(b, rank, chunk, splits(l, stage) ? SMP_ACTION_I : SMP_ACTION_B, ready_us,
-                     &best);
+            consider(b, rank, chunk, SMP_ACTION_I, ready_us, &best);
     }
     return best;
 }
@@ -163,7 +157,7 @@ static void commit(builder *b, int rank, double start_us)
         b->bytes[rank] += l->input->stash_bytes[stage];
         b->flight[rank]++;
     }
-    if (kind == SMP_ACTION_W || kind == SMP_ACTION_B) {
+    if (kind == SMP_ACTION_W) {
         b->bytes[rank] -= l->input->stash_bytes[stage];
         count->weight++;
     }

@@ -196,9 +196,7 @@ bool smp__word_is_legal(const smp__list *list, int rank, const smp__word *word)
         int chunk = smp__letter_chunk(word->letter[i]);
         smp_action_kind kind = smp__letter_kind(word->letter[i]);
         double stash = list->input->stash_bytes[smp__list_stage(list, rank, chunk)];
-        bool whole = list->input->split && !list->input->split[smp__list_stage(list, rank, chunk)];
-        legal = count_letter(&count[chunk], kind) &&
-                !(whole && (kind == SMP_ACTION_I || kind == SMP_ACTION_W));
+        legal = count_letter(&count[chunk], kind);
         if (kind == SMP_ACTION_F)
             bytes += stash;
         if (list->input->limit_bytes && bytes > limit * (1.0 + 1e-12))

@@ -92,11 +92,6 @@ static bool offer(finder *f)
     return true;
 }
 
-static bool splits(const smp__list *l, int stage)
-{
-    return !l->input->split || l->input->split[stage];
-}
-
 /* Letters leave the micro-batch out: it must be the next one. */
 static bool is_next(const smp__list *l, int rank, const smp_action *a)
 {
@@ -108,7 +103,7 @@ static bool is_next(const smp__list *l, int rank, const smp_action *a)
     return a->microbatch == (a->kind == SMP_ACTION_W ? count->weight++ : count->input++);
 }
 
-/* The letters of an order, whole backwards in halves where they can be. false: not an order. */
+/* The letters of an order, whole backwards in halves. false: not an order. */
 static bool spell(const smp__list *l, int rank, const smp_program *order, smp__word *word)
 {
     word->n = 0;
@@ -119,7 +114,7 @@ static bool spell(const smp__list *l, int rank, const smp_program *order, smp__w
         if (!smp_action_is_compute(a->kind) || a->chunk < 0 || a->chunk >= l->chunks ||
             word->n + 2 > l->longest + (a->kind != SMP_ACTION_B) || !is_next(l, rank, a))
             return false;
-        if (a->kind == SMP_ACTION_B && splits(l, smp__list_stage(l, rank, a->chunk))) {
+        if (a->kind == SMP_ACTION_B) {
             word->letter[word->n++] = smp__letter_of(a->chunk, SMP_ACTION_I);
             word->letter[word->n++] = smp__letter_of(a->chunk, SMP_ACTION_W);
         } else {

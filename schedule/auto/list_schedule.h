@@ -14,7 +14,6 @@ typedef struct smp_list_input {
     const double *forward_us;  /* [n_stage] */
     const double *input_us;    /* I; B is I and W in one */
     const double *weight_us;   /* W */
-    const bool *split;         /* [n_stage] may a backward be split there? NULL: everywhere */
     const double *transfer_us; /* [n_transfer] of messages */
     const double *tail_us;     /* [pipeline] from a rank's last action to its end; NULL: nothing */
     const double *stash_bytes; /* [n_stage] alive from F to B (W) */

@@ -178,9 +178,7 @@ static smp_status count_opaque(smp__memory_build *build)
             const smp_op *op = &input->graph->op[flow->op_list[i]];
             if (op->kind->cpu.forward)
                 continue;
-            int64_t bytes = input->weight_bytes ? input->weight_bytes[flow->op_list[i]]
-                            : op->cost          ? op->cost->weight_bytes
-                                                : 0;
+            int64_t bytes = op->cost ? op->cost->weight_bytes : 0;
             for (int64_t left = element; left > 0 && bytes > 0; left -= 4)
                 SMP_TRY(smp__bytes_add(&build->top, left < 4 ? bytes / 4 * left : bytes));
         }

@@ -82,7 +82,6 @@ typedef struct smp_memory_input {
     const int *stage_of_chunk;       /* [chunks] */
     const int *stage_rank;           /* [flow->n_stage] */
     const smp_layout *const *layout; /* [chunks], of the mode smp_layout_mode gives */
-    const int64_t *weight_bytes; /* [n_op], for ops without kernels: counted, not placed; or NULL */
     int rank, chunks, microbatches, ddp;
     int optimizer_states; /* 2 for AdamW; 0 when not training */
 } smp_memory_input;

@@ -350,13 +350,11 @@ static smp_status count_calls(void *context, const smp_program *programs, bool *
     return SMP_OK;
 }
 
-/* Whole backwards only; transfers that occupy the ranks; shared cores; reductions; what fits is asked.
- */
+/* Transfers that occupy the ranks; shared cores; reductions; what fits is asked. */
 static void test_auto_settings(void **state)
 {
     (void)state;
     fixture_random random = {3};
-    const bool whole[MAX_STAGES] = {0};
     made_plan made;
     costs c;
     int calls = 0;
@@ -365,18 +363,9 @@ static void test_auto_settings(void **state)
     c.input.effort = 1e6;
     smp_auto_result free_choice = solve(&made, &c);
     assert_true(free_choice.found);
-    c.input.split = whole;
-    smp_auto_result r = solve(&made, &c);
-    for (int rank = 0; rank < 4; rank++)
-        for (int64_t i = 0; i < made.program[rank].n; i++)
-            assert_true(made.program[rank].action[i].kind != SMP_ACTION_I &&
-                        made.program[rank].action[i].kind != SMP_ACTION_W);
-    if (r.step_us < free_choice.step_us || r.lower_bound_us > r.step_us)
-        fail_msg("%g, bound %g, with halves %g", r.step_us, r.lower_bound_us, free_choice.step_us);
-    c.input.split = NULL;
     c.input.fits = count_calls;
     c.input.context = &calls;
-    r = solve(&made, &c);
+    smp_auto_result r = solve(&made, &c);
     assert_true(calls > 2);
     assert_string_equal(r.rule, "interleaved");
     c.input.fits = NULL;
