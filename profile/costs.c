@@ -203,7 +203,7 @@ int64_t smp_weight_element_bytes(const smp_graph *graph, int optimizer_states)
 
 double smp_state_factor(const smp_graph *graph)
 {
-    return 0.25 * (double)smp_weight_element_bytes(graph, graph->training ? 2 : 0);
+    return 0.25 * (double)smp_weight_element_bytes(graph, smp_planned_states(graph->training));
 }
 
 double smp_device_slowdown(const smp_cluster *cluster, smp_precision precision, int device)

@@ -9,7 +9,13 @@
  * gradient when training, each of the optimizer's states, and in bf16 the copy that kernels
  * read. The one place that knows. */
 int64_t smp_weight_element_bytes(const smp_graph *graph, int optimizer_states);
-/* The same for each byte of a weight, under AdamW. */
+/* Optimizer states that plans make room for: AdamW's, whatever a run then uses. */
+enum { SMP_PLANNED_STATES = 2 };
+static inline int smp_planned_states(bool training)
+{
+    return training ? SMP_PLANNED_STATES : 0;
+}
+/* Bytes that a plan counts for each byte of a weight. */
 double smp_state_factor(const smp_graph *graph);
 
 typedef struct smp_costs {

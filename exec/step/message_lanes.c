@@ -24,16 +24,13 @@
 
 #include <stdlib.h>
 
-static bool is_direct(const smp_transfer *transfer)
-{
-    return transfer->to_stage == transfer->from_stage + (transfer->kind == SMP_TRANSFER_F ? 1 : -1);
-}
+#include "schedule/lower/crossing.h"
 
 static int64_t transfer_id(const smp *s, const smp_transfer *transfer)
 {
     int64_t ranks = s->comm.pipeline_size, stages = s->flow->n_stage;
     int64_t from = transfer->from_stage, to = transfer->to_stage;
-    if (is_direct(transfer))
+    if (smp__crossing_is_direct(transfer))
         return s->stage_rank[from] * ranks + s->stage_rank[to];
     return ranks * ranks + ((int64_t)transfer->kind * stages + from) * stages + to;
 }

@@ -134,24 +134,24 @@ static smp_status try_rule(autos *a, const smp_schedule_kind *kind, int active,
 }
 
 /* Micro-batches that every rank can keep. */
-static int held_microbatches(const autos *a)
+static int most_microbatches(const autos *a)
 {
-    int64_t held = simulation(a)->microbatches;
+    int64_t most = simulation(a)->microbatches;
     for (int rank = 0; a->input->limit_bytes && rank < a->n_rank; rank++) {
         int64_t bytes = 0;
         for (int c = 0; c < a->crossing.chunks; c++)
             bytes +=
                 a->input->stash_bytes[a->crossing.stage_of[(int64_t)rank * a->crossing.chunks + c]];
-        if (bytes > 0 && a->input->limit_bytes[rank] / bytes < held)
-            held = a->input->limit_bytes[rank] / bytes;
+        if (bytes > 0 && a->input->limit_bytes[rank] / bytes < most)
+            most = a->input->limit_bytes[rank] / bytes;
     }
-    return (int)held;
+    return (int)most;
 }
 
 static smp_status try_rules(autos *a, smp_auto_result *result)
 {
-    int p = a->n_rank, held = held_microbatches(a);
-    const int active[N_ACTIVE] = {0, p, 2 * p - 1, held};
+    int p = a->n_rank, most = most_microbatches(a);
+    const int active[N_ACTIVE] = {0, p, 2 * p - 1, most};
     for (int i = 0; smp_schedules()[i]; i++) {
         const smp_schedule_kind *kind = smp_schedules()[i];
         for (int k = 0; k < N_ACTIVE; k++) {

@@ -109,7 +109,7 @@ static bool any_weight(const smp__list *l, int rank, int *chunk)
 }
 
 /* Chooses the rank's next letter and puts it into the heap. */
-static void choose(builder *b, int rank)
+static void choose_next(builder *b, int rank)
 {
     const smp__list *l = b->list;
     bool blocked;
@@ -133,15 +133,15 @@ static void choose(builder *b, int rank)
         smp_heap_set(&b->heap, rank, best.start_us);
 }
 
-static void choose_neighbours(builder *b, smp_transfer_kind kind, int stage)
+static void choose_next_of_neighbours(builder *b, smp_transfer_kind kind, int stage)
 {
     const smp__list *l = b->list;
     int next = smp__crossing_next(kind, stage);
     if (next >= 0 && next < l->n_stage)
-        choose(b, l->crossing.rank_of[next]);
+        choose_next(b, l->crossing.rank_of[next]);
     smp__list_span out = l->out[kind][stage];
     for (int32_t i = out.begin; i < out.end; i++)
-        choose(b, l->message[i].to_rank);
+        choose_next(b, l->message[i].to_rank);
 }
 
 static void commit(builder *b, int rank, double start_us)
@@ -167,9 +167,9 @@ static void commit(builder *b, int rank, double start_us)
         b->flight[rank] -= kind != SMP_ACTION_F;
         l->made_at[smp__list_made(l, moves, stage, mb)] = 0;
         smp__list_send(l, moves, stage, mb, l->now_us[rank]);
-        choose_neighbours(b, moves, stage);
+        choose_next_of_neighbours(b, moves, stage);
     }
-    choose(b, rank);
+    choose_next(b, rank);
 }
 
 static smp_status prepare(builder *b, smp_arena *arena)
@@ -193,7 +193,7 @@ smp_status smp__list_build(smp__list *list, const smp__list_policy *policy, smp_
         smp__list_reset(list);
         for (int rank = 0; rank < list->n_rank; rank++) {
             word[rank].n = 0;
-            choose(&b, rank);
+            choose_next(&b, rank);
         }
         while (b.heap.n > 0) {
             int rank = smp_heap_pop(&b.heap);

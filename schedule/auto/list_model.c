@@ -6,37 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int by_value(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-static int64_t pair_of(const smp__list *l, const smp_transfer *t)
-{
-    return (int64_t)l->crossing.rank_of[t->from_stage] * l->n_rank +
-           l->crossing.rank_of[t->to_stage];
-}
-
-/* The ordered pairs of ranks that exchange messages, sorted. */
-static smp_status number_links(smp__list *l, int64_t **pairs)
-{
-    const smp_flow *flow = l->crossing.flow;
-    int n = 0;
-    *pairs = SMP_ARENA_NEW(l->arena, int64_t, (size_t)flow->n_transfer);
-    if (!*pairs)
-        return SMP_ERR_NO_MEMORY;
-    for (int32_t i = 0; i < flow->n_transfer; i++)
-        if (smp__crossing_is_message(&l->crossing, &flow->transfer[i]))
-            (*pairs)[n++] = pair_of(l, &flow->transfer[i]);
-    qsort(*pairs, (size_t)n, sizeof **pairs, by_value);
-    for (int i = 0; i < n; i++)
-        if (l->n_link == 0 || (*pairs)[i] != (*pairs)[l->n_link - 1])
-            (*pairs)[l->n_link++] = (*pairs)[i];
-    return SMP_OK;
-}
-
-static void fill_stage(smp__list *l, int stage, const int64_t *pairs, int32_t *n_out, int32_t *n_in)
+static void fill_stage(smp__list *l, int stage, const int32_t *link_of, int32_t *n_out,
+                       int32_t *n_in)
 {
     const smp_flow *flow = l->crossing.flow;
     for (int kind = 0; kind < 2; kind++) {
@@ -45,11 +16,9 @@ static void fill_stage(smp__list *l, int stage, const int64_t *pairs, int32_t *n
             const smp_transfer *t = &flow->transfer[flow->out_list[i]];
             if ((int)t->kind != kind || !smp__crossing_is_message(&l->crossing, t))
                 continue;
-            int64_t pair = pair_of(l, t);
-            const int64_t *link = bsearch(&pair, pairs, (size_t)l->n_link, sizeof pair, by_value);
             l->message[(*n_out)++] =
                 (smp__list_message){.transfer = flow->out_list[i],
-                                    .link = (int32_t)(link - pairs),
+                                    .link = link_of[flow->out_list[i]],
                                     .to_rank = l->crossing.rank_of[t->to_stage],
                                     .us = l->input->transfer_us[flow->out_list[i]]};
         }
@@ -67,9 +36,9 @@ static void fill_stage(smp__list *l, int stage, const int64_t *pairs, int32_t *n
 static smp_status build_messages(smp__list *l)
 {
     size_t n_transfer = (size_t)l->crossing.flow->n_transfer, n_stage = (size_t)l->n_stage;
-    int64_t *pairs;
+    int32_t *link_of;
     int32_t n_out = 0, n_in = 0;
-    SMP_TRY(number_links(l, &pairs));
+    SMP_TRY(smp__crossing_links(&l->crossing, l->arena, &link_of, &l->n_link));
     l->message = SMP_ARENA_NEW(l->arena, smp__list_message, n_transfer);
     l->incoming = SMP_ARENA_NEW(l->arena, int32_t, n_transfer);
     for (int kind = 0; kind < 2; kind++) {
@@ -81,7 +50,7 @@ static smp_status build_messages(smp__list *l)
     if (!l->message || !l->incoming)
         return SMP_ERR_NO_MEMORY;
     for (int stage = 0; stage < l->n_stage; stage++)
-        fill_stage(l, stage, pairs, &n_out, &n_in);
+        fill_stage(l, stage, link_of, &n_out, &n_in);
     return SMP_OK;
 }
 

@@ -9,7 +9,7 @@
 #include "graph/base/clock.h"
 #include "schedule/auto/list_model.h"
 
-enum { N_BEST = 3, MAX_FORWARDS = 1 << 24 };
+enum { N_BEST = 3 };
 
 typedef struct finder {
     smp__list list;
@@ -34,11 +34,11 @@ static smp_status check_input(const smp_list_input *input)
 {
     int n = input->flow->n_stage;
     if (input->pipeline < 1 || input->chunks < 1 || input->microbatches < 1 ||
-        (int64_t)input->pipeline * input->chunks > MAX_FORWARDS / input->microbatches)
+        (int64_t)input->pipeline * input->chunks > SMP_MAX_FORWARDS / input->microbatches)
         return smp_fail(SMP_ERR_INPUT,
                         "schedule auto: pipeline %d, chunks %d, micro-batches %d: expected at "
                         "least 1 of each, and at most %d forwards",
-                        input->pipeline, input->chunks, input->microbatches, MAX_FORWARDS);
+                        input->pipeline, input->chunks, input->microbatches, SMP_MAX_FORWARDS);
     SMP_TRY(check_times(input->forward_us, n, "schedule auto: forward_us of stage"));
     SMP_TRY(check_times(input->input_us, n, "schedule auto: input_us of stage"));
     SMP_TRY(check_times(input->weight_us, n, "schedule auto: weight_us of stage"));

@@ -6,6 +6,9 @@
 #include "partition/problem/flow.h"
 #include "schedule/rules/schedule.h"
 
+/* A plan spells out every action; beyond this many forwards it is no use to anyone. */
+enum { SMP_MAX_FORWARDS = 1 << 18 };
+
 /* Times are finite and >= 0; all borrowed. */
 typedef struct smp_list_input {
     int pipeline, chunks, microbatches;

@@ -229,34 +229,6 @@ static smp_status make_programs(smp__check_build *b, const smp_flow *flow, smp_p
                      "%s", smp_last_error());
 }
 
-/* Exact peak of a rank, as the verifier counts it. */
-static smp_status rank_peak(const smp__check_build *b, const smp_plan *plan, const smp_flow *flow,
-                            int rank, int64_t *peak)
-{
-    const smp_graph *graph = b->request->graph;
-    smp_layout **layout = calloc((size_t)plan->chunks, sizeof *layout);
-    smp_memory_rank *memory = NULL;
-    if (!layout)
-        return smp_fail_memory((size_t)plan->chunks * sizeof *layout);
-    smp_status status = SMP_OK;
-    for (int c = 0; c < plan->chunks && status == SMP_OK; c++) {
-        int s = smp_plan_stage_of(plan, rank, c);
-        unsigned mode = smp_layout_mode(plan->stage[s].recompute, &plan->program[rank], c);
-        status = smp_layout_build(graph, flow, s, mode, NULL, &layout[c]);
-    }
-    if (status == SMP_OK)
-        status =
-            smp_memory_plan_rank(plan, graph, flow, rank, NULL, (const smp_layout *const *)layout,
-                                 plan->training ? 2 : 0, &memory);
-    if (status == SMP_OK)
-        *peak = memory->arena_bytes;
-    smp_memory_destroy(memory);
-    for (int c = 0; c < plan->chunks; c++)
-        smp_layout_destroy(layout[c]);
-    free(layout);
-    return status;
-}
-
 /* By how much, and how much of it is the model's estimate for each stage of the rank. */
 static smp_status find_unfit(smp__check_build *b, int rank, int64_t peak, int64_t limit)
 {
@@ -295,7 +267,7 @@ static smp_status check_memory(smp__check_build *b, const smp_flow *flow, smp_pl
     plan->predicted.peak_bytes = peak;
     for (int r = 0; r < plan->pipeline; r++) {
         int64_t limit = smp__check_limit(b, r);
-        SMP_TRY(rank_peak(b, plan, flow, r, &peak[r]));
+        SMP_TRY(smp_memory_peak(plan, b->request->graph, flow, r, &peak[r]));
         if (peak[r] > limit)
             SMP_TRY(find_unfit(b, r, peak[r], limit));
         if (written && sketch->peak_bytes[r] != peak[r])

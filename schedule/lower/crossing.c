@@ -1,27 +1,29 @@
 /* See crossing.h. */
 #include "schedule/lower/crossing.h"
 
+#include <stdlib.h>
+
 static smp_status place_stages(smp_arena *arena, const int *stage_rank, smp__crossing *out)
 {
     int n_stage = out->flow->n_stage;
     int *rank_of = SMP_ARENA_NEW(arena, int, (size_t)n_stage);
-    int *held = SMP_ARENA_NEW(arena, int, (size_t)out->n_rank);
+    int *count = SMP_ARENA_NEW(arena, int, (size_t)out->n_rank);
     out->chunk_of = SMP_ARENA_NEW(arena, int, (size_t)n_stage);
     out->stage_of = SMP_ARENA_NEW(arena, int, (size_t)n_stage);
-    if (!rank_of || !held || !out->chunk_of || !out->stage_of)
+    if (!rank_of || !count || !out->chunk_of || !out->stage_of)
         return SMP_ERR_NO_MEMORY;
     for (int stage = 0; stage < n_stage; stage++) {
         int rank = stage_rank[stage];
         if (rank < 0 || rank >= out->n_rank)
             return smp_fail(SMP_ERR_INPUT, "stage %d lies on rank %d, expected 0 to %d", stage,
                             rank, out->n_rank - 1);
-        if (held[rank] == out->chunks)
+        if (count[rank] == out->chunks)
             return smp_fail(SMP_ERR_INPUT,
                             "rank %d holds more than %d stages: stage %d is too much", rank,
                             out->chunks, stage);
         rank_of[stage] = rank;
-        out->chunk_of[stage] = held[rank];
-        out->stage_of[(int64_t)rank * out->chunks + held[rank]++] = stage;
+        out->chunk_of[stage] = count[rank];
+        out->stage_of[(int64_t)rank * out->chunks + count[rank]++] = stage;
     }
     out->rank_of = rank_of;
     return SMP_OK;
@@ -50,9 +52,47 @@ smp_status smp__crossing_build(smp_arena *arena, const smp_flow *flow, const int
             continue;
         out->sends[t->kind][t->from_stage] = true;
         out->receives[t->kind][t->to_stage] = true;
-        bool direct = t->to_stage == smp__crossing_next(t->kind, t->from_stage);
-        (direct ? out->direct : out->jumps)[t->kind][t->from_stage] = true;
+        (smp__crossing_is_direct(t) ? out->direct : out->jumps)[t->kind][t->from_stage] = true;
     }
+    return SMP_OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static int64_t pair_of(const smp__crossing *crossing, const smp_transfer *t)
+{
+    return (int64_t)crossing->rank_of[t->from_stage] * crossing->n_rank +
+           crossing->rank_of[t->to_stage];
+}
+
+smp_status smp__crossing_links(const smp__crossing *crossing, smp_arena *arena, int32_t **link_of,
+                               int *n_link)
+{
+    const smp_flow *flow = crossing->flow;
+    int64_t *pairs = SMP_ARENA_NEW(arena, int64_t, (size_t)flow->n_transfer);
+    *link_of = SMP_ARENA_NEW(arena, int32_t, (size_t)flow->n_transfer);
+    if (!pairs || !*link_of)
+        return SMP_ERR_NO_MEMORY;
+    int n = 0, n_pair = 0;
+    for (int32_t i = 0; i < flow->n_transfer; i++)
+        if (smp__crossing_is_message(crossing, &flow->transfer[i]))
+            pairs[n++] = pair_of(crossing, &flow->transfer[i]);
+    qsort(pairs, (size_t)n, sizeof *pairs, by_value);
+    for (int i = 0; i < n; i++)
+        if (i == 0 || pairs[i] != pairs[n_pair - 1])
+            pairs[n_pair++] = pairs[i];
+    for (int32_t i = 0; i < flow->n_transfer; i++) {
+        int64_t pair = pair_of(crossing, &flow->transfer[i]);
+        const int64_t *found = smp__crossing_is_message(crossing, &flow->transfer[i])
+                                   ? bsearch(&pair, pairs, (size_t)n_pair, sizeof *pairs, by_value)
+                                   : NULL;
+        (*link_of)[i] = found ? (int32_t)(found - pairs) : -1;
+    }
+    *n_link = n_pair;
     return SMP_OK;
 }
 

@@ -33,10 +33,20 @@ static inline int smp__crossing_next(smp_transfer_kind kind, int stage)
     return kind == SMP_TRANSFER_F ? stage + 1 : stage - 1;
 }
 
+static inline bool smp__crossing_is_direct(const smp_transfer *t)
+{
+    return t->to_stage == smp__crossing_next(t->kind, t->from_stage);
+}
+
 static inline bool smp__crossing_is_message(const smp__crossing *crossing, const smp_transfer *t)
 {
     return crossing->rank_of[t->from_stage] != crossing->rank_of[t->to_stage];
 }
+
+/* Links: the ordered pairs of ranks that exchange messages, numbered by sender, then receiver.
+ * link_of: [n_transfer], -1 where there is no message. Lives in the arena. O(n log n). */
+smp_status smp__crossing_links(const smp__crossing *crossing, smp_arena *arena, int32_t **link_of,
+                               int *n_link);
 
 /* Does the stage's `<` wait for a direct message? Fills the stage that sends it. */
 bool smp__crossing_source(const smp__crossing *crossing, smp_transfer_kind kind, int stage,

@@ -149,6 +149,15 @@ smp_status smp_layout_measure(const smp_graph *graph, const smp_flow *flow, int 
                               unsigned mode, const int64_t *stash_bytes, smp_layout **out);
 void smp_layout_destroy(smp_layout *layout);
 
+/* What the layout needs of the work area of its rank. */
+static inline int64_t smp_layout_work_bytes(const smp_layout *layout)
+{
+    int64_t bytes = layout->forward_work_bytes;
+    if (bytes < layout->backward_work_bytes)
+        bytes = layout->backward_work_bytes;
+    return bytes < layout->weight_work_bytes ? layout->weight_work_bytes : bytes;
+}
+
 /* Border of a stage by kind and tensor (OUT) or transfer (others); -1 if none. */
 int32_t smp_layout_border(const smp_layout *layout, smp_border_kind kind, int32_t key);
 

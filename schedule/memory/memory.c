@@ -8,6 +8,8 @@
  * uses + ops of the rank). */
 #include "schedule/memory/memory_build.h"
 
+#include <stdlib.h>
+
 #include "graph/model/op.h"
 #include "schedule/plan/bytes.h"
 
@@ -63,19 +65,19 @@ static smp_status list_params(smp__memory_build *build)
         return SMP_ERR_NO_MEMORY;
     for (int32_t p = 0; p < graph->n_param; p++) {
         const smp_param *param = &graph->param[p];
-        smp_memory_param held = {
+        smp_memory_param own = {
             .param = p, .weight = -1, .weight16 = -1, .state = {-1, -1}, .grad = -1, .chunk = -1};
         for (int32_t use = param->use_begin; use < param->use_end; use++) {
             int stage = stage_of_use(input, use), chunk = build->chunk_of_stage[stage];
             int first = stage_of_use(input, param->use_begin);
-            held.tied |= stage != first;
-            held.owner |= use == param->use_begin && chunk >= 0;
-            if (chunk >= 0 && (held.chunk < 0 || chunk < held.chunk))
-                held.chunk = chunk;
+            own.tied |= stage != first;
+            own.owner |= use == param->use_begin && chunk >= 0;
+            if (chunk >= 0 && (own.chunk < 0 || chunk < own.chunk))
+                own.chunk = chunk;
         }
-        if (held.chunk < 0)
+        if (own.chunk < 0)
             continue;
-        list[n_param++] = held;
+        list[n_param++] = own;
         n_use += param->use_end - param->use_begin;
     }
     smp_memory_param *param = SMP_ARENA_NEW(build->rank->arena, smp_memory_param, (size_t)n_param);
@@ -196,12 +198,8 @@ static smp_status place_scratch(smp__memory_build *build)
         SMP_TRY(place(build, (int64_t)SMP_BUFFER_ALIGN * input->microbatches, &build->rank->loss));
     int64_t work = 0;
     for (int c = 0; c < input->chunks; c++) {
-        if (work < input->layout[c]->forward_work_bytes)
-            work = input->layout[c]->forward_work_bytes;
-        if (work < input->layout[c]->backward_work_bytes)
-            work = input->layout[c]->backward_work_bytes;
-        if (work < input->layout[c]->weight_work_bytes)
-            work = input->layout[c]->weight_work_bytes;
+        int64_t bytes = smp_layout_work_bytes(input->layout[c]);
+        work = bytes > work ? bytes : work;
     }
     return place(build, work, &build->rank->work);
 }
@@ -280,5 +278,29 @@ smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, co
                         out);
 done:
     smp_arena_destroy(arena);
+    return status;
+}
+
+smp_status smp_memory_peak(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
+                           int rank, int64_t *peak_bytes)
+{
+    smp_memory_rank *memory = NULL;
+    smp_layout **layout = calloc((size_t)plan->chunks, sizeof *layout);
+    smp_status status = layout ? SMP_OK : smp_fail_memory((size_t)plan->chunks * sizeof *layout);
+    for (int c = 0; c < plan->chunks && status == SMP_OK; c++) {
+        int stage = smp_plan_stage_of(plan, rank, c);
+        unsigned mode = smp_layout_mode(plan->stage[stage].recompute, &plan->program[rank], c);
+        status = smp_layout_measure(graph, flow, stage, mode, NULL, &layout[c]);
+    }
+    if (status == SMP_OK)
+        status =
+            smp_memory_plan_rank(plan, graph, flow, rank, NULL, (const smp_layout *const *)layout,
+                                 smp_planned_states(plan->training), &memory);
+    if (status == SMP_OK)
+        *peak_bytes = memory->arena_bytes;
+    smp_memory_destroy(memory);
+    for (int c = 0; layout && c < plan->chunks; c++)
+        smp_layout_destroy(layout[c]);
+    free(layout);
     return status;
 }

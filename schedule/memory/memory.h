@@ -83,7 +83,7 @@ typedef struct smp_memory_input {
     const int *stage_rank;           /* [flow->n_stage] */
     const smp_layout *const *layout; /* [chunks], of the mode smp_layout_mode gives */
     int rank, chunks, microbatches, ddp;
-    int optimizer_states; /* 2 for AdamW; 0 when not training */
+    int optimizer_states; /* 0 when not training */
 } smp_memory_input;
 
 /* Everything that lives for ever stands first, in an order that does not depend on the program: with
@@ -100,5 +100,9 @@ smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, co
                                 int rank, const smp_program *program,
                                 const smp_layout *const *layout, int optimizer_states,
                                 smp_memory_rank **out);
+
+/* What the rank's arena takes, for the optimizer states that plans make room for. */
+smp_status smp_memory_peak(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
+                           int rank, int64_t *peak_bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* Shared by memory.c and memory_lives.c: the memory of a rank while it is being planned. */
+/* The memory of a rank while it is being planned: shared by memory.c and memory_lives.c. */
 #ifndef SMP_SCHEDULE_MEMORY_MEMORY_BUILD_H
 #define SMP_SCHEDULE_MEMORY_MEMORY_BUILD_H
 
@@ -11,6 +11,12 @@ typedef struct smp__memory_build {
     int *chunk_of_stage; /* [n_stage] chunk of this rank, or -1 */
     int64_t top;         /* end of what lives for ever */
 } smp__memory_build;
+
+/* How a border's data leaves the rank: to the neighbouring stage, beyond it, or both; 0: it does not.
+ * chunk_of_stage: [n_stage] chunk of this rank, or -1. */
+enum { SMP__LEAVES_DIRECT = 1, SMP__LEAVES_JUMPING = 2 };
+unsigned smp__border_leaves(const smp_flow *flow, const int *chunk_of_stage, int stage,
+                            const smp_border *border);
 
 /* Places stash blocks and borders above build->top; fills post and wait and the totals. */
 smp_status smp__memory_place_lives(smp__memory_build *build);

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 
+#include "schedule/lower/crossing.h"
 #include "schedule/plan/bytes.h"
 
 /* Positions in the program of what happens to one (chunk, micro-batch); -1: never. */
@@ -80,12 +81,6 @@ static smp_status lacks(const lives *l, const char *what, int chunk, int64_t mic
                     (long long)microbatch, chunk);
 }
 
-/* To the next stage, or for gradients to the one before; other transfers jump over stages. */
-static bool is_direct(const smp_transfer *transfer)
-{
-    return transfer->to_stage == transfer->from_stage + (transfer->kind == SMP_TRANSFER_F ? 1 : -1);
-}
-
 /* The messages of one send or receive action: every transfer of its kind to or from another rank.
  * Those that jump get the position `late`. */
 static smp_status add_messages(lives *l, message_list *list, const smp_action *action,
@@ -104,7 +99,7 @@ static smp_status add_messages(lives *l, message_list *list, const smp_action *a
             continue;
         SMP_TRY(smp_array_reserve(&list->item, &list->capacity, sizeof *list->item, list->n + 1));
         list->item[list->n++] =
-            (message_at){is_direct(transfer) ? position : late,
+            (message_at){smp__crossing_is_direct(transfer) ? position : late,
                          {.transfer = index[i], .microbatch = action->microbatch}};
     }
     return SMP_OK;
@@ -189,31 +184,24 @@ static int64_t last_read(const pair_times *pair, const smp_border *border)
     return border->in_weight ? latest(last, pair->weight) : last;
 }
 
-/* How a border leaves for other ranks. */
-typedef struct departures {
-    bool direct, jump;
-} departures;
-
-static departures departures_of(const lives *l, int stage, const smp_border *border)
+unsigned smp__border_leaves(const smp_flow *flow, const int *chunk_of_stage, int stage,
+                            const smp_border *border)
 {
-    const smp_flow *flow = l->input->flow;
-    departures leaves = {0};
+    unsigned leaves = 0;
     for (int32_t i = flow->out_begin[stage]; i < flow->out_begin[stage + 1]; i++) {
-        const smp_transfer *transfer = &flow->transfer[flow->out_list[i]];
+        const smp_transfer *t = &flow->transfer[flow->out_list[i]];
         bool same = border->kind == SMP_BORDER_OUT
-                        ? transfer->kind == SMP_TRANSFER_F && transfer->tensor == border->tensor
+                        ? t->kind == SMP_TRANSFER_F && t->tensor == border->tensor
                         : flow->out_list[i] == border->transfer;
-        if (!same || is_local(l, transfer->to_stage))
-            continue;
-        leaves.direct |= is_direct(transfer);
-        leaves.jump |= !is_direct(transfer);
+        if (same && chunk_of_stage[t->to_stage] < 0)
+            leaves |= smp__crossing_is_direct(t) ? SMP__LEAVES_DIRECT : SMP__LEAVES_JUMPING;
     }
     return leaves;
 }
 
 /* Makes the buffer of a border that this stage fills, or receives from another rank. */
 static smp_status add_border(lives *l, int chunk, int64_t m, const smp_border *border,
-                             departures leaves, int64_t *buffer)
+                             unsigned leaves, int64_t *buffer)
 {
     const pair_times *pair = pair_at(l, chunk, m);
     bool forward = border->kind == SMP_BORDER_OUT || border->kind == SMP_BORDER_IN;
@@ -229,11 +217,11 @@ static smp_status add_border(lives *l, int chunk, int64_t m, const smp_border *b
     }
     int64_t wait = forward ? pair->wait_f : pair->wait_b,
             late = forward ? pair->late_f : pair->late_b;
-    if ((leaves.direct || leaves.jump) && wait < 0)
+    if (leaves && wait < 0)
         return lacks(l, forward ? ">F" : ">B", chunk, m);
-    if (leaves.direct)
+    if (leaves & SMP__LEAVES_DIRECT)
         end = latest(end, wait - 1);
-    if (leaves.jump)
+    if (leaves & SMP__LEAVES_JUMPING)
         end = latest(end, late - 1);
     *buffer = add_buffer(l, border->bytes, begin, end);
     return SMP_OK;
@@ -244,11 +232,12 @@ static smp_status add_borders_of(lives *l, int chunk, int32_t b)
     const smp_memory_input *input = l->input;
     const smp_border *border = &input->layout[chunk]->border[b];
     int64_t *buffer = &l->border[(int64_t)(l->begin[chunk] + b) * input->microbatches];
-    departures leaves = {0};
+    unsigned leaves = 0;
     if (border->kind == SMP_BORDER_OUT && border->tensor == input->graph->loss)
         return SMP_OK; /* in the loss slots */
     if (border->kind == SMP_BORDER_OUT || border->kind == SMP_BORDER_GRAD_OUT)
-        leaves = departures_of(l, input->stage_of_chunk[chunk], border);
+        leaves = smp__border_leaves(input->flow, l->build->chunk_of_stage,
+                                    input->stage_of_chunk[chunk], border);
     else if (is_local(l, input->flow->transfer[border->transfer].from_stage))
         return SMP_OK; /* shared with the chunk that makes it */
     for (int64_t m = 0; m < input->microbatches; m++)

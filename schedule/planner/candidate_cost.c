@@ -5,10 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "schedule/auto/list_schedule.h"
 #include "schedule/lower/lower.h"
 
-/* A plan spells out every action; beyond this it is no use to anyone and takes long to make. */
-enum { MAX_FORWARDS = 1 << 18 };
 enum { N_MODE = 4 }; /* of layouts: recompute, split */
 
 static void drop_partition(smp__planner *planner)
@@ -75,12 +74,12 @@ static smp_status check_active(const smp_schedule_kind *kind, const smp_schedule
 
 smp_status smp__planner_check(const smp_schedule_kind *kind, const smp_schedule_shape *shape)
 {
-    if ((int64_t)shape->pipeline * shape->chunks > MAX_FORWARDS / shape->microbatches)
+    if ((int64_t)shape->pipeline * shape->chunks > SMP_MAX_FORWARDS / shape->microbatches)
         return smp_fail(SMP_ERR_INPUT,
                         "schedule '%s': %d ranks * %d chunks * %d micro-batches, expected at most "
                         "%d forward actions",
                         kind->name, shape->pipeline, shape->chunks, shape->microbatches,
-                        MAX_FORWARDS);
+                        SMP_MAX_FORWARDS);
     if (kind->check)
         SMP_TRY(kind->check(shape));
     return check_active(kind, shape);

@@ -156,8 +156,8 @@ static smp_status evaluate_with(smp__configs *configs, smp__config *config,
 }
 
 /* Better: evaluated before not, then more room. Takes the candidate over. */
-static void keep_better(smp_candidate **best, bool *best_known, smp_candidate *candidate,
-                        bool known)
+static void keep_roomier(smp_candidate **best, bool *best_known, smp_candidate *candidate,
+                         bool known)
 {
     bool better = !*best || (known && !*best_known) ||
                   (known == *best_known && candidate->room_bytes > (*best)->room_bytes);
@@ -181,7 +181,7 @@ static smp_status recompute_more(smp__configs *configs, smp__config *config,
         if (!change_recompute(config, problem, *candidate, true, INT64_MAX, recompute))
             break;
         SMP_TRY(evaluate_with(configs, config, problem, *candidate, recompute, &next, &next_known));
-        keep_better(candidate, known, next, next_known);
+        keep_roomier(candidate, known, next, next_known);
     }
     return SMP_OK;
 }
@@ -267,7 +267,7 @@ static smp_status shrink(smp__configs *configs, smp__config *config, smp_partiti
         bool fits = known && candidate->fits;
         double memory = (double)smp__config_memory(config, candidate->worst_rank);
         spare += fmax(SPARE * (double)-candidate->room_bytes / memory, STEP * (1 << attempt));
-        keep_better(best, best_known, candidate, known);
+        keep_roomier(best, best_known, candidate, known);
         if (attempt == 0 && !fits)
             SMP_TRY(tune_recompute(configs, config, true, best, best_known));
         fits = *best_known && (*best)->fits;

@@ -222,7 +222,7 @@ static double step_of(const smp_partition *partition, int microbatches)
 }
 
 /* Keeps the better of two partitions in *best and destroys the other. */
-static void keep_better(smp_partition **best, smp_partition *other, int microbatches)
+static void keep_faster(smp_partition **best, smp_partition *other, int microbatches)
 {
     double now = step_of(*best, microbatches), then = step_of(other, microbatches);
     bool better = other->fits &&
@@ -269,7 +269,7 @@ smp_status smp__config_partition(smp__configs *configs, smp__config *config, dou
         smp_partition_destroy(best);
         return status;
     }
-    keep_better(&best, other, config->microbatches);
+    keep_faster(&best, other, config->microbatches);
     *out = best;
     return SMP_OK;
 }

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "graph/model/op.h"
-#include "schedule/memory/memory.h"
+#include "schedule/memory/memory_build.h"
 #include "schedule/planner/planner_build.h"
 
 /* Growing list of numbers that a key is made of. */
@@ -25,23 +25,6 @@ static void put(numbers *list, int64_t value)
         list->failed = true;
     else
         list->item[list->n++] = value;
-}
-
-/* How a border's data leaves the rank: 1 to the neighbouring stage, 2 beyond, 3 both. */
-static int departures_of(const smp_memory_input *input, const int *chunk_of, int stage,
-                         const smp_border *border)
-{
-    const smp_flow *flow = input->flow;
-    int leaves = 0;
-    for (int32_t i = flow->out_begin[stage]; i < flow->out_begin[stage + 1]; i++) {
-        const smp_transfer *t = &flow->transfer[flow->out_list[i]];
-        bool same = border->kind == SMP_BORDER_OUT
-                        ? t->kind == SMP_TRANSFER_F && t->tensor == border->tensor
-                        : flow->out_list[i] == border->transfer;
-        if (same && chunk_of[t->to_stage] < 0)
-            leaves |= t->to_stage == t->from_stage + (t->kind == SMP_TRANSFER_F ? 1 : -1) ? 1 : 2;
-    }
-    return leaves;
 }
 
 /* The chunk of this rank that makes what the border receives, and its border there; or -1. */
@@ -73,7 +56,7 @@ static void put_layout(const smp_memory_input *input, const int *chunk_of, int c
         put(key, border->in_backward + 2 * border->in_weight +
                      4 * (border->tensor == input->graph->loss));
         if (border->kind == SMP_BORDER_OUT || border->kind == SMP_BORDER_GRAD_OUT)
-            put(key, departures_of(input, chunk_of, layout->stage, border));
+            put(key, smp__border_leaves(input->flow, chunk_of, layout->stage, border));
         else
             put_source(input, chunk_of, border, key);
     }
@@ -196,6 +179,19 @@ static smp_status plan_once(smp__peaks *peaks, const smp_memory_input *input, co
     return SMP_OK;
 }
 
+/* The stages of each rank, chunk by chunk: [pipeline * chunks]; NULL: no memory. */
+static int *stages_of_ranks(const smp_candidate *candidate, smp_arena *arena)
+{
+    int n_stage = candidate->partition->n_stage;
+    int *count = SMP_ARENA_NEW(arena, int, (size_t)candidate->pipeline);
+    int *stage_of = SMP_ARENA_NEW(arena, int, (size_t)n_stage);
+    for (int s = 0; count && stage_of && s < n_stage; s++) {
+        int r = candidate->stage_rank[s];
+        stage_of[r * candidate->chunks + count[r]++] = s;
+    }
+    return count ? stage_of : NULL;
+}
+
 smp_status smp__planner_peaks(smp__planner *planner, const smp_candidate *candidate,
                               const smp_program *program, bool exactly, int64_t *peak_bytes)
 {
@@ -203,18 +199,14 @@ smp_status smp__planner_peaks(smp__planner *planner, const smp_candidate *candid
     int p = candidate->pipeline, v = candidate->chunks, n_stage = planner->n_stage;
     smp_arena *arena = smp_arena_create();
     int *chunk_of = arena ? SMP_ARENA_NEW(arena, int, (size_t)n_stage) : NULL;
-    int *stage_of = arena ? SMP_ARENA_NEW(arena, int, (size_t)n_stage) : NULL;
-    int *held = arena ? SMP_ARENA_NEW(arena, int, (size_t)p) : NULL;
+    int *stage_of = arena ? stages_of_ranks(candidate, arena) : NULL;
     const smp_layout **layout = arena ? SMP_ARENA_NEW(arena, const smp_layout *, (size_t)v) : NULL;
     smp_status status = SMP_ERR_NO_MEMORY;
-    if (!chunk_of || !stage_of || !held || !layout)
+    if (!chunk_of || !stage_of || !layout)
         goto done;
     status = SMP_OK;
-    for (int s = 0; s < n_stage; s++) {
-        int r = candidate->stage_rank[s];
-        stage_of[r * v + held[r]++] = s;
+    for (int s = 0; s < n_stage; s++)
         chunk_of[s] = -1;
-    }
     for (int r = 0; r < p && status == SMP_OK; r++) {
         for (int c = 0; c < v && status == SMP_OK; c++) {
             chunk_of[stage_of[r * v + c]] = c;
@@ -232,7 +224,7 @@ smp_status smp__planner_peaks(smp__planner *planner, const smp_candidate *candid
                                   .chunks = v,
                                   .microbatches = candidate->microbatches,
                                   .ddp = candidate->ddp,
-                                  .optimizer_states = graph->training ? 2 : 0};
+                                  .optimizer_states = smp_planned_states(graph->training)};
         if (status == SMP_OK)
             status = exactly ? plan_exactly(&input, &peak_bytes[r])
                              : plan_once(&planner->peaks, &input, chunk_of, &peak_bytes[r]);
@@ -248,7 +240,7 @@ done:
 static void add_states(const smp_graph *graph, const smp_flow *flow, const smp_candidate *candidate,
                        int *seen, int64_t *bytes)
 {
-    int64_t element = smp_weight_element_bytes(graph, graph->training ? 2 : 0);
+    int64_t element = smp_weight_element_bytes(graph, smp_planned_states(graph->training));
     for (int32_t p = 0; p < graph->n_param; p++) {
         for (int32_t u = graph->param[p].use_begin; u < graph->param[p].use_end; u++) {
             int r = candidate->stage_rank[flow->stage_of_op[graph->use[u].op]];
@@ -325,10 +317,8 @@ static smp_status least_of_rank(smp__planner *planner, const smp_candidate *cand
         SMP_TRY(smp__planner_layout(planner, candidate->partition->load[stage_of[c]].recompute,
                                     stage_of[c], order, c, &layout));
         kept[c] = kept_of(layout, planner->flow, planner->request.graph, candidate);
-        const int64_t areas[] = {layout->forward_work_bytes, layout->backward_work_bytes,
-                                 layout->weight_work_bytes};
-        for (int i = 0; i < 3; i++)
-            work = areas[i] > work ? areas[i] : work;
+        int64_t area = smp_layout_work_bytes(layout);
+        work = area > work ? area : work;
     }
     *bytes += work;
     if (planner->request.graph->training) /* else nothing is kept after its forward */
@@ -349,15 +339,10 @@ smp_status smp__planner_least_bytes(smp__planner *planner, const smp_candidate *
     smp_status status = SMP_ERR_NO_MEMORY;
     smp_arena *arena = smp_arena_create();
     int *seen = arena ? SMP_ARENA_NEW(arena, int, (size_t)p) : NULL;
-    int *held = arena ? SMP_ARENA_NEW(arena, int, (size_t)p) : NULL;
-    int *stage_of = arena ? SMP_ARENA_NEW(arena, int, (size_t)planner->n_stage) : NULL;
+    int *stage_of = arena ? stages_of_ranks(candidate, arena) : NULL;
     kept_bytes *kept = arena ? SMP_ARENA_NEW(arena, kept_bytes, (size_t)v) : NULL;
-    if (!seen || !held || !stage_of || !kept)
+    if (!seen || !stage_of || !kept)
         goto done;
-    for (int s = 0; s < planner->n_stage; s++) {
-        int r = candidate->stage_rank[s];
-        stage_of[r * v + held[r]++] = s;
-    }
     memset(bytes, 0, (size_t)p * sizeof *bytes);
     add_states(planner->request.graph, planner->flow, candidate, seen, bytes);
     status = SMP_OK;

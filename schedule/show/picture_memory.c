@@ -41,8 +41,8 @@ static smp_status plan_rank(smp_picture *picture, int rank, smp_layout **layout)
         SMP_TRY(smp_layout_build(picture->graph, picture->flow, stage, mode, NULL, &layout[c]));
     }
     SMP_TRY(smp_memory_plan_rank(plan, picture->graph, picture->flow, rank, NULL,
-                                 (const smp_layout *const *)layout, plan->training ? 2 : 0,
-                                 &memory));
+                                 (const smp_layout *const *)layout,
+                                 smp_planned_states(plan->training), &memory));
     fill_rank(picture, rank, memory);
     smp_memory_destroy(memory);
     return SMP_OK;

@@ -183,45 +183,6 @@ static smp_status set_costs(smp__sim *sim)
     return SMP_OK;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-static int64_t pair_of(const smp__sim *sim, const smp_transfer *t)
-{
-    return (int64_t)sim->crossing.rank_of[t->from_stage] * sim->crossing.n_rank +
-           sim->crossing.rank_of[t->to_stage];
-}
-
-/* Numbers the ordered pairs of ranks that exchange messages. */
-static smp_status number_links(smp__sim *sim)
-{
-    const smp_flow *flow = sim->crossing.flow;
-    int64_t *pairs = SMP_ARENA_NEW(sim->arena, int64_t, (size_t)flow->n_transfer);
-    sim->link_of = SMP_ARENA_NEW(sim->arena, int32_t, (size_t)flow->n_transfer);
-    if (!pairs || !sim->link_of)
-        return SMP_ERR_NO_MEMORY;
-    int n = 0;
-    for (int32_t i = 0; i < flow->n_transfer; i++)
-        if (smp__crossing_is_message(&sim->crossing, &flow->transfer[i]))
-            pairs[n++] = pair_of(sim, &flow->transfer[i]);
-    qsort(pairs, (size_t)n, sizeof *pairs, by_value);
-    for (int i = 0; i < n; i++)
-        if (i == 0 || pairs[i] != pairs[sim->n_link - 1])
-            pairs[sim->n_link++] = pairs[i];
-    for (int32_t i = 0; i < flow->n_transfer; i++) {
-        int64_t pair = pair_of(sim, &flow->transfer[i]);
-        const int64_t *found =
-            smp__crossing_is_message(&sim->crossing, &flow->transfer[i])
-                ? bsearch(&pair, pairs, (size_t)sim->n_link, sizeof *pairs, by_value)
-                : NULL;
-        sim->link_of[i] = found ? (int32_t)(found - pairs) : -1;
-    }
-    return SMP_OK;
-}
-
 static smp_status create_messages(smp__sim *sim)
 {
     const smp_flow *flow = sim->crossing.flow;
@@ -230,7 +191,7 @@ static smp_status create_messages(smp__sim *sim)
     size_t microbatches = (size_t)input->microbatches;
     if (rows > SIZE_MAX / microbatches)
         return smp_fail_memory(SIZE_MAX);
-    SMP_TRY(number_links(sim));
+    SMP_TRY(smp__crossing_links(&sim->crossing, sim->arena, &sim->link_of, &sim->n_link));
     sim->transfer_us = SMP_ARENA_NEW(sim->arena, double, rows);
     sim->arrival_us = SMP_ARENA_NEW(sim->arena, double, rows *microbatches);
     sim->link_free_us =

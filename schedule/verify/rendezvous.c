@@ -58,7 +58,7 @@ static bool all_jumps_met(const meeting *m, smp_transfer_kind kind, int stage, i
     for (int32_t i = flow->out_begin[stage]; i < flow->out_begin[stage + 1]; i++) {
         const smp_transfer *t = &flow->transfer[flow->out_list[i]];
         if (t->kind == kind && smp__crossing_is_message(m->crossing, t) &&
-            t->to_stage != smp__crossing_next(kind, stage) &&
+            !smp__crossing_is_direct(t) &&
             !is_reached(m, t->to_stage, mb, receive_action[kind], missing))
             return false;
     }

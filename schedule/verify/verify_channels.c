@@ -48,7 +48,7 @@ static bool check_send(tracker *t, const smp_action *a, smp__overtaking *out)
     for (int32_t i = flow->out_begin[stage]; i < flow->out_begin[stage + 1]; i++) {
         const smp_transfer *transfer = &flow->transfer[flow->out_list[i]];
         if (transfer->kind == kind && smp__crossing_is_message(crossing, transfer) &&
-            transfer->to_stage != smp__crossing_next(kind, stage) &&
+            !smp__crossing_is_direct(transfer) &&
             !follows(t, transfer->to_stage, a->microbatch, kind, &t->last_jump[flow->out_list[i]],
                      out))
             return false;
