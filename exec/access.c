@@ -108,24 +108,7 @@ done:
 
 static smp_status write_trace(smp *s, const char *path, const smp_trace_event *measured, int64_t n)
 {
-    smp_simulation *simulation = NULL;
-    smp_trace_event *predicted = NULL;
-    int64_t n_predicted = 0;
-    smp_text json = {0};
-    smp_status status = SMP_OK;
-    if (s->plan->cluster) {
-        status = smp_simulate_plan(s->plan, s->graph, s->flow, &simulation);
-        if (status == SMP_OK)
-            status = smp_trace_predicted(s->plan, simulation, &predicted, &n_predicted);
-    }
-    if (status == SMP_OK)
-        status = smp_trace_format(s->plan, predicted, n_predicted, measured, n, &json);
-    if (status == SMP_OK)
-        status = smp_file_write(path, json.data, json.length);
-    smp_text_free(&json);
-    free(predicted);
-    smp_simulation_destroy(simulation);
-    return status;
+    return smp_trace_save(s->plan, s->graph, measured, n, path);
 }
 
 /* The prediction above what was measured. */

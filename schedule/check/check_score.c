@@ -136,7 +136,8 @@ static smp_status fill_head(const smp__check_build *b, smp_plan *plan)
     plan->target = graph->target;
     plan->cluster = b->cluster;
     plan->optimizer_bytes_per_s = b->costs->optimizer_bytes_per_s;
-    return fill_stages(b, plan);
+    SMP_TRY(fill_stages(b, plan));
+    return b->request->profile ? smp_plan_split_backward(b->costs, b->stage, plan) : SMP_OK;
 }
 
 /* The sketch's programs; findings where they name what does not exist. */

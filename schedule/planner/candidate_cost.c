@@ -140,6 +140,11 @@ smp_status smp__planner_simulation_input(const smp__planner *planner,
         recompute_us[s] = partition->load[s].recompute_us;
         weight_bytes[s] = partition->load[s].weight_bytes;
     }
+    /* Half of it unless it was measured. */
+    const double *backward_input_us = NULL;
+    if (planner->request.profile)
+        SMP_TRY(smp_split_backward(planner->costs, partition->stage, partition->n_stage,
+                                   backward_us, arena, &backward_input_us));
     *out = (smp_simulation_input){.pipeline = candidate->pipeline,
                                   .chunks = candidate->chunks,
                                   .ddp = candidate->ddp,
@@ -147,6 +152,7 @@ smp_status smp__planner_simulation_input(const smp__planner *planner,
                                   .stage_rank = candidate->stage_rank,
                                   .forward_us = forward_us,
                                   .backward_us = backward_us,
+                                  .backward_input_us = backward_input_us,
                                   .recompute_us = recompute_us,
                                   .weight_bytes = weight_bytes,
                                   .flow = planner->flow,

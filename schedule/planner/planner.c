@@ -145,6 +145,8 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
     plan->optimizer_bytes_per_s = planner->costs->optimizer_bytes_per_s;
     SMP_TRY(fill_evaluation(plan, best, evaluation));
     SMP_TRY(fill_stages(plan, graph, best));
+    if (planner->request.profile)
+        SMP_TRY(smp_plan_split_backward(planner->costs, best->partition->stage, plan));
     return copy_cluster(plan->arena, planner->request.cluster, &plan->cluster);
 }
 

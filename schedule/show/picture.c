@@ -40,7 +40,7 @@ void smp_picture_close(smp_picture *picture)
 {
     if (!picture)
         return;
-    smp_flow_destroy(picture->flow);
+    smp_simulated_plan_close(&picture->simulated);
     smp_arena_destroy(picture->arena);
     free(picture);
 }
@@ -48,13 +48,8 @@ void smp_picture_close(smp_picture *picture)
 static smp_status open_flow(smp_picture *picture)
 {
     const smp_plan *plan = picture->plan;
-    int32_t *stage_of_op = NULL;
-    SMP_TRY(smp_plan_bind(plan, picture->graph, &stage_of_op));
-    smp_status status = smp_flow_build(picture->graph, stage_of_op, plan->n_stage,
-                                       plan->microbatch_size, &picture->flow);
-    free(stage_of_op);
-    if (status != SMP_OK)
-        return status;
+    SMP_TRY(smp_simulated_plan_open(plan, picture->graph, &picture->simulated));
+    picture->flow = picture->simulated.flow;
     int *stage_rank = SMP_ARENA_NEW(picture->arena, int, (size_t)plan->n_stage);
     if (!stage_rank)
         return SMP_ERR_NO_MEMORY;
@@ -250,10 +245,9 @@ static void fill_waits(const smp_simulation *simulation, int rank, smp__lane *la
 
 static smp_status predict(smp_picture *picture)
 {
-    smp_simulation *simulation = NULL;
+    const smp_simulation *simulation = picture->simulated.simulation;
     smp_trace_event *events = NULL;
     int64_t n = 0;
-    SMP_TRY(smp_simulate_plan(picture->plan, picture->graph, picture->flow, &simulation));
     smp_status status = smp_trace_predicted(picture->plan, simulation, &events, &n);
     if (status == SMP_OK)
         status = add_events(picture, &picture->predicted, events, n);
@@ -265,7 +259,6 @@ static smp_status predict(smp_picture *picture)
     if (simulation->step_us > picture->predicted.end_us)
         picture->predicted.end_us = simulation->step_us;
     free(events);
-    smp_simulation_destroy(simulation);
     return status;
 }
 

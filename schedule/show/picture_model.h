@@ -58,7 +58,8 @@ typedef struct smp__rank_memory {
 struct smp_picture {
     const smp_plan *plan;
     const smp_graph *graph;
-    smp_flow *flow;
+    smp_simulated_plan simulated;
+    const smp_flow *flow; /* its flow */
     smp__crossing crossing;
     smp__timeline predicted;
     smp__timeline measured;

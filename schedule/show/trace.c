@@ -240,3 +240,26 @@ smp_status smp_trace_predicted(const smp_plan *plan, const smp_simulation *simul
     *n = total;
     return SMP_OK;
 }
+
+smp_status smp_trace_save(const smp_plan *plan, const smp_graph *graph,
+                          const smp_trace_event *measured, int64_t n_measured, const char *path)
+{
+    smp_simulated_plan simulated = {0};
+    smp_trace_event *predicted = NULL;
+    int64_t n_predicted = 0;
+    smp_text json = {0};
+    smp_status status = SMP_OK;
+    if (plan->cluster) {
+        status = smp_simulated_plan_open(plan, graph, &simulated);
+        if (status == SMP_OK)
+            status = smp_trace_predicted(plan, simulated.simulation, &predicted, &n_predicted);
+    }
+    if (status == SMP_OK)
+        status = smp_trace_format(plan, predicted, n_predicted, measured, n_measured, &json);
+    if (status == SMP_OK)
+        status = smp_file_write(path, json.data, json.length);
+    smp_text_free(&json);
+    free(predicted);
+    smp_simulated_plan_close(&simulated);
+    return status;
+}

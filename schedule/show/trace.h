@@ -20,4 +20,8 @@ smp_status smp_trace_format(const smp_plan *plan, const smp_trace_event *predict
                             int64_t n_predicted, const smp_trace_event *measured,
                             int64_t n_measured, smp_text *json);
 
+/* Writes the file: the plan's simulation, if it says on what cluster, and what was measured. */
+smp_status smp_trace_save(const smp_plan *plan, const smp_graph *graph,
+                          const smp_trace_event *measured, int64_t n_measured, const char *path);
+
 #endif

@@ -11,6 +11,7 @@
 #ifndef SMP_SCHEDULE_SIMULATE_SIMULATE_H
 #define SMP_SCHEDULE_SIMULATE_SIMULATE_H
 
+#include "profile/costs.h"
 #include "schedule/plan/plan.h"
 
 /* A rank that gets a core from another one: half of a waiting rank's sleep (50 us), and a second-level
@@ -50,11 +51,31 @@ typedef struct smp_simulation_input {
     double optimizer_bytes_per_s; /* <= 0: free */
 } smp_simulation_input;
 
+/* What I takes of each stage's backward_us, by the share that `costs` say for its ops: [n_stage], in
+ * `arena`. O(ops + stages). */
+smp_status smp_split_backward(const smp_costs *costs, const int32_t *stage_of_op, int n_stage,
+                              const double *backward_us, smp_arena *arena,
+                              const double **backward_input_us);
+
+/* The same for a plan made with costs that were measured. */
+smp_status smp_plan_split_backward(const smp_costs *costs, const int32_t *stage_of_op,
+                                   smp_plan *plan);
+
 smp_status smp_simulate(const smp_simulation_input *input, smp_simulation **out);
 void smp_simulation_destroy(smp_simulation *simulation);
 
-/* Simulates a plan as read. SMP_ERR_INPUT if it has no `cluster:`. */
+/* Simulates a plan, made or read. SMP_ERR_INPUT if it has no `cluster:`. */
 smp_status smp_simulate_plan(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
                              smp_simulation **out);
+
+/* The same from the model alone, with what is found on the way. */
+typedef struct smp_simulated_plan {
+    int32_t *stage_of_op; /* [n_op] */
+    smp_flow *flow;
+    smp_simulation *simulation;
+} smp_simulated_plan;
+smp_status smp_simulated_plan_open(const smp_plan *plan, const smp_graph *graph,
+                                   smp_simulated_plan *out);
+void smp_simulated_plan_close(smp_simulated_plan *simulated); /* fine if all is NULL */
 
 #endif

@@ -1,5 +1,7 @@
-/* Simulating a plan as read: all the numbers stand in it. */
+/* Simulating a plan: all the numbers stand in it. */
 #include "schedule/simulate/simulate.h"
+
+#include <stdlib.h>
 
 /* Arrays of the input, per stage and per device. */
 typedef struct plan_arrays {
@@ -35,6 +37,38 @@ static smp_status fill(const smp_plan *plan, smp_arena *arena, plan_arrays *a)
     return SMP_OK;
 }
 
+smp_status smp_split_backward(const smp_costs *costs, const int32_t *stage_of_op, int n_stage,
+                              const double *backward_us, smp_arena *arena,
+                              const double **backward_input_us)
+{
+    double *input_us = SMP_ARENA_NEW(arena, double, (size_t)n_stage);
+    double *whole_us = SMP_ARENA_NEW(arena, double, (size_t)n_stage);
+    if (!input_us || !whole_us)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t op = 0; op < costs->n_op; op++) {
+        input_us[stage_of_op[op]] += costs->op[op].backward_input_us;
+        whole_us[stage_of_op[op]] += costs->op[op].backward_us;
+    }
+    for (int s = 0; s < n_stage; s++) {
+        double share = whole_us[s] > 0.0 ? input_us[s] / whole_us[s] : 0.0;
+        input_us[s] = (share < 1.0 ? share : 1.0) * backward_us[s];
+    }
+    *backward_input_us = input_us;
+    return SMP_OK;
+}
+
+smp_status smp_plan_split_backward(const smp_costs *costs, const int32_t *stage_of_op,
+                                   smp_plan *plan)
+{
+    double *backward_us = SMP_ARENA_NEW(plan->arena, double, (size_t)plan->n_stage);
+    if (!backward_us)
+        return SMP_ERR_NO_MEMORY;
+    for (int s = 0; s < plan->n_stage; s++)
+        backward_us[s] = plan->stage[s].backward_us;
+    return smp_split_backward(costs, stage_of_op, plan->n_stage, backward_us, plan->arena,
+                              &plan->backward_input_us);
+}
+
 smp_status smp_simulate_plan(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
                              smp_simulation **out)
 {
@@ -62,6 +96,7 @@ smp_status smp_simulate_plan(const smp_plan *plan, const smp_graph *graph, const
                                     .stage_rank = a.stage_rank,
                                     .forward_us = a.forward_us,
                                     .backward_us = a.backward_us,
+                                    .backward_input_us = plan->backward_input_us,
                                     .recompute_us = a.recompute_us,
                                     .weight_bytes = a.weight_bytes,
                                     .flow = flow,
@@ -72,4 +107,28 @@ smp_status smp_simulate_plan(const smp_plan *plan, const smp_graph *graph, const
             out);
     smp_arena_destroy(arena);
     return status;
+}
+
+smp_status smp_simulated_plan_open(const smp_plan *plan, const smp_graph *graph,
+                                   smp_simulated_plan *out)
+{
+    smp_simulated_plan made = {0};
+    SMP_TRY(smp_plan_bind(plan, graph, &made.stage_of_op));
+    smp_status status =
+        smp_flow_build(graph, made.stage_of_op, plan->n_stage, plan->microbatch_size, &made.flow);
+    if (status == SMP_OK)
+        status = smp_simulate_plan(plan, graph, made.flow, &made.simulation);
+    if (status == SMP_OK)
+        *out = made;
+    else
+        smp_simulated_plan_close(&made);
+    return status;
+}
+
+void smp_simulated_plan_close(smp_simulated_plan *simulated)
+{
+    smp_simulation_destroy(simulated->simulation);
+    smp_flow_destroy(simulated->flow);
+    free(simulated->stage_of_op);
+    *simulated = (smp_simulated_plan){0};
 }

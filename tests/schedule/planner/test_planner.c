@@ -2,6 +2,8 @@
  * that predict the same step as the planner did, and what does not fit. */
 #include "tests/schedule/fixture.h"
 
+#include <math.h>
+
 #include "schedule/planner/planner.h"
 #include "schedule/show/explain.h"
 #include "schedule/show/stage_table.h"
@@ -38,18 +40,11 @@ static void close_setting(setting *s)
 
 static void check_prediction(const smp_plan *plan, const smp_graph *graph)
 {
-    int32_t *stage = NULL;
-    smp_flow *flow = NULL;
-    smp_simulation *simulation = NULL;
-    assert_int_equal(SMP_OK, smp_plan_bind(plan, graph, &stage));
-    assert_int_equal(SMP_OK,
-                     smp_flow_build(graph, stage, plan->n_stage, plan->microbatch_size, &flow));
-    assert_int_equal(SMP_OK, smp_simulate_plan(plan, graph, flow, &simulation));
-    assert_true(simulation->step_us == plan->predicted.step_us);
-    assert_true(simulation->bubble == plan->predicted.bubble);
-    smp_simulation_destroy(simulation);
-    smp_flow_destroy(flow);
-    free(stage);
+    smp_simulated_plan simulated;
+    assert_int_equal(SMP_OK, smp_simulated_plan_open(plan, graph, &simulated));
+    assert_true(simulated.simulation->step_us == plan->predicted.step_us);
+    assert_true(simulated.simulation->bubble == plan->predicted.bubble);
+    smp_simulated_plan_close(&simulated);
 }
 
 /* Makes the plan twice, writes it, reads it, verifies it and simulates it again. */
@@ -306,6 +301,70 @@ static void test_planner_needs_kernels(void **state)
     close_setting(&s);
 }
 
+/* Costs by a profile, in which I takes the given share of every backward. */
+static void make_profile(const setting *s, double share, smp_op_cost *cost, smp_profile *out)
+{
+    for (int32_t op = 0; op < s->graph->n_op; op++)
+        cost[op] = (smp_op_cost){.forward_us = 100 + op,
+                                 .backward_us = 250,
+                                 .backward_input_us = share * 250,
+                                 .backward_weight_us = (1 - share) * 250,
+                                 .stash_bytes = 1000,
+                                 .output_bytes = 1000};
+    *out = (smp_profile){.model = s->graph->name,
+                         .fingerprint = s->graph->fingerprint,
+                         .device = "cpu",
+                         .dtype = "fp32",
+                         .microbatch_size = s->request.microbatch_size,
+                         .n_op = s->graph->n_op,
+                         .op = cost};
+}
+
+/* A measured split of backwards counts where they are split, in the prediction and in the plan. */
+static void test_planner_measured_split(void **state)
+{
+    (void)state;
+    static const char *const schedules[] = {"zero-bubble", "interleaved", NULL};
+    static const double shares[] = {0.5, 0.25, 1.0};
+    for (int k = 0; k < 3; k++) {
+        double step_us[4];
+        for (int i = 0; i < 4; i++) {
+            setting s;
+            smp_profile profile;
+            smp_planner_result result;
+            open_setting(&s, "gpt-tiny.yaml", 4);
+            s.cluster->cores_per_node = 0;
+            smp_op_cost *cost = calloc((size_t)s.graph->n_op, sizeof *cost);
+            make_profile(&s, shares[i % 3], cost, &profile);
+            s.request.profile = &profile;
+            s.request.stages = s.request.microbatches = 4;
+            s.request.chunks = 1;
+            s.request.schedule = schedules[k];
+            if (smp_plan_make(&s.request, "model.yaml", &result) != SMP_OK)
+                fail_msg("%s", smp_last_error());
+            check_prediction(result.plan, s.graph);
+            if (i == 3) { /* as read from a file: in halves */
+                result.plan->backward_input_us = NULL;
+                smp_simulated_plan halves;
+                assert_int_equal(SMP_OK, smp_simulated_plan_open(result.plan, s.graph, &halves));
+                step_us[3] = halves.simulation->step_us;
+                smp_simulated_plan_close(&halves);
+            } else {
+                step_us[i] = result.plan->predicted.step_us;
+            }
+            smp_planner_result_destroy(&result);
+            free(cost);
+            close_setting(&s);
+        }
+        if (schedules[k] && strcmp(schedules[k], "interleaved") == 0)
+            assert_true(step_us[0] == step_us[1] && step_us[0] == step_us[2]);
+        else
+            assert_true(step_us[1] < step_us[0] && step_us[0] < step_us[2]);
+        if (schedules[k])
+            assert_true(fabs(step_us[3] - step_us[0]) < 1e-6 * step_us[0]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -318,6 +377,7 @@ int main(void)
         cmocka_unit_test(test_planner_bf16_memory),
         cmocka_unit_test(test_planner_pairs_and_pins),
         cmocka_unit_test(test_planner_needs_kernels),
+        cmocka_unit_test(test_planner_measured_split),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
