@@ -115,7 +115,7 @@ static smp_status build_host_buffers(smp *s)
 /* What is on the device besides the arena, and the host memory that it copies from and to. */
 static smp_status build_device_buffers(smp *s)
 {
-    const int64_t loss = 64 * (int64_t)s->microbatches;
+    const int64_t loss = SMP_LOSS_SLOT_BYTES * (int64_t)s->microbatches;
     const int64_t square = (s->memory->n_param + 7) / 8 * 64;
     const int64_t piece = s->device->host_memory ? 0 : SMP__PIECE_BYTES;
     SMP_TRY(s->device->reserve(s->device_context, s->extra_bytes, &s->extra));

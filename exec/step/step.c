@@ -8,8 +8,6 @@
 
 #include "exec/state/handle.h"
 
-enum { LOSS_BYTES = 64 }; /* from one loss slot to the next */
-
 static smp_status run_action(smp *s, const smp_action *action)
 {
     int chunk = action->chunk, mb = action->microbatch;
@@ -74,7 +72,7 @@ static smp_status settle(smp *s, bool training)
         SMP_TRY(smp__weights_square(s));
     if (s->memory->loss >= 0)
         SMP_TRY(s->device->download(s->device_context, s->loss, s->arena + s->memory->loss,
-                                    (int64_t)s->microbatches * LOSS_BYTES));
+                                    (int64_t)s->microbatches * SMP_LOSS_SLOT_BYTES));
     return smp__device_idle(s);
 }
 
@@ -104,7 +102,7 @@ static double *clear_result(smp *s)
 static void read_losses(const smp *s, double *loss)
 {
     for (int mb = 0; s->memory->loss >= 0 && mb < s->microbatches; mb++)
-        loss[mb] = (double)*(const float *)(s->loss + (int64_t)mb * LOSS_BYTES);
+        loss[mb] = (double)*(const float *)(s->loss + (int64_t)mb * SMP_LOSS_SLOT_BYTES);
 }
 
 /* The losses of all replicas, added in one order on every rank, and the time of the slowest. */
@@ -219,8 +217,8 @@ static smp_status evaluate_microbatch(smp *s, int mb)
     }
     if (s->memory->loss < 0)
         return SMP_OK;
-    return s->device->download(s->device_context, s->loss + (int64_t)mb * LOSS_BYTES,
-                               s->arena + s->memory->loss, LOSS_BYTES);
+    return s->device->download(s->device_context, s->loss + (int64_t)mb * SMP_LOSS_SLOT_BYTES,
+                               s->arena + s->memory->loss, SMP_LOSS_SLOT_BYTES);
 }
 
 smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_result *result)

@@ -127,7 +127,6 @@ static smp_status try_rule(autos *a, const smp_schedule_kind *kind, int active,
     SMP_TRY(judge(a, orders, &better));
     if (better) {
         result->rule = kind->name;
-        result->rule_active = active;
         result->rule_us = a->best.step_us;
     }
     return SMP_OK;

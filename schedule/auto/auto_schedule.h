@@ -22,7 +22,6 @@ typedef struct smp_auto_result {
     double step_us;        /* simulated, of the programs given out */
     double lower_bound_us; /* no order of compute actions is faster */
     const char *rule;      /* the best fixed rule on these stages; NULL: none fits */
-    int rule_active;       /* its smp_schedule_shape.active */
     double rule_us;        /* its simulated step */
     bool found;            /* the programs are faster than the rule's; false: they are the rule's */
 } smp_auto_result;

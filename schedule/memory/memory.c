@@ -195,7 +195,8 @@ static smp_status place_scratch(smp__memory_build *build)
     int32_t producer = loss >= 0 ? input->graph->tensor[loss].producer : -1;
     build->rank->loss = -1;
     if (producer >= 0 && build->chunk_of_stage[input->flow->stage_of_op[producer]] >= 0)
-        SMP_TRY(place(build, (int64_t)SMP_BUFFER_ALIGN * input->microbatches, &build->rank->loss));
+        SMP_TRY(
+            place(build, (int64_t)SMP_LOSS_SLOT_BYTES * input->microbatches, &build->rank->loss));
     int64_t work = 0;
     for (int c = 0; c < input->chunks; c++) {
         int64_t bytes = smp_layout_work_bytes(input->layout[c]);

@@ -14,6 +14,9 @@
 #include "schedule/memory/layout.h"
 #include "schedule/plan/plan.h"
 
+/* From one micro-batch's loss to the next: the places of an arena are multiples of it. */
+enum { SMP_LOSS_SLOT_BYTES = 64 };
+
 /* A weight held by a rank. Offsets are -1 where there is nothing. */
 typedef struct smp_memory_param {
     int32_t param;
@@ -58,11 +61,11 @@ typedef struct smp_memory_rank {
     int64_t fixed_bytes;        /* what lives for ever: the lower end of the arena */
     const int64_t *alive_bytes; /* [program n] at each action, the fixed part included */
     int32_t n_param, n_use;
-    const smp_memory_param *param;   /* by rising param */
-    const smp_memory_use *use;       /* by rising use */
-    const smp_memory_bucket *bucket; /* [chunks] */
-    int64_t loss; /* offset of [microbatches] loss slots, 64 bytes apart; -1: no loss here */
-    int64_t work; /* offset of the work area */
+    const smp_memory_param *param;     /* by rising param */
+    const smp_memory_use *use;         /* by rising use */
+    const smp_memory_bucket *bucket;   /* [chunks] */
+    int64_t loss;                      /* offset of [microbatches] loss slots; -1: no loss here */
+    int64_t work;                      /* offset of the work area */
     const int64_t *stash[SMP_N_BLOCK]; /* [chunks * microbatches] offset of the block, or -1 */
     const int32_t *border_begin; /* [chunks + 1] into borders of all chunks, in layout order */
     const int64_t *border;     /* [border_begin[chunks] * microbatches]: offset of border b (counted

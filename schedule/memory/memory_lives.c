@@ -355,7 +355,7 @@ static smp_status pack(lives *l, size_t n_pair)
                     *at = top + l->buffer.offset[*at];
                 else if (input->layout[c]->border[b].tensor == input->graph->loss &&
                          rank->loss >= 0)
-                    *at = rank->loss + m * SMP_BUFFER_ALIGN;
+                    *at = rank->loss + m * SMP_LOSS_SLOT_BYTES;
             }
     return SMP_OK;
 }

@@ -178,9 +178,8 @@ static smp_status simulate(const smp__planner *planner, const smp_candidate *can
     return status;
 }
 
-/* Programs by the candidate's rule if there are none yet. */
-static smp_status evaluate_programs(smp__planner *planner, const smp_candidate *candidate,
-                                    smp_program *program, bool exactly, smp__evaluation *out)
+smp_status smp__planner_evaluate(smp__planner *planner, const smp_candidate *candidate,
+                                 smp_program *program, bool exactly, smp__evaluation *out)
 {
     size_t n = (size_t)candidate->pipeline;
     smp_schedule_shape shape = smp__planner_shape(planner, candidate->pipeline, candidate->chunks,
@@ -215,18 +214,6 @@ done:
     return status;
 }
 
-smp_status smp__planner_evaluate(smp__planner *planner, const smp_candidate *candidate,
-                                 bool exactly, smp__evaluation *out)
-{
-    return evaluate_programs(planner, candidate, NULL, exactly, out);
-}
-
-smp_status smp__planner_evaluate_programs(smp__planner *planner, const smp_candidate *candidate,
-                                          smp_program *program, smp__evaluation *out)
-{
-    return evaluate_programs(planner, candidate, program, true, out);
-}
-
 void smp__evaluation_free(smp__evaluation *evaluation)
 {
     for (int r = 0; evaluation->program && r < evaluation->pipeline; r++)
@@ -251,31 +238,35 @@ int64_t smp__planner_limit(const smp__planner *planner, const smp_candidate *can
     return limit;
 }
 
-/* Fills step, peaks, room and fit of a candidate. */
-static void judge(const smp__planner *planner, const smp__evaluation *evaluation,
-                  smp_candidate *candidate)
+int64_t smp__planner_room(const smp__planner *planner, const smp_candidate *candidate,
+                          const int64_t *bytes, int *tight_rank)
 {
-    candidate->step_us = evaluation->simulation->step_us;
-    candidate->peak_bytes = 0;
-    candidate->room_bytes = INT64_MAX;
+    int64_t least = INT64_MAX;
+    *tight_rank = 0;
     for (int r = 0; r < candidate->pipeline; r++) {
-        int64_t room = smp__planner_limit(planner, candidate, r) - evaluation->peak_bytes[r];
-        candidate->rank_peak_bytes[r] = evaluation->peak_bytes[r];
-        if (candidate->peak_bytes < evaluation->peak_bytes[r])
-            candidate->peak_bytes = evaluation->peak_bytes[r];
-        if (r == 0 || room < candidate->room_bytes) {
-            candidate->room_bytes = room;
-            candidate->worst_rank = r;
+        int64_t room = smp__planner_limit(planner, candidate, r) - bytes[r];
+        if (room < least) {
+            least = room;
+            *tight_rank = r;
         }
     }
-    candidate->fits = candidate->room_bytes >= 0;
+    return least;
 }
 
 smp_status smp__planner_judge(smp__planner *planner, smp_candidate *candidate)
 {
     smp__evaluation evaluation;
-    SMP_TRY(smp__planner_evaluate(planner, candidate, false, &evaluation));
-    judge(planner, &evaluation, candidate);
+    SMP_TRY(smp__planner_evaluate(planner, candidate, NULL, false, &evaluation));
+    candidate->step_us = evaluation.simulation->step_us;
+    candidate->peak_bytes = 0;
+    for (int r = 0; r < candidate->pipeline; r++) {
+        candidate->rank_peak_bytes[r] = evaluation.peak_bytes[r];
+        if (candidate->peak_bytes < evaluation.peak_bytes[r])
+            candidate->peak_bytes = evaluation.peak_bytes[r];
+    }
+    candidate->room_bytes =
+        smp__planner_room(planner, candidate, evaluation.peak_bytes, &candidate->worst_rank);
+    candidate->fits = candidate->room_bytes >= 0;
     smp__evaluation_free(&evaluation);
     return SMP_OK;
 }

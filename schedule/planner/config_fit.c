@@ -69,19 +69,12 @@ smp_status smp__config_evaluate(smp__configs *configs, const smp__config *config
 
 /* Evaluates the candidate, unless a rank cannot fit whatever its order: then the least that its
  * ranks need stands in the place of their peaks. *known: it was evaluated. */
-static smp_status measure(const smp__configs *configs, const smp__config *config,
-                          smp_candidate *candidate, bool *known)
+static smp_status measure(const smp__configs *configs, smp_candidate *candidate, bool *known)
 {
     int64_t *bytes = candidate->rank_peak_bytes;
     SMP_TRY(smp__planner_least_bytes(configs->planner, candidate, bytes));
-    candidate->room_bytes = INT64_MAX;
-    for (int r = 0; r < config->pipeline; r++) {
-        int64_t room = smp__config_memory(config, r) - bytes[r];
-        if (room < candidate->room_bytes) {
-            candidate->room_bytes = room;
-            candidate->worst_rank = r;
-        }
-    }
+    candidate->room_bytes =
+        smp__planner_room(configs->planner, candidate, bytes, &candidate->worst_rank);
     *known = candidate->room_bytes >= 0;
     return *known ? smp__planner_judge(configs->planner, candidate) : SMP_OK;
 }
@@ -147,7 +140,7 @@ static smp_status evaluate_with(smp__configs *configs, smp__config *config,
     smp_candidate *candidate = NULL;
     SMP_TRY(smp__partition_recompute(problem, from->partition, recompute, &changed));
     SMP_TRY(make_candidate(configs, config, changed, from->give_up_us, &candidate));
-    smp_status status = measure(configs, config, candidate, known);
+    smp_status status = measure(configs, candidate, known);
     if (status == SMP_OK)
         *out = candidate;
     else
@@ -259,7 +252,7 @@ static smp_status shrink(smp__configs *configs, smp__config *config, smp_partiti
         smp_candidate *candidate = NULL;
         bool known, was_to_fit = partition->fits;
         SMP_TRY(make_candidate(configs, config, partition, give_up_us, &candidate));
-        smp_status status = measure(configs, config, candidate, &known);
+        smp_status status = measure(configs, candidate, &known);
         if (status != SMP_OK) {
             smp_candidate_destroy(candidate);
             return status;

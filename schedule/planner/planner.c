@@ -150,20 +150,6 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
     return copy_cluster(plan->arena, planner->request.cluster, &plan->cluster);
 }
 
-/* The rank with the least room. */
-static void find_room(const smp__planner *planner, const smp__evaluation *evaluation,
-                      smp_planner_result *result)
-{
-    for (int r = 0; r < evaluation->pipeline; r++) {
-        int64_t room =
-            smp__planner_limit(planner, result->search.best, r) - evaluation->peak_bytes[r];
-        if (r == 0 || room < result->room_bytes) {
-            result->room_bytes = room;
-            result->tight_rank = r;
-        }
-    }
-}
-
 static smp_status fill_result(const smp__planner *planner, const char *model_path,
                               smp__evaluation *evaluation, smp_planner_result *result)
 {
@@ -192,9 +178,10 @@ static smp_status make_plan(smp__planner *planner, const char *model_path,
 {
     const smp_candidate *best = result->search.best;
     smp__evaluation evaluation;
-    SMP_TRY(smp__planner_evaluate(planner, best, true, &evaluation));
+    SMP_TRY(smp__planner_evaluate(planner, best, NULL, true, &evaluation));
     smp_status status = smp__planner_auto(planner, best, &evaluation, &result->order);
-    find_room(planner, &evaluation, result);
+    result->room_bytes =
+        smp__planner_room(planner, best, evaluation.peak_bytes, &result->tight_rank);
     if (status == SMP_OK)
         status = fill_result(planner, model_path, &evaluation, result);
     smp__evaluation_free(&evaluation);

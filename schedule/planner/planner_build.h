@@ -52,13 +52,15 @@ smp_status smp__planner_check(const smp_schedule_kind *kind, const smp_schedule_
 /* Least memory of the devices that stand for a pipeline rank, one in each replica. */
 int64_t smp__planner_limit(const smp__planner *planner, const smp_candidate *candidate, int rank);
 
-/* Lowers, simulates and plans the memory of a candidate that has its partition. exactly: the memory
- * of every rank is planned; else that of every kind of rank, unless the step takes too long. */
+/* The least room that `bytes` [pipeline] leave on a rank under its limit; < 0: they do not fit. */
+int64_t smp__planner_room(const smp__planner *planner, const smp_candidate *candidate,
+                          const int64_t *bytes, int *tight_rank);
+
+/* Lowers, simulates and plans the memory of a candidate that has its partition. program: NULL for
+ * that of its rule, else [pipeline], taken over. exactly: the memory of every rank is planned; else
+ * that of every kind of rank, unless the step takes too long. */
 smp_status smp__planner_evaluate(smp__planner *planner, const smp_candidate *candidate,
-                                 bool exactly, smp__evaluation *out);
-/* The same with programs of the caller's, which are taken over; memory exactly. */
-smp_status smp__planner_evaluate_programs(smp__planner *planner, const smp_candidate *candidate,
-                                          smp_program *program, smp__evaluation *out);
+                                 smp_program *program, bool exactly, smp__evaluation *out);
 void smp__evaluation_free(smp__evaluation *evaluation);
 /* Evaluates the candidate, not exactly, and fills in its step, peaks, room and fit. */
 smp_status smp__planner_judge(smp__planner *planner, smp_candidate *candidate);

@@ -21,10 +21,9 @@ typedef struct attempt {
 static smp_status fits(void *context, const smp_program *programs, bool *out)
 {
     attempt *a = context;
+    int tight_rank;
     SMP_TRY(smp__planner_peaks(a->planner, a->best, programs, false, a->peak_bytes));
-    *out = true;
-    for (int r = 0; r < a->best->pipeline; r++)
-        *out &= a->peak_bytes[r] <= smp__planner_limit(a->planner, a->best, r);
+    *out = smp__planner_room(a->planner, a->best, a->peak_bytes, &tight_rank) >= 0;
     return SMP_OK;
 }
 
@@ -69,10 +68,10 @@ static smp_status take_over(attempt *a, smp_program *programs, smp__evaluation *
                             bool *taken)
 {
     smp__evaluation found;
-    SMP_TRY(smp__planner_evaluate_programs(a->planner, a->best, programs, &found));
-    *taken = found.simulation->step_us <= WORTH_IT * evaluation->simulation->step_us;
-    for (int r = 0; r < a->best->pipeline; r++)
-        *taken &= found.peak_bytes[r] <= smp__planner_limit(a->planner, a->best, r);
+    int tight_rank;
+    SMP_TRY(smp__planner_evaluate(a->planner, a->best, programs, true, &found));
+    *taken = found.simulation->step_us <= WORTH_IT * evaluation->simulation->step_us &&
+             smp__planner_room(a->planner, a->best, found.peak_bytes, &tight_rank) >= 0;
     if (*taken) {
         smp__evaluation_free(evaluation);
         *evaluation = found;

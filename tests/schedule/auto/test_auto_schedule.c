@@ -131,11 +131,10 @@ static void test_auto_beats_rules(void **state)
         assert_true(fabs(simulate(&made, &c) - r.step_us) < 1e-6);
         assert_true(r.step_us <= r.rule_us && r.lower_bound_us <= r.step_us);
         double faster = r.rule_us / r.step_us - 1.0, above = r.step_us / r.lower_bound_us - 1.0;
-        print_message(
-            "p %d v %d m %2d, memory %2d: %s (%d) %.0f us, auto %.0f us (%.1f %% faster), "
-            "bound %.0f us (%.1f %% above)\n",
-            p, v, m, (int)(c.limit_bytes[0] >> 20) / v, r.rule, r.rule_active, r.rule_us, r.step_us,
-            100 * faster, r.lower_bound_us, 100 * above);
+        print_message("p %d v %d m %2d, memory %2d: %s %.0f us, auto %.0f us (%.1f %% faster), "
+                      "bound %.0f us (%.1f %% above)\n",
+                      p, v, m, (int)(c.limit_bytes[0] >> 20) / v, r.rule, r.rule_us, r.step_us,
+                      100 * faster, r.lower_bound_us, 100 * above);
         gain += faster / CASES;
         gap += above / CASES;
         worst_gap = above > worst_gap ? above : worst_gap;

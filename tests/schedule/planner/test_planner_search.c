@@ -326,8 +326,8 @@ static void check_peaks(const setting *s, const smp_planner_result *result, bool
     assert_non_null(least);
     assert_int_equal(SMP_OK, smp__planner_open(&s->request, 0, &planner));
     assert_int_equal(SMP_OK, smp__planner_least_bytes(&planner, best, least));
-    assert_int_equal(SMP_OK, smp__planner_evaluate(&planner, best, true, &exact));
-    assert_int_equal(SMP_OK, smp__planner_evaluate(&planner, best, false, &kinds));
+    assert_int_equal(SMP_OK, smp__planner_evaluate(&planner, best, NULL, true, &exact));
+    assert_int_equal(SMP_OK, smp__planner_evaluate(&planner, best, NULL, false, &kinds));
     for (int r = 0; r < best->pipeline; r++) {
         assert_int_equal(exact.peak_bytes[r], kinds.peak_bytes[r]);
         assert_int_equal(exact.peak_bytes[r], best->rank_peak_bytes[r]);
