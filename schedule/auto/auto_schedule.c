@@ -202,7 +202,7 @@ static void fill_times(autos *a, double *transfer_us, double *tails_us)
     double *weight_us = a->times + 2 * (int64_t)a->n_stage;
     for (int stage = 0; stage < a->n_stage; stage++) {
         double whole_us = s->backward_us[stage];
-        double first_us = s->backward_input_us ? s->backward_input_us[stage] : whole_us / 2;
+        double first_us = smp__sim_input_us(s, stage);
         forward_us[stage] = s->forward_us[stage];
         input_us[stage] = first_us + (s->recompute_us ? s->recompute_us[stage] : 0.0);
         weight_us[stage] = whole_us > first_us ? whole_us - first_us : 0.0;

@@ -162,7 +162,7 @@ static void commit(builder *b, int rank, double start_us)
         count->weight++;
     }
     if (kind != SMP_ACTION_W) {
-        smp_transfer_kind moves = kind == SMP_ACTION_F ? SMP_TRANSFER_F : SMP_TRANSFER_B;
+        smp_transfer_kind moves = smp__crossing_kind(kind);
         int mb = kind == SMP_ACTION_F ? count->forward++ : count->input++;
         b->flight[rank] -= kind != SMP_ACTION_F;
         l->made_at[smp__list_made(l, moves, stage, mb)] = 0;

@@ -46,7 +46,7 @@ static int last_rank(const smp__list *l)
 static int64_t producer_of(const smp__list *l, int rank, int64_t place, smp__letter letter)
 {
     smp_action_kind action = smp__letter_kind(letter);
-    smp_transfer_kind kind = action == SMP_ACTION_F ? SMP_TRANSFER_F : SMP_TRANSFER_B;
+    smp_transfer_kind kind = smp__crossing_kind(action);
     int stage = smp__list_stage(l, rank, smp__letter_chunk(letter)), mb = l->mb_at[place];
     smp__list_span in = l->in[kind][stage];
     int64_t made = -1;

@@ -265,7 +265,7 @@ static bool run_letter(timing *t, int rank)
     smp_action_kind action = smp__letter_kind(letter);
     int chunk = smp__letter_chunk(letter), stage = smp__list_stage(l, rank, chunk);
     smp__list_count *count = &l->count[(int64_t)rank * l->chunks + chunk];
-    smp_transfer_kind kind = action == SMP_ACTION_F ? SMP_TRANSFER_F : SMP_TRANSFER_B;
+    smp_transfer_kind kind = smp__crossing_kind(action);
     int mb = action == SMP_ACTION_F ? count->forward : count->input;
     double start_us = l->now_us[rank];
     if (action != SMP_ACTION_W) {

@@ -27,6 +27,23 @@ typedef struct smp__crossing {
 smp_status smp__crossing_build(smp_arena *arena, const smp_flow *flow, const int *stage_rank,
                                int n_rank, int chunks, smp__crossing *out);
 
+/* What an action on activations (F, or their `>` and `<`) or on gradients moves. */
+static inline smp_transfer_kind smp__crossing_kind(smp_action_kind kind)
+{
+    bool forward = kind == SMP_ACTION_F || kind == SMP_ACTION_SEND_F || kind == SMP_ACTION_RECV_F;
+    return forward ? SMP_TRANSFER_F : SMP_TRANSFER_B;
+}
+
+static inline smp_action_kind smp__crossing_send(smp_transfer_kind kind)
+{
+    return kind == SMP_TRANSFER_F ? SMP_ACTION_SEND_F : SMP_ACTION_SEND_B;
+}
+
+static inline smp_action_kind smp__crossing_receive(smp_transfer_kind kind)
+{
+    return kind == SMP_TRANSFER_F ? SMP_ACTION_RECV_F : SMP_ACTION_RECV_B;
+}
+
 /* The stage that a stage's direct message of a kind goes to; may lie outside 0 .. n_stage-1. */
 static inline int smp__crossing_next(smp_transfer_kind kind, int stage)
 {

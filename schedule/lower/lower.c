@@ -33,9 +33,6 @@ typedef struct lowering {
     int *accumulated;     /* [n_stage] weight gradients done so far */
 } lowering;
 
-static const smp_action_kind send_action[2] = {SMP_ACTION_SEND_F, SMP_ACTION_SEND_B};
-static const smp_action_kind receive_action[2] = {SMP_ACTION_RECV_F, SMP_ACTION_RECV_B};
-
 /* A total order: a stage has one pending message at most. */
 static bool goes_before(const pending *a, const pending *b)
 {
@@ -66,9 +63,9 @@ static smp_status place(lowering *l, int sender)
     l->pending[sender].exists = false;
     int receiver = receiver_of(l, &message);
     int to_stage = smp__crossing_next(message.kind, message.stage);
-    SMP_TRY(smp_program_push(&l->program[sender], send_action[message.kind], message.microbatch,
-                             crossing->chunk_of[message.stage]));
-    SMP_TRY(smp_program_push(&l->program[receiver], receive_action[message.kind],
+    SMP_TRY(smp_program_push(&l->program[sender], smp__crossing_send(message.kind),
+                             message.microbatch, crossing->chunk_of[message.stage]));
+    SMP_TRY(smp_program_push(&l->program[receiver], smp__crossing_receive(message.kind),
                              message.microbatch, crossing->chunk_of[to_stage]));
     return message.reduce ? push_reduce(l, message.stage) : SMP_OK;
 }
@@ -95,7 +92,7 @@ static smp_status place_in_order(lowering *l, int sender)
 static smp_status before_compute(lowering *l, const smp__timed *t, int stage)
 {
     const smp__crossing *crossing = l->crossing;
-    smp_transfer_kind kind = t->action.kind == SMP_ACTION_F ? SMP_TRANSFER_F : SMP_TRANSFER_B;
+    smp_transfer_kind kind = smp__crossing_kind(t->action.kind);
     bool receives = t->action.kind != SMP_ACTION_W && crossing->receives[kind][stage];
     int source;
     if (receives && smp__crossing_source(crossing, kind, stage, &source)) {
@@ -110,15 +107,15 @@ static smp_status before_compute(lowering *l, const smp__timed *t, int stage)
     if (l->pending[t->rank].exists)
         SMP_TRY(place_in_order(l, t->rank));
     if (receives) /* only from stages further away, all of which have sent long ago */
-        SMP_TRY(smp_program_push(&l->program[t->rank], receive_action[kind], t->action.microbatch,
-                                 t->action.chunk));
+        SMP_TRY(smp_program_push(&l->program[t->rank], smp__crossing_receive(kind),
+                                 t->action.microbatch, t->action.chunk));
     return SMP_OK;
 }
 
 static smp_status after_compute(lowering *l, const smp__timed *t, int stage)
 {
     const smp__crossing *crossing = l->crossing;
-    smp_transfer_kind kind = t->action.kind == SMP_ACTION_F ? SMP_TRANSFER_F : SMP_TRANSFER_B;
+    smp_transfer_kind kind = smp__crossing_kind(t->action.kind);
     bool accumulates = t->action.kind == SMP_ACTION_B || t->action.kind == SMP_ACTION_W;
     bool reduce = accumulates && ++l->accumulated[stage] == l->microbatches;
     if (t->action.kind != SMP_ACTION_W && crossing->direct[kind][stage]) {
@@ -131,8 +128,8 @@ static smp_status after_compute(lowering *l, const smp__timed *t, int stage)
         return SMP_OK;
     }
     if (t->action.kind != SMP_ACTION_W && crossing->sends[kind][stage])
-        SMP_TRY(smp_program_push(&l->program[t->rank], send_action[kind], t->action.microbatch,
-                                 t->action.chunk));
+        SMP_TRY(smp_program_push(&l->program[t->rank], smp__crossing_send(kind),
+                                 t->action.microbatch, t->action.chunk));
     return reduce ? push_reduce(l, stage) : SMP_OK;
 }
 

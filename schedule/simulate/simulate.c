@@ -167,7 +167,7 @@ static smp_status set_costs(smp__sim *sim)
     }
     for (int stage = 0; stage < n_stage; stage++) {
         double whole = input->backward_us[stage];
-        double first = input->backward_input_us ? input->backward_input_us[stage] : whole / 2;
+        double first = smp__sim_input_us(input, stage);
         double again = input->recompute_us ? input->recompute_us[stage] : 0.0;
         sim->cost_us[SMP_ACTION_F][stage] = input->forward_us[stage];
         sim->cost_us[SMP_ACTION_B][stage] = again + whole;
@@ -219,7 +219,7 @@ static double receive_end_us(const smp__sim *sim, int rank, const smp_action *a,
 {
     const smp_flow *flow = sim->crossing.flow;
     int stage = smp__sim_stage(sim, rank, a->chunk);
-    smp_transfer_kind kind = a->kind == SMP_ACTION_RECV_F ? SMP_TRANSFER_F : SMP_TRANSFER_B;
+    smp_transfer_kind kind = smp__crossing_kind(a->kind);
     for (int32_t i = flow->in_begin[stage]; i < flow->in_begin[stage + 1]; i++) {
         int32_t transfer = flow->in_list[i];
         if (flow->transfer[transfer].kind != kind || sim->link_of[transfer] < 0)

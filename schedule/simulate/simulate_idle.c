@@ -56,8 +56,7 @@ static void last_input(const idle_walk *w, const smp_action *a, double *sent_us,
     const smp__sim *sim = w->sim;
     const smp_flow *flow = sim->crossing.flow;
     int stage = smp__sim_stage(sim, w->rank, a->chunk);
-    bool forward = a->kind == SMP_ACTION_F || a->kind == SMP_ACTION_RECV_F;
-    smp_transfer_kind kind = forward ? SMP_TRANSFER_F : SMP_TRANSFER_B;
+    smp_transfer_kind kind = smp__crossing_kind(a->kind);
     *sent_us = *arrival_us = 0.0;
     if (a->kind == SMP_ACTION_W || !sim->crossing.receives[kind][stage])
         return;

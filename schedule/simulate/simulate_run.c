@@ -4,12 +4,6 @@
  * O(log ranks) per compute action. */
 #include "schedule/simulate/simulate_state.h"
 
-static smp_transfer_kind transfer_kind(smp_action_kind kind)
-{
-    bool forward = kind == SMP_ACTION_F || kind == SMP_ACTION_SEND_F || kind == SMP_ACTION_RECV_F;
-    return forward ? SMP_TRANSFER_F : SMP_TRANSFER_B;
-}
-
 void smp__sim_wake(smp__sim *sim, int runner)
 {
     smp__sim_runner *r = &sim->runner[runner];
@@ -68,7 +62,7 @@ static bool inputs_arrive(const smp__sim *sim, const smp__sim_runner *r, const s
 {
     const smp_flow *flow = sim->crossing.flow;
     int stage = smp__sim_stage(sim, r->rank, a->chunk);
-    smp_transfer_kind kind = transfer_kind(a->kind);
+    smp_transfer_kind kind = smp__crossing_kind(a->kind);
     *latest_us = 0.0;
     if (a->kind == SMP_ACTION_W || !sim->crossing.receives[kind][stage])
         return true;
@@ -115,7 +109,8 @@ static double send_messages(smp__sim *sim, const smp__sim_runner *r, const smp_a
     double free_us = sim->now_us, last_us = sim->now_us;
     for (int32_t i = flow->out_begin[stage]; i < flow->out_begin[stage + 1]; i++) {
         int32_t transfer = flow->out_list[i];
-        if (flow->transfer[transfer].kind != transfer_kind(a->kind) || sim->link_of[transfer] < 0)
+        if (flow->transfer[transfer].kind != smp__crossing_kind(a->kind) ||
+            sim->link_of[transfer] < 0)
             continue;
         double *link_us =
             &sim->link_free_us[(int64_t)r->replica * sim->n_link + sim->link_of[transfer]];
@@ -162,7 +157,8 @@ static double take_messages(const smp__sim *sim, const smp__sim_runner *r, const
     double free_us = r->started_us;
     for (int32_t i = flow->in_begin[stage]; i < flow->in_begin[stage + 1]; i++) {
         int32_t transfer = flow->in_list[i];
-        if (flow->transfer[transfer].kind != transfer_kind(a->kind) || sim->link_of[transfer] < 0)
+        if (flow->transfer[transfer].kind != smp__crossing_kind(a->kind) ||
+            sim->link_of[transfer] < 0)
             continue;
         double takes_us = sim->transfer_us[(int64_t)r->replica * flow->n_transfer + transfer];
         double sent_us = *smp__sim_arrival(sim, r->replica, transfer, a->microbatch) - takes_us;

@@ -92,6 +92,13 @@ double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t byt
 /* simulate_idle.c: splits the idle time of the finished simulation by cause. */
 void smp__sim_idle(const smp__sim *sim);
 
+/* The part of a stage's backward that I takes, without recomputation. */
+static inline double smp__sim_input_us(const smp_simulation_input *input, int stage)
+{
+    return input->backward_input_us ? input->backward_input_us[stage]
+                                    : input->backward_us[stage] / 2;
+}
+
 static inline const smp_program *smp__sim_program(const smp__sim *sim, const smp__sim_runner *r)
 {
     return &sim->input->program[r->rank];

@@ -22,9 +22,6 @@ typedef struct meeting {
     int n_ready;
 } meeting;
 
-static const smp_action_kind send_action[2] = {SMP_ACTION_SEND_F, SMP_ACTION_SEND_B};
-static const smp_action_kind receive_action[2] = {SMP_ACTION_RECV_F, SMP_ACTION_RECV_B};
-
 static bool is_reached(const meeting *m, int stage, int mb, smp_action_kind kind, need *missing)
 {
     int rank = m->crossing->rank_of[stage];
@@ -42,7 +39,7 @@ static bool all_sent(const meeting *m, smp_transfer_kind kind, int stage, int mb
     for (int32_t i = flow->in_begin[stage]; i < flow->in_begin[stage + 1]; i++) {
         const smp_transfer *t = &flow->transfer[flow->in_list[i]];
         if (t->kind == kind && smp__crossing_is_message(m->crossing, t) &&
-            !is_reached(m, t->from_stage, mb, send_action[kind], missing))
+            !is_reached(m, t->from_stage, mb, smp__crossing_send(kind), missing))
             return false;
     }
     return true;
@@ -59,7 +56,7 @@ static bool all_jumps_met(const meeting *m, smp_transfer_kind kind, int stage, i
         const smp_transfer *t = &flow->transfer[flow->out_list[i]];
         if (t->kind == kind && smp__crossing_is_message(m->crossing, t) &&
             !smp__crossing_is_direct(t) &&
-            !is_reached(m, t->to_stage, mb, receive_action[kind], missing))
+            !is_reached(m, t->to_stage, mb, smp__crossing_receive(kind), missing))
             return false;
     }
     return true;

@@ -29,9 +29,6 @@ typedef struct checker {
     int64_t at;
 } checker;
 
-static const smp_action_kind send_action[2] = {SMP_ACTION_SEND_F, SMP_ACTION_SEND_B};
-static const smp_action_kind receive_action[2] = {SMP_ACTION_RECV_F, SMP_ACTION_RECV_B};
-
 static bool is_training(const checker *c)
 {
     return c->plan->training;
@@ -83,7 +80,7 @@ static smp_status check_inputs(const checker *c, const smp_action *a, smp_transf
 {
     int stage = stage_at(c, a->chunk);
     const smp_flow *flow = c->crossing.flow;
-    smp_action receive = made(receive_action[kind], a->microbatch, a->chunk);
+    smp_action receive = made(smp__crossing_receive(kind), a->microbatch, a->chunk);
     if (c->crossing.receives[kind][stage] &&
         positions(c, stage, a->microbatch)->at[receive.kind] < 0)
         return reject(c, "its input is not there yet: expected before it ", &receive);
@@ -217,8 +214,8 @@ static smp_status check_complete(const checker *c)
             if (is_training(c) && mb >= c->accumulated[stage])
                 return lacks(c, SMP_ACTION_W, mb, chunk);
             for (int kind = 0; kind < 2; kind++)
-                if (c->crossing.sends[kind][stage] && p->at[send_action[kind]] < 0)
-                    return lacks(c, send_action[kind], mb, chunk);
+                if (c->crossing.sends[kind][stage] && p->at[smp__crossing_send(kind)] < 0)
+                    return lacks(c, smp__crossing_send(kind), mb, chunk);
         }
     }
     if (is_training(c) && program->action[program->n - 1].kind != SMP_ACTION_OPTIMIZE)

@@ -17,7 +17,7 @@ typedef struct tracker {
 static bool follows(tracker *t, int stage, int mb, smp_transfer_kind kind, int64_t *last,
                     smp__overtaking *out)
 {
-    smp_action_kind receive = kind == SMP_TRANSFER_F ? SMP_ACTION_RECV_F : SMP_ACTION_RECV_B;
+    smp_action_kind receive = smp__crossing_receive(kind);
     int64_t at = t->position[(int64_t)stage * t->microbatches + mb].at[receive];
     if (at < *last) {
         *out = (smp__overtaking){.sender = t->rank,
@@ -34,7 +34,7 @@ static bool follows(tracker *t, int stage, int mb, smp_transfer_kind kind, int64
 static bool check_send(tracker *t, const smp_action *a, smp__overtaking *out)
 {
     const smp__crossing *crossing = t->crossing;
-    smp_transfer_kind kind = a->kind == SMP_ACTION_SEND_F ? SMP_TRANSFER_F : SMP_TRANSFER_B;
+    smp_transfer_kind kind = smp__crossing_kind(a->kind);
     int stage = crossing->stage_of[(int64_t)t->rank * crossing->chunks + a->chunk];
     if (crossing->direct[kind][stage]) {
         int to = smp__crossing_next(kind, stage);
