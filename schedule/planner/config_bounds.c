@@ -202,10 +202,8 @@ double smp__config_least_bytes_of_any(const smp__configs *configs, const smp__co
            fmax(totals->weight_bytes / config->pipeline, totals->largest_bytes);
 }
 
-double smp__config_least_bytes(const smp__configs *configs, const smp__config *config,
-                               const smp_partition *partition)
+double smp__config_least_bytes(const smp__configs *configs, const smp_partition *partition)
 {
-    (void)config;
     double most = 0.0; /* of one stage: others of its rank may share its weights */
     for (int s = 0; s < partition->n_stage; s++)
         most = fmax(most, (double)partition->load[s].weight_bytes);

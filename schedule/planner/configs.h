@@ -171,8 +171,7 @@ double smp__config_least_us(const smp__configs *configs, const smp__config *conf
                             const smp_partition *partition);
 /* Bytes that the fullest rank keeps for ever, at least; of any partition, of this one. */
 double smp__config_least_bytes_of_any(const smp__configs *configs, const smp__config *config);
-double smp__config_least_bytes(const smp__configs *configs, const smp__config *config,
-                               const smp_partition *partition);
+double smp__config_least_bytes(const smp__configs *configs, const smp_partition *partition);
 /* What all ranks must keep over all memory there is, or one op over that of the largest device:
  * above 1 no partition fits. */
 double smp__config_overload(const smp__configs *configs, const smp__config *config);

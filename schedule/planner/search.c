@@ -167,7 +167,7 @@ static smp_status attempt_config(smp__search *s, smp__config *config, smp_recomp
     else
         SMP_TRY(smp__config_partition(configs, config, 0.0, &partition));
     out->pruned = cannot_win(s, config, smp__config_least_us(configs, config, partition),
-                             smp__config_least_bytes(configs, config, partition));
+                             smp__config_least_bytes(configs, partition));
     if (out->pruned) {
         smp_partition_destroy(partition);
         return SMP_OK;
