@@ -98,10 +98,7 @@ static smp_status check_pins(const smp_search_request *request)
 
 static smp_status check_request(const smp_search_request *request)
 {
-    int on_hand = smp_cluster_devices(request->cluster), devices = request->devices;
-    if (devices < 1 || devices > on_hand)
-        return smp_fail(SMP_ERR_INPUT, "devices: got %d, expected 1 to %d: the cluster has %d",
-                        devices, on_hand, on_hand);
+    int devices = request->devices;
     if (request->graph->n_op < 1)
         return smp_fail(SMP_ERR_INPUT, "model '%s' has no ops to plan", request->graph->name);
     if (request->stages < 0 || request->ddp < 0 || request->chunks < 0 || request->microbatches < 0)

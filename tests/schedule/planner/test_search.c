@@ -205,9 +205,6 @@ static void test_search_refuses_contradictions(void **state)
     r.ddp = 2;
     expect_error(r, SMP_ERR_INPUT, "3 stages * 2 replicas");
     r = request;
-    r.devices = 9;
-    expect_error(r, SMP_ERR_INPUT, "devices: got 9");
-    r = request;
     r.schedule = "sideways";
     expect_error(r, SMP_ERR_INPUT, "'simple', 'interleaved'");
     r.schedule = "zero-bubble";
