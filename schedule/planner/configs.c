@@ -303,22 +303,17 @@ static smp_status list_pipeline(smp__configs *configs, int pipeline)
                                                                : list_mapping(configs, second);
 }
 
-static int compare_doubles(double a, double b)
-{
-    return (a > b) - (a < b);
-}
-
 /* Families one after the other, by their best member: what a partition needs is made once. */
 static int compare_configs(const void *left, const void *right)
 {
     const smp__config *a = left, *b = right;
     int order = a->doubtful - b->doubtful;
     if (order == 0)
-        order = compare_doubles(a->family_estimate, b->family_estimate);
+        order = smp__compare_doubles(a->family_estimate, b->family_estimate);
     if (order == 0)
         order = (a->family > b->family) - (a->family < b->family);
     if (order == 0)
-        order = compare_doubles(a->estimate, b->estimate);
+        order = smp__compare_doubles(a->estimate, b->estimate);
     if (order == 0)
         order = (a->microbatches > b->microbatches) - (a->microbatches < b->microbatches);
     return order ? order : strcmp(a->schedule->name, b->schedule->name);

@@ -109,6 +109,11 @@ static inline const int *smp__config_stage_rank(const smp__configs *configs,
     return configs->family[config->family].stage_rank;
 }
 
+static inline int smp__compare_doubles(double a, double b)
+{
+    return (a > b) - (a < b);
+}
+
 static inline smp_schedule_shape smp__config_shape(const smp__configs *configs,
                                                    const smp__config *config)
 {

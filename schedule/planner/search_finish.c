@@ -35,11 +35,6 @@ void smp_search_result_destroy(smp_search_result *result)
     *result = (smp_search_result){0};
 }
 
-static int sign(double a, double b)
-{
-    return (a > b) - (a < b);
-}
-
 /* How an entry ranks: those that fit first, of them those within 1 % of the best. */
 typedef struct rank_key {
     int tier; /* 0: close to the best, 1: fits, 2: does not fit */
@@ -54,11 +49,11 @@ static int compare_keys(const void *left, const void *right)
     const rank_key *a = left, *b = right;
     int order = a->tier - b->tier;
     if (order == 0)
-        order = sign(a->first, b->first);
+        order = smp__compare_doubles(a->first, b->first);
     if (order == 0)
-        order = sign(a->second, b->second);
+        order = smp__compare_doubles(a->second, b->second);
     if (order == 0)
-        order = sign(a->third, b->third);
+        order = smp__compare_doubles(a->third, b->third);
     return order ? order : (a->index > b->index) - (a->index < b->index);
 }
 
