@@ -97,7 +97,6 @@ smp_status smp__device_open(smp *s)
 {
     smp_device_options options = {.precision = s->target.precision,
                                   .node_rank = s->comm.node_rank,
-                                  .node_ranks = s->comm.node_size,
                                   .stamps =
                                       smp__device_stamps(s->program->n, s->options.record_trace)};
     SMP_TRY(smp__comm_agree(&s->comm, s->device->open(&options, &s->device_context)));

@@ -47,14 +47,26 @@ static smp_status check_device(const smp_options *o)
     return smp_fail(SMP_ERR_INPUT, "device '%s': expected cpu, cuda or auto", o->device);
 }
 
+static smp_status find_optimizer(smp *s)
+{
+    const char *name = s->options.optimizer;
+    s->optimizer = name ? smp_optimizer_find(name) : smp_optimizers()[0];
+    if (s->optimizer)
+        return SMP_OK;
+    smp_text known = {0};
+    smp_optimizer_list(&known);
+    smp_fail(SMP_ERR_INPUT, "optimizer '%s': expected %s", name,
+             known.data ? known.data : "another");
+    smp_text_free(&known);
+    return SMP_ERR_INPUT;
+}
+
 static smp_status check_options(smp *s)
 {
     const smp_options *o = &s->options;
     if (!o->plan == !o->model)
         return smp_fail(SMP_ERR_INPUT, "set exactly one of options.plan and options.model");
-    s->optimizer = smp_optimizer_find(o->optimizer ? o->optimizer : "adamw");
-    if (!s->optimizer)
-        return smp_fail(SMP_ERR_INPUT, "optimizer '%s': expected adamw or sgd", o->optimizer);
+    SMP_TRY(find_optimizer(s));
     SMP_TRY(check_device(o));
     if (!in_range(o->lr, 0.0f, 1e6f) || !in_range(o->min_lr, 0.0f, 1e6f))
         return smp_fail(SMP_ERR_INPUT, "learning rate %g to %g: expected numbers from 0 to 1e6",

@@ -72,7 +72,7 @@ smp_status sequential_create(const smp_graph *graph, int64_t batch, int microbat
     s->batch = batch;
     s->microbatches = microbatches;
     s->seed = 1.0f / (float)microbatches;
-    SMP_TRY(s->device->open(&(smp_device_options){.node_ranks = 1}, &s->device_context));
+    SMP_TRY(s->device->open(&(smp_device_options){0}, &s->device_context));
     s->value = calloc((size_t)graph->n_tensor, sizeof(void *));
     s->gradient = calloc((size_t)graph->n_tensor, sizeof(float *));
     s->touched = calloc((size_t)graph->n_tensor, sizeof(bool));

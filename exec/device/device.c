@@ -1,20 +1,24 @@
-/* Registry of devices, the fastest first. */
+/* The devices, the fastest first: "auto" takes the first that can run the job. */
 #include "exec/device/device.h"
 
 #include <string.h>
 
 #ifdef SMP_HAVE_CUDA
-extern const smp_device smp_device_cuda;
+#define WITH_CUDA(entry) entry
+#else
+#define WITH_CUDA(entry)
 #endif
-extern const smp_device smp_device_cpu;
 
-static const smp_device *const devices[] = {
-#ifdef SMP_HAVE_CUDA
-    &smp_device_cuda,
-#endif
-    &smp_device_cpu,
-    NULL,
-};
+/* device_<name>.c defines smp__device_<name>. */
+#define DEVICES(X)                                                                                 \
+    WITH_CUDA(X(cuda))                                                                             \
+    X(cpu)
+
+#define DECLARE(name) extern const smp_device smp__device_##name;
+DEVICES(DECLARE)
+
+#define ENTRY(name) &smp__device_##name,
+static const smp_device *const devices[] = {DEVICES(ENTRY) NULL};
 
 const smp_device *const *smp_devices(void)
 {

@@ -1,5 +1,5 @@
 /* The device interface: where a rank's arena lives and who runs its operators. One static
- * smp_device per file, listed in exec/device/device.c.
+ * smp_device per file, listed once in exec/device/device.c.
  *
  * A device does what it is told in the order in which it is told (its compute stream), perhaps much
  * later: calls that move or compute return when the work is enqueued. `host_memory` devices do
@@ -12,13 +12,13 @@
 
 typedef struct smp_device_options {
     smp_precision precision;
-    int node_rank, node_ranks; /* this process among those on its node: which GPU is its own */
-    int stamps;                /* how many time stamps are in use, see `stamp` */
+    int node_rank; /* of this process among those on its node: which GPU is its own */
+    int stamps;    /* how many time stamps are in use, see `stamp` */
 } smp_device_options;
 
 typedef struct smp_device {
     const char *name;
-    const char *summary;
+    const char *summary; /* a line of smp-run --help */
     smp_backend backend;
     bool host_memory; /* an address in the arena can be used by the host */
     /* Can one be opened here? SMP_ERR_FAILED: there is none, or no library for it. Cheap. */

@@ -10,8 +10,6 @@
 #include "graph/base/clock.h"
 #include "graph/math/math.h"
 
-extern const smp_device smp_device_cpu;
-
 typedef struct cpu_context {
     int stamps;
     double time_s[]; /* [stamps] */
@@ -201,7 +199,7 @@ static bool cpu_passed(void *context, int index, double *time_s)
     return true;
 }
 
-const smp_device smp_device_cpu = {
+const smp_device smp__device_cpu = {
     .name = "cpu",
     .summary = "one CPU core per rank, oneDNN",
     .backend = SMP_BACKEND_CPU,

@@ -20,8 +20,6 @@
 #include "graph/cuda/cuda_blas.h"
 #include "graph/cuda/cuda_dnn.h"
 
-extern const smp_device smp_device_cuda;
-
 /* What the libraries still take after they were opened: kernels are loaded when first used.
  * Assumed, not measured. */
 #define LIBRARY_BYTES ((int64_t)96 << 20)
@@ -384,7 +382,7 @@ static bool cuda_passed(void *context, int index, double *time_s)
     return true;
 }
 
-const smp_device smp_device_cuda = {
+const smp_device smp__device_cuda = {
     .name = "cuda",
     .summary = "one NVIDIA GPU per rank, or a share of one",
     .backend = SMP_BACKEND_CUDA,

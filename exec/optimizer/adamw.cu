@@ -4,23 +4,11 @@
  *
  * Products are rounded by themselves (__fmul_rn is never fused into an addition), division and
  * square root are IEEE: the bits are those of the CPU, with or without 16-byte accesses. */
+#include "exec/optimizer/adamw.h"
 #include "exec/optimizer/cuda_update.cuh"
 
-#include <math.h>
-
-/* What is the same for all elements of a step. */
-struct adamw_factors {
-    float scale;  /* of the gradient */
-    float keep;   /* 1 - lr * decay */
-    float b1, c1; /* beta1, 1 - beta1 */
-    float b2, c2;
-    float step_size; /* lr / (1 - beta1^t) */
-    float root;      /* sqrt(1 - beta2^t) */
-    float epsilon;
-};
-
 __device__ __forceinline__ void adamw_element(float &weight, float grad, float &mean, float &square,
-                                              const adamw_factors &f)
+                                              const smp__adamw_factors &f)
 {
     const float g = __fmul_rn(grad, f.scale);
     const float m = __fmul_rn(mean, f.b1) + __fmul_rn(g, f.c1);
@@ -33,7 +21,7 @@ __device__ __forceinline__ void adamw_element(float &weight, float grad, float &
 
 __global__ void __launch_bounds__(SMP_BLOCK)
     adamw_kernel(float *weight, const float *grad, float *mean, float *square, bf16 *weight16,
-                 int64_t n, bool packed, adamw_factors f) // each [n]; weight16 may be NULL
+                 int64_t n, bool packed, smp__adamw_factors f) // each [n]; weight16 may be NULL
 {
     const int64_t quads = packed ? n / 4 : 0;
     for (int64_t i = smp_thread(); i < quads; i += smp_threads()) {
@@ -61,20 +49,7 @@ __global__ void __launch_bounds__(SMP_BLOCK)
 
 smp_status smp__cuda_adamw(const smp_update *u, void *stream)
 {
-    const smp_options *options = u->options;
-    const double beta1 = options->beta1;
-    const double beta2 = options->beta2;
-    const double step = (double)u->step;
-    adamw_factors f;
-    f.scale = u->grad_scale;
-    f.keep = (float)(1.0 - (double)u->lr * u->weight_decay);
-    f.b1 = options->beta1;
-    f.c1 = (float)(1.0 - beta1);
-    f.b2 = options->beta2;
-    f.c2 = (float)(1.0 - beta2);
-    f.step_size = (float)(u->lr / (1.0 - pow(beta1, step)));
-    f.root = (float)sqrt(1.0 - pow(beta2, step));
-    f.epsilon = options->epsilon;
+    const smp__adamw_factors f = smp__adamw_factors_of(u);
     const bool packed = !(smp_misaligned(u->weight, 16) | smp_misaligned(u->grad, 16) |
                           smp_misaligned(u->state[0], 16) | smp_misaligned(u->state[1], 16) |
                           smp_misaligned(u->weight16, 8));

@@ -4,14 +4,10 @@
 #include <math.h>
 #include <string.h>
 
-extern const smp_optimizer smp__optimizer_adamw;
-extern const smp_optimizer smp__optimizer_sgd;
+#define ENTRY(name) &smp__optimizer_##name,
+static const smp_optimizer *const optimizers[] = {SMP_OPTIMIZERS(ENTRY) NULL};
 
-static const smp_optimizer *const optimizers[] = {
-    &smp__optimizer_adamw,
-    &smp__optimizer_sgd,
-    NULL,
-};
+enum { N_OPTIMIZER = sizeof(optimizers) / sizeof(*optimizers) - 1 };
 
 const smp_optimizer *const *smp_optimizers(void)
 {
@@ -25,6 +21,12 @@ const smp_optimizer *smp_optimizer_find(const char *name)
             return optimizers[i];
     }
     return NULL;
+}
+
+void smp_optimizer_list(smp_text *text)
+{
+    for (int i = 0; i < N_OPTIMIZER; i++)
+        smp_text_append_choice(text, optimizers[i]->name, i, N_OPTIMIZER);
 }
 
 /* Half a cosine wave from the peak to the floor (Loshchilov and Hutter, "SGDR", ICLR 2017, without

@@ -26,7 +26,7 @@ typedef struct rank_probe {
 static smp_status time_optimizer(void *context, int64_t elements, int repeat, double *us)
 {
     smp__probe_state *p = context;
-    const smp_optimizer *adamw = smp_optimizer_find("adamw");
+    const smp_optimizer *optimizer = smp_optimizers()[0]; /* the default: what profiles are of */
     const smp_options options = smp_options_default();
     const int64_t bytes = elements * (int64_t)sizeof(float);
     int64_t offset[5], total = 0;
@@ -50,7 +50,7 @@ static smp_status time_optimizer(void *context, int64_t elements, int repeat, do
     SMP_TRY(smp__probe_clock_start(p));
     for (int i = 0; i < repeat; i++) {
         update.step = i + 1;
-        SMP_TRY(p->device->update(p->device_context, adamw, &update));
+        SMP_TRY(p->device->update(p->device_context, optimizer, &update));
         SMP_TRY(p->device->zero(p->device_context, p->pool + offset[1], bytes));
     }
     SMP_TRY(smp__probe_clock_stop(p, us));
@@ -198,12 +198,10 @@ static smp_status find_memory(smp__probe_state *p, int ranks)
     return SMP_OK;
 }
 
-static smp_status open_device(smp__probe_state *p, const smp_target *target, int rank, int ranks)
+static smp_status open_device(smp__probe_state *p, const smp_target *target, int rank)
 {
-    const smp_device_options options = {.precision = target->precision,
-                                        .node_rank = rank,
-                                        .node_ranks = ranks,
-                                        .stamps = SMP__PROBE_STAMPS};
+    const smp_device_options options = {
+        .precision = target->precision, .node_rank = rank, .stamps = SMP__PROBE_STAMPS};
     SMP_TRY(smp_target_check(*target));
     p->precision = target->precision;
     p->device = smp_device_find(smp_backend_name(target->backend));
@@ -269,7 +267,7 @@ static smp_status start_rank(rank_probe *r, const smp_target *target)
 {
     smp__probe_state *p = &r->state;
     int ranks = p->parallel ? p->comm.node_size : 1;
-    smp_status status = open_device(p, target, p->parallel ? p->comm.node_rank : 0, ranks);
+    smp_status status = open_device(p, target, p->parallel ? p->comm.node_rank : 0);
     if (p->parallel)
         status = smp__comm_agree(&p->comm, status);
     if (status == SMP_OK)

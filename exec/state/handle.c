@@ -7,7 +7,7 @@
 smp_options smp_options_default(void)
 {
     return (smp_options){.schedule = "auto",
-                         .optimizer = "adamw",
+                         .optimizer = smp_optimizers()[0]->name,
                          .lr = 1e-3f,
                          .beta1 = 0.9f,
                          .beta2 = 0.95f,

@@ -1,25 +1,31 @@
-/* Registry of transports, and the choice among them. */
+/* The transports, and the choice among them. */
 #include "exec/transport/transport.h"
 
 #include <stdio.h>
 #include <string.h>
 
-extern const smp_transport smp_transport_mpi;
 #ifdef SMP_HAVE_CUDA
-extern const smp_transport smp_transport_staged;
+#define WITH_CUDA(entry) entry
+#else
+#define WITH_CUDA(entry)
 #endif
 #ifdef SMP_HAVE_NCCL
-extern const smp_transport smp_transport_nccl;
+#define WITH_NCCL(entry) entry
+#else
+#define WITH_NCCL(entry)
 #endif
 
-static const smp_transport *const transports[] = {
-#ifdef SMP_HAVE_NCCL
-    &smp_transport_nccl,
-#endif
-#ifdef SMP_HAVE_CUDA
-    &smp_transport_staged,
-#endif
-    &smp_transport_mpi, NULL};
+/* The best first. transport_<name>.c defines smp__transport_<name>. */
+#define TRANSPORTS(X)                                                                              \
+    WITH_NCCL(X(nccl))                                                                             \
+    WITH_CUDA(X(staged))                                                                           \
+    X(mpi)
+
+#define DECLARE(name) extern const smp_transport smp__transport_##name;
+TRANSPORTS(DECLARE)
+
+#define ENTRY(name) &smp__transport_##name,
+static const smp_transport *const transports[] = {TRANSPORTS(ENTRY) NULL};
 
 const smp_transport *const *smp_transports(void)
 {

@@ -1,5 +1,5 @@
 /* The transport interface: moving tensors between ranks. One static smp_transport per file, listed
- * in exec/transport/transport.c. Nothing blocks: everything is started, then tested; data moves only while
+ * once in exec/transport/transport.c. Nothing blocks: everything is started, then tested; data moves only while
  * somebody tests, so the executor tests between operators.
  *
  * Order on a device: a message is started in the order of the device's compute stream (a send reads
@@ -36,7 +36,6 @@ typedef struct smp_transport_options {
 /* A message in flight; storage owned by the executor, contents by the transport. */
 typedef struct smp_request {
     void *handle;
-    int64_t number;
     int lane;
     bool active;
 } smp_request;
@@ -45,7 +44,6 @@ typedef struct smp_reduction smp_reduction; /* an all-reduce in flight */
 
 typedef struct smp_transport {
     const char *name;
-    const char *summary;
     bool on_device; /* see above */
     int64_t max_message_bytes;
     int64_t max_reduce_elements;

@@ -198,9 +198,8 @@ static smp_status mpi_reduce_test(void *context, smp_reduction **reduction, bool
     return SMP_OK;
 }
 
-const smp_transport smp_transport_mpi = {
+const smp_transport smp__transport_mpi = {
     .name = "mpi",
-    .summary = "MPI, from and to host memory",
     .max_message_bytes = INT_MAX,
     .max_reduce_elements = INT_MAX,
     .suits = mpi_suits,

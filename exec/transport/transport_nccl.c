@@ -41,8 +41,8 @@ static smp_status start(smp__nccl_context *c, int index, void *data, int64_t byt
         l->outgoing ? smp__nccl.ncclSend(data, (size_t)bytes, ncclInt8, 1, l->nccl, l->stream)
                     : smp__nccl.ncclRecv(data, (size_t)bytes, ncclInt8, 0, l->nccl, l->stream);
     SMP_TRY(blame(l, smp__nccl_check(l->nccl, code, l->outgoing ? "ncclSend" : "ncclRecv")));
-    cudaEvent_t done = l->done[l->posted % l->n_message];
-    *request = (smp_request){.handle = done, .number = l->posted++, .lane = index, .active = true};
+    cudaEvent_t done = l->done[l->posted++ % l->n_message];
+    *request = (smp_request){.handle = done, .active = true};
     return smp__cuda_check(cudaEventRecord(done, l->stream), "cudaEventRecord");
 }
 
@@ -124,9 +124,8 @@ static smp_status nccl_reduce_test(void *context, smp_reduction **reduction, boo
                            "cudaStreamWaitEvent");
 }
 
-const smp_transport smp_transport_nccl = {
+const smp_transport smp__transport_nccl = {
     .name = "nccl",
-    .summary = "NCCL, from GPU to GPU",
     .on_device = true,
     .max_message_bytes = INT64_MAX,
     .max_reduce_elements = INT64_MAX,

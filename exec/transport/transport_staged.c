@@ -306,7 +306,8 @@ static smp_status start(staged_context *c, int index, char *data, int64_t bytes,
     m->begun = m->finished = 0;
     m->active = true;
     SMP_TRY(smp__cuda_check(cudaEventRecord(m->ready, c->compute), "cudaEventRecord"));
-    *request = (smp_request){.handle = m, .number = l->posted++, .lane = index, .active = true};
+    l->posted++;
+    *request = (smp_request){.handle = m, .lane = index, .active = true};
     return progress_lane(c, l);
 }
 
@@ -356,9 +357,8 @@ static smp_status staged_reduce_test(void *context, smp_reduction **reduction, b
     return smp__staged_reduce_test(c->reduce, reduction, done);
 }
 
-const smp_transport smp_transport_staged = {
+const smp_transport smp__transport_staged = {
     .name = "staged",
-    .summary = "MPI, through pinned host memory",
     .max_message_bytes = INT64_MAX,
     .max_reduce_elements = INT64_MAX,
     .suits = staged_suits,

@@ -105,6 +105,11 @@ void smp_text_append_quoted(smp_text *text, const char *value)
     smp_text_append_bytes(text, "\"", 1);
 }
 
+void smp_text_append_choice(smp_text *text, const char *word, int i, int n)
+{
+    smp_text_append(text, "%s%s", i == 0 ? "" : i == n - 1 ? " or " : ", ", word);
+}
+
 void smp_text_free(smp_text *text)
 {
     free(text->data);

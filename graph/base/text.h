@@ -20,6 +20,8 @@ void smp_text_append_bytes(smp_text *text, const char *bytes, size_t count);
 void smp_text_append_double(smp_text *text, double value);
 /* Appends `value` as a YAML/JSON double-quoted string, escaped. */
 void smp_text_append_quoted(smp_text *text, const char *value);
+/* Appends word i of n in "a, b or c". */
+void smp_text_append_choice(smp_text *text, const char *word, int i, int n);
 void smp_text_free(smp_text *text);
 
 /* Map from string to int64. Keys are borrowed: they must outlive the map. */

@@ -389,9 +389,7 @@ static int run_grid(const smp_device *device, int ddp, uint64_t seed)
     b = (bench){.device = device};
     OK(smp__comm_open(&b.comm, 30.0));
     OK(smp__comm_split(&b.comm, world_rank % (world_size / ddp), world_rank / (world_size / ddp)));
-    smp_device_options options = {.precision = SMP_PRECISION_FP32,
-                                  .node_rank = b.comm.node_rank,
-                                  .node_ranks = b.comm.node_size};
+    smp_device_options options = {.precision = SMP_PRECISION_FP32, .node_rank = b.comm.node_rank};
     OK(smp__comm_agree(&b.comm, device->open(&options, &b.device_context)));
     const smp_transport *best = smp_transport_choose(&b.comm, device, b.device_context, NULL, 0);
     CHECK(best);
@@ -416,7 +414,7 @@ static void test_choice(const smp_device *device)
     unsetenv("SMP_NCCL_SHARED");
     OK(smp__comm_open(&comm, 30.0));
     OK(smp__comm_split(&comm, world_rank, 0));
-    smp_device_options options = {.node_rank = comm.node_rank, .node_ranks = comm.node_size};
+    smp_device_options options = {.node_rank = comm.node_rank};
     OK(device->open(&options, &context));
     device->identity(context, id);
     const smp_transport *best = smp_transport_choose(&comm, device, context, why, sizeof(why));
@@ -441,7 +439,7 @@ static void test_failure(const smp_device *device)
     b = (bench){.device = device, .transport = smp_transport_find("nccl")};
     OK(smp__comm_open(&b.comm, 30.0));
     OK(smp__comm_split(&b.comm, world_rank, 0));
-    smp_device_options options = {.node_rank = b.comm.node_rank, .node_ranks = b.comm.node_size};
+    smp_device_options options = {.node_rank = b.comm.node_rank};
     OK(device->open(&options, &b.device_context));
     OK(device->reserve(b.device_context, 4096, &b.arena));
     smp_lane lane[2] = {{.id = 3,

@@ -1,5 +1,5 @@
-/* Optimizers: every registered one against a double-precision reference and for independence of
- * where an array is cut; AdamW and SGD against values of PyTorch 1.13; the learning rate. */
+/* Optimizers: every registered one for descent and for independence of where an array is cut; AdamW
+ * and SGD against double-precision references and values of PyTorch 1.13; the learning rate. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -60,19 +60,52 @@ static const struct {
     reference update;
 } references[] = {{"adamw", reference_adamw}, {"sgd", reference_sgd}};
 
+/* Names are found, unique and described; states are no more than memory is planned for. */
 static void test_optimizer_registry(void **state)
 {
     (void)state;
-    int count = 0;
-    for (const smp_optimizer *const *o = smp_optimizers(); *o; o++, count++) {
-        assert_ptr_equal(smp_optimizer_find((*o)->name), *o);
-        assert_in_range((*o)->states, 0, 2);
+    for (const smp_optimizer *const *o = smp_optimizers(); *o; o++) {
+        const char *name = (*o)->name;
+        if (smp_optimizer_find(name) != *o)
+            fail_msg("%s: two optimizers of that name", name);
+        if (!(*o)->update || !(*o)->summary || (*o)->states < 0 ||
+            (*o)->states > SMP_MAX_OPTIMIZER_STATES)
+            fail_msg("%s: no update, no summary, or %d states", name, (*o)->states);
     }
-    assert_int_equal(count, sizeof references / sizeof *references);
+    assert_string_equal(smp_options_default().optimizer, smp_optimizers()[0]->name);
     assert_int_equal(smp_optimizer_find("adamw")->states, 2);
     assert_int_equal(smp_optimizer_find("sgd")->states, 1);
     assert_null(smp_optimizer_find("adam"));
     assert_null(smp_optimizer_find(""));
+}
+
+/* Every optimizer finds the minimum of sum (w - target)^2 / 2. */
+static void test_optimizer_descends(void **state)
+{
+    (void)state;
+    enum { WEIGHTS = 32, LONG = 400 };
+    for (const smp_optimizer *const *o = smp_optimizers(); *o; o++) {
+        float weight[WEIGHTS], grad[WEIGHTS], states[2][WEIGHTS] = {{0}};
+        const smp_options options = make_options();
+        smp_update update = {.weight = weight,
+                             .grad = grad,
+                             .state = {states[0], states[1]},
+                             .elements = WEIGHTS,
+                             .grad_scale = 1.0f,
+                             .options = &options};
+        for (int i = 0; i < WEIGHTS; i++)
+            weight[i] = value(3, (uint64_t)i);
+        for (update.step = 1; update.step <= LONG; update.step++) {
+            for (int i = 0; i < WEIGHTS; i++)
+                grad[i] = weight[i] - value(4, (uint64_t)i);
+            update.lr = 0.05f * (float)(LONG - update.step) / LONG;
+            (*o)->update(&update);
+        }
+        for (int i = 0; i < WEIGHTS; i++)
+            if (!(fabsf(weight[i] - value(4, (uint64_t)i)) < 1e-2f))
+                fail_msg("%s: weight %d is %g, the minimum is at %g", (*o)->name, i,
+                         (double)weight[i], (double)value(4, (uint64_t)i));
+    }
 }
 
 static void check_reference(const smp_optimizer *optimizer, reference update, float decay)
@@ -154,7 +187,8 @@ static void test_optimizer_is_elementwise(void **state)
                 (*o)->update(&update);
             }
         }
-        assert_memory_equal(whole, pieces, sizeof whole);
+        if (memcmp(whole, pieces, sizeof whole) != 0)
+            fail_msg("%s: other bits where an array is cut", (*o)->name);
     }
 }
 
@@ -264,6 +298,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_optimizer_registry),
+        cmocka_unit_test(test_optimizer_descends),
         cmocka_unit_test(test_optimizer_matches_reference),
         cmocka_unit_test(test_optimizer_is_elementwise),
         cmocka_unit_test(test_optimizer_adamw_matches_torch),
