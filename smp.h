@@ -85,13 +85,13 @@ typedef struct smp_options {
     const char *schedule; /* a schedule such as "interleaved" or "zero-bubble", or "auto" */
 
     /* Training. Schedules are functions of the step number, so resuming needs no extra state. */
-    const char *optimizer;       /* "adamw" or "sgd" */
+    const char *optimizer;       /* "adamw", "sgd": see smp-run --help */
     float lr;                    /* peak learning rate */
     float min_lr;                /* at the end of the cosine decay */
     int64_t warmup_steps;        /* linear warm-up from 0 */
     int64_t decay_steps;         /* length of warm-up plus cosine; 0: constant after warm-up */
-    float beta1, beta2, epsilon; /* adamw */
-    float momentum;              /* sgd */
+    float beta1, beta2, epsilon; /* of adamw, and others that have them */
+    float momentum;              /* of sgd, likewise */
     float weight_decay;          /* decoupled; only weights of two or more dimensions */
     float clip_norm;             /* global gradient norm limit over all stages; 0: none */
     uint64_t seed;               /* weight initialisation, dropout */

@@ -10,10 +10,8 @@
 static smp_status find_precision(smp *s)
 {
     s->target.precision = s->plan ? s->plan->target.precision : SMP_PRECISION_FP32;
-    if (s->options.precision && !smp_precision_find(s->options.precision, &s->target.precision))
-        return smp_fail(SMP_ERR_INPUT, "precision '%s': expected fp32, tf32 or bf16",
-                        s->options.precision);
-    return SMP_OK;
+    return s->options.precision ? smp_device_precision(s->options.precision, &s->target.precision)
+                                : SMP_OK;
 }
 
 static smp_status check_kernels(const smp *s, const smp_device *device)

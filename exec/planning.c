@@ -71,12 +71,10 @@ static smp_status find_target(const smp_options *options, smp_target *target)
 {
     const char *name = options->device ? options->device : "cpu";
     *target = (smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32};
-    if (options->precision && !smp_precision_find(options->precision, &target->precision))
-        return smp_fail(SMP_ERR_INPUT, "precision '%s': expected fp32, tf32 or bf16",
-                        options->precision);
+    if (options->precision)
+        SMP_TRY(smp_device_precision(options->precision, &target->precision));
     if (strcmp(name, "auto") != 0) {
-        if (!smp_backend_find(name, &target->backend))
-            return smp_fail(SMP_ERR_INPUT, "device '%s': expected cpu, cuda or auto", name);
+        SMP_TRY(smp_device_backend(name, &target->backend));
         return smp_target_check(*target);
     }
     for (int i = 0; smp_devices()[i]; i++)

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/data/data_source.h"
+#include "exec/device/device.h"
 #include "exec/transport/comm.h"
 #include "profile/cuda_info.h"
 #include "exec/train.h"
@@ -84,21 +86,23 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
+/* The names of registries are filled in: data, optimizers, devices. */
 static const char usage[] =
     "usage: mpirun -n N smp-run PLAN --data SOURCE [options]\n"
     "\n"
     "Trains the model of a plan, one process per device. N is the plan's number of devices.\n"
     "\n"
     "data\n"
-    "  --data SOURCE        a text file (bytes), a .bin file of uint16 tokens, or INPUT=FILE.npy,\n"
-    "                       repeated once per model input\n"
+    "  --data SOURCE        one of these; INPUT=FILE once per model input:\n"
+    "%s"
     "  --data-seed S        seed of the shuffling (default 1)\n"
     "  --no-shuffle         samples in file order\n"
     "  --eval-data SOURCE   held-out data, evaluated after the last step\n"
     "  --eval-every N       ... and after every N steps\n"
     "training\n"
     "  --steps S            train up to step S (default 100)\n"
-    "  --optimizer NAME     adamw (default) or sgd\n"
+    "  --optimizer NAME     one of these, the first by default:\n"
+    "%s"
     "  --lr X               peak learning rate (default 1e-3)\n"
     "  --warmup N           linear warm-up over N steps (default 0)\n"
     "  --decay-steps N      cosine decay to --min-lr at step N (default 0: constant)\n"
@@ -121,13 +125,34 @@ static const char usage[] =
     "job\n"
     "  --timeout S          end the job if a rank waits for S seconds without progress\n"
     "                       (default 120, 0: never)\n"
-    "  --device NAME        cpu (default), cuda, or auto: cuda if every rank has a GPU; ranks of "
-    "a\n"
-    "                       machine take its GPUs in turn and may share one\n"
+    "  --device NAME        one of these (default cpu), or auto: the first that every rank has;\n"
+    "                       ranks of a machine take its GPUs in turn and may share one\n"
+    "%s"
     "  --precision NAME     fp32, tf32 or bf16 (default: the plan's); the CPU has fp32 only\n"
     "  --help, --version\n"
     "\n"
     "exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 3 no plan fits\n";
+
+static void add_line(smp_text *text, const char *name, const char *summary)
+{
+    smp_text_append(text, "%*s%-7s %s\n", 25, "", name, summary);
+}
+
+static void print_usage(void)
+{
+    smp_text data = {0}, optimizers = {0}, devices = {0};
+    for (const smp_source_kind *const *k = smp__source_kinds(); *k; k++)
+        smp_text_append(&data, "%*s%s\n", 25, "", (*k)->form);
+    for (const smp_optimizer *const *o = smp_optimizers(); *o; o++)
+        add_line(&optimizers, (*o)->name, (*o)->summary);
+    for (const smp_device *const *d = smp_devices(); *d; d++)
+        add_line(&devices, (*d)->name, (*d)->summary);
+    if (!data.failed && !optimizers.failed && !devices.failed)
+        printf(usage, data.data, optimizers.data, devices.data);
+    smp_text_free(&data);
+    smp_text_free(&optimizers);
+    smp_text_free(&devices);
+}
 
 static void print_version(void)
 {
@@ -299,7 +324,7 @@ static smp_status parse_arguments(int argc, char **argv, arguments *a)
     a->train.eval_data = a->eval_data;
     if (a->train.n_data == 0)
         return smp_fail(SMP_ERR_INPUT,
-                        "no --data: give a text file, a .bin file or INPUT=FILE.npy");
+                        "no --data: name a file to train on; --help lists the kinds");
     if ((a->train.resume || a->train.save_every > 0) && !a->train.checkpoint)
         return smp_fail(SMP_ERR_INPUT, "--resume and --save-every need --checkpoint DIR");
     if (a->train.eval_every > 0 && a->train.n_eval_data == 0)
@@ -315,7 +340,7 @@ int main(int argc, char **argv)
         if (status != SMP_OK && speaks())
             fprintf(stderr, "smp-run: %s\n", smp_last_error());
         else if (status == SMP_OK && speaks() && a.help)
-            fputs(usage, stdout);
+            print_usage();
         else if (status == SMP_OK && speaks())
             print_version();
         return smp_status_exit_code(status);

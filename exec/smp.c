@@ -38,13 +38,12 @@ static smp_status check_device(const smp_options *o)
 {
     smp_backend backend;
     smp_precision precision;
-    if (o->precision && !smp_precision_find(o->precision, &precision))
-        return smp_fail(SMP_ERR_INPUT, "precision '%s': expected fp32, tf32 or bf16", o->precision);
+    if (o->precision)
+        SMP_TRY(smp_device_precision(o->precision, &precision));
     if (!o->device || strcmp(o->device, "auto") == 0 || smp_device_find(o->device))
         return SMP_OK;
-    if (smp_backend_find(o->device, &backend))
-        return smp_fail(SMP_ERR_INPUT, "device '%s': this library was built without it", o->device);
-    return smp_fail(SMP_ERR_INPUT, "device '%s': expected cpu, cuda or auto", o->device);
+    SMP_TRY(smp_device_backend(o->device, &backend));
+    return smp_fail(SMP_ERR_INPUT, "device '%s': this library was built without it", o->device);
 }
 
 static smp_status find_optimizer(smp *s)

@@ -5,17 +5,28 @@
  * order, and a resumed job needs the step number alone. */
 #include "exec/data/data.h"
 
-#include <stdio.h>
+#include <string.h>
 
 #include "exec/data/data_source.h"
-#include "graph/model/op.h"
+#include "graph/base/text.h"
 
-/* The first kind that matches takes the source; text matches everything, so it stands last. */
-static const smp_source_kind *const source_kinds[] = {
-    &smp__source_npy,
-    &smp__source_bin,
-    &smp__source_text,
-};
+/* The first kind that claims a file gets it; text claims what is left, so it stands last.
+ * data_<name>.c defines smp__source_<name>. */
+#define SOURCES(X)                                                                                 \
+    X(npy)                                                                                         \
+    X(bin)                                                                                         \
+    X(text)
+
+#define DECLARE(name) extern const smp_source_kind smp__source_##name;
+SOURCES(DECLARE)
+
+#define ENTRY(name) &smp__source_##name,
+static const smp_source_kind *const source_kinds[] = {SOURCES(ENTRY) NULL};
+
+const smp_source_kind *const *smp__source_kinds(void)
+{
+    return source_kinds;
+}
 
 /* Where a model input comes from. */
 typedef struct input_feed {
@@ -37,17 +48,50 @@ struct smp_data {
     bool shuffle;
 };
 
+/* Sets path and kind (NULL: nobody's), and the input of "image=x.npy". What only ends in .npy or only
+ * looks like a name goes to the arrays, too: the message that follows says what is missing. */
+static smp_status find_kind(const smp_graph *graph, const char *spec, smp_source *source)
+{
+    source->feed[0] = smp__input_named(graph, spec);
+    const bool named = source->feed[0] >= 0;
+    source->path = named ? strchr(spec, '=') + 1 : spec;
+    const smp_source_kind *const *kind = source_kinds;
+    while (*kind && !(*kind)->claims(source->path, named))
+        kind++;
+    source->kind = *kind;
+    source->n_feed = named;
+    return named || !(*kind)->named ? SMP_OK : smp__input_parse(graph, spec, &source->feed[0]);
+}
+
+/* "INPUT=FILE.npy (array), ...", of all kinds or of those that feed one named input. */
+static void list_forms(bool all, smp_text *text)
+{
+    for (const smp_source_kind *const *kind = source_kinds; *kind; kind++)
+        if (all || (*kind)->named)
+            smp_text_append(text, "%s%s", text->length > 0 ? ", " : "", (*kind)->form);
+}
+
+static smp_status fail_unclaimed(const smp_graph *graph, const smp_source *source)
+{
+    smp_text forms = {0};
+    list_forms(false, &forms);
+    smp_fail(SMP_ERR_INPUT, "%s: no array for the input '%s', expected %s", source->path,
+             graph->tensor[source->feed[0]].name, forms.data ? forms.data : "another file");
+    smp_text_free(&forms);
+    return SMP_ERR_INPUT;
+}
+
 static smp_status open_source(smp_data *data, const smp_graph *graph, const char *spec)
 {
     char *copy = smp_arena_strdup(data->arena, spec);
     if (!copy)
         return SMP_ERR_NO_MEMORY;
     smp_source *source = &data->source[data->n_source++];
-    size_t k = 0;
-    while (!source_kinds[k]->matches(graph, copy))
-        k++;
-    source->kind = source_kinds[k];
-    SMP_TRY(source->kind->open(graph, copy, data->arena, source));
+    SMP_TRY(find_kind(graph, copy, source));
+    SMP_TRY(smp__file_map_open(source->path, &source->file));
+    if (!source->kind)
+        return fail_unclaimed(graph, source);
+    SMP_TRY(source->kind->open(graph, data->arena, source));
 
     for (int slot = 0; slot < source->n_feed; slot++) {
         input_feed *feed = &data->feed[source->feed[slot]];
@@ -91,36 +135,13 @@ static smp_status check_sources(smp_data *data, const smp_graph *graph)
     return SMP_OK;
 }
 
-/* The tightest bounds among the ops that read `input`. */
-static smp_source_range input_range(const smp_graph *graph, int input)
-{
-    smp_source_range range = {
-        .input = graph->tensor[input].name, .min = INT32_MIN, .max = INT32_MAX};
-    for (int64_t c = graph->consumer_begin[input]; c < graph->consumer_begin[input + 1]; c++) {
-        const smp_op *op = &graph->op[graph->consumer[c].op];
-        int64_t min, max;
-        if (!op->kind->index_range ||
-            !op->kind->index_range(graph, op, graph->consumer[c].slot, &min, &max))
-            continue;
-        if (min > range.min) {
-            range.min = min;
-            range.min_op = op;
-        }
-        if (max < range.max) {
-            range.max = max;
-            range.max_op = op;
-        }
-    }
-    return range;
-}
-
 static smp_status check_ranges(const smp_data *data, const smp_graph *graph)
 {
     for (int i = 0; i < data->n_input; i++) {
         const input_feed *feed = &data->feed[i];
         if (graph->tensor[i].dtype != SMP_I32)
             continue;
-        smp_source_range range = input_range(graph, i);
+        smp__index_range range = smp__index_range_of(graph, i);
         SMP_TRY(feed->source->kind->check(feed->source, feed->slot, &range));
     }
     return SMP_OK;
@@ -129,14 +150,12 @@ static smp_status check_ranges(const smp_data *data, const smp_graph *graph)
 static smp_status fail_no_source(const smp_graph *graph)
 {
     char list[512];
-    char forms[512] = "";
-    size_t used = 0;
-    for (size_t k = 0; k < sizeof source_kinds / sizeof *source_kinds && used < sizeof forms; k++)
-        used += (size_t)snprintf(forms + used, sizeof forms - used, "%s%s", k ? ", " : "",
-                                 source_kinds[k]->form);
-    return smp_fail(SMP_ERR_INPUT,
-                    "no data: model '%s' needs a source for each of its inputs %s: %s", graph->name,
-                    smp__input_list(list, sizeof list, graph), forms);
+    smp_text forms = {0};
+    list_forms(true, &forms);
+    smp_fail(SMP_ERR_INPUT, "no data: model '%s' needs a source for each of its inputs %s: %s",
+             graph->name, smp__input_list(list, sizeof list, graph), forms.data ? forms.data : "");
+    smp_text_free(&forms);
+    return SMP_ERR_INPUT;
 }
 
 static smp_status create(const smp_graph *graph, const smp_data_options *options, smp_data **out)

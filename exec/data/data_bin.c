@@ -5,10 +5,9 @@
 
 enum { HEADER_WORDS = 256, HEADER_BYTES = 4 * HEADER_WORDS, MAGIC = 20240520, VERSION = 1 };
 
-static bool matches(const smp_graph *graph, const char *spec)
+static bool claims(const char *path, bool named)
 {
-    (void)graph;
-    return smp__ends_with(spec, ".bin");
+    return !named && smp__ends_with(path, ".bin");
 }
 
 /* Checks the header, if there is one; *offset is where the tokens begin. */
@@ -40,11 +39,8 @@ static smp_status parse_header(const smp_source *source, int64_t *offset)
     return SMP_OK;
 }
 
-static smp_status open_bin(const smp_graph *graph, const char *spec, smp_arena *arena,
-                           smp_source *source)
+static smp_status open_bin(const smp_graph *graph, smp_arena *arena, smp_source *source)
 {
-    source->path = spec;
-    SMP_TRY(smp__file_map_open(source->path, &source->file));
     int64_t offset;
     SMP_TRY(parse_header(source, &offset));
     if (source->file.bytes % 2)
@@ -64,7 +60,7 @@ static void read_bin(const smp_source *source, int slot, int64_t sample, void *b
         to[i] = smp__load_u16(from + 2 * i);
 }
 
-static smp_status check_bin(const smp_source *source, int slot, const smp_source_range *range)
+static smp_status check_bin(const smp_source *source, int slot, const smp__index_range *range)
 {
     const smp_token_window *window = source->state;
     (void)slot;
@@ -74,10 +70,10 @@ static smp_status check_bin(const smp_source *source, int slot, const smp_source
         int64_t value = smp__load_u16(window->token + 2 * i);
         if (value < range->min || value > range->max) {
             char text[768];
-            return smp_fail(SMP_ERR_INPUT, "%s: token %lld (byte offset %lld) is %lld: %s",
-                            source->path, (long long)i,
-                            (long long)(window->token - source->file.data) + 2 * (long long)i,
-                            (long long)value, smp__range_format(text, sizeof text, range, value));
+            return smp_fail(
+                SMP_ERR_INPUT, "%s: token %lld (byte offset %lld) is %lld: %s", source->path,
+                (long long)i, (long long)(window->token - source->file.data) + 2 * (long long)i,
+                (long long)value, smp__index_range_format(text, sizeof text, range, value));
         }
     }
     return SMP_OK;
@@ -86,7 +82,7 @@ static smp_status check_bin(const smp_source *source, int slot, const smp_source
 const smp_source_kind smp__source_bin = {
     .name = "bin",
     .form = "FILE.bin (uint16 tokens)",
-    .matches = matches,
+    .claims = claims,
     .open = open_bin,
     .read = read_bin,
     .check = check_bin,

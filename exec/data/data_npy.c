@@ -1,257 +1,202 @@
-/* NumPy arrays as data: `input=file.npy`, the first dimension counts samples.
+/* NumPy arrays as data: `input=file.npy`. Here is the scanner of their headers; the array itself is
+ * data_array.c's.
  *
- * The array's type must be one that the input takes, its samples must have the input's shape, and
- * the file must hold exactly the values that the header (exec/data/npy_header.c) promises. */
+ * A file is the magic "\x93NUMPY", a version, the length of the header (2 bytes in version 1.0, 4
+ * in 2.0 and 3.0), the header, the values. The header is a Python dictionary of exactly three keys,
+ * {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }, padded with blanks and a newline
+ * (NEP 1). Every byte is checked against the header's end and every number against overflow; what
+ * is not understood is refused. Linear in the header's length. */
 #include "exec/data/data_source.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "exec/data/npy_header.h"
-#include "graph/base/text.h"
-#include "graph/model/op.h"
+static const char magic[] = "\x93NUMPY";
 
-/* A type of array values. */
-typedef struct npy_type {
-    const char *descr;
-    int bytes;
-    int64_t (*load_int)(const unsigned char *at); /* NULL: not to int32 */
-    void (*to_float)(const unsigned char *restrict from, int64_t n, float *restrict to); /* NULL */
-} npy_type;
+typedef struct scanner {
+    const char *path;
+    const unsigned char *begin; /* of the file */
+    const unsigned char *at;
+    const unsigned char *end; /* of the header */
+    bool has_descr, has_order, has_shape;
+    smp_array *array; /* what was found */
+} scanner;
 
-typedef struct npy_state {
-    const npy_type *type;
-    const unsigned char *value; /* [samples][elements] */
-    int64_t elements;           /* of one sample */
-    bool to_int;
-} npy_state;
-
-static int64_t load_u1(const unsigned char *at)
+static smp_status header_fail(const scanner *scan, const char *expected)
 {
-    return *at;
+    return smp_fail(SMP_ERR_INPUT, "%s: .npy header, byte %lld: expected %s", scan->path,
+                    (long long)(scan->at - scan->begin), expected);
 }
 
-static int64_t load_u2(const unsigned char *at)
+static void skip_blank(scanner *scan)
 {
-    return smp__load_u16(at);
+    while (scan->at < scan->end && (*scan->at == ' ' || *scan->at == '\n' || *scan->at == '\t'))
+        scan->at++;
 }
 
-static int64_t load_i4(const unsigned char *at)
+/* Takes `text`, after blanks, if it stands there. */
+static bool take(scanner *scan, const char *text)
 {
-    return (int32_t)smp__load_u32(at);
+    size_t length = strlen(text);
+    skip_blank(scan);
+    if ((size_t)(scan->end - scan->at) < length || memcmp(scan->at, text, length))
+        return false;
+    scan->at += length;
+    return true;
 }
 
-static int64_t load_i8(const unsigned char *at)
+static smp_status take_string(scanner *scan, const char *what, char *text, size_t size)
 {
-    return (int64_t)smp__load_u64(at);
-}
-
-static void float_u1(const unsigned char *restrict from, int64_t n, float *restrict to)
-{
-    for (int64_t i = 0; i < n; i++)
-        to[i] = (float)from[i] / 255.0f;
-}
-
-static void float_f4(const unsigned char *restrict from, int64_t n, float *restrict to)
-{
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits = smp__load_u32(from + 4 * i);
-        memcpy(&to[i], &bits, sizeof bits);
+    skip_blank(scan);
+    size_t n = 0;
+    if (scan->at == scan->end || (*scan->at != '\'' && *scan->at != '"'))
+        return header_fail(scan, what);
+    unsigned char quote = *scan->at++;
+    while (scan->at < scan->end && *scan->at != quote) {
+        if (*scan->at < ' ' || *scan->at > '~' || *scan->at == '\\' || n + 1 >= size)
+            return header_fail(scan, what);
+        text[n++] = (char)*scan->at++;
     }
+    if (scan->at == scan->end)
+        return header_fail(scan, "a closing quote");
+    scan->at++;
+    text[n] = '\0';
+    return SMP_OK;
 }
 
-static void float_f8(const unsigned char *restrict from, int64_t n, float *restrict to)
+static smp_status take_dim(scanner *scan, int64_t *dim)
 {
-    for (int64_t i = 0; i < n; i++) {
-        uint64_t bits = smp__load_u64(from + 8 * i);
-        double value;
-        memcpy(&value, &bits, sizeof bits);
-        to[i] = (float)value;
+    skip_blank(scan);
+    if (scan->at == scan->end || *scan->at < '0' || *scan->at > '9')
+        return header_fail(scan, "a dimension");
+    *dim = 0;
+    for (; scan->at < scan->end && *scan->at >= '0' && *scan->at <= '9'; scan->at++) {
+        if (__builtin_mul_overflow(*dim, 10, dim) ||
+            __builtin_add_overflow(*dim, *scan->at - '0', dim))
+            return header_fail(scan, "a dimension below 2^63");
     }
+    take(scan, "L"); /* written by Python 2 */
+    return SMP_OK;
 }
 
-static const npy_type npy_types[] = {
-    {"<f4", 4, NULL, float_f4}, {"<f8", 8, NULL, float_f8}, {"|u1", 1, load_u1, float_u1},
-    {"<u2", 2, load_u2, NULL},  {"<i4", 4, load_i4, NULL},  {"<i8", 8, load_i8, NULL},
-};
-
-/* The type, if it can feed an input of `dtype`. */
-static smp_status find_type(const smp_source *source, const smp_npy_header *header,
-                            const smp_tensor *input, const npy_type **out)
+/* (), (3,), (3, 4), (3, 4,) */
+static smp_status take_shape(scanner *scan)
 {
-    const npy_type *found = NULL;
-    bool to_int = input->dtype == SMP_I32;
-    for (size_t i = 0; i < sizeof npy_types / sizeof *npy_types; i++) {
-        if (!strcmp(header->descr, npy_types[i].descr))
-            found = &npy_types[i];
+    smp_array *array = scan->array;
+    if (!take(scan, "("))
+        return header_fail(scan, "a tuple of dimensions");
+    while (!take(scan, ")")) {
+        if (array->n_dim == SMP_ARRAY_MAX_DIMS)
+            return header_fail(scan, "7 dimensions at most");
+        SMP_TRY(take_dim(scan, &array->dim[array->n_dim++]));
+        if (take(scan, ","))
+            continue;
+        if (!take(scan, ")"))
+            return header_fail(scan, "',' or ')'");
+        if (array->n_dim == 1)
+            return header_fail(scan, "a tuple of dimensions: (3) is a number, (3,) a tuple");
+        break;
     }
-    if (header->descr[0] == '>')
-        return smp_fail(SMP_ERR_INPUT, "%s: the array is big-endian ('%s'), expected little-endian",
-                        source->path, header->descr);
-    if (!found || (to_int ? !found->load_int : !found->to_float))
+    return SMP_OK;
+}
+
+static smp_status take_order(scanner *scan)
+{
+    if (take(scan, "True"))
         return smp_fail(SMP_ERR_INPUT,
-                        "%s: got type '%s', expected one of %s for the %s input '%s'", source->path,
-                        header->descr,
-                        to_int ? "'|u1', '<u2', '<i4', '<i8'" : "'<f4', '<f8', '|u1'",
-                        to_int ? "int32" : "float32", input->name);
-    *out = found;
+                        "%s: the array is in Fortran order, expected C order "
+                        "(numpy.ascontiguousarray)",
+                        scan->path);
+    return take(scan, "False") ? SMP_OK : header_fail(scan, "True or False");
+}
+
+static smp_status take_entry(scanner *scan)
+{
+    static const char expected[] = "one of the keys 'descr', 'fortran_order', 'shape', each once";
+    char key[SMP_ARRAY_MAX_DESCR];
+    SMP_TRY(take_string(scan, expected, key, sizeof key));
+    bool *seen = !strcmp(key, "descr")           ? &scan->has_descr
+                 : !strcmp(key, "fortran_order") ? &scan->has_order
+                 : !strcmp(key, "shape")         ? &scan->has_shape
+                                                 : NULL;
+    if (!seen || *seen)
+        return header_fail(scan, expected);
+    *seen = true;
+    if (!take(scan, ":"))
+        return header_fail(scan, "':'");
+    if (seen == &scan->has_descr)
+        return take_string(scan, "a plain type such as '<f4' (no structured types)",
+                           scan->array->descr, sizeof scan->array->descr);
+    return seen == &scan->has_order ? take_order(scan) : take_shape(scan);
+}
+
+static smp_status take_dictionary(scanner *scan)
+{
+    if (!take(scan, "{"))
+        return header_fail(scan, "'{'");
+    while (!take(scan, "}")) {
+        SMP_TRY(take_entry(scan));
+        if (take(scan, ","))
+            continue;
+        if (!take(scan, "}"))
+            return header_fail(scan, "',' or '}'");
+        break;
+    }
+    skip_blank(scan);
+    if (scan->at != scan->end)
+        return header_fail(scan, "blanks up to the end of the header");
+    if (!scan->has_descr || !scan->has_order || !scan->has_shape)
+        return header_fail(scan, "the keys 'descr', 'fortran_order' and 'shape'");
     return SMP_OK;
 }
 
-/* Values as many as the shape says, samples shaped like the input. */
-static smp_status check_shape(const smp_source *source, const smp_npy_header *header,
-                              const npy_type *type, const smp_tensor *input)
+static smp_status read_header(const smp_source *source, smp_array *array)
 {
-    bool same = header->n_dim == input->shape.n_dim + 1;
-    for (int d = 1; d < header->n_dim && same; d++)
-        same = header->dim[d] == input->shape.dim[d - 1];
-    if (!same) {
-        smp_text got = {0};
-        char expected[128];
-        for (int d = 0; d < header->n_dim; d++)
-            smp_text_append(&got, "%s%lld", d ? ", " : "", (long long)header->dim[d]);
-        smp_status status = smp_fail(
-            SMP_ERR_INPUT, "%s: got array shape (%s), expected samples of %s for the input '%s'",
-            source->path, got.data ? got.data : "",
-            smp_shape_format(expected, sizeof expected, &input->shape), input->name);
-        smp_text_free(&got);
-        return status;
-    }
-    int64_t need = type->bytes;
-    bool overflow = false;
-    for (int d = 0; d < header->n_dim; d++)
-        overflow |= __builtin_mul_overflow(need, header->dim[d], &need);
-    int64_t have = source->file.bytes - header->bytes;
-    if (overflow)
-        return smp_fail(SMP_ERR_INPUT, "%s: the array's size overflows", source->path);
-    if (need != have)
+    const unsigned char *data = source->file.data;
+    const int64_t bytes = source->file.bytes;
+    if (bytes < 10 || memcmp(data, magic, sizeof magic - 1))
+        return smp_fail(SMP_ERR_INPUT, "%s: not an .npy file: it does not start with \\x93NUMPY",
+                        source->path);
+    int major = data[6];
+    int minor = data[7];
+    if (major < 1 || major > 3 || minor != 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: got .npy version %d.%d, expected 1.0, 2.0 or 3.0",
+                        source->path, major, minor);
+    int64_t start = major == 1 ? 10 : 12;
+    int64_t length = 0;
+    if (bytes >= start)
+        length = major == 1 ? smp__load_u16(data + 8) : (int64_t)smp__load_u32(data + 8);
+    if (bytes - start < length)
         return smp_fail(SMP_ERR_INPUT,
-                        "%s: %s: the array's shape needs %lld bytes of values, the file has %lld",
-                        source->path, have < need ? "truncated" : "bytes too many", (long long)need,
-                        (long long)have);
-    return SMP_OK;
+                        "%s: truncated: the .npy header ends at byte %lld, the file at %lld",
+                        source->path, (long long)(start + length), (long long)bytes);
+    array->offset = start + length;
+    scanner scan = {.path = source->path,
+                    .begin = data,
+                    .at = data + start,
+                    .end = data + start + length,
+                    .array = array};
+    return take_dictionary(&scan);
 }
 
-/* The model input named by the first `length` characters, -1 if none. */
-static int find_prefix(const smp_graph *graph, const char *spec, size_t length)
+static bool claims(const char *path, bool named)
 {
-    for (int i = 0; i < graph->n_input; i++) {
-        const char *name = graph->tensor[i].name;
-        if (strlen(name) == length && !memcmp(name, spec, length))
-            return i;
-    }
-    return -1;
+    return smp__ends_with(path, ".npy") ||
+           (named && smp__file_begins(path, magic, sizeof magic - 1));
 }
 
-/* "image=x.npy". What only ends in .npy or only names an input is taken, too: the message that
- * follows says what is missing. */
-static bool matches(const smp_graph *graph, const char *spec)
+static smp_status open_npy(const smp_graph *graph, smp_arena *arena, smp_source *source)
 {
-    const char *equals = strchr(spec, '=');
-    return smp__ends_with(spec, ".npy") ||
-           (equals && find_prefix(graph, spec, (size_t)(equals - spec)) >= 0);
-}
-
-/* The input named before the '='. */
-static smp_status find_input(const smp_graph *graph, const char *spec, const char *equals,
-                             int *input)
-{
-    char list[512];
-    if (!equals || equals == spec)
-        return smp_fail(SMP_ERR_INPUT,
-                        "%s: got an array without a name, expected input=file.npy, "
-                        "input being one of %s",
-                        spec, smp__input_list(list, sizeof list, graph));
-    size_t length = (size_t)(equals - spec);
-    *input = find_prefix(graph, spec, length);
-    if (*input >= 0)
-        return SMP_OK;
-
-    char name[SMP_MAX_NAME + 1];
-    snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name), spec);
-    const char **names = malloc(sizeof *names * (size_t)graph->n_input);
-    if (!names)
-        return smp_fail_memory(sizeof *names * (size_t)graph->n_input);
-    for (int i = 0; i < graph->n_input; i++)
-        names[i] = graph->tensor[i].name;
-    const char *nearest = smp_nearest(name, names, (size_t)graph->n_input);
-    if (nearest)
-        smp_fail(SMP_ERR_INPUT, "%s: model '%s' has no such input; did you mean '%s'?", spec,
-                 graph->name, nearest);
-    else
-        smp_fail(SMP_ERR_INPUT, "%s: model '%s' has no such input, only %s", spec, graph->name,
-                 smp__input_list(list, sizeof list, graph));
-    free(names);
-    return SMP_ERR_INPUT;
-}
-
-static smp_status open_npy(const smp_graph *graph, const char *spec, smp_arena *arena,
-                           smp_source *source)
-{
-    const char *equals = strchr(spec, '=');
-    int input = -1;
-    SMP_TRY(find_input(graph, spec, equals, &input));
-    const smp_tensor *tensor = &graph->tensor[input];
-    source->path = equals + 1;
-    SMP_TRY(smp__file_map_open(source->path, &source->file));
-    smp_npy_header header;
-    const npy_type *type = NULL;
-    SMP_TRY(smp__npy_header_read(source->path, source->file.data, source->file.bytes, &header));
-    SMP_TRY(find_type(source, &header, tensor, &type));
-    SMP_TRY(check_shape(source, &header, type, tensor));
-
-    npy_state *state = SMP_ARENA_NEW(arena, npy_state, 1);
-    if (!state)
-        return SMP_ERR_NO_MEMORY;
-    *state = (npy_state){.type = type,
-                         .value = source->file.data + header.bytes,
-                         .elements = tensor->elements,
-                         .to_int = tensor->dtype == SMP_I32};
-    source->state = state;
-    source->samples = header.dim[0];
-    source->feed[source->n_feed++] = input;
-    return SMP_OK;
-}
-
-static void read_npy(const smp_source *source, int slot, int64_t sample, void *buffer)
-{
-    const npy_state *state = source->state;
-    const npy_type *type = state->type;
-    const unsigned char *from = state->value + sample * state->elements * type->bytes;
-    (void)slot;
-    if (!state->to_int) {
-        type->to_float(from, state->elements, buffer);
-        return;
-    }
-    int32_t *to = buffer;
-    for (int64_t i = 0; i < state->elements; i++)
-        to[i] = (int32_t)type->load_int(from + i * type->bytes);
-}
-
-static smp_status check_npy(const smp_source *source, int slot, const smp_source_range *range)
-{
-    const npy_state *state = source->state;
-    const npy_type *type = state->type;
-    (void)slot;
-    for (int64_t i = 0; i < source->samples * state->elements; i++) {
-        int64_t value = type->load_int(state->value + i * type->bytes);
-        if (value < range->min || value > range->max) {
-            char text[768];
-            return smp_fail(SMP_ERR_INPUT, "%s: sample %lld, element %lld is %lld: %s",
-                            source->path, (long long)(i / state->elements),
-                            (long long)(i % state->elements), (long long)value,
-                            smp__range_format(text, sizeof text, range, value));
-        }
-    }
-    return SMP_OK;
+    smp_array array = {0};
+    SMP_TRY(read_header(source, &array));
+    return smp__array_bind(graph, arena, &array, source);
 }
 
 const smp_source_kind smp__source_npy = {
     .name = "npy",
     .form = "INPUT=FILE.npy (array)",
-    .matches = matches,
+    .named = true,
+    .claims = claims,
     .open = open_npy,
-    .read = read_npy,
-    .check = check_npy,
+    .read = smp__array_read,
+    .check = smp__array_check,
 };

@@ -1,11 +1,12 @@
 /* What the files behind exec/data/data.h share: a source kind as a table entry, files mapped for
- * reading, token windows, and the shuffled order. Private to exec/data*.c and their test.
+ * reading, arrays, token windows, and the shuffled order. Private to this room and its tests.
  *
  * A kind is one file that defines an smp_source_kind, and one line in exec/data/data.c. */
 #ifndef SMP_EXEC_DATA_DATA_SOURCE_H
 #define SMP_EXEC_DATA_DATA_SOURCE_H
 
 #include "exec/data/data.h"
+#include "exec/data/index_range.h"
 
 /* A regular file mapped read-only. Zeroed: nothing is mapped. */
 typedef struct smp_file_map {
@@ -16,6 +17,8 @@ typedef struct smp_file_map {
 /* SMP_ERR_INPUT with the reason: absent, unreadable, not a regular file, empty. */
 smp_status smp__file_map_open(const char *path, smp_file_map *map);
 void smp__file_map_close(smp_file_map *map);
+/* Is there such a file, and does it begin with these bytes? */
+bool smp__file_begins(const char *path, const char *bytes, size_t n);
 
 /* Little-endian loads from any address. */
 static inline uint16_t smp__load_u16(const unsigned char *at)
@@ -36,18 +39,12 @@ static inline uint64_t smp__load_u64(const unsigned char *at)
 bool smp__ends_with(const char *text, const char *suffix);
 /* Model input by name, -1 if none. */
 int smp__input_find(const smp_graph *graph, const char *name);
+/* The input that stands before the '=' of "image=x.npy", -1 if none does. */
+int smp__input_named(const smp_graph *graph, const char *spec);
+/* The same; SMP_ERR_INPUT names the nearest, or all of them. */
+smp_status smp__input_parse(const smp_graph *graph, const char *spec, int *input);
 /* The names of the model's inputs, "'tokens', 'targets'", cut to the buffer; returns it. */
 char *smp__input_list(char *buffer, size_t size, const smp_graph *graph);
-
-/* The values that an int32 input may take: the tightest bounds of the ops that read it. */
-typedef struct smp_source_range {
-    const char *input;
-    int64_t min, max;
-    const smp_op *min_op, *max_op; /* what sets the bound; NULL: int32 itself */
-} smp_source_range;
-
-/* "input 'tokens' takes 0 to 255 (embedding 'wte')", for a value outside; returns the buffer. */
-char *smp__range_format(char *buffer, size_t size, const smp_source_range *range, int64_t value);
 
 typedef struct smp_source_kind smp_source_kind;
 
@@ -66,21 +63,39 @@ typedef struct smp_source {
 
 struct smp_source_kind {
     const char *name;
-    const char *form; /* as the user writes it */
-    /* Is `spec`, an argument of --data, of this kind? Kinds are asked in registry order. */
-    bool (*matches)(const smp_graph *graph, const char *spec);
-    /* Maps the file, checks it against the inputs it feeds, fills all but `kind`. */
-    smp_status (*open)(const smp_graph *graph, const char *spec, smp_arena *arena,
-                       smp_source *source);
+    const char *form; /* as the user writes it, and what it is */
+    bool named;       /* written INPUT=FILE: feeds that input, else `tokens` and `targets` */
+    /* Is the file of this kind, by its suffix or its first bytes? `named`: an input stood before it.
+     * The kinds are asked in the order of the list. */
+    bool (*claims)(const char *path, bool named);
+    /* Path, file and, with `named`, the one feed are set; checks the file against the inputs it feeds
+     * and fills in the rest. */
+    smp_status (*open)(const smp_graph *graph, smp_arena *arena, smp_source *source);
     /* Copies one sample of one input to `buffer`: [sample shape], int32 or float. */
     void (*read)(const smp_source *source, int slot, int64_t sample, void *buffer);
     /* Fails on the first value of the whole file that an int32 input must not take. */
-    smp_status (*check)(const smp_source *source, int slot, const smp_source_range *range);
+    smp_status (*check)(const smp_source *source, int slot, const smp__index_range *range);
 };
 
-extern const smp_source_kind smp__source_text;
-extern const smp_source_kind smp__source_bin;
-extern const smp_source_kind smp__source_npy;
+/* Every kind, in the order of the list; ends with NULL. */
+const smp_source_kind *const *smp__source_kinds(void);
+
+enum { SMP_ARRAY_MAX_DIMS = SMP_MAX_DIMS + 1, SMP_ARRAY_MAX_DESCR = 32 };
+
+/* What the header of an array's file says. */
+typedef struct smp_array {
+    char descr[SMP_ARRAY_MAX_DESCR]; /* NumPy's name of the type: "<f4" */
+    int n_dim;
+    int64_t dim[SMP_ARRAY_MAX_DIMS]; /* samples first; C order */
+    int64_t offset;                  /* from the start of the file to the first value */
+} smp_array;
+
+/* For `open` of a named kind: checks type, shape and length, sets samples and state. The other two
+ * are `read` and `check` of such a kind. */
+smp_status smp__array_bind(const smp_graph *graph, smp_arena *arena, const smp_array *array,
+                           smp_source *source);
+void smp__array_read(const smp_source *source, int slot, int64_t sample, void *buffer);
+smp_status smp__array_check(const smp_source *source, int slot, const smp__index_range *range);
 
 /* State of the kinds that hold one stream of tokens. Sample i is tokens [i*length, i*length +
  * length]: the first `length` feed `tokens` (slot 0), the last `length` feed `targets` (slot 1). */

@@ -4,18 +4,14 @@
 #include <limits.h>
 
 /* The last kind of the registry: whatever no other kind takes is a text file. */
-static bool matches(const smp_graph *graph, const char *spec)
+static bool claims(const char *path, bool named)
 {
-    (void)graph;
-    (void)spec;
-    return true;
+    (void)path;
+    return !named;
 }
 
-static smp_status open_text(const smp_graph *graph, const char *spec, smp_arena *arena,
-                            smp_source *source)
+static smp_status open_text(const smp_graph *graph, smp_arena *arena, smp_source *source)
 {
-    source->path = spec;
-    SMP_TRY(smp__file_map_open(source->path, &source->file));
     return smp__token_window_bind(graph, arena, "bytes", source->file.data, source->file.bytes,
                                   source);
 }
@@ -46,7 +42,7 @@ static smp_where byte_where(const smp_source *source, int64_t at)
                        .column = (int)(column < INT_MAX ? column : INT_MAX)};
 }
 
-static smp_status check_text(const smp_source *source, int slot, const smp_source_range *range)
+static smp_status check_text(const smp_source *source, int slot, const smp__index_range *range)
 {
     (void)slot;
     if (range->min <= 0 && range->max >= 255)
@@ -57,7 +53,7 @@ static smp_status check_text(const smp_source *source, int slot, const smp_sourc
             char text[768];
             return smp_fail_at(byte_where(source, i), "byte %lld at offset %lld: %s",
                                (long long)value, (long long)i,
-                               smp__range_format(text, sizeof text, range, value));
+                               smp__index_range_format(text, sizeof text, range, value));
         }
     }
     return SMP_OK;
@@ -66,7 +62,7 @@ static smp_status check_text(const smp_source *source, int slot, const smp_sourc
 const smp_source_kind smp__source_text = {
     .name = "text",
     .form = "FILE (bytes of text)",
-    .matches = matches,
+    .claims = claims,
     .open = open_text,
     .read = read_text,
     .check = check_text,

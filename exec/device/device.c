@@ -32,3 +32,29 @@ const smp_device *smp_device_find(const char *name)
             return devices[i];
     return NULL;
 }
+
+smp_status smp_device_backend(const char *name, smp_backend *out)
+{
+    if (smp_backend_find(name, out))
+        return SMP_OK;
+    smp_text known = {0};
+    for (int i = 0; i < SMP_N_BACKEND; i++)
+        smp_text_append_choice(&known, smp_backend_name((smp_backend)i), i, SMP_N_BACKEND + 1);
+    smp_text_append_choice(&known, "auto", SMP_N_BACKEND, SMP_N_BACKEND + 1);
+    smp_fail(SMP_ERR_INPUT, "device '%s': expected %s", name, known.data ? known.data : "another");
+    smp_text_free(&known);
+    return SMP_ERR_INPUT;
+}
+
+smp_status smp_device_precision(const char *name, smp_precision *out)
+{
+    if (smp_precision_find(name, out))
+        return SMP_OK;
+    smp_text known = {0};
+    for (int i = 0; i < SMP_N_PRECISION; i++)
+        smp_text_append_choice(&known, smp_precision_name((smp_precision)i), i, SMP_N_PRECISION);
+    smp_fail(SMP_ERR_INPUT, "precision '%s': expected %s", name,
+             known.data ? known.data : "another");
+    smp_text_free(&known);
+    return SMP_ERR_INPUT;
+}

@@ -28,7 +28,7 @@ static void update(const smp_update *u)
 
 const smp_optimizer smp__optimizer_sgd = {
     .name = "sgd",
-    .summary = "with momentum and decoupled weight decay",
+    .summary = "gradient descent with momentum and decoupled weight decay",
     .states = 1,
     .update = update,
 #ifdef SMP_HAVE_CUDA

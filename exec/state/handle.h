@@ -10,6 +10,7 @@
 #define SMP_EXEC_STATE_HANDLE_H
 
 #include "exec/transport/comm.h"
+#include "exec/data/index_range.h"
 #include "exec/device/device.h"
 #include "exec/optimizer/optimizer.h"
 #include "exec/transport/transport.h"
@@ -67,12 +68,11 @@ typedef struct smp__reducer {
 /* A model input. With host memory the kernels read the caller's arrays, else a copy of them. */
 typedef struct smp__input {
     bool needed;
-    const char *data;   /* micro-batch 0 of the step in progress, as the kernels see it */
-    int64_t stride;     /* bytes from a micro-batch to the next */
-    char *host;         /* [microbatches * stride] for the device to copy from; NULL: not used */
-    char *device;       /* the same in device memory */
-    int64_t min, max;   /* of an int32 input */
-    const smp_op *user; /* that asks for min or max; NULL: nobody */
+    const char *data; /* micro-batch 0 of the step in progress, as the kernels see it */
+    int64_t stride;   /* bytes from a micro-batch to the next */
+    char *host;       /* [microbatches * stride] for the device to copy from; NULL: not used */
+    char *device;     /* the same in device memory */
+    smp__index_range range; /* of an int32 input */
 } smp__input;
 
 struct smp {

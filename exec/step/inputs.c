@@ -10,24 +10,6 @@
 
 enum { ALIGNMENT = 256 };
 
-/* What the ops that read it directly allow. */
-static void find_range(const smp *s, int index, smp__input *input)
-{
-    const smp_graph *graph = s->graph;
-    input->min = INT32_MIN;
-    input->max = INT32_MAX;
-    for (int64_t i = graph->consumer_begin[index]; i < graph->consumer_begin[index + 1]; i++) {
-        const smp_op *op = &graph->op[graph->consumer[i].op];
-        int64_t min, max;
-        if (!op->kind->index_range ||
-            !op->kind->index_range(graph, op, graph->consumer[i].slot, &min, &max))
-            continue;
-        input->user = min > input->min || max < input->max ? op : input->user;
-        input->min = min > input->min ? min : input->min;
-        input->max = max < input->max ? max : input->max;
-    }
-}
-
 smp_status smp__inputs_build(smp *s)
 {
     s->input = calloc((size_t)s->graph->n_input + 1, sizeof(*s->input));
@@ -39,7 +21,7 @@ smp_status smp__inputs_build(smp *s)
         input->stride = smp_tensor_bytes(s->graph, i, s->batch);
         if (!s->device->host_memory)
             input->stride = (input->stride + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-        find_range(s, i, input);
+        input->range = smp__index_range_of(s->graph, i);
     }
     return SMP_OK;
 }
@@ -69,15 +51,17 @@ void smp__inputs_place(smp *s, char *device, char *host)
 static smp_status copy_indices(const smp *s, int index, int mb, const int32_t *from, int64_t n)
 {
     const smp__input *input = &s->input[index];
+    const smp__index_range *range = &input->range;
     int32_t *to = (int32_t *)(input->host + mb * input->stride);
     for (int64_t i = 0; i < n; i++) {
-        if (from[i] < input->min || from[i] > input->max)
+        if (from[i] < range->min || from[i] > range->max) {
+            const smp_op *op = from[i] < range->min ? range->min_op : range->max_op;
             return smp_fail(SMP_ERR_INPUT,
                             "input '%s': %d at position %lld of micro-batch %d, op '%s' (%s) "
                             "expects %lld to %lld",
-                            s->graph->tensor[index].name, (int)from[i], (long long)i, mb,
-                            input->user->name, input->user->kind->name, (long long)input->min,
-                            (long long)input->max);
+                            range->input, (int)from[i], (long long)i, mb, op->name, op->kind->name,
+                            (long long)range->min, (long long)range->max);
+        }
         to[i] = from[i];
     }
     return SMP_OK;

@@ -274,9 +274,41 @@ static void test_data_sources_fit_the_model(void **state)
     expect_error(&m, 1, "image=x.npz", NULL, "x.npz: cannot open");
 }
 
+/* Every kind says what it is, and feeds a named input or `tokens` and `targets`. */
+static void test_data_registry(void **state)
+{
+    (void)state;
+    for (const smp_source_kind *const *k = smp__source_kinds(); *k; k++) {
+        const smp_source_kind *kind = *k;
+        if (!kind->form || !kind->claims || !kind->open || !kind->read || !kind->check)
+            fail_msg("%s: not complete", kind->name);
+        if (kind->named != (strncmp(kind->form, "INPUT=FILE", 10) == 0))
+            fail_msg("%s: its form is %s", kind->name, kind->form);
+        if (kind->claims("x.other", kind->named) && kind->named)
+            fail_msg("%s: claims a file that is not there", kind->name);
+        for (const smp_source_kind *const *other = smp__source_kinds(); other < k; other++)
+            if (strcmp((*other)->name, kind->name) == 0 || strcmp((*other)->form, kind->form) == 0)
+                fail_msg("%s: a kind of this name or form stands before it", kind->name);
+    }
+}
+
+static void test_data_array_of_no_kind(void **state)
+{
+    (void)state;
+    char spec[MAX_PATH + 400];
+    model m;
+    model_init(&m);
+    model_add(&m, "image", SMP_F32, vector(2), 0, 0);
+    snprintf(spec, sizeof spec, "image=%s", write_file("none.raw", "abcdefgh", 8));
+    expect_error(&m, 1, spec, NULL,
+                 "none.raw: no array for the input 'image', expected INPUT=FILE");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_data_registry),
+        cmocka_unit_test(test_data_array_of_no_kind),
         cmocka_unit_test(test_data_order_is_a_permutation),
         cmocka_unit_test(test_data_order_is_fair),
         cmocka_unit_test(test_data_order_of_huge_sets),

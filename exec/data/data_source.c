@@ -1,15 +1,16 @@
-/* Helpers of the source kinds: files mapped for reading, model inputs by name, bounds as text. */
+/* Helpers of the source kinds: files mapped for reading, model inputs by name. */
 #include "exec/data/data_source.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "graph/model/op.h"
+#include "graph/base/text.h"
 
 smp_status smp__file_map_open(const char *path, smp_file_map *map)
 {
@@ -39,6 +40,16 @@ smp_status smp__file_map_open(const char *path, smp_file_map *map)
     }
     close(fd);
     return status;
+}
+
+bool smp__file_begins(const char *path, const char *bytes, size_t n)
+{
+    smp_file_map map = {0};
+    if (smp__file_map_open(path, &map) != SMP_OK)
+        return false;
+    bool same = (size_t)map.bytes >= n && memcmp(map.data, bytes, n) == 0;
+    smp__file_map_close(&map);
+    return same;
 }
 
 void smp__file_map_close(smp_file_map *map)
@@ -74,13 +85,46 @@ char *smp__input_list(char *buffer, size_t size, const smp_graph *graph)
     return buffer;
 }
 
-char *smp__range_format(char *buffer, size_t size, const smp_source_range *range, int64_t value)
+int smp__input_named(const smp_graph *graph, const char *spec)
 {
-    const smp_op *op = value < range->min ? range->min_op : range->max_op;
-    if (op)
-        snprintf(buffer, size, "input '%s' takes %lld to %lld (%s '%s')", range->input,
-                 (long long)range->min, (long long)range->max, op->kind->name, op->name);
+    const char *equals = strchr(spec, '=');
+    for (int i = 0; equals && i < graph->n_input; i++) {
+        const char *name = graph->tensor[i].name;
+        size_t length = (size_t)(equals - spec);
+        if (strlen(name) == length && !memcmp(name, spec, length))
+            return i;
+    }
+    return -1;
+}
+
+smp_status smp__input_parse(const smp_graph *graph, const char *spec, int *input)
+{
+    const char *equals = strchr(spec, '=');
+    char list[512];
+    if (!equals || equals == spec)
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: got an array without a name, expected input=file.npy, "
+                        "input being one of %s",
+                        spec, smp__input_list(list, sizeof list, graph));
+    size_t length = (size_t)(equals - spec);
+    *input = smp__input_named(graph, spec);
+    if (*input >= 0)
+        return SMP_OK;
+
+    char name[SMP_MAX_NAME + 1];
+    snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name), spec);
+    const char **names = malloc(sizeof *names * (size_t)graph->n_input);
+    if (!names)
+        return smp_fail_memory(sizeof *names * (size_t)graph->n_input);
+    for (int i = 0; i < graph->n_input; i++)
+        names[i] = graph->tensor[i].name;
+    const char *nearest = smp_nearest(name, names, (size_t)graph->n_input);
+    if (nearest)
+        smp_fail(SMP_ERR_INPUT, "%s: model '%s' has no such input; did you mean '%s'?", spec,
+                 graph->name, nearest);
     else
-        snprintf(buffer, size, "input '%s' is int32", range->input);
-    return buffer;
+        smp_fail(SMP_ERR_INPUT, "%s: model '%s' has no such input, only %s", spec, graph->name,
+                 smp__input_list(list, sizeof list, graph));
+    free(names);
+    return SMP_ERR_INPUT;
 }
