@@ -1,12 +1,19 @@
 /* Building a job on one rank: layouts, memory plan, arena, operator state, address tables. */
-#include "exec/state/handle.h"
+#include "exec/job.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "schedule/verify/verify.h"
+#include "exec/choose_device.h"
+#include "exec/state/device_wait.h"
+#include "exec/state/weights.h"
+#include "exec/step/message_lanes.h"
+#include "exec/step/messages.h"
+#include "exec/step/reduce.h"
+#include "exec/step/step_inputs.h"
+#include "exec/step/warm_up.h"
 
-enum { SEED_BYTES = 256 }; /* of `extra`, before the inputs */
+enum { LOSS_GRADIENT_BYTES = 256 }; /* of `extra`, before the inputs */
 
 static float *accumulator(const smp *s, int32_t use)
 {
@@ -124,10 +131,10 @@ static smp_status build_device_buffers(smp *s)
     s->loss = s->host;
     s->square = (double *)(s->host + loss);
     s->piece = piece > 0 ? s->host + loss + square : NULL;
-    smp__inputs_place(s, s->extra + SEED_BYTES, s->host + loss + square + piece);
-    s->seed = (float *)s->extra;
-    float seed = 1.0f / (float)((int64_t)s->microbatches * s->comm.ddp_size);
-    return smp__copy_in(s, s->seed, &seed, sizeof(seed));
+    smp__inputs_place(s, s->extra + LOSS_GRADIENT_BYTES, s->host + loss + square + piece);
+    s->loss_gradient = (float *)s->extra;
+    float gradient = 1.0f / (float)((int64_t)s->microbatches * s->comm.ddp_size);
+    return smp__copy_in(s, s->loss_gradient, &gradient, sizeof(gradient));
 }
 
 /* Everything that is known before memory is taken. */
@@ -147,7 +154,7 @@ static smp_status build_plan(smp *s)
     SMP_TRY(build_layouts(s));
     SMP_TRY(plan_memory(s));
     SMP_TRY(smp__inputs_build(s));
-    s->extra_bytes = SEED_BYTES + smp__inputs_bytes(s);
+    s->extra_bytes = LOSS_GRADIENT_BYTES + smp__inputs_bytes(s);
     return build_host_buffers(s);
 }
 

@@ -9,7 +9,7 @@
 #include "exec/device/device.h"
 #include "exec/transport/comm.h"
 #include "profile/cuda_info.h"
-#include "exec/train.h"
+#include "exec/training_loop.h"
 #include "graph/base/status.h"
 #include "graph/base/text.h"
 #include "graph/base/usage.h"

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/state/handle.h"
+#include "exec/choose_device.h"
+#include "exec/job.h"
+#include "exec/plan_from_options.h"
 #include "schedule/planner/planner.h"
 #include "schedule/verify/verify.h"
 

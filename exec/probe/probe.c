@@ -46,7 +46,7 @@ static smp_status time_optimizer(void *context, int64_t elements, int repeat, do
                          .options = &options};
     if (p->precision == SMP_PRECISION_BF16)
         update.weight16 = p->pool + offset[4];
-    SMP_TRY(smp__probe_settle(p));
+    SMP_TRY(smp__probe_idle(p));
     SMP_TRY(smp__probe_clock_start(p));
     for (int i = 0; i < repeat; i++) {
         update.step = i + 1;
@@ -70,7 +70,7 @@ static smp_status time_reduce(void *context, int64_t elements, int repeat, doubl
     SMP_TRY(smp__probe_pool(p, total));
     for (int i = 0; i < 2; i++)
         SMP_TRY(smp__probe_fill(p, p->pool + offset[i], dtype, bytes, VALUE_SCALE));
-    SMP_TRY(smp__probe_settle(p));
+    SMP_TRY(smp__probe_idle(p));
     SMP_TRY(smp__probe_clock_start(p));
     for (int i = 0; i < repeat; i++)
         SMP_TRY(p->device->add(p->device_context, dtype, p->pool + offset[0], p->pool + offset[1],
@@ -115,7 +115,7 @@ static smp_status round_trips(rank_probe *r, char *out, char *in, int64_t bytes,
 {
     for (int i = 0; i < repeat; i++)
         SMP_TRY(round_trip(r, out, in, bytes));
-    return smp__probe_settle(&r->state);
+    return smp__probe_idle(&r->state);
 }
 
 /* Half a round trip between ranks 0 and 1; 0 on the others. */

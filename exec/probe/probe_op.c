@@ -336,7 +336,7 @@ smp_status smp__probe_open(void *context, const smp_graph *graph, const smp_op *
     for (int i = 0; i < p->sets && status == SMP_OK; i++)
         status = call_part(p, SMP_PROBE_FORWARD, i);
     if (status == SMP_OK)
-        status = smp__probe_settle(p);
+        status = smp__probe_idle(p);
     if (status != SMP_OK)
         smp__probe_close(p);
     return status;
@@ -363,7 +363,7 @@ static smp_status time_calls(smp__probe_state *p, smp_probe_part part, int repea
 static smp_status time_queue(smp__probe_state *p, smp_probe_part part, int repeat, double *us)
 {
     const int sets = p->part_sets[part], step = stride(sets);
-    SMP_TRY(smp__probe_settle(p));
+    SMP_TRY(smp__probe_idle(p));
     SMP_TRY(smp__probe_clock_start(p));
     for (int i = 0; i < repeat; i++) {
         SMP_TRY(call_part(p, part, p->next_set));

@@ -66,7 +66,7 @@ smp_status smp__probe_fill(smp__probe_state *p, void *target, smp_dtype dtype, i
 smp_status smp__probe_fill_indices(smp__probe_state *p, void *target, int64_t bytes, int64_t min,
                                    int64_t max);
 /* Waits until the device has done everything. */
-smp_status smp__probe_settle(smp__probe_state *p);
+smp_status smp__probe_idle(smp__probe_state *p);
 /* Takes the time between the next two of these calls, as the device sees it. */
 smp_status smp__probe_clock_start(smp__probe_state *p);
 smp_status smp__probe_clock_stop(smp__probe_state *p, double *us);

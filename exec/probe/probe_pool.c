@@ -16,7 +16,7 @@ smp_status smp__probe_pool(smp__probe_state *p, int64_t bytes)
                         smp_format_bytes(needed, sizeof(needed), bytes),
                         smp_format_bytes(room, sizeof(room), p->memory_limit));
     }
-    SMP_TRY(smp__probe_settle(p));
+    SMP_TRY(smp__probe_idle(p));
     if (p->pool)
         p->device->release(p->device_context, p->pool, p->pool_bytes);
     p->pool = NULL;
@@ -26,7 +26,7 @@ smp_status smp__probe_pool(smp__probe_state *p, int64_t bytes)
     return SMP_OK;
 }
 
-smp_status smp__probe_settle(smp__probe_state *p)
+smp_status smp__probe_idle(smp__probe_state *p)
 {
     for (bool done = false; !done;)
         SMP_TRY(p->device->idle(p->device_context, &done));
@@ -49,7 +49,7 @@ static smp_status write_values(smp__probe_state *p, void *target, int64_t bytes,
         int64_t piece = bytes - done < SMP__STAGING_BYTES ? bytes - done : SMP__STAGING_BYTES;
         make(p, p->staging, done / size, piece / size, how);
         SMP_TRY(p->device->upload(p->device_context, (char *)target + done, p->staging, piece));
-        SMP_TRY(smp__probe_settle(p)); /* the staging buffer is free again */
+        SMP_TRY(smp__probe_idle(p)); /* the staging buffer is free again */
         done += piece;
     }
     return SMP_OK;
@@ -116,7 +116,7 @@ smp_status smp__probe_clock_stop(smp__probe_state *p, double *us)
 {
     double begin_s = 0, end_s = 0;
     SMP_TRY(p->device->stamp(p->device_context, 1));
-    SMP_TRY(smp__probe_settle(p));
+    SMP_TRY(smp__probe_idle(p));
     if (!p->device->passed(p->device_context, 0, &begin_s) ||
         !p->device->passed(p->device_context, 1, &end_s))
         return smp_fail(SMP_ERR_FAILED, "the device is idle but its time stamps are not there");

@@ -6,6 +6,8 @@
  * The file is written under a temporary name by the owners of the weights, each at its own offset,
  * synced, and renamed when every rank is done: a file with the final name is complete. The two
  * newest are kept. */
+#include "exec/state/checkpoint.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +18,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "exec/state/handle.h"
+#include "exec/state/device_wait.h"
+#include "exec/state/weights.h"
 
 enum { HEADER_BYTES = 4096, HASH_BYTES = 8, PATH_BYTES = 4096, KEEP = 2 };
 

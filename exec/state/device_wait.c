@@ -3,11 +3,11 @@
  * Every action ends with a stamp that the device passes when it gets there, so a wait that takes too
  * long, or an error, names the first action that is not done. Progress of the device starts the
  * watchdog's clock again: a long step is not a hang. */
+#include "exec/state/device_wait.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "exec/state/handle.h"
 
 /* A stamp behind every PACE_CALLS operators, of which the oldest of PACE_SLOTS is waited for: at most
  * PACE_CALLS * PACE_SLOTS operators of a few kernels each are in the queue, which holds about a

@@ -40,8 +40,8 @@ void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch)
                               microbatch];
     case SMP_SPACE_LOSS:
         return s->arena + memory->loss + (int64_t)microbatch * 64;
-    case SMP_SPACE_SEED:
-        return s->seed;
+    case SMP_SPACE_LOSS_GRADIENT:
+        return s->loss_gradient;
     }
     return NULL;
 }

@@ -103,14 +103,14 @@ struct smp {
     smp__chunk *chunk; /* [chunks] */
     smp_memory_rank *memory;
     char *arena;
-    char *extra; /* device memory besides the arena: `seed`, inputs */
+    char *extra; /* device memory besides the arena: `loss_gradient`, inputs */
     int64_t extra_bytes;
-    float *seed;       /* in it: gradient of the loss, 1 / (microbatches * ddp) */
-    smp__input *input; /* [n_input] */
-    char *host;        /* of device->reserve_host: inputs, and what the host reads after a wait: */
-    char *loss;        /* in it: [microbatches] losses, 64 bytes apart */
-    double *square;    /* in it: [n_param] sums of squares of gradients */
-    char *piece;       /* in it: SMP__PIECE_BYTES for copies; NULL with host memory */
+    float *loss_gradient; /* in it: 1 / (microbatches * ddp) */
+    smp__input *input;    /* [n_input] */
+    char *host;     /* of device->reserve_host: inputs, and what the host reads after a wait: */
+    char *loss;     /* in it: [microbatches] losses, 64 bytes apart */
+    double *square; /* in it: [n_param] sums of squares of gradients */
+    char *piece;    /* in it: SMP__PIECE_BYTES for copies; NULL with host memory */
     smp__reducer reducer;
     double *norm;   /* [graph->n_param] for the global norm */
     double *result; /* [ddp * microbatches + world_size]: losses, times */
@@ -130,110 +130,12 @@ struct smp {
     double step_begin_s;
 };
 
-enum { SMP__PIECE_BYTES = 16 << 20 };
-
-/* planning.c: the plan for options->model on options->devices (0: `ranks`) devices. */
-smp_status smp__plan_from_options(const smp_options *options, int ranks, smp_target target,
-                                  smp_plan **out);
-
-/* choose.c: what the job runs on. All collective. */
-smp_status smp__choose_device(smp *s);    /* sets device, target, device_note; needs the graph */
-smp_status smp__choose_transport(smp *s); /* sets transport, transport_note */
-smp_status smp__device_open(smp *s);
-/* SMP_ERR_NO_FIT if the arena and `extra` do not fit the device, with those of the ranks that share
- * it. */
-smp_status smp__device_check_memory(smp *s);
-
-/* device_wait.c: the host and the device. With the watchdog: a device that gets nowhere is
- * SMP_ERR_PEER, naming the first action that it has not done. */
-smp_status smp__device_idle(smp *s);
-/* If the device itself has failed: s->current becomes the action that it was at. */
-void smp__device_blame(smp *s);
-/* Called after every operator: keeps the host within some hundred kernels of the device, since a
- * launch into a full queue would block where nobody watches. */
-smp_status smp__device_pace(smp *s);
-/* Stamps that the device needs for a program of n actions. */
-int smp__device_stamps(int64_t actions, bool trace);
-/* Notes where the device begins (with record_trace) or ends the action at s->position. */
-smp_status smp__stamp_begin(smp *s);
-smp_status smp__stamp_end(smp *s);
-/* Fills in the times of `event`. Waits for the device. */
-smp_status smp__trace_collect(smp *s);
-/* Between host memory and device memory, in pieces; return when done. */
-smp_status smp__copy_in(smp *s, void *target, const void *values, int64_t bytes);
-smp_status smp__copy_out(smp *s, void *values, const void *source, int64_t bytes);
-/* What stands at `source` in the arena, for the host to read: *values; *copy is to be freed. */
-smp_status smp__copy_view(smp *s, const void *source, int64_t bytes, const void **values,
-                          void **copy);
-
-/* inputs.c: model inputs for the kernels. */
-smp_status smp__inputs_build(smp *s);
-/* Of the copies: as much device memory as host memory, and where they are. 0: none. */
-int64_t smp__inputs_bytes(const smp *s);
-void smp__inputs_place(smp *s, char *device, char *host);
-/* The caller's arrays of a step: checked and on their way to the device. */
-smp_status smp__inputs_begin(smp *s, const void *const *inputs);
-
-/* job.c: building and freeing everything after the groups exist. */
-smp_status smp__job_build(smp *s);
-void smp__job_free(smp *s);
+enum { SMP__PIECE_BYTES = 16 << 20 }; /* of smp.piece */
 
 /* Address of a value of (chunk, micro-batch). */
 void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch);
 /* Index into memory->param for a graph weight, -1 if not held here. */
 int32_t smp__job_find_param(const smp *s, int32_t param);
-
-/* stage.c: the kernels of one action. */
-smp_status smp__stage_forward(smp *s, int chunk, int microbatch);
-smp_status smp__stage_backward(smp *s, int chunk, int microbatch); /* B */
-smp_status smp__stage_input(smp *s, int chunk, int microbatch);    /* I */
-smp_status smp__stage_weight(smp *s, int chunk, int microbatch);   /* W */
-
-/* warm_up.c: what is slow the first time, done before the weights are there. */
-smp_status smp__warm_up(smp *s);
-
-/* messages.c: tensors between stages. */
-smp_status smp__messages_lanes(smp *s, smp_transport_options *options); /* before open */
-smp_status smp__messages_build(smp *s);                                 /* after it */
-void smp__messages_free(smp *s);
-smp_status smp__messages_post(smp *s, smp_memory_message message);
-smp_status smp__messages_send(smp *s, int chunk, int microbatch, smp_transfer_kind kind);
-/* Waits until everything that a forward (F) or backward (B) needs is there. */
-smp_status smp__messages_arrive(smp *s, int chunk, int microbatch, smp_transfer_kind kind);
-/* Waits until a send of this rank is complete. */
-smp_status smp__messages_sent(smp *s, smp_memory_message message);
-/* One request, with the watchdog; `channel` for the message on time-out. */
-smp_status smp__messages_wait(smp *s, smp_request *request, const smp__channel *channel,
-                              int microbatch);
-
-/* reduce.c: gradients over replicas and over stages that share a weight. */
-smp_status smp__reduce_build(smp *s);
-void smp__reduce_free(smp *s);
-smp_status smp__reduce_begin_step(smp *s);       /* posts receives of tied gradients */
-smp_status smp__reduce_start(smp *s, int chunk); /* R.c */
-smp_status smp__reduce_finish(smp *s);           /* every gradient is final, or will be when the
-                                                      device gets there */
-
-/* checkpoint.c: does the directory hold a complete checkpoint? */
-bool smp__checkpoint_exists(const char *path);
-
-/* weights.c */
-smp_status smp__weights_init(smp *s);
-/* Enqueued: the bf16 copies of all weights, or of memory->param[index]. */
-smp_status smp__weights_round(smp *s);
-smp_status smp__weight_round(smp *s, int32_t index);
-/* Enqueued: the sums of squares of the gradients; then, when the device is idle, the global norm of
- * them (collective). */
-smp_status smp__weights_square(smp *s);
-smp_status smp__weights_norm(smp *s, double *norm);
-/* Enqueued: the optimizer, and zero for the accumulators. */
-smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale);
-/* A hash of the weights of this rank's replica, the same for every split. Collective. */
-smp_status smp__weights_hash(smp *s, uint64_t *hash);
-
-/* Writes a page of the last step, predicted above measured. Needs record_trace and a plan with
- * `cluster:`. Collective; rank 0 writes. */
-smp_status smp__report_write(smp *s, const char *path);
 
 /* Optimizer states kept per weight: none in inference. */
 int smp__job_states(const smp *s);

@@ -1,10 +1,12 @@
 /* Weights of this rank: initial values, norm of the gradients, update, hash. Initial values are
  * functions of seed, weight and position, so they do not depend on who holds the weight. */
+#include "exec/state/weights.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/state/handle.h"
+#include "exec/state/device_wait.h"
 #include "graph/base/random.h"
 #include "graph/base/text.h"
 

@@ -24,6 +24,7 @@
 
 #include <stdlib.h>
 
+#include "exec/step/reduce.h"
 #include "schedule/lower/crossing.h"
 
 static int64_t transfer_id(const smp *s, const smp_transfer *transfer)

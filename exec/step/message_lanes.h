@@ -4,12 +4,12 @@
 
 #include "exec/state/handle.h"
 
+/* Fills in the lanes that the transport is to open, and s->lane. Before smp_transport.open. */
+smp_status smp__messages_lanes(smp *s, smp_transport_options *options);
+
 /* Index in s->lane of a transfer that is a message of this rank, or of the accumulator that goes
  * from a stage to a rank. */
 int smp__lane_of_transfer(const smp *s, int32_t transfer);
 int smp__lane_of_tie(const smp *s, int from_stage, int to_rank);
-
-/* reduce.c: lists the messages of tied weights, in s->reducer. */
-smp_status smp__reduce_ties(smp *s);
 
 #endif

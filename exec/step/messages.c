@@ -1,9 +1,10 @@
 /* Tensors between stages: for every transfer of this rank a channel with a request per
  * micro-batch. Receives are posted and sends completed where the memory plan says. */
+#include "exec/step/messages.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "exec/state/handle.h"
 #include "exec/step/message_lanes.h"
 
 static bool is_incoming(const smp *s, const smp_transfer *transfer)

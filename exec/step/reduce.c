@@ -5,6 +5,8 @@
  * accumulators and each computes the same sum. Over replicas, the untied gradients of a chunk are
  * reduced in one piece as soon as its last backward is done; a tied weight is reduced by itself
  * after the exchange, so that all its holders add the replicas in the same order. */
+#include "exec/step/reduce.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 

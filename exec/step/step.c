@@ -6,7 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "exec/state/handle.h"
+#include "exec/state/device_wait.h"
+#include "exec/state/weights.h"
+#include "exec/step/messages.h"
+#include "exec/step/reduce.h"
+#include "exec/step/run_stage.h"
+#include "exec/step/step_inputs.h"
 
 static smp_status run_action(smp *s, const smp_action *action)
 {
@@ -66,7 +71,7 @@ static smp_status run_program(smp *s)
 }
 
 /* The one wait of a step: then the host may read the losses and the sums of squares. */
-static smp_status settle(smp *s, bool training)
+static smp_status finish_device_work(smp *s, bool training)
 {
     if (training && s->options.clip_norm > 0.0f)
         SMP_TRY(smp__weights_square(s));
@@ -167,7 +172,7 @@ smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result)
     if (status == SMP_OK)
         status = run_program(s);
     if (status == SMP_OK)
-        status = settle(s, training);
+        status = finish_device_work(s, training);
     if (status == SMP_OK && training)
         status = update(s, &done);
     read_losses(s, clear_result(s));

@@ -2,7 +2,11 @@
  * message. CUDA loads a kernel when it is first launched, and may wait for all others to do so: one
  * that waits for a message of another rank, which waits for what is to be loaded, would wait for ever.
  * The first step is then like the others, too. O(one micro-batch). */
-#include "exec/state/handle.h"
+#include "exec/step/warm_up.h"
+
+#include "exec/state/device_wait.h"
+#include "exec/state/weights.h"
+#include "exec/step/run_stage.h"
 
 enum { SOME = 64 };
 

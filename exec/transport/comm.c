@@ -27,7 +27,7 @@ struct smp_comm_notice {
 /* Ranks that share cores keep to one core each, dealt out in turn as smp_cluster_core_of says: short
  * waits would otherwise move them around, and the prediction could not know where. Their sleeps
  * last some microseconds, not fifty more. */
-static void settle(int node_rank)
+static void bind_to_core(int node_rank)
 {
     cpu_set_t allowed, own;
     int wanted = -1;
@@ -85,7 +85,7 @@ smp_status smp__comm_open(smp_comm *comm, double timeout_s)
     MPI_Comm_rank(comm->node, &comm->node_rank);
     comm->crowded = comm->node_size > sysconf(_SC_NPROCESSORS_ONLN);
     if (comm->crowded)
-        settle(comm->node_rank);
+        bind_to_core(comm->node_rank);
     return SMP_OK;
 }
 

@@ -46,7 +46,8 @@ typedef enum smp_space {
     SMP_SPACE_WORK,   /* offset in the rank's work area */
     SMP_SPACE_BORDER, /* index: border of this stage */
     SMP_SPACE_LOSS,   /* the micro-batch's loss slot */
-    SMP_SPACE_SEED    /* constant gradient of the loss: 1 / (microbatches * ddp) */
+    /* 1 / (microbatches * ddp) */
+    SMP_SPACE_LOSS_GRADIENT
 } smp_space;
 
 typedef struct smp_ref {

@@ -268,7 +268,7 @@ static smp_status backward_call(backward_build *b, int32_t i)
     smp_layout_call *call = &base->call[i];
     const smp_op *op = &base->graph->op[call->op];
     bool wanted = !base->split;
-    call->dout = (smp_ref){.space = SMP_SPACE_SEED};
+    call->dout = (smp_ref){.space = SMP_SPACE_LOSS_GRADIENT};
     if (b->home[i] >= 0) {
         SMP_TRY(add_received(b, b->home[i]));
         call->dout = b->state[b->home[i] - b->fold_first].sum;

@@ -5,7 +5,8 @@
 
 #include <stdlib.h>
 
-#include "exec/state/handle.h"
+#include "exec/plan_from_options.h"
+#include "schedule/memory/memory.h"
 #include "tests/split_program.h"
 
 typedef struct plan_changes {

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "exec/state/handle.h"
 #include "graph/base/random.h"
 #include "graph/model/op.h"
 #include "tests/exec/changed_plan.h"

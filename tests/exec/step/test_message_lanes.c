@@ -11,6 +11,8 @@
 #include <cmocka.h>
 
 #include "exec/step/message_lanes.h"
+#include "exec/step/messages.h"
+#include "exec/step/reduce.h"
 #include "schedule/rules/schedule.h"
 #include "tests/exec/changed_plan.h"
 

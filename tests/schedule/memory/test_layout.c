@@ -87,7 +87,7 @@ static void test_layout_fold_in_one_stage(void **state)
         assert_int_equal(8, l->instr[k].elements);
     }
     assert_int_equal(sum.offset, l->call[A].dout.offset);
-    assert_int_equal(SMP_SPACE_SEED, l->call[LOSS].dout.space);
+    assert_int_equal(SMP_SPACE_LOSS_GRADIENT, l->call[LOSS].dout.space);
     assert_int_equal(SMP_SPACE_NONE, l->call[LOSS].din[1].space); /* the target */
     assert_int_equal(SMP_SPACE_NONE, l->call[A].din[0].space);
     assert_int_equal(SMP_SPACE_INPUT, l->call[A].in[0].space);

@@ -53,7 +53,7 @@ static uint64_t *address(job *j, int rank, int chunk, int m, smp_ref ref)
     case SMP_SPACE_LOSS:
         offset = memory->loss + m * 64;
         break;
-    case SMP_SPACE_SEED:
+    case SMP_SPACE_LOSS_GRADIENT:
         return &j->seed_word;
     }
     assert_true(offset >= 0 && offset % 64 == 0 && offset <= memory->arena_bytes);

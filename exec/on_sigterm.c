@@ -1,5 +1,5 @@
-/* Last words. The handler formats by hand: only write and _exit are safe in it. */
-#include "exec/last_words.h"
+/* The message of a rank that is ended from outside. The handler formats by hand: only write and _exit are safe in it. */
+#include "exec/on_sigterm.h"
 
 #include <signal.h>
 #include <string.h>
@@ -63,7 +63,7 @@ static void speak(int signal_number)
     _exit(1);
 }
 
-void smp__last_words(const smp *s)
+void smp__on_sigterm(const smp *s)
 {
     struct sigaction action;
     memset(&action, 0, sizeof(action));

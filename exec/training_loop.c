@@ -1,5 +1,5 @@
 /* Training loop. Every rank reads the inputs that its stages need, for its replica; rank 0 prints. */
-#include "exec/train.h"
+#include "exec/training_loop.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -11,10 +11,12 @@
 #include <unistd.h>
 
 #include "exec/data/data.h"
-#include "exec/state/handle.h"
-#include "exec/last_words.h"
+#include "exec/inspect_job.h"
+#include "exec/on_sigterm.h"
+#include "exec/state/checkpoint.h"
+#include "exec/state/weights.h"
 
-enum { EVAL_BATCHES = 8, SETTLE_STEPS = 2 };
+enum { EVAL_BATCHES = 8, WARM_UP_STEPS = 2 };
 
 typedef struct trainer {
     const smp_train_options *options;
@@ -174,7 +176,7 @@ static int by_value(const void *a, const void *b)
 /* The first steps touch memory and libraries for the first time: they do not count. */
 static void print_summary(const trainer *t)
 {
-    int64_t skip = t->n_step > 2 * SETTLE_STEPS ? SETTLE_STEPS : t->n_step > 1 ? 1 : 0;
+    int64_t skip = t->n_step > 2 * WARM_UP_STEPS ? WARM_UP_STEPS : t->n_step > 1 ? 1 : 0;
     int64_t n = t->n_step - skip;
     if (n <= 0)
         return;
@@ -287,9 +289,9 @@ smp_status smp__train(const smp_train_options *options, bool *job_broken)
     *job_broken = status == SMP_ERR_PEER;
     if (status != SMP_OK)
         return status;
-    smp__last_words(t.job);
+    smp__on_sigterm(t.job);
     status = run(&t);
-    smp__last_words(NULL);
+    smp__on_sigterm(NULL);
     *job_broken = *job_broken || status == SMP_ERR_PEER;
     for (int i = 0; t.buffer && i < t.job->graph->n_input; i++)
         free(t.buffer[i]);

@@ -3,10 +3,10 @@
  * from, and to a buffer of its own at the start of the step. The host's copy may be written again
  * after the wait that ends every step. Kernels of such a device cannot refuse an index: it is checked
  * here. O(samples). */
+#include "exec/step/step_inputs.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-#include "exec/state/handle.h"
 
 enum { ALIGNMENT = 256 };
 

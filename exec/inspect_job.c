@@ -1,10 +1,13 @@
 /* Weights by name, and the last step as a trace or a page: what a program may look at between steps. */
+#include "exec/inspect_job.h"
+
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/state/handle.h"
+#include "exec/state/device_wait.h"
+#include "exec/state/weights.h"
 #include "schedule/show/picture.h"
 
 int smp_weight_count(const smp *s)

@@ -1,10 +1,12 @@
 /* What a job runs on: the device and its number format, whether its memory is enough, the transport.
  * Every rank of a job takes the same. */
+#include "exec/choose_device.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/state/handle.h"
+#include "exec/state/device_wait.h"
 
 /* The precision asked for, else the plan's, else fp32. */
 static smp_status find_precision(smp *s)

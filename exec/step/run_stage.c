@@ -1,6 +1,8 @@
 /* Interprets a stage's layout on the values of one micro-batch: the forward calls of F, the
  * instructions of B or I and of W. Between operators the transport gets a chance to move data. */
-#include "exec/state/handle.h"
+#include "exec/step/run_stage.h"
+
+#include "exec/state/device_wait.h"
 
 static void fill_call(const smp *s, int microbatch, const smp__call *call, smp_op_call *out)
 {
@@ -115,7 +117,7 @@ static smp_status run_instr(smp *s, int chunk, int microbatch, const smp_instr *
 }
 
 /* After an operator: messages move on, and the host does not run away from the device. */
-static smp_status breathe(smp *s)
+static smp_status after_operator(smp *s)
 {
     SMP_TRY(smp__device_pace(s));
     return s->transport_context ? s->transport->progress(s->transport_context) : SMP_OK;
@@ -126,7 +128,7 @@ static smp_status run(smp *s, int chunk, int microbatch, const smp_instr *instr,
     for (int32_t i = 0; i < n; i++) {
         SMP_TRY(run_instr(s, chunk, microbatch, &instr[i]));
         if (instr[i].call >= 0)
-            SMP_TRY(breathe(s));
+            SMP_TRY(after_operator(s));
         if (instr[i].kind == SMP_INSTR_RECOMPUTE && s->chunk[chunk].call[instr[i].call].pair)
             i++; /* the pair's second call stands behind it */
     }
@@ -145,7 +147,7 @@ smp_status smp__stage_forward(smp *s, int chunk, int microbatch)
                 (smp_layout_redo){layout->in, layout->out, layout->aux, layout->forward_workspace};
         }
         SMP_TRY(forward_call(s, chunk, microbatch, call, at));
-        SMP_TRY(breathe(s));
+        SMP_TRY(after_operator(s));
         i += call->pair;
     }
     return SMP_OK;

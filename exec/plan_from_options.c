@@ -1,7 +1,9 @@
 /* Planning from the library's options: what smp_plan_write and smp_init with a model do. */
+#include "exec/plan_from_options.h"
+
 #include <string.h>
 
-#include "exec/state/handle.h"
+#include "exec/device/device.h"
 #include "graph/base/clock.h"
 #include "schedule/planner/planner.h"
 

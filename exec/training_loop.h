@@ -1,6 +1,6 @@
 /* The training loop of smp-run: data, steps, evaluation, checkpoints, what is printed. */
-#ifndef SMP_EXEC_TRAIN_H
-#define SMP_EXEC_TRAIN_H
+#ifndef SMP_EXEC_TRAINING_LOOP_H
+#define SMP_EXEC_TRAINING_LOOP_H
 
 #include <stdbool.h>
 

@@ -1,0 +1,14 @@
+/* What a job runs on: device, precision, memory, transport. All collective. */
+#ifndef SMP_EXEC_CHOOSE_DEVICE_H
+#define SMP_EXEC_CHOOSE_DEVICE_H
+
+#include "exec/state/handle.h"
+
+smp_status smp__choose_device(smp *s);    /* sets device, target, device_note; needs the graph */
+smp_status smp__choose_transport(smp *s); /* sets transport, transport_note */
+smp_status smp__device_open(smp *s);
+/* SMP_ERR_NO_FIT if the arena and `extra` do not fit the device, with those of the ranks that share
+ * it. */
+smp_status smp__device_check_memory(smp *s);
+
+#endif

@@ -1,0 +1,29 @@
+/* The host waits for the device, and what it copies from and to it. */
+#ifndef SMP_EXEC_STATE_DEVICE_WAIT_H
+#define SMP_EXEC_STATE_DEVICE_WAIT_H
+
+#include "exec/state/handle.h"
+
+/* With the watchdog: a device that gets nowhere is SMP_ERR_PEER, naming the first action that it
+ * has not done. */
+smp_status smp__device_idle(smp *s);
+/* If the device itself has failed: s->current becomes the action that it was at. */
+void smp__device_blame(smp *s);
+/* Called after every operator: keeps the host within some hundred kernels of the device, since a
+ * launch into a full queue would block where nobody watches. */
+smp_status smp__device_pace(smp *s);
+/* Stamps that the device needs for a program of n actions. */
+int smp__device_stamps(int64_t actions, bool trace);
+/* Notes where the device begins (with record_trace) or ends the action at s->position. */
+smp_status smp__stamp_begin(smp *s);
+smp_status smp__stamp_end(smp *s);
+/* Fills in the times of `event`. Waits for the device. */
+smp_status smp__trace_collect(smp *s);
+/* Between host memory and device memory, in pieces; return when done. */
+smp_status smp__copy_in(smp *s, void *target, const void *values, int64_t bytes);
+smp_status smp__copy_out(smp *s, void *values, const void *source, int64_t bytes);
+/* What stands at `source` in the arena, for the host to read: *values; *copy is to be freed. */
+smp_status smp__copy_view(smp *s, const void *source, int64_t bytes, const void **values,
+                          void **copy);
+
+#endif

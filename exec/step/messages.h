@@ -1,0 +1,19 @@
+/* Tensors between stages. */
+#ifndef SMP_EXEC_STEP_MESSAGES_H
+#define SMP_EXEC_STEP_MESSAGES_H
+
+#include "exec/state/handle.h"
+
+smp_status smp__messages_build(smp *s); /* after the transport was opened */
+void smp__messages_free(smp *s);
+smp_status smp__messages_post(smp *s, smp_memory_message message);
+smp_status smp__messages_send(smp *s, int chunk, int microbatch, smp_transfer_kind kind);
+/* Waits until everything that a forward (F) or backward (B) needs is there. */
+smp_status smp__messages_arrive(smp *s, int chunk, int microbatch, smp_transfer_kind kind);
+/* Waits until a send of this rank is complete. */
+smp_status smp__messages_sent(smp *s, smp_memory_message message);
+/* One request, with the watchdog; `channel` for the message on time-out. */
+smp_status smp__messages_wait(smp *s, smp_request *request, const smp__channel *channel,
+                              int microbatch);
+
+#endif

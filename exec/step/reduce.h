@@ -1,0 +1,15 @@
+/* Gradients over replicas and over stages that share a weight. */
+#ifndef SMP_EXEC_STEP_REDUCE_H
+#define SMP_EXEC_STEP_REDUCE_H
+
+#include "exec/state/handle.h"
+
+smp_status smp__reduce_ties(smp *s); /* lists the messages of tied weights, in s->reducer */
+smp_status smp__reduce_build(smp *s);
+void smp__reduce_free(smp *s);
+smp_status smp__reduce_begin_step(smp *s);       /* posts receives of tied gradients */
+smp_status smp__reduce_start(smp *s, int chunk); /* R.c */
+smp_status smp__reduce_finish(smp *s);           /* every gradient is final, or will be when the
+                                                      device gets there */
+
+#endif
