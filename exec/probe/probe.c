@@ -86,15 +86,21 @@ static void describe_link(const void *context, char *buffer, size_t size)
     snprintf(buffer, size, "the other end of the link");
 }
 
+typedef struct link_wait {
+    rank_probe *rank;
+    smp_request *request;
+} link_wait;
+
+static smp_status test_link(void *context, bool *done)
+{
+    const link_wait *wait = context;
+    return wait->rank->transport->test(wait->rank->transport_context, wait->request, done);
+}
+
 static smp_status finish(rank_probe *r, smp_request *request)
 {
-    smp_wait wait = {0};
-    for (bool done = false;;) {
-        SMP_TRY(r->transport->test(r->transport_context, request, &done));
-        if (done)
-            return SMP_OK;
-        SMP_TRY(smp__comm_pause(&r->state.comm, &wait, describe_link, NULL));
-    }
+    link_wait wait = {r, request};
+    return smp__comm_wait_until(&r->state.comm, &(smp_wait){0}, test_link, describe_link, &wait);
 }
 
 /* There and back; the receive is posted ahead, as in training. Lane 0 leads from rank 0 to rank 1,

@@ -50,9 +50,15 @@ static const smp_action *first_open(const smp *s)
     return NULL;
 }
 
-static void describe(const void *context, char *buffer, size_t size)
+typedef struct device_wait {
+    smp *job;
+    int stamp; /* -1: until it is idle */
+    smp_wait wait;
+} device_wait;
+
+static void describe_device(const void *context, char *buffer, size_t size)
 {
-    const smp *s = context;
+    const smp *s = ((const device_wait *)context)->job;
     const smp_action *action = first_open(s);
     if (!action) {
         snprintf(buffer, size, "its device");
@@ -66,20 +72,20 @@ static void describe(const void *context, char *buffer, size_t size)
     smp_text_free(&text);
 }
 
-/* Until the device is idle or has passed the stamp (-1: none). */
-static smp_status wait(smp *s, int stamp)
+/* Is the device idle, or has it passed the stamp? */
+static smp_status test_device(void *context, bool *done)
 {
-    smp_wait wait = {0};
-    for (bool done = false;;) {
-        SMP_TRY(s->device->idle(s->device_context, &done));
-        if (done || (stamp >= 0 && s->device->passed(s->device_context, stamp, NULL)))
-            return SMP_OK;
-        if (s->transport_context)
-            SMP_TRY(s->transport->progress(s->transport_context));
-        if (advance(s) && wait.begin_s > 0.0)
-            wait.begin_s = smp_clock_s();
-        SMP_TRY(smp__comm_pause(&s->comm, &wait, describe, s));
-    }
+    device_wait *w = context;
+    smp *s = w->job;
+    SMP_TRY(s->device->idle(s->device_context, done));
+    *done = *done || (w->stamp >= 0 && s->device->passed(s->device_context, w->stamp, NULL));
+    if (*done)
+        return SMP_OK;
+    if (s->transport_context)
+        SMP_TRY(s->transport->progress(s->transport_context));
+    if (advance(s) && w->wait.begin_s > 0.0)
+        w->wait.begin_s = smp_clock_s();
+    return SMP_OK;
 }
 
 /* What failed is the first action that is not done, not the one that the host is at. */
@@ -92,7 +98,8 @@ static void blame(smp *s)
 
 static smp_status wait_or_blame(smp *s, int stamp)
 {
-    smp_status status = wait(s, stamp);
+    device_wait w = {.job = s, .stamp = stamp};
+    smp_status status = smp__comm_wait_until(&s->comm, &w.wait, test_device, describe_device, &w);
     if (status != SMP_OK)
         blame(s);
     return status;

@@ -137,16 +137,23 @@ smp_status smp__messages_send(smp *s, int chunk, int microbatch, smp_transfer_ki
     return SMP_OK;
 }
 
-typedef struct wait_context {
+typedef struct message_wait {
     const smp *job;
-    const smp__channel *channel;
+    smp_request *request;
+    const smp__channel *channel; /* NULL: of a tied weight */
     int microbatch;
-} wait_context;
+    const smp__tie_message *tie;
+} message_wait;
 
-static void describe_wait(const void *context, char *buffer, size_t size)
+static void describe_message(const void *context, char *buffer, size_t size)
 {
-    const wait_context *wait = context;
+    const message_wait *wait = context;
     const smp *s = wait->job;
+    if (!wait->channel) {
+        snprintf(buffer, size, "pipeline rank %d and the gradient of tied weight '%s'",
+                 wait->tie->peer, s->graph->param[s->graph->use[wait->tie->use].param].name);
+        return;
+    }
     const smp_transfer *transfer = &s->flow->transfer[wait->channel->transfer];
     const char *what = transfer->kind == SMP_TRANSFER_F ? "activations" : "gradients";
     if (wait->channel->outgoing)
@@ -157,18 +164,24 @@ static void describe_wait(const void *context, char *buffer, size_t size)
                  wait->microbatch, transfer->from_stage, wait->channel->peer);
 }
 
-smp_status smp__messages_wait(smp *s, smp_request *request, const smp__channel *channel,
-                              int microbatch)
+static smp_status test_message(void *context, bool *done)
 {
-    wait_context context = {s, channel, microbatch};
-    smp_wait wait = {0};
-    for (bool done = false;;) {
-        SMP_TRY(s->transport->test(s->transport_context, request, &done));
-        if (done)
-            return SMP_OK;
-        SMP_TRY(s->transport->progress(s->transport_context)); /* reductions move on meanwhile */
-        SMP_TRY(smp__comm_pause(&s->comm, &wait, describe_wait, &context));
-    }
+    const message_wait *wait = context;
+    const smp *s = wait->job;
+    SMP_TRY(s->transport->test(s->transport_context, wait->request, done));
+    return *done ? SMP_OK : s->transport->progress(s->transport_context); /* reductions move on */
+}
+
+smp_status smp__messages_wait(smp *s, smp__channel *channel, int microbatch)
+{
+    message_wait wait = {s, &channel->request[microbatch], channel, microbatch, NULL};
+    return smp__comm_wait_until(&s->comm, &(smp_wait){0}, test_message, describe_message, &wait);
+}
+
+smp_status smp__messages_wait_tie(smp *s, smp__tie_message *tie)
+{
+    message_wait wait = {s, &tie->request, NULL, 0, tie};
+    return smp__comm_wait_until(&s->comm, &(smp_wait){0}, test_message, describe_message, &wait);
 }
 
 smp_status smp__messages_arrive(smp *s, int chunk, int microbatch, smp_transfer_kind kind)
@@ -176,14 +189,12 @@ smp_status smp__messages_arrive(smp *s, int chunk, int microbatch, smp_transfer_
     for (int i = 0; i < s->chunk[chunk].n_channel; i++) {
         smp__channel *channel = &s->chunk[chunk].channel[i];
         if (!channel->outgoing && s->flow->transfer[channel->transfer].kind == kind)
-            SMP_TRY(smp__messages_wait(s, &channel->request[microbatch], channel, microbatch));
+            SMP_TRY(smp__messages_wait(s, channel, microbatch));
     }
     return SMP_OK;
 }
 
 smp_status smp__messages_sent(smp *s, smp_memory_message message)
 {
-    smp__channel *channel = find_channel(s, message.transfer);
-    return smp__messages_wait(s, &channel->request[message.microbatch], channel,
-                              message.microbatch);
+    return smp__messages_wait(s, find_channel(s, message.transfer), message.microbatch);
 }

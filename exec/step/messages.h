@@ -12,8 +12,8 @@ smp_status smp__messages_send(smp *s, int chunk, int microbatch, smp_transfer_ki
 smp_status smp__messages_arrive(smp *s, int chunk, int microbatch, smp_transfer_kind kind);
 /* Waits until a send of this rank is complete. */
 smp_status smp__messages_sent(smp *s, smp_memory_message message);
-/* One request, with the watchdog; `channel` for the message on time-out. */
-smp_status smp__messages_wait(smp *s, smp_request *request, const smp__channel *channel,
-                              int microbatch);
+/* Waits for one message, with the watchdog. */
+smp_status smp__messages_wait(smp *s, smp__channel *channel, int microbatch);
+smp_status smp__messages_wait_tie(smp *s, smp__tie_message *tie);
 
 #endif

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "exec/step/message_lanes.h"
+#include "exec/step/messages.h"
 
 static float *at(const smp *s, int64_t offset)
 {
@@ -170,57 +171,39 @@ smp_status smp__reduce_start(smp *s, int chunk)
     return SMP_OK;
 }
 
-typedef struct reduce_wait {
+typedef struct reduction_wait {
     const smp *job;
-    const smp__tie_message *tie; /* NULL: a reduction over replicas */
-} reduce_wait;
+    smp_reduction **reduction;
+} reduction_wait;
 
-static void describe_reduce(const void *context, char *buffer, size_t size)
+static void describe_reduction(const void *context, char *buffer, size_t size)
 {
-    const reduce_wait *wait = context;
-    if (!wait->tie) {
-        snprintf(buffer, size, "the gradients of the other replicas");
-        return;
-    }
-    const smp_graph *graph = wait->job->graph;
-    snprintf(buffer, size, "pipeline rank %d and the gradient of tied weight '%s'", wait->tie->peer,
-             graph->param[graph->use[wait->tie->use].param].name);
+    (void)context;
+    snprintf(buffer, size, "the gradients of the other replicas");
+}
+
+static smp_status test_reduction(void *context, bool *done)
+{
+    const reduction_wait *wait = context;
+    const smp *s = wait->job;
+    return s->transport->reduce_test(s->transport_context, wait->reduction, done);
 }
 
 static smp_status wait_reduction(smp *s, smp_reduction **reduction)
 {
-    reduce_wait context = {s, NULL};
-    smp_wait wait = {0};
-    for (bool done = *reduction == NULL; !done;) {
-        SMP_TRY(s->transport->reduce_test(s->transport_context, reduction, &done));
-        if (!done)
-            SMP_TRY(smp__comm_pause(&s->comm, &wait, describe_reduce, &context));
-    }
-    return SMP_OK;
-}
-
-static smp_status wait_ties(smp *s)
-{
-    for (int i = 0; i < s->reducer.n_tie; i++) {
-        smp__tie_message *tie = &s->reducer.tie[i];
-        reduce_wait context = {s, tie};
-        smp_wait wait = {0};
-        for (bool done = false;;) {
-            SMP_TRY(s->transport->test(s->transport_context, &tie->request, &done));
-            if (done)
-                break;
-            SMP_TRY(s->transport->progress(s->transport_context));
-            SMP_TRY(smp__comm_pause(&s->comm, &wait, describe_reduce, &context));
-        }
-    }
-    return SMP_OK;
+    reduction_wait wait = {s, reduction};
+    if (!*reduction)
+        return SMP_OK;
+    return smp__comm_wait_until(&s->comm, &(smp_wait){0}, test_reduction, describe_reduction,
+                                &wait);
 }
 
 smp_status smp__reduce_finish(smp *s)
 {
     if (s->transport->on_device) /* a receive posted earlier would busy the device all step */
         SMP_TRY(post_ties(s));
-    SMP_TRY(wait_ties(s));
+    for (int i = 0; i < s->reducer.n_tie; i++)
+        SMP_TRY(smp__messages_wait_tie(s, &s->reducer.tie[i]));
     for (int32_t i = 0; i < s->memory->n_param; i++)
         if (s->memory->param[i].tied)
             SMP_TRY(sum_uses(s, i));

@@ -194,7 +194,7 @@ static smp_status wait_chunk_sends(smp *s, bool jumps)
             smp__channel *channel = &s->chunk[chunk].channel[i];
             const smp_transfer *transfer = &s->flow->transfer[channel->transfer];
             if (channel->outgoing && (jumps || transfer->to_stage == transfer->from_stage + 1))
-                SMP_TRY(smp__messages_wait(s, &channel->request[0], channel, 0));
+                SMP_TRY(smp__messages_wait(s, channel, 0));
         }
     return SMP_OK;
 }

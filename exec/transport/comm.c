@@ -216,26 +216,48 @@ smp_status smp__comm_pause(smp_comm *comm, smp_wait *wait, smp_wait_describe des
     return SMP_OK;
 }
 
-static void describe_text(const void *context, char *buffer, size_t size)
+smp_status smp__comm_wait_until(smp_comm *comm, smp_wait *wait, smp_wait_test test,
+                                smp_wait_describe describe, void *context)
 {
-    snprintf(buffer, size, "%s", (const char *)context);
+    for (bool done = false;;) {
+        SMP_TRY(test(context, &done));
+        if (done)
+            return SMP_OK;
+        SMP_TRY(smp__comm_pause(comm, wait, describe, context));
+    }
 }
 
-/* Waits for a collective with the watchdog; `what` says who is waited for. After a failure the
- * collective stays in flight: the job is over and its memory must stay. */
+typedef struct collective_wait {
+    smp_comm *comm;
+    const char *what; /* who is waited for */
+} collective_wait;
+
+static void describe_collective(const void *context, char *buffer, size_t size)
+{
+    snprintf(buffer, size, "%s", ((const collective_wait *)context)->what);
+}
+
+static smp_status test_collective(void *context, bool *done)
+{
+    const collective_wait *wait = context;
+    int flag = 0;
+    if (MPI_Test(&wait->comm->collective, &flag, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+        return smp_fail(SMP_ERR_FAILED, "MPI failed in a collective for %s", wait->what);
+    *done = flag;
+    return SMP_OK;
+}
+
+/* Waits for a collective. After a failure it stays in flight: the job is over and its memory must
+ * stay. */
 static smp_status finish(smp_comm *comm, int started, bool patient, const char *what)
 {
-    smp_wait wait = {.patient = patient};
+    collective_wait context = {comm, what};
     smp_status status = SMP_OK;
-    int done = 0;
     if (started != MPI_SUCCESS)
         status = smp_fail(SMP_ERR_FAILED, "MPI failed to start a collective for %s", what);
-    while (status == SMP_OK && !done) {
-        if (MPI_Test(&comm->collective, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
-            status = smp_fail(SMP_ERR_FAILED, "MPI failed in a collective for %s", what);
-        else if (!done)
-            status = smp__comm_pause(comm, &wait, describe_text, what);
-    }
+    else
+        status = smp__comm_wait_until(comm, &(smp_wait){.patient = patient}, test_collective,
+                                      describe_collective, &context);
     return status == SMP_OK ? SMP_OK : smp__comm_notify(comm, status);
 }
 

@@ -61,7 +61,7 @@ smp_status smp__comm_broadcast(smp_comm *comm, char **data, size_t *bytes);
 smp_status smp__comm_notify(smp_comm *comm, smp_status status);
 
 /* A wait in progress: spins, then yields or sleeps, looks for failure notices, gives up after
- * timeout_s. Zero-initialise before a wait; call until the condition holds. */
+ * timeout_s. Zero-initialise before a wait. */
 typedef struct smp_wait {
     long polls;
     double begin_s;  /* monotonic, of the first pause after spinning */
@@ -69,11 +69,16 @@ typedef struct smp_wait {
     double looked_s; /* when notices were last looked for */
 } smp_wait;
 
-/* One round of waiting for `what` (a callback that describes it, called on time-out only).
- * SMP_ERR_PEER: a notice came, or time is up. */
+/* One round of waiting for what the callback describes (called on time-out only). SMP_ERR_PEER: a
+ * notice came, or time is up. */
 typedef void (*smp_wait_describe)(const void *context, char *buffer, size_t size);
 smp_status smp__comm_pause(smp_comm *comm, smp_wait *wait, smp_wait_describe describe,
                            const void *context);
+/* The executor's one way to wait: rounds of it until `test`, which must not block and may make
+ * progress, says done or fails. */
+typedef smp_status (*smp_wait_test)(void *context, bool *done);
+smp_status smp__comm_wait_until(smp_comm *comm, smp_wait *wait, smp_wait_test test,
+                                smp_wait_describe describe, void *context);
 
 /* In-place sum of doubles over all ranks, waited for with the watchdog. Entries that only one rank
  * sets are exact. Collective. */

@@ -104,33 +104,47 @@ static void describe_open(const void *context, char *buffer, size_t size)
     strncpy(buffer, "the other ranks to open NCCL", size - 1);
 }
 
+static const char exchange_name[] = "exchange of NCCL's ids";
+
+typedef struct id_exchange {
+    int n;
+    MPI_Request *request;
+} id_exchange;
+
+static smp_status test_exchange(void *context, bool *done)
+{
+    const id_exchange *exchange = context;
+    int flag = 0;
+    SMP_TRY(smp__comm_check(MPI_Testall(exchange->n, exchange->request, &flag, MPI_STATUSES_IGNORE),
+                            exchange_name));
+    *done = flag;
+    return SMP_OK;
+}
+
 /* The senders' ids to the receivers, replica 0's to the other replicas. Both ends of a pair go
  * through their lanes by rising id, so one tag is enough. */
 static smp_status exchange_ids(smp__nccl_context *c)
 {
-    smp_wait wait = {.patient = true};
     MPI_Request *request = calloc((size_t)c->n_lane + 1, sizeof(*request));
     if (!request)
         return smp_fail_memory((size_t)c->n_lane * sizeof(*request));
-    int n = 0, done = 0, code = MPI_SUCCESS;
+    id_exchange exchange = {.request = request};
+    int code = MPI_SUCCESS;
     for (int i = 0; code == MPI_SUCCESS && i < c->n_lane; i++) {
         smp__nccl_lane *l = &c->lane[i];
         code = l->outgoing ? MPI_Isend(&l->id, sizeof(l->id), MPI_BYTE, l->peer, ID_TAG,
-                                       c->comm->pipeline, &request[n++])
+                                       c->comm->pipeline, &request[exchange.n++])
                            : MPI_Irecv(&l->id, sizeof(l->id), MPI_BYTE, l->peer, ID_TAG,
-                                       c->comm->pipeline, &request[n++]);
+                                       c->comm->pipeline, &request[exchange.n++]);
     }
     if (code == MPI_SUCCESS)
-        code = MPI_Ibcast(&c->ddp_id, sizeof(c->ddp_id), MPI_BYTE, 0, c->comm->ddp, &request[n++]);
-    smp_status status = SMP_OK;
-    while (status == SMP_OK && code == MPI_SUCCESS && !done) {
-        code = MPI_Testall(n, request, &done, MPI_STATUSES_IGNORE);
-        if (!done)
-            status = smp__comm_pause(c->comm, &wait, describe_open, NULL);
-    }
-    if (done)
-        free(request); /* else MPI may still use it */
-    return status == SMP_OK ? smp__comm_check(code, "exchange of NCCL's ids") : status;
+        code = MPI_Ibcast(&c->ddp_id, sizeof(c->ddp_id), MPI_BYTE, 0, c->comm->ddp,
+                          &request[exchange.n++]);
+    SMP_TRY(smp__comm_check(code, exchange_name)); /* from here on MPI may still use the requests */
+    SMP_TRY(smp__comm_wait_until(c->comm, &(smp_wait){.patient = true}, test_exchange,
+                                 describe_open, &exchange));
+    free(request);
+    return SMP_OK;
 }
 
 /* In one group, so that it does not matter in which order ranks wait for each other. */
@@ -153,20 +167,21 @@ static smp_status init(smp__nccl_context *c)
     return smp__nccl_check(NULL, code == ncclSuccess ? end : code, "ncclCommInitRankConfig");
 }
 
-static smp_status idle(smp__nccl_context *c, cudaStream_t stream)
+/* Are all streams idle? */
+static smp_status test_streams(void *context, bool *done)
 {
-    smp_wait wait = {.patient = true};
-    for (;;) {
-        cudaError_t code = cudaStreamQuery(stream);
-        if (code != cudaErrorNotReady)
-            return smp__cuda_check(code, "cudaStreamQuery");
-        SMP_TRY(smp__nccl_progress(c));
-        SMP_TRY(smp__comm_pause(c->comm, &wait, describe_open, NULL));
+    smp__nccl_context *c = context;
+    for (int i = 0; i <= c->n_lane; i++) {
+        cudaError_t code = cudaStreamQuery(i < c->n_lane ? c->lane[i].stream : c->reduce);
+        if (code == cudaErrorNotReady)
+            return smp__nccl_progress(c);
+        SMP_TRY(smp__cuda_check(code, "cudaStreamQuery"));
     }
+    *done = true;
+    return SMP_OK;
 }
 
-/* The first messages. */
-static smp_status connect(smp__nccl_context *c)
+static smp_status send_first_messages(smp__nccl_context *c)
 {
     ncclResult_t code = smp__nccl.ncclGroupStart();
     for (int i = 0; code == ncclSuccess && i < c->n_lane; i++) {
@@ -180,9 +195,8 @@ static smp_status connect(smp__nccl_context *c)
         code = smp__nccl.ncclAllReduce(sum, sum, 1, ncclFloat32, ncclSum, c->ddp, c->reduce);
     ncclResult_t end = smp__nccl.ncclGroupEnd();
     SMP_TRY(smp__nccl_check(NULL, code == ncclSuccess ? end : code, "first NCCL messages"));
-    for (int i = 0; i < c->n_lane; i++)
-        SMP_TRY(idle(c, c->lane[i].stream));
-    return idle(c, c->reduce);
+    return smp__comm_wait_until(c->comm, &(smp_wait){.patient = true}, test_streams, describe_open,
+                                c);
 }
 
 /* Who aborts a communicator waits for the device, and that for the messages of the others: in one
@@ -268,7 +282,7 @@ smp_status smp__nccl_connect(const smp_transport_options *options, void **contex
     if (status == SMP_OK)
         status = smp__comm_agree(c->comm, init(c));
     if (status == SMP_OK) {
-        status = connect(c);
+        status = send_first_messages(c);
         if (status != SMP_OK && !c->comm->failed) { /* others may wait for this rank's messages */
             smp_fail_context(status, "rank %d", c->comm->world_rank);
             status = smp__comm_notify(c->comm, SMP_ERR_PEER);
