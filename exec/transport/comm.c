@@ -113,6 +113,13 @@ smp_status smp__comm_check(int code, const char *call)
     return smp_fail(SMP_ERR_FAILED, "%s: %.*s", call, length, text);
 }
 
+int smp__comm_max_tag(const smp_comm *comm)
+{
+    int *bound = NULL, found = 0;
+    MPI_Comm_get_attr(comm->pipeline, MPI_TAG_UB, &bound, &found);
+    return found ? *bound : 32767; /* the least that the standard grants */
+}
+
 static void free_comm(MPI_Comm *comm)
 {
     if (*comm != MPI_COMM_NULL)

@@ -50,6 +50,9 @@ void smp__comm_close(smp_comm *comm);
 /* SMP_ERR_FAILED with the call's name and MPI's message unless the code is MPI_SUCCESS. */
 smp_status smp__comm_check(int code, const char *call);
 
+/* The largest tag of a message in the pipeline. */
+int smp__comm_max_tag(const smp_comm *comm);
+
 /* Every rank passes its own status; every rank returns the first failure (lowest rank) and has its
  * message. Collective. */
 smp_status smp__comm_agree(smp_comm *comm, smp_status status);

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/transport/cuda_event.h"
 #include "exec/transport/nccl_open.h"
-#include "graph/cuda/cuda.h"
 
 enum { LANE_CTAS = 4, REDUCE_CTAS = 16, SCRATCH_BYTES = 256, ID_TAG = 0 };
 
@@ -45,21 +45,6 @@ smp_status smp__nccl_suits(smp_comm *comm, const smp_device *device, void *devic
     return smp__nccl_open();
 }
 
-static smp_status make_event(cudaEvent_t *event)
-{
-    return smp__cuda_check(cudaEventCreateWithFlags(event, cudaEventDisableTiming),
-                           "cudaEventCreateWithFlags");
-}
-
-static smp_status make_stream(cudaStream_t *stream)
-{
-    int least, greatest;
-    SMP_TRY(smp__cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest),
-                            "cudaDeviceGetStreamPriorityRange"));
-    return smp__cuda_check(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest),
-                           "cudaStreamCreateWithPriority");
-}
-
 /* What every rank does by itself. */
 static smp_status prepare_lane(const smp_lane *from, smp__nccl_lane *l)
 {
@@ -70,16 +55,16 @@ static smp_status prepare_lane(const smp_lane *from, smp__nccl_lane *l)
     if (!l->done)
         return smp_fail_memory((size_t)l->n_message * sizeof(*l->done));
     for (int64_t i = 0; i < l->n_message; i++)
-        SMP_TRY(make_event(&l->done[i]));
+        SMP_TRY(smp__make_event(&l->done[i]));
     if (l->outgoing)
         SMP_TRY(smp__nccl_check(NULL, smp__nccl.ncclGetUniqueId(&l->id), "ncclGetUniqueId"));
-    return make_stream(&l->stream);
+    return smp__make_urgent_stream(&l->stream);
 }
 
 static smp_status prepare(smp__nccl_context *c, const smp_transport_options *options)
 {
     SMP_TRY(smp__nccl_open());
-    SMP_TRY(make_event(&c->ready));
+    SMP_TRY(smp__make_event(&c->ready));
     SMP_TRY(c->device->reserve(c->device_context, ((int64_t)c->n_lane + 1) * SCRATCH_BYTES,
                                &c->scratch));
     for (int i = 0; i < c->n_lane; i++)
@@ -89,13 +74,13 @@ static smp_status prepare(smp__nccl_context *c, const smp_transport_options *opt
         return smp_fail_memory((size_t)options->reductions * sizeof(*c->pool));
     c->n_pool = options->reductions;
     for (int i = 0; i < c->n_pool; i++) {
-        SMP_TRY(make_event(&c->pool[i].done));
+        SMP_TRY(smp__make_event(&c->pool[i].done));
         c->pool[i].next = c->free;
         c->free = &c->pool[i];
     }
     if (c->comm->ddp_size > 1 && c->comm->replica == 0)
         SMP_TRY(smp__nccl_check(NULL, smp__nccl.ncclGetUniqueId(&c->ddp_id), "ncclGetUniqueId"));
-    return make_stream(&c->reduce);
+    return smp__make_urgent_stream(&c->reduce);
 }
 
 static void describe_open(const void *context, char *buffer, size_t size)

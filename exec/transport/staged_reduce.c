@@ -11,10 +11,10 @@
 
 #ifdef SMP_HAVE_CUDA
 #include <stdlib.h>
-#include <string.h>
 
+#include "exec/transport/cuda_event.h"
+#include "exec/transport/reduce_blocks.h"
 #include "exec/transport/staged_reduce.h"
-#include "graph/cuda/cuda.h"
 
 enum { PLACES = 2, PIECE_ELEMENTS = 1 << 20 };
 
@@ -53,16 +53,10 @@ struct smp__staged_reduce {
     smp_reduction pool[];
 };
 
-static smp_status make_event(cudaEvent_t *event)
-{
-    return smp__cuda_check(cudaEventCreateWithFlags(event, cudaEventDisableTiming),
-                           "cudaEventCreateWithFlags");
-}
-
 static smp_status make_place(smp__staged_reduce *r, piece *place)
 {
     char *host = NULL;
-    SMP_TRY(make_event(&place->copied));
+    SMP_TRY(smp__make_event(&place->copied));
     SMP_TRY(r->device->reserve_host(r->device_context, PIECE_ELEMENTS * sizeof(float), &host));
     place->host = (float *)host;
     return SMP_OK;
@@ -83,8 +77,8 @@ static smp_status fill(smp__staged_reduce *r, int reductions)
     SMP_TRY(make_communicators(r));
     for (int i = 0; i < reductions; i++) {
         smp_reduction *reduction = &r->pool[i];
-        SMP_TRY(make_event(&reduction->ready));
-        SMP_TRY(make_event(&reduction->done));
+        SMP_TRY(smp__make_event(&reduction->ready));
+        SMP_TRY(smp__make_event(&reduction->done));
         reduction->next = r->free;
         r->free = reduction;
     }
@@ -182,27 +176,6 @@ static smp_status begin_piece(smp__staged_reduce *r, bool *begun)
     return SMP_OK;
 }
 
-static smp_status start_scatter(piece *place)
-{
-    place->state = SCATTERING;
-    return smp__comm_check(MPI_Ireduce_scatter_block(MPI_IN_PLACE, place->host, place->block,
-                                                     MPI_FLOAT, MPI_SUM, place->comm,
-                                                     &place->request),
-                           "MPI_Ireduce_scatter_block");
-}
-
-static smp_status start_gather(const smp__staged_reduce *r, piece *place)
-{
-    /* The sum of block i lies at the front on replica i: it belongs at i * block. */
-    float *own = place->host + (int64_t)r->comm->replica * place->block;
-    if (own != place->host)
-        memcpy(own, place->host, (size_t)place->block * sizeof(float));
-    place->state = GATHERING;
-    return smp__comm_check(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, place->host,
-                                          place->block, MPI_FLOAT, place->comm, &place->request),
-                           "MPI_Iallgather");
-}
-
 static smp_status start_return(smp__staged_reduce *r, piece *place)
 {
     smp_reduction *reduction = place->reduction;
@@ -237,14 +210,16 @@ static smp_status advance(smp__staged_reduce *r, piece *place)
         }
         if (!flag)
             return SMP_OK;
-        if (place->state == COPYING)
-            SMP_TRY(start_scatter(place));
-        else if (place->state == SCATTERING)
-            SMP_TRY(start_gather(r, place));
-        else if (place->state == GATHERING)
+        if (place->state == GATHERING)
             return start_return(r, place);
-        else
-            place->state = FREE;
+        if (place->state == COPYING)
+            SMP_TRY(smp__blocks_scatter(place->comm, place->host, place->block, &place->request));
+        else if (place->state == SCATTERING)
+            SMP_TRY(smp__blocks_gather(place->comm, r->comm->replica, place->host, place->block,
+                                       &place->request));
+        place->state = place->state == COPYING      ? SCATTERING
+                       : place->state == SCATTERING ? GATHERING
+                                                    : FREE;
     }
 }
 

@@ -1,12 +1,11 @@
 /* MPI transport. Messages are non-blocking sends and receives on one communicator, told apart by
- * tags. An all-reduce is a reduce-scatter followed by an all-gather: every element is summed on
- * exactly one replica and then copied, so the replicas hold the same bits whatever algorithm MPI
- * chooses inside. MPI wants collectives in one order on all ranks, so reductions run one after the
- * other, in the order in which they were asked for: that of the plan. */
+ * tags. An all-reduce is the two halves of reduce_blocks.h. MPI wants collectives in one order on all
+ * ranks, so reductions run one after the other, in the order in which they were asked for: that of the
+ * plan. */
 #include <limits.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "exec/transport/reduce_blocks.h"
 #include "exec/transport/transport.h"
 
 typedef enum reduction_state { QUEUED, SCATTERING, GATHERING, DONE } reduction_state;
@@ -69,10 +68,7 @@ static smp_status mpi_open(const smp_transport_options *options, void **context)
 
 static int64_t mpi_max_tag(void *context)
 {
-    smp_comm *comm = ((mpi_context *)context)->comm;
-    int *bound = NULL, found = 0;
-    MPI_Comm_get_attr(comm->pipeline, MPI_TAG_UB, &bound, &found);
-    return found ? *bound : 32767; /* the least that the standard grants */
+    return smp__comm_max_tag(((mpi_context *)context)->comm);
 }
 
 static smp_status mpi_send(void *context, int lane, int64_t tag, const void *data, int64_t bytes,
@@ -118,23 +114,14 @@ static smp_status mpi_test(void *context, smp_request *request, bool *done)
 static smp_status start_scatter(smp_comm *comm, smp_reduction *reduction)
 {
     reduction->state = SCATTERING;
-    return smp__comm_check(MPI_Ireduce_scatter_block(MPI_IN_PLACE, reduction->data,
-                                                     reduction->block, MPI_FLOAT, MPI_SUM,
-                                                     comm->ddp, &reduction->request),
-                           "MPI_Ireduce_scatter_block");
+    return smp__blocks_scatter(comm->ddp, reduction->data, reduction->block, &reduction->request);
 }
 
 static smp_status start_gather(smp_comm *comm, smp_reduction *reduction)
 {
-    /* The sum of block r lies at the front on replica r: it belongs at r * block. */
-    float *own = reduction->data + (int64_t)comm->replica * reduction->block;
-    if (own != reduction->data)
-        memcpy(own, reduction->data, (size_t)reduction->block * sizeof(float));
     reduction->state = GATHERING;
-    return smp__comm_check(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, reduction->data,
-                                          reduction->block, MPI_FLOAT, comm->ddp,
-                                          &reduction->request),
-                           "MPI_Iallgather");
+    return smp__blocks_gather(comm->ddp, comm->replica, reduction->data, reduction->block,
+                              &reduction->request);
 }
 
 /* Takes the reduction in flight to its next half, or the next one in the queue into flight. */

@@ -1,15 +1,15 @@
 /* Staged transport: for devices with their own memory and processes without a common way between
  * them, such as ranks that share a GPU. Messages go through pinned host memory and MPI.
  *
- * A lane has two places of pinned memory. Its messages are cut into chunks, which take the places
- * in turn: while MPI moves one chunk, the device copies the other. Both ends cut alike and all
- * chunks of a lane carry its id as tag, so MPI, which keeps the order of equal tags, matches them.
+ * A lane has two places of pinned memory. Its messages are cut into pieces, which take the places
+ * in turn: while MPI moves one piece, the device copies the other. Both ends cut alike and all
+ * pieces of a lane carry its id as tag, so MPI, which keeps the order of equal tags, matches them.
  * Each lane has a stream of its own for its copies: what a message waits for on the device holds up
  * only the lane's later messages, and copies run beside the kernels.
  *
- * Send: the lane's stream waits for the compute stream, copies chunks to the host, and each goes to
- * MPI when its copy is done. The message is done when MPI has its last chunk: what MPI then still
- * holds it moves whenever anybody calls it. Receive: chunks are copied to the device as they come,
+ * Send: the lane's stream waits for the compute stream, copies pieces to the host, and each goes to
+ * MPI when its copy is done. The message is done when MPI has its last piece: what MPI then still
+ * holds it moves whenever anybody calls it. Receive: pieces are copied to the device as they come,
  * the first after what the compute stream was told before; it is done when the last copy is
  * enqueued, and the compute stream is told to wait for that. */
 #include "graph/base/status.h"
@@ -17,40 +17,40 @@
 #ifdef SMP_HAVE_CUDA
 #include <stdlib.h>
 
+#include "exec/transport/cuda_event.h"
 #include "exec/transport/staged_reduce.h"
-#include "graph/cuda/cuda.h"
 
-enum { PLACES = 2, CHUNK_BYTES = 1 << 20 };
+enum { PLACES = 2, PIECE_BYTES = 1 << 20 };
 
 typedef struct message {
     char *data;
     int64_t bytes;
-    int64_t begun;    /* bytes whose chunks have been given a place */
+    int64_t begun;    /* bytes whose pieces have been given a place */
     int64_t finished; /* bytes that MPI has, or whose copy to the device is enqueued */
     bool active;      /* from its start until `test` has said done */
     cudaEvent_t ready, done;
 } message;
 
-typedef enum chunk_state { FREE, COPYING, SENDING, RECEIVING } chunk_state;
+typedef enum piece_state { FREE, COPYING, SENDING, RECEIVING } piece_state;
 
-typedef struct chunk {
-    chunk_state state;
-    char *host; /* [chunk_bytes] */
+typedef struct piece {
+    piece_state state;
+    char *host; /* [piece_bytes] */
     MPI_Request request;
     cudaEvent_t copied;
     message *of;
     int64_t first, bytes;
-} chunk;
+} piece;
 
 typedef struct lane {
     int tag, peer;
     bool outgoing;
-    int64_t chunk_bytes, n_message;
+    int64_t piece_bytes, n_message;
     cudaStream_t stream;
-    chunk place[PLACES];
-    int64_t chunks; /* begun: the next takes place[chunks % PLACES] */
+    piece place[PLACES];
+    int64_t pieces; /* begun: the next takes place[pieces % PLACES] */
     message *ring;  /* [n_message] */
-    int64_t opened; /* messages all of whose chunks are begun */
+    int64_t opened; /* messages all of whose pieces are begun */
     int64_t posted; /* messages started: the next is ring[posted % n_message] */
 } lane;
 
@@ -73,42 +73,30 @@ static smp_status staged_suits(smp_comm *comm, const smp_device *device, void *d
     return smp_fail(SMP_ERR_FAILED, "device '%s' needs no staging", device->name);
 }
 
-static smp_status make_event(cudaEvent_t *event)
-{
-    return smp__cuda_check(cudaEventCreateWithFlags(event, cudaEventDisableTiming),
-                           "cudaEventCreateWithFlags");
-}
-
 static smp_status open_lane(staged_context *c, const smp_lane *from, lane *l)
 {
-    int *bound = NULL, found = 0, least, greatest;
-    MPI_Comm_get_attr(c->comm->pipeline, MPI_TAG_UB, &bound, &found);
-    if (from->id > (found ? *bound : 32767))
+    if (from->id > smp__comm_max_tag(c->comm))
         return smp_fail(SMP_ERR_FAILED, "MPI has no tag %lld, which the plan's lanes need",
                         (long long)from->id);
     *l = (lane){.tag = (int)from->id,
                 .peer = from->peer,
                 .outgoing = from->outgoing,
                 .n_message = from->messages > 0 ? from->messages : 1,
-                .chunk_bytes = from->max_bytes < CHUNK_BYTES ? from->max_bytes : CHUNK_BYTES};
-    if (l->chunk_bytes < 1)
-        l->chunk_bytes = 1;
+                .piece_bytes = from->max_bytes < PIECE_BYTES ? from->max_bytes : PIECE_BYTES};
+    if (l->piece_bytes < 1)
+        l->piece_bytes = 1;
     l->ring = calloc((size_t)l->n_message, sizeof(*l->ring));
     if (!l->ring)
         return smp_fail_memory((size_t)l->n_message * sizeof(*l->ring));
     for (int64_t i = 0; i < l->n_message; i++) {
-        SMP_TRY(make_event(&l->ring[i].ready));
-        SMP_TRY(make_event(&l->ring[i].done));
+        SMP_TRY(smp__make_event(&l->ring[i].ready));
+        SMP_TRY(smp__make_event(&l->ring[i].done));
     }
     for (int i = 0; i < PLACES; i++) {
-        SMP_TRY(make_event(&l->place[i].copied));
-        SMP_TRY(c->device->reserve_host(c->device_context, l->chunk_bytes, &l->place[i].host));
+        SMP_TRY(smp__make_event(&l->place[i].copied));
+        SMP_TRY(c->device->reserve_host(c->device_context, l->piece_bytes, &l->place[i].host));
     }
-    SMP_TRY(smp__cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest),
-                            "cudaDeviceGetStreamPriorityRange"));
-    return smp__cuda_check(
-        cudaStreamCreateWithPriority(&l->stream, cudaStreamNonBlocking, greatest),
-        "cudaStreamCreateWithPriority");
+    return smp__make_urgent_stream(&l->stream);
 }
 
 static void close_lane(staged_context *c, lane *l)
@@ -176,10 +164,10 @@ static int64_t staged_max_tag(void *context)
     return INT64_MAX; /* lanes keep the order */
 }
 
-/* Gives the next chunk its place, if there is one and it is free. */
-static smp_status begin_chunk(staged_context *c, lane *l, bool *begun)
+/* Gives the next piece its place, if there is one and it is free. */
+static smp_status begin_piece(staged_context *c, lane *l, bool *begun)
 {
-    chunk *place = &l->place[l->chunks % PLACES];
+    piece *place = &l->place[l->pieces % PLACES];
     *begun = place->state == FREE && l->opened < l->posted;
     if (!*begun)
         return SMP_OK;
@@ -187,9 +175,9 @@ static smp_status begin_chunk(staged_context *c, lane *l, bool *begun)
     int64_t left = m->bytes - m->begun;
     place->of = m;
     place->first = m->begun;
-    place->bytes = left < l->chunk_bytes ? left : l->chunk_bytes;
+    place->bytes = left < l->piece_bytes ? left : l->piece_bytes;
     m->begun += place->bytes;
-    l->chunks++;
+    l->pieces++;
     if (m->begun == m->bytes)
         l->opened++;
     if (!l->outgoing) {
@@ -209,8 +197,8 @@ static smp_status begin_chunk(staged_context *c, lane *l, bool *begun)
     return smp__cuda_check(cudaEventRecord(place->copied, l->stream), "cudaEventRecord");
 }
 
-/* A chunk has been received: on to the device. */
-static smp_status copy_up(lane *l, chunk *place)
+/* A piece has been received: on to the device. */
+static smp_status copy_up(lane *l, piece *place)
 {
     message *m = place->of;
     if (m->finished == 0)
@@ -228,8 +216,8 @@ static smp_status copy_up(lane *l, chunk *place)
     return smp__cuda_check(cudaEventRecord(m->done, l->stream), "cudaEventRecord");
 }
 
-/* A chunk lies in host memory: on to MPI. */
-static smp_status send_off(staged_context *c, lane *l, chunk *place)
+/* A piece lies in host memory: on to MPI. */
+static smp_status send_off(staged_context *c, lane *l, piece *place)
 {
     place->state = SENDING;
     place->of->finished += place->bytes;
@@ -238,8 +226,8 @@ static smp_status send_off(staged_context *c, lane *l, chunk *place)
                            "MPI_Isend");
 }
 
-/* Takes a chunk one state on, if what it waits for is done. */
-static smp_status advance(staged_context *c, lane *l, chunk *place, bool *moved)
+/* Takes a piece one state on, if what it waits for is done. */
+static smp_status advance(staged_context *c, lane *l, piece *place, bool *moved)
 {
     int flag = 0;
     *moved = false;
@@ -264,19 +252,19 @@ static smp_status advance(staged_context *c, lane *l, chunk *place, bool *moved)
     return SMP_OK;
 }
 
-/* Sends go to MPI in the order of the chunks, since nothing but their order tells them apart. So
- * the older chunk comes first, and the younger only moves when the older is past the state that it
+/* Sends go to MPI in the order of the pieces, since nothing but their order tells them apart. So
+ * the older piece comes first, and the younger only moves when the older is past the state that it
  * is in. */
 static smp_status progress_lane(staged_context *c, lane *l)
 {
     for (bool moved = true; moved;) {
-        chunk *older = &l->place[l->chunks % PLACES],
-              *younger = &l->place[(l->chunks + 1) % PLACES];
+        piece *older = &l->place[l->pieces % PLACES],
+              *younger = &l->place[(l->pieces + 1) % PLACES];
         bool begun, first, second = false;
         SMP_TRY(advance(c, l, older, &first));
         if (younger->state != older->state)
             SMP_TRY(advance(c, l, younger, &second));
-        SMP_TRY(begin_chunk(c, l, &begun));
+        SMP_TRY(begin_piece(c, l, &begun));
         moved = first || second || begun;
     }
     return SMP_OK;
