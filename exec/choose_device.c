@@ -163,6 +163,7 @@ smp_status smp__device_check_memory(smp *s)
     own.needed = s->memory->arena_bytes + s->extra_bytes + s->device->overhead(s->device_context);
     status = smp__comm_agree(&s->comm, status);
     if (status == SMP_OK) {
+        /* unwatched: all ranks have just agreed to come */
         MPI_Allgather(&own, (int)sizeof(own), MPI_BYTE, all, (int)sizeof(own), MPI_BYTE,
                       s->comm.node);
         status = smp__comm_agree(&s->comm, check_shared(s, &own, all));

@@ -53,6 +53,7 @@ smp_status smp_weight_get(smp *s, const char *name, float *values, int64_t count
     int32_t held = smp__job_find_param(s, param);
     bool source = held >= 0 && s->memory->param[held].owner && s->comm.replica == 0;
     int mine = source ? s->comm.world_rank : -1, root = -1;
+    /* unwatched, as the broadcast below: all ranks have just agreed to come */
     MPI_Allreduce(&mine, &root, 1, MPI_INT, MPI_MAX, s->comm.world);
     smp_status status = SMP_OK;
     if (source)
@@ -91,6 +92,7 @@ static smp_status gather_events(smp *s, smp_trace_event **events, int64_t *n)
     smp_status status = count ? SMP_OK : smp_fail_memory((size_t)size * 2 * sizeof(int));
     if ((status = smp__comm_agree(&s->comm, status)) != SMP_OK)
         goto done;
+    /* unwatched: all ranks have just agreed to come, twice */
     MPI_Gather(&bytes, 1, MPI_INT, count, 1, MPI_INT, 0, s->comm.world);
     for (int rank = 0; s->comm.world_rank == 0 && rank < size; rank++) {
         count[size + rank] = (int)total;

@@ -198,6 +198,7 @@ static smp_status print_checksum(trainer *t)
         int root = smp_plan_device(s->plan->placement, s->comm.pipeline_size, s->comm.ddp_size,
                                    replica, 0);
         uint64_t hash = own;
+        /* unwatched: nobody computes between the hash and this */
         MPI_Bcast(&hash, 1, MPI_UINT64_T, root, s->comm.world);
         if (t->prints)
             printf(t->options->json ? "{\"replica\": %d, \"weights\": \"%016" PRIx64 "\"}\n"

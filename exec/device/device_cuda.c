@@ -128,7 +128,7 @@ static smp_status open_libraries(cuda_context *c)
                            "cudaMalloc");
 }
 
-/* The stream is idle, so this waits for no work. */
+/* Unwatched: the stream is idle, so this waits for no work. */
 static smp_status take_reference(cuda_context *c)
 {
     int slot = (int)(c->n_reference % REFERENCES);

@@ -177,6 +177,7 @@ static smp_status count_sharers(smp__probe_state *p, int ranks, int *sharers)
     if (!all)
         return smp_fail_memory((size_t)ranks * ID_BYTES);
     p->device->identity(p->device_context, own);
+    /* unwatched: all ranks have just agreed that their devices are open */
     MPI_Allgather(own, ID_BYTES, MPI_CHAR, all, ID_BYTES, MPI_CHAR, p->comm.node);
     for (int i = 0; i < ranks; i++)
         *sharers += memcmp(own, all + (size_t)i * ID_BYTES, ID_BYTES) == 0;

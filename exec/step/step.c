@@ -1,8 +1,21 @@
 /* One step: walks the rank's program. The executor decides nothing: what runs, when receives are
- * posted and sends completed all stands in the plan and the memory plan.
+ * posted and sends completed all stands in the plan and the memory plan. File by file:
  *
- * The device may be far behind. The host waits for it once, when everything before the optimizer is
- * enqueued: then it reads the losses and the gradient norm. */
+ *   step_inputs.c          the caller's arrays are checked and on their way to the device
+ *   reduce.c               receives for the gradients of tied weights are posted
+ *   run_program, here      for every action of the program, in its order:
+ *     messages.c             completes sends whose memory is needed now, posts receives ahead;
+ *                            waits for what an F, B or I reads; starts what a > sends
+ *     run_stage.c            F, B, I, W: the operators of a stage, by its layout; between two of them
+ *                            the transport moves on, and the host waits for a device far behind
+ *     reduce.c               R: a chunk's gradients are final, their sum over replicas starts;
+ *                            O: all sums are there
+ *   state/device_wait.c    the one wait: the device may be far behind until everything before the
+ *                          optimizer is done, then the host reads losses and the gradient norm
+ *   state/weights.c        the norm; the update, accumulators to zero (enqueued: no wait)
+ *   transport/comm.c       the losses and times of all ranks
+ *
+ * A failure anywhere ends in fail_step: the others get a notice, and their waits end. */
 #include <stdio.h>
 #include <string.h>
 

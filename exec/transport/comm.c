@@ -49,6 +49,8 @@ void smp__comm_configure(void)
     setenv("OMPI_MCA_mpi_yield_when_idle", "0", 1);
 }
 
+/* Unwatched: the processes have just been started, and mpirun ends a job whose process dies in
+ * MPI_Init. */
 smp_status smp__comm_open(smp_comm *comm, double timeout_s)
 {
     *comm = (smp_comm){.world = MPI_COMM_NULL,
@@ -89,6 +91,7 @@ smp_status smp__comm_open(smp_comm *comm, double timeout_s)
     return SMP_OK;
 }
 
+/* Unwatched: all ranks have just agreed to come. */
 smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica)
 {
     comm->pipeline_rank = pipeline_rank;

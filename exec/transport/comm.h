@@ -33,7 +33,7 @@ typedef struct smp_comm {
         int code;
         char text[SMP_NOTICE_BYTES];
     } failure;
-    struct smp_comm_notice *notices; /* outgoing, owned */
+    struct smp_comm_notice *notices; /* outgoing: MPI may read it until the process ends */
 } smp_comm;
 
 /* Call before MPI_Init. Ranks wait by testing and sleeping (smp__comm_pause), so Open MPI must not

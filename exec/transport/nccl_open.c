@@ -24,6 +24,7 @@ static smp_status check_shared(smp_comm *comm, const char own[64])
     char(*id)[64] = calloc((size_t)comm->node_size, sizeof(*id));
     if (!id)
         return smp_fail_memory((size_t)comm->node_size * sizeof(*id));
+    /* unwatched: all ranks agree before each transport is asked */
     smp_status status = smp__comm_check(
         MPI_Allgather(own, sizeof(*id), MPI_CHAR, id, sizeof(*id), MPI_CHAR, comm->node),
         "MPI_Allgather");
@@ -148,7 +149,7 @@ static smp_status init(smp__nccl_context *c)
     if (code == ncclSuccess && c->comm->ddp_size > 1)
         code = smp__nccl.ncclCommInitRankConfig(&c->ddp, c->comm->ddp_size, c->ddp_id,
                                                 c->comm->replica, &more);
-    ncclResult_t end = smp__nccl.ncclGroupEnd();
+    ncclResult_t end = smp__nccl.ncclGroupEnd(); /* unwatched: all ranks have just agreed to come */
     return smp__nccl_check(NULL, code == ncclSuccess ? end : code, "ncclCommInitRankConfig");
 }
 
@@ -178,7 +179,7 @@ static smp_status send_first_messages(smp__nccl_context *c)
     char *sum = c->scratch + (int64_t)c->n_lane * SCRATCH_BYTES;
     if (code == ncclSuccess && c->ddp)
         code = smp__nccl.ncclAllReduce(sum, sum, 1, ncclFloat32, ncclSum, c->ddp, c->reduce);
-    ncclResult_t end = smp__nccl.ncclGroupEnd();
+    ncclResult_t end = smp__nccl.ncclGroupEnd(); /* unwatched: likewise; ranks connect here */
     SMP_TRY(smp__nccl_check(NULL, code == ncclSuccess ? end : code, "first NCCL messages"));
     return smp__comm_wait_until(c->comm, &(smp_wait){.patient = true}, test_streams, describe_open,
                                 c);
@@ -192,7 +193,7 @@ void smp__nccl_abort(void *context)
     if (!smp__nccl.ncclGroupStart)
         return; /* NCCL could not be opened: there is nothing to abort */
     smp__nccl.ncclGroupStart();
-    for (int i = 0; i < c->n_lane; i++) {
+    for (int i = 0; i < c->n_lane; i++) { /* unwatched: the job has failed, and all ranks know */
         if (c->lane[i].nccl)
             smp__nccl.ncclCommAbort(c->lane[i].nccl);
         c->lane[i].nccl = NULL;
@@ -206,7 +207,7 @@ void smp__nccl_abort(void *context)
 static void close_lane(smp__nccl_lane *l)
 {
     if (l->stream)
-        cudaStreamSynchronize(l->stream); /* what the device alone waited for */
+        cudaStreamSynchronize(l->stream); /* unwatched: what the device alone waited for */
     if (l->nccl)
         smp__nccl.ncclCommDestroy(l->nccl);
     for (int64_t i = 0; l->done && i < l->n_message; i++)
@@ -217,7 +218,8 @@ static void close_lane(smp__nccl_lane *l)
     free(l->done);
 }
 
-/* Communicators go by rising id: ends that wait for each other do it in one order. */
+/* Communicators go by rising id: ends that wait for each other do it in one order. Unwatched: every
+ * message of the job is done. */
 void smp__nccl_close(void *context)
 {
     smp__nccl_context *c = context;

@@ -120,7 +120,7 @@ void smp__staged_reduce_close(smp__staged_reduce *r)
     if (!r)
         return;
     if (r->up)
-        cudaStreamSynchronize(r->up); /* copies that nobody has waited for on the host */
+        cudaStreamSynchronize(r->up); /* unwatched: copies that nobody has waited for on the host */
     for (int i = 0; i < r->n_pool; i++) {
         if (r->pool[i].ready)
             cudaEventDestroy(r->pool[i].ready);

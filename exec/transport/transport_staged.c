@@ -102,9 +102,9 @@ static smp_status open_lane(staged_context *c, const smp_lane *from, lane *l)
 static void close_lane(staged_context *c, lane *l)
 {
     if (l->stream)
-        cudaStreamSynchronize(l->stream); /* copies that the device alone waits for */
+        cudaStreamSynchronize(l->stream); /* unwatched: copies that the device alone waits for */
     for (int i = 0; i < PLACES; i++) {
-        /* All messages are done: MPI has these, and the peer has posted their receives. */
+        /* Unwatched: all messages are done, MPI has these, and the peer has posted their receives. */
         if (l->place[i].state == SENDING)
             MPI_Wait(&l->place[i].request, MPI_STATUS_IGNORE);
         if (l->place[i].host)
