@@ -265,18 +265,21 @@ static void test_job_every_schedule(void **state)
         }
 }
 
-static void test_job_sgd(void **state)
+static void test_job_every_optimizer(void **state)
 {
     (void)state;
-    config c = {.model = "branches.yaml",
-                .stages = world_size,
-                .ddp = 1,
-                .chunks = 1,
-                .microbatches = 5,
-                .batch = 1,
-                .schedule = "interleaved",
-                .optimizer = "sgd"};
-    run_config(&c);
+    for (const smp_optimizer *const *o = smp_optimizers(); *o; o++) {
+        config c = {.model = "branches.yaml",
+                    .stages = world_size,
+                    .ddp = 1,
+                    .chunks = 1,
+                    .microbatches = 5,
+                    .batch = 1,
+                    .schedule = "interleaved",
+                    .optimizer = (*o)->name};
+        print_message("optimizer %s\n", c.optimizer);
+        run_config(&c);
+    }
 }
 
 static void test_job_replicas_agree(void **state)
@@ -501,7 +504,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_job_bits_equal_sequential),
         cmocka_unit_test(test_job_recompute_and_split),
         cmocka_unit_test(test_job_every_schedule),
-        cmocka_unit_test(test_job_sgd),
+        cmocka_unit_test(test_job_every_optimizer),
         cmocka_unit_test(test_job_replicas_agree),
         cmocka_unit_test(test_job_evaluate),
         cmocka_unit_test(test_job_evaluate_skips),
