@@ -30,7 +30,8 @@ typedef struct smp_device {
     const char *(*describe)(void *context);
     /* Which physical device this is: equal for two ranks of a node that share one. */
     void (*identity)(void *context, char id[64]);
-    /* Bytes that can be reserved now. */
+    /* Bytes that can be reserved now. NULL with host_memory, as `overhead`: the kernel lends memory that
+     * it may not have, which shows when it is touched. */
     smp_status (*available)(void *context, int64_t *bytes);
     /* Memory that is still `available` but that the device's libraries will take. */
     int64_t (*overhead)(void *context);
@@ -47,8 +48,8 @@ typedef struct smp_device {
      * reserve_host and belongs to the device until it is idle. */
     smp_status (*copy)(void *context, void *target, const void *source, int64_t bytes);
     smp_status (*zero)(void *context, void *target, int64_t bytes);
-    smp_status (*upload)(void *context, void *target, const char *host, int64_t bytes);
-    smp_status (*download)(void *context, char *host, const void *source, int64_t bytes);
+    smp_status (*upload)(void *context, void *target, const void *host, int64_t bytes);
+    smp_status (*download)(void *context, void *host, const void *source, int64_t bytes);
     /* target[i] += source[i], of SMP_F32 or SMP_BF16 (added in fp32, rounded once) */
     smp_status (*add)(void *context, smp_dtype dtype, void *target, const void *source,
                       int64_t elements);

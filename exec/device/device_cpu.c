@@ -51,20 +51,6 @@ static void cpu_identity(void *context, char id[64])
     snprintf(id, 64, "cpu");
 }
 
-/* The kernel lends memory that it may not have: whether it is there shows when it is touched. */
-static smp_status cpu_available(void *context, int64_t *bytes)
-{
-    (void)context;
-    *bytes = INT64_MAX;
-    return SMP_OK;
-}
-
-static int64_t cpu_overhead(void *context)
-{
-    (void)context;
-    return 0;
-}
-
 static smp_status cpu_reserve(void *context, int64_t bytes, char **arena)
 {
     (void)context;
@@ -120,16 +106,6 @@ static smp_status cpu_zero(void *context, void *target, int64_t bytes)
     (void)context;
     memset(target, 0, (size_t)bytes);
     return SMP_OK;
-}
-
-static smp_status cpu_upload(void *context, void *target, const char *host, int64_t bytes)
-{
-    return cpu_copy(context, target, host, bytes);
-}
-
-static smp_status cpu_download(void *context, char *host, const void *source, int64_t bytes)
-{
-    return cpu_copy(context, host, source, bytes);
 }
 
 static void add_floats(float *restrict target, const float *restrict source, int64_t elements)
@@ -209,8 +185,6 @@ const smp_device smp__device_cpu = {
     .close = cpu_close,
     .describe = cpu_describe,
     .identity = cpu_identity,
-    .available = cpu_available,
-    .overhead = cpu_overhead,
     .reserve = cpu_reserve,
     .release = cpu_release,
     .reserve_host = cpu_reserve_host,
@@ -218,8 +192,8 @@ const smp_device smp__device_cpu = {
     .kernel_context = cpu_kernel_context,
     .copy = cpu_copy,
     .zero = cpu_zero,
-    .upload = cpu_upload,
-    .download = cpu_download,
+    .upload = cpu_copy,
+    .download = cpu_copy,
     .add = cpu_add,
     .square_sum = cpu_square_sum,
     .update = cpu_update,

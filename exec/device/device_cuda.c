@@ -75,9 +75,8 @@ static smp_status describe(cuda_context *c, int device)
     struct cudaDeviceProp properties;
     char memory[32];
     int driver = 0;
-    SMP_TRY(
-        smp__cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties"));
-    SMP_TRY(smp__cuda_check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion"));
+    SMP_TRY(SMP_CUDA(cudaGetDeviceProperties, &properties, device));
+    SMP_TRY(SMP_CUDA(cudaDriverGetVersion, &driver));
     c->cuda.capability = 10 * properties.major + properties.minor;
     c->cuda.multiprocessors = properties.multiProcessorCount;
     smp_format_bytes(memory, sizeof(memory), (int64_t)properties.totalGlobalMem);
@@ -102,7 +101,7 @@ static smp_status reserve_workspace(cuda_context *c)
         return SMP_OK;
     cudaGetLastError(); /* not one of a kernel */
     cuda->workspace = NULL;
-    SMP_TRY(smp__cuda_check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo"));
+    SMP_TRY(SMP_CUDA(cudaMemGetInfo, &available, &total));
     return smp_fail(SMP_ERR_NO_FIT, "%s: matrix products need %s of workspace, %s are free",
                     c->text, smp_format_bytes(needed, sizeof(needed), cuda->workspace_bytes),
                     smp_format_bytes(room, sizeof(room), (int64_t)available));
@@ -114,27 +113,22 @@ static smp_status open_libraries(cuda_context *c)
 {
     smp_cuda *cuda = &c->cuda;
     int least = 0, greatest = 0;
-    SMP_TRY(smp__cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest),
-                            "cudaDeviceGetStreamPriorityRange"));
-    SMP_TRY(
-        smp__cuda_check(cudaStreamCreateWithPriority(&cuda->stream, cudaStreamNonBlocking, least),
-                        "cudaStreamCreateWithPriority"));
+    SMP_TRY(SMP_CUDA(cudaDeviceGetStreamPriorityRange, &least, &greatest));
+    SMP_TRY(SMP_CUDA(cudaStreamCreateWithPriority, &cuda->stream, cudaStreamNonBlocking, least));
     SMP_TRY(smp__blas_open());
     SMP_TRY(smp__blas_check(smp__blas.cublasLtCreate((cublasLtHandle_t *)&cuda->blas),
                             "cublasLtCreate"));
     SMP_TRY(smp__dnn_open(&cuda->dnn, cuda->stream));
     SMP_TRY(reserve_workspace(c));
-    return smp__cuda_check(cudaMalloc((void **)&c->square, SMP_CUDA_SQUARE_PARTS * sizeof(double)),
-                           "cudaMalloc");
+    return SMP_CUDA(cudaMalloc, (void **)&c->square, SMP_CUDA_SQUARE_PARTS * sizeof(double));
 }
 
 /* Unwatched: the stream is idle, so this waits for no work. */
 static smp_status take_reference(cuda_context *c)
 {
     int slot = (int)(c->n_reference % REFERENCES);
-    SMP_TRY(
-        smp__cuda_check(cudaEventRecord(c->reference[slot], c->cuda.stream), "cudaEventRecord"));
-    SMP_TRY(smp__cuda_check(cudaEventSynchronize(c->reference[slot]), "cudaEventSynchronize"));
+    SMP_TRY(SMP_CUDA(cudaEventRecord, c->reference[slot], c->cuda.stream));
+    SMP_TRY(SMP_CUDA(cudaEventSynchronize, c->reference[slot]));
     c->reference_s[slot] = smp_clock_s();
     c->n_reference++;
     c->stamped = false;
@@ -144,10 +138,10 @@ static smp_status take_reference(cuda_context *c)
 static smp_status open_events(cuda_context *c)
 {
     for (int i = 0; i < REFERENCES; i++)
-        SMP_TRY(smp__cuda_check(cudaEventCreate(&c->reference[i]), "cudaEventCreate"));
+        SMP_TRY(SMP_CUDA(cudaEventCreate, &c->reference[i]));
     for (int i = 0; i < c->stamps; i++) {
         c->stamp[i].reference = -1;
-        SMP_TRY(smp__cuda_check(cudaEventCreate(&c->stamp[i].event), "cudaEventCreate"));
+        SMP_TRY(SMP_CUDA(cudaEventCreate, &c->stamp[i].event));
     }
     return take_reference(c);
 }
@@ -180,7 +174,7 @@ static smp_status cuda_open(const smp_device_options *options, void **context)
     int count = 0;
     SMP_TRY(count_devices(&count));
     int device = options->node_rank % count;
-    SMP_TRY(smp__cuda_check(cudaSetDevice(device), "cudaSetDevice"));
+    SMP_TRY(SMP_CUDA(cudaSetDevice, device));
     size_t bytes = sizeof(cuda_context) + (size_t)options->stamps * sizeof(cuda_stamp);
     cuda_context *c = calloc(1, bytes);
     if (!c)
@@ -214,7 +208,7 @@ static smp_status cuda_available(void *context, int64_t *bytes)
 {
     (void)context;
     size_t available = 0, total = 0;
-    SMP_TRY(smp__cuda_check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo"));
+    SMP_TRY(SMP_CUDA(cudaMemGetInfo, &available, &total));
     *bytes = (int64_t)available;
     return SMP_OK;
 }
@@ -240,8 +234,7 @@ static smp_status cuda_reserve(void *context, int64_t bytes, char **arena)
         return smp_fail(SMP_ERR_NO_MEMORY, "%s: has no %s in one piece", cuda_describe(context),
                         smp_format_bytes(text, sizeof(text), (int64_t)size));
     }
-    smp_status status =
-        smp__cuda_check(cudaMemsetAsync(memory, 0, size, stream_of(context)), "cudaMemsetAsync");
+    smp_status status = SMP_CUDA(cudaMemsetAsync, memory, 0, size, stream_of(context));
     if (status != SMP_OK) {
         cudaFree(memory);
         return status;
@@ -262,7 +255,7 @@ static smp_status cuda_reserve_host(void *context, int64_t bytes, char **memory)
     (void)context;
     size_t size = bytes > 0 ? (size_t)bytes : 64;
     void *host = NULL;
-    SMP_TRY(smp__cuda_check(cudaHostAlloc(&host, size, cudaHostAllocDefault), "cudaHostAlloc"));
+    SMP_TRY(SMP_CUDA(cudaHostAlloc, &host, size, cudaHostAllocDefault));
     memset(host, 0, size);
     *memory = host;
     return SMP_OK;
@@ -284,8 +277,7 @@ static smp_status copy_async(void *context, void *target, const void *source, in
 {
     if (bytes <= 0)
         return SMP_OK;
-    return smp__cuda_check(cudaMemcpyAsync(target, source, (size_t)bytes, kind, stream_of(context)),
-                           "cudaMemcpyAsync");
+    return SMP_CUDA(cudaMemcpyAsync, target, source, (size_t)bytes, kind, stream_of(context));
 }
 
 static smp_status cuda_copy(void *context, void *target, const void *source, int64_t bytes)
@@ -297,16 +289,15 @@ static smp_status cuda_zero(void *context, void *target, int64_t bytes)
 {
     if (bytes <= 0)
         return SMP_OK;
-    return smp__cuda_check(cudaMemsetAsync(target, 0, (size_t)bytes, stream_of(context)),
-                           "cudaMemsetAsync");
+    return SMP_CUDA(cudaMemsetAsync, target, 0, (size_t)bytes, stream_of(context));
 }
 
-static smp_status cuda_upload(void *context, void *target, const char *host, int64_t bytes)
+static smp_status cuda_upload(void *context, void *target, const void *host, int64_t bytes)
 {
     return copy_async(context, target, host, bytes, cudaMemcpyHostToDevice);
 }
 
-static smp_status cuda_download(void *context, char *host, const void *source, int64_t bytes)
+static smp_status cuda_download(void *context, void *host, const void *source, int64_t bytes)
 {
     return copy_async(context, host, source, bytes, cudaMemcpyDeviceToHost);
 }
@@ -359,8 +350,7 @@ static smp_status cuda_stamp_now(void *context, int index)
     cuda_context *c = context;
     c->stamp[index].reference = c->n_reference - 1;
     c->stamped = true;
-    return smp__cuda_check(cudaEventRecord(c->stamp[index].event, c->cuda.stream),
-                           "cudaEventRecord");
+    return SMP_CUDA(cudaEventRecord, c->stamp[index].event, c->cuda.stream);
 }
 
 static bool cuda_passed(void *context, int index, double *time_s)

@@ -9,18 +9,22 @@
 /* One that orders streams and takes no time. */
 static inline smp_status smp__make_event(cudaEvent_t *event)
 {
-    return smp__cuda_check(cudaEventCreateWithFlags(event, cudaEventDisableTiming),
-                           "cudaEventCreateWithFlags");
+    return SMP_CUDA(cudaEventCreateWithFlags, event, cudaEventDisableTiming);
 }
 
 /* One whose work goes before the kernels': of a message and a kernel that are both ready the message. */
 static inline smp_status smp__make_urgent_stream(cudaStream_t *stream)
 {
     int least, greatest;
-    SMP_TRY(smp__cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest),
-                            "cudaDeviceGetStreamPriorityRange"));
-    return smp__cuda_check(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest),
-                           "cudaStreamCreateWithPriority");
+    SMP_TRY(SMP_CUDA(cudaDeviceGetStreamPriorityRange, &least, &greatest));
+    return SMP_CUDA(cudaStreamCreateWithPriority, stream, cudaStreamNonBlocking, greatest);
+}
+
+static inline smp_status smp__event_passed(cudaEvent_t event, int *passed)
+{
+    cudaError_t code = cudaEventQuery(event);
+    *passed = code == cudaSuccess;
+    return code == cudaErrorNotReady ? SMP_OK : smp__cuda_check(code, "cudaEventQuery");
 }
 
 #endif

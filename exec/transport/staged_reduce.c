@@ -84,10 +84,8 @@ static smp_status fill(smp__staged_reduce *r, int reductions)
     }
     if (r->comm->ddp_size == 1)
         return SMP_OK;
-    SMP_TRY(smp__cuda_check(cudaStreamCreateWithFlags(&r->down, cudaStreamNonBlocking),
-                            "cudaStreamCreateWithFlags"));
-    SMP_TRY(smp__cuda_check(cudaStreamCreateWithFlags(&r->up, cudaStreamNonBlocking),
-                            "cudaStreamCreateWithFlags"));
+    SMP_TRY(SMP_CUDA(cudaStreamCreateWithFlags, &r->down, cudaStreamNonBlocking));
+    SMP_TRY(SMP_CUDA(cudaStreamCreateWithFlags, &r->up, cudaStreamNonBlocking));
     for (int i = 0; i < PLACES; i++)
         SMP_TRY(make_place(r, &r->place[i]));
     return SMP_OK;
@@ -158,13 +156,10 @@ static smp_status begin_piece(smp__staged_reduce *r, bool *begun)
     place->first = reduction->begun;
     int64_t elements = (int64_t)place->block * replicas;
     if (reduction->begun == 0)
-        SMP_TRY(smp__cuda_check(cudaStreamWaitEvent(r->down, reduction->ready, 0),
-                                "cudaStreamWaitEvent"));
-    SMP_TRY(smp__cuda_check(cudaMemcpyAsync(place->host, reduction->data + place->first,
-                                            (size_t)elements * sizeof(float),
-                                            cudaMemcpyDeviceToHost, r->down),
-                            "cudaMemcpyAsync"));
-    SMP_TRY(smp__cuda_check(cudaEventRecord(place->copied, r->down), "cudaEventRecord"));
+        SMP_TRY(SMP_CUDA(cudaStreamWaitEvent, r->down, reduction->ready, 0));
+    SMP_TRY(SMP_CUDA(cudaMemcpyAsync, place->host, reduction->data + place->first,
+                     (size_t)elements * sizeof(float), cudaMemcpyDeviceToHost, r->down));
+    SMP_TRY(SMP_CUDA(cudaEventRecord, place->copied, r->down));
     place->state = COPYING;
     reduction->begun += elements;
     r->pieces++;
@@ -180,16 +175,14 @@ static smp_status start_return(smp__staged_reduce *r, piece *place)
 {
     smp_reduction *reduction = place->reduction;
     int64_t elements = (int64_t)place->block * r->comm->ddp_size;
-    SMP_TRY(smp__cuda_check(cudaMemcpyAsync(reduction->data + place->first, place->host,
-                                            (size_t)elements * sizeof(float),
-                                            cudaMemcpyHostToDevice, r->up),
-                            "cudaMemcpyAsync"));
-    SMP_TRY(smp__cuda_check(cudaEventRecord(place->copied, r->up), "cudaEventRecord"));
+    SMP_TRY(SMP_CUDA(cudaMemcpyAsync, reduction->data + place->first, place->host,
+                     (size_t)elements * sizeof(float), cudaMemcpyHostToDevice, r->up));
+    SMP_TRY(SMP_CUDA(cudaEventRecord, place->copied, r->up));
     place->state = RETURNING;
     reduction->finished += elements;
     if (reduction->finished < reduction->count)
         return SMP_OK;
-    return smp__cuda_check(cudaEventRecord(reduction->done, r->up), "cudaEventRecord");
+    return SMP_CUDA(cudaEventRecord, reduction->done, r->up);
 }
 
 /* Takes a piece as far as it gets. */
@@ -199,15 +192,10 @@ static smp_status advance(smp__staged_reduce *r, piece *place)
         int flag = 0;
         if (place->state == FREE)
             return SMP_OK;
-        if (place->state == SCATTERING || place->state == GATHERING) {
-            SMP_TRY(
-                smp__comm_check(MPI_Test(&place->request, &flag, MPI_STATUS_IGNORE), "MPI_Test"));
-        } else {
-            cudaError_t code = cudaEventQuery(place->copied);
-            if (code != cudaErrorNotReady)
-                SMP_TRY(smp__cuda_check(code, "cudaEventQuery"));
-            flag = code == cudaSuccess;
-        }
+        SMP_TRY(
+            place->state == COPYING || place->state == RETURNING
+                ? smp__event_passed(place->copied, &flag)
+                : smp__comm_check(MPI_Test(&place->request, &flag, MPI_STATUS_IGNORE), "MPI_Test"));
         if (!flag)
             return SMP_OK;
         if (place->state == GATHERING)
@@ -245,11 +233,11 @@ smp_status smp__staged_reduce_start(smp__staged_reduce *r, float *data, int64_t 
     reduction->data = data;
     reduction->count = count;
     reduction->begun = reduction->finished = 0;
-    SMP_TRY(smp__cuda_check(cudaEventRecord(reduction->ready, r->compute), "cudaEventRecord"));
+    SMP_TRY(SMP_CUDA(cudaEventRecord, reduction->ready, r->compute));
     *out = reduction;
     if (r->comm->ddp_size == 1 || count == 0) { /* nothing to add */
         reduction->begun = reduction->finished = count;
-        return smp__cuda_check(cudaEventRecord(reduction->done, r->compute), "cudaEventRecord");
+        return SMP_CUDA(cudaEventRecord, reduction->done, r->compute);
     }
     if (r->tail)
         r->tail->next = reduction;
@@ -265,8 +253,7 @@ smp_status smp__staged_reduce_test(smp__staged_reduce *r, smp_reduction **reduct
     *done = (*reduction)->finished == (*reduction)->count;
     if (!*done)
         return SMP_OK;
-    SMP_TRY(smp__cuda_check(cudaStreamWaitEvent(r->compute, (*reduction)->done, 0),
-                            "cudaStreamWaitEvent"));
+    SMP_TRY(SMP_CUDA(cudaStreamWaitEvent, r->compute, (*reduction)->done, 0));
     (*reduction)->next = r->free;
     r->free = *reduction;
     *reduction = NULL;

@@ -35,15 +35,15 @@ static smp_status start(smp__nccl_context *c, int index, void *data, int64_t byt
     *request = (smp_request){.active = false};
     if (bytes == 0)
         return SMP_OK; /* neither end waits for it */
-    SMP_TRY(smp__cuda_check(cudaEventRecord(c->ready, c->compute), "cudaEventRecord"));
-    SMP_TRY(smp__cuda_check(cudaStreamWaitEvent(l->stream, c->ready, 0), "cudaStreamWaitEvent"));
+    SMP_TRY(SMP_CUDA(cudaEventRecord, c->ready, c->compute));
+    SMP_TRY(SMP_CUDA(cudaStreamWaitEvent, l->stream, c->ready, 0));
     ncclResult_t code =
         l->outgoing ? smp__nccl.ncclSend(data, (size_t)bytes, ncclInt8, 1, l->nccl, l->stream)
                     : smp__nccl.ncclRecv(data, (size_t)bytes, ncclInt8, 0, l->nccl, l->stream);
     SMP_TRY(blame(l, smp__nccl_check(l->nccl, code, l->outgoing ? "ncclSend" : "ncclRecv")));
     cudaEvent_t done = l->done[l->posted++ % l->n_message];
     *request = (smp_request){.handle = done, .active = true};
-    return smp__cuda_check(cudaEventRecord(done, l->stream), "cudaEventRecord");
+    return SMP_CUDA(cudaEventRecord, done, l->stream);
 }
 
 static smp_status nccl_send(void *context, int lane, int64_t tag, const void *data, int64_t bytes,
@@ -68,7 +68,7 @@ static smp_status nccl_test(void *context, smp_request *request, bool *done)
         return SMP_OK;
     cudaEvent_t event = request->handle;
     *request = (smp_request){.active = false};
-    return smp__cuda_check(cudaStreamWaitEvent(c->compute, event, 0), "cudaStreamWaitEvent");
+    return SMP_CUDA(cudaStreamWaitEvent, c->compute, event, 0);
 }
 
 static smp_status look(ncclComm_t nccl)
@@ -102,14 +102,14 @@ static smp_status nccl_reduce(void *context, float *data, int64_t count, smp_red
                         "more reductions at once than the transport was opened for");
     c->free = reduction->next;
     *out = reduction;
-    SMP_TRY(smp__cuda_check(cudaEventRecord(c->ready, c->compute), "cudaEventRecord"));
-    SMP_TRY(smp__cuda_check(cudaStreamWaitEvent(c->reduce, c->ready, 0), "cudaStreamWaitEvent"));
+    SMP_TRY(SMP_CUDA(cudaEventRecord, c->ready, c->compute));
+    SMP_TRY(SMP_CUDA(cudaStreamWaitEvent, c->reduce, c->ready, 0));
     if (c->ddp)
         SMP_TRY(smp__nccl_check(c->ddp,
                                 smp__nccl.ncclAllReduce(data, data, (size_t)count, ncclFloat32,
                                                         ncclSum, c->ddp, c->reduce),
                                 "ncclAllReduce"));
-    return smp__cuda_check(cudaEventRecord(reduction->done, c->reduce), "cudaEventRecord");
+    return SMP_CUDA(cudaEventRecord, reduction->done, c->reduce);
 }
 
 static smp_status nccl_reduce_test(void *context, smp_reduction **reduction, bool *done)
@@ -120,8 +120,7 @@ static smp_status nccl_reduce_test(void *context, smp_reduction **reduction, boo
     *reduction = NULL;
     finished->next = c->free;
     c->free = finished;
-    return smp__cuda_check(cudaStreamWaitEvent(c->compute, finished->done, 0),
-                           "cudaStreamWaitEvent");
+    return SMP_CUDA(cudaStreamWaitEvent, c->compute, finished->done, 0);
 }
 
 const smp_transport smp__transport_nccl = {

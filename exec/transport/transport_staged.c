@@ -187,14 +187,11 @@ static smp_status begin_piece(staged_context *c, lane *l, bool *begun)
                                "MPI_Irecv");
     }
     if (place->first == 0)
-        SMP_TRY(
-            smp__cuda_check(cudaStreamWaitEvent(l->stream, m->ready, 0), "cudaStreamWaitEvent"));
-    SMP_TRY(
-        smp__cuda_check(cudaMemcpyAsync(place->host, m->data + place->first, (size_t)place->bytes,
-                                        cudaMemcpyDeviceToHost, l->stream),
-                        "cudaMemcpyAsync"));
+        SMP_TRY(SMP_CUDA(cudaStreamWaitEvent, l->stream, m->ready, 0));
+    SMP_TRY(SMP_CUDA(cudaMemcpyAsync, place->host, m->data + place->first, (size_t)place->bytes,
+                     cudaMemcpyDeviceToHost, l->stream));
     place->state = COPYING;
-    return smp__cuda_check(cudaEventRecord(place->copied, l->stream), "cudaEventRecord");
+    return SMP_CUDA(cudaEventRecord, place->copied, l->stream);
 }
 
 /* A piece has been received: on to the device. */
@@ -202,18 +199,15 @@ static smp_status copy_up(lane *l, piece *place)
 {
     message *m = place->of;
     if (m->finished == 0)
-        SMP_TRY(
-            smp__cuda_check(cudaStreamWaitEvent(l->stream, m->ready, 0), "cudaStreamWaitEvent"));
-    SMP_TRY(
-        smp__cuda_check(cudaMemcpyAsync(m->data + place->first, place->host, (size_t)place->bytes,
-                                        cudaMemcpyHostToDevice, l->stream),
-                        "cudaMemcpyAsync"));
-    SMP_TRY(smp__cuda_check(cudaEventRecord(place->copied, l->stream), "cudaEventRecord"));
+        SMP_TRY(SMP_CUDA(cudaStreamWaitEvent, l->stream, m->ready, 0));
+    SMP_TRY(SMP_CUDA(cudaMemcpyAsync, m->data + place->first, place->host, (size_t)place->bytes,
+                     cudaMemcpyHostToDevice, l->stream));
+    SMP_TRY(SMP_CUDA(cudaEventRecord, place->copied, l->stream));
     place->state = COPYING;
     m->finished += place->bytes;
     if (m->finished < m->bytes)
         return SMP_OK;
-    return smp__cuda_check(cudaEventRecord(m->done, l->stream), "cudaEventRecord");
+    return SMP_CUDA(cudaEventRecord, m->done, l->stream);
 }
 
 /* A piece lies in host memory: on to MPI. */
@@ -233,14 +227,9 @@ static smp_status advance(staged_context *c, lane *l, piece *place, bool *moved)
     *moved = false;
     if (place->state == FREE)
         return SMP_OK;
-    if (place->state == COPYING) {
-        cudaError_t code = cudaEventQuery(place->copied);
-        if (code != cudaErrorNotReady)
-            SMP_TRY(smp__cuda_check(code, "cudaEventQuery"));
-        flag = code == cudaSuccess;
-    } else {
-        SMP_TRY(smp__comm_check(MPI_Test(&place->request, &flag, MPI_STATUS_IGNORE), "MPI_Test"));
-    }
+    SMP_TRY(place->state == COPYING
+                ? smp__event_passed(place->copied, &flag)
+                : smp__comm_check(MPI_Test(&place->request, &flag, MPI_STATUS_IGNORE), "MPI_Test"));
     if (!flag)
         return SMP_OK;
     *moved = true;
@@ -293,7 +282,7 @@ static smp_status start(staged_context *c, int index, char *data, int64_t bytes,
     m->bytes = bytes;
     m->begun = m->finished = 0;
     m->active = true;
-    SMP_TRY(smp__cuda_check(cudaEventRecord(m->ready, c->compute), "cudaEventRecord"));
+    SMP_TRY(SMP_CUDA(cudaEventRecord, m->ready, c->compute));
     l->posted++;
     *request = (smp_request){.handle = m, .lane = index, .active = true};
     return progress_lane(c, l);
@@ -326,8 +315,7 @@ static smp_status staged_test(void *context, smp_request *request, bool *done)
     if (!*done)
         return SMP_OK;
     if (!c->lane[request->lane].outgoing)
-        SMP_TRY(
-            smp__cuda_check(cudaStreamWaitEvent(c->compute, m->done, 0), "cudaStreamWaitEvent"));
+        SMP_TRY(SMP_CUDA(cudaStreamWaitEvent, c->compute, m->done, 0));
     m->active = false;
     *request = (smp_request){.active = false};
     return SMP_OK;
