@@ -1,6 +1,7 @@
 /* smp-run: executes a plan. Flags, wiring and exit code. */
 #include <getopt.h>
 #include <mpi.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,74 +18,70 @@
 
 enum { MAX_SOURCES = 64 };
 
-typedef enum flag {
-    FLAG_DATA = 256,
-    FLAG_STEPS,
-    FLAG_OPTIMIZER,
-    FLAG_LR,
-    FLAG_MIN_LR,
-    FLAG_WARMUP,
-    FLAG_DECAY_STEPS,
-    FLAG_WEIGHT_DECAY,
-    FLAG_BETA1,
-    FLAG_BETA2,
-    FLAG_EPSILON,
-    FLAG_MOMENTUM,
-    FLAG_CLIP,
-    FLAG_SEED,
-    FLAG_DATA_SEED,
-    FLAG_NO_SHUFFLE,
-    FLAG_CHECKPOINT,
-    FLAG_SAVE_EVERY,
-    FLAG_RESUME,
-    FLAG_TRACE,
-    FLAG_REPORT,
-    FLAG_JSON,
-    FLAG_LOG_EVERY,
-    FLAG_TIMEOUT,
-    FLAG_CHECKSUM,
-    FLAG_EVAL_DATA,
-    FLAG_EVAL_EVERY,
-    FLAG_DEVICE,
-    FLAG_PRECISION,
-    FLAG_HELP,
-    FLAG_VERSION
-} flag;
+typedef struct source_list {
+    const char *item[MAX_SOURCES];
+    int n;
+} source_list;
 
-static const struct option long_options[] = {
-    {"data", required_argument, NULL, FLAG_DATA},
-    {"steps", required_argument, NULL, FLAG_STEPS},
-    {"optimizer", required_argument, NULL, FLAG_OPTIMIZER},
-    {"lr", required_argument, NULL, FLAG_LR},
-    {"min-lr", required_argument, NULL, FLAG_MIN_LR},
-    {"warmup", required_argument, NULL, FLAG_WARMUP},
-    {"decay-steps", required_argument, NULL, FLAG_DECAY_STEPS},
-    {"weight-decay", required_argument, NULL, FLAG_WEIGHT_DECAY},
-    {"beta1", required_argument, NULL, FLAG_BETA1},
-    {"beta2", required_argument, NULL, FLAG_BETA2},
-    {"epsilon", required_argument, NULL, FLAG_EPSILON},
-    {"momentum", required_argument, NULL, FLAG_MOMENTUM},
-    {"clip", required_argument, NULL, FLAG_CLIP},
-    {"seed", required_argument, NULL, FLAG_SEED},
-    {"data-seed", required_argument, NULL, FLAG_DATA_SEED},
-    {"no-shuffle", no_argument, NULL, FLAG_NO_SHUFFLE},
-    {"checkpoint", required_argument, NULL, FLAG_CHECKPOINT},
-    {"save-every", required_argument, NULL, FLAG_SAVE_EVERY},
-    {"resume", no_argument, NULL, FLAG_RESUME},
-    {"trace", required_argument, NULL, FLAG_TRACE},
-    {"report", required_argument, NULL, FLAG_REPORT},
-    {"json", no_argument, NULL, FLAG_JSON},
-    {"log-every", required_argument, NULL, FLAG_LOG_EVERY},
-    {"timeout", required_argument, NULL, FLAG_TIMEOUT},
-    {"checksum", no_argument, NULL, FLAG_CHECKSUM},
-    {"eval-data", required_argument, NULL, FLAG_EVAL_DATA},
-    {"eval-every", required_argument, NULL, FLAG_EVAL_EVERY},
-    {"device", required_argument, NULL, FLAG_DEVICE},
-    {"precision", required_argument, NULL, FLAG_PRECISION},
-    {"help", no_argument, NULL, FLAG_HELP},
-    {"version", no_argument, NULL, FLAG_VERSION},
-    {NULL, 0, NULL, 0},
+typedef struct arguments {
+    smp_train_options train;
+    source_list data, eval_data;
+    bool help, version;
+} arguments;
+
+/* How a value is read, and what it is stored as. */
+typedef enum value_kind {
+    YES,      /* none: bool true */
+    NO,       /* none: bool false */
+    TEXT,     /* const char * */
+    SOURCE,   /* may be repeated: source_list */
+    COUNT,    /* int64_t from 0 */
+    POSITIVE, /* int64_t from 1 */
+    SEED,     /* uint64_t */
+    NUMBER,   /* float from 0 */
+    SECONDS   /* double from 0 */
+} value_kind;
+
+#define AT(field) offsetof(arguments, field)
+
+static const struct entry {
+    const char *name;
+    value_kind kind;
+    size_t at;
+} entries[] = {
+    {"data", SOURCE, AT(data)},
+    {"data-seed", SEED, AT(train.data_seed)},
+    {"no-shuffle", NO, AT(train.shuffle)},
+    {"eval-data", SOURCE, AT(eval_data)},
+    {"eval-every", POSITIVE, AT(train.eval_every)},
+    {"steps", POSITIVE, AT(train.steps)},
+    {"optimizer", TEXT, AT(train.job.optimizer)},
+    {"lr", NUMBER, AT(train.job.lr)},
+    {"min-lr", NUMBER, AT(train.job.min_lr)},
+    {"warmup", COUNT, AT(train.job.warmup_steps)},
+    {"decay-steps", COUNT, AT(train.job.decay_steps)},
+    {"weight-decay", NUMBER, AT(train.job.weight_decay)},
+    {"beta1", NUMBER, AT(train.job.beta1)},
+    {"beta2", NUMBER, AT(train.job.beta2)},
+    {"epsilon", NUMBER, AT(train.job.epsilon)},
+    {"momentum", NUMBER, AT(train.job.momentum)},
+    {"clip", NUMBER, AT(train.job.clip_norm)},
+    {"seed", SEED, AT(train.job.seed)},
+    {"checkpoint", TEXT, AT(train.checkpoint)},
+    {"save-every", POSITIVE, AT(train.save_every)},
+    {"resume", YES, AT(train.resume)},
+    {"log-every", POSITIVE, AT(train.log_every)},
+    {"json", YES, AT(train.json)},
+    {"trace", TEXT, AT(train.trace)},
+    {"report", TEXT, AT(train.report)},
+    {"checksum", YES, AT(train.checksum)},
+    {"timeout", SECONDS, AT(train.job.timeout_s)},
+    {"device", TEXT, AT(train.job.device)},
+    {"precision", TEXT, AT(train.job.precision)},
+    {"help", YES, AT(help)},
+    {"version", YES, AT(version)},
 };
+enum { N_ENTRY = sizeof(entries) / sizeof(entries[0]) };
 
 /* The names of registries are filled in: data, optimizers, devices. */
 static const char usage[] =
@@ -190,114 +187,60 @@ static smp_status parse_count(const char *option, const char *text, int64_t min,
     return SMP_OK;
 }
 
-static smp_status parse_seed(const char *option, const char *text, uint64_t *out)
+static smp_status add_source(const char *option, const char *text, source_list *list)
 {
-    int64_t value = 0;
-    SMP_TRY(parse_count(option, text, 0, &value));
-    *out = (uint64_t)value;
-    return SMP_OK;
-}
-
-static smp_status add_source(const char *option, const char *text, const char **list, int *n)
-{
-    if (*n == MAX_SOURCES)
+    if (list->n == MAX_SOURCES)
         return smp_fail(SMP_ERR_INPUT, "--%s: given more than %d times", option, MAX_SOURCES);
-    list[(*n)++] = text;
+    list->item[list->n++] = text;
     return SMP_OK;
 }
 
-typedef struct arguments {
-    smp_train_options train;
-    const char *data[MAX_SOURCES];
-    const char *eval_data[MAX_SOURCES];
-    bool help, version;
-} arguments;
-
-static smp_status set_option(arguments *a, int value, const char *name, const char *text)
+static smp_status set_option(arguments *a, const struct entry *entry, const char *text)
 {
-    smp_train_options *t = &a->train;
+    void *at = (char *)a + entry->at;
+    int64_t count = 0;
     float seconds = 0.0f;
-    switch ((flag)value) {
-    case FLAG_DATA:
-        return add_source(name, text, a->data, &t->n_data);
-    case FLAG_EVAL_DATA:
-        return add_source(name, text, a->eval_data, &t->n_eval_data);
-    case FLAG_STEPS:
-        return parse_count(name, text, 1, &t->steps);
-    case FLAG_LOG_EVERY:
-        return parse_count(name, text, 1, &t->log_every);
-    case FLAG_EVAL_EVERY:
-        return parse_count(name, text, 1, &t->eval_every);
-    case FLAG_SAVE_EVERY:
-        return parse_count(name, text, 1, &t->save_every);
-    case FLAG_WARMUP:
-        return parse_count(name, text, 0, &t->job.warmup_steps);
-    case FLAG_DECAY_STEPS:
-        return parse_count(name, text, 0, &t->job.decay_steps);
-    case FLAG_LR:
-        return parse_float(name, text, &t->job.lr);
-    case FLAG_MIN_LR:
-        return parse_float(name, text, &t->job.min_lr);
-    case FLAG_WEIGHT_DECAY:
-        return parse_float(name, text, &t->job.weight_decay);
-    case FLAG_BETA1:
-        return parse_float(name, text, &t->job.beta1);
-    case FLAG_BETA2:
-        return parse_float(name, text, &t->job.beta2);
-    case FLAG_EPSILON:
-        return parse_float(name, text, &t->job.epsilon);
-    case FLAG_MOMENTUM:
-        return parse_float(name, text, &t->job.momentum);
-    case FLAG_CLIP:
-        return parse_float(name, text, &t->job.clip_norm);
-    case FLAG_SEED:
-        return parse_seed(name, text, &t->job.seed);
-    case FLAG_DATA_SEED:
-        return parse_seed(name, text, &t->data_seed);
-    case FLAG_TIMEOUT:
-        SMP_TRY(parse_float(name, text, &seconds));
-        t->job.timeout_s = (double)seconds;
+    switch (entry->kind) {
+    case YES:
+    case NO:
+        *(bool *)at = entry->kind == YES;
         return SMP_OK;
-    case FLAG_OPTIMIZER:
-        t->job.optimizer = text;
+    case TEXT:
+        *(const char **)at = text;
         return SMP_OK;
-    case FLAG_DEVICE:
-        t->job.device = text;
+    case SOURCE:
+        return add_source(entry->name, text, at);
+    case COUNT:
+    case POSITIVE:
+        return parse_count(entry->name, text, entry->kind == POSITIVE, at);
+    case SEED:
+        SMP_TRY(parse_count(entry->name, text, 0, &count));
+        *(uint64_t *)at = (uint64_t)count;
         return SMP_OK;
-    case FLAG_PRECISION:
-        t->job.precision = text;
-        return SMP_OK;
-    case FLAG_CHECKPOINT:
-        t->checkpoint = text;
-        return SMP_OK;
-    case FLAG_TRACE:
-        t->trace = text;
-        t->job.record_trace = 1;
-        return SMP_OK;
-    case FLAG_REPORT:
-        t->report = text;
-        t->job.record_trace = 1;
-        return SMP_OK;
-    case FLAG_NO_SHUFFLE:
-        t->shuffle = false;
-        return SMP_OK;
-    case FLAG_RESUME:
-        t->resume = true;
-        return SMP_OK;
-    case FLAG_JSON:
-        t->json = true;
-        return SMP_OK;
-    case FLAG_CHECKSUM:
-        t->checksum = true;
-        return SMP_OK;
-    case FLAG_HELP:
-        a->help = true;
-        return SMP_OK;
-    case FLAG_VERSION:
-        a->version = true;
+    case NUMBER:
+        return parse_float(entry->name, text, at);
+    case SECONDS:
+        SMP_TRY(parse_float(entry->name, text, &seconds));
+        *(double *)at = (double)seconds;
         return SMP_OK;
     }
-    return smp_fail(SMP_ERR_INPUT, "unknown option; smp-run --help lists the options");
+    return SMP_OK;
+}
+
+static smp_status read_options(int argc, char **argv, arguments *a)
+{
+    enum { FIRST = 256 }; /* values of their own: an abbreviation of two options is none */
+    struct option options[N_ENTRY + 1] = {{0}};
+    for (int i = 0; i < N_ENTRY; i++)
+        options[i] = (struct option){
+            .name = entries[i].name, .has_arg = entries[i].kind > NO, .val = FIRST + i};
+    opterr = 0;
+    for (int value; (value = getopt_long(argc, argv, ":", options, NULL)) != -1;) {
+        if (value == '?' || value == ':')
+            return smp_usage_bad_option(argv[optind - 1], value == ':', options);
+        SMP_TRY(set_option(a, &entries[value - FIRST], optarg));
+    }
+    return SMP_OK;
 }
 
 static smp_status parse_arguments(int argc, char **argv, arguments *a)
@@ -307,21 +250,18 @@ static smp_status parse_arguments(int argc, char **argv, arguments *a)
                                    .log_every = 10,
                                    .data_seed = 1,
                                    .shuffle = true};
-    opterr = 0;
-    for (int value, index = 0;
-         (value = getopt_long(argc, argv, ":", long_options, &index)) != -1;) {
-        if (value == '?' || value == ':')
-            return smp_usage_bad_option(argv[optind - 1], value == ':', long_options);
-        SMP_TRY(set_option(a, value, long_options[index].name, optarg));
-    }
+    SMP_TRY(read_options(argc, argv, a));
     if (a->help || a->version)
         return SMP_OK;
     if (argc - optind != 1)
         return smp_fail(SMP_ERR_INPUT, "got %d plans, expected one: smp-run PLAN --data SOURCE",
                         argc - optind);
     a->train.job.plan = argv[optind];
-    a->train.data = a->data;
-    a->train.eval_data = a->eval_data;
+    a->train.data = a->data.item;
+    a->train.n_data = a->data.n;
+    a->train.eval_data = a->eval_data.item;
+    a->train.n_eval_data = a->eval_data.n;
+    a->train.job.record_trace = a->train.trace || a->train.report;
     if (a->train.n_data == 0)
         return smp_fail(SMP_ERR_INPUT,
                         "no --data: name a file to train on; --help lists the kinds");
