@@ -20,6 +20,7 @@ ranks() { # process ids of the job's ranks
 
 start() { # extra options of smp-run: two ranks, as good as endless; waits for the first steps
     command_line="mpirun -n 2 smp-run plan.yaml $*"
+    rm -f out # of the last job, or its steps would count
     mpirun -n 2 smp-run plan.yaml --data text.txt --steps 1000000 --log-every 1 "$@" \
         >out 2>err </dev/null &
     job=$!
