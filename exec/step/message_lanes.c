@@ -21,10 +21,10 @@
  * A message waits for the earlier ones of its lane. That adds nothing to what the verifier lets
  * wait: they stand earlier in the programs of both ends. */
 #include "exec/step/message_lanes.h"
+#include "exec/step/reduce.h"
 
 #include <stdlib.h>
 
-#include "exec/step/reduce.h"
 #include "schedule/lower/crossing.h"
 
 static int64_t transfer_id(const smp *s, const smp_transfer *transfer)
