@@ -20,7 +20,7 @@ static smp_status fill_request(const smp_options *options, int devices, smp_sear
     if (options->microbatch_size == 0)
         request->microbatch_size = request->profile ? request->profile->microbatch_size : 1;
     if (options->schedule && strcmp(options->schedule, "auto") != 0)
-        request->schedule = options->schedule;
+        request->schedule = smp_schedule_name(options->schedule);
     request->seed = 1;
     request->recompute = SMP_RECOMPUTE_AUTO;
     request->placement = SMP_PLACEMENT_AUTO;

@@ -27,6 +27,7 @@ typedef enum flag {
     FLAG_MICROBATCHES,
     FLAG_MICROBATCH_SIZE,
     FLAG_PIPELINE,
+    FLAG_SCHEDULE,
     FLAG_ACTIVE,
     FLAG_GROUP,
     FLAG_OPTIMIZE,
@@ -68,8 +69,7 @@ static const option_entry entries[] = {
      "measured costs from smp-profile (default: estimated)"},
     {FLAG_DEVICE, "device", "cpu|cuda", IN_BOTH,
      "what the plan is run on (default: what the plan with check and --fix says, or the profile "
-     "was "
-     "measured on, else cpu)"},
+     "was measured on, else cpu)"},
     {FLAG_PRECISION, "precision", "fp32|tf32|bf16", IN_BOTH,
      "number format there, of cuda tf32 and bf16 too (default: as --device, else fp32)"},
     {FLAG_MODEL, "model", "FILE", IN_CHECK, "the model of the plan (default: the one it names)"},
@@ -82,6 +82,7 @@ static const option_entry entries[] = {
     {FLAG_MICROBATCH_SIZE, "microbatch-size", "B", IN_BOTH,
      "samples in a micro-batch (default: the plan's, the profile's, or 1)"},
     {FLAG_PIPELINE, "pipeline", "NAME|auto", IN_BOTH, "schedule: "},
+    {FLAG_SCHEDULE, "schedule", "NAME|auto", IN_BOTH, "the same by its other name"},
     {FLAG_ACTIVE, "active-microbatches", "K", IN_BOTH,
      "most live micro-batches; a schedule that keeps more alive is refused"},
     {FLAG_GROUP, "group", "G", IN_BOTH,
@@ -124,9 +125,8 @@ enum { N_ENTRY = sizeof entries / sizeof entries[0] };
 
 static void put_schedules(smp_text *text)
 {
-    for (const smp_schedule_kind *const *k = smp_schedules(); *k; k++)
-        smp_text_append(text, "%s, ", (*k)->name);
-    smp_text_append(text, "or auto");
+    smp_schedule_put_names(text);
+    smp_text_append(text, ", or auto");
 }
 
 static void put_partitioners(smp_text *text)
@@ -254,10 +254,13 @@ static smp_status parse_choice(const char *option, const char *text, const char 
     return SMP_ERR_INPUT;
 }
 
-static smp_status fail_name(const char *option, const char *text, void (*put)(smp_text *))
+static smp_status fail_name(const char *option, const char *text, void (*put)(smp_text *),
+                            void (*put_nearest)(smp_text *, const char *))
 {
     smp_text names = {0};
     put(&names);
+    if (put_nearest)
+        put_nearest(&names, text);
     smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected %s", option, text,
              names.data ? names.data : "");
     smp_text_free(&names);
@@ -267,11 +270,11 @@ static smp_status fail_name(const char *option, const char *text, void (*put)(sm
 static smp_status parse_schedule(const char *option, const char *text, const char **out)
 {
     *out = NULL;
-    if (strcmp(text, "auto") == 0)
-        return SMP_OK;
-    for (const smp_schedule_kind *const *k = smp_schedules(); *k && !*out; k++)
-        *out = strcmp((*k)->name, text) == 0 ? (*k)->name : NULL;
-    return *out ? SMP_OK : fail_name(option, text, put_schedules);
+    const smp_schedule_kind *kind = smp_schedule_find(text);
+    if (!kind)
+        return fail_name(option, text, put_schedules, smp_schedule_put_nearest);
+    *out = kind != &smp__schedule_auto ? kind->name : NULL; /* NULL: what is best */
+    return SMP_OK;
 }
 
 static smp_status parse_partitioner(const char *option, const char *text, const char **out)
@@ -280,7 +283,7 @@ static smp_status parse_partitioner(const char *option, const char *text, const 
     if (strcmp(text, "auto") == 0)
         return SMP_OK;
     *out = smp_partitioner_find(text) ? text : NULL;
-    return *out ? SMP_OK : fail_name(option, text, put_partitioners);
+    return *out ? SMP_OK : fail_name(option, text, put_partitioners, NULL);
 }
 
 static smp_status parse_memory(const char *option, const char *text, int64_t *out)
@@ -376,6 +379,7 @@ static smp_status set_search_option(smp_partition_options *o, int option, const 
         r->microbatch_size = count;
         return SMP_OK;
     case FLAG_PIPELINE:
+    case FLAG_SCHEDULE:
         return parse_schedule(name, text, &r->schedule);
     case FLAG_ACTIVE:
         return parse_count(name, text, false, &r->active_microbatches);

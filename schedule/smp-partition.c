@@ -86,9 +86,9 @@ static void keep_numbers(const smp_partition_options *o, const smp_sketch *sketc
         r->microbatch_size = sketch->microbatch_size;
     if (!o->has_placement && sketch->has_placement)
         r->placement = sketch->placement;
-    for (const smp_schedule_kind *const *k = smp_schedules(); *k && sketch->schedule; k++)
-        if (!r->schedule && strcmp((*k)->name, sketch->schedule) == 0)
-            r->schedule = (*k)->name;
+    const smp_schedule_kind *kind = smp_schedule_find(sketch->schedule);
+    if (!r->schedule && kind && kind != &smp__schedule_auto)
+        r->schedule = kind->name;
     if (r->devices == 0 && r->ddp > 0)
         r->devices = local_devices(r);
 }

@@ -157,7 +157,7 @@ static smp_status try_rules(autos *a, smp_auto_result *result)
             smp_schedule_shape shape = shape_of(a, active[k]);
             bool same = k > 0; /* as without a bound, by the only thing that tells */
             smp_schedule_shape plain = shape_of(a, 0);
-            if ((k > 0 && active[k] < 1) || (kind->check && kind->check(&shape) != SMP_OK))
+            if ((k > 0 && active[k] < 1) || smp_schedule_check(kind, &shape) != SMP_OK)
                 continue;
             for (int rank = 0; same && rank < p; rank++)
                 same = kind->live(&shape, rank) == kind->live(&plain, rank);

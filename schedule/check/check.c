@@ -28,8 +28,8 @@ static smp_status pick_schedule(smp__check_build *b)
     b->kind = smp_schedule_find(name);
     if (b->kind)
         return SMP_OK;
-    for (const smp_schedule_kind *const *k = smp_schedules(); *k; k++)
-        smp_text_append(&names, "%s%s", names.length > 0 ? ", " : "", (*k)->name);
+    smp_schedule_put_names(&names);
+    smp_schedule_put_nearest(&names, name);
     smp_status status =
         smp__find(&b->out->findings, SMP_FINDING_ILLEGAL, "schedule", sketch->schedule_where,
                   "schedule: got '%s', expected one of %s", name, names.data ? names.data : "none");
@@ -58,7 +58,7 @@ static smp_status check_shape(smp__check_build *b)
                          "%d ranks * %d chunks * %d micro-batches, expected at most %d forward "
                          "actions",
                          p, v, b->shape.microbatches, MAX_FORWARDS);
-    if (b->kind && b->kind->check && b->kind->check(&b->shape) != SMP_OK)
+    if (b->kind && smp_schedule_check(b->kind, &b->shape) != SMP_OK)
         return smp__find(findings, SMP_FINDING_ILLEGAL, "schedule", sketch->schedule_where, "%s",
                          smp_last_error());
     return SMP_OK;
@@ -154,8 +154,8 @@ static smp_status check_placement(smp__check_build *b)
                               b->rank[s], b->kind->name, rule));
     }
     if (!b->by_rule && !asked)
-        b->kind = smp_schedule_find("auto");
-    return b->kind ? SMP_OK : smp_fail(SMP_ERR_FAILED, "internal: no schedule 'auto'");
+        b->kind = &smp__schedule_auto;
+    return SMP_OK;
 }
 
 smp_status smp__check_ranks(smp__check_build *b)

@@ -160,7 +160,7 @@ static smp_status check_shape(const smp_schedule_kind *kind, const smp_schedule_
                         "schedule %s: pipeline %d, chunks %d, micro-batches %d: expected at least "
                         "1 of each",
                         kind->name, shape->pipeline, shape->chunks, shape->microbatches);
-    return kind->check ? kind->check(shape) : SMP_OK;
+    return smp_schedule_check(kind, shape);
 }
 
 static smp_status allocate(const smp_schedule_shape *shape, smp_arena *arena, lowering *l)

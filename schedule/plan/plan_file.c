@@ -62,6 +62,7 @@ static smp_status read_head(const smp_yaml_node *top, smp_plan *plan)
     SMP_TRY(smp__field(top, "plan", "schedule", &schedule));
     plan->place.schedule = keep_where(plan, schedule);
     SMP_TRY(smp__copy_text(schedule, "schedule", plan->arena, &plan->schedule));
+    plan->schedule = smp_schedule_name(plan->schedule);
     return smp__plan_read_target(top, &plan->target);
 }
 

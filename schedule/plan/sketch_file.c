@@ -227,6 +227,7 @@ static smp_status read_sketch(const smp_yaml *yaml, smp_sketch *sketch)
     if (schedule) {
         sketch->schedule_where = keep_where(sketch, schedule);
         SMP_TRY(smp__copy_text(schedule, "schedule", sketch->arena, &sketch->schedule));
+        sketch->schedule = smp_schedule_name(sketch->schedule);
     }
     sketch->has_target = smp_yaml_get(top, "execution") != NULL;
     SMP_TRY(smp__plan_read_target(top, &sketch->target));

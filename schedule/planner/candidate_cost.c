@@ -56,22 +56,6 @@ smp_schedule_shape smp__planner_shape(const smp__planner *planner, int pipeline,
                                 .group = planner->request.group};
 }
 
-/* Rules that take no bound on live micro-batches must keep to it by themselves. */
-static smp_status check_active(const smp_schedule_kind *kind, const smp_schedule_shape *shape)
-{
-    int64_t most = (int64_t)shape->active * shape->chunks;
-    for (int r = 0; r < shape->pipeline && most > 0; r++) {
-        int live = kind->live(shape, r);
-        if (live > most)
-            return smp_fail(SMP_ERR_INPUT,
-                            "schedule %s keeps %.4g micro-batches alive on rank %d of %d, expected "
-                            "at most %d: use zero-bubble, which takes any bound, or allow %d",
-                            kind->name, (double)live / shape->chunks, r, shape->pipeline,
-                            shape->active, (live + shape->chunks - 1) / shape->chunks);
-    }
-    return SMP_OK;
-}
-
 smp_status smp__planner_check(const smp_schedule_kind *kind, const smp_schedule_shape *shape)
 {
     if ((int64_t)shape->pipeline * shape->chunks > SMP_MAX_FORWARDS / shape->microbatches)
@@ -80,9 +64,8 @@ smp_status smp__planner_check(const smp_schedule_kind *kind, const smp_schedule_
                         "%d forward actions",
                         kind->name, shape->pipeline, shape->chunks, shape->microbatches,
                         SMP_MAX_FORWARDS);
-    if (kind->check)
-        SMP_TRY(kind->check(shape));
-    return check_active(kind, shape);
+    SMP_TRY(smp_schedule_check(kind, shape));
+    return smp_schedule_check_active(kind, shape);
 }
 
 /* Made anew only if it differs from the last. */

@@ -6,7 +6,7 @@
  * Linear. */
 #include <limits.h>
 
-#include "schedule/rules/kinds.h"
+#include "schedule/rules/schedule.h"
 
 static smp_status check(const smp_schedule_shape *shape)
 {
@@ -14,7 +14,7 @@ static smp_status check(const smp_schedule_shape *shape)
         return SMP_OK;
     return smp_fail(SMP_ERR_INPUT,
                     "schedule breadth-first: chunks %d, expected 2 or more: it orders the chunks "
-                    "of a rank; with one, use simple or interleaved",
+                    "of a rank",
                     shape->chunks);
 }
 

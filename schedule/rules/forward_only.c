@@ -2,16 +2,7 @@
  * through the second, and so on. The last group takes what p does not divide, so that no rank waits
  * from its first action on if m >= p: mv + p-1 forwards, whatever m is. A micro-batch leaves after
  * vp forwards and one group is under way at a time, which bounds what the ranks pass around. Linear. */
-#include "schedule/rules/kinds.h"
-
-static smp_status check(const smp_schedule_shape *shape)
-{
-    if (!shape->training)
-        return SMP_OK;
-    return smp_fail(SMP_ERR_INPUT,
-                    "schedule forward has no backward: it is for models of mode: inference; to "
-                    "train, expected simple, interleaved, zero-bubble or breadth-first");
-}
+#include "schedule/rules/schedule.h"
 
 static smp_status order(const smp_schedule_shape *shape, int rank, smp_program *program)
 {
@@ -37,7 +28,8 @@ static int live(const smp_schedule_shape *shape, int rank)
 const smp_schedule_kind smp__schedule_forward = {
     .name = "forward",
     .summary = "forwards only, for inference",
-    .check = check,
     .order = order,
     .live = live,
+    .no_training = true,
+    .even_costs = 2,
 };

@@ -13,7 +13,7 @@
  * micro-batches: the tail's forward and the gradients before it wait for each other). Linear. */
 #include <limits.h>
 
-#include "schedule/rules/kinds.h"
+#include "schedule/rules/schedule.h"
 
 /* Without chunks groups make no difference, without backwards none deadlocks. */
 static smp_status check(const smp_schedule_shape *shape)
@@ -105,8 +105,10 @@ static int live(const smp_schedule_shape *shape, int rank)
 
 const smp_schedule_kind smp__schedule_interleaved = {
     .name = "interleaved",
+    .alias = "1f1b",
     .summary = "one forward, one backward; with chunks, over virtual stages",
     .check = check,
     .order = order,
     .live = live,
+    .even_costs = 1,
 };

@@ -1,6 +1,5 @@
-/* The schedule interface: one static smp_schedule_kind per file, listed in
- * schedule/rules/schedule_registry.c. A schedule orders the compute actions of each rank; sends,
- * receives, reductions and the optimizer are inserted by the lowering. */
+/* The schedule interface, and the one list of schedules. A schedule orders the compute actions of each
+ * rank; sends, receives, reductions and the optimizer are inserted by the lowering. */
 #ifndef SMP_SCHEDULE_RULES_SCHEDULE_H
 #define SMP_SCHEDULE_RULES_SCHEDULE_H
 
@@ -15,12 +14,14 @@ typedef struct smp_schedule_shape {
     int group;     /* micro-batches per group of chunked schedules; 0: pipeline */
 } smp_schedule_shape;
 
+/* What others need to know of a schedule stands here: nobody asks for its name. */
 typedef struct smp_schedule_kind {
-    const char *name;
+    const char *name;  /* as plans are written */
+    const char *alias; /* the name that others gave it, read wherever a name is; NULL: none */
     const char *summary;
     /* SMP_ERR_INPUT saying what can be; NULL: every shape with all numbers >= 1. */
     smp_status (*check)(const smp_schedule_shape *shape);
-    /* NULL: stage mod pipeline. */
+    /* NULL: stage mod pipeline, as with one chunk for every schedule. */
     int (*stage_rank)(const smp_schedule_shape *shape, int stage);
     /* Appends the rank's compute actions. For each chunk, F actions and B (or W) actions stand in
      * micro-batch order: that is what makes training bit-identical and messages first in, first
@@ -28,20 +29,48 @@ typedef struct smp_schedule_kind {
     smp_status (*order)(const smp_schedule_shape *shape, int rank, smp_program *program);
     /* Peak number of live (micro-batch, chunk) pairs on a rank, from F to B (or W), as a formula. */
     int (*live)(const smp_schedule_shape *shape, int rank);
-    /* Plans of this name may place their stages at will, `chunks` on each rank. */
-    bool any_placement;
+    bool no_training;   /* it has no backward */
+    bool no_inference;  /* it is nothing without one */
+    bool takes_active;  /* keeps to any shape.active */
+    bool any_placement; /* plans of this name may place their stages at will, `chunks` on a rank */
+    /* "auto" without costs stands for the rule, of those that can run a shape with its stages in turn,
+     * whose order is best if all stages cost the same: the highest of these numbers; 0: never. */
+    int even_costs;
 } smp_schedule_kind;
 
-/* Every name that may stand in a plan: the rules, and "auto" (schedule/auto/list_schedule.h). */
-const smp_schedule_kind *smp_schedule_find(const char *name); /* NULL if unknown */
-/* The rules, which know orders without knowing costs; NULL-terminated. */
-const smp_schedule_kind *const *smp_schedules(void);
+/* The rules, which know orders without knowing costs, as help lists them and the search tries them:
+ * X(id) stands for smp__schedule_<id>, in a file of its own. */
+#define SMP_SCHEDULE_LIST(X)                                                                       \
+    X(simple)                                                                                      \
+    X(interleaved)                                                                                 \
+    X(zero_bubble)                                                                                 \
+    X(breadth_first)                                                                               \
+    X(forward)
 
-/* With the defaults filled in. */
+#define SMP_SCHEDULE_DECLARE(id) extern const smp_schedule_kind smp__schedule_##id;
+SMP_SCHEDULE_LIST(SMP_SCHEDULE_DECLARE)
+#undef SMP_SCHEDULE_DECLARE
+extern const smp_schedule_kind smp__schedule_auto; /* the one that is no rule: found from costs */
+
+/* The rules, NULL-terminated. */
+const smp_schedule_kind *const *smp_schedules(void);
+/* By name or alias, the rules and "auto"; NULL if unknown. */
+const smp_schedule_kind *smp_schedule_find(const char *name);
+/* What a plan says for a name or alias: kind->name; `name` itself if unknown. */
+const char *smp_schedule_name(const char *name);
+
+/* Appends the names of the rules, with their aliases: "simple (gpipe), zero-bubble". */
+void smp_schedule_put_names(smp_text *text);
+/* Appends "; nearest is 'x'" where a name is close to one that is known. */
+void smp_schedule_put_nearest(smp_text *text, const char *name);
+
+/* Can it run? SMP_ERR_INPUT saying what can. */
+smp_status smp_schedule_check(const smp_schedule_kind *kind, const smp_schedule_shape *shape);
+/* Does it keep to shape->active? Rules that take no bound have to by themselves. */
+smp_status smp_schedule_check_active(const smp_schedule_kind *kind,
+                                     const smp_schedule_shape *shape);
+/* The pipeline rank that it puts a stage on. */
 int smp_schedule_stage_rank(const smp_schedule_kind *kind, const smp_schedule_shape *shape,
                             int stage);
-/* Stage of a rank's chunk: the chunk-th stage in forward order that the rank holds. -1: none. */
-int smp_schedule_stage_of(const smp_schedule_kind *kind, const smp_schedule_shape *shape, int rank,
-                          int chunk);
 
 #endif

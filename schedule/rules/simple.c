@@ -2,7 +2,7 @@
  * chunk after the other, the backwards from the last chunk to the first. Linear. */
 #include <limits.h>
 
-#include "schedule/rules/kinds.h"
+#include "schedule/rules/schedule.h"
 
 static smp_status order(const smp_schedule_shape *shape, int rank, smp_program *program)
 {
@@ -27,6 +27,7 @@ static int live(const smp_schedule_shape *shape, int rank)
 
 const smp_schedule_kind smp__schedule_simple = {
     .name = "simple",
+    .alias = "gpipe",
     .summary = "all forwards, then all backwards; keeps every micro-batch",
     .order = order,
     .live = live,

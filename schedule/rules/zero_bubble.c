@@ -19,7 +19,7 @@
  * ranks, it cannot deadlock. Choosing a block is O(p), an order linear. */
 #include <limits.h>
 
-#include "schedule/rules/kinds.h"
+#include "schedule/rules/schedule.h"
 
 enum { SPLIT_PERIOD = 6, N_KIND = 3, MAX_SLACK = 5 };
 
@@ -40,10 +40,6 @@ static const smp_action_kind kinds[N_KIND] = {SMP_ACTION_F, SMP_ACTION_I, SMP_AC
 
 static smp_status check(const smp_schedule_shape *shape)
 {
-    if (!shape->training)
-        return smp_fail(SMP_ERR_INPUT,
-                        "schedule zero-bubble splits backwards, and a model of mode: inference has "
-                        "none: expected forward, simple or interleaved");
     if (shape->chunks > 2)
         return smp_fail(SMP_ERR_INPUT,
                         "schedule zero-bubble: chunks %d, expected 1, or 2 in a V (stages 0 to "
@@ -277,4 +273,7 @@ const smp_schedule_kind smp__schedule_zero_bubble = {
     .stage_rank = stage_rank,
     .order = order,
     .live = live,
+    .no_inference = true,
+    .takes_active = true,
+    .even_costs = 2,
 };

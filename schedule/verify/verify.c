@@ -255,8 +255,7 @@ static smp_status check_stages(const smp_plan *plan, const smp_flow *flow, int *
         return smp_fail_at(plan->place.schedule,
                            "schedule: got '%s', expected the name of a schedule",
                            plan->schedule ? plan->schedule : "");
-    if (kind->check)
-        SMP_TRY(kind->check(&shape));
+    SMP_TRY(smp_schedule_check(kind, &shape));
     for (int stage = 0; stage < flow->n_stage; stage++) {
         int expected = smp_schedule_stage_rank(kind, &shape, stage);
         stage_rank[stage] = plan->stage[stage].rank;

@@ -58,6 +58,17 @@ expect_exit 0 smp-run filled.yaml --data text.txt --steps 1
 expect_bad 'one\.yaml:1:1: .*model' smp-run one.yaml --data text.txt --steps 1
 expect_exit 0 smp-partition check sketch.yaml --model "$model" --microbatches 3 --pipeline simple --json --time-limit 5
 expect_match out '"microbatches": 3, .*"schedule": "simple"'
+
+# Other names of schedules are read everywhere and written nowhere.
+for schedule in gpipe:simple 1f1b:interleaved; do
+    expect_exit 0 smp-partition "$model" -n 2 --stages 2 --chunks 1 --microbatches 4 --schedule "${schedule%:*}" -o alias.yaml
+    expect_match alias.yaml "^schedule: ${schedule#*:}\$"
+    sed -i "s/^schedule: .*/schedule: ${schedule%:*}/" alias.yaml
+    expect_exit 0 smp-partition check alias.yaml -o named.yaml --time-limit 5
+    expect_match named.yaml "^schedule: ${schedule#*:}\$"
+    expect_exit 0 smp-partition "$model" --fix alias.yaml -o kept.yaml --time-limit 5
+    expect_match kept.yaml "^schedule: ${schedule#*:}\$"
+done
 expect_exit 2 smp-partition check sketch.yaml
 expect_one_message 'names no model.*--model'
 
@@ -135,7 +146,7 @@ broken 's/(peak_bytes: \[)[0-9]+/\11/' 'peak_bytes of rank 0: got 1, expected [0
 broken 's/rank: 1/rank: 0/' 'rank 0 holds more than 1 stage'
 broken 's/chunks: 1/chunks: 3/' 'got 2 stages, expected pipeline \* chunks = 2 \* 3'
 broken 's/fingerprint: "[0-9a-f]{4}/fingerprint: "0000/' 'fingerprint'
-broken 's/^schedule: .*/schedule: sideways/' "got 'sideways', expected one of simple, interleaved"
+broken 's/^schedule: .*/schedule: sideways/' "got 'sideways', expected one of simple \(gpipe\), interleaved"
 printf 'smp: 1\ncluster: {name: c}\nstages: [{ops: [wte]}]\n' >broken.yaml
 expect_bad 'broken\.yaml:2:' smp-partition check broken.yaml --model "$model"
 

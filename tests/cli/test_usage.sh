@@ -31,12 +31,12 @@ has_options() { # program option...
 }
 has_options smp-profile -o --device --microbatch-size --dtype --links
 has_options smp-partition -o -n --cluster --profile --stages --ddp --chunks --microbatches \
-    --microbatch-size --pipeline --optimize --objective --active-microbatches --placement --memory \
+    --microbatch-size --pipeline --schedule --optimize --objective --active-microbatches --placement --memory \
     --recompute --seed --explain --json --trace --report --export --svg --fix --cut-at --time-limit \
     --group --partitioner --model --device --precision --help --version
 expect_match out '^       smp-partition check PLAN'
-for name in simple interleaved zero-bubble linear exact torch-csv; do
-    expect_match out "(^|[ ,])$name(,|\$)" # from the registries
+for name in simple gpipe interleaved 1f1b zero-bubble linear exact torch-csv; do
+    expect_match out "(^|[ ,(])$name([ ,)]|\$)" # from the registries
 done
 expect_equal "lines of over 100 columns" "$(grep -cE '^.{101}' out || true)" 0
 has_options smp-run --data --steps --optimizer --lr --min-lr --warmup --decay-steps --weight-decay \
@@ -61,6 +61,10 @@ for option in --stages --ddp --chunks --microbatches --microbatch-size -n; do
     bad_value smp-partition "$option" 2x
 done
 bad_value smp-partition --pipeline sideways
+bad_value smp-partition --schedule sideways
+expect_bad "got 'interleavd', expected simple \(gpipe\), .*; nearest is 'interleaved'" \
+    smp-partition model.yaml --pipeline interleavd
+expect_bad "nearest is '1f1b'" smp-partition model.yaml --schedule 1f1
 bad_value smp-partition --optimize everything
 bad_value smp-partition --objective profit
 bad_value smp-partition --placement anywhere

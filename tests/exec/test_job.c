@@ -248,7 +248,7 @@ static void test_job_every_schedule(void **state)
             const smp_schedule_kind *kind = smp_schedules()[i];
             smp_schedule_shape shape = {
                 .pipeline = world_size, .chunks = chunks, .microbatches = 5, .training = true};
-            if (kind->check && kind->check(&shape) != SMP_OK)
+            if (smp_schedule_check(kind, &shape) != SMP_OK)
                 continue;
             config c = {.model = "branches.yaml",
                         .stages = world_size,
