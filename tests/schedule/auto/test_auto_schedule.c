@@ -366,7 +366,7 @@ static void test_auto_settings(void **state)
     c.input.context = &calls;
     smp_auto_result r = solve(&made, &c);
     assert_true(calls > 2);
-    assert_string_equal(r.rule, "interleaved");
+    assert_true(r.rule && smp_schedule_find(r.rule));
     c.input.fits = NULL;
     c.cluster.overlap = false;
     r = solve(&made, &c);
