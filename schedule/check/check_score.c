@@ -271,11 +271,11 @@ static smp_status check_memory(smp__check_build *b, const smp_flow *flow, smp_pl
         SMP_TRY(smp_memory_peak(plan, b->request->graph, flow, r, &peak[r]));
         if (peak[r] > limit)
             SMP_TRY(find_unfit(b, r, peak[r], limit));
-        if (written && sketch->peak_bytes[r] != peak[r])
+        if (written && sketch->predicted.peak_bytes[r] != peak[r])
             SMP_TRY(smp__find(&b->out->findings, SMP_FINDING_ILLEGAL, "peak",
                               sketch->predicted_where,
                               "predicted: peak_bytes of rank %d: got %lld, expected %lld", r,
-                              (long long)sketch->peak_bytes[r], (long long)peak[r]));
+                              (long long)sketch->predicted.peak_bytes[r], (long long)peak[r]));
     }
     return SMP_OK;
 }
@@ -284,7 +284,7 @@ static smp_status check_memory(smp__check_build *b, const smp_flow *flow, smp_pl
 static smp_status note_other_costs(smp__check_build *b, double step_us)
 {
     char said[32], now[32];
-    double written_us = b->sketch->step_us;
+    double written_us = b->sketch->predicted.step_us;
     if (written_us <= 0 || !b->same_numbers || b->sketch->n_program == 0 ||
         fabs(step_us - written_us) <= 1e-3 * written_us)
         return SMP_OK;

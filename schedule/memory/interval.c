@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/plan/bytes.h"
+#include "schedule/memory/bytes.h"
 #include "schedule/memory/interval_sweep.h"
 
 enum {

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-#include "schedule/plan/bytes.h"
+#include "schedule/memory/bytes.h"
 
 smp_status smp__work_add(smp__work *work, int64_t bytes, int64_t time, smp_ref *ref)
 {

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/plan/bytes.h"
+#include "schedule/memory/bytes.h"
 
 /* A fold while its sources are added. */
 typedef struct fold_state {

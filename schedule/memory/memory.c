@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #include "graph/model/op.h"
-#include "schedule/plan/bytes.h"
+#include "schedule/memory/bytes.h"
 
 static smp_status place(smp__memory_build *build, int64_t bytes, int64_t *offset)
 {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "schedule/lower/crossing.h"
-#include "schedule/plan/bytes.h"
+#include "schedule/memory/bytes.h"
 
 /* Positions in the program of what happens to one (chunk, micro-batch); -1: never. */
 typedef struct pair_times {

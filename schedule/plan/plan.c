@@ -1,10 +1,110 @@
-/* The plan as an object: what it says about ranks and stages, and its agreement with a model. The
- * file is read by plan_file.c and written by plan_write.c. */
+/* The plan as an object: made of a sketch that leaves nothing out, what it says about ranks and stages,
+ * and its agreement with a model. The file is read by plan_file.c and written by plan_write.c. */
 #include "schedule/plan/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "schedule/plan/plan_field.h"
+#include "schedule/plan/sketch.h"
+
+/* A plan trains if a program goes backward. */
+static bool goes_backward(const smp_program *program)
+{
+    for (int64_t i = 0; i < program->n; i++)
+        if (smp_action_is_compute(program->action[i].kind) &&
+            program->action[i].kind != SMP_ACTION_F)
+            return true;
+    return false;
+}
+
+/* Its ops as names; what the stage says is the sketch's. */
+static smp_status fill_stage(const smp_sketch_stage *from, smp_arena *arena, smp_plan_stage *stage)
+{
+    const char **op = SMP_ARENA_NEW(arena, const char *, (size_t)from->n_entry);
+    if (!op)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < from->n_entry; i++)
+        op[i] = from->entry[i].text;
+    *stage = (smp_plan_stage){.rank = from->rank,
+                              .n_op = from->n_entry,
+                              .op = op,
+                              .recompute = from->recompute,
+                              .forward_us = from->forward_us,
+                              .backward_us = from->backward_us,
+                              .weight_bytes = from->weight_bytes,
+                              .stash_bytes = from->stash_bytes};
+    return SMP_OK;
+}
+
+/* The plan that a whole sketch spells out, in the sketch's own arena. */
+static smp_status fill_plan(const smp_sketch *sketch, smp_plan *plan)
+{
+    smp_plan_stage *stage = SMP_ARENA_NEW(sketch->arena, smp_plan_stage, (size_t)sketch->n_stage);
+    smp_where *place = SMP_ARENA_NEW(sketch->arena, smp_where, (size_t)sketch->n_stage);
+    if (!stage || !place)
+        return SMP_ERR_NO_MEMORY;
+    for (int s = 0; s < sketch->n_stage; s++) {
+        place[s] = sketch->stage[s].where;
+        SMP_TRY(fill_stage(&sketch->stage[s], sketch->arena, &stage[s]));
+    }
+    *plan = (smp_plan){.model_path = sketch->model_path,
+                       .model_name = sketch->model_name,
+                       .fingerprint = sketch->fingerprint,
+                       .devices = sketch->pipeline * sketch->ddp,
+                       .pipeline = sketch->pipeline,
+                       .ddp = sketch->ddp,
+                       .chunks = sketch->chunks,
+                       .placement = sketch->placement,
+                       .microbatches = sketch->microbatches,
+                       .microbatch_size = sketch->microbatch_size,
+                       .schedule = sketch->schedule,
+                       .target = sketch->target,
+                       .n_stage = sketch->n_stage,
+                       .stage = stage,
+                       .program = sketch->program,
+                       .predicted = sketch->predicted,
+                       .cluster = sketch->cluster,
+                       .optimizer_bytes_per_s = sketch->optimizer_bytes_per_s,
+                       .place = {.fingerprint = sketch->fingerprint_where,
+                                 .schedule = sketch->schedule_where,
+                                 .stages = sketch->stages_where,
+                                 .predicted = sketch->predicted_where,
+                                 .stage = place,
+                                 .program = sketch->program_where},
+                       .arena = sketch->arena};
+    for (int r = 0; r < plan->pipeline; r++)
+        plan->training |= goes_backward(&plan->program[r]);
+    return SMP_OK;
+}
+
+static smp_status from_yaml(smp_yaml *yaml, smp_plan **out)
+{
+    smp_sketch *sketch;
+    SMP_TRY(smp__sketch_from_yaml(yaml, true, &sketch));
+    smp_plan *plan = SMP_ARENA_NEW(sketch->arena, smp_plan, 1);
+    smp_status status = plan ? fill_plan(sketch, plan) : SMP_ERR_NO_MEMORY;
+    if (status == SMP_OK)
+        *out = plan;
+    else
+        smp_sketch_destroy(sketch);
+    return status;
+}
+
+smp_status smp_plan_read(const char *path, smp_plan **out)
+{
+    smp_yaml *yaml;
+    SMP_TRY(smp_yaml_read(path, &yaml));
+    return from_yaml(yaml, out);
+}
+
+smp_status smp_plan_parse(const char *name, const char *text, size_t bytes, smp_plan **out)
+{
+    smp_yaml *yaml;
+    SMP_TRY(smp_yaml_parse(name, text, bytes, &yaml));
+    return from_yaml(yaml, out);
+}
 
 void smp_plan_destroy(smp_plan *plan)
 {

@@ -16,6 +16,11 @@ enum {
     SMP__MAX_CORES = 1 << 16
 };
 
+/* Reads a plan file into a sketch. whole: every key that smp_plan has is there, and the counts go
+ * together (schedule/plan/plan_file.c). Frees the document. */
+struct smp_sketch;
+smp_status smp__sketch_from_yaml(smp_yaml *yaml, bool whole, struct smp_sketch **out);
+
 /* The fingerprint of a `model:` map, 16 hexadecimal digits. */
 smp_status smp__field_fingerprint(const smp_yaml_node *model, uint64_t *out);
 smp_status smp__field_placement(const smp_yaml_node *parallel, smp_placement *out);

@@ -1,141 +1,248 @@
-/* Reading plan files, and checking them by themselves: keys, types, counts, ranks, that programs name
- * only micro-batches and chunks that exist. Agreement with the model is smp_plan_bind's, that of
- * the programs with each other the verifier's.
+/* Reading plan files. A plan is a sketch that leaves nothing out, so there is one reader: for a whole
+ * plan every key has to be there, and counts, ranks and programs have to go together; of a sketch only
+ * `stages:` (schedule/plan/FORMAT.md). Agreement with the model is smp_plan_bind's, that of the programs
+ * with each other the verifier's.
  *
  * Memory is bounded by the size of the file: every count is compared with a list that the file
  * spells out before anything of that size is made. Linear in the file. */
-#include "schedule/plan/plan_field.h"
+#include <stdlib.h>
 
-/* The file's name belongs to the document: the plan's places share a copy of it. */
-static smp_where keep_where(const smp_plan *plan, const smp_yaml_node *node)
+#include "schedule/plan/plan_field.h"
+#include "schedule/plan/sketch.h"
+
+typedef struct reader {
+    smp_sketch *sketch;
+    smp_arena *arena;
+    bool whole; /* nothing may be missing */
+    int devices;
+} reader;
+
+/* The file's name belongs to the document: places share a copy of it. */
+static smp_where keep_where(const reader *r, const smp_yaml_node *node)
 {
     smp_where where = smp_yaml_where(node);
-    where.file = plan->place.stages.file;
+    where.file = r->sketch->stages_where.file;
     return where;
 }
 
-static smp_status keep_file(const smp_yaml *yaml, smp_plan *plan)
+/* Is this key to be read? What a whole plan lacks is then missed by the read. */
+static bool is_wanted(const reader *r, const smp_yaml_node *map, const char *key)
 {
-    const char *file = smp_arena_strdup(plan->arena, smp_yaml_file(yaml));
-    plan->place.stages.file = plan->place.fingerprint.file = file;
-    plan->place.schedule.file = plan->place.predicted.file = file;
-    return file ? SMP_OK : SMP_ERR_NO_MEMORY;
+    return r->whole || smp_yaml_get(map, key);
 }
 
-static smp_status read_parallel(const smp_yaml_node *top, smp_plan *plan)
+static smp_status read_int(const reader *r, const smp_yaml_node *map, const char *what,
+                           const char *key, int min, int max, int *out)
 {
-    static const char *const keys[] = {"devices", "pipeline", "ddp", "placement", "chunks"};
+    return is_wanted(r, map, key) ? smp__field_int(map, what, key, min, max, out) : SMP_OK;
+}
+
+static smp_status read_text(const reader *r, const smp_yaml_node *map, const char *what,
+                            const char *key, const char **out)
+{
+    return is_wanted(r, map, key) ? smp__field_text(map, what, key, r->arena, out) : SMP_OK;
+}
+
+static smp_status read_model(const reader *r, const smp_yaml_node *top)
+{
+    static const char *const keys[] = {"path", "name", "fingerprint"};
+    smp_sketch *sketch = r->sketch;
     const smp_yaml_node *map;
-    SMP_TRY(smp__field_map(top, "plan", "parallel", keys, SMP__COUNT(keys), &map));
-    SMP_TRY(smp__field_int(map, "parallel", "devices", 1, SMP__MAX_DEVICES, &plan->devices));
-    SMP_TRY(smp__field_int(map, "parallel", "pipeline", 1, SMP__MAX_DEVICES, &plan->pipeline));
-    SMP_TRY(smp__field_int(map, "parallel", "ddp", 1, SMP__MAX_DEVICES, &plan->ddp));
-    SMP_TRY(smp__field_int(map, "parallel", "chunks", 1, SMP__MAX_STAGES, &plan->chunks));
-    SMP_TRY(smp__field_placement(map, &plan->placement));
-    if ((int64_t)plan->pipeline * plan->ddp != plan->devices)
+    if (!is_wanted(r, top, "model"))
+        return SMP_OK;
+    SMP_TRY(smp__field_map(top, "plan", "model", keys, SMP__COUNT(keys), &map));
+    SMP_TRY(read_text(r, map, "model", "path", &sketch->model_path));
+    SMP_TRY(read_text(r, map, "model", "name", &sketch->model_name));
+    if (!is_wanted(r, map, "fingerprint"))
+        return SMP_OK;
+    SMP_TRY(smp__field_fingerprint(map, &sketch->fingerprint));
+    sketch->has_fingerprint = true;
+    sketch->fingerprint_where = keep_where(r, smp_yaml_get(map, "fingerprint"));
+    return SMP_OK;
+}
+
+/* Of a whole plan: the numbers go together. */
+static smp_status check_parallel(const reader *r, const smp_yaml_node *map)
+{
+    const smp_sketch *sketch = r->sketch;
+    if ((int64_t)sketch->pipeline * sketch->ddp != r->devices)
         return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "devices")),
-                           "parallel: devices: got %d, expected pipeline * ddp = %lld",
-                           plan->devices, (long long)plan->pipeline * plan->ddp);
-    if ((int64_t)plan->pipeline * plan->chunks > SMP__MAX_STAGES)
+                           "parallel: devices: got %d, expected pipeline * ddp = %lld", r->devices,
+                           (long long)sketch->pipeline * sketch->ddp);
+    if ((int64_t)sketch->pipeline * sketch->chunks > SMP__MAX_STAGES)
         return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "chunks")),
                            "parallel: got %d ranks of %d chunks, expected at most %d stages",
-                           plan->pipeline, plan->chunks, SMP__MAX_STAGES);
-    plan->n_stage = plan->pipeline * plan->chunks;
+                           sketch->pipeline, sketch->chunks, SMP__MAX_STAGES);
     return SMP_OK;
 }
 
-static smp_status read_head(const smp_yaml_node *top, smp_plan *plan)
+static smp_status read_parallel(reader *r, const smp_yaml_node *top)
 {
-    static const char *const model_keys[] = {"path", "name", "fingerprint"};
+    static const char *const keys[] = {"devices", "pipeline", "ddp", "placement", "chunks"};
+    const char *what = "parallel";
+    smp_sketch *sketch = r->sketch;
+    const smp_yaml_node *map;
+    if (!is_wanted(r, top, what))
+        return SMP_OK;
+    SMP_TRY(smp__field_map(top, "plan", what, keys, SMP__COUNT(keys), &map));
+    sketch->parallel_where = keep_where(r, map);
+    SMP_TRY(read_int(r, map, what, "devices", 1, SMP__MAX_DEVICES, &r->devices));
+    SMP_TRY(read_int(r, map, what, "pipeline", 1, SMP__MAX_DEVICES, &sketch->pipeline));
+    SMP_TRY(read_int(r, map, what, "ddp", 1, SMP__MAX_DEVICES, &sketch->ddp));
+    SMP_TRY(read_int(r, map, what, "chunks", 1, SMP__MAX_STAGES, &sketch->chunks));
+    sketch->has_placement = is_wanted(r, map, "placement");
+    if (sketch->has_placement)
+        SMP_TRY(smp__field_placement(map, &sketch->placement));
+    if (r->devices > 0 && sketch->ddp == 0 && sketch->pipeline > 0 &&
+        r->devices % sketch->pipeline == 0)
+        sketch->ddp = r->devices / sketch->pipeline;
+    return r->whole ? check_parallel(r, map) : SMP_OK;
+}
+
+static smp_status read_head(reader *r, const smp_yaml_node *top)
+{
     static const char *const batch_keys[] = {"microbatches", "microbatch_size"};
-    const smp_yaml_node *model, *batch, *schedule;
-    SMP_TRY(smp__field_map(top, "plan", "model", model_keys, SMP__COUNT(model_keys), &model));
-    SMP_TRY(smp__field_text(model, "model", "path", plan->arena, &plan->model_path));
-    SMP_TRY(smp__field_text(model, "model", "name", plan->arena, &plan->model_name));
-    SMP_TRY(smp__field_fingerprint(model, &plan->fingerprint));
-    plan->place.fingerprint = keep_where(plan, smp_yaml_get(model, "fingerprint"));
-    SMP_TRY(read_parallel(top, plan));
-    SMP_TRY(smp__field_map(top, "plan", "batch", batch_keys, SMP__COUNT(batch_keys), &batch));
-    SMP_TRY(smp__field_int(batch, "batch", "microbatches", 1, SMP__MAX_BATCH, &plan->microbatches));
-    SMP_TRY(smp__field_int64(batch, "batch", "microbatch_size", 1, SMP__MAX_BATCH,
-                             &plan->microbatch_size));
-    SMP_TRY(smp__field(top, "plan", "schedule", &schedule));
-    plan->place.schedule = keep_where(plan, schedule);
-    SMP_TRY(smp__copy_text(schedule, "schedule", plan->arena, &plan->schedule));
-    plan->schedule = smp_schedule_name(plan->schedule);
-    return smp__plan_read_target(top, &plan->target);
+    smp_sketch *sketch = r->sketch;
+    const smp_yaml_node *batch, *schedule;
+    SMP_TRY(read_model(r, top));
+    SMP_TRY(read_parallel(r, top));
+    if (is_wanted(r, top, "batch")) {
+        SMP_TRY(smp__field_map(top, "plan", "batch", batch_keys, SMP__COUNT(batch_keys), &batch));
+        SMP_TRY(
+            read_int(r, batch, "batch", "microbatches", 1, SMP__MAX_BATCH, &sketch->microbatches));
+        if (is_wanted(r, batch, "microbatch_size"))
+            SMP_TRY(smp__field_int64(batch, "batch", "microbatch_size", 1, SMP__MAX_BATCH,
+                                     &sketch->microbatch_size));
+    }
+    if (is_wanted(r, top, "schedule")) {
+        SMP_TRY(smp__field(top, "plan", "schedule", &schedule));
+        SMP_TRY(smp__copy_text(schedule, "schedule", r->arena, &sketch->schedule));
+        sketch->schedule = smp_schedule_name(sketch->schedule);
+        sketch->schedule_where = keep_where(r, schedule);
+    }
+    sketch->has_target = smp_yaml_get(top, "execution") != NULL;
+    return smp__plan_read_target(top, &sketch->target);
 }
 
-static smp_status read_stage_ops(const smp_yaml_node *map, smp_arena *arena, smp_plan_stage *stage)
+/* A list; in a sketch also the text of one entry. */
+static smp_status read_entries(const reader *r, const smp_yaml_node *map, smp_sketch_stage *stage)
 {
-    const smp_yaml_node *list;
-    SMP_TRY(smp__field_list(map, "stage", "ops", &list));
-    stage->n_op = smp_yaml_list_size(list);
-    if (stage->n_op < 1)
-        return smp_fail_at(smp_yaml_where(list), "stage: ops: got an empty list, expected ops");
-    const char **op = SMP_ARENA_NEW(arena, const char *, (size_t)stage->n_op);
-    if (!op)
+    const smp_yaml_node *ops;
+    SMP_TRY(smp__field(map, "stage", "ops", &ops));
+    bool single = !r->whole && smp_yaml_kind_of(ops) == SMP_YAML_SCALAR;
+    if (!single)
+        SMP_TRY(smp_yaml_list(ops, r->whole ? "ops" : "stage: ops"));
+    stage->n_entry = single ? 1 : smp_yaml_list_size(ops);
+    if (r->whole && stage->n_entry < 1)
+        return smp_fail_at(smp_yaml_where(ops), "stage: ops: got an empty list, expected ops");
+    smp_sketch_entry *entry = SMP_ARENA_NEW(r->arena, smp_sketch_entry, (size_t)stage->n_entry);
+    if (!entry)
         return SMP_ERR_NO_MEMORY;
-    for (int32_t i = 0; i < stage->n_op; i++)
-        SMP_TRY(smp__copy_text(smp_yaml_list_at(list, i), "stage: op", arena, &op[i]));
-    stage->op = op;
-    return SMP_OK;
-}
-
-static smp_status read_stage(const smp_yaml_node *map, int index, const smp_plan *plan,
-                             smp_plan_stage *stage)
-{
-    static const char *const keys[] = {"stage",      "rank",        "ops",          "recompute",
-                                       "forward_us", "backward_us", "weight_bytes", "stash_bytes"};
-    const smp_yaml_node *recompute;
-    int number;
-    SMP_TRY(smp_yaml_map(map, "stage"));
-    SMP_TRY(smp_yaml_known_keys(map, "stage", keys, SMP__COUNT(keys)));
-    SMP_TRY(smp__field_int(map, "stage", "stage", 0, SMP__MAX_STAGES, &number));
-    if (number != index)
-        return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "stage")),
-                           "stage: stage: got %d, expected %d: stages stand in forward order",
-                           number, index);
-    SMP_TRY(smp__field_int(map, "stage", "rank", 0, plan->pipeline - 1, &stage->rank));
-    SMP_TRY(read_stage_ops(map, plan->arena, stage));
-    SMP_TRY(smp__field(map, "stage", "recompute", &recompute));
-    SMP_TRY(smp_yaml_bool(recompute, "stage: recompute", &stage->recompute));
-    SMP_TRY(smp__field_double(map, "stage", "forward_us", 0, SMP__MAX_US, &stage->forward_us));
-    SMP_TRY(smp__field_double(map, "stage", "backward_us", 0, SMP__MAX_US, &stage->backward_us));
-    SMP_TRY(
-        smp__field_int64(map, "stage", "weight_bytes", 0, SMP__MAX_BYTES, &stage->weight_bytes));
-    return smp__field_int64(map, "stage", "stash_bytes", 0, SMP__MAX_BYTES, &stage->stash_bytes);
-}
-
-static smp_status read_stages(const smp_yaml_node *top, smp_plan *plan)
-{
-    const smp_yaml_node *list;
-    SMP_TRY(smp__field_list(top, "plan", "stages", &list));
-    if (smp_yaml_list_size(list) != plan->n_stage)
-        return smp_fail_at(smp_yaml_where(list),
-                           "stages: got %d entries, expected pipeline * chunks = %d",
-                           smp_yaml_list_size(list), plan->n_stage);
-    smp_plan_stage *stage = SMP_ARENA_NEW(plan->arena, smp_plan_stage, (size_t)plan->n_stage);
-    int *held = SMP_ARENA_NEW(plan->arena, int, (size_t)plan->pipeline);
-    smp_where *place = SMP_ARENA_NEW(plan->arena, smp_where, (size_t)plan->n_stage);
-    if (!stage || !held || !place)
-        return SMP_ERR_NO_MEMORY;
-    plan->stage = stage;
-    plan->place.stage = place;
-    plan->place.stages = keep_where(plan, list);
-    for (int s = 0; s < plan->n_stage; s++) {
-        const smp_yaml_node *map = smp_yaml_list_at(list, s);
-        place[s] = keep_where(plan, map);
-        SMP_TRY(read_stage(map, s, plan, &stage[s]));
-        if (++held[stage[s].rank] > plan->chunks)
-            return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "rank")),
-                               "stage: rank: rank %d holds more than %d stage%s", stage[s].rank,
-                               plan->chunks, plan->chunks == 1 ? "" : "s");
+    stage->entry = entry;
+    for (int32_t i = 0; i < stage->n_entry; i++) {
+        const smp_yaml_node *node = single ? ops : smp_yaml_list_at(ops, i);
+        SMP_TRY(smp__copy_text(node, "stage: op", r->arena, &entry[i].text));
+        entry[i].where = keep_where(r, node);
     }
     return SMP_OK;
 }
 
-static smp_status check_program(const smp_yaml_node *node, const smp_plan *plan, int rank)
+/* What only whole plans say. */
+static smp_status read_stage_costs(const smp_yaml_node *map, smp_sketch_stage *stage)
+{
+    const char *what = "stage";
+    SMP_TRY(smp__field_double(map, what, "forward_us", 0, SMP__MAX_US, &stage->forward_us));
+    SMP_TRY(smp__field_double(map, what, "backward_us", 0, SMP__MAX_US, &stage->backward_us));
+    SMP_TRY(smp__field_int64(map, what, "weight_bytes", 0, SMP__MAX_BYTES, &stage->weight_bytes));
+    return smp__field_int64(map, what, "stash_bytes", 0, SMP__MAX_BYTES, &stage->stash_bytes);
+}
+
+static smp_status read_stage(const reader *r, const smp_yaml_node *map, int index,
+                             smp_sketch_stage *stage)
+{
+    static const char *const keys[] = {"stage",      "rank",        "ops",          "recompute",
+                                       "forward_us", "backward_us", "weight_bytes", "stash_bytes"};
+    const smp_yaml_node *recompute;
+    int highest = r->whole ? r->sketch->pipeline : SMP__MAX_DEVICES;
+    bool value;
+    SMP_TRY(smp_yaml_map(map, "stage"));
+    SMP_TRY(smp_yaml_known_keys(map, "stage", keys, SMP__COUNT(keys)));
+    *stage = (smp_sketch_stage){
+        .stage = index, .rank = -1, .recompute = -1, .where = keep_where(r, map)};
+    SMP_TRY(read_int(r, map, "stage", "stage", 0, SMP__MAX_STAGES - 1, &stage->stage));
+    if (r->whole && stage->stage != index)
+        return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "stage")),
+                           "stage: stage: got %d, expected %d: stages stand in forward order",
+                           stage->stage, index);
+    SMP_TRY(read_int(r, map, "stage", "rank", 0, highest - 1, &stage->rank));
+    if (is_wanted(r, map, "recompute")) {
+        SMP_TRY(smp__field(map, "stage", "recompute", &recompute));
+        SMP_TRY(smp_yaml_bool(recompute, "stage: recompute", &value));
+        stage->recompute = value;
+    }
+    SMP_TRY(read_entries(r, map, stage));
+    return r->whole ? read_stage_costs(map, stage) : SMP_OK;
+}
+
+/* Of a whole plan: a rank holds `chunks` stages. */
+static smp_status check_held(const reader *r, const smp_yaml_node *list,
+                             const smp_sketch_stage *stage)
+{
+    const smp_sketch *sketch = r->sketch;
+    int *held = SMP_ARENA_NEW(r->arena, int, (size_t)sketch->pipeline);
+    if (!held)
+        return SMP_ERR_NO_MEMORY;
+    for (int s = 0; s < sketch->pipeline * sketch->chunks; s++)
+        if (++held[stage[s].rank] > sketch->chunks)
+            return smp_fail_at(smp_yaml_where(smp_yaml_get(smp_yaml_list_at(list, s), "rank")),
+                               "stage: rank: rank %d holds more than %d stage%s", stage[s].rank,
+                               sketch->chunks, sketch->chunks == 1 ? "" : "s");
+    return SMP_OK;
+}
+
+static int compare_stages(const void *left, const void *right)
+{
+    const smp_sketch_stage *a = left, *b = right;
+    if (a->stage != b->stage)
+        return a->stage < b->stage ? -1 : 1;
+    return a->where.line != b->where.line ? (a->where.line > b->where.line) * 2 - 1
+                                          : (a->where.column > b->where.column) * 2 - 1;
+}
+
+static smp_status read_stages(const reader *r, const smp_yaml_node *top)
+{
+    smp_sketch *sketch = r->sketch;
+    const smp_yaml_node *list;
+    SMP_TRY(smp__field_list(top, "plan", "stages", &list));
+    int n = smp_yaml_list_size(list);
+    sketch->stages_where = keep_where(r, list);
+    if (r->whole && n != sketch->pipeline * sketch->chunks)
+        return smp_fail_at(sketch->stages_where,
+                           "stages: got %d entries, expected pipeline * chunks = %d", n,
+                           sketch->pipeline * sketch->chunks);
+    if (n < 1)
+        return smp_fail_at(sketch->stages_where, "stages: got an empty list, expected stages");
+    smp_sketch_stage *stage = SMP_ARENA_NEW(r->arena, smp_sketch_stage, (size_t)n);
+    if (!stage)
+        return SMP_ERR_NO_MEMORY;
+    for (int s = 0; s < n; s++)
+        SMP_TRY(read_stage(r, smp_yaml_list_at(list, s), s, &stage[s]));
+    if (r->whole)
+        SMP_TRY(check_held(r, list, stage));
+    else
+        qsort(stage, (size_t)n, sizeof *stage, compare_stages);
+    for (int s = 1; s < n; s++) {
+        if (stage[s].stage == stage[s - 1].stage)
+            return smp_fail_at(stage[s].where, "stage: stage: got %d twice, first at line %d",
+                               stage[s].stage, stage[s - 1].where.line);
+    }
+    sketch->stage = stage;
+    sketch->n_listed = n;
+    sketch->n_stage = stage[n - 1].stage + 1;
+    return SMP_OK;
+}
+
+static smp_status check_program(const smp_yaml_node *node, const smp_sketch *plan, int rank)
 {
     const smp_program *program = &plan->program[rank];
     int64_t forwards = 0;
@@ -157,122 +264,120 @@ static smp_status check_program(const smp_yaml_node *node, const smp_plan *plan,
     return SMP_OK;
 }
 
-/* A plan trains if a program goes backward. */
-static bool goes_backward(const smp_program *program)
+static smp_status read_programs(const reader *r, const smp_yaml_node *top)
 {
-    for (int64_t i = 0; i < program->n; i++)
-        if (smp_action_is_compute(program->action[i].kind) &&
-            program->action[i].kind != SMP_ACTION_F)
-            return true;
-    return false;
-}
-
-static smp_status read_programs(const smp_yaml_node *top, smp_plan *plan)
-{
+    smp_sketch *sketch = r->sketch;
     const smp_yaml_node *list;
+    if (!is_wanted(r, top, "programs"))
+        return SMP_OK;
     SMP_TRY(smp__field_list(top, "plan", "programs", &list));
-    if (smp_yaml_list_size(list) != plan->pipeline)
-        return smp_fail_at(smp_yaml_where(list), "programs: got %d, expected one per rank: %d",
-                           smp_yaml_list_size(list), plan->pipeline);
-    smp_program *program = SMP_ARENA_NEW(plan->arena, smp_program, (size_t)plan->pipeline);
-    smp_where *place = SMP_ARENA_NEW(plan->arena, smp_where, (size_t)plan->pipeline);
-    if (!program || !place)
+    int n = smp_yaml_list_size(list);
+    if (r->whole && n != sketch->pipeline)
+        return smp_fail_at(smp_yaml_where(list), "programs: got %d, expected one per rank: %d", n,
+                           sketch->pipeline);
+    smp_program *program = SMP_ARENA_NEW(r->arena, smp_program, (size_t)n);
+    smp_where *where = SMP_ARENA_NEW(r->arena, smp_where, (size_t)n);
+    if (!program || !where)
         return SMP_ERR_NO_MEMORY;
-    plan->place.program = place;
-    plan->program = program; /* from here on smp_plan_destroy frees the actions */
-    for (int r = 0; r < plan->pipeline; r++) {
-        const smp_yaml_node *node = smp_yaml_list_at(list, r);
+    sketch->programs_where = keep_where(r, list);
+    sketch->program = program;
+    sketch->program_where = where;
+    for (int rank = 0; rank < n; rank++) {
+        const smp_yaml_node *node = smp_yaml_list_at(list, rank);
         const char *text;
-        place[r] = keep_where(plan, node);
+        where[rank] = keep_where(r, node);
         SMP_TRY(smp_yaml_string(node, "program", &text));
-        SMP_TRY(smp_program_parse(text, r, smp_yaml_where(node), &program[r]));
-        SMP_TRY(check_program(node, plan, r));
-        plan->training |= goes_backward(&program[r]);
+        sketch->n_program = rank + 1; /* smp_sketch_destroy frees so many */
+        SMP_TRY(smp_program_parse(text, rank, smp_yaml_where(node), &program[rank]));
+        if (r->whole)
+            SMP_TRY(check_program(node, sketch, rank));
     }
     return SMP_OK;
 }
 
-static smp_status read_predicted(const smp_yaml_node *top, smp_plan *plan)
+/* What only whole plans say. */
+static smp_status read_predictions(const smp_yaml_node *map, smp_predicted *out)
+{
+    const char *what = "predicted";
+    SMP_TRY(smp__field_double(map, what, "bubble", 0, 1, &out->bubble));
+    SMP_TRY(smp__field_double(map, what, "samples_per_s", 0, SMP__MAX_US, &out->samples_per_s));
+    SMP_TRY(smp__field_double(map, what, "bottleneck_us", 0, SMP__MAX_US, &out->bottleneck_us));
+    SMP_TRY(smp__field_double(map, what, "lower_bound_us", 0, SMP__MAX_US, &out->lower_bound_us));
+    return smp__field_double(map, what, "gap", -1, SMP__MAX_US, &out->gap);
+}
+
+/* Of a sketch's prediction the peaks have to be right; the step depends on costs, and is only
+ * compared. */
+static smp_status read_predicted(const reader *r, const smp_yaml_node *top)
 {
     static const char *const keys[] = {"step_us",        "bubble", "samples_per_s", "bottleneck_us",
                                        "lower_bound_us", "gap",    "peak_bytes"};
-    smp_predicted *predicted = &plan->predicted;
-    const smp_yaml_node *map, *list;
     const char *what = "predicted";
+    smp_sketch *sketch = r->sketch;
+    const smp_yaml_node *map, *list;
+    if (!is_wanted(r, top, what))
+        return SMP_OK;
     SMP_TRY(smp__field_map(top, "plan", what, keys, SMP__COUNT(keys), &map));
-    SMP_TRY(smp__field_double(map, what, "step_us", 0, SMP__MAX_US, &predicted->step_us));
-    SMP_TRY(smp__field_double(map, what, "bubble", 0, 1, &predicted->bubble));
-    SMP_TRY(
-        smp__field_double(map, what, "samples_per_s", 0, SMP__MAX_US, &predicted->samples_per_s));
-    SMP_TRY(
-        smp__field_double(map, what, "bottleneck_us", 0, SMP__MAX_US, &predicted->bottleneck_us));
-    SMP_TRY(
-        smp__field_double(map, what, "lower_bound_us", 0, SMP__MAX_US, &predicted->lower_bound_us));
-    SMP_TRY(smp__field_double(map, what, "gap", -1, SMP__MAX_US, &predicted->gap));
+    if (is_wanted(r, map, "step_us"))
+        SMP_TRY(
+            smp__field_double(map, what, "step_us", 0, SMP__MAX_US, &sketch->predicted.step_us));
+    if (r->whole)
+        SMP_TRY(read_predictions(map, &sketch->predicted));
+    if (!is_wanted(r, map, "peak_bytes"))
+        return SMP_OK;
     SMP_TRY(smp__field_list(map, what, "peak_bytes", &list));
-    if (smp_yaml_list_size(list) != plan->pipeline)
+    int n = smp_yaml_list_size(list);
+    if (r->whole && n != sketch->pipeline)
         return smp_fail_at(smp_yaml_where(list),
-                           "predicted: peak_bytes: got %d, expected one per rank: %d",
-                           smp_yaml_list_size(list), plan->pipeline);
-    int64_t *peak = SMP_ARENA_NEW(plan->arena, int64_t, (size_t)plan->pipeline);
+                           "predicted: peak_bytes: got %d, expected one per rank: %d", n,
+                           sketch->pipeline);
+    int64_t *peak = SMP_ARENA_NEW(r->arena, int64_t, (size_t)n);
     if (!peak)
         return SMP_ERR_NO_MEMORY;
-    for (int r = 0; r < plan->pipeline; r++)
-        SMP_TRY(smp_yaml_int(smp_yaml_list_at(list, r), "predicted: peak_bytes", 0, SMP__MAX_BYTES,
-                             &peak[r]));
-    predicted->peak_bytes = peak;
-    plan->place.predicted = keep_where(plan, list);
+    for (int i = 0; i < n; i++)
+        SMP_TRY(smp_yaml_int(smp_yaml_list_at(list, i), "predicted: peak_bytes", 0, SMP__MAX_BYTES,
+                             &peak[i]));
+    sketch->predicted_where = keep_where(r, list);
+    sketch->n_peak = n;
+    sketch->predicted.peak_bytes = peak;
     return SMP_OK;
 }
 
-static smp_status read_plan(const smp_yaml *yaml, smp_plan *plan)
+static smp_status read_top(reader *r, const smp_yaml *yaml)
 {
     static const char *const keys[] = {"smp",    "model",    "parallel",  "batch",   "schedule",
                                        "stages", "programs", "predicted", "cluster", "execution"};
+    smp_sketch *sketch = r->sketch;
     const smp_yaml_node *top;
     SMP_TRY(smp_yaml_top(yaml, &top));
     SMP_TRY(smp_yaml_known_keys(top, "plan", keys, SMP__COUNT(keys)));
-    SMP_TRY(keep_file(yaml, plan));
-    SMP_TRY(read_head(top, plan));
-    SMP_TRY(read_stages(top, plan));
-    SMP_TRY(read_programs(top, plan));
-    SMP_TRY(read_predicted(top, plan));
-    return smp__plan_read_cluster(top, plan->devices, plan->arena, &plan->cluster,
-                                  &plan->optimizer_bytes_per_s);
+    sketch->stages_where.file = smp_arena_strdup(r->arena, smp_yaml_file(yaml));
+    if (!sketch->stages_where.file)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(read_head(r, top));
+    SMP_TRY(read_stages(r, top));
+    SMP_TRY(read_programs(r, top));
+    SMP_TRY(read_predicted(r, top));
+    return smp__plan_read_cluster(top, r->whole ? r->devices : 1, r->arena, &sketch->cluster,
+                                  &sketch->optimizer_bytes_per_s);
 }
 
-/* Frees the document. */
-static smp_status make_plan(smp_yaml *yaml, smp_plan **out)
+smp_status smp__sketch_from_yaml(smp_yaml *yaml, bool whole, smp_sketch **out)
 {
     smp_status status = SMP_ERR_NO_MEMORY;
-    smp_plan *plan = NULL;
     smp_arena *arena = smp_arena_create();
-    if (arena)
-        plan = SMP_ARENA_NEW(arena, smp_plan, 1);
-    if (plan) {
-        plan->arena = arena;
-        status = read_plan(yaml, plan);
+    smp_sketch *sketch = arena ? SMP_ARENA_NEW(arena, smp_sketch, 1) : NULL;
+    if (sketch) {
+        reader r = {.sketch = sketch, .arena = arena, .whole = whole};
+        sketch->arena = arena;
+        status = read_top(&r, yaml);
     } else {
         smp_arena_destroy(arena);
     }
     if (status == SMP_OK)
-        *out = plan;
+        *out = sketch;
     else
-        smp_plan_destroy(plan);
+        smp_sketch_destroy(sketch);
     smp_yaml_destroy(yaml);
     return status;
-}
-
-smp_status smp_plan_read(const char *path, smp_plan **out)
-{
-    smp_yaml *yaml;
-    SMP_TRY(smp_yaml_read(path, &yaml));
-    return make_plan(yaml, out);
-}
-
-smp_status smp_plan_parse(const char *name, const char *text, size_t bytes, smp_plan **out)
-{
-    smp_yaml *yaml;
-    SMP_TRY(smp_yaml_parse(name, text, bytes, &yaml));
-    return make_plan(yaml, out);
 }

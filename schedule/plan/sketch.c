@@ -4,6 +4,30 @@
 #include <stdlib.h>
 
 #include "schedule/plan/op_pattern.h"
+#include "schedule/plan/plan_field.h"
+
+smp_status smp_sketch_read(const char *path, smp_sketch **out)
+{
+    smp_yaml *yaml;
+    SMP_TRY(smp_yaml_read(path, &yaml));
+    return smp__sketch_from_yaml(yaml, false, out);
+}
+
+smp_status smp_sketch_parse(const char *name, const char *text, size_t bytes, smp_sketch **out)
+{
+    smp_yaml *yaml;
+    SMP_TRY(smp_yaml_parse(name, text, bytes, &yaml));
+    return smp__sketch_from_yaml(yaml, false, out);
+}
+
+void smp_sketch_destroy(smp_sketch *sketch)
+{
+    if (!sketch)
+        return;
+    for (int r = 0; r < sketch->n_program; r++)
+        smp_program_free((smp_program *)&sketch->program[r]);
+    smp_arena_destroy(sketch->arena);
+}
 
 void smp_sketch_shape(const smp_sketch *sketch, int *pipeline, int *chunks)
 {

@@ -13,7 +13,7 @@
 #include "schedule/plan/plan.h"
 
 typedef struct smp_sketch_entry {
-    const char *text; /* name or pattern */
+    const char *text; /* name, or in a sketch a pattern */
     smp_where where;
 } smp_sketch_entry;
 
@@ -23,6 +23,8 @@ typedef struct smp_sketch_stage {
     int recompute; /* 0, 1; -1: not given */
     int32_t n_entry;
     const smp_sketch_entry *entry;
+    double forward_us, backward_us; /* these four: of a whole plan only */
+    int64_t weight_bytes, stash_bytes;
     smp_where where;
 } smp_sketch_stage;
 
@@ -43,9 +45,8 @@ typedef struct smp_sketch {
     int n_stage;                   /* highest number + 1 */
     int n_program;
     const smp_program *program;
-    double step_us; /* predicted */
+    smp_predicted predicted; /* step and peaks; all of a whole plan */
     int n_peak;
-    const int64_t *peak_bytes;
     const smp_cluster *cluster;
     double optimizer_bytes_per_s;
     smp_where fingerprint_where, parallel_where, schedule_where, stages_where, programs_where,

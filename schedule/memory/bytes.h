@@ -1,7 +1,7 @@
 /* Sizes of buffers: every place in an arena is a multiple of 64 bytes (a cache line, and what the
  * kernels may count on), and every sum is checked. */
-#ifndef SMP_SCHEDULE_PLAN_BYTES_H
-#define SMP_SCHEDULE_PLAN_BYTES_H
+#ifndef SMP_SCHEDULE_MEMORY_BYTES_H
+#define SMP_SCHEDULE_MEMORY_BYTES_H
 
 #include "graph/base/status.h"
 
