@@ -1,21 +1,19 @@
 /* All that is wrong with the stages of a plan, not only the first thing.
  *
- * Stages are numbered, so a plan is legal if no op reads from a later stage. Where one does, the
- * quotient graph tells what would help: on a cycle of stages (found by breadth-first search from
- * each offending edge back to itself) at least one op has to move; without one the stages are only
- * numbered wrongly. O(ops + edges), and edges of the quotient for each cycle that is shown. */
+ * Stages are numbered, so a plan is legal if no op reads from a later stage. Where one does, taking
+ * stages away from both ends, as far as they wait for or feed none that is left, tells what would help:
+ * stages that remain lie on a cycle, and an op has to move; if none do, they are only numbered wrongly.
+ * O(ops + edges) for each round of that. */
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "graph/model/op.h"
 #include "schedule/check/check.h"
 #include "schedule/plan/op_pattern.h"
 
-#define MAX_CYCLE_WORK ((int64_t)100000000)
+#define MAX_ORDER_WORK ((int64_t)100000000)
 
-enum { MAX_HINTS = 20, MAX_ORDER = 1000, MAX_CYCLES = 8, MAX_TWICE = 1000, MAX_PAIRS = 20 };
+enum { MAX_HINTS = 20, MAX_ORDER = 1000, MAX_SHOWN = 32, MAX_TWICE = 1000, MAX_PAIRS = 20 };
 
 smp_status smp__find(smp_findings *findings, smp_finding_level level, const char *kind,
                      smp_where where, const char *format, ...)
@@ -153,139 +151,88 @@ static smp_status check_empty(stage_check *c, smp_arena *scratch)
     return SMP_OK;
 }
 
-/* A pair of ops across two stages for each edge of the quotient graph, sorted by stages. */
-typedef struct quotient {
-    struct edge {
-        int32_t from, to; /* stages */
-        int32_t producer, reader;
-    } * edge;
-    int64_t n;
-    int64_t *begin;  /* [n_stage + 1] */
-    int32_t *parent; /* [n_stage] edge that the search came by, -1: none */
-    int32_t *queue;
-    int64_t work; /* stages and edges looked at */
-} quotient;
+/* Stages that are not yet put in order, and how they hang together. */
+typedef struct stage_order {
+    bool *left, *waits, *feeds; /* [n_stage]: waits for, feeds another that is left */
+    int n_left;
+    int64_t work; /* stages and ops looked at */
+} stage_order;
 
-static int compare_edges(const void *left, const void *right)
-{
-    const struct edge *a = left, *b = right;
-    if (a->from != b->from)
-        return a->from < b->from ? -1 : 1;
-    if (a->to != b->to)
-        return a->to < b->to ? -1 : 1;
-    return (a->reader > b->reader) - (a->reader < b->reader);
-}
-
-static smp_status build_quotient(const stage_check *c, smp_arena *scratch, quotient *q)
+static void mark_edges(const stage_check *c, stage_order *o)
 {
     const smp_graph *graph = c->graph;
-    int64_t most = 0;
-    for (int32_t op = 0; op < graph->n_op; op++)
-        most += graph->op[op].n_in;
-    q->edge = SMP_ARENA_NEW(scratch, struct edge, (size_t)most);
-    q->begin = SMP_ARENA_NEW(scratch, int64_t, (size_t)c->n_stage + 1);
-    q->parent = SMP_ARENA_NEW(scratch, int32_t, (size_t)c->n_stage);
-    q->queue = SMP_ARENA_NEW(scratch, int32_t, (size_t)c->n_stage);
-    if (!q->edge || !q->begin || !q->parent || !q->queue)
-        return SMP_ERR_NO_MEMORY;
+    for (int s = 0; s < c->n_stage; s++)
+        o->waits[s] = o->feeds[s] = false;
     for (int32_t op = 0; op < graph->n_op; op++) {
         for (int32_t k = 0; k < graph->op[op].n_in; k++) {
             int32_t from = graph->tensor[graph->op[op].in[k]].producer;
-            if (from >= 0 && c->stage[from] >= 0 && c->stage[op] >= 0 &&
-                c->stage[from] != c->stage[op])
-                q->edge[q->n++] = (struct edge){c->stage[from], c->stage[op], from, op};
+            int32_t a = from >= 0 ? c->stage[from] : -1, b = c->stage[op];
+            if (a >= 0 && b >= 0 && a != b && o->left[a] && o->left[b])
+                o->feeds[a] = o->waits[b] = true;
         }
     }
-    qsort(q->edge, (size_t)q->n, sizeof *q->edge, compare_edges);
-    int64_t n = 0;
-    for (int64_t i = 0; i < q->n; i++) {
-        if (n == 0 || q->edge[i].from != q->edge[n - 1].from || q->edge[i].to != q->edge[n - 1].to)
-            q->edge[n++] = q->edge[i];
-    }
-    q->n = n;
-    for (int64_t i = 0; i < n; i++)
-        q->begin[q->edge[i].from + 1]++;
+    o->work += c->n_stage + graph->n_op;
+}
+
+static smp_status open_order(const stage_check *c, smp_arena *scratch, stage_order *o)
+{
+    size_t n = (size_t)c->n_stage;
+    *o = (stage_order){.left = SMP_ARENA_NEW(scratch, bool, n),
+                       .waits = SMP_ARENA_NEW(scratch, bool, n),
+                       .feeds = SMP_ARENA_NEW(scratch, bool, n),
+                       .n_left = c->n_stage};
+    if (!o->left || !o->waits || !o->feeds)
+        return SMP_ERR_NO_MEMORY;
     for (int s = 0; s < c->n_stage; s++)
-        q->begin[s + 1] += q->begin[s];
+        o->left[s] = true;
     return SMP_OK;
 }
 
-/* Breadth-first from one stage to another; false: no way. */
-static bool find_way(quotient *q, int n_stage, int32_t from, int32_t to)
+/* Takes away, from both ends, all stages that lie on no cycle nor between two. */
+static void keep_cycles(const stage_check *c, stage_order *o)
 {
-    int32_t n = 0;
-    q->work += n_stage + q->n;
-    for (int s = 0; s < n_stage; s++)
-        q->parent[s] = -2;
-    q->parent[from] = -1;
-    q->queue[n++] = from;
-    for (int32_t i = 0; i < n; i++) {
-        int32_t s = q->queue[i];
-        if (s == to)
-            return true;
-        for (int64_t e = q->begin[s]; e < q->begin[s + 1]; e++) {
-            if (q->parent[q->edge[e].to] != -2)
-                continue;
-            q->parent[q->edge[e].to] = (int32_t)e;
-            q->queue[n++] = q->edge[e].to;
-        }
+    for (int before = o->n_left + 1; o->n_left < before && o->work < MAX_ORDER_WORK;) {
+        before = o->n_left;
+        mark_edges(c, o);
+        for (int s = 0; s < c->n_stage; s++)
+            if (o->left[s] && (!o->waits[s] || !o->feeds[s])) {
+                o->left[s] = false;
+                o->n_left--;
+            }
     }
-    return false;
 }
 
-static void put_edge(const stage_check *c, const struct edge *e, bool first, smp_text *text)
+static smp_status report_cycle(stage_check *c, const stage_order *o, smp_where where)
 {
-    smp_text_append(text, "%s'%s' (stage %d) -> '%s' (stage %d)", first ? "" : ", ",
-                    c->graph->op[e->producer].name, e->from, c->graph->op[e->reader].name, e->to);
-}
-
-/* The way that was just found and the edge that closes it. */
-static smp_status report_cycle(stage_check *c, const quotient *q, const struct edge *closing)
-{
-    smp_text text = {0}, way = {0};
-    int stages = 1;
-    for (int32_t s = closing->from; q->parent[s] >= 0; s = q->edge[q->parent[s]].from) {
-        put_edge(c, &q->edge[q->parent[s]], stages == 1, &way);
-        stages++;
-    }
-    if (stages == 2)
-        smp_text_append(&text,
-                        "stages %d and %d feed each other, so they are not convex: ", closing->to,
-                        closing->from);
-    else
-        smp_text_append(&text, "%d stages lie on a cycle: ", stages);
-    put_edge(c, closing, true, &text);
-    smp_text_append(&text, ", %s; an op has to move", way.data ? way.data : "");
-    smp_status status = text.failed || way.failed
-                            ? smp_fail_memory(text.capacity)
-                            : illegal(c, "cycle", c->where[closing->reader], text.data);
+    smp_text text = {0};
+    int shown = 0;
+    for (int s = 0; s < c->n_stage && shown < MAX_SHOWN; s++)
+        if (o->left[s])
+            smp_text_append(&text, "%s%d",
+                            shown++ == 0     ? "stages "
+                            : o->n_left == 2 ? " and "
+                                             : ", ",
+                            s);
+    smp_text_append(&text, "%s %s: an op has to move", o->n_left > shown ? ", ..." : "",
+                    o->n_left == 2 ? "feed each other" : "lie on cycles");
+    smp_status status =
+        text.failed ? smp_fail_memory(text.capacity) : illegal(c, "cycle", where, text.data);
     smp_text_free(&text);
-    smp_text_free(&way);
     return status;
 }
 
-/* Without a cycle: the order that would make the plan legal (Kahn, the lowest ready stage first;
- * quadratic in the stages, which are few where this is shown). */
-static smp_status suggest_order(stage_check *c, const quotient *q, smp_arena *scratch)
+/* Without a cycle: the order that would make the plan legal (Kahn, the lowest ready stage first). */
+static smp_status suggest_order(stage_check *c, stage_order *o)
 {
-    enum { MAX_SHOWN = 32 };
-    int32_t *wait = SMP_ARENA_NEW(scratch, int32_t, (size_t)c->n_stage);
     smp_text text = {0};
-    if (!wait)
-        return SMP_ERR_NO_MEMORY;
-    if (c->n_stage > MAX_SHOWN)
-        return SMP_OK;
-    for (int64_t e = 0; e < q->n; e++)
-        wait[q->edge[e].to]++;
     smp_text_append(&text, "no cycle: the plan would be legal with its stages in the order");
     for (int done = 0; done < c->n_stage; done++) {
         int s = 0;
-        while (wait[s] != 0)
+        mark_edges(c, o);
+        while (!o->left[s] || o->waits[s])
             s++;
-        wait[s] = -1;
+        o->left[s] = false;
         smp_text_append(&text, "%s %d", done > 0 ? "," : "", s);
-        for (int64_t e = q->begin[s]; e < q->begin[s + 1]; e++)
-            wait[q->edge[e].to]--;
     }
     smp_status status = text.failed ? smp_fail_memory(text.capacity)
                                     : smp__find(c->findings, SMP_FINDING_NOTE, "order",
@@ -297,8 +244,9 @@ static smp_status suggest_order(stage_check *c, const quotient *q, smp_arena *sc
 static smp_status check_order(stage_check *c, smp_arena *scratch)
 {
     const smp_graph *graph = c->graph;
-    quotient q = {0};
-    int shown = 0, cycles = 0;
+    stage_order o;
+    smp_where first = {0};
+    int shown = 0;
     for (int32_t op = 0; op < graph->n_op && shown < MAX_ORDER; op++) {
         for (int32_t k = 0; k < graph->op[op].n_in; k++) {
             const smp_tensor *tensor = &graph->tensor[graph->op[op].in[k]];
@@ -310,20 +258,19 @@ static smp_status check_order(stage_check *c, smp_arena *scratch)
                               "later stage %d",
                               graph->op[op].name, c->stage[op], tensor->name, graph->op[from].name,
                               c->stage[from]));
-            shown++;
+            first = shown++ == 0 ? c->where[op] : first;
         }
     }
     if (shown == 0)
         return SMP_OK;
-    SMP_TRY(build_quotient(c, scratch, &q));
-    for (int64_t e = 0; e < q.n && cycles < MAX_CYCLES && q.work < MAX_CYCLE_WORK; e++) {
-        const struct edge *edge = &q.edge[e];
-        if (edge->from < edge->to || !find_way(&q, c->n_stage, edge->to, edge->from))
-            continue;
-        cycles++;
-        SMP_TRY(report_cycle(c, &q, edge));
-    }
-    return cycles == 0 ? suggest_order(c, &q, scratch) : SMP_OK;
+    SMP_TRY(open_order(c, scratch, &o));
+    keep_cycles(c, &o);
+    if (o.n_left > 0)
+        return o.work < MAX_ORDER_WORK ? report_cycle(c, &o, first) : SMP_OK;
+    if (c->n_stage > MAX_SHOWN)
+        return SMP_OK;
+    SMP_TRY(open_order(c, scratch, &o));
+    return suggest_order(c, &o);
 }
 
 static smp_status check_pins(stage_check *c)

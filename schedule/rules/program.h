@@ -1,5 +1,5 @@
 /* Programs: what one pipeline rank does in a step, as a list of actions, and their text form
- * "F0.0 >F0.0 <B0.0 B0.0 R.0 O" (design: plan format). */
+ * "F0.0 >F0.0 <B0.0 B0.0 R.0 O" (schedule/plan/FORMAT.md). */
 #ifndef SMP_SCHEDULE_RULES_PROGRAM_H
 #define SMP_SCHEDULE_RULES_PROGRAM_H
 
