@@ -2,7 +2,8 @@
  * place and the reason. */
 #include "tests/schedule/fixture.h"
 
-#include "schedule/plan/plan.h"
+#include "schedule/plan/sketch.h"
+#include "schedule/verify/verify.h"
 
 static const char good[] =
     "smp: 1\n"
@@ -363,9 +364,74 @@ static void test_plan_file_bind(void **state)
     smp_graph_destroy(graph);
 }
 
+/* The n-th block of YAML in a text, malloc'ed. */
+static char *yaml_block(const char *text, int n)
+{
+    const char *begin = text, *end;
+    for (int i = 0; i <= n; i++) {
+        begin = strstr(begin, "```yaml\n");
+        if (!begin)
+            fail_msg("FORMAT.md has no block of YAML number %d", n);
+        begin += strlen("```yaml\n");
+    }
+    end = strstr(begin, "```");
+    assert_non_null(end);
+    return strndup(begin, (size_t)(end - begin));
+}
+
+/* Every "key: " of a text is a `key` of the document. */
+static void assert_keys_documented(const char *yaml, const char *document)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
+    for (const char *c = yaml; *c;) {
+        size_t n = strspn(c, letters);
+        char key[64];
+        snprintf(key, sizeof key, "`%.*s`", (int)n, c);
+        if (n > 0 && c[n] == ':' && !strstr(document, key))
+            fail_msg("FORMAT.md does not say what %s is", key);
+        c += n > 0 ? n : 1;
+    }
+}
+
+/* The example of the documentation is a plan of the model beside it, and its keys are explained. */
+static void test_plan_file_documented(void **state)
+{
+    (void)state;
+    char path[512], *document;
+    size_t bytes;
+    snprintf(path, sizeof path, "%s/schedule/plan/FORMAT.md", SMP_SOURCE_DIR);
+    if (smp_file_read(path, 1 << 20, &document, &bytes) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    char *model_yaml = yaml_block(document, 0), *plan_yaml = yaml_block(document, 1);
+    char *sketch_yaml = yaml_block(document, 2);
+    smp_graph *graph = NULL;
+    smp_sketch *sketch = NULL;
+    smp_text again = {0};
+    smp_plan *plan = parse(plan_yaml);
+    assert_int_equal(SMP_OK, smp_graph_parse("m.yaml", model_yaml, strlen(model_yaml), &graph));
+    if (smp_verify(plan, graph) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    assert_int_equal(SMP_OK, smp_sketch_parse("s.yaml", sketch_yaml, strlen(sketch_yaml), &sketch));
+    plan->target = (smp_target){SMP_BACKEND_CUDA, SMP_PRECISION_BF16};
+    assert_int_equal(SMP_OK, smp_plan_format(plan, &again));
+    char *before_keys = strstr(document, "| key |");
+    assert_non_null(before_keys);
+    assert_keys_documented(strstr(again.data, "model:"), before_keys);
+    assert_keys_documented("points: flops_tf32: ", before_keys);
+    smp_sketch_destroy(sketch);
+    smp_plan_destroy(plan);
+    smp_graph_destroy(graph);
+    smp_text_free(&again);
+    free(model_yaml);
+    free(plan_yaml);
+    free(sketch_yaml);
+    free(document);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plan_file_documented),
         cmocka_unit_test(test_plan_file_round_trip),
         cmocka_unit_test(test_plan_file_content),
         cmocka_unit_test(test_plan_file_json),
