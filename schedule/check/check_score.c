@@ -84,37 +84,6 @@ smp_status smp__check_loads(smp__check_build *b)
     return SMP_OK;
 }
 
-/* The same as the planner writes, but for the prediction. */
-static smp_status fill_stages(const smp__check_build *b, smp_plan *plan)
-{
-    const smp_graph *graph = b->request->graph;
-    smp_plan_stage *stage = SMP_ARENA_NEW(plan->arena, smp_plan_stage, (size_t)b->n_stage);
-    const char **name = SMP_ARENA_NEW(plan->arena, const char *, (size_t)graph->n_op);
-    if (!stage || !name)
-        return SMP_ERR_NO_MEMORY;
-    for (int s = 0; s < b->n_stage; s++) {
-        const smp_stage_load *load = &b->out->partition->load[s];
-        stage[s] = (smp_plan_stage){.rank = b->rank[s],
-                                    .op = name,
-                                    .recompute = load->recompute,
-                                    .forward_us = load->forward_us,
-                                    .backward_us = load->backward_us,
-                                    .weight_bytes = load->weight_bytes,
-                                    .stash_bytes = load->stash_bytes};
-        name += load->n_op;
-    }
-    for (int32_t op = 0; op < graph->n_op; op++) {
-        smp_plan_stage *home = &stage[b->stage[op]];
-        const char *copy = smp_arena_strdup(plan->arena, graph->op[op].name);
-        if (!copy)
-            return SMP_ERR_NO_MEMORY;
-        ((const char **)home->op)[home->n_op++] = copy;
-    }
-    plan->stage = stage;
-    plan->n_stage = b->n_stage;
-    return SMP_OK;
-}
-
 /* The cluster stays the caller's. */
 static smp_status fill_head(const smp__check_build *b, smp_plan *plan)
 {
@@ -136,7 +105,7 @@ static smp_status fill_head(const smp__check_build *b, smp_plan *plan)
     plan->target = graph->target;
     plan->cluster = b->cluster;
     plan->optimizer_bytes_per_s = b->costs->optimizer_bytes_per_s;
-    SMP_TRY(fill_stages(b, plan));
+    SMP_TRY(smp_plan_set_stages(plan, graph, b->out->partition, b->rank));
     return b->request->profile ? smp_plan_split_backward(b->costs, b->stage, plan) : SMP_OK;
 }
 

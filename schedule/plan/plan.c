@@ -115,6 +115,37 @@ void smp_plan_destroy(smp_plan *plan)
     smp_arena_destroy(plan->arena);
 }
 
+smp_status smp_plan_set_stages(smp_plan *plan, const smp_graph *graph,
+                               const smp_partition *partition, const int *stage_rank)
+{
+    size_t n_stage = (size_t)partition->n_stage;
+    smp_plan_stage *stage = SMP_ARENA_NEW(plan->arena, smp_plan_stage, n_stage);
+    const char **name = SMP_ARENA_NEW(plan->arena, const char *, (size_t)graph->n_op);
+    if (!stage || !name)
+        return SMP_ERR_NO_MEMORY;
+    for (size_t s = 0; s < n_stage; s++) {
+        const smp_stage_load *load = &partition->load[s];
+        stage[s] = (smp_plan_stage){.rank = stage_rank[s],
+                                    .op = name,
+                                    .recompute = load->recompute,
+                                    .forward_us = load->forward_us,
+                                    .backward_us = load->backward_us,
+                                    .weight_bytes = load->weight_bytes,
+                                    .stash_bytes = load->stash_bytes};
+        name += load->n_op;
+    }
+    for (int32_t u = 0; u < graph->n_op; u++) {
+        smp_plan_stage *home = &stage[partition->stage[u]];
+        const char *copy = smp_arena_strdup(plan->arena, graph->op[u].name);
+        if (!copy)
+            return SMP_ERR_NO_MEMORY;
+        ((const char **)home->op)[home->n_op++] = copy;
+    }
+    plan->stage = stage;
+    plan->n_stage = partition->n_stage;
+    return SMP_OK;
+}
+
 /* Is `path` a file that can be opened? */
 static bool can_read(const char *path)
 {

@@ -67,6 +67,11 @@ smp_status smp_plan_format(const smp_plan *plan, smp_text *yaml);
 smp_status smp_plan_format_json(const smp_plan *plan, smp_text *json);
 void smp_plan_destroy(smp_plan *plan);
 
+/* Fills plan->stage: names of ops in graph order, and costs, as the partition has them. Copies; the
+ * arena is the plan's. */
+smp_status smp_plan_set_stages(smp_plan *plan, const smp_graph *graph,
+                               const smp_partition *partition, const int *stage_rank);
+
 /* Opens the model that the plan names, for the plan's target: the path as given if it is absolute,
  * else relative to the folder of plan_path, else to the working directory. */
 smp_status smp_plan_open_model(const smp_plan *plan, const char *plan_path, smp_graph **out);

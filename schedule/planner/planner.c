@@ -64,36 +64,6 @@ static smp_status copy_cluster(smp_arena *arena, const smp_cluster *from, const 
     return SMP_OK;
 }
 
-/* Names of the ops of each stage, in graph order. */
-static smp_status fill_stages(smp_plan *plan, const smp_graph *graph, const smp_candidate *best)
-{
-    const smp_partition *partition = best->partition;
-    smp_plan_stage *stage = SMP_ARENA_NEW(plan->arena, smp_plan_stage, (size_t)plan->n_stage);
-    const char **name = SMP_ARENA_NEW(plan->arena, const char *, (size_t)graph->n_op);
-    if (!stage || !name)
-        return SMP_ERR_NO_MEMORY;
-    plan->stage = stage;
-    for (int s = 0; s < plan->n_stage; s++) {
-        const smp_stage_load *load = &partition->load[s];
-        stage[s] = (smp_plan_stage){.rank = best->stage_rank[s],
-                                    .op = name,
-                                    .recompute = load->recompute,
-                                    .forward_us = load->forward_us,
-                                    .backward_us = load->backward_us,
-                                    .weight_bytes = load->weight_bytes,
-                                    .stash_bytes = load->stash_bytes};
-        name += load->n_op;
-    }
-    for (int32_t u = 0; u < graph->n_op; u++) {
-        smp_plan_stage *home = &stage[partition->stage[u]];
-        const char *copy = smp_arena_strdup(plan->arena, graph->op[u].name);
-        if (!copy)
-            return SMP_ERR_NO_MEMORY;
-        ((const char **)home->op)[home->n_op++] = copy;
-    }
-    return SMP_OK;
-}
-
 /* Takes the programs over. */
 static smp_status fill_evaluation(smp_plan *plan, const smp_candidate *best,
                                   smp__evaluation *evaluation)
@@ -144,7 +114,7 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
     plan->n_stage = best->partition->n_stage;
     plan->optimizer_bytes_per_s = planner->costs->optimizer_bytes_per_s;
     SMP_TRY(fill_evaluation(plan, best, evaluation));
-    SMP_TRY(fill_stages(plan, graph, best));
+    SMP_TRY(smp_plan_set_stages(plan, graph, best->partition, best->stage_rank));
     if (planner->request.profile)
         SMP_TRY(smp_plan_split_backward(planner->costs, best->partition->stage, plan));
     return copy_cluster(plan->arena, planner->request.cluster, &plan->cluster);
