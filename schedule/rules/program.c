@@ -6,8 +6,13 @@
 
 #include "graph/base/arena.h"
 
-/* Text of each kind, in the order of smp_action_kind. */
-static const char *const kind_text[] = {"F", "B", "I", "W", ">F", "<F", ">B", "<B", "R", "O"};
+#define SMP_ACTION_TEXT(id, text, word) text,
+static const char *const kind_text[] = {SMP_ACTION_LIST(SMP_ACTION_TEXT)};
+#undef SMP_ACTION_TEXT
+
+#define SMP_ACTION_WORD(id, text, word) word,
+static const char *const kind_word[] = {SMP_ACTION_LIST(SMP_ACTION_WORD)};
+#undef SMP_ACTION_WORD
 
 enum { N_KIND = sizeof kind_text / sizeof kind_text[0] };
 
@@ -24,6 +29,11 @@ void smp_program_free(smp_program *program)
 {
     free(program->action);
     *program = (smp_program){0};
+}
+
+const char *smp_action_word(smp_action_kind kind)
+{
+    return (unsigned)kind < N_KIND ? kind_word[kind] : "other";
 }
 
 void smp_action_format(const smp_action *action, smp_text *text)

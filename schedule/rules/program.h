@@ -7,17 +7,23 @@
 
 #include "graph/base/text.h"
 
+/* Actions: identifier, text, what the rank does in one word. Compute actions come first. */
+#define SMP_ACTION_LIST(X)                                                                         \
+    X(F, "F", "forward")       /* forward */                                                       \
+    X(B, "B", "backward")      /* full backward */                                                 \
+    X(I, "I", "backward")      /* input gradients */                                               \
+    X(W, "W", "backward")      /* weight gradients */                                              \
+    X(SEND_F, ">F", "send")    /* start sending the activations F made; never blocks */            \
+    X(RECV_F, "<F", "receive") /* the activations F needs of other ranks; posted by here */        \
+    X(SEND_B, ">B", "send")    /* the same of gradients */                                         \
+    X(RECV_B, "<B", "receive")                                                                     \
+    X(REDUCE, "R", "reduce")      /* R.c: start reducing the weight gradients of chunk c */        \
+    X(OPTIMIZE, "O", "optimizer") /* O: finish all reductions, then the optimizer */
+
 typedef enum smp_action_kind {
-    SMP_ACTION_F,      /* forward */
-    SMP_ACTION_B,      /* full backward */
-    SMP_ACTION_I,      /* input gradients */
-    SMP_ACTION_W,      /* weight gradients */
-    SMP_ACTION_SEND_F, /* >F: start sending the activations F made; never blocks */
-    SMP_ACTION_RECV_F, /* <F: the activations F needs from other ranks; posted here at the latest */
-    SMP_ACTION_SEND_B, /* >B */
-    SMP_ACTION_RECV_B, /* <B */
-    SMP_ACTION_REDUCE, /* R.c: start reducing the weight gradients of chunk c */
-    SMP_ACTION_OPTIMIZE /* O: finish all reductions, then the optimizer */
+#define SMP_ACTION_ENUM(id, text, word) SMP_ACTION_##id,
+    SMP_ACTION_LIST(SMP_ACTION_ENUM)
+#undef SMP_ACTION_ENUM
 } smp_action_kind;
 
 typedef struct smp_action {
@@ -39,6 +45,9 @@ static inline bool smp_action_is_compute(smp_action_kind kind)
 
 smp_status smp_program_push(smp_program *program, smp_action_kind kind, int microbatch, int chunk);
 void smp_program_free(smp_program *program); /* frees the actions, not the struct */
+
+/* "forward", "send"; "other" for what is no action. */
+const char *smp_action_word(smp_action_kind kind);
 
 /* Appends the text of one action / a program. */
 void smp_action_format(const smp_action *action, smp_text *text);

@@ -39,29 +39,6 @@ static bool computes(const smp_trace_event *event)
     return smp_action_is_compute(event->action.kind) || event->action.kind == SMP_ACTION_OPTIMIZE;
 }
 
-static const char *category(smp_action_kind kind)
-{
-    switch (kind) {
-    case SMP_ACTION_F:
-        return "forward";
-    case SMP_ACTION_B:
-    case SMP_ACTION_I:
-    case SMP_ACTION_W:
-        return "backward";
-    case SMP_ACTION_SEND_F:
-    case SMP_ACTION_SEND_B:
-        return "send";
-    case SMP_ACTION_RECV_F:
-    case SMP_ACTION_RECV_B:
-        return "receive";
-    case SMP_ACTION_REDUCE:
-        return "reduce";
-    case SMP_ACTION_OPTIMIZE:
-        return "optimizer";
-    }
-    return "other";
-}
-
 static int by_rank_and_start(const void *a, const void *b)
 {
     const sorted_event *x = a, *y = b;
@@ -127,7 +104,7 @@ static void append_event(const timeline *t, const smp_trace_event *event, size_t
     smp_text_append(json, "{\"name\":\"");
     smp_action_format(&event->action, json);
     smp_text_append(json, "\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%lld,\"ts\":",
-                    category(event->action.kind), t->pid,
+                    smp_action_word(event->action.kind), t->pid,
                     (long long)lane_tid(t->plan, event->world_rank, lane));
     smp_text_append_double(json, event->start_us);
     smp_text_append(json, ",\"dur\":");
