@@ -1,8 +1,7 @@
 /* Every registered schedule over a grid of ranks, chunks and micro-batches: complete, in the order
  * that keeps training bit-identical, free of deadlock, within the memory and the time that its
  * formulas promise. */
-#include "tests/schedule/made_plan.h"
-#include "schedule/simulate/simulate.h"
+#include "tests/schedule/rules/unit_simulation.h"
 
 enum { MAX_RANKS = 8, MAX_CHUNKS = 4, MAX_MICROBATCHES = 32 };
 
@@ -130,44 +129,6 @@ static void test_schedules_live(void **state)
     for_grid(false, check_live);
 }
 
-static const int devices[MAX_RANKS] = {0, 1, 2, 3, 4, 5, 6, 7};
-
-static smp_simulation *simulate_unit(const made_plan *made)
-{
-    static const smp_device_spec device[MAX_RANKS];
-    smp_cluster cluster = {.name = "free",
-                           .nodes = 1,
-                           .devices_per_node = MAX_RANKS,
-                           .device = device,
-                           .intra_node = {.bytes_per_s = 1e300},
-                           .overlap = true};
-    double forward[MAX_RANKS * MAX_CHUNKS], backward[MAX_RANKS * MAX_CHUNKS];
-    int64_t weights[MAX_RANKS * MAX_CHUNKS] = {0};
-    int rank[MAX_RANKS * MAX_CHUNKS];
-    for (int s = 0; s < made->plan.n_stage; s++) {
-        forward[s] = 1.0;
-        backward[s] = 2.0;
-        rank[s] = made->stage[s].rank;
-    }
-    smp_simulation *simulation;
-    smp_simulation_input input = {.pipeline = made->plan.pipeline,
-                                  .chunks = made->plan.chunks,
-                                  .ddp = 1,
-                                  .microbatches = made->plan.microbatches,
-                                  .program = made->program,
-                                  .stage_rank = rank,
-                                  .forward_us = forward,
-                                  .backward_us = backward,
-                                  .weight_bytes = weights,
-                                  .flow = made->flow,
-                                  .graph = made->graph,
-                                  .cluster = &cluster,
-                                  .device = devices};
-    if (smp_simulate(&input, &simulation))
-        fail_msg("%s", smp_last_error());
-    return simulation;
-}
-
 static void assert_takes(const smp_simulation *s, const smp_schedule_kind *kind,
                          const smp_schedule_shape *shape, double units)
 {
@@ -182,7 +143,7 @@ static void check_makespan(made_plan *made, const smp_schedule_kind *kind,
                            const smp_schedule_shape *shape)
 {
     int p = shape->pipeline, v = shape->chunks, m = shape->microbatches;
-    smp_simulation *s = simulate_unit(made);
+    smp_simulation *s = unit_simulation(made);
     bool exact = false;
     if (strcmp(kind->name, "simple") == 0)
         exact = v == 1 || m >= p;
@@ -212,7 +173,7 @@ static void check_forward_makespan(made_plan *made, const smp_schedule_kind *kin
     int p = shape->pipeline, v = shape->chunks, m = shape->microbatches;
     if (strcmp(kind->name, "forward") != 0)
         return;
-    smp_simulation *s = simulate_unit(made);
+    smp_simulation *s = unit_simulation(made);
     assert_takes(s, kind, shape, m >= p ? m * v + p - 1.0 : (v - 1.0) * p + m + p - 1.0);
     smp_simulation_destroy(s);
 }
@@ -293,7 +254,7 @@ static void test_schedules_memory_for_time(void **state)
             for (int s = 0; s < made.plan.n_stage; s++)
                 made.stage[s].rank = smp_schedule_stage_rank(kind, &shape, s);
             assert_int_equal(smp_lower(kind, &shape, made.flow, made.program), SMP_OK);
-            smp_simulation *s = simulate_unit(&made);
+            smp_simulation *s = unit_simulation(&made);
             if (s->step_us > last + 1e-6)
                 fail_msg("v %d active %d: %g after %g", chunks, active, s->step_us, last);
             last = s->step_us;

@@ -1,8 +1,7 @@
 /* A plan of 512 ranks and 2048 micro-batches: made, verified and simulated in seconds, at a million
  * simulated actions a second and more. */
 #include "graph/base/clock.h"
-#include "tests/schedule/made_plan.h"
-#include "schedule/simulate/simulate.h"
+#include "tests/schedule/rules/unit_simulation.h"
 
 #if defined __SANITIZE_ADDRESS__
 enum { RANKS = 64, MICROBATCHES = 256 };
@@ -21,52 +20,12 @@ static int64_t count_actions(const made_plan *made)
 /* Gives the time the simulation alone took. */
 static double simulate(const made_plan *made, double expected_us)
 {
-    size_t n_stage = (size_t)made->plan.n_stage;
-    smp_device_spec *device = calloc(RANKS, sizeof *device);
-    double *forward = calloc(n_stage, sizeof(double)), *backward = calloc(n_stage, sizeof(double));
-    int64_t *weights = calloc(n_stage, sizeof(int64_t));
-    int *rank = calloc(n_stage, sizeof(int)), *place = calloc(RANKS, sizeof(int));
-    assert_true(device && forward && backward && weights && rank && place);
-    for (int s = 0; s < made->plan.n_stage; s++) {
-        forward[s] = 1.0;
-        backward[s] = 2.0;
-        rank[s] = made->stage[s].rank;
-    }
-    for (int r = 0; r < RANKS; r++)
-        place[r] = r;
-    smp_cluster cluster = {.name = "free",
-                           .nodes = 1,
-                           .devices_per_node = RANKS,
-                           .device = device,
-                           .intra_node = {.bytes_per_s = 1e300},
-                           .overlap = true};
-    smp_simulation_input input = {.pipeline = RANKS,
-                                  .chunks = made->plan.chunks,
-                                  .ddp = 1,
-                                  .microbatches = made->plan.microbatches,
-                                  .program = made->program,
-                                  .stage_rank = rank,
-                                  .forward_us = forward,
-                                  .backward_us = backward,
-                                  .weight_bytes = weights,
-                                  .flow = made->flow,
-                                  .graph = made->graph,
-                                  .cluster = &cluster,
-                                  .device = place};
-    smp_simulation *s = NULL;
     double begin_s = smp_clock_s();
-    if (smp_simulate(&input, &s))
-        fail_msg("%s", smp_last_error());
+    smp_simulation *s = unit_simulation(made);
     double took_s = smp_clock_s() - begin_s;
     if (expected_us > 0.0 && (s->step_us < expected_us - 1e-3 || s->step_us > expected_us + 1e-3))
         fail_msg("takes %g, formula %g", s->step_us, expected_us);
     smp_simulation_destroy(s);
-    free(device);
-    free(forward);
-    free(backward);
-    free(weights);
-    free(rank);
-    free(place);
     return took_s;
 }
 
