@@ -22,8 +22,7 @@ static smp_status make_problem(const smp__check_build *b, smp_recompute recomput
     if (!live || !limit)
         return SMP_ERR_NO_MEMORY;
     for (int s = 0; s < b->n_stage; s++) {
-        int alive = b->kind->live ? b->kind->live(&b->shape, b->rank[s]) : b->shape.microbatches;
-        live[s] = (double)alive / b->shape.chunks;
+        live[s] = (double)b->kind->live(&b->shape, b->rank[s]) / b->shape.chunks;
         limit[s] = smp__check_limit(b, b->rank[s]) / b->shape.chunks;
     }
     *out = (smp_problem){.graph = r->graph,
@@ -109,30 +108,13 @@ static smp_status fill_head(const smp__check_build *b, smp_plan *plan)
     return b->request->profile ? smp_plan_split_backward(b->costs, b->stage, plan) : SMP_OK;
 }
 
-/* The sketch's programs; findings where they name what does not exist. */
-static smp_status copy_programs(smp__check_build *b, smp_program *program, bool *good)
+/* The sketch's programs, as many as there are ranks; the verifier looks at what they name. */
+static smp_status copy_programs(const smp__check_build *b, smp_program *program)
 {
-    const smp_sketch *sketch = b->sketch;
-    smp_findings *findings = &b->out->findings;
-    *good = sketch->n_program == b->shape.pipeline;
-    if (!*good)
-        return smp__find(findings, SMP_FINDING_ILLEGAL, "programs", sketch->programs_where,
-                         "programs: got %d, expected one per rank: %d", sketch->n_program,
-                         b->shape.pipeline);
-    for (int r = 0; r < sketch->n_program; r++) {
-        const smp_program *from = &sketch->program[r];
+    for (int r = 0; r < b->sketch->n_program; r++) {
+        const smp_program *from = &b->sketch->program[r];
         for (int64_t i = 0; i < from->n; i++) {
             const smp_action *action = &from->action[i];
-            if (action->chunk >= b->shape.chunks || action->microbatch >= b->shape.microbatches) {
-                *good = false;
-                SMP_TRY(smp__find(findings, SMP_FINDING_ILLEGAL, "programs",
-                                  sketch->program_where[r],
-                                  "rank %d: action %lld is for micro-batch %d of chunk %d, the "
-                                  "plan has %d micro-batches and %d chunks",
-                                  r, (long long)i + 1, action->microbatch, action->chunk,
-                                  b->shape.microbatches, b->shape.chunks));
-                break;
-            }
             SMP_TRY(smp_program_push(&program[r], action->kind, action->microbatch, action->chunk));
         }
     }
@@ -184,13 +166,13 @@ static smp_status make_programs(smp__check_build *b, const smp_flow *flow, smp_p
     if (!program)
         return SMP_ERR_NO_MEMORY;
     plan->program = program; /* from here on smp_plan_destroy frees the actions */
-    *good = true;
-    if (sketch->n_program > 0 && b->same_numbers)
-        SMP_TRY(copy_programs(b, program, good));
-    else
-        SMP_TRY(lower_programs(b, flow, program));
+    bool written = sketch->n_program > 0 && b->same_numbers;
+    *good = !written || sketch->n_program == plan->pipeline;
     if (!*good)
-        return SMP_OK;
+        return smp__find(&b->out->findings, SMP_FINDING_ILLEGAL, "programs", sketch->programs_where,
+                         "programs: got %d, expected one per rank: %d", sketch->n_program,
+                         plan->pipeline);
+    SMP_TRY(written ? copy_programs(b, program) : lower_programs(b, flow, program));
     smp_status status = smp_verify_programs(plan, flow);
     *good = status == SMP_OK;
     if (status != SMP_ERR_INPUT)
@@ -199,29 +181,21 @@ static smp_status make_programs(smp__check_build *b, const smp_flow *flow, smp_p
                      "%s", smp_last_error());
 }
 
-/* By how much, and how much of it is the model's estimate for each stage of the rank. */
+/* By how much. */
 static smp_status find_unfit(smp__check_build *b, int rank, int64_t peak, int64_t limit)
 {
-    char need[32], more[32], room[32], estimate[32];
+    char need[32], more[32], room[32];
     smp_text stages = {0};
-    int64_t sum = 0;
     int n = 0;
-    for (int s = 0; s < b->n_stage; s++) {
-        int64_t bytes = b->out->partition->load[s].memory_bytes;
-        if (b->rank[s] != rank)
-            continue;
-        smp_text_append(&stages, "%s%d", n++ > 0 ? ", " : "", s);
-        sum = sum > INT64_MAX - bytes ? INT64_MAX : sum + bytes;
-    }
+    for (int s = 0; s < b->n_stage; s++)
+        if (b->rank[s] == rank)
+            smp_text_append(&stages, "%s%d", n++ > 0 ? ", " : "", s);
     smp_status status = smp__find(
         &b->out->findings, SMP_FINDING_UNFIT, "memory", b->sketch->stages_where,
-        "rank %d (stage%s %s) needs %s, %s more than the device's %s (the partitioner's estimate "
-        "is %s)",
-        rank, n == 1 ? "" : "s", stages.data ? stages.data : "",
-        smp_format_bytes(need, sizeof need, peak),
+        "rank %d (stage%s %s) needs %s, %s more than the device's %s", rank, n == 1 ? "" : "s",
+        stages.data ? stages.data : "", smp_format_bytes(need, sizeof need, peak),
         smp_format_bytes(more, sizeof more, peak - limit),
-        smp_format_bytes(room, sizeof room, limit),
-        smp_format_bytes(estimate, sizeof estimate, sum));
+        smp_format_bytes(room, sizeof room, limit));
     smp_text_free(&stages);
     return status;
 }

@@ -110,14 +110,10 @@ static smp_status check_missing(stage_check *c)
             continue;
         while (end < graph->n_op && c->stage[end] < 0)
             end++;
-        if (end - op == 1)
-            SMP_TRY(smp__find(c->findings, SMP_FINDING_ILLEGAL, "missing-op",
-                              c->sketch->stages_where, "op '%s' lies in no stage",
-                              graph->op[op].name));
-        else
-            SMP_TRY(smp__find(c->findings, SMP_FINDING_ILLEGAL, "missing-op",
-                              c->sketch->stages_where, "%d ops, '%s' to '%s', lie in no stage",
-                              end - op, graph->op[op].name, graph->op[end - 1].name));
+        SMP_TRY(smp__find(c->findings, SMP_FINDING_ILLEGAL, "missing-op", c->sketch->stages_where,
+                          end - op == 1 ? "op '%s' lies in no stage"
+                                        : "ops '%s' to '%s' lie in no stage",
+                          graph->op[op].name, graph->op[end - 1].name));
     }
     return SMP_OK;
 }
