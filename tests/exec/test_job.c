@@ -275,7 +275,7 @@ static void test_job_every_optimizer(void **state)
                     .chunks = 1,
                     .microbatches = 5,
                     .batch = 1,
-                    .schedule = "interleaved",
+                    .schedule = "1f1b",
                     .optimizer = (*o)->name};
         print_message("optimizer %s\n", c.optimizer);
         run_config(&c);
