@@ -53,7 +53,7 @@ enum { IN_PLAN = 1, IN_CHECK = 2, IN_BOTH = 3, HELP_COLUMN = 32, HELP_WIDTH = 98
 typedef struct option_entry {
     int flag;
     const char *name;  /* without dashes; of one letter: a short option */
-    const char *value; /* NULL: takes none */
+    const char *value; /* NULL: takes none; "a|b|c" of choices: in the order of their enumeration */
     unsigned commands;
     const char *help;
 } option_entry;
@@ -97,11 +97,11 @@ static const option_entry entries[] = {
     {FLAG_OPTIMIZE, "optimize", "speed|memory", IN_PLAN, "(default speed)"},
     {FLAG_OBJECTIVE, "objective", "step|bottleneck", IN_BOTH,
      "simulated step time (default), or the slowest stage alone"},
-    {FLAG_PLACEMENT, "placement", "auto|cluster|spread", IN_BOTH,
+    {FLAG_PLACEMENT, "placement", "cluster|spread|auto", IN_BOTH,
      "neighbours are the ranks of a pipeline (cluster), the replicas of a stage (spread), or "
      "whichever is faster (default)"},
     {FLAG_MEMORY, "memory", "SIZE", IN_BOTH, "limit per device (default: the device's)"},
-    {FLAG_RECOMPUTE, "recompute", "auto|none|all", IN_BOTH,
+    {FLAG_RECOMPUTE, "recompute", "none|auto|all", IN_BOTH,
      "stages that run forward again instead of keeping activations (default auto: those that do "
      "not fit otherwise)"},
     {FLAG_PARTITIONER, "partitioner", "NAME|auto", IN_BOTH,
@@ -235,19 +235,23 @@ static smp_status parse_count(const char *option, const char *text, bool automat
     return SMP_OK;
 }
 
-/* One of some words, by index. */
-static smp_status parse_choice(const char *option, const char *text, const char *const *words,
-                               int n, int *out)
+/* One of the words "a|b|c", by index. */
+static smp_status parse_choice(const char *option, const char *words, const char *text, int *out)
 {
-    for (int i = 0; i < n; i++) {
-        if (strcmp(text, words[i]) == 0) {
+    smp_text known = {0};
+    size_t length = strlen(text);
+    int i = 0;
+    for (const char *word = words; *word; i++) {
+        size_t n = strcspn(word, "|");
+        bool last = !word[n];
+        if (n == length && strncmp(word, text, n) == 0) {
             *out = i;
+            smp_text_free(&known);
             return SMP_OK;
         }
+        smp_text_append(&known, "%s%.*s", i == 0 ? "" : last ? " or " : ", ", (int)n, word);
+        word += n + !last;
     }
-    smp_text known = {0};
-    for (int i = 0; i < n; i++)
-        smp_text_append(&known, "%s%s", i == 0 ? "" : i == n - 1 ? " or " : ", ", words[i]);
     smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected %s", option, text,
              known.data ? known.data : "");
     smp_text_free(&known);
@@ -316,54 +320,44 @@ static smp_status parse_time_limit(const char *option, const char *text, double 
     return SMP_OK;
 }
 
-static smp_status set_choice(smp_partition_options *o, int option, const char *name,
+/* Words stand in the table in the order of their enumerations. */
+static smp_status set_choice(smp_partition_options *o, const option_entry *entry, const char *name,
                              const char *text)
 {
-    static const char *const optimize[] = {"speed", "memory"};
-    static const char *const objective[] = {"step", "bottleneck"};
-    static const char *const placement[] = {"cluster", "spread", "auto"};
-    static const char *const recompute[] = {"none", "auto", "all"};
-    static const char *const device[] = {"cpu", "cuda"};
-    static const char *const precision[] = {"fp32", "tf32", "bf16"};
     smp_search_request *r = &o->request;
     int choice;
-    switch (option) {
+    SMP_TRY(parse_choice(name, entry->value, text, &choice));
+    switch (entry->flag) {
     case FLAG_OPTIMIZE:
-        SMP_TRY(parse_choice(name, text, optimize, 2, &choice));
         r->optimize = (smp_optimize)choice;
         return SMP_OK;
     case FLAG_OBJECTIVE:
-        SMP_TRY(parse_choice(name, text, objective, 2, &choice));
         r->objective = (smp_objective)choice;
         return SMP_OK;
     case FLAG_PLACEMENT:
-        SMP_TRY(parse_choice(name, text, placement, 3, &choice));
         r->placement = (smp_placement)choice;
         o->has_placement = r->placement != SMP_PLACEMENT_AUTO;
         return SMP_OK;
     case FLAG_DEVICE:
-        SMP_TRY(parse_choice(name, text, device, SMP_N_BACKEND, &choice));
         o->target.backend = (smp_backend)choice;
         o->has_device = true;
         return SMP_OK;
     case FLAG_PRECISION:
-        SMP_TRY(parse_choice(name, text, precision, SMP_N_PRECISION, &choice));
         o->target.precision = (smp_precision)choice;
         o->has_precision = true;
         return SMP_OK;
     default:
-        SMP_TRY(parse_choice(name, text, recompute, 3, &choice));
         r->recompute = (smp_recompute)choice;
         return SMP_OK;
     }
 }
 
-static smp_status set_search_option(smp_partition_options *o, int option, const char *name,
-                                    const char *text)
+static smp_status set_search_option(smp_partition_options *o, const option_entry *entry,
+                                    const char *name, const char *text)
 {
     smp_search_request *r = &o->request;
     int count = 0;
-    switch (option) {
+    switch (entry->flag) {
     case FLAG_DEVICES:
         return parse_count(name, text, false, &r->devices);
     case FLAG_STAGES:
@@ -394,7 +388,7 @@ static smp_status set_search_option(smp_partition_options *o, int option, const 
     case FLAG_SEED:
         return parse_seed(name, text, &r->seed);
     default:
-        return set_choice(o, option, name, text);
+        return set_choice(o, entry, name, text);
     }
 }
 
@@ -499,7 +493,7 @@ static smp_status set_option(smp_partition_options *o, const option_entry *entry
         o->version = true;
         return SMP_OK;
     default:
-        return set_search_option(o, entry->flag, name, text);
+        return set_search_option(o, entry, name, text);
     }
 }
 
