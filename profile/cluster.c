@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "graph/base/yaml_field.h"
+#include "graph/yaml/yaml_field.h"
 
 enum { MAX_NODES = 65536, MAX_DEVICES_PER_NODE = 4096, MAX_DEVICES = 1000000, MAX_CORES = 65536 };
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "graph/base/yaml_field.h"
+#include "graph/yaml/yaml_field.h"
 
 #define MAX_US 1e15
 #define MAX_BYTES ((int64_t)1 << 60)

@@ -28,13 +28,13 @@ typedef struct inputs {
     smp_profile *profile;
     smp_cluster *cluster; /* NULL: the sketch's */
     smp_sketch *sketch;
-    int32_t *pin, *glue;
+    int32_t *pin, *together;
 } inputs;
 
 static void free_inputs(inputs *in)
 {
     free(in->pin);
-    free(in->glue);
+    free(in->together);
     smp_sketch_destroy(in->sketch);
     smp_cluster_destroy(in->cluster);
     smp_profile_destroy(in->profile);
@@ -119,8 +119,8 @@ static smp_status open_inputs(const smp_partition_options *o, smp_search_request
         keep_numbers(o, in->sketch, r);
     }
     if (o->n_cut > 0)
-        SMP_TRY(smp_op_cuts(in->graph, "--cut-at", o->cut, o->n_cut, &in->glue));
-    r->glue = in->glue;
+        SMP_TRY(smp_op_cuts(in->graph, "--cut-at", o->cut, o->n_cut, &in->together));
+    r->together = in->together;
     if (r->microbatch_size == 0)
         r->microbatch_size = in->profile ? in->profile->microbatch_size : 1;
     return open_cluster(o, r, in);

@@ -8,7 +8,7 @@
 #define SMP_GRAPH_MODEL_MODEL_H
 
 #include "graph/base/text.h"
-#include "graph/base/yaml.h"
+#include "graph/yaml/yaml.h"
 #include "graph/model/graph_store.h"
 #include "graph/model/op.h"
 

@@ -124,7 +124,7 @@ static smp_status fail_no_match(const smp_graph *graph, const char *option, cons
 }
 
 smp_status smp_op_cuts(const smp_graph *graph, const char *option, const char *const *pattern,
-                       int n_pattern, int32_t **glue)
+                       int n_pattern, int32_t **together)
 {
     size_t n = (size_t)graph->n_op;
     smp_status status = SMP_OK;
@@ -146,7 +146,7 @@ smp_status smp_op_cuts(const smp_graph *graph, const char *option, const char *c
             current += begins[op] && op > 0;
             label[op] = current;
         }
-        *glue = label;
+        *together = label;
         label = NULL;
     }
     free(begins);

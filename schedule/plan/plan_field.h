@@ -2,7 +2,7 @@
 #ifndef SMP_SCHEDULE_PLAN_PLAN_FIELD_H
 #define SMP_SCHEDULE_PLAN_PLAN_FIELD_H
 
-#include "graph/base/yaml_field.h"
+#include "graph/yaml/yaml_field.h"
 #include "schedule/plan/plan.h"
 
 #define SMP__MAX_US 1e300

@@ -26,9 +26,9 @@ static void drop_partition(smp__planner *planner)
 smp_status smp__planner_open(const smp_search_request *request, int active, smp__planner *planner)
 {
     *planner = (smp__planner){.request = *request, .active = active};
-    SMP_TRY(smp__planner_keep_together(request, &planner->glue));
-    if (planner->glue)
-        planner->request.glue = planner->glue;
+    SMP_TRY(smp__planner_keep_together(request, &planner->together));
+    if (planner->together)
+        planner->request.together = planner->together;
     smp_status status = smp_costs_build(request->graph, request->cluster, request->profile,
                                         request->microbatch_size, &planner->costs);
     if (status != SMP_OK)
@@ -41,7 +41,7 @@ void smp__planner_close(smp__planner *planner)
     drop_partition(planner);
     smp__peaks_free(&planner->peaks);
     smp_costs_destroy(planner->costs);
-    free(planner->glue);
+    free(planner->together);
     *planner = (smp__planner){0};
 }
 

@@ -26,7 +26,7 @@ smp_problem smp__family_problem(const smp__configs *configs, const smp__family *
                          .memory_limit = configs->unlimited,
                          .seed = request->seed,
                          .pin = request->pin,
-                         .together = request->glue,
+                         .together = request->together,
                          .recompute = request->recompute,
                          .first_look = configs->quick};
 }

@@ -20,8 +20,8 @@ static void join_request(const smp_search_request *request, int32_t *first, int3
     int32_t n_op = request->graph->n_op;
     for (int32_t op = 0; op < n_op; op++)
         first[op] = -1;
-    for (int32_t op = 0; request->glue && op < n_op; op++) {
-        int32_t label = request->glue[op];
+    for (int32_t op = 0; request->together && op < n_op; op++) {
+        int32_t label = request->together[op];
         if (label < 0)
             continue;
         if (first[label] < 0)
@@ -66,28 +66,28 @@ smp_status smp__planner_keep_together(const smp_search_request *request, int32_t
     if (!has_pairs(graph))
         return SMP_OK;
     smp_status status = SMP_OK;
-    int32_t *parent = malloc(n * sizeof *parent), *glue = malloc(n * sizeof *glue);
+    int32_t *parent = malloc(n * sizeof *parent), *together = malloc(n * sizeof *together);
     int32_t *group_pin = malloc(((size_t)graph->n_group + 1) * sizeof *group_pin);
-    if (!parent || !glue || !group_pin) {
-        status = smp_fail_memory(n * sizeof *glue);
+    if (!parent || !together || !group_pin) {
+        status = smp_fail_memory(n * sizeof *together);
         goto done;
     }
     for (int32_t op = 0; op < graph->n_op; op++)
         parent[op] = op;
-    join_request(request, glue, parent);
+    join_request(request, together, parent);
     join_pairs(request, group_pin, parent);
     for (int32_t op = 0; op < graph->n_op; op++)
-        glue[op] = -1;
+        together[op] = -1;
     for (int32_t op = 0; op < graph->n_op; op++) {
         int32_t root = smp_set_find(parent, op);
         if (root != op)
-            glue[root] = glue[op] = root;
+            together[root] = together[op] = root;
     }
-    *out = glue;
-    glue = NULL;
+    *out = together;
+    together = NULL;
 done:
     free(parent);
-    free(glue);
+    free(together);
     free(group_pin);
     return status;
 }

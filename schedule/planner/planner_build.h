@@ -22,8 +22,8 @@ typedef struct smp__peaks {
 /* Flow and layouts follow from the partition; the search evaluates many configurations of one
  * partition in a row, so those of the last one are kept. */
 typedef struct smp__planner {
-    smp_search_request request; /* as asked for, with `glue` as below */
-    int32_t *glue;              /* owned; NULL: the request's */
+    smp_search_request request; /* as asked for, with `together` as below */
+    int32_t *together;          /* owned; NULL: the request's */
     smp_costs *costs;
     int active;     /* of every smp_schedule_shape: the request's, or with which alone it fits */
     int32_t *stage; /* [n_op] the partition that flow and layout are of */
@@ -92,7 +92,7 @@ void smp__peaks_free(smp__peaks *peaks);
 smp_status smp__planner_auto(smp__planner *planner, const smp_candidate *best,
                              smp__evaluation *evaluation, smp_auto_outcome *out);
 
-/* What the request keeps together (request->glue) and the pairs of ops that the target runs as one
+/* What the request keeps together (request->together) and the pairs of ops that the target runs as one
  * kernel (schedule/planner/keep_together.c): [n_op], malloc'ed; NULL if there are no such pairs. */
 smp_status smp__planner_keep_together(const smp_search_request *request, int32_t **out);
 

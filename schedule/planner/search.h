@@ -25,7 +25,7 @@ typedef struct smp_search_request {
     smp_recompute recompute;
     double deadline_s;       /* smp_clock_s() at which the best so far is taken; 0: never */
     const int32_t *pin;      /* see smp_problem.pin */
-    const int32_t *glue;     /* see smp_problem.together */
+    const int32_t *together; /* see smp_problem.together */
     int active_microbatches; /* bound on live micro-batches for schedules that take one; 0: none */
     int group;               /* micro-batches per group of chunked schedules; 0: pipeline */
 } smp_search_request;

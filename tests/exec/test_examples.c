@@ -3,7 +3,7 @@
 #include <dirent.h>
 
 #include "graph/base/text.h"
-#include "graph/base/yaml.h"
+#include "graph/yaml/yaml.h"
 #include "tests/exec/data/data_fixture.h"
 
 static const struct {

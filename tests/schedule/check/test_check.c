@@ -321,7 +321,7 @@ static void test_check_ops_by_pattern(void **state)
         "  - {op: opaque, name: a..c, in: t1, out: t2, stage: 1, cost: {forward_us: 1}}\n"
         "  - {op: opaque, name: c, in: t2, out: t3, cost: {forward_us: 1}}\n";
     smp_graph *graph;
-    int32_t *glue, *pin;
+    int32_t *together, *pin;
     assert_int_equal(SMP_OK, smp_graph_parse("m.yaml", model, strlen(model), &graph));
     expect_ops(graph, "a_", "1");
     expect_ops(graph, "a?*", "0 1 2");
@@ -330,11 +330,12 @@ static void test_check_ops_by_pattern(void **state)
     expect_ops(graph, "a..c..c", "2 3");
     expect_ops(graph, "c..a.b", "");
     expect_ops(graph, "b", "");
-    assert_int_equal(SMP_OK, smp_op_cuts(graph, "--cut-at", (const char *[]){"a_", "c"}, 2, &glue));
-    assert_memory_equal(glue, ((int32_t[]){0, 1, 1, 2}), 4 * sizeof *glue);
-    free(glue);
+    assert_int_equal(SMP_OK,
+                     smp_op_cuts(graph, "--cut-at", (const char *[]){"a_", "c"}, 2, &together));
+    assert_memory_equal(together, ((int32_t[]){0, 1, 1, 2}), 4 * sizeof *together);
+    free(together);
     assert_int_equal(SMP_ERR_INPUT,
-                     smp_op_cuts(graph, "--cut-at", (const char *[]){"c", "d*"}, 2, &glue));
+                     smp_op_cuts(graph, "--cut-at", (const char *[]){"c", "d*"}, 2, &together));
 
     smp_sketch *sketch = parse("smp: 1\nstages: [{ops: a.b}, {stage: 3, ops: [c]}]\n");
     assert_int_equal(4, sketch->n_stage);

@@ -2,7 +2,7 @@
  * schedule CSV, the DOT grammar, JSON; the registry and the files. */
 #include "tests/schedule/export/export_fixture.h"
 
-#include "graph/base/yaml.h"
+#include "graph/yaml/yaml.h"
 #include "schedule/planner/planner.h"
 
 #include <unistd.h>

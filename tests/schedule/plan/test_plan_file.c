@@ -371,7 +371,7 @@ static char *yaml_block(const char *text, int n)
     for (int i = 0; i <= n; i++) {
         begin = strstr(begin, "```yaml\n");
         if (!begin)
-            fail_msg("FORMAT.md has no block of YAML number %d", n);
+            fail_msg("schedule/plan/FORMAT.md has no block of YAML number %d", n);
         begin += strlen("```yaml\n");
     }
     end = strstr(begin, "```");
@@ -388,7 +388,7 @@ static void assert_keys_documented(const char *yaml, const char *document)
         char key[64];
         snprintf(key, sizeof key, "`%.*s`", (int)n, c);
         if (n > 0 && c[n] == ':' && !strstr(document, key))
-            fail_msg("FORMAT.md does not say what %s is", key);
+            fail_msg("schedule/plan/FORMAT.md does not say what %s is", key);
         c += n > 0 ? n : 1;
     }
 }
@@ -399,7 +399,7 @@ static void test_plan_file_documented(void **state)
     (void)state;
     char path[512], *document;
     size_t bytes;
-    snprintf(path, sizeof path, "%s/schedule/plan/FORMAT.md", SMP_SOURCE_DIR);
+    snprintf(path, sizeof path, SMP_SOURCE_DIR "/schedule/plan/FORMAT.md");
     if (smp_file_read(path, 1 << 20, &document, &bytes) != SMP_OK)
         fail_msg("%s", smp_last_error());
     char *model_yaml = yaml_block(document, 0), *plan_yaml = yaml_block(document, 1);

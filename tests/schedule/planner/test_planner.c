@@ -251,7 +251,7 @@ static void test_planner_pairs_and_pins(void **state)
     int32_t n = g->n_op, first = 0;
     while (!smp_op_fused(g, first))
         first++;
-    int32_t *pin = calloc((size_t)n, sizeof *pin), *glue = calloc((size_t)n, sizeof *glue);
+    int32_t *pin = calloc((size_t)n, sizeof *pin), *together = calloc((size_t)n, sizeof *together);
     for (int32_t op = 0; op < n; op++)
         pin[op] = op <= first ? 0 : 1;
     s.request.stages = 2;
@@ -268,11 +268,11 @@ static void test_planner_pairs_and_pins(void **state)
     /* cuts allowed at the gelu of every pair, and nowhere else but in the middle */
     for (int32_t op = 0, label = 0; op < n; op++) {
         label += op == n / 2 || (op > 0 && smp_op_fused(g, op - 1));
-        glue[op] = label;
+        together[op] = label;
     }
     assert_false(smp_op_fused(g, n / 2 - 1));
     s.request.pin = NULL;
-    s.request.glue = glue;
+    s.request.together = together;
     if (smp_plan_make(&s.request, "model.yaml", &result) != SMP_OK)
         fail_msg("%s", smp_last_error());
     stage = stages_of(result.plan, g);
@@ -281,7 +281,7 @@ static void test_planner_pairs_and_pins(void **state)
     free(stage);
     smp_planner_result_destroy(&result);
     free(pin);
-    free(glue);
+    free(together);
     close_setting(&s);
 }
 

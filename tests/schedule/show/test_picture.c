@@ -5,7 +5,7 @@
 #include "schedule/show/picture_model.h"
 #include "schedule/planner/planner.h"
 
-#include "graph/base/yaml.h"
+#include "graph/yaml/yaml.h"
 
 #include <math.h>
 

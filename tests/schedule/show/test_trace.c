@@ -2,7 +2,7 @@
 #include "tests/schedule/made_plan.h"
 #include "schedule/show/trace.h"
 
-#include "graph/base/yaml.h"
+#include "graph/yaml/yaml.h"
 
 static const smp_device_spec devices[4];
 static const smp_cluster cluster = {.name = "test",

@@ -3,7 +3,7 @@
  * Broken or hostile text ends in one message: nesting, number of values and the size that aliases
  * expand to are bounded, an alias inside its own anchor is refused, and so are tags, which have no
  * meaning here. libyaml's own document loader is not used: it searches anchors linearly. */
-#include "graph/base/yaml_node.h"
+#include "graph/yaml/yaml_node.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* graph/base/yaml.h: places, typed reads, and that no text is too broken or too large to refuse. */
+/* graph/yaml/yaml.h: places, typed reads, and that no text is too broken or too large to refuse. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "graph/base/text.h"
-#include "graph/base/yaml.h"
+#include "graph/yaml/yaml.h"
 
 static smp_yaml *yaml;
 

@@ -1,5 +1,5 @@
 /* Keys of maps; see the header. */
-#include "graph/base/yaml_field.h"
+#include "graph/yaml/yaml_field.h"
 
 #include <stdio.h>
 

@@ -1,12 +1,12 @@
 /* Reading values out of a loaded document, each with a message that names place, value and what was
  * expected. Lookups: linear in small maps, by bisection in large ones. */
-#include "graph/base/yaml.h"
+#include "graph/yaml/yaml.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "graph/base/text.h"
-#include "graph/base/yaml_node.h"
+#include "graph/yaml/yaml_node.h"
 
 const char *smp_yaml_file(const smp_yaml *yaml)
 {

@@ -3,8 +3,8 @@
  *
  * Every function that takes a node reports a wrong type as
  * "file:line:column: key: got ..., expected ...". */
-#ifndef SMP_GRAPH_BASE_YAML_H
-#define SMP_GRAPH_BASE_YAML_H
+#ifndef SMP_GRAPH_YAML_YAML_H
+#define SMP_GRAPH_YAML_YAML_H
 
 #include <stdbool.h>
 

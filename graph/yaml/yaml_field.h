@@ -1,10 +1,10 @@
 /* Typed reads of a key of a map, for the readers of files: the key has to be there, and messages name
  * it as "what: key" (maps and lists: "key"). */
-#ifndef SMP_GRAPH_BASE_YAML_FIELD_H
-#define SMP_GRAPH_BASE_YAML_FIELD_H
+#ifndef SMP_GRAPH_YAML_YAML_FIELD_H
+#define SMP_GRAPH_YAML_YAML_FIELD_H
 
 #include "graph/base/arena.h"
-#include "graph/base/yaml.h"
+#include "graph/yaml/yaml.h"
 
 #define SMP__COUNT(array) (sizeof(array) / sizeof((array)[0]))
 

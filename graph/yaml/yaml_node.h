@@ -1,9 +1,9 @@
 /* The tree that yaml_load.c builds and yaml.c reads. */
-#ifndef SMP_GRAPH_BASE_YAML_NODE_H
-#define SMP_GRAPH_BASE_YAML_NODE_H
+#ifndef SMP_GRAPH_YAML_YAML_NODE_H
+#define SMP_GRAPH_YAML_YAML_NODE_H
 
 #include "graph/base/arena.h"
-#include "graph/base/yaml.h"
+#include "graph/yaml/yaml.h"
 
 /* Maps up to this size are searched linearly. */
 enum { SMP__YAML_SMALL_MAP = 8 };
