@@ -281,7 +281,7 @@ static void test_schedules_say_what_can_be(void **state)
             "chunks 3, expected 1, or 2 in a V");
     refuses("zero-bubble", (smp_schedule_shape){4, 1, 8, true, -1, 0}, "expected at least 1");
     refuses("zero-bubble", (smp_schedule_shape){4, 1, 8, false, 0, 0},
-            "expected one of simple (gpipe), interleaved (1f1b), breadth-first, forward");
+            "expected one of simple (gpipe), interleaved (1f1b), breadth-first");
     refuses("breadth-first", (smp_schedule_shape){4, 1, 8, true, 0, 0}, "expected 2 or more");
     refuses("forward", (smp_schedule_shape){4, 1, 8, true, 0, 0},
             "expected one of simple (gpipe), ");
