@@ -32,14 +32,11 @@ typedef struct smp_findings {
 
 /* A plan of the planner's, to compare with. */
 typedef struct smp_check_best {
-    bool found;
+    smp_plan *plan;    /* NULL: there is none, */
+    char reason[1024]; /* for this reason */
     bool timed_out;
-    int pipeline, ddp, chunks, microbatches;
-    char schedule[32];
-    double step_us, bottleneck_us, lower_bound_us;
-    double time_us;    /* per sample, as the objective counts it */
-    double ratio;      /* of the checked plan's time_us to this; below 1: that is the faster */
-    char reason[1024]; /* why there is none */
+    double time_us; /* per sample, as the objective counts it */
+    double ratio;   /* of the checked plan's time_us to this; below 1: that is the faster */
 } smp_check_best;
 
 typedef struct smp_check {
@@ -68,10 +65,13 @@ smp_status smp_check_report(const smp_check *check, const smp_search_request *re
 smp_status smp_check_report_json(const smp_check *check, const smp_search_request *request,
                                  smp_text *json);
 
-/* Adds a finding. */
+/* Adds a finding: SMP__FIND(findings, ILLEGAL, "kind", where, format, ...). message: in the arena of the
+ * findings; NULL: out of memory. */
+#define SMP__FIND(findings, level, kind, where, ...)                                               \
+    smp__find(findings, SMP_FINDING_##level, kind, where,                                          \
+              smp_arena_printf((findings)->arena, __VA_ARGS__))
 smp_status smp__find(smp_findings *findings, smp_finding_level level, const char *kind,
-                     smp_where where, const char *format, ...)
-    __attribute__((format(printf, 5, 6)));
+                     smp_where where, const char *message);
 
 /* Stages of ops by a sketch of `n_stage` stages, -1 where it names none; findings for all that is
  * wrong with them: unknown, missing and repeated ops, empty stages, order, cycles, pins, groups. */

@@ -4,46 +4,40 @@
 #include "schedule/check/check.h"
 #include "schedule/show/stage_table.h"
 
-static void put_place(smp_where where, smp_text *text)
+static void put_findings(const smp_findings *findings, smp_finding_level level, const char *head,
+                         smp_text *text)
 {
-    if (!where.file || where.line < 1)
-        return;
-    smp_text_append(text, "%s:%d:%d: ", where.file, where.line, where.column);
-}
-
-static void put_findings(const smp_check *check, smp_finding_level level, smp_text *text)
-{
-    static const char *const heads[] = {"illegal", "does not fit", "note"};
-    const smp_findings *f = &check->findings;
-    for (int32_t i = 0; i < f->n; i++) {
-        if (f->item[i].level != level)
+    for (int32_t i = 0; i < findings->n; i++) {
+        const smp_finding *item = &findings->item[i];
+        if (item->level != level)
             continue;
-        smp_text_append(text, "%s: ", heads[level]);
-        put_place(f->item[i].where, text);
-        smp_text_append(text, "%s\n", f->item[i].message);
+        smp_text_append(text, "%s: ", head);
+        if (item->where.file && item->where.line > 0)
+            smp_text_append(text, "%s:%d:%d: ", item->where.file, item->where.line,
+                            item->where.column);
+        smp_text_append(text, "%s\n", item->message);
     }
 }
 
 static void put_best(const smp_check_best *best, const char *what, bool bottleneck, smp_text *text)
 {
     char time[32];
-    if (!best->found) {
+    const smp_plan *plan = best->plan;
+    double slower = 100 * (best->ratio - 1);
+    if (!plan) {
         if (best->reason[0])
             smp_text_append(text, "%s: none fits (%s)\n", what, best->reason);
         return;
     }
-    smp_text_append(
-        text, "%s: %s %s", what, bottleneck ? "bottleneck" : "step",
-        smp_format_us(time, sizeof time, bottleneck ? best->bottleneck_us : best->step_us));
-    smp_text_append(text, " with %d x %d rank%s, %d chunk%s, %d micro-batch%s, %s", best->pipeline,
-                    best->ddp, best->pipeline * best->ddp == 1 ? "" : "s", best->chunks,
-                    best->chunks == 1 ? "" : "s", best->microbatches,
-                    best->microbatches == 1 ? "" : "es", best->schedule);
-    double slower = 100 * (best->ratio - 1);
-    if (slower > 0.005)
-        smp_text_append(text, "; this plan takes %.2f %% more time per sample", slower);
-    else if (slower < -0.005)
-        smp_text_append(text, "; this plan takes %.2f %% less time per sample", -slower);
+    smp_format_us(time, sizeof time,
+                  bottleneck ? plan->predicted.bottleneck_us : plan->predicted.step_us);
+    smp_text_append(text, "%s: %s %s with %d x %d rank%s, %d chunk%s, %d micro-batch%s, %s", what,
+                    bottleneck ? "bottleneck" : "step", time, plan->pipeline, plan->ddp,
+                    plan->devices == 1 ? "" : "s", plan->chunks, plan->chunks == 1 ? "" : "s",
+                    plan->microbatches, plan->microbatches == 1 ? "" : "es", plan->schedule);
+    if (slower > 0.005 || slower < -0.005)
+        smp_text_append(text, "; this plan takes %.2f %% %s time per sample",
+                        slower > 0 ? slower : -slower, slower > 0 ? "more" : "less");
     else
         smp_text_append(text, "; this plan is as good");
     smp_text_append(text, "%s\n", best->timed_out ? " (time limit)" : "");
@@ -52,7 +46,7 @@ static void put_best(const smp_check_best *best, const char *what, bool bottlene
 smp_status smp_check_report(const smp_check *check, const smp_search_request *request,
                             smp_text *text)
 {
-    const smp_findings *f = &check->findings;
+    int n = check->findings.n_level[SMP_FINDING_ILLEGAL];
     bool bottleneck = request->objective == SMP_OBJECTIVE_BOTTLENECK;
     if (check->plan) {
         SMP_TRY(smp_stage_table(check->plan, check->partition, request->graph, text));
@@ -62,64 +56,67 @@ smp_status smp_check_report(const smp_check *check, const smp_search_request *re
         put_best(&check->any, "best of all", bottleneck, text);
         smp_text_append(text, "\n");
     }
-    put_findings(check, SMP_FINDING_ILLEGAL, text);
-    put_findings(check, SMP_FINDING_UNFIT, text);
-    put_findings(check, SMP_FINDING_NOTE, text);
+    put_findings(&check->findings, SMP_FINDING_ILLEGAL, "illegal", text);
+    put_findings(&check->findings, SMP_FINDING_UNFIT, "does not fit", text);
+    put_findings(&check->findings, SMP_FINDING_NOTE, "note", text);
     if (!check->legal)
-        smp_text_append(text, "the plan is illegal: %d finding%s\n",
-                        f->n_level[SMP_FINDING_ILLEGAL],
-                        f->n_level[SMP_FINDING_ILLEGAL] == 1 ? "" : "s");
+        smp_text_append(text, "the plan is illegal: %d finding%s\n", n, n == 1 ? "" : "s");
     else
         smp_text_append(text, "the plan is legal and %s\n",
                         check->fits ? "fits" : "does not fit the memory");
     return text->failed ? smp_fail_memory(text->capacity) : SMP_OK;
 }
 
-static void put_json_findings(const smp_check *check, bool notes, smp_text *json)
+static void put_json_findings(const smp_findings *findings, bool notes, smp_text *json)
 {
     static const char *const levels[] = {"illegal", "memory", "note"};
-    const smp_findings *f = &check->findings;
-    bool first = true;
-    smp_text_append(json, "[");
-    for (int32_t i = 0; i < f->n; i++) {
-        const smp_finding *item = &f->item[i];
+    const char *comma = "";
+    for (int32_t i = 0; i < findings->n; i++) {
+        const smp_finding *item = &findings->item[i];
         if ((item->level == SMP_FINDING_NOTE) != notes)
             continue;
-        smp_text_append(json,
-                        "%s{\"level\": \"%s\", \"kind\": \"%s\", \"message\": ", first ? "" : ", ",
+        smp_text_append(json, "%s{\"level\": \"%s\", \"kind\": \"%s\", \"message\": ", comma,
                         levels[item->level], item->kind);
         smp_text_append_quoted(json, item->message);
         if (item->where.line > 0)
             smp_text_append(json, ", \"line\": %d, \"column\": %d", item->where.line,
                             item->where.column);
         smp_text_append(json, "}");
-        first = false;
+        comma = ", ";
     }
-    smp_text_append(json, "]");
 }
 
-static void put_number(smp_text *json, const char *key, double value)
+typedef struct named {
+    const char *key;
+    double value;
+} named;
+
+static void put_numbers(smp_text *json, const named *number, size_t n)
 {
-    smp_text_append(json, ", \"%s\": ", key);
-    smp_text_append_double(json, value);
+    for (size_t i = 0; i < n; i++) {
+        smp_text_append(json, ", \"%s\": ", number[i].key);
+        smp_text_append_double(json, number[i].value);
+    }
 }
 
 static void put_json_best(const smp_check_best *best, const char *key, smp_text *json)
 {
-    smp_text_append(json, ", \"%s\": ", key);
-    if (!best->found) {
-        smp_text_append(json, "null");
+    const smp_plan *plan = best->plan;
+    if (!plan) {
+        smp_text_append(json, ", \"%s\": null", key);
         return;
     }
+    const named numbers[] = {{"step_us", plan->predicted.step_us},
+                             {"bottleneck_us", plan->predicted.bottleneck_us},
+                             {"lower_bound_us", plan->predicted.lower_bound_us},
+                             {"time_per_sample_us", best->time_us},
+                             {"ratio", best->ratio}};
     smp_text_append(json,
-                    "{\"pipeline\": %d, \"ddp\": %d, \"chunks\": %d, \"microbatches\": %d, "
-                    "\"schedule\": \"%s\"",
-                    best->pipeline, best->ddp, best->chunks, best->microbatches, best->schedule);
-    put_number(json, "step_us", best->step_us);
-    put_number(json, "bottleneck_us", best->bottleneck_us);
-    put_number(json, "lower_bound_us", best->lower_bound_us);
-    put_number(json, "time_per_sample_us", best->time_us);
-    put_number(json, "ratio", best->ratio);
+                    ", \"%s\": {\"pipeline\": %d, \"ddp\": %d, \"chunks\": %d, \"microbatches\": "
+                    "%d, \"schedule\": \"%s\"",
+                    key, plan->pipeline, plan->ddp, plan->chunks, plan->microbatches,
+                    plan->schedule);
+    put_numbers(json, numbers, 5);
     smp_text_append(json, ", \"timed_out\": %s}", best->timed_out ? "true" : "false");
 }
 
@@ -129,13 +126,14 @@ static void put_json_stages(const smp_check *check, smp_text *json)
     smp_text_append(json, ", \"stages\": [");
     for (int s = 0; s < plan->n_stage; s++) {
         const smp_stage_load *load = &check->partition->load[s];
+        const named numbers[] = {{"forward_us", load->forward_us},
+                                 {"backward_us", load->backward_us},
+                                 {"transfer_us", load->transfer_us},
+                                 {"load_us", load->load_us}};
         smp_text_append(json, "%s{\"stage\": %d, \"rank\": %d, \"ops\": %d, \"recompute\": %s",
                         s > 0 ? ", " : "", s, plan->stage[s].rank, (int)plan->stage[s].n_op,
                         plan->stage[s].recompute ? "true" : "false");
-        put_number(json, "forward_us", load->forward_us);
-        put_number(json, "backward_us", load->backward_us);
-        put_number(json, "transfer_us", load->transfer_us);
-        put_number(json, "load_us", load->load_us);
+        put_numbers(json, numbers, 4);
         smp_text_append(json,
                         ", \"in_bytes\": %" PRId64 ", \"out_bytes\": %" PRId64
                         ", \"weight_bytes\": %" PRId64 ", \"stash_bytes\": %" PRId64
@@ -149,7 +147,14 @@ static void put_json_stages(const smp_check *check, smp_text *json)
 static void put_json_scores(const smp_check *check, smp_text *json)
 {
     const smp_plan *plan = check->plan;
-    const smp_predicted *predicted = &plan->predicted;
+    const smp_predicted *is = &plan->predicted;
+    const named numbers[] = {{"step_us", is->step_us},
+                             {"bubble", is->bubble},
+                             {"samples_per_s", is->samples_per_s},
+                             {"bottleneck_us", is->bottleneck_us},
+                             {"lower_bound_us", is->lower_bound_us},
+                             {"gap", is->gap},
+                             {"time_per_sample_us", check->time_us}};
     smp_text_append(json,
                     ", \"parallel\": {\"devices\": %d, \"pipeline\": %d, \"ddp\": %d, "
                     "\"chunks\": %d}, \"batch\": {\"microbatches\": %d, \"microbatch_size\": "
@@ -160,20 +165,12 @@ static void put_json_scores(const smp_check *check, smp_text *json)
         smp_text_append(json, ", \"execution\": {\"device\": \"%s\", \"precision\": \"%s\"}",
                         smp_backend_name(plan->target.backend),
                         smp_precision_name(plan->target.precision));
-    put_number(json, "step_us", predicted->step_us);
-    put_number(json, "bubble", predicted->bubble);
-    put_number(json, "samples_per_s", predicted->samples_per_s);
-    put_number(json, "bottleneck_us", predicted->bottleneck_us);
-    put_number(json, "lower_bound_us", predicted->lower_bound_us);
-    put_number(json, "gap", predicted->gap);
-    put_number(json, "time_per_sample_us", check->time_us);
-    smp_text_append(json, ", \"bound\": ");
-    smp_text_append_quoted(json, check->bound);
-    smp_text_append(json, ", \"costs\": ");
+    put_numbers(json, numbers, 7);
+    smp_text_append(json, ", \"bound\": \"%s\", \"costs\": ", check->bound);
     smp_text_append_quoted(json, check->cost_source);
     smp_text_append(json, ", \"peak_bytes\": [");
     for (int r = 0; r < plan->pipeline; r++)
-        smp_text_append(json, "%s%" PRId64, r > 0 ? ", " : "", predicted->peak_bytes[r]);
+        smp_text_append(json, "%s%" PRId64, r > 0 ? ", " : "", is->peak_bytes[r]);
     smp_text_append(json, "]");
     put_json_stages(check, json);
     put_json_best(&check->same, "best_same", json);
@@ -185,11 +182,12 @@ smp_status smp_check_report_json(const smp_check *check, const smp_search_reques
 {
     smp_text_append(json, "{\"smp\": 1, \"model\": ");
     smp_text_append_quoted(json, request->graph->name);
-    smp_text_append(json, ", \"legal\": %s, \"fits\": %s, \"problems\": ",
+    smp_text_append(json, ", \"legal\": %s, \"fits\": %s, \"problems\": [",
                     check->legal ? "true" : "false", check->fits ? "true" : "false");
-    put_json_findings(check, false, json);
-    smp_text_append(json, ", \"notes\": ");
-    put_json_findings(check, true, json);
+    put_json_findings(&check->findings, false, json);
+    smp_text_append(json, "], \"notes\": [");
+    put_json_findings(&check->findings, true, json);
+    smp_text_append(json, "]");
     if (check->plan)
         put_json_scores(check, json);
     smp_text_append(json, "}\n");

@@ -1,11 +1,10 @@
 /* All that is wrong with the stages of a plan, not only the first thing.
  *
- * Stages are numbered, so a plan is legal if no op reads from a later stage. Where one does, taking
- * stages away from both ends, as far as they wait for or feed none that is left, tells what would help:
- * stages that remain lie on a cycle, and an op has to move; if none do, they are only numbered wrongly.
- * O(ops + edges) for each round of that. */
-#include <stdarg.h>
-#include <stdio.h>
+ * Stages are numbered, so a plan is legal if no op reads from a later stage. Where one does, stages are
+ * taken away that wait for none that is left, then those that feed none: what remains lies on a cycle
+ * or between two, and an op has to move; if nothing does, the stages are only numbered wrongly.
+ * O(ops + edges) for each stage taken. */
+#include <string.h>
 
 #include "graph/model/op.h"
 #include "schedule/check/check.h"
@@ -16,17 +15,8 @@
 enum { MAX_HINTS = 20, MAX_ORDER = 1000, MAX_SHOWN = 32, MAX_TWICE = 1000, MAX_PAIRS = 20 };
 
 smp_status smp__find(smp_findings *findings, smp_finding_level level, const char *kind,
-                     smp_where where, const char *format, ...)
+                     smp_where where, const char *message)
 {
-    va_list args, again;
-    va_start(args, format);
-    va_copy(again, args);
-    int n = vsnprintf(NULL, 0, format, args);
-    va_end(args);
-    char *message = smp_arena_alloc(findings->arena, (size_t)(n > 0 ? n : 0) + 1, 1);
-    if (message)
-        vsnprintf(message, (size_t)n + 1, format, again);
-    va_end(again);
     if (!message)
         return SMP_ERR_NO_MEMORY;
     SMP_TRY(smp_array_reserve(&findings->item, &findings->capacity, sizeof *findings->item,
@@ -47,21 +37,15 @@ typedef struct stage_check {
     int64_t work; /* of patterns */
 } stage_check;
 
-static smp_status illegal(stage_check *c, const char *kind, smp_where where, const char *message)
-{
-    return smp__find(c->findings, SMP_FINDING_ILLEGAL, kind, where, "%s", message);
-}
-
 static smp_status unknown_op(stage_check *c, const smp_sketch_entry *entry, int stage)
 {
-    smp_text text = {0};
-    smp_text_append(&text, "stage %d names '%s', model '%s' has no such op", stage, entry->text,
-                    c->graph->name);
+    smp_text hint = {0};
     if (c->hints++ < MAX_HINTS)
-        smp_op_pattern_hint(c->graph, entry->text, &text);
-    smp_status status = text.failed ? smp_fail_memory(text.capacity)
-                                    : illegal(c, "unknown-op", entry->where, text.data);
-    smp_text_free(&text);
+        smp_op_pattern_hint(c->graph, entry->text, &hint);
+    smp_status status = SMP__FIND(c->findings, ILLEGAL, "unknown-op", entry->where,
+                                  "stage %d names '%s', model '%s' has no such op%s", stage,
+                                  entry->text, c->graph->name, hint.data ? hint.data : "");
+    smp_text_free(&hint);
     return status;
 }
 
@@ -80,7 +64,7 @@ static smp_status place_entry(stage_check *c, const smp_sketch_entry *entry, int
         }
         if (c->repeated++ >= MAX_TWICE)
             return SMP_OK;
-        SMP_TRY(smp__find(c->findings, SMP_FINDING_ILLEGAL, "op-twice", entry->where,
+        SMP_TRY(SMP__FIND(c->findings, ILLEGAL, "op-twice", entry->where,
                           c->stage[op] == stage ? "op '%s' stands twice in stage %d"
                                                 : "op '%s' lies in stage %d and in stage %d",
                           c->graph->op[op].name, c->stage[op], stage));
@@ -110,7 +94,7 @@ static smp_status check_missing(stage_check *c)
             continue;
         while (end < graph->n_op && c->stage[end] < 0)
             end++;
-        SMP_TRY(smp__find(c->findings, SMP_FINDING_ILLEGAL, "missing-op", c->sketch->stages_where,
+        SMP_TRY(SMP__FIND(c->findings, ILLEGAL, "missing-op", c->sketch->stages_where,
                           end - op == 1 ? "op '%s' lies in no stage"
                                         : "ops '%s' to '%s' lie in no stage",
                           graph->op[op].name, graph->op[end - 1].name));
@@ -120,29 +104,25 @@ static smp_status check_missing(stage_check *c)
 
 static smp_status check_empty(stage_check *c, smp_arena *scratch)
 {
-    int32_t *held = SMP_ARENA_NEW(scratch, int32_t, (size_t)c->n_stage);
+    bool *held = SMP_ARENA_NEW(scratch, bool, (size_t)c->n_stage);
     smp_where *where = SMP_ARENA_NEW(scratch, smp_where, (size_t)c->n_stage);
     if (!held || !where)
         return SMP_ERR_NO_MEMORY;
+    for (int s = 0; s < c->n_stage; s++)
+        where[s] = c->sketch->stages_where;
     for (int i = 0; i < c->sketch->n_listed; i++)
         where[c->sketch->stage[i].stage] = c->sketch->stage[i].where;
-    for (int32_t op = 0; op < c->graph->n_op; op++) {
+    for (int32_t op = 0; op < c->graph->n_op; op++)
         if (c->stage[op] >= 0)
-            held[c->stage[op]]++;
-    }
+            held[c->stage[op]] = true;
     for (int s = 0, end; s < c->n_stage; s = end) {
-        end = s + 1;
-        if (held[s] > 0)
-            continue;
-        while (end < c->n_stage && held[end] == 0)
+        for (end = s + 1; !held[s] && end < c->n_stage && !held[end];)
             end++;
-        smp_where at = where[s].line > 0 ? where[s] : c->sketch->stages_where;
-        if (end - s == 1)
-            SMP_TRY(smp__find(c->findings, SMP_FINDING_ILLEGAL, "empty-stage", at,
-                              "stage %d of %d holds no op", s, c->n_stage));
-        else
-            SMP_TRY(smp__find(c->findings, SMP_FINDING_ILLEGAL, "empty-stage", at,
-                              "stages %d to %d of %d hold no op", s, end - 1, c->n_stage));
+        if (!held[s])
+            SMP_TRY(SMP__FIND(c->findings, ILLEGAL, "empty-stage", where[s],
+                              end - s == 1 ? "stage %d of %d holds no op"
+                                           : "stage %d of %d holds no op, nor do those up to %d",
+                              s, c->n_stage, end - 1));
     }
     return SMP_OK;
 }
@@ -150,11 +130,9 @@ static smp_status check_empty(stage_check *c, smp_arena *scratch)
 /* Stages that are not yet put in order, and how they hang together. */
 typedef struct stage_order {
     bool *left, *waits, *feeds; /* [n_stage]: waits for, feeds another that is left */
-    int n_left;
-    int64_t work; /* stages and ops looked at */
 } stage_order;
 
-static void mark_edges(const stage_check *c, stage_order *o)
+static void mark_edges(const stage_check *c, const stage_order *o)
 {
     const smp_graph *graph = c->graph;
     for (int s = 0; s < c->n_stage; s++)
@@ -167,80 +145,61 @@ static void mark_edges(const stage_check *c, stage_order *o)
                 o->feeds[a] = o->waits[b] = true;
         }
     }
-    o->work += c->n_stage + graph->n_op;
 }
 
-static smp_status open_order(const stage_check *c, smp_arena *scratch, stage_order *o)
+/* The next stage to take away: the lowest that waits for none (Kahn), else one that feeds none, else
+ * -1. */
+static int next_stage(const stage_check *c, const stage_order *o)
+{
+    int next = -1;
+    for (int s = c->n_stage - 1; s >= 0; s--)
+        if (o->left[s] && (!o->waits[s] || (!o->feeds[s] && (next < 0 || o->waits[next]))))
+            next = s;
+    return next;
+}
+
+/* Either a cycle or an order in which the plan would be legal. */
+static smp_status explain_order(stage_check *c, smp_arena *scratch, smp_where where)
 {
     size_t n = (size_t)c->n_stage;
-    *o = (stage_order){.left = SMP_ARENA_NEW(scratch, bool, n),
-                       .waits = SMP_ARENA_NEW(scratch, bool, n),
-                       .feeds = SMP_ARENA_NEW(scratch, bool, n),
-                       .n_left = c->n_stage};
-    if (!o->left || !o->waits || !o->feeds)
+    int n_left = c->n_stage;
+    int64_t work = 0;
+    smp_text order = {0}, cycle = {0};
+    stage_order o = {SMP_ARENA_NEW(scratch, bool, n), SMP_ARENA_NEW(scratch, bool, n),
+                     SMP_ARENA_NEW(scratch, bool, n)};
+    if (!o.left || !o.waits || !o.feeds)
         return SMP_ERR_NO_MEMORY;
-    for (int s = 0; s < c->n_stage; s++)
-        o->left[s] = true;
-    return SMP_OK;
-}
-
-/* Takes away, from both ends, all stages that lie on no cycle nor between two. */
-static void keep_cycles(const stage_check *c, stage_order *o)
-{
-    for (int before = o->n_left + 1; o->n_left < before && o->work < MAX_ORDER_WORK;) {
-        before = o->n_left;
-        mark_edges(c, o);
-        for (int s = 0; s < c->n_stage; s++)
-            if (o->left[s] && (!o->waits[s] || !o->feeds[s])) {
-                o->left[s] = false;
-                o->n_left--;
-            }
+    memset(o.left, true, n);
+    for (; n_left > 0 && work < MAX_ORDER_WORK; n_left--) {
+        mark_edges(c, &o);
+        int s = next_stage(c, &o);
+        if (s < 0)
+            break;
+        o.left[s] = false;
+        smp_text_append(&order, "%s %d", order.data ? "," : "", s);
+        work += c->n_stage + c->graph->n_op;
     }
-}
-
-static smp_status report_cycle(stage_check *c, const stage_order *o, smp_where where)
-{
-    smp_text text = {0};
-    int shown = 0;
-    for (int s = 0; s < c->n_stage && shown < MAX_SHOWN; s++)
-        if (o->left[s])
-            smp_text_append(&text, "%s%d",
-                            shown++ == 0     ? "stages "
-                            : o->n_left == 2 ? " and "
-                                             : ", ",
-                            s);
-    smp_text_append(&text, "%s %s: an op has to move", o->n_left > shown ? ", ..." : "",
-                    o->n_left == 2 ? "feed each other" : "lie on cycles");
-    smp_status status =
-        text.failed ? smp_fail_memory(text.capacity) : illegal(c, "cycle", where, text.data);
-    smp_text_free(&text);
-    return status;
-}
-
-/* Without a cycle: the order that would make the plan legal (Kahn, the lowest ready stage first). */
-static smp_status suggest_order(stage_check *c, stage_order *o)
-{
-    smp_text text = {0};
-    smp_text_append(&text, "no cycle: the plan would be legal with its stages in the order");
-    for (int done = 0; done < c->n_stage; done++) {
-        int s = 0;
-        mark_edges(c, o);
-        while (!o->left[s] || o->waits[s])
-            s++;
-        o->left[s] = false;
-        smp_text_append(&text, "%s %d", done > 0 ? "," : "", s);
-    }
-    smp_status status = text.failed ? smp_fail_memory(text.capacity)
-                                    : smp__find(c->findings, SMP_FINDING_NOTE, "order",
-                                                c->sketch->stages_where, "%s", text.data);
-    smp_text_free(&text);
+    for (int s = 0, shown = 0; s < c->n_stage && shown < MAX_SHOWN; s++)
+        if (o.left[s])
+            smp_text_append(&cycle, "%s%d", shown++ == 0 ? "" : n_left == 2 ? " and " : ", ", s);
+    smp_status status = SMP_OK;
+    if (n_left == 0 && c->n_stage <= MAX_SHOWN)
+        status = SMP__FIND(c->findings, NOTE, "order", c->sketch->stages_where,
+                           "no cycle: the plan would be legal with its stages in the order%s",
+                           order.data ? order.data : "");
+    else if (n_left > 0 && work < MAX_ORDER_WORK)
+        status =
+            SMP__FIND(c->findings, ILLEGAL, "cycle", where, "stages %s%s %s: an op has to move",
+                      cycle.data ? cycle.data : "", n_left > MAX_SHOWN ? ", ..." : "",
+                      n_left == 2 ? "feed each other" : "lie on cycles");
+    smp_text_free(&order);
+    smp_text_free(&cycle);
     return status;
 }
 
 static smp_status check_order(stage_check *c, smp_arena *scratch)
 {
     const smp_graph *graph = c->graph;
-    stage_order o;
     smp_where first = {0};
     int shown = 0;
     for (int32_t op = 0; op < graph->n_op && shown < MAX_ORDER; op++) {
@@ -249,7 +208,7 @@ static smp_status check_order(stage_check *c, smp_arena *scratch)
             int32_t from = tensor->producer;
             if (from < 0 || c->stage[op] < 0 || c->stage[from] <= c->stage[op])
                 continue;
-            SMP_TRY(smp__find(c->findings, SMP_FINDING_ILLEGAL, "order", c->where[op],
+            SMP_TRY(SMP__FIND(c->findings, ILLEGAL, "order", c->where[op],
                               "op '%s' in stage %d reads tensor '%s', which op '%s' makes in the "
                               "later stage %d",
                               graph->op[op].name, c->stage[op], tensor->name, graph->op[from].name,
@@ -257,64 +216,40 @@ static smp_status check_order(stage_check *c, smp_arena *scratch)
             first = shown++ == 0 ? c->where[op] : first;
         }
     }
-    if (shown == 0)
-        return SMP_OK;
-    SMP_TRY(open_order(c, scratch, &o));
-    keep_cycles(c, &o);
-    if (o.n_left > 0)
-        return o.work < MAX_ORDER_WORK ? report_cycle(c, &o, first) : SMP_OK;
-    if (c->n_stage > MAX_SHOWN)
-        return SMP_OK;
-    SMP_TRY(open_order(c, scratch, &o));
-    return suggest_order(c, &o);
+    return shown > 0 ? explain_order(c, scratch, first) : SMP_OK;
 }
 
-static smp_status check_pins(stage_check *c)
+/* Pins, and of each group the first member elsewhere than the first one. */
+static smp_status check_wishes(stage_check *c, smp_arena *scratch)
 {
+    enum { NONE = -1, TORN = -2 };
     const smp_graph *graph = c->graph;
+    int32_t *first = SMP_ARENA_NEW(scratch, int32_t, (size_t)graph->n_group);
+    if (!first)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t g = 0; g < graph->n_group; g++)
+        first[g] = NONE;
     for (int32_t i = 0; i < graph->n_op; i++) {
         const smp_op *op = &graph->op[i];
+        int32_t g = op->group, s = c->stage[i];
         smp_where where = smp_op_where(graph, op);
-        if (op->pin < 0 || c->stage[i] < 0 || op->pin == c->stage[i])
+        const char *file = where.file ? where.file : "model";
+        if (s >= 0 && op->pin >= 0 && op->pin != s)
+            SMP_TRY(SMP__FIND(c->findings, ILLEGAL, "pin", c->where[i],
+                              "op '%s' lies in stage %d, the model pins it to stage %d (%s:%d:%d)",
+                              op->name, s, op->pin, file, where.line, where.column));
+        if (s < 0 || g < 0 || first[g] == TORN)
             continue;
-        SMP_TRY(smp__find(c->findings, SMP_FINDING_ILLEGAL, "pin", c->where[i],
-                          "op '%s' lies in stage %d, the model pins it to stage %d (%s:%d:%d)",
-                          op->name, c->stage[i], op->pin, where.file ? where.file : "model",
-                          where.line, where.column));
-    }
-    return SMP_OK;
-}
-
-/* The first member elsewhere than the first one; how many more there are. */
-static smp_status check_groups(stage_check *c, smp_arena *scratch)
-{
-    const smp_graph *graph = c->graph;
-    size_t n = (size_t)graph->n_group;
-    int32_t *first = SMP_ARENA_NEW(scratch, int32_t, n);
-    int32_t *other = SMP_ARENA_NEW(scratch, int32_t, n);
-    if (!first || !other)
-        return SMP_ERR_NO_MEMORY;
-    for (size_t g = 0; g < n; g++)
-        first[g] = other[g] = -1;
-    for (int32_t i = 0; i < graph->n_op; i++) {
-        int32_t g = graph->op[i].group;
-        if (g < 0 || c->stage[i] < 0)
-            continue;
-        if (first[g] < 0)
+        if (first[g] == NONE)
             first[g] = i;
-        else if (other[g] < 0 && c->stage[i] != c->stage[first[g]])
-            other[g] = i;
-    }
-    for (size_t g = 0; g < n; g++) {
-        if (other[g] < 0)
+        if (c->stage[first[g]] == s)
             continue;
-        smp_where where = smp_op_where(graph, &graph->op[other[g]]);
-        SMP_TRY(smp__find(c->findings, SMP_FINDING_ILLEGAL, "group", c->where[other[g]],
-                          "group '%s' is torn apart: op '%s' lies in stage %d, op '%s' in stage "
-                          "%d (%s:%d:%d)",
-                          graph->group[g], graph->op[first[g]].name, c->stage[first[g]],
-                          graph->op[other[g]].name, c->stage[other[g]],
-                          where.file ? where.file : "model", where.line, where.column));
+        SMP_TRY(SMP__FIND(c->findings, ILLEGAL, "group", c->where[i],
+                          "group '%s' is torn apart: op '%s' lies in stage %d, op '%s' in stage %d "
+                          "(%s:%d:%d)",
+                          graph->group[g], graph->op[first[g]].name, c->stage[first[g]], op->name,
+                          s, file, where.line, where.column));
+        first[g] = TORN;
     }
     return SMP_OK;
 }
@@ -331,7 +266,7 @@ static smp_status note_ties(stage_check *c)
             int32_t b = graph->use[u].op;
             if (c->stage[a] < 0 || c->stage[b] < 0 || c->stage[a] == c->stage[b])
                 continue;
-            SMP_TRY(smp__find(c->findings, SMP_FINDING_NOTE, "tied-weight", c->where[b],
+            SMP_TRY(SMP__FIND(c->findings, NOTE, "tied-weight", c->where[b],
                               "tied weight '%s' (%s) lies in stage %d (op '%s') and stage %d (op "
                               "'%s')%s",
                               param->name, smp_format_bytes(size, sizeof size, param->elements * 4),
@@ -354,7 +289,7 @@ static smp_status note_pairs(stage_check *c)
         int32_t next = i + 1;
         if (c->stage[i] >= 0 && c->stage[next] >= 0 && c->stage[i] != c->stage[next]) {
             shown++;
-            SMP_TRY(smp__find(c->findings, SMP_FINDING_NOTE, "pair", c->where[next],
+            SMP_TRY(SMP__FIND(c->findings, NOTE, "pair", c->where[next],
                               "op '%s' and op '%s' are one kernel on %s where a stage holds both: "
                               "cut between them (stages %d and %d), results differ in rounding",
                               graph->op[i].name, graph->op[next].name,
@@ -384,9 +319,7 @@ smp_status smp__check_stages(const smp_graph *graph, const smp_sketch *sketch, i
     if (status == SMP_OK)
         status = check_order(&c, scratch);
     if (status == SMP_OK)
-        status = check_pins(&c);
-    if (status == SMP_OK)
-        status = check_groups(&c, scratch);
+        status = check_wishes(&c, scratch);
     if (status == SMP_OK)
         status = note_ties(&c);
     if (status == SMP_OK)

@@ -4,12 +4,6 @@
 
 #include "schedule/planner/configs.h"
 
-static int device_of(const smp__mapping *mapping, int replica, int rank)
-{
-    return mapping->placement == SMP_PLACEMENT_SPREAD ? rank * mapping->ddp + replica
-                                                      : replica * mapping->pipeline + rank;
-}
-
 /* Stages are made for one replica: that whose devices are the slowest in sum. The others wait for
  * it in every reduction. */
 static int slowest_replica(const smp__mapping *mapping, const smp_cluster *cluster,
@@ -68,7 +62,7 @@ static void fill_mapping(smp__mapping *mapping, const smp_search_request *reques
     int p = mapping->pipeline;
     for (int d = 0; d < mapping->ddp; d++) {
         for (int r = 0; r < p; r++)
-            mapping->device[d * p + r] = device_of(mapping, d, r);
+            mapping->device[d * p + r] = smp_plan_device(mapping->placement, p, mapping->ddp, d, r);
     }
     int replica = slowest_replica(mapping, cluster, precision);
     mapping->fastest = INFINITY;

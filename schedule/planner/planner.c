@@ -120,8 +120,9 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
     return copy_cluster(plan->arena, planner->request.cluster, &plan->cluster);
 }
 
-static smp_status fill_result(const smp__planner *planner, const char *model_path,
-                              smp__evaluation *evaluation, smp_planner_result *result)
+smp_status smp__planner_write(const smp__planner *planner, const char *model_path,
+                              const smp_candidate *candidate, smp__evaluation *evaluation,
+                              smp_plan **out)
 {
     smp_arena *arena = smp_arena_create();
     smp_plan *plan = arena ? SMP_ARENA_NEW(arena, smp_plan, 1) : NULL;
@@ -130,11 +131,23 @@ static smp_status fill_result(const smp__planner *planner, const char *model_pat
         return SMP_ERR_NO_MEMORY;
     }
     plan->arena = arena;
-    smp_status status = fill_plan(plan, planner, model_path, result->search.best, evaluation);
+    smp_status status = fill_plan(plan, planner, model_path, candidate, evaluation);
+    if (status == SMP_OK)
+        *out = plan;
+    else
+        smp_plan_destroy(plan);
+    return status;
+}
+
+static smp_status fill_result(const smp__planner *planner, const char *model_path,
+                              smp__evaluation *evaluation, smp_planner_result *result)
+{
+    smp_plan *plan;
+    SMP_TRY(smp__planner_write(planner, model_path, result->search.best, evaluation, &plan));
     if (result->order.taken)
         plan->schedule = "auto";
-    if (status == SMP_OK)
-        status = smp_fail_context(smp_verify(plan, planner->request.graph), "the plan just made");
+    smp_status status =
+        smp_fail_context(smp_verify(plan, planner->request.graph), "the plan just made");
     if (status == SMP_OK)
         result->plan = plan;
     else

@@ -62,6 +62,11 @@ int64_t smp__planner_room(const smp__planner *planner, const smp_candidate *cand
 smp_status smp__planner_evaluate(smp__planner *planner, const smp_candidate *candidate,
                                  smp_program *program, bool exactly, smp__evaluation *out);
 void smp__evaluation_free(smp__evaluation *evaluation);
+/* The plan of an exact evaluation, whose programs it takes over; it owns copies of all else that it
+ * says. Not verified. */
+smp_status smp__planner_write(const smp__planner *planner, const char *model_path,
+                              const smp_candidate *candidate, smp__evaluation *evaluation,
+                              smp_plan **out);
 /* Evaluates the candidate, not exactly, and fills in its step, peaks, room and fit. */
 smp_status smp__planner_judge(smp__planner *planner, smp_candidate *candidate);
 

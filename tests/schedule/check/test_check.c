@@ -193,20 +193,26 @@ static void assert_legal(const smp_check *check)
     assert_true(check->legal && check->fits);
 }
 
-/* A plan as made, written and checked: the same numbers to the last bit. */
-static void check_made(const char *model, int devices, smp_search_request change, bool keep)
+/* A plan as made, written and checked: the same numbers to the last bit. n_fast: of the devices, so many
+ * are twice as fast. */
+static void check_made(const char *model, int devices, int n_fast, smp_search_request change,
+                       bool keep)
 {
     smp_search_request request, as_made;
     smp_planner_result result;
     smp_text text = {0};
     smp_check check;
     open_example(model, devices, &request);
+    for (int d = 0; d < n_fast; d++)
+        ((smp_device_spec *)request.cluster->device)[d].flops_fp32 *= 2;
     as_made = request;
     as_made.stages = change.stages;
+    as_made.ddp = change.ddp;
     as_made.chunks = change.chunks;
     as_made.microbatches = change.microbatches;
     as_made.schedule = change.schedule;
     as_made.recompute = change.recompute;
+    as_made.placement = change.placement;
     if (smp_plan_make(&as_made, "model.yaml", &result) != SMP_OK)
         fail_msg("%s", smp_last_error());
     assert_int_equal(SMP_OK, smp_plan_format(result.plan, &text));
@@ -228,7 +234,7 @@ static void check_made(const char *model, int devices, smp_search_request change
     for (int s = 0; s < result.plan->n_stage; s++)
         assert_int_equal(result.plan->stage[s].recompute, check.plan->stage[s].recompute);
     assert_true(now->lower_bound_us <= now->bottleneck_us);
-    assert_true(check.any.found && check.any.ratio > 0.985);
+    assert_true(check.any.plan && check.any.ratio > 0.985);
     smp_check_free(&check);
     smp_sketch_destroy(sketch);
     smp_text_free(&text);
@@ -239,22 +245,28 @@ static void check_made(const char *model, int devices, smp_search_request change
 static void test_check_scores_as_planned(void **state)
 {
     (void)state;
-    smp_search_request a = {.stages = 2, .chunks = 1, .recompute = SMP_RECOMPUTE_AUTO};
+    smp_search_request a = {
+        .stages = 2, .chunks = 1, .recompute = SMP_RECOMPUTE_AUTO, .placement = SMP_PLACEMENT_AUTO};
     smp_search_request b = {.stages = 2,
                             .chunks = 2,
                             .microbatches = 4,
                             .schedule = "interleaved",
-                            .recompute = SMP_RECOMPUTE_AUTO};
+                            .recompute = SMP_RECOMPUTE_AUTO,
+                            .placement = SMP_PLACEMENT_AUTO};
     smp_search_request c = {.stages = 3,
                             .chunks = 1,
                             .microbatches = 5,
                             .schedule = "simple",
-                            .recompute = SMP_RECOMPUTE_ALL};
-    check_made("gpt-tiny.yaml", 2, a, true);
-    check_made("gpt-tiny.yaml", 4, b, true);
-    check_made("gpt-tiny.yaml", 4, b, false);
-    check_made("gpt-tiny.yaml", 3, c, true);
-    check_made("branches.yaml", 3, c, false);
+                            .recompute = SMP_RECOMPUTE_ALL,
+                            .placement = SMP_PLACEMENT_AUTO};
+    check_made("gpt-tiny.yaml", 2, 0, a, true);
+    check_made("gpt-tiny.yaml", 4, 0, b, true);
+    check_made("gpt-tiny.yaml", 4, 0, b, false);
+    check_made("gpt-tiny.yaml", 3, 0, c, true);
+    check_made("branches.yaml", 3, 0, c, false);
+    a.ddp = 2; /* the second replica, the slower one, sets the pace */
+    a.placement = SMP_PLACEMENT_CLUSTER;
+    check_made("gpt-tiny.yaml", 4, 2, a, true);
 }
 
 /* Ranks may be dealt out in any order where no schedule is asked for; loads follow. */
@@ -408,7 +420,7 @@ static void test_check_execution(void **state)
             fail_msg("%s", smp_last_error());
         assert_legal(&check);
         assert_int_equal(torn, count_kind(&check.findings, "pair", SMP_FINDING_NOTE));
-        assert_true(check.same.found && check.any.found);
+        assert_true(check.same.plan && check.any.plan);
         assert_int_equal(SMP_BACKEND_CUDA, check.plan->target.backend);
         assert_int_equal(SMP_OK, smp_check_report_json(&check, &request, &json));
         assert_non_null(
