@@ -62,31 +62,21 @@ static smp_status prepare_call(smp *s, const smp_layout_call *layout, smp__call 
     return call->kernels->prepare(s->graph, op, s->batch, s->kernel_context, &call->state);
 }
 
-static smp_status build_layouts(smp *s)
-{
-    s->chunk = calloc((size_t)s->chunks, sizeof(*s->chunk));
-    s->stage_of_chunk = calloc((size_t)s->chunks, sizeof(*s->stage_of_chunk));
-    if (!s->chunk || !s->stage_of_chunk)
-        return smp_fail_memory((size_t)s->chunks * sizeof(*s->chunk));
-    for (int chunk = 0; chunk < s->chunks; chunk++) {
-        int stage = smp_plan_stage_of(s->plan, s->comm.pipeline_rank, chunk);
-        s->stage_of_chunk[chunk] = stage;
-        s->chunk[chunk].stage = stage;
-        unsigned mode = smp_layout_mode(s->plan->stage[stage].recompute, s->program, chunk);
-        SMP_TRY(smp_layout_build(s->graph, s->flow, stage, mode, NULL, &s->chunk[chunk].layout));
-    }
-    return SMP_OK;
-}
-
 static smp_status plan_memory(smp *s)
 {
-    const smp_layout **layout = calloc((size_t)s->chunks, sizeof(*layout));
-    if (!layout)
-        return smp_fail_memory((size_t)s->chunks * sizeof(*layout));
-    for (int chunk = 0; chunk < s->chunks; chunk++)
-        layout[chunk] = s->chunk[chunk].layout;
-    smp_status status = smp_memory_plan_rank(s->plan, s->graph, s->flow, s->comm.pipeline_rank,
-                                             NULL, layout, smp__job_states(s), &s->memory);
+    int rank = s->comm.pipeline_rank;
+    smp_layout **layout = calloc((size_t)s->chunks, sizeof(*layout));
+    s->chunk = calloc((size_t)s->chunks, sizeof(*s->chunk));
+    s->stage_of_chunk = calloc((size_t)s->chunks, sizeof(*s->stage_of_chunk));
+    smp_status status = layout && s->chunk && s->stage_of_chunk
+                            ? smp_memory_plan_rank(s->plan, s->graph, s->flow, rank,
+                                                   smp__job_states(s), layout, &s->memory)
+                            : smp_fail_memory((size_t)s->chunks * sizeof(*s->chunk));
+    for (int chunk = 0; layout && s->chunk && s->stage_of_chunk && chunk < s->chunks; chunk++) {
+        s->chunk[chunk].layout = layout[chunk];
+        s->chunk[chunk].stage = smp_plan_stage_of(s->plan, rank, chunk);
+        s->stage_of_chunk[chunk] = s->chunk[chunk].stage;
+    }
     free(layout);
     return status;
 }
@@ -151,7 +141,6 @@ static smp_status build_plan(smp *s)
         s->stage_rank[stage] = s->plan->stage[stage].rank;
     SMP_TRY(smp_plan_bind(s->plan, s->graph, &s->stage_of_op));
     SMP_TRY(smp_flow_build(s->graph, s->stage_of_op, s->plan->n_stage, s->batch, &s->flow));
-    SMP_TRY(build_layouts(s));
     SMP_TRY(plan_memory(s));
     SMP_TRY(smp__inputs_build(s));
     s->extra_bytes = LOSS_GRADIENT_BYTES + smp__inputs_bytes(s);

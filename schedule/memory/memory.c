@@ -248,36 +248,41 @@ void smp_memory_destroy(smp_memory_rank *memory)
 }
 
 smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
-                                int rank, const smp_program *program,
-                                const smp_layout *const *layout, int optimizer_states,
+                                int rank, int optimizer_states, smp_layout **layout,
                                 smp_memory_rank **out)
 {
-    smp_status status = SMP_ERR_NO_MEMORY;
+    size_t chunks = (size_t)plan->chunks, n_stage = (size_t)plan->n_stage;
+    const smp_program *program = &plan->program[rank];
     smp_arena *arena = smp_arena_create();
-    int *stage_of_chunk = arena ? SMP_ARENA_NEW(arena, int, (size_t)plan->chunks) : NULL;
-    int *stage_rank = arena ? SMP_ARENA_NEW(arena, int, (size_t)plan->n_stage) : NULL;
-    if (!stage_of_chunk || !stage_rank) {
-        smp_fail_memory(sizeof(int) * (size_t)(plan->chunks + plan->n_stage));
-        goto done;
+    smp_layout **made = arena && !layout ? SMP_ARENA_NEW(arena, smp_layout *, chunks) : layout;
+    int *stage_of_chunk = arena ? SMP_ARENA_NEW(arena, int, chunks) : NULL;
+    int *stage_rank = arena ? SMP_ARENA_NEW(arena, int, n_stage) : NULL;
+    smp_status status = made && stage_of_chunk && stage_rank
+                            ? SMP_OK
+                            : smp_fail_memory(sizeof(int) * (chunks + n_stage));
+    for (int c = 0; c < plan->chunks && status == SMP_OK; c++) {
+        int stage = stage_of_chunk[c] = smp_plan_stage_of(plan, rank, c);
+        unsigned mode = smp_layout_mode(plan->stage[stage].recompute, program, c);
+        status = layout ? smp_layout_build(graph, flow, stage, mode, NULL, &made[c])
+                        : smp_layout_measure(graph, flow, stage, mode, NULL, &made[c]);
     }
-    for (int c = 0; c < plan->chunks; c++)
-        stage_of_chunk[c] = smp_plan_stage_of(plan, rank, c);
-    for (int s = 0; s < plan->n_stage; s++)
+    for (int s = 0; s < plan->n_stage && status == SMP_OK; s++)
         stage_rank[s] = plan->stage[s].rank;
-    status =
-        smp_memory_plan(&(smp_memory_input){.graph = graph,
-                                            .flow = flow,
-                                            .program = program ? program : &plan->program[rank],
-                                            .stage_of_chunk = stage_of_chunk,
-                                            .stage_rank = stage_rank,
-                                            .layout = layout,
-                                            .rank = rank,
-                                            .chunks = plan->chunks,
-                                            .microbatches = plan->microbatches,
-                                            .ddp = plan->ddp,
-                                            .optimizer_states = optimizer_states},
-                        out);
-done:
+    if (status == SMP_OK)
+        status = smp_memory_plan(&(smp_memory_input){.graph = graph,
+                                                     .flow = flow,
+                                                     .program = program,
+                                                     .stage_of_chunk = stage_of_chunk,
+                                                     .stage_rank = stage_rank,
+                                                     .layout = (const smp_layout *const *)made,
+                                                     .rank = rank,
+                                                     .chunks = plan->chunks,
+                                                     .microbatches = plan->microbatches,
+                                                     .ddp = plan->ddp,
+                                                     .optimizer_states = optimizer_states},
+                                 out);
+    for (int c = 0; c < plan->chunks && made && !layout; c++)
+        smp_layout_destroy(made[c]);
     smp_arena_destroy(arena);
     return status;
 }
@@ -285,23 +290,10 @@ done:
 smp_status smp_memory_peak(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
                            int rank, int64_t *peak_bytes)
 {
-    smp_memory_rank *memory = NULL;
-    smp_layout **layout = calloc((size_t)plan->chunks, sizeof *layout);
-    smp_status status = layout ? SMP_OK : smp_fail_memory((size_t)plan->chunks * sizeof *layout);
-    for (int c = 0; c < plan->chunks && status == SMP_OK; c++) {
-        int stage = smp_plan_stage_of(plan, rank, c);
-        unsigned mode = smp_layout_mode(plan->stage[stage].recompute, &plan->program[rank], c);
-        status = smp_layout_measure(graph, flow, stage, mode, NULL, &layout[c]);
-    }
-    if (status == SMP_OK)
-        status =
-            smp_memory_plan_rank(plan, graph, flow, rank, NULL, (const smp_layout *const *)layout,
-                                 smp_planned_states(plan->training), &memory);
-    if (status == SMP_OK)
-        *peak_bytes = memory->arena_bytes;
+    smp_memory_rank *memory;
+    SMP_TRY(smp_memory_plan_rank(plan, graph, flow, rank, smp_planned_states(plan->training), NULL,
+                                 &memory));
+    *peak_bytes = memory->arena_bytes;
     smp_memory_destroy(memory);
-    for (int c = 0; layout && c < plan->chunks; c++)
-        smp_layout_destroy(layout[c]);
-    free(layout);
-    return status;
+    return SMP_OK;
 }

@@ -97,11 +97,10 @@ typedef struct smp_memory_input {
 smp_status smp_memory_plan(const smp_memory_input *input, smp_memory_rank **out);
 void smp_memory_destroy(smp_memory_rank *memory); /* accepts NULL */
 
-/* The same for a rank of a plan. program: NULL for the plan's own; layout: [chunks] of the rank's
- * stages. */
+/* Lays out the stages of a plan's rank and plans its memory. layout: [plan->chunks] NULLs, filled with
+ * the caller's layouts, also where it fails; NULL: they are only measured. */
 smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
-                                int rank, const smp_program *program,
-                                const smp_layout *const *layout, int optimizer_states,
+                                int rank, int optimizer_states, smp_layout **layout,
                                 smp_memory_rank **out);
 
 /* What the rank's arena takes, for the optimizer states that plans make room for. */

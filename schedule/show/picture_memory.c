@@ -20,47 +20,24 @@ static int64_t limit_bytes(const smp_plan *plan, int rank)
     return least;
 }
 
-static void fill_rank(smp_picture *picture, int rank, const smp_memory_rank *memory)
-{
-    size_t n = (size_t)picture->plan->program[rank].n;
-    if (n > 0)
-        memcpy(picture->alive[rank], memory->alive_bytes, n * sizeof *memory->alive_bytes);
-    picture->memory[rank] = (smp__rank_memory){.fixed_bytes = memory->fixed_bytes,
-                                               .alive_bytes = memory->bound_bytes,
-                                               .reserved_bytes = memory->arena_bytes,
-                                               .limit_bytes = limit_bytes(picture->plan, rank)};
-}
-
-static smp_status plan_rank(smp_picture *picture, int rank, smp_layout **layout)
-{
-    const smp_plan *plan = picture->plan;
-    smp_memory_rank *memory = NULL;
-    for (int c = 0; c < plan->chunks; c++) {
-        int stage = picture->crossing.stage_of[(int64_t)rank * plan->chunks + c];
-        unsigned mode = smp_layout_mode(plan->stage[stage].recompute, &plan->program[rank], c);
-        SMP_TRY(smp_layout_build(picture->graph, picture->flow, stage, mode, NULL, &layout[c]));
-    }
-    SMP_TRY(smp_memory_plan_rank(plan, picture->graph, picture->flow, rank, NULL,
-                                 (const smp_layout *const *)layout,
-                                 smp_planned_states(plan->training), &memory));
-    fill_rank(picture, rank, memory);
-    smp_memory_destroy(memory);
-    return SMP_OK;
-}
-
 static smp_status memory_of_rank(smp_picture *picture, int rank)
 {
     const smp_plan *plan = picture->plan;
-    smp_arena *arena = smp_arena_create();
-    smp_layout **layout = arena ? SMP_ARENA_NEW(arena, smp_layout *, (size_t)plan->chunks) : NULL;
-    picture->alive[rank] = SMP_ARENA_NEW(picture->arena, int64_t, (size_t)plan->program[rank].n);
-    smp_status status = SMP_ERR_NO_MEMORY;
-    if (layout && picture->alive[rank])
-        status = plan_rank(picture, rank, layout);
-    for (int c = 0; c < plan->chunks && layout; c++)
-        smp_layout_destroy(layout[c]);
-    smp_arena_destroy(arena);
-    return status;
+    size_t n = (size_t)plan->program[rank].n;
+    smp_memory_rank *memory;
+    int64_t *alive = picture->alive[rank] = SMP_ARENA_NEW(picture->arena, int64_t, n);
+    if (!alive)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(smp_memory_plan_rank(plan, picture->graph, picture->flow, rank,
+                                 smp_planned_states(plan->training), NULL, &memory));
+    if (n > 0)
+        memcpy(alive, memory->alive_bytes, n * sizeof *alive);
+    picture->memory[rank] = (smp__rank_memory){.fixed_bytes = memory->fixed_bytes,
+                                               .alive_bytes = memory->bound_bytes,
+                                               .reserved_bytes = memory->arena_bytes,
+                                               .limit_bytes = limit_bytes(plan, rank)};
+    smp_memory_destroy(memory);
+    return SMP_OK;
 }
 
 smp_status smp__picture_memory(smp_picture *picture)

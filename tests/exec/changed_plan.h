@@ -19,24 +19,13 @@ typedef struct plan_changes {
 static inline smp_status changed_peak(const smp_plan *plan, const smp_graph *graph,
                                       const smp_flow *flow, int rank, int64_t *peak_bytes)
 {
-    smp_layout **layout = calloc((size_t)plan->chunks, sizeof *layout);
-    smp_memory_rank *memory = NULL;
-    smp_status status = layout ? SMP_OK : SMP_ERR_NO_MEMORY;
-    for (int c = 0; c < plan->chunks && status == SMP_OK; c++) {
-        int stage = smp_plan_stage_of(plan, rank, c);
-        unsigned mode = smp_layout_mode(plan->stage[stage].recompute, &plan->program[rank], c);
-        status = smp_layout_build(graph, flow, stage, mode, NULL, &layout[c]);
-    }
-    if (status == SMP_OK)
-        status = smp_memory_plan_rank(plan, graph, flow, rank, NULL,
-                                      (const smp_layout *const *)layout, 2, &memory);
-    if (status == SMP_OK)
-        *peak_bytes = memory->arena_bytes;
-    for (int c = 0; c < plan->chunks && layout; c++)
-        smp_layout_destroy(layout[c]);
-    free(layout);
+    smp_memory_rank *memory;
+    smp_status status = smp_memory_plan_rank(plan, graph, flow, rank, 2, NULL, &memory);
+    if (status != SMP_OK)
+        return status;
+    *peak_bytes = memory->arena_bytes;
     smp_memory_destroy(memory);
-    return status;
+    return SMP_OK;
 }
 
 static inline smp_status change_plan(smp_plan *plan, const smp_graph *graph, plan_changes changes)

@@ -113,20 +113,15 @@ static void build_rank(rank_of_job *r, smp_graph *graph, smp_plan *plan, smp_flo
     s->stage_rank = calloc((size_t)plan->n_stage, sizeof(*s->stage_rank));
     s->stage_of_chunk = calloc((size_t)s->chunks, sizeof(*s->stage_of_chunk));
     s->chunk = calloc((size_t)s->chunks, sizeof(*s->chunk));
-    const smp_layout **layout = calloc((size_t)s->chunks, sizeof(*layout));
+    smp_layout **layout = calloc((size_t)s->chunks, sizeof(*layout));
     assert_true(s->stage_rank && s->stage_of_chunk && s->chunk && layout);
     for (int stage = 0; stage < plan->n_stage; stage++)
         s->stage_rank[stage] = plan->stage[stage].rank;
+    assert_int_equal(smp_memory_plan_rank(plan, graph, flow, rank, 2, layout, &s->memory), SMP_OK);
     for (int chunk = 0; chunk < s->chunks; chunk++) {
-        int stage = smp_plan_stage_of(plan, rank, chunk);
-        unsigned mode = smp_layout_mode(plan->stage[stage].recompute, s->program, chunk);
-        s->stage_of_chunk[chunk] = s->chunk[chunk].stage = stage;
-        assert_int_equal(smp_layout_build(graph, flow, stage, mode, NULL, &s->chunk[chunk].layout),
-                         SMP_OK);
-        layout[chunk] = s->chunk[chunk].layout;
+        s->stage_of_chunk[chunk] = s->chunk[chunk].stage = smp_plan_stage_of(plan, rank, chunk);
+        s->chunk[chunk].layout = layout[chunk];
     }
-    assert_int_equal(smp_memory_plan_rank(plan, graph, flow, rank, NULL, layout, 2, &s->memory),
-                     SMP_OK);
     free(layout);
     smp_transport_options options = {0};
     assert_int_equal(smp__messages_lanes(s, &options), SMP_OK);
