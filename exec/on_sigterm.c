@@ -33,7 +33,6 @@ static void put_number(char *line, size_t *used, int number)
 
 static void speak(int signal_number)
 {
-    static const char *const names[] = {"F", "B", "I", "W", ">F", "<F", ">B", "<B", "R", "O"};
     const smp *s = job;
     smp_action at = s->current;
     char line[BYTES];
@@ -53,7 +52,7 @@ static void speak(int signal_number)
         put_number(line, &used, at.microbatch);
     }
     put_text(line, &used, ") was at action ");
-    put_text(line, &used, names[at.kind]);
+    put_text(line, &used, smp_action_letters(at.kind));
     put_text(line, &used, " of step ");
     put_number(line, &used, (int)s->step + 1);
     put_text(line, &used, "\n");

@@ -31,6 +31,11 @@ void smp_program_free(smp_program *program)
     *program = (smp_program){0};
 }
 
+const char *smp_action_letters(smp_action_kind kind)
+{
+    return (unsigned)kind < N_KIND ? kind_text[kind] : "?";
+}
+
 const char *smp_action_word(smp_action_kind kind)
 {
     return (unsigned)kind < N_KIND ? kind_word[kind] : "other";
@@ -38,7 +43,7 @@ const char *smp_action_word(smp_action_kind kind)
 
 void smp_action_format(const smp_action *action, smp_text *text)
 {
-    const char *kind = (unsigned)action->kind < N_KIND ? kind_text[action->kind] : "?";
+    const char *kind = smp_action_letters(action->kind);
     if (action->kind == SMP_ACTION_OPTIMIZE)
         smp_text_append(text, "%s", kind);
     else if (action->kind == SMP_ACTION_REDUCE)

@@ -46,6 +46,8 @@ static inline bool smp_action_is_compute(smp_action_kind kind)
 smp_status smp_program_push(smp_program *program, smp_action_kind kind, int microbatch, int chunk);
 void smp_program_free(smp_program *program); /* frees the actions, not the struct */
 
+/* "F", ">B"; "?" for what is no action. These two may be called in a signal handler. */
+const char *smp_action_letters(smp_action_kind kind);
 /* "forward", "send"; "other" for what is no action. */
 const char *smp_action_word(smp_action_kind kind);
 
