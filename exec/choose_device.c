@@ -12,7 +12,8 @@
 static smp_status find_precision(smp *s)
 {
     s->target.precision = s->plan ? s->plan->target.precision : SMP_PRECISION_FP32;
-    return s->options.precision ? smp_device_precision(s->options.precision, &s->target.precision)
+    return s->options.precision ? smp_precision_read((smp_where){0}, "precision",
+                                                     s->options.precision, &s->target.precision)
                                 : SMP_OK;
 }
 

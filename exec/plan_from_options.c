@@ -74,7 +74,8 @@ static smp_status find_target(const smp_options *options, smp_target *target)
     const char *name = options->device ? options->device : "cpu";
     *target = (smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32};
     if (options->precision)
-        SMP_TRY(smp_device_precision(options->precision, &target->precision));
+        SMP_TRY(smp_precision_read((smp_where){0}, "precision", options->precision,
+                                   &target->precision));
     if (strcmp(name, "auto") != 0) {
         SMP_TRY(smp_device_backend(name, &target->backend));
         return smp_target_check(*target);

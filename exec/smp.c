@@ -41,7 +41,7 @@ static smp_status check_device(const smp_options *o)
     smp_backend backend;
     smp_precision precision;
     if (o->precision)
-        SMP_TRY(smp_device_precision(o->precision, &precision));
+        SMP_TRY(smp_precision_read((smp_where){0}, "precision", o->precision, &precision));
     if (!o->device || strcmp(o->device, "auto") == 0 || smp_device_find(o->device))
         return SMP_OK;
     SMP_TRY(smp_device_backend(o->device, &backend));

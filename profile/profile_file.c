@@ -58,9 +58,7 @@ static smp_status read_precision(const smp_yaml_node *top, smp_profile *profile)
     smp_precision precision;
     SMP_TRY(smp__field(top, "profile", "dtype", &node));
     SMP_TRY(smp_yaml_string(node, "dtype", &text));
-    if (!smp_precision_find(text, &precision))
-        return smp_fail_at(smp_yaml_where(node), "dtype: got '%s', expected fp32, tf32 or bf16",
-                           text);
+    SMP_TRY(smp_precision_read(smp_yaml_where(node), "dtype", text, &precision));
     profile->dtype = smp_precision_name(precision);
     if (strcmp(profile->device, "cpu") != 0 || precision == SMP_PRECISION_FP32)
         return SMP_OK;

@@ -70,13 +70,9 @@ static smp_status set_option(arguments *a, int option, const char *text)
         a->output = text;
         return SMP_OK;
     case FLAG_DEVICE:
-        if (smp_backend_find(text, &a->target.backend))
-            return SMP_OK;
-        return smp_fail(SMP_ERR_INPUT, "--device: got '%s', expected cpu or cuda", text);
+        return smp_backend_read((smp_where){0}, "--device", text, &a->target.backend);
     case FLAG_DTYPE:
-        if (smp_precision_find(text, &a->target.precision))
-            return SMP_OK;
-        return smp_fail(SMP_ERR_INPUT, "--dtype: got '%s', expected fp32, tf32 or bf16", text);
+        return smp_precision_read((smp_where){0}, "--dtype", text, &a->target.precision);
     case FLAG_MICROBATCH_SIZE:
         if (smp_parse_int(text, &a->microbatch_size) && a->microbatch_size >= 1 &&
             a->microbatch_size <= MAX_MICROBATCH)

@@ -45,16 +45,3 @@ smp_status smp_device_backend(const char *name, smp_backend *out)
     smp_text_free(&known);
     return SMP_ERR_INPUT;
 }
-
-smp_status smp_device_precision(const char *name, smp_precision *out)
-{
-    if (smp_precision_find(name, out))
-        return SMP_OK;
-    smp_text known = {0};
-    for (int i = 0; i < SMP_N_PRECISION; i++)
-        smp_text_append_choice(&known, smp_precision_name((smp_precision)i), i, SMP_N_PRECISION);
-    smp_fail(SMP_ERR_INPUT, "precision '%s': expected %s", name,
-             known.data ? known.data : "another");
-    smp_text_free(&known);
-    return SMP_ERR_INPUT;
-}

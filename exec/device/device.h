@@ -74,8 +74,7 @@ typedef struct smp_device {
 const smp_device *smp_device_find(const char *name); /* NULL if unknown or not built in */
 const smp_device *const *smp_devices(void);          /* NULL-terminated */
 
-/* As smp_backend_find and smp_precision_find; SMP_ERR_INPUT lists the names, with "auto". */
+/* As smp_backend_find; SMP_ERR_INPUT lists the names, with "auto". */
 smp_status smp_device_backend(const char *name, smp_backend *out);
-smp_status smp_device_precision(const char *name, smp_precision *out);
 
 #endif

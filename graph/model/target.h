@@ -37,6 +37,11 @@ const char *smp_precision_name(smp_precision precision);   /* "fp32", "tf32", "b
 bool smp_backend_find(const char *name, smp_backend *out); /* false if unknown */
 bool smp_precision_find(const char *name, smp_precision *out);
 
+/* The same of what a user gave; SMP_ERR_INPUT lists the names. where: may be empty. */
+smp_status smp_backend_read(smp_where where, const char *what, const char *name, smp_backend *out);
+smp_status smp_precision_read(smp_where where, const char *what, const char *name,
+                              smp_precision *out);
+
 /* "fp32 only" and the like: SMP_ERR_INPUT if the backend lacks the precision. */
 smp_status smp_target_check(smp_target target);
 

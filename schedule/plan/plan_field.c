@@ -44,14 +44,11 @@ smp_status smp__plan_read_target(const smp_yaml_node *top, smp_target *out)
     SMP_TRY(smp__field_map(top, "plan", "execution", keys, SMP__COUNT(keys), &map));
     SMP_TRY(smp__field(map, "execution", "device", &node));
     SMP_TRY(smp_yaml_string(node, "execution: device", &text));
-    if (!smp_backend_find(text, &target.backend))
-        return smp_fail_at(smp_yaml_where(node),
-                           "execution: device: got '%s', expected cpu or cuda", text);
+    SMP_TRY(smp_backend_read(smp_yaml_where(node), "execution: device", text, &target.backend));
     SMP_TRY(smp__field(map, "execution", "precision", &node));
     SMP_TRY(smp_yaml_string(node, "execution: precision", &text));
-    if (!smp_precision_find(text, &target.precision))
-        return smp_fail_at(smp_yaml_where(node),
-                           "execution: precision: got '%s', expected fp32, tf32 or bf16", text);
+    SMP_TRY(
+        smp_precision_read(smp_yaml_where(node), "execution: precision", text, &target.precision));
     if (smp_target_check(target) != SMP_OK)
         return smp_fail_at(smp_yaml_where(node),
                            "execution: precision: got %s, expected fp32, which alone the CPU has",
