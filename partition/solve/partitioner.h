@@ -39,6 +39,8 @@ enum { SMP_N_PARTITIONER = SMP_PARTITIONER_LIST(SMP_PARTITIONER_COUNT) };
 
 const smp_partitioner *smp_partitioner_find(const char *name); /* NULL if unknown */
 const smp_partitioner *const *smp_partitioners(void);          /* NULL-terminated */
+smp_status
+smp_partitioner_check(const char *name); /* NULL or known; else SMP_ERR_INPUT lists them */
 
 /* The default: runs the registered partitioners but baselines and provers, each from the best so
  * far (or only `name`, if not NULL), and keeps the best: one that fits before one that does not,

@@ -27,6 +27,19 @@ const smp_partitioner *smp_partitioner_find(const char *name)
     return NULL;
 }
 
+smp_status smp_partitioner_check(const char *name)
+{
+    smp_text known = {0};
+    if (!name || smp_partitioner_find(name))
+        return SMP_OK;
+    for (int i = 0; partitioners[i]; i++)
+        smp_text_append(&known, "%s, ", partitioners[i]->name);
+    smp_fail(SMP_ERR_INPUT, "partitioner: got '%s', expected %sor auto", name,
+             known.data ? known.data : "");
+    smp_text_free(&known);
+    return SMP_ERR_INPUT;
+}
+
 static double total_load(const smp_partition *partition)
 {
     double total_us = 0.0;
@@ -136,17 +149,6 @@ static smp_status solve_all(const smp_problem *problem, const char *name, smp_pa
                                           : solve_in_turn(problem, name, out);
 }
 
-static smp_status fail_unknown(const char *name)
-{
-    smp_text known = {0};
-    for (int i = 0; partitioners[i]; i++)
-        smp_text_append(&known, "%s'%s'", i > 0 ? ", " : "", partitioners[i]->name);
-    smp_status status = smp_fail(SMP_ERR_INPUT, "partitioner: got '%s', expected one of %s", name,
-                                 known.data ? known.data : "none");
-    smp_text_free(&known);
-    return status;
-}
-
 /* Every holder of a split tie exchanges the weight's gradient with the first one once per step. */
 static smp_status charge_ties(const smp_problem *problem, const smp_partition *partition,
                               int microbatches, double *bottleneck_us)
@@ -208,8 +210,7 @@ static smp_status optional(smp_status status)
 smp_status smp__variants_solve(const smp_problem *problem, const char *name, smp__variants *out)
 {
     *out = (smp__variants){0};
-    if (name && !smp_partitioner_find(name))
-        return fail_unknown(name);
+    SMP_TRY(smp_partitioner_check(name));
     bool ties = smp_problem_has_ties(problem);
     smp_problem variant = *problem;
     variant.tie_together = ties;

@@ -17,19 +17,14 @@ static smp_status pick_schedule(smp__check_build *b)
 {
     const smp_sketch *sketch = b->sketch;
     const char *name = b->request.schedule;
-    smp_text names = {0};
     if (!name)
         name = sketch->schedule ? sketch->schedule : "interleaved";
     b->kind = smp_schedule_find(name);
     if (b->kind)
         return SMP_OK;
-    smp_schedule_put_names(&names);
-    smp_schedule_put_nearest(&names, name);
-    smp_status status =
-        SMP__FIND(&b->out->findings, ILLEGAL, "schedule", sketch->schedule_where,
-                  "schedule: got '%s', expected one of %s", name, names.data ? names.data : "none");
-    smp_text_free(&names);
-    return status;
+    smp_schedule_fail_name(name);
+    return SMP__FIND(&b->out->findings, ILLEGAL, "schedule", sketch->schedule_where, "%s",
+                     smp_last_error());
 }
 
 static smp_status check_shape(smp__check_build *b)

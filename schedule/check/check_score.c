@@ -40,8 +40,6 @@ static smp_status open_config(scoring *s)
     s->family =
         (smp__family){.mapping = mapping, .chunks = v, .stage_rank = b->rank, .limit = limit};
     s->config = (smp__config){.mapping = mapping,
-                              .pipeline = p,
-                              .ddp = b->request.ddp,
                               .chunks = v,
                               .microbatches = b->shape.microbatches,
                               .schedule = b->kind,

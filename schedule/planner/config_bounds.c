@@ -92,7 +92,7 @@ smp_status smp__totals_make(const smp_search_request *request, const smp_costs *
 
 static double samples_of(const smp__configs *configs, const smp__config *config)
 {
-    return (double)config->ddp * (double)configs->costs->microbatch_size;
+    return (double)config->mapping->ddp * (double)configs->costs->microbatch_size;
 }
 
 /* After its last backward a rank updates its weights, and before that reduces their gradients where
@@ -161,9 +161,10 @@ static double least_step_us(const smp__configs *configs, const smp__config *conf
                             const smp_partition *partition, const double *start_us, double *rank)
 {
     const int *stage_rank = smp__config_stage_rank(configs, config);
+    int p = config->mapping->pipeline;
     double tail = tail_us(configs, config), least_us = 0.0;
-    double *compute = rank, *start = rank + config->pipeline, *bytes = start + config->pipeline;
-    for (int r = 0; r < config->pipeline; r++) {
+    double *compute = rank, *start = rank + p, *bytes = start + p;
+    for (int r = 0; r < p; r++) {
         compute[r] = bytes[r] = 0.0;
         start[r] = INFINITY;
     }
@@ -174,7 +175,7 @@ static double least_step_us(const smp__configs *configs, const smp__config *conf
         start[r] = fmin(start[r], start_us[s]);
         bytes[r] = fmax(bytes[r], (double)load->weight_bytes); /* stages may share weights */
     }
-    for (int r = 0; r < config->pipeline; r++)
+    for (int r = 0; r < p; r++)
         least_us = fmax(least_us, start[r] + config->microbatches * compute[r] + tail * bytes[r]);
     return least_us;
 }
@@ -186,7 +187,7 @@ double smp__config_least_us(const smp__configs *configs, const smp__config *conf
     if (configs->request->objective == SMP_OBJECTIVE_BOTTLENECK)
         return partition->bottleneck_us / samples;
     smp_arena *scratch = smp_arena_create();
-    size_t n = (size_t)partition->n_stage + 3 * (size_t)config->pipeline;
+    size_t n = (size_t)partition->n_stage + 3 * (size_t)config->mapping->pipeline;
     double *start_us = scratch ? SMP_ARENA_NEW(scratch, double, n) : NULL;
     if (start_us && earliest_starts(configs->request->graph, partition, start_us) == SMP_OK)
         least_us =
@@ -199,7 +200,7 @@ double smp__config_least_bytes_of_any(const smp__configs *configs, const smp__co
 {
     const smp__totals *totals = &configs->totals;
     return totals->state_factor *
-           fmax(totals->weight_bytes / config->pipeline, totals->largest_bytes);
+           fmax(totals->weight_bytes / config->mapping->pipeline, totals->largest_bytes);
 }
 
 double smp__config_least_bytes(const smp__configs *configs, const smp_partition *partition)
@@ -215,7 +216,7 @@ double smp__config_overload(const smp__configs *configs, const smp__config *conf
     const smp__totals *totals = &configs->totals;
     const smp__mapping *mapping = config->mapping;
     int64_t largest = 1;
-    for (int r = 0; r < config->pipeline; r++)
+    for (int r = 0; r < config->mapping->pipeline; r++)
         largest = mapping->memory[r] > largest ? mapping->memory[r] : largest;
     return totals->state_factor *
            fmax(totals->weight_bytes / fmax((double)mapping->memory_all, 1.0),

@@ -19,7 +19,7 @@ enum { MAX_SHRINK = 5, MAX_SHRINK_AUTO = 3, MAX_MORE = 3, MAX_LESS = 3 };
 static smp_status make_candidate(const smp__configs *configs, const smp__config *config,
                                  smp_partition *partition, double give_up_us, smp_candidate **out)
 {
-    size_t n_device = (size_t)configs->request->devices, n_rank = (size_t)config->pipeline;
+    size_t n_device = (size_t)configs->request->devices, n_rank = (size_t)config->mapping->pipeline;
     size_t n_stage = (size_t)partition->n_stage;
     smp_candidate *candidate = calloc(1, sizeof *candidate);
     if (!candidate) {
@@ -29,8 +29,8 @@ static smp_status make_candidate(const smp__configs *configs, const smp__config 
     int n_recompute = smp__count_recomputing(partition);
     if (n_recompute > 0 && config->recompute == SMP_RECOMPUTE_AUTO)
         give_up_us = 0.0; /* with less recomputation it may be faster */
-    *candidate = (smp_candidate){.pipeline = config->pipeline,
-                                 .ddp = config->ddp,
+    *candidate = (smp_candidate){.pipeline = config->mapping->pipeline,
+                                 .ddp = config->mapping->ddp,
                                  .chunks = config->chunks,
                                  .microbatches = config->microbatches,
                                  .microbatch_size = configs->costs->microbatch_size,
@@ -117,7 +117,7 @@ static bool change_recompute(const smp__config *config, const smp_problem *probl
 {
     const smp_partition *partition = candidate->partition;
     bool changed = false;
-    for (int r = 0; r < config->pipeline; r++) {
+    for (int r = 0; r < config->mapping->pipeline; r++) {
         int64_t memory = smp__config_memory(config, r);
         double room =
             (double)(memory < limit ? memory : limit) - (double)candidate->rank_peak_bytes[r];

@@ -36,7 +36,7 @@ smp_status smp__config_problem(smp__configs *configs, smp__config *config, smp_p
     const smp__family *family = &configs->family[config->family];
     *out = smp__family_problem(configs, family);
     if (!config->live) {
-        int p = config->pipeline;
+        int p = config->mapping->pipeline;
         smp_schedule_shape shape = smp__config_shape(configs, config);
         double *live = SMP_ARENA_NEW(configs->arena, double, (size_t)out->n_stage);
         double *of_rank = SMP_ARENA_NEW(configs->arena, double, (size_t)p);

@@ -121,26 +121,9 @@ static smp_status check_request(const smp_search_request *request)
     if (request->chunks > 0 && request->chunks > request->graph->n_op)
         return smp_fail(SMP_ERR_NO_FIT, "%d chunks on a rank need as many ops: the model has %d",
                         request->chunks, request->graph->n_op);
-    if (request->schedule && !smp_schedule_find(request->schedule)) {
-        smp_text known = {0};
-        for (int i = 0; smp_schedules()[i]; i++)
-            smp_text_append(&known, "%s'%s'", i > 0 ? ", " : "", smp_schedules()[i]->name);
-        smp_status status =
-            smp_fail(SMP_ERR_INPUT, "schedule: got '%s', expected 'auto' or one of %s",
-                     request->schedule, known.data ? known.data : "none");
-        smp_text_free(&known);
-        return status;
-    }
-    if (request->partitioner && !smp_partitioner_find(request->partitioner)) {
-        smp_text known = {0};
-        for (int i = 0; smp_partitioners()[i]; i++)
-            smp_text_append(&known, "%s'%s'", i > 0 ? ", " : "", smp_partitioners()[i]->name);
-        smp_status status =
-            smp_fail(SMP_ERR_INPUT, "partitioner: got '%s', expected 'auto' or one of %s",
-                     request->partitioner, known.data ? known.data : "none");
-        smp_text_free(&known);
-        return status;
-    }
+    if (request->schedule && !smp_schedule_find(request->schedule))
+        return smp_schedule_fail_name(request->schedule);
+    SMP_TRY(smp_partitioner_check(request->partitioner));
     return check_pins(request);
 }
 
@@ -198,7 +181,7 @@ static bool is_doubtful(const smp__configs *configs, const smp__config *config)
     const smp__totals *totals = &configs->totals;
     const smp_search_request *request = configs->request;
     smp_schedule_shape shape = smp__config_shape(configs, config);
-    int p = config->pipeline;
+    int p = config->mapping->pipeline;
     int ranks[3] = {0, p / 2, p - 1};
     double live = 0.0;
     for (int i = 0; i < 3; i++)
@@ -217,10 +200,10 @@ static double estimate_of(const smp__configs *configs, const smp__config *config
     double bottleneck_us = configs->family[config->family].least_us;
     double fill_us = fmax(totals->compute_us * config->mapping->fastest - bottleneck_us, 0.0);
     double least_us = smp__config_least_us_of_any(configs, config);
-    double samples = (double)config->ddp * (double)configs->costs->microbatch_size;
+    double samples = (double)config->mapping->ddp * (double)configs->costs->microbatch_size;
     if (configs->request->optimize == SMP_OPTIMIZE_MEMORY)
         return (totals->state_factor * totals->weight_bytes + totals->stash_bytes) /
-               config->pipeline;
+               config->mapping->pipeline;
     if (configs->request->objective == SMP_OBJECTIVE_BOTTLENECK)
         return least_us;
     return least_us + fill_us / config->chunks / config->microbatches / samples;
@@ -255,8 +238,6 @@ static smp_status add_config(listing *l, int microbatches)
                               (size_t)configs->n + 1));
     smp__config *config = &configs->config[configs->n++];
     *config = (smp__config){.mapping = l->mapping,
-                            .pipeline = p,
-                            .ddp = l->mapping->ddp,
                             .chunks = l->chunks,
                             .microbatches = microbatches,
                             .schedule = l->schedule,

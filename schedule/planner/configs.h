@@ -46,7 +46,7 @@ typedef struct smp__family {
 
 typedef struct smp__config {
     const smp__mapping *mapping;
-    int pipeline, ddp, chunks, microbatches; /* the first two are the mapping's */
+    int chunks, microbatches;
     const smp_schedule_kind *schedule;
     int32_t family;
     double *live;            /* [pipeline * chunks], made when first asked for */
@@ -117,7 +117,7 @@ static inline int smp__compare_doubles(double a, double b)
 static inline smp_schedule_shape smp__config_shape(const smp__configs *configs,
                                                    const smp__config *config)
 {
-    return smp__planner_shape(configs->planner, config->pipeline, config->chunks,
+    return smp__planner_shape(configs->planner, config->mapping->pipeline, config->chunks,
                               config->microbatches);
 }
 

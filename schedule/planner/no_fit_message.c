@@ -52,10 +52,10 @@ static void hint_stages(const shortage *s, smp_text *text, int *n)
 {
     const smp_search_request *request = s->configs->request;
     char hint[160];
-    double need = ceil(s->config->pipeline * s->peak / fmax(s->limit, 1.0));
-    if (need <= s->config->pipeline || need * s->config->chunks > request->graph->n_op)
+    double need = ceil(s->config->mapping->pipeline * s->peak / fmax(s->limit, 1.0));
+    if (need <= s->config->mapping->pipeline || need * s->config->chunks > request->graph->n_op)
         return;
-    if (s->config->pipeline < request->devices && need <= request->devices) {
+    if (s->config->mapping->pipeline < request->devices && need <= request->devices) {
         snprintf(hint, sizeof hint, "more pipeline stages (about %.0f) and fewer replicas", need);
     } else {
         snprintf(hint, sizeof hint, "more devices (about %.0f pipeline stages)", need);
@@ -174,9 +174,9 @@ smp_status smp__search_no_fit(const smp__configs *configs, const smp__config *co
                     "what training keeps of them, %s for each of %.4g live micro-batches); the "
                     "nearest of all that was tried: %d stages * %d replicas, %d micro-batches of "
                     "%lld, %s. It would fit with ",
-                    s.rank, config->pipeline, config->chunks > 1 ? "" : "s", peak, missing, limit,
-                    state, stash, s.live, config->pipeline * config->chunks, config->ddp,
-                    config->microbatches, (long long)nearest->microbatch_size,
+                    s.rank, config->mapping->pipeline, config->chunks > 1 ? "" : "s", peak, missing,
+                    limit, state, stash, s.live, config->mapping->pipeline * config->chunks,
+                    config->mapping->ddp, config->microbatches, (long long)nearest->microbatch_size,
                     config->schedule->name);
     hint_recompute(&s, &text, &n);
     hint_active(&s, &text, &n);

@@ -46,7 +46,7 @@ static bool cannot_win(const smp__search *s, const smp__config *config, double l
     if (least > SMP__CLOSE * s->least[0] && least > s->least[SMP_SEARCH_LISTED - 1])
         return true;
     int before = 0;
-    int64_t all = smp__all_microbatches(config->microbatches, config->ddp);
+    int64_t all = smp__all_microbatches(config->microbatches, config->mapping->ddp);
     for (int32_t i = 0; i < s->n && !for_memory; i++) {
         const smp_candidate *c = s->entry[i].candidate;
         before += c->fits && smp__all_microbatches(c->microbatches, c->ddp) < all &&
@@ -79,7 +79,7 @@ static smp_status try_config(smp__search *s, int32_t index);
 
 static bool far_off(const smp__config *config, int64_t room_bytes)
 {
-    double memory = (double)config->mapping->memory_all / config->pipeline;
+    double memory = (double)config->mapping->memory_all / config->mapping->pipeline;
     return (double)room_bytes <= -FAR * memory;
 }
 
@@ -123,7 +123,7 @@ static double step_limit_us(const smp__search *s, const smp__config *config)
         request->objective == SMP_OBJECTIVE_BOTTLENECK || s->n_least < SMP_SEARCH_LISTED)
         return 0.0;
     return fmax(SMP__CLOSE * s->least[0], s->least[SMP_SEARCH_LISTED - 1]) * config->microbatches *
-           config->ddp * (double)s->configs.costs->microbatch_size;
+           config->mapping->ddp * (double)s->configs.costs->microbatch_size;
 }
 
 /* What became of a configuration with one treatment of recomputation. */

@@ -63,6 +63,8 @@ const char *smp_schedule_name(const char *name);
 void smp_schedule_put_names(smp_text *text);
 /* Appends "; nearest is 'x'" where a name is close to one that is known. */
 void smp_schedule_put_nearest(smp_text *text, const char *name);
+/* SMP_ERR_INPUT for an unknown name, with both. */
+smp_status smp_schedule_fail_name(const char *name);
 
 /* Can it run? SMP_ERR_INPUT saying what can. */
 smp_status smp_schedule_check(const smp_schedule_kind *kind, const smp_schedule_shape *shape);

@@ -64,6 +64,18 @@ void smp_schedule_put_nearest(smp_text *text, const char *name)
         smp_text_append(text, "; nearest is '%s'", nearest);
 }
 
+smp_status smp_schedule_fail_name(const char *name)
+{
+    smp_text names = {0};
+    smp_schedule_put_names(&names);
+    smp_text_append(&names, ", or auto");
+    smp_schedule_put_nearest(&names, name);
+    smp_fail(SMP_ERR_INPUT, "schedule: got '%s', expected one of %s", name,
+             names.data ? names.data : "");
+    smp_text_free(&names);
+    return SMP_ERR_INPUT;
+}
+
 static bool takes_active(const smp_schedule_kind *kind)
 {
     return kind->takes_active;
