@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "graph/math/math.h"
+
 smp_status smp__infer_like_input(smp_infer *infer)
 {
     SMP_TRY(smp_infer_float(infer, 0));
@@ -67,6 +69,22 @@ void smp__work_elementwise(const smp_graph *graph, const smp_op *op, int64_t bat
     smp__work_bytes(graph, op, batch, work);
     work->forward_flops = forward * n;
     work->backward_input_flops = backward * n;
+}
+
+void smp__work_copy(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    smp__work_elementwise(graph, op, batch, 0, 0, work);
+}
+
+void smp__needs_output(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    (void)graph, (void)op, (void)batch;
+    *needs = (smp_op_needs){.input_grad_out = true};
+}
+
+void smp__release_primitive(void *state)
+{
+    smp_math_primitive_destroy(state);
 }
 
 smp_status smp__copy_forward(const smp_op_call *call)

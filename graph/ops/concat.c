@@ -45,11 +45,6 @@ static smp_status infer(smp_infer *infer)
     return SMP_OK;
 }
 
-static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
-{
-    smp__work_elementwise(graph, op, batch, 0, 0, work);
-}
-
 /* Chunks of the output, over the whole micro-batch. */
 static int64_t outer_count(const smp_op_call *call)
 {
@@ -104,6 +99,6 @@ const smp_op_kind smp__op_concat = {
     .max_in = SMP_OP_MAX_IN,
     .attrs = ATTRS,
     .infer = infer,
-    .work = work,
+    .work = smp__work_copy,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

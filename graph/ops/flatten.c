@@ -11,11 +11,6 @@ static smp_status infer(smp_infer *infer)
     return SMP_OK;
 }
 
-static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
-{
-    smp__work_elementwise(graph, op, batch, 0, 0, work);
-}
-
 const smp_op_kind smp__op_flatten = {
     .name = "flatten",
     .summary = "all dimensions of a sample as one",
@@ -27,6 +22,6 @@ const smp_op_kind smp__op_flatten = {
     .max_in = 1,
     .attrs = ATTRS,
     .infer = infer,
-    .work = work,
+    .work = smp__work_copy,
     .cpu = {.forward = smp__copy_forward, .backward_input = smp__copy_backward},
 };

@@ -43,11 +43,6 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
     return SMP_OK;
 }
 
-static void release(void *state)
-{
-    smp_math_primitive_destroy(state);
-}
-
 static smp_status forward(const smp_op_call *call)
 {
     return smp_math_eltwise_forward(call->state, call->in[0], call->out);
@@ -74,7 +69,7 @@ const smp_op_kind smp__op_gelu = {
     .needs = needs,
     .work = work,
     .cpu = {.prepare = prepare,
-            .release = release,
+            .release = smp__release_primitive,
             .forward = forward,
             .backward_input = backward_input},
 };

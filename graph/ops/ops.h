@@ -47,6 +47,14 @@ void smp__work_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, sm
 void smp__work_elementwise(const smp_graph *graph, const smp_op *op, int64_t batch, double forward,
                            double backward, smp_op_work *work);
 
+/* Of operators that move elements: no flops. */
+void smp__work_copy(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work);
+/* Input gradients are made from the output. */
+void smp__needs_output(const smp_graph *graph, const smp_op *op, int64_t batch,
+                       smp_op_needs *needs);
+/* Of operators whose state is one primitive of graph/math. */
+void smp__release_primitive(void *state);
+
 /* Is it a gelu in the tanh approximation? */
 bool smp__is_gelu_tanh(const smp_op *op);
 

@@ -40,11 +40,6 @@ static smp_status infer(smp_infer *infer)
     return SMP_OK;
 }
 
-static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
-{
-    smp__work_elementwise(graph, op, batch, 0, 0, work);
-}
-
 /* Copies every line of every patch: from image to rows, or back. */
 static void permute(const image *of, float *rows, float *pixels, bool to_rows)
 {
@@ -92,6 +87,6 @@ const smp_op_kind smp__op_patchify = {
     .max_in = 1,
     .attrs = ATTRS,
     .infer = infer,
-    .work = work,
+    .work = smp__work_copy,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

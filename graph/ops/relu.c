@@ -6,12 +6,6 @@
 
 static const smp_attr_desc ATTRS[] = {{0}};
 
-static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
-{
-    (void)graph, (void)op, (void)batch;
-    *needs = (smp_op_needs){.input_grad_out = true};
-}
-
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     smp__work_elementwise(graph, op, batch, 1, 1, work);
@@ -55,7 +49,7 @@ const smp_op_kind smp__op_relu = {
     .max_in = 1,
     .attrs = ATTRS,
     .infer = smp__infer_like_input,
-    .needs = needs,
+    .needs = smp__needs_output,
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

@@ -51,11 +51,6 @@ static smp_status infer(smp_infer *infer)
     return SMP_OK;
 }
 
-static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
-{
-    smp__work_elementwise(graph, op, batch, 0, 0, work);
-}
-
 const smp_op_kind smp__op_reshape = {
     .name = "reshape",
     .summary = "another shape for the elements of a sample",
@@ -67,6 +62,6 @@ const smp_op_kind smp__op_reshape = {
     .max_in = 1,
     .attrs = ATTRS,
     .infer = infer,
-    .work = work,
+    .work = smp__work_copy,
     .cpu = {.forward = smp__copy_forward, .backward_input = smp__copy_backward},
 };

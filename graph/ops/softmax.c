@@ -11,12 +11,6 @@ static smp_status infer(smp_infer *infer)
     return smp__infer_like_input(infer);
 }
 
-static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
-{
-    (void)graph, (void)op, (void)batch;
-    *needs = (smp_op_needs){.input_grad_out = true};
-}
-
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     smp__work_elementwise(graph, op, batch, 20, 4, work);
@@ -33,11 +27,6 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
                                     &primitive));
     *state = primitive;
     return SMP_OK;
-}
-
-static void release(void *state)
-{
-    smp_math_primitive_destroy(state);
 }
 
 static smp_status forward(const smp_op_call *call)
@@ -63,10 +52,10 @@ const smp_op_kind smp__op_softmax = {
     .max_in = 1,
     .attrs = ATTRS,
     .infer = infer,
-    .needs = needs,
+    .needs = smp__needs_output,
     .work = work,
     .cpu = {.prepare = prepare,
-            .release = release,
+            .release = smp__release_primitive,
             .forward = forward,
             .backward_input = backward_input},
 };

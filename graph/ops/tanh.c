@@ -6,12 +6,6 @@
 
 static const smp_attr_desc ATTRS[] = {{0}};
 
-static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
-{
-    (void)graph, (void)op, (void)batch;
-    *needs = (smp_op_needs){.input_grad_out = true};
-}
-
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     smp__work_elementwise(graph, op, batch, 20, 3, work);
@@ -26,11 +20,6 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
                                     false, &primitive));
     *state = primitive;
     return SMP_OK;
-}
-
-static void release(void *state)
-{
-    smp_math_primitive_destroy(state);
 }
 
 SMP_VECTOR static void gradient(float *restrict dx, const float *restrict y,
@@ -64,10 +53,10 @@ const smp_op_kind smp__op_tanh = {
     .max_in = 1,
     .attrs = ATTRS,
     .infer = smp__infer_like_input,
-    .needs = needs,
+    .needs = smp__needs_output,
     .work = work,
     .cpu = {.prepare = prepare,
-            .release = release,
+            .release = smp__release_primitive,
             .forward = forward,
             .backward_input = backward_input},
 };
