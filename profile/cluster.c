@@ -193,30 +193,19 @@ static smp_status read_cluster(const smp_yaml *yaml, smp_cluster *cluster)
 smp_status smp_cluster_read(const char *path, smp_cluster **out)
 {
     smp_yaml *yaml = NULL;
-    smp_cluster *cluster = NULL;
-    smp_arena *arena = NULL;
-    smp_status status = smp_yaml_read(path, &yaml);
-    if (status != SMP_OK)
-        return status;
-    status = SMP_ERR_NO_MEMORY;
-    arena = smp_arena_create();
-    if (!arena) {
-        smp_fail_memory(sizeof *cluster);
-        goto done;
-    }
-    cluster = SMP_ARENA_NEW(arena, smp_cluster, 1);
-    if (!cluster)
-        goto done;
-    cluster->arena = arena;
-    status = read_cluster(yaml, cluster);
-    if (status == SMP_OK) {
-        *out = cluster;
-        arena = NULL;
-    }
-done:
-    smp_arena_destroy(arena);
+    SMP_TRY(smp_yaml_read(path, &yaml));
+    smp_arena *arena = smp_arena_create();
+    smp_cluster *cluster = arena ? SMP_ARENA_NEW(arena, smp_cluster, 1) : NULL;
+    if (cluster)
+        cluster->arena = arena;
+    smp_status status = cluster ? read_cluster(yaml, cluster) : smp_fail_memory(sizeof *cluster);
     smp_yaml_destroy(yaml);
-    return status;
+    if (status != SMP_OK) {
+        smp_arena_destroy(arena);
+        return status;
+    }
+    *out = cluster;
+    return SMP_OK;
 }
 
 void smp_cluster_destroy(smp_cluster *cluster)

@@ -236,30 +236,20 @@ static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp
 smp_status smp_profile_read(const char *path, const smp_graph *graph, smp_profile **out)
 {
     smp_yaml *yaml = NULL;
-    smp_profile *profile;
-    smp_arena *arena = NULL;
-    smp_status status = smp_yaml_read(path, &yaml);
-    if (status != SMP_OK)
-        return status;
-    status = SMP_ERR_NO_MEMORY;
-    arena = smp_arena_create();
-    if (!arena) {
-        smp_fail_memory(sizeof *profile);
-        goto done;
-    }
-    profile = SMP_ARENA_NEW(arena, smp_profile, 1);
-    if (!profile)
-        goto done;
-    profile->arena = arena;
-    status = read_profile(yaml, graph, profile);
-    if (status == SMP_OK) {
-        *out = profile;
-        arena = NULL;
-    }
-done:
-    smp_arena_destroy(arena);
+    SMP_TRY(smp_yaml_read(path, &yaml));
+    smp_arena *arena = smp_arena_create();
+    smp_profile *profile = arena ? SMP_ARENA_NEW(arena, smp_profile, 1) : NULL;
+    if (profile)
+        profile->arena = arena;
+    smp_status status =
+        profile ? read_profile(yaml, graph, profile) : smp_fail_memory(sizeof *profile);
     smp_yaml_destroy(yaml);
-    return status;
+    if (status != SMP_OK) {
+        smp_arena_destroy(arena);
+        return status;
+    }
+    *out = profile;
+    return SMP_OK;
 }
 
 void smp_profile_destroy(smp_profile *profile)

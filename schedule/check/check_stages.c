@@ -132,9 +132,12 @@ typedef struct stage_order {
     bool *left, *waits, *feeds; /* [n_stage]: waits for, feeds another that is left */
 } stage_order;
 
-static void mark_edges(const stage_check *c, const stage_order *o)
+/* The next stage to take away: the lowest that waits for none (Kahn), else one that feeds none, else
+ * -1. */
+static int next_stage(const stage_check *c, const stage_order *o)
 {
     const smp_graph *graph = c->graph;
+    int next = -1;
     for (int s = 0; s < c->n_stage; s++)
         o->waits[s] = o->feeds[s] = false;
     for (int32_t op = 0; op < graph->n_op; op++) {
@@ -145,13 +148,6 @@ static void mark_edges(const stage_check *c, const stage_order *o)
                 o->feeds[a] = o->waits[b] = true;
         }
     }
-}
-
-/* The next stage to take away: the lowest that waits for none (Kahn), else one that feeds none, else
- * -1. */
-static int next_stage(const stage_check *c, const stage_order *o)
-{
-    int next = -1;
     for (int s = c->n_stage - 1; s >= 0; s--)
         if (o->left[s] && (!o->waits[s] || (!o->feeds[s] && (next < 0 || o->waits[next]))))
             next = s;
@@ -171,7 +167,6 @@ static smp_status explain_order(stage_check *c, smp_arena *scratch, smp_where wh
         return SMP_ERR_NO_MEMORY;
     memset(o.left, true, n);
     for (; n_left > 0 && work < MAX_ORDER_WORK; n_left--) {
-        mark_edges(c, &o);
         int s = next_stage(c, &o);
         if (s < 0)
             break;
@@ -301,29 +296,27 @@ static smp_status note_pairs(stage_check *c)
     return SMP_OK;
 }
 
+static smp_status check_all(stage_check *c, smp_arena *scratch)
+{
+    c->where = SMP_ARENA_NEW(scratch, smp_where, (size_t)c->graph->n_op);
+    if (!c->where)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(place_ops(c));
+    SMP_TRY(check_missing(c));
+    SMP_TRY(check_empty(c, scratch));
+    SMP_TRY(check_order(c, scratch));
+    SMP_TRY(check_wishes(c, scratch));
+    SMP_TRY(note_ties(c));
+    return note_pairs(c);
+}
+
 smp_status smp__check_stages(const smp_graph *graph, const smp_sketch *sketch, int n_stage,
                              int32_t *stage, smp_findings *findings)
 {
     smp_arena *scratch = smp_arena_create();
     stage_check c = {
         .graph = graph, .sketch = sketch, .findings = findings, .n_stage = n_stage, .stage = stage};
-    smp_status status = SMP_ERR_NO_MEMORY;
-    if (scratch)
-        c.where = SMP_ARENA_NEW(scratch, smp_where, (size_t)graph->n_op);
-    if (c.where)
-        status = place_ops(&c);
-    if (status == SMP_OK)
-        status = check_missing(&c);
-    if (status == SMP_OK)
-        status = check_empty(&c, scratch);
-    if (status == SMP_OK)
-        status = check_order(&c, scratch);
-    if (status == SMP_OK)
-        status = check_wishes(&c, scratch);
-    if (status == SMP_OK)
-        status = note_ties(&c);
-    if (status == SMP_OK)
-        status = note_pairs(&c);
+    smp_status status = scratch ? check_all(&c, scratch) : SMP_ERR_NO_MEMORY;
     smp_arena_destroy(scratch);
     return status;
 }
