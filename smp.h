@@ -106,6 +106,7 @@ typedef struct smp_options {
     const char *precision;
     double timeout_s; /* a wait without progress for longer ends the job; 0: never */
     int record_trace; /* keep start and end of every action for smp_trace_write */
+    int max_skipped;  /* so many skipped steps in a row (see smp_step) end the job; 0: go on */
 } smp_options;
 
 SMP_API smp_options smp_options_default(void);
@@ -141,18 +142,25 @@ SMP_API int64_t smp_step_samples(const smp *s);
 typedef struct smp_step_result {
     int64_t step;         /* number of the step just done, from 1; 0 for an evaluation */
     double loss;          /* mean over the global batch; the same on every rank; 0 if no loss */
-    double grad_norm;     /* global norm before clipping; 0 unless clip_norm is set */
+    double grad_norm;     /* global norm before clipping; 0 where nothing is trained */
     double lr;            /* learning rate used */
     double step_us;       /* measured, the slowest rank; on a GPU until its losses are known: the
                              update of the weights counts in the next step */
     double predicted_us;  /* from the plan */
     double samples_per_s; /* global batch over measured time */
+    int64_t skipped;      /* training steps of this job so far that changed nothing */
+    int64_t loss_rows; /* what the loss is the mean over: targets that are not ignored, or samples
+                             where none can be */
 } smp_step_result;
 
 /* One global batch: every micro-batch, gradient reduction, optimizer step. Collective.
  * inputs[i]: model input i of this replica, [smp_step_samples(s)][sample shape] row-major, int32 or
  * float; NULL where not needed on this rank. All ranks of a replica pass the same samples.
  * An index outside an embedding's rows or a loss's classes is SMP_ERR_INPUT.
+ * The loss, and so the gradient, is the mean over all targets of the global batch that are not
+ * ignored, however many of them a micro-batch or a replica has.
+ * A step whose loss or gradient is not finite, or that has no target, is skipped: weights and
+ * optimizer stay as they are, the step counts. After max_skipped in a row: SMP_ERR_FAILED.
  * After an error the job can only be finalised. */
 SMP_API smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result);
 
@@ -160,7 +168,8 @@ SMP_API smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *
 SMP_API smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_result *result);
 
 /* Writes weights, optimizer state and step number to directory `path`, created if absent; the
- * newest complete checkpoint stays readable whenever the job dies. Independent of the plan.
+ * newest complete checkpoint stays readable whenever the job dies. Independent of the plan. Weights
+ * that are not finite are SMP_ERR_FAILED and leave the directory as it is.
  * Collective. */
 SMP_API smp_status smp_save(smp *s, const char *path);
 

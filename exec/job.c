@@ -7,13 +7,18 @@
 #include "exec/choose_device.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/weights.h"
+#include "exec/step/loss_share.h"
 #include "exec/step/message_lanes.h"
 #include "exec/step/messages.h"
 #include "exec/step/reduce.h"
 #include "exec/step/step_inputs.h"
 #include "exec/step/warm_up.h"
 
-enum { LOSS_GRADIENT_BYTES = 256 }; /* of `extra`, before the inputs */
+/* Of `extra`, before the inputs, which begin at multiples of 256. */
+static int64_t loss_gradient_bytes(const smp *s)
+{
+    return ((int64_t)s->microbatches * SMP_LOSS_SLOT_BYTES + 255) / 256 * 256;
+}
 
 static float *accumulator(const smp *s, int32_t use)
 {
@@ -96,8 +101,8 @@ static smp_status build_calls(smp *s)
 
 static smp_status build_host_buffers(smp *s)
 {
-    int64_t results = (int64_t)s->comm.ddp_size * s->microbatches + s->comm.world_size;
-    s->norm = calloc((size_t)s->graph->n_param + 1, sizeof(*s->norm));
+    int64_t results = 2 * (int64_t)s->comm.ddp_size * s->microbatches + s->comm.world_size;
+    s->norm = calloc((size_t)s->graph->n_param + SMP__STEP_SUMS, sizeof(*s->norm));
     s->result = calloc((size_t)results, sizeof(*s->result));
     if (!s->norm || !s->result)
         return smp_fail_memory((size_t)results * sizeof(*s->result));
@@ -116,15 +121,15 @@ static smp_status build_device_buffers(smp *s)
     const int64_t square = (s->memory->n_param + 7) / 8 * 64;
     const int64_t piece = s->device->host_memory ? 0 : SMP__PIECE_BYTES;
     SMP_TRY(s->device->reserve(s->device_context, s->extra_bytes, &s->extra));
-    SMP_TRY(s->device->reserve_host(s->device_context, loss + square + piece + smp__inputs_bytes(s),
-                                    &s->host));
+    SMP_TRY(s->device->reserve_host(s->device_context,
+                                    2 * loss + square + piece + smp__inputs_bytes(s), &s->host));
     s->loss = s->host;
-    s->square = (double *)(s->host + loss);
-    s->piece = piece > 0 ? s->host + loss + square : NULL;
-    smp__inputs_place(s, s->extra + LOSS_GRADIENT_BYTES, s->host + loss + square + piece);
-    s->loss_gradient = (float *)s->extra;
-    float gradient = 1.0f / (float)((int64_t)s->microbatches * s->comm.ddp_size);
-    return smp__copy_in(s, s->loss_gradient, &gradient, sizeof(gradient));
+    s->share = s->host + loss;
+    s->square = (double *)(s->host + 2 * loss);
+    s->piece = piece > 0 ? s->host + 2 * loss + square : NULL;
+    smp__inputs_place(s, s->extra + loss_gradient_bytes(s), s->host + 2 * loss + square + piece);
+    s->loss_gradient = s->extra;
+    return smp__loss_share_equal(s);
 }
 
 /* Everything that is known before memory is taken. */
@@ -143,7 +148,8 @@ static smp_status build_plan(smp *s)
     SMP_TRY(smp_flow_build(s->graph, s->stage_of_op, s->plan->n_stage, s->batch, &s->flow));
     SMP_TRY(plan_memory(s));
     SMP_TRY(smp__inputs_build(s));
-    s->extra_bytes = LOSS_GRADIENT_BYTES + smp__inputs_bytes(s);
+    SMP_TRY(smp__loss_share_build(s));
+    s->extra_bytes = loss_gradient_bytes(s) + smp__inputs_bytes(s);
     return build_host_buffers(s);
 }
 
@@ -239,6 +245,7 @@ void smp__job_free(smp *s)
     free(s->stage_of_op);
     free(s->input);
     free(s->norm);
+    free(s->rows);
     free(s->result);
     free(s->event);
 }

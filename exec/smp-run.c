@@ -36,6 +36,7 @@ typedef enum value_kind {
     TEXT,     /* const char * */
     SOURCE,   /* may be repeated: source_list */
     COUNT,    /* int64_t from 0 */
+    FEW,      /* int from 0 */
     POSITIVE, /* int64_t from 1 */
     SEED,     /* uint64_t */
     NUMBER,   /* float from 0 */
@@ -66,6 +67,7 @@ static const struct entry {
     {"epsilon", NUMBER, AT(train.job.epsilon)},
     {"momentum", NUMBER, AT(train.job.momentum)},
     {"clip", NUMBER, AT(train.job.clip_norm)},
+    {"max-skipped", FEW, AT(train.job.max_skipped)},
     {"seed", SEED, AT(train.job.seed)},
     {"checkpoint", TEXT, AT(train.checkpoint)},
     {"save-every", POSITIVE, AT(train.save_every)},
@@ -108,6 +110,9 @@ static const char usage[] =
     "  --beta1 X --beta2 X --epsilon X    AdamW (default 0.9, 0.95, 1e-8)\n"
     "  --momentum X         SGD (default 0.9)\n"
     "  --clip X             global gradient norm limit, 0: none (default 1)\n"
+    "  --max-skipped N      end the job after N steps in a row whose loss or gradient was not "
+    "finite,\n"
+    "                       or that had no target: they change nothing (default 10, 0: never)\n"
     "  --seed S             weights and dropout (default 1)\n"
     "checkpoints\n"
     "  --checkpoint DIR     save after the last step; independent of the plan\n"
@@ -213,6 +218,10 @@ static smp_status set_option(arguments *a, const struct entry *entry, const char
     case COUNT:
     case POSITIVE:
         return parse_count(entry->name, text, entry->kind == POSITIVE, at);
+    case FEW:
+        SMP_TRY(parse_count(entry->name, text, 0, &count));
+        *(int *)at = (int)count;
+        return SMP_OK;
     case SEED:
         SMP_TRY(parse_count(entry->name, text, 0, &count));
         *(uint64_t *)at = (uint64_t)count;

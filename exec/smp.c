@@ -83,6 +83,8 @@ static smp_status check_options(smp *s)
     if (o->warmup_steps < 0 || o->decay_steps < 0)
         return smp_fail(SMP_ERR_INPUT, "warm-up %lld, decay %lld steps: expected 0 or more",
                         (long long)o->warmup_steps, (long long)o->decay_steps);
+    if (o->max_skipped < 0)
+        return smp_fail(SMP_ERR_INPUT, "max_skipped %d: expected 0 or more", o->max_skipped);
     return SMP_OK;
 }
 

@@ -28,6 +28,8 @@ typedef struct trainer {
     int64_t tokens;  /* per sample; 0: samples are not token sequences */
     double *step_us; /* of every step done, for the summary */
     int64_t n_step;
+    bool save_due; /* waits for a step that is not skipped: weights that get nowhere must not push
+                      good ones out of the directory */
     bool *job_broken;
 } trainer;
 
@@ -100,25 +102,29 @@ static void print_step(const trainer *t, const smp_step_result *r)
     char loss[64], norm[64], measured[32], predicted[32];
     if (t->options->json) {
         printf("{\"step\": %" PRId64 ", \"loss\": %s, \"step_us\": %.1f, \"predicted_us\": %.1f, "
-               "\"samples_per_s\": %.2f, \"lr\": %.6g, \"grad_norm\": %s}\n",
+               "\"samples_per_s\": %.2f, \"lr\": %.6g, \"grad_norm\": %s, \"skipped\": %" PRId64
+               "}\n",
                r->step, json_number(loss, sizeof(loss), "%.9g", has_loss ? r->loss : NAN),
                r->step_us, r->predicted_us, r->samples_per_s, r->lr,
-               json_number(norm, sizeof(norm), "%.6g", r->grad_norm));
+               json_number(norm, sizeof(norm), "%.6g", r->grad_norm), r->skipped);
     } else {
         double rate = t->tokens > 0 ? r->samples_per_s * (double)t->tokens : r->samples_per_s;
         snprintf(loss, sizeof(loss), has_loss ? "%.4f" : "none", r->loss);
-        printf("step %" PRId64 "  loss %s  %.0f %s/s  %s  predicted %s (x%.2f)\n", r->step, loss,
+        printf("step %" PRId64 "  loss %s  %.0f %s/s  %s  predicted %s (x%.2f)", r->step, loss,
                rate, t->tokens > 0 ? "tokens" : "samples",
                smp_format_us(measured, sizeof(measured), r->step_us),
                smp_format_us(predicted, sizeof(predicted), r->predicted_us),
                r->predicted_us / r->step_us);
+        if (r->skipped > 0)
+            printf("  skipped %" PRId64, r->skipped);
+        putchar('\n');
     }
     fflush(stdout);
 }
 
 static smp_status evaluate(trainer *t, int64_t step)
 {
-    double loss = 0.0;
+    double loss = 0.0, rows = 0.0;
     for (int64_t i = 0; i < EVAL_BATCHES; i++) {
         smp_step_result r;
         smp_status status = read_batch(t, t->eval_data, i);
@@ -127,8 +133,10 @@ static smp_status evaluate(trainer *t, int64_t step)
         *t->job_broken = status != SMP_OK;
         if (status != SMP_OK)
             return status;
-        loss += r.loss / EVAL_BATCHES;
+        loss += r.loss * (double)r.loss_rows;
+        rows += (double)r.loss_rows;
     }
+    loss = rows > 0.0 ? loss / rows : 0.0;
     if (t->prints && t->options->json)
         printf("{\"step\": %" PRId64 ", \"eval_loss\": %.9g}\n", step, loss);
     else if (t->prints)
@@ -147,24 +155,25 @@ static smp_status train_step(trainer *t, int64_t step)
     const smp_train_options *o = t->options;
     smp_step_result r;
     smp_status status = read_batch(t, t->data, step - 1);
-    if (status == SMP_OK)
-        status = smp_step(t->job, (const void *const *)t->buffer, &r);
     *t->job_broken = status != SMP_OK;
+    if (status == SMP_OK) {
+        status = smp_step(t->job, (const void *const *)t->buffer, &r);
+        *t->job_broken = t->job->comm.failed; /* else all ranks end alike */
+    }
     if (status != SMP_OK)
         return status;
     t->step_us[t->n_step++] = r.step_us;
     if (t->prints && (o->json || step == 1 || due(step, o->log_every, o->steps)))
         print_step(t, &r);
-    if (!isfinite(r.loss))
-        return smp_fail(SMP_ERR_FAILED,
-                        "the loss is %g at step %" PRId64 ": lower the learning "
-                        "rate or clip the gradient (--clip)",
-                        r.loss, step);
     if (t->eval_data && due(step, o->eval_every, o->steps))
         SMP_TRY(evaluate(t, step));
-    if (o->checkpoint && t->job->graph->training && due(step, o->save_every, o->steps))
-        SMP_TRY(smp_save(t->job, o->checkpoint));
-    return SMP_OK;
+    if (!o->checkpoint || !t->job->graph->training)
+        return SMP_OK;
+    t->save_due = t->save_due || due(step, o->save_every, o->steps);
+    if (!t->save_due || (t->job->skipped_in_row > 0 && step < o->steps))
+        return SMP_OK;
+    t->save_due = false;
+    return smp_save(t->job, o->checkpoint);
 }
 
 static int by_value(const void *a, const void *b)

@@ -71,7 +71,6 @@ smp_status sequential_create(const smp_graph *graph, int64_t batch, int microbat
     s->options = *options;
     s->batch = batch;
     s->microbatches = microbatches;
-    s->seed = 1.0f / (float)microbatches;
     SMP_TRY(s->device->open(&(smp_device_options){0}, &s->device_context));
     s->value = calloc((size_t)graph->n_tensor, sizeof(void *));
     s->gradient = calloc((size_t)graph->n_tensor, sizeof(float *));
@@ -209,6 +208,25 @@ static smp_status backward(sequential *s, int32_t index, int microbatch)
     return SMP_OK;
 }
 
+/* Of a loss with int32 targets, which come straight from the inputs: those of micro-batch mb that are
+ * not ignored, that is, not negative. Of another loss: samples. */
+static int64_t targets(const sequential *s, const void *const *inputs, int mb)
+{
+    const smp_op *op = &s->graph->op[s->graph->tensor[s->graph->loss].producer];
+    int64_t count = 0;
+    for (int32_t k = 0; k < op->n_in; k++) {
+        const smp_tensor *tensor = &s->graph->tensor[op->in[k]];
+        int64_t n = tensor->elements * s->batch;
+        const int32_t *value = tensor->dtype == SMP_I32 ? inputs[op->in[k]] : NULL;
+        if (!value)
+            continue;
+        for (int64_t i = mb * n; i < (mb + 1) * n; i++)
+            count += value[i] >= 0;
+        return count;
+    }
+    return s->batch;
+}
+
 /* The gradient of a weight: its accumulators added in op order. */
 static smp_status sum_gradients(sequential *s)
 {
@@ -254,13 +272,19 @@ smp_status sequential_step(sequential *s, const void *const *inputs, double *los
 {
     const smp_graph *graph = s->graph;
     double sum = 0.0;
+    int64_t all = 0;
+    for (int mb = 0; mb < s->microbatches; mb++)
+        all += targets(s, inputs, mb);
     for (int mb = 0; mb < s->microbatches; mb++) {
+        int64_t own = targets(s, inputs, mb);
+        s->seed = (float)own / (float)all;
         for (int32_t i = 0; i < graph->n_input; i++)
             s->value[i] = (char *)inputs[i] + mb * smp_tensor_bytes(graph, i, s->batch);
         memset(s->touched, 0, (size_t)graph->n_tensor * sizeof(bool));
         for (int32_t i = 0; i < graph->n_op; i++)
             SMP_TRY(forward(s, i, mb));
-        sum += *(const float *)s->value[graph->loss];
+        sum +=
+            *(const float *)s->value[graph->loss] * ((double)own * s->microbatches / (double)all);
         for (int32_t i = graph->n_op - 1; i >= 0; i--)
             if (graph->tensor[graph->op[i].out].needs_grad)
                 SMP_TRY(backward(s, i, mb));

@@ -205,6 +205,8 @@ smp_status smp_save(smp *s, const char *path)
     if (!s || !path)
         return smp_fail(SMP_ERR_INPUT, "smp_save: a NULL argument");
     SMP_TRY(smp__job_usable(s));
+    SMP_TRY(
+        smp__comm_agree(&s->comm, smp_fail_context(smp__weights_check(s), "%s: not saved", path)));
     char final[PATH_BYTES], temporary[PATH_BYTES + 8];
     file_name(final, path, s->step);
     snprintf(temporary, sizeof(temporary), "%s.part", final);

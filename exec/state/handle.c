@@ -17,7 +17,8 @@ smp_options smp_options_default(void)
                          .clip_norm = 1.0f,
                          .seed = 1,
                          .device = "cpu",
-                         .timeout_s = 120.0};
+                         .timeout_s = 120.0,
+                         .max_skipped = 10};
 }
 
 void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch)
@@ -39,9 +40,9 @@ void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch)
                memory->border[(int64_t)(memory->border_begin[chunk] + ref.index) * s->microbatches +
                               microbatch];
     case SMP_SPACE_LOSS:
-        return s->arena + memory->loss + (int64_t)microbatch * 64;
+        return s->arena + memory->loss + (int64_t)microbatch * SMP_LOSS_SLOT_BYTES;
     case SMP_SPACE_LOSS_GRADIENT:
-        return s->loss_gradient;
+        return s->loss_gradient + (int64_t)microbatch * SMP_LOSS_SLOT_BYTES;
     }
     return NULL;
 }

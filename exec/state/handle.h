@@ -73,6 +73,8 @@ typedef struct smp__input {
     char *host;       /* [microbatches * stride] for the device to copy from; NULL: not used */
     char *device;     /* the same in device memory */
     smp__index_range range; /* of an int32 input */
+    int counted;            /* how often its values decide what counts in the loss */
+    bool counts_here;       /* ... and this rank is the one of its replica that looks at them */
 } smp__input;
 
 struct smp {
@@ -105,18 +107,24 @@ struct smp {
     char *arena;
     char *extra; /* device memory besides the arena: `loss_gradient`, inputs */
     int64_t extra_bytes;
-    float *loss_gradient; /* in it: 1 / (microbatches * ddp) */
-    smp__input *input;    /* [n_input] */
+    char *loss_gradient; /* in it: [microbatches] shares of the loss, 64 bytes apart */
+    smp__input *input;   /* [n_input] */
     char *host;     /* of device->reserve_host: inputs, and what the host reads after a wait: */
     char *loss;     /* in it: [microbatches] losses, 64 bytes apart */
+    char *share;    /* in it: likewise, where `loss_gradient` is copied from */
     double *square; /* in it: [n_param] sums of squares of gradients */
     char *piece;    /* in it: SMP__PIECE_BYTES for copies; NULL with host memory */
     smp__reducer reducer;
-    double *norm;   /* [graph->n_param] for the global norm */
-    double *result; /* [ddp * microbatches + world_size]: losses, times */
+    double *norm;        /* [graph->n_param + SMP__STEP_SUMS] for the global norm */
+    double *rows;        /* [ddp * microbatches]: what each loss is a mean over, see loss_share.h */
+    MPI_Comm rows_group; /* ranks that have to tell each other at the start; MPI_COMM_NULL: none */
+    int rows_slot;       /* input of the loss whose values decide; -1: every sample counts */
+    double *result;      /* [2 * ddp * microbatches + world_size]: losses, their rows, times */
 
     int first_microbatch; /* of the inputs: what micro-batch 0 of a call reads; 0 in training */
     int64_t step;         /* steps done */
+    int64_t skipped;      /* ... of which so many changed nothing */
+    int skipped_in_row;   /* the last ones */
     bool training_call;   /* false while evaluating */
     bool broken;          /* a step failed */
     smp_action current;   /* action in progress, for messages */
@@ -130,7 +138,10 @@ struct smp {
     double step_begin_s;
 };
 
-enum { SMP__PIECE_BYTES = 16 << 20 }; /* of smp.piece */
+enum {
+    SMP__PIECE_BYTES = 16 << 20, /* of smp.piece */
+    SMP__STEP_SUMS = 2           /* other sums over all ranks that go with the norm */
+};
 
 /* Address of a value of (chunk, micro-batch). */
 void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch);

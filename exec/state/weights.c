@@ -117,17 +117,44 @@ smp_status smp__weights_square(smp *s)
     return SMP_OK;
 }
 
-smp_status smp__weights_norm(smp *s, double *norm)
+smp_status smp__weights_norm(smp *s, double also[SMP__STEP_SUMS], double *norm)
 {
+    double *others = s->norm + s->graph->n_param;
     memset(s->norm, 0, (size_t)s->graph->n_param * sizeof(double));
+    memcpy(others, also, SMP__STEP_SUMS * sizeof(double));
     for (int32_t i = 0; i < s->memory->n_param; i++)
         if (counts(s, i))
             s->norm[s->memory->param[i].param] = s->square[i];
-    SMP_TRY(smp__comm_sum(&s->comm, s->norm, s->graph->n_param));
+    SMP_TRY(smp__comm_sum(&s->comm, s->norm, s->graph->n_param + SMP__STEP_SUMS));
     double sum = 0.0;
     for (int32_t i = 0; i < s->graph->n_param; i++)
         sum += s->norm[i];
     *norm = sqrt(sum);
+    memcpy(also, others, SMP__STEP_SUMS * sizeof(double));
+    return SMP_OK;
+}
+
+static smp_status check_finite(smp *s, int32_t index, int64_t offset, const char *what)
+{
+    const smp_param *p = &s->graph->param[s->memory->param[index].param];
+    SMP_TRY(s->device->square_sum(s->device_context, at(s, offset), p->elements, s->square));
+    SMP_TRY(smp__device_idle(s));
+    if (isfinite(s->square[0]))
+        return SMP_OK;
+    return smp_fail(SMP_ERR_FAILED, "%s '%s' after step %lld: not finite", what, p->name,
+                    (long long)s->step);
+}
+
+smp_status smp__weights_check(smp *s)
+{
+    for (int32_t i = 0; i < s->memory->n_param; i++) {
+        const smp_memory_param *param = &s->memory->param[i];
+        if (!counts(s, i))
+            continue;
+        SMP_TRY(check_finite(s, i, param->weight, "weight"));
+        for (int k = 0; k < smp__job_states(s); k++)
+            SMP_TRY(check_finite(s, i, param->state[k], "optimizer state of weight"));
+    }
     return SMP_OK;
 }
 
@@ -148,6 +175,11 @@ static smp_status zero_accumulators(smp *s)
         end = use->offset + bytes;
     }
     return end > begin ? s->device->zero(s->device_context, s->arena + begin, end - begin) : SMP_OK;
+}
+
+smp_status smp__weights_keep(smp *s)
+{
+    return zero_accumulators(s);
 }
 
 smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale)

@@ -2,6 +2,7 @@
  * posted and sends completed all stands in the plan and the memory plan. File by file:
  *
  *   step_inputs.c          the caller's arrays are checked and on their way to the device
+ *   loss_share.c           what each micro-batch counts in the loss; replicas tell each other
  *   reduce.c               receives for the gradients of tied weights are posted
  *   run_program, here      for every action of the program, in its order:
  *     messages.c             completes sends whose memory is needed now, posts receives ahead;
@@ -12,15 +13,19 @@
  *                            O: all sums are there
  *   state/device_wait.c    the one wait: the device may be far behind until everything before the
  *                          optimizer is done, then the host reads losses and the gradient norm
- *   state/weights.c        the norm; the update, accumulators to zero (enqueued: no wait)
+ *   state/weights.c        the norm; if all is finite the update; accumulators to zero (enqueued: no
+ *                          wait)
  *   transport/comm.c       the losses and times of all ranks
  *
  * A failure anywhere ends in fail_step: the others get a notice, and their waits end. */
+#include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "exec/state/device_wait.h"
 #include "exec/state/weights.h"
+#include "exec/step/loss_share.h"
 #include "exec/step/messages.h"
 #include "exec/step/reduce.h"
 #include "exec/step/run_stage.h"
@@ -86,7 +91,7 @@ static smp_status run_program(smp *s)
 /* The one wait of a step: then the host may read the losses and the sums of squares. */
 static smp_status finish_device_work(smp *s, bool training)
 {
-    if (training && s->options.clip_norm > 0.0f)
+    if (training)
         SMP_TRY(smp__weights_square(s));
     if (s->memory->loss >= 0)
         SMP_TRY(s->device->download(s->device_context, s->loss, s->arena + s->memory->loss,
@@ -94,47 +99,82 @@ static smp_status finish_device_work(smp *s, bool training)
     return smp__device_idle(s);
 }
 
-/* After the reductions: clip, then update the weights. */
+/* The losses of this rank and what they count, for `collect`; everything else is zero. */
+static void read_losses(smp *s)
+{
+    int losses = s->comm.ddp_size * s->microbatches;
+    int own = s->comm.replica * s->microbatches;
+    memset(s->result, 0, (size_t)(2 * losses + s->comm.world_size) * sizeof(double));
+    for (int mb = 0; s->memory->loss >= 0 && mb < s->microbatches; mb++) {
+        const char *slot = s->loss + (int64_t)mb * SMP_LOSS_SLOT_BYTES;
+        s->result[own + mb] = (double)*(const float *)slot;
+        s->result[losses + own + mb] = s->rows[own + mb];
+    }
+}
+
+/* Would an update make the weights worse than they are? The same on every rank, since it is made of
+ * sums over all ranks: of the gradient's squares, and of what this rank knows of the losses. */
+static smp_status find_unsound(smp *s, double *norm, bool *unsound)
+{
+    enum { WRONG, ROWS };
+    int losses = s->comm.ddp_size * s->microbatches;
+    double sum[SMP__STEP_SUMS] = {0};
+    for (int i = 0; i < losses; i++) {
+        sum[WRONG] += !isfinite(s->result[i]);
+        sum[ROWS] += s->result[losses + i];
+    }
+    SMP_TRY(smp__weights_norm(s, sum, norm));
+    bool no_target = s->graph->loss >= 0 && sum[ROWS] == 0.0;
+    *unsound = !isfinite(*norm) || sum[WRONG] > 0.0 || no_target;
+    return SMP_OK;
+}
+
+/* After the reductions: clip, then update the weights. A step with a loss or a gradient that is not
+ * finite, or without any target, changes nothing. */
 static smp_status update(smp *s, smp_step_result *result)
 {
-    float scale = 1.0f;
+    float scale = 1.0f, limit = s->options.clip_norm;
+    bool unsound = false;
     result->lr = smp_learning_rate(&s->options, s->step + 1);
-    if (s->options.clip_norm > 0.0f) {
-        SMP_TRY(smp__weights_norm(s, &result->grad_norm));
-        if (result->grad_norm > (double)s->options.clip_norm)
-            scale = (float)((double)s->options.clip_norm / result->grad_norm);
-    }
+    SMP_TRY(find_unsound(s, &result->grad_norm, &unsound));
+    s->skipped += unsound;
+    s->skipped_in_row = unsound ? s->skipped_in_row + 1 : 0;
+    result->skipped = s->skipped;
+    if (limit > 0.0f && result->grad_norm > (double)limit)
+        scale = (float)((double)limit / result->grad_norm);
     SMP_TRY(smp__stamp_begin(s));
-    SMP_TRY(smp__weights_update(s, s->step + 1, (float)result->lr, scale));
+    if (unsound)
+        SMP_TRY(smp__weights_keep(s));
+    else
+        SMP_TRY(smp__weights_update(s, s->step + 1, (float)result->lr, scale));
     return smp__stamp_end(s);
 }
 
-/* Where this replica's losses go, one per micro-batch; everything else is zero. */
-static double *clear_result(smp *s)
+/* Every rank finds the same, so there is nobody to tell. */
+static smp_status check_skipped(smp *s, const smp_step_result *done)
 {
-    int count = s->comm.ddp_size * s->microbatches + s->comm.world_size;
-    memset(s->result, 0, (size_t)count * sizeof(double));
-    return s->result + (int64_t)s->comm.replica * s->microbatches;
-}
-
-static void read_losses(const smp *s, double *loss)
-{
-    for (int mb = 0; s->memory->loss >= 0 && mb < s->microbatches; mb++)
-        loss[mb] = (double)*(const float *)(s->loss + (int64_t)mb * SMP_LOSS_SLOT_BYTES);
+    if (s->options.max_skipped == 0 || s->skipped_in_row < s->options.max_skipped)
+        return SMP_OK;
+    s->broken = true;
+    return smp_fail(
+        SMP_ERR_FAILED,
+        "%d steps in a row changed nothing, the last one step %" PRId64 ": loss %g over %" PRId64
+        " targets, gradient norm %g: lower the learning rate, "
+        "clip the gradient, look at the data, or go on for longer (--max-skipped)",
+        s->skipped_in_row, done->step, done->loss, done->loss_rows, fabs(done->grad_norm));
 }
 
 /* The losses of all replicas, added in one order on every rank, and the time of the slowest. */
 static smp_status collect(smp *s, smp_step_result *result)
 {
     int losses = s->comm.ddp_size * s->microbatches;
-    int count = losses + s->comm.world_size;
-    s->result[losses + s->comm.world_rank] = 1e6 * (smp_clock_s() - s->step_begin_s);
+    int times = 2 * losses, count = times + s->comm.world_size;
+    s->result[times + s->comm.world_rank] = 1e6 * (smp_clock_s() - s->step_begin_s);
     SMP_TRY(smp__comm_sum(&s->comm, s->result, count));
-    double sum = 0.0;
-    for (int i = 0; i < losses; i++)
-        sum += s->result[i];
-    result->loss = sum / losses;
-    for (int i = losses; i < count; i++)
+    result->loss = smp__loss_mean(s->result, s->result + losses, losses);
+    for (int i = losses; i < times; i++)
+        result->loss_rows += (int64_t)s->result[i];
+    for (int i = times; i < count; i++)
         if (s->result[i] > result->step_us)
             result->step_us = s->result[i];
     result->predicted_us = s->plan->predicted.step_us;
@@ -180,20 +220,23 @@ smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result)
     s->n_event = 0;
     s->collected = false;
     smp_status status = smp__inputs_begin(s, inputs);
+    if (status == SMP_OK)
+        status = smp__loss_share_begin(s, inputs);
     if (status == SMP_OK && training)
         status = smp__reduce_begin_step(s);
     if (status == SMP_OK)
         status = run_program(s);
     if (status == SMP_OK)
         status = finish_device_work(s, training);
+    read_losses(s);
     if (status == SMP_OK && training)
         status = update(s, &done);
-    read_losses(s, clear_result(s));
     if (status == SMP_OK)
         status = collect(s, &done);
     if (status != SMP_OK)
         return fail_step(s, status);
     s->step++;
+    SMP_TRY(check_skipped(s, &done));
     *result = done;
     return SMP_OK;
 }
@@ -247,6 +290,8 @@ smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_result *resu
     begin(s, false);
     if (status == SMP_OK)
         status = smp__inputs_begin(s, inputs);
+    if (status == SMP_OK)
+        status = smp__loss_share_begin(s, inputs);
     for (int mb = 0; status == SMP_OK && mb < s->microbatches; mb++)
         status = evaluate_microbatch(s, mb);
     s->first_microbatch = 0;
@@ -254,7 +299,7 @@ smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_result *resu
         status = wait_chunk_sends(s, true);
     if (status == SMP_OK)
         status = smp__device_idle(s);
-    read_losses(s, clear_result(s));
+    read_losses(s);
     if (status == SMP_OK)
         status = collect(s, &done);
     if (status != SMP_OK)

@@ -333,3 +333,10 @@ smp_status smp__comm_sum(smp_comm *comm, double *values, int count)
                                  &comm->collective);
     return finish(comm, started, false, "the other ranks at the end of the step");
 }
+
+smp_status smp__comm_sum_first(smp_comm *comm, MPI_Comm group, double *values, int count)
+{
+    int started =
+        MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, MPI_SUM, group, &comm->collective);
+    return finish(comm, started, true, "the other ranks at the start of the step");
+}

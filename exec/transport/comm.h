@@ -86,5 +86,7 @@ smp_status smp__comm_wait_until(smp_comm *comm, smp_wait *wait, smp_wait_test te
 /* In-place sum of doubles over all ranks, waited for with the watchdog. Entries that only one rank
  * sets are exact. Collective. */
 smp_status smp__comm_sum(smp_comm *comm, double *values, int count);
+/* The same at the start of a step over the ranks of `group`, which may still have work to do. */
+smp_status smp__comm_sum_first(smp_comm *comm, MPI_Comm group, double *values, int count);
 
 #endif

@@ -78,6 +78,16 @@ static bool index_range(const smp_graph *graph, const smp_op *op, int slot, int6
     return true;
 }
 
+static int64_t rows_counted(int slot, const int32_t *target, int64_t n)
+{
+    int64_t count = 0;
+    if (slot != TARGETS)
+        return -1;
+    for (int64_t i = 0; i < n; i++)
+        count += target[i] != IGNORED;
+    return count;
+}
+
 static smp_status forward(const smp_op_call *call)
 {
     const float *logits = call->in[LOGITS];    /* (B, .., V) */
@@ -114,11 +124,9 @@ static smp_status backward_input(const smp_op_call *call)
     float *dlogits = call->din[LOGITS];
     int64_t rows = smp__count(smp__in(call->graph, call->op, TARGETS), call->batch);
     int64_t classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
-    int64_t count = 0;
     if (!dlogits)
         return SMP_OK;
-    for (int64_t r = 0; r < rows; r++)
-        count += target[r] != IGNORED;
+    int64_t count = rows_counted(TARGETS, target, rows);
     float scale = *call->dout / (float)(count > 0 ? count : 1);
     for (int64_t r = 0; r < rows; r++, logits += classes, dlogits += classes) {
         if (target[r] == IGNORED) {
@@ -149,4 +157,5 @@ const smp_op_kind smp__op_cross_entropy = {
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
     .index_range = index_range,
+    .rows_counted = rows_counted,
 };

@@ -1,0 +1,144 @@
+/* What each micro-batch counts in the loss. The loss of a step is the mean over the rows (targets)
+ * that count in the global batch, however it is cut into micro-batches and replicas; an operator only
+ * knows its micro-batch, of which it makes the mean over r rows. So with R rows in the global batch
+ * the gradient of that mean is r / R, and the means are added up with the same shares: the operator
+ * divides by r again, and a micro-batch without a row adds nothing.
+ *
+ * Rows are counted on the host before the step runs: an int32 tensor holds values of model inputs. In
+ * each replica one rank counts those of an input, the one with the loss if it reads the input. Where
+ * every sample counts alike the shares are 1 / (micro-batches * replicas), and where values decide but
+ * none is ignored they have the same bits: both divisions are rounded once to float (a quotient that
+ * is rounded to double first is not rounded wrongly by that, since 53 >= 2 * 24 + 2).
+ * O(values of the inputs that decide). */
+#include "exec/step/loss_share.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool reads(const smp *s, int input, int rank)
+{
+    for (int64_t c = s->graph->consumer_begin[input]; c < s->graph->consumer_begin[input + 1]; c++)
+        if (s->stage_rank[s->stage_of_op[s->graph->consumer[c].op]] == rank)
+            return true;
+    return false;
+}
+
+/* The model inputs that an int32 tensor is made of. */
+static void follow(smp *s, int32_t tensor)
+{
+    int32_t producer = s->graph->tensor[tensor].producer;
+    if (producer < 0) {
+        s->input[tensor].counted++;
+        return;
+    }
+    const smp_op *op = &s->graph->op[producer];
+    for (int32_t k = 0; k < op->n_in; k++)
+        if (s->graph->tensor[op->in[k]].dtype == SMP_I32)
+            follow(s, op->in[k]);
+}
+
+/* Who counts, and who has to be told: the rank with the loss in every replica. */
+static void choose_ranks(smp *s, int loss_rank)
+{
+    s->rows_group = MPI_COMM_NULL;
+    if (s->comm.ddp_size > 1 && s->comm.pipeline_rank == loss_rank)
+        s->rows_group = s->comm.ddp;
+    for (int i = 0; i < s->graph->n_input; i++) {
+        if (s->input[i].counted == 0)
+            continue;
+        int rank = loss_rank;
+        if (!reads(s, i, loss_rank)) {
+            const smp_consumer *first = &s->graph->consumer[s->graph->consumer_begin[i]];
+            rank = s->stage_rank[s->stage_of_op[first->op]];
+            s->rows_group = s->comm.world;
+        }
+        s->input[i].counts_here = rank == s->comm.pipeline_rank;
+    }
+}
+
+smp_status smp__loss_share_build(smp *s)
+{
+    int n = s->comm.ddp_size * s->microbatches;
+    s->rows_group = MPI_COMM_NULL;
+    s->rows_slot = -1;
+    s->rows = calloc((size_t)n, sizeof(*s->rows));
+    if (!s->rows)
+        return smp_fail_memory((size_t)n * sizeof(*s->rows));
+    for (int i = 0; i < n; i++)
+        s->rows[i] = (double)s->batch;
+    int32_t loss = s->graph->loss >= 0 ? s->graph->tensor[s->graph->loss].producer : -1;
+    if (loss < 0 || !s->graph->op[loss].kind->rows_counted)
+        return SMP_OK;
+    const smp_op *op = &s->graph->op[loss];
+    s->rows_slot = 0;
+    while (op->kind->rows_counted(s->rows_slot, NULL, 0) < 0)
+        s->rows_slot++;
+    follow(s, op->in[s->rows_slot]);
+    choose_ranks(s, s->stage_rank[s->stage_of_op[loss]]);
+    return SMP_OK;
+}
+
+static float *share(smp *s, int mb)
+{
+    return (float *)(s->share + (int64_t)mb * SMP_LOSS_SLOT_BYTES);
+}
+
+static smp_status upload(smp *s)
+{
+    return s->device->upload(s->device_context, s->loss_gradient, s->share,
+                             (int64_t)s->microbatches * SMP_LOSS_SLOT_BYTES);
+}
+
+smp_status smp__loss_share_equal(smp *s)
+{
+    for (int mb = 0; mb < s->microbatches; mb++)
+        *share(s, mb) = 1.0f / (float)((int64_t)s->microbatches * s->comm.ddp_size);
+    return upload(s);
+}
+
+/* Rows of this replica's micro-batches, as far as this rank counts them. */
+static void count_rows(smp *s, const void *const *inputs, double *rows)
+{
+    const smp_op *op = &s->graph->op[s->graph->tensor[s->graph->loss].producer];
+    for (int i = 0; i < s->graph->n_input; i++) {
+        if (!s->input[i].counts_here)
+            continue;
+        int64_t n = s->graph->tensor[i].elements * s->batch;
+        for (int mb = 0; mb < s->microbatches; mb++)
+            rows[mb] += s->input[i].counted *
+                        (double)op->kind->rows_counted(s->rows_slot,
+                                                       (const int32_t *)inputs[i] + mb * n, n);
+    }
+}
+
+smp_status smp__loss_share_begin(smp *s, const void *const *inputs)
+{
+    int n = s->comm.ddp_size * s->microbatches;
+    if (s->rows_slot < 0)
+        return SMP_OK;
+    memset(s->rows, 0, (size_t)n * sizeof(*s->rows));
+    double *own = s->rows + (int64_t)s->comm.replica * s->microbatches;
+    count_rows(s, inputs, own);
+    /* an evaluation has no gradient: the replicas' rows come with their losses */
+    bool replicas_only = s->rows_group == s->comm.ddp;
+    if (s->rows_group != MPI_COMM_NULL && (s->training_call || !replicas_only))
+        SMP_TRY(smp__comm_sum_first(&s->comm, s->rows_group, s->rows, n));
+    if (!s->training_call || s->memory->loss < 0)
+        return SMP_OK;
+    double all = 0.0;
+    for (int i = 0; i < n; i++)
+        all += s->rows[i];
+    for (int mb = 0; mb < s->microbatches; mb++)
+        *share(s, mb) = all > 0.0 ? (float)(own[mb] / all) : 0.0f;
+    return upload(s);
+}
+
+double smp__loss_mean(const double *loss, const double *rows, int n)
+{
+    double all = 0.0, sum = 0.0;
+    for (int i = 0; i < n; i++)
+        all += rows[i];
+    for (int i = 0; i < n && all > 0.0; i++)
+        sum += loss[i] * (rows[i] * n / all); /* exactly 1 where all rows are equal */
+    return sum / n;
+}
