@@ -89,7 +89,8 @@ typedef struct smp_options {
     float lr;                    /* peak learning rate */
     float min_lr;                /* at the end of the cosine decay */
     int64_t warmup_steps;        /* linear warm-up from 0 */
-    int64_t decay_steps;         /* length of warm-up plus cosine; 0: constant after warm-up */
+    int64_t decay_steps;         /* length of warm-up plus cosine, more than the warm-up's; 0:
+                                    constant after warm-up */
     float beta1, beta2, epsilon; /* of adamw, and others that have them */
     float momentum;              /* of sgd, likewise */
     float weight_decay;          /* decoupled; only weights of two or more dimensions */

@@ -83,6 +83,13 @@ static smp_status check_options(smp *s)
     if (o->warmup_steps < 0 || o->decay_steps < 0)
         return smp_fail(SMP_ERR_INPUT, "warm-up %lld, decay %lld steps: expected 0 or more",
                         (long long)o->warmup_steps, (long long)o->decay_steps);
+    if (o->decay_steps > 0 && o->decay_steps <= o->warmup_steps)
+        return smp_fail(SMP_ERR_INPUT,
+                        "decay until step %lld (--decay-steps) after a warm-up of %lld (--warmup): "
+                        "the decay counts warm-up plus cosine, expected more than %lld, or 0 for a "
+                        "constant rate",
+                        (long long)o->decay_steps, (long long)o->warmup_steps,
+                        (long long)o->warmup_steps);
     if (o->max_skipped < 0)
         return smp_fail(SMP_ERR_INPUT, "max_skipped %d: expected 0 or more", o->max_skipped);
     return SMP_OK;
