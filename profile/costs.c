@@ -1,4 +1,5 @@
-/* The cost table: for each op its own `cost:`, else the profile, else the roofline.
+/* The cost table: for each op its own `cost:`, else the profile, else the roofline. Bytes of an op
+ * with kernels are never given: they follow from its shapes.
  *
  * A key that `cost:` leaves out keeps the value of the next source. An op without kernels (opaque)
  * has no roofline: its forward time must be given; its backward, where it is not, takes twice the

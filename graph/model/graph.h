@@ -83,7 +83,8 @@ typedef union smp_attr_value {
     } list; /* list of ints */
 } smp_attr_value;
 
-/* `cost:` of an op, per micro-batch; NaN / -1 where a key is absent. */
+/* `cost:` of an op, per micro-batch; NaN / -1 where a key is absent. Bytes are there only where
+ * shapes do not say them. */
 typedef struct smp_op_cost_override {
     double forward_us, backward_us;
     int64_t weight_bytes, stash_bytes, output_bytes;
@@ -154,8 +155,8 @@ smp_status smp_graph_check_runnable(const smp_graph *graph);
  * that run nowhere (opaque) are fine: what is only planned. */
 smp_status smp_graph_check_kernels(const smp_graph *graph);
 
-/* Bytes of a tensor for a micro-batch of `batch` samples; an op's `output_bytes` override where it
- * has one and the shape is not known. Rounded to nothing: the exact size. */
+/* Bytes of a tensor for a micro-batch of `batch` samples, exactly; if the shape is not known, the
+ * op's `output_bytes`, 0 without. */
 int64_t smp_tensor_bytes(const smp_graph *graph, int32_t tensor, int64_t batch);
 
 /* -1 if there is none. */

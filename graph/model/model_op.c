@@ -217,6 +217,25 @@ static smp_status set_output(smp__model *m, const smp__op_template *t, const smp
     return SMP_OK;
 }
 
+/* What shapes say is said once: memory is reserved by them, so a size of `cost:` could be right for the
+ * objective alone. */
+static smp_status check_cost(const smp_infer *infer)
+{
+    const smp_op_cost_override *cost = infer->op->cost;
+    bool runs = infer->op->kind->cpu.forward != NULL;
+    const char *twice = NULL;
+    if (cost && infer->out_known && cost->output_bytes >= 0)
+        twice = "output_bytes";
+    else if (cost && runs && cost->stash_bytes >= 0)
+        twice = "stash_bytes";
+    else if (cost && runs && cost->weight_bytes >= 0)
+        twice = "weight_bytes";
+    if (!twice)
+        return SMP_OK;
+    return smp_infer_fail(infer, "cost: %s: its shapes say that already: leave it out%s", twice,
+                          runs ? "" : ", or `shape`");
+}
+
 /* The place of the attribute that names a tied weight. */
 static smp_where tie_where(const smp__op_template *t, const smp_op *op, const char *tied_to)
 {
@@ -343,6 +362,7 @@ smp_status smp__model_build_op(smp__model *m, smp__op_template *t, void *unused)
                        .out_batched = true,
                        .out_known = true};
     SMP_TRY(t->kind->infer(&infer));
+    SMP_TRY(check_cost(&infer));
     SMP_TRY(set_output(m, t, &infer, op));
     SMP_TRY(set_params(m, t, &infer, op));
     g->n_op++;

@@ -43,6 +43,11 @@ broken '9s/128\}/128, bias: perhaps}/' 9 'bias'
 broken '9s/128\}/128, cost: {forward_us: -1}}/' 9 'forward_us'
 broken '9s/128\}/128, cost: {forwards_us: 1}}/' 9 'forwards_us'
 broken '9s/128\}/128, cost: {stash_bytes: -1}}/' 9 'stash_bytes'
+for bytes in weight stash output; do # known from shapes: the planner would not use them, nor could the executor
+    broken "9s/128\}/128, cost: {forward_us: 1, ${bytes}_bytes: 7}}/" 9 "op 'head' .*${bytes}_bytes.*shapes"
+done
+broken '9s/.*/  - {op: opaque, name: head, in: x, out: y, shape: [T, 128], cost: {forward_us: 1, output_bytes: 7}}/' 9 \
+    'output_bytes.*shape'
 
 # Tensors, shapes, order.
 broken '9s/in: x/in: xx/' 9 'xx'

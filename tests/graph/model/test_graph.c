@@ -216,7 +216,7 @@ static void test_graph_tensor_bytes(void **state)
         "ops:\n"
         "  - {op: opaque, name: o1, in: a, out: o1, cost: {output_bytes: 777}}\n"
         "  - {op: opaque, name: o2, in: a, out: o2}\n"
-        "  - {op: opaque, name: o3, in: a, out: o3, shape: [2], cost: {output_bytes: 777}}\n"
+        "  - {op: opaque, name: o3, in: a, out: o3, shape: [2]}\n"
         "  - {op: mse, name: loss, in: [a, a], out: loss}\n";
     (void)state;
     smp_graph *g = read_model(text);

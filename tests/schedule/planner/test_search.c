@@ -398,11 +398,11 @@ static void test_search_weighs_split_ties(void **state)
         "inputs: {x: {dtype: float32, shape: [4096]}}\n"
         "ops:\n"
         "  - {op: linear, name: a, in: x, out: x, features: 4096, bias: false, cost: {forward_us: "
-        "100, backward_us: 200, output_bytes: 10}}\n"
+        "100, backward_us: 200}}\n"
         "  - {op: linear, name: b, in: x, out: x, features: 4096, bias: false, weight: a.weight, "
-        "cost: {forward_us: 100, backward_us: 200, output_bytes: 10}}\n"
+        "cost: {forward_us: 100, backward_us: 200}}\n"
         "  - {op: linear, name: c, in: x, out: x, features: 8, bias: false, cost: {forward_us: 10, "
-        "backward_us: 20, output_bytes: 10}}\n";
+        "backward_us: 20}}\n";
     for (int slow = 0; slow < 2; slow++) {
         fixture f;
         smp_partition *partition;
