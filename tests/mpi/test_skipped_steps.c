@@ -146,6 +146,25 @@ static void test_skipped_infinite_gradient(void **state)
     }
 }
 
+/* The other way round, in one replica only. */
+static void test_skipped_infinite_loss(void **state)
+{
+    (void)state;
+    float before[2 * WEIGHT], after[2 * WEIGHT];
+    smp_step_result result;
+    smp *job = open_job(2, 1.0f, 3);
+    make_batch(1);
+    wanted[0] = 1e25f; /* its square is no float */
+    get_weights(job, before);
+    must(train_step(job, &result));
+    assert_false(isfinite(result.loss));
+    assert_true(isfinite(result.grad_norm));
+    assert_int_equal(result.skipped, 1);
+    get_weights(job, after);
+    assert_memory_equal(before, after, sizeof before);
+    smp_finalize(job);
+}
+
 static void test_skipped_in_a_row(void **state)
 {
     (void)state;
@@ -214,6 +233,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_skipped_changes_nothing),
         cmocka_unit_test(test_skipped_infinite_gradient),
+        cmocka_unit_test(test_skipped_infinite_loss),
         cmocka_unit_test(test_skipped_in_a_row),
         cmocka_unit_test(test_skipped_nothing_to_save),
     };
