@@ -206,7 +206,7 @@ static void test_search_refuses_contradictions(void **state)
     expect_error(r, SMP_ERR_INPUT, "3 stages * 2 replicas");
     r = request;
     r.schedule = "sideways";
-    expect_error(r, SMP_ERR_INPUT, "'simple', 'interleaved'");
+    expect_error(r, SMP_ERR_INPUT, "simple (gpipe), interleaved");
     r.schedule = "zero-bubble";
     r.chunks = 3;
     expect_error(r, SMP_ERR_INPUT, "expected 1, or 2 in a V");
