@@ -83,8 +83,8 @@ static smp_status test_device(void *context, bool *done)
         return SMP_OK;
     if (s->transport_context)
         SMP_TRY(s->transport->progress(s->transport_context));
-    if (advance(s) && w->wait.begin_s > 0.0)
-        w->wait.begin_s = smp_clock_s();
+    if (advance(s))
+        w->wait.waited_s = 0.0;
     return SMP_OK;
 }
 

@@ -190,12 +190,13 @@ static smp_status check_call(const smp *s, const void *const *inputs, const void
     return smp__job_usable(s);
 }
 
-static void begin(smp *s, bool training)
+static smp_status begin(smp *s, bool training)
 {
     s->training_call = training;
     s->position = s->passed = 0;
     s->step_begin_s = smp_clock_s();
     s->current = (smp_action){.kind = SMP_ACTION_F, .microbatch = -1, .chunk = -1};
+    return smp__comm_enter(&s->comm);
 }
 
 static smp_status fail_step(smp *s, smp_status status)
@@ -216,10 +217,11 @@ smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result)
     SMP_TRY(check_call(s, inputs, result));
     bool training = s->graph->training;
     smp_step_result done = {.step = s->step + 1};
-    begin(s, training);
+    smp_status status = begin(s, training);
     s->n_event = 0;
     s->collected = false;
-    smp_status status = smp__inputs_begin(s, inputs);
+    if (status == SMP_OK)
+        status = smp__inputs_begin(s, inputs);
     if (status == SMP_OK)
         status = smp__loss_share_begin(s, inputs);
     if (status == SMP_OK && training)
@@ -287,7 +289,8 @@ smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_result *resu
     SMP_TRY(check_call(s, inputs, result));
     smp_step_result done = {0};
     smp_status status = smp__trace_collect(s); /* the stamps of the last step go */
-    begin(s, false);
+    if (status == SMP_OK)
+        status = begin(s, false);
     if (status == SMP_OK)
         status = smp__inputs_begin(s, inputs);
     if (status == SMP_OK)

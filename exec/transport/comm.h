@@ -5,11 +5,13 @@
 
 #include <mpi.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "graph/base/clock.h"
 #include "graph/base/status.h"
 
-enum { SMP_NOTICE_BYTES = 1024 };
+enum { SMP_NOTICE_BYTES = 1024, SMP_SHARE_BYTES = 1 << 18 };
 
 typedef struct smp_comm {
     MPI_Comm world;    /* duplicates, owned */
@@ -20,21 +22,35 @@ typedef struct smp_comm {
     int world_rank, world_size;
     int pipeline_rank, pipeline_size;
     int replica, ddp_size;
-    int node_rank, node_size; /* among the ranks of this machine */
-    bool owns_mpi;            /* we initialised it */
-    bool crowded;             /* more ranks on this node than cores: waiting ranks sleep */
-    bool failed;              /* a notice was sent or received */
-    bool told;                /* one was received: the message is another rank's */
-    double timeout_s;         /* 0: never */
-    MPI_Request collective;   /* in flight, one at a time, with what it reads and writes: */
-    int first;                /* rank that failed first */
+    int node_rank, node_size;   /* among the ranks of this machine */
+    bool owns_mpi;              /* we initialised it */
+    bool crowded;               /* more ranks on this node than cores: waiting ranks sleep */
+    bool failed;                /* a notice was sent or received */
+    bool told;                  /* one was received: the message is another rank's */
+    double timeout_s;           /* 0: never */
+    long long came;             /* collectives that this rank has started: how far it has come */
+    bool entering;              /* a step has begun here, not yet everywhere: ... */
+    MPI_Request entered;        /* ... done when all ranks are in it */
+    struct smp_comm_peer *peer; /* [world_size] */
+    MPI_Request collective;     /* in flight, one at a time, with what it reads and writes: */
+    MPI_Comm made;
+    int first; /* rank that failed first */
+    int greatest;
     long long bytes;
+    char *piece; /* [SMP_SHARE_BYTES] */
     struct {
         int code;
         char text[SMP_NOTICE_BYTES];
     } failure;
     struct smp_comm_notice *notices; /* outgoing: MPI may read it until the process ends */
 } smp_comm;
+
+/* What is known of another rank after a time-out. */
+typedef struct smp_comm_peer {
+    long long came;  /* comm.came of the rank, when it answered; -1: no answer */
+    bool asks;       /* it has run out of time itself */
+    long long reply; /* to it: MPI may read it until the process ends */
+} smp_comm_peer;
 
 /* Call before MPI_Init. Ranks wait by testing and sleeping (smp__comm_pause), so Open MPI must not
  * give the core away by itself: with its mpi_yield_when_idle, which mpirun --oversubscribe sets,
@@ -53,27 +69,25 @@ smp_status smp__comm_check(int code, const char *call);
 /* The largest tag of a message in the pipeline. */
 int smp__comm_max_tag(const smp_comm *comm);
 
-/* Every rank passes its own status; every rank returns the first failure (lowest rank) and has its
- * message. Collective. */
-smp_status smp__comm_agree(smp_comm *comm, smp_status status);
-/* Rank 0's bytes to every rank; *data is malloc'ed on the others. Collective. */
-smp_status smp__comm_broadcast(smp_comm *comm, char **data, size_t *bytes);
-
 /* Tells every other rank that this one failed (message: smp_last_error), so that their waits end
  * with SMP_ERR_PEER. Never blocks. Returns `status`. */
 smp_status smp__comm_notify(smp_comm *comm, smp_status status);
 
-/* A wait in progress: spins, then yields or sleeps, looks for failure notices, gives up after
- * timeout_s. Zero-initialise before a wait. */
+/* A wait in progress: spins, then yields or sleeps, looks for what other ranks have to say, gives up
+ * after timeout_s. Time in which the process did not run does not count, since a suspended job goes
+ * on. Zero-initialise before a wait. */
 typedef struct smp_wait {
     long polls;
-    double begin_s;  /* monotonic, of the first pause after spinning */
+    double waited_s; /* since the first pause after spinning */
+    double polled_s; /* monotonic, of the last one */
     bool patient;    /* the others may have long work to do: wait 30 times as long */
-    double looked_s; /* when notices were last looked for */
+    double looked_s; /* when the others were last listened to */
 } smp_wait;
 
 /* One round of waiting for what the callback describes (called on time-out only). SMP_ERR_PEER: a
- * notice came, or time is up. */
+ * notice came, or time is up; the message then names the ranks that do not answer, and those that
+ * have not come as far as this one. Of the ranks that run out of time together the lowest speaks,
+ * the others are told. */
 typedef void (*smp_wait_describe)(const void *context, char *buffer, size_t size);
 smp_status smp__comm_pause(smp_comm *comm, smp_wait *wait, smp_wait_describe describe,
                            const void *context);
@@ -83,10 +97,42 @@ typedef smp_status (*smp_wait_test)(void *context, bool *done);
 smp_status smp__comm_wait_until(smp_comm *comm, smp_wait *wait, smp_wait_test test,
                                 smp_wait_describe describe, void *context);
 
-/* In-place sum of doubles over all ranks, waited for with the watchdog. Entries that only one rank
- * sets are exact. Collective. */
+/* What follows is collective, waited for with the watchdog, in comm_collective.c. Whatever MPI may
+ * still read or write after a failure must stay until the process ends. */
+
+/* A copy of a group. */
+smp_status smp__comm_duplicate(smp_comm *comm, MPI_Comm group, MPI_Comm *copy);
+/* Waits patiently for comm->collective, which a non-blocking call of MPI has just started with this
+ * code. `what`: whom or what for. */
+smp_status smp__comm_finish(smp_comm *comm, int started, const char *what);
+/* The same for a request of the caller's. */
+smp_status smp__comm_finish_request(smp_comm *comm, MPI_Request *request, const char *what);
+
+/* Every rank passes its own status; every rank returns the first failure (lowest rank) and has its
+ * message. Collective. */
+smp_status smp__comm_agree(smp_comm *comm, smp_status status);
+/* Rank 0's bytes to every rank; *data is malloc'ed on the others. Collective. */
+smp_status smp__comm_broadcast(smp_comm *comm, char **data, size_t *bytes);
+
+/* The bytes of rank `root` to every rank, in pieces that pass through memory of `comm`: the caller's memory is free again after a failure, too. */
+smp_status smp__comm_share(smp_comm *comm, void *data, int64_t bytes, int root);
+/* The greatest of the values of all ranks. */
+smp_status smp__comm_max(smp_comm *comm, int *value);
+/* Every rank of this machine gets what each of them has: `own` and `all` of `bytes` and node_size *
+ * bytes. */
+smp_status smp__comm_gather_node(smp_comm *comm, const void *own, int bytes, void *all);
+
+/* In-place sum of doubles over all ranks. Entries that only one rank sets are exact. */
 smp_status smp__comm_sum(smp_comm *comm, double *values, int count);
 /* The same at the start of a step over the ranks of `group`, which may still have work to do. */
 smp_status smp__comm_sum_first(smp_comm *comm, MPI_Comm group, double *values, int count);
+
+/* A step begins: until it has begun on all ranks, waits are as patient as between steps, since a
+ * rank may still read data or write a checkpoint. Returns at once; the next smp__comm_sum completes
+ * it. */
+smp_status smp__comm_enter(smp_comm *comm);
+
+/* For waits: has the step begun everywhere since the last call that said so? */
+smp_status smp__comm_entered(smp_comm *comm, bool *now);
 
 #endif

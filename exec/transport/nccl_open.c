@@ -24,10 +24,7 @@ static smp_status check_shared(smp_comm *comm, const char own[64])
     char(*id)[64] = calloc((size_t)comm->node_size, sizeof(*id));
     if (!id)
         return smp_fail_memory((size_t)comm->node_size * sizeof(*id));
-    /* unwatched: all ranks agree before each transport is asked */
-    smp_status status = smp__comm_check(
-        MPI_Allgather(own, sizeof(*id), MPI_CHAR, id, sizeof(*id), MPI_CHAR, comm->node),
-        "MPI_Allgather");
+    smp_status status = smp__comm_gather_node(comm, own, sizeof(*id), id);
     for (int i = 0; status == SMP_OK && i < comm->node_size; i++)
         for (int j = 0; status == SMP_OK && j < i; j++)
             if (memcmp(id[i], id[j], sizeof(*id)) == 0 && !(allowed && strcmp(allowed, "1") == 0))

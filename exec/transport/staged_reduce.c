@@ -65,10 +65,8 @@ static smp_status make_place(smp__staged_reduce *r, piece *place)
 /* Collective: before anything that may fail on one rank alone. */
 static smp_status make_communicators(smp__staged_reduce *r)
 {
-    for (int i = 0; r->comm->ddp_size > 1 && i < PLACES; i++) {
-        SMP_TRY(smp__comm_check(MPI_Comm_dup(r->comm->ddp, &r->place[i].comm), "MPI_Comm_dup"));
-        MPI_Comm_set_errhandler(r->place[i].comm, MPI_ERRORS_RETURN);
-    }
+    for (int i = 0; r->comm->ddp_size > 1 && i < PLACES; i++)
+        SMP_TRY(smp__comm_duplicate(r->comm, r->comm->ddp, &r->place[i].comm));
     return SMP_OK;
 }
 

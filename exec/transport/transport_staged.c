@@ -104,10 +104,10 @@ static void close_lane(staged_context *c, lane *l)
     if (l->stream)
         cudaStreamSynchronize(l->stream); /* unwatched: copies that the device alone waits for */
     for (int i = 0; i < PLACES; i++) {
-        /* Unwatched: all messages are done, MPI has these, and the peer has posted their receives. */
-        if (l->place[i].state == SENDING)
-            MPI_Wait(&l->place[i].request, MPI_STATUS_IGNORE);
-        if (l->place[i].host)
+        bool sent = l->place[i].state != SENDING ||
+                    smp__comm_finish_request(c->comm, &l->place[i].request,
+                                             "another rank to take the last tensors") == SMP_OK;
+        if (l->place[i].host && sent) /* else MPI may still read it */
             c->device->release_host(c->device_context, l->place[i].host);
         if (l->place[i].copied)
             cudaEventDestroy(l->place[i].copied);

@@ -1,0 +1,197 @@
+/* Collectives of the control plane, each waited for with the watchdog. After a failure one stays in
+ * flight: the job is over, and what MPI may still read or write lies in memory that stays. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/transport/comm.h"
+
+typedef struct request_wait {
+    smp_comm *comm;
+    MPI_Request *request;
+    const char *what; /* who is waited for, and what for */
+} request_wait;
+
+static void describe_request(const void *context, char *buffer, size_t size)
+{
+    snprintf(buffer, size, "%s", ((const request_wait *)context)->what);
+}
+
+static smp_status test_request(void *context, bool *done)
+{
+    const request_wait *wait = context;
+    int flag = 0;
+    int code = MPI_Test(wait->request, &flag, MPI_STATUS_IGNORE);
+    *done = flag;
+    return smp__comm_check(code, wait->what);
+}
+
+static smp_status wait_for(smp_comm *comm, MPI_Request *request, bool patient, const char *what)
+{
+    request_wait context = {comm, request, what};
+    smp_status status = smp__comm_wait_until(comm, &(smp_wait){.patient = patient}, test_request,
+                                             describe_request, &context);
+    return status == SMP_OK ? SMP_OK : smp__comm_notify(comm, status);
+}
+
+static smp_status finish(smp_comm *comm, int started, bool patient, const char *what)
+{
+    smp_status status = smp__comm_check(started, what);
+    comm->came++;
+    if (status != SMP_OK)
+        return smp__comm_notify(comm, status);
+    return wait_for(comm, &comm->collective, patient, what);
+}
+
+smp_status smp__comm_finish(smp_comm *comm, int started, const char *what)
+{
+    return finish(comm, started, true, what);
+}
+
+smp_status smp__comm_finish_request(smp_comm *comm, MPI_Request *request, const char *what)
+{
+    return wait_for(comm, request, true, what);
+}
+
+smp_status smp__comm_duplicate(smp_comm *comm, MPI_Comm group, MPI_Comm *copy)
+{
+    SMP_TRY(smp__comm_finish(comm, MPI_Comm_idup(group, &comm->made, &comm->collective),
+                             "the other ranks to open the job"));
+    *copy = comm->made;
+    return smp__comm_check(MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN),
+                           "MPI_Comm_set_errhandler");
+}
+
+static smp_status broadcast(smp_comm *comm, void *data, int count, MPI_Datatype type, int root)
+{
+    char what[64];
+    int started = MPI_Ibcast(data, count, type, root, comm->world, &comm->collective);
+    snprintf(what, sizeof(what), "what rank %d has for all", root);
+    return smp__comm_finish(comm, started, what);
+}
+
+smp_status smp__comm_agree(smp_comm *comm, smp_status status)
+{
+    if (comm->failed) /* not all ranks would come */
+        return status == SMP_OK ? SMP_ERR_PEER : status;
+    comm->first = status == SMP_OK ? comm->world_size : comm->world_rank;
+    int started = MPI_Iallreduce(MPI_IN_PLACE, &comm->first, 1, MPI_INT, MPI_MIN, comm->world,
+                                 &comm->collective);
+    SMP_TRY(smp__comm_finish(comm, started, "the other ranks to agree"));
+    if (comm->first == comm->world_size)
+        return SMP_OK;
+    bool mine = comm->first == comm->world_rank;
+    comm->failure.code = (int)status;
+    if (mine)
+        snprintf(comm->failure.text, sizeof(comm->failure.text), "%s", smp_last_error());
+    SMP_TRY(broadcast(comm, &comm->failure, (int)sizeof(comm->failure), MPI_BYTE, comm->first));
+    return mine ? status : smp_fail((smp_status)comm->failure.code, "%s", comm->failure.text);
+}
+
+smp_status smp__comm_share(smp_comm *comm, void *data, int64_t bytes, int root)
+{
+    char *at = data;
+    for (int64_t done = 0; done < bytes; done += SMP_SHARE_BYTES) {
+        int64_t n = bytes - done < SMP_SHARE_BYTES ? bytes - done : SMP_SHARE_BYTES;
+        if (comm->world_rank == root)
+            memcpy(comm->piece, at + done, (size_t)n);
+        SMP_TRY(broadcast(comm, comm->piece, (int)n, MPI_BYTE, root));
+        if (comm->world_rank != root)
+            memcpy(at + done, comm->piece, (size_t)n);
+    }
+    return SMP_OK;
+}
+
+smp_status smp__comm_broadcast(smp_comm *comm, char **data, size_t *bytes)
+{
+    comm->bytes = comm->world_rank == 0 ? (long long)*bytes : 0;
+    SMP_TRY(broadcast(comm, &comm->bytes, 1, MPI_LONG_LONG, 0));
+    const long long count = comm->bytes;
+    smp_status status = SMP_OK;
+    char *buffer = NULL;
+    if (comm->world_rank != 0) {
+        buffer = malloc((size_t)count + 1);
+        if (!buffer)
+            status = smp_fail_memory((size_t)count + 1);
+    }
+    status = smp__comm_agree(comm, status);
+    if (status == SMP_OK)
+        status = smp__comm_share(comm, comm->world_rank == 0 ? *data : buffer, count, 0);
+    if (status != SMP_OK) {
+        free(buffer);
+        return status;
+    }
+    if (comm->world_rank != 0) {
+        buffer[count] = '\0';
+        *data = buffer;
+        *bytes = (size_t)count;
+    }
+    return SMP_OK;
+}
+
+smp_status smp__comm_max(smp_comm *comm, int *value)
+{
+    comm->greatest = *value;
+    int started = MPI_Iallreduce(MPI_IN_PLACE, &comm->greatest, 1, MPI_INT, MPI_MAX, comm->world,
+                                 &comm->collective);
+    SMP_TRY(smp__comm_finish(comm, started, "the other ranks to say what they have"));
+    *value = comm->greatest;
+    return SMP_OK;
+}
+
+smp_status smp__comm_gather_node(smp_comm *comm, const void *own, int bytes, void *all)
+{
+    size_t total = (size_t)bytes * (size_t)comm->node_size;
+    char *copy = malloc((size_t)bytes + total); /* own, then all; MPI keeps it after a failure */
+    SMP_TRY(smp__comm_agree(comm, copy ? SMP_OK : smp_fail_memory(total)));
+    memcpy(copy, own, (size_t)bytes);
+    SMP_TRY(smp__comm_finish(comm,
+                             MPI_Iallgather(copy, bytes, MPI_BYTE, copy + bytes, bytes, MPI_BYTE,
+                                            comm->node, &comm->collective),
+                             "the other ranks of this machine"));
+    memcpy(all, copy + bytes, total);
+    free(copy);
+    return SMP_OK;
+}
+
+smp_status smp__comm_sum(smp_comm *comm, double *values, int count)
+{
+    if (comm->world_size == 1)
+        return SMP_OK;
+    int started = MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, MPI_SUM, comm->world,
+                                 &comm->collective);
+    SMP_TRY(finish(comm, started, false, "the other ranks at the end of the step"));
+    if (!comm->entering)
+        return SMP_OK;
+    SMP_TRY(wait_for(comm, &comm->entered, false, "the other ranks to have begun the step"));
+    comm->entering = false;
+    return SMP_OK;
+}
+
+smp_status smp__comm_sum_first(smp_comm *comm, MPI_Comm group, double *values, int count)
+{
+    SMP_TRY(smp__comm_check(MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, MPI_SUM, group,
+                                           &comm->collective),
+                            "MPI_Iallreduce"));
+    return smp__comm_finish_request(comm, &comm->collective,
+                                    "the other ranks at the start of the step");
+}
+
+smp_status smp__comm_enter(smp_comm *comm)
+{
+    if (comm->world_size == 1)
+        return SMP_OK;
+    comm->came++;
+    comm->entering = true;
+    return smp__comm_check(MPI_Ibarrier(comm->world, &comm->entered), "MPI_Ibarrier");
+}
+
+smp_status smp__comm_entered(smp_comm *comm, bool *now)
+{
+    int flag = 0;
+    if (comm->entering)
+        SMP_TRY(smp__comm_check(MPI_Test(&comm->entered, &flag, MPI_STATUS_IGNORE), "MPI_Test"));
+    *now = flag;
+    comm->entering = comm->entering && !flag;
+    return SMP_OK;
+}

@@ -1,0 +1,239 @@
+/* Waiting, and what ranks tell each other meanwhile. A rank that fails sends a notice to every other
+ * rank; ranks listen whenever they wait, so a failure anywhere ends every wait. A rank that hangs
+ * sends nothing: the time-out of those that wait for it ends the job. Before it speaks, a rank that
+ * is out of time asks all others how far they have come: who waits answers within milliseconds, who
+ * hangs or is stopped does not, and is named. In a job that goes well nobody sends anything. */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "exec/transport/comm.h"
+
+enum { NOTICE_TAG = 1, ASK_TAG = 2, ANSWER_TAG = 3, SPIN = 200, SPIN_CROWDED = 4 };
+
+static const double MIN_NAP_S = 10e-6, MAX_NAP_S = 50e-6;
+static const double PATIENCE = 30.0; /* between steps ranks plan, read data, write checkpoints */
+static const double LOOK_EVERY_S = 1e-3; /* for other ranks' messages and the time-out */
+static const double MAX_GAP_S = 0.1;     /* of waiting: in a longer one the process did not run */
+static const double ANSWER_S = 0.5;      /* who waits looks every millisecond */
+static const double SPEAK_S = 2.0;       /* for a lower rank that is out of time, too, to speak */
+
+struct smp_comm_notice {
+    char text[SMP_NOTICE_BYTES];
+    MPI_Request *request;
+    int n;
+};
+
+smp_status smp__comm_notify(smp_comm *comm, smp_status status)
+{
+    if (comm->failed || comm->notice == MPI_COMM_NULL)
+        return status;
+    comm->failed = true;
+    struct smp_comm_notice *notice = calloc(1, sizeof(*notice));
+    MPI_Request *request = calloc((size_t)comm->world_size, sizeof(*request));
+    if (!notice || !request) { /* the others' time-out will find out */
+        free(notice);
+        free(request);
+        return status;
+    }
+    snprintf(notice->text, sizeof(notice->text), "%s", smp_last_error());
+    notice->request = request;
+    for (int rank = 0; rank < comm->world_size; rank++)
+        if (rank != comm->world_rank)
+            MPI_Isend(notice->text, SMP_NOTICE_BYTES, MPI_CHAR, rank, NOTICE_TAG, comm->notice,
+                      &request[notice->n++]);
+    /* The sends need progress and their buffer must outlive them: give them a moment, then keep
+     * the buffer for the rest of the process. */
+    int done = 0;
+    for (double until = smp_clock_s() + 0.2; !done && smp_clock_s() < until;)
+        MPI_Testall(notice->n, request, &done, MPI_STATUSES_IGNORE);
+    comm->notices = notice;
+    return status;
+}
+
+static smp_status receive_notice(smp_comm *comm, int from)
+{
+    char text[SMP_NOTICE_BYTES];
+    SMP_TRY(smp__comm_check(MPI_Recv(text, SMP_NOTICE_BYTES, MPI_CHAR, from, NOTICE_TAG,
+                                     comm->notice, MPI_STATUS_IGNORE),
+                            "a failure notice"));
+    comm->failed = comm->told = true;
+    return smp_fail(SMP_ERR_PEER, "rank %d says: %.900s", from, text);
+}
+
+/* Sends and forgets: nobody could do more if it failed, and the numbers stay where they are. */
+static void tell(const smp_comm *comm, int rank, int tag, const long long *number)
+{
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Isend(number, number ? 1 : 0, MPI_LONG_LONG, rank, tag, comm->notice, &request);
+    if (request != MPI_REQUEST_NULL)
+        MPI_Request_free(&request);
+}
+
+static smp_status receive(smp_comm *comm, int from, int tag)
+{
+    smp_comm_peer *peer = &comm->peer[from];
+    long long number = 0;
+    if (tag == NOTICE_TAG)
+        return receive_notice(comm, from);
+    SMP_TRY(smp__comm_check(
+        MPI_Recv(&number, 1, MPI_LONG_LONG, from, tag, comm->notice, MPI_STATUS_IGNORE),
+        "a message after a time-out"));
+    if (tag == ANSWER_TAG) {
+        peer->came = number;
+        return SMP_OK;
+    }
+    peer->asks = true;
+    peer->reply = comm->came;
+    tell(comm, from, ANSWER_TAG, &peer->reply);
+    return SMP_OK;
+}
+
+/* Takes what other ranks have sent. SMP_ERR_PEER: one has failed. */
+static smp_status listen(smp_comm *comm)
+{
+    for (int found = comm->notice != MPI_COMM_NULL; found;) {
+        MPI_Status from;
+        SMP_TRY(smp__comm_check(
+            MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm->notice, &found, &from), "MPI_Iprobe"));
+        if (found)
+            SMP_TRY(receive(comm, from.MPI_SOURCE, from.MPI_TAG));
+    }
+    return SMP_OK;
+}
+
+/* More ranks than cores: whoever polls takes the core from a rank that computes. So sleep, for a
+ * tenth of the time waited so far: a wait gets at most that much longer and costs few wake-ups. */
+static void nap(double waited_s)
+{
+    double nap_s = 0.1 * waited_s;
+    nap_s = nap_s < MIN_NAP_S ? MIN_NAP_S : nap_s > MAX_NAP_S ? MAX_NAP_S : nap_s;
+    struct timespec time = {.tv_sec = 0, .tv_nsec = (long)(1e9 * nap_s)};
+    nanosleep(&time, NULL);
+}
+
+/* A gap is suspended time, or a burden on the machine that is none of the other ranks' doing. */
+static void count_time(smp_wait *wait, double now)
+{
+    double gap = wait->polled_s > 0.0 ? now - wait->polled_s : 0.0;
+    wait->waited_s += gap < MAX_GAP_S ? gap : MAX_GAP_S;
+    wait->polled_s = now;
+}
+
+/* Listens for a while; ends early when nobody is missing. Counts as waiting does. */
+static smp_status listen_for(smp_comm *comm, double seconds, bool for_answers)
+{
+    smp_wait wait = {0};
+    const struct timespec short_while = {.tv_nsec = 1000000};
+    while (wait.waited_s < seconds) {
+        bool missing = !for_answers;
+        SMP_TRY(listen(comm));
+        for (int rank = 0; rank < comm->world_size; rank++)
+            missing = missing || (rank != comm->world_rank && comm->peer[rank].came < 0);
+        if (!missing)
+            return SMP_OK;
+        nanosleep(&short_while, NULL);
+        count_time(&wait, smp_clock_s());
+    }
+    return SMP_OK;
+}
+
+/* "; rank 1, 3: no answer; rank 2: not there yet" */
+static void name_missing(const smp_comm *comm, char *text, size_t size)
+{
+    static const char *const why[] = {": no answer", ": not there yet"};
+    size_t used = 0;
+    text[0] = '\0';
+    for (int kind = 0; kind < 2; kind++) {
+        int n = 0;
+        for (int rank = 0; rank < comm->world_size; rank++) {
+            long long came = comm->peer[rank].came;
+            if (rank == comm->world_rank ||
+                (kind == 0 ? came >= 0 : came < 0 || came >= comm->came))
+                continue;
+            if (used < size)
+                used += (size_t)snprintf(text + used, size - used, n++ > 0 ? ", %d" : "; rank %d",
+                                         rank);
+        }
+        if (n > 0 && used < size)
+            used += (size_t)snprintf(text + used, size - used, "%s", why[kind]);
+    }
+}
+
+/* Whom a rank that is out of time waits for in the end: written to `text`. SMP_ERR_PEER: somebody
+ * else has spoken. */
+static smp_status call_roll(smp_comm *comm, char *text, size_t size)
+{
+    bool lower = false;
+    text[0] = '\0';
+    if (comm->notice == MPI_COMM_NULL || !comm->peer)
+        return SMP_OK;
+    for (int rank = 0; rank < comm->world_size; rank++) {
+        comm->peer[rank].came = -1;
+        if (rank != comm->world_rank)
+            tell(comm, rank, ASK_TAG, NULL);
+    }
+    SMP_TRY(listen_for(comm, ANSWER_S, true));
+    name_missing(comm, text, size);
+    for (int rank = 0; rank < comm->world_rank; rank++)
+        lower = lower || comm->peer[rank].asks;
+    return lower ? listen_for(comm, SPEAK_S, false) : SMP_OK;
+}
+
+static smp_status out_of_time(smp_comm *comm, double limit_s, smp_wait_describe describe,
+                              const void *context)
+{
+    char what[256] = "", missing[256];
+    SMP_TRY(call_roll(comm, missing, sizeof(missing)));
+    describe(context, what, sizeof(what));
+    return smp_fail(SMP_ERR_PEER, "no progress for %g s: rank %d waits for %s%s", limit_s,
+                    comm->world_rank, what, missing);
+}
+
+/* What is done a thousand times a second. */
+static smp_status look(smp_comm *comm, smp_wait *wait, smp_wait_describe describe,
+                       const void *context)
+{
+    bool entered = false;
+    SMP_TRY(listen(comm));
+    SMP_TRY(smp__comm_entered(comm, &entered));
+    if (entered)
+        wait->waited_s = 0.0; /* so far for ranks that were not in the step */
+    double limit_s = comm->timeout_s * (wait->patient || comm->entering ? PATIENCE : 1.0);
+    if (limit_s > 0.0 && wait->waited_s > limit_s)
+        return out_of_time(comm, limit_s, describe, context);
+    return SMP_OK;
+}
+
+smp_status smp__comm_pause(smp_comm *comm, smp_wait *wait, smp_wait_describe describe,
+                           const void *context)
+{
+    if (wait->polls++ < (comm->crowded ? SPIN_CROWDED : SPIN))
+        return SMP_OK;
+    double now = smp_clock_s();
+    count_time(wait, now);
+    if (wait->looked_s == 0.0)
+        wait->looked_s = now;
+    if (now - wait->looked_s > LOOK_EVERY_S) {
+        wait->looked_s = now;
+        SMP_TRY(look(comm, wait, describe, context));
+    }
+    if (comm->crowded)
+        nap(wait->waited_s);
+    else
+        sched_yield();
+    return SMP_OK;
+}
+
+smp_status smp__comm_wait_until(smp_comm *comm, smp_wait *wait, smp_wait_test test,
+                                smp_wait_describe describe, void *context)
+{
+    for (bool done = false;;) {
+        SMP_TRY(test(context, &done));
+        if (done)
+            return SMP_OK;
+        SMP_TRY(smp__comm_pause(comm, wait, describe, context));
+    }
+}
