@@ -163,12 +163,10 @@ smp_status smp__device_check_memory(smp *s)
     s->device->identity(s->device_context, own.id);
     own.needed = s->memory->arena_bytes + s->extra_bytes + s->device->overhead(s->device_context);
     status = smp__comm_agree(&s->comm, status);
-    if (status == SMP_OK) {
-        /* unwatched: all ranks have just agreed to come */
-        MPI_Allgather(&own, (int)sizeof(own), MPI_BYTE, all, (int)sizeof(own), MPI_BYTE,
-                      s->comm.node);
+    if (status == SMP_OK)
+        status = smp__comm_gather_node(&s->comm, &own, (int)sizeof(own), all);
+    if (status == SMP_OK)
         status = smp__comm_agree(&s->comm, check_shared(s, &own, all));
-    }
     free(all);
     return status;
 }

@@ -52,21 +52,15 @@ smp_status smp_weight_get(smp *s, const char *name, float *values, int64_t count
     SMP_TRY(smp__comm_agree(&s->comm, find_weight(s, name, count, &param)));
     int32_t held = smp__job_find_param(s, param);
     bool source = held >= 0 && s->memory->param[held].owner && s->comm.replica == 0;
-    int mine = source ? s->comm.world_rank : -1, root = -1;
-    /* unwatched, as the broadcast below: all ranks have just agreed to come */
-    MPI_Allreduce(&mine, &root, 1, MPI_INT, MPI_MAX, s->comm.world);
+    int root = source ? s->comm.world_rank : -1;
+    SMP_TRY(smp__comm_max(&s->comm, &root));
     smp_status status = SMP_OK;
     if (source)
         status = smp__copy_out(s, values, s->arena + s->memory->param[held].weight,
                                count * (int64_t)sizeof(float));
     if (!s->device->host_memory) /* a device may fail here, a host not */
         SMP_TRY(smp__comm_agree(&s->comm, status));
-    for (int64_t done = 0; done < count;) {
-        int piece = count - done > (1 << 28) ? 1 << 28 : (int)(count - done);
-        MPI_Bcast(values + done, piece, MPI_FLOAT, root, s->comm.world);
-        done += piece;
-    }
-    return SMP_OK;
+    return smp__comm_share(&s->comm, values, count * (int64_t)sizeof(float), root);
 }
 
 smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t count)
@@ -83,17 +77,24 @@ smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t
     return smp__weight_round(s, held);
 }
 
-/* Rank 0 gets everybody's events, malloc'ed. Ranks run the same binary: events travel as bytes. */
+/* Rank 0 gets everybody's events, malloc'ed. Ranks run the same binary: events travel as bytes. What
+ * MPI may still use after a failure is not freed. */
 static smp_status gather_events(smp *s, smp_trace_event **events, int64_t *n)
 {
     int size = s->comm.world_size, bytes = (int)(s->n_event * (int64_t)sizeof(smp_trace_event));
     int64_t total = 0;
-    int *count = calloc((size_t)size * 2, sizeof(int));
+    int *count = calloc((size_t)size * 2 + 1, sizeof(int)), *own;
     smp_status status = count ? SMP_OK : smp_fail_memory((size_t)size * 2 * sizeof(int));
     if ((status = smp__comm_agree(&s->comm, status)) != SMP_OK)
         goto done;
-    /* unwatched: all ranks have just agreed to come, twice */
-    MPI_Gather(&bytes, 1, MPI_INT, count, 1, MPI_INT, 0, s->comm.world);
+    own = count + 2 * size;
+    *own = bytes;
+    status = smp__comm_finish(
+        &s->comm,
+        MPI_Igather(own, 1, MPI_INT, count, 1, MPI_INT, 0, s->comm.world, &s->comm.collective),
+        "the lengths of the other ranks' traces");
+    if (status != SMP_OK)
+        goto done;
     for (int rank = 0; s->comm.world_rank == 0 && rank < size; rank++) {
         count[size + rank] = (int)total;
         total += count[rank];
@@ -103,11 +104,14 @@ static smp_status gather_events(smp *s, smp_trace_event **events, int64_t *n)
         status = smp_fail(SMP_ERR_FAILED, "no memory for a trace of %" PRId64 " bytes", total);
     if ((status = smp__comm_agree(&s->comm, status)) != SMP_OK)
         goto done;
-    MPI_Gatherv(s->event, bytes, MPI_BYTE, *events, count, count + size, MPI_BYTE, 0,
-                s->comm.world);
+    status = smp__comm_finish(&s->comm,
+                              MPI_Igatherv(s->event, bytes, MPI_BYTE, *events, count, count + size,
+                                           MPI_BYTE, 0, s->comm.world, &s->comm.collective),
+                              "the other ranks' traces");
     *n = total / (int64_t)sizeof(smp_trace_event);
 done:
-    free(count);
+    if (!s->comm.failed)
+        free(count);
     return status;
 }
 
@@ -147,7 +151,8 @@ static smp_status write_events(smp *s, const char *path, event_writer *writer)
     if (status == SMP_OK)
         status = smp__comm_agree(&s->comm,
                                  s->comm.world_rank == 0 ? writer(s, path, events, n) : SMP_OK);
-    free(events);
+    if (!s->comm.failed)
+        free(events);
     return status;
 }
 

@@ -16,7 +16,7 @@
 #include "exec/state/checkpoint.h"
 #include "exec/state/weights.h"
 
-enum { EVAL_BATCHES = 8, WARM_UP_STEPS = 2 };
+enum { EVAL_BATCHES = 8, WARM_UP_STEPS = 2, TELLER_S = 2 };
 
 typedef struct trainer {
     const smp_train_options *options;
@@ -207,8 +207,7 @@ static smp_status print_checksum(trainer *t)
         int root = smp_plan_device(s->plan->placement, s->comm.pipeline_size, s->comm.ddp_size,
                                    replica, 0);
         uint64_t hash = own;
-        /* unwatched: nobody computes between the hash and this */
-        MPI_Bcast(&hash, 1, MPI_UINT64_T, root, s->comm.world);
+        SMP_TRY(smp__comm_share(&s->comm, &hash, sizeof(hash), root));
         if (t->prints)
             printf(t->options->json ? "{\"replica\": %d, \"weights\": \"%016" PRIx64 "\"}\n"
                                     : "replica %d weights %016" PRIx64 "\n",
@@ -302,7 +301,9 @@ smp_status smp__train(const smp_train_options *options, bool *job_broken)
     smp__on_sigterm(t.job);
     status = run(&t);
     smp__on_sigterm(NULL);
-    *job_broken = *job_broken || status == SMP_ERR_PEER;
+    *job_broken = *job_broken || t.job->comm.failed;
+    if (t.job->comm.told) /* who failed prints that, and then ends all ranks */
+        sleep(TELLER_S);
     for (int i = 0; t.buffer && i < t.job->graph->n_input; i++)
         free(t.buffer[i]);
     free(t.buffer);

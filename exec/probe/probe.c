@@ -177,12 +177,11 @@ static smp_status count_sharers(smp__probe_state *p, int ranks, int *sharers)
     if (!all)
         return smp_fail_memory((size_t)ranks * ID_BYTES);
     p->device->identity(p->device_context, own);
-    /* unwatched: all ranks have just agreed that their devices are open */
-    MPI_Allgather(own, ID_BYTES, MPI_CHAR, all, ID_BYTES, MPI_CHAR, p->comm.node);
+    smp_status status = smp__comm_gather_node(&p->comm, own, ID_BYTES, all);
     for (int i = 0; i < ranks; i++)
         *sharers += memcmp(own, all + (size_t)i * ID_BYTES, ID_BYTES) == 0;
     free(all);
-    return SMP_OK;
+    return status;
 }
 
 /* The memory of a node, or of its GPU, is shared by the ranks there. */

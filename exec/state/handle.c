@@ -75,7 +75,7 @@ int smp__job_chunk_of_stage(const smp *s, int stage)
 
 smp_status smp__job_usable(const smp *s)
 {
-    if (s->broken)
+    if (s->broken || s->comm.failed)
         return smp_fail(SMP_ERR_FAILED, "an earlier call failed: the job can only be finalised");
     return SMP_OK;
 }

@@ -232,8 +232,10 @@ smp_status smp__weights_hash(smp *s, uint64_t *hash)
     for (int half = 0; half < 2 && status == SMP_OK; half++) {
         for (size_t i = 0; i < n; i++)
             s->norm[i] = (double)((half ? own[i] >> 32 : own[i]) & 0xffffffffu);
-        /* unwatched: all ranks have just agreed to come */
-        MPI_Allreduce(MPI_IN_PLACE, s->norm, (int)n, MPI_DOUBLE, MPI_SUM, s->comm.pipeline);
+        status = smp__comm_finish(&s->comm,
+                                  MPI_Iallreduce(MPI_IN_PLACE, s->norm, (int)n, MPI_DOUBLE, MPI_SUM,
+                                                 s->comm.pipeline, &s->comm.collective),
+                                  "the other stages' hashes of weights");
         all = smp_hash(all, s->norm, n * sizeof(double));
     }
     free(own);

@@ -18,10 +18,11 @@ ranks() { # process ids of the job's ranks
     done
 }
 
-start() { # extra options of smp-run: two ranks, as good as endless; waits for the first steps
-    command_line="mpirun -n 2 smp-run plan.yaml $*"
+plan=plan.yaml size=2
+start() { # extra options of smp-run: size ranks, as good as endless; waits for the first steps
+    command_line="mpirun -n $size smp-run $plan $*"
     rm -f out # of the last job, or its steps would count
-    mpirun -n 2 smp-run plan.yaml --data text.txt --steps 1000000 --log-every 1 "$@" \
+    mpirun -n "$size" smp-run "$plan" --data text.txt --steps 1000000 --log-every 1 "$@" \
         >out 2>err </dev/null &
     job=$!
     local i
@@ -87,6 +88,35 @@ ends 20
 expect_match err '[Rr]ank'
 expect_match err '[Ss]tage'
 expect_match err 'F[0-9]+\.[0-9]|B[0-9]+\.[0-9]|micro-batch|R\.[0-9]|action O'
+
+# Several ranks wait at the end of a step: the one that hangs is named, once.
+expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt-tiny.yaml" -n 3 --stages 1 --ddp 3 --microbatches 1 \
+    --microbatch-size 1 -o replicas.yaml
+plan=replicas.yaml size=3
+start --timeout 3
+mapfile -t pids < <(ranks)
+expect_equal "ranks found" "${#pids[@]}" 3
+hung=$(tr '\0' '\n' <"/proc/${pids[1]}/environ" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p')
+kill -STOP "${pids[1]}"
+ends 20
+expect_match err "no progress for 3 s: .*; rank $hung: no answer"
+expect_equal "times that it is said" "$(grep -c 'no progress' err || true)" 1
+plan=plan.yaml size=2
+
+# All ranks are suspended for longer than the time-out, one after the other, and go on.
+start --timeout 2
+mapfile -t pids < <(ranks)
+kill -STOP "${pids[0]}"
+sleep 0.5
+kill -STOP "${pids[1]}"
+sleep 3
+kill -CONT "${pids[1]}" "${pids[0]}"
+steps=$(grep -c '^step' out || true)
+sleep 2
+checks=$((checks + 1))
+[ "$(grep -c '^step' out || true)" -gt "$steps" ] || fail "a suspended job does not go on"
+kill -TERM "$job" 2>/dev/null || true
+ends 10
 
 # The user stops the job.
 start
