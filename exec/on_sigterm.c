@@ -66,7 +66,10 @@ void smp__on_sigterm(const smp *s)
 {
     struct sigaction action;
     memset(&action, 0, sizeof(action));
-    job = s;
     action.sa_handler = s ? speak : SIG_DFL;
+    if (s) /* the handler finds a job whenever it is called */
+        job = s;
     sigaction(SIGTERM, &action, NULL);
+    if (!s)
+        job = NULL;
 }

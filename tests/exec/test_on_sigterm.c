@@ -1,0 +1,120 @@
+/* The message of a rank that is ended from outside, also in the moment in which the handler goes. */
+#define _GNU_SOURCE /* RTLD_NEXT */
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "exec/on_sigterm.h"
+#include "exec/state/handle.h"
+
+static bool signal_first; /* SIGTERM comes just before the handler is changed */
+
+/* Stands in front of the C library's. */
+int sigaction(int number, const struct sigaction *action, struct sigaction *old)
+{
+    int (*next)(int, const struct sigaction *, struct sigaction *);
+    *(void **)&next = dlsym(RTLD_NEXT, "sigaction");
+    if (signal_first && number == SIGTERM) {
+        signal_first = false;
+        raise(SIGTERM);
+    }
+    return next(number, action, old);
+}
+
+static void raise_in_step(const smp *job)
+{
+    smp__on_sigterm(job);
+    raise(SIGTERM);
+}
+
+static void raise_while_handler_goes(const smp *job)
+{
+    smp__on_sigterm(job);
+    signal_first = true;
+    smp__on_sigterm(NULL);
+}
+
+static void raise_afterwards(const smp *job)
+{
+    smp__on_sigterm(job);
+    smp__on_sigterm(NULL);
+    raise(SIGTERM);
+}
+
+/* How a process ends that does this, and what it says. */
+static int end_of(void (*act)(const smp *job), char *text, size_t size)
+{
+    int stage = 5, ends[2], status = 0;
+    smp job = {.comm = {.world_rank = 3, .replica = 1, .pipeline_rank = 2},
+               .current = {.kind = SMP_ACTION_B, .chunk = 0, .microbatch = 7},
+               .chunks = 1,
+               .stage_of_chunk = &stage,
+               .step = 41};
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        signal(SIGSEGV, SIG_DFL); /* a sanitiser would handle it */
+        act(&job);
+        _exit(99);
+    }
+    close(ends[1]);
+    ssize_t n = read(ends[0], text, size - 1);
+    text[n > 0 ? n : 0] = '\0';
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
+}
+
+static const char expected[] = "smp-run: the job was ended: rank 3 (replica 1, pipeline rank 2, "
+                               "stage 5, micro-batch 7) was at action B of step 42\n";
+
+static void test_on_sigterm_says_where_the_rank_was(void **state)
+{
+    char text[512];
+    (void)state;
+    int status = end_of(raise_in_step, text, sizeof(text));
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 1);
+    assert_string_equal(text, expected);
+}
+
+static void test_on_sigterm_speaks_until_the_handler_is_gone(void **state)
+{
+    char text[512];
+    (void)state;
+    int status = end_of(raise_while_handler_goes, text, sizeof(text));
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 1);
+    assert_string_equal(text, expected);
+}
+
+static void test_on_sigterm_gives_the_default_back(void **state)
+{
+    char text[512];
+    (void)state;
+    int status = end_of(raise_afterwards, text, sizeof(text));
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(WTERMSIG(status), SIGTERM);
+    assert_string_equal(text, "");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_on_sigterm_says_where_the_rank_was),
+        cmocka_unit_test(test_on_sigterm_speaks_until_the_handler_is_gone),
+        cmocka_unit_test(test_on_sigterm_gives_the_default_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
