@@ -88,7 +88,7 @@ static smp_status open_source(smp_data *data, const smp_graph *graph, const char
         return SMP_ERR_NO_MEMORY;
     smp_source *source = &data->source[data->n_source++];
     SMP_TRY(find_kind(graph, copy, source));
-    SMP_TRY(smp__file_map_open(source->path, &source->file));
+    SMP_TRY(smp__data_file_open(source->path, &source->file));
     if (!source->kind)
         return fail_unclaimed(graph, source);
     SMP_TRY(source->kind->open(graph, data->arena, source));
@@ -213,7 +213,7 @@ void smp_data_close(smp_data *data)
     if (!data)
         return;
     for (int s = 0; s < data->n_source; s++)
-        smp__file_map_close(&data->source[s].file);
+        smp__data_file_close(&data->source[s].file);
     smp_arena_destroy(data->arena);
 }
 
@@ -241,8 +241,8 @@ smp_status smp_data_read(smp_data *data, int64_t step, int64_t first, int64_t co
     smp__order_init(&order, data->samples, data->seed, (uint64_t)(step / data->batches));
     for (int64_t i = 0; i < count; i++) {
         int64_t sample = data->shuffle ? smp__order_at(&order, begin + i) : begin + i;
-        feed->source->kind->read(feed->source, feed->slot, sample,
-                                 (char *)buffer + (size_t)i * feed->sample_bytes);
+        SMP_TRY(feed->source->kind->read(feed->source, feed->slot, sample,
+                                         (char *)buffer + (size_t)i * feed->sample_bytes));
     }
     return SMP_OK;
 }

@@ -19,8 +19,8 @@ typedef struct array_type {
 
 typedef struct array_state {
     const array_type *type;
-    const unsigned char *value; /* [samples][elements] */
-    int64_t elements;           /* of one sample */
+    int64_t offset;   /* in the file, of the values: [samples][elements] */
+    int64_t elements; /* of one sample */
     bool to_int;
 } array_state;
 
@@ -140,7 +140,7 @@ smp_status smp__array_bind(const smp_graph *graph, smp_arena *arena, const smp_a
     if (!state)
         return SMP_ERR_NO_MEMORY;
     *state = (array_state){.type = type,
-                           .value = source->file.data + array->offset,
+                           .offset = array->offset,
                            .elements = tensor->elements,
                            .to_int = tensor->dtype == SMP_I32};
     source->state = state;
@@ -148,28 +148,47 @@ smp_status smp__array_bind(const smp_graph *graph, smp_arena *arena, const smp_a
     return SMP_OK;
 }
 
-void smp__array_read(const smp_source *source, int slot, int64_t sample, void *buffer)
+/* The next elements from `begin` of `end` on, as many as fit into a piece: *n. */
+static smp_status read_piece(const smp_source *source, int64_t begin, int64_t end,
+                             unsigned char *piece, int64_t *n)
+{
+    const array_state *state = source->state;
+    const int64_t most = SMP_DATA_PIECE / state->type->bytes;
+    *n = end - begin < most ? end - begin : most;
+    return smp__data_file_read(&source->file, state->offset + begin * state->type->bytes, piece,
+                               (size_t)(*n * state->type->bytes));
+}
+
+smp_status smp__array_read(const smp_source *source, int slot, int64_t sample, void *buffer)
 {
     const array_state *state = source->state;
     const array_type *type = state->type;
-    const unsigned char *from = state->value + sample * state->elements * type->bytes;
+    const int64_t first = sample * state->elements;
+    unsigned char piece[SMP_DATA_PIECE];
     (void)slot;
-    if (!state->to_int) {
-        type->to_float(from, state->elements, buffer);
-        return;
+    for (int64_t done = 0, n; done < state->elements; done += n) {
+        SMP_TRY(read_piece(source, first + done, first + state->elements, piece, &n));
+        if (!state->to_int)
+            type->to_float(piece, n, (float *)buffer + done);
+        for (int64_t i = 0; state->to_int && i < n; i++)
+            ((int32_t *)buffer)[done + i] = (int32_t)type->load_int(piece + i * type->bytes);
     }
-    int32_t *to = buffer;
-    for (int64_t i = 0; i < state->elements; i++)
-        to[i] = (int32_t)type->load_int(from + i * type->bytes);
+    return SMP_OK;
 }
 
 smp_status smp__array_check(const smp_source *source, int slot, const smp__index_range *range)
 {
     const array_state *state = source->state;
     const array_type *type = state->type;
+    const int64_t total = source->samples * state->elements;
+    unsigned char piece[SMP_DATA_PIECE];
     (void)slot;
-    for (int64_t i = 0; i < source->samples * state->elements; i++) {
-        int64_t value = type->load_int(state->value + i * type->bytes);
+    for (int64_t i = 0, begin = 0, n = 0; i < total; i++) {
+        if (i == begin + n) {
+            begin = i;
+            SMP_TRY(read_piece(source, begin, total, piece, &n));
+        }
+        int64_t value = type->load_int(piece + (i - begin) * type->bytes);
         if (value < range->min || value > range->max) {
             char text[768];
             return smp_fail(SMP_ERR_INPUT, "%s: sample %lld, element %lld is %lld: %s",

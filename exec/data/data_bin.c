@@ -4,6 +4,7 @@
 #include "exec/data/data_source.h"
 
 enum { HEADER_WORDS = 256, HEADER_BYTES = 4 * HEADER_WORDS, MAGIC = 20240520, VERSION = 1 };
+enum { PIECE_TOKENS = SMP_DATA_PIECE / 2 };
 
 static bool claims(const char *path, bool named)
 {
@@ -13,21 +14,23 @@ static bool claims(const char *path, bool named)
 /* Checks the header, if there is one; *offset is where the tokens begin. */
 static smp_status parse_header(const smp_source *source, int64_t *offset)
 {
-    const smp_file_map *file = &source->file;
+    const smp_data_file *file = &source->file;
+    unsigned char word[12] = {0};
     *offset = 0;
-    if (file->bytes < 4 || smp__load_u32(file->data) != MAGIC)
+    SMP_TRY(smp__data_file_read(file, 0, word, file->bytes < 12 ? (size_t)file->bytes : 12));
+    if (file->bytes < 4 || smp__load_u32(word) != MAGIC)
         return SMP_OK;
     if (file->bytes < HEADER_BYTES)
         return smp_fail(SMP_ERR_INPUT,
                         "%s: %lld bytes: starts with the magic number of a token file with header, "
                         "whose header alone has %d bytes",
                         source->path, (long long)file->bytes, HEADER_BYTES);
-    uint32_t version = smp__load_u32(file->data + 4);
+    uint32_t version = smp__load_u32(word + 4);
     if (version != VERSION)
         return smp_fail(SMP_ERR_INPUT,
                         "%s: header: got token file version %lu, expected %d (uint16 tokens)",
                         source->path, (unsigned long)version, VERSION);
-    int64_t stated = smp__load_u32(file->data + 8);
+    int64_t stated = smp__load_u32(word + 8);
     int64_t present = (file->bytes - HEADER_BYTES) / 2;
     if (stated != present || (file->bytes - HEADER_BYTES) % 2)
         return smp_fail(SMP_ERR_INPUT,
@@ -47,17 +50,32 @@ static smp_status open_bin(const smp_graph *graph, smp_arena *arena, smp_source 
         return smp_fail(SMP_ERR_INPUT,
                         "%s: got %lld bytes, expected a multiple of 2: uint16 tokens", source->path,
                         (long long)source->file.bytes);
-    return smp__token_window_bind(graph, arena, "tokens", source->file.data + offset,
-                                  (source->file.bytes - offset) / 2, source);
+    return smp__token_window_bind(graph, arena, "tokens", offset, (source->file.bytes - offset) / 2,
+                                  source);
 }
 
-static void read_bin(const smp_source *source, int slot, int64_t sample, void *buffer)
+/* Tokens begin .. end-1 of the file, PIECE_TOKENS at most, as they stand there. */
+static smp_status read_tokens(const smp_source *source, int64_t begin, int64_t end,
+                              unsigned char *tokens)
 {
     const smp_token_window *window = source->state;
-    const unsigned char *restrict from = window->token + 2 * (sample * window->length + slot);
-    int32_t *restrict to = buffer; /* (T) */
-    for (int64_t i = 0; i < window->length; i++)
-        to[i] = smp__load_u16(from + 2 * i);
+    return smp__data_file_read(&source->file, window->offset + 2 * begin, tokens,
+                               (size_t)(2 * (end - begin)));
+}
+
+static smp_status read_bin(const smp_source *source, int slot, int64_t sample, void *buffer)
+{
+    const smp_token_window *window = source->state;
+    const int64_t first = sample * window->length + slot;
+    int32_t *to = buffer; /* (T) */
+    unsigned char piece[SMP_DATA_PIECE];
+    for (int64_t begin = 0, end; begin < window->length; begin = end) {
+        end = begin + PIECE_TOKENS < window->length ? begin + PIECE_TOKENS : window->length;
+        SMP_TRY(read_tokens(source, first + begin, first + end, piece));
+        for (int64_t i = begin; i < end; i++)
+            to[i] = smp__load_u16(piece + 2 * (i - begin));
+    }
+    return SMP_OK;
 }
 
 static smp_status check_bin(const smp_source *source, int slot, const smp__index_range *range)
@@ -66,14 +84,18 @@ static smp_status check_bin(const smp_source *source, int slot, const smp__index
     (void)slot;
     if (range->min <= 0 && range->max >= UINT16_MAX)
         return SMP_OK;
+    unsigned char piece[SMP_DATA_PIECE];
     for (int64_t i = 0; i < window->n_token; i++) {
-        int64_t value = smp__load_u16(window->token + 2 * i);
+        int64_t end = i + PIECE_TOKENS < window->n_token ? i + PIECE_TOKENS : window->n_token;
+        if (i % PIECE_TOKENS == 0)
+            SMP_TRY(read_tokens(source, i, end, piece));
+        int64_t value = smp__load_u16(piece + 2 * (i % PIECE_TOKENS));
         if (value < range->min || value > range->max) {
             char text[768];
-            return smp_fail(
-                SMP_ERR_INPUT, "%s: token %lld (byte offset %lld) is %lld: %s", source->path,
-                (long long)i, (long long)(window->token - source->file.data) + 2 * (long long)i,
-                (long long)value, smp__index_range_format(text, sizeof text, range, value));
+            return smp_fail(SMP_ERR_INPUT, "%s: token %lld (byte offset %lld) is %lld: %s",
+                            source->path, (long long)i,
+                            (long long)window->offset + 2 * (long long)i, (long long)value,
+                            smp__index_range_format(text, sizeof text, range, value));
         }
     }
     return SMP_OK;

@@ -8,13 +8,14 @@
  * is not understood is refused. Linear in the header's length. */
 #include "exec/data/data_source.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const char magic[] = "\x93NUMPY";
 
 typedef struct scanner {
     const char *path;
-    const unsigned char *begin; /* of the file */
+    const unsigned char *begin; /* of what was read: the start of the file */
     const unsigned char *at;
     const unsigned char *end; /* of the header */
     bool has_descr, has_order, has_shape;
@@ -149,10 +150,12 @@ static smp_status take_dictionary(scanner *scan)
     return SMP_OK;
 }
 
-static smp_status read_header(const smp_source *source, smp_array *array)
+/* Sets *start and *end of the dictionary. */
+static smp_status find_header(const smp_source *source, int64_t *start, int64_t *end)
 {
-    const unsigned char *data = source->file.data;
     const int64_t bytes = source->file.bytes;
+    unsigned char data[12] = {0};
+    SMP_TRY(smp__data_file_read(&source->file, 0, data, bytes < 12 ? (size_t)bytes : 12));
     if (bytes < 10 || memcmp(data, magic, sizeof magic - 1))
         return smp_fail(SMP_ERR_INPUT, "%s: not an .npy file: it does not start with \\x93NUMPY",
                         source->path);
@@ -161,21 +164,33 @@ static smp_status read_header(const smp_source *source, smp_array *array)
     if (major < 1 || major > 3 || minor != 0)
         return smp_fail(SMP_ERR_INPUT, "%s: got .npy version %d.%d, expected 1.0, 2.0 or 3.0",
                         source->path, major, minor);
-    int64_t start = major == 1 ? 10 : 12;
+    *start = major == 1 ? 10 : 12;
     int64_t length = 0;
-    if (bytes >= start)
+    if (bytes >= *start)
         length = major == 1 ? smp__load_u16(data + 8) : (int64_t)smp__load_u32(data + 8);
-    if (bytes - start < length)
+    if (bytes - *start < length)
         return smp_fail(SMP_ERR_INPUT,
                         "%s: truncated: the .npy header ends at byte %lld, the file at %lld",
-                        source->path, (long long)(start + length), (long long)bytes);
-    array->offset = start + length;
-    scanner scan = {.path = source->path,
-                    .begin = data,
-                    .at = data + start,
-                    .end = data + start + length,
-                    .array = array};
-    return take_dictionary(&scan);
+                        source->path, (long long)(*start + length), (long long)bytes);
+    *end = *start + length;
+    return SMP_OK;
+}
+
+static smp_status read_header(const smp_source *source, smp_array *array)
+{
+    int64_t start = 0, end = 0;
+    SMP_TRY(find_header(source, &start, &end));
+    array->offset = end;
+    unsigned char *data = malloc((size_t)end);
+    if (!data)
+        return smp_fail_memory((size_t)end);
+    scanner scan = {
+        .path = source->path, .begin = data, .at = data + start, .end = data + end, .array = array};
+    smp_status status = smp__data_file_read(&source->file, 0, data, (size_t)end);
+    if (status == SMP_OK)
+        status = take_dictionary(&scan);
+    free(data);
+    return status;
 }
 
 static bool claims(const char *path, bool named)

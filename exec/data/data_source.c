@@ -1,4 +1,4 @@
-/* Helpers of the source kinds: files mapped for reading, model inputs by name. */
+/* Helpers of the source kinds: files opened for reading, model inputs by name. */
 #include "exec/data/data_source.h"
 
 #include <errno.h>
@@ -6,13 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "graph/base/text.h"
 
-smp_status smp__file_map_open(const char *path, smp_file_map *map)
+smp_status smp__data_file_open(const char *path, smp_data_file *file)
 {
     /* Not blocking: opening a FIFO would wait for a writer for ever. */
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
@@ -21,42 +20,57 @@ smp_status smp__file_map_open(const char *path, smp_file_map *map)
 
     smp_status status = SMP_OK;
     struct stat info;
-    if (fstat(fd, &info)) {
+    if (fstat(fd, &info))
         status = smp_fail(SMP_ERR_INPUT, "%s: %s", path, strerror(errno));
-    } else if (!S_ISREG(info.st_mode)) {
+    else if (!S_ISREG(info.st_mode))
         status = smp_fail(SMP_ERR_INPUT, "%s: got %s, expected a regular file", path,
                           S_ISDIR(info.st_mode) ? "a directory" : "a device, pipe or socket");
-    } else if (info.st_size <= 0) {
+    else if (info.st_size <= 0)
         status = smp_fail(SMP_ERR_INPUT, "%s: the data file is empty", path);
-    } else if ((uint64_t)info.st_size > SIZE_MAX) {
-        status = smp_fail(SMP_ERR_INPUT, "%s: the data file is too large to map", path);
-    } else {
-        void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (data == MAP_FAILED)
-            status =
-                smp_fail(SMP_ERR_INPUT, "%s: cannot map the data file: %s", path, strerror(errno));
-        else
-            *map = (smp_file_map){.data = data, .bytes = info.st_size};
-    }
-    close(fd);
+    if (status == SMP_OK)
+        *file = (smp_data_file){.path = path, .fd = fd, .bytes = info.st_size};
+    else
+        close(fd);
     return status;
+}
+
+smp_status smp__data_file_read(const smp_data_file *file, int64_t offset, void *buffer, size_t n)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t got = pread(file->fd, (char *)buffer + done, n - done, offset + (int64_t)done);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return smp_fail(SMP_ERR_FAILED, "%s: cannot read the data file: %s", file->path,
+                            strerror(errno));
+        if (got == 0)
+            return smp_fail(SMP_ERR_FAILED,
+                            "%s: the data file ends at byte %lld: it had %lld bytes when it was "
+                            "opened and has been truncated since",
+                            file->path, (long long)offset + (long long)done,
+                            (long long)file->bytes);
+        done += (size_t)got;
+    }
+    return SMP_OK;
+}
+
+void smp__data_file_close(smp_data_file *file)
+{
+    if (file->bytes > 0)
+        close(file->fd);
+    *file = (smp_data_file){0};
 }
 
 bool smp__file_begins(const char *path, const char *bytes, size_t n)
 {
-    smp_file_map map = {0};
-    if (smp__file_map_open(path, &map) != SMP_OK)
+    smp_data_file file = {0};
+    char got[16];
+    if (n > sizeof got || smp__data_file_open(path, &file) != SMP_OK)
         return false;
-    bool same = (size_t)map.bytes >= n && memcmp(map.data, bytes, n) == 0;
-    smp__file_map_close(&map);
+    bool same = file.bytes >= (int64_t)n && smp__data_file_read(&file, 0, got, n) == SMP_OK &&
+                memcmp(got, bytes, n) == 0;
+    smp__data_file_close(&file);
     return same;
-}
-
-void smp__file_map_close(smp_file_map *map)
-{
-    if (map->data)
-        munmap((void *)map->data, (size_t)map->bytes);
-    *map = (smp_file_map){0};
 }
 
 bool smp__ends_with(const char *text, const char *suffix)

@@ -1,4 +1,4 @@
-/* What the files behind exec/data/data.h share: a source kind as a table entry, files mapped for
+/* What the files behind exec/data/data.h share: a source kind as a table entry, files opened for
  * reading, arrays, token windows, and the shuffled order. Private to this room and its tests.
  *
  * A kind is one file that defines an smp_source_kind, and one line in exec/data/data.c. */
@@ -8,15 +8,22 @@
 #include "exec/data/data.h"
 #include "exec/data/index_range.h"
 
-/* A regular file mapped read-only. Zeroed: nothing is mapped. */
-typedef struct smp_file_map {
-    const unsigned char *data;
-    int64_t bytes;
-} smp_file_map;
+/* A regular file open for reading. Not mapped: reading a mapped page that is no longer in the file ends
+ * the process with SIGBUS, reading the file fails. Zeroed: nothing is open. */
+typedef struct smp_data_file {
+    const char *path; /* the caller's */
+    int fd;
+    int64_t bytes; /* when it was opened */
+} smp_data_file;
+
+enum { SMP_DATA_PIECE = 1 << 14 }; /* bytes that kinds read at once, onto the stack */
 
 /* SMP_ERR_INPUT with the reason: absent, unreadable, not a regular file, empty. */
-smp_status smp__file_map_open(const char *path, smp_file_map *map);
-void smp__file_map_close(smp_file_map *map);
+smp_status smp__data_file_open(const char *path, smp_data_file *file);
+void smp__data_file_close(smp_data_file *file);
+/* Bytes offset .. offset + n - 1, which the file had when it was opened. SMP_ERR_FAILED: it could not
+ * be read, or has been truncated since. */
+smp_status smp__data_file_read(const smp_data_file *file, int64_t offset, void *buffer, size_t n);
 /* Is there such a file, and does it begin with these bytes? */
 bool smp__file_begins(const char *path, const char *bytes, size_t n);
 
@@ -50,11 +57,11 @@ typedef struct smp_source_kind smp_source_kind;
 
 enum { SMP_SOURCE_MAX_FEEDS = 4 };
 
-/* An open source. The file is unmapped by exec/data/data.c, also after a failed open. */
+/* An open source. The file is closed by exec/data/data.c, also after a failed open. */
 typedef struct smp_source {
     const smp_source_kind *kind;
     const char *path;
-    smp_file_map file;
+    smp_data_file file;
     int64_t samples;
     int n_feed;
     int feed[SMP_SOURCE_MAX_FEEDS]; /* model inputs; a place in this list is a slot */
@@ -72,7 +79,7 @@ struct smp_source_kind {
      * and fills in the rest. */
     smp_status (*open)(const smp_graph *graph, smp_arena *arena, smp_source *source);
     /* Copies one sample of one input to `buffer`: [sample shape], int32 or float. */
-    void (*read)(const smp_source *source, int slot, int64_t sample, void *buffer);
+    smp_status (*read)(const smp_source *source, int slot, int64_t sample, void *buffer);
     /* Fails on the first value of the whole file that an int32 input must not take. */
     smp_status (*check)(const smp_source *source, int slot, const smp__index_range *range);
 };
@@ -94,21 +101,21 @@ typedef struct smp_array {
  * are `read` and `check` of such a kind. */
 smp_status smp__array_bind(const smp_graph *graph, smp_arena *arena, const smp_array *array,
                            smp_source *source);
-void smp__array_read(const smp_source *source, int slot, int64_t sample, void *buffer);
+smp_status smp__array_read(const smp_source *source, int slot, int64_t sample, void *buffer);
 smp_status smp__array_check(const smp_source *source, int slot, const smp__index_range *range);
 
 /* State of the kinds that hold one stream of tokens. Sample i is tokens [i*length, i*length +
  * length]: the first `length` feed `tokens` (slot 0), the last `length` feed `targets` (slot 1). */
 typedef struct smp_token_window {
-    int64_t length;             /* T */
-    int64_t n_token;            /* in the file */
-    const unsigned char *token; /* the first one */
+    int64_t length;  /* T */
+    int64_t n_token; /* in the file */
+    int64_t offset;  /* from the start of the file to the first one */
 } smp_token_window;
 
 /* Binds the stream to the inputs `tokens` and, where the model has it, `targets`: sets feeds,
  * samples and state. `unit` is what the file holds ("bytes", "tokens"). */
 smp_status smp__token_window_bind(const smp_graph *graph, smp_arena *arena, const char *unit,
-                                  const unsigned char *token, int64_t n_token, smp_source *source);
+                                  int64_t offset, int64_t n_token, smp_source *source);
 
 /* A pseudo-random permutation of [0, n) that can be asked in any order: exec/data/data_order.c. */
 enum { SMP_ORDER_ROUNDS = 8 };

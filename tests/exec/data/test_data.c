@@ -304,6 +304,34 @@ static void test_data_array_of_no_kind(void **state)
                  "none.raw: no array for the input 'image', expected INPUT=FILE");
 }
 
+/* A file that gets shorter while a job reads it: an error, not SIGBUS. Windows that are still there
+ * can be read, also those that are read in several pieces. */
+static void test_data_truncated_file(void **state)
+{
+    (void)state;
+    enum { LENGTH = 20000, SAMPLES = 4, BYTES = 2 * (LENGTH * SAMPLES + 1) };
+    static unsigned char bytes[BYTES];
+    static int32_t tokens[LENGTH];
+    for (int i = 0; i < BYTES; i++)
+        bytes[i] = (unsigned char)(i % 2 == 0 ? (i / 2 + i / 5000) % 251 : 0);
+    model m;
+    model_tokens(&m, LENGTH, 256);
+    for (int text = 0; text < 2; text++) {
+        smp_data *data = NULL;
+        const int unit = text ? 1 : 2;
+        const char *path = write_file(text ? "short.txt" : "short.bin", bytes, sizeof bytes);
+        assert_int_equal(open_sources(&m, 1, false, &data, path, NULL), SMP_OK);
+        assert_int_equal(truncate(path, LENGTH * unit + 5), 0);
+        assert_int_equal(smp_data_read(data, 0, 0, 1, 0, tokens), SMP_OK);
+        for (int i = 0; i < LENGTH; i++)
+            assert_int_equal(tokens[i], bytes[i * unit]);
+        assert_int_equal(smp_data_read(data, 1, 0, 1, 0, tokens), SMP_ERR_FAILED);
+        assert_non_null(strstr(smp_last_error(), path));
+        assert_non_null(strstr(smp_last_error(), "has been truncated since"));
+        smp_data_close(data);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -319,6 +347,7 @@ int main(void)
         cmocka_unit_test(test_data_text_index_checks),
         cmocka_unit_test(test_data_unusable_files),
         cmocka_unit_test(test_data_sources_fit_the_model),
+        cmocka_unit_test(test_data_truncated_file),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

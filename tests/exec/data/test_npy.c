@@ -7,7 +7,7 @@ static const char *write_npy(const char *input, const char *name, const char *di
 {
     static char spec[2][MAX_PATH + 400];
     static int turn;
-    unsigned char file[4096] = "\x93NUMPY\x01";
+    static unsigned char file[1 << 17] = "\x93NUMPY\x01";
     size_t length = strlen(dictionary);
     assert_true(10 + length + bytes <= sizeof file);
     file[8] = (unsigned char)(length & 255);
@@ -231,12 +231,38 @@ static void test_npy_mutations(void **state)
     }
 }
 
+/* Values in several pieces, and a file that gets shorter while a job reads it. */
+static void test_npy_truncated_file(void **state)
+{
+    (void)state;
+    enum { ELEMENTS = 9000 };
+    static float values[2 * ELEMENTS], got[ELEMENTS];
+    for (int i = 0; i < 2 * ELEMENTS; i++)
+        values[i] = (float)i;
+    model m;
+    model_init(&m);
+    model_add(&m, "v", SMP_F32, vector(ELEMENTS), 0, 0);
+    smp_data *data = NULL;
+    const char *spec =
+        write_npy("v", "short.npy", "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 9000)}",
+                  values, sizeof values);
+    assert_int_equal(open_sources(&m, 1, false, &data, spec, NULL), SMP_OK);
+    assert_int_equal(smp_data_read(data, 1, 0, 1, 0, got), SMP_OK);
+    assert_memory_equal(got, values + ELEMENTS, sizeof got);
+    assert_int_equal(truncate(path_of("short.npy"), 40000), 0);
+    assert_int_equal(smp_data_read(data, 0, 0, 1, 0, got), SMP_OK);
+    assert_memory_equal(got, values, sizeof got);
+    assert_int_equal(smp_data_read(data, 1, 0, 1, 0, got), SMP_ERR_FAILED);
+    assert_non_null(strstr(smp_last_error(), "short.npy: the data file ends at byte 40000"));
+    smp_data_close(data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_npy_feeds_inputs),  cmocka_unit_test(test_npy_integers),
         cmocka_unit_test(test_npy_against_model), cmocka_unit_test(test_npy_broken),
-        cmocka_unit_test(test_npy_mutations),
+        cmocka_unit_test(test_npy_mutations),     cmocka_unit_test(test_npy_truncated_file),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
