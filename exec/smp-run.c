@@ -308,6 +308,6 @@ int main(int argc, char **argv)
     }
     if (status != SMP_OK && rank == 0)
         fprintf(stderr, "smp-run: %s\n", smp_last_error());
-    MPI_Finalize();
+    MPI_Finalize(); /* unwatched: all ranks have just agreed on how the job ends */
     return code;
 }
