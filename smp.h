@@ -105,7 +105,8 @@ typedef struct smp_options {
      * their gradients in bf16; weights, their gradients and the optimizer in fp32). NULL: the
      * plan's, fp32 where it is planned at start. The CPU has fp32 only. */
     const char *precision;
-    double timeout_s; /* a wait without progress for longer ends the job; 0: never */
+    double timeout_s; /* a wait without progress for longer ends the job, between steps one thirty
+                         times as long; time in which the job is suspended does not count; 0: never */
     int record_trace; /* keep start and end of every action for smp_trace_write */
     int max_skipped;  /* so many skipped steps in a row (see smp_step) end the job; 0: go on */
 } smp_options;

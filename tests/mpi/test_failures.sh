@@ -79,12 +79,12 @@ kill -KILL "${pids[1]}"
 ends 10
 expect_match err 'rank 0 .*was at action' # the survivor; mpirun names the dead
 
-# A rank hangs: the others notice and name it.
+# A rank hangs: the others notice and name it. They are patient if that happens to be between steps.
 start --timeout 3
 mapfile -t pids < <(ranks)
 expect_equal "ranks found" "${#pids[@]}" 2
 kill -STOP "${pids[1]}"
-ends 20
+ends 120
 expect_match err '[Rr]ank'
 expect_match err '[Ss]tage'
 expect_match err 'F[0-9]+\.[0-9]|B[0-9]+\.[0-9]|micro-batch|R\.[0-9]|action O'
@@ -98,8 +98,8 @@ mapfile -t pids < <(ranks)
 expect_equal "ranks found" "${#pids[@]}" 3
 hung=$(tr '\0' '\n' <"/proc/${pids[1]}/environ" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p')
 kill -STOP "${pids[1]}"
-ends 20
-expect_match err "no progress for 3 s: .*; rank $hung: no answer"
+ends 120
+expect_match err "no progress for (3|90) s: .*; rank $hung: no answer"
 expect_equal "times that it is said" "$(grep -c 'no progress' err || true)" 1
 plan=plan.yaml size=2
 
