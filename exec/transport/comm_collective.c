@@ -170,9 +170,9 @@ smp_status smp__comm_sum(smp_comm *comm, double *values, int count)
 
 smp_status smp__comm_sum_first(smp_comm *comm, MPI_Comm group, double *values, int count)
 {
-    SMP_TRY(smp__comm_check(MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, MPI_SUM, group,
-                                           &comm->collective),
-                            "MPI_Iallreduce"));
+    SMP_TRY(smp__comm_check(
+        MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, MPI_SUM, group, &comm->collective),
+        "MPI_Iallreduce"));
     return smp__comm_finish_request(comm, &comm->collective,
                                     "the other ranks at the start of the step");
 }
