@@ -175,9 +175,14 @@ SMP_API smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_resu
  * Collective. */
 SMP_API smp_status smp_save(smp *s, const char *path);
 
-/* Restores what smp_save wrote, under any plan of the same model. Collective.
- * Errors: SMP_ERR_INPUT if there is no complete checkpoint of this model. */
+/* Restores what was saved last to directory `path`, under any plan of the same model, whatever its
+ * step; if that is damaged, what was saved before it, and smp_load_note says so. Collective.
+ * Errors: SMP_ERR_INPUT if there is no whole checkpoint, or the last is not of this model. */
 SMP_API smp_status smp_load(smp *s, const char *path);
+
+/* What the last smp_load passed over, why, and what it took; "" if it took what was saved last. The
+ * same on every rank, valid until the next smp_load. */
+SMP_API const char *smp_load_note(const smp *s);
 
 /* Copies weight `name` ("wte.weight") to `values` on every rank; `count` is its number of elements.
  * Collective. Errors: SMP_ERR_INPUT for an unknown name or wrong count. */

@@ -13,7 +13,7 @@
 #include "exec/data/data.h"
 #include "exec/inspect_job.h"
 #include "exec/on_sigterm.h"
-#include "exec/state/checkpoint.h"
+#include "exec/state/checkpoint_folder.h"
 #include "exec/state/weights.h"
 
 enum { EVAL_BATCHES = 8, WARM_UP_STEPS = 2, TELLER_S = 2 };
@@ -256,6 +256,14 @@ static smp_status check_outputs(const trainer *t)
     return check_folder(o->report, "the report");
 }
 
+static smp_status resume(trainer *t)
+{
+    SMP_TRY(smp_load(t->job, t->options->checkpoint));
+    if (t->prints && smp_load_note(t->job)[0] != '\0')
+        fprintf(stderr, "smp-run: %s\n", smp_load_note(t->job));
+    return SMP_OK;
+}
+
 static smp_status run(trainer *t)
 {
     const smp_train_options *o = t->options;
@@ -273,7 +281,7 @@ static smp_status run(trainer *t)
     SMP_TRY(smp__comm_agree(&t->job->comm, make_buffers(t)));
     SMP_TRY(smp__comm_agree(&t->job->comm, check_outputs(t)));
     if (o->resume)
-        SMP_TRY(smp_load(t->job, o->checkpoint));
+        SMP_TRY(resume(t));
     for (int64_t step = t->job->step + 1; step <= o->steps; step++)
         SMP_TRY(train_step(t, step));
     if (o->trace)

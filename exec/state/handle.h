@@ -127,6 +127,7 @@ struct smp {
     int skipped_in_row;   /* the last ones */
     bool training_call;   /* false while evaluating */
     bool broken;          /* a step failed */
+    char load_note[1024]; /* see smp_load_note */
     smp_action current;   /* action in progress, for messages */
     int64_t position;     /* actions of the step that are enqueued */
     int64_t passed;       /* ... of which the device has done at least so many */

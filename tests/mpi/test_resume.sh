@@ -41,6 +41,19 @@ resumed two.yaml:2 four.yaml:4
 resumed four.yaml:4 one.yaml:1
 resumed one.yaml:1 two.yaml:2
 
+# The checkpoint saved last is damaged in the weights of one rank: all ranks take the one before, say so
+# once, and go on bit for bit. What is saved then counts, though the damaged file has a higher step.
+rm -rf saved
+train two.yaml 2 first --steps 8 --checkpoint saved --save-every 4
+printf 'damage' | dd of=saved/checkpoint-0000000008.smp bs=1 seek=6000 conv=notrunc status=none
+train four.yaml 4 second --steps 6 --checkpoint saved --resume
+expect_equal "reports" "$(grep -c 'smp-run: .*0000000008.smp: weight .* is damaged; took the one before, .*0000000004.smp' err)" 1
+train one.yaml 1 third --steps 16 --checkpoint saved --resume
+expect_no_match err 'damaged'
+head -n 4 first.loss | cat - second.loss third.loss >all.loss
+expect_equal "losses after damage" "$(cat all.loss)" "$(cat whole.loss)"
+expect_equal "weights after damage" "$(cat third.weights)" "$(cat whole.weights)"
+
 # A checkpoint of another model is refused, and not touched.
 sed -E 's/layers: 4/layers: 3/' "$model" >other.yaml
 expect_exit 0 smp-partition other.yaml -n 1 --stages 1 --microbatches 4 --microbatch-size 1 -o other-plan.yaml

@@ -1,0 +1,97 @@
+/* One checkpoint file: its header, bytes at their places, and that they are on the disk.
+ *
+ * The header is text, so that `head` shows it, zeroes, and in its last eight bytes the hash of all
+ * that is before. Every version from 2 on begins with its number and ends with that hash: a file of
+ * a later version can be told from a damaged one. Version 1 had no hash and no `saved`. The name of
+ * the model stands last: however long it is, it pushes no other line out. */
+#include "exec/state/checkpoint_file.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "graph/base/text.h"
+
+enum { TEXT_BYTES = SMP__CHECKPOINT_HEADER_BYTES - (int)sizeof(uint64_t) };
+
+smp_status smp__checkpoint_transfer(int fd, void *data, int64_t bytes, int64_t offset, bool writing,
+                                    const char *path)
+{
+    char *at = data;
+    while (bytes > 0) {
+        size_t piece = bytes > (1 << 30) ? (size_t)1 << 30 : (size_t)bytes;
+        ssize_t done = writing ? pwrite(fd, at, piece, offset) : pread(fd, at, piece, offset);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return smp_fail(SMP_ERR_FAILED, "%s: cannot %s: %s", path, writing ? "write" : "read",
+                            done < 0 ? strerror(errno) : "the file ends early");
+        at += done;
+        offset += done;
+        bytes -= done;
+    }
+    return SMP_OK;
+}
+
+smp_status smp__checkpoint_sync(int fd, const char *path)
+{
+    if (fsync(fd) != 0)
+        return smp_fail(SMP_ERR_FAILED, "%s: cannot sync: %s", path, strerror(errno));
+    return SMP_OK;
+}
+
+smp_status smp__checkpoint_header_write(int fd, const smp__checkpoint_header *header,
+                                        const char *model, const char *path)
+{
+    char bytes[SMP__CHECKPOINT_HEADER_BYTES] = "";
+    snprintf(bytes, TEXT_BYTES,
+             "SMP checkpoint %d\nfingerprint %016" PRIx64 "\nstep %" PRId64 "\nsaved %" PRId64
+             "\noptimizer %s\nstates %d\nmodel %s\n",
+             SMP__CHECKPOINT_VERSION, header->fingerprint, header->step, header->saved,
+             header->optimizer, header->states, model);
+    uint64_t hash = smp_hash(0, bytes, TEXT_BYTES);
+    memcpy(bytes + TEXT_BYTES, &hash, sizeof(hash));
+    return smp__checkpoint_transfer(fd, bytes, SMP__CHECKPOINT_HEADER_BYTES, 0, true, path);
+}
+
+static bool parse_version_1(const char *bytes, smp__checkpoint_header *h)
+{
+    const char *at = strstr(bytes, "\nfingerprint ");
+    return at && sscanf(at, " fingerprint %" SCNx64 " step %" SCNd64 " optimizer %63s states %d",
+                        &h->fingerprint, &h->step, h->optimizer, &h->states) == 4;
+}
+
+static bool parse(const char *bytes, smp__checkpoint_header *h)
+{
+    int used = 0;
+    if (sscanf(bytes, "SMP checkpoint %d%n", &h->version, &used) != 1 || bytes[used] != '\n')
+        return false;
+    if (h->version == 1)
+        return parse_version_1(bytes, h);
+    uint64_t hash;
+    memcpy(&hash, bytes + TEXT_BYTES, sizeof(hash));
+    if (hash != smp_hash(0, bytes, TEXT_BYTES))
+        return false;
+    return h->version > SMP__CHECKPOINT_VERSION ||
+           sscanf(bytes + used,
+                  " fingerprint %" SCNx64 " step %" SCNd64 " saved %" SCNd64
+                  " optimizer %63s states %d",
+                  &h->fingerprint, &h->step, &h->saved, h->optimizer, &h->states) == 5;
+}
+
+smp_status smp__checkpoint_header_read(int fd, const char *path, smp__checkpoint_header *header)
+{
+    char bytes[SMP__CHECKPOINT_HEADER_BYTES + 1] = "";
+    smp__checkpoint_header h = {0};
+    const off_t length = lseek(fd, 0, SEEK_END);
+    if (length < 0)
+        return smp_fail(SMP_ERR_FAILED, "%s: cannot read: %s", path, strerror(errno));
+    if (length >= SMP__CHECKPOINT_HEADER_BYTES)
+        SMP_TRY(smp__checkpoint_transfer(fd, bytes, SMP__CHECKPOINT_HEADER_BYTES, 0, false, path));
+    if (!parse(bytes, &h) || h.step < 0 || h.states < 0 || h.saved < 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: the header is damaged", path);
+    *header = h;
+    return SMP_OK;
+}

@@ -1,0 +1,33 @@
+/* One checkpoint file: its header, bytes at their places, and that they are on the disk. */
+#ifndef SMP_EXEC_STATE_CHECKPOINT_FILE_H
+#define SMP_EXEC_STATE_CHECKPOINT_FILE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "graph/base/status.h"
+
+enum { SMP__CHECKPOINT_HEADER_BYTES = 4096, SMP__CHECKPOINT_VERSION = 2 };
+
+typedef struct smp__checkpoint_header {
+    int version; /* above SMP__CHECKPOINT_VERSION: nothing else is known */
+    uint64_t fingerprint;
+    int64_t step;
+    int64_t saved; /* the how manieth save into its directory, from 1; 0 in version 1 */
+    int states;    /* of the optimizer, per weight */
+    char optimizer[64];
+} smp__checkpoint_header;
+
+/* `bytes` at `offset`, all of them. SMP_ERR_FAILED with the path. */
+smp_status smp__checkpoint_transfer(int fd, void *data, int64_t bytes, int64_t offset, bool writing,
+                                    const char *path);
+/* What is written so far survives a crash of the machine, or SMP_ERR_FAILED. */
+smp_status smp__checkpoint_sync(int fd, const char *path);
+
+/* Writes a header of this version. */
+smp_status smp__checkpoint_header_write(int fd, const smp__checkpoint_header *header,
+                                        const char *model, const char *path);
+/* SMP_ERR_INPUT: the header is damaged, or is none. */
+smp_status smp__checkpoint_header_read(int fd, const char *path, smp__checkpoint_header *header);
+
+#endif

@@ -1,0 +1,149 @@
+/* The directory of checkpoints: names, which was saved last, what is removed.
+ *
+ * Steps may fall (a job that begins again, a program that loads an older state and goes on), and
+ * clocks of several machines differ, so neither says what was saved last: every save has a number,
+ * one more than the highest that the headers in the directory have. */
+#include "exec/state/checkpoint_folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "exec/state/checkpoint_file.h"
+
+enum { KEEP = 2 };
+
+void smp__checkpoint_path(char path[SMP__CHECKPOINT_PATH_BYTES], const char *directory,
+                          int64_t step)
+{
+    snprintf(path, SMP__CHECKPOINT_PATH_BYTES, "%.4000s/checkpoint-%010" PRId64 ".smp", directory,
+             step);
+}
+
+static bool parse_name(const char *name, int64_t *step)
+{
+    char again[64];
+    if (sscanf(name, "checkpoint-%10" SCNd64, step) != 1)
+        return false;
+    snprintf(again, sizeof(again), "checkpoint-%010" PRId64 ".smp", *step);
+    return strcmp(name, again) == 0;
+}
+
+bool smp__checkpoint_exists(const char *directory)
+{
+    DIR *d = opendir(directory);
+    bool found = false;
+    int64_t step;
+    for (struct dirent *entry; d && !found && (entry = readdir(d));)
+        found = parse_name(entry->d_name, &step);
+    if (d)
+        closedir(d);
+    return found;
+}
+
+static int64_t number_of(const char *directory, int64_t step)
+{
+    char path[SMP__CHECKPOINT_PATH_BYTES];
+    smp__checkpoint_path(path, directory, step);
+    smp__checkpoint_header header;
+    int fd = open(path, O_RDONLY);
+    bool known = fd >= 0 && smp__checkpoint_header_read(fd, path, &header) == SMP_OK &&
+                 header.version <= SMP__CHECKPOINT_VERSION;
+    if (fd >= 0)
+        close(fd);
+    return known ? header.saved : INT64_MAX;
+}
+
+static int last_saved_first(const void *a, const void *b)
+{
+    const smp__saved *x = a, *y = b;
+    if (x->saved != y->saved)
+        return x->saved < y->saved ? 1 : -1;
+    return (x->step < y->step) - (x->step > y->step);
+}
+
+smp_status smp__checkpoint_list(const char *directory, smp__saved **list, int *n)
+{
+    DIR *d = opendir(directory);
+    if (!d)
+        return smp_fail(SMP_ERR_INPUT, "%s: cannot read the checkpoint directory: %s", directory,
+                        strerror(errno));
+    smp__saved *found = NULL;
+    int count = 0;
+    smp_status status = SMP_OK;
+    int64_t step;
+    for (struct dirent *entry; status == SMP_OK && (entry = readdir(d));) {
+        if (!parse_name(entry->d_name, &step))
+            continue;
+        smp__saved *more = realloc(found, ((size_t)count + 1) * sizeof(*found));
+        if (more) {
+            found = more;
+            found[count++] = (smp__saved){.step = step, .saved = number_of(directory, step)};
+        } else {
+            status = smp_fail_memory(((size_t)count + 1) * sizeof(*found));
+        }
+    }
+    closedir(d);
+    if (status != SMP_OK) {
+        free(found);
+        return status;
+    }
+    if (count > 0)
+        qsort(found, (size_t)count, sizeof(*found), last_saved_first);
+    *list = found;
+    *n = count;
+    return SMP_OK;
+}
+
+smp_status smp__checkpoint_next(const char *directory, int64_t *saved)
+{
+    smp__saved *list = NULL;
+    int n = 0, i = 0;
+    SMP_TRY(smp__checkpoint_list(directory, &list, &n));
+    while (i < n && list[i].saved == INT64_MAX)
+        i++;
+    *saved = i < n ? list[i].saved + 1 : 1;
+    free(list);
+    return SMP_OK;
+}
+
+smp_status smp__checkpoint_folder_make(const char *directory)
+{
+    if (mkdir(directory, 0777) != 0 && errno != EEXIST)
+        return smp_fail(SMP_ERR_FAILED, "%s: cannot create the directory: %s", directory,
+                        strerror(errno));
+    return SMP_OK;
+}
+
+smp_status smp__checkpoint_folder_sync(const char *directory)
+{
+    int fd = open(directory, O_RDONLY | O_DIRECTORY);
+    if (fd >= 0) {
+        fsync(fd);
+        close(fd);
+    }
+    return SMP_OK;
+}
+
+smp_status smp__checkpoint_prune(const char *directory)
+{
+    smp__saved *list = NULL;
+    int n = 0, kept = 0;
+    smp_status status = smp__checkpoint_list(directory, &list, &n);
+    for (int i = 0; i < n && status == SMP_OK; i++) {
+        if (list[i].saved == INT64_MAX || kept++ < KEEP)
+            continue;
+        char path[SMP__CHECKPOINT_PATH_BYTES];
+        smp__checkpoint_path(path, directory, list[i].step);
+        if (unlink(path) != 0)
+            status = smp_fail(SMP_ERR_FAILED, "%s: cannot remove: %s", path, strerror(errno));
+    }
+    free(list);
+    return status;
+}

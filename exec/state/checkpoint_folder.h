@@ -1,0 +1,38 @@
+/* The directory of checkpoints: names, which was saved last, what is removed. */
+#ifndef SMP_EXEC_STATE_CHECKPOINT_FOLDER_H
+#define SMP_EXEC_STATE_CHECKPOINT_FOLDER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "graph/base/status.h"
+
+enum { SMP__CHECKPOINT_PATH_BYTES = 4096 };
+
+/* "DIR/checkpoint-0000000020.smp" */
+void smp__checkpoint_path(char path[SMP__CHECKPOINT_PATH_BYTES], const char *directory,
+                          int64_t step);
+
+/* Does the directory hold a file with the name of a complete checkpoint? */
+bool smp__checkpoint_exists(const char *directory);
+
+/* What is known of a checkpoint without its weights. */
+typedef struct smp__saved {
+    int64_t step;  /* in the name */
+    int64_t saved; /* in the header; INT64_MAX where that cannot be read */
+} smp__saved;
+
+/* All checkpoints, what was saved last first: those whose header cannot be read, by falling step,
+ * then the others by falling `saved`, then those of version 1 by falling step. *list is malloc'ed. */
+smp_status smp__checkpoint_list(const char *directory, smp__saved **list, int *n);
+/* Number of the next save. */
+smp_status smp__checkpoint_next(const char *directory, int64_t *saved);
+
+/* Makes the directory unless it is there; the directory that it lies in is synced, too. */
+smp_status smp__checkpoint_folder_make(const char *directory);
+/* What was made, renamed or removed in it survives a crash of the machine, or SMP_ERR_FAILED. */
+smp_status smp__checkpoint_folder_sync(const char *directory);
+/* Keeps the two saved last, and what cannot be read. */
+smp_status smp__checkpoint_prune(const char *directory);
+
+#endif
