@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "exec/data/data.h"
@@ -242,9 +241,8 @@ static smp_status check_outputs(const trainer *t)
                         "%s: holds a checkpoint already: continue it with --resume or choose "
                         "another directory",
                         o->checkpoint);
-    if (o->checkpoint && mkdir(o->checkpoint, 0777) != 0 && errno != EEXIST)
-        return smp_fail(SMP_ERR_INPUT, "%s: cannot create the checkpoint directory: %s",
-                        o->checkpoint, strerror(errno));
+    if (o->checkpoint)
+        SMP_TRY(smp__checkpoint_folder_make(o->checkpoint));
     if (o->checkpoint && access(o->checkpoint, W_OK | X_OK) != 0)
         return smp_fail(SMP_ERR_INPUT, "%s: cannot write checkpoints: %s", o->checkpoint,
                         strerror(errno));

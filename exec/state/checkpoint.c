@@ -86,6 +86,14 @@ static smp_status transfer_weights(smp *s, int fd, bool writing, const char *pat
     return writing ? SMP_OK : smp__weights_round(s);
 }
 
+/* Network file systems report at the close what they could not write. */
+static smp_status close_written(int fd, const char *path, smp_status status)
+{
+    if (close(fd) != 0 && status == SMP_OK)
+        status = smp_fail(SMP_ERR_FAILED, "%s: cannot close: %s", path, strerror(errno));
+    return status;
+}
+
 static smp_status create_file(smp *s, const char *directory, const char *path)
 {
     smp__checkpoint_header header = {
@@ -99,10 +107,10 @@ static smp_status create_file(smp *s, const char *directory, const char *path)
     smp_status status = smp__checkpoint_header_write(fd, &header, s->graph->name, path);
     if (status == SMP_OK && ftruncate(fd, param_offset(s, s->graph->n_param)) != 0)
         status = smp_fail(SMP_ERR_FAILED, "%s: cannot extend: %s", path, strerror(errno));
-    close(fd);
-    return status;
+    return close_written(fd, path, status);
 }
 
+/* Rank 0 syncs whatever it owns: the header is its own. */
 static smp_status write_own(smp *s, const char *path)
 {
     int fd = open(path, O_WRONLY);
@@ -111,9 +119,7 @@ static smp_status write_own(smp *s, const char *path)
     smp_status status = transfer_weights(s, fd, true, path);
     if (status == SMP_OK)
         status = smp__checkpoint_sync(fd, path);
-    if (close(fd) != 0 && status == SMP_OK)
-        status = smp_fail(SMP_ERR_FAILED, "%s: cannot close: %s", path, strerror(errno));
-    return status;
+    return close_written(fd, path, status);
 }
 
 static smp_status finish_file(const char *directory, const char *temporary, const char *path)
@@ -136,8 +142,9 @@ smp_status smp_save(smp *s, const char *path)
     snprintf(temporary, sizeof(temporary), "%s.part", final);
     bool first = s->comm.world_rank == 0;
     smp_status status = smp__comm_agree(&s->comm, first ? create_file(s, path, temporary) : SMP_OK);
+    bool writes = first || s->comm.replica == 0;
     if (status == SMP_OK)
-        status = smp__comm_agree(&s->comm, s->comm.replica == 0 ? write_own(s, temporary) : SMP_OK);
+        status = smp__comm_agree(&s->comm, writes ? write_own(s, temporary) : SMP_OK);
     if (status == SMP_OK)
         status = smp__comm_agree(&s->comm, first ? finish_file(path, temporary, final) : SMP_OK);
     if (status != SMP_OK && first)

@@ -115,20 +115,27 @@ smp_status smp__checkpoint_next(const char *directory, int64_t *saved)
 
 smp_status smp__checkpoint_folder_make(const char *directory)
 {
-    if (mkdir(directory, 0777) != 0 && errno != EEXIST)
-        return smp_fail(SMP_ERR_FAILED, "%s: cannot create the directory: %s", directory,
-                        strerror(errno));
-    return SMP_OK;
+    if (mkdir(directory, 0777) != 0)
+        return errno == EEXIST
+                   ? SMP_OK
+                   : smp_fail(SMP_ERR_INPUT, "%s: cannot create the checkpoint directory: %s",
+                              directory, strerror(errno));
+    char parent[SMP__CHECKPOINT_PATH_BYTES];
+    snprintf(parent, sizeof(parent), "%.4000s/..", directory);
+    smp_status status = smp__checkpoint_folder_sync(parent);
+    if (status != SMP_OK)
+        rmdir(directory); /* so that the next attempt syncs, too */
+    return status;
 }
 
 smp_status smp__checkpoint_folder_sync(const char *directory)
 {
     int fd = open(directory, O_RDONLY | O_DIRECTORY);
-    if (fd >= 0) {
-        fsync(fd);
-        close(fd);
-    }
-    return SMP_OK;
+    if (fd < 0)
+        return smp_fail(SMP_ERR_FAILED, "%s: cannot open to sync: %s", directory, strerror(errno));
+    smp_status status = smp__checkpoint_sync(fd, directory);
+    close(fd);
+    return status;
 }
 
 smp_status smp__checkpoint_prune(const char *directory)

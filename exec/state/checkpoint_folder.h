@@ -28,7 +28,8 @@ smp_status smp__checkpoint_list(const char *directory, smp__saved **list, int *n
 /* Number of the next save. */
 smp_status smp__checkpoint_next(const char *directory, int64_t *saved);
 
-/* Makes the directory unless it is there; the directory that it lies in is synced, too. */
+/* Makes the directory unless it is there; then what it lies in is synced. SMP_ERR_INPUT: it cannot
+ * be made; SMP_ERR_FAILED: not synced, and not there. */
 smp_status smp__checkpoint_folder_make(const char *directory);
 /* What was made, renamed or removed in it survives a crash of the machine, or SMP_ERR_FAILED. */
 smp_status smp__checkpoint_folder_sync(const char *directory);
