@@ -176,7 +176,8 @@ SMP_API smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_resu
 SMP_API smp_status smp_save(smp *s, const char *path);
 
 /* Restores what was saved last to directory `path`, under any plan of the same model, whatever its
- * step; if that is damaged, what was saved before it, and smp_load_note says so. Collective.
+ * step. In `mode: inference` the model takes the weights alone, of either mode. If the last save is
+ * damaged, the one before is taken, and smp_load_note says so. Collective.
  * Errors: SMP_ERR_INPUT if there is no whole checkpoint, or the last is not of this model. */
 SMP_API smp_status smp_load(smp *s, const char *path);
 

@@ -228,24 +228,34 @@ static smp_status check_folder(const char *path, const char *what)
     return SMP_OK;
 }
 
+static smp_status check_checkpoint(const trainer *t)
+{
+    const smp_train_options *o = t->options;
+    if (!t->job->graph->training)
+        return o->resume && o->save_every == 0
+                   ? SMP_OK
+                   : smp_fail(SMP_ERR_INPUT, "--checkpoint: the plan is for inference, nothing to "
+                                             "save; with --resume its weights come from there");
+    if (!o->resume && smp__checkpoint_exists(o->checkpoint))
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: holds a checkpoint already: continue it with --resume or choose "
+                        "another directory",
+                        o->checkpoint);
+    SMP_TRY(smp__checkpoint_folder_make(o->checkpoint));
+    if (access(o->checkpoint, W_OK | X_OK) != 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: cannot write checkpoints: %s", o->checkpoint,
+                        strerror(errno));
+    return SMP_OK;
+}
+
 /* What the end of the job will write can be written: found now, not after hours. */
 static smp_status check_outputs(const trainer *t)
 {
     const smp_train_options *o = t->options;
     if (!t->prints)
         return SMP_OK;
-    if (o->checkpoint && !t->job->graph->training)
-        return smp_fail(SMP_ERR_INPUT, "--checkpoint: the plan is for inference, nothing to save");
-    if (o->checkpoint && !o->resume && smp__checkpoint_exists(o->checkpoint))
-        return smp_fail(SMP_ERR_INPUT,
-                        "%s: holds a checkpoint already: continue it with --resume or choose "
-                        "another directory",
-                        o->checkpoint);
     if (o->checkpoint)
-        SMP_TRY(smp__checkpoint_folder_make(o->checkpoint));
-    if (o->checkpoint && access(o->checkpoint, W_OK | X_OK) != 0)
-        return smp_fail(SMP_ERR_INPUT, "%s: cannot write checkpoints: %s", o->checkpoint,
-                        strerror(errno));
+        SMP_TRY(check_checkpoint(t));
     if (o->report && !t->job->plan->cluster)
         return smp_fail(SMP_ERR_INPUT,
                         "--report: the plan has no `cluster:`, so there is no prediction to draw: "

@@ -21,17 +21,17 @@
 
 enum { HASH_BYTES = 8, PATH_BYTES = SMP__CHECKPOINT_PATH_BYTES };
 
-static int64_t param_offset(const smp *s, int32_t param)
+/* Where a weight begins in a file with so many states of the optimizer for each. */
+static int64_t param_offset(const smp *s, int32_t param, int states)
 {
     int64_t elements = 0;
     for (int32_t i = 0; i < param; i++)
         elements += s->graph->param[i].elements;
-    return SMP__CHECKPOINT_HEADER_BYTES +
-           elements * (1 + smp__job_states(s)) * (int64_t)sizeof(float) +
+    return SMP__CHECKPOINT_HEADER_BYTES + elements * (1 + states) * (int64_t)sizeof(float) +
            (int64_t)param * HASH_BYTES;
 }
 
-/* One array of the arena to or from the file, and into the hash. */
+/* One array of the arena to or from the file, and into the hash; NULL: read for the hash alone. */
 static smp_status transfer_array(smp *s, char *array, int64_t bytes, int fd, int64_t offset,
                                  bool writing, const char *path, uint64_t *hash)
 {
@@ -41,13 +41,13 @@ static smp_status transfer_array(smp *s, char *array, int64_t bytes, int fd, int
     if (writing) {
         SMP_TRY(smp__copy_view(s, array, bytes, &values, &copy));
         status = smp__checkpoint_transfer(fd, (void *)values, bytes, offset, true, path);
-    } else if (s->device->host_memory) {
+    } else if (array && s->device->host_memory) {
         status = smp__checkpoint_transfer(fd, array, bytes, offset, false, path);
     } else {
         values = copy = malloc((size_t)bytes + 1);
         status = copy ? smp__checkpoint_transfer(fd, copy, bytes, offset, false, path)
                       : smp_fail_memory((size_t)bytes);
-        if (status == SMP_OK)
+        if (status == SMP_OK && array)
             status = smp__copy_in(s, array, copy, bytes);
     }
     if (status == SMP_OK)
@@ -56,16 +56,19 @@ static smp_status transfer_array(smp *s, char *array, int64_t bytes, int fd, int
     return status;
 }
 
-/* Values, states and hash of one weight. */
-static smp_status transfer_weight(smp *s, const smp_memory_param *param, int fd, bool writing,
-                                  const char *path)
+/* Values, states and hash of one weight. A job for inference has no place for the states. */
+static smp_status transfer_weight(smp *s, const smp_memory_param *param, int states, int fd,
+                                  bool writing, const char *path)
 {
     int64_t bytes = s->graph->param[param->param].elements * (int64_t)sizeof(float);
-    int64_t offset = param_offset(s, param->param);
+    int64_t offset = param_offset(s, param->param, states);
     uint64_t hash = 0, stored = 0;
-    for (int k = 0; k <= smp__job_states(s); k++, offset += bytes)
-        SMP_TRY(transfer_array(s, s->arena + (k == 0 ? param->weight : param->state[k - 1]), bytes,
-                               fd, offset, writing, path, &hash));
+    for (int k = 0; k <= states; k++, offset += bytes) {
+        char *array = k == 0                    ? s->arena + param->weight
+                      : k <= smp__job_states(s) ? s->arena + param->state[k - 1]
+                                                : NULL;
+        SMP_TRY(transfer_array(s, array, bytes, fd, offset, writing, path, &hash));
+    }
     if (writing)
         return smp__checkpoint_transfer(fd, &hash, HASH_BYTES, offset, true, path);
     SMP_TRY(smp__checkpoint_transfer(fd, &stored, HASH_BYTES, offset, false, path));
@@ -75,15 +78,22 @@ static smp_status transfer_weight(smp *s, const smp_memory_param *param, int fd,
     return SMP_OK;
 }
 
-/* The weights held here; when writing only those this rank owns. */
-static smp_status transfer_weights(smp *s, int fd, bool writing, const char *path)
+/* Of all weights held here those that this rank owns. */
+static smp_status write_weights(smp *s, int fd, const char *path)
 {
     for (int32_t i = 0; i < s->memory->n_param; i++) {
         const smp_memory_param *param = &s->memory->param[i];
-        if (!writing || (param->owner && s->comm.replica == 0))
-            SMP_TRY(transfer_weight(s, param, fd, writing, path));
+        if (param->owner && s->comm.replica == 0)
+            SMP_TRY(transfer_weight(s, param, smp__job_states(s), fd, true, path));
     }
-    return writing ? SMP_OK : smp__weights_round(s);
+    return SMP_OK;
+}
+
+static smp_status read_weights(smp *s, int states, int fd, const char *path)
+{
+    for (int32_t i = 0; i < s->memory->n_param; i++)
+        SMP_TRY(transfer_weight(s, &s->memory->param[i], states, fd, false, path));
+    return smp__weights_round(s);
 }
 
 /* Network file systems report at the close what they could not write. */
@@ -96,8 +106,9 @@ static smp_status close_written(int fd, const char *path, smp_status status)
 
 static smp_status create_file(smp *s, const char *directory, const char *path)
 {
-    smp__checkpoint_header header = {
-        .fingerprint = s->graph->fingerprint, .step = s->step, .states = smp__job_states(s)};
+    smp__checkpoint_header header = {.fingerprint = s->graph->weights_fingerprint,
+                                     .step = s->step,
+                                     .states = smp__job_states(s)};
     snprintf(header.optimizer, sizeof(header.optimizer), "%s", s->optimizer->name);
     SMP_TRY(smp__checkpoint_folder_make(directory));
     SMP_TRY(smp__checkpoint_next(directory, &header.saved));
@@ -105,7 +116,7 @@ static smp_status create_file(smp *s, const char *directory, const char *path)
     if (fd < 0)
         return smp_fail(SMP_ERR_FAILED, "%s: cannot create: %s", path, strerror(errno));
     smp_status status = smp__checkpoint_header_write(fd, &header, s->graph->name, path);
-    if (status == SMP_OK && ftruncate(fd, param_offset(s, s->graph->n_param)) != 0)
+    if (status == SMP_OK && ftruncate(fd, param_offset(s, s->graph->n_param, header.states)) != 0)
         status = smp_fail(SMP_ERR_FAILED, "%s: cannot extend: %s", path, strerror(errno));
     return close_written(fd, path, status);
 }
@@ -116,7 +127,7 @@ static smp_status write_own(smp *s, const char *path)
     int fd = open(path, O_WRONLY);
     if (fd < 0)
         return smp_fail(SMP_ERR_FAILED, "%s: cannot open: %s", path, strerror(errno));
-    smp_status status = transfer_weights(s, fd, true, path);
+    smp_status status = write_weights(s, fd, path);
     if (status == SMP_OK)
         status = smp__checkpoint_sync(fd, path);
     return close_written(fd, path, status);
@@ -163,20 +174,21 @@ static smp_status check_header(const smp *s, const smp__checkpoint_header *heade
         return smp_fail(SMP_ERR_INPUT,
                         "%s: holds step %" PRId64 ": it has another checkpoint's name", path,
                         header->step);
-    if (header->fingerprint != s->graph->fingerprint)
+    if (header->fingerprint != s->graph->weights_fingerprint)
         return smp_fail(SMP_ERR_INPUT,
                         "%s: is of another model (fingerprint %016" PRIx64
                         ", this model has %016" PRIx64 ")",
-                        path, header->fingerprint, s->graph->fingerprint);
-    if (strcmp(header->optimizer, s->optimizer->name) != 0 || header->states != smp__job_states(s))
+                        path, header->fingerprint, s->graph->weights_fingerprint);
+    if (s->graph->training && (strcmp(header->optimizer, s->optimizer->name) != 0 ||
+                               header->states != smp__job_states(s)))
         return smp_fail(SMP_ERR_INPUT, "%s: has the state of optimizer %s, not of %s", path,
                         header->optimizer, s->optimizer->name);
     return SMP_OK;
 }
 
-static smp_status check_length(const smp *s, int fd, const char *path)
+static smp_status check_length(const smp *s, int states, int fd, const char *path)
 {
-    int64_t bytes = param_offset(s, s->graph->n_param), length = lseek(fd, 0, SEEK_END);
+    int64_t bytes = param_offset(s, s->graph->n_param, states), length = lseek(fd, 0, SEEK_END);
     if (length != bytes)
         return smp_fail(SMP_ERR_INPUT, "%s: has %" PRId64 " bytes, expected %" PRId64, path, length,
                         bytes);
@@ -202,15 +214,16 @@ static smp_status load_open(smp *s, int fd, const char *path, int64_t step, bool
         return pass_over(s);
     SMP_TRY(status);
     SMP_TRY(smp__comm_agree(&s->comm, check_header(s, &header, step, path)));
-    status = smp__comm_agree(&s->comm, check_length(s, fd, path));
+    status = smp__comm_agree(&s->comm, check_length(s, header.states, fd, path));
     if (status == SMP_OK) {
-        status = smp__comm_agree(&s->comm, transfer_weights(s, fd, false, path));
+        status = smp__comm_agree(&s->comm, read_weights(s, header.states, fd, path));
         s->broken = status != SMP_OK; /* some weights are new, some old */
     }
     if (status == SMP_ERR_INPUT)
         return pass_over(s);
     SMP_TRY(status);
-    s->step = step;
+    if (s->graph->training) /* one for inference counts its own */
+        s->step = step;
     *whole = true;
     return SMP_OK;
 }

@@ -133,6 +133,8 @@ typedef struct smp_graph {
     const smp_consumer *consumer;  /* in op order, then slot order */
     uint64_t fingerprint;          /* of what is computed: ops, attributes, shapes, ties, inputs,
                                      loss, mode; not of pins, groups, costs or layout of the file */
+    uint64_t weights_fingerprint;  /* the same without the mode (the one it has when it is trained):
+                                     what values of the weights belong to */
     smp_arena *arena;
 } smp_graph;
 

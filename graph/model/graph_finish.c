@@ -181,10 +181,10 @@ static uint64_t hash_attrs(uint64_t h, const smp_op *op)
     return h;
 }
 
-uint64_t smp__graph_fingerprint(const smp_graph *graph)
+uint64_t smp__graph_fingerprint(const smp_graph *graph, bool training)
 {
     uint64_t h = hash_text(0, "smp model 1");
-    h = hash_int(h, graph->training);
+    h = hash_int(h, training);
     h = hash_int(h, graph->n_input);
     for (int32_t t = 0; t < graph->n_input; t++) {
         h = hash_text(h, graph->tensor[t].name);

@@ -191,7 +191,8 @@ static smp_status finish(smp__model *m, const smp_yaml_node *loss)
     if (loss)
         SMP_TRY(check_loss_unread(g, smp_yaml_where(loss)));
     SMP_TRY(smp__graph_mark_gradients(m->store, m->tensor));
-    g->fingerprint = smp__graph_fingerprint(g);
+    g->fingerprint = smp__graph_fingerprint(g, g->training);
+    g->weights_fingerprint = smp__graph_fingerprint(g, true);
     return SMP_OK;
 }
 

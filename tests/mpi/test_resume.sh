@@ -54,6 +54,22 @@ head -n 4 first.loss | cat - second.loss third.loss >all.loss
 expect_equal "losses after damage" "$(cat all.loss)" "$(cat whole.loss)"
 expect_equal "weights after damage" "$(cat third.weights)" "$(cat whole.weights)"
 
+# A plan for inference takes the weights, starts at its own first step and saves nothing.
+sed -E 's/^smp: 1/smp: 1\nmode: inference/' "$model" >inference.yaml
+expect_exit 0 smp-partition inference.yaml -n 2 --stages 2 --ddp 1 --microbatches 4 --microbatch-size 1 \
+    -o inference-plan.yaml
+find saved -type f -exec cksum {} + | sort >before
+train inference-plan.yaml 2 inferred --steps 2 --checkpoint saved --resume
+expect_equal "weights for inference" "$(cat inferred.weights)" "$(cat whole.weights)"
+expect_equal "steps of inference" "$(cut -d' ' -f1 inferred.loss | tr '\n' ' ')" "1 2 "
+find saved -type f -exec cksum {} + | sort >after
+expect_equal "checkpoint untouched" "$(cmp before after && echo same)" same
+for options in "" "--resume --save-every 1"; do
+    # shellcheck disable=SC2086 # one word per option
+    expect_exit 2 mpirun -n 2 smp-run inference-plan.yaml "${common[@]}" --checkpoint saved $options
+    expect_match err 'the plan is for inference, nothing to save'
+done
+
 # A checkpoint of another model is refused, and not touched.
 sed -E 's/layers: 4/layers: 3/' "$model" >other.yaml
 expect_exit 0 smp-partition other.yaml -n 1 --stages 1 --microbatches 4 --microbatch-size 1 -o other-plan.yaml

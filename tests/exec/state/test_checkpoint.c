@@ -53,17 +53,22 @@ static void write_text(const char *path, const char *text)
     assert_int_equal(fclose(file), 0);
 }
 
-static smp *open_job(const char *optimizer)
+static smp *open_model(const char *path, const char *optimizer)
 {
     smp *job = NULL;
     smp_options options = smp_options_default();
-    options.model = model_path;
+    options.model = path;
     options.optimizer = optimizer;
     options.lr = 0.1f;
     options.microbatches = 1;
     options.microbatch_size = SAMPLES;
     must(smp_init(&job, &options));
     return job;
+}
+
+static smp *open_job(const char *optimizer)
+{
+    return open_model(model_path, optimizer);
 }
 
 /* The loss before the step: it tells one state from another. */
@@ -259,6 +264,30 @@ static void test_checkpoint_wrong_optimizer(void **state)
     smp_finalize(job);
 }
 
+/* A model in mode inference takes the weights of a training checkpoint, whatever its optimizer: the
+ * loss is that of the step that would have come next. The states are checked nevertheless. */
+static void test_checkpoint_inference(void **state)
+{
+    (void)state;
+    double losses[4];
+    char path[128], text[512];
+    smp_finalize(save_steps(2, 3, losses));
+    snprintf(path, sizeof path, "%s/inference.yaml", folder);
+    snprintf(text, sizeof text, "smp: 1\nmode: inference\n%s", strchr(model_text, '\n') + 1);
+    write_text(path, text);
+    smp *job = open_model(path, "sgd");
+    assert_true(step(job) == losses[0]);
+    must(smp_load(job, saved));
+    assert_true(step(job) == losses[3]);
+    assert_int_equal(job->step, 2);            /* it counts its own */
+    flip(file_of(3), HEADER + 4 * 12 * 2 + 5); /* a state of fc.weight, 12 elements */
+    must(smp_load(job, saved));
+    assert_non_null(strstr(smp_load_note(job), "weight 'fc.weight' is damaged"));
+    assert_true(step(job) == losses[2]);
+    smp_finalize(job);
+    assert_int_equal(unlink(path), 0);
+}
+
 /* Writes `header`, whole, over that of a file. */
 static void set_header(const char *path, const char *header, bool hashed)
 {
@@ -332,6 +361,7 @@ int main(int argc, char **argv)
         TEST(wrong_optimizer),
         TEST(version_1),
         TEST(later_version),
+        TEST(inference),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     MPI_Finalize();

@@ -295,6 +295,22 @@ static void test_graph_fingerprint(void **state)
     }
 }
 
+/* A model and its twin in the other mode have the same weights; other models have not. */
+static void test_graph_weights_fingerprint(void **state)
+{
+    (void)state;
+    smp_graph *trained = read_model(gpt_text);
+    smp_graph *twin = read_model(replaced(gpt_text, "name: gpt", "mode: inference"));
+    smp_graph *other = read_model(replaced(gpt_text, "layers: 2", "layers: 3"));
+    assert_int_equal(trained->weights_fingerprint, trained->fingerprint);
+    assert_int_equal(twin->weights_fingerprint, trained->fingerprint);
+    assert_int_not_equal(twin->fingerprint, trained->fingerprint);
+    assert_int_not_equal(other->weights_fingerprint, trained->fingerprint);
+    smp_graph_destroy(trained);
+    smp_graph_destroy(twin);
+    smp_graph_destroy(other);
+}
+
 static void test_graph_shape_helpers(void **state)
 {
     char text[64];
@@ -437,6 +453,7 @@ int main(void)
         cmocka_unit_test(test_graph_runnable),
         cmocka_unit_test(test_graph_tensor_bytes),
         cmocka_unit_test(test_graph_fingerprint),
+        cmocka_unit_test(test_graph_weights_fingerprint),
         cmocka_unit_test(test_graph_shape_helpers),
         cmocka_unit_test(test_graph_target),
         cmocka_unit_test(test_graph_check_kernels),
