@@ -81,10 +81,12 @@ static smp_status make_buffers(trainer *t)
 static smp_status read_batch(trainer *t, smp_data *data, int64_t step)
 {
     const smp *s = t->job;
-    int64_t count = smp_step_samples(s);
+    int64_t count = smp_step_samples(s), batch = count * s->comm.ddp_size;
+    int64_t samples = smp_data_samples(data), batches = samples / batch;
+    int64_t first = step / batches * samples + step % batches * batch + s->comm.replica * count;
     for (int i = 0; i < s->graph->n_input; i++)
         if (t->buffer[i])
-            SMP_TRY(smp_data_read(data, step, s->comm.replica * count, count, i, t->buffer[i]));
+            SMP_TRY(smp_data_read(data, first, count, i, t->buffer[i]));
     return SMP_OK;
 }
 

@@ -1,8 +1,8 @@
-/* Training data: the registry of source kinds, the checks across sources, the samples of a step.
+/* Training data: the registry of source kinds, the checks across sources, samples of the sequence.
  *
- * A step is a function of its number: pass step / batches, place (step mod batches) * global batch
- * in that pass's order. Nothing is kept between reads, so any rank may ask for any part in any
- * order, and a resumed job needs the step number alone. */
+ * Sample i of the sequence is sample i mod n, in that pass's order, of pass i / n. Nothing is kept
+ * between reads, so any rank may ask for any part in any order, and a resumed job needs its position
+ * alone. */
 #include "exec/data/data.h"
 
 #include <string.h>
@@ -42,8 +42,6 @@ struct smp_data {
     int n_source;       /* opened so far */
     int n_input;
     int64_t samples;
-    int64_t global_batch;
-    int64_t batches; /* of a pass */
     uint64_t seed;
     bool shuffle;
 };
@@ -106,7 +104,7 @@ static smp_status open_source(smp_data *data, const smp_graph *graph, const char
 }
 
 /* Every input is fed, and all sources have the same number of samples, enough for a batch. */
-static smp_status check_sources(smp_data *data, const smp_graph *graph)
+static smp_status check_sources(smp_data *data, const smp_graph *graph, int64_t global_batch)
 {
     for (int i = 0; i < data->n_input; i++) {
         const smp_tensor *tensor = &graph->tensor[i];
@@ -124,14 +122,13 @@ static smp_status check_sources(smp_data *data, const smp_graph *graph)
             return smp_fail(SMP_ERR_INPUT, "%s has %lld samples, but %s has %lld", other->path,
                             (long long)other->samples, first->path, (long long)first->samples);
     }
-    if (first->samples < data->global_batch)
+    if (first->samples < global_batch)
         return smp_fail(
             SMP_ERR_INPUT,
             "%s: %lld samples are too few: one global batch (replicas * micro-batches * "
             "micro-batch size) needs %lld",
-            first->path, (long long)first->samples, (long long)data->global_batch);
+            first->path, (long long)first->samples, (long long)global_batch);
     data->samples = first->samples;
-    data->batches = data->samples / data->global_batch;
     return SMP_OK;
 }
 
@@ -168,7 +165,6 @@ static smp_status create(const smp_graph *graph, const smp_data_options *options
         goto fail;
     *data = (smp_data){.arena = arena,
                        .n_input = graph->n_input,
-                       .global_batch = options->global_batch,
                        .seed = options->seed,
                        .shuffle = options->shuffle};
     data->source = SMP_ARENA_NEW(arena, smp_source, (size_t)options->n_source);
@@ -198,7 +194,7 @@ smp_status smp_data_open(const smp_graph *graph, const smp_data_options *options
     for (int s = 0; s < options->n_source && status == SMP_OK; s++)
         status = open_source(data, graph, options->sources[s]);
     if (status == SMP_OK)
-        status = check_sources(data, graph);
+        status = check_sources(data, graph, options->global_batch);
     if (status == SMP_OK)
         status = check_ranges(data, graph);
     if (status == SMP_OK)
@@ -222,25 +218,24 @@ int64_t smp_data_samples(const smp_data *data)
     return data->samples;
 }
 
-smp_status smp_data_read(smp_data *data, int64_t step, int64_t first, int64_t count, int input,
-                         void *buffer)
+smp_status smp_data_read(smp_data *data, int64_t first, int64_t count, int input, void *buffer)
 {
     if (input < 0 || input >= data->n_input)
         return smp_fail(SMP_ERR_INPUT, "data: got input %d, the model has %d", input,
                         data->n_input);
-    if (step < 0 || first < 0 || count < 0 || first > data->global_batch ||
-        count > data->global_batch - first)
-        return smp_fail(
-            SMP_ERR_INPUT,
-            "data: got step %lld, %lld samples from %lld on, expected step 0 or more and "
-            "a part of the %lld samples of a global batch",
-            (long long)step, (long long)count, (long long)first, (long long)data->global_batch);
+    if (first < 0 || count < 0 || count > INT64_MAX - first)
+        return smp_fail(SMP_ERR_INPUT, "data: got %lld samples from %lld on, expected 0 or more",
+                        (long long)count, (long long)first);
     const input_feed *feed = &data->feed[input];
-    const int64_t begin = step % data->batches * data->global_batch + first;
+    int64_t place = first % data->samples, pass = first / data->samples;
     smp_order order;
-    smp__order_init(&order, data->samples, data->seed, (uint64_t)(step / data->batches));
-    for (int64_t i = 0; i < count; i++) {
-        int64_t sample = data->shuffle ? smp__order_at(&order, begin + i) : begin + i;
+    smp__order_init(&order, data->samples, data->seed, (uint64_t)pass);
+    for (int64_t i = 0; i < count; i++, place++) {
+        if (place == data->samples) {
+            place = 0;
+            smp__order_init(&order, data->samples, data->seed, (uint64_t)++pass);
+        }
+        int64_t sample = data->shuffle ? smp__order_at(&order, place) : place;
         SMP_TRY(feed->source->kind->read(feed->source, feed->slot, sample,
                                          (char *)buffer + (size_t)i * feed->sample_bytes));
     }

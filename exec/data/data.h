@@ -1,8 +1,7 @@
-/* Training data: the samples of any step, a function of the seed and the step number alone.
- *
- * The global batch of step s is samples [s*G, (s+1)*G) of an endless sequence: one shuffled pass
- * over all samples after another (an incomplete global batch at the end of a pass is dropped).
- * Replica d takes the d-th of ddp equal parts. One source kind per file, listed in exec/data/data.c. */
+/* Training data: an endless sequence of samples, one shuffled pass over all of them after another,
+ * each a function of the seed and its number alone. What a step takes of it, the caller says: a
+ * position in the sequence is a number of samples, and means the same whatever the batches are. One
+ * source kind per file, listed in exec/data/data.c. */
 #ifndef SMP_EXEC_DATA_DATA_H
 #define SMP_EXEC_DATA_DATA_H
 
@@ -13,7 +12,7 @@ typedef struct smp_data smp_data;
 typedef struct smp_data_options {
     const char *const *sources; /* as given to --data: "book.txt", "tokens.bin", "image=x.npy" */
     int n_source;
-    int64_t global_batch; /* samples */
+    int64_t global_batch; /* samples that there must be at least */
     uint64_t seed;
     bool shuffle;
 } smp_data_options;
@@ -30,9 +29,8 @@ void smp_data_close(smp_data *data);
 
 int64_t smp_data_samples(const smp_data *data);
 
-/* Copies samples [first, first + count) of the global batch of `step` (from 0) for one model input:
- * buffer is [count][sample shape]. */
-smp_status smp_data_read(smp_data *data, int64_t step, int64_t first, int64_t count, int input,
-                         void *buffer);
+/* Copies samples [first, first + count) of the sequence for one model input: buffer is
+ * [count][sample shape]. */
+smp_status smp_data_read(smp_data *data, int64_t first, int64_t count, int input, void *buffer);
 
 #endif

@@ -74,8 +74,8 @@ static void test_data_text_windows(void **state)
     assert_int_equal(smp_data_samples(data), 3);
     for (int step = 0; step < 7; step++) {
         int32_t tokens[4], targets[4];
-        assert_int_equal(smp_data_read(data, step, 0, 1, 0, tokens), SMP_OK);
-        assert_int_equal(smp_data_read(data, step, 0, 1, 1, targets), SMP_OK);
+        assert_int_equal(smp_data_read(data, step, 1, 0, tokens), SMP_OK);
+        assert_int_equal(smp_data_read(data, step, 1, 1, targets), SMP_OK);
         for (int i = 0; i < 4; i++) {
             assert_int_equal(tokens[i], 'a' + 4 * (step % 3) + i);
             assert_int_equal(targets[i], 'a' + 4 * (step % 3) + i + 1);
@@ -92,52 +92,51 @@ static void test_data_text_windows(void **state)
     smp_data_close(NULL);
 }
 
-/* Each pass gives every sample at most once, all of them but the dropped rest; passes differ; any
- * part of a batch can be read by itself. */
+/* Each pass gives every sample once; passes differ; any part can be read by itself, also one that
+ * begins in a pass and ends in the next. */
 static void test_data_shuffled_passes(void **state)
 {
     (void)state;
+    enum { N = 107 };
     model m;
     model_tokens(&m, 1, 256);
-    unsigned char text[108];
-    for (int i = 0; i < 108; i++)
+    unsigned char text[N + 1];
+    for (int i = 0; i <= N; i++)
         text[i] = (unsigned char)i;
     const char *path = write_file("s.txt", text, sizeof text);
     smp_data *data = NULL;
     assert_int_equal(open_sources(&m, 10, true, &data, path, NULL), SMP_OK);
-    assert_int_equal(smp_data_samples(data), 107);
-    int32_t passes[2][100];
-    for (int step = 0; step < 20; step++)
-        assert_int_equal(smp_data_read(data, step, 0, 10, 0, &passes[step / 10][step % 10 * 10]),
+    assert_int_equal(smp_data_samples(data), N);
+    int32_t passes[2 * N];
+    for (int first = 0; first < 2 * N; first += first == 2 * N - 4 ? 4 : 10)
+        assert_int_equal(smp_data_read(data, first, first == 2 * N - 4 ? 4 : 10, 0, passes + first),
                          SMP_OK);
     for (int pass = 0; pass < 2; pass++) {
-        bool seen[107] = {false};
-        for (int i = 0; i < 100; i++) {
-            assert_in_range(passes[pass][i], 0, 106);
-            assert_false(seen[passes[pass][i]]);
-            seen[passes[pass][i]] = true;
+        bool seen[N] = {false};
+        for (int i = 0; i < N; i++) {
+            assert_in_range(passes[pass * N + i], 0, N - 1);
+            assert_false(seen[passes[pass * N + i]]);
+            seen[passes[pass * N + i]] = true;
         }
     }
-    assert_memory_not_equal(passes[0], passes[1], sizeof passes[0]);
+    assert_memory_not_equal(passes, passes + N, N * sizeof passes[0]);
 
-    for (int step = 19; step >= 0; step -= 3) {
-        for (int first = 0; first < 10; first += 5) { /* two replicas */
-            int32_t tokens[5], targets[5];
-            assert_int_equal(smp_data_read(data, step, first, 5, 0, tokens), SMP_OK);
-            assert_int_equal(smp_data_read(data, step, first, 5, 1, targets), SMP_OK);
-            assert_memory_equal(tokens, &passes[step / 10][step % 10 * 10 + first], sizeof tokens);
-            for (int i = 0; i < 5; i++)
-                assert_int_equal(targets[i], tokens[i] + 1);
-        }
+    for (int first = 2 * N - 5; first >= 0; first -= 3) {
+        int32_t tokens[5], targets[5];
+        assert_int_equal(smp_data_read(data, first, 5, 0, tokens), SMP_OK);
+        assert_int_equal(smp_data_read(data, first, 5, 1, targets), SMP_OK);
+        assert_memory_equal(tokens, passes + first, sizeof tokens);
+        for (int i = 0; i < 5; i++)
+            assert_int_equal(targets[i], tokens[i] + 1);
     }
     int32_t one = -7;
-    assert_int_equal(smp_data_read(data, 0, 10, 0, 0, &one), SMP_OK);
-    assert_int_equal(smp_data_read(data, 0, 10, 1, 0, &one), SMP_ERR_INPUT);
-    assert_int_equal(smp_data_read(data, 0, INT64_MAX, INT64_MAX, 0, &one), SMP_ERR_INPUT);
-    assert_int_equal(smp_data_read(data, -1, 0, 1, 0, &one), SMP_ERR_INPUT);
-    assert_int_equal(smp_data_read(data, 0, 0, 1, 2, &one), SMP_ERR_INPUT);
+    assert_int_equal(smp_data_read(data, 10, 0, 0, &one), SMP_OK);
+    assert_int_equal(smp_data_read(data, INT64_MAX, INT64_MAX, 0, &one), SMP_ERR_INPUT);
+    assert_int_equal(smp_data_read(data, -1, 1, 0, &one), SMP_ERR_INPUT);
+    assert_int_equal(smp_data_read(data, 0, -1, 0, &one), SMP_ERR_INPUT);
+    assert_int_equal(smp_data_read(data, 0, 1, 2, &one), SMP_ERR_INPUT);
     assert_int_equal(one, -7);
-    assert_int_equal(smp_data_read(data, INT64_MAX, 0, 1, 0, &one), SMP_OK);
+    assert_int_equal(smp_data_read(data, INT64_MAX - 1, 1, 0, &one), SMP_OK);
     smp_data_close(data);
 }
 
@@ -160,7 +159,7 @@ static void test_data_seed_changes_order(void **state)
                                     .seed = seed[i],
                                     .shuffle = true};
         assert_int_equal(smp_data_open(&m.graph, &options, &data), SMP_OK);
-        assert_int_equal(smp_data_read(data, 0, 0, 100, 0, order[i]), SMP_OK);
+        assert_int_equal(smp_data_read(data, 0, 100, 0, order[i]), SMP_OK);
         smp_data_close(data);
     }
     assert_memory_not_equal(order[0], order[1], sizeof order[0]);
@@ -194,8 +193,8 @@ static void test_data_bin(void **state)
         int32_t got[2][4];
         assert_int_equal(open_sources(&m, 2, false, &data, forms[form], NULL), SMP_OK);
         assert_int_equal(smp_data_samples(data), 2);
-        assert_int_equal(smp_data_read(data, 0, 0, 2, 0, got[0]), SMP_OK);
-        assert_int_equal(smp_data_read(data, 0, 0, 2, 1, got[1]), SMP_OK);
+        assert_int_equal(smp_data_read(data, 0, 2, 0, got[0]), SMP_OK);
+        assert_int_equal(smp_data_read(data, 0, 2, 1, got[1]), SMP_OK);
         for (int i = 0; i < 4; i++) {
             assert_int_equal(got[0][i], token[i]);
             assert_int_equal(got[1][i], token[i + 1]);

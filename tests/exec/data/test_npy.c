@@ -60,8 +60,8 @@ static void test_npy_feeds_inputs(void **state)
         assert_int_equal(smp_data_samples(data), 4);
         int32_t number[4];
         for (int step = 0; step < 2; step++) {
-            assert_int_equal(smp_data_read(data, step, 0, 2, 0, got + 12 * step), SMP_OK);
-            assert_int_equal(smp_data_read(data, step, 0, 2, 1, number + 2 * step), SMP_OK);
+            assert_int_equal(smp_data_read(data, 2 * step, 2, 0, got + 12 * step), SMP_OK);
+            assert_int_equal(smp_data_read(data, 2 * step, 2, 1, number + 2 * step), SMP_OK);
         }
         for (int i = 0; i < 24; i++) {
             float expected = form == 0 ? f4[i] : form == 1 ? (float)f8[i] : (float)u1[i] / 255.0f;
@@ -99,7 +99,7 @@ static void test_npy_integers(void **state)
         smp_data *data = NULL;
         int32_t got[2];
         assert_int_equal(open_sources(&m, 1, true, &data, spec, NULL), SMP_OK);
-        assert_int_equal(smp_data_read(data, 0, 0, 1, 0, got), SMP_OK);
+        assert_int_equal(smp_data_read(data, 0, 1, 0, got), SMP_OK);
         assert_int_equal(got[0], types[t].value[0]);
         assert_int_equal(got[1], types[t].value[1]);
         smp_data_close(data);
@@ -221,7 +221,7 @@ static void test_npy_mutations(void **state)
             data = NULL;
             if (open_sources(&m, 1, true, &data, spec, NULL) == SMP_OK) {
                 float value[2];
-                assert_int_equal(smp_data_read(data, 0, 0, 1, 0, value), SMP_OK);
+                assert_int_equal(smp_data_read(data, 0, 1, 0, value), SMP_OK);
                 smp_data_close(data);
             } else {
                 assert_null(data);
