@@ -96,7 +96,7 @@ static const char usage[] =
     "%s"
     "  --data-seed S        seed of the shuffling (default 1)\n"
     "  --no-shuffle         samples in file order\n"
-    "  --eval-data SOURCE   held-out data, evaluated after the last step\n"
+    "  --eval-data SOURCE   held-out data, all of it evaluated after the last step\n"
     "  --eval-every N       ... and after every N steps\n"
     "training\n"
     "  --steps S            train up to step S (default 100)\n"

@@ -15,7 +15,7 @@
 #include "exec/state/checkpoint_folder.h"
 #include "exec/state/weights.h"
 
-enum { EVAL_BATCHES = 8, WARM_UP_STEPS = 2, TELLER_S = 2 };
+enum { WARM_UP_STEPS = 2, TELLER_S = 2 };
 
 typedef struct trainer {
     const smp_train_options *options;
@@ -49,12 +49,12 @@ static void print_target(const smp *s)
 }
 
 static smp_status open_data(trainer *t, const char *const *source, int n, bool shuffle,
-                            smp_data **out)
+                            int64_t least, smp_data **out)
 {
     const smp *s = t->job;
     smp_data_options options = {.sources = source,
                                 .n_source = n,
-                                .global_batch = smp_step_samples(s) * s->comm.ddp_size,
+                                .global_batch = least,
                                 .seed = t->options->data_seed,
                                 .shuffle = shuffle};
     return smp__comm_agree(&t->job->comm, smp_data_open(s->graph, &options, out));
@@ -123,21 +123,77 @@ static void print_step(const trainer *t, const smp_step_result *r)
     fflush(stdout);
 }
 
+/* A part of the evaluation set that fills one micro-batch: as many samples as it has, or one sample,
+ * again and again. */
+typedef struct eval_unit {
+    int64_t first, samples;
+} eval_unit;
+
+static int64_t count_units(const trainer *t)
+{
+    int64_t samples = smp_data_samples(t->eval_data);
+    return samples / t->job->batch + samples % t->job->batch;
+}
+
+static eval_unit unit_of(const trainer *t, int64_t index)
+{
+    int64_t batch = t->job->batch, whole = smp_data_samples(t->eval_data) / batch;
+    if (index < whole)
+        return (eval_unit){.first = index * batch, .samples = batch};
+    return (eval_unit){.first = whole * batch + (index - whole), .samples = 1};
+}
+
+static smp_status read_unit(trainer *t, eval_unit unit, int mb)
+{
+    const smp *s = t->job;
+    for (int i = 0; i < s->graph->n_input; i++) {
+        size_t bytes = (size_t)s->graph->tensor[i].elements * 4;
+        char *to = (char *)t->buffer[i] + (size_t)(mb * s->batch) * bytes;
+        for (int64_t k = 0; t->buffer[i] && k < s->batch;
+             k += unit.samples, to += unit.samples * (int64_t)bytes)
+            SMP_TRY(smp_data_read(t->eval_data, unit.first, unit.samples, i, to));
+    }
+    return SMP_OK;
+}
+
+/* This replica's part of the micro-batches that begin with unit `first`. Behind the last unit it is
+ * repeated: what comes of that is not counted. */
+static smp_status read_units(trainer *t, int64_t first)
+{
+    const smp *s = t->job;
+    const int64_t last = count_units(t) - 1;
+    for (int mb = 0; mb < s->microbatches; mb++) {
+        int64_t index = first + (int64_t)s->comm.replica * s->microbatches + mb;
+        SMP_TRY(read_unit(t, unit_of(t, index < last ? index : last), mb));
+    }
+    return SMP_OK;
+}
+
+/* The mean over the whole set, each target once. Every micro-batch's loss is a mean over its targets,
+ * so samples that fill none count exactly if each has a micro-batch of its own. The losses are added
+ * in the order of the samples: the micro-batch size decides the last bits, and nothing else of the
+ * plan does. */
 static smp_status evaluate(trainer *t, int64_t step)
 {
-    double loss = 0.0, rows = 0.0;
-    for (int64_t i = 0; i < EVAL_BATCHES; i++) {
+    const int64_t n = count_units(t),
+                  together = (int64_t)t->job->comm.ddp_size * t->job->microbatches;
+    double sum = 0.0, rows = 0.0;
+    for (int64_t first = 0; first < n; first += together) {
         smp_step_result r;
-        smp_status status = read_batch(t, t->eval_data, i);
+        smp_status status = read_units(t, first);
         if (status == SMP_OK)
             status = smp_evaluate(t->job, (const void *const *)t->buffer, &r);
         *t->job_broken = status != SMP_OK;
         if (status != SMP_OK)
             return status;
-        loss += r.loss * (double)r.loss_rows;
-        rows += (double)r.loss_rows;
+        const double *losses = t->job->result, *counted = losses + together;
+        for (int64_t i = 0; i < together && first + i < n; i++) { /* by replica, then micro-batch */
+            const double share = (double)unit_of(t, first + i).samples / (double)t->job->batch;
+            sum += losses[i] * (counted[i] * share);
+            rows += counted[i] * share;
+        }
     }
-    loss = rows > 0.0 ? loss / rows : 0.0;
+    const double loss = rows > 0.0 ? sum / rows : 0.0;
     if (t->prints && t->options->json)
         printf("{\"step\": %" PRId64 ", \"eval_loss\": %.9g}\n", step, loss);
     else if (t->prints)
@@ -285,9 +341,10 @@ static smp_status run(trainer *t)
         if (t->tokens == 0 && input->dtype == SMP_I32 && input->shape.n_dim == 1)
             t->tokens = input->shape.dim[0];
     }
-    SMP_TRY(open_data(t, o->data, o->n_data, o->shuffle, &t->data));
+    int64_t global_batch = smp_step_samples(t->job) * t->job->comm.ddp_size;
+    SMP_TRY(open_data(t, o->data, o->n_data, o->shuffle, global_batch, &t->data));
     if (o->n_eval_data > 0)
-        SMP_TRY(open_data(t, o->eval_data, o->n_eval_data, false, &t->eval_data));
+        SMP_TRY(open_data(t, o->eval_data, o->n_eval_data, false, 1, &t->eval_data));
     SMP_TRY(smp__comm_agree(&t->job->comm, make_buffers(t)));
     SMP_TRY(smp__comm_agree(&t->job->comm, check_outputs(t)));
     if (o->resume)

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Evaluation takes every sample of its set once, whatever the plan: the same bits for one micro-batch
+# size, and the mean over the samples for every one.
+# shellcheck source=../cli/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
+model=$SMP_EXAMPLES/gpt-tiny.yaml
+window=64
+write_text text.txt 20000
+
+plan() { # file devices stages ddp pipeline chunks microbatches size
+    expect_exit 0 smp-partition "$model" -n "$2" --stages "$3" --ddp "$4" --pipeline "$5" --chunks "$6" \
+        --microbatches "$7" --microbatch-size "$8" -o "$1"
+}
+plan one.yaml 1 1 1 simple 1 4 2
+plan three.yaml 1 1 1 simple 1 3 2
+plan two.yaml 2 2 1 interleaved 2 4 2
+plan four.yaml 4 4 1 1f1b 1 5 2
+plan replicas.yaml 4 2 2 interleaved 1 3 2
+plan single.yaml 1 1 1 simple 1 1 1
+plan wide.yaml 2 2 1 simple 1 2 5
+
+# evaluated PLAN RANKS SET: the loss of the initial weights, since steps of rate 0 change nothing.
+evaluated() {
+    run mpirun -n "$2" smp-run "$1" --data text.txt --steps 1 --lr 0 --eval-data "$3" --json
+    [ "$status" -eq 0 ] || fail "exit code $status"
+    sed -nE 's/.*"eval_loss": ?([^}]*)}/\1/p' out
+}
+
+close() { # what got expected
+    checks=$((checks + 1))
+    awk -v a="$2" -v b="$3" 'BEGIN { d = (a - b) / b; exit !(a > 0 && d < 1e-6 && d > -1e-6) }' ||
+        fail "$1: got '$2', expected '$3'"
+}
+
+# samples FROM COUNT: a set of COUNT windows; each target is the byte after.
+samples() {
+    dd if=text.txt bs=1 skip=$((5000 + $1 * window)) count=$(($2 * window + 1)) status=none
+}
+
+# Each sample evaluated by itself.
+for ((i = 0; i < 11; i++)); do
+    samples "$i" 1 >sample.txt
+    evaluated single.yaml 1 sample.txt
+done >alone
+expect_equal "samples" "$(sort -u alone | wc -l | tr -d ' ')" 11
+
+for count in 1 3 11; do
+    samples 0 "$count" >set.txt
+    mean=$(head -n "$count" alone | awk '{ sum += $1 } END { printf "%.9g", sum / NR }')
+    reference=$(evaluated one.yaml 1 set.txt)
+    close "$count samples, one by one" "$reference" "$mean"
+    close "$count samples, micro-batches of 1" "$(evaluated single.yaml 1 set.txt)" "$mean"
+    close "$count samples, micro-batches of 5" "$(evaluated wide.yaml 2 set.txt)" "$mean"
+    for plan in three.yaml:1 two.yaml:2 four.yaml:4 replicas.yaml:4; do
+        expect_equal "$count samples, ${plan%:*}" "$(evaluated "${plan%:*}" "${plan#*:}" set.txt)" \
+            "$reference"
+    done
+done
+finish
