@@ -22,6 +22,7 @@ typedef struct trainer {
     smp *job;
     smp_data *data;
     smp_data *eval_data;
+    int64_t global_batch;
     void **buffer;   /* [n_input]; NULL where not needed here */
     bool prints;     /* rank 0 */
     int64_t tokens;  /* per sample; 0: samples are not token sequences */
@@ -78,15 +79,22 @@ static smp_status make_buffers(trainer *t)
     return SMP_OK;
 }
 
-static smp_status read_batch(trainer *t, smp_data *data, int64_t step)
+/* Where the next global batch begins: none goes across the end of a pass, whose rest is left out. */
+static int64_t next_batch(const trainer *t)
+{
+    int64_t samples = smp_data_samples(t->data), place = t->job->samples % samples;
+    bool fits = t->global_batch <= samples - place;
+    return t->job->samples + (fits ? 0 : samples - place);
+}
+
+static smp_status read_batch(trainer *t, int64_t first)
 {
     const smp *s = t->job;
-    int64_t count = smp_step_samples(s), batch = count * s->comm.ddp_size;
-    int64_t samples = smp_data_samples(data), batches = samples / batch;
-    int64_t first = step / batches * samples + step % batches * batch + s->comm.replica * count;
+    int64_t count = smp_step_samples(s);
     for (int i = 0; i < s->graph->n_input; i++)
         if (t->buffer[i])
-            SMP_TRY(smp_data_read(data, first, count, i, t->buffer[i]));
+            SMP_TRY(
+                smp_data_read(t->data, first + s->comm.replica * count, count, i, t->buffer[i]));
     return SMP_OK;
 }
 
@@ -211,7 +219,8 @@ static smp_status train_step(trainer *t, int64_t step)
 {
     const smp_train_options *o = t->options;
     smp_step_result r;
-    smp_status status = read_batch(t, t->data, step - 1);
+    t->job->samples = next_batch(t);
+    smp_status status = read_batch(t, t->job->samples);
     *t->job_broken = status != SMP_OK;
     if (status == SMP_OK) {
         status = smp_step(t->job, (const void *const *)t->buffer, &r);
@@ -327,6 +336,11 @@ static smp_status resume(trainer *t)
     SMP_TRY(smp_load(t->job, t->options->checkpoint));
     if (t->prints && smp_load_note(t->job)[0] != '\0')
         fprintf(stderr, "smp-run: %s\n", smp_load_note(t->job));
+    if (t->job->samples < 0) { /* version 1: the global batch is still what it was */
+        int64_t samples = smp_data_samples(t->data), batches = samples / t->global_batch;
+        t->job->samples =
+            t->job->step / batches * samples + t->job->step % batches * t->global_batch;
+    }
     return SMP_OK;
 }
 
@@ -341,8 +355,8 @@ static smp_status run(trainer *t)
         if (t->tokens == 0 && input->dtype == SMP_I32 && input->shape.n_dim == 1)
             t->tokens = input->shape.dim[0];
     }
-    int64_t global_batch = smp_step_samples(t->job) * t->job->comm.ddp_size;
-    SMP_TRY(open_data(t, o->data, o->n_data, o->shuffle, global_batch, &t->data));
+    t->global_batch = smp_step_samples(t->job) * t->job->comm.ddp_size;
+    SMP_TRY(open_data(t, o->data, o->n_data, o->shuffle, t->global_batch, &t->data));
     if (o->n_eval_data > 0)
         SMP_TRY(open_data(t, o->eval_data, o->n_eval_data, false, 1, &t->eval_data));
     SMP_TRY(smp__comm_agree(&t->job->comm, make_buffers(t)));

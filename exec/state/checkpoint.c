@@ -108,6 +108,7 @@ static smp_status create_file(smp *s, const char *directory, const char *path)
 {
     smp__checkpoint_header header = {.fingerprint = s->graph->weights_fingerprint,
                                      .step = s->step,
+                                     .samples = s->samples,
                                      .states = smp__job_states(s)};
     snprintf(header.optimizer, sizeof(header.optimizer), "%s", s->optimizer->name);
     SMP_TRY(smp__checkpoint_folder_make(directory));
@@ -222,8 +223,10 @@ static smp_status load_open(smp *s, int fd, const char *path, int64_t step, bool
     if (status == SMP_ERR_INPUT)
         return pass_over(s);
     SMP_TRY(status);
-    if (s->graph->training) /* one for inference counts its own */
+    if (s->graph->training) { /* one for inference counts its own */
         s->step = step;
+        s->samples = header.samples;
+    }
     *whole = true;
     return SMP_OK;
 }

@@ -2,7 +2,7 @@
  *
  * The header is text, so that `head` shows it, zeroes, and in its last eight bytes the hash of all
  * that is before. Every version from 2 on begins with its number and ends with that hash: a file of
- * a later version can be told from a damaged one. Version 1 had no hash and no `saved`. The name of
+ * a later version can be told from a damaged one. Version 1 had no hash, no `samples` and no `saved`. The name of
  * the model stands last: however long it is, it pushes no other line out. */
 #include "exec/state/checkpoint_file.h"
 
@@ -47,10 +47,10 @@ smp_status smp__checkpoint_header_write(int fd, const smp__checkpoint_header *he
 {
     char bytes[SMP__CHECKPOINT_HEADER_BYTES] = "";
     snprintf(bytes, TEXT_BYTES,
-             "SMP checkpoint %d\nfingerprint %016" PRIx64 "\nstep %" PRId64 "\nsaved %" PRId64
-             "\noptimizer %s\nstates %d\nmodel %s\n",
-             SMP__CHECKPOINT_VERSION, header->fingerprint, header->step, header->saved,
-             header->optimizer, header->states, model);
+             "SMP checkpoint %d\nfingerprint %016" PRIx64 "\nstep %" PRId64 "\nsamples %" PRId64
+             "\nsaved %" PRId64 "\noptimizer %s\nstates %d\nmodel %s\n",
+             SMP__CHECKPOINT_VERSION, header->fingerprint, header->step, header->samples,
+             header->saved, header->optimizer, header->states, model);
     uint64_t hash = smp_hash(0, bytes, TEXT_BYTES);
     memcpy(bytes + TEXT_BYTES, &hash, sizeof(hash));
     return smp__checkpoint_transfer(fd, bytes, SMP__CHECKPOINT_HEADER_BYTES, 0, true, path);
@@ -76,15 +76,15 @@ static bool parse(const char *bytes, smp__checkpoint_header *h)
         return false;
     return h->version > SMP__CHECKPOINT_VERSION ||
            sscanf(bytes + used,
-                  " fingerprint %" SCNx64 " step %" SCNd64 " saved %" SCNd64
+                  " fingerprint %" SCNx64 " step %" SCNd64 " samples %" SCNd64 " saved %" SCNd64
                   " optimizer %63s states %d",
-                  &h->fingerprint, &h->step, &h->saved, h->optimizer, &h->states) == 5;
+                  &h->fingerprint, &h->step, &h->samples, &h->saved, h->optimizer, &h->states) == 6;
 }
 
 smp_status smp__checkpoint_header_read(int fd, const char *path, smp__checkpoint_header *header)
 {
     char bytes[SMP__CHECKPOINT_HEADER_BYTES + 1] = "";
-    smp__checkpoint_header h = {0};
+    smp__checkpoint_header h = {.samples = -1};
     const off_t length = lseek(fd, 0, SEEK_END);
     if (length < 0)
         return smp_fail(SMP_ERR_FAILED, "%s: cannot read: %s", path, strerror(errno));

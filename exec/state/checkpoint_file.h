@@ -13,8 +13,9 @@ typedef struct smp__checkpoint_header {
     int version; /* above SMP__CHECKPOINT_VERSION: nothing else is known */
     uint64_t fingerprint;
     int64_t step;
-    int64_t saved; /* the how manieth save into its directory, from 1; 0 in version 1 */
-    int states;    /* of the optimizer, per weight */
+    int64_t samples; /* position in the data; -1: not known (version 1) */
+    int64_t saved;   /* the how manieth save into its directory, from 1; 0 in version 1 */
+    int states;      /* of the optimizer, per weight */
     char optimizer[64];
 } smp__checkpoint_header;
 

@@ -125,6 +125,7 @@ struct smp {
     int64_t step;         /* steps done */
     int64_t skipped;      /* ... of which so many changed nothing */
     int skipped_in_row;   /* the last ones */
+    int64_t samples;      /* position in the data behind them; -1: not known */
     bool training_call;   /* false while evaluating */
     bool broken;          /* a step failed */
     char load_note[1024]; /* see smp_load_note */

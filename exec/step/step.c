@@ -238,6 +238,8 @@ smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result)
     if (status != SMP_OK)
         return fail_step(s, status);
     s->step++;
+    if (s->samples >= 0)
+        s->samples += smp_step_samples(s) * s->comm.ddp_size;
     SMP_TRY(check_skipped(s, &done));
     *result = done;
     return SMP_OK;

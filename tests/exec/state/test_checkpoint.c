@@ -206,7 +206,9 @@ static void test_checkpoint_any_bit(void **state)
     assert_true(step(job) == losses[2]);
     must(smp_load(job, saved));
     assert_string_equal(smp_load_note(job), "");
+    assert_int_equal(job->samples, 3 * SAMPLES);
     assert_true(step(job) == losses[3]);
+    assert_int_equal(job->samples, 4 * SAMPLES);
     smp_finalize(job);
 }
 
@@ -318,7 +320,9 @@ static void test_checkpoint_version_1(void **state)
     }
     must(smp_load(job, saved));
     assert_int_equal(job->step, 3);
+    assert_int_equal(job->samples, -1);
     assert_true(step(job) == losses[3]);
+    assert_int_equal(job->samples, -1);
     smp *other = open_job("adamw");
     step(other);
     must(smp_save(other, saved));
