@@ -321,10 +321,10 @@ static void test_data_truncated_file(void **state)
         const char *path = write_file(text ? "short.txt" : "short.bin", bytes, sizeof bytes);
         assert_int_equal(open_sources(&m, 1, false, &data, path, NULL), SMP_OK);
         assert_int_equal(truncate(path, LENGTH * unit + 5), 0);
-        assert_int_equal(smp_data_read(data, 0, 0, 1, 0, tokens), SMP_OK);
+        assert_int_equal(smp_data_read(data, 0, 1, 0, tokens), SMP_OK);
         for (int i = 0; i < LENGTH; i++)
             assert_int_equal(tokens[i], bytes[i * unit]);
-        assert_int_equal(smp_data_read(data, 1, 0, 1, 0, tokens), SMP_ERR_FAILED);
+        assert_int_equal(smp_data_read(data, 1, 1, 0, tokens), SMP_ERR_FAILED);
         assert_non_null(strstr(smp_last_error(), path));
         assert_non_null(strstr(smp_last_error(), "has been truncated since"));
         smp_data_close(data);
