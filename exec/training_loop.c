@@ -155,11 +155,10 @@ static smp_status read_unit(trainer *t, eval_unit unit, int mb)
 {
     const smp *s = t->job;
     for (int i = 0; i < s->graph->n_input; i++) {
-        size_t bytes = (size_t)s->graph->tensor[i].elements * 4;
-        char *to = (char *)t->buffer[i] + (size_t)(mb * s->batch) * bytes;
-        for (int64_t k = 0; t->buffer[i] && k < s->batch;
-             k += unit.samples, to += unit.samples * (int64_t)bytes)
-            SMP_TRY(smp_data_read(t->eval_data, unit.first, unit.samples, i, to));
+        const int64_t bytes = s->graph->tensor[i].elements * 4;
+        for (int64_t k = 0; t->buffer[i] && k < s->batch; k += unit.samples)
+            SMP_TRY(smp_data_read(t->eval_data, unit.first, unit.samples, i,
+                                  (char *)t->buffer[i] + (mb * s->batch + k) * bytes));
     }
     return SMP_OK;
 }
