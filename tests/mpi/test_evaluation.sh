@@ -56,4 +56,39 @@ for count in 1 3 11; do
             "$reference"
     done
 done
+
+# Targets that do not count: the mean is over those that do, of the whole set. Of five samples one is
+# ignored whole, one but for its first quarter.
+array() { # samples: rows of numbers on standard input, as .npy of int32 on standard output
+    printf '\223NUMPY\001\000\166\000'
+    printf '%-117s\n' "{'descr': '<i4', 'fortran_order': False, 'shape': ($1, $window), }"
+    # shellcheck disable=SC2059 # the format is the bytes
+    printf "$(awk '{ for (i = 1; i <= NF; i++)
+        if ($i < 0) printf "\\377\\377\\377\\377"; else printf "\\%03o\\000\\000\\000", $i }')"
+}
+rows() { # first count what: of the five samples
+    awk -v first="$1" -v count="$2" -v what="$3" -v n="$window" 'BEGIN {
+        for (s = first; s < first + count; s++) {
+            for (i = 0; i < n; i++) {
+                ignored = what == "targets" && (s == 1 || (s == 3 && i >= n / 4))
+                printf "%d ", ignored ? -1 : (what == "targets" ? 7 + s * 31 + i * 5 : s * 17 + i * 3) % 128
+            }
+            print ""
+        }
+    }'
+}
+masked() { # PLAN RANKS FIRST COUNT
+    local what
+    for what in tokens targets; do rows "$3" "$4" "$what" | array "$4" >"$what.npy"; done
+    run mpirun -n "$2" smp-run "$1" --data text.txt --steps 1 --lr 0 --json \
+        --eval-data tokens=tokens.npy --eval-data targets=targets.npy
+    [ "$status" -eq 0 ] || fail "exit code $status"
+    sed -nE 's/.*"eval_loss": ?([^}]*)}/\1/p' out
+}
+mean=$(for i in 0 2 3 4; do echo "$(masked single.yaml 1 "$i" 1) $((i == 3 ? window / 4 : window))"; done |
+    awk '{ sum += $1 * $2; n += $2 } END { printf "%.9g", sum / n }')
+reference=$(masked one.yaml 1 0 5)
+close "ignored targets" "$reference" "$mean"
+close "ignored targets, micro-batches of 5" "$(masked wide.yaml 2 0 5)" "$mean"
+expect_equal "ignored targets, replicas" "$(masked replicas.yaml 4 0 5)" "$reference"
 finish
