@@ -15,7 +15,7 @@ typedef struct scoring {
     smp__check_build *b;
     smp__planner planner;
     smp__configs configs; /* of one: */
-    smp__family family;
+    smp__arrangement arrangement;
     smp__config config;
 } scoring;
 
@@ -32,13 +32,13 @@ static smp_status open_config(scoring *s)
                                 .request = &s->planner.request,
                                 .costs = s->planner.costs,
                                 .totals.state_factor = smp_state_factor(b->request.graph),
-                                .family = &s->family,
+                                .arrangement = &s->arrangement,
                                 .arena = b->arena};
     SMP_TRY(smp__mapping_get(&s->configs, p, b->request.placement, &mapping));
     for (int i = 0; i < b->sketch->n_stage; i++)
         limit[i] = mapping->memory[b->rank[i]] / v;
-    s->family =
-        (smp__family){.mapping = mapping, .chunks = v, .stage_rank = b->rank, .limit = limit};
+    s->arrangement =
+        (smp__arrangement){.mapping = mapping, .chunks = v, .stage_rank = b->rank, .limit = limit};
     s->config = (smp__config){.mapping = mapping,
                               .chunks = v,
                               .microbatches = b->shape.microbatches,

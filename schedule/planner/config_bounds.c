@@ -109,7 +109,7 @@ double smp__config_least_us_of_any(const smp__configs *configs, const smp__confi
 {
     const smp__totals *totals = &configs->totals;
     const smp__mapping *mapping = config->mapping;
-    double least_us = configs->family[config->family].least_us;
+    double least_us = configs->arrangement[config->arrangement].least_us;
     double tail = tail_us(configs, config) * totals->weight_bytes;
     if (configs->request->objective == SMP_OBJECTIVE_BOTTLENECK)
         return least_us / samples_of(configs, config);

@@ -11,16 +11,17 @@
 /* Of the time that is left one solver may take this share. */
 #define SOLVER_SHARE 0.25
 
-smp_problem smp__family_problem(const smp__configs *configs, const smp__family *family)
+smp_problem smp__arrangement_problem(const smp__configs *configs,
+                                     const smp__arrangement *arrangement)
 {
     const smp_search_request *request = configs->request;
     return (smp_problem){.graph = request->graph,
                          .costs = configs->costs,
                          .cluster = request->cluster,
-                         .n_stage = family->mapping->pipeline * family->chunks,
-                         .pipeline = family->mapping->pipeline,
-                         .stage_rank = family->stage_rank,
-                         .device = family->mapping->slowest,
+                         .n_stage = arrangement->mapping->pipeline * arrangement->chunks,
+                         .pipeline = arrangement->mapping->pipeline,
+                         .stage_rank = arrangement->stage_rank,
+                         .device = arrangement->mapping->slowest,
                          .state_factor = configs->totals.state_factor,
                          .live = configs->one,
                          .memory_limit = configs->unlimited,
@@ -33,8 +34,8 @@ smp_problem smp__family_problem(const smp__configs *configs, const smp__family *
 
 smp_status smp__config_problem(smp__configs *configs, smp__config *config, smp_problem *out)
 {
-    const smp__family *family = &configs->family[config->family];
-    *out = smp__family_problem(configs, family);
+    const smp__arrangement *arrangement = &configs->arrangement[config->arrangement];
+    *out = smp__arrangement_problem(configs, arrangement);
     if (!config->live) {
         int p = config->mapping->pipeline;
         smp_schedule_shape shape = smp__config_shape(configs, config);
@@ -45,12 +46,12 @@ smp_status smp__config_problem(smp__configs *configs, smp__config *config, smp_p
         for (int r = 0; r < p; r++)
             of_rank[r] = smp__live_microbatches(config->schedule, &shape, r);
         for (int s = 0; s < out->n_stage; s++)
-            live[s] = of_rank[family->stage_rank[s]];
+            live[s] = of_rank[arrangement->stage_rank[s]];
         config->live = live;
     }
     out->live = config->live;
     out->recompute = config->recompute;
-    out->memory_limit = family->limit;
+    out->memory_limit = arrangement->limit;
     return SMP_OK;
 }
 
@@ -64,21 +65,21 @@ static double solver_deadline_s(const smp__configs *configs)
     return now_s < deadline_s ? now_s + SOLVER_SHARE * (deadline_s - now_s) : deadline_s;
 }
 
-smp_status smp__family_solve(smp__configs *configs, smp__config *config, bool *exists)
+smp_status smp__arrangement_solve(smp__configs *configs, smp__config *config, bool *exists)
 {
-    smp__family *family = &configs->family[config->family];
-    if (!family->solved) {
-        smp_problem problem = smp__family_problem(configs, family);
+    smp__arrangement *arrangement = &configs->arrangement[config->arrangement];
+    if (!arrangement->solved) {
+        smp_problem problem = smp__arrangement_problem(configs, arrangement);
         problem.deadline_s = solver_deadline_s(configs);
-        family->solved = true;
-        family->status =
-            smp__variants_solve(&problem, configs->request->partitioner, &family->variants);
-        if (family->status != SMP_OK)
-            smp__configs_note(configs, family->status);
+        arrangement->solved = true;
+        arrangement->status =
+            smp__variants_solve(&problem, configs->request->partitioner, &arrangement->variants);
+        if (arrangement->status != SMP_OK)
+            smp__configs_note(configs, arrangement->status);
     }
-    *exists = family->status == SMP_OK;
-    bool none = family->status == SMP_ERR_NO_FIT || family->status == SMP_ERR_INPUT;
-    return none ? SMP_OK : family->status;
+    *exists = arrangement->status == SMP_OK;
+    bool none = arrangement->status == SMP_ERR_NO_FIT || arrangement->status == SMP_ERR_INPUT;
+    return none ? SMP_OK : arrangement->status;
 }
 
 /* The variants under limits of `scale` times those of the configuration: as solved before for the
@@ -88,9 +89,9 @@ static smp_status limited_variants(smp__configs *configs, smp__config *config, d
 {
     smp_problem problem;
     SMP_TRY(smp__config_problem(configs, config, &problem));
-    smp__family *family = &configs->family[config->family];
+    smp__arrangement *arrangement = &configs->arrangement[config->arrangement];
     size_t n_stage = (size_t)problem.n_stage;
-    for (smp__limited *l = family->limited; l; l = l->next) {
+    for (smp__limited *l = arrangement->limited; l; l = l->next) {
         if (l->scale == scale && l->recompute == config->recompute &&
             memcmp(l->live, config->live, n_stage * sizeof *l->live) == 0) {
             *out = &l->variants;
@@ -102,7 +103,7 @@ static smp_status limited_variants(smp__configs *configs, smp__config *config, d
     if (!limited || !limit)
         return SMP_ERR_NO_MEMORY;
     for (size_t s = 0; s < n_stage; s++) {
-        double bytes = (double)family->limit[s] * scale;
+        double bytes = (double)arrangement->limit[s] * scale;
         limit[s] = bytes < 0x1p62 ? (int64_t)bytes : INT64_MAX;
     }
     problem.memory_limit = limit;
@@ -111,8 +112,8 @@ static smp_status limited_variants(smp__configs *configs, smp__config *config, d
     limited->scale = scale;
     limited->recompute = config->recompute;
     limited->live = config->live;
-    limited->next = family->limited;
-    family->limited = limited;
+    limited->next = arrangement->limited;
+    arrangement->limited = limited;
     *out = &limited->variants;
     return SMP_OK;
 }
@@ -157,11 +158,11 @@ smp_status smp__partition_recompute(const smp_problem *problem, const smp_partit
 }
 
 /* What a solver proves under limits holds for its estimate of memory alone: the bound is that of the
- * family, without limits. */
+ * arrangement, without limits. */
 static void forget_limits(const smp__configs *configs, const smp__config *config,
                           smp_partition *partition)
 {
-    const smp__variants *free_of = &configs->family[config->family].variants;
+    const smp__variants *free_of = &configs->arrangement[config->arrangement].variants;
     const smp_partition *any = free_of->split ? free_of->split : free_of->together;
     if (!any || any->lower_bound_us > partition->lower_bound_us)
         return;
@@ -255,7 +256,7 @@ smp_status smp__config_partition(smp__configs *configs, smp__config *config, dou
     smp_problem problem;
     SMP_TRY(smp__config_problem(configs, config, &problem));
     const smp_partition *shared = NULL;
-    const smp__variants *variants = &configs->family[config->family].variants;
+    const smp__variants *variants = &configs->arrangement[config->arrangement].variants;
     smp_partition *best = NULL, *other = NULL;
     SMP_TRY(smp__variants_choose(&problem, variants, config->microbatches, &shared));
     SMP_TRY(own_copy(&problem, shared, &best));
@@ -277,7 +278,7 @@ smp_status smp__config_partition(smp__configs *configs, smp__config *config, dou
 bool smp__config_is_free(const smp__configs *configs, const smp__config *config,
                          const smp_partition *partition)
 {
-    const smp__variants *variants = &configs->family[config->family].variants;
+    const smp__variants *variants = &configs->arrangement[config->arrangement].variants;
     const smp_partition *free_of[] = {variants->together, variants->split};
     size_t bytes = (size_t)configs->request->graph->n_op * sizeof *partition->stage;
     for (int i = 0; i < 2; i++) {
@@ -291,24 +292,24 @@ smp_status smp__config_least_memory(smp__configs *configs, smp__config *config, 
 {
     smp_partition *least;
     double fill = 0.0;
-    const smp__family *family = &configs->family[config->family];
+    const smp__arrangement *arrangement = &configs->arrangement[config->arrangement];
     /* Limits that nothing can respect: what comes back is the least full. */
     SMP_TRY(solve_within(configs, config, 1e-9, &least));
     for (int s = 0; s < least->n_stage; s++)
-        fill =
-            fmax(fill, (double)least->load[s].memory_bytes / fmax((double)family->limit[s], 1.0));
+        fill = fmax(fill,
+                    (double)least->load[s].memory_bytes / fmax((double)arrangement->limit[s], 1.0));
     smp_partition_destroy(least);
     return solve_within(configs, config, 1.01 * fill, out);
 }
 
 void smp__configs_free(smp__configs *configs)
 {
-    for (int32_t f = 0; f < configs->n_family; f++) {
-        smp__variants_destroy(&configs->family[f].variants);
-        for (smp__limited *l = configs->family[f].limited; l; l = l->next)
+    for (int32_t f = 0; f < configs->n_arrangement; f++) {
+        smp__variants_destroy(&configs->arrangement[f].variants);
+        for (smp__limited *l = configs->arrangement[f].limited; l; l = l->next)
             smp__variants_destroy(&l->variants);
     }
-    free(configs->family);
+    free(configs->arrangement);
     free(configs->config);
     smp_arena_destroy(configs->arena);
     *configs = (smp__configs){0};

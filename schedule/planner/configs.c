@@ -133,17 +133,17 @@ typedef struct listing {
     const smp__mapping *mapping;
     int chunks;
     const smp_schedule_kind *schedule;
-    int32_t family; /* of the three above, -1: not made yet */
+    int32_t arrangement; /* of the three above, -1: not made yet */
 } listing;
 
 /* The bound that needs no partition; 0 where pins and groups contradict each other. */
-static double least_us_of(const smp__configs *configs, const smp__family *family)
+static double least_us_of(const smp__configs *configs, const smp__arrangement *arrangement)
 {
-    smp_problem problem = smp__family_problem(configs, family);
+    smp_problem problem = smp__arrangement_problem(configs, arrangement);
     return smp_partition_lower_bound(&problem);
 }
 
-static smp_status make_family(listing *l)
+static smp_status make_arrangement(listing *l)
 {
     smp__configs *configs = l->configs;
     int p = l->mapping->pipeline, n_stage = p * l->chunks;
@@ -156,21 +156,22 @@ static smp_status make_family(listing *l)
         stage_rank[s] = smp_schedule_stage_rank(l->schedule, &shape, s);
         limit[s] = l->mapping->memory[stage_rank[s]] / l->chunks;
     }
-    for (int32_t f = 0; f < configs->n_family; f++) {
-        const smp__family *family = &configs->family[f];
-        if (family->mapping == l->mapping && family->chunks == l->chunks &&
-            memcmp(family->stage_rank, stage_rank, (size_t)n_stage * sizeof *stage_rank) == 0) {
-            l->family = f;
+    for (int32_t f = 0; f < configs->n_arrangement; f++) {
+        const smp__arrangement *arrangement = &configs->arrangement[f];
+        if (arrangement->mapping == l->mapping && arrangement->chunks == l->chunks &&
+            memcmp(arrangement->stage_rank, stage_rank, (size_t)n_stage * sizeof *stage_rank) ==
+                0) {
+            l->arrangement = f;
             return SMP_OK;
         }
     }
-    SMP_TRY(smp_array_reserve(&configs->family, &configs->family_capacity, sizeof *configs->family,
-                              (size_t)configs->n_family + 1));
-    l->family = configs->n_family++;
-    smp__family *family = &configs->family[l->family];
-    *family = (smp__family){
+    SMP_TRY(smp_array_reserve(&configs->arrangement, &configs->arrangement_capacity,
+                              sizeof *configs->arrangement, (size_t)configs->n_arrangement + 1));
+    l->arrangement = configs->n_arrangement++;
+    smp__arrangement *arrangement = &configs->arrangement[l->arrangement];
+    *arrangement = (smp__arrangement){
         .mapping = l->mapping, .chunks = l->chunks, .stage_rank = stage_rank, .limit = limit};
-    family->least_us = least_us_of(configs, family);
+    arrangement->least_us = least_us_of(configs, arrangement);
     return SMP_OK;
 }
 
@@ -197,7 +198,7 @@ static bool is_doubtful(const smp__configs *configs, const smp__config *config)
 static double estimate_of(const smp__configs *configs, const smp__config *config)
 {
     const smp__totals *totals = &configs->totals;
-    double bottleneck_us = configs->family[config->family].least_us;
+    double bottleneck_us = configs->arrangement[config->arrangement].least_us;
     double fill_us = fmax(totals->compute_us * config->mapping->fastest - bottleneck_us, 0.0);
     double least_us = smp__config_least_us_of_any(configs, config);
     double samples = (double)config->mapping->ddp * (double)configs->costs->microbatch_size;
@@ -232,8 +233,8 @@ static smp_status add_config(listing *l, int microbatches)
         return SMP_OK;
     }
     SMP_TRY(status);
-    if (l->family < 0)
-        SMP_TRY(make_family(l));
+    if (l->arrangement < 0)
+        SMP_TRY(make_arrangement(l));
     SMP_TRY(smp_array_reserve(&configs->config, &configs->capacity, sizeof *configs->config,
                               (size_t)configs->n + 1));
     smp__config *config = &configs->config[configs->n++];
@@ -242,7 +243,7 @@ static smp_status add_config(listing *l, int microbatches)
                             .microbatches = microbatches,
                             .schedule = l->schedule,
                             .recompute = request->recompute,
-                            .family = l->family};
+                            .arrangement = l->arrangement};
     config->doubtful = is_doubtful(configs, config);
     config->estimate = estimate_of(configs, config);
     return SMP_OK;
@@ -261,7 +262,7 @@ static smp_status list_mapping(smp__configs *configs, const smp__mapping *mappin
                          .mapping = mapping,
                          .chunks = chunks.value[v],
                          .schedule = kinds[i],
-                         .family = -1};
+                         .arrangement = -1};
             for (int m = 0; m < microbatches.n; m++)
                 SMP_TRY(add_config(&l, microbatches.value[m]));
         }
@@ -290,9 +291,9 @@ static int compare_configs(const void *left, const void *right)
     const smp__config *a = left, *b = right;
     int order = a->doubtful - b->doubtful;
     if (order == 0)
-        order = smp__compare_doubles(a->family_estimate, b->family_estimate);
+        order = smp__compare_doubles(a->arrangement_estimate, b->arrangement_estimate);
     if (order == 0)
-        order = (a->family > b->family) - (a->family < b->family);
+        order = (a->arrangement > b->arrangement) - (a->arrangement < b->arrangement);
     if (order == 0)
         order = smp__compare_doubles(a->estimate, b->estimate);
     if (order == 0)
@@ -303,17 +304,17 @@ static int compare_configs(const void *left, const void *right)
 static void sort_configs(smp__configs *configs)
 {
     for (int doubtful = 0; doubtful < 2; doubtful++) {
-        for (int32_t f = 0; f < configs->n_family; f++)
-            configs->family[f].estimate = INFINITY;
+        for (int32_t f = 0; f < configs->n_arrangement; f++)
+            configs->arrangement[f].estimate = INFINITY;
         for (int32_t i = 0; i < configs->n; i++) {
-            smp__family *family = &configs->family[configs->config[i].family];
+            smp__arrangement *arrangement = &configs->arrangement[configs->config[i].arrangement];
             if (configs->config[i].doubtful == (doubtful == 1))
-                family->estimate = fmin(family->estimate, configs->config[i].estimate);
+                arrangement->estimate = fmin(arrangement->estimate, configs->config[i].estimate);
         }
         for (int32_t i = 0; i < configs->n; i++)
             if (configs->config[i].doubtful == (doubtful == 1))
-                configs->config[i].family_estimate =
-                    configs->family[configs->config[i].family].estimate;
+                configs->config[i].arrangement_estimate =
+                    configs->arrangement[configs->config[i].arrangement].estimate;
     }
     qsort(configs->config, (size_t)configs->n, sizeof *configs->config, compare_configs);
 }
@@ -326,7 +327,7 @@ static void find_smallest(smp__configs *configs)
         config->smallest = i;
         for (int32_t k = 0; k < configs->n; k++) {
             const smp__config *other = &configs->config[k];
-            if (other->family == config->family && other->schedule == config->schedule &&
+            if (other->arrangement == config->arrangement && other->schedule == config->schedule &&
                 other->microbatches < configs->config[config->smallest].microbatches)
                 config->smallest = k;
         }

@@ -20,7 +20,7 @@ typedef struct smp__mapping {
     int64_t memory_all; /* of all ranks */
 } smp__mapping;
 
-/* Partitions of a family under memory limits, for one vector of live counts. */
+/* Partitions of a arrangement under memory limits, for one vector of live counts. */
 typedef struct smp__limited {
     struct smp__limited *next;
     double scale; /* of the limits */
@@ -29,9 +29,10 @@ typedef struct smp__limited {
     smp__variants variants;
 } smp__limited;
 
-/* Partitions without memory limits for one (mapping, chunks, ranks of stages). Shared by all
- * configurations that differ in micro-batches or in schedules that place stages alike. */
-typedef struct smp__family {
+/* Which stages lie where (mapping, chunks, ranks of stages), and the partitions for that without memory
+ * limits. Shared by all configurations that differ in micro-batches or in schedules that place
+ * stages alike. */
+typedef struct smp__arrangement {
     const smp__mapping *mapping;
     int chunks;
     const int *stage_rank; /* [pipeline * chunks] */
@@ -42,21 +43,21 @@ typedef struct smp__family {
     smp__variants variants;
     smp__limited *limited;
     double estimate; /* best of its configurations */
-} smp__family;
+} smp__arrangement;
 
 typedef struct smp__config {
     const smp__mapping *mapping;
     int chunks, microbatches;
     const smp_schedule_kind *schedule;
-    int32_t family;
+    int32_t arrangement;
     double *live;            /* [pipeline * chunks], made when first asked for */
     smp_recompute recompute; /* with which it is looked at now */
-    int32_t smallest;        /* of its family and schedule, that with the fewest micro-batches */
-    bool done;               /* looked at */
-    bool misses;             /* and does not fit */
-    bool doubtful;           /* memory is probably too small: looked at last */
-    double estimate;         /* of what is minimised; orders the search, decides nothing */
-    double family_estimate;
+    int32_t smallest; /* of its arrangement and schedule, that with the fewest micro-batches */
+    bool done;        /* looked at */
+    bool misses;      /* and does not fit */
+    bool doubtful;    /* memory is probably too small: looked at last */
+    double estimate;  /* of what is minimised; orders the search, decides nothing */
+    double arrangement_estimate;
 } smp__config;
 
 /* Sums over the model that bounds are made of. Times on device 0, of one micro-batch. */
@@ -78,13 +79,13 @@ typedef struct smp__configs {
     int64_t *unlimited; /* INT64_MAX: for problems in which memory does not count */
     smp__config *config;
     int32_t n;
-    smp__family *family;
-    int32_t n_family;
+    smp__arrangement *arrangement;
+    int32_t n_arrangement;
     smp__mapping *mapping;
-    size_t capacity, family_capacity;
+    size_t capacity, arrangement_capacity;
     int32_t n_no_pipeline;
     double deadline_s;        /* of one solver run; 0: none */
-    smp_status first_failure; /* of a family that has no pipeline */
+    smp_status first_failure; /* of a arrangement that has no pipeline */
     char first_message[1024];
     bool quick; /* many configurations: a quick look at all, every effort for the best of them */
     smp_arena *arena;
@@ -106,7 +107,7 @@ bool smp__mapping_alike(const smp__mapping *a, const smp__mapping *b, const smp_
 static inline const int *smp__config_stage_rank(const smp__configs *configs,
                                                 const smp__config *config)
 {
-    return configs->family[config->family].stage_rank;
+    return configs->arrangement[config->arrangement].stage_rank;
 }
 
 static inline int smp__compare_doubles(double a, double b)
@@ -134,25 +135,26 @@ static inline int64_t smp__config_memory(const smp__config *config, int rank)
     return config->mapping->memory[rank];
 }
 
-/* The problem of a family without live counts. */
-smp_problem smp__family_problem(const smp__configs *configs, const smp__family *family);
+/* The problem of a arrangement without live counts. */
+smp_problem smp__arrangement_problem(const smp__configs *configs,
+                                     const smp__arrangement *arrangement);
 /* The problem of a configuration, with its live counts (which it makes) and memory limits. */
 smp_status smp__config_problem(smp__configs *configs, smp__config *config, smp_problem *out);
 
-/* Solves the family if that is not done. *exists: false if it has no pipeline, with the reason
+/* Solves the arrangement if that is not done. *exists: false if it has no pipeline, with the reason
  * recorded. */
-smp_status smp__family_solve(smp__configs *configs, smp__config *config, bool *exists);
+smp_status smp__arrangement_solve(smp__configs *configs, smp__config *config, bool *exists);
 
 /* Whether all stashes fit all memory, as the costs count them. */
 bool smp__config_may_keep_all(const smp__configs *configs, const smp_problem *problem);
 
-/* The partition of a configuration whose family is solved, owned by the caller: that of its family
+/* The partition of a configuration whose arrangement is solved, owned by the caller: the arrangement's
  * if it fits the memory, else one made under the limits, shrunk by `spare` (0..1), which may not
  * fit either. */
 smp_status smp__config_partition(smp__configs *configs, smp__config *config, double spare,
                                  smp_partition **out);
 
-/* True if the partition is the one that the family has without memory limits. */
+/* True if the partition is the one that the arrangement has without memory limits. */
 bool smp__config_is_free(const smp__configs *configs, const smp__config *config,
                          const smp_partition *partition);
 

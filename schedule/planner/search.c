@@ -83,9 +83,9 @@ static bool far_off(const smp__config *config, int64_t room_bytes)
     return (double)room_bytes <= -FAR * memory;
 }
 
-/* A configuration cannot fit by far. If that of its family and schedule with the fewest micro-batches
- * cannot either, none does: more micro-batches keep no less alive. Near misses prove nothing: under
- * other counts another partition is made, which may pack better. */
+/* A configuration cannot fit by far. If that of its arrangement and schedule with the fewest
+ * micro-batches cannot either, none does: more micro-batches keep no less alive. Near misses prove
+ * nothing: under other counts another partition is made, which may pack better. */
 static smp_status note_miss(smp__search *s, int32_t index, int64_t room_bytes)
 {
     s->counts.n_pruned_memory++;
@@ -254,7 +254,7 @@ static smp_status try_config(smp__search *s, int32_t index)
         }
         return SMP_OK;
     }
-    SMP_TRY(smp__family_solve(configs, config, &exists));
+    SMP_TRY(smp__arrangement_solve(configs, config, &exists));
     if (!exists) {
         s->counts.n_no_pipeline++;
         return SMP_OK;
@@ -303,7 +303,7 @@ static smp_status try_nearest(smp__search *s)
     if (index < 0)
         return s->n > 0 ? SMP_OK : smp_fail(configs->first_failure, "%s", configs->first_message);
     smp__config *config = &configs->config[index];
-    SMP_TRY(smp__family_solve(configs, config, &exists));
+    SMP_TRY(smp__arrangement_solve(configs, config, &exists));
     if (!exists)
         return s->n > 0 ? SMP_OK : smp_fail(configs->first_failure, "%s", configs->first_message);
     SMP_TRY(smp__config_partition(configs, config, 0.0, &partition));
