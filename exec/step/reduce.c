@@ -12,6 +12,7 @@
 
 #include "exec/step/message_lanes.h"
 #include "exec/step/messages.h"
+#include "schedule/memory/bytes.h"
 
 static float *at(const smp *s, int64_t offset)
 {
@@ -73,6 +74,37 @@ smp_status smp__reduce_ties(smp *s)
     return SMP_OK;
 }
 
+/* A tied weight's gradient is reduced by itself, with the padding that its buffer has. */
+static int64_t tied_elements(const smp *s, const smp_memory_param *param)
+{
+    const int64_t unit = SMP_BUFFER_ALIGN / (int64_t)sizeof(float) * s->comm.ddp_size;
+    return (s->graph->param[param->param].elements + unit - 1) / unit * unit;
+}
+
+/* What a step will reduce over replicas, against what the transport takes at once. */
+static smp_status check_reductions(const smp *s)
+{
+    const int64_t most = s->transport->max_reduce_elements;
+    if (s->comm.ddp_size == 1)
+        return SMP_OK;
+    for (int chunk = 0; chunk < s->chunks; chunk++)
+        if (s->memory->bucket[chunk].elements > most)
+            return smp_fail(SMP_ERR_FAILED,
+                            "chunk %d has %lld gradients, the transport reduces %lld "
+                            "at once: use more stages",
+                            chunk, (long long)s->memory->bucket[chunk].elements, (long long)most);
+    for (int32_t i = 0; i < s->memory->n_param; i++) {
+        const smp_memory_param *param = &s->memory->param[i];
+        if (param->tied && tied_elements(s, param) > most)
+            return smp_fail(SMP_ERR_FAILED,
+                            "tied weight '%s' has %lld gradients, the transport reduces %lld "
+                            "at once: use no replicas (ddp 1)",
+                            s->graph->param[param->param].name, (long long)tied_elements(s, param),
+                            (long long)most);
+    }
+    return SMP_OK;
+}
+
 smp_status smp__reduce_build(smp *s)
 {
     smp__reducer *r = &s->reducer;
@@ -81,13 +113,7 @@ smp_status smp__reduce_build(smp *s)
         return smp_fail_memory((size_t)s->chunks * sizeof(smp_reduction *));
     if (!s->graph->training)
         return SMP_OK;
-    for (int chunk = 0; chunk < s->chunks && s->comm.ddp_size > 1; chunk++)
-        if (s->memory->bucket[chunk].elements > s->transport->max_reduce_elements)
-            return smp_fail(SMP_ERR_FAILED,
-                            "chunk %d has %lld gradients, the transport reduces %lld "
-                            "at once: use more stages",
-                            chunk, (long long)s->memory->bucket[chunk].elements,
-                            (long long)s->transport->max_reduce_elements);
+    SMP_TRY(check_reductions(s));
     for (int i = 0; i < r->n_tie; i++) {
         smp__tie_message *tie = &r->tie[i];
         const smp_use *use = &s->graph->use[tie->use];
@@ -213,11 +239,9 @@ smp_status smp__reduce_finish(smp *s)
         const smp_memory_param *param = &s->memory->param[i];
         if (!param->tied)
             continue;
-        int64_t unit = 16 * (int64_t)s->comm.ddp_size; /* the buffer is padded to this */
-        int64_t elements = s->graph->param[param->param].elements;
         smp_reduction *reduction = NULL;
         SMP_TRY(s->transport->reduce(s->transport_context, at(s, param->grad),
-                                     (elements + unit - 1) / unit * unit, &reduction));
+                                     tied_elements(s, param), &reduction));
         SMP_TRY(wait_reduction(s, &reduction));
     }
     return SMP_OK;
