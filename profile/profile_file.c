@@ -6,10 +6,7 @@
 #include <string.h>
 
 #include "graph/yaml/yaml_field.h"
-
-#define MAX_US 1e15
-#define MAX_BYTES ((int64_t)1 << 60)
-#define MAX_RATE 1e21
+#include "profile/estimate.h"
 
 enum { MAX_POINTS = 1000, FINGERPRINT_DIGITS = 16 };
 
@@ -25,15 +22,20 @@ static smp_status read_text(const smp_yaml_node *map, const char *key, smp_arena
 }
 
 /* Optional numbers stay as they are where the key is absent. */
-static smp_status read_double(const smp_yaml_node *map, const char *what, const char *key,
-                              double max, double *out)
+static smp_status read_us(const smp_yaml_node *map, const char *what, const char *key, double *out)
 {
     const smp_yaml_node *node = smp_yaml_get(map, key);
     char value[SMP_MAX_NAME + 64];
     if (!node)
         return SMP_OK;
     snprintf(value, sizeof value, "%s: %s", what, key);
-    return smp_yaml_double(node, value, 0, max, out);
+    return smp_yaml_us(node, value, out);
+}
+
+/* 0: not measured. */
+static smp_status read_rate(const smp_yaml_node *top, const char *key, double *out)
+{
+    return smp_yaml_get(top, key) ? smp__field_rate(top, "profile", key, true, out) : SMP_OK;
 }
 
 static smp_status read_bytes(const smp_yaml_node *map, const char *what, const char *key,
@@ -44,11 +46,7 @@ static smp_status read_bytes(const smp_yaml_node *map, const char *what, const c
     if (!node)
         return SMP_OK;
     snprintf(value, sizeof value, "%s: %s", what, key);
-    SMP_TRY(smp_yaml_bytes(node, value, out));
-    if (*out < 0 || *out > MAX_BYTES)
-        return smp_fail_at(smp_yaml_where(node), "%s: got '%s', expected 0 to 1024 PiB", value,
-                           smp_yaml_text(node));
-    return SMP_OK;
+    return smp_yaml_bytes(node, value, out);
 }
 
 static smp_status read_precision(const smp_yaml_node *top, smp_profile *profile)
@@ -99,12 +97,12 @@ static smp_status read_op_cost(const smp_yaml_node *map, const smp_op *op, smp_o
     snprintf(what, sizeof what, "op '%.*s'", SMP_MAX_NAME, op->name);
     SMP_TRY(smp__field(map, what, "forward_us", &node));
     SMP_TRY(smp__field(map, what, "backward_us", &node));
-    SMP_TRY(read_double(map, what, "forward_us", MAX_US, &cost->forward_us));
-    SMP_TRY(read_double(map, what, "backward_us", MAX_US, &cost->backward_us));
+    SMP_TRY(read_us(map, what, "forward_us", &cost->forward_us));
+    SMP_TRY(read_us(map, what, "backward_us", &cost->backward_us));
     cost->backward_weight_us = op->n_param > 0 ? 0.5 * cost->backward_us : 0;
     cost->backward_input_us = cost->backward_us - cost->backward_weight_us;
-    SMP_TRY(read_double(map, what, "backward_input_us", MAX_US, &cost->backward_input_us));
-    SMP_TRY(read_double(map, what, "backward_weight_us", MAX_US, &cost->backward_weight_us));
+    SMP_TRY(read_us(map, what, "backward_input_us", &cost->backward_input_us));
+    SMP_TRY(read_us(map, what, "backward_weight_us", &cost->backward_weight_us));
     SMP_TRY(read_bytes(map, what, "weight_bytes", &cost->weight_bytes));
     SMP_TRY(read_bytes(map, what, "stash_bytes", &cost->stash_bytes));
     SMP_TRY(read_bytes(map, what, "output_bytes", &cost->output_bytes));
@@ -182,7 +180,7 @@ static smp_status read_points(const smp_yaml_node *points, smp_arena *arena, smp
                                "point: bytes: got '%s', expected more than in the point before",
                                smp_yaml_text(node));
         SMP_TRY(smp__field(point, "point", "us", &node));
-        SMP_TRY(read_double(point, "point", "us", MAX_US, &us[i]));
+        SMP_TRY(read_us(point, "point", "us", &us[i]));
     }
     link->n_point = n;
     link->point_bytes = bytes;
@@ -202,11 +200,8 @@ static smp_status read_links(const smp_yaml_node *top, smp_profile *profile)
     SMP_TRY(smp__field_map(links, "links", "intra_node", keys, SMP__COUNT(keys), &link));
     for (size_t i = 0; i < SMP__COUNT(keys); i++)
         SMP_TRY(smp__field(link, "intra_node", keys[i], &node));
-    SMP_TRY(read_double(link, "intra_node", "latency_us", MAX_US, &profile->link.latency_us));
-    SMP_TRY(read_double(link, "intra_node", "bytes_per_s", MAX_RATE, &profile->link.bytes_per_s));
-    if (!(profile->link.bytes_per_s > 0))
-        return smp_fail_at(smp_yaml_where(smp_yaml_get(link, "bytes_per_s")),
-                           "intra_node: bytes_per_s: got 0, expected more");
+    SMP_TRY(smp__field_us(link, "intra_node", "latency_us", &profile->link.latency_us));
+    SMP_TRY(smp__field_rate(link, "intra_node", "bytes_per_s", false, &profile->link.bytes_per_s));
     return read_points(smp_yaml_get(link, "points"), profile->arena, &profile->link);
 }
 
@@ -224,11 +219,10 @@ static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp
     SMP_TRY(read_precision(top, profile));
     SMP_TRY(read_bytes(top, "profile", "memory", &profile->memory_bytes));
     SMP_TRY(smp__field(top, "profile", "microbatch_size", &node));
-    SMP_TRY(smp_yaml_int(node, "microbatch_size", 1, 1 << 20, &profile->microbatch_size));
-    SMP_TRY(read_double(top, "profile", "optimizer_bytes_per_s", MAX_RATE,
-                        &profile->optimizer_bytes_per_s));
     SMP_TRY(
-        read_double(top, "profile", "reduce_bytes_per_s", MAX_RATE, &profile->reduce_bytes_per_s));
+        smp_yaml_int(node, "microbatch_size", 1, SMP__MAX_MICROBATCH, &profile->microbatch_size));
+    SMP_TRY(read_rate(top, "optimizer_bytes_per_s", &profile->optimizer_bytes_per_s));
+    SMP_TRY(read_rate(top, "reduce_bytes_per_s", &profile->reduce_bytes_per_s));
     SMP_TRY(read_ops(top, graph, profile));
     return read_links(top, profile);
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "graph/base/usage.h"
+#include "graph/yaml/yaml.h"
 
 typedef enum flag {
     FLAG_OUTPUT = 'o',
@@ -292,8 +293,9 @@ static smp_status parse_partitioner(const char *option, const char *text, const 
 
 static smp_status parse_memory(const char *option, const char *text, int64_t *out)
 {
-    if (!smp_parse_bytes(text, out) || *out < 1)
-        return smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected a size such as 80GB or 512MiB",
+    if (!smp_parse_bytes(text, out) || *out < 1 || *out > SMP_MAX_BYTES)
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: got '%s', expected a size such as 80GB or 512MiB, up to 1024PiB",
                         option, text);
     return SMP_OK;
 }

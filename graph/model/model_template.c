@@ -124,12 +124,8 @@ static smp_status read_cost(smp__model *m, const smp_yaml_node *node, const char
         if (!value)
             continue;
         snprintf(what, sizeof what, "%s: cost: %s", label, keys[i]);
-        if (i < 2) {
-            SMP_TRY(smp_yaml_double(value, what, 0, max_cost, times[i]));
-            *times[i] += 0.0; /* no -0 */
-        } else {
-            SMP_TRY(smp_yaml_bytes(value, what, sizes[i - 2]));
-        }
+        SMP_TRY(i < 2 ? smp_yaml_us(value, what, times[i])
+                      : smp_yaml_bytes(value, what, sizes[i - 2]));
         if (i < 2 ? *times[i] >= max_cost : *sizes[i - 2] >= (int64_t)max_cost)
             return smp_fail_at(smp_yaml_where(value), "%s: got '%s', expected less than %g", what,
                                smp_yaml_text(value), max_cost);

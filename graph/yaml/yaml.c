@@ -256,30 +256,64 @@ smp_status smp_yaml_double(const smp_yaml_node *node, const char *what, double m
     return fail_expected(node, what, expected);
 }
 
-smp_status smp_yaml_bytes(const smp_yaml_node *node, const char *what, int64_t *out)
-{
-    if (node->kind == SMP_YAML_SCALAR && smp_parse_bytes(node->u.text, out))
-        return SMP_OK;
-    return fail_expected(node, what, "a size such as 80GB, 512MiB or 1024");
-}
-
-/* A rate divides: zero is refused here, once for all. */
-smp_status smp_yaml_bytes_per_s(const smp_yaml_node *node, const char *what, double *out)
+smp_status smp_yaml_us(const smp_yaml_node *node, const char *what, double *out)
 {
     double value;
-    if (node->kind == SMP_YAML_SCALAR && smp_parse_bytes_per_s(node->u.text, &value) && value > 0) {
+    if (node->kind == SMP_YAML_SCALAR && smp_parse_double(node->u.text, &value) &&
+        (value == 0 || (value >= SMP_MIN_US && value <= SMP_MAX_US))) {
+        *out = value + 0.0; /* no -0 */
+        return SMP_OK;
+    }
+    return fail_expected(node, what, "microseconds: 0, or 1e-15 to 1e15");
+}
+
+smp_status smp_yaml_bytes(const smp_yaml_node *node, const char *what, int64_t *out)
+{
+    int64_t value;
+    if (node->kind == SMP_YAML_SCALAR && smp_parse_bytes(node->u.text, &value) &&
+        value <= SMP_MAX_BYTES) {
         *out = value;
         return SMP_OK;
     }
-    return fail_expected(node, what, "a positive rate such as 450GB/s");
+    return fail_expected(node, what, "a size such as 80GB, 512MiB or 1024, up to 1024PiB");
+}
+
+/* A rate divides: what makes a time infinite is refused here, once for all. */
+static bool is_rate(double value)
+{
+    return value >= SMP_MIN_RATE && value <= SMP_MAX_RATE;
+}
+
+smp_status smp_yaml_rate(const smp_yaml_node *node, const char *what, bool or_none, double *out)
+{
+    double value;
+    if (node->kind == SMP_YAML_SCALAR && smp_parse_double(node->u.text, &value) &&
+        (is_rate(value) || (or_none && value == 0))) {
+        *out = value + 0.0;
+        return SMP_OK;
+    }
+    return fail_expected(node, what,
+                         or_none ? "0 (none), or a rate from 1 to 1e21 per second"
+                                 : "a rate from 1 to 1e21 per second");
+}
+
+smp_status smp_yaml_bytes_per_s(const smp_yaml_node *node, const char *what, double *out)
+{
+    double value;
+    if (node->kind == SMP_YAML_SCALAR && smp_parse_bytes_per_s(node->u.text, &value) &&
+        is_rate(value)) {
+        *out = value;
+        return SMP_OK;
+    }
+    return fail_expected(node, what, "a rate such as 450GB/s, from 1 to 1e21 per second");
 }
 
 smp_status smp_yaml_flops(const smp_yaml_node *node, const char *what, double *out)
 {
     double value;
-    if (node->kind == SMP_YAML_SCALAR && smp_parse_flops(node->u.text, &value) && value > 0) {
+    if (node->kind == SMP_YAML_SCALAR && smp_parse_flops(node->u.text, &value) && is_rate(value)) {
         *out = value;
         return SMP_OK;
     }
-    return fail_expected(node, what, "a positive rate such as 60TFLOP/s");
+    return fail_expected(node, what, "a rate such as 60TFLOP/s, from 1 to 1e21 per second");
 }

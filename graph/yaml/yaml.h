@@ -47,6 +47,14 @@ const smp_yaml_node *smp_yaml_list_at(const smp_yaml_node *list, int i);
 const char *smp_yaml_text(const smp_yaml_node *node); /* NULL unless a scalar */
 bool smp_yaml_quoted(const smp_yaml_node *node);
 
+/* What numbers of files may be. Within these, no time, rate or sum of sizes that a plan makes of them is
+ * infinite or leaves 64 bits. */
+#define SMP_MIN_US 1e-15 /* or 0: a step of less would have no rate */
+#define SMP_MAX_US 1e15
+#define SMP_MIN_RATE 1.0  /* per second */
+#define SMP_MAX_RATE 1e21 /* free links of planning studies are written as 1e18 B/s */
+#define SMP_MAX_BYTES ((int64_t)1 << 60)
+
 /* Typed reads; `what` names the value in messages ("memory", "op 'h0.attn': heads"). */
 smp_status smp_yaml_map(const smp_yaml_node *node, const char *what);  /* is a map, or fails */
 smp_status smp_yaml_list(const smp_yaml_node *node, const char *what); /* is a list, or fails */
@@ -56,6 +64,9 @@ smp_status smp_yaml_int(const smp_yaml_node *node, const char *what, int64_t min
                         int64_t *out);
 smp_status smp_yaml_double(const smp_yaml_node *node, const char *what, double min, double max,
                            double *out);
+smp_status smp_yaml_us(const smp_yaml_node *node, const char *what, double *out);
+/* Without a unit. or_none: 0 is read too. */
+smp_status smp_yaml_rate(const smp_yaml_node *node, const char *what, bool or_none, double *out);
 smp_status smp_yaml_bytes(const smp_yaml_node *node, const char *what, int64_t *out);
 smp_status smp_yaml_bytes_per_s(const smp_yaml_node *node, const char *what, double *out);
 smp_status smp_yaml_flops(const smp_yaml_node *node, const char *what, double *out);

@@ -56,6 +56,25 @@ smp_status smp__field_double(const smp_yaml_node *map, const char *what, const c
     return smp_yaml_double(node, name, min, max, out);
 }
 
+smp_status smp__field_us(const smp_yaml_node *map, const char *what, const char *key, double *out)
+{
+    const smp_yaml_node *node;
+    char name[64];
+    SMP_TRY(smp__field(map, what, key, &node));
+    snprintf(name, sizeof name, "%s: %s", what, key);
+    return smp_yaml_us(node, name, out);
+}
+
+smp_status smp__field_rate(const smp_yaml_node *map, const char *what, const char *key,
+                           bool or_none, double *out)
+{
+    const smp_yaml_node *node;
+    char name[64];
+    SMP_TRY(smp__field(map, what, key, &node));
+    snprintf(name, sizeof name, "%s: %s", what, key);
+    return smp_yaml_rate(node, name, or_none, out);
+}
+
 smp_status smp__copy_text(const smp_yaml_node *node, const char *what, smp_arena *arena,
                           const char **out)
 {

@@ -21,6 +21,9 @@ smp_status smp__field_int(const smp_yaml_node *map, const char *what, const char
                           int max, int *out);
 smp_status smp__field_double(const smp_yaml_node *map, const char *what, const char *key,
                              double min, double max, double *out);
+smp_status smp__field_us(const smp_yaml_node *map, const char *what, const char *key, double *out);
+smp_status smp__field_rate(const smp_yaml_node *map, const char *what, const char *key,
+                           bool or_none, double *out);
 /* A string that is not empty, copied. */
 smp_status smp__field_text(const smp_yaml_node *map, const char *what, const char *key,
                            smp_arena *arena, const char **out);

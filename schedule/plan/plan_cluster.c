@@ -21,23 +21,12 @@ static smp_status read_points(const smp_yaml_node *link, const char *what, smp_a
         SMP_TRY(smp_yaml_map(point, "point"));
         SMP_TRY(smp_yaml_known_keys(point, "point", keys, SMP__COUNT(keys)));
         SMP_TRY(smp__field_int64(point, "point", "bytes", i > 0 ? bytes[i - 1] + 1 : 0,
-                                 SMP__MAX_BYTES, &bytes[i]));
-        SMP_TRY(smp__field_double(point, "point", "us", 0, SMP__MAX_US, &us[i]));
+                                 SMP_MAX_BYTES, &bytes[i]));
+        SMP_TRY(smp__field_us(point, "point", "us", &us[i]));
     }
     out->n_point = n;
     out->point_bytes = bytes;
     out->point_us = us;
-    return SMP_OK;
-}
-
-/* A rate above 0. */
-static smp_status read_rate(const smp_yaml_node *map, const char *what, const char *key,
-                            double *out)
-{
-    SMP_TRY(smp__field_double(map, what, key, 0, SMP__MAX_RATE, out));
-    if (!(*out > 0))
-        return smp_fail_at(smp_yaml_where(smp_yaml_get(map, key)), "%s: %s: got 0, expected more",
-                           what, key);
     return SMP_OK;
 }
 
@@ -47,8 +36,8 @@ static smp_status read_link(const smp_yaml_node *cluster, const char *key, smp_a
     static const char *const keys[] = {"latency_us", "bytes_per_s", "points"};
     const smp_yaml_node *map;
     SMP_TRY(smp__field_map(cluster, "cluster", key, keys, SMP__COUNT(keys), &map));
-    SMP_TRY(smp__field_double(map, key, "latency_us", 0, SMP__MAX_US, &out->latency_us));
-    SMP_TRY(read_rate(map, key, "bytes_per_s", &out->bytes_per_s));
+    SMP_TRY(smp__field_us(map, key, "latency_us", &out->latency_us));
+    SMP_TRY(smp__field_rate(map, key, "bytes_per_s", false, &out->bytes_per_s));
     return read_points(map, key, arena, out);
 }
 
@@ -65,12 +54,12 @@ static smp_status read_run(const smp_yaml_node *map, smp_arena *arena, smp_devic
     SMP_TRY(smp_yaml_known_keys(map, what, keys, SMP__COUNT(keys)));
     SMP_TRY(smp__field_int(map, what, "count", 1, n - *next, &count));
     SMP_TRY(smp__field_text(map, what, "name", arena, &spec.name));
-    SMP_TRY(smp__field_int64(map, what, "memory", 0, SMP__MAX_BYTES, &spec.memory_bytes));
-    SMP_TRY(read_rate(map, what, "flops_fp32", &spec.flops_fp32));
+    SMP_TRY(smp__field_int64(map, what, "memory", 0, SMP_MAX_BYTES, &spec.memory_bytes));
+    SMP_TRY(smp__field_rate(map, what, "flops_fp32", false, &spec.flops_fp32));
     if (smp_yaml_get(map, "flops_tf32"))
-        SMP_TRY(smp__field_double(map, what, "flops_tf32", 0, SMP__MAX_RATE, &spec.flops_tf32));
-    SMP_TRY(smp__field_double(map, what, "flops_bf16", 0, SMP__MAX_RATE, &spec.flops_bf16));
-    SMP_TRY(read_rate(map, what, "bytes_per_s", &spec.bytes_per_s));
+        SMP_TRY(smp__field_rate(map, what, "flops_tf32", true, &spec.flops_tf32));
+    SMP_TRY(smp__field_rate(map, what, "flops_bf16", true, &spec.flops_bf16));
+    SMP_TRY(smp__field_rate(map, what, "bytes_per_s", false, &spec.bytes_per_s));
     while (count-- > 0)
         device[(*next)++] = spec;
     return SMP_OK;
@@ -124,11 +113,10 @@ smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, smp_are
                            &cluster->devices_per_node));
     SMP_TRY(
         smp__field_int(map, what, "cores_per_node", 0, SMP__MAX_CORES, &cluster->cores_per_node));
-    SMP_TRY(smp__field_int64(map, what, "memory", 0, SMP__MAX_BYTES, &memory));
+    SMP_TRY(smp__field_int64(map, what, "memory", 0, SMP_MAX_BYTES, &memory));
     SMP_TRY(smp__field(map, what, "overlap", &overlap));
     SMP_TRY(smp_yaml_bool(overlap, "cluster: overlap", &cluster->overlap));
-    SMP_TRY(smp__field_double(map, what, "optimizer_bytes_per_s", 0, SMP__MAX_RATE,
-                              optimizer_bytes_per_s));
+    SMP_TRY(smp__field_rate(map, what, "optimizer_bytes_per_s", true, optimizer_bytes_per_s));
     SMP_TRY(read_link(map, "intra_node", arena, &cluster->intra_node));
     SMP_TRY(read_link(map, "inter_node", arena, &cluster->inter_node));
     int64_t on_hand = (int64_t)cluster->nodes * cluster->devices_per_node;

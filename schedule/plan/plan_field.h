@@ -5,14 +5,15 @@
 #include "graph/yaml/yaml_field.h"
 #include "schedule/plan/plan.h"
 
-#define SMP__MAX_US 1e300
-#define SMP__MAX_RATE 1e21
-#define SMP__MAX_BYTES ((int64_t)1 << 62)
+/* What plans add up of times and sizes within those of graph/yaml/yaml.h stays below these. */
+#define SMP__MAX_SUM_US 1e100
+#define SMP__MAX_SUM_BYTES ((int64_t)1 << 62)
+#define SMP__MAX_RATIO 1e300
 
 enum {
     SMP__MAX_DEVICES = 1 << 20,
     SMP__MAX_STAGES = 1 << 20,
-    SMP__MAX_BATCH = 1 << 30,
+    SMP__MAX_MICROBATCHES = 1 << 30,
     SMP__MAX_CORES = 1 << 16
 };
 

@@ -7,6 +7,7 @@
  * spells out before anything of that size is made. Linear in the file. */
 #include <stdlib.h>
 
+#include "profile/estimate.h"
 #include "schedule/plan/plan_field.h"
 #include "schedule/plan/sketch.h"
 
@@ -108,10 +109,10 @@ static smp_status read_head(reader *r, const smp_yaml_node *top)
     SMP_TRY(read_parallel(r, top));
     if (is_wanted(r, top, "batch")) {
         SMP_TRY(smp__field_map(top, "plan", "batch", batch_keys, SMP__COUNT(batch_keys), &batch));
-        SMP_TRY(
-            read_int(r, batch, "batch", "microbatches", 1, SMP__MAX_BATCH, &sketch->microbatches));
+        SMP_TRY(read_int(r, batch, "batch", "microbatches", 1, SMP__MAX_MICROBATCHES,
+                         &sketch->microbatches));
         if (is_wanted(r, batch, "microbatch_size"))
-            SMP_TRY(smp__field_int64(batch, "batch", "microbatch_size", 1, SMP__MAX_BATCH,
+            SMP_TRY(smp__field_int64(batch, "batch", "microbatch_size", 1, SMP__MAX_MICROBATCH,
                                      &sketch->microbatch_size));
     }
     if (is_wanted(r, top, "schedule")) {
@@ -151,10 +152,11 @@ static smp_status read_entries(const reader *r, const smp_yaml_node *map, smp_sk
 static smp_status read_stage_costs(const smp_yaml_node *map, smp_sketch_stage *stage)
 {
     const char *what = "stage";
-    SMP_TRY(smp__field_double(map, what, "forward_us", 0, SMP__MAX_US, &stage->forward_us));
-    SMP_TRY(smp__field_double(map, what, "backward_us", 0, SMP__MAX_US, &stage->backward_us));
-    SMP_TRY(smp__field_int64(map, what, "weight_bytes", 0, SMP__MAX_BYTES, &stage->weight_bytes));
-    return smp__field_int64(map, what, "stash_bytes", 0, SMP__MAX_BYTES, &stage->stash_bytes);
+    SMP_TRY(smp__field_double(map, what, "forward_us", 0, SMP__MAX_SUM_US, &stage->forward_us));
+    SMP_TRY(smp__field_double(map, what, "backward_us", 0, SMP__MAX_SUM_US, &stage->backward_us));
+    SMP_TRY(
+        smp__field_int64(map, what, "weight_bytes", 0, SMP__MAX_SUM_BYTES, &stage->weight_bytes));
+    return smp__field_int64(map, what, "stash_bytes", 0, SMP__MAX_SUM_BYTES, &stage->stash_bytes);
 }
 
 static smp_status read_stage(const reader *r, const smp_yaml_node *map, int index,
@@ -300,10 +302,11 @@ static smp_status read_predictions(const smp_yaml_node *map, smp_predicted *out)
 {
     const char *what = "predicted";
     SMP_TRY(smp__field_double(map, what, "bubble", 0, 1, &out->bubble));
-    SMP_TRY(smp__field_double(map, what, "samples_per_s", 0, SMP__MAX_US, &out->samples_per_s));
-    SMP_TRY(smp__field_double(map, what, "bottleneck_us", 0, SMP__MAX_US, &out->bottleneck_us));
-    SMP_TRY(smp__field_double(map, what, "lower_bound_us", 0, SMP__MAX_US, &out->lower_bound_us));
-    return smp__field_double(map, what, "gap", -1, SMP__MAX_US, &out->gap);
+    SMP_TRY(smp__field_double(map, what, "samples_per_s", 0, SMP__MAX_RATIO, &out->samples_per_s));
+    SMP_TRY(smp__field_double(map, what, "bottleneck_us", 0, SMP__MAX_SUM_US, &out->bottleneck_us));
+    SMP_TRY(
+        smp__field_double(map, what, "lower_bound_us", 0, SMP__MAX_SUM_US, &out->lower_bound_us));
+    return smp__field_double(map, what, "gap", -1, SMP__MAX_RATIO, &out->gap);
 }
 
 /* Of a sketch's prediction the peaks have to be right; the step depends on costs, and is only
@@ -319,8 +322,8 @@ static smp_status read_predicted(const reader *r, const smp_yaml_node *top)
         return SMP_OK;
     SMP_TRY(smp__field_map(top, "plan", what, keys, SMP__COUNT(keys), &map));
     if (is_wanted(r, map, "step_us"))
-        SMP_TRY(
-            smp__field_double(map, what, "step_us", 0, SMP__MAX_US, &sketch->predicted.step_us));
+        SMP_TRY(smp__field_double(map, what, "step_us", 0, SMP__MAX_SUM_US,
+                                  &sketch->predicted.step_us));
     if (r->whole)
         SMP_TRY(read_predictions(map, &sketch->predicted));
     if (!is_wanted(r, map, "peak_bytes"))
@@ -335,8 +338,8 @@ static smp_status read_predicted(const reader *r, const smp_yaml_node *top)
     if (!peak)
         return SMP_ERR_NO_MEMORY;
     for (int i = 0; i < n; i++)
-        SMP_TRY(smp_yaml_int(smp_yaml_list_at(list, i), "predicted: peak_bytes", 0, SMP__MAX_BYTES,
-                             &peak[i]));
+        SMP_TRY(smp_yaml_int(smp_yaml_list_at(list, i), "predicted: peak_bytes", 0,
+                             SMP__MAX_SUM_BYTES, &peak[i]));
     sketch->predicted_where = keep_where(r, list);
     sketch->n_peak = n;
     sketch->predicted.peak_bytes = peak;

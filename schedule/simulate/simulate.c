@@ -270,6 +270,9 @@ static smp_status simulate_in(smp__sim *sim)
     SMP_TRY(set_costs(sim));
     SMP_TRY(smp__sim_run(sim));
     complete_result(sim);
+    if (!isfinite(sim->result->step_us)) /* by a link or a rate that no file may have */
+        return smp_fail(SMP_ERR_INPUT, "a step on cluster '%s' takes %g us, expected a finite time",
+                        sim->input->cluster->name, sim->result->step_us);
     return SMP_OK;
 }
 

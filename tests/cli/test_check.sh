@@ -25,6 +25,10 @@ expect_equal "programs written again" "$(grep -c . <(diff <(sed -n '/^programs/,
     <(sed -n '/^programs/,/^predicted/p' again.yaml | grep '"')) || true)" 0
 expect_exit 0 smp-partition check again.yaml --time-limit 5
 
+# A step without end is no legal plan.
+sed -E 's/(intra_node: \{latency_us: [^,]*, bytes_per_s: )[^}]*/\11e-320/' plan.yaml >endless.yaml
+expect_bad 'endless\.yaml:[0-9]+:[0-9]+: intra_node: bytes_per_s: got .1e-320' smp-partition check endless.yaml
+
 # Costs that are not those of the plan are noted, no more.
 write_good_model good.yaml
 expect_exit 0 smp-profile good.yaml --microbatch-size 2 -o profile.yaml

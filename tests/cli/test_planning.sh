@@ -67,6 +67,7 @@ bad_cluster '5s/8GB/-8GB/' 5 '-8GB'
 bad_cluster '5s/memory/memori/' 5 'memori.*memory'
 bad_cluster '7s/10GB\/s/0GB\/s/' 7 'bandwidth|0GB'
 bad_cluster '7s/latency_us: 3/latency_us: -3/' 7 'latency'
+bad_cluster '7s/10GB\/s/1e-320/' 7 'bandwidth.*1e-320'
 bad_cluster '4s/2/0/' 4 'devices_per_node'
 bad_cluster '3s/1/100000000000/' 3 'nodes'
 expect_bad 'device|3' smp-partition good.yaml --cluster cluster.yaml -n 3 -o refused.yaml

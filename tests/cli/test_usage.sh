@@ -70,6 +70,8 @@ bad_value smp-partition --objective profit
 bad_value smp-partition --placement anywhere
 bad_value smp-partition --memory lots
 bad_value smp-partition --memory -5GB
+bad_value smp-partition --memory 1e300
+bad_value smp-partition --memory 2000PiB
 bad_value smp-partition --recompute sometimes
 bad_value smp-partition --device abacus
 bad_value smp-partition --precision fp7

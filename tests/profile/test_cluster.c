@@ -162,6 +162,24 @@ static const broken broken_files[] = {
      "5:52", "latency_us"},
     {"smp: 1\nnodes: 1\ndevices_per_node: 2\n" DEVICE "links: {intra_node: {latency_us: 1}}\n",
      "5:21", "'bandwidth' is missing"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 2\n" DEVICE
+     "links: {intra_node: {bandwidth: 1e-320, latency_us: 1}}\n",
+     "5:33", "1e-320"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 2\n" DEVICE
+     "links: {intra_node: {bandwidth: 1GB/s, latency_us: 1e-320}}\n",
+     "5:52", "1e-320"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 1\ndevice: {memory: 1e300, compute: {fp32: 1TFLOP/s}, "
+     "bandwidth: 1GB/s}\n",
+     "4:18", "1e300"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 1\ndevice: {memory: 1GB, compute: {fp32: 1e-9}, "
+     "bandwidth: 1GB/s}\n",
+     "4:39", "1e-9"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 1\ndevice: {memory: 1GB, compute: {fp32: 1TFLOP/s, "
+     "bf16: 1e-9}, bandwidth: 1GB/s}\n",
+     "4:55", "1e-9"},
+    {"smp: 1\nnodes: 1\ndevices_per_node: 1\ndevice: {memory: 1GB, compute: {fp32: 1TFLOP/s}, "
+     "bandwidth: 1e300GB/s}\n",
+     "4:61", "1e300"},
     {"smp: 1\nnodes: 1\ndevices_per_node: 2\n" DEVICE "links: [1]\n", "5:8", "links"},
 };
 

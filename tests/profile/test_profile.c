@@ -201,6 +201,10 @@ static const broken broken_files[] = {
     {10, "links: {intra_node: {latency_us: 1, points: []}}", "10:21", "'bytes_per_s' is missing"},
     {10, "links: {intra_node: {latency_us: 1, bytes_per_s: 0, points: []}}", "10:50",
      "bytes_per_s"},
+    {10, "links: {intra_node: {latency_us: 1, bytes_per_s: 1e-320, points: []}}", "10:50",
+     "bytes_per_s"},
+    {10, "optimizer_bytes_per_s: 1e-320", "10:24", "optimizer_bytes_per_s"},
+    {10, "reduce_bytes_per_s: 1e-320", "10:21", "reduce_bytes_per_s"},
     {10,
      "links: {intra_node: {latency_us: 1, bytes_per_s: 1, points: [{bytes: 8, us: 1}, "
      "{bytes: 8, us: 2}]}}",

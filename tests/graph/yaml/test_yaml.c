@@ -272,13 +272,63 @@ static void test_yaml_typed_reads(void **state)
           "f.yaml:2:4: x: got 'text', expected a number of at least 0");
     WRONG(smp_yaml_bool(AT("q"), "x", &flag), "f.yaml:6:4: x: got 'true', expected true or false");
     WRONG(smp_yaml_bytes(AT("t"), "x", &i),
-          "f.yaml:2:4: x: got 'text', expected a size such as 80GB, 512MiB or 1024");
+          "f.yaml:2:4: x: got 'text', expected a size such as 80GB, 512MiB or 1024, up to 1024PiB");
     WRONG(smp_yaml_bytes_per_s(AT("zero"), "x", &d),
-          "f.yaml:13:7: x: got '0', expected a positive rate such as 450GB/s");
-    WRONG(smp_yaml_flops(AT("rate"), "x", &d),
-          "f.yaml:8:7: x: got '3GB/s', expected a positive rate such as 60TFLOP/s");
+          "f.yaml:13:7: x: got '0', expected a rate such as 450GB/s, from 1 to 1e21 per second");
+    WRONG(
+        smp_yaml_flops(AT("rate"), "x", &d),
+        "f.yaml:8:7: x: got '3GB/s', expected a rate such as 60TFLOP/s, from 1 to 1e21 per second");
     WRONG(smp_yaml_map(AT("list"), "x"), "f.yaml:10:7: x: got a list, expected a map");
     WRONG(smp_yaml_list(AT("map"), "x"), "f.yaml:11:6: x: got a map, expected a list");
+}
+
+/* Numbers of which a time, a rate or a sum would be infinite or leave 64 bits. */
+static void test_yaml_bounds_of_numbers(void **state)
+{
+    static const struct {
+        const char *text;
+        bool us, rate, or_none, bytes; /* whether they are read as such */
+    } cases[] = {
+        {"0", true, false, true, true},
+        {"-0.0", true, false, true, true},
+        {"-1", false, false, false, false},
+        {"1", true, true, true, true},
+        {"0.99", true, false, false, true},
+        {"1e-15", true, false, false, true},
+        {"9e-16", false, false, false, true},
+        {"1e-320", false, false, false, true},
+        {"1e15", true, true, true, true},
+        {"1.1e15", false, true, true, true},
+        {"1152921504606846976", false, true, true, true},
+        {"1152921504606846977", false, true, true, false},
+        {"1e21", false, true, true, false},
+        {"1.01e21", false, false, false, false},
+        {"1e300", false, false, false, false},
+        {"1e999", false, false, false, false},
+        {"text", false, false, false, false},
+    };
+    double value;
+    int64_t bytes;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "smp: 1\nx: %s\n", cases[i].text);
+        const smp_yaml_node *node = smp_yaml_get(parse_top(text), "x");
+        const bool read[] = {smp_yaml_us(node, "x", &value) == SMP_OK,
+                             smp_yaml_rate(node, "x", false, &value) == SMP_OK,
+                             smp_yaml_bytes_per_s(node, "x", &value) == SMP_OK,
+                             smp_yaml_flops(node, "x", &value) == SMP_OK,
+                             smp_yaml_rate(node, "x", true, &value) == SMP_OK,
+                             smp_yaml_bytes(node, "x", &bytes) == SMP_OK};
+        const bool expected[] = {cases[i].us,   cases[i].rate,    cases[i].rate,
+                                 cases[i].rate, cases[i].or_none, cases[i].bytes};
+        for (size_t k = 0; k < sizeof read / sizeof read[0]; k++)
+            if (read[k] != expected[k])
+                fail_msg("'%s', read %zu: %s", cases[i].text, k, read[k] ? "read" : "refused");
+        assert_int_equal(strncmp(smp_last_error(), "f.yaml:2:4: x: got '", 20), 0);
+        smp_yaml_destroy(yaml);
+        yaml = NULL;
+    }
 }
 
 static void test_yaml_long_values_are_cut_between_characters(void **state)
@@ -316,6 +366,7 @@ int main(void)
         TEST(test_yaml_truncated_at_every_byte),
         TEST(test_yaml_known_keys),
         TEST(test_yaml_typed_reads),
+        TEST(test_yaml_bounds_of_numbers),
         TEST(test_yaml_long_values_are_cut_between_characters),
         TEST(test_yaml_read_names_a_missing_file),
     };

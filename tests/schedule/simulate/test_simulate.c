@@ -116,6 +116,22 @@ static void test_simulate_link_time(void **state)
     made_plan_free(&made);
 }
 
+/* What no file can say, a caller can. */
+static void test_simulate_refuses_a_step_without_end(void **state)
+{
+    (void)state;
+    made_plan made;
+    setting s;
+    smp_simulation *got = NULL;
+    made_plan_create(&made, "simple", 2, 1, 1, true, made_chain);
+    set(&s, &made, 1);
+    s.cluster.intra_node.bytes_per_s = 1e-320;
+    assert_int_equal(smp_simulate(&s.input, &got), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "inf"));
+    assert_null(got);
+    made_plan_free(&made);
+}
+
 /* Three messages over one slow link go one after the other; compute beside them goes on. */
 static void test_simulate_link_is_first_in_first_out(void **state)
 {
@@ -534,6 +550,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_simulate_link_time),
+        cmocka_unit_test(test_simulate_refuses_a_step_without_end),
         cmocka_unit_test(test_simulate_link_is_first_in_first_out),
         cmocka_unit_test(test_simulate_without_overlap),
         cmocka_unit_test(test_simulate_shared_cores),
