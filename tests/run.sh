@@ -44,7 +44,7 @@ run() { # folder, ctest options...
     summary+=("$(basename "$folder"): $(grep -E 'tests passed' "$folder.ctest.log" || echo 'no tests ran')")
 }
 
-packages=(libcmocka-dev)
+packages=(libcmocka-dev python3) # python3: mutate.py
 [ -n "$fast" ] || packages+=(chromium) # draws the report page
 smp_setup "${packages[@]}"
 mkdir -p "$top/build"
