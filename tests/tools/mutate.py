@@ -218,8 +218,8 @@ def configure(tree, build, *options):
                "-DSMP_WITH_CUDA=OFF", "-DSMP_BUILD_BENCH=OFF", "-DSMP_WERROR=OFF", *options])
 
 
-def make(build, target, must=True):
-    command = ["cmake", "--build", build, "--target", target]
+def make(build, targets, must=True):
+    command = ["cmake", "--build", build, "--target", *targets]
     if must:
         return quiet(command)
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -227,21 +227,30 @@ def make(build, target, must=True):
 
 
 def tests_of(build, pattern):
-    """The tests of a build whose names match. A program of the build is made by the target of its
-    name; a script may use every program."""
+    """The tests of a build whose names match, built. A program of the build is made by the target
+    of its name, what scripts run by `for_scripts`."""
+    tests = list_tests(build, pattern)
+    if tests:
+        make(build, {test.target for test in tests.values()})
+    return list_tests(build, pattern)
+
+
+def list_tests(build, pattern):
     listing = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1"],
                              stdout=subprocess.PIPE, check=True).stdout
     tests = {}
     for entry in json.loads(listing)["tests"]:
-        if not re.search(pattern, entry["name"]) or "command" not in entry:
+        if not re.search(pattern, entry["name"]):
             continue
         properties = {p["name"]: p["value"] for p in entry["properties"]}
         environment = dict(e.split("=", 1) for e in properties.get("ENVIRONMENT", []))
-        programs = [Path(word).name for word in entry["command"]
-                    if word.startswith(str(build)) and not word.endswith(".so")]
-        target = programs[-1] if programs else "all"
-        tests[entry["name"]] = Test(entry["name"], entry["command"], environment,
-                                    properties.get("WORKING_DIRECTORY", str(build)), target)
+        # ctest knows no command of a program that is not built.
+        command = entry.get("command", [f"{build}/{entry['name']}"])
+        programs = [Path(word).name for word in command
+                    if word.startswith(f"{build}/") and "." not in Path(word).name]
+        tests[entry["name"]] = Test(entry["name"], command, environment,
+                                    properties.get("WORKING_DIRECTORY", str(build)),
+                                    programs[-1] if programs else "for_scripts")
     return tests
 
 
@@ -290,11 +299,10 @@ class Coverage:
         flags = "-O2 --coverage"
         configure(self.tree, self.build, "-DCMAKE_BUILD_TYPE=Debug",
                   f"-DCMAKE_C_FLAGS_DEBUG={flags}", f"-DCMAKE_CXX_FLAGS_DEBUG={flags}")
-        make(self.build, "all")
         for test in tests_of(self.build, pattern).values():
             result = self.data / test.name / "result.json"
             files = [Path(word) for word in test.command
-                     if word.startswith((str(self.build), str(self.tree)))]
+                     if word.startswith((f"{self.build}/", f"{self.tree}/"))]
             newest = max((f.stat().st_mtime for f in files if f.exists()), default=0)
             if result.exists() and result.stat().st_mtime >= newest:
                 continue
@@ -339,7 +347,6 @@ class Session:
         self.path = tree / file
         copy_tree(source, tree)
         configure(tree, self.build, "-DCMAKE_BUILD_TYPE=Release")
-        make(self.build, "all")
         self.source = self.path.read_text()
         self.object = self.build / "one.o"
         self.compile = self.compile_command()
@@ -387,7 +394,7 @@ class Session:
     def try_tests(self, names):
         for name in names:
             test = self.tests[name]
-            if not make(self.build, test.target, must=False):
+            if not make(self.build, [test.target], must=False):
                 return "killed", f"{test.target} does not build"
             code, seconds = run_test(test, 10 + 5 * self.seconds[name])
             if code not in (0, 77):

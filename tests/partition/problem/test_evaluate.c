@@ -2,6 +2,8 @@
  * the optimum over all assignments. */
 #include "tests/partition/problem_fixture.h"
 
+#include "partition/problem/evaluate.h"
+
 /* A random legal assignment: ops in file order, stages rising at random places. */
 static void random_stages(fixture_random *random, int n_op, int n_stage, int32_t *stage)
 {
@@ -29,6 +31,57 @@ static void vary_problem(fixture_random *random, fixture *f)
         f->live[s] = 0.5 * (1 + fixture_below(random, 6));
         f->limit[s] = 4000 + fixture_below(random, 16000);
     }
+}
+
+/* What fixture_bottleneck does not look into: the figures of each stage. */
+static void check_loads(const fixture *f, const int32_t *stage, const smp_partition *partition)
+{
+    for (int s = 0; s < f->problem.n_stage; s++) {
+        const smp_stage_load *load = &partition->load[s];
+        int device = f->device[f->stage_rank[s]];
+        double slowdown = f->device_spec[0].flops_fp32 / f->device_spec[device].flops_fp32;
+        double forward_us = 0.0, backward_us = 0.0, received;
+        double border = fixture_border_bytes(f, stage, s, &received);
+        int64_t stash_bytes = 0;
+        int n_op = 0;
+        for (int32_t i = 0; i < f->graph->n_op; i++) {
+            if (stage[i] != s)
+                continue;
+            forward_us += slowdown * f->costs->op[i].forward_us;
+            backward_us += slowdown * f->costs->op[i].backward_us;
+            stash_bytes += f->costs->op[i].stash_bytes;
+            n_op++;
+        }
+        assert_int_equal(load->n_op, n_op);
+        assert_int_equal(load->stash_bytes, stash_bytes);
+        assert_close(load->forward_us, forward_us);
+        assert_close(load->backward_us, backward_us);
+        assert_close(load->recompute_us, load->recompute ? forward_us : 0.0);
+        assert_true((double)load->in_bytes == received);
+        assert_true((double)(load->in_bytes + load->out_bytes) == border);
+    }
+}
+
+/* What solvers compare: the sum of all loads, and the largest share by which memory is exceeded. */
+static void check_score(const fixture *f, const int32_t *stage, const smp_partition *partition)
+{
+    smp_arena *arena = smp_arena_create();
+    smp__evaluator evaluator;
+    assert_int_equal(smp__evaluator_init(&evaluator, &f->problem, arena), SMP_OK);
+    smp__score score = smp__evaluate(&evaluator, stage);
+    double total_us = 0.0, excess = 0.0;
+    for (int s = 0; s < f->problem.n_stage; s++) {
+        const smp_stage_load *load = &partition->load[s];
+        double compute_us = load->forward_us + load->backward_us + load->recompute_us;
+        assert_close(load->load_us, f->cluster.overlap ? fmax(compute_us, load->transfer_us)
+                                                       : compute_us + load->transfer_us);
+        total_us += load->load_us;
+        excess = fmax(excess, (double)load->memory_bytes / (double)f->limit[s] - 1.0);
+    }
+    assert_close(score.total_us, total_us);
+    assert_true(score.excess == excess);
+    assert_true(score.bottleneck_us == partition->bottleneck_us);
+    smp_arena_destroy(arena);
 }
 
 static void test_evaluate_agrees_with_second_opinion(void **state)
@@ -61,6 +114,8 @@ static void test_evaluate_agrees_with_second_opinion(void **state)
                         (int64_t)ceil(fixture_memory(&f, stage, s)));
             assert_int_equal(partition->load[s].recompute, fixture_recomputes(&f, stage, s));
         }
+        check_loads(&f, stage, partition);
+        check_score(&f, stage, partition);
         smp_partition_destroy(partition);
         fixture_close(&f);
         free(model);
