@@ -27,6 +27,8 @@ static void vary_problem(fixture_random *random, fixture *f)
         f->device_spec[r].flops_fp32 = r == 0 ? 1e12 : 1e12 / (1 + fixture_below(random, 3));
     }
     f->problem.recompute = (smp_recompute)fixture_below(random, 3);
+    for (int32_t i = 0; i < f->graph->n_op; i++)
+        ((smp_op_cost *)f->costs->op)[i].workspace_bytes = fixture_below(random, 3000);
     for (int s = 0; s < f->problem.n_stage; s++) {
         f->live[s] = 0.5 * (1 + fixture_below(random, 6));
         f->limit[s] = 4000 + fixture_below(random, 16000);
@@ -187,6 +189,53 @@ static void expect_refusal(fixture *f, const int32_t *stage, const char *name)
     assert_null(p);
 }
 
+/* Two tied weights, each in a stage of its own: nothing is torn apart. */
+static void test_evaluate_takes_tied_weights_that_share_a_stage(void **state)
+{
+    (void)state;
+    static const char model[] =
+        "smp: 1\nname: tied\n"
+        "inputs: {x: {dtype: float32, shape: [8]}}\n"
+        "ops:\n"
+        "  - {op: linear, name: a, in: x, out: x, features: 8, bias: false}\n"
+        "  - {op: linear, name: b, in: x, out: x, features: 8, bias: false, "
+        "weight: a.weight}\n"
+        "  - {op: linear, name: c, in: x, out: x, features: 8, bias: false}\n"
+        "  - {op: linear, name: d, in: x, out: x, features: 8, bias: false, "
+        "weight: c.weight}\n";
+    fixture f;
+    smp_partition *p;
+    fixture_cluster(&f, 2, 2, 1e6);
+    fixture_open(&f, model, 2, 1);
+    f.problem.tie_together = true;
+    assert_int_equal(smp_partition_evaluate(&f.problem, (const int32_t[]){0, 0, 1, 1}, &p), SMP_OK);
+    smp_partition_destroy(p);
+    expect_refusal(&f, (const int32_t[]){0, 0, 0, 1}, "'c.weight'");
+    fixture_close(&f);
+}
+
+/* A tensor without a gradient goes over the link once, also in training. */
+static void test_evaluate_sends_no_gradient_of_what_needs_none(void **state)
+{
+    (void)state;
+    static const char model[] = "smp: 1\nname: row\n"
+                                "inputs:\n"
+                                "  x: {dtype: float32, shape: [8]}\n"
+                                "ops:\n"
+                                "  - {op: flatten, name: row, in: x, out: row}\n"
+                                "  - {op: linear, name: a, in: row, out: y, features: 4}\n"
+                                "  - {op: linear, name: b, in: y, out: z, features: 4}\n";
+    fixture f;
+    smp_partition *p;
+    fixture_cluster(&f, 3, 3, 1e6);
+    fixture_open(&f, model, 3, 1);
+    assert_int_equal(smp_partition_evaluate(&f.problem, (const int32_t[]){0, 1, 2}, &p), SMP_OK);
+    assert_close(p->load[0].transfer_us, 32); /* 32 bytes at 1 MB/s */
+    assert_close(p->load[2].transfer_us, 2 * 16);
+    smp_partition_destroy(p);
+    fixture_close(&f);
+}
+
 static void test_evaluate_refuses_what_is_no_pipeline(void **state)
 {
     (void)state;
@@ -203,8 +252,58 @@ static void test_evaluate_refuses_what_is_no_pipeline(void **state)
     expect_refusal(&f, (const int32_t[]){0, 0, 0, 2}, "stage 1 of 3"); /* empty */
     expect_refusal(&f, (const int32_t[]){0, 0, 1, 2}, "'g'");          /* group */
     expect_refusal(&f, (const int32_t[]){0, 1, 1, 1}, "'d'");          /* pin */
-    expect_refusal(&f, (const int32_t[]){0, 1, 1, 3}, "'d'");          /* outside */
-    expect_refusal(&f, (const int32_t[]){-1, 1, 1, 2}, "'a'");
+    expect_refusal(&f, (const int32_t[]){0, 1, 1, 3}, "expected 0 to 2");
+    expect_refusal(&f, (const int32_t[]){-1, 1, 1, 2}, "expected 0 to 2");
+    fixture_close(&f);
+}
+
+/* What is to share a stage is found from its first op on, be it the first of the graph, in one group
+ * or label of several. */
+static void test_evaluate_refuses_what_is_torn_apart(void **state)
+{
+    (void)state;
+    static const char model[] =
+        "smp: 1\nname: torn\nmode: inference\nops:\n"
+        "  - {op: opaque, name: a, out: ta, group: g, cost: {forward_us: 1}}\n"
+        "  - {op: opaque, name: b, in: ta, out: tb, group: g, cost: {forward_us: 1}}\n"
+        "  - {op: opaque, name: c, in: tb, out: tc, cost: {forward_us: 1}}\n"
+        "  - {op: opaque, name: d, in: tc, out: td, group: h, cost: {forward_us: 1}}\n"
+        "  - {op: opaque, name: e, in: td, out: te, group: h, cost: {forward_us: 1}}\n";
+    const int32_t whole[] = {0, 0, 1, 2, 2};
+    fixture f;
+    smp_partition *p;
+    fixture_cluster(&f, 3, 3, 1e6);
+    fixture_open(&f, model, 3, 1);
+    assert_int_equal(smp_partition_evaluate(&f.problem, whole, &p), SMP_OK);
+    smp_partition_destroy(p);
+    expect_refusal(&f, (const int32_t[]){0, 1, 1, 2, 2}, "'g'");
+    expect_refusal(&f, (const int32_t[]){0, 0, 1, 1, 2}, "'h'");
+    fixture_close(&f);
+}
+
+static void test_evaluate_refuses_torn_labels(void **state)
+{
+    (void)state;
+    static const char model[] =
+        "smp: 1\nname: labels\nmode: inference\nops:\n"
+        "  - {op: opaque, name: a, out: ta, cost: {forward_us: 1}}\n"
+        "  - {op: opaque, name: b, in: ta, out: tb, cost: {forward_us: 1}}\n"
+        "  - {op: opaque, name: c, in: tb, out: tc, cost: {forward_us: 1}}\n"
+        "  - {op: opaque, name: d, in: tc, out: td, cost: {forward_us: 1}}\n";
+    fixture f;
+    smp_partition *p;
+    fixture_cluster(&f, 3, 3, 1e6);
+    fixture_open(&f, model, 3, 1);
+    f.problem.together = (const int32_t[]){0, 0, -1, -1};
+    assert_int_equal(smp_partition_evaluate(&f.problem, (const int32_t[]){0, 0, 1, 2}, &p), SMP_OK);
+    smp_partition_destroy(p);
+    expect_refusal(&f, (const int32_t[]){0, 1, 1, 2},
+                   "op 'a' lies in stage 0 and op 'b' in stage 1");
+    f.problem.together = (const int32_t[]){-1, 3, 0, 3}; /* labels are any of 0 to n_op - 1 */
+    assert_int_equal(smp_partition_evaluate(&f.problem, (const int32_t[]){0, 1, 1, 1}, &p),
+                     SMP_ERR_INPUT); /* stage 2 is empty */
+    expect_refusal(&f, (const int32_t[]){0, 1, 1, 2},
+                   "op 'b' lies in stage 1 and op 'd' in stage 2");
     fixture_close(&f);
 }
 
@@ -249,7 +348,11 @@ int main(void)
         cmocka_unit_test(test_evaluate_agrees_with_second_opinion),
         cmocka_unit_test(test_evaluate_counts_a_tensor_once_per_side),
         cmocka_unit_test(test_evaluate_counts_a_tied_weight_once_per_stage),
+        cmocka_unit_test(test_evaluate_takes_tied_weights_that_share_a_stage),
+        cmocka_unit_test(test_evaluate_sends_no_gradient_of_what_needs_none),
         cmocka_unit_test(test_evaluate_refuses_what_is_no_pipeline),
+        cmocka_unit_test(test_evaluate_refuses_what_is_torn_apart),
+        cmocka_unit_test(test_evaluate_refuses_torn_labels),
         cmocka_unit_test(test_evaluate_lower_bound_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
