@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds SMP and runs every test: installs what is missing, builds optimised with warnings as errors
-# and runs all tests, then builds with AddressSanitizer and UBSan and runs the unit tests once more.
-#   tests/run.sh [--fast]     --fast: neither the sanitised build nor tests labelled slow
+# and runs all tests, then builds with AddressSanitizer and UBSan and runs the unit tests once more, and
+# gives the readers a minute of made-up files each.
+#   tests/run.sh [--fast]     --fast: neither the sanitised builds nor tests labelled slow
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=../examples/setup.sh
@@ -23,14 +24,14 @@ jobs=$(nproc)
 status=0
 summary=()
 
-build() { # folder, cmake options...
-    local folder=$top/build/$1
-    shift
+build() { # folder, target, cmake options...
+    local folder=$top/build/$1 target=$2
+    shift 2
     cmake -S "$top" -B "$folder" "$@" >"$folder.configure.log" 2>&1 || {
         cat "$folder.configure.log" >&2
         exit 1
     }
-    cmake --build "$folder" -j "$jobs" >"$folder.build.log" 2>&1 || {
+    cmake --build "$folder" -j "$jobs" --target "$target" >"$folder.build.log" 2>&1 || {
         tail -n 60 "$folder.build.log" >&2
         exit 1
     }
@@ -45,21 +46,26 @@ run() { # folder, ctest options...
 }
 
 packages=(libcmocka-dev python3) # python3: mutate.py
-[ -n "$fast" ] || packages+=(chromium) # draws the report page
+# Chromium draws the report page; the others are libFuzzer's compiler and what it links.
+[ -n "$fast" ] || packages+=(chromium clang-14 libclang-rt-14-dev libomp-14-dev)
 smp_setup "${packages[@]}"
 mkdir -p "$top/build"
 
 echo "== build"
-build test -DCMAKE_BUILD_TYPE=Release -DSMP_WERROR=ON
+build test all -DCMAKE_BUILD_TYPE=Release -DSMP_WERROR=ON
 echo "== all tests"
 run test ${fast:+-LE slow}
 
 if [ -z "$fast" ]; then
     echo "== build with sanitizers"
-    build sanitize -DCMAKE_BUILD_TYPE=Debug '-DCMAKE_C_FLAGS_DEBUG=-O1 -g' -DSMP_SANITIZE=ON \
+    build sanitize all -DCMAKE_BUILD_TYPE=Debug '-DCMAKE_C_FLAGS_DEBUG=-O1 -g' -DSMP_SANITIZE=ON \
         -DSMP_WERROR=OFF -DSMP_BUILD_BENCH=OFF -DSMP_WITH_CUDA=OFF
     echo "== unit tests with sanitizers"
     run sanitize -L unit
+    echo "== fuzzing"
+    build fuzz fuzz -DCMAKE_C_COMPILER=clang-14 -DCMAKE_BUILD_TYPE=Debug '-DCMAKE_C_FLAGS_DEBUG=-O1 -g' \
+        -DSMP_BUILD_FUZZ=ON -DSMP_WERROR=OFF -DSMP_BUILD_BENCH=OFF -DSMP_WITH_CUDA=OFF
+    run fuzz -L fuzz
 fi
 
 echo

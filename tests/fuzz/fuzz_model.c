@@ -1,0 +1,63 @@
+/* The model reader, and what follows from shapes alone: costs on both backends, and what two stages
+ * send each other. */
+#include "tests/fuzz/fuzz.h"
+
+#include "partition/problem/flow.h"
+#include "profile/costs.h"
+
+static const smp_cluster *devices(void)
+{
+    static smp_cluster *cluster;
+    if (!cluster)
+        FUZZ_REQUIRE(smp_cluster_read(SMP_SOURCE_DIR "/examples/cluster-h100.yaml", &cluster) ==
+                     SMP_OK);
+    return cluster;
+}
+
+static void estimate(const smp_graph *graph, int64_t batch)
+{
+    smp_costs *costs = NULL;
+    if (!fuzz_taken(smp_costs_build(graph, devices(), NULL, batch, &costs)))
+        return;
+    for (int32_t i = 0; i < costs->n_op; i++) {
+        const smp_op_cost *cost = &costs->op[i];
+        FUZZ_REQUIRE(isfinite(cost->forward_us) && cost->forward_us >= 0.0);
+        FUZZ_REQUIRE(isfinite(cost->backward_us) && cost->backward_us >= 0.0);
+        FUZZ_REQUIRE(cost->weight_bytes >= 0 && cost->stash_bytes >= 0 && cost->output_bytes >= 0 &&
+                     cost->workspace_bytes >= 0);
+    }
+    smp_costs_destroy(costs);
+}
+
+/* File order is a topological order, so any cut of it makes two stages. */
+static void split(const smp_graph *graph)
+{
+    smp_flow *flow = NULL;
+    int32_t *stage = calloc((size_t)graph->n_op, sizeof *stage);
+    FUZZ_REQUIRE(stage != NULL);
+    for (int32_t i = graph->n_op / 2; i < graph->n_op; i++)
+        stage[i] = 1;
+    if (fuzz_taken(smp_flow_build(graph, stage, 2, 1, &flow)))
+        smp_flow_destroy(flow);
+    free(stage);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const smp_target targets[] = {{SMP_BACKEND_CPU, SMP_PRECISION_FP32},
+                                         {SMP_BACKEND_CUDA, SMP_PRECISION_BF16}};
+    smp_graph *graph = NULL;
+    if (!fuzz_taken(smp_graph_parse("model.yaml", (const char *)data, size, &graph)))
+        return 0;
+    for (size_t t = 0; t < sizeof targets / sizeof *targets; t++) {
+        if (!fuzz_taken(smp_graph_set_target(graph, targets[t])))
+            continue;
+        fuzz_taken(smp_graph_check_runnable(graph));
+        estimate(graph, 1);
+        estimate(graph, 1 << 20);
+    }
+    if (graph->n_op > 1)
+        split(graph);
+    smp_graph_destroy(graph);
+    return 0;
+}
