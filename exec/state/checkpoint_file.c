@@ -81,6 +81,15 @@ static bool parse(const char *bytes, smp__checkpoint_header *h)
                   &h->fingerprint, &h->step, &h->samples, &h->saved, h->optimizer, &h->states) == 6;
 }
 
+/* What no job gets to is damage that a hash does not see; sums of the others do not overflow. */
+static bool in_range(const smp__checkpoint_header *h)
+{
+    const int64_t most = INT64_C(1) << 53;
+    return h->step >= 0 && h->step <= most && h->samples >= -1 && h->samples <= most &&
+           h->saved >= 0 && h->saved <= most && h->states >= 0 &&
+           h->states <= SMP__CHECKPOINT_STATES;
+}
+
 smp_status smp__checkpoint_header_read(int fd, const char *path, smp__checkpoint_header *header)
 {
     char bytes[SMP__CHECKPOINT_HEADER_BYTES + 1] = "";
@@ -90,7 +99,7 @@ smp_status smp__checkpoint_header_read(int fd, const char *path, smp__checkpoint
         return smp_fail(SMP_ERR_FAILED, "%s: cannot read: %s", path, strerror(errno));
     if (length >= SMP__CHECKPOINT_HEADER_BYTES)
         SMP_TRY(smp__checkpoint_transfer(fd, bytes, SMP__CHECKPOINT_HEADER_BYTES, 0, false, path));
-    if (!parse(bytes, &h) || h.step < 0 || h.states < 0 || h.saved < 0)
+    if (!parse(bytes, &h) || !in_range(&h))
         return smp_fail(SMP_ERR_INPUT, "%s: the header is damaged", path);
     *header = h;
     return SMP_OK;

@@ -8,6 +8,7 @@
 #include "graph/base/status.h"
 
 enum { SMP__CHECKPOINT_HEADER_BYTES = 4096, SMP__CHECKPOINT_VERSION = 2 };
+enum { SMP__CHECKPOINT_STATES = 100 }; /* per weight at most; optimizers have two or none */
 
 typedef struct smp__checkpoint_header {
     int version; /* above SMP__CHECKPOINT_VERSION: nothing else is known */
@@ -28,7 +29,7 @@ smp_status smp__checkpoint_sync(int fd, const char *path);
 /* Writes a header of this version. */
 smp_status smp__checkpoint_header_write(int fd, const smp__checkpoint_header *header,
                                         const char *model, const char *path);
-/* SMP_ERR_INPUT: the header is damaged, or is none. */
+/* SMP_ERR_INPUT: the header is damaged, is none, or has numbers that no job gets to. */
 smp_status smp__checkpoint_header_read(int fd, const char *path, smp__checkpoint_header *header);
 
 #endif

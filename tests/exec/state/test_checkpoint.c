@@ -2,6 +2,7 @@
  * found: a byte anywhere, a length, a name, a version. One rank. */
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <mpi.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -69,6 +70,18 @@ static smp *open_model(const char *path, const char *optimizer)
 static smp *open_job(const char *optimizer)
 {
     return open_model(model_path, optimizer);
+}
+
+/* The same model in mode inference. */
+static smp *open_inference(const char *optimizer)
+{
+    char path[128], text[512];
+    snprintf(path, sizeof path, "%s/inference.yaml", folder);
+    snprintf(text, sizeof text, "smp: 1\nmode: inference\n%s", strchr(model_text, '\n') + 1);
+    write_text(path, text);
+    smp *job = open_model(path, optimizer);
+    assert_int_equal(unlink(path), 0);
+    return job;
 }
 
 /* The loss before the step: it tells one state from another. */
@@ -272,12 +285,8 @@ static void test_checkpoint_inference(void **state)
 {
     (void)state;
     double losses[4];
-    char path[128], text[512];
     smp_finalize(save_steps(2, 3, losses));
-    snprintf(path, sizeof path, "%s/inference.yaml", folder);
-    snprintf(text, sizeof text, "smp: 1\nmode: inference\n%s", strchr(model_text, '\n') + 1);
-    write_text(path, text);
-    smp *job = open_model(path, "sgd");
+    smp *job = open_inference("sgd");
     assert_true(step(job) == losses[0]);
     must(smp_load(job, saved));
     assert_true(step(job) == losses[3]);
@@ -287,7 +296,6 @@ static void test_checkpoint_inference(void **state)
     assert_non_null(strstr(smp_load_note(job), "weight 'fc.weight' is damaged"));
     assert_true(step(job) == losses[2]);
     smp_finalize(job);
-    assert_int_equal(unlink(path), 0);
 }
 
 /* Writes `header`, whole, over that of a file. */
@@ -350,6 +358,35 @@ static void test_checkpoint_later_version(void **state)
     smp_finalize(job);
 }
 
+/* Numbers that no job gets to, under a right hash: damage, before anything is computed of them. A job
+ * for inference takes any number of states. */
+static void test_checkpoint_numbers(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t samples, saved;
+        int states;
+    } beyond[] = {{8, 1, INT_MAX}, {-2, 1, 2}, {INT64_MAX - 1, 1, 2}, {8, INT64_MAX - 1, 2}};
+    double losses[4];
+    char header[512];
+    smp *job = save_steps(2, 3, losses), *inference = open_inference("adamw");
+    for (size_t i = 0; i < sizeof beyond / sizeof *beyond; i++) {
+        snprintf(header, sizeof header,
+                 "SMP checkpoint 2\nfingerprint %016" PRIx64 "\nstep 3\nsamples %" PRId64
+                 "\nsaved %" PRId64 "\noptimizer adamw\nstates %d\nmodel tiny\n",
+                 job->graph->fingerprint, beyond[i].samples, beyond[i].saved, beyond[i].states);
+        set_header(file_of(3), header, true);
+        smp *jobs[] = {job, inference};
+        for (int k = 0; k < 2; k++) {
+            must(smp_load(jobs[k], saved));
+            assert_non_null(
+                strstr(smp_load_note(jobs[k]), "0000000003.smp: the header is damaged"));
+        }
+    }
+    smp_finalize(job);
+    smp_finalize(inference);
+}
+
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
@@ -365,6 +402,7 @@ int main(int argc, char **argv)
         TEST(wrong_optimizer),
         TEST(version_1),
         TEST(later_version),
+        TEST(numbers),
         TEST(inference),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
