@@ -73,7 +73,7 @@ typedef struct smp__input {
     char *host;       /* [microbatches * stride] for the device to copy from; NULL: not used */
     char *device;     /* the same in device memory */
     smp__index_range range; /* of an int32 input */
-    int counted;            /* how often its values decide what counts in the loss */
+    double counted;         /* how often its values decide what counts in the loss */
     bool counts_here;       /* ... and this rank is the one of its replica that looks at them */
 } smp__input;
 

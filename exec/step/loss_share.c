@@ -9,7 +9,7 @@
  * every sample counts alike the shares are 1 / (micro-batches * replicas), and where values decide but
  * none is ignored they have the same bits: both divisions are rounded once to float (a quotient that
  * is rounded to double first is not rounded wrongly by that, since 53 >= 2 * 24 + 2).
- * O(values of the inputs that decide). */
+ * O(operators) once, O(values of the inputs that decide) a step. */
 #include "exec/step/loss_share.h"
 
 #include <stdlib.h>
@@ -23,18 +23,25 @@ static bool reads(const smp *s, int input, int rank)
     return false;
 }
 
-/* The model inputs that an int32 tensor is made of. */
-static void follow(smp *s, int32_t tensor)
+/* How often each model input stands in an int32 tensor: ops come behind what they read, so one walk
+ * back knows all readers of a tensor before it passes the tensor on. */
+static smp_status find_inputs(smp *s, int32_t tensor)
 {
-    int32_t producer = s->graph->tensor[tensor].producer;
-    if (producer < 0) {
-        s->input[tensor].counted++;
-        return;
+    const smp_graph *graph = s->graph;
+    double *times = calloc((size_t)graph->n_tensor, sizeof(*times));
+    if (!times)
+        return smp_fail_memory((size_t)graph->n_tensor * sizeof(*times));
+    times[tensor] = 1.0;
+    for (int32_t i = graph->tensor[tensor].producer; i >= 0; i--) {
+        const smp_op *op = &graph->op[i];
+        for (int32_t k = 0; k < op->n_in; k++)
+            if (graph->tensor[op->in[k]].dtype == SMP_I32)
+                times[op->in[k]] += times[op->out];
     }
-    const smp_op *op = &s->graph->op[producer];
-    for (int32_t k = 0; k < op->n_in; k++)
-        if (s->graph->tensor[op->in[k]].dtype == SMP_I32)
-            follow(s, op->in[k]);
+    for (int i = 0; i < graph->n_input; i++)
+        s->input[i].counted = times[i];
+    free(times);
+    return SMP_OK;
 }
 
 /* Who counts, and who has to be told: the rank with the loss in every replica. */
@@ -44,7 +51,7 @@ static void choose_ranks(smp *s, int loss_rank)
     if (s->comm.ddp_size > 1 && s->comm.pipeline_rank == loss_rank)
         s->rows_group = s->comm.ddp;
     for (int i = 0; i < s->graph->n_input; i++) {
-        if (s->input[i].counted == 0)
+        if (s->input[i].counted == 0.0)
             continue;
         int rank = loss_rank;
         if (!reads(s, i, loss_rank)) {
@@ -73,7 +80,7 @@ smp_status smp__loss_share_build(smp *s)
     s->rows_slot = 0;
     while (op->kind->rows_counted(s->rows_slot, NULL, 0) < 0)
         s->rows_slot++;
-    follow(s, op->in[s->rows_slot]);
+    SMP_TRY(find_inputs(s, op->in[s->rows_slot]));
     choose_ranks(s, s->stage_rank[s->stage_of_op[loss]]);
     return SMP_OK;
 }

@@ -1,0 +1,115 @@
+/* Whose values decide what counts in the loss: found in the time and on the stack that the model's
+ * size allows, whatever lies between the inputs and the targets of the loss. One rank. */
+#include <mpi.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "exec/step/loss_share.h"
+#include "exec/step/step_inputs.h"
+#include "graph/base/text.h"
+
+enum { PATIENCE_S = 60 };
+
+static const char inputs_text[] = "smp: 1\n"
+                                  "name: targets\n"
+                                  "inputs:\n"
+                                  "  logits: {dtype: float32, shape: [4, 6]}\n"
+                                  "  other: {dtype: int32, shape: [4]}\n"
+                                  "  t0: {dtype: int32, shape: [2]}\n"
+                                  "ops:\n";
+
+static void must(smp_status status)
+{
+    if (status != SMP_OK)
+        fail_msg("%s", smp_last_error());
+}
+
+/* Reads a model of these ops, the last of which makes the targets, and finds out who counts. Ends the
+ * program if that takes longer than a walk over the model can. */
+static void find(smp_text *ops, const char *targets, double counted[3])
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/smp-test-XXXXXX", P_tmpdir);
+    int fd = mkstemp(path);
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    assert_non_null(file);
+    fprintf(file,
+            "%s%s  - {op: linear, name: head, in: logits, out: y, features: 6}\n"
+            "  - {op: cross_entropy, name: loss, in: [y, %s], out: loss}\nloss: loss\n",
+            inputs_text, ops->data, targets);
+    assert_int_equal(fclose(file), 0);
+    smp_text_free(ops);
+
+    smp s = {.comm = {.ddp_size = 1}, .microbatches = 1, .batch = 1, .device = smp_devices()[0]};
+    must(smp_graph_read(path, &s.graph));
+    assert_int_equal(unlink(path), 0);
+    s.stage_of_op = calloc((size_t)s.graph->n_op, sizeof *s.stage_of_op);
+    s.stage_rank = calloc(1, sizeof *s.stage_rank);
+    must(smp__inputs_build(&s));
+    alarm(PATIENCE_S);
+    must(smp__loss_share_build(&s));
+    alarm(0);
+    for (int i = 0; i < 3; i++) {
+        counted[i] = s.input[i].counted;
+        assert_int_equal(s.input[i].counts_here, counted[i] > 0);
+    }
+    free(s.rows);
+    free(s.input);
+    free(s.stage_rank);
+    free(s.stage_of_op);
+    smp_graph_destroy(s.graph);
+}
+
+/* Each pair doubles the ways from the targets to the input. */
+static void test_loss_share_rejoining_pairs(void **state)
+{
+    enum { PAIRS = 60 };
+    (void)state;
+    smp_text ops = {0};
+    for (int i = 0; i < PAIRS; i++) {
+        for (int k = 0; k < 2; k++)
+            smp_text_append(&ops,
+                            "  - {op: opaque, name: side%d_%d, in: t%d, out: s%d_%d, shape: [2], "
+                            "dtype: int32, cost: {forward_us: 1}}\n",
+                            i, k, i, i, k);
+        smp_text_append(&ops,
+                        "  - {op: opaque, name: join%d, in: [s%d_0, s%d_1], out: t%d, shape: [%d], "
+                        "dtype: int32, cost: {forward_us: 1}}\n",
+                        i, i, i, i + 1, i + 1 < PAIRS ? 2 : 4);
+    }
+    double counted[3];
+    find(&ops, "t60", counted);
+    assert_true(counted[0] == 0 && counted[1] == 0 && counted[2] == (double)(1LL << PAIRS));
+}
+
+static void test_loss_share_long_chain(void **state)
+{
+    enum { LENGTH = 300000 };
+    (void)state;
+    smp_text ops = {0};
+    for (int i = 0; i < LENGTH; i++)
+        smp_text_append(&ops, "  - {op: flatten, name: f%d, in: t%d, out: t%d}\n", i, i, i + 1);
+    smp_text_append(&ops, "  - {op: concat, name: twice, in: [t%d, t%d], out: targets}\n", LENGTH,
+                    LENGTH);
+    double counted[3];
+    find(&ops, "targets", counted);
+    assert_true(counted[0] == 0 && counted[1] == 0 && counted[2] == 2);
+}
+
+int main(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_loss_share_rejoining_pairs),
+        cmocka_unit_test(test_loss_share_long_chain),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    MPI_Finalize();
+    return failed;
+}
