@@ -109,7 +109,7 @@ smp_status smp__comm_finish(smp_comm *comm, int started, const char *what);
 smp_status smp__comm_finish_request(smp_comm *comm, MPI_Request *request, const char *what);
 
 /* Every rank passes its own status; every rank returns the first failure (lowest rank) and has its
- * message. Collective. */
+ * message, which names that rank. Collective. */
 smp_status smp__comm_agree(smp_comm *comm, smp_status status);
 /* Rank 0's bytes to every rank; *data is malloc'ed on the others. Collective. */
 smp_status smp__comm_broadcast(smp_comm *comm, char **data, size_t *bytes);

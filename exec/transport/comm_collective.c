@@ -70,6 +70,16 @@ static smp_status broadcast(smp_comm *comm, void *data, int count, MPI_Datatype 
     return smp__comm_finish(comm, started, what);
 }
 
+/* Whose failure it is, unless that goes without saying: rank 0 reads the input that all use. */
+static void name_rank(const smp_comm *comm, smp_status status)
+{
+    const bool common =
+        comm->world_rank == 0 && status != SMP_ERR_FAILED && status != SMP_ERR_NO_MEMORY;
+    int named = -1; /* by an agreement within this one */
+    if (comm->world_size > 1 && !common && sscanf(smp_last_error(), "rank %d", &named) != 1)
+        smp_fail_context(status, "rank %d", comm->world_rank);
+}
+
 smp_status smp__comm_agree(smp_comm *comm, smp_status status)
 {
     if (comm->failed) /* not all ranks would come */
@@ -82,6 +92,8 @@ smp_status smp__comm_agree(smp_comm *comm, smp_status status)
         return SMP_OK;
     bool mine = comm->first == comm->world_rank;
     comm->failure.code = (int)status;
+    if (mine)
+        name_rank(comm, status);
     if (mine)
         snprintf(comm->failure.text, sizeof(comm->failure.text), "%s", smp_last_error());
     SMP_TRY(broadcast(comm, &comm->failure, (int)sizeof(comm->failure), MPI_BYTE, comm->first));

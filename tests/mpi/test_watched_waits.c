@@ -95,6 +95,29 @@ static void test_who_waits_elsewhere_is_told_apart(void **state)
     meet();
 }
 
+static void expect_agreed(smp_comm *comm, smp_status status, smp_status all, const char *message)
+{
+    expect_status(smp__comm_agree(comm, status), all);
+    assert_string_equal(smp_last_error(), message);
+}
+
+/* Whose disk is full? What all of them read is no rank's own. */
+static void test_agreed_failures_name_their_rank(void **state)
+{
+    smp_comm comm;
+    smp_status status = SMP_OK;
+    (void)state;
+    expect_status(smp__comm_open(&comm, 5.0), SMP_OK);
+    if (rank == SILENT)
+        status = smp_fail(SMP_ERR_FAILED, "a full disk");
+    expect_agreed(&comm, status, SMP_ERR_FAILED, "rank 2: a full disk");
+    expect_agreed(&comm, SMP_ERR_FAILED, SMP_ERR_FAILED, "rank 2: a full disk");
+    status = rank == 0 ? smp_fail(SMP_ERR_INPUT, "no such plan") : SMP_OK;
+    expect_agreed(&comm, status, SMP_ERR_INPUT, "no such plan");
+    smp__comm_close(&comm);
+    meet();
+}
+
 static smp_status never(void *context, bool *done)
 {
     (void)context;
@@ -263,6 +286,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_end_of_step_names_the_hung_rank),
         cmocka_unit_test(test_who_waits_elsewhere_is_told_apart),
+        cmocka_unit_test(test_agreed_failures_name_their_rank),
         cmocka_unit_test(test_patience_lasts_until_all_have_entered),
         cmocka_unit_test(test_suspended_time_does_not_count),
         cmocka_unit_test(test_a_failed_broadcast_leaves_the_text_to_the_caller),
