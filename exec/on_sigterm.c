@@ -31,10 +31,37 @@ static void put_number(char *line, size_t *used, int number)
         line[(*used)++] = digits[--n];
 }
 
+/* ", stage 5, micro-batch 7) was at action B of step 42" */
+static void put_action(char *line, size_t *used, const smp *s)
+{
+    smp_action at = s->current;
+    if (at.chunk >= 0 && at.chunk < s->chunks) {
+        put_text(line, used, ", stage ");
+        put_number(line, used, s->stage_of_chunk[at.chunk]);
+    }
+    if (at.microbatch >= 0) {
+        put_text(line, used, ", micro-batch ");
+        put_number(line, used, at.microbatch);
+    }
+    put_text(line, used, ") was at action ");
+    put_text(line, used, smp_action_letters(at.kind));
+    put_text(line, used, " of step ");
+    put_number(line, used, (int)s->step + 1);
+}
+
+/* ") was saving a checkpoint after step 41" */
+static void put_doing(char *line, size_t *used, const smp *s, const char *doing)
+{
+    put_text(line, used, ") was ");
+    put_text(line, used, doing);
+    put_text(line, used, " after step ");
+    put_number(line, used, (int)s->step);
+}
+
 static void speak(int signal_number)
 {
     const smp *s = job;
-    smp_action at = s->current;
+    const char *doing = s->doing;
     char line[BYTES];
     size_t used = 0;
     put_text(line, &used, "smp-run: the job was ended: rank ");
@@ -43,18 +70,10 @@ static void speak(int signal_number)
     put_number(line, &used, s->comm.replica);
     put_text(line, &used, ", pipeline rank ");
     put_number(line, &used, s->comm.pipeline_rank);
-    if (at.chunk >= 0 && at.chunk < s->chunks) {
-        put_text(line, &used, ", stage ");
-        put_number(line, &used, s->stage_of_chunk[at.chunk]);
-    }
-    if (at.microbatch >= 0) {
-        put_text(line, &used, ", micro-batch ");
-        put_number(line, &used, at.microbatch);
-    }
-    put_text(line, &used, ") was at action ");
-    put_text(line, &used, smp_action_letters(at.kind));
-    put_text(line, &used, " of step ");
-    put_number(line, &used, (int)s->step + 1);
+    if (doing)
+        put_doing(line, &used, s, doing);
+    else
+        put_action(line, &used, s);
     put_text(line, &used, "\n");
     ssize_t written = write(STDERR_FILENO, line, used);
     (void)written; /* nobody left to tell */

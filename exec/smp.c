@@ -190,6 +190,7 @@ smp_status smp_init(smp **out, const smp_options *options)
         goto fail;
     if ((status = smp__job_build(s)) != SMP_OK)
         goto fail;
+    s->doing = smp__between_steps;
     *out = s;
     return SMP_OK;
 

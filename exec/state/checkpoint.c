@@ -153,6 +153,7 @@ smp_status smp_save(smp *s, const char *path)
     smp__checkpoint_path(final, path, s->step);
     snprintf(temporary, sizeof(temporary), "%s.part", final);
     bool first = s->comm.world_rank == 0;
+    s->doing = "saving a checkpoint";
     smp_status status = smp__comm_agree(&s->comm, first ? create_file(s, path, temporary) : SMP_OK);
     bool writes = first || s->comm.replica == 0;
     if (status == SMP_OK)
@@ -161,6 +162,8 @@ smp_status smp_save(smp *s, const char *path)
         status = smp__comm_agree(&s->comm, first ? finish_file(path, temporary, final) : SMP_OK);
     if (status != SMP_OK && first)
         unlink(temporary);
+    if (status != SMP_ERR_PEER) /* after that it is the place of the failure */
+        s->doing = smp__between_steps;
     return status;
 }
 
@@ -283,12 +286,15 @@ smp_status smp_load(smp *s, const char *path)
     smp__saved *list = NULL; /* rank 0's: it chooses, so that all ranks read the same file */
     int n = 0;
     smp_status status = SMP_OK;
+    s->doing = "loading a checkpoint";
     if (s->comm.world_rank == 0)
         status = smp__checkpoint_list(path, &list, &n);
     status = smp__comm_agree(&s->comm, status);
     if (status == SMP_OK)
         status = load_newest(s, path, list, n);
     free(list);
+    if (status != SMP_ERR_PEER) /* after that it is the place of the failure */
+        s->doing = smp__between_steps;
     return status;
 }
 

@@ -115,10 +115,16 @@ int64_t smp_step_samples(const smp *s)
     return s->batch * s->microbatches;
 }
 
+const char smp__between_steps[] = "between steps";
+
 smp_status smp__job_context(const smp *s, smp_status status)
 {
     if (status == SMP_OK)
         return status;
+    if (s->doing)
+        return smp_fail_context(status, "rank %d (replica %d, pipeline rank %d, %s)",
+                                s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank,
+                                s->doing);
     if (s->current.kind != SMP_ACTION_OPTIMIZE && s->current.chunk < 0)
         return smp_fail_context(status,
                                 "rank %d (replica %d, pipeline rank %d, before the first "

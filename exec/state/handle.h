@@ -130,6 +130,7 @@ struct smp {
     bool broken;          /* a step failed */
     char load_note[1024]; /* see smp_load_note */
     smp_action current;   /* action in progress, for messages */
+    const char *doing;    /* ... and what this rank does outside of steps; NULL: it is in one */
     int64_t position;     /* actions of the step that are enqueued */
     int64_t passed;       /* ... of which the device has done at least so many */
     int64_t calls;        /* operators enqueued, for smp__device_pace */
@@ -157,7 +158,11 @@ int smp__job_chunk_of_stage(const smp *s, int stage);
 /* SMP_ERR_FAILED after a failed step. */
 smp_status smp__job_usable(const smp *s);
 
-/* Puts "rank 2 (replica 0, stage 2, F3.0): " before the recorded message. */
+/* What a rank is doing that is in no step and no other call. */
+extern const char smp__between_steps[];
+
+/* Puts "rank 2 (replica 0, stage 2, F3.0): " before the recorded message, outside of steps what the
+ * rank is doing. */
 smp_status smp__job_context(const smp *s, smp_status status);
 
 #endif

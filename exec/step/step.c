@@ -196,6 +196,7 @@ static smp_status begin(smp *s, bool training)
     s->position = s->passed = 0;
     s->step_begin_s = smp_clock_s();
     s->current = (smp_action){.kind = SMP_ACTION_F, .microbatch = -1, .chunk = -1};
+    s->doing = NULL;
     return smp__comm_enter(&s->comm);
 }
 
@@ -237,6 +238,7 @@ smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result)
         status = collect(s, &done);
     if (status != SMP_OK)
         return fail_step(s, status);
+    s->doing = smp__between_steps;
     s->step++;
     if (s->samples >= 0)
         s->samples += smp_step_samples(s) * s->comm.ddp_size;
@@ -309,6 +311,7 @@ smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_result *resu
         status = collect(s, &done);
     if (status != SMP_OK)
         return fail_step(s, status);
+    s->doing = smp__between_steps;
     done.predicted_us = 0.0; /* the plan predicts training steps */
     *result = done;
     return SMP_OK;

@@ -36,6 +36,14 @@ static void raise_in_step(const smp *job)
     raise(SIGTERM);
 }
 
+static void raise_between_steps(const smp *job)
+{
+    smp saving = *job;
+    saving.doing = "saving a checkpoint";
+    smp__on_sigterm(&saving);
+    raise(SIGTERM);
+}
+
 static void raise_while_handler_goes(const smp *job)
 {
     smp__on_sigterm(job);
@@ -89,6 +97,15 @@ static void test_on_sigterm_says_where_the_rank_was(void **state)
     assert_string_equal(text, expected);
 }
 
+static void test_on_sigterm_knows_what_is_no_step(void **state)
+{
+    char text[512];
+    (void)state;
+    end_of(raise_between_steps, text, sizeof(text));
+    assert_string_equal(text, "smp-run: the job was ended: rank 3 (replica 1, pipeline rank 2) was "
+                              "saving a checkpoint after step 41\n");
+}
+
 static void test_on_sigterm_speaks_until_the_handler_is_gone(void **state)
 {
     char text[512];
@@ -113,6 +130,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_on_sigterm_says_where_the_rank_was),
+        cmocka_unit_test(test_on_sigterm_knows_what_is_no_step),
         cmocka_unit_test(test_on_sigterm_speaks_until_the_handler_is_gone),
         cmocka_unit_test(test_on_sigterm_gives_the_default_back),
     };
