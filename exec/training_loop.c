@@ -378,27 +378,47 @@ static smp_status run(trainer *t)
     return smp__comm_agree(&t->job->comm, status);
 }
 
+/* Do all ranks come to the end of the job? MPI_Finalize waits unwatched. */
+static smp_status leave(trainer *t, smp_status status)
+{
+    char reason[1024] = "";
+    if (status != SMP_OK)
+        snprintf(reason, sizeof(reason), "%s; then ", smp_last_error());
+    smp_status left = smp__comm_agree(&t->job->comm, SMP_OK);
+    *t->job_broken = left != SMP_OK;
+    return left == SMP_OK ? status : smp_fail(left, "%s%s", reason, smp_last_error());
+}
+
+static void free_data(trainer *t)
+{
+    for (int i = 0; t->buffer && i < t->job->graph->n_input; i++)
+        free(t->buffer[i]);
+    free(t->buffer);
+    free(t->step_us);
+    smp_data_close(t->data);
+    smp_data_close(t->eval_data);
+}
+
 smp_status smp__train(const smp_train_options *options, bool *job_broken)
 {
     trainer t = {.options = options, .job_broken = job_broken};
     *job_broken = false;
     smp_status status = smp_init(&t.job, &options->job);
-    *job_broken = status == SMP_ERR_PEER;
-    if (status != SMP_OK)
-        return status;
-    smp__on_sigterm(t.job);
-    status = run(&t);
-    smp__on_sigterm(NULL);
-    *job_broken = *job_broken || t.job->comm.failed;
-    if (t.job->comm.told) /* who failed prints that, and then ends all ranks */
+    if (status == SMP_OK) {
+        smp__on_sigterm(t.job);
+        status = run(&t);
+        *job_broken = *job_broken || t.job->comm.failed;
+        free_data(&t);
+        if (!*job_broken)
+            status = leave(&t, status);
+        if (*job_broken && !t.job->comm.told && t.job->doing)
+            smp__job_context(t.job, status);
+        smp__on_sigterm(NULL);
+    }
+    *job_broken = *job_broken || status == SMP_ERR_PEER;
+    if (smp__comm_was_told(status)) /* who failed prints that, and then ends all ranks */
         sleep(TELLER_S);
-    for (int i = 0; t.buffer && i < t.job->graph->n_input; i++)
-        free(t.buffer[i]);
-    free(t.buffer);
-    free(t.step_us);
-    smp_data_close(t.data);
-    smp_data_close(t.eval_data);
-    if (!*job_broken)
+    if (t.job && !*job_broken)
         smp_finalize(t.job);
     return status;
 }

@@ -84,6 +84,9 @@ typedef struct smp_wait {
     double looked_s; /* when the others were last listened to */
 } smp_wait;
 
+/* Is the last error what another rank said in a notice? That rank prints it. */
+bool smp__comm_was_told(smp_status status);
+
 /* One round of waiting for what the callback describes (called on time-out only). SMP_ERR_PEER: a
  * notice came, or time is up; the message then names the ranks that do not answer, and those that
  * have not come as far as this one. Of the ranks that run out of time together the lowest speaks,

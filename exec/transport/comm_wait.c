@@ -63,6 +63,13 @@ static smp_status receive_notice(smp_comm *comm, int from)
     return smp_fail(SMP_ERR_PEER, "rank %d says: %.900s", from, text);
 }
 
+bool smp__comm_was_told(smp_status status)
+{
+    int rank, length = 0;
+    return status == SMP_ERR_PEER &&
+           sscanf(smp_last_error(), "rank %d says: %n", &rank, &length) == 1 && length > 0;
+}
+
 /* Sends and forgets: nobody could do more if it failed, and the numbers stay where they are. */
 static void tell(const smp_comm *comm, int rank, int tag, const long long *number)
 {
