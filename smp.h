@@ -170,10 +170,25 @@ SMP_API smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *
 SMP_API smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_result *result);
 
 /* Writes weights, optimizer state and step number to directory `path`, created if absent; the
- * newest complete checkpoint stays readable whenever the job dies. Independent of the plan. Weights
- * that are not finite are SMP_ERR_FAILED and leave the directory as it is.
- * Collective. */
+ * newest complete checkpoint stays readable whenever the job dies. Returns when it is on the disk.
+ * Independent of the plan. Weights that are not finite are SMP_ERR_FAILED and leave the directory
+ * as it is. Collective. */
 SMP_API smp_status smp_save(smp *s, const char *path);
+
+/* The same behind the next steps: returns when the state is copied to host memory, of which every
+ * rank keeps as much as its part of the checkpoint takes until smp_finalize. A thread of each rank
+ * writes it; a program that initialises MPI itself asks for MPI_THREAD_FUNNELED at least. The
+ * checkpoint counts once smp_save_test or smp_save_wait has completed it; the next save, smp_load
+ * and smp_finalize wait for it, too. Errors as of smp_save, and of the save before. Collective. */
+SMP_API smp_status smp_save_begin(smp *s, const char *path);
+
+/* Is the last save complete, or has there been none? Does not wait for the disk: call it between
+ * steps. Errors as of smp_save: the save is over, older checkpoints stay, the job can go on.
+ * Collective. */
+SMP_API smp_status smp_save_test(smp *s, int *done);
+
+/* Waits until the last save is complete. Errors as of smp_save_test. Collective. */
+SMP_API smp_status smp_save_wait(smp *s);
 
 /* Restores what was saved last to directory `path`, under any plan of the same model, whatever its
  * step. In `mode: inference` the model takes the weights alone, of either mode. If the last save is

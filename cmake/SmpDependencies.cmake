@@ -1,5 +1,6 @@
 # Libraries from the system, each as one imported target. Missing ones are named with their package.
 find_package(MPI REQUIRED COMPONENTS C)
+find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS C) # of the compiler; oneDNN's thread count is set through it
 
 # smp_find_library(<target> <header> <library> <package>): defines Smp::<target>.

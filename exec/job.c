@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "exec/choose_device.h"
+#include "exec/state/checkpoint_save.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/weights.h"
 #include "exec/step/loss_share.h"
@@ -213,21 +214,24 @@ static void free_device(smp *s)
     s->device->close(s->device_context);
 }
 
-/* Its failure is nobody's concern any more: what failed before stays the last error. */
-static void wait_for_device(smp *s)
+/* What is still under way. Its failure is nobody's concern any more: what failed before stays the
+ * last error. */
+static void wait_for_work(smp *s)
 {
     char before[1024];
     snprintf(before, sizeof(before), "%s", smp_last_error());
-    if (smp__device_idle(s) != SMP_OK)
+    bool failed = smp__save_close(s) != SMP_OK;
+    if (s->device_context && !s->broken && !s->comm.failed)
+        failed = smp__device_idle(s) != SMP_OK || failed;
+    if (failed)
         smp_fail(SMP_ERR_FAILED, "%s", before);
 }
 
 void smp__job_free(smp *s)
 {
+    wait_for_work(s);
     if (s->comm.failed)
         return; /* messages in flight may still read and write these buffers */
-    if (s->device_context && !s->broken)
-        wait_for_device(s);
     smp__reduce_free(s);
     smp__messages_free(s);
     if (s->transport_context)

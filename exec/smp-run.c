@@ -117,7 +117,7 @@ static const char usage[] =
     "  --seed S             weights and dropout (default 1)\n"
     "checkpoints\n"
     "  --checkpoint DIR     save after the last step; independent of the plan\n"
-    "  --save-every N       ... and after every N steps\n"
+    "  --save-every N       ... and after every N steps, written while training goes on\n"
     "  --resume             continue from what was saved last in DIR; if that is damaged,\n"
     "                       from the one before, and say so\n"
     "output\n"
@@ -297,8 +297,8 @@ int main(int argc, char **argv)
         return smp_status_exit_code(status);
     }
     smp__comm_configure();
-    MPI_Init(&argc, &argv);
-    int rank = 0;
+    int rank = 0, threads; /* one thread calls MPI */
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &threads);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     bool job_broken = false;
     status = smp__train(&a.train, &job_broken);

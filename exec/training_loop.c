@@ -230,6 +230,8 @@ static smp_status train_step(trainer *t, int64_t step)
     t->step_us[t->n_step++] = r.step_us;
     if (t->prints && (o->json || step == 1 || due(step, o->log_every, o->steps)))
         print_step(t, &r);
+    int saved; /* completes a save whose parts are written, or says that it has failed */
+    SMP_TRY(smp_save_test(t->job, &saved));
     if (t->eval_data && due(step, o->eval_every, o->steps))
         SMP_TRY(evaluate(t, step));
     if (!o->checkpoint || !t->job->graph->training)
@@ -238,7 +240,8 @@ static smp_status train_step(trainer *t, int64_t step)
     if (!t->save_due || (t->job->skipped_in_row > 0 && step < o->steps))
         return SMP_OK;
     t->save_due = false;
-    return smp_save(t->job, o->checkpoint);
+    return step < o->steps ? smp_save_begin(t->job, o->checkpoint)
+                           : smp_save(t->job, o->checkpoint);
 }
 
 static int by_value(const void *a, const void *b)

@@ -15,7 +15,7 @@ typedef struct smp_train_options {
     int64_t steps; /* train up to this step */
     int64_t log_every;
     int64_t eval_every;     /* 0: only after the last step */
-    int64_t save_every;     /* 0: only after the last step */
+    int64_t save_every;     /* behind the next steps; 0: only after the last step */
     const char *checkpoint; /* directory, or NULL */
     bool resume;
     uint64_t data_seed;

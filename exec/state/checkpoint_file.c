@@ -16,6 +16,15 @@
 
 enum { TEXT_BYTES = SMP__CHECKPOINT_HEADER_BYTES - (int)sizeof(uint64_t) };
 
+int64_t smp__checkpoint_offset(const smp_graph *graph, int32_t param, int states)
+{
+    int64_t elements = 0;
+    for (int32_t i = 0; i < param; i++)
+        elements += graph->param[i].elements;
+    return SMP__CHECKPOINT_HEADER_BYTES + elements * (1 + states) * (int64_t)sizeof(float) +
+           param * (int64_t)sizeof(uint64_t); /* a hash behind each */
+}
+
 smp_status smp__checkpoint_transfer(int fd, void *data, int64_t bytes, int64_t offset, bool writing,
                                     const char *path)
 {

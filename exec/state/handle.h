@@ -13,6 +13,7 @@
 #include "exec/data/index_range.h"
 #include "exec/device/device.h"
 #include "exec/optimizer/optimizer.h"
+#include "exec/state/checkpoint_part.h"
 #include "exec/transport/transport.h"
 #include "schedule/memory/memory.h"
 #include "schedule/plan/plan.h"
@@ -139,6 +140,8 @@ struct smp {
     int64_t n_event;        /* of the last step; times are known after smp__trace_collect */
     bool collected;
     double step_begin_s;
+
+    smp__saving saving;
 };
 
 enum {

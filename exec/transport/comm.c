@@ -44,7 +44,9 @@ static smp_status init_mpi(smp_comm *comm)
         return SMP_OK;
     smp__comm_configure();
     /* unwatched: mpirun ends a job whose process dies in MPI_Init */
-    SMP_TRY(smp__comm_check(MPI_Init(NULL, NULL), "MPI_Init"));
+    int threads; /* this one alone calls MPI, beside others that do not */
+    SMP_TRY(
+        smp__comm_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &threads), "MPI_Init"));
     comm->owns_mpi = true;
     return SMP_OK;
 }

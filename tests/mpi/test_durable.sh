@@ -17,7 +17,7 @@ train() {
     done
     shift
     rm -f log
-    expect_exit "$code" mpirun -n 2 env LD_PRELOAD="$SMP_BIN_DIR/fail_sync.so" "${fail[@]}" \
+    expect_exit "$code" mpirun -n 2 env LD_PRELOAD="$SMP_BIN_DIR/bad_disk.so" "${fail[@]}" \
         smp-run plan.yaml --data text.txt --checkpoint runs/saved --save-every 2 "$@"
 }
 

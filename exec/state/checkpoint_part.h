@@ -1,0 +1,48 @@
+/* What one rank does for a checkpoint that is being saved: copies its part of the state, writes it
+ * at its place in the file, and, on rank 0, gives the whole file its name. */
+#ifndef SMP_EXEC_STATE_CHECKPOINT_PART_H
+#define SMP_EXEC_STATE_CHECKPOINT_PART_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "exec/state/checkpoint_folder.h"
+#include "smp.h"
+
+typedef enum smp__save_phase {
+    SMP__SAVE_NONE,  /* none is under way */
+    SMP__SAVE_WRITE, /* every rank writes its part */
+    SMP__SAVE_NAME   /* all parts are on the disk: rank 0 renames the file, and removes old ones */
+} smp__save_phase;
+
+/* The save under way. A thread that writes reads this and what never changes in a job; it alone
+ * sets `status` and `message`, before `ended`. */
+typedef struct smp__saving {
+    smp__save_phase phase; /* the same on every rank */
+    char directory[SMP__CHECKPOINT_PATH_BYTES];
+    int64_t step, samples; /* of the state that is saved */
+    char *staging;         /* host memory for this rank's part, kept for the next save, or NULL */
+    const char *part;      /* what is written: `staging`, or NULL: what stands in the arena */
+    bool behind;           /* written by a thread, while steps go on */
+    bool running;          /* `thread` is to be joined */
+    pthread_t thread;
+    atomic_bool ended; /* this rank's work of the phase; what came of it: */
+    smp_status status;
+    char message[1024];
+} smp__saving;
+
+/* Copies this rank's part to host memory, which the first call reserves. */
+smp_status smp__part_copy(smp *s);
+
+/* What follows asks neither other ranks nor, after a copy, the device: any thread may call it. */
+
+/* Writes this rank's part, and on rank 0 the header, to the file's temporary name, and syncs it. */
+smp_status smp__part_write(const smp *s);
+/* All parts are written: the file gets its name, and only then old ones are removed. */
+smp_status smp__part_name(const smp *s);
+/* Removes the temporary file. */
+void smp__part_abandon(const smp *s);
+
+#endif

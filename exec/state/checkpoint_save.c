@@ -1,0 +1,189 @@
+/* Saving a checkpoint, behind the next steps or at once. A save begins with a copy of every rank's
+ * part in memory; what takes long, the disk, is the work of a thread on each rank. It goes through
+ * two phases, each of which ends on all ranks together: every rank writes and syncs its part; rank
+ * 0 gives the file its name. A phase ends where all ranks come by anyway, between two steps: they
+ * look with one small reduction whether everybody's thread has ended. Threads call neither MPI nor
+ * the device.
+ *
+ * A save at once is the same without threads and, where the host can read the arena, without the
+ * copy. */
+#include "exec/state/checkpoint_save.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/state/checkpoint_part.h"
+#include "exec/state/weights.h"
+
+static void *work(void *job)
+{
+    smp *s = job;
+    smp__saving *v = &s->saving;
+    v->status = v->phase == SMP__SAVE_WRITE ? smp__part_write(s) : smp__part_name(s);
+    snprintf(v->message, sizeof(v->message), "%s", smp_last_error());
+    atomic_store(&v->ended, true);
+    return NULL;
+}
+
+/* Signals are the business of the program's own threads. */
+static bool start_thread(smp *s)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    s->saving.running = pthread_create(&s->saving.thread, NULL, work, s) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return s->saving.running;
+}
+
+/* Replicas have nothing to write; the header and the name are rank 0's. */
+static void start_phase(smp *s, smp__save_phase phase)
+{
+    smp__saving *v = &s->saving;
+    const bool has_work =
+        s->comm.world_rank == 0 || (phase == SMP__SAVE_WRITE && s->comm.replica == 0);
+    v->phase = phase;
+    v->status = SMP_OK;
+    atomic_store(&v->ended, !has_work);
+    if (has_work && !(v->behind && start_thread(s)))
+        work(s); /* where there is no thread the job waits for the disk */
+}
+
+static void join(smp__saving *v)
+{
+    if (v->running)
+        pthread_join(v->thread, NULL);
+    v->running = false;
+}
+
+static smp_status test_own(void *job, bool *done)
+{
+    *done = atomic_load(&((smp *)job)->saving.ended);
+    return SMP_OK;
+}
+
+static void describe_own(const void *job, char *buffer, size_t size)
+{
+    snprintf(buffer, size, "its part of a checkpoint to be written to %s",
+             ((const smp *)job)->saving.directory);
+}
+
+/* All ranks have ended their work of the phase, or will soon. */
+static smp_status end_phase(smp *s)
+{
+    smp__saving *v = &s->saving;
+    smp_status status =
+        smp__comm_wait_until(&s->comm, &(smp_wait){.patient = true}, test_own, describe_own, s);
+    if (status != SMP_OK)
+        return smp__comm_notify(&s->comm, status);
+    join(v);
+    if (v->status != SMP_OK)
+        status = smp_fail(v->status, "%s", v->message);
+    status = smp__comm_agree(&s->comm, status);
+    if (status == SMP_OK && v->phase == SMP__SAVE_WRITE) {
+        start_phase(s, SMP__SAVE_NAME);
+        return SMP_OK;
+    }
+    v->phase = SMP__SAVE_NONE;
+    if (status != SMP_OK && s->comm.world_rank == 0)
+        smp__part_abandon(s);
+    return status;
+}
+
+/* The end of a call that said what it does; after a failure elsewhere that stays the place of it. */
+static smp_status leave(smp *s, smp_status status)
+{
+    if (status != SMP_ERR_PEER)
+        s->doing = smp__between_steps;
+    return status;
+}
+
+smp_status smp__save_complete(smp *s)
+{
+    smp_status status = SMP_OK;
+    s->doing = "saving a checkpoint";
+    while (status == SMP_OK && s->saving.phase != SMP__SAVE_NONE)
+        status = end_phase(s);
+    return leave(s, status);
+}
+
+smp_status smp_save_wait(smp *s)
+{
+    if (!s)
+        return smp_fail(SMP_ERR_INPUT, "smp_save_wait: a NULL argument");
+    SMP_TRY(smp__job_usable(s));
+    return smp__save_complete(s);
+}
+
+smp_status smp_save_test(smp *s, int *done)
+{
+    enum { ENDED, AT_WORK, FAILED }; /* the greatest of all ranks counts */
+    if (!s || !done)
+        return smp_fail(SMP_ERR_INPUT, "smp_save_test: a NULL argument");
+    SMP_TRY(smp__job_usable(s));
+    const smp__saving *v = &s->saving;
+    if (v->phase != SMP__SAVE_NONE) {
+        int worst = !atomic_load(&v->ended) ? AT_WORK : v->status == SMP_OK ? ENDED : FAILED;
+        SMP_TRY(smp__comm_max(&s->comm, &worst));
+        if (worst != AT_WORK)
+            SMP_TRY(end_phase(s));
+    }
+    *done = v->phase == SMP__SAVE_NONE;
+    return SMP_OK;
+}
+
+/* Rank 0 sees to the directory, so that all others find it. */
+static smp_status prepare(smp *s, const char *path)
+{
+    smp__saving *v = &s->saving;
+    v->step = s->step;
+    v->samples = s->samples;
+    v->part = NULL;
+    snprintf(v->directory, sizeof(v->directory), "%s", path);
+    if (s->comm.world_rank == 0)
+        SMP_TRY(smp__checkpoint_folder_make(path));
+    return v->behind || !s->device->host_memory ? smp__part_copy(s) : SMP_OK;
+}
+
+static smp_status start(smp *s, const char *path, bool behind)
+{
+    SMP_TRY(
+        smp__comm_agree(&s->comm, smp_fail_context(smp__weights_check(s), "%s: not saved", path)));
+    s->saving.behind = behind;
+    SMP_TRY(smp__comm_agree(&s->comm, prepare(s, path)));
+    start_phase(s, SMP__SAVE_WRITE);
+    return SMP_OK;
+}
+
+static smp_status begin(smp *s, const char *path, bool behind)
+{
+    SMP_TRY(smp__job_usable(s));
+    SMP_TRY(smp__save_complete(s));
+    s->doing = "saving a checkpoint";
+    return leave(s, start(s, path, behind));
+}
+
+smp_status smp_save_begin(smp *s, const char *path)
+{
+    if (!s || !path)
+        return smp_fail(SMP_ERR_INPUT, "smp_save_begin: a NULL argument");
+    return begin(s, path, true);
+}
+
+smp_status smp_save(smp *s, const char *path)
+{
+    if (!s || !path)
+        return smp_fail(SMP_ERR_INPUT, "smp_save: a NULL argument");
+    SMP_TRY(begin(s, path, false));
+    return smp__save_complete(s);
+}
+
+smp_status smp__save_close(smp *s)
+{
+    smp_status status = s->comm.failed ? SMP_OK : smp__save_complete(s);
+    join(&s->saving);
+    free(s->saving.staging);
+    return status;
+}

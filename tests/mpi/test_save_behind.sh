@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Saving does not stop training: the steps go on while the disk takes its time, what is saved is the state
+# of the step at which the save began, and what goes wrong meanwhile costs nothing that was saved before.
+# shellcheck source=../cli/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
+write_text text.txt 20000
+expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt-tiny.yaml" -n 2 --stages 2 --ddp 1 --microbatches 2 \
+    --microbatch-size 1 -o plan.yaml
+
+smp_run=(mpirun -n 2 env LD_PRELOAD="$SMP_BIN_DIR/bad_disk.so")
+options=(smp-run plan.yaml --data text.txt --json --checkpoint saved)
+
+files() {
+    find saved -type f -printf '%f\n' | sort | sed -E 's/checkpoint-0*//' | tr '\n' ' '
+}
+
+losses() {
+    sed -nE 's/.*"step": ?([0-9]+).*"loss": ?([^,}]*).*/\1 \2/p' "$1"
+}
+
+# reached STEP: the job in the background has printed the step.
+reached() {
+    local i
+    for ((i = 0; i < 300; i++)); do
+        ! grep -q "\"step\": $1," out || return 0
+        sleep 0.1
+    done
+    fail "step $1 is not done while a checkpoint is being written"
+}
+
+# The disk of rank 1 has not synced the checkpoint of step 4 when step 8 is done: nothing of it counts yet.
+"${smp_run[@]}" BAD_RANK=1 HOLD_SYNC=4.smp.part HOLD_UNTIL="$PWD/go" "${options[@]}" --steps 9 --save-every 4 \
+    >out 2>err </dev/null &
+job=$!
+reached 8
+expect_equal "files while the disk is busy" "$(files)" "4.smp.part "
+touch go
+status=0
+wait "$job" || status=$?
+expect_equal "exit code" "$status" 0
+expect_equal "files" "$(files)" "8.smp 9.smp "
+losses out >whole
+
+# Rank 0 may be the slow one, or the directory.
+for end in 4.smp.part /saved; do
+    rm -rf saved go
+    "${smp_run[@]}" BAD_RANK=0 HOLD_SYNC=$end HOLD_UNTIL="$PWD/go" "${options[@]}" --steps 9 \
+        --save-every 4 >out 2>err </dev/null &
+    job=$!
+    reached 8
+    touch go
+    status=0
+    wait "$job" || status=$?
+    expect_equal "exit code with a slow $end" "$status" 0
+    expect_equal "files with a slow $end" "$(files)" "8.smp 9.smp "
+done
+
+# A job that dies while it is being written leaves the one before; that of step 4 holds the state of step
+# 4, though it was written behind the steps after it.
+rm -rf saved go
+"${smp_run[@]}" HOLD_SYNC=8.smp.part HOLD_UNTIL="$PWD/never" "${options[@]}" --steps 20 --save-every 4 \
+    >out 2>err </dev/null &
+job=$!
+reached 9
+kill -KILL "$job"
+wait "$job" 2>/dev/null || true
+expect_equal "files after a death" "$(files)" "4.smp 8.smp.part "
+expect_exit 0 mpirun -n 2 "${options[@]}" --steps 9 --resume
+cat <(head -n 4 whole) <(losses out) >both
+expect_equal "losses after a death" "$(cat both)" "$(cat whole)"
+
+# One disk is full behind step 12: the job ends there with what was saved before.
+expect_exit 1 "${smp_run[@]}" BAD_RANK=1 FAIL_WRITE=12.smp.part "${options[@]}" --steps 100000 \
+    --save-every 4 --resume
+expect_equal "messages" "$(grep -c '^smp-run: ' err)" 1
+expect_match err '^smp-run: saved/checkpoint-0000000012\.smp\.part: cannot write: No space left on device'
+expect_equal "files after a full disk" "$(files)" "4.smp 8.smp.part 9.smp "
+
+# ... or the directory is not safe: the new name stands beside the old ones.
+expect_exit 1 "${smp_run[@]}" FAIL_SYNC=/saved "${options[@]}" --steps 100000 --save-every 4 --resume
+expect_match err '^smp-run: saved: cannot sync: Input/output error'
+expect_equal "files after an unsafe name" "$(files)" "4.smp 8.smp.part 9.smp 12.smp "
+finish

@@ -1,0 +1,76 @@
+/* Preloaded into a program: a disk that fails, or takes its time, where a path ends as the
+ * environment says. fsync appends the path to the file $SYNC_LOG; it fails (EIO) at $FAIL_SYNC; at
+ * $HOLD_SYNC it waits until the file $HOLD_UNTIL is there, for a minute at most. Of a pwrite at
+ * $FAIL_WRITE half the bytes are written, the next one finds the disk full. With $BAD_RANK all this
+ * is so on one rank. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *setting(const char *name)
+{
+    const char *bad = getenv("BAD_RANK"), *rank = getenv("OMPI_COMM_WORLD_RANK");
+    return bad && rank && strcmp(bad, rank) != 0 ? NULL : getenv(name);
+}
+
+static void path_of(int fd, char path[4096])
+{
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, 4095);
+    path[n > 0 ? n : 0] = '\0';
+}
+
+static int ends_in(const char *text, const char *end)
+{
+    if (!end)
+        return 0;
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+static void hold(const char *until)
+{
+    const struct timespec nap = {.tv_nsec = 10 * 1000 * 1000};
+    for (int i = 0; i < 6000 && access(until, F_OK) != 0; i++)
+        nanosleep(&nap, NULL);
+}
+
+int fsync(int fd)
+{
+    char path[4096];
+    path_of(fd, path);
+    const char *log = setting("SYNC_LOG"), *until = setting("HOLD_UNTIL");
+    FILE *file = log ? fopen(log, "a") : NULL;
+    if (file) {
+        fprintf(file, "%s\n", path);
+        fclose(file);
+    }
+    if (until && ends_in(path, setting("HOLD_SYNC")))
+        hold(until);
+    if (ends_in(path, setting("FAIL_SYNC"))) {
+        errno = EIO;
+        return -1;
+    }
+    return (int)syscall(SYS_fsync, fd);
+}
+
+ssize_t pwrite(int fd, const void *bytes, size_t n, off_t offset)
+{
+    static _Thread_local int full;
+    char path[4096];
+    path_of(fd, path);
+    if (ends_in(path, setting("FAIL_WRITE"))) {
+        if (full) {
+            errno = ENOSPC;
+            return -1;
+        }
+        full = 1;
+        n /= 2;
+    }
+    return syscall(SYS_pwrite64, fd, bytes, n, offset);
+}
