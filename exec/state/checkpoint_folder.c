@@ -29,7 +29,7 @@ void smp__checkpoint_path(char path[SMP__CHECKPOINT_PATH_BYTES], const char *dir
 static bool parse_name(const char *name, int64_t *step)
 {
     char again[64];
-    if (sscanf(name, "checkpoint-%10" SCNd64, step) != 1)
+    if (sscanf(name, "checkpoint-%10" SCNd64, step) != 1 || *step < 0)
         return false;
     snprintf(again, sizeof(again), "checkpoint-%010" PRId64 ".smp", *step);
     return strcmp(name, again) == 0;

@@ -21,11 +21,6 @@ static void temporary_path(const smp *s, char path[TEMPORARY_BYTES])
     strcat(path, ".part");
 }
 
-static bool saves(const smp *s, const smp_memory_param *param)
-{
-    return param->owner && s->comm.replica == 0;
-}
-
 static int64_t array_bytes(const smp *s, const smp_memory_param *param)
 {
     return s->graph->param[param->param].elements * (int64_t)sizeof(float);
@@ -41,7 +36,7 @@ static int64_t part_bytes(const smp *s)
 {
     int64_t bytes = 0;
     for (int32_t i = 0; i < s->memory->n_param; i++)
-        if (saves(s, &s->memory->param[i]))
+        if (s->memory->param[i].owner)
             bytes += array_bytes(s, &s->memory->param[i]) * (1 + smp__job_states(s));
     return bytes;
 }
@@ -56,7 +51,7 @@ smp_status smp__part_copy(smp *s)
     for (int32_t i = 0; i < s->memory->n_param; i++) {
         const smp_memory_param *param = &s->memory->param[i];
         const int64_t bytes = array_bytes(s, param);
-        for (int k = 0; saves(s, param) && k <= smp__job_states(s); k++, at += bytes)
+        for (int k = 0; param->owner && k <= smp__job_states(s); k++, at += bytes)
             SMP_TRY(smp__copy_out(s, at, array_of(s, param, k), bytes));
     }
     v->part = v->staging;
@@ -84,7 +79,7 @@ static smp_status write_weights(const smp *s, int fd, const char *path)
 {
     const char *part = s->saving.part;
     for (int32_t i = 0; i < s->memory->n_param; i++)
-        if (saves(s, &s->memory->param[i]))
+        if (s->memory->param[i].owner)
             SMP_TRY(write_weight(s, &s->memory->param[i], &part, fd, path));
     return SMP_OK;
 }

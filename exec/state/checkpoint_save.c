@@ -38,16 +38,19 @@ static bool start_thread(smp *s)
     return s->saving.running;
 }
 
-/* Replicas have nothing to write; the header and the name are rank 0's. */
+/* Other replicas have the same; the header and the name are rank 0's, which is of replica 0. */
+static bool has_work(const smp *s, smp__save_phase phase)
+{
+    return phase == SMP__SAVE_WRITE ? s->comm.replica == 0 : s->comm.world_rank == 0;
+}
+
 static void start_phase(smp *s, smp__save_phase phase)
 {
     smp__saving *v = &s->saving;
-    const bool has_work =
-        s->comm.world_rank == 0 || (phase == SMP__SAVE_WRITE && s->comm.replica == 0);
+    const bool works = has_work(s, phase);
     v->phase = phase;
-    v->status = SMP_OK;
-    atomic_store(&v->ended, !has_work);
-    if (has_work && !(v->behind && start_thread(s)))
+    atomic_store(&v->ended, !works);
+    if (works && !(v->behind && start_thread(s)))
         work(s); /* where there is no thread the job waits for the disk */
 }
 
@@ -144,7 +147,8 @@ static smp_status prepare(smp *s, const char *path)
     snprintf(v->directory, sizeof(v->directory), "%s", path);
     if (s->comm.world_rank == 0)
         SMP_TRY(smp__checkpoint_folder_make(path));
-    return v->behind || !s->device->host_memory ? smp__part_copy(s) : SMP_OK;
+    const bool copies = v->behind || !s->device->host_memory;
+    return copies && has_work(s, SMP__SAVE_WRITE) ? smp__part_copy(s) : SMP_OK;
 }
 
 static smp_status start(smp *s, const char *path, bool behind)

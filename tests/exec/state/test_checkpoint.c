@@ -1,153 +1,8 @@
 /* Checkpoints as files: what was saved last is what is loaded, and whatever is wrong with a file is
  * found: a byte anywhere, a length, a name, a version. One rank. */
-#include <fcntl.h>
-#include <inttypes.h>
 #include <limits.h>
-#include <mpi.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cmocka.h>
-
-#include "exec/state/handle.h"
-
-enum { FEATURES = 3, SAMPLES = 2, HEADER = 4096 };
-
-static char folder[64], model_path[128], saved[128];
-
-static const char model_text[] = "smp: 1\n"
-                                 "name: tiny\n"
-                                 "inputs:\n"
-                                 "  x: {dtype: float32, shape: [3]}\n"
-                                 "  y: {dtype: int32, shape: []}\n"
-                                 "ops:\n"
-                                 "  - {op: linear, name: fc, in: x, out: z, features: 4}\n"
-                                 "  - {op: cross_entropy, name: ce, in: [z, y], out: loss}\n"
-                                 "loss: loss\n";
-
-static void must(smp_status status)
-{
-    if (status != SMP_OK)
-        fail_msg("%s", smp_last_error());
-}
-
-static const char *file_of(int64_t step)
-{
-    static char path[4][192];
-    static int turn;
-    turn = (turn + 1) % 4;
-    snprintf(path[turn], sizeof path[turn], "%s/checkpoint-%010" PRId64 ".smp", saved, step);
-    return path[turn];
-}
-
-static void write_text(const char *path, const char *text)
-{
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_true(fputs(text, file) >= 0);
-    assert_int_equal(fclose(file), 0);
-}
-
-static smp *open_model(const char *path, const char *optimizer)
-{
-    smp *job = NULL;
-    smp_options options = smp_options_default();
-    options.model = path;
-    options.optimizer = optimizer;
-    options.lr = 0.1f;
-    options.microbatches = 1;
-    options.microbatch_size = SAMPLES;
-    must(smp_init(&job, &options));
-    return job;
-}
-
-static smp *open_job(const char *optimizer)
-{
-    return open_model(model_path, optimizer);
-}
-
-/* The same model in mode inference. */
-static smp *open_inference(const char *optimizer)
-{
-    char path[128], text[512];
-    snprintf(path, sizeof path, "%s/inference.yaml", folder);
-    snprintf(text, sizeof text, "smp: 1\nmode: inference\n%s", strchr(model_text, '\n') + 1);
-    write_text(path, text);
-    smp *job = open_model(path, optimizer);
-    assert_int_equal(unlink(path), 0);
-    return job;
-}
-
-/* The loss before the step: it tells one state from another. */
-static double step(smp *job)
-{
-    static const float x[SAMPLES * FEATURES] = {1, 2, 3, -1, 0, 2};
-    static const int32_t y[SAMPLES] = {1, 3};
-    const void *inputs[2] = {x, y};
-    smp_step_result result;
-    must(smp_step(job, inputs, &result));
-    return result.loss;
-}
-
-static int set_up(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "%s/smp-test-XXXXXX", P_tmpdir);
-    if (!mkdtemp(folder))
-        return -1;
-    snprintf(model_path, sizeof model_path, "%s/tiny.yaml", folder);
-    snprintf(saved, sizeof saved, "%s/saved", folder);
-    write_text(model_path, model_text);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    for (int64_t s = 0; s < 100; s++)
-        unlink(file_of(s));
-    rmdir(saved);
-    unlink(model_path);
-    return rmdir(folder);
-}
-
-static void flip(const char *path, int64_t at)
-{
-    int fd = open(path, O_RDWR);
-    char byte = 0;
-    assert_true(fd >= 0);
-    assert_int_equal(pread(fd, &byte, 1, at), 1);
-    byte ^= 1;
-    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
-    assert_int_equal(close(fd), 0);
-}
-
-/* Saves after the steps first .. last, each; the loss of the step after it in losses[step]. */
-static smp *save_steps(int first, int last, double *losses)
-{
-    smp *job = open_job("adamw");
-    for (int s = 1; s <= last; s++) {
-        double loss = step(job);
-        losses[s - 1] = loss;
-        if (s >= first)
-            must(smp_save(job, saved));
-    }
-    losses[last] = step(job);
-    return job;
-}
-
-static void expect_refused(smp *job, const char *part)
-{
-    assert_int_equal(smp_load(job, saved), SMP_ERR_INPUT);
-    if (!strstr(smp_last_error(), part))
-        fail_msg("'%s' is not in '%s'", part, smp_last_error());
-}
+#include "tests/exec/state/checkpoint_fixture.h"
 
 /* A new run saves into a directory that holds higher steps of an older one. */
 static void test_checkpoint_saved_last_is_loaded(void **state)
@@ -279,6 +134,40 @@ static void test_checkpoint_wrong_optimizer(void **state)
     smp_finalize(job);
 }
 
+/* As many states as the optimizer has, in a file of the length that this many take. */
+static void test_checkpoint_wrong_states(void **state)
+{
+    (void)state;
+    double losses[2];
+    char header[512];
+    smp *job = save_steps(1, 1, losses);
+    snprintf(header, sizeof header,
+             "SMP checkpoint 2\nfingerprint %016" PRIx64 "\nstep 1\nsamples 2\nsaved 1\n"
+             "optimizer adamw\nstates 1\nmodel tiny\n",
+             job->graph->weights_fingerprint);
+    set_header(file_of(1), header, true);
+    assert_int_equal(truncate(file_of(1), HEADER + 16 * 2 * 4 + 2 * 8), 0);
+    expect_refused(job, "1.smp: has the state of optimizer adamw, not of adamw");
+    snprintf(strstr(header, "states"), 32, "states 2\nmodel tiny\n");
+    header[strlen("SMP checkpoint 2\nfingerprint ")] ^= 1;
+    set_header(file_of(1), header, true);
+    expect_refused(job, "1.smp: is of another model (fingerprint ");
+    step(job); /* nothing was touched */
+    smp_finalize(job);
+}
+
+/* The same model in mode inference. */
+static smp *open_inference(const char *optimizer)
+{
+    char path[128], text[512];
+    snprintf(path, sizeof path, "%s/inference.yaml", folder);
+    snprintf(text, sizeof text, "smp: 1\nmode: inference\n%s", strchr(model_text, '\n') + 1);
+    write_text(path, text);
+    smp *job = open_model(path, optimizer);
+    assert_int_equal(unlink(path), 0);
+    return job;
+}
+
 /* A model in mode inference takes the weights of a training checkpoint, whatever its optimizer: the
  * loss is that of the step that would have come next. The states are checked nevertheless. */
 static void test_checkpoint_inference(void **state)
@@ -296,20 +185,6 @@ static void test_checkpoint_inference(void **state)
     assert_non_null(strstr(smp_load_note(job), "weight 'fc.weight' is damaged"));
     assert_true(step(job) == losses[2]);
     smp_finalize(job);
-}
-
-/* Writes `header`, whole, over that of a file. */
-static void set_header(const char *path, const char *header, bool hashed)
-{
-    char bytes[HEADER] = "";
-    snprintf(bytes, HEADER - 8, "%s", header);
-    uint64_t hash = smp_hash(0, bytes, HEADER - 8);
-    if (hashed)
-        memcpy(bytes + HEADER - 8, &hash, 8);
-    int fd = open(path, O_WRONLY);
-    assert_true(fd >= 0);
-    assert_int_equal(pwrite(fd, bytes, HEADER, 0), HEADER);
-    assert_int_equal(close(fd), 0);
 }
 
 /* Files of version 1 are read, the highest step first, and count as older than any of today. */
@@ -400,6 +275,7 @@ int main(int argc, char **argv)
         TEST(all_damaged),
         TEST(wrong_name),
         TEST(wrong_optimizer),
+        TEST(wrong_states),
         TEST(version_1),
         TEST(later_version),
         TEST(numbers),

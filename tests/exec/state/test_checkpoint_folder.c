@@ -1,0 +1,243 @@
+/* The directory of checkpoints and the headers in it: which names count, in which order, what is kept.
+ * The files here are headers alone. One rank. */
+#define _GNU_SOURCE /* RTLD_NEXT */
+#include "tests/bad_calls.h"
+#include "tests/exec/state/checkpoint_fixture.h"
+
+#include "exec/state/checkpoint_file.h"
+#include "exec/state/checkpoint_folder.h"
+
+static int reset(void **state)
+{
+    memset(&bad_rule, 0, sizeof bad_rule);
+    const int result = set_up(state);
+    return result == 0 ? mkdir(saved, 0777) : result;
+}
+
+static const char *in_saved(const char *name)
+{
+    static char path[256];
+    snprintf(path, sizeof path, "%s/%s", saved, name);
+    return path;
+}
+
+static void put_header(int64_t step, const char *text)
+{
+    write_text(file_of(step), "");
+    set_header(file_of(step), text, true);
+}
+
+static void put_saved(int64_t step, int64_t number)
+{
+    char text[256];
+    snprintf(text, sizeof text,
+             "SMP checkpoint 2\nfingerprint 0\nstep %" PRId64 "\nsamples 0\nsaved %" PRId64
+             "\noptimizer sgd\nstates 1\nmodel m\n",
+             step, number);
+    put_header(step, text);
+}
+
+static void put_version_1(int64_t step)
+{
+    char text[256];
+    snprintf(text, sizeof text,
+             "SMP checkpoint 1\nmodel m\nfingerprint 0\nstep %" PRId64
+             "\noptimizer sgd\nstates 1\n",
+             step);
+    put_header(step, text);
+}
+
+static void expect_list(const char *expected)
+{
+    smp__saved *list = NULL;
+    int n = -1;
+    char got[256] = "";
+    must(smp__checkpoint_list(saved, &list, &n));
+    for (int i = 0; i < n; i++)
+        snprintf(got + strlen(got), sizeof got - strlen(got), "%" PRId64 " ", list[i].step);
+    free(list);
+    assert_string_equal(got, expected);
+}
+
+/* What cannot be read, by falling step; by falling number; version 1, by falling step. */
+static void test_checkpoint_order(void **state)
+{
+    (void)state;
+    int64_t next = 0;
+    expect_list("");
+    must(smp__checkpoint_next(saved, &next));
+    assert_int_equal(next, 1);
+    put_version_1(30);
+    put_version_1(20);
+    put_version_1(40);
+    must(smp__checkpoint_next(saved, &next));
+    assert_int_equal(next, 1);
+    put_saved(1, 7);
+    put_saved(2, 5);
+    put_saved(3, 6);
+    put_saved(4, 6);
+    must(smp__checkpoint_next(saved, &next));
+    assert_int_equal(next, 8);
+    put_header(8, "SMP checkpoint 3\nlater\n");
+    put_header(9, "none");
+    must(smp__checkpoint_next(saved, &next));
+    assert_int_equal(next, 8);
+    expect_list("9 8 1 4 3 2 40 30 20 ");
+    assert_int_equal(smp__checkpoint_list("/no/such", NULL, NULL), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "/no/such: cannot read the checkpoint directory: No"));
+    assert_int_equal(smp__checkpoint_next("/no/such", &next), SMP_ERR_INPUT);
+}
+
+/* Two that can be read are kept, and all that cannot. */
+static void test_checkpoint_pruned(void **state)
+{
+    (void)state;
+    put_header(8, "SMP checkpoint 3\nlater\n");
+    put_header(9, "none");
+    put_version_1(7);
+    put_saved(1, 1);
+    must(smp__checkpoint_prune(saved));
+    expect_list("9 8 1 7 ");
+    put_saved(2, 2);
+    put_saved(3, 3);
+    must(smp__checkpoint_prune(saved));
+    expect_list("9 8 3 2 ");
+    put_saved(4, 4);
+    bad_rule.call = BAD_UNLINK;
+    bad_rule.end = "2.smp";
+    bad_rule.error = EPERM;
+    assert_int_equal(smp__checkpoint_prune(saved), SMP_ERR_FAILED);
+    assert_non_null(strstr(smp_last_error(), "2.smp: cannot remove: Operation not permitted"));
+    bad_rule.call = BAD_NONE;
+    expect_list("9 8 4 3 2 ");
+    assert_int_equal(smp__checkpoint_prune("/no/such"), SMP_ERR_INPUT);
+}
+
+static void test_checkpoint_names(void **state)
+{
+    (void)state;
+    static const char *const others[] = {
+        "checkpoint-0000000003.smp.part", "checkpoint-0000000003.sm",  "checkpoint-3.smp",
+        "checkpoint-00000000003.smp",     "checkpoint-.smp",           "checkpoint--000000003.smp",
+        "checkpoint-000000000x.smp",      "xcheckpoint-0000000003.smp"};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        write_text(in_saved(others[i]), "");
+    assert_false(smp__checkpoint_exists(saved));
+    assert_false(smp__checkpoint_exists("/no/such"));
+    expect_list("");
+    put_saved(0, 1);
+    put_saved(99, 2);
+    assert_true(smp__checkpoint_exists(saved));
+    expect_list("99 0 ");
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        assert_int_equal(unlink(in_saved(others[i])), 0);
+}
+
+/* A directory is made once, and safe then; one that is there is not looked at again. */
+static void test_checkpoint_made(void **state)
+{
+    (void)state;
+    char inner[192];
+    snprintf(inner, sizeof inner, "%s/inner", saved);
+    bad_rule.call = BAD_FSYNC;
+    bad_rule.end = "/saved";
+    bad_rule.error = EIO;
+    must(smp__checkpoint_folder_make(saved));
+    assert_int_equal(smp__checkpoint_folder_make(inner), SMP_ERR_FAILED);
+    assert_int_equal(access(inner, F_OK), -1);
+    bad_rule.call = BAD_NONE;
+    must(smp__checkpoint_folder_make(inner));
+    must(smp__checkpoint_folder_sync(inner));
+    assert_int_equal(rmdir(inner), 0);
+    assert_int_equal(smp__checkpoint_folder_sync(inner), SMP_ERR_FAILED);
+    assert_non_null(strstr(smp_last_error(), "inner: cannot open to sync: No such file"));
+    assert_int_equal(smp__checkpoint_folder_make("/no/such/inner"), SMP_ERR_INPUT);
+}
+
+static smp_status read_header(const char *text, bool hashed, smp__checkpoint_header *header)
+{
+    write_text(file_of(5), "");
+    set_header(file_of(5), text, hashed);
+    int fd = open(file_of(5), O_RDONLY);
+    smp_status status = smp__checkpoint_header_read(fd, "file", header);
+    close(fd);
+    return status;
+}
+
+/* Each line of a header, and what may not stand in it. */
+static void test_checkpoint_headers(void **state)
+{
+    (void)state;
+    static const char good[] =
+        "SMP checkpoint 2\nfingerprint 00000000000000ab\nstep 5\nsamples -1\n"
+        "saved 3\noptimizer adamw\nstates 2\nmodel tiny\n";
+    static const char *const bad[][2] = {
+        {"SMP", "smp"},         {"2\n", "2 \n"},      {"checkpoint 2", "checkpoint x"},
+        {"finger", "f"},        {"step", "steps"},    {"step 5", "step -5"},
+        {"samples", "sample"},  {"samples -1\n", ""}, {"saved 3", "saved -3"},
+        {"saved", "Saved"},     {"optimizer", "opt"}, {"states 2", "states -2"},
+        {"states 2", "states"},
+    };
+    smp__checkpoint_header header;
+    must(read_header(good, true, &header));
+    assert_true(header.version == 2 && header.fingerprint == 0xab && header.step == 5 &&
+                header.samples == -1 && header.saved == 3 && header.states == 2);
+    assert_string_equal(header.optimizer, "adamw");
+    const smp__checkpoint_header before = header;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char text[512];
+        const char *at = strstr(good, bad[i][0]);
+        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good), good, bad[i][1],
+                 at + strlen(bad[i][0]));
+        if (read_header(text, true, &header) != SMP_ERR_INPUT)
+            fail_msg("'%s' was read", text);
+        assert_string_equal(smp_last_error(), "file: the header is damaged");
+        assert_memory_equal(&header, &before, sizeof header);
+    }
+    assert_int_equal(read_header(good, false, &header), SMP_ERR_INPUT);
+    must(read_header("SMP checkpoint 3\n", true, &header));
+    assert_int_equal(header.version, 3);
+    assert_int_equal(read_header("SMP checkpoint 3\n", false, &header), SMP_ERR_INPUT);
+    must(read_header("SMP checkpoint 1\nmodel m\nfingerprint ab\nstep 5\noptimizer sgd\nstates 1\n",
+                     false, &header));
+    assert_true(header.version == 1 && header.fingerprint == 0xab && header.step == 5 &&
+                header.samples == -1 && header.saved == 0 && header.states == 1);
+    assert_int_equal(read_header("SMP checkpoint 1\nmodel m\n", false, &header), SMP_ERR_INPUT);
+    assert_int_equal(
+        read_header("SMP checkpoint 1\nmodel m\nfingerprint ab\nstep 5\n", false, &header),
+        SMP_ERR_INPUT);
+    assert_int_equal(truncate(file_of(5), HEADER - 1), 0);
+    int fd = open(file_of(5), O_RDONLY), ends[2];
+    assert_int_equal(smp__checkpoint_header_read(fd, "file", &header), SMP_ERR_INPUT);
+    close(fd);
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(smp__checkpoint_header_read(ends[0], "file", &header), SMP_ERR_FAILED);
+    assert_non_null(strstr(smp_last_error(), "file: cannot read: Illegal seek"));
+    close(ends[0]);
+    close(ends[1]);
+}
+
+/* More than there is. */
+static void test_checkpoint_ends_early(void **state)
+{
+    (void)state;
+    char bytes[8];
+    write_text(file_of(1), "1234");
+    int fd = open(file_of(1), O_RDONLY);
+    must(smp__checkpoint_transfer(fd, bytes, 4, 0, false, "file"));
+    assert_int_equal(smp__checkpoint_transfer(fd, bytes, 5, 0, false, "file"), SMP_ERR_FAILED);
+    assert_string_equal(smp_last_error(), "file: cannot read: the file ends early");
+    assert_int_equal(smp__checkpoint_transfer(fd, bytes, 4, 0, true, "file"), SMP_ERR_FAILED);
+    assert_string_equal(smp_last_error(), "file: cannot write: Bad file descriptor");
+    must(smp__checkpoint_transfer(fd, bytes, 0, 9, false, "file"));
+    close(fd);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(test_checkpoint_##name, reset, tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(order), TEST(pruned), TEST(names), TEST(made), TEST(headers), TEST(ends_early),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,253 @@
+/* A checkpoint of four ranks, each of which writes its part: one that is slow holds up no step, one
+ * whose disk fails ends the save on all of them and costs nothing that was saved before. */
+#define _GNU_SOURCE /* RTLD_NEXT */
+#include "tests/bad_calls.h"
+
+#include <inttypes.h>
+#include <mpi.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "smp.h"
+
+enum { RANKS = 4, SAMPLES = 4, FEATURES = 64 /* so that every rank gets a weight */ };
+
+static const char model[] = "smp: 1\n"
+                            "name: parts\n"
+                            "inputs:\n"
+                            "  x: {dtype: float32, shape: [64]}\n"
+                            "  wanted: {dtype: float32, shape: [64]}\n"
+                            "ops:\n"
+                            "  - {op: linear, name: a, in: x, out: h1, features: 64}\n"
+                            "  - {op: linear, name: b, in: h1, out: h2, features: 64}\n"
+                            "  - {op: linear, name: c, in: h2, out: h3, features: 64}\n"
+                            "  - {op: linear, name: d, in: h3, out: y, features: 64}\n"
+                            "  - {op: mse, name: loss, in: [y, wanted], out: loss}\n"
+                            "loss: loss\n";
+
+static int world_rank;
+static char path[64], saved[96];
+
+static void must(smp_status status)
+{
+    if (status != SMP_OK) {
+        fprintf(stderr, "rank %d: %s\n", world_rank, smp_last_error());
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+}
+
+static smp *open_job(int ddp)
+{
+    smp_options options = smp_options_default();
+    smp *job = NULL;
+    options.model = path;
+    options.stages = RANKS / ddp;
+    options.ddp = ddp;
+    options.chunks = 1;
+    options.microbatches = SAMPLES / ddp;
+    options.microbatch_size = 1;
+    options.schedule = "1f1b";
+    options.timeout_s = 30;
+    must(smp_init(&job, &options));
+    return job;
+}
+
+static double step(smp *job)
+{
+    float x[SAMPLES * FEATURES], wanted[SAMPLES * FEATURES];
+    smp_step_result result;
+    for (int i = 0; i < SAMPLES * FEATURES; i++) {
+        x[i] = (float)(7 * i % 11) / 5.0f - 1.0f;
+        wanted[i] = (float)(5 * i % 13) / 6.0f - 1.0f;
+    }
+    int64_t first = smp_rank(job, SMP_DDP) * smp_step_samples(job) * FEATURES;
+    const void *inputs[] = {x + first, wanted + first};
+    must(smp_step(job, inputs, &result));
+    return result.loss;
+}
+
+static const char *file_of(int64_t number, const char *end)
+{
+    static char name[160];
+    snprintf(name, sizeof name, "%s/checkpoint-%010" PRId64 ".smp%s", saved, number, end);
+    return name;
+}
+
+/* What rank 0 sees in the directory, on every rank: bit s for the step s, 1 << 16 << s for a part. */
+static int files(void)
+{
+    int found = 0;
+    for (int64_t s = 0; s < 16; s++) {
+        found |= (access(file_of(s, ""), F_OK) == 0) << s;
+        found |= (access(file_of(s, ".part"), F_OK) == 0) << (s + 16);
+    }
+    MPI_Bcast(&found, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    return found;
+}
+
+static void remove_files(void)
+{
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (int64_t s = 0; world_rank == 0 && s < 16; s++)
+        unlink(file_of(s, ""));
+    if (world_rank == 0)
+        assert_int_equal(rmdir(saved), 0);
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/* Steps beside one slow rank. Those that have nothing to write are never slow. */
+static void check_slow(int ddp, int slow)
+{
+    int done;
+    smp *job = open_job(ddp);
+    const int writes = smp_rank(job, SMP_DDP) == 0;
+    step(job);
+    atomic_store(&held, world_rank == slow && writes);
+    int waits = atomic_load(&held);
+    MPI_Allreduce(MPI_IN_PLACE, &waits, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    atomic_store(&n_synced, 0);
+    must(smp_save_begin(job, saved));
+    const double second = step(job);
+    for (int i = 0; i < 3; i++) {
+        step(job);
+        must(smp_save_test(job, &done));
+        assert_true(!waits || !done);
+    }
+    assert_true(!waits || files() == 1 << (1 + 16));
+    atomic_store(&held, 0);
+    must(smp_save_wait(job));
+    assert_int_equal(files(), 1 << 1);
+    assert_int_equal(atomic_load(&n_synced), writes);
+    must(smp_load(job, saved));
+    assert_true(step(job) == second);
+    smp_finalize(job);
+    remove_files();
+}
+
+static void test_parts_slow_rank(void **state)
+{
+    (void)state;
+    for (int slow = 0; slow < RANKS; slow++)
+        for (int ddp = 1; ddp <= 2; ddp++)
+            check_slow(ddp, slow);
+}
+
+static smp_status save(smp *job, bool behind)
+{
+    int done = 0;
+    if (!behind)
+        return smp_save(job, saved);
+    smp_status status = smp_save_begin(job, saved);
+    while (status == SMP_OK && !done) {
+        step(job);
+        status = smp_save_test(job, &done);
+    }
+    return status;
+}
+
+typedef struct failure {
+    bad_call call;
+    const char *end;
+    int after, error, one_rank; /* -1: on each in turn */
+    const char *message;
+    int left; /* files */
+} failure;
+
+static const failure failures[] = {
+    {BAD_PWRITE, ".part", 1, ENOSPC, -1, "cannot write: No space left on device", 1 << 1 | 1 << 2},
+    {BAD_FSYNC, ".part", 0, EIO, -1, "cannot sync: Input/output error", 1 << 1 | 1 << 2},
+    {BAD_CLOSE, ".part", 0, EIO, -1, "cannot close: Input/output error", 1 << 1 | 1 << 2},
+    {BAD_RENAME, ".smp", 0, EACCES, 0, "cannot rename: Permission denied", 1 << 1 | 1 << 2},
+    {BAD_UNLINK, "1.smp", 0, EACCES, 0, "cannot remove: Permission denied",
+     1 << 1 | 1 << 2 | 1 << 3},
+};
+
+/* The steps 1 and 2 are saved, the save of step 3 fails on one rank. */
+static void check_failure(const failure *f, int rank, bool behind)
+{
+    double losses[4];
+    smp *job = open_job(1);
+    for (int s = 0; s < 3; s++) {
+        losses[s] = step(job);
+        if (s < 2)
+            must(smp_save(job, saved));
+    }
+    assert_int_equal(files(), 1 << 1 | 1 << 2);
+    bad_rule.end = f->end;
+    bad_rule.after = f->after;
+    bad_rule.error = f->error;
+    bad_rule.call = world_rank == rank ? f->call : BAD_NONE;
+    assert_int_equal(save(job, behind), SMP_ERR_FAILED); /* on every rank */
+    bad_rule.call = BAD_NONE;
+    if (!strstr(smp_last_error(), f->message))
+        fail_msg("'%s' is not in '%s'", f->message, smp_last_error());
+    assert_int_equal(files(), f->left);
+    must(smp_load(job, saved));
+    if (f->left < 1 << 3)
+        assert_true(step(job) == losses[2]);
+    step(job);
+    must(save(job, behind));
+    smp_finalize(job);
+    remove_files();
+}
+
+static void test_parts_one_rank_fails(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof failures / sizeof failures[0]; i++)
+        for (int rank = 0; rank < RANKS; rank++)
+            if (failures[i].one_rank < 0 || failures[i].one_rank == rank)
+                for (int behind = 0; behind < 2; behind++)
+                    check_failure(&failures[i], rank, behind);
+}
+
+/* Rank 2 cannot read what the others can. */
+static void test_parts_one_rank_cannot_read(void **state)
+{
+    (void)state;
+    for (int after = 0; after < 2; after++) { /* the header, or the weights */
+        smp *job = open_job(1);
+        must(smp_save(job, saved));
+        bad_rule.end = ".smp";
+        bad_rule.after = after;
+        bad_rule.error = EIO;
+        bad_rule.call = world_rank == 2 ? BAD_PREAD : BAD_NONE;
+        assert_int_equal(smp_load(job, saved), SMP_ERR_FAILED);
+        assert_non_null(strstr(smp_last_error(), "cannot read: Input/output error"));
+        bad_rule.call = BAD_NONE;
+        assert_int_equal(smp_load(job, saved), after == 0 ? SMP_OK : SMP_ERR_FAILED);
+        smp_finalize(job);
+        remove_files();
+    }
+}
+
+int main(int argc, char **argv)
+{
+    int threads;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &threads);
+    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
+    if (world_rank == 0) {
+        snprintf(path, sizeof(path), "%s/smp-test-XXXXXX", P_tmpdir);
+        int fd = mkstemp(path);
+        if (fd < 0 || write(fd, model, sizeof(model) - 1) != (ssize_t)sizeof(model) - 1 ||
+            close(fd) != 0)
+            MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+    MPI_Bcast(path, sizeof(path), MPI_CHAR, 0, MPI_COMM_WORLD);
+    snprintf(saved, sizeof saved, "%s.saved", path);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parts_slow_rank),
+        cmocka_unit_test(test_parts_one_rank_fails),
+        cmocka_unit_test(test_parts_one_rank_cannot_read),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    if (world_rank == 0)
+        unlink(path);
+    MPI_Finalize();
+    return failed;
+}
