@@ -140,12 +140,14 @@ static void test_cuda_job_weights_by_name(void **state)
     smp_finalize(job);
 }
 
+/* One written by a CPU; one written behind the steps of a GPU. */
 static void test_cuda_job_checkpoint(void **state)
 {
     (void)state;
-    char path[128], file[192];
+    char path[128], file[192], third[192];
     snprintf(path, sizeof path, "%s/saved", folder);
     snprintf(file, sizeof file, "%s/checkpoint-0000000002.smp", path);
+    snprintf(third, sizeof third, "%s/checkpoint-0000000003.smp", path);
     smp *cpu = open_job("cpu", "fp32"), *gpu = open_job("cuda", "fp32");
     step(cpu, 1);
     step(cpu, 2);
@@ -155,10 +157,22 @@ static void test_cuda_job_checkpoint(void **state)
     const double again = step(gpu, 4);
     must(smp_load(gpu, path));
     step(gpu, 3);
+    must(smp_save_begin(gpu, path));
     assert_true(step(gpu, 4) == again);
+    step(gpu, 5);
+    must(smp_save_wait(gpu));
+    must(smp_load(gpu, path));
+    assert_true(step(gpu, 4) == again);
+    must(smp_save(gpu, path));
+    step(gpu, 5);
+    must(smp_load(gpu, path));
+    assert_int_equal(gpu->step, 4);
     smp_finalize(cpu);
     smp_finalize(gpu);
-    assert_int_equal(unlink(file), 0);
+    assert_int_equal(unlink(file), -1); /* two are kept */
+    assert_int_equal(unlink(third), 0);
+    third[strlen(third) - 5]++; /* 4.smp */
+    assert_int_equal(unlink(third), 0);
     assert_int_equal(rmdir(path), 0);
 }
 
