@@ -187,9 +187,9 @@ static smp_status describe_stages(smp__sequence *sequence)
         sequence->slowdown[k] = smp_problem_stage_slowdown(problem, k);
         sequence->in_link[k] = sequence->out_link[k] = SMP__LINK_SAME;
         if (k > 0)
-            sequence->in_link[k] = smp__link_between(problem, problem->stage_rank[k - 1], rank);
+            sequence->in_link[k] = smp__farthest_link(problem, problem->stage_rank[k - 1], rank);
         if (k + 1 < sequence->n_stage)
-            sequence->out_link[k] = smp__link_between(problem, rank, problem->stage_rank[k + 1]);
+            sequence->out_link[k] = smp__farthest_link(problem, rank, problem->stage_rank[k + 1]);
     }
     return SMP_OK;
 }

@@ -54,7 +54,7 @@ typedef struct smp__sequence {
 
     /* Per stage. The link of a stage's inputs is taken to be that from the rank before it, of its
      * outputs that to the rank after it: exact where all ranks are linked alike, or where tensors
-     * only go to the next stage. */
+     * only go to the next stage. Of several replicas the slowest device and the farthest link. */
     double *slowdown; /* [n_stage] */
     smp__link *in_link, *out_link;
     int32_t *border_lo, *border_hi; /* [n_stage + 1] where pins allow stage k to begin */

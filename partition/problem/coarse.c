@@ -104,7 +104,7 @@ double smp__coarse_bound(const smp_problem *problem, const char **name)
         largest_us = fmax(largest_us, work_us);
     }
     for (int r = 0; r < problem->pipeline; r++) {
-        double slowdown = smp_problem_slowdown(problem, problem->device[r]);
+        double slowdown = smp_problem_rank_slowdown(problem, r);
         speed += 1.0 / slowdown;
         fastest = fmin(fastest, slowdown);
     }

@@ -9,16 +9,25 @@
 smp_status smp__evaluator_init(smp__evaluator *evaluator, const smp_problem *problem,
                                smp_arena *arena)
 {
-    size_t n_stage = (size_t)problem->n_stage;
+    size_t n_stage = (size_t)problem->n_stage, p = (size_t)problem->pipeline;
+    size_t n_replica = (size_t)smp_problem_replicas(problem);
     evaluator->problem = problem;
-    evaluator->slowdown = SMP_ARENA_NEW(arena, double, n_stage);
+    evaluator->n_replica = (int)n_replica;
+    evaluator->slowest = SMP_ARENA_NEW(arena, double, n_stage);
+    evaluator->slowdown = SMP_ARENA_NEW(arena, double, n_replica *n_stage);
+    evaluator->transfer_us = SMP_ARENA_NEW(arena, double, n_replica *n_stage);
+    evaluator->rank_us = SMP_ARENA_NEW(arena, double, n_replica *p);
     evaluator->seen = SMP_ARENA_NEW(arena, int32_t, n_stage);
-    evaluator->rank_us = SMP_ARENA_NEW(arena, double, (size_t)problem->pipeline);
     evaluator->load = SMP_ARENA_NEW(arena, smp_stage_load, n_stage);
-    if (!evaluator->slowdown || !evaluator->seen || !evaluator->rank_us || !evaluator->load)
+    if (!evaluator->slowest || !evaluator->slowdown || !evaluator->transfer_us ||
+        !evaluator->rank_us || !evaluator->seen || !evaluator->load)
         return SMP_ERR_NO_MEMORY;
-    for (int s = 0; s < problem->n_stage; s++)
-        evaluator->slowdown[s] = smp_problem_stage_slowdown(problem, s);
+    for (size_t s = 0; s < n_stage; s++) {
+        evaluator->slowest[s] = smp_problem_stage_slowdown(problem, (int)s);
+        for (size_t k = 0; k < n_replica; k++)
+            evaluator->slowdown[k * n_stage + s] = smp_problem_slowdown(
+                problem, problem->device[k * p + (size_t)problem->stage_rank[s]]);
+    }
     return SMP_OK;
 }
 
@@ -57,15 +66,15 @@ static void count_weights(smp__evaluator *evaluator, const int32_t *stage)
     }
 }
 
-/* One tensor: charged to each stage that receives it, and to the one that sends it by the slowest
- * of the links it goes over. */
-static void count_transfer(smp__evaluator *evaluator, const int32_t *stage, int32_t op)
+/* One tensor in one replica: charged to each stage that receives it, and to the one that sends it by
+ * the slowest of the links it goes over. Bytes are the same in all replicas. */
+static void count_transfer(smp__evaluator *evaluator, const int32_t *stage, int replica, int32_t op)
 {
     const smp_problem *problem = evaluator->problem;
     const smp_graph *graph = problem->graph;
     int32_t tensor = graph->op[op].out;
     int32_t from = stage[op];
-    double sent_us = -1.0;
+    double sent_us = -1.0, *transfer_us = &evaluator->transfer_us[replica * problem->n_stage];
     int64_t bytes = problem->costs->op[op].output_bytes;
     int ways = graph->training && graph->tensor[tensor].needs_grad ? 2 : 1;
     for (int64_t c = graph->consumer_begin[tensor]; c < graph->consumer_begin[tensor + 1]; c++) {
@@ -74,18 +83,33 @@ static void count_transfer(smp__evaluator *evaluator, const int32_t *stage, int3
             continue;
         evaluator->seen[to] = op + 1;
         smp__link link =
-            smp__link_between(problem, problem->stage_rank[from], problem->stage_rank[to]);
+            smp__link_between(problem, replica, problem->stage_rank[from], problem->stage_rank[to]);
         if (link == SMP__LINK_SAME)
             continue;
         double us = ways * smp_link_us(smp__link_spec(problem, link), bytes);
-        evaluator->load[to].transfer_us += us;
-        evaluator->load[to].in_bytes = smp__add_bytes(evaluator->load[to].in_bytes, bytes);
+        transfer_us[to] += us;
+        if (replica == 0)
+            evaluator->load[to].in_bytes = smp__add_bytes(evaluator->load[to].in_bytes, bytes);
         if (us > sent_us)
             sent_us = us;
     }
     if (sent_us >= 0.0) {
-        evaluator->load[from].transfer_us += sent_us;
-        evaluator->load[from].out_bytes = smp__add_bytes(evaluator->load[from].out_bytes, bytes);
+        transfer_us[from] += sent_us;
+        if (replica == 0)
+            evaluator->load[from].out_bytes =
+                smp__add_bytes(evaluator->load[from].out_bytes, bytes);
+    }
+}
+
+static void count_transfers(smp__evaluator *evaluator, const int32_t *stage)
+{
+    size_t n_stage = (size_t)evaluator->problem->n_stage;
+    memset(evaluator->transfer_us, 0,
+           (size_t)evaluator->n_replica * n_stage * sizeof *evaluator->transfer_us);
+    for (int k = 0; k < evaluator->n_replica; k++) {
+        memset(evaluator->seen, 0, n_stage * sizeof *evaluator->seen);
+        for (int32_t op = 0; op < evaluator->problem->graph->n_op; op++)
+            count_transfer(evaluator, stage, k, op);
     }
 }
 
@@ -97,6 +121,26 @@ static void fill_memory(const smp_problem *problem, int s, smp_stage_load *load)
                           (double)load->out_bytes};
     double bytes = smp__stage_memory(problem, s, &held, &load->recompute);
     load->memory_bytes = bytes < 0x1p62 ? (int64_t)ceil(bytes) : INT64_MAX;
+}
+
+/* From sums on device 0 to times: the load in every replica, and the largest. */
+static void fill_times(smp__evaluator *evaluator, int s, smp_stage_load *load)
+{
+    const smp_problem *problem = evaluator->problem;
+    double forward_us = load->forward_us, backward_us = load->backward_us;
+    for (int k = 0; k < evaluator->n_replica; k++) {
+        double slowdown = evaluator->slowdown[k * problem->n_stage + s];
+        double transfer_us = evaluator->transfer_us[k * problem->n_stage + s];
+        double compute_us = forward_us * slowdown + backward_us * slowdown +
+                            (load->recompute ? forward_us * slowdown : 0.0);
+        double us =
+            problem->cluster->overlap ? fmax(compute_us, transfer_us) : compute_us + transfer_us;
+        evaluator->rank_us[k * problem->pipeline + problem->stage_rank[s]] += us;
+        load->transfer_us = fmax(load->transfer_us, transfer_us);
+        load->load_us = fmax(load->load_us, us);
+    }
+    load->forward_us *= evaluator->slowest[s];
+    load->backward_us *= evaluator->slowest[s];
     load->recompute_us = load->recompute ? load->forward_us : 0.0;
 }
 
@@ -105,29 +149,23 @@ smp__score smp__evaluate(smp__evaluator *evaluator, const int32_t *stage)
     const smp_problem *problem = evaluator->problem;
     smp__score score = {0};
     size_t n_stage = (size_t)problem->n_stage;
+    int n_rank = evaluator->n_replica * problem->pipeline;
     memset(evaluator->load, 0, n_stage * sizeof *evaluator->load);
-    memset(evaluator->rank_us, 0, (size_t)problem->pipeline * sizeof *evaluator->rank_us);
+    memset(evaluator->rank_us, 0, (size_t)n_rank * sizeof *evaluator->rank_us);
     count_ops(evaluator, stage);
     memset(evaluator->seen, 0, n_stage * sizeof *evaluator->seen);
     count_weights(evaluator, stage);
-    memset(evaluator->seen, 0, n_stage * sizeof *evaluator->seen);
-    for (int32_t op = 0; op < problem->graph->n_op; op++)
-        count_transfer(evaluator, stage, op);
+    count_transfers(evaluator, stage);
     for (int s = 0; s < problem->n_stage; s++) {
         smp_stage_load *load = &evaluator->load[s];
-        load->forward_us *= evaluator->slowdown[s];
-        load->backward_us *= evaluator->slowdown[s];
         fill_memory(problem, s, load);
-        double compute_us = load->forward_us + load->backward_us + load->recompute_us;
-        load->load_us = problem->cluster->overlap ? fmax(compute_us, load->transfer_us)
-                                                  : compute_us + load->transfer_us;
+        fill_times(evaluator, s, load);
         double limit = smp__memory_limit(problem, s);
         if ((double)load->memory_bytes > limit)
             score.excess = fmax(score.excess, (double)load->memory_bytes / fmax(limit, 0.5) - 1.0);
-        evaluator->rank_us[problem->stage_rank[s]] += load->load_us;
         score.total_us += load->load_us;
     }
-    for (int r = 0; r < problem->pipeline; r++)
+    for (int r = 0; r < n_rank; r++)
         score.bottleneck_us = fmax(score.bottleneck_us, evaluator->rank_us[r]);
     return score;
 }

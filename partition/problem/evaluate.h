@@ -7,9 +7,12 @@
 
 typedef struct smp__evaluator {
     const smp_problem *problem;
-    double *slowdown;     /* [n_stage] */
+    int n_replica;
+    double *slowest;      /* [n_stage] slowdown of the slowest device that it has in any replica */
+    double *slowdown;     /* [n_replica * n_stage] */
+    double *transfer_us;  /* [n_replica * n_stage] */
+    double *rank_us;      /* [n_replica * pipeline] */
     int32_t *seen;        /* [n_stage] mark of the last tensor or weight counted there */
-    double *rank_us;      /* [pipeline] */
     smp_stage_load *load; /* [n_stage] of the last call */
 } smp__evaluator;
 
@@ -17,12 +20,13 @@ smp_status smp__evaluator_init(smp__evaluator *evaluator, const smp_problem *pro
                                smp_arena *arena);
 
 typedef struct smp__score {
-    double bottleneck_us; /* slowest rank */
+    double bottleneck_us; /* slowest rank of all replicas */
     double total_us;      /* sum of all stage loads: what fills and drains the pipeline */
     double excess;        /* largest memory_bytes / memory_limit - 1; 0 where all fits */
 } smp__score;
 
-/* stage: [n_op], every entry in 0..n_stage-1. O(n_op + uses of tensors and weights + n_stage). */
+/* stage: [n_op], every entry in 0..n_stage-1. O(n_op + uses of weights + replicas * (uses of tensors +
+ * n_stage)). */
 smp__score smp__evaluate(smp__evaluator *evaluator, const int32_t *stage);
 
 /* What a stage holds, in bytes; in and out: per micro-batch, one way. */

@@ -7,14 +7,24 @@
 
 #define MAX_SUM_US 1e200
 
-smp__link smp__link_between(const smp_problem *problem, int rank_a, int rank_b)
+smp__link smp__link_between(const smp_problem *problem, int replica, int rank_a, int rank_b)
 {
     if (rank_a == rank_b)
         return SMP__LINK_SAME;
     const smp_cluster *cluster = problem->cluster;
-    const smp_link_spec *link =
-        smp_cluster_link(cluster, problem->device[rank_a], problem->device[rank_b]);
+    const int *device = &problem->device[(int64_t)replica * problem->pipeline];
+    const smp_link_spec *link = smp_cluster_link(cluster, device[rank_a], device[rank_b]);
     return link == &cluster->inter_node ? SMP__LINK_INTER : SMP__LINK_INTRA;
+}
+
+smp__link smp__farthest_link(const smp_problem *problem, int rank_a, int rank_b)
+{
+    smp__link farthest = SMP__LINK_SAME;
+    for (int k = 0; k < smp_problem_replicas(problem); k++) {
+        smp__link link = smp__link_between(problem, k, rank_a, rank_b);
+        farthest = link > farthest ? link : farthest;
+    }
+    return farthest;
 }
 
 const smp_link_spec *smp__link_spec(const smp_problem *problem, smp__link link)
@@ -227,7 +237,7 @@ static smp_status check_sums(const smp_problem *problem)
     double sum_us = 0.0, slowest = 1.0;
     int32_t largest = 0;
     for (int r = 0; r < problem->pipeline; r++)
-        slowest = fmax(slowest, smp_problem_slowdown(problem, problem->device[r]));
+        slowest = fmax(slowest, smp_problem_rank_slowdown(problem, r));
     for (int32_t op = 0; op < problem->graph->n_op; op++) {
         const smp_op_cost *cost = problem->costs->op;
         sum_us += cost[op].forward_us + cost[op].backward_us;

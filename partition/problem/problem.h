@@ -7,8 +7,11 @@
  * and once more for the gradient when training. Its memory is weights, gradients and optimizer
  * state once, plus its stash times the live micro-batches that the schedule keeps there. Model
  * inputs are read where they are used and never cross a border. Every stage holds at least one op.
- * Pinned ops lie in their stage, a group lies in one stage. The objective is the load of the
- * slowest pipeline rank (the sum over the stages it holds), under the memory limits.
+ * Pinned ops lie in their stage, a group lies in one stage.
+ *
+ * Replicas run the same stages on devices and links of their own, and wait for each other in every
+ * step. In each of them a rank's load is the sum over the stages that it holds. The objective is the
+ * load of the slowest rank of all replicas, under the memory limits.
  *
  * A stage that recomputes keeps only what it received, runs its forward pass once more before the
  * backward pass, and has the stash of one micro-batch alive then. Its load grows by its forward
@@ -31,7 +34,8 @@ typedef struct smp_problem {
     int n_stage;                 /* pipeline * chunks */
     int pipeline;                /* ranks; stage s lies on rank stage_rank[s] */
     const int *stage_rank;       /* [n_stage] */
-    const int *device;           /* [pipeline] cluster device of each rank (replica 0) */
+    const int *device;           /* [replicas * pipeline] cluster device of replica k, rank r at
+                                    k * pipeline + r */
     double state_factor;         /* smp_state_factor(graph): 4 for AdamW in fp32, 1 for inference */
     const double *live;          /* [n_stage] micro-batches whose stash is alive at the peak */
     const int64_t *memory_limit; /* [n_stage] bytes; the rank's memory shared out over its stages */
@@ -43,6 +47,7 @@ typedef struct smp_problem {
     smp_recompute recompute;
     bool first_look;   /* solvers try the obvious and leave it at that */
     double deadline_s; /* smp_clock_s() at which solvers stop improving and proving; 0: never */
+    int n_replica;     /* that count (profile/replicas.h); 0: one */
 } smp_problem;
 
 /* The stage that an op is pinned to, or -1. */
@@ -74,17 +79,34 @@ static inline double smp_problem_slowdown(const smp_problem *problem, int device
     return smp_device_slowdown(problem->cluster, problem->graph->target.precision, device);
 }
 
+static inline int smp_problem_replicas(const smp_problem *problem)
+{
+    return problem->n_replica > 0 ? problem->n_replica : 1;
+}
+
+/* Of the slowest device that a rank has in any replica: what its compute is bounded with. */
+static inline double smp_problem_rank_slowdown(const smp_problem *problem, int rank)
+{
+    double most = 0.0;
+    for (int k = 0; k < smp_problem_replicas(problem); k++) {
+        double slowdown =
+            smp_problem_slowdown(problem, problem->device[(int64_t)k * problem->pipeline + rank]);
+        most = slowdown > most ? slowdown : most;
+    }
+    return most;
+}
+
 static inline double smp_problem_stage_slowdown(const smp_problem *problem, int stage)
 {
-    return smp_problem_slowdown(problem, problem->device[problem->stage_rank[stage]]);
+    return smp_problem_rank_slowdown(problem, problem->stage_rank[stage]);
 }
 
 typedef struct smp_stage_load {
-    double forward_us; /* on the stage's device */
+    double forward_us; /* on the slowest device that it has in any replica */
     double backward_us;
-    double transfer_us;
+    double transfer_us;   /* in the replica where they take longest */
     double recompute_us;  /* forward_us again if the stage recomputes, else 0 */
-    double load_us;       /* as the objective counts it */
+    double load_us;       /* in the replica where it is largest, as the objective counts it */
     int64_t in_bytes;     /* activations received per micro-batch */
     int64_t out_bytes;    /* tensors sent, each once */
     int64_t weight_bytes; /* a tied weight counts once per stage that holds it */
@@ -100,7 +122,7 @@ typedef struct smp_partition {
     int n_stage;
     int32_t *stage;        /* [graph->n_op] */
     smp_stage_load *load;  /* [n_stage] */
-    double bottleneck_us;  /* slowest rank */
+    double bottleneck_us;  /* slowest rank of all replicas */
     double lower_bound_us; /* proven: no pipeline on this many ranks is faster */
     const char *bound;     /* what proves it: "fair share", "largest op", ...; static text */
     bool timed_out;        /* the deadline struck: more time might find or prove more */

@@ -88,8 +88,10 @@ smp_status smp__units_connect(const smp_problem *problem, smp__units *units);
 /* Fills the stage ranges (partition/problem/pins.c). */
 smp_status smp__units_pin(const smp_problem *problem, smp__units *units, smp__obstacle *obstacle);
 
-/* Class of the link between the devices of two pipeline ranks. */
-smp__link smp__link_between(const smp_problem *problem, int rank_a, int rank_b);
+/* Class of the link between the devices of two pipeline ranks of a replica. */
+smp__link smp__link_between(const smp_problem *problem, int replica, int rank_a, int rank_b);
+/* The class between nodes if any replica has it there. */
+smp__link smp__farthest_link(const smp_problem *problem, int rank_a, int rank_b);
 const smp_link_spec *smp__link_spec(const smp_problem *problem, smp__link link);
 
 /* Bytes that stage s may keep. Limits that no device has are none. */

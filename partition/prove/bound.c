@@ -64,7 +64,7 @@ double smp__bound_by_compute(const smp_problem *problem, const smp__units *units
         return 0.0;
     double fastest = INFINITY, speed = 0.0, total = 0.0;
     for (int r = 0; r < problem->pipeline; r++) {
-        double slow = smp_problem_slowdown(problem, problem->device[r]);
+        double slow = smp_problem_rank_slowdown(problem, r);
         speed += 1.0 / slow;
         fastest = fmin(fastest, slow);
     }

@@ -56,7 +56,7 @@ static void place(small *s, int32_t u)
         int rank = s->problem->stage_rank[k];
         double before_us = s->rank_us[rank];
         s->work--;
-        s->rank_us[rank] += units->compute_us[u] * s->evaluator.slowdown[k];
+        s->rank_us[rank] += units->compute_us[u] * s->evaluator.slowest[k];
         s->n_empty -= s->n_unit[k]++ == 0;
         s->stage[u] = k;
         if (s->rank_us[rank] < s->best_us && s->n_empty <= units->n - u - 1)

@@ -29,7 +29,7 @@ enum {
 #define STEP_WITHOUT 1.0625 /* times the bound, where no partition fits yet */
 
 typedef struct proof {
-    const smp_problem *problem;
+    const smp_problem *problem; /* of one replica, while that is searched */
     const smp__units *units;
     smp__window window;
     smp__cuts *cuts;
@@ -195,6 +195,47 @@ static smp_status search_all(proof *p, double upper_us, bool *done)
     return SMP_OK;
 }
 
+/* Cuts and exact search for one replica. */
+static smp_status prove_replica(proof *p, const smp_partition *partition, double upper_us)
+{
+    SMP_TRY(smp__cuts_create(&p->window, &p->cuts));
+    if (!smp_clock_past(p->limits->deadline_s))
+        SMP_TRY(bound_by_cuts(p, partition->bottleneck_us));
+    p->late |= smp_clock_past(p->limits->deadline_s);
+    if (p->units->n > MAX_UNITS || p->late || is_closed(p->lower_us, upper_us))
+        return SMP_OK;
+    return search(p, upper_us);
+}
+
+/* Several replicas: what no pipeline can beat in one of them, none can beat in all. The search starts
+ * from what was proven of those before. */
+static smp_status prove_replicas(proof *p, const smp_partition *partition, double upper_us,
+                                 smp_arena *arena)
+{
+    const smp_problem *problem = p->problem;
+    int n = smp_problem_replicas(problem);
+    smp_status status = SMP_OK;
+    int64_t work = p->work, used = 0;
+    for (int k = 0; k < n && status == SMP_OK && !p->late && !is_closed(p->lower_us, upper_us);
+         k++) {
+        smp_problem one = *problem;
+        one.device = &problem->device[(int64_t)k * problem->pipeline];
+        one.n_replica = 1;
+        p->problem = &one;
+        p->work = (work - used) / (n - k);
+        int64_t given = p->work;
+        status = smp__window_init(&p->window, &one, p->units, arena);
+        if (status == SMP_OK)
+            status = prove_replica(p, partition, upper_us);
+        used += given - p->work;
+        smp__cuts_destroy(p->cuts);
+        p->cuts = NULL;
+        p->problem = problem;
+    }
+    p->work = work - used;
+    return status;
+}
+
 /* One variant of the problem. Fills lower_us, bound, late, and what was found. */
 static smp_status prove_variant(proof *p, const smp_partition *partition, smp_arena *arena)
 {
@@ -208,18 +249,14 @@ static smp_status prove_variant(proof *p, const smp_partition *partition, smp_ar
     bool chunks = p->problem->n_stage != p->problem->pipeline, done = chunks;
     if (chunks)
         return search_all(p, upper_us, &done);
+    if (smp_problem_replicas(p->problem) > 1) {
+        SMP_TRY(search_all(p, upper_us, &done));
+        return done ? SMP_OK : prove_replicas(p, partition, upper_us, arena);
+    }
     SMP_TRY(smp__window_init(&p->window, p->problem, p->units, arena));
     if (!p->window.exact_links)
         SMP_TRY(search_all(p, upper_us, &done));
-    if (done)
-        return SMP_OK;
-    SMP_TRY(smp__cuts_create(&p->window, &p->cuts));
-    if (!smp_clock_past(p->limits->deadline_s))
-        SMP_TRY(bound_by_cuts(p, partition->bottleneck_us));
-    p->late |= smp_clock_past(p->limits->deadline_s);
-    if (p->units->n > MAX_UNITS || p->late || is_closed(p->lower_us, upper_us))
-        return SMP_OK;
-    return search(p, upper_us);
+    return done ? SMP_OK : prove_replica(p, partition, upper_us);
 }
 
 /* improve: take what is found. bound: keep what is proven. */

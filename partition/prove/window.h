@@ -40,7 +40,7 @@ typedef struct smp__window {
     double *top_us, *bottom_us;
 } smp__window;
 
-/* One stage per rank. O(n * nets / 64), above MAX_EXACT units O(n + nets). */
+/* One stage per rank, one replica. O(n * nets / 64), above MAX_EXACT units O(n + nets). */
 smp_status smp__window_init(smp__window *window, const smp_problem *problem,
                             const smp__units *units, smp_arena *arena);
 

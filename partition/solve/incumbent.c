@@ -31,12 +31,12 @@ enum {
 
 static bool links_alike(const smp_problem *problem)
 {
-    if (problem->n_stage != problem->pipeline)
+    if (problem->n_stage != problem->pipeline || smp_problem_replicas(problem) > 1)
         return false;
     for (int s = 2; s < problem->pipeline; s++) {
         for (int t = 0; t < s; t++) {
-            if (smp__link_between(problem, problem->stage_rank[t], problem->stage_rank[s]) !=
-                smp__link_between(problem, problem->stage_rank[0], problem->stage_rank[1]))
+            if (smp__link_between(problem, 0, problem->stage_rank[t], problem->stage_rank[s]) !=
+                smp__link_between(problem, 0, problem->stage_rank[0], problem->stage_rank[1]))
                 return false;
         }
     }

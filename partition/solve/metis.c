@@ -32,17 +32,15 @@ static void set_targets(const smp_problem *problem, real_t *target)
 {
     double speed = 0.0, memory = 0.0;
     for (int s = 0; s < problem->n_stage; s++) {
-        int device = problem->device[problem->stage_rank[s]];
-        speed += 1.0 / smp_problem_slowdown(problem, device);
+        speed += 1.0 / smp_problem_stage_slowdown(problem, s);
         memory += smp__memory_limit(problem, s);
     }
     for (int s = 0; s < problem->n_stage; s++) {
-        int device = problem->device[problem->stage_rank[s]];
         double even = 1.0 / problem->n_stage;
         real_t *of_part = target + s * KWAY_CONSTRAINTS;
         double share =
             isfinite(memory) && memory > 0.0 ? smp__memory_limit(problem, s) / memory : even;
-        of_part[0] = (real_t)(1.0 / smp_problem_slowdown(problem, device) / speed);
+        of_part[0] = (real_t)(1.0 / smp_problem_stage_slowdown(problem, s) / speed);
         of_part[1] = (real_t)fmax(share, 0.01 * even);
         of_part[2] = (real_t)even;
     }
@@ -143,10 +141,9 @@ static smp_status sort_parts(const smp__metis_graph *graph, bool alike, smp_aren
         count[part[v]]++;
     }
     for (int32_t k = 0; k < problem->n_stage; k++) {
-        int device = problem->device[problem->stage_rank[k]];
         by[k].index = k;
         by[k].place = count[k] > 0 ? by[k].place / count[k] : (double)graph->units->n;
-        by[k].speed = alike ? smp_problem_slowdown(problem, device) : 1.0;
+        by[k].speed = alike ? smp_problem_stage_slowdown(problem, k) : 1.0;
     }
     qsort(by, n_stage, sizeof *by, by_place);
     for (int32_t i = 0; i < problem->n_stage; i++) {
@@ -200,9 +197,7 @@ static smp_status offer_parts(smp__incumbent *incumbent, const smp__metis_graph 
 static bool same_speeds(const smp_problem *problem)
 {
     for (int s = 1; s < problem->n_stage; s++) {
-        int first = problem->device[problem->stage_rank[0]];
-        int device = problem->device[problem->stage_rank[s]];
-        if (smp_problem_slowdown(problem, first) != smp_problem_slowdown(problem, device))
+        if (smp_problem_stage_slowdown(problem, 0) != smp_problem_stage_slowdown(problem, s))
             return false;
     }
     return true;

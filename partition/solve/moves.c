@@ -1,7 +1,8 @@
 /* Loads under single moves. A net is charged to every stage that reads it, over the link from its
  * producer's stage, and to the producer's stage over the slowest of these links; so for each net the
  * stages that read it are kept with the number of readers. A move changes the sums of the stages
- * at both ends, and of those that share a net with the unit. */
+ * at both ends, and of those that share a net with the unit. Transfers and loads are kept for every
+ * replica. */
 #include "partition/solve/moves.h"
 
 #include <stdlib.h>
@@ -53,6 +54,33 @@ static smp_status sort_workspaces(smp__moves *m, smp_arena *arena)
     return SMP_OK;
 }
 
+static uint8_t *link_at(const smp__moves *m, int replica, int32_t from, int32_t to)
+{
+    return &m->link[((int64_t)replica * m->n_stage + from) * m->n_stage + to];
+}
+
+static smp_status make_links(smp__moves *m, smp_arena *arena)
+{
+    const smp_problem *problem = m->problem;
+    const int *rank = problem->stage_rank;
+    size_t n_stage = (size_t)m->n_stage, n_replica = (size_t)m->n_replica;
+    if (n_stage * n_stage > MAX_TABLE / n_replica)
+        return smp_fail_memory(n_stage * n_stage * n_replica);
+    m->link = SMP_ARENA_NEW(arena, uint8_t, n_replica * n_stage * n_stage);
+    m->slowdown = SMP_ARENA_NEW(arena, double, n_stage *n_replica);
+    if (!m->link || !m->slowdown)
+        return SMP_ERR_NO_MEMORY;
+    for (int k = 0; k < m->n_replica; k++) {
+        const int *device = &problem->device[(int64_t)k * problem->pipeline];
+        for (int s = 0; s < m->n_stage; s++) {
+            m->slowdown[s * m->n_replica + k] = smp_problem_slowdown(problem, device[rank[s]]);
+            for (int t = 0; t < m->n_stage; t++)
+                *link_at(m, k, s, t) = (uint8_t)smp__link_between(problem, k, rank[s], rank[t]);
+        }
+    }
+    return SMP_OK;
+}
+
 static smp_status make_tables(smp__moves *m, smp_arena *arena)
 {
     const smp__units *units = m->units;
@@ -66,19 +94,7 @@ static smp_status make_tables(smp__moves *m, smp_arena *arena)
         if (!m->holders || !m->in_class)
             return SMP_ERR_NO_MEMORY;
     }
-    if ((int64_t)m->n_stage * m->n_stage > MAX_TABLE)
-        return smp_fail_memory(n_stage * n_stage);
-    m->link = SMP_ARENA_NEW(arena, uint8_t, n_stage * n_stage);
-    m->slowdown = SMP_ARENA_NEW(arena, double, n_stage);
-    if (!m->link || !m->slowdown)
-        return SMP_ERR_NO_MEMORY;
-    const int *rank = m->problem->stage_rank;
-    for (int s = 0; s < m->n_stage; s++) {
-        m->slowdown[s] = smp_problem_stage_slowdown(m->problem, s);
-        for (int t = 0; t < m->n_stage; t++)
-            m->link[s * m->n_stage + t] = (uint8_t)smp__link_between(m->problem, rank[s], rank[t]);
-    }
-    return SMP_OK;
+    return make_links(m, arena);
 }
 
 static smp_status make_lists(smp__moves *m, smp_arena *arena)
@@ -110,18 +126,23 @@ static smp_status make_lists(smp__moves *m, smp_arena *arena)
 smp_status smp__moves_init(smp__moves *moves, const smp_problem *problem, const smp__units *units,
                            smp_arena *arena)
 {
-    size_t n_stage = (size_t)problem->n_stage;
-    *moves = (smp__moves){
-        .problem = problem, .units = units, .n_stage = problem->n_stage, .scale_us = 1.0};
+    size_t n_stage = (size_t)problem->n_stage, n_replica = (size_t)smp_problem_replicas(problem);
+    *moves = (smp__moves){.problem = problem,
+                          .units = units,
+                          .n_stage = problem->n_stage,
+                          .n_replica = (int)n_replica,
+                          .scale_us = 1.0};
     moves->stage = SMP_ARENA_NEW(arena, int32_t, (size_t)units->n);
     moves->sum = SMP_ARENA_NEW(arena, smp__stage_sum, n_stage);
-    moves->load_us = SMP_ARENA_NEW(arena, double, n_stage);
+    moves->transfer_us = SMP_ARENA_NEW(arena, double, n_stage *n_replica);
+    moves->load_us = SMP_ARENA_NEW(arena, double, n_stage *n_replica);
     moves->excess = SMP_ARENA_NEW(arena, double, n_stage);
-    moves->rank_us = SMP_ARENA_NEW(arena, double, (size_t)problem->pipeline);
+    moves->rank_us = SMP_ARENA_NEW(arena, double, (size_t)problem->pipeline *n_replica);
+    moves->sending = SMP_ARENA_NEW(arena, int, n_replica);
     moves->touched = SMP_ARENA_NEW(arena, bool, n_stage);
     moves->touch_list = SMP_ARENA_NEW(arena, int32_t, n_stage);
-    if (!moves->stage || !moves->sum || !moves->load_us || !moves->excess || !moves->rank_us ||
-        !moves->touched || !moves->touch_list)
+    if (!moves->stage || !moves->sum || !moves->transfer_us || !moves->load_us || !moves->excess ||
+        !moves->rank_us || !moves->sending || !moves->touched || !moves->touch_list)
         return SMP_ERR_NO_MEMORY;
     SMP_TRY(make_tables(moves, arena));
     return make_lists(moves, arena);
@@ -135,36 +156,39 @@ static void touch(smp__moves *m, int32_t s)
     m->touch_list[m->n_touch++] = s;
 }
 
-/* Charges (sign 1) or uncharges (-1) one stage for a net that it reads or sends over `link`. */
-static void charge(smp__moves *m, int32_t s, int32_t net, int link, bool sends, double sign)
+/* Charges (sign 1) or uncharges (-1) one stage of a replica for a net that it reads or sends over
+ * `link`. Bytes are the same in all replicas. */
+static void charge(smp__moves *m, int replica, int32_t s, int32_t net, int link, bool sends,
+                   double sign)
 {
     if (link == SMP__LINK_SAME)
         return;
-    smp__stage_sum *sum = &m->sum[s];
-    sum->transfer_us += sign * m->units->net_us[link][net];
-    if (m->units->memory_binds) {
+    m->transfer_us[s * m->n_replica + replica] += sign * m->units->net_us[link][net];
+    if (replica == 0 && m->units->memory_binds) {
         double bytes = sign * (double)m->units->net_bytes[net];
         if (sends)
-            sum->held.out += bytes;
+            m->sum[s].held.out += bytes;
         else
-            sum->held.in += bytes;
+            m->sum[s].held.in += bytes;
     }
     touch(m, s);
 }
 
-static int link_of(const smp__moves *m, int32_t from, int32_t to)
+/* Stage s for a net of stage `from` that it reads. */
+static void charge_reader(smp__moves *m, int32_t s, int32_t net, int32_t from, double sign)
 {
-    return m->link[(int64_t)from * m->n_stage + to];
+    for (int k = 0; k < m->n_replica; k++)
+        charge(m, k, s, net, *link_at(m, k, from, s), false, sign);
 }
 
-/* The link that the producer's stage is charged for. */
-static int sending_link(const smp__moves *m, int32_t net, int32_t from)
+/* The link of a replica that the producer's stage is charged for. */
+static int sending_link(const smp__moves *m, int replica, int32_t net, int32_t from)
 {
     const smp__readers *reader = m->reader + m->reader_begin[net];
     int slowest = SMP__LINK_SAME;
     double most_us = -1.0;
     for (int32_t i = 0; i < m->n_reader[net]; i++) {
-        int link = link_of(m, from, reader[i].stage);
+        int link = *link_at(m, replica, from, reader[i].stage);
         if (link != SMP__LINK_SAME && m->units->net_us[link][net] > most_us) {
             slowest = link;
             most_us = m->units->net_us[link][net];
@@ -173,13 +197,20 @@ static int sending_link(const smp__moves *m, int32_t net, int32_t from)
     return slowest;
 }
 
+/* Stage `from` for a net that it produces. */
+static void charge_sender(smp__moves *m, int32_t net, int32_t from, double sign)
+{
+    for (int k = 0; k < m->n_replica; k++)
+        charge(m, k, from, net, sending_link(m, k, net, from), true, sign);
+}
+
 /* All of a net, produced in stage `from`. */
 static void charge_net(smp__moves *m, int32_t net, int32_t from, double sign)
 {
     const smp__readers *reader = m->reader + m->reader_begin[net];
     for (int32_t i = 0; i < m->n_reader[net]; i++)
-        charge(m, reader[i].stage, net, link_of(m, from, reader[i].stage), false, sign);
-    charge(m, from, net, sending_link(m, net, from), true, sign);
+        charge_reader(m, reader[i].stage, net, from, sign);
+    charge_sender(m, net, from, sign);
     m->work += m->n_reader[net] + 1;
 }
 
@@ -216,20 +247,23 @@ static bool remove_reader(smp__moves *m, int32_t net, int32_t s)
 static void move_reader(smp__moves *m, int32_t net, int32_t from, int32_t to)
 {
     int32_t home = m->stage[m->units->net_unit[net]];
-    int before = sending_link(m, net, home);
+    for (int k = 0; k < m->n_replica; k++)
+        m->sending[k] = sending_link(m, k, net, home);
     bool left = remove_reader(m, net, from);
     bool came = add_reader(m, net, to);
     if (left)
-        charge(m, from, net, link_of(m, home, from), false, -1.0);
+        charge_reader(m, from, net, home, -1.0);
     if (came)
-        charge(m, to, net, link_of(m, home, to), false, 1.0);
+        charge_reader(m, to, net, home, 1.0);
     m->work += m->n_reader[net] + 1;
     if (!left && !came)
         return;
-    int after = sending_link(m, net, home);
-    if (after != before) {
-        charge(m, home, net, before, true, -1.0);
-        charge(m, home, net, after, true, 1.0);
+    for (int k = 0; k < m->n_replica; k++) {
+        int after = sending_link(m, k, net, home);
+        if (after == m->sending[k])
+            continue;
+        charge(m, k, home, net, m->sending[k], true, -1.0);
+        charge(m, k, home, net, after, true, 1.0);
     }
 }
 
@@ -273,9 +307,10 @@ static void refresh(smp__moves *m, int32_t s)
             m->excess[s] = bytes / fmax(limit, 0.5) - 1.0;
     }
     double compute_us = sum->compute_us + (recompute ? sum->forward_us : 0.0);
-    compute_us *= m->slowdown[s];
-    m->load_us[s] = problem->cluster->overlap ? fmax(compute_us, sum->transfer_us)
-                                              : compute_us + sum->transfer_us;
+    for (int i = s * m->n_replica; i < (s + 1) * m->n_replica; i++) {
+        double us = compute_us * m->slowdown[i], transfer_us = m->transfer_us[i];
+        m->load_us[i] = problem->cluster->overlap ? fmax(us, transfer_us) : us + transfer_us;
+    }
 }
 
 static void refresh_touched(smp__moves *m)
@@ -351,6 +386,7 @@ void smp__moves_load(smp__moves *m, const int32_t *stage)
     if (stage != m->stage)
         memcpy(m->stage, stage, n * sizeof *stage);
     memset(m->sum, 0, n_stage * sizeof *m->sum);
+    memset(m->transfer_us, 0, n_stage * (size_t)m->n_replica * sizeof *m->transfer_us);
     memset(m->n_reader, 0, (size_t)units->n_net * sizeof *m->n_reader);
     if (units->memory_binds) {
         memset(m->holders, 0, (size_t)units->n_share * n_stage * sizeof *m->holders);
@@ -430,14 +466,24 @@ void smp__moves_apply(smp__moves *m, int32_t unit, int32_t to)
     m->work += units->in_begin[unit + 1] - units->in_begin[unit] + 8;
 }
 
+static double most_of(const double *us, int n)
+{
+    double most = us[0];
+    for (int i = 1; i < n; i++)
+        most = us[i] > most ? us[i] : most;
+    return most;
+}
+
 smp__worth smp__moves_worth(smp__moves *m)
 {
     const smp_problem *problem = m->problem;
     smp__worth worth = {0};
-    memset(m->rank_us, 0, (size_t)problem->pipeline * sizeof *m->rank_us);
+    int n = m->n_replica;
+    memset(m->rank_us, 0, (size_t)problem->pipeline * (size_t)n * sizeof *m->rank_us);
     for (int s = 0; s < m->n_stage; s++) {
-        m->rank_us[problem->stage_rank[s]] += m->load_us[s];
-        worth.total_us += m->load_us[s];
+        for (int k = 0; k < n; k++)
+            m->rank_us[problem->stage_rank[s] * n + k] += m->load_us[s * n + k];
+        worth.total_us += most_of(&m->load_us[s * n], n);
         worth.n_empty += m->sum[s].n_unit == 0;
         if (m->excess[s] > worth.excess) {
             worth.excess = m->excess[s];
@@ -445,10 +491,10 @@ smp__worth smp__moves_worth(smp__moves *m)
         }
     }
     for (int r = 0; r < problem->pipeline; r++) {
-        double share = m->rank_us[r] / m->scale_us;
+        double rank_us = most_of(&m->rank_us[r * n], n), share = rank_us / m->scale_us;
         worth.skew += share * share * share;
-        if (m->rank_us[r] > worth.bottleneck_us) {
-            worth.bottleneck_us = m->rank_us[r];
+        if (rank_us > worth.bottleneck_us) {
+            worth.bottleneck_us = rank_us;
             worth.worst_rank = r;
         }
     }

@@ -12,7 +12,7 @@ typedef struct smp__readers {
 
 /* Sums over a stage's units, on device 0. */
 typedef struct smp__stage_sum {
-    double compute_us, forward_us, transfer_us;
+    double compute_us, forward_us;
     smp__holdings held; /* zero unless units->memory_binds */
     int32_t n_unit;
 } smp__stage_sum;
@@ -23,7 +23,7 @@ typedef struct smp__worth {
     int n_empty;   /* stages without a unit: not a pipeline yet */
     double excess; /* as smp__score */
     double bottleneck_us;
-    double skew; /* sum of the cubes of rank loads over the scale */
+    double skew; /* sum of the cubes of rank loads over the scale, each in its slowest replica */
     double total_us;
     int worst_rank, worst_stage; /* slowest; fullest if excess > 0 */
 } smp__worth;
@@ -35,18 +35,20 @@ typedef enum smp__direction { SMP__LATER, SMP__EARLIER, SMP__N_DIRECTION } smp__
 typedef struct smp__moves {
     const smp_problem *problem;
     const smp__units *units;
-    int n_stage;
+    int n_stage, n_replica;
     double scale_us; /* of skew */
     int32_t *stage;  /* [units->n] */
     int64_t work;    /* nets and stages touched */
 
-    double *slowdown;      /* [n_stage] */
-    uint8_t *link;         /* [n_stage * n_stage] smp__link between two stages */
+    double *slowdown;      /* [n_stage * n_replica] */
+    uint8_t *link;         /* [n_replica * n_stage * n_stage] smp__link between two stages */
     smp__stage_sum *sum;   /* [n_stage] */
-    double *load_us;       /* [n_stage] */
+    double *transfer_us;   /* [n_stage * n_replica] */
+    double *load_us;       /* [n_stage * n_replica] */
     double *excess;        /* [n_stage] memory / limit - 1, at least 0 */
-    double *rank_us;       /* [pipeline] */
+    double *rank_us;       /* [pipeline * n_replica] */
     int32_t *holders;      /* [n_share * n_stage] units that hold a shared weight */
+    int *sending;          /* [n_replica] scratch */
     int64_t *reader_begin; /* [n_net + 1] */
     smp__readers *reader;  /* room for every stage that a net can be read in */
     int32_t *n_reader;     /* [n_net] stages that read it now */

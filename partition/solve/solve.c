@@ -176,7 +176,7 @@ static smp_status charge_ties(const smp_problem *problem, const smp_partition *p
         double owner_us = 0.0;
         for (int32_t u = param->use_begin; u < param->use_end; u++) {
             int s = partition->stage[graph->use[u].op];
-            smp__link link = smp__link_between(problem, owner, problem->stage_rank[s]);
+            smp__link link = smp__farthest_link(problem, owner, problem->stage_rank[s]);
             if (holds[s] || link == SMP__LINK_SAME)
                 continue;
             holds[s] = true;

@@ -43,7 +43,7 @@ typedef struct fixture {
     smp_device_spec device_spec[FIXTURE_MAX_DEVICES];
     smp_problem problem;
     int stage_rank[FIXTURE_MAX_STAGES];
-    int device[FIXTURE_MAX_DEVICES];
+    int device[FIXTURE_MAX_DEVICES]; /* [replicas * pipeline] */
     double live[FIXTURE_MAX_STAGES];
     int64_t limit[FIXTURE_MAX_STAGES];
 } fixture;
@@ -89,6 +89,16 @@ static inline void fixture_open(fixture *f, const char *model, int pipeline, int
                                .state_factor = f->graph->training ? 4.0 : 1.0,
                                .live = f->live,
                                .memory_limit = f->limit};
+}
+
+/* Further replicas of the pipeline, on devices at random. */
+static inline void fixture_replicate(fixture_random *random, fixture *f, int replicas)
+{
+    int p = f->problem.pipeline;
+    assert_true(replicas * p <= FIXTURE_MAX_DEVICES);
+    for (int i = p; i < replicas * p; i++)
+        f->device[i] = fixture_below(random, f->cluster.nodes * f->cluster.devices_per_node);
+    f->problem.n_replica = replicas;
 }
 
 static inline void fixture_close(fixture *f)
@@ -176,11 +186,13 @@ static inline bool fixture_legal(const fixture *f, const int32_t *stage)
     return true;
 }
 
-static inline double fixture_link_us(const fixture *f, int rank_a, int rank_b, int32_t op)
+static inline double fixture_link_us(const fixture *f, int replica, int rank_a, int rank_b,
+                                     int32_t op)
 {
+    const int *device = &f->device[replica * f->problem.pipeline];
     if (rank_a == rank_b)
         return 0.0;
-    int a = f->device[rank_a], b = f->device[rank_b];
+    int a = device[rank_a], b = device[rank_b];
     bool same_node = a / f->cluster.devices_per_node == b / f->cluster.devices_per_node;
     const smp_link_spec *link = same_node ? &f->cluster.intra_node : &f->cluster.inter_node;
     double us = link->latency_us + (double)f->costs->op[op].output_bytes / link->bytes_per_s * 1e6;
@@ -200,18 +212,19 @@ static inline bool fixture_reads(const fixture *f, const int32_t *stage, int32_t
     return false;
 }
 
-/* Transfers of stage s, asked of every op in turn. */
-static inline double fixture_transfer_us(const fixture *f, const int32_t *stage, int s)
+/* Transfers of stage s in a replica, asked of every op in turn. */
+static inline double fixture_transfer_us(const fixture *f, const int32_t *stage, int replica, int s)
 {
     double total = 0.0;
     for (int32_t op = 0; op < f->graph->n_op; op++) {
         int home = stage[op];
         if (home != s && fixture_reads(f, stage, op, s))
-            total += fixture_link_us(f, f->stage_rank[home], f->stage_rank[s], op);
+            total += fixture_link_us(f, replica, f->stage_rank[home], f->stage_rank[s], op);
         double sent = 0.0;
         for (int to = 0; home == s && to < f->problem.n_stage; to++) {
             if (to != s && fixture_reads(f, stage, op, to))
-                sent = fmax(sent, fixture_link_us(f, f->stage_rank[s], f->stage_rank[to], op));
+                sent = fmax(sent,
+                            fixture_link_us(f, replica, f->stage_rank[s], f->stage_rank[to], op));
         }
         total += sent;
     }
@@ -275,15 +288,15 @@ static inline double fixture_memory(const fixture *f, const int32_t *stage, int 
     return fixture_memory_of(f, stage, s, fixture_recomputes(f, stage, s));
 }
 
-/* The slowest rank of an assignment; *fits: memory of every stage. */
-static inline double fixture_bottleneck(const fixture *f, const int32_t *stage, bool *fits)
+/* The slowest rank of one replica. */
+static inline double fixture_replica_us(const fixture *f, const int32_t *stage, int replica)
 {
     double rank_us[FIXTURE_MAX_DEVICES] = {0.0}, slowest = 0.0;
-    *fits = true;
+    const int *device = &f->device[replica * f->problem.pipeline];
     for (int s = 0; s < f->problem.n_stage; s++) {
         int rank = f->stage_rank[s];
-        double slowdown = f->device_spec[0].flops_fp32 / f->device_spec[f->device[rank]].flops_fp32;
-        double compute = 0.0, transfer = fixture_transfer_us(f, stage, s);
+        double slowdown = f->device_spec[0].flops_fp32 / f->device_spec[device[rank]].flops_fp32;
+        double compute = 0.0, transfer = fixture_transfer_us(f, stage, replica, s);
         int passes = fixture_recomputes(f, stage, s) ? 2 : 1; /* forward */
         for (int32_t i = 0; i < f->graph->n_op; i++) {
             if (stage[i] == s)
@@ -291,10 +304,21 @@ static inline double fixture_bottleneck(const fixture *f, const int32_t *stage, 
                     (passes * f->costs->op[i].forward_us + f->costs->op[i].backward_us) * slowdown;
         }
         rank_us[rank] += f->cluster.overlap ? fmax(compute, transfer) : compute + transfer;
-        *fits = *fits && fixture_memory(f, stage, s) <= (double)f->limit[s];
     }
     for (int r = 0; r < f->problem.pipeline; r++)
         slowest = fmax(slowest, rank_us[r]);
+    return slowest;
+}
+
+/* The slowest rank of an assignment; *fits: memory of every stage. */
+static inline double fixture_bottleneck(const fixture *f, const int32_t *stage, bool *fits)
+{
+    double slowest = 0.0;
+    for (int replica = 0; replica < smp_problem_replicas(&f->problem); replica++)
+        slowest = fmax(slowest, fixture_replica_us(f, stage, replica));
+    *fits = true;
+    for (int s = 0; s < f->problem.n_stage; s++)
+        *fits = *fits && fixture_memory(f, stage, s) <= (double)f->limit[s];
     return slowest;
 }
 

@@ -33,6 +33,8 @@ static void vary_problem(fixture_random *random, fixture *f)
         f->live[s] = 0.5 * (1 + fixture_below(random, 6));
         f->limit[s] = 4000 + fixture_below(random, 16000);
     }
+    if (fixture_chance(random, 40))
+        fixture_replicate(random, f, 2 + fixture_below(random, 2));
 }
 
 /* What fixture_bottleneck does not look into: the figures of each stage. */
@@ -111,7 +113,10 @@ static void test_evaluate_agrees_with_second_opinion(void **state)
         assert_close(partition->bottleneck_us, fixture_bottleneck(&f, stage, &fits));
         assert_int_equal(partition->fits, fits);
         for (int s = 0; s < f.problem.n_stage; s++) {
-            assert_close(partition->load[s].transfer_us, fixture_transfer_us(&f, stage, s));
+            double transfer_us = 0.0;
+            for (int k = 0; k < smp_problem_replicas(&f.problem); k++)
+                transfer_us = fmax(transfer_us, fixture_transfer_us(&f, stage, k, s));
+            assert_close(partition->load[s].transfer_us, transfer_us);
             assert_true(partition->load[s].memory_bytes ==
                         (int64_t)ceil(fixture_memory(&f, stage, s)));
             assert_int_equal(partition->load[s].recompute, fixture_recomputes(&f, stage, s));
@@ -149,6 +154,46 @@ static void test_evaluate_counts_a_tensor_once_per_side(void **state)
     assert_int_equal(p->load[1].out_bytes, 2);
     assert_int_equal(p->load[2].out_bytes, 0);
     assert_close(p->bottleneck_us, 14);
+    smp_partition_destroy(p);
+    fixture_close(&f);
+}
+
+/* Issue 10, 4: stages of 10 us, tensors of 4 us in a node and 40 us between nodes of two devices.
+ * The first replica lies in one node. Of three ranks on three nodes the middle one has the far link
+ * behind it in one replica and before it in the other, never both. */
+static void test_evaluate_counts_every_replica(void **state)
+{
+    (void)state;
+    static const char model[] =
+        "smp: 1\nname: chain\nmode: inference\nops:\n"
+        "  - {op: opaque, name: a, out: ta, cost: {forward_us: 10, output_bytes: 4}}\n"
+        "  - {op: opaque, name: b, in: ta, out: tb, cost: {forward_us: 10, output_bytes: 4}}\n"
+        "  - {op: opaque, name: c, in: tb, out: tc, cost: {forward_us: 10, output_bytes: 4}}\n";
+    const int32_t two[] = {0, 0, 1}, three[] = {0, 1, 2};
+    fixture f;
+    smp_partition *p;
+    fixture_cluster(&f, 6, 2, 1e6);
+    f.cluster.inter_node.bytes_per_s = 1e5;
+    f.device_spec[3].flops_fp32 = 0.5e12;
+    fixture_open(&f, model, 2, 1);
+    memcpy(f.device, (const int[]){0, 1, 2, 4}, 4 * sizeof *f.device);
+    f.problem.n_replica = 2;
+    assert_int_equal(smp_partition_evaluate(&f.problem, two, &p), SMP_OK);
+    assert_close(p->load[0].transfer_us, 40);
+    assert_close(p->bottleneck_us, 20 + 40);
+    smp_partition_destroy(p);
+    memcpy(f.device, (const int[]){0, 1, 4, 3}, 4 * sizeof *f.device);
+    assert_int_equal(smp_partition_evaluate(&f.problem, two, &p), SMP_OK);
+    assert_close(p->load[1].forward_us, 20);
+    assert_close(p->load[1].load_us, 20 + 40);
+    smp_partition_destroy(p);
+    fixture_close(&f);
+    fixture_open(&f, model, 3, 1);
+    memcpy(f.device, (const int[]){0, 1, 2, 1, 4, 5}, 6 * sizeof *f.device);
+    f.problem.n_replica = 2;
+    assert_int_equal(smp_partition_evaluate(&f.problem, three, &p), SMP_OK);
+    assert_close(p->load[1].transfer_us, 4 + 40);
+    assert_close(p->bottleneck_us, 10 + 4 + 40);
     smp_partition_destroy(p);
     fixture_close(&f);
 }
@@ -347,6 +392,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_evaluate_agrees_with_second_opinion),
         cmocka_unit_test(test_evaluate_counts_a_tensor_once_per_side),
+        cmocka_unit_test(test_evaluate_counts_every_replica),
         cmocka_unit_test(test_evaluate_counts_a_tied_weight_once_per_stage),
         cmocka_unit_test(test_evaluate_takes_tied_weights_that_share_a_stage),
         cmocka_unit_test(test_evaluate_sends_no_gradient_of_what_needs_none),

@@ -214,6 +214,103 @@ static void test_exact_with_unequal_links(void **state)
     }
 }
 
+/* Devices of three speeds on nodes of two, and replicas at random on them. */
+static void replicate(fixture_random *random, fixture *f)
+{
+    f->cluster.inter_node.bytes_per_s = 3e5;
+    f->cluster.overlap = fixture_chance(random, 40);
+    for (int d = 1; d < f->cluster.nodes * f->cluster.devices_per_node; d++)
+        f->device_spec[d].flops_fp32 = 1e12 / (1 + fixture_below(random, 3));
+    fixture_replicate(random, f, 2 + fixture_below(random, 2));
+}
+
+/* Replicas that differ, in small graphs, against all assignments. */
+static void test_exact_with_replicas(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 250; seed++) {
+        fixture_random random = {(uint64_t)seed};
+        fixture f;
+        int n_stage = 2 + fixture_below(&random, 3);
+        fixture_shape shape = {.n_op = n_stage + fixture_below(&random, 8 - n_stage),
+                               .skip_percent = fixture_below(&random, 50),
+                               .training = fixture_chance(&random, 50)};
+        char *model = fixture_model(&random, &shape);
+        fixture_cluster(&f, 6, 2, 1e6);
+        fixture_open(&f, model, n_stage, 1);
+        replicate(&random, &f);
+        double fits, best = fixture_brute_force(&f, &fits);
+        smp_partition *p;
+        assert_int_equal(smp_partitioner_find("exact")->solve(&f.problem, NULL, &p), SMP_OK);
+        if (fabs(p->bottleneck_us - best) > 1e-9 * best ||
+            fabs(p->lower_bound_us - best) > 1e-9 * best)
+            fail_msg("seed %d: got %.12g, bound %.12g, the best is %.12g\n%s", seed,
+                     p->bottleneck_us, p->lower_bound_us, best, model);
+        smp_partition_destroy(p);
+        fixture_close(&f);
+        free(model);
+    }
+}
+
+static char *chain_model(fixture_random *random, int n_op)
+{
+    smp_text text = {0};
+    smp_text_append(&text, "smp: 1\nname: chain\nmode: inference\nops:\n");
+    for (int i = 0; i < n_op; i++) {
+        smp_text_append(&text, "  - {op: opaque, name: n%d, out: t%d", i, i);
+        if (i > 0)
+            smp_text_append(&text, ", in: t%d", i - 1);
+        smp_text_append(&text, ", cost: {forward_us: %d, output_bytes: %d}}\n",
+                        1 + fixture_below(random, 20), fixture_below(random, 100));
+    }
+    assert_false(text.failed);
+    return text.data;
+}
+
+/* The best of all splits of a chain in three. */
+static double best_split(const fixture *f)
+{
+    int32_t stage[64];
+    double best = INFINITY;
+    for (int a = 1; a < f->graph->n_op; a++)
+        for (int b = a + 1; b < f->graph->n_op; b++) {
+            bool fits;
+            for (int op = 0; op < f->graph->n_op; op++)
+                stage[op] = (op >= a) + (op >= b);
+            best = fmin(best, fixture_bottleneck(f, stage, &fits));
+        }
+    return best;
+}
+
+/* Too large for all assignments: the bounds of single replicas hold for all of them together. */
+static void test_exact_bounds_chains_with_replicas(void **state)
+{
+    (void)state;
+    int closed = 0, found = 0;
+    for (int seed = 0; seed < 200; seed++) {
+        fixture_random random = {(uint64_t)seed};
+        fixture f;
+        char *model = chain_model(&random, 26 + fixture_below(&random, 8));
+        smp_partition *p;
+        fixture_cluster(&f, 6, 2, 1e6);
+        fixture_open(&f, model, 3, 1);
+        replicate(&random, &f);
+        double best = best_split(&f);
+        assert_int_equal(smp_partition_solve(&f.problem, NULL, 1, &p), SMP_OK);
+        assert_int_equal(smp_partition_prove(&f.problem, &p), SMP_OK);
+        if (p->bottleneck_us < best * (1.0 - 1e-9) || p->lower_bound_us > best * (1.0 + 1e-9))
+            fail_msg("seed %d: got %.12g, bound %.12g [%s], the best is %.12g\n%s", seed,
+                     p->bottleneck_us, p->lower_bound_us, p->bound, best, model);
+        found += p->bottleneck_us <= best * (1.0 + 1e-9);
+        closed += p->lower_bound_us >= best * (1.0 - 1e-9);
+        smp_partition_destroy(p);
+        fixture_close(&f);
+        free(model);
+    }
+    print_message("chains with replicas: best in %d of 200, proven in %d\n", found, closed);
+    assert_true(found >= 196 && closed >= 60);
+}
+
 /* Several stages on a rank: small graphs are searched completely. */
 static void test_exact_with_chunks(void **state)
 {
@@ -323,6 +420,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exact_is_optimal),
         cmocka_unit_test(test_exact_with_unequal_links),
+        cmocka_unit_test(test_exact_with_replicas),
+        cmocka_unit_test(test_exact_bounds_chains_with_replicas),
         cmocka_unit_test(test_exact_with_chunks),
         cmocka_unit_test(test_exact_after_the_deadline),
         cmocka_unit_test(test_exact_proves_branching_models),

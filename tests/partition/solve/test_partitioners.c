@@ -28,7 +28,8 @@ static void bind_from_outside(fixture_random *random, instance *p)
         p->f.problem.together = p->label;
 }
 
-/* Devices of several speeds on nodes of two, links of two classes, memory that may be short. */
+/* Devices of several speeds on nodes of two, links of two classes, memory that may be short, several
+ * replicas. */
 static void vary(fixture_random *random, instance *p)
 {
     fixture *f = &p->f;
@@ -46,12 +47,13 @@ static void vary(fixture_random *random, instance *p)
         bool back = s / f->problem.pipeline % 2;
         f->stage_rank[s] = back ? f->problem.pipeline - 1 - place : place;
     }
-    if (!fixture_chance(random, 40))
-        return;
-    for (int s = 0; s < f->problem.n_stage; s++) {
+    bool limited = fixture_chance(random, 40);
+    for (int s = 0; s < f->problem.n_stage && limited; s++) {
         f->live[s] = 0.5 * (1 + fixture_below(random, 8));
         f->limit[s] = 1500 + fixture_below(random, 6000 * f->graph->n_op / f->problem.n_stage);
     }
+    if (fixture_chance(random, 30))
+        fixture_replicate(random, f, 2 + fixture_below(random, 2));
 }
 
 static void open_instance(instance *p, fixture_random *random, int n_op, int pipeline, int chunks)

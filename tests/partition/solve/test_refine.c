@@ -49,6 +49,8 @@ static void open_random(fixture *f, fixture_random *random, char **model)
     }
     for (int r = 1; r < pipeline; r++)
         f->device_spec[r].flops_fp32 = 1e12 / (1 + fixture_below(random, 3));
+    if (fixture_chance(random, 40))
+        fixture_replicate(random, f, 2 + fixture_below(random, 2));
 }
 
 static void check_lists(const smp__moves *moves)
