@@ -25,6 +25,7 @@ typedef struct autos {
     smp_program *starts; /* [n_start * n_rank] compute orders of the rules */
     int n_start;
     candidate best, trial;
+    int replica;   /* that the list scheduler's model is of: the slowest in the best candidate */
     double *times; /* [4 * n_stage] forward, input, weight, stash */
 } autos;
 
@@ -93,6 +94,7 @@ static smp_status judge(autos *a, const smp_program *orders, bool *better)
         a->trial = best;
         a->best.step_us = s->step_us;
         a->best.exists = *better = true;
+        a->replica = s->replica;
     }
     free_programs(a->trial.program, a->n_rank);
     smp_simulation_destroy(s);
@@ -200,22 +202,23 @@ static void fill_times(autos *a, double *transfer_us, double *tails_us)
     const smp_simulation_input *s = simulation(a);
     double *forward_us = a->times, *input_us = a->times + a->n_stage;
     double *weight_us = a->times + 2 * (int64_t)a->n_stage;
+    const int *device = &s->device[(int64_t)a->replica * s->pipeline];
     for (int stage = 0; stage < a->n_stage; stage++) {
+        double share = smp__sim_share(s, a->replica, s->stage_rank[stage]);
         double whole_us = s->backward_us[stage];
         double first_us = smp__sim_input_us(s, stage);
-        forward_us[stage] = s->forward_us[stage];
-        input_us[stage] = first_us + (s->recompute_us ? s->recompute_us[stage] : 0.0);
-        weight_us[stage] = whole_us > first_us ? whole_us - first_us : 0.0;
+        forward_us[stage] = share * s->forward_us[stage];
+        input_us[stage] = share * (first_us + (s->recompute_us ? s->recompute_us[stage] : 0.0));
+        weight_us[stage] = share * (whole_us > first_us ? whole_us - first_us : 0.0);
         a->times[3 * (int64_t)a->n_stage + stage] = (double)a->input->stash_bytes[stage];
     }
     for (int32_t i = 0; i < s->flow->n_transfer; i++) {
         const smp_transfer *t = &s->flow->transfer[i];
         if (!smp__crossing_is_message(&a->crossing, t))
             continue;
-        double us =
-            smp_link_us(smp_cluster_link(s->cluster, s->device[s->stage_rank[t->from_stage]],
-                                         s->device[s->stage_rank[t->to_stage]]),
-                        t->bytes);
+        double us = smp_link_us(smp_cluster_link(s->cluster, device[s->stage_rank[t->from_stage]],
+                                                 device[s->stage_rank[t->to_stage]]),
+                                t->bytes);
         if (s->cluster->overlap) {
             transfer_us[i] = us;
         } else {

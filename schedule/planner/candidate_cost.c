@@ -142,7 +142,8 @@ smp_status smp__planner_simulation_input(const smp__planner *planner,
                                   .graph = planner->request.graph,
                                   .cluster = planner->request.cluster,
                                   .device = candidate->device,
-                                  .optimizer_bytes_per_s = planner->costs->optimizer_bytes_per_s};
+                                  .optimizer_bytes_per_s = planner->costs->optimizer_bytes_per_s,
+                                  .precision = planner->request.graph->target.precision};
     return SMP_OK;
 }
 

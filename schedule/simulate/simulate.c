@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "profile/replicas.h"
 #include "schedule/simulate/simulate_state.h"
 
 /* What smp_simulate gives out, with what it is made of. */
@@ -33,22 +34,11 @@ static smp_status create_result(const smp_simulation_input *input, smp_simulatio
     if (!owned->arena)
         goto failed;
     s->pipeline = input->pipeline;
-    s->start_us = SMP_ARENA_NEW(owned->arena, double *, n_rank);
-    s->end_us = SMP_ARENA_NEW(owned->arena, double *, n_rank);
-    if (!s->start_us || !s->end_us)
-        goto failed;
     double **totals[] = {&s->busy_us,     &s->idle_us,      &s->warmup_us,   &s->drain_us,
                          &s->transfer_us, &s->imbalance_us, &s->reduction_us};
     for (size_t i = 0; i < sizeof totals / sizeof totals[0]; i++)
         if (!(*totals[i] = SMP_ARENA_NEW(owned->arena, double, n_rank)))
             goto failed;
-    for (int rank = 0; rank < input->pipeline; rank++) {
-        size_t n = (size_t)input->program[rank].n;
-        s->start_us[rank] = SMP_ARENA_NEW(owned->arena, double, n);
-        s->end_us[rank] = SMP_ARENA_NEW(owned->arena, double, n);
-        if (!s->start_us[rank] || !s->end_us[rank])
-            goto failed;
-    }
     *out = s;
     return SMP_OK;
 failed:
@@ -109,6 +99,63 @@ static smp_status check_input(const smp_simulation_input *input)
     return SMP_OK;
 }
 
+double smp__sim_share(const smp_simulation_input *input, int replica, int rank)
+{
+    double own = 0.0, most = 0.0;
+    for (int d = 0; d < input->ddp; d++) {
+        int device = input->device[(int64_t)d * input->pipeline + rank];
+        double slowdown = smp_device_slowdown(input->cluster, input->precision, device);
+        most = slowdown > most ? slowdown : most;
+        own = d == replica ? slowdown : own;
+    }
+    return most > 0.0 ? own / most : 1.0;
+}
+
+/* Which replicas are simulated, and how fast their devices are. */
+static smp_status choose_replicas(smp__sim *sim)
+{
+    const smp_simulation_input *input = sim->input;
+    bool all = input->cluster->cores_per_node > 0;
+    int n_kept, p = input->pipeline, *kept = SMP_ARENA_NEW(sim->arena, int, (size_t)input->ddp);
+    if (!kept)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(smp_replicas_that_count(input->cluster, input->precision, p, input->ddp, input->device,
+                                    kept, &n_kept));
+    sim->n_replica = all ? input->ddp : n_kept;
+    sim->replica = SMP_ARENA_NEW(sim->arena, int, (size_t)sim->n_replica);
+    sim->counts = SMP_ARENA_NEW(sim->arena, bool, (size_t)sim->n_replica);
+    sim->share = SMP_ARENA_NEW(sim->arena, double, (size_t)sim->n_replica *(size_t)p);
+    if (!sim->replica || !sim->counts || !sim->share)
+        return SMP_ERR_NO_MEMORY;
+    for (int i = 0; i < n_kept; i++)
+        sim->counts[all ? kept[i] : i] = true;
+    for (int i = 0; i < sim->n_replica; i++)
+        sim->replica[i] = all ? i : kept[i];
+    for (int i = 0; i < sim->n_replica * p; i++)
+        sim->share[i] = smp__sim_share(input, sim->replica[i / p], i % p);
+    return SMP_OK;
+}
+
+/* Room for the times of replicas that count, in the memory of the result. */
+static smp_status create_records(smp__sim *sim)
+{
+    smp_arena *arena = ((owned_simulation *)sim->result)->arena;
+    sim->start_us = SMP_ARENA_NEW(arena, double *, (size_t)sim->n_runner);
+    sim->end_us = SMP_ARENA_NEW(arena, double *, (size_t)sim->n_runner);
+    if (!sim->start_us || !sim->end_us)
+        return SMP_ERR_NO_MEMORY;
+    for (int i = 0; i < sim->n_runner; i++) {
+        size_t n = (size_t)sim->input->program[sim->runner[i].rank].n;
+        if (!sim->counts[sim->runner[i].replica])
+            continue;
+        sim->start_us[i] = SMP_ARENA_NEW(arena, double, n);
+        sim->end_us[i] = SMP_ARENA_NEW(arena, double, n);
+        if (!sim->start_us[i] || !sim->end_us[i])
+            return SMP_ERR_NO_MEMORY;
+    }
+    return SMP_OK;
+}
+
 /* Gives every runner a seat on its core. */
 static smp_status create_cores(smp__sim *sim)
 {
@@ -139,16 +186,17 @@ static smp_status create_runners(smp__sim *sim)
 {
     const smp_simulation_input *input = sim->input;
     bool shared = input->cluster->cores_per_node > 0;
-    sim->n_replica = shared ? input->ddp : 1;
     sim->n_runner = sim->n_replica * input->pipeline; /* at most the cluster's devices */
     sim->runner = SMP_ARENA_NEW(sim->arena, smp__sim_runner, (size_t)sim->n_runner);
     sim->queue = SMP_ARENA_NEW(sim->arena, int, (size_t)sim->n_runner);
-    if (!sim->runner || !sim->queue)
+    sim->compute_end_us = SMP_ARENA_NEW(sim->arena, double, (size_t)sim->n_replica);
+    if (!sim->runner || !sim->queue || !sim->compute_end_us)
         return SMP_ERR_NO_MEMORY;
     for (int i = 0; i < sim->n_runner; i++) {
-        sim->runner[i].replica = i / input->pipeline;
-        sim->runner[i].rank = i % input->pipeline;
-        sim->runner[i].device = input->device[i];
+        smp__sim_runner *r = &sim->runner[i];
+        r->replica = i / input->pipeline;
+        r->rank = i % input->pipeline;
+        r->device = input->device[sim->replica[r->replica] * input->pipeline + r->rank];
     }
     SMP_TRY(smp_heap_init(
         &sim->events, sim->arena,
@@ -161,18 +209,21 @@ static smp_status set_costs(smp__sim *sim)
     const smp_simulation_input *input = sim->input;
     int n_stage = input->flow->n_stage;
     for (int kind = 0; kind <= SMP_ACTION_W; kind++) {
-        sim->cost_us[kind] = SMP_ARENA_NEW(sim->arena, double, (size_t)n_stage);
+        sim->cost_us[kind] =
+            SMP_ARENA_NEW(sim->arena, double, (size_t)sim->n_replica *(size_t)n_stage);
         if (!sim->cost_us[kind])
             return SMP_ERR_NO_MEMORY;
     }
-    for (int stage = 0; stage < n_stage; stage++) {
+    for (int i = 0; i < sim->n_replica * n_stage; i++) {
+        int stage = i % n_stage;
+        double share = sim->share[i / n_stage * input->pipeline + input->stage_rank[stage]];
         double whole = input->backward_us[stage];
         double first = smp__sim_input_us(input, stage);
         double again = input->recompute_us ? input->recompute_us[stage] : 0.0;
-        sim->cost_us[SMP_ACTION_F][stage] = input->forward_us[stage];
-        sim->cost_us[SMP_ACTION_B][stage] = again + whole;
-        sim->cost_us[SMP_ACTION_I][stage] = again + first;
-        sim->cost_us[SMP_ACTION_W][stage] = whole > first ? whole - first : 0.0;
+        sim->cost_us[SMP_ACTION_F][i] = share * input->forward_us[stage];
+        sim->cost_us[SMP_ACTION_B][i] = share * (again + whole);
+        sim->cost_us[SMP_ACTION_I][i] = share * (again + first);
+        sim->cost_us[SMP_ACTION_W][i] = share * (whole > first ? whole - first : 0.0);
     }
     sim->optimizer_us = SMP_ARENA_NEW(sim->arena, double, (size_t)input->pipeline);
     if (!sim->optimizer_us)
@@ -196,7 +247,7 @@ static smp_status create_messages(smp__sim *sim)
     sim->arrival_us = SMP_ARENA_NEW(sim->arena, double, rows *microbatches);
     sim->link_free_us =
         SMP_ARENA_NEW(sim->arena, double, (size_t)sim->n_replica *(size_t)sim->n_link);
-    sim->sent_us = SMP_ARENA_NEW(sim->arena, double, (size_t)flow->n_transfer *microbatches);
+    sim->sent_us = SMP_ARENA_NEW(sim->arena, double, rows *microbatches);
     if (!sim->transfer_us || !sim->arrival_us || !sim->link_free_us || !sim->sent_us)
         return SMP_ERR_NO_MEMORY;
     for (size_t i = 0; i < rows * microbatches; i++)
@@ -204,7 +255,7 @@ static smp_status create_messages(smp__sim *sim)
     for (size_t row = 0; row < rows; row++) {
         const smp_transfer *t = &flow->transfer[row % (size_t)flow->n_transfer];
         const int *device =
-            &input->device[row / (size_t)flow->n_transfer * (size_t)input->pipeline];
+            &input->device[sim->replica[row / (size_t)flow->n_transfer] * input->pipeline];
         if (smp__crossing_is_message(&sim->crossing, t))
             sim->transfer_us[row] = smp_link_us(
                 smp_cluster_link(input->cluster, device[sim->crossing.rank_of[t->from_stage]],
@@ -224,18 +275,32 @@ static double receive_end_us(const smp__sim *sim, int rank, const smp_action *a,
         int32_t transfer = flow->in_list[i];
         if (flow->transfer[transfer].kind != kind || sim->link_of[transfer] < 0)
             continue;
-        double at_us = *smp__sim_arrival(sim, 0, transfer, a->microbatch);
+        double at_us = *smp__sim_arrival(sim, sim->shown, transfer, a->microbatch);
         if (at_us > start_us)
             start_us = at_us;
     }
     return start_us;
 }
 
+/* The replica that computes longest, of those that count. */
+static void choose_shown(smp__sim *sim)
+{
+    sim->shown = -1;
+    for (int i = 0; i < sim->n_replica; i++)
+        if (sim->counts[i] &&
+            (sim->shown < 0 || sim->compute_end_us[i] > sim->compute_end_us[sim->shown]))
+            sim->shown = i;
+    sim->result->replica = sim->replica[sim->shown];
+    sim->result->start_us = &sim->start_us[sim->shown * sim->input->pipeline];
+    sim->result->end_us = &sim->end_us[sim->shown * sim->input->pipeline];
+}
+
 /* What is known only at the end: when receives and reductions ended, and the totals. */
 static void complete_result(smp__sim *sim)
 {
     smp_simulation *s = sim->result;
-    double idle = 0.0;
+    const smp__sim_runner *runner = &sim->runner[sim->shown * s->pipeline];
+    double idle = 0.0, compute_end_us = sim->compute_end_us[sim->shown];
     for (int rank = 0; rank < s->pipeline; rank++) {
         const smp_program *program = &sim->input->program[rank];
         for (int64_t i = 0; i < program->n; i++) {
@@ -248,9 +313,9 @@ static void complete_result(smp__sim *sim)
             if (s->end_us[rank][i] > s->step_us)
                 s->step_us = s->end_us[rank][i];
         }
-        s->busy_us[rank] = sim->runner[rank].compute_us + sim->runner[rank].optimizer_us;
-        if (sim->compute_end_us > 0.0)
-            idle += 1.0 - sim->runner[rank].compute_us / sim->compute_end_us;
+        s->busy_us[rank] = runner[rank].compute_us + runner[rank].optimizer_us;
+        if (compute_end_us > 0.0)
+            idle += 1.0 - runner[rank].compute_us / compute_end_us;
     }
     for (int i = 0; i < sim->n_runner; i++)
         if (sim->runner[i].done_us > s->step_us)
@@ -264,11 +329,14 @@ static smp_status simulate_in(smp__sim *sim)
     const smp_simulation_input *input = sim->input;
     SMP_TRY(smp__crossing_build(sim->arena, input->flow, input->stage_rank, input->pipeline,
                                 input->chunks, &sim->crossing));
+    SMP_TRY(choose_replicas(sim));
     SMP_TRY(create_runners(sim));
+    SMP_TRY(create_records(sim));
     SMP_TRY(create_messages(sim));
     SMP_TRY(smp__sim_reduce_init(sim));
     SMP_TRY(set_costs(sim));
     SMP_TRY(smp__sim_run(sim));
+    choose_shown(sim);
     complete_result(sim);
     if (!isfinite(sim->result->step_us)) /* by a link or a rate that no file may have */
         return smp_fail(SMP_ERR_INPUT, "a step on cluster '%s' takes %g us, expected a finite time",

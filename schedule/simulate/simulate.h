@@ -2,8 +2,9 @@
  *
  * Compute actions of a rank run in program order. A send starts when the action that made the data
  * is done and its link (an ordered pair of ranks) is free, and takes smp_link_us; the receiver's
- * compute waits for it. With cluster.overlap false a transfer also occupies both ranks. R starts a
- * ring all-reduce over the replicas, 2(d-1)/d of the chunk's weight bytes over the slowest link of the
+ * compute waits for it. With cluster.overlap false a transfer also occupies both ranks. Replicas run
+ * by themselves, each on its own devices and links, until all of them have reached R: it starts a
+ * ring all-reduce over them, 2(d-1)/d of the chunk's weight bytes over the slowest link of the
  * ring, plus the exchange of weights tied across stages; O waits for all of them and then updates.
  * Ranks on one core (smp_cluster_core_of) take turns: a rank keeps the core until it has to wait, then
  * the one that has waited longest gets it, and finds the cache filled by others: passing a core on
@@ -19,8 +20,9 @@
 #define SMP_CORE_SWITCH_US 75.0
 
 typedef struct smp_simulation {
-    double step_us;
-    double bubble; /* idle share of rank time before O, mean over ranks */
+    double step_us; /* of all replicas */
+    int replica;    /* the slowest: the one that computes longest. All below is of it */
+    double bubble;  /* idle share of rank time before O, mean over ranks */
     int pipeline;
     double **start_us; /* [pipeline][program n] */
     double **end_us;   /* R: of the whole reduction; >F, >B: arrival; <F, <B: data is there */
@@ -39,7 +41,8 @@ typedef struct smp_simulation_input {
     int pipeline, chunks, ddp, microbatches;
     const smp_program *program; /* [pipeline] */
     const int *stage_rank;      /* [n_stage] */
-    const double *forward_us;   /* [n_stage] per micro-batch, on the stage's own device */
+    const double *forward_us;   /* [n_stage] per micro-batch, on the slowest device that the stage
+                                   has in any replica */
     const double *backward_us;
     const double *backward_input_us; /* NULL: half of backward */
     const double *recompute_us;      /* added to B or I: the forward pass again; NULL: none */
@@ -49,6 +52,7 @@ typedef struct smp_simulation_input {
     const smp_cluster *cluster;
     const int *device;            /* [ddp * pipeline] */
     double optimizer_bytes_per_s; /* <= 0: free */
+    smp_precision precision;      /* whose rates tell how much slower one device is than another */
 } smp_simulation_input;
 
 /* What I takes of each stage's backward_us, by the share that `costs` say for its ops: [n_stage], in

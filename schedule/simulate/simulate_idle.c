@@ -64,11 +64,12 @@ static void last_input(const idle_walk *w, const smp_action *a, double *sent_us,
         int32_t transfer = flow->in_list[i];
         if (flow->transfer[transfer].kind != kind || sim->link_of[transfer] < 0)
             continue;
-        double at_us = *smp__sim_arrival(sim, 0, transfer, a->microbatch);
+        int64_t message = smp__sim_message(sim, sim->shown, transfer, a->microbatch);
+        double at_us = sim->arrival_us[message];
         if (at_us < *arrival_us)
             continue;
         *arrival_us = at_us;
-        *sent_us = sim->sent_us[(int64_t)transfer * sim->input->microbatches + a->microbatch];
+        *sent_us = sim->sent_us[message];
     }
 }
 

@@ -103,7 +103,8 @@ smp_status smp_simulate_plan(const smp_plan *plan, const smp_graph *graph, const
                                     .graph = graph,
                                     .cluster = plan->cluster,
                                     .device = a.device,
-                                    .optimizer_bytes_per_s = plan->optimizer_bytes_per_s},
+                                    .optimizer_bytes_per_s = plan->optimizer_bytes_per_s,
+                                    .precision = graph->target.precision},
             out);
     smp_arena_destroy(arena);
     return status;

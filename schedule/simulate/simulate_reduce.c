@@ -55,7 +55,7 @@ static double exchange_us(const smp__sim *sim, int tie, int replica)
 {
     const smp_flow *flow = sim->crossing.flow;
     const smp_tie *t = &flow->tie[tie];
-    const int *device = &sim->input->device[(int64_t)replica * sim->input->pipeline];
+    const int *device = &sim->input->device[(int64_t)sim->replica[replica] * sim->input->pipeline];
     double slowest_us = 0.0;
     for (int32_t i = t->holder_begin; i < t->holder_end; i++) {
         if (is_repeated(sim, tie, i))

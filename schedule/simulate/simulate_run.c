@@ -16,14 +16,16 @@ void smp__sim_wake(smp__sim *sim, int runner)
 
 static void record_start(smp__sim *sim, const smp__sim_runner *r)
 {
-    if (r->replica == 0)
-        sim->result->start_us[r->rank][r->next] = sim->now_us;
+    double *start_us = sim->start_us[r - sim->runner];
+    if (start_us)
+        start_us[r->next] = sim->now_us;
 }
 
-static void record_end(smp__sim *sim, const smp__sim_runner *r, double end_us)
+static void record_end(smp__sim *sim, const smp__sim_runner *r, double at_us)
 {
-    if (r->replica == 0)
-        sim->result->end_us[r->rank][r->next] = end_us;
+    double *end_us = sim->end_us[r - sim->runner];
+    if (end_us)
+        end_us[r->next] = at_us;
 }
 
 static void core_start(smp__sim *sim, int index, int seat)
@@ -79,14 +81,20 @@ static bool inputs_arrive(const smp__sim *sim, const smp__sim_runner *r, const s
     return true;
 }
 
+static double cost_us(const smp__sim *sim, const smp__sim_runner *r, const smp_action *a)
+{
+    int64_t first = (int64_t)r->replica * sim->crossing.flow->n_stage;
+    return sim->cost_us[a->kind][first + smp__sim_stage(sim, r->rank, a->chunk)];
+}
+
 /* true: the action is done and the next begins now. */
 static bool step_compute(smp__sim *sim, int runner, const smp_action *a)
 {
     smp__sim_runner *r = &sim->runner[runner];
     if (r->phase == SMP__SIM_RUN) {
         r->compute_us += sim->now_us - r->started_us;
-        if (r->replica == 0 && sim->now_us > sim->compute_end_us)
-            sim->compute_end_us = sim->now_us;
+        if (sim->now_us > sim->compute_end_us[r->replica])
+            sim->compute_end_us[r->replica] = sim->now_us;
         record_end(sim, r, sim->now_us);
         return true;
     }
@@ -96,7 +104,7 @@ static bool step_compute(smp__sim *sim, int runner, const smp_action *a)
     else if (latest_us > sim->now_us)
         smp_heap_set(&sim->events, runner, latest_us);
     else
-        begin_compute(sim, runner, sim->cost_us[a->kind][smp__sim_stage(sim, r->rank, a->chunk)]);
+        begin_compute(sim, runner, cost_us(sim, r, a));
     return false;
 }
 
@@ -117,9 +125,7 @@ static double send_messages(smp__sim *sim, const smp__sim_runner *r, const smp_a
         double start_us = *link_us > free_us ? *link_us : free_us;
         *link_us = start_us + sim->transfer_us[(int64_t)r->replica * flow->n_transfer + transfer];
         *smp__sim_arrival(sim, r->replica, transfer, a->microbatch) = *link_us;
-        if (r->replica == 0)
-            sim->sent_us[(int64_t)transfer * sim->input->microbatches + a->microbatch] =
-                sim->now_us;
+        sim->sent_us[smp__sim_message(sim, r->replica, transfer, a->microbatch)] = sim->now_us;
         if (!sim->input->cluster->overlap)
             free_us = *link_us;
         if (*link_us > last_us)

@@ -1,7 +1,8 @@
 /* The simulator while it runs; shared by simulate.c, simulate_run.c and simulate_reduce.c.
  *
- * Replicas behave alike, so one is simulated, unless ranks share cores: which ranks of a node
- * compute at the same time depends on all of them. A "runner" is one (replica, rank). */
+ * Of the replicas those are simulated that count (profile/replicas.h), so of equal ones one; but all
+ * of them if ranks share cores: which ranks of a node compute at the same time depends on all. Times
+ * are kept of those that count. A "runner" is one (replica, rank). */
 #ifndef SMP_SCHEDULE_SIMULATE_SIMULATE_STATE_H
 #define SMP_SCHEDULE_SIMULATE_SIMULATE_STATE_H
 
@@ -16,10 +17,10 @@ typedef enum smp__sim_phase {
 } smp__sim_phase;
 
 typedef struct smp__sim_runner {
-    int replica, rank, device;
-    int core;     /* of all cores, if they are shared */
-    int seat;     /* its number on its core */
-    int64_t next; /* the action it stands at */
+    int replica, rank, device; /* replica: of those simulated */
+    int core;                  /* of all cores, if they are shared */
+    int seat;                  /* its number on its core */
+    int64_t next;              /* the action it stands at */
     smp__sim_phase phase;
     bool blocked; /* waits for something whose time is not known yet */
     bool ready;   /* in the queue */
@@ -48,9 +49,13 @@ typedef struct smp__sim {
     smp__crossing crossing;
     smp_arena *arena; /* scratch */
     int n_replica;    /* simulated */
+    int *replica;     /* [n_replica] of the plan */
+    bool *counts;     /* [n_replica] */
+    int shown;        /* once all is done: the slowest of those that count */
+    double *share;    /* [n_replica * n_rank] see smp__sim_share */
     int n_runner;
     double now_us;
-    double *cost_us[SMP_ACTION_W + 1]; /* [n_stage] by kind of compute action */
+    double *cost_us[SMP_ACTION_W + 1]; /* [n_replica * n_stage] by kind of compute action */
     double *optimizer_us;              /* [n_rank] */
     smp__sim_runner *runner;           /* [n_replica * n_rank] */
     int *queue;                        /* ring of runners that may go on now, [n_runner] */
@@ -59,18 +64,20 @@ typedef struct smp__sim {
     smp__sim_core *core; /* [nodes * cores_per_node]; NULL: nobody shares cores */
     double *transfer_us; /* [n_replica * n_transfer] */
     double *arrival_us;  /* [n_replica * n_transfer * microbatches], -1: not sent */
-    double *sent_us;     /* [n_transfer * microbatches] replica 0: when its `>` was reached */
+    double *sent_us;     /* [n_replica * n_transfer * microbatches] when its `>` was reached */
     int32_t *link_of;    /* [n_transfer] link: an ordered pair of ranks; -1: no message */
     int n_link;
     double *link_free_us; /* [n_replica * n_link] */
     /* reductions */
     int *bucket_reached;    /* [n_stage] runners that stand behind R */
-    double *reduce_end_us;  /* [n_stage] of its bucket and its ties, replica 0 */
+    double *reduce_end_us;  /* [n_stage] of its bucket and its ties */
     int *tie_begin;         /* [n_stage + 1] into tie_list: ties held by a stage */
     int *tie_list;          /* */
     int *tie_reached;       /* [n_tie] */
-    double compute_end_us;  /* last end of a compute action */
-    smp_simulation *result; /* start and end of replica 0 */
+    double *compute_end_us; /* [n_replica] last end of a compute action */
+    double **start_us;      /* [n_replica * n_rank][program n] in the result's memory; NULL: its */
+    double **end_us;        /* replica does not count */
+    smp_simulation *result;
 } smp__sim;
 
 /* simulate_run.c: runs all to the end. SMP_ERR_FAILED if the programs deadlock. */
@@ -92,6 +99,10 @@ double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t byt
 /* simulate_idle.c: splits the idle time of the finished simulation by cause. */
 void smp__sim_idle(const smp__sim *sim);
 
+/* What the device of a rank in a replica takes of the times of its stages, which are those of the
+ * slowest device that the rank has in any replica. O(ddp). */
+double smp__sim_share(const smp_simulation_input *input, int replica, int rank);
+
 /* The part of a stage's backward that I takes, without recomputation. */
 static inline double smp__sim_input_us(const smp_simulation_input *input, int stage)
 {
@@ -109,10 +120,15 @@ static inline int smp__sim_stage(const smp__sim *sim, int rank, int chunk)
     return sim->crossing.stage_of[(int64_t)rank * sim->crossing.chunks + chunk];
 }
 
-static inline double *smp__sim_arrival(const smp__sim *sim, int replica, int32_t transfer, int mb)
+static inline int64_t smp__sim_message(const smp__sim *sim, int replica, int32_t transfer, int mb)
 {
     int64_t row = (int64_t)replica * sim->crossing.flow->n_transfer + transfer;
-    return &sim->arrival_us[row * sim->input->microbatches + mb];
+    return row * sim->input->microbatches + mb;
+}
+
+static inline double *smp__sim_arrival(const smp__sim *sim, int replica, int32_t transfer, int mb)
+{
+    return &sim->arrival_us[smp__sim_message(sim, replica, transfer, mb)];
 }
 
 #endif

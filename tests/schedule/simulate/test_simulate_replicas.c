@@ -1,0 +1,266 @@
+/* Replicas that differ: by hand, and at random against every replica simulated by itself, with the
+ * reductions between them put together afterwards. */
+#include "tests/schedule/made_plan.h"
+#include "schedule/simulate/simulate.h"
+
+#include <math.h>
+
+#include "graph/base/random.h"
+#include "profile/costs.h"
+
+enum { MAX_STAGES = 8, MAX_REPLICAS = 4, N_DEVICE = 12 };
+
+typedef struct setting {
+    made_plan made;
+    smp_device_spec spec[N_DEVICE];
+    smp_cluster cluster;
+    double forward_us[MAX_STAGES], backward_us[MAX_STAGES];
+    int64_t weight_bytes[MAX_STAGES];
+    int rank[MAX_STAGES], device[MAX_REPLICAS * MAX_STAGES];
+    smp_simulation_input input;
+} setting;
+
+/* Nodes of three devices, of one kind. F 1, B 2 on every stage, free links. */
+static void open_setting(setting *s, const char *schedule, int pipeline, int chunks,
+                         int microbatches, bool training, int ddp)
+{
+    *s = (setting){.cluster = {.name = "test",
+                               .nodes = 4,
+                               .devices_per_node = 3,
+                               .device = s->spec,
+                               .intra_node = {.bytes_per_s = 1e300},
+                               .inter_node = {.bytes_per_s = 1e300},
+                               .overlap = true}};
+    made_plan_create(&s->made, schedule, pipeline, chunks, microbatches, training, made_skips);
+    for (int d = 0; d < N_DEVICE; d++)
+        s->spec[d] = (smp_device_spec){.name = "device", .flops_fp32 = 1e12};
+    for (int i = 0; i < s->made.plan.n_stage; i++) {
+        s->forward_us[i] = 1.0;
+        s->backward_us[i] = 2.0;
+        s->rank[i] = s->made.stage[i].rank;
+    }
+    for (int i = 0; i < pipeline * ddp; i++)
+        s->device[i] = i;
+    s->input = (smp_simulation_input){.pipeline = pipeline,
+                                      .chunks = chunks,
+                                      .ddp = ddp,
+                                      .microbatches = microbatches,
+                                      .program = s->made.program,
+                                      .stage_rank = s->rank,
+                                      .forward_us = s->forward_us,
+                                      .backward_us = s->backward_us,
+                                      .weight_bytes = s->weight_bytes,
+                                      .flow = s->made.flow,
+                                      .graph = s->made.graph,
+                                      .cluster = &s->cluster,
+                                      .device = s->device};
+}
+
+static smp_simulation *simulate(const smp_simulation_input *input)
+{
+    smp_simulation *simulation = NULL;
+    if (smp_simulate(input, &simulation))
+        fail_msg("%s", smp_last_error());
+    return simulation;
+}
+
+static void assert_us(double got, double expected)
+{
+    if (fabs(got - expected) > 1e-9 * fmax(1.0, fabs(expected)))
+        fail_msg("got %.12g us, expected %.12g us", got, expected);
+}
+
+static double end_of(const setting *s, const smp_simulation *simulation, int rank,
+                     smp_action_kind kind)
+{
+    const smp_program *program = &s->made.program[rank];
+    for (int64_t i = 0; i < program->n; i++)
+        if (program->action[i].kind == kind)
+            return simulation->end_us[rank][i];
+    fail_msg("rank %d has no action of kind %d", rank, (int)kind);
+    return 0.0;
+}
+
+/* Issue 10, 4: the first replica lies in one node, the second on two, with 100 us between them. */
+static void test_replicas_that_cross_nodes_count(void **state)
+{
+    (void)state;
+    setting s;
+    open_setting(&s, "simple", 2, 1, 1, true, 2);
+    s.cluster.inter_node.latency_us = 100.0;
+    smp_simulation *got = simulate(&s.input);
+    assert_int_equal(got->replica, 1);
+    assert_us(end_of(&s, got, 1, SMP_ACTION_F), 102);
+    assert_us(end_of(&s, got, 0, SMP_ACTION_B), 206);
+    assert_us(got->step_us, 206);
+    assert_us(got->busy_us[0], 3);
+    smp_simulation_destroy(got);
+    s.input.ddp = 1;
+    got = simulate(&s.input);
+    assert_int_equal(got->replica, 0);
+    assert_us(got->step_us, 6);
+    smp_simulation_destroy(got);
+    made_plan_free(&s.made);
+}
+
+/* Times are those of the slowest device; the first replica takes half and a third of them. Its
+ * reduction waits for the second: two steps of 500 bytes at 1 MB/s. */
+static void test_replicas_on_slower_devices_count(void **state)
+{
+    (void)state;
+    setting s;
+    open_setting(&s, "simple", 2, 1, 1, true, 2);
+    s.spec[2].flops_fp32 = 0.5e12;
+    s.spec[3].flops_fp32 = 1e12 / 3;
+    s.cluster.devices_per_node = 4;
+    s.cluster.intra_node.bytes_per_s = 1e6;
+    s.weight_bytes[1] = 1000;
+    smp_simulation *got = simulate(&s.input);
+    double message_us = MADE_OUTPUT_BYTES;
+    assert_int_equal(got->replica, 1);
+    assert_us(end_of(&s, got, 1, SMP_ACTION_B), 4 + message_us);
+    assert_us(end_of(&s, got, 1, SMP_ACTION_REDUCE), 4 + message_us + 1000);
+    assert_us(got->step_us, 4 + message_us + 1000);
+    smp_simulation_destroy(got);
+    memcpy(s.device, (const int[]){2, 3, 0, 1}, 4 * sizeof *s.device);
+    got = simulate(&s.input);
+    assert_int_equal(got->replica, 0);
+    assert_us(got->step_us, 4 + message_us + 1000);
+    smp_simulation_destroy(got);
+    made_plan_free(&s.made);
+}
+
+static int64_t below(uint64_t *random, int64_t n)
+{
+    return (int64_t)(smp_random_mix(++*random) % (uint64_t)n);
+}
+
+static void open_random(setting *s, uint64_t *random)
+{
+    static const char *const names[] = {"simple", "interleaved", "breadth-first"};
+    int pipeline = 1 + (int)below(random, 3), chunks = pipeline > 1 ? 1 + (int)below(random, 2) : 1;
+    int ddp = 1 + (int)below(random, MAX_REPLICAS);
+    const char *name = names[below(random, 2) + (chunks > 1)];
+    open_setting(s, name, pipeline, chunks, pipeline * (1 + (int)below(random, 2)),
+                 below(random, 4) > 0, ddp);
+    s->cluster.overlap = below(random, 2);
+    s->cluster.intra_node =
+        (smp_link_spec){.latency_us = (double)below(random, 3), .bytes_per_s = 1e9};
+    s->cluster.inter_node =
+        (smp_link_spec){.latency_us = (double)below(random, 20), .bytes_per_s = 1e7};
+    s->input.optimizer_bytes_per_s = 1e9;
+    for (int d = 0; d < N_DEVICE; d++)
+        s->spec[d].flops_fp32 = 1e12 / (double)(1 + below(random, 3));
+    for (int i = 0; i < s->made.plan.n_stage; i++) {
+        s->forward_us[i] = (double)(1 + below(random, 20));
+        s->backward_us[i] = (double)below(random, 40);
+        s->weight_bytes[i] = 4 * below(random, 5000);
+    }
+    for (int i = 0; i < pipeline * ddp; i++)
+        s->device[i] = (int)below(random, N_DEVICE);
+}
+
+static double slowdown_of(const setting *s, int replica, int rank)
+{
+    return 1e12 / s->spec[s->device[replica * s->input.pipeline + rank]].flops_fp32;
+}
+
+/* One replica alone: what it takes on its own devices. */
+static smp_simulation *simulate_alone(const setting *s, int replica)
+{
+    smp_simulation_input input = s->input;
+    double forward_us[MAX_STAGES], backward_us[MAX_STAGES];
+    for (int i = 0; i < s->made.plan.n_stage; i++) {
+        double slowest = 0.0;
+        for (int d = 0; d < s->input.ddp; d++)
+            slowest = fmax(slowest, slowdown_of(s, d, s->rank[i]));
+        double share = slowdown_of(s, replica, s->rank[i]) / slowest;
+        forward_us[i] = share * s->forward_us[i];
+        backward_us[i] = share * s->backward_us[i];
+    }
+    input.ddp = 1;
+    input.device = &s->device[replica * s->input.pipeline];
+    input.forward_us = forward_us;
+    input.backward_us = backward_us;
+    return simulate(&input);
+}
+
+static double ring_us(const setting *s, int rank, int64_t bytes)
+{
+    int d = s->input.ddp;
+    double slowest = 0.0;
+    for (int i = 0; i < d && d > 1 && bytes > 0; i++) {
+        int from = s->device[i * s->input.pipeline + rank];
+        int to = s->device[(i + 1) % d * s->input.pipeline + rank];
+        const smp_link_spec *link =
+            from / 3 == to / 3 ? &s->cluster.intra_node : &s->cluster.inter_node;
+        slowest = fmax(slowest,
+                       link->latency_us + (double)((bytes + d - 1) / d) / link->bytes_per_s * 1e6);
+    }
+    return 2.0 * (d - 1) * slowest;
+}
+
+/* The end of a rank's step: its reductions one after the other as they become possible, each when the
+ * last replica has come to it, then the optimizer. */
+static double end_of_rank(const setting *s, smp_simulation *const *alone, int rank)
+{
+    const smp_program *program = &s->made.program[rank];
+    double ready_us[2] = {0.0, 0.0}, end_us = 0.0;
+    int64_t bytes[2] = {0, 0}, all = 0;
+    int n = 0;
+    for (int64_t i = 0; i < program->n; i++) {
+        if (program->action[i].kind != SMP_ACTION_REDUCE)
+            continue;
+        int stage = smp_plan_stage_of(&s->made.plan, rank, program->action[i].chunk);
+        bytes[n] = s->weight_bytes[stage];
+        all += bytes[n];
+        for (int d = 0; d < s->input.ddp; d++)
+            ready_us[n] = fmax(ready_us[n], alone[d]->start_us[rank][i]);
+        n++;
+    }
+    for (int i = 0; i < n; i++) /* chunks reach R in the order of the program */
+        end_us = fmax(end_us, ready_us[i]) + ring_us(s, rank, bytes[i]);
+    for (int d = 0; d < s->input.ddp && n == 0; d++)
+        end_us = fmax(end_us, alone[d]->step_us);
+    return end_us + 1e6 * (double)all / s->input.optimizer_bytes_per_s;
+}
+
+static void test_replicas_against_each_alone(void **state)
+{
+    (void)state;
+    int other = 0;
+    for (uint64_t seed = 0; seed < 500; seed++) {
+        uint64_t random = seed << 32;
+        setting s;
+        smp_simulation *alone[MAX_REPLICAS];
+        open_random(&s, &random);
+        double step_us = 0.0;
+        for (int d = 0; d < s.input.ddp; d++)
+            alone[d] = simulate_alone(&s, d);
+        for (int rank = 0; rank < s.input.pipeline; rank++)
+            step_us = fmax(step_us, end_of_rank(&s, alone, rank));
+        smp_simulation *got = simulate(&s.input);
+        if (fabs(got->step_us - step_us) > 1e-9 * step_us)
+            fail_msg("seed %d: %.12g us, expected %.12g us", (int)seed, got->step_us, step_us);
+        for (int rank = 0; rank < s.input.pipeline; rank++)
+            for (int64_t i = 0; i < s.made.program[rank].n; i++)
+                if (s.made.program[rank].action[i].kind < SMP_ACTION_REDUCE)
+                    assert_us(got->end_us[rank][i], alone[got->replica]->end_us[rank][i]);
+        other += got->replica > 0;
+        for (int d = 0; d < s.input.ddp; d++)
+            smp_simulation_destroy(alone[d]);
+        smp_simulation_destroy(got);
+        made_plan_free(&s.made);
+    }
+    assert_true(other > 100);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_replicas_that_cross_nodes_count),
+        cmocka_unit_test(test_replicas_on_slower_devices_count),
+        cmocka_unit_test(test_replicas_against_each_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
