@@ -5,7 +5,8 @@
  * the mean over ranks and at least what the lower bound of the partitioning problem says. A chain of
  * ops is computed one after the other wherever they lie, forwards and back as far as gradients are
  * passed on. Stages that do not depend on each other may run at the same time, so only chains
- * count, not the sum of all stages. Recomputation and transfers only add.
+ * count, not the sum of all stages. Recomputation and transfers only add. What holds for one replica
+ * holds for the step, which ends when the last one is done.
  *
  * Memory. Weights, gradients and optimizer state of every op lie on some rank for ever. Nothing is
  * said about stashes: layouts may need less than the costs say. O(ops + edges). */
@@ -119,64 +120,96 @@ double smp__config_least_us_of_any(const smp__configs *configs, const smp__confi
     return step_us / m / samples_of(configs, config);
 }
 
-/* When the first forward of each stage can begin: after those it depends on. [n_stage] */
-static smp_status earliest_starts(const smp_graph *graph, const smp_partition *partition,
-                                  double *start_us)
+/* A partition in one replica. Arrays live in scratch. */
+typedef struct replica_times {
+    const smp_partition *partition;
+    double *share; /* [n_stage] of the times in the partition, which are of the slowest replica */
+    double *start_us;                /* [n_stage] */
+    double *compute, *start, *bytes; /* [pipeline] */
+    int32_t *list;                   /* [n_op] ops by rising stage */
+} replica_times;
+
+/* Ops by rising stage: every edge leads to the same or a later stage, so one pass over stages in
+ * order would do; ops stand in topological order, not by stage, hence the list. */
+static smp_status open_times(const smp_graph *graph, const smp_partition *partition, int pipeline,
+                             smp_arena *scratch, replica_times *t)
 {
-    for (int s = 0; s < partition->n_stage; s++)
-        start_us[s] = 0.0;
-    /* Ops by rising stage: every edge leads to the same or a later stage, so one pass over stages
-     * in order would do; ops stand in topological order, not by stage, hence the list. */
-    smp_arena *scratch = smp_arena_create();
-    int32_t *begin =
-        scratch ? SMP_ARENA_NEW(scratch, int32_t, (size_t)partition->n_stage + 2) : NULL;
-    int32_t *list = scratch ? SMP_ARENA_NEW(scratch, int32_t, (size_t)graph->n_op) : NULL;
-    if (!begin || !list) {
-        smp_arena_destroy(scratch);
+    size_t n_stage = (size_t)partition->n_stage, p = (size_t)pipeline;
+    int32_t *begin = SMP_ARENA_NEW(scratch, int32_t, n_stage + 2);
+    *t = (replica_times){.partition = partition,
+                         .share = SMP_ARENA_NEW(scratch, double, n_stage),
+                         .start_us = SMP_ARENA_NEW(scratch, double, n_stage),
+                         .compute = SMP_ARENA_NEW(scratch, double, p),
+                         .start = SMP_ARENA_NEW(scratch, double, p),
+                         .bytes = SMP_ARENA_NEW(scratch, double, p),
+                         .list = SMP_ARENA_NEW(scratch, int32_t, (size_t)graph->n_op)};
+    if (!begin || !t->share || !t->start_us || !t->compute || !t->start || !t->bytes || !t->list)
         return SMP_ERR_NO_MEMORY;
-    }
     for (int32_t op = 0; op < graph->n_op; op++)
         begin[partition->stage[op] + 2]++;
-    for (int s = 1; s <= partition->n_stage; s++)
+    for (size_t s = 1; s <= n_stage; s++)
         begin[s + 1] += begin[s];
     for (int32_t op = 0; op < graph->n_op; op++)
-        list[begin[partition->stage[op] + 1]++] = op;
+        t->list[begin[partition->stage[op] + 1]++] = op;
+    return SMP_OK;
+}
+
+static void share_out(const smp__configs *configs, const smp__config *config, int replica,
+                      replica_times *t)
+{
+    const smp_search_request *request = configs->request;
+    const smp__mapping *mapping = config->mapping;
+    smp_problem problem =
+        smp__arrangement_problem(configs, &configs->arrangement[config->arrangement]);
+    for (int s = 0; s < t->partition->n_stage; s++) {
+        int device = mapping->counting[replica * mapping->pipeline + problem.stage_rank[s]];
+        t->share[s] =
+            smp_device_slowdown(request->cluster, request->graph->target.precision, device) /
+            smp_problem_stage_slowdown(&problem, s);
+    }
+}
+
+/* When the first forward of each stage can begin: after those it depends on. */
+static void earliest_starts(const smp_graph *graph, replica_times *t)
+{
+    const smp_partition *partition = t->partition;
+    for (int s = 0; s < partition->n_stage; s++)
+        t->start_us[s] = 0.0;
     for (int32_t i = 0; i < graph->n_op; i++) {
-        const smp_op *op = &graph->op[list[i]];
-        int32_t to = partition->stage[list[i]];
+        const smp_op *op = &graph->op[t->list[i]];
+        int32_t to = partition->stage[t->list[i]];
         for (int32_t k = 0; k < op->n_in; k++) {
             int32_t from = graph->tensor[op->in[k]].producer;
             int32_t stage = from >= 0 ? partition->stage[from] : to;
             if (stage != to)
-                start_us[to] =
-                    fmax(start_us[to], start_us[stage] + partition->load[stage].forward_us);
+                t->start_us[to] =
+                    fmax(t->start_us[to],
+                         t->start_us[stage] + t->share[stage] * partition->load[stage].forward_us);
         }
     }
-    smp_arena_destroy(scratch);
-    return SMP_OK;
 }
 
 /* Micro-batches of a rank after its earliest start, and its tail. */
 static double least_step_us(const smp__configs *configs, const smp__config *config,
-                            const smp_partition *partition, const double *start_us, double *rank)
+                            replica_times *t)
 {
     const int *stage_rank = smp__config_stage_rank(configs, config);
     int p = config->mapping->pipeline;
     double tail = tail_us(configs, config), least_us = 0.0;
-    double *compute = rank, *start = rank + p, *bytes = start + p;
     for (int r = 0; r < p; r++) {
-        compute[r] = bytes[r] = 0.0;
-        start[r] = INFINITY;
+        t->compute[r] = t->bytes[r] = 0.0;
+        t->start[r] = INFINITY;
     }
-    for (int s = 0; s < partition->n_stage; s++) {
-        const smp_stage_load *load = &partition->load[s];
+    for (int s = 0; s < t->partition->n_stage; s++) {
+        const smp_stage_load *load = &t->partition->load[s];
         int r = stage_rank[s];
-        compute[r] += load->forward_us + load->backward_us + load->recompute_us;
-        start[r] = fmin(start[r], start_us[s]);
-        bytes[r] = fmax(bytes[r], (double)load->weight_bytes); /* stages may share weights */
+        t->compute[r] += t->share[s] * (load->forward_us + load->backward_us + load->recompute_us);
+        t->start[r] = fmin(t->start[r], t->start_us[s]);
+        t->bytes[r] = fmax(t->bytes[r], (double)load->weight_bytes); /* stages may share weights */
     }
     for (int r = 0; r < p; r++)
-        least_us = fmax(least_us, start[r] + config->microbatches * compute[r] + tail * bytes[r]);
+        least_us =
+            fmax(least_us, t->start[r] + config->microbatches * t->compute[r] + tail * t->bytes[r]);
     return least_us;
 }
 
@@ -187,11 +220,15 @@ double smp__config_least_us(const smp__configs *configs, const smp__config *conf
     if (configs->request->objective == SMP_OBJECTIVE_BOTTLENECK)
         return partition->bottleneck_us / samples;
     smp_arena *scratch = smp_arena_create();
-    size_t n = (size_t)partition->n_stage + 3 * (size_t)config->mapping->pipeline;
-    double *start_us = scratch ? SMP_ARENA_NEW(scratch, double, n) : NULL;
-    if (start_us && earliest_starts(configs->request->graph, partition, start_us) == SMP_OK)
-        least_us =
-            least_step_us(configs, config, partition, start_us, start_us + partition->n_stage);
+    const smp_graph *graph = configs->request->graph;
+    replica_times t;
+    if (scratch && open_times(graph, partition, config->mapping->pipeline, scratch, &t) == SMP_OK) {
+        for (int k = 0; k < config->mapping->n_replica; k++) {
+            share_out(configs, config, k, &t);
+            earliest_starts(graph, &t);
+            least_us = fmax(least_us, least_step_us(configs, config, &t));
+        }
+    }
     smp_arena_destroy(scratch);
     return least_us / config->microbatches / samples; /* without memory: 0, a bound as well */
 }

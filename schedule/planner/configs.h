@@ -11,12 +11,13 @@ typedef struct smp__mapping {
     int pipeline, ddp;
     smp_placement placement;
     int *device;     /* [ddp * pipeline] */
-    int *slowest;    /* [pipeline]: of the replica with the slowest devices */
+    int n_replica;   /* that count (profile/replicas.h), and their devices: */
+    int *counting;   /* [n_replica * pipeline] */
     int64_t *memory; /* [pipeline]: least over replicas */
-    double fastest;  /* least slowdown of a device of that replica, the most, */
-    double most;     /* and the sum of their speeds */
-    double speed;
-    double ring_us;     /* of a reduction over replicas, at least: per byte of a rank's weights */
+    double fastest;  /* least slowdown of a device in a replica, of the replica where it is most */
+    double most;     /* slowdown of the slowest device, */
+    double speed;    /* and the sum of the speeds of the slowest of each rank */
+    double ring_us;  /* of a reduction over replicas, at least: per byte of a rank's weights */
     int64_t memory_all; /* of all ranks */
 } smp__mapping;
 

@@ -1,27 +1,52 @@
 /* Which device serves which rank: the placements, and what follows from them for all configurations
  * of one pipeline. Linear in devices; kept, since clusters may have many. */
 #include <math.h>
+#include <string.h>
 
+#include "profile/replicas.h"
 #include "schedule/planner/configs.h"
 
-/* Stages are made for one replica: that whose devices are the slowest in sum. The others wait for
- * it in every reduction. */
-static int slowest_replica(const smp__mapping *mapping, const smp_cluster *cluster,
-                           smp_precision precision)
+/* Stages are made for all replicas that count: the others wait for them in every reduction. */
+static smp_status list_counting(smp__mapping *mapping, const smp_search_request *request,
+                                smp_arena *arena)
 {
-    int slowest = 0;
-    double most = -1.0;
-    for (int d = 0; d < mapping->ddp; d++) {
-        double sum = 0.0;
-        for (int r = 0; r < mapping->pipeline; r++)
-            sum +=
-                smp_device_slowdown(cluster, precision, mapping->device[d * mapping->pipeline + r]);
-        if (sum > most * (1.0 + 1e-12)) {
-            most = sum;
-            slowest = d;
-        }
+    size_t p = (size_t)mapping->pipeline;
+    int *kept = SMP_ARENA_NEW(arena, int, (size_t)mapping->ddp);
+    if (!kept)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(smp_replicas_that_count(request->cluster, request->graph->target.precision,
+                                    mapping->pipeline, mapping->ddp, mapping->device, kept,
+                                    &mapping->n_replica));
+    mapping->counting = SMP_ARENA_NEW(arena, int, (size_t)mapping->n_replica *p);
+    if (!mapping->counting)
+        return SMP_ERR_NO_MEMORY;
+    for (int k = 0; k < mapping->n_replica; k++)
+        memcpy(&mapping->counting[(size_t)k * p], &mapping->device[(size_t)kept[k] * p],
+               p * sizeof *mapping->counting);
+    return SMP_OK;
+}
+
+static double slowdown_of(const smp_search_request *request, int device)
+{
+    return smp_device_slowdown(request->cluster, request->graph->target.precision, device);
+}
+
+static void measure_speed(smp__mapping *mapping, const smp_search_request *request)
+{
+    int p = mapping->pipeline;
+    for (int k = 0; k < mapping->n_replica; k++) {
+        double fastest = INFINITY;
+        for (int r = 0; r < p; r++)
+            fastest = fmin(fastest, slowdown_of(request, mapping->counting[k * p + r]));
+        mapping->fastest = fmax(mapping->fastest, fastest);
     }
-    return slowest;
+    for (int r = 0; r < p; r++) {
+        double slowest = 0.0;
+        for (int k = 0; k < mapping->n_replica; k++)
+            slowest = fmax(slowest, slowdown_of(request, mapping->counting[k * p + r]));
+        mapping->most = fmax(mapping->most, slowest);
+        mapping->speed += 1.0 / slowest;
+    }
 }
 
 /* True if all replicas of some rank share a node: its reduction may stay inside. */
@@ -55,23 +80,18 @@ static double least_ring_us(const smp__mapping *mapping, const smp_cluster *clus
     return bytes_per_s > 0.0 ? 2.0 * (d - 1.0) / d * 1e6 / bytes_per_s : 0.0;
 }
 
-static void fill_mapping(smp__mapping *mapping, const smp_search_request *request)
+static smp_status fill_mapping(smp__mapping *mapping, const smp_search_request *request,
+                               smp_arena *arena)
 {
     const smp_cluster *cluster = request->cluster;
-    smp_precision precision = request->graph->target.precision;
     int p = mapping->pipeline;
     for (int d = 0; d < mapping->ddp; d++) {
         for (int r = 0; r < p; r++)
             mapping->device[d * p + r] = smp_plan_device(mapping->placement, p, mapping->ddp, d, r);
     }
-    int replica = slowest_replica(mapping, cluster, precision);
-    mapping->fastest = INFINITY;
+    SMP_TRY(list_counting(mapping, request, arena));
+    measure_speed(mapping, request);
     for (int r = 0; r < p; r++) {
-        mapping->slowest[r] = mapping->device[replica * p + r];
-        double slowdown = smp_device_slowdown(cluster, precision, mapping->slowest[r]);
-        mapping->fastest = fmin(mapping->fastest, slowdown);
-        mapping->most = fmax(mapping->most, slowdown);
-        mapping->speed += 1.0 / slowdown;
         int64_t least = request->memory_bytes > 0 ? request->memory_bytes : INT64_MAX;
         for (int d = 0; d < mapping->ddp && request->memory_bytes == 0; d++) {
             int64_t bytes = cluster->device[mapping->device[d * p + r]].memory_bytes;
@@ -81,6 +101,7 @@ static void fill_mapping(smp__mapping *mapping, const smp_search_request *reques
         mapping->memory_all = smp__add_bytes(mapping->memory_all, least);
     }
     mapping->ring_us = least_ring_us(mapping, cluster);
+    return SMP_OK;
 }
 
 smp_status smp__mapping_get(smp__configs *configs, int pipeline, smp_placement placement,
@@ -100,12 +121,11 @@ smp_status smp__mapping_get(smp__configs *configs, int pipeline, smp_placement p
                               .ddp = configs->request->devices / pipeline,
                               .placement = placement,
                               .device = SMP_ARENA_NEW(configs->arena, int, devices),
-                              .slowest = SMP_ARENA_NEW(configs->arena, int, p),
                               .memory = SMP_ARENA_NEW(configs->arena, int64_t, p),
                               .next = configs->mapping};
-    if (!mapping->device || !mapping->slowest || !mapping->memory)
+    if (!mapping->device || !mapping->memory)
         return SMP_ERR_NO_MEMORY;
-    fill_mapping(mapping, configs->request);
+    SMP_TRY(fill_mapping(mapping, configs->request, configs->arena));
     configs->mapping = mapping;
     *out = mapping;
     return SMP_OK;

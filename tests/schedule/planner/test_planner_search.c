@@ -235,6 +235,27 @@ static void test_planner_search_lists_the_ten_best(void **state)
     assert_true(pruned > 300);
 }
 
+/* Six devices of three speeds on two nodes: replicas differ, in any pipeline and placement. */
+static void test_planner_search_with_replicas_that_differ(void **state)
+{
+    (void)state;
+    setting s;
+    found counts;
+    int pruned = 0;
+    for (int i = 0; i < 3; i++) {
+        open_setting(&s, 3, 32, 2, 3);
+        s.cluster.inter_node.bytes_per_s = i == 1 ? 1e8 : 1e10;
+        for (int d = 1; d < 6 && i > 0; d++)
+            s.device[d].flops_fp32 = 1e11 / (1 + (d + i) % 3);
+        s.request.microbatches = 4;
+        check_ten_best(&s, &counts);
+        assert_true(counts.any);
+        pruned += counts.n_pruned;
+        close_setting(&s);
+    }
+    assert_true(pruned > 20);
+}
+
 static void test_planner_search_recomputes_where_it_must(void **state)
 {
     (void)state;
@@ -459,6 +480,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_planner_search_lists_the_ten_best),
+        cmocka_unit_test(test_planner_search_with_replicas_that_differ),
         cmocka_unit_test(test_planner_search_recomputes_where_it_must),
         cmocka_unit_test(test_planner_search_recomputes_all),
         cmocka_unit_test(test_planner_search_minimises_memory),

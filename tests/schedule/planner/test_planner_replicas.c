@@ -1,0 +1,307 @@
+/* Replicas that cross nodes or sit on slower devices: what the planner chooses and predicts against
+ * all placements and all splits of a chain, every replica counted by itself with nothing of the planner. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+
+#include "graph/base/random.h"
+#include "graph/base/text.h"
+#include "schedule/planner/planner.h"
+
+enum { MAX_OPS = 6, MAX_DEVICES = 6, MICROBATCHES = 2 };
+
+typedef struct setting {
+    int n_op;
+    double forward_us[MAX_OPS], backward_us[MAX_OPS];
+    int64_t output_bytes[MAX_OPS], weight_bytes[MAX_OPS];
+    smp_graph *graph;
+    smp_device_spec device[MAX_DEVICES];
+    smp_cluster cluster;
+    smp_search_request request;
+} setting;
+
+static int below(uint64_t *random, int n)
+{
+    return (int)(smp_random_mix(++*random) % (uint64_t)n);
+}
+
+/* 2 x 2, 2 x 3 or 3 x 2 devices of up to three speeds, links between nodes up to 1000 times slower. */
+static void set_cluster(setting *s, uint64_t *random)
+{
+    static const int shapes[][2] = {{2, 2}, {2, 3}, {3, 2}};
+    const int *shape = shapes[below(random, 3)];
+    bool mixed = below(random, 2);
+    s->cluster = (smp_cluster){.name = "c",
+                               .nodes = shape[0],
+                               .devices_per_node = shape[1],
+                               .device = s->device,
+                               .intra_node = {.latency_us = 1, .bytes_per_s = 1e10},
+                               .inter_node = {.latency_us = 5},
+                               .overlap = below(random, 2)};
+    s->cluster.inter_node.bytes_per_s = 1e10 / pow(10, below(random, 4));
+    for (int d = 0; d < MAX_DEVICES; d++)
+        s->device[d] = (smp_device_spec){.name = "d",
+                                         .memory_bytes = (int64_t)1 << 40,
+                                         .flops_fp32 = 1e11 / (mixed ? 1 + below(random, 3) : 1),
+                                         .bytes_per_s = 1e11};
+}
+
+static void open_setting(setting *s, uint64_t *random)
+{
+    smp_text text = {0};
+    *s = (setting){.n_op = MAX_OPS};
+    smp_text_append(&text, "smp: 1\nname: chain\nops:\n");
+    for (int i = 0; i < s->n_op; i++) {
+        s->forward_us[i] = 10 + below(random, 50);
+        s->backward_us[i] = 10 + below(random, 100);
+        s->output_bytes[i] = 1000 * (1 + below(random, 30));
+        s->weight_bytes[i] = 4000 * (1 + below(random, 30));
+        smp_text_append(&text, "  - {op: opaque, name: n%d, out: t%d", i, i);
+        if (i > 0)
+            smp_text_append(&text, ", in: t%d", i - 1);
+        smp_text_append(&text,
+                        ", cost: {forward_us: %g, backward_us: %g, output_bytes: %lld, "
+                        "weight_bytes: %lld}}\n",
+                        s->forward_us[i], s->backward_us[i], (long long)s->output_bytes[i],
+                        (long long)s->weight_bytes[i]);
+    }
+    if (smp_graph_parse("chain.yaml", text.data, text.length, &s->graph) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    smp_text_free(&text);
+    set_cluster(s, random);
+    s->request = (smp_search_request){.graph = s->graph,
+                                      .cluster = &s->cluster,
+                                      .devices = s->cluster.nodes * s->cluster.devices_per_node,
+                                      .chunks = 1,
+                                      .microbatches = MICROBATCHES,
+                                      .microbatch_size = 1,
+                                      .schedule = "simple",
+                                      .placement = SMP_PLACEMENT_AUTO,
+                                      .seed = 1};
+}
+
+static int device_of(smp_placement placement, int p, int ddp, int replica, int rank)
+{
+    return placement == SMP_PLACEMENT_CLUSTER ? replica * p + rank : rank * ddp + replica;
+}
+
+static double link_us(const setting *s, int a, int b, int64_t bytes)
+{
+    int per_node = s->cluster.devices_per_node;
+    const smp_link_spec *link =
+        a / per_node == b / per_node ? &s->cluster.intra_node : &s->cluster.inter_node;
+    return link->latency_us + (double)bytes / link->bytes_per_s * 1e6;
+}
+
+/* A split of the chain on the devices of one replica. border: [p + 1] */
+typedef struct replica {
+    const setting *s;
+    const int *border;
+    int p;
+    int device[MAX_DEVICES];
+    double forward_us[MAX_DEVICES], backward_us[MAX_DEVICES];
+    double transfer_us[MAX_DEVICES]; /* one way, from a stage to the next */
+} replica;
+
+static replica make_replica(const setting *s, const int *border, int p, smp_placement placement,
+                            int ddp, int index)
+{
+    replica r = {.s = s, .border = border, .p = p};
+    for (int k = 0; k < p; k++) {
+        r.device[k] = device_of(placement, p, ddp, index, k);
+        double slowdown = s->device[0].flops_fp32 / s->device[r.device[k]].flops_fp32;
+        for (int i = border[k]; i < border[k + 1]; i++) {
+            r.forward_us[k] += slowdown * s->forward_us[i];
+            r.backward_us[k] += slowdown * s->backward_us[i];
+        }
+    }
+    for (int k = 0; k + 1 < p; k++)
+        r.transfer_us[k] =
+            link_us(s, r.device[k], r.device[k + 1], s->output_bytes[border[k + 1] - 1]);
+    return r;
+}
+
+/* The slowest rank for one micro-batch. Gradients go back over every border. */
+static double slowest_us(const replica *r)
+{
+    double slowest = 0.0;
+    for (int k = 0; k < r->p; k++) {
+        double compute = r->forward_us[k] + r->backward_us[k];
+        double transfer = 2.0 * ((k > 0 ? r->transfer_us[k - 1] : 0.0) + r->transfer_us[k]);
+        slowest =
+            fmax(slowest, r->s->cluster.overlap ? fmax(compute, transfer) : compute + transfer);
+    }
+    return slowest;
+}
+
+/* All forwards, then all backwards, with transfers beside compute: when each rank is through. */
+static void run_simple(const replica *r, double *end_us)
+{
+    double arrival[MICROBATCHES][MAX_DEVICES] = {{0}}, forth[MAX_DEVICES] = {0};
+    double back[MAX_DEVICES] = {0};
+    memset(end_us, 0, MAX_DEVICES * sizeof *end_us);
+    for (int m = 0; m < MICROBATCHES; m++)
+        for (int k = 0; k < r->p; k++) {
+            end_us[k] = fmax(end_us[k], arrival[m][k]) + r->forward_us[k];
+            forth[k] = fmax(forth[k], end_us[k]) + r->transfer_us[k];
+            if (k + 1 < r->p)
+                arrival[m][k + 1] = forth[k];
+        }
+    memset(arrival, 0, sizeof arrival);
+    for (int m = 0; m < MICROBATCHES; m++)
+        for (int k = r->p - 1; k >= 0; k--) {
+            end_us[k] = fmax(end_us[k], arrival[m][k]) + r->backward_us[k];
+            if (k == 0)
+                continue;
+            back[k] = fmax(back[k], end_us[k]) + r->transfer_us[k - 1];
+            arrival[m][k - 1] = back[k];
+        }
+}
+
+static double bottleneck_of(const setting *s, const int *border, int p, smp_placement placement)
+{
+    int ddp = s->request.devices / p;
+    double slowest = 0.0;
+    for (int d = 0; d < ddp; d++) {
+        replica r = make_replica(s, border, p, placement, ddp, d);
+        slowest = fmax(slowest, slowest_us(&r));
+    }
+    return slowest;
+}
+
+static double step_of(const setting *s, const int *border, int p, smp_placement placement,
+                      double optimizer_bytes_per_s)
+{
+    int ddp = s->request.devices / p;
+    double through[MAX_DEVICES] = {0}, step = 0.0;
+    for (int d = 0; d < ddp; d++) {
+        double end_us[MAX_DEVICES];
+        replica r = make_replica(s, border, p, placement, ddp, d);
+        run_simple(&r, end_us);
+        for (int k = 0; k < p; k++)
+            through[k] = fmax(through[k], end_us[k]);
+    }
+    for (int k = 0; k < p; k++) {
+        int64_t bytes = 0;
+        double ring = 0.0;
+        for (int i = border[k]; i < border[k + 1]; i++)
+            bytes += s->weight_bytes[i];
+        for (int d = 0; d < ddp && ddp > 1; d++)
+            ring = fmax(ring, link_us(s, device_of(placement, p, ddp, d, k),
+                                      device_of(placement, p, ddp, (d + 1) % ddp, k),
+                                      (bytes + ddp - 1) / ddp));
+        step = fmax(step, through[k] + 2.0 * (ddp - 1) * ring +
+                              1e6 * (double)bytes / optimizer_bytes_per_s);
+    }
+    return step;
+}
+
+/* The least bottleneck of all splits in p stages. */
+static double best_split_us(const setting *s, int p, smp_placement placement)
+{
+    double best = INFINITY;
+    for (unsigned cuts = 0; cuts < 1u << (s->n_op - 1); cuts++) { /* bit i: behind op i */
+        int border[MAX_OPS + 1] = {0}, n = 0;
+        for (int i = 0; i + 1 < s->n_op; i++)
+            if (cuts >> i & 1)
+                border[++n] = i + 1;
+        border[++n] = s->n_op;
+        if (n == p)
+            best = fmin(best, bottleneck_of(s, border, p, placement));
+    }
+    return best;
+}
+
+static smp_planner_result plan(const smp_search_request *request)
+{
+    smp_planner_result result;
+    if (smp_plan_make(request, "chain.yaml", &result) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    return result;
+}
+
+static void assert_near(uint64_t seed, double got, double expected)
+{
+    if (fabs(got - expected) > 1e-9 * expected)
+        fail_msg("seed %d: got %.12g us, expected %.12g us", (int)seed, got, expected);
+}
+
+static double per_sample(double us, const smp_plan *p)
+{
+    return us / p->ddp;
+}
+
+/* One pipeline and placement: the best split, and its step. Gives the step per sample. */
+static double check_fixed(const setting *s, uint64_t seed, int p, smp_placement placement)
+{
+    smp_search_request request = s->request;
+    request.stages = p;
+    request.placement = placement;
+    smp_planner_result result = plan(&request);
+    const smp_plan *made = result.plan;
+    int border[MAX_OPS + 1] = {0};
+    for (int k = 0; k < p; k++)
+        border[k + 1] = border[k] + made->stage[k].n_op;
+    assert_near(seed, made->predicted.bottleneck_us, best_split_us(s, p, placement));
+    assert_true(made->predicted.lower_bound_us <= made->predicted.bottleneck_us);
+    if (s->cluster.overlap)
+        assert_near(seed, made->predicted.step_us,
+                    step_of(s, border, p, placement, made->optimizer_bytes_per_s));
+    double us = per_sample(made->predicted.step_us, made);
+    smp_planner_result_destroy(&result);
+    return us;
+}
+
+static void test_planner_replicas_all_placements(void **state)
+{
+    (void)state;
+    int crossing = 0;
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        setting s;
+        uint64_t random = seed << 32;
+        double least_step = INFINITY, least_bottleneck = INFINITY;
+        open_setting(&s, &random);
+        for (int p = 1; p <= s.request.devices; p++)
+            for (int placement = SMP_PLACEMENT_CLUSTER; placement <= SMP_PLACEMENT_SPREAD;
+                 placement++) {
+                if (s.request.devices % p != 0)
+                    continue;
+                double us = check_fixed(&s, seed, p, (smp_placement)placement);
+                least_step = fmin(least_step, us);
+                least_bottleneck =
+                    fmin(least_bottleneck, best_split_us(&s, p, (smp_placement)placement) * p);
+            }
+        smp_planner_result best = plan(&s.request);
+        double us = per_sample(best.plan->predicted.step_us, best.plan);
+        if (us < least_step * (1.0 - 1e-9) || us > least_step * 1.01)
+            fail_msg("seed %d: step %.12g us, the best is %.12g us", (int)seed, us, least_step);
+        crossing += best.plan->pipeline > 1 && best.plan->ddp > 1;
+        smp_planner_result_destroy(&best);
+        s.request.objective = SMP_OBJECTIVE_BOTTLENECK;
+        best = plan(&s.request);
+        us = per_sample(best.plan->predicted.bottleneck_us, best.plan) * s.request.devices;
+        if (us < least_bottleneck * (1.0 - 1e-9) || us > least_bottleneck * 1.01)
+            fail_msg("seed %d: bottleneck %.12g us, the best is %.12g us", (int)seed, us,
+                     least_bottleneck);
+        smp_planner_result_destroy(&best);
+        smp_graph_destroy(s.graph);
+    }
+    print_message("pipelines with replicas: %d of 40\n", crossing);
+    assert_true(crossing >= 4);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_planner_replicas_all_placements),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
