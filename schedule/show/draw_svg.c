@@ -300,6 +300,9 @@ static void put_title(const figure *f)
     if (f->picture->measured.lane)
         smp_text_append(&line, "; measured %s, drawn below the prediction",
                         smp_format_us(measured, sizeof measured, f->picture->measured.end_us));
+    if (f->picture->simulated.simulation->replica > 0)
+        smp_text_append(&line, "; replica %d of %d, the slowest",
+                        f->picture->simulated.simulation->replica, plan->ddp);
     put_text(f, "s", 16, 46, line.data ? line.data : "");
     smp_text_free(&line);
 }

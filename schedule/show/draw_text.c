@@ -112,6 +112,7 @@ static void put_ranks(const smp_picture *picture, const strip *s, smp_text *text
     const smp_plan *plan = picture->plan;
     bool numbers = numbers_fit(picture, s->slice_us);
     int every = (plan->pipeline + MOST_RANKS - 1) / MOST_RANKS;
+    int replica = picture->simulated.simulation->replica;
     for (int rank = 0; rank < plan->pipeline; rank += every) {
         char bytes[32], label[32];
         snprintf(label, sizeof label, "rank %d", rank);
@@ -128,6 +129,8 @@ static void put_ranks(const smp_picture *picture, const strip *s, smp_text *text
     }
     if (every > 1)
         smp_text_append(text, "(one of %d ranks is drawn)\n", every);
+    if (replica > 0)
+        smp_text_append(text, "(replica %d of %d is drawn, the slowest)\n", replica, plan->ddp);
 }
 
 static void put_key(const smp_picture *picture, const strip *s, smp_text *text)

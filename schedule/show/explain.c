@@ -50,7 +50,7 @@ void smp_explain_bottleneck(const smp_plan *plan, const smp_partition *partition
     char load[32];
     int rank = slowest_rank(plan, partition);
     smp_text_append(text, "bottleneck: rank %d, %s per micro-batch\n", rank,
-                    smp_format_us(load, sizeof load, rank_load(plan, partition, rank)));
+                    smp_format_us(load, sizeof load, plan->predicted.bottleneck_us));
     for (int s = 0; s < plan->n_stage; s++)
         if (plan->stage[s].rank == rank)
             explain_stage(plan, &partition->load[s], s, text);

@@ -136,11 +136,14 @@ static double ready_us(const smp_picture *picture, const moments *m, bool simula
     return latest_us >= 0.0 && latest_us < received_us ? latest_us : received_us;
 }
 
-/* The pipeline rank that a world rank is of replica 0; -1: it belongs to another one. */
-static int rank_of_world(const smp_plan *plan, int world_rank)
+/* The pipeline rank that a world rank is of the replica that is drawn; -1: it belongs to another one. */
+static int rank_of_world(const smp_picture *picture, int world_rank)
 {
+    const smp_plan *plan = picture->plan;
+    int replica = picture->simulated.simulation->replica;
     for (int rank = 0; rank < plan->pipeline; rank++)
-        if (smp_plan_device(plan->placement, plan->pipeline, plan->ddp, 0, rank) == world_rank)
+        if (smp_plan_device(plan->placement, plan->pipeline, plan->ddp, replica, rank) ==
+            world_rank)
             return rank;
     return -1;
 }
@@ -204,13 +207,13 @@ static smp_status add_events(smp_picture *picture, smp__timeline *timeline,
     SMP_TRY(moments_open(picture->plan, &m));
     smp_status status = SMP_OK;
     for (int64_t i = 0; status == SMP_OK && i < n; i++)
-        if (rank_of_world(picture->plan, events[i].world_rank) >= 0) {
+        if (rank_of_world(picture, events[i].world_rank) >= 0) {
             status = check_event(picture->plan, &events[i]);
             if (status == SMP_OK)
                 note_moment(&events[i], &m);
         }
     for (int64_t i = 0; status == SMP_OK && i < n; i++) {
-        int rank = rank_of_world(picture->plan, events[i].world_rank);
+        int rank = rank_of_world(picture, events[i].world_rank);
         if (rank >= 0)
             add_event(picture, timeline, &m, rank, &events[i]);
     }

@@ -383,7 +383,8 @@ function rankTable() {
 }
 document.title = D.model + ": plan";
 $("name").textContent = D.model;
-$("subtitle").textContent = [D.schedule, count(P, "rank", "s") + (D.ddp > 1 ? " \u00d7 " + D.ddp + " replicas" : ""),
+$("subtitle").textContent = [D.schedule, count(P, "rank", "s") + (D.ddp > 1 ? " \u00d7 " + D.ddp + " replicas" : "") +
+  (D.replica > 0 ? ", of which the slowest, replica " + D.replica + ", is drawn" : ""),
   D.chunks > 1 ? D.chunks + " stages per rank" : "", count(M, "micro-batch", "es") + " of " + count(D.microbatch_size, "sample", "s"),
   D.cluster && "cluster " + D.cluster].filter(Boolean).join("  \u00b7  ");
 $("legend").append(...KIND_NAME.flatMap((name, k) => (rows.some((r) => r.lane.cells.some((c) => c.kind === k))

@@ -11,7 +11,7 @@ typedef struct smp_trace_event {
     double start_us, end_us; /* from the start of the step */
 } smp_trace_event;
 
-/* Events of a simulation, replica 0; malloc'ed. */
+/* Events of a simulation, of the replica that it shows; malloc'ed. */
 smp_status smp_trace_predicted(const smp_plan *plan, const smp_simulation *simulation,
                                smp_trace_event **events, int64_t *n);
 
