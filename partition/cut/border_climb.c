@@ -50,7 +50,7 @@ static smp__score judge(climber *c)
                 c->op_stage[units->op_list[o]] = k;
         }
     }
-    c->work += sequence->problem->graph->n_op;
+    c->work += (int64_t)sequence->problem->graph->n_op * c->evaluator->n_replica;
     return smp__evaluate(c->evaluator, c->op_stage);
 }
 

@@ -32,7 +32,7 @@ static void judge(small *s)
     for (int32_t op = 0; op < n_op; op++)
         s->op_stage[op] = s->stage[units->unit_of_op[op]];
     smp__score score = smp__evaluate(&s->evaluator, s->op_stage);
-    s->work -= n_op;
+    s->work -= (int64_t)n_op * s->evaluator.n_replica;
     if (score.excess > 0.0 || score.bottleneck_us >= s->best_us * (1.0 - ROOM))
         return;
     s->best_us = score.bottleneck_us;

@@ -133,7 +133,7 @@ static bool offer(smp__incumbent *incumbent, double slowest_us)
 {
     expand(incumbent, incumbent->trial);
     smp__score score = smp__evaluate(&incumbent->evaluator, incumbent->op_stage);
-    incumbent->work += incumbent->problem->graph->n_op;
+    incumbent->work += (int64_t)incumbent->problem->graph->n_op * incumbent->evaluator.n_replica;
     if (incumbent->have && !smp__score_better(&score, &incumbent->score))
         return false;
     incumbent->have = true;

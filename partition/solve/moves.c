@@ -54,28 +54,20 @@ static smp_status sort_workspaces(smp__moves *m, smp_arena *arena)
     return SMP_OK;
 }
 
-static uint8_t *link_at(const smp__moves *m, int replica, int32_t from, int32_t to)
-{
-    return &m->link[((int64_t)replica * m->n_stage + from) * m->n_stage + to];
-}
-
-static smp_status make_links(smp__moves *m, smp_arena *arena)
+static smp_status describe_stages(smp__moves *m, smp_arena *arena)
 {
     const smp_problem *problem = m->problem;
-    const int *rank = problem->stage_rank;
-    size_t n_stage = (size_t)m->n_stage, n_replica = (size_t)m->n_replica;
-    if (n_stage * n_stage > MAX_TABLE / n_replica)
-        return smp_fail_memory(n_stage * n_stage * n_replica);
-    m->link = SMP_ARENA_NEW(arena, uint8_t, n_replica * n_stage * n_stage);
-    m->slowdown = SMP_ARENA_NEW(arena, double, n_stage *n_replica);
-    if (!m->link || !m->slowdown)
+    size_t n = (size_t)m->n_stage * (size_t)m->n_replica;
+    m->node = SMP_ARENA_NEW(arena, int32_t, n);
+    m->slowdown = SMP_ARENA_NEW(arena, double, n);
+    if (!m->node || !m->slowdown)
         return SMP_ERR_NO_MEMORY;
     for (int k = 0; k < m->n_replica; k++) {
         const int *device = &problem->device[(int64_t)k * problem->pipeline];
         for (int s = 0; s < m->n_stage; s++) {
-            m->slowdown[s * m->n_replica + k] = smp_problem_slowdown(problem, device[rank[s]]);
-            for (int t = 0; t < m->n_stage; t++)
-                *link_at(m, k, s, t) = (uint8_t)smp__link_between(problem, k, rank[s], rank[t]);
+            int here = device[problem->stage_rank[s]];
+            m->slowdown[s * m->n_replica + k] = smp_problem_slowdown(problem, here);
+            m->node[k * m->n_stage + s] = here / problem->cluster->devices_per_node;
         }
     }
     return SMP_OK;
@@ -94,7 +86,7 @@ static smp_status make_tables(smp__moves *m, smp_arena *arena)
         if (!m->holders || !m->in_class)
             return SMP_ERR_NO_MEMORY;
     }
-    return make_links(m, arena);
+    return describe_stages(m, arena);
 }
 
 static smp_status make_lists(smp__moves *m, smp_arena *arena)
@@ -156,6 +148,16 @@ static void touch(smp__moves *m, int32_t s)
     m->touch_list[m->n_touch++] = s;
 }
 
+/* As smp__link_between. */
+static int link_of(const smp__moves *m, int replica, int32_t from, int32_t to)
+{
+    const int *rank = m->problem->stage_rank;
+    const int32_t *node = &m->node[(int64_t)replica * m->n_stage];
+    if (rank[from] == rank[to])
+        return SMP__LINK_SAME;
+    return node[from] == node[to] ? SMP__LINK_INTRA : SMP__LINK_INTER;
+}
+
 /* Charges (sign 1) or uncharges (-1) one stage of a replica for a net that it reads or sends over
  * `link`. Bytes are the same in all replicas. */
 static void charge(smp__moves *m, int replica, int32_t s, int32_t net, int link, bool sends,
@@ -178,7 +180,7 @@ static void charge(smp__moves *m, int replica, int32_t s, int32_t net, int link,
 static void charge_reader(smp__moves *m, int32_t s, int32_t net, int32_t from, double sign)
 {
     for (int k = 0; k < m->n_replica; k++)
-        charge(m, k, s, net, *link_at(m, k, from, s), false, sign);
+        charge(m, k, s, net, link_of(m, k, from, s), false, sign);
 }
 
 /* The link of a replica that the producer's stage is charged for. */
@@ -188,7 +190,7 @@ static int sending_link(const smp__moves *m, int replica, int32_t net, int32_t f
     int slowest = SMP__LINK_SAME;
     double most_us = -1.0;
     for (int32_t i = 0; i < m->n_reader[net]; i++) {
-        int link = *link_at(m, replica, from, reader[i].stage);
+        int link = link_of(m, replica, from, reader[i].stage);
         if (link != SMP__LINK_SAME && m->units->net_us[link][net] > most_us) {
             slowest = link;
             most_us = m->units->net_us[link][net];
@@ -211,7 +213,7 @@ static void charge_net(smp__moves *m, int32_t net, int32_t from, double sign)
     for (int32_t i = 0; i < m->n_reader[net]; i++)
         charge_reader(m, reader[i].stage, net, from, sign);
     charge_sender(m, net, from, sign);
-    m->work += m->n_reader[net] + 1;
+    m->work += (m->n_reader[net] + 1) * m->n_replica;
 }
 
 /* True if stage s reads the net from now on and did not before. */
@@ -255,7 +257,7 @@ static void move_reader(smp__moves *m, int32_t net, int32_t from, int32_t to)
         charge_reader(m, from, net, home, -1.0);
     if (came)
         charge_reader(m, to, net, home, 1.0);
-    m->work += m->n_reader[net] + 1;
+    m->work += (m->n_reader[net] + 1) * m->n_replica;
     if (!left && !came)
         return;
     for (int k = 0; k < m->n_replica; k++) {
@@ -498,6 +500,6 @@ smp__worth smp__moves_worth(smp__moves *m)
             worth.worst_rank = r;
         }
     }
-    m->work += m->n_stage + problem->pipeline;
+    m->work += (m->n_stage + problem->pipeline) * n;
     return worth;
 }

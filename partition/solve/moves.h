@@ -41,7 +41,7 @@ typedef struct smp__moves {
     int64_t work;    /* nets and stages touched */
 
     double *slowdown;      /* [n_stage * n_replica] */
-    uint8_t *link;         /* [n_replica * n_stage * n_stage] smp__link between two stages */
+    int32_t *node;         /* [n_replica * n_stage] where the stage's device is */
     smp__stage_sum *sum;   /* [n_stage] */
     double *transfer_us;   /* [n_stage * n_replica] */
     double *load_us;       /* [n_stage * n_replica] */
