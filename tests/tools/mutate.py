@@ -255,8 +255,8 @@ def list_tests(build, pattern):
 
 
 def limits():
+    """No core files, no file larger than 8 GiB. (Memory: the shadow of ASan forbids a limit.)"""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))
     resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 30, 8 << 30))
 
 
@@ -340,20 +340,26 @@ class Coverage:
 
 
 class Session:
-    """The build in which mutants of one file are made and tried."""
+    """The builds in which mutants of one file are made and tried."""
 
-    def __init__(self, source, work, file, pattern, coverage):
+    def __init__(self, source, work, options, coverage):
         tree, self.build = work / "mutant-tree", work / "mutant"
-        self.path = tree / file
+        self.path = tree / options.file
         copy_tree(source, tree)
         configure(tree, self.build, "-DCMAKE_BUILD_TYPE=Release")
         self.source = self.path.read_text()
         self.object = self.build / "one.o"
         self.compile = self.compile_command()
         self.original = self.compiled()
-        self.tests = tests_of(self.build, pattern)
-        self.seconds = {name: coverage.seconds(name) for name in self.tests}
-        self.covered = {name: coverage.lines(name, file) for name in self.tests
+        tests = tests_of(self.build, options.tests)
+        self.tried = [(self.build, tests)]
+        if options.sanitize:
+            sanitized = work / "sanitized"
+            configure(tree, sanitized, "-DCMAKE_BUILD_TYPE=Debug",
+                      "-DCMAKE_C_FLAGS_DEBUG=-O1 -g", "-DSMP_SANITIZE=ON")
+            self.tried.append((sanitized, tests_of(sanitized, options.tests)))
+        self.seconds = {name: coverage.seconds(name) for name in tests}
+        self.covered = {name: coverage.lines(name, options.file) for name in tests
                         if self.seconds[name] is not None}
         self.known = sorted({line for counts in self.covered.values() for line in counts})
         self.kills = collections.Counter()
@@ -392,14 +398,15 @@ class Session:
             self.path.write_text(self.source)
 
     def try_tests(self, names):
-        for name in names:
-            test = self.tests[name]
-            if not make(self.build, [test.target], must=False):
-                return "killed", f"{test.target} does not build"
-            code, seconds = run_test(test, 10 + 5 * self.seconds[name])
-            if code not in (0, 77):
-                self.kills[name] += 1
-                return "killed", f"{name}, {seconds:.1f} s" + (", hangs" if code is None else "")
+        for build, tests in self.tried:
+            for name in (name for name in names if name in tests):
+                if not make(build, [tests[name].target], must=False):
+                    return "killed", f"{tests[name].target} does not build"
+                code, seconds = run_test(tests[name], 10 + 5 * self.seconds[name])
+                if code not in (0, 77):
+                    self.kills[name] += 1
+                    hangs = ", hangs" if code is None else ""
+                    return "killed", f"{name} in {build.name}, {seconds:.1f} s{hangs}"
         return "survived", f"{len(names)} tests" if names else "no test runs the line"
 
 
@@ -445,6 +452,8 @@ def parse_arguments():
     parser.add_argument("--skip", metavar="REGEX", help="change no line that matches")
     parser.add_argument("--tests", default="", metavar="REGEX",
                         help="only tests whose name matches")
+    parser.add_argument("--sanitize", action="store_true",
+                        help="what survives runs once more under ASan and UBSan")
     parser.add_argument("--build", type=Path, required=True, metavar="DIR", help="where to work")
     parser.add_argument("--source", type=Path, default=Path(__file__).resolve().parents[2],
                         metavar="TREE", help="the tree (the one this script lies in)")
@@ -469,7 +478,7 @@ def main():
         began = time.monotonic()
         coverage = Coverage(options.source.resolve(), work)
         coverage.measure(options.tests)
-        session = Session(options.source.resolve(), work, options.file, options.tests, coverage)
+        session = Session(options.source.resolve(), work, options, coverage)
         found = []
         for mutant in mutants:
             kind, why = session.attempt(mutant)

@@ -13,6 +13,10 @@ cat >toy/CMakeLists.txt <<'END'
 cmake_minimum_required(VERSION 3.25)
 project(toy C)
 set(CMAKE_C_FLAGS_RELEASE "-O2")
+if(SMP_SANITIZE)
+  add_compile_options(-fsanitize=address)
+  add_link_options(-fsanitize=address)
+endif()
 enable_testing()
 foreach(name test_quick test_other)
   add_executable(${name} ${name}.c toy.c)
@@ -48,14 +52,22 @@ int unused(int n)
 {
     return table[n & 1];
 }
+int third(const int *array, int n)
+{
+    return n > 2 ? array[2] : 0;
+}
 END
 cat >toy/test_quick.c <<'END'
-int sum(int, int), large(int), same(int);
+#include <stdlib.h>
+int sum(int, int), large(int), same(int), third(const int *, int);
 long between(const char *, const char *);
 int main(void)
 {
     const char *text = "text";
-    return sum(3, 4) != 7 || large(5) != 0 || large(1000) != 1 || same(3) != 3 ||
+    int *two = calloc(2, sizeof *two), three[4] = {1, 2, 3};
+    int wrong = third(two, 2) != 0 || third(three, 3) != 3;
+    free(two);
+    return wrong || sum(3, 4) != 7 || large(5) != 0 || large(1000) != 1 || same(3) != 3 ||
            between(text, text + 4) != 4;
 }
 END
@@ -68,7 +80,7 @@ mutate() { # expected exit code, options...
 
 mutate 0 --list --count 100
 sed -n 's/^toy.c:\([0-9]*\):$/\1/p' out | sort -n | uniq -c | awk '{print $2 "x" $1}' >lines
-expect_equal "mutants by line" "$(paste -sd' ' lines)" "7x1 12x5 13x1 14x2 18x4 23x1 27x3"
+expect_equal "mutants by line" "$(paste -sd' ' lines)" "7x1 12x5 13x1 14x2 18x4 23x1 27x3 31x8"
 cp out all
 mutate 0 --list --count 5 --seed 7
 cp out five
@@ -80,7 +92,7 @@ expect_equal "another seed" "$(cmp -s out five || echo other)" other
 # Killed: the sum, and of `n > 100` the turned and the negated one. Survivors: >=, 99, 101.
 mutate 0 --count 100 --lines 7-12
 expect_match out '6 of 6 mutants: 3 killed, 3 survived, 0 same code, 0 do not compile: 50.0 % of 6'
-expect_match err '^killed: line 7: test_quick, '
+expect_match err '^killed: line 7: test_quick in mutant, '
 expect_match err '^survived: line 12: 1 tests$' # the other test does not run the line
 expect_match out '^\+    if \(n >= 100\)$'
 expect_match out '^\+    if \(n > 99\)$'
@@ -99,6 +111,12 @@ expect_match out '3 of 3 mutants: 0 killed, 3 survived'
 expect_match err '^survived: line 27: no test runs the line$'
 mutate 0 --count 100 --lines 27-27 --skip table
 expect_match out '0 of 0 mutants'
+
+# What reads too far is seen under ASan alone.
+mutate 0 --count 100 --lines 31-31
+expect_match out '8 of 8 mutants: 6 killed, 2 survived'
+mutate 0 --count 100 --lines 31-31 --sanitize
+expect_match out '8 of 8 mutants: 8 killed, 0 survived'
 mutate 0 --count 1 --lines 7-7 --tests other
 expect_match err '^survived: line 7: no test runs the line$'
 
