@@ -11,6 +11,10 @@
 #include "graph/base/arena.h"
 #include "graph/base/random.h"
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
 static void test_arena_blocks_are_zeroed_aligned_and_apart(void **state)
 {
     enum { BLOCKS = 400 };
@@ -51,6 +55,25 @@ static void test_arena_refuses_what_cannot_be(void **state)
     smp_arena_destroy(arena);
 }
 
+/* AddressSanitizer sees each block as one of its own. */
+static void test_arena_blocks_have_ends(void **state)
+{
+    (void)state;
+#ifdef __SANITIZE_ADDRESS__
+    smp_arena *arena = smp_arena_create();
+    for (size_t bytes = 1; bytes < 3000; bytes += 1 + bytes / 2) {
+        char *block = smp_arena_alloc(arena, bytes, 1);
+        char *text = smp_arena_printf(arena, "%d", (int)bytes);
+        assert_false(__asan_region_is_poisoned(block, bytes));
+        assert_true(__asan_address_is_poisoned(block + bytes));
+        assert_true(__asan_address_is_poisoned(text + strlen(text) + 1));
+    }
+    smp_arena_destroy(arena);
+#else
+    skip();
+#endif
+}
+
 static void test_arena_texts(void **state)
 {
     (void)state;
@@ -89,6 +112,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_arena_blocks_are_zeroed_aligned_and_apart),
         cmocka_unit_test(test_arena_refuses_what_cannot_be),
+        cmocka_unit_test(test_arena_blocks_have_ends),
         cmocka_unit_test(test_arena_texts),
         cmocka_unit_test(test_array_reserve_grows_and_keeps),
     };

@@ -97,6 +97,17 @@ static void test_op_rules_name_the_shapes_of_attention(void **state)
     assert_non_null(strstr(smp_last_error(), "q [4, 6], k [5, 6], v [7, 6]: expected [Tq, d]"));
 }
 
+static void test_op_rules_refuse_more_probabilities_than_can_be(void **state)
+{
+    const char *yaml = "smp: 1\nname: t\ninputs:\n"
+                       "  x: {dtype: float32, shape: [2000000000, 12]}\nops:\n"
+                       "  - {op: attention, name: op, in: x, out: z, heads: 4}\n";
+    smp_graph *graph = NULL;
+    (void)state;
+    assert_int_equal(smp_graph_parse("m.yaml", yaml, strlen(yaml), &graph), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "4 heads of 2000000000 x 2000000000 probabilities"));
+}
+
 static void assert_index_refused(const char *op, int slot, int32_t good, int32_t bad)
 {
     char yaml[1024], number[16];
@@ -350,6 +361,7 @@ int main(void)
         cmocka_unit_test(test_op_rules_refuse_bad_models),
         cmocka_unit_test(test_op_rules_refuse_causal_with_other_keys),
         cmocka_unit_test(test_op_rules_name_the_shapes_of_attention),
+        cmocka_unit_test(test_op_rules_refuse_more_probabilities_than_can_be),
         cmocka_unit_test(test_op_rules_refuse_indices_out_of_range),
         cmocka_unit_test(test_op_rules_cross_entropy_ignores),
         cmocka_unit_test(test_op_rules_nan_is_passed_on),
