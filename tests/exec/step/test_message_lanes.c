@@ -278,8 +278,79 @@ static void test_message_lanes_keep_their_order(void **state)
         }
 }
 
+static void expect_limit(smp *s, int replicas, int64_t message_bytes, int64_t reduce_elements,
+                         const char *refusal)
+{
+    const smp_transport *unlimited = s->transport;
+    smp_transport transport = *unlimited;
+    transport.max_message_bytes = message_bytes;
+    transport.max_reduce_elements = reduce_elements;
+    s->transport = &transport;
+    s->comm.ddp_size = replicas;
+    free(s->reducer.bucket);
+    assert_int_equal(smp__reduce_build(s), refusal ? SMP_ERR_FAILED : SMP_OK);
+    if (refusal && !strstr(smp_last_error(), refusal))
+        fail_msg("'%s' does not say '%s'", smp_last_error(), refusal);
+    s->transport = unlimited;
+}
+
+/* What is too long for the transport is refused before the first step: by one byte or element. */
+static void test_message_lanes_stay_within_the_transport(void **state)
+{
+    (void)state;
+    static rank_of_job all[RANKS];
+    const smp_transport transport = {
+        .max_message_bytes = INT64_MAX, .max_reduce_elements = INT64_MAX, .max_tag = any_tag};
+    char path[1024];
+    snprintf(path, sizeof(path), "%s/examples/gpt-tiny.yaml", SMP_SOURCE_DIR);
+    smp_options options = smp_options_default();
+    options.model = path;
+    options.stages = RANKS;
+    options.ddp = 1;
+    options.chunks = 2;
+    smp_graph *graph = NULL;
+    smp_plan *plan = NULL;
+    smp_flow *flow = NULL;
+    int32_t *stage_of_op = NULL;
+    assert_int_equal(smp_graph_read(path, &graph), SMP_OK);
+    assert_int_equal(smp__plan_from_options(&options, RANKS, (smp_target){0}, &plan), SMP_OK);
+    assert_int_equal(smp_plan_bind(plan, graph, &stage_of_op), SMP_OK);
+    assert_int_equal(
+        smp_flow_build(graph, stage_of_op, plan->n_stage, plan->microbatch_size, &flow), SMP_OK);
+    int tied = 0;
+    for (int rank = 0; rank < RANKS; rank++) {
+        build_rank(&all[rank], graph, plan, flow, stage_of_op, rank, &transport);
+        smp *s = &all[rank].s;
+        int64_t bytes = 256 * 128 * 4; /* wte.weight */
+        for (int chunk = 0; chunk < 2; chunk++) {
+            int64_t elements = s->memory->bucket[chunk].elements;
+            char refusal[64];
+            snprintf(refusal, sizeof refusal, "chunk %d has %lld gradients", chunk,
+                     (long long)elements);
+            if (elements > s->memory->bucket[!chunk].elements)
+                expect_limit(s, 2, bytes, elements - 1, refusal);
+            if (elements >= s->memory->bucket[!chunk].elements)
+                expect_limit(s, 2, bytes, elements, NULL);
+        }
+        expect_limit(s, 1, bytes, 0, NULL); /* nothing is reduced */
+        bool ties = s->reducer.n_tie > 0;
+        tied += ties;
+        expect_limit(s, 1, bytes - 1, 0, ties ? "tied weight 'wte.weight' is too long" : NULL);
+    }
+    assert_int_equal(tied, 2); /* the first and the last stage */
+    for (int rank = 0; rank < RANKS; rank++)
+        free_rank(&all[rank].s);
+    smp_flow_destroy(flow);
+    free(stage_of_op);
+    smp_plan_destroy(plan);
+    smp_graph_destroy(graph);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_message_lanes_keep_their_order)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_message_lanes_keep_their_order),
+        cmocka_unit_test(test_message_lanes_stay_within_the_transport),
+    };
     return cmocka_run_group_tests_name("message_lanes", tests, NULL, NULL);
 }
