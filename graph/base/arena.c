@@ -1,6 +1,9 @@
 /* Bump allocator: a list of zeroed chunks that grow geometrically, so that n small allocations cost
  * O(log n) calls of the system's allocator; a large request gets a chunk of its own. Chunks come
- * from calloc: the untouched end of a large one costs no memory. */
+ * from calloc: the untouched end of a large one costs no memory.
+ *
+ * Under AddressSanitizer a poisoned gap follows each block and what is not handed out is poisoned: to
+ * read or write past the end of a block is found as it is in blocks of malloc. */
 #include "graph/base/arena.h"
 
 #include <stdalign.h>
@@ -9,6 +12,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+enum { GAP = 16 };
+#else
+#define ASAN_POISON_MEMORY_REGION(data, bytes) ((void)0)
+#define ASAN_UNPOISON_MEMORY_REGION(data, bytes) ((void)0)
+enum { GAP = 0 };
+#endif
 
 enum { ALIGNMENT = 16, FIRST_CHUNK = 4096, MAX_CHUNK = 4 << 20 };
 
@@ -55,12 +67,14 @@ static chunk *new_chunk(size_t size)
         return NULL;
     }
     c->size = size;
+    ASAN_POISON_MEMORY_REGION(c->data, size);
     return c;
 }
 
 static void *take(chunk *c, size_t start, size_t bytes)
 {
-    c->used = start + bytes;
+    c->used = start + bytes + GAP;
+    ASAN_UNPOISON_MEMORY_REGION(c->data + start, bytes);
     return c->data + start;
 }
 
