@@ -264,7 +264,7 @@ smp_status smp_yaml_us(const smp_yaml_node *node, const char *what, double *out)
         *out = value + 0.0; /* no -0 */
         return SMP_OK;
     }
-    return fail_expected(node, what, "microseconds: 0, or 1e-15 to 1e15");
+    return fail_expected(node, what, "microseconds: 0, or 1e-250 to 1e15");
 }
 
 smp_status smp_yaml_bytes(const smp_yaml_node *node, const char *what, int64_t *out)

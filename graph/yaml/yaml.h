@@ -49,7 +49,7 @@ bool smp_yaml_quoted(const smp_yaml_node *node);
 
 /* What numbers of files may be. Within these, no time, rate or sum of sizes that a plan makes of them is
  * infinite or leaves 64 bits. */
-#define SMP_MIN_US 1e-15 /* or 0: a step of less would have no rate */
+#define SMP_MIN_US 1e-250 /* or 0; the rate of a step that is shorter could be infinite */
 #define SMP_MAX_US 1e15
 #define SMP_MIN_RATE 1.0  /* per second */
 #define SMP_MAX_RATE 1e21 /* free links of planning studies are written as 1e18 B/s */
