@@ -91,9 +91,8 @@ typedef struct smp_memory_input {
 
 /* Everything that lives for ever stands first, in an order that does not depend on the program: with
  * other things equal, weights and loss slots have the same offsets under every program. A program
- * without backward actions is fine (stash and borders then die at the forward); a loss that other
- * stages read has its loss slot for a border. SMP_ERR_INPUT if the program lacks an action that the
- * flow needs. */
+ * without backward actions is fine (stash and borders then die at the forward). The loss is never a
+ * border: no op reads it. SMP_ERR_INPUT if the program lacks an action that the flow needs. */
 smp_status smp_memory_plan(const smp_memory_input *input, smp_memory_rank **out);
 void smp_memory_destroy(smp_memory_rank *memory); /* accepts NULL */
 

@@ -233,8 +233,6 @@ static smp_status add_borders_of(lives *l, int chunk, int32_t b)
     const smp_border *border = &input->layout[chunk]->border[b];
     int64_t *buffer = &l->border[(int64_t)(l->begin[chunk] + b) * input->microbatches];
     unsigned leaves = 0;
-    if (border->kind == SMP_BORDER_OUT && border->tensor == input->graph->loss)
-        return SMP_OK; /* in the loss slots */
     if (border->kind == SMP_BORDER_OUT || border->kind == SMP_BORDER_GRAD_OUT)
         leaves = smp__border_leaves(input->flow, l->build->chunk_of_stage,
                                     input->stage_of_chunk[chunk], border);
@@ -353,9 +351,6 @@ static smp_status pack(lives *l, size_t n_pair)
                 int64_t *at = &l->border[(int64_t)(l->begin[c] + b) * input->microbatches + m];
                 if (*at >= 0)
                     *at = top + l->buffer.offset[*at];
-                else if (input->layout[c]->border[b].tensor == input->graph->loss &&
-                         rank->loss >= 0)
-                    *at = rank->loss + m * SMP_LOSS_SLOT_BYTES;
             }
     return SMP_OK;
 }
