@@ -139,6 +139,55 @@ static void test_verify_jumps(void **state)
     made_plan_free(&made);
 }
 
+/* Nobody sends the first stage a gradient: its backward waits for nothing but the receivers of what
+ * jumps, o3 on the other rank, and o1 if that reads it, too. */
+static void made_frozen(made_plan *made, const char *o1_reads)
+{
+    char text[512];
+    int32_t stage_of_op[4] = {0, 1, 2, 3};
+    made_plan_stages(made, "interleaved", 2, 2, 1, true, made_chain);
+    smp_flow_destroy(made->flow);
+    smp_graph_destroy(made->graph);
+    snprintf(text, sizeof text,
+             "smp: 1\nname: made\ninputs:\n  t: {dtype: float32, shape: [4]}\nops:\n"
+             "  - {op: relu, name: o0, in: t, out: x0}\n"
+             "  - {op: opaque, name: o1, in: %s, out: x1, cost: {forward_us: 1}}\n"
+             "  - {op: opaque, name: o2, in: x1, out: x2, cost: {forward_us: 1}}\n"
+             "  - {op: opaque, name: o3, in: [x0, x2], out: x3, cost: {forward_us: 1}}\n",
+             o1_reads);
+    if (smp_graph_parse("made.yaml", text, strlen(text), &made->graph) != SMP_OK ||
+        smp_flow_build(made->graph, stage_of_op, 4, 1, &made->flow) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+}
+
+/* A first backward that comes early, whole or split, waits until rank 1 receives what jumped to o3;
+ * before that rank 1 sends what rank 0 receives after that backward. */
+static void test_verify_jump_deadlock(void **state)
+{
+    (void)state;
+    static const char *const reads[] = {"x0", "t"}, *const receives[] = {"<F0.0 ", ""};
+    static const char *const early[] = {"", "B0.0 ", "I0.0 "}, *const late[] = {"B0.0", "", "W0.0"};
+    for (int r = 0; r < 2; r++)
+        for (int k = 0; k < 3; k++) {
+            made_plan made;
+            char program[256];
+            made_frozen(&made, reads[r]);
+            snprintf(program, sizeof program,
+                     "F0.0 >F0.0 %s<F0.1 F0.1 >F0.1 <B0.1 B0.1 >B0.1 R.1 %s R.0 O", early[k],
+                     late[k]);
+            made_plan_write(&made, 0, program);
+            snprintf(program, sizeof program,
+                     "%sF0.0 >F0.0 <F0.1 F0.1 B0.1 >B0.1 R.1 <B0.0 B0.0 R.0 O", receives[r]);
+            made_plan_write(&made, 1, program);
+            smp_status status = smp_verify_programs(&made.plan, made.flow);
+            assert_int_equal(status, k == 0 ? SMP_OK : SMP_ERR_INPUT);
+            if (k > 0)
+                assert_non_null(
+                    strstr(smp_last_error(), "the programs deadlock: rank 0 at action 3"));
+            made_plan_free(&made);
+        }
+}
+
 static void test_verify_stages(void **state)
 {
     (void)state;
@@ -495,6 +544,7 @@ int main(void)
         cmocka_unit_test(test_verify_reduce_and_optimize),
         cmocka_unit_test(test_verify_deadlock),
         cmocka_unit_test(test_verify_jumps),
+        cmocka_unit_test(test_verify_jump_deadlock),
         cmocka_unit_test(test_verify_stages),
         cmocka_unit_test(test_verify_single_edits),
         cmocka_unit_test(test_verify_means_the_executor_finishes),
