@@ -251,6 +251,86 @@ static void test_costs_opaque_uses_what_is_given(void **state)
     smp_graph_destroy(graph);
 }
 
+static const char measured_opaque[] = "smp: 1\nname: m\n"
+                                      "ops:\n"
+                                      "  - {op: opaque, name: n1, out: t1}\n"
+                                      "  - {op: opaque, name: n2, in: t1, out: t2%s}\n";
+
+/* Where no shape says them, bytes are those of the profile in proportion, rounded up; they end at what
+ * may be added. Weights are the same at any size. */
+static void test_costs_scale_the_bytes_of_opaque_ops(void **state)
+{
+    smp_graph *graph = parse(measured_opaque, "");
+    smp_op_cost measured[2];
+    const smp_profile profile = make_profile(graph, measured);
+    (void)state;
+    measured[1].workspace_bytes = INT64_C(1) << 61;
+    smp_costs *costs = build(graph, &profile, 3 * BATCH / 2);
+    assert_true(costs->op[1].forward_us == 16.5);
+    assert_int_equal(costs->op[1].weight_bytes, 1001);
+    assert_int_equal(costs->op[1].stash_bytes, 3002);
+    assert_int_equal(costs->op[1].output_bytes, 4502);
+    assert_int_equal(costs->op[0].workspace_bytes, 6000);
+    assert_int_equal(costs->op[1].workspace_bytes, INT64_C(3) << 60);
+    smp_costs_destroy(costs);
+    costs = build(graph, &profile, 4 * BATCH);
+    assert_int_equal(costs->op[1].workspace_bytes, INT64_C(1) << 62);
+    smp_costs_destroy(costs);
+    smp_graph_destroy(graph);
+}
+
+/* Nothing is a number, too. */
+static void test_costs_given_bytes_may_be_none(void **state)
+{
+    smp_graph *graph =
+        parse(measured_opaque, ", cost: {forward_us: 0, weight_bytes: 0, stash_bytes: 0, "
+                               "output_bytes: 0}");
+    smp_op_cost measured[2];
+    const smp_profile profile = make_profile(graph, measured);
+    smp_costs *costs = build(graph, &profile, BATCH);
+    (void)state;
+    assert_true(costs->op[1].forward_us == 0 && costs->op[1].backward_us == 40);
+    assert_int_equal(costs->op[1].weight_bytes, 0);
+    assert_int_equal(costs->op[1].stash_bytes, 0);
+    assert_int_equal(costs->op[1].output_bytes, 0);
+    assert_int_equal(costs->op[1].workspace_bytes, 4001);
+    smp_costs_destroy(costs);
+    smp_graph_destroy(graph);
+}
+
+/* Each of the three sums may come to 2^62 and no further, the end of its type or not. */
+static void test_costs_refuse_sums_that_overflow(void **state)
+{
+    static const struct {
+        int64_t first, second;
+        smp_status status;
+    } cases[] = {{INT64_C(1) << 61, INT64_C(1) << 61, SMP_OK},
+                 {INT64_C(1) << 61, (INT64_C(1) << 61) + 512, SMP_ERR_INPUT},
+                 {INT64_C(1) << 62, INT64_C(1) << 62, SMP_ERR_INPUT}};
+    smp_graph *graph = parse(measured_opaque, "");
+    smp_op_cost measured[2];
+    smp_device_spec device;
+    const smp_cluster cluster = make_cluster(&device, 1e9, 1e9);
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int field = 0; field < 3; field++) {
+            const smp_profile profile = make_profile(graph, measured);
+            for (int op = 0; op < 2; op++) {
+                smp_op_cost *cost = &measured[op];
+                int64_t *const sums[] = {&cost->weight_bytes, &cost->stash_bytes,
+                                         &cost->output_bytes};
+                *sums[field] = op == 0 ? cases[i].first : cases[i].second;
+            }
+            smp_costs *costs = NULL;
+            assert_int_equal(smp_costs_build(graph, &cluster, &profile, BATCH, &costs),
+                             cases[i].status);
+            if (cases[i].status != SMP_OK)
+                assert_non_null(strstr(smp_last_error(), "exceed 4096 PiB"));
+            smp_costs_destroy(costs);
+        }
+    smp_graph_destroy(graph);
+}
+
 /* A model reader may refuse such a model itself; if it does not, the cost table does. */
 static void test_costs_refuse_an_opaque_op_without_cost(void **state)
 {
@@ -458,6 +538,9 @@ int main(void)
         cmocka_unit_test(test_costs_given_beats_profile_beats_roofline),
         cmocka_unit_test(test_costs_scale_a_profile_of_another_size),
         cmocka_unit_test(test_costs_opaque_uses_what_is_given),
+        cmocka_unit_test(test_costs_scale_the_bytes_of_opaque_ops),
+        cmocka_unit_test(test_costs_given_bytes_may_be_none),
+        cmocka_unit_test(test_costs_refuse_sums_that_overflow),
         cmocka_unit_test(test_costs_refuse_an_opaque_op_without_cost),
         cmocka_unit_test(test_costs_refuse_impossible_sizes),
         cmocka_unit_test(test_costs_refuse_the_profile_of_another_model),
