@@ -12,11 +12,21 @@ static void reference(const reference_call *c)
         c->out[i] = c->in[0][i] + c->in[1][i];
 }
 
+/* The sum; its gradients are what arrives. */
+static reference_flops flops(const reference_call *c)
+{
+    return ref_flops_each(c, 1, 0, 0);
+}
+
 static const large_case LARGE[] = {
     {1, 1e4, "a: float32 [40003]; b: float32 [40003]", "in: [a, b]"},
     {2, 1e-4, "a: float32 [64, 32]; b: float32 [64, 32]", "in: [a, b]"},
     {0},
 };
 
-OP_CASE(add) = {
-    .make = make, .reference = reference, .tolerance = 1e-6, .exact = true, .large = LARGE};
+OP_CASE(add) = {.make = make,
+                .reference = reference,
+                .flops = flops,
+                .tolerance = 1e-6,
+                .exact = true,
+                .large = LARGE};

@@ -128,6 +128,25 @@ static double gradient_scale(const reference_call *c, const float *dout, int slo
     return scale;
 }
 
+/* A score is a product of rows, an exponential, and weighs a row. Backward has four such products
+ * (dV, dP, dQ, dK). Blocks of 64 queries see the same keys, those past the diagonal masked. */
+static reference_flops flops(const reference_call *c)
+{
+    bool packed = c->op->n_in == 1, causal = ref_attr(c, "causal")->i;
+    int64_t queries = ref_in(c, 0)->shape.dim[0];
+    int64_t keys = ref_in(c, packed ? 0 : 1)->shape.dim[0];
+    int64_t width = (packed ? ref_last(c, 0) / 3 : ref_last(c, 0)) / ref_attr(c, "heads")->i;
+    reference_flops count = {0};
+    for (int64_t b = 0; b < c->batch; b++)
+        for (int64_t h = 0; h < ref_attr(c, "heads")->i; h++)
+            for (int64_t q = 0; q < queries; q++)
+                for (int64_t k = 0; k < keys && (!causal || k / 64 <= q / 64); k++) {
+                    count.forward += (double)(2 * width + REF_FUNCTION + 2 * width);
+                    count.backward_input += (double)(4 * 2 * width + 5);
+                }
+    return count;
+}
+
 static const large_case LARGE[] = {
     {1, 1.5, "a: float32 [63, 24]", "heads: 1, causal: true"}, /* one row less than a block */
     {2, 1.5, "a: float32 [130, 384]", "heads: 2, causal: true"},
@@ -140,6 +159,7 @@ static const large_case LARGE[] = {
 
 OP_CASE(attention) = {.make = make,
                       .reference = reference,
+                      .flops = flops,
                       .tolerance = 2e-5,
                       .multiplies = true,
                       .gradient_scale = gradient_scale,

@@ -32,10 +32,17 @@ static void reference(const reference_call *c)
     c->out[0] = used > 0 ? loss / (double)used : 0;
 }
 
+/* Largest, difference, exp, sum; difference, exp, less one at the target, scale. */
+static reference_flops flops(const reference_call *c)
+{
+    return ref_flops_each(c, REF_FUNCTION + 3, REF_FUNCTION + 3, 0);
+}
+
 static const large_case LARGE[] = {
     {2, 10, "a: float32 [9, 5003]; b: int32 [9]", "in: [a, b]"},
     {1, 1e4, "a: float32 [300, 64]; b: int32 [300]", "in: [a, b]"},
     {0},
 };
 
-OP_CASE(cross_entropy) = {.make = make, .reference = reference, .tolerance = 1e-5, .large = LARGE};
+OP_CASE(cross_entropy) = {
+    .make = make, .reference = reference, .flops = flops, .tolerance = 1e-5, .large = LARGE};

@@ -22,11 +22,21 @@ static void reference(const reference_call *c)
     }
 }
 
+/* A random number, a comparison, a product, both ways. */
+static reference_flops flops(const reference_call *c)
+{
+    return ref_flops_each(c, REF_FUNCTION + 2, REF_FUNCTION + 2, 0);
+}
+
 static const large_case LARGE[] = {
     {1, 1e4, "a: float32 [40003]", "p: 0.3"},
     {2, 2, "a: float32 [2048]", "p: 0.9"},
     {0},
 };
 
-OP_CASE(dropout) = {
-    .make = make, .reference = reference, .tolerance = 1e-6, .exact = true, .large = LARGE};
+OP_CASE(dropout) = {.make = make,
+                    .reference = reference,
+                    .flops = flops,
+                    .tolerance = 1e-6,
+                    .exact = true,
+                    .large = LARGE};

@@ -17,6 +17,12 @@ static void reference(const reference_call *c)
             c->out[i * features + f] = c->param[0][(int64_t)c->in[0][i] * features + f];
 }
 
+/* A row of the table is copied, and its gradient added. */
+static reference_flops flops(const reference_call *c)
+{
+    return ref_flops_each(c, 0, 0, (double)ref_attr(c, "features")->i);
+}
+
 static const large_case LARGE[] = {
     {2, 2, "a: int32 [700]", "rows: 300, features: 64"},
     {2, 2, "a: int32 [700]", "rows: 4, features: 300"},
@@ -25,5 +31,9 @@ static const large_case LARGE[] = {
     {0},
 };
 
-OP_CASE(embedding) = {
-    .make = make, .reference = reference, .tolerance = 2e-6, .exact = true, .large = LARGE};
+OP_CASE(embedding) = {.make = make,
+                      .reference = reference,
+                      .flops = flops,
+                      .tolerance = 2e-6,
+                      .exact = true,
+                      .large = LARGE};

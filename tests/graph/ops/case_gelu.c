@@ -20,10 +20,18 @@ static void reference(const reference_call *c)
     }
 }
 
+/* Forward the function and what it is of and in, 8 or 4. Backward once more, and its
+ * derivative: 17 besides tanh, or 6 and an exp besides erf, which is counted as in between. */
+static reference_flops flops(const reference_call *c)
+{
+    return ref_flops_each(c, REF_FUNCTION + 6, REF_FUNCTION + 18, 0);
+}
+
 static const large_case LARGE[] = {
     {3, 1e4, "a: float32 [13331]", ""},
     {3, 1e4, "a: float32 [1331]", "approximate: erf"},
     {0},
 };
 
-OP_CASE(gelu) = {.make = make, .reference = reference, .tolerance = 1e-5, .large = LARGE};
+OP_CASE(gelu) = {
+    .make = make, .reference = reference, .flops = flops, .tolerance = 1e-5, .large = LARGE};

@@ -28,6 +28,14 @@ static void reference(const reference_call *c)
     }
 }
 
+/* Mean, variance (3), normalised (2), scale, shift. The gradient of x needs x normalised (2), two
+ * sums and their products (4), and four more; that of the weights x normalised, a product
+ * and two sums. */
+static reference_flops flops(const reference_call *c)
+{
+    return ref_flops_each(c, 8, 10, 5);
+}
+
 static const large_case LARGE[] = {
     {2, 2, "a: float32 [9, 768]", ""},
     {1, 1e4, "a: float32 [5, 1027]", ""},
@@ -36,4 +44,5 @@ static const large_case LARGE[] = {
     {0},
 };
 
-OP_CASE(layernorm) = {.make = make, .reference = reference, .tolerance = 2e-5, .large = LARGE};
+OP_CASE(layernorm) = {
+    .make = make, .reference = reference, .flops = flops, .tolerance = 2e-5, .large = LARGE};

@@ -34,6 +34,24 @@ static void reference(const reference_call *c)
         }
 }
 
+static reference_flops flops(const reference_call *c)
+{
+    int64_t in = ref_last(c, 0), features = ref_attr(c, "features")->i;
+    reference_flops count = {0};
+    for (int64_t r = 0; r < ref_count(c, 0) / in; r++)
+        for (int64_t f = 0; f < features; f++) {
+            double bias = c->op->n_param > 1;
+            count.forward += bias;
+            count.backward_weight += bias;
+            for (int64_t k = 0; k < in; k++) {
+                count.forward += 2;
+                count.backward_input += 2;
+                count.backward_weight += 2;
+            }
+        }
+    return count;
+}
+
 static const large_case LARGE[] = {
     {2, 2, "a: float32 [33, 72]", "features: 96"},
     {3, 1e4, "a: float32 [45, 65]", "features: 131"},
@@ -41,5 +59,9 @@ static const large_case LARGE[] = {
     {0},
 };
 
-OP_CASE(linear) = {
-    .make = make, .reference = reference, .tolerance = 5e-6, .multiplies = true, .large = LARGE};
+OP_CASE(linear) = {.make = make,
+                   .reference = reference,
+                   .flops = flops,
+                   .tolerance = 5e-6,
+                   .multiplies = true,
+                   .large = LARGE};

@@ -21,10 +21,19 @@ static void reference(const reference_call *c)
         }
 }
 
+/* The sum over positions and one product; a product for each position. */
+static reference_flops flops(const reference_call *c)
+{
+    reference_flops count = ref_flops_each(c, 1, 1, 0);
+    count.forward += (double)(c->batch * ref_last(c, 0));
+    return count;
+}
+
 static const large_case LARGE[] = {
     {2, 1e4, "a: float32 [100, 200]", ""},
     {40, 2, "a: float32 [5, 33]", ""},
     {0},
 };
 
-OP_CASE(mean_pool) = {.make = make, .reference = reference, .tolerance = 2e-6, .large = LARGE};
+OP_CASE(mean_pool) = {
+    .make = make, .reference = reference, .flops = flops, .tolerance = 2e-6, .large = LARGE};

@@ -14,9 +14,16 @@ static void reference(const reference_call *c)
     c->out[0] = sum / (double)ref_count(c, 0);
 }
 
+/* Difference, square, sum; difference and product for each of two gradients. */
+static reference_flops flops(const reference_call *c)
+{
+    return ref_flops_each(c, 3, 4, 0);
+}
+
 static const large_case LARGE[] = {
     {2, 100, "a: float32 [20011]; b: float32 [20011]", "in: [a, b]"},
     {0},
 };
 
-OP_CASE(mse) = {.make = make, .reference = reference, .tolerance = 2e-6, .large = LARGE};
+OP_CASE(mse) = {
+    .make = make, .reference = reference, .flops = flops, .tolerance = 2e-6, .large = LARGE};

@@ -15,11 +15,21 @@ static void reference(const reference_call *c)
         c->out[i] = c->in[0][i] + c->param[0][i % ref_in(c, 0)->elements];
 }
 
+/* A sum, and one more for the gradient of the table. */
+static reference_flops flops(const reference_call *c)
+{
+    return ref_flops_each(c, 1, 0, 1);
+}
+
 static const large_case LARGE[] = {
     {5, 2, "a: float32 [70, 512]", ""},
     {5, 1e4, "a: float32 [129, 33]", ""},
     {0},
 };
 
-OP_CASE(position_embedding) = {
-    .make = make, .reference = reference, .tolerance = 2e-6, .exact = true, .large = LARGE};
+OP_CASE(position_embedding) = {.make = make,
+                               .reference = reference,
+                               .flops = flops,
+                               .tolerance = 2e-6,
+                               .exact = true,
+                               .large = LARGE};

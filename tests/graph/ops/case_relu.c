@@ -12,10 +12,20 @@ static void reference(const reference_call *c)
         c->out[i] = fmax(c->in[0][i], 0);
 }
 
+/* A comparison each way. */
+static reference_flops flops(const reference_call *c)
+{
+    return ref_flops_each(c, 1, 1, 0);
+}
+
 static const large_case LARGE[] = {
     {3, 1e4, "a: float32 [13331]", ""},
     {0},
 };
 
-OP_CASE(relu) = {
-    .make = make, .reference = reference, .tolerance = 1e-6, .exact = true, .large = LARGE};
+OP_CASE(relu) = {.make = make,
+                 .reference = reference,
+                 .flops = flops,
+                 .tolerance = 1e-6,
+                 .exact = true,
+                 .large = LARGE};

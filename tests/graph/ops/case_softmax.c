@@ -17,10 +17,17 @@ static void reference(const reference_call *c)
         ref_softmax_row(c->in[0] + r * n, c->out + r * n, n);
 }
 
+/* Largest, difference, exp, sum, quotient; y (dy - sum of y dy). */
+static reference_flops flops(const reference_call *c)
+{
+    return ref_flops_each(c, REF_FUNCTION + 4, 4, 0);
+}
+
 static const large_case LARGE[] = {
     {2, 10, "a: float32 [7, 1000]", ""},
     {1, 1e4, "a: float32 [3, 5003]", ""},
     {0},
 };
 
-OP_CASE(softmax) = {.make = make, .reference = reference, .tolerance = 1e-5, .large = LARGE};
+OP_CASE(softmax) = {
+    .make = make, .reference = reference, .flops = flops, .tolerance = 1e-5, .large = LARGE};

@@ -12,9 +12,16 @@ static void reference(const reference_call *c)
         c->out[i] = tanh(c->in[0][i]);
 }
 
+/* dx = dy (1 - y y). */
+static reference_flops flops(const reference_call *c)
+{
+    return ref_flops_each(c, REF_FUNCTION, 3, 0);
+}
+
 static const large_case LARGE[] = {
     {3, 20, "a: float32 [13331]", ""},
     {0},
 };
 
-OP_CASE(tanh) = {.make = make, .reference = reference, .tolerance = 5e-6, .large = LARGE};
+OP_CASE(tanh) = {
+    .make = make, .reference = reference, .flops = flops, .tolerance = 5e-6, .large = LARGE};

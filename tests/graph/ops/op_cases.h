@@ -24,6 +24,14 @@ typedef struct reference_call {
 
 typedef void (*reference_function)(const reference_call *call);
 
+/* Arithmetic of a call, counted one element at a time from the definitions: a sum, a product and a
+ * comparison are one, a function such as exp or a random number is REF_FUNCTION. */
+typedef struct reference_flops {
+    double forward, backward_input, backward_weight;
+} reference_flops;
+
+enum { REF_FUNCTION = 20 };
+
 typedef struct model_text {
     char yaml[4096];
     int64_t batch;
@@ -42,6 +50,7 @@ typedef struct large_case {
 typedef struct op_case {
     void (*make)(model_text *m, uint64_t *rng, int round); /* NULL: the kind's sample */
     reference_function reference;                          /* NULL: its own forward */
+    reference_flops (*flops)(const reference_call *c);     /* NULL: none, it moves values */
     double tolerance; /* relative to the largest value of a tensor */
     bool exact;       /* CUDA gives the bits of the CPU, rounded to bf16 where the target is: it
                          rounds once, and adds in the same order */
@@ -86,6 +95,14 @@ static inline void ref_copy(const reference_call *c)
 {
     for (int64_t i = 0; i < ref_count(c, 0); i++)
         c->out[i] = c->in[0][i];
+}
+
+/* Alike for every element of input 0. */
+static inline reference_flops ref_flops_each(const reference_call *c, double forward,
+                                             double backward_input, double backward_weight)
+{
+    const double n = (double)ref_count(c, 0);
+    return (reference_flops){forward * n, backward_input * n, backward_weight * n};
 }
 
 static inline void ref_softmax_row(const double *x, double *y, int64_t n)

@@ -80,7 +80,28 @@ static void check_other_buffers(const op_run *run, const model_text *m)
     op_run_close(&other);
 }
 
-static void check_work(const op_run *run)
+/* Of matrix products the very number: they decide what a step takes. What else there is, is bound by
+ * memory, and its numbers are round: within a third. */
+static void check_flops(double got, double counted, bool matrix, const char *what)
+{
+    if (!(fabs(got - counted) <= (matrix ? 0 : counted / 3)))
+        fail_msg("%s: %.9g flops, counted %.9g", what, got, counted);
+}
+
+static void check_counted_flops(const op_run *run, const op_case *c, const smp_op_work *work)
+{
+    const reference_call call = {.graph = run->graph, .op = run->op, .batch = run->batch};
+    reference_flops counted = {0};
+    if (c->flops)
+        counted = c->flops(&call);
+    check_flops(work->forward_flops, counted.forward, work->matrix, "forward");
+    check_flops(work->backward_input_flops, counted.backward_input, work->matrix,
+                "backward of inputs");
+    check_flops(work->backward_weight_flops, counted.backward_weight, work->matrix,
+                "backward of weights");
+}
+
+static void check_work(const op_run *run, const op_case *c)
 {
     const smp_op_kernels *cpu = &run->op->kind->cpu;
     smp_op_work work;
@@ -92,6 +113,8 @@ static void check_work(const op_run *run)
     assert_true(cpu->backward_weight
                     ? work.backward_weight_bytes > 0 && work.backward_weight_flops > 0
                     : work.backward_weight_bytes == 0 && work.backward_weight_flops == 0);
+    if (c->reference)
+        check_counted_flops(run, c, &work);
 }
 
 /* One round's model, its values filled in. */
@@ -115,7 +138,7 @@ static void test_ops_match_reference_and_differences(void **state)
         check_forward(&run, c, &d);
         check_gradients(&run, c, &d, &rng);
         check_other_buffers(&run, &m);
-        check_work(&run);
+        check_work(&run, c);
         doubles_free(&run, &d);
         op_run_close(&run);
     }
