@@ -12,10 +12,12 @@
 #include "profile/cuda_info.h"
 #include "graph/base/clock.h"
 #include "graph/math/math.h"
+#include "schedule/auto/list_schedule.h"
 #include "schedule/check/check.h"
 #include "schedule/plan/op_pattern.h"
 #include "schedule/outputs.h"
 #include "schedule/plan/relative_path.h"
+#include "schedule/planner/planner_build.h"
 #include "schedule/show/explain.h"
 #include "schedule/show/picture.h"
 #include "schedule/show/stage_table.h"
@@ -29,11 +31,13 @@ typedef struct inputs {
     smp_cluster *cluster; /* NULL: the sketch's */
     smp_sketch *sketch;
     int32_t *pin, *together;
+    smp_where *pin_where;
 } inputs;
 
 static void free_inputs(inputs *in)
 {
     free(in->pin);
+    free(in->pin_where);
     free(in->together);
     smp_sketch_destroy(in->sketch);
     smp_cluster_destroy(in->cluster);
@@ -64,33 +68,66 @@ static smp_status open_cluster(const smp_partition_options *o, smp_search_reques
         SMP_TRY(smp_cluster_read(o->cluster, &in->cluster));
     } else if (!r->cluster) {
         r->devices = local_devices(r);
-        SMP_TRY(smp_cluster_default(in->graph->target, in->profile, r->devices, &in->cluster));
+        SMP_TRY(smp__at_numbers(
+            r, smp_cluster_default(in->graph->target, in->profile, r->devices, &in->cluster)));
     }
     if (in->cluster)
         r->cluster = in->cluster;
     if (r->devices == 0)
         r->devices = smp_cluster_devices(r->cluster);
+    if (o->request.devices == 0 && r->devices > smp_cluster_devices(r->cluster))
+        return smp__at_numbers(
+            r, smp_fail(SMP_ERR_INPUT, "the plan needs %d devices, cluster '%s' has %d", r->devices,
+                        r->cluster->name, smp_cluster_devices(r->cluster)));
+    return SMP_OK;
+}
+
+static smp_status keep_microbatches(const smp_sketch *sketch, smp_search_request *r)
+{
+    int64_t stages = (int64_t)r->stages * (r->chunks > 0 ? r->chunks : 1);
+    if (r->microbatches > 0 || sketch->microbatches == 0)
+        return SMP_OK;
+    if (sketch->microbatches > SMP_MAX_FORWARDS / stages)
+        return smp_fail_at(
+            sketch->batch_where,
+            "batch: microbatches: got %d, expected at most %d forward actions of %lld "
+            "stages",
+            sketch->microbatches, SMP_MAX_FORWARDS, (long long)stages);
+    r->microbatches = sketch->microbatches;
+    return SMP_OK;
+}
+
+static smp_status keep_schedule(const smp_sketch *sketch, smp_search_request *r)
+{
+    const smp_schedule_kind *kind = smp_schedule_find(sketch->schedule);
+    if (r->schedule || !sketch->schedule || kind == &smp__schedule_auto)
+        return SMP_OK;
+    if (!kind) {
+        smp_schedule_fail_name(sketch->schedule);
+        return smp_fail_at(sketch->schedule_where, "%s", smp_last_error());
+    }
+    r->schedule = kind->name;
     return SMP_OK;
 }
 
 /* What the plan to keep says holds where no option says otherwise. */
-static void keep_numbers(const smp_partition_options *o, const smp_sketch *sketch,
-                         smp_search_request *r)
+static smp_status keep_numbers(const smp_partition_options *o, const smp_sketch *sketch,
+                               smp_search_request *r)
 {
+    if (r->stages == 0 || r->ddp == 0 || r->chunks == 0)
+        r->numbers_where =
+            sketch->parallel_where.file ? sketch->parallel_where : sketch->stages_where;
     smp_sketch_shape(sketch, &r->stages, &r->chunks);
     if (r->ddp == 0)
         r->ddp = sketch->ddp;
-    if (r->microbatches == 0)
-        r->microbatches = sketch->microbatches;
+    SMP_TRY(keep_microbatches(sketch, r));
     if (r->microbatch_size == 0)
         r->microbatch_size = sketch->microbatch_size;
     if (!o->has_placement && sketch->has_placement)
         r->placement = sketch->placement;
-    const smp_schedule_kind *kind = smp_schedule_find(sketch->schedule);
-    if (!r->schedule && kind && kind != &smp__schedule_auto)
-        r->schedule = kind->name;
     if (r->devices == 0 && r->ddp > 0)
         r->devices = local_devices(r);
+    return keep_schedule(sketch, r);
 }
 
 /* The graph becomes what the plan is for. */
@@ -114,9 +151,10 @@ static smp_status open_inputs(const smp_partition_options *o, smp_search_request
         SMP_TRY(smp_sketch_read(o->fix, &in->sketch));
     SMP_TRY(set_target(o, in));
     if (o->fix) {
-        SMP_TRY(smp_sketch_pins(in->sketch, in->graph, o->fix_stages, &in->pin));
+        SMP_TRY(smp_sketch_pins(in->sketch, in->graph, o->fix_stages, &in->pin, &in->pin_where));
         r->pin = in->pin;
-        keep_numbers(o, in->sketch, r);
+        r->pin_where = in->pin_where;
+        SMP_TRY(keep_numbers(o, in->sketch, r));
     }
     if (o->n_cut > 0)
         SMP_TRY(smp_op_cuts(in->graph, "--cut-at", o->cut, o->n_cut, &in->together));

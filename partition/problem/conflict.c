@@ -152,9 +152,8 @@ smp_status smp__conflict_find(const smp_problem *problem, smp_arena *arena, smp_
     return SMP_OK;
 }
 
-static void put_where(const smp_graph *graph, const smp_op *op, smp_text *text)
+static void put_where(smp_where where, const smp_op *op, smp_text *text)
 {
-    smp_where where = smp_op_where(graph, op);
     if (where.file && where.line > 0)
         smp_text_append(text, "%s:%d:%d", where.file, where.line, where.column);
     else
@@ -165,13 +164,11 @@ static void put_pin(const smp_problem *problem, int32_t index, smp_text *text)
 {
     const smp_op *op = &problem->graph->op[index];
     int32_t pin = smp_problem_pin(problem, index);
-    smp_text_append(text, "op '%s' (", op->name);
-    if (op->pin == pin) {
-        smp_text_append(text, "stage: %d, ", pin);
-        put_where(problem->graph, op, text);
-    } else {
-        smp_text_append(text, "fixed to stage %d", pin);
-    }
+    bool fixed;
+    smp_where where = smp_problem_pin_where(problem, index, &fixed);
+    const char *how = fixed ? "fixed to stage" : "stage:";
+    smp_text_append(text, "op '%s' (%s %d, ", op->name, how, pin);
+    put_where(where, op, text);
     smp_text_append(text, ")");
 }
 
@@ -199,9 +196,9 @@ static void put_element(const smp_problem *problem, smp__constraint c, smp_text 
         return;
     }
     smp_text_append(text, "group '%s' (", graph->group[c.index]);
-    put_where(graph, first, text);
+    put_where(smp_op_where(graph, first), first, text);
     smp_text_append(text, " to ");
-    put_where(graph, last, text);
+    put_where(smp_op_where(graph, last), last, text);
     smp_text_append(text, ")");
 }
 

@@ -27,8 +27,9 @@ static smp_status apply_pins(const smp_problem *problem, smp__units *units, stag
         int32_t pin = smp_problem_pin(problem, i);
         if (pin < 0)
             continue;
+        bool fixed;
         if (pin >= problem->n_stage)
-            return smp_fail_at(smp_op_where(graph, op),
+            return smp_fail_at(smp_problem_pin_where(problem, i, &fixed),
                                "op '%s': stage: got %d, expected 0 to %d: the pipeline has %d "
                                "stages",
                                op->name, pin, problem->n_stage - 1, problem->n_stage);

@@ -44,6 +44,7 @@ typedef struct smp_problem {
     /* [n_op] or NULL. Stage of each op or -1, instead of the graph's pins. Ops with one label in
      * 0..n_op-1 share a stage, as those of a group do; -1: no label. */
     const int32_t *pin, *together;
+    const smp_where *pin_where; /* [n_op] or NULL: where the pin stands if it is not the model's */
     smp_recompute recompute;
     bool first_look;   /* solvers try the obvious and leave it at that */
     double deadline_s; /* smp_clock_s() at which solvers stop improving and proving; 0: never */
@@ -54,6 +55,13 @@ typedef struct smp_problem {
 static inline int32_t smp_problem_pin(const smp_problem *problem, int32_t op)
 {
     return problem->pin ? problem->pin[op] : problem->graph->op[op].pin;
+}
+
+/* Where that stands: in the file that fixes the op (*fixed), or in the model. */
+static inline smp_where smp_problem_pin_where(const smp_problem *problem, int32_t op, bool *fixed)
+{
+    *fixed = problem->pin_where && problem->pin_where[op].file;
+    return *fixed ? problem->pin_where[op] : smp_op_where(problem->graph, &problem->graph->op[op]);
 }
 
 /* Whether every stage computes its forward pass twice. */

@@ -109,6 +109,7 @@ static smp_status read_head(reader *r, const smp_yaml_node *top)
     SMP_TRY(read_parallel(r, top));
     if (is_wanted(r, top, "batch")) {
         SMP_TRY(smp__field_map(top, "plan", "batch", batch_keys, SMP__COUNT(batch_keys), &batch));
+        sketch->batch_where = keep_where(r, batch);
         SMP_TRY(read_int(r, batch, "batch", "microbatches", 1, SMP__MAX_MICROBATCHES,
                          &sketch->microbatches));
         if (is_wanted(r, batch, "microbatch_size"))

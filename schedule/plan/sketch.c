@@ -87,58 +87,79 @@ static smp_status fail_unknown(const smp_graph *graph, const smp_sketch_entry *e
     return status;
 }
 
-/* fixed: [n_op] the stage that an earlier entry gave, or -1. */
-static smp_status pin_entry(const smp_graph *graph, const smp_sketch_entry *entry, int stage,
-                            int32_t *fixed, int32_t *pin, int64_t *work)
+/* What is being made of a sketch. */
+typedef struct pins {
+    const smp_graph *graph;
+    int32_t *fixed; /* [n_op] the stage that an earlier entry gave, or -1 */
+    int32_t *pin;   /* [n_op] */
+    smp_where *where;
+    int64_t work;
+} pins;
+
+static smp_status pin_op(pins *p, const smp_sketch_entry *entry, int stage, int32_t index)
 {
-    smp_op_match match = smp_op_match_begin(graph, entry->text);
-    SMP_TRY(smp_op_match_allowed(graph, &match, entry->where, work));
-    int32_t op = smp_op_match_next(graph, &match);
+    const smp_op *op = &p->graph->op[index];
+    smp_where where = smp_op_where(p->graph, op);
+    if (p->fixed[index] >= 0 && p->fixed[index] != stage)
+        return smp_fail_at(entry->where, "op '%s' lies in stage %d and in stage %d", op->name,
+                           p->fixed[index], stage);
+    if (op->pin >= 0 && op->pin != stage)
+        return smp_fail_at(entry->where,
+                           "--fix: op '%s' lies in stage %d, the model pins it to stage %d "
+                           "(%s:%d:%d)",
+                           op->name, stage, op->pin, where.file, where.line, where.column);
+    p->fixed[index] = p->pin[index] = stage;
+    p->where[index] = entry->where;
+    return SMP_OK;
+}
+
+static smp_status pin_entry(pins *p, const smp_sketch_entry *entry, int stage)
+{
+    smp_op_match match = smp_op_match_begin(p->graph, entry->text);
+    SMP_TRY(smp_op_match_allowed(p->graph, &match, entry->where, &p->work));
+    int32_t op = smp_op_match_next(p->graph, &match);
     if (op < 0)
-        return fail_unknown(graph, entry);
-    for (; op >= 0; op = smp_op_match_next(graph, &match)) {
-        if (fixed[op] >= 0 && fixed[op] != stage)
-            return smp_fail_at(entry->where, "op '%s' lies in stage %d and in stage %d",
-                               graph->op[op].name, fixed[op], stage);
-        if (graph->op[op].pin >= 0 && graph->op[op].pin != stage) {
-            smp_where where = smp_op_where(graph, &graph->op[op]);
-            return smp_fail_at(entry->where,
-                               "--fix: op '%s' lies in stage %d, the model pins it to stage %d "
-                               "(%s:%d:%d)",
-                               graph->op[op].name, stage, graph->op[op].pin, where.file, where.line,
-                               where.column);
-        }
-        fixed[op] = pin[op] = stage;
+        return fail_unknown(p->graph, entry);
+    for (; op >= 0; op = smp_op_match_next(p->graph, &match))
+        SMP_TRY(pin_op(p, entry, stage, op));
+    return SMP_OK;
+}
+
+static smp_status pin_stages(pins *p, const smp_sketch *sketch, const bool *selected)
+{
+    for (int32_t op = 0; op < p->graph->n_op; op++) {
+        p->fixed[op] = -1;
+        p->pin[op] = p->graph->op[op].pin;
     }
+    for (int i = 0; i < sketch->n_listed; i++)
+        for (int32_t k = 0; (!selected || selected[i]) && k < sketch->stage[i].n_entry; k++)
+            SMP_TRY(pin_entry(p, &sketch->stage[i].entry[k], sketch->stage[i].stage));
     return SMP_OK;
 }
 
 smp_status smp_sketch_pins(const smp_sketch *sketch, const smp_graph *graph, const char *stages,
-                           int32_t **out)
+                           int32_t **pin, smp_where **where)
 {
-    size_t n = (size_t)graph->n_op;
-    int64_t work = 0;
-    smp_status status = SMP_OK;
+    size_t n = (size_t)graph->n_op + 1;
+    pins p = {.graph = graph,
+              .fixed = calloc(n, sizeof *p.fixed),
+              .pin = calloc(n, sizeof *p.pin),
+              .where = calloc(n, sizeof *p.where)};
     bool *selected = calloc((size_t)sketch->n_listed, sizeof *selected);
-    int32_t *fixed = calloc(n + 1, sizeof *fixed), *pin = calloc(n + 1, sizeof *pin);
-    if (!selected || !fixed || !pin)
-        status = smp_fail_memory(n * sizeof *pin);
-    for (size_t op = 0; status == SMP_OK && op < n; op++) {
-        fixed[op] = -1;
-        pin[op] = graph->op[op].pin;
-    }
+    smp_status status =
+        selected && p.fixed && p.pin && p.where ? SMP_OK : smp_fail_memory(n * sizeof *p.where);
     if (status == SMP_OK && stages)
         status = select_stages(sketch, stages, selected);
-    for (int i = 0; i < sketch->n_listed && status == SMP_OK; i++) {
-        const smp_sketch_stage *stage = &sketch->stage[i];
-        for (int32_t k = 0; (!stages || selected[i]) && k < stage->n_entry && status == SMP_OK; k++)
-            status = pin_entry(graph, &stage->entry[k], stage->stage, fixed, pin, &work);
-    }
-    free(selected);
-    free(fixed);
     if (status == SMP_OK)
-        *out = pin;
-    else
-        free(pin);
+        status = pin_stages(&p, sketch, stages ? selected : NULL);
+    free(selected);
+    free(p.fixed);
+    if (status == SMP_OK) {
+        *pin = p.pin;
+        *where = p.where;
+    } else {
+        free(p.pin);
+        free(p.where);
+    }
     return status;
 }

@@ -28,6 +28,7 @@ smp_problem smp__arrangement_problem(const smp__configs *configs,
                          .memory_limit = configs->unlimited,
                          .seed = request->seed,
                          .pin = request->pin,
+                         .pin_where = request->pin_where,
                          .together = request->together,
                          .recompute = request->recompute,
                          .first_look = configs->quick};

@@ -87,20 +87,20 @@ static smp_status check_pins(const smp_search_request *request)
     int64_t stages = (int64_t)pipeline * (request->chunks > 0 ? request->chunks : 4);
     if (request->chunks == 0 && stages <= max_pin)
         return SMP_OK; /* as many chunks as pins need */
+    const smp_problem pins = {.graph = request->graph, .pin_where = request->pin_where};
+    bool fixed;
     if (max_pin >= stages)
         return smp_fail_at(
-            smp_op_where(request->graph, &request->graph->op[op]),
+            smp_problem_pin_where(&pins, op, &fixed),
             "op '%s' is pinned to stage %d, expected 0 to %lld: %d pipeline ranks of "
             "%d chunks",
             request->graph->op[op].name, max_pin, (long long)stages - 1, pipeline, request->chunks);
     return SMP_OK;
 }
 
-static smp_status check_request(const smp_search_request *request)
+static smp_status check_numbers(const smp_search_request *request)
 {
     int devices = request->devices;
-    if (request->graph->n_op < 1)
-        return smp_fail(SMP_ERR_INPUT, "model '%s' has no ops to plan", request->graph->name);
     if (request->stages < 0 || request->ddp < 0 || request->chunks < 0 || request->microbatches < 0)
         return smp_fail(SMP_ERR_INPUT,
                         "stages, ddp, chunks, micro-batches: got %d, %d, %d, %d, expected "
@@ -121,6 +121,14 @@ static smp_status check_request(const smp_search_request *request)
     if (request->chunks > 0 && request->chunks > request->graph->n_op)
         return smp_fail(SMP_ERR_NO_FIT, "%d chunks on a rank need as many ops: the model has %d",
                         request->chunks, request->graph->n_op);
+    return SMP_OK;
+}
+
+static smp_status check_request(const smp_search_request *request)
+{
+    if (request->graph->n_op < 1)
+        return smp_fail(SMP_ERR_INPUT, "model '%s' has no ops to plan", request->graph->name);
+    SMP_TRY(smp__at_numbers(request, check_numbers(request)));
     if (request->schedule && !smp_schedule_find(request->schedule))
         return smp_schedule_fail_name(request->schedule);
     SMP_TRY(smp_partitioner_check(request->partitioner));
@@ -229,7 +237,7 @@ static smp_status add_config(listing *l, int microbatches)
     if (status == SMP_OK)
         status = smp__planner_check(l->schedule, &shape);
     if (status == SMP_ERR_INPUT || status == SMP_ERR_NO_FIT) {
-        smp__configs_note(configs, status);
+        smp__configs_note(configs, smp__at_numbers(request, status));
         return SMP_OK;
     }
     SMP_TRY(status);
@@ -342,10 +350,12 @@ static smp_status list_all(smp__configs *configs)
             (request->ddp > 0 && request->devices / p != request->ddp))
             continue;
         if (p > request->graph->n_op) {
-            smp__configs_note(configs, smp_fail(SMP_ERR_NO_FIT,
-                                                "%d pipeline ranks need as many ops: the model "
-                                                "has %d",
-                                                p, request->graph->n_op));
+            smp__configs_note(
+                configs,
+                smp__at_numbers(request, smp_fail(SMP_ERR_NO_FIT,
+                                                  "%d pipeline ranks need as many ops: the model "
+                                                  "has %d",
+                                                  p, request->graph->n_op)));
             break;
         }
         SMP_TRY(list_pipeline(configs, p));

@@ -324,6 +324,7 @@ static smp_status bottleneck_on(const trial *t, const smp_cluster *cluster, doub
                                .live = live,
                                .memory_limit = limit,
                                .pin = t->request->pin,
+                               .pin_where = t->request->pin_where,
                                .together = t->request->together,
                                .recompute = SMP_RECOMPUTE_AUTO};
         status = smp_partition_evaluate(&problem, best->partition->stage, &partition);

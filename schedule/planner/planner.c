@@ -10,6 +10,14 @@
 #include "schedule/planner/planner_build.h"
 #include "schedule/verify/verify.h"
 
+smp_status smp__at_numbers(const smp_search_request *request, smp_status status)
+{
+    const smp_where where = request->numbers_where;
+    if (!where.file || (status != SMP_ERR_INPUT && status != SMP_ERR_NO_FIT))
+        return status;
+    return smp_fail_context(status, "%s:%d:%d", where.file, where.line, where.column);
+}
+
 static smp_status check_request(const smp_search_request *request)
 {
     int devices = smp_cluster_devices(request->cluster);

@@ -46,6 +46,8 @@ void smp__planner_close(smp__planner *planner);
 
 smp_schedule_shape smp__planner_shape(const smp__planner *planner, int pipeline, int chunks,
                                       int microbatches);
+/* A failure for numbers of the request that cannot be: before it the place where they stand. */
+smp_status smp__at_numbers(const smp_search_request *request, smp_status status);
 /* Can the schedule run with these numbers, and is the plan of a size that is any use? Records why
  * not. */
 smp_status smp__planner_check(const smp_schedule_kind *kind, const smp_schedule_shape *shape);

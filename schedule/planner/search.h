@@ -23,11 +23,13 @@ typedef struct smp_search_request {
     int64_t memory_bytes; /* per device; 0: the cluster's */
     uint64_t seed;
     smp_recompute recompute;
-    double deadline_s;       /* smp_clock_s() at which the best so far is taken; 0: never */
-    const int32_t *pin;      /* see smp_problem.pin */
-    const int32_t *together; /* see smp_problem.together */
+    double deadline_s;          /* smp_clock_s() at which the best so far is taken; 0: never */
+    const int32_t *pin;         /* see smp_problem.pin */
+    const smp_where *pin_where; /* see smp_problem.pin_where */
+    const int32_t *together;    /* see smp_problem.together */
     int active_microbatches; /* bound on live micro-batches for schedules that take one; 0: none */
     int group;               /* micro-batches per group of chunked schedules; 0: pipeline */
+    smp_where numbers_where; /* where the numbers above stand that no option gave; may be empty */
 } smp_search_request;
 
 /* One configuration, evaluated. */

@@ -44,6 +44,30 @@ expect_bad 'stage 7 is not in the plan' smp-partition "$model" --fix sketch.yaml
 expect_bad "got stages '2-'" smp-partition "$model" --fix sketch.yaml:2-
 printf 'smp: 1\nstages:\n  - {ops: [wte, wpe]}\n  - {ops: ["w*"]}\n' >bad.yaml
 expect_bad "op 'wte' lies in stage 0 and in stage 1" smp-partition "$model" --fix bad.yaml
+
+# What the file says and cannot be is an error at its place there.
+bad_fix() { # EXIT REGEX SKETCH-TEXT OPTION...: the sketch, as bad.yaml
+    local code=$1 regex=$2
+    printf 'smp: 1\n%b' "$3" >bad.yaml
+    shift 3
+    expect_exit "$code" smp-partition "$model" --fix bad.yaml --time-limit 5 "$@"
+    expect_one_message "$regex"
+}
+two='stages:\n  - {ops: [wte]}\n  - {ops: [h1.ln_1]}\n'
+bad_fix 3 "op 'wte' \(fixed to stage 1, bad\.yaml:4:12\)" 'stages:\n  - {ops: [lm_head]}\n  - {ops: [wte]}\n'
+bad_fix 3 "op 'h0\.ln_1' \(fixed to stage 1, bad\.yaml:4:12\) and op 'h1\.ln_1' \(fixed to stage 0, bad\.yaml:3:12\)" \
+    'stages:\n  - {ops: [h1.ln_1]}\n  - {ops: [h0.ln_1]}\n'
+bad_fix 2 "bad\.yaml:5:12: op 'lm_head' is pinned to stage 2" "$two  - {ops: [lm_head]}\n" --stages 2 --chunks 1
+bad_fix 2 "bad\.yaml:2:11: schedule: got 'nosuch', expected one of" "schedule: nosuch\n$two"
+bad_fix 2 'bad\.yaml:3:3: stages: got 2, expected a divisor' "$two" -n 3
+bad_fix 2 'bad\.yaml:2:11: 2 stages \* 3 replicas' "parallel: {ddp: 3}\n$two" -n 4
+bad_fix 2 'bad\.yaml:2:11: the plan needs 6 devices' "parallel: {ddp: 3}\n$two" --cluster "$SMP_EXAMPLES/cluster-laptop.yaml"
+bad_fix 2 'bad\.yaml:2:11: devices: got' "parallel: {ddp: 1000000}\n$two"
+bad_fix 2 'bad\.yaml:2:8: batch: microbatches: got 1000000000' "batch: {microbatches: 1000000000}\n$two"
+bad_fix 3 'bad\.yaml:3:3: 71 pipeline ranks need as many ops' 'stages:\n  - {stage: 70, ops: [wte]}\n'
+bad_fix 3 'bad\.yaml:2:11: 50 chunks' "parallel: {chunks: 50}\n$two" -n 1
+expect_exit 0 smp-partition "$model" --fix sketch.yaml --pipeline simple --microbatches 4 --time-limit 5
+
 write_good_model good.yaml
 sed -E '8s/\}/, stage: 1}/' good.yaml >pinned.yaml
 printf 'smp: 1\nstages:\n  - {ops: [wte]}\n  - {ops: [head]}\n' >bad.yaml

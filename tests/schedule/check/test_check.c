@@ -334,6 +334,7 @@ static void test_check_ops_by_pattern(void **state)
         "  - {op: opaque, name: c, in: t2, out: t3, cost: {forward_us: 1}}\n";
     smp_graph *graph;
     int32_t *together, *pin;
+    smp_where *where;
     assert_int_equal(SMP_OK, smp_graph_parse("m.yaml", model, strlen(model), &graph));
     expect_ops(graph, "a_", "1");
     expect_ops(graph, "a?*", "0 1 2");
@@ -351,16 +352,22 @@ static void test_check_ops_by_pattern(void **state)
 
     smp_sketch *sketch = parse("smp: 1\nstages: [{ops: a.b}, {stage: 3, ops: [c]}]\n");
     assert_int_equal(4, sketch->n_stage);
-    assert_int_equal(SMP_OK, smp_sketch_pins(sketch, graph, NULL, &pin));
+    assert_int_equal(SMP_OK, smp_sketch_pins(sketch, graph, NULL, &pin, &where));
     assert_memory_equal(pin, ((int32_t[]){0, -1, 1, 3}), 4 * sizeof *pin);
+    assert_true(where[0].line == 2 && where[0].column == 16);
+    assert_null(where[2].file); /* the model's */
     free(pin);
-    assert_int_equal(SMP_OK, smp_sketch_pins(sketch, graph, "3", &pin));
+    free(where);
+    assert_int_equal(SMP_OK, smp_sketch_pins(sketch, graph, "3", &pin, &where));
     assert_memory_equal(pin, ((int32_t[]){-1, -1, 1, 3}), 4 * sizeof *pin);
+    assert_null(where[0].file);
+    assert_true(where[3].line == 2 && where[3].column > where[0].column);
     free(pin);
+    free(where);
     static const char *const lists[] = {
         "1", "0-1", "3-0", "x", "0,", "", "-1", "0--3", "99999999999999999999"};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
-        assert_int_equal(SMP_ERR_INPUT, smp_sketch_pins(sketch, graph, lists[i], &pin));
+        assert_int_equal(SMP_ERR_INPUT, smp_sketch_pins(sketch, graph, lists[i], &pin, &where));
     smp_sketch_destroy(sketch);
     smp_graph_destroy(graph);
 }
