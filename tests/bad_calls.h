@@ -37,6 +37,7 @@ static struct {
 
 static atomic_int held;                    /* an fsync of a file "*.part" waits until it is 0 */
 static atomic_int n_synced;                /* ... and counts itself when done */
+static atomic_int n_joined;                /* threads joined less threads made */
 static void (*bad_seen)(const char *path); /* called by every fsync of a file, on its thread */
 
 static int bad_ends_in(const char *text, const char *end)
@@ -133,7 +134,16 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
     if (bad_applies(BAD_THREAD, ""))
         return EAGAIN;
     *(void **)&real = dlsym(RTLD_NEXT, "pthread_create");
+    atomic_fetch_sub(&n_joined, 1);
     return real(thread, attributes, work, context);
+}
+
+int pthread_join(pthread_t thread, void **result)
+{
+    int (*real)(pthread_t, void **) = NULL;
+    *(void **)&real = dlsym(RTLD_NEXT, "pthread_join");
+    atomic_fetch_add(&n_joined, 1);
+    return real(thread, result);
 }
 
 #endif

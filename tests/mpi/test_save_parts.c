@@ -111,6 +111,7 @@ static void check_slow(int ddp, int slow)
     int waits = atomic_load(&held);
     MPI_Allreduce(MPI_IN_PLACE, &waits, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
     atomic_store(&n_synced, 0);
+    atomic_store(&n_joined, 0);
     must(smp_save_begin(job, saved));
     const double second = step(job);
     for (int i = 0; i < 3; i++) {
@@ -126,6 +127,7 @@ static void check_slow(int ddp, int slow)
     must(smp_load(job, saved));
     assert_true(step(job) == second);
     smp_finalize(job);
+    assert_int_equal(atomic_load(&n_joined), 0);
     remove_files();
 }
 

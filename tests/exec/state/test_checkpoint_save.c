@@ -456,6 +456,25 @@ static void test_checkpoint_failed_job(void **state)
     assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
+/* A disk that does not answer is a wait like any other: it ends with the patience between steps. */
+static void test_checkpoint_dead_disk(void **state)
+{
+    (void)state;
+    static smp *job; /* stays until the process ends */
+    job = open_job("adamw");
+    job->comm.timeout_s = 0.001;
+    atomic_store(&held, 1);
+    must(smp_save_begin(job, saved));
+    assert_int_equal(smp_save_wait(job), SMP_ERR_PEER);
+    assert_non_null(strstr(smp_last_error(),
+                           "no progress for 0.03 s: rank 0 waits for its part of a "
+                           "checkpoint to be written to "));
+    assert_int_equal(smp_save(job, saved), SMP_ERR_FAILED);
+    atomic_store(&held, 0);
+    smp_finalize(job);
+    assert_int_equal(unlink(part_of(0)), 0);
+}
+
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
@@ -463,7 +482,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         TEST(layout),  TEST(behind),    TEST(next_state), TEST(waited_for), TEST(failures),
         TEST(refused), TEST(arguments), TEST(pieces),     TEST(unreadable), TEST(no_thread),
-        TEST(signals), TEST(left_part), TEST(last_error), TEST(failed_job),
+        TEST(signals), TEST(left_part), TEST(last_error), TEST(failed_job), TEST(dead_disk),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     MPI_Finalize();
