@@ -67,7 +67,7 @@ library() { # header pattern, pattern of allowed files, what
     mapfile -t others < <(printf '%s\n' "${sources[@]}" | grep -vE "$2" || true)
     report "$3 outside its place" < <(includes "[\"<]$1" "${others[@]}")
 }
-library '(mpi|nccl)\.h' '^(exec/|profile/(smp-profile|cuda_info)\.c$|tests/(exec|mpi|bench|cuda|emulate)/)' 'MPI or NCCL'
+library '(mpi|nccl)\.h' '^(exec/|profile/(smp-profile|cuda_info)\.c$|tests/(exec|mpi|faults|bench|cuda|emulate)/)' 'MPI or NCCL'
 library '(cuda|cublas|cudnn|device_launch|mma)' '^(exec/|graph/cuda/|graph/ops/[^/]*\.cu$|profile/cuda_info\.c$|tests/)' 'CUDA'
 library '(oneapi/)?(dnnl|omp)' '^(graph/math/|tests/bench/)' 'oneDNN'
 library 'metis\.h' '^(partition/solve/|tests/partition/solve/)' 'METIS'

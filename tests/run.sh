@@ -45,7 +45,7 @@ run() { # folder, ctest options...
     summary+=("$(basename "$folder"): $(grep -E 'tests passed' "$folder.ctest.log" || echo 'no tests ran')")
 }
 
-packages=(libcmocka-dev python3) # python3: mutate.py
+packages=(libcmocka-dev python3) # python3: mutate.py, faults
 # Chromium draws the report page; the others are libFuzzer's compiler and what it links.
 [ -n "$fast" ] || packages+=(chromium clang-14 libclang-rt-14-dev libomp-14-dev)
 smp_setup "${packages[@]}"

@@ -1,0 +1,113 @@
+"""Models, data and plans for the trials: small ones, drawn by a generator of random numbers."""
+import array
+import struct
+
+# Small, but with what makes a split hard: weights used twice, skips over stages, dropout.
+GPT = """smp: 1
+name: gpt
+let: {{T: {T}, d: {d}, layers: {layers}, vocab: 128}}
+inputs:
+  tokens:  {{dtype: int32, shape: [T]}}
+  targets: {{dtype: int32, shape: [T]}}
+ops:
+  - {{op: embedding, name: wte, in: tokens, out: x, rows: vocab, features: d}}
+  - {{op: position_embedding, name: wpe, in: x, out: x}}
+  - repeat: layers
+    as: i
+    ops:
+      - {{op: layernorm, name: "h{{i}}.ln", in: x, out: a}}
+      - {{op: linear, name: "h{{i}}.qkv", in: a, out: a, features: 3*d}}
+      - {{op: attention, name: "h{{i}}.attn", in: a, out: a, heads: 2, causal: true}}
+      - {{op: linear, name: "h{{i}}.proj", in: a, out: a, features: d}}
+      - {{op: dropout, name: "h{{i}}.drop", in: a, out: a, p: 0.1}}
+      - {{op: add, name: "h{{i}}.res", in: [x, a], out: x}}
+  - {{op: layernorm, name: ln_f, in: x, out: x}}
+  - {{op: linear, name: head, in: x, out: y, features: vocab, bias: false, weight: wte.weight}}
+  - {{op: cross_entropy, name: loss, in: [y, targets], out: loss}}
+loss: loss
+"""
+
+BRANCHES = """smp: 1
+name: branches
+let: {{T: {T}, d: {d}, vocab: 128}}
+inputs:
+  tokens:  {{dtype: int32, shape: [T]}}
+  targets: {{dtype: int32, shape: [T]}}
+ops:
+  - {{op: embedding, name: wte, in: tokens, out: e, rows: vocab, features: d}}
+  - {{op: layernorm, name: left.ln, in: e, out: left}}
+  - {{op: linear, name: left.fc, in: left, out: left, features: d}}
+  - {{op: linear, name: right.fc, in: e, out: right, features: d}}
+  - {{op: tanh, name: right.tanh, in: right, out: right}}
+  - {{op: mul, name: gate, in: [left, right], out: h}}
+  - {{op: linear, name: mid.fc, in: h, out: h, features: d}}
+  - {{op: relu, name: mid.relu, in: h, out: h}}
+  - {{op: linear, name: again, in: h, out: h, features: d, weight: right.fc.weight}}
+  - {{op: add, name: skip_1, in: [h, left], out: h}}
+  - {{op: add, name: skip_2, in: [h, e], out: h}}
+  - {{op: layernorm, name: ln_f, in: h, out: h}}
+  - {{op: linear, name: head, in: h, out: y, features: vocab}}
+  - {{op: cross_entropy, name: loss, in: [y, targets], out: loss}}
+loss: loss
+"""
+
+MLP = """smp: 1
+name: mlp
+let: {{features: 6, outputs: 3, hidden: {d}, layers: {layers}}}
+inputs:
+  x: {{dtype: float32, shape: [features]}}
+  y: {{dtype: float32, shape: [outputs]}}
+ops:
+  - {{op: linear, name: first, in: x, out: h, features: hidden}}
+  - repeat: layers
+    as: i
+    ops:
+      - {{op: tanh, name: "h{{i}}.tanh", in: h, out: h}}
+      - {{op: linear, name: "h{{i}}.fc", in: h, out: h, features: hidden}}
+  - {{op: linear, name: last, in: h, out: h, features: outputs}}
+  - {{op: mse, name: loss, in: [h, y], out: loss}}
+loss: loss
+"""
+
+
+def _write_array(path, rows, columns, rng):
+    """float32 values as .npy, version 1.0."""
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (%d, %d), }" % (rows, columns)
+    header += " " * (-(10 + len(header) + 1) % 64) + "\n"
+    values = array.array("f", (rng.uniform(-1.0, 1.0) for _ in range(rows * columns)))
+    with open(path, "wb") as file:
+        file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)))
+        file.write(header.encode() + values.tobytes())
+
+
+def write_model(folder, rng):
+    """model.yaml and its data in the folder. Returns the family, the first data file and the
+    options of smp-run that name the data."""
+    family = rng.choice(("gpt", "branches", "mlp"))
+    template = {"gpt": GPT, "branches": BRANCHES, "mlp": MLP}[family]
+    sizes = {"T": rng.choice((4, 8, 16)), "d": rng.choice((8, 16, 32)), "layers": rng.randint(1, 3)}
+    (folder / "model.yaml").write_text(template.format(**sizes))
+    if family == "mlp":
+        _write_array(folder / "x.npy", 200, 6, rng)
+        _write_array(folder / "y.npy", 200, 3, rng)
+        return family, folder / "x.npy", ["--data", "x=x.npy", "--data", "y=y.npy"]
+    text = "".join(rng.choice("abcdefghij klmnop\n") for _ in range(4000))
+    (folder / "text.txt").write_text(text)
+    return family, folder / "text.txt", ["--data", "text.txt"]
+
+
+def draw_plan(rng):
+    """Options of smp-partition; not every drawn combination is a plan."""
+    ddp = rng.choice((1, 1, 2))
+    stages = rng.randint(1, 4 // ddp)
+    options = {"stages": stages, "ddp": ddp, "chunks": rng.choice((1, 1, 2)) if stages > 1 else 1,
+               "microbatches": rng.choice((1, 2, 4)), "microbatch-size": rng.choice((1, 2)),
+               "pipeline": "auto"}
+    if stages > 1:
+        options["pipeline"] = rng.choice(("simple", "interleaved", "zero-bubble", "breadth-first"))
+    return options
+
+
+def one_stage(options):
+    """A plan with the same replicas and micro-batches, so with the same results."""
+    return dict(options, stages=1, chunks=1, pipeline="auto")
