@@ -29,8 +29,10 @@ typedef struct smp_comm {
     bool told;                  /* one was received: the message is another rank's */
     double timeout_s;           /* 0: never */
     long long came;             /* collectives that this rank has started: how far it has come */
-    bool entering;              /* a step has begun here, not yet everywhere: ... */
-    MPI_Request entered;        /* ... done when all ranks are in it */
+    bool entering;              /* a step has begun here, perhaps not yet everywhere */
+    long long entered;          /* comm.came when it had begun here */
+    long long steps;            /* begun by this rank */
+    long long witnessed;        /* ... by the rank that this one is witness of */
     struct smp_comm_peer *peer; /* [world_size] */
     MPI_Request collective;     /* in flight, one at a time, with what it reads and writes: */
     MPI_Comm made;
@@ -47,9 +49,10 @@ typedef struct smp_comm {
 
 /* What is known of another rank after a time-out. */
 typedef struct smp_comm_peer {
-    long long came;  /* comm.came of the rank, when it answered; -1: no answer */
-    bool asks;       /* it has run out of time itself */
-    long long reply; /* to it: MPI may read it until the process ends */
+    long long came;      /* comm.came of the rank, when it answered; -1: no answer */
+    long long witnessed; /* comm.witnessed of it */
+    bool asks;           /* it has run out of time itself */
+    long long reply[2];  /* to it: MPI may read it until the process ends */
 } smp_comm_peer;
 
 /* Call before MPI_Init. Ranks wait by testing and sleeping (smp__comm_pause), so Open MPI must not
@@ -82,6 +85,7 @@ typedef struct smp_wait {
     double polled_s; /* monotonic, of the last one */
     bool patient;    /* the others may have long work to do: wait 30 times as long */
     double looked_s; /* when the others were last listened to */
+    double called_s; /* waited_s when they were last asked whether they are in the step */
 } smp_wait;
 
 /* Is the last error what another rank said in a notice? That rank prints it. */
@@ -130,12 +134,12 @@ smp_status smp__comm_sum(smp_comm *comm, double *values, int count);
 /* The same at the start of a step over the ranks of `group`, which may still have work to do. */
 smp_status smp__comm_sum_first(smp_comm *comm, MPI_Comm group, double *values, int count);
 
-/* A step begins: until it has begun on all ranks, waits are as patient as between steps, since a
- * rank may still read data or write a checkpoint. Returns at once; the next smp__comm_sum completes
- * it. */
+/* A step begins: while it has not begun on all ranks, waits are as patient as between steps, since a
+ * rank may still read data or write a checkpoint. Tells another rank, its witness, and returns at
+ * once; the next smp__comm_sum completes it. */
 smp_status smp__comm_enter(smp_comm *comm);
 
-/* For waits: has the step begun everywhere since the last call that said so? */
-smp_status smp__comm_entered(smp_comm *comm, bool *now);
+/* All ranks are known to be in the step: takes what the other one has told. */
+smp_status smp__comm_entered(smp_comm *comm);
 
 #endif

@@ -173,11 +173,7 @@ smp_status smp__comm_sum(smp_comm *comm, double *values, int count)
     int started = MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, MPI_SUM, comm->world,
                                  &comm->collective);
     SMP_TRY(finish(comm, started, false, "the other ranks at the end of the step"));
-    if (!comm->entering)
-        return SMP_OK;
-    SMP_TRY(wait_for(comm, &comm->entered, false, "the other ranks to have begun the step"));
-    comm->entering = false;
-    return SMP_OK;
+    return smp__comm_entered(comm);
 }
 
 smp_status smp__comm_sum_first(smp_comm *comm, MPI_Comm group, double *values, int count)
@@ -185,25 +181,5 @@ smp_status smp__comm_sum_first(smp_comm *comm, MPI_Comm group, double *values, i
     SMP_TRY(smp__comm_check(
         MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, MPI_SUM, group, &comm->collective),
         "MPI_Iallreduce"));
-    return smp__comm_finish_request(comm, &comm->collective,
-                                    "the other ranks at the start of the step");
-}
-
-smp_status smp__comm_enter(smp_comm *comm)
-{
-    if (comm->world_size == 1)
-        return SMP_OK;
-    comm->came++;
-    comm->entering = true;
-    return smp__comm_check(MPI_Ibarrier(comm->world, &comm->entered), "MPI_Ibarrier");
-}
-
-smp_status smp__comm_entered(smp_comm *comm, bool *now)
-{
-    int flag = 0;
-    if (comm->entering)
-        SMP_TRY(smp__comm_check(MPI_Test(&comm->entered, &flag, MPI_STATUS_IGNORE), "MPI_Test"));
-    *now = flag;
-    comm->entering = comm->entering && !flag;
-    return SMP_OK;
+    return wait_for(comm, &comm->collective, false, "the other ranks at the start of the step");
 }

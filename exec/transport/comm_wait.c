@@ -2,7 +2,11 @@
  * rank; ranks listen whenever they wait, so a failure anywhere ends every wait. A rank that hangs
  * sends nothing: the time-out of those that wait for it ends the job. Before it speaks, a rank that
  * is out of time asks all others how far they have come: who waits answers within milliseconds, who
- * hangs or is stopped does not, and is named. In a job that goes well nobody sends anything. */
+ * hangs or is stopped does not, and is named.
+ *
+ * Who hangs in a step is told apart from who has not begun it, and may have long work to do, by a
+ * witness: in a job that goes well all that a rank sends is one empty message per step, to the rank
+ * half of the world away, which a machine that stands still does not take with it. */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,10 +15,21 @@
 
 #include "exec/transport/comm.h"
 
-enum { NOTICE_TAG = 1, ASK_TAG = 2, ANSWER_TAG = 3, SPIN = 200, SPIN_CROWDED = 4 };
+/* ASK: by one that is out of time; CALL: who is in the step? Both are answered. ENTER: I am. */
+enum {
+    NOTICE_TAG = 1,
+    ASK_TAG = 2,
+    ANSWER_TAG = 3,
+    CALL_TAG = 4,
+    ENTER_TAG = 5,
+    SPIN = 200,
+    SPIN_CROWDED = 4
+};
 
 static const double MIN_NAP_S = 10e-6, MAX_NAP_S = 50e-6;
 static const double PATIENCE = 30.0; /* between steps ranks plan, read data, write checkpoints */
+static const double CALL_EVERY =
+    0.25; /* of the time-out, while not all are known to be in the step */
 static const double LOOK_EVERY_S = 1e-3; /* for other ranks' messages and the time-out */
 static const double MAX_GAP_S = 0.1;     /* of waiting: in a longer one the process did not run */
 static const double ANSWER_S = 0.5;      /* who waits looks every millisecond */
@@ -71,10 +86,10 @@ bool smp__comm_was_told(smp_status status)
 }
 
 /* Sends and forgets: nobody could do more if it failed, and the numbers stay where they are. */
-static void tell(const smp_comm *comm, int rank, int tag, const long long *number)
+static void tell(const smp_comm *comm, int rank, int tag, const long long *number, int n)
 {
     MPI_Request request = MPI_REQUEST_NULL;
-    MPI_Isend(number, number ? 1 : 0, MPI_LONG_LONG, rank, tag, comm->notice, &request);
+    MPI_Isend(number, n, MPI_LONG_LONG, rank, tag, comm->notice, &request);
     if (request != MPI_REQUEST_NULL)
         MPI_Request_free(&request);
 }
@@ -82,19 +97,25 @@ static void tell(const smp_comm *comm, int rank, int tag, const long long *numbe
 static smp_status receive(smp_comm *comm, int from, int tag)
 {
     smp_comm_peer *peer = &comm->peer[from];
-    long long number = 0;
+    long long number[2] = {0};
     if (tag == NOTICE_TAG)
         return receive_notice(comm, from);
     SMP_TRY(smp__comm_check(
-        MPI_Recv(&number, 1, MPI_LONG_LONG, from, tag, comm->notice, MPI_STATUS_IGNORE),
+        MPI_Recv(number, 2, MPI_LONG_LONG, from, tag, comm->notice, MPI_STATUS_IGNORE),
         "a message after a time-out"));
-    if (tag == ANSWER_TAG) {
-        peer->came = number;
+    switch (tag) {
+    case ENTER_TAG:
+        comm->witnessed++;
+        return SMP_OK;
+    case ANSWER_TAG:
+        peer->came = number[0];
+        peer->witnessed = number[1];
         return SMP_OK;
     }
-    peer->asks = true;
-    peer->reply = comm->came;
-    tell(comm, from, ANSWER_TAG, &peer->reply);
+    peer->asks = peer->asks || tag == ASK_TAG;
+    peer->reply[0] = comm->came;
+    peer->reply[1] = comm->witnessed;
+    tell(comm, from, ANSWER_TAG, peer->reply, 2);
     return SMP_OK;
 }
 
@@ -169,20 +190,26 @@ static void name_missing(const smp_comm *comm, char *text, size_t size)
     }
 }
 
+/* Asks all others how far they have come. */
+static smp_status call_roll(smp_comm *comm, int tag)
+{
+    for (int rank = 0; rank < comm->world_size; rank++) {
+        comm->peer[rank].came = -1;
+        if (rank != comm->world_rank)
+            tell(comm, rank, tag, NULL, 0);
+    }
+    return listen_for(comm, ANSWER_S, true);
+}
+
 /* Whom a rank that is out of time waits for in the end: written to `text`. SMP_ERR_PEER: somebody
  * else has spoken. */
-static smp_status call_roll(smp_comm *comm, char *text, size_t size)
+static smp_status find_missing(smp_comm *comm, char *text, size_t size)
 {
     bool lower = false;
     text[0] = '\0';
     if (comm->notice == MPI_COMM_NULL || !comm->peer)
         return SMP_OK;
-    for (int rank = 0; rank < comm->world_size; rank++) {
-        comm->peer[rank].came = -1;
-        if (rank != comm->world_rank)
-            tell(comm, rank, ASK_TAG, NULL);
-    }
-    SMP_TRY(listen_for(comm, ANSWER_S, true));
+    SMP_TRY(call_roll(comm, ASK_TAG));
     name_missing(comm, text, size);
     for (int rank = 0; rank < comm->world_rank; rank++)
         lower = lower || comm->peer[rank].asks;
@@ -193,21 +220,52 @@ static smp_status out_of_time(smp_comm *comm, double limit_s, smp_wait_describe 
                               const void *context)
 {
     char what[256] = "", missing[256];
-    SMP_TRY(call_roll(comm, missing, sizeof(missing)));
+    SMP_TRY(find_missing(comm, missing, sizeof(missing)));
     describe(context, what, sizeof(what));
     return smp_fail(SMP_ERR_PEER, "no progress for %g s: rank %d waits for %s%s", limit_s,
                     comm->world_rank, what, missing);
+}
+
+static int witness_of(const smp_comm *comm, int rank)
+{
+    return (rank + comm->world_size / 2) % comm->world_size;
+}
+
+/* Has the rank begun the step that this one is in, by its own answer or by its witness's? */
+static bool has_entered(const smp_comm *comm, int rank)
+{
+    const int witness = witness_of(comm, rank);
+    if (rank == comm->world_rank || comm->peer[rank].came >= comm->entered)
+        return true;
+    if (witness == comm->world_rank)
+        return comm->witnessed >= comm->steps;
+    return comm->peer[witness].came >= 0 && comm->peer[witness].witnessed >= comm->steps;
+}
+
+/* If all are in the step patience ends, and the clock begins anew. */
+static smp_status ask_who_entered(smp_comm *comm, smp_wait *wait)
+{
+    wait->called_s = wait->waited_s;
+    SMP_TRY(call_roll(comm, CALL_TAG));
+    wait->polled_s = smp_clock_s(); /* the roll is no part of the wait */
+    for (int rank = 0; rank < comm->world_size; rank++)
+        if (!has_entered(comm, rank))
+            return SMP_OK;
+    comm->entering = false;
+    wait->waited_s = 0.0;
+    return SMP_OK;
 }
 
 /* What is done a thousand times a second. */
 static smp_status look(smp_comm *comm, smp_wait *wait, smp_wait_describe describe,
                        const void *context)
 {
-    bool entered = false;
     SMP_TRY(listen(comm));
-    SMP_TRY(smp__comm_entered(comm, &entered));
-    if (entered)
-        wait->waited_s = 0.0; /* so far for ranks that were not in the step */
+    if (wait->waited_s < wait->called_s)
+        wait->called_s = 0.0; /* there was progress */
+    if (comm->timeout_s > 0.0 && comm->entering &&
+        wait->waited_s > wait->called_s + CALL_EVERY * comm->timeout_s)
+        SMP_TRY(ask_who_entered(comm, wait));
     double limit_s = comm->timeout_s * (wait->patient || comm->entering ? PATIENCE : 1.0);
     if (limit_s > 0.0 && wait->waited_s > limit_s)
         return out_of_time(comm, limit_s, describe, context);
@@ -243,4 +301,39 @@ smp_status smp__comm_wait_until(smp_comm *comm, smp_wait *wait, smp_wait_test te
             return SMP_OK;
         SMP_TRY(smp__comm_pause(comm, wait, describe, context));
     }
+}
+
+smp_status smp__comm_enter(smp_comm *comm)
+{
+    if (comm->world_size == 1)
+        return SMP_OK;
+    comm->entered = ++comm->came;
+    comm->steps++;
+    comm->entering = true;
+    tell(comm, witness_of(comm, comm->world_rank), ENTER_TAG, NULL, 0);
+    return SMP_OK;
+}
+
+static void describe_enter(const void *context, char *buffer, size_t size)
+{
+    (void)context;
+    snprintf(buffer, size, "the other ranks to have begun the step");
+}
+
+static smp_status test_enter(void *context, bool *done)
+{
+    smp_comm *comm = context;
+    SMP_TRY(listen(comm));
+    *done = comm->witnessed >= comm->steps; /* or is in the next one already */
+    return SMP_OK;
+}
+
+smp_status smp__comm_entered(smp_comm *comm)
+{
+    comm->entering = false;
+    if (comm->witnessed >= comm->steps)
+        return SMP_OK;
+    smp_status status =
+        smp__comm_wait_until(comm, &(smp_wait){0}, test_enter, describe_enter, comm);
+    return status == SMP_OK ? SMP_OK : smp__comm_notify(comm, status);
 }

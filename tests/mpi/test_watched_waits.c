@@ -155,6 +155,28 @@ static void test_patience_lasts_until_all_have_entered(void **state)
     meet();
 }
 
+/* Half of the ranks hang from the first moment of a step, as a machine does that stands still. They
+ * are in it, so nobody is patient with them. */
+static void test_who_hangs_in_a_step_is_known_to_be_in_it(void **state)
+{
+    enum { HANGS_S = 8, LIMIT_S = 6 };
+    smp_comm comm;
+    (void)state;
+    expect_status(smp__comm_open(&comm, 0.3), SMP_OK); /* patience: 9 s */
+    double begin_s = smp_clock_s();
+    expect_status(smp__comm_enter(&comm), SMP_OK);
+    if (rank >= SILENT) {
+        rest(HANGS_S);
+    } else {
+        smp_status status = smp__comm_wait_until(&comm, &(smp_wait){0}, never, describe, NULL);
+        expect_status(smp__comm_notify(&comm, status), SMP_ERR_PEER);
+        double waited_s = smp_clock_s() - begin_s;
+        if (waited_s > LIMIT_S || !strstr(smp_last_error(), "; rank 2, 3: no answer"))
+            fail_msg("gave up after %g s: %s", waited_s, smp_last_error());
+    }
+    meet();
+}
+
 typedef struct suspension {
     int calls;
 } suspension;
@@ -288,6 +310,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_who_waits_elsewhere_is_told_apart),
         cmocka_unit_test(test_agreed_failures_name_their_rank),
         cmocka_unit_test(test_patience_lasts_until_all_have_entered),
+        cmocka_unit_test(test_who_hangs_in_a_step_is_known_to_be_in_it),
         cmocka_unit_test(test_suspended_time_does_not_count),
         cmocka_unit_test(test_a_failed_broadcast_leaves_the_text_to_the_caller),
         cmocka_unit_test(test_calls_between_steps_are_watched),
