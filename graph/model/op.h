@@ -112,6 +112,9 @@ typedef struct smp_op_call {
     int64_t step;               /* from 1 */
     int64_t microbatch;         /* index in the global batch: replica * microbatches + m */
     bool training;              /* false: dropout is the identity */
+    /* The last samples of the micro-batch, so many, only fill it up: a mean over the batch leaves
+     * them out, whatever they hold (0 if nothing is left), and their gradients are 0. */
+    int64_t padding;
 } smp_op_call;
 
 /* Kernels of one backend. All NULL: the kind can be planned, not run. */

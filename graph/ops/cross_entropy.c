@@ -88,12 +88,18 @@ static int64_t rows_counted(int slot, const int32_t *target, int64_t n)
     return count;
 }
 
+/* Those of samples; the rest is padding. */
+static int64_t counted_rows(const smp_op_call *call)
+{
+    return smp__count(smp__in(call->graph, call->op, TARGETS), call->batch - call->padding);
+}
+
 static smp_status forward(const smp_op_call *call)
 {
     const float *logits = call->in[LOGITS];    /* (B, .., V) */
     const int32_t *target = call->in[TARGETS]; /* (B, ..) */
     row_stats *stats = call->aux;              /* (B, ..) */
-    int64_t rows = smp__count(smp__in(call->graph, call->op, TARGETS), call->batch);
+    int64_t rows = counted_rows(call);
     int64_t classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
     double loss = 0;
     int64_t count = 0;
@@ -122,7 +128,8 @@ static smp_status backward_input(const smp_op_call *call)
     const int32_t *target = call->in[TARGETS];
     const row_stats *stats = call->aux;
     float *dlogits = call->din[LOGITS];
-    int64_t rows = smp__count(smp__in(call->graph, call->op, TARGETS), call->batch);
+    int64_t rows = counted_rows(call);
+    int64_t all = smp__count(smp__in(call->graph, call->op, TARGETS), call->batch);
     int64_t classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
     if (!dlogits)
         return SMP_OK;
@@ -137,6 +144,7 @@ static smp_status backward_input(const smp_op_call *call)
         smp__scale(dlogits, scale / stats[r].sum, classes);
         dlogits[target[r]] -= scale;
     }
+    memset(dlogits, 0, (size_t)((all - rows) * classes) * sizeof *dlogits);
     return SMP_OK;
 }
 

@@ -28,6 +28,7 @@ struct alignas(16) partial {
 /* Where the parts of a micro-batch lie. */
 struct layout {
     int64_t rows, classes;
+    int64_t counted;  // rows of samples; the rest is padding
     row_stats *stats; // (rows)
     double *count;    // after the statistics
     int parts;        // as many as cuda_needs made room for
@@ -120,7 +121,7 @@ template <typename T, bool ONE_WARP>
 __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
     cross_entropy_backward(const T *logits, const int32_t *target, const row_stats *stats,
                            const double *count, const float *dout, T *dlogits, int64_t rows,
-                           int64_t classes)
+                           int64_t counted, int64_t classes)
 {
     constexpr int N = smp_pack<T>::N;
     const float scale = *dout / (float)(*count > 0 ? *count : 1.0);
@@ -129,7 +130,7 @@ __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
         const T *x = logits + r * classes;
         T *dx = dlogits + r * classes;
         row_gradient g = {stats[r].max, scale / stats[r].sum, scale, target[r]};
-        if (g.target == IGNORED)
+        if (g.target == IGNORED || r >= counted)
             g.factor = g.scale = 0.0f;
         for (int64_t c = threadIdx.x; c < parts.head; c += blockDim.x)
             dx[c] = g.at(x[c], c == g.target);
@@ -152,6 +153,7 @@ static layout layout_of(const smp_op_call *call)
     smp_op_needs_get(call->graph, call->op, call->batch, &needs);
     layout l;
     l.rows = smp__count(smp__in(call->graph, call->op, TARGETS), call->batch);
+    l.counted = smp__count(smp__in(call->graph, call->op, TARGETS), call->batch - call->padding);
     l.classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
     l.stats = static_cast<row_stats *>(call->aux);
     l.count = reinterpret_cast<double *>(l.stats + l.rows);
@@ -171,9 +173,9 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const auto kernel =
         lanes == SMP_WARP ? cross_entropy_rows<T, true> : cross_entropy_rows<T, false>;
     SMP_LAUNCH(kernel, smp_row_grid(l.rows, lanes), smp_row_block(lanes), 0, stream, logits, target,
-               l.stats, l.rows, l.classes);
+               l.stats, l.counted, l.classes);
     SMP_LAUNCH(cross_entropy_parts<T>, l.parts, SMP_BLOCK, 0, stream, logits, target, stats, part,
-               l.rows, l.classes);
+               l.counted, l.classes);
     SMP_LAUNCH(cross_entropy_mean, 1, SMP_BLOCK, 0, stream, static_cast<const partial *>(part),
                l.parts, static_cast<float *>(call->out), l.count);
     return smp__cuda_launched("cross_entropy");
@@ -191,7 +193,7 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
                smp_cuda_of(call)->stream, static_cast<const T *>(call->in[LOGITS]),
                static_cast<const int32_t *>(call->in[TARGETS]),
                static_cast<const row_stats *>(l.stats), static_cast<const double *>(l.count),
-               call->dout, reinterpret_cast<T *>(call->din[LOGITS]), l.rows, l.classes);
+               call->dout, reinterpret_cast<T *>(call->din[LOGITS]), l.rows, l.counted, l.classes);
     return smp__cuda_launched("cross_entropy backward");
 }
 

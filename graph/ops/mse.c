@@ -1,6 +1,8 @@
-/* mse: mean of (prediction - target)^2 over all elements of the micro-batch; one loss. Gradients
- * for both inputs. Blocks are summed in float, the blocks in double, in order. O(n). */
+/* mse: mean of (prediction - target)^2 over all elements of the micro-batch's samples; one loss, 0
+ * without a sample. Gradients for both inputs. Blocks are summed in float, the blocks in double, in order. O(n). */
 #include "graph/ops/ops.h"
+
+#include <string.h>
 
 #include "graph/math/vector.h"
 
@@ -57,24 +59,34 @@ SMP_VECTOR static void scaled_difference(float *restrict y, const float *a, cons
         y[i] = scale * (a[i] - b[i]);
 }
 
+/* Elements of samples; the rest is padding. */
+static int64_t counted(const smp_op_call *call)
+{
+    return smp__count(smp__in(call->graph, call->op, 0), call->batch - call->padding);
+}
+
 static smp_status forward(const smp_op_call *call)
 {
     const float *a = call->in[0], *b = call->in[1];
-    int64_t n = smp__count(smp__in(call->graph, call->op, 0), call->batch);
+    int64_t n = counted(call);
     double sum = 0;
     for (int64_t i = 0; i < n; i += BLOCK)
         sum += (double)sum_squares(a + i, b + i, n - i < BLOCK ? n - i : BLOCK);
-    *(float *)call->out = (float)(sum / (double)n);
+    *(float *)call->out = n > 0 ? (float)(sum / (double)n) : 0;
     return SMP_OK;
 }
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    int64_t n = smp__count(smp__in(call->graph, call->op, 0), call->batch);
-    float scale = 2.0f * *call->dout / (float)n;
-    for (int i = 0; i < 2; i++)
-        if (call->din[i])
-            scaled_difference(call->din[i], call->in[i], call->in[1 - i], scale, n);
+    int64_t n = counted(call);
+    int64_t all = smp__count(smp__in(call->graph, call->op, 0), call->batch);
+    float scale = 2.0f * *call->dout / (float)(n > 0 ? n : 1);
+    for (int i = 0; i < 2; i++) {
+        if (!call->din[i])
+            continue;
+        scaled_difference(call->din[i], call->in[i], call->in[1 - i], scale, n);
+        memset(call->din[i] + n, 0, (size_t)(all - n) * sizeof *call->din[i]);
+    }
     return SMP_OK;
 }
 

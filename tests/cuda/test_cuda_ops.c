@@ -412,6 +412,50 @@ static void test_cuda_ops_evaluate(void **state)
     }
 }
 
+/* The gradients of a loss against the CPU's, and none of its padding. */
+static void check_padded_gradients(const comparison *c, const device_results *got)
+{
+    for (int i = 0; i < c->host.op->n_in; i++) {
+        smp_dtype dtype = c->graph->tensor[c->host.op->in[i]].dtype;
+        const buffer *din = &c->host.din[i];
+        int64_t n, all = (int64_t)din->bytes / 4;
+        if (all == 0)
+            continue;
+        compare(c, "gradient", got->din[i], dtype, din, 0, 1e-3);
+        op_run_padding(&c->host, din, &n);
+        for (int64_t e = all - n; e < all; e++)
+            assert_true(value_of(got->din[i], dtype, e) == 0);
+    }
+}
+
+/* Operators that reduce a micro-batch to one value, that is, losses. */
+static void test_cuda_ops_leave_padding_out(void **state)
+{
+    enum { BATCH = 5 };
+    const op_case *of = *state;
+    for (int round = 0; round < 6; round++) {
+        model_text m;
+        uint64_t rng;
+        comparison c;
+        op_case_model(of, round, &m, &rng);
+        m.batch = BATCH;
+        comparison_open(&c, of, round % 2 ? SMP_PRECISION_BF16 : SMP_PRECISION_FP32, &m, &rng);
+        bool is_loss = !c.graph->tensor[c.host.op->out].batched;
+        c.host.padding = is_loss ? 1 + 2 * (round / 2) : 0;
+        if (is_loss) {
+            op_run_poison_padding(&c.host);
+            run_host(&c);
+            device_results got = run_device(&c, 0, ~0u);
+            compare(&c, "out", got.out, SMP_F32, &c.host.out, 0, 1e-3);
+            check_padded_gradients(&c, &got);
+            device_results_free(&got);
+        }
+        comparison_close(&c);
+        if (!is_loss)
+            return;
+    }
+}
+
 /* Indices that no checked data holds: NaN where they are read, no gradient, nothing out of
  * bounds. */
 static void test_cuda_ops_embedding_survives_bad_indices(void **state)
@@ -478,6 +522,7 @@ int main(void)
     op_tests_add(&t, SMP_BACKEND_CUDA, "values and gradients",
                  test_cuda_ops_match_reference_and_differences);
     op_tests_add(&t, SMP_BACKEND_CUDA, "large tensors", test_cuda_ops_match_cpu_on_large_tensors);
+    op_tests_add(&t, SMP_BACKEND_CUDA, "leaves padding out", test_cuda_ops_leave_padding_out);
     op_tests_add(&t, SMP_BACKEND_CUDA, "fused", test_cuda_ops_pair);
     op_tests_add(&t, SMP_BACKEND_CUDA, "weight gradients add up",
                  test_cuda_ops_accumulate_weight_gradients);

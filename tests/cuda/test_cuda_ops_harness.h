@@ -211,6 +211,7 @@ static inline smp_op_call device_call(device_run *run, const op_run *host, devic
         .graph = run->graph,
         .op = run->op,
         .batch = run->batch,
+        .padding = host->padding,
         .state = run->state,
         .in = arrays->in,
         .device = &cuda,

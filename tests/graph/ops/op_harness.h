@@ -31,6 +31,7 @@ typedef struct op_run {
     smp_graph *graph;
     const smp_op *op;
     int64_t batch;
+    int64_t padding; /* of the batch, its last samples */
     smp_op_needs needs;
     void *state;
     buffer in[SMP_OP_MAX_IN], din[SMP_OP_MAX_IN]; /* din: empty for int32 inputs */
@@ -179,6 +180,25 @@ static inline void op_run_copy_values(op_run *to, const op_run *from)
     to->training = from->training;
 }
 
+/* Of a buffer that is batched: where run->padding begins, and its elements. */
+static inline float *op_run_padding(const op_run *run, const buffer *b, int64_t *elements)
+{
+    int64_t sample = (int64_t)(b->bytes / 4) / run->batch;
+    *elements = run->padding * sample;
+    return (float *)b->data + (run->batch - run->padding) * sample;
+}
+
+/* Padding that must not be read: NaN, and no index. */
+static inline void op_run_poison_padding(op_run *run)
+{
+    for (int i = 0; i < run->op->n_in; i++) {
+        int64_t n;
+        float *padding = op_run_padding(run, &run->in[i], &n);
+        for (int64_t e = 0; e < n; e++)
+            padding[e] = NAN;
+    }
+}
+
 /* The arrays that a call points to. */
 typedef struct op_arrays {
     const void *in[SMP_OP_MAX_IN];
@@ -194,6 +214,7 @@ static inline smp_op_call op_run_call(const op_run *run, op_arrays *arrays)
         .graph = run->graph,
         .op = run->op,
         .batch = run->batch,
+        .padding = run->padding,
         .state = run->state,
         .in = arrays->in,
         .param = arrays->param,

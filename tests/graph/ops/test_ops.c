@@ -168,6 +168,56 @@ static void test_ops_accumulate_weight_gradients(void **state)
     op_run_close(&twice);
 }
 
+/* A padded micro-batch gives what its samples alone give, and no gradient to the padding. */
+static void check_padding(op_run *padded, const model_text *m)
+{
+    op_run alone;
+    op_run_open(&alone, m->yaml, "op", padded->batch - padded->padding, 0);
+    for (int i = 0; i < alone.op->n_in; i++)
+        memcpy(alone.in[i].data, padded->in[i].data, alone.in[i].bytes);
+    memcpy(alone.dout.data, padded->dout.data, alone.dout.bytes);
+    assert_int_equal(op_run_forward(&alone), SMP_OK);
+    op_run_backward_input(&alone, ~0u);
+    assert_same_bits(&padded->out, &alone.out);
+    for (int i = 0; i < alone.op->n_in; i++)
+        if (alone.din[i].data)
+            assert_memory_equal(padded->din[i].data, alone.din[i].data, alone.din[i].bytes);
+    op_run_close(&alone);
+}
+
+/* Operators that reduce a micro-batch to one value, that is, losses. */
+static void test_ops_leave_padding_out(void **state)
+{
+    enum { BATCH = 4 };
+    for (int round = 0; round < 4 * BATCH; round++) {
+        model_text m;
+        uint64_t rng;
+        op_run run;
+        op_case_model(*state, round, &m, &rng);
+        op_run_open(&run, m.yaml, "op", BATCH, 0);
+        if (run.graph->tensor[run.op->out].batched) {
+            op_run_close(&run);
+            return;
+        }
+        fill(&run, &m, &rng);
+        run.padding = 1 + round / 4;
+        op_run_poison_padding(&run);
+        assert_int_equal(op_run_forward(&run), SMP_OK);
+        op_run_backward_input(&run, ~0u);
+        if (run.padding < BATCH)
+            check_padding(&run, &m);
+        else
+            assert_true(*(float *)run.out.data == 0);
+        for (int i = 0; i < run.op->n_in; i++) {
+            int64_t n;
+            const float *padding = op_run_padding(&run, &run.din[i], &n);
+            for (int64_t e = 0; e < n; e++)
+                assert_true(padding[e] == 0);
+        }
+        op_run_close(&run);
+    }
+}
+
 static bool same_bits(const buffer *a, const float *b)
 {
     return a->bytes == 0 || memcmp(a->data, b, a->bytes) == 0;
@@ -284,6 +334,7 @@ int main(void)
                  test_ops_match_reference_and_differences);
     op_tests_add(&tests, SMP_BACKEND_CPU, "weight gradients add up",
                  test_ops_accumulate_weight_gradients);
+    op_tests_add(&tests, SMP_BACKEND_CPU, "leaves padding out", test_ops_leave_padding_out);
     op_tests_add(&tests, SMP_BACKEND_CPU, "needs nothing in vain", test_ops_need_nothing_in_vain);
     smp_math_init();
     return cmocka_run_group_tests(described, NULL, NULL) |
