@@ -166,8 +166,19 @@ typedef struct smp_step_result {
  * After an error the job can only be finalised. */
 SMP_API smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result);
 
+/* smp_step for a batch of fewer samples, as the last one of a pass over the data may be: the first
+ * `samples` of a global batch, the same number on every rank, 1 to smp_step_samples(s) times the
+ * replicas. Replica r passes those from r * smp_step_samples(s) on: its part may be short or empty,
+ * where its arrays are not read, and may be NULL. Loss and gradient are the mean over what is there. */
+SMP_API smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
+                                  smp_step_result *result);
+
 /* Forward only, dropout off, weights unchanged: the mean loss of one global batch. Collective. */
 SMP_API smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_result *result);
+
+/* smp_evaluate for a batch as that of smp_step_short. Collective. */
+SMP_API smp_status smp_evaluate_short(smp *s, const void *const *inputs, int64_t samples,
+                                      smp_step_result *result);
 
 /* Writes weights, optimizer state and step number to directory `path`, created if absent; the
  * newest complete checkpoint stays readable whenever the job dies. Returns when it is on the disk.

@@ -122,15 +122,15 @@ static smp_status build_device_buffers(smp *s)
     const int64_t square = (s->memory->n_param + 7) / 8 * 64;
     const int64_t piece = s->device->host_memory ? 0 : SMP__PIECE_BYTES;
     SMP_TRY(s->device->reserve(s->device_context, s->extra_bytes, &s->extra));
-    SMP_TRY(s->device->reserve_host(s->device_context,
-                                    2 * loss + square + piece + smp__inputs_bytes(s), &s->host));
+    SMP_TRY(s->device->reserve_host(
+        s->device_context, 2 * loss + square + piece + smp__inputs_host_bytes(s), &s->host));
     s->loss = s->host;
     s->share = s->host + loss;
     s->square = (double *)(s->host + 2 * loss);
     s->piece = piece > 0 ? s->host + 2 * loss + square : NULL;
     smp__inputs_place(s, s->extra + loss_gradient_bytes(s), s->host + 2 * loss + square + piece);
     s->loss_gradient = s->extra;
-    return smp__loss_share_equal(s);
+    return SMP_OK;
 }
 
 /* Everything that is known before memory is taken. */
@@ -139,6 +139,7 @@ static smp_status build_plan(smp *s)
     s->chunks = s->plan->chunks;
     s->microbatches = s->plan->microbatches;
     s->batch = s->plan->microbatch_size;
+    s->samples_given = smp_step_samples(s) * s->comm.ddp_size;
     s->program = &s->plan->program[s->comm.pipeline_rank];
     s->stage_rank = calloc((size_t)s->plan->n_stage, sizeof(*s->stage_rank));
     if (!s->stage_rank)

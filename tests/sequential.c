@@ -268,14 +268,15 @@ static smp_status update(sequential *s)
     return SMP_OK;
 }
 
-smp_status sequential_step(sequential *s, const void *const *inputs, double *loss)
+smp_status sequential_step_of(sequential *s, int microbatches, const void *const *inputs,
+                              double *loss)
 {
     const smp_graph *graph = s->graph;
     double sum = 0.0;
     int64_t all = 0;
-    for (int mb = 0; mb < s->microbatches; mb++)
+    for (int mb = 0; mb < microbatches; mb++)
         all += targets(s, inputs, mb);
-    for (int mb = 0; mb < s->microbatches; mb++) {
+    for (int mb = 0; mb < microbatches; mb++) {
         int64_t own = targets(s, inputs, mb);
         s->seed = (float)own / (float)all;
         for (int32_t i = 0; i < graph->n_input; i++)
@@ -283,14 +284,18 @@ smp_status sequential_step(sequential *s, const void *const *inputs, double *los
         memset(s->touched, 0, (size_t)graph->n_tensor * sizeof(bool));
         for (int32_t i = 0; i < graph->n_op; i++)
             SMP_TRY(forward(s, i, mb));
-        sum +=
-            *(const float *)s->value[graph->loss] * ((double)own * s->microbatches / (double)all);
+        sum += *(const float *)s->value[graph->loss] * ((double)own * microbatches / (double)all);
         for (int32_t i = graph->n_op - 1; i >= 0; i--)
             if (graph->tensor[graph->op[i].out].needs_grad)
                 SMP_TRY(backward(s, i, mb));
     }
     SMP_TRY(update(s));
     s->step++;
-    *loss = sum / s->microbatches;
+    *loss = sum / microbatches;
     return SMP_OK;
+}
+
+smp_status sequential_step(sequential *s, const void *const *inputs, double *loss)
+{
+    return sequential_step_of(s, s->microbatches, inputs, loss);
 }

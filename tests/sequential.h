@@ -19,5 +19,8 @@ float *sequential_weight(sequential *s, int32_t param);
 
 /* One training step on inputs[i]: [microbatches * batch][sample shape]. */
 smp_status sequential_step(sequential *s, const void *const *inputs, double *loss);
+/* ... or fewer micro-batches. All are full: the trainer knows no padding. */
+smp_status sequential_step_of(sequential *s, int microbatches, const void *const *inputs,
+                              double *loss);
 
 #endif

@@ -21,6 +21,19 @@ smp_options smp_options_default(void)
                          .max_skipped = 10};
 }
 
+int64_t smp__job_samples(const smp *s, int replica, int microbatch)
+{
+    int64_t left = s->samples_given - ((int64_t)replica * s->microbatches + microbatch) * s->batch;
+    return left < 0 ? 0 : left < s->batch ? left : s->batch;
+}
+
+static void *input_address(const smp *s, int input, int microbatch)
+{
+    const smp__input *in = &s->input[input];
+    bool full = smp__job_samples(s, s->comm.replica, microbatch) == s->batch;
+    return (char *)(full ? in->data + microbatch * in->stride : in->padded);
+}
+
 void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch)
 {
     const smp_memory_rank *memory = s->memory;
@@ -28,8 +41,7 @@ void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch)
     case SMP_SPACE_NONE:
         return NULL;
     case SMP_SPACE_INPUT:
-        return (char *)s->input[ref.index].data +
-               (s->first_microbatch + microbatch) * s->input[ref.index].stride;
+        return input_address(s, ref.index, s->first_microbatch + microbatch);
     case SMP_SPACE_STASH:
         return s->arena + memory->stash[ref.index][(int64_t)chunk * s->microbatches + microbatch] +
                ref.offset;

@@ -69,10 +69,12 @@ typedef struct smp__reducer {
 /* A model input. With host memory the kernels read the caller's arrays, else a copy of them. */
 typedef struct smp__input {
     bool needed;
-    const char *data; /* micro-batch 0 of the step in progress, as the kernels see it */
-    int64_t stride;   /* bytes from a micro-batch to the next */
-    char *host;       /* [microbatches * stride] for the device to copy from; NULL: not used */
-    char *device;     /* the same in device memory */
+    const char *data;   /* micro-batch 0 of the step in progress, as the kernels see it */
+    const char *padded; /* likewise all micro-batches that samples do not fill */
+    int64_t stride;     /* bytes from a micro-batch to the next */
+    char *host;   /* [microbatches * stride] for the device to copy from; with host memory [stride],
+                     what `padded` is */
+    char *device; /* the same in device memory; NULL with host memory */
     smp__index_range range; /* of an int32 input */
     double counted;         /* how often its values decide what counts in the loss */
     bool counts_here;       /* ... and this rank is the one of its replica that looks at them */
@@ -140,6 +142,7 @@ struct smp {
     int64_t n_event;        /* of the last step; times are known after smp__trace_collect */
     bool collected;
     double step_begin_s;
+    int64_t samples_given; /* of the global batch, by the call in progress */
 
     smp__saving saving;
 };
@@ -151,6 +154,9 @@ enum {
 
 /* Address of a value of (chunk, micro-batch). */
 void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch);
+/* Samples in a micro-batch of the call in progress, `batch` or less: they are given by replica, then
+ * micro-batch, and padding stands behind them. */
+int64_t smp__job_samples(const smp *s, int replica, int microbatch);
 /* Index into memory->param for a graph weight, -1 if not held here. */
 int32_t smp__job_find_param(const smp *s, int32_t param);
 

@@ -6,14 +6,13 @@
  *
  * Rows are counted on the host before the step runs: an int32 tensor holds values of model inputs. In
  * each replica one rank counts those of an input, the one with the loss if it reads the input. Where
- * every sample counts alike the shares are 1 / (micro-batches * replicas), and where values decide but
- * none is ignored they have the same bits: both divisions are rounded once to float (a quotient that
- * is rounded to double first is not rounded wrongly by that, since 53 >= 2 * 24 + 2).
- * O(operators) once, O(values of the inputs that decide) a step. */
+ * every sample counts alike samples are the rows, and every rank knows how many there are. Of a full
+ * batch without ignored targets the shares have the bits of 1.0f / (micro-batches * replicas), rows or
+ * samples: the quotient is rounded once (to double before, which makes no difference to a float, since
+ * 53 >= 2 * 24 + 2). O(operators) once, O(values of the inputs that decide) a step. */
 #include "exec/step/loss_share.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static bool reads(const smp *s, int input, int rank)
 {
@@ -71,8 +70,6 @@ smp_status smp__loss_share_build(smp *s)
     s->rows = calloc((size_t)n, sizeof(*s->rows));
     if (!s->rows)
         return smp_fail_memory((size_t)n * sizeof(*s->rows));
-    for (int i = 0; i < n; i++)
-        s->rows[i] = (double)s->batch;
     int32_t loss = s->graph->loss >= 0 ? s->graph->tensor[s->graph->loss].producer : -1;
     if (loss < 0 || !s->graph->op[loss].kind->rows_counted)
         return SMP_OK;
@@ -90,19 +87,6 @@ static float *share(smp *s, int mb)
     return (float *)(s->share + (int64_t)mb * SMP_LOSS_SLOT_BYTES);
 }
 
-static smp_status upload(smp *s)
-{
-    return s->device->upload(s->device_context, s->loss_gradient, s->share,
-                             (int64_t)s->microbatches * SMP_LOSS_SLOT_BYTES);
-}
-
-smp_status smp__loss_share_equal(smp *s)
-{
-    for (int mb = 0; mb < s->microbatches; mb++)
-        *share(s, mb) = 1.0f / (float)((int64_t)s->microbatches * s->comm.ddp_size);
-    return upload(s);
-}
-
 /* Rows of this replica's micro-batches, as far as this rank counts them. */
 static void count_rows(smp *s, const void *const *inputs, double *rows)
 {
@@ -110,26 +94,39 @@ static void count_rows(smp *s, const void *const *inputs, double *rows)
     for (int i = 0; i < s->graph->n_input; i++) {
         if (!s->input[i].counts_here)
             continue;
-        int64_t n = s->graph->tensor[i].elements * s->batch;
-        for (int mb = 0; mb < s->microbatches; mb++)
-            rows[mb] += s->input[i].counted *
-                        (double)op->kind->rows_counted(s->rows_slot,
-                                                       (const int32_t *)inputs[i] + mb * n, n);
+        const int32_t *value = inputs[i];
+        for (int mb = 0; mb < s->microbatches; mb++) {
+            int64_t n = s->graph->tensor[i].elements * smp__job_samples(s, s->comm.replica, mb);
+            if (n == 0)
+                break;
+            rows[mb] +=
+                s->input[i].counted * (double)op->kind->rows_counted(s->rows_slot, value, n);
+            value += n;
+        }
     }
+}
+
+/* All rows that this rank has to know, of all replicas: rows [ddp][microbatches]. */
+static smp_status find_rows(smp *s, const void *const *inputs)
+{
+    int m = s->microbatches, n = s->comm.ddp_size * m;
+    for (int i = 0; i < n; i++)
+        s->rows[i] = s->rows_slot < 0 ? (double)smp__job_samples(s, i / m, i % m) : 0.0;
+    if (s->rows_slot < 0)
+        return SMP_OK;
+    count_rows(s, inputs, s->rows + (int64_t)s->comm.replica * m);
+    /* an evaluation has no gradient: the replicas' rows come with their losses */
+    bool replicas_only = s->rows_group == s->comm.ddp;
+    if (s->rows_group == MPI_COMM_NULL || (!s->training_call && replicas_only))
+        return SMP_OK;
+    return smp__comm_sum_first(&s->comm, s->rows_group, s->rows, n);
 }
 
 smp_status smp__loss_share_begin(smp *s, const void *const *inputs)
 {
     int n = s->comm.ddp_size * s->microbatches;
-    if (s->rows_slot < 0)
-        return SMP_OK;
-    memset(s->rows, 0, (size_t)n * sizeof(*s->rows));
-    double *own = s->rows + (int64_t)s->comm.replica * s->microbatches;
-    count_rows(s, inputs, own);
-    /* an evaluation has no gradient: the replicas' rows come with their losses */
-    bool replicas_only = s->rows_group == s->comm.ddp;
-    if (s->rows_group != MPI_COMM_NULL && (s->training_call || !replicas_only))
-        SMP_TRY(smp__comm_sum_first(&s->comm, s->rows_group, s->rows, n));
+    const double *own = s->rows + (int64_t)s->comm.replica * s->microbatches;
+    SMP_TRY(find_rows(s, inputs));
     if (!s->training_call || s->memory->loss < 0)
         return SMP_OK;
     double all = 0.0;
@@ -137,7 +134,8 @@ smp_status smp__loss_share_begin(smp *s, const void *const *inputs)
         all += s->rows[i];
     for (int mb = 0; mb < s->microbatches; mb++)
         *share(s, mb) = all > 0.0 ? (float)(own[mb] / all) : 0.0f;
-    return upload(s);
+    return s->device->upload(s->device_context, s->loss_gradient, s->share,
+                             (int64_t)s->microbatches * SMP_LOSS_SLOT_BYTES);
 }
 
 double smp__loss_mean(const double *loss, const double *rows, int n)

@@ -6,9 +6,7 @@
 
 /* Finds out whose values decide, and who looks at them. After smp__inputs_build. */
 smp_status smp__loss_share_build(smp *s);
-/* The gradient of every micro-batch's loss: equal shares. */
-smp_status smp__loss_share_equal(smp *s);
-/* At the start of a step: counts the rows of the caller's arrays, on the rank with the loss those of
+/* At the start of a step: counts the rows of the samples given, on the rank with the loss those of
  * all replicas, and in training enqueues the gradients. Collective where ranks have to tell. */
 smp_status smp__loss_share_begin(smp *s, const void *const *inputs);
 /* The mean over the global batch of losses [n] that are means over rows [n]; 0 without any row. */

@@ -9,6 +9,8 @@ static void fill_call(const smp *s, int microbatch, const smp__call *call, smp_o
     out->graph = s->graph;
     out->op = call->op;
     out->batch = s->batch;
+    out->padding =
+        s->batch - smp__job_samples(s, s->comm.replica, s->first_microbatch + microbatch);
     out->state = call->state;
     out->device = s->kernel_context;
     out->param = call->param;

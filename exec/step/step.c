@@ -178,21 +178,31 @@ static smp_status collect(smp *s, smp_step_result *result)
         if (s->result[i] > result->step_us)
             result->step_us = s->result[i];
     result->predicted_us = s->plan->predicted.step_us;
-    result->samples_per_s = 1e6 * (double)(smp_step_samples(s) * s->comm.ddp_size) /
-                            (result->step_us > 0.0 ? result->step_us : 1.0);
+    result->samples_per_s =
+        1e6 * (double)s->samples_given / (result->step_us > 0.0 ? result->step_us : 1.0);
     return SMP_OK;
 }
 
-static smp_status check_call(const smp *s, const void *const *inputs, const void *result)
+static int64_t full_batch(const smp *s)
+{
+    return smp_step_samples(s) * s->comm.ddp_size;
+}
+
+static smp_status check_call(const smp *s, const void *const *inputs, int64_t samples,
+                             const void *result)
 {
     if (!s || !inputs || !result)
         return smp_fail(SMP_ERR_INPUT, "a NULL argument");
+    if (samples < 1 || samples > full_batch(s))
+        return smp_fail(SMP_ERR_INPUT, "a batch of %" PRId64 " samples: expected 1 to %" PRId64,
+                        samples, full_batch(s));
     return smp__job_usable(s);
 }
 
-static smp_status begin(smp *s, bool training)
+static smp_status begin(smp *s, bool training, int64_t samples)
 {
     s->training_call = training;
+    s->samples_given = samples;
     s->position = s->passed = 0;
     s->step_begin_s = smp_clock_s();
     s->current = (smp_action){.kind = SMP_ACTION_F, .microbatch = -1, .chunk = -1};
@@ -213,12 +223,13 @@ static smp_status fail_step(smp *s, smp_status status)
     return status;
 }
 
-smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result)
+smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
+                          smp_step_result *result)
 {
-    SMP_TRY(check_call(s, inputs, result));
+    SMP_TRY(check_call(s, inputs, samples, result));
     bool training = s->graph->training;
     smp_step_result done = {.step = s->step + 1};
-    smp_status status = begin(s, training);
+    smp_status status = begin(s, training, samples);
     s->n_event = 0;
     s->collected = false;
     if (status == SMP_OK)
@@ -241,10 +252,15 @@ smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result)
     s->doing = smp__between_steps;
     s->step++;
     if (s->samples >= 0)
-        s->samples += smp_step_samples(s) * s->comm.ddp_size;
+        s->samples += samples;
     SMP_TRY(check_skipped(s, &done));
     *result = done;
     return SMP_OK;
+}
+
+smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result)
+{
+    return smp_step_short(s, inputs, s ? full_batch(s) : 0, result);
 }
 
 /* Waits for the sends of micro-batch slot 0 to the next stage, or for those that jump over stages
@@ -288,13 +304,14 @@ static smp_status evaluate_microbatch(smp *s, int mb)
                                s->arena + s->memory->loss, SMP_LOSS_SLOT_BYTES);
 }
 
-smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_result *result)
+smp_status smp_evaluate_short(smp *s, const void *const *inputs, int64_t samples,
+                              smp_step_result *result)
 {
-    SMP_TRY(check_call(s, inputs, result));
+    SMP_TRY(check_call(s, inputs, samples, result));
     smp_step_result done = {0};
     smp_status status = smp__trace_collect(s); /* the stamps of the last step go */
     if (status == SMP_OK)
-        status = begin(s, false);
+        status = begin(s, false, samples);
     if (status == SMP_OK)
         status = smp__inputs_begin(s, inputs);
     if (status == SMP_OK)
@@ -315,4 +332,9 @@ smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_result *resu
     done.predicted_us = 0.0; /* the plan predicts training steps */
     *result = done;
     return SMP_OK;
+}
+
+smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_result *result)
+{
+    return smp_evaluate_short(s, inputs, s ? full_batch(s) : 0, result);
 }

@@ -2,7 +2,12 @@
  * where they are. For another one they are copied, in its number format, to memory that it can copy
  * from, and to a buffer of its own at the start of the step. The host's copy may be written again
  * after the wait that ends every step. Kernels of such a device cannot refuse an index: it is checked
- * here. O(samples). */
+ * here. O(samples).
+ *
+ * Where a batch is short, its samples may end within a micro-batch of this replica, or before it. Then
+ * the kernels read one more micro-batch, for the rest and for all that come behind: the samples left,
+ * if any, and zeroes, which any index may be. What stands there does not count (smp_op_call.padding),
+ * but has to be finite. */
 #include "exec/step/step_inputs.h"
 
 #include <stdlib.h>
@@ -35,24 +40,40 @@ int64_t smp__inputs_bytes(const smp *s)
     return bytes;
 }
 
+static int64_t host_bytes(const smp *s, int index)
+{
+    const smp__input *input = &s->input[index];
+    int64_t bytes = s->device->host_memory ? input->stride : s->microbatches * input->stride;
+    return input->needed ? (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : 0;
+}
+
+int64_t smp__inputs_host_bytes(const smp *s)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < s->graph->n_input; i++)
+        bytes += host_bytes(s, i);
+    return bytes;
+}
+
 void smp__inputs_place(smp *s, char *device, char *host)
 {
-    for (int i = 0; i < s->graph->n_input && !s->device->host_memory; i++) {
+    for (int i = 0; i < s->graph->n_input; i++) {
         smp__input *input = &s->input[i];
         if (!input->needed)
             continue;
-        input->data = input->device = device;
         input->host = host;
+        host += host_bytes(s, i);
+        if (s->device->host_memory)
+            continue;
+        input->data = input->device = device;
         device += s->microbatches * input->stride;
-        host += s->microbatches * input->stride;
     }
 }
 
-static smp_status copy_indices(const smp *s, int index, int mb, const int32_t *from, int64_t n)
+static smp_status copy_indices(const smp *s, int index, int mb, const int32_t *from, int64_t n,
+                               int32_t *to)
 {
-    const smp__input *input = &s->input[index];
-    const smp__index_range *range = &input->range;
-    int32_t *to = (int32_t *)(input->host + mb * input->stride);
+    const smp__index_range *range = &s->input[index].range;
     for (int64_t i = 0; i < n; i++) {
         if (from[i] < range->min || from[i] > range->max) {
             const smp_op *op = from[i] < range->min ? range->min_op : range->max_op;
@@ -77,36 +98,59 @@ static uint16_t round_bf16(float value)
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-static smp_status copy_input(smp *s, int index, const void *values)
+/* One micro-batch, its samples and the padding behind them. */
+static smp_status copy_microbatch(const smp *s, int index, int mb, const void *values, char *to)
 {
-    const smp__input *input = &s->input[index];
     const smp_tensor *tensor = &s->graph->tensor[index];
-    int64_t n = tensor->elements * (tensor->batched ? s->batch : 1);
-    for (int mb = 0; mb < s->microbatches; mb++) {
-        const char *from = (const char *)values + mb * n * 4;
-        char *to = input->host + mb * input->stride;
-        if (tensor->dtype == SMP_I32)
-            SMP_TRY(copy_indices(s, index, mb, (const int32_t *)from, n));
-        else if (tensor->dtype == SMP_F32)
-            memcpy(to, from, (size_t)n * 4);
-        else
-            for (int64_t i = 0; i < n; i++)
-                ((uint16_t *)to)[i] = round_bf16(((const float *)from)[i]);
-    }
-    return s->device->upload(s->device_context, input->device, input->host,
-                             s->microbatches * input->stride);
+    const int64_t n = tensor->elements * smp__job_samples(s, s->comm.replica, mb);
+    const int64_t bytes = n * smp_dtype_bytes(tensor->dtype);
+    memset(to + bytes, 0, (size_t)(s->input[index].stride - bytes));
+    if (n == 0)
+        return SMP_OK;
+    const char *from = (const char *)values + mb * s->batch * tensor->elements * 4;
+    if (tensor->dtype == SMP_I32)
+        return copy_indices(s, index, mb, (const int32_t *)from, n, (int32_t *)to);
+    if (tensor->dtype == SMP_F32)
+        memcpy(to, from, (size_t)bytes);
+    else
+        for (int64_t i = 0; i < n; i++)
+            ((uint16_t *)to)[i] = round_bf16(((const float *)from)[i]);
+    return SMP_OK;
+}
+
+/* For a device with memory of its own; the padded micro-batch is the first that is not full. */
+static smp_status copy_input(smp *s, int index, int full, const void *values)
+{
+    smp__input *input = &s->input[index];
+    const int n = full < s->microbatches ? full + 1 : full;
+    for (int mb = 0; mb < n; mb++)
+        SMP_TRY(copy_microbatch(s, index, mb, values, input->host + mb * input->stride));
+    input->padded = input->device + full * input->stride;
+    return s->device->upload(s->device_context, input->device, input->host, n * input->stride);
+}
+
+static smp_status use_input(smp *s, int index, int full, const void *values)
+{
+    smp__input *input = &s->input[index];
+    input->data = values;
+    input->padded = input->host;
+    return full < s->microbatches ? copy_microbatch(s, index, full, values, input->host) : SMP_OK;
 }
 
 smp_status smp__inputs_begin(smp *s, const void *const *inputs)
 {
+    int full = 0;
+    while (full < s->microbatches && smp__job_samples(s, s->comm.replica, full) == s->batch)
+        full++;
+    const bool none = smp__job_samples(s, s->comm.replica, 0) == 0;
     for (int i = 0; i < s->graph->n_input; i++) {
-        if (s->input[i].needed && !inputs[i])
+        if (!s->input[i].needed)
+            continue;
+        if (!inputs[i] && !none)
             return smp_fail(SMP_ERR_INPUT, "input '%s' is NULL but this rank needs it",
                             s->graph->tensor[i].name);
-        if (s->device->host_memory)
-            s->input[i].data = inputs[i];
-        else if (s->input[i].needed)
-            SMP_TRY(copy_input(s, i, inputs[i]));
+        SMP_TRY(s->device->host_memory ? use_input(s, i, full, inputs[i])
+                                       : copy_input(s, i, full, inputs[i]));
     }
     return SMP_OK;
 }

@@ -5,8 +5,9 @@
 #include "exec/state/handle.h"
 
 smp_status smp__inputs_build(smp *s);
-/* Of the copies: as much device memory as host memory, and where they are. 0: none. */
+/* Of the copies in device memory, 0: none; in host memory; and where they are. */
 int64_t smp__inputs_bytes(const smp *s);
+int64_t smp__inputs_host_bytes(const smp *s);
 void smp__inputs_place(smp *s, char *device, char *host);
 /* The caller's arrays of a step: checked and on their way to the device. */
 smp_status smp__inputs_begin(smp *s, const void *const *inputs);

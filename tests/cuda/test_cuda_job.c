@@ -1,4 +1,5 @@
 /* The library's calls for a job on a GPU, against the same job on the CPU. */
+#include <math.h>
 #include <mpi.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -119,6 +120,36 @@ static void test_cuda_job_near_cpu(void **state)
         must(smp_evaluate(cpu, inputs, &b));
         assert_near(a.loss, b.loss, limit);
         assert_true(step(gpu, 5) > 0);
+        smp_finalize(cpu);
+        smp_finalize(gpu);
+    }
+}
+
+/* Batches that end within a micro-batch, with one, and before it; behind them stands what no kernel may
+ * see. */
+static void test_cuda_job_short_batches(void **state)
+{
+    (void)state;
+    static const int given[] = {5, 1, SAMPLES, 4};
+    for (int is_bf16 = 0; is_bf16 <= 1; is_bf16++) {
+        const double limit = is_bf16 ? 1e-2 : 1e-5;
+        smp *cpu = open_job("cpu", "fp32"), *gpu = open_job("cuda", is_bf16 ? "bf16" : "fp32");
+        for (int k = 0; k < 4; k++) {
+            smp_step_result a, b;
+            make_inputs(k);
+            for (int i = given[k] * T; i < SAMPLES * T; i++)
+                tokens[i] = targets[i] = VOCABULARY;
+            for (int i = given[k] * T * FEATURES; i < SAMPLES * T * FEATURES; i++)
+                extra[i] = NAN;
+            must(smp_evaluate_short(gpu, inputs, given[k], &a));
+            must(smp_evaluate_short(cpu, inputs, given[k], &b));
+            assert_near(a.loss, b.loss, limit);
+            must(smp_step_short(gpu, inputs, given[k], &a));
+            must(smp_step_short(cpu, inputs, given[k], &b));
+            assert_near(a.loss, b.loss, limit);
+            assert_int_equal(a.loss_rows, b.loss_rows);
+            assert_int_equal(a.skipped + b.skipped, 0);
+        }
         smp_finalize(cpu);
         smp_finalize(gpu);
     }
@@ -245,7 +276,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_job_near_cpu),   cmocka_unit_test(test_cuda_job_weights_by_name),
         cmocka_unit_test(test_cuda_job_checkpoint), cmocka_unit_test(test_cuda_job_refuses_indices),
-        cmocka_unit_test(test_cuda_job_trace),
+        cmocka_unit_test(test_cuda_job_trace),      cmocka_unit_test(test_cuda_job_short_batches),
     };
     MPI_Init(&argc, &argv);
     const smp_device *device = smp_device_find("cuda");
