@@ -53,6 +53,7 @@ static const struct entry {
     {"data", SOURCE, AT(data)},
     {"data-seed", SEED, AT(train.data_seed)},
     {"no-shuffle", NO, AT(train.shuffle)},
+    {"drop-last", YES, AT(train.drop_last)},
     {"eval-data", SOURCE, AT(eval_data)},
     {"eval-every", POSITIVE, AT(train.eval_every)},
     {"steps", POSITIVE, AT(train.steps)},
@@ -96,6 +97,7 @@ static const char usage[] =
     "%s"
     "  --data-seed S        seed of the shuffling (default 1)\n"
     "  --no-shuffle         samples in file order\n"
+    "  --drop-last          leave out the last batch of a pass where it is not full\n"
     "  --eval-data SOURCE   held-out data, all of it evaluated after the last step\n"
     "  --eval-every N       ... and after every N steps\n"
     "training\n"

@@ -79,22 +79,32 @@ static smp_status make_buffers(trainer *t)
     return SMP_OK;
 }
 
-/* Where the next global batch begins: none goes across the end of a pass, whose rest is left out. */
-static int64_t next_batch(const trainer *t)
+/* A part of a data set. */
+typedef struct batch {
+    int64_t first, samples;
+} batch;
+
+/* None goes across the end of a pass: the last one takes what is left of it, or leaves it out. */
+static batch next_batch(const trainer *t)
 {
-    int64_t samples = smp_data_samples(t->data), place = t->job->samples % samples;
-    bool fits = t->global_batch <= samples - place;
-    return t->job->samples + (fits ? 0 : samples - place);
+    int64_t first = t->job->samples, samples = smp_data_samples(t->data);
+    int64_t left = samples - first % samples;
+    if (left >= t->global_batch)
+        return (batch){first, t->global_batch};
+    if (t->options->drop_last)
+        return (batch){first + left, t->global_batch};
+    return (batch){first, left};
 }
 
-static smp_status read_batch(trainer *t, int64_t first)
+/* This replica's part. */
+static smp_status read_batch(trainer *t, smp_data *data, batch b)
 {
     const smp *s = t->job;
-    int64_t count = smp_step_samples(s);
-    for (int i = 0; i < s->graph->n_input; i++)
+    int64_t most = smp_step_samples(s), begin = s->comm.replica * most;
+    int64_t count = b.samples - begin < most ? b.samples - begin : most;
+    for (int i = 0; i < s->graph->n_input && count > 0; i++)
         if (t->buffer[i])
-            SMP_TRY(
-                smp_data_read(t->data, first + s->comm.replica * count, count, i, t->buffer[i]));
+            SMP_TRY(smp_data_read(data, b.first + begin, count, i, t->buffer[i]));
     return SMP_OK;
 }
 
@@ -131,73 +141,26 @@ static void print_step(const trainer *t, const smp_step_result *r)
     fflush(stdout);
 }
 
-/* A part of the evaluation set that fills one micro-batch: as many samples as it has, or one sample,
- * again and again. */
-typedef struct eval_unit {
-    int64_t first, samples;
-} eval_unit;
-
-static int64_t count_units(const trainer *t)
-{
-    int64_t samples = smp_data_samples(t->eval_data);
-    return samples / t->job->batch + samples % t->job->batch;
-}
-
-static eval_unit unit_of(const trainer *t, int64_t index)
-{
-    int64_t batch = t->job->batch, whole = smp_data_samples(t->eval_data) / batch;
-    if (index < whole)
-        return (eval_unit){.first = index * batch, .samples = batch};
-    return (eval_unit){.first = whole * batch + (index - whole), .samples = 1};
-}
-
-static smp_status read_unit(trainer *t, eval_unit unit, int mb)
-{
-    const smp *s = t->job;
-    for (int i = 0; i < s->graph->n_input; i++) {
-        const int64_t bytes = s->graph->tensor[i].elements * 4;
-        for (int64_t k = 0; t->buffer[i] && k < s->batch; k += unit.samples)
-            SMP_TRY(smp_data_read(t->eval_data, unit.first, unit.samples, i,
-                                  (char *)t->buffer[i] + (mb * s->batch + k) * bytes));
-    }
-    return SMP_OK;
-}
-
-/* This replica's part of the micro-batches that begin with unit `first`. Behind the last unit it is
- * repeated: what comes of that is not counted. */
-static smp_status read_units(trainer *t, int64_t first)
-{
-    const smp *s = t->job;
-    const int64_t last = count_units(t) - 1;
-    for (int mb = 0; mb < s->microbatches; mb++) {
-        int64_t index = first + (int64_t)s->comm.replica * s->microbatches + mb;
-        SMP_TRY(read_unit(t, unit_of(t, index < last ? index : last), mb));
-    }
-    return SMP_OK;
-}
-
-/* The mean over the whole set, each target once. Every micro-batch's loss is a mean over its targets,
- * so samples that fill none count exactly if each has a micro-batch of its own. The losses are added
- * in the order of the samples: the micro-batch size decides the last bits, and nothing else of the
- * plan does. */
+/* The mean over the whole set, each target once. The losses of micro-batches are added in the order of
+ * the samples: the micro-batch size decides the last bits, and nothing else of the plan does. */
 static smp_status evaluate(trainer *t, int64_t step)
 {
-    const int64_t n = count_units(t),
-                  together = (int64_t)t->job->comm.ddp_size * t->job->microbatches;
+    const int64_t n = smp_data_samples(t->eval_data);
+    const int microbatches = t->job->comm.ddp_size * t->job->microbatches;
     double sum = 0.0, rows = 0.0;
-    for (int64_t first = 0; first < n; first += together) {
+    for (batch b = {0}; b.first < n; b.first += b.samples) {
         smp_step_result r;
-        smp_status status = read_units(t, first);
+        b.samples = n - b.first < t->global_batch ? n - b.first : t->global_batch;
+        smp_status status = read_batch(t, t->eval_data, b);
         if (status == SMP_OK)
-            status = smp_evaluate(t->job, (const void *const *)t->buffer, &r);
+            status = smp_evaluate_short(t->job, (const void *const *)t->buffer, b.samples, &r);
         *t->job_broken = status != SMP_OK;
         if (status != SMP_OK)
             return status;
-        const double *losses = t->job->result, *counted = losses + together;
-        for (int64_t i = 0; i < together && first + i < n; i++) { /* by replica, then micro-batch */
-            const double share = (double)unit_of(t, first + i).samples / (double)t->job->batch;
-            sum += losses[i] * (counted[i] * share);
-            rows += counted[i] * share;
+        const double *losses = t->job->result, *counted = losses + microbatches;
+        for (int i = 0; i < microbatches; i++) { /* by replica, then micro-batch */
+            sum += losses[i] * counted[i];
+            rows += counted[i];
         }
     }
     const double loss = rows > 0.0 ? sum / rows : 0.0;
@@ -218,11 +181,12 @@ static smp_status train_step(trainer *t, int64_t step)
 {
     const smp_train_options *o = t->options;
     smp_step_result r;
-    t->job->samples = next_batch(t);
-    smp_status status = read_batch(t, t->job->samples);
+    batch b = next_batch(t);
+    t->job->samples = b.first;
+    smp_status status = read_batch(t, t->data, b);
     *t->job_broken = status != SMP_OK;
     if (status == SMP_OK) {
-        status = smp_step(t->job, (const void *const *)t->buffer, &r);
+        status = smp_step_short(t->job, (const void *const *)t->buffer, b.samples, &r);
         *t->job_broken = t->job->comm.failed; /* else all ranks end alike */
     }
     if (status != SMP_OK)
@@ -338,8 +302,9 @@ static smp_status resume(trainer *t)
     SMP_TRY(smp_load(t->job, t->options->checkpoint));
     if (t->prints && smp_load_note(t->job)[0] != '\0')
         fprintf(stderr, "smp-run: %s\n", smp_load_note(t->job));
-    if (t->job->samples < 0) { /* version 1: the global batch is still what it was */
-        int64_t samples = smp_data_samples(t->data), batches = samples / t->global_batch;
+    if (t->job->samples < 0) { /* version 1: full batches, of as many samples as today's */
+        int64_t samples = smp_data_samples(t->data);
+        int64_t batches = samples > t->global_batch ? samples / t->global_batch : 1;
         t->job->samples =
             t->job->step / batches * samples + t->job->step % batches * t->global_batch;
     }
@@ -358,7 +323,8 @@ static smp_status run(trainer *t)
             t->tokens = input->shape.dim[0];
     }
     t->global_batch = smp_step_samples(t->job) * t->job->comm.ddp_size;
-    SMP_TRY(open_data(t, o->data, o->n_data, o->shuffle, t->global_batch, &t->data));
+    int64_t least = o->drop_last ? t->global_batch : 1;
+    SMP_TRY(open_data(t, o->data, o->n_data, o->shuffle, least, &t->data));
     if (o->n_eval_data > 0)
         SMP_TRY(open_data(t, o->eval_data, o->n_eval_data, false, 1, &t->eval_data));
     SMP_TRY(smp__comm_agree(&t->job->comm, make_buffers(t)));

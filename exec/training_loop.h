@@ -20,6 +20,7 @@ typedef struct smp_train_options {
     bool resume;
     uint64_t data_seed;
     bool shuffle;
+    bool drop_last; /* a pass ends with its last full batch, not with what is left of it */
     bool json;
     bool checksum;      /* print a hash of every replica's weights at the end */
     const char *trace;  /* Chrome trace of the last step, or NULL */

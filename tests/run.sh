@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds SMP and runs every test: installs what is missing, builds optimised with warnings as errors
-# and runs all tests, then builds with AddressSanitizer and UBSan and runs the unit tests once more, and
-# gives the readers a minute of made-up files each.
+# and runs all tests, then builds with AddressSanitizer and UBSan and runs the unit tests and one of
+# several processes once more, and gives the readers a minute of made-up files each.
 #   tests/run.sh [--fast]     --fast: neither the sanitised builds nor tests labelled slow
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -60,8 +60,8 @@ if [ -z "$fast" ]; then
     echo "== build with sanitizers"
     build sanitize all -DCMAKE_BUILD_TYPE=Debug '-DCMAKE_C_FLAGS_DEBUG=-O1 -g' -DSMP_SANITIZE=ON \
         -DSMP_WERROR=OFF -DSMP_BUILD_BENCH=OFF -DSMP_WITH_CUDA=OFF
-    echo "== unit tests with sanitizers"
-    run sanitize -L unit
+    echo "== tests with sanitizers"
+    run sanitize -L 'unit|mpi'
     echo "== fuzzing"
     build fuzz fuzz -DCMAKE_C_COMPILER=clang-14 -DCMAKE_BUILD_TYPE=Debug '-DCMAKE_C_FLAGS_DEBUG=-O1 -g' \
         -DSMP_BUILD_FUZZ=ON -DSMP_WERROR=OFF -DSMP_BUILD_BENCH=OFF -DSMP_WITH_CUDA=OFF

@@ -103,7 +103,7 @@ static smp_status open_source(smp_data *data, const smp_graph *graph, const char
     return SMP_OK;
 }
 
-/* Every input is fed, and all sources have the same number of samples, enough for a batch. */
+/* Every input is fed, and all sources have the same number of samples, as many as there must be. */
 static smp_status check_sources(smp_data *data, const smp_graph *graph, int64_t global_batch)
 {
     for (int i = 0; i < data->n_input; i++) {
@@ -123,11 +123,10 @@ static smp_status check_sources(smp_data *data, const smp_graph *graph, int64_t 
                             (long long)other->samples, first->path, (long long)first->samples);
     }
     if (first->samples < global_batch)
-        return smp_fail(
-            SMP_ERR_INPUT,
-            "%s: %lld samples are too few: one global batch (replicas * micro-batches * "
-            "micro-batch size) needs %lld",
-            first->path, (long long)first->samples, (long long)global_batch);
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: %lld samples are too few: one global batch (replicas * micro-batches "
+                        "* micro-batch size) needs %lld, and one that is shorter is left out",
+                        first->path, (long long)first->samples, (long long)global_batch);
     data->samples = first->samples;
     return SMP_OK;
 }

@@ -12,7 +12,7 @@ typedef struct smp_data smp_data;
 typedef struct smp_data_options {
     const char *const *sources; /* as given to --data: "book.txt", "tokens.bin", "image=x.npy" */
     int n_source;
-    int64_t global_batch; /* samples that there must be at least */
+    int64_t global_batch; /* samples that there must be at least; 1: some */
     uint64_t seed;
     bool shuffle;
 } smp_data_options;

@@ -10,10 +10,11 @@ done
 expect_exit 0 smp-partition "$model" -n 2 --stages 1 --ddp 2 --microbatches 2 --microbatch-size 1 \
     -o replicas.yaml
 
+pass=(--drop-last)
 train() { # plan ranks name options...
     local plan=$1 ranks=$2 name=$3
     shift 3
-    expect_exit 0 mpirun -n "$ranks" smp-run "$plan" --data text.txt --lr 0 --json "$@"
+    expect_exit 0 mpirun -n "$ranks" smp-run "$plan" --data text.txt --lr 0 --json "${pass[@]}" "$@"
     sed -nE 's/.*"step": ?([0-9]+).*"loss": ?([^,}]*).*/\1 \2/p' out >"$name.loss"
 }
 
@@ -22,7 +23,7 @@ loss() {
     sed -nE "s/^$2 //p" "$1.loss"
 }
 
-# Windows of 64 bytes. A pass of 43 samples is 5 batches of 8 or 10 of 4; of one of 47 batches of 4
+# Windows of 64 bytes. Without its last batch a pass of 43 samples is 5 batches of 8 or 10 of 4; of one of 47 batches of 4
 # take 4 samples more.
 for samples in 43 47; do
     write_text text.txt $((64 * samples + 1))
@@ -59,4 +60,22 @@ fingerprint=$(head -n 2 "$file" | sed -nE 's/^fingerprint //p')
 train 8.yaml 1 next --steps 8 --checkpoint saved --resume
 expect_equal "after a checkpoint of version 1" "$(loss next 7)" "$(loss eight 7)"
 expect_equal "the step after it" "$(loss next 8)" "$(loss eight 8)"
+
+# With its last batch a pass of 43 samples is 5 batches of 8 and one of 3, or 10 of 4 and one of 3.
+pass=()
+write_text text.txt $((64 * 43 + 1))
+train 4.yaml 1 four --steps 22
+train 8.yaml 1 eight --steps 12
+expect_equal "the last batch of a pass" "$(loss eight 6)" "$(loss four 11)"
+for steps in 5 6; do
+    rm -rf saved
+    train 8.yaml 1 first --steps "$steps" --checkpoint saved
+    train 4.yaml 1 next --steps 12 --checkpoint saved --resume
+    expect_equal "$steps eights, then fours" "$(loss next 7) $(loss next 8)" \
+        "$(loss four 12) $(loss four 13)"
+    rm -rf saved
+    train 8.yaml 1 first --steps "$steps" --checkpoint saved
+    train 8.yaml 1 next --steps 12 --checkpoint saved --resume
+    expect_equal "$steps eights, then eights" "$(cat next.loss)" "$(tail -n +$((steps + 1)) eight.loss)"
+done
 finish
