@@ -69,7 +69,7 @@ library() { # header pattern, pattern of allowed files, what
 }
 library '(mpi|nccl)\.h' '^(exec/|profile/(smp-profile|cuda_info)\.c$|tests/(exec|mpi|faults|bench|cuda|emulate)/)' 'MPI or NCCL'
 library '(cuda|cublas|cudnn|device_launch|mma)' '^(exec/|graph/cuda/|graph/ops/[^/]*\.cu$|profile/cuda_info\.c$|tests/)' 'CUDA'
-library '(oneapi/)?(dnnl|omp)' '^(graph/math/|tests/bench/)' 'oneDNN'
+library '(oneapi/)?(dnnl|omp)' '^(graph/math/|tests/(bench|graph/math)/|tests/mpi/host\.c$)' 'oneDNN'
 library 'metis\.h' '^(partition/solve/|tests/partition/solve/)' 'METIS'
 library 'yaml\.h>' '^graph/yaml/' 'libyaml'
 mapfile -t examples < <(printf '%s\n' "${sources[@]}" | grep -E '^(examples/|smp\.h$)')

@@ -28,7 +28,6 @@ static smp_status cpu_open(const smp_device_options *options, void **context)
     if (!cpu)
         return smp_fail_memory(bytes);
     cpu->stamps = options->stamps;
-    smp_math_init();
     *context = cpu;
     return SMP_OK;
 }

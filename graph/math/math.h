@@ -1,6 +1,7 @@
 /* CPU mathematics by oneDNN: the only file pair that includes dnnl.h (the descriptor API changed
- * between oneDNN 2 and 3). One thread. GEMM is stateless; primitives are made once per operator.
- * All matrices row-major, all pointers 64-byte aligned unless strides say otherwise. */
+ * between oneDNN 2 and 3). One thread, whatever OpenMP allows the caller. GEMM is stateless;
+ * primitives are made once per operator. All matrices row-major, all pointers 64-byte aligned unless
+ * strides say otherwise. */
 #ifndef SMP_GRAPH_MATH_MATH_H
 #define SMP_GRAPH_MATH_MATH_H
 
@@ -8,8 +9,6 @@
 
 #include "graph/base/status.h"
 
-/* Limits the library to one thread for calls from the calling thread. Call before any other. */
-void smp_math_init(void);
 /* "oneDNN 2.6.0". */
 const char *smp_math_name(void);
 

@@ -44,9 +44,13 @@ static smp_status check(dnnl_status_t status, const char *what)
     return smp_fail(SMP_ERR_FAILED, "oneDNN: %s failed with status %d", what, (int)status);
 }
 
-void smp_math_init(void)
+/* oneDNN takes as many OpenMP threads as the calling thread may have. That is one while it is called,
+ * whichever thread calls, and otherwise the host's own affair. */
+static int limit_threads(void)
 {
-    omp_set_num_threads(1); /* oneDNN runs on the OpenMP threads of the calling thread */
+    const int allowed = omp_get_max_threads();
+    omp_set_num_threads(1);
+    return allowed;
 }
 
 const char *smp_math_name(void)
@@ -61,8 +65,10 @@ smp_status smp_math_gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64
                          const float *a, int64_t lda, const float *b, int64_t ldb, float beta,
                          float *c, int64_t ldc)
 {
+    const int threads = limit_threads();
     dnnl_status_t status = dnnl_sgemm(trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, k, alpha, a,
                                       lda, b, ldb, beta, c, ldc);
+    omp_set_num_threads(threads);
     if (status == dnnl_success)
         return SMP_OK;
     if (status == dnnl_out_of_memory)
@@ -163,6 +169,7 @@ static smp_status passes_create(const dnnl_memory_desc_t *data, const_dnnl_op_de
 {
     smp_math_primitive *p = NULL;
     dnnl_primitive_desc_t forward_desc = NULL, backward_desc = NULL;
+    const int threads = limit_threads();
     smp_status status = primitive_create(data, &p);
     if (status == SMP_OK)
         status = pass_create(p, &p->forward, forward, NULL, &forward_desc);
@@ -172,6 +179,7 @@ static smp_status passes_create(const dnnl_memory_desc_t *data, const_dnnl_op_de
         dnnl_primitive_desc_destroy(backward_desc);
     if (forward_desc)
         dnnl_primitive_desc_destroy(forward_desc);
+    omp_set_num_threads(threads);
     if (status == SMP_OK)
         *out = p;
     else
@@ -179,9 +187,8 @@ static smp_status passes_create(const dnnl_memory_desc_t *data, const_dnnl_op_de
     return status;
 }
 
-/* Runs one direction with memory[i] pointed at data[i] and passed as argument kind[i]. */
-static smp_status run(smp_math_primitive *p, const pass *direction, int n_data, void *const *data,
-                      const int *kind, const char *what)
+static smp_status execute(smp_math_primitive *p, const pass *direction, int n_data,
+                          void *const *data, const int *kind, const char *what)
 {
     dnnl_exec_arg_t arg[4];
     int n_arg = n_data;
@@ -196,6 +203,16 @@ static smp_status run(smp_math_primitive *p, const pass *direction, int n_data, 
     }
     SMP_TRY(check(dnnl_primitive_execute(direction->primitive, p->stream, n_arg, arg), what));
     return check(dnnl_stream_wait(p->stream), what);
+}
+
+/* Runs one direction with memory[i] pointed at data[i] and passed as argument kind[i]. */
+static smp_status run(smp_math_primitive *p, const pass *direction, int n_data, void *const *data,
+                      const int *kind, const char *what)
+{
+    const int threads = limit_threads();
+    smp_status status = execute(p, direction, n_data, data, kind, what);
+    omp_set_num_threads(threads);
+    return status;
 }
 
 static dnnl_alg_kind_t eltwise_algorithm(smp_eltwise kind)

@@ -127,7 +127,6 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bench_gemm [rows]\n");
         return 2;
     }
-    smp_math_init();
     printf("one thread, GFLOP/s, best of %d: %s", REPEATS, smp_math_name());
 #ifdef SMP_HAVE_OPENBLAS
     openblas_set_num_threads(1);

@@ -499,7 +499,6 @@ static void test_cuda_ops_embedding_survives_bad_indices(void **state)
 static int open_with_properties(void **state)
 {
     int major = 0, minor = 0;
-    smp_math_init();
     if (open_device(state) != 0)
         return -1;
     cuda_ok(cudaDeviceGetAttribute(&cuda.multiprocessors, cudaDevAttrMultiProcessorCount, 0));

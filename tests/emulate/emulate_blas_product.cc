@@ -81,7 +81,6 @@ void emulate_blas_multiply(const emulate_blas_call &call)
     std::vector<float> product((size_t)(p.d.rows * p.d.columns));
     if (call.workspace_bytes > 0)
         memset(call.workspace, 0xff, call.workspace_bytes);
-    smp_math_init();
     for (int64_t i = 0; i < p.d.batch; i++) {
         const std::vector<float> fa = factor(call.a, p.a, i, tf32),
                                  fb = factor(call.b, p.b, i, tf32);

@@ -1,6 +1,8 @@
 /* graph/math/math.h against naive double-precision results: GEMM in every transpose with strides,
  * the elementwise functions and softmax, in place and not; equal bits for every alignment. */
+#include <dirent.h>
 #include <math.h>
+#include <omp.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -198,6 +200,35 @@ static void test_math_names_its_library(void **state)
     smp_math_primitive_destroy(NULL);
 }
 
+static int count_threads(void)
+{
+    int n = 0;
+    DIR *folder = opendir("/proc/self/task");
+    assert_non_null(folder);
+    for (const struct dirent *entry; (entry = readdir(folder));)
+        n += entry->d_name[0] != '.';
+    closedir(folder);
+    return n;
+}
+
+/* However many threads the host's OpenMP has: it has as many afterwards, and none was used. */
+static void test_math_uses_one_thread_and_leaves_the_others(void **state)
+{
+    (void)state;
+    enum { N = 256, THREADS = 4 };
+    static float x[N * N], y[N * N], z[N * N];
+    smp_math_primitive *softmax = NULL;
+    const int threads = count_threads();
+    omp_set_num_threads(THREADS);
+    assert_int_equal(smp_math_gemm(false, false, N, N, N, 1, x, N, y, N, 0, z, N), SMP_OK);
+    assert_int_equal(smp_math_softmax_create(N, N, true, &softmax), SMP_OK);
+    assert_int_equal(smp_math_softmax_forward(softmax, x, y), SMP_OK);
+    assert_int_equal(smp_math_softmax_backward(softmax, y, x, z), SMP_OK);
+    smp_math_primitive_destroy(softmax);
+    assert_int_equal(omp_get_max_threads(), THREADS);
+    assert_int_equal(count_threads(), threads);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -207,7 +238,7 @@ int main(void)
         cmocka_unit_test(test_math_eltwise),
         cmocka_unit_test(test_math_softmax),
         cmocka_unit_test(test_math_names_its_library),
+        cmocka_unit_test(test_math_uses_one_thread_and_leaves_the_others),
     };
-    smp_math_init();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

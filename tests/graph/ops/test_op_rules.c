@@ -371,6 +371,5 @@ int main(void)
         cmocka_unit_test(test_op_rules_opaque_is_planned_only),
         cmocka_unit_test(test_op_rules_copies_integers),
     };
-    smp_math_init();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -336,7 +336,6 @@ int main(void)
                  test_ops_accumulate_weight_gradients);
     op_tests_add(&tests, SMP_BACKEND_CPU, "leaves padding out", test_ops_leave_padding_out);
     op_tests_add(&tests, SMP_BACKEND_CPU, "needs nothing in vain", test_ops_need_nothing_in_vain);
-    smp_math_init();
     return cmocka_run_group_tests(described, NULL, NULL) |
            op_tests_run("operators", &tests, NULL, NULL);
 }

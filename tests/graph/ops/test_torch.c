@@ -140,6 +140,5 @@ int main(void)
         cmocka_unit_test(test_torch_values_agree),
         cmocka_unit_test(test_torch_values_missing),
     };
-    smp_math_init();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
