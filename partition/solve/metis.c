@@ -12,11 +12,11 @@
  * k-way partitioner is therefore given a third weight, the number of vertices, and a vertex weighs
  * at most as much as a part may; and below KWAY_VERTICES per part the two-way bisections, which
  * METIS's own initial partitioning consists of, stand in for it. */
-#include <metis.h>
 #include <stdlib.h>
 
 #include "partition/problem/legal.h"
 #include "partition/solve/incumbent.h"
+#include "partition/solve/metis_call.h"
 #include "partition/solve/metis_graph.h"
 #include "partition/solve/partitioner.h"
 
@@ -86,6 +86,7 @@ static smp_status call_kway(const smp__metis_graph *graph, smp_arena *scratch, i
     real_t *target = SMP_ARENA_NEW(scratch, real_t, (size_t)n_part * KWAY_CONSTRAINTS);
     real_t imbalance[KWAY_CONSTRAINTS] = {1.03f, 1.2f, 1.3f};
     idx_t options[METIS_NOPTIONS];
+    smp__metis_call call;
     if (!xadj || !adjncy || !adjwgt || !weight || !found || !target)
         return SMP_ERR_NO_MEMORY;
     set_targets(graph->problem, target);
@@ -96,15 +97,10 @@ static smp_status call_kway(const smp__metis_graph *graph, smp_arena *scratch, i
         adjncy[e] = graph->neighbour[e];
         adjwgt[e] = graph->edge_weight[e];
     }
-    METIS_SetDefaultOptions(options);
-    options[METIS_OPTION_SEED] = (idx_t)(graph->problem->seed & 0x7fffffff);
-    options[METIS_OPTION_NUMBERING] = 0;
+    smp__metis_begin(&call, graph->problem->seed, options);
     int code = METIS_PartGraphKway(&n_vertex, &n_constraint, xadj, adjncy, weight, NULL, adjwgt,
                                    &n_part, target, imbalance, options, &cut, found);
-    if (code == METIS_ERROR_MEMORY)
-        return smp_fail(SMP_ERR_NO_MEMORY, "METIS ran out of memory");
-    if (code != METIS_OK)
-        return smp_fail(SMP_ERR_FAILED, "METIS failed with code %d", code);
+    SMP_TRY(smp__metis_end(&call, code));
     for (size_t v = 0; v < n; v++)
         part[v] = (int32_t)found[v];
     return SMP_OK;

@@ -6,8 +6,9 @@
  * order. */
 #include "partition/solve/metis_graph.h"
 
-#include <metis.h>
 #include <string.h>
+
+#include "partition/solve/metis_call.h"
 
 enum {
     CONSTRAINTS = SMP__METIS_CONSTRAINTS,
@@ -208,9 +209,7 @@ static smp_status bisect(bisector *b, const int32_t *list, int32_t n, double sha
     real_t target[SIDES * CONSTRAINTS] = {(real_t)share, (real_t)share, (real_t)(1.0 - share),
                                           (real_t)(1.0 - share)};
     idx_t options[METIS_NOPTIONS];
-    METIS_SetDefaultOptions(options);
-    options[METIS_OPTION_SEED] = (idx_t)(b->graph->problem->seed & 0x7fffffff);
-    options[METIS_OPTION_NUMBERING] = 0;
+    smp__metis_call call;
     idx_t n_edge = 0;
     for (int32_t i = 0; i < n; i++)
         b->local[list[i]] = i;
@@ -229,13 +228,10 @@ static smp_status bisect(bisector *b, const int32_t *list, int32_t n, double sha
     b->xadj[n] = n_edge;
     for (int32_t i = 0; i < n; i++)
         b->local[list[i]] = -1;
+    smp__metis_begin(&call, b->graph->problem->seed, options);
     int code = METIS_PartGraphRecursive(&n_vertex, &n_constraint, b->xadj, b->adjncy, b->vwgt, NULL,
                                         b->adjwgt, &n_part, target, NULL, options, &cut, b->side);
-    if (code == METIS_ERROR_MEMORY)
-        return smp_fail(SMP_ERR_NO_MEMORY, "METIS ran out of memory");
-    if (code != METIS_OK)
-        return smp_fail(SMP_ERR_FAILED, "METIS failed with code %d", code);
-    return SMP_OK;
+    return smp__metis_end(&call, code);
 }
 
 /* Which side comes first: the one whose vertices stand earlier on the mean. -1: a side is empty. */
