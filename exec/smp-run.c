@@ -8,7 +8,7 @@
 
 #include "exec/data/data_source.h"
 #include "exec/device/device.h"
-#include "exec/transport/comm.h"
+#include "exec/transport/mpi_lifetime.h"
 #include "profile/cuda_info.h"
 #include "exec/training_loop.h"
 #include "graph/base/status.h"
@@ -298,12 +298,13 @@ int main(int argc, char **argv)
             print_version();
         return smp_status_exit_code(status);
     }
-    smp__comm_configure();
-    int rank = 0, threads; /* one thread calls MPI */
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &threads);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    int rank = 0;
     bool job_broken = false;
-    status = smp__train(&a.train, &job_broken);
+    status = smp__mpi_open(); /* here, so that a job that cannot be made has ranks, too */
+    if (status == SMP_OK) {
+        MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+        status = smp__train(&a.train, &job_broken);
+    }
     int code = smp_status_exit_code(status);
     if (job_broken) { /* a step failed on this rank alone, or a peer is gone: nobody else can go on */
         fprintf(stderr, "smp-run: %s\n", smp_last_error());
@@ -311,6 +312,5 @@ int main(int argc, char **argv)
     }
     if (status != SMP_OK && rank == 0)
         fprintf(stderr, "smp-run: %s\n", smp_last_error());
-    MPI_Finalize(); /* unwatched: all ranks have just agreed on how the job ends */
-    return code;
+    return code; /* all ranks have just agreed on how the job ends: MPI is closed at exit */
 }

@@ -181,6 +181,8 @@ smp_status smp_init(smp **out, const smp_options *options)
     smp_status status = smp__comm_open(&s->comm, options->timeout_s);
     if (status != SMP_OK)
         goto fail;
+    if (!options->keep_scheduling)
+        smp__comm_take_core(&s->comm);
     status = s->strings ? copy_options(s, options) : SMP_ERR_NO_MEMORY;
     if (status == SMP_OK)
         status = check_options(s);

@@ -48,13 +48,19 @@ typedef struct cuda_context {
     cuda_stamp stamp[];
 } cuda_context;
 
+#define QUEUES "CUDA_DEVICE_MAX_CONNECTIONS"
+
 /* Streams share the hardware's queues, of which a process has eight unless it asks for more: a message
- * that waits for its peer would hold up whatever stands behind it in the same queue. Only the first
- * CUDA call of a process looks at the variable; a user's own setting stands. */
+ * that waits for its peer would hold up whatever stands behind it in the same queue. CUDA looks at the
+ * variable once, while it is opened; a user's own setting stands. Is it ours, to be taken back? */
+static bool ask_for_queues(void)
+{
+    return !getenv(QUEUES) && setenv(QUEUES, "32", 0) == 0;
+}
+
 static smp_status count_devices(int *count)
 {
     *count = 0;
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     cudaError_t code = cudaGetDeviceCount(count);
     if (code != cudaSuccess)
         return smp_fail(SMP_ERR_FAILED, "no GPU: %s", cudaGetErrorString(code));
@@ -66,7 +72,11 @@ static smp_status count_devices(int *count)
 static smp_status cuda_present(void)
 {
     int count;
-    SMP_TRY(count_devices(&count));
+    const bool asked = ask_for_queues();
+    smp_status status = count_devices(&count);
+    if (asked)
+        unsetenv(QUEUES);
+    SMP_TRY(status);
     return smp__blas_open();
 }
 
@@ -169,7 +179,7 @@ static void cuda_close(void *context)
     free(c);
 }
 
-static smp_status cuda_open(const smp_device_options *options, void **context)
+static smp_status open_device(const smp_device_options *options, void **context)
 {
     int count = 0;
     SMP_TRY(count_devices(&count));
@@ -192,6 +202,15 @@ static smp_status cuda_open(const smp_device_options *options, void **context)
     }
     *context = c;
     return SMP_OK;
+}
+
+static smp_status cuda_open(const smp_device_options *options, void **context)
+{
+    const bool asked = ask_for_queues();
+    smp_status status = open_device(options, context);
+    if (asked)
+        unsetenv(QUEUES);
+    return status;
 }
 
 static const char *cuda_describe(void *context)

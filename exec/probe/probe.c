@@ -288,8 +288,9 @@ static smp_status start(rank_probe *r, const smp_target *target)
     MPI_Initialized(&initialised);
     MPI_Finalized(&finalised);
     if (initialised && !finalised) {
+        p->parallel = true; /* what is open when it fails is closed */
         SMP_TRY(smp__comm_open(&p->comm, 0));
-        p->parallel = true;
+        smp__comm_take_core(&p->comm);
     }
     smp_status status = start_rank(r, target);
     if (p->parallel)

@@ -1,55 +1,11 @@
-/* Groups of ranks: MPI opened, its communicators made and freed. */
-#define _GNU_SOURCE /* CPU affinity */
+/* Groups of ranks: communicators made and freed. */
 #include "exec/transport/comm.h"
 
-#include <sched.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
-/* Ranks that share cores keep to one core each, dealt out in turn as smp_cluster_core_of says: short
- * waits would otherwise move them around, and the prediction could not know where. Their sleeps
- * last some microseconds, not fifty more. */
-static void bind_to_core(int node_rank)
-{
-    cpu_set_t allowed, own;
-    int wanted = -1;
-    if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0 && CPU_COUNT(&allowed) > 1)
-        wanted = node_rank % CPU_COUNT(&allowed);
-    for (int cpu = 0; wanted >= 0 && cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, &allowed) && wanted-- == 0) {
-            CPU_ZERO(&own);
-            CPU_SET(cpu, &own);
-            sched_setaffinity(0, sizeof(own), &own); /* a hint: a refusal costs time only */
-        }
-    struct sched_param none = {0};
-    sched_setscheduler(0, SCHED_BATCH, &none);
-    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
-}
-
-void smp__comm_configure(void)
-{
-    setenv("OMPI_MCA_mpi_yield_when_idle", "0", 1);
-}
-
-static smp_status init_mpi(smp_comm *comm)
-{
-    int initialised = 0, finalised = 0;
-    MPI_Initialized(&initialised);
-    MPI_Finalized(&finalised);
-    if (finalised)
-        return smp_fail(SMP_ERR_FAILED, "MPI has been finalised: a program that has more than one "
-                                        "job calls MPI_Init and MPI_Finalize itself");
-    if (initialised)
-        return SMP_OK;
-    smp__comm_configure();
-    /* unwatched: mpirun ends a job whose process dies in MPI_Init */
-    int threads; /* this one alone calls MPI, beside others that do not */
-    SMP_TRY(
-        smp__comm_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &threads), "MPI_Init"));
-    comm->owns_mpi = true;
-    return SMP_OK;
-}
+#include "exec/transport/mpi_lifetime.h"
+#include "exec/transport/own_core.h"
 
 static smp_status open_node(smp_comm *comm)
 {
@@ -60,8 +16,6 @@ static smp_status open_node(smp_comm *comm)
     MPI_Comm_size(comm->node, &comm->node_size);
     MPI_Comm_rank(comm->node, &comm->node_rank);
     comm->crowded = comm->node_size > sysconf(_SC_NPROCESSORS_ONLN);
-    if (comm->crowded)
-        bind_to_core(comm->node_rank);
     return SMP_OK;
 }
 
@@ -73,7 +27,8 @@ smp_status smp__comm_open(smp_comm *comm, double timeout_s)
                        .notice = MPI_COMM_NULL,
                        .node = MPI_COMM_NULL,
                        .timeout_s = timeout_s};
-    SMP_TRY(init_mpi(comm));
+    SMP_TRY(smp__mpi_open());
+    smp__mpi_enter();
     MPI_Comm_rank(MPI_COMM_WORLD, &comm->world_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &comm->world_size);
     comm->peer = calloc((size_t)comm->world_size, sizeof(*comm->peer));
@@ -83,6 +38,13 @@ smp_status smp__comm_open(smp_comm *comm, double timeout_s)
     SMP_TRY(smp__comm_agree(comm,
                             comm->peer && comm->piece ? SMP_OK : smp_fail_memory(SMP_SHARE_BYTES)));
     return open_node(comm);
+}
+
+void smp__comm_take_core(smp_comm *comm)
+{
+    comm->own_core = comm->crowded;
+    if (comm->own_core)
+        smp__own_core_take(comm->node_rank);
 }
 
 /* Unwatched, since MPI has no other: all ranks have just agreed to come. */
@@ -131,7 +93,10 @@ void smp__comm_close(smp_comm *comm)
     MPI_Finalized(&finalised);
     if (!initialised || finalised)
         return;
-    if (comm->owns_mpi && comm->node != MPI_COMM_NULL) /* MPI_Finalize waits unwatched */
+    if (comm->own_core)
+        smp__own_core_give_back();
+    comm->own_core = false;
+    if (smp__mpi_owned() && comm->node != MPI_COMM_NULL) /* MPI_Finalize waits unwatched */
         smp__comm_agree(comm, SMP_OK);
     /* After a failure other ranks may never answer again: freeing communicators and MPI_Finalize
      * are collective and would hang. The process ends without them. */
@@ -144,6 +109,5 @@ void smp__comm_close(smp_comm *comm)
     free_comm(&comm->world);
     free(comm->peer);
     free(comm->piece);
-    if (comm->owns_mpi)
-        MPI_Finalize();
+    smp__mpi_leave();
 }

@@ -23,8 +23,8 @@ typedef struct smp_comm {
     int pipeline_rank, pipeline_size;
     int replica, ddp_size;
     int node_rank, node_size;   /* among the ranks of this machine */
-    bool owns_mpi;              /* we initialised it */
     bool crowded;               /* more ranks on this node than cores: waiting ranks sleep */
+    bool own_core;              /* the calling thread is bound until the end */
     bool failed;                /* a notice was sent or received */
     bool told;                  /* one was received: the message is another rank's */
     double timeout_s;           /* 0: never */
@@ -55,12 +55,10 @@ typedef struct smp_comm_peer {
     long long reply[2];  /* to it: MPI may read it until the process ends */
 } smp_comm_peer;
 
-/* Call before MPI_Init. Ranks wait by testing and sleeping (smp__comm_pause), so Open MPI must not
- * give the core away by itself: with its mpi_yield_when_idle, which mpirun --oversubscribe sets,
- * every test between two operators would. */
-void smp__comm_configure(void);
 /* Initialises MPI if need be and the world communicator. Collective. */
 smp_status smp__comm_open(smp_comm *comm, double timeout_s);
+/* If the machine is crowded, the calling thread keeps to a core of its own until the group is closed. */
+void smp__comm_take_core(smp_comm *comm);
 /* Makes the groups. Collective. */
 smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica);
 /* Collective unless the job has failed; then only local resources are freed. */

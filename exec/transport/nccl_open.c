@@ -241,15 +241,11 @@ void smp__nccl_close(void *context)
     free(c);
 }
 
-smp_status smp__nccl_connect(const smp_transport_options *options, void **context)
+static smp_status connect_all(const smp_transport_options *options, void **context)
 {
     size_t bytes = sizeof(smp__nccl_context) + (size_t)options->n_lane * sizeof(smp__nccl_lane);
     smp__nccl_context *c = calloc(1, bytes);
     smp_status status = c ? SMP_OK : smp_fail_memory(bytes);
-    /* NCCL connects an algorithm of all-reduce when it is first chosen, by size: here, not in a step. Only
-     * its first communicator looks at the variable; a user's own setting stands. */
-    if (options->comm->ddp_size > 1)
-        setenv("NCCL_RUNTIME_CONNECT", "0", 0);
     if (c) {
         const smp_cuda *cuda = options->device->kernel_context(options->device_context);
         c->comm = options->comm;
@@ -279,6 +275,18 @@ smp_status smp__nccl_connect(const smp_transport_options *options, void **contex
         smp__nccl_abort(c);
         smp__nccl_close(c);
     }
+    return status;
+}
+
+/* NCCL connects an algorithm of all-reduce when it is first chosen, by size: here, not in a step. Only its
+ * first communicator looks at the variable; a user's own setting stands. */
+smp_status smp__nccl_connect(const smp_transport_options *options, void **context)
+{
+    static const char when[] = "NCCL_RUNTIME_CONNECT";
+    const bool asked = options->comm->ddp_size > 1 && !getenv(when) && setenv(when, "0", 0) == 0;
+    smp_status status = connect_all(options, context);
+    if (asked)
+        unsetenv(when);
     return status;
 }
 #endif

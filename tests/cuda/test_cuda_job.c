@@ -243,6 +243,20 @@ static void test_cuda_job_trace(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
+/* CUDA is told how many queues to open by a variable, which is not the host's. */
+static void test_cuda_job_leaves_the_environment(void **state)
+{
+    (void)state;
+    static const char name[] = "CUDA_DEVICE_MAX_CONNECTIONS";
+    assert_int_equal(unsetenv(name), 0);
+    smp *job = open_job("cuda", "fp32");
+    assert_null(getenv(name));
+    smp_finalize(job);
+    assert_int_equal(setenv(name, "8", 1), 0); /* the user's own stands */
+    smp_finalize(open_job("auto", "fp32"));
+    assert_string_equal(getenv(name), "8");
+}
+
 static void write_file(const char *path, const char *text)
 {
     FILE *file = fopen(path, "w");
@@ -274,9 +288,13 @@ static int remove_files(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cuda_job_near_cpu),   cmocka_unit_test(test_cuda_job_weights_by_name),
-        cmocka_unit_test(test_cuda_job_checkpoint), cmocka_unit_test(test_cuda_job_refuses_indices),
-        cmocka_unit_test(test_cuda_job_trace),      cmocka_unit_test(test_cuda_job_short_batches),
+        cmocka_unit_test(test_cuda_job_near_cpu),
+        cmocka_unit_test(test_cuda_job_weights_by_name),
+        cmocka_unit_test(test_cuda_job_checkpoint),
+        cmocka_unit_test(test_cuda_job_refuses_indices),
+        cmocka_unit_test(test_cuda_job_trace),
+        cmocka_unit_test(test_cuda_job_short_batches),
+        cmocka_unit_test(test_cuda_job_leaves_the_environment),
     };
     MPI_Init(&argc, &argv);
     const smp_device *device = smp_device_find("cuda");

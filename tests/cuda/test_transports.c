@@ -378,6 +378,7 @@ static bool run_transport(bench *b, const smp_transport *transport)
     transport->close(b->transport_context);
     b->device->release(b->device_context, b->arena, b->arena_bytes);
     b->device->release_host(b->device_context, b->host);
+    CHECK(!getenv("NCCL_RUNTIME_CONNECT")); /* the host's environment is as it was */
     return true;
 }
 

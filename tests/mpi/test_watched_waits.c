@@ -16,6 +16,7 @@
 #include "exec/inspect_job.h"
 #include "exec/state/weights.h"
 #include "exec/transport/comm.h"
+#include "exec/transport/mpi_lifetime.h"
 
 enum { RANKS = 4, SILENT = 2, TEXT_BYTES = 200000 };
 
@@ -303,7 +304,7 @@ static void test_calls_between_steps_are_watched(void **state)
     }
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_end_of_step_names_the_hung_rank),
@@ -317,8 +318,7 @@ int main(int argc, char **argv)
     };
     setenv("CMOCKA_TEST_ABORT", "1",
            1); /* else the other ranks would wait for the one that failed */
-    smp__comm_configure();
-    MPI_Init(&argc, &argv);
+    expect_status(smp__mpi_open(), SMP_OK);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     int failures = cmocka_run_group_tests(tests, NULL, NULL);
     if (failures > 0)
