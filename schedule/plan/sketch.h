@@ -66,8 +66,9 @@ void smp_sketch_shape(const smp_sketch *sketch, int *pipeline, int *chunks);
 
 /* Pins for planning around a sketch (smp_search_request.pin): every op that one of its stages names
  * lies there; other ops keep the model's pin. `stages`: which ones, "0,3-5"; NULL: all. pin: [n_op],
- * where (smp_search_request.pin_where): likewise, in the sketch's memory; both malloc'ed. SMP_ERR_INPUT: an op that the model has not, an op in two stages, against a pin of the
- * model, a stage that is not in the sketch. */
+ * where (smp_search_request.pin_where) likewise, its texts in the sketch's memory; both malloc'ed.
+ * SMP_ERR_INPUT: an op that the model has not, an op in two stages, against a pin of the model, a
+ * stage that is not in the sketch. */
 smp_status smp_sketch_pins(const smp_sketch *sketch, const smp_graph *graph, const char *stages,
                            int32_t **pin, smp_where **where);
 

@@ -16,8 +16,11 @@ static void read_sketch(const char *text, size_t size)
     if (!fuzz_taken(smp_sketch_parse("plan.yaml", text, size, &sketch)))
         return;
     smp_sketch_shape(sketch, &pipeline, &chunks);
-    if (fuzz_taken(smp_sketch_pins(sketch, graph, NULL, &pin)))
+    smp_where *where = NULL;
+    if (fuzz_taken(smp_sketch_pins(sketch, graph, NULL, &pin, &where))) {
         free(pin);
+        free(where);
+    }
     int32_t *stage = calloc((size_t)graph->n_op, sizeof *stage);
     smp_findings findings = {.arena = smp_arena_create()};
     FUZZ_REQUIRE(stage && findings.arena);
