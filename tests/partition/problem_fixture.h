@@ -288,23 +288,31 @@ static inline double fixture_memory(const fixture *f, const int32_t *stage, int 
     return fixture_memory_of(f, stage, s, fixture_recomputes(f, stage, s));
 }
 
+/* How many times slower than device 0 the one of stage s is. */
+static inline double fixture_slowdown(const fixture *f, int replica, int s)
+{
+    int device = f->device[replica * f->problem.pipeline + f->stage_rank[s]];
+    return f->device_spec[0].flops_fp32 / f->device_spec[device].flops_fp32;
+}
+
+/* Stage s in one replica. */
+static inline double fixture_load_us(const fixture *f, const int32_t *stage, int replica, int s)
+{
+    double compute = 0.0, transfer = fixture_transfer_us(f, stage, replica, s);
+    int passes = fixture_recomputes(f, stage, s) ? 2 : 1; /* forward */
+    for (int32_t i = 0; i < f->graph->n_op; i++)
+        if (stage[i] == s)
+            compute += (passes * f->costs->op[i].forward_us + f->costs->op[i].backward_us) *
+                       fixture_slowdown(f, replica, s);
+    return f->cluster.overlap ? fmax(compute, transfer) : compute + transfer;
+}
+
 /* The slowest rank of one replica. */
 static inline double fixture_replica_us(const fixture *f, const int32_t *stage, int replica)
 {
     double rank_us[FIXTURE_MAX_DEVICES] = {0.0}, slowest = 0.0;
-    const int *device = &f->device[replica * f->problem.pipeline];
-    for (int s = 0; s < f->problem.n_stage; s++) {
-        int rank = f->stage_rank[s];
-        double slowdown = f->device_spec[0].flops_fp32 / f->device_spec[device[rank]].flops_fp32;
-        double compute = 0.0, transfer = fixture_transfer_us(f, stage, replica, s);
-        int passes = fixture_recomputes(f, stage, s) ? 2 : 1; /* forward */
-        for (int32_t i = 0; i < f->graph->n_op; i++) {
-            if (stage[i] == s)
-                compute +=
-                    (passes * f->costs->op[i].forward_us + f->costs->op[i].backward_us) * slowdown;
-        }
-        rank_us[rank] += f->cluster.overlap ? fmax(compute, transfer) : compute + transfer;
-    }
+    for (int s = 0; s < f->problem.n_stage; s++)
+        rank_us[f->stage_rank[s]] += fixture_load_us(f, stage, replica, s);
     for (int r = 0; r < f->problem.pipeline; r++)
         slowest = fmax(slowest, rank_us[r]);
     return slowest;

@@ -42,12 +42,12 @@ static void check_loads(const fixture *f, const int32_t *stage, const smp_partit
 {
     for (int s = 0; s < f->problem.n_stage; s++) {
         const smp_stage_load *load = &partition->load[s];
-        int device = f->device[f->stage_rank[s]];
-        double slowdown = f->device_spec[0].flops_fp32 / f->device_spec[device].flops_fp32;
-        double forward_us = 0.0, backward_us = 0.0, received;
+        double slowdown = 0.0, forward_us = 0.0, backward_us = 0.0, received;
         double border = fixture_border_bytes(f, stage, s, &received);
         int64_t stash_bytes = 0;
         int n_op = 0;
+        for (int k = 0; k < smp_problem_replicas(&f->problem); k++)
+            slowdown = fmax(slowdown, fixture_slowdown(f, k, s));
         for (int32_t i = 0; i < f->graph->n_op; i++) {
             if (stage[i] != s)
                 continue;
@@ -76,9 +76,10 @@ static void check_score(const fixture *f, const int32_t *stage, const smp_partit
     double total_us = 0.0, excess = 0.0;
     for (int s = 0; s < f->problem.n_stage; s++) {
         const smp_stage_load *load = &partition->load[s];
-        double compute_us = load->forward_us + load->backward_us + load->recompute_us;
-        assert_close(load->load_us, f->cluster.overlap ? fmax(compute_us, load->transfer_us)
-                                                       : compute_us + load->transfer_us);
+        double load_us = 0.0;
+        for (int k = 0; k < smp_problem_replicas(&f->problem); k++)
+            load_us = fmax(load_us, fixture_load_us(f, stage, k, s));
+        assert_close(load->load_us, load_us);
         total_us += load->load_us;
         excess = fmax(excess, (double)load->memory_bytes / (double)f->limit[s] - 1.0);
     }
