@@ -17,7 +17,7 @@ compare() { # name, ranks, arguments of smp-partition: both transports
     expect_exit 0 smp-partition "$SMP_EXAMPLES/branches.yaml" -n "$2" --microbatch-size 1 \
         --microbatches 3 "${@:3}" -o plan.yaml
     SMP_NCCL_SHARED=0 train plan.yaml "$2"
-    expect_match err 'transport staged \[nccl: two ranks share GPU'
+    expect_match err 'transport staged \[nccl: rank 0: two ranks share GPU'
     mv weights staged
     SMP_NCCL_SHARED=1 train plan.yaml "$2"
     expect_match err 'transport nccl$'

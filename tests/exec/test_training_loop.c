@@ -34,7 +34,7 @@ static const char model_text[] =
     "loss: loss\n";
 
 static int world_rank, world_size;
-static char folder[64], model[80], text[80], few[80], saved[80];
+static char folder[64], model[80], text[80], even[80], few[80], saved[80];
 
 /* What rank 0 printed; every rank gets it, so that all find the same. */
 typedef struct printed {
@@ -161,6 +161,12 @@ static void test_training_loop_drops_the_last(void **state)
     printed full = train_well(&o);
     for (int step = 1; step <= 3 * (BATCHES - 1); step++)
         assert_true(full.loss[step] == all.loss[step + (step - 1) / (BATCHES - 1)]);
+    data[0] = even; /* nothing to drop */
+    full = train_well(&o);
+    o.drop_last = false;
+    all = train_well(&o);
+    for (int step = 1; step <= 3 * BATCHES; step++)
+        assert_true(full.loss[step] == all.loss[step]);
 }
 
 /* Fewer samples than a batch has, and than there may be replicas. */
@@ -332,6 +338,7 @@ static void make_files(void)
     MPI_Bcast(folder, sizeof folder, MPI_CHAR, 0, MPI_COMM_WORLD);
     snprintf(model, sizeof model, "%s/model", folder);
     snprintf(text, sizeof text, "%s/text", folder);
+    snprintf(even, sizeof even, "%s/even", folder);
     snprintf(few, sizeof few, "%s/few", folder);
     snprintf(saved, sizeof saved, "%s/saved", folder);
     for (int i = 0; i < SAMPLES * T + 1; i++)
@@ -339,6 +346,7 @@ static void make_files(void)
     if (world_rank == 0) {
         write_file(model, model_text, sizeof model_text - 1);
         write_file(text, bytes, sizeof bytes);
+        write_file(even, bytes, (BATCHES - 1) * GLOBAL_BATCH * T + 1);
         write_file(few, bytes + 5, 3 * T + 1);
     }
     MPI_Barrier(MPI_COMM_WORLD);
@@ -364,6 +372,7 @@ int main(int argc, char **argv)
     if (world_rank == 0) {
         unlink(model);
         unlink(text);
+        unlink(even);
         unlink(few);
         rmdir(folder);
     }

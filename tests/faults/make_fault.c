@@ -1,15 +1,14 @@
 /* Preloaded into smp-run: counts what the program calls, and at one call makes a fault.
  *
- *   FAULT_COUNT=FILE              at the end FILE.<rank> says how often each call was made
- *   FAULT="RANK CALL N WHAT X"    at the N-th CALL of the rank (names: the list below) WHAT happens:
- *     kill, stop                  the signal, in or right before the call; `kill` in a write: half of
- *                                 it is done
- *     exit                        exit code X, without a word
- *     sleep, slow                 X milliseconds, once or in this call and the next 20
- *     cut                         the file $FAULT_FILE loses its second half
- *     short, interrupted          half is read or written; EINTR
- *     error, full                 errno X, once; ENOSPC from here on, whatever takes space
- *   FAULT_LOG=FILE                is written when it happens: time (CLOCK_MONOTONIC), process, path
+ *   FAULT_COUNT=FILE           at the end FILE.<rank> says how often each call was made
+ *   FAULT="RANK CALL N WHAT X" at the N-th CALL of the rank (names: the list below) WHAT happens:
+ *     kill, stop               the signal, right before the call; `kill` in a write: after half
+ *     exit                     exit code X, without a word
+ *     sleep, slow              X milliseconds, once, or in this call and the next 20
+ *     cut                      the file $FAULT_FILE loses its second half
+ *     short, interrupted       half is read or written; EINTR
+ *     error, full              errno X, once; ENOSPC from here on, whatever takes space
+ *   FAULT_LOG=FILE             is written when it happens: time (CLOCK_MONOTONIC), process, path
  *
  * Calls count if they come from the program itself: those of MPI, of the C library and of this file
  * are none of its business. */

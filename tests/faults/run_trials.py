@@ -253,7 +253,8 @@ class Trial:
 
     def hold(self, job):
         """The others stand still, too (`suspend`), and all go on after a while."""
-        while job.fault_time() is None and job.process.poll() is None:
+        end = time.monotonic() + LIMIT_S
+        while job.fault_time() is None and job.process.poll() is None and time.monotonic() < end:
             time.sleep(0.002)
         if self.kind == "suspend":
             job.signal(signal.SIGSTOP)
