@@ -196,6 +196,11 @@ void smp_cluster_destroy(smp_cluster *cluster)
         smp_arena_destroy(cluster->arena);
 }
 
+const char *smp_link_name(smp_link_kind kind)
+{
+    return kind == SMP_LINK_INTRA_NODE ? "intra_node" : "inter_node";
+}
+
 int smp_cluster_core_of(const smp_cluster *cluster, int device)
 {
     if (cluster->cores_per_node <= 0)

@@ -26,6 +26,14 @@ typedef struct smp_link_spec {
     const double *point_us;
 } smp_link_spec;
 
+typedef enum smp_link_kind {
+    SMP_LINK_INTRA_NODE,
+    SMP_LINK_INTER_NODE,
+    SMP_LINK_KINDS
+} smp_link_kind;
+
+const char *smp_link_name(smp_link_kind kind); /* its key in files: "intra_node" */
+
 typedef struct smp_cluster {
     const char *name;
     int nodes;

@@ -156,8 +156,8 @@ smp_status smp_cluster_default(smp_target target, const smp_profile *profile, in
     else
         SMP_TRY(profiled_gpus(profile, devices, &cluster));
     smp_status status = SMP_OK;
-    if (profile && profile->link.n_point > 0)
-        status = smp_cluster_set_intra_link(cluster, &profile->link);
+    if (profile && profile->link[SMP_LINK_INTRA_NODE].n_point > 0)
+        status = smp_cluster_set_intra_link(cluster, &profile->link[SMP_LINK_INTRA_NODE]);
     if (status == SMP_OK)
         *out = cluster;
     else

@@ -6,7 +6,7 @@
  * median drops it. Ranks take the same path through this file: the probe's sync stands before every
  * measurement, and a rank that failed in between makes all return there. Linear in ops, plus the
  * measuring itself. */
-#include "profile/profile.h"
+#include "profile/measure.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,10 +21,6 @@ enum { ROUNDS = 3, PARTS = 3, MAX_REPEAT = 1000000, MAX_SAMPLES = 1000 };
 
 /* Sizes for rates: large enough to leave the caches where training does, small enough to be quick. */
 enum { MIN_ELEMENTS = 1 << 14, MAX_ELEMENTS = 1 << 22 };
-
-static const int64_t link_bytes[] = {8,         64,      512,     4 << 10, 32 << 10,
-                                     256 << 10, 2 << 20, 8 << 20, 32 << 20};
-enum { LINK_POINTS = sizeof link_bytes / sizeof link_bytes[0] };
 
 typedef struct series {
     double *sample;
@@ -49,9 +45,9 @@ typedef struct session {
 
 /* What one timing call measures. */
 typedef struct target {
-    enum { TARGET_PART, TARGET_OPTIMIZER, TARGET_REDUCE, TARGET_LINK } kind;
+    enum { TARGET_PART, TARGET_OPTIMIZER, TARGET_REDUCE } kind;
     smp_probe_part part;
-    int64_t size; /* elements or bytes */
+    int64_t size; /* elements */
 } target;
 
 static smp_status run(const smp_probe *probe, const target *what, int repeat, double *us)
@@ -63,11 +59,9 @@ static smp_status run(const smp_probe *probe, const target *what, int repeat, do
     case TARGET_OPTIMIZER:
         return probe->time_optimizer(probe->context, what->size, repeat, us);
     case TARGET_REDUCE:
-        return probe->time_reduce(probe->context, what->size, repeat, us);
-    case TARGET_LINK:
         break;
     }
-    return probe->time_link(probe->context, what->size, repeat, us);
+    return probe->time_reduce(probe->context, what->size, repeat, us);
 }
 
 static smp_status sync_ranks(const session *s, smp_status status)
@@ -81,8 +75,7 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Sorts; 0 of nothing. */
-static double median(double *values, int n)
+double smp__median(double *values, int n)
 {
     if (n == 0)
         return 0;
@@ -90,8 +83,7 @@ static double median(double *values, int n)
     return n % 2 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
 
-/* Times are written to the nanosecond: further digits are noise. */
-static double to_ns(double us)
+double smp__to_ns(double us)
 {
     return nearbyint(us * 1e3) / 1e3;
 }
@@ -204,7 +196,7 @@ static smp_status measure_rate(const session *s, int kind, int64_t elements, dou
         status = take_samples(s, &what, &values);
     status = sync_ranks(s, status);
     if (status == SMP_OK) {
-        const double us = median(values.sample, values.n);
+        const double us = smp__median(values.sample, values.n);
         *bytes_per_s = us > 0 ? nearbyint(1e6 * element_bytes * (double)what.size / us) : 0;
     }
     return status;
@@ -252,50 +244,6 @@ static smp_status measure_rates(const session *s, smp_profile *profile)
     return SMP_OK;
 }
 
-/* Both ends of a link must repeat equally often: a function of the size alone. */
-static int link_repeat(int64_t bytes)
-{
-    return bytes <= 4096 ? 200 : bytes <= 256 << 10 ? 50 : bytes <= 2 << 20 ? 10 : 3;
-}
-
-static smp_status measure_point(const session *s, int64_t bytes, double *us)
-{
-    const target what = {.kind = TARGET_LINK, .size = bytes};
-    series values;
-    smp_status status = sync_ranks(s, series_create(s, &values));
-    if (status != SMP_OK)
-        return status;
-    values.repeat = link_repeat(bytes);
-    for (int i = 0; i < s->rounds * s->samples_per_round && status == SMP_OK; i++)
-        status = run(s->probe, &what, values.repeat, &values.sample[values.n++]);
-    status = sync_ranks(s, status);
-    if (status == SMP_OK)
-        *us = median(values.sample, values.n);
-    return status;
-}
-
-/* The curve is made to rise: a larger message is never faster. */
-static smp_status measure_link(const session *s, smp_profile *profile)
-{
-    smp_link_spec *link = &profile->link;
-    int64_t *bytes = SMP_ARENA_NEW(profile->arena, int64_t, LINK_POINTS);
-    double *us = SMP_ARENA_NEW(profile->arena, double, LINK_POINTS);
-    SMP_TRY(sync_ranks(s, bytes && us ? SMP_OK : SMP_ERR_NO_MEMORY));
-    for (int i = 0; i < LINK_POINTS; i++) {
-        bytes[i] = link_bytes[i];
-        SMP_TRY(measure_point(s, bytes[i], &us[i]));
-        us[i] = to_ns(fmax(us[i], i > 0 ? us[i - 1] : 1e-3));
-    }
-    const double rise_us = us[LINK_POINTS - 1] - us[0];
-    link->n_point = LINK_POINTS;
-    link->point_bytes = bytes;
-    link->point_us = us;
-    link->latency_us = us[0];
-    link->bytes_per_s = nearbyint((double)bytes[LINK_POINTS - 1] /
-                                  (rise_us > 0 ? rise_us : us[LINK_POINTS - 1]) * 1e6);
-    return SMP_OK;
-}
-
 /* All but the first contribution to a tensor's gradient are added to it; the first in the order of
  * addition is that of the last consumer. */
 static void charge_additions(const session *s, double bytes_per_s, smp_op_cost *cost)
@@ -328,8 +276,8 @@ static smp_status assemble(const session *s, smp_profile *profile)
     SMP_TRY(smp__estimate_bytes(graph, s->options->microbatch_size, cost));
     for (int32_t c = 0; c < s->distinct.n; c++)
         for (int part = 0; part < PARTS; part++)
-            us[c][part] =
-                to_ns(median(s->classes[c].part[part].sample, s->classes[c].part[part].n));
+            us[c][part] = smp__to_ns(
+                smp__median(s->classes[c].part[part].sample, s->classes[c].part[part].n));
     for (size_t i = 0; i < n; i++) {
         names[i] = smp_arena_strdup(profile->arena, graph->op[i].name);
         if (!names[i])
@@ -340,8 +288,8 @@ static smp_status assemble(const session *s, smp_profile *profile)
     }
     charge_additions(s, profile->reduce_bytes_per_s, cost);
     for (size_t i = 0; i < n; i++) {
-        cost[i].backward_input_us = to_ns(cost[i].backward_input_us);
-        cost[i].backward_us = to_ns(cost[i].backward_input_us + cost[i].backward_weight_us);
+        cost[i].backward_input_us = smp__to_ns(cost[i].backward_input_us);
+        cost[i].backward_us = smp__to_ns(cost[i].backward_input_us + cost[i].backward_weight_us);
     }
     profile->n_op = graph->n_op;
     profile->name = names;
@@ -369,7 +317,7 @@ static smp_status measure_all(session *s, smp_profile *profile)
     SMP_TRY(measure_ops(s));
     SMP_TRY(measure_rates(s, profile));
     if (s->options->links)
-        SMP_TRY(measure_link(s, profile));
+        SMP_TRY(smp__measure_links(s->probe, s->options, s->arena, profile));
     return sync_ranks(s, assemble(s, profile));
 }
 
@@ -381,8 +329,11 @@ static smp_status check_options(const smp_probe *probe, const smp_profile_option
     if (options->samples < 1 || options->samples > MAX_SAMPLES)
         return smp_fail(SMP_ERR_INPUT, "samples: got %d, expected 1 to %d", options->samples,
                         MAX_SAMPLES);
-    if (options->links && !probe->time_link)
+    if (options->links && !probe->has_link[SMP_LINK_INTRA_NODE] &&
+        !probe->has_link[SMP_LINK_INTER_NODE])
         return smp_fail(SMP_ERR_INPUT, "measuring links needs at least two ranks");
+    if (options->links && !(options->link_s > 0))
+        return smp_fail(SMP_ERR_INPUT, "time for links: got %g s, expected more", options->link_s);
     return SMP_OK;
 }
 

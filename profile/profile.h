@@ -34,7 +34,7 @@ typedef struct smp_profile {
     const smp_op_cost *op;        /* [n_op] */
     double optimizer_bytes_per_s; /* weight bytes updated per second by AdamW; 0: not measured */
     double reduce_bytes_per_s;    /* bytes of one gradient added to another; 0: not measured */
-    smp_link_spec link;           /* measured between ranks of one node; n_point 0: not measured */
+    smp_link_spec link[SMP_LINK_KINDS]; /* n_point 0: not measured */
     smp_arena *arena;
 } smp_profile;
 
@@ -79,8 +79,11 @@ typedef struct smp_probe {
      * does not have takes 0. */
     smp_status (*time)(void *context, smp_probe_part part, int repeat, double *us);
     void (*close)(void *context);
-    /* One way between ranks 0 and 1; NULL with a single rank. */
-    smp_status (*time_link)(void *context, int64_t bytes, int repeat, double *us);
+    /* One way between two ranks of one node, or of two nodes, where there are any: the mean of
+     * `repeat` messages after one to warm up, and what all that took. Every rank is told the same. */
+    bool has_link[SMP_LINK_KINDS];
+    smp_status (*time_link)(void *context, smp_link_kind kind, int64_t bytes, int repeat,
+                            double *us, double *spent_us);
     /* One AdamW update of `elements` weights. */
     smp_status (*time_optimizer)(void *context, int64_t elements, int repeat, double *us);
     /* Adding one gradient of `elements` activations, bf16 if the target is, to another; NULL: not
@@ -94,14 +97,16 @@ typedef struct smp_probe {
 typedef struct smp_profile_options {
     int64_t microbatch_size;
     bool links;
+    double link_s;        /* about so long, for all links */
     double min_sample_us; /* repeat a run until one sample takes this long */
     int samples;          /* median of so many */
-    void (*progress)(void *context, int done, int total); /* may be NULL */
+    void (*progress)(void *context, int done, int total); /* may be NULL, as: */
+    void (*link_progress)(void *context, smp_link_kind kind, int64_t bytes, double left_s);
     void *progress_context;
 } smp_profile_options;
 
 /* Measures every op of a graph that has the probe's target (identical ops once: same kind,
- * attributes, input shapes and weights), the optimizer and, if asked, the link. */
+ * attributes, input shapes and weights), the optimizer and, if asked, the links. */
 smp_status smp_profile_measure(const smp_graph *graph, const smp_probe *probe,
                                const smp_profile_options *options, smp_profile **out);
 

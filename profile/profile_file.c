@@ -188,21 +188,33 @@ static smp_status read_points(const smp_yaml_node *points, smp_arena *arena, smp
     return SMP_OK;
 }
 
+static smp_status read_link(const smp_yaml_node *links, const char *name, smp_arena *arena,
+                            smp_link_spec *out)
+{
+    static const char *const keys[] = {"latency_us", "bytes_per_s", "points"};
+    const smp_yaml_node *link, *points;
+    if (!smp_yaml_get(links, name))
+        return SMP_OK;
+    SMP_TRY(smp__field_map(links, "links", name, keys, SMP__COUNT(keys), &link));
+    SMP_TRY(smp__field_us(link, name, "latency_us", &out->latency_us));
+    SMP_TRY(smp__field_rate(link, name, "bytes_per_s", false, &out->bytes_per_s));
+    SMP_TRY(smp__field(link, name, "points", &points));
+    return read_points(points, arena, out);
+}
+
 static smp_status read_links(const smp_yaml_node *top, smp_profile *profile)
 {
-    static const char *const link_names[] = {"intra_node"};
-    static const char *const keys[] = {"latency_us", "bytes_per_s", "points"};
-    const smp_yaml_node *links = smp_yaml_get(top, "links"), *link, *node;
+    const char *names[SMP_LINK_KINDS];
+    const smp_yaml_node *links = smp_yaml_get(top, "links");
     if (!links)
         return SMP_OK;
+    for (int kind = 0; kind < SMP_LINK_KINDS; kind++)
+        names[kind] = smp_link_name((smp_link_kind)kind);
     SMP_TRY(smp_yaml_map(links, "links"));
-    SMP_TRY(smp_yaml_known_keys(links, "links", link_names, SMP__COUNT(link_names)));
-    SMP_TRY(smp__field_map(links, "links", "intra_node", keys, SMP__COUNT(keys), &link));
-    for (size_t i = 0; i < SMP__COUNT(keys); i++)
-        SMP_TRY(smp__field(link, "intra_node", keys[i], &node));
-    SMP_TRY(smp__field_us(link, "intra_node", "latency_us", &profile->link.latency_us));
-    SMP_TRY(smp__field_rate(link, "intra_node", "bytes_per_s", false, &profile->link.bytes_per_s));
-    return read_points(smp_yaml_get(link, "points"), profile->arena, &profile->link);
+    SMP_TRY(smp_yaml_known_keys(links, "links", names, SMP_LINK_KINDS));
+    for (int kind = 0; kind < SMP_LINK_KINDS; kind++)
+        SMP_TRY(read_link(links, names[kind], profile->arena, &profile->link[kind]));
+    return SMP_OK;
 }
 
 static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp_profile *profile)
@@ -293,9 +305,9 @@ static void put_op(smp_text *yaml, const char *name, const smp_op_cost *cost)
                     cost->output_bytes, cost->workspace_bytes);
 }
 
-static void put_link(smp_text *yaml, const smp_link_spec *link)
+static void put_link(smp_text *yaml, const char *name, const smp_link_spec *link)
 {
-    smp_text_append(yaml, "links:\n  intra_node:");
+    smp_text_append(yaml, "  %s:", name);
     put_double(yaml, "\n    latency_us: ", link->latency_us);
     put_double(yaml, "\n    bytes_per_s: ", link->bytes_per_s);
     smp_text_append(yaml, "\n    points:\n");
@@ -303,6 +315,18 @@ static void put_link(smp_text *yaml, const smp_link_spec *link)
         smp_text_append(yaml, "      - {bytes: %" PRId64, link->point_bytes[i]);
         put_double(yaml, ", us: ", link->point_us[i]);
         smp_text_append(yaml, "}\n");
+    }
+}
+
+static void put_links(smp_text *yaml, const smp_link_spec *link)
+{
+    bool first = true;
+    for (int kind = 0; kind < SMP_LINK_KINDS; kind++) {
+        if (link[kind].n_point == 0)
+            continue;
+        smp_text_append(yaml, "%s", first ? "links:\n" : "");
+        put_link(yaml, smp_link_name((smp_link_kind)kind), &link[kind]);
+        first = false;
     }
 }
 
@@ -321,8 +345,7 @@ smp_status smp_profile_format(const smp_profile *profile, smp_text *yaml)
     smp_text_append(yaml, "\nops:%s\n", profile->n_op > 0 ? "" : " []");
     for (int32_t i = 0; i < profile->n_op; i++)
         put_op(yaml, profile->name[i], &profile->op[i]);
-    if (profile->link.n_point > 0)
-        put_link(yaml, &profile->link);
+    put_links(yaml, profile->link);
     return yaml->failed ? smp_fail_memory(yaml->capacity) : SMP_OK;
 }
 

@@ -16,6 +16,9 @@
 enum { SAMPLES = 9, MAX_MICROBATCH = 1 << 20, BAR_WIDTH = 40, LINK_RANKS = 2 };
 
 #define MIN_SAMPLE_US 2000
+#define LINK_S 10
+#define MAX_LINK_S 1e6
+#define QUIET_S 5                           /* into a file, a line of progress so often */
 #define RELAUNCHED "SMP_PROFILE_RELAUNCHED" /* set for the ranks that --links starts */
 
 static const char usage[] =
@@ -31,8 +34,10 @@ static const char usage[] =
     "  --microbatch-size B  samples in a micro-batch (default 1)\n"
     "  --dtype fp32|tf32|bf16\n"
     "                       number format of the operators (default fp32; tf32, bf16: cuda only)\n"
-    "  --links              measure the link between two ranks too; without mpirun, two ranks are\n"
-    "                       started for it\n"
+    "  --links              measure the links between ranks too, inside a node and between nodes;\n"
+    "                       without mpirun, two ranks are started for it\n"
+    "  --link-time SECONDS  about so long for that (default 10): messages grow while there is "
+    "time\n"
     "  --help, --version\n"
     "\n"
     "exit codes: 0 done, 1 failed, 2 wrong usage or bad input\n";
@@ -42,6 +47,7 @@ typedef enum flag {
     FLAG_MICROBATCH_SIZE,
     FLAG_DTYPE,
     FLAG_LINKS,
+    FLAG_LINK_TIME,
     FLAG_HELP,
     FLAG_VERSION
 } flag;
@@ -51,6 +57,7 @@ static const struct option long_options[] = {
     {"microbatch-size", required_argument, NULL, FLAG_MICROBATCH_SIZE},
     {"dtype", required_argument, NULL, FLAG_DTYPE},
     {"links", no_argument, NULL, FLAG_LINKS},
+    {"link-time", required_argument, NULL, FLAG_LINK_TIME},
     {"help", no_argument, NULL, FLAG_HELP},
     {"version", no_argument, NULL, FLAG_VERSION},
     {NULL, 0, NULL, 0},
@@ -60,6 +67,7 @@ typedef struct arguments {
     const char *model, *output;
     smp_target target;
     int64_t microbatch_size;
+    double link_s;
     bool links, help, version;
 } arguments;
 
@@ -83,6 +91,12 @@ static smp_status set_option(arguments *a, int option, const char *text)
     case FLAG_LINKS:
         a->links = true;
         return SMP_OK;
+    case FLAG_LINK_TIME:
+        if (smp_parse_double(text, &a->link_s) && a->link_s > 0 && a->link_s <= MAX_LINK_S)
+            return SMP_OK;
+        return smp_fail(SMP_ERR_INPUT,
+                        "--link-time: got '%s', expected seconds above 0 and up to %g", text,
+                        MAX_LINK_S);
     case FLAG_HELP:
         a->help = true;
         return SMP_OK;
@@ -165,15 +179,44 @@ static smp_status relaunch(int argc, char **argv)
     return status;
 }
 
+/* A terminal sees everything; a file gets a line now and then, so that a long wait is not silent. */
+typedef struct progress {
+    bool terminal;
+    double shown_s; /* smp_clock_s() of the last line, or of the start */
+} progress;
+
+static bool is_quiet(progress *p)
+{
+    const double now_s = smp_clock_s();
+    if (!p->terminal && now_s - p->shown_s < QUIET_S)
+        return true;
+    p->shown_s = now_s;
+    return false;
+}
+
 static void show_progress(void *context, int done, int total)
 {
+    progress *p = context;
     char bar[BAR_WIDTH + 1];
     const int filled = (int)((int64_t)done * BAR_WIDTH / total);
-    (void)context;
+    if (is_quiet(p))
+        return;
     memset(bar, ' ', BAR_WIDTH);
     memset(bar, '#', (size_t)filled);
     bar[BAR_WIDTH] = '\0';
-    fprintf(stderr, "\rmeasuring [%s] %d/%d%s", bar, done, total, done == total ? "\n" : "");
+    if (p->terminal)
+        fprintf(stderr, "\rmeasuring [%s] %d/%d%s", bar, done, total, done == total ? "\n" : "");
+    else
+        fprintf(stderr, "smp-profile: operators: %d of %d measured\n", done, total);
+    fflush(stderr);
+}
+
+static void show_link(void *context, smp_link_kind kind, int64_t bytes, double left_s)
+{
+    char size[32];
+    if (!is_quiet(context))
+        fprintf(stderr, "smp-profile: link %s: messages of %s, %.1f s left\n", smp_link_name(kind),
+                smp_format_bytes(size, sizeof size, bytes), left_s > 0 ? left_s : 0.0);
     fflush(stderr);
 }
 
@@ -195,15 +238,20 @@ static smp_status write_result(const smp_profile *profile, const char *output)
 static smp_status profile_model(const arguments *a, const smp_graph *graph, smp_comm *comm)
 {
     const bool speaks = !comm || comm->world_rank == 0;
+    progress shown = {.terminal = isatty(STDERR_FILENO), .shown_s = smp_clock_s()};
     smp_profile_options options = {.microbatch_size = a->microbatch_size,
                                    .links = a->links,
+                                   .link_s = a->link_s,
+                                   .progress_context = &shown,
                                    .min_sample_us = MIN_SAMPLE_US,
                                    .samples = SAMPLES};
     smp_probe *probe = NULL;
     smp_profile *profile = NULL;
     smp_status status = smp_probe_create(&a->target, &probe);
-    if (speaks && isatty(STDERR_FILENO))
+    if (speaks) {
         options.progress = show_progress;
+        options.link_progress = show_link;
+    }
     if (comm)
         status = smp__comm_agree(comm, status);
     if (status == SMP_OK)
@@ -261,7 +309,7 @@ int main(int argc, char **argv)
 {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
     bool speaks = !rank || strcmp(rank, "0") == 0;
-    arguments a = {.microbatch_size = 1};
+    arguments a = {.microbatch_size = 1, .link_s = LINK_S};
     smp_status status = parse_arguments(argc, argv, &a);
     if (status == SMP_OK && a.help) {
         if (speaks)

@@ -1,5 +1,6 @@
-/* The probe on a rank: the optimizer, the addition of gradients, the link, and what all ranks do
- * together. Operators: exec/probe/probe_op.c; memory and clock: exec/probe/probe_pool.c. */
+/* The probe on a rank: the optimizer, the addition of gradients, and what all ranks do together.
+ * Operators: exec/probe/probe_op.c; links: exec/probe/probe_link.c; memory and clock:
+ * exec/probe/probe_pool.c. */
 #include "exec/probe/probe.h"
 
 #include <stdio.h>
@@ -7,6 +8,7 @@
 #include <string.h>
 
 #include "exec/optimizer/optimizer.h"
+#include "exec/probe/probe_link.h"
 #include "exec/probe/probe_op.h"
 #include "graph/base/random.h"
 
@@ -17,8 +19,7 @@ enum { ID_BYTES = 64, NAME_BYTES = 128 };
 
 typedef struct rank_probe {
     smp__probe_state state; /* first: what the caller holds */
-    const smp_transport *transport;
-    void *transport_context;
+    smp__probe_links links;
     char name[NAME_BYTES];
 } rank_probe;
 
@@ -80,73 +81,11 @@ static smp_status time_reduce(void *context, int64_t elements, int repeat, doubl
     return SMP_OK;
 }
 
-static void describe_link(const void *context, char *buffer, size_t size)
-{
-    (void)context;
-    snprintf(buffer, size, "the other end of the link");
-}
-
-typedef struct link_wait {
-    rank_probe *rank;
-    smp_request *request;
-} link_wait;
-
-static smp_status test_link(void *context, bool *done)
-{
-    const link_wait *wait = context;
-    return wait->rank->transport->test(wait->rank->transport_context, wait->request, done);
-}
-
-static smp_status finish(rank_probe *r, smp_request *request)
-{
-    link_wait wait = {r, request};
-    return smp__comm_wait_until(&r->state.comm, &(smp_wait){0}, test_link, describe_link, &wait);
-}
-
-/* There and back; the receive is posted ahead, as in training. Lane 0 leads from rank 0 to rank 1,
- * lane 1 back. */
-static smp_status round_trip(rank_probe *r, char *out, char *in, int64_t bytes)
-{
-    const int rank = r->state.comm.world_rank;
-    smp_request receive = {0}, send = {0};
-    SMP_TRY(r->transport->receive(r->transport_context, 1 - rank, 1 - rank, in, bytes, &receive));
-    if (rank == 1)
-        SMP_TRY(finish(r, &receive));
-    SMP_TRY(r->transport->send(r->transport_context, rank, rank, out, bytes, &send));
-    SMP_TRY(finish(r, &send));
-    return rank == 0 ? finish(r, &receive) : SMP_OK;
-}
-
-static smp_status round_trips(rank_probe *r, char *out, char *in, int64_t bytes, int repeat)
-{
-    for (int i = 0; i < repeat; i++)
-        SMP_TRY(round_trip(r, out, in, bytes));
-    return smp__probe_idle(&r->state);
-}
-
-/* Half a round trip between ranks 0 and 1; 0 on the others. */
-static smp_status time_link(void *context, int64_t bytes, int repeat, double *us)
+static smp_status time_link(void *context, smp_link_kind kind, int64_t bytes, int repeat,
+                            double *us, double *spent_us)
 {
     rank_probe *r = context;
-    smp__probe_state *p = &r->state;
-    int64_t out = 0, in = 0, total = 0;
-    smp_status status = SMP_OK;
-    *us = 0;
-    if (p->comm.world_rank <= 1) {
-        status = bytes <= r->transport->max_message_bytes &&
-                         smp__probe_place(&total, bytes, &out) &&
-                         smp__probe_place(&total, bytes, &in)
-                     ? smp__probe_pool(p, total)
-                     : smp_fail(SMP_ERR_INPUT, "link: %lld bytes", (long long)bytes);
-    }
-    SMP_TRY(smp__comm_agree(&p->comm, status));
-    if (p->comm.world_rank > 1)
-        return SMP_OK;
-    SMP_TRY(round_trips(r, p->pool + out, p->pool + in, bytes, 1)); /* warm-up */
-    const double begin_s = smp_clock_s();
-    SMP_TRY(round_trips(r, p->pool + out, p->pool + in, bytes, repeat));
-    *us = 1e6 * (smp_clock_s() - begin_s) / repeat / 2;
-    return SMP_OK;
+    return smp__probe_links_time(&r->state, &r->links, kind, bytes, repeat, us, spent_us);
 }
 
 static smp_status sync_ranks(void *context, smp_status status)
@@ -220,27 +159,6 @@ static smp_status open_device(smp__probe_state *p, const smp_target *target, int
     return p->device->reserve_host(p->device_context, SMP__STAGING_BYTES, &p->staging);
 }
 
-/* Ranks 0 and 1, a lane each way. Collective. */
-static smp_status open_link(rank_probe *r)
-{
-    smp__probe_state *p = &r->state;
-    const int rank = p->comm.world_rank;
-    const smp_lane lane[2] = {
-        {.id = 0, .peer = 1 - rank, .outgoing = rank == 0, .messages = 1, .max_bytes = INT32_MAX},
-        {.id = 1, .peer = 1 - rank, .outgoing = rank == 1, .messages = 1, .max_bytes = INT32_MAX}};
-    SMP_TRY(smp__comm_split(&p->comm, rank, 0));
-    r->transport = smp_transport_choose(&p->comm, p->device, p->device_context, NULL, 0);
-    if (!r->transport)
-        return smp_fail(SMP_ERR_FAILED, "no transport serves the device '%s'", p->device->name);
-    const smp_transport_options options = {.comm = &p->comm,
-                                           .device = p->device,
-                                           .device_context = p->device_context,
-                                           .reductions = 1,
-                                           .n_lane = rank <= 1 ? 2 : 0,
-                                           .lane = lane};
-    return r->transport->open(&options, &r->transport_context);
-}
-
 /* "cpu", or what the device calls itself, without its details: "NVIDIA H200". */
 static void name_device(rank_probe *r)
 {
@@ -264,7 +182,9 @@ static void fill_table(rank_probe *r)
                            .time_reduce = time_reduce};
     if (p->parallel) {
         p->probe.sync = sync_ranks;
-        p->probe.time_link = p->comm.world_size > 1 ? time_link : NULL;
+        p->probe.time_link = time_link;
+        for (int kind = 0; kind < SMP_LINK_KINDS; kind++)
+            p->probe.has_link[kind] = r->links.pair[kind].first >= 0;
     }
 }
 
@@ -295,8 +215,8 @@ static smp_status start(rank_probe *r, const smp_target *target)
     smp_status status = start_rank(r, target);
     if (p->parallel)
         status = smp__comm_agree(&p->comm, status);
-    if (status == SMP_OK && p->parallel && p->comm.world_size > 1)
-        status = smp__comm_agree(&p->comm, open_link(r));
+    if (status == SMP_OK && p->parallel)
+        status = smp__probe_links_open(p, &r->links);
     if (status != SMP_OK)
         return status;
     name_device(r);
@@ -323,8 +243,7 @@ void smp_probe_destroy(smp_probe *probe)
     if (!r)
         return;
     smp__probe_state *p = &r->state;
-    if (r->transport_context)
-        r->transport->close(r->transport_context);
+    smp__probe_links_close(&r->links);
     if (p->pool)
         p->device->release(p->device_context, p->pool, p->pool_bytes);
     if (p->staging)

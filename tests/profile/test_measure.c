@@ -42,6 +42,11 @@ typedef struct fake {
     int calls, runs_short, opens, closes, syncs, links, last_progress, total_progress;
     int fail_at_open; /* 0: never */
     int fail_at_call;
+    bool probe_links[SMP_LINK_KINDS];
+    double far_us, far_bytes_per_us;
+    double spent_us[SMP_LINK_KINDS];
+    int64_t largest[SMP_LINK_KINDS]; /* message so far */
+    int link_progress;
 } fake;
 
 static double true_us(const smp_op *op, smp_probe_part part)
@@ -84,14 +89,28 @@ static void fake_close(void *context)
     f->closes++;
 }
 
-static smp_status fake_link(void *context, int64_t bytes, int repeat, double *us)
+/* Inside a node 1 GB/s; between nodes as f->far says. */
+static smp_status fake_link(void *context, smp_link_kind kind, int64_t bytes, int repeat,
+                            double *us, double *spent_us)
 {
     fake *f = context;
     assert_true(repeat >= 1);
-    *us = 2 + (double)bytes / 1000;
+    assert_true(f->probe_links[kind]);
+    *us = kind == SMP_LINK_INTRA_NODE ? 2 + (double)bytes / 1000
+                                      : f->far_us + (double)bytes / f->far_bytes_per_us;
     if (f->links++ % OUTLIER_EVERY == 0)
-        *us = 1e6;
+        *us *= 3;
+    *spent_us = 2 * *us * (repeat + 1);
+    f->spent_us[kind] += *spent_us;
+    f->largest[kind] = bytes;
     return SMP_OK;
+}
+
+static void note_link(void *context, smp_link_kind kind, int64_t bytes, double left_s)
+{
+    fake *f = context;
+    assert_true(f->probe_links[kind] && bytes >= 8 && left_s <= 1000);
+    f->link_progress++;
 }
 
 static smp_status fake_optimizer(void *context, int64_t elements, int repeat, double *us)
@@ -124,12 +143,13 @@ static void note_progress(void *context, int done, int total)
 
 static smp_probe make_probe(fake *f)
 {
-    *f = (fake){0};
+    *f = (fake){.probe_links = {true, true}, .far_us = 100, .far_bytes_per_us = 25};
     return (smp_probe){.context = f,
                        .device = "fake",
                        .open = fake_open,
                        .time = fake_time,
                        .close = fake_close,
+                       .has_link = {true, true},
                        .time_link = fake_link,
                        .time_optimizer = fake_optimizer,
                        .time_reduce = fake_reduce,
@@ -141,7 +161,9 @@ static smp_profile_options make_options(fake *f)
     return (smp_profile_options){.microbatch_size = BATCH,
                                  .min_sample_us = 100,
                                  .samples = 9,
+                                 .link_s = 1000,
                                  .progress = note_progress,
+                                 .link_progress = note_link,
                                  .progress_context = f};
 }
 
@@ -211,7 +233,8 @@ static void test_measure_takes_medians_of_distinct_ops(void **state)
     assert_true(fabs(p->reduce_bytes_per_s / 8e9 - 1) < 1e-9);
     assert_true(p->fingerprint == graph->fingerprint);
     assert_string_equal(p->device, "fake");
-    assert_int_equal(p->link.n_point, 0);
+    assert_int_equal(p->link[SMP_LINK_INTRA_NODE].n_point, 0);
+    assert_int_equal(p->link[SMP_LINK_INTER_NODE].n_point, 0);
     assert_int_equal(f.links, 0);
     smp_profile_destroy(p);
     smp_graph_destroy(graph);
@@ -227,20 +250,78 @@ static void test_measure_links_give_a_rising_curve(void **state)
     (void)state;
     options.links = true;
     assert_int_equal(smp_profile_measure(graph, &probe, &options, &p), SMP_OK);
-    assert_true(p->link.n_point >= 5);
-    assert_int_equal(p->link.point_bytes[0], 8);
-    assert_int_equal(p->link.point_bytes[p->link.n_point - 1], 32 << 20);
-    for (int i = 0; i < p->link.n_point; i++) {
-        assert_true(fabs(p->link.point_us[i] - 2 - (double)p->link.point_bytes[i] / 1000) < 1e-9);
-        assert_true(i == 0 || p->link.point_bytes[i] > p->link.point_bytes[i - 1]);
+    const smp_link_spec *near = &p->link[SMP_LINK_INTRA_NODE];
+    const smp_link_spec *far = &p->link[SMP_LINK_INTER_NODE];
+    assert_true(near->n_point >= 5);
+    assert_int_equal(near->point_bytes[0], 8);
+    assert_int_equal(near->point_bytes[near->n_point - 1], 32 << 20);
+    for (int i = 0; i < near->n_point; i++) {
+        assert_true(fabs(near->point_us[i] - 2 - (double)near->point_bytes[i] / 1000) < 1e-9);
+        assert_true(i == 0 || near->point_bytes[i] > near->point_bytes[i - 1]);
     }
-    assert_true(fabs(p->link.bytes_per_s / 1e9 - 1) < 1e-3);
+    assert_true(fabs(near->bytes_per_s / 1e9 - 1) < 1e-3);
+    assert_int_equal(far->n_point, near->n_point);
+    assert_true(fabs(far->latency_us / 100 - 1) < 0.01);
+    assert_true(fabs(far->bytes_per_s / 25e6 - 1) < 1e-3);
+    assert_int_equal(f.link_progress, 2 * near->n_point);
     smp_profile_destroy(p);
 
-    probe.time_link = NULL;
+    probe.has_link[SMP_LINK_INTRA_NODE] = f.probe_links[SMP_LINK_INTRA_NODE] = false;
+    f.last_progress = 0;
+    assert_int_equal(smp_profile_measure(graph, &probe, &options, &p), SMP_OK);
+    assert_int_equal(p->link[SMP_LINK_INTRA_NODE].n_point, 0);
+    assert_true(p->link[SMP_LINK_INTER_NODE].n_point > 0);
+    smp_profile_destroy(p);
+
+    probe.has_link[SMP_LINK_INTER_NODE] = false;
     p = NULL;
     assert_int_equal(smp_profile_measure(graph, &probe, &options, &p), SMP_ERR_INPUT);
     assert_null(p);
+    smp_graph_destroy(graph);
+}
+
+/* Whatever the link, the time is kept, but for what the first messages take; a faster link gets larger
+ * ones, and what is measured is right. */
+static void test_measure_links_keep_to_their_time(void **state)
+{
+    static const struct {
+        double us, bytes_per_us, link_s;
+        int64_t largest; /* message that there is time for */
+    } cases[] = {
+        {100, 25, 10, 8 << 20},    /* 200 Mbit/s: 32 MiB take 5.4 s there and back twice */
+        {100, 25, 1, 256 << 10},   /* less time */
+        {100, 25, 1000, 32 << 20}, /* enough */
+        {1, 10000, 0.5, 32 << 20}, /* fast */
+        {50000, 1, 10, 32 << 10},  /* far and slow */
+        {1e6, 1e-3, 10, 64},       /* hardly there */
+        {100, 25, 1e-6, 8},        /* no time at all */
+    };
+    smp_graph *graph = parse("");
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        fake f;
+        smp_probe probe = make_probe(&f);
+        smp_profile_options options = make_options(&f);
+        smp_profile *p = NULL;
+        options.links = true;
+        options.link_s = cases[i].link_s;
+        f.far_us = cases[i].us;
+        f.far_bytes_per_us = cases[i].bytes_per_us;
+        f.link_progress = -1000;
+        assert_int_equal(smp_profile_measure(graph, &probe, &options, &p), SMP_OK);
+        const smp_link_spec *far = &p->link[SMP_LINK_INTER_NODE];
+        const int last = far->n_point - 1;
+        const double least_us = 3 * 8 * (cases[i].us + 64 / cases[i].bytes_per_us);
+        const double spent_us = f.spent_us[0] + f.spent_us[1];
+        if (far->point_bytes[last] != cases[i].largest)
+            fail_msg("case %zu: up to %lld bytes", i, (long long)far->point_bytes[last]);
+        if (spent_us > 1.5e6 * cases[i].link_s + least_us)
+            fail_msg("case %zu: took %g us of %g s", i, spent_us, cases[i].link_s);
+        const double us = cases[i].us + (double)far->point_bytes[last] / cases[i].bytes_per_us;
+        if (!(far->point_us[last] >= 0.999 * us && far->point_us[last] <= 3.001 * us))
+            fail_msg("case %zu: got %g us, expected %g", i, far->point_us[last], us);
+        smp_profile_destroy(p);
+    }
     smp_graph_destroy(graph);
 }
 
@@ -356,6 +437,7 @@ int main(void)
         cmocka_unit_test(test_measure_finds_distinct_ops),
         cmocka_unit_test(test_measure_takes_medians_of_distinct_ops),
         cmocka_unit_test(test_measure_links_give_a_rising_curve),
+        cmocka_unit_test(test_measure_links_keep_to_their_time),
         cmocka_unit_test(test_measure_inference_runs_forward_only),
         cmocka_unit_test(test_measure_failure_ends_at_the_next_sync),
         cmocka_unit_test(test_measure_refuses_wrong_options),

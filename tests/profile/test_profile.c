@@ -59,12 +59,12 @@ static smp_profile make_profile(smp_op_cost *cost, bool link)
                            .op = cost,
                            .optimizer_bytes_per_s = 1e10 / 3,
                            .reduce_bytes_per_s = 1e10 / 7};
-    if (link)
-        profile.link = (smp_link_spec){.latency_us = 0.1,
-                                       .bytes_per_s = 1e10 / 9,
-                                       .n_point = N_POINT,
-                                       .point_bytes = bytes,
-                                       .point_us = us};
+    for (int kind = 0; link && kind < SMP_LINK_KINDS; kind++)
+        profile.link[kind] = (smp_link_spec){.latency_us = 0.1 + kind,
+                                             .bytes_per_s = 1e10 / 9,
+                                             .n_point = N_POINT,
+                                             .point_bytes = bytes,
+                                             .point_us = us};
     return profile;
 }
 
@@ -98,12 +98,14 @@ static void round_trip(bool link)
         assert_string_equal(read->name[i], written.name[i]);
         assert_cost_equal(&read->op[i], &written.op[i]);
     }
-    assert_int_equal(read->link.n_point, written.link.n_point);
-    assert_true(read->link.latency_us == written.link.latency_us);
-    assert_true(read->link.bytes_per_s == written.link.bytes_per_s);
-    for (int i = 0; i < read->link.n_point; i++) {
-        assert_true(read->link.point_bytes[i] == written.link.point_bytes[i]);
-        assert_true(read->link.point_us[i] == written.link.point_us[i]);
+    for (int kind = 0; kind < SMP_LINK_KINDS; kind++) {
+        const smp_link_spec *a = &read->link[kind], *b = &written.link[kind];
+        assert_int_equal(a->n_point, b->n_point);
+        assert_true(a->latency_us == b->latency_us && a->bytes_per_s == b->bytes_per_s);
+        for (int i = 0; i < a->n_point; i++) {
+            assert_true(a->point_bytes[i] == b->point_bytes[i]);
+            assert_true(a->point_us[i] == b->point_us[i]);
+        }
     }
     assert_int_equal(smp_profile_format(&written, &first), SMP_OK);
     assert_int_equal(smp_profile_format(read, &second), SMP_OK);
@@ -165,7 +167,7 @@ static void test_profile_reads_any_order_and_fills_in(void **state)
     assert_true(p->op[1].backward_input_us == 5 && p->op[1].backward_weight_us == 5);
     assert_true(p->op[2].backward_input_us == 3 && p->op[2].backward_weight_us == 0);
     assert_true(p->optimizer_bytes_per_s == 0);
-    assert_int_equal(p->link.n_point, 0);
+    assert_int_equal(p->link[SMP_LINK_INTRA_NODE].n_point, 0);
     smp_profile_destroy(p);
 }
 
@@ -268,7 +270,7 @@ static void test_profile_makes_a_cluster(void **state)
     assert_int_equal(c->intra_node.n_point, 0);
     smp_cluster_destroy(c);
     assert_int_equal(smp_cluster_default(cpu, &profile, 3, &c), SMP_OK);
-    assert_int_equal(c->intra_node.n_point, profile.link.n_point);
+    assert_int_equal(c->intra_node.n_point, profile.link[SMP_LINK_INTRA_NODE].n_point);
     smp_cluster_destroy(c);
 
     c = NULL;
@@ -285,7 +287,7 @@ static void test_profile_makes_a_cluster(void **state)
     assert_string_equal(c->device[1].name, "card");
     assert_int_equal(c->device[1].memory_bytes, 1000000);
     assert_int_equal(c->cores_per_node, 0);
-    assert_int_equal(c->intra_node.n_point, profile.link.n_point);
+    assert_int_equal(c->intra_node.n_point, profile.link[SMP_LINK_INTRA_NODE].n_point);
     smp_cluster_destroy(c);
 }
 

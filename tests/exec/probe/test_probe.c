@@ -100,7 +100,8 @@ static void test_probe_times_updates(void **state)
     assert_int_equal(probe->time_optimizer(probe->context, 1 << 20, 3, &large), SMP_OK);
     assert_int_equal(probe->time_reduce(probe->context, 1 << 20, 3, &add), SMP_OK);
     assert_true(small > 0 && add > 0 && large > 10 * small);
-    assert_null(probe->time_link); /* one process has no link, and nobody to wait for */
+    for (int kind = 0; kind < SMP_LINK_KINDS; kind++)
+        assert_false(probe->has_link[kind]); /* one process has no link, and nobody to wait for */
     assert_null(probe->sync);
     smp_probe_destroy(probe);
 }

@@ -1,0 +1,14 @@
+/* What the files of the measurement share. */
+#ifndef SMP_PROFILE_MEASURE_H
+#define SMP_PROFILE_MEASURE_H
+
+#include "profile/profile.h"
+
+double smp__median(double *values, int n); /* sorts; 0 of nothing */
+double smp__to_ns(double us);              /* times are written so: further digits are noise */
+
+/* The curves of the links that the probe has, in profile->link, within options->link_s. */
+smp_status smp__measure_links(const smp_probe *probe, const smp_profile_options *options,
+                              smp_arena *scratch, smp_profile *profile);
+
+#endif
