@@ -62,6 +62,10 @@ if [ "$(id -u)" -ne 0 ]; then
     expect_bad 'secret\.txt' smp-run plan.yaml --data secret.txt --steps 2
 fi
 
+# Where hwloc sees nothing of the machine, the message is still the only one.
+mkdir no-machine
+HWLOC_FSROOT=$PWD/no-machine expect_bad 'absent\.yaml' smp-run absent.yaml --data text.txt --steps 2
+
 # Options of the run.
 for words in '--steps -1' '--steps many' '--optimizer adagrad' '--lr -1' '--lr nan' '--beta1 1.5' \
     '--clip -1' '--timeout -1' '--device abacus' '--log-every 0' '--max-skipped -1' \

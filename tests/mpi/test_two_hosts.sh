@@ -9,6 +9,7 @@ a=smp$$a b=smp$$b
 remove_hosts() {
     ip netns del "$a" 2>/dev/null || true
     ip netns del "$b" 2>/dev/null || true
+    ip link del "v$a" 2>/dev/null || true
 }
 trap 'remove_hosts; cleanup' EXIT
 
