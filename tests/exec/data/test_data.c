@@ -329,6 +329,33 @@ static void test_data_array_of_no_kind(void **state)
                  "none.raw: no array for the input 'image', expected INPUT=FILE");
 }
 
+/* Files take the lowest descriptor that is free. */
+static int next_descriptor(void)
+{
+    int descriptor = dup(STDIN_FILENO);
+    assert_true(descriptor >= 0 && close(descriptor) == 0);
+    return descriptor;
+}
+
+static void test_data_closes_its_files(void **state)
+{
+    (void)state;
+    model m;
+    smp_data *data = NULL;
+    model_tokens(&m, 4, 256);
+    const char *path = write_file("closed.txt", "abcdefghijkl", 12);
+    const int before = next_descriptor();
+    assert_int_equal(open_sources(&m, 1, false, &data, path, NULL), SMP_OK);
+    assert_true(next_descriptor() > before);
+    smp_data_close(data);
+    assert_int_equal(next_descriptor(), before);
+    expect_error(&m, 1, path, path, "has two sources");
+    assert_int_equal(next_descriptor(), before);
+    expect_error(&m, 1, path, path_of("absent.txt"), "cannot open");
+    assert_int_equal(next_descriptor(), before);
+    smp_data_close(NULL);
+}
+
 /* A file that gets shorter while a job reads it: an error, not SIGBUS. Windows that are still there
  * can be read, also those that are read in several pieces. */
 static void test_data_truncated_file(void **state)
@@ -373,6 +400,7 @@ int main(void)
         cmocka_unit_test(test_data_text_index_checks),
         cmocka_unit_test(test_data_unusable_files),
         cmocka_unit_test(test_data_sources_fit_the_model),
+        cmocka_unit_test(test_data_closes_its_files),
         cmocka_unit_test(test_data_truncated_file),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
