@@ -36,9 +36,10 @@ static const char model_text[] =
 static int world_rank, world_size;
 static char folder[64], model[80], text[80], even[80], few[80], saved[80];
 
-/* What rank 0 printed; every rank gets it, so that all find the same. */
+/* What rank 0 printed, as text or JSON; every rank gets it, so that all find the same. */
 typedef struct printed {
-    int steps, evaluations, hashes;
+    int steps, evaluations, hashes, summaries;
+    int others;                /* lines of the other ranks */
     double loss[MOST + 1];     /* by step */
     long long evaluated[MOST]; /* steps */
     double eval_loss[MOST];
@@ -53,13 +54,19 @@ static void read_line(const char *line, printed *p)
     int replica;
     double loss;
     unsigned long long hash;
-    if (sscanf(line, "{\"step\": %lld, \"loss\": %lf,", &step, &loss) == 2 && step <= MOST) {
+    p->others += world_rank > 0;
+    p->summaries += strncmp(line, "median step ", 12) == 0;
+    if ((sscanf(line, "{\"step\": %lld, \"loss\": %lf,", &step, &loss) == 2 ||
+         sscanf(line, "step %lld  loss %lf ", &step, &loss) == 2) &&
+        step <= MOST) {
         p->loss[step] = loss;
         p->steps++;
-    } else if (sscanf(line, "{\"step\": %lld, \"eval_loss\": %lf}", &step, &loss) == 2) {
+    } else if (sscanf(line, "{\"step\": %lld, \"eval_loss\": %lf}", &step, &loss) == 2 ||
+               sscanf(line, "step %lld  evaluation loss %lf", &step, &loss) == 2) {
         p->evaluated[p->evaluations] = step;
         p->eval_loss[p->evaluations++] = loss;
-    } else if (sscanf(line, "{\"replica\": %d, \"weights\": \"%16llx\"}", &replica, &hash) == 2 &&
+    } else if ((sscanf(line, "{\"replica\": %d, \"weights\": \"%16llx\"}", &replica, &hash) == 2 ||
+                sscanf(line, "replica %d weights %16llx", &replica, &hash) == 2) &&
                replica == p->hashes) {
         p->weights[p->hashes++] = hash;
     }
@@ -83,6 +90,8 @@ static printed train(const smp_train_options *options)
     while (fgets(line, sizeof line, file))
         read_line(line, &p);
     fclose(file);
+    int others = p.others;
+    MPI_Reduce(&others, &p.others, 1, MPI_INT, MPI_SUM, 0, MPI_COMM_WORLD);
     MPI_Bcast(&p, (int)sizeof p, MPI_BYTE, 0, MPI_COMM_WORLD);
     return p;
 }
@@ -93,6 +102,7 @@ static printed train_well(const smp_train_options *options)
     if (p.status != SMP_OK)
         fail_msg("%s", smp_last_error());
     assert_false(p.job_broken);
+    assert_int_equal(p.others, 0);
     return p;
 }
 
@@ -244,11 +254,58 @@ static void test_training_loop_evaluates_when_due(void **state)
     /* of the weights of its step, and of its own data */
     assert_true(p.eval_loss[0] != p.eval_loss[1] && p.eval_loss[1] != p.eval_loss[2]);
     o.job.lr = 0;
+    o.eval_every = 1;
     p = train_well(&o);
-    assert_true(p.eval_loss[0] == p.eval_loss[2]);
+    assert_int_equal(p.evaluations, 5);
+    assert_true(p.eval_loss[0] == p.eval_loss[4]);
     o = options_of(eval_data, false, 1);
     o.job.lr = 0;
     assert_near(p.eval_loss[0], train_well(&o).loss[1]);
+}
+
+/* As text: the same numbers, of the first step, those that are due, and the last. */
+static void test_training_loop_prints_when_due(void **state)
+{
+    (void)state;
+    const char *data[] = {text};
+    smp_train_options o = options_of(data, true, 7);
+    o.eval_data = data;
+    o.n_eval_data = 1;
+    printed json = train_well(&o);
+    assert_int_equal(json.steps, 7);
+    assert_int_equal(json.summaries, 0);
+    o.json = false;
+    o.log_every = 3;
+    printed p = train_well(&o);
+    assert_int_equal(p.steps, 4);
+    for (int step = 1; step <= 7; step++) {
+        bool due = step == 1 || step == 3 || step == 6 || step == 7;
+        assert_true(due ? fabs(p.loss[step] - json.loss[step]) < 1e-4 : p.loss[step] == 0);
+    }
+    assert_int_equal(p.evaluations, 1);
+    assert_true(fabs(p.eval_loss[0] - json.eval_loss[0]) < 1e-4);
+    assert_int_equal(p.hashes, world_size);
+    assert_true(p.weights[0] == json.weights[0]);
+    assert_int_equal(p.summaries, 1);
+}
+
+static bool has_saved(int step)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/checkpoint-%010d.smp", saved, step);
+    return access(path, F_OK) == 0;
+}
+
+static void test_training_loop_saves_when_due(void **state)
+{
+    (void)state;
+    const char *data[] = {text};
+    smp_train_options o = options_of(data, true, 5);
+    o.checkpoint = saved;
+    o.save_every = 2;
+    train_well(&o);
+    assert_true(!has_saved(3) && has_saved(4) && has_saved(5));
+    forget_saved();
 }
 
 static void test_training_loop_checksum(void **state)
@@ -364,6 +421,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_training_loop_of_few_samples),
         cmocka_unit_test(test_training_loop_resumes_around_a_short_batch),
         cmocka_unit_test(test_training_loop_evaluates_when_due),
+        cmocka_unit_test(test_training_loop_prints_when_due),
+        cmocka_unit_test(test_training_loop_saves_when_due),
         cmocka_unit_test(test_training_loop_checksum),
         cmocka_unit_test(test_training_loop_checksum_of_every_weight),
         cmocka_unit_test(test_training_loop_failures_all_ranks_know),

@@ -91,4 +91,5 @@ reference=$(masked one.yaml 1 0 5)
 close "ignored targets" "$reference" "$mean"
 close "ignored targets, micro-batches of 5" "$(masked wide.yaml 2 0 5)" "$mean"
 expect_equal "ignored targets, replicas" "$(masked replicas.yaml 4 0 5)" "$reference"
+expect_equal "a set without a target" "$(masked single.yaml 1 1 1)" 0
 finish
