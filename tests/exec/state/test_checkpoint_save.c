@@ -387,6 +387,11 @@ static void test_checkpoint_signals(void **state)
     must(smp_save(job, saved)); /* at once: by this thread */
     assert_true(pthread_equal(writer, pthread_self()));
     smp_finalize(job);
+    assert_int_equal(unlink(file_of(0)), 0);
+    job = open_job("adamw");
+    must(smp_save(job, saved));
+    assert_null(job->saving.staging); /* and from the arena */
+    smp_finalize(job);
 }
 
 /* What was left under the temporary name by a job that died, longer or shorter than this one's. */
