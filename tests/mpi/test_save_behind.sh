@@ -21,7 +21,7 @@ losses() {
 # reached STEP: the job in the background has printed the step.
 reached() {
     local i
-    for ((i = 0; i < 300; i++)); do
+    for ((i = 0; i < 500; i++)); do
         ! grep -q "\"step\": $1," out || return 0
         sleep 0.1
     done
