@@ -1,5 +1,5 @@
-/* System calls of this program that fail or wait on demand, one rule at a time: a rule counts calls
- * of one kind on paths that end in a given text. They stand before those of the C library, so the
+/* System calls of this program that fail or wait on demand. A rule counts the calls of one kind on
+ * paths that end in a given text, and lets one fail. They stand before those of the C library, so the
  * executor, which is linked into a test, calls them too. Include it in one file of a program. */
 #ifndef SMP_TESTS_BAD_CALLS_H
 #define SMP_TESTS_BAD_CALLS_H
@@ -19,7 +19,7 @@ typedef enum bad_call {
     BAD_NONE,
     BAD_FSYNC,
     BAD_PWRITE,
-    BAD_SHORT_PWRITE, /* half the bytes of every call, and no error */
+    BAD_SHORT_PWRITE, /* half the bytes of every call from there on, and no error */
     BAD_PREAD,
     BAD_FTRUNCATE,
     BAD_CLOSE,
@@ -32,7 +32,7 @@ static struct {
     bad_call call;
     const char *end; /* of the path */
     int after;       /* so many calls do as they should */
-    int error;       /* errno of those after them; EINTR: of one */
+    int error;       /* errno of the one after them */
 } bad_rule;
 
 static atomic_int held;                    /* an fsync of a file "*.part" waits until it is 0 */
@@ -50,8 +50,7 @@ static int bad_applies(bad_call call, const char *path)
 {
     if (bad_rule.call != call || !bad_ends_in(path, bad_rule.end) || bad_rule.after-- > 0)
         return 0;
-    bad_rule.after = 0;
-    if (bad_rule.error == EINTR)
+    if (call != BAD_SHORT_PWRITE)
         bad_rule.call = BAD_NONE;
     errno = bad_rule.error;
     return 1;

@@ -315,7 +315,7 @@ static void test_checkpoint_pieces(void **state)
         const double second = step(job);
         must(smp_load(job, saved));
         assert_string_equal(smp_load_note(job), "");
-        assert_int_equal(bad_rule.call, calls[i] == BAD_SHORT_PWRITE ? BAD_SHORT_PWRITE : BAD_NONE);
+        assert_true(bad_rule.after < 0); /* it did */
         assert_true(step(job) == second);
         bad_rule.call = BAD_NONE;
         smp_finalize(job);
