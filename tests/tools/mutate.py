@@ -480,11 +480,13 @@ def main():
         coverage.measure(options.tests)
         session = Session(options.source.resolve(), work, options, coverage)
         found = []
-        for mutant in mutants:
-            kind, why = session.attempt(mutant)
-            found.append((mutant, kind))
-            print(f"{kind}: line {line_of(source, mutant)}: {why}", file=sys.stderr, flush=True)
-        share = report(options.file, source, found, possible, time.monotonic() - began)
+        try:
+            for mutant in mutants:
+                kind, why = session.attempt(mutant)
+                found.append((mutant, kind))
+                print(f"{kind}: line {line_of(source, mutant)}: {why}", file=sys.stderr, flush=True)
+        finally:  # also of a run that is ended early
+            share = report(options.file, source, found, possible, time.monotonic() - began)
     return int(share < options.at_least)
 
 
