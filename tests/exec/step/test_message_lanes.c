@@ -336,6 +336,11 @@ static void test_message_lanes_stay_within_the_transport(void **state)
         bool ties = s->reducer.n_tie > 0;
         tied += ties;
         expect_limit(s, 1, bytes - 1, 0, ties ? "tied weight 'wte.weight' is too long" : NULL);
+        smp_graph inference = *graph;
+        inference.training = false;
+        s->graph = &inference;
+        expect_limit(s, 2, 0, 0, NULL);
+        s->graph = graph;
     }
     assert_int_equal(tied, 2); /* the first and the last stage */
     for (int rank = 0; rank < RANKS; rank++)
