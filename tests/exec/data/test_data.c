@@ -140,31 +140,6 @@ static void test_data_shuffled_passes(void **state)
     smp_data_close(data);
 }
 
-static int free_descriptor(void)
-{
-    int descriptor = dup(STDERR_FILENO);
-    assert_true(descriptor >= 0);
-    close(descriptor);
-    return descriptor;
-}
-
-/* Closing gives the files back, also those of data that could not be opened whole. */
-static void test_data_closes_its_files(void **state)
-{
-    (void)state;
-    model m;
-    model_tokens(&m, 4, 256);
-    const char *path = write_file("close.txt", "abcdefghijklm", 13);
-    int before = free_descriptor();
-    smp_data *data = NULL;
-    assert_int_equal(open_sources(&m, 1, false, &data, path, NULL), SMP_OK);
-    assert_int_not_equal(free_descriptor(), before);
-    smp_data_close(data);
-    assert_int_equal(free_descriptor(), before);
-    expect_error(&m, 1, path, path, "two sources");
-    assert_int_equal(free_descriptor(), before);
-}
-
 static void test_data_seed_changes_order(void **state)
 {
     (void)state;
@@ -394,7 +369,6 @@ int main(void)
         cmocka_unit_test(test_data_order_of_huge_sets),
         cmocka_unit_test(test_data_text_windows),
         cmocka_unit_test(test_data_shuffled_passes),
-        cmocka_unit_test(test_data_closes_its_files),
         cmocka_unit_test(test_data_seed_changes_order),
         cmocka_unit_test(test_data_bin),
         cmocka_unit_test(test_data_text_index_checks),

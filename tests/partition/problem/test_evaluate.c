@@ -303,9 +303,8 @@ static void test_evaluate_refuses_what_is_no_pipeline(void **state)
     fixture_close(&f);
 }
 
-/* What is to share a stage is found from its first op on, be it the first of the graph, in one group
- * or label of several. */
-static void test_evaluate_refuses_what_is_torn_apart(void **state)
+/* One group of several. */
+static void test_evaluate_refuses_each_torn_group(void **state)
 {
     (void)state;
     static const char model[] =
@@ -392,14 +391,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_evaluate_agrees_with_second_opinion),
+        cmocka_unit_test(test_evaluate_refuses_each_torn_group),
+        cmocka_unit_test(test_evaluate_refuses_torn_labels),
         cmocka_unit_test(test_evaluate_counts_a_tensor_once_per_side),
         cmocka_unit_test(test_evaluate_counts_every_replica),
         cmocka_unit_test(test_evaluate_counts_a_tied_weight_once_per_stage),
         cmocka_unit_test(test_evaluate_takes_tied_weights_that_share_a_stage),
         cmocka_unit_test(test_evaluate_sends_no_gradient_of_what_needs_none),
         cmocka_unit_test(test_evaluate_refuses_what_is_no_pipeline),
-        cmocka_unit_test(test_evaluate_refuses_what_is_torn_apart),
-        cmocka_unit_test(test_evaluate_refuses_torn_labels),
         cmocka_unit_test(test_evaluate_lower_bound_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
