@@ -207,6 +207,32 @@ static void test_costs_given_beats_profile_beats_roofline(void **state)
     smp_graph_destroy(graph);
 }
 
+/* Given for an op of which nothing says how its backward divides: halves, or all of it the input's
+ * where there is no weight. */
+static void test_costs_divide_a_backward_that_is_given(void **state)
+{
+    static const char model[] =
+        "smp: 1\nname: mlp\ninputs: {x: {dtype: float32, shape: [4]}}\nops:\n"
+        "  - {op: linear, name: a, in: x, out: x, features: 4}\n"
+        "  - {op: linear, name: b, in: x, out: x, features: 4%s}\n"
+        "  - {op: relu, name: c, in: x, out: x%s}\n";
+    static const char given[] = ", cost: {backward_us: 8}";
+    char text[512];
+    smp_graph *graph = NULL;
+    smp_op_cost measured[3];
+    (void)state;
+    snprintf(text, sizeof text, model, given, given);
+    assert_int_equal(smp_graph_parse("m.yaml", text, strlen(text), &graph), SMP_OK);
+    const smp_profile profile = make_profile(graph, measured);
+    measured[1].backward_input_us = measured[1].backward_weight_us = 0;
+    measured[2].backward_input_us = measured[2].backward_weight_us = 0;
+    smp_costs *costs = build(graph, &profile, BATCH);
+    assert_true(costs->op[1].backward_input_us == 4 && costs->op[1].backward_weight_us == 4);
+    assert_true(costs->op[2].backward_input_us == 8 && costs->op[2].backward_weight_us == 0);
+    smp_costs_destroy(costs);
+    smp_graph_destroy(graph);
+}
+
 static void test_costs_scale_a_profile_of_another_size(void **state)
 {
     smp_graph *graph = parse(mlp, "");
@@ -215,6 +241,7 @@ static void test_costs_scale_a_profile_of_another_size(void **state)
     smp_costs *costs = build(graph, &profile, 2 * BATCH);
     (void)state;
     assert_true(costs->op[0].forward_us == 20 && costs->op[0].backward_us == 80);
+    assert_true(costs->op[0].backward_input_us == 60 && costs->op[0].backward_weight_us == 20);
     assert_int_equal(costs->op[0].weight_bytes, 1000);
     assert_int_equal(costs->op[0].output_bytes, 2 * 4 * 80 * 32); /* exact, from the shape */
     assert_int_equal(costs->microbatch_size, 2 * BATCH);
@@ -536,6 +563,7 @@ int main(void)
         cmocka_unit_test(test_costs_charge_a_tensor_once_and_a_tied_weight_twice),
         cmocka_unit_test(test_costs_inference_has_no_backward),
         cmocka_unit_test(test_costs_given_beats_profile_beats_roofline),
+        cmocka_unit_test(test_costs_divide_a_backward_that_is_given),
         cmocka_unit_test(test_costs_scale_a_profile_of_another_size),
         cmocka_unit_test(test_costs_opaque_uses_what_is_given),
         cmocka_unit_test(test_costs_scale_the_bytes_of_opaque_ops),
