@@ -5,6 +5,7 @@
 
 #include "graph/base/clock.h"
 #include "graph/model/op.h"
+#include "partition/prove/exact.h"
 #include "partition/prove/prove.h"
 
 enum { MAX_SETS = 200 };
@@ -182,6 +183,51 @@ static void test_exact_is_optimal(void **state)
     assert_true(count.improved > 500);
     assert_true(count.unfit > 20);
     assert_true(count.limited > 50);
+}
+
+/* What the array held does not matter: the stages are those of the time that is given. */
+static void test_exact_search_fills_the_stages(void **state)
+{
+    (void)state;
+    int found = 0;
+    for (int seed = 0; seed < 50; seed++) {
+        fixture_random random = {(uint64_t)seed};
+        fixture f;
+        smp__units *units;
+        smp__window window;
+        smp_arena *arena = smp_arena_create();
+        int n_stage = 2 + fixture_below(&random, 3);
+        int32_t unit_stage[12], stage[12];
+        fixture_shape shape = {.n_op = n_stage + fixture_below(&random, 6), .skip_percent = 30};
+        char *model = fixture_model(&random, &shape);
+        fixture_cluster(&f, 4, 4, 1e6);
+        fixture_open(&f, model, n_stage, 1);
+        assert_int_equal(smp__units_build(&f.problem, &units), SMP_OK);
+        assert_int_equal(smp__window_init(&window, &f.problem, units, arena), SMP_OK);
+        smp__window_set(&window, INFINITY);
+        memset(unit_stage, 0x55, sizeof unit_stage);
+        const smp__exact_limits limits = {1000000, 1000000, 0.0};
+        int64_t work = limits.work;
+        smp__exact_answer answer;
+        double best_us;
+        assert_int_equal(
+            smp__exact_search(&window, INFINITY, &limits, &work, &answer, &best_us, unit_stage),
+            SMP_OK);
+        if (answer == SMP__EXACT_FOUND) {
+            smp_partition *p;
+            for (int32_t op = 0; op < f.graph->n_op; op++)
+                stage[op] = unit_stage[units->unit_of_op[op]];
+            assert_int_equal(smp_partition_evaluate(&f.problem, stage, &p), SMP_OK);
+            assert_close(p->bottleneck_us, best_us);
+            smp_partition_destroy(p);
+            found++;
+        }
+        smp__units_destroy(units);
+        smp_arena_destroy(arena);
+        fixture_close(&f);
+        free(model);
+    }
+    assert_int_equal(found, 50);
 }
 
 /* Links inside and between nodes, against all assignments: what is called proven is the best. */
@@ -419,6 +465,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exact_is_optimal),
+        cmocka_unit_test(test_exact_search_fills_the_stages),
         cmocka_unit_test(test_exact_with_unequal_links),
         cmocka_unit_test(test_exact_with_replicas),
         cmocka_unit_test(test_exact_bounds_chains_with_replicas),
