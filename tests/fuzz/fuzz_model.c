@@ -1,8 +1,9 @@
-/* The model reader, and what follows from shapes alone: costs on both backends, and what two stages
- * send each other. */
+/* The model reader, and what follows from shapes alone: costs on both backends, a pipeline of two
+ * stages, and what these send each other. */
 #include "tests/fuzz/fuzz.h"
 
 #include "partition/problem/flow.h"
+#include "partition/solve/partitioner.h"
 #include "profile/costs.h"
 
 static const smp_cluster *devices(void)
@@ -12,6 +13,31 @@ static const smp_cluster *devices(void)
         FUZZ_REQUIRE(smp_cluster_read(SMP_SOURCE_DIR "/examples/cluster-h100.yaml", &cluster) ==
                      SMP_OK);
     return cluster;
+}
+
+/* Two stages, as a planner's first look finds them: with what can be told of their best. */
+static void partition(const smp_graph *graph, const smp_costs *costs)
+{
+    static const int ranks[] = {0, 1};
+    static const double live[] = {2.0, 1.0};
+    static const int64_t limit[] = {INT64_MAX / 8, INT64_MAX / 8};
+    const smp_problem problem = {.graph = graph,
+                                 .costs = costs,
+                                 .cluster = devices(),
+                                 .n_stage = 2,
+                                 .pipeline = 2,
+                                 .stage_rank = ranks,
+                                 .device = ranks,
+                                 .state_factor = smp_state_factor(graph),
+                                 .live = live,
+                                 .memory_limit = limit,
+                                 .first_look = true};
+    smp_partition *found = NULL;
+    smp_status status = smp_partitioner_find("linear")->solve(&problem, NULL, &found);
+    if (status == SMP_ERR_NO_FIT || !fuzz_taken(status))
+        return;
+    FUZZ_REQUIRE(isfinite(found->bottleneck_us) && found->lower_bound_us <= found->bottleneck_us);
+    smp_partition_destroy(found);
 }
 
 static void estimate(const smp_graph *graph, int64_t batch)
@@ -26,6 +52,8 @@ static void estimate(const smp_graph *graph, int64_t batch)
         FUZZ_REQUIRE(cost->weight_bytes >= 0 && cost->stash_bytes >= 0 && cost->output_bytes >= 0 &&
                      cost->workspace_bytes >= 0);
     }
+    if (graph->n_op > 1)
+        partition(graph, costs);
     smp_costs_destroy(costs);
 }
 
