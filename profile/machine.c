@@ -9,6 +9,7 @@
 
 #include "profile/profile.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,16 +31,20 @@ enum { MAX_LOCAL_DEVICES = 1000000 };
 #define GPU_LINK_LATENCY_US 10
 #define GPU_LINK_BYTES_PER_S 25e9
 
-/* The number a control-group file starts with; -1 if there is none ("max" means no limit). */
+/* The number a control-group file starts with; -1 if there is none ("max" means no limit). Takes no
+ * memory, so that a lack of it cannot pass for a lack of limits. */
 static int64_t read_limit(const char *path, int64_t *second)
 {
     long long first = -1, next = -1;
-    FILE *file = fopen(path, "r");
-    if (!file)
+    char text[64];
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
         return -1;
-    if (fscanf(file, "%lld %lld", &first, &next) < 1)
+    ssize_t n = read(file, text, sizeof text - 1);
+    close(file);
+    text[n > 0 ? n : 0] = '\0';
+    if (sscanf(text, "%lld %lld", &first, &next) < 1)
         first = -1;
-    fclose(file);
     if (second)
         *second = next;
     return first;

@@ -176,9 +176,10 @@ static smp_status print_text(FILE *stream, const smp_text *text)
 static smp_status write_plan(const smp_partition_options *o, smp_plan *plan, const char *model)
 {
     smp_text text = {0};
+    char *path = NULL;
     if (!o->output)
         return SMP_OK;
-    char *path = smp_relative_path(o->output, model);
+    SMP_TRY(smp_relative_path(o->output, model, &path));
     const char *kept = plan->model_path;
     plan->model_path = path ? path : model;
     smp_status status = smp_plan_format(plan, &text);
@@ -231,8 +232,10 @@ static smp_status run_plan(const smp_partition_options *o)
     inputs in = {0};
     smp_planner_result result = {0};
     smp_search_request request = o->request;
-    char *path = o->output ? smp_relative_path(o->output, o->model) : NULL;
-    smp_status status = open_inputs(o, &request, &in);
+    char *path = NULL;
+    smp_status status = o->output ? smp_relative_path(o->output, o->model, &path) : SMP_OK;
+    if (status == SMP_OK)
+        status = open_inputs(o, &request, &in);
     if (status == SMP_OK) {
         if (o->time_limit_s > 0)
             request.deadline_s = smp_clock_s() + o->time_limit_s;

@@ -27,7 +27,8 @@ smp_status smp_file_read(const char *path, size_t max_bytes, char **data, size_t
 {
     FILE *file = fopen(path, "rb");
     if (!file)
-        return smp_fail(SMP_ERR_INPUT, "%s: cannot open: %s", path, strerror(errno));
+        return smp_fail(errno == ENOMEM ? SMP_ERR_NO_MEMORY : SMP_ERR_INPUT, "%s: cannot open: %s",
+                        path, strerror(errno));
     char *buffer = NULL;
     size_t capacity = 0;
     size_t used = 0;

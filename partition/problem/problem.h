@@ -148,6 +148,6 @@ smp_status smp_partition_evaluate(const smp_problem *problem, const int32_t *sta
 /* Fair share of the total compute, the largest unit that cannot be split (an op, a group with all
  * that lies between its members) on the fastest device that may hold it, what pins force on one
  * rank, and pigeonhole bounds on the largest units. 0 if there is no pipeline at all. */
-double smp_partition_lower_bound(const smp_problem *problem);
+smp_status smp_partition_lower_bound(const smp_problem *problem, double *bound_us);
 
 #endif

@@ -52,16 +52,15 @@ static void bound_by_pigeonhole(const smp_problem *problem, const smp__units *un
     }
 }
 
-double smp__bound_by_compute(const smp_problem *problem, const smp__units *units,
-                             smp_arena *scratch, const char **name)
+smp_status smp__bound_by_compute(const smp_problem *problem, const smp__units *units,
+                                 smp_arena *scratch, const char **name, double *bound_us)
 {
     double *slowdown = SMP_ARENA_NEW(scratch, double, (size_t)problem->n_stage);
     double *forced = SMP_ARENA_NEW(scratch, double, (size_t)problem->pipeline);
     double *sorted = SMP_ARENA_NEW(scratch, double, (size_t)units->n);
     best_bound best = {0.0, "fair share"};
-    *name = best.name;
     if (!slowdown || !forced || !sorted)
-        return 0.0;
+        return SMP_ERR_NO_MEMORY;
     double fastest = INFINITY, speed = 0.0, total = 0.0;
     for (int r = 0; r < problem->pipeline; r++) {
         double slow = smp_problem_rank_slowdown(problem, r);
@@ -89,22 +88,25 @@ double smp__bound_by_compute(const smp_problem *problem, const smp__units *units
         raise_to(&best, forced[r], "pins");
     bound_by_pigeonhole(problem, units, fastest, sorted, &best);
     *name = best.name;
-    return best.us;
+    *bound_us = best.us;
+    return SMP_OK;
 }
 
-double smp_partition_lower_bound(const smp_problem *problem)
+smp_status smp_partition_lower_bound(const smp_problem *problem, double *bound_us)
 {
     const char *name;
-    double bound = 0.0;
-    if (smp__coarse_is_enough(problem))
-        return smp__coarse_bound(problem, &name);
+    *bound_us = 0.0;
+    if (smp__coarse_is_enough(problem)) {
+        *bound_us = smp__coarse_bound(problem, &name);
+        return SMP_OK;
+    }
     smp__units *units = NULL;
     smp__obstacle obstacle;
     smp_arena *scratch = smp_arena_create();
-    if (scratch && smp__units_try(problem, &units, &obstacle) == SMP_OK &&
-        obstacle.kind == SMP__OBSTACLE_NONE)
-        bound = smp__bound_by_compute(problem, units, scratch, &name);
+    smp_status status = scratch ? smp__units_try(problem, &units, &obstacle) : SMP_ERR_NO_MEMORY;
+    if (status == SMP_OK && obstacle.kind == SMP__OBSTACLE_NONE)
+        status = smp__bound_by_compute(problem, units, scratch, &name, bound_us);
     smp__units_destroy(units);
     smp_arena_destroy(scratch);
-    return bound;
+    return status;
 }

@@ -6,8 +6,8 @@
 #include "partition/prove/window.h"
 
 /* Compute alone. O(n log n). *name: what proves it, static text. */
-double smp__bound_by_compute(const smp_problem *problem, const smp__units *units,
-                             smp_arena *scratch, const char **name);
+smp_status smp__bound_by_compute(const smp_problem *problem, const smp__units *units,
+                                 smp_arena *scratch, const char **name, double *bound_us);
 
 /* What cuts may take: edges of networks looked at, and the time (see smp_problem.deadline_s). */
 typedef struct smp__cut_limits {

@@ -156,11 +156,13 @@ static smp_status take_found(const proof *p, const smp_problem *problem, const c
     return SMP_OK;
 }
 
-static void bound_by_work(proof *p, smp_arena *arena)
+static smp_status bound_by_work(proof *p, smp_arena *arena)
 {
     const char *name;
-    double us = smp__bound_by_compute(p->problem, p->units, arena, &name);
+    double us;
+    SMP_TRY(smp__bound_by_compute(p->problem, p->units, arena, &name, &us));
     raise_bound(p, us, name);
+    return SMP_OK;
 }
 
 static smp_status bound_by_cuts(proof *p, double upper_us)
@@ -240,7 +242,7 @@ static smp_status prove_replicas(proof *p, const smp_partition *partition, doubl
 static smp_status prove_variant(proof *p, const smp_partition *partition, smp_arena *arena)
 {
     double upper_us = partition->fits ? partition->bottleneck_us : INFINITY;
-    bound_by_work(p, arena);
+    SMP_TRY(bound_by_work(p, arena));
     if (is_closed(p->lower_us, upper_us))
         return SMP_OK;
     p->unit_stage = SMP_ARENA_NEW(arena, int32_t, (size_t)p->units->n);

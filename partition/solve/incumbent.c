@@ -86,8 +86,10 @@ smp_status smp__incumbent_init(smp__incumbent *incumbent, const smp_problem *pro
     status = SMP_ERR_NO_MEMORY;
     if (!incumbent->stage || !incumbent->trial || !incumbent->order || !incumbent->op_stage)
         goto fail;
-    incumbent->lower_bound_us =
-        smp__bound_by_compute(problem, incumbent->units, incumbent->arena, &incumbent->bound);
+    status = smp__bound_by_compute(problem, incumbent->units, incumbent->arena, &incumbent->bound,
+                                   &incumbent->lower_bound_us);
+    if (status != SMP_OK)
+        goto fail;
     incumbent->uniform = links_alike(problem);
     take_start(incumbent, start);
     return SMP_OK;

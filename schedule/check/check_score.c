@@ -80,7 +80,9 @@ static smp_status score_stages(scoring *s)
         *us += partition->load[i].load_us;
         partition->bottleneck_us = fmax(partition->bottleneck_us, *us);
     }
-    partition->lower_bound_us = fmin(smp_partition_lower_bound(&problem), partition->bottleneck_us);
+    double bound_us;
+    SMP_TRY(smp_partition_lower_bound(&problem, &bound_us));
+    partition->lower_bound_us = fmin(bound_us, partition->bottleneck_us);
     partition->solver = "the plan";
     b->out->bound = "what no pipeline can avoid";
     return smp__planner_hold(&s->planner, partition);

@@ -2,7 +2,10 @@
 #ifndef SMP_SCHEDULE_PLAN_RELATIVE_PATH_H
 #define SMP_SCHEDULE_PLAN_RELATIVE_PATH_H
 
-/* `target` as seen from the folder of `file`, which need not exist; malloc'ed. NULL: as given. */
-char *smp_relative_path(const char *file, const char *target);
+#include "graph/base/status.h"
+
+/* `target` as seen from the folder of `file`, neither of which need exist; malloc'ed. NULL, and no
+ * failure, where one of the folders does not exist: as given. */
+smp_status smp_relative_path(const char *file, const char *target, char **out);
 
 #endif

@@ -213,24 +213,29 @@ static double least_step_us(const smp__configs *configs, const smp__config *conf
     return least_us;
 }
 
-double smp__config_least_us(const smp__configs *configs, const smp__config *config,
-                            const smp_partition *partition)
+smp_status smp__config_least_us(const smp__configs *configs, const smp__config *config,
+                                const smp_partition *partition, double *least_us)
 {
-    double samples = samples_of(configs, config), least_us = 0.0;
+    double samples = samples_of(configs, config);
+    *least_us = partition->bottleneck_us / samples;
     if (configs->request->objective == SMP_OBJECTIVE_BOTTLENECK)
-        return partition->bottleneck_us / samples;
+        return SMP_OK;
     smp_arena *scratch = smp_arena_create();
     const smp_graph *graph = configs->request->graph;
     replica_times t;
-    if (scratch && open_times(graph, partition, config->mapping->pipeline, scratch, &t) == SMP_OK) {
-        for (int k = 0; k < config->mapping->n_replica; k++) {
-            share_out(configs, config, k, &t);
-            earliest_starts(graph, &t);
-            least_us = fmax(least_us, least_step_us(configs, config, &t));
-        }
+    double step_us = 0.0;
+    smp_status status = scratch
+                            ? open_times(graph, partition, config->mapping->pipeline, scratch, &t)
+                            : SMP_ERR_NO_MEMORY;
+    for (int k = 0; status == SMP_OK && k < config->mapping->n_replica; k++) {
+        share_out(configs, config, k, &t);
+        earliest_starts(graph, &t);
+        step_us = fmax(step_us, least_step_us(configs, config, &t));
     }
+    if (status == SMP_OK)
+        *least_us = step_us / config->microbatches / samples;
     smp_arena_destroy(scratch);
-    return least_us / config->microbatches / samples; /* without memory: 0, a bound as well */
+    return status;
 }
 
 double smp__config_least_bytes_of_any(const smp__configs *configs, const smp__config *config)

@@ -145,10 +145,10 @@ typedef struct listing {
 } listing;
 
 /* The bound that needs no partition; 0 where pins and groups contradict each other. */
-static double least_us_of(const smp__configs *configs, const smp__arrangement *arrangement)
+static smp_status find_least_us(const smp__configs *configs, smp__arrangement *arrangement)
 {
     smp_problem problem = smp__arrangement_problem(configs, arrangement);
-    return smp_partition_lower_bound(&problem);
+    return smp_partition_lower_bound(&problem, &arrangement->least_us);
 }
 
 static smp_status make_arrangement(listing *l)
@@ -179,8 +179,7 @@ static smp_status make_arrangement(listing *l)
     smp__arrangement *arrangement = &configs->arrangement[l->arrangement];
     *arrangement = (smp__arrangement){
         .mapping = l->mapping, .chunks = l->chunks, .stage_rank = stage_rank, .limit = limit};
-    arrangement->least_us = least_us_of(configs, arrangement);
-    return SMP_OK;
+    return find_least_us(configs, arrangement);
 }
 
 /* Bytes of all ranks as the costs count them, over all memory. Live micro-batches are asked of three

@@ -175,8 +175,8 @@ smp_status smp__partition_recompute(const smp_problem *problem, const smp_partit
 smp_status smp__totals_make(const smp_search_request *request, const smp_costs *costs,
                             smp__totals *out);
 double smp__config_least_us_of_any(const smp__configs *configs, const smp__config *config);
-double smp__config_least_us(const smp__configs *configs, const smp__config *config,
-                            const smp_partition *partition);
+smp_status smp__config_least_us(const smp__configs *configs, const smp__config *config,
+                                const smp_partition *partition, double *least_us);
 /* Bytes that the fullest rank keeps for ever, at least; of any partition, of this one. */
 double smp__config_least_bytes_of_any(const smp__configs *configs, const smp__config *config);
 double smp__config_least_bytes(const smp__configs *configs, const smp_partition *partition);

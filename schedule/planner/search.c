@@ -166,11 +166,13 @@ static smp_status attempt_config(smp__search *s, smp__config *config, smp_recomp
         SMP_TRY(smp__config_least_memory(configs, config, &partition));
     else
         SMP_TRY(smp__config_partition(configs, config, 0.0, &partition));
-    out->pruned = cannot_win(s, config, smp__config_least_us(configs, config, partition),
-                             smp__config_least_bytes(configs, partition));
-    if (out->pruned) {
+    double least_us;
+    smp_status status = smp__config_least_us(configs, config, partition, &least_us);
+    out->pruned = status == SMP_OK &&
+                  cannot_win(s, config, least_us, smp__config_least_bytes(configs, partition));
+    if (status != SMP_OK || out->pruned) {
         smp_partition_destroy(partition);
-        return SMP_OK;
+        return status;
     }
     SMP_TRY(smp__config_fit(configs, config, partition, step_limit_us(s, config), &out->candidate,
                             &out->room_bytes));

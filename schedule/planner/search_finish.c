@@ -298,9 +298,10 @@ smp_status smp__search_finish(smp__search *s, smp_search_result *out)
         status = polish_best(s, &key);
     if (status == SMP_OK)
         status = prove(s, key[0].index, &s->entry[key[0].entry].candidate);
-    key[0].candidate = s->entry[key[0].entry].candidate;
-    if (status == SMP_OK)
+    if (status == SMP_OK) {
+        key[0].candidate = s->entry[key[0].entry].candidate;
         status = hand_over(s, key, out);
+    }
     free(key);
     return status;
 }

@@ -123,7 +123,9 @@ static void test_bound_by_cuts_holds(void **state)
             smp__cuts *cuts;
             smp__cut_limits work = {10000000, 0.0};
             double best = mask_best(&b.f, &b.m), bound, op_bound;
-            double low = smp__bound_by_compute(&b.f.problem, b.units, b.arena, &name);
+            double low;
+            assert_int_equal(smp__bound_by_compute(&b.f.problem, b.units, b.arena, &name, &low),
+                             SMP_OK);
             assert_int_equal(smp__bound_by_op_cuts(&b.window, low, &work, &op_bound), SMP_OK);
             assert_int_equal(smp__cuts_create(&b.window, &cuts), SMP_OK);
             assert_int_equal(smp__bound_by_cuts(cuts, low, 2.0 * low + 100.0, &work, &bound),
@@ -251,7 +253,8 @@ static void test_bound_of_a_large_model(void **state)
     fixture_open(&f, model, 4, 1);
     smp_partition *p;
     assert_int_equal(smp_partitioner_find("linear")->solve(&f.problem, NULL, &p), SMP_OK);
-    double fair_us = smp_partition_lower_bound(&f.problem);
+    double fair_us;
+    assert_int_equal(smp_partition_lower_bound(&f.problem, &fair_us), SMP_OK);
     assert_int_equal(smp_partition_prove(&f.problem, &p), SMP_OK);
     assert_true(p->lower_bound_us - fair_us > 0.3 * (p->bottleneck_us - fair_us));
     assert_true(p->bottleneck_us <= 1.03 * p->lower_bound_us);

@@ -1,0 +1,204 @@
+/* smp-partition without memory: it plans, checks, draws and exports, and each time another allocation
+ * fails. It says so, or has no need of it and does what it would have done; nothing crashes or leaks.
+ * SMP_STARVE=all lets every one fail, SMP_STARVE=paths one of every call path; else a part of these
+ * does, drawn by a seed. */
+#include <fcntl.h>
+#include <getopt.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "graph/base/status.h"
+#include "graph/base/text.h"
+#include "tests/tools/fail_allocation.h"
+
+enum { MAX_WORDS = 32, MOST = 24, MAX_FILE = 1 << 24 };
+
+int smp_partition_main(int argc, char **argv); /* schedule/smp-partition.c */
+
+static char folder[64];
+static int failures;
+
+/* Runs the program on the words of a line; its output goes to the file `shown`. */
+static int run(const char *line)
+{
+    char copy[1024], *word[MAX_WORDS + 1] = {"smp-partition"}, *rest = NULL;
+    int n = 1;
+    snprintf(copy, sizeof copy, "%s --time-limit none", line); /* the same on a busy machine */
+    for (char *at = strtok_r(copy, " ", &rest); at && n < MAX_WORDS;
+         at = strtok_r(NULL, " ", &rest))
+        word[n++] = at;
+    optind = 0; /* glibc: begin anew */
+    return smp_partition_main(n, word);
+}
+
+/* What the run left behind: both streams and every file that it may write. */
+static const char *const outputs[] = {"shown", "plan.yaml", "report.html", "trace.json", "export"};
+enum { OUTPUTS = sizeof outputs / sizeof *outputs };
+
+typedef struct result {
+    int code;
+    char message[512];
+    long allocations;
+    char *data[OUTPUTS];
+    size_t length[OUTPUTS];
+} result;
+
+static void take_outputs(result *r)
+{
+    for (int i = 0; i < OUTPUTS; i++) {
+        r->data[i] = NULL;
+        r->length[i] = 0;
+        if (access(outputs[i], R_OK) == 0)
+            assert_int_equal(smp_file_read(outputs[i], MAX_FILE, &r->data[i], &r->length[i]),
+                             SMP_OK);
+        unlink(outputs[i]);
+    }
+}
+
+static void free_outputs(result *r)
+{
+    for (int i = 0; i < OUTPUTS; i++)
+        free(r->data[i]);
+}
+
+/* A file is whole or not there. */
+static void check_outputs(const result *got, const result *expected, bool all)
+{
+    for (int i = 0; i < OUTPUTS; i++) {
+        if (!all && (i == 0 || !got->data[i]))
+            continue;
+        if (got->length[i] != expected->length[i] ||
+            (got->length[i] > 0 && memcmp(got->data[i], expected->data[i], got->length[i]) != 0)) {
+            print_error("%s is not what it is with memory, without that of\n", outputs[i]);
+            fail_allocation_print();
+            failures++;
+        }
+    }
+}
+
+/* What the run comes to when allocation `number` fails; 0, -1: none does. */
+static result run_without(const char *line, long number)
+{
+    result r = {0};
+    fflush(stdout);
+    const int out = dup(STDOUT_FILENO), err = dup(STDERR_FILENO);
+    const int shown = open("shown", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_true(out >= 0 && err >= 0 && shown >= 0);
+    assert_true(dup2(shown, STDOUT_FILENO) >= 0 && dup2(shown, STDERR_FILENO) >= 0);
+    fail_allocation(number);
+    r.code = run(line);
+    r.allocations = fail_allocation_count();
+    fflush(stdout);
+    assert_true(dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0);
+    close(shown);
+    close(out);
+    close(err);
+    snprintf(r.message, sizeof r.message, "%s", r.code != 0 ? smp_last_error() : "");
+    take_outputs(&r);
+    if (fail_allocation_leaks() > 0) {
+        print_error("... when this one fails\n");
+        fail_allocation_print();
+        failures++;
+    }
+    return r;
+}
+
+static void starve(const char *line, unsigned seed)
+{
+    long tried = 0, not_needed = 0;
+    result with = run_without(line, 0);
+    for (long k = 0; (k = fail_allocation_next(k, MOST, seed)) > 0; tried++) {
+        result without = run_without(line, k);
+        const bool needed = strstr(without.message, "memory") && without.code == 1;
+        if (!needed && (without.code != with.code || strcmp(without.message, with.message) != 0)) {
+            print_error("exit code %d, message '%s' without the memory of\n", without.code,
+                        without.message);
+            fail_allocation_print();
+            failures++;
+        }
+        not_needed += !needed;
+        check_outputs(&without, &with, !needed);
+        free_outputs(&without);
+    }
+    free_outputs(&with);
+    print_message("%s: exit code %d %s: %ld of %ld allocations failed, %ld were not needed\n", line,
+                  with.code, with.message, tried, with.allocations, not_needed);
+}
+
+#define MLP SMP_SOURCE_DIR "/examples/mlp.yaml"
+#define BRANCHES SMP_SOURCE_DIR "/examples/branches.yaml"
+#define GPT SMP_SOURCE_DIR "/examples/gpt-tiny.yaml"
+#define MIXED SMP_SOURCE_DIR "/examples/cluster-mixed.yaml"
+#define A100 SMP_SOURCE_DIR "/examples/cluster-a100.yaml"
+
+static void test_planning_survives_without_memory(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {
+        MLP " -n 2 -o plan.yaml --explain --trace trace.json --report report.html",
+        MLP " -n 2 -o plan.yaml --svg export --json --pipeline zero-bubble --optimize memory",
+        MLP
+        " -n 2 --microbatches 3 --stages 2 --pipeline auto --recompute all --export json:export",
+        BRANCHES " -n 2 --stages 2 --cluster " MIXED " --placement spread --export dot:export",
+        BRANCHES " -n 4 --stages 2 --chunks 2 --objective bottleneck --partitioner metis-kway"
+                 " --microbatches 4 --cut-at * --export torch-csv:export",
+        BRANCHES
+        " -n 2 --stages 2 --partitioner exact --microbatches 4 --export torch-stages:export",
+        GPT " -n 4 --stages 2 --ddp 2 --microbatches 4 --cut-at h*.ln_1,ln_f --partitioner linear"
+            " --export megatron-layout:export",
+        GPT " -n 2 --stages 2 --memory 12MB --microbatches 2 --cut-at h*.ln_1,ln_f"
+            " --partitioner linear --export deepspeed-parts:export",
+        GPT " -n 2 --stages 2 --memory 1MB --microbatches 2 --partitioner linear",
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        starve(lines[i], (unsigned)i);
+}
+
+/* A plan as input: the one of a run with memory, and what somebody wrote by hand. */
+static void test_checks_survive_without_memory(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {
+        "check kept.yaml --explain -o plan.yaml --trace trace.json --report report.html",
+        "check sketch.yaml --json --model " BRANCHES,
+        BRANCHES " -n 2 --fix kept.yaml:0 --microbatches 4 -o plan.yaml",
+    };
+    static const char sketch[] = "smp: 1\nstages:\n- {ops: ['*']}\n";
+    result kept = run_without(BRANCHES " -n 2 --stages 2 --microbatches 4 -o kept.yaml", -1);
+    assert_int_equal(kept.code, 0);
+    free_outputs(&kept);
+    assert_int_equal(smp_file_write("sketch.yaml", sketch, sizeof sketch - 1), SMP_OK);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        starve(lines[i], (unsigned)i);
+    assert_int_equal(unlink("kept.yaml") | unlink("sketch.yaml"), 0);
+}
+
+static int enter_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "%s/smp-test-XXXXXX", P_tmpdir);
+    return mkdtemp(folder) ? chdir(folder) : -1;
+}
+
+static int leave_folder(void **state)
+{
+    (void)state;
+    return chdir("/") | rmdir(folder) | (failures > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_planning_survives_without_memory),
+        cmocka_unit_test(test_checks_survive_without_memory),
+    };
+    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+}
