@@ -75,10 +75,6 @@ static smp_status open_cluster(const smp_partition_options *o, smp_search_reques
         r->cluster = in->cluster;
     if (r->devices == 0)
         r->devices = smp_cluster_devices(r->cluster);
-    if (o->request.devices == 0 && r->devices > smp_cluster_devices(r->cluster))
-        return smp__at_numbers(
-            r, smp_fail(SMP_ERR_INPUT, "the plan needs %d devices, cluster '%s' has %d", r->devices,
-                        r->cluster->name, smp_cluster_devices(r->cluster)));
     return SMP_OK;
 }
 
@@ -161,7 +157,13 @@ static smp_status open_inputs(const smp_partition_options *o, smp_search_request
     r->together = in->together;
     if (r->microbatch_size == 0)
         r->microbatch_size = in->profile ? in->profile->microbatch_size : 1;
-    return open_cluster(o, r, in);
+    SMP_TRY(open_cluster(o, r, in));
+    int devices = smp_cluster_devices(r->cluster);
+    if (o->request.devices > 0 || r->devices <= devices)
+        return SMP_OK;
+    return smp__at_numbers(r,
+                           smp_fail(SMP_ERR_INPUT, "the plan needs %d devices, cluster '%s' has %d",
+                                    r->devices, r->cluster->name, devices));
 }
 
 static smp_status print_text(FILE *stream, const smp_text *text)

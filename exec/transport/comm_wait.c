@@ -150,12 +150,12 @@ static void count_time(smp_wait *wait, double now)
     wait->polled_s = now;
 }
 
-/* Listens for a while; ends early when nobody is missing. Counts as waiting does. */
-static smp_status listen_for(smp_comm *comm, double seconds, bool for_answers)
+/* Listens for a while, which counts as waiting; ends early when nobody is missing. */
+static smp_status listen_for(smp_comm *comm, smp_wait *wait, double seconds, bool for_answers)
 {
-    smp_wait wait = {0};
+    const double end_s = wait->waited_s + seconds;
     const struct timespec short_while = {.tv_nsec = 1000000};
-    while (wait.waited_s < seconds) {
+    while (wait->waited_s < end_s) {
         bool missing = !for_answers;
         SMP_TRY(listen(comm));
         for (int rank = 0; rank < comm->world_size; rank++)
@@ -163,7 +163,7 @@ static smp_status listen_for(smp_comm *comm, double seconds, bool for_answers)
         if (!missing)
             return SMP_OK;
         nanosleep(&short_while, NULL);
-        count_time(&wait, smp_clock_s());
+        count_time(wait, smp_clock_s());
     }
     return SMP_OK;
 }
@@ -191,14 +191,14 @@ static void name_missing(const smp_comm *comm, char *text, size_t size)
 }
 
 /* Asks all others how far they have come. */
-static smp_status call_roll(smp_comm *comm, int tag)
+static smp_status call_roll(smp_comm *comm, smp_wait *wait, int tag)
 {
     for (int rank = 0; rank < comm->world_size; rank++) {
         comm->peer[rank].came = -1;
         if (rank != comm->world_rank)
             tell(comm, rank, tag, NULL, 0);
     }
-    return listen_for(comm, ANSWER_S, true);
+    return listen_for(comm, wait, ANSWER_S, true);
 }
 
 /* Whom a rank that is out of time waits for in the end: written to `text`. SMP_ERR_PEER: somebody
@@ -206,14 +206,15 @@ static smp_status call_roll(smp_comm *comm, int tag)
 static smp_status find_missing(smp_comm *comm, char *text, size_t size)
 {
     bool lower = false;
+    smp_wait wait = {0};
     text[0] = '\0';
     if (comm->notice == MPI_COMM_NULL || !comm->peer)
         return SMP_OK;
-    SMP_TRY(call_roll(comm, ASK_TAG));
+    SMP_TRY(call_roll(comm, &wait, ASK_TAG));
     name_missing(comm, text, size);
     for (int rank = 0; rank < comm->world_rank; rank++)
         lower = lower || comm->peer[rank].asks;
-    return lower ? listen_for(comm, SPEAK_S, false) : SMP_OK;
+    return lower ? listen_for(comm, &wait, SPEAK_S, false) : SMP_OK;
 }
 
 static smp_status out_of_time(smp_comm *comm, double limit_s, smp_wait_describe describe,
@@ -245,9 +246,8 @@ static bool has_entered(const smp_comm *comm, int rank)
 /* If all are in the step patience ends, and the clock begins anew. */
 static smp_status ask_who_entered(smp_comm *comm, smp_wait *wait)
 {
+    SMP_TRY(call_roll(comm, wait, CALL_TAG));
     wait->called_s = wait->waited_s;
-    SMP_TRY(call_roll(comm, CALL_TAG));
-    wait->polled_s = smp_clock_s(); /* the roll is no part of the wait */
     for (int rank = 0; rank < comm->world_size; rank++)
         if (!has_entered(comm, rank))
             return SMP_OK;

@@ -25,6 +25,11 @@ expect_equal "programs written again" "$(grep -c . <(diff <(sed -n '/^programs/,
     <(sed -n '/^programs/,/^predicted/p' again.yaml | grep '"')) || true)" 0
 expect_exit 0 smp-partition check again.yaml --time-limit 5
 
+# More devices than the cluster has are a finding like any other.
+sed 's/parallel: {devices: 2, pipeline: 2, ddp: 1/parallel: {devices: 6, pipeline: 2, ddp: 3/' plan.yaml >large.yaml
+expect_exit 2 smp-partition check large.yaml --cluster "$SMP_EXAMPLES/cluster-laptop.yaml" --time-limit 5
+expect_match out 'large\.yaml:3:11: 2 ranks \* 3 replicas need 6 devices'
+
 # A step without end is no legal plan.
 sed -E 's/(intra_node: \{latency_us: [^,]*, bytes_per_s: )[^}]*/\11e-320/' plan.yaml >endless.yaml
 expect_bad 'endless\.yaml:[0-9]+:[0-9]+: intra_node: bytes_per_s: got .1e-320' smp-partition check endless.yaml

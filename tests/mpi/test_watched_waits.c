@@ -178,6 +178,27 @@ static void test_who_hangs_in_a_step_is_known_to_be_in_it(void **state)
     meet();
 }
 
+/* ... and it is no longer than that, however often the others are asked meanwhile. */
+static void test_patience_has_its_end(void **state)
+{
+    enum { HANGS_S = 9, LIMIT_S = 6 };
+    smp_comm comm;
+    (void)state;
+    expect_status(smp__comm_open(&comm, 0.05), SMP_OK); /* patience: 1.5 s */
+    double begin_s = smp_clock_s();
+    if (rank == SILENT) {
+        rest(HANGS_S);
+    } else {
+        expect_status(smp__comm_enter(&comm), SMP_OK);
+        smp_status status = smp__comm_wait_until(&comm, &(smp_wait){0}, never, describe, NULL);
+        expect_silent_named(smp__comm_notify(&comm, status));
+        double waited_s = smp_clock_s() - begin_s;
+        if (waited_s < 1.5 || waited_s > LIMIT_S)
+            fail_msg("gave up after %g s", waited_s);
+    }
+    meet();
+}
+
 typedef struct suspension {
     int calls;
 } suspension;
@@ -312,6 +333,7 @@ int main(void)
         cmocka_unit_test(test_agreed_failures_name_their_rank),
         cmocka_unit_test(test_patience_lasts_until_all_have_entered),
         cmocka_unit_test(test_who_hangs_in_a_step_is_known_to_be_in_it),
+        cmocka_unit_test(test_patience_has_its_end),
         cmocka_unit_test(test_suspended_time_does_not_count),
         cmocka_unit_test(test_a_failed_broadcast_leaves_the_text_to_the_caller),
         cmocka_unit_test(test_calls_between_steps_are_watched),
