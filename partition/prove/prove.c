@@ -29,7 +29,7 @@ enum {
 #define STEP_WITHOUT 1.0625 /* times the bound, where no partition fits yet */
 
 typedef struct proof {
-    const smp_problem *problem; /* of one replica, while that is searched */
+    const smp_problem *problem;
     const smp__units *units;
     smp__window window;
     smp__cuts *cuts;
@@ -197,45 +197,40 @@ static smp_status search_all(proof *p, double upper_us, bool *done)
     return SMP_OK;
 }
 
-/* Cuts and exact search for one replica. */
-static smp_status prove_replica(proof *p, const smp_partition *partition, double upper_us)
+/* Cuts and exact search in the window, with one of `parts` of the work. */
+static smp_status prove_window(proof *p, const smp_partition *partition, double upper_us, int parts)
 {
-    SMP_TRY(smp__cuts_create(&p->window, &p->cuts));
-    if (!smp_clock_past(p->limits->deadline_s))
-        SMP_TRY(bound_by_cuts(p, partition->bottleneck_us));
+    int64_t rest = p->work - p->work / parts;
+    p->work -= rest;
+    smp_status status = smp__cuts_create(&p->window, &p->cuts);
+    if (status == SMP_OK && !smp_clock_past(p->limits->deadline_s))
+        status = bound_by_cuts(p, partition->bottleneck_us);
     p->late |= smp_clock_past(p->limits->deadline_s);
-    if (p->units->n > MAX_UNITS || p->late || is_closed(p->lower_us, upper_us))
-        return SMP_OK;
-    return search(p, upper_us);
+    if (status == SMP_OK && p->units->n <= MAX_UNITS && !p->late &&
+        !is_closed(p->lower_us, upper_us))
+        status = search(p, upper_us);
+    smp__cuts_destroy(p->cuts);
+    p->cuts = NULL;
+    p->work += rest;
+    return status;
 }
 
-/* Several replicas: what no pipeline can beat in one of them, none can beat in all. The search starts
- * from what was proven of those before. */
+/* The window of all replicas has the slowest devices, but the cheapest links. What no pipeline can beat
+ * in one of them, with its own devices and links, none can beat in all. */
 static smp_status prove_replicas(proof *p, const smp_partition *partition, double upper_us,
                                  smp_arena *arena)
 {
-    const smp_problem *problem = p->problem;
-    int n = smp_problem_replicas(problem);
-    smp_status status = SMP_OK;
-    int64_t work = p->work, used = 0;
-    for (int k = 0; k < n && status == SMP_OK && !p->late && !is_closed(p->lower_us, upper_us);
-         k++) {
-        smp_problem one = *problem;
-        one.device = &problem->device[(int64_t)k * problem->pipeline];
+    int n = p->window.exact_links ? 0 : smp_problem_replicas(p->problem);
+    n = n > 1 ? n : 0; /* the window of one is its own */
+    SMP_TRY(prove_window(p, partition, upper_us, n + 1));
+    for (int k = 0; k < n && !p->late && !is_closed(p->lower_us, upper_us); k++) {
+        smp_problem one = *p->problem;
+        one.device = &p->problem->device[(int64_t)k * one.pipeline];
         one.n_replica = 1;
-        p->problem = &one;
-        p->work = (work - used) / (n - k);
-        int64_t given = p->work;
-        status = smp__window_init(&p->window, &one, p->units, arena);
-        if (status == SMP_OK)
-            status = prove_replica(p, partition, upper_us);
-        used += given - p->work;
-        smp__cuts_destroy(p->cuts);
-        p->cuts = NULL;
-        p->problem = problem;
+        SMP_TRY(smp__window_init(&p->window, &one, p->units, arena));
+        SMP_TRY(prove_window(p, partition, upper_us, n - k));
     }
-    p->work = work - used;
-    return status;
+    return SMP_OK;
 }
 
 /* One variant of the problem. Fills lower_us, bound, late, and what was found. */
@@ -251,14 +246,10 @@ static smp_status prove_variant(proof *p, const smp_partition *partition, smp_ar
     bool chunks = p->problem->n_stage != p->problem->pipeline, done = chunks;
     if (chunks)
         return search_all(p, upper_us, &done);
-    if (smp_problem_replicas(p->problem) > 1) {
-        SMP_TRY(search_all(p, upper_us, &done));
-        return done ? SMP_OK : prove_replicas(p, partition, upper_us, arena);
-    }
     SMP_TRY(smp__window_init(&p->window, p->problem, p->units, arena));
     if (!p->window.exact_links)
         SMP_TRY(search_all(p, upper_us, &done));
-    return done ? SMP_OK : prove_replica(p, partition, upper_us);
+    return done ? SMP_OK : prove_replicas(p, partition, upper_us, arena);
 }
 
 /* improve: take what is found. bound: keep what is proven. */
@@ -286,7 +277,6 @@ static smp_status prove_once(const smp_problem *problem, const smp__exact_limits
     if (status == SMP_OK)
         (*partition)->timed_out |= p.late;
     *work = p.work;
-    smp__cuts_destroy(p.cuts);
     smp__units_destroy(units);
     smp_arena_destroy(arena);
     return status;

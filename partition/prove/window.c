@@ -104,9 +104,10 @@ static void sum_paths(smp__window *window)
 static int cost_between(const smp_problem *problem, int stage, int first, int last)
 {
     bool used[SMP__N_LINK] = {false};
-    for (int other = first; other < last; other++)
-        used[smp__link_between(problem, 0, problem->stage_rank[stage],
-                               problem->stage_rank[other])] = true;
+    for (int k = 0; k < smp_problem_replicas(problem); k++)
+        for (int other = first; other < last; other++)
+            used[smp__link_between(problem, k, problem->stage_rank[stage],
+                                   problem->stage_rank[other])] = true;
     if (used[SMP__LINK_INTRA] && used[SMP__LINK_INTER])
         return 2;
     return used[SMP__LINK_INTER] ? 1 : 0;

@@ -12,7 +12,8 @@
 
 /* Transfers by link class as a stage sees them. What a stage receives is charged by the cheapest
  * link to any earlier stage, what it sends by the cheapest to any later one: exact where all links
- * are alike, otherwise never too much. */
+ * are alike, otherwise never too much. Of several replicas the cheapest in any; compute is that of the
+ * slowest device, which has no cheaper links than these in its replica. */
 enum { SMP__N_COST = 3 };
 
 typedef struct smp__window {
@@ -26,7 +27,7 @@ typedef struct smp__window {
     double total_us;
     double *before_us; /* [n] of a unit and all its predecessors, or less on huge graphs */
     double *after_us;  /* [n] of a unit and all its successors, or less */
-    double *slowdown;  /* [n_stage] */
+    double *slowdown;  /* [n_stage] of the slowest device in any replica */
     double *speed;     /* [n_stage + 1] of the stages before a border, summed */
     double *slow_head; /* [n_stage + 1] the least speed among the stages before a border */
     double *slow_tail; /* [n_stage + 1] ... behind it */
@@ -40,7 +41,7 @@ typedef struct smp__window {
     double *top_us, *bottom_us;
 } smp__window;
 
-/* One stage per rank, one replica. O(n * nets / 64), above MAX_EXACT units O(n + nets). */
+/* One stage per rank. O(n * nets / 64), above MAX_EXACT units O(n + nets). */
 smp_status smp__window_init(smp__window *window, const smp_problem *problem,
                             const smp__units *units, smp_arena *arena);
 

@@ -328,17 +328,18 @@ static double best_split(const fixture *f)
     return best;
 }
 
-/* Too large for all assignments: the bounds of single replicas hold for all of them together. */
+/* Too large for all assignments: bounds of single replicas hold for all of them together. Where only
+ * devices differ (every other seed: a single node), all is proven. */
 static void test_exact_bounds_chains_with_replicas(void **state)
 {
     (void)state;
-    int closed = 0, found = 0;
+    int closed[2] = {0}, found = 0;
     for (int seed = 0; seed < 200; seed++) {
         fixture_random random = {(uint64_t)seed};
         fixture f;
         char *model = chain_model(&random, 26 + fixture_below(&random, 8));
         smp_partition *p;
-        fixture_cluster(&f, 6, 2, 1e6);
+        fixture_cluster(&f, 6, seed % 2 ? 6 : 2, 1e6);
         fixture_open(&f, model, 3, 1);
         replicate(&random, &f);
         double best = best_split(&f);
@@ -348,13 +349,17 @@ static void test_exact_bounds_chains_with_replicas(void **state)
             fail_msg("seed %d: got %.12g, bound %.12g [%s], the best is %.12g\n%s", seed,
                      p->bottleneck_us, p->lower_bound_us, p->bound, best, model);
         found += p->bottleneck_us <= best * (1.0 + 1e-9);
-        closed += p->lower_bound_us >= best * (1.0 - 1e-9);
+        closed[seed % 2] += p->lower_bound_us >= best * (1.0 - 1e-9);
         smp_partition_destroy(p);
         fixture_close(&f);
         free(model);
     }
-    print_message("chains with replicas: best in %d of 200, proven in %d\n", found, closed);
-    assert_true(found >= 196 && closed >= 60);
+    print_message(
+        "chains with replicas: best in %d of 200, proven in %d of 100 on several nodes, in "
+        "%d of 100 on one\n",
+        found, closed[0], closed[1]);
+    assert_true(found >= 196 && closed[0] >= 45);
+    assert_int_equal(closed[1], 100);
 }
 
 /* Several stages on a rank: small graphs are searched completely. */
