@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -136,6 +137,27 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
     atomic_fetch_sub(&n_joined, 1);
     return real(thread, attributes, work, context);
 }
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)
+#define BAD_ALLOCATIONS
+
+/* The C library's own allocator, under the names that remain when the public ones are replaced. */
+void *__libc_malloc(size_t bytes);
+void *__libc_realloc(void *block, size_t bytes);
+
+static size_t refused_bytes; /* an allocation of so many fails; 0: none */
+
+__attribute__((visibility("default"))) void *malloc(size_t bytes)
+{
+    return bytes > 0 && bytes == refused_bytes ? NULL : __libc_malloc(bytes);
+}
+
+__attribute__((visibility("default"))) void *realloc(void *block, size_t bytes)
+{
+    return bytes > 0 && bytes == refused_bytes ? NULL : __libc_realloc(block, bytes);
+}
+
+#endif
 
 int pthread_join(pthread_t thread, void **result)
 {

@@ -113,6 +113,25 @@ static void test_checkpoint_pruned(void **state)
     assert_int_equal(smp__checkpoint_prune("/no/such"), SMP_ERR_INPUT);
 }
 
+/* No memory for the second of two names. */
+static void test_checkpoint_list_no_memory(void **state)
+{
+    (void)state;
+#ifdef BAD_ALLOCATIONS
+    smp__saved *list = NULL;
+    int n = -1;
+    put_saved(1, 1);
+    put_saved(2, 2);
+    refused_bytes = 2 * sizeof(*list);
+    assert_int_equal(smp__checkpoint_list(saved, &list, &n), SMP_ERR_NO_MEMORY);
+    refused_bytes = 0;
+    assert_true(!list && n == -1);
+    expect_list("2 1 ");
+#else
+    skip();
+#endif
+}
+
 static void test_checkpoint_names(void **state)
 {
     (void)state;
@@ -237,7 +256,8 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(test_checkpoint_##name, reset, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(order), TEST(pruned), TEST(names), TEST(made), TEST(headers), TEST(ends_early),
+        TEST(order),   TEST(pruned),     TEST(names),          TEST(made),
+        TEST(headers), TEST(ends_early), TEST(list_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

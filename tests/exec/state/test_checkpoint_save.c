@@ -461,6 +461,26 @@ static void test_checkpoint_failed_job(void **state)
     assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
+/* No memory for the copy: nothing is written, and the job goes on. */
+static void test_checkpoint_no_memory(void **state)
+{
+    (void)state;
+#ifdef BAD_ALLOCATIONS
+    smp *job = open_job("adamw");
+    refused_bytes = 16 * 3 * sizeof(float) + 1; /* weights and two states, and never nothing */
+    assert_int_equal(smp_save_begin(job, saved), SMP_ERR_NO_MEMORY);
+    refused_bytes = 0;
+    assert_false(there(part_of(0)));
+    must(smp_save_wait(job));
+    must(smp_save_begin(job, saved));
+    must(smp_save_wait(job));
+    assert_true(there(file_of(0)));
+    smp_finalize(job);
+#else
+    skip();
+#endif
+}
+
 /* A disk that does not answer is a wait like any other: it ends with the patience between steps. */
 static void test_checkpoint_dead_disk(void **state)
 {
@@ -485,9 +505,10 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
 #define TEST(name) cmocka_unit_test_setup_teardown(test_checkpoint_##name, reset, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(layout),  TEST(behind),    TEST(next_state), TEST(waited_for), TEST(failures),
-        TEST(refused), TEST(arguments), TEST(pieces),     TEST(unreadable), TEST(no_thread),
-        TEST(signals), TEST(left_part), TEST(last_error), TEST(failed_job), TEST(dead_disk),
+        TEST(layout),     TEST(behind),     TEST(next_state), TEST(waited_for),
+        TEST(failures),   TEST(refused),    TEST(arguments),  TEST(pieces),
+        TEST(unreadable), TEST(no_thread),  TEST(signals),    TEST(left_part),
+        TEST(last_error), TEST(failed_job), TEST(dead_disk),  TEST(no_memory),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     MPI_Finalize();
