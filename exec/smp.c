@@ -170,13 +170,24 @@ static smp_status open_plan(smp *s)
     return smp__comm_agree(&s->comm, split_ranks(s));
 }
 
+/* A rank that has no memory for a job still comes, to tell the others. */
+static smp_status refuse(smp_status status, double timeout_s)
+{
+    static smp_comm comm; /* not on the stack: after a failure MPI may still touch it */
+    smp_status opened = smp__comm_open(&comm, timeout_s);
+    if (opened == SMP_OK)
+        opened = smp__comm_agree(&comm, status);
+    smp__comm_close(&comm);
+    return opened;
+}
+
 smp_status smp_init(smp **out, const smp_options *options)
 {
     if (!out || !options)
         return smp_fail(SMP_ERR_INPUT, "smp_init: a NULL argument");
     smp *s = calloc(1, sizeof(*s));
     if (!s)
-        return smp_fail_memory(sizeof(*s));
+        return refuse(smp_fail_memory(sizeof(*s)), options->timeout_s);
     s->strings = smp_arena_create();
     smp_status status = smp__comm_open(&s->comm, options->timeout_s);
     if (status != SMP_OK)

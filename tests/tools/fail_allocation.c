@@ -105,8 +105,9 @@ long fail_allocation_next(long last, long most, unsigned seed)
     const int all = which && strcmp(which, "paths") == 0;
     for (long i = 0; i < n_path; i++)
         if (path[i] > last &&
-            (all || smp_random_mix(((uint64_t)seed << 32) + (uint64_t)i) % (uint64_t)n_path <
-                        (uint64_t)most))
+            (all || i == 0 ||
+             smp_random_mix(((uint64_t)seed << 32) + (uint64_t)i) % (uint64_t)n_path <
+                 (uint64_t)most))
             return path[i];
     return 0;
 }
