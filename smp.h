@@ -4,19 +4,18 @@
  * through them and trains it with one process per device under mpirun. Opaque handles, option
  * structs, no MPI or CUDA types.
  *
- * The library is a guest. It starts no threads, and after each call signal handlers, environment, OpenMP
- * settings, rand(), locale and floating-point modes are what they were. What a job has taken it gives
- * back: memory, files, and, in smp_finalize or a failed smp_init on the same thread, the thread's
- * scheduling.
- * What it changes, and how not:
+ * The library is a guest. It starts no threads, and after each call signal handlers, environment,
+ * OpenMP settings, rand(), locale and floating-point modes are what they were. What a job has taken
+ * it gives back: memory, files, and, in smp_finalize or a failed smp_init on the same thread, the
+ * thread's scheduling. What it changes, and how not:
  * - MPI is initialised by the first smp_init if the program has not done so, with what MPI_Init does
- *   to a process (threads, descriptors, handlers of SIGSEGV and the like; its environment variables are
- *   taken back). A process can do that once, so MPI stays open and is finalised when the process
- *   exits, unless a job is open or broken then: such ranks do not wait for each other. A program that
- *   initialises MPI itself also finalises it, after the last smp_finalize.
- * - Where a machine has more ranks than cores, the calling thread is bound to one core, with the batch
- *   policy and a timer slack of 1 us, while it has a job: not with options.keep_scheduling.
- * - A job on a GPU makes it the current CUDA device of the thread; CUDA and NCCL, once loaded, stay.
+ *   to a process (threads, descriptors, handlers of SIGSEGV and the like; its environment variables
+ *   are taken back). A process can do that once, so MPI stays open and is finalised when the process
+ *   exits, unless a job is open or broken then: such ranks do not wait for each other. A program
+ *   that initialises MPI itself also finalises it, after the last smp_finalize.
+ * - Where a machine has more ranks than cores, the calling thread is bound to one core, with the
+ *   batch policy and a timer slack of 1 us, while it has a job: not with options.keep_scheduling.
+ * - A job on a GPU makes it the thread's current CUDA device; CUDA and NCCL, once loaded, stay.
  *
  * Errors: every call that can fail returns an smp_status; smp_last_error() holds the message of the
  * last failure in the calling thread. The library never exits, prints or aborts. Outputs are
@@ -123,15 +122,15 @@ typedef struct smp_options {
                          times as long; time in which the job is suspended does not count; 0: never */
     int record_trace; /* keep start and end of every action for smp_trace_write */
     int max_skipped;  /* so many skipped steps in a row (see smp_step) end the job; 0: go on */
-    int keep_scheduling; /* 1: the calling thread keeps its cores, scheduling policy and timer slack,
-                            also where ranks outnumber cores; 0: see smp_init */
+    int keep_scheduling; /* 1: the calling thread keeps its cores, policy and timer slack, also where
+                            ranks outnumber cores; 0: see above */
 } smp_options;
 
 SMP_API smp_options smp_options_default(void);
 
 /* Makes a job: reads or makes the plan, checks it against the model and the rank count, reserves
- * all memory and initialises the weights. Collective over all ranks. Jobs may follow each other, also
- * after one that could not be made.
+ * all memory and initialises the weights. Collective over all ranks. Jobs may follow each other,
+ * also after one that could not be made.
  * Errors: SMP_ERR_INPUT (files, options, rank count), SMP_ERR_NO_FIT (no plan fits, or the plan not
  * the GPU's free memory), SMP_ERR_NO_MEMORY, SMP_ERR_FAILED (no GPU); every rank returns the same
  * status. *out is owned by the caller: smp_finalize. */

@@ -1,5 +1,6 @@
-/* The environment of the process, which belongs to the host program. Libraries are told by variables,
- * and some set their own for what they start: around such a call it is saved and restored. */
+/* The environment of the process, which belongs to the host program. Libraries are told by
+ * variables, and some set their own for what they start: around such a call it is saved and
+ * restored. */
 #ifndef SMP_GRAPH_BASE_ENVIRONMENT_H
 #define SMP_GRAPH_BASE_ENVIRONMENT_H
 
