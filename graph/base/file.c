@@ -115,7 +115,8 @@ static smp_status write_and_rename(const char *path, const char *data, size_t by
     char *name = NULL;
     int file = open_beside(path, &name);
     if (file < 0)
-        return smp_fail(SMP_ERR_FAILED, "%s: cannot create: %s", path, strerror(errno));
+        return smp_fail(errno == ENOMEM ? SMP_ERR_NO_MEMORY : SMP_ERR_FAILED,
+                        "%s: cannot create: %s", path, strerror(errno));
     smp_status status = write_all(file, path, data, bytes);
     /* On the disk before the name changes: after a power cut the new name has the new content. */
     if (status == SMP_OK && fsync(file) != 0 && errno != EINVAL)
@@ -140,6 +141,8 @@ smp_status smp_file_write(const char *path, const char *data, size_t bytes)
         return write_in_place(path, data, bytes);
     /* A link keeps pointing where it points; its target is replaced. */
     char *target = exists ? realpath(path, NULL) : NULL;
+    if (exists && !target && errno == ENOMEM)
+        return smp_fail_memory(PATH_MAX);
     smp_status status = write_and_rename(target ? target : path, data, bytes);
     free(target);
     return status;
