@@ -81,10 +81,14 @@ smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t
  * MPI may still use after a failure is not freed. */
 static smp_status gather_events(smp *s, smp_trace_event **events, int64_t *n)
 {
-    int size = s->comm.world_size, bytes = (int)(s->n_event * (int64_t)sizeof(smp_trace_event));
+    const int64_t own_bytes = s->n_event * (int64_t)sizeof(smp_trace_event);
+    const int size = s->comm.world_size, bytes = (int)own_bytes;
     int64_t total = 0;
     int *count = calloc((size_t)size * 2 + 1, sizeof(int)), *own;
     smp_status status = count ? SMP_OK : smp_fail_memory((size_t)size * 2 * sizeof(int));
+    if (own_bytes > INT_MAX)
+        status = smp_fail(SMP_ERR_FAILED, "a trace of %" PRId64 " bytes: expected at most %d",
+                          own_bytes, INT_MAX);
     if ((status = smp__comm_agree(&s->comm, status)) != SMP_OK)
         goto done;
     own = count + 2 * size;

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-void smp__probe_pairs(const int *node_of, int ranks, smp__probe_pair pair[SMP_LINK_KINDS])
+void smp__probe_pairs(const int *node_of, int ranks, smp__probe_pair *pair)
 {
     smp__probe_pair *intra = &pair[SMP_LINK_INTRA_NODE], *inter = &pair[SMP_LINK_INTER_NODE];
     *intra = *inter = (smp__probe_pair){-1, -1};

@@ -18,8 +18,8 @@ typedef struct smp__probe_links {
 } smp__probe_links;
 
 /* The first two ranks of one node, and rank 0 with the first rank of another one. node_of: [ranks] the
- * lowest rank of each rank's node. */
-void smp__probe_pairs(const int *node_of, int ranks, smp__probe_pair pair[SMP_LINK_KINDS]);
+ * lowest rank of each rank's node; pair: [SMP_LINK_KINDS]. */
+void smp__probe_pairs(const int *node_of, int ranks, smp__probe_pair *pair);
 
 /* Collective, the same status on every rank. */
 smp_status smp__probe_links_open(smp__probe_state *p, smp__probe_links *links);

@@ -1,5 +1,6 @@
 /* A job against the plain sequential trainer, on however many ranks the test is started with: the
  * losses and every weight have the same bits, for pipelines of all ranks and of half of them. */
+#include <limits.h>
 #include <mpi.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -480,6 +481,32 @@ static void test_job_weights_by_name(void **state)
     smp_finalize(job);
 }
 
+/* Lengths travel as ints. One rank has more actions than fit into one: all say so. */
+static void test_job_trace_too_long(void **state)
+{
+    (void)state;
+    char path[1024];
+    snprintf(path, sizeof(path), "%s/examples/branches.yaml", SMP_SOURCE_DIR);
+    config c = {.stages = world_size,
+                .ddp = 1,
+                .chunks = 1,
+                .microbatches = 1,
+                .batch = 1,
+                .schedule = "simple",
+                .optimizer = "sgd"};
+    smp_options options = options_of(&c, path);
+    options.record_trace = 1;
+    smp *job = NULL;
+    must(smp_init(&job, &options));
+    job->collected = true;
+    if (world_rank == world_size - 1)
+        job->n_event = INT_MAX / (int64_t)sizeof(smp_trace_event) + 1;
+    assert_int_equal(smp_trace_write(job, "/dev/null"), SMP_ERR_FAILED);
+    assert_non_null(strstr(smp_last_error(), "bytes: expected at most 2147483647"));
+    job->n_event = 0;
+    smp_finalize(job);
+}
+
 static void test_job_refuses_bad_options(void **state)
 {
     (void)state;
@@ -510,6 +537,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_job_evaluate_skips),
         cmocka_unit_test(test_job_checkpoint),
         cmocka_unit_test(test_job_weights_by_name),
+        cmocka_unit_test(test_job_trace_too_long),
         cmocka_unit_test(test_job_refuses_bad_options),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
