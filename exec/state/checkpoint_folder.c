@@ -138,6 +138,39 @@ smp_status smp__checkpoint_folder_sync(const char *directory)
     return status;
 }
 
+/* "checkpoint-0000000004.smp.part" */
+static bool parse_part(char *name)
+{
+    int64_t step;
+    char *end = strstr(name, SMP__CHECKPOINT_PART);
+    if (!end || strcmp(end, SMP__CHECKPOINT_PART) != 0)
+        return false;
+    *end = '\0';
+    bool parsed = parse_name(name, &step);
+    *end = SMP__CHECKPOINT_PART[0];
+    return parsed;
+}
+
+/* What jobs that died while they saved have left: a directory has one save at a time. */
+static smp_status remove_parts(const char *directory)
+{
+    DIR *d = opendir(directory);
+    smp_status status = SMP_OK;
+    if (!d)
+        return smp_fail(SMP_ERR_FAILED, "%s: cannot read the checkpoint directory: %s", directory,
+                        strerror(errno));
+    for (struct dirent *entry; status == SMP_OK && (entry = readdir(d));) {
+        if (!parse_part(entry->d_name))
+            continue;
+        char path[SMP__CHECKPOINT_PATH_BYTES + 256];
+        snprintf(path, sizeof(path), "%.4000s/%s", directory, entry->d_name);
+        if (unlink(path) != 0)
+            status = smp_fail(SMP_ERR_FAILED, "%s: cannot remove: %s", path, strerror(errno));
+    }
+    closedir(d);
+    return status;
+}
+
 smp_status smp__checkpoint_prune(const char *directory)
 {
     smp__saved *list = NULL;
@@ -152,5 +185,5 @@ smp_status smp__checkpoint_prune(const char *directory)
             status = smp_fail(SMP_ERR_FAILED, "%s: cannot remove: %s", path, strerror(errno));
     }
     free(list);
-    return status;
+    return status == SMP_OK ? remove_parts(directory) : status;
 }

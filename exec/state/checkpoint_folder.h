@@ -9,6 +9,9 @@
 
 enum { SMP__CHECKPOINT_PATH_BYTES = 4096 };
 
+/* Behind the name of one that is being written. */
+#define SMP__CHECKPOINT_PART ".part"
+
 /* "DIR/checkpoint-0000000020.smp" */
 void smp__checkpoint_path(char path[SMP__CHECKPOINT_PATH_BYTES], const char *directory,
                           int64_t step);
@@ -33,7 +36,8 @@ smp_status smp__checkpoint_next(const char *directory, int64_t *saved);
 smp_status smp__checkpoint_folder_make(const char *directory);
 /* What was made, renamed or removed in it survives a crash of the machine, or SMP_ERR_FAILED. */
 smp_status smp__checkpoint_folder_sync(const char *directory);
-/* Keeps the two saved last, and what cannot be read. */
+/* Keeps the two saved last, and what cannot be read; removes what is half written. Call it when no save
+ * is under way. */
 smp_status smp__checkpoint_prune(const char *directory);
 
 #endif

@@ -18,7 +18,7 @@ enum { TEMPORARY_BYTES = SMP__CHECKPOINT_PATH_BYTES + 8 };
 static void temporary_path(const smp *s, char path[TEMPORARY_BYTES])
 {
     smp__checkpoint_path(path, s->saving.directory, s->saving.step);
-    strcat(path, ".part");
+    strcat(path, SMP__CHECKPOINT_PART);
 }
 
 static int64_t array_bytes(const smp *s, const smp_memory_param *param)

@@ -113,6 +113,34 @@ static void test_checkpoint_pruned(void **state)
     assert_int_equal(smp__checkpoint_prune("/no/such"), SMP_ERR_INPUT);
 }
 
+/* Jobs that died while they saved leave their parts, as long as a checkpoint: the next one that is
+ * complete removes them, and nothing else. */
+static void test_checkpoint_parts_removed(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+        "checkpoint-0000000002.smp.part", "checkpoint-0000000003.smp.part", "notes.part",
+        "checkpoint-2.smp.part", "checkpoint-0000000003.smp.part.part"};
+    const size_t n = sizeof names / sizeof names[0];
+    put_saved(2, 1);
+    for (size_t i = 0; i < n; i++)
+        write_text(in_saved(names[i]), "");
+    must(smp__checkpoint_prune(saved));
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(access(in_saved(names[i]), F_OK), i < 2 ? -1 : 0);
+    for (size_t i = 2; i < n; i++)
+        assert_int_equal(unlink(in_saved(names[i])), 0);
+    expect_list("2 ");
+    write_text(in_saved(names[1]), "");
+    bad_rule.call = BAD_UNLINK;
+    bad_rule.end = "3.smp.part";
+    bad_rule.error = EPERM;
+    assert_int_equal(smp__checkpoint_prune(saved), SMP_ERR_FAILED);
+    assert_non_null(strstr(smp_last_error(), "3.smp.part: cannot remove: Operation not permitted"));
+    bad_rule.call = BAD_NONE;
+    assert_int_equal(unlink(in_saved(names[1])), 0);
+}
+
 /* No memory for the second of two names. */
 static void test_checkpoint_list_no_memory(void **state)
 {
@@ -256,8 +284,8 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(test_checkpoint_##name, reset, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(order),   TEST(pruned),     TEST(names),          TEST(made),
-        TEST(headers), TEST(ends_early), TEST(list_no_memory),
+        TEST(order), TEST(pruned),  TEST(parts_removed), TEST(names),
+        TEST(made),  TEST(headers), TEST(ends_early),    TEST(list_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
