@@ -81,14 +81,18 @@ static size_t bytes_of(const smp__downsets *pool, size_t capacity, size_t steps,
     return capacity * each + steps * sizeof *pool->step + table * sizeof *pool->table;
 }
 
-static bool resize(void *data, size_t count, size_t size)
+static bool resize(smp__downsets *pool, void *data, size_t count, size_t size)
 {
     void *old;
     memcpy(&old, data, sizeof old);
     void *grown = realloc(old, count * size);
-    if (grown)
-        memcpy(data, &grown, sizeof grown);
-    return grown != NULL;
+    if (!grown) {
+        smp_fail_memory(count * size);
+        pool->starved = true;
+        return false;
+    }
+    memcpy(data, &grown, sizeof grown);
+    return true;
 }
 
 static void enter(smp__downsets *pool, int32_t d)
@@ -100,7 +104,7 @@ static void enter(smp__downsets *pool, int32_t d)
     pool->table[slot] = d;
 }
 
-/* Room for one more downset with up to `steps` steps. False: the pool is full (or memory is). */
+/* Room for one more downset with up to `steps` steps. False: the pool is full, or starved. */
 static bool make_room(smp__downsets *pool, int32_t steps)
 {
     size_t n = (size_t)pool->n, need = (size_t)pool->n_step + (size_t)steps;
@@ -115,18 +119,18 @@ static bool make_room(smp__downsets *pool, int32_t steps)
     if (n >= INT32_MAX / 2 || bytes_of(pool, capacity, step_capacity, table_size) > pool->max_bytes)
         return false;
     if (capacity > pool->capacity) {
-        if (!resize(&pool->at, capacity, sizeof *pool->at) ||
-            !resize(&pool->bits, capacity * (size_t)pool->words, sizeof *pool->bits))
+        if (!resize(pool, &pool->at, capacity, sizeof *pool->at) ||
+            !resize(pool, &pool->bits, capacity * (size_t)pool->words, sizeof *pool->bits))
             return false;
         pool->capacity = capacity;
     }
     if (step_capacity > pool->step_capacity) {
-        if (!resize(&pool->step, step_capacity, sizeof *pool->step))
+        if (!resize(pool, &pool->step, step_capacity, sizeof *pool->step))
             return false;
         pool->step_capacity = step_capacity;
     }
     if (table_size > pool->table_size) {
-        if (!resize(&pool->table, table_size, sizeof *pool->table))
+        if (!resize(pool, &pool->table, table_size, sizeof *pool->table))
             return false;
         pool->table_size = table_size;
         memset(pool->table, -1, table_size * sizeof *pool->table);

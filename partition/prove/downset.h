@@ -44,6 +44,7 @@ typedef struct smp__downsets {
     int32_t *ready; /* [units->n] scratch */
     uint64_t *set;  /* [words] scratch */
     uint64_t work;  /* steps listed and looked up */
+    bool starved;   /* full because there was no memory, not because of max_bytes */
 } smp__downsets;
 
 /* `arena` holds what does not depend on the number of downsets. */

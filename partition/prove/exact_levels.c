@@ -32,11 +32,14 @@ static bool push(smp__exact_state *state, smp__level *level, int32_t d)
     if (level->n == level->capacity) {
         int32_t capacity = level->capacity + level->capacity / 2 + 64;
         state->member_bytes += (size_t)(capacity - level->capacity) * MEMBER_BYTES;
-        int32_t *grown = state->member_bytes <= state->max_member_bytes
-                             ? realloc(level->member, (size_t)capacity * sizeof *grown)
-                             : NULL;
+        const bool allowed = state->member_bytes <= state->max_member_bytes;
+        int32_t *grown = allowed ? realloc(level->member, (size_t)capacity * sizeof *grown) : NULL;
         if (!grown) {
             state->limited = true;
+            if (allowed) {
+                smp_fail_memory((size_t)capacity * sizeof *grown);
+                state->pool.starved = true;
+            }
             return false;
         }
         level->member = grown;

@@ -487,6 +487,8 @@ smp_status smp__exact_search(const smp__window *window, double target_us,
     if (status != SMP_OK)
         goto done;
     status = smp__levels_list(&state);
+    if (state.pool.starved) /* a plan does not depend on how much memory was left */
+        status = SMP_ERR_NO_MEMORY;
     if (status == SMP_OK && !state.limited && !state.late && all_levels(&state)) {
         status = prepare_walks(&state);
         if (status == SMP_OK)

@@ -4,6 +4,7 @@
 #include "tests/schedule/fixture.h"
 
 #include <math.h>
+#include <time.h>
 
 #include "graph/base/clock.h"
 #include "schedule/planner/planner_build.h"
@@ -463,10 +464,10 @@ static void test_planner_search_large_cluster(void **state)
     open_setting(&s, 200, 256, 2048, 8);
     s.request.partitioner = NULL;
     s.request.memory_bytes = 24000000;
-    double start_s = smp_clock_s();
+    clock_t start = clock(); /* of the processor: the machine may be busy */
     if (smp_plan_make(&s.request, "model.yaml", &result) != SMP_OK)
         fail_msg("%s", smp_last_error());
-    double took_s = smp_clock_s() - start_s;
+    double took_s = (double)(clock() - start) / CLOCKS_PER_SEC;
     if (took_s > 20.0)
         fail_msg("planning took %.1f s", took_s);
     assert_int_equal(16384, result.plan->pipeline * result.plan->ddp);
