@@ -193,12 +193,53 @@ static void test_checkpoint_made(void **state)
     assert_int_equal(smp__checkpoint_folder_make(inner), SMP_ERR_FAILED);
     assert_int_equal(access(inner, F_OK), -1);
     bad_rule.call = BAD_NONE;
+    struct stat made;
+    mode_t mask = umask(0);
     must(smp__checkpoint_folder_make(inner));
+    umask(mask);
+    assert_int_equal(stat(inner, &made), 0);
+    assert_int_equal(made.st_mode & 07777, 0777); /* the mask alone decides */
     must(smp__checkpoint_folder_sync(inner));
     assert_int_equal(rmdir(inner), 0);
     assert_int_equal(smp__checkpoint_folder_sync(inner), SMP_ERR_FAILED);
     assert_non_null(strstr(smp_last_error(), "inner: cannot open to sync: No such file"));
     assert_int_equal(smp__checkpoint_folder_make("/no/such/inner"), SMP_ERR_INPUT);
+}
+
+/* Numbers of saves end where a double counts by ones; what is beyond is damage. */
+static void test_checkpoint_last_number(void **state)
+{
+    (void)state;
+    const int64_t most = INT64_C(1) << 53;
+    int64_t next = 0;
+    put_saved(1, most);
+    must(smp__checkpoint_next(saved, &next));
+    assert_int_equal(next, most + 1);
+    put_saved(2, most + 1);
+    must(smp__checkpoint_next(saved, &next));
+    assert_int_equal(next, most + 1);
+    expect_list("2 1 ");
+}
+
+static int free_descriptor(void)
+{
+    int fd = open("/dev/null", O_RDONLY);
+    assert_true(fd >= 0 && close(fd) == 0);
+    return fd;
+}
+
+static void test_checkpoint_descriptors_closed(void **state)
+{
+    (void)state;
+    int before = free_descriptor();
+    int64_t next;
+    put_saved(1, 1);
+    expect_list("1 ");
+    must(smp__checkpoint_next(saved, &next));
+    must(smp__checkpoint_prune(saved));
+    must(smp__checkpoint_folder_sync(saved));
+    assert_true(smp__checkpoint_exists(saved));
+    assert_int_equal(free_descriptor(), before);
 }
 
 static smp_status read_header(const char *text, bool hashed, smp__checkpoint_header *header)
@@ -284,8 +325,8 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(test_checkpoint_##name, reset, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(order), TEST(pruned),  TEST(parts_removed), TEST(names),
-        TEST(made),  TEST(headers), TEST(ends_early),    TEST(list_no_memory),
+        TEST(order), TEST(pruned), TEST(parts_removed), TEST(last_number), TEST(descriptors_closed),
+        TEST(names), TEST(made),   TEST(headers),       TEST(ends_early),  TEST(list_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
