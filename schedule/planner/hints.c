@@ -45,6 +45,7 @@ static smp_status copy_best(const trial *t, smp_candidate *copy)
         free(copy->partition);
         free(copy->rank_peak_bytes);
         free(load);
+        *copy = (smp_candidate){0};
         return smp_fail_memory(n_stage * sizeof *load);
     }
     memcpy(load, from->load, n_stage * sizeof *load);
