@@ -304,6 +304,7 @@ static void put_title(const figure *f)
         smp_text_append(&line, "; replica %d of %d, the slowest",
                         f->picture->simulated.simulation->replica, plan->ddp);
     put_text(f, "s", 16, 46, line.data ? line.data : "");
+    f->svg->failed = f->svg->failed || line.failed;
     smp_text_free(&line);
 }
 
