@@ -321,6 +321,7 @@ static smp_status bottleneck_on(const trial *t, const smp_cluster *cluster, doub
                                .pipeline = best->pipeline,
                                .stage_rank = best->stage_rank,
                                .device = best->device,
+                               .n_replica = best->ddp,
                                .state_factor = 1.0,
                                .live = live,
                                .memory_limit = limit,

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Issue 10, 4: replicas that cross nodes or sit on slower devices count, in the objective, in the
+# Replicas that cross nodes or sit on slower devices count, in the objective, in the
 # prediction and in the choice of a plan.
 # shellcheck source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -41,6 +41,11 @@ expect_equal "ranks of the trace" "$(grep -oE '"rank [0-9]+"' pairs.json | sort 
 expect_exit 0 smp-partition check pairs.yaml --time-limit 5
 expect_no_match out 'with these costs'
 expect_match out 'best of all: .* 1 x 6 ranks.*% more time per sample'
+
+# Links within nodes are not what it waits for, those between nodes almost all.
+expect_exit 0 "${pairs[@]}" --objective bottleneck --explain -o bottleneck.yaml
+expect_no_match out 'links within nodes'
+expect_match out 'links between nodes twice as fast'
 
 # Left free, no pipeline crosses nodes.
 expect_exit 0 smp-partition chain.yaml --cluster six.yaml -o free.yaml

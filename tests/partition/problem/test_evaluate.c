@@ -159,7 +159,7 @@ static void test_evaluate_counts_a_tensor_once_per_side(void **state)
     fixture_close(&f);
 }
 
-/* Issue 10, 4: stages of 10 us, tensors of 4 us in a node and 40 us between nodes of two devices.
+/* Stages of 10 us, tensors of 4 us in a node and 40 us between nodes of two devices.
  * The first replica lies in one node. Of three ranks on three nodes the middle one has the far link
  * behind it in one replica and before it in the other, never both. */
 static void test_evaluate_counts_every_replica(void **state)

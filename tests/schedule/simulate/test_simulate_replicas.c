@@ -81,7 +81,7 @@ static double end_of(const setting *s, const smp_simulation *simulation, int ran
     return 0.0;
 }
 
-/* Issue 10, 4: the first replica lies in one node, the second on two, with 100 us between them. */
+/* The first replica lies in one node, the second on two, with 100 us between them. */
 static void test_replicas_that_cross_nodes_count(void **state)
 {
     (void)state;
