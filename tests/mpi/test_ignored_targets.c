@@ -1,19 +1,6 @@
 /* Targets that are ignored: loss and gradients are means over the targets of the global batch that
  * are not, however it is cut into micro-batches, replicas and stages. On four ranks. */
-#include <math.h>
-#include <mpi.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-#include "exec/state/handle.h"
-#include "tests/sequential.h"
+#include "tests/mpi/ranks.h"
 
 enum { SAMPLES = 4, T = 6, VOCABULARY = 32, STEPS = 3 };
 
@@ -47,17 +34,7 @@ static const char handed_on[] =
     "  - {op: cross_entropy, name: loss, in: [y, row], out: loss}\n"
     "loss: loss\n";
 
-static int world_rank;
-static char folder[64];
 static int32_t tokens[SAMPLES * T], targets[SAMPLES * T];
-
-static void must(smp_status status)
-{
-    if (status != SMP_OK) {
-        fprintf(stderr, "rank %d: %s\n", world_rank, smp_last_error());
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    }
-}
 
 /* Sample 1 is ignored whole, of the others some targets are. */
 static void make_batch(int step)
@@ -69,53 +46,10 @@ static void make_batch(int step)
     }
 }
 
-static const char *model_path(const char *text)
-{
-    static char path[128];
-    snprintf(path, sizeof(path), "%s/model.yaml", folder);
-    if (world_rank == 0) {
-        FILE *file = fopen(path, "w");
-        assert_non_null(file);
-        assert_true(fputs(text, file) >= 0);
-        assert_int_equal(fclose(file), 0);
-    }
-    MPI_Barrier(MPI_COMM_WORLD);
-    return path;
-}
-
-typedef struct cut {
-    int stages, ddp, microbatches, batch;
-} cut;
-
-static smp_options options_of(const char *path, cut c)
-{
-    smp_options options = smp_options_default();
-    options.model = path;
-    options.stages = c.stages;
-    options.ddp = c.ddp;
-    options.chunks = 1;
-    options.microbatches = c.microbatches;
-    options.microbatch_size = c.batch;
-    options.schedule = "1f1b";
-    options.optimizer = "sgd";
-    options.lr = 0.1f;
-    options.timeout_s = 30;
-    return options;
-}
-
-static smp *open_job(const char *path, cut c)
-{
-    smp_options options = options_of(path, c);
-    smp *job = NULL;
-    must(smp_init(&job, &options));
-    assert_int_equal(smp_step_samples(job) * c.ddp, SAMPLES);
-    return job;
-}
-
 /* This replica's part of the batch. */
 static void inputs_of(const smp *job, const void *inputs[2])
 {
-    int64_t first = smp_rank(job, SMP_DDP) * smp_step_samples(job) * T;
+    int64_t first = first_sample(job) * T;
     inputs[0] = tokens + first;
     inputs[1] = targets + first;
 }
@@ -137,31 +71,14 @@ static double evaluate(smp *job)
     return result.loss;
 }
 
-/* Copies the job's weights to the reference, or returns the largest difference. Collective. */
-static double walk_weights(smp *job, sequential *reference, bool set)
-{
-    double largest = 0.0;
-    for (int i = 0; i < smp_weight_count(job); i++) {
-        int64_t n = smp_weight_elements(job, i);
-        float *values = malloc((size_t)n * 4), *own = sequential_weight(reference, i);
-        assert_non_null(values);
-        must(smp_weight_get(job, smp_weight_name(job, i), values, n));
-        for (int64_t k = 0; k < n && !set; k++)
-            largest = fmax(largest, fabs((double)values[k] - (double)own[k]));
-        if (set)
-            memcpy(own, values, (size_t)n * 4);
-        free(values);
-    }
-    return largest;
-}
-
 /* Against one pass over all samples at once, and bit by bit against one in the same micro-batches. */
 static void check(const char *path, cut c)
 {
     smp_graph *graph = NULL;
     must(smp_graph_read(path, &graph));
     smp_options options = options_of(path, c);
-    smp *job = open_job(path, c);
+    smp *job = open_job(&options);
+    assert_int_equal(smp_step_samples(job) * c.ddp, SAMPLES);
     sequential *whole = NULL, *same = NULL;
     must(sequential_create(graph, SAMPLES, 1, &options, &whole));
     must(sequential_create(graph, c.batch, c.microbatches * c.ddp, &options, &same));
@@ -197,8 +114,8 @@ static void check(const char *path, cut c)
 static void test_ignored_targets_any_cut(void **state)
 {
     (void)state;
-    static const cut cuts[] = {{4, 1, 4, 1}, {4, 1, 2, 2}, {4, 1, 1, 4},
-                               {2, 2, 2, 1}, {2, 2, 1, 2}, {1, 4, 1, 1}};
+    static const cut cuts[] = {{4, 1, 4, 1, 1}, {4, 1, 2, 2, 1}, {4, 1, 1, 4, 1},
+                               {2, 2, 2, 1, 1}, {2, 2, 1, 2, 1}, {1, 4, 1, 1, 1}};
     const char *path = model_path(direct);
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++)
         check(path, cuts[i]);
@@ -208,11 +125,12 @@ static void test_ignored_targets_any_cut(void **state)
 static void test_ignored_targets_handed_on(void **state)
 {
     (void)state;
-    static const cut cuts[] = {{4, 1, 2, 2}, {2, 2, 2, 1}};
+    static const cut cuts[] = {{4, 1, 2, 2, 1}, {2, 2, 2, 1, 1}};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         double loss[2][2 * STEPS];
         for (int k = 0; k < 2; k++) {
-            smp *job = open_job(model_path(k == 0 ? direct : handed_on), cuts[i]);
+            smp_options options = options_of(model_path(k == 0 ? direct : handed_on), cuts[i]);
+            smp *job = open_job(&options);
             int loss_input = k == 0 ? smp_input_needed(job, 1) : -1;
             for (int step = 0; step < STEPS; step++) {
                 smp_step_result result;
@@ -234,9 +152,10 @@ static void test_ignored_targets_handed_on(void **state)
 static void test_ignored_targets_all(void **state)
 {
     (void)state;
-    static const cut cuts[] = {{4, 1, 2, 2}, {1, 4, 1, 1}};
+    static const cut cuts[] = {{4, 1, 2, 2, 1}, {1, 4, 1, 1, 1}};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
-        smp *job = open_job(model_path(direct), cuts[i]);
+        smp_options options = options_of(model_path(direct), cuts[i]);
+        smp *job = open_job(&options);
         smp_step_result result;
         int64_t n = smp_weight_elements(job, 0);
         float *before = malloc((size_t)n * 4), *after = malloc((size_t)n * 4);
@@ -262,26 +181,10 @@ static void test_ignored_targets_all(void **state)
 
 int main(int argc, char **argv)
 {
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
-    if (world_rank == 0) {
-        snprintf(folder, sizeof(folder), "%s/smp-test-XXXXXX", P_tmpdir);
-        if (!mkdtemp(folder))
-            MPI_Abort(MPI_COMM_WORLD, 1);
-    }
-    MPI_Bcast(folder, sizeof(folder), MPI_CHAR, 0, MPI_COMM_WORLD);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ignored_targets_any_cut),
         cmocka_unit_test(test_ignored_targets_handed_on),
         cmocka_unit_test(test_ignored_targets_all),
     };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    if (world_rank == 0) {
-        char path[128];
-        snprintf(path, sizeof(path), "%s/model.yaml", folder);
-        unlink(path);
-        rmdir(folder);
-    }
-    MPI_Finalize();
-    return failed;
+    RUN_ON_RANKS(argc, argv, tests);
 }

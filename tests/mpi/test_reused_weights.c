@@ -1,26 +1,10 @@
 /* Weights that one stage uses twice, stages of one rank and stages of several ranks share, under
  * replicas and chunks: every gradient is the sum over all uses and the mean over all replicas, so that
  * replicas stay the same to the bit. On four ranks. */
-#include <math.h>
-#include <mpi.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-#include "exec/state/handle.h"
-#include "exec/state/weights.h"
-#include "tests/sequential.h"
+#include "tests/mpi/ranks.h"
 
 enum { SAMPLES = 8, STAGES = 4, T = 3, VOCABULARY = 17, STEPS = 3 };
 
-static int world_rank;
-static char path[64];
 static int32_t tokens[SAMPLES * T], targets[SAMPLES * T];
 
 /* Four stages. fc0 is used twice in stage 0, fc1 in stages 1 and 2, fc2 in 0 and twice in 2, fc3
@@ -51,14 +35,6 @@ static const char model[] =
     "  - {op: cross_entropy, name: loss, in: [y, targets], out: loss, stage: 3}\n"
     "loss: loss\n";
 
-static void must(smp_status status)
-{
-    if (status != SMP_OK) {
-        fprintf(stderr, "rank %d: %s\n", world_rank, smp_last_error());
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    }
-}
-
 static void make_batch(int step)
 {
     for (int i = 0; i < SAMPLES * T; i++) {
@@ -67,57 +43,20 @@ static void make_batch(int step)
     }
 }
 
-/* Copies the job's weights to the reference, or returns the largest difference. Collective. */
-static double walk_weights(smp *job, sequential *reference, bool set)
-{
-    double largest = 0.0;
-    for (int i = 0; i < smp_weight_count(job); i++) {
-        int64_t n = smp_weight_elements(job, i);
-        float *values = malloc((size_t)n * 4), *own = sequential_weight(reference, i);
-        assert_non_null(values);
-        must(smp_weight_get(job, smp_weight_name(job, i), values, n));
-        for (int64_t k = 0; k < n && !set; k++)
-            largest = fmax(largest, fabs((double)values[k] - (double)own[k]));
-        if (set)
-            memcpy(own, values, (size_t)n * 4);
-        free(values);
-    }
-    return largest;
-}
-
-/* On every rank or on none, so that no rank waits for one that failed. */
-static void expect_same_replicas(smp *job)
-{
-    uint64_t own, least, most;
-    must(smp__weights_hash(job, &own));
-    MPI_Allreduce(&own, &least, 1, MPI_UINT64_T, MPI_MIN, MPI_COMM_WORLD);
-    MPI_Allreduce(&own, &most, 1, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD);
-    assert_true(least == most);
-}
-
 static void check(int ranks, int ddp, const char *schedule)
 {
-    smp_options options = smp_options_default();
-    options.model = path;
-    options.stages = ranks;
-    options.ddp = ddp;
-    options.chunks = STAGES / ranks;
-    options.microbatches = SAMPLES / ddp;
-    options.microbatch_size = 1;
+    cut c = {ranks, ddp, SAMPLES / ddp, 1, STAGES / ranks};
+    smp_options options = options_of(model_path(model), c);
     options.schedule = schedule;
-    options.optimizer = "sgd"; /* a weight moves as far as its gradient is long */
-    options.lr = 0.1f;
-    options.timeout_s = 60;
     smp_graph *graph = NULL;
-    smp *job = NULL;
     sequential *reference = NULL;
-    must(smp_graph_read(path, &graph));
-    must(smp_init(&job, &options));
+    must(smp_graph_read(options.model, &graph));
+    smp *job = open_job(&options);
     must(sequential_create(graph, 1, SAMPLES, &options, &reference));
     walk_weights(job, reference, true);
     for (int step = 0; step < STEPS; step++) {
         make_batch(step);
-        int64_t first = smp_rank(job, SMP_DDP) * smp_step_samples(job) * T;
+        int64_t first = first_sample(job) * T;
         const void *own[] = {tokens + first, targets + first};
         const void *const all[] = {tokens, targets};
         smp_step_result result;
@@ -125,7 +64,7 @@ static void check(int ranks, int ddp, const char *schedule)
         must(smp_step(job, own, &result));
         must(sequential_step(reference, all, &loss));
         assert_true(fabs(result.loss - loss) < 1e-5);
-        expect_same_replicas(job);
+        weights_hash(job);
     }
     double difference = walk_weights(job, reference, false);
     if (difference > (ddp == 1 ? 0.0 : 1e-5))
@@ -156,24 +95,10 @@ static void test_reused_weights_one_replica(void **state)
 
 int main(int argc, char **argv)
 {
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
-    if (world_rank == 0) {
-        snprintf(path, sizeof(path), "%s/smp-model-XXXXXX", P_tmpdir);
-        int file = mkstemp(path);
-        if (file < 0 || write(file, model, strlen(model)) != (ssize_t)strlen(model) || close(file))
-            MPI_Abort(MPI_COMM_WORLD, 1);
-    }
-    MPI_Bcast(path, sizeof(path), MPI_CHAR, 0, MPI_COMM_WORLD);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reused_weights_in_chunks_of_replicas),
         cmocka_unit_test(test_reused_weights_one_rank_each),
         cmocka_unit_test(test_reused_weights_one_replica),
     };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (world_rank == 0)
-        unlink(path);
-    MPI_Finalize();
-    return failed;
+    RUN_ON_RANKS(argc, argv, tests);
 }

@@ -4,16 +4,8 @@
 #include "tests/bad_calls.h"
 
 #include <inttypes.h>
-#include <mpi.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdlib.h>
 
-#include <cmocka.h>
-
-#include "exec/state/handle.h"
+#include "tests/mpi/ranks.h"
 
 enum { RANKS = 4, SAMPLES = 4, FEATURES = 64 /* so that every rank gets a weight */ };
 
@@ -30,31 +22,14 @@ static const char model[] = "smp: 1\n"
                             "  - {op: mse, name: loss, in: [y, wanted], out: loss}\n"
                             "loss: loss\n";
 
-static int world_rank;
-static char path[64], saved[96];
+static char saved[96];
 
-static void must(smp_status status)
+static smp *start(int ddp)
 {
-    if (status != SMP_OK) {
-        fprintf(stderr, "rank %d: %s\n", world_rank, smp_last_error());
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    }
-}
-
-static smp *open_job(int ddp)
-{
-    smp_options options = smp_options_default();
-    smp *job = NULL;
-    options.model = path;
-    options.stages = RANKS / ddp;
-    options.ddp = ddp;
-    options.chunks = 1;
-    options.microbatches = SAMPLES / ddp;
-    options.microbatch_size = 1;
-    options.schedule = "1f1b";
-    options.timeout_s = 30;
-    must(smp_init(&job, &options));
-    return job;
+    cut c = {RANKS / ddp, ddp, SAMPLES / ddp, 1, 1};
+    smp_options options = options_of(model_path(model), c);
+    snprintf(saved, sizeof saved, "%s/saved", ranks_folder);
+    return open_job(&options);
 }
 
 static double step(smp *job)
@@ -65,7 +40,7 @@ static double step(smp *job)
         x[i] = (float)(7 * i % 11) / 5.0f - 1.0f;
         wanted[i] = (float)(5 * i % 13) / 6.0f - 1.0f;
     }
-    int64_t first = smp_rank(job, SMP_DDP) * smp_step_samples(job) * FEATURES;
+    int64_t first = first_sample(job) * FEATURES;
     const void *inputs[] = {x + first, wanted + first};
     must(smp_step(job, inputs, &result));
     return result.loss;
@@ -104,7 +79,7 @@ static void remove_files(void)
 static void check_slow(int ddp, int slow)
 {
     int done;
-    smp *job = open_job(ddp);
+    smp *job = start(ddp);
     const int writes = smp_rank(job, SMP_DDP) == 0;
     step(job);
     atomic_store(&held, world_rank == slow && writes);
@@ -174,7 +149,7 @@ static const failure failures[] = {
 static void check_failure(const failure *f, int rank, bool behind)
 {
     double losses[4];
-    smp *job = open_job(1);
+    smp *job = start(1);
     for (int s = 0; s < 3; s++) {
         losses[s] = step(job);
         if (s < 2)
@@ -214,7 +189,7 @@ static void test_parts_one_rank_cannot_read(void **state)
 {
     (void)state;
     for (int after = 0; after < 2; after++) { /* the header, or the weights */
-        smp *job = open_job(1);
+        smp *job = start(1);
         must(smp_save(job, saved));
         bad_rule.end = ".smp";
         bad_rule.after = after;
@@ -234,9 +209,10 @@ static void test_parts_one_rank_gone(void **state)
 {
     (void)state;
     int done;
-    smp *job = open_job(1);
+    smp *job = start(1);
     atomic_store(&held, 1);
     must(smp_save_begin(job, saved));
+    MPI_Barrier(MPI_COMM_WORLD); /* nobody is still in there */
     if (world_rank == 2) {
         smp__comm_notify(&job->comm, smp_fail(SMP_ERR_FAILED, "gone"));
     } else {
@@ -245,6 +221,7 @@ static void test_parts_one_rank_gone(void **state)
     }
     atomic_store(&held, 0);
     smp_finalize(job);
+    MPI_Barrier(MPI_COMM_WORLD); /* nobody writes */
     assert_int_equal(files(), 1 << 16);
     if (world_rank == 0)
         assert_int_equal(unlink(file_of(0, ".part")), 0);
@@ -253,26 +230,10 @@ static void test_parts_one_rank_gone(void **state)
 
 int main(int argc, char **argv)
 {
-    int threads;
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &threads);
-    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
-    if (world_rank == 0) {
-        snprintf(path, sizeof(path), "%s/smp-test-XXXXXX", P_tmpdir);
-        int fd = mkstemp(path);
-        if (fd < 0 || write(fd, model, sizeof(model) - 1) != (ssize_t)sizeof(model) - 1 ||
-            close(fd) != 0)
-            MPI_Abort(MPI_COMM_WORLD, 1);
-    }
-    MPI_Bcast(path, sizeof(path), MPI_CHAR, 0, MPI_COMM_WORLD);
-    snprintf(saved, sizeof saved, "%s.saved", path);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parts_slow_rank), cmocka_unit_test(test_parts_one_rank_fails),
         cmocka_unit_test(test_parts_one_rank_cannot_read),
         cmocka_unit_test(test_parts_one_rank_gone), /* the last: MPI may keep what it was at */
     };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    if (world_rank == 0)
-        unlink(path);
-    MPI_Finalize();
-    return failed;
+    RUN_ON_RANKS(argc, argv, tests);
 }

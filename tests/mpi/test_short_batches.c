@@ -1,20 +1,6 @@
 /* Batches of fewer samples than a global batch: loss and gradients are the mean over what is there,
  * however it is cut into micro-batches, replicas and stages. On four ranks. */
-#include <math.h>
-#include <mpi.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-#include "exec/state/handle.h"
-#include "exec/state/weights.h"
-#include "tests/sequential.h"
+#include "tests/mpi/ranks.h"
 
 enum { FULL = 8, T = 6, VOCABULARY = 32, STEPS = 6, INPUTS = 2 };
 
@@ -68,26 +54,11 @@ static const char reals_model[] = "smp: 1\n"
                                   "  - {op: mse, name: loss, in: [y, goal], out: l}\n"
                                   "loss: l\n";
 
-typedef struct cut {
-    int stages, ddp, microbatches, batch, chunks;
-} cut;
-
 /* Both inputs, samples of 6 values of 4 bytes; `masked`: what stands behind the samples is there, but
  * no target of it counts. */
 typedef struct values {
     int32_t all[INPUTS][FULL * T], masked[INPUTS][FULL * T];
 } values;
-
-static int world_rank;
-static char folder[64];
-
-static void must(smp_status status)
-{
-    if (status != SMP_OK) {
-        fprintf(stderr, "rank %d: %s\n", world_rank, smp_last_error());
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    }
-}
 
 static bool is_real(const char *model)
 {
@@ -112,59 +83,10 @@ static void make_batch(values *v, const char *model, int step)
         }
 }
 
-static const char *model_path(const char *text)
-{
-    static char path[128];
-    snprintf(path, sizeof(path), "%s/model.yaml", folder);
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (world_rank == 0) {
-        FILE *file = fopen(path, "w");
-        assert_non_null(file);
-        assert_true(fputs(text, file) >= 0);
-        assert_int_equal(fclose(file), 0);
-    }
-    MPI_Barrier(MPI_COMM_WORLD);
-    return path;
-}
-
-static smp_options options_of(const char *path, cut c)
-{
-    smp_options options = smp_options_default();
-    options.model = path;
-    options.stages = c.stages;
-    options.ddp = c.ddp;
-    options.chunks = c.chunks;
-    options.microbatches = c.microbatches;
-    options.microbatch_size = c.batch;
-    options.schedule = c.chunks > 1 ? "interleaved" : "1f1b";
-    options.optimizer = "sgd";
-    options.lr = 0.1f;
-    options.timeout_s = 30;
-    return options;
-}
-
-/* Copies the job's weights to the reference, or returns the largest difference. Collective. */
-static double walk_weights(smp *job, sequential *reference, bool set)
-{
-    double largest = 0.0;
-    for (int i = 0; i < smp_weight_count(job); i++) {
-        int64_t n = smp_weight_elements(job, i);
-        float *value = malloc((size_t)n * 4), *own = sequential_weight(reference, i);
-        assert_non_null(value);
-        must(smp_weight_get(job, smp_weight_name(job, i), value, n));
-        for (int64_t k = 0; k < n && !set; k++)
-            largest = fmax(largest, fabs((double)value[k] - (double)own[k]));
-        if (set)
-            memcpy(own, value, (size_t)n * 4);
-        free(value);
-    }
-    return largest;
-}
-
 /* This replica's samples; no array where it has none. */
 static double job_step(smp *job, values *v, int step, bool training, smp_step_result *result)
 {
-    const int64_t first = smp_rank(job, SMP_DDP) * smp_step_samples(job);
+    const int64_t first = first_sample(job);
     const void *inputs[INPUTS] = {NULL, NULL};
     for (int i = 0; i < INPUTS && first < given[step]; i++)
         inputs[i] = &v->all[i][first * T];
@@ -181,17 +103,6 @@ static int64_t count_rows(const char *model, const values *v, int step)
     return is_real(model) ? given[step] : rows;
 }
 
-/* Every rank of every replica. */
-static uint64_t weights_hash(smp *job)
-{
-    uint64_t hash, least, most;
-    must(smp__weights_hash(job, &hash));
-    MPI_Allreduce(&hash, &least, 1, MPI_UINT64_T, MPI_MIN, MPI_COMM_WORLD);
-    MPI_Allreduce(&hash, &most, 1, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD);
-    assert_true(least == most);
-    return hash;
-}
-
 /* The steps of a job against a trainer that takes one sample at a time and, where targets can be
  * masked, bit by bit against one that gets whole micro-batches. Returns a hash of the weights. */
 static uint64_t check(const char *model, cut c)
@@ -200,12 +111,11 @@ static uint64_t check(const char *model, cut c)
     const char *path = model_path(model == handed_model ? tokens_model : model);
     smp_options options = options_of(path, c);
     smp_graph *graph = NULL;
-    smp *job = NULL;
     sequential *alone = NULL, *whole = NULL;
     bool exact = c.ddp == 1 && !is_real(model);
     must(smp_graph_read(path, &graph));
     model_path(model);
-    must(smp_init(&job, &options));
+    smp *job = open_job(&options);
     assert_int_equal(smp_step_samples(job) * c.ddp, FULL);
     must(sequential_create(graph, 1, FULL, &options, &alone));
     must(sequential_create(graph, c.batch, c.microbatches * c.ddp, &options, &whole));
@@ -276,8 +186,7 @@ static void test_short_batches_counted(void **state)
     static values v;
     (void)state;
     smp_options options = options_of(model_path(tokens_model), c);
-    smp *job = NULL;
-    must(smp_init(&job, &options));
+    smp *job = open_job(&options);
     make_batch(&v, tokens_model, 0);
     const void *const inputs[INPUTS] = {v.all[0], v.all[1]};
     smp_step_result result;
@@ -298,27 +207,11 @@ static void test_short_batches_counted(void **state)
 
 int main(int argc, char **argv)
 {
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
-    if (world_rank == 0) {
-        snprintf(folder, sizeof(folder), "%s/smp-test-XXXXXX", P_tmpdir);
-        if (!mkdtemp(folder))
-            MPI_Abort(MPI_COMM_WORLD, 1);
-    }
-    MPI_Bcast(folder, sizeof(folder), MPI_CHAR, 0, MPI_COMM_WORLD);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_short_batches_of_tokens),
         cmocka_unit_test(test_short_batches_of_targets_handed_on),
         cmocka_unit_test(test_short_batches_of_reals),
         cmocka_unit_test(test_short_batches_counted),
     };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    if (world_rank == 0) {
-        char path[128];
-        snprintf(path, sizeof(path), "%s/model.yaml", folder);
-        unlink(path);
-        rmdir(folder);
-    }
-    MPI_Finalize();
-    return failed;
+    RUN_ON_RANKS(argc, argv, tests);
 }

@@ -1,18 +1,6 @@
 /* Steps whose loss or gradient is not finite: nothing changes on any rank, they are counted, and too
  * many in a row end the job. On four ranks: one stage each, or two replicas. */
-#include <math.h>
-#include <mpi.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-#include "smp.h"
+#include "tests/mpi/ranks.h"
 
 enum { SAMPLES = 4, FEATURES = 4, WEIGHT = FEATURES * FEATURES };
 
@@ -28,37 +16,17 @@ static const char model[] = "smp: 1\n"
                             "  - {op: mse, name: loss, in: [y, wanted], out: loss}\n"
                             "loss: loss\n";
 
-static int world_rank;
-static char path[64];
 static float x[SAMPLES * FEATURES], wanted[SAMPLES * FEATURES];
 
-static void must(smp_status status)
+static smp *start(int ddp, float clip_norm, int max_skipped)
 {
-    if (status != SMP_OK) {
-        fprintf(stderr, "rank %d: %s\n", world_rank, smp_last_error());
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    }
-}
-
-static smp *open_job(int ddp, float clip_norm, int max_skipped)
-{
-    smp_options options = smp_options_default();
-    smp *job = NULL;
+    cut c = {4 / ddp, ddp, SAMPLES / ddp, 1, 1};
+    smp_options options = options_of(model_path(model), c);
     assert_int_equal(options.max_skipped, 10);
-    options.model = path;
-    options.stages = 4 / ddp;
-    options.ddp = ddp;
-    options.chunks = 1;
-    options.microbatches = SAMPLES / ddp;
-    options.microbatch_size = 1;
-    options.schedule = "1f1b";
-    options.optimizer = "sgd";
     options.lr = 0.01f;
     options.clip_norm = clip_norm;
     options.max_skipped = max_skipped;
-    options.timeout_s = 30;
-    must(smp_init(&job, &options));
-    return job;
+    return open_job(&options);
 }
 
 static void make_batch(int number)
@@ -71,7 +39,7 @@ static void make_batch(int number)
 
 static smp_status train_step(smp *job, smp_step_result *result)
 {
-    int64_t first = smp_rank(job, SMP_DDP) * smp_step_samples(job) * FEATURES;
+    int64_t first = first_sample(job) * FEATURES;
     const void *inputs[] = {x + first, wanted + first};
     return smp_step(job, inputs, result);
 }
@@ -87,7 +55,7 @@ static void check_bad_step(int ddp, float clip_norm)
 {
     float before[2 * WEIGHT], after[2 * WEIGHT], expected[2 * WEIGHT];
     smp_step_result result, other;
-    smp *job = open_job(ddp, clip_norm, 3), *good = open_job(ddp, clip_norm, 3);
+    smp *job = start(ddp, clip_norm, 3), *good = start(ddp, clip_norm, 3);
     make_batch(1);
     must(train_step(job, &result));
     must(train_step(good, &other));
@@ -129,7 +97,7 @@ static void test_skipped_infinite_gradient(void **state)
     for (int clip = 0; clip < 2; clip++) {
         float before[2 * WEIGHT], after[2 * WEIGHT];
         smp_step_result result;
-        smp *job = open_job(1, (float)clip, 3);
+        smp *job = start(1, (float)clip, 3);
         make_batch(1);
         for (int i = 0; i < WEIGHT; i++)
             before[i] = 1e-33f;
@@ -152,7 +120,7 @@ static void test_skipped_infinite_loss(void **state)
     (void)state;
     float before[2 * WEIGHT], after[2 * WEIGHT];
     smp_step_result result;
-    smp *job = open_job(2, 1.0f, 3);
+    smp *job = start(2, 1.0f, 3);
     make_batch(1);
     wanted[0] = 1e25f; /* its square is no float */
     get_weights(job, before);
@@ -169,7 +137,7 @@ static void test_skipped_in_a_row(void **state)
 {
     (void)state;
     smp_step_result result;
-    smp *job = open_job(2, 1.0f, 3);
+    smp *job = start(2, 1.0f, 3);
     for (int k = 1; k <= 3; k++) { /* bad, bad, good: the count of a row starts again */
         make_batch(k);
         wanted[0] = k < 3 ? INFINITY : wanted[0];
@@ -185,7 +153,7 @@ static void test_skipped_in_a_row(void **state)
         strstr(smp_last_error(), "3 steps in a row changed nothing, the last one step 6"));
     assert_int_equal(train_step(job, &result), SMP_ERR_FAILED);
     smp_finalize(job);
-    job = open_job(2, 1.0f, 0); /* as long as it takes */
+    job = start(2, 1.0f, 0); /* as long as it takes */
     for (int k = 1; k <= 12; k++)
         must(train_step(job, &result));
     assert_int_equal(result.skipped, 12);
@@ -198,11 +166,11 @@ static void test_skipped_nothing_to_save(void **state)
     (void)state;
     static const char *const names[] = {"a.weight", "b.weight"};
     char directory[128], file[256];
-    snprintf(directory, sizeof(directory), "%s.saved", path);
+    snprintf(directory, sizeof(directory), "%s/saved", ranks_folder);
     snprintf(file, sizeof(file), "%s/checkpoint-0000000000.smp", directory);
     for (int i = 0; i < 2; i++) {
         float values[WEIGHT] = {0.0f};
-        smp *job = open_job(1, 1.0f, 3);
+        smp *job = start(1, 1.0f, 3);
         must(smp_save(job, directory));
         values[WEIGHT - 1] = i == 0 ? INFINITY : NAN;
         must(smp_weight_set(job, names[i], values, WEIGHT));
@@ -220,16 +188,6 @@ static void test_skipped_nothing_to_save(void **state)
 
 int main(int argc, char **argv)
 {
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
-    if (world_rank == 0) {
-        snprintf(path, sizeof(path), "%s/smp-test-XXXXXX", P_tmpdir);
-        int fd = mkstemp(path);
-        if (fd < 0 || write(fd, model, sizeof(model) - 1) != (ssize_t)sizeof(model) - 1 ||
-            close(fd) != 0)
-            MPI_Abort(MPI_COMM_WORLD, 1);
-    }
-    MPI_Bcast(path, sizeof(path), MPI_CHAR, 0, MPI_COMM_WORLD);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_skipped_changes_nothing),
         cmocka_unit_test(test_skipped_infinite_gradient),
@@ -237,9 +195,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_skipped_in_a_row),
         cmocka_unit_test(test_skipped_nothing_to_save),
     };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    if (world_rank == 0)
-        unlink(path);
-    MPI_Finalize();
-    return failed;
+    RUN_ON_RANKS(argc, argv, tests);
 }

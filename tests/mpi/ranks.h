@@ -1,0 +1,145 @@
+/* What the tests on several ranks share: a model in a file that every rank reads, jobs whose failure
+ * ends all ranks, weights beside those of the sequential trainer. */
+#ifndef SMP_TESTS_MPI_RANKS_H
+#define SMP_TESTS_MPI_RANKS_H
+
+#include <math.h>
+#include <mpi.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "exec/state/handle.h"
+#include "exec/state/weights.h"
+#include "tests/sequential.h"
+
+static int world_rank;
+static char ranks_folder[64]; /* the same on every rank */
+
+static inline void must(smp_status status)
+{
+    if (status != SMP_OK) {
+        fprintf(stderr, "rank %d: %s\n", world_rank, smp_last_error());
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+}
+
+/* The one model of the test, which holds `text` from now on. Collective. */
+static inline const char *model_path(const char *text)
+{
+    static char path[128];
+    snprintf(path, sizeof path, "%s/model.yaml", ranks_folder);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (world_rank == 0) {
+        FILE *file = fopen(path, "w");
+        assert_non_null(file);
+        assert_true(fputs(text, file) >= 0);
+        assert_int_equal(fclose(file), 0);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    return path;
+}
+
+typedef struct cut {
+    int stages, ddp, microbatches, batch, chunks;
+} cut;
+
+/* Plain gradient descent: a weight moves as far as its gradient is long. */
+static inline smp_options options_of(const char *path, cut c)
+{
+    smp_options options = smp_options_default();
+    options.model = path;
+    options.stages = c.stages;
+    options.ddp = c.ddp;
+    options.chunks = c.chunks;
+    options.microbatches = c.microbatches;
+    options.microbatch_size = c.batch;
+    options.schedule = c.chunks > 1 ? "interleaved" : "1f1b";
+    options.optimizer = "sgd";
+    options.lr = 0.1f;
+    options.timeout_s = 30;
+    return options;
+}
+
+static inline smp *open_job(const smp_options *options)
+{
+    smp *job = NULL;
+    must(smp_init(&job, options));
+    return job;
+}
+
+/* Where this replica's part of a global batch begins, in samples. */
+static inline int64_t first_sample(const smp *job)
+{
+    return smp_rank(job, SMP_DDP) * smp_step_samples(job);
+}
+
+/* Copies the job's weights to the reference, or returns the largest difference. Collective. */
+static inline double walk_weights(smp *job, sequential *reference, bool set)
+{
+    double largest = 0.0;
+    for (int i = 0; i < smp_weight_count(job); i++) {
+        int64_t n = smp_weight_elements(job, i);
+        float *values = malloc((size_t)n * 4), *own = sequential_weight(reference, i);
+        assert_non_null(values);
+        must(smp_weight_get(job, smp_weight_name(job, i), values, n));
+        for (int64_t k = 0; k < n && !set; k++)
+            largest = fmax(largest, fabs((double)values[k] - (double)own[k]));
+        if (set)
+            memcpy(own, values, (size_t)n * 4);
+        free(values);
+    }
+    return largest;
+}
+
+/* The hash of the weights, which must be that of every replica; on every rank or on none, so that no
+ * rank waits for one that failed. Collective. */
+static inline uint64_t weights_hash(smp *job)
+{
+    uint64_t own, least, most;
+    must(smp__weights_hash(job, &own));
+    MPI_Allreduce(&own, &least, 1, MPI_UINT64_T, MPI_MIN, MPI_COMM_WORLD);
+    MPI_Allreduce(&own, &most, 1, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD);
+    assert_true(least == most);
+    return own;
+}
+
+static inline void open_ranks(int *argc, char ***argv)
+{
+    int threads;
+    setenv("CMOCKA_TEST_ABORT", "1", 1); /* no rank waits for one that failed */
+    MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &threads);
+    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
+    snprintf(ranks_folder, sizeof ranks_folder, "%s/smp-test-XXXXXX", P_tmpdir);
+    if (world_rank == 0 && !mkdtemp(ranks_folder))
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    MPI_Bcast(ranks_folder, sizeof ranks_folder, MPI_CHAR, 0, MPI_COMM_WORLD);
+}
+
+static inline void close_ranks(void)
+{
+    char path[128];
+    MPI_Barrier(MPI_COMM_WORLD);
+    snprintf(path, sizeof path, "%s/model.yaml", ranks_folder);
+    if (world_rank == 0 && (unlink(path) != 0 || rmdir(ranks_folder) != 0))
+        perror(ranks_folder);
+    MPI_Finalize();
+}
+
+/* The body of main(), with an array of tests. */
+#define RUN_ON_RANKS(argc, argv, tests)                                                            \
+    do {                                                                                           \
+        open_ranks(&(argc), &(argv));                                                              \
+        int failed = cmocka_run_group_tests(tests, NULL, NULL);                                    \
+        close_ranks();                                                                             \
+        return failed;                                                                             \
+    } while (0)
+
+#endif
