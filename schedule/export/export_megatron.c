@@ -62,7 +62,8 @@ static smp_status write(const smp_plan *plan, const smp_graph *graph, smp_text *
         smp_text_append(out, s > 0 ? "|" : "");
         put_stage(&line, s, &unit, out);
     }
-    smp_text_append(out, "\n");
+    if (status == SMP_OK)
+        smp_text_append(out, "\n");
     smp_arena_destroy(line.arena);
     return status;
 }
