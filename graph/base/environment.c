@@ -27,7 +27,7 @@ smp_status smp_environment_save(smp_environment *saved)
     return SMP_ERR_NO_MEMORY;
 }
 
-/* NULL if there is none of this name, which ends at '=' in both. */
+/* The first of this name, which ends at '=' in both: what getenv finds. NULL if there is none. */
 static char *find(char *const *entries, const char *name)
 {
     const size_t length = strcspn(name, "=");
@@ -37,12 +37,13 @@ static char *find(char *const *entries, const char *name)
     return NULL;
 }
 
-/* Allocates nothing, so it cannot fail: a name too long for libraries stays. */
+/* Allocates nothing, so it cannot fail: a name too long for libraries stays, as does an entry
+ * without '=', of which unsetenv wrongly says that it is gone. */
 static bool remove_entry(const char *entry)
 {
     char name[256];
     const size_t length = strcspn(entry, "=");
-    if (length == 0 || length >= sizeof name)
+    if (length == 0 || entry[length] != '=' || length >= sizeof name)
         return false;
     memcpy(name, entry, length);
     name[length] = '\0';
@@ -57,10 +58,11 @@ void smp_environment_restore(smp_environment *saved)
     for (char **entry = saved->entry; entry && *entry; entry++) {
         const char *now = environ ? find(environ, *entry) : NULL;
         char *value = strchr(*entry, '=');
-        if (!value || (now && strcmp(now, *entry) == 0))
+        if (find(saved->entry, *entry) != *entry || (now && strcmp(now, *entry) == 0))
             continue;
         *value = '\0';
         setenv(*entry, value + 1, 1);
+        *value = '=';
     }
     smp_arena_destroy(saved->arena);
     *saved = (smp_environment){0};

@@ -2,9 +2,8 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -88,6 +87,29 @@ static void test_environment_restores_nothing_after_a_failed_save(void **state)
     assert_variable("SMP_TEST_NEW", "1");
 }
 
+/* execve passes any strings on. */
+static void test_environment_keeps_what_no_library_sets(void **state)
+{
+    (void)state;
+    char *odd[] = {"SMP_TEST_BARE", "SMP_TEST_TWICE=1", "SMP_TEST_TWICE=2", "=", NULL};
+    char **before = environ;
+    smp_environment saved;
+    environ = odd;
+    assert_int_equal(smp_environment_save(&saved), SMP_OK);
+    alarm(60);
+    for (int changed = 0; changed < 2; changed++) {
+        if (changed)
+            assert_int_equal(setenv("SMP_TEST_TWICE", "3", 1) | setenv("SMP_TEST_NEW", "1", 1), 0);
+        smp_environment_restore(&saved);
+        assert_int_equal(count(), 4);
+        assert_variable("SMP_TEST_TWICE", "1");
+        assert_int_equal(smp_environment_save(&saved), SMP_OK);
+    }
+    alarm(0);
+    smp_environment_restore(&saved);
+    environ = before;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -95,6 +117,7 @@ int main(void)
         cmocka_unit_test(test_environment_is_the_same_after_no_change),
         cmocka_unit_test(test_environment_comes_back_from_nothing),
         cmocka_unit_test(test_environment_restores_nothing_after_a_failed_save),
+        cmocka_unit_test(test_environment_keeps_what_no_library_sets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
