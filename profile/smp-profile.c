@@ -268,7 +268,7 @@ static smp_status profile_model(const arguments *a, const smp_graph *graph, smp_
 /* As one rank of a job. */
 static smp_status run_rank(const arguments *a, bool *speaks)
 {
-    smp_comm comm;
+    static smp_comm comm; /* not on the stack: after a failure MPI may still touch it */
     smp_graph *graph = NULL;
     smp_status status = smp__comm_open(&comm, 0);
     if (status != SMP_OK)

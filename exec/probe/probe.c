@@ -243,6 +243,10 @@ void smp_probe_destroy(smp_probe *probe)
     if (!r)
         return;
     smp__probe_state *p = &r->state;
+    if (p->comm.failed) { /* messages in flight may still read and write all that it has */
+        smp__comm_close(&p->comm);
+        return;
+    }
     smp__probe_links_close(&r->links);
     if (p->pool)
         p->device->release(p->device_context, p->pool, p->pool_bytes);
