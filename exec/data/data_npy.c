@@ -172,6 +172,9 @@ static smp_status find_header(const smp_source *source, int64_t *start, int64_t 
         return smp_fail(SMP_ERR_INPUT,
                         "%s: truncated: the .npy header ends at byte %lld, the file at %lld",
                         source->path, (long long)(*start + length), (long long)bytes);
+    if (length > UINT16_MAX) /* a file may be sparse; one shape and type need less than 1 KiB */
+        return smp_fail(SMP_ERR_INPUT, "%s: got an .npy header of %lld bytes, expected at most %d",
+                        source->path, (long long)length, UINT16_MAX);
     *end = *start + length;
     return SMP_OK;
 }

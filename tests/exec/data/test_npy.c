@@ -189,6 +189,12 @@ static void test_npy_broken(void **state)
         expect_error(&m, 1,
                      write_npy("image", "b.npy", broken[b].dictionary, values, sizeof values), NULL,
                      broken[b].part);
+    static unsigned char longest[12 + UINT16_MAX + 1 + 96] = "\x93NUMPY\x02\0\0\0\x01";
+    memset(longest + 12, ' ', UINT16_MAX + 1);
+    memcpy(longest + 12, "{'descr': '<f4', 'fortran_order': False, 'shape': (4, 2, 3)}", 60);
+    char spec[MAX_PATH + 400];
+    snprintf(spec, sizeof spec, "image=%s", write_file("b.npy", longest, sizeof longest));
+    expect_error(&m, 1, spec, NULL, "an .npy header of 65536 bytes, expected at most 65535");
 }
 
 /* A good file cut at every length, and with every byte of its header changed: opened or refused. */
