@@ -12,6 +12,7 @@
 #include "graph/yaml/yaml_field.h"
 
 enum { MAX_NODES = 65536, MAX_DEVICES_PER_NODE = 4096, MAX_DEVICES = 1000000, MAX_CORES = 65536 };
+enum { MAX_POINTS = 1000 };
 
 static smp_status read_bandwidth(const smp_yaml_node *map, const char *what, const char *value,
                                  double *out)
@@ -194,6 +195,49 @@ void smp_cluster_destroy(smp_cluster *cluster)
 {
     if (cluster)
         smp_arena_destroy(cluster->arena);
+}
+
+static smp_status read_points(const smp_yaml_node *points, smp_arena *arena, smp_link_spec *out)
+{
+    static const char *const keys[] = {"bytes", "us"};
+    int n = smp_yaml_list_size(points);
+    if (n > MAX_POINTS)
+        return smp_fail_at(smp_yaml_where(points), "points: got %d, expected at most %d", n,
+                           MAX_POINTS);
+    int64_t *bytes = SMP_ARENA_NEW(arena, int64_t, (size_t)n);
+    double *us = SMP_ARENA_NEW(arena, double, (size_t)n);
+    if (!bytes || !us)
+        return SMP_ERR_NO_MEMORY;
+    for (int i = 0; i < n; i++) {
+        const smp_yaml_node *point = smp_yaml_list_at(points, i);
+        SMP_TRY(smp_yaml_map(point, "point"));
+        SMP_TRY(smp_yaml_known_keys(point, "point", keys, SMP__COUNT(keys)));
+        SMP_TRY(smp__field_bytes(point, "point", "bytes", &bytes[i]));
+        const smp_yaml_node *node = smp_yaml_get(point, "bytes");
+        if (i > 0 && bytes[i] <= bytes[i - 1])
+            return smp_fail_at(smp_yaml_where(node),
+                               "point: bytes: got '%s', expected more than in the point before",
+                               smp_yaml_text(node));
+        SMP_TRY(smp__field_us(point, "point", "us", &us[i]));
+    }
+    out->n_point = n;
+    out->point_bytes = bytes;
+    out->point_us = us;
+    return SMP_OK;
+}
+
+smp_status smp_link_read(const smp_yaml_node *map, const char *what, const char *key, bool measured,
+                         smp_arena *arena, smp_link_spec *out)
+{
+    static const char *const keys[] = {"latency_us", "bytes_per_s", "points"};
+    const smp_yaml_node *link, *points;
+    SMP_TRY(smp__field_map(map, what, key, keys, SMP__COUNT(keys), &link));
+    SMP_TRY(smp__field_us(link, key, "latency_us", &out->latency_us));
+    SMP_TRY(smp__field_rate(link, key, "bytes_per_s", false, &out->bytes_per_s));
+    if (!measured && !smp_yaml_get(link, "points"))
+        return SMP_OK;
+    SMP_TRY(smp__field_list(link, key, "points", &points));
+    return read_points(points, arena, out);
 }
 
 const char *smp_link_name(smp_link_kind kind)

@@ -47,6 +47,12 @@ typedef struct smp_cluster {
     smp_arena *arena;
 } smp_cluster;
 
+/* The link at `key` of a map that messages call `what`, as profiles and plans have it: latency_us,
+ * bytes_per_s, and points, which `measured` ones must have. */
+struct smp_yaml_node;
+smp_status smp_link_read(const struct smp_yaml_node *map, const char *what, const char *key,
+                         bool measured, smp_arena *arena, smp_link_spec *out);
+
 /* Errors: SMP_ERR_INPUT with file:line:column. Freed with smp_cluster_destroy. */
 smp_status smp_cluster_read(const char *path, smp_cluster **out);
 /* `devices` CPU devices of this machine: its memory shared out evenly, its cores shared. Bandwidth

@@ -8,7 +8,7 @@
 #include "graph/yaml/yaml_field.h"
 #include "profile/estimate.h"
 
-enum { MAX_POINTS = 1000, FINGERPRINT_DIGITS = 16 };
+enum { FINGERPRINT_DIGITS = 16 };
 
 static smp_status read_text(const smp_yaml_node *map, const char *key, smp_arena *arena,
                             const char **out)
@@ -24,12 +24,7 @@ static smp_status read_text(const smp_yaml_node *map, const char *key, smp_arena
 /* Optional numbers stay as they are where the key is absent. */
 static smp_status read_us(const smp_yaml_node *map, const char *what, const char *key, double *out)
 {
-    const smp_yaml_node *node = smp_yaml_get(map, key);
-    char value[SMP_MAX_NAME + 64];
-    if (!node)
-        return SMP_OK;
-    snprintf(value, sizeof value, "%s: %s", what, key);
-    return smp_yaml_us(node, value, out);
+    return smp_yaml_get(map, key) ? smp__field_us(map, what, key, out) : SMP_OK;
 }
 
 /* 0: not measured. */
@@ -41,12 +36,7 @@ static smp_status read_rate(const smp_yaml_node *top, const char *key, double *o
 static smp_status read_bytes(const smp_yaml_node *map, const char *what, const char *key,
                              int64_t *out)
 {
-    const smp_yaml_node *node = smp_yaml_get(map, key);
-    char value[SMP_MAX_NAME + 64];
-    if (!node)
-        return SMP_OK;
-    snprintf(value, sizeof value, "%s: %s", what, key);
-    return smp_yaml_bytes(node, value, out);
+    return smp_yaml_get(map, key) ? smp__field_bytes(map, what, key, out) : SMP_OK;
 }
 
 static smp_status read_precision(const smp_yaml_node *top, smp_profile *profile)
@@ -92,13 +82,10 @@ static smp_status read_model(const smp_yaml_node *top, const smp_graph *graph, s
 
 static smp_status read_op_cost(const smp_yaml_node *map, const smp_op *op, smp_op_cost *cost)
 {
-    const smp_yaml_node *node;
     char what[SMP_MAX_NAME + 16];
     snprintf(what, sizeof what, "op '%.*s'", SMP_MAX_NAME, op->name);
-    SMP_TRY(smp__field(map, what, "forward_us", &node));
-    SMP_TRY(smp__field(map, what, "backward_us", &node));
-    SMP_TRY(read_us(map, what, "forward_us", &cost->forward_us));
-    SMP_TRY(read_us(map, what, "backward_us", &cost->backward_us));
+    SMP_TRY(smp__field_us(map, what, "forward_us", &cost->forward_us));
+    SMP_TRY(smp__field_us(map, what, "backward_us", &cost->backward_us));
     cost->backward_weight_us = op->n_param > 0 ? 0.5 * cost->backward_us : 0;
     cost->backward_input_us = cost->backward_us - cost->backward_weight_us;
     SMP_TRY(read_us(map, what, "backward_input_us", &cost->backward_input_us));
@@ -154,54 +141,6 @@ static smp_status read_ops(const smp_yaml_node *top, const smp_graph *graph, smp
     return SMP_OK;
 }
 
-static smp_status read_points(const smp_yaml_node *points, smp_arena *arena, smp_link_spec *link)
-{
-    static const char *const keys[] = {"bytes", "us"};
-    int64_t *bytes;
-    double *us;
-    int n;
-    SMP_TRY(smp_yaml_list(points, "points"));
-    n = smp_yaml_list_size(points);
-    if (n > MAX_POINTS)
-        return smp_fail_at(smp_yaml_where(points), "points: got %d, expected at most %d", n,
-                           MAX_POINTS);
-    bytes = SMP_ARENA_NEW(arena, int64_t, (size_t)n);
-    us = SMP_ARENA_NEW(arena, double, (size_t)n);
-    if (!bytes || !us)
-        return SMP_ERR_NO_MEMORY;
-    for (int i = 0; i < n; i++) {
-        const smp_yaml_node *point = smp_yaml_list_at(points, i), *node;
-        SMP_TRY(smp_yaml_map(point, "point"));
-        SMP_TRY(smp_yaml_known_keys(point, "point", keys, SMP__COUNT(keys)));
-        SMP_TRY(smp__field(point, "point", "bytes", &node));
-        SMP_TRY(read_bytes(point, "point", "bytes", &bytes[i]));
-        if (i > 0 && bytes[i] <= bytes[i - 1])
-            return smp_fail_at(smp_yaml_where(node),
-                               "point: bytes: got '%s', expected more than in the point before",
-                               smp_yaml_text(node));
-        SMP_TRY(smp__field(point, "point", "us", &node));
-        SMP_TRY(read_us(point, "point", "us", &us[i]));
-    }
-    link->n_point = n;
-    link->point_bytes = bytes;
-    link->point_us = us;
-    return SMP_OK;
-}
-
-static smp_status read_link(const smp_yaml_node *links, const char *name, smp_arena *arena,
-                            smp_link_spec *out)
-{
-    static const char *const keys[] = {"latency_us", "bytes_per_s", "points"};
-    const smp_yaml_node *link, *points;
-    if (!smp_yaml_get(links, name))
-        return SMP_OK;
-    SMP_TRY(smp__field_map(links, "links", name, keys, SMP__COUNT(keys), &link));
-    SMP_TRY(smp__field_us(link, name, "latency_us", &out->latency_us));
-    SMP_TRY(smp__field_rate(link, name, "bytes_per_s", false, &out->bytes_per_s));
-    SMP_TRY(smp__field(link, name, "points", &points));
-    return read_points(points, arena, out);
-}
-
 static smp_status read_links(const smp_yaml_node *top, smp_profile *profile)
 {
     const char *names[SMP_LINK_KINDS];
@@ -213,7 +152,9 @@ static smp_status read_links(const smp_yaml_node *top, smp_profile *profile)
     SMP_TRY(smp_yaml_map(links, "links"));
     SMP_TRY(smp_yaml_known_keys(links, "links", names, SMP_LINK_KINDS));
     for (int kind = 0; kind < SMP_LINK_KINDS; kind++)
-        SMP_TRY(read_link(links, names[kind], profile->arena, &profile->link[kind]));
+        if (smp_yaml_get(links, names[kind]))
+            SMP_TRY(smp_link_read(links, "links", names[kind], true, profile->arena,
+                                  &profile->link[kind]));
     return SMP_OK;
 }
 

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+enum { NAME_BYTES = 512 }; /* names of operators are in it */
+
 smp_status smp__field(const smp_yaml_node *map, const char *what, const char *key,
                       const smp_yaml_node **out)
 {
@@ -10,6 +12,14 @@ smp_status smp__field(const smp_yaml_node *map, const char *what, const char *ke
     if (!*out)
         return smp_fail_at(smp_yaml_where(map), "%s: key '%s' is missing", what, key);
     return SMP_OK;
+}
+
+/* The same, and what messages call its value. */
+static smp_status find(const smp_yaml_node *map, const char *what, const char *key,
+                       char name[NAME_BYTES], const smp_yaml_node **out)
+{
+    snprintf(name, NAME_BYTES, "%s: %s", what, key);
+    return smp__field(map, what, key, out);
 }
 
 smp_status smp__field_map(const smp_yaml_node *map, const char *what, const char *key,
@@ -31,9 +41,8 @@ smp_status smp__field_int64(const smp_yaml_node *map, const char *what, const ch
                             int64_t min, int64_t max, int64_t *out)
 {
     const smp_yaml_node *node;
-    char name[64];
-    SMP_TRY(smp__field(map, what, key, &node));
-    snprintf(name, sizeof name, "%s: %s", what, key);
+    char name[NAME_BYTES];
+    SMP_TRY(find(map, what, key, name, &node));
     return smp_yaml_int(node, name, min, max, out);
 }
 
@@ -50,18 +59,16 @@ smp_status smp__field_double(const smp_yaml_node *map, const char *what, const c
                              double min, double max, double *out)
 {
     const smp_yaml_node *node;
-    char name[64];
-    SMP_TRY(smp__field(map, what, key, &node));
-    snprintf(name, sizeof name, "%s: %s", what, key);
+    char name[NAME_BYTES];
+    SMP_TRY(find(map, what, key, name, &node));
     return smp_yaml_double(node, name, min, max, out);
 }
 
 smp_status smp__field_us(const smp_yaml_node *map, const char *what, const char *key, double *out)
 {
     const smp_yaml_node *node;
-    char name[64];
-    SMP_TRY(smp__field(map, what, key, &node));
-    snprintf(name, sizeof name, "%s: %s", what, key);
+    char name[NAME_BYTES];
+    SMP_TRY(find(map, what, key, name, &node));
     return smp_yaml_us(node, name, out);
 }
 
@@ -69,10 +76,18 @@ smp_status smp__field_rate(const smp_yaml_node *map, const char *what, const cha
                            bool or_none, double *out)
 {
     const smp_yaml_node *node;
-    char name[64];
-    SMP_TRY(smp__field(map, what, key, &node));
-    snprintf(name, sizeof name, "%s: %s", what, key);
+    char name[NAME_BYTES];
+    SMP_TRY(find(map, what, key, name, &node));
     return smp_yaml_rate(node, name, or_none, out);
+}
+
+smp_status smp__field_bytes(const smp_yaml_node *map, const char *what, const char *key,
+                            int64_t *out)
+{
+    const smp_yaml_node *node;
+    char name[NAME_BYTES];
+    SMP_TRY(find(map, what, key, name, &node));
+    return smp_yaml_bytes(node, name, out);
 }
 
 smp_status smp__copy_text(const smp_yaml_node *node, const char *what, smp_arena *arena,
@@ -90,8 +105,7 @@ smp_status smp__field_text(const smp_yaml_node *map, const char *what, const cha
                            smp_arena *arena, const char **out)
 {
     const smp_yaml_node *node;
-    char name[64];
-    SMP_TRY(smp__field(map, what, key, &node));
-    snprintf(name, sizeof name, "%s: %s", what, key);
+    char name[NAME_BYTES];
+    SMP_TRY(find(map, what, key, name, &node));
     return smp__copy_text(node, name, arena, out);
 }

@@ -24,6 +24,8 @@ smp_status smp__field_double(const smp_yaml_node *map, const char *what, const c
 smp_status smp__field_us(const smp_yaml_node *map, const char *what, const char *key, double *out);
 smp_status smp__field_rate(const smp_yaml_node *map, const char *what, const char *key,
                            bool or_none, double *out);
+smp_status smp__field_bytes(const smp_yaml_node *map, const char *what, const char *key,
+                            int64_t *out);
 /* A string that is not empty, copied. */
 smp_status smp__field_text(const smp_yaml_node *map, const char *what, const char *key,
                            smp_arena *arena, const char **out);

@@ -3,44 +3,6 @@
  * alone; then all devices are alike. Linear in the file and in the number of devices. */
 #include "schedule/plan/plan_field.h"
 
-static smp_status read_points(const smp_yaml_node *link, const char *what, smp_arena *arena,
-                              smp_link_spec *out)
-{
-    static const char *const keys[] = {"bytes", "us"};
-    const smp_yaml_node *list;
-    if (!smp_yaml_get(link, "points"))
-        return SMP_OK;
-    SMP_TRY(smp__field_list(link, what, "points", &list));
-    int n = smp_yaml_list_size(list);
-    int64_t *bytes = SMP_ARENA_NEW(arena, int64_t, (size_t)n);
-    double *us = SMP_ARENA_NEW(arena, double, (size_t)n);
-    if (!bytes || !us)
-        return SMP_ERR_NO_MEMORY;
-    for (int i = 0; i < n; i++) {
-        const smp_yaml_node *point = smp_yaml_list_at(list, i);
-        SMP_TRY(smp_yaml_map(point, "point"));
-        SMP_TRY(smp_yaml_known_keys(point, "point", keys, SMP__COUNT(keys)));
-        SMP_TRY(smp__field_int64(point, "point", "bytes", i > 0 ? bytes[i - 1] + 1 : 0,
-                                 SMP_MAX_BYTES, &bytes[i]));
-        SMP_TRY(smp__field_us(point, "point", "us", &us[i]));
-    }
-    out->n_point = n;
-    out->point_bytes = bytes;
-    out->point_us = us;
-    return SMP_OK;
-}
-
-static smp_status read_link(const smp_yaml_node *cluster, const char *key, smp_arena *arena,
-                            smp_link_spec *out)
-{
-    static const char *const keys[] = {"latency_us", "bytes_per_s", "points"};
-    const smp_yaml_node *map;
-    SMP_TRY(smp__field_map(cluster, "cluster", key, keys, SMP__COUNT(keys), &map));
-    SMP_TRY(smp__field_us(map, key, "latency_us", &out->latency_us));
-    SMP_TRY(smp__field_rate(map, key, "bytes_per_s", false, &out->bytes_per_s));
-    return read_points(map, key, arena, out);
-}
-
 /* One run of equal devices from *next on. */
 static smp_status read_run(const smp_yaml_node *map, smp_arena *arena, smp_device_spec *device,
                            int n, int *next)
@@ -117,8 +79,8 @@ smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, smp_are
     SMP_TRY(smp__field(map, what, "overlap", &overlap));
     SMP_TRY(smp_yaml_bool(overlap, "cluster: overlap", &cluster->overlap));
     SMP_TRY(smp__field_rate(map, what, "optimizer_bytes_per_s", true, optimizer_bytes_per_s));
-    SMP_TRY(read_link(map, "intra_node", arena, &cluster->intra_node));
-    SMP_TRY(read_link(map, "inter_node", arena, &cluster->inter_node));
+    SMP_TRY(smp_link_read(map, what, "intra_node", false, arena, &cluster->intra_node));
+    SMP_TRY(smp_link_read(map, what, "inter_node", false, arena, &cluster->inter_node));
     int64_t on_hand = (int64_t)cluster->nodes * cluster->devices_per_node;
     if (on_hand < devices || on_hand > SMP__MAX_DEVICES)
         return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "nodes")),
