@@ -181,7 +181,7 @@ smp_status smp_cluster_read(const char *path, smp_cluster **out)
     smp_cluster *cluster = arena ? SMP_ARENA_NEW(arena, smp_cluster, 1) : NULL;
     if (cluster)
         cluster->arena = arena;
-    smp_status status = cluster ? read_cluster(yaml, cluster) : smp_fail_memory(sizeof *cluster);
+    smp_status status = cluster ? read_cluster(yaml, cluster) : SMP_ERR_NO_MEMORY;
     smp_yaml_destroy(yaml);
     if (status != SMP_OK) {
         smp_arena_destroy(arena);

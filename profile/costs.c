@@ -176,7 +176,7 @@ smp_status smp_costs_build(const smp_graph *graph, const smp_cluster *cluster,
         SMP_TRY(check_profile(graph, profile));
     arena = smp_arena_create();
     if (!arena)
-        return smp_fail_memory(sizeof *costs);
+        return SMP_ERR_NO_MEMORY;
     costs = SMP_ARENA_NEW(arena, smp_costs, 1);
     if (costs) {
         costs->arena = arena;

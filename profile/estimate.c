@@ -110,7 +110,7 @@ smp_status smp__estimate_bytes(const smp_graph *graph, int64_t batch, smp_op_cos
                         (long long)batch, SMP__MAX_MICROBATCH);
     scratch = smp_arena_create();
     if (!scratch)
-        return smp_fail_memory((size_t)graph->n_op);
+        return SMP_ERR_NO_MEMORY;
     stashed = SMP_ARENA_NEW(scratch, bool, (size_t)graph->n_op);
     if (!stashed) {
         smp_arena_destroy(scratch);

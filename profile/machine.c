@@ -93,7 +93,7 @@ static smp_status make_cluster(int devices, const smp_device_spec *spec, double 
 {
     smp_arena *arena = smp_arena_create();
     if (!arena)
-        return smp_fail_memory(sizeof **out);
+        return SMP_ERR_NO_MEMORY;
     smp_cluster *cluster = SMP_ARENA_NEW(arena, smp_cluster, 1);
     smp_device_spec *device = SMP_ARENA_NEW(arena, smp_device_spec, (size_t)devices);
     const char *name = smp_arena_strdup(arena, spec->name);

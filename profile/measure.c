@@ -64,9 +64,9 @@ static smp_status run(const smp_probe *probe, const target *what, int repeat, do
     return probe->time_reduce(probe->context, what->size, repeat, us);
 }
 
-static smp_status sync_ranks(const session *s, smp_status status)
+smp_status smp__sync_ranks(const smp_probe *probe, smp_status status)
 {
-    return s->probe->sync ? s->probe->sync(s->probe->context, status) : status;
+    return probe->sync ? probe->sync(probe->context, status) : status;
 }
 
 static int compare_doubles(const void *a, const void *b)
@@ -165,7 +165,7 @@ static smp_status measure_ops(session *s)
                                  s->options->microbatch_size);
             opened = status == SMP_OK;
         }
-        status = sync_ranks(s, status);
+        status = smp__sync_ranks(s->probe, status);
         const bool all_opened = status == SMP_OK;
         if (all_opened)
             status =
@@ -177,7 +177,7 @@ static smp_status measure_ops(session *s)
         if (s->options->progress)
             s->options->progress(s->options->progress_context, i + 1, total);
     }
-    return sync_ranks(s, status);
+    return smp__sync_ranks(s->probe, status);
 }
 
 /* Bytes per second of an element-wise update. */
@@ -194,7 +194,7 @@ static smp_status measure_rate(const session *s, int kind, int64_t elements, dou
     status = series_create(s, &values);
     for (int round = 0; round < s->rounds && status == SMP_OK; round++)
         status = take_samples(s, &what, &values);
-    status = sync_ranks(s, status);
+    status = smp__sync_ranks(s->probe, status);
     if (status == SMP_OK) {
         const double us = smp__median(values.sample, values.n);
         *bytes_per_s = us > 0 ? nearbyint(1e6 * element_bytes * (double)what.size / us) : 0;
@@ -313,12 +313,12 @@ static smp_status measure_all(session *s, smp_profile *profile)
     smp_status status = describe(s, profile);
     if (status == SMP_OK)
         status = create_classes(s);
-    SMP_TRY(sync_ranks(s, status));
+    SMP_TRY(smp__sync_ranks(s->probe, status));
     SMP_TRY(measure_ops(s));
     SMP_TRY(measure_rates(s, profile));
     if (s->options->links)
         SMP_TRY(smp__measure_links(s->probe, s->options, s->arena, profile));
-    return sync_ranks(s, assemble(s, profile));
+    return smp__sync_ranks(s->probe, assemble(s, profile));
 }
 
 static smp_status check_options(const smp_probe *probe, const smp_profile_options *options)
@@ -351,7 +351,7 @@ smp_status smp_profile_measure(const smp_graph *graph, const smp_probe *probe,
     s.arena = smp_arena_create();
     arena = smp_arena_create();
     profile = arena ? SMP_ARENA_NEW(arena, smp_profile, 1) : NULL;
-    status = sync_ranks(&s, s.arena && profile ? SMP_OK : smp_fail_memory(sizeof *profile));
+    status = smp__sync_ranks(probe, s.arena && profile ? SMP_OK : SMP_ERR_NO_MEMORY);
     if (status == SMP_OK) {
         profile->arena = arena;
         status = measure_all(&s, profile);

@@ -7,6 +7,9 @@
 double smp__median(double *values, int n); /* sorts; 0 of nothing */
 double smp__to_ns(double us);              /* times are written so: further digits are noise */
 
+/* Every rank gets the first failure (smp_probe.sync). */
+smp_status smp__sync_ranks(const smp_probe *probe, smp_status status);
+
 /* The curves of the links that the probe has, in profile->link, within options->link_s. */
 smp_status smp__measure_links(const smp_probe *probe, const smp_profile_options *options,
                               smp_arena *scratch, smp_profile *profile);

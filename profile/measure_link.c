@@ -1,9 +1,9 @@
 /* The curves of links: what a message takes, by its size, within a limit of time.
  *
- * Sizes rise while there is time for the next, judged from the two before it. A size gets at most a
- * part of what is left, since every larger one takes longer: on a slow link the samples become fewer and
- * the repetitions shorter before the curve ends early. Every rank is told the same times, so all
- * decide alike. */
+ * Sizes rise while there is time for the next, judged from the two before it. Besides one
+ * round trip a size gets at most a part of what is left, since every larger one takes longer: on a
+ * slow link the samples become fewer and the repetitions shorter before the curve ends early. Every
+ * rank is told the same times, so all decide alike. */
 #include "profile/measure.h"
 
 #include <math.h>
@@ -117,11 +117,6 @@ static smp_link_spec spec_of(const curve *c)
                            .point_us = c->us};
 }
 
-static smp_status sync_ranks(const smp_probe *probe, smp_status status)
-{
-    return probe->sync ? probe->sync(probe->context, status) : status;
-}
-
 /* What one link leaves of its share is the next one's. */
 smp_status smp__measure_links(const smp_probe *probe, const smp_profile_options *options,
                               smp_arena *scratch, smp_profile *profile)
@@ -131,18 +126,18 @@ smp_status smp__measure_links(const smp_probe *probe, const smp_profile_options 
     for (int kind = 0; kind < SMP_LINK_KINDS; kind++)
         links += probe->has_link[kind];
     for (int kind = 0; kind < SMP_LINK_KINDS; kind++) {
+        if (!probe->has_link[kind])
+            continue;
         curve c = {.probe = probe,
                    .options = options,
                    .kind = (smp_link_kind)kind,
                    .sample = SMP_ARENA_NEW(scratch, double, (size_t)options->samples),
                    .bytes = SMP_ARENA_NEW(profile->arena, int64_t, LINK_POINTS),
                    .us = SMP_ARENA_NEW(profile->arena, double, LINK_POINTS)};
-        if (!probe->has_link[kind])
-            continue;
-        SMP_TRY(sync_ranks(probe, c.sample && c.bytes && c.us ? SMP_OK : SMP_ERR_NO_MEMORY));
+        SMP_TRY(smp__sync_ranks(probe, c.sample && c.bytes && c.us ? SMP_OK : SMP_ERR_NO_MEMORY));
         const double share_us = left_us / links--;
         c.left_us = share_us;
-        SMP_TRY(sync_ranks(probe, measure_curve(&c)));
+        SMP_TRY(smp__sync_ranks(probe, measure_curve(&c)));
         left_us -= share_us - c.left_us;
         profile->link[kind] = spec_of(&c);
     }

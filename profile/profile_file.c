@@ -188,8 +188,7 @@ smp_status smp_profile_read(const char *path, const smp_graph *graph, smp_profil
     smp_profile *profile = arena ? SMP_ARENA_NEW(arena, smp_profile, 1) : NULL;
     if (profile)
         profile->arena = arena;
-    smp_status status =
-        profile ? read_profile(yaml, graph, profile) : smp_fail_memory(sizeof *profile);
+    smp_status status = profile ? read_profile(yaml, graph, profile) : SMP_ERR_NO_MEMORY;
     smp_yaml_destroy(yaml);
     if (status != SMP_OK) {
         smp_arena_destroy(arena);

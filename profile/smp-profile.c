@@ -12,8 +12,9 @@
 #include "exec/probe/probe.h"
 #include "graph/base/usage.h"
 #include "graph/math/math.h"
+#include "profile/estimate.h"
 
-enum { SAMPLES = 9, MAX_MICROBATCH = 1 << 20, BAR_WIDTH = 40, LINK_RANKS = 2 };
+enum { SAMPLES = 9, BAR_WIDTH = 40, LINK_RANKS = 2 };
 
 #define MIN_SAMPLE_US 2000
 #define LINK_S 10
@@ -83,11 +84,11 @@ static smp_status set_option(arguments *a, int option, const char *text)
         return smp_precision_read((smp_where){0}, "--dtype", text, &a->target.precision);
     case FLAG_MICROBATCH_SIZE:
         if (smp_parse_int(text, &a->microbatch_size) && a->microbatch_size >= 1 &&
-            a->microbatch_size <= MAX_MICROBATCH)
+            a->microbatch_size <= SMP__MAX_MICROBATCH)
             return SMP_OK;
         return smp_fail(SMP_ERR_INPUT,
                         "--microbatch-size: got '%s', expected a whole number from 1 to %d", text,
-                        MAX_MICROBATCH);
+                        SMP__MAX_MICROBATCH);
     case FLAG_LINKS:
         a->links = true;
         return SMP_OK;
