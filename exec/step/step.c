@@ -242,7 +242,8 @@ smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
         status = run_program(s);
     if (status == SMP_OK)
         status = finish_device_work(s, training);
-    read_losses(s);
+    if (status == SMP_OK)
+        read_losses(s);
     if (status == SMP_OK && training)
         status = update(s, &done);
     if (status == SMP_OK)
@@ -323,7 +324,8 @@ smp_status smp_evaluate_short(smp *s, const void *const *inputs, int64_t samples
         status = wait_chunk_sends(s, true);
     if (status == SMP_OK)
         status = smp__device_idle(s);
-    read_losses(s);
+    if (status == SMP_OK)
+        read_losses(s);
     if (status == SMP_OK)
         status = collect(s, &done);
     if (status != SMP_OK)
