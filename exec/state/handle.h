@@ -121,7 +121,6 @@ struct smp {
     double *norm;        /* [graph->n_param + SMP__STEP_SUMS] for the global norm */
     double *rows;        /* [ddp * microbatches]: what each loss is a mean over, see loss_share.h */
     MPI_Comm rows_group; /* ranks that have to tell each other at the start; MPI_COMM_NULL: none */
-    int rows_slot;       /* input of the loss whose values decide; -1: every sample counts */
     double *result;      /* [2 * ddp * microbatches + world_size]: losses, their rows, times */
 
     int first_microbatch; /* of the inputs: what micro-batch 0 of a call reads; 0 in training */

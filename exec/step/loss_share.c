@@ -14,6 +14,13 @@
 
 #include <stdlib.h>
 
+/* The loss whose targets decide what counts; NULL: every sample counts alike. */
+static const smp_op *counting_loss(const smp *s)
+{
+    int32_t loss = s->graph->loss >= 0 ? s->graph->tensor[s->graph->loss].producer : -1;
+    return loss >= 0 && s->graph->op[loss].kind->rows_counted ? &s->graph->op[loss] : NULL;
+}
+
 static bool reads(const smp *s, int input, int rank)
 {
     for (int64_t c = s->graph->consumer_begin[input]; c < s->graph->consumer_begin[input + 1]; c++)
@@ -66,19 +73,14 @@ smp_status smp__loss_share_build(smp *s)
 {
     int n = s->comm.ddp_size * s->microbatches;
     s->rows_group = MPI_COMM_NULL;
-    s->rows_slot = -1;
     s->rows = calloc((size_t)n, sizeof(*s->rows));
     if (!s->rows)
         return smp_fail_memory((size_t)n * sizeof(*s->rows));
-    int32_t loss = s->graph->loss >= 0 ? s->graph->tensor[s->graph->loss].producer : -1;
-    if (loss < 0 || !s->graph->op[loss].kind->rows_counted)
+    const smp_op *loss = counting_loss(s);
+    if (!loss)
         return SMP_OK;
-    const smp_op *op = &s->graph->op[loss];
-    s->rows_slot = 0;
-    while (op->kind->rows_counted(s->rows_slot, NULL, 0) < 0)
-        s->rows_slot++;
-    SMP_TRY(find_inputs(s, op->in[s->rows_slot]));
-    choose_ranks(s, s->stage_rank[s->stage_of_op[loss]]);
+    SMP_TRY(find_inputs(s, loss->in[loss->kind->rows_in]));
+    choose_ranks(s, s->stage_rank[s->stage_of_op[loss - s->graph->op]]);
     return SMP_OK;
 }
 
@@ -88,9 +90,8 @@ static float *share(smp *s, int mb)
 }
 
 /* Rows of this replica's micro-batches, as far as this rank counts them. */
-static void count_rows(smp *s, const void *const *inputs, double *rows)
+static void count_rows(smp *s, const smp_op *loss, const void *const *inputs, double *rows)
 {
-    const smp_op *op = &s->graph->op[s->graph->tensor[s->graph->loss].producer];
     for (int i = 0; i < s->graph->n_input; i++) {
         if (!s->input[i].counts_here)
             continue;
@@ -99,8 +100,7 @@ static void count_rows(smp *s, const void *const *inputs, double *rows)
             int64_t n = s->graph->tensor[i].elements * smp__job_samples(s, s->comm.replica, mb);
             if (n == 0)
                 break;
-            rows[mb] +=
-                s->input[i].counted * (double)op->kind->rows_counted(s->rows_slot, value, n);
+            rows[mb] += s->input[i].counted * (double)loss->kind->rows_counted(value, n);
             value += n;
         }
     }
@@ -110,11 +110,12 @@ static void count_rows(smp *s, const void *const *inputs, double *rows)
 static smp_status find_rows(smp *s, const void *const *inputs)
 {
     int m = s->microbatches, n = s->comm.ddp_size * m;
+    const smp_op *loss = counting_loss(s);
     for (int i = 0; i < n; i++)
-        s->rows[i] = s->rows_slot < 0 ? (double)smp__job_samples(s, i / m, i % m) : 0.0;
-    if (s->rows_slot < 0)
+        s->rows[i] = loss ? 0.0 : (double)smp__job_samples(s, i / m, i % m);
+    if (!loss)
         return SMP_OK;
-    count_rows(s, inputs, s->rows + (int64_t)s->comm.replica * m);
+    count_rows(s, loss, inputs, s->rows + (int64_t)s->comm.replica * m);
     /* an evaluation has no gradient: the replicas' rows come with their losses */
     bool replicas_only = s->rows_group == s->comm.ddp;
     if (s->rows_group == MPI_COMM_NULL || (!s->training_call && replicas_only))

@@ -7,7 +7,8 @@
  *
  * Semantics of a call: outputs and input gradients are overwritten (=), weight gradients are
  * accumulated (+=). Fan-out is summed by the executor, never by an operator. An int32 output is the
- * values of the int32 inputs, rearranged. Results depend on the values passed alone: not on addresses (all buffers are 64-byte aligned), threads or ranks. */
+ * values of the int32 inputs, rearranged. Results depend on the values passed alone: not on
+ * addresses (all buffers are 64-byte aligned), threads or ranks. */
 #ifndef SMP_GRAPH_MODEL_OP_H
 #define SMP_GRAPH_MODEL_OP_H
 
@@ -158,10 +159,11 @@ struct smp_op_kind {
      * [min, max]. False: no bound. NULL: none. */
     bool (*index_range)(const smp_graph *graph, const smp_op *op, int slot, int64_t *min,
                         int64_t *max);
-    /* Of a loss that is a mean over those rows that the values of int32 input `slot` let count: how
-     * many of `n` values do; -1: the slot does not decide. The loss of a batch is then the mean
-     * over the rows that count in all of its micro-batches. NULL: every sample counts alike. */
-    int64_t (*rows_counted)(int slot, const int32_t *values, int64_t n);
+    /* Of a loss that is a mean over those rows that the values of int32 input `rows_in` let count:
+     * how many of `n` values do. The loss of a batch is then the mean over the rows that count in
+     * all of its micro-batches. NULL: every sample counts alike. */
+    int64_t (*rows_counted)(const int32_t *values, int64_t n);
+    int rows_in;
 };
 
 /* NULL if unknown. */

@@ -78,11 +78,9 @@ static bool index_range(const smp_graph *graph, const smp_op *op, int slot, int6
     return true;
 }
 
-static int64_t rows_counted(int slot, const int32_t *target, int64_t n)
+static int64_t rows_counted(const int32_t *target, int64_t n)
 {
     int64_t count = 0;
-    if (slot != TARGETS)
-        return -1;
     for (int64_t i = 0; i < n; i++)
         count += target[i] != IGNORED;
     return count;
@@ -133,7 +131,7 @@ static smp_status backward_input(const smp_op_call *call)
     int64_t classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
     if (!dlogits)
         return SMP_OK;
-    int64_t count = rows_counted(TARGETS, target, rows);
+    int64_t count = rows_counted(target, rows);
     float scale = *call->dout / (float)(count > 0 ? count : 1);
     for (int64_t r = 0; r < rows; r++, logits += classes, dlogits += classes) {
         if (target[r] == IGNORED) {
@@ -166,4 +164,5 @@ const smp_op_kind smp__op_cross_entropy = {
     .cpu = {.forward = forward, .backward_input = backward_input},
     .index_range = index_range,
     .rows_counted = rows_counted,
+    .rows_in = TARGETS,
 };
