@@ -37,11 +37,9 @@ smp_status smp_device_backend(const char *name, smp_backend *out)
 {
     if (smp_backend_find(name, out))
         return SMP_OK;
-    smp_text known = {0};
+    const char *names[SMP_N_BACKEND + 1];
     for (int i = 0; i < SMP_N_BACKEND; i++)
-        smp_text_append_choice(&known, smp_backend_name((smp_backend)i), i, SMP_N_BACKEND + 1);
-    smp_text_append_choice(&known, "auto", SMP_N_BACKEND, SMP_N_BACKEND + 1);
-    smp_fail(SMP_ERR_INPUT, "device '%s': expected %s", name, known.data ? known.data : "another");
-    smp_text_free(&known);
-    return SMP_ERR_INPUT;
+        names[i] = smp_backend_name((smp_backend)i);
+    names[SMP_N_BACKEND] = "auto";
+    return smp_fail_choice((smp_where){0}, "device", name, names, SMP_N_BACKEND + 1);
 }

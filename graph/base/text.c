@@ -110,6 +110,17 @@ void smp_text_append_choice(smp_text *text, const char *word, int i, int n)
     smp_text_append(text, "%s%s", i == 0 ? "" : i == n - 1 ? " or " : ", ", word);
 }
 
+smp_status smp_fail_choice(smp_where where, const char *what, const char *got,
+                           const char *const *names, int n)
+{
+    smp_text known = {0};
+    for (int i = 0; i < n; i++)
+        smp_text_append_choice(&known, names[i], i, n);
+    smp_fail_at(where, "%s: got '%s', expected %s", what, got, known.data ? known.data : "another");
+    smp_text_free(&known);
+    return SMP_ERR_INPUT;
+}
+
 void smp_text_free(smp_text *text)
 {
     free(text->data);

@@ -23,6 +23,9 @@ void smp_text_append_quoted(smp_text *text, const char *value);
 /* Appends word i of n in "a, b or c". */
 void smp_text_append_choice(smp_text *text, const char *word, int i, int n);
 void smp_text_free(smp_text *text);
+/* SMP_ERR_INPUT: "what: got 'x', expected a, b or c". where: may be empty. */
+smp_status smp_fail_choice(smp_where where, const char *what, const char *got,
+                           const char *const *names, int n);
 
 /* Map from string to int64. Keys are borrowed: they must outlive the map. */
 typedef struct smp_map smp_map;

@@ -42,22 +42,11 @@ bool smp_precision_find(const char *name, smp_precision *out)
     return found >= 0;
 }
 
-static smp_status fail_name(smp_where where, const char *what, const char *name,
-                            const char *const *names, int n)
-{
-    smp_text known = {0};
-    for (int i = 0; i < n; i++)
-        smp_text_append_choice(&known, names[i], i, n);
-    smp_fail_at(where, "%s: got '%s', expected %s", what, name,
-                known.data ? known.data : "another");
-    smp_text_free(&known);
-    return SMP_ERR_INPUT;
-}
-
 smp_status smp_backend_read(smp_where where, const char *what, const char *name, smp_backend *out)
 {
-    return smp_backend_find(name, out) ? SMP_OK
-                                       : fail_name(where, what, name, BACKENDS, SMP_N_BACKEND);
+    return smp_backend_find(name, out)
+               ? SMP_OK
+               : smp_fail_choice(where, what, name, BACKENDS, SMP_N_BACKEND);
 }
 
 smp_status smp_precision_read(smp_where where, const char *what, const char *name,
@@ -65,7 +54,7 @@ smp_status smp_precision_read(smp_where where, const char *what, const char *nam
 {
     return smp_precision_find(name, out)
                ? SMP_OK
-               : fail_name(where, what, name, PRECISIONS, SMP_N_PRECISION);
+               : smp_fail_choice(where, what, name, PRECISIONS, SMP_N_PRECISION);
 }
 
 smp_status smp_target_check(smp_target target)

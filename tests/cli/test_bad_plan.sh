@@ -68,11 +68,13 @@ HWLOC_FSROOT=$PWD/no-machine expect_bad 'absent\.yaml' smp-run absent.yaml --dat
 
 # Options of the run.
 for words in '--steps -1' '--steps many' '--optimizer adagrad' '--lr -1' '--lr nan' '--beta1 1.5' \
-    '--clip -1' '--timeout -1' '--device abacus' '--log-every 0' '--max-skipped -1' \
+    '--clip -1' '--timeout -1' '--log-every 0' '--max-skipped -1' \
     '--decay-steps 3 --warmup 4' '--decay-steps 4 --warmup 4'; do
     # shellcheck disable=SC2086 # words
     expect_bad "$(cut -d' ' -f1 <<<"${words#--}")" smp-run plan.yaml --data text.txt $words
 done
+expect_bad "device: got 'abacus', expected cpu, cuda or auto" \
+    smp-run plan.yaml --data text.txt --device abacus
 expect_exit 0 smp-run plan.yaml --data text.txt --steps 1 --decay-steps 5 --warmup 4
 expect_bad 'checkpoint' smp-run plan.yaml --data text.txt --steps 2 --checkpoint empty --resume
 finish
