@@ -158,7 +158,7 @@ static smp_status create(const smp_graph *graph, const smp_data_options *options
 {
     smp_arena *arena = smp_arena_create();
     if (!arena)
-        return smp_fail_memory(sizeof(smp_data));
+        return SMP_ERR_NO_MEMORY;
     smp_data *data = SMP_ARENA_NEW(arena, smp_data, 1);
     if (!data)
         goto fail;
