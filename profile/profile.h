@@ -100,7 +100,8 @@ typedef struct smp_profile_options {
     double link_s;        /* about so long, for all links */
     double min_sample_us; /* repeat a run until one sample takes this long */
     int samples;          /* median of so many */
-    void (*progress)(void *context, int done, int total); /* may be NULL, as: */
+    /* both may be NULL */
+    void (*progress)(void *context, int done, int total);
     void (*link_progress)(void *context, smp_link_kind kind, int64_t bytes, double left_s);
     void *progress_context;
 } smp_profile_options;

@@ -164,7 +164,8 @@ static smp_status check_skipped(smp *s, const smp_step_result *done)
         s->skipped_in_row, done->step, done->loss, done->loss_rows, fabs(done->grad_norm));
 }
 
-/* The losses of all replicas, by replica and micro-batch, added in that order on every rank, and the time of the slowest. */
+/* The losses of all replicas, by replica and micro-batch, added in that order on every rank, and the
+ * time of the slowest. */
 static smp_status collect(smp *s, smp_step_result *result)
 {
     int losses = s->comm.ddp_size * s->microbatches;
