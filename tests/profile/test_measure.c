@@ -307,7 +307,6 @@ static void test_measure_links_keep_to_their_time(void **state)
         options.link_s = cases[i].link_s;
         f.far_us = cases[i].us;
         f.far_bytes_per_us = cases[i].bytes_per_us;
-        f.link_progress = -1000;
         assert_int_equal(smp_profile_measure(graph, &probe, &options, &p), SMP_OK);
         const smp_link_spec *far = &p->link[SMP_LINK_INTER_NODE];
         const int last = far->n_point - 1;
