@@ -4,7 +4,6 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -45,24 +44,18 @@ static void build(smp *s)
     assert_int_equal(setrlimit(RLIMIT_STACK, &before), 0);
 }
 
-/* Reads a model of these ops, the last of which makes the targets, and finds out who counts. */
+/* Of a model of these ops, the last of which makes the targets, finds out who counts. */
 static void find(smp_text *ops, const char *targets, double counted[3])
 {
-    char path[64];
-    snprintf(path, sizeof path, "%s/smp-test-XXXXXX", P_tmpdir);
-    int fd = mkstemp(path);
-    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
-    assert_non_null(file);
-    fprintf(file,
-            "%s%s  - {op: linear, name: head, in: logits, out: y, features: 6}\n"
-            "  - {op: cross_entropy, name: loss, in: [y, %s], out: loss}\nloss: loss\n",
-            inputs_text, ops->data, targets);
-    assert_int_equal(fclose(file), 0);
-    smp_text_free(ops);
-
     smp s = {.comm = {.ddp_size = 1}, .microbatches = 1, .batch = 1, .device = smp_devices()[0]};
-    must(smp_graph_read(path, &s.graph));
-    assert_int_equal(unlink(path), 0);
+    smp_text model = {0};
+    smp_text_append(&model,
+                    "%s%s  - {op: linear, name: head, in: logits, out: y, features: 6}\n"
+                    "  - {op: cross_entropy, name: loss, in: [y, %s], out: loss}\nloss: loss\n",
+                    inputs_text, ops->data, targets);
+    smp_text_free(ops);
+    must(smp_graph_parse("targets.yaml", model.data, model.length, &s.graph));
+    smp_text_free(&model);
     s.stage_of_op = calloc((size_t)s.graph->n_op, sizeof *s.stage_of_op);
     s.stage_rank = calloc(1, sizeof *s.stage_rank);
     must(smp__inputs_build(&s));

@@ -201,36 +201,56 @@ static void compare_lane(const rank_of_job *all, int rank, int index)
     assert_int_equal(n, own->messages);
 }
 
+/* All ranks of a plan. */
+typedef struct job {
+    rank_of_job rank[RANKS];
+    smp_flow *flow;
+    int32_t *stage_of_op;
+} job;
+
+static void open_job(job *j, smp_graph *graph, smp_plan *plan, const smp_transport *transport)
+{
+    assert_int_equal(smp_plan_bind(plan, graph, &j->stage_of_op), SMP_OK);
+    assert_int_equal(
+        smp_flow_build(graph, j->stage_of_op, plan->n_stage, plan->microbatch_size, &j->flow),
+        SMP_OK);
+    assert_int_equal(plan->pipeline, RANKS);
+    for (int rank = 0; rank < RANKS; rank++)
+        build_rank(&j->rank[rank], graph, plan, j->flow, j->stage_of_op, rank, transport);
+}
+
+static void close_job(job *j)
+{
+    for (int rank = 0; rank < RANKS; rank++)
+        free_rank(&j->rank[rank].s);
+    smp_flow_destroy(j->flow);
+    free(j->stage_of_op);
+}
+
 static void check_plan(smp_graph *graph, smp_plan *plan, bool on_device)
 {
-    static rank_of_job all[RANKS];
+    static job j;
     const smp_transport transport = {.on_device = on_device,
                                      .max_message_bytes = INT64_MAX,
                                      .max_tag = any_tag,
                                      .send = note_send,
                                      .receive = note_receive,
                                      .test = say_done};
-    int32_t *stage_of_op = NULL;
-    smp_flow *flow = NULL;
-    assert_int_equal(smp_plan_bind(plan, graph, &stage_of_op), SMP_OK);
-    assert_int_equal(
-        smp_flow_build(graph, stage_of_op, plan->n_stage, plan->microbatch_size, &flow), SMP_OK);
-    for (int rank = 0; rank < plan->pipeline; rank++) {
-        build_rank(&all[rank], graph, plan, flow, stage_of_op, rank, &transport);
-        walk_step(&all[rank].s);
-    }
-    for (int rank = 0; rank < plan->pipeline; rank++)
-        for (int i = 0; i < all[rank].s.n_lane; i++) {
-            assert_true(i == 0 || all[rank].s.lane[i].id > all[rank].s.lane[i - 1].id);
-            compare_lane(all, rank, i);
+    open_job(&j, graph, plan, &transport);
+    for (int rank = 0; rank < RANKS; rank++)
+        walk_step(&j.rank[rank].s);
+    for (int rank = 0; rank < RANKS; rank++) {
+        const smp *s = &j.rank[rank].s;
+        for (int i = 0; i < s->n_lane; i++) {
+            assert_true(i == 0 || s->lane[i].id > s->lane[i - 1].id);
+            compare_lane(j.rank, rank, i);
         }
-    for (int rank = 0; rank < plan->pipeline; rank++)
-        free_rank(&all[rank].s);
-    smp_flow_destroy(flow);
-    free(stage_of_op);
+    }
+    close_job(&j);
 }
 
-static void check_schedule(const char *model, const smp_schedule_kind *kind, int chunks)
+static void open_plan(const char *model, const char *schedule, int chunks, smp_graph **graph,
+                      smp_plan **plan)
 {
     char path[1024];
     snprintf(path, sizeof(path), "%s/examples/%s", SMP_SOURCE_DIR, model);
@@ -242,12 +262,17 @@ static void check_schedule(const char *model, const smp_schedule_kind *kind, int
     options.chunks = chunks;
     options.microbatches = 6;
     options.microbatch_size = 1;
-    options.schedule = kind->name;
+    options.schedule = schedule;
+    assert_int_equal(smp_graph_read(path, graph), SMP_OK);
+    if (smp__plan_from_options(&options, RANKS, cpu, plan) != SMP_OK)
+        fail_msg("%s: %s", schedule, smp_last_error());
+}
+
+static void check_schedule(const char *model, const char *schedule, int chunks)
+{
     smp_graph *graph = NULL;
     smp_plan *plan = NULL;
-    assert_int_equal(smp_graph_read(path, &graph), SMP_OK);
-    if (smp__plan_from_options(&options, RANKS, cpu, &plan) != SMP_OK)
-        fail_msg("%s: %s", kind->name, smp_last_error());
+    open_plan(model, schedule, chunks, &graph, &plan);
     for (int split = 0; split < 2; split++) {
         check_plan(graph, plan, split == 1);
         if (split == 0)
@@ -273,8 +298,8 @@ static void test_message_lanes_keep_their_order(void **state)
                 .pipeline = RANKS, .chunks = chunks, .microbatches = 6, .training = true};
             if (smp_schedule_check(kind, &shape) != SMP_OK)
                 continue;
-            check_schedule("branches.yaml", kind, chunks);
-            check_schedule("gpt-tiny.yaml", kind, chunks);
+            check_schedule("branches.yaml", kind->name, chunks);
+            check_schedule("gpt-tiny.yaml", kind->name, chunks);
         }
 }
 
@@ -294,44 +319,22 @@ static void expect_limit(smp *s, int replicas, int64_t message_bytes, int64_t re
     s->transport = unlimited;
 }
 
-/* What is too long for the transport is refused before the first step: by one byte or element. */
+/* A message that is too long for the transport by one byte is refused before the first step; what
+ * is reduced: test_reduce_limits. */
 static void test_message_lanes_stay_within_the_transport(void **state)
 {
     (void)state;
-    static rank_of_job all[RANKS];
+    static job j;
     const smp_transport transport = {
         .max_message_bytes = INT64_MAX, .max_reduce_elements = INT64_MAX, .max_tag = any_tag};
-    char path[1024];
-    snprintf(path, sizeof(path), "%s/examples/gpt-tiny.yaml", SMP_SOURCE_DIR);
-    smp_options options = smp_options_default();
-    options.model = path;
-    options.stages = RANKS;
-    options.ddp = 1;
-    options.chunks = 2;
+    const int64_t bytes = 256 * 128 * 4; /* wte.weight */
     smp_graph *graph = NULL;
     smp_plan *plan = NULL;
-    smp_flow *flow = NULL;
-    int32_t *stage_of_op = NULL;
-    assert_int_equal(smp_graph_read(path, &graph), SMP_OK);
-    assert_int_equal(smp__plan_from_options(&options, RANKS, (smp_target){0}, &plan), SMP_OK);
-    assert_int_equal(smp_plan_bind(plan, graph, &stage_of_op), SMP_OK);
-    assert_int_equal(
-        smp_flow_build(graph, stage_of_op, plan->n_stage, plan->microbatch_size, &flow), SMP_OK);
     int tied = 0;
+    open_plan("gpt-tiny.yaml", "breadth-first", 2, &graph, &plan);
+    open_job(&j, graph, plan, &transport);
     for (int rank = 0; rank < RANKS; rank++) {
-        build_rank(&all[rank], graph, plan, flow, stage_of_op, rank, &transport);
-        smp *s = &all[rank].s;
-        int64_t bytes = 256 * 128 * 4; /* wte.weight */
-        for (int chunk = 0; chunk < 2; chunk++) {
-            int64_t elements = s->memory->bucket[chunk].elements;
-            char refusal[64];
-            snprintf(refusal, sizeof refusal, "chunk %d has %lld gradients", chunk,
-                     (long long)elements);
-            if (elements > s->memory->bucket[!chunk].elements)
-                expect_limit(s, 2, bytes, elements - 1, refusal);
-            if (elements >= s->memory->bucket[!chunk].elements)
-                expect_limit(s, 2, bytes, elements, NULL);
-        }
+        smp *s = &j.rank[rank].s;
         expect_limit(s, 1, bytes, 0, NULL); /* nothing is reduced */
         bool ties = s->reducer.n_tie > 0;
         tied += ties;
@@ -343,10 +346,7 @@ static void test_message_lanes_stay_within_the_transport(void **state)
         s->graph = graph;
     }
     assert_int_equal(tied, 2); /* the first and the last stage */
-    for (int rank = 0; rank < RANKS; rank++)
-        free_rank(&all[rank].s);
-    smp_flow_destroy(flow);
-    free(stage_of_op);
+    close_job(&j);
     smp_plan_destroy(plan);
     smp_graph_destroy(graph);
 }

@@ -5,7 +5,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -106,6 +105,11 @@ static void test_reduce_counts_the_padding(void **state)
     (void)state;
     smp_graph *graph = parse(33, true); /* 1089 elements, in units of 32: 1120 */
     assert_int_equal(build(graph, REPLICAS, 1119), SMP_ERR_FAILED);
+    assert_int_equal(build(graph, REPLICAS, 1120), SMP_OK);
+    smp_graph_destroy(graph);
+    graph = parse(33, false);
+    assert_int_equal(build(graph, REPLICAS, 1119), SMP_ERR_FAILED);
+    assert_non_null(strstr(smp_last_error(), "chunk 0 has 1120 gradients"));
     assert_int_equal(build(graph, REPLICAS, 1120), SMP_OK);
     smp_graph_destroy(graph);
 }
