@@ -22,17 +22,11 @@ static smp_status read_bandwidth(const smp_yaml_node *map, const char *what, con
     return smp_yaml_bytes_per_s(node, value, out);
 }
 
-static smp_status read_count(const smp_yaml_node *map, const char *key, bool must, int64_t min,
-                             int64_t max, int *out)
+static smp_status read_count(const smp_yaml_node *map, const char *key, bool must, int min, int max,
+                             int *out)
 {
-    const smp_yaml_node *node = smp_yaml_get(map, key);
-    int64_t value;
-    if (!node && !must)
-        return SMP_OK;
-    SMP_TRY(smp__field(map, "cluster", key, &node));
-    SMP_TRY(smp_yaml_int(node, key, min, max, &value));
-    *out = (int)value;
-    return SMP_OK;
+    return must || smp_yaml_get(map, key) ? smp__field_int(map, "cluster", key, min, max, out)
+                                          : SMP_OK;
 }
 
 static smp_status read_compute(const smp_yaml_node *device, smp_device_spec *spec)

@@ -8,8 +8,6 @@
 #include "graph/yaml/yaml_field.h"
 #include "profile/estimate.h"
 
-enum { FINGERPRINT_DIGITS = 16 };
-
 static smp_status read_text(const smp_yaml_node *map, const char *key, smp_arena *arena,
                             const char **out)
 {
@@ -57,26 +55,15 @@ static smp_status read_precision(const smp_yaml_node *top, smp_profile *profile)
 static smp_status read_model(const smp_yaml_node *top, const smp_graph *graph, smp_profile *profile)
 {
     static const char *const keys[] = {"name", "fingerprint"};
-    const smp_yaml_node *model, *node;
-    const char *text;
-    uint64_t fingerprint = 0;
-    int used = 0;
+    const smp_yaml_node *model;
     SMP_TRY(smp__field_map(top, "profile", "model", keys, SMP__COUNT(keys), &model));
     SMP_TRY(read_text(model, "name", profile->arena, &profile->model));
-    SMP_TRY(smp__field(model, "model", "fingerprint", &node));
-    SMP_TRY(smp_yaml_string(node, "fingerprint", &text));
-    if (strlen(text) != FINGERPRINT_DIGITS ||
-        strspn(text, "0123456789abcdef") != FINGERPRINT_DIGITS ||
-        sscanf(text, "%" SCNx64 "%n", &fingerprint, &used) != 1 || used != FINGERPRINT_DIGITS)
-        return smp_fail_at(smp_yaml_where(node),
-                           "fingerprint: got '%s', expected %d hexadecimal digits", text,
-                           FINGERPRINT_DIGITS);
-    if (fingerprint != graph->fingerprint)
-        return smp_fail_at(smp_yaml_where(node),
+    SMP_TRY(smp__field_fingerprint(model, &profile->fingerprint));
+    if (profile->fingerprint != graph->fingerprint)
+        return smp_fail_at(smp_yaml_where(smp_yaml_get(model, "fingerprint")),
                            "fingerprint: the profile was taken from another model (%016" PRIx64
                            ") than %s (%016" PRIx64 "): run smp-profile again",
-                           fingerprint, graph->path, graph->fingerprint);
-    profile->fingerprint = fingerprint;
+                           profile->fingerprint, graph->path, graph->fingerprint);
     return SMP_OK;
 }
 

@@ -2,6 +2,7 @@
 #include "graph/yaml/yaml_field.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { NAME_BYTES = 512 }; /* names of operators are in it */
 
@@ -108,4 +109,21 @@ smp_status smp__field_text(const smp_yaml_node *map, const char *what, const cha
     char name[NAME_BYTES];
     SMP_TRY(find(map, what, key, name, &node));
     return smp__copy_text(node, name, arena, out);
+}
+
+smp_status smp__field_fingerprint(const smp_yaml_node *model, uint64_t *out)
+{
+    enum { DIGITS = 16 };
+    const smp_yaml_node *node;
+    const char *text;
+    SMP_TRY(smp__field(model, "model", "fingerprint", &node));
+    SMP_TRY(smp_yaml_string(node, "model: fingerprint", &text));
+    if (strlen(text) != DIGITS || strspn(text, "0123456789abcdef") != DIGITS)
+        return smp_fail_at(smp_yaml_where(node),
+                           "model: fingerprint: got '%s', expected %d hexadecimal digits", text,
+                           DIGITS);
+    *out = 0;
+    for (const char *c = text; *c; c++)
+        *out = *out << 4 | (uint64_t)(*c <= '9' ? *c - '0' : *c - 'a' + 10);
+    return SMP_OK;
 }

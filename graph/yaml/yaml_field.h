@@ -31,5 +31,7 @@ smp_status smp__field_text(const smp_yaml_node *map, const char *what, const cha
                            smp_arena *arena, const char **out);
 smp_status smp__copy_text(const smp_yaml_node *node, const char *what, smp_arena *arena,
                           const char **out);
+/* The fingerprint of a `model:` map, 16 hexadecimal digits. */
+smp_status smp__field_fingerprint(const smp_yaml_node *model, uint64_t *out);
 
 #endif

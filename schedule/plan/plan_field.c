@@ -3,23 +3,6 @@
 
 #include <string.h>
 
-smp_status smp__field_fingerprint(const smp_yaml_node *model, uint64_t *out)
-{
-    enum { DIGITS = 16 };
-    const smp_yaml_node *node;
-    const char *text;
-    SMP_TRY(smp__field(model, "model", "fingerprint", &node));
-    SMP_TRY(smp_yaml_string(node, "model: fingerprint", &text));
-    if (strlen(text) != DIGITS || strspn(text, "0123456789abcdef") != DIGITS)
-        return smp_fail_at(smp_yaml_where(node),
-                           "model: fingerprint: got '%s', expected %d hexadecimal digits", text,
-                           DIGITS);
-    *out = 0;
-    for (const char *c = text; *c; c++)
-        *out = *out << 4 | (uint64_t)(*c <= '9' ? *c - '0' : *c - 'a' + 10);
-    return SMP_OK;
-}
-
 smp_status smp__field_placement(const smp_yaml_node *parallel, smp_placement *out)
 {
     const smp_yaml_node *node;

@@ -22,8 +22,6 @@ enum {
 struct smp_sketch;
 smp_status smp__sketch_from_yaml(smp_yaml *yaml, bool whole, struct smp_sketch **out);
 
-/* The fingerprint of a `model:` map, 16 hexadecimal digits. */
-smp_status smp__field_fingerprint(const smp_yaml_node *model, uint64_t *out);
 smp_status smp__field_placement(const smp_yaml_node *parallel, smp_placement *out);
 
 /* The top map's `execution:`, {device: cuda, precision: bf16}; *out stays as it is where there
