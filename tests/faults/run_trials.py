@@ -355,8 +355,8 @@ def run_trial(seed, number, base):
     trial = Trial(seed, number, base)
     try:
         trial.run()
-    except Failure as failure:
-        print(f"{trial.text}: FAILED: {failure}; see {trial.folder}", flush=True)
+    except Exception as failure:  # of this trial alone, whatever it is
+        print(f"{trial.text}: FAILED: {failure!r}; see {trial.folder}", flush=True)
         return None
     shutil.rmtree(trial.folder)
     print(f"{trial.text}: ok", flush=True)
