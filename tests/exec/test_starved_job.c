@@ -50,7 +50,8 @@ static bool is_done(outcome *o, smp_status status, const char *call)
     if (status != SMP_ERR_NO_MEMORY && !strstr(smp_last_error(), "memory"))
         complain("%s: %s: %s, without the memory of", call, smp_status_name(status),
                  smp_last_error());
-    o->failed++;
+    if (++o->failed > 1)
+        complain("%s fails once more, after", call);
     return o->failed > 1;
 }
 
@@ -141,6 +142,7 @@ static void starve(const char *what, const smp_options *options)
     long tried = 0, not_needed = 0;
     for (int victim = 0; victim < ranks; victim++) {
         live_without(options, victim, 0, &with);
+        failures += with.failed > 0;
         for (long k = 0;; tried++) {
             k = fail_allocation_next(k, MOST / ranks, (unsigned)victim);
             MPI_Bcast(&k, 1, MPI_LONG, victim, MPI_COMM_WORLD);
