@@ -11,3 +11,6 @@ export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
 export OMPI_MCA_hwloc_base_binding_policy=none
 # One machine: start no remote daemons, so neither ssh nor rsh needs to be installed.
 export OMPI_MCA_plm=isolated
+# Open MPI's hwloc complains where it cannot see the machine, as in some containers, and goes on. 2
+# silences all of that, 1 leaves out what it calls critical.
+export HWLOC_HIDE_ERRORS=2

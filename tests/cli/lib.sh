@@ -17,9 +17,6 @@ done
 # shellcheck source=../../examples/mpi-env.sh
 source "$SMP_SOURCE_DIR/examples/mpi-env.sh"
 export LC_ALL=C
-# Standard error is compared. Open MPI's hwloc writes there where it cannot see the machine, as in some
-# containers: not our words. 2 silences all of it, 1 leaves out what it calls critical.
-export HWLOC_HIDE_ERRORS=2
 
 scratch=$(mktemp -d)
 cleanup() {
