@@ -16,6 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/fd_path.h"
+
 typedef enum bad_call {
     BAD_NONE,
     BAD_FSYNC,
@@ -41,15 +43,9 @@ static atomic_int n_synced;                /* ... and counts itself when done */
 static atomic_int n_joined;                /* threads joined less threads made */
 static void (*bad_seen)(const char *path); /* called by every fsync of a file, on its thread */
 
-static int bad_ends_in(const char *text, const char *end)
-{
-    const size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 static int bad_applies(bad_call call, const char *path)
 {
-    if (bad_rule.call != call || !bad_ends_in(path, bad_rule.end) || bad_rule.after-- > 0)
+    if (bad_rule.call != call || !ends_in(path, bad_rule.end) || bad_rule.after-- > 0)
         return 0;
     if (call != BAD_SHORT_PWRITE)
         bad_rule.call = BAD_NONE;
@@ -57,23 +53,14 @@ static int bad_applies(bad_call call, const char *path)
     return 1;
 }
 
-static const char *bad_path_of(int fd, char path[4096])
-{
-    char link[64];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    const ssize_t n = readlink(link, path, 4095);
-    path[n > 0 ? n : 0] = '\0';
-    return path;
-}
-
 int fsync(int fd)
 {
     char path[4096];
     const struct timespec nap = {.tv_nsec = 1000 * 1000};
-    bad_path_of(fd, path);
+    fd_path(fd, path);
     if (bad_seen)
         bad_seen(path);
-    if (bad_ends_in(path, ".part")) {
+    if (ends_in(path, ".part")) {
         while (atomic_load(&held))
             nanosleep(&nap, NULL);
         atomic_fetch_add(&n_synced, 1);
@@ -84,7 +71,7 @@ int fsync(int fd)
 ssize_t pwrite(int fd, const void *bytes, size_t n, off_t offset)
 {
     char path[4096];
-    if (bad_applies(BAD_PWRITE, bad_path_of(fd, path)))
+    if (bad_applies(BAD_PWRITE, fd_path(fd, path)))
         return bad_rule.error == 0 ? 0 : -1;
     if (bad_applies(BAD_SHORT_PWRITE, path))
         n = (n + 1) / 2;
@@ -94,7 +81,7 @@ ssize_t pwrite(int fd, const void *bytes, size_t n, off_t offset)
 ssize_t pread(int fd, void *bytes, size_t n, off_t offset)
 {
     char path[4096];
-    if (bad_applies(BAD_PREAD, bad_path_of(fd, path)))
+    if (bad_applies(BAD_PREAD, fd_path(fd, path)))
         return -1;
     return syscall(SYS_pread64, fd, bytes, n, offset);
 }
@@ -102,7 +89,7 @@ ssize_t pread(int fd, void *bytes, size_t n, off_t offset)
 int ftruncate(int fd, off_t length)
 {
     char path[4096];
-    if (bad_applies(BAD_FTRUNCATE, bad_path_of(fd, path)))
+    if (bad_applies(BAD_FTRUNCATE, fd_path(fd, path)))
         return -1;
     return (int)syscall(SYS_ftruncate, fd, length);
 }
@@ -110,7 +97,7 @@ int ftruncate(int fd, off_t length)
 int close(int fd)
 {
     char path[4096];
-    const int bad = bad_rule.call == BAD_CLOSE && bad_applies(BAD_CLOSE, bad_path_of(fd, path));
+    const int bad = bad_rule.call == BAD_CLOSE && bad_applies(BAD_CLOSE, fd_path(fd, path));
     const int result = (int)syscall(SYS_close, fd);
     if (bad)
         errno = bad_rule.error;

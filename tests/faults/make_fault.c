@@ -32,6 +32,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/fd_path.h"
+
 /* What a rank does in its actions, then what it does with files and memory. */
 #define CALLS(X)                                                                                   \
     X(dnnl_sgemm)                                                                                  \
@@ -131,16 +133,13 @@ __attribute__((destructor)) static void write_counts(void)
 static void leave_mark(int fd)
 {
     const char *path = getenv("FAULT_LOG");
-    char link[64], target[4096] = "", line[8192];
+    char target[4096], line[8192];
     struct timespec now;
     if (!path)
         return;
-    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-    if (fd >= 0 && readlink(link, target, sizeof(target) - 1) < 0)
-        target[0] = '\0';
     syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
     const int length = snprintf(line, sizeof(line), "%lld.%09ld %d %s\n", (long long)now.tv_sec,
-                                now.tv_nsec, (int)getpid(), target);
+                                now.tv_nsec, (int)getpid(), fd_path(fd, target));
     const int log = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
     if (log < 0 || syscall(SYS_write, log, line, (size_t)length) != length)
         abort();

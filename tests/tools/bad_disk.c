@@ -11,26 +11,18 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/fd_path.h"
+
 static const char *setting(const char *name)
 {
     const char *bad = getenv("BAD_RANK"), *rank = getenv("OMPI_COMM_WORLD_RANK");
     return bad && rank && strcmp(bad, rank) != 0 ? NULL : getenv(name);
 }
 
-static void path_of(int fd, char path[4096])
+static int is_at(const char *path, const char *name)
 {
-    char link[64];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t n = readlink(link, path, 4095);
-    path[n > 0 ? n : 0] = '\0';
-}
-
-static int ends_in(const char *text, const char *end)
-{
-    if (!end)
-        return 0;
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
+    const char *end = setting(name);
+    return end && ends_in(path, end);
 }
 
 static void hold(const char *until)
@@ -43,16 +35,16 @@ static void hold(const char *until)
 int fsync(int fd)
 {
     char path[4096];
-    path_of(fd, path);
+    fd_path(fd, path);
     const char *log = setting("SYNC_LOG"), *until = setting("HOLD_UNTIL");
     FILE *file = log ? fopen(log, "a") : NULL;
     if (file) {
         fprintf(file, "%s\n", path);
         fclose(file);
     }
-    if (until && ends_in(path, setting("HOLD_SYNC")))
+    if (until && is_at(path, "HOLD_SYNC"))
         hold(until);
-    if (ends_in(path, setting("FAIL_SYNC"))) {
+    if (is_at(path, "FAIL_SYNC")) {
         errno = EIO;
         return -1;
     }
@@ -63,8 +55,8 @@ ssize_t pwrite(int fd, const void *bytes, size_t n, off_t offset)
 {
     static _Thread_local int full;
     char path[4096];
-    path_of(fd, path);
-    if (ends_in(path, setting("FAIL_WRITE"))) {
+    fd_path(fd, path);
+    if (is_at(path, "FAIL_WRITE")) {
         if (full) {
             errno = ENOSPC;
             return -1;
