@@ -21,11 +21,6 @@ rm -rf saved
 expect_exit 0 host library "$model" saved
 expect_equal "changes in a host without mpirun" "$(cat out)" ""
 
-cores=$(getconf _NPROCESSORS_ONLN)
-if [ "$cores" -le 8 ]; then
-    visit $((cores + 1)) crowded
-fi
-
 # The host's exit does not wait for the ranks that its own job has left alone.
 limit_s=20 expect_exit 3 mpirun -n 2 host leave "$model" saved
 finish
