@@ -132,7 +132,8 @@ static void describe(const void *context, char *buffer, size_t size)
     snprintf(buffer, size, "nothing");
 }
 
-/* Once all ranks are in the step the clock begins, but not before. */
+/* Once all ranks are in the step the clock begins, but not before. When a rank leaves the sum the silent
+ * one may have left it a while ago, so three time-outs must do for patience. */
 static void test_patience_lasts_until_all_have_entered(void **state)
 {
     double value = 1.0, begin_s;
@@ -151,7 +152,7 @@ static void test_patience_lasts_until_all_have_entered(void **state)
     smp_status status = smp__comm_wait_until(&comm, &(smp_wait){0}, never, describe, NULL);
     expect_status(smp__comm_notify(&comm, status), SMP_ERR_PEER);
     double waited_s = smp_clock_s() - begin_s;
-    if (rank != SILENT && (waited_s < 1.2 + 0.3 || waited_s > 1.2 + 0.3 + 4.0))
+    if (rank != SILENT && (waited_s < 0.9 || waited_s > 1.2 + 0.3 + 4.0))
         fail_msg("gave up after %g s", waited_s);
     meet();
 }
@@ -199,28 +200,24 @@ static void test_patience_has_its_end(void **state)
     meet();
 }
 
-typedef struct suspension {
-    int calls;
-} suspension;
-
 /* Is done after one and a half seconds, in most of which the process does not run. */
 static smp_status suspend(void *context, bool *done)
 {
-    suspension *s = context;
-    s->calls++;
-    if (s->calls > 230 && s->calls <= 232)
+    int *calls = context;
+    ++*calls;
+    if (*calls > 230 && *calls <= 232)
         rest(0.7);
-    *done = s->calls > 240;
+    *done = *calls > 240;
     return SMP_OK;
 }
 
 static void test_suspended_time_does_not_count(void **state)
 {
     smp_comm comm;
-    suspension s = {0};
+    int n_call = 0;
     (void)state;
     expect_status(smp__comm_open(&comm, 1.0), SMP_OK);
-    smp_status status = smp__comm_wait_until(&comm, &(smp_wait){0}, suspend, describe, &s);
+    smp_status status = smp__comm_wait_until(&comm, &(smp_wait){0}, suspend, describe, &n_call);
     expect_status(status, SMP_OK);
     smp__comm_close(&comm);
     meet();
