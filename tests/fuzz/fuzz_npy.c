@@ -38,7 +38,8 @@ static void read_as(const smp_graph *graph, const char *path, bool indices)
         int32_t i[FEATURES];
     } values;
     FUZZ_REQUIRE(samples >= 1);
-    for (int64_t sample = 0; sample<samples; sample += samples> 100 ? samples - 1 : 1) {
+    const int64_t stride = samples > 100 ? samples - 1 : 1; /* of many the first and the last */
+    for (int64_t sample = 0; sample < samples; sample += stride) {
         FUZZ_REQUIRE(smp_data_read(opened, sample, 1, 0, &values) == SMP_OK);
         for (int k = 0; indices && k < FEATURES; k++)
             FUZZ_REQUIRE(values.i[k] >= 0 && values.i[k] < ROWS);
