@@ -101,6 +101,31 @@ expect_json() {
     json_check "${@:1:$#-1}" <"$file" 2>json_error || fail "$file: $(cat json_error)"
 }
 
+# value KEY PLAN: the first number of that name.
+value() {
+    sed -nE "s/.*[{ ]$1: ([0-9.e+-]+).*/\1/p" "$2" | head -n 1
+}
+
+# losses FILE: steps and their losses, of what --json prints.
+losses() {
+    sed -nE 's/.*"step": ?([0-9]+).*"loss": ?([^,}]*).*/\1 \2/p' "$1"
+}
+
+# checkpoints FOLDER: the files in it, by their steps.
+checkpoints() {
+    find "$1" -type f -printf '%f\n' | sort | sed -E 's/checkpoint-0*//' | tr '\n' ' '
+}
+
+# wait_for SECONDS COMMAND...: until the command succeeds; fails if it does not within that time.
+wait_for() {
+    local end=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        [ "$SECONDS" -le "$end" ] || return 1
+        sleep 0.1
+    done
+}
+
 # A model that is right, eleven lines; tests break it line by line.
 write_good_model() { # file
     cat >"$1" <<'MODEL'

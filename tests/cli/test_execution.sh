@@ -7,7 +7,6 @@ model=$SMP_EXAMPLES/gpt-tiny.yaml
 cluster=$SMP_EXAMPLES/cluster-h100.yaml
 plan=(smp-partition "$model" --cluster "$cluster" -n 2 --stages 2 --chunks 1 --microbatches 4
     --microbatch-size 4 --time-limit 5)
-value() { sed -nE "s/.*[{ ]$1: ([0-9.e+-]+).*/\1/p" "$2" | head -n 1; }
 peak() { sed -nE 's/.*peak_bytes: \[([0-9]+),.*/\1/p' "$1"; }
 
 # The CPU in fp32 is what a plan is for that says nothing, and saying so changes nothing.

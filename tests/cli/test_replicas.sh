@@ -3,7 +3,6 @@
 # prediction and in the choice of a plan.
 # shellcheck source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-value() { sed -nE "s/.*[{ ]$1: ([0-9.e+-]+).*/\1/p" "$2" | head -n 1; }
 holds() { # what, awk condition
     expect_equal "$1" "$(awk "BEGIN {print ($2)}")" 1
 }

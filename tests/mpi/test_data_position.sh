@@ -15,7 +15,7 @@ train() { # plan ranks name options...
     local plan=$1 ranks=$2 name=$3
     shift 3
     expect_exit 0 mpirun -n "$ranks" smp-run "$plan" --data text.txt --lr 0 --json "${pass[@]}" "$@"
-    sed -nE 's/.*"step": ?([0-9]+).*"loss": ?([^,}]*).*/\1 \2/p' out >"$name.loss"
+    losses out >"$name.loss"
 }
 
 # loss NAME STEP

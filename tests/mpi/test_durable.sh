@@ -21,10 +21,6 @@ train() {
         smp-run plan.yaml --data text.txt --checkpoint runs/saved --save-every 2 "$@"
 }
 
-files() {
-    (cd runs/saved 2>/dev/null && ls) | sed -E 's/checkpoint-0*//' | tr '\n' ' '
-}
-
 mkdir runs
 train 1 FAIL_SYNC=/runs -- --steps 2
 expect_match err '^smp-run: .*runs/saved/\.\.: cannot sync: Input/output error'
@@ -36,15 +32,15 @@ expect_equal "synced" "$(sed "s|^$(pwd -P)/||" log | tr '\n' ' ')" \
     "runs runs/saved/checkpoint-0000000002.smp.part runs/saved/checkpoint-0000000002.smp.part runs/saved "
 
 train 0 -- --steps 4 --resume
-expect_equal "files" "$(files)" "2.smp 4.smp "
+expect_equal "files" "$(checkpoints runs/saved)" "2.smp 4.smp "
 train 1 FAIL_SYNC=6.smp.part -- --steps 6 --resume
 expect_match err '^smp-run: .*checkpoint-0000000006\.smp\.part: cannot sync: Input/output error'
-expect_equal "files after a file that is not safe" "$(files)" "2.smp 4.smp "
+expect_equal "files after a file that is not safe" "$(checkpoints runs/saved)" "2.smp 4.smp "
 
 train 1 FAIL_SYNC=/saved -- --steps 6 --resume
 expect_match err '^smp-run: .*runs/saved: cannot sync: Input/output error'
-expect_equal "files after a name that is not safe" "$(files)" "2.smp 4.smp 6.smp "
+expect_equal "files after a name that is not safe" "$(checkpoints runs/saved)" "2.smp 4.smp 6.smp "
 
 train 0 -- --steps 8 --resume
-expect_equal "files" "$(files)" "6.smp 8.smp "
+expect_equal "files" "$(checkpoints runs/saved)" "6.smp 8.smp "
 finish

@@ -19,9 +19,9 @@ plan replicas.yaml 4 2 2 interleaved 1 3 2
 plan single.yaml 1 1 1 simple 1 1 1
 plan wide.yaml 2 2 1 simple 1 2 5
 
-# evaluated PLAN RANKS SET: the loss of the initial weights, since steps of rate 0 change nothing.
+# evaluated PLAN RANKS SET [OPTION...]: the loss of the initial weights, since steps of rate 0 change nothing.
 evaluated() {
-    run mpirun -n "$2" smp-run "$1" --data text.txt --steps 1 --lr 0 --eval-data "$3" --json
+    run mpirun -n "$2" smp-run "$1" --data text.txt --steps 1 --lr 0 --json --eval-data "${@:3}"
     [ "$status" -eq 0 ] || fail "exit code $status"
     sed -nE 's/.*"eval_loss": ?([^}]*)}/\1/p' out
 }
@@ -80,10 +80,7 @@ rows() { # first count what: of the five samples
 masked() { # PLAN RANKS FIRST COUNT
     local what
     for what in tokens targets; do rows "$3" "$4" "$what" | array "$4" >"$what.npy"; done
-    run mpirun -n "$2" smp-run "$1" --data text.txt --steps 1 --lr 0 --json \
-        --eval-data tokens=tokens.npy --eval-data targets=targets.npy
-    [ "$status" -eq 0 ] || fail "exit code $status"
-    sed -nE 's/.*"eval_loss": ?([^}]*)}/\1/p' out
+    evaluated "$1" "$2" tokens=tokens.npy --eval-data targets=targets.npy
 }
 mean=$(for i in 0 2 3 4; do echo "$(masked single.yaml 1 "$i" 1) $((i == 3 ? window / 4 : window))"; done |
     awk '{ sum += $1 * $2; n += $2 } END { printf "%.9g", sum / n }')

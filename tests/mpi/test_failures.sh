@@ -25,38 +25,30 @@ start() { # extra options of smp-run: size ranks, as good as endless; waits for 
     mpirun -n "$size" smp-run "$plan" --data text.txt --steps 1000000 --log-every 1 "$@" \
         >out 2>err </dev/null &
     job=$!
-    local i
-    for ((i = 0; i < 300; i++)); do
-        ! grep -q '^step 3 ' out || return 0
-        sleep 0.1
+    wait_for 30 grep -qs '^step 3 ' out || fail "no step within 30 seconds"
+}
+
+gone() { # process ids
+    local pid
+    for pid in "$@"; do
+        ! kill -0 "$pid" 2>/dev/null || return 1
     done
-    fail "no step within 30 seconds"
 }
 
 # ends SECONDS: the job ends by itself, not with success, and no rank is left.
 ends() {
-    local i code=0 left=()
-    for ((i = 0; i < $1 * 10; i++)); do
-        kill -0 "$job" 2>/dev/null || break
-        sleep 0.1
-    done
+    local code=0
     checks=$((checks + 2))
-    if kill -0 "$job" 2>/dev/null; then
+    wait_for "$1" gone "$job" || {
         fail "still runs after $1 seconds"
         kill -KILL "$job" "${pids[@]}" 2>/dev/null || true
-    fi
+    }
     wait "$job" || code=$?
     [ "$code" -ne 0 ] || fail "a broken job exits with 0"
-    for ((i = 0; i < 50; i++)); do
-        left=()
-        for pid in "${pids[@]}"; do
-            ! kill -0 "$pid" 2>/dev/null || left+=("$pid")
-        done
-        [ "${#left[@]}" -gt 0 ] || return 0
-        sleep 0.1
-    done
-    fail "processes left behind: ${left[*]}"
-    kill -KILL "${left[@]}" 2>/dev/null || true
+    wait_for 5 gone "${pids[@]}" || {
+        fail "some of the processes ${pids[*]} are left behind"
+        kill -KILL "${pids[@]}" 2>/dev/null || true
+    }
 }
 
 # Wrong number of ranks: both numbers, every rank ends, exit 2.
@@ -112,9 +104,11 @@ kill -STOP "${pids[1]}"
 sleep 3
 kill -CONT "${pids[1]}" "${pids[0]}"
 steps=$(grep -c '^step' out || true)
-sleep 2
+went_on() {
+    [ "$(grep -c '^step' out || true)" -gt "$steps" ]
+}
 checks=$((checks + 1))
-[ "$(grep -c '^step' out || true)" -gt "$steps" ] || fail "a suspended job does not go on"
+wait_for 30 went_on || fail "a suspended job does not go on"
 kill -TERM "$job" 2>/dev/null || true
 ends 10
 

@@ -19,7 +19,7 @@ train() { # plan ranks name options...
     local plan=$1 ranks=$2 name=$3
     shift 3
     expect_exit 0 mpirun -n "$ranks" smp-run "$plan" "${common[@]}" "$@"
-    sed -nE 's/.*"step": ?([0-9]+).*"loss": ?([^,}]*).*/\1 \2/p' out >"$name.loss"
+    losses out >"$name.loss"
     sed -nE 's/.*"weights": "([0-9a-f]+)".*/\1/p' out >"$name.weights"
 }
 
@@ -84,10 +84,7 @@ rm -rf saved
 mpirun -n 2 smp-run two.yaml "${common[@]}" --steps 100000 --checkpoint saved --save-every 1 \
     >out 2>err </dev/null &
 job=$!
-for ((i = 0; i < 300; i++)); do
-    [ "$(grep -c '"step"' out || true)" -lt 5 ] || break
-    sleep 0.1
-done
+wait_for 30 grep -qs '"step": 5,' out || fail "no step 5 within 30 seconds"
 kill -KILL "$job"
 wait "$job" 2>/dev/null || true
 sleep 1

@@ -10,22 +10,9 @@ expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt-tiny.yaml" -n 2 --stages 2 --ddp 
 smp_run=(mpirun -n 2 env LD_PRELOAD="$SMP_BIN_DIR/bad_disk.so")
 options=(smp-run plan.yaml --data text.txt --json --checkpoint saved)
 
-files() {
-    find saved -type f -printf '%f\n' | sort | sed -E 's/checkpoint-0*//' | tr '\n' ' '
-}
-
-losses() {
-    sed -nE 's/.*"step": ?([0-9]+).*"loss": ?([^,}]*).*/\1 \2/p' "$1"
-}
-
 # reached STEP: the job in the background has printed the step.
 reached() {
-    local i
-    for ((i = 0; i < 500; i++)); do
-        ! grep -q "\"step\": $1," out || return 0
-        sleep 0.1
-    done
-    fail "step $1 is not done while a checkpoint is being written"
+    wait_for 50 grep -qs "\"step\": $1," out || fail "step $1 is not done while a checkpoint is being written"
 }
 
 # The disk of rank 1 has not synced the checkpoint of step 4 when step 8 is done: nothing of it counts yet.
@@ -33,12 +20,12 @@ reached() {
     >out 2>err </dev/null &
 job=$!
 reached 8
-expect_equal "files while the disk is busy" "$(files)" "4.smp.part "
+expect_equal "files while the disk is busy" "$(checkpoints saved)" "4.smp.part "
 touch go
 status=0
 wait "$job" || status=$?
 expect_equal "exit code" "$status" 0
-expect_equal "files" "$(files)" "8.smp 9.smp "
+expect_equal "files" "$(checkpoints saved)" "8.smp 9.smp "
 losses out >whole
 
 # Rank 0 may be the slow one, or the directory.
@@ -52,7 +39,7 @@ for end in 4.smp.part /saved; do
     status=0
     wait "$job" || status=$?
     expect_equal "exit code with a slow $end" "$status" 0
-    expect_equal "files with a slow $end" "$(files)" "8.smp 9.smp "
+    expect_equal "files with a slow $end" "$(checkpoints saved)" "8.smp 9.smp "
 done
 
 # A job that dies while it is being written leaves the one before; that of step 4 holds the state of step
@@ -64,7 +51,7 @@ job=$!
 reached 9
 kill -KILL "$job"
 wait "$job" 2>/dev/null || true
-expect_equal "files after a death" "$(files)" "4.smp 8.smp.part "
+expect_equal "files after a death" "$(checkpoints saved)" "4.smp 8.smp.part "
 expect_exit 0 mpirun -n 2 "${options[@]}" --steps 9 --resume
 cat <(head -n 4 whole) <(losses out) >both
 expect_equal "losses after a death" "$(cat both)" "$(cat whole)"
@@ -74,10 +61,10 @@ expect_exit 1 "${smp_run[@]}" BAD_RANK=1 FAIL_WRITE=12.smp.part "${options[@]}" 
     --save-every 4 --resume
 expect_equal "messages" "$(grep -c '^smp-run: ' err)" 1
 expect_match err '^smp-run: rank 1: saved/checkpoint-0000000012\.smp\.part: cannot write: No space left on device'
-expect_equal "files after a full disk" "$(files)" "4.smp 9.smp "
+expect_equal "files after a full disk" "$(checkpoints saved)" "4.smp 9.smp "
 
 # ... or the directory is not safe: the new name stands beside the old ones.
 expect_exit 1 "${smp_run[@]}" FAIL_SYNC=/saved "${options[@]}" --steps 100000 --save-every 4 --resume
 expect_match err '^smp-run: rank 0: saved: cannot sync: Input/output error'
-expect_equal "files after an unsafe name" "$(files)" "4.smp 9.smp 12.smp "
+expect_equal "files after an unsafe name" "$(checkpoints saved)" "4.smp 9.smp 12.smp "
 finish
