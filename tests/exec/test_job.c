@@ -445,11 +445,8 @@ static void test_job_checkpoint(void **state)
     }
 }
 
-static void test_job_weights_by_name(void **state)
+static smp *open_plain(void)
 {
-    (void)state;
-    char path[1024];
-    snprintf(path, sizeof(path), "%s/examples/gpt-tiny.yaml", SMP_SOURCE_DIR);
     config c = {.stages = world_size,
                 .ddp = 1,
                 .chunks = 1,
@@ -457,9 +454,17 @@ static void test_job_weights_by_name(void **state)
                 .batch = 1,
                 .schedule = "simple",
                 .optimizer = "adamw"};
-    smp_options options = options_of(&c, path);
+    smp_options options = options_of(&c, SMP_SOURCE_DIR "/examples/gpt-tiny.yaml");
+    options.record_trace = 1;
     smp *job = NULL;
     must(smp_init(&job, &options));
+    return job;
+}
+
+static void test_job_weights_by_name(void **state)
+{
+    (void)state;
+    smp *job = open_plain();
     int64_t n = smp_weight_elements(job, 0);
     float *a = malloc((size_t)n * 4), *b = malloc((size_t)n * 4);
     for (int64_t i = 0; i < n; i++)
@@ -485,19 +490,7 @@ static void test_job_weights_by_name(void **state)
 static void test_job_trace_too_long(void **state)
 {
     (void)state;
-    char path[1024];
-    snprintf(path, sizeof(path), "%s/examples/branches.yaml", SMP_SOURCE_DIR);
-    config c = {.stages = world_size,
-                .ddp = 1,
-                .chunks = 1,
-                .microbatches = 1,
-                .batch = 1,
-                .schedule = "simple",
-                .optimizer = "sgd"};
-    smp_options options = options_of(&c, path);
-    options.record_trace = 1;
-    smp *job = NULL;
-    must(smp_init(&job, &options));
+    smp *job = open_plain();
     job->collected = true;
     if (world_rank == world_size - 1)
         job->n_event = INT_MAX / (int64_t)sizeof(smp_trace_event) + 1;

@@ -283,6 +283,12 @@ static void test_checkpoint_headers(void **state)
         assert_memory_equal(&header, &before, sizeof header);
     }
     assert_int_equal(read_header(good, false, &header), SMP_ERR_INPUT);
+}
+
+static void test_checkpoint_other_versions(void **state)
+{
+    (void)state;
+    smp__checkpoint_header header;
     must(read_header("SMP checkpoint 3\n", true, &header));
     assert_int_equal(header.version, 3);
     assert_int_equal(read_header("SMP checkpoint 3\n", false, &header), SMP_ERR_INPUT);
@@ -294,6 +300,13 @@ static void test_checkpoint_headers(void **state)
     assert_int_equal(
         read_header("SMP checkpoint 1\nmodel m\nfingerprint ab\nstep 5\n", false, &header),
         SMP_ERR_INPUT);
+}
+
+static void test_checkpoint_unreadable(void **state)
+{
+    (void)state;
+    smp__checkpoint_header header;
+    put_saved(5, 1);
     assert_int_equal(truncate(file_of(5), HEADER - 1), 0);
     int fd = open(file_of(5), O_RDONLY), ends[2];
     assert_int_equal(smp__checkpoint_header_read(fd, "file", &header), SMP_ERR_INPUT);
@@ -325,8 +338,18 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(test_checkpoint_##name, reset, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(order), TEST(pruned), TEST(parts_removed), TEST(last_number), TEST(descriptors_closed),
-        TEST(names), TEST(made),   TEST(headers),       TEST(ends_early),  TEST(list_no_memory),
+        TEST(order),
+        TEST(pruned),
+        TEST(parts_removed),
+        TEST(last_number),
+        TEST(descriptors_closed),
+        TEST(names),
+        TEST(made),
+        TEST(headers),
+        TEST(other_versions),
+        TEST(unreadable),
+        TEST(ends_early),
+        TEST(list_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
