@@ -16,19 +16,10 @@
 #include "graph/base/random.h"
 #include "graph/model/op.h"
 #include "tests/exec/changed_plan.h"
+#include "tests/exec/open_ranks.h"
 #include "tests/sequential.h"
 
 enum { STEPS = 4 };
-
-static int world_rank, world_size;
-
-static void must(smp_status status)
-{
-    if (status != SMP_OK) {
-        fprintf(stderr, "rank %d: %s\n", world_rank, smp_last_error());
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    }
-}
 
 /* Values for every input: reals in [-1, 1), integers small enough for any vocabulary. */
 static void **make_inputs(const smp_graph *graph, int64_t samples, uint64_t seed)
@@ -393,13 +384,8 @@ static void test_job_evaluate_skips(void **state)
 static void test_job_checkpoint(void **state)
 {
     (void)state;
-    char path[1024], directory[64] = "";
+    char path[1024];
     snprintf(path, sizeof(path), "%s/examples/branches.yaml", SMP_SOURCE_DIR);
-    if (world_rank == 0) {
-        snprintf(directory, sizeof(directory), "%s/smp-test-XXXXXX", P_tmpdir);
-        assert_non_null(mkdtemp(directory));
-    }
-    MPI_Bcast(directory, sizeof(directory), MPI_CHAR, 0, MPI_COMM_WORLD);
     config c = {.stages = world_size,
                 .ddp = 1,
                 .chunks = 1,
@@ -412,37 +398,35 @@ static void test_job_checkpoint(void **state)
     smp_graph *graph = NULL;
     must(smp_graph_read(path, &graph));
     must(smp_init(&job, &options));
-    assert_int_equal(smp_load(job, directory), SMP_ERR_INPUT); /* empty */
+    assert_int_equal(smp_load(job, ranks_folder), SMP_ERR_INPUT); /* empty */
     double losses[4];
     for (int pass = 0; pass < 2; pass++)
         for (int step = 2 * pass; step < 4; step++) {
             void **inputs = make_inputs(graph, smp_step_samples(job), (uint64_t)step);
             smp_step_result result;
             if (pass == 1 && step == 2)
-                must(smp_load(job, directory));
+                must(smp_load(job, ranks_folder));
             must(smp_step(job, (const void *const *)inputs, &result));
             assert_int_equal(result.step, step + 1);
             if (pass == 1)
                 assert_true(result.loss == losses[step]);
             losses[step] = result.loss;
             if (step == 1)
-                must(smp_save(job, directory));
+                must(smp_save(job, ranks_folder));
             free_inputs(graph, inputs);
         }
     char file[128];
-    snprintf(file, sizeof(file), "%s/checkpoint-0000000002.smp", directory);
+    snprintf(file, sizeof(file), "%s/checkpoint-0000000002.smp", ranks_folder);
     if (world_rank == 0)
         damage(file);
     MPI_Barrier(MPI_COMM_WORLD);
-    assert_int_equal(smp_load(job, directory), SMP_ERR_INPUT);
+    assert_int_equal(smp_load(job, ranks_folder), SMP_ERR_INPUT);
     assert_non_null(strstr(smp_last_error(), "damaged"));
-    assert_int_equal(smp_save(job, directory), SMP_ERR_FAILED); /* some weights are the file's */
+    assert_int_equal(smp_save(job, ranks_folder), SMP_ERR_FAILED); /* some weights are the file's */
     smp_finalize(job);
     smp_graph_destroy(graph);
-    if (world_rank == 0) {
+    if (world_rank == 0)
         assert_int_equal(unlink(file), 0);
-        assert_int_equal(rmdir(directory), 0);
-    }
 }
 
 static smp *open_plain(void)
@@ -517,9 +501,7 @@ static void test_job_refuses_bad_options(void **state)
 
 int main(int argc, char **argv)
 {
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &world_size);
+    open_ranks(&argc, &argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_job_bits_equal_sequential),
         cmocka_unit_test(test_job_recompute_and_split),
@@ -533,7 +515,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_job_trace_too_long),
         cmocka_unit_test(test_job_refuses_bad_options),
     };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    MPI_Finalize();
-    return failed;
+    return close_ranks(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -16,12 +16,13 @@
 #include <cmocka.h>
 
 #include "smp.h"
+#include "tests/exec/open_ranks.h"
 #include "tests/tools/fail_allocation.h"
 
 enum { MOST = 24, STEPS = 2, MAX_VALUES = 1 << 16 };
 
-static int rank, ranks, failures;
-static char folder[64], checkpoint[96], plan[96], trace[96];
+static int failures;
+static char checkpoint[96], plan[96], trace[96];
 
 /* What stands for the weights and the data of a job. */
 typedef struct outcome {
@@ -34,7 +35,7 @@ static void complain(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    fprintf(stderr, "rank %d: ", rank);
+    fprintf(stderr, "rank %d: ", world_rank);
     vfprintf(stderr, format, arguments);
     fputc('\n', stderr);
     va_end(arguments);
@@ -116,12 +117,12 @@ static void live(const smp_options *options, outcome *o)
 /* One allocation of one rank fails; 0: none. */
 static void live_without(const smp_options *options, int victim, long number, outcome *o)
 {
-    fail_allocation(rank == victim ? number : -1);
+    fail_allocation(world_rank == victim ? number : -1);
     live(options, o);
     fail_allocation_count();
     if (fail_allocation_leaks() > 0)
         complain("... when this one fails");
-    if (rank == 0) {
+    if (world_rank == 0) {
         char command[128];
         snprintf(command, sizeof command, "rm -rf '%s'", checkpoint);
         assert_int_equal(system(command), 0);
@@ -140,11 +141,11 @@ static void starve(const char *what, const smp_options *options)
 {
     static outcome with, without;
     long tried = 0, not_needed = 0;
-    for (int victim = 0; victim < ranks; victim++) {
+    for (int victim = 0; victim < world_size; victim++) {
         live_without(options, victim, 0, &with);
         failures += with.failed > 0;
         for (long k = 0;; tried++) {
-            k = fail_allocation_next(k, MOST / ranks, (unsigned)victim);
+            k = fail_allocation_next(k, MOST / world_size, (unsigned)victim);
             MPI_Bcast(&k, 1, MPI_LONG, victim, MPI_COMM_WORLD);
             if (k == 0)
                 break;
@@ -157,7 +158,7 @@ static void starve(const char *what, const smp_options *options)
             not_needed += without.failed == 0;
         }
     }
-    if (rank == 0)
+    if (world_rank == 0)
         print_message("%s: %ld allocations failed, %ld were not needed\n", what, tried, not_needed);
     MPI_Allreduce(MPI_IN_PLACE, &failures, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
     assert_int_equal(failures, 0);
@@ -167,7 +168,7 @@ static smp_options options_of(const char *model)
 {
     smp_options options = smp_options_default();
     options.model = model;
-    options.stages = ranks;
+    options.stages = world_size;
     options.ddp = 1;
     options.chunks = 1;
     options.microbatches = 2;
@@ -189,36 +190,13 @@ static void test_job_survives_without_memory_from_a_plan(void **state)
 {
     (void)state;
     smp_options options = options_of(SMP_SOURCE_DIR "/examples/gpt-tiny.yaml");
-    options.devices = ranks;
-    int code = rank == 0 ? smp_plan_write(&options, plan) : SMP_OK;
+    options.devices = world_size;
+    int code = world_rank == 0 ? smp_plan_write(&options, plan) : SMP_OK;
     MPI_Bcast(&code, 1, MPI_INT, 0, MPI_COMM_WORLD);
     assert_int_equal(code, SMP_OK);
     options.model = NULL;
     options.plan = plan;
     starve("a job from a plan", &options);
-}
-
-static int make_folder(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "%s/smp-test-XXXXXX", P_tmpdir);
-    if (rank == 0 && !mkdtemp(folder))
-        return -1;
-    MPI_Bcast(folder, sizeof folder, MPI_CHAR, 0, MPI_COMM_WORLD);
-    snprintf(checkpoint, sizeof checkpoint, "%s/saved", folder);
-    snprintf(plan, sizeof plan, "%s/plan.yaml", folder);
-    snprintf(trace, sizeof trace, "%s/trace.json", folder);
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    if (rank > 0)
-        return 0;
-    unlink(trace);
-    unlink(plan);
-    return rmdir(folder);
 }
 
 int main(int argc, char **argv)
@@ -227,12 +205,14 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_job_survives_without_memory_where_it_plans),
         cmocka_unit_test(test_job_survives_without_memory_from_a_plan),
     };
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    int failed = cmocka_run_group_tests(tests, make_folder, remove_folder);
-    if (failed > 0 && ranks > 1)
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    MPI_Finalize();
-    return failed;
+    open_ranks(&argc, &argv);
+    snprintf(checkpoint, sizeof checkpoint, "%s/saved", ranks_folder);
+    snprintf(plan, sizeof plan, "%s/plan.yaml", ranks_folder);
+    snprintf(trace, sizeof trace, "%s/trace.json", ranks_folder);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    if (world_rank == 0) {
+        unlink(trace);
+        unlink(plan);
+    }
+    return close_ranks(failed);
 }

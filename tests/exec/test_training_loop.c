@@ -15,6 +15,7 @@
 #include "exec/state/handle.h"
 #include "exec/state/weights.h"
 #include "exec/training_loop.h"
+#include "tests/exec/open_ranks.h"
 
 /* 30 samples are batches of 8, 8, 8 and 6. */
 enum { T = 8, GLOBAL_BATCH = 8, SAMPLES = 30, BATCHES = 4, LAST = 6, MOST = 32 };
@@ -33,8 +34,7 @@ static const char model_text[] =
     "  - {op: cross_entropy, name: loss, in: [y, targets], out: loss}\n"
     "loss: loss\n";
 
-static int world_rank, world_size;
-static char folder[64], model[80], text[80], even[80], few[80], saved[80];
+static char model[80], text[80], even[80], few[80], saved[80];
 
 /* What rank 0 printed, as text or JSON; every rank gets it, so that all find the same. */
 typedef struct printed {
@@ -387,17 +387,11 @@ static void write_file(const char *path, const char *bytes, size_t n)
 static void make_files(void)
 {
     char bytes[SAMPLES * T + 1];
-    if (world_rank == 0) {
-        snprintf(folder, sizeof folder, "%s/smp-test-XXXXXX", P_tmpdir);
-        if (!mkdtemp(folder))
-            MPI_Abort(MPI_COMM_WORLD, 1);
-    }
-    MPI_Bcast(folder, sizeof folder, MPI_CHAR, 0, MPI_COMM_WORLD);
-    snprintf(model, sizeof model, "%s/model", folder);
-    snprintf(text, sizeof text, "%s/text", folder);
-    snprintf(even, sizeof even, "%s/even", folder);
-    snprintf(few, sizeof few, "%s/few", folder);
-    snprintf(saved, sizeof saved, "%s/saved", folder);
+    snprintf(model, sizeof model, "%s/model", ranks_folder);
+    snprintf(text, sizeof text, "%s/text", ranks_folder);
+    snprintf(even, sizeof even, "%s/even", ranks_folder);
+    snprintf(few, sizeof few, "%s/few", ranks_folder);
+    snprintf(saved, sizeof saved, "%s/saved", ranks_folder);
     for (int i = 0; i < SAMPLES * T + 1; i++)
         bytes[i] = (char)(i * i * 31 % 127);
     if (world_rank == 0) {
@@ -411,9 +405,7 @@ static void make_files(void)
 
 int main(int argc, char **argv)
 {
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &world_size);
+    open_ranks(&argc, &argv);
     make_files();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_training_loop_takes_every_sample),
@@ -433,8 +425,6 @@ int main(int argc, char **argv)
         unlink(text);
         unlink(even);
         unlink(few);
-        rmdir(folder);
     }
-    MPI_Finalize();
-    return failed;
+    return close_ranks(failed);
 }

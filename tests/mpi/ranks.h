@@ -18,33 +18,24 @@
 
 #include "exec/state/handle.h"
 #include "exec/state/weights.h"
+#include "tests/exec/open_ranks.h"
 #include "tests/sequential.h"
 
-static int world_rank;
-static char ranks_folder[64]; /* the same on every rank */
-
-static inline void must(smp_status status)
-{
-    if (status != SMP_OK) {
-        fprintf(stderr, "rank %d: %s\n", world_rank, smp_last_error());
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    }
-}
+static char model_file[128]; /* "": none */
 
 /* The one model of the test, which holds `text` from now on. Collective. */
 static inline const char *model_path(const char *text)
 {
-    static char path[128];
-    snprintf(path, sizeof path, "%s/model.yaml", ranks_folder);
+    snprintf(model_file, sizeof model_file, "%s/model.yaml", ranks_folder);
     MPI_Barrier(MPI_COMM_WORLD);
     if (world_rank == 0) {
-        FILE *file = fopen(path, "w");
+        FILE *file = fopen(model_file, "w");
         assert_non_null(file);
         assert_true(fputs(text, file) >= 0);
         assert_int_equal(fclose(file), 0);
     }
     MPI_Barrier(MPI_COMM_WORLD);
-    return path;
+    return model_file;
 }
 
 typedef struct cut {
@@ -111,35 +102,15 @@ static inline uint64_t weights_hash(smp *job)
     return own;
 }
 
-static inline void open_ranks(int *argc, char ***argv)
-{
-    int threads;
-    setenv("CMOCKA_TEST_ABORT", "1", 1); /* no rank waits for one that failed */
-    MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &threads);
-    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
-    snprintf(ranks_folder, sizeof ranks_folder, "%s/smp-test-XXXXXX", P_tmpdir);
-    if (world_rank == 0 && !mkdtemp(ranks_folder))
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    MPI_Bcast(ranks_folder, sizeof ranks_folder, MPI_CHAR, 0, MPI_COMM_WORLD);
-}
-
-static inline void close_ranks(void)
-{
-    char path[128];
-    MPI_Barrier(MPI_COMM_WORLD);
-    snprintf(path, sizeof path, "%s/model.yaml", ranks_folder);
-    if (world_rank == 0 && (unlink(path) != 0 || rmdir(ranks_folder) != 0))
-        perror(ranks_folder);
-    MPI_Finalize();
-}
-
 /* The body of main(), with an array of tests. */
 #define RUN_ON_RANKS(argc, argv, tests)                                                            \
     do {                                                                                           \
         open_ranks(&(argc), &(argv));                                                              \
         int failed = cmocka_run_group_tests(tests, NULL, NULL);                                    \
-        close_ranks();                                                                             \
-        return failed;                                                                             \
+        MPI_Barrier(MPI_COMM_WORLD);                                                               \
+        if (world_rank == 0)                                                                       \
+            unlink(model_file);                                                                    \
+        return close_ranks(failed);                                                                \
     } while (0)
 
 #endif
