@@ -28,6 +28,8 @@ static smp_status test_request(void *context, bool *done)
 
 static smp_status wait_for(smp_comm *comm, MPI_Request *request, bool patient, const char *what)
 {
+    if (comm->failed) /* not all ranks would come */
+        return SMP_ERR_PEER;
     request_wait context = {comm, request, what};
     smp_status status = smp__comm_wait_until(comm, &(smp_wait){.patient = patient}, test_request,
                                              describe_request, &context);

@@ -43,9 +43,11 @@ struct smp_comm_notice {
 
 smp_status smp__comm_notify(smp_comm *comm, smp_status status)
 {
-    if (comm->failed || comm->notice == MPI_COMM_NULL)
+    if (comm->failed)
         return status;
     comm->failed = true;
+    if (comm->notice == MPI_COMM_NULL)
+        return status;
     struct smp_comm_notice *notice = calloc(1, sizeof(*notice));
     MPI_Request *request = calloc((size_t)comm->world_size, sizeof(*request));
     if (!notice || !request) { /* the others' time-out will find out */

@@ -73,10 +73,33 @@ static void test_end_of_step_names_the_hung_rank(void **state)
     smp_comm comm;
     (void)state;
     expect_status(smp__comm_open(&comm, 0.5), SMP_OK);
-    if (rank != SILENT)
+    if (rank != SILENT) {
         expect_silent_named(smp__comm_sum(&comm, &value, 1));
+        const double begin_s = smp_clock_s(); /* who has failed waits for nobody any more */
+        expect_status(smp__comm_finish_request(&comm, &comm.collective, "it again"), SMP_ERR_PEER);
+        assert_true(smp_clock_s() - begin_s < 5.0);
+    }
     meet();
     expect_one_speaker(&comm);
+}
+
+/* A rank that does not come at all ends the job before there is a way to tell the others. */
+static void test_a_job_that_does_not_open_has_failed(void **state)
+{
+    smp_comm comm;
+    MPI_Comm copy;
+    MPI_Request request;
+    (void)state;
+    if (rank == SILENT) {
+        rest(2.5);
+        MPI_Comm_idup(MPI_COMM_WORLD, &copy, &request);
+    } else {
+        expect_status(smp__comm_open(&comm, 0.01), SMP_ERR_PEER); /* patience: 0.3 s */
+        assert_true(comm.failed);
+        request = comm.collective; /* in flight still */
+    }
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    meet();
 }
 
 /* A rank that waits elsewhere is not the one that hangs. */
@@ -326,6 +349,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_end_of_step_names_the_hung_rank),
+        cmocka_unit_test(test_a_job_that_does_not_open_has_failed),
         cmocka_unit_test(test_who_waits_elsewhere_is_told_apart),
         cmocka_unit_test(test_agreed_failures_name_their_rank),
         cmocka_unit_test(test_patience_lasts_until_all_have_entered),
