@@ -164,8 +164,10 @@ static smp_status evaluate(trainer *t, int64_t step)
         }
     }
     const double loss = rows > 0.0 ? sum / rows : 0.0;
+    char text[64];
     if (t->prints && t->options->json)
-        printf("{\"step\": %" PRId64 ", \"eval_loss\": %.9g}\n", step, loss);
+        printf("{\"step\": %" PRId64 ", \"eval_loss\": %s}\n", step,
+               json_number(text, sizeof(text), "%.9g", loss));
     else if (t->prints)
         printf("step %" PRId64 "  evaluation loss %.4f\n", step, loss);
     fflush(stdout);

@@ -89,4 +89,17 @@ close "ignored targets" "$reference" "$mean"
 close "ignored targets, micro-batches of 5" "$(masked wide.yaml 2 0 5)" "$mean"
 expect_equal "ignored targets, replicas" "$(masked replicas.yaml 4 0 5)" "$reference"
 expect_equal "a set without a target" "$(masked single.yaml 1 1 1)" 0
+
+# JSON has no infinities.
+sample() { # features: the header of one sample of floats
+    printf '\223NUMPY\001\000\166\000'
+    printf '%-117s\n' "{'descr': '<f4', 'fortran_order': False, 'shape': (1, $1), }"
+}
+{ sample 5 && head -c 20 /dev/zero; } >x.npy
+{ sample 2 && head -c 8 /dev/zero; } >y.npy
+{ sample 2 && printf '\0\0\200\177\0\0\0\0'; } >infinite.npy
+expect_exit 0 smp-partition "$SMP_EXAMPLES/mlp.yaml" -n 1 --microbatches 1 -o mlp.yaml
+expect_exit 0 mpirun -n 1 smp-run mlp.yaml --data x=x.npy --data y=y.npy --steps 1 --json \
+    --eval-data x=x.npy --eval-data y=infinite.npy
+expect_match out '"eval_loss": null}'
 finish
