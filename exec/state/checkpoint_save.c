@@ -73,12 +73,17 @@ static void describe_own(const void *job, char *buffer, size_t size)
              ((const smp *)job)->saving.directory);
 }
 
+static smp_status wait_own(smp *s, bool patient)
+{
+    return smp__comm_wait_until(&s->comm, &(smp_wait){.patient = patient}, test_own, describe_own,
+                                s);
+}
+
 /* All ranks have ended their work of the phase, or will soon. */
 static smp_status end_phase(smp *s)
 {
     smp__saving *v = &s->saving;
-    smp_status status =
-        smp__comm_wait_until(&s->comm, &(smp_wait){.patient = true}, test_own, describe_own, s);
+    smp_status status = wait_own(s, true);
     if (status != SMP_OK)
         return smp__comm_notify(&s->comm, status);
     join(v);
@@ -122,15 +127,14 @@ smp_status smp_save_wait(smp *s)
 
 smp_status smp_save_test(smp *s, int *done)
 {
-    enum { ENDED, AT_WORK, FAILED }; /* the greatest of all ranks counts */
     if (!s || !done)
         return smp_fail(SMP_ERR_INPUT, "smp_save_test: a NULL argument");
     SMP_TRY(smp__job_usable(s));
     const smp__saving *v = &s->saving;
     if (v->phase != SMP__SAVE_NONE) {
-        int worst = !atomic_load(&v->ended) ? AT_WORK : v->status == SMP_OK ? ENDED : FAILED;
-        SMP_TRY(smp__comm_max(&s->comm, &worst));
-        if (worst != AT_WORK)
+        int working = !atomic_load(&v->ended);
+        SMP_TRY(smp__comm_max(&s->comm, &working));
+        if (!working)
             SMP_TRY(end_phase(s));
     }
     *done = v->phase == SMP__SAVE_NONE;
@@ -186,7 +190,13 @@ smp_status smp_save(smp *s, const char *path)
 
 smp_status smp__save_close(smp *s)
 {
-    smp_status status = s->comm.failed ? SMP_OK : smp__save_complete(s);
+    smp_status status = SMP_OK;
+    if (!s->comm.failed)
+        status = smp__save_complete(s);
+    else if (s->saving.running)
+        status = wait_own(s, false);
+    if (s->saving.running && !atomic_load(&s->saving.ended))
+        return status; /* the disk hangs: its thread keeps what it reads */
     join(&s->saving);
     free(s->saving.staging);
     return status;

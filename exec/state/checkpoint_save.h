@@ -6,8 +6,8 @@
 
 /* Waits until it is durable, if there is one. Collective. */
 smp_status smp__save_complete(smp *s);
-/* At the end of a job: completes it, unless the job has failed, and waits for the thread that
- * writes in any case. */
+/* At the end of a job: completes it or, if the job has failed, waits for the thread that writes: no
+ * longer than the time-out, since the disk may be what has failed. */
 smp_status smp__save_close(smp *s);
 
 #endif

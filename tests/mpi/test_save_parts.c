@@ -184,6 +184,32 @@ static void test_parts_one_rank_fails(void **state)
                     check_failure(&failures[i], rank, behind);
 }
 
+/* One rank has failed, another is slow: whoever looks does not wait for it. */
+static void test_parts_failed_and_slow(void **state)
+{
+    (void)state;
+    int done = 1;
+    smp *job = start(1);
+    job->comm.timeout_s = 0.5;
+    bad_rule.end = ".part";
+    bad_rule.after = 1;
+    bad_rule.error = ENOSPC;
+    bad_rule.call = world_rank == 2 ? BAD_PWRITE : BAD_NONE;
+    atomic_store(&held, world_rank == 1);
+    must(smp_save_begin(job, saved));
+    while (world_rank == 2 && !atomic_load(&job->saving.ended))
+        usleep(1000);
+    MPI_Barrier(MPI_COMM_WORLD);
+    must(smp_save_test(job, &done));
+    assert_int_equal(done, 0);
+    atomic_store(&held, 0);
+    assert_int_equal(smp_save_wait(job), SMP_ERR_FAILED);
+    assert_non_null(strstr(smp_last_error(), "rank 2: "));
+    assert_int_equal(files(), 0);
+    smp_finalize(job);
+    remove_files();
+}
+
 /* Rank 2 cannot read what the others can. */
 static void test_parts_one_rank_cannot_read(void **state)
 {
@@ -231,7 +257,9 @@ static void test_parts_one_rank_gone(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parts_slow_rank), cmocka_unit_test(test_parts_one_rank_fails),
+        cmocka_unit_test(test_parts_slow_rank),
+        cmocka_unit_test(test_parts_one_rank_fails),
+        cmocka_unit_test(test_parts_failed_and_slow),
         cmocka_unit_test(test_parts_one_rank_cannot_read),
         cmocka_unit_test(test_parts_one_rank_gone), /* the last: MPI may keep what it was at */
     };

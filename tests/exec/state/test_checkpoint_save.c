@@ -345,6 +345,21 @@ static void test_checkpoint_unreadable(void **state)
     }
 }
 
+/* A file system that cannot sync directories has nothing to lose there. */
+static void test_checkpoint_no_sync(void **state)
+{
+    (void)state;
+    smp *job = open_job("adamw");
+    must(smp_save(job, saved));
+    step(job);
+    bad_rule.call = BAD_FSYNC;
+    bad_rule.end = "/saved";
+    bad_rule.error = EINVAL;
+    must(smp_save(job, saved));
+    assert_int_equal(bad_rule.call, BAD_NONE); /* it did */
+    smp_finalize(job);
+}
+
 /* Where no thread can be had the job waits for the disk. */
 static void test_checkpoint_no_thread(void **state)
 {
@@ -495,8 +510,10 @@ static void test_checkpoint_dead_disk(void **state)
                            "no progress for 0.03 s: rank 0 waits for its part of a "
                            "checkpoint to be written to "));
     assert_int_equal(smp_save(job, saved), SMP_ERR_FAILED);
+    smp_finalize(job); /* does not wait for ever, either */
+    assert_int_equal(atomic_load(&n_synced), 0);
     atomic_store(&held, 0);
-    smp_finalize(job);
+    assert_int_equal(pthread_join(job->saving.thread, NULL), 0);
     assert_int_equal(unlink(part_of(0)), 0);
 }
 
@@ -505,10 +522,10 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
 #define TEST(name) cmocka_unit_test_setup_teardown(test_checkpoint_##name, reset, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(layout),     TEST(behind),     TEST(next_state), TEST(waited_for),
-        TEST(failures),   TEST(refused),    TEST(arguments),  TEST(pieces),
-        TEST(unreadable), TEST(no_thread),  TEST(signals),    TEST(left_part),
-        TEST(last_error), TEST(failed_job), TEST(dead_disk),  TEST(no_memory),
+        TEST(no_sync),   TEST(layout),    TEST(behind),    TEST(next_state), TEST(waited_for),
+        TEST(failures),  TEST(refused),   TEST(arguments), TEST(pieces),     TEST(unreadable),
+        TEST(no_thread), TEST(signals),   TEST(left_part), TEST(last_error), TEST(failed_job),
+        TEST(dead_disk), TEST(no_memory),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     MPI_Finalize();
