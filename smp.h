@@ -4,10 +4,10 @@
  * through them and trains it with one process per device under mpirun. Opaque handles, option
  * structs, no MPI or CUDA types.
  *
- * The library is a guest. It starts no threads, and after each call signal handlers, environment,
- * OpenMP settings, rand(), locale and floating-point modes are what they were. What a job has taken
- * it gives back: memory, files, and, in smp_finalize or a failed smp_init on the same thread, the
- * thread's scheduling. What it changes, and how not:
+ * The library is a guest. It starts no threads except for smp_save_begin, and after each call
+ * signal handlers, environment, OpenMP settings, rand(), locale and floating-point modes are what
+ * they were. What a job has taken it gives back: memory, files, and, in smp_finalize or a failed
+ * smp_init on the same thread, the thread's scheduling. What it changes, and how not:
  * - MPI is initialised by the first smp_init if the program has not done so, with what MPI_Init does
  *   to a process (threads, descriptors, handlers of SIGSEGV and the like; its environment variables
  *   are taken back). A process can do that once, so MPI stays open and is finalised when the process
@@ -218,7 +218,8 @@ SMP_API smp_status smp_save_wait(smp *s);
 /* Restores what was saved last to directory `path`, under any plan of the same model, whatever its
  * step. In `mode: inference` the model takes the weights alone, of either mode. If the last save is
  * damaged, the one before is taken, and smp_load_note says so. Collective.
- * Errors: SMP_ERR_INPUT if there is no whole checkpoint, or the last is not of this model. */
+ * Errors: SMP_ERR_INPUT if there is no whole checkpoint, or the last is not of this model. After an
+ * error that is found in the weights the job can only be finalised. */
 SMP_API smp_status smp_load(smp *s, const char *path);
 
 /* What the last smp_load passed over, why, and what it took; "" if it took what was saved last. The
