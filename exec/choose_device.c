@@ -153,20 +153,14 @@ static smp_status check_shared(const smp *s, const memory_need *own, const memor
 smp_status smp__device_check_memory(smp *s)
 {
     memory_need own = {{0}, 0, INT64_MAX};
-    size_t bytes = (size_t)s->comm.node_size * sizeof(memory_need);
+    void *all;
     if (s->device->host_memory)
         return SMP_OK; /* it is found out by touching it */
-    memory_need *all = malloc(bytes);
-    smp_status status = all ? SMP_OK : smp_fail_memory(bytes);
-    if (status == SMP_OK)
-        status = s->device->available(s->device_context, &own.available);
+    SMP_TRY(smp__comm_agree(&s->comm, s->device->available(s->device_context, &own.available)));
     s->device->identity(s->device_context, own.id);
     own.needed = s->memory->arena_bytes + s->extra_bytes + s->device->overhead(s->device_context);
-    status = smp__comm_agree(&s->comm, status);
-    if (status == SMP_OK)
-        status = smp__comm_gather_node(&s->comm, &own, (int)sizeof(own), all);
-    if (status == SMP_OK)
-        status = smp__comm_agree(&s->comm, check_shared(s, &own, all));
+    SMP_TRY(smp__comm_gather_node(&s->comm, &own, (int)sizeof(own), &all));
+    smp_status status = smp__comm_agree(&s->comm, check_shared(s, &own, all));
     free(all);
     return status;
 }

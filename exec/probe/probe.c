@@ -111,16 +111,14 @@ static smp_status make_pattern(smp__probe_state *p)
 static smp_status count_sharers(smp__probe_state *p, int ranks, int *sharers)
 {
     char own[ID_BYTES] = "";
-    char *all = calloc((size_t)ranks, ID_BYTES);
-    *sharers = 0;
-    if (!all)
-        return smp_fail_memory((size_t)ranks * ID_BYTES);
+    void *all;
     p->device->identity(p->device_context, own);
-    smp_status status = smp__comm_gather_node(&p->comm, own, ID_BYTES, all);
+    SMP_TRY(smp__comm_gather_node(&p->comm, own, ID_BYTES, &all));
+    *sharers = 0;
     for (int i = 0; i < ranks; i++)
-        *sharers += memcmp(own, all + (size_t)i * ID_BYTES, ID_BYTES) == 0;
+        *sharers += memcmp(own, (char *)all + (size_t)i * ID_BYTES, ID_BYTES) == 0;
     free(all);
-    return status;
+    return SMP_OK;
 }
 
 /* The memory of a node, or of its GPU, is shared by the ranks there. */

@@ -22,17 +22,16 @@ void smp__probe_pairs(const int *node_of, int ranks, smp__probe_pair *pair)
 static smp_status find_nodes(smp_comm *comm, int **out)
 {
     const int ranks = comm->world_size, own = comm->world_rank;
-    int *node_of = calloc((size_t)ranks, sizeof *node_of); /* first the ranks of this node */
+    void *here; /* the ranks of this node, by rising rank */
+    SMP_TRY(smp__comm_gather_node(comm, &own, sizeof own, &here));
+    const int first = *(const int *)here;
+    free(here);
+    int *node_of = calloc((size_t)ranks, sizeof *node_of);
     double *lowest = calloc((size_t)ranks, sizeof *lowest);
     smp_status status = node_of && lowest ? SMP_OK : smp_fail_memory((size_t)ranks * 12);
     status = smp__comm_agree(comm, status);
-    if (status == SMP_OK)
-        status = smp__comm_gather_node(comm, &own, sizeof own, node_of);
     if (status == SMP_OK) {
-        lowest[own] = own;
-        for (int i = 0; i < comm->node_size; i++)
-            if (node_of[i] < lowest[own])
-                lowest[own] = node_of[i];
+        lowest[own] = first;
         status = smp__comm_sum(comm, lowest, ranks);
     }
     for (int rank = 0; status == SMP_OK && rank < ranks; rank++)

@@ -123,9 +123,8 @@ smp_status smp__comm_broadcast(smp_comm *comm, char **data, size_t *bytes);
 smp_status smp__comm_share(smp_comm *comm, void *data, int64_t bytes, int root);
 /* The greatest of the values of all ranks. */
 smp_status smp__comm_max(smp_comm *comm, int *value);
-/* Every rank of this machine gets what each of them has: `own` and `all` of `bytes` and node_size *
- * bytes. */
-smp_status smp__comm_gather_node(smp_comm *comm, const void *own, int bytes, void *all);
+/* Every rank of this machine gets what each of them has, `bytes`, by rising rank: *all is malloc'ed. */
+smp_status smp__comm_gather_node(smp_comm *comm, const void *own, int bytes, void **all);
 
 /* In-place sum of doubles over all ranks. Entries that only one rank sets are exact. */
 smp_status smp__comm_sum(smp_comm *comm, double *values, int count);

@@ -153,18 +153,21 @@ smp_status smp__comm_max(smp_comm *comm, int *value)
     return SMP_OK;
 }
 
-smp_status smp__comm_gather_node(smp_comm *comm, const void *own, int bytes, void *all)
+smp_status smp__comm_gather_node(smp_comm *comm, const void *own, int bytes, void **all)
 {
     size_t total = (size_t)bytes * (size_t)comm->node_size;
-    char *copy = malloc((size_t)bytes + total); /* own, then all; MPI keeps it after a failure */
-    SMP_TRY(smp__comm_agree(comm, copy ? SMP_OK : smp_fail_memory(total)));
-    memcpy(copy, own, (size_t)bytes);
+    char *buffer = malloc(total + (size_t)bytes); /* all, then own; MPI keeps it after a failure */
+    smp_status status = smp__comm_agree(comm, buffer ? SMP_OK : smp_fail_memory(total));
+    if (status != SMP_OK) {
+        free(buffer);
+        return status;
+    }
+    memcpy(buffer + total, own, (size_t)bytes);
     SMP_TRY(smp__comm_finish(comm,
-                             MPI_Iallgather(copy, bytes, MPI_BYTE, copy + bytes, bytes, MPI_BYTE,
-                                            comm->node, &comm->collective),
+                             MPI_Iallgather(buffer + total, bytes, MPI_BYTE, buffer, bytes,
+                                            MPI_BYTE, comm->node, &comm->collective),
                              "the other ranks of this machine"));
-    memcpy(all, copy + bytes, total);
-    free(copy);
+    *all = buffer;
     return SMP_OK;
 }
 

@@ -21,15 +21,15 @@ enum { LANE_CTAS = 4, REDUCE_CTAS = 16, SCRATCH_BYTES = 256, ID_TAG = 0 };
 static smp_status check_shared(smp_comm *comm, const char own[64])
 {
     const char *allowed = getenv("SMP_NCCL_SHARED"); /* for tests on an emulated GPU */
-    char(*id)[64] = calloc((size_t)comm->node_size, sizeof(*id));
-    if (!id)
-        return smp_fail_memory((size_t)comm->node_size * sizeof(*id));
-    smp_status status = smp__comm_gather_node(comm, own, sizeof(*id), id);
-    for (int i = 0; status == SMP_OK && i < comm->node_size; i++)
+    void *all;
+    SMP_TRY(smp__comm_gather_node(comm, own, 64, &all));
+    const char(*id)[64] = all;
+    smp_status status = SMP_OK;
+    for (int i = 0; i < comm->node_size; i++)
         for (int j = 0; status == SMP_OK && j < i; j++)
             if (memcmp(id[i], id[j], sizeof(*id)) == 0 && !(allowed && strcmp(allowed, "1") == 0))
                 status = smp_fail(SMP_ERR_FAILED, "two ranks share GPU %.64s", id[i]);
-    free(id);
+    free(all);
     return status;
 }
 
