@@ -139,7 +139,7 @@ static smp_status build_plan(smp *s)
     s->chunks = s->plan->chunks;
     s->microbatches = s->plan->microbatches;
     s->batch = s->plan->microbatch_size;
-    s->samples_given = smp_step_samples(s) * s->comm.ddp_size;
+    s->samples_given = smp__job_global_batch(s);
     s->program = &s->plan->program[s->comm.pipeline_rank];
     s->stage_rank = calloc((size_t)s->plan->n_stage, sizeof(*s->stage_rank));
     if (!s->stage_rank)

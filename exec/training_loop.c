@@ -324,7 +324,7 @@ static smp_status run(trainer *t)
         if (t->tokens == 0 && input->dtype == SMP_I32 && input->shape.n_dim == 1)
             t->tokens = input->shape.dim[0];
     }
-    t->global_batch = smp_step_samples(t->job) * t->job->comm.ddp_size;
+    t->global_batch = smp__job_global_batch(t->job);
     int64_t least = o->drop_last ? t->global_batch : 1;
     SMP_TRY(open_data(t, o->data, o->n_data, o->shuffle, least, &t->data));
     if (o->n_eval_data > 0)

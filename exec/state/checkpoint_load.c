@@ -142,21 +142,12 @@ static smp_status load_file(smp *s, const char *path, int64_t step, bool *whole)
     return status;
 }
 
-/* Rank 0's number on every rank. */
-static smp_status share(smp *s, int64_t *number)
-{
-    s->result[0] = s->comm.world_rank == 0 ? (double)*number : 0.0; /* below 2^53: exact */
-    SMP_TRY(smp__comm_sum(&s->comm, s->result, 1));
-    *number = (int64_t)s->result[0];
-    return SMP_OK;
-}
-
 static smp_status load_newest(smp *s, const char *directory, const smp__saved *list, int n)
 {
     bool whole = false;
     for (int i = 0; !whole; i++) {
         int64_t step = i < n ? list[i].step : -1;
-        SMP_TRY(share(s, &step));
+        SMP_TRY(smp__comm_share(&s->comm, &step, sizeof(step), 0));
         if (step < 0)
             return smp_fail(SMP_ERR_INPUT, "%s: holds no checkpoint%s%s", directory,
                             s->load_note[0] ? " that can be read: " : "", s->load_note);
@@ -188,9 +179,7 @@ smp_status smp_load(smp *s, const char *path)
     if (status == SMP_OK)
         status = load_newest(s, path, list, n);
     free(list);
-    if (status != SMP_ERR_PEER) /* after that it is the place of the failure */
-        s->doing = smp__between_steps;
-    return status;
+    return smp__job_leave(s, status);
 }
 
 const char *smp_load_note(const smp *s)

@@ -100,21 +100,13 @@ static smp_status end_phase(smp *s)
     return status;
 }
 
-/* The end of a call that said what it does; after a failure elsewhere that stays the place of it. */
-static smp_status leave(smp *s, smp_status status)
-{
-    if (status != SMP_ERR_PEER)
-        s->doing = smp__between_steps;
-    return status;
-}
-
 smp_status smp__save_complete(smp *s)
 {
     smp_status status = SMP_OK;
     s->doing = "saving a checkpoint";
     while (status == SMP_OK && s->saving.phase != SMP__SAVE_NONE)
         status = end_phase(s);
-    return leave(s, status);
+    return smp__job_leave(s, status);
 }
 
 smp_status smp_save_wait(smp *s)
@@ -170,7 +162,7 @@ static smp_status begin(smp *s, const char *path, bool behind)
     SMP_TRY(smp__job_usable(s));
     SMP_TRY(smp__save_complete(s));
     s->doing = "saving a checkpoint";
-    return leave(s, start(s, path, behind));
+    return smp__job_leave(s, start(s, path, behind));
 }
 
 smp_status smp_save_begin(smp *s, const char *path)

@@ -127,7 +127,19 @@ int64_t smp_step_samples(const smp *s)
     return s->batch * s->microbatches;
 }
 
+int64_t smp__job_global_batch(const smp *s)
+{
+    return smp_step_samples(s) * s->comm.ddp_size;
+}
+
 const char smp__between_steps[] = "between steps";
+
+smp_status smp__job_leave(smp *s, smp_status status)
+{
+    if (status != SMP_ERR_PEER)
+        s->doing = smp__between_steps;
+    return status;
+}
 
 smp_status smp__job_context(const smp *s, smp_status status)
 {

@@ -166,8 +166,13 @@ int smp__job_chunk_of_stage(const smp *s, int stage);
 /* SMP_ERR_FAILED after a failed step. */
 smp_status smp__job_usable(const smp *s);
 
+/* Samples in one step of all replicas. */
+int64_t smp__job_global_batch(const smp *s);
+
 /* What a rank is doing that is in no step and no other call. */
 extern const char smp__between_steps[];
+/* The end of a call that said what it does; after a failure elsewhere that stays the place of it. */
+smp_status smp__job_leave(smp *s, smp_status status);
 
 /* Puts "rank 2 (replica 0, stage 2, F3.0): " before the recorded message, outside of steps what the
  * rank is doing. */

@@ -184,19 +184,14 @@ static smp_status collect(smp *s, smp_step_result *result)
     return SMP_OK;
 }
 
-static int64_t full_batch(const smp *s)
-{
-    return smp_step_samples(s) * s->comm.ddp_size;
-}
-
 static smp_status check_call(const smp *s, const void *const *inputs, int64_t samples,
                              const void *result)
 {
     if (!s || !inputs || !result)
         return smp_fail(SMP_ERR_INPUT, "a NULL argument");
-    if (samples < 1 || samples > full_batch(s))
+    if (samples < 1 || samples > smp__job_global_batch(s))
         return smp_fail(SMP_ERR_INPUT, "a batch of %" PRId64 " samples: expected 1 to %" PRId64,
-                        samples, full_batch(s));
+                        samples, smp__job_global_batch(s));
     return smp__job_usable(s);
 }
 
@@ -262,7 +257,7 @@ smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
 
 smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *result)
 {
-    return smp_step_short(s, inputs, s ? full_batch(s) : 0, result);
+    return smp_step_short(s, inputs, s ? smp__job_global_batch(s) : 0, result);
 }
 
 /* Waits for the sends of micro-batch slot 0 to the next stage, or for those that jump over stages
@@ -339,5 +334,5 @@ smp_status smp_evaluate_short(smp *s, const void *const *inputs, int64_t samples
 
 smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_result *result)
 {
-    return smp_evaluate_short(s, inputs, s ? full_batch(s) : 0, result);
+    return smp_evaluate_short(s, inputs, s ? smp__job_global_batch(s) : 0, result);
 }
