@@ -10,6 +10,8 @@
 #include "graph/base/random.h"
 #include "graph/base/text.h"
 
+enum { GRADIENT = -1 };
+
 static const double two_pi = 6.283185307179586;
 
 /* Four values per counter: uniform words, or two Box-Muller pairs. */
@@ -105,16 +107,24 @@ static bool counts(const smp *s, int32_t index)
     return s->memory->param[index].owner && s->comm.replica == 0;
 }
 
-smp_status smp__weights_square(smp *s)
+/* Enqueued: of every weight the gradient's, its own (0) or a state's (k). */
+static smp_status sum_squares(smp *s, int k)
 {
     for (int32_t i = 0; i < s->memory->n_param; i++) {
+        const smp_memory_param *param = &s->memory->param[i];
+        int64_t offset = k == GRADIENT ? param->grad : k == 0 ? param->weight : param->state[k - 1];
         if (!counts(s, i))
             continue;
-        SMP_TRY(s->device->square_sum(s->device_context, at(s, s->memory->param[i].grad),
-                                      elements_of(s, i), &s->square[i]));
+        SMP_TRY(s->device->square_sum(s->device_context, at(s, offset), elements_of(s, i),
+                                      &s->square[i]));
         SMP_TRY(smp__device_pace(s)); /* other ranks' gradients may not be there yet */
     }
     return SMP_OK;
+}
+
+smp_status smp__weights_square(smp *s)
+{
+    return sum_squares(s, GRADIENT);
 }
 
 smp_status smp__weights_norm(smp *s, double also[SMP__STEP_SUMS], double *norm)
@@ -134,27 +144,23 @@ smp_status smp__weights_norm(smp *s, double also[SMP__STEP_SUMS], double *norm)
     return SMP_OK;
 }
 
-static smp_status check_finite(smp *s, int32_t index, int64_t offset, const char *what)
+/* All weights, or one state of the optimizer of all: one wait for the device. */
+static smp_status check_finite(smp *s, int k)
 {
-    const smp_param *p = &s->graph->param[s->memory->param[index].param];
-    SMP_TRY(s->device->square_sum(s->device_context, at(s, offset), p->elements, s->square));
+    SMP_TRY(sum_squares(s, k));
     SMP_TRY(smp__device_idle(s));
-    if (isfinite(s->square[0]))
-        return SMP_OK;
-    return smp_fail(SMP_ERR_FAILED, "%s '%s' after step %lld: not finite", what, p->name,
-                    (long long)s->step);
+    for (int32_t i = 0; i < s->memory->n_param; i++)
+        if (counts(s, i) && !isfinite(s->square[i]))
+            return smp_fail(SMP_ERR_FAILED, "%s '%s' after step %lld: not finite",
+                            k == 0 ? "weight" : "optimizer state of weight",
+                            s->graph->param[s->memory->param[i].param].name, (long long)s->step);
+    return SMP_OK;
 }
 
 smp_status smp__weights_check(smp *s)
 {
-    for (int32_t i = 0; i < s->memory->n_param; i++) {
-        const smp_memory_param *param = &s->memory->param[i];
-        if (!counts(s, i))
-            continue;
-        SMP_TRY(check_finite(s, i, param->weight, "weight"));
-        for (int k = 0; k < smp__job_states(s); k++)
-            SMP_TRY(check_finite(s, i, param->state[k], "optimizer state of weight"));
-    }
+    for (int k = 0; k <= smp__job_states(s); k++)
+        SMP_TRY(check_finite(s, k));
     return SMP_OK;
 }
 

@@ -4,6 +4,7 @@
 #include "tests/bad_calls.h"
 #include "tests/exec/state/checkpoint_fixture.h"
 
+#include <math.h>
 #include <signal.h>
 
 static int reset(void **state)
@@ -272,6 +273,11 @@ static void test_checkpoint_refused(void **state)
     assert_int_equal(smp_save(job, saved), SMP_ERR_FAILED);
     assert_non_null(strstr(smp_last_error(), "1.smp.part: cannot create: Is a directory"));
     assert_int_equal(rmdir(part_of(1)), 0);
+    float *moment = (float *)(job->arena + job->memory->param[0].state[1]);
+    *moment = INFINITY;
+    assert_int_equal(smp_save(job, saved), SMP_ERR_FAILED);
+    assert_non_null(strstr(smp_last_error(), "optimizer state of weight 'fc.weight' after step 1"));
+    *moment = 0;
     must(smp_weight_set(job, "fc.weight", nan, 12));
     assert_int_equal(smp_save_begin(job, saved), SMP_ERR_FAILED);
     assert_non_null(strstr(smp_last_error(), "saved: not saved: weight 'fc.weight' after step 1"));
