@@ -74,11 +74,13 @@ static smp_status plan_memory(smp *s)
     smp_layout **layout = calloc((size_t)s->chunks, sizeof(*layout));
     s->chunk = calloc((size_t)s->chunks, sizeof(*s->chunk));
     s->stage_of_chunk = calloc((size_t)s->chunks, sizeof(*s->stage_of_chunk));
-    smp_status status = layout && s->chunk && s->stage_of_chunk
-                            ? smp_memory_plan_rank(s->plan, s->graph, s->flow, rank,
-                                                   smp__job_states(s), layout, &s->memory)
-                            : smp_fail_memory((size_t)s->chunks * sizeof(*s->chunk));
-    for (int chunk = 0; layout && s->chunk && s->stage_of_chunk && chunk < s->chunks; chunk++) {
+    if (!layout || !s->chunk || !s->stage_of_chunk) {
+        free(layout);
+        return smp_fail_memory((size_t)s->chunks * sizeof(*s->chunk));
+    }
+    smp_status status = smp_memory_plan_rank(s->plan, s->graph, s->flow, rank, smp__job_states(s),
+                                             layout, &s->memory);
+    for (int chunk = 0; chunk < s->chunks; chunk++) {
         s->chunk[chunk].layout = layout[chunk];
         s->chunk[chunk].stage = smp_plan_stage_of(s->plan, rank, chunk);
         s->stage_of_chunk[chunk] = s->chunk[chunk].stage;

@@ -89,6 +89,4 @@ void smp__on_sigterm(const smp *s)
     if (s) /* the handler finds a job whenever it is called */
         job = s;
     sigaction(SIGTERM, &action, NULL);
-    if (!s)
-        job = NULL;
 }

@@ -195,7 +195,7 @@ static smp_status check_call(const smp *s, const void *const *inputs, int64_t sa
     return smp__job_usable(s);
 }
 
-static smp_status begin(smp *s, bool training, int64_t samples)
+static void begin(smp *s, bool training, int64_t samples)
 {
     s->training_call = training;
     s->samples_given = samples;
@@ -203,7 +203,7 @@ static smp_status begin(smp *s, bool training, int64_t samples)
     s->step_begin_s = smp_clock_s();
     s->current = (smp_action){.kind = SMP_ACTION_F, .microbatch = -1, .chunk = -1};
     s->doing = NULL;
-    return smp__comm_enter(&s->comm);
+    smp__comm_enter(&s->comm);
 }
 
 static smp_status fail_step(smp *s, smp_status status)
@@ -225,11 +225,10 @@ smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
     SMP_TRY(check_call(s, inputs, samples, result));
     bool training = s->graph->training;
     smp_step_result done = {.step = s->step + 1};
-    smp_status status = begin(s, training, samples);
+    begin(s, training, samples);
     s->n_event = 0;
     s->collected = false;
-    if (status == SMP_OK)
-        status = smp__inputs_begin(s, inputs);
+    smp_status status = smp__inputs_begin(s, inputs);
     if (status == SMP_OK)
         status = smp__loss_share_begin(s, inputs);
     if (status == SMP_OK && training)
@@ -307,10 +306,10 @@ smp_status smp_evaluate_short(smp *s, const void *const *inputs, int64_t samples
     SMP_TRY(check_call(s, inputs, samples, result));
     smp_step_result done = {0};
     smp_status status = smp__trace_collect(s); /* the stamps of the last step go */
-    if (status == SMP_OK)
-        status = begin(s, false, samples);
-    if (status == SMP_OK)
+    if (status == SMP_OK) {
+        begin(s, false, samples);
         status = smp__inputs_begin(s, inputs);
+    }
     if (status == SMP_OK)
         status = smp__loss_share_begin(s, inputs);
     for (int mb = 0; status == SMP_OK && mb < s->microbatches; mb++)

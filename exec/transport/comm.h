@@ -134,7 +134,7 @@ smp_status smp__comm_sum_first(smp_comm *comm, MPI_Comm group, double *values, i
 /* A step begins: while it has not begun on all ranks, waits are as patient as between steps, since a
  * rank may still read data or write a checkpoint. Tells another rank, its witness, and returns at
  * once; the next smp__comm_sum completes it. */
-smp_status smp__comm_enter(smp_comm *comm);
+void smp__comm_enter(smp_comm *comm);
 
 /* All ranks are known to be in the step: takes what the other one has told. */
 smp_status smp__comm_entered(smp_comm *comm);

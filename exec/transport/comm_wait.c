@@ -28,8 +28,8 @@ enum {
 
 static const double MIN_NAP_S = 10e-6, MAX_NAP_S = 50e-6;
 static const double PATIENCE = 30.0; /* between steps ranks plan, read data, write checkpoints */
-static const double CALL_EVERY =
-    0.25; /* of the time-out, while not all are known to be in the step */
+/* of the time-out, while not all are known to be in the step */
+static const double CALL_EVERY = 0.25;
 static const double LOOK_EVERY_S = 1e-3; /* for other ranks' messages and the time-out */
 static const double MAX_GAP_S = 0.1;     /* of waiting: in a longer one the process did not run */
 static const double ANSWER_S = 0.5;      /* who waits looks every millisecond */
@@ -305,15 +305,14 @@ smp_status smp__comm_wait_until(smp_comm *comm, smp_wait *wait, smp_wait_test te
     }
 }
 
-smp_status smp__comm_enter(smp_comm *comm)
+void smp__comm_enter(smp_comm *comm)
 {
     if (comm->world_size == 1)
-        return SMP_OK;
+        return;
     comm->entered = ++comm->came;
     comm->steps++;
     comm->entering = true;
     tell(comm, witness_of(comm, comm->world_rank), ENTER_TAG, NULL, 0);
-    return SMP_OK;
 }
 
 static void describe_enter(const void *context, char *buffer, size_t size)
