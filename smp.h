@@ -8,11 +8,11 @@
  * signal handlers, environment, OpenMP settings, rand(), locale and floating-point modes are what
  * they were. What a job has taken it gives back: memory, files, and, in smp_finalize or a failed
  * smp_init on the same thread, the thread's scheduling. What it changes, and how not:
- * - MPI is initialised by the first smp_init if the program has not done so, with what MPI_Init does
- *   to a process (threads, descriptors, handlers of SIGSEGV and the like; its environment variables
- *   are taken back). A process can do that once, so MPI stays open and is finalised when the process
- *   exits, unless a job is open or broken then: such ranks do not wait for each other. A program
- *   that initialises MPI itself also finalises it, after the last smp_finalize.
+ * - MPI is initialised by the first smp_init if the program has not done so, with what MPI_Init
+ *   does to a process (threads, descriptors, handlers of SIGSEGV and the like; its environment
+ *   variables are taken back). A process can do that once, so MPI stays open and is finalised when
+ *   the process exits, unless a job is open or broken then: such ranks do not wait for each other.
+ *   A program that initialises MPI itself also finalises it, after the last smp_finalize.
  * - Where a machine has more ranks than cores, the calling thread is bound to one core, with the
  *   batch policy and a timer slack of 1 us, while it has a job: not with options.keep_scheduling.
  * - A job on a GPU makes it the thread's current CUDA device; CUDA and NCCL, once loaded, stay.
@@ -118,12 +118,12 @@ typedef struct smp_options {
      * their gradients in bf16; weights, their gradients and the optimizer in fp32). NULL: the
      * plan's, fp32 where it is planned at start. The CPU has fp32 only. */
     const char *precision;
-    double timeout_s; /* a wait without progress for longer ends the job, between steps one thirty
-                         times as long; time in which the job is suspended does not count; 0: never */
+    double timeout_s; /* a wait without progress for longer ends the job, between steps one 30 times
+                         as long; time in which the job is suspended does not count; 0: never */
     int record_trace; /* keep start and end of every action for smp_trace_write */
     int max_skipped;  /* so many skipped steps in a row (see smp_step) end the job; 0: go on */
-    int keep_scheduling; /* 1: the calling thread keeps its cores, policy and timer slack, also where
-                            ranks outnumber cores; 0: see above */
+    int keep_scheduling; /* 1: the calling thread keeps its cores, policy and timer slack, also
+                            where ranks outnumber cores; 0: see above */
 } smp_options;
 
 SMP_API smp_options smp_options_default(void);
@@ -136,8 +136,8 @@ SMP_API smp_options smp_options_default(void);
  * status. *out is owned by the caller: smp_finalize. */
 SMP_API smp_status smp_init(smp **out, const smp_options *options);
 
-/* Frees the job; accepts NULL. Collective. After a failed step nothing waits for other ranks, and memory
- * that messages in flight may touch stays until the process ends. */
+/* Frees the job; accepts NULL. Collective. After a failed step nothing waits for other ranks, and
+ * memory that messages in flight may touch stays until the process ends. */
 SMP_API void smp_finalize(smp *s);
 
 SMP_API int smp_rank(const smp *s, smp_group group);
@@ -183,7 +183,7 @@ SMP_API smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *
 /* smp_step for a batch of fewer samples, as the last one of a pass over the data may be: the first
  * `samples` of a global batch, the same number on every rank, 1 to smp_step_samples(s) times the
  * replicas. Replica r passes those from r * smp_step_samples(s) on: its part may be short or empty,
- * where its arrays are not read, and may be NULL. Loss and gradient are the mean over what is there. */
+ * where its arrays may be NULL. Loss and gradient are the mean over what is there. */
 SMP_API smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
                                   smp_step_result *result);
 

@@ -1,4 +1,4 @@
-/* What a job runs on: the device and its number format, whether its memory is enough, the transport.
+/* What a job runs on: device, number format, whether the memory is enough, the transport.
  * Every rank of a job takes the same. */
 #include "exec/choose_device.h"
 

@@ -1,4 +1,4 @@
-/* Weights by name, and the last step as a trace or a page: what a program may look at between steps. */
+/* What a program may look at between steps: weights by name, the last step as a trace or a page. */
 #include "exec/inspect_job.h"
 
 #include <inttypes.h>
@@ -77,8 +77,8 @@ smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t
     return smp__weight_round(s, held);
 }
 
-/* Rank 0 gets everybody's events, malloc'ed. Ranks run the same binary: events travel as bytes. What
- * MPI may still use after a failure is not freed. */
+/* Rank 0 gets everybody's events, malloc'ed. Ranks run the same binary: events travel as bytes.
+ * What MPI may still use after a failure is not freed. */
 static smp_status gather_events(smp *s, smp_trace_event **events, int64_t *n)
 {
     const int64_t own_bytes = s->n_event * (int64_t)sizeof(smp_trace_event);

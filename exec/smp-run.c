@@ -306,7 +306,7 @@ int main(int argc, char **argv)
         status = smp__train(&a.train, &job_broken);
     }
     int code = smp_status_exit_code(status);
-    if (job_broken) { /* a step failed on this rank alone, or a peer is gone: nobody else can go on */
+    if (job_broken) { /* a step failed on this rank alone, or a peer is gone: nobody can go on */
         fprintf(stderr, "smp-run: %s\n", smp_last_error());
         MPI_Abort(MPI_COMM_WORLD, code);
     }

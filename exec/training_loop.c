@@ -1,4 +1,4 @@
-/* Training loop. Every rank reads the inputs that its stages need, for its replica; rank 0 prints. */
+/* Training loop. Every rank reads the inputs of its stages, for its replica; rank 0 prints. */
 #include "exec/training_loop.h"
 
 #include <errno.h>
@@ -141,8 +141,8 @@ static void print_step(const trainer *t, const smp_step_result *r)
     fflush(stdout);
 }
 
-/* The mean over the whole set, each target once. The losses of micro-batches are added in the order of
- * the samples: the micro-batch size decides the last bits, and nothing else of the plan does. */
+/* The mean over the whole set, each target once. The losses of micro-batches are added in the order
+ * of the samples: the micro-batch size decides the last bits, and nothing else of the plan does. */
 static smp_status evaluate(trainer *t, int64_t step)
 {
     const int64_t n = smp_data_samples(t->eval_data);

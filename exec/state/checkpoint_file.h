@@ -21,8 +21,8 @@ typedef struct smp__checkpoint_header {
     char optimizer[64];
 } smp__checkpoint_header;
 
-/* Where a weight begins in a file with so many states of the optimizer for each; of the weight behind
- * the last: the length of the file. */
+/* Where a weight begins in a file with so many states of the optimizer for each; of the weight
+ * behind the last: the length of the file. */
 int64_t smp__checkpoint_offset(const smp_graph *graph, int32_t param, int states);
 /* `bytes` at `offset`, all of them. SMP_ERR_FAILED with the path. */
 smp_status smp__checkpoint_transfer(int fd, void *data, int64_t bytes, int64_t offset, bool writing,

@@ -1,7 +1,7 @@
 /* The host waits for the device, and looks where it is.
  *
- * Every action ends with a stamp that the device passes when it gets there, so a wait that takes too
- * long, or an error, names the first action that is not done. Progress of the device starts the
+ * Every action ends with a stamp that the device passes when it gets there, so a wait that takes
+ * too long, or an error, names the first action that is not done. Progress of the device starts the
  * watchdog's clock again: a long step is not a hang. */
 #include "exec/state/device_wait.h"
 
@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A stamp behind every PACE_CALLS operators, of which the oldest of PACE_SLOTS is waited for: at most
- * PACE_CALLS * PACE_SLOTS operators of a few kernels each are in the queue, which holds about a
- * thousand (assumed: it is not documented). */
+/* A stamp behind every PACE_CALLS operators, of which the oldest of PACE_SLOTS is waited for: at
+ * most PACE_CALLS * PACE_SLOTS operators of a few kernels each are in the queue, which holds about
+ * a thousand (assumed: it is not documented). */
 enum { PACE_CALLS = 24, PACE_SLOTS = 4 };
 
 int smp__device_stamps(int64_t actions, bool trace)

@@ -3,9 +3,9 @@
  * Built once by smp_init: the plan, this rank's program, the layouts of its stages, the memory plan
  * and the arena, operator state, and address tables. A step then only walks the program.
  *
- * The device runs behind the host: a step enqueues everything and waits once, for the losses and the
- * gradient norm; the optimizer runs while the next step is prepared. The arena is device memory: the
- * host sees its contents through smp__copy_out and smp__copy_in alone. */
+ * The device runs behind the host: a step enqueues everything and waits once, for the losses and
+ * the gradient norm; the optimizer runs while the next step is prepared. The arena is device
+ * memory: the host sees its contents through smp__copy_out and smp__copy_in alone. */
 #ifndef SMP_EXEC_STATE_HANDLE_H
 #define SMP_EXEC_STATE_HANDLE_H
 
@@ -153,8 +153,8 @@ enum {
 
 /* Address of a value of (chunk, micro-batch). */
 void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch);
-/* Samples in a micro-batch of the call in progress, `batch` or less: they are given by replica, then
- * micro-batch, and padding stands behind them. */
+/* Samples in a micro-batch of the call in progress, `batch` or less: they are given by replica,
+ * then micro-batch, and padding stands behind them. */
 int64_t smp__job_samples(const smp *s, int replica, int microbatch);
 /* Index into memory->param for a graph weight, -1 if not held here. */
 int32_t smp__job_find_param(const smp *s, int32_t param);
@@ -171,7 +171,7 @@ int64_t smp__job_global_batch(const smp *s);
 
 /* What a rank is doing that is in no step and no other call. */
 extern const char smp__between_steps[];
-/* The end of a call that said what it does; after a failure elsewhere that stays the place of it. */
+/* The end of a call that said what it does: after a failure elsewhere that stays its place. */
 smp_status smp__job_leave(smp *s, smp_status status);
 
 /* Puts "rank 2 (replica 0, stage 2, F3.0): " before the recorded message, outside of steps what the

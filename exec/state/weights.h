@@ -16,8 +16,8 @@ smp_status smp__weights_norm(smp *s, double also[SMP__STEP_SUMS], double *norm);
 /* Enqueued: the optimizer, and zero for the accumulators; or only that. */
 smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale);
 smp_status smp__weights_keep(smp *s);
-/* SMP_ERR_FAILED names a weight of this rank, or a state of the optimizer, that is not finite. Every
- * weight is looked at by one rank. */
+/* SMP_ERR_FAILED names a weight of this rank, or a state of the optimizer, that is not finite.
+ * Every weight is looked at by one rank. */
 smp_status smp__weights_check(smp *s);
 /* A hash of the weights of this rank's replica, the same for every split. Collective. */
 smp_status smp__weights_hash(smp *s, uint64_t *hash);

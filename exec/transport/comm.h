@@ -1,5 +1,5 @@
 /* The job's processes: groups, agreement on errors, waiting with a watchdog. The control plane is
- * MPI; it carries a few numbers per step. Bulk data goes through a transport (exec/transport/transport.h). */
+ * MPI; it carries a few numbers per step. Bulk data goes through a transport (transport.h). */
 #ifndef SMP_EXEC_TRANSPORT_COMM_H
 #define SMP_EXEC_TRANSPORT_COMM_H
 
@@ -57,7 +57,7 @@ typedef struct smp_comm_peer {
 
 /* Initialises MPI if need be and the world communicator. Collective. */
 smp_status smp__comm_open(smp_comm *comm, double timeout_s);
-/* If the machine is crowded, the calling thread keeps to a core of its own until the group is closed. */
+/* If the machine is crowded, the calling thread keeps to its own core until the group is closed. */
 void smp__comm_take_core(smp_comm *comm);
 /* Makes the groups. Collective. */
 smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica);
@@ -74,9 +74,9 @@ int smp__comm_max_tag(const smp_comm *comm);
  * with SMP_ERR_PEER. Never blocks. Returns `status`. */
 smp_status smp__comm_notify(smp_comm *comm, smp_status status);
 
-/* A wait in progress: spins, then yields or sleeps, looks for what other ranks have to say, gives up
- * after timeout_s. Time in which the process did not run does not count, since a suspended job goes
- * on. Zero-initialise before a wait. */
+/* A wait in progress: spins, then yields or sleeps, looks for what other ranks have to say, gives
+ * up after timeout_s. Time in which the process did not run does not count, since a suspended job
+ * goes on. Zero-initialise before a wait. */
 typedef struct smp_wait {
     long polls;
     double waited_s; /* since the first pause after spinning */
@@ -119,11 +119,12 @@ smp_status smp__comm_agree(smp_comm *comm, smp_status status);
 /* Rank 0's bytes to every rank; *data is malloc'ed on the others. Collective. */
 smp_status smp__comm_broadcast(smp_comm *comm, char **data, size_t *bytes);
 
-/* The bytes of rank `root` to every rank, in pieces that pass through memory of `comm`: the caller's memory is free again after a failure, too. */
+/* The bytes of rank `root` to every rank, in pieces that pass through memory of `comm`: the
+ * caller's memory is free again after a failure, too. */
 smp_status smp__comm_share(smp_comm *comm, void *data, int64_t bytes, int root);
 /* The greatest of the values of all ranks. */
 smp_status smp__comm_max(smp_comm *comm, int *value);
-/* Every rank of this machine gets what each of them has, `bytes`, by rising rank: *all is malloc'ed. */
+/* Every rank of this machine gets what each of them has, by rising rank: *all is malloc'ed. */
 smp_status smp__comm_gather_node(smp_comm *comm, const void *own, int bytes, void **all);
 
 /* In-place sum of doubles over all ranks. Entries that only one rank sets are exact. */
@@ -131,8 +132,8 @@ smp_status smp__comm_sum(smp_comm *comm, double *values, int count);
 /* The same at the start of a step over the ranks of `group`, which may still have work to do. */
 smp_status smp__comm_sum_first(smp_comm *comm, MPI_Comm group, double *values, int count);
 
-/* A step begins: while it has not begun on all ranks, waits are as patient as between steps, since a
- * rank may still read data or write a checkpoint. Tells another rank, its witness, and returns at
+/* A step begins: while it has not begun on all ranks, waits are as patient as between steps, since
+ * a rank may still read data or write a checkpoint. Tells another rank, its witness, and returns at
  * once; the next smp__comm_sum completes it. */
 void smp__comm_enter(smp_comm *comm);
 

@@ -1,8 +1,8 @@
-/* Waiting, and what ranks tell each other meanwhile. A rank that fails sends a notice to every other
- * rank; ranks listen whenever they wait, so a failure anywhere ends every wait. A rank that hangs
- * sends nothing: the time-out of those that wait for it ends the job. Before it speaks, a rank that
- * is out of time asks all others how far they have come: who waits answers within milliseconds, who
- * hangs or is stopped does not, and is named.
+/* Waiting, and what ranks tell each other meanwhile. A rank that fails sends a notice to every
+ * other rank; ranks listen whenever they wait, so a failure anywhere ends every wait. A rank that
+ * hangs sends nothing: the time-out of those that wait for it ends the job. Before it speaks, a
+ * rank that is out of time asks all others how far they have come: who waits answers within
+ * milliseconds, who hangs or is stopped does not, and is named.
  *
  * Who hangs in a step is told apart from who has not begun it, and may have long work to do, by a
  * witness: in a job that goes well all that a rank sends is one empty message per step, to the rank

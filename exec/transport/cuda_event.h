@@ -12,7 +12,7 @@ static inline smp_status smp__make_event(cudaEvent_t *event)
     return SMP_CUDA(cudaEventCreateWithFlags, event, cudaEventDisableTiming);
 }
 
-/* One whose work goes before the kernels': of a message and a kernel that are both ready the message. */
+/* One whose work goes before the kernels': a message that is ready before a kernel that is. */
 static inline smp_status smp__make_urgent_stream(cudaStream_t *stream)
 {
     int least, greatest;

@@ -1,5 +1,5 @@
-/* Who opens MPI closes it. A process can open MPI once, so where the library does, it stays open for
- * the jobs to come and is closed when the process exits (as PETSc, Horovod and mpi4py do). */
+/* Who opens MPI closes it. A process can open MPI once, so where the library does, it stays open
+ * for the jobs to come and is closed when the process exits (as PETSc, Horovod and mpi4py do). */
 #ifndef SMP_EXEC_TRANSPORT_MPI_LIFETIME_H
 #define SMP_EXEC_TRANSPORT_MPI_LIFETIME_H
 
@@ -7,15 +7,15 @@
 
 #include "graph/base/status.h"
 
-/* Opens MPI unless it is open. Ranks wait by testing and sleeping (smp__comm_pause), so Open MPI must
- * not give the core away by itself: with its mpi_yield_when_idle, which mpirun --oversubscribe sets,
- * every test between two operators would. Leaves the environment as it is. */
+/* Opens MPI unless it is open. Ranks wait by testing and sleeping (smp__comm_pause), so Open MPI
+ * must not give the core away by itself: with its mpi_yield_when_idle, which mpirun --oversubscribe
+ * sets, every test between two operators would. Leaves the environment as it is. */
 smp_status smp__mpi_open(void);
 /* The library did, and closes it. */
 bool smp__mpi_owned(void);
 
-/* A group of ranks begins and ends well. With one that does not end the process exits with MPI open,
- * since ranks that are gone or wait elsewhere would never come to MPI_Finalize. */
+/* A group of ranks begins and ends well. With one that does not end the process exits with MPI
+ * open, since ranks that are gone or wait elsewhere would never come to MPI_Finalize. */
 void smp__mpi_enter(void);
 void smp__mpi_leave(void);
 

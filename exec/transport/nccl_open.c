@@ -278,8 +278,8 @@ static smp_status connect_all(const smp_transport_options *options, void **conte
     return status;
 }
 
-/* NCCL connects an algorithm of all-reduce when it is first chosen, by size: here, not in a step. Only its
- * first communicator looks at the variable; a user's own setting stands. */
+/* NCCL connects an algorithm of all-reduce when it is first chosen, by size: here, not in a step.
+ * Only its first communicator looks at the variable; a user's own setting stands. */
 smp_status smp__nccl_connect(const smp_transport_options *options, void **context)
 {
     static const char when[] = "NCCL_RUNTIME_CONNECT";

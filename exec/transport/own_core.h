@@ -1,5 +1,5 @@
-/* Ranks that share cores: each keeps to one of them while it has a job. The thread is the host's and
- * gets back what it had. */
+/* Ranks that share cores: each keeps to one of them while it has a job. The thread is the host's
+ * and gets back what it had. */
 #ifndef SMP_EXEC_TRANSPORT_OWN_CORE_H
 #define SMP_EXEC_TRANSPORT_OWN_CORE_H
 

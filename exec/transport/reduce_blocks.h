@@ -1,5 +1,5 @@
-/* An all-reduce of host memory in two halves. Every element is summed on exactly one replica and then
- * copied: the replicas hold the same bits whatever algorithm MPI chooses inside. */
+/* An all-reduce of host memory in two halves. Every element is summed on exactly one replica and
+ * then copied: the replicas hold the same bits whatever algorithm MPI chooses inside. */
 #ifndef SMP_EXEC_TRANSPORT_REDUCE_BLOCKS_H
 #define SMP_EXEC_TRANSPORT_REDUCE_BLOCKS_H
 

@@ -1,6 +1,6 @@
 /* The transport interface: moving tensors between ranks. One static smp_transport per file, listed
- * once in exec/transport/transport.c. Nothing blocks: everything is started, then tested; data moves only while
- * somebody tests, so the executor tests between operators.
+ * once in exec/transport/transport.c. Nothing blocks: everything is started, then tested; data
+ * moves only while somebody tests, so the executor tests between operators.
  *
  * Order on a device: a message is started in the order of the device's compute stream (a send reads
  * what was computed before it, a receive writes after what was enqueued before it), and once `test`
@@ -14,8 +14,8 @@
 #include "exec/device/device.h"
 
 /* Messages from one rank of the pipeline to another that are sent in the order in which they are
- * received (exec/step/message_lanes.c says why). Messages of different lanes never wait for each other.
- */
+ * received (exec/step/message_lanes.c says why). Messages of different lanes never wait for each
+ * other. */
 typedef struct smp_lane {
     int64_t id; /* the same at both ends, unique in the pipeline */
     int peer;   /* pipeline rank */

@@ -1,7 +1,7 @@
 /* MPI transport. Messages are non-blocking sends and receives on one communicator, told apart by
- * tags. An all-reduce is the two halves of reduce_blocks.h. MPI wants collectives in one order on all
- * ranks, so reductions run one after the other, in the order in which they were asked for: that of the
- * plan. */
+ * tags. An all-reduce is the two halves of reduce_blocks.h. MPI wants collectives in one order on
+ * all ranks, so reductions run one after the other, in the order in which they were asked for: that
+ * of the plan. */
 #include <limits.h>
 #include <stdlib.h>
 
