@@ -14,6 +14,7 @@
 #include "exec/on_sigterm.h"
 #include "exec/state/checkpoint_folder.h"
 #include "exec/state/weights.h"
+#include "profile/measure.h"
 
 enum { WARM_UP_STEPS = 2, TELLER_S = 2 };
 
@@ -210,26 +211,19 @@ static smp_status train_step(trainer *t, int64_t step)
                            : smp_save(t->job, o->checkpoint);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The first steps touch memory and libraries for the first time: they do not count. */
 static void print_summary(const trainer *t)
 {
-    int64_t skip = t->n_step > 2 * WARM_UP_STEPS ? WARM_UP_STEPS : t->n_step > 1 ? 1 : 0;
+    int64_t skip = t->n_step / 2 < WARM_UP_STEPS ? t->n_step / 2 : WARM_UP_STEPS;
     int64_t n = t->n_step - skip;
     if (n <= 0)
         return;
-    double *step_us = t->step_us + skip, predicted = t->job->plan->predicted.step_us;
-    qsort(step_us, (size_t)n, sizeof(double), by_value);
-    double median = 0.5 * (step_us[(n - 1) / 2] + step_us[n / 2]);
+    double median = smp__median(t->step_us + skip, n), predicted = t->job->plan->predicted.step_us;
     char measured[32], planned[32];
-    printf("median step %s, predicted %s, error %+.1f %%\n",
+    printf("median step %s, predicted %s, error %+.1f %% (%" PRId64 " step%s)\n",
            smp_format_us(measured, sizeof(measured), median),
-           smp_format_us(planned, sizeof(planned), predicted), 100.0 * (predicted / median - 1.0));
+           smp_format_us(planned, sizeof(planned), predicted), 100.0 * (predicted / median - 1.0),
+           n, n == 1 ? "" : "s");
 }
 
 static smp_status print_checksum(trainer *t)

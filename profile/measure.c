@@ -75,7 +75,7 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-double smp__median(double *values, int n)
+double smp__median(double *values, int64_t n)
 {
     if (n == 0)
         return 0;

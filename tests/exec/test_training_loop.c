@@ -34,19 +34,44 @@ static const char model_text[] =
     "  - {op: cross_entropy, name: loss, in: [y, targets], out: loss}\n"
     "loss: loss\n";
 
-static char model[80], text[80], even[80], few[80], saved[80];
+static char model[80], text[80], even[80], few[80], single[80], saved[80];
 
 /* What rank 0 printed, as text or JSON; every rank gets it, so that all find the same. */
 typedef struct printed {
-    int steps, evaluations, hashes, summaries;
-    int others;                /* lines of the other ranks */
-    double loss[MOST + 1];     /* by step */
-    long long evaluated[MOST]; /* steps */
+    int steps, evaluations, hashes;
+    double measured_us[MOST + 1], predicted_us, median_us; /* as text */
+    int of_median;                                         /* steps; 0: no summary */
+    int others;                                            /* lines of the other ranks */
+    double loss[MOST + 1];                                 /* by step */
+    long long evaluated[MOST];                             /* steps */
     double eval_loss[MOST];
     unsigned long long weights[MOST]; /* by replica */
     smp_status status;
     bool job_broken;
 } printed;
+
+/* "1.63 ms" at the start of a text, in microseconds. */
+static double us_of(const char *text)
+{
+    char unit[4] = "";
+    double value = 0.0;
+    assert_int_equal(sscanf(text, "%lf %3[a-z]", &value, unit), 2);
+    return value * (strcmp(unit, "s") == 0 ? 1e6 : strcmp(unit, "ms") == 0 ? 1e3 : 1.0);
+}
+
+/* step 3  loss 4.85  1200 tokens/s  1.63 ms  predicted 1.7 ms (x1.04) */
+static void read_times(const char *line, int step, printed *p)
+{
+    const char *measured = strstr(line, " tokens/s  "), *predicted = strstr(line, "  predicted ");
+    double ratio;
+    if (line[0] == '{')
+        return;
+    assert_true(measured && predicted);
+    p->measured_us[step] = us_of(measured + strlen(" tokens/s  "));
+    p->predicted_us = us_of(predicted + strlen("  predicted "));
+    assert_int_equal(sscanf(strchr(predicted, '('), "(x%lf)", &ratio), 1);
+    assert_true(fabs(ratio - p->predicted_us / p->measured_us[step]) <= 0.01 + 0.01 * ratio);
+}
 
 static void read_line(const char *line, printed *p)
 {
@@ -55,11 +80,15 @@ static void read_line(const char *line, printed *p)
     double loss;
     unsigned long long hash;
     p->others += world_rank > 0;
-    p->summaries += strncmp(line, "median step ", 12) == 0;
+    if (strncmp(line, "median step ", 12) == 0) {
+        p->median_us = us_of(line + 12);
+        assert_int_equal(sscanf(strrchr(line, '('), "(%d step", &p->of_median), 1);
+    }
     if ((sscanf(line, "{\"step\": %lld, \"loss\": %lf,", &step, &loss) == 2 ||
          sscanf(line, "step %lld  loss %lf ", &step, &loss) == 2) &&
         step <= MOST) {
         p->loss[step] = loss;
+        read_times(line, (int)step, p);
         p->steps++;
     } else if (sscanf(line, "{\"step\": %lld, \"eval_loss\": %lf}", &step, &loss) == 2 ||
                sscanf(line, "step %lld  evaluation loss %lf", &step, &loss) == 2) {
@@ -273,7 +302,7 @@ static void test_training_loop_prints_when_due(void **state)
     o.n_eval_data = 1;
     printed json = train_well(&o);
     assert_int_equal(json.steps, 7);
-    assert_int_equal(json.summaries, 0);
+    assert_int_equal(json.of_median, 0);
     o.json = false;
     o.log_every = 3;
     printed p = train_well(&o);
@@ -286,7 +315,39 @@ static void test_training_loop_prints_when_due(void **state)
     assert_true(fabs(p.eval_loss[0] - json.eval_loss[0]) < 1e-4);
     assert_int_equal(p.hashes, world_size);
     assert_true(p.weights[0] == json.weights[0]);
-    assert_int_equal(p.summaries, 1);
+}
+
+/* Of all steps but the first, in which memory and libraries are touched for the first time. */
+static void test_training_loop_sums_up(void **state)
+{
+    (void)state;
+    static const int counted[] = {0, 1, 1, 2, 2, 3, 4, 5};
+    const char *data[] = {text};
+    for (int steps = 1; steps <= 7; steps++) {
+        smp_train_options o = options_of(data, true, steps);
+        double least = INFINITY, most = 0.0;
+        o.json = false;
+        printed p = train_well(&o);
+        for (int step = steps > 1 ? steps / 2 < 2 ? 2 : 3 : 1; step <= steps; step++) {
+            least = fmin(least, p.measured_us[step]);
+            most = fmax(most, p.measured_us[step]);
+        }
+        assert_int_equal(p.of_median, counted[steps]);
+        assert_true(p.median_us >= 0.99 * least && p.median_us <= 1.01 * most);
+        assert_true(p.predicted_us > 0.0);
+    }
+}
+
+/* A data set of one sample. */
+static void test_training_loop_of_one_sample(void **state)
+{
+    (void)state;
+    const char *data[] = {single};
+    smp_train_options o = options_of(data, false, 2);
+    o.job.lr = 0;
+    printed p = train_well(&o);
+    assert_int_equal(p.steps, 2);
+    assert_true(p.loss[1] == p.loss[2]);
 }
 
 static bool has_saved(int step)
@@ -391,6 +452,7 @@ static void make_files(void)
     snprintf(text, sizeof text, "%s/text", ranks_folder);
     snprintf(even, sizeof even, "%s/even", ranks_folder);
     snprintf(few, sizeof few, "%s/few", ranks_folder);
+    snprintf(single, sizeof single, "%s/single", ranks_folder);
     snprintf(saved, sizeof saved, "%s/saved", ranks_folder);
     for (int i = 0; i < SAMPLES * T + 1; i++)
         bytes[i] = (char)(i * i * 31 % 127);
@@ -399,6 +461,7 @@ static void make_files(void)
         write_file(text, bytes, sizeof bytes);
         write_file(even, bytes, (BATCHES - 1) * GLOBAL_BATCH * T + 1);
         write_file(few, bytes + 5, 3 * T + 1);
+        write_file(single, bytes + 9, T + 1);
     }
     MPI_Barrier(MPI_COMM_WORLD);
 }
@@ -414,6 +477,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_training_loop_resumes_around_a_short_batch),
         cmocka_unit_test(test_training_loop_evaluates_when_due),
         cmocka_unit_test(test_training_loop_prints_when_due),
+        cmocka_unit_test(test_training_loop_sums_up),
+        cmocka_unit_test(test_training_loop_of_one_sample),
         cmocka_unit_test(test_training_loop_saves_when_due),
         cmocka_unit_test(test_training_loop_checksum),
         cmocka_unit_test(test_training_loop_checksum_of_every_weight),
@@ -425,6 +490,7 @@ int main(int argc, char **argv)
         unlink(text);
         unlink(even);
         unlink(few);
+        unlink(single);
     }
     return close_ranks(failed);
 }
