@@ -167,7 +167,7 @@ smp_status smp__weights_check(smp *s)
 /* Accumulators start the next step at zero (a single use's accumulator is its gradient): those that
  * stand side by side together. Buffers begin at multiples of 64, so what is less than that between
  * two of them belongs to neither. */
-static smp_status zero_accumulators(smp *s)
+smp_status smp__weights_keep(smp *s)
 {
     int64_t begin = 0, end = 0;
     for (int32_t i = 0; i < s->memory->n_use; i++) {
@@ -181,11 +181,6 @@ static smp_status zero_accumulators(smp *s)
         end = use->offset + bytes;
     }
     return end > begin ? s->device->zero(s->device_context, s->arena + begin, end - begin) : SMP_OK;
-}
-
-smp_status smp__weights_keep(smp *s)
-{
-    return zero_accumulators(s);
 }
 
 smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale)
@@ -207,7 +202,7 @@ smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale)
             update.state[k] = at(s, param->state[k]);
         SMP_TRY(s->device->update(s->device_context, s->optimizer, &update));
     }
-    return zero_accumulators(s);
+    return smp__weights_keep(s);
 }
 
 /* The hash of every weight that this rank owns, by graph weight; 0 for the others. */
