@@ -274,6 +274,7 @@ void smp_partition_destroy(smp_partition *partition)
         return;
     free(partition->stage);
     free(partition->load);
+    free(partition->rank_us);
     free(partition);
 }
 
@@ -281,6 +282,7 @@ smp_status smp_partition_evaluate(const smp_problem *problem, const int32_t *sta
                                   smp_partition **out)
 {
     size_t n_op = (size_t)problem->graph->n_op, n_stage = (size_t)problem->n_stage;
+    int p = problem->pipeline;
     smp_partition *partition = NULL;
     smp__evaluator evaluator;
     smp_arena *scratch = smp_arena_create();
@@ -293,8 +295,9 @@ smp_status smp_partition_evaluate(const smp_problem *problem, const int32_t *sta
     if (partition) {
         partition->stage = calloc(n_op + 1, sizeof *partition->stage);
         partition->load = calloc(n_stage, sizeof *partition->load);
+        partition->rank_us = calloc((size_t)p, sizeof *partition->rank_us);
     }
-    if (!partition || !partition->stage || !partition->load) {
+    if (!partition || !partition->stage || !partition->load || !partition->rank_us) {
         status = smp_fail_memory(n_op * sizeof *partition->stage);
         goto done;
     }
@@ -302,6 +305,8 @@ smp_status smp_partition_evaluate(const smp_problem *problem, const int32_t *sta
     partition->n_stage = problem->n_stage;
     memcpy(partition->stage, stage, n_op * sizeof *stage);
     memcpy(partition->load, evaluator.load, n_stage * sizeof *partition->load);
+    for (int i = 0; i < evaluator.n_replica * p; i++)
+        partition->rank_us[i % p] = fmax(partition->rank_us[i % p], evaluator.rank_us[i]);
     partition->bottleneck_us = score.bottleneck_us;
     partition->fits = score.excess == 0.0;
     partition->solver = partition->bound = "";

@@ -44,11 +44,12 @@ static inline double smp__stage_memory(const smp_problem *problem, int s, const 
         problem->state_factor * held->weight + (training ? 2.0 : 1.0) * border + held->workspace;
     double bytes = fixed + problem->live[s] * held->stash;
     *recompute = false;
-    if (!training || problem->recompute == SMP_RECOMPUTE_NONE)
+    if (!training || (problem->recompute == SMP_RECOMPUTE_NONE && !problem->recomputes))
         return bytes;
     double again = fixed + problem->live[s] * held->in + held->stash;
-    *recompute = problem->recompute == SMP_RECOMPUTE_ALL ||
-                 (bytes > smp__memory_limit(problem, s) && again < bytes);
+    *recompute = problem->recomputes ? problem->recomputes[s]
+                                     : problem->recompute == SMP_RECOMPUTE_ALL ||
+                                           (bytes > smp__memory_limit(problem, s) && again < bytes);
     return *recompute ? again : bytes;
 }
 

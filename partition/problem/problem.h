@@ -46,7 +46,8 @@ typedef struct smp_problem {
     const int32_t *pin, *together;
     const smp_where *pin_where; /* [n_op] or NULL: where the pin stands if it is not the model's */
     smp_recompute recompute;
-    bool first_look;   /* solvers try the obvious and leave it at that */
+    const bool *recomputes; /* [n_stage] or NULL: exactly these stages do; for evaluation alone */
+    bool first_look;        /* solvers try the obvious and leave it at that */
     double deadline_s; /* smp_clock_s() at which solvers stop improving and proving; 0: never */
     int n_replica;     /* that count (profile/replicas.h); 0: one */
 } smp_problem;
@@ -130,7 +131,8 @@ typedef struct smp_partition {
     int n_stage;
     int32_t *stage;        /* [graph->n_op] */
     smp_stage_load *load;  /* [n_stage] */
-    double bottleneck_us;  /* slowest rank of all replicas */
+    double *rank_us;       /* [pipeline] load of the rank in the replica where it is slowest */
+    double bottleneck_us;  /* the largest of them */
     double lower_bound_us; /* proven: no pipeline on this many ranks is faster */
     const char *bound;     /* what proves it: "fair share", "largest op", ...; static text */
     bool timed_out;        /* the deadline struck: more time might find or prove more */

@@ -165,8 +165,7 @@ static smp_status charge_ties(const smp_problem *problem, const smp_partition *p
         free(holds);
         return smp_fail_memory(n_stage * sizeof *rank_us);
     }
-    for (int s = 0; s < problem->n_stage; s++)
-        rank_us[problem->stage_rank[s]] += partition->load[s].load_us;
+    memcpy(rank_us, partition->rank_us, (size_t)problem->pipeline * sizeof *rank_us);
     for (int32_t p = 0; p < graph->n_param; p++) {
         const smp_param *param = &graph->param[p];
         if (param->use_end - param->use_begin < 2)

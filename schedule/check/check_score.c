@@ -47,39 +47,34 @@ static smp_status open_config(scoring *s)
     return SMP_OK;
 }
 
-/* The loads of stages for which the sketch says recompute yes or no. */
-static smp_status apply_flags(const smp__check_build *b, smp_problem problem, bool flag)
+/* Stages for which the sketch says recompute yes or no obey. */
+static smp_status obey_flags(const smp__check_build *b, smp_problem problem)
 {
-    smp_partition *other = NULL;
-    problem.recompute = flag ? SMP_RECOMPUTE_ALL : SMP_RECOMPUTE_NONE;
-    SMP_TRY(smp_partition_evaluate(&problem, b->stage, &other));
+    smp_partition **partition = &b->out->partition;
+    bool *recomputes = SMP_ARENA_NEW(b->arena, bool, (size_t)problem.n_stage);
+    if (!recomputes)
+        return SMP_ERR_NO_MEMORY;
+    for (int s = 0; s < problem.n_stage; s++)
+        recomputes[s] = (*partition)->load[s].recompute;
     for (int i = 0; i < b->sketch->n_listed; i++) {
         const smp_sketch_stage *stage = &b->sketch->stage[i];
-        if (stage->recompute == flag)
-            b->out->partition->load[stage->stage] = other->load[stage->stage];
+        if (stage->recompute >= 0)
+            recomputes[stage->stage] = stage->recompute;
     }
-    smp_partition_destroy(other);
-    return SMP_OK;
+    problem.recomputes = recomputes;
+    smp_partition_destroy(*partition);
+    *partition = NULL;
+    return smp_partition_evaluate(&problem, b->stage, partition);
 }
 
 static smp_status score_stages(scoring *s)
 {
     const smp__check_build *b = s->b;
     smp_problem problem;
-    double *rank_us = SMP_ARENA_NEW(b->arena, double, (size_t)b->shape.pipeline);
-    if (!rank_us)
-        return SMP_ERR_NO_MEMORY;
     SMP_TRY(smp__config_problem(&s->configs, &s->config, &problem));
     SMP_TRY(smp_partition_evaluate(&problem, b->stage, &b->out->partition));
-    SMP_TRY(apply_flags(b, problem, false));
-    SMP_TRY(apply_flags(b, problem, true));
+    SMP_TRY(obey_flags(b, problem));
     smp_partition *partition = b->out->partition;
-    partition->bottleneck_us = 0;
-    for (int i = 0; i < partition->n_stage; i++) {
-        double *us = &rank_us[b->rank[i]];
-        *us += partition->load[i].load_us;
-        partition->bottleneck_us = fmax(partition->bottleneck_us, *us);
-    }
     double bound_us;
     SMP_TRY(smp_partition_lower_bound(&problem, &bound_us));
     partition->lower_bound_us = fmin(bound_us, partition->bottleneck_us);

@@ -141,22 +141,8 @@ smp_status smp__partition_recompute(const smp_problem *problem, const smp_partit
                                     const bool *recompute, smp_partition **out)
 {
     smp_problem forced = *problem;
-    int64_t *limit = calloc((size_t)problem->n_stage, sizeof *limit);
-    if (!limit)
-        return smp_fail_memory((size_t)problem->n_stage * sizeof *limit);
-    for (int s = 0; s < problem->n_stage; s++)
-        limit[s] = recompute[s] ? 0 : INT64_MAX;
-    forced.memory_limit = limit;
-    forced.recompute = SMP_RECOMPUTE_AUTO;
-    smp_status status = own_copy(&forced, partition, out);
-    free(limit);
-    if (status != SMP_OK)
-        return status;
-    (*out)->fits = true;
-    for (int s = 0; s < problem->n_stage; s++)
-        if ((*out)->load[s].memory_bytes > problem->memory_limit[s])
-            (*out)->fits = false;
-    return SMP_OK;
+    forced.recomputes = recompute;
+    return own_copy(&forced, partition, out);
 }
 
 /* What a solver proves under limits holds for its estimate of memory alone: the bound is that of the

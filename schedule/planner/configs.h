@@ -102,6 +102,10 @@ void smp__configs_note(smp__configs *configs, smp_status status);
 /* The device assignment of a placement, made once (schedule/planner/device_mapping.c). */
 smp_status smp__mapping_get(smp__configs *configs, int pipeline, smp_placement placement,
                             const smp__mapping **out);
+/* Fills n_replica and counting: stages are made for all replicas that count, the others wait for them
+ * in every reduction. */
+smp_status smp__mapping_count(smp__mapping *mapping, const smp_search_request *request,
+                              smp_arena *arena);
 /* spread would use the same links between the same kinds of devices as cluster. */
 bool smp__mapping_alike(const smp__mapping *a, const smp__mapping *b, const smp_cluster *cluster);
 
@@ -167,7 +171,7 @@ smp_status smp__config_least_memory(smp__configs *configs, smp__config *config,
 smp_status smp__config_best_partition(smp__configs *configs, smp__config *config,
                                       smp_partition **out);
 
-/* The same stages with exactly the given ones recomputing (as far as that saves anything). */
+/* The same stages with exactly the given ones recomputing. */
 smp_status smp__partition_recompute(const smp_problem *problem, const smp_partition *partition,
                                     const bool *recompute, smp_partition **out);
 

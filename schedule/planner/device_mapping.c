@@ -6,9 +6,8 @@
 #include "profile/replicas.h"
 #include "schedule/planner/configs.h"
 
-/* Stages are made for all replicas that count: the others wait for them in every reduction. */
-static smp_status list_counting(smp__mapping *mapping, const smp_search_request *request,
-                                smp_arena *arena)
+smp_status smp__mapping_count(smp__mapping *mapping, const smp_search_request *request,
+                              smp_arena *arena)
 {
     size_t p = (size_t)mapping->pipeline;
     int *kept = SMP_ARENA_NEW(arena, int, (size_t)mapping->ddp);
@@ -89,7 +88,7 @@ static smp_status fill_mapping(smp__mapping *mapping, const smp_search_request *
         for (int r = 0; r < p; r++)
             mapping->device[d * p + r] = smp_plan_device(mapping->placement, p, mapping->ddp, d, r);
     }
-    SMP_TRY(list_counting(mapping, request, arena));
+    SMP_TRY(smp__mapping_count(mapping, request, arena));
     measure_speed(mapping, request);
     for (int r = 0; r < p; r++) {
         int64_t least = request->memory_bytes > 0 ? request->memory_bytes : INT64_MAX;

@@ -20,15 +20,8 @@ typedef struct trial {
     double time; /* of the best, per sample */
     smp_hint *hint;
     int n;
+    smp_arena *arena; /* scratch */
 } trial;
-
-static void destroy_copy(smp_candidate *copy)
-{
-    if (copy->partition)
-        free(copy->partition->load);
-    free(copy->partition);
-    free(copy->rank_peak_bytes);
-}
 
 /* A copy of the best whose numbers may be changed; the rest is shared. */
 static smp_status copy_best(const trial *t, smp_candidate *copy)
@@ -36,19 +29,13 @@ static smp_status copy_best(const trial *t, smp_candidate *copy)
     const smp_partition *from = t->best->partition;
     size_t n_stage = (size_t)from->n_stage, n_rank = (size_t)t->best->pipeline;
     *copy = *t->best;
-    copy->partition = malloc(sizeof *copy->partition);
-    copy->rank_peak_bytes = calloc(n_rank, sizeof *copy->rank_peak_bytes);
-    smp_stage_load *load = malloc(n_stage * sizeof *load);
-    if (copy->partition)
-        *copy->partition = *from;
-    if (!copy->partition || !copy->rank_peak_bytes || !load) {
-        free(copy->partition);
-        free(copy->rank_peak_bytes);
-        free(load);
-        *copy = (smp_candidate){0};
-        return smp_fail_memory(n_stage * sizeof *load);
-    }
+    copy->partition = SMP_ARENA_NEW(t->arena, smp_partition, 1);
+    copy->rank_peak_bytes = SMP_ARENA_NEW(t->arena, int64_t, n_rank);
+    smp_stage_load *load = SMP_ARENA_NEW(t->arena, smp_stage_load, n_stage);
+    if (!copy->partition || !copy->rank_peak_bytes || !load)
+        return SMP_ERR_NO_MEMORY;
     memcpy(load, from->load, n_stage * sizeof *load);
+    *copy->partition = *from;
     copy->partition->load = load;
     return SMP_OK;
 }
@@ -74,14 +61,6 @@ static smp_status measure(const trial *t, smp_candidate *copy, double *gain)
     return SMP_OK;
 }
 
-/* Loads of ranks, as the objective counts them. */
-static void sum_ranks(const smp_candidate *candidate, double *rank_us)
-{
-    memset(rank_us, 0, (size_t)candidate->pipeline * sizeof *rank_us);
-    for (int s = 0; s < candidate->partition->n_stage; s++)
-        rank_us[candidate->stage_rank[s]] += candidate->partition->load[s].load_us;
-}
-
 static void scale_load(smp_stage_load *load, double factor)
 {
     load->forward_us *= factor;
@@ -91,8 +70,9 @@ static void scale_load(smp_stage_load *load, double factor)
 }
 
 /* No rank is slower than `target`: the time of the slower ones shrinks. */
-static void cap_ranks(smp_candidate *copy, const double *rank_us, double target)
+static void cap_ranks(smp_candidate *copy, double target)
 {
+    const double *rank_us = copy->partition->rank_us;
     for (int s = 0; s < copy->partition->n_stage; s++) {
         double us = rank_us[copy->stage_rank[s]];
         if (us > target)
@@ -129,9 +109,10 @@ static double largest_share(const trial *t, int stage, int32_t *op)
 
 /* The slowest rank is one op, or nearly: in two halves, of which it keeps one, the rank takes half
  * of it less, and the next slowest counts. */
-static smp_status hint_split(trial *t, const double *rank_us)
+static smp_status hint_split(trial *t)
 {
     const smp_candidate *best = t->best;
+    const double *rank_us = best->partition->rank_us;
     int slowest = slowest_of(rank_us, best->pipeline), stage = -1;
     double next_us = 0.0, gain, mean_us = 0.0;
     int32_t op = -1;
@@ -154,20 +135,20 @@ static smp_status hint_split(trial *t, const double *rank_us)
         return SMP_OK;
     smp_candidate copy;
     SMP_TRY(copy_best(t, &copy));
-    cap_ranks(&copy, rank_us, target);
-    smp_status status = measure(t, &copy, &gain);
-    smp_hint *hint = status == SMP_OK ? add_hint(t, SMP_HINT_SPLIT_OP, gain) : NULL;
+    cap_ranks(&copy, target);
+    SMP_TRY(measure(t, &copy, &gain));
+    smp_hint *hint = add_hint(t, SMP_HINT_SPLIT_OP, gain);
     if (hint)
         snprintf(hint->text, sizeof hint->text,
                  "split op '%.120s' in two: it takes %.0f %% of stage %d on the slowest rank",
                  t->request->graph->op[op].name, 100.0 * share, stage);
-    destroy_copy(&copy);
-    return status;
+    return SMP_OK;
 }
 
 /* Smaller ops, or other groups and pins, that let all ranks take the same time. */
-static smp_status hint_balance(trial *t, const double *rank_us)
+static smp_status hint_balance(trial *t)
 {
+    const double *rank_us = t->best->partition->rank_us;
     double mean_us = 0.0, gain;
     smp_candidate copy;
     for (int r = 0; r < t->best->pipeline; r++)
@@ -179,8 +160,8 @@ static smp_status hint_balance(trial *t, const double *rank_us)
             scale_load(&copy.partition->load[s], mean_us / us);
     }
     copy.bottleneck_us = mean_us;
-    smp_status status = measure(t, &copy, &gain);
-    smp_hint *hint = status == SMP_OK ? add_hint(t, SMP_HINT_BALANCE, gain) : NULL;
+    SMP_TRY(measure(t, &copy, &gain));
+    smp_hint *hint = add_hint(t, SMP_HINT_BALANCE, gain);
     if (hint) {
         char mean[32], most[32];
         smp_format_us(mean, sizeof mean, mean_us);
@@ -190,8 +171,7 @@ static smp_status hint_balance(trial *t, const double *rank_us)
                  "up to %s",
                  mean, most);
     }
-    destroy_copy(&copy);
-    return status;
+    return SMP_OK;
 }
 
 /* Twice the micro-batches: the pipeline fills and drains once for twice the samples. */
@@ -208,51 +188,15 @@ static smp_status hint_microbatches(trial *t)
         return SMP_OK;
     SMP_TRY(copy_best(t, &copy));
     copy.microbatches = 2 * best->microbatches;
-    smp_status status = measure(t, &copy, &gain);
-    smp_hint *hint = status == SMP_OK ? add_hint(t, SMP_HINT_MICROBATCHES, gain) : NULL;
+    SMP_TRY(measure(t, &copy, &gain));
+    smp_hint *hint = add_hint(t, SMP_HINT_MICROBATCHES, gain);
     if (hint) {
         char peak[32];
         snprintf(hint->text, sizeof hint->text, "%d micro-batches instead of %d%s%s",
                  copy.microbatches, best->microbatches, copy.fits ? "" : ", with devices of ",
                  copy.fits ? "" : smp_format_bytes(peak, sizeof peak, copy.peak_bytes));
     }
-    destroy_copy(&copy);
-    return status;
-}
-
-/* Without recomputation, and what memory that needs. */
-static smp_status hint_recompute(trial *t)
-{
-    double gain;
-    smp_candidate copy;
-    if (t->best->n_recompute == 0)
-        return SMP_OK;
-    SMP_TRY(copy_best(t, &copy));
-    double *rank_us = calloc((size_t)copy.pipeline, sizeof *rank_us);
-    smp_status status = rank_us ? SMP_OK : smp_fail_memory(sizeof *rank_us);
-    for (int s = 0; s < copy.partition->n_stage && status == SMP_OK; s++) {
-        smp_stage_load *load = &copy.partition->load[s];
-        double compute_us = load->forward_us + load->backward_us;
-        load->load_us = t->request->cluster->overlap ? fmax(compute_us, load->transfer_us)
-                                                     : compute_us + load->transfer_us;
-        load->recompute = false;
-        load->recompute_us = 0.0;
-    }
-    if (status == SMP_OK) {
-        sum_ranks(&copy, rank_us);
-        copy.bottleneck_us = rank_us[slowest_of(rank_us, copy.pipeline)];
-        status = measure(t, &copy, &gain);
-    }
-    smp_hint *hint = status == SMP_OK ? add_hint(t, SMP_HINT_MEMORY, gain) : NULL;
-    if (hint) {
-        char peak[32];
-        snprintf(hint->text, sizeof hint->text,
-                 "%s of memory per device: then no stage has to recompute",
-                 smp_format_bytes(peak, sizeof peak, copy.peak_bytes));
-    }
-    free(rank_us);
-    destroy_copy(&copy);
-    return status;
+    return SMP_OK;
 }
 
 /* A configuration that was simulated, is faster and needs a little more memory: the one that gains
@@ -281,62 +225,55 @@ static void hint_other(trial *t, const smp_search_result *result)
     }
 }
 
-/* The same cluster with links `factor` times as fast; `points`: [2] curves of theirs. */
-static smp_status speed_up(const smp_link_spec *from, double factor, double **points,
-                           smp_link_spec *to)
+/* The same links `factor` times as fast. */
+static smp_status speed_up(const trial *t, double factor, smp_link_spec *link)
 {
-    *to = *from;
-    to->latency_us = from->latency_us / factor;
-    to->bytes_per_s = from->bytes_per_s * factor;
-    *points = NULL;
-    if (from->n_point == 0)
-        return SMP_OK;
-    *points = malloc((size_t)from->n_point * sizeof **points);
-    if (!*points)
-        return smp_fail_memory((size_t)from->n_point * sizeof **points);
-    for (int i = 0; i < from->n_point; i++)
-        (*points)[i] = from->point_us[i] / factor;
-    to->point_us = *points;
+    double *point_us = SMP_ARENA_NEW(t->arena, double, (size_t)link->n_point);
+    if (!point_us)
+        return SMP_ERR_NO_MEMORY;
+    for (int i = 0; i < link->n_point; i++)
+        point_us[i] = link->point_us[i] / factor;
+    link->point_us = point_us;
+    link->latency_us /= factor;
+    link->bytes_per_s *= factor;
     return SMP_OK;
 }
 
-/* The slowest rank of the best's stages on another cluster. */
-static smp_status bottleneck_on(const trial *t, const smp_cluster *cluster, double *bottleneck_us)
+/* The slowest rank of the best's stages on another cluster, or without recomputation. */
+static smp_status bottleneck_on(const trial *t, const smp_cluster *cluster, bool recompute,
+                                double *bottleneck_us)
 {
     const smp_candidate *best = t->best;
     size_t n = (size_t)best->partition->n_stage;
-    int64_t *limit = calloc(n, sizeof *limit);
-    double *live = calloc(n, sizeof *live);
+    smp_search_request request = *t->request;
+    smp__mapping mapping = {.pipeline = best->pipeline, .ddp = best->ddp, .device = best->device};
+    smp_problem problem = {.graph = request.graph,
+                           .costs = t->planner->costs,
+                           .cluster = cluster,
+                           .n_stage = (int)n,
+                           .pipeline = best->pipeline,
+                           .stage_rank = best->stage_rank,
+                           .state_factor = 1.0,
+                           .pin = request.pin,
+                           .pin_where = request.pin_where,
+                           .together = request.together};
+    bool *recomputes = SMP_ARENA_NEW(t->arena, bool, n);
     smp_partition *partition = NULL;
-    smp_status status = limit && live ? SMP_OK : smp_fail_memory(n * sizeof *limit);
-    for (size_t s = 0; s < n && status == SMP_OK; s++) {
-        limit[s] = best->partition->load[s].recompute ? 0 : INT64_MAX;
-        live[s] = best->microbatches; /* so that recomputing saves something */
-    }
-    if (status == SMP_OK) {
-        smp_problem problem = {.graph = t->request->graph,
-                               .costs = t->planner->costs,
-                               .cluster = cluster,
-                               .n_stage = best->partition->n_stage,
-                               .pipeline = best->pipeline,
-                               .stage_rank = best->stage_rank,
-                               .device = best->device,
-                               .n_replica = best->ddp,
-                               .state_factor = 1.0,
-                               .live = live,
-                               .memory_limit = limit,
-                               .pin = t->request->pin,
-                               .pin_where = t->request->pin_where,
-                               .together = t->request->together,
-                               .recompute = SMP_RECOMPUTE_AUTO};
-        status = smp_partition_evaluate(&problem, best->partition->stage, &partition);
-    }
-    if (status == SMP_OK)
-        *bottleneck_us = partition->bottleneck_us;
+    problem.live = SMP_ARENA_NEW(t->arena, double, n); /* what fits does not matter here */
+    problem.memory_limit = SMP_ARENA_NEW(t->arena, int64_t, n);
+    if (!recomputes || !problem.live || !problem.memory_limit)
+        return SMP_ERR_NO_MEMORY;
+    for (size_t s = 0; s < n; s++)
+        recomputes[s] = recompute && best->partition->load[s].recompute;
+    problem.recomputes = recomputes;
+    request.cluster = cluster;
+    SMP_TRY(smp__mapping_count(&mapping, &request, t->arena));
+    problem.device = mapping.counting;
+    problem.n_replica = mapping.n_replica;
+    SMP_TRY(smp_partition_evaluate(&problem, best->partition->stage, &partition));
+    *bottleneck_us = partition->bottleneck_us;
     smp_partition_destroy(partition);
-    free(limit);
-    free(live);
-    return status;
+    return SMP_OK;
 }
 
 /* Transfers of a stage cost less by what the links of the model's tensors do: simulated for the
@@ -346,29 +283,48 @@ static smp_status hint_links(trial *t, smp_hint_kind kind, double intra, double 
 {
     const smp_cluster *real = t->request->cluster;
     smp_cluster cluster = *real;
-    double *intra_points = NULL, *inter_points = NULL, gain = 0.0;
-    smp_candidate copy = {0};
-    smp_status status = speed_up(&real->intra_node, intra, &intra_points, &cluster.intra_node);
-    if (status == SMP_OK)
-        status = speed_up(&real->inter_node, inter, &inter_points, &cluster.inter_node);
-    if (status == SMP_OK)
-        status = copy_best(t, &copy);
-    if (status == SMP_OK && t->request->objective == SMP_OBJECTIVE_BOTTLENECK) {
-        status = bottleneck_on(t, &cluster, &copy.bottleneck_us);
-        gain = status == SMP_OK ? gain_of(t, smp__search_time(t->request, &copy)) : 0.0;
-    } else if (status == SMP_OK) {
+    double gain;
+    smp_candidate copy;
+    SMP_TRY(speed_up(t, intra, &cluster.intra_node));
+    SMP_TRY(speed_up(t, inter, &cluster.inter_node));
+    SMP_TRY(copy_best(t, &copy));
+    if (t->request->objective == SMP_OBJECTIVE_BOTTLENECK) {
+        SMP_TRY(bottleneck_on(t, &cluster, true, &copy.bottleneck_us));
+        gain = gain_of(t, smp__search_time(t->request, &copy));
+    } else {
         t->planner->request.cluster = &cluster;
-        status = measure(t, &copy, &gain);
+        smp_status status = measure(t, &copy, &gain);
         t->planner->request.cluster = real;
+        SMP_TRY(status);
     }
-    smp_hint *hint = status == SMP_OK ? add_hint(t, kind, gain) : NULL;
+    smp_hint *hint = add_hint(t, kind, gain);
     if (hint)
         snprintf(hint->text, sizeof hint->text, "%s", text);
-    if (copy.partition)
-        destroy_copy(&copy);
-    free(intra_points);
-    free(inter_points);
-    return status;
+    return SMP_OK;
+}
+
+/* Without recomputation, and what memory that needs. */
+static smp_status hint_recompute(trial *t)
+{
+    double gain;
+    smp_candidate copy;
+    if (t->best->n_recompute == 0)
+        return SMP_OK;
+    SMP_TRY(copy_best(t, &copy));
+    for (int s = 0; s < copy.partition->n_stage; s++) {
+        copy.partition->load[s].recompute = false;
+        copy.partition->load[s].recompute_us = 0.0;
+    }
+    SMP_TRY(bottleneck_on(t, t->request->cluster, false, &copy.bottleneck_us));
+    SMP_TRY(measure(t, &copy, &gain));
+    smp_hint *hint = add_hint(t, SMP_HINT_MEMORY, gain);
+    if (hint) {
+        char peak[32];
+        snprintf(hint->text, sizeof hint->text,
+                 "%s of memory per device: then no stage has to recompute",
+                 smp_format_bytes(peak, sizeof peak, copy.peak_bytes));
+    }
+    return SMP_OK;
 }
 
 static int compare_hints(const void *left, const void *right)
@@ -378,33 +334,32 @@ static int compare_hints(const void *left, const void *right)
     return order ? order : (int)a->kind - (int)b->kind;
 }
 
+static smp_status try_all(trial *t, const smp_search_result *result)
+{
+    SMP_TRY(hint_split(t));
+    SMP_TRY(hint_balance(t));
+    if (t->request->objective == SMP_OBJECTIVE_STEP)
+        SMP_TRY(hint_microbatches(t));
+    SMP_TRY(hint_recompute(t));
+    hint_other(t, result);
+    SMP_TRY(hint_links(t, SMP_HINT_INTRA_LINK, 2.0, 1.0, "links within nodes twice as fast"));
+    if (t->request->cluster->nodes > 1)
+        SMP_TRY(hint_links(t, SMP_HINT_INTER_LINK, 1.0, 2.0, "links between nodes twice as fast"));
+    return hint_links(t, SMP_HINT_FREE_LINKS, 1e9, 1e9,
+                      "transfers and reductions that cost nothing: the most that links give");
+}
+
 smp_status smp__search_hints(smp__planner *planner, const smp_search_result *result, smp_hint *hint,
                              int *n)
 {
-    const smp_search_request *request = &planner->request;
-    trial t = {.planner = planner, .request = request, .best = result->best, .hint = hint};
-    t.time = smp__search_time(request, result->best);
-    double *rank_us = calloc((size_t)result->best->pipeline, sizeof *rank_us);
-    if (!rank_us)
-        return smp_fail_memory((size_t)result->best->pipeline * sizeof *rank_us);
-    sum_ranks(result->best, rank_us);
-    smp_status status = hint_split(&t, rank_us);
-    if (status == SMP_OK)
-        status = hint_balance(&t, rank_us);
-    if (status == SMP_OK && request->objective == SMP_OBJECTIVE_STEP)
-        status = hint_microbatches(&t);
-    if (status == SMP_OK)
-        status = hint_recompute(&t);
-    if (status == SMP_OK)
-        hint_other(&t, result);
-    if (status == SMP_OK)
-        status = hint_links(&t, SMP_HINT_INTRA_LINK, 2.0, 1.0, "links within nodes twice as fast");
-    if (status == SMP_OK && request->cluster->nodes > 1)
-        status = hint_links(&t, SMP_HINT_INTER_LINK, 1.0, 2.0, "links between nodes twice as fast");
-    if (status == SMP_OK)
-        status = hint_links(&t, SMP_HINT_FREE_LINKS, 1e9, 1e9,
-                            "transfers and reductions that cost nothing: the most that links give");
-    free(rank_us);
+    trial t = {.planner = planner,
+               .request = &planner->request,
+               .best = result->best,
+               .time = smp__search_time(&planner->request, result->best),
+               .hint = hint,
+               .arena = smp_arena_create()};
+    smp_status status = t.arena ? try_all(&t, result) : SMP_ERR_NO_MEMORY;
+    smp_arena_destroy(t.arena);
     if (status != SMP_OK)
         return status;
     qsort(hint, (size_t)t.n, sizeof *hint, compare_hints);

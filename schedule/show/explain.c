@@ -5,29 +5,6 @@
 
 enum { SHOWN_CONFIGURATIONS = 10 };
 
-static double rank_load(const smp_plan *plan, const smp_partition *partition, int rank)
-{
-    double load = 0;
-    for (int s = 0; s < plan->n_stage; s++)
-        if (plan->stage[s].rank == rank)
-            load += partition->load[s].load_us;
-    return load;
-}
-
-static int slowest_rank(const smp_plan *plan, const smp_partition *partition)
-{
-    int slowest = 0;
-    double most = rank_load(plan, partition, 0);
-    for (int r = 1; r < plan->pipeline; r++) {
-        double load = rank_load(plan, partition, r);
-        if (load > most) {
-            slowest = r;
-            most = load;
-        }
-    }
-    return slowest;
-}
-
 static void explain_stage(const smp_plan *plan, const smp_stage_load *load, int s, smp_text *text)
 {
     char compute[32], transfer[32], again[32];
@@ -48,7 +25,9 @@ static void explain_stage(const smp_plan *plan, const smp_stage_load *load, int 
 void smp_explain_bottleneck(const smp_plan *plan, const smp_partition *partition, smp_text *text)
 {
     char load[32];
-    int rank = slowest_rank(plan, partition);
+    int rank = 0;
+    for (int r = 1; r < plan->pipeline; r++)
+        rank = partition->rank_us[r] > partition->rank_us[rank] ? r : rank;
     smp_text_append(text, "bottleneck: rank %d, %s per micro-batch\n", rank,
                     smp_format_us(load, sizeof load, plan->predicted.bottleneck_us));
     for (int s = 0; s < plan->n_stage; s++)

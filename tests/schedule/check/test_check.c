@@ -194,17 +194,23 @@ static void assert_legal(const smp_check *check)
 }
 
 /* A plan as made, written and checked: the same numbers to the last bit. n_fast: of the devices, so many
- * are twice as fast. */
+ * are twice as fast; negative: the last ones, and the very last of them lies in a node of its own. */
 static void check_made(const char *model, int devices, int n_fast, smp_search_request change,
                        bool keep)
 {
+    int per_node = n_fast < 0 ? devices - 1 : devices, slow = n_fast < 0 ? devices + n_fast : 0;
     smp_search_request request, as_made;
     smp_planner_result result;
     smp_text text = {0};
     smp_check check;
-    open_example(model, devices, &request);
-    for (int d = 0; d < n_fast; d++)
-        ((smp_device_spec *)request.cluster->device)[d].flops_fp32 *= 2;
+    open_example(model, n_fast < 0 ? 2 * per_node : devices, &request);
+    smp_cluster *cluster = (smp_cluster *)request.cluster;
+    cluster->nodes = n_fast < 0 ? 2 : 1;
+    cluster->devices_per_node = per_node;
+    cluster->inter_node.latency_us = 200;
+    request.devices = devices;
+    for (int d = 0; d < abs(n_fast); d++)
+        ((smp_device_spec *)cluster->device)[slow + d].flops_fp32 *= 2;
     as_made = request;
     as_made.stages = change.stages;
     as_made.ddp = change.ddp;
@@ -267,6 +273,11 @@ static void test_check_scores_as_planned(void **state)
     a.ddp = 2; /* the second replica, the slower one, sets the pace */
     a.placement = SMP_PLACEMENT_CLUSTER;
     check_made("gpt-tiny.yaml", 4, 2, a, true);
+    b.ddp = 2; /* one replica computes longer, the other one's tensors take longer */
+    b.placement = SMP_PLACEMENT_CLUSTER;
+    check_made("gpt-tiny.yaml", 4, -2, b, true);
+    b.recompute = SMP_RECOMPUTE_ALL;
+    check_made("gpt-tiny.yaml", 4, -2, b, true);
 }
 
 /* Ranks may be dealt out in any order where no schedule is asked for; loads follow. */
