@@ -38,6 +38,7 @@ typedef struct proof {
     double lower_us;
     const char *bound;
     bool late;
+    const char *solver;  /* of what is found; NULL: that is not taken */
     double found_us;     /* INFINITY: nothing faster was found */
     int32_t *unit_stage; /* that it was found with */
 } proof;
@@ -128,27 +129,29 @@ static smp_status search(proof *p, double upper_us)
     return SMP_OK;
 }
 
-/* Replaces *partition by what the search found if that is better, as it is evaluated. */
-static smp_status take_found(const proof *p, const smp_problem *problem, const char *solver,
-                             smp_partition **partition)
+/* Replaces *partition by what the search found if that is better, as it is evaluated: a window may
+ * charge less than all replicas do. */
+static smp_status take_found(proof *p, smp_partition **partition)
 {
     smp_partition *found = NULL;
-    if (!isfinite(p->found_us))
+    bool any = isfinite(p->found_us);
+    p->found_us = INFINITY;
+    if (!any || !p->solver)
         return SMP_OK;
-    int32_t n_op = problem->graph->n_op;
+    int32_t n_op = p->problem->graph->n_op;
     int32_t *stage = malloc(((size_t)n_op + 1) * sizeof *stage);
     if (!stage)
         return smp_fail_memory((size_t)n_op * sizeof *stage);
     for (int32_t op = 0; op < n_op; op++)
         stage[op] = p->unit_stage[p->units->unit_of_op[op]];
-    smp_status status = smp_partition_evaluate(problem, stage, &found);
+    smp_status status = smp_partition_evaluate(p->problem, stage, &found);
     free(stage);
     if (status != SMP_OK)
         return status;
     if (found->fits == (*partition)->fits ? found->bottleneck_us < (*partition)->bottleneck_us
                                           : found->fits) {
         smp_partition *old = *partition;
-        found->solver = solver;
+        found->solver = p->solver;
         *partition = found;
         found = old;
     }
@@ -180,9 +183,15 @@ static smp_status bound_by_cuts(proof *p, double upper_us)
     return SMP_OK;
 }
 
-/* Every pipeline of a small graph. *done: no other search is needed. */
-static smp_status search_all(proof *p, double upper_us, bool *done)
+static double upper_of(const smp_partition *partition)
 {
+    return partition->fits ? partition->bottleneck_us : INFINITY;
+}
+
+/* Every pipeline of a small graph. *done: no other search is needed. */
+static smp_status search_all(proof *p, smp_partition **partition, bool *done)
+{
+    double upper_us = upper_of(*partition);
     int64_t work = p->work < SMALL_WORK ? p->work : SMALL_WORK, left = work;
     double best_us;
     *done = false;
@@ -194,17 +203,18 @@ static smp_status search_all(proof *p, double upper_us, bool *done)
         p->found_us = best_us;
     if (*done && isfinite(fmin(best_us, upper_us)))
         raise_bound(p, fmin(best_us, upper_us), "search of all pipelines");
-    return SMP_OK;
+    return take_found(p, partition);
 }
 
 /* Cuts and exact search in the window, with one of `parts` of the work. */
-static smp_status prove_window(proof *p, const smp_partition *partition, double upper_us, int parts)
+static smp_status prove_window(proof *p, smp_partition **partition, int parts)
 {
+    double upper_us = upper_of(*partition);
     int64_t rest = p->work - p->work / parts;
     p->work -= rest;
     smp_status status = smp__cuts_create(&p->window, &p->cuts);
     if (status == SMP_OK && !smp_clock_past(p->limits->deadline_s))
-        status = bound_by_cuts(p, partition->bottleneck_us);
+        status = bound_by_cuts(p, (*partition)->bottleneck_us);
     p->late |= smp_clock_past(p->limits->deadline_s);
     if (status == SMP_OK && p->units->n <= MAX_UNITS && !p->late &&
         !is_closed(p->lower_us, upper_us))
@@ -212,44 +222,55 @@ static smp_status prove_window(proof *p, const smp_partition *partition, double 
     smp__cuts_destroy(p->cuts);
     p->cuts = NULL;
     p->work += rest;
+    return status == SMP_OK ? take_found(p, partition) : status;
+}
+
+/* In the window of one replica alone. */
+static smp_status prove_replica(proof *p, smp_partition **partition, int replica, int parts)
+{
+    smp_problem one = *p->problem;
+    one.device = &p->problem->device[(int64_t)replica * one.pipeline];
+    one.n_replica = 1;
+    smp_arena *scratch = smp_arena_create();
+    smp_status status =
+        scratch ? smp__window_init(&p->window, &one, p->units, scratch) : SMP_ERR_NO_MEMORY;
+    p->work -= p->units->n + p->units->n_net;
+    if (status == SMP_OK && p->work > 0)
+        status = prove_window(p, partition, parts);
+    smp_arena_destroy(scratch);
     return status;
 }
 
 /* The window of all replicas has the slowest devices, but the cheapest links. What no pipeline can beat
  * in one of them, with its own devices and links, none can beat in all. */
-static smp_status prove_replicas(proof *p, const smp_partition *partition, double upper_us,
-                                 smp_arena *arena)
+static smp_status prove_replicas(proof *p, smp_partition **partition)
 {
-    int n = p->window.exact_links ? 0 : smp_problem_replicas(p->problem);
-    n = n > 1 ? n : 0; /* the window of one is its own */
-    SMP_TRY(prove_window(p, partition, upper_us, n + 1));
-    for (int k = 0; k < n && !p->late && !is_closed(p->lower_us, upper_us); k++) {
-        smp_problem one = *p->problem;
-        one.device = &p->problem->device[(int64_t)k * one.pipeline];
-        one.n_replica = 1;
-        SMP_TRY(smp__window_init(&p->window, &one, p->units, arena));
-        SMP_TRY(prove_window(p, partition, upper_us, n - k));
+    int n = p->window.exact_links ? 1 : smp_problem_replicas(p->problem);
+    SMP_TRY(prove_window(p, partition, n > 1 ? n + 1 : 1)); /* the window of one is its own */
+    for (int k = 0; k < n && n > 1 && p->work > 0 && !p->late; k++) {
+        if (is_closed(p->lower_us, upper_of(*partition)))
+            break;
+        SMP_TRY(prove_replica(p, partition, k, n - k));
     }
     return SMP_OK;
 }
 
-/* One variant of the problem. Fills lower_us, bound, late, and what was found. */
-static smp_status prove_variant(proof *p, const smp_partition *partition, smp_arena *arena)
+/* One variant of the problem. Fills lower_us, bound, late; takes what is found. */
+static smp_status prove_variant(proof *p, smp_partition **partition, smp_arena *arena)
 {
-    double upper_us = partition->fits ? partition->bottleneck_us : INFINITY;
     SMP_TRY(bound_by_work(p, arena));
-    if (is_closed(p->lower_us, upper_us))
+    if (is_closed(p->lower_us, upper_of(*partition)))
         return SMP_OK;
     p->unit_stage = SMP_ARENA_NEW(arena, int32_t, (size_t)p->units->n);
     if (!p->unit_stage)
         return SMP_ERR_NO_MEMORY;
     bool chunks = p->problem->n_stage != p->problem->pipeline, done = chunks;
     if (chunks)
-        return search_all(p, upper_us, &done);
+        return search_all(p, partition, &done);
     SMP_TRY(smp__window_init(&p->window, p->problem, p->units, arena));
     if (!p->window.exact_links)
-        SMP_TRY(search_all(p, upper_us, &done));
-    return done ? SMP_OK : prove_replicas(p, partition, upper_us, arena);
+        SMP_TRY(search_all(p, partition, &done));
+    return done ? SMP_OK : prove_replicas(p, partition);
 }
 
 /* improve: take what is found. bound: keep what is proven. */
@@ -265,11 +286,10 @@ static smp_status prove_once(const smp_problem *problem, const smp__exact_limits
                .limits = limits,
                .work = *work,
                .bound = "fair share",
+               .solver = improve ? solver : NULL,
                .found_us = INFINITY};
     if (status == SMP_OK)
-        status = prove_variant(&p, *partition, arena);
-    if (status == SMP_OK && improve)
-        status = take_found(&p, problem, solver, partition);
+        status = prove_variant(&p, partition, arena);
     if (status == SMP_OK && bound) {
         (*partition)->lower_bound_us = p.lower_us;
         (*partition)->bound = p.bound;
