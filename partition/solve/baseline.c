@@ -23,16 +23,15 @@ smp_status smp__baseline_finish(const smp_problem *problem, const smp__units *un
         goto done;
     for (int32_t op = 0; op < n_op; op++)
         op_stage[op] = wish[units->unit_of_op[op]];
-    status = smp_partition_evaluate(problem, op_stage, out);
-    if (status != SMP_OK)
-        goto done;
+    const char *bound;
     double bound_us;
-    status = smp__bound_by_compute(problem, units, scratch, &(*out)->bound, &bound_us);
+    status = smp__bound_by_compute(problem, units, scratch, &bound, &bound_us);
+    if (status == SMP_OK)
+        status = smp_partition_evaluate(problem, op_stage, out);
     if (status == SMP_OK) {
         (*out)->lower_bound_us = fmin(bound_us, (*out)->bottleneck_us);
+        (*out)->bound = bound;
         (*out)->solver = solver;
-    } else {
-        smp_partition_destroy(*out);
     }
 done:
     smp_arena_destroy(scratch);
