@@ -88,3 +88,15 @@ smp_status smp_replicas_that_count(const smp_cluster *cluster, smp_precision pre
     smp_arena_destroy(scratch);
     return SMP_OK;
 }
+
+double smp_replicas_slowest(const smp_cluster *cluster, smp_precision precision, int pipeline,
+                            int n, const int *device, int rank)
+{
+    double most = 0.0;
+    for (int d = 0; d < n; d++) {
+        double slowdown =
+            smp_device_slowdown(cluster, precision, device[(int64_t)d * pipeline + rank]);
+        most = slowdown > most ? slowdown : most;
+    }
+    return most;
+}

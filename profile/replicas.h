@@ -14,4 +14,9 @@ smp_status smp_replicas_that_count(const smp_cluster *cluster, smp_precision pre
                                    int pipeline, int ddp, const int *device, int *kept,
                                    int *n_kept);
 
+/* Slowdown of the slowest device that a rank has in replicas 0 to n - 1: what its compute is bounded
+ * with. O(n). */
+double smp_replicas_slowest(const smp_cluster *cluster, smp_precision precision, int pipeline,
+                            int n, const int *device, int rank);
+
 #endif

@@ -164,11 +164,10 @@ static void put_pin(const smp_problem *problem, int32_t index, smp_text *text)
 {
     const smp_op *op = &problem->graph->op[index];
     int32_t pin = smp_problem_pin(problem, index);
-    bool fixed;
-    smp_where where = smp_problem_pin_where(problem, index, &fixed);
+    bool fixed = problem->pin_where && problem->pin_where[index].file;
     const char *how = fixed ? "fixed to stage" : "stage:";
     smp_text_append(text, "op '%s' (%s %d, ", op->name, how, pin);
-    put_where(where, op, text);
+    put_where(smp_pin_where(problem->graph, problem->pin_where, index), op, text);
     smp_text_append(text, ")");
 }
 

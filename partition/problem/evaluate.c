@@ -23,10 +23,12 @@ smp_status smp__evaluator_init(smp__evaluator *evaluator, const smp_problem *pro
         !evaluator->rank_us || !evaluator->seen || !evaluator->load)
         return SMP_ERR_NO_MEMORY;
     for (size_t s = 0; s < n_stage; s++) {
-        evaluator->slowest[s] = smp_problem_stage_slowdown(problem, (int)s);
-        for (size_t k = 0; k < n_replica; k++)
-            evaluator->slowdown[k * n_stage + s] = smp_problem_slowdown(
-                problem, problem->device[k * p + (size_t)problem->stage_rank[s]]);
+        for (size_t k = 0; k < n_replica; k++) {
+            int device = problem->device[k * p + (size_t)problem->stage_rank[s]];
+            double slowdown = smp_problem_slowdown(problem, device);
+            evaluator->slowdown[k * n_stage + s] = slowdown;
+            evaluator->slowest[s] = fmax(evaluator->slowest[s], slowdown);
+        }
     }
     return SMP_OK;
 }

@@ -27,9 +27,8 @@ static smp_status apply_pins(const smp_problem *problem, smp__units *units, stag
         int32_t pin = smp_problem_pin(problem, i);
         if (pin < 0)
             continue;
-        bool fixed;
         if (pin >= problem->n_stage)
-            return smp_fail_at(smp_problem_pin_where(problem, i, &fixed),
+            return smp_fail_at(smp_pin_where(graph, problem->pin_where, i),
                                "op '%s': stage: got %d, expected 0 to %d: the pipeline has %d "
                                "stages",
                                op->name, pin, problem->n_stage - 1, problem->n_stage);

@@ -20,6 +20,7 @@
 #define SMP_PARTITION_PROBLEM_PROBLEM_H
 
 #include "profile/costs.h"
+#include "profile/replicas.h"
 
 typedef enum smp_recompute {
     SMP_RECOMPUTE_NONE,
@@ -58,11 +59,11 @@ static inline int32_t smp_problem_pin(const smp_problem *problem, int32_t op)
     return problem->pin ? problem->pin[op] : problem->graph->op[op].pin;
 }
 
-/* Where that stands: in the file that fixes the op (*fixed), or in the model. */
-static inline smp_where smp_problem_pin_where(const smp_problem *problem, int32_t op, bool *fixed)
+/* Where that stands: in the file that fixes the op, or in the model. pin_where: as in the problem. */
+static inline smp_where smp_pin_where(const smp_graph *graph, const smp_where *pin_where,
+                                      int32_t op)
 {
-    *fixed = problem->pin_where && problem->pin_where[op].file;
-    return *fixed ? problem->pin_where[op] : smp_op_where(problem->graph, &problem->graph->op[op]);
+    return pin_where && pin_where[op].file ? pin_where[op] : smp_op_where(graph, &graph->op[op]);
 }
 
 /* Whether every stage computes its forward pass twice. */
@@ -93,16 +94,12 @@ static inline int smp_problem_replicas(const smp_problem *problem)
     return problem->n_replica > 0 ? problem->n_replica : 1;
 }
 
-/* Of the slowest device that a rank has in any replica: what its compute is bounded with. */
+/* See smp_replicas_slowest. */
 static inline double smp_problem_rank_slowdown(const smp_problem *problem, int rank)
 {
-    double most = 0.0;
-    for (int k = 0; k < smp_problem_replicas(problem); k++) {
-        double slowdown =
-            smp_problem_slowdown(problem, problem->device[(int64_t)k * problem->pipeline + rank]);
-        most = slowdown > most ? slowdown : most;
-    }
-    return most;
+    return smp_replicas_slowest(problem->cluster, problem->graph->target.precision,
+                                problem->pipeline, smp_problem_replicas(problem), problem->device,
+                                rank);
 }
 
 static inline double smp_problem_stage_slowdown(const smp_problem *problem, int stage)

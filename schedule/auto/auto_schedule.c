@@ -204,7 +204,8 @@ static void fill_times(autos *a, double *transfer_us, double *tails_us)
     double *weight_us = a->times + 2 * (int64_t)a->n_stage;
     const int *device = &s->device[(int64_t)a->replica * s->pipeline];
     for (int stage = 0; stage < a->n_stage; stage++) {
-        double share = smp__sim_share(s, a->replica, s->stage_rank[stage]);
+        int rank = s->stage_rank[stage];
+        double share = smp__sim_share(s, a->replica, rank, smp__sim_slowest(s, rank));
         double whole_us = s->backward_us[stage];
         double first_us = smp__sim_input_us(s, stage);
         forward_us[stage] = share * s->forward_us[stage];

@@ -123,28 +123,37 @@ double smp__config_least_us_of_any(const smp__configs *configs, const smp__confi
 /* A partition in one replica. Arrays live in scratch. */
 typedef struct replica_times {
     const smp_partition *partition;
-    double *share; /* [n_stage] of the times in the partition, which are of the slowest replica */
-    double *start_us;                /* [n_stage] */
+    double *slowest;  /* [n_stage] slowdown that the times in the partition are for, */
+    double *share;    /* [n_stage] and what the replica takes of them */
+    double *start_us; /* [n_stage] */
     double *compute, *start, *bytes; /* [pipeline] */
     int32_t *list;                   /* [n_op] ops by rising stage */
 } replica_times;
 
 /* Ops by rising stage: every edge leads to the same or a later stage, so one pass over stages in
  * order would do; ops stand in topological order, not by stage, hence the list. */
-static smp_status open_times(const smp_graph *graph, const smp_partition *partition, int pipeline,
-                             smp_arena *scratch, replica_times *t)
+static smp_status open_times(const smp__configs *configs, const smp__config *config,
+                             const smp_partition *partition, smp_arena *scratch, replica_times *t)
 {
-    size_t n_stage = (size_t)partition->n_stage, p = (size_t)pipeline;
+    const smp_graph *graph = configs->request->graph;
+    const smp__mapping *mapping = config->mapping;
+    size_t n_stage = (size_t)partition->n_stage, p = (size_t)mapping->pipeline;
     int32_t *begin = SMP_ARENA_NEW(scratch, int32_t, n_stage + 2);
     *t = (replica_times){.partition = partition,
+                         .slowest = SMP_ARENA_NEW(scratch, double, n_stage),
                          .share = SMP_ARENA_NEW(scratch, double, n_stage),
                          .start_us = SMP_ARENA_NEW(scratch, double, n_stage),
                          .compute = SMP_ARENA_NEW(scratch, double, p),
                          .start = SMP_ARENA_NEW(scratch, double, p),
                          .bytes = SMP_ARENA_NEW(scratch, double, p),
                          .list = SMP_ARENA_NEW(scratch, int32_t, (size_t)graph->n_op)};
-    if (!begin || !t->share || !t->start_us || !t->compute || !t->start || !t->bytes || !t->list)
+    if (!begin || !t->slowest || !t->share || !t->start_us || !t->compute || !t->start ||
+        !t->bytes || !t->list)
         return SMP_ERR_NO_MEMORY;
+    for (size_t s = 0; s < n_stage; s++)
+        t->slowest[s] = smp_replicas_slowest(
+            configs->request->cluster, graph->target.precision, mapping->pipeline,
+            mapping->n_replica, mapping->counting, smp__config_stage_rank(configs, config)[s]);
     for (int32_t op = 0; op < graph->n_op; op++)
         begin[partition->stage[op] + 2]++;
     for (size_t s = 1; s <= n_stage; s++)
@@ -159,13 +168,12 @@ static void share_out(const smp__configs *configs, const smp__config *config, in
 {
     const smp_search_request *request = configs->request;
     const smp__mapping *mapping = config->mapping;
-    smp_problem problem =
-        smp__arrangement_problem(configs, &configs->arrangement[config->arrangement]);
+    const int *rank = smp__config_stage_rank(configs, config);
     for (int s = 0; s < t->partition->n_stage; s++) {
-        int device = mapping->counting[replica * mapping->pipeline + problem.stage_rank[s]];
+        int device = mapping->counting[replica * mapping->pipeline + rank[s]];
         t->share[s] =
             smp_device_slowdown(request->cluster, request->graph->target.precision, device) /
-            smp_problem_stage_slowdown(&problem, s);
+            t->slowest[s];
     }
 }
 
@@ -224,9 +232,8 @@ smp_status smp__config_least_us(const smp__configs *configs, const smp__config *
     const smp_graph *graph = configs->request->graph;
     replica_times t;
     double step_us = 0.0;
-    smp_status status = scratch
-                            ? open_times(graph, partition, config->mapping->pipeline, scratch, &t)
-                            : SMP_ERR_NO_MEMORY;
+    smp_status status =
+        scratch ? open_times(configs, config, partition, scratch, &t) : SMP_ERR_NO_MEMORY;
     for (int k = 0; status == SMP_OK && k < config->mapping->n_replica; k++) {
         share_out(configs, config, k, &t);
         earliest_starts(graph, &t);

@@ -87,11 +87,9 @@ static smp_status check_pins(const smp_search_request *request)
     int64_t stages = (int64_t)pipeline * (request->chunks > 0 ? request->chunks : 4);
     if (request->chunks == 0 && stages <= max_pin)
         return SMP_OK; /* as many chunks as pins need */
-    const smp_problem pins = {.graph = request->graph, .pin_where = request->pin_where};
-    bool fixed;
     if (max_pin >= stages)
         return smp_fail_at(
-            smp_problem_pin_where(&pins, op, &fixed),
+            smp_pin_where(request->graph, request->pin_where, op),
             "op '%s' is pinned to stage %d, expected 0 to %lld: %d pipeline ranks of "
             "%d chunks",
             request->graph->op[op].name, max_pin, (long long)stages - 1, pipeline, request->chunks);

@@ -25,24 +25,20 @@ smp_status smp__mapping_count(smp__mapping *mapping, const smp_search_request *r
     return SMP_OK;
 }
 
-static double slowdown_of(const smp_search_request *request, int device)
-{
-    return smp_device_slowdown(request->cluster, request->graph->target.precision, device);
-}
-
 static void measure_speed(smp__mapping *mapping, const smp_search_request *request)
 {
     int p = mapping->pipeline;
+    smp_precision precision = request->graph->target.precision;
     for (int k = 0; k < mapping->n_replica; k++) {
         double fastest = INFINITY;
         for (int r = 0; r < p; r++)
-            fastest = fmin(fastest, slowdown_of(request, mapping->counting[k * p + r]));
+            fastest = fmin(fastest, smp_device_slowdown(request->cluster, precision,
+                                                        mapping->counting[k * p + r]));
         mapping->fastest = fmax(mapping->fastest, fastest);
     }
     for (int r = 0; r < p; r++) {
-        double slowest = 0.0;
-        for (int k = 0; k < mapping->n_replica; k++)
-            slowest = fmax(slowest, slowdown_of(request, mapping->counting[k * p + r]));
+        double slowest = smp_replicas_slowest(request->cluster, precision, p, mapping->n_replica,
+                                              mapping->counting, r);
         mapping->most = fmax(mapping->most, slowest);
         mapping->speed += 1.0 / slowest;
     }

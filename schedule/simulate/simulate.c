@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "profile/replicas.h"
 #include "schedule/simulate/simulate_state.h"
 
 /* What smp_simulate gives out, with what it is made of. */
@@ -99,18 +98,6 @@ static smp_status check_input(const smp_simulation_input *input)
     return SMP_OK;
 }
 
-double smp__sim_share(const smp_simulation_input *input, int replica, int rank)
-{
-    double own = 0.0, most = 0.0;
-    for (int d = 0; d < input->ddp; d++) {
-        int device = input->device[(int64_t)d * input->pipeline + rank];
-        double slowdown = smp_device_slowdown(input->cluster, input->precision, device);
-        most = slowdown > most ? slowdown : most;
-        own = d == replica ? slowdown : own;
-    }
-    return most > 0.0 ? own / most : 1.0;
-}
-
 /* Which replicas are simulated, and how fast their devices are. */
 static smp_status choose_replicas(smp__sim *sim)
 {
@@ -125,14 +112,17 @@ static smp_status choose_replicas(smp__sim *sim)
     sim->replica = SMP_ARENA_NEW(sim->arena, int, (size_t)sim->n_replica);
     sim->counts = SMP_ARENA_NEW(sim->arena, bool, (size_t)sim->n_replica);
     sim->share = SMP_ARENA_NEW(sim->arena, double, (size_t)sim->n_replica *(size_t)p);
-    if (!sim->replica || !sim->counts || !sim->share)
+    double *slowest = SMP_ARENA_NEW(sim->arena, double, (size_t)p);
+    if (!sim->replica || !sim->counts || !sim->share || !slowest)
         return SMP_ERR_NO_MEMORY;
+    for (int r = 0; r < p; r++)
+        slowest[r] = smp__sim_slowest(input, r);
     for (int i = 0; i < n_kept; i++)
         sim->counts[all ? kept[i] : i] = true;
     for (int i = 0; i < sim->n_replica; i++)
         sim->replica[i] = all ? i : kept[i];
     for (int i = 0; i < sim->n_replica * p; i++)
-        sim->share[i] = smp__sim_share(input, sim->replica[i / p], i % p);
+        sim->share[i] = smp__sim_share(input, sim->replica[i / p], i % p, slowest[i % p]);
     return SMP_OK;
 }
 

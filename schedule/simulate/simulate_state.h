@@ -8,6 +8,7 @@
 
 #include "schedule/lower/crossing.h"
 #include "graph/base/heap.h"
+#include "profile/replicas.h"
 #include "schedule/simulate/simulate.h"
 
 typedef enum smp__sim_phase {
@@ -99,9 +100,22 @@ double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t byt
 /* simulate_idle.c: splits the idle time of the finished simulation by cause. */
 void smp__sim_idle(const smp__sim *sim);
 
-/* What the device of a rank in a replica takes of the times of its stages, which are those of the
- * slowest device that the rank has in any replica. O(ddp). */
-double smp__sim_share(const smp_simulation_input *input, int replica, int rank);
+/* Slowdown of the slowest device that a rank has in any replica: times of stages are those there.
+ * O(ddp). */
+static inline double smp__sim_slowest(const smp_simulation_input *input, int rank)
+{
+    return smp_replicas_slowest(input->cluster, input->precision, input->pipeline, input->ddp,
+                                input->device, rank);
+}
+
+/* What the device of a rank in a replica takes of these times. */
+static inline double smp__sim_share(const smp_simulation_input *input, int replica, int rank,
+                                    double slowest)
+{
+    int device = input->device[(int64_t)replica * input->pipeline + rank];
+    double own = smp_device_slowdown(input->cluster, input->precision, device);
+    return slowest > 0.0 ? own / slowest : 1.0;
+}
 
 /* The part of a stage's backward that I takes, without recomputation. */
 static inline double smp__sim_input_us(const smp_simulation_input *input, int stage)
