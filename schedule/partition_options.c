@@ -124,19 +124,6 @@ static const option_entry entries[] = {
 };
 enum { N_ENTRY = sizeof entries / sizeof entries[0] };
 
-static void put_schedules(smp_text *text)
-{
-    smp_schedule_put_names(text);
-    smp_text_append(text, ", or auto");
-}
-
-static void put_partitioners(smp_text *text)
-{
-    for (const smp_partitioner *const *p = smp_partitioners(); *p; p++)
-        smp_text_append(text, "%s, ", (*p)->name);
-    smp_text_append(text, "or auto");
-}
-
 static void put_exporters(smp_text *text)
 {
     for (const smp_exporter *const *e = smp_exporters(); *e; e++)
@@ -182,9 +169,9 @@ static void put_entry(const option_entry *entry, smp_text *text)
                           entry->value ? " " : "", entry->value ? entry->value : "");
     smp_text_append(&help, "%s", entry->help);
     if (entry->flag == FLAG_PIPELINE)
-        put_schedules(&help);
+        smp_schedule_put_names(&help);
     else if (entry->flag == FLAG_PARTITIONER)
-        put_partitioners(&help);
+        smp_partitioner_put_names(&help);
     else if (entry->flag == FLAG_EXPORT)
         put_exporters(&help);
     smp_text_append(text, "%s", head);
@@ -259,36 +246,20 @@ static smp_status parse_choice(const char *option, const char *words, const char
     return SMP_ERR_INPUT;
 }
 
-static smp_status fail_name(const char *option, const char *text, void (*put)(smp_text *),
-                            void (*put_nearest)(smp_text *, const char *))
-{
-    smp_text names = {0};
-    put(&names);
-    if (put_nearest)
-        put_nearest(&names, text);
-    smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected %s", option, text,
-             names.data ? names.data : "");
-    smp_text_free(&names);
-    return SMP_ERR_INPUT;
-}
-
 static smp_status parse_schedule(const char *option, const char *text, const char **out)
 {
     *out = NULL;
     const smp_schedule_kind *kind = smp_schedule_find(text);
     if (!kind)
-        return fail_name(option, text, put_schedules, smp_schedule_put_nearest);
+        return smp_schedule_fail_name(option, text);
     *out = kind != &smp__schedule_auto ? kind->name : NULL; /* NULL: what is best */
     return SMP_OK;
 }
 
 static smp_status parse_partitioner(const char *option, const char *text, const char **out)
 {
-    *out = NULL;
-    if (strcmp(text, "auto") == 0)
-        return SMP_OK;
-    *out = smp_partitioner_find(text) ? text : NULL;
-    return *out ? SMP_OK : fail_name(option, text, put_partitioners, NULL);
+    *out = strcmp(text, "auto") == 0 ? NULL : text;
+    return smp_partitioner_check(option, *out);
 }
 
 static smp_status parse_memory(const char *option, const char *text, int64_t *out)

@@ -2,6 +2,7 @@
 #ifndef SMP_PARTITION_SOLVE_PARTITIONER_H
 #define SMP_PARTITION_SOLVE_PARTITIONER_H
 
+#include "graph/base/text.h"
 #include "partition/problem/problem.h"
 
 typedef struct smp_partitioner {
@@ -39,8 +40,9 @@ enum { SMP_N_PARTITIONER = SMP_PARTITIONER_LIST(SMP_PARTITIONER_COUNT) };
 
 const smp_partitioner *smp_partitioner_find(const char *name); /* NULL if unknown */
 const smp_partitioner *const *smp_partitioners(void);          /* NULL-terminated */
-smp_status
-smp_partitioner_check(const char *name); /* NULL or known; else SMP_ERR_INPUT lists them */
+void smp_partitioner_put_names(smp_text *text);                /* "linear, exact, ..., or auto" */
+/* NULL or known; else SMP_ERR_INPUT lists them. what: the option or key. */
+smp_status smp_partitioner_check(const char *what, const char *name);
 
 /* The default: runs the registered partitioners but baselines and provers, each from the best so
  * far (or only `name`, if not NULL), and keeps the best: one that fits before one that does not,

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/base/text.h"
 #include "partition/problem/coarse.h"
 
 #define SMP_PARTITIONER_ENTRY(id) &smp__partitioner_##id,
@@ -27,17 +26,24 @@ const smp_partitioner *smp_partitioner_find(const char *name)
     return NULL;
 }
 
-smp_status smp_partitioner_check(const char *name)
+void smp_partitioner_put_names(smp_text *text)
+{
+    for (int i = 0; partitioners[i]; i++)
+        smp_text_append(text, "%s, ", partitioners[i]->name);
+    smp_text_append(text, "or auto");
+}
+
+smp_status smp_partitioner_check(const char *what, const char *name)
 {
     smp_text known = {0};
     if (!name || smp_partitioner_find(name))
         return SMP_OK;
-    for (int i = 0; partitioners[i]; i++)
-        smp_text_append(&known, "%s, ", partitioners[i]->name);
-    smp_fail(SMP_ERR_INPUT, "partitioner: got '%s', expected %sor auto", name,
-             known.data ? known.data : "");
+    smp_partitioner_put_names(&known);
+    smp_status status =
+        known.failed ? SMP_ERR_NO_MEMORY
+                     : smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected %s", what, name, known.data);
     smp_text_free(&known);
-    return SMP_ERR_INPUT;
+    return status;
 }
 
 static double total_load(const smp_partition *partition)
@@ -209,7 +215,7 @@ static smp_status optional(smp_status status)
 smp_status smp__variants_solve(const smp_problem *problem, const char *name, smp__variants *out)
 {
     *out = (smp__variants){0};
-    SMP_TRY(smp_partitioner_check(name));
+    SMP_TRY(smp_partitioner_check("partitioner", name));
     bool ties = smp_problem_has_ties(problem);
     smp_problem variant = *problem;
     variant.tie_together = ties;

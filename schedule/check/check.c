@@ -22,7 +22,9 @@ static smp_status pick_schedule(smp__check_build *b)
     b->kind = smp_schedule_find(name);
     if (b->kind)
         return SMP_OK;
-    smp_schedule_fail_name(name);
+    smp_status status = smp_schedule_fail_name("schedule", name);
+    if (status != SMP_ERR_INPUT)
+        return status;
     return SMP__FIND(&b->out->findings, ILLEGAL, "schedule", sketch->schedule_where, "%s",
                      smp_last_error());
 }

@@ -177,12 +177,14 @@ static smp_status find_unfit(const smp__check_build *b, int rank, int64_t peak, 
         if (b->rank[s] == rank)
             smp_text_append(&stages, "%s%d", stages.data ? ", " : "", s);
     smp_status status =
-        SMP__FIND(&b->out->findings, UNFIT, "memory", b->sketch->stages_where,
-                  "rank %d (stage%s %s) needs %s, %s more than the device's %s", rank,
-                  b->shape.chunks == 1 ? "" : "s", stages.data ? stages.data : "",
-                  smp_format_bytes(need, sizeof need, peak),
-                  smp_format_bytes(more, sizeof more, peak - limit),
-                  smp_format_bytes(room, sizeof room, limit));
+        stages.failed
+            ? SMP_ERR_NO_MEMORY
+            : SMP__FIND(&b->out->findings, UNFIT, "memory", b->sketch->stages_where,
+                        "rank %d (stage%s %s) needs %s, %s more than the device's %s", rank,
+                        b->shape.chunks == 1 ? "" : "s", stages.data ? stages.data : "",
+                        smp_format_bytes(need, sizeof need, peak),
+                        smp_format_bytes(more, sizeof more, peak - limit),
+                        smp_format_bytes(room, sizeof room, limit));
     smp_text_free(&stages);
     return status;
 }

@@ -42,9 +42,11 @@ static smp_status unknown_op(stage_check *c, const smp_sketch_entry *entry, int 
     smp_text hint = {0};
     if (c->hints++ < MAX_HINTS)
         smp_op_pattern_hint(c->graph, entry->text, &hint);
-    smp_status status = SMP__FIND(c->findings, ILLEGAL, "unknown-op", entry->where,
-                                  "stage %d names '%s', model '%s' has no such op%s", stage,
-                                  entry->text, c->graph->name, hint.data ? hint.data : "");
+    smp_status status = hint.failed
+                            ? SMP_ERR_NO_MEMORY
+                            : SMP__FIND(c->findings, ILLEGAL, "unknown-op", entry->where,
+                                        "stage %d names '%s', model '%s' has no such op%s", stage,
+                                        entry->text, c->graph->name, hint.data ? hint.data : "");
     smp_text_free(&hint);
     return status;
 }
@@ -178,7 +180,9 @@ static smp_status explain_order(stage_check *c, smp_arena *scratch, smp_where wh
         if (o.left[s])
             smp_text_append(&cycle, "%s%d", shown++ == 0 ? "" : n_left == 2 ? " and " : ", ", s);
     smp_status status = SMP_OK;
-    if (n_left == 0 && c->n_stage <= MAX_SHOWN)
+    if (order.failed || cycle.failed)
+        status = SMP_ERR_NO_MEMORY;
+    else if (n_left == 0 && c->n_stage <= MAX_SHOWN)
         status = SMP__FIND(c->findings, NOTE, "order", c->sketch->stages_where,
                            "no cycle: the plan would be legal with its stages in the order%s",
                            order.data ? order.data : "");

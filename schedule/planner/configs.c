@@ -128,8 +128,8 @@ static smp_status check_request(const smp_search_request *request)
         return smp_fail(SMP_ERR_INPUT, "model '%s' has no ops to plan", request->graph->name);
     SMP_TRY(smp__at_numbers(request, check_numbers(request)));
     if (request->schedule && !smp_schedule_find(request->schedule))
-        return smp_schedule_fail_name(request->schedule);
-    SMP_TRY(smp_partitioner_check(request->partitioner));
+        return smp_schedule_fail_name("schedule", request->schedule);
+    SMP_TRY(smp_partitioner_check("partitioner", request->partitioner));
     return check_pins(request);
 }
 

@@ -59,12 +59,10 @@ const smp_schedule_kind *smp_schedule_find(const char *name);
 /* What a plan says for a name or alias: kind->name; `name` itself if unknown. */
 const char *smp_schedule_name(const char *name);
 
-/* Appends the names of the rules, with their aliases: "simple (gpipe), zero-bubble". */
+/* Appends the names of the rules, with their aliases: "simple (gpipe), zero-bubble, or auto". */
 void smp_schedule_put_names(smp_text *text);
-/* Appends "; nearest is 'x'" where a name is close to one that is known. */
-void smp_schedule_put_nearest(smp_text *text, const char *name);
-/* SMP_ERR_INPUT for an unknown name, with both. */
-smp_status smp_schedule_fail_name(const char *name);
+/* SMP_ERR_INPUT for an unknown name of an option or a key, with all names and the nearest. */
+smp_status smp_schedule_fail_name(const char *what, const char *name);
 
 /* Can it run? SMP_ERR_INPUT saying what can. */
 smp_status smp_schedule_check(const smp_schedule_kind *kind, const smp_schedule_shape *shape);

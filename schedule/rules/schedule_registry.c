@@ -48,9 +48,10 @@ static void put_names(smp_text *text, bool (*which)(const smp_schedule_kind *kin
 void smp_schedule_put_names(smp_text *text)
 {
     put_names(text, NULL);
+    smp_text_append(text, ", or auto");
 }
 
-void smp_schedule_put_nearest(smp_text *text, const char *name)
+static void put_nearest(smp_text *text, const char *name)
 {
     const char *names[2 * N_RULE];
     size_t n = 0;
@@ -64,16 +65,16 @@ void smp_schedule_put_nearest(smp_text *text, const char *name)
         smp_text_append(text, "; nearest is '%s'", nearest);
 }
 
-smp_status smp_schedule_fail_name(const char *name)
+smp_status smp_schedule_fail_name(const char *what, const char *name)
 {
     smp_text names = {0};
     smp_schedule_put_names(&names);
-    smp_text_append(&names, ", or auto");
-    smp_schedule_put_nearest(&names, name);
-    smp_fail(SMP_ERR_INPUT, "schedule: got '%s', expected one of %s", name,
-             names.data ? names.data : "");
+    put_nearest(&names, name);
+    smp_status status = names.failed ? SMP_ERR_NO_MEMORY
+                                     : smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected one of %s",
+                                                what, name, names.data);
     smp_text_free(&names);
-    return SMP_ERR_INPUT;
+    return status;
 }
 
 static bool takes_active(const smp_schedule_kind *kind)
@@ -97,10 +98,11 @@ static smp_status fail_others(const smp_schedule_kind *kind, const char *why,
 {
     smp_text names = {0};
     put_names(&names, which);
-    smp_fail(SMP_ERR_INPUT, "schedule %s %s: expected one of %s", kind->name, why,
-             names.data ? names.data : "");
+    smp_status status = names.failed ? SMP_ERR_NO_MEMORY
+                                     : smp_fail(SMP_ERR_INPUT, "schedule %s %s: expected one of %s",
+                                                kind->name, why, names.data ? names.data : "");
     smp_text_free(&names);
-    return SMP_ERR_INPUT;
+    return status;
 }
 
 smp_status smp_schedule_check(const smp_schedule_kind *kind, const smp_schedule_shape *shape)

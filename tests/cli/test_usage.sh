@@ -62,7 +62,7 @@ for option in --stages --ddp --chunks --microbatches --microbatch-size -n; do
 done
 bad_value smp-partition --pipeline sideways
 bad_value smp-partition --schedule sideways
-expect_bad "got 'interleavd', expected simple \(gpipe\), .*; nearest is 'interleaved'" \
+expect_bad "got 'interleavd', expected one of simple \(gpipe\), .*; nearest is 'interleaved'" \
     smp-partition model.yaml --pipeline interleavd
 expect_bad "nearest is '1f1b'" smp-partition model.yaml --schedule 1f1
 bad_value smp-partition --optimize everything
