@@ -99,8 +99,9 @@ static smp_status keep_schedule(const smp_sketch *sketch, smp_search_request *r)
     if (r->schedule || !sketch->schedule || kind == &smp__schedule_auto)
         return SMP_OK;
     if (!kind) {
-        smp_schedule_fail_name(sketch->schedule);
-        return smp_fail_at(sketch->schedule_where, "%s", smp_last_error());
+        smp_status status = smp_schedule_fail_name("schedule", sketch->schedule);
+        return status == SMP_ERR_INPUT ? smp_fail_at(sketch->schedule_where, "%s", smp_last_error())
+                                       : status;
     }
     r->schedule = kind->name;
     return SMP_OK;
@@ -110,7 +111,7 @@ static smp_status keep_schedule(const smp_sketch *sketch, smp_search_request *r)
 static smp_status keep_numbers(const smp_partition_options *o, const smp_sketch *sketch,
                                smp_search_request *r)
 {
-    if (r->stages == 0 || r->ddp == 0 || r->chunks == 0)
+    if (r->stages == 0 && r->ddp == 0 && r->chunks == 0)
         r->numbers_where =
             sketch->parallel_where.file ? sketch->parallel_where : sketch->stages_where;
     smp_sketch_shape(sketch, &r->stages, &r->chunks);

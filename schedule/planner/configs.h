@@ -21,7 +21,7 @@ typedef struct smp__mapping {
     int64_t memory_all; /* of all ranks */
 } smp__mapping;
 
-/* Partitions of a arrangement under memory limits, for one vector of live counts. */
+/* Partitions of an arrangement under memory limits, for one vector of live counts. */
 typedef struct smp__limited {
     struct smp__limited *next;
     double scale; /* of the limits */
@@ -86,7 +86,7 @@ typedef struct smp__configs {
     size_t capacity, arrangement_capacity;
     int32_t n_no_pipeline;
     double deadline_s;        /* of one solver run; 0: none */
-    smp_status first_failure; /* of a arrangement that has no pipeline */
+    smp_status first_failure; /* of an arrangement that has no pipeline */
     char first_message[1024];
     bool quick; /* many configurations: a quick look at all, every effort for the best of them */
     smp_arena *arena;
@@ -140,7 +140,7 @@ static inline int64_t smp__config_memory(const smp__config *config, int rank)
     return config->mapping->memory[rank];
 }
 
-/* The problem of a arrangement without live counts. */
+/* The problem of an arrangement without live counts. */
 smp_problem smp__arrangement_problem(const smp__configs *configs,
                                      const smp__arrangement *arrangement);
 /* The problem of a configuration, with its live counts (which it makes) and memory limits. */

@@ -60,6 +60,7 @@ bad_fix 3 "op 'h0\.ln_1' \(fixed to stage 1, bad\.yaml:4:12\) and op 'h1\.ln_1' 
 bad_fix 2 "bad\.yaml:5:12: op 'lm_head' is pinned to stage 2" "$two  - {ops: [lm_head]}\n" --stages 2 --chunks 1
 bad_fix 2 "bad\.yaml:2:11: schedule: got 'nosuch', expected one of" "schedule: nosuch\n$two"
 bad_fix 2 'bad\.yaml:3:3: stages: got 2, expected a divisor' "$two" -n 3
+bad_fix 2 'smp-partition: stages: got 7, expected a divisor' "$two" -n 4 --stages 7 # not the file's
 bad_fix 2 'bad\.yaml:2:11: 2 stages \* 3 replicas' "parallel: {ddp: 3}\n$two" -n 4
 bad_fix 2 'bad\.yaml:2:11: the plan needs 6 devices' "parallel: {ddp: 3}\n$two" --cluster "$SMP_EXAMPLES/cluster-laptop.yaml"
 bad_fix 2 'bad\.yaml:2:11: devices: got' "parallel: {ddp: 1000000}\n$two"
