@@ -199,33 +199,6 @@ static void test_evaluate_counts_every_replica(void **state)
     fixture_close(&f);
 }
 
-static void test_evaluate_counts_a_tied_weight_once_per_stage(void **state)
-{
-    (void)state;
-    static const char model[] =
-        "smp: 1\nname: tied\n"
-        "inputs: {x: {dtype: float32, shape: [8]}}\n"
-        "ops:\n"
-        "  - {op: linear, name: a, in: x, out: x, features: 8, bias: false}\n"
-        "  - {op: linear, name: b, in: x, out: x, features: 8, bias: false, "
-        "weight: a.weight}\n"
-        "  - {op: linear, name: c, in: x, out: x, features: 8, bias: false, "
-        "weight: a.weight}\n";
-    const int32_t two[] = {0, 0, 1};
-    fixture f;
-    smp_partition *p;
-    fixture_cluster(&f, 2, 2, 1e6);
-    fixture_open(&f, model, 2, 1);
-    assert_int_equal(smp_partition_evaluate(&f.problem, two, &p), SMP_OK);
-    assert_int_equal(p->load[0].weight_bytes, 8 * 8 * 4);
-    assert_int_equal(p->load[1].weight_bytes, 8 * 8 * 4);
-    smp_partition_destroy(p);
-    f.problem.tie_together = true;
-    assert_int_equal(smp_partition_evaluate(&f.problem, two, &p), SMP_ERR_INPUT);
-    assert_non_null(strstr(smp_last_error(), "'a.weight'"));
-    fixture_close(&f);
-}
-
 static void expect_refusal(fixture *f, const int32_t *stage, const char *name)
 {
     smp_partition *p = NULL;
@@ -235,8 +208,8 @@ static void expect_refusal(fixture *f, const int32_t *stage, const char *name)
     assert_null(p);
 }
 
-/* Two tied weights, each in a stage of its own: nothing is torn apart. */
-static void test_evaluate_takes_tied_weights_that_share_a_stage(void **state)
+/* Two tied weights: each counts once in a stage that holds it, and is torn apart only across stages. */
+static void test_evaluate_tied_weights(void **state)
 {
     (void)state;
     static const char model[] =
@@ -253,6 +226,10 @@ static void test_evaluate_takes_tied_weights_that_share_a_stage(void **state)
     smp_partition *p;
     fixture_cluster(&f, 2, 2, 1e6);
     fixture_open(&f, model, 2, 1);
+    assert_int_equal(smp_partition_evaluate(&f.problem, (const int32_t[]){0, 0, 0, 1}, &p), SMP_OK);
+    assert_int_equal(p->load[0].weight_bytes, 2 * 8 * 8 * 4);
+    assert_int_equal(p->load[1].weight_bytes, 8 * 8 * 4);
+    smp_partition_destroy(p);
     f.problem.tie_together = true;
     assert_int_equal(smp_partition_evaluate(&f.problem, (const int32_t[]){0, 0, 1, 1}, &p), SMP_OK);
     smp_partition_destroy(p);
@@ -345,8 +322,7 @@ static void test_evaluate_refuses_torn_labels(void **state)
     expect_refusal(&f, (const int32_t[]){0, 1, 1, 2},
                    "op 'a' lies in stage 0 and op 'b' in stage 1");
     f.problem.together = (const int32_t[]){-1, 3, 0, 3}; /* labels are any of 0 to n_op - 1 */
-    assert_int_equal(smp_partition_evaluate(&f.problem, (const int32_t[]){0, 1, 1, 1}, &p),
-                     SMP_ERR_INPUT); /* stage 2 is empty */
+    expect_refusal(&f, (const int32_t[]){0, 1, 1, 1}, "stage 2 of 3 holds no op");
     expect_refusal(&f, (const int32_t[]){0, 1, 1, 2},
                    "op 'b' lies in stage 1 and op 'd' in stage 2");
     fixture_close(&f);
@@ -396,8 +372,7 @@ int main(void)
         cmocka_unit_test(test_evaluate_refuses_torn_labels),
         cmocka_unit_test(test_evaluate_counts_a_tensor_once_per_side),
         cmocka_unit_test(test_evaluate_counts_every_replica),
-        cmocka_unit_test(test_evaluate_counts_a_tied_weight_once_per_stage),
-        cmocka_unit_test(test_evaluate_takes_tied_weights_that_share_a_stage),
+        cmocka_unit_test(test_evaluate_tied_weights),
         cmocka_unit_test(test_evaluate_sends_no_gradient_of_what_needs_none),
         cmocka_unit_test(test_evaluate_refuses_what_is_no_pipeline),
         cmocka_unit_test(test_evaluate_lower_bound_holds),
