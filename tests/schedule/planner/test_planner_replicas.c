@@ -1,25 +1,14 @@
 /* Replicas that cross nodes or sit on slower devices: what the planner chooses and predicts against
  * all placements and all splits of a chain, every replica counted by itself with nothing of the planner. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "tests/schedule/fixture.h"
 
 #include <math.h>
 
-#include "graph/base/random.h"
-#include "graph/base/text.h"
 #include "schedule/planner/planner.h"
 
 enum { MAX_OPS = 6, MAX_DEVICES = 6, MICROBATCHES = 2 };
 
 typedef struct setting {
-    int n_op;
     double forward_us[MAX_OPS], backward_us[MAX_OPS];
     int64_t output_bytes[MAX_OPS], weight_bytes[MAX_OPS];
     smp_graph *graph;
@@ -28,42 +17,37 @@ typedef struct setting {
     smp_search_request request;
 } setting;
 
-static int below(uint64_t *random, int n)
-{
-    return (int)(smp_random_mix(++*random) % (uint64_t)n);
-}
-
 /* 2 x 2, 2 x 3 or 3 x 2 devices of up to three speeds, links between nodes up to 1000 times slower. */
-static void set_cluster(setting *s, uint64_t *random)
+static void set_cluster(setting *s, fixture_random *random)
 {
     static const int shapes[][2] = {{2, 2}, {2, 3}, {3, 2}};
-    const int *shape = shapes[below(random, 3)];
-    bool mixed = below(random, 2);
+    const int *shape = shapes[(int)fixture_below(random, 3)];
+    bool mixed = (int)fixture_below(random, 2);
     s->cluster = (smp_cluster){.name = "c",
                                .nodes = shape[0],
                                .devices_per_node = shape[1],
                                .device = s->device,
                                .intra_node = {.latency_us = 1, .bytes_per_s = 1e10},
                                .inter_node = {.latency_us = 5},
-                               .overlap = below(random, 2)};
-    s->cluster.inter_node.bytes_per_s = 1e10 / pow(10, below(random, 4));
+                               .overlap = (int)fixture_below(random, 2)};
+    s->cluster.inter_node.bytes_per_s = 1e10 / pow(10, (int)fixture_below(random, 4));
     for (int d = 0; d < MAX_DEVICES; d++)
-        s->device[d] = (smp_device_spec){.name = "d",
-                                         .memory_bytes = (int64_t)1 << 40,
-                                         .flops_fp32 = 1e11 / (mixed ? 1 + below(random, 3) : 1),
-                                         .bytes_per_s = 1e11};
+        s->device[d] =
+            (smp_device_spec){.name = "d",
+                              .memory_bytes = (int64_t)1 << 40,
+                              .flops_fp32 = 1e11 / (mixed ? 1 + (int)fixture_below(random, 3) : 1),
+                              .bytes_per_s = 1e11};
 }
 
-static void open_setting(setting *s, uint64_t *random)
+static void open_setting(setting *s, fixture_random *random)
 {
     smp_text text = {0};
-    *s = (setting){.n_op = MAX_OPS};
     smp_text_append(&text, "smp: 1\nname: chain\nops:\n");
-    for (int i = 0; i < s->n_op; i++) {
-        s->forward_us[i] = 10 + below(random, 50);
-        s->backward_us[i] = 10 + below(random, 100);
-        s->output_bytes[i] = 1000 * (1 + below(random, 30));
-        s->weight_bytes[i] = 4000 * (1 + below(random, 30));
+    for (int i = 0; i < MAX_OPS; i++) {
+        s->forward_us[i] = 10 + (int)fixture_below(random, 50);
+        s->backward_us[i] = 10 + (int)fixture_below(random, 100);
+        s->output_bytes[i] = 1000 * (1 + (int)fixture_below(random, 30));
+        s->weight_bytes[i] = 4000 * (1 + (int)fixture_below(random, 30));
         smp_text_append(&text, "  - {op: opaque, name: n%d, out: t%d", i, i);
         if (i > 0)
             smp_text_append(&text, ", in: t%d", i - 1);
@@ -208,12 +192,12 @@ static double step_of(const setting *s, const int *border, int p, smp_placement 
 static double best_split_us(const setting *s, int p, smp_placement placement)
 {
     double best = INFINITY;
-    for (unsigned cuts = 0; cuts < 1u << (s->n_op - 1); cuts++) { /* bit i: behind op i */
+    for (unsigned cuts = 0; cuts < 1u << (MAX_OPS - 1); cuts++) { /* bit i: behind op i */
         int border[MAX_OPS + 1] = {0}, n = 0;
-        for (int i = 0; i + 1 < s->n_op; i++)
+        for (int i = 0; i + 1 < MAX_OPS; i++)
             if (cuts >> i & 1)
                 border[++n] = i + 1;
-        border[++n] = s->n_op;
+        border[++n] = MAX_OPS;
         if (n == p)
             best = fmin(best, bottleneck_of(s, border, p, placement));
     }
@@ -239,6 +223,13 @@ static double per_sample(double us, const smp_plan *p)
     return us / p->ddp;
 }
 
+static void borders_of(const smp_plan *made, int *border)
+{
+    border[0] = 0;
+    for (int k = 0; k < made->pipeline; k++)
+        border[k + 1] = border[k] + made->stage[k].n_op;
+}
+
 /* One pipeline and placement: the best split, and its step. Gives the step per sample. */
 static double check_fixed(const setting *s, uint64_t seed, int p, smp_placement placement)
 {
@@ -247,9 +238,8 @@ static double check_fixed(const setting *s, uint64_t seed, int p, smp_placement 
     request.placement = placement;
     smp_planner_result result = plan(&request);
     const smp_plan *made = result.plan;
-    int border[MAX_OPS + 1] = {0};
-    for (int k = 0; k < p; k++)
-        border[k + 1] = border[k] + made->stage[k].n_op;
+    int border[MAX_OPS + 1];
+    borders_of(made, border);
     assert_near(seed, made->predicted.bottleneck_us, best_split_us(s, p, placement));
     assert_true(made->predicted.lower_bound_us <= made->predicted.bottleneck_us);
     if (s->cluster.overlap)
@@ -266,7 +256,7 @@ static void test_planner_replicas_all_placements(void **state)
     int crossing = 0;
     for (uint64_t seed = 0; seed < 40; seed++) {
         setting s;
-        uint64_t random = seed << 32;
+        fixture_random random = {seed << 32};
         double least_step = INFINITY, least_bottleneck = INFINITY;
         open_setting(&s, &random);
         for (int p = 1; p <= s.request.devices; p++)
@@ -298,10 +288,39 @@ static void test_planner_replicas_all_placements(void **state)
     assert_true(crossing >= 4);
 }
 
+/* What memory to recompute nothing would gain, where replicas differ in links and devices. */
+static void test_planner_replicas_hints(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        setting s;
+        fixture_random random = {seed << 32};
+        smp_hint hint[SMP_HINTS_MAX];
+        int n, border[MAX_OPS + 1];
+        double gain = 0.0;
+        open_setting(&s, &random);
+        s.request.stages = 2;
+        s.request.objective = SMP_OBJECTIVE_BOTTLENECK;
+        s.request.recompute = SMP_RECOMPUTE_ALL;
+        smp_planner_result result = plan(&s.request);
+        borders_of(result.plan, border);
+        double without_us = bottleneck_of(&s, border, 2, result.plan->placement);
+        double expected = 1.0 - without_us / result.plan->predicted.bottleneck_us;
+        assert_int_equal(SMP_OK, smp_planner_hints(&s.request, &result, hint, &n));
+        for (int i = 0; i < n; i++)
+            gain = hint[i].kind == SMP_HINT_MEMORY ? hint[i].gain : gain;
+        if (fabs(gain - expected) > (gain > 0.0 ? 1e-9 : 1e-3))
+            fail_msg("seed %d: got %.12g, expected %.12g", (int)seed, gain, expected);
+        smp_planner_result_destroy(&result);
+        smp_graph_destroy(s.graph);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_planner_replicas_all_placements),
+        cmocka_unit_test(test_planner_replicas_hints),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
