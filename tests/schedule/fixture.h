@@ -279,4 +279,22 @@ static inline void fixture_programs(const smp_flow *flow, fixture_random *random
     free(chunk_left);
 }
 
+/* Plans a rank's memory. layout: [n_stage]; the input lacks its chunks' stages and layouts, the stages
+ * being dealt out in turn. */
+static inline smp_status fixture_memory(smp_memory_input input, int pipeline,
+                                        smp_layout *const *layout, smp_memory_rank **out)
+{
+    enum { MAX_CHUNKS = 4 };
+    const smp_layout *of_chunk[MAX_CHUNKS];
+    int stage[MAX_CHUNKS];
+    assert_true(input.chunks <= MAX_CHUNKS);
+    for (int c = 0; c < input.chunks; c++) {
+        stage[c] = c * pipeline + input.rank;
+        of_chunk[c] = layout[stage[c]];
+    }
+    input.stage_of_chunk = stage;
+    input.layout = of_chunk;
+    return smp_memory_plan(&input, out);
+}
+
 #endif

@@ -404,32 +404,22 @@ static void check_alive(const job *j, int rank)
 
 static void make_memory(job *j)
 {
-    const smp_layout **layout = calloc((size_t)j->chunks, sizeof *layout);
-    int *stage_of_chunk = calloc((size_t)j->chunks, sizeof *stage_of_chunk);
     for (int r = 0; r < j->pipeline; r++) {
-        for (int c = 0; c < j->chunks; c++) {
-            stage_of_chunk[c] = c * j->pipeline + r;
-            layout[c] = j->layout[stage_of_chunk[c]];
-        }
         smp_memory_input input = {.graph = j->graph,
                                   .flow = j->flow,
                                   .program = &j->program[r],
-                                  .stage_of_chunk = stage_of_chunk,
                                   .stage_rank = j->stage_rank,
-                                  .layout = layout,
                                   .rank = r,
                                   .chunks = j->chunks,
                                   .microbatches = j->microbatches,
                                   .ddp = j->ddp,
                                   .optimizer_states = 1};
-        assert_int_equal(SMP_OK, smp_memory_plan(&input, &j->memory[r]));
+        assert_int_equal(SMP_OK, fixture_memory(input, j->pipeline, j->layout, &j->memory[r]));
         assert_true(j->memory[r]->bound_bytes <= j->memory[r]->arena_bytes);
         check_permanent(j, r);
         check_alive(j, r);
         j->arena[r] = new_words(j->memory[r]->arena_bytes / 4);
     }
-    free(layout);
-    free(stage_of_chunk);
 }
 
 static void check_results(job *j)
@@ -567,7 +557,7 @@ static void test_memory_symbolic_training(void **state)
     double arena = 0, bound = 0;
     for (uint64_t seed = 1; seed <= 400; seed++)
         check_graph(seed, true, &arena, &bound);
-    assert_true(bound <= 23220544); /* when this was written: no buffer lives longer since */
+    assert_true(bound <= 23220544); /* more: a buffer lives longer than it must */
     assert_true(arena <= 1.05 * bound);
     assert_true(pairs > 1000);
 }

@@ -55,24 +55,16 @@ static void close_job(job *j)
 
 static smp_status plan_rank(job *j, int rank, smp_memory_rank **memory)
 {
-    const smp_layout *layout[MAX_STAGES];
-    int stage_of_chunk[MAX_STAGES];
-    for (int c = 0; c < j->chunks; c++) {
-        stage_of_chunk[c] = c * j->pipeline + rank;
-        layout[c] = j->layout[stage_of_chunk[c]];
-    }
     smp_memory_input input = {.graph = &j->made.graph,
                               .flow = j->flow,
                               .program = &j->program[rank],
-                              .stage_of_chunk = stage_of_chunk,
                               .stage_rank = j->stage_rank,
-                              .layout = layout,
                               .rank = rank,
                               .chunks = j->chunks,
                               .microbatches = j->microbatches,
                               .ddp = 1,
                               .optimizer_states = 1};
-    return smp_memory_plan(&input, memory);
+    return fixture_memory(input, j->pipeline, j->layout, memory);
 }
 
 /* Before the last compute action that stands before the receive. */

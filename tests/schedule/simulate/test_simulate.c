@@ -1,61 +1,8 @@
 /* The simulator against times worked out by hand: links, overlap, shared cores, reductions, ties.
  */
-#include "tests/schedule/made_plan.h"
-#include "schedule/simulate/simulate.h"
+#include "tests/schedule/simulate/simulate_fixture.h"
 
 #include <math.h>
-
-enum { MAX_STAGES = 8 };
-
-typedef struct setting {
-    smp_cluster cluster;
-    double forward_us[MAX_STAGES], backward_us[MAX_STAGES];
-    int64_t weight_bytes[MAX_STAGES];
-    int rank[MAX_STAGES], device[MAX_STAGES];
-    smp_simulation_input input;
-} setting;
-
-static const smp_device_spec any_device[MAX_STAGES];
-
-/* Free links (one byte takes 1e-6 us), F 1 and B 2 on every stage, device = replica * p + rank. */
-static void set(setting *s, const made_plan *made, int ddp)
-{
-    *s = (setting){.cluster = {.name = "test",
-                               .nodes = 1,
-                               .devices_per_node = MAX_STAGES,
-                               .device = any_device,
-                               .intra_node = {.bytes_per_s = 1e300},
-                               .inter_node = {.bytes_per_s = 1e300},
-                               .overlap = true}};
-    for (int i = 0; i < MAX_STAGES; i++) {
-        s->forward_us[i] = 1.0;
-        s->backward_us[i] = 2.0;
-        s->device[i] = i;
-    }
-    for (int i = 0; i < made->plan.n_stage; i++)
-        s->rank[i] = made->stage[i].rank;
-    s->input = (smp_simulation_input){.pipeline = made->plan.pipeline,
-                                      .chunks = made->plan.chunks,
-                                      .ddp = ddp,
-                                      .microbatches = made->plan.microbatches,
-                                      .program = made->program,
-                                      .stage_rank = s->rank,
-                                      .forward_us = s->forward_us,
-                                      .backward_us = s->backward_us,
-                                      .weight_bytes = s->weight_bytes,
-                                      .flow = made->flow,
-                                      .graph = made->graph,
-                                      .cluster = &s->cluster,
-                                      .device = s->device};
-}
-
-static smp_simulation *simulate(const setting *s)
-{
-    smp_simulation *simulation = NULL;
-    if (smp_simulate(&s->input, &simulation))
-        fail_msg("%s", smp_last_error());
-    return simulation;
-}
 
 static int64_t find(const made_plan *made, int rank, const char *text)
 {
@@ -94,12 +41,12 @@ static void test_simulate_link_time(void **state)
     made_plan made;
     setting s;
     made_plan_create(&made, "simple", 2, 1, 1, true, made_chain);
-    set(&s, &made, 1);
+    setting_open(&s, &made, 1, 1);
     s.cluster.intra_node = (smp_link_spec){.latency_us = 3.0, .bytes_per_s = 1e6}; /* 67 us */
     s.input.optimizer_bytes_per_s = 1e6;
     s.weight_bytes[0] = 5;
     s.weight_bytes[1] = 200;
-    smp_simulation *got = simulate(&s);
+    smp_simulation *got = simulate(&s.input);
     assert_action(&made, got, 0, "F0.0", 0, 1);
     assert_action(&made, got, 0, ">F0.0", 1, 68);
     assert_action(&made, got, 1, "<F0.0", 0, 68);
@@ -124,7 +71,7 @@ static void test_simulate_refuses_a_step_without_end(void **state)
     setting s;
     smp_simulation *got = NULL;
     made_plan_create(&made, "simple", 2, 1, 1, true, made_chain);
-    set(&s, &made, 1);
+    setting_open(&s, &made, 1, 1);
     s.cluster.intra_node.bytes_per_s = 1e-320;
     assert_int_equal(smp_simulate(&s.input, &got), SMP_ERR_INPUT);
     assert_non_null(strstr(smp_last_error(), "inf"));
@@ -139,9 +86,9 @@ static void test_simulate_link_is_first_in_first_out(void **state)
     made_plan made;
     setting s;
     made_plan_create(&made, "simple", 2, 1, 3, false, made_chain);
-    set(&s, &made, 1);
+    setting_open(&s, &made, 1, 1);
     s.cluster.intra_node = (smp_link_spec){.latency_us = 5.0, .bytes_per_s = 1e300};
-    smp_simulation *got = simulate(&s);
+    smp_simulation *got = simulate(&s.input);
     assert_action(&made, got, 0, "F2.0", 2, 3);
     assert_action(&made, got, 0, ">F2.0", 3, 16);
     assert_action(&made, got, 1, "F0.0", 6, 7);
@@ -158,10 +105,10 @@ static void test_simulate_without_overlap(void **state)
     made_plan made;
     setting s;
     made_plan_create(&made, "simple", 2, 1, 2, false, made_chain);
-    set(&s, &made, 1);
+    setting_open(&s, &made, 1, 1);
     s.cluster.overlap = false;
     s.cluster.intra_node = (smp_link_spec){.latency_us = 5.0, .bytes_per_s = 1e300};
-    smp_simulation *got = simulate(&s);
+    smp_simulation *got = simulate(&s.input);
     assert_action(&made, got, 0, ">F0.0", 1, 6);
     assert_action(&made, got, 0, "F1.0", 6, 7);
     assert_action(&made, got, 1, "<F0.0", 0, 6);
@@ -169,7 +116,7 @@ static void test_simulate_without_overlap(void **state)
     assert_us(got->step_us, 13);
     smp_simulation_destroy(got);
     s.forward_us[1] = 20.0; /* the receiver comes late and takes the message's time then */
-    got = simulate(&s);
+    got = simulate(&s.input);
     assert_action(&made, got, 0, ">F1.0", 7, 12);
     assert_action(&made, got, 1, "<F1.0", 26, 31);
     assert_us(got->step_us, 51);
@@ -191,11 +138,11 @@ static void test_simulate_shared_cores(void **state)
     made_plan made;
     setting s;
     made_plan_create(&made, "simple", 4, 1, 1, false, no_edges);
-    set(&s, &made, 1);
+    setting_open(&s, &made, 1, 1);
     s.cluster.cores_per_node = 2;
     for (int i = 0; i < 4; i++)
         s.forward_us[i] = i + 1;
-    smp_simulation *got = simulate(&s);
+    smp_simulation *got = simulate(&s.input);
     /* ranks 0 and 2 on one core, 1 and 3 on the other; the second waits for the first */
     const double switch_us = SMP_CORE_SWITCH_US;
     const double starts[4] = {0, 0, 1, 2};
@@ -208,11 +155,11 @@ static void test_simulate_shared_cores(void **state)
     smp_simulation_destroy(got);
     s.cluster.nodes = 2; /* two devices and two cores each */
     s.cluster.devices_per_node = 2;
-    got = simulate(&s);
+    got = simulate(&s.input);
     assert_us(got->step_us, 4);
     smp_simulation_destroy(got);
     s.cluster.cores_per_node = 1;
-    got = simulate(&s);
+    got = simulate(&s.input);
     const double one_starts[4] = {0, 1, 0, 3};
     const double one_ends[4] = {1, 1 + switch_us + 2, 3, 3 + switch_us + 4};
     for (int r = 0; r < 4; r++)
@@ -228,16 +175,16 @@ static void test_simulate_replicas_share_cores(void **state)
     made_plan made;
     setting s;
     made_plan_create(&made, "simple", 1, 1, 2, true, made_chain);
-    set(&s, &made, 4);
+    setting_open(&s, &made, 1, 4);
     s.cluster.cores_per_node = 2;
     s.weight_bytes[0] = 1000000;
     s.input.optimizer_bytes_per_s = 1e12;
-    smp_simulation *got = simulate(&s);
+    smp_simulation *got = simulate(&s.input);
     /* on each core 6 of compute and 1 of the optimizer, twice: first one, the other, then in turns */
     assert_us(got->step_us, 14 + 3 * SMP_CORE_SWITCH_US);
     smp_simulation_destroy(got);
     s.cluster.cores_per_node = 4;
-    got = simulate(&s);
+    got = simulate(&s.input);
     assert_us(got->step_us, 7);
     smp_simulation_destroy(got);
     made_plan_free(&made);
@@ -251,17 +198,17 @@ static void test_simulate_core_bounds(void **state)
     made_plan made;
     setting s;
     made_plan_create(&made, "interleaved", 4, 2, 8, true, made_chain);
-    set(&s, &made, 1);
-    smp_simulation *alone = simulate(&s);
+    setting_open(&s, &made, 1, 1);
+    smp_simulation *alone = simulate(&s.input);
     assert_us(alone->step_us, 3 * (8 * 2 + 3));
     s.cluster.cores_per_node = 4;
-    smp_simulation *four = simulate(&s);
+    smp_simulation *four = simulate(&s.input);
     assert_us(four->step_us, alone->step_us);
     for (int r = 0; r < 4; r++)
         for (int64_t i = 0; i < made.program[r].n; i++)
             assert_us(four->end_us[r][i], alone->end_us[r][i]);
     s.cluster.cores_per_node = 1;
-    smp_simulation *one = simulate(&s);
+    smp_simulation *one = simulate(&s.input);
     double switches = (one->step_us - 3 * 8 * 8) / SMP_CORE_SWITCH_US;
     assert_us(switches, (double)(int64_t)(switches + 0.5));
     assert_true(switches >= 4 && switches <= 2 * 8 * 8);
@@ -279,11 +226,11 @@ static void test_simulate_ring(void **state)
     made_plan made;
     setting s;
     made_plan_create(&made, "simple", 1, 2, 1, true, made_chain);
-    set(&s, &made, 4);
+    setting_open(&s, &made, 1, 4);
     s.cluster.intra_node = (smp_link_spec){.latency_us = 3.0, .bytes_per_s = 1e6};
     s.weight_bytes[0] = 400;
     s.weight_bytes[1] = 1000;
-    smp_simulation *got = simulate(&s);
+    smp_simulation *got = simulate(&s.input);
     assert_action(&made, got, 0, "R.1", 4, 4 + 6 * 253);
     assert_action(&made, got, 0, "R.0", 6, 4 + 6 * 253 + 6 * 103);
     assert_action(&made, got, 0, "O", 4 + 6 * 356, 4 + 6 * 356);
@@ -291,7 +238,7 @@ static void test_simulate_ring(void **state)
     s.cluster.nodes = 2; /* the ring crosses a slower link */
     s.cluster.devices_per_node = 2;
     s.cluster.inter_node = (smp_link_spec){.latency_us = 10.0, .bytes_per_s = 1e6};
-    got = simulate(&s);
+    got = simulate(&s.input);
     assert_action(&made, got, 0, "R.1", 4, 4 + 6 * 260);
     smp_simulation_destroy(got);
     made_plan_free(&made);
@@ -314,18 +261,18 @@ static void test_simulate_tied_weights(void **state)
         fail_msg("%s", smp_last_error());
     assert_int_equal(made.flow->n_tie, 1);
     setting s;
-    set(&s, &made, 1);
+    setting_open(&s, &made, 1, 1);
     s.weight_bytes[0] = s.weight_bytes[1] = 64;
     s.cluster.intra_node = (smp_link_spec){.latency_us = 36.0, .bytes_per_s = 1e6};
     /* A message of 16 bytes takes 52, so rank 0 is done at 1 + 52 + 1 + 2 + 52 + 2 = 110. */
-    smp_simulation *got = simulate(&s);
+    smp_simulation *got = simulate(&s.input);
     assert_action(&made, got, 1, "R.0", 56, 110 + 100);
     assert_action(&made, got, 0, "R.0", 110, 110 + 100);
     assert_us(got->step_us, 210);
     smp_simulation_destroy(got);
     s.input.ddp = 2;
     s.weight_bytes[0] = 164; /* 100 bytes that are not tied: a ring of their own before */
-    got = simulate(&s);
+    got = simulate(&s.input);
     assert_action(&made, got, 0, "R.0", 110, 110 + 2 * 86 + 100 + 2 * 68);
     smp_simulation_destroy(got);
     s.input.ddp = 1;
@@ -335,7 +282,7 @@ static void test_simulate_tied_weights(void **state)
     s.weight_bytes[0] = 64;
     s.input.optimizer_bytes_per_s = 1e6;
     made_plan_write(&made, 0, "F0.0 F0.1 B0.1 R.1 B0.0 R.0 O");
-    got = simulate(&s);
+    got = simulate(&s.input);
     assert_action(&made, got, 0, "R.0", 6, 6);
     assert_action(&made, got, 0, "O", 6, 70);
     smp_simulation_destroy(got);
@@ -348,16 +295,16 @@ static void test_simulate_split_backward(void **state)
     made_plan made;
     setting s;
     made_plan_create(&made, "simple", 1, 1, 1, true, made_chain);
-    set(&s, &made, 1);
+    setting_open(&s, &made, 1, 1);
     made_plan_write(&made, 0, "F0.0 I0.0 W0.0 R.0 O");
     s.backward_us[0] = 5.0;
-    smp_simulation *got = simulate(&s);
+    smp_simulation *got = simulate(&s.input);
     assert_action(&made, got, 0, "I0.0", 1, 3.5);
     assert_action(&made, got, 0, "W0.0", 3.5, 6);
     smp_simulation_destroy(got);
     const double input_us[1] = {2.0};
     s.input.backward_input_us = input_us;
-    got = simulate(&s);
+    got = simulate(&s.input);
     assert_action(&made, got, 0, "W0.0", 3, 6);
     smp_simulation_destroy(got);
     made_plan_free(&made);
@@ -380,30 +327,30 @@ static void test_simulate_idle_causes(void **state)
     made_plan made;
     setting s;
     made_plan_create(&made, "interleaved", 2, 1, 4, true, made_chain);
-    set(&s, &made, 1);
-    smp_simulation *got = simulate(&s); /* F0 F1 . . B0 F2 . B1 F3 B2 B3 on rank 0 */
+    setting_open(&s, &made, 1, 1);
+    smp_simulation *got = simulate(&s.input); /* F0 F1 . . B0 F2 . B1 F3 B2 B3 on rank 0 */
     assert_us(got->step_us, 15);
     assert_idle(got, 0, 2, 1, 0, 0, 0);
     assert_idle(got, 1, 1, 2, 0, 0, 0);
     smp_simulation_destroy(got);
     s.backward_us[1] = 3.0; /* rank 0 waits one unit for B1 and one for B2 */
-    got = simulate(&s);
+    got = simulate(&s.input);
     assert_us(got->step_us, 1 + 16 + 2);
     assert_idle(got, 0, 3, 1 + 2, 0, 1, 0);
     assert_idle(got, 1, 1, 2, 0, 0, 0);
     smp_simulation_destroy(got);
     s.backward_us[1] = 2.0;
     s.cluster.intra_node = (smp_link_spec){.latency_us = 0.5, .bytes_per_s = 1e300};
-    got = simulate(&s);
+    got = simulate(&s.input);
     assert_idle(got, 1, 1, 2.5, 0.5 + 0.5, 0.5, 0);
     assert_us(got->idle_us[0] + got->busy_us[0], got->step_us);
     smp_simulation_destroy(got);
-    set(&s, &made, 2); /* a ring of 2 * 50.5 us; the optimizer takes 10 us */
+    setting_open(&s, &made, 1, 2); /* a ring of 2 * 50.5 us; the optimizer takes 10 us */
     s.cluster.intra_node = (smp_link_spec){.latency_us = 0.0, .bytes_per_s = 1e6};
     s.weight_bytes[0] = s.weight_bytes[1] = 101;
     s.cluster.intra_node.latency_us = 0.0;
     s.input.optimizer_bytes_per_s = 101e5;
-    got = simulate(&s);
+    got = simulate(&s.input);
     assert_us(got->reduction_us[0], 2 * 51);
     assert_us(got->reduction_us[1], 2 * 51);
     assert_us(got->busy_us[1], 12 + 10);
@@ -424,7 +371,7 @@ static void test_simulate_idle_adds_up(void **state)
         setting s;
         made_plan_create(&made, kind->name, shape.pipeline, shape.chunks, shape.microbatches,
                          training, made_chain);
-        set(&s, &made, 1 + seed / 8 % 2);
+        setting_open(&s, &made, 1, 1 + seed / 8 % 2);
         s.cluster.overlap = seed % 3;
         s.cluster.cores_per_node = seed % 11 == 0 ? 2 : 0;
         s.cluster.intra_node = (smp_link_spec){.latency_us = seed % 13 * 0.3, .bytes_per_s = 1e8};
@@ -434,7 +381,7 @@ static void test_simulate_idle_adds_up(void **state)
             s.backward_us[i] = 1.0 + seed * (i + 2) % 7 * 0.9;
             s.weight_bytes[i] = 100 * (i + 1);
         }
-        smp_simulation *got = simulate(&s);
+        smp_simulation *got = simulate(&s.input);
         for (int r = 0; r < shape.pipeline; r++) {
             assert_us(got->idle_us[r] + got->busy_us[r], got->step_us);
             assert_true(got->idle_us[r] == got->warmup_us[r] + got->drain_us[r] +
@@ -456,7 +403,7 @@ static void test_simulate_recompute(void **state)
     made_plan made;
     setting s;
     made_plan_create(&made, "simple", 1, 1, 1, true, made_chain);
-    set(&s, &made, 1);
+    setting_open(&s, &made, 1, 1);
     made.stage[0].recompute = true;
     made.stage[0].forward_us = 3.0;
     made.plan.cluster = &s.cluster;
@@ -487,12 +434,12 @@ static void test_simulate_refuses(void **state)
     made_plan made;
     setting s;
     made_plan_create(&made, "simple", 2, 1, 2, true, made_chain);
-    set(&s, &made, 1);
-    s.device[1] = MAX_STAGES;
-    refuses(&s, SMP_ERR_INPUT, "rank 1 of 2 lies on device 8");
+    setting_open(&s, &made, 1, 1);
+    s.device[1] = MAX_DEVICES;
+    refuses(&s, SMP_ERR_INPUT, "rank 1 of 2 lies on device 12");
     s.device[1] = 1;
-    s.input.ddp = 5;
-    refuses(&s, SMP_ERR_INPUT, "has 8 devices");
+    s.input.ddp = 7;
+    refuses(&s, SMP_ERR_INPUT, "has 12 devices");
     s.input.ddp = 1;
     s.backward_us[1] = NAN;
     refuses(&s, SMP_ERR_INPUT, "stage 1 takes");
@@ -520,7 +467,7 @@ static void test_simulate_plan_as_read(void **state)
     made_plan made;
     setting s;
     made_plan_create(&made, "interleaved", 2, 2, 3, true, made_chain);
-    set(&s, &made, 2);
+    setting_open(&s, &made, 1, 2);
     s.cluster.nodes = 4;
     s.cluster.devices_per_node = 1;
     s.cluster.inter_node = (smp_link_spec){.latency_us = 0.5, .bytes_per_s = 1e9};
@@ -533,7 +480,7 @@ static void test_simulate_plan_as_read(void **state)
     made.plan.ddp = 2;
     made.plan.placement = SMP_PLACEMENT_SPREAD;
     made.plan.optimizer_bytes_per_s = s.input.optimizer_bytes_per_s = 1e8;
-    smp_simulation *got = NULL, *expected = simulate(&s);
+    smp_simulation *got = NULL, *expected = simulate(&s.input);
     if (smp_simulate_plan(&made.plan, made.graph, made.flow, &got))
         fail_msg("%s", smp_last_error());
     assert_us(got->step_us, expected->step_us);

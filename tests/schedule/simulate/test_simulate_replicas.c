@@ -1,67 +1,16 @@
 /* Replicas that differ: by hand, and at random against every replica simulated by itself, with the
  * reductions between them put together afterwards. */
-#include "tests/schedule/made_plan.h"
-#include "schedule/simulate/simulate.h"
+#include "tests/schedule/fixture.h"
+#include "tests/schedule/simulate/simulate_fixture.h"
 
 #include <math.h>
 
-#include "graph/base/random.h"
-#include "profile/costs.h"
-
-enum { MAX_STAGES = 8, MAX_REPLICAS = 4, N_DEVICE = 12 };
-
-typedef struct setting {
-    made_plan made;
-    smp_device_spec spec[N_DEVICE];
-    smp_cluster cluster;
-    double forward_us[MAX_STAGES], backward_us[MAX_STAGES];
-    int64_t weight_bytes[MAX_STAGES];
-    int rank[MAX_STAGES], device[MAX_REPLICAS * MAX_STAGES];
-    smp_simulation_input input;
-} setting;
-
-/* Nodes of three devices, of one kind. F 1, B 2 on every stage, free links. */
-static void open_setting(setting *s, const char *schedule, int pipeline, int chunks,
-                         int microbatches, bool training, int ddp)
+/* Nodes of three devices. */
+static void open_setting(setting *s, made_plan *made, const char *schedule, int pipeline,
+                         int chunks, int microbatches, bool training, int ddp)
 {
-    *s = (setting){.cluster = {.name = "test",
-                               .nodes = 4,
-                               .devices_per_node = 3,
-                               .device = s->spec,
-                               .intra_node = {.bytes_per_s = 1e300},
-                               .inter_node = {.bytes_per_s = 1e300},
-                               .overlap = true}};
-    made_plan_create(&s->made, schedule, pipeline, chunks, microbatches, training, made_skips);
-    for (int d = 0; d < N_DEVICE; d++)
-        s->spec[d] = (smp_device_spec){.name = "device", .flops_fp32 = 1e12};
-    for (int i = 0; i < s->made.plan.n_stage; i++) {
-        s->forward_us[i] = 1.0;
-        s->backward_us[i] = 2.0;
-        s->rank[i] = s->made.stage[i].rank;
-    }
-    for (int i = 0; i < pipeline * ddp; i++)
-        s->device[i] = i;
-    s->input = (smp_simulation_input){.pipeline = pipeline,
-                                      .chunks = chunks,
-                                      .ddp = ddp,
-                                      .microbatches = microbatches,
-                                      .program = s->made.program,
-                                      .stage_rank = s->rank,
-                                      .forward_us = s->forward_us,
-                                      .backward_us = s->backward_us,
-                                      .weight_bytes = s->weight_bytes,
-                                      .flow = s->made.flow,
-                                      .graph = s->made.graph,
-                                      .cluster = &s->cluster,
-                                      .device = s->device};
-}
-
-static smp_simulation *simulate(const smp_simulation_input *input)
-{
-    smp_simulation *simulation = NULL;
-    if (smp_simulate(input, &simulation))
-        fail_msg("%s", smp_last_error());
-    return simulation;
+    made_plan_create(made, schedule, pipeline, chunks, microbatches, training, made_skips);
+    setting_open(s, made, 4, ddp);
 }
 
 static void assert_us(double got, double expected)
@@ -73,7 +22,7 @@ static void assert_us(double got, double expected)
 static double end_of(const setting *s, const smp_simulation *simulation, int rank,
                      smp_action_kind kind)
 {
-    const smp_program *program = &s->made.program[rank];
+    const smp_program *program = &s->made->program[rank];
     for (int64_t i = 0; i < program->n; i++)
         if (program->action[i].kind == kind)
             return simulation->end_us[rank][i];
@@ -86,7 +35,8 @@ static void test_replicas_that_cross_nodes_count(void **state)
 {
     (void)state;
     setting s;
-    open_setting(&s, "simple", 2, 1, 1, true, 2);
+    made_plan made;
+    open_setting(&s, &made, "simple", 2, 1, 1, true, 2);
     s.cluster.inter_node.latency_us = 100.0;
     smp_simulation *got = simulate(&s.input);
     assert_int_equal(got->replica, 1);
@@ -100,7 +50,7 @@ static void test_replicas_that_cross_nodes_count(void **state)
     assert_int_equal(got->replica, 0);
     assert_us(got->step_us, 6);
     smp_simulation_destroy(got);
-    made_plan_free(&s.made);
+    made_plan_free(&made);
 }
 
 /* Times are those of the slowest device; the first replica takes half and a third of them. Its
@@ -109,7 +59,8 @@ static void test_replicas_on_slower_devices_count(void **state)
 {
     (void)state;
     setting s;
-    open_setting(&s, "simple", 2, 1, 1, true, 2);
+    made_plan made;
+    open_setting(&s, &made, "simple", 2, 1, 1, true, 2);
     s.spec[2].flops_fp32 = 0.5e12;
     s.spec[3].flops_fp32 = 1e12 / 3;
     s.cluster.devices_per_node = 4;
@@ -127,37 +78,33 @@ static void test_replicas_on_slower_devices_count(void **state)
     assert_int_equal(got->replica, 0);
     assert_us(got->step_us, 4 + message_us + 1000);
     smp_simulation_destroy(got);
-    made_plan_free(&s.made);
+    made_plan_free(&made);
 }
 
-static int64_t below(uint64_t *random, int64_t n)
-{
-    return (int64_t)(smp_random_mix(++*random) % (uint64_t)n);
-}
-
-static void open_random(setting *s, uint64_t *random)
+static void open_random(setting *s, made_plan *made, fixture_random *random)
 {
     static const char *const names[] = {"simple", "interleaved", "breadth-first"};
-    int pipeline = 1 + (int)below(random, 3), chunks = pipeline > 1 ? 1 + (int)below(random, 2) : 1;
-    int ddp = 1 + (int)below(random, MAX_REPLICAS);
-    const char *name = names[below(random, 2) + (chunks > 1)];
-    open_setting(s, name, pipeline, chunks, pipeline * (1 + (int)below(random, 2)),
-                 below(random, 4) > 0, ddp);
-    s->cluster.overlap = below(random, 2);
+    int pipeline = 1 + (int)fixture_below(random, 3),
+        chunks = pipeline > 1 ? 1 + (int)fixture_below(random, 2) : 1;
+    int ddp = 1 + (int)fixture_below(random, MAX_REPLICAS);
+    const char *name = names[fixture_below(random, 2) + (chunks > 1)];
+    open_setting(s, made, name, pipeline, chunks, pipeline * (1 + (int)fixture_below(random, 2)),
+                 fixture_below(random, 4) > 0, ddp);
+    s->cluster.overlap = fixture_below(random, 2);
     s->cluster.intra_node =
-        (smp_link_spec){.latency_us = (double)below(random, 3), .bytes_per_s = 1e9};
+        (smp_link_spec){.latency_us = (double)fixture_below(random, 3), .bytes_per_s = 1e9};
     s->cluster.inter_node =
-        (smp_link_spec){.latency_us = (double)below(random, 20), .bytes_per_s = 1e7};
+        (smp_link_spec){.latency_us = (double)fixture_below(random, 20), .bytes_per_s = 1e7};
     s->input.optimizer_bytes_per_s = 1e9;
-    for (int d = 0; d < N_DEVICE; d++)
-        s->spec[d].flops_fp32 = 1e12 / (double)(1 + below(random, 3));
-    for (int i = 0; i < s->made.plan.n_stage; i++) {
-        s->forward_us[i] = (double)(1 + below(random, 20));
-        s->backward_us[i] = (double)below(random, 40);
-        s->weight_bytes[i] = 4 * below(random, 5000);
+    for (int d = 0; d < MAX_DEVICES; d++)
+        s->spec[d].flops_fp32 = 1e12 / (double)(1 + fixture_below(random, 3));
+    for (int i = 0; i < s->made->plan.n_stage; i++) {
+        s->forward_us[i] = (double)(1 + fixture_below(random, 20));
+        s->backward_us[i] = (double)fixture_below(random, 40);
+        s->weight_bytes[i] = 4 * fixture_below(random, 5000);
     }
     for (int i = 0; i < pipeline * ddp; i++)
-        s->device[i] = (int)below(random, N_DEVICE);
+        s->device[i] = (int)fixture_below(random, MAX_DEVICES);
 }
 
 static double slowdown_of(const setting *s, int replica, int rank)
@@ -170,7 +117,7 @@ static smp_simulation *simulate_alone(const setting *s, int replica)
 {
     smp_simulation_input input = s->input;
     double forward_us[MAX_STAGES], backward_us[MAX_STAGES];
-    for (int i = 0; i < s->made.plan.n_stage; i++) {
+    for (int i = 0; i < s->made->plan.n_stage; i++) {
         double slowest = 0.0;
         for (int d = 0; d < s->input.ddp; d++)
             slowest = fmax(slowest, slowdown_of(s, d, s->rank[i]));
@@ -204,14 +151,14 @@ static double ring_us(const setting *s, int rank, int64_t bytes)
  * last replica has come to it, then the optimizer. */
 static double end_of_rank(const setting *s, smp_simulation *const *alone, int rank)
 {
-    const smp_program *program = &s->made.program[rank];
+    const smp_program *program = &s->made->program[rank];
     double ready_us[2] = {0.0, 0.0}, end_us = 0.0;
     int64_t bytes[2] = {0, 0}, all = 0;
     int n = 0;
     for (int64_t i = 0; i < program->n; i++) {
         if (program->action[i].kind != SMP_ACTION_REDUCE)
             continue;
-        int stage = smp_plan_stage_of(&s->made.plan, rank, program->action[i].chunk);
+        int stage = smp_plan_stage_of(&s->made->plan, rank, program->action[i].chunk);
         bytes[n] = s->weight_bytes[stage];
         all += bytes[n];
         for (int d = 0; d < s->input.ddp; d++)
@@ -230,10 +177,11 @@ static void test_replicas_against_each_alone(void **state)
     (void)state;
     int other = 0;
     for (uint64_t seed = 0; seed < 500; seed++) {
-        uint64_t random = seed << 32;
+        fixture_random random = {seed << 32};
         setting s;
+        made_plan made;
         smp_simulation *alone[MAX_REPLICAS];
-        open_random(&s, &random);
+        open_random(&s, &made, &random);
         double step_us = 0.0;
         for (int d = 0; d < s.input.ddp; d++)
             alone[d] = simulate_alone(&s, d);
@@ -243,14 +191,14 @@ static void test_replicas_against_each_alone(void **state)
         if (fabs(got->step_us - step_us) > 1e-9 * step_us)
             fail_msg("seed %d: %.12g us, expected %.12g us", (int)seed, got->step_us, step_us);
         for (int rank = 0; rank < s.input.pipeline; rank++)
-            for (int64_t i = 0; i < s.made.program[rank].n; i++)
-                if (s.made.program[rank].action[i].kind < SMP_ACTION_REDUCE)
+            for (int64_t i = 0; i < made.program[rank].n; i++)
+                if (made.program[rank].action[i].kind < SMP_ACTION_REDUCE)
                     assert_us(got->end_us[rank][i], alone[got->replica]->end_us[rank][i]);
         other += got->replica > 0;
         for (int d = 0; d < s.input.ddp; d++)
             smp_simulation_destroy(alone[d]);
         smp_simulation_destroy(got);
-        made_plan_free(&s.made);
+        made_plan_free(&made);
     }
     assert_true(other > 100);
 }
