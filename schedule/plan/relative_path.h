@@ -4,7 +4,7 @@
 
 #include "graph/base/status.h"
 
-/* `target` as seen from the folder of `file`, neither of which need exist; malloc'ed. NULL, and no
+/* `target` as seen from the folder of `file`; neither file need exist; malloc'ed. NULL, and no
  * failure, where one of the folders does not exist: as given. */
 smp_status smp_relative_path(const char *file, const char *target, char **out);
 
