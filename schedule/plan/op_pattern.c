@@ -100,8 +100,11 @@ void smp_op_pattern_hint(const smp_graph *graph, const char *pattern, smp_text *
 {
     char name[SMP_MAX_NAME + 1];
     const char **names = malloc(((size_t)graph->n_op + 1) * sizeof *names);
-    if (!names)
+    if (!names) {
+        smp_fail_memory(((size_t)graph->n_op + 1) * sizeof *names);
+        text->failed = true;
         return;
+    }
     plain_name(graph, pattern, name, sizeof name);
     for (int32_t op = 0; op < graph->n_op; op++)
         names[op] = graph->op[op].name;
@@ -117,8 +120,10 @@ static smp_status fail_no_match(const smp_graph *graph, const char *option, cons
 {
     smp_text hint = {0};
     smp_op_pattern_hint(graph, pattern, &hint);
-    smp_status status = smp_fail(SMP_ERR_INPUT, "%s: no op of model '%s' matches '%s'%s", option,
-                                 graph->name, pattern, hint.data ? hint.data : "");
+    smp_status status = hint.failed
+                            ? SMP_ERR_NO_MEMORY
+                            : smp_fail(SMP_ERR_INPUT, "%s: no op of model '%s' matches '%s'%s",
+                                       option, graph->name, pattern, hint.data ? hint.data : "");
     smp_text_free(&hint);
     return status;
 }

@@ -81,8 +81,10 @@ static smp_status fail_unknown(const smp_graph *graph, const smp_sketch_entry *e
 {
     smp_text hint = {0};
     smp_op_pattern_hint(graph, entry->text, &hint);
-    smp_status status = smp_fail_at(entry->where, "op '%s': model '%s' has none%s", entry->text,
-                                    graph->name, hint.data ? hint.data : "");
+    smp_status status = hint.failed
+                            ? SMP_ERR_NO_MEMORY
+                            : smp_fail_at(entry->where, "op '%s': model '%s' has none%s",
+                                          entry->text, graph->name, hint.data ? hint.data : "");
     smp_text_free(&hint);
     return status;
 }

@@ -152,7 +152,7 @@ expect_bad 'the plan is for cuda in bf16, the job on cpu .*--precision' smp-run-
 SMP_EMULATE_DEVICES=0 expect_bad 'no device can run it: cuda: no GPU: .*; cpu: .*bf16' \
     smp-run-emulated --device auto one.yaml --data text.txt
 expect_bad "precision: got 'half'" smp-run-emulated cpu.yaml --data text.txt --precision half
-expect_bad "device 'gpu'" smp-run-emulated cpu.yaml --data text.txt --device gpu
+expect_bad "device: got 'gpu'" smp-run-emulated cpu.yaml --data text.txt --device gpu
 
 # A kernel that fails, before the first step and in one: where the device was.
 SMP_EMULATE_FAIL=5 expect_exit 1 "${on_gpu[@]}" one.yaml --data text.txt --steps 1

@@ -178,12 +178,15 @@ static void test_checks_survive_without_memory(void **state)
         BRANCHES " -n 2 --fix kept.yaml:0 --microbatches 4 -o plan.yaml",
     };
     static const char sketch[] = "smp: 1\nstages:\n- {ops: ['*']}\n";
+    static const char wrong[] = "smp: 1\nstages:\n- {ops: [stemm, '*']}\n";
     result kept = run_without(BRANCHES " -n 2 --stages 2 --microbatches 4 -o kept.yaml", -1);
     assert_int_equal(kept.code, 0);
     free_outputs(&kept);
     assert_int_equal(smp_file_write("sketch.yaml", sketch, sizeof sketch - 1), SMP_OK);
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         starve(lines[i], 0, (unsigned)i);
+    assert_int_equal(smp_file_write("sketch.yaml", wrong, sizeof wrong - 1), SMP_OK);
+    starve(lines[1], 2, 0);
     assert_int_equal(unlink("kept.yaml") | unlink("sketch.yaml"), 0);
     assert_int_equal(failures, 0);
 }
