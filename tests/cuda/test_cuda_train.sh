@@ -140,6 +140,7 @@ SMP_EMULATE_DEVICES=0 expect_exit 0 smp-run-emulated --device auto cpu.yaml --da
 expect_match err 'device cpu .*\[cuda: no GPU: '
 expect_exit 0 smp-run-emulated --device auto cpu.yaml --data text.txt --steps 1
 expect_match err 'device cuda '
+expect_no_match err 'transport' # one rank has none
 SMP_EMULATE_MEMORY=133000000 expect_exit 3 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 1
 expect_one_message 'rank 0 .* needs .* MiB on .*the plan says .* are free'
 SMP_EMULATE_MEMORY=1000000 expect_exit 3 "${on_gpu[@]}" cpu.yaml --data text.txt --steps 1

@@ -104,7 +104,7 @@ static void read_line(const char *line, printed *p)
 /* Runs the loop with its output in a file. Ends the program if that fails. */
 static printed train(const smp_train_options *options)
 {
-    printed p = {0};
+    printed p = {.job_broken = true};
     char line[512];
     FILE *file = tmpfile();
     fflush(stdout);
@@ -369,6 +369,28 @@ static void test_training_loop_saves_when_due(void **state)
     forget_saved();
 }
 
+/* In a folder that is there; else refused, by its name, before the first step. */
+static void test_training_loop_traces_into_a_folder(void **state)
+{
+    (void)state;
+    const char *data[] = {text};
+    char trace[96];
+    smp_train_options o = options_of(data, true, 1);
+    o.job.record_trace = 1;
+    o.trace = trace;
+    snprintf(trace, sizeof trace, "%s/trace.json", ranks_folder);
+    assert_int_equal(train_well(&o).steps, 1);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (world_rank == 0)
+        assert_int_equal(unlink(trace), 0);
+    snprintf(trace, sizeof trace, "%s/none/trace.json", ranks_folder);
+    printed p = train(&o);
+    assert_int_equal(p.status, SMP_ERR_INPUT);
+    assert_int_equal(p.steps, 0);
+    assert_false(p.job_broken);
+    assert_non_null(strstr(smp_last_error(), "none/trace.json: cannot write the trace"));
+}
+
 static void test_training_loop_checksum(void **state)
 {
     (void)state;
@@ -480,6 +502,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_training_loop_sums_up),
         cmocka_unit_test(test_training_loop_of_one_sample),
         cmocka_unit_test(test_training_loop_saves_when_due),
+        cmocka_unit_test(test_training_loop_traces_into_a_folder),
         cmocka_unit_test(test_training_loop_checksum),
         cmocka_unit_test(test_training_loop_checksum_of_every_weight),
         cmocka_unit_test(test_training_loop_failures_all_ranks_know),
