@@ -3,6 +3,8 @@
  * formulas promise. */
 #include "tests/schedule/rules/unit_simulation.h"
 
+#include <math.h>
+
 enum { MAX_RANKS = 8, MAX_CHUNKS = 4, MAX_MICROBATCHES = 32 };
 
 typedef void (*grid_check)(made_plan *made, const smp_schedule_kind *kind,
@@ -275,6 +277,45 @@ static void test_schedules_memory_for_time(void **state)
     }
 }
 
+/* With less memory than V-Min takes: one micro-batch alone takes 12 p - 3, and they follow each other at
+ * twice p over those that may be alive, rounded down, or more quickly. */
+static void test_schedules_folded_minimum(void **state)
+{
+    (void)state;
+    for (int p = 7; p <= 24; p++)
+        for (int active = 1; active <= 3 && 3 * active < p; active++) {
+            made_plan made;
+            int period = p / active < 3 ? 6 : 2 * (p / active), most;
+            made_plan_stages(&made, "simple", p, 2, 2 * p, true, made_chain);
+            most = (2 * p - 1) * period + 12 * p - 3;
+            double step_us = zero_bubble_us(&made, active);
+            if (step_us > most + 1e-6)
+                fail_msg("p %d active %d: %g, expected at most %d", p, active, step_us, most);
+            made_plan_free(&made);
+        }
+}
+
+/* With memory for fewer than p micro-batches the warm-up of the first rank takes all of it, and it falls
+ * evenly to none at the last. */
+static void test_schedules_split_warmup(void **state)
+{
+    (void)state;
+    const smp_schedule_kind *kind = smp_schedule_find("zero-bubble");
+    for (int p = 2; p <= 12; p++)
+        for (int active = 1; active < p; active++)
+            for (int r = 0; r < p; r++) {
+                smp_schedule_shape shape = {p, 1, 3 * p, true, active, 0};
+                smp_program program = {0};
+                int forwards = 0;
+                assert_int_equal(kind->order(&shape, r, &program), SMP_OK);
+                while (program.action[forwards].kind == SMP_ACTION_F)
+                    forwards++;
+                double ahead = (active - 1) * (double)(p - 1 - r) / (p - 1);
+                assert_int_equal(forwards, 1 + (int)ceil(ahead - 1e-9));
+                smp_program_free(&program);
+            }
+}
+
 /* What the V-shaped family idles with the memory of its members, in sixths of a micro-batch's time.
  * The paper has none for V-ZB (p live micro-batches), about 3 p for V-Half ((p + 2) / 2) and 4 p for
  * V-Min ((p + 4) / 3), where 1F1B has 6 p. Here ranks end a skew of 2 p apart, and slots that collide
@@ -445,6 +486,8 @@ int main(void)
         cmocka_unit_test(test_schedules_folded_memory),
         cmocka_unit_test(test_schedules_memory_for_time),
         cmocka_unit_test(test_schedules_folded_lengths),
+        cmocka_unit_test(test_schedules_folded_minimum),
+        cmocka_unit_test(test_schedules_split_warmup),
         cmocka_unit_test(test_schedules_say_what_can_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
