@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -92,8 +93,10 @@ static void test_environment_keeps_what_no_library_sets(void **state)
 {
     (void)state;
     char *odd[] = {"SMP_TEST_BARE", "SMP_TEST_TWICE=1", "SMP_TEST_TWICE=2", "=", NULL};
-    char **before = environ;
+    char **before = calloc(count() + 1, sizeof *before); /* setenv() frees the array that it made */
     smp_environment saved;
+    assert_non_null(before);
+    memcpy(before, environ, count() * sizeof *before);
     environ = odd;
     assert_int_equal(smp_environment_save(&saved), SMP_OK);
     alarm(60);
