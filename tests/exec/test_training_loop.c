@@ -39,11 +39,11 @@ static char model[80], text[80], even[80], few[80], single[80], saved[80];
 /* What rank 0 printed, as text or JSON; every rank gets it, so that all find the same. */
 typedef struct printed {
     int steps, evaluations, hashes;
-    double measured_us[MOST + 1], predicted_us, median_us; /* as text */
-    int of_median;                                         /* steps; 0: no summary */
-    int others;                                            /* lines of the other ranks */
-    double loss[MOST + 1];                                 /* by step */
-    long long evaluated[MOST];                             /* steps */
+    double measured_us[MOST + 1], predicted_us, median_us, error; /* as text */
+    int of_median;                                                /* steps; 0: no summary */
+    int others;                                                   /* lines of the other ranks */
+    double loss[MOST + 1];                                        /* by step */
+    long long evaluated[MOST];                                    /* steps */
     double eval_loss[MOST];
     unsigned long long weights[MOST]; /* by replica */
     smp_status status;
@@ -82,7 +82,9 @@ static void read_line(const char *line, printed *p)
     p->others += world_rank > 0;
     if (strncmp(line, "median step ", 12) == 0) {
         p->median_us = us_of(line + 12);
-        assert_int_equal(sscanf(strrchr(line, '('), "(%d step", &p->of_median), 1);
+        assert_int_equal(
+            sscanf(strstr(line, ", error "), ", error %lf %% (%d step", &p->error, &p->of_median),
+            2);
     }
     if ((sscanf(line, "{\"step\": %lld, \"loss\": %lf,", &step, &loss) == 2 ||
          sscanf(line, "step %lld  loss %lf ", &step, &loss) == 2) &&
@@ -334,7 +336,8 @@ static void test_training_loop_sums_up(void **state)
         }
         assert_int_equal(p.of_median, counted[steps]);
         assert_true(p.median_us >= 0.99 * least && p.median_us <= 1.01 * most);
-        assert_true(p.predicted_us > 0.0);
+        double error = 100.0 * (p.predicted_us / p.median_us - 1.0);
+        assert_true(p.predicted_us > 0.0 && fabs(p.error - error) <= 1.0 + 0.01 * (100.0 + error));
     }
 }
 

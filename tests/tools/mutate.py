@@ -295,15 +295,18 @@ class Coverage:
         self.tree, self.build, self.data = work / "cover-tree", work / "cover", work / "cover-data"
         copy_tree(source, self.tree)
 
-    def measure(self, pattern):
+    def measure(self, pattern, file):
+        """Counters mean something to the object that they were written by."""
         flags = "-O2 --coverage"
         configure(self.tree, self.build, "-DCMAKE_BUILD_TYPE=Debug",
                   f"-DCMAKE_C_FLAGS_DEBUG={flags}", f"-DCMAKE_CXX_FLAGS_DEBUG={flags}")
-        for test in tests_of(self.build, pattern).values():
+        tests = tests_of(self.build, pattern)
+        objects = list(self.build.rglob(f"{file}.gcno"))
+        for test in tests.values():
             result = self.data / test.name / "result.json"
             files = [Path(word) for word in test.command
                      if word.startswith((f"{self.build}/", f"{self.tree}/"))]
-            newest = max((f.stat().st_mtime for f in files if f.exists()), default=0)
+            newest = max((f.stat().st_mtime for f in files + objects if f.exists()), default=0)
             if result.exists() and result.stat().st_mtime >= newest:
                 continue
             shutil.rmtree(result.parent, ignore_errors=True)
@@ -477,7 +480,7 @@ def main():
         fcntl.flock(lock, fcntl.LOCK_EX)
         began = time.monotonic()
         coverage = Coverage(options.source.resolve(), work)
-        coverage.measure(options.tests)
+        coverage.measure(options.tests, options.file)
         session = Session(options.source.resolve(), work, options, coverage)
         found = []
         try:
