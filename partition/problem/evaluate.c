@@ -24,8 +24,7 @@ smp_status smp__evaluator_init(smp__evaluator *evaluator, const smp_problem *pro
         return SMP_ERR_NO_MEMORY;
     for (size_t s = 0; s < n_stage; s++) {
         for (size_t k = 0; k < n_replica; k++) {
-            int device = problem->device[k * p + (size_t)problem->stage_rank[s]];
-            double slowdown = smp_problem_slowdown(problem, device);
+            double slowdown = smp_problem_slowdown(problem, (int)k, problem->stage_rank[s]);
             evaluator->slowdown[k * n_stage + s] = slowdown;
             evaluator->slowest[s] = fmax(evaluator->slowest[s], slowdown);
         }

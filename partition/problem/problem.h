@@ -49,8 +49,9 @@ typedef struct smp_problem {
     smp_recompute recompute;
     const bool *recomputes; /* [n_stage] or NULL: exactly these stages do; for evaluation alone */
     bool first_look;        /* solvers try the obvious and leave it at that */
-    double deadline_s; /* smp_clock_s() at which solvers stop improving and proving; 0: never */
-    int n_replica;     /* that count (profile/replicas.h); 0: one */
+    double deadline_s;    /* smp_clock_s() at which solvers stop improving and proving; 0: never */
+    int n_replica;        /* that count (profile/replicas.h); 0: one */
+    const double *weight; /* [pipeline] or NULL: times which a rank's compute counts, > 0 */
 } smp_problem;
 
 /* The stage that an op is pinned to, or -1. */
@@ -83,23 +84,26 @@ static inline bool smp_problem_has_ties(const smp_problem *problem)
     return false;
 }
 
-/* See smp_device_slowdown. */
-static inline double smp_problem_slowdown(const smp_problem *problem, int device)
-{
-    return smp_device_slowdown(problem->cluster, problem->graph->target.precision, device);
-}
-
 static inline int smp_problem_replicas(const smp_problem *problem)
 {
     return problem->n_replica > 0 ? problem->n_replica : 1;
 }
 
-/* See smp_replicas_slowest. */
+/* What the compute of a rank is multiplied with in a replica: see smp_device_slowdown, and weight. */
+static inline double smp_problem_slowdown(const smp_problem *problem, int replica, int rank)
+{
+    int device = problem->device[(int64_t)replica * problem->pipeline + rank];
+    return smp_device_slowdown(problem->cluster, problem->graph->target.precision, device) *
+           (problem->weight ? problem->weight[rank] : 1.0);
+}
+
+/* In the replica where it is most: see smp_replicas_slowest. */
 static inline double smp_problem_rank_slowdown(const smp_problem *problem, int rank)
 {
     return smp_replicas_slowest(problem->cluster, problem->graph->target.precision,
                                 problem->pipeline, smp_problem_replicas(problem), problem->device,
-                                rank);
+                                rank) *
+           (problem->weight ? problem->weight[rank] : 1.0);
 }
 
 static inline double smp_problem_stage_slowdown(const smp_problem *problem, int stage)

@@ -65,9 +65,9 @@ static smp_status describe_stages(smp__moves *m, smp_arena *arena)
     for (int k = 0; k < m->n_replica; k++) {
         const int *device = &problem->device[(int64_t)k * problem->pipeline];
         for (int s = 0; s < m->n_stage; s++) {
-            int here = device[problem->stage_rank[s]];
-            m->slowdown[s * m->n_replica + k] = smp_problem_slowdown(problem, here);
-            m->node[k * m->n_stage + s] = here / problem->cluster->devices_per_node;
+            int rank = problem->stage_rank[s];
+            m->slowdown[s * m->n_replica + k] = smp_problem_slowdown(problem, k, rank);
+            m->node[k * m->n_stage + s] = device[rank] / problem->cluster->devices_per_node;
         }
     }
     return SMP_OK;
