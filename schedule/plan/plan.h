@@ -25,7 +25,8 @@ typedef struct smp_plan_stage {
 
 typedef struct smp_predicted {
     double step_us, bubble, samples_per_s, bottleneck_us, lower_bound_us, gap;
-    const int64_t *peak_bytes; /* [pipeline]: the arena each rank reserves, AdamW */
+    double step_lower_bound_us, step_gap; /* 0: not known */
+    const int64_t *peak_bytes;            /* [pipeline]: the arena each rank reserves, AdamW */
 } smp_predicted;
 
 /* Where things stand in the file, for messages; empty in a plan that was not read. */

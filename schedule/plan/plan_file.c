@@ -307,15 +307,23 @@ static smp_status read_predictions(const smp_yaml_node *map, smp_predicted *out)
     SMP_TRY(smp__field_double(map, what, "bottleneck_us", 0, SMP__MAX_SUM_US, &out->bottleneck_us));
     SMP_TRY(
         smp__field_double(map, what, "lower_bound_us", 0, SMP__MAX_SUM_US, &out->lower_bound_us));
-    return smp__field_double(map, what, "gap", -1, SMP__MAX_RATIO, &out->gap);
+    SMP_TRY(smp__field_double(map, what, "gap", -1, SMP__MAX_RATIO, &out->gap));
+    if (!smp_yaml_get(map,
+                      "step_lower_bound_us")) /* no bound: made for the bottleneck, or long ago */
+        return SMP_OK;
+    SMP_TRY(smp__field_double(map, what, "step_lower_bound_us", 0, SMP__MAX_SUM_US,
+                              &out->step_lower_bound_us));
+    return smp__field_double(map, what, "step_gap", -1, SMP__MAX_RATIO, &out->step_gap);
 }
 
 /* Of a sketch's prediction the peaks have to be right; the step depends on costs, and is only
  * compared. */
 static smp_status read_predicted(const reader *r, const smp_yaml_node *top)
 {
-    static const char *const keys[] = {"step_us",        "bubble", "samples_per_s", "bottleneck_us",
-                                       "lower_bound_us", "gap",    "peak_bytes"};
+    static const char *const keys[] = {
+        "step_us",        "bubble", "samples_per_s",       "bottleneck_us",
+        "lower_bound_us", "gap",    "step_lower_bound_us", "step_gap",
+        "peak_bytes"};
     const char *what = "predicted";
     smp_sketch *sketch = r->sketch;
     const smp_yaml_node *map, *list;

@@ -211,6 +211,10 @@ static void put_predicted(writer *w, const smp_plan *plan)
     put_double(w, "bottleneck_us", predicted->bottleneck_us);
     put_double(w, "lower_bound_us", predicted->lower_bound_us);
     put_double(w, "gap", predicted->gap);
+    if (predicted->step_lower_bound_us > 0.0) {
+        put_double(w, "step_lower_bound_us", predicted->step_lower_bound_us);
+        put_double(w, "step_gap", predicted->step_gap);
+    }
     put_key(w, "peak_bytes");
     open_with(w, '[');
     for (int r = 0; r < plan->pipeline; r++) {

@@ -22,7 +22,7 @@ static double passing_us(const smp_op_cost *cost)
     return fmin(cost->backward_input_us, 0.5 * cost->backward_us);
 }
 
-static bool passes_gradient(const smp_graph *graph, int32_t op, int32_t reader)
+bool smp__passes_gradient(const smp_graph *graph, int32_t op, int32_t reader)
 {
     const smp_op *r = &graph->op[reader];
     return graph->tensor[graph->op[op].out].needs_grad && graph->tensor[r->out].needs_grad &&
@@ -50,7 +50,7 @@ static smp_status longest_path(const smp_graph *graph, const smp_costs *costs, s
         int32_t out = graph->op[op].out;
         const smp_op_cost *cost = &costs->op[op];
         for (int64_t c = graph->consumer_begin[out]; c < graph->consumer_begin[out + 1]; c++) {
-            if (passes_gradient(graph, op, graph->consumer[c].op))
+            if (smp__passes_gradient(graph, op, graph->consumer[c].op))
                 round[op] = fmax(round[op], round[graph->consumer[c].op]);
         }
         round[op] += cost->forward_us;

@@ -55,11 +55,13 @@ static smp_status make_candidate(const smp__configs *configs, const smp__config 
 }
 
 smp_status smp__config_evaluate(smp__configs *configs, const smp__config *config,
-                                smp_partition *partition, smp_candidate **out)
+                                smp_partition *partition, double give_up_us, smp_candidate **out)
 {
     smp_candidate *candidate = NULL;
     SMP_TRY(make_candidate(configs, config, partition, 0.0, &candidate));
+    candidate->give_up_us = give_up_us;
     smp_status status = smp__planner_judge(configs->planner, candidate);
+    candidate->give_up_us = 0.0;
     if (status == SMP_OK)
         *out = candidate;
     else

@@ -175,6 +175,8 @@ smp_status smp__config_best_partition(smp__configs *configs, smp__config *config
 smp_status smp__partition_recompute(const smp_problem *problem, const smp_partition *partition,
                                     const bool *recompute, smp_partition **out);
 
+/* Whether the backward pass of an op waits for that of one that reads its output. */
+bool smp__passes_gradient(const smp_graph *graph, int32_t op, int32_t reader);
 /* Bounds (schedule/planner/config_bounds.c). No step of any partition, of this partition, takes less. */
 smp_status smp__totals_make(const smp_search_request *request, const smp_costs *costs,
                             smp__totals *out);
@@ -194,9 +196,10 @@ double smp__config_overload(const smp__configs *configs, const smp__config *conf
  * by how much at least. give_up_us: see smp_candidate (schedule/planner/config_fit.c). */
 smp_status smp__config_fit(smp__configs *configs, smp__config *config, smp_partition *partition,
                            double give_up_us, smp_candidate **out, int64_t *room_bytes);
-/* One candidate of exactly this partition, which it takes over, also when it fails. */
+/* One candidate of exactly this partition, which it takes over, also when it fails. give_up_us: see
+ * smp_candidate. */
 smp_status smp__config_evaluate(smp__configs *configs, const smp__config *config,
-                                smp_partition *partition, smp_candidate **out);
+                                smp_partition *partition, double give_up_us, smp_candidate **out);
 
 /* The SMP_ERR_NO_FIT message for the candidate that missed by least. */
 smp_status smp__search_no_fit(const smp__configs *configs, const smp__config *config,

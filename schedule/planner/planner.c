@@ -2,6 +2,7 @@
  * put into a plan that owns copies of all it says, and verified. */
 #include "schedule/planner/planner.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,6 +148,13 @@ smp_status smp__planner_write(const smp__planner *planner, const char *model_pat
     return status;
 }
 
+static void set_step_bound(smp_predicted *predicted, double bound_us)
+{
+    predicted->step_lower_bound_us = fmin(bound_us, predicted->step_us); /* but for rounding */
+    if (predicted->step_lower_bound_us > 0.0)
+        predicted->step_gap = predicted->step_us / predicted->step_lower_bound_us - 1.0;
+}
+
 static smp_status fill_result(const smp__planner *planner, const char *model_path,
                               smp__evaluation *evaluation, smp_planner_result *result)
 {
@@ -154,6 +162,8 @@ static smp_status fill_result(const smp__planner *planner, const char *model_pat
     SMP_TRY(smp__planner_write(planner, model_path, result->search.best, evaluation, &plan));
     if (result->order.taken)
         plan->schedule = "auto";
+    set_step_bound(&plan->predicted,
+                   result->search.best->step_bound_us[result->order.taken ? 1 : 0]);
     smp_status status =
         smp_fail_context(smp_verify(plan, planner->request.graph), "the plan just made");
     if (status == SMP_OK)

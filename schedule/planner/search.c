@@ -309,7 +309,7 @@ static smp_status try_nearest(smp__search *s)
     if (!exists)
         return s->n > 0 ? SMP_OK : smp_fail(configs->first_failure, "%s", configs->first_message);
     SMP_TRY(smp__config_partition(configs, config, 0.0, &partition));
-    SMP_TRY(smp__config_evaluate(configs, config, partition, &candidate));
+    SMP_TRY(smp__config_evaluate(configs, config, partition, 0.0, &candidate));
     add_entry(s, index, candidate);
     return SMP_OK;
 }

@@ -42,12 +42,14 @@ typedef struct smp_candidate {
     int *stage_rank;          /* [pipeline * chunks] */
     int64_t *rank_peak_bytes; /* [pipeline] */
     smp_partition *partition;
-    int n_recompute;      /* stages that recompute */
-    const char *solver;   /* of the partition; static text */
-    double bottleneck_us; /* of the partition */
-    double step_us;       /* simulated */
-    double give_up_us;    /* peaks stay 0 if the step takes longer: it is not listed; 0: never */
-    int64_t peak_bytes;   /* highest over ranks, exact */
+    int n_recompute;         /* stages that recompute */
+    const char *solver;      /* of the partition; static text */
+    double bottleneck_us;    /* of the partition */
+    double step_us;          /* simulated */
+    double step_bound_us[2]; /* what a step of any partition takes at least: in the order of the
+                                schedule, and in any order (step_bound.h); of the winner, or 0 */
+    double give_up_us;       /* peaks stay 0 if the step takes longer: it is not listed; 0: never */
+    int64_t peak_bytes;      /* highest over ranks, exact */
     bool fits;
     int worst_rank; /* rank with the least room, and by how much it misses (or keeps) */
     int64_t room_bytes;

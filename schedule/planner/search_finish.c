@@ -11,9 +11,15 @@
 #include "graph/base/clock.h"
 #include "partition/prove/prove.h"
 #include "schedule/planner/search_state.h"
+#include "schedule/planner/step_bound.h"
+#include "schedule/planner/step_search.h"
 
 enum { MAX_POLISHED = 6, POLISH_OPS = 2000, /* fewer of larger graphs */ LARGE_OPS = 4000 };
-#define NEAR 1.05 /* times the best: what more effort may turn into the best */
+/* Times the best: what more effort may turn into the best. A step also depends on which of the
+ * partitions with one bottleneck it is. */
+#define NEAR 1.05
+#define NEAR_STEP 1.2
+#define STEP_WORK 3e6 /* ops and actions that searching for it may simulate, in all */
 
 void smp_candidate_destroy(smp_candidate *candidate)
 {
@@ -97,17 +103,24 @@ static smp_status sort_entries(const smp__search *s, rank_key **key)
     return SMP_OK;
 }
 
-/* The winner's partition in the problem of its configuration, without memory limits or with them. */
+/* The partition of the winner's configuration to prove from, in its problem, without memory limits or
+ * with them: its own, or the one without limits where that has the smaller bottleneck. */
 static smp_status restate(smp__search *s, smp__config *config, const smp_candidate *best,
                           bool limited, smp_problem *problem, smp_partition **partition)
 {
+    const smp__variants *variants = &s->configs.arrangement[config->arrangement].variants;
+    const smp_partition *from = best->partition;
     SMP_TRY(smp__config_problem(&s->configs, config, problem));
     problem->deadline_s = s->configs.request->deadline_s;
     problem->first_look = false;
-    if (!limited)
+    if (!limited) {
         problem->memory_limit = s->configs.unlimited;
-    SMP_TRY(smp_partition_evaluate(problem, best->partition->stage, partition));
-    (*partition)->solver = best->partition->solver;
+        SMP_TRY(smp__variants_choose(problem, variants, config->microbatches, &from));
+        if (best->partition->bottleneck_us <= from->bottleneck_us)
+            from = best->partition;
+    }
+    SMP_TRY(smp_partition_evaluate(problem, from->stage, partition));
+    (*partition)->solver = from->solver;
     (*partition)->bound = best->partition->bound;
     (*partition)->lower_bound_us =
         fmin(best->partition->lower_bound_us, (*partition)->bottleneck_us);
@@ -140,10 +153,17 @@ static bool is_good_enough(const smp_search_request *request, const smp_candidat
            partition->bottleneck_us <= 1.002 * partition->lower_bound_us;
 }
 
+/* Is it the step that decides between partitions? */
+static bool is_for_step(const smp_search_request *request)
+{
+    return request->objective == SMP_OBJECTIVE_STEP && request->optimize == SMP_OPTIMIZE_SPEED &&
+           !request->partitioner;
+}
+
 /* More effort for the best: all partitioners, where the search used a quick one; and where
  * stages recompute, tighter limits, under which others may do so in their place. A partitioner that
  * was asked for has the last word. */
-static smp_status polish(smp__search *s, int32_t index, smp_candidate **best)
+static smp_status polish(smp__search *s, int32_t index, double *work, smp_candidate **best)
 {
     static const double spare[] = {0.02, 0.05};
     const smp_search_request *request = s->configs.request;
@@ -162,24 +182,42 @@ static smp_status polish(smp__search *s, int32_t index, smp_candidate **best)
         SMP_TRY(smp__config_partition(&s->configs, config, spare[i], &partition));
         SMP_TRY(challenge(s, config, partition, best));
     }
-    return SMP_OK;
+    return is_for_step(request) && (*best)->fits && *work > 0.0
+               ? smp__step_search(&s->configs, config, work, best)
+               : SMP_OK;
+}
+
+/* Whether more effort may make this entry the best. */
+static bool may_win(const smp__search *s, const smp__entry *entry)
+{
+    const smp_search_request *request = s->configs.request;
+    if (!is_for_step(request))
+        return entry->time <= NEAR * s->least[0];
+    return entry->time <= NEAR_STEP * s->least[0] ||
+           (request->graph->n_op <= SMP__SMALL_OPS &&
+            smp__config_least_us_of_any(&s->configs, &s->configs.config[entry->index]) <
+                s->least[0]);
 }
 
 /* The first few that are near the best; sorts the entries anew. */
 static smp_status polish_best(smp__search *s, rank_key **key)
 {
-    double near = NEAR * s->least[0];
-    int64_t n_op = s->configs.request->graph->n_op;
-    int64_t n =
-        s->configs.quick ? 1 + (MAX_POLISHED - 1) * (int64_t)POLISH_OPS / (n_op + POLISH_OPS) : 1;
+    const smp_search_request *request = s->configs.request;
+    int64_t n_op = request->graph->n_op, n = 1;
+    double work = STEP_WORK;
+    if (s->configs.quick || is_for_step(request))
+        n = 1 + (MAX_POLISHED - 1) * (int64_t)POLISH_OPS / (n_op + POLISH_OPS);
+    if (is_for_step(request) && n_op <= SMP__SMALL_OPS)
+        n = s->n;
     for (int32_t i = 0; i < n && i < s->n; i++) {
         smp__entry *entry = &s->entry[(*key)[i].entry];
-        if (i > 0 && (!entry->candidate->fits || entry->time > near ||
-                      smp_clock_past(s->configs.request->deadline_s)))
+        if (i > 0 && (!entry->candidate->fits || smp_clock_past(request->deadline_s)))
             break;
-        SMP_TRY(polish(s, entry->index, &entry->candidate));
-        entry->time = smp__search_time(s->configs.request, entry->candidate);
-        if (s->configs.request->optimize == SMP_OPTIMIZE_SPEED)
+        if (i > 0 && !may_win(s, entry))
+            continue;
+        SMP_TRY(polish(s, entry->index, &work, &entry->candidate));
+        entry->time = smp__search_time(request, entry->candidate);
+        if (request->optimize == SMP_OPTIMIZE_SPEED)
             s->least[0] = fmin(s->least[0], entry->time);
     }
     free(*key);
@@ -298,6 +336,11 @@ smp_status smp__search_finish(smp__search *s, smp_search_result *out)
         status = polish_best(s, &key);
     if (status == SMP_OK)
         status = prove(s, key[0].index, &s->entry[key[0].entry].candidate);
+    if (status == SMP_OK && s->configs.request->objective == SMP_OBJECTIVE_STEP) {
+        double *bound_us = s->entry[key[0].entry].candidate->step_bound_us;
+        status = smp__step_bound(&s->configs, &s->configs.config[key[0].index], &bound_us[0],
+                                 &bound_us[1]);
+    }
     if (status == SMP_OK) {
         key[0].candidate = s->entry[key[0].entry].candidate;
         status = hand_over(s, key, out);

@@ -82,6 +82,8 @@ static void put_head(const page *p)
     put_number(p, "bottleneck_us", predicted->bottleneck_us);
     put_number(p, "lower_bound_us", predicted->lower_bound_us);
     put_number(p, "gap", predicted->gap);
+    put_number(p, "step_lower_bound_us", predicted->step_lower_bound_us);
+    put_number(p, "step_gap", predicted->step_gap);
     smp_text_append(p->json, "}");
 }
 

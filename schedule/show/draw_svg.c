@@ -294,7 +294,10 @@ static void put_title(const figure *f)
     smp_text_append(&line, "step %s, bubble %.1f %%",
                     smp_format_us(step, sizeof step, f->picture->predicted.end_us),
                     100.0 * f->picture->bubble);
-    if (plan->predicted.lower_bound_us > 0.0)
+    if (plan->predicted.step_lower_bound_us > 0.0)
+        smp_text_append(&line, ", at most %.1f %% above its proven lower bound",
+                        100.0 * plan->predicted.step_gap);
+    else if (plan->predicted.lower_bound_us > 0.0)
         smp_text_append(&line, ", bottleneck at most %.1f %% above its proven lower bound",
                         100.0 * plan->predicted.gap);
     if (f->picture->measured.lane)

@@ -50,6 +50,16 @@ static void explain_bound(const smp_planner_result *result, smp_text *text)
         smp_text_append(text, "this plan meets it: no better partition exists\n");
     else
         smp_text_append(text, "this plan is %.2f %% above it\n", 100 * plan->predicted.gap);
+    if (plan->predicted.step_lower_bound_us > 0.0)
+        smp_text_append(
+            text,
+            "bound: no partition on these %d ranks, %s, has a step below %s with %d micro-batch%s; "
+            "this plan is %.2f %% above it\n",
+            plan->pipeline,
+            result->order.taken ? "in whatever order" : "in the order of this schedule",
+            smp_format_us(bound, sizeof bound, plan->predicted.step_lower_bound_us),
+            plan->microbatches, plan->microbatches == 1 ? "" : "es",
+            100 * plan->predicted.step_gap);
 }
 
 static void explain_order(const smp_planner_result *result, smp_text *text)

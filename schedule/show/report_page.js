@@ -360,6 +360,8 @@ function figures() {
   }
   put("Bubble", percent(p.bubble), "idle share of all ranks");
   put("Peak memory", bytes(mostReserved), "rank " + worst + (room ? ", " + percent(mostReserved / room) + " of " + bytes(room) : ""));
+  if (p.step_lower_bound_us > 0)
+    put("Step, proven lower bound", us(p.step_lower_bound_us), "the plan is " + percent(p.step_gap) + " above it");
   if (p.lower_bound_us > 0)
     put("Bottleneck per micro-batch", us(p.bottleneck_us), "proven lower bound " + us(p.lower_bound_us) + ", gap " + percent(p.gap));
 }

@@ -63,6 +63,10 @@ static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_reco
     smp_text_append(text, "predicted: step %s, %.1f samples/s, bubble %.1f %%\n",
                     smp_format_us(step, sizeof step, predicted->step_us), predicted->samples_per_s,
                     100 * predicted->bubble);
+    if (predicted->step_lower_bound_us > 0.0)
+        smp_text_append(text, "step: proven lower bound %s, gap %.1f %%\n",
+                        smp_format_us(bound, sizeof bound, predicted->step_lower_bound_us),
+                        100 * predicted->step_gap);
     smp_text_append(text, "bottleneck: %s per micro-batch, proven lower bound %s, gap %.1f %%\n",
                     smp_format_us(bottleneck, sizeof bottleneck, predicted->bottleneck_us),
                     smp_format_us(bound, sizeof bound, predicted->lower_bound_us),

@@ -188,20 +188,22 @@ static double step_of(const setting *s, const int *border, int p, smp_placement 
     return step;
 }
 
-/* The least bottleneck of all splits in p stages. */
-static double best_split_us(const setting *s, int p, smp_placement placement)
+/* The least bottleneck and the least step of all splits in p stages. */
+static void best_split(const setting *s, int p, smp_placement placement,
+                       double optimizer_bytes_per_s, double *bottleneck_us, double *step_us)
 {
-    double best = INFINITY;
+    *bottleneck_us = *step_us = INFINITY;
     for (unsigned cuts = 0; cuts < 1u << (MAX_OPS - 1); cuts++) { /* bit i: behind op i */
         int border[MAX_OPS + 1] = {0}, n = 0;
         for (int i = 0; i + 1 < MAX_OPS; i++)
             if (cuts >> i & 1)
                 border[++n] = i + 1;
         border[++n] = MAX_OPS;
-        if (n == p)
-            best = fmin(best, bottleneck_of(s, border, p, placement));
+        if (n != p)
+            continue;
+        *bottleneck_us = fmin(*bottleneck_us, bottleneck_of(s, border, p, placement));
+        *step_us = fmin(*step_us, step_of(s, border, p, placement, optimizer_bytes_per_s));
     }
-    return best;
 }
 
 static smp_planner_result plan(const smp_search_request *request)
@@ -230,24 +232,30 @@ static void borders_of(const smp_plan *made, int *border)
         border[k + 1] = border[k] + made->stage[k].n_op;
 }
 
-/* One pipeline and placement: the best split, and its step. Gives the step per sample. */
-static double check_fixed(const setting *s, uint64_t seed, int p, smp_placement placement)
+/* One pipeline and placement: the split with the least step, and that with the least bottleneck. Gives
+ * both per sample. */
+static void check_fixed(const setting *s, uint64_t seed, int p, smp_placement placement,
+                        double *step_us, double *bottleneck_us)
 {
+    double least_bottleneck, least_step;
     smp_search_request request = s->request;
     request.stages = p;
     request.placement = placement;
-    smp_planner_result result = plan(&request);
-    const smp_plan *made = result.plan;
-    int border[MAX_OPS + 1];
-    borders_of(made, border);
-    assert_near(seed, made->predicted.bottleneck_us, best_split_us(s, p, placement));
-    assert_true(made->predicted.lower_bound_us <= made->predicted.bottleneck_us);
-    if (s->cluster.overlap)
-        assert_near(seed, made->predicted.step_us,
-                    step_of(s, border, p, placement, made->optimizer_bytes_per_s));
-    double us = per_sample(made->predicted.step_us, made);
-    smp_planner_result_destroy(&result);
-    return us;
+    smp_planner_result by_step = plan(&request);
+    request.objective = SMP_OBJECTIVE_BOTTLENECK;
+    smp_planner_result by_bottleneck = plan(&request);
+    const smp_predicted *made = &by_step.plan->predicted;
+    best_split(s, p, placement, by_step.plan->optimizer_bytes_per_s, &least_bottleneck,
+               &least_step);
+    assert_near(seed, by_bottleneck.plan->predicted.bottleneck_us, least_bottleneck);
+    assert_true(made->lower_bound_us <= made->bottleneck_us);
+    assert_true(made->step_lower_bound_us <= least_step * (1.0 + 1e-9));
+    if (s->cluster.overlap) /* else the simulation counts sends one by one */
+        assert_near(seed, made->step_us, least_step);
+    *step_us = per_sample(made->step_us, by_step.plan);
+    *bottleneck_us = per_sample(least_bottleneck, by_step.plan);
+    smp_planner_result_destroy(&by_step);
+    smp_planner_result_destroy(&by_bottleneck);
 }
 
 static void test_planner_replicas_all_placements(void **state)
@@ -264,10 +272,10 @@ static void test_planner_replicas_all_placements(void **state)
                  placement++) {
                 if (s.request.devices % p != 0)
                     continue;
-                double us = check_fixed(&s, seed, p, (smp_placement)placement);
-                least_step = fmin(least_step, us);
-                least_bottleneck =
-                    fmin(least_bottleneck, best_split_us(&s, p, (smp_placement)placement) * p);
+                double step_us, bottleneck_us;
+                check_fixed(&s, seed, p, (smp_placement)placement, &step_us, &bottleneck_us);
+                least_step = fmin(least_step, step_us);
+                least_bottleneck = fmin(least_bottleneck, bottleneck_us * s.request.devices);
             }
         smp_planner_result best = plan(&s.request);
         double us = per_sample(best.plan->predicted.step_us, best.plan);

@@ -1,0 +1,338 @@
+/* Lower bounds on the step of any partition.
+ *
+ * Of any order: a rank computes all of its micro-batches one after the other, so m times the least
+ * bottleneck of compute, or an even share of the cores that ranks of a node share; and one micro-batch
+ * goes forward and back along the longest chain of ops.
+ *
+ * Of a rule. Its order fixes what a rank does from its first backward on to its last. With one stage on
+ * rank r those are m backwards and the a_r forwards between them. Let o be an op of the rank with a
+ * backward, and E(o) the longest chain of ops that one micro-batch has to go through forward and then back
+ * through o to the end of the backward pass. Before the first of these actions stands the part of that
+ * chain up to the rank, behind the last one the part after it, and inside the rank it is no longer than one
+ * backward. So, f_r and b_r being sums over the ops of the rank,
+ *
+ *     step >= E(o) + a_r f_r + (m - 1) b_r.
+ *
+ * Choose any e. Ops with E(o) >= e lie on some ranks; on each of those the step is at least e plus what
+ * these ops alone weigh there. That is e plus the bottleneck of a problem in which an op weighs
+ * a_r f + (m - 1) b on rank r, and the prover bounds it from below once weights are products: w_r is the
+ * weight of the whole model on rank r, and c = min over r of (a_r f + (m - 1) b) / w_r.
+ *
+ * Where backwards are split, I stands for b in E, and the segment has the W between. With several stages
+ * on a rank the chain may lead through it more than once, and the first backward is that of one of them: then E
+ * ends where a backward can begin, the least of all ops is taken, all m backwards count, and of forwards what
+ * the stage with the fewest has left. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "partition/prove/prove.h"
+#include "schedule/planner/step_bound.h"
+
+#define LARGE_OPS 20000 /* beyond: without the prover */
+
+/* Times of an op on device 0: forward, gradient of the inputs, of the weights. */
+typedef struct op_times {
+    double forward_us, input_us, weight_us;
+    double chain_us; /* E(o) on device 0 */
+} op_times;
+
+/* How often a rank does what in its segment, at least. */
+typedef struct segment {
+    double forwards, inputs, weights;
+} segment;
+
+typedef struct step_bound {
+    const smp__configs *configs;
+    const smp__config *config;
+    smp_schedule_shape shape;
+    op_times *op;     /* [n_op] */
+    segment *segment; /* [pipeline] */
+    double *weight;   /* [pipeline] */
+    double fastest;   /* least slowdown of any device */
+    bool splits;      /* some backward is I and W */
+    smp_cluster cluster;
+    smp_costs costs;
+    smp_op_cost *cost; /* [n_op] */
+    smp_arena *arena;
+} step_bound;
+
+static bool begins_backward(smp_action_kind kind)
+{
+    return kind == SMP_ACTION_B || kind == SMP_ACTION_I;
+}
+
+/* Of one chunk of a program, from its first backward to its last of any chunk. */
+static segment count_chunk(const smp_program *program, int chunk, int64_t first, int64_t last)
+{
+    segment count = {0};
+    for (int64_t i = first; i <= last; i++) {
+        const smp_action *a = &program->action[i];
+        if (a->chunk != chunk)
+            continue;
+        count.forwards += a->kind == SMP_ACTION_F;
+        count.inputs += begins_backward(a->kind);
+        count.weights += a->kind == SMP_ACTION_B || a->kind == SMP_ACTION_W;
+    }
+    return count;
+}
+
+static smp_status count_rank(step_bound *b, int rank)
+{
+    smp_program program = {0};
+    int64_t first = -1, last = -1;
+    segment least = {INFINITY, INFINITY, INFINITY};
+    bool whole = false; /* the chain goes through B */
+    smp_status status = b->config->schedule->order(&b->shape, rank, &program);
+    for (int64_t i = 0; status == SMP_OK && i < program.n; i++) {
+        b->splits |= program.action[i].kind == SMP_ACTION_I;
+        whole |= program.action[i].kind == SMP_ACTION_B;
+        if (begins_backward(program.action[i].kind)) {
+            first = first < 0 ? i : first;
+            last = i;
+        }
+    }
+    for (int c = 0; status == SMP_OK && c < b->shape.chunks; c++) {
+        segment count = count_chunk(&program, c, first, last);
+        least.forwards = fmin(least.forwards, count.forwards);
+        least.inputs = fmin(least.inputs, count.inputs);
+        least.weights = fmin(least.weights, count.weights);
+    }
+    if (b->shape.chunks == 1) { /* one is in the chain */
+        least.inputs -= 1.0;
+        least.weights -= whole ? 1.0 : 0.0;
+    }
+    b->segment[rank] = least;
+    smp_program_free(&program);
+    return status;
+}
+
+static void fill_times(step_bound *b)
+{
+    const smp_costs *costs = b->configs->costs;
+    bool measured = b->configs->request->profile != NULL;
+    bool twice = b->configs->request->recompute == SMP_RECOMPUTE_ALL;
+    for (int32_t o = 0; o < costs->n_op; o++) {
+        double forward_us = costs->op[o].forward_us, all_us = costs->op[o].backward_us;
+        double input_us = measured ? fmin(costs->op[o].backward_input_us, all_us) : 0.5 * all_us;
+        b->op[o] = (op_times){.forward_us = forward_us,
+                              .input_us = input_us + (twice ? forward_us : 0.0),
+                              .weight_us = all_us - input_us};
+    }
+}
+
+/* Time of an op in the backward part of a chain. */
+static double back_us(const step_bound *b, int32_t op)
+{
+    return b->op[op].input_us + (b->splits ? 0.0 : b->op[op].weight_us);
+}
+
+/* E(o): forward from any op to one from which o's gradient comes, or o itself, and back. */
+static smp_status measure_chains(step_bound *b)
+{
+    const smp_graph *graph = b->configs->request->graph;
+    size_t n = (size_t)graph->n_op;
+    double *up = SMP_ARENA_NEW(b->arena, double, n);    /* forward up to the op, with it */
+    double *after = SMP_ARENA_NEW(b->arena, double, n); /* backward behind the op */
+    if (!up || !after)
+        return SMP_ERR_NO_MEMORY;
+    bool one_stage = b->shape.chunks == 1;
+    for (int32_t o = 0; o < graph->n_op; o++) {
+        for (int32_t k = 0; k < graph->op[o].n_in; k++) {
+            int32_t from = graph->tensor[graph->op[o].in[k]].producer;
+            if (from < 0)
+                continue;
+            up[o] = fmax(up[o], up[from]);
+            if (smp__passes_gradient(graph, from, o))
+                after[o] = fmax(after[o], back_us(b, from) + after[from]);
+        }
+        up[o] += b->op[o].forward_us;
+    }
+    double *down =
+        up; /* forward and back down to the op, without it: up[o] is not needed below o */
+    for (int32_t o = graph->n_op - 1; o >= 0; o--) {
+        int32_t out = graph->op[o].out;
+        for (int64_t c = graph->consumer_begin[out]; c < graph->consumer_begin[out + 1]; c++) {
+            int32_t by = graph->consumer[c].op;
+            if (smp__passes_gradient(graph, o, by))
+                down[o] = fmax(down[o], down[by] + (one_stage ? back_us(b, by) : 0.0));
+        }
+        b->op[o].chain_us = down[o] + (one_stage ? back_us(b, o) + after[o] : 0.0);
+    }
+    return SMP_OK;
+}
+
+static double weigh(const segment *s, const op_times *t)
+{
+    return s->forwards * t->forward_us + s->inputs * t->input_us + s->weights * t->weight_us;
+}
+
+/* What an op weighs at least, over the weight of the rank. */
+static double least_weight(const step_bound *b, int32_t op)
+{
+    double least = INFINITY;
+    for (int r = 0; r < b->shape.pipeline; r++)
+        least = fmin(least, weigh(&b->segment[r], &b->op[op]) / b->weight[r]);
+    return least;
+}
+
+static smp_status open_bound(step_bound *b)
+{
+    const smp__mapping *mapping = b->config->mapping;
+    const smp_search_request *request = b->configs->request;
+    size_t n = (size_t)request->graph->n_op, p = (size_t)mapping->pipeline;
+    b->shape = smp__config_shape(b->configs, b->config);
+    b->op = SMP_ARENA_NEW(b->arena, op_times, n);
+    b->cost = SMP_ARENA_NEW(b->arena, smp_op_cost, n);
+    b->segment = SMP_ARENA_NEW(b->arena, segment, p);
+    b->weight = SMP_ARENA_NEW(b->arena, double, p);
+    if (!b->op || !b->cost || !b->segment || !b->weight)
+        return SMP_ERR_NO_MEMORY;
+    b->fastest = INFINITY;
+    for (int d = 0; d < mapping->pipeline * mapping->ddp; d++)
+        b->fastest =
+            fmin(b->fastest, smp_device_slowdown(request->cluster, request->graph->target.precision,
+                                                 mapping->device[d]));
+    b->cluster = *request->cluster; /* whose links cost nothing */
+    b->cluster.intra_node = b->cluster.inter_node = (smp_link_spec){.bytes_per_s = 1.0};
+    b->costs = *b->configs->costs;
+    b->costs.op = b->cost;
+    fill_times(b);
+    return SMP_OK;
+}
+
+/* The least bottleneck of the ops' cost, in which forward_us is all there is. */
+static smp_status bound_bottleneck(step_bound *b, const double *weight, double *bound_us)
+{
+    const smp__arrangement *arrangement = &b->configs->arrangement[b->config->arrangement];
+    smp_problem problem = smp__arrangement_problem(b->configs, arrangement);
+    smp_partition *partition = NULL;
+    problem.costs = &b->costs;
+    problem.cluster = &b->cluster;
+    problem.weight = weight;
+    problem.recompute = SMP_RECOMPUTE_NONE;
+    problem.first_look = true;
+    problem.deadline_s = b->configs->request->deadline_s;
+    if (problem.graph->n_op > LARGE_OPS)
+        return smp_partition_lower_bound(&problem, bound_us);
+    SMP_TRY(smp_partition_solve(&problem, NULL, b->config->microbatches, &partition));
+    smp_status status = smp_partition_prove(&problem, &partition);
+    *bound_us = partition->lower_bound_us;
+    smp_partition_destroy(partition);
+    return status;
+}
+
+typedef struct chain {
+    double chain_us, work;
+} chain;
+
+static int by_length(const void *left, const void *right)
+{
+    return smp__compare_doubles(((const chain *)left)->chain_us, ((const chain *)right)->chain_us);
+}
+
+/* The e for which e and a fair share of the ops with E(o) >= e are the most; the least E(o) where a rank
+ * has several stages. */
+static smp_status choose_chain(const step_bound *b, double *chosen_us)
+{
+    size_t n = (size_t)b->costs.n_op;
+    chain *rising = SMP_ARENA_NEW(b->arena, chain, n);
+    double share = 0.0, work = 0.0, best = -1.0;
+    if (!rising)
+        return SMP_ERR_NO_MEMORY;
+    for (int r = 0; r < b->shape.pipeline; r++)
+        share += 1.0 / b->weight[r];
+    for (size_t o = 0; o < n; o++)
+        rising[o] = (chain){b->op[o].chain_us, least_weight(b, (int32_t)o)};
+    qsort(rising, n, sizeof *rising, by_length);
+    for (size_t o = n; o-- > 0;) {
+        work += rising[o].work;
+        if (b->shape.chunks > 1 && o > 0) /* the first backward may be that of any op */
+            continue;
+        if (rising[o].chain_us + work / share > best) {
+            best = rising[o].chain_us + work / share;
+            *chosen_us = rising[o].chain_us;
+        }
+    }
+    return SMP_OK;
+}
+
+static smp_status bound_rule(step_bound *b, double *bound_us)
+{
+    double chain_us = 0.0, bottleneck_us;
+    op_times model = {0};
+    *bound_us = 0.0;
+    for (int r = 0; r < b->shape.pipeline; r++)
+        SMP_TRY(count_rank(b, r));
+    for (int32_t o = 0; o < b->costs.n_op; o++) {
+        model.forward_us += b->op[o].forward_us;
+        model.input_us += b->op[o].input_us;
+        model.weight_us += b->op[o].weight_us;
+    }
+    for (int r = 0; r < b->shape.pipeline; r++) {
+        b->weight[r] = weigh(&b->segment[r], &model);
+        if (!(b->weight[r] > 0.0)) /* a single micro-batch: nothing repeats */
+            return SMP_OK;
+    }
+    double first = b->weight[0];
+    for (int r = 0; r < b->shape.pipeline; r++)
+        b->weight[r] /= first;
+    SMP_TRY(measure_chains(b));
+    SMP_TRY(choose_chain(b, &chain_us));
+    for (int32_t o = 0; o < b->costs.n_op; o++) {
+        bool counts = b->op[o].chain_us >= chain_us;
+        b->cost[o] = (smp_op_cost){.forward_us = counts ? least_weight(b, o) : 0.0};
+    }
+    SMP_TRY(bound_bottleneck(b, b->weight, &bottleneck_us));
+    *bound_us = b->fastest * chain_us + bottleneck_us;
+    return SMP_OK;
+}
+
+/* Ranks of all replicas that can compute at a time, where those of a node share its cores. */
+static smp_status count_cores(const step_bound *b, int *n)
+{
+    const smp_cluster *cluster = b->configs->request->cluster;
+    const smp__mapping *mapping = b->config->mapping;
+    int n_rank = mapping->pipeline * mapping->ddp;
+    int *busy = SMP_ARENA_NEW(b->arena, int, (size_t)cluster->nodes);
+    if (!busy)
+        return SMP_ERR_NO_MEMORY;
+    *n = 0;
+    for (int d = 0; d < n_rank; d++) {
+        int node = mapping->device[d] / cluster->devices_per_node;
+        *n += cluster->cores_per_node == 0 || busy[node]++ < cluster->cores_per_node;
+    }
+    return SMP_OK;
+}
+
+static smp_status bound_any(step_bound *b, double *bound_us)
+{
+    int cores;
+    double all_us = 0.0;
+    for (int32_t o = 0; o < b->costs.n_op; o++)
+        b->cost[o] = (smp_op_cost){.forward_us = b->op[o].forward_us + b->op[o].input_us +
+                                                 b->op[o].weight_us};
+    for (int32_t o = 0; o < b->costs.n_op; o++)
+        all_us += b->cost[o].forward_us;
+    SMP_TRY(count_cores(b, &cores));
+    SMP_TRY(bound_bottleneck(b, NULL, bound_us));
+    *bound_us = fmax(*bound_us, b->fastest * all_us * b->config->mapping->ddp / cores);
+    *bound_us = fmax(*bound_us * b->shape.microbatches,
+                     b->configs->totals.path_us * b->config->mapping->fastest);
+    return SMP_OK;
+}
+
+smp_status smp__step_bound(const smp__configs *configs, const smp__config *config, double *rule_us,
+                           double *any_us)
+{
+    step_bound b = {.configs = configs, .config = config, .arena = smp_arena_create()};
+    smp_status status = b.arena ? open_bound(&b) : SMP_ERR_NO_MEMORY;
+    *rule_us = 0.0;
+    if (status == SMP_OK)
+        status = bound_any(&b, any_us);
+    if (status == SMP_OK && configs->request->graph->training && config->mapping->pipeline > 1)
+        status = bound_rule(&b, rule_us);
+    if (status == SMP_OK)
+        *rule_us = fmax(*rule_us, *any_us);
+    smp_arena_destroy(b.arena);
+    return status;
+}

@@ -1,0 +1,13 @@
+/* What a step takes at least, whatever the partition (schedule/planner/step_bound.c). */
+#ifndef SMP_SCHEDULE_PLANNER_STEP_BOUND_H
+#define SMP_SCHEDULE_PLANNER_STEP_BOUND_H
+
+#include "schedule/planner/configs.h"
+
+/* Of the candidate's devices, micro-batches and chunks: *rule_us with the order of its schedule,
+ * *any_us with any order of actions. Both hold for every partition that respects pins and what is
+ * kept together; neither counts transfers, reductions, the optimizer or recomputation. */
+smp_status smp__step_bound(const smp__configs *configs, const smp__config *config, double *rule_us,
+                           double *any_us);
+
+#endif

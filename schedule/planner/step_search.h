@@ -1,0 +1,18 @@
+/* A partition with a shorter step for a configuration (schedule/planner/step_search.c). */
+#ifndef SMP_SCHEDULE_PLANNER_STEP_SEARCH_H
+#define SMP_SCHEDULE_PLANNER_STEP_SEARCH_H
+
+#include "schedule/planner/configs.h"
+
+enum {
+    SMP__SMALL_OPS = 64
+}; /* of such graphs every configuration that may still win is searched */
+
+/* Replaces *best, a candidate of the configuration that fits, where another partition fits too and its
+ * simulated step is shorter. Of small problems every partition is looked at, of larger ones the
+ * neighbours of the best. Takes from *work, which bounds what is simulated, in ops and actions; so does the
+ * request's deadline. */
+smp_status smp__step_search(smp__configs *configs, smp__config *config, double *work,
+                            smp_candidate **best);
+
+#endif
