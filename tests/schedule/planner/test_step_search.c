@@ -130,10 +130,55 @@ static void test_step_search_finds_the_least(void **state)
     assert_true(bounded >= 8);
 }
 
+/* The least bottleneck of this chain is 60 us, and a step with it takes 600 us under 1F1B; where the first
+ * stage has 63 us it takes 573 us. */
+static void test_step_search_leaves_the_bottleneck(void **state)
+{
+    (void)state;
+    static const int forward_us[] = {8, 11, 2, 1, 18, 5, 4, 11};
+    smp_text model = {0};
+    setting s = {0};
+    smp_predicted by_step = {0}, by_bottleneck = {0};
+    smp_text_append(&model, "smp: 1\nname: chain\nops:\n");
+    for (int i = 0; i < 8; i++) {
+        smp_text_append(&model, "  - {op: opaque, name: o%d, out: t%d", i, i);
+        if (i > 0)
+            smp_text_append(&model, ", in: t%d", i - 1);
+        smp_text_append(&model,
+                        ", cost: {forward_us: %d, backward_us: %d, weight_bytes: 0, "
+                        "stash_bytes: 0, output_bytes: 0}}\n",
+                        forward_us[i], 2 * forward_us[i]);
+    }
+    assert_false(model.failed);
+    assert_int_equal(smp_graph_parse("chain.yaml", model.data, model.length, &s.f.graph), SMP_OK);
+    smp_text_free(&model);
+    fixture_cluster(&s.f, 4, 4, 1e9);
+    for (int d = 0; d < 4; d++)
+        s.f.device_spec[d].memory_bytes = 1 << 20;
+    s.request = (smp_search_request){.graph = s.f.graph,
+                                     .cluster = &s.f.cluster,
+                                     .devices = 4,
+                                     .stages = 4,
+                                     .ddp = 1,
+                                     .chunks = 1,
+                                     .microbatches = 8,
+                                     .microbatch_size = 1,
+                                     .schedule = "interleaved",
+                                     .placement = SMP_PLACEMENT_CLUSTER};
+    assert_true(plan(&s.request, &by_step));
+    s.request.objective = SMP_OBJECTIVE_BOTTLENECK;
+    assert_true(plan(&s.request, &by_bottleneck));
+    assert_true(fabs(by_step.step_us - 573.0) < 1e-6 && fabs(by_step.bottleneck_us - 63.0) < 1e-6);
+    assert_true(fabs(by_bottleneck.bottleneck_us - 60.0) < 1e-6);
+    assert_true(by_bottleneck.step_lower_bound_us == 0.0);
+    close_setting(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_step_search_finds_the_least),
+        cmocka_unit_test(test_step_search_leaves_the_bottleneck),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
