@@ -173,16 +173,44 @@ static smp_status fill_result(const smp__planner *planner, const char *model_pat
     return status;
 }
 
+/* A rule gets the most out of the winner; an order made for the partition that it was found from may be better
+ * still: then that takes its place. */
+static smp_status try_balanced(smp__planner *planner, smp_search_result *search,
+                               smp__evaluation *evaluation, smp_auto_outcome *order)
+{
+    smp_candidate *balanced = search->balanced;
+    smp__evaluation other;
+    smp_auto_outcome own;
+    SMP_TRY(smp__planner_evaluate(planner, balanced, NULL, true, &other));
+    smp_status status = smp__planner_auto(planner, balanced, &other, &own);
+    if (status == SMP_OK && own.taken &&
+        other.simulation->step_us < evaluation->simulation->step_us) {
+        smp__evaluation worse = *evaluation;
+        *evaluation = other;
+        other = worse;
+        memcpy(balanced->step_bound_us, search->best->step_bound_us,
+               sizeof balanced->step_bound_us);
+        search->balanced = search->best;
+        search->best = balanced;
+        own.rule_us = order->rule_us;
+        *order = own;
+    }
+    smp__evaluation_free(&other);
+    return status;
+}
+
 /* The winner of the search in full, under its rule or an order of its own. */
 static smp_status make_plan(smp__planner *planner, const char *model_path,
                             smp_planner_result *result)
 {
-    const smp_candidate *best = result->search.best;
     smp__evaluation evaluation;
-    SMP_TRY(smp__planner_evaluate(planner, best, NULL, true, &evaluation));
-    smp_status status = smp__planner_auto(planner, best, &evaluation, &result->order);
+    SMP_TRY(smp__planner_evaluate(planner, result->search.best, NULL, true, &evaluation));
+    smp_status status =
+        smp__planner_auto(planner, result->search.best, &evaluation, &result->order);
+    if (status == SMP_OK && result->search.balanced && result->order.tried)
+        status = try_balanced(planner, &result->search, &evaluation, &result->order);
     result->room_bytes =
-        smp__planner_room(planner, best, evaluation.peak_bytes, &result->tight_rank);
+        smp__planner_room(planner, result->search.best, evaluation.peak_bytes, &result->tight_rank);
     if (status == SMP_OK)
         status = fill_result(planner, model_path, &evaluation, result);
     smp__evaluation_free(&evaluation);

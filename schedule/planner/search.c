@@ -70,7 +70,7 @@ static void add_entry(smp__search *s, int32_t index, smp_candidate *candidate)
     const smp_search_request *request = s->configs.request;
     double time = smp__search_time(request, candidate);
     bool for_memory = request->optimize == SMP_OPTIMIZE_MEMORY;
-    s->entry[s->n++] = (smp__entry){candidate, time, index};
+    s->entry[s->n++] = (smp__entry){.candidate = candidate, .time = time, .index = index};
     if (candidate->fits)
         note_least(s, for_memory ? (double)candidate->peak_bytes : time);
 }
@@ -329,8 +329,10 @@ smp_status smp__search_run(smp__planner *planner, smp_search_result *out)
         status = try_nearest(&s);
     if (status == SMP_OK)
         status = smp__search_finish(&s, out);
-    for (int32_t i = 0; i < s.n; i++)
+    for (int32_t i = 0; i < s.n; i++) {
         smp_candidate_destroy(s.entry[i].candidate);
+        smp_candidate_destroy(s.entry[i].balanced);
+    }
     free(s.entry);
     smp__configs_free(&s.configs);
     return status;

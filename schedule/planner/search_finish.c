@@ -35,6 +35,7 @@ void smp_candidate_destroy(smp_candidate *candidate)
 void smp_search_result_destroy(smp_search_result *result)
 {
     smp_candidate_destroy(result->best);
+    smp_candidate_destroy(result->balanced);
     for (int i = 0; i < result->n_tried; i++)
         smp_candidate_destroy(result->tried[i]);
     free(result->tried);
@@ -163,11 +164,12 @@ static bool is_for_step(const smp_search_request *request)
 /* More effort for the best: all partitioners, where the search used a quick one; and where
  * stages recompute, tighter limits, under which others may do so in their place. A partitioner that
  * was asked for has the last word. */
-static smp_status polish(smp__search *s, int32_t index, double *work, smp_candidate **best)
+static smp_status polish(smp__search *s, smp__entry *entry, double *work)
 {
     static const double spare[] = {0.02, 0.05};
     const smp_search_request *request = s->configs.request;
-    smp__config *config = &s->configs.config[index];
+    smp__config *config = &s->configs.config[entry->index];
+    smp_candidate **best = &entry->candidate;
     smp_partition *partition = NULL;
     if (request->optimize == SMP_OPTIMIZE_MEMORY || request->partitioner)
         return SMP_OK;
@@ -183,7 +185,7 @@ static smp_status polish(smp__search *s, int32_t index, double *work, smp_candid
         SMP_TRY(challenge(s, config, partition, best));
     }
     return is_for_step(request) && (*best)->fits && *work > 0.0
-               ? smp__step_search(&s->configs, config, work, best)
+               ? smp__step_search(&s->configs, config, work, best, &entry->balanced)
                : SMP_OK;
 }
 
@@ -215,7 +217,7 @@ static smp_status polish_best(smp__search *s, rank_key **key)
             break;
         if (i > 0 && !may_win(s, entry))
             continue;
-        SMP_TRY(polish(s, entry->index, &work, &entry->candidate));
+        SMP_TRY(polish(s, entry, &work));
         entry->time = smp__search_time(request, entry->candidate);
         if (request->optimize == SMP_OPTIMIZE_SPEED)
             s->least[0] = fmin(s->least[0], entry->time);
@@ -313,8 +315,10 @@ static smp_status hand_over(smp__search *s, const rank_key *key, smp_search_resu
         return smp_fail_memory((size_t)s->n * sizeof *result.tried);
     }
     result.best = key[0].candidate;
+    result.balanced = s->entry[key[0].entry].balanced;
     result.tried[0] = first;
     for (int32_t i = 1; i < s->n; i++) {
+        smp_candidate_destroy(s->entry[key[i].entry].balanced);
         make_bare(key[i].candidate);
         result.tried[i] = key[i].candidate;
     }

@@ -9,7 +9,8 @@
 /* A candidate that was simulated, and what it is judged by. */
 typedef struct smp__entry {
     smp_candidate *candidate;
-    double time; /* per sample */
+    smp_candidate *balanced; /* what the search for the step replaced, or NULL */
+    double time;             /* per sample */
     int32_t index;
 } smp__entry;
 

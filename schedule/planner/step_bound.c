@@ -18,6 +18,9 @@
  * a_r f + (m - 1) b on rank r, and the prover bounds it from below once weights are products: w_r is the
  * weight of the whole model on rank r, and c = min over r of (a_r f + (m - 1) b) / w_r.
  *
+ * Of inference the same holds with forwards alone: E(o) is the longest chain through o, and m - 1 forwards
+ * count.
+ *
  * Where backwards are split, I stands for b in E, and the segment has the W between. With several stages
  * on a rank the chain may lead through it more than once, and the first backward is that of one of them: then E
  * ends where a backward can begin, the least of all ops is taken, all m backwards count, and of forwards what
@@ -56,9 +59,10 @@ typedef struct step_bound {
     smp_arena *arena;
 } step_bound;
 
-static bool begins_backward(smp_action_kind kind)
+/* Whether a segment may begin and end with it. */
+static bool is_bound(const step_bound *b, smp_action_kind kind)
 {
-    return kind == SMP_ACTION_B || kind == SMP_ACTION_I;
+    return b->shape.training ? kind == SMP_ACTION_B || kind == SMP_ACTION_I : kind == SMP_ACTION_F;
 }
 
 /* Of one chunk of a program, from its first backward to its last of any chunk. */
@@ -70,7 +74,7 @@ static segment count_chunk(const smp_program *program, int chunk, int64_t first,
         if (a->chunk != chunk)
             continue;
         count.forwards += a->kind == SMP_ACTION_F;
-        count.inputs += begins_backward(a->kind);
+        count.inputs += a->kind == SMP_ACTION_B || a->kind == SMP_ACTION_I;
         count.weights += a->kind == SMP_ACTION_B || a->kind == SMP_ACTION_W;
     }
     return count;
@@ -86,7 +90,7 @@ static smp_status count_rank(step_bound *b, int rank)
     for (int64_t i = 0; status == SMP_OK && i < program.n; i++) {
         b->splits |= program.action[i].kind == SMP_ACTION_I;
         whole |= program.action[i].kind == SMP_ACTION_B;
-        if (begins_backward(program.action[i].kind)) {
+        if (is_bound(b, program.action[i].kind)) {
             first = first < 0 ? i : first;
             last = i;
         }
@@ -98,7 +102,8 @@ static smp_status count_rank(step_bound *b, int rank)
         least.weights = fmin(least.weights, count.weights);
     }
     if (b->shape.chunks == 1) { /* one is in the chain */
-        least.inputs -= 1.0;
+        least.forwards -= b->shape.training ? 0.0 : 1.0;
+        least.inputs -= b->shape.training ? 1.0 : 0.0;
         least.weights -= whole ? 1.0 : 0.0;
     }
     b->segment[rank] = least;
@@ -131,8 +136,9 @@ static smp_status measure_chains(step_bound *b)
 {
     const smp_graph *graph = b->configs->request->graph;
     size_t n = (size_t)graph->n_op;
-    double *up = SMP_ARENA_NEW(b->arena, double, n);    /* forward up to the op, with it */
-    double *after = SMP_ARENA_NEW(b->arena, double, n); /* backward behind the op */
+    double *up = SMP_ARENA_NEW(b->arena, double, n); /* forward up to the op, with it */
+    double *after =
+        SMP_ARENA_NEW(b->arena, double, n); /* backward (inference: forward) behind it */
     if (!up || !after)
         return SMP_ERR_NO_MEMORY;
     bool one_stage = b->shape.chunks == 1;
@@ -142,21 +148,26 @@ static smp_status measure_chains(step_bound *b)
             if (from < 0)
                 continue;
             up[o] = fmax(up[o], up[from]);
-            if (smp__passes_gradient(graph, from, o))
+            if (b->shape.training && smp__passes_gradient(graph, from, o))
                 after[o] = fmax(after[o], back_us(b, from) + after[from]);
         }
         up[o] += b->op[o].forward_us;
     }
     double *down =
-        up; /* forward and back down to the op, without it: up[o] is not needed below o */
+        up; /* forward, and back down to the op, without it; overwrites what is not needed */
     for (int32_t o = graph->n_op - 1; o >= 0; o--) {
         int32_t out = graph->op[o].out;
         for (int64_t c = graph->consumer_begin[out]; c < graph->consumer_begin[out + 1]; c++) {
             int32_t by = graph->consumer[c].op;
-            if (smp__passes_gradient(graph, o, by))
+            if (!b->shape.training)
+                after[o] = fmax(after[o], b->op[by].forward_us + after[by]);
+            else if (smp__passes_gradient(graph, o, by))
                 down[o] = fmax(down[o], down[by] + (one_stage ? back_us(b, by) : 0.0));
         }
-        b->op[o].chain_us = down[o] + (one_stage ? back_us(b, o) + after[o] : 0.0);
+        if (b->shape.training)
+            b->op[o].chain_us = down[o] + (one_stage ? back_us(b, o) + after[o] : 0.0);
+        else
+            b->op[o].chain_us = one_stage ? up[o] + after[o] : 0.0;
     }
     return SMP_OK;
 }
@@ -329,7 +340,7 @@ smp_status smp__step_bound(const smp__configs *configs, const smp__config *confi
     *rule_us = 0.0;
     if (status == SMP_OK)
         status = bound_any(&b, any_us);
-    if (status == SMP_OK && configs->request->graph->training && config->mapping->pipeline > 1)
+    if (status == SMP_OK && config->mapping->pipeline > 1)
         status = bound_rule(&b, rule_us);
     if (status == SMP_OK)
         *rule_us = fmax(*rule_us, *any_us);

@@ -25,7 +25,7 @@ enum { MOST_TRIALS = 4000, SMALL_UNITS = 20, MOST_PLACED = 400000 };
 typedef struct step_search {
     smp__configs *configs;
     smp__config *config;
-    smp_candidate **best;
+    smp_candidate **best, *first; /* that was given */
     smp_problem problem;
     smp__units *units;
     int32_t *place;      /* [units->n] stage of each unit now */
@@ -113,7 +113,7 @@ static smp_status judge(step_search *s, smp_partition *partition, bool *better)
     if (*better) {
         smp_candidate *worse = *s->best;
         *s->best = trial;
-        trial = worse;
+        trial = worse == s->first ? NULL : worse;
     }
     smp_candidate_destroy(trial);
     return SMP_OK;
@@ -262,9 +262,9 @@ static smp_status open_search(step_search *s, double work, smp_arena *arena)
 }
 
 smp_status smp__step_search(smp__configs *configs, smp__config *config, double *work,
-                            smp_candidate **best)
+                            smp_candidate **best, smp_candidate **replaced)
 {
-    step_search s = {.configs = configs, .config = config, .best = best};
+    step_search s = {.configs = configs, .config = config, .best = best, .first = *best};
     smp_arena *arena = smp_arena_create();
     if (!arena)
         return SMP_ERR_NO_MEMORY;
@@ -279,6 +279,7 @@ smp_status smp__step_search(smp__configs *configs, smp__config *config, double *
         status = place_all(&s, 0, s.problem.n_stage);
     }
     *work -= (double)(trials - s.trials_left) * s.trial_work;
+    *replaced = *best == s.first ? NULL : s.first;
     smp__units_destroy(s.units);
     smp_arena_destroy(arena);
     return status;

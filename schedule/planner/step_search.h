@@ -11,8 +11,9 @@ enum {
 /* Replaces *best, a candidate of the configuration that fits, where another partition fits too and its
  * simulated step is shorter. Of small problems every partition is looked at, of larger ones the
  * neighbours of the best. Takes from *work, which bounds what is simulated, in ops and actions; so does the
- * request's deadline. */
+ * request's deadline. *replaced: the candidate that was given, the caller's; NULL if it is still the best. Both
+ * are set on failure too. */
 smp_status smp__step_search(smp__configs *configs, smp__config *config, double *work,
-                            smp_candidate **best);
+                            smp_candidate **best, smp_candidate **replaced);
 
 #endif
