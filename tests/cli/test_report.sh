@@ -67,7 +67,7 @@ expect_no_match out 'step 1' # found before the first step
 sed -E '/^cluster: /,/^[a-z]/{/^cluster: /d;/^ /d}' two.yaml >bare.yaml
 expect_no_match bare.yaml '^cluster:'
 expect_exit 2 mpirun -n 2 smp-run bare.yaml --data text.txt --steps 2 --report run.html
-expect_match err 'the plan has no `cluster:`'
+expect_match err 'the plan has no .cluster:'
 expect_exit 0 smp-partition "$model" -n 1 --microbatches 4 -o one.yaml
 expect_exit 1 bash -c 'smp-run one.yaml --data text.txt --steps 2 >/dev/full'
 expect_match err 'standard output: cannot write all results'
