@@ -102,4 +102,6 @@ expect_exit 0 smp-partition "$SMP_EXAMPLES/mlp.yaml" -n 1 --microbatches 1 -o ml
 expect_exit 0 mpirun -n 1 smp-run mlp.yaml --data x=x.npy --data y=y.npy --steps 1 --json \
     --eval-data x=x.npy --eval-data y=infinite.npy
 expect_match out '"eval_loss": null}'
+expect_exit 0 mpirun -n 1 smp-run mlp.yaml --data x=x.npy --data y=y.npy --steps 1
+expect_match out '^step 1  loss .* samples/s  ' # no tokens
 finish
