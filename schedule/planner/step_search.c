@@ -16,9 +16,9 @@
 #include "graph/base/clock.h"
 #include "schedule/planner/step_search.h"
 
-/* For one configuration: simulated partitions, and what they may cost; what is small enough to look at
+/* For one configuration: partitions that are looked at, and what they may cost; what is small enough to look at
  * every partition, and the units placed for that. */
-enum { MOST_TRIALS = 4000, SMALL_UNITS = 20, MOST_PLACED = 400000 };
+enum { MOST_TRIALS = 20000, SMALL_UNITS = 20, MOST_PLACED = 400000 };
 #define MOST_WORK 3e6
 #define BETTER (1.0 - 1e-9)
 
@@ -98,6 +98,7 @@ static smp_status judge(step_search *s, smp_partition *partition, bool *better)
     double least_us, limit_us = (*s->best)->step_us * BETTER;
     double samples = (double)(*s->best)->ddp * (double)(*s->best)->microbatch_size;
     *better = false;
+    s->trials_left--; /* one that its bound rules out costs a look at all ops, too */
     smp_status status = smp__config_least_us(s->configs, s->config, partition, &least_us);
     if (status != SMP_OK || least_us * samples * s->config->microbatches >= limit_us) {
         smp_partition_destroy(partition);
@@ -107,7 +108,6 @@ static smp_status judge(step_search *s, smp_partition *partition, bool *better)
     partition->bound = old->bound;
     partition->timed_out = old->timed_out;
     partition->lower_bound_us = fmin(old->lower_bound_us, partition->bottleneck_us);
-    s->trials_left--;
     SMP_TRY(smp__config_evaluate(s->configs, s->config, partition, limit_us, &trial));
     *better = trial->step_us < limit_us && trial->fits;
     if (*better) {
