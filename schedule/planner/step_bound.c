@@ -18,6 +18,14 @@
  * a_r f + (m - 1) b on rank r, and the prover bounds it from below once weights are products: w_r is the
  * weight of the whole model on rank r, and c = min over r of (a_r f + (m - 1) b) / w_r.
  *
+ * Ops beside the longest chain count as well. A stage's actions are whole: where a chain of ops goes through
+ * a stage, it waits for all that the stage computes. So if every stage has an op of the longest chain,
+ * E is the whole model and e + the bottleneck of all ops a bound. A stage without one lies between two
+ * neighbours of the chain, c and c', and holds only ops that are neither before c nor after c': let A be the
+ * most that such ops weigh anywhere. With k stages of that kind the chain still waits for the model but
+ * k A, and the others, on p - k ranks, have as much to share. The least over k is a bound, too. The same goes
+ * for the bound by paths (path_bound.c), which has every stage wait for the one before it.
+ *
  * Of inference the same holds with forwards alone: E(o) is the longest chain through o, and m - 1 forwards
  * count.
  *
@@ -29,15 +37,11 @@
 #include <stdlib.h>
 
 #include "partition/prove/prove.h"
+#include "schedule/rules/path_bound.h"
 #include "schedule/planner/step_bound.h"
 
 #define LARGE_OPS 20000 /* beyond: without the prover */
-
-/* Times of an op on device 0: forward, gradient of the inputs, of the weights. */
-typedef struct op_times {
-    double forward_us, input_us, weight_us;
-    double chain_us; /* E(o) on device 0 */
-} op_times;
+#define ROUNDING (1.0 + 1e-9)
 
 /* How often a rank does what in its segment, at least. */
 typedef struct segment {
@@ -48,11 +52,12 @@ typedef struct step_bound {
     const smp__configs *configs;
     const smp__config *config;
     smp_schedule_shape shape;
-    op_times *op;     /* [n_op] */
-    segment *segment; /* [pipeline] */
-    double *weight;   /* [pipeline] */
-    double fastest;   /* least slowdown of any device */
-    bool splits;      /* some backward is I and W */
+    smp__op_times *op; /* [n_op] on device 0 */
+    double *chain_us;  /* [n_op] E(o) on device 0 */
+    segment *segment;  /* [pipeline] */
+    double *weight;    /* [pipeline] */
+    double fastest;    /* least slowdown of any device */
+    bool splits;       /* some backward is I and W */
     smp_cluster cluster;
     smp_costs costs;
     smp_op_cost *cost; /* [n_op] */
@@ -119,9 +124,9 @@ static void fill_times(step_bound *b)
     for (int32_t o = 0; o < costs->n_op; o++) {
         double forward_us = costs->op[o].forward_us, all_us = costs->op[o].backward_us;
         double input_us = measured ? fmin(costs->op[o].backward_input_us, all_us) : 0.5 * all_us;
-        b->op[o] = (op_times){.forward_us = forward_us,
-                              .input_us = input_us + (twice ? forward_us : 0.0),
-                              .weight_us = all_us - input_us};
+        b->op[o] = (smp__op_times){.forward_us = forward_us,
+                                   .input_us = input_us + (twice ? forward_us : 0.0),
+                                   .weight_us = all_us - input_us};
     }
 }
 
@@ -129,6 +134,17 @@ static void fill_times(step_bound *b)
 static double back_us(const step_bound *b, int32_t op)
 {
     return b->op[op].input_us + (b->splits ? 0.0 : b->op[op].weight_us);
+}
+
+/* Time of an op forward and in the backward part of a chain. */
+static double pass_us(const step_bound *b, int32_t op)
+{
+    return b->op[op].forward_us + (b->shape.training ? back_us(b, op) : 0.0);
+}
+
+static double all_us(const step_bound *b, int32_t op)
+{
+    return b->op[op].forward_us + b->op[op].input_us + b->op[op].weight_us;
 }
 
 /* E(o): forward from any op to one from which o's gradient comes, or o itself, and back. */
@@ -165,14 +181,14 @@ static smp_status measure_chains(step_bound *b)
                 down[o] = fmax(down[o], down[by] + (one_stage ? back_us(b, by) : 0.0));
         }
         if (b->shape.training)
-            b->op[o].chain_us = down[o] + (one_stage ? back_us(b, o) + after[o] : 0.0);
+            b->chain_us[o] = down[o] + (one_stage ? back_us(b, o) + after[o] : 0.0);
         else
-            b->op[o].chain_us = one_stage ? up[o] + after[o] : 0.0;
+            b->chain_us[o] = one_stage ? up[o] + after[o] : 0.0;
     }
     return SMP_OK;
 }
 
-static double weigh(const segment *s, const op_times *t)
+static double weigh(const segment *s, const smp__op_times *t)
 {
     return s->forwards * t->forward_us + s->inputs * t->input_us + s->weights * t->weight_us;
 }
@@ -186,17 +202,181 @@ static double least_weight(const step_bound *b, int32_t op)
     return least;
 }
 
+/* Positions of ops on the longest chain, from 1; 0: beside it. */
+static smp_status find_longest_chain(const step_bound *b, int32_t *position, int32_t *length)
+{
+    const smp_graph *graph = b->configs->request->graph;
+    size_t n = (size_t)graph->n_op;
+    double *up = SMP_ARENA_NEW(b->arena, double, n);
+    int32_t *before = SMP_ARENA_NEW(b->arena, int32_t, n), last = 0;
+    if (!up || !before)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t o = 0; o < graph->n_op; o++) {
+        before[o] = -1;
+        for (int32_t k = 0; k < graph->op[o].n_in; k++) {
+            int32_t from = graph->tensor[graph->op[o].in[k]].producer;
+            if (from >= 0 && (!b->shape.training || smp__passes_gradient(graph, from, o)) &&
+                up[from] > up[o]) {
+                up[o] = up[from];
+                before[o] = from;
+            }
+        }
+        up[o] += pass_us(b, o);
+        last = up[o] > up[last] ? o : last;
+    }
+    *length = 0;
+    for (int32_t o = last; o >= 0; o = before[o])
+        position[o] = ++*length;
+    for (int32_t o = 0; o < graph->n_op; o++)
+        position[o] = position[o] > 0 ? *length + 1 - position[o] : 0;
+    return SMP_OK;
+}
+
+/* The most that ops of one stage beside the longest chain can weigh. */
+typedef struct beside {
+    double pass_us, all_us, weight; /* pass_us, all of their times, least_weight */
+    bool some;                      /* there are any */
+} beside;
+
+static void raise_to(double *most, const double *difference, int32_t n)
+{
+    double sum = 0.0;
+    for (int32_t c = 0; c < n; c++) {
+        sum += difference[c];
+        *most = fmax(*most, ROUNDING * sum);
+    }
+}
+
+static smp_status weigh_beside(const step_bound *b, beside *most)
+{
+    const smp_graph *graph = b->configs->request->graph;
+    size_t n = (size_t)graph->n_op;
+    int32_t *after = SMP_ARENA_NEW(b->arena, int32_t, n); /* position that an op comes behind */
+    int32_t *until = SMP_ARENA_NEW(b->arena, int32_t, n), length; /* and in front of */
+    if (!after || !until)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(find_longest_chain(b, after, &length));
+    double *sum[3]; /* at each position, what stands beside from there on more than before */
+    for (int k = 0; k < 3; k++)
+        if (!(sum[k] = SMP_ARENA_NEW(b->arena, double, (size_t)length + 2)))
+            return SMP_ERR_NO_MEMORY;
+    for (int32_t o = graph->n_op - 1; o >= 0; o--) {
+        int32_t out = graph->op[o].out;
+        until[o] = after[o] > 0 ? after[o] : length + 1;
+        for (int64_t c = graph->consumer_begin[out];
+             after[o] == 0 && c < graph->consumer_begin[out + 1]; c++) {
+            int32_t least = until[graph->consumer[c].op];
+            until[o] = least < until[o] ? least : until[o];
+        }
+    }
+    for (int32_t o = 0; o < graph->n_op; o++) {
+        if (after[o] > 0)
+            continue;
+        for (int32_t k = 0; k < graph->op[o].n_in; k++) {
+            int32_t from = graph->tensor[graph->op[o].in[k]].producer;
+            if (from >= 0 && after[from] > after[o])
+                after[o] = after[from];
+        }
+        const double weight[] = {pass_us(b, o), all_us(b, o), least_weight(b, o)};
+        for (int k = 0; k < 3; k++) {
+            sum[k][after[o]] += weight[k];
+            sum[k][until[o]] -= weight[k];
+        }
+    }
+    *most = (beside){.some = length < graph->n_op};
+    raise_to(&most->pass_us, sum[0], length + 1);
+    raise_to(&most->all_us, sum[1], length + 1);
+    raise_to(&most->weight, sum[2], length + 1);
+    return SMP_OK;
+}
+
+static int falling(const void *left, const void *right)
+{
+    return smp__compare_doubles(*(const double *)right, *(const double *)left);
+}
+
+/* What a weight of one is shared by: [k] by the k ranks that take it fastest, in any replica. */
+static void share_by_ranks(const step_bound *b, double *share)
+{
+    int p = b->shape.pipeline;
+    const smp__mapping *mapping = b->config->mapping;
+    const smp_search_request *request = b->configs->request;
+    for (int r = 0; r < p; r++) {
+        double least = INFINITY;
+        for (int k = 0; k < mapping->ddp; k++)
+            least =
+                fmin(least, smp_device_slowdown(request->cluster, request->graph->target.precision,
+                                                mapping->device[k * p + r]));
+        share[r + 1] = 1.0 / (b->weight[r] * least);
+    }
+    qsort(share + 1, (size_t)p, sizeof *share, falling);
+    share[0] = 0.0;
+    for (int r = 0; r < p; r++)
+        share[r + 1] += share[r];
+}
+
+/* By paths, in the replica whose devices are slowest; a stage stands beside the chain, or none: -1. */
+static smp_status bound_paths(const step_bound *b, int stage, double beside_us, double *bound_us)
+{
+    int p = b->shape.pipeline;
+    const smp__mapping *mapping = b->config->mapping;
+    const smp_search_request *request = b->configs->request;
+    double *slowdown = SMP_ARENA_NEW(b->arena, double, 2 * (size_t)p), most = 0.0;
+    if (!slowdown)
+        return SMP_ERR_NO_MEMORY;
+    for (int k = 0; k < mapping->ddp; k++) {
+        double sum = 0.0;
+        for (int r = 0; r < p; r++) {
+            slowdown[p + r] = smp_device_slowdown(
+                request->cluster, request->graph->target.precision, mapping->device[k * p + r]);
+            sum += slowdown[p + r];
+        }
+        for (int r = 0; r < p && sum > most; r++)
+            slowdown[r] = slowdown[p + r];
+        most = fmax(most, sum);
+    }
+    const smp__path_problem problem = {.kind = b->config->schedule,
+                                       .shape = &b->shape,
+                                       .slowdown = slowdown,
+                                       .n_op = b->costs.n_op,
+                                       .op = b->op,
+                                       .beside = stage,
+                                       .beside_us = beside_us};
+    return smp__path_bound(&problem, bound_us);
+}
+
+/* With k >= 1 stages beside the longest chain. */
+static smp_status bound_beside(const step_bound *b, const beside *most, double all_pass_us,
+                               const double *share, int k, double *bound_us)
+{
+    double all = 0.0, least_us = INFINITY;
+    for (int32_t o = 0; o < b->costs.n_op; o++)
+        all += least_weight(b, o);
+    *bound_us = b->fastest * fmax(0.0, all_pass_us - k * most->pass_us) +
+                fmax(0.0, all - k * most->weight) / share[b->shape.pipeline - k];
+    for (int s = 0; k == 1 && s < b->shape.pipeline; s++) {
+        double paths_us;
+        SMP_TRY(bound_paths(b, s, most->all_us, &paths_us));
+        least_us = fmin(least_us, paths_us);
+        if (least_us <= *bound_us)
+            return SMP_OK;
+    }
+    *bound_us = k == 1 ? least_us : *bound_us;
+    return SMP_OK;
+}
+
 static smp_status open_bound(step_bound *b)
 {
     const smp__mapping *mapping = b->config->mapping;
     const smp_search_request *request = b->configs->request;
     size_t n = (size_t)request->graph->n_op, p = (size_t)mapping->pipeline;
     b->shape = smp__config_shape(b->configs, b->config);
-    b->op = SMP_ARENA_NEW(b->arena, op_times, n);
+    b->op = SMP_ARENA_NEW(b->arena, smp__op_times, n);
+    b->chain_us = SMP_ARENA_NEW(b->arena, double, n);
     b->cost = SMP_ARENA_NEW(b->arena, smp_op_cost, n);
     b->segment = SMP_ARENA_NEW(b->arena, segment, p);
     b->weight = SMP_ARENA_NEW(b->arena, double, p);
-    if (!b->op || !b->cost || !b->segment || !b->weight)
+    if (!b->op || !b->chain_us || !b->cost || !b->segment || !b->weight)
         return SMP_ERR_NO_MEMORY;
     b->fastest = INFINITY;
     for (int d = 0; d < mapping->pipeline * mapping->ddp; d++)
@@ -241,9 +421,9 @@ static int by_length(const void *left, const void *right)
     return smp__compare_doubles(((const chain *)left)->chain_us, ((const chain *)right)->chain_us);
 }
 
-/* The e for which e and a fair share of the ops with E(o) >= e are the most; the least E(o) where a rank
- * has several stages. */
-static smp_status choose_chain(const step_bound *b, double *chosen_us)
+/* The e for which e and a fair share of the ops with E(o) >= e are the most, and that much; the least
+ * E(o) where a rank has several stages. */
+static smp_status choose_chain(const step_bound *b, double *chosen_us, double *share_us)
 {
     size_t n = (size_t)b->costs.n_op;
     chain *rising = SMP_ARENA_NEW(b->arena, chain, n);
@@ -253,7 +433,7 @@ static smp_status choose_chain(const step_bound *b, double *chosen_us)
     for (int r = 0; r < b->shape.pipeline; r++)
         share += 1.0 / b->weight[r];
     for (size_t o = 0; o < n; o++)
-        rising[o] = (chain){b->op[o].chain_us, least_weight(b, (int32_t)o)};
+        rising[o] = (chain){b->chain_us[o], least_weight(b, (int32_t)o)};
     qsort(rising, n, sizeof *rising, by_length);
     for (size_t o = n; o-- > 0;) {
         work += rising[o].work;
@@ -264,37 +444,78 @@ static smp_status choose_chain(const step_bound *b, double *chosen_us)
             *chosen_us = rising[o].chain_us;
         }
     }
+    *share_us = b->fastest * best;
     return SMP_OK;
 }
 
-static smp_status bound_rule(step_bound *b, double *bound_us)
+/* Of partitions with stages beside the longest chain; INFINITY: there are none. */
+static smp_status bound_besides(const step_bound *b, double all_pass_us, const double *share,
+                                double *bound_us)
 {
-    double chain_us = 0.0, bottleneck_us;
-    op_times model = {0};
-    *bound_us = 0.0;
-    for (int r = 0; r < b->shape.pipeline; r++)
-        SMP_TRY(count_rank(b, r));
+    beside most;
+    SMP_TRY(weigh_beside(b, &most));
+    *bound_us = INFINITY;
+    if (most.some && b->shape.chunks > 1)
+        *bound_us = 0.0;
+    for (int k = 1; k < b->shape.pipeline && most.some && b->shape.chunks == 1; k++) {
+        double some_us;
+        SMP_TRY(bound_beside(b, &most, all_pass_us, share, k, &some_us));
+        *bound_us = fmin(*bound_us, some_us);
+    }
+    return SMP_OK;
+}
+
+/* Weights of the ranks, the first one's being 1, and of the whole model in E. False: nothing repeats. */
+static bool weigh_ranks(step_bound *b, double *all_pass_us)
+{
+    smp__op_times model = {0};
+    *all_pass_us = 0.0;
     for (int32_t o = 0; o < b->costs.n_op; o++) {
         model.forward_us += b->op[o].forward_us;
         model.input_us += b->op[o].input_us;
         model.weight_us += b->op[o].weight_us;
+        *all_pass_us += pass_us(b, o);
     }
     for (int r = 0; r < b->shape.pipeline; r++) {
         b->weight[r] = weigh(&b->segment[r], &model);
-        if (!(b->weight[r] > 0.0)) /* a single micro-batch: nothing repeats */
-            return SMP_OK;
+        if (!(b->weight[r] > 0.0)) /* a single micro-batch */
+            return false;
     }
-    double first = b->weight[0];
-    for (int r = 0; r < b->shape.pipeline; r++)
-        b->weight[r] /= first;
+    for (int r = b->shape.pipeline; r-- > 0;)
+        b->weight[r] /= b->weight[0];
+    return true;
+}
+
+static smp_status bound_rule(step_bound *b, double *bound_us)
+{
+    int p = b->shape.pipeline;
+    double all_pass_us, chain_us = 0.0, bottleneck_us, some_us, beside_us, paths_us, weight = 0.0;
+    double *share = SMP_ARENA_NEW(b->arena, double, (size_t)p + 1);
+    *bound_us = 0.0;
+    if (!share)
+        return SMP_ERR_NO_MEMORY;
+    for (int r = 0; r < p; r++)
+        SMP_TRY(count_rank(b, r));
+    if (!weigh_ranks(b, &all_pass_us))
+        return SMP_OK;
     SMP_TRY(measure_chains(b));
-    SMP_TRY(choose_chain(b, &chain_us));
+    SMP_TRY(choose_chain(b, &chain_us, &some_us));
+    share_by_ranks(b, share);
+    SMP_TRY(bound_besides(b, all_pass_us, share, &beside_us));
+    SMP_TRY(bound_paths(b, -1, 0.0, &paths_us));
+    for (int32_t o = 0; o < b->costs.n_op; o++)
+        weight += least_weight(b, o);
+    double all_us = b->fastest * all_pass_us + weight / share[p];
+    bool all = b->shape.chunks == 1 && fmin(all_us, beside_us) > some_us;
     for (int32_t o = 0; o < b->costs.n_op; o++) {
-        bool counts = b->op[o].chain_us >= chain_us;
+        bool counts = all || b->chain_us[o] >= chain_us;
         b->cost[o] = (smp_op_cost){.forward_us = counts ? least_weight(b, o) : 0.0};
     }
     SMP_TRY(bound_bottleneck(b, b->weight, &bottleneck_us));
-    *bound_us = b->fastest * chain_us + bottleneck_us;
+    *bound_us = b->fastest * (all ? all_pass_us : chain_us) + bottleneck_us;
+    if (all)
+        *bound_us = fmin(*bound_us, beside_us);
+    *bound_us = fmax(*bound_us, fmin(paths_us, beside_us));
     return SMP_OK;
 }
 

@@ -130,17 +130,13 @@ static void test_step_search_finds_the_least(void **state)
     assert_true(bounded >= 8);
 }
 
-/* The least bottleneck of this chain is 60 us, and a step with it takes 600 us under 1F1B; where the first
- * stage has 63 us it takes 573 us. */
-static void test_step_search_leaves_the_bottleneck(void **state)
+/* A chain of n ops whose backward takes twice as long as their forward, on p devices. */
+static void open_chain(setting *s, int n, const int *forward_us, int p)
 {
-    (void)state;
-    static const int forward_us[] = {8, 11, 2, 1, 18, 5, 4, 11};
     smp_text model = {0};
-    setting s = {0};
-    smp_predicted by_step = {0}, by_bottleneck = {0};
+    *s = (setting){0};
     smp_text_append(&model, "smp: 1\nname: chain\nops:\n");
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < n; i++) {
         smp_text_append(&model, "  - {op: opaque, name: o%d, out: t%d", i, i);
         if (i > 0)
             smp_text_append(&model, ", in: t%d", i - 1);
@@ -150,21 +146,32 @@ static void test_step_search_leaves_the_bottleneck(void **state)
                         forward_us[i], 2 * forward_us[i]);
     }
     assert_false(model.failed);
-    assert_int_equal(smp_graph_parse("chain.yaml", model.data, model.length, &s.f.graph), SMP_OK);
+    assert_int_equal(smp_graph_parse("chain.yaml", model.data, model.length, &s->f.graph), SMP_OK);
     smp_text_free(&model);
-    fixture_cluster(&s.f, 4, 4, 1e9);
-    for (int d = 0; d < 4; d++)
-        s.f.device_spec[d].memory_bytes = 1 << 20;
-    s.request = (smp_search_request){.graph = s.f.graph,
-                                     .cluster = &s.f.cluster,
-                                     .devices = 4,
-                                     .stages = 4,
-                                     .ddp = 1,
-                                     .chunks = 1,
-                                     .microbatches = 8,
-                                     .microbatch_size = 1,
-                                     .schedule = "interleaved",
-                                     .placement = SMP_PLACEMENT_CLUSTER};
+    fixture_cluster(&s->f, p, p, 1e9);
+    for (int d = 0; d < p; d++)
+        s->f.device_spec[d].memory_bytes = 1 << 20;
+    s->request = (smp_search_request){.graph = s->f.graph,
+                                      .cluster = &s->f.cluster,
+                                      .devices = p,
+                                      .stages = p,
+                                      .ddp = 1,
+                                      .chunks = 1,
+                                      .microbatches = 2 * p,
+                                      .microbatch_size = 1,
+                                      .schedule = "interleaved",
+                                      .placement = SMP_PLACEMENT_CLUSTER};
+}
+
+/* The least bottleneck of this chain is 60 us, and a step with it takes 600 us under 1F1B; where the first
+ * stage has 63 us it takes 573 us. */
+static void test_step_search_leaves_the_bottleneck(void **state)
+{
+    (void)state;
+    static const int forward_us[] = {8, 11, 2, 1, 18, 5, 4, 11};
+    setting s;
+    smp_predicted by_step = {0}, by_bottleneck = {0};
+    open_chain(&s, 8, forward_us, 4);
     assert_true(plan(&s.request, &by_step));
     s.request.objective = SMP_OBJECTIVE_BOTTLENECK;
     assert_true(plan(&s.request, &by_bottleneck));
@@ -174,11 +181,41 @@ static void test_step_search_leaves_the_bottleneck(void **state)
     close_setting(&s);
 }
 
+/* Where work can be shared out as one likes the bounds are all but reached. */
+static void test_step_bound_of_even_chains(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *schedule;
+        int chunks;
+        double most;
+    } rules[] = {{"simple", 1, 0.001},      {"interleaved", 1, 0.001},  {"zero-bubble", 1, 0.002},
+                 {"interleaved", 2, 0.035}, {"breadth-first", 2, 0.01}, {"zero-bubble", 2, 0.015}};
+    int forward_us[48];
+    for (int i = 0; i < 48; i++)
+        forward_us[i] = 5;
+    for (size_t k = 0; k < sizeof rules / sizeof *rules; k++) {
+        setting s;
+        smp_predicted predicted = {0};
+        open_chain(&s, 48, forward_us, 4);
+        s.request.schedule = rules[k].schedule;
+        s.request.chunks = rules[k].chunks;
+        s.request.microbatches = 16;
+        assert_true(plan(&s.request, &predicted));
+        assert_true(predicted.step_lower_bound_us <= predicted.step_us * (1.0 + 1e-9));
+        if (predicted.step_us > (1.0 + rules[k].most) * predicted.step_lower_bound_us)
+            fail_msg("%s, %d chunks: %g us, bound %g us", rules[k].schedule, rules[k].chunks,
+                     predicted.step_us, predicted.step_lower_bound_us);
+        close_setting(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_step_search_finds_the_least),
         cmocka_unit_test(test_step_search_leaves_the_bottleneck),
+        cmocka_unit_test(test_step_bound_of_even_chains),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,305 @@
+/* A bound on the step by paths through the order of a rule.
+ *
+ * The order is fixed, so the step is the longest path through a fixed graph of actions: from one action of
+ * a rank to its next, and along the stages, forward and back. The length of a path is linear in what the
+ * stages weigh: so many forwards of stage 0, so many backwards of it, and so on. Take any paths and any
+ * weights of them that add up to 1: no step is below the weighted mean of the paths' lengths, which is linear,
+ * too, so an op costs a known time on each stage, and no partition costs less than every op at its cheapest.
+ *
+ *     step >= sum over ops of min over stages of (mean count of its actions there * its times)
+ *
+ * Good weights are a game: one side spreads the work over the stages, the other answers with the longest
+ * path. The first plays by multiplicative weights (Freund and Schapire 1999: a stage that paths pass often
+ * loses work), and the mean of the answers comes as near to the best mean as one likes. Ops are played
+ * with in classes of one ratio of forward to backward; what counts in the end is op by op. */
+#include "schedule/rules/path_bound.h"
+
+#include <math.h>
+
+#include "graph/base/arena.h"
+
+#define MOST_ACTIONS 400000
+#define LEAST_ROUNDS 40
+#define MOST_ROUNDS 4000
+#define WORK 3e7 /* actions looked at */
+
+enum { N_CLASS = 8 };
+
+typedef struct action_node {
+    int32_t stage, previous, input; /* nodes, or -1 */
+    smp_action_kind kind;
+} action_node;
+
+typedef struct path_bound {
+    const smp__path_problem *in;
+    const smp_schedule_shape *shape;
+    int n_stage;
+    int *rank_of;      /* [n_stage] */
+    action_node *node; /* in an order in which paths run */
+    int32_t n;
+    double *length; /* [n] */
+    int32_t *from;  /* [n] the node before on the longest path */
+    double *cost;   /* [3][n_stage]: of a forward, input, weight action now */
+    double *count;  /* [3][n_stage]: of the actions on the path, then the mean, on device 0 */
+    double *mean;   /* [3][n_stage] */
+    smp_arena *arena;
+} path_bound;
+
+/* Orders of the ranks, with what is needed to walk through them. */
+typedef struct orders {
+    smp_program *program; /* [pipeline] */
+    int64_t *next;        /* [pipeline] */
+    int *stage_of;        /* [pipeline * chunks] */
+    int32_t *made[3];     /* [n_stage * microbatches] node + 1 of F, B or I, W */
+} orders;
+
+static int row_of(smp_action_kind kind)
+{
+    return kind == SMP_ACTION_F ? 0 : kind == SMP_ACTION_W ? 2 : 1;
+}
+
+/* The stage behind (1) or before (-1) that it waits for; n_stage, -1: none. */
+static int neighbour(const path_bound *b, int stage, int step)
+{
+    if (stage == b->in->beside)
+        return step < 0 ? -1 : b->n_stage;
+    return stage + step == b->in->beside ? stage + 2 * step : stage + step;
+}
+
+/* Node of what the action needs besides the one before it; -1: nothing; -2: it is still to come. */
+static int32_t input_of(const path_bound *b, const orders *o, const smp_action *a, int stage)
+{
+    int64_t m = b->shape->microbatches;
+    int row = row_of(a->kind), needed = stage, made = row;
+    if (row < 2)
+        needed = neighbour(b, stage, row == 0 ? -1 : 1);
+    if (needed < 0)
+        return -1;
+    if (row == 2 || needed == b->n_stage) { /* what this stage made itself */
+        needed = stage;
+        made = row - 1;
+    }
+    int32_t node = o->made[made][needed * m + a->microbatch];
+    return node > 0 ? node - 1 : -2;
+}
+
+/* All actions in an order in which each comes behind what it needs. */
+static void line_up(path_bound *b, orders *o)
+{
+    int p = b->shape->pipeline;
+    int64_t m = b->shape->microbatches;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int r = 0; r < p; r++) {
+            int32_t previous = -1;
+            for (; o->next[r] < o->program[r].n; o->next[r]++, moved = true) {
+                const smp_action *a = &o->program[r].action[o->next[r]];
+                int stage = o->stage_of[r * b->shape->chunks + a->chunk];
+                int32_t input = input_of(b, o, a, stage);
+                if (input == -2)
+                    break;
+                if (o->next[r] > 0) {
+                    const smp_action *last = a - 1;
+                    int at = o->stage_of[r * b->shape->chunks + last->chunk];
+                    previous = o->made[row_of(last->kind)][at * m + last->microbatch] - 1;
+                }
+                o->made[row_of(a->kind)][stage * m + a->microbatch] = b->n + 1;
+                b->node[b->n++] = (action_node){stage, previous, input, a->kind};
+            }
+        }
+    }
+}
+
+static smp_status place_stages(path_bound *b, orders *o)
+{
+    int *placed = SMP_ARENA_NEW(b->arena, int, (size_t)b->shape->pipeline);
+    if (!placed)
+        return SMP_ERR_NO_MEMORY;
+    for (int s = 0; s < b->n_stage; s++) {
+        int rank = smp_schedule_stage_rank(b->in->kind, b->shape, s);
+        b->rank_of[s] = rank;
+        o->stage_of[rank * b->shape->chunks + placed[rank]++] = s;
+    }
+    return SMP_OK;
+}
+
+/* b->n: 0 if the order is too long. */
+static smp_status open_paths(path_bound *b, orders *o)
+{
+    int p = b->shape->pipeline;
+    size_t n_stage = (size_t)b->n_stage, m = (size_t)b->shape->microbatches, n = 0;
+    o->program = SMP_ARENA_NEW(b->arena, smp_program, (size_t)p);
+    o->next = SMP_ARENA_NEW(b->arena, int64_t, (size_t)p);
+    o->stage_of = SMP_ARENA_NEW(b->arena, int, n_stage);
+    b->rank_of = SMP_ARENA_NEW(b->arena, int, n_stage);
+    b->cost = SMP_ARENA_NEW(b->arena, double, 3 * n_stage);
+    b->count = SMP_ARENA_NEW(b->arena, double, 3 * n_stage);
+    b->mean = SMP_ARENA_NEW(b->arena, double, 3 * n_stage);
+    if (!o->program || !o->next || !o->stage_of || !b->rank_of || !b->cost || !b->count || !b->mean)
+        return SMP_ERR_NO_MEMORY;
+    if (3 * n_stage * m > MOST_ACTIONS)
+        return SMP_OK;
+    SMP_TRY(place_stages(b, o));
+    for (int r = 0; r < p; r++) {
+        SMP_TRY(b->in->kind->order(b->shape, r, &o->program[r]));
+        n += (size_t)o->program[r].n;
+    }
+    b->node = SMP_ARENA_NEW(b->arena, action_node, n);
+    b->length = SMP_ARENA_NEW(b->arena, double, n);
+    b->from = SMP_ARENA_NEW(b->arena, int32_t, n);
+    for (int k = 0; k < 3; k++)
+        o->made[k] = SMP_ARENA_NEW(b->arena, int32_t, n_stage * m);
+    if (!b->node || !b->length || !b->from || !o->made[0] || !o->made[1] || !o->made[2])
+        return SMP_ERR_NO_MEMORY;
+    line_up(b, o);
+    return SMP_OK;
+}
+
+/* Counts of the actions on the longest path under b->cost. */
+static void find_path(path_bound *b)
+{
+    int32_t last = 0;
+    for (int32_t i = 0; i < b->n; i++) {
+        const action_node *node = &b->node[i];
+        const double *row = &b->cost[row_of(node->kind) * b->n_stage];
+        double us = row[node->stage];
+        if (node->kind == SMP_ACTION_B)
+            us += b->cost[2 * b->n_stage + node->stage];
+        b->from[i] = node->previous;
+        if (node->input >= 0 &&
+            (node->previous < 0 || b->length[node->input] > b->length[node->previous]))
+            b->from[i] = node->input;
+        b->length[i] = us + (b->from[i] >= 0 ? b->length[b->from[i]] : 0.0);
+        last = b->length[i] > b->length[last] ? i : last;
+    }
+    for (int k = 0; k < 3 * b->n_stage; k++)
+        b->count[k] = 0.0;
+    for (int32_t i = last; i >= 0; i = b->from[i]) {
+        const action_node *node = &b->node[i];
+        b->count[row_of(node->kind) * b->n_stage + node->stage] += 1.0;
+        if (node->kind == SMP_ACTION_B)
+            b->count[2 * b->n_stage + node->stage] += 1.0;
+    }
+    for (int k = 0; k < 3 * b->n_stage; k++)
+        b->count[k] *= b->in->slowdown[b->rank_of[k % b->n_stage]];
+}
+
+static double time_on(const path_bound *b, const double *count, const smp__op_times *t, int stage)
+{
+    return count[stage] * t->forward_us + count[b->n_stage + stage] * t->input_us +
+           count[2 * b->n_stage + stage] * t->weight_us;
+}
+
+static double sum_of(const smp__op_times *t)
+{
+    return t->forward_us + t->input_us + t->weight_us;
+}
+
+/* Every op where it is cheapest, and `beside_us` of the dearest for nothing. */
+static double bound_of(const path_bound *b, const double *count)
+{
+    double sum_us = 0.0, dearest = 0.0;
+    for (int32_t o = 0; o < b->in->n_op; o++) {
+        const smp__op_times *op = &b->in->op[o];
+        double least_us = INFINITY;
+        for (int s = 0; s < b->n_stage; s++)
+            if (s != b->in->beside)
+                least_us = fmin(least_us, time_on(b, count, op, s));
+        sum_us += least_us;
+        if (sum_of(op) > 0.0)
+            dearest = fmax(dearest, least_us / sum_of(op));
+    }
+    return fmax(0.0, sum_us - (b->in->beside >= 0 ? dearest * b->in->beside_us : 0.0));
+}
+
+static int make_classes(const smp__path_problem *in, smp__op_times *class)
+{
+    smp__op_times all[N_CLASS] = {{0}};
+    int n = 0;
+    for (int32_t o = 0; o < in->n_op; o++) {
+        const smp__op_times *op = &in->op[o];
+        double us = sum_of(op);
+        int c = us > 0.0 ? (int)(op->forward_us / us * (N_CLASS - 1) + 0.5) : 0;
+        all[c].forward_us += op->forward_us;
+        all[c].input_us += op->input_us;
+        all[c].weight_us += op->weight_us;
+    }
+    for (int c = 0; c < N_CLASS; c++)
+        if (sum_of(&all[c]) > 0.0)
+            class[n++] = all[c];
+    return n;
+}
+
+/* What one action of each stage costs when share[class][stage] of the classes lie there. */
+static void spread(path_bound *b, int n_class, const smp__op_times *class, const double *share)
+{
+    for (int s = 0; s < b->n_stage; s++) {
+        smp__op_times sum = {0};
+        for (int c = 0; c < n_class; c++) {
+            sum.forward_us += share[c * b->n_stage + s] * class[c].forward_us;
+            sum.input_us += share[c * b->n_stage + s] * class[c].input_us;
+            sum.weight_us += share[c * b->n_stage + s] * class[c].weight_us;
+        }
+        double slowdown = b->in->slowdown[b->rank_of[s]];
+        b->cost[s] = slowdown * sum.forward_us;
+        b->cost[b->n_stage + s] = slowdown * sum.input_us;
+        b->cost[2 * b->n_stage + s] = slowdown * sum.weight_us;
+    }
+}
+
+/* A class moves away from stages where it is dearer than in the mean. */
+static void move_away(const path_bound *b, const smp__op_times *class, double rate, double *share)
+{
+    double mean_us = 0.0, sum = 0.0;
+    for (int s = 0; s < b->n_stage; s++)
+        mean_us += share[s] * time_on(b, b->count, class, s);
+    for (int s = 0; s < b->n_stage && mean_us > 0.0; s++) {
+        share[s] *= exp(-rate * (time_on(b, b->count, class, s) / mean_us - 1.0));
+        sum += share[s];
+    }
+    for (int s = 0; s < b->n_stage && sum > 0.0; s++)
+        share[s] /= sum;
+}
+
+static smp_status play(path_bound *b, double *bound_us)
+{
+    smp__op_times class[N_CLASS];
+    int n_class = make_classes(b->in, class);
+    double work = b->in->beside < 0 ? WORK : WORK / b->n_stage; /* one of many */
+    int rounds = (int)fmin(MOST_ROUNDS, fmax(LEAST_ROUNDS, work / b->n)), averaged = 0;
+    double *share = SMP_ARENA_NEW(b->arena, double, (size_t)n_class *(size_t)b->n_stage);
+    if (!share)
+        return SMP_ERR_NO_MEMORY;
+    for (int k = 0; k < n_class * b->n_stage; k++)
+        share[k] = k % b->n_stage == b->in->beside ? 0.0 : 1.0 / b->n_stage;
+    for (int t = 0; t < rounds; t++) {
+        spread(b, n_class, class, share);
+        find_path(b);
+        for (int c = 0; c < n_class; c++)
+            move_away(b, &class[c], 1.0 / (b->n_stage * sqrt(t + 1.0)), &share[c * b->n_stage]);
+        if (t < rounds / 2)
+            continue;
+        averaged++;
+        for (int k = 0; k < 3 * b->n_stage; k++)
+            b->mean[k] += (b->count[k] - b->mean[k]) / averaged;
+    }
+    *bound_us = bound_of(b, b->mean);
+    return SMP_OK;
+}
+
+smp_status smp__path_bound(const smp__path_problem *problem, double *bound_us)
+{
+    orders o = {0};
+    path_bound b = {.in = problem,
+                    .shape = problem->shape,
+                    .n_stage = problem->shape->pipeline * problem->shape->chunks,
+                    .arena = smp_arena_create()};
+    smp_status status = b.arena ? open_paths(&b, &o) : SMP_ERR_NO_MEMORY;
+    *bound_us = 0.0;
+    if (status == SMP_OK && b.n > 0)
+        status = play(&b, bound_us);
+    for (int r = 0; o.program && r < problem->shape->pipeline; r++)
+        smp_program_free(&o.program[r]);
+    smp_arena_destroy(b.arena);
+    return status;
+}

@@ -1,0 +1,27 @@
+/* The least that the longest path through a rule's order can be (schedule/rules/path_bound.c). */
+#ifndef SMP_SCHEDULE_RULES_PATH_BOUND_H
+#define SMP_SCHEDULE_RULES_PATH_BOUND_H
+
+#include "schedule/rules/schedule.h"
+
+/* Times of an op: forward, gradient of the inputs, of the weights. */
+typedef struct smp__op_times {
+    double forward_us, input_us, weight_us;
+} smp__op_times;
+
+typedef struct smp__path_problem {
+    const smp_schedule_kind *kind;
+    const smp_schedule_shape *shape;
+    const double *slowdown; /* [pipeline] times which a rank's compute counts */
+    int32_t n_op;
+    const smp__op_times *op; /* [n_op] */
+    int beside;              /* a stage that the others do not wait for, or -1 */
+    double beside_us;        /* the most that it weighs: sum of all three times */
+} smp__path_problem;
+
+/* A lower bound on the step of every way to spread the ops over the stages in which each stage needs
+ * what the one before it makes, and its gradients what the one after it makes, `beside` left out. Nothing is
+ * counted but compute. 0 where the order is too long to look at. */
+smp_status smp__path_bound(const smp__path_problem *problem, double *bound_us);
+
+#endif
