@@ -122,10 +122,7 @@ static inline bool smp__interval_load(const smp__sequence *sequence, int k,
             compute_us +=
                 (sequence->forward_us[j] - sequence->forward_us[i]) * sequence->slowdown[k];
     }
-    if (sequence->problem->cluster->overlap)
-        *load_us = compute_us > transfer_us ? compute_us : transfer_us;
-    else
-        *load_us = compute_us + transfer_us;
+    *load_us = smp__load_us(sequence->problem->cluster, compute_us, transfer_us);
     return true;
 }
 

@@ -67,8 +67,7 @@ static void count_weights(smp__evaluator *evaluator, const int32_t *stage)
     }
 }
 
-/* One tensor in one replica: charged to each stage that receives it, and to the one that sends it by
- * the slowest of the links it goes over. Bytes are the same in all replicas. */
+/* One tensor in one replica, as message.h says. Bytes are the same in all replicas. */
 static void count_transfer(smp__evaluator *evaluator, const int32_t *stage, int replica, int32_t op)
 {
     const smp_problem *problem = evaluator->problem;
@@ -77,7 +76,6 @@ static void count_transfer(smp__evaluator *evaluator, const int32_t *stage, int 
     int32_t from = stage[op];
     double sent_us = -1.0, *transfer_us = &evaluator->transfer_us[replica * problem->n_stage];
     int64_t bytes = problem->costs->op[op].output_bytes;
-    int ways = graph->training && graph->tensor[tensor].needs_grad ? 2 : 1;
     for (int64_t c = graph->consumer_begin[tensor]; c < graph->consumer_begin[tensor + 1]; c++) {
         int32_t to = stage[graph->consumer[c].op];
         if (to == from || evaluator->seen[to] == op + 1)
@@ -87,7 +85,7 @@ static void count_transfer(smp__evaluator *evaluator, const int32_t *stage, int 
             smp__link_between(problem, replica, problem->stage_rank[from], problem->stage_rank[to]);
         if (link == SMP__LINK_SAME)
             continue;
-        double us = ways * smp_link_us(smp__link_spec(problem, link), bytes);
+        double us = smp__charge_us(problem, link, op);
         transfer_us[to] += us;
         if (replica == 0)
             evaluator->load[to].in_bytes = smp__add_bytes(evaluator->load[to].in_bytes, bytes);
@@ -134,8 +132,7 @@ static void fill_times(smp__evaluator *evaluator, int s, smp_stage_load *load)
         double transfer_us = evaluator->transfer_us[k * problem->n_stage + s];
         double compute_us = forward_us * slowdown + backward_us * slowdown +
                             (load->recompute ? forward_us * slowdown : 0.0);
-        double us =
-            problem->cluster->overlap ? fmax(compute_us, transfer_us) : compute_us + transfer_us;
+        double us = smp__load_us(problem->cluster, compute_us, transfer_us);
         evaluator->rank_us[k * problem->pipeline + problem->stage_rank[s]] += us;
         load->transfer_us = fmax(load->transfer_us, transfer_us);
         load->load_us = fmax(load->load_us, us);

@@ -7,31 +7,6 @@
 
 #define MAX_SUM_US 1e200
 
-smp__link smp__link_between(const smp_problem *problem, int replica, int rank_a, int rank_b)
-{
-    if (rank_a == rank_b)
-        return SMP__LINK_SAME;
-    const smp_cluster *cluster = problem->cluster;
-    const int *device = &problem->device[(int64_t)replica * problem->pipeline];
-    const smp_link_spec *link = smp_cluster_link(cluster, device[rank_a], device[rank_b]);
-    return link == &cluster->inter_node ? SMP__LINK_INTER : SMP__LINK_INTRA;
-}
-
-smp__link smp__farthest_link(const smp_problem *problem, int rank_a, int rank_b)
-{
-    smp__link farthest = SMP__LINK_SAME;
-    for (int k = 0; k < smp_problem_replicas(problem); k++) {
-        smp__link link = smp__link_between(problem, k, rank_a, rank_b);
-        farthest = link > farthest ? link : farthest;
-    }
-    return farthest;
-}
-
-const smp_link_spec *smp__link_spec(const smp_problem *problem, smp__link link)
-{
-    return link == SMP__LINK_INTER ? &problem->cluster->inter_node : &problem->cluster->intra_node;
-}
-
 /* A CSR under construction: begin[] counts, then offsets. */
 static void offsets_from_counts(int64_t *begin, int32_t n)
 {
@@ -94,13 +69,10 @@ static smp_status list_nets(const smp_problem *problem, smp__units *units, int32
         int32_t net = net_of_tensor[tensor];
         if (net < 0)
             continue;
-        int64_t bytes = problem->costs->op[op].output_bytes;
-        int ways = graph->training && graph->tensor[tensor].needs_grad ? 2 : 1;
         units->net_unit[net] = units->unit_of_op[op];
-        units->net_bytes[net] = bytes;
+        units->net_bytes[net] = problem->costs->op[op].output_bytes;
         for (int link = SMP__LINK_INTRA; link < SMP__N_LINK; link++)
-            units->net_us[link][net] =
-                ways * smp_link_us(smp__link_spec(problem, (smp__link)link), bytes);
+            units->net_us[link][net] = smp__charge_us(problem, (smp__link)link, op);
     }
     return SMP_OK;
 }

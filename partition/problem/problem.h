@@ -3,8 +3,7 @@
  * A pipeline is a partition of the operator graph into n_stage convex stages whose quotient graph
  * is acyclic, numbered so that every tensor flows from a stage to itself or a later one. The load
  * of a stage for one micro-batch is its forward and backward time plus (cluster.overlap: against,
- * the larger counts) the time to move every tensor that crosses its border, once each in or out,
- * and once more for the gradient when training. Its memory is weights, gradients and optimizer
+ * the larger counts) what it is charged for the tensors that cross its border (message.h). Its memory is weights, gradients and optimizer
  * state once, plus its stash times the live micro-batches that the schedule keeps there. Model
  * inputs are read where they are used and never cross a border. Every stage holds at least one op.
  * Pinned ops lie in their stage, a group lies in one stage.
@@ -114,7 +113,7 @@ static inline double smp_problem_stage_slowdown(const smp_problem *problem, int 
 typedef struct smp_stage_load {
     double forward_us; /* on the slowest device that it has in any replica */
     double backward_us;
-    double transfer_us;   /* in the replica where they take longest */
+    double transfer_us;   /* charged, in the replica where they take longest */
     double recompute_us;  /* forward_us again if the stage recomputes, else 0 */
     double load_us;       /* in the replica where it is largest, as the objective counts it */
     int64_t in_bytes;     /* activations received per micro-batch */
@@ -134,7 +133,7 @@ typedef struct smp_partition {
     smp_stage_load *load;  /* [n_stage] */
     double *rank_us;       /* [pipeline] load of the rank in the replica where it is slowest */
     double bottleneck_us;  /* the largest of them */
-    double lower_bound_us; /* proven: no pipeline on this many ranks is faster */
+    double lower_bound_us; /* proven: no pipeline on these ranks has a smaller bottleneck */
     const char *bound;     /* what proves it: "fair share", "largest op", ...; static text */
     bool timed_out;        /* the deadline struck: more time might find or prove more */
     bool fits;             /* memory_bytes <= memory_limit on every stage */

@@ -9,15 +9,7 @@
 
 #include <math.h>
 
-#include "partition/problem/problem.h"
-
-/* Links as a stage border sees them; transfer times are tabulated per class. */
-typedef enum smp__link {
-    SMP__LINK_SAME, /* both stages lie on one rank: free */
-    SMP__LINK_INTRA,
-    SMP__LINK_INTER,
-    SMP__N_LINK
-} smp__link;
+#include "partition/problem/message.h"
 
 /* Nets lead from lower to higher numbers; ranges of stages never fall along them. */
 typedef struct smp__units {
@@ -87,12 +79,6 @@ void smp__units_destroy(smp__units *units); /* accepts NULL */
 smp_status smp__units_connect(const smp_problem *problem, smp__units *units);
 /* Fills the stage ranges (partition/problem/pins.c). */
 smp_status smp__units_pin(const smp_problem *problem, smp__units *units, smp__obstacle *obstacle);
-
-/* Class of the link between the devices of two pipeline ranks of a replica. */
-smp__link smp__link_between(const smp_problem *problem, int replica, int rank_a, int rank_b);
-/* The class between nodes if any replica has it there. */
-smp__link smp__farthest_link(const smp_problem *problem, int rank_a, int rank_b);
-const smp_link_spec *smp__link_spec(const smp_problem *problem, smp__link link);
 
 /* Bytes that stage s may keep. Limits that no device has are none. */
 static inline double smp__memory_limit(const smp_problem *problem, int s)

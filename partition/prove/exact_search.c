@@ -233,7 +233,7 @@ static double load_of(const walk *w, int32_t d)
             work_us += (end->forward_us - begin->forward_us) * slowdown;
     }
     double transfer_us = state->moved_us[d][0] + fmax(out_us, 0.0);
-    return state->window->overlap ? fmax(work_us, transfer_us) : work_us + transfer_us;
+    return smp__load_us(state->window->problem->cluster, work_us, transfer_us);
 }
 
 /* Walks over all stages that begin at the source; `visit` is told of those below w->limit_us,

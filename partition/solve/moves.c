@@ -310,8 +310,8 @@ static void refresh(smp__moves *m, int32_t s)
     }
     double compute_us = sum->compute_us + (recompute ? sum->forward_us : 0.0);
     for (int i = s * m->n_replica; i < (s + 1) * m->n_replica; i++) {
-        double us = compute_us * m->slowdown[i], transfer_us = m->transfer_us[i];
-        m->load_us[i] = problem->cluster->overlap ? fmax(us, transfer_us) : us + transfer_us;
+        double us = compute_us * m->slowdown[i];
+        m->load_us[i] = smp__load_us(problem->cluster, us, m->transfer_us[i]);
     }
 }
 

@@ -185,8 +185,7 @@ static smp_status charge_ties(const smp_problem *problem, const smp_partition *p
             if (holds[s] || link == SMP__LINK_SAME)
                 continue;
             holds[s] = true;
-            double us =
-                smp_link_us(smp__link_spec(problem, link), param->elements * 4) / microbatches;
+            double us = smp__link_us(problem, link, param->elements * 4) / microbatches;
             rank_us[problem->stage_rank[s]] += us;
             owner_us = fmax(owner_us, us);
         }

@@ -215,11 +215,7 @@ static void fill_times(autos *a, double *transfer_us, double *tails_us)
     }
     for (int32_t i = 0; i < s->flow->n_transfer; i++) {
         const smp_transfer *t = &s->flow->transfer[i];
-        if (!smp__crossing_is_message(&a->crossing, t))
-            continue;
-        double us = smp_link_us(smp_cluster_link(s->cluster, device[s->stage_rank[t->from_stage]],
-                                                 device[s->stage_rank[t->to_stage]]),
-                                t->bytes);
+        double us = smp__crossing_us(&a->crossing, s->cluster, device, t);
         if (s->cluster->overlap) {
             transfer_us[i] = us;
         } else {

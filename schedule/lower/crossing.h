@@ -7,6 +7,7 @@
 #define SMP_SCHEDULE_LOWER_CROSSING_H
 
 #include "partition/problem/flow.h"
+#include "partition/problem/message.h"
 #include "schedule/rules/program.h"
 
 /* Arrays over stages are indexed by transfer kind, then stage. */
@@ -58,6 +59,16 @@ static inline bool smp__crossing_is_direct(const smp_transfer *t)
 static inline bool smp__crossing_is_message(const smp__crossing *crossing, const smp_transfer *t)
 {
     return crossing->rank_of[t->from_stage] != crossing->rank_of[t->to_stage];
+}
+
+/* What a transfer takes between the devices of a replica's ranks; nothing where it is no message. */
+static inline double smp__crossing_us(const smp__crossing *crossing, const smp_cluster *cluster,
+                                      const int *device, const smp_transfer *t)
+{
+    return smp__crossing_is_message(crossing, t)
+               ? smp__message_us(cluster, device[crossing->rank_of[t->from_stage]],
+                                 device[crossing->rank_of[t->to_stage]], t->bytes)
+               : 0.0;
 }
 
 /* Links: the ordered pairs of ranks that exchange messages, numbered by sender, then receiver.

@@ -246,11 +246,7 @@ static smp_status create_messages(smp__sim *sim)
         const smp_transfer *t = &flow->transfer[row % (size_t)flow->n_transfer];
         const int *device =
             &input->device[sim->replica[row / (size_t)flow->n_transfer] * input->pipeline];
-        if (smp__crossing_is_message(&sim->crossing, t))
-            sim->transfer_us[row] = smp_link_us(
-                smp_cluster_link(input->cluster, device[sim->crossing.rank_of[t->from_stage]],
-                                 device[sim->crossing.rank_of[t->to_stage]]),
-                t->bytes);
+        sim->transfer_us[row] = smp__crossing_us(&sim->crossing, input->cluster, device, t);
     }
     return SMP_OK;
 }

@@ -1,8 +1,8 @@
 /* Discrete-event simulation of a step: compute, links, reductions, optimizer.
  *
  * Compute actions of a rank run in program order. A send starts when the action that made the data
- * is done and its link (an ordered pair of ranks) is free, and takes smp_link_us; the receiver's
- * compute waits for it. With cluster.overlap false a transfer also occupies both ranks. Replicas run
+ * is done and its link is free, and takes what partition/problem/message.h says; the receiver's
+ * compute waits for it. Replicas run
  * by themselves, each on its own devices and links, until all of them have reached R: it starts a
  * ring all-reduce over them, 2(d-1)/d of the chunk's weight bytes over the slowest link of the
  * ring, plus the exchange of weights tied across stages; O waits for all of them and then updates.

@@ -40,10 +40,10 @@ double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t byt
         return 0.0;
     double slowest_us = 0.0;
     for (int i = 0; i < d; i++) {
-        const smp_link_spec *link =
-            smp_cluster_link(input->cluster, input->device[(int64_t)i * input->pipeline + rank],
-                             input->device[(int64_t)((i + 1) % d) * input->pipeline + rank]);
-        double us = smp_link_us(link, bytes / d + (bytes % d != 0));
+        double us =
+            smp__message_us(input->cluster, input->device[(int64_t)i * input->pipeline + rank],
+                            input->device[(int64_t)((i + 1) % d) * input->pipeline + rank],
+                            bytes / d + (bytes % d != 0));
         if (us > slowest_us)
             slowest_us = us;
     }
@@ -66,9 +66,8 @@ static double exchange_us(const smp__sim *sim, int tie, int replica)
         for (int32_t k = t->holder_begin; k < t->holder_end; k++) {
             int to = sim->crossing.rank_of[flow->holder[k]];
             if (to != from && !is_repeated(sim, tie, k))
-                us += uses *
-                      smp_link_us(smp_cluster_link(sim->input->cluster, device[from], device[to]),
-                                  param_bytes(sim, tie));
+                us += uses * smp__message_us(sim->input->cluster, device[from], device[to],
+                                             param_bytes(sim, tie));
         }
         if (us > slowest_us)
             slowest_us = us;
