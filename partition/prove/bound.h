@@ -1,4 +1,4 @@
-/* What no pipeline can beat, from cheap to dear. All bounds ignore memory limits. */
+/* What no bottleneck can be below, from cheap to dear. All bounds ignore memory limits. */
 #ifndef SMP_PARTITION_PROVE_BOUND_H
 #define SMP_PARTITION_PROVE_BOUND_H
 

@@ -41,13 +41,13 @@ static void explain_bound(const smp_planner_result *result, smp_text *text)
     const smp_partition *partition = result->search.best->partition;
     char bound[32];
     smp_text_append(
-        text, "bound: no pipeline of %d rank%s is faster than %s per micro-batch%s%s%s; ",
+        text, "bound: no pipeline of %d rank%s has a bottleneck below %s per micro-batch%s%s%s; ",
         plan->pipeline, plan->pipeline == 1 ? "" : "s",
         smp_format_us(bound, sizeof bound, plan->predicted.lower_bound_us),
         partition->bound && *partition->bound ? " (proven by " : "",
         partition->bound ? partition->bound : "", partition->bound && *partition->bound ? ")" : "");
     if (plan->predicted.gap <= 1e-9)
-        smp_text_append(text, "this plan meets it: no better partition exists\n");
+        smp_text_append(text, "this plan meets it\n");
     else
         smp_text_append(text, "this plan is %.2f %% above it\n", 100 * plan->predicted.gap);
     if (plan->predicted.step_lower_bound_us > 0.0)
