@@ -36,6 +36,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "partition/problem/message.h"
 #include "partition/prove/prove.h"
 #include "schedule/rules/path_bound.h"
 #include "schedule/planner/step_bound.h"
@@ -236,6 +237,7 @@ static smp_status find_longest_chain(const step_bound *b, int32_t *position, int
 typedef struct beside {
     double pass_us, all_us, weight; /* pass_us, all of their times, least_weight */
     bool some;                      /* there are any */
+    int64_t chain_bytes;            /* the least that an op of the chain hands on to the next */
 } beside;
 
 static void raise_to(double *most, const double *difference, int32_t n)
@@ -256,6 +258,11 @@ static smp_status weigh_beside(const step_bound *b, beside *most)
     if (!after || !until)
         return SMP_ERR_NO_MEMORY;
     SMP_TRY(find_longest_chain(b, after, &length));
+    int64_t chain_bytes = INT64_MAX;
+    for (int32_t o = 0; o < graph->n_op; o++) /* positions: those beside have none yet */
+        if (after[o] > 0 && after[o] < length &&
+            b->configs->costs->op[o].output_bytes < chain_bytes)
+            chain_bytes = b->configs->costs->op[o].output_bytes;
     double *sum[3]; /* at each position, what stands beside from there on more than before */
     for (int k = 0; k < 3; k++)
         if (!(sum[k] = SMP_ARENA_NEW(b->arena, double, (size_t)length + 2)))
@@ -283,7 +290,7 @@ static smp_status weigh_beside(const step_bound *b, beside *most)
             sum[k][until[o]] -= weight[k];
         }
     }
-    *most = (beside){.some = length < graph->n_op};
+    *most = (beside){.some = length < graph->n_op, .chain_bytes = chain_bytes};
     raise_to(&most->pass_us, sum[0], length + 1);
     raise_to(&most->all_us, sum[1], length + 1);
     raise_to(&most->weight, sum[2], length + 1);
@@ -315,33 +322,54 @@ static void share_by_ranks(const step_bound *b, double *share)
         share[r + 1] += share[r];
 }
 
-/* By paths, in the replica whose devices are slowest; a stage stands beside the chain, or none: -1. */
-static smp_status bound_paths(const step_bound *b, int stage, double beside_us, double *bound_us)
+/* The replica whose devices are slowest, and what its ranks' compute is multiplied with. */
+static int slowest_replica(const step_bound *b, double *slowdown)
 {
-    int p = b->shape.pipeline;
+    int p = b->shape.pipeline, slowest = 0;
     const smp__mapping *mapping = b->config->mapping;
     const smp_search_request *request = b->configs->request;
-    double *slowdown = SMP_ARENA_NEW(b->arena, double, 2 * (size_t)p), most = 0.0;
-    if (!slowdown)
-        return SMP_ERR_NO_MEMORY;
-    for (int k = 0; k < mapping->ddp; k++) {
+    double most = 0.0;
+    for (int k = 0; k <= mapping->ddp; k++) { /* the last time for the one found */
         double sum = 0.0;
+        int replica = k < mapping->ddp ? k : slowest;
         for (int r = 0; r < p; r++) {
-            slowdown[p + r] = smp_device_slowdown(
-                request->cluster, request->graph->target.precision, mapping->device[k * p + r]);
-            sum += slowdown[p + r];
+            slowdown[r] = smp_device_slowdown(request->cluster, request->graph->target.precision,
+                                              mapping->device[replica * p + r]);
+            sum += slowdown[r];
         }
-        for (int r = 0; r < p && sum > most; r++)
-            slowdown[r] = slowdown[p + r];
+        if (sum > most)
+            slowest = replica;
         most = fmax(most, sum);
+    }
+    return slowest;
+}
+
+/* By paths; a stage stands beside the chain, or none: -1. Every border cuts the chain. */
+static smp_status bound_paths(const step_bound *b, int stage, const beside *most, double *bound_us)
+{
+    int p = b->shape.pipeline, n_stage = p * b->shape.chunks;
+    double *slowdown = SMP_ARENA_NEW(b->arena, double, (size_t)p);
+    double *message_us = SMP_ARENA_NEW(b->arena, double, 2 * (size_t)n_stage);
+    if (!slowdown || !message_us)
+        return SMP_ERR_NO_MEMORY;
+    int replica = slowest_replica(b, slowdown);
+    const int *device = &b->config->mapping->device[replica * p];
+    for (int s = 0; s + 1 < n_stage; s++) {
+        int from = smp_schedule_stage_rank(b->config->schedule, &b->shape, s);
+        int to = smp_schedule_stage_rank(b->config->schedule, &b->shape, s + 1);
+        if (from != to)
+            message_us[s + 1] = message_us[n_stage + s] =
+                smp__message_us(b->configs->request->cluster, device[from], device[to],
+                                most->chain_bytes < INT64_MAX ? most->chain_bytes : 0);
     }
     const smp__path_problem problem = {.kind = b->config->schedule,
                                        .shape = &b->shape,
                                        .slowdown = slowdown,
                                        .n_op = b->costs.n_op,
                                        .op = b->op,
+                                       .message_us = message_us,
                                        .beside = stage,
-                                       .beside_us = beside_us};
+                                       .beside_us = most->all_us};
     return smp__path_bound(&problem, bound_us);
 }
 
@@ -356,7 +384,7 @@ static smp_status bound_beside(const step_bound *b, const beside *most, double a
                 fmax(0.0, all - k * most->weight) / share[b->shape.pipeline - k];
     for (int s = 0; k == 1 && s < b->shape.pipeline; s++) {
         double paths_us;
-        SMP_TRY(bound_paths(b, s, most->all_us, &paths_us));
+        SMP_TRY(bound_paths(b, s, most, &paths_us));
         least_us = fmin(least_us, paths_us);
         if (least_us <= *bound_us)
             return SMP_OK;
@@ -449,17 +477,15 @@ static smp_status choose_chain(const step_bound *b, double *chosen_us, double *s
 }
 
 /* Of partitions with stages beside the longest chain; INFINITY: there are none. */
-static smp_status bound_besides(const step_bound *b, double all_pass_us, const double *share,
-                                double *bound_us)
+static smp_status bound_besides(const step_bound *b, const beside *most, double all_pass_us,
+                                const double *share, double *bound_us)
 {
-    beside most;
-    SMP_TRY(weigh_beside(b, &most));
     *bound_us = INFINITY;
-    if (most.some && b->shape.chunks > 1)
+    if (most->some && b->shape.chunks > 1)
         *bound_us = 0.0;
-    for (int k = 1; k < b->shape.pipeline && most.some && b->shape.chunks == 1; k++) {
+    for (int k = 1; k < b->shape.pipeline && most->some && b->shape.chunks == 1; k++) {
         double some_us;
-        SMP_TRY(bound_beside(b, &most, all_pass_us, share, k, &some_us));
+        SMP_TRY(bound_beside(b, most, all_pass_us, share, k, &some_us));
         *bound_us = fmin(*bound_us, some_us);
     }
     return SMP_OK;
@@ -490,6 +516,7 @@ static smp_status bound_rule(step_bound *b, double *bound_us)
 {
     int p = b->shape.pipeline;
     double all_pass_us, chain_us = 0.0, bottleneck_us, some_us, beside_us, paths_us, weight = 0.0;
+    beside most;
     double *share = SMP_ARENA_NEW(b->arena, double, (size_t)p + 1);
     *bound_us = 0.0;
     if (!share)
@@ -501,8 +528,9 @@ static smp_status bound_rule(step_bound *b, double *bound_us)
     SMP_TRY(measure_chains(b));
     SMP_TRY(choose_chain(b, &chain_us, &some_us));
     share_by_ranks(b, share);
-    SMP_TRY(bound_besides(b, all_pass_us, share, &beside_us));
-    SMP_TRY(bound_paths(b, -1, 0.0, &paths_us));
+    SMP_TRY(weigh_beside(b, &most));
+    SMP_TRY(bound_besides(b, &most, all_pass_us, share, &beside_us));
+    SMP_TRY(bound_paths(b, -1, &most, &paths_us));
     for (int32_t o = 0; o < b->costs.n_op; o++)
         weight += least_weight(b, o);
     double all_us = b->fastest * all_pass_us + weight / share[p];

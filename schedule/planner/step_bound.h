@@ -6,7 +6,8 @@
 
 /* Of the candidate's devices, micro-batches and chunks: *rule_us with the order of its schedule,
  * *any_us with any order of actions. Both hold for every partition that respects pins and what is
- * kept together; neither counts transfers, reductions, the optimizer or recomputation. */
+ * kept together. Of transfers the first counts the least that a path waits for, the second none; neither
+ * counts reductions, the optimizer or recomputation. */
 smp_status smp__step_bound(const smp__configs *configs, const smp__config *config, double *rule_us,
                            double *any_us);
 

@@ -28,6 +28,7 @@ enum { N_CLASS = 8 };
 typedef struct action_node {
     int32_t stage, previous, input; /* nodes, or -1 */
     smp_action_kind kind;
+    double message_us; /* that brings the input */
 } action_node;
 
 typedef struct path_bound {
@@ -37,11 +38,13 @@ typedef struct path_bound {
     int *rank_of;      /* [n_stage] */
     action_node *node; /* in an order in which paths run */
     int32_t n;
-    double *length; /* [n] */
-    int32_t *from;  /* [n] the node before on the longest path */
-    double *cost;   /* [3][n_stage]: of a forward, input, weight action now */
-    double *count;  /* [3][n_stage]: of the actions on the path, then the mean, on device 0 */
-    double *mean;   /* [3][n_stage] */
+    double *length;    /* [n] */
+    int32_t *from;     /* [n] the node before on the longest path */
+    double *cost;      /* [3][n_stage]: of a forward, input, weight action now */
+    double *count;     /* [3][n_stage]: of the actions on the path, then the mean, on device 0 */
+    double message_us; /* on the path */
+    double *mean;      /* [3][n_stage] */
+    double mean_message_us;
     smp_arena *arena;
 } path_bound;
 
@@ -83,6 +86,18 @@ static int32_t input_of(const path_bound *b, const orders *o, const smp_action *
     return node > 0 ? node - 1 : -2;
 }
 
+/* How long its input is on the way at least. */
+static double message_to(const path_bound *b, const smp_action *a, int stage)
+{
+    int row = row_of(a->kind);
+    if (!b->in->message_us || row == 2)
+        return 0.0;
+    int step = row == 0 ? -1 : 1;
+    if (neighbour(b, stage, step) != stage + step || stage + step < 0 || stage + step == b->n_stage)
+        return 0.0;
+    return b->in->message_us[row * b->n_stage + stage];
+}
+
 /* All actions in an order in which each comes behind what it needs. */
 static void line_up(path_bound *b, orders *o)
 {
@@ -104,7 +119,8 @@ static void line_up(path_bound *b, orders *o)
                     previous = o->made[row_of(last->kind)][at * m + last->microbatch] - 1;
                 }
                 o->made[row_of(a->kind)][stage * m + a->microbatch] = b->n + 1;
-                b->node[b->n++] = (action_node){stage, previous, input, a->kind};
+                b->node[b->n++] =
+                    (action_node){stage, previous, input, a->kind, message_to(b, a, stage)};
             }
         }
     }
@@ -165,17 +181,20 @@ static void find_path(path_bound *b)
         double us = row[node->stage];
         if (node->kind == SMP_ACTION_B)
             us += b->cost[2 * b->n_stage + node->stage];
-        b->from[i] = node->previous;
-        if (node->input >= 0 &&
-            (node->previous < 0 || b->length[node->input] > b->length[node->previous]))
-            b->from[i] = node->input;
-        b->length[i] = us + (b->from[i] >= 0 ? b->length[b->from[i]] : 0.0);
+        double before_us = node->previous >= 0 ? b->length[node->previous] : 0.0;
+        double input_us = node->input >= 0 ? b->length[node->input] + node->message_us : -1.0;
+        bool waits = input_us > before_us || node->previous < 0;
+        b->from[i] = waits ? node->input : node->previous;
+        b->length[i] = us + fmax(before_us, input_us);
         last = b->length[i] > b->length[last] ? i : last;
     }
     for (int k = 0; k < 3 * b->n_stage; k++)
         b->count[k] = 0.0;
+    b->message_us = 0.0;
     for (int32_t i = last; i >= 0; i = b->from[i]) {
         const action_node *node = &b->node[i];
+        if (b->from[i] >= 0 && b->from[i] == node->input)
+            b->message_us += node->message_us;
         b->count[row_of(node->kind) * b->n_stage + node->stage] += 1.0;
         if (node->kind == SMP_ACTION_B)
             b->count[2 * b->n_stage + node->stage] += 1.0;
@@ -198,7 +217,7 @@ static double sum_of(const smp__op_times *t)
 /* Every op where it is cheapest, and `beside_us` of the dearest for nothing. */
 static double bound_of(const path_bound *b, const double *count)
 {
-    double sum_us = 0.0, dearest = 0.0;
+    double sum_us = b->mean_message_us, dearest = 0.0;
     for (int32_t o = 0; o < b->in->n_op; o++) {
         const smp__op_times *op = &b->in->op[o];
         double least_us = INFINITY;
@@ -282,6 +301,7 @@ static smp_status play(path_bound *b, double *bound_us)
         averaged++;
         for (int k = 0; k < 3 * b->n_stage; k++)
             b->mean[k] += (b->count[k] - b->mean[k]) / averaged;
+        b->mean_message_us += (b->message_us - b->mean_message_us) / averaged;
     }
     *bound_us = bound_of(b, b->mean);
     return SMP_OK;

@@ -15,13 +15,16 @@ typedef struct smp__path_problem {
     const double *slowdown; /* [pipeline] times which a rank's compute counts */
     int32_t n_op;
     const smp__op_times *op; /* [n_op] */
-    int beside;              /* a stage that the others do not wait for, or -1 */
-    double beside_us;        /* the most that it weighs: sum of all three times */
+    /* [2][stages] or NULL: a message takes at least, from the stage before and, back, from the one
+     * behind */
+    const double *message_us;
+    int beside;       /* a stage that the others do not wait for, or -1 */
+    double beside_us; /* the most that it weighs: sum of all three times */
 } smp__path_problem;
 
 /* A lower bound on the step of every way to spread the ops over the stages in which each stage needs
  * what the one before it makes, and its gradients what the one after it makes, `beside` left out. Nothing is
- * counted but compute. 0 where the order is too long to look at. */
+ * counted but compute and these messages. 0 where the order is too long to look at. */
 smp_status smp__path_bound(const smp__path_problem *problem, double *bound_us);
 
 #endif
