@@ -4,6 +4,7 @@
 #   inception  a branching graph with 35,683 downsets: proof, seconds and memory for 2 to 8 stages
 #   branching  made-up branching graphs of 40,000 downsets
 #   examples   every partitioner on every example, over the default's proven bound
+#   steps      the step over its own bound, on every example (and the graphs of others), schedule fixed
 #   scaling    10^4, 10^5 and 10^6 ops in 64 stages: seconds and memory, growth against n log n
 # One pipeline of one chunk per rank, memory out of the way: the slowest stage is all that counts.
 #
@@ -22,7 +23,7 @@ examples=$top/examples
 bin=$top/build/bin
 quick=
 workloads=
-parts=workloads,inception,branching,examples,scaling
+parts=workloads,inception,branching,examples,steps,scaling
 while [ $# -gt 0 ]; do
     case "$1" in
     --quick) quick=1 ;;
@@ -223,6 +224,70 @@ bench_examples() {
     done < <(example_cases)
 }
 
+# step MODEL STAGES RULE CHUNKS OPTION...: sets cell to the gap between the step and its bound, two micro-batches
+# per rank, and step_us; "-" where the rule cannot run the model.
+step() {
+    local model=$1 stages=$2 rule=$3 chunks=$4 bound_us
+    shift 4
+    cell=- step_us=-
+    timeout "$limit_s" "$bin/smp-partition" "$model" --stages "$stages" --ddp 1 --chunks "$chunks" \
+        --pipeline "$rule" --microbatches $((2 * stages)) --memory 1000TB --json "$@" \
+        >"$scratch/json" 2>"$scratch/err" || return 0
+    read -r step_us bound_us cell < <(tr -d '\n ' <"$scratch/json" | sed -nE \
+        's/.*"step_us":([^,]*),.*"step_lower_bound_us":([^,]*),"step_gap":([^,}]*).*/\1 \2 \3/p')
+    [ "$(calc 'a <= b * (1 + 1e-9)' "$bound_us" "$step_us")" = 1 ] ||
+        fail "part=steps model=$model: a bound of $bound_us us on a step of $step_us us"
+    cell=$(awk -v gap="$cell" 'BEGIN { printf "%.1f %%", 100 * gap }')
+}
+
+steps_row() { # NAME MODEL STAGES TRAINING OPTION...
+    local name=$1 model=$2 stages=$3 training=$4 rules='interleaved:1 zero-bubble:1 interleaved:2' rule
+    local cells=()
+    shift 4
+    [ "$training" = 1 ] || rules='forward:1 - -'
+    for rule in $rules; do
+        cell=- step_us=-
+        [ "$rule" = - ] || step "$model" "$stages" "${rule%:*}" "${rule#*:}" "$@"
+        cells+=("$cell")
+        line "part=steps model=$name stages=$stages rule=$rule step_us=$step_us gap=$cell"
+    done
+    row steps "$name" "$stages" "${cells[@]}"
+}
+
+bench_steps() {
+    local model cluster stages
+    row steps model stages '1F1B (inference: forward)' zero-bubble '1F1B, 2 chunks'
+    row steps --- --- --- --- ---
+    while read -r model cluster stages; do
+        steps_row "$model" "$examples/$model.yaml" "$stages" 1 --cluster "$examples/$cluster.yaml" \
+            -n "$stages"
+    done < <(example_cases)
+    [ -n "$workloads" ] || return 0
+    while read -r model cluster stages training; do
+        [ ! -e "$workloads/$model.yaml" ] || steps_row "$model" "$workloads/$model.yaml" "$stages" \
+            "$training" --cluster "$workloads/$cluster.yaml" -n "$stages"
+    done < <(step_workloads)
+}
+
+# Graphs of others with cluster, stages, and 1 if they train.
+step_workloads() {
+    cat <<'CASES'
+layers-bert24-training cluster-6 6 1
+layers-resnet50-training cluster-6 6 1
+pipedream-vgg16 cluster-free-8 8 1
+pipedream-resnet50 cluster-free-8 8 1
+pipedream-resnet50 cluster-free-16 16 1
+dapple-gnmt-16-pbs-64 cluster-free-8 8 1
+dapple-gnmt-16-pbs-64 cluster-free-16 16 1
+dapple-amoeba-36-pbs-1 cluster-free-8 8 1
+dapple-amoeba-36-pbs-1 cluster-free-16 16 1
+operators-bert-l-3-inference cluster-3 3 0
+operators-resnet50-inference cluster-6 6 0
+line-50_100 cluster-free-10 10 0
+line-100_100 cluster-free-20 20 0
+CASES
+}
+
 bench_scaling() {
     local ops real before_ops='' before_seconds='' growth repeats
     local sizes='10000 100000 1000000'
@@ -249,12 +314,12 @@ bench_scaling() {
 }
 
 start=$SECONDS
-for name in workloads inception branching examples scaling; do
+for name in workloads inception branching examples steps scaling; do
     part "$name" || continue
     [ "$name" != workloads ] || [ -n "$workloads" ] || continue
     "bench_$name"
 done
-for name in workloads inception branching examples scaling; do
+for name in workloads inception branching examples steps scaling; do
     [ ! -e "$scratch/$name.md" ] || { echo; cat "$scratch/$name.md"; }
 done
 echo
