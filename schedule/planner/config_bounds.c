@@ -13,6 +13,7 @@
 #include <math.h>
 
 #include "graph/model/op.h"
+#include "partition/problem/longest_chain.h"
 #include "schedule/planner/configs.h"
 
 /* The part of a backward pass that the op before waits for. A schedule that splits the backward
@@ -20,13 +21,6 @@
 static double passing_us(const smp_op_cost *cost)
 {
     return fmin(cost->backward_input_us, 0.5 * cost->backward_us);
-}
-
-bool smp__passes_gradient(const smp_graph *graph, int32_t op, int32_t reader)
-{
-    const smp_op *r = &graph->op[reader];
-    return graph->tensor[graph->op[op].out].needs_grad && graph->tensor[r->out].needs_grad &&
-           (!r->kind->cpu.forward || r->kind->cpu.backward_input);
 }
 
 /* Longest chain: down through forwards, and from any op back up through gradients. Ops stand in
@@ -96,9 +90,7 @@ static double samples_of(const smp__configs *configs, const smp__config *config)
     return (double)config->mapping->ddp * (double)configs->costs->microbatch_size;
 }
 
-/* After its last backward a rank updates its weights, and before that reduces their gradients where
- * it has a single stage. Microseconds per byte of weight. */
-static double tail_us(const smp__configs *configs, const smp__config *config)
+double smp__config_tail_us(const smp__configs *configs, const smp__config *config)
 {
     if (!configs->request->graph->training)
         return 0.0;
@@ -111,7 +103,7 @@ double smp__config_least_us_of_any(const smp__configs *configs, const smp__confi
     const smp__totals *totals = &configs->totals;
     const smp__mapping *mapping = config->mapping;
     double least_us = configs->arrangement[config->arrangement].least_us;
-    double tail = tail_us(configs, config) * totals->weight_bytes;
+    double tail = smp__config_tail_us(configs, config) * totals->weight_bytes;
     if (configs->request->objective == SMP_OBJECTIVE_BOTTLENECK)
         return least_us / samples_of(configs, config);
     double m = config->microbatches;
@@ -203,7 +195,7 @@ static double least_step_us(const smp__configs *configs, const smp__config *conf
 {
     const int *stage_rank = smp__config_stage_rank(configs, config);
     int p = config->mapping->pipeline;
-    double tail = tail_us(configs, config), least_us = 0.0;
+    double tail = smp__config_tail_us(configs, config), least_us = 0.0;
     for (int r = 0; r < p; r++) {
         t->compute[r] = t->bytes[r] = 0.0;
         t->start[r] = INFINITY;

@@ -175,11 +175,12 @@ smp_status smp__config_best_partition(smp__configs *configs, smp__config *config
 smp_status smp__partition_recompute(const smp_problem *problem, const smp_partition *partition,
                                     const bool *recompute, smp_partition **out);
 
-/* Whether the backward pass of an op waits for that of one that reads its output. */
-bool smp__passes_gradient(const smp_graph *graph, int32_t op, int32_t reader);
 /* Bounds (schedule/planner/config_bounds.c). No step of any partition, of this partition, takes less. */
 smp_status smp__totals_make(const smp_search_request *request, const smp_costs *costs,
                             smp__totals *out);
+/* After its last backward a rank updates its weights, and before that reduces their gradients where
+ * it has a single stage: microseconds per byte of weight, at least. */
+double smp__config_tail_us(const smp__configs *configs, const smp__config *config);
 double smp__config_least_us_of_any(const smp__configs *configs, const smp__config *config);
 smp_status smp__config_least_us(const smp__configs *configs, const smp__config *config,
                                 const smp_partition *partition, double *least_us);

@@ -1,6 +1,6 @@
 /* Lower bounds on the step of any partition.
  *
- * Of any order: a rank computes all of its micro-batches one after the other, so m times the least
+ * Of any order: a rank computes all of its micro-batches one after the other, and updates its weights, so m times the least
  * bottleneck of compute, or an even share of the cores that ranks of a node share; and one micro-batch
  * goes forward and back along the longest chain of ops.
  *
@@ -36,13 +36,13 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "partition/problem/longest_chain.h"
 #include "partition/problem/message.h"
 #include "partition/prove/prove.h"
 #include "schedule/rules/path_bound.h"
 #include "schedule/planner/step_bound.h"
 
 #define LARGE_OPS 20000 /* beyond: without the prover */
-#define ROUNDING (1.0 + 1e-9)
 
 /* How often a rank does what in its segment, at least. */
 typedef struct segment {
@@ -53,12 +53,12 @@ typedef struct step_bound {
     const smp__configs *configs;
     const smp__config *config;
     smp_schedule_shape shape;
-    smp__op_times *op; /* [n_op] on device 0 */
-    double *chain_us;  /* [n_op] E(o) on device 0 */
-    segment *segment;  /* [pipeline] */
-    double *weight;    /* [pipeline] */
-    double fastest;    /* least slowdown of any device */
-    bool splits;       /* some backward is I and W */
+    smp__op_times *op;       /* [n_op] on device 0 */
+    double *chain_us;        /* [n_op] E(o) on device 0 */
+    segment *segment;        /* [pipeline] */
+    double *weight;          /* [pipeline] */
+    double fastest, slowest; /* least and most slowdown of any device */
+    bool splits;             /* some backward is I and W */
     smp_cluster cluster;
     smp_costs costs;
     smp_op_cost *cost; /* [n_op] */
@@ -131,6 +131,19 @@ static void fill_times(step_bound *b)
     }
 }
 
+/* A shared weight counts where it is used first: some stage holds it. */
+static void fill_updates(step_bound *b)
+{
+    const smp_graph *graph = b->configs->request->graph;
+    double us_per_byte = smp__config_tail_us(b->configs, b->config);
+    for (int32_t o = 0; o < graph->n_op; o++)
+        if (graph->op[o].n_param == 0)
+            b->op[o].update_us = us_per_byte * (double)b->configs->costs->op[o].weight_bytes;
+    for (int32_t p = 0; p < graph->n_param; p++)
+        b->op[graph->use[graph->param[p].use_begin].op].update_us +=
+            us_per_byte * 4.0 * (double)graph->param[p].elements;
+}
+
 /* Time of an op in the backward part of a chain. */
 static double back_us(const step_bound *b, int32_t op)
 {
@@ -141,11 +154,6 @@ static double back_us(const step_bound *b, int32_t op)
 static double pass_us(const step_bound *b, int32_t op)
 {
     return b->op[op].forward_us + (b->shape.training ? back_us(b, op) : 0.0);
-}
-
-static double all_us(const step_bound *b, int32_t op)
-{
-    return b->op[op].forward_us + b->op[op].input_us + b->op[op].weight_us;
 }
 
 /* E(o): forward from any op to one from which o's gradient comes, or o itself, and back. */
@@ -203,97 +211,34 @@ static double least_weight(const step_bound *b, int32_t op)
     return least;
 }
 
-/* Positions of ops on the longest chain, from 1; 0: beside it. */
-static smp_status find_longest_chain(const step_bound *b, int32_t *position, int32_t *length)
-{
-    const smp_graph *graph = b->configs->request->graph;
-    size_t n = (size_t)graph->n_op;
-    double *up = SMP_ARENA_NEW(b->arena, double, n);
-    int32_t *before = SMP_ARENA_NEW(b->arena, int32_t, n), last = 0;
-    if (!up || !before)
-        return SMP_ERR_NO_MEMORY;
-    for (int32_t o = 0; o < graph->n_op; o++) {
-        before[o] = -1;
-        for (int32_t k = 0; k < graph->op[o].n_in; k++) {
-            int32_t from = graph->tensor[graph->op[o].in[k]].producer;
-            if (from >= 0 && (!b->shape.training || smp__passes_gradient(graph, from, o)) &&
-                up[from] > up[o]) {
-                up[o] = up[from];
-                before[o] = from;
-            }
-        }
-        up[o] += pass_us(b, o);
-        last = up[o] > up[last] ? o : last;
-    }
-    *length = 0;
-    for (int32_t o = last; o >= 0; o = before[o])
-        position[o] = ++*length;
-    for (int32_t o = 0; o < graph->n_op; o++)
-        position[o] = position[o] > 0 ? *length + 1 - position[o] : 0;
-    return SMP_OK;
-}
-
 /* The most that ops of one stage beside the longest chain can weigh. */
 typedef struct beside {
-    double pass_us, all_us, weight; /* pass_us, all of their times, least_weight */
-    bool some;                      /* there are any */
-    int64_t chain_bytes;            /* the least that an op of the chain hands on to the next */
+    double pass_us, weight; /* pass_us, least_weight */
+    bool some;              /* there are any */
+    int64_t chain_bytes;    /* the least that an op of the chain hands on to the next */
+    smp__chain chain;
 } beside;
-
-static void raise_to(double *most, const double *difference, int32_t n)
-{
-    double sum = 0.0;
-    for (int32_t c = 0; c < n; c++) {
-        sum += difference[c];
-        *most = fmax(*most, ROUNDING * sum);
-    }
-}
 
 static smp_status weigh_beside(const step_bound *b, beside *most)
 {
-    const smp_graph *graph = b->configs->request->graph;
-    size_t n = (size_t)graph->n_op;
-    int32_t *after = SMP_ARENA_NEW(b->arena, int32_t, n); /* position that an op comes behind */
-    int32_t *until = SMP_ARENA_NEW(b->arena, int32_t, n), length; /* and in front of */
-    if (!after || !until)
+    size_t n = (size_t)b->costs.n_op;
+    double *pass = SMP_ARENA_NEW(b->arena, double, n), *weight = SMP_ARENA_NEW(b->arena, double, n);
+    if (!pass || !weight)
         return SMP_ERR_NO_MEMORY;
-    SMP_TRY(find_longest_chain(b, after, &length));
-    int64_t chain_bytes = INT64_MAX;
-    for (int32_t o = 0; o < graph->n_op; o++) /* positions: those beside have none yet */
-        if (after[o] > 0 && after[o] < length &&
-            b->configs->costs->op[o].output_bytes < chain_bytes)
-            chain_bytes = b->configs->costs->op[o].output_bytes;
-    double *sum[3]; /* at each position, what stands beside from there on more than before */
-    for (int k = 0; k < 3; k++)
-        if (!(sum[k] = SMP_ARENA_NEW(b->arena, double, (size_t)length + 2)))
-            return SMP_ERR_NO_MEMORY;
-    for (int32_t o = graph->n_op - 1; o >= 0; o--) {
-        int32_t out = graph->op[o].out;
-        until[o] = after[o] > 0 ? after[o] : length + 1;
-        for (int64_t c = graph->consumer_begin[out];
-             after[o] == 0 && c < graph->consumer_begin[out + 1]; c++) {
-            int32_t least = until[graph->consumer[c].op];
-            until[o] = least < until[o] ? least : until[o];
-        }
+    for (int32_t o = 0; o < b->costs.n_op; o++) {
+        pass[o] = pass_us(b, o);
+        weight[o] = least_weight(b, o);
     }
-    for (int32_t o = 0; o < graph->n_op; o++) {
-        if (after[o] > 0)
-            continue;
-        for (int32_t k = 0; k < graph->op[o].n_in; k++) {
-            int32_t from = graph->tensor[graph->op[o].in[k]].producer;
-            if (from >= 0 && after[from] > after[o])
-                after[o] = after[from];
-        }
-        const double weight[] = {pass_us(b, o), all_us(b, o), least_weight(b, o)};
-        for (int k = 0; k < 3; k++) {
-            sum[k][after[o]] += weight[k];
-            sum[k][until[o]] -= weight[k];
-        }
-    }
-    *most = (beside){.some = length < graph->n_op, .chain_bytes = chain_bytes};
-    raise_to(&most->pass_us, sum[0], length + 1);
-    raise_to(&most->all_us, sum[1], length + 1);
-    raise_to(&most->weight, sum[2], length + 1);
+    smp__chain chain;
+    SMP_TRY(smp__chain_find(b->configs->request->graph, pass, b->arena, &chain));
+    *most =
+        (beside){.some = chain.length < b->costs.n_op, .chain_bytes = INT64_MAX, .chain = chain};
+    SMP_TRY(smp__chain_most_beside(&chain, pass, b->arena, &most->pass_us));
+    SMP_TRY(smp__chain_most_beside(&chain, weight, b->arena, &most->weight));
+    for (int32_t o = 0; o < b->costs.n_op; o++)
+        if (chain.on[o] && chain.after[o] < chain.length &&
+            b->configs->costs->op[o].output_bytes < most->chain_bytes)
+            most->chain_bytes = b->configs->costs->op[o].output_bytes;
     return SMP_OK;
 }
 
@@ -368,9 +313,17 @@ static smp_status bound_paths(const step_bound *b, int stage, const beside *most
                                        .n_op = b->costs.n_op,
                                        .op = b->op,
                                        .message_us = message_us,
-                                       .beside = stage,
-                                       .beside_us = most->all_us};
-    return smp__path_bound(&problem, bound_us);
+                                       .beside = stage};
+    double *op_us = SMP_ARENA_NEW(b->arena, double, (size_t)b->costs.n_op), beside_us = 0.0;
+    if (!op_us)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(smp__path_bound(&problem, bound_us, op_us));
+    for (int32_t o = 0; o < b->costs.n_op; o++)
+        *bound_us += op_us[o];
+    if (stage >= 0)
+        SMP_TRY(smp__chain_most_beside(&most->chain, op_us, b->arena, &beside_us));
+    *bound_us = fmax(0.0, *bound_us - beside_us);
+    return SMP_OK;
 }
 
 /* With k >= 1 stages beside the longest chain. */
@@ -407,15 +360,18 @@ static smp_status open_bound(step_bound *b)
     if (!b->op || !b->chain_us || !b->cost || !b->segment || !b->weight)
         return SMP_ERR_NO_MEMORY;
     b->fastest = INFINITY;
-    for (int d = 0; d < mapping->pipeline * mapping->ddp; d++)
-        b->fastest =
-            fmin(b->fastest, smp_device_slowdown(request->cluster, request->graph->target.precision,
-                                                 mapping->device[d]));
+    for (int d = 0; d < mapping->pipeline * mapping->ddp; d++) {
+        double slowdown = smp_device_slowdown(request->cluster, request->graph->target.precision,
+                                              mapping->device[d]);
+        b->fastest = fmin(b->fastest, slowdown);
+        b->slowest = fmax(b->slowest, slowdown);
+    }
     b->cluster = *request->cluster; /* whose links cost nothing */
     b->cluster.intra_node = b->cluster.inter_node = (smp_link_spec){.bytes_per_s = 1.0};
     b->costs = *b->configs->costs;
     b->costs.op = b->cost;
     fill_times(b);
+    fill_updates(b);
     return SMP_OK;
 }
 
@@ -569,8 +525,9 @@ static smp_status bound_any(step_bound *b, double *bound_us)
     int cores;
     double all_us = 0.0;
     for (int32_t o = 0; o < b->costs.n_op; o++)
-        b->cost[o] = (smp_op_cost){.forward_us = b->op[o].forward_us + b->op[o].input_us +
-                                                 b->op[o].weight_us};
+        b->cost[o] = (smp_op_cost){
+            .forward_us = b->op[o].forward_us + b->op[o].input_us + b->op[o].weight_us +
+                          b->op[o].update_us / b->shape.microbatches / b->slowest};
     for (int32_t o = 0; o < b->costs.n_op; o++)
         all_us += b->cost[o].forward_us;
     SMP_TRY(count_cores(b, &cores));

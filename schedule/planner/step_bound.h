@@ -7,7 +7,7 @@
 /* Of the candidate's devices, micro-batches and chunks: *rule_us with the order of its schedule,
  * *any_us with any order of actions. Both hold for every partition that respects pins and what is
  * kept together. Of transfers the first counts the least that a path waits for, the second none; neither
- * counts reductions, the optimizer or recomputation. */
+ * counts recomputation where that is a choice. */
 smp_status smp__step_bound(const smp__configs *configs, const smp__config *config, double *rule_us,
                            double *any_us);
 

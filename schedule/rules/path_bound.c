@@ -15,6 +15,7 @@
 #include "schedule/rules/path_bound.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "graph/base/arena.h"
 
@@ -23,7 +24,7 @@
 #define MOST_ROUNDS 4000
 #define WORK 3e7 /* actions looked at */
 
-enum { N_CLASS = 8 };
+enum { N_CLASS = 32, N_ROW = 4, UPDATE = 3 };
 
 typedef struct action_node {
     int32_t stage, previous, input; /* nodes, or -1 */
@@ -36,14 +37,15 @@ typedef struct path_bound {
     const smp_schedule_shape *shape;
     int n_stage;
     int *rank_of;      /* [n_stage] */
+    int *stage_of;     /* [pipeline * chunks] */
     action_node *node; /* in an order in which paths run */
     int32_t n;
     double *length;    /* [n] */
     int32_t *from;     /* [n] the node before on the longest path */
-    double *cost;      /* [3][n_stage]: of a forward, input, weight action now */
-    double *count;     /* [3][n_stage]: of the actions on the path, then the mean, on device 0 */
+    double *cost;      /* [N_ROW][n_stage]: of a forward, input, weight action, of the update */
+    double *count;     /* [N_ROW][n_stage]: of those on the path, then the mean, on device 0 */
     double message_us; /* on the path */
-    double *mean;      /* [3][n_stage] */
+    double *mean;      /* [N_ROW][n_stage] */
     double mean_message_us;
     smp_arena *arena;
 } path_bound;
@@ -52,13 +54,15 @@ typedef struct path_bound {
 typedef struct orders {
     smp_program *program; /* [pipeline] */
     int64_t *next;        /* [pipeline] */
-    int *stage_of;        /* [pipeline * chunks] */
     int32_t *made[3];     /* [n_stage * microbatches] node + 1 of F, B or I, W */
 } orders;
 
 static int row_of(smp_action_kind kind)
 {
-    return kind == SMP_ACTION_F ? 0 : kind == SMP_ACTION_W ? 2 : 1;
+    return kind == SMP_ACTION_F          ? 0
+           : kind == SMP_ACTION_W        ? 2
+           : kind == SMP_ACTION_OPTIMIZE ? UPDATE
+                                         : 1;
 }
 
 /* The stage behind (1) or before (-1) that it waits for; n_stage, -1: none. */
@@ -109,13 +113,13 @@ static void line_up(path_bound *b, orders *o)
             int32_t previous = -1;
             for (; o->next[r] < o->program[r].n; o->next[r]++, moved = true) {
                 const smp_action *a = &o->program[r].action[o->next[r]];
-                int stage = o->stage_of[r * b->shape->chunks + a->chunk];
+                int stage = b->stage_of[r * b->shape->chunks + a->chunk];
                 int32_t input = input_of(b, o, a, stage);
                 if (input == -2)
                     break;
                 if (o->next[r] > 0) {
                     const smp_action *last = a - 1;
-                    int at = o->stage_of[r * b->shape->chunks + last->chunk];
+                    int at = b->stage_of[r * b->shape->chunks + last->chunk];
                     previous = o->made[row_of(last->kind)][at * m + last->microbatch] - 1;
                 }
                 o->made[row_of(a->kind)][stage * m + a->microbatch] = b->n + 1;
@@ -126,7 +130,7 @@ static void line_up(path_bound *b, orders *o)
     }
 }
 
-static smp_status place_stages(path_bound *b, orders *o)
+static smp_status place_stages(path_bound *b)
 {
     int *placed = SMP_ARENA_NEW(b->arena, int, (size_t)b->shape->pipeline);
     if (!placed)
@@ -134,7 +138,7 @@ static smp_status place_stages(path_bound *b, orders *o)
     for (int s = 0; s < b->n_stage; s++) {
         int rank = smp_schedule_stage_rank(b->in->kind, b->shape, s);
         b->rank_of[s] = rank;
-        o->stage_of[rank * b->shape->chunks + placed[rank]++] = s;
+        b->stage_of[rank * b->shape->chunks + placed[rank]++] = s;
     }
     return SMP_OK;
 }
@@ -146,20 +150,21 @@ static smp_status open_paths(path_bound *b, orders *o)
     size_t n_stage = (size_t)b->n_stage, m = (size_t)b->shape->microbatches, n = 0;
     o->program = SMP_ARENA_NEW(b->arena, smp_program, (size_t)p);
     o->next = SMP_ARENA_NEW(b->arena, int64_t, (size_t)p);
-    o->stage_of = SMP_ARENA_NEW(b->arena, int, n_stage);
+    b->stage_of = SMP_ARENA_NEW(b->arena, int, n_stage);
     b->rank_of = SMP_ARENA_NEW(b->arena, int, n_stage);
-    b->cost = SMP_ARENA_NEW(b->arena, double, 3 * n_stage);
-    b->count = SMP_ARENA_NEW(b->arena, double, 3 * n_stage);
-    b->mean = SMP_ARENA_NEW(b->arena, double, 3 * n_stage);
-    if (!o->program || !o->next || !o->stage_of || !b->rank_of || !b->cost || !b->count || !b->mean)
+    b->cost = SMP_ARENA_NEW(b->arena, double, N_ROW *n_stage);
+    b->count = SMP_ARENA_NEW(b->arena, double, N_ROW *n_stage);
+    b->mean = SMP_ARENA_NEW(b->arena, double, N_ROW *n_stage);
+    if (!o->program || !o->next || !b->stage_of || !b->rank_of || !b->cost || !b->count || !b->mean)
         return SMP_ERR_NO_MEMORY;
     if (3 * n_stage * m > MOST_ACTIONS)
         return SMP_OK;
-    SMP_TRY(place_stages(b, o));
+    SMP_TRY(place_stages(b));
     for (int r = 0; r < p; r++) {
         SMP_TRY(b->in->kind->order(b->shape, r, &o->program[r]));
         n += (size_t)o->program[r].n;
     }
+    n += (size_t)p;
     b->node = SMP_ARENA_NEW(b->arena, action_node, n);
     b->length = SMP_ARENA_NEW(b->arena, double, n);
     b->from = SMP_ARENA_NEW(b->arena, int32_t, n);
@@ -168,7 +173,35 @@ static smp_status open_paths(path_bound *b, orders *o)
     if (!b->node || !b->length || !b->from || !o->made[0] || !o->made[1] || !o->made[2])
         return SMP_ERR_NO_MEMORY;
     line_up(b, o);
+    for (int r = 0; r < p && b->shape->training; r++) {
+        const smp_action *last = &o->program[r].action[o->program[r].n - 1];
+        int stage = b->stage_of[r * b->shape->chunks + last->chunk];
+        int32_t previous = o->made[row_of(last->kind)][stage * (int64_t)m + last->microbatch] - 1;
+        b->node[b->n++] = (action_node){stage, previous, -1, SMP_ACTION_OPTIMIZE, 0.0};
+    }
     return SMP_OK;
+}
+
+/* All stages of a rank are updated at once. */
+static double action_us(const path_bound *b, const action_node *node)
+{
+    const double *row = &b->cost[row_of(node->kind) * b->n_stage];
+    double us = row[node->stage];
+    if (node->kind == SMP_ACTION_B)
+        us += b->cost[2 * b->n_stage + node->stage];
+    for (int s = 0; node->kind == SMP_ACTION_OPTIMIZE && s < b->n_stage; s++)
+        us += s != node->stage && b->rank_of[s] == b->rank_of[node->stage] ? row[s] : 0.0;
+    return us;
+}
+
+static void count_action(path_bound *b, const action_node *node)
+{
+    double *row = &b->count[row_of(node->kind) * b->n_stage];
+    row[node->stage] += 1.0;
+    if (node->kind == SMP_ACTION_B)
+        b->count[2 * b->n_stage + node->stage] += 1.0;
+    for (int s = 0; node->kind == SMP_ACTION_OPTIMIZE && s < b->n_stage; s++)
+        row[s] += s != node->stage && b->rank_of[s] == b->rank_of[node->stage] ? 1.0 : 0.0;
 }
 
 /* Counts of the actions on the longest path under b->cost. */
@@ -177,10 +210,7 @@ static void find_path(path_bound *b)
     int32_t last = 0;
     for (int32_t i = 0; i < b->n; i++) {
         const action_node *node = &b->node[i];
-        const double *row = &b->cost[row_of(node->kind) * b->n_stage];
-        double us = row[node->stage];
-        if (node->kind == SMP_ACTION_B)
-            us += b->cost[2 * b->n_stage + node->stage];
+        double us = action_us(b, node);
         double before_us = node->previous >= 0 ? b->length[node->previous] : 0.0;
         double input_us = node->input >= 0 ? b->length[node->input] + node->message_us : -1.0;
         bool waits = input_us > before_us || node->previous < 0;
@@ -188,16 +218,14 @@ static void find_path(path_bound *b)
         b->length[i] = us + fmax(before_us, input_us);
         last = b->length[i] > b->length[last] ? i : last;
     }
-    for (int k = 0; k < 3 * b->n_stage; k++)
+    for (int k = 0; k < N_ROW * b->n_stage; k++)
         b->count[k] = 0.0;
     b->message_us = 0.0;
     for (int32_t i = last; i >= 0; i = b->from[i]) {
         const action_node *node = &b->node[i];
         if (b->from[i] >= 0 && b->from[i] == node->input)
             b->message_us += node->message_us;
-        b->count[row_of(node->kind) * b->n_stage + node->stage] += 1.0;
-        if (node->kind == SMP_ACTION_B)
-            b->count[2 * b->n_stage + node->stage] += 1.0;
+        count_action(b, node);
     }
     for (int k = 0; k < 3 * b->n_stage; k++)
         b->count[k] *= b->in->slowdown[b->rank_of[k % b->n_stage]];
@@ -206,29 +234,19 @@ static void find_path(path_bound *b)
 static double time_on(const path_bound *b, const double *count, const smp__op_times *t, int stage)
 {
     return count[stage] * t->forward_us + count[b->n_stage + stage] * t->input_us +
-           count[2 * b->n_stage + stage] * t->weight_us;
+           count[2 * b->n_stage + stage] * t->weight_us +
+           count[UPDATE * b->n_stage + stage] * t->update_us;
 }
 
-static double sum_of(const smp__op_times *t)
+/* Every op where it is cheapest. */
+static void price_ops(const path_bound *b, const double *count, double *op_us)
 {
-    return t->forward_us + t->input_us + t->weight_us;
-}
-
-/* Every op where it is cheapest, and `beside_us` of the dearest for nothing. */
-static double bound_of(const path_bound *b, const double *count)
-{
-    double sum_us = b->mean_message_us, dearest = 0.0;
     for (int32_t o = 0; o < b->in->n_op; o++) {
-        const smp__op_times *op = &b->in->op[o];
-        double least_us = INFINITY;
+        op_us[o] = INFINITY;
         for (int s = 0; s < b->n_stage; s++)
             if (s != b->in->beside)
-                least_us = fmin(least_us, time_on(b, count, op, s));
-        sum_us += least_us;
-        if (sum_of(op) > 0.0)
-            dearest = fmax(dearest, least_us / sum_of(op));
+                op_us[o] = fmin(op_us[o], time_on(b, count, &b->in->op[o], s));
     }
-    return fmax(0.0, sum_us - (b->in->beside >= 0 ? dearest * b->in->beside_us : 0.0));
 }
 
 static int make_classes(const smp__path_problem *in, smp__op_times *class)
@@ -237,14 +255,15 @@ static int make_classes(const smp__path_problem *in, smp__op_times *class)
     int n = 0;
     for (int32_t o = 0; o < in->n_op; o++) {
         const smp__op_times *op = &in->op[o];
-        double us = sum_of(op);
+        double us = op->forward_us + op->input_us + op->weight_us;
         int c = us > 0.0 ? (int)(op->forward_us / us * (N_CLASS - 1) + 0.5) : 0;
         all[c].forward_us += op->forward_us;
         all[c].input_us += op->input_us;
         all[c].weight_us += op->weight_us;
+        all[c].update_us += op->update_us;
     }
     for (int c = 0; c < N_CLASS; c++)
-        if (sum_of(&all[c]) > 0.0)
+        if (all[c].forward_us + all[c].input_us + all[c].weight_us + all[c].update_us > 0.0)
             class[n++] = all[c];
     return n;
 }
@@ -258,11 +277,13 @@ static void spread(path_bound *b, int n_class, const smp__op_times *class, const
             sum.forward_us += share[c * b->n_stage + s] * class[c].forward_us;
             sum.input_us += share[c * b->n_stage + s] * class[c].input_us;
             sum.weight_us += share[c * b->n_stage + s] * class[c].weight_us;
+            sum.update_us += share[c * b->n_stage + s] * class[c].update_us;
         }
         double slowdown = b->in->slowdown[b->rank_of[s]];
         b->cost[s] = slowdown * sum.forward_us;
         b->cost[b->n_stage + s] = slowdown * sum.input_us;
         b->cost[2 * b->n_stage + s] = slowdown * sum.weight_us;
+        b->cost[UPDATE * b->n_stage + s] = sum.update_us;
     }
 }
 
@@ -280,7 +301,8 @@ static void move_away(const path_bound *b, const smp__op_times *class, double ra
         share[s] /= sum;
 }
 
-static smp_status play(path_bound *b, double *bound_us)
+/* The mean of the later answers, in b->mean and b->mean_message_us. */
+static smp_status play(path_bound *b, double rate)
 {
     smp__op_times class[N_CLASS];
     int n_class = make_classes(b->in, class);
@@ -295,19 +317,40 @@ static smp_status play(path_bound *b, double *bound_us)
         spread(b, n_class, class, share);
         find_path(b);
         for (int c = 0; c < n_class; c++)
-            move_away(b, &class[c], 1.0 / (b->n_stage * sqrt(t + 1.0)), &share[c * b->n_stage]);
+            move_away(b, &class[c], rate / sqrt(t + 1.0), &share[c * b->n_stage]);
         if (t < rounds / 2)
             continue;
-        averaged++;
-        for (int k = 0; k < 3 * b->n_stage; k++)
+        averaged++; /* the first replaces what was there */
+        for (int k = 0; k < N_ROW * b->n_stage; k++)
             b->mean[k] += (b->count[k] - b->mean[k]) / averaged;
         b->mean_message_us += (b->message_us - b->mean_message_us) / averaged;
     }
-    *bound_us = bound_of(b, b->mean);
     return SMP_OK;
 }
 
-smp_status smp__path_bound(const smp__path_problem *problem, double *bound_us)
+static smp_status play_all(path_bound *b, double *fixed_us, double *op_us)
+{
+    static const double rates[] = {0.01, 0.06}; /* of the first move: near even shares, and far */
+    double best_us = -1.0;
+    double *trial_us = SMP_ARENA_NEW(b->arena, double, (size_t)b->in->n_op);
+    if (!trial_us)
+        return SMP_ERR_NO_MEMORY;
+    for (size_t k = 0; k < sizeof rates / sizeof *rates; k++) {
+        SMP_TRY(play(b, rates[k]));
+        price_ops(b, b->mean, trial_us);
+        double us = b->mean_message_us;
+        for (int32_t o = 0; o < b->in->n_op; o++)
+            us += trial_us[o];
+        if (us <= best_us)
+            continue;
+        best_us = us;
+        *fixed_us = b->mean_message_us;
+        memcpy(op_us, trial_us, (size_t)b->in->n_op * sizeof *op_us);
+    }
+    return SMP_OK;
+}
+
+smp_status smp__path_bound(const smp__path_problem *problem, double *fixed_us, double *op_us)
 {
     orders o = {0};
     path_bound b = {.in = problem,
@@ -315,9 +358,11 @@ smp_status smp__path_bound(const smp__path_problem *problem, double *bound_us)
                     .n_stage = problem->shape->pipeline * problem->shape->chunks,
                     .arena = smp_arena_create()};
     smp_status status = b.arena ? open_paths(&b, &o) : SMP_ERR_NO_MEMORY;
-    *bound_us = 0.0;
+    *fixed_us = 0.0;
+    for (int32_t i = 0; i < problem->n_op; i++)
+        op_us[i] = 0.0;
     if (status == SMP_OK && b.n > 0)
-        status = play(&b, bound_us);
+        status = play_all(&b, fixed_us, op_us);
     for (int r = 0; o.program && r < problem->shape->pipeline; r++)
         smp_program_free(&o.program[r]);
     smp_arena_destroy(b.arena);
