@@ -1,8 +1,10 @@
 /* Plans for the least step against every partition there is, each planned by itself with all of its ops
- * pinned: no partition is faster than the plan, or than the bound that it states. */
+ * pinned: no partition is faster than the plan. And against the bounds on the step, on more devices than can
+ * all be tried: no plan, and no partition drawn at random, is faster under any rule. */
 #include "tests/partition/problem_fixture.h"
 
 #include "schedule/planner/planner.h"
+#include "schedule/rules/schedule.h"
 
 typedef struct shape {
     const char *schedule;
@@ -55,13 +57,41 @@ static void open_setting(setting *s, fixture_random *random)
                                       .placement = SMP_PLACEMENT_CLUSTER};
 }
 
+/* Two nodes with slow links between, unequal devices, replicas, tensors without a gradient (as integers
+ * have none), and recomputation: what a bound must allow for. */
+static void vary_setting(setting *s, fixture_random *random)
+{
+    smp_search_request *request = &s->request;
+    int cores = s->f.cluster.cores_per_node;
+    bool overlap = s->f.cluster.overlap;
+    request->ddp = 1 + fixture_below(random, 2);
+    request->devices = request->stages * request->ddp;
+    int per_node = (request->devices + 1) / 2;
+    fixture_cluster(&s->f, request->devices, fixture_chance(random, 60) ? per_node : 2 * per_node,
+                    fixture_chance(random, 50) ? 1e6 : 1e7);
+    s->f.cluster.inter_node.bytes_per_s /= 1 + fixture_below(random, 8);
+    s->f.cluster.inter_node.latency_us = fixture_below(random, 20);
+    s->f.cluster.overlap = overlap;
+    s->f.cluster.cores_per_node = cores;
+    for (int d = 0; d < 2 * per_node; d++) {
+        s->f.device_spec[d].memory_bytes = (int64_t)1 << 40;
+        s->f.device_spec[d].flops_fp32 /= 1 + fixture_below(random, 2);
+    }
+    request->placement = fixture_chance(random, 50) ? SMP_PLACEMENT_CLUSTER : SMP_PLACEMENT_SPREAD;
+    request->recompute = fixture_chance(random, 25) ? SMP_RECOMPUTE_ALL : SMP_RECOMPUTE_AUTO;
+    for (int32_t t = 0; t < s->f.graph->n_tensor; t++)
+        if (fixture_chance(random, 15))
+            ((smp_tensor *)s->f.graph->tensor)[t].needs_grad = false;
+}
+
 static void close_setting(setting *s)
 {
     smp_graph_destroy(s->f.graph);
 }
 
-/* False: the rule cannot run these numbers, or no pipeline is like that. */
-static bool plan(const smp_search_request *request, smp_predicted *out)
+/* False: the rule cannot run these numbers, or no pipeline is like that. bound_us: in the order of the
+ * rule, and in any; or NULL. */
+static bool plan(const smp_search_request *request, smp_predicted *out, double *bound_us)
 {
     smp_planner_result result;
     smp_status status = smp_plan_make(request, "model.yaml", &result);
@@ -70,6 +100,8 @@ static bool plan(const smp_search_request *request, smp_predicted *out)
     if (status != SMP_OK)
         fail_msg("%s", smp_last_error());
     *out = result.plan->predicted;
+    for (int i = 0; bound_us && i < 2; i++)
+        bound_us[i] = result.search.best->step_bound_us[i];
     smp_planner_result_destroy(&result);
     return true;
 }
@@ -92,7 +124,7 @@ static double least_step(const setting *s, int *n)
     request.pin = stage;
     for (;;) {
         smp_predicted predicted;
-        if (is_pipeline(s->request.graph, stage) && plan(&request, &predicted)) {
+        if (is_pipeline(s->request.graph, stage) && plan(&request, &predicted, NULL)) {
             least = fmin(least, predicted.step_us);
             (*n)++;
         }
@@ -114,7 +146,7 @@ static void test_step_search_finds_the_least(void **state)
         smp_predicted predicted;
         open_setting(&s, &random);
         double least = least_step(&s, &tried);
-        bool found = plan(&s.request, &predicted);
+        bool found = plan(&s.request, &predicted, NULL);
         assert_int_equal(found, least < INFINITY);
         if (found && predicted.step_us > least * (1.0 + 1e-9))
             fail_msg("seed %d: a step of %.12g us, the best is %.12g us", (int)seed,
@@ -130,8 +162,89 @@ static void test_step_search_finds_the_least(void **state)
     assert_true(bounded >= 8);
 }
 
+/* Stages at random that tensors rise along. False: none was found in which every stage has an op. */
+static bool draw_partition(const setting *s, fixture_random *random, int32_t *stage)
+{
+    const smp_graph *graph = s->request.graph;
+    for (int trial = 0; trial < 20; trial++) {
+        uint64_t used = 0;
+        for (int32_t op = 0; op < graph->n_op; op++) {
+            int32_t least = 0;
+            for (int32_t k = 0; k < graph->op[op].n_in; k++) {
+                int32_t from = stage[graph->tensor[graph->op[op].in[k]].producer];
+                least = from > least ? from : least;
+            }
+            stage[op] =
+                least +
+                (fixture_chance(random, 50) ? fixture_below(random, s->n_stage - least) : 0);
+            used |= UINT64_C(1) << stage[op];
+        }
+        if (used == (UINT64_C(1) << s->n_stage) - 1)
+            return true;
+    }
+    return false;
+}
+
+static void check_bound(int seed, const char *rule, const char *what, double step_us,
+                        double bound_us)
+{
+    if (step_us < bound_us * (1.0 - 1e-9))
+        fail_msg("seed %d, %s: a step of %.12g us, below the bound of %.12g us on %s", seed,
+                 rule ? rule : "any rule", step_us, bound_us, what);
+}
+
+/* Draws partitions and runs them under every rule. Returns how many steps that were. */
+static int check_setting(const setting *s, fixture_random *random, int seed)
+{
+    enum { MAX_RULES = 16, PARTITIONS = 6 };
+    const smp_schedule_kind *const *rule = smp_schedules();
+    bool one_stage = s->request.chunks == 1; /* then all rules have it on the same rank */
+    double bound_us[MAX_RULES][2] = {{0}}, any_us = one_stage ? 0.0 : INFINITY;
+    int32_t stage[8] = {0};
+    int n_rule = 0, n = 0;
+    smp_search_request request = s->request;
+    smp_predicted predicted;
+    for (; rule[n_rule]; n_rule++) {
+        assert_true(n_rule < MAX_RULES);
+        request.schedule = rule[n_rule]->name;
+        if (!plan(&request, &predicted, bound_us[n_rule]))
+            continue;
+        check_bound(seed, request.schedule, "its order", predicted.step_us, bound_us[n_rule][0]);
+        any_us = one_stage ? fmax(any_us, bound_us[n_rule][1]) : fmin(any_us, bound_us[n_rule][1]);
+    }
+    request.pin = stage;
+    for (int i = 0; i < PARTITIONS && draw_partition(s, random, stage); i++) {
+        for (int r = 0; r <= n_rule; r++) {
+            request.schedule = r < n_rule ? rule[r]->name : NULL;
+            if (!plan(&request, &predicted, NULL))
+                continue;
+            check_bound(seed, request.schedule, "any order", predicted.step_us, any_us);
+            if (r < n_rule)
+                check_bound(seed, request.schedule, "its order", predicted.step_us, bound_us[r][0]);
+            n++;
+        }
+    }
+    return n;
+}
+
+static void test_step_search_bounds_hold(void **state)
+{
+    (void)state;
+    int n = 0;
+    for (int seed = 0; seed < 40; seed++) {
+        fixture_random random = {(uint64_t)seed << 40};
+        setting s = {0};
+        open_setting(&s, &random);
+        vary_setting(&s, &random);
+        n += check_setting(&s, &random, seed);
+        close_setting(&s);
+    }
+    print_message("%d steps of partitions at random\n", n);
+    assert_true(n > 500);
+}
+
 /* A chain of n ops whose backward takes twice as long as their forward, on p devices. */
-static void open_chain(setting *s, int n, const int *forward_us, int p)
+static void open_chain(setting *s, int n, const int *forward_us, int output_bytes, int p)
 {
     smp_text model = {0};
     *s = (setting){0};
@@ -142,8 +255,8 @@ static void open_chain(setting *s, int n, const int *forward_us, int p)
             smp_text_append(&model, ", in: t%d", i - 1);
         smp_text_append(&model,
                         ", cost: {forward_us: %d, backward_us: %d, weight_bytes: 0, "
-                        "stash_bytes: 0, output_bytes: 0}}\n",
-                        forward_us[i], 2 * forward_us[i]);
+                        "stash_bytes: 0, output_bytes: %d}}\n",
+                        forward_us[i], 2 * forward_us[i], output_bytes);
     }
     assert_false(model.failed);
     assert_int_equal(smp_graph_parse("chain.yaml", model.data, model.length, &s->f.graph), SMP_OK);
@@ -171,10 +284,10 @@ static void test_step_search_leaves_the_bottleneck(void **state)
     static const int forward_us[] = {8, 11, 2, 1, 18, 5, 4, 11};
     setting s;
     smp_predicted by_step = {0}, by_bottleneck = {0};
-    open_chain(&s, 8, forward_us, 4);
-    assert_true(plan(&s.request, &by_step));
+    open_chain(&s, 8, forward_us, 0, 4);
+    assert_true(plan(&s.request, &by_step, NULL));
     s.request.objective = SMP_OBJECTIVE_BOTTLENECK;
-    assert_true(plan(&s.request, &by_bottleneck));
+    assert_true(plan(&s.request, &by_bottleneck, NULL));
     assert_true(fabs(by_step.step_us - 573.0) < 1e-6 && fabs(by_step.bottleneck_us - 63.0) < 1e-6);
     assert_true(fabs(by_bottleneck.bottleneck_us - 60.0) < 1e-6);
     assert_true(by_bottleneck.step_lower_bound_us == 0.0);
@@ -197,11 +310,11 @@ static void test_step_bound_of_even_chains(void **state)
     for (size_t k = 0; k < sizeof rules / sizeof *rules; k++) {
         setting s;
         smp_predicted predicted = {0};
-        open_chain(&s, 48, forward_us, 4);
+        open_chain(&s, 48, forward_us, 0, 4);
         s.request.schedule = rules[k].schedule;
         s.request.chunks = rules[k].chunks;
         s.request.microbatches = 16;
-        assert_true(plan(&s.request, &predicted));
+        assert_true(plan(&s.request, &predicted, NULL));
         assert_true(predicted.step_lower_bound_us <= predicted.step_us * (1.0 + 1e-9));
         if (predicted.step_us > (1.0 + rules[k].most) * predicted.step_lower_bound_us)
             fail_msg("%s, %d chunks: %g us, bound %g us", rules[k].schedule, rules[k].chunks,
@@ -210,11 +323,31 @@ static void test_step_bound_of_even_chains(void **state)
     }
 }
 
+/* Both ways over the border count in the bottleneck, 2 x 100 us; a full-duplex link serves them at once, so
+ * a step of 64 micro-batches is far below 64 times its bound, and not below its own. */
+static void test_step_search_tells_the_bounds_apart(void **state)
+{
+    (void)state;
+    static const int forward_us[] = {10, 10};
+    setting s;
+    smp_predicted predicted = {0};
+    open_chain(&s, 2, forward_us, 100000, 2);
+    s.request.microbatches = 64;
+    s.f.cluster.overlap = true;
+    assert_true(plan(&s.request, &predicted, NULL));
+    assert_true(fabs(predicted.lower_bound_us - 200.0) < 1e-6);
+    assert_true(predicted.step_us < 0.8 * 64 * predicted.lower_bound_us);
+    assert_true(predicted.step_lower_bound_us <= predicted.step_us);
+    close_setting(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_step_search_finds_the_least),
+        cmocka_unit_test(test_step_search_bounds_hold),
         cmocka_unit_test(test_step_search_leaves_the_bottleneck),
+        cmocka_unit_test(test_step_search_tells_the_bounds_apart),
         cmocka_unit_test(test_step_bound_of_even_chains),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
