@@ -13,14 +13,15 @@ smp_status smp__evaluator_init(smp__evaluator *evaluator, const smp_problem *pro
     size_t n_replica = (size_t)smp_problem_replicas(problem);
     evaluator->problem = problem;
     evaluator->n_replica = (int)n_replica;
+    evaluator->again_bytes = SMP_ARENA_NEW(arena, double, n_stage);
     evaluator->slowest = SMP_ARENA_NEW(arena, double, n_stage);
     evaluator->slowdown = SMP_ARENA_NEW(arena, double, n_replica *n_stage);
     evaluator->transfer_us = SMP_ARENA_NEW(arena, double, n_replica *n_stage);
     evaluator->rank_us = SMP_ARENA_NEW(arena, double, n_replica *p);
     evaluator->seen = SMP_ARENA_NEW(arena, int32_t, n_stage);
     evaluator->load = SMP_ARENA_NEW(arena, smp_stage_load, n_stage);
-    if (!evaluator->slowest || !evaluator->slowdown || !evaluator->transfer_us ||
-        !evaluator->rank_us || !evaluator->seen || !evaluator->load)
+    if (!evaluator->again_bytes || !evaluator->slowest || !evaluator->slowdown ||
+        !evaluator->transfer_us || !evaluator->rank_us || !evaluator->seen || !evaluator->load)
         return SMP_ERR_NO_MEMORY;
     for (size_t s = 0; s < n_stage; s++) {
         for (size_t k = 0; k < n_replica; k++) {
@@ -37,6 +38,7 @@ static void count_ops(smp__evaluator *evaluator, const int32_t *stage)
 {
     const smp_problem *problem = evaluator->problem;
     const smp_graph *graph = problem->graph;
+    memset(evaluator->again_bytes, 0, (size_t)problem->n_stage * sizeof *evaluator->again_bytes);
     for (int32_t op = 0; op < graph->n_op; op++) {
         const smp_op_cost *cost = &problem->costs->op[op];
         smp_stage_load *load = &evaluator->load[stage[op]];
@@ -48,6 +50,11 @@ static void count_ops(smp__evaluator *evaluator, const int32_t *stage)
         if (cost->workspace_bytes > load->memory_bytes)
             load->memory_bytes = cost->workspace_bytes;
         load->n_op++;
+        if (!smp_problem_makes_again(problem, op))
+            continue;
+        load->recompute_us += cost->forward_us;
+        load->n_again++;
+        evaluator->again_bytes[stage[op]] += (double)cost->stash_bytes;
     }
 }
 
@@ -112,13 +119,24 @@ static void count_transfers(smp__evaluator *evaluator, const int32_t *stage)
     }
 }
 
-/* Memory, and whether the stage recomputes. Until then memory_bytes is the largest workspace. */
-static void fill_memory(const smp_problem *problem, int s, smp_stage_load *load)
+/* Memory, and what the stage recomputes. Until then memory_bytes is the largest workspace. */
+static void fill_memory(const smp__evaluator *evaluator, int s, smp_stage_load *load)
 {
+    const smp_problem *problem = evaluator->problem;
     smp__holdings held = {(double)load->weight_bytes, (double)load->stash_bytes,
                           (double)load->memory_bytes, (double)load->in_bytes,
                           (double)load->out_bytes};
-    double bytes = smp__stage_memory(problem, s, &held, &load->recompute);
+    double bytes;
+    if (problem->recomputes) {
+        load->recompute = load->n_again > 0;
+        bytes = smp__stage_bytes(
+            problem, s, &held,
+            load->n_again == load->n_op ? 1.0 : evaluator->again_bytes[s] / fmax(held.stash, 1.0));
+    } else {
+        bytes = smp__stage_memory(problem, s, &held, &load->recompute);
+        load->n_again = load->recompute ? load->n_op : 0;
+        load->recompute_us = load->recompute ? load->forward_us : 0.0;
+    }
     load->memory_bytes = bytes < 0x1p62 ? (int64_t)ceil(bytes) : INT64_MAX;
 }
 
@@ -130,8 +148,8 @@ static void fill_times(smp__evaluator *evaluator, int s, smp_stage_load *load)
     for (int k = 0; k < evaluator->n_replica; k++) {
         double slowdown = evaluator->slowdown[k * problem->n_stage + s];
         double transfer_us = evaluator->transfer_us[k * problem->n_stage + s];
-        double compute_us = forward_us * slowdown + backward_us * slowdown +
-                            (load->recompute ? forward_us * slowdown : 0.0);
+        double compute_us =
+            forward_us * slowdown + backward_us * slowdown + load->recompute_us * slowdown;
         double us = smp__load_us(problem->cluster, compute_us, transfer_us);
         evaluator->rank_us[k * problem->pipeline + problem->stage_rank[s]] += us;
         load->transfer_us = fmax(load->transfer_us, transfer_us);
@@ -139,7 +157,7 @@ static void fill_times(smp__evaluator *evaluator, int s, smp_stage_load *load)
     }
     load->forward_us *= evaluator->slowest[s];
     load->backward_us *= evaluator->slowest[s];
-    load->recompute_us = load->recompute ? load->forward_us : 0.0;
+    load->recompute_us *= evaluator->slowest[s];
 }
 
 smp__score smp__evaluate(smp__evaluator *evaluator, const int32_t *stage)
@@ -156,7 +174,7 @@ smp__score smp__evaluate(smp__evaluator *evaluator, const int32_t *stage)
     count_transfers(evaluator, stage);
     for (int s = 0; s < problem->n_stage; s++) {
         smp_stage_load *load = &evaluator->load[s];
-        fill_memory(problem, s, load);
+        fill_memory(evaluator, s, load);
         fill_times(evaluator, s, load);
         double limit = smp__memory_limit(problem, s);
         if ((double)load->memory_bytes > limit)
@@ -271,6 +289,7 @@ void smp_partition_destroy(smp_partition *partition)
     if (!partition)
         return;
     free(partition->stage);
+    free(partition->recompute);
     free(partition->load);
     free(partition->rank_us);
     free(partition);
@@ -292,16 +311,22 @@ smp_status smp_partition_evaluate(const smp_problem *problem, const int32_t *sta
     partition = calloc(1, sizeof *partition);
     if (partition) {
         partition->stage = calloc(n_op + 1, sizeof *partition->stage);
+        partition->recompute = calloc(n_op + 1, sizeof *partition->recompute);
         partition->load = calloc(n_stage, sizeof *partition->load);
         partition->rank_us = calloc((size_t)p, sizeof *partition->rank_us);
     }
-    if (!partition || !partition->stage || !partition->load || !partition->rank_us) {
+    if (!partition || !partition->stage || !partition->recompute || !partition->load ||
+        !partition->rank_us) {
         status = smp_fail_memory(n_op * sizeof *partition->stage);
         goto done;
     }
     smp__score score = smp__evaluate(&evaluator, stage);
     partition->n_stage = problem->n_stage;
     memcpy(partition->stage, stage, n_op * sizeof *stage);
+    for (size_t op = 0; op < n_op; op++)
+        partition->recompute[op] = problem->recomputes
+                                       ? smp_problem_makes_again(problem, (int32_t)op)
+                                       : evaluator.load[stage[op]].recompute;
     memcpy(partition->load, evaluator.load, n_stage * sizeof *partition->load);
     for (int i = 0; i < evaluator.n_replica * p; i++)
         partition->rank_us[i % p] = fmax(partition->rank_us[i % p], evaluator.rank_us[i]);

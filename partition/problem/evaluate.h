@@ -8,6 +8,7 @@
 typedef struct smp__evaluator {
     const smp_problem *problem;
     int n_replica;
+    double *again_bytes;  /* [n_stage] stash of the ops that are known to be made again */
     double *slowest;      /* [n_stage] slowdown of the slowest device that it has in any replica */
     double *slowdown;     /* [n_replica * n_stage] */
     double *transfer_us;  /* [n_replica * n_stage] */
@@ -34,22 +35,31 @@ typedef struct smp__holdings {
     double weight, stash, workspace, in, out;
 } smp__holdings;
 
-/* memory_bytes of stage s, and whether it recomputes. The one place that knows the rule. */
-static inline double smp__stage_memory(const smp_problem *problem, int s, const smp__holdings *held,
-                                       bool *recompute)
+/* memory_bytes of stage s where `share` of its stash is made again. */
+static inline double smp__stage_bytes(const smp_problem *problem, int s, const smp__holdings *held,
+                                      double share)
 {
     bool training = problem->graph->training;
     double border = held->in + held->out;
     double fixed =
         problem->state_factor * held->weight + (training ? 2.0 : 1.0) * border + held->workspace;
-    double bytes = fixed + problem->live[s] * held->stash;
-    *recompute = false;
-    if (!training || (problem->recompute == SMP_RECOMPUTE_NONE && !problem->recomputes))
-        return bytes;
+    double kept = fixed + problem->live[s] * held->stash;
     double again = fixed + problem->live[s] * held->in + held->stash;
-    *recompute = problem->recomputes ? problem->recomputes[s]
-                                     : problem->recompute == SMP_RECOMPUTE_ALL ||
-                                           (bytes > smp__memory_limit(problem, s) && again < bytes);
+    return share < 1.0 ? kept - share * (kept - again) : again;
+}
+
+/* memory_bytes of stage s, and whether it recomputes, all or nothing. The one place that knows the
+ * rule. */
+static inline double smp__stage_memory(const smp_problem *problem, int s, const smp__holdings *held,
+                                       bool *recompute)
+{
+    double bytes = smp__stage_bytes(problem, s, held, 0.0);
+    *recompute = false;
+    if (!problem->graph->training || problem->recompute == SMP_RECOMPUTE_NONE)
+        return bytes;
+    double again = smp__stage_bytes(problem, s, held, 1.0);
+    *recompute = problem->recompute == SMP_RECOMPUTE_ALL ||
+                 (bytes > smp__memory_limit(problem, s) && again < bytes);
     return *recompute ? again : bytes;
 }
 

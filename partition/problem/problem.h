@@ -46,7 +46,7 @@ typedef struct smp_problem {
     const int32_t *pin, *together;
     const smp_where *pin_where; /* [n_op] or NULL: where the pin stands if it is not the model's */
     smp_recompute recompute;
-    const bool *recomputes; /* [n_stage] or NULL: exactly these stages do; for evaluation alone */
+    const bool *recomputes; /* [n_op] or NULL: exactly these ops do; for evaluation alone */
     bool first_look;        /* solvers try the obvious and leave it at that */
     double deadline_s;    /* smp_clock_s() at which solvers stop improving and proving; 0: never */
     int n_replica;        /* that count (profile/replicas.h); 0: one */
@@ -70,6 +70,13 @@ static inline smp_where smp_pin_where(const smp_graph *graph, const smp_where *p
 static inline bool smp_problem_recomputes_all(const smp_problem *problem)
 {
     return problem->graph->training && problem->recompute == SMP_RECOMPUTE_ALL;
+}
+
+/* Whether it is settled that an op's forward runs twice. */
+static inline bool smp_problem_makes_again(const smp_problem *problem, int32_t op)
+{
+    return problem->recomputes ? problem->graph->training && problem->recomputes[op]
+                               : smp_problem_recomputes_all(problem);
 }
 
 /* Whether ops share a weight. */
@@ -114,7 +121,7 @@ typedef struct smp_stage_load {
     double forward_us; /* on the slowest device that it has in any replica */
     double backward_us;
     double transfer_us;   /* charged, in the replica where they take longest */
-    double recompute_us;  /* forward_us again if the stage recomputes, else 0 */
+    double recompute_us;  /* forward time of the ops that it recomputes */
     double load_us;       /* in the replica where it is largest, as the objective counts it */
     int64_t in_bytes;     /* activations received per micro-batch */
     int64_t out_bytes;    /* tensors sent, each once */
@@ -123,13 +130,15 @@ typedef struct smp_stage_load {
     int64_t memory_bytes; /* state_factor * weights + live * stash + buffers + largest workspace;
                              recomputing: live * in_bytes + stash instead of live * stash */
     int32_t n_op;
-    bool recompute;
+    int32_t n_again; /* of them recompute */
+    bool recompute;  /* anything */
 } smp_stage_load;
 
 /* A legal assignment and its figures; 0 <= lower_bound_us <= bottleneck_us. */
 typedef struct smp_partition {
     int n_stage;
     int32_t *stage;        /* [graph->n_op] */
+    bool *recompute;       /* [graph->n_op] what the op makes may be made again in the backward */
     smp_stage_load *load;  /* [n_stage] */
     double *rank_us;       /* [pipeline] load of the rank in the replica where it is slowest */
     double bottleneck_us;  /* the largest of them */

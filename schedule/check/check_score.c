@@ -51,15 +51,16 @@ static smp_status open_config(scoring *s)
 static smp_status obey_flags(const smp__check_build *b, smp_problem problem)
 {
     smp_partition **partition = &b->out->partition;
-    bool *recomputes = SMP_ARENA_NEW(b->arena, bool, (size_t)problem.n_stage);
+    int32_t n_op = b->request.graph->n_op;
+    bool *recomputes = SMP_ARENA_NEW(b->arena, bool, (size_t)n_op);
     if (!recomputes)
         return SMP_ERR_NO_MEMORY;
-    for (int s = 0; s < problem.n_stage; s++)
-        recomputes[s] = (*partition)->load[s].recompute;
+    memcpy(recomputes, (*partition)->recompute, (size_t)n_op);
     for (int i = 0; i < b->sketch->n_listed; i++) {
         const smp_sketch_stage *stage = &b->sketch->stage[i];
-        if (stage->recompute >= 0)
-            recomputes[stage->stage] = stage->recompute;
+        for (int32_t op = 0; op < n_op && stage->recompute >= 0; op++)
+            if (b->stage[op] == stage->stage)
+                recomputes[op] = stage->recompute;
     }
     problem.recomputes = recomputes;
     smp_partition_destroy(*partition);

@@ -2,7 +2,7 @@
  * backward half is in layout_backward.c.
  *
  * A value that another stage reads, or that came from one, has a border buffer; one that the
- * backward pass reads is stashed, unless the stage recomputes; the rest shares the work area by
+ * backward pass reads is stashed, unless it is made again then; the rest shares the work area by
  * lifetime. O(ops + edges) and the packing. */
 #include "schedule/memory/layout_build.h"
 
@@ -111,9 +111,9 @@ static smp_status number_values(smp__layout_build *build)
     build->value = SMP_ARENA_NEW(build->scratch, smp_ref, most);
     build->back = SMP_ARENA_NEW(build->scratch, smp_ref, most);
     build->last_read = SMP_ARENA_NEW(build->scratch, int32_t, most);
-    build->kept = SMP_ARENA_NEW(build->scratch, bool, most);
-    build->kept_weight = SMP_ARENA_NEW(build->scratch, bool, most);
-    build->again = SMP_ARENA_NEW(build->scratch, bool, most);
+    build->need = SMP_ARENA_NEW(build->scratch, bool, most);
+    build->need_weight = SMP_ARENA_NEW(build->scratch, bool, most);
+    build->again = SMP_ARENA_NEW(build->scratch, bool, n_call);
     build->second = SMP_ARENA_NEW(build->scratch, bool, n_call);
     build->made = SMP_ARENA_NEW(build->scratch, int32_t, n_call);
     build->needs = SMP_ARENA_NEW(build->scratch, smp_op_needs, n_call);
@@ -121,7 +121,7 @@ static smp_status number_values(smp__layout_build *build)
     build->din = SMP_ARENA_NEW(build->scratch, smp_ref *, n_call);
     build->call = SMP_ARENA_NEW(layout->arena, smp_layout_call, n_call);
     if (!build->local || !build->border_of || !build->value || !build->back || !build->last_read ||
-        !build->kept || !build->kept_weight || !build->again || !build->second || !build->made ||
+        !build->need || !build->need_weight || !build->again || !build->second || !build->made ||
         !build->needs || !build->reads || !build->din || !build->call)
         return SMP_ERR_NO_MEMORY;
     layout->call = build->call;
@@ -182,41 +182,53 @@ static void find_lives(smp__layout_build *build)
     for (int32_t i = 0; i < build->layout->n_call; i++) {
         const smp_op *op = &build->graph->op[build->call[i].op];
         smp__reads reads = build->reads[i] = reads_of(build, i);
-        build->kept[i] |= reads.out;
+        build->need[i] |= reads.out;
         for (int32_t slot = 0; slot < op->n_in; slot++) {
             int32_t v = build->local[op->in[slot]] - 1;
             if (v < 0)
                 continue; /* model input */
             build->last_read[v] = i;
-            build->kept[v] |= smp__reads_slot(reads.in | reads.weight_in, slot);
-            build->kept_weight[v] |= smp__reads_slot(reads.weight_in, slot);
+            build->need[v] |= smp__reads_slot(reads.in | reads.weight_in, slot);
+            build->need_weight[v] |= smp__reads_slot(reads.weight_in, slot);
         }
     }
 }
 
-/* A call that is repeated needs its inputs again. */
-static void mark_inputs(smp__layout_build *build, int32_t i)
+/* May call i be repeated? One of a pair speaks for both. */
+static bool is_masked(const smp__layout_build *build, int32_t i)
+{
+    const smp_layout_call *call = build->call;
+    return build->recompute &&
+           (build->recompute[call[i].op] || (call[i].pair && build->recompute[call[i + 1].op]) ||
+            (build->second[i] && build->recompute[call[i - 1].op]));
+}
+
+/* A call that is repeated needs its inputs. */
+static void repeat(smp__layout_build *build, int32_t i)
 {
     const smp_op *op = &build->graph->op[build->call[i].op];
-    for (int32_t slot = 0; slot < op->n_in && build->again[i]; slot++) {
+    build->again[i] = true;
+    for (int32_t slot = 0; slot < op->n_in; slot++) {
         int32_t v = build->local[op->in[slot]] - 1;
         if (v >= 0)
-            build->again[v] = true;
+            build->need[v] = true;
     }
 }
 
-/* Which calls the backward pass repeats, and which received values those read. */
-static void find_again(smp__layout_build *build)
+/* Backwards, so that all who read a value are known when its own call is looked at. The second of a
+ * pair reads the output of the first, so neither is repeated alone. */
+void smp__layout_find_again(smp__layout_build *build)
 {
-    for (int32_t i = build->layout->n_call - 1; i >= 0 && build->recompute; i--) {
+    for (int32_t i = build->layout->n_call - 1; i >= 0; i--) {
         bool aux_kept;
+        if (!is_masked(build, i))
+            continue;
         bool aux = smp__layout_aux_bytes(build, i, &aux_kept) > 0;
-        build->again[i] |= build->kept[i] || (aux && aux_kept);
-        if (build->call[i].pair && build->again[i]) {
-            build->again[i + 1] = true;
-            mark_inputs(build, i + 1);
-        }
-        mark_inputs(build, i);
+        if (!build->need[i] && !(aux && aux_kept))
+            continue;
+        repeat(build, i);
+        if (build->call[i].pair)
+            repeat(build, i + 1);
     }
 }
 
@@ -237,8 +249,8 @@ static smp_status place_output(smp__layout_build *build, smp__work *work, int32_
 {
     int32_t tensor = build->graph->op[build->call[i].op].out;
     smp_ref *ref = &build->value[i];
-    bool kept = build->kept[i] && !build->recompute;
-    bool weight = build->kept_weight[i] && !build->recompute;
+    bool kept = smp__layout_stays(build, i);
+    bool weight = kept && build->need_weight[i];
     if (build->made[i] >= 0) {
         build->border[build->made[i]].in_backward = kept;
         build->border[build->made[i]].in_weight = weight && build->split;
@@ -289,7 +301,7 @@ static smp_status place_scratch(smp__layout_build *build, smp__work *work, int32
     int64_t aux = smp__layout_aux_bytes(build, i, &kept);
     smp_block block = block_of(build, smp__layout_aux_weight(build, i));
     int64_t begin = smp__layout_begin(build, i, i);
-    if (aux > 0 && kept && !build->recompute)
+    if (aux > 0 && kept && !build->again[i])
         SMP_TRY(smp__layout_stash(build, block, aux, &call->aux));
     else if (aux > 0)
         SMP_TRY(smp__work_add(work, aux, begin, &call->aux));
@@ -308,8 +320,8 @@ static void place_received(smp__layout_build *build)
             continue;
         int32_t v = build->local[transfer->tensor] - 1, border = build->border_of[flow->in_list[i]];
         build->value[v] = (smp_ref){.space = SMP_SPACE_BORDER, .index = border};
-        build->border[border].in_backward = build->kept[v] || build->again[v];
-        build->border[border].in_weight = build->kept_weight[v] && build->split;
+        build->border[border].in_backward = build->need[v];
+        build->border[border].in_weight = build->need_weight[v] && build->split;
     }
 }
 
@@ -333,8 +345,6 @@ static smp_status layout_forward(smp__layout_build *build)
     smp_layout *layout = build->layout;
     smp__work work = {0};
     smp_status status = SMP_OK;
-    find_lives(build);
-    find_again(build);
     place_received(build);
     for (int32_t i = 0; i < layout->n_call && status == SMP_OK; i++) {
         status = place_output(build, &work, i);
@@ -351,50 +361,68 @@ static smp_status layout_forward(smp__layout_build *build)
     for (int32_t i = 0; i < layout->n_call && status == SMP_OK && !build->measure; i++)
         status = fill_call(build, i);
     for (int32_t v = 0; v < build->n_value; v++)
-        if (!build->recompute || v >= layout->n_call)
+        if (v >= layout->n_call || !build->again[v])
             build->back[v] = build->value[v];
     smp__work_free(&work);
     return status;
 }
 
-/* The build's graph, flow, stage and what is wanted are set. */
-static smp_status build_in(smp__layout_build *build, unsigned mode, smp_layout **out)
+smp_status smp__layout_open(smp__layout_build *build)
 {
-    smp_status status = SMP_ERR_NO_MEMORY;
     const smp_flow *flow = build->flow;
-    int stage = build->stage;
     smp_arena *arena = smp_arena_create();
-    mode = build->graph->training ? mode : 0;
-    build->recompute = mode & SMP_LAYOUT_RECOMPUTE;
-    build->split = mode & SMP_LAYOUT_SPLIT;
-    build->scratch = smp_arena_create();
-    if (!arena || !build->scratch || !(build->layout = SMP_ARENA_NEW(arena, smp_layout, 1))) {
-        smp_fail_memory(sizeof *build->layout);
-        goto done;
+    if (!build->graph->training) {
+        build->recompute = NULL;
+        build->split = false;
     }
-    build->layout->arena = arena;
-    build->layout->stage = stage;
-    build->layout->mode = mode;
-    build->layout->n_call = flow->op_begin[stage + 1] - flow->op_begin[stage];
-    if ((status = number_values(build)) != SMP_OK || (status = make_borders(build)) != SMP_OK ||
-        (status = layout_forward(build)) != SMP_OK)
-        goto done;
-    status = smp__layout_backward(build);
-done:
+    build->scratch = smp_arena_create();
+    build->layout = arena ? SMP_ARENA_NEW(arena, smp_layout, 1) : NULL;
+    smp_status status =
+        build->scratch && build->layout ? SMP_OK : smp_fail_memory(sizeof *build->layout);
+    if (status == SMP_OK) {
+        build->layout->arena = arena;
+        build->layout->stage = build->stage;
+        build->layout->split = build->split;
+        build->layout->n_call = flow->op_begin[build->stage + 1] - flow->op_begin[build->stage];
+        status = number_values(build);
+    }
+    if (status == SMP_OK)
+        status = make_borders(build);
+    if (status == SMP_OK) {
+        find_lives(build);
+        return SMP_OK;
+    }
+    smp_arena_destroy(build->scratch);
+    smp_arena_destroy(arena);
+    return status;
+}
+
+/* The build's graph, flow, stage and what is wanted are set. */
+static smp_status build_in(smp__layout_build *build, smp_layout **out)
+{
+    SMP_TRY(smp__layout_open(build));
+    smp__layout_find_again(build);
+    smp_status status = layout_forward(build);
+    if (status == SMP_OK)
+        status = smp__layout_backward(build);
     smp_arena_destroy(build->scratch);
     if (status == SMP_OK)
         *out = build->layout;
     else
-        smp_arena_destroy(arena);
+        smp_layout_destroy(build->layout);
     return status;
 }
 
-smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage, unsigned mode,
-                            const int64_t *stash_bytes, smp_layout **out)
+smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage, bool split,
+                            const bool *recompute, const int64_t *stash_bytes, smp_layout **out)
 {
-    smp__layout_build build = {
-        .graph = graph, .flow = flow, .stash_bytes = stash_bytes, .stage = stage};
-    return build_in(&build, mode, out);
+    smp__layout_build build = {.graph = graph,
+                               .flow = flow,
+                               .stash_bytes = stash_bytes,
+                               .recompute = recompute,
+                               .stage = stage,
+                               .split = split};
+    return build_in(&build, out);
 }
 
 /* Moves what has been measured into an arena of its own and lets the rest go. */
@@ -423,13 +451,18 @@ static smp_status keep_measures(smp_layout **layout)
     return SMP_OK;
 }
 
-smp_status smp_layout_measure(const smp_graph *graph, const smp_flow *flow, int stage,
-                              unsigned mode, const int64_t *stash_bytes, smp_layout **out)
+smp_status smp_layout_measure(const smp_graph *graph, const smp_flow *flow, int stage, bool split,
+                              const bool *recompute, const int64_t *stash_bytes, smp_layout **out)
 {
     smp_layout *layout;
-    smp__layout_build build = {
-        .graph = graph, .flow = flow, .stash_bytes = stash_bytes, .stage = stage, .measure = true};
-    SMP_TRY(build_in(&build, mode, &layout));
+    smp__layout_build build = {.graph = graph,
+                               .flow = flow,
+                               .stash_bytes = stash_bytes,
+                               .recompute = recompute,
+                               .stage = stage,
+                               .split = split,
+                               .measure = true};
+    SMP_TRY(build_in(&build, &layout));
     smp_status status = keep_measures(&layout);
     if (status == SMP_OK)
         *out = layout;
@@ -438,13 +471,12 @@ smp_status smp_layout_measure(const smp_graph *graph, const smp_flow *flow, int 
     return status;
 }
 
-unsigned smp_layout_mode(bool recompute, const smp_program *program, int chunk)
+bool smp_layout_is_split(const smp_program *program, int chunk)
 {
-    unsigned mode = recompute ? SMP_LAYOUT_RECOMPUTE : 0;
     for (int64_t i = 0; i < program->n; i++)
         if (program->action[i].kind == SMP_ACTION_I && program->action[i].chunk == chunk)
-            return mode | SMP_LAYOUT_SPLIT;
-    return mode;
+            return true;
+    return false;
 }
 
 void smp_layout_destroy(smp_layout *layout)

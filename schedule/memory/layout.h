@@ -15,10 +15,11 @@
  * place of both. A recomputing stage redoes both or neither, one right after the other, so that the
  * bits are those of the first time.
  *
- * Recompute: the forward action keeps nothing but what it received. The backward action (I if
- * split) begins with those forward calls whose outputs or saved values the gradients read,
- * directly or through other such calls, into the work area; what W reads goes into a stash
- * block. Neither border buffers nor the loss slot are written a second time. */
+ * Recompute: of the ops that a mask names the forward action keeps nothing. The backward action (I
+ * if split) begins with those of their forward calls whose outputs or saved values the gradients
+ * read, directly or through other such calls, into the work area; what W reads goes into a stash
+ * block. What repeated calls read of other ops is stashed, what the stage received stays where it
+ * is. Neither border buffers nor the loss slot are written a second time. */
 #ifndef SMP_SCHEDULE_MEMORY_LAYOUT_H
 #define SMP_SCHEDULE_MEMORY_LAYOUT_H
 
@@ -26,14 +27,9 @@
 #include "partition/problem/flow.h"
 #include "schedule/rules/program.h"
 
-enum {
-    SMP_LAYOUT_RECOMPUTE = 1, /* the backward action redoes the forward calls it needs */
-    SMP_LAYOUT_SPLIT = 2      /* the backward is I and W; B still works: I, then W */
-};
-
 /* Stash blocks of one (chunk, micro-batch). */
 typedef enum smp_block {
-    SMP_BLOCK_INPUT,  /* from F to B or I. Not split: all that the backward reads */
+    SMP_BLOCK_INPUT,  /* from F to B or I. Not split: all that the backward reads of F */
     SMP_BLOCK_WEIGHT, /* from F to W: what weight gradients read */
     SMP_BLOCK_GRAD,   /* from I to W: gradients of outputs; recomputed values that W reads */
     SMP_N_BLOCK
@@ -69,8 +65,9 @@ typedef struct smp_border {
     int32_t tensor;
     int32_t transfer; /* IN, GRAD_IN, GRAD_OUT: the transfer; OUT: -1 (all F transfers of tensor) */
     int64_t bytes;
-    bool in_backward; /* OUT, IN: read by this stage's backward (B, I or W) too */
-    bool in_weight;   /* OUT, IN, GRAD_IN of a split backward: read by W */
+    bool
+        in_backward; /* OUT, IN: read by this stage's backward (B, I or W) too, or to repeat a call */
+    bool in_weight; /* OUT, IN, GRAD_IN of a split backward: read by W */
 } smp_border;
 
 /* Addresses of one op's forward call, and of its call in B or I. Arrays are [n_in] of the op. */
@@ -120,11 +117,11 @@ typedef struct smp_instr {
 
 typedef struct smp_layout {
     int32_t stage;
-    unsigned mode; /* SMP_LAYOUT_*; 0 for a graph that does not train */
+    bool split; /* the backward is I and W; B still works: I, then W. Only of a graph that trains */
     int32_t n_call, n_instr, n_weight_instr, n_border;
     const smp_layout_call *call;     /* forward order */
-    const smp_layout_redo *redo;     /* [n_call] with SMP_LAYOUT_RECOMPUTE, else NULL */
-    const smp_layout_weight *weight; /* [n_call] with SMP_LAYOUT_SPLIT, else NULL */
+    const smp_layout_redo *redo;     /* [n_call], of those repeated; NULL if none is */
+    const smp_layout_weight *weight; /* [n_call] if split, else NULL */
     const smp_instr *instr;          /* of B or I; empty when not training */
     const smp_instr *weight_instr;   /* of W; empty unless split */
     const smp_border *border;
@@ -135,19 +132,20 @@ typedef struct smp_layout {
     smp_arena *arena;
 } smp_layout;
 
-/* SMP_LAYOUT_* flags of a chunk: SPLIT if the program has an I of it. O(actions). */
-unsigned smp_layout_mode(bool recompute, const smp_program *program, int chunk);
+/* Has the program an I of the chunk? Then its layout is for split backwards. O(actions). */
+bool smp_layout_is_split(const smp_program *program, int chunk);
 
-/* Lays out one stage. `mode`: SMP_LAYOUT_* flags, ignored unless the graph trains. Ops without
- * kernels (opaque) count by their costs: `stash_bytes` [n_op] may be NULL, else gives what such an
- * op stashes. */
-smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage, unsigned mode,
-                            const int64_t *stash_bytes, smp_layout **out);
+/* Lays out one stage. `split` and `recompute` are ignored unless the graph trains. recompute:
+ * [n_op] of the graph, ops whose forward may run again in the backward action, or NULL: none; who
+ * names one of a pair means both. Ops without kernels (opaque) count by their costs: `stash_bytes`
+ * [n_op] may be NULL, else gives what such an op stashes. */
+smp_status smp_layout_build(const smp_graph *graph, const smp_flow *flow, int stage, bool split,
+                            const bool *recompute, const int64_t *stash_bytes, smp_layout **out);
 
 /* The same without calls and instructions (none: counts are 0), which are most of its memory: all
  * that the memory planner reads. */
-smp_status smp_layout_measure(const smp_graph *graph, const smp_flow *flow, int stage,
-                              unsigned mode, const int64_t *stash_bytes, smp_layout **out);
+smp_status smp_layout_measure(const smp_graph *graph, const smp_flow *flow, int stage, bool split,
+                              const bool *recompute, const int64_t *stash_bytes, smp_layout **out);
 void smp_layout_destroy(smp_layout *layout);
 
 /* What the layout needs of the work area of its rank. */

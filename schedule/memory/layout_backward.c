@@ -5,9 +5,8 @@
  * temporary. A sum that another stage needs lives in its border buffer; one that starts with a
  * received partial sum and is used here grows in the buffer it was received in; others live in the
  * work area until the producer's backward call, or, if weight gradients of a split backward read
- * them, in a stash block. All received sums are there before the first instruction. A stage that
- * recomputes redoes its forward calls first, their values living in the same way. O(ops + edges) and
- * the packing. */
+ * them, in a stash block. All received sums are there before the first instruction. Forward calls to
+ * be repeated come first, their values living in the same way. O(ops + edges) and the packing. */
 #include "schedule/memory/layout_build.h"
 
 #include <stdlib.h>
@@ -208,7 +207,7 @@ static smp_status redo_call(backward_build *b, int32_t i)
     bool kept;
     int64_t bytes = smp_tensor_bytes(base->graph, op->out, base->flow->batch);
     int64_t aux = smp__layout_aux_bytes(base, i, &kept);
-    SMP_TRY(add_place(b, base->kept_weight[i], bytes, begin, &base->back[i]));
+    SMP_TRY(add_place(b, base->need_weight[i], bytes, begin, &base->back[i]));
     redo->out = base->back[i];
     if (aux > 0)
         SMP_TRY(add_place(b, smp__layout_aux_weight(base, i), aux, begin, &redo->aux));
@@ -234,7 +233,7 @@ static void find_reads(backward_build *b, int32_t i)
     if (reads->out)
         call->backward_out = base->back[i];
     if (reads->aux || opaque || (reads->weight_aux && !base->split))
-        call->backward_aux = base->recompute ? b->redo[i].aux : call->aux;
+        call->backward_aux = base->again[i] ? b->redo[i].aux : call->aux;
     smp__work_extend(&b->work, call->backward_out, (int64_t)b->n_instr);
     smp__work_extend(&b->work, call->backward_aux, (int64_t)b->n_instr);
 }
@@ -304,7 +303,7 @@ static smp_status weight_call(backward_build *b, int32_t i, smp_instr *instr)
         if (smp__reads_slot(reads->weight_in, slot))
             in[slot] = smp__layout_find(base, base->back, op->in[slot]);
     if (smp__layout_aux_weight(base, i))
-        weight->aux = base->recompute ? b->redo[i].aux : call->aux;
+        weight->aux = base->again[i] ? b->redo[i].aux : call->aux;
     int64_t bytes = 0;
     SMP_TRY(smp__bytes_add(&bytes, base->needs[i].workspace_bytes));
     if (bytes > 0)
@@ -378,9 +377,12 @@ static smp_status allocate(backward_build *b)
     smp_arena *arena = base->layout->arena;
     size_t n_call = (size_t)base->layout->n_call;
     b->backward_in = SMP_ARENA_NEW(base->scratch, smp_ref *, n_call);
-    b->redo = base->recompute ? SMP_ARENA_NEW(arena, smp_layout_redo, n_call) : NULL;
+    bool repeats = false;
+    for (size_t i = 0; i < n_call; i++)
+        repeats |= base->again[i];
+    b->redo = repeats ? SMP_ARENA_NEW(arena, smp_layout_redo, n_call) : NULL;
     b->weight = base->split ? SMP_ARENA_NEW(arena, smp_layout_weight, n_call) : NULL;
-    if (!b->backward_in || (base->recompute && !b->redo) || (base->split && !b->weight))
+    if (!b->backward_in || (repeats && !b->redo) || (base->split && !b->weight))
         return SMP_ERR_NO_MEMORY;
     base->layout->redo = b->redo;
     base->layout->weight = b->weight;

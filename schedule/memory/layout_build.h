@@ -24,8 +24,9 @@ typedef struct smp__layout_build {
     const smp_graph *graph;
     const smp_flow *flow;
     const int64_t *stash_bytes; /* as passed to smp_layout_build */
+    const bool *recompute;      /* likewise; NULL unless the graph trains */
     int stage;
-    bool recompute, split;
+    bool split;
     bool measure; /* sizes are all that is wanted: addresses and instructions are not kept */
     smp_arena *scratch;
     smp_layout *layout;
@@ -41,11 +42,22 @@ typedef struct smp__layout_build {
     smp_ref *value;      /* [n_value] */
     smp_ref *back;       /* [n_value] where the backward finds it */
     int32_t *last_read;  /* [n_value] last call that reads it going forward */
-    bool *kept;          /* [n_value] read by the backward pass */
-    bool *kept_weight;   /* [n_value] read by weight gradients */
-    bool *second;        /* [n_call] of a pair, see smp_layout_call.pair */
-    bool *again;         /* [n_value] recompute: call to be redone; received value read by one */
+    bool *need; /* [n_value] read by the backward action: by gradients, or to repeat a call */
+    bool *need_weight; /* [n_value] read by weight gradients */
+    bool *second;      /* [n_call] of a pair, see smp_layout_call.pair */
+    bool *again;       /* [n_call] the backward action repeats it */
 } smp__layout_build;
+
+/* A build whose graph, flow, stage and what is wanted are set: its values, and who reads them. On
+ * failure closed; else both its scratch and its layout are the caller's. */
+smp_status smp__layout_open(smp__layout_build *build);
+/* Which calls the backward action repeats under build->recompute, and what it needs for that. */
+void smp__layout_find_again(smp__layout_build *build);
+/* Is a value made forward, or received, kept for the backward action? */
+static inline bool smp__layout_stays(const smp__layout_build *build, int32_t value)
+{
+    return build->need[value] && (value >= build->layout->n_call || !build->again[value]);
+}
 
 /* A new buffer alive at `time` only; *ref gets its number. */
 smp_status smp__work_add(smp__work *work, int64_t bytes, int64_t time, smp_ref *ref);

@@ -247,6 +247,19 @@ void smp_memory_destroy(smp_memory_rank *memory)
         smp_arena_destroy(memory->arena);
 }
 
+/* The ops of the rank's stages that the plan lets run forward again: [n_op], or NULL. */
+static bool *mask_of(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow, int rank,
+                     smp_arena *arena)
+{
+    bool *mask = SMP_ARENA_NEW(arena, bool, (size_t)graph->n_op);
+    for (int s = 0; mask && s < plan->n_stage; s++) {
+        const smp_plan_stage *stage = &plan->stage[s];
+        for (int32_t i = 0; stage->rank == rank && stage->recompute && i < stage->n_op; i++)
+            mask[flow->op_list[flow->op_begin[s] + i]] = true;
+    }
+    return mask;
+}
+
 smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
                                 int rank, int optimizer_states, smp_layout **layout,
                                 smp_memory_rank **out)
@@ -257,14 +270,15 @@ smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, co
     smp_layout **made = arena && !layout ? SMP_ARENA_NEW(arena, smp_layout *, chunks) : layout;
     int *stage_of_chunk = arena ? SMP_ARENA_NEW(arena, int, chunks) : NULL;
     int *stage_rank = arena ? SMP_ARENA_NEW(arena, int, n_stage) : NULL;
-    smp_status status = made && stage_of_chunk && stage_rank
+    const bool *recompute = arena ? mask_of(plan, graph, flow, rank, arena) : NULL;
+    smp_status status = made && stage_of_chunk && stage_rank && recompute
                             ? SMP_OK
                             : smp_fail_memory(sizeof(int) * (chunks + n_stage));
     for (int c = 0; c < plan->chunks && status == SMP_OK; c++) {
         int stage = stage_of_chunk[c] = smp_plan_stage_of(plan, rank, c);
-        unsigned mode = smp_layout_mode(plan->stage[stage].recompute, program, c);
-        status = layout ? smp_layout_build(graph, flow, stage, mode, NULL, &made[c])
-                        : smp_layout_measure(graph, flow, stage, mode, NULL, &made[c]);
+        bool split = smp_layout_is_split(program, c);
+        status = layout ? smp_layout_build(graph, flow, stage, split, recompute, NULL, &made[c])
+                        : smp_layout_measure(graph, flow, stage, split, recompute, NULL, &made[c]);
     }
     for (int s = 0; s < plan->n_stage && status == SMP_OK; s++)
         stage_rank[s] = plan->stage[s].rank;

@@ -84,7 +84,7 @@ typedef struct smp_memory_input {
     const smp_program *program;      /* of this rank */
     const int *stage_of_chunk;       /* [chunks] */
     const int *stage_rank;           /* [flow->n_stage] */
-    const smp_layout *const *layout; /* [chunks], of the mode smp_layout_mode gives */
+    const smp_layout *const *layout; /* [chunks], split where smp_layout_is_split says so */
     int rank, chunks, microbatches, ddp;
     int optimizer_states; /* 0 when not training */
 } smp_memory_input;

@@ -67,10 +67,10 @@ static smp_status check_action(const lives *l, int64_t position)
                         "micro-batches and %d chunks",
                         l->input->rank, (long long)position, (int)action->microbatch,
                         (int)action->chunk, l->input->microbatches, l->input->chunks);
-    if (action->kind == SMP_ACTION_I && !(l->input->layout[action->chunk]->mode & SMP_LAYOUT_SPLIT))
+    if (action->kind == SMP_ACTION_I && !l->input->layout[action->chunk]->split)
         return smp_fail(SMP_ERR_FAILED,
                         "rank %d: action %lld splits the backward of chunk %d, whose layout is for "
-                        "whole ones: build it with smp_layout_mode(recompute, program, chunk)",
+                        "whole ones: smp_layout_is_split says which it has to be for",
                         l->input->rank, (long long)position, (int)action->chunk);
     return SMP_OK;
 }

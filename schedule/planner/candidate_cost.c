@@ -8,16 +8,19 @@
 #include "schedule/auto/list_schedule.h"
 #include "schedule/lower/lower.h"
 
-enum { N_MODE = 4 }; /* of layouts: recompute, split */
+/* Layouts of a stage that are kept: of ops that recompute none, all or some, split or not. */
+enum { NONE, ALL, SOME, N_SHARE, N_MODE = 2 * N_SHARE };
 
 static void drop_partition(smp__planner *planner)
 {
     for (int s = 0; planner->layout && s < N_MODE * planner->n_stage; s++)
         smp_layout_destroy(planner->layout[s]);
     free(planner->layout);
+    free(planner->made_with);
     free(planner->stage);
     smp_flow_destroy(planner->flow);
     planner->layout = NULL;
+    planner->made_with = NULL;
     planner->stage = NULL;
     planner->flow = NULL;
     planner->n_stage = 0;
@@ -79,7 +82,8 @@ smp_status smp__planner_hold(smp__planner *planner, const smp_partition *partiti
     drop_partition(planner);
     planner->stage = malloc(bytes > 0 ? bytes : 1);
     planner->layout = calloc(N_MODE * (size_t)partition->n_stage, sizeof(smp_layout *));
-    if (!planner->stage || !planner->layout) {
+    planner->made_with = calloc(2 * (size_t)graph->n_op + 1, sizeof *planner->made_with);
+    if (!planner->stage || !planner->layout || !planner->made_with) {
         drop_partition(planner);
         return smp_fail_memory(bytes);
     }
@@ -93,14 +97,38 @@ smp_status smp__planner_hold(smp__planner *planner, const smp_partition *partiti
     return status;
 }
 
-smp_status smp__planner_layout(smp__planner *planner, bool recompute, int stage,
+/* How much of a stage recomputes; *same: just what `made_with` [n_op] says, which is made to. */
+static int share_of(const smp_flow *flow, int stage, const bool *recompute, bool *made_with,
+                    bool *same)
+{
+    int32_t n = 0, begin = flow->op_begin[stage], end = flow->op_begin[stage + 1];
+    for (int32_t i = begin; i < end; i++)
+        n += recompute[flow->op_list[i]];
+    *same = true;
+    if (n == 0 || n == end - begin)
+        return n == 0 ? NONE : ALL;
+    for (int32_t i = begin; i < end; i++) {
+        int32_t op = flow->op_list[i];
+        *same = *same && made_with[op] == recompute[op];
+        made_with[op] = recompute[op];
+    }
+    return SOME;
+}
+
+smp_status smp__planner_layout(smp__planner *planner, const bool *recompute, int stage,
                                const smp_program *program, int chunk, const smp_layout **out)
 {
     const smp_graph *graph = planner->request.graph;
-    unsigned mode = graph->training ? smp_layout_mode(recompute, program, chunk) : 0;
-    smp_layout **layout = &planner->layout[N_MODE * stage + (int)mode];
+    bool split = graph->training && smp_layout_is_split(program, chunk), same;
+    int share = share_of(planner->flow, stage, recompute,
+                         planner->made_with + (split ? graph->n_op : 0), &same);
+    smp_layout **layout = &planner->layout[N_MODE * stage + N_SHARE * split + share];
+    if (!same) {
+        smp_layout_destroy(*layout);
+        *layout = NULL;
+    }
     if (!*layout)
-        SMP_TRY(smp_layout_measure(graph, planner->flow, stage, mode, NULL, layout));
+        SMP_TRY(smp_layout_measure(graph, planner->flow, stage, split, recompute, NULL, layout));
     *out = *layout;
     return SMP_OK;
 }

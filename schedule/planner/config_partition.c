@@ -141,8 +141,16 @@ smp_status smp__partition_recompute(const smp_problem *problem, const smp_partit
                                     const bool *recompute, smp_partition **out)
 {
     smp_problem forced = *problem;
-    forced.recomputes = recompute;
-    return own_copy(&forced, partition, out);
+    size_t n_op = (size_t)problem->graph->n_op;
+    bool *recomputes = calloc(n_op + 1, sizeof *recomputes);
+    if (!recomputes)
+        return smp_fail_memory(n_op);
+    for (size_t op = 0; op < n_op; op++)
+        recomputes[op] = recompute[partition->stage[op]];
+    forced.recomputes = recomputes;
+    smp_status status = own_copy(&forced, partition, out);
+    free(recomputes);
+    return status;
 }
 
 /* What a solver proves under limits holds for its estimate of memory alone: the bound is that of the

@@ -31,12 +31,16 @@ static smp_status copy_best(const trial *t, smp_candidate *copy)
     *copy = *t->best;
     copy->partition = SMP_ARENA_NEW(t->arena, smp_partition, 1);
     copy->rank_peak_bytes = SMP_ARENA_NEW(t->arena, int64_t, n_rank);
+    size_t n_op = (size_t)t->request->graph->n_op;
     smp_stage_load *load = SMP_ARENA_NEW(t->arena, smp_stage_load, n_stage);
-    if (!copy->partition || !copy->rank_peak_bytes || !load)
+    bool *recompute = SMP_ARENA_NEW(t->arena, bool, n_op);
+    if (!copy->partition || !copy->rank_peak_bytes || !load || !recompute)
         return SMP_ERR_NO_MEMORY;
     memcpy(load, from->load, n_stage * sizeof *load);
+    memcpy(recompute, from->recompute, n_op * sizeof *recompute);
     *copy->partition = *from;
     copy->partition->load = load;
+    copy->partition->recompute = recompute;
     return SMP_OK;
 }
 
@@ -257,15 +261,13 @@ static smp_status bottleneck_on(const trial *t, const smp_cluster *cluster, bool
                            .pin = request.pin,
                            .pin_where = request.pin_where,
                            .together = request.together};
-    bool *recomputes = SMP_ARENA_NEW(t->arena, bool, n);
+    const bool *none = SMP_ARENA_NEW(t->arena, bool, (size_t)request.graph->n_op);
     smp_partition *partition = NULL;
     problem.live = SMP_ARENA_NEW(t->arena, double, n); /* what fits does not matter here */
     problem.memory_limit = SMP_ARENA_NEW(t->arena, int64_t, n);
-    if (!recomputes || !problem.live || !problem.memory_limit)
+    if (!none || !problem.live || !problem.memory_limit)
         return SMP_ERR_NO_MEMORY;
-    for (size_t s = 0; s < n; s++)
-        recomputes[s] = recompute && best->partition->load[s].recompute;
-    problem.recomputes = recomputes;
+    problem.recomputes = recompute ? best->partition->recompute : none;
     request.cluster = cluster;
     SMP_TRY(smp__mapping_count(&mapping, &request, t->arena));
     problem.device = mapping.counting;
@@ -315,6 +317,7 @@ static smp_status hint_recompute(trial *t)
         copy.partition->load[s].recompute = false;
         copy.partition->load[s].recompute_us = 0.0;
     }
+    memset(copy.partition->recompute, 0, (size_t)t->request->graph->n_op);
     SMP_TRY(bottleneck_on(t, t->request->cluster, false, &copy.bottleneck_us));
     SMP_TRY(measure(t, &copy, &gain));
     smp_hint *hint = add_hint(t, SMP_HINT_MEMORY, gain);

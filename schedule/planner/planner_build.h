@@ -29,7 +29,9 @@ typedef struct smp__planner {
     int32_t *stage; /* [n_op] the partition that flow and layout are of */
     int n_stage;    /* 0: none */
     smp_flow *flow;
-    smp_layout **layout; /* [4 * n_stage] by mode; NULL: not made yet */
+    smp_layout *
+        *layout; /* [n_stage] of each of the kinds that candidate_cost.c keeps; NULL: not made */
+    bool *made_with; /* [2 * n_op] masks that layouts of stages that recompute in part are for */
     smp__peaks peaks;
 } smp__planner;
 
@@ -79,8 +81,9 @@ smp_status smp__planner_simulation_input(const smp__planner *planner,
                                          smp_simulation_input *out);
 /* Makes the candidate's partition the one that the planner holds: flow and layouts. */
 smp_status smp__planner_hold(smp__planner *planner, const smp_partition *partition);
-/* Layout of a stage of that partition under a program; borrowed. */
-smp_status smp__planner_layout(smp__planner *planner, bool recompute, int stage,
+/* Layout of a stage of that partition under a program; recompute: [n_op], as smp_layout_measure.
+ * Borrowed, until one of the same stage is asked for with another mask. */
+smp_status smp__planner_layout(smp__planner *planner, const bool *recompute, int stage,
                                const smp_program *program, int chunk, const smp_layout **out);
 
 /* Peaks of all ranks, [pipeline]; the planner holds the candidate's partition

@@ -42,7 +42,7 @@ static void put_source(const smp_memory_input *input, const int *chunk_of, const
 static void put_layout(const smp_memory_input *input, const int *chunk_of, int chunk, numbers *key)
 {
     const smp_layout *layout = input->layout[chunk];
-    put(key, layout->mode);
+    put(key, layout->split);
     for (int k = 0; k < SMP_N_BLOCK; k++)
         put(key, layout->block_bytes[k]);
     put(key, layout->forward_work_bytes);
@@ -211,8 +211,8 @@ smp_status smp__planner_peaks(smp__planner *planner, const smp_candidate *candid
         for (int c = 0; c < v && status == SMP_OK; c++) {
             chunk_of[stage_of[r * v + c]] = c;
             int stage = stage_of[r * v + c];
-            status = smp__planner_layout(planner, candidate->partition->load[stage].recompute,
-                                         stage, &program[r], c, &layout[c]);
+            status = smp__planner_layout(planner, candidate->partition->recompute, stage,
+                                         &program[r], c, &layout[c]);
         }
         smp_memory_input input = {.graph = graph,
                                   .flow = planner->flow,
@@ -314,8 +314,8 @@ static smp_status least_of_rank(smp__planner *planner, const smp_candidate *cand
     int64_t work = 0;
     for (int c = 0; c < candidate->chunks; c++) {
         const smp_layout *layout;
-        SMP_TRY(smp__planner_layout(planner, candidate->partition->load[stage_of[c]].recompute,
-                                    stage_of[c], order, c, &layout));
+        SMP_TRY(smp__planner_layout(planner, candidate->partition->recompute, stage_of[c], order, c,
+                                    &layout));
         kept[c] = kept_of(layout, planner->flow, planner->request.graph, candidate);
         int64_t area = smp_layout_work_bytes(layout);
         work = area > work ? area : work;

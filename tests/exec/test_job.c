@@ -135,9 +135,9 @@ static void open_job(const config *c, const smp_graph *graph, smp_options option
         assert_int_equal((*job)->memory->arena_bytes,
                          (*job)->plan->predicted.peak_bytes[(*job)->comm.pipeline_rank]);
     for (int chunk = 0; chunk < (*job)->chunks; chunk++) {
-        unsigned mode = (*job)->chunk[chunk].layout->mode;
-        assert_true(c->changes.recompute_percent < 100 || (mode & SMP_LAYOUT_RECOMPUTE));
-        assert_true(c->changes.split_percent < 100 || (mode & SMP_LAYOUT_SPLIT));
+        const smp_layout *layout = (*job)->chunk[chunk].layout;
+        assert_true(c->changes.recompute_percent < 100 || layout->redo);
+        assert_true(c->changes.split_percent < 100 || layout->split);
     }
 }
 

@@ -2,6 +2,17 @@
  * the addresses are right under execution is shown by test_memory. */
 #include "tests/schedule/fixture.h"
 
+/* Ways to lay a stage out. */
+enum { RECOMPUTE = 1, SPLIT = 2 };
+
+/* The mask that names every op of a graph of this file. */
+static const bool *all_ops(void)
+{
+    static bool mask[64];
+    memset(mask, true, sizeof mask);
+    return mask;
+}
+
 typedef struct staged {
     smp_graph *graph;
     smp_flow *flow;
@@ -15,7 +26,9 @@ static void make_mode(staged *m, const char *text, const int32_t *stage, int n_s
         fail_msg("%s", smp_last_error());
     assert_int_equal(SMP_OK, smp_flow_build(m->graph, stage, n_stage, 2, &m->flow));
     for (int s = 0; s < n_stage; s++)
-        assert_int_equal(SMP_OK, smp_layout_build(m->graph, m->flow, s, mode, NULL, &m->layout[s]));
+        assert_int_equal(SMP_OK, smp_layout_build(m->graph, m->flow, s, mode & SPLIT,
+                                                  mode & RECOMPUTE ? all_ops() : NULL, NULL,
+                                                  &m->layout[s]));
 }
 
 static void make(staged *m, const char *text, const int32_t *stage, int n_stage)
@@ -230,18 +243,18 @@ static void test_layout_opaque(void **state)
     assert_int_equal(2, m.flow->n_transfer);
     assert_int_equal(400, m.flow->transfer[1].bytes);
     smp_layout *other;
-    assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 0, 0, (int64_t[]){1000, 0}, &other));
+    assert_int_equal(
+        SMP_OK, smp_layout_build(m.graph, m.flow, 0, false, NULL, (int64_t[]){1000, 0}, &other));
     assert_int_equal(1024, other->block_bytes[SMP_BLOCK_INPUT]);
     smp_layout_destroy(other);
     /* Split, with a weight: kept for W, as the received gradient is. */
-    assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 0, SMP_LAYOUT_SPLIT, NULL, &other));
+    assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 0, true, NULL, NULL, &other));
     assert_int_equal(128, other->block_bytes[SMP_BLOCK_WEIGHT]);
     assert_int_equal(0, other->block_bytes[SMP_BLOCK_INPUT]);
     assert_true(other->border[other->call[0].dout.index].in_weight);
     smp_layout_destroy(other);
     /* Recomputed: in the work area during the backward. */
-    assert_int_equal(SMP_OK,
-                     smp_layout_build(m.graph, m.flow, 1, SMP_LAYOUT_RECOMPUTE, NULL, &other));
+    assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 1, false, all_ops(), NULL, &other));
     assert_int_equal(0, other->block_bytes[SMP_BLOCK_INPUT]);
     assert_true(other->backward_work_bytes >= 256);
     smp_layout_destroy(other);
@@ -254,7 +267,7 @@ static void test_layout_recompute(void **state)
 {
     (void)state;
     staged m;
-    make_mode(&m, fan_out, (int32_t[]){0, 0, 1, 1, 2, 2}, 3, SMP_LAYOUT_RECOMPUTE);
+    make_mode(&m, fan_out, (int32_t[]){0, 0, 1, 1, 2, 2}, 3, RECOMPUTE);
     const smp_layout *l = m.layout[0];
     for (int k = 0; k < SMP_N_BLOCK; k++)
         assert_int_equal(0, l->block_bytes[k]);
@@ -278,6 +291,45 @@ static void test_layout_recompute(void **state)
     drop(&m);
 }
 
+static bool same_place(smp_ref a, smp_ref b)
+{
+    return a.space == b.space && a.index == b.index && a.offset == b.offset;
+}
+
+/* One stage, c alone is made again: its input x, which no gradient reads, is stashed for that. */
+static void test_layout_recompute_one_op(void **state)
+{
+    (void)state;
+    enum { A, B, C, D };
+    bool mask[6] = {0};
+    staged m, whole;
+    make(&whole, fan_out, (int32_t[6]){0}, 1);
+    make(&m, fan_out, (int32_t[6]){0}, 1);
+    smp_layout_destroy(m.layout[0]);
+    mask[C] = true;
+    assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 0, false, mask, NULL, &m.layout[0]));
+    const smp_layout *l = m.layout[0];
+    expect_instr(l, 0, SMP_INSTR_RECOMPUTE, C);
+    expect_instr(l, 1, SMP_INSTR_BACKWARD, 5);
+    assert_int_equal(whole.layout[0]->n_instr + 1, l->n_instr);
+    assert_int_equal(SMP_SPACE_WORK, whole.layout[0]->call[A].out.space);
+    assert_int_equal(SMP_SPACE_STASH, l->call[A].out.space);
+    assert_int_equal(SMP_SPACE_STASH, l->call[B].out.space);
+    assert_int_equal(SMP_SPACE_WORK, l->call[C].out.space);
+    assert_true(same_place(l->call[A].out, l->redo[C].in[0]));
+    assert_true(same_place(l->redo[C].out, l->call[C].backward_out));
+    /* a too: x is made from the model's input, and stashed no more. */
+    mask[A] = true;
+    smp_layout *both;
+    assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 0, false, mask, NULL, &both));
+    expect_instr(both, 0, SMP_INSTR_RECOMPUTE, A);
+    expect_instr(both, 1, SMP_INSTR_RECOMPUTE, C);
+    assert_int_equal(l->block_bytes[SMP_BLOCK_INPUT] - 64, both->block_bytes[SMP_BLOCK_INPUT]);
+    smp_layout_destroy(both);
+    drop(&m);
+    drop(&whole);
+}
+
 /* One stage: a has the only weight. W reads the model input and a's output gradient, which is folded
  * in a block that lives until then; the rest of the stash dies at I. */
 static void test_layout_split(void **state)
@@ -286,7 +338,7 @@ static void test_layout_split(void **state)
     staged m, whole;
     int32_t stage[6] = {0};
     make(&whole, fan_out, stage, 1);
-    make_mode(&m, fan_out, stage, 1, SMP_LAYOUT_SPLIT);
+    make_mode(&m, fan_out, stage, 1, SPLIT);
     const smp_layout *l = m.layout[0];
     assert_int_equal(7, l->n_instr); /* a passes no gradient on */
     expect_instr(l, 0, SMP_INSTR_INPUT, 5);
@@ -303,11 +355,6 @@ static void test_layout_split(void **state)
                      l->block_bytes[SMP_BLOCK_INPUT]);
     drop(&m);
     drop(&whole);
-}
-
-static bool same_place(smp_ref a, smp_ref b)
-{
-    return a.space == b.space && a.index == b.index && a.offset == b.offset;
 }
 
 /* Something after instruction k reads what it has computed again. */
@@ -339,12 +386,14 @@ static int count_kind(const smp_layout *l, smp_instr_kind kind)
 }
 
 /* What a layout that only measures says is what the full one says. */
-static void check_measure(const smp_graph *g, const smp_flow *flow, const smp_layout *full)
+static void check_measure(const smp_graph *g, const smp_flow *flow, const bool *recompute,
+                          const smp_layout *full)
 {
     smp_layout *bare;
-    assert_int_equal(SMP_OK, smp_layout_measure(g, flow, full->stage, full->mode, NULL, &bare));
+    assert_int_equal(SMP_OK,
+                     smp_layout_measure(g, flow, full->stage, full->split, recompute, NULL, &bare));
     assert_int_equal(full->stage, bare->stage);
-    assert_int_equal(full->mode, bare->mode);
+    assert_int_equal(full->split, bare->split);
     assert_int_equal(0, bare->n_call + bare->n_instr + bare->n_weight_instr);
     assert_memory_equal(full->block_bytes, bare->block_bytes, sizeof full->block_bytes);
     assert_int_equal(full->forward_work_bytes, bare->forward_work_bytes);
@@ -370,11 +419,12 @@ static void check_modes(const smp_graph *g, const smp_flow *flow, int stage)
 {
     smp_layout *made[4];
     for (unsigned mode = 0; mode < 4; mode++) {
-        assert_int_equal(SMP_OK, smp_layout_build(g, flow, stage, mode, NULL, &made[mode]));
+        bool split = mode & SPLIT, recompute = mode & RECOMPUTE;
+        const bool *mask = recompute ? all_ops() : NULL;
+        assert_int_equal(SMP_OK, smp_layout_build(g, flow, stage, split, mask, NULL, &made[mode]));
         const smp_layout *l = made[mode];
-        assert_int_equal(mode, l->mode);
-        check_measure(g, flow, l);
-        bool split = mode & SMP_LAYOUT_SPLIT, recompute = mode & SMP_LAYOUT_RECOMPUTE;
+        assert_int_equal(split, l->split);
+        check_measure(g, flow, mask, l);
         assert_int_equal(0, count_kind(l, split ? SMP_INSTR_BACKWARD : SMP_INSTR_INPUT));
         assert_int_equal(count_kind(made[0], SMP_INSTR_ADD), count_kind(l, SMP_INSTR_ADD));
         assert_int_equal(count_kind(made[0], SMP_INSTR_COPY), count_kind(l, SMP_INSTR_COPY));
@@ -420,7 +470,6 @@ static void test_layout_modes_of_random_graphs(void **state)
     }
 }
 
-/* The mode of a chunk follows from its program. */
 /* In bf16 what lies between ops takes half, and additions say so. */
 static void test_layout_bf16(void **state)
 {
@@ -438,7 +487,7 @@ static void test_layout_bf16(void **state)
     for (int s = 0; s < 3; s++) {
         const smp_layout *full = m.layout[s];
         smp_layout *half;
-        assert_int_equal(SMP_OK, smp_layout_build(m.graph, flow, s, 0, NULL, &half));
+        assert_int_equal(SMP_OK, smp_layout_build(m.graph, flow, s, false, NULL, NULL, &half));
         assert_int_equal(full->n_border, half->n_border);
         for (int32_t b = 0; b < full->n_border; b++)
             assert_int_equal(full->border[b].bytes, 2 * half->border[b].bytes);
@@ -483,7 +532,7 @@ static void test_layout_pair(void **state)
         assert_int_equal(SMP_OK, smp_graph_parse("m.yaml", text, strlen(text), &graph));
         assert_int_equal(SMP_OK, smp_graph_set_target(graph, target));
         assert_int_equal(SMP_OK, smp_flow_build(graph, (int32_t[5]){0}, 1, 16, &flow));
-        assert_int_equal(SMP_OK, smp_layout_build(graph, flow, 0, 0, NULL, &l));
+        assert_int_equal(SMP_OK, smp_layout_build(graph, flow, 0, false, NULL, NULL, &l));
         for (int32_t i = 0; i < l->n_call; i++)
             assert_int_equal(cuda && i == B, l->call[i].pair);
         /* on the CPU, c's output is where a's was, which b read before */
@@ -502,7 +551,7 @@ static void test_layout_pair(void **state)
     assert_int_equal(SMP_OK, smp_flow_build(graph, (int32_t[]){0, 0, 1, 1, 1}, 2, 16, &flow));
     for (int s = 0; s < 2; s++) {
         smp_layout *l;
-        assert_int_equal(SMP_OK, smp_layout_build(graph, flow, s, 0, NULL, &l));
+        assert_int_equal(SMP_OK, smp_layout_build(graph, flow, s, false, NULL, NULL, &l));
         for (int32_t i = 0; i < l->n_call; i++)
             assert_false(l->call[i].pair);
         smp_layout_destroy(l);
@@ -511,16 +560,15 @@ static void test_layout_pair(void **state)
     smp_graph_destroy(graph);
 }
 
-static void test_layout_mode(void **state)
+/* The split of a chunk follows from its program. */
+static void test_layout_is_split(void **state)
 {
     (void)state;
     smp_program program;
     assert_int_equal(SMP_OK, smp_program_parse("F0.0 F0.1 B0.1 I0.0 W0.0 R.1 R.0 O", 0,
                                                (smp_where){"program", 1, 1}, &program));
-    assert_int_equal(SMP_LAYOUT_SPLIT, smp_layout_mode(false, &program, 0));
-    assert_int_equal(SMP_LAYOUT_SPLIT | SMP_LAYOUT_RECOMPUTE, smp_layout_mode(true, &program, 0));
-    assert_int_equal(0, smp_layout_mode(false, &program, 1));
-    assert_int_equal(SMP_LAYOUT_RECOMPUTE, smp_layout_mode(true, &program, 1));
+    assert_true(smp_layout_is_split(&program, 0));
+    assert_false(smp_layout_is_split(&program, 1));
     smp_program_free(&program);
 }
 
@@ -534,11 +582,12 @@ int main(void)
         cmocka_unit_test(test_layout_inference_reuses_work),
         cmocka_unit_test(test_layout_opaque),
         cmocka_unit_test(test_layout_recompute),
+        cmocka_unit_test(test_layout_recompute_one_op),
         cmocka_unit_test(test_layout_split),
         cmocka_unit_test(test_layout_modes_of_random_graphs),
         cmocka_unit_test(test_layout_bf16),
         cmocka_unit_test(test_layout_pair),
-        cmocka_unit_test(test_layout_mode),
+        cmocka_unit_test(test_layout_is_split),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,9 +37,9 @@ static void open_job(job *j, uint64_t seed)
         assert_int_equal(SMP_OK, split_program(&random.state, j->chunks, j->microbatches, 60, 20,
                                                30, &j->program[r]));
     for (int s = 0; s < n_stage; s++) {
-        unsigned mode = smp_layout_mode(false, &j->program[s % j->pipeline], s / j->pipeline);
-        assert_int_equal(SMP_OK,
-                         smp_layout_build(&j->made.graph, j->flow, s, mode, NULL, &j->layout[s]));
+        bool split = smp_layout_is_split(&j->program[s % j->pipeline], s / j->pipeline);
+        assert_int_equal(
+            SMP_OK, smp_layout_build(&j->made.graph, j->flow, s, split, NULL, NULL, &j->layout[s]));
     }
 }
 
