@@ -114,13 +114,13 @@ static inline bool smp__interval_load(const smp__sequence *sequence, int k,
 {
     double transfer_us = interval->in_us + interval->out_us;
     if (sequence->memory_binds) {
-        bool recompute;
-        double bytes = smp__stage_memory(sequence->problem, k, &interval->held, &recompute);
-        if (bytes > sequence->limit_share * smp__memory_limit(sequence->problem, k))
+        double share, limit = sequence->limit_share * smp__memory_limit(sequence->problem, k);
+        if (smp__stage_memory(sequence->problem, k, &interval->held, limit, &share) > limit)
             return false;
-        if (recompute && sequence->forward_us)
-            compute_us +=
-                (sequence->forward_us[j] - sequence->forward_us[i]) * sequence->slowdown[k];
+        if (share > 0.0 && sequence->forward_us)
+            compute_us += smp__again(sequence->problem, &sequence->units->price, share) *
+                          (sequence->forward_us[j] - sequence->forward_us[i]) *
+                          sequence->slowdown[k];
     }
     *load_us = smp__load_us(sequence->problem->cluster, compute_us, transfer_us);
     return true;

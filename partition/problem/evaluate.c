@@ -13,15 +13,15 @@ smp_status smp__evaluator_init(smp__evaluator *evaluator, const smp_problem *pro
     size_t n_replica = (size_t)smp_problem_replicas(problem);
     evaluator->problem = problem;
     evaluator->n_replica = (int)n_replica;
-    evaluator->again_bytes = SMP_ARENA_NEW(arena, double, n_stage);
+    smp__price_make(problem, &evaluator->price);
     evaluator->slowest = SMP_ARENA_NEW(arena, double, n_stage);
     evaluator->slowdown = SMP_ARENA_NEW(arena, double, n_replica *n_stage);
     evaluator->transfer_us = SMP_ARENA_NEW(arena, double, n_replica *n_stage);
     evaluator->rank_us = SMP_ARENA_NEW(arena, double, n_replica *p);
     evaluator->seen = SMP_ARENA_NEW(arena, int32_t, n_stage);
     evaluator->load = SMP_ARENA_NEW(arena, smp_stage_load, n_stage);
-    if (!evaluator->again_bytes || !evaluator->slowest || !evaluator->slowdown ||
-        !evaluator->transfer_us || !evaluator->rank_us || !evaluator->seen || !evaluator->load)
+    if (!evaluator->slowest || !evaluator->slowdown || !evaluator->transfer_us ||
+        !evaluator->rank_us || !evaluator->seen || !evaluator->load)
         return SMP_ERR_NO_MEMORY;
     for (size_t s = 0; s < n_stage; s++) {
         for (size_t k = 0; k < n_replica; k++) {
@@ -38,7 +38,6 @@ static void count_ops(smp__evaluator *evaluator, const int32_t *stage)
 {
     const smp_problem *problem = evaluator->problem;
     const smp_graph *graph = problem->graph;
-    memset(evaluator->again_bytes, 0, (size_t)problem->n_stage * sizeof *evaluator->again_bytes);
     for (int32_t op = 0; op < graph->n_op; op++) {
         const smp_op_cost *cost = &problem->costs->op[op];
         smp_stage_load *load = &evaluator->load[stage[op]];
@@ -54,7 +53,7 @@ static void count_ops(smp__evaluator *evaluator, const int32_t *stage)
             continue;
         load->recompute_us += cost->forward_us;
         load->n_again++;
-        evaluator->again_bytes[stage[op]] += (double)cost->stash_bytes;
+        load->again_bytes = smp__add_bytes(load->again_bytes, cost->stash_bytes);
     }
 }
 
@@ -119,24 +118,25 @@ static void count_transfers(smp__evaluator *evaluator, const int32_t *stage)
     }
 }
 
-/* Memory, and what the stage recomputes. Until then memory_bytes is the largest workspace. */
+/* Memory, and what the stage recomputes: what is known to, or as much as memory asks for. Until then
+ * memory_bytes is the largest workspace. */
 static void fill_memory(const smp__evaluator *evaluator, int s, smp_stage_load *load)
 {
     const smp_problem *problem = evaluator->problem;
     smp__holdings held = {(double)load->weight_bytes, (double)load->stash_bytes,
                           (double)load->memory_bytes, (double)load->in_bytes,
                           (double)load->out_bytes};
-    double bytes;
+    double bytes, share;
     if (problem->recomputes) {
-        load->recompute = load->n_again > 0;
-        bytes = smp__stage_bytes(
-            problem, s, &held,
-            load->n_again == load->n_op ? 1.0 : evaluator->again_bytes[s] / fmax(held.stash, 1.0));
+        share =
+            load->n_again == load->n_op ? 1.0 : (double)load->again_bytes / fmax(held.stash, 1.0);
+        smp__stage_range range = smp__stage_bytes(problem, s, &held);
+        bytes = share < 1.0 ? range.kept - share * (range.kept - range.again) : range.again;
     } else {
-        bytes = smp__stage_memory(problem, s, &held, &load->recompute);
-        load->n_again = load->recompute ? load->n_op : 0;
-        load->recompute_us = load->recompute ? load->forward_us : 0.0;
+        bytes = smp__stage_memory(problem, s, &held, smp__memory_limit(problem, s), &share);
+        load->recompute_us += smp__again(problem, &evaluator->price, share) * load->forward_us;
     }
+    load->recompute = share > 0.0 || load->n_again > 0;
     load->memory_bytes = bytes < 0x1p62 ? (int64_t)ceil(bytes) : INT64_MAX;
 }
 
@@ -324,9 +324,7 @@ smp_status smp_partition_evaluate(const smp_problem *problem, const int32_t *sta
     partition->n_stage = problem->n_stage;
     memcpy(partition->stage, stage, n_op * sizeof *stage);
     for (size_t op = 0; op < n_op; op++)
-        partition->recompute[op] = problem->recomputes
-                                       ? smp_problem_makes_again(problem, (int32_t)op)
-                                       : evaluator.load[stage[op]].recompute;
+        partition->recompute[op] = smp_problem_makes_again(problem, (int32_t)op);
     memcpy(partition->load, evaluator.load, n_stage * sizeof *partition->load);
     for (int i = 0; i < evaluator.n_replica * p; i++)
         partition->rank_us[i % p] = fmax(partition->rank_us[i % p], evaluator.rank_us[i]);

@@ -3,12 +3,13 @@
 #ifndef SMP_PARTITION_PROBLEM_EVALUATE_H
 #define SMP_PARTITION_PROBLEM_EVALUATE_H
 
+#include "partition/problem/recompute_price.h"
 #include "partition/problem/unit_graph.h"
 
 typedef struct smp__evaluator {
     const smp_problem *problem;
     int n_replica;
-    double *again_bytes;  /* [n_stage] stash of the ops that are known to be made again */
+    smp__price price;
     double *slowest;      /* [n_stage] slowdown of the slowest device that it has in any replica */
     double *slowdown;     /* [n_replica * n_stage] */
     double *transfer_us;  /* [n_replica * n_stage] */
@@ -35,32 +36,45 @@ typedef struct smp__holdings {
     double weight, stash, workspace, in, out;
 } smp__holdings;
 
-/* memory_bytes of stage s where `share` of its stash is made again. */
-static inline double smp__stage_bytes(const smp_problem *problem, int s, const smp__holdings *held,
-                                      double share)
+/* What a stage keeps with nothing made again, and with everything. */
+typedef struct smp__stage_range {
+    double kept, again;
+} smp__stage_range;
+
+static inline smp__stage_range smp__stage_bytes(const smp_problem *problem, int s,
+                                                const smp__holdings *held)
 {
-    bool training = problem->graph->training;
     double border = held->in + held->out;
-    double fixed =
-        problem->state_factor * held->weight + (training ? 2.0 : 1.0) * border + held->workspace;
-    double kept = fixed + problem->live[s] * held->stash;
-    double again = fixed + problem->live[s] * held->in + held->stash;
-    return share < 1.0 ? kept - share * (kept - again) : again;
+    double fixed = problem->state_factor * held->weight +
+                   (problem->graph->training ? 2.0 : 1.0) * border + held->workspace;
+    return (smp__stage_range){fixed + problem->live[s] * held->stash,
+                              fixed + problem->live[s] * held->in + held->stash};
 }
 
-/* memory_bytes of stage s, and whether it recomputes, all or nothing. The one place that knows the
- * rule. */
+/* memory_bytes of stage s, and the share of its stash that it makes again: as much as `limit` asks
+ * for where that is a choice. The one place that knows the rule. */
 static inline double smp__stage_memory(const smp_problem *problem, int s, const smp__holdings *held,
-                                       bool *recompute)
+                                       double limit, double *share)
 {
-    double bytes = smp__stage_bytes(problem, s, held, 0.0);
-    *recompute = false;
+    smp__stage_range bytes = smp__stage_bytes(problem, s, held);
+    *share = 0.0;
     if (!problem->graph->training || problem->recompute == SMP_RECOMPUTE_NONE)
-        return bytes;
-    double again = smp__stage_bytes(problem, s, held, 1.0);
-    *recompute = problem->recompute == SMP_RECOMPUTE_ALL ||
-                 (bytes > smp__memory_limit(problem, s) && again < bytes);
-    return *recompute ? again : bytes;
+        return bytes.kept;
+    bool choice = problem->recompute == SMP_RECOMPUTE_AUTO;
+    if (choice && (bytes.kept <= limit || bytes.again >= bytes.kept))
+        return bytes.kept;
+    *share = 1.0;
+    if (!choice || bytes.again >= limit)
+        return bytes.again;
+    *share = (bytes.kept - limit) / (bytes.kept - bytes.again);
+    return limit;
+}
+
+/* Times its forward that a stage computes once more where that is a choice: 0 otherwise (then
+ * smp_problem_recomputes_all counts). */
+static inline double smp__again(const smp_problem *problem, const smp__price *price, double share)
+{
+    return problem->recompute == SMP_RECOMPUTE_AUTO ? smp__price_at(price, share) : 0.0;
 }
 
 #endif

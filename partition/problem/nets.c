@@ -191,6 +191,7 @@ static smp_status sum_costs(const smp_problem *problem, smp__units *units)
     units->workspace_bytes = SMP_ARENA_NEW(units->arena, int64_t, (size_t)units->n);
     if (!units->compute_us || !units->forward_us || !units->stash_bytes || !units->workspace_bytes)
         return SMP_ERR_NO_MEMORY;
+    smp__price_make(problem, &units->price);
     for (int32_t op = 0; op < problem->graph->n_op; op++) {
         const smp_op_cost *cost = &problem->costs->op[op];
         int32_t u = units->unit_of_op[op];

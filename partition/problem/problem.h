@@ -12,9 +12,12 @@
  * step. In each of them a rank's load is the sum over the stages that it holds. The objective is the
  * load of the slowest rank of all replicas, under the memory limits.
  *
- * A stage that recomputes keeps only what it received, runs its forward pass once more before the
- * backward pass, and has the stash of one micro-batch alive then. Its load grows by its forward
- * time. Only stages that do not fit otherwise recompute (SMP_RECOMPUTE_AUTO). */
+ * A stage that recomputes everything keeps only what it received, runs its forward pass once more
+ * before the backward pass, and has the stash of one micro-batch alive then. Its load grows by its
+ * forward time. Where there is a choice (SMP_RECOMPUTE_AUTO), a stage that does not fit otherwise
+ * recomputes the share of its stash that it takes to fit, and pays for that by a curve of the whole model
+ * (partition/problem/recompute_price.h): less than in proportion, since the cheap ops go first. Which
+ * ops these are is decided later, by who knows the memory to the byte; then `recomputes` says it. */
 #ifndef SMP_PARTITION_PROBLEM_PROBLEM_H
 #define SMP_PARTITION_PROBLEM_PROBLEM_H
 
@@ -23,8 +26,8 @@
 
 typedef enum smp_recompute {
     SMP_RECOMPUTE_NONE,
-    SMP_RECOMPUTE_AUTO, /* where a stage does not fit without and fits with it */
-    SMP_RECOMPUTE_ALL   /* every stage; of a model that trains */
+    SMP_RECOMPUTE_AUTO, /* as much as it takes to fit */
+    SMP_RECOMPUTE_ALL   /* everything; of a model that trains */
 } smp_recompute;
 
 typedef struct smp_problem {
@@ -120,17 +123,19 @@ static inline double smp_problem_stage_slowdown(const smp_problem *problem, int 
 typedef struct smp_stage_load {
     double forward_us; /* on the slowest device that it has in any replica */
     double backward_us;
-    double transfer_us;   /* charged, in the replica where they take longest */
-    double recompute_us;  /* forward time of the ops that it recomputes */
-    double load_us;       /* in the replica where it is largest, as the objective counts it */
-    int64_t in_bytes;     /* activations received per micro-batch */
-    int64_t out_bytes;    /* tensors sent, each once */
+    double transfer_us;  /* charged, in the replica where they take longest */
+    double recompute_us; /* forward time of what it recomputes; an estimate until that is decided */
+    double load_us;      /* in the replica where it is largest, as the objective counts it */
+    int64_t in_bytes;    /* activations received per micro-batch */
+    int64_t out_bytes;   /* tensors sent, each once */
     int64_t weight_bytes; /* a tied weight counts once per stage that holds it */
     int64_t stash_bytes;  /* of one micro-batch */
+    int64_t again_bytes;  /* of that, what is not kept but made again; 0 until that is decided */
     int64_t memory_bytes; /* state_factor * weights + live * stash + buffers + largest workspace;
-                             recomputing: live * in_bytes + stash instead of live * stash */
+                             recomputing: live * in_bytes + stash instead of live * stash, or a
+                             share of both */
     int32_t n_op;
-    int32_t n_again; /* of them recompute */
+    int32_t n_again; /* of them recompute; 0 until that is decided */
     bool recompute;  /* anything */
 } smp_stage_load;
 
@@ -138,7 +143,7 @@ typedef struct smp_stage_load {
 typedef struct smp_partition {
     int n_stage;
     int32_t *stage;        /* [graph->n_op] */
-    bool *recompute;       /* [graph->n_op] what the op makes may be made again in the backward */
+    bool *recompute;       /* [graph->n_op] runs forward twice; all false until that is decided */
     smp_stage_load *load;  /* [n_stage] */
     double *rank_us;       /* [pipeline] load of the rank in the replica where it is slowest */
     double bottleneck_us;  /* the largest of them */

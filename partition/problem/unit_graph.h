@@ -10,6 +10,7 @@
 #include <math.h>
 
 #include "partition/problem/message.h"
+#include "partition/problem/recompute_price.h"
 
 /* Nets lead from lower to higher numbers; ranges of stages never fall along them. */
 typedef struct smp__units {
@@ -26,6 +27,7 @@ typedef struct smp__units {
     int64_t *weight_bytes; /* [n] without shared weights */
     int64_t *stash_bytes;
     int64_t *workspace_bytes; /* largest of the unit's ops */
+    smp__price price;         /* of recomputing, where that is a choice */
 
     int32_t *net_unit;           /* [n_net] producer */
     int64_t *net_bytes;          /* one way */

@@ -220,17 +220,16 @@ static double load_of(const walk *w, int32_t d)
     double out_us = end->cross_us[out_cost] - begin->cross_us[out_cost] + state->moved_us[d][1];
     if (state->kept) {
         const smp_problem *problem = state->window->problem;
-        bool recompute;
+        double share, limit = smp__memory_limit(problem, w->k);
         smp__holdings held = {.weight = end->weight_bytes - begin->weight_bytes + state->kept[d][2],
                               .stash = end->stash_bytes - begin->stash_bytes,
                               .workspace = state->kept[d][3],
                               .in = state->kept[d][0],
                               .out = end->cross_bytes - begin->cross_bytes + state->kept[d][1]};
-        if (ceil(smp__stage_memory(problem, w->k, &held, &recompute)) >
-            smp__memory_limit(problem, w->k))
+        if (ceil(smp__stage_memory(problem, w->k, &held, limit, &share)) > limit)
             return INFINITY;
-        if (recompute && problem->recompute == SMP_RECOMPUTE_AUTO)
-            work_us += (end->forward_us - begin->forward_us) * slowdown;
+        work_us += smp__again(problem, &state->units->price, share) *
+                   (end->forward_us - begin->forward_us) * slowdown;
     }
     double transfer_us = state->moved_us[d][0] + fmax(out_us, 0.0);
     return smp__load_us(state->window->problem->cluster, work_us, transfer_us);

@@ -295,7 +295,7 @@ static void refresh(smp__moves *m, int32_t s)
 {
     const smp_problem *problem = m->problem;
     smp__stage_sum *sum = &m->sum[s];
-    bool recompute = smp_problem_recomputes_all(problem);
+    double again = smp_problem_recomputes_all(problem) ? 1.0 : 0.0;
     m->excess[s] = 0.0;
     if (m->units->memory_binds) {
         const int32_t *in_class = m->in_class + (int64_t)s * m->n_class;
@@ -303,12 +303,13 @@ static void refresh(smp__moves *m, int32_t s)
         while (largest > 0 && in_class[largest] == 0)
             largest--;
         sum->held.workspace = sum->n_unit > 0 ? m->class_bytes[largest] : 0.0;
-        double limit = smp__memory_limit(problem, s);
-        double bytes = smp__stage_memory(problem, s, &sum->held, &recompute);
+        double share, limit = smp__memory_limit(problem, s);
+        double bytes = smp__stage_memory(problem, s, &sum->held, limit, &share);
+        again += smp__again(problem, &m->units->price, share);
         if (bytes > limit)
             m->excess[s] = bytes / fmax(limit, 0.5) - 1.0;
     }
-    double compute_us = sum->compute_us + (recompute ? sum->forward_us : 0.0);
+    double compute_us = sum->compute_us + again * sum->forward_us;
     for (int i = s * m->n_replica; i < (s + 1) * m->n_replica; i++) {
         double us = compute_us * m->slowdown[i];
         m->load_us[i] = smp__load_us(problem->cluster, us, m->transfer_us[i]);

@@ -8,20 +8,25 @@
 #include "schedule/auto/list_schedule.h"
 #include "schedule/lower/lower.h"
 
-/* Layouts of a stage that are kept: of ops that recompute none, all or some, split or not. */
-enum { NONE, ALL, SOME, N_SHARE, N_MODE = 2 * N_SHARE };
+static void drop_layouts(smp__planner *planner, int stage)
+{
+    for (smp_layout **l = &planner->layout[2 * stage]; l < &planner->layout[2 * stage + 2]; l++) {
+        smp_layout_destroy(*l);
+        *l = NULL;
+    }
+}
 
 static void drop_partition(smp__planner *planner)
 {
-    for (int s = 0; planner->layout && s < N_MODE * planner->n_stage; s++)
-        smp_layout_destroy(planner->layout[s]);
+    for (int s = 0; planner->layout && s < planner->n_stage; s++)
+        drop_layouts(planner, s);
     free(planner->layout);
-    free(planner->made_with);
     free(planner->stage);
+    free(planner->recompute);
     smp_flow_destroy(planner->flow);
     planner->layout = NULL;
-    planner->made_with = NULL;
     planner->stage = NULL;
+    planner->recompute = NULL;
     planner->flow = NULL;
     planner->n_stage = 0;
 }
@@ -71,25 +76,39 @@ smp_status smp__planner_check(const smp_schedule_kind *kind, const smp_schedule_
     return smp_schedule_check_active(kind, shape);
 }
 
+/* Layouts of the stages in which other ops recompute now are of no use. */
+static void hold_recompute(smp__planner *planner, const smp_partition *partition)
+{
+    for (int32_t op = 0; op < planner->request.graph->n_op; op++) {
+        if (planner->recompute[op] == partition->recompute[op])
+            continue;
+        planner->recompute[op] = partition->recompute[op];
+        drop_layouts(planner, partition->stage[op]);
+    }
+}
+
 /* Made anew only if it differs from the last. */
 smp_status smp__planner_hold(smp__planner *planner, const smp_partition *partition)
 {
     const smp_graph *graph = planner->request.graph;
     size_t bytes = (size_t)graph->n_op * sizeof *planner->stage;
     if (planner->n_stage == partition->n_stage &&
-        memcmp(planner->stage, partition->stage, bytes) == 0)
+        memcmp(planner->stage, partition->stage, bytes) == 0) {
+        hold_recompute(planner, partition);
         return SMP_OK;
+    }
     drop_partition(planner);
     planner->stage = malloc(bytes > 0 ? bytes : 1);
-    planner->layout = calloc(N_MODE * (size_t)partition->n_stage, sizeof(smp_layout *));
-    planner->made_with = calloc(2 * (size_t)graph->n_op + 1, sizeof *planner->made_with);
-    if (!planner->stage || !planner->layout || !planner->made_with) {
+    planner->recompute = calloc((size_t)graph->n_op + 1, sizeof *planner->recompute);
+    planner->layout = calloc(2 * (size_t)partition->n_stage, sizeof(smp_layout *));
+    if (!planner->stage || !planner->recompute || !planner->layout) {
         drop_partition(planner);
         return smp_fail_memory(bytes);
     }
     if (bytes > 0)
         memcpy(planner->stage, partition->stage, bytes);
     planner->n_stage = partition->n_stage;
+    hold_recompute(planner, partition);
     smp_status status = smp_flow_build(graph, partition->stage, partition->n_stage,
                                        planner->request.microbatch_size, &planner->flow);
     if (status != SMP_OK)
@@ -97,38 +116,14 @@ smp_status smp__planner_hold(smp__planner *planner, const smp_partition *partiti
     return status;
 }
 
-/* How much of a stage recomputes; *same: just what `made_with` [n_op] says, which is made to. */
-static int share_of(const smp_flow *flow, int stage, const bool *recompute, bool *made_with,
-                    bool *same)
+smp_status smp__planner_layout(smp__planner *planner, int stage, const smp_program *program,
+                               int chunk, const smp_layout **out)
 {
-    int32_t n = 0, begin = flow->op_begin[stage], end = flow->op_begin[stage + 1];
-    for (int32_t i = begin; i < end; i++)
-        n += recompute[flow->op_list[i]];
-    *same = true;
-    if (n == 0 || n == end - begin)
-        return n == 0 ? NONE : ALL;
-    for (int32_t i = begin; i < end; i++) {
-        int32_t op = flow->op_list[i];
-        *same = *same && made_with[op] == recompute[op];
-        made_with[op] = recompute[op];
-    }
-    return SOME;
-}
-
-smp_status smp__planner_layout(smp__planner *planner, const bool *recompute, int stage,
-                               const smp_program *program, int chunk, const smp_layout **out)
-{
-    const smp_graph *graph = planner->request.graph;
-    bool split = graph->training && smp_layout_is_split(program, chunk), same;
-    int share = share_of(planner->flow, stage, recompute,
-                         planner->made_with + (split ? graph->n_op : 0), &same);
-    smp_layout **layout = &planner->layout[N_MODE * stage + N_SHARE * split + share];
-    if (!same) {
-        smp_layout_destroy(*layout);
-        *layout = NULL;
-    }
+    bool split = smp_layout_is_split(program, chunk);
+    smp_layout **layout = &planner->layout[2 * stage + split];
     if (!*layout)
-        SMP_TRY(smp_layout_measure(graph, planner->flow, stage, split, recompute, NULL, layout));
+        SMP_TRY(smp_layout_measure(planner->request.graph, planner->flow, stage, split,
+                                   planner->recompute, NULL, layout));
     *out = *layout;
     return SMP_OK;
 }

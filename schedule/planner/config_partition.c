@@ -141,16 +141,8 @@ smp_status smp__partition_recompute(const smp_problem *problem, const smp_partit
                                     const bool *recompute, smp_partition **out)
 {
     smp_problem forced = *problem;
-    size_t n_op = (size_t)problem->graph->n_op;
-    bool *recomputes = calloc(n_op + 1, sizeof *recomputes);
-    if (!recomputes)
-        return smp_fail_memory(n_op);
-    for (size_t op = 0; op < n_op; op++)
-        recomputes[op] = recompute[partition->stage[op]];
-    forced.recomputes = recomputes;
-    smp_status status = own_copy(&forced, partition, out);
-    free(recomputes);
-    return status;
+    forced.recomputes = recompute;
+    return own_copy(&forced, partition, out);
 }
 
 /* What a solver proves under limits holds for its estimate of memory alone: the bound is that of the
@@ -166,7 +158,22 @@ static void forget_limits(const smp__configs *configs, const smp__config *config
     partition->bound = any->bound;
 }
 
-/* Limits of `scale` times the configuration's; recomputation where these limits ask for it. */
+/* Where it is a choice nothing recomputes yet; whether the partition fits by what it then may. */
+static smp_status settle_nothing(const smp__configs *configs, smp__config *config,
+                                 const smp_problem *problem, smp_partition **partition)
+{
+    smp_partition *settled = NULL;
+    bool fits = (*partition)->fits;
+    if (config->recompute != SMP_RECOMPUTE_AUTO || smp__count_recomputing(*partition) == 0)
+        return SMP_OK;
+    SMP_TRY(smp__partition_recompute(problem, *partition, configs->no_op, &settled));
+    settled->fits = fits;
+    smp_partition_destroy(*partition);
+    *partition = settled;
+    return SMP_OK;
+}
+
+/* Limits of `scale` times the configuration's, with what these limits ask to recompute. */
 static smp_status solve_within(smp__configs *configs, smp__config *config, double scale,
                                smp_partition **out)
 {
@@ -176,21 +183,9 @@ static smp_status solve_within(smp__configs *configs, smp__config *config, doubl
     const smp_partition *shared;
     SMP_TRY(limited_variants(configs, config, scale, &variants));
     SMP_TRY(smp__variants_choose(&problem, variants, config->microbatches, &shared));
-    if (scale == 1.0 || problem.recompute != SMP_RECOMPUTE_AUTO) {
-        SMP_TRY(own_copy(&problem, shared, out));
-        forget_limits(configs, config, *out);
-        return SMP_OK;
-    }
-    bool *again = calloc((size_t)problem.n_stage, sizeof *again);
-    if (!again)
-        return smp_fail_memory((size_t)problem.n_stage);
-    for (int s = 0; s < problem.n_stage; s++)
-        again[s] = shared->load[s].recompute;
-    smp_status status = smp__partition_recompute(&problem, shared, again, out);
-    if (status == SMP_OK)
-        forget_limits(configs, config, *out);
-    free(again);
-    return status;
+    SMP_TRY(own_copy(&problem, shared, out));
+    forget_limits(configs, config, *out);
+    return SMP_OK;
 }
 
 smp_status smp__config_best_partition(smp__configs *configs, smp__config *config,
@@ -206,7 +201,7 @@ smp_status smp__config_best_partition(smp__configs *configs, smp__config *config
     problem.deadline_s = solver_deadline_s(configs);
     SMP_TRY(smp_partition_solve(&problem, request->partitioner, config->microbatches, out));
     forget_limits(configs, config, *out);
-    return SMP_OK;
+    return settle_nothing(configs, config, &problem, out);
 }
 
 /* Roughly the time of a step. */
@@ -247,10 +242,12 @@ bool smp__config_may_keep_all(const smp__configs *configs, const smp_problem *pr
 smp_status smp__config_partition(smp__configs *configs, smp__config *config, double spare,
                                  smp_partition **out)
 {
-    if (spare > 0.0)
-        return solve_within(configs, config, 1.0 - spare, out);
     smp_problem problem;
     SMP_TRY(smp__config_problem(configs, config, &problem));
+    if (spare > 0.0) {
+        SMP_TRY(solve_within(configs, config, 1.0 - spare, out));
+        return settle_nothing(configs, config, &problem, out);
+    }
     const smp_partition *shared = NULL;
     const smp__variants *variants = &configs->arrangement[config->arrangement].variants;
     smp_partition *best = NULL, *other = NULL;
@@ -268,7 +265,7 @@ smp_status smp__config_partition(smp__configs *configs, smp__config *config, dou
     }
     keep_faster(&best, other, config->microbatches);
     *out = best;
-    return SMP_OK;
+    return settle_nothing(configs, config, &problem, out);
 }
 
 bool smp__config_is_free(const smp__configs *configs, const smp__config *config,
@@ -286,16 +283,20 @@ bool smp__config_is_free(const smp__configs *configs, const smp__config *config,
 
 smp_status smp__config_least_memory(smp__configs *configs, smp__config *config, smp_partition **out)
 {
-    smp_partition *least;
+    smp_problem problem;
+    const smp__variants *variants;
+    const smp_partition *least;
     double fill = 0.0;
     const smp__arrangement *arrangement = &configs->arrangement[config->arrangement];
+    SMP_TRY(smp__config_problem(configs, config, &problem));
     /* Limits that nothing can respect: what comes back is the least full. */
-    SMP_TRY(solve_within(configs, config, 1e-9, &least));
+    SMP_TRY(limited_variants(configs, config, 1e-9, &variants));
+    SMP_TRY(smp__variants_choose(&problem, variants, config->microbatches, &least));
     for (int s = 0; s < least->n_stage; s++)
         fill = fmax(fill,
                     (double)least->load[s].memory_bytes / fmax((double)arrangement->limit[s], 1.0));
-    smp_partition_destroy(least);
-    return solve_within(configs, config, 1.01 * fill, out);
+    SMP_TRY(solve_within(configs, config, 1.01 * fill, out));
+    return settle_nothing(configs, config, &problem, out);
 }
 
 void smp__configs_free(smp__configs *configs)

@@ -379,11 +379,14 @@ static smp_status make_free_limits(smp__configs *configs)
     size_t n = (size_t)configs->request->graph->n_op; /* no pipeline has more stages */
     configs->one = SMP_ARENA_NEW(configs->arena, double, n);
     configs->unlimited = SMP_ARENA_NEW(configs->arena, int64_t, n);
-    if (!configs->one || !configs->unlimited)
+    configs->no_op = SMP_ARENA_NEW(configs->arena, bool, n);
+    configs->all_ops = SMP_ARENA_NEW(configs->arena, bool, n);
+    if (!configs->one || !configs->unlimited || !configs->no_op || !configs->all_ops)
         return SMP_ERR_NO_MEMORY;
     for (size_t i = 0; i < n; i++) {
         configs->one[i] = 1.0;
         configs->unlimited[i] = INT64_MAX;
+        configs->all_ops[i] = true;
     }
     return SMP_OK;
 }

@@ -76,8 +76,9 @@ typedef struct smp__configs {
     const smp_search_request *request; /* the planner's, */
     const smp_costs *costs;            /* and its costs */
     smp__totals totals;
-    double *one;        /* [n_op] 1.0, */
-    int64_t *unlimited; /* INT64_MAX: for problems in which memory does not count */
+    double *one;           /* [n_op] 1.0, */
+    int64_t *unlimited;    /* INT64_MAX: for problems in which memory does not count */
+    bool *no_op, *all_ops; /* [n_op]: nothing recomputes, everything */
     smp__config *config;
     int32_t n;
     smp__arrangement *arrangement;
@@ -171,7 +172,7 @@ smp_status smp__config_least_memory(smp__configs *configs, smp__config *config,
 smp_status smp__config_best_partition(smp__configs *configs, smp__config *config,
                                       smp_partition **out);
 
-/* The same stages with exactly the given ones recomputing. */
+/* The same stages with exactly the given ops recomputing, [n_op]. */
 smp_status smp__partition_recompute(const smp_problem *problem, const smp_partition *partition,
                                     const bool *recompute, smp_partition **out);
 
@@ -191,16 +192,24 @@ double smp__config_least_bytes(const smp__configs *configs, const smp_partition 
  * above 1 no partition fits. */
 double smp__config_overload(const smp__configs *configs, const smp__config *config);
 
-/* Simulates a partition, which it takes over. Where the exact peak is too high although the
- * estimate was not: recomputes more (auto), or tries again with the limits lowered by what was
- * missing. Where it is lower than estimated: recomputes less. NULL: cannot fit, and *room_bytes < 0 says
- * by how much at least. give_up_us: see smp_candidate (schedule/planner/config_fit.c). */
+/* Simulates a partition, which it takes over, and recomputes as much as it takes to fit where that is
+ * a choice. Where it does not fit although the estimate did: tries again with the limits lowered by what
+ * was missing. NULL: cannot fit, and *room_bytes < 0 says by how much at least. give_up_us: see smp_candidate (schedule/planner/config_fit.c). */
 smp_status smp__config_fit(smp__configs *configs, smp__config *config, smp_partition *partition,
                            double give_up_us, smp_candidate **out, int64_t *room_bytes);
-/* One candidate of exactly this partition, which it takes over, also when it fails. give_up_us: see
- * smp_candidate. */
-smp_status smp__config_evaluate(smp__configs *configs, const smp__config *config,
+/* One candidate of exactly this partition, which it takes over, also when it fails; where it is a choice
+ * it recomputes as much as it takes to fit. give_up_us: see smp_candidate. */
+smp_status smp__config_evaluate(smp__configs *configs, smp__config *config,
                                 smp_partition *partition, double give_up_us, smp_candidate **out);
+
+/* Evaluates a candidate again that recomputes by choice: then it needs each op that does. */
+smp_status smp__config_settle(smp__configs *configs, smp__config *config, smp_candidate *candidate);
+/* Names the ops of the candidate's partition that recompute, beginning with none (it has none):
+ * as few as it takes for every rank to fit its memory and `cap`, as far as that can be. exactly: none of them
+ * can be left out; else a little more may recompute, found faster. The times of the partition stay
+ * (schedule/planner/recompute_fit.c). */
+smp_status smp__recompute_to_fit(smp__planner *planner, const smp_problem *problem,
+                                 const smp_candidate *candidate, int64_t cap, bool exactly);
 
 /* The SMP_ERR_NO_FIT message for the candidate that missed by least. */
 smp_status smp__search_no_fit(const smp__configs *configs, const smp__config *config,

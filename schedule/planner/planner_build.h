@@ -25,13 +25,12 @@ typedef struct smp__planner {
     smp_search_request request; /* as asked for, with `together` as below */
     int32_t *together;          /* owned; NULL: the request's */
     smp_costs *costs;
-    int active;     /* of every smp_schedule_shape: the request's, or with which alone it fits */
-    int32_t *stage; /* [n_op] the partition that flow and layout are of */
-    int n_stage;    /* 0: none */
+    int active;      /* of every smp_schedule_shape: the request's, or with which alone it fits */
+    int32_t *stage;  /* [n_op] the partition that flow and layout are of, */
+    bool *recompute; /* [n_op] and what recomputes in it */
+    int n_stage;     /* 0: none */
     smp_flow *flow;
-    smp_layout *
-        *layout; /* [n_stage] of each of the kinds that candidate_cost.c keeps; NULL: not made */
-    bool *made_with; /* [2 * n_op] masks that layouts of stages that recompute in part are for */
+    smp_layout **layout; /* [2 * n_stage] whole, split; NULL: not made yet */
     smp__peaks peaks;
 } smp__planner;
 
@@ -81,15 +80,17 @@ smp_status smp__planner_simulation_input(const smp__planner *planner,
                                          smp_simulation_input *out);
 /* Makes the candidate's partition the one that the planner holds: flow and layouts. */
 smp_status smp__planner_hold(smp__planner *planner, const smp_partition *partition);
-/* Layout of a stage of that partition under a program; recompute: [n_op], as smp_layout_measure.
- * Borrowed, until one of the same stage is asked for with another mask. */
-smp_status smp__planner_layout(smp__planner *planner, const bool *recompute, int stage,
-                               const smp_program *program, int chunk, const smp_layout **out);
+/* Layout of a stage of that partition under a program; borrowed. */
+smp_status smp__planner_layout(smp__planner *planner, int stage, const smp_program *program,
+                               int chunk, const smp_layout **out);
 
-/* Peaks of all ranks, [pipeline]; the planner holds the candidate's partition
+/* Peaks of all ranks, [pipeline], or of one with its program; the planner holds the candidate's partition
  * (schedule/planner/rank_peaks.c). */
 smp_status smp__planner_peaks(smp__planner *planner, const smp_candidate *candidate,
                               const smp_program *program, bool exactly, int64_t *peak_bytes);
+smp_status smp__planner_peak(smp__planner *planner, const smp_candidate *candidate,
+                             const smp_program *program, int rank, bool exactly,
+                             int64_t *peak_bytes);
 /* Bytes that a rank of the candidate's partition needs whatever the order of its actions: with the
  * rule's live micro-batches never more than the exact peak. [pipeline] bytes. */
 smp_status smp__planner_least_bytes(smp__planner *planner, const smp_candidate *candidate,
@@ -113,7 +114,7 @@ smp_status smp__planner_keep_together(const smp_search_request *request, int32_t
  * need more. Memory: the smallest peak; within 1 % the faster. Placements that differ in no link
  * and no device are tried once, as cluster. Devices that differ: rank r of replica d has the device
  * that smp_plan_device gives it, in the order of the cluster file; every replica that differs counts.
- * Recomputation (auto): per stage, only where the stage does not fit without. The partition of the
+ * Recomputation (auto): per op, as much as it takes for a rank to fit. The partition of the
  * winner is handed to smp_partition_prove, which raises its bound, and may improve it unless a partitioner
  * was named. Large searches take a quick look at all, and try every partitioner for the few near the best.
  * SMP_ERR_NO_FIT: says by how much, on which stage, and what would make it fit. */

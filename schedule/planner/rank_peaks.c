@@ -192,48 +192,66 @@ static int *stages_of_ranks(const smp_candidate *candidate, smp_arena *arena)
     return count ? stage_of : NULL;
 }
 
-smp_status smp__planner_peaks(smp__planner *planner, const smp_candidate *candidate,
-                              const smp_program *program, bool exactly, int64_t *peak_bytes)
+/* `scratch` arrays: chunk_of [n_stage] of -1, which it is again afterwards; layout [chunks]. */
+static smp_status peak_of(smp__planner *planner, const smp_candidate *candidate,
+                          const smp_program *program, int rank, bool exactly, const int *stage_of,
+                          int *chunk_of, const smp_layout **layout, int64_t *peak_bytes)
 {
     const smp_graph *graph = planner->request.graph;
-    int p = candidate->pipeline, v = candidate->chunks, n_stage = planner->n_stage;
+    int v = candidate->chunks;
+    smp_memory_input input = {.graph = graph,
+                              .flow = planner->flow,
+                              .program = program,
+                              .stage_of_chunk = stage_of,
+                              .stage_rank = candidate->stage_rank,
+                              .layout = layout,
+                              .rank = rank,
+                              .chunks = v,
+                              .microbatches = candidate->microbatches,
+                              .ddp = candidate->ddp,
+                              .optimizer_states = smp_planned_states(graph->training)};
+    for (int c = 0; c < v; c++) {
+        chunk_of[stage_of[c]] = c;
+        SMP_TRY(smp__planner_layout(planner, stage_of[c], program, c, &layout[c]));
+    }
+    SMP_TRY(exactly ? plan_exactly(&input, peak_bytes)
+                    : plan_once(&planner->peaks, &input, chunk_of, peak_bytes));
+    for (int c = 0; c < v; c++)
+        chunk_of[stage_of[c]] = -1;
+    return SMP_OK;
+}
+
+/* Of ranks first..last; program, peak_bytes: from `first` on. */
+static smp_status peaks_of(smp__planner *planner, const smp_candidate *candidate,
+                           const smp_program *program, int first, int last, bool exactly,
+                           int64_t *peak_bytes)
+{
+    int v = candidate->chunks, n_stage = planner->n_stage;
     smp_arena *arena = smp_arena_create();
     int *chunk_of = arena ? SMP_ARENA_NEW(arena, int, (size_t)n_stage) : NULL;
     int *stage_of = arena ? stages_of_ranks(candidate, arena) : NULL;
     const smp_layout **layout = arena ? SMP_ARENA_NEW(arena, const smp_layout *, (size_t)v) : NULL;
-    smp_status status = SMP_ERR_NO_MEMORY;
-    if (!chunk_of || !stage_of || !layout)
-        goto done;
-    status = SMP_OK;
-    for (int s = 0; s < n_stage; s++)
+    smp_status status = chunk_of && stage_of && layout ? SMP_OK : SMP_ERR_NO_MEMORY;
+    for (int s = 0; s < n_stage && status == SMP_OK; s++)
         chunk_of[s] = -1;
-    for (int r = 0; r < p && status == SMP_OK; r++) {
-        for (int c = 0; c < v && status == SMP_OK; c++) {
-            chunk_of[stage_of[r * v + c]] = c;
-            int stage = stage_of[r * v + c];
-            status = smp__planner_layout(planner, candidate->partition->recompute, stage,
-                                         &program[r], c, &layout[c]);
-        }
-        smp_memory_input input = {.graph = graph,
-                                  .flow = planner->flow,
-                                  .program = &program[r],
-                                  .stage_of_chunk = &stage_of[r * v],
-                                  .stage_rank = candidate->stage_rank,
-                                  .layout = layout,
-                                  .rank = r,
-                                  .chunks = v,
-                                  .microbatches = candidate->microbatches,
-                                  .ddp = candidate->ddp,
-                                  .optimizer_states = smp_planned_states(graph->training)};
-        if (status == SMP_OK)
-            status = exactly ? plan_exactly(&input, &peak_bytes[r])
-                             : plan_once(&planner->peaks, &input, chunk_of, &peak_bytes[r]);
-        for (int c = 0; c < v; c++)
-            chunk_of[stage_of[r * v + c]] = -1;
-    }
-done:
+    for (int r = first; r <= last && status == SMP_OK; r++)
+        status = peak_of(planner, candidate, &program[r - first], r, exactly, &stage_of[r * v],
+                         chunk_of, layout, &peak_bytes[r - first]);
     smp_arena_destroy(arena);
     return status;
+}
+
+smp_status smp__planner_peaks(smp__planner *planner, const smp_candidate *candidate,
+                              const smp_program *program, bool exactly, int64_t *peak_bytes)
+{
+    return peaks_of(planner, candidate, program, 0, candidate->pipeline - 1, exactly, peak_bytes);
+}
+
+smp_status smp__planner_peak(smp__planner *planner, const smp_candidate *candidate,
+                             const smp_program *program, int rank, bool exactly,
+                             int64_t *peak_bytes)
+{
+    return peaks_of(planner, candidate, program, rank, rank, exactly, peak_bytes);
 }
 
 /* Bytes of weights, gradients and optimizer state that each rank keeps, a weight once. */
@@ -314,8 +332,7 @@ static smp_status least_of_rank(smp__planner *planner, const smp_candidate *cand
     int64_t work = 0;
     for (int c = 0; c < candidate->chunks; c++) {
         const smp_layout *layout;
-        SMP_TRY(smp__planner_layout(planner, candidate->partition->recompute, stage_of[c], order, c,
-                                    &layout));
+        SMP_TRY(smp__planner_layout(planner, stage_of[c], order, c, &layout));
         kept[c] = kept_of(layout, planner->flow, planner->request.graph, candidate);
         int64_t area = smp_layout_work_bytes(layout);
         work = area > work ? area : work;

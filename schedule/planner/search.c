@@ -217,16 +217,7 @@ static smp_status attempt_both(smp__search *s, smp__config *config, attempt *out
         return status;
     }
     *out = better_of(request, without, with);
-    if (out->room_bytes >= 0 || out->pruned || far_off(config, out->room_bytes))
-        return SMP_OK;
-    /* What recomputes where the estimate asks for it just misses: everywhere may fit. */
-    status = attempt_config(s, config, SMP_RECOMPUTE_ALL, &with);
-    config->recompute = SMP_RECOMPUTE_AUTO;
-    if (status == SMP_OK)
-        *out = better_of(request, *out, with);
-    else
-        smp_candidate_destroy(out->candidate);
-    return status;
+    return SMP_OK;
 }
 
 static smp_status try_config(smp__search *s, int32_t index)

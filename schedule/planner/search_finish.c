@@ -19,6 +19,7 @@ enum { MAX_POLISHED = 6, POLISH_OPS = 2000, /* fewer of larger graphs */ LARGE_O
  * partitions with one bottleneck it is. */
 #define NEAR 1.05
 #define NEAR_STEP 1.2
+#define NEAR_MISS 0.5 /* of the memory */
 #define STEP_WORK 3e6 /* ops and actions that searching for it may simulate, in all */
 
 void smp_candidate_destroy(smp_candidate *candidate)
@@ -184,7 +185,7 @@ static smp_status polish(smp__search *s, smp__entry *entry, double *work)
         SMP_TRY(smp__config_partition(&s->configs, config, spare[i], &partition));
         SMP_TRY(challenge(s, config, partition, best));
     }
-    return is_for_step(request) && (*best)->fits && *work > 0.0
+    return is_for_step(request) && *work > 0.0
                ? smp__step_search(&s->configs, config, work, best, &entry->balanced)
                : SMP_OK;
 }
@@ -199,6 +200,15 @@ static bool may_win(const smp__search *s, const smp__entry *entry)
            (request->graph->n_op <= SMP__SMALL_OPS &&
             smp__config_least_us_of_any(&s->configs, &s->configs.config[entry->index]) <
                 s->least[0]);
+}
+
+/* Whether another partition of a small graph may fit where what the solvers found just misses. */
+static bool is_near_miss(const smp__search *s, const smp_candidate *nearest)
+{
+    const smp_search_request *request = s->configs.request;
+    int64_t limit = smp__planner_limit(s->configs.planner, nearest, nearest->worst_rank);
+    return is_for_step(request) && request->graph->n_op <= SMP__SMALL_OPS &&
+           (double)-nearest->room_bytes < NEAR_MISS * (double)limit;
 }
 
 /* The first few that are near the best; sorts the entries anew. */
@@ -264,7 +274,7 @@ static smp_status prove(smp__search *s, int32_t index, smp_candidate **best)
     smp_status status = search_on(s, config, false, best, &proven);
     bool open = status == SMP_OK &&
                 (*best)->partition->bottleneck_us > proven->lower_bound_us * (1.0 + 1e-9);
-    if (open && (*best)->partition->fits && proven->bottleneck_us < (*best)->bottleneck_us)
+    if (open && (*best)->fits && proven->bottleneck_us < (*best)->bottleneck_us)
         status = search_on(s, config, true, best, &within);
     if (status == SMP_OK) {
         smp_partition *partition = (*best)->partition;
@@ -333,13 +343,16 @@ smp_status smp__search_finish(smp__search *s, smp_search_result *out)
     rank_key *key = NULL;
     SMP_TRY(sort_entries(s, &key));
     smp_status status = SMP_OK;
-    if (!key[0].candidate->fits)
+    if (key[0].candidate->fits || is_near_miss(s, key[0].candidate))
+        status = polish_best(s, &key);
+    if (status == SMP_OK && !key[0].candidate->fits)
         status =
             smp__search_no_fit(&s->configs, &s->configs.config[key[0].index], key[0].candidate);
     if (status == SMP_OK)
-        status = polish_best(s, &key);
-    if (status == SMP_OK)
         status = prove(s, key[0].index, &s->entry[key[0].entry].candidate);
+    if (status == SMP_OK && s->entry[key[0].entry].candidate->n_recompute > 0)
+        status = smp__config_settle(&s->configs, &s->configs.config[key[0].index],
+                                    s->entry[key[0].entry].candidate);
     if (status == SMP_OK && s->configs.request->objective == SMP_OBJECTIVE_STEP) {
         double *bound_us = s->entry[key[0].entry].candidate->step_bound_us;
         status = smp__step_bound(&s->configs, &s->configs.config[key[0].index], &bound_us[0],

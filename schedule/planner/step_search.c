@@ -18,7 +18,12 @@
 
 /* For one configuration: partitions that are looked at, and what they may cost; what is small enough to look at
  * every partition, and the units placed for that. */
-enum { MOST_TRIALS = 20000, SMALL_UNITS = 20, MOST_PLACED = 400000 };
+enum {
+    MOST_TRIALS = 20000,
+    SMALL_UNITS = 20,
+    MOST_PLACED = 400000,
+    FITTING_TRIALS = 9 /* what choosing ops to recompute counts as */
+};
 #define MOST_WORK 3e6
 #define BETTER (1.0 - 1e-9)
 
@@ -90,12 +95,18 @@ static smp_status weigh_ranks(const smp__configs *configs, const smp__config *co
     return SMP_OK;
 }
 
+/* What a step has to stay below. */
+static double limit_of(const step_search *s)
+{
+    return (*s->best)->fits ? (*s->best)->step_us * BETTER : INFINITY;
+}
+
 /* A partition is judged; it takes the place of the best if it fits and its step is shorter. */
 static smp_status judge(step_search *s, smp_partition *partition, bool *better)
 {
     const smp_partition *old = (*s->best)->partition;
     smp_candidate *trial = NULL;
-    double least_us, limit_us = (*s->best)->step_us * BETTER;
+    double least_us, limit_us = limit_of(s);
     double samples = (double)(*s->best)->ddp * (double)(*s->best)->microbatch_size;
     *better = false;
     s->trials_left--; /* one that its bound rules out costs a look at all ops, too */
@@ -108,8 +119,10 @@ static smp_status judge(step_search *s, smp_partition *partition, bool *better)
     partition->bound = old->bound;
     partition->timed_out = old->timed_out;
     partition->lower_bound_us = fmin(old->lower_bound_us, partition->bottleneck_us);
-    SMP_TRY(smp__config_evaluate(s->configs, s->config, partition, limit_us, &trial));
+    SMP_TRY(smp__config_evaluate(s->configs, s->config, partition,
+                                 isfinite(limit_us) ? limit_us : 0.0, &trial));
     *better = trial->step_us < limit_us && trial->fits;
+    s->trials_left -= trial->n_recompute > 0 ? FITTING_TRIALS : 0;
     if (*better) {
         smp_candidate *worse = *s->best;
         *s->best = trial;
@@ -141,6 +154,7 @@ static smp_status try_stand_in(step_search *s, smp_arena *arena)
     smp_problem weighed = s->problem;
     smp_partition *found = NULL, *partition = NULL;
     weighed.weight = weight;
+    weighed.recomputes = NULL;
     weighed.first_look = s->problem.graph->n_op <= SMP__SMALL_OPS; /* many configurations */
     SMP_TRY(smp_partition_solve(&weighed, NULL, s->config->microbatches, &found));
     smp_status status = smp_partition_evaluate(&s->problem, found->stage, &partition);
@@ -234,7 +248,7 @@ static smp_status place_all(step_search *s, int32_t u, int empty)
         double us =
             smp__unit_work_us(&s->problem, units, u) * smp_problem_rank_slowdown(&s->problem, rank);
         s->rank_us[rank] += us;
-        if (s->rank_us[rank] * s->config->microbatches < (*s->best)->step_us) {
+        if (s->rank_us[rank] * s->config->microbatches < limit_of(s)) {
             s->place[u] = to;
             SMP_TRY(place_all(s, u + 1, empty - (s->n_in_stage[to]++ == 0)));
             s->n_in_stage[to]--;
@@ -247,6 +261,8 @@ static smp_status place_all(step_search *s, int32_t u, int empty)
 static smp_status open_search(step_search *s, double work, smp_arena *arena)
 {
     SMP_TRY(smp__config_problem(s->configs, s->config, &s->problem));
+    if (s->problem.recompute == SMP_RECOMPUTE_AUTO)
+        s->problem.recomputes = s->configs->no_op; /* what has to is chosen when it is judged */
     SMP_TRY(smp__units_build(&s->problem, &s->units));
     size_t n_stage = (size_t)s->problem.n_stage;
     s->place = SMP_ARENA_NEW(arena, int32_t, (size_t)s->units->n);
@@ -270,9 +286,9 @@ smp_status smp__step_search(smp__configs *configs, smp__config *config, double *
         return SMP_ERR_NO_MEMORY;
     smp_status status = open_search(&s, *work, arena);
     int64_t trials = s.trials_left;
-    if (status == SMP_OK)
+    if (status == SMP_OK && (*best)->fits)
         status = try_stand_in(&s, arena);
-    if (status == SMP_OK)
+    if (status == SMP_OK && (*best)->fits)
         status = descend(&s);
     if (status == SMP_OK && s.units->n <= SMALL_UNITS) {
         memset(s.n_in_stage, 0, (size_t)s.problem.n_stage * sizeof *s.n_in_stage);

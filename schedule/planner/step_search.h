@@ -8,8 +8,8 @@ enum {
     SMP__SMALL_OPS = 64
 }; /* of such graphs every configuration that may still win is searched */
 
-/* Replaces *best, a candidate of the configuration that fits, where another partition fits too and its
- * simulated step is shorter. Of small problems every partition is looked at, of larger ones the
+/* Replaces *best, a candidate of the configuration, where another partition fits and its simulated step is
+ * shorter, or where *best does not fit (found in small problems alone). Of small problems every partition is looked at, of larger ones the
  * neighbours of the best. Takes from *work, which bounds what is simulated, in ops and actions; so does the
  * request's deadline. *replaced: the candidate that was given, the caller's; NULL if it is still the best. Both
  * are set on failure too. */

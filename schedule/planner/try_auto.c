@@ -2,6 +2,7 @@
  * fixed rules; the engine of schedule "auto" starts from the best of them and is judged by the same
  * simulation and the same memory planner. It has to win by more than one part in a hundred, as
  * anything has to in the search: a rule is easier to read. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "schedule/auto/auto_schedule.h"
@@ -27,10 +28,12 @@ static smp_status fits(void *context, const smp_program *programs, bool *out)
     return SMP_OK;
 }
 
-/* What a live micro-batch of a stage takes, as the partitioner estimates it. */
+/* What a live micro-batch of a stage takes, as the partitioner estimates it: where everything recomputes
+ * what was received. */
 static int64_t stash_of(const smp_stage_load *load)
 {
-    return load->recompute ? load->in_bytes : load->stash_bytes;
+    double again = (double)load->again_bytes / fmax((double)load->stash_bytes, 1.0);
+    return load->stash_bytes - load->again_bytes + (int64_t)(again * (double)load->in_bytes);
 }
 
 /* What a rank has for stashes: what is free, and what the winner's rule keeps alive. */

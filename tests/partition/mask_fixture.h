@@ -116,14 +116,11 @@ static inline double mask_load(const fixture *f, const mask_graph *m, uint32_t b
     double fixed =
         f->problem.state_factor * weights + workspace + (training ? 2.0 : 1.0) * (received + sent);
     double kept = fixed + f->live[s] * stash, again = fixed + f->live[s] * received + stash;
-    double limit = (double)f->limit[s];
-    bool recompute =
-        training && (f->problem.recompute == SMP_RECOMPUTE_ALL ||
-                     (f->problem.recompute == SMP_RECOMPUTE_AUTO && kept > limit && again < kept));
-    if ((recompute ? again : kept) > limit)
+    double share = fixture_share(f, s, kept, again);
+    if ((share >= 1.0 ? again : share > 0.0 ? 0.0 : kept) > (double)f->limit[s])
         return INFINITY;
     double slowdown = f->device_spec[0].flops_fp32 / f->device_spec[f->device[s]].flops_fp32;
-    double compute = (forward * (recompute ? 2.0 : 1.0) + backward) * slowdown;
+    double compute = (forward * (1.0 + fixture_again(f, share)) + backward) * slowdown;
     return f->cluster.overlap ? fmax(compute, transfer) : compute + transfer;
 }
 

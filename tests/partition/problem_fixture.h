@@ -17,6 +17,7 @@
 
 #include "graph/base/random.h"
 #include "graph/base/text.h"
+#include "partition/problem/recompute_price.h"
 #include "partition/solve/partitioner.h"
 
 enum { FIXTURE_MAX_STAGES = 64, FIXTURE_MAX_DEVICES = 64 };
@@ -274,18 +275,36 @@ static inline double fixture_memory_of(const fixture *f, const int32_t *stage, i
            (f->graph->training ? 2.0 : 1.0) * border;
 }
 
-static inline bool fixture_recomputes(const fixture *f, const int32_t *stage, int s)
+/* Share of its stash that a stage with these bytes makes again: as much as it takes to fit. */
+static inline double fixture_share(const fixture *f, int s, double kept, double again)
 {
+    double limit = (double)f->limit[s];
     if (!f->graph->training || f->problem.recompute == SMP_RECOMPUTE_NONE)
-        return false;
-    double kept = fixture_memory_of(f, stage, s, false);
-    return f->problem.recompute == SMP_RECOMPUTE_ALL ||
-           (kept > (double)f->limit[s] && fixture_memory_of(f, stage, s, true) < kept);
+        return 0.0;
+    if (f->problem.recompute == SMP_RECOMPUTE_ALL)
+        return 1.0;
+    return kept <= limit || again >= kept ? 0.0 : fmin(1.0, (kept - limit) / (kept - again));
+}
+
+/* Times the forward that a stage runs once more. */
+static inline double fixture_again(const fixture *f, double share)
+{
+    smp__price price;
+    smp__price_make(&f->problem, &price);
+    return smp__price_at(&price, share);
+}
+
+static inline double fixture_recomputes(const fixture *f, const int32_t *stage, int s)
+{
+    return fixture_share(f, s, fixture_memory_of(f, stage, s, false),
+                         fixture_memory_of(f, stage, s, true));
 }
 
 static inline double fixture_memory(const fixture *f, const int32_t *stage, int s)
 {
-    return fixture_memory_of(f, stage, s, fixture_recomputes(f, stage, s));
+    double share = fixture_recomputes(f, stage, s);
+    return share > 0.0 && share < 1.0 ? (double)f->limit[s]
+                                      : fixture_memory_of(f, stage, s, share > 0.0);
 }
 
 /* How many times slower than device 0 the one of stage s is. */
@@ -299,7 +318,7 @@ static inline double fixture_slowdown(const fixture *f, int replica, int s)
 static inline double fixture_load_us(const fixture *f, const int32_t *stage, int replica, int s)
 {
     double compute = 0.0, transfer = fixture_transfer_us(f, stage, replica, s);
-    int passes = fixture_recomputes(f, stage, s) ? 2 : 1; /* forward */
+    double passes = 1.0 + fixture_again(f, fixture_recomputes(f, stage, s)); /* forward */
     for (int32_t i = 0; i < f->graph->n_op; i++)
         if (stage[i] == s)
             compute += (passes * f->costs->op[i].forward_us + f->costs->op[i].backward_us) *

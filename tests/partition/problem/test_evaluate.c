@@ -60,7 +60,8 @@ static void check_loads(const fixture *f, const int32_t *stage, const smp_partit
         assert_int_equal(load->stash_bytes, stash_bytes);
         assert_close(load->forward_us, forward_us);
         assert_close(load->backward_us, backward_us);
-        assert_close(load->recompute_us, load->recompute ? forward_us : 0.0);
+        assert_close(load->recompute_us,
+                     forward_us * fixture_again(f, fixture_recomputes(f, stage, s)));
         assert_true((double)load->in_bytes == received);
         assert_true((double)(load->in_bytes + load->out_bytes) == border);
     }
@@ -120,7 +121,7 @@ static void test_evaluate_agrees_with_second_opinion(void **state)
             assert_close(partition->load[s].transfer_us, transfer_us);
             assert_true(partition->load[s].memory_bytes ==
                         (int64_t)ceil(fixture_memory(&f, stage, s)));
-            assert_int_equal(partition->load[s].recompute, fixture_recomputes(&f, stage, s));
+            assert_int_equal(partition->load[s].recompute, fixture_recomputes(&f, stage, s) > 0.0);
         }
         check_loads(&f, stage, partition);
         check_score(&f, stage, partition);
@@ -364,6 +365,83 @@ static void test_evaluate_lower_bound_holds(void **state)
     assert_true(tight > 30);
 }
 
+/* Three ops of one stage: 10, 40 and 50 us for 700, 200 and 100 bytes; two micro-batches alive. */
+static void open_three(fixture *f)
+{
+    static const char model[] =
+        "smp: 1\nname: three\nmode: training\nops:\n"
+        "  - {op: opaque, name: a, out: t0, cost: {forward_us: 10, backward_us: 20, weight_bytes: "
+        "0, "
+        "stash_bytes: 700, output_bytes: 4}}\n"
+        "  - {op: opaque, name: b, in: t0, out: t1, cost: {forward_us: 40, backward_us: 80, "
+        "weight_bytes: 0, stash_bytes: 200, output_bytes: 4}}\n"
+        "  - {op: opaque, name: c, in: t1, out: t2, cost: {forward_us: 50, backward_us: 100, "
+        "weight_bytes: 0, stash_bytes: 100, output_bytes: 4}}\n";
+    fixture_cluster(f, 1, 1, 1e6);
+    fixture_open(f, model, 1, 1);
+    f->live[0] = 2.0;
+    f->problem.recompute = SMP_RECOMPUTE_AUTO;
+}
+
+/* Of 2,000 bytes recomputation saves up to 1,000; the first 700 of those for a tenth of the time. */
+static void test_evaluate_recomputes_as_much_as_memory_asks_for(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t limit, memory;
+        double recompute_us;
+        bool fits;
+    } row[] = {{2000, 2000, 0, true},  {1999, 1999, 1.0 / 70, true}, {1650, 1650, 5, true},
+               {1300, 1300, 10, true}, {1200, 1200, 30, true},       {1100, 1100, 50, true},
+               {1050, 1050, 75, true}, {1000, 1000, 100, true},      {999, 1000, 100, false}};
+    fixture f;
+    int32_t stage[3] = {0};
+    open_three(&f);
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        smp_partition *partition;
+        f.limit[0] = row[i].limit;
+        assert_int_equal(smp_partition_evaluate(&f.problem, stage, &partition), SMP_OK);
+        assert_int_equal(partition->load[0].memory_bytes, row[i].memory);
+        assert_close(partition->load[0].recompute_us, row[i].recompute_us);
+        assert_close(partition->bottleneck_us, 300 + row[i].recompute_us);
+        assert_int_equal(partition->fits, row[i].fits);
+        assert_int_equal(partition->load[0].recompute, row[i].recompute_us > 0);
+        smp_partition_destroy(partition);
+    }
+    fixture_close(&f);
+}
+
+/* A mask is obeyed, whatever the memory. */
+static void test_evaluate_counts_the_ops_of_a_mask(void **state)
+{
+    (void)state;
+    static const int us[] = {10, 40, 50}, bytes[] = {700, 200, 100};
+    fixture f;
+    int32_t stage[3] = {0};
+    open_three(&f);
+    f.limit[0] = 1;
+    for (unsigned mask = 0; mask < 8; mask++) {
+        bool again[3];
+        int n = 0, again_us = 0, saved = 0;
+        for (int i = 0; i < 3; i++) {
+            again[i] = mask >> i & 1;
+            n += again[i];
+            again_us += again[i] ? us[i] : 0;
+            saved += again[i] ? bytes[i] : 0;
+        }
+        smp_partition *partition;
+        f.problem.recomputes = again;
+        assert_int_equal(smp_partition_evaluate(&f.problem, stage, &partition), SMP_OK);
+        assert_close(partition->load[0].recompute_us, again_us);
+        assert_int_equal(partition->load[0].memory_bytes, 2000 - saved);
+        assert_int_equal(partition->load[0].n_again, n);
+        assert_int_equal(partition->load[0].recompute, n > 0);
+        assert_memory_equal(partition->recompute, again, sizeof again);
+        smp_partition_destroy(partition);
+    }
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -376,6 +454,8 @@ int main(void)
         cmocka_unit_test(test_evaluate_sends_no_gradient_of_what_needs_none),
         cmocka_unit_test(test_evaluate_refuses_what_is_no_pipeline),
         cmocka_unit_test(test_evaluate_lower_bound_holds),
+        cmocka_unit_test(test_evaluate_recomputes_as_much_as_memory_asks_for),
+        cmocka_unit_test(test_evaluate_counts_the_ops_of_a_mask),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

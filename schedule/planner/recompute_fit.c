@@ -1,0 +1,230 @@
+/* Which ops of a partition recompute: none where a rank fits so, else as few as it takes. The memory
+ * planner says what a rank takes, op by op; ranks do not depend on each other in that, so each is fitted by
+ * itself.
+ *
+ * A rank first lets go of the cheap and large (schedule/memory/recompute_choice.h), by as much as it
+ * misses, until it fits. Among few ops the best set is found by trying all. Otherwise, where it is
+ * to be exact, ops are taken back one by one, longest forward first: what is left needs each of them. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/model/op.h"
+#include "schedule/lower/lower.h"
+#include "schedule/memory/recompute_choice.h"
+#include "schedule/planner/configs.h"
+
+enum {
+    FEW_OPS = 8,     /* of a rank: all sets of them are tried */
+    MOST_DROPS = 500 /* tried on a rank */
+};
+#define SPARE 1.02 /* times what was missing */
+#define STEP 0.01  /* of the stashes at least, twice as much each time */
+
+typedef struct fitting {
+    smp__planner *planner;
+    const smp_problem *problem;
+    const smp_candidate *candidate;
+    bool *recompute;      /* [n_op] of the candidate's partition, */
+    bool *kept;           /* [n_op] and a choice to come back to */
+    smp_program *program; /* [pipeline] */
+    double *forward_us;   /* [n_op] */
+    int32_t *op;          /* [n_op] of a rank, longest forward first */
+    int32_t n_op;
+    int64_t cap; /* no rank may take more, whatever its memory */
+} fitting;
+
+static int64_t limit_of(const fitting *f, int rank)
+{
+    int64_t limit = smp__planner_limit(f->planner, f->candidate, rank);
+    return limit < f->cap ? limit : f->cap;
+}
+
+/* Bytes by which a rank misses with what recomputes now; <= 0: it fits. */
+static smp_status find_missing(const fitting *f, int rank, int64_t *missing)
+{
+    int64_t peak;
+    SMP_TRY(smp__planner_hold(f->planner, f->candidate->partition));
+    SMP_TRY(smp__planner_peak(f->planner, f->candidate, &f->program[rank], rank, false, &peak));
+    *missing = peak - limit_of(f, rank);
+    return SMP_OK;
+}
+
+/* The stages of a rank save `share` of their stashes, by the ops that save most per time. */
+static smp_status choose(const fitting *f, int rank, double share)
+{
+    const smp_partition *partition = f->candidate->partition;
+    for (int s = 0; s < partition->n_stage; s++) {
+        if (f->candidate->stage_rank[s] != rank)
+            continue;
+        SMP_TRY(smp_recompute_choose(f->problem->graph, f->planner->flow, s, NULL, f->forward_us,
+                                     share * (double)partition->load[s].stash_bytes, f->recompute,
+                                     NULL));
+        SMP_TRY(smp_recompute_repeats(f->problem->graph, f->planner->flow, s, f->recompute, NULL,
+                                      f->recompute));
+    }
+    return SMP_OK;
+}
+
+/* More and more, as far as that is possible. */
+static smp_status recompute_until_fit(const fitting *f, int rank, int64_t *missing)
+{
+    double share = 0.0, bytes = 1.0; /* that the rank stashes in all */
+    for (int s = 0; s < f->problem->n_stage; s++)
+        if (f->candidate->stage_rank[s] == rank)
+            bytes += f->problem->live[s] * (double)f->candidate->partition->load[s].stash_bytes;
+    for (int i = 0; *missing > 0 && share < 1.0; i++) {
+        share = fmin(1.0, share + fmax(SPARE * (double)*missing / bytes, STEP * (1 << i)));
+        SMP_TRY(choose(f, rank, share));
+        SMP_TRY(find_missing(f, rank, missing));
+    }
+    return SMP_OK;
+}
+
+typedef struct timed_op {
+    double us;
+    int32_t op;
+} timed_op;
+
+static int compare_ops(const void *left, const void *right)
+{
+    const timed_op *a = left, *b = right;
+    int order = smp__compare_doubles(b->us, a->us);
+    return order ? order : (a->op > b->op) - (a->op < b->op);
+}
+
+static smp_status list_ops(fitting *f, int rank)
+{
+    const smp_partition *partition = f->candidate->partition;
+    timed_op *list = calloc((size_t)f->problem->graph->n_op + 1, sizeof *list);
+    if (!list)
+        return smp_fail_memory((size_t)f->problem->graph->n_op * sizeof *list);
+    f->n_op = 0;
+    for (int32_t op = 0; op < f->problem->graph->n_op; op++)
+        if (f->candidate->stage_rank[partition->stage[op]] == rank)
+            list[f->n_op++] = (timed_op){f->forward_us[op], op};
+    qsort(list, (size_t)f->n_op, sizeof *list, compare_ops);
+    for (int32_t i = 0; i < f->n_op; i++)
+        f->op[i] = list[i].op;
+    free(list);
+    return SMP_OK;
+}
+
+/* Forward time of what a rank repeats; ops that are named for nothing are struck out. */
+static smp_status find_us(const fitting *f, int rank, double *us)
+{
+    for (int s = 0; s < f->problem->n_stage; s++)
+        if (f->candidate->stage_rank[s] == rank)
+            SMP_TRY(smp_recompute_repeats(f->problem->graph, f->planner->flow, s, f->recompute,
+                                          NULL, f->recompute));
+    *us = 0.0;
+    for (int32_t i = 0; i < f->n_op; i++)
+        *us += f->recompute[f->op[i]] ? f->forward_us[f->op[i]] : 0.0;
+    return SMP_OK;
+}
+
+/* The quickest of all sets of ops with which the rank fits; `missing` of the one that it has. */
+static smp_status try_all_sets(const fitting *f, int rank, int64_t missing)
+{
+    size_t bytes = (size_t)f->problem->graph->n_op * sizeof *f->kept;
+    double best_us = INFINITY, us;
+    memcpy(f->kept, f->recompute, bytes);
+    if (missing <= 0)
+        SMP_TRY(find_us(f, rank, &best_us));
+    for (unsigned set = 1; set < 1u << f->n_op; set++) {
+        for (int32_t i = 0; i < f->n_op; i++)
+            f->recompute[f->op[i]] = set >> i & 1;
+        SMP_TRY(find_us(f, rank, &us));
+        if (!(us < best_us))
+            continue;
+        SMP_TRY(find_missing(f, rank, &missing));
+        if (missing > 0)
+            continue;
+        best_us = us;
+        memcpy(f->kept, f->recompute, bytes);
+    }
+    memcpy(f->recompute, f->kept, bytes);
+    return SMP_OK;
+}
+
+/* Of two ops that run as one kernel the second: they recompute together. */
+static bool is_second(const fitting *f, int32_t op)
+{
+    const int32_t *stage = f->candidate->partition->stage;
+    return op > 0 && stage[op] == stage[op - 1] && smp_op_fused(f->problem->graph, op - 1);
+}
+
+static smp_status take_back(const fitting *f, int rank)
+{
+    int n_try = 0;
+    for (int32_t i = 0; i < f->n_op && n_try < MOST_DROPS; i++) {
+        int32_t op = f->op[i];
+        int64_t missing;
+        if (!f->recompute[op] || is_second(f, op))
+            continue;
+        bool pair = op + 1 < f->problem->graph->n_op && is_second(f, op + 1);
+        f->recompute[op] = false;
+        if (pair)
+            f->recompute[op + 1] = false;
+        SMP_TRY(find_missing(f, rank, &missing));
+        n_try++;
+        if (missing <= 0)
+            continue;
+        f->recompute[op] = true;
+        if (pair)
+            f->recompute[op + 1] = true;
+    }
+    return SMP_OK;
+}
+
+static smp_status fit_rank(fitting *f, int rank, int64_t missing, bool exactly)
+{
+    SMP_TRY(recompute_until_fit(f, rank, &missing));
+    if (!exactly)
+        return SMP_OK;
+    SMP_TRY(list_ops(f, rank));
+    if (f->n_op <= FEW_OPS)
+        return try_all_sets(f, rank, missing);
+    return missing <= 0 ? take_back(f, rank) : SMP_OK;
+}
+
+static smp_status open_fitting(fitting *f, smp_arena *arena)
+{
+    const smp_candidate *candidate = f->candidate;
+    size_t n_op = (size_t)f->problem->graph->n_op;
+    smp_schedule_shape shape = smp__planner_shape(f->planner, candidate->pipeline,
+                                                  candidate->chunks, candidate->microbatches);
+    f->program = SMP_ARENA_NEW(arena, smp_program, (size_t)candidate->pipeline);
+    f->forward_us = SMP_ARENA_NEW(arena, double, n_op);
+    f->kept = SMP_ARENA_NEW(arena, bool, n_op);
+    f->op = SMP_ARENA_NEW(arena, int32_t, n_op);
+    if (!f->program || !f->forward_us || !f->kept || !f->op)
+        return SMP_ERR_NO_MEMORY;
+    for (size_t op = 0; op < n_op; op++)
+        f->forward_us[op] = f->problem->costs->op[op].forward_us;
+    SMP_TRY(smp__planner_hold(f->planner, candidate->partition));
+    return smp_lower(smp_schedule_find(candidate->schedule), &shape, f->planner->flow, f->program);
+}
+
+smp_status smp__recompute_to_fit(smp__planner *planner, const smp_problem *problem,
+                                 const smp_candidate *candidate, int64_t cap, bool exactly)
+{
+    fitting f = {.planner = planner,
+                 .problem = problem,
+                 .candidate = candidate,
+                 .recompute = candidate->partition->recompute,
+                 .cap = cap};
+    smp_arena *arena = smp_arena_create();
+    smp_status status = arena ? open_fitting(&f, arena) : SMP_ERR_NO_MEMORY;
+    for (int r = 0; r < candidate->pipeline && status == SMP_OK; r++) {
+        int64_t missing = candidate->rank_peak_bytes[r] - limit_of(&f, r);
+        if (missing <= 0) /* at least, where only the least is known */
+            status = find_missing(&f, r, &missing);
+        if (status == SMP_OK && missing > 0)
+            status = fit_rank(&f, r, missing, exactly);
+    }
+    for (int r = 0; f.program && r < candidate->pipeline; r++)
+        smp_program_free(&f.program[r]);
+    smp_arena_destroy(arena);
+    return status;
+}
