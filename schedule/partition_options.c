@@ -108,7 +108,8 @@ static const option_entry entries[] = {
     {FLAG_PARTITIONER, "partitioner", "NAME|auto", IN_BOTH,
      "one partitioner instead of the best of all: "},
     {FLAG_TIME_LIMIT, "time-limit", "SECONDS|none", IN_BOTH,
-     "after it, the best plan so far is taken (default 10)"},
+     "after it, the best plan so far is taken (default 10); named with --objective bottleneck, "
+     "the proof takes all of it while a gap is open"},
     {FLAG_SEED, "seed", "S", IN_BOTH, "(default 1)"},
     {FLAG_HEADING, "output", NULL, 0, NULL},
     {FLAG_EXPLAIN, "explain", NULL, IN_BOTH,
@@ -357,6 +358,7 @@ static smp_status set_search_option(smp_partition_options *o, const option_entry
     case FLAG_PARTITIONER:
         return parse_partitioner(name, text, &r->partitioner);
     case FLAG_TIME_LIMIT:
+        r->until_deadline = true;
         return parse_time_limit(name, text, &o->time_limit_s);
     case FLAG_SEED:
         return parse_seed(name, text, &r->seed);

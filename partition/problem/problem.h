@@ -54,6 +54,7 @@ typedef struct smp_problem {
     double deadline_s;    /* smp_clock_s() at which solvers stop improving and proving; 0: never */
     int n_replica;        /* that count (profile/replicas.h); 0: one */
     const double *weight; /* [pipeline] or NULL: times which a rank's compute counts, > 0 */
+    bool until_deadline;  /* proofs that are open take all the time there is, not a share of work */
 } smp_problem;
 
 /* The stage that an op is pinned to, or -1. */

@@ -12,19 +12,24 @@
 #include "partition/problem/coarse.h"
 #include "partition/problem/evaluate.h"
 #include "partition/prove/bound.h"
+#include "partition/prove/line.h"
 
 enum {
     PROVE_WORK = 180000000,
     PROVE_BYTES = 160 << 20,
+    LONG_BYTES = 400 << 20, /* until the deadline */
+    LINE_WORK = PROVE_WORK / 4 * 3,
     MAX_UNITS = 20000, /* for exact search */
     CUT_SHARE = 3,     /* of the work, for cuts alone: a third */
     SMALL_UNITS = 24,
     SMALL_WORK = 20000000, /* for all pipelines of a small graph */
-    MAX_MIDWAY = 4         /* targets tried between the last refuted and one that was too much */
+    MAX_MIDWAY = 4,        /* targets tried between the last refuted and one that was too much, */
+    MIDWAY_LONG = 24       /* and until the deadline */
 };
 
-#define CLOSED 1e-9         /* relative gap that is none */
-#define MIDWAY_GAP 2e-3     /* worth trying a target between */
+#define CLOSED 1e-9     /* relative gap that is none */
+#define MIDWAY_GAP 2e-3 /* worth trying a target between */
+#define MIDWAY_LONG_GAP 1e-5
 #define FIRST_STEP 0.0625   /* of the gap between bound and bottleneck: the first target */
 #define STEP_WITHOUT 1.0625 /* times the bound, where no partition fits yet */
 
@@ -116,9 +121,12 @@ static smp_status search(proof *p, double upper_us)
         if (last)
             break;
     }
-    for (int i = 0; i < MAX_MIDWAY && answer == SMP__EXACT_LIMIT && p->work > 0; i++) {
+    bool longer = p->limits->work > PROVE_WORK;
+    int midway = longer ? MIDWAY_LONG : MAX_MIDWAY;
+    double gap = longer ? MIDWAY_LONG_GAP : MIDWAY_GAP;
+    for (int i = 0; i < midway && answer == SMP__EXACT_LIMIT && p->work > 0; i++) {
         double target_us = 0.5 * (p->lower_us + high_us);
-        if (!isfinite(high_us) || high_us <= p->lower_us * (1.0 + MIDWAY_GAP))
+        if (!isfinite(high_us) || high_us <= p->lower_us * (1.0 + gap))
             break;
         SMP_TRY(try_target(p, target_us, &answer));
         if (answer == SMP__EXACT_LIMIT)
@@ -255,6 +263,39 @@ static smp_status prove_replicas(proof *p, smp_partition **partition)
     return SMP_OK;
 }
 
+/* As an assembly line, with so much of the work. */
+static smp_status prove_line(proof *p, smp_partition **partition, int64_t work)
+{
+    smp__line_result result;
+    if (p->late || p->work <= 0 || is_closed(p->lower_us, upper_of(*partition)))
+        return SMP_OK;
+    int64_t rest = p->work > work ? p->work - work : 0;
+    p->work -= rest;
+    SMP_TRY(smp__line_prove(&p->window, p->lower_us, upper_of(*partition), p->limits, &p->work,
+                            p->unit_stage, &result));
+    p->work += rest;
+    p->late |= result.late;
+    raise_bound(p, result.lower_us, "search of lines");
+    p->found_us = result.best_us;
+    return take_found(p, partition);
+}
+
+/* Transfers that do not matter leave a line, whose search ignores them, and may stay just above its
+ * bound: exact search, which does not, gets the usual share of the work. */
+static smp_status prove_both(proof *p, smp_partition **partition)
+{
+    SMP_TRY(prove_line(p, partition, LINE_WORK));
+    if (is_closed(p->lower_us, upper_of(*partition)))
+        return SMP_OK;
+    int64_t rest = p->work > PROVE_WORK ? p->work - PROVE_WORK : 0;
+    p->work -= rest;
+    SMP_TRY(prove_replicas(p, partition));
+    p->work += rest;
+    return upper_of(*partition) > p->lower_us * (1.0 + SMP__LINE_NEGLIGIBLE)
+               ? prove_line(p, partition, p->work)
+               : SMP_OK;
+}
+
 /* One variant of the problem. Fills lower_us, bound, late; takes what is found. */
 static smp_status prove_variant(proof *p, smp_partition **partition, smp_arena *arena)
 {
@@ -270,7 +311,9 @@ static smp_status prove_variant(proof *p, smp_partition **partition, smp_arena *
     SMP_TRY(smp__window_init(&p->window, p->problem, p->units, arena));
     if (!p->window.exact_links)
         SMP_TRY(search_all(p, partition, &done));
-    return done ? SMP_OK : prove_replicas(p, partition);
+    if (done)
+        return SMP_OK;
+    return smp__line_applies(&p->window) ? prove_both(p, partition) : prove_replicas(p, partition);
 }
 
 /* improve: take what is found. bound: keep what is proven. */
@@ -336,5 +379,9 @@ smp_status smp__prove(const smp_problem *problem, const smp__exact_limits *limit
 smp_status smp_partition_prove(const smp_problem *problem, smp_partition **partition)
 {
     smp__exact_limits limits = {PROVE_WORK, PROVE_BYTES, problem->deadline_s};
+    if (problem->until_deadline && problem->deadline_s > 0.0) {
+        limits.work = INT64_MAX / 4;
+        limits.bytes = LONG_BYTES;
+    }
     return smp__prove(problem, &limits, "exact", partition);
 }

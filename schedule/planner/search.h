@@ -30,6 +30,7 @@ typedef struct smp_search_request {
     int active_microbatches; /* bound on live micro-batches for schedules that take one; 0: none */
     int group;               /* micro-batches per group of chunked schedules; 0: pipeline */
     smp_where numbers_where; /* where the numbers above stand that no option gave; may be empty */
+    bool until_deadline; /* the proof of the bottleneck goes on until deadline_s while it is open */
 } smp_search_request;
 
 /* One configuration, evaluated. */
