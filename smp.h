@@ -124,6 +124,8 @@ typedef struct smp_options {
     int max_skipped;  /* so many skipped steps in a row (see smp_step) end the job; 0: go on */
     int keep_scheduling; /* 1: the calling thread keeps its cores, policy and timer slack, also
                             where ranks outnumber cores; 0: see above */
+    int record_costs;    /* keep what operators and messages of the last steps take for
+                         smp_costs_write */
 } smp_options;
 
 SMP_API smp_options smp_options_default(void);
@@ -240,6 +242,11 @@ SMP_API int64_t smp_weight_elements(const smp *s, int weight);
 /* Writes predicted and measured timelines of the last step as a Chrome trace (Perfetto). Needs
  * record_trace. Collective; rank 0 writes. */
 SMP_API smp_status smp_trace_write(smp *s, const char *path);
+
+/* Writes a profile (for options.profile, smp-partition --profile) of what operators and messages took
+ * in the last steps, the slow first ones aside: medians over steps and replicas. Needs record_costs
+ * and a step. Collective; rank 0 writes. */
+SMP_API smp_status smp_costs_write(smp *s, const char *path);
 
 /* Plans without running: writes a plan file for options->model. Not collective, no MPI needed. */
 SMP_API smp_status smp_plan_write(const smp_options *options, const char *path);

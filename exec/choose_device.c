@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "exec/state/device_wait.h"
+#include "exec/step/cost_samples.h"
 
 /* The precision asked for, else the plan's, else fp32. */
 static smp_status find_precision(smp *s)
@@ -98,8 +99,7 @@ smp_status smp__device_open(smp *s)
 {
     smp_device_options options = {.precision = s->target.precision,
                                   .node_rank = s->comm.node_rank,
-                                  .stamps =
-                                      smp__device_stamps(s->program->n, s->options.record_trace)};
+                                  .stamps = smp__device_stamps(s, smp__cost_marks(s))};
     SMP_TRY(smp__comm_agree(&s->comm, s->device->open(&options, &s->device_context)));
     s->kernel_context = s->device->kernel_context(s->device_context);
     return SMP_OK;

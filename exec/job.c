@@ -8,6 +8,7 @@
 #include "exec/state/checkpoint_save.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/weights.h"
+#include "exec/step/cost_samples.h"
 #include "exec/step/loss_share.h"
 #include "exec/step/message_lanes.h"
 #include "exec/step/messages.h"
@@ -153,6 +154,7 @@ static smp_status build_plan(smp *s)
     SMP_TRY(plan_memory(s));
     SMP_TRY(smp__inputs_build(s));
     SMP_TRY(smp__loss_share_build(s));
+    SMP_TRY(smp__cost_samples_build(s));
     s->extra_bytes = loss_gradient_bytes(s) + smp__inputs_bytes(s);
     return build_host_buffers(s);
 }
@@ -255,4 +257,5 @@ void smp__job_free(smp *s)
     free(s->rows);
     free(s->result);
     free(s->event);
+    smp__cost_samples_free(s);
 }

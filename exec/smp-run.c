@@ -77,6 +77,7 @@ static const struct entry {
     {"json", YES, AT(train.json)},
     {"trace", TEXT, AT(train.trace)},
     {"report", TEXT, AT(train.report)},
+    {"profile-out", TEXT, AT(train.profile)},
     {"checksum", YES, AT(train.checksum)},
     {"timeout", SECONDS, AT(train.job.timeout_s)},
     {"device", TEXT, AT(train.job.device)},
@@ -127,6 +128,7 @@ static const char usage[] =
     "  --json               one JSON object per step and line\n"
     "  --trace FILE.json    Chrome trace of the last step, predicted and measured (Perfetto)\n"
     "  --report FILE.html   a page with the last step, predicted above measured\n"
+    "  --profile-out FILE   a profile of what this run measured, for smp-partition --profile\n"
     "  --checksum           print a hash of each replica's weights at the end\n"
     "job\n"
     "  --timeout S          end the job if a rank waits for S seconds without progress\n"
@@ -275,6 +277,7 @@ static smp_status parse_arguments(int argc, char **argv, arguments *a)
     a->train.eval_data = a->eval_data.item;
     a->train.n_eval_data = a->eval_data.n;
     a->train.job.record_trace = a->train.trace || a->train.report;
+    a->train.job.record_costs = a->train.profile != NULL;
     if (a->train.n_data == 0)
         return smp_fail(SMP_ERR_INPUT,
                         "no --data: name a file to train on; --help lists the kinds");

@@ -14,9 +14,10 @@
 #include "exec/on_sigterm.h"
 #include "exec/state/checkpoint_folder.h"
 #include "exec/state/weights.h"
+#include "exec/step/cost_samples.h"
 #include "profile/measure.h"
 
-enum { WARM_UP_STEPS = 2, TELLER_S = 2 };
+enum { TELLER_S = 2 };
 
 typedef struct trainer {
     const smp_train_options *options;
@@ -211,10 +212,9 @@ static smp_status train_step(trainer *t, int64_t step)
                            : smp_save(t->job, o->checkpoint);
 }
 
-/* The first steps touch memory and libraries for the first time: they do not count. */
 static void print_summary(const trainer *t)
 {
-    int64_t skip = t->n_step / 2 < WARM_UP_STEPS ? t->n_step / 2 : WARM_UP_STEPS;
+    int64_t skip = smp__cold_steps(t->n_step);
     int64_t n = t->n_step - skip;
     if (n <= 0)
         return;
@@ -290,6 +290,7 @@ static smp_status check_outputs(const trainer *t)
                         "--report: the plan has no `cluster:`, so there is no prediction to draw: "
                         "plan again with this version of smp-partition");
     SMP_TRY(check_folder(o->trace, "the trace"));
+    SMP_TRY(check_folder(o->profile, "the profile"));
     return check_folder(o->report, "the report");
 }
 
@@ -333,6 +334,8 @@ static smp_status run(trainer *t)
         SMP_TRY(smp_trace_write(t->job, o->trace));
     if (o->report)
         SMP_TRY(smp__report_write(t->job, o->report));
+    if (o->profile)
+        SMP_TRY(smp_costs_write(t->job, o->profile));
     if (o->checksum)
         SMP_TRY(print_checksum(t));
     if (t->prints && !o->json)

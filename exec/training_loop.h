@@ -22,9 +22,10 @@ typedef struct smp_train_options {
     bool shuffle;
     bool drop_last; /* a pass ends with its last full batch, not with what is left of it */
     bool json;
-    bool checksum;      /* print a hash of every replica's weights at the end */
-    const char *trace;  /* Chrome trace of the last step, or NULL */
-    const char *report; /* page of the last step (HTML), or NULL */
+    bool checksum;       /* print a hash of every replica's weights at the end */
+    const char *trace;   /* Chrome trace of the last step, or NULL */
+    const char *report;  /* page of the last step (HTML), or NULL */
+    const char *profile; /* what the steps cost, or NULL; with job.record_costs */
 } smp_train_options;
 
 /* Runs the whole job: rank 0 prints steps to standard output. Collective. On failure *job_broken

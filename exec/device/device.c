@@ -1,6 +1,7 @@
 /* The devices, the fastest first: "auto" takes the first that can run the job. */
 #include "exec/device/device.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #ifdef SMP_HAVE_CUDA
@@ -31,6 +32,12 @@ const smp_device *smp_device_find(const char *name)
         if (strcmp(devices[i]->name, name) == 0)
             return devices[i];
     return NULL;
+}
+
+void smp_device_profile_name(const smp_device *device, void *context, char *name)
+{
+    const char *text = device->host_memory ? device->name : device->describe(context);
+    snprintf(name, SMP_DEVICE_NAME_BYTES, "%.*s", (int)strcspn(text, ",\n"), text);
 }
 
 smp_status smp_device_backend(const char *name, smp_backend *out)

@@ -71,6 +71,11 @@ typedef struct smp_device {
     bool (*passed)(void *context, int index, double *time_s);
 } smp_device;
 
+enum { SMP_DEVICE_NAME_BYTES = 128 };
+/* What profiles call an open device: "cpu", or what it calls itself, without details: "NVIDIA H200".
+ * name: [SMP_DEVICE_NAME_BYTES]. */
+void smp_device_profile_name(const smp_device *device, void *context, char *name);
+
 const smp_device *smp_device_find(const char *name); /* NULL if unknown or not built in */
 const smp_device *const *smp_devices(void);          /* NULL-terminated */
 

@@ -3,7 +3,6 @@
  * exec/probe/probe_pool.c. */
 #include "exec/probe/probe.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +11,7 @@
 #include "exec/probe/probe_op.h"
 #include "graph/base/random.h"
 
-enum { ID_BYTES = 64, NAME_BYTES = 128 };
+enum { ID_BYTES = 64 };
 
 #define VALUE_SCALE 0.05f
 #define MEMORY_SHARE 0.9 /* of a device's free memory: the rest is left to its driver */
@@ -20,7 +19,7 @@ enum { ID_BYTES = 64, NAME_BYTES = 128 };
 typedef struct rank_probe {
     smp__probe_state state; /* first: what the caller holds */
     smp__probe_links links;
-    char name[NAME_BYTES];
+    char name[SMP_DEVICE_NAME_BYTES];
 } rank_probe;
 
 /* Includes clearing the gradient for the next step. */
@@ -157,15 +156,6 @@ static smp_status open_device(smp__probe_state *p, const smp_target *target, int
     return p->device->reserve_host(p->device_context, SMP__STAGING_BYTES, &p->staging);
 }
 
-/* "cpu", or what the device calls itself, without its details: "NVIDIA H200". */
-static void name_device(rank_probe *r)
-{
-    const smp__probe_state *p = &r->state;
-    const char *text =
-        p->device->host_memory ? p->device->name : p->device->describe(p->device_context);
-    snprintf(r->name, sizeof r->name, "%.*s", (int)strcspn(text, ",\n"), text);
-}
-
 static void fill_table(rank_probe *r)
 {
     smp__probe_state *p = &r->state;
@@ -217,7 +207,7 @@ static smp_status start(rank_probe *r, const smp_target *target)
         status = smp__probe_links_open(p, &r->links);
     if (status != SMP_OK)
         return status;
-    name_device(r);
+    smp_device_profile_name(p->device, p->device_context, r->name);
     fill_table(r);
     return SMP_OK;
 }

@@ -18,33 +18,6 @@ void smp__probe_pairs(const int *node_of, int ranks, smp__probe_pair *pair)
     }
 }
 
-/* Collective: every rank gets [world_size], malloc'ed. */
-static smp_status find_nodes(smp_comm *comm, int **out)
-{
-    const int ranks = comm->world_size, own = comm->world_rank;
-    void *here; /* the ranks of this node, by rising rank */
-    SMP_TRY(smp__comm_gather_node(comm, &own, sizeof own, &here));
-    const int first = *(const int *)here;
-    free(here);
-    int *node_of = calloc((size_t)ranks, sizeof *node_of);
-    double *lowest = calloc((size_t)ranks, sizeof *lowest);
-    smp_status status = node_of && lowest ? SMP_OK : smp_fail_memory((size_t)ranks * 12);
-    status = smp__comm_agree(comm, status);
-    if (status == SMP_OK) {
-        lowest[own] = first;
-        status = smp__comm_sum(comm, lowest, ranks);
-    }
-    for (int rank = 0; status == SMP_OK && rank < ranks; rank++)
-        node_of[rank] = (int)lowest[rank];
-    if (!comm->failed) /* MPI may still add to it */
-        free(lowest);
-    if (status == SMP_OK)
-        *out = node_of;
-    else
-        free(node_of);
-    return status;
-}
-
 /* Lanes have the number of their link and their direction. */
 static int list_lanes(smp__probe_links *links, int rank, smp_lane *lane)
 {
@@ -84,7 +57,7 @@ smp_status smp__probe_links_open(smp__probe_state *p, smp__probe_links *links)
     *links = (smp__probe_links){.pair = {{-1, -1}, {-1, -1}}};
     if (p->comm.world_size == 1)
         return SMP_OK;
-    SMP_TRY(find_nodes(&p->comm, &node_of));
+    SMP_TRY(smp__comm_nodes(&p->comm, &node_of));
     smp__probe_pairs(node_of, p->comm.world_size, links->pair);
     free(node_of);
     SMP_TRY(smp__comm_agree(&p->comm, smp__comm_split(&p->comm, p->comm.world_rank, 0)));

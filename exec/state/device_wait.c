@@ -14,12 +14,17 @@
  * a thousand (assumed: it is not documented). */
 enum { PACE_CALLS = 24, PACE_SLOTS = 4 };
 
-int smp__device_stamps(int64_t actions, bool trace)
+/* Stamps: the end of every action, the begin of every action (with a trace), the slots, marks. */
+static int mark_stamp(const smp *s, int mark)
 {
-    return (int)(actions * (trace ? 2 : 1)) + PACE_SLOTS;
+    return (int)(s->program->n * (s->event ? 2 : 1)) + PACE_SLOTS + mark;
 }
 
-/* Stamps: the end of every action, the begin of every action (with a trace), the slots. */
+int smp__device_stamps(const smp *s, int marks)
+{
+    return mark_stamp(s, marks);
+}
+
 static int begin_stamp(const smp *s, int64_t action)
 {
     return (int)(s->program->n + action);
@@ -143,6 +148,18 @@ smp_status smp__stamp_end(smp *s)
     if (!s->device->host_memory)
         advance(s);
     return SMP_OK;
+}
+
+smp_status smp__stamp_mark(smp *s, int mark)
+{
+    return s->device->stamp(s->device_context, mark_stamp(s, mark));
+}
+
+smp_status smp__mark_time(const smp *s, int mark, double *time_s)
+{
+    if (s->device->passed(s->device_context, mark_stamp(s, mark), time_s))
+        return SMP_OK;
+    return smp_fail(SMP_ERR_FAILED, "the device has no time for mark %d of the step", mark);
 }
 
 smp_status smp__trace_collect(smp *s)

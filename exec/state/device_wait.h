@@ -12,11 +12,14 @@ void smp__device_blame(smp *s);
 /* Called after every operator: keeps the host within some hundred kernels of the device, since a
  * launch into a full queue would block where nobody watches. */
 smp_status smp__device_pace(smp *s);
-/* Stamps that the device needs for a program of n actions. */
-int smp__device_stamps(int64_t actions, bool trace);
+/* Stamps that the device needs, besides `marks` that smp__stamp_mark sets. */
+int smp__device_stamps(const smp *s, int marks);
 /* Notes where the device begins (with record_trace) or ends the action at s->position. */
 smp_status smp__stamp_begin(smp *s);
 smp_status smp__stamp_end(smp *s);
+/* Notes where the device is, under a number that is used again in every step, and when it was there. */
+smp_status smp__stamp_mark(smp *s, int mark);
+smp_status smp__mark_time(const smp *s, int mark, double *time_s);
 /* Fills in the times of `event`. Waits for the device. */
 smp_status smp__trace_collect(smp *s);
 /* Between host memory and device memory, in pieces; return when done. */

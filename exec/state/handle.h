@@ -80,6 +80,8 @@ typedef struct smp__input {
     bool counts_here;       /* ... and this rank is the one of its replica that looks at them */
 } smp__input;
 
+typedef struct smp__cost_samples smp__cost_samples;
+
 struct smp {
     smp_options options; /* strings point into `strings` */
     smp_arena *strings;
@@ -137,8 +139,9 @@ struct smp {
     int64_t passed;       /* ... of which the device has done at least so many */
     int64_t calls;        /* operators enqueued, for smp__device_pace */
 
-    smp_trace_event *event; /* [program n], with record_trace */
-    int64_t n_event;        /* of the last step; times are known after smp__trace_collect */
+    smp__cost_samples *cost_samples; /* exec/step/cost_samples.h; NULL: not record_costs */
+    smp_trace_event *event;          /* [program n], with record_trace */
+    int64_t n_event; /* of the last step; times are known after smp__trace_collect */
     bool collected;
     double step_begin_s;
     int64_t samples_given; /* of the global batch, by the call in progress */

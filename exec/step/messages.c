@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "exec/step/cost_samples.h"
 #include "exec/step/message_lanes.h"
 
 static bool is_incoming(const smp *s, const smp_transfer *transfer)
@@ -128,11 +129,14 @@ smp_status smp__messages_send(smp *s, int chunk, int microbatch, smp_transfer_ki
     for (int i = 0; i < s->chunk[chunk].n_channel; i++) {
         smp__channel *channel = &s->chunk[chunk].channel[i];
         const smp_transfer *transfer = &s->flow->transfer[channel->transfer];
-        if (channel->outgoing && transfer->kind == kind)
-            SMP_TRY(s->transport->send(s->transport_context, channel->lane,
-                                       tag_of(s, channel, microbatch),
-                                       channel_data(s, channel, microbatch), transfer->bytes,
-                                       &channel->request[microbatch]));
+        if (!channel->outgoing || transfer->kind != kind)
+            continue;
+        smp__message_sample *sample = smp__cost_message(s, channel->transfer, microbatch);
+        if (sample)
+            sample->sent_s = smp_clock_s();
+        SMP_TRY(s->transport->send(
+            s->transport_context, channel->lane, tag_of(s, channel, microbatch),
+            channel_data(s, channel, microbatch), transfer->bytes, &channel->request[microbatch]));
     }
     return SMP_OK;
 }
@@ -188,8 +192,14 @@ smp_status smp__messages_arrive(smp *s, int chunk, int microbatch, smp_transfer_
 {
     for (int i = 0; i < s->chunk[chunk].n_channel; i++) {
         smp__channel *channel = &s->chunk[chunk].channel[i];
-        if (!channel->outgoing && s->flow->transfer[channel->transfer].kind == kind)
-            SMP_TRY(smp__messages_wait(s, channel, microbatch));
+        if (channel->outgoing || s->flow->transfer[channel->transfer].kind != kind)
+            continue;
+        smp__message_sample *sample = smp__cost_message(s, channel->transfer, microbatch);
+        if (sample)
+            sample->awaited_s = smp_clock_s();
+        SMP_TRY(smp__messages_wait(s, channel, microbatch));
+        if (sample)
+            sample->arrived_s = smp_clock_s();
     }
     return SMP_OK;
 }

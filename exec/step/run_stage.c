@@ -3,6 +3,7 @@
 #include "exec/step/run_stage.h"
 
 #include "exec/state/device_wait.h"
+#include "exec/step/cost_samples.h"
 
 static void fill_call(const smp *s, int microbatch, const smp__call *call, smp_op_call *out)
 {
@@ -66,8 +67,11 @@ static smp_status backward_call(smp *s, int chunk, int microbatch, const smp__ca
     args.aux = smp__job_address(s, chunk, call->layout->backward_aux, microbatch);
     args.dout = smp__job_address(s, chunk, call->layout->dout, microbatch);
     args.workspace = smp__job_address(s, chunk, call->layout->backward_workspace, microbatch);
-    if (weight && call->op->n_param > 0)
+    if (weight && call->op->n_param > 0) {
         SMP_TRY(call->kernels->backward_weight(&args));
+        SMP_TRY(smp__cost_mark(s, chunk, microbatch, (int)(call - s->chunk[chunk].call),
+                               SMP_PROBE_BACKWARD_WEIGHT));
+    }
     if (wanted)
         SMP_TRY(call->kernels->backward_input(&args));
     return SMP_OK;
@@ -118,6 +122,14 @@ static smp_status run_instr(smp *s, int chunk, int microbatch, const smp_instr *
     return sum(s, chunk, microbatch, instr);
 }
 
+static bool passes_gradient(const smp__call *call)
+{
+    for (int32_t k = 0; k < call->op->n_in; k++)
+        if (call->layout->din[k].space != SMP_SPACE_NONE)
+            return true;
+    return false;
+}
+
 /* After an operator: messages move on, and the host does not run away from the device. */
 static smp_status after_operator(smp *s)
 {
@@ -125,12 +137,33 @@ static smp_status after_operator(smp *s)
     return s->transport_context ? s->transport->progress(s->transport_context) : SMP_OK;
 }
 
+/* Whose time an instruction takes: a sum of gradients is of the last call whose gradients it may be,
+ * forward again is nobody's. */
+static smp_status mark_instr(smp *s, int chunk, int microbatch, const smp_instr *instr, int *call)
+{
+    int part = SMP_PROBE_BACKWARD_INPUT;
+    if (!smp__cost_looks_at(s, microbatch))
+        return SMP_OK;
+    if (instr->kind == SMP_INSTR_RECOMPUTE)
+        return smp__cost_mark_at(s, chunk, -1, 0);
+    if (instr->call >= 0)
+        *call = instr->call;
+    else if (*call < 0)
+        return SMP_OK; /* of the first call, then */
+    if (instr->kind == SMP_INSTR_WEIGHT || !passes_gradient(&s->chunk[chunk].call[*call]))
+        part = SMP_PROBE_BACKWARD_WEIGHT;
+    return smp__cost_mark_at(s, chunk, *call, part);
+}
+
 static smp_status run(smp *s, int chunk, int microbatch, const smp_instr *instr, int32_t n)
 {
+    int last_call = -1;
+    SMP_TRY(smp__cost_mark(s, chunk, microbatch, -1, 0));
     for (int32_t i = 0; i < n; i++) {
         SMP_TRY(run_instr(s, chunk, microbatch, &instr[i]));
         if (instr[i].call >= 0)
             SMP_TRY(after_operator(s));
+        SMP_TRY(mark_instr(s, chunk, microbatch, &instr[i], &last_call));
         if (instr[i].kind == SMP_INSTR_RECOMPUTE && s->chunk[chunk].call[instr[i].call].pair)
             i++; /* the pair's second call stands behind it */
     }
@@ -140,6 +173,7 @@ static smp_status run(smp *s, int chunk, int microbatch, const smp_instr *instr,
 smp_status smp__stage_forward(smp *s, int chunk, int microbatch)
 {
     const smp__chunk *stage = &s->chunk[chunk];
+    SMP_TRY(smp__cost_mark(s, chunk, microbatch, -1, 0));
     for (int32_t i = 0; i < stage->layout->n_call; i++) {
         const smp__call *call = &stage->call[i];
         smp_layout_redo at[2];
@@ -150,6 +184,7 @@ smp_status smp__stage_forward(smp *s, int chunk, int microbatch)
         }
         SMP_TRY(forward_call(s, chunk, microbatch, call, at));
         SMP_TRY(after_operator(s));
+        SMP_TRY(smp__cost_mark(s, chunk, microbatch, i, SMP_PROBE_FORWARD));
         i += call->pair;
     }
     return SMP_OK;

@@ -9,6 +9,7 @@
  *                            waits for what an F, B or I reads; starts what a > sends
  *     run_stage.c            F, B, I, W: the operators of a stage, by its layout; between two of them
  *                            the transport moves on, and the host waits for a device far behind
+ *     cost_samples.c         what they took, if the costs of this run are wanted
  *     reduce.c               R: a chunk's gradients are final, their sum over replicas starts;
  *                            O: all sums are there
  *   state/device_wait.c    the one wait: the device may be far behind until everything before the
@@ -25,6 +26,7 @@
 
 #include "exec/state/device_wait.h"
 #include "exec/state/weights.h"
+#include "exec/step/cost_samples.h"
 #include "exec/step/loss_share.h"
 #include "exec/step/messages.h"
 #include "exec/step/reduce.h"
@@ -91,8 +93,11 @@ static smp_status run_program(smp *s)
 /* The one wait of a step: then the host may read the losses and the sums of squares. */
 static smp_status finish_device_work(smp *s, bool training)
 {
-    if (training)
+    if (training) {
+        SMP_TRY(smp__cost_optimizer_begin(s, SMP__OPTIMIZER_NORM));
         SMP_TRY(smp__weights_square(s));
+        SMP_TRY(smp__cost_optimizer_end(s, SMP__OPTIMIZER_NORM));
+    }
     if (s->memory->loss >= 0)
         SMP_TRY(s->device->download(s->device_context, s->loss, s->arena + s->memory->loss,
                                     (int64_t)s->microbatches * SMP_LOSS_SLOT_BYTES));
@@ -143,10 +148,12 @@ static smp_status update(smp *s, smp_step_result *result)
     if (limit > 0.0f && result->grad_norm > (double)limit)
         scale = (float)((double)limit / result->grad_norm);
     SMP_TRY(smp__stamp_begin(s));
+    SMP_TRY(smp__cost_optimizer_begin(s, SMP__OPTIMIZER_UPDATE));
     if (unsound)
         SMP_TRY(smp__weights_keep(s));
     else
         SMP_TRY(smp__weights_update(s, s->step + 1, (float)result->lr, scale));
+    SMP_TRY(smp__cost_optimizer_end(s, SMP__OPTIMIZER_UPDATE));
     return smp__stamp_end(s);
 }
 
@@ -228,6 +235,7 @@ smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
     begin(s, training, samples);
     s->n_event = 0;
     s->collected = false;
+    smp__cost_samples_begin(s);
     smp_status status = smp__inputs_begin(s, inputs);
     if (status == SMP_OK)
         status = smp__loss_share_begin(s, inputs);
@@ -237,6 +245,8 @@ smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
         status = run_program(s);
     if (status == SMP_OK)
         status = finish_device_work(s, training);
+    if (status == SMP_OK)
+        status = smp__cost_samples_end(s);
     if (status == SMP_OK)
         read_losses(s);
     if (status == SMP_OK && training)

@@ -126,6 +126,8 @@ smp_status smp__comm_share(smp_comm *comm, void *data, int64_t bytes, int root);
 smp_status smp__comm_max(smp_comm *comm, int *value);
 /* Every rank of this machine gets what each of them has, by rising rank: *all is malloc'ed. */
 smp_status smp__comm_gather_node(smp_comm *comm, const void *own, int bytes, void **all);
+/* The lowest rank of the machine of each rank: *node_of is [world_size], malloc'ed. */
+smp_status smp__comm_nodes(smp_comm *comm, int **node_of);
 
 /* In-place sum of doubles over all ranks. Entries that only one rank sets are exact. */
 smp_status smp__comm_sum(smp_comm *comm, double *values, int count);

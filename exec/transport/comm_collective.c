@@ -188,3 +188,29 @@ smp_status smp__comm_sum_first(smp_comm *comm, MPI_Comm group, double *values, i
         "MPI_Iallreduce"));
     return wait_for(comm, &comm->collective, false, "the other ranks at the start of the step");
 }
+
+smp_status smp__comm_nodes(smp_comm *comm, int **out)
+{
+    const int ranks = comm->world_size, own = comm->world_rank;
+    void *here; /* the ranks of this node, by rising rank */
+    SMP_TRY(smp__comm_gather_node(comm, &own, sizeof own, &here));
+    const int first = *(const int *)here;
+    free(here);
+    int *node_of = calloc((size_t)ranks, sizeof *node_of);
+    double *lowest = calloc((size_t)ranks, sizeof *lowest);
+    smp_status status = node_of && lowest ? SMP_OK : smp_fail_memory((size_t)ranks * 12);
+    status = smp__comm_agree(comm, status);
+    if (status == SMP_OK) {
+        lowest[own] = first;
+        status = smp__comm_sum(comm, lowest, ranks);
+    }
+    for (int rank = 0; status == SMP_OK && rank < ranks; rank++)
+        node_of[rank] = (int)lowest[rank];
+    if (!comm->failed) /* MPI may still add to it */
+        free(lowest);
+    if (status == SMP_OK)
+        *out = node_of;
+    else
+        free(node_of);
+    return status;
+}

@@ -13,6 +13,7 @@
 
 #include "exec/device/device.h"
 #include "exec/state/handle.h"
+#include "profile/profile.h"
 
 enum { T = 8, FEATURES = 6, SAMPLES = 6, VOCABULARY = 32 };
 
@@ -68,7 +69,7 @@ static smp *open_job(const char *device, const char *precision)
     options.schedule = "simple";
     options.device = device;
     options.precision = precision;
-    options.record_trace = 1;
+    options.record_trace = options.record_costs = 1;
     options.lr = 1e-2f;
     must(smp_init(&job, &options));
     assert_int_equal(smp_step_samples(job), SAMPLES);
@@ -243,6 +244,27 @@ static void test_cuda_job_trace(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
+/* The costs of the run are those of the device, read behind the steps that follow. */
+static void test_cuda_job_costs(void **state)
+{
+    (void)state;
+    char path[96];
+    snprintf(path, sizeof path, "%s/costs.yaml", folder);
+    smp *job = open_job("cuda", "fp32");
+    for (int k = 1; k <= 4; k++)
+        step(job, k);
+    must(smp_costs_write(job, path));
+    smp_profile *profile;
+    must(smp_profile_read(path, job->graph, &profile));
+    for (int32_t i = 0; i < profile->n_op; i++)
+        assert_true(profile->op[i].forward_us + profile->op[i].backward_us > 0);
+    assert_true(profile->optimizer_bytes_per_s > 0);
+    assert_string_not_equal(profile->device, "cpu");
+    smp_profile_destroy(profile);
+    smp_finalize(job);
+    assert_int_equal(unlink(path), 0);
+}
+
 /* CUDA is told how many queues to open by a variable, which is not the host's. */
 static void test_cuda_job_leaves_the_environment(void **state)
 {
@@ -293,6 +315,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_cuda_job_checkpoint),
         cmocka_unit_test(test_cuda_job_refuses_indices),
         cmocka_unit_test(test_cuda_job_trace),
+        cmocka_unit_test(test_cuda_job_costs),
         cmocka_unit_test(test_cuda_job_short_batches),
         cmocka_unit_test(test_cuda_job_leaves_the_environment),
     };

@@ -22,7 +22,7 @@
 enum { MOST = 24, STEPS = 2, MAX_VALUES = 1 << 16 };
 
 static int failures;
-static char checkpoint[96], plan[96], trace[96];
+static char checkpoint[96], plan[96], trace[96], costs[96];
 
 /* What stands for the weights and the data of a job. */
 typedef struct outcome {
@@ -96,6 +96,8 @@ static void between_steps(smp *job, outcome *o)
     while (!is_done(o, smp_weight_set(job, name, o->weight, n), "smp_weight_set"))
         ;
     while (!is_done(o, smp_trace_write(job, trace), "smp_trace_write"))
+        ;
+    while (!is_done(o, smp_costs_write(job, costs), "smp_costs_write"))
         ;
 }
 
@@ -174,7 +176,7 @@ static smp_options options_of(const char *model)
     options.microbatches = 2;
     options.microbatch_size = 1;
     options.schedule = "1f1b";
-    options.record_trace = 1;
+    options.record_trace = options.record_costs = 1;
     options.timeout_s = 1.0;
     return options;
 }
@@ -209,9 +211,11 @@ int main(int argc, char **argv)
     snprintf(checkpoint, sizeof checkpoint, "%s/saved", ranks_folder);
     snprintf(plan, sizeof plan, "%s/plan.yaml", ranks_folder);
     snprintf(trace, sizeof trace, "%s/trace.json", ranks_folder);
+    snprintf(costs, sizeof costs, "%s/costs.yaml", ranks_folder);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     if (world_rank == 0) {
         unlink(trace);
+        unlink(costs);
         unlink(plan);
     }
     return close_ranks(failed);

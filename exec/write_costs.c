@@ -1,0 +1,289 @@
+/* The profile of a run: what exec/step/cost_samples.h has kept on every rank, merged by all, written by
+ * rank 0.
+ *
+ * An operator's time is the median over steps of its rank, and over replicas the median of theirs: a
+ * profile describes a device, not the slowest of them. Times are those of device 0 of the plan's
+ * cluster: a device that the cluster calls slower has its times shortened by that. Rates are of all
+ * ranks together. O(replicas * operators + samples). */
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/state/device_wait.h"
+#include "exec/step/cost_samples.h"
+#include "profile/estimate.h"
+#include "profile/measure.h"
+
+enum { PARTS = SMP__COST_PARTS, MESSAGE_NUMBERS = 3 };
+
+/* A message of this size took so long. */
+typedef struct sample {
+    int64_t bytes;
+    double us;
+} sample;
+
+/* What the ranks add up. MPI may read and write it after a failure, until the process ends. */
+typedef struct merged {
+    int64_t n_row;  /* of a replica: [n_op][PARTS], then bytes and time of the optimizer */
+    double *row;    /* [ddp][n_row] */
+    double *number; /* [n_transfer][SMP__COST_SAMPLES][MESSAGE_NUMBERS] of one replica */
+    sample *sample;
+    size_t n_sample, capacity;
+    int *node_of; /* [world_size] */
+} merged;
+
+/* Samples that count: [*begin, *end). */
+static void valid_samples(const smp__cost_samples *c, int *begin, int *end)
+{
+    const bool all = c->n_step <= SMP__COST_SAMPLES;
+    *begin = all ? (int)smp__cold_steps(c->n_step) : 0;
+    *end = all ? (int)c->n_step : SMP__COST_SAMPLES;
+}
+
+static double median_of(const smp__cost_samples *c, const double *us)
+{
+    double copy[SMP__COST_SAMPLES];
+    int begin, end;
+    valid_samples(c, &begin, &end);
+    memcpy(copy, us + begin, (size_t)(end - begin) * sizeof(*copy));
+    return smp__median(copy, end - begin);
+}
+
+/* What this rank knows, in the row of its replica. */
+static void fill_own(const smp *s, double *row)
+{
+    const smp__cost_samples *c = s->cost_samples;
+    double slower = 1.0;
+    if (s->plan->cluster) /* its devices have the numbers of ranks */
+        slower = smp_device_slowdown(s->plan->cluster, s->target.precision, s->comm.world_rank);
+    for (int chunk = 0; chunk < s->chunks; chunk++)
+        for (int32_t i = 0; i < s->chunk[chunk].layout->n_call; i++) {
+            double *op = &row[(int64_t)PARTS * s->chunk[chunk].layout->call[i].op];
+            for (int part = 0; part < PARTS; part++) {
+                const int64_t series = c->first[chunk] + PARTS * i + part;
+                op[part] = median_of(c, &c->us[series * SMP__COST_SAMPLES]) / slower;
+            }
+        }
+    double *optimizer = &row[(int64_t)PARTS * s->graph->n_op];
+    for (int32_t i = 0; s->graph->training && i < s->memory->n_param; i++)
+        optimizer[0] += 4.0 * (double)s->graph->param[s->memory->param[i].param].elements;
+    optimizer[1] = median_of(c, c->optimizer_us);
+}
+
+static smp_status share_rows(smp *s, merged *m)
+{
+    fill_own(s, &m->row[s->comm.replica * m->n_row]);
+    for (int replica = 0; replica < s->comm.ddp_size; replica++)
+        SMP_TRY(smp__comm_sum(&s->comm, &m->row[replica * m->n_row], (int)m->n_row));
+    return SMP_OK;
+}
+
+/* A message tells what its link takes only if its receiver had nothing left to do but wait when it was
+ * sent, and the two have one clock. */
+static smp_status add_samples(const smp *s, merged *m, int replica)
+{
+    int begin, end;
+    valid_samples(s->cost_samples, &begin, &end);
+    for (int32_t i = 0; i < s->flow->n_transfer; i++) {
+        const smp_transfer *t = &s->flow->transfer[i];
+        const int from = smp_plan_device(s->plan->placement, s->comm.pipeline_size,
+                                         s->comm.ddp_size, replica, s->stage_rank[t->from_stage]);
+        const int to = smp_plan_device(s->plan->placement, s->comm.pipeline_size, s->comm.ddp_size,
+                                       replica, s->stage_rank[t->to_stage]);
+        if (m->node_of[from] != m->node_of[to])
+            continue;
+        for (int k = begin; k < end; k++) {
+            const double *at = &m->number[((int64_t)i * SMP__COST_SAMPLES + k) * MESSAGE_NUMBERS];
+            const double sent_s = at[0], awaited_s = at[1], arrived_s = at[2];
+            if (sent_s <= 0.0 || awaited_s > sent_s || arrived_s <= sent_s)
+                continue;
+            SMP_TRY(
+                smp_array_reserve(&m->sample, &m->capacity, sizeof(*m->sample), m->n_sample + 1));
+            m->sample[m->n_sample++] = (sample){t->bytes, 1e6 * (arrived_s - sent_s)};
+        }
+    }
+    return SMP_OK;
+}
+
+static smp_status share_messages(smp *s, merged *m)
+{
+    const int64_t n = (int64_t)s->flow->n_transfer * SMP__COST_SAMPLES;
+    SMP_TRY(smp__comm_nodes(&s->comm, &m->node_of));
+    for (int replica = 0; replica < s->comm.ddp_size; replica++) {
+        smp_status status = SMP_OK;
+        for (int64_t i = 0; i < n; i++) {
+            const smp__message_sample *own = &s->cost_samples->message[i];
+            const bool here = replica == s->comm.replica;
+            m->number[i * MESSAGE_NUMBERS] = here ? own->sent_s : 0.0;
+            m->number[i * MESSAGE_NUMBERS + 1] = here ? own->awaited_s : 0.0;
+            m->number[i * MESSAGE_NUMBERS + 2] = here ? own->arrived_s : 0.0;
+        }
+        SMP_TRY(smp__comm_sum(&s->comm, m->number, (int)(n * MESSAGE_NUMBERS)));
+        if (s->comm.world_rank == 0)
+            status = add_samples(s, m, replica);
+        SMP_TRY(smp__comm_agree(&s->comm, status));
+    }
+    return SMP_OK;
+}
+
+/* With more ranks than cores a message's time is that of its receiver to get a core. A device that
+ * waits by itself tells the host nothing. */
+static smp_status find_times_messages(smp *s, bool *out)
+{
+    int no = s->comm.crowded || s->transport->on_device || s->comm.pipeline_size == 1;
+    SMP_TRY(smp__comm_max(&s->comm, &no));
+    *out = no == 0;
+    return SMP_OK;
+}
+
+static smp_status merge(smp *s, merged *m)
+{
+    bool times_messages;
+    const int64_t n = (int64_t)s->flow->n_transfer * SMP__COST_SAMPLES * MESSAGE_NUMBERS;
+    m->n_row = (int64_t)PARTS * s->graph->n_op + 2;
+    smp_status status = SMP_OK;
+    if (n > INT_MAX || m->n_row > INT_MAX)
+        status = smp_fail(SMP_ERR_FAILED, "costs of %d operators and %d transfers: too many",
+                          s->graph->n_op, s->flow->n_transfer);
+    if (status == SMP_OK) {
+        m->row = calloc((size_t)(s->comm.ddp_size * m->n_row), sizeof(*m->row));
+        m->number = calloc((size_t)n + 1, sizeof(*m->number));
+        if (!m->row || !m->number)
+            status = smp_fail_memory((size_t)n * sizeof(*m->number));
+    }
+    SMP_TRY(smp__comm_agree(&s->comm, status));
+    SMP_TRY(share_rows(s, m));
+    SMP_TRY(find_times_messages(s, &times_messages));
+    return times_messages ? share_messages(s, m) : SMP_OK;
+}
+
+static int by_size(const void *left, const void *right)
+{
+    const sample *a = left, *b = right;
+    return a->bytes != b->bytes ? (a->bytes > b->bytes) - (a->bytes < b->bytes)
+                                : (a->us > b->us) - (a->us < b->us);
+}
+
+/* The median of every size, made to rise. Of a single size nothing is known but its rate. */
+static smp_status make_link(merged *m, smp_arena *arena, smp_link_spec *link)
+{
+    int n = 0;
+    int64_t *bytes = SMP_ARENA_NEW(arena, int64_t, m->n_sample);
+    double *us = SMP_ARENA_NEW(arena, double, m->n_sample);
+    if (!bytes || !us)
+        return SMP_ERR_NO_MEMORY;
+    qsort(m->sample, m->n_sample, sizeof(*m->sample), by_size);
+    for (size_t i = 0, end; i < m->n_sample; i = end) {
+        for (end = i + 1; end < m->n_sample && m->sample[end].bytes == m->sample[i].bytes;)
+            end++;
+        const double median = 0.5 * (m->sample[(i + end - 1) / 2].us + m->sample[(i + end) / 2].us);
+        bytes[n] = m->sample[i].bytes;
+        us[n] = smp__to_ns(fmax(median, n > 0 ? us[n - 1] : 1e-3));
+        n++;
+    }
+    const double rise_us = us[n - 1] - us[0];
+    *link = (smp_link_spec){
+        .latency_us = us[0],
+        .bytes_per_s =
+            fmax(1.0, nearbyint(1e6 * (double)bytes[n - 1] / (rise_us > 0 ? rise_us : us[n - 1]))),
+        .n_point = n,
+        .point_bytes = bytes,
+        .point_us = us};
+    return SMP_OK;
+}
+
+static void set_cost(const smp *s, const merged *m, int32_t op, double *scratch, smp_op_cost *cost)
+{
+    double us[PARTS];
+    for (int part = 0; part < PARTS; part++) {
+        for (int replica = 0; replica < s->comm.ddp_size; replica++)
+            scratch[replica] = m->row[replica * m->n_row + (int64_t)PARTS * op + part];
+        us[part] = smp__to_ns(smp__median(scratch, s->comm.ddp_size));
+    }
+    cost->forward_us = us[SMP_PROBE_FORWARD];
+    cost->backward_input_us = us[SMP_PROBE_BACKWARD_INPUT];
+    cost->backward_weight_us = us[SMP_PROBE_BACKWARD_WEIGHT];
+    cost->backward_us = smp__to_ns(cost->backward_input_us + cost->backward_weight_us);
+}
+
+static smp_status set_ops(const smp *s, const merged *m, smp_profile *profile)
+{
+    const size_t n = (size_t)s->graph->n_op;
+    smp_op_cost *cost = SMP_ARENA_NEW(profile->arena, smp_op_cost, n);
+    const char **name = SMP_ARENA_NEW(profile->arena, const char *, n);
+    double *scratch = SMP_ARENA_NEW(profile->arena, double, (size_t)s->comm.ddp_size);
+    double bytes = 0.0, us = 0.0;
+    if (!cost || !name || !scratch)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(smp__estimate_bytes(s->graph, s->batch, cost));
+    for (int32_t i = 0; i < s->graph->n_op; i++) {
+        name[i] = s->graph->op[i].name;
+        set_cost(s, m, i, scratch, &cost[i]);
+    }
+    for (int replica = 0; replica < s->comm.ddp_size; replica++) {
+        bytes += m->row[(replica + 1) * m->n_row - 2];
+        us += m->row[(replica + 1) * m->n_row - 1];
+    }
+    profile->n_op = s->graph->n_op;
+    profile->name = name;
+    profile->op = cost;
+    profile->optimizer_bytes_per_s = bytes > 0.0 && us > 0.0 ? nearbyint(1e6 * bytes / us) : 0.0;
+    return SMP_OK;
+}
+
+/* By rank 0. Where no message could be timed, what the plan was made with if that was measured. */
+static smp_status write_profile(smp *s, merged *m, const char *path)
+{
+    char device[SMP_DEVICE_NAME_BYTES];
+    smp_profile profile = {.model = s->graph->name,
+                           .fingerprint = s->graph->fingerprint,
+                           .device = device,
+                           .dtype = smp_precision_name(s->target.precision),
+                           .microbatch_size = s->batch,
+                           .arena = smp_arena_create()};
+    smp_link_spec *link = &profile.link[SMP_LINK_INTRA_NODE];
+    smp_status status = profile.arena ? set_ops(s, m, &profile) : SMP_ERR_NO_MEMORY;
+    smp_device_profile_name(s->device, s->device_context, device);
+    if (!s->device->host_memory && s->plan->cluster)
+        profile.memory_bytes = s->plan->cluster->device[0].memory_bytes;
+    if (status == SMP_OK && m->n_sample > 0)
+        status = make_link(m, profile.arena, link);
+    else if (s->plan->cluster && s->plan->cluster->intra_node.n_point > 0)
+        *link = s->plan->cluster->intra_node;
+    if (status == SMP_OK)
+        status = smp_profile_write(&profile, path);
+    smp_arena_destroy(profile.arena);
+    return status;
+}
+
+static smp_status check_call(const smp *s, const char *path)
+{
+    if (!s || !path)
+        return smp_fail(SMP_ERR_INPUT, "smp_costs_write: a NULL argument");
+    if (!s->cost_samples)
+        return smp_fail(SMP_ERR_INPUT, "smp_costs_write needs options.record_costs");
+    SMP_TRY(smp__job_usable(s));
+    if (s->cost_samples->n_step == 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: no step was taken, so no cost was measured", path);
+    return SMP_OK;
+}
+
+smp_status smp_costs_write(smp *s, const char *path)
+{
+    merged m = {0};
+    SMP_TRY(check_call(s, path));
+    smp_status status = smp__comm_agree(&s->comm, smp__cost_samples_close(s));
+    if (status == SMP_OK)
+        status = merge(s, &m);
+    if (status == SMP_OK)
+        status = smp__comm_agree(&s->comm,
+                                 s->comm.world_rank == 0 ? write_profile(s, &m, path) : SMP_OK);
+    if (!s->comm.failed) {
+        free(m.row);
+        free(m.number);
+    }
+    free(m.sample);
+    free(m.node_of);
+    return status;
+}

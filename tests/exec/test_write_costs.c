@@ -1,0 +1,186 @@
+/* The costs of a run: what its operators take is what its actions take, by the same clock. */
+#include <math.h>
+#include <mpi.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "exec/state/device_wait.h"
+#include "exec/state/handle.h"
+#include "profile/estimate.h"
+#include "tests/exec/open_ranks.h"
+
+enum { MOST_INPUTS = 4, MOST_VALUES = 1 << 14, MICROBATCHES = 2, TRIES = 10 };
+
+static smp *open_job(const char *schedule, bool record)
+{
+    smp_options options = smp_options_default();
+    smp *job = NULL;
+    options.model = SMP_SOURCE_DIR "/examples/gpt-tiny.yaml";
+    options.stages = options.ddp = options.chunks = 1;
+    options.microbatches = MICROBATCHES;
+    options.microbatch_size = 1;
+    options.schedule = schedule;
+    options.record_trace = options.record_costs = record;
+    must(smp_init(&job, &options));
+    return job;
+}
+
+static void take_step(smp *job)
+{
+    static int32_t zeroes[MOST_VALUES];
+    const void *inputs[MOST_INPUTS];
+    smp_step_result result;
+    assert_true(smp_input_count(job) <= MOST_INPUTS);
+    for (int i = 0; i < smp_input_count(job); i++) {
+        assert_true(smp_step_samples(job) * smp_input_elements(job, i) <= MOST_VALUES);
+        inputs[i] = zeroes;
+    }
+    must(smp_step(job, inputs, &result));
+}
+
+/* Of the last step, of one micro-batch: the actions of a kind. */
+static double action_us(smp *job, smp_action_kind kind, int microbatch)
+{
+    double us = 0.0;
+    must(smp__trace_collect(job));
+    for (int64_t i = 0; i < job->n_event; i++)
+        if (job->event[i].action.kind == kind && job->event[i].action.microbatch == microbatch)
+            us += job->event[i].end_us - job->event[i].start_us;
+    return us;
+}
+
+static smp_profile *written(smp *job, const char *path)
+{
+    smp_profile *profile = NULL;
+    must(smp_costs_write(job, path));
+    must(smp_profile_read(path, job->graph, &profile));
+    assert_int_equal(unlink(path), 0);
+    return profile;
+}
+
+typedef struct op_sums {
+    double forward_us, input_us, weight_us;
+} op_sums;
+
+/* Every operator that runs has a time, every other none. */
+static op_sums sum_ops(const smp *job, const smp_profile *profile)
+{
+    op_sums sum = {0};
+    for (int32_t i = 0; i < profile->n_op; i++) {
+        const smp_op *op = &job->graph->op[i];
+        const smp_op_cost *cost = &profile->op[i];
+        assert_int_equal(cost->forward_us > 0, !smp__is_fused_second(job->graph, op));
+        assert_int_equal(cost->backward_input_us > 0, smp__runs_backward_input(job->graph, op));
+        assert_int_equal(cost->backward_weight_us > 0, smp__runs_backward_weight(job->graph, op));
+        assert_true(fabs(cost->backward_us - cost->backward_input_us - cost->backward_weight_us) <
+                    1e-2);
+        sum.forward_us += cost->forward_us;
+        sum.input_us += cost->backward_input_us;
+        sum.weight_us += cost->backward_weight_us;
+    }
+    return sum;
+}
+
+/* Marks lie within the action, and but for what goes on elsewhere fill it. */
+static bool fills(double ops_us, double action_us)
+{
+    assert_true(ops_us <= action_us + 1.0);
+    return ops_us >= 0.9 * action_us;
+}
+
+/* Costs are read after one step each, so that a profile is of one step; a machine that stops the test
+ * between an action's begin and its operators does not do so always. */
+static void check_sums(const char *schedule, bool split)
+{
+    char path[96];
+    bool all = false;
+    snprintf(path, sizeof path, "%s/profile.yaml", ranks_folder);
+    for (int attempt = 0; attempt < TRIES && !all; attempt++) {
+        smp *job = open_job(schedule, true);
+        take_step(job);
+        smp_profile *profile = written(job, path);
+        const op_sums sum = sum_ops(job, profile);
+        all = fills(sum.forward_us, action_us(job, SMP_ACTION_F, 0));
+        if (split) {
+            all = fills(sum.input_us, action_us(job, SMP_ACTION_I, 0)) && all;
+            all = fills(sum.weight_us, action_us(job, SMP_ACTION_W, 0)) && all;
+        } else {
+            all = fills(sum.input_us + sum.weight_us, action_us(job, SMP_ACTION_B, 0)) && all;
+        }
+        assert_int_equal(profile->microbatch_size, 1);
+        assert_true(profile->optimizer_bytes_per_s > 0);
+        assert_int_equal(profile->link[SMP_LINK_INTRA_NODE].n_point, 0);
+        smp_profile_destroy(profile);
+        smp_finalize(job);
+    }
+    assert_true(all);
+}
+
+static void test_write_costs_sum_to_the_actions(void **state)
+{
+    (void)state;
+    check_sums("1f1b", false);
+}
+
+static void test_write_costs_of_split_backwards(void **state)
+{
+    (void)state;
+    check_sums("zero-bubble", true);
+}
+
+/* The time of an operator is the median over the steps: each looks at another micro-batch, more of
+ * them than are kept. */
+static void test_write_costs_of_many_steps(void **state)
+{
+    (void)state;
+    char path[96];
+    snprintf(path, sizeof path, "%s/profile.yaml", ranks_folder);
+    smp *job = open_job("1f1b", true);
+    smp_profile *last = NULL;
+    for (int step = 0; step < 70; step++) {
+        take_step(job);
+        if (step % 3 == 0) {
+            smp_profile_destroy(last);
+            last = written(job, path);
+            sum_ops(job, last);
+        }
+    }
+    smp_profile_destroy(last);
+    smp_finalize(job);
+}
+
+static void test_write_costs_refuses(void **state)
+{
+    (void)state;
+    smp *job = open_job("1f1b", true);
+    assert_int_equal(smp_costs_write(job, "/dev/null"), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "no step was taken"));
+    take_step(job);
+    assert_int_equal(smp_costs_write(job, NULL), SMP_ERR_INPUT);
+    assert_int_equal(smp_costs_write(NULL, "/dev/null"), SMP_ERR_INPUT);
+    assert_int_not_equal(smp_costs_write(job, "/absent/profile.yaml"), SMP_OK);
+    smp_finalize(job);
+    job = open_job("1f1b", false);
+    take_step(job);
+    assert_int_equal(smp_costs_write(job, "/dev/null"), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "record_costs"));
+    smp_finalize(job);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_write_costs_sum_to_the_actions),
+        cmocka_unit_test(test_write_costs_of_split_backwards),
+        cmocka_unit_test(test_write_costs_of_many_steps),
+        cmocka_unit_test(test_write_costs_refuses),
+    };
+    open_ranks(&argc, &argv);
+    return close_ranks(cmocka_run_group_tests(tests, NULL, NULL));
+}

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# A run writes what it cost, planning reads that, and its prediction is of the size of what was measured.
+# shellcheck source=../cli/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
+model=$SMP_EXAMPLES/gpt-tiny.yaml
+write_text text.txt 20000
+
+plan() { # file devices stages ddp pipeline [option...]
+    expect_exit 0 smp-partition "$model" -n "$2" --stages "$3" --ddp "$4" --pipeline "$5" --chunks 1 \
+        --microbatches 4 --microbatch-size 1 -o "$1" "${@:6}"
+}
+
+train() { # ranks plan [option...]
+    expect_exit 0 mpirun -n "$1" smp-run "$2" --data text.txt --steps 9 --json "${@:3}"
+}
+
+# Lines of operators, and how many of them have a time above 0 of a kind.
+ops() { grep -c '^  - {name: ' "$1"; }
+timed() { grep -cE " $1: [0-9.]*[1-9]" "$2"; }
+
+plan one.yaml 1 1 1 1f1b
+train 1 one.yaml --profile-out one.profile
+all=$(ops one.profile)
+forward=$(timed forward_us one.profile)
+backward=$(timed backward_us one.profile)
+weight=$(timed backward_weight_us one.profile)
+expect_equal "operators with a time" "$forward $backward" "$all $all"
+
+# Ranks, halves of backwards, replicas: nothing is lost, and the run computes the same.
+for kind in "2 2 1 1f1b" "2 2 1 zero-bubble" "4 2 2 1f1b"; do
+    # shellcheck disable=SC2086 # words
+    plan plan.yaml $kind
+    train "${kind%% *}" plan.yaml
+    losses out >expected
+    train "${kind%% *}" plan.yaml --profile-out profile.yaml
+    losses out >got
+    cmp -s got expected || fail "$kind: --profile-out changes the losses"
+    expect_equal "$kind: operators" "$(ops profile.yaml)" "$all"
+    expect_equal "$kind: with a time" \
+        "$(timed forward_us profile.yaml) $(timed backward_us profile.yaml) $(timed backward_weight_us profile.yaml)" \
+        "$forward $backward $weight"
+    expect_match profile.yaml "^optimizer_bytes_per_s: [1-9]"
+    least=$(sed -nE 's/.*"step_us": ([0-9.]+).*/\1/p' out | sort -g | head -n 1)
+    # shellcheck disable=SC2086 # words
+    plan again.yaml $kind --profile profile.yaml
+    predicted=$(value step_us again.yaml)
+    checks=$((checks + 1))
+    awk -v p="$predicted" -v m="$least" 'BEGIN { exit !(p > 0.05 * m && p < 3 * m) }' ||
+        fail "$kind: predicted $predicted us with the run's own costs, measured at least $least us"
+done
+
+# Replicas of one stage have no link to time; two stages with a core each have one.
+if [ "$(nproc)" -ge 2 ]; then
+    plan plan.yaml 2 2 1 1f1b
+    train 2 plan.yaml --profile-out profile.yaml
+    expect_match profile.yaml "intra_node:"
+    expect_equal "sizes of messages" "$(grep -c '{bytes: ' profile.yaml)" 1
+fi
+plan plan.yaml 2 1 2 simple
+train 2 plan.yaml --profile-out profile.yaml
+expect_no_match profile.yaml "intra_node:"
+expect_equal "operators of replicas" "$(ops profile.yaml) $(timed forward_us profile.yaml)" "$all $forward"
+
+expect_exit 2 mpirun -n 1 smp-run one.yaml --data text.txt --steps 2 --profile-out absent/profile.yaml
+expect_match err "absent/profile.yaml: cannot write the profile"
+expect_no_match out "step"
+finish
