@@ -38,6 +38,25 @@ static smp_status fill_stage(const smp_sketch_stage *from, smp_arena *arena, smp
     return SMP_OK;
 }
 
+/* NULL unless a stage says it; another one's is half. */
+static smp_status fill_split(const smp_sketch *sketch, const double **out)
+{
+    double *input_us = NULL;
+    for (int s = 0; s < sketch->n_stage; s++)
+        if (sketch->stage[s].backward_input_us >= 0 && !input_us) {
+            input_us = SMP_ARENA_NEW(sketch->arena, double, (size_t)sketch->n_stage);
+            if (!input_us)
+                return SMP_ERR_NO_MEMORY;
+        }
+    for (int s = 0; input_us && s < sketch->n_stage; s++) {
+        const smp_sketch_stage *stage = &sketch->stage[s];
+        input_us[s] =
+            stage->backward_input_us >= 0 ? stage->backward_input_us : stage->backward_us / 2;
+    }
+    *out = input_us;
+    return SMP_OK;
+}
+
 /* The plan that a whole sketch spells out, in the sketch's own arena. */
 static smp_status fill_plan(const smp_sketch *sketch, smp_plan *plan)
 {
@@ -76,7 +95,7 @@ static smp_status fill_plan(const smp_sketch *sketch, smp_plan *plan)
                        .arena = sketch->arena};
     for (int r = 0; r < plan->pipeline; r++)
         plan->training |= goes_backward(&plan->program[r]);
-    return SMP_OK;
+    return fill_split(sketch, &plan->backward_input_us);
 }
 
 static smp_status from_yaml(smp_yaml *yaml, smp_plan **out)

@@ -51,10 +51,9 @@ typedef struct smp_plan {
     const smp_plan_stage *stage; /* [pipeline * chunks] */
     const smp_program *program;  /* [pipeline] */
     smp_predicted predicted;
-    const smp_cluster *cluster;   /* `cluster:`, what the prediction assumed; NULL if absent */
-    double optimizer_bytes_per_s; /* with it */
-    /* [n_stage] of backward_us, what I takes; not in files: NULL, half of it, in a plan that was read */
-    const double *backward_input_us;
+    const smp_cluster *cluster;      /* `cluster:`, what the prediction assumed; NULL if absent */
+    double optimizer_bytes_per_s;    /* with it */
+    const double *backward_input_us; /* [n_stage] of backward_us, what I takes; NULL: half of it */
     smp_plan_places place;
     smp_arena *arena;
 } smp_plan;

@@ -155,6 +155,9 @@ static smp_status read_stage_costs(const smp_yaml_node *map, smp_sketch_stage *s
     const char *what = "stage";
     SMP_TRY(smp__field_double(map, what, "forward_us", 0, SMP__MAX_SUM_US, &stage->forward_us));
     SMP_TRY(smp__field_double(map, what, "backward_us", 0, SMP__MAX_SUM_US, &stage->backward_us));
+    if (smp_yaml_get(map, "backward_input_us"))
+        SMP_TRY(smp__field_double(map, what, "backward_input_us", 0, stage->backward_us,
+                                  &stage->backward_input_us));
     SMP_TRY(
         smp__field_int64(map, what, "weight_bytes", 0, SMP__MAX_SUM_BYTES, &stage->weight_bytes));
     return smp__field_int64(map, what, "stash_bytes", 0, SMP__MAX_SUM_BYTES, &stage->stash_bytes);
@@ -163,15 +166,19 @@ static smp_status read_stage_costs(const smp_yaml_node *map, smp_sketch_stage *s
 static smp_status read_stage(const reader *r, const smp_yaml_node *map, int index,
                              smp_sketch_stage *stage)
 {
-    static const char *const keys[] = {"stage",      "rank",        "ops",          "recompute",
-                                       "forward_us", "backward_us", "weight_bytes", "stash_bytes"};
+    static const char *const keys[] = {"stage",        "rank",        "ops",
+                                       "recompute",    "forward_us",  "backward_us",
+                                       "weight_bytes", "stash_bytes", "backward_input_us"};
     const smp_yaml_node *recompute;
     int highest = r->whole ? r->sketch->pipeline : SMP__MAX_DEVICES;
     bool value;
     SMP_TRY(smp_yaml_map(map, "stage"));
     SMP_TRY(smp_yaml_known_keys(map, "stage", keys, SMP__COUNT(keys)));
-    *stage = (smp_sketch_stage){
-        .stage = index, .rank = -1, .recompute = -1, .where = keep_where(r, map)};
+    *stage = (smp_sketch_stage){.stage = index,
+                                .rank = -1,
+                                .recompute = -1,
+                                .backward_input_us = -1,
+                                .where = keep_where(r, map)};
     SMP_TRY(read_int(r, map, "stage", "stage", 0, SMP__MAX_STAGES - 1, &stage->stage));
     if (r->whole && stage->stage != index)
         return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "stage")),

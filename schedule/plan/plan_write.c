@@ -157,8 +157,9 @@ static void begin_item(writer *w)
         smp_text_append(w->text, "\n  - ");
 }
 
-static void put_stage(writer *w, const smp_plan_stage *stage, int index)
+static void put_stage(writer *w, const smp_plan *plan, int index)
 {
+    const smp_plan_stage *stage = &plan->stage[index];
     begin_item(w);
     open_with(w, '{');
     put_int(w, "stage", index);
@@ -173,6 +174,8 @@ static void put_stage(writer *w, const smp_plan_stage *stage, int index)
     put_bool(w, "recompute", stage->recompute);
     put_double(w, "forward_us", stage->forward_us);
     put_double(w, "backward_us", stage->backward_us);
+    if (plan->backward_input_us)
+        put_double(w, "backward_input_us", plan->backward_input_us[index]);
     put_int(w, "weight_bytes", stage->weight_bytes);
     put_int(w, "stash_bytes", stage->stash_bytes);
     close_with(w, '}');
@@ -184,7 +187,7 @@ static void put_lists(writer *w, const smp_plan *plan)
     if (w->json)
         open_with(w, '[');
     for (int s = 0; s < plan->n_stage; s++)
-        put_stage(w, &plan->stage[s], s);
+        put_stage(w, plan, s);
     if (w->json)
         close_with(w, ']');
     put_top_key(w, "programs", true);

@@ -23,7 +23,8 @@ typedef struct smp_sketch_stage {
     int recompute; /* 0, 1; -1: not given */
     int32_t n_entry;
     const smp_sketch_entry *entry;
-    double forward_us, backward_us; /* these four: of a whole plan only */
+    double forward_us, backward_us; /* these five: of a whole plan only */
+    double backward_input_us;       /* -1: not given */
     int64_t weight_bytes, stash_bytes;
     smp_where where;
 } smp_sketch_stage;

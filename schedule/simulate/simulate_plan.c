@@ -1,6 +1,7 @@
 /* Simulating a plan: all the numbers stand in it. */
 #include "schedule/simulate/simulate.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* Arrays of the input, per stage and per device. */
@@ -46,13 +47,13 @@ smp_status smp_split_backward(const smp_costs *costs, const int32_t *stage_of_op
     if (!input_us || !whole_us)
         return SMP_ERR_NO_MEMORY;
     for (int32_t op = 0; op < costs->n_op; op++) {
-        input_us[stage_of_op[op]] += costs->op[op].backward_input_us;
-        whole_us[stage_of_op[op]] += costs->op[op].backward_us;
+        const smp_op_cost *cost =
+            &costs->op[op]; /* one kernel for both may be faster than either */
+        input_us[stage_of_op[op]] += fmin(cost->backward_input_us, cost->backward_us);
+        whole_us[stage_of_op[op]] += cost->backward_us;
     }
-    for (int s = 0; s < n_stage; s++) {
-        double share = whole_us[s] > 0.0 ? input_us[s] / whole_us[s] : 0.0;
-        input_us[s] = (share < 1.0 ? share : 1.0) * backward_us[s];
-    }
+    for (int s = 0; s < n_stage; s++)
+        input_us[s] = whole_us[s] > 0.0 ? input_us[s] / whole_us[s] * backward_us[s] : 0.0;
     *backward_input_us = input_us;
     return SMP_OK;
 }

@@ -42,6 +42,21 @@ expect_exit 0 smp-partition check profiled.yaml --time-limit 5
 expect_match out 'note: profiled\.yaml:.*the plan predicts a step of .*with these costs \(roofline\)'
 expect_exit 0 smp-partition check profiled.yaml --profile profile.yaml --time-limit 5
 expect_no_match out 'the plan predicts'
+# The halves of a backward, measured, here unequal: planning, the plan's file and check take the same.
+halves() { # input_us weight_us
+    sed -E "s/forward_us: [0-9.]+, .* weight_bytes/forward_us: 100, backward_us: 200, backward_input_us: $1, \
+backward_weight_us: $2, weight_bytes/" profile.yaml
+}
+halves 40 160 >uneven.yaml
+halves 160 40 >turned.yaml
+expect_exit 0 smp-partition good.yaml -n 2 --stages 2 --chunks 1 --microbatches 4 --pipeline zero-bubble \
+    --profile uneven.yaml -o split.yaml
+expect_match split.yaml 'backward_input_us: '
+expect_exit 0 smp-partition check split.yaml --profile uneven.yaml --time-limit 5
+expect_no_match out 'the plan predicts'
+expect_exit 0 smp-partition check split.yaml --profile turned.yaml --time-limit 5
+expect_match out 'the plan predicts'
+
 expect_exit 0 smp-partition check plan.yaml --time-limit 5 --report page.html --svg figure.svg \
     --trace trace.json --export torch-csv:schedule.csv --export json:plan.json
 expect_json trace.json

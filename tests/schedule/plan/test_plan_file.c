@@ -276,6 +276,31 @@ static void test_plan_file_execution(void **state)
 }
 
 /* Cut anywhere, a plan is refused or read, never worse. */
+/* The part of a backward that I takes: half of it where only other stages say it. */
+static void test_plan_file_split_backward(void **state)
+{
+    (void)state;
+    char *text = edited("backward_us: 0.1,", "backward_us: 0.1, backward_input_us: 0.025,");
+    smp_plan *plan = parse(text), *again = NULL, *without = parse(good);
+    smp_text written = {0};
+    assert_true(plan->backward_input_us[0] == 0.025);
+    assert_true(plan->backward_input_us[1] == plan->stage[1].backward_us / 2);
+    assert_null(without->backward_input_us);
+    assert_int_equal(SMP_OK, smp_plan_format(plan, &written));
+    again = parse(written.data);
+    assert_memory_equal(again->backward_input_us, plan->backward_input_us, 2 * sizeof(double));
+    free(text);
+    text = edited("backward_us: 0.1,", "backward_us: 0.1, backward_input_us: 0.2,");
+    smp_plan *more = NULL;
+    assert_int_equal(SMP_ERR_INPUT, smp_plan_parse("plan.yaml", text, strlen(text), &more));
+    assert_non_null(strstr(smp_last_error(), "backward_input_us"));
+    free(text);
+    smp_text_free(&written);
+    smp_plan_destroy(plan);
+    smp_plan_destroy(again);
+    smp_plan_destroy(without);
+}
+
 static void test_plan_file_truncated(void **state)
 {
     (void)state;
@@ -444,6 +469,7 @@ int main(void)
         cmocka_unit_test(test_plan_file_json),
         cmocka_unit_test(test_plan_file_broken),
         cmocka_unit_test(test_plan_file_execution),
+        cmocka_unit_test(test_plan_file_split_backward),
         cmocka_unit_test(test_plan_file_truncated),
         cmocka_unit_test(test_plan_file_devices),
         cmocka_unit_test(test_plan_file_bind),

@@ -310,6 +310,25 @@ static void test_simulate_split_backward(void **state)
     made_plan_free(&made);
 }
 
+/* I takes what its ops' costs say, of no op more than its whole backward: as the bounds count it. */
+static void test_simulate_split_of_costs(void **state)
+{
+    (void)state;
+    const smp_op_cost op[] = {{.backward_us = 5, .backward_input_us = 10},
+                              {.backward_us = 5},
+                              {.backward_us = 8, .backward_input_us = 2}};
+    const int32_t stage_of_op[] = {0, 0, 1};
+    const double backward_us[] = {20, 8, 1}, *input_us;
+    const smp_costs costs = {.n_op = 3, .op = op};
+    smp_arena *arena = smp_arena_create();
+    assert_int_equal(SMP_OK,
+                     smp_split_backward(&costs, stage_of_op, 3, backward_us, arena, &input_us));
+    assert_us(input_us[0], 10);
+    assert_us(input_us[1], 2);
+    assert_us(input_us[2], 0);
+    smp_arena_destroy(arena);
+}
+
 static void assert_idle(const smp_simulation *s, int rank, double warmup_us, double drain_us,
                         double transfer_us, double imbalance_us, double reduction_us)
 {
@@ -506,6 +525,7 @@ int main(void)
         cmocka_unit_test(test_simulate_ring),
         cmocka_unit_test(test_simulate_tied_weights),
         cmocka_unit_test(test_simulate_split_backward),
+        cmocka_unit_test(test_simulate_split_of_costs),
         cmocka_unit_test(test_simulate_idle_causes),
         cmocka_unit_test(test_simulate_idle_adds_up),
         cmocka_unit_test(test_simulate_recompute),
