@@ -24,6 +24,7 @@ static smp_status fill_request(const smp_options *options, int devices, smp_sear
     request->seed = 1;
     request->recompute = SMP_RECOMPUTE_AUTO;
     request->placement = SMP_PLACEMENT_AUTO;
+    request->advise = true;
     request->deadline_s = smp_clock_s() + TIME_LIMIT_S;
     if (devices < 1 || options->stages < 0 || options->ddp < 0 || options->chunks < 0 ||
         options->microbatches < 0 || options->microbatch_size < 0)

@@ -496,9 +496,11 @@ smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_opti
 {
     struct option long_options[N_ENTRY + 1];
     make_long_options(long_options);
-    *o = (smp_partition_options){
-        .time_limit_s = 10,
-        .request = {.seed = 1, .recompute = SMP_RECOMPUTE_AUTO, .placement = SMP_PLACEMENT_AUTO}};
+    *o = (smp_partition_options){.time_limit_s = 10,
+                                 .request = {.seed = 1,
+                                             .recompute = SMP_RECOMPUTE_AUTO,
+                                             .placement = SMP_PLACEMENT_AUTO,
+                                             .advise = true}};
     o->check = argc > 1 && strcmp(argv[1], "check") == 0;
     opterr = 0;
     optind = o->check ? 2 : 1;

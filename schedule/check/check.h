@@ -33,7 +33,7 @@ typedef struct smp_findings {
 /* A plan of the planner's, to compare with. */
 typedef struct smp_check_best {
     smp_plan *plan;    /* NULL: there is none, */
-    char reason[1024]; /* for this reason */
+    char reason[2048]; /* for this reason */
     bool timed_out;
     double time_us; /* per sample, as the objective counts it */
     double ratio;   /* of the checked plan's time_us to this; below 1: that is the faster */

@@ -1,6 +1,7 @@
-/* What would help most, by trying it: the best plan is evaluated again with one thing changed, and
- * the gain is the share of its time per sample that this saves. Each change is something that the
- * owner of a model or a cluster can do. A handful of simulations. */
+/* What would help most, by planning it: the same numbers with one thing changed, and the gain is the
+ * share of the time per sample that the plan so made saves. Each change is something that the owner of
+ * a model or a cluster can do. A handful of searches over one configuration each, as long as the
+ * time for hints lasts. */
 #include "schedule/planner/hints.h"
 
 #include <math.h>
@@ -8,99 +9,117 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/base/clock.h"
 #include "graph/base/text.h"
+#include "graph/yaml/yaml.h"
 #include "schedule/planner/search_state.h"
 
 #define LEAST_GAIN 1e-3
+/* Of what planning took; seconds. */
+#define TIME_SHARE 0.3
+#define LEAST_TIME_S 0.3
 
-typedef struct trial {
-    smp__planner *planner;
-    const smp_search_request *request; /* the planner's */
-    const smp_candidate *best;
-    double time; /* of the best, per sample */
+typedef struct hinting {
+    const smp_search_request *request; /* that made the result */
+    const smp_planner_result *result;
+    const smp_costs *costs;
+    smp_search_request base; /* with the numbers of the plan */
+    double time;             /* of the plan, per sample */
     smp_hint *hint;
     int n;
     smp_arena *arena; /* scratch */
-} trial;
+} hinting;
 
-/* A copy of the best whose numbers may be changed; the rest is shared. */
-static smp_status copy_best(const trial *t, smp_candidate *copy)
+/* Per sample, as the objective counts it. */
+static double time_of(const smp_search_request *request, const smp_plan *plan)
 {
-    const smp_partition *from = t->best->partition;
-    size_t n_stage = (size_t)from->n_stage, n_rank = (size_t)t->best->pipeline;
-    *copy = *t->best;
-    copy->partition = SMP_ARENA_NEW(t->arena, smp_partition, 1);
-    copy->rank_peak_bytes = SMP_ARENA_NEW(t->arena, int64_t, n_rank);
-    size_t n_op = (size_t)t->request->graph->n_op;
-    smp_stage_load *load = SMP_ARENA_NEW(t->arena, smp_stage_load, n_stage);
-    bool *recompute = SMP_ARENA_NEW(t->arena, bool, n_op);
-    if (!copy->partition || !copy->rank_peak_bytes || !load || !recompute)
-        return SMP_ERR_NO_MEMORY;
-    memcpy(load, from->load, n_stage * sizeof *load);
-    memcpy(recompute, from->recompute, n_op * sizeof *recompute);
-    *copy->partition = *from;
-    copy->partition->load = load;
-    copy->partition->recompute = recompute;
+    double samples = (double)plan->ddp * (double)plan->microbatch_size;
+    return request->objective == SMP_OBJECTIVE_BOTTLENECK
+               ? plan->predicted.bottleneck_us / samples
+               : plan->predicted.step_us / plan->microbatches / samples;
+}
+
+static double gain_of(const hinting *h, double time)
+{
+    return h->time > 0.0 ? 1.0 - time / h->time : 0.0;
+}
+
+/* The request that has the plan's numbers. An order of its own is searched for only where any rule may be. */
+static void fix_numbers(hinting *h)
+{
+    const smp_plan *plan = h->result->plan;
+    smp_search_request *r = &h->base;
+    *r = *h->request;
+    r->devices = plan->devices;
+    r->stages = plan->pipeline;
+    r->ddp = plan->ddp;
+    r->chunks = plan->chunks;
+    r->microbatches = plan->microbatches;
+    r->placement = plan->placement;
+    if (!h->result->order.taken)
+        r->schedule = h->result->search.best->schedule;
+    if (r->deadline_s > 0.0)
+        r->deadline_s = smp_clock_s() + fmax(TIME_SHARE * h->result->planning_s, LEAST_TIME_S);
+}
+
+/* The hint of a change that gains enough, or NULL; peak_bytes (may be NULL): of the plan, 0 where none was
+ * made. */
+static smp_status try_change(hinting *h, smp_hint_kind kind, const smp_search_request *changed,
+                             int32_t faster_op, smp_hint **out, int64_t *peak_bytes)
+{
+    const smp__trial trial = {.faster_op = faster_op};
+    smp_planner_result result;
+    *out = NULL;
+    if (peak_bytes)
+        *peak_bytes = 0;
+    if (h->n == SMP_HINTS_MAX || smp_clock_past(h->base.deadline_s))
+        return SMP_OK;
+    smp_status status = smp__plan_try(changed, &trial, &result);
+    if (status != SMP_OK)
+        return status == SMP_ERR_NO_FIT || status == SMP_ERR_INPUT ? SMP_OK : status;
+    double gain = gain_of(h, time_of(changed, result.plan));
+    if (peak_bytes && gain >= LEAST_GAIN)
+        for (int r = 0; r < result.plan->pipeline; r++)
+            if (result.plan->predicted.peak_bytes[r] > *peak_bytes)
+                *peak_bytes = result.plan->predicted.peak_bytes[r];
+    smp_planner_result_destroy(&result);
+    if (!(gain >= LEAST_GAIN))
+        return SMP_OK;
+    *out = &h->hint[h->n++];
+    **out = (smp_hint){.kind = kind,
+                       .gain = gain,
+                       .pipeline = changed->stages,
+                       .ddp = changed->ddp,
+                       .chunks = changed->chunks,
+                       .microbatches = changed->microbatches,
+                       .schedule = changed->schedule,
+                       .memory_bytes = changed->memory_bytes,
+                       .op = faster_op};
     return SMP_OK;
 }
 
-static smp_hint *add_hint(trial *t, smp_hint_kind kind, double gain)
+/* The stage that takes most of the slowest rank. */
+static int slowest_stage(const smp_candidate *best)
 {
-    if (t->n == SMP_HINTS_MAX || !(gain >= LEAST_GAIN))
-        return NULL;
-    smp_hint *hint = &t->hint[t->n++];
-    *hint = (smp_hint){.kind = kind, .gain = gain};
-    return hint;
-}
-
-static double gain_of(const trial *t, double time)
-{
-    return t->time > 0.0 ? 1.0 - time / t->time : 0.0;
-}
-
-static smp_status measure(const trial *t, smp_candidate *copy, double *gain)
-{
-    SMP_TRY(smp__planner_judge(t->planner, copy));
-    *gain = gain_of(t, smp__search_time(t->request, copy));
-    return SMP_OK;
-}
-
-static void scale_load(smp_stage_load *load, double factor)
-{
-    load->forward_us *= factor;
-    load->backward_us *= factor;
-    load->recompute_us *= factor;
-    load->load_us *= factor;
-}
-
-/* No rank is slower than `target`: the time of the slower ones shrinks. */
-static void cap_ranks(smp_candidate *copy, double target)
-{
-    const double *rank_us = copy->partition->rank_us;
-    for (int s = 0; s < copy->partition->n_stage; s++) {
-        double us = rank_us[copy->stage_rank[s]];
-        if (us > target)
-            scale_load(&copy->partition->load[s], target / us);
-    }
-    copy->bottleneck_us = fmin(copy->bottleneck_us, target);
-}
-
-static int slowest_of(const double *rank_us, int n)
-{
-    int slowest = 0;
-    for (int r = 1; r < n; r++)
+    const double *rank_us = best->partition->rank_us;
+    int slowest = 0, stage = -1;
+    for (int r = 1; r < best->pipeline; r++)
         slowest = rank_us[r] > rank_us[slowest] ? r : slowest;
-    return slowest;
+    for (int s = 0; s < best->partition->n_stage; s++)
+        if (best->stage_rank[s] == slowest &&
+            (stage < 0 || best->partition->load[s].load_us > best->partition->load[stage].load_us))
+            stage = s;
+    return stage;
 }
 
 /* Share of a stage's compute that its largest op takes; *op: that op. */
-static double largest_share(const trial *t, int stage, int32_t *op)
+static double largest_share(const hinting *h, int stage, int32_t *op)
 {
     double sum = 0.0, largest = -1.0;
-    for (int32_t i = 0; i < t->request->graph->n_op; i++) {
-        if (t->best->partition->stage[i] != stage)
+    for (int32_t i = 0; i < h->request->graph->n_op; i++) {
+        if (h->result->search.best->partition->stage[i] != stage)
             continue;
-        const smp_op_cost *cost = &t->planner->costs->op[i];
+        const smp_op_cost *cost = &h->costs->op[i];
         double us = cost->forward_us + cost->backward_us;
         sum += us;
         if (us > largest) {
@@ -108,131 +127,143 @@ static double largest_share(const trial *t, int stage, int32_t *op)
             *op = i;
         }
     }
-    return sum > 0.0 ? largest / sum : 1.0;
+    return sum > 0.0 ? largest / sum : 0.0;
 }
 
-/* The slowest rank is one op, or nearly: in two halves, of which it keeps one, the rank takes half
- * of it less, and the next slowest counts. */
-static smp_status hint_split(trial *t)
+/* The slowest rank is one op, or nearly: in half the time. */
+static smp_status hint_faster_op(hinting *h)
 {
-    const smp_candidate *best = t->best;
-    const double *rank_us = best->partition->rank_us;
-    int slowest = slowest_of(rank_us, best->pipeline), stage = -1;
-    double next_us = 0.0, gain, mean_us = 0.0;
+    smp_hint *hint;
     int32_t op = -1;
-    for (int s = 0; s < best->partition->n_stage; s++) {
-        if (best->stage_rank[s] == slowest &&
-            (stage < 0 || best->partition->load[s].load_us > best->partition->load[stage].load_us))
-            stage = s;
-    }
-    double share = largest_share(t, stage, &op);
+    int stage = slowest_stage(h->result->search.best);
+    double share = largest_share(h, stage, &op);
     if (share < 0.5)
         return SMP_OK;
-    for (int r = 0; r < best->pipeline; r++) {
-        mean_us += rank_us[r] / best->pipeline;
-        if (r != slowest)
-            next_us = fmax(next_us, rank_us[r]);
-    }
-    double half_us = rank_us[slowest] - 0.5 * share * best->partition->load[stage].load_us;
-    double target = fmax(fmax(half_us, next_us), mean_us);
-    if (target >= rank_us[slowest])
-        return SMP_OK;
-    smp_candidate copy;
-    SMP_TRY(copy_best(t, &copy));
-    cap_ranks(&copy, target);
-    SMP_TRY(measure(t, &copy, &gain));
-    smp_hint *hint = add_hint(t, SMP_HINT_SPLIT_OP, gain);
+    SMP_TRY(try_change(h, SMP_HINT_FASTER_OP, &h->base, op, &hint, NULL));
     if (hint)
         snprintf(hint->text, sizeof hint->text,
-                 "split op '%.120s' in two: it takes %.0f %% of stage %d on the slowest rank",
-                 t->request->graph->op[op].name, 100.0 * share, stage);
+                 "op '%.120s' in half the time: it takes %.0f %% of stage %d on the slowest rank",
+                 h->request->graph->op[op].name, 100.0 * share, stage);
     return SMP_OK;
 }
 
-/* Smaller ops, or other groups and pins, that let all ranks take the same time. */
-static smp_status hint_balance(trial *t)
+/* Groups, pins and what is to stay together may be what keeps ranks from taking the same time. */
+static smp_status hint_free_ops(hinting *h)
 {
-    const double *rank_us = t->best->partition->rank_us;
-    double mean_us = 0.0, gain;
-    smp_candidate copy;
-    for (int r = 0; r < t->best->pipeline; r++)
-        mean_us += rank_us[r] / t->best->pipeline;
-    SMP_TRY(copy_best(t, &copy));
-    for (int s = 0; s < copy.partition->n_stage; s++) {
-        double us = rank_us[copy.stage_rank[s]];
-        if (us > 0.0)
-            scale_load(&copy.partition->load[s], mean_us / us);
+    smp_graph graph = *h->request->graph;
+    smp_search_request r = h->base;
+    smp_hint *hint;
+    smp_op *op = SMP_ARENA_NEW(h->arena, smp_op, (size_t)graph.n_op);
+    bool bound = r.pin || r.together;
+    if (!op)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < graph.n_op; i++) {
+        op[i] = graph.op[i];
+        bound |= op[i].pin >= 0 || op[i].group >= 0;
+        op[i].pin = op[i].group = -1;
     }
-    copy.bottleneck_us = mean_us;
-    SMP_TRY(measure(t, &copy, &gain));
-    smp_hint *hint = add_hint(t, SMP_HINT_BALANCE, gain);
-    if (hint) {
-        char mean[32], most[32];
-        smp_format_us(mean, sizeof mean, mean_us);
-        smp_format_us(most, sizeof most, rank_us[slowest_of(rank_us, t->best->pipeline)]);
-        snprintf(hint->text, sizeof hint->text,
-                 "finer ops, or fewer groups and pins: %s per micro-batch on every rank instead of "
-                 "up to %s",
-                 mean, most);
-    }
+    if (!bound)
+        return SMP_OK;
+    graph.op = op;
+    r.graph = &graph;
+    r.pin = r.together = NULL;
+    SMP_TRY(try_change(h, SMP_HINT_FREE_OPS, &r, -1, &hint, NULL));
+    if (hint)
+        snprintf(hint->text, sizeof hint->text, "no groups, pins and cuts");
     return SMP_OK;
 }
 
 /* Twice the micro-batches: the pipeline fills and drains once for twice the samples. */
-static smp_status hint_microbatches(trial *t)
+static smp_status hint_microbatches(hinting *h)
 {
-    const smp_candidate *best = t->best;
-    double gain;
-    smp_candidate copy;
-    if (best->microbatches > INT32_MAX / 2)
+    smp_search_request r = h->base;
+    smp_hint *hint;
+    if (r.microbatches > INT32_MAX / 2 || r.objective != SMP_OBJECTIVE_STEP)
         return SMP_OK;
-    smp_schedule_shape shape =
-        smp__planner_shape(t->planner, best->pipeline, best->chunks, 2 * best->microbatches);
-    if (smp__planner_check(smp_schedule_find(best->schedule), &shape) != SMP_OK)
+    r.microbatches *= 2;
+    SMP_TRY(try_change(h, SMP_HINT_MICROBATCHES, &r, -1, &hint, NULL));
+    if (hint)
+        snprintf(hint->text, sizeof hint->text, "%d micro-batches instead of %d", r.microbatches,
+                 h->base.microbatches);
+    return SMP_OK;
+}
+
+/* Only where memory asks for it. */
+static smp_status hint_recompute(hinting *h)
+{
+    smp_search_request r = h->base;
+    smp_hint *hint;
+    if (r.recompute != SMP_RECOMPUTE_ALL || !r.graph->training)
         return SMP_OK;
-    SMP_TRY(copy_best(t, &copy));
-    copy.microbatches = 2 * best->microbatches;
-    SMP_TRY(measure(t, &copy, &gain));
-    smp_hint *hint = add_hint(t, SMP_HINT_MICROBATCHES, gain);
-    if (hint) {
-        char peak[32];
-        snprintf(hint->text, sizeof hint->text, "%d micro-batches instead of %d%s%s",
-                 copy.microbatches, best->microbatches, copy.fits ? "" : ", with devices of ",
-                 copy.fits ? "" : smp_format_bytes(peak, sizeof peak, copy.peak_bytes));
-    }
+    r.recompute = SMP_RECOMPUTE_AUTO;
+    SMP_TRY(try_change(h, SMP_HINT_RECOMPUTE, &r, -1, &hint, NULL));
+    if (hint)
+        snprintf(hint->text, sizeof hint->text, "--recompute auto: only where memory asks for it");
+    return SMP_OK;
+}
+
+/* Without a limit; then with as much as that took, which is what is named. */
+static smp_status hint_less_recompute(hinting *h)
+{
+    smp_search_request r = h->base;
+    smp_hint *hint;
+    char size[32];
+    int64_t peak_bytes;
+    if (h->result->search.best->n_recompute == 0 || r.recompute != SMP_RECOMPUTE_AUTO)
+        return SMP_OK;
+    r.memory_bytes = SMP_MAX_BYTES;
+    SMP_TRY(try_change(h, SMP_HINT_MEMORY, &r, -1, &hint, &peak_bytes));
+    if (!hint)
+        return SMP_OK;
+    h->n--; /* only the memory that it took is a hint */
+    r.memory_bytes = smp__printed_bytes(size, sizeof size, peak_bytes);
+    SMP_TRY(try_change(h, SMP_HINT_MEMORY, &r, -1, &hint, NULL));
+    if (hint)
+        snprintf(hint->text, sizeof hint->text, "%s of memory per device, to recompute less", size);
     return SMP_OK;
 }
 
 /* A configuration that was simulated, is faster and needs a little more memory: the one that gains
  * most for its bytes. */
-static void hint_other(trial *t, const smp_search_result *result)
+static smp_status hint_other(hinting *h)
 {
+    const smp_search_result *search = &h->result->search;
     const smp_candidate *found = NULL;
-    double best_worth = 0.0, best_gain = 0.0;
-    for (int i = 0; i < result->n_tried; i++) {
-        const smp_candidate *c = result->tried[i];
-        double gain = gain_of(t, smp__search_time(t->request, c));
+    smp_search_request r = h->base;
+    smp_hint *hint;
+    char size[32];
+    double best_worth = 0.0;
+    for (int i = 0; i < search->n_tried; i++) {
+        const smp_candidate *c = search->tried[i];
+        double gain = gain_of(h, smp__search_time(h->request, c));
         double worth = gain / fmax((double)-c->room_bytes, 1.0);
         if (c->fits || gain < LEAST_GAIN || worth <= best_worth)
             continue;
         best_worth = worth;
-        best_gain = gain;
         found = c;
     }
-    smp_hint *hint = found ? add_hint(t, SMP_HINT_MEMORY, best_gain) : NULL;
-    if (hint) {
-        char peak[32];
+    if (!found)
+        return SMP_OK;
+    r.stages = found->pipeline;
+    r.ddp = found->ddp;
+    r.chunks = found->chunks;
+    r.microbatches = found->microbatches;
+    r.schedule = found->schedule;
+    r.placement = found->placement;
+    r.memory_bytes = smp__printed_bytes(size, sizeof size, found->peak_bytes);
+    SMP_TRY(try_change(h, SMP_HINT_MEMORY, &r, -1, &hint, NULL));
+    if (hint)
         snprintf(hint->text, sizeof hint->text,
                  "%s of memory per device: then %d stages * %d replicas, %d micro-batches, %s fit",
-                 smp_format_bytes(peak, sizeof peak, found->peak_bytes),
-                 found->pipeline * found->chunks, found->ddp, found->microbatches, found->schedule);
-    }
+                 size, found->pipeline * found->chunks, found->ddp, found->microbatches,
+                 found->schedule);
+    return SMP_OK;
 }
 
 /* The same links `factor` times as fast. */
-static smp_status speed_up(const trial *t, double factor, smp_link_spec *link)
+static smp_status speed_up(const hinting *h, double factor, smp_link_spec *link)
 {
-    double *point_us = SMP_ARENA_NEW(t->arena, double, (size_t)link->n_point);
+    double *point_us = SMP_ARENA_NEW(h->arena, double, (size_t)link->n_point);
     if (!point_us)
         return SMP_ERR_NO_MEMORY;
     for (int i = 0; i < link->n_point; i++)
@@ -243,91 +274,36 @@ static smp_status speed_up(const trial *t, double factor, smp_link_spec *link)
     return SMP_OK;
 }
 
-/* The slowest rank of the best's stages on another cluster, or without recomputation. */
-static smp_status bottleneck_on(const trial *t, const smp_cluster *cluster, bool recompute,
-                                double *bottleneck_us)
+/* *gains: enough to be a hint. */
+static smp_status hint_link(hinting *h, smp_hint_kind kind, double intra, double inter,
+                            const char *text, bool *gains)
 {
-    const smp_candidate *best = t->best;
-    size_t n = (size_t)best->partition->n_stage;
-    smp_search_request request = *t->request;
-    smp__mapping mapping = {.pipeline = best->pipeline, .ddp = best->ddp, .device = best->device};
-    smp_problem problem = {.graph = request.graph,
-                           .costs = t->planner->costs,
-                           .cluster = cluster,
-                           .n_stage = (int)n,
-                           .pipeline = best->pipeline,
-                           .stage_rank = best->stage_rank,
-                           .state_factor = 1.0,
-                           .pin = request.pin,
-                           .pin_where = request.pin_where,
-                           .together = request.together};
-    const bool *none = SMP_ARENA_NEW(t->arena, bool, (size_t)request.graph->n_op);
-    smp_partition *partition = NULL;
-    problem.live = SMP_ARENA_NEW(t->arena, double, n); /* what fits does not matter here */
-    problem.memory_limit = SMP_ARENA_NEW(t->arena, int64_t, n);
-    if (!none || !problem.live || !problem.memory_limit)
-        return SMP_ERR_NO_MEMORY;
-    problem.recomputes = recompute ? best->partition->recompute : none;
-    request.cluster = cluster;
-    SMP_TRY(smp__mapping_count(&mapping, &request, t->arena));
-    problem.device = mapping.counting;
-    problem.n_replica = mapping.n_replica;
-    SMP_TRY(smp_partition_evaluate(&problem, best->partition->stage, &partition));
-    *bottleneck_us = partition->bottleneck_us;
-    smp_partition_destroy(partition);
-    return SMP_OK;
-}
-
-/* Transfers of a stage cost less by what the links of the model's tensors do: simulated for the
- * step; for the bottleneck the stages are evaluated anew. */
-static smp_status hint_links(trial *t, smp_hint_kind kind, double intra, double inter,
-                             const char *text)
-{
-    const smp_cluster *real = t->request->cluster;
-    smp_cluster cluster = *real;
-    double gain;
-    smp_candidate copy;
-    SMP_TRY(speed_up(t, intra, &cluster.intra_node));
-    SMP_TRY(speed_up(t, inter, &cluster.inter_node));
-    SMP_TRY(copy_best(t, &copy));
-    if (t->request->objective == SMP_OBJECTIVE_BOTTLENECK) {
-        SMP_TRY(bottleneck_on(t, &cluster, true, &copy.bottleneck_us));
-        gain = gain_of(t, smp__search_time(t->request, &copy));
-    } else {
-        t->planner->request.cluster = &cluster;
-        smp_status status = measure(t, &copy, &gain);
-        t->planner->request.cluster = real;
-        SMP_TRY(status);
-    }
-    smp_hint *hint = add_hint(t, kind, gain);
+    smp_cluster cluster = *h->request->cluster;
+    smp_search_request r = h->base;
+    smp_hint *hint;
+    SMP_TRY(speed_up(h, intra, &cluster.intra_node));
+    SMP_TRY(speed_up(h, inter, &cluster.inter_node));
+    r.cluster = &cluster;
+    SMP_TRY(try_change(h, kind, &r, -1, &hint, NULL));
+    *gains = hint != NULL;
     if (hint)
         snprintf(hint->text, sizeof hint->text, "%s", text);
     return SMP_OK;
 }
 
-/* Without recomputation, and what memory that needs. */
-static smp_status hint_recompute(trial *t)
+static smp_status hint_links(hinting *h)
 {
-    double gain;
-    smp_candidate copy;
-    if (t->best->n_recompute == 0)
+    bool gains;
+    SMP_TRY(hint_link(h, SMP_HINT_FREE_LINKS, 1e9, 1e9,
+                      "transfers and reductions that cost nothing: the most that links give",
+                      &gains));
+    if (!gains)
         return SMP_OK;
-    SMP_TRY(copy_best(t, &copy));
-    for (int s = 0; s < copy.partition->n_stage; s++) {
-        copy.partition->load[s].recompute = false;
-        copy.partition->load[s].recompute_us = 0.0;
-    }
-    memset(copy.partition->recompute, 0, (size_t)t->request->graph->n_op);
-    SMP_TRY(bottleneck_on(t, t->request->cluster, false, &copy.bottleneck_us));
-    SMP_TRY(measure(t, &copy, &gain));
-    smp_hint *hint = add_hint(t, SMP_HINT_MEMORY, gain);
-    if (hint) {
-        char peak[32];
-        snprintf(hint->text, sizeof hint->text,
-                 "%s of memory per device: then no stage has to recompute",
-                 smp_format_bytes(peak, sizeof peak, copy.peak_bytes));
-    }
-    return SMP_OK;
+    SMP_TRY(
+        hint_link(h, SMP_HINT_INTRA_LINK, 2.0, 1.0, "links within nodes twice as fast", &gains));
+    if (h->request->cluster->nodes == 1)
+        return SMP_OK;
+    return hint_link(h, SMP_HINT_INTER_LINK, 1.0, 2.0, "links between nodes twice as fast", &gains);
 }
 
 static int compare_hints(const void *left, const void *right)
@@ -337,35 +313,36 @@ static int compare_hints(const void *left, const void *right)
     return order ? order : (int)a->kind - (int)b->kind;
 }
 
-static smp_status try_all(trial *t, const smp_search_result *result)
+static smp_status try_all(hinting *h)
 {
-    SMP_TRY(hint_split(t));
-    SMP_TRY(hint_balance(t));
-    if (t->request->objective == SMP_OBJECTIVE_STEP)
-        SMP_TRY(hint_microbatches(t));
-    SMP_TRY(hint_recompute(t));
-    hint_other(t, result);
-    SMP_TRY(hint_links(t, SMP_HINT_INTRA_LINK, 2.0, 1.0, "links within nodes twice as fast"));
-    if (t->request->cluster->nodes > 1)
-        SMP_TRY(hint_links(t, SMP_HINT_INTER_LINK, 1.0, 2.0, "links between nodes twice as fast"));
-    return hint_links(t, SMP_HINT_FREE_LINKS, 1e9, 1e9,
-                      "transfers and reductions that cost nothing: the most that links give");
+    SMP_TRY(hint_microbatches(h));
+    SMP_TRY(hint_recompute(h));
+    SMP_TRY(hint_less_recompute(h));
+    SMP_TRY(hint_other(h));
+    SMP_TRY(hint_faster_op(h));
+    SMP_TRY(hint_free_ops(h));
+    return hint_links(h);
 }
 
-smp_status smp__search_hints(smp__planner *planner, const smp_search_result *result, smp_hint *hint,
-                             int *n)
+smp_status smp_planner_hints(const smp_search_request *request, const smp_planner_result *result,
+                             smp_hint *hint, int *n)
 {
-    trial t = {.planner = planner,
-               .request = &planner->request,
-               .best = result->best,
-               .time = smp__search_time(&planner->request, result->best),
-               .hint = hint,
-               .arena = smp_arena_create()};
-    smp_status status = t.arena ? try_all(&t, result) : SMP_ERR_NO_MEMORY;
-    smp_arena_destroy(t.arena);
+    smp_costs *costs = NULL;
+    SMP_TRY(smp_costs_build(request->graph, request->cluster, request->profile,
+                            result->plan->microbatch_size, &costs));
+    hinting h = {.request = request,
+                 .result = result,
+                 .costs = costs,
+                 .time = time_of(request, result->plan),
+                 .hint = hint,
+                 .arena = smp_arena_create()};
+    fix_numbers(&h);
+    smp_status status = h.arena ? try_all(&h) : SMP_ERR_NO_MEMORY;
+    smp_arena_destroy(h.arena);
+    smp_costs_destroy(costs);
     if (status != SMP_OK)
         return status;
-    qsort(hint, (size_t)t.n, sizeof *hint, compare_hints);
-    *n = t.n;
+    qsort(hint, (size_t)h.n, sizeof *hint, compare_hints);
+    *n = h.n;
     return SMP_OK;
 }

@@ -1,13 +1,14 @@
-/* What would help most: single changes of the best plan, each with the gain that it computes to. */
+/* What would help most: single changes of a plan, each with the gain of the plan that was made with it. */
 #ifndef SMP_SCHEDULE_PLANNER_HINTS_H
 #define SMP_SCHEDULE_PLANNER_HINTS_H
 
 #include "schedule/planner/search.h"
 
 typedef enum smp_hint_kind {
-    SMP_HINT_SPLIT_OP,     /* one op (or what must stay with it) is the bottleneck */
-    SMP_HINT_BALANCE,      /* all ranks equally loaded */
+    SMP_HINT_FASTER_OP, /* one op (or what must stay with it) is the bottleneck: in half the time */
+    SMP_HINT_FREE_OPS,  /* no groups, pins and cuts */
     SMP_HINT_MICROBATCHES, /* twice the micro-batches */
+    SMP_HINT_RECOMPUTE,    /* only where memory asks for it, not everywhere */
     SMP_HINT_MEMORY,       /* memory for another configuration, or to recompute less */
     SMP_HINT_INTRA_LINK,   /* links within nodes twice as fast */
     SMP_HINT_INTER_LINK,   /* links between nodes twice as fast */
@@ -17,9 +18,14 @@ typedef enum smp_hint_kind {
 typedef struct smp_hint {
     smp_hint_kind kind;
     double gain;    /* share of the objective's time per sample that it saves, 0 to 1 */
-    char text[240]; /* a phrase: "split op 'lm_head' of stage 3 in two" */
+    char text[240]; /* a phrase: "32 micro-batches instead of 16" */
+    /* With which numbers it was planned. */
+    int pipeline, ddp, chunks, microbatches;
+    const char *schedule; /* registry name; NULL: auto */
+    int64_t memory_bytes; /* per device; 0: the cluster's */
+    int32_t op;           /* SMP_HINT_FASTER_OP: which; else -1 */
 } smp_hint;
 
-enum { SMP_HINTS_MAX = 8 };
+enum { SMP_HINTS_MAX = 9 };
 
 #endif

@@ -1,30 +1,38 @@
-/* Why nothing fits, and what would: by how much the nearest candidate misses, on which rank, and
- * which single changes would make room there, as far as the numbers of that rank tell. */
+/* Why nothing fits, and what would.
+ *
+ * Why: by how much the candidate that misses by least does so, on which rank. What would: changes of one
+ * option of the request, from the least intrusive to more memory, each planned before it is named. An option
+ * that fixes a number is given up (auto), so that the search finds the number; sizes are tried
+ * downwards. The memory that is named is the least peak of any plan that the search finds for
+ * --optimize memory, and then what the request as it stands fits into. */
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "graph/base/clock.h"
 #include "graph/base/text.h"
+#include "graph/yaml/yaml.h"
 #include "schedule/planner/configs.h"
+
+#define TIME_SHARE 0.3 /* of what is left of the time limit */
 
 /* The rank that misses: what it keeps for ever, and what grows with micro-batches. */
 typedef struct shortage {
-    const smp__configs *configs;
     const smp__config *config;
     const smp_candidate *nearest;
     int rank;
     double limit, peak; /* bytes */
     double state;       /* weights, gradients, optimizer state */
     double stash;       /* of one live micro-batch */
-    double in;          /* received for one */
     double live;        /* micro-batches */
 } shortage;
 
 static shortage describe_rank(const smp__configs *configs, const smp__config *config,
                               const smp_candidate *nearest)
 {
-    shortage s = {
-        .configs = configs, .config = config, .nearest = nearest, .rank = nearest->worst_rank};
+    shortage s = {.config = config, .nearest = nearest, .rank = nearest->worst_rank};
     smp_schedule_shape shape = smp__config_shape(configs, config);
     double factor = smp_state_factor(configs->request->graph);
     s.limit = (double)smp__config_memory(config, s.rank);
@@ -35,110 +43,9 @@ static shortage describe_rank(const smp__configs *configs, const smp__config *co
             continue;
         s.state += factor * (double)load->weight_bytes;
         s.stash += (double)load->stash_bytes;
-        s.in += (double)load->in_bytes;
         s.live = smp__live_microbatches(config->schedule, &shape, s.rank);
     }
     return s;
-}
-
-static void append_hint(smp_text *text, int *n, const char *hint)
-{
-    smp_text_append(text, "%s%s", *n > 0 ? ", or " : "", hint);
-    (*n)++;
-}
-
-/* More pipeline ranks: weights and stashes are shared out further. */
-static void hint_stages(const shortage *s, smp_text *text, int *n)
-{
-    const smp_search_request *request = s->configs->request;
-    char hint[160];
-    double need = ceil(s->config->mapping->pipeline * s->peak / fmax(s->limit, 1.0));
-    if (need <= s->config->mapping->pipeline || need * s->config->chunks > request->graph->n_op)
-        return;
-    if (s->config->mapping->pipeline < request->devices && need <= request->devices) {
-        snprintf(hint, sizeof hint, "more pipeline stages (about %.0f) and fewer replicas", need);
-    } else {
-        snprintf(hint, sizeof hint, "more devices (about %.0f pipeline stages)", need);
-    }
-    append_hint(text, n, hint);
-}
-
-static void hint_microbatch_size(const shortage *s, smp_text *text, int *n)
-{
-    int64_t size = s->nearest->microbatch_size;
-    if (size <= 1 || s->state >= s->limit || s->peak <= s->state)
-        return;
-    int64_t fits = (int64_t)((double)size * (s->limit - s->state) / (s->peak - s->state));
-    if (fits < 1 || fits >= size)
-        return;
-    char hint[120];
-    snprintf(hint, sizeof hint, "micro-batches of %lld samples instead of %lld", (long long)fits,
-             (long long)size);
-    append_hint(text, n, hint);
-}
-
-/* Fewer micro-batches where they were fixed, or a schedule that keeps fewer alive. */
-static void hint_microbatches(const shortage *s, smp_text *text, int *n)
-{
-    const smp__config *config = s->config;
-    const smp_search_request *request = s->configs->request;
-    smp_schedule_shape shape = smp__config_shape(s->configs, config), fewer = shape;
-    char hint[120];
-    double missing = s->peak - s->limit;
-    for (int m = config->microbatches - 1; m >= 1 && request->microbatches > 0; m--) {
-        fewer.microbatches = m;
-        double live = smp__live_microbatches(config->schedule, &fewer, s->rank);
-        if ((s->live - live) * s->stash < missing)
-            continue;
-        snprintf(hint, sizeof hint, "%d micro-batches instead of %d", m, config->microbatches);
-        append_hint(text, n, hint);
-        break;
-    }
-    for (int i = 0; smp_schedules()[i] && request->schedule; i++) {
-        const smp_schedule_kind *kind = smp_schedules()[i];
-        if (kind == config->schedule || smp__planner_check(kind, &shape) != SMP_OK)
-            continue;
-        double live = smp__live_microbatches(kind, &shape, s->rank);
-        if ((s->live - live) * s->stash < missing)
-            continue;
-        snprintf(hint, sizeof hint, "the schedule '%s'", kind->name);
-        append_hint(text, n, hint);
-    }
-}
-
-/* A schedule that keeps as few micro-batches alive as it is told to. */
-static void hint_active(const shortage *s, smp_text *text, int *n)
-{
-    smp_schedule_shape shape = smp__config_shape(s->configs, s->config), bounded = shape;
-    char hint[120];
-    for (int i = 0; smp_schedules()[i]; i++) {
-        const smp_schedule_kind *kind = smp_schedules()[i];
-        int last = 0; /* rules that take no bound keep more than 1 alive, or fit as they are */
-        if (smp__planner_check(kind, &shape) != SMP_OK)
-            continue;
-        for (int active = 1; active < s->live; active++) {
-            bounded.active = active;
-            double live = smp__live_microbatches(kind, &bounded, s->rank);
-            if (live > active || (s->live - live) * s->stash < s->peak - s->limit)
-                break;
-            last = active;
-        }
-        if (last == 0)
-            continue;
-        snprintf(hint, sizeof hint, "%s with --active-microbatches %d", kind->name, last);
-        append_hint(text, n, hint);
-        return;
-    }
-}
-
-/* The stashes of all but one micro-batch made again from what the stage received. */
-static void hint_recompute(const shortage *s, smp_text *text, int *n)
-{
-    const smp_search_request *request = s->configs->request;
-    double saved = s->live * (s->stash - s->in) - s->stash;
-    if (request->recompute == SMP_RECOMPUTE_NONE && request->graph->training &&
-        saved >= s->peak - s->limit)
-        append_hint(text, n, "recomputation");
 }
 
 /* Stages of the rank: "stage 3", "stages 1, 5". */
@@ -159,9 +66,15 @@ smp_status smp__search_no_fit(const smp__configs *configs, const smp__config *co
                               const smp_candidate *nearest)
 {
     shortage s = describe_rank(configs, config, nearest);
+    smp__nearest *noted = &configs->planner->nearest;
     char peak[32], limit[32], missing[32], state[32], stash[32];
     smp_text text = {0};
-    int n = 0;
+    if (!noted->known)
+        *noted = (smp__nearest){.known = true,
+                                .peak_bytes = (int64_t)s.peak,
+                                .state_bytes = (int64_t)s.state,
+                                .limit_bytes = (int64_t)s.limit,
+                                .microbatch_size = nearest->microbatch_size};
     smp_format_bytes(peak, sizeof peak, (int64_t)s.peak);
     smp_format_bytes(limit, sizeof limit, (int64_t)s.limit);
     smp_format_bytes(missing, sizeof missing, -nearest->room_bytes);
@@ -173,19 +86,219 @@ smp_status smp__search_no_fit(const smp__configs *configs, const smp__config *co
                     " on rank %d of %d need%s %s, %s more than the device's %s (%s for weights and "
                     "what training keeps of them, %s for each of %.4g live micro-batches); the "
                     "nearest of all that was tried: %d stages * %d replicas, %d micro-batches of "
-                    "%lld, %s. It would fit with ",
+                    "%lld, %s",
                     s.rank, config->mapping->pipeline, config->chunks > 1 ? "" : "s", peak, missing,
                     limit, state, stash, s.live, config->mapping->pipeline * config->chunks,
                     config->mapping->ddp, config->microbatches, (long long)nearest->microbatch_size,
                     config->schedule->name);
-    hint_recompute(&s, &text, &n);
-    hint_active(&s, &text, &n);
-    hint_stages(&s, &text, &n);
-    hint_microbatch_size(&s, &text, &n);
-    hint_microbatches(&s, &text, &n);
-    smp_text_append(&text, "%s%s of memory per device", n > 0 ? ", or " : "", peak);
     smp_status status =
         text.failed ? smp_fail_memory(text.capacity) : smp_fail(SMP_ERR_NO_FIT, "%s", text.data);
     smp_text_free(&text);
+    return status;
+}
+
+/* What was tried, and what of it fits. */
+typedef struct advice {
+    const smp_search_request *request;
+    const smp__nearest *nearest;
+    double deadline_s;
+    smp_text text; /* "A (step 3 ms: ...), or B (...)" */
+    int tried, found;
+} advice;
+
+/* Plans a changed request; false: nothing fits, or the time is over. result: the caller's if true. */
+static smp_status plan(advice *a, const smp_search_request *changed, smp_planner_result *result,
+                       bool *fits)
+{
+    static const smp__trial as_it_is = {.faster_op = -1};
+    smp_search_request request = *changed;
+    request.deadline_s = a->deadline_s;
+    *fits = false;
+    if (smp_clock_past(a->deadline_s))
+        return SMP_OK;
+    smp_status status = smp__plan_try(&request, &as_it_is, result);
+    a->tried += status == SMP_OK || status == SMP_ERR_NO_FIT;
+    *fits = status == SMP_OK;
+    return status == SMP_ERR_NO_FIT || status == SMP_ERR_INPUT ? SMP_OK : status;
+}
+
+static void name_plan(advice *a, const smp_planner_result *result, const char *change)
+{
+    char step[32], live[64] = "";
+    const smp_plan *plan = result->plan;
+    if (result->active_microbatches > 0)
+        snprintf(live, sizeof live, ", %d of them live", result->active_microbatches);
+    smp_text_append(&a->text, "%s%s (step %s: %d stages * %d replicas, %d micro-batches%s, %s)",
+                    a->found++ > 0 ? ", or " : "", change,
+                    smp_format_us(step, sizeof step, plan->predicted.step_us), plan->n_stage,
+                    plan->ddp, plan->microbatches, live, plan->schedule);
+}
+
+static smp_status try_change(advice *a, const smp_search_request *changed, bool *fits,
+                             const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+static smp_status try_change(advice *a, const smp_search_request *changed, bool *fits,
+                             const char *format, ...)
+{
+    smp_planner_result result;
+    char change[160];
+    va_list arguments;
+    SMP_TRY(plan(a, changed, &result, fits));
+    if (!*fits)
+        return SMP_OK;
+    va_start(arguments, format);
+    vsnprintf(change, sizeof change, format, arguments);
+    va_end(arguments);
+    name_plan(a, &result, change);
+    smp_planner_result_destroy(&result);
+    return SMP_OK;
+}
+
+/* Options that leave less open than there is. */
+static smp_status try_open(advice *a)
+{
+    const smp_search_request *request = a->request;
+    smp_search_request r = *request;
+    bool fits;
+    r.recompute = SMP_RECOMPUTE_AUTO;
+    if (request->recompute == SMP_RECOMPUTE_NONE && request->graph->training)
+        SMP_TRY(try_change(a, &r, &fits, "--recompute auto"));
+    r = *request;
+    r.schedule = NULL;
+    if (request->schedule)
+        SMP_TRY(try_change(a, &r, &fits, "--pipeline auto"));
+    r = *request;
+    r.chunks = 0;
+    if (request->chunks > 0)
+        SMP_TRY(try_change(a, &r, &fits, "--chunks auto"));
+    r = *request;
+    r.microbatches = 0;
+    if (request->microbatches > 0)
+        SMP_TRY(try_change(a, &r, &fits, "--microbatches auto"));
+    return SMP_OK;
+}
+
+/* Without a bound the search finds the highest that fits; that is then planned as a request. */
+static smp_status try_active(advice *a)
+{
+    smp_search_request r = *a->request;
+    smp_planner_result result;
+    bool fits;
+    r.active_microbatches = 0;
+    if (a->request->active_microbatches == 0)
+        return SMP_OK;
+    SMP_TRY(plan(a, &r, &result, &fits));
+    if (!fits)
+        return SMP_OK;
+    r.active_microbatches = result.active_microbatches;
+    smp_planner_result_destroy(&result);
+    if (r.active_microbatches == 0)
+        return try_change(a, &r, &fits, "no --active-microbatches");
+    return try_change(a, &r, &fits, "--active-microbatches %d", r.active_microbatches);
+}
+
+/* What the rank that misses would keep if it kept as much per sample; then halves of that. */
+static smp_status try_microbatch_size(advice *a)
+{
+    const smp__nearest *n = a->nearest;
+    double room = (double)(n->limit_bytes - n->state_bytes);
+    double grows = (double)(n->peak_bytes - n->state_bytes);
+    smp_search_request r = *a->request;
+    bool fits = false;
+    if (r.microbatch_size <= 1 || room <= 0.0 || grows <= 0.0)
+        return SMP_OK;
+    int64_t size = (int64_t)((double)r.microbatch_size * room / grows);
+    for (size = size < r.microbatch_size ? size : r.microbatch_size / 2; size > 0 && !fits;
+         size /= 2) {
+        r.microbatch_size = size;
+        SMP_TRY(try_change(a, &r, &fits, "--microbatch-size %lld", (long long)size));
+    }
+    return SMP_OK;
+}
+
+/* Weights and stashes shared out over more ranks of the devices there are; over more devices. */
+static smp_status try_ranks(advice *a)
+{
+    const smp_search_request *request = a->request;
+    bool fits, both = request->stages > 0 && request->ddp > 0;
+    const char *freed = both                  ? " --stages auto --ddp auto"
+                        : request->stages > 0 ? " --stages auto"
+                        : request->ddp > 0    ? " --ddp auto"
+                                              : "";
+    smp_search_request r = *request;
+    r.stages = r.ddp = 0;
+    if (*freed)
+        SMP_TRY(try_change(a, &r, &fits, "%s", freed + 1));
+    r.devices = smp_cluster_devices(request->cluster);
+    if (r.devices > request->devices)
+        SMP_TRY(try_change(a, &r, &fits, "-n %d%s", r.devices, freed));
+    return SMP_OK;
+}
+
+int64_t smp__printed_bytes(char *buffer, size_t size, int64_t bytes)
+{
+    int64_t printed = 0;
+    for (int64_t more = bytes; printed < bytes; more += more / 4096 + 1)
+        if (!smp_parse_bytes(smp_format_bytes(buffer, size, more), &printed))
+            return bytes;
+    return printed;
+}
+
+/* Where what needs the least fits as it is, the request did not ask for it. */
+static smp_status try_memory(advice *a)
+{
+    static const double more[] = {1.0, 1.02, 1.1, 1.3};
+    const smp_search_request *request = a->request;
+    smp_search_request r = *request;
+    smp_planner_result result;
+    char size[32];
+    bool fits;
+    r.optimize = SMP_OPTIMIZE_MEMORY;
+    if (request->optimize == SMP_OPTIMIZE_SPEED)
+        SMP_TRY(try_change(a, &r, &fits, "--optimize memory"));
+    r.memory_bytes = SMP_MAX_BYTES;
+    SMP_TRY(plan(a, &r, &result, &fits));
+    if (!fits)
+        return SMP_OK;
+    double least = (double)result.search.best->peak_bytes;
+    smp_planner_result_destroy(&result);
+    r.optimize = request->optimize;
+    fits = false;
+    for (size_t i = 0; i < sizeof more / sizeof *more + 1 && !fits; i++) {
+        double bytes = i == 0 ? fmin(least, (double)a->nearest->peak_bytes) : more[i - 1] * least;
+        r.memory_bytes = smp__printed_bytes(size, sizeof size, (int64_t)bytes);
+        SMP_TRY(try_change(a, &r, &fits, "%s of memory per device", size));
+    }
+    return SMP_OK;
+}
+
+static smp_status try_all(advice *a)
+{
+    SMP_TRY(try_open(a));
+    SMP_TRY(try_active(a));
+    SMP_TRY(try_microbatch_size(a));
+    SMP_TRY(try_ranks(a));
+    return try_memory(a);
+}
+
+smp_status smp__plan_advise(const smp_search_request *request, const smp__nearest *nearest)
+{
+    double now_s = smp_clock_s();
+    advice a = {.request = request, .nearest = nearest};
+    char *why = strdup(smp_last_error());
+    if (!why)
+        return smp_fail_memory(strlen(smp_last_error()) + 1);
+    if (request->deadline_s > 0.0)
+        a.deadline_s = now_s + TIME_SHARE * fmax(request->deadline_s - now_s, 0.0);
+    smp_status status = try_all(&a);
+    if (status == SMP_OK && a.text.failed)
+        status = smp_fail_memory(a.text.capacity);
+    else if (status == SMP_OK && a.found > 0)
+        status = smp_fail(SMP_ERR_NO_FIT, "%s. It would fit with %s", why, a.text.data);
+    else if (status == SMP_OK)
+        status = smp_fail(SMP_ERR_NO_FIT, "%s. Of %d changes that were planned none fits%s", why,
+                          a.tried, smp_clock_past(a.deadline_s) ? " (time limit)" : "");
+    smp_text_free(&a.text);
+    free(why);
     return status;
 }

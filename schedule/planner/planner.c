@@ -164,8 +164,9 @@ static smp_status fill_result(const smp__planner *planner, const char *model_pat
         plan->schedule = "auto";
     set_step_bound(&plan->predicted,
                    result->search.best->step_bound_us[result->order.taken ? 1 : 0]);
-    smp_status status =
-        smp_fail_context(smp_verify(plan, planner->request.graph), "the plan just made");
+    smp_status status = SMP_OK;
+    if (!planner->is_trial)
+        status = smp_fail_context(smp_verify(plan, planner->request.graph), "the plan just made");
     if (status == SMP_OK)
         result->plan = plan;
     else
@@ -251,19 +252,45 @@ static smp_status search(smp__planner *planner, smp_search_result *out)
     return status;
 }
 
-smp_status smp_plan_make(const smp_search_request *request, const char *model_path,
-                         smp_planner_result *out)
+static smp_status make_op_faster(smp_costs *costs, int32_t op)
+{
+    size_t n = (size_t)costs->n_op;
+    smp_op_cost *cost = SMP_ARENA_NEW(costs->arena, smp_op_cost, n);
+    if (!cost)
+        return SMP_ERR_NO_MEMORY;
+    memcpy(cost, costs->op, n * sizeof *cost);
+    cost[op].forward_us *= 0.5;
+    cost[op].backward_us *= 0.5;
+    cost[op].backward_input_us *= 0.5;
+    costs->op = cost;
+    return SMP_OK;
+}
+
+/* *nearest: of a request that nothing fits. trial: NULL for a plan that is to be used. */
+static smp_status make(const smp_search_request *request, const char *model_path,
+                       const smp__trial *trial, smp__nearest *nearest, smp_planner_result *out)
 {
     smp__planner planner;
     smp_planner_result result = {0};
+    double begin_s = smp_clock_s();
     SMP_TRY(check_request(request));
     SMP_TRY(smp__planner_open(request, request->active_microbatches, &planner));
+    planner.is_trial = trial != NULL;
+    if (trial && trial->faster_op >= 0) {
+        smp_status status = make_op_faster(planner.costs, trial->faster_op);
+        if (status != SMP_OK) {
+            smp__planner_close(&planner);
+            return status;
+        }
+    }
     snprintf(result.cost_source, sizeof result.cost_source, "%s", planner.costs->source);
     smp_status status = search(&planner, &result.search);
     result.active_microbatches = planner.active;
     if (status == SMP_OK)
         status = make_plan(&planner, model_path, &result);
+    *nearest = planner.nearest;
     smp__planner_close(&planner);
+    result.planning_s = smp_clock_s() - begin_s;
     if (status == SMP_OK)
         *out = result;
     else
@@ -271,14 +298,21 @@ smp_status smp_plan_make(const smp_search_request *request, const char *model_pa
     return status;
 }
 
-smp_status smp_planner_hints(const smp_search_request *request, const smp_planner_result *result,
-                             smp_hint *hint, int *n)
+smp_status smp_plan_make(const smp_search_request *request, const char *model_path,
+                         smp_planner_result *out)
 {
-    smp__planner planner;
-    SMP_TRY(smp__planner_open(request, result->active_microbatches, &planner));
-    smp_status status = smp__search_hints(&planner, &result->search, hint, n);
-    smp__planner_close(&planner);
-    return status;
+    smp__nearest nearest = {0};
+    smp_status status = make(request, model_path, NULL, &nearest, out);
+    return status == SMP_ERR_NO_FIT && request->advise && nearest.known
+               ? smp__plan_advise(request, &nearest)
+               : status;
+}
+
+smp_status smp__plan_try(const smp_search_request *request, const smp__trial *trial,
+                         smp_planner_result *out)
+{
+    smp__nearest ignored;
+    return make(request, "", trial, &ignored, out);
 }
 
 void smp_planner_result_destroy(smp_planner_result *result)

@@ -19,6 +19,20 @@ typedef struct smp__peaks {
     size_t n, capacity;
 } smp__peaks;
 
+/* What missed the memory by least, for advice (schedule/planner/advice.c). */
+typedef struct smp__nearest {
+    bool known;
+    int64_t peak_bytes;  /* of the rank that misses; of it */
+    int64_t state_bytes; /* what it keeps for ever */
+    int64_t limit_bytes; /* and has */
+    int64_t microbatch_size;
+} smp__nearest;
+
+/* A plan that is made to see what a change would bring, not to be used. */
+typedef struct smp__trial {
+    int32_t faster_op; /* takes half the time; -1: none */
+} smp__trial;
+
 /* Flow and layouts follow from the partition; the search evaluates many configurations of one
  * partition in a row, so those of the last one are kept. */
 typedef struct smp__planner {
@@ -32,6 +46,10 @@ typedef struct smp__planner {
     smp_flow *flow;
     smp_layout **layout; /* [2 * n_stage] whole, split; NULL: not made yet */
     smp__peaks peaks;
+    bool
+        is_trial; /* over at the deadline, whether anything fits or not; not verified: its graph may
+                      be another than the one that was read */
+    smp__nearest nearest; /* of the first search in which nothing fits */
 } smp__planner;
 
 /* One configuration in full. */
@@ -120,8 +138,15 @@ smp_status smp__planner_keep_together(const smp_search_request *request, int32_t
  * SMP_ERR_NO_FIT: says by how much, on which stage, and what would make it fit. */
 smp_status smp__search_run(smp__planner *planner, smp_search_result *out);
 
-/* schedule/planner/hints.c: see smp_planner_hints. */
-smp_status smp__search_hints(smp__planner *planner, const smp_search_result *result, smp_hint *hint,
-                             int *n);
+/* A plan as smp_plan_make makes it, but without advice where nothing fits, and not beyond the request's
+ * deadline (schedule/planner/planner.c). */
+smp_status smp__plan_try(const smp_search_request *request, const smp__trial *trial,
+                         smp_planner_result *out);
+
+/* Adds to the recorded SMP_ERR_NO_FIT what would make the request fit: single changes of it, each planned
+ * before it is named (schedule/planner/advice.c). Returns SMP_ERR_NO_FIT, unless that fails. */
+smp_status smp__plan_advise(const smp_search_request *request, const smp__nearest *nearest);
+/* The least size not below `bytes` that can be printed, as smp_format_bytes prints it in the buffer. */
+int64_t smp__printed_bytes(char *buffer, size_t size, int64_t bytes);
 
 #endif

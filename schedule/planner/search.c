@@ -269,7 +269,7 @@ static smp_status try_all(smp__search *s)
     if (limit_s > now_s)
         limit_s = now_s + SEARCH_SHARE * (limit_s - now_s);
     for (int32_t i = 0; i < s->configs.n; i++) {
-        if (s->n_least > 0 && smp_clock_past(limit_s)) {
+        if ((s->n_least > 0 || s->configs.planner->is_trial) && smp_clock_past(limit_s)) {
             for (; i < s->configs.n; i++)
                 s->counts.n_skipped += !s->configs.config[i].done;
             s->counts.timed_out = s->counts.n_skipped > 0;
@@ -317,7 +317,7 @@ smp_status smp__search_run(smp__planner *planner, smp_search_result *out)
     if (status == SMP_OK)
         status = try_all(&s);
     if (status == SMP_OK && s.n_least == 0)
-        status = try_nearest(&s);
+        status = planner->is_trial ? smp_fail(SMP_ERR_NO_FIT, "nothing fits") : try_nearest(&s);
     if (status == SMP_OK)
         status = smp__search_finish(&s, out);
     for (int32_t i = 0; i < s.n; i++) {

@@ -31,6 +31,7 @@ typedef struct smp_search_request {
     int group;               /* micro-batches per group of chunked schedules; 0: pipeline */
     smp_where numbers_where; /* where the numbers above stand that no option gave; may be empty */
     bool until_deadline; /* the proof of the bottleneck goes on until deadline_s while it is open */
+    bool advise; /* where nothing fits: plan changes of the request and name those that do */
 } smp_search_request;
 
 /* One configuration, evaluated. */

@@ -281,54 +281,6 @@ static void test_search_weighs_placements(void **state)
     assert_true(spread > 0 && cluster > 0);
 }
 
-/* The number after "or " / "with " before " of memory per device". */
-static int64_t suggested_memory(const char *message)
-{
-    const char *end = strstr(message, " of memory per device");
-    assert_non_null(end);
-    const char *unit = end, *number;
-    while (unit[-1] != ' ')
-        unit--;
-    number = unit - 1;
-    while (number[-1] != ' ')
-        number--;
-    char text[64];
-    int64_t bytes;
-    snprintf(text, sizeof text, "%.*s%.*s", (int)(unit - 1 - number), number, (int)(end - unit),
-             unit);
-    assert_true(smp_parse_bytes(text, &bytes));
-    return bytes;
-}
-
-static void test_search_says_what_would_fit(void **state)
-{
-    (void)state;
-    int checked = 0;
-    for (int seed = 0; seed < 12; seed++) {
-        fixture f;
-        smp_search_request request;
-        smp_search_result result;
-        open_random(&f, &request, seed, 4);
-        request.memory_bytes = 4000 + 1000 * (seed % 8);
-        smp_status status = search(&request, &result);
-        if (status == SMP_OK) {
-            assert_true(result.best->fits);
-            smp_search_result_destroy(&result);
-        } else {
-            assert_int_equal(status, SMP_ERR_NO_FIT);
-            assert_non_null(strstr(smp_last_error(), "rank"));
-            assert_non_null(strstr(smp_last_error(), "stage"));
-            request.memory_bytes = suggested_memory(smp_last_error());
-            request.memory_bytes += request.memory_bytes / 100; /* the message is rounded */
-            assert_int_equal(search(&request, &result), SMP_OK);
-            smp_search_result_destroy(&result);
-            checked++;
-        }
-        fixture_close(&f);
-    }
-    assert_true(checked > 5);
-}
-
 static void test_search_uses_memory_limits(void **state)
 {
     (void)state;
@@ -424,7 +376,6 @@ int main(void)
         cmocka_unit_test(test_search_refuses_contradictions),
         cmocka_unit_test(test_search_takes_pins_from_outside),
         cmocka_unit_test(test_search_weighs_placements),
-        cmocka_unit_test(test_search_says_what_would_fit),
         cmocka_unit_test(test_search_uses_memory_limits),
         cmocka_unit_test(test_search_minimises_memory),
         cmocka_unit_test(test_search_weighs_split_ties),

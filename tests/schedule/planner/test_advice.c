@@ -1,0 +1,351 @@
+/* Advice is followed to the letter: what a refusal says would fit is planned as it is printed, and fits in the
+ * step that it states; what hints say would help is planned too, and saves what they state. */
+#include "tests/partition/problem_fixture.h"
+
+#include "schedule/planner/planner.h"
+
+typedef struct setting {
+    smp_graph *graph;
+    fixture f; /* cluster and devices */
+    smp_search_request request;
+} setting;
+
+static void read_model(const char *model, smp_graph **graph)
+{
+    if (smp_graph_parse("model.yaml", model, strlen(model), graph) != SMP_OK)
+        fail_msg("%s\n%s", smp_last_error(), model);
+}
+
+/* The graph is the setting's own. */
+static smp_op_cost_override *cost_of(const smp_graph *graph, int32_t op)
+{
+    return (smp_op_cost_override *)graph->op[op].cost;
+}
+
+static int divisor_of(int n, fixture_random *random)
+{
+    int d = 1 + fixture_below(random, n);
+    return n % d == 0 ? d : 1;
+}
+
+/* Some numbers fixed, some not. */
+static void open_setting(setting *s, fixture_random *random, int recompute)
+{
+    static const char *const schedules[] = {"simple", "interleaved", "zero-bubble"};
+    int devices = 1 + fixture_below(random, 4);
+    fixture_shape shape = {.n_op = 4 + fixture_below(random, 3),
+                           .groups = fixture_below(random, 3),
+                           .stages = 1 + fixture_below(random, devices),
+                           .group_percent = 30,
+                           .pin_percent = fixture_chance(random, 25) ? 20 : 0,
+                           .skip_percent = 30,
+                           .training = fixture_chance(random, 85),
+                           .zero_costs = fixture_chance(random, 20)};
+    char *model = fixture_model(random, &shape);
+    *s = (setting){0};
+    read_model(model, &s->graph);
+    free(model);
+    for (int32_t i = 0; i < s->graph->n_op; i++) /* few weights, so that stashes count */
+        cost_of(s->graph, i)->weight_bytes /= 8;
+    fixture_cluster(&s->f, devices, fixture_chance(random, 50) ? devices : 2,
+                    fixture_chance(random, 50) ? 1e6 : 1e8);
+    int used = fixture_chance(random, 25) ? divisor_of(devices, random) : devices;
+    s->request = (smp_search_request){.graph = s->graph,
+                                      .cluster = &s->f.cluster,
+                                      .devices = used,
+                                      .microbatch_size = 1,
+                                      .seed = 1,
+                                      .advise = true,
+                                      .placement = SMP_PLACEMENT_AUTO,
+                                      .recompute = (smp_recompute)recompute};
+    if (fixture_chance(random, 40))
+        s->request.stages = divisor_of(used, random);
+    if (fixture_chance(random, 20))
+        s->request.ddp =
+            s->request.stages > 0 ? used / s->request.stages : divisor_of(used, random);
+    if (fixture_chance(random, 40))
+        s->request.microbatches = 1 << fixture_below(random, 5);
+    if (fixture_chance(random, 30))
+        s->request.chunks = 1 + fixture_below(random, 2);
+    if (fixture_chance(random, 75))
+        s->request.schedule = schedules[fixture_below(random, 3)];
+    if (fixture_chance(random, 15)) {
+        s->request.schedule = "zero-bubble";
+        s->request.active_microbatches = 1 + fixture_below(random, 6);
+    }
+}
+
+/* As much memory as a part of what the request takes without a limit; false: it cannot be planned. */
+static bool limit_memory(smp_search_request *request, double part)
+{
+    smp_planner_result result;
+    if (smp_plan_make(request, "model.yaml", &result) != SMP_OK)
+        return false;
+    request->memory_bytes = 1 + (int64_t)(part * (double)result.search.best->peak_bytes);
+    smp_planner_result_destroy(&result);
+    return true;
+}
+
+static void close_setting(setting *s)
+{
+    smp_graph_destroy(s->graph);
+}
+
+/* What options are advised, and how often. */
+enum { OPEN, ACTIVE, SIZE, RANKS, DEVICES, LESS, MEMORY, N_ADVICE };
+
+/* One option as printed; its kind. */
+static int apply_option(const char *option, const char *value, smp_search_request *request)
+{
+    int number = atoi(value);
+    bool automatic = strcmp(value, "auto") == 0;
+    assert_true(automatic || number > 0 || strcmp(value, "memory") == 0);
+    if (strcmp(option, "--recompute") == 0 && automatic)
+        request->recompute = SMP_RECOMPUTE_AUTO;
+    else if (strcmp(option, "--pipeline") == 0 && automatic)
+        request->schedule = NULL;
+    else if (strcmp(option, "--chunks") == 0 && automatic)
+        request->chunks = 0;
+    else if (strcmp(option, "--microbatches") == 0 && automatic)
+        request->microbatches = 0;
+    else if (strcmp(option, "--stages") == 0 && automatic)
+        return request->stages = 0, RANKS;
+    else if (strcmp(option, "--ddp") == 0 && automatic)
+        return request->ddp = 0, RANKS;
+    else if (strcmp(option, "-n") == 0)
+        return request->devices = number, DEVICES;
+    else if (strcmp(option, "--active-microbatches") == 0)
+        return request->active_microbatches = number, ACTIVE;
+    else if (strcmp(option, "--microbatch-size") == 0)
+        return request->microbatch_size = number, SIZE;
+    else if (strcmp(option, "--optimize") == 0)
+        return request->optimize = SMP_OPTIMIZE_MEMORY, LESS;
+    else
+        fail_msg("what is '%s %s'?", option, value);
+    return OPEN;
+}
+
+static int apply(char *change, smp_search_request *request)
+{
+    char *rest = change, *memory = strstr(change, " of memory per device");
+    int kind = -1;
+    if (memory) {
+        *memory = '\0';
+        assert_true(smp_parse_bytes(change, &request->memory_bytes));
+        return MEMORY;
+    }
+    if (strcmp(change, "no --active-microbatches") == 0)
+        return request->active_microbatches = 0, ACTIVE;
+    for (char *option = strtok_r(rest, " ", &rest); option; option = strtok_r(NULL, " ", &rest)) {
+        char *value = strtok_r(NULL, " ", &rest);
+        assert_non_null(value);
+        int this = apply_option(option, value, request);
+        kind = kind < 0 ? this : kind;
+    }
+    assert_true(kind >= 0);
+    return kind;
+}
+
+/* Plans what "CHANGE (step TIME: ...)" says. */
+static int follow(const smp_search_request *request, char *item)
+{
+    char said[32], step[32], *details = strstr(item, " (step ");
+    smp_search_request changed = *request;
+    smp_planner_result result;
+    assert_non_null(details);
+    *details = '\0';
+    snprintf(said, sizeof said, "%.*s", (int)strcspn(details + 7, ":"), details + 7);
+    char *change = strdup(item);
+    int kind = apply(change, &changed);
+    free(change);
+    if (smp_plan_make(&changed, "model.yaml", &result) != SMP_OK)
+        fail_msg("advised: '%s'; but then: %s", item, smp_last_error());
+    smp_format_us(step, sizeof step, result.plan->predicted.step_us);
+    if (strcmp(said, step) != 0)
+        fail_msg("advised: '%s' for a step of %s, but it takes %s", item, said, step);
+    smp_planner_result_destroy(&result);
+    return kind;
+}
+
+/* How many pieces of advice a refusal gives; each is followed. */
+static int follow_all(const smp_search_request *request, int *count)
+{
+    static const char head[] = "It would fit with ";
+    char *message = strdup(smp_last_error()), *item = strstr(message, head);
+    int n = 0;
+    if (item)
+        item += sizeof head - 1;
+    while (item) {
+        char *next = strstr(item, ", or ");
+        if (next)
+            *next = '\0';
+        count[follow(request, item)]++;
+        item = next ? next + 5 : NULL;
+        n++;
+    }
+    free(message);
+    return n;
+}
+
+static void test_advice_fits(void **state)
+{
+    (void)state;
+    int refused = 0, advised = 0, count[N_ADVICE] = {0};
+    for (uint64_t seed = 0; seed < 120; seed++) {
+        fixture_random random = {seed << 32};
+        smp_planner_result result;
+        setting s;
+        open_setting(&s, &random, fixture_below(&random, 3));
+        bool exists = limit_memory(&s.request, 0.3 + 0.01 * fixture_below(&random, 70));
+        s.request.objective =
+            fixture_chance(&random, 20) ? SMP_OBJECTIVE_BOTTLENECK : SMP_OBJECTIVE_STEP;
+        smp_status status =
+            exists ? smp_plan_make(&s.request, "model.yaml", &result) : SMP_ERR_INPUT;
+        if (status == SMP_OK)
+            smp_planner_result_destroy(&result);
+        else if (status != SMP_ERR_INPUT)
+            assert_int_equal(SMP_ERR_NO_FIT, status);
+        if (status == SMP_ERR_NO_FIT && strstr(smp_last_error(), "does not fit: ")) {
+            refused++;
+            advised += follow_all(&s.request, count);
+        }
+        close_setting(&s);
+    }
+    print_message("%d refusals, %d pieces of advice: %d open numbers, %d live micro-batches, %d "
+                  "ranks, %d devices, %d for memory, %d memory\n",
+                  refused, advised, count[OPEN], count[ACTIVE], count[RANKS], count[DEVICES],
+                  count[LESS], count[MEMORY]);
+    assert_true(refused >= 50 && count[MEMORY] >= refused * 9 / 10);
+    assert_true(count[OPEN] >= 5 && count[RANKS] >= 3 && count[DEVICES] >= 5);
+}
+
+/* Operators whose bytes follow from shapes. */
+static void test_advice_microbatch_size(void **state)
+{
+    (void)state;
+    smp_cluster *cluster = NULL;
+    smp_planner_result result;
+    int count[N_ADVICE] = {0};
+    setting s = {0};
+    if (smp_graph_read(SMP_SOURCE_DIR "/examples/gpt-tiny.yaml", &s.graph) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    assert_int_equal(SMP_OK, smp_cluster_local(4, &cluster));
+    s.request = (smp_search_request){.graph = s.graph,
+                                     .cluster = cluster,
+                                     .devices = 4,
+                                     .stages = 2,
+                                     .microbatches = 8,
+                                     .microbatch_size = 16,
+                                     .memory_bytes = (int64_t)60 << 20,
+                                     .recompute = SMP_RECOMPUTE_NONE,
+                                     .schedule = "simple",
+                                     .advise = true,
+                                     .seed = 1};
+    assert_int_equal(SMP_ERR_NO_FIT, smp_plan_make(&s.request, "model.yaml", &result));
+    assert_true(follow_all(&s.request, count) >= 3);
+    assert_true(count[SIZE] == 1 && count[MEMORY] == 1);
+    smp_cluster_destroy(cluster);
+    close_setting(&s);
+}
+
+/* The change that a hint names, made here. */
+static void apply_hint(const smp_hint *hint, setting *s, const smp_plan *plan)
+{
+    smp_search_request *r = &s->request;
+    smp_link_spec *links[] = {&s->f.cluster.intra_node, &s->f.cluster.inter_node};
+    r->devices = hint->pipeline * hint->ddp;
+    r->stages = hint->pipeline;
+    r->ddp = hint->ddp;
+    r->chunks = hint->chunks;
+    r->microbatches = hint->microbatches;
+    r->schedule = hint->schedule;
+    r->memory_bytes = hint->memory_bytes;
+    if (hint->kind != SMP_HINT_MEMORY)
+        r->placement = plan->placement;
+    if (hint->kind == SMP_HINT_RECOMPUTE)
+        r->recompute = SMP_RECOMPUTE_AUTO;
+    for (int i = 0; i < 2; i++) {
+        double factor = hint->kind == SMP_HINT_FREE_LINKS                               ? 1e9
+                        : hint->kind == (i ? SMP_HINT_INTER_LINK : SMP_HINT_INTRA_LINK) ? 2.0
+                                                                                        : 1.0;
+        links[i]->latency_us /= factor;
+        links[i]->bytes_per_s *= factor;
+    }
+    for (int32_t i = 0; i < s->graph->n_op; i++) {
+        smp_op *op = (smp_op *)&s->graph->op[i]; /* the setting's own */
+        if (hint->kind == SMP_HINT_FREE_OPS)
+            op->pin = op->group = -1;
+        if (i == hint->op) {
+            cost_of(s->graph, i)->forward_us *= 0.5;
+            cost_of(s->graph, i)->backward_us *= 0.5;
+        }
+    }
+}
+
+static double time_of(const smp_search_request *request, const smp_plan *plan)
+{
+    double us = request->objective == SMP_OBJECTIVE_BOTTLENECK
+                    ? plan->predicted.bottleneck_us
+                    : plan->predicted.step_us / plan->microbatches;
+    return us / plan->ddp;
+}
+
+static void draw_hinted(setting *s, uint64_t seed)
+{
+    fixture_random random = {seed << 32 | 7};
+    open_setting(s, &random, 1 + fixture_below(&random, 2));
+    (void)limit_memory(&s->request, 0.5 + 0.01 * fixture_below(&random, 100));
+    s->request.objective =
+        fixture_chance(&random, 20) ? SMP_OBJECTIVE_BOTTLENECK : SMP_OBJECTIVE_STEP;
+}
+
+static void test_advice_gains(void **state)
+{
+    (void)state;
+    int count[SMP_HINT_FREE_LINKS + 1] = {0}, kinds = 0;
+    for (uint64_t seed = 0; seed < 50; seed++) {
+        smp_hint hint[SMP_HINTS_MAX];
+        smp_planner_result result, changed;
+        setting s;
+        int n = 0;
+        draw_hinted(&s, seed);
+        if (smp_plan_make(&s.request, "model.yaml", &result) != SMP_OK) {
+            close_setting(&s);
+            continue;
+        }
+        assert_int_equal(SMP_OK, smp_planner_hints(&s.request, &result, hint, &n));
+        for (int i = 0; i < n; i++) {
+            setting again;
+            draw_hinted(&again, seed);
+            apply_hint(&hint[i], &again, result.plan);
+            if (smp_plan_make(&again.request, "model.yaml", &changed) != SMP_OK)
+                fail_msg("seed %d: '%s': %s", (int)seed, hint[i].text, smp_last_error());
+            double gain =
+                1.0 - time_of(&again.request, changed.plan) / time_of(&s.request, result.plan);
+            if (fabs(gain - hint[i].gain) > 1e-9)
+                fail_msg("seed %d: '%s' should gain %.6g, gains %.6g", (int)seed, hint[i].text,
+                         hint[i].gain, gain);
+            assert_true(gain > 0.0 && (i == 0 || hint[i].gain <= hint[i - 1].gain));
+            count[hint[i].kind]++;
+            smp_planner_result_destroy(&changed);
+            close_setting(&again);
+        }
+        smp_planner_result_destroy(&result);
+        close_setting(&s);
+    }
+    for (int k = 0; k <= SMP_HINT_FREE_LINKS; k++) {
+        print_message("kind %d: %d hints\n", k, count[k]);
+        kinds += count[k] > 0;
+    }
+    assert_true(kinds >= 6);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_advice_fits),
+        cmocka_unit_test(test_advice_microbatch_size),
+        cmocka_unit_test(test_advice_gains),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
