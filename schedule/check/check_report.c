@@ -126,13 +126,16 @@ static void put_json_stages(const smp_check *check, smp_text *json)
     smp_text_append(json, ", \"stages\": [");
     for (int s = 0; s < plan->n_stage; s++) {
         const smp_stage_load *load = &check->partition->load[s];
+        int32_t again = smp_plan_stage_recomputes(&plan->stage[s]);
         const named numbers[] = {{"forward_us", load->forward_us},
                                  {"backward_us", load->backward_us},
                                  {"transfer_us", load->transfer_us},
                                  {"load_us", load->load_us}};
         smp_text_append(json, "%s{\"stage\": %d, \"rank\": %d, \"ops\": %d, \"recompute\": %s",
                         s > 0 ? ", " : "", s, plan->stage[s].rank, (int)plan->stage[s].n_op,
-                        plan->stage[s].recompute ? "true" : "false");
+                        again > 0 ? "true" : "false");
+        if (again > 0 && again < plan->stage[s].n_op)
+            smp_text_append(json, ", \"recompute_ops\": %d", (int)again);
         put_numbers(json, numbers, 4);
         smp_text_append(json,
                         ", \"in_bytes\": %" PRId64 ", \"out_bytes\": %" PRId64

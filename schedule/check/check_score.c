@@ -8,6 +8,7 @@
 #include "graph/base/clock.h"
 #include "schedule/check/check_build.h"
 #include "schedule/lower/lower.h"
+#include "schedule/memory/recompute_choice.h"
 #include "schedule/planner/configs.h"
 #include "schedule/verify/verify.h"
 
@@ -47,20 +48,46 @@ static smp_status open_config(scoring *s)
     return SMP_OK;
 }
 
-/* Stages for which the sketch says recompute yes or no obey. */
-static smp_status obey_flags(const smp__check_build *b, smp_problem problem)
+/* What a stage is said to recompute. Of ops that it names those that are really made again, so that
+ * their times are what the plan counts. `recomputes` [n_op]: the stage's are set. */
+static smp_status obey_stage(scoring *s, const smp_sketch_stage *stage, int64_t *work,
+                             bool *recomputes)
 {
+    const smp_graph *graph = s->b->request.graph;
+    const smp_flow *flow = s->planner.flow;
+    const int32_t *op = &flow->op_list[flow->op_begin[stage->stage]];
+    int32_t n = flow->op_begin[stage->stage + 1] - flow->op_begin[stage->stage], n_named = 0;
+    const char **name = SMP_ARENA_NEW(s->b->arena, const char *, (size_t)n);
+    bool *mask = SMP_ARENA_NEW(s->b->arena, bool, (size_t)n);
+    if (!name || !mask)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < n; i++)
+        name[i] = graph->op[op[i]].name;
+    SMP_TRY(smp_sketch_recompute(stage, name, n, work, mask));
+    for (int32_t i = 0; i < n; i++) {
+        n_named += mask[i];
+        recomputes[op[i]] = mask[i];
+    }
+    if (n_named == 0 || n_named == n || !graph->training)
+        return SMP_OK;
+    return smp_recompute_repeats(graph, flow, stage->stage, recomputes, NULL, recomputes);
+}
+
+/* Stages for which the sketch says what to recompute obey. */
+static smp_status obey_flags(scoring *s, smp_problem problem)
+{
+    smp__check_build *b = s->b;
+    int64_t work = 0;
     smp_partition **partition = &b->out->partition;
     int32_t n_op = b->request.graph->n_op;
     bool *recomputes = SMP_ARENA_NEW(b->arena, bool, (size_t)n_op);
     if (!recomputes)
         return SMP_ERR_NO_MEMORY;
     memcpy(recomputes, (*partition)->recompute, (size_t)n_op);
+    SMP_TRY(smp__planner_hold(&s->planner, *partition));
     for (int i = 0; i < b->sketch->n_listed; i++) {
-        const smp_sketch_stage *stage = &b->sketch->stage[i];
-        for (int32_t op = 0; op < n_op && stage->recompute >= 0; op++)
-            if (b->stage[op] == stage->stage)
-                recomputes[op] = stage->recompute;
+        if (b->sketch->stage[i].recompute >= 0)
+            SMP_TRY(obey_stage(s, &b->sketch->stage[i], &work, recomputes));
     }
     problem.recomputes = recomputes;
     smp_partition_destroy(*partition);
@@ -74,7 +101,7 @@ static smp_status score_stages(scoring *s)
     smp_problem problem;
     SMP_TRY(smp__config_problem(&s->configs, &s->config, &problem));
     SMP_TRY(smp_partition_evaluate(&problem, b->stage, &b->out->partition));
-    SMP_TRY(obey_flags(b, problem));
+    SMP_TRY(obey_flags(s, problem));
     smp_partition *partition = b->out->partition;
     double bound_us;
     SMP_TRY(smp_partition_lower_bound(&problem, &bound_us));

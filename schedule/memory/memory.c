@@ -247,7 +247,7 @@ void smp_memory_destroy(smp_memory_rank *memory)
         smp_arena_destroy(memory->arena);
 }
 
-/* The ops of the rank's stages that the plan lets run forward again: [n_op], or NULL. */
+/* The ops of the rank's stages that the plan lets recompute: [n_op] of the graph; NULL: no memory. */
 static bool *mask_of(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow, int rank,
                      smp_arena *arena)
 {
@@ -255,7 +255,7 @@ static bool *mask_of(const smp_plan *plan, const smp_graph *graph, const smp_flo
     for (int s = 0; mask && s < plan->n_stage; s++) {
         const smp_plan_stage *stage = &plan->stage[s];
         for (int32_t i = 0; stage->rank == rank && stage->recompute && i < stage->n_op; i++)
-            mask[flow->op_list[flow->op_begin[s] + i]] = true;
+            mask[flow->op_list[flow->op_begin[s] + i]] = stage->recompute[i];
     }
     return mask;
 }

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_WORK ((int64_t)300000000)
-
 bool smp_op_pattern_matches(const char *pattern, const char *name)
 {
     const char *star = NULL, *resume = NULL;
@@ -71,10 +69,10 @@ smp_status smp_op_match_allowed(const smp_graph *graph, const smp_op_match *matc
                                 int64_t *work)
 {
     *work += match->pattern ? graph->n_op : 0;
-    if (*work <= MAX_WORK)
+    if (*work <= SMP_MAX_PATTERN_WORK)
         return SMP_OK;
     return smp_fail_at(where, "got more than %lld patterns, expected fewer for a model of %d ops",
-                       (long long)(MAX_WORK / graph->n_op), graph->n_op);
+                       (long long)(SMP_MAX_PATTERN_WORK / graph->n_op), graph->n_op);
 }
 
 /* The pattern without its stars, or the side of a range that is no op. */

@@ -9,6 +9,9 @@
 #include "graph/base/text.h"
 #include "graph/model/graph.h"
 
+/* Names that the patterns of one file may look at. */
+#define SMP_MAX_PATTERN_WORK ((int64_t)300000000)
+
 bool smp_op_pattern_matches(const char *pattern, const char *name);
 
 /* The ops that a text names, one after the other in model order. */

@@ -19,22 +19,28 @@ static bool goes_backward(const smp_program *program)
     return false;
 }
 
-/* Its ops as names; what the stage says is the sketch's. */
-static smp_status fill_stage(const smp_sketch_stage *from, smp_arena *arena, smp_plan_stage *stage)
+/* Its ops as names; what the stage says is the sketch's. Who names ops to recompute and does not say how
+ * long they take has not said that they are fewer than all. */
+static smp_status fill_stage(const smp_sketch_stage *from, smp_arena *arena, int64_t *work,
+                             smp_plan_stage *stage)
 {
     const char **op = SMP_ARENA_NEW(arena, const char *, (size_t)from->n_entry);
-    if (!op)
+    bool *recompute = SMP_ARENA_NEW(arena, bool, (size_t)from->n_entry);
+    if (!op || !recompute)
         return SMP_ERR_NO_MEMORY;
     for (int32_t i = 0; i < from->n_entry; i++)
         op[i] = from->entry[i].text;
+    SMP_TRY(smp_sketch_recompute(from, op, from->n_entry, work, recompute));
+    double again_us = from->recompute_us >= 0.0 ? from->recompute_us : from->forward_us;
     *stage = (smp_plan_stage){.rank = from->rank,
                               .n_op = from->n_entry,
                               .op = op,
-                              .recompute = from->recompute,
+                              .recompute = recompute,
                               .forward_us = from->forward_us,
                               .backward_us = from->backward_us,
                               .weight_bytes = from->weight_bytes,
                               .stash_bytes = from->stash_bytes};
+    stage->recompute_us = smp_plan_stage_recomputes(stage) > 0 ? again_us : 0.0;
     return SMP_OK;
 }
 
@@ -62,11 +68,12 @@ static smp_status fill_plan(const smp_sketch *sketch, smp_plan *plan)
 {
     smp_plan_stage *stage = SMP_ARENA_NEW(sketch->arena, smp_plan_stage, (size_t)sketch->n_stage);
     smp_where *place = SMP_ARENA_NEW(sketch->arena, smp_where, (size_t)sketch->n_stage);
+    int64_t work = 0;
     if (!stage || !place)
         return SMP_ERR_NO_MEMORY;
     for (int s = 0; s < sketch->n_stage; s++) {
         place[s] = sketch->stage[s].where;
-        SMP_TRY(fill_stage(&sketch->stage[s], sketch->arena, &stage[s]));
+        SMP_TRY(fill_stage(&sketch->stage[s], sketch->arena, &work, &stage[s]));
     }
     *plan = (smp_plan){.model_path = sketch->model_path,
                        .model_name = sketch->model_name,
@@ -140,24 +147,28 @@ smp_status smp_plan_set_stages(smp_plan *plan, const smp_graph *graph,
     size_t n_stage = (size_t)partition->n_stage;
     smp_plan_stage *stage = SMP_ARENA_NEW(plan->arena, smp_plan_stage, n_stage);
     const char **name = SMP_ARENA_NEW(plan->arena, const char *, (size_t)graph->n_op);
-    if (!stage || !name)
+    bool *recompute = SMP_ARENA_NEW(plan->arena, bool, (size_t)graph->n_op);
+    if (!stage || !name || !recompute)
         return SMP_ERR_NO_MEMORY;
     for (size_t s = 0; s < n_stage; s++) {
         const smp_stage_load *load = &partition->load[s];
         stage[s] = (smp_plan_stage){.rank = stage_rank[s],
                                     .op = name,
-                                    .recompute = load->recompute,
+                                    .recompute = recompute,
                                     .forward_us = load->forward_us,
                                     .backward_us = load->backward_us,
+                                    .recompute_us = load->recompute_us,
                                     .weight_bytes = load->weight_bytes,
                                     .stash_bytes = load->stash_bytes};
         name += load->n_op;
+        recompute += load->n_op;
     }
     for (int32_t u = 0; u < graph->n_op; u++) {
         smp_plan_stage *home = &stage[partition->stage[u]];
         const char *copy = smp_arena_strdup(plan->arena, graph->op[u].name);
         if (!copy)
             return SMP_ERR_NO_MEMORY;
+        ((bool *)home->recompute)[home->n_op] = partition->recompute[u];
         ((const char **)home->op)[home->n_op++] = copy;
     }
     plan->stage = stage;

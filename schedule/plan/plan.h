@@ -18,10 +18,20 @@ typedef struct smp_plan_stage {
     int rank; /* pipeline rank */
     int32_t n_op;
     const char *const *op; /* names, in graph order */
-    bool recompute;
+    const bool *recompute; /* [n_op] what it makes may be made again in the backward; NULL: none */
     double forward_us, backward_us;
+    double recompute_us; /* forward time of what is made again, added to a backward */
     int64_t weight_bytes, stash_bytes;
 } smp_plan_stage;
+
+/* How many of its ops a stage may recompute: 0, some, or all n_op. */
+static inline int32_t smp_plan_stage_recomputes(const smp_plan_stage *stage)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; stage->recompute && i < stage->n_op; i++)
+        n += stage->recompute[i];
+    return n;
+}
 
 typedef struct smp_predicted {
     double step_us, bubble, samples_per_s, bottleneck_us, lower_bound_us, gap;

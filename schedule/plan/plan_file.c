@@ -126,26 +126,52 @@ static smp_status read_head(reader *r, const smp_yaml_node *top)
     return smp__plan_read_target(top, &sketch->target);
 }
 
+/* A list of texts, or one text. */
+static smp_status read_entries(const reader *r, const smp_yaml_node *ops, const char *what,
+                               const smp_sketch_entry **out, int32_t *n_out)
+{
+    bool single = smp_yaml_kind_of(ops) == SMP_YAML_SCALAR;
+    int32_t n = single ? 1 : smp_yaml_list_size(ops);
+    smp_sketch_entry *entry = SMP_ARENA_NEW(r->arena, smp_sketch_entry, (size_t)n);
+    if (!entry)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < n; i++) {
+        const smp_yaml_node *node = single ? ops : smp_yaml_list_at(ops, i);
+        SMP_TRY(smp__copy_text(node, what, r->arena, &entry[i].text));
+        entry[i].where = keep_where(r, node);
+    }
+    *out = entry;
+    *n_out = n;
+    return SMP_OK;
+}
+
 /* A list; in a sketch also the text of one entry. */
-static smp_status read_entries(const reader *r, const smp_yaml_node *map, smp_sketch_stage *stage)
+static smp_status read_ops(const reader *r, const smp_yaml_node *map, smp_sketch_stage *stage)
 {
     const smp_yaml_node *ops;
     SMP_TRY(smp__field(map, "stage", "ops", &ops));
-    bool single = !r->whole && smp_yaml_kind_of(ops) == SMP_YAML_SCALAR;
-    if (!single)
+    if (r->whole || smp_yaml_kind_of(ops) != SMP_YAML_SCALAR)
         SMP_TRY(smp_yaml_list(ops, r->whole ? "ops" : "stage: ops"));
-    stage->n_entry = single ? 1 : smp_yaml_list_size(ops);
+    SMP_TRY(read_entries(r, ops, "stage: op", &stage->entry, &stage->n_entry));
     if (r->whole && stage->n_entry < 1)
         return smp_fail_at(smp_yaml_where(ops), "stage: ops: got an empty list, expected ops");
-    smp_sketch_entry *entry = SMP_ARENA_NEW(r->arena, smp_sketch_entry, (size_t)stage->n_entry);
-    if (!entry)
-        return SMP_ERR_NO_MEMORY;
-    stage->entry = entry;
-    for (int32_t i = 0; i < stage->n_entry; i++) {
-        const smp_yaml_node *node = single ? ops : smp_yaml_list_at(ops, i);
-        SMP_TRY(smp__copy_text(node, "stage: op", r->arena, &entry[i].text));
-        entry[i].where = keep_where(r, node);
+    return SMP_OK;
+}
+
+/* true, false, or a list of ops. */
+static smp_status read_recompute(const reader *r, const smp_yaml_node *map, smp_sketch_stage *stage)
+{
+    const smp_yaml_node *recompute;
+    bool value;
+    if (!is_wanted(r, map, "recompute"))
+        return SMP_OK;
+    SMP_TRY(smp__field(map, "stage", "recompute", &recompute));
+    if (smp_yaml_kind_of(recompute) == SMP_YAML_LIST) {
+        stage->recompute = SMP_SKETCH_RECOMPUTE_OPS;
+        return read_entries(r, recompute, "stage: recompute", &stage->again, &stage->n_again);
     }
+    SMP_TRY(smp_yaml_bool(recompute, "stage: recompute", &value));
+    stage->recompute = value;
     return SMP_OK;
 }
 
@@ -153,6 +179,9 @@ static smp_status read_entries(const reader *r, const smp_yaml_node *map, smp_sk
 static smp_status read_stage_costs(const smp_yaml_node *map, smp_sketch_stage *stage)
 {
     const char *what = "stage";
+    if (smp_yaml_get(map, "recompute_us")) /* only where ops are named */
+        SMP_TRY(
+            smp__field_double(map, what, "recompute_us", 0, SMP__MAX_SUM_US, &stage->recompute_us));
     SMP_TRY(smp__field_double(map, what, "forward_us", 0, SMP__MAX_SUM_US, &stage->forward_us));
     SMP_TRY(smp__field_double(map, what, "backward_us", 0, SMP__MAX_SUM_US, &stage->backward_us));
     if (smp_yaml_get(map, "backward_input_us"))
@@ -168,16 +197,16 @@ static smp_status read_stage(const reader *r, const smp_yaml_node *map, int inde
 {
     static const char *const keys[] = {"stage",        "rank",        "ops",
                                        "recompute",    "forward_us",  "backward_us",
-                                       "weight_bytes", "stash_bytes", "backward_input_us"};
-    const smp_yaml_node *recompute;
+                                       "recompute_us", "stash_bytes", "weight_bytes",
+                                       "backward_input_us"};
     int highest = r->whole ? r->sketch->pipeline : SMP__MAX_DEVICES;
-    bool value;
     SMP_TRY(smp_yaml_map(map, "stage"));
     SMP_TRY(smp_yaml_known_keys(map, "stage", keys, SMP__COUNT(keys)));
     *stage = (smp_sketch_stage){.stage = index,
                                 .rank = -1,
                                 .recompute = -1,
                                 .backward_input_us = -1,
+                                .recompute_us = -1.0,
                                 .where = keep_where(r, map)};
     SMP_TRY(read_int(r, map, "stage", "stage", 0, SMP__MAX_STAGES - 1, &stage->stage));
     if (r->whole && stage->stage != index)
@@ -185,12 +214,8 @@ static smp_status read_stage(const reader *r, const smp_yaml_node *map, int inde
                            "stage: stage: got %d, expected %d: stages stand in forward order",
                            stage->stage, index);
     SMP_TRY(read_int(r, map, "stage", "rank", 0, highest - 1, &stage->rank));
-    if (is_wanted(r, map, "recompute")) {
-        SMP_TRY(smp__field(map, "stage", "recompute", &recompute));
-        SMP_TRY(smp_yaml_bool(recompute, "stage: recompute", &value));
-        stage->recompute = value;
-    }
-    SMP_TRY(read_entries(r, map, stage));
+    SMP_TRY(read_recompute(r, map, stage));
+    SMP_TRY(read_ops(r, map, stage));
     return r->whole ? read_stage_costs(map, stage) : SMP_OK;
 }
 

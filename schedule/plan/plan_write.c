@@ -157,6 +157,26 @@ static void begin_item(writer *w)
         smp_text_append(w->text, "\n  - ");
 }
 
+/* Nothing, everything, or the names of ops and how long those run again. */
+static void put_recompute(writer *w, const smp_plan_stage *stage)
+{
+    int32_t n = smp_plan_stage_recomputes(stage);
+    if (n == 0 || n == stage->n_op) {
+        put_bool(w, "recompute", n > 0);
+        return;
+    }
+    put_key(w, "recompute");
+    open_with(w, '[');
+    for (int32_t i = 0; i < stage->n_op; i++) {
+        if (!stage->recompute[i])
+            continue;
+        separate(w);
+        put_string(w, stage->op[i]);
+    }
+    close_with(w, ']');
+    put_double(w, "recompute_us", stage->recompute_us);
+}
+
 static void put_stage(writer *w, const smp_plan *plan, int index)
 {
     const smp_plan_stage *stage = &plan->stage[index];
@@ -171,7 +191,7 @@ static void put_stage(writer *w, const smp_plan *plan, int index)
         put_string(w, stage->op[i]);
     }
     close_with(w, ']');
-    put_bool(w, "recompute", stage->recompute);
+    put_recompute(w, stage);
     put_double(w, "forward_us", stage->forward_us);
     put_double(w, "backward_us", stage->backward_us);
     if (plan->backward_input_us)

@@ -12,6 +12,8 @@
 
 #include "schedule/plan/plan.h"
 
+enum { SMP_SKETCH_RECOMPUTE_OPS = 2 };
+
 typedef struct smp_sketch_entry {
     const char *text; /* name, or in a sketch a pattern */
     smp_where where;
@@ -20,10 +22,12 @@ typedef struct smp_sketch_entry {
 typedef struct smp_sketch_stage {
     int stage;     /* as written, else its place in the list */
     int rank;      /* -1: not given */
-    int recompute; /* 0, 1; -1: not given */
-    int32_t n_entry;
+    int recompute; /* 0, 1: nothing or everything; -1: not given; SMP_SKETCH_RECOMPUTE_OPS */
+    int32_t n_entry, n_again;
     const smp_sketch_entry *entry;
-    double forward_us, backward_us; /* these five: of a whole plan only */
+    const smp_sketch_entry *again;  /* what `recompute` names */
+    double forward_us, backward_us; /* these six: of a whole plan only */
+    double recompute_us;            /* where it names ops; -1: not given */
     double backward_input_us;       /* -1: not given */
     int64_t weight_bytes, stash_bytes;
     smp_where where;
@@ -64,6 +68,12 @@ void smp_sketch_destroy(smp_sketch *sketch); /* accepts NULL */
 /* Ranks and stages per rank that a sketch means: what it says, else `pipeline` if that is not 0,
  * else by its ranks, else a rank per stage. *chunks is 0 where the numbers do not go together. */
 void smp_sketch_shape(const smp_sketch *sketch, int *pipeline, int *chunks);
+
+/* The ops of a stage that it recomputes, where it says so: mask [n_op] of its ops `op`, in model order.
+ * Names, patterns and ranges are looked for among these alone. *work: of all stages of a file so far.
+ * SMP_ERR_INPUT at an entry that names none of them. */
+smp_status smp_sketch_recompute(const smp_sketch_stage *stage, const char *const *op, int32_t n_op,
+                                int64_t *work, bool *mask);
 
 /* Pins for planning around a sketch (smp_search_request.pin): every op that one of its stages names
  * lies there; other ops keep the model's pin. `stages`: which ones, "0,3-5"; NULL: all. pin: [n_op],

@@ -98,7 +98,7 @@ static void put_stages(const page *p)
         put_number(p, "backward", stage->backward_us);
         put_int(p, "weights", stage->weight_bytes);
         put_int(p, "stash", stage->stash_bytes);
-        put_int(p, "recompute", stage->recompute);
+        put_int(p, "recompute", smp_plan_stage_recomputes(stage));
         put_key(p, "ops");
         for (int32_t i = 0; i < stage->n_op; i++) {
             smp_text_append(p->json, i ? "," : "[");

@@ -85,11 +85,33 @@ static void explain_order(const smp_planner_result *result, smp_text *text)
                     100 * (1 - order->lower_bound_us / order->found_us));
 }
 
+/* Stages that recompute a part name it. */
+static void explain_recompute(const smp_plan *plan, smp_text *text)
+{
+    enum { MOST = 8 };
+    int n_recompute = 0;
+    for (int s = 0; s < plan->n_stage; s++)
+        n_recompute += smp_plan_stage_recomputes(&plan->stage[s]) > 0;
+    if (n_recompute == 0)
+        return;
+    smp_text_append(text, "recompute: %d of %d stages, for memory\n", n_recompute, plan->n_stage);
+    for (int s = 0; s < plan->n_stage; s++) {
+        const smp_plan_stage *stage = &plan->stage[s];
+        int32_t n = smp_plan_stage_recomputes(stage), named = 0;
+        if (n == 0 || n == stage->n_op)
+            continue;
+        smp_text_append(text, "  stage %d: %d of %d ops", s, (int)n, (int)stage->n_op);
+        for (int32_t i = 0; i < stage->n_op && named < MOST; i++)
+            if (stage->recompute[i])
+                smp_text_append(text, "%s %s", named++ > 0 ? "," : ":", stage->op[i]);
+        smp_text_append(text, "%s\n", n > MOST ? ", ..." : "");
+    }
+}
+
 static void explain_memory(const smp_planner_result *result, smp_text *text)
 {
     const smp_plan *plan = result->plan;
     int64_t highest = 0;
-    int n_recompute = 0;
     char peak[32], room[32];
     for (int r = 0; r < plan->pipeline; r++)
         if (plan->predicted.peak_bytes[r] > highest)
@@ -97,11 +119,7 @@ static void explain_memory(const smp_planner_result *result, smp_text *text)
     smp_text_append(text, "memory: peak %s, least room %s on rank %d\n",
                     smp_format_bytes(peak, sizeof peak, highest),
                     smp_format_bytes(room, sizeof room, result->room_bytes), result->tight_rank);
-    for (int s = 0; s < result->plan->n_stage; s++)
-        n_recompute += result->plan->stage[s].recompute;
-    if (n_recompute > 0)
-        smp_text_append(text, "recompute: %d of %d stages, for memory\n", n_recompute,
-                        result->plan->n_stage);
+    explain_recompute(plan, text);
 }
 
 static void explain_search(const smp_search_result *search, smp_text *text)

@@ -372,7 +372,8 @@ function stageTable() {
       s.ops.length === 1 ? s.ops[0] : element("details", "", element("summary", "", s.ops[0] + " \u2026 " +
         s.ops[s.ops.length - 1] + " (" + s.ops.length + ")"), s.ops.join(", ")),
       us(s.forward), us(s.backward), stack([[s.forward, "forward", us(s.forward)], [s.backward, "backward", us(s.backward)]], most),
-      bytes(s.weights), bytes(s.stash), s.recompute ? "yes" : ""]));
+      bytes(s.weights), bytes(s.stash),
+      s.recompute ? s.recompute < s.ops.length ? s.recompute + " of " + s.ops.length : "yes" : ""]));
 }
 function rankTable() {
   const total = timelines[0].end * D.tick_us, counts = (w) => w > total * 5e-4;

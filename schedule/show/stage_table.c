@@ -33,8 +33,11 @@ static void put_stage(smp__table *t, const smp_plan *plan, const smp_partition *
     smp__table_put_bytes(t, load->weight_bytes);
     smp__table_put_bytes(t, load->stash_bytes);
     smp__table_put_bytes(t, plan->predicted.peak_bytes[stage->rank]);
-    if (recompute)
-        smp__table_put(t, "<%s", stage->recompute ? "yes" : "-");
+    int32_t n = smp_plan_stage_recomputes(stage);
+    if (recompute && n > 0 && n < stage->n_op)
+        smp__table_put(t, "<%d of %d", (int)n, (int)stage->n_op);
+    else if (recompute)
+        smp__table_put(t, "<%s", n > 0 ? "yes" : "-");
 }
 
 static const char *plural(int64_t n, const char *more)
@@ -83,7 +86,7 @@ smp_status smp_stage_table(const smp_plan *plan, const smp_partition *partition,
     smp__table t;
     int n_recompute = 0;
     for (int s = 0; s < plan->n_stage; s++)
-        n_recompute += plan->stage[s].recompute;
+        n_recompute += smp_plan_stage_recomputes(&plan->stage[s]) > 0;
     SMP_TRY(smp__table_open(&t, n_recompute > 0 ? COLUMNS : COLUMNS - 1, plan->n_stage, heads));
     for (int s = 0; s < plan->n_stage; s++)
         put_stage(&t, plan, partition, s, n_recompute > 0);

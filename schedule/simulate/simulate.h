@@ -45,8 +45,8 @@ typedef struct smp_simulation_input {
                                    has in any replica */
     const double *backward_us;
     const double *backward_input_us; /* NULL: half of backward */
-    const double *recompute_us;      /* added to B or I: the forward pass again; NULL: none */
-    const int64_t *weight_bytes;     /* [n_stage] */
+    const double *recompute_us;  /* added to B or I: what of the forward runs again; NULL: none */
+    const int64_t *weight_bytes; /* [n_stage] */
     const smp_flow *flow;
     const smp_graph *graph; /* for tied weights */
     const smp_cluster *cluster;

@@ -28,7 +28,7 @@ static smp_status fill(const smp_plan *plan, smp_arena *arena, plan_arrays *a)
         a->stage_rank[stage] = plan->stage[stage].rank;
         a->forward_us[stage] = plan->stage[stage].forward_us;
         a->backward_us[stage] = plan->stage[stage].backward_us;
-        a->recompute_us[stage] = plan->stage[stage].recompute ? plan->stage[stage].forward_us : 0.0;
+        a->recompute_us[stage] = plan->stage[stage].recompute_us;
         a->weight_bytes[stage] = plan->stage[stage].weight_bytes;
     }
     for (int replica = 0; replica < plan->ddp; replica++)

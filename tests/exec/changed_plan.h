@@ -12,6 +12,7 @@
 typedef struct plan_changes {
     uint64_t seed;
     int recompute_percent;           /* of the stages */
+    int recompute_ops_percent;       /* of the ops of these; 0: all */
     int split_percent;               /* of the chunks */
     int whole_percent, soon_percent; /* see split_program */
 } plan_changes;
@@ -28,6 +29,20 @@ static inline smp_status changed_peak(const smp_plan *plan, const smp_graph *gra
     return SMP_OK;
 }
 
+static inline smp_status change_recompute(const smp_plan *plan, smp_plan_stage *stage,
+                                          plan_changes *changes)
+{
+    bool *recompute = SMP_ARENA_NEW(plan->arena, bool, (size_t)stage->n_op);
+    bool any = split_chance(&changes->seed, changes->recompute_percent);
+    int percent = changes->recompute_ops_percent > 0 ? changes->recompute_ops_percent : 100;
+    if (!recompute)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < stage->n_op && any; i++)
+        recompute[i] = percent == 100 || split_chance(&changes->seed, percent);
+    stage->recompute = recompute;
+    return SMP_OK;
+}
+
 static inline smp_status change_plan(smp_plan *plan, const smp_graph *graph, plan_changes changes)
 {
     int32_t *stage_of_op = NULL;
@@ -36,8 +51,7 @@ static inline smp_status change_plan(smp_plan *plan, const smp_graph *graph, pla
     if (status == SMP_OK)
         status = smp_flow_build(graph, stage_of_op, plan->n_stage, plan->microbatch_size, &flow);
     for (int s = 0; s < plan->n_stage && status == SMP_OK; s++)
-        ((smp_plan_stage *)plan->stage)[s].recompute =
-            split_chance(&changes.seed, changes.recompute_percent);
+        status = change_recompute(plan, &((smp_plan_stage *)plan->stage)[s], &changes);
     for (int r = 0; r < plan->pipeline && status == SMP_OK; r++) {
         status = split_program(&changes.seed, plan->chunks, plan->microbatches,
                                changes.split_percent, changes.whole_percent, changes.soon_percent,

@@ -136,7 +136,9 @@ static void open_job(const config *c, const smp_graph *graph, smp_options option
                          (*job)->plan->predicted.peak_bytes[(*job)->comm.pipeline_rank]);
     for (int chunk = 0; chunk < (*job)->chunks; chunk++) {
         const smp_layout *layout = (*job)->chunk[chunk].layout;
-        assert_true(c->changes.recompute_percent < 100 || layout->redo);
+        const smp_plan_stage *stage = &(*job)->plan->stage[layout->stage];
+        assert_true(c->changes.recompute_percent < 100 ||
+                    smp_plan_stage_recomputes(stage) == stage->n_op);
         assert_true(c->changes.split_percent < 100 || layout->split);
     }
 }
@@ -215,6 +217,14 @@ static void test_job_recompute_and_split(void **state)
         {.recompute_percent = 50, .split_percent = 70, .whole_percent = 20, .soon_percent = 30},
         {.recompute_percent = 100, .split_percent = 100, .soon_percent = 20},
     };
+    /* Single ops, under whole and split backwards. */
+    static const plan_changes ops[] = {
+        {.recompute_percent = 80, .recompute_ops_percent = 40},
+        {.recompute_percent = 80,
+         .recompute_ops_percent = 60,
+         .split_percent = 80,
+         .whole_percent = 20},
+    };
     for (size_t model = 0; model < 2; model++)
         for (int k = 0; k < (model == 0 ? 5 : 10); k++) {
             config c = {.model = models[model],
@@ -227,6 +237,11 @@ static void test_job_recompute_and_split(void **state)
                         .optimizer = "adamw",
                         .changes = kinds[k % 5]};
             c.changes.seed = (uint64_t)(1 + k);
+            run_config(&c);
+            if (k > 1)
+                continue;
+            c.changes = ops[k];
+            c.changes.seed = 7 + model;
             run_config(&c);
         }
 }
@@ -292,7 +307,7 @@ static void test_job_replicas_agree(void **state)
         c.model = "gpt-tiny.yaml";
         c.batch = 1;
         run_config(&c);
-        c.changes = (plan_changes){1, 50, 50, 20, 20};
+        c.changes = (plan_changes){1, 50, 50, 50, 20, 20};
         run_config(&c);
     }
 }
@@ -333,7 +348,7 @@ static void test_job_evaluate(void **state)
 {
     (void)state;
     check_evaluate((plan_changes){0});
-    check_evaluate((plan_changes){2, 100, 100, 0, 30});
+    check_evaluate((plan_changes){2, 100, 0, 100, 0, 30});
 }
 
 /* Changes one byte in the middle of the weights. */

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The promise: however the network is split and scheduled, whether stages recompute or not, 20 steps
+# The promise: however the network is split and scheduled, whatever stages recompute, 20 steps
 # give the same losses, to the last digit printed, and the same weights, to the last bit. With ddp
 # losses agree to 1e-5 and the replicas are bit-identical to each other.
 # shellcheck source=../cli/lib.sh
@@ -59,6 +59,20 @@ compare "$SMP_EXAMPLES/gpt-tiny.yaml" gpt-size2 2 4 2:interleaved:2 4:interleave
     2:interleaved:1:all 4:zero-bubble:1 4:zero-bubble:2:all
 compare "$SMP_EXAMPLES/branches.yaml" branches 2 4 2:simple:1 2:interleaved:2 4:interleaved:1 \
     2:zero-bubble:2 4:interleaved:2:all
+
+# Single ops made again in every stage, by hand: under 1F1B, split backwards and chunks.
+by_op() { # model devices pipeline chunks microbatches size pattern reference
+    plan whole.yaml "$1" "$2" "$2" 1 "$3" "$4" "$5" "$6"
+    sed -e "s/recompute: false/recompute: [\"$7\"]/" -e '/^predicted:/d' whole.yaml >list.yaml
+    expect_exit 0 smp-partition check list.yaml -o split.yaml
+    expect_match split.yaml 'recompute: \[[a-z]'
+    expect_match split.yaml 'recompute_us: [0-9]'
+    train split.yaml "$2" split
+    same split "$8"
+}
+by_op "$SMP_EXAMPLES/gpt-tiny.yaml" 2 interleaved 1 6 1 '*n*' gpt-m6
+by_op "$SMP_EXAMPLES/gpt-tiny.yaml" 4 zero-bubble 1 4 1 '*.ln_?' gpt-m4
+by_op "$SMP_EXAMPLES/gpt-tiny.yaml" 2 zero-bubble 2 4 1 '*l*' gpt-m4
 
 # An order of actions made for this plan's own stages; devices that compute side by side, so that
 # there is something to gain.

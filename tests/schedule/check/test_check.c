@@ -238,7 +238,8 @@ static void check_made(const char *model, int devices, int n_fast, smp_search_re
     assert_memory_equal(made->peak_bytes, now->peak_bytes,
                         (size_t)result.plan->pipeline * sizeof(int64_t));
     for (int s = 0; s < result.plan->n_stage; s++)
-        assert_int_equal(result.plan->stage[s].recompute, check.plan->stage[s].recompute);
+        assert_memory_equal(result.plan->stage[s].recompute, check.plan->stage[s].recompute,
+                            (size_t)result.plan->stage[s].n_op);
     assert_true(now->lower_bound_us <= now->bottleneck_us);
     assert_true(check.any.plan && check.any.ratio > 0.985);
     smp_check_free(&check);
@@ -278,6 +279,65 @@ static void test_check_scores_as_planned(void **state)
     check_made("gpt-tiny.yaml", 4, -2, b, true);
     b.recompute = SMP_RECOMPUTE_ALL;
     check_made("gpt-tiny.yaml", 4, -2, b, true);
+}
+
+/* A list is obeyed, cut down to what is made again; what is written is obeyed once more. An op of another
+ * stage is an error. */
+static void test_check_recompute_list(void **state)
+{
+    (void)state;
+    static const char *const text[] = {
+        "smp: 1\nstages: [{ops: [wte..h1.res_2], recompute: [\"*.gelu\", \"*.ln_?\", "
+        "\"h?.res_1\"]}, "
+        "{ops: [h2.ln_1..loss], recompute: false}]\n",
+        "smp: 1\nstages: [{ops: [wte..h1.res_2], recompute: false}, "
+        "{ops: [h2.ln_1..loss], recompute: false}]\n",
+        "smp: 1\nstages: [{ops: [wte..h1.res_2], recompute: [h3.mlp.gelu]}, "
+        "{ops: [h2.ln_1..loss]}]\n"};
+    smp_search_request request;
+    smp_check check[2];
+    open_example("gpt-tiny.yaml", 2, &request);
+    for (int i = 0; i < 2; i++) {
+        smp_sketch *sketch = parse(text[i]);
+        assert_int_equal(SMP_OK, smp_check_sketch(&request, false, sketch, &check[i]));
+        assert_legal(&check[i]);
+        smp_sketch_destroy(sketch);
+    }
+    const smp_plan_stage *stage = &check[0].plan->stage[0];
+    assert_int_equal(0, smp_plan_stage_recomputes(&check[0].plan->stage[1]));
+    int n_again = 0;
+    for (int32_t i = 0; i < stage->n_op; i++) {
+        const char *op = stage->op[i];
+        bool listed = strstr(op, "gelu") || strstr(op, ".ln_") || strstr(op, "res_1");
+        assert_true(!stage->recompute[i] || listed);
+        assert_true(stage->recompute[i] || !strstr(op, "gelu"));
+        n_again += stage->recompute[i];
+    }
+    assert_true(n_again >= 4 && stage->recompute_us > 0.0);
+    assert_true(stage->recompute_us < stage->forward_us);
+    assert_true(check[0].plan->predicted.step_us > check[1].plan->predicted.step_us);
+    assert_true(check[0].plan->predicted.peak_bytes[0] < check[1].plan->predicted.peak_bytes[0]);
+    assert_int_equal(check[0].plan->predicted.peak_bytes[1],
+                     check[1].plan->predicted.peak_bytes[1]);
+    smp_text written = {0};
+    assert_int_equal(SMP_OK, smp_plan_format(check[0].plan, &written));
+    smp_sketch *sketch = parse(written.data);
+    smp_check again;
+    assert_int_equal(SMP_OK, smp_check_sketch(&request, false, sketch, &again));
+    assert_legal(&again);
+    assert_true(again.plan->predicted.step_us == check[0].plan->predicted.step_us);
+    assert_memory_equal(again.plan->stage[0].recompute, stage->recompute, (size_t)stage->n_op);
+    smp_check_free(&again);
+    smp_sketch_destroy(sketch);
+    sketch = parse(text[2]);
+    assert_int_equal(SMP_ERR_INPUT, smp_check_sketch(&request, false, sketch, &again));
+    assert_non_null(
+        strstr(smp_last_error(), "2:45: stage: recompute: stage 0 has no op 'h3.mlp.gelu'"));
+    smp_sketch_destroy(sketch);
+    smp_text_free(&written);
+    for (int i = 0; i < 2; i++)
+        smp_check_free(&check[i]);
+    close_example(&request);
 }
 
 /* Ranks may be dealt out in any order where no schedule is asked for; loads follow. */
@@ -495,6 +555,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_check_finds_everything),
         cmocka_unit_test(test_check_scores_as_planned),
+        cmocka_unit_test(test_check_recompute_list),
         cmocka_unit_test(test_check_ranks_in_any_order),
         cmocka_unit_test(test_check_pattern),
         cmocka_unit_test(test_check_ops_by_pattern),

@@ -60,7 +60,9 @@ static void test_plan_file_content(void **state)
     assert_int_equal(2, plan->n_stage);
     assert_string_equal("h 0", plan->stage[0].op[1]);
     assert_string_equal("true", plan->stage[1].op[0]);
-    assert_true(plan->stage[1].recompute);
+    assert_int_equal(0, smp_plan_stage_recomputes(&plan->stage[0]));
+    assert_int_equal(2, smp_plan_stage_recomputes(&plan->stage[1]));
+    assert_true(plan->stage[0].recompute_us == 0.0 && plan->stage[1].recompute_us == 1e-07);
     assert_true(plan->stage[1].stash_bytes == 9007199254740993);
     assert_int_equal(10, plan->program[1].n);
     assert_true(plan->training);
@@ -135,6 +137,16 @@ static void test_plan_file_broken(void **state)
         {"ops: [\"true\", loss]", "ops: []", "plan.yaml:8:", "empty"},
         {"ops: [\"true\", loss]", "ops: loss", "plan.yaml:8:", "ops"},
         {"recompute: false", "recompute: maybe", "plan.yaml:7:", "recompute"},
+        {"recompute: false", "recompute: [wte, nope]", "plan.yaml:7:72",
+         "stage: recompute: stage 0 has no op 'nope'"},
+        {"recompute: false", "recompute: [loss]", "plan.yaml:7:67", "stage 0 has no op 'loss'"},
+        {"recompute: false", "recompute: [h0.attn-y]", "plan.yaml:7:67", "nearest is 'h0.attn-x'"},
+        {"recompute: false", "recompute: [\"z*\"]", "plan.yaml:7:67", "no op 'z*'"},
+        {"recompute: false", "recompute: [h0.attn-x..wte]", "plan.yaml:7:67", "h0.attn-x..wte"},
+        {"recompute: false", "recompute: [wte..loss]", "plan.yaml:7:67", "wte..loss"},
+        {"recompute: false", "recompute: [[wte]]", "plan.yaml:7:67", "recompute"},
+        {"recompute: false", "recompute: {wte: 1}", "plan.yaml:7:", "recompute"},
+        {"recompute: false", "recompute: [wte], recompute_us: -1", "plan.yaml:7:", "recompute_us"},
         {"forward_us: 1.5", "forward_us: -1.5", "plan.yaml:7:", "forward_us"},
         {"forward_us: 1.5", "forward_us: .nan", "plan.yaml:7:", "forward_us"},
         {"weight_bytes: 12", "weight_bytes: 1e99", "plan.yaml:7:", "weight_bytes"},
@@ -173,6 +185,52 @@ static void test_plan_file_broken(void **state)
             fail_msg("case %zu: '%s', expected '%s' and '%s'", i, smp_last_error(), cases[i].place,
                      cases[i].message);
         assert_null(plan);
+    }
+}
+
+/* Lists of ops to recompute: names, patterns and ranges among the stage's; written as names. */
+static void test_plan_file_recompute(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        bool mask[3];
+        double us;
+        const char *written; /* NULL: as it stands */
+    } cases[] = {
+        {"recompute: [wte, h0.attn-x], recompute_us: 0.25", {true, false, true}, 0.25, NULL},
+        {"recompute: [\"h 0\"], recompute_us: 1.5", {false, true, false}, 1.5, NULL},
+        {"recompute: [\"h*\"]",
+         {false, true, true},
+         1.5,
+         "recompute: [\"h 0\", h0.attn-x], recompute_us: 1.5"},
+        {"recompute: [\"?te\", wte], recompute_us: 1",
+         {true, false, false},
+         1,
+         "recompute: [wte], recompute_us: 1"},
+        {"recompute: [\"wte..h 0\"], recompute_us: 1",
+         {true, true, false},
+         1,
+         "recompute: [wte, \"h 0\"], recompute_us: 1"},
+        {"recompute: [wte..h0.attn-x]", {true, true, true}, 1.5, "recompute: true"},
+        {"recompute: []", {false, false, false}, 0.0, "recompute: false"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *text = edited("recompute: false", cases[i].text);
+        smp_plan *plan = parse(text);
+        smp_text written = {0}, json = {0};
+        assert_memory_equal(cases[i].mask, plan->stage[0].recompute, 3);
+        assert_true(plan->stage[0].recompute_us == cases[i].us);
+        assert_int_equal(SMP_OK, smp_plan_format(plan, &written));
+        free(text);
+        text = edited("recompute: false", cases[i].written ? cases[i].written : cases[i].text);
+        assert_string_equal(text, written.data);
+        assert_int_equal(SMP_OK, smp_plan_format_json(plan, &json));
+        assert_true(i > 0 || strstr(json.data, "\"recompute\": [\"wte\", \"h0.attn-x\"], "));
+        smp_text_free(&json);
+        smp_text_free(&written);
+        smp_plan_destroy(plan);
+        free(text);
     }
 }
 
@@ -468,6 +526,7 @@ int main(void)
         cmocka_unit_test(test_plan_file_content),
         cmocka_unit_test(test_plan_file_json),
         cmocka_unit_test(test_plan_file_broken),
+        cmocka_unit_test(test_plan_file_recompute),
         cmocka_unit_test(test_plan_file_execution),
         cmocka_unit_test(test_plan_file_split_backward),
         cmocka_unit_test(test_plan_file_truncated),

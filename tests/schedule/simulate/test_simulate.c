@@ -423,7 +423,7 @@ static void test_simulate_recompute(void **state)
     setting s;
     made_plan_create(&made, "simple", 1, 1, 1, true, made_chain);
     setting_open(&s, &made, 1, 1);
-    made.stage[0].recompute = true;
+    made.stage[0].recompute_us = 3.0;
     made.stage[0].forward_us = 3.0;
     made.plan.cluster = &s.cluster;
     smp_simulation *got = NULL;
@@ -434,6 +434,10 @@ static void test_simulate_recompute(void **state)
     assert_int_equal(smp_simulate_plan(&made.plan, made.graph, made.flow, &got), SMP_OK);
     assert_action(&made, got, 0, "I0.0", 3, 3 + 3 + 1);
     assert_action(&made, got, 0, "W0.0", 7, 8);
+    smp_simulation_destroy(got);
+    made.stage[0].recompute_us = 0.5; /* a part of it */
+    assert_int_equal(smp_simulate_plan(&made.plan, made.graph, made.flow, &got), SMP_OK);
+    assert_action(&made, got, 0, "I0.0", 3, 3 + 0.5 + 1);
     smp_simulation_destroy(got);
     made_plan_free(&made);
 }
