@@ -17,10 +17,12 @@ enum { FRONT, BACK, LOOSE, WAYS };
 
 enum {
     MAX_UNITS = 4096,
-    FIRST_EFFORT = 40000, /* of one search, times 1 + tasks / 100 */
-    FIRST_LOADS = 200,
-    ALL_AFTER = 4, /* rounds, after which searches are complete */
-    FINE_BITS = 40 /* of the total, where times are no multiples of a nanosecond */
+    FIRST_LOADS = 16, /* of a state, doubled from round to round, */
+    MOST_LOADS = 4096,
+    ALL_EVERY = 3, /* rounds: then all loads */
+    DIVES = 4,     /* from the first station to the last, of the first search */
+    LOAD_WORK = 40,
+    FINE_BITS = 45 /* of the total, where times are no multiples of a nanosecond */
 };
 
 #define NANOSECOND 1e-3
@@ -267,9 +269,13 @@ static void take_stations(line_problem *p, bool mirrored)
 static smp_status try_way(line_problem *p, int way, int64_t cycle, int round,
                           smp__line_answer *answer)
 {
-    smp__line_effort effort = {.work = (FIRST_EFFORT * (int64_t)(1 + p->line[way].n / 100))
-                                       << round,
-                               .max_loads = round < ALL_AFTER ? FIRST_LOADS << round : INT32_MAX,
+    const smp__line *line = &p->line[way];
+    bool all = round % ALL_EVERY == ALL_EVERY - 1;
+    int step = round / ALL_EVERY < 12 ? round / ALL_EVERY : 12;
+    int64_t loads = FIRST_LOADS << step < MOST_LOADS ? FIRST_LOADS << step : MOST_LOADS;
+    int64_t state_work = LOAD_WORK * FIRST_LOADS + 4 * (int64_t)line->n;
+    smp__line_effort effort = {.work = (DIVES * p->n_station * state_work) << 2 * step,
+                               .max_loads = all ? INT32_MAX : (int32_t)loads,
                                .way = round};
     if (effort.work > p->work)
         effort.work = p->work;
@@ -364,7 +370,7 @@ static smp_status search(line_problem *p, const smp__exact_limits *limits)
         SMP_TRY(smp__line_search_create(&p->line[way], p->n_station, limits->bytes / WAYS,
                                         limits->deadline_s, &p->search[way]));
     for (int round = 0; p->low < p->high && p->work > 0; round++)
-        SMP_TRY(search_round(p, round < 24 ? round : 24));
+        SMP_TRY(search_round(p, round));
     return SMP_OK;
 }
 

@@ -26,6 +26,7 @@ enum {
 typedef struct state {
     uint64_t hash;
     int64_t time; /* of its tasks */
+    double hard;  /* squares of what is left, to the cycle time: large tasks are hard to place */
     int32_t parent;
     int32_t used; /* stations */
 } state;
@@ -199,19 +200,17 @@ static double key_of(const smp__line_search *s, const state *what)
     static const double large[] = {0.5, 0.0, 1.0, 0.2, 2.0, 4.0};
     static const double choice[] = {0.02, 0.02, 0.0, 0.05, 0.01, 0.0};
     int way = s->way % 6;
-    double idle = (double)(what->used * s->cycle - what->time) / (double)s->cycle;
-    double ready = 0.0, hard = 0.0;
-    for (int32_t w = 0; w < s->words; w++) {
+    double ready = 0.0;
+    for (int32_t w = 0; w < s->words; w++)
         ready += __builtin_popcountll(s->listed[w] & ~s->set[w]);
-        for (uint64_t rest = ~s->set[w]; rest; rest &= rest - 1) {
-            int32_t i = 64 * w + __builtin_ctzll(rest);
-            if (i >= s->line->n)
-                break;
-            double share = (double)s->line->time[i] / (double)s->cycle;
-            hard += share * share;
-        }
-    }
-    return idle + large[way] * hard - choice[way] * ready;
+    double idle = (double)(what->used * s->cycle - what->time) / (double)s->cycle;
+    return idle + large[way] * what->hard - choice[way] * ready;
+}
+
+static double hardness(const smp__line_search *s, int32_t task)
+{
+    double share = (double)s->line->time[task] / (double)s->cycle;
+    return share * share;
 }
 
 static bool may_take_place(const smp__line_search *s)
@@ -249,7 +248,12 @@ static void end_load(smp__line_search *s)
     }
     if (may_take_place(s))
         return;
-    s->work -= s->words;
+    next.hard = s->state[s->from].hard;
+    for (int32_t w = 0; w < s->words; w++) {
+        for (uint64_t rest = s->load[w]; rest; rest &= rest - 1)
+            next.hard -= hardness(s, 64 * w + __builtin_ctzll(rest));
+    }
+    s->work -= 3 * s->words;
     s->loads--;
     next.hash = hash_of(s->set, s->words);
     if (2 * (s->n_state + 1) > s->table_size && !grow_table(s))
@@ -375,6 +379,19 @@ static bool may_fit(smp__line_search *s, int32_t i)
     return true;
 }
 
+/* Where only some loads are made they begin with the tasks that may not wait: by latest
+ * station in every other way, else by time alone, as tasks are numbered. */
+static void sort_list(smp__line_search *s)
+{
+    const int32_t *last = s->target.last;
+    for (int32_t i = 1; i < s->n_list; i++) {
+        int32_t task = s->list[i], at = i;
+        for (; at > 0 && last[s->list[at - 1]] > last[task]; at--)
+            s->list[at] = s->list[at - 1];
+        s->list[at] = task;
+    }
+}
+
 static void expand(smp__line_search *s, int32_t i, int32_t max_loads)
 {
     const smp__line *line = s->line;
@@ -394,6 +411,8 @@ static void expand(smp__line_search *s, int32_t i, int32_t max_loads)
     }
     if (line->unordered) /* stations are all alike: the first has the largest task */
         smp__set_insert(s->due, s->list[0]);
+    if (max_loads < INT32_MAX && s->way % 2 == 0)
+        sort_list(s);
     s->work -= line->n;
     s->loads = max_loads;
     s->steps = max_loads == INT32_MAX ? INT64_MAX : (int64_t)max_loads * LOAD_STEPS;
@@ -404,6 +423,8 @@ static void expand(smp__line_search *s, int32_t i, int32_t max_loads)
 static void search_all(smp__line_search *s, int32_t max_loads)
 {
     state root = {.parent = -1};
+    for (int32_t task = 0; task < s->line->n; task++)
+        root.hard += hardness(s, task);
     memset(s->set, 0, (size_t)s->words * sizeof *s->set);
     root.hash = hash_of(s->set, s->words);
     s->n_state = 0;

@@ -18,7 +18,7 @@ enum {
     PROVE_WORK = 180000000,
     PROVE_BYTES = 160 << 20,
     LONG_BYTES = 400 << 20, /* until the deadline */
-    LINE_WORK = PROVE_WORK / 4 * 3,
+    LINE_WORK = PROVE_WORK / 4,
     MAX_UNITS = 20000, /* for exact search */
     CUT_SHARE = 3,     /* of the work, for cuts alone: a third */
     SMALL_UNITS = 24,
@@ -281,14 +281,14 @@ static smp_status prove_line(proof *p, smp_partition **partition, int64_t work)
 }
 
 /* Transfers that do not matter leave a line, whose search ignores them, and may stay just above its
- * bound: exact search, which does not, gets the usual share of the work. */
+ * bound: exact search, which does not, gets half of the usual work. */
 static smp_status prove_both(proof *p, smp_partition **partition)
 {
     SMP_TRY(prove_line(p, partition, LINE_WORK));
     if (is_closed(p->lower_us, upper_of(*partition)))
         return SMP_OK;
-    int64_t rest = p->work > PROVE_WORK ? p->work - PROVE_WORK : 0;
-    p->work -= rest;
+    int64_t part = (p->work < PROVE_WORK ? p->work : PROVE_WORK) / 2, rest = p->work - part;
+    p->work = part;
     SMP_TRY(prove_replicas(p, partition));
     p->work += rest;
     return upper_of(*partition) > p->lower_us * (1.0 + SMP__LINE_NEGLIGIBLE)
