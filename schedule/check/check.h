@@ -39,6 +39,25 @@ typedef struct smp_check_best {
     double ratio;   /* of the checked plan's time_us to this; below 1: that is the faster */
 } smp_check_best;
 
+/* What of a plan may fall short of what the planner would choose. */
+typedef enum smp_check_part_kind {
+    SMP_PART_PARTITION, /* which ops make up a stage */
+    SMP_PART_ORDER,     /* of the actions on each rank */
+    SMP_PART_RECOMPUTE,
+    SMP_PART_PLACEMENT, /* which device has which stages */
+    SMP_N_PART
+} smp_check_part_kind;
+
+/* Parts are replaced one after the other, each time the one that saves most with those before it replaced;
+ * so what they save adds up. */
+typedef struct smp_check_part {
+    smp_check_part_kind kind;
+    double saved_us; /* of what the objective counts: the step, or the bottleneck; 0: as good */
+    double share;    /* of the plan's */
+} smp_check_part;
+
+const char *smp_check_part_name(smp_check_part_kind kind); /* "partition" */
+
 typedef struct smp_check {
     smp_findings findings;
     bool legal, fits;         /* fits is false where it is not known */
@@ -49,6 +68,9 @@ typedef struct smp_check {
     smp_check_best same;      /* best of the same ranks, chunks, micro-batches and schedule */
     smp_check_best any;       /* best of all on as many devices */
     char cost_source[64];
+    smp_check_part part[SMP_N_PART]; /* largest first; of a plan that is legal and fits */
+    int n_part;                      /* SMP_N_PART, or 0: not known */
+    bool parts_timed_out;            /* not all was tried */
 } smp_check;
 
 /* request: graph, cluster (NULL: the sketch's), profile, limits, objective; stages, ddp, chunks,

@@ -43,6 +43,29 @@ static void put_best(const smp_check_best *best, const char *what, bool bottlene
     smp_text_append(text, "%s\n", best->timed_out ? " (time limit)" : "");
 }
 
+/* What each part falls short by, largest first. */
+static void put_parts(const smp_check *check, bool bottleneck, smp_text *text)
+{
+    char saved[32];
+    double sum_us = 0.0, sum = 0.0;
+    for (int i = 0; i < check->n_part; i++) {
+        sum_us += check->part[i].saved_us;
+        sum += check->part[i].share;
+    }
+    if (check->n_part == 0)
+        return;
+    smp_text_append(text, "parts fall short by %s (%.1f %%) of the %s:",
+                    smp_format_us(saved, sizeof saved, sum_us), 100 * sum,
+                    bottleneck ? "bottleneck" : "step");
+    for (int i = 0; i < check->n_part; i++) {
+        const smp_check_part *part = &check->part[i];
+        smp_text_append(text, "%s %s %s (%.1f %%)", i > 0 ? "," : "",
+                        smp_check_part_name(part->kind),
+                        smp_format_us(saved, sizeof saved, part->saved_us), 100 * part->share);
+    }
+    smp_text_append(text, "%s\n", check->parts_timed_out ? " (time limit)" : "");
+}
+
 smp_status smp_check_report(const smp_check *check, const smp_search_request *request,
                             smp_text *text)
 {
@@ -54,6 +77,7 @@ smp_status smp_check_report(const smp_check *check, const smp_search_request *re
                         check->bound);
         put_best(&check->same, "best of the same numbers", bottleneck, text);
         put_best(&check->any, "best of all", bottleneck, text);
+        put_parts(check, bottleneck, text);
         smp_text_append(text, "\n");
     }
     put_findings(&check->findings, SMP_FINDING_ILLEGAL, "illegal", text);
@@ -120,6 +144,20 @@ static void put_json_best(const smp_check_best *best, const char *key, smp_text 
     smp_text_append(json, ", \"timed_out\": %s}", best->timed_out ? "true" : "false");
 }
 
+static void put_json_parts(const smp_check *check, smp_text *json)
+{
+    smp_text_append(json, ", \"parts\": [");
+    for (int i = 0; i < check->n_part; i++) {
+        const named numbers[] = {{"saved_us", check->part[i].saved_us},
+                                 {"share", check->part[i].share}};
+        smp_text_append(json, "%s{\"part\": \"%s\"", i > 0 ? ", " : "",
+                        smp_check_part_name(check->part[i].kind));
+        put_numbers(json, numbers, 2);
+        smp_text_append(json, "}");
+    }
+    smp_text_append(json, "]");
+}
+
 static void put_json_stages(const smp_check *check, smp_text *json)
 {
     const smp_plan *plan = check->plan;
@@ -178,6 +216,7 @@ static void put_json_scores(const smp_check *check, smp_text *json)
     put_json_stages(check, json);
     put_json_best(&check->same, "best_same", json);
     put_json_best(&check->any, "best", json);
+    put_json_parts(check, json);
 }
 
 smp_status smp_check_report_json(const smp_check *check, const smp_search_request *request,

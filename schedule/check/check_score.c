@@ -12,15 +12,22 @@
 #include "schedule/planner/configs.h"
 #include "schedule/verify/verify.h"
 
-typedef struct scoring {
-    smp__check_build *b;
-    smp__planner planner;
-    smp__configs configs; /* of one: */
-    smp__arrangement arrangement;
-    smp__config config;
-} scoring;
+smp_status smp__scoring_open(smp__check_build *b, smp__scoring *s)
+{
+    const smp_search_request *request = &b->request;
+    *s = (smp__scoring){.b = b};
+    SMP_TRY(smp__planner_open(request, request->active_microbatches, &s->planner));
+    s->planner.request.together = NULL; /* who writes a plan by hand may cut a pair of ops apart */
+    s->configs = (smp__configs){.planner = &s->planner,
+                                .request = &s->planner.request,
+                                .costs = s->planner.costs,
+                                .totals.state_factor = smp_state_factor(request->graph),
+                                .arrangement = &s->arrangement,
+                                .arena = b->arena};
+    return smp__scoring_place(s, request->placement, b->rank);
+}
 
-static smp_status open_config(scoring *s)
+smp_status smp__scoring_place(smp__scoring *s, smp_placement placement, const int *rank)
 {
     const smp__check_build *b = s->b;
     int p = b->shape.pipeline, v = b->shape.chunks;
@@ -28,18 +35,11 @@ static smp_status open_config(scoring *s)
     int64_t *limit = SMP_ARENA_NEW(b->arena, int64_t, (size_t)b->sketch->n_stage);
     if (!limit)
         return SMP_ERR_NO_MEMORY;
-    s->planner.request.together = NULL; /* who writes a plan by hand may cut a pair of ops apart */
-    s->configs = (smp__configs){.planner = &s->planner,
-                                .request = &s->planner.request,
-                                .costs = s->planner.costs,
-                                .totals.state_factor = smp_state_factor(b->request.graph),
-                                .arrangement = &s->arrangement,
-                                .arena = b->arena};
-    SMP_TRY(smp__mapping_get(&s->configs, p, b->request.placement, &mapping));
+    SMP_TRY(smp__mapping_get(&s->configs, p, placement, &mapping));
     for (int i = 0; i < b->sketch->n_stage; i++)
-        limit[i] = mapping->memory[b->rank[i]] / v;
+        limit[i] = mapping->memory[rank[i]] / v;
     s->arrangement =
-        (smp__arrangement){.mapping = mapping, .chunks = v, .stage_rank = b->rank, .limit = limit};
+        (smp__arrangement){.mapping = mapping, .chunks = v, .stage_rank = rank, .limit = limit};
     s->config = (smp__config){.mapping = mapping,
                               .chunks = v,
                               .microbatches = b->shape.microbatches,
@@ -95,7 +95,7 @@ static smp_status obey_flags(scoring *s, smp_problem problem)
     return smp_partition_evaluate(&problem, b->stage, partition);
 }
 
-static smp_status score_stages(scoring *s)
+static smp_status score_stages(smp__scoring *s)
 {
     const smp__check_build *b = s->b;
     smp_problem problem;
@@ -160,7 +160,7 @@ static smp_status lower_programs(const smp__check_build *b, const smp_flow *flow
 }
 
 /* The plan as far as the verifier looks at it. */
-static smp_status verify_programs(const scoring *s, const smp_program *program)
+static smp_status verify_programs(const smp__scoring *s, const smp_program *program)
 {
     const smp__check_build *b = s->b;
     smp_plan plan = {.pipeline = b->shape.pipeline,
@@ -179,7 +179,7 @@ static smp_status verify_programs(const scoring *s, const smp_program *program)
     return smp_verify_programs(&plan, s->planner.flow);
 }
 
-static smp_status make_programs(const scoring *s, smp_program *program)
+static smp_status make_programs(const smp__scoring *s, smp_program *program)
 {
     const smp__check_build *b = s->b;
     const smp_sketch *sketch = b->sketch;
@@ -254,7 +254,7 @@ static double sample_us(const smp_search_request *request, const smp_plan *plan)
 }
 
 /* Takes the programs over. */
-static smp_status make_plan(scoring *s, smp_program *program)
+static smp_status make_plan(smp__scoring *s, smp_program *program)
 {
     smp__check_build *b = s->b;
     smp__evaluation evaluation;
@@ -282,7 +282,7 @@ static smp_status make_plan(scoring *s, smp_program *program)
     return check_predicted(b);
 }
 
-static smp_status score_programs(scoring *s)
+static smp_status score_programs(smp__scoring *s)
 {
     const smp__check_build *b = s->b;
     smp_program *program = SMP_ARENA_NEW(b->arena, smp_program, (size_t)b->shape.pipeline);
@@ -322,8 +322,7 @@ static void use_bound(smp__check_build *b, const char *bound)
     smp_predicted *predicted = &b->out->plan->predicted;
     const smp_plan *same = b->out->same.plan;
     /* What was proven of plans that fit says nothing about one that does not. */
-    bool fits = b->out->findings.n_level[SMP_FINDING_UNFIT] == 0;
-    if (!same || !fits || same->predicted.lower_bound_us <= predicted->lower_bound_us)
+    if (!same || !smp__check_fits(b) || same->predicted.lower_bound_us <= predicted->lower_bound_us)
         return;
     predicted->lower_bound_us = fmin(same->predicted.lower_bound_us, predicted->bottleneck_us);
     predicted->gap = predicted->bottleneck_us / predicted->lower_bound_us - 1;
@@ -345,8 +344,10 @@ static smp_status compare(smp__check_build *b)
     same.chunks = b->shape.chunks;
     same.microbatches = b->shape.microbatches;
     same.schedule = b->kind->any_placement ? NULL : b->kind->name;
-    if (deadline > now)
-        same.deadline_s = now + 0.5 * (deadline - now);
+    if (deadline > now) { /* the rest is for the parts */
+        same.deadline_s = now + 0.4 * (deadline - now);
+        any.deadline_s = now + 0.8 * (deadline - now);
+    }
     SMP_TRY(plan_best(b, &same, &b->out->same, &bound));
     SMP_TRY(plan_best(b, &any, &b->out->any, &ignored));
     use_bound(b, bound);
@@ -355,17 +356,18 @@ static smp_status compare(smp__check_build *b)
 
 smp_status smp__check_score(smp__check_build *b)
 {
-    scoring s = {.b = b};
-    const smp_search_request *request = &b->request;
-    SMP_TRY(smp__planner_open(request, request->active_microbatches, &s.planner));
-    snprintf(b->out->cost_source, sizeof b->out->cost_source, "%s", s.planner.costs->source);
-    smp_status status = open_config(&s);
-    if (status == SMP_OK)
+    smp__scoring s;
+    smp_status status = smp__scoring_open(b, &s);
+    if (status == SMP_OK) {
+        snprintf(b->out->cost_source, sizeof b->out->cost_source, "%s", s.planner.costs->source);
         status = score_stages(&s);
+    }
     if (status == SMP_OK)
         status = score_programs(&s);
     smp__planner_close(&s.planner);
     if (status == SMP_OK && smp__check_is_legal(b))
         status = compare(b);
+    if (status == SMP_OK && b->out->plan && smp__check_fits(b))
+        status = smp__check_parts(b);
     return status;
 }
