@@ -1,7 +1,8 @@
 /* Lower bounds on the step of any partition.
  *
- * Of any order: a rank computes all of its micro-batches one after the other, and updates its weights, so m times the least
- * bottleneck of compute, or an even share of the cores that ranks of a node share; and one micro-batch
+ * Of any order: a rank computes all of its micro-batches one after the other, with messages between them
+ * where those occupy it (step_messages.c), and updates its weights, so m times the least bottleneck, or an even
+ * share of the cores that ranks of a node share; and one micro-batch
  * goes forward and back along the longest chain of ops.
  *
  * Of a rule. Its order fixes what a rank does from its first backward on to its last. With one stage on
@@ -25,6 +26,9 @@
  * most that such ops weigh anywhere. With k stages of that kind the chain still waits for the model but
  * k A, and the others, on p - k ranks, have as much to share. The least over k is a bound, too. The same goes
  * for the bound by paths (path_bound.c), which has every stage wait for the one before it.
+ *
+ * Messages that occupy ranks stand between the first backward and the last as well, so many of each tensor;
+ * the prover knows what they cost with a bottleneck's charges.
  *
  * Of inference the same holds with forwards alone: E(o) is the longest chain through o, and m - 1 forwards
  * count.
@@ -60,6 +64,7 @@ typedef struct step_bound {
     double fastest, slowest; /* least and most slowdown of any device */
     bool splits;             /* some backward is I and W */
     smp_cluster cluster;
+    smp__sure_charges charges;
     smp_costs costs;
     smp_op_cost *cost; /* [n_op] */
     smp_arena *arena;
@@ -366,23 +371,26 @@ static smp_status open_bound(step_bound *b)
         b->fastest = fmin(b->fastest, slowdown);
         b->slowest = fmax(b->slowest, slowdown);
     }
-    b->cluster = *request->cluster; /* whose links cost nothing */
-    b->cluster.intra_node = b->cluster.inter_node = (smp_link_spec){.bytes_per_s = 1.0};
+    b->cluster = *request->cluster; /* whose links take a nanosecond per byte */
+    b->cluster.intra_node = b->cluster.inter_node = (smp_link_spec){.bytes_per_s = 1e9};
     b->costs = *b->configs->costs;
     b->costs.op = b->cost;
     fill_times(b);
     fill_updates(b);
-    return SMP_OK;
+    return smp__charge_surely(b->configs, b->config, b->arena, &b->charges);
 }
 
-/* The least bottleneck of the ops' cost, in which forward_us is all there is. */
-static smp_status bound_bottleneck(step_bound *b, const double *weight, double *bound_us)
+/* The least bottleneck of the ops' cost, in which forward_us is all there is; charged: and messages. */
+static smp_status bound_bottleneck(step_bound *b, const double *weight, bool charged,
+                                   double *bound_us)
 {
     const smp__arrangement *arrangement = &b->configs->arrangement[b->config->arrangement];
     smp_problem problem = smp__arrangement_problem(b->configs, arrangement);
     smp_partition *partition = NULL;
     problem.costs = &b->costs;
     problem.cluster = &b->cluster;
+    for (int32_t o = 0; o < b->costs.n_op; o++)
+        b->cost[o].output_bytes = charged ? b->charges.way_ns[o] : 0;
     problem.weight = weight;
     problem.recompute = SMP_RECOMPUTE_NONE;
     problem.first_look = true;
@@ -468,6 +476,25 @@ static bool weigh_ranks(step_bound *b, double *all_pass_us)
     return true;
 }
 
+/* All ops and the messages between the first and the last backward; times: of each. */
+static smp_status bound_messages(step_bound *b, double all_pass_us, double beside_us,
+                                 double *bound_us)
+{
+    double times = 0.0, bottleneck_us, least_us = INFINITY;
+    if (b->charges.some && b->charges.all && b->costs.n_op <= LARGE_OPS)
+        SMP_TRY(smp__sure_messages(b->config, &b->shape, b->arena, &times));
+    if (!(times > 0.0))
+        return SMP_OK;
+    for (int32_t o = 0; o < b->costs.n_op; o++) {
+        least_us = fmin(least_us, b->chain_us[o]);
+        b->cost[o] = (smp_op_cost){.forward_us = least_weight(b, o) / times};
+    }
+    SMP_TRY(bound_bottleneck(b, b->weight, true, &bottleneck_us));
+    *bound_us = fmax(*bound_us, b->fastest * least_us + times * bottleneck_us);
+    *bound_us = fmax(*bound_us, fmin(b->fastest * all_pass_us + times * bottleneck_us, beside_us));
+    return SMP_OK;
+}
+
 static smp_status bound_rule(step_bound *b, double *bound_us)
 {
     int p = b->shape.pipeline;
@@ -495,12 +522,12 @@ static smp_status bound_rule(step_bound *b, double *bound_us)
         bool counts = all || b->chain_us[o] >= chain_us;
         b->cost[o] = (smp_op_cost){.forward_us = counts ? least_weight(b, o) : 0.0};
     }
-    SMP_TRY(bound_bottleneck(b, b->weight, &bottleneck_us));
+    SMP_TRY(bound_bottleneck(b, b->weight, false, &bottleneck_us));
     *bound_us = b->fastest * (all ? all_pass_us : chain_us) + bottleneck_us;
     if (all)
         *bound_us = fmin(*bound_us, beside_us);
     *bound_us = fmax(*bound_us, fmin(paths_us, beside_us));
-    return SMP_OK;
+    return bound_messages(b, all_pass_us, beside_us, bound_us);
 }
 
 /* Ranks of all replicas that can compute at a time, where those of a node share its cores. */
@@ -523,7 +550,7 @@ static smp_status count_cores(const step_bound *b, int *n)
 static smp_status bound_any(step_bound *b, double *bound_us)
 {
     int cores;
-    double all_us = 0.0;
+    double all_us = 0.0, charged_us = 0.0;
     for (int32_t o = 0; o < b->costs.n_op; o++)
         b->cost[o] = (smp_op_cost){
             .forward_us = b->op[o].forward_us + b->op[o].input_us + b->op[o].weight_us +
@@ -531,7 +558,10 @@ static smp_status bound_any(step_bound *b, double *bound_us)
     for (int32_t o = 0; o < b->costs.n_op; o++)
         all_us += b->cost[o].forward_us;
     SMP_TRY(count_cores(b, &cores));
-    SMP_TRY(bound_bottleneck(b, NULL, bound_us));
+    SMP_TRY(bound_bottleneck(b, NULL, false, bound_us));
+    if (b->charges.some && b->costs.n_op <= LARGE_OPS)
+        SMP_TRY(bound_bottleneck(b, NULL, true, &charged_us));
+    *bound_us = fmax(*bound_us, charged_us);
     *bound_us = fmax(*bound_us, b->fastest * all_us * b->config->mapping->ddp / cores);
     *bound_us = fmax(*bound_us * b->shape.microbatches,
                      b->configs->totals.path_us * b->config->mapping->fastest);

@@ -329,6 +329,7 @@ static void test_step_search_tells_the_bounds_apart(void **state)
 {
     (void)state;
     static const int forward_us[] = {10, 10};
+    double bound_us[2];
     setting s;
     smp_predicted predicted = {0};
     open_chain(&s, 2, forward_us, 100000, 2);
@@ -338,6 +339,9 @@ static void test_step_search_tells_the_bounds_apart(void **state)
     assert_true(fabs(predicted.lower_bound_us - 200.0) < 1e-6);
     assert_true(predicted.step_us < 0.8 * 64 * predicted.lower_bound_us);
     assert_true(predicted.step_lower_bound_us <= predicted.step_us);
+    s.f.cluster.overlap = false; /* then messages occupy both ranks */
+    assert_true(plan(&s.request, &predicted, bound_us));
+    assert_true(bound_us[0] <= predicted.step_us && bound_us[0] > 0.95 * predicted.step_us);
     close_setting(&s);
 }
 
