@@ -77,19 +77,14 @@ static smp_status copy_order(const smp_program *program, int n, const int *to, s
     return status;
 }
 
-/* Stages with their ops from one partition and what recomputes from another, on the devices of a version. */
+/* Stages from one partition and what recomputes from another, on the devices of a version. */
 static smp_status state(parts *p, const version *v, const int32_t *stage, const smp_partition *like,
                         smp_partition **out)
 {
     smp_problem problem;
-    bool *recomputes = SMP_ARENA_NEW(p->b->arena, bool, (size_t)like->n_stage);
-    if (!recomputes)
-        return SMP_ERR_NO_MEMORY;
-    for (int s = 0; s < like->n_stage; s++)
-        recomputes[s] = like->load[s].recompute;
     SMP_TRY(smp__scoring_place(&p->scoring, v->placement, v->rank));
     SMP_TRY(smp__config_problem(&p->scoring.configs, &p->scoring.config, &problem));
-    problem.recomputes = recomputes;
+    problem.recomputes = like->recompute;
     return smp_partition_evaluate(&problem, stage, out);
 }
 
@@ -201,7 +196,9 @@ static smp_status replace_partition(parts *p, version *best)
     smp_search_request r = same_numbers(p);
     smp_planner_result result;
     bool found;
-    int n = smp__count_recomputing(now);
+    int n = 0; /* stages that recompute everything */
+    for (int s = 0; s < now->n_stage; s++)
+        n += now->load[s].n_again == now->load[s].n_op;
     int32_t *stage = NULL;
     if (p->b->out->same.plan) {
         SMP_TRY(smp_plan_bind(p->b->out->same.plan, r.graph, &stage));
@@ -209,9 +206,9 @@ static smp_status replace_partition(parts *p, version *best)
         free(stage);
         SMP_TRY(status);
     }
-    r.recompute = n == 0              ? SMP_RECOMPUTE_NONE
-                  : n == now->n_stage ? SMP_RECOMPUTE_ALL
-                                      : SMP_RECOMPUTE_AUTO;
+    r.recompute = smp__count_recomputing(now) == 0 ? SMP_RECOMPUTE_NONE
+                  : n == now->n_stage              ? SMP_RECOMPUTE_ALL
+                                                   : SMP_RECOMPUTE_AUTO;
     SMP_TRY(plan(&r, &result, &found));
     if (!found)
         return SMP_OK;

@@ -50,7 +50,7 @@ smp_status smp__scoring_place(smp__scoring *s, smp_placement placement, const in
 
 /* What a stage is said to recompute. Of ops that it names those that are really made again, so that
  * their times are what the plan counts. `recomputes` [n_op]: the stage's are set. */
-static smp_status obey_stage(scoring *s, const smp_sketch_stage *stage, int64_t *work,
+static smp_status obey_stage(smp__scoring *s, const smp_sketch_stage *stage, int64_t *work,
                              bool *recomputes)
 {
     const smp_graph *graph = s->b->request.graph;
@@ -74,7 +74,7 @@ static smp_status obey_stage(scoring *s, const smp_sketch_stage *stage, int64_t 
 }
 
 /* Stages for which the sketch says what to recompute obey. */
-static smp_status obey_flags(scoring *s, smp_problem problem)
+static smp_status obey_flags(smp__scoring *s, smp_problem problem)
 {
     smp__check_build *b = s->b;
     int64_t work = 0;
