@@ -20,13 +20,14 @@
 
 enum {
     CLOCK_WORK = 1 << 17,
+    MAX_EXCHANGES = 16,
     LOAD_STEPS = 24 /* steps of a load that a limit on loads pays for each */
 };
 
 typedef struct state {
     uint64_t hash;
     int64_t time; /* of its tasks */
-    double hard;  /* squares of what is left, to the cycle time: large tasks are hard to place */
+    double hard;  /* what is left, weighed: large tasks and urgent ones are hard to place */
     int32_t parent;
     int32_t used; /* stations */
 } state;
@@ -70,6 +71,8 @@ struct smp__line_search {
     int64_t sum;
     int64_t steps; /* left */
     int32_t loads; /* left */
+    bool all;      /* are made */
+    int32_t exchanged[MAX_EXCHANGES][2];
     uint64_t *due; /* tasks that must be in the load */
     smp_arena *arena;
 };
@@ -193,38 +196,43 @@ static int32_t store(smp__line_search *s, size_t slot, const state *what)
     return (int32_t)n;
 }
 
-/* What is tried first: little idle time so far; large tasks gone; much to choose from. The weights
- * differ from way to way. */
+/* What is tried first: little idle time so far; large tasks gone, and those with an early latest
+ * station; much to choose from. The weights differ from way to way. */
 static double key_of(const smp__line_search *s, const state *what)
 {
-    static const double large[] = {0.5, 0.0, 1.0, 0.2, 2.0, 4.0};
     static const double choice[] = {0.02, 0.02, 0.0, 0.05, 0.01, 0.0};
-    int way = s->way % 6;
     double ready = 0.0;
     for (int32_t w = 0; w < s->words; w++)
         ready += __builtin_popcountll(s->listed[w] & ~s->set[w]);
     double idle = (double)(what->used * s->cycle - what->time) / (double)s->cycle;
-    return idle + large[way] * what->hard - choice[way] * ready;
+    return idle + what->hard - choice[s->way % 6] * ready;
 }
 
 static double hardness(const smp__line_search *s, int32_t task)
 {
+    static const double large[] = {0.5, 0.0, 1.0, 0.2, 2.0, 4.0};
+    static const double urgent[] = {0.0, 4.0, 16.0, 1.0, 64.0, 8.0};
     double share = (double)s->line->time[task] / (double)s->cycle;
-    return share * share;
+    double early = 1.0 - (double)s->target.last[task] / s->n_station;
+    return large[s->way % 6] * share * share + urgent[s->way % 6] * share * early;
 }
 
-static bool may_take_place(const smp__line_search *s)
+/* A task of the load and one that may take its place; false: there is none. */
+static bool find_better(const smp__line_search *s, int32_t *out, int32_t *in)
 {
     const smp__line *line = s->line;
     for (int32_t w = 0; w < s->words; w++) {
-        for (uint64_t rest = s->load[w]; rest; rest &= rest - 1) {
+        for (uint64_t rest = s->load[w] & ~s->due[w]; rest; rest &= rest - 1) {
             int32_t i = 64 * w + __builtin_ctzll(rest);
             const uint64_t *beating = smp__line_set(line, line->beating, i);
             for (int32_t v = 0; v < s->words; v++) {
                 for (uint64_t by = beating[v] & s->listed[v] & ~s->set[v]; by; by &= by - 1) {
                     int32_t j = 64 * v + __builtin_ctzll(by);
-                    if (s->sum - line->time[i] + line->time[j] <= s->cycle)
-                        return true;
+                    if (s->sum - line->time[i] + line->time[j] > s->cycle)
+                        continue;
+                    *out = i;
+                    *in = j;
+                    return true;
                 }
             }
         }
@@ -232,22 +240,19 @@ static bool may_take_place(const smp__line_search *s)
     return false;
 }
 
-/* The load is full: the state that it leads to. */
-static void end_load(smp__line_search *s)
+/* The state that the load leads to, which leaves no room. */
+static void keep_load(smp__line_search *s)
 {
     const smp__line *line = s->line;
     state next = {.time = s->state[s->from].time + s->sum,
                   .parent = s->from,
                   .used = s->state[s->from].used + 1};
-    s->work -= 4;
     if (next.used * s->cycle - next.time > s->slack)
         return;
     for (int32_t w = 0; w < s->words; w++) {
         if (s->due[w] & ~s->set[w])
             return;
     }
-    if (may_take_place(s))
-        return;
     next.hard = s->state[s->from].hard;
     for (int32_t w = 0; w < s->words; w++) {
         for (uint64_t rest = s->load[w]; rest; rest &= rest - 1)
@@ -274,6 +279,37 @@ static void end_load(smp__line_search *s)
         s->found = known;
     else if (next.used < s->n_station)
         push(s, next.used, (entry){key_of(s, &next), known});
+}
+
+static void exchange(smp__line_search *s, int32_t out, int32_t in)
+{
+    s->set[out >> 6] &= ~((uint64_t)1 << (out & 63));
+    s->load[out >> 6] &= ~((uint64_t)1 << (out & 63));
+    smp__set_insert(s->set, in);
+    smp__set_insert(s->load, in);
+    s->sum += s->line->time[in] - s->line->time[out];
+}
+
+/* The load is full. One in which a task may take another's place leads nowhere else; where only some
+ * loads are made, the tasks are exchanged rather than the load dropped. */
+static void end_load(smp__line_search *s)
+{
+    int32_t n = 0, out, in;
+    s->work -= 4;
+    bool better = find_better(s, &out, &in);
+    if (better && s->all)
+        return;
+    for (; better; better = find_better(s, &out, &in)) {
+        s->work -= s->words;
+        s->exchanged[n][0] = out;
+        s->exchanged[n++][1] = in;
+        exchange(s, out, in);
+        if (n == MAX_EXCHANGES)
+            break;
+    }
+    keep_load(s);
+    while (n-- > 0)
+        exchange(s, s->exchanged[n][1], s->exchanged[n][0]);
 }
 
 static bool is_ready(const smp__line_search *s, int32_t task)
@@ -411,11 +447,11 @@ static void expand(smp__line_search *s, int32_t i, int32_t max_loads)
     }
     if (line->unordered) /* stations are all alike: the first has the largest task */
         smp__set_insert(s->due, s->list[0]);
-    if (max_loads < INT32_MAX && s->way % 2 == 0)
+    if (!s->all && s->way % 2 == 0)
         sort_list(s);
     s->work -= line->n;
     s->loads = max_loads;
-    s->steps = max_loads == INT32_MAX ? INT64_MAX : (int64_t)max_loads * LOAD_STEPS;
+    s->steps = s->all ? INT64_MAX : (int64_t)max_loads * LOAD_STEPS;
     fill_load(s, 0, INT64_MAX / 2);
     s->truncated |= s->loads <= 0 || s->steps <= 0;
 }
@@ -480,6 +516,7 @@ smp_status smp__line_search_run(smp__line_search *search, int64_t cycle,
     s->work = s->next_check = effort->work;
     s->way = effort->way;
     s->limited = s->truncated = false;
+    s->all = effort->max_loads == INT32_MAX;
     s->found = -1;
     search_all(s, effort->max_loads);
     *work -= effort->work - s->work;
