@@ -77,18 +77,25 @@ smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t
     return smp__weight_round(s, held);
 }
 
+/* It travels as so many bytes. */
+static smp_status check_length(const smp *s)
+{
+    const int64_t bytes = s->n_event * (int64_t)sizeof(smp_trace_event);
+    if (bytes <= INT_MAX)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_FAILED, "a trace of %" PRId64 " bytes: expected at most %d", bytes,
+                    INT_MAX);
+}
+
 /* Rank 0 gets everybody's events, malloc'ed. Ranks run the same binary: events travel as bytes.
  * What MPI may still use after a failure is not freed. */
 static smp_status gather_events(smp *s, smp_trace_event **events, int64_t *n)
 {
-    const int64_t own_bytes = s->n_event * (int64_t)sizeof(smp_trace_event);
-    const int size = s->comm.world_size, bytes = (int)own_bytes;
+    const int size = s->comm.world_size;
+    const int bytes = (int)(s->n_event * (int64_t)sizeof(smp_trace_event)); /* check_length */
     int64_t total = 0;
     int *count = calloc((size_t)size * 2 + 1, sizeof(int)), *own;
     smp_status status = count ? SMP_OK : smp_fail_memory((size_t)size * 2 * sizeof(int));
-    if (own_bytes > INT_MAX)
-        status = smp_fail(SMP_ERR_FAILED, "a trace of %" PRId64 " bytes: expected at most %d",
-                          own_bytes, INT_MAX);
     if ((status = smp__comm_agree(&s->comm, status)) != SMP_OK)
         goto done;
     own = count + 2 * size;
@@ -116,6 +123,132 @@ static smp_status gather_events(smp *s, smp_trace_event **events, int64_t *n)
 done:
     if (!s->comm.failed)
         free(count);
+    return status;
+}
+
+static bool is_of(const smp *s, const smp__channel *channel, const smp_action *action)
+{
+    const bool send = action->kind == SMP_ACTION_SEND_F || action->kind == SMP_ACTION_SEND_B;
+    const bool forward = action->kind == SMP_ACTION_SEND_F || action->kind == SMP_ACTION_RECV_F;
+    const smp_transfer *transfer = &s->flow->transfer[channel->transfer];
+    return channel->outgoing == send && (transfer->kind == SMP_TRANSFER_F) == forward;
+}
+
+/* When the action that a `<` is for began: on a device that waits by itself its messages had come. */
+static double reader_begin_us(const smp *s, int64_t at)
+{
+    const smp_action *receive = &s->event[at].action;
+    for (int64_t i = at + 1; i < s->n_event; i++) {
+        const smp_action *a = &s->event[i].action;
+        const bool reads = receive->kind == SMP_ACTION_RECV_F
+                               ? a->kind == SMP_ACTION_F
+                               : a->kind == SMP_ACTION_B || a->kind == SMP_ACTION_I;
+        if (reads && a->chunk == receive->chunk && a->microbatch == receive->microbatch)
+            return s->event[i].start_us;
+    }
+    return s->event[at].start_us;
+}
+
+/* The `<` of this rank end when their messages had come; arrived_us: [n_transfer][microbatches]. */
+static void end_receives(const smp *s, double *arrived_us)
+{
+    for (int64_t i = 0; i < s->n_event; i++) {
+        smp_trace_event *event = &s->event[i];
+        const smp_action *a = &event->action;
+        const smp__chunk *chunk = a->chunk < 0 ? NULL : &s->chunk[a->chunk];
+        if (a->kind != SMP_ACTION_RECV_F && a->kind != SMP_ACTION_RECV_B)
+            continue;
+        event->end_us = event->start_us;
+        for (int k = 0; k < chunk->n_channel; k++) {
+            if (!is_of(s, &chunk->channel[k], a))
+                continue;
+            const double us = s->transport->on_device ? reader_begin_us(s, i)
+                                                      : chunk->channel[k].arrived_us[a->microbatch];
+            arrived_us[(int64_t)chunk->channel[k].transfer * s->microbatches + a->microbatch] = us;
+            event->end_us = us > event->end_us ? us : event->end_us;
+        }
+    }
+}
+
+static void end_sends(const smp *s, const double *arrived_us)
+{
+    for (int64_t i = 0; i < s->n_event; i++) {
+        smp_trace_event *event = &s->event[i];
+        const smp_action *a = &event->action;
+        const smp__chunk *chunk = a->chunk < 0 ? NULL : &s->chunk[a->chunk];
+        if (a->kind != SMP_ACTION_SEND_F && a->kind != SMP_ACTION_SEND_B)
+            continue;
+        event->end_us = event->start_us;
+        for (int k = 0; k < chunk->n_channel; k++) {
+            if (!is_of(s, &chunk->channel[k], a))
+                continue;
+            const double us =
+                arrived_us[(int64_t)chunk->channel[k].transfer * s->microbatches + a->microbatch];
+            event->end_us = us > event->end_us ? us : event->end_us;
+        }
+    }
+}
+
+static void count_from(smp *s, double begin_s)
+{
+    const double later_us = 1e6 * (s->trace_begin_s - begin_s);
+    for (int64_t i = 0; i < s->n_event; i++) {
+        s->event[i].start_us += later_us;
+        s->event[i].end_us += later_us;
+    }
+    for (int chunk = 0; chunk < s->chunks; chunk++)
+        for (int i = 0; i < s->chunk[chunk].n_channel; i++)
+            for (int mb = 0; s->chunk[chunk].channel[i].arrived_us && mb < s->microbatches; mb++)
+                s->chunk[chunk].channel[i].arrived_us[mb] += later_us;
+}
+
+/* Times are counted from where the first rank began its step, if all ranks are on one machine, which
+ * has one clock. Else from where each one did: about the same moment, since all come from the sums of
+ * the step before. */
+static smp_status align_times(smp *s)
+{
+    const int size = s->comm.world_size;
+    if (s->aligned || s->comm.node_size < size)
+        return SMP_OK;
+    double *begin_s = calloc((size_t)size, sizeof(*begin_s)), first_s = s->trace_begin_s;
+    smp_status status =
+        smp__comm_agree(&s->comm, begin_s ? SMP_OK : smp_fail_memory((size_t)size * 8));
+    if (status == SMP_OK) {
+        begin_s[s->comm.world_rank] = s->trace_begin_s;
+        status = smp__comm_sum(&s->comm, begin_s, size);
+    }
+    for (int rank = 0; status == SMP_OK && rank < size; rank++)
+        first_s = begin_s[rank] < first_s ? begin_s[rank] : first_s;
+    if (!s->comm.failed) /* MPI may still add to it */
+        free(begin_s);
+    if (status != SMP_OK)
+        return status;
+    count_from(s, first_s);
+    s->aligned = true;
+    return SMP_OK;
+}
+
+/* Ends of sends and receives as smp_trace_event says. */
+static smp_status end_messages(smp *s)
+{
+    const int64_t n = (int64_t)s->flow->n_transfer * s->microbatches;
+    double *all_us = NULL;
+    smp_status status = align_times(s);
+    if (status != SMP_OK || n == 0 || s->comm.pipeline_size == 1)
+        return status;
+    if (n > INT_MAX || !(all_us = calloc((size_t)n, sizeof(*all_us))))
+        status = smp_fail_memory((size_t)n * sizeof(*all_us));
+    status = smp__comm_agree(&s->comm, status);
+    for (int replica = 0; replica < s->comm.ddp_size && status == SMP_OK; replica++) {
+        memset(all_us, 0, (size_t)n * sizeof(*all_us));
+        if (replica == s->comm.replica)
+            end_receives(s, all_us);
+        status = smp__comm_sum(&s->comm, all_us, (int)n);
+        if (status == SMP_OK && replica == s->comm.replica)
+            end_sends(s, all_us);
+    }
+    if (!s->comm.failed) /* MPI may still add to it */
+        free(all_us);
     return status;
 }
 
@@ -149,7 +282,12 @@ static smp_status write_events(smp *s, const char *path, event_writer *writer)
     smp_trace_event *events = NULL;
     int64_t n = 0;
     SMP_TRY(smp__job_usable(s));
-    smp_status status = smp__comm_agree(&s->comm, smp__trace_collect(s));
+    smp_status status = smp__trace_collect(s);
+    if (status == SMP_OK)
+        status = check_length(s);
+    status = smp__comm_agree(&s->comm, status);
+    if (status == SMP_OK)
+        status = end_messages(s);
     if (status == SMP_OK)
         status = gather_events(s, &events, &n);
     if (status == SMP_OK)

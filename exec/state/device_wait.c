@@ -169,15 +169,15 @@ smp_status smp__trace_collect(smp *s)
     SMP_TRY(smp__device_idle(s));
     for (int64_t i = 0; i < s->n_event; i++) {
         smp_trace_event *event = &s->event[i];
-        double begin_s = s->step_begin_s, end_s = s->step_begin_s;
+        double begin_s = s->trace_begin_s, end_s = s->trace_begin_s;
         if (!s->device->passed(s->device_context, begin_stamp(s, i), &begin_s) ||
             !s->device->passed(s->device_context, (int)i, &end_s))
             return smp_fail(SMP_ERR_FAILED, "the device has no time for action %lld of the step",
                             (long long)i);
         event->world_rank = s->comm.world_rank;
         event->stage = event->action.chunk >= 0 ? s->stage_of_chunk[event->action.chunk] : -1;
-        event->start_us = 1e6 * (begin_s - s->step_begin_s);
-        event->end_us = 1e6 * (end_s - s->step_begin_s);
+        event->start_us = 1e6 * (begin_s - s->trace_begin_s);
+        event->end_us = 1e6 * (end_s - s->trace_begin_s);
     }
     s->collected = true;
     return SMP_OK;

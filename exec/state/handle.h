@@ -28,6 +28,7 @@ typedef struct smp__channel {
     int lane;         /* index in smp.lane */
     bool outgoing;
     smp_request *request; /* [microbatches] */
+    double *arrived_us;   /* [microbatches], incoming with record_trace: in the last step */
 } smp__channel;
 
 /* One op of one chunk, ready to call. */
@@ -141,8 +142,9 @@ struct smp {
 
     smp__cost_samples *cost_samples; /* exec/step/cost_samples.h; NULL: not record_costs */
     smp_trace_event *event;          /* [program n], with record_trace */
-    int64_t n_event; /* of the last step; times are known after smp__trace_collect */
-    bool collected;
+    int64_t n_event;         /* of the last step; times are known after smp__trace_collect */
+    bool collected, aligned; /* times known; counted from the same moment as those of other ranks */
+    double trace_begin_s;    /* of the step that `event` is of */
     double step_begin_s;
     int64_t samples_given; /* of the global batch, by the call in progress */
 

@@ -48,7 +48,9 @@ static smp_status add_channel(smp *s, int32_t index)
                         s->graph->tensor[transfer->tensor].name, (long long)transfer->bytes,
                         (long long)s->transport->max_message_bytes);
     channel->request = calloc((size_t)s->microbatches, sizeof(*channel->request));
-    if (!channel->request)
+    if (!outgoing && s->event)
+        channel->arrived_us = calloc((size_t)s->microbatches, sizeof(*channel->arrived_us));
+    if (!channel->request || (!outgoing && s->event && !channel->arrived_us))
         return smp_fail_memory((size_t)s->microbatches * sizeof(*channel->request));
     stage->n_channel++;
     channel->border = border_of(s, channel);
@@ -86,8 +88,10 @@ smp_status smp__messages_build(smp *s)
 void smp__messages_free(smp *s)
 {
     for (int chunk = 0; s->chunk && chunk < s->chunks; chunk++) {
-        for (int i = 0; i < s->chunk[chunk].n_channel; i++)
+        for (int i = 0; i < s->chunk[chunk].n_channel; i++) {
             free(s->chunk[chunk].channel[i].request);
+            free(s->chunk[chunk].channel[i].arrived_us);
+        }
         free(s->chunk[chunk].channel);
     }
     free(s->lane);
@@ -104,6 +108,37 @@ static smp__channel *find_channel(smp *s, int32_t transfer)
     return NULL;
 }
 
+/* A step is recorded, an evaluation behind it not. */
+static bool records(const smp *s, const smp__channel *channel)
+{
+    return channel->arrived_us && !s->collected;
+}
+
+static void see_arrival(const smp *s, smp__channel *channel, int microbatch)
+{
+    if (records(s, channel) && channel->arrived_us[microbatch] == 0.0)
+        channel->arrived_us[microbatch] = 1e6 * (smp_clock_s() - s->trace_begin_s);
+}
+
+smp_status smp__messages_look(smp *s)
+{
+    if (!s->event || s->collected || !s->transport_context || s->transport->on_device)
+        return SMP_OK;
+    for (int chunk = 0; chunk < s->chunks; chunk++)
+        for (int i = 0; i < s->chunk[chunk].n_channel; i++) {
+            smp__channel *channel = &s->chunk[chunk].channel[i];
+            for (int mb = 0; !channel->outgoing && mb < s->microbatches; mb++) {
+                bool done;
+                if (!channel->request[mb].active)
+                    continue;
+                SMP_TRY(s->transport->test(s->transport_context, &channel->request[mb], &done));
+                if (done)
+                    see_arrival(s, channel, mb);
+            }
+        }
+    return SMP_OK;
+}
+
 static void *channel_data(const smp *s, const smp__channel *channel, int microbatch)
 {
     smp_ref ref = {.space = SMP_SPACE_BORDER, .index = channel->border};
@@ -118,6 +153,8 @@ static int64_t tag_of(const smp *s, const smp__channel *channel, int microbatch)
 smp_status smp__messages_post(smp *s, smp_memory_message message)
 {
     smp__channel *channel = find_channel(s, message.transfer);
+    if (records(s, channel))
+        channel->arrived_us[message.microbatch] = 0.0;
     return s->transport->receive(
         s->transport_context, channel->lane, tag_of(s, channel, message.microbatch),
         channel_data(s, channel, message.microbatch), s->flow->transfer[channel->transfer].bytes,
@@ -198,6 +235,7 @@ smp_status smp__messages_arrive(smp *s, int chunk, int microbatch, smp_transfer_
         if (sample)
             sample->awaited_s = smp_clock_s();
         SMP_TRY(smp__messages_wait(s, channel, microbatch));
+        see_arrival(s, channel, microbatch);
         if (sample)
             sample->arrived_s = smp_clock_s();
     }

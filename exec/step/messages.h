@@ -8,6 +8,8 @@ smp_status smp__messages_build(smp *s); /* after the transport was opened */
 void smp__messages_free(smp *s);
 smp_status smp__messages_post(smp *s, smp_memory_message message);
 smp_status smp__messages_send(smp *s, int chunk, int microbatch, smp_transfer_kind kind);
+/* With record_trace: notes which messages have arrived. */
+smp_status smp__messages_look(smp *s);
 /* Waits until everything that a forward (F) or backward (B) needs is there. */
 smp_status smp__messages_arrive(smp *s, int chunk, int microbatch, smp_transfer_kind kind);
 /* Waits until a send of this rank is complete. */

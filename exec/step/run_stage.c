@@ -4,6 +4,7 @@
 
 #include "exec/state/device_wait.h"
 #include "exec/step/cost_samples.h"
+#include "exec/step/messages.h"
 
 static void fill_call(const smp *s, int microbatch, const smp__call *call, smp_op_call *out)
 {
@@ -134,6 +135,7 @@ static bool passes_gradient(const smp__call *call)
 static smp_status after_operator(smp *s)
 {
     SMP_TRY(smp__device_pace(s));
+    SMP_TRY(smp__messages_look(s));
     return s->transport_context ? s->transport->progress(s->transport_context) : SMP_OK;
 }
 

@@ -234,7 +234,8 @@ smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
     smp_step_result done = {.step = s->step + 1};
     begin(s, training, samples);
     s->n_event = 0;
-    s->collected = false;
+    s->collected = s->aligned = false;
+    s->trace_begin_s = s->step_begin_s;
     smp__cost_samples_begin(s);
     smp_status status = smp__inputs_begin(s, inputs);
     if (status == SMP_OK)

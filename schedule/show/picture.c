@@ -113,18 +113,16 @@ static smp_status moments_open(const smp_plan *plan, moments *m)
     return SMP_OK;
 }
 
-/* When what an action receives had arrived; -1: it receives nothing. In a simulation a `>` ends when
- * it has arrived, which tells even if the `<` was reached long after that. In a measurement nobody
- * sees a message arrive: the action began when it was there. */
-static double ready_us(const smp_picture *picture, const moments *m, bool simulated,
-                       const smp_trace_event *e)
+/* When what an action receives had arrived; -1: it receives nothing. A `>` ends when it has arrived,
+ * which tells even if the `<` was reached long after that. */
+static double ready_us(const smp_picture *picture, const moments *m, const smp_trace_event *e)
 {
     const smp_flow *flow = picture->flow;
     bool forward = e->action.kind == SMP_ACTION_F;
     double received_us = m->received_us[moment_of(m, forward, e->stage, e->action.microbatch)];
     double latest_us = -1.0;
-    if (received_us < 0.0 || !simulated)
-        return received_us < 0.0 ? -1.0 : e->start_us;
+    if (received_us < 0.0)
+        return -1.0;
     for (int32_t i = flow->in_begin[e->stage]; i < flow->in_begin[e->stage + 1]; i++) {
         const smp_transfer *t = &flow->transfer[flow->in_list[i]];
         if ((t->kind == SMP_TRANSFER_F) != forward ||
@@ -179,19 +177,17 @@ static void add_event(const smp_picture *picture, smp__timeline *timeline, const
     const smp_plan *plan = picture->plan;
     smp__lane *lane = &timeline->lane[rank];
     smp_action_kind kind = e->action.kind;
-    bool simulated = timeline == &picture->predicted;
     if (kind == SMP_ACTION_REDUCE && lane->n_reduction < plan->chunks) {
         lane->reduction[lane->n_reduction++] = (smp__reduction){e->start_us, e->end_us};
     } else if ((smp_action_is_compute(kind) || kind == SMP_ACTION_OPTIMIZE) &&
                lane->n < plan->program[rank].n) {
         bool receives = kind == SMP_ACTION_F || kind == SMP_ACTION_B || kind == SMP_ACTION_I;
-        lane->cell[lane->n++] =
-            (smp__cell){.kind = kind,
-                        .microbatch = e->action.microbatch,
-                        .stage = kind == SMP_ACTION_OPTIMIZE ? -1 : e->stage,
-                        .start_us = e->start_us,
-                        .end_us = e->end_us,
-                        .ready_us = receives ? ready_us(picture, m, simulated, e) : -1.0};
+        lane->cell[lane->n++] = (smp__cell){.kind = kind,
+                                            .microbatch = e->action.microbatch,
+                                            .stage = kind == SMP_ACTION_OPTIMIZE ? -1 : e->stage,
+                                            .start_us = e->start_us,
+                                            .end_us = e->end_us,
+                                            .ready_us = receives ? ready_us(picture, m, e) : -1.0};
         lane->busy_us += e->end_us - e->start_us;
     }
     if (e->end_us > timeline->end_us)

@@ -4,6 +4,10 @@
 
 #include "schedule/simulate/simulate.h"
 
+/* A `>` goes from when its rank has come to it until the last of its messages is with its receiver,
+ * a `<` from when its rank has come to it until all of its messages are there. Both mean the same in a
+ * simulation and in a measurement, whether or not the rank computes meanwhile (`overlap`). In a
+ * measurement a message is there when the rank sees it: it looks after every operator. */
 typedef struct smp_trace_event {
     int world_rank;
     int stage; /* -1: none */
