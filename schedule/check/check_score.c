@@ -16,7 +16,7 @@ smp_status smp__scoring_open(smp__check_build *b, smp__scoring *s)
 {
     const smp_search_request *request = &b->request;
     *s = (smp__scoring){.b = b};
-    SMP_TRY(smp__planner_open(request, request->active_microbatches, &s->planner));
+    SMP_TRY(smp__planner_open(request, &s->planner));
     s->planner.request.together = NULL; /* who writes a plan by hand may cut a pair of ops apart */
     s->configs = (smp__configs){.planner = &s->planner,
                                 .request = &s->planner.request,
@@ -263,6 +263,7 @@ static smp_status make_plan(smp__scoring *s, smp_program *program)
                                .ddp = b->request.ddp,
                                .chunks = b->shape.chunks,
                                .microbatches = b->shape.microbatches,
+                               .active = b->shape.active,
                                .microbatch_size = b->request.microbatch_size,
                                .schedule = b->kind->name,
                                .placement = b->request.placement,

@@ -31,9 +31,9 @@ static void drop_partition(smp__planner *planner)
     planner->n_stage = 0;
 }
 
-smp_status smp__planner_open(const smp_search_request *request, int active, smp__planner *planner)
+smp_status smp__planner_open(const smp_search_request *request, smp__planner *planner)
 {
-    *planner = (smp__planner){.request = *request, .active = active};
+    *planner = (smp__planner){.request = *request};
     SMP_TRY(smp__planner_keep_together(request, &planner->together));
     if (planner->together)
         planner->request.together = planner->together;
@@ -54,14 +54,20 @@ void smp__planner_close(smp__planner *planner)
 }
 
 smp_schedule_shape smp__planner_shape(const smp__planner *planner, int pipeline, int chunks,
-                                      int microbatches)
+                                      int microbatches, int active)
 {
     return (smp_schedule_shape){.pipeline = pipeline,
                                 .chunks = chunks,
                                 .microbatches = microbatches,
                                 .training = planner->request.graph->training,
-                                .active = planner->active,
+                                .active = active,
                                 .group = planner->request.group};
+}
+
+smp_schedule_shape smp__candidate_shape(const smp__planner *planner, const smp_candidate *candidate)
+{
+    return smp__planner_shape(planner, candidate->pipeline, candidate->chunks,
+                              candidate->microbatches, candidate->active);
 }
 
 smp_status smp__planner_check(const smp_schedule_kind *kind, const smp_schedule_shape *shape)
@@ -189,8 +195,7 @@ smp_status smp__planner_evaluate(smp__planner *planner, const smp_candidate *can
                                  smp_program *program, bool exactly, smp__evaluation *out)
 {
     size_t n = (size_t)candidate->pipeline;
-    smp_schedule_shape shape = smp__planner_shape(planner, candidate->pipeline, candidate->chunks,
-                                                  candidate->microbatches);
+    smp_schedule_shape shape = smp__candidate_shape(planner, candidate);
     smp__evaluation evaluation = {.program = calloc(n, sizeof *evaluation.program),
                                   .peak_bytes = calloc(n, sizeof *evaluation.peak_bytes),
                                   .pipeline = candidate->pipeline};

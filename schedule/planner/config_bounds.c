@@ -6,7 +6,9 @@
  * ops is computed one after the other wherever they lie, forwards and back as far as gradients are
  * passed on. Stages that do not depend on each other may run at the same time, so only chains
  * count, not the sum of all stages. Recomputation and transfers only add. What holds for one replica
- * holds for the step, which ends when the last one is done.
+ * holds for the step, which ends when the last one is done. With a bound of k live micro-batches an
+ * op's forward of micro-batch i + k waits for its backward of micro-batch i: every k of them take the
+ * way of one from there to the end and back.
  *
  * Memory. Weights, gradients and optimizer state of every op lie on some rank for ever. Nothing is
  * said about stashes: layouts may need less than the costs say. O(ops + edges). */
@@ -26,13 +28,12 @@ static double passing_us(const smp_op_cost *cost)
 /* Longest chain: down through forwards, and from any op back up through gradients. Ops stand in
  * topological order. */
 static smp_status longest_path(const smp_graph *graph, const smp_costs *costs, smp_arena *scratch,
-                               double *path_us)
+                               smp__totals *out)
 {
     double *before = SMP_ARENA_NEW(scratch, double, (size_t)graph->n_op);
     double *round = SMP_ARENA_NEW(scratch, double, (size_t)graph->n_op);
     if (!before || !round)
         return SMP_ERR_NO_MEMORY;
-    *path_us = 0.0;
     for (int32_t op = 0; op < graph->n_op; op++) {
         for (int32_t i = 0; i < graph->op[op].n_in; i++) {
             int32_t from = graph->tensor[graph->op[op].in[i]].producer;
@@ -41,16 +42,19 @@ static smp_status longest_path(const smp_graph *graph, const smp_costs *costs, s
         }
     }
     for (int32_t op = graph->n_op - 1; op >= 0; op--) {
-        int32_t out = graph->op[op].out;
+        int32_t out_tensor = graph->op[op].out;
         const smp_op_cost *cost = &costs->op[op];
-        for (int64_t c = graph->consumer_begin[out]; c < graph->consumer_begin[out + 1]; c++) {
+        for (int64_t c = graph->consumer_begin[out_tensor];
+             c < graph->consumer_begin[out_tensor + 1]; c++) {
             if (smp__passes_gradient(graph, op, graph->consumer[c].op))
                 round[op] = fmax(round[op], round[graph->consumer[c].op]);
         }
         round[op] += cost->forward_us;
-        if (graph->tensor[out].needs_grad)
+        if (graph->tensor[out_tensor].needs_grad)
             round[op] += passing_us(cost);
-        *path_us = fmax(*path_us, before[op] + round[op]);
+        out->path_us = fmax(out->path_us, before[op] + round[op]);
+        if (graph->tensor[out_tensor].needs_grad)
+            out->round_us = fmax(out->round_us, round[op]);
     }
     return SMP_OK;
 }
@@ -80,7 +84,7 @@ smp_status smp__totals_make(const smp_search_request *request, const smp_costs *
     if (request->recompute == SMP_RECOMPUTE_ALL)
         for (int32_t op = 0; graph->training && op < graph->n_op; op++)
             out->compute_us += costs->op[op].forward_us;
-    smp_status status = longest_path(graph, costs, scratch, &out->path_us);
+    smp_status status = longest_path(graph, costs, scratch, out);
     smp_arena_destroy(scratch);
     return status;
 }
@@ -109,6 +113,9 @@ double smp__config_least_us_of_any(const smp__configs *configs, const smp__confi
     double m = config->microbatches;
     double mean_us = (m * totals->compute_us + tail / mapping->most) / mapping->speed;
     double step_us = fmax(fmax(m * least_us, mean_us), totals->path_us * mapping->fastest);
+    if (config->active > 0)
+        step_us = fmax(step_us, ceil(m / ((double)config->active * config->chunks)) *
+                                    totals->round_us * mapping->fastest);
     return step_us / m / samples_of(configs, config);
 }
 

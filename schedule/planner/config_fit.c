@@ -28,6 +28,7 @@ static smp_status make_candidate(const smp__configs *configs, const smp__config 
                                  .ddp = config->mapping->ddp,
                                  .chunks = config->chunks,
                                  .microbatches = config->microbatches,
+                                 .active = config->active,
                                  .microbatch_size = configs->costs->microbatch_size,
                                  .schedule = config->schedule->name,
                                  .placement = config->mapping->placement,

@@ -11,6 +11,7 @@
 #include "graph/base/text.h"
 
 enum { MAX_THOROUGH = 1 << 14 }; /* configurations * ops that are not looked at quickly first */
+enum { EVERY_BOUND = 8 };        /* on live micro-batches; of higher ones three in four */
 
 /* A short list of values to try. */
 typedef struct choices {
@@ -157,7 +158,8 @@ static smp_status make_arrangement(listing *l)
     int64_t *limit = SMP_ARENA_NEW(configs->arena, int64_t, (size_t)n_stage);
     if (!stage_rank || !limit)
         return SMP_ERR_NO_MEMORY;
-    smp_schedule_shape shape = smp__planner_shape(configs->planner, p, l->chunks, 1);
+    smp_schedule_shape shape = smp__planner_shape(configs->planner, p, l->chunks, 1,
+                                                  configs->request->active_microbatches);
     for (int s = 0; s < n_stage; s++) {
         stage_rank[s] = smp_schedule_stage_rank(l->schedule, &shape, s);
         limit[s] = l->mapping->memory[stage_rank[s]] / l->chunks;
@@ -221,7 +223,8 @@ static smp_status add_config(listing *l, int microbatches)
     smp__configs *configs = l->configs;
     const smp_search_request *request = configs->request;
     int p = l->mapping->pipeline;
-    smp_schedule_shape shape = smp__planner_shape(configs->planner, p, l->chunks, microbatches);
+    smp_schedule_shape shape = smp__planner_shape(configs->planner, p, l->chunks, microbatches,
+                                                  request->active_microbatches);
     smp_status status = SMP_OK;
     if ((int64_t)p * l->chunks > request->graph->n_op)
         status =
@@ -246,12 +249,54 @@ static smp_status add_config(listing *l, int microbatches)
     *config = (smp__config){.mapping = l->mapping,
                             .chunks = l->chunks,
                             .microbatches = microbatches,
+                            .active = request->active_microbatches,
                             .schedule = l->schedule,
                             .recompute = request->recompute,
                             .arrangement = l->arrangement};
     config->doubtful = is_doubtful(configs, config);
     config->estimate = estimate_of(configs, config);
     return SMP_OK;
+}
+
+smp_status smp__configs_add_bound(smp__configs *configs, int32_t index, int active)
+{
+    SMP_TRY(smp_array_reserve(&configs->config, &configs->capacity, sizeof *configs->config,
+                              (size_t)configs->n + 1));
+    smp__config *config = &configs->config[configs->n];
+    *config = configs->config[index];
+    config->active = active;
+    config->recompute = configs->request->recompute;
+    config->live = NULL;
+    config->done = config->misses = false;
+    config->smallest = configs->n++;
+    return SMP_OK;
+}
+
+/* Of as many micro-batches as one likes; the first rank keeps the most. */
+static int bound_of(const smp__configs *configs, const smp__config *config, int active)
+{
+    smp_schedule_shape shape =
+        smp__planner_shape(configs->planner, config->mapping->pipeline, config->chunks,
+                           8 * config->mapping->pipeline, active);
+    return (int)ceil(smp__live_microbatches(config->schedule, &shape, 0));
+}
+
+int smp__config_most_bound(const smp__configs *configs, const smp__config *config)
+{
+    int most = bound_of(configs, config, INT32_MAX);
+    return most > bound_of(configs, config, 0) ? most : 0;
+}
+
+int smp__config_next_bound(const smp__configs *configs, const smp__config *config)
+{
+    int n_stage = config->mapping->pipeline * config->chunks;
+    int own = bound_of(configs, config, 0), now = config->active > 0 ? config->active : own;
+    double most = 0.0;
+    for (int s = 0; s < n_stage; s++)
+        most = fmax(most, config->live[s]);
+    int next = most < now ? (int)ceil(most) : now; /* of fewer micro-batches */
+    next -= next <= EVERY_BOUND ? 1 : next / 4;
+    return next <= own && now > own ? 0 : next;
 }
 
 static smp_status list_mapping(smp__configs *configs, const smp__mapping *mapping)

@@ -49,6 +49,7 @@ typedef struct smp__arrangement {
 typedef struct smp__config {
     const smp__mapping *mapping;
     int chunks, microbatches;
+    int active; /* bound on live micro-batches; 0: the rule's own */
     const smp_schedule_kind *schedule;
     int32_t arrangement;
     double *live;            /* [pipeline * chunks], made when first asked for */
@@ -65,6 +66,7 @@ typedef struct smp__config {
 typedef struct smp__totals {
     double compute_us;    /* forward and backward of all ops */
     double path_us;       /* longest chain of ops: forward, and back as far as gradients need */
+    double round_us;      /* longest from the forward of an op to the end of its backward */
     double weight_bytes;  /* each weight once */
     double stash_bytes;   /* as the costs have it */
     double largest_bytes; /* weights of one op */
@@ -96,6 +98,14 @@ typedef struct smp__configs {
 /* Lists every configuration that the request allows and the schedules can run, most promising
  * first. SMP_ERR_INPUT for contradictory numbers; if nothing remains, the first reason. */
 smp_status smp__configs_list(smp__planner *planner, smp__configs *out);
+/* Appends the same configuration under another bound on its live micro-batches, of a rule that takes
+ * one. Pointers to configurations end here. */
+smp_status smp__configs_add_bound(smp__configs *configs, int32_t index, int active);
+/* The highest bound that makes a difference, if it is above what the rule has of its own; 0: none. */
+int smp__config_most_bound(const smp__configs *configs, const smp__config *config);
+/* The next below that of a configuration whose problem was made: down to what the rule has of its own,
+ * or from there to 1; 0: none. */
+int smp__config_next_bound(const smp__configs *configs, const smp__config *config);
 void smp__configs_free(smp__configs *configs);
 /* Keeps the first reason why something cannot be; the message is the last error. */
 void smp__configs_note(smp__configs *configs, smp_status status);
@@ -125,7 +135,7 @@ static inline smp_schedule_shape smp__config_shape(const smp__configs *configs,
                                                    const smp__config *config)
 {
     return smp__planner_shape(configs->planner, config->mapping->pipeline, config->chunks,
-                              config->microbatches);
+                              config->microbatches, config->active);
 }
 
 /* Most live micro-batches on a rank: of all its chunks, or in parts of them. */

@@ -1,5 +1,6 @@
 /* From a request to a plan: costs, the search, then the winner in full,
  * put into a plan that owns copies of all it says, and verified. */
+#include "graph/base/clock.h"
 #include "schedule/planner/planner.h"
 
 #include <math.h>
@@ -7,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/base/clock.h"
 #include "schedule/planner/planner_build.h"
 #include "schedule/verify/verify.h"
 
@@ -218,40 +218,6 @@ static smp_status make_plan(smp__planner *planner, const char *model_path,
     return status;
 }
 
-/* Where nothing fits as the schedules are by default, those that take a bound on live micro-batches
- * get the highest of a few that fits. One at a time shows whether any does; if not, the message
- * stays the first, which says what else would do. */
-static smp_status search(smp__planner *planner, smp_search_result *out)
-{
-    const smp_search_request *request = &planner->request;
-    smp_status status = smp__search_run(planner, out);
-    if (status != SMP_ERR_NO_FIT || request->active_microbatches > 0 || !request->graph->training)
-        return status;
-    char *why = strdup(smp_last_error());
-    if (!why)
-        return smp_fail_memory(strlen(smp_last_error()) + 1);
-    int bound = planner->active = 1;
-    status = smp__search_run(planner, out);
-    int active = request->stages > 0 ? request->stages : request->devices;
-    while (status == SMP_OK && bound == 1 && active > 2 && !smp_clock_past(request->deadline_s)) {
-        smp_search_result found;
-        planner->active = active = active > 3 ? active * 3 / 4 : active - 1;
-        smp_status higher = smp__search_run(planner, &found);
-        if (higher == SMP_OK) {
-            smp_search_result_destroy(out);
-            *out = found;
-            bound = active;
-        } else if (higher != SMP_ERR_NO_FIT && higher != SMP_ERR_INPUT) {
-            status = higher;
-        }
-    }
-    planner->active = bound;
-    if (status == SMP_ERR_NO_FIT || status == SMP_ERR_INPUT)
-        status = smp_fail(SMP_ERR_NO_FIT, "%s", why);
-    free(why);
-    return status;
-}
-
 static smp_status make_op_faster(smp_costs *costs, int32_t op)
 {
     size_t n = (size_t)costs->n_op;
@@ -274,7 +240,7 @@ static smp_status make(const smp_search_request *request, const char *model_path
     smp_planner_result result = {0};
     double begin_s = smp_clock_s();
     SMP_TRY(check_request(request));
-    SMP_TRY(smp__planner_open(request, request->active_microbatches, &planner));
+    SMP_TRY(smp__planner_open(request, &planner));
     planner.is_trial = trial != NULL;
     if (trial && trial->faster_op >= 0) {
         smp_status status = make_op_faster(planner.costs, trial->faster_op);
@@ -284,10 +250,11 @@ static smp_status make(const smp_search_request *request, const char *model_path
         }
     }
     snprintf(result.cost_source, sizeof result.cost_source, "%s", planner.costs->source);
-    smp_status status = search(&planner, &result.search);
-    result.active_microbatches = planner.active;
+    smp_status status = smp__search_run(&planner, &result.search);
     if (status == SMP_OK)
         status = make_plan(&planner, model_path, &result);
+    if (status == SMP_OK)
+        result.active_microbatches = result.search.best->active;
     *nearest = planner.nearest;
     smp__planner_close(&planner);
     result.planning_s = smp_clock_s() - begin_s;

@@ -39,7 +39,6 @@ typedef struct smp__planner {
     smp_search_request request; /* as asked for, with `together` as below */
     int32_t *together;          /* owned; NULL: the request's */
     smp_costs *costs;
-    int active;      /* of every smp_schedule_shape: the request's, or with which alone it fits */
     int32_t *stage;  /* [n_op] the partition that flow and layout are of, */
     bool *recompute; /* [n_op] and what recomputes in it */
     int n_stage;     /* 0: none */
@@ -60,11 +59,14 @@ typedef struct smp__evaluation {
     int64_t *peak_bytes; /* [pipeline] */
 } smp__evaluation;
 
-smp_status smp__planner_open(const smp_search_request *request, int active, smp__planner *planner);
+smp_status smp__planner_open(const smp_search_request *request, smp__planner *planner);
 void smp__planner_close(smp__planner *planner);
 
+/* active: bound on live micro-batches; 0: the rule's own. */
 smp_schedule_shape smp__planner_shape(const smp__planner *planner, int pipeline, int chunks,
-                                      int microbatches);
+                                      int microbatches, int active);
+smp_schedule_shape smp__candidate_shape(const smp__planner *planner,
+                                        const smp_candidate *candidate);
 /* A failure for numbers of the request that cannot be: before it the place where they stand. */
 smp_status smp__at_numbers(const smp_search_request *request, smp_status status);
 /* Can the schedule run with these numbers, and is the plan of a size that is any use? Records why

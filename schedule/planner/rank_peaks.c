@@ -350,8 +350,7 @@ smp_status smp__planner_least_bytes(smp__planner *planner, const smp_candidate *
 {
     SMP_TRY(smp__planner_hold(planner, candidate->partition));
     const smp_schedule_kind *kind = smp_schedule_find(candidate->schedule);
-    smp_schedule_shape shape = smp__planner_shape(planner, candidate->pipeline, candidate->chunks,
-                                                  candidate->microbatches);
+    smp_schedule_shape shape = smp__candidate_shape(planner, candidate);
     int p = candidate->pipeline, v = candidate->chunks;
     smp_status status = SMP_ERR_NO_MEMORY;
     smp_arena *arena = smp_arena_create();

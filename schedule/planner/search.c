@@ -10,6 +10,13 @@
  * partition needs more on a rank than the rank has, whatever the order of its actions. All others
  * are simulated, so the ten that are listed are the ten best of all.
  *
+ * Bounds on live micro-batches join where they may help. A rule that takes one keeps its distance from
+ * the next rank by it: with a lower bound every rank runs less far ahead, and waits longer; that orders
+ * of unequal stages gain by it where memory does not bind happens, by 1 % or so.
+ * So below the bound that it has of its own the next one is looked at only while memory binds, and
+ * where that does not, nothing is added but the highest bound, which costs memory and may save time.
+ * When memory is minimised that is the bound of 1.
+ *
  * The order in which configurations are looked at decides nothing but the effort, unless a time
  * limit strikes: then the best so far is taken. */
 #include <math.h>
@@ -18,6 +25,10 @@
 
 #include "graph/base/clock.h"
 #include "schedule/planner/search_state.h"
+#include "schedule/planner/step_search.h"
+
+/* Of larger plans live micro-batches are bound only if nothing fits without. */
+enum { MAX_EXTRA_ACTIONS = 1 << 15 };
 
 #define FAR 0.1          /* of the memory of a rank */
 #define SEARCH_SHARE 0.8 /* of the time, while there is more to try; the rest is for the proof */
@@ -34,6 +45,29 @@ double smp__search_time(const smp_search_request *request, const smp_candidate *
     return candidate->step_us / candidate->microbatches / samples_of(candidate);
 }
 
+/* Live micro-batches are bound where the request does not ask for it. */
+static bool is_extra(const smp__search *s, const smp__config *config)
+{
+    return config->active != s->configs.request->active_microbatches;
+}
+
+/* An extra one would cost more than it is likely to bring. */
+static bool is_too_large(const smp__search *s, const smp__config *config)
+{
+    return s->n_least > 0 && is_extra(s, config) &&
+           (int64_t)config->mapping->pipeline * config->chunks * config->microbatches * 2 >
+               MAX_EXTRA_ACTIONS;
+}
+
+/* What an extra one may take (need) at most: what comes near the best it may come to be. In a small
+ * graph the search for the step may get more out of any. */
+static double extra_limit(const smp__search *s)
+{
+    if (s->n_least == 0 || s->configs.request->graph->n_op <= SMP__SMALL_OPS)
+        return INFINITY;
+    return (s->configs.quick ? SMP__CLOSE : SMP__NEAR_STEP) * s->least[0];
+}
+
 /* True if a configuration that takes (needs) at least this much can be neither within 1 % of the
  * best nor among those listed. */
 static bool cannot_win(const smp__search *s, const smp__config *config, double least_time,
@@ -41,6 +75,8 @@ static bool cannot_win(const smp__search *s, const smp__config *config, double l
 {
     bool for_memory = s->configs.request->optimize == SMP_OPTIMIZE_MEMORY;
     double least = for_memory ? least_peak : least_time;
+    if (is_extra(s, config) && least > extra_limit(s))
+        return true;
     if (s->n_least < SMP_SEARCH_LISTED)
         return false;
     if (least > SMP__CLOSE * s->least[0] && least > s->least[SMP_SEARCH_LISTED - 1])
@@ -65,14 +101,22 @@ static void note_least(smp__search *s, double value)
     s->least[i] = value;
 }
 
-static void add_entry(smp__search *s, int32_t index, smp_candidate *candidate)
+/* Takes the candidate over. */
+static smp_status add_entry(smp__search *s, int32_t index, smp_candidate *candidate)
 {
+    smp_status status =
+        smp_array_reserve(&s->entry, &s->capacity, sizeof *s->entry, (size_t)s->n + 1);
+    if (status != SMP_OK) {
+        smp_candidate_destroy(candidate);
+        return status;
+    }
     const smp_search_request *request = s->configs.request;
     double time = smp__search_time(request, candidate);
     bool for_memory = request->optimize == SMP_OPTIMIZE_MEMORY;
     s->entry[s->n++] = (smp__entry){.candidate = candidate, .time = time, .index = index};
     if (candidate->fits)
         note_least(s, for_memory ? (double)candidate->peak_bytes : time);
+    return SMP_OK;
 }
 
 static smp_status try_config(smp__search *s, int32_t index);
@@ -119,17 +163,30 @@ bool smp__candidate_improves(const smp_search_request *request, const smp_candid
 static double step_limit_us(const smp__search *s, const smp__config *config)
 {
     const smp_search_request *request = s->configs.request;
-    if (request->optimize == SMP_OPTIMIZE_MEMORY ||
-        request->objective == SMP_OBJECTIVE_BOTTLENECK || s->n_least < SMP_SEARCH_LISTED)
+    if (request->optimize == SMP_OPTIMIZE_MEMORY || request->objective == SMP_OBJECTIVE_BOTTLENECK)
         return 0.0;
-    return fmax(SMP__CLOSE * s->least[0], s->least[SMP_SEARCH_LISTED - 1]) * config->microbatches *
-           config->mapping->ddp * (double)s->configs.costs->microbatch_size;
+    double limit = is_extra(s, config) ? extra_limit(s) : INFINITY;
+    if (limit == INFINITY && s->n_least == SMP_SEARCH_LISTED)
+        limit = fmax(SMP__CLOSE * s->least[0], s->least[SMP_SEARCH_LISTED - 1]);
+    return limit < INFINITY ? limit * config->microbatches * config->mapping->ddp *
+                                  (double)s->configs.costs->microbatch_size
+                            : 0.0;
+}
+
+/* Memory has forced neither the partition nor what recomputes. */
+static bool is_unbound(const smp__search *s, const smp__config *config,
+                       const smp_partition *partition)
+{
+    return smp__config_is_free(&s->configs, config, partition) &&
+           (s->configs.request->recompute == SMP_RECOMPUTE_ALL ||
+            smp__count_recomputing(partition) == 0);
 }
 
 /* What became of a configuration with one treatment of recomputation. */
 typedef struct attempt {
     smp_candidate *candidate; /* NULL: pruned, or it cannot fit */
     bool pruned;
+    bool free; /* pruned, in the partition that is best of all */
     int64_t room_bytes;
 } attempt;
 
@@ -144,7 +201,7 @@ static smp_status attempt_least_memory(smp__search *s, smp__config *config, atte
         status = smp__config_fit(&s->configs, config, partition, 0.0, &candidate, &room_bytes);
     if (status == SMP_OK && room_bytes > out->room_bytes) {
         smp_candidate_destroy(out->candidate);
-        *out = (attempt){candidate, false, room_bytes};
+        *out = (attempt){.candidate = candidate, .room_bytes = room_bytes};
         return SMP_OK;
     }
     smp_candidate_destroy(candidate);
@@ -171,6 +228,7 @@ static smp_status attempt_config(smp__search *s, smp__config *config, smp_recomp
     out->pruned = status == SMP_OK &&
                   cannot_win(s, config, least_us, smp__config_least_bytes(configs, partition));
     if (status != SMP_OK || out->pruned) {
+        out->free = is_unbound(s, config, partition) && partition->fits;
         smp_partition_destroy(partition);
         return status;
     }
@@ -189,6 +247,7 @@ static attempt better_of(const smp_search_request *request, attempt a, attempt b
     attempt best = second ? b : a;
     smp_candidate_destroy(second ? a.candidate : b.candidate);
     best.pruned = a.pruned && b.pruned;
+    best.free = a.free || b.free;
     return best;
 }
 
@@ -220,6 +279,55 @@ static smp_status attempt_both(smp__search *s, smp__config *config, attempt *out
     return SMP_OK;
 }
 
+/* Extra ones are listed for what they may win. */
+static void drop_slow_extra(const smp__search *s, const smp__config *config, attempt *tried)
+{
+    double limit_us = step_limit_us(s, config);
+    if (!is_extra(s, config) || !tried->candidate || limit_us <= 0.0 ||
+        extra_limit(s) == INFINITY || tried->candidate->step_us <= limit_us)
+        return;
+    smp_candidate_destroy(tried->candidate);
+    *tried = (attempt){.pruned = true};
+}
+
+/* Whether a configuration that keeps fewer micro-batches alive may do better than this one: it does not
+ * fit, or not in the partition that is best of all, or something recomputes that need not; or the
+ * search for the step, which looks at every partition of a small graph, would meet one that does not
+ * fit: ranks are more than half full. */
+static bool memory_binds(const smp__search *s, const smp__config *config, const attempt *tried)
+{
+    const smp_search_request *request = s->configs.request;
+    const smp_candidate *candidate = tried->candidate;
+    if (request->optimize == SMP_OPTIMIZE_MEMORY)
+        return true;
+    if (!candidate || !candidate->fits)
+        return !tried->free;
+    bool small = request->graph->n_op <= SMP__SMALL_OPS;
+    if (small && 2 * candidate->room_bytes < smp__config_memory(config, candidate->worst_rank))
+        return true;
+    return !is_unbound(s, config, candidate->partition);
+}
+
+/* Live micro-batches are a choice where a rule takes a bound: as many as help, once the rule has been
+ * looked at with what it has of its own, and from either down to where memory does not bind any
+ * more. They are looked at after all others, when the best has been found that rules them out. */
+static smp_status add_bounds(smp__search *s, int32_t index, bool binds)
+{
+    smp__configs *configs = &s->configs;
+    const smp_search_request *request = configs->request;
+    const smp__config *config = &configs->config[index];
+    if (!config->schedule->takes_active || request->active_microbatches > 0)
+        return SMP_OK;
+    if (config->smallest != index && configs->config[config->smallest].misses)
+        return SMP_OK; /* not even the fewest micro-batches fit */
+    bool own = config->active == 0, for_memory = request->optimize == SMP_OPTIMIZE_MEMORY;
+    int most = own && !for_memory ? smp__config_most_bound(configs, config) : 0;
+    int next = binds && (own || !for_memory) ? smp__config_next_bound(configs, config) : 0;
+    if (most > 0)
+        SMP_TRY(smp__configs_add_bound(configs, index, most));
+    return next > 0 ? smp__configs_add_bound(configs, index, for_memory ? 1 : next) : SMP_OK;
+}
+
 static smp_status try_config(smp__search *s, int32_t index)
 {
     smp__configs *configs = &s->configs;
@@ -229,6 +337,10 @@ static smp_status try_config(smp__search *s, int32_t index)
     if (config->done)
         return SMP_OK;
     config->done = true;
+    if (is_too_large(s, config)) {
+        s->n_left_out++;
+        return SMP_OK;
+    }
     if (configs->config[config->smallest].misses) {
         s->counts.n_pruned_memory++;
         return SMP_OK;
@@ -253,13 +365,15 @@ static smp_status try_config(smp__search *s, int32_t index)
         return SMP_OK;
     }
     SMP_TRY(attempt_both(s, config, &tried));
+    bool binds = memory_binds(s, config, &tried);
+    drop_slow_extra(s, config, &tried);
     if (tried.candidate)
-        add_entry(s, index, tried.candidate);
+        SMP_TRY(add_entry(s, index, tried.candidate));
     else if (tried.pruned)
         s->counts.n_pruned_time++;
     else
-        return note_miss(s, index, tried.room_bytes);
-    return SMP_OK;
+        SMP_TRY(note_miss(s, index, tried.room_bytes));
+    return add_bounds(s, index, binds);
 }
 
 /* Once the time is over only what is needed to have an answer is tried. */
@@ -301,21 +415,15 @@ static smp_status try_nearest(smp__search *s)
         return s->n > 0 ? SMP_OK : smp_fail(configs->first_failure, "%s", configs->first_message);
     SMP_TRY(smp__config_partition(configs, config, 0.0, &partition));
     SMP_TRY(smp__config_evaluate(configs, config, partition, 0.0, &candidate));
-    add_entry(s, index, candidate);
-    return SMP_OK;
+    return add_entry(s, index, candidate);
 }
 
 smp_status smp__search_run(smp__planner *planner, smp_search_result *out)
 {
     smp__search s = {.least_overload = INFINITY, .overloaded = -1, .missed = -1};
     SMP_TRY(smp__configs_list(planner, &s.configs));
-    smp_status status = SMP_OK;
-    s.counts.n_config = s.configs.n;
-    s.entry = calloc((size_t)s.configs.n + 1, sizeof *s.entry);
-    if (!s.entry)
-        status = smp_fail_memory((size_t)s.configs.n * sizeof *s.entry);
-    if (status == SMP_OK)
-        status = try_all(&s);
+    smp_status status = try_all(&s);
+    s.counts.n_config = s.configs.n - s.n_left_out;
     if (status == SMP_OK && s.n_least == 0)
         status = planner->is_trial ? smp_fail(SMP_ERR_NO_FIT, "nothing fits") : try_nearest(&s);
     if (status == SMP_OK)

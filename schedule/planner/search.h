@@ -37,6 +37,7 @@ typedef struct smp_search_request {
 /* One configuration, evaluated. */
 typedef struct smp_candidate {
     int pipeline, ddp, chunks, microbatches;
+    int active; /* bound on live micro-batches; 0: the rule's own */
     int64_t microbatch_size;
     const char *schedule; /* registry name */
     smp_placement placement;

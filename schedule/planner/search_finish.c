@@ -15,10 +15,7 @@
 #include "schedule/planner/step_search.h"
 
 enum { MAX_POLISHED = 6, POLISH_OPS = 2000, /* fewer of larger graphs */ LARGE_OPS = 4000 };
-/* Times the best: what more effort may turn into the best. A step also depends on which of the
- * partitions with one bottleneck it is. */
-#define NEAR 1.05
-#define NEAR_STEP 1.2
+#define NEAR 1.05     /* times the best: what more effort may turn into the best */
 #define NEAR_MISS 0.5 /* of the memory */
 #define STEP_WORK 3e6 /* ops and actions that searching for it may simulate, in all */
 
@@ -201,7 +198,7 @@ static bool may_win(const smp__search *s, const smp__entry *entry)
     const smp_search_request *request = s->configs.request;
     if (!is_for_step(request))
         return entry->time <= NEAR * s->least[0];
-    return entry->time <= NEAR_STEP * s->least[0] ||
+    return entry->time <= SMP__NEAR_STEP * s->least[0] ||
            (request->graph->n_op <= SMP__SMALL_OPS &&
             smp__config_least_us_of_any(&s->configs, &s->configs.config[entry->index]) <
                 s->least[0]);

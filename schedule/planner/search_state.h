@@ -5,6 +5,9 @@
 #include "schedule/planner/configs.h"
 
 #define SMP__CLOSE 1.01 /* within 1 % counts as equal */
+/* Times the best: what more effort may turn into the best, as a step also depends on which of the
+ * partitions with one bottleneck it is. */
+#define SMP__NEAR_STEP 1.2
 
 /* A candidate that was simulated, and what it is judged by. */
 typedef struct smp__entry {
@@ -19,6 +22,8 @@ typedef struct smp__search {
     smp_search_result counts; /* n_pruned_time and the like */
     smp__entry *entry;
     int32_t n;
+    size_t capacity;
+    int32_t n_left_out;              /* bounds on live micro-batches that no one would miss */
     double least[SMP_SEARCH_LISTED]; /* of what is minimised, over entries that fit; rising */
     int n_least;
     /* Configurations that cannot fit and were not simulated: by how much, and which one least. */

@@ -41,8 +41,7 @@ static void fill_memory(const attempt *a, const smp__evaluation *evaluation, int
                         int64_t *limit_bytes)
 {
     const smp_candidate *best = a->best;
-    smp_schedule_shape shape =
-        smp__planner_shape(a->planner, best->pipeline, best->chunks, best->microbatches);
+    smp_schedule_shape shape = smp__candidate_shape(a->planner, best);
     for (int r = 0; r < best->pipeline; r++) {
         double rank_stash = 0.0;
         for (int s = 0; s < best->partition->n_stage; s++)

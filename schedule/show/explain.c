@@ -147,7 +147,10 @@ static void put_configuration(smp__table *t, const smp_candidate *c, int row)
     smp__table_put(t, "%d", c->pipeline);
     smp__table_put(t, "%d", c->ddp);
     smp__table_put(t, "%d", c->chunks);
-    smp__table_put(t, "<%s", c->schedule);
+    if (c->active > 0)
+        smp__table_put(t, "<%s, %d live", c->schedule, c->active);
+    else
+        smp__table_put(t, "<%s", c->schedule);
     smp__table_put(t, "%d", c->microbatches);
     smp__table_put(t, "<%s", c->placement == SMP_PLACEMENT_SPREAD ? "spread" : "cluster");
     double samples = (double)c->ddp * c->microbatches * (double)c->microbatch_size;

@@ -7,7 +7,7 @@
 static smp_status search(const smp_search_request *request, smp_search_result *result)
 {
     smp__planner planner;
-    SMP_TRY(smp__planner_open(request, 0, &planner));
+    SMP_TRY(smp__planner_open(request, &planner));
     smp_status status = smp__search_run(&planner, result);
     smp__planner_close(&planner);
     return status;
@@ -40,12 +40,12 @@ typedef struct winner {
 
 typedef struct trial_list {
     winner item[512];
-    int n;
+    int n, n_more; /* of them with more live micro-batches than the rule has of its own */
 } trial_list;
 
-/* What the planner says of one configuration; its partition is taken over. */
+/* What the planner says of one configuration. */
 static winner judge(smp__planner *planner, const smp_schedule_kind *kind, const fixture *f,
-                    int chunks, int microbatches, smp_partition *partition)
+                    int chunks, int microbatches, int active, smp_partition *partition)
 {
     int device[FIXTURE_MAX_DEVICES], stage_rank[FIXTURE_MAX_STAGES];
     int64_t peak_bytes[FIXTURE_MAX_DEVICES];
@@ -54,6 +54,7 @@ static winner judge(smp__planner *planner, const smp_schedule_kind *kind, const 
                        .ddp = request->devices / f->problem.pipeline,
                        .chunks = chunks,
                        .microbatches = microbatches,
+                       .active = active,
                        .microbatch_size = 1,
                        .schedule = kind->name,
                        .device = device,
@@ -67,7 +68,6 @@ static winner judge(smp__planner *planner, const smp_schedule_kind *kind, const 
     assert_int_equal(SMP_OK, smp__planner_judge(planner, &c));
     double us = request->objective == SMP_OBJECTIVE_BOTTLENECK ? partition->bottleneck_us
                                                                : c.step_us / microbatches;
-    smp_partition_destroy(partition);
     return (winner){c.pipeline, chunks, microbatches, us / c.ddp, c.peak_bytes};
 }
 
@@ -75,7 +75,7 @@ static winner judge(smp__planner *planner, const smp_schedule_kind *kind, const 
 static void try_all_of(smp__planner *planner, fixture *f, int pipeline, int chunks,
                        const smp_schedule_kind *kind, trial_list *list)
 {
-    smp_schedule_shape shape = smp__planner_shape(planner, pipeline, chunks, 1);
+    smp_schedule_shape shape = smp__planner_shape(planner, pipeline, chunks, 1, 0);
     int n_stage = pipeline * chunks;
     if (n_stage > f->graph->n_op || smp__planner_check(kind, &shape) != SMP_OK)
         return;
@@ -93,8 +93,13 @@ static void try_all_of(smp__planner *planner, fixture *f, int pipeline, int chun
         if (((m & (m - 1)) != 0 && m != pipeline) ||
             smp_partition_solve(&f->problem, "linear", m, &partition) != SMP_OK)
             continue;
-        assert_true(list->n < 512);
-        list->item[list->n++] = judge(planner, kind, f, chunks, m, partition);
+        assert_true(list->n + 1 < 512);
+        list->item[list->n++] = judge(planner, kind, f, chunks, m, 0, partition);
+        if (kind->takes_active && chunks == 1 && pipeline > 1) {
+            list->item[list->n++] = judge(planner, kind, f, chunks, m, 2 * pipeline - 1, partition);
+            list->n_more++;
+        }
+        smp_partition_destroy(partition);
     }
 }
 
@@ -128,7 +133,7 @@ static void test_search_prunes_nothing_that_wins(void **state)
         int devices = device_counts[seed % 5];
         open_random(&f, &request, seed, devices);
         request.objective = seed % 3 == 0 ? SMP_OBJECTIVE_BOTTLENECK : SMP_OBJECTIVE_STEP;
-        assert_int_equal(SMP_OK, smp__planner_open(&request, 0, &planner));
+        assert_int_equal(SMP_OK, smp__planner_open(&request, &planner));
         if (smp__search_run(&planner, &result) != SMP_OK)
             fail_msg("seed %d: %s", seed, smp_last_error());
         for (int p = 1; p <= devices; p++)
@@ -143,7 +148,9 @@ static void test_search_prunes_nothing_that_wins(void **state)
                      seed, result.best->pipeline, result.best->chunks, result.best->microbatches,
                      (long long)result.best->peak_bytes, best->pipeline, best->chunks,
                      best->microbatches, (long long)best->peak);
-        assert_int_equal(result.n_config - result.n_no_pipeline, list.n);
+        int counted = result.n_config - result.n_no_pipeline;
+        if (counted < list.n - list.n_more || counted > list.n)
+            fail_msg("%d configurations, expected %d to %d", counted, list.n - list.n_more, list.n);
         assert_int_equal(result.tried[0]->microbatches, result.best->microbatches);
         assert_null(result.tried[0]->partition);
         tried += result.n_tried;

@@ -1,0 +1,260 @@
+/* What the search chooses against everything there is to choose: no rule that one can name does better
+ * under the same memory, bound on live micro-batches or not; and of small graphs every partition, under
+ * every rule, bound and choice of stages that recompute, is simulated by itself. SMP_TEST_CASES: how many
+ * cases of each. */
+#include "tests/partition/problem_fixture.h"
+
+#include "schedule/planner/planner_build.h"
+
+enum { MAX_OPS = 9, MAX_STAGES = 4 };
+
+typedef struct setting {
+    fixture f; /* graph, cluster and devices */
+    smp_search_request request;
+} setting;
+
+static int cases_of(int usual)
+{
+    const char *text = getenv("SMP_TEST_CASES");
+    return text ? atoi(text) : usual;
+}
+
+static void open_setting(setting *s, fixture_random *random, int devices, int most_ops)
+{
+    fixture_shape graph = {.n_op = devices + 2 + fixture_below(random, most_ops - devices - 1),
+                           .skip_percent = fixture_below(random, 30),
+                           .source_percent = fixture_below(random, 10),
+                           .training = true};
+    char *model = fixture_model(random, &graph);
+    if (smp_graph_parse("model.yaml", model, strlen(model), &s->f.graph) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    free(model);
+    fixture_cluster(&s->f, devices, devices, fixture_chance(random, 50) ? 1e7 : 1e9);
+    s->f.cluster.overlap = fixture_chance(random, 60);
+    s->request = (smp_search_request){.graph = s->f.graph,
+                                      .cluster = &s->f.cluster,
+                                      .devices = devices,
+                                      .stages = devices,
+                                      .microbatches = devices * (1 + fixture_below(random, 4)),
+                                      .microbatch_size = 1,
+                                      .placement = SMP_PLACEMENT_CLUSTER,
+                                      .recompute = fixture_chance(random, 60) ? SMP_RECOMPUTE_AUTO
+                                                                              : SMP_RECOMPUTE_NONE};
+}
+
+static void close_setting(setting *s)
+{
+    smp_graph_destroy(s->f.graph);
+}
+
+/* False: nothing fits. */
+static bool plan(const smp_search_request *request, smp_planner_result *out)
+{
+    smp_status status = smp_plan_make(request, "model.yaml", out);
+    if (status == SMP_ERR_INPUT || status == SMP_ERR_NO_FIT)
+        return false;
+    if (status != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    return true;
+}
+
+/* Part of what the default plan takes without a limit. */
+static void tighten_memory(setting *s, fixture_random *random)
+{
+    smp_planner_result result;
+    assert_true(plan(&s->request, &result));
+    s->request.memory_bytes =
+        result.search.best->peak_bytes * (50 + fixture_below(random, 60)) / 100;
+    smp_planner_result_destroy(&result);
+}
+
+static double step_of(const smp_search_request *request)
+{
+    smp_planner_result result;
+    if (!plan(request, &result))
+        return INFINITY;
+    double step_us = result.plan->predicted.step_us;
+    smp_planner_result_destroy(&result);
+    return step_us;
+}
+
+static void test_planner_choices_no_named_rule_is_better(void **state)
+{
+    (void)state;
+    const smp_schedule_kind *const *kinds = smp_schedules();
+    int n = cases_of(12), fit = 0, bounded = 0;
+    for (int seed = 0; seed < n; seed++) {
+        fixture_random random = {(uint64_t)seed << 32};
+        setting s = {0};
+        int p = 2 + fixture_below(&random, 3);
+        double least = INFINITY;
+        const char *rule = "none";
+        int bound = 0;
+        open_setting(&s, &random, p, MAX_OPS);
+        tighten_memory(&s, &random);
+        for (int k = 0; kinds[k]; k++)
+            for (int active = 0; active < 2 * p; active++) {
+                smp_search_request request = s.request;
+                request.schedule = kinds[k]->name;
+                request.active_microbatches = active;
+                double step_us = step_of(&request);
+                if (step_us >= least)
+                    continue;
+                least = step_us;
+                rule = kinds[k]->name;
+                bound = active;
+            }
+        double step_us = step_of(&s.request);
+        if (step_us > least * 1.01)
+            fail_msg("seed %d: a step of %.12g us, %s with at most %d live micro-batches takes "
+                     "%.12g us",
+                     seed, step_us, rule, bound, least);
+        fit += least < INFINITY;
+        bounded += least < INFINITY && bound > 0;
+        close_setting(&s);
+    }
+    print_message("%d of %d fit, %d of them best with a bound\n", fit, n, bounded);
+    assert_true(fit >= n / 2 && bounded > 0);
+}
+
+/* One choice of everything, simulated. */
+typedef struct choice {
+    const smp_schedule_kind *kind;
+    int chunks, active;
+    bool recomputes[MAX_STAGES];
+    int32_t stage[MAX_OPS];
+} choice;
+
+typedef struct trial {
+    setting *s;
+    smp__planner planner;
+    choice now, best;
+    double least_us;
+    int n;
+} trial;
+
+static void judge(trial *t)
+{
+    fixture *f = &t->s->f;
+    const smp_search_request *request = &t->s->request;
+    int device[MAX_STAGES] = {0, 1, 2, 3};
+    int64_t peak_bytes[MAX_STAGES];
+    f->problem.recomputes = t->now.recomputes;
+    smp_partition *partition = NULL;
+    if (smp_partition_evaluate(&f->problem, t->now.stage, &partition) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    smp_candidate c = {.pipeline = request->stages,
+                       .ddp = 1,
+                       .chunks = t->now.chunks,
+                       .microbatches = request->microbatches,
+                       .active = t->now.active,
+                       .microbatch_size = 1,
+                       .schedule = t->now.kind->name,
+                       .device = device,
+                       .stage_rank = f->stage_rank,
+                       .rank_peak_bytes = peak_bytes,
+                       .partition = partition};
+    assert_int_equal(SMP_OK, smp__planner_judge(&t->planner, &c));
+    t->n++;
+    if (c.fits && c.step_us < t->least_us) {
+        t->least_us = c.step_us;
+        t->best = t->now;
+    }
+    smp_partition_destroy(partition);
+}
+
+/* Every partition, and in each every set of stages that recompute. */
+static void judge_all(trial *t)
+{
+    fixture *f = &t->s->f;
+    int n_stage = f->problem.n_stage, last = f->graph->n_op - 1;
+    int masks = t->s->request.recompute == SMP_RECOMPUTE_AUTO ? 1 << n_stage : 1;
+    memset(t->now.stage, 0, sizeof t->now.stage);
+    for (;;) {
+        for (int mask = 0; mask < masks && fixture_legal(f, t->now.stage); mask++) {
+            for (int i = 0; i < n_stage; i++)
+                t->now.recomputes[i] = mask >> i & 1;
+            judge(t);
+        }
+        int op = last;
+        while (op >= 0 && ++t->now.stage[op] == n_stage)
+            t->now.stage[op--] = 0;
+        if (op < 0)
+            return;
+    }
+}
+
+static void judge_kind(trial *t, const smp_schedule_kind *kind, int chunks, int active)
+{
+    fixture *f = &t->s->f;
+    int p = t->s->request.stages;
+    smp_schedule_shape shape =
+        smp__planner_shape(&t->planner, p, chunks, t->s->request.microbatches, active);
+    if ((active > 0 && !kind->takes_active) || p * chunks > MAX_STAGES ||
+        p * chunks > f->graph->n_op || smp__planner_check(kind, &shape) != SMP_OK)
+        return;
+    f->problem.n_stage = p * chunks;
+    for (int i = 0; i < p * chunks; i++) {
+        f->stage_rank[i] = smp_schedule_stage_rank(kind, &shape, i);
+        f->live[i] = 1.0;
+        f->limit[i] = INT64_MAX / 8;
+    }
+    t->now = (choice){.kind = kind, .chunks = chunks, .active = active};
+    judge_all(t);
+}
+
+static void test_planner_choices_all_of_small_graphs(void **state)
+{
+    (void)state;
+    const smp_schedule_kind *const *kinds = smp_schedules();
+    int n = cases_of(24), tried = 0, bounded = 0, recomputing = 0;
+    for (int seed = 0; seed < n; seed++) {
+        fixture_random random = {(uint64_t)seed << 32 | 1};
+        setting s = {0};
+        int p = 2 + fixture_below(&random, 2);
+        open_setting(&s, &random, p, 7);
+        s.request.chunks = 1 + fixture_chance(&random, 30) * (p == 2);
+        tighten_memory(&s, &random);
+        trial t = {.s = &s, .least_us = INFINITY};
+        assert_int_equal(SMP_OK, smp__planner_open(&s.request, &t.planner));
+        s.f.problem = (smp_problem){.graph = s.f.graph,
+                                    .costs = t.planner.costs,
+                                    .cluster = &s.f.cluster,
+                                    .pipeline = p,
+                                    .stage_rank = s.f.stage_rank,
+                                    .device = (int[]){0, 1, 2, 3},
+                                    .n_replica = 1,
+                                    .state_factor = smp_state_factor(s.f.graph),
+                                    .live = s.f.live,
+                                    .memory_limit = s.f.limit};
+        for (int k = 0; kinds[k]; k++)
+            for (int active = 0; active < 2 * p; active++)
+                judge_kind(&t, kinds[k], s.request.chunks, active);
+        double step_us = step_of(&s.request);
+        if (step_us > t.least_us * 1.01)
+            fail_msg("seed %d: a step of %.12g us, %s with at most %d live micro-batches takes "
+                     "%.12g us (chunks %d)",
+                     seed, step_us, t.best.kind->name, t.best.active, t.least_us, t.best.chunks);
+        for (int i = 0; i < MAX_STAGES && t.least_us < INFINITY; i++)
+            if (t.best.recomputes[i]) {
+                recomputing++;
+                break;
+            }
+        bounded += t.best.active > 0;
+        tried += t.n;
+        smp__planner_close(&t.planner);
+        close_setting(&s);
+    }
+    print_message("%d choices; of %d cases %d are best with a bound, %d with recomputation\n",
+                  tried, n, bounded, recomputing);
+    assert_true(bounded > 0 && recomputing > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_planner_choices_no_named_rule_is_better),
+        cmocka_unit_test(test_planner_choices_all_of_small_graphs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
