@@ -192,8 +192,7 @@ static smp_status open_fitting(fitting *f, smp_arena *arena)
 {
     const smp_candidate *candidate = f->candidate;
     size_t n_op = (size_t)f->problem->graph->n_op;
-    smp_schedule_shape shape = smp__planner_shape(f->planner, candidate->pipeline,
-                                                  candidate->chunks, candidate->microbatches);
+    smp_schedule_shape shape = smp__candidate_shape(f->planner, candidate);
     f->program = SMP_ARENA_NEW(arena, smp_program, (size_t)candidate->pipeline);
     f->forward_us = SMP_ARENA_NEW(arena, double, n_op);
     f->kept = SMP_ARENA_NEW(arena, bool, n_op);

@@ -1,9 +1,8 @@
 /* Lower bounds on the step of any partition.
  *
  * Of any order: a rank computes all of its micro-batches one after the other, with messages between them
- * where those occupy it (step_messages.c), and updates its weights, so m times the least bottleneck, or an even
- * share of the cores that ranks of a node share; and one micro-batch
- * goes forward and back along the longest chain of ops.
+ * where those occupy it (smp__least_messages), and updates its weights, so m times the least bottleneck, or
+ * an even share of the cores that ranks of a node share; and one micro-batch goes forward and back along the longest chain of ops.
  *
  * Of a rule. Its order fixes what a rank does from its first backward on to its last. With one stage on
  * rank r those are m backwards and the a_r forwards between them. Let o be an op of the rank with a
@@ -27,8 +26,8 @@
  * k A, and the others, on p - k ranks, have as much to share. The least over k is a bound, too. The same goes
  * for the bound by paths (path_bound.c), which has every stage wait for the one before it.
  *
- * Messages that occupy ranks stand between the first backward and the last as well, so many of each tensor;
- * the prover knows what they cost with a bottleneck's charges.
+ * Messages that occupy ranks stand between the first backward and the last as well (segment.h); with them
+ * the prover bounds a bottleneck of compute and charges.
  *
  * Of inference the same holds with forwards alone: E(o) is the longest chain through o, and m - 1 forwards
  * count.
@@ -44,14 +43,10 @@
 #include "partition/problem/message.h"
 #include "partition/prove/prove.h"
 #include "schedule/rules/path_bound.h"
+#include "schedule/rules/segment.h"
 #include "schedule/planner/step_bound.h"
 
 #define LARGE_OPS 20000 /* beyond: without the prover */
-
-/* How often a rank does what in its segment, at least. */
-typedef struct segment {
-    double forwards, inputs, weights;
-} segment;
 
 typedef struct step_bound {
     const smp__configs *configs;
@@ -59,68 +54,18 @@ typedef struct step_bound {
     smp_schedule_shape shape;
     smp__op_times *op;       /* [n_op] on device 0 */
     double *chain_us;        /* [n_op] E(o) on device 0 */
-    segment *segment;        /* [pipeline] */
+    smp__segment *segment;   /* [pipeline] */
     double *weight;          /* [pipeline] */
     double fastest, slowest; /* least and most slowdown of any device */
     bool splits;             /* some backward is I and W */
+    bool occupied;           /* messages occupy ranks; then: */
+    bool returns;            /* a gradient goes back from every stage that reads a tensor */
+    int64_t *way_ns;         /* [n_op] what messages for its output take of a rank, one way */
     smp_cluster cluster;
-    smp__sure_charges charges;
     smp_costs costs;
     smp_op_cost *cost; /* [n_op] */
     smp_arena *arena;
 } step_bound;
-
-/* Whether a segment may begin and end with it. */
-static bool is_bound(const step_bound *b, smp_action_kind kind)
-{
-    return b->shape.training ? kind == SMP_ACTION_B || kind == SMP_ACTION_I : kind == SMP_ACTION_F;
-}
-
-/* Of one chunk of a program, from its first backward to its last of any chunk. */
-static segment count_chunk(const smp_program *program, int chunk, int64_t first, int64_t last)
-{
-    segment count = {0};
-    for (int64_t i = first; i <= last; i++) {
-        const smp_action *a = &program->action[i];
-        if (a->chunk != chunk)
-            continue;
-        count.forwards += a->kind == SMP_ACTION_F;
-        count.inputs += a->kind == SMP_ACTION_B || a->kind == SMP_ACTION_I;
-        count.weights += a->kind == SMP_ACTION_B || a->kind == SMP_ACTION_W;
-    }
-    return count;
-}
-
-static smp_status count_rank(step_bound *b, int rank)
-{
-    smp_program program = {0};
-    int64_t first = -1, last = -1;
-    segment least = {INFINITY, INFINITY, INFINITY};
-    bool whole = false; /* the chain goes through B */
-    smp_status status = b->config->schedule->order(&b->shape, rank, &program);
-    for (int64_t i = 0; status == SMP_OK && i < program.n; i++) {
-        b->splits |= program.action[i].kind == SMP_ACTION_I;
-        whole |= program.action[i].kind == SMP_ACTION_B;
-        if (is_bound(b, program.action[i].kind)) {
-            first = first < 0 ? i : first;
-            last = i;
-        }
-    }
-    for (int c = 0; status == SMP_OK && c < b->shape.chunks; c++) {
-        segment count = count_chunk(&program, c, first, last);
-        least.forwards = fmin(least.forwards, count.forwards);
-        least.inputs = fmin(least.inputs, count.inputs);
-        least.weights = fmin(least.weights, count.weights);
-    }
-    if (b->shape.chunks == 1) { /* one is in the chain */
-        least.forwards -= b->shape.training ? 0.0 : 1.0;
-        least.inputs -= b->shape.training ? 1.0 : 0.0;
-        least.weights -= whole ? 1.0 : 0.0;
-    }
-    b->segment[rank] = least;
-    smp_program_free(&program);
-    return status;
-}
 
 static void fill_times(step_bound *b)
 {
@@ -202,7 +147,7 @@ static smp_status measure_chains(step_bound *b)
     return SMP_OK;
 }
 
-static double weigh(const segment *s, const smp__op_times *t)
+static double weigh(const smp__segment *s, const smp__op_times *t)
 {
     return s->forwards * t->forward_us + s->inputs * t->input_us + s->weights * t->weight_us;
 }
@@ -351,6 +296,11 @@ static smp_status bound_beside(const step_bound *b, const beside *most, double a
     return SMP_OK;
 }
 
+static smp_problem arranged_problem(const step_bound *b)
+{
+    return smp__arrangement_problem(b->configs, &b->configs->arrangement[b->config->arrangement]);
+}
+
 static smp_status open_bound(step_bound *b)
 {
     const smp__mapping *mapping = b->config->mapping;
@@ -360,9 +310,11 @@ static smp_status open_bound(step_bound *b)
     b->op = SMP_ARENA_NEW(b->arena, smp__op_times, n);
     b->chain_us = SMP_ARENA_NEW(b->arena, double, n);
     b->cost = SMP_ARENA_NEW(b->arena, smp_op_cost, n);
-    b->segment = SMP_ARENA_NEW(b->arena, segment, p);
+    b->segment = SMP_ARENA_NEW(b->arena, smp__segment, p);
+    b->way_ns = SMP_ARENA_NEW(b->arena, int64_t, n);
+    b->occupied = !request->cluster->overlap && p > 1 && n <= LARGE_OPS;
     b->weight = SMP_ARENA_NEW(b->arena, double, p);
-    if (!b->op || !b->chain_us || !b->cost || !b->segment || !b->weight)
+    if (!b->op || !b->chain_us || !b->cost || !b->segment || !b->way_ns || !b->weight)
         return SMP_ERR_NO_MEMORY;
     b->fastest = INFINITY;
     for (int d = 0; d < mapping->pipeline * mapping->ddp; d++) {
@@ -377,20 +329,22 @@ static smp_status open_bound(step_bound *b)
     b->costs.op = b->cost;
     fill_times(b);
     fill_updates(b);
-    return smp__charge_surely(b->configs, b->config, b->arena, &b->charges);
+    if (!b->occupied)
+        return SMP_OK;
+    smp_problem problem = arranged_problem(b);
+    return smp__least_messages(&problem, b->arena, b->way_ns, &b->returns);
 }
 
-/* The least bottleneck of the ops' cost, in which forward_us is all there is; charged: and messages. */
-static smp_status bound_bottleneck(step_bound *b, const double *weight, bool charged,
+/* The least bottleneck of the ops' cost, in which forward_us is all there is; occupied: and messages. */
+static smp_status bound_bottleneck(step_bound *b, const double *weight, bool occupied,
                                    double *bound_us)
 {
-    const smp__arrangement *arrangement = &b->configs->arrangement[b->config->arrangement];
-    smp_problem problem = smp__arrangement_problem(b->configs, arrangement);
+    smp_problem problem = arranged_problem(b);
     smp_partition *partition = NULL;
     problem.costs = &b->costs;
     problem.cluster = &b->cluster;
     for (int32_t o = 0; o < b->costs.n_op; o++)
-        b->cost[o].output_bytes = charged ? b->charges.way_ns[o] : 0;
+        b->cost[o].output_bytes = occupied ? b->way_ns[o] : 0;
     problem.weight = weight;
     problem.recompute = SMP_RECOMPUTE_NONE;
     problem.first_look = true;
@@ -481,8 +435,8 @@ static smp_status bound_messages(step_bound *b, double all_pass_us, double besid
                                  double *bound_us)
 {
     double times = 0.0, bottleneck_us, least_us = INFINITY;
-    if (b->charges.some && b->charges.all && b->costs.n_op <= LARGE_OPS)
-        SMP_TRY(smp__sure_messages(b->config, &b->shape, b->arena, &times));
+    if (b->occupied && b->returns)
+        SMP_TRY(smp__segment_messages(b->config->schedule, &b->shape, b->arena, &times));
     if (!(times > 0.0))
         return SMP_OK;
     for (int32_t o = 0; o < b->costs.n_op; o++) {
@@ -505,7 +459,7 @@ static smp_status bound_rule(step_bound *b, double *bound_us)
     if (!share)
         return SMP_ERR_NO_MEMORY;
     for (int r = 0; r < p; r++)
-        SMP_TRY(count_rank(b, r));
+        SMP_TRY(smp__segment_count(b->config->schedule, &b->shape, r, &b->segment[r], &b->splits));
     if (!weigh_ranks(b, &all_pass_us))
         return SMP_OK;
     SMP_TRY(measure_chains(b));
@@ -550,7 +504,7 @@ static smp_status count_cores(const step_bound *b, int *n)
 static smp_status bound_any(step_bound *b, double *bound_us)
 {
     int cores;
-    double all_us = 0.0, charged_us = 0.0;
+    double all_us = 0.0, occupied_us = 0.0;
     for (int32_t o = 0; o < b->costs.n_op; o++)
         b->cost[o] = (smp_op_cost){
             .forward_us = b->op[o].forward_us + b->op[o].input_us + b->op[o].weight_us +
@@ -559,9 +513,9 @@ static smp_status bound_any(step_bound *b, double *bound_us)
         all_us += b->cost[o].forward_us;
     SMP_TRY(count_cores(b, &cores));
     SMP_TRY(bound_bottleneck(b, NULL, false, bound_us));
-    if (b->charges.some && b->costs.n_op <= LARGE_OPS)
-        SMP_TRY(bound_bottleneck(b, NULL, true, &charged_us));
-    *bound_us = fmax(*bound_us, charged_us);
+    if (b->occupied)
+        SMP_TRY(bound_bottleneck(b, NULL, true, &occupied_us));
+    *bound_us = fmax(*bound_us, occupied_us);
     *bound_us = fmax(*bound_us, b->fastest * all_us * b->config->mapping->ddp / cores);
     *bound_us = fmax(*bound_us * b->shape.microbatches,
                      b->configs->totals.path_us * b->config->mapping->fastest);
