@@ -53,7 +53,7 @@ static void open_setting(setting *s, fixture_random *random)
                                       .schedule = schedule[fixture_below(random, 3)],
                                       .placement = SMP_PLACEMENT_CLUSTER,
                                       .recompute = SMP_RECOMPUTE_AUTO};
-    assert_int_equal(smp__planner_open(&s->request, 0, &s->planner), SMP_OK);
+    assert_int_equal(smp__planner_open(&s->request, &s->planner), SMP_OK);
 }
 
 static void close_setting(setting *s)
@@ -246,7 +246,7 @@ static void test_recompute_fit_needs_every_op(void **state)
                                       .schedule = row[i].schedule,
                                       .memory_bytes = row[i].mib << 20,
                                       .recompute = SMP_RECOMPUTE_AUTO};
-        assert_int_equal(smp__planner_open(&request, 0, &planner), SMP_OK);
+        assert_int_equal(smp__planner_open(&request, &planner), SMP_OK);
         if (smp__search_run(&planner, &result) != SMP_OK)
             fail_msg("%s: %s", row[i].model, smp_last_error());
         int n = 0;
