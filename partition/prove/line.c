@@ -16,7 +16,7 @@
 enum { FRONT, BACK, LOOSE, WAYS };
 
 enum {
-    MAX_UNITS = 4096,
+    MAX_UNITS = 2048,
     FIRST_LOADS = 16, /* of a state, doubled from round to round, */
     MOST_LOADS = 4096,
     ALL_EVERY = 3, /* rounds: then all loads */

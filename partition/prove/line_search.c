@@ -204,8 +204,8 @@ static double key_of(const smp__line_search *s, const state *what)
     double ready = 0.0;
     for (int32_t w = 0; w < s->words; w++)
         ready += __builtin_popcountll(s->listed[w] & ~s->set[w]);
-    double idle = (double)(what->used * s->cycle - what->time) / (double)s->cycle;
-    return idle + what->hard - choice[s->way % 6] * ready;
+    double idle = (double)(what->used * s->cycle - what->time);
+    return idle / (double)(s->slack + s->n_station) + what->hard - choice[s->way % 6] * ready;
 }
 
 static double hardness(const smp__line_search *s, int32_t task)
@@ -508,7 +508,7 @@ smp_status smp__line_search_run(smp__line_search *search, int64_t cycle,
 {
     smp__line_search *s = search;
     *answer = SMP__LINE_NONE;
-    *work -= 8 * (int64_t)s->line->n;
+    *work -= (int64_t)s->line->n * s->line->n; /* tails */
     if (!smp__line_target_set(&s->target, cycle))
         return SMP_OK;
     s->cycle = cycle;
