@@ -15,7 +15,7 @@
 #include "profile/estimate.h"
 #include "profile/measure.h"
 
-enum { PARTS = SMP__COST_PARTS, MESSAGE_NUMBERS = 3 };
+enum { PARTS = SMP__COST_PARTS, RANGE = PARTS, COLUMNS, MESSAGE_NUMBERS = 3 };
 
 /* A message of this size took so long. */
 typedef struct sample {
@@ -25,7 +25,7 @@ typedef struct sample {
 
 /* What the ranks add up. MPI may read and write it after a failure, until the process ends. */
 typedef struct merged {
-    int64_t n_row;  /* of a replica: [n_op][PARTS], then bytes and time of the optimizer */
+    int64_t n_row;  /* of a replica: [n_op][COLUMNS], then bytes and time of the optimizer */
     double *row;    /* [ddp][n_row] */
     double *number; /* [n_transfer][SMP__COST_SAMPLES][MESSAGE_NUMBERS] of one replica */
     sample *sample;
@@ -41,12 +41,15 @@ static void valid_samples(const smp__cost_samples *c, int *begin, int *end)
     *end = all ? (int)c->n_step : SMP__COST_SAMPLES;
 }
 
-static double median_of(const smp__cost_samples *c, const double *us)
+/* *range_us: between the quartiles; may be NULL. */
+static double median_of(const smp__cost_samples *c, const double *us, double *range_us)
 {
     double copy[SMP__COST_SAMPLES];
     int begin, end;
     valid_samples(c, &begin, &end);
     memcpy(copy, us + begin, (size_t)(end - begin) * sizeof(*copy));
+    if (range_us)
+        *range_us = smp__quartile_range(copy, end - begin);
     return smp__median(copy, end - begin);
 }
 
@@ -59,16 +62,18 @@ static void fill_own(const smp *s, double *row)
         slower = smp_device_slowdown(s->plan->cluster, s->target.precision, s->comm.world_rank);
     for (int chunk = 0; chunk < s->chunks; chunk++)
         for (int32_t i = 0; i < s->chunk[chunk].layout->n_call; i++) {
-            double *op = &row[(int64_t)PARTS * s->chunk[chunk].layout->call[i].op];
+            double *op = &row[(int64_t)COLUMNS * s->chunk[chunk].layout->call[i].op];
             for (int part = 0; part < PARTS; part++) {
                 const int64_t series = c->first[chunk] + PARTS * i + part;
-                op[part] = median_of(c, &c->us[series * SMP__COST_SAMPLES]) / slower;
+                double range_us;
+                op[part] = median_of(c, &c->us[series * SMP__COST_SAMPLES], &range_us) / slower;
+                op[RANGE] += range_us / slower;
             }
         }
-    double *optimizer = &row[(int64_t)PARTS * s->graph->n_op];
+    double *optimizer = &row[(int64_t)COLUMNS * s->graph->n_op];
     for (int32_t i = 0; s->graph->training && i < s->memory->n_param; i++)
         optimizer[0] += 4.0 * (double)s->graph->param[s->memory->param[i].param].elements;
-    optimizer[1] = median_of(c, c->optimizer_us);
+    optimizer[1] = median_of(c, c->optimizer_us, NULL);
 }
 
 static smp_status share_rows(smp *s, merged *m)
@@ -141,7 +146,7 @@ static smp_status merge(smp *s, merged *m)
 {
     bool times_messages;
     const int64_t n = (int64_t)s->flow->n_transfer * SMP__COST_SAMPLES * MESSAGE_NUMBERS;
-    m->n_row = (int64_t)PARTS * s->graph->n_op + 2;
+    m->n_row = (int64_t)COLUMNS * s->graph->n_op + 2;
     smp_status status = SMP_OK;
     if (n > INT_MAX || m->n_row > INT_MAX)
         status = smp_fail(SMP_ERR_FAILED, "costs of %d operators and %d transfers: too many",
@@ -193,18 +198,22 @@ static smp_status make_link(merged *m, smp_arena *arena, smp_link_spec *link)
     return SMP_OK;
 }
 
-static void set_cost(const smp *s, const merged *m, int32_t op, double *scratch, smp_op_cost *cost)
+/* Returns how the op's times scatter. */
+static double set_cost(const smp *s, const merged *m, int32_t op, double *scratch,
+                       smp_op_cost *cost)
 {
-    double us[PARTS];
-    for (int part = 0; part < PARTS; part++) {
+    double us[COLUMNS], all_us;
+    for (int column = 0; column < COLUMNS; column++) {
         for (int replica = 0; replica < s->comm.ddp_size; replica++)
-            scratch[replica] = m->row[replica * m->n_row + (int64_t)PARTS * op + part];
-        us[part] = smp__to_ns(smp__median(scratch, s->comm.ddp_size));
+            scratch[replica] = m->row[replica * m->n_row + (int64_t)COLUMNS * op + column];
+        us[column] = smp__to_ns(smp__median(scratch, s->comm.ddp_size));
     }
     cost->forward_us = us[SMP_PROBE_FORWARD];
     cost->backward_input_us = us[SMP_PROBE_BACKWARD_INPUT];
     cost->backward_weight_us = us[SMP_PROBE_BACKWARD_WEIGHT];
     cost->backward_us = smp__to_ns(cost->backward_input_us + cost->backward_weight_us);
+    all_us = cost->forward_us + cost->backward_us;
+    return all_us > 0 ? smp__to_ns(us[RANGE] / all_us) : 0;
 }
 
 static smp_status set_ops(const smp *s, const merged *m, smp_profile *profile)
@@ -214,12 +223,13 @@ static smp_status set_ops(const smp *s, const merged *m, smp_profile *profile)
     const char **name = SMP_ARENA_NEW(profile->arena, const char *, n);
     double *scratch = SMP_ARENA_NEW(profile->arena, double, (size_t)s->comm.ddp_size);
     double bytes = 0.0, us = 0.0;
-    if (!cost || !name || !scratch)
+    double *spread = SMP_ARENA_NEW(profile->arena, double, n);
+    if (!cost || !name || !scratch || !spread)
         return SMP_ERR_NO_MEMORY;
     SMP_TRY(smp__estimate_bytes(s->graph, s->batch, cost));
     for (int32_t i = 0; i < s->graph->n_op; i++) {
         name[i] = s->graph->op[i].name;
-        set_cost(s, m, i, scratch, &cost[i]);
+        spread[i] = set_cost(s, m, i, scratch, &cost[i]);
     }
     for (int replica = 0; replica < s->comm.ddp_size; replica++) {
         bytes += m->row[(replica + 1) * m->n_row - 2];
@@ -228,6 +238,7 @@ static smp_status set_ops(const smp *s, const merged *m, smp_profile *profile)
     profile->n_op = s->graph->n_op;
     profile->name = name;
     profile->op = cost;
+    profile->spread = spread;
     profile->optimizer_bytes_per_s = bytes > 0.0 && us > 0.0 ? nearbyint(1e6 * bytes / us) : 0.0;
     return SMP_OK;
 }

@@ -3,7 +3,7 @@
  *
  * Ops that cannot differ in time are measured once (profile/distinct.h). Samples are taken in rounds
  * over all distinct ops, so that a disturbance of some seconds hits few samples of any one op, and the
- * median drops it. Ranks take the same path through this file: the probe's sync stands before every
+ * median drops it. Ops that scatter all the same are measured again. Ranks take the same path through this file: the probe's sync stands before every
  * measurement, and a rank that failed in between makes all return there. Linear in ops, plus the
  * measuring itself. */
 #include "profile/measure.h"
@@ -25,7 +25,9 @@ enum { MIN_ELEMENTS = 1 << 14, MAX_ELEMENTS = 1 << 22 };
 typedef struct series {
     double *sample;
     int n;
-    int repeat; /* 0: not calibrated yet */
+    int repeat;          /* 0: not calibrated yet */
+    double us, range_us; /* of the least scattered measurement so far: median, between quartiles */
+    bool known;
 } series;
 
 typedef struct op_class {
@@ -41,6 +43,7 @@ typedef struct session {
     int rounds, samples_per_round;
     smp__distinct distinct;
     op_class *classes; /* [distinct.n] */
+    int32_t *list;     /* [distinct.n] scratch */
 } session;
 
 /* What one timing call measures. */
@@ -81,6 +84,22 @@ double smp__median(double *values, int64_t n)
         return 0;
     qsort(values, (size_t)n, sizeof *values, compare_doubles);
     return n % 2 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
+}
+
+static double quantile(const double *sorted, int64_t n, double share)
+{
+    const double at = share * (double)(n - 1);
+    const int64_t below = (int64_t)at;
+    const int64_t above = below + 1 < n ? below + 1 : below;
+    return sorted[below] + (at - (double)below) * (sorted[above] - sorted[below]);
+}
+
+double smp__quartile_range(double *values, int64_t n)
+{
+    if (n == 0)
+        return 0;
+    qsort(values, (size_t)n, sizeof *values, compare_doubles);
+    return quantile(values, n, 0.75) - quantile(values, n, 0.25);
 }
 
 double smp__to_ns(double us)
@@ -128,7 +147,8 @@ static smp_status create_classes(session *s)
 {
     SMP_TRY(smp__distinct_ops(s->graph, s->arena, &s->distinct));
     s->classes = SMP_ARENA_NEW(s->arena, op_class, (size_t)s->distinct.n);
-    if (!s->classes)
+    s->list = SMP_ARENA_NEW(s->arena, int32_t, (size_t)s->distinct.n);
+    if (!s->classes || !s->list)
         return SMP_ERR_NO_MEMORY;
     for (int32_t i = 0; i < s->distinct.n; i++) {
         s->classes[i].op = s->distinct.first[i];
@@ -152,13 +172,37 @@ static smp_status sample_class(const session *s, op_class *class)
     return SMP_OK;
 }
 
-static smp_status measure_ops(session *s)
+/* Its samples make a measurement, which counts unless an earlier one scatters less. */
+static void settle(series *part)
+{
+    const double range_us = smp__quartile_range(part->sample, part->n);
+    const double us = smp__median(part->sample, part->n);
+    if (part->n > 0 && (!part->known || range_us * part->us < part->range_us * us)) {
+        part->us = us;
+        part->range_us = range_us;
+        part->known = true;
+    }
+    part->n = 0;
+}
+
+static double spread_of(const op_class *class)
+{
+    double us = 0, range_us = 0;
+    for (int part = 0; part < PARTS; part++) {
+        us += class->part[part].us;
+        range_us += class->part[part].range_us;
+    }
+    return us > 0 ? range_us / us : 0;
+}
+
+/* All samples of some classes. */
+static smp_status measure_classes(session *s, const int32_t *list, int32_t n, bool first)
 {
     const smp_probe *probe = s->probe;
-    const int total = s->rounds * (int)s->distinct.n;
+    const int total = s->rounds * (int)n;
     smp_status status = SMP_OK;
     for (int i = 0; i < total; i++) {
-        op_class *class = &s->classes[i % s->distinct.n];
+        op_class *class = &s->classes[list[i % n]];
         bool opened = false;
         if (status == SMP_OK) {
             status = probe->open(probe->context, s->graph, &s->graph->op[class->op],
@@ -174,10 +218,43 @@ static smp_status measure_ops(session *s)
             probe->close(probe->context);
         if (!all_opened)
             return status;
-        if (s->options->progress)
+        if (first && s->options->progress)
             s->options->progress(s->options->progress_context, i + 1, total);
     }
+    for (int32_t i = 0; i < n; i++)
+        for (int part = 0; part < PARTS; part++)
+            settle(&s->classes[list[i]].part[part]);
     return smp__sync_ranks(s->probe, status);
+}
+
+/* Those whose times scatter on rank 0, which are the ones that are written. */
+static smp_status list_scattered(const session *s, int32_t *list, int32_t *n)
+{
+    *n = 0;
+    for (int32_t i = 0; i < s->distinct.n; i++)
+        if (spread_of(&s->classes[i]) > s->options->most_spread)
+            list[(*n)++] = i;
+    if (!s->probe->share)
+        return SMP_OK;
+    SMP_TRY(s->probe->share(s->probe->context, n, sizeof *n));
+    return s->probe->share(s->probe->context, list, s->distinct.n * (int64_t)sizeof *list);
+}
+
+static smp_status measure_ops(session *s)
+{
+    int32_t n = s->distinct.n, *list = s->list;
+    for (int32_t i = 0; i < n; i++)
+        list[i] = i;
+    SMP_TRY(measure_classes(s, list, n, true));
+    for (int again = 0; again < s->options->again; again++) {
+        SMP_TRY(list_scattered(s, list, &n));
+        if (n == 0)
+            break;
+        if (s->options->again_progress)
+            s->options->again_progress(s->options->progress_context, n, s->distinct.n);
+        SMP_TRY(measure_classes(s, list, n, false));
+    }
+    return SMP_OK;
 }
 
 /* Bytes per second of an element-wise update. */
@@ -270,21 +347,19 @@ static smp_status assemble(const session *s, smp_profile *profile)
     const size_t n = (size_t)graph->n_op;
     const char **names = SMP_ARENA_NEW(profile->arena, const char *, n);
     smp_op_cost *cost = SMP_ARENA_NEW(profile->arena, smp_op_cost, n);
-    double(*us)[PARTS] = smp_arena_alloc(s->arena, (size_t)s->distinct.n, sizeof *us);
-    if (!names || !cost || !us)
+    double *spread = SMP_ARENA_NEW(profile->arena, double, n);
+    if (!names || !cost || !spread)
         return SMP_ERR_NO_MEMORY;
     SMP_TRY(smp__estimate_bytes(graph, s->options->microbatch_size, cost));
-    for (int32_t c = 0; c < s->distinct.n; c++)
-        for (int part = 0; part < PARTS; part++)
-            us[c][part] = smp__to_ns(
-                smp__median(s->classes[c].part[part].sample, s->classes[c].part[part].n));
     for (size_t i = 0; i < n; i++) {
         names[i] = smp_arena_strdup(profile->arena, graph->op[i].name);
         if (!names[i])
             return SMP_ERR_NO_MEMORY;
-        cost[i].forward_us = us[s->distinct.class_of[i]][SMP_PROBE_FORWARD];
-        cost[i].backward_input_us = us[s->distinct.class_of[i]][SMP_PROBE_BACKWARD_INPUT];
-        cost[i].backward_weight_us = us[s->distinct.class_of[i]][SMP_PROBE_BACKWARD_WEIGHT];
+        const op_class *class = &s->classes[s->distinct.class_of[i]];
+        cost[i].forward_us = smp__to_ns(class->part[SMP_PROBE_FORWARD].us);
+        cost[i].backward_input_us = smp__to_ns(class->part[SMP_PROBE_BACKWARD_INPUT].us);
+        cost[i].backward_weight_us = smp__to_ns(class->part[SMP_PROBE_BACKWARD_WEIGHT].us);
+        spread[i] = smp__to_ns(spread_of(class));
     }
     charge_additions(s, profile->reduce_bytes_per_s, cost);
     for (size_t i = 0; i < n; i++) {
@@ -294,6 +369,7 @@ static smp_status assemble(const session *s, smp_profile *profile)
     profile->n_op = graph->n_op;
     profile->name = names;
     profile->op = cost;
+    profile->spread = spread;
     return SMP_OK;
 }
 

@@ -5,7 +5,9 @@
 #include "profile/profile.h"
 
 double smp__median(double *values, int64_t n); /* sorts; 0 of nothing */
-double smp__to_ns(double us);                  /* times are written so: further digits are noise */
+/* Between the quartiles, by linear interpolation; sorts. */
+double smp__quartile_range(double *values, int64_t n);
+double smp__to_ns(double us); /* times are written so: further digits are noise */
 
 /* Every rank gets the first failure (smp_probe.sync). */
 smp_status smp__sync_ranks(const smp_probe *probe, smp_status status);

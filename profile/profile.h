@@ -32,6 +32,8 @@ typedef struct smp_profile {
     int32_t n_op;
     const char *const *name;      /* [n_op], in graph order */
     const smp_op_cost *op;        /* [n_op] */
+    const double *spread;         /* [n_op] interquartile range of its times over their medians; -1:
+                                     not known; NULL: of none */
     double optimizer_bytes_per_s; /* weight bytes updated per second by AdamW; 0: not measured */
     double reduce_bytes_per_s;    /* bytes of one gradient added to another; 0: not measured */
     smp_link_spec link[SMP_LINK_KINDS]; /* n_point 0: not measured */
@@ -89,6 +91,8 @@ typedef struct smp_probe {
     /* Adding one gradient of `elements` activations, bf16 if the target is, to another; NULL: not
      * measured. */
     smp_status (*time_reduce)(void *context, int64_t elements, int repeat, double *us);
+    /* Rank 0's bytes to every rank; NULL with a single rank. Collective. */
+    smp_status (*share)(void *context, void *data, int64_t bytes);
     /* Waits for all ranks and gives every rank the same status: the first failure, if any. NULL
      * with a single rank. */
     smp_status (*sync)(void *context, smp_status status);
@@ -100,8 +104,11 @@ typedef struct smp_profile_options {
     double link_s;        /* about so long, for all links */
     double min_sample_us; /* repeat a run until one sample takes this long */
     int samples;          /* median of so many */
+    double most_spread;   /* an op whose times scatter more is measured again, all its samples, */
+    int again;            /* ... up to so often; the least scattered measurement counts */
     /* both may be NULL */
     void (*progress)(void *context, int done, int total);
+    void (*again_progress)(void *context, int scattered, int total); /* distinct ops */
     void (*link_progress)(void *context, smp_link_kind kind, int64_t bytes, double left_s);
     void *progress_context;
 } smp_profile_options;

@@ -8,6 +8,8 @@
 #include "graph/yaml/yaml_field.h"
 #include "profile/estimate.h"
 
+#define MAX_SPREAD 1e9
+
 static smp_status read_text(const smp_yaml_node *map, const char *key, smp_arena *arena,
                             const char **out)
 {
@@ -84,11 +86,11 @@ static smp_status read_op_cost(const smp_yaml_node *map, const smp_op *op, smp_o
 }
 
 static smp_status read_op(const smp_yaml_node *map, const smp_graph *graph, const char **names,
-                          smp_op_cost *cost, smp_arena *arena)
+                          smp_op_cost *cost, double *spread, smp_arena *arena)
 {
     static const char *const keys[] = {
         "name",         "forward_us",  "backward_us",  "backward_input_us", "backward_weight_us",
-        "weight_bytes", "stash_bytes", "output_bytes", "workspace_bytes"};
+        "weight_bytes", "stash_bytes", "output_bytes", "workspace_bytes",   "spread"};
     const smp_yaml_node *node;
     const char *name;
     int32_t index;
@@ -104,6 +106,8 @@ static smp_status read_op(const smp_yaml_node *map, const smp_graph *graph, cons
     names[index] = smp_arena_strdup(arena, name);
     if (!names[index])
         return SMP_ERR_NO_MEMORY;
+    if (smp_yaml_get(map, "spread"))
+        SMP_TRY(smp__field_double(map, "op", "spread", 0, MAX_SPREAD, &spread[index]));
     return read_op_cost(map, &graph->op[index], &cost[index]);
 }
 
@@ -112,12 +116,15 @@ static smp_status read_ops(const smp_yaml_node *top, const smp_graph *graph, smp
     const size_t n = (size_t)graph->n_op;
     const char **names = SMP_ARENA_NEW(profile->arena, const char *, n);
     smp_op_cost *cost = SMP_ARENA_NEW(profile->arena, smp_op_cost, n);
+    double *spread = SMP_ARENA_NEW(profile->arena, double, n);
     const smp_yaml_node *ops;
-    if (!names || !cost)
+    if (!names || !cost || !spread)
         return SMP_ERR_NO_MEMORY;
+    for (size_t i = 0; i < n; i++)
+        spread[i] = -1;
     SMP_TRY(smp__field_list(top, "profile", "ops", &ops));
     for (int i = 0; i < smp_yaml_list_size(ops); i++)
-        SMP_TRY(read_op(smp_yaml_list_at(ops, i), graph, names, cost, profile->arena));
+        SMP_TRY(read_op(smp_yaml_list_at(ops, i), graph, names, cost, spread, profile->arena));
     for (int32_t i = 0; i < graph->n_op; i++)
         if (!names[i])
             return smp_fail_at(smp_yaml_where(ops), "ops: op '%s' of the model is missing",
@@ -125,6 +132,7 @@ static smp_status read_ops(const smp_yaml_node *top, const smp_graph *graph, smp
     profile->n_op = graph->n_op;
     profile->name = names;
     profile->op = cost;
+    profile->spread = spread;
     return SMP_OK;
 }
 
@@ -218,7 +226,7 @@ static void put_double(smp_text *yaml, const char *before, double value)
     smp_text_append_double(yaml, value);
 }
 
-static void put_op(smp_text *yaml, const char *name, const smp_op_cost *cost)
+static void put_op(smp_text *yaml, const char *name, const smp_op_cost *cost, double spread)
 {
     smp_text_append(yaml, "  - {name: ");
     smp_text_append_quoted(yaml, name);
@@ -228,8 +236,11 @@ static void put_op(smp_text *yaml, const char *name, const smp_op_cost *cost)
     put_double(yaml, ", backward_weight_us: ", cost->backward_weight_us);
     smp_text_append(yaml, ", weight_bytes: %" PRId64 ", stash_bytes: %" PRId64, cost->weight_bytes,
                     cost->stash_bytes);
-    smp_text_append(yaml, ", output_bytes: %" PRId64 ", workspace_bytes: %" PRId64 "}\n",
+    smp_text_append(yaml, ", output_bytes: %" PRId64 ", workspace_bytes: %" PRId64,
                     cost->output_bytes, cost->workspace_bytes);
+    if (spread >= 0)
+        put_double(yaml, ", spread: ", spread);
+    smp_text_append(yaml, "}\n");
 }
 
 static void put_link(smp_text *yaml, const char *name, const smp_link_spec *link)
@@ -271,7 +282,7 @@ smp_status smp_profile_format(const smp_profile *profile, smp_text *yaml)
     put_double(yaml, "\nreduce_bytes_per_s: ", profile->reduce_bytes_per_s);
     smp_text_append(yaml, "\nops:%s\n", profile->n_op > 0 ? "" : " []");
     for (int32_t i = 0; i < profile->n_op; i++)
-        put_op(yaml, profile->name[i], &profile->op[i]);
+        put_op(yaml, profile->name[i], &profile->op[i], profile->spread ? profile->spread[i] : -1);
     put_links(yaml, profile->link);
     return yaml->failed ? smp_fail_memory(yaml->capacity) : SMP_OK;
 }

@@ -17,6 +17,8 @@
 enum { SAMPLES = 9, BAR_WIDTH = 40, LINK_RANKS = 2 };
 
 #define MIN_SAMPLE_US 2000
+#define MOST_SPREAD 0.1 /* between the quartiles: what is more is measured again */
+#define AGAIN 2
 #define LINK_S 10
 #define MAX_LINK_S 1e6
 #define QUIET_S 5                           /* into a file, a line of progress so often */
@@ -27,7 +29,8 @@ static const char usage[] =
     "       mpirun -n N smp-profile MODEL [options]\n"
     "\n"
     "Measures every operator of a model on this machine: the median of several samples, equal\n"
-    "operators once. Under mpirun all ranks measure at the same time, as they will train, and\n"
+    "operators once; those whose samples scatter up to twice again. Under mpirun all ranks measure "
+    "at the same time, as they will train, and\n"
     "rank 0's times are written. Start no more ranks than there are cores.\n"
     "\n"
     "  -o FILE              where to write the profile (default: standard output)\n"
@@ -221,6 +224,31 @@ static void show_link(void *context, smp_link_kind kind, int64_t bytes, double l
     fflush(stderr);
 }
 
+static void show_again(void *context, int scattered, int total)
+{
+    (void)context;
+    fprintf(
+        stderr,
+        "smp-profile: %d of %d different operators scatter by more than %g %%: measured again\n",
+        scattered, total, 100 * MOST_SPREAD);
+}
+
+/* What scatters in spite of all measurements. */
+static void show_spread(const smp_profile *profile)
+{
+    int32_t worst = 0, n = 0;
+    for (int32_t i = 0; i < profile->n_op; i++) {
+        n += profile->spread[i] > MOST_SPREAD;
+        worst = profile->spread[i] > profile->spread[worst] ? i : worst;
+    }
+    if (n > 0)
+        fprintf(stderr,
+                "smp-profile: warning: the times of %d of %d operators scatter by more than %g %%, "
+                "those of '%s' by %.0f %% (`spread` in the profile): is the machine idle?\n",
+                n, profile->n_op, 100 * MOST_SPREAD, profile->name[worst],
+                100 * profile->spread[worst]);
+}
+
 static smp_status write_result(const smp_profile *profile, const char *output)
 {
     smp_text yaml = {0};
@@ -245,20 +273,25 @@ static smp_status profile_model(const arguments *a, const smp_graph *graph, smp_
                                    .link_s = a->link_s,
                                    .progress_context = &shown,
                                    .min_sample_us = MIN_SAMPLE_US,
-                                   .samples = SAMPLES};
+                                   .samples = SAMPLES,
+                                   .most_spread = MOST_SPREAD,
+                                   .again = AGAIN};
     smp_probe *probe = NULL;
     smp_profile *profile = NULL;
     smp_status status = smp_probe_create(&a->target, &probe);
     if (speaks) {
         options.progress = show_progress;
+        options.again_progress = show_again;
         options.link_progress = show_link;
     }
     if (comm)
         status = smp__comm_agree(comm, status);
     if (status == SMP_OK)
         status = smp_profile_measure(graph, probe, &options, &profile);
-    if (status == SMP_OK && speaks)
+    if (status == SMP_OK && speaks) {
+        show_spread(profile);
         status = write_result(profile, a->output);
+    }
     if (comm)
         status = smp__comm_agree(comm, status);
     smp_profile_destroy(profile);

@@ -93,6 +93,12 @@ static smp_status sync_ranks(void *context, smp_status status)
     return smp__comm_agree(&p->comm, status);
 }
 
+static smp_status share_bytes(void *context, void *data, int64_t bytes)
+{
+    smp__probe_state *p = context;
+    return smp__comm_share(&p->comm, data, bytes, 0);
+}
+
 static smp_status make_pattern(smp__probe_state *p)
 {
     p->pattern = malloc(SMP__PATTERN_FLOATS * sizeof *p->pattern);
@@ -170,6 +176,7 @@ static void fill_table(rank_probe *r)
                            .time_reduce = time_reduce};
     if (p->parallel) {
         p->probe.sync = sync_ranks;
+        p->probe.share = share_bytes;
         p->probe.time_link = time_link;
         for (int kind = 0; kind < SMP_LINK_KINDS; kind++)
             p->probe.has_link[kind] = r->links.pair[kind].first >= 0;

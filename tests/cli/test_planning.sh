@@ -36,6 +36,8 @@ expect_json trace.json
 # A profile takes the place of the estimate; of another model it is refused.
 write_good_model good.yaml
 expect_exit 0 smp-profile good.yaml --microbatch-size 2 -o profile.yaml
+expect_equal "operators with a spread" "$(grep -c 'spread: [0-9.]*}$' profile.yaml)" \
+    "$(grep -c '^  - {name: ' profile.yaml)"
 expect_match profile.yaml '^smp: 1'
 expect_match profile.yaml 'forward_us'
 expect_exit 0 smp-partition good.yaml -n 2 --profile profile.yaml -o profiled.yaml

@@ -22,6 +22,7 @@ expect_no_match none.yaml '^links'
     printf '  - {op: mse, name: loss, in: [h, t], out: loss}\nloss: loss\n'
 } >many.yaml
 command_line='smp-profile many.yaml'
+rm -f err # of the run before, which may have had something to say
 smp-profile many.yaml -o many-profile.yaml >out 2>err </dev/null &
 measuring=$!
 wait_for 50 test -s err || fail "silent for 50 seconds"

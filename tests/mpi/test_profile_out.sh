@@ -39,6 +39,7 @@ for kind in "2 2 1 1f1b" "2 2 1 zero-bubble" "4 2 2 1f1b"; do
     expect_equal "$kind: with a time" \
         "$(timed forward_us profile.yaml) $(timed backward_us profile.yaml) $(timed backward_weight_us profile.yaml)" \
         "$forward $backward $weight"
+    expect_equal "$kind: with a spread" "$(grep -c 'spread: [0-9.]*}$' profile.yaml)" "$all"
     expect_match profile.yaml "^optimizer_bytes_per_s: [1-9]"
     least=$(sed -nE 's/.*"step_us": ([0-9.]+).*/\1/p' out | sort -g | head -n 1)
     # shellcheck disable=SC2086 # words

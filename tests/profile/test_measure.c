@@ -372,6 +372,64 @@ static void test_measure_failure_ends_at_the_next_sync(void **state)
     smp_graph_destroy(graph);
 }
 
+/* Times that scatter at first: those ops alone are measured again, as often as asked, and the least
+ * scattered measurement is taken. */
+static smp_status noisy_time(void *context, smp_probe_part part, int repeat, double *us)
+{
+    fake *f = context;
+    const smp_op *op = f->open;
+    (void)repeat;
+    f->calls++;
+    *us = true_us(op, part);
+    if (op->name[0] == 'b' && f->opened[1] <= 3) /* in the first measurement alone */
+        *us *= 1 + 0.1 * (f->calls % 7);
+    if (op->name[0] == 'c') /* always, and more each time */
+        *us *= 1 + 0.1 * f->opened[2] * (f->calls % 7);
+    return SMP_OK;
+}
+
+static int again_calls, again_scattered[4];
+
+static void note_again(void *context, int scattered, int total)
+{
+    (void)context;
+    assert_int_equal(total, N_DISTINCT);
+    assert_true(again_calls < 4);
+    again_scattered[again_calls++] = scattered;
+}
+
+static void test_measure_again_what_scatters(void **state)
+{
+    smp_graph *graph = parse("");
+    (void)state;
+    for (int again = 0; again <= 3; again++) {
+        fake f;
+        smp_probe probe = make_probe(&f);
+        smp_profile_options options = make_options(&f);
+        smp_profile *p = NULL;
+        probe.time = noisy_time;
+        options.again = again;
+        options.most_spread = 0.1;
+        options.again_progress = note_again;
+        again_calls = 0;
+        assert_int_equal(smp_profile_measure(graph, &probe, &options, &p), SMP_OK);
+        assert_int_equal(again_calls, again);
+        for (int i = 0; i < again; i++)
+            assert_int_equal(again_scattered[i], i == 0 ? 2 : 1);
+        assert_int_equal(f.opened[0], 3);
+        assert_int_equal(f.opened[1], again > 0 ? 6 : 3);
+        assert_int_equal(f.opened[2], 3 * (1 + again));
+        assert_true(p->spread[0] == 0 && p->spread[2] > 0.1);
+        assert_true(again > 0 ? p->spread[1] == 0 : p->spread[1] > 0.1);
+        assert_int_equal(p->op[1].forward_us == true_us(&graph->op[1], SMP_PROBE_FORWARD),
+                         again > 0);
+        assert_true(p->op[2].forward_us < 3 * true_us(&graph->op[2], SMP_PROBE_FORWARD));
+        assert_true(p->spread[3] == p->spread[1] && p->spread[4] == p->spread[2]);
+        smp_profile_destroy(p);
+    }
+    smp_graph_destroy(graph);
+}
+
 static void test_measure_refuses_wrong_options(void **state)
 {
     smp_graph *graph = parse("");
@@ -438,6 +496,7 @@ int main(void)
         cmocka_unit_test(test_measure_links_give_a_rising_curve),
         cmocka_unit_test(test_measure_links_keep_to_their_time),
         cmocka_unit_test(test_measure_inference_runs_forward_only),
+        cmocka_unit_test(test_measure_again_what_scatters),
         cmocka_unit_test(test_measure_failure_ends_at_the_next_sync),
         cmocka_unit_test(test_measure_refuses_wrong_options),
         cmocka_unit_test(test_measure_of_a_target),

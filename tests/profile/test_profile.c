@@ -48,6 +48,7 @@ static smp_profile make_profile(smp_op_cost *cost, bool link)
     static const char *const names[] = {"a", "b", "loss"};
     static const int64_t bytes[N_POINT] = {8, 4096, 1 << 20, (int64_t)1 << 40};
     static const double us[N_POINT] = {0.1, 1.0 / 3, 1e2 / 7, 1e9 / 11};
+    static const double spread[N_OP] = {0, -1, 1.0 / 3}; /* not known of b */
     fill_costs(cost);
     smp_profile profile = {.model = "mlp \"quoted\"",
                            .fingerprint = graph->fingerprint,
@@ -57,6 +58,7 @@ static smp_profile make_profile(smp_op_cost *cost, bool link)
                            .n_op = N_OP,
                            .name = names,
                            .op = cost,
+                           .spread = spread,
                            .optimizer_bytes_per_s = 1e10 / 3,
                            .reduce_bytes_per_s = 1e10 / 7};
     for (int kind = 0; link && kind < SMP_LINK_KINDS; kind++)
@@ -97,6 +99,7 @@ static void round_trip(bool link)
     for (int i = 0; i < N_OP; i++) {
         assert_string_equal(read->name[i], written.name[i]);
         assert_cost_equal(&read->op[i], &written.op[i]);
+        assert_true(read->spread[i] == written.spread[i]);
     }
     for (int kind = 0; kind < SMP_LINK_KINDS; kind++) {
         const smp_link_spec *a = &read->link[kind], *b = &written.link[kind];
