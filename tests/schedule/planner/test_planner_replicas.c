@@ -242,9 +242,11 @@ static void check_fixed(const setting *s, uint64_t seed, int p, smp_placement pl
                &least_step);
     assert_near(seed, by_bottleneck.plan->predicted.bottleneck_us, least_bottleneck);
     assert_true(made->lower_bound_us <= made->bottleneck_us);
-    assert_true(made->step_lower_bound_us <= least_step * (1.0 + 1e-9));
-    if (s->cluster.overlap) /* else the simulation counts sends one by one */
+    assert_true(made->step_lower_bound_us <= made->step_us * (1.0 + 1e-9));
+    if (s->cluster.overlap) { /* else the simulation counts sends one by one */
+        assert_true(made->step_lower_bound_us <= least_step * (1.0 + 1e-9));
         assert_near(seed, made->step_us, least_step);
+    }
     *step_us = per_sample(made->step_us, by_step.plan);
     *bottleneck_us = per_sample(least_bottleneck, by_step.plan);
     smp_planner_result_destroy(&by_step);
