@@ -51,7 +51,8 @@ static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_reco
     const smp_predicted *predicted = &plan->predicted;
     char step[32], bottleneck[32], bound[32];
     smp_text_append(text, "(times, received, sent and stash are per micro-batch%s)\n\n",
-                    n_recompute > 0 ? "; stages that recompute run forward once more" : "");
+                    n_recompute > 0 ? "; stages that recompute run so many ops, or all, once more"
+                                    : "");
     smp_text_append(text,
                     "%s: %d ops on %d device%s = %d pipeline rank%s x %d replica%s, %d chunk%s; "
                     "%s, %d micro-batch%s of %lld sample%s\n",
