@@ -47,12 +47,12 @@ static smp_status add_channel(smp *s, int32_t index)
                         "sends %lld at once: use a smaller micro-batch",
                         s->graph->tensor[transfer->tensor].name, (long long)transfer->bytes,
                         (long long)s->transport->max_message_bytes);
+    stage->n_channel++; /* what it gets is freed with it */
     channel->request = calloc((size_t)s->microbatches, sizeof(*channel->request));
     if (!outgoing && s->event)
         channel->arrived_us = calloc((size_t)s->microbatches, sizeof(*channel->arrived_us));
     if (!channel->request || (!outgoing && s->event && !channel->arrived_us))
         return smp_fail_memory((size_t)s->microbatches * sizeof(*channel->request));
-    stage->n_channel++;
     channel->border = border_of(s, channel);
     if (channel->border < 0)
         return smp_fail(SMP_ERR_FAILED, "stage %d has no border buffer for transfer %d",
