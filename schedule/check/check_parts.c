@@ -17,7 +17,7 @@
 enum { ALL_ORDERS = 5 /* ranks of which every order is tried */, MOST_RANKS = 16 };
 #define WORTH 1e-6 /* of the time: rounding is no saving */
 
-/* A plan in its parts. Owned, but for stages and what recomputes: see keep. */
+/* A plan in its parts, owned. */
 typedef struct version {
     smp_partition *partition; /* which ops make up a stage, and what recomputes */
     smp_program *order;       /* [pipeline] compute actions */

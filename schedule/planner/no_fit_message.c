@@ -16,7 +16,9 @@
 #include "graph/yaml/yaml.h"
 #include "schedule/planner/configs.h"
 
-#define TIME_SHARE 0.3 /* of what is left of the time limit */
+/* Of what is left of the time limit: for all, and for what comes before memory. */
+#define TIME_SHARE 0.3
+#define FIRST_SHARE 0.2
 
 /* The rank that misses: what it keeps for ever, and what grows with micro-batches. */
 typedef struct shortage {
@@ -101,22 +103,22 @@ smp_status smp__search_no_fit(const smp__configs *configs, const smp__config *co
 typedef struct advice {
     const smp_search_request *request;
     const smp__nearest *nearest;
-    double deadline_s;
-    smp_text text; /* "A (step 3 ms: ...), or B (...)" */
+    double deadline_s, end_s; /* of what is tried now; of all */
+    smp_text text;            /* "A (step 3 ms: ...), or B (...)" */
     int tried, found;
 } advice;
 
 /* Plans a changed request; false: nothing fits, or the time is over. result: the caller's if true. */
-static smp_status plan(advice *a, const smp_search_request *changed, smp_planner_result *result,
-                       bool *fits)
+static smp_status plan(advice *a, const smp_search_request *changed, bool patient,
+                       smp_planner_result *result, bool *fits)
 {
-    static const smp__trial as_it_is = {.faster_op = -1};
+    const smp__trial trial = {.faster_op = -1, .patient = patient};
     smp_search_request request = *changed;
     request.deadline_s = a->deadline_s;
     *fits = false;
-    if (smp_clock_past(a->deadline_s))
+    if (smp_clock_past(a->deadline_s) && !patient)
         return SMP_OK;
-    smp_status status = smp__plan_try(&request, &as_it_is, result);
+    smp_status status = smp__plan_try(&request, &trial, result);
     a->tried += status == SMP_OK || status == SMP_ERR_NO_FIT;
     *fits = status == SMP_OK;
     return status == SMP_ERR_NO_FIT || status == SMP_ERR_INPUT ? SMP_OK : status;
@@ -143,7 +145,7 @@ static smp_status try_change(advice *a, const smp_search_request *changed, bool 
     smp_planner_result result;
     char change[160];
     va_list arguments;
-    SMP_TRY(plan(a, changed, &result, fits));
+    SMP_TRY(plan(a, changed, false, &result, fits));
     if (!*fits)
         return SMP_OK;
     va_start(arguments, format);
@@ -187,7 +189,7 @@ static smp_status try_active(advice *a)
     r.active_microbatches = 0;
     if (a->request->active_microbatches == 0)
         return SMP_OK;
-    SMP_TRY(plan(a, &r, &result, &fits));
+    SMP_TRY(plan(a, &r, false, &result, &fits));
     if (!fits)
         return SMP_OK;
     r.active_microbatches = result.active_microbatches;
@@ -244,32 +246,68 @@ int64_t smp__printed_bytes(char *buffer, size_t size, int64_t bytes)
     return printed;
 }
 
-/* Where what needs the least fits as it is, the request did not ask for it. */
+/* The memory that a search for the least finds; 0: none, or no time for it. */
+static smp_status find_least(advice *a, double *least_bytes)
+{
+    smp_search_request r = *a->request;
+    smp_planner_result result;
+    bool fits;
+    *least_bytes = 0.0;
+    r.optimize = SMP_OPTIMIZE_MEMORY;
+    r.memory_bytes = SMP_MAX_BYTES;
+    SMP_TRY(plan(a, &r, false, &result, &fits));
+    if (!fits)
+        return SMP_OK;
+    *least_bytes = (double)result.search.best->peak_bytes;
+    smp_planner_result_destroy(&result);
+    return SMP_OK;
+}
+
+/* What the nearest needs, whatever the time; or less where the request fits into less. */
 static smp_status try_memory(advice *a)
 {
     static const double more[] = {1.0, 1.02, 1.1, 1.3};
-    const smp_search_request *request = a->request;
-    smp_search_request r = *request;
-    smp_planner_result result;
-    char size[32];
+    smp_search_request r = *a->request;
+    smp_planner_result result, smaller;
+    char size[32], change[64];
+    double least_bytes;
+    bool fits, found;
+    r.memory_bytes = smp__printed_bytes(size, sizeof size, a->nearest->peak_bytes);
+    SMP_TRY(plan(a, &r, true, &result, &found));
+    double most_bytes = found ? (double)r.memory_bytes : (double)SMP_MAX_BYTES;
+    snprintf(change, sizeof change, "%s of memory per device", size);
+    smp_status status = find_least(a, &least_bytes);
+    for (size_t i = 0; status == SMP_OK && least_bytes > 0.0 && i < sizeof more / sizeof *more;
+         i++) {
+        r.memory_bytes = smp__printed_bytes(size, sizeof size, (int64_t)(more[i] * least_bytes));
+        if ((double)r.memory_bytes >= most_bytes)
+            break;
+        status = plan(a, &r, false, &smaller, &fits);
+        if (status != SMP_OK || !fits)
+            continue;
+        if (found)
+            smp_planner_result_destroy(&result);
+        result = smaller;
+        found = true;
+        snprintf(change, sizeof change, "%s of memory per device", size);
+        break;
+    }
+    if (found) {
+        name_plan(a, &result, change);
+        smp_planner_result_destroy(&result);
+    }
+    return status;
+}
+
+/* A plan that needs less, in the memory that there is. */
+static smp_status try_less(advice *a)
+{
+    smp_search_request r = *a->request;
     bool fits;
     r.optimize = SMP_OPTIMIZE_MEMORY;
-    if (request->optimize == SMP_OPTIMIZE_SPEED)
-        SMP_TRY(try_change(a, &r, &fits, "--optimize memory"));
-    r.memory_bytes = SMP_MAX_BYTES;
-    SMP_TRY(plan(a, &r, &result, &fits));
-    if (!fits)
-        return SMP_OK;
-    double least = (double)result.search.best->peak_bytes;
-    smp_planner_result_destroy(&result);
-    r.optimize = request->optimize;
-    fits = false;
-    for (size_t i = 0; i < sizeof more / sizeof *more + 1 && !fits; i++) {
-        double bytes = i == 0 ? fmin(least, (double)a->nearest->peak_bytes) : more[i - 1] * least;
-        r.memory_bytes = smp__printed_bytes(size, sizeof size, (int64_t)bytes);
-        SMP_TRY(try_change(a, &r, &fits, "%s of memory per device", size));
-    }
-    return SMP_OK;
+    return a->request->optimize == SMP_OPTIMIZE_SPEED
+               ? try_change(a, &r, &fits, "--optimize memory")
+               : SMP_OK;
 }
 
 static smp_status try_all(advice *a)
@@ -278,6 +316,8 @@ static smp_status try_all(advice *a)
     SMP_TRY(try_active(a));
     SMP_TRY(try_microbatch_size(a));
     SMP_TRY(try_ranks(a));
+    SMP_TRY(try_less(a));
+    a->deadline_s = a->end_s;
     return try_memory(a);
 }
 
@@ -288,8 +328,11 @@ smp_status smp__plan_advise(const smp_search_request *request, const smp__neares
     char *why = strdup(smp_last_error());
     if (!why)
         return smp_fail_memory(strlen(smp_last_error()) + 1);
-    if (request->deadline_s > 0.0)
-        a.deadline_s = now_s + TIME_SHARE * fmax(request->deadline_s - now_s, 0.0);
+    if (request->deadline_s > 0.0) {
+        double left_s = fmax(request->deadline_s - now_s, 0.0);
+        a.deadline_s = now_s + FIRST_SHARE * left_s;
+        a.end_s = now_s + TIME_SHARE * left_s;
+    }
     smp_status status = try_all(&a);
     if (status == SMP_OK && a.text.failed)
         status = smp_fail_memory(a.text.capacity);

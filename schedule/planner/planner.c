@@ -242,6 +242,7 @@ static smp_status make(const smp_search_request *request, const char *model_path
     SMP_TRY(check_request(request));
     SMP_TRY(smp__planner_open(request, &planner));
     planner.is_trial = trial != NULL;
+    planner.gives_up = trial && !trial->patient;
     if (trial && trial->faster_op >= 0) {
         smp_status status = make_op_faster(planner.costs, trial->faster_op);
         if (status != SMP_OK) {

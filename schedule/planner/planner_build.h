@@ -31,6 +31,7 @@ typedef struct smp__nearest {
 /* A plan that is made to see what a change would bring, not to be used. */
 typedef struct smp__trial {
     int32_t faster_op; /* takes half the time; -1: none */
+    bool patient;      /* goes on beyond the deadline until something fits */
 } smp__trial;
 
 /* Flow and layouts follow from the partition; the search evaluates many configurations of one
@@ -46,8 +47,8 @@ typedef struct smp__planner {
     smp_layout **layout; /* [2 * n_stage] whole, split; NULL: not made yet */
     smp__peaks peaks;
     bool
-        is_trial; /* over at the deadline, whether anything fits or not; not verified: its graph may
-                      be another than the one that was read */
+        is_trial; /* its plan is not verified: its graph may be another than the one that was read */
+    bool gives_up;        /* at the deadline, whether anything fits or not */
     smp__nearest nearest; /* of the first search in which nothing fits */
 } smp__planner;
 

@@ -383,7 +383,7 @@ static smp_status try_all(smp__search *s)
     if (limit_s > now_s)
         limit_s = now_s + SEARCH_SHARE * (limit_s - now_s);
     for (int32_t i = 0; i < s->configs.n; i++) {
-        if ((s->n_least > 0 || s->configs.planner->is_trial) && smp_clock_past(limit_s)) {
+        if ((s->n_least > 0 || s->configs.planner->gives_up) && smp_clock_past(limit_s)) {
             for (; i < s->configs.n; i++)
                 s->counts.n_skipped += !s->configs.config[i].done;
             s->counts.timed_out = s->counts.n_skipped > 0;
