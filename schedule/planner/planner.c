@@ -174,26 +174,30 @@ static smp_status fill_result(const smp__planner *planner, const char *model_pat
     return status;
 }
 
-/* A rule gets the most out of the winner; an order made for the partition that it was found from may be better
- * still: then that takes its place. */
-static smp_status try_balanced(smp__planner *planner, smp_search_result *search,
-                               smp__evaluation *evaluation, smp_auto_outcome *order)
+static double sample_us(const smp_candidate *candidate, const smp__evaluation *evaluation)
 {
-    smp_candidate *balanced = search->balanced;
+    return evaluation->simulation->step_us / candidate->microbatches / candidate->ddp;
+}
+
+/* A rule gets the most out of the winner; an order made for another candidate may be better still:
+ * then that takes its place. */
+static smp_status try_other(smp__planner *planner, smp_search_result *search, smp_candidate **place,
+                            smp__evaluation *evaluation, smp_auto_outcome *order)
+{
+    smp_candidate *candidate = *place;
     smp__evaluation other;
     smp_auto_outcome own;
-    SMP_TRY(smp__planner_evaluate(planner, balanced, NULL, true, &other));
-    smp_status status = smp__planner_auto(planner, balanced, &other, &own);
+    SMP_TRY(smp__planner_evaluate(planner, candidate, NULL, true, &other));
+    smp_status status = smp__planner_auto(planner, candidate, &other, &own);
     if (status == SMP_OK && own.taken &&
-        other.simulation->step_us < evaluation->simulation->step_us) {
+        sample_us(candidate, &other) < sample_us(search->best, evaluation)) {
         smp__evaluation worse = *evaluation;
         *evaluation = other;
         other = worse;
-        memcpy(balanced->step_bound_us, search->best->step_bound_us,
-               sizeof balanced->step_bound_us);
-        search->balanced = search->best;
-        search->best = balanced;
-        own.rule_us = order->rule_us;
+        if (candidate->active == search->best->active)
+            own.rule_us = order->rule_us;
+        *place = search->best;
+        search->best = candidate;
         *order = own;
     }
     smp__evaluation_free(&other);
@@ -208,8 +212,10 @@ static smp_status make_plan(smp__planner *planner, const char *model_path,
     SMP_TRY(smp__planner_evaluate(planner, result->search.best, NULL, true, &evaluation));
     smp_status status =
         smp__planner_auto(planner, result->search.best, &evaluation, &result->order);
-    if (status == SMP_OK && result->search.balanced && result->order.tried)
-        status = try_balanced(planner, &result->search, &evaluation, &result->order);
+    for (int i = 0; i < 2 && status == SMP_OK; i++)
+        if (result->search.other[i] && result->order.tried)
+            status = try_other(planner, &result->search, &result->search.other[i], &evaluation,
+                               &result->order);
     result->room_bytes =
         smp__planner_room(planner, result->search.best, evaluation.peak_bytes, &result->tight_rank);
     if (status == SMP_OK)

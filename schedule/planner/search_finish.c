@@ -33,7 +33,8 @@ void smp_candidate_destroy(smp_candidate *candidate)
 void smp_search_result_destroy(smp_search_result *result)
 {
     smp_candidate_destroy(result->best);
-    smp_candidate_destroy(result->balanced);
+    for (int i = 0; i < 2; i++)
+        smp_candidate_destroy(result->other[i]);
     for (int i = 0; i < result->n_tried; i++)
         smp_candidate_destroy(result->tried[i]);
     free(result->tried);
@@ -316,23 +317,49 @@ static void make_bare(smp_candidate *candidate)
     *candidate = bare;
 }
 
+/* Place of the first that is bound as the request has it, where the winner is not; 0: none. */
+static int32_t find_plain(const smp__search *s, const rank_key *key)
+{
+    int asked = s->configs.request->active_microbatches;
+    for (int32_t i = 0; i < s->n && key[i].tier < 2 && key[0].candidate->active != asked; i++)
+        if (key[i].candidate->active == asked)
+            return i;
+    return 0;
+}
+
+static smp_status bound_step(const smp__search *s, const rank_key *key)
+{
+    double *bound_us = s->entry[key->entry].candidate->step_bound_us;
+    if (s->configs.request->objective != SMP_OBJECTIVE_STEP)
+        return SMP_OK;
+    return smp__step_bound(&s->configs, &s->configs.config[key->index], &bound_us[0], &bound_us[1]);
+}
+
 /* Moves the entries into the result, best first. */
-static smp_status hand_over(smp__search *s, const rank_key *key, smp_search_result *out)
+static smp_status hand_over(smp__search *s, const rank_key *key, int32_t plain,
+                            smp_search_result *out)
 {
     smp_search_result result = s->counts;
     result.tried = calloc((size_t)s->n, sizeof *result.tried);
     smp_candidate *first = result.tried ? copy_bare(key[0].candidate) : NULL;
-    if (!first) {
+    smp_candidate *other = first && plain > 0 ? copy_bare(key[plain].candidate) : NULL;
+    if (!first || (plain > 0 && !other)) {
         free(result.tried);
+        free(first);
         return smp_fail_memory((size_t)s->n * sizeof *result.tried);
     }
     result.best = key[0].candidate;
-    result.balanced = s->entry[key[0].entry].balanced;
+    result.other[0] = s->entry[key[0].entry].balanced;
+    if (result.other[0])
+        memcpy(result.other[0]->step_bound_us, result.best->step_bound_us,
+               sizeof result.best->step_bound_us);
+    result.other[1] = plain > 0 ? key[plain].candidate : NULL;
     result.tried[0] = first;
     for (int32_t i = 1; i < s->n; i++) {
         smp_candidate_destroy(s->entry[key[i].entry].balanced);
-        make_bare(key[i].candidate);
-        result.tried[i] = key[i].candidate;
+        result.tried[i] = i == plain ? other : key[i].candidate;
+        if (i != plain)
+            make_bare(key[i].candidate);
     }
     result.n_tried = s->n;
     s->n = 0;
@@ -355,14 +382,14 @@ smp_status smp__search_finish(smp__search *s, smp_search_result *out)
     if (status == SMP_OK && s->entry[key[0].entry].candidate->n_recompute > 0)
         status = smp__config_settle(&s->configs, &s->configs.config[key[0].index],
                                     s->entry[key[0].entry].candidate);
-    if (status == SMP_OK && s->configs.request->objective == SMP_OBJECTIVE_STEP) {
-        double *bound_us = s->entry[key[0].entry].candidate->step_bound_us;
-        status = smp__step_bound(&s->configs, &s->configs.config[key[0].index], &bound_us[0],
-                                 &bound_us[1]);
-    }
+    int32_t plain = status == SMP_OK ? find_plain(s, key) : 0;
+    if (status == SMP_OK)
+        status = bound_step(s, &key[0]);
+    if (status == SMP_OK && plain > 0)
+        status = bound_step(s, &key[plain]);
     if (status == SMP_OK) {
         key[0].candidate = s->entry[key[0].entry].candidate;
-        status = hand_over(s, key, out);
+        status = hand_over(s, key, plain, out);
     }
     free(key);
     return status;
