@@ -5,12 +5,12 @@
 #include <math.h>
 
 #include "schedule/planner/planner.h"
+#include "tests/chain_model.h"
 
 enum { MAX_OPS = 6, MAX_DEVICES = 6, MICROBATCHES = 2 };
 
 typedef struct setting {
-    double forward_us[MAX_OPS], backward_us[MAX_OPS];
-    int64_t output_bytes[MAX_OPS], weight_bytes[MAX_OPS];
+    chain_op op[MAX_OPS];
     smp_graph *graph;
     smp_device_spec device[MAX_DEVICES];
     smp_cluster cluster;
@@ -41,25 +41,14 @@ static void set_cluster(setting *s, fixture_random *random)
 
 static void open_setting(setting *s, fixture_random *random)
 {
-    smp_text text = {0};
-    smp_text_append(&text, "smp: 1\nname: chain\nops:\n");
     for (int i = 0; i < MAX_OPS; i++) {
-        s->forward_us[i] = 10 + (int)fixture_below(random, 50);
-        s->backward_us[i] = 10 + (int)fixture_below(random, 100);
-        s->output_bytes[i] = 1000 * (1 + (int)fixture_below(random, 30));
-        s->weight_bytes[i] = 4000 * (1 + (int)fixture_below(random, 30));
-        smp_text_append(&text, "  - {op: opaque, name: n%d, out: t%d", i, i);
-        if (i > 0)
-            smp_text_append(&text, ", in: t%d", i - 1);
-        smp_text_append(&text,
-                        ", cost: {forward_us: %g, backward_us: %g, output_bytes: %lld, "
-                        "weight_bytes: %lld}}\n",
-                        s->forward_us[i], s->backward_us[i], (long long)s->output_bytes[i],
-                        (long long)s->weight_bytes[i]);
+        s->op[i] = (chain_op){0};
+        s->op[i].forward_us = 10 + (int)fixture_below(random, 50);
+        s->op[i].backward_us = 10 + (int)fixture_below(random, 100);
+        s->op[i].output_bytes = 1000 * (1 + (int)fixture_below(random, 30));
+        s->op[i].weight_bytes = 4000 * (1 + (int)fixture_below(random, 30));
     }
-    if (smp_graph_parse("chain.yaml", text.data, text.length, &s->graph) != SMP_OK)
-        fail_msg("%s", smp_last_error());
-    smp_text_free(&text);
+    s->graph = chain_model(s->op, MAX_OPS);
     set_cluster(s, random);
     s->request = (smp_search_request){.graph = s->graph,
                                       .cluster = &s->cluster,
@@ -103,13 +92,13 @@ static replica make_replica(const setting *s, const int *border, int p, smp_plac
         r.device[k] = device_of(placement, p, ddp, index, k);
         double slowdown = s->device[0].flops_fp32 / s->device[r.device[k]].flops_fp32;
         for (int i = border[k]; i < border[k + 1]; i++) {
-            r.forward_us[k] += slowdown * s->forward_us[i];
-            r.backward_us[k] += slowdown * s->backward_us[i];
+            r.forward_us[k] += slowdown * s->op[i].forward_us;
+            r.backward_us[k] += slowdown * s->op[i].backward_us;
         }
     }
     for (int k = 0; k + 1 < p; k++)
         r.transfer_us[k] =
-            link_us(s, r.device[k], r.device[k + 1], s->output_bytes[border[k + 1] - 1]);
+            link_us(s, r.device[k], r.device[k + 1], s->op[border[k + 1] - 1].output_bytes);
     return r;
 }
 
@@ -177,7 +166,7 @@ static double step_of(const setting *s, const int *border, int p, smp_placement 
         int64_t bytes = 0;
         double ring = 0.0;
         for (int i = border[k]; i < border[k + 1]; i++)
-            bytes += s->weight_bytes[i];
+            bytes += s->op[i].weight_bytes;
         for (int d = 0; d < ddp && ddp > 1; d++)
             ring = fmax(ring, link_us(s, device_of(placement, p, ddp, d, k),
                                       device_of(placement, p, ddp, (d + 1) % ddp, k),

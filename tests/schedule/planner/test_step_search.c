@@ -4,6 +4,7 @@
 #include "tests/partition/problem_fixture.h"
 
 #include "schedule/planner/planner.h"
+#include "tests/chain_model.h"
 #include "schedule/rules/schedule.h"
 
 typedef struct shape {
@@ -246,21 +247,14 @@ static void test_step_search_bounds_hold(void **state)
 /* A chain of n ops whose backward takes twice as long as their forward, on p devices. */
 static void open_chain(setting *s, int n, const int *forward_us, int output_bytes, int p)
 {
-    smp_text model = {0};
+    chain_op op[48] = {{0}};
+    assert_true(n <= 48);
     *s = (setting){0};
-    smp_text_append(&model, "smp: 1\nname: chain\nops:\n");
-    for (int i = 0; i < n; i++) {
-        smp_text_append(&model, "  - {op: opaque, name: o%d, out: t%d", i, i);
-        if (i > 0)
-            smp_text_append(&model, ", in: t%d", i - 1);
-        smp_text_append(&model,
-                        ", cost: {forward_us: %d, backward_us: %d, weight_bytes: 0, "
-                        "stash_bytes: 0, output_bytes: %d}}\n",
-                        forward_us[i], 2 * forward_us[i], output_bytes);
-    }
-    assert_false(model.failed);
-    assert_int_equal(smp_graph_parse("chain.yaml", model.data, model.length, &s->f.graph), SMP_OK);
-    smp_text_free(&model);
+    for (int i = 0; i < n; i++)
+        op[i] = (chain_op){.forward_us = forward_us[i],
+                           .backward_us = 2 * forward_us[i],
+                           .output_bytes = output_bytes};
+    s->f.graph = chain_model(op, n);
     fixture_cluster(&s->f, p, p, 1e9);
     for (int d = 0; d < p; d++)
         s->f.device_spec[d].memory_bytes = 1 << 20;
