@@ -8,7 +8,7 @@
 
 /* In one of so many cases a plan may be more than 1 % worse than the best, or not be found: where memory
  * is so tight that few partitions fit, the search does not look at all of them. */
-enum { RARE = 50 };
+enum { RARE = 25 };
 enum { MAX_OPS = 9, MAX_STAGES = 4 };
 
 typedef struct setting {
