@@ -195,10 +195,9 @@ static smp_status read_stage_costs(const smp_yaml_node *map, smp_sketch_stage *s
 static smp_status read_stage(const reader *r, const smp_yaml_node *map, int index,
                              smp_sketch_stage *stage)
 {
-    static const char *const keys[] = {"stage",        "rank",        "ops",
-                                       "recompute",    "forward_us",  "backward_us",
-                                       "recompute_us", "stash_bytes", "weight_bytes",
-                                       "backward_input_us"};
+    static const char *const keys[] = {
+        "stage",       "rank",         "ops",         "recompute",    "forward_us",
+        "backward_us", "recompute_us", "stash_bytes", "weight_bytes", "backward_input_us"};
     int highest = r->whole ? r->sketch->pipeline : SMP__MAX_DEVICES;
     SMP_TRY(smp_yaml_map(map, "stage"));
     SMP_TRY(smp_yaml_known_keys(map, "stage", keys, SMP__COUNT(keys)));

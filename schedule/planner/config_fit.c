@@ -9,7 +9,7 @@
 
 #include "schedule/planner/configs.h"
 
-enum { MAX_SHRINK = 5, MAX_SHRINK_AUTO = 3, TINY = 12 /* ops */ };
+enum { MAX_SHRINK = 5, MAX_SHRINK_AUTO = 3, TINY = 12 /* ops */, EXACT_OPS = 64 };
 #define SPARE 1.02 /* times what was missing */
 #define STEP 0.01  /* of the memory at least, twice as much each time: a near miss must not stall */
 
@@ -197,7 +197,8 @@ static smp_status shrink(smp__configs *configs, smp__config *config, smp_partiti
         smp_candidate *candidate = NULL;
         bool known, was_to_fit = partition->fits;
         SMP_TRY(make_candidate(configs, config, partition, give_up_us, &candidate));
-        smp_status status = settle(configs, config, false, candidate, &known);
+        bool exactly = configs->request->graph->n_op <= EXACT_OPS;
+        smp_status status = settle(configs, config, exactly, candidate, &known);
         if (status != SMP_OK) {
             smp_candidate_destroy(candidate);
             return status;

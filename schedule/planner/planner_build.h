@@ -116,6 +116,13 @@ smp_status smp__planner_peak(smp__planner *planner, const smp_candidate *candida
  * rule's live micro-batches never more than the exact peak. [pipeline] bytes. */
 smp_status smp__planner_least_bytes(smp__planner *planner, const smp_candidate *candidate,
                                     int64_t *bytes);
+/* The two parts of that: weights, gradients and states of each rank, [pipeline]; and what a rank needs
+ * beside them in an order of its actions, whose compute actions alone count. The planner holds the
+ * candidate's partition. */
+smp_status smp__planner_state_bytes(smp__planner *planner, const smp_candidate *candidate,
+                                    int64_t *bytes);
+smp_status smp__planner_least_beside(smp__planner *planner, const smp_candidate *candidate,
+                                     const smp_program *order, int rank, int64_t *bytes);
 void smp__peaks_free(smp__peaks *peaks);
 
 /* Looks for a better order of actions than that of the search's winner, whose evaluation is exact

@@ -324,22 +324,40 @@ static int64_t most_kept(const smp_program *order, const kept_bytes *of_chunk)
     return most;
 }
 
-/* What one rank needs beside its weights: the work area, and what is kept. */
-static smp_status least_of_rank(smp__planner *planner, const smp_candidate *candidate,
-                                const int *stage_of, const smp_program *order, kept_bytes *kept,
-                                int64_t *bytes)
+smp_status smp__planner_least_beside(smp__planner *planner, const smp_candidate *candidate,
+                                     const smp_program *order, int rank, int64_t *bytes)
 {
+    int v = candidate->chunks;
     int64_t work = 0;
-    for (int c = 0; c < candidate->chunks; c++) {
+    smp_arena *arena = smp_arena_create();
+    const int *stage_of = arena ? stages_of_ranks(candidate, arena) : NULL;
+    kept_bytes *kept = arena ? SMP_ARENA_NEW(arena, kept_bytes, (size_t)v) : NULL;
+    smp_status status = stage_of && kept ? SMP_OK : SMP_ERR_NO_MEMORY;
+    for (int c = 0; c < v && status == SMP_OK; c++) {
         const smp_layout *layout;
-        SMP_TRY(smp__planner_layout(planner, stage_of[c], order, c, &layout));
+        status = smp__planner_layout(planner, stage_of[rank * v + c], order, c, &layout);
+        if (status != SMP_OK)
+            break;
         kept[c] = kept_of(layout, planner->flow, planner->request.graph, candidate);
         int64_t area = smp_layout_work_bytes(layout);
         work = area > work ? area : work;
     }
-    *bytes += work;
-    if (planner->request.graph->training) /* else nothing is kept after its forward */
-        *bytes += most_kept(order, kept);
+    if (status == SMP_OK) /* of inference nothing is kept after its forward */
+        *bytes = work + (planner->request.graph->training ? most_kept(order, kept) : 0);
+    smp_arena_destroy(arena);
+    return status;
+}
+
+smp_status smp__planner_state_bytes(smp__planner *planner, const smp_candidate *candidate,
+                                    int64_t *bytes)
+{
+    SMP_TRY(smp__planner_hold(planner, candidate->partition));
+    int *seen = calloc((size_t)candidate->pipeline, sizeof *seen);
+    if (!seen)
+        return smp_fail_memory((size_t)candidate->pipeline * sizeof *seen);
+    memset(bytes, 0, (size_t)candidate->pipeline * sizeof *bytes);
+    add_states(planner->request.graph, planner->flow, candidate, seen, bytes);
+    free(seen);
     return SMP_OK;
 }
 
@@ -348,28 +366,18 @@ static smp_status least_of_rank(smp__planner *planner, const smp_candidate *cand
 smp_status smp__planner_least_bytes(smp__planner *planner, const smp_candidate *candidate,
                                     int64_t *bytes)
 {
-    SMP_TRY(smp__planner_hold(planner, candidate->partition));
     const smp_schedule_kind *kind = smp_schedule_find(candidate->schedule);
     smp_schedule_shape shape = smp__candidate_shape(planner, candidate);
-    int p = candidate->pipeline, v = candidate->chunks;
-    smp_status status = SMP_ERR_NO_MEMORY;
-    smp_arena *arena = smp_arena_create();
-    int *seen = arena ? SMP_ARENA_NEW(arena, int, (size_t)p) : NULL;
-    int *stage_of = arena ? stages_of_ranks(candidate, arena) : NULL;
-    kept_bytes *kept = arena ? SMP_ARENA_NEW(arena, kept_bytes, (size_t)v) : NULL;
-    if (!seen || !stage_of || !kept)
-        goto done;
-    memset(bytes, 0, (size_t)p * sizeof *bytes);
-    add_states(planner->request.graph, planner->flow, candidate, seen, bytes);
-    status = SMP_OK;
-    for (int r = 0; r < p && status == SMP_OK; r++) {
+    SMP_TRY(smp__planner_state_bytes(planner, candidate, bytes));
+    for (int r = 0; r < candidate->pipeline; r++) {
         smp_program order = {0};
-        status = kind->order(&shape, r, &order);
+        int64_t beside = 0;
+        smp_status status = kind->order(&shape, r, &order);
         if (status == SMP_OK)
-            status = least_of_rank(planner, candidate, &stage_of[r * v], &order, kept, &bytes[r]);
+            status = smp__planner_least_beside(planner, candidate, &order, r, &beside);
         smp_program_free(&order);
+        SMP_TRY(status);
+        bytes[r] += beside;
     }
-done:
-    smp_arena_destroy(arena);
-    return status;
+    return SMP_OK;
 }

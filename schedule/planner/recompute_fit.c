@@ -28,6 +28,7 @@ typedef struct fitting {
     bool *recompute;      /* [n_op] of the candidate's partition, */
     bool *kept;           /* [n_op] and a choice to come back to */
     smp_program *program; /* [pipeline] */
+    int64_t *state_bytes; /* [pipeline] */
     double *forward_us;   /* [n_op] */
     int32_t *op;          /* [n_op] of a rank, longest forward first */
     int32_t n_op;
@@ -40,12 +41,18 @@ static int64_t limit_of(const fitting *f, int rank)
     return limit < f->cap ? limit : f->cap;
 }
 
-/* Bytes by which a rank misses with what recomputes now; <= 0: it fits. */
+/* Bytes by which a rank misses with what recomputes now, or fewer, also > 0; <= 0: it fits. Packing
+ * takes longest, so what misses by what is kept alone is not packed. */
 static smp_status find_missing(const fitting *f, int rank, int64_t *missing)
 {
     int64_t peak;
+    const smp_program *program = &f->program[rank];
     SMP_TRY(smp__planner_hold(f->planner, f->candidate->partition));
-    SMP_TRY(smp__planner_peak(f->planner, f->candidate, &f->program[rank], rank, false, &peak));
+    SMP_TRY(smp__planner_least_beside(f->planner, f->candidate, program, rank, &peak));
+    *missing = f->state_bytes[rank] + peak - limit_of(f, rank);
+    if (*missing > 0)
+        return SMP_OK;
+    SMP_TRY(smp__planner_peak(f->planner, f->candidate, program, rank, false, &peak));
     *missing = peak - limit_of(f, rank);
     return SMP_OK;
 }
@@ -194,14 +201,15 @@ static smp_status open_fitting(fitting *f, smp_arena *arena)
     size_t n_op = (size_t)f->problem->graph->n_op;
     smp_schedule_shape shape = smp__candidate_shape(f->planner, candidate);
     f->program = SMP_ARENA_NEW(arena, smp_program, (size_t)candidate->pipeline);
+    f->state_bytes = SMP_ARENA_NEW(arena, int64_t, (size_t)candidate->pipeline);
     f->forward_us = SMP_ARENA_NEW(arena, double, n_op);
     f->kept = SMP_ARENA_NEW(arena, bool, n_op);
     f->op = SMP_ARENA_NEW(arena, int32_t, n_op);
-    if (!f->program || !f->forward_us || !f->kept || !f->op)
+    if (!f->program || !f->state_bytes || !f->forward_us || !f->kept || !f->op)
         return SMP_ERR_NO_MEMORY;
     for (size_t op = 0; op < n_op; op++)
         f->forward_us[op] = f->problem->costs->op[op].forward_us;
-    SMP_TRY(smp__planner_hold(f->planner, candidate->partition));
+    SMP_TRY(smp__planner_state_bytes(f->planner, candidate, f->state_bytes));
     return smp_lower(smp_schedule_find(candidate->schedule), &shape, f->planner->flow, f->program);
 }
 

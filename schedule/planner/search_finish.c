@@ -232,6 +232,10 @@ static smp_status polish_best(smp__search *s, rank_key **key)
             continue;
         SMP_TRY(polish(s, entry, &work));
         entry->time = smp__search_time(request, entry->candidate);
+        if (entry->candidate->n_recompute > 0 && (i == 0 || entry->time <= NEAR * s->least[0]))
+            SMP_TRY(smp__config_settle(&s->configs, &s->configs.config[entry->index],
+                                       entry->candidate));
+        entry->time = smp__search_time(request, entry->candidate);
         if (request->optimize == SMP_OPTIMIZE_SPEED)
             s->least[0] = fmin(s->least[0], entry->time);
     }
@@ -377,9 +381,11 @@ smp_status smp__search_finish(smp__search *s, smp_search_result *out)
     if (status == SMP_OK && !key[0].candidate->fits)
         status =
             smp__search_no_fit(&s->configs, &s->configs.config[key[0].index], key[0].candidate);
+    const smp_candidate *settled = s->entry[key[0].entry].candidate;
     if (status == SMP_OK)
         status = prove(s, key[0].index, &s->entry[key[0].entry].candidate);
-    if (status == SMP_OK && s->entry[key[0].entry].candidate->n_recompute > 0)
+    if (status == SMP_OK && s->entry[key[0].entry].candidate != settled &&
+        s->entry[key[0].entry].candidate->n_recompute > 0)
         status = smp__config_settle(&s->configs, &s->configs.config[key[0].index],
                                     s->entry[key[0].entry].candidate);
     int32_t plain = status == SMP_OK ? find_plain(s, key) : 0;

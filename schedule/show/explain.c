@@ -100,7 +100,9 @@ static void explain_recompute(const smp_plan *plan, smp_text *text)
         int32_t n = smp_plan_stage_recomputes(stage), named = 0;
         if (n == 0 || n == stage->n_op)
             continue;
-        smp_text_append(text, "  stage %d: %d of %d ops", s, (int)n, (int)stage->n_op);
+        smp_text_append(
+            text, "  stage %d: %d of %d ops, %.1f %% of its forward", s, (int)n, (int)stage->n_op,
+            100 * stage->recompute_us / (stage->forward_us > 0 ? stage->forward_us : 1));
         for (int32_t i = 0; i < stage->n_op && named < MOST; i++)
             if (stage->recompute[i])
                 smp_text_append(text, "%s %s", named++ > 0 ? "," : ":", stage->op[i]);
