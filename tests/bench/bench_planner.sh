@@ -9,8 +9,9 @@
 # One pipeline of one chunk per rank, memory out of the way: the slowest stage is all that counts.
 #
 #   tests/bench/bench_planner.sh [--quick] [--only PARTS] [--workloads FOLDER] [--bin FOLDER]
-# --only: names from above, separated by commas. --workloads: models layers-*.yaml, operators-*.yaml and
-# pipedream-*.yaml with clusters cluster-*.yaml beside them. --bin: the programs, build/bin by default.
+# --only: names from above, separated by commas. --workloads: models layers-*, operators-*,
+# pipedream-*, dapple-* and line-*.yaml with clusters cluster-*.yaml beside them. --bin: the
+# programs, build/bin by default.
 # --quick, for continuous integration: fewer sizes and no baselines; fails unless every gap is proven
 # to be at most 1 % and 10^5 ops take less than 4 s.
 #
@@ -121,20 +122,23 @@ bench_workloads() {
     local model name cluster stages
     row workloads graph stages 'slowest stage' 'over the proven bound' seconds 'peak MiB'
     row workloads --- --- --- --- --- ---
-    for model in "$workloads"/{layers,operators,pipedream}-*.yaml; do
+    for model in "$workloads"/{layers,operators,pipedream,dapple,line}-*.yaml; do
         [ -e "$model" ] || continue
         name=$(basename "$model" .yaml)
         case "$name" in # clusters and stage counts that others published figures for
         operators-bert-l-3-inference) set -- cluster-3 3 ;;
-        pipedream-resnet50) set -- cluster-free-8 8 cluster-free-16 16 ;;
+        pipedream-resnet50 | dapple-*) set -- cluster-free-8 8 cluster-free-16 16 ;;
         pipedream-*) set -- cluster-free-8 8 ;;
+        line-50_*) set -- cluster-free-10 10 ;;
+        line-*) set -- cluster-free-20 20 ;;
         *) set -- cluster-6 6 ;;
         esac
         while [ $# -gt 0 ]; do
             cluster=$1 stages=$2
             shift 2
             [ -e "$workloads/$cluster.yaml" ] || continue
-            plan 1 "$model" "$stages" --cluster "$workloads/$cluster.yaml" -n "$stages" ||
+            plan 1 "$model" "$stages" --cluster "$workloads/$cluster.yaml" -n "$stages" \
+                --time-limit 10 ||
                 { no_plan workloads "$name" "$stages"; continue; }
             report workloads "$name" "$stages" "$cluster"
             row workloads "$name" "$stages" "$(calc 'a / 1000' "$bottleneck_us") ms" "$(percent "$gap")" \
