@@ -5,8 +5,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "graph/base/clock.h"
 #include "partition/problem/evaluate.h"
 #include "partition/prove/exact.h"
+
+enum { CLOCK_WORK = 1 << 16 }; /* between two looks at the clock */
 
 #define ROOM 1e-12 /* relative: less is no improvement */
 
@@ -14,7 +17,8 @@ typedef struct small {
     const smp_problem *problem;
     const smp__units *units;
     smp__evaluator evaluator;
-    int64_t work;      /* left */
+    int64_t work; /* left; none after the deadline */
+    int64_t next_check;
     double best_us;    /* to be beaten */
     double *rank_us;   /* [pipeline] compute so far */
     int32_t *n_unit;   /* [n_stage] so far */
@@ -40,6 +44,15 @@ static void judge(small *s)
     memcpy(s->best, s->stage, (size_t)units->n * sizeof *s->best);
 }
 
+static void look_at_clock(small *s)
+{
+    if (s->work > s->next_check)
+        return;
+    s->next_check = s->work - CLOCK_WORK;
+    if (smp_clock_past(s->problem->deadline_s))
+        s->work = 0;
+}
+
 static void place(small *s, int32_t u)
 {
     const smp__units *units = s->units;
@@ -56,6 +69,7 @@ static void place(small *s, int32_t u)
         int rank = s->problem->stage_rank[k];
         double before_us = s->rank_us[rank];
         s->work--;
+        look_at_clock(s);
         s->rank_us[rank] += units->compute_us[u] * s->evaluator.slowest[k];
         s->n_empty -= s->n_unit[k]++ == 0;
         s->stage[u] = k;
@@ -74,6 +88,7 @@ smp_status smp__exact_small(const smp_problem *problem, const smp__units *units,
     small s = {.problem = problem,
                .units = units,
                .work = *work,
+               .next_check = *work,
                .best_us = target_us,
                .n_empty = problem->n_stage,
                .best = unit_stage};

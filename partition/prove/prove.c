@@ -22,6 +22,7 @@ enum {
     MAX_UNITS = 20000, /* for exact search */
     CUT_SHARE = 3,     /* of the work, for cuts alone: a third */
     SMALL_UNITS = 24,
+    SMALL_UNITS_LONG = 64, /* until the deadline */
     SMALL_WORK = 20000000, /* for all pipelines of a small graph */
     MAX_MIDWAY = 4,        /* targets tried between the last refuted and one that was too much, */
     MIDWAY_LONG = 24       /* and until the deadline */
@@ -200,13 +201,15 @@ static double upper_of(const smp_partition *partition)
 static smp_status search_all(proof *p, smp_partition **partition, bool *done)
 {
     double upper_us = upper_of(*partition);
-    int64_t work = p->work < SMALL_WORK ? p->work : SMALL_WORK, left = work;
+    bool longer = p->limits->work > PROVE_WORK && p->problem->n_stage != p->problem->pipeline;
+    int64_t work = longer || p->work < SMALL_WORK ? p->work : SMALL_WORK, left = work;
     double best_us;
     *done = false;
-    if (p->units->n > SMALL_UNITS)
+    if (p->units->n > (longer ? SMALL_UNITS_LONG : SMALL_UNITS))
         return SMP_OK;
     SMP_TRY(smp__exact_small(p->problem, p->units, upper_us, &left, done, &best_us, p->unit_stage));
     p->work -= work - left;
+    p->late |= smp_clock_past(p->limits->deadline_s);
     if (isfinite(best_us))
         p->found_us = best_us;
     if (*done && isfinite(fmin(best_us, upper_us)))

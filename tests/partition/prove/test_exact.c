@@ -502,6 +502,33 @@ static void test_exact_proves_branching_models(void **state)
     }
 }
 
+/* Too many units for a search of all pipelines, but not for one that has until the deadline. */
+static void test_exact_uses_the_time_it_is_given(void **state)
+{
+    (void)state;
+    int open = 0;
+    for (int seed = 0; seed < 20; seed++) {
+        fixture_random random = {(uint64_t)seed};
+        fixture f;
+        smp_partition *p;
+        char *model = chain_model(&random, 26 + fixture_below(&random, 20));
+        fixture_cluster(&f, 2, 2, 1e7);
+        fixture_open(&f, model, 2, 2);
+        assert_int_equal(smp_partition_solve(&f.problem, NULL, 1, &p), SMP_OK);
+        assert_int_equal(smp_partition_prove(&f.problem, &p), SMP_OK);
+        open += p->lower_bound_us < p->bottleneck_us * (1.0 - 1e-9);
+        f.problem.until_deadline = true;
+        f.problem.deadline_s = smp_clock_s() + 1000.0;
+        assert_int_equal(smp_partition_prove(&f.problem, &p), SMP_OK);
+        assert_close(p->lower_bound_us, p->bottleneck_us);
+        assert_false(p->timed_out);
+        smp_partition_destroy(p);
+        fixture_close(&f);
+        free(model);
+    }
+    assert_true(open > 10);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -513,6 +540,7 @@ int main(void)
         cmocka_unit_test(test_exact_bounds_chains_with_replicas),
         cmocka_unit_test(test_exact_with_chunks),
         cmocka_unit_test(test_exact_after_the_deadline),
+        cmocka_unit_test(test_exact_uses_the_time_it_is_given),
         cmocka_unit_test(test_exact_proves_branching_models),
         cmocka_unit_test(test_exact_proves_a_model_with_many_downsets),
     };
