@@ -3,7 +3,8 @@
  * Bounds are destructive (Klein and Scholl, "Computing lower bounds by destructive improvement",
  * EJOR 1999): a cycle time that no assignment keeps is below the least one. Targets halve what is
  * between the bound and the best assignment: first downwards, to find, then upwards, to refute. What
- * gave up is tried again with twice the effort, from the front and from the back.
+ * gave up is tried again with more effort: from the front, from the back, and without the order, which
+ * refutes what is a matter of times alone.
  *
  * What a unit without compute orders its neighbours still keep; it lies with the last of its
  * predecessors, where it costs nothing. A station may be empty here: where units are as many as

@@ -76,12 +76,20 @@ static double worst_load(const proof *p)
     return 1.0 + 2.0 * worst;
 }
 
+/* What cuts may take, taken off the work. They are not worth more until a deadline, and do not look at
+ * the clock often. */
+static smp__cut_limits cut_limits(proof *p)
+{
+    int64_t work = (p->work < PROVE_WORK ? p->work : PROVE_WORK) / CUT_SHARE;
+    p->work -= work;
+    return (smp__cut_limits){work, p->limits->deadline_s};
+}
+
 static smp_status try_target(proof *p, double target_us, smp__exact_answer *answer)
 {
     double best_us = INFINITY;
     bool refuted = false;
-    smp__cut_limits limits = {p->work / CUT_SHARE, p->limits->deadline_s};
-    p->work -= limits.work;
+    smp__cut_limits limits = cut_limits(p);
     if (isfinite(target_us))
         SMP_TRY(smp__cuts_narrow(p->cuts, target_us, &limits, &refuted));
     else
@@ -180,8 +188,7 @@ static smp_status bound_by_work(proof *p, smp_arena *arena)
 static smp_status bound_by_cuts(proof *p, double upper_us)
 {
     double bound_us;
-    smp__cut_limits limits = {p->work / CUT_SHARE, p->limits->deadline_s};
-    p->work -= limits.work;
+    smp__cut_limits limits = cut_limits(p);
     SMP_TRY(smp__bound_by_op_cuts(&p->window, p->lower_us, &limits, &bound_us));
     raise_bound(p, bound_us, "largest op and its transfers");
     if (upper_us > p->lower_us) {
