@@ -19,6 +19,7 @@ enum {
     PROVE_BYTES = 160 << 20,
     LONG_BYTES = 400 << 20, /* until the deadline */
     LINE_WORK = PROVE_WORK / 4,
+    FIRST_SHARE = 16,  /* of that, where the obvious is tried */
     MAX_UNITS = 20000, /* for exact search */
     CUT_SHARE = 3,     /* of the work, for cuts alone: a third */
     SMALL_UNITS = 24,
@@ -294,7 +295,7 @@ static smp_status prove_line(proof *p, smp_partition **partition, int64_t work)
  * bound: exact search, which does not, gets half of the usual work. */
 static smp_status prove_both(proof *p, smp_partition **partition)
 {
-    SMP_TRY(prove_line(p, partition, LINE_WORK));
+    SMP_TRY(prove_line(p, partition, p->problem->first_look ? LINE_WORK / FIRST_SHARE : LINE_WORK));
     if (is_closed(p->lower_us, upper_of(*partition)))
         return SMP_OK;
     int64_t part = (p->work < PROVE_WORK ? p->work : PROVE_WORK) / 2, rest = p->work - part;

@@ -49,6 +49,7 @@ typedef struct smp_candidate {
     const char *solver;      /* of the partition; static text */
     double bottleneck_us;    /* of the partition */
     double step_us;          /* simulated */
+    bool is_least;           /* no partition has a shorter step here: all were looked at */
     double step_bound_us[2]; /* what a step of any partition takes at least: in the order of the
                                 schedule, and in any order (step_bound.h); of the winner, or 0 */
     double give_up_us;       /* peaks stay 0 if the step takes longer: it is not listed; 0: never */

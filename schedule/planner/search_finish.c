@@ -333,10 +333,15 @@ static int32_t find_plain(const smp__search *s, const rank_key *key)
 
 static smp_status bound_step(const smp__search *s, const rank_key *key)
 {
-    double *bound_us = s->entry[key->entry].candidate->step_bound_us;
+    smp_candidate *candidate = s->entry[key->entry].candidate;
+    double *bound_us = candidate->step_bound_us;
     if (s->configs.request->objective != SMP_OBJECTIVE_STEP)
         return SMP_OK;
-    return smp__step_bound(&s->configs, &s->configs.config[key->index], &bound_us[0], &bound_us[1]);
+    SMP_TRY(
+        smp__step_bound(&s->configs, &s->configs.config[key->index], &bound_us[0], &bound_us[1]));
+    if (candidate->is_least)
+        bound_us[0] = fmax(bound_us[0], candidate->step_us * (1.0 - 1e-9));
+    return SMP_OK;
 }
 
 /* Moves the entries into the result, best first. */

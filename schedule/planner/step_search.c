@@ -20,7 +20,7 @@
  * every partition, and the units placed for that. */
 enum {
     MOST_TRIALS = 20000,
-    SMALL_UNITS = 20,
+    SMALL_UNITS = 128,
     MOST_PLACED = 400000,
     FITTING_TRIALS = 9 /* what choosing ops to recompute counts as */
 };
@@ -39,6 +39,7 @@ typedef struct step_search {
     double *rank_us;     /* [pipeline] compute that is placed */
     double trial_work;   /* ops and actions of a simulation */
     int64_t trials_left, placed_left;
+    bool left_out; /* a partition that another choice of what recomputes might have made better */
 } step_search;
 
 /* Share of a backward that an action is; half of it the gradient of the input. */
@@ -122,6 +123,8 @@ static smp_status judge(step_search *s, smp_partition *partition, bool *better)
     SMP_TRY(smp__config_evaluate(s->configs, s->config, partition,
                                  isfinite(limit_us) ? limit_us : 0.0, &trial));
     *better = trial->step_us < limit_us && trial->fits;
+    s->left_out |=
+        trial->n_recompute > 0 || (!trial->fits && s->config->recompute == SMP_RECOMPUTE_AUTO);
     s->trials_left -= trial->n_recompute > 0 ? FITTING_TRIALS : 0;
     if (*better) {
         smp_candidate *worse = *s->best;
@@ -293,6 +296,8 @@ smp_status smp__step_search(smp__configs *configs, smp__config *config, double *
     if (status == SMP_OK && s.units->n <= SMALL_UNITS) {
         memset(s.n_in_stage, 0, (size_t)s.problem.n_stage * sizeof *s.n_in_stage);
         status = place_all(&s, 0, s.problem.n_stage);
+        (*best)->is_least = status == SMP_OK && may_go_on(&s) && s.placed_left > 0 && !s.left_out &&
+                            (*best)->fits && (*best)->n_recompute == 0;
     }
     *work -= (double)(trials - s.trials_left) * s.trial_work;
     *replaced = *best == s.first ? NULL : s.first;

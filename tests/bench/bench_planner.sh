@@ -237,7 +237,7 @@ step() {
     timeout "$limit_s" "$bin/smp-partition" "$model" --stages "$stages" --ddp 1 --chunks "$chunks" \
         --pipeline "$rule" --microbatches $((2 * stages)) --memory 1000TB --json "$@" \
         >"$scratch/json" 2>"$scratch/err" || return 0
-    read -r step_us bound_us cell < <(tr -d '\n ' <"$scratch/json" | sed -nE \
+    read -r step_us bound_us cell < <({ tr -d '\n ' <"$scratch/json"; echo; } | sed -nE \
         's/.*"step_us":([^,]*),.*"step_lower_bound_us":([^,]*),"step_gap":([^,}]*).*/\1 \2 \3/p')
     [ "$(calc 'a <= b * (1 + 1e-9)' "$bound_us" "$step_us")" = 1 ] ||
         fail "part=steps model=$model: a bound of $bound_us us on a step of $step_us us"
