@@ -253,6 +253,36 @@ static double sample_us(const smp_search_request *request, const smp_plan *plan)
                : plan->predicted.step_us / samples;
 }
 
+/* Where a plan does not say what its stages recompute, that is chosen as in planning. */
+static smp_status choose_recompute(scoring *s, const smp_program *program, smp_candidate *candidate)
+{
+    smp__check_build *b = s->b;
+    smp_problem problem;
+    size_t n_op = (size_t)b->request.graph->n_op;
+    bool *said = SMP_ARENA_NEW(b->arena, bool, n_op);
+    bool *is_said = SMP_ARENA_NEW(b->arena, bool, (size_t)b->sketch->n_stage);
+    if (b->request.recompute != SMP_RECOMPUTE_AUTO || !b->request.graph->training)
+        return SMP_OK;
+    if (!said || !is_said)
+        return SMP_ERR_NO_MEMORY;
+    bool *recompute = candidate->partition->recompute;
+    memcpy(said, recompute, n_op);
+    int n_said = 0;
+    for (int i = 0; i < b->sketch->n_listed; i++)
+        n_said += is_said[b->sketch->stage[i].stage] = b->sketch->stage[i].recompute >= 0;
+    if (n_said == b->sketch->n_stage)
+        return SMP_OK;
+    SMP_TRY(smp__config_problem(&s->configs, &s->config, &problem));
+    SMP_TRY(smp__recompute_to_fit(&s->planner, &problem, candidate, program, INT64_MAX, true));
+    for (size_t op = 0; op < n_op; op++)
+        recompute[op] = is_said[candidate->partition->stage[op]] ? said[op] : recompute[op];
+    smp_partition *changed = NULL;
+    SMP_TRY(smp__partition_recompute(&problem, candidate->partition, recompute, &changed));
+    smp_partition_destroy(candidate->partition);
+    candidate->partition = b->out->partition = changed;
+    return SMP_OK;
+}
+
 /* Takes the programs over. */
 static smp_status make_plan(smp__scoring *s, smp_program *program)
 {
@@ -270,6 +300,7 @@ static smp_status make_plan(smp__scoring *s, smp_program *program)
                                .device = mapping->device,
                                .stage_rank = b->rank,
                                .partition = b->out->partition};
+    SMP_TRY(choose_recompute(s, program, &candidate));
     SMP_TRY(smp__planner_evaluate(&s->planner, &candidate, program, true, &evaluation));
     smp_status status = smp__planner_write(&s->planner, b->request.graph->path, &candidate,
                                            &evaluation, &b->out->plan);

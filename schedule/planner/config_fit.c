@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "schedule/lower/lower.h"
 #include "schedule/planner/configs.h"
 
 enum { MAX_SHRINK = 5, MAX_SHRINK_AUTO = 3, TINY = 12 /* ops */, EXACT_OPS = 64 };
@@ -118,6 +119,28 @@ static smp_status least_room(smp__configs *configs, const smp_problem *problem,
     return status;
 }
 
+/* Chooses what recomputes under the programs of the candidate's rule. */
+static smp_status choose_recompute(smp__configs *configs, const smp_problem *problem,
+                                   const smp_candidate *candidate, int64_t cap, bool exactly)
+{
+    smp__planner *planner = configs->planner;
+    size_t n = (size_t)candidate->pipeline;
+    smp_schedule_shape shape = smp__planner_shape(planner, candidate->pipeline, candidate->chunks,
+                                                  candidate->microbatches);
+    smp_program *program = calloc(n, sizeof *program);
+    if (!program)
+        return smp_fail_memory(n * sizeof *program);
+    smp_status status = smp__planner_hold(planner, candidate->partition);
+    if (status == SMP_OK)
+        status = smp_lower(smp_schedule_find(candidate->schedule), &shape, planner->flow, program);
+    if (status == SMP_OK)
+        status = smp__recompute_to_fit(planner, problem, candidate, program, cap, exactly);
+    for (size_t r = 0; r < n; r++)
+        smp_program_free(&program[r]);
+    free(program);
+    return status;
+}
+
 /* Evaluates the candidate; where it is a choice, with as little recomputation as fits. *known: as for
  * measure. `exactly`: the last op counts. */
 static smp_status settle(smp__configs *configs, smp__config *config, bool exactly,
@@ -143,8 +166,8 @@ static smp_status settle(smp__configs *configs, smp__config *config, bool exactl
             return SMP_OK;
         }
     }
-    SMP_TRY(smp__recompute_to_fit(configs->planner, &problem, candidate, cap,
-                                  exactly || problem.graph->n_op <= TINY));
+    SMP_TRY(choose_recompute(configs, &problem, candidate, cap,
+                             exactly || problem.graph->n_op <= TINY));
     SMP_TRY(set_recompute(&problem, candidate->partition->recompute, candidate));
     return measure(configs, candidate, known);
 }

@@ -214,12 +214,13 @@ smp_status smp__config_evaluate(smp__configs *configs, smp__config *config,
 
 /* Evaluates a candidate again that recomputes by choice: then it needs each op that does. */
 smp_status smp__config_settle(smp__configs *configs, smp__config *config, smp_candidate *candidate);
-/* Names the ops of the candidate's partition that recompute, beginning with none (it has none):
- * as few as it takes for every rank to fit its memory and `cap`, as far as that can be. exactly: none of them
- * can be left out; else a little more may recompute, found faster. The times of the partition stay
- * (schedule/planner/recompute_fit.c). */
+/* Names the ops of the candidate's partition that recompute under its programs [pipeline]: as few as it
+ * takes for every rank to fit its memory and `cap`, as far as that can be; a rank that fits stays as
+ * it is. exactly: none of them can be left out; else a little more may recompute, found faster. The
+ * times of the partition stay (schedule/planner/recompute_fit.c). */
 smp_status smp__recompute_to_fit(smp__planner *planner, const smp_problem *problem,
-                                 const smp_candidate *candidate, int64_t cap, bool exactly);
+                                 const smp_candidate *candidate, const smp_program *program,
+                                 int64_t cap, bool exactly);
 
 /* The SMP_ERR_NO_FIT message for the candidate that missed by least. */
 smp_status smp__search_no_fit(const smp__configs *configs, const smp__config *config,

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "graph/model/op.h"
-#include "schedule/lower/lower.h"
 #include "schedule/memory/recompute_choice.h"
 #include "schedule/planner/configs.h"
 
@@ -25,12 +24,12 @@ typedef struct fitting {
     smp__planner *planner;
     const smp_problem *problem;
     const smp_candidate *candidate;
-    bool *recompute;      /* [n_op] of the candidate's partition, */
-    bool *kept;           /* [n_op] and a choice to come back to */
-    smp_program *program; /* [pipeline] */
-    int64_t *state_bytes; /* [pipeline] */
-    double *forward_us;   /* [n_op] */
-    int32_t *op;          /* [n_op] of a rank, longest forward first */
+    bool *recompute;            /* [n_op] of the candidate's partition, */
+    bool *kept;                 /* [n_op] and a choice to come back to */
+    const smp_program *program; /* [pipeline] */
+    int64_t *state_bytes;       /* [pipeline] */
+    double *forward_us;         /* [n_op] */
+    int32_t *op;                /* [n_op] of a rank, longest forward first */
     int32_t n_op;
     int64_t cap; /* no rank may take more, whatever its memory */
 } fitting;
@@ -199,39 +198,35 @@ static smp_status open_fitting(fitting *f, smp_arena *arena)
 {
     const smp_candidate *candidate = f->candidate;
     size_t n_op = (size_t)f->problem->graph->n_op;
-    smp_schedule_shape shape = smp__candidate_shape(f->planner, candidate);
-    f->program = SMP_ARENA_NEW(arena, smp_program, (size_t)candidate->pipeline);
     f->state_bytes = SMP_ARENA_NEW(arena, int64_t, (size_t)candidate->pipeline);
     f->forward_us = SMP_ARENA_NEW(arena, double, n_op);
     f->kept = SMP_ARENA_NEW(arena, bool, n_op);
     f->op = SMP_ARENA_NEW(arena, int32_t, n_op);
-    if (!f->program || !f->state_bytes || !f->forward_us || !f->kept || !f->op)
+    if (!f->state_bytes || !f->forward_us || !f->kept || !f->op)
         return SMP_ERR_NO_MEMORY;
     for (size_t op = 0; op < n_op; op++)
         f->forward_us[op] = f->problem->costs->op[op].forward_us;
-    SMP_TRY(smp__planner_state_bytes(f->planner, candidate, f->state_bytes));
-    return smp_lower(smp_schedule_find(candidate->schedule), &shape, f->planner->flow, f->program);
+    return smp__planner_state_bytes(f->planner, candidate, f->state_bytes);
 }
 
 smp_status smp__recompute_to_fit(smp__planner *planner, const smp_problem *problem,
-                                 const smp_candidate *candidate, int64_t cap, bool exactly)
+                                 const smp_candidate *candidate, const smp_program *program,
+                                 int64_t cap, bool exactly)
 {
     fitting f = {.planner = planner,
                  .problem = problem,
                  .candidate = candidate,
                  .recompute = candidate->partition->recompute,
+                 .program = program,
                  .cap = cap};
     smp_arena *arena = smp_arena_create();
     smp_status status = arena ? open_fitting(&f, arena) : SMP_ERR_NO_MEMORY;
     for (int r = 0; r < candidate->pipeline && status == SMP_OK; r++) {
-        int64_t missing = candidate->rank_peak_bytes[r] - limit_of(&f, r);
-        if (missing <= 0) /* at least, where only the least is known */
-            status = find_missing(&f, r, &missing);
+        int64_t missing;
+        status = find_missing(&f, r, &missing);
         if (status == SMP_OK && missing > 0)
             status = fit_rank(&f, r, missing, exactly);
     }
-    for (int r = 0; f.program && r < candidate->pipeline; r++)
-        smp_program_free(&f.program[r]);
     smp_arena_destroy(arena);
     return status;
 }

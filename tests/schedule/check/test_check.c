@@ -340,6 +340,33 @@ static void test_check_recompute_list(void **state)
     close_example(&request);
 }
 
+/* Stages that say nothing recompute as much as it takes to fit, and one that says no does not. */
+static void test_check_chooses_what_recomputes(void **state)
+{
+    (void)state;
+    static const char *const text[] = {
+        "smp: 1\nstages: [{ops: [wte..h1.res_2]}, {ops: [h2.ln_1..loss]}]\n",
+        "smp: 1\nstages: [{ops: [wte..h1.res_2], recompute: false}, {ops: [h2.ln_1..loss]}]\n"};
+    smp_search_request request;
+    open_example("gpt-tiny.yaml", 2, &request);
+    request.microbatch_size = 16;
+    request.microbatches = 8;
+    request.schedule = "interleaved";
+    request.memory_bytes = (int64_t)36 << 20;
+    for (int i = 0; i < 2; i++) {
+        smp_check check;
+        smp_sketch *sketch = parse(text[i]);
+        if (smp_check_sketch(&request, false, sketch, &check) != SMP_OK)
+            fail_msg("%s", smp_last_error());
+        int32_t n_again = smp_plan_stage_recomputes(&check.plan->stage[0]);
+        assert_int_equal(check.fits, i == 0);
+        assert_true(i == 0 ? n_again > 0 && n_again < check.plan->stage[0].n_op : n_again == 0);
+        smp_check_free(&check);
+        smp_sketch_destroy(sketch);
+    }
+    close_example(&request);
+}
+
 /* Ranks may be dealt out in any order where no schedule is asked for; loads follow. */
 static void test_check_ranks_in_any_order(void **state)
 {
@@ -556,6 +583,7 @@ int main(void)
         cmocka_unit_test(test_check_finds_everything),
         cmocka_unit_test(test_check_scores_as_planned),
         cmocka_unit_test(test_check_recompute_list),
+        cmocka_unit_test(test_check_chooses_what_recomputes),
         cmocka_unit_test(test_check_ranks_in_any_order),
         cmocka_unit_test(test_check_pattern),
         cmocka_unit_test(test_check_ops_by_pattern),
