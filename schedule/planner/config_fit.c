@@ -125,8 +125,7 @@ static smp_status choose_recompute(smp__configs *configs, const smp_problem *pro
 {
     smp__planner *planner = configs->planner;
     size_t n = (size_t)candidate->pipeline;
-    smp_schedule_shape shape = smp__planner_shape(planner, candidate->pipeline, candidate->chunks,
-                                                  candidate->microbatches);
+    smp_schedule_shape shape = smp__candidate_shape(planner, candidate);
     smp_program *program = calloc(n, sizeof *program);
     if (!program)
         return smp_fail_memory(n * sizeof *program);

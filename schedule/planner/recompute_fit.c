@@ -14,8 +14,8 @@
 #include "schedule/planner/configs.h"
 
 enum {
-    FEW_OPS = 8,     /* of a rank: all sets of them are tried */
-    MOST_DROPS = 500 /* tried on a rank */
+    FEW_OPS = 8,       /* of a rank: all sets of them are tried */
+    DROP_WORK = 100000 /* ops laid out to see what a rank can do without: all, up to 300 ops */
 };
 #define SPARE 1.02 /* times what was missing */
 #define STEP 0.01  /* of the stashes at least, twice as much each time */
@@ -162,8 +162,8 @@ static bool is_second(const fitting *f, int32_t op)
 
 static smp_status take_back(const fitting *f, int rank)
 {
-    int n_try = 0;
-    for (int32_t i = 0; i < f->n_op && n_try < MOST_DROPS; i++) {
+    int64_t work = DROP_WORK;
+    for (int32_t i = 0; i < f->n_op && work > 0; i++) {
         int32_t op = f->op[i];
         int64_t missing;
         if (!f->recompute[op] || is_second(f, op))
@@ -173,7 +173,7 @@ static smp_status take_back(const fitting *f, int rank)
         if (pair)
             f->recompute[op + 1] = false;
         SMP_TRY(find_missing(f, rank, &missing));
-        n_try++;
+        work -= f->n_op;
         if (missing <= 0)
             continue;
         f->recompute[op] = true;

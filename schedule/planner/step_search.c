@@ -22,7 +22,8 @@ enum {
     MOST_TRIALS = 20000,
     SMALL_UNITS = 128,
     MOST_PLACED = 400000,
-    FITTING_TRIALS = 9 /* what choosing ops to recompute counts as */
+    FITTING_TRIALS = 9, /* what choosing ops to recompute counts as, and */
+    FITTING_OPS = 500   /* one more for so many ops */
 };
 #define MOST_WORK 3e6
 #define BETTER (1.0 - 1e-9)
@@ -125,7 +126,8 @@ static smp_status judge(step_search *s, smp_partition *partition, bool *better)
     *better = trial->step_us < limit_us && trial->fits;
     s->left_out |=
         trial->n_recompute > 0 || (!trial->fits && s->config->recompute == SMP_RECOMPUTE_AUTO);
-    s->trials_left -= trial->n_recompute > 0 ? FITTING_TRIALS : 0;
+    if (trial->n_recompute > 0)
+        s->trials_left -= FITTING_TRIALS + s->problem.graph->n_op / FITTING_OPS;
     if (*better) {
         smp_candidate *worse = *s->best;
         *s->best = trial;
