@@ -157,7 +157,7 @@ static smp_status settle(smp__configs *configs, smp__config *config, bool exactl
     SMP_TRY(measure(configs, candidate, known));
     if (candidate->room_bytes >= 0 && candidate->peak_bytes <= cap)
         return SMP_OK;
-    if (!*known) {
+    if (!*known && problem.graph->n_op > TINY) { /* else a mixture may fit where neither does */
         int64_t room_bytes = 0;
         SMP_TRY(least_room(configs, &problem, candidate, &room_bytes));
         if (room_bytes < 0) {

@@ -16,7 +16,7 @@
 
 enum { MAX_POLISHED = 6, POLISH_OPS = 2000, /* fewer of larger graphs */ LARGE_OPS = 4000 };
 #define NEAR 1.05     /* times the best: what more effort may turn into the best */
-#define NEAR_MISS 0.5 /* of the memory */
+#define NEAR_MISS 1.0 /* of the memory */
 #define STEP_WORK 3e6 /* ops and actions that searching for it may simulate, in all */
 
 void smp_candidate_destroy(smp_candidate *candidate)
