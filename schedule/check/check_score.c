@@ -254,7 +254,8 @@ static double sample_us(const smp_search_request *request, const smp_plan *plan)
 }
 
 /* Where a plan does not say what its stages recompute, that is chosen as in planning. */
-static smp_status choose_recompute(scoring *s, const smp_program *program, smp_candidate *candidate)
+static smp_status choose_recompute(smp__scoring *s, const smp_program *program,
+                                   smp_candidate *candidate)
 {
     smp__check_build *b = s->b;
     smp_problem problem;
