@@ -243,7 +243,8 @@ static smp_status set_ops(const smp *s, const merged *m, smp_profile *profile)
     return SMP_OK;
 }
 
-/* By rank 0. Where no message could be timed, what the plan was made with if that was measured. */
+/* By rank 0. A core switch, and the link where no message could be timed: what the plan was made with
+ * if that was measured. */
 static smp_status write_profile(smp *s, merged *m, const char *path)
 {
     char device[SMP_DEVICE_NAME_BYTES];
@@ -258,6 +259,9 @@ static smp_status write_profile(smp *s, merged *m, const char *path)
     smp_device_profile_name(s->device, s->device_context, device);
     if (!s->device->host_memory && s->plan->cluster)
         profile.memory_bytes = s->plan->cluster->device[0].memory_bytes;
+    if (s->plan->cluster && s->plan->cluster->cores_per_node > 0 &&
+        s->plan->cluster->core_switch_us != SMP_DEFAULT_CORE_SWITCH_US)
+        profile.core_switch_us = s->plan->cluster->core_switch_us;
     if (status == SMP_OK && m->n_sample > 0)
         status = make_link(m, profile.arena, link);
     else if (s->plan->cluster && s->plan->cluster->intra_node.n_point > 0)

@@ -140,8 +140,9 @@ static smp_status read_links(const smp_yaml_node *top, smp_cluster *cluster)
 
 static smp_status read_cluster(const smp_yaml *yaml, smp_cluster *cluster)
 {
-    static const char *const keys[] = {"smp",    "name",  "nodes",   "devices_per_node",
-                                       "device", "links", "overlap", "cores_per_node"};
+    static const char *const keys[] = {"smp",           "name",  "nodes",   "devices_per_node",
+                                       "device",        "links", "overlap", "cores_per_node",
+                                       "core_switch_us"};
     const smp_yaml_node *top, *node;
     const char *name = "cluster";
     SMP_TRY(smp_yaml_top(yaml, &top));
@@ -160,6 +161,7 @@ static smp_status read_cluster(const smp_yaml *yaml, smp_cluster *cluster)
                            "nodes: got %d nodes of %d devices, expected at most %d devices",
                            cluster->nodes, cluster->devices_per_node, MAX_DEVICES);
     SMP_TRY(read_count(top, "cores_per_node", false, 0, MAX_CORES, &cluster->cores_per_node));
+    SMP_TRY(smp_core_switch_read(top, "cluster", &cluster->core_switch_us));
     SMP_TRY(read_devices(top, cluster));
     SMP_TRY(read_links(top, cluster));
     cluster->overlap = true;
@@ -232,6 +234,13 @@ smp_status smp_link_read(const smp_yaml_node *map, const char *what, const char 
         return SMP_OK;
     SMP_TRY(smp__field_list(link, key, "points", &points));
     return read_points(points, arena, out);
+}
+
+smp_status smp_core_switch_read(const smp_yaml_node *map, const char *what, double *us)
+{
+    *us = SMP_DEFAULT_CORE_SWITCH_US;
+    return smp_yaml_get(map, "core_switch_us") ? smp__field_us(map, what, "core_switch_us", us)
+                                               : SMP_OK;
 }
 
 const char *smp_link_name(smp_link_kind kind)

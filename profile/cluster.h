@@ -34,6 +34,10 @@ typedef enum smp_link_kind {
 
 const char *smp_link_name(smp_link_kind kind); /* its key in files: "intra_node" */
 
+/* Where nothing says what it costs that a rank gets a core from another one: half of a waiting rank's
+ * sleep (50 us), and a second-level cache of 1 MiB refilled at 20 GB/s. An estimate. */
+#define SMP_DEFAULT_CORE_SWITCH_US 75.0
+
 typedef struct smp_cluster {
     const char *name;
     int nodes;
@@ -41,9 +45,10 @@ typedef struct smp_cluster {
     const smp_device_spec *device; /* [nodes * devices_per_node] */
     smp_link_spec intra_node;
     smp_link_spec inter_node;
-    bool overlap;       /* transfers run beside compute */
-    int cores_per_node; /* ranks of a node that compute at the same time share this many
+    bool overlap;          /* transfers run beside compute */
+    int cores_per_node;    /* ranks of a node that compute at the same time share this many
                                    cores (`cores_per_node:`); 0: every device computes by itself */
+    double core_switch_us; /* what it costs that a rank gets a core from another one */
     smp_arena *arena;
 } smp_cluster;
 
@@ -52,6 +57,9 @@ typedef struct smp_cluster {
 struct smp_yaml_node;
 smp_status smp_link_read(const struct smp_yaml_node *map, const char *what, const char *key,
                          bool measured, smp_arena *arena, smp_link_spec *out);
+
+/* `core_switch_us` of a cluster in a file, or the default. */
+smp_status smp_core_switch_read(const struct smp_yaml_node *map, const char *what, double *us);
 
 /* Errors: SMP_ERR_INPUT with file:line:column. Freed with smp_cluster_destroy. */
 smp_status smp_cluster_read(const char *path, smp_cluster **out);

@@ -113,6 +113,7 @@ static smp_status make_cluster(int devices, const smp_device_spec *spec, double 
     cluster->intra_node.bytes_per_s = link_bytes_per_s;
     cluster->inter_node = cluster->intra_node;
     cluster->overlap = true;
+    cluster->core_switch_us = SMP_DEFAULT_CORE_SWITCH_US;
     cluster->arena = arena;
     *out = cluster;
     return SMP_OK;
@@ -160,6 +161,8 @@ smp_status smp_cluster_default(smp_target target, const smp_profile *profile, in
         SMP_TRY(smp_cluster_local(devices, &cluster));
     else
         SMP_TRY(profiled_gpus(profile, devices, &cluster));
+    if (profile && profile->core_switch_us > 0)
+        cluster->core_switch_us = profile->core_switch_us;
     smp_status status = SMP_OK;
     if (profile && profile->link[SMP_LINK_INTRA_NODE].n_point > 0)
         status = smp_cluster_set_intra_link(cluster, &profile->link[SMP_LINK_INTRA_NODE]);

@@ -37,6 +37,7 @@ typedef struct smp_profile {
     double optimizer_bytes_per_s; /* weight bytes updated per second by AdamW; 0: not measured */
     double reduce_bytes_per_s;    /* bytes of one gradient added to another; 0: not measured */
     smp_link_spec link[SMP_LINK_KINDS]; /* n_point 0: not measured */
+    double core_switch_us;              /* a rank gets its core from another one; 0: not measured */
     smp_arena *arena;
 } smp_profile;
 
@@ -56,8 +57,8 @@ smp_status smp_profile_check_target(const smp_profile *profile, smp_target targe
 
 /* The devices that a plan is for where no cluster file says so: of this machine
  * (smp_cluster_local), or, for CUDA, as many of what the profile was measured on, in one node;
- * with the measured link. profile: NULL, or of the target. SMP_ERR_INPUT for CUDA unless it
- * knows the device's memory. */
+ * with the measured link and core switch. profile: NULL, or of the target. SMP_ERR_INPUT for CUDA
+ * unless it knows the device's memory. */
 smp_status smp_cluster_default(smp_target target, const smp_profile *profile, int devices,
                                smp_cluster **out);
 

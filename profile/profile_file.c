@@ -155,10 +155,10 @@ static smp_status read_links(const smp_yaml_node *top, smp_profile *profile)
 
 static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp_profile *profile)
 {
-    static const char *const keys[] = {"smp",   "model",           "device",
-                                       "dtype", "microbatch_size", "optimizer_bytes_per_s",
-                                       "ops",   "links",           "reduce_bytes_per_s",
-                                       "memory"};
+    static const char *const keys[] = {"smp",    "model",           "device",
+                                       "dtype",  "microbatch_size", "optimizer_bytes_per_s",
+                                       "ops",    "links",           "reduce_bytes_per_s",
+                                       "memory", "core_switch_us"};
     const smp_yaml_node *top, *node;
     SMP_TRY(smp_yaml_top(yaml, &top));
     SMP_TRY(smp_yaml_known_keys(top, "profile", keys, SMP__COUNT(keys)));
@@ -171,6 +171,7 @@ static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp
         smp_yaml_int(node, "microbatch_size", 1, SMP__MAX_MICROBATCH, &profile->microbatch_size));
     SMP_TRY(read_rate(top, "optimizer_bytes_per_s", &profile->optimizer_bytes_per_s));
     SMP_TRY(read_rate(top, "reduce_bytes_per_s", &profile->reduce_bytes_per_s));
+    SMP_TRY(read_us(top, "profile", "core_switch_us", &profile->core_switch_us));
     SMP_TRY(read_ops(top, graph, profile));
     return read_links(top, profile);
 }
@@ -280,6 +281,8 @@ smp_status smp_profile_format(const smp_profile *profile, smp_text *yaml)
     smp_text_append(yaml, "microbatch_size: %" PRId64 "\n", profile->microbatch_size);
     put_double(yaml, "optimizer_bytes_per_s: ", profile->optimizer_bytes_per_s);
     put_double(yaml, "\nreduce_bytes_per_s: ", profile->reduce_bytes_per_s);
+    if (profile->core_switch_us > 0)
+        put_double(yaml, "\ncore_switch_us: ", profile->core_switch_us);
     smp_text_append(yaml, "\nops:%s\n", profile->n_op > 0 ? "" : " []");
     for (int32_t i = 0; i < profile->n_op; i++)
         put_op(yaml, profile->name[i], &profile->op[i], profile->spread ? profile->spread[i] : -1);

@@ -316,6 +316,8 @@ static void put_cluster(writer *w, const smp_plan *plan)
     put_int(w, "nodes", cluster->nodes);
     put_int(w, "devices_per_node", cluster->devices_per_node);
     put_int(w, "cores_per_node", cluster->cores_per_node);
+    if (cluster->cores_per_node > 0 && cluster->core_switch_us != SMP_DEFAULT_CORE_SWITCH_US)
+        put_double(w, "core_switch_us", cluster->core_switch_us);
     put_int(w, "memory", memory);
     put_bool(w, "overlap", cluster->overlap);
     put_double(w, "optimizer_bytes_per_s", plan->optimizer_bytes_per_s);

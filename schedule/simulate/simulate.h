@@ -8,16 +8,12 @@
  * ring, plus the exchange of weights tied across stages; O waits for all of them and then updates.
  * Ranks on one core (smp_cluster_core_of) take turns: a rank keeps the core until it has to wait, then
  * the one that has waited longest gets it, and finds the cache filled by others: passing a core on
- * costs SMP_CORE_SWITCH_US. */
+ * costs the cluster's core_switch_us. */
 #ifndef SMP_SCHEDULE_SIMULATE_SIMULATE_H
 #define SMP_SCHEDULE_SIMULATE_SIMULATE_H
 
 #include "profile/costs.h"
 #include "schedule/plan/plan.h"
-
-/* A rank that gets a core from another one: half of a waiting rank's sleep (50 us), and a second-level
- * cache of 1 MiB refilled at 20 GB/s. An estimate, for machines with more ranks than cores. */
-#define SMP_CORE_SWITCH_US 75.0
 
 typedef struct smp_simulation {
     double step_us; /* of all replicas */

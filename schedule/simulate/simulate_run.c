@@ -32,7 +32,8 @@ static void core_start(smp__sim *sim, int index, int seat)
 {
     smp__sim_core *core = &sim->core[index];
     smp__sim_runner *r = &sim->runner[core->member[seat]];
-    double switch_us = core->last >= 0 && core->last != seat ? SMP_CORE_SWITCH_US : 0.0;
+    bool switches = core->last >= 0 && core->last != seat;
+    double switch_us = switches ? sim->input->cluster->core_switch_us : 0.0;
     core->running = core->last = seat;
     r->started_us = sim->now_us;
     record_start(sim, r);

@@ -17,16 +17,22 @@
 
 enum { MOST_INPUTS = 4, MOST_VALUES = 1 << 14, MICROBATCHES = 2, TRIES = 10 };
 
-static smp *open_job(const char *schedule, bool record)
+static smp_options one_rank(const char *schedule, bool record)
 {
     smp_options options = smp_options_default();
-    smp *job = NULL;
     options.model = SMP_SOURCE_DIR "/examples/gpt-tiny.yaml";
     options.stages = options.ddp = options.chunks = 1;
     options.microbatches = MICROBATCHES;
     options.microbatch_size = 1;
     options.schedule = schedule;
     options.record_trace = options.record_costs = record;
+    return options;
+}
+
+static smp *open_job(const char *schedule, bool record)
+{
+    const smp_options options = one_rank(schedule, record);
+    smp *job = NULL;
     must(smp_init(&job, &options));
     return job;
 }
@@ -155,6 +161,30 @@ static void test_write_costs_of_many_steps(void **state)
     smp_finalize(job);
 }
 
+/* A run does not measure what its plan may know of shared cores. */
+static void test_write_costs_keeps_the_core_switch(void **state)
+{
+    (void)state;
+    char path[96], made[96];
+    snprintf(path, sizeof path, "%s/profile.yaml", ranks_folder);
+    snprintf(made, sizeof made, "%s/made.yaml", ranks_folder);
+    smp_options options = one_rank("1f1b", true);
+    smp_profile *profile = NULL;
+    for (int round = 0; round < 2; round++) {
+        smp *job = NULL;
+        must(smp_init(&job, &options));
+        take_step(job);
+        profile = written(job, made);
+        assert_true(profile->core_switch_us == (round == 0 ? 0 : 33.5));
+        profile->core_switch_us = 33.5;
+        must(smp_profile_write(profile, path));
+        options.profile = path;
+        smp_profile_destroy(profile);
+        smp_finalize(job);
+    }
+    assert_int_equal(unlink(path), 0);
+}
+
 static void test_write_costs_refuses(void **state)
 {
     (void)state;
@@ -179,6 +209,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_write_costs_sum_to_the_actions),
         cmocka_unit_test(test_write_costs_of_split_backwards),
         cmocka_unit_test(test_write_costs_of_many_steps),
+        cmocka_unit_test(test_write_costs_keeps_the_core_switch),
         cmocka_unit_test(test_write_costs_refuses),
     };
     open_ranks(&argc, &argv);

@@ -70,13 +70,17 @@ static void test_cluster_fills_in_defaults(void **state)
     assert_int_equal(
         read_text("smp: 1\nnodes: 1\ndevices_per_node: 2\ncores_per_node: 2\n" DEVICE LINKS, &c),
         SMP_OK);
+    assert_true(c->core_switch_us == SMP_DEFAULT_CORE_SWITCH_US);
     assert_true(c->overlap);
     assert_int_equal(c->cores_per_node, 2);
     assert_true(c->device[0].flops_bf16 == 0);
     assert_true(c->inter_node.latency_us == 1 && c->inter_node.bytes_per_s == 1e9);
     smp_cluster_destroy(c);
 
-    assert_int_equal(read_text("smp: 1\nnodes: 1\ndevices_per_node: 1\n" DEVICE, &c), SMP_OK);
+    assert_int_equal(
+        read_text("smp: 1\nnodes: 1\ndevices_per_node: 1\ncore_switch_us: 12.5\n" DEVICE, &c),
+        SMP_OK);
+    assert_true(c->core_switch_us == 12.5);
     assert_true(smp_link_us(smp_cluster_link(c, 0, 0), 1000) >= 0);
     smp_cluster_destroy(c);
 }

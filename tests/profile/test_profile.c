@@ -60,7 +60,8 @@ static smp_profile make_profile(smp_op_cost *cost, bool link)
                            .op = cost,
                            .spread = spread,
                            .optimizer_bytes_per_s = 1e10 / 3,
-                           .reduce_bytes_per_s = 1e10 / 7};
+                           .reduce_bytes_per_s = 1e10 / 7,
+                           .core_switch_us = link ? 1e3 / 7 : 0};
     for (int kind = 0; link && kind < SMP_LINK_KINDS; kind++)
         profile.link[kind] = (smp_link_spec){.latency_us = 0.1 + kind,
                                              .bytes_per_s = 1e10 / 9,
@@ -96,6 +97,7 @@ static void round_trip(bool link)
     assert_int_equal(read->n_op, N_OP);
     assert_true(read->optimizer_bytes_per_s == written.optimizer_bytes_per_s);
     assert_true(read->reduce_bytes_per_s == written.reduce_bytes_per_s);
+    assert_true(read->core_switch_us == written.core_switch_us);
     for (int i = 0; i < N_OP; i++) {
         assert_string_equal(read->name[i], written.name[i]);
         assert_cost_equal(&read->op[i], &written.op[i]);
@@ -209,6 +211,7 @@ static const broken broken_files[] = {
     {10, "links: {intra_node: {latency_us: 1, bytes_per_s: 1e-320, points: []}}", "10:50",
      "bytes_per_s"},
     {10, "optimizer_bytes_per_s: 1e-320", "10:24", "optimizer_bytes_per_s"},
+    {10, "core_switch_us: -1", "10:17", "core_switch_us"},
     {10, "reduce_bytes_per_s: 1e-320", "10:21", "reduce_bytes_per_s"},
     {10,
      "links: {intra_node: {latency_us: 1, bytes_per_s: 1, points: [{bytes: 8, us: 1}, "
@@ -271,8 +274,10 @@ static void test_profile_makes_a_cluster(void **state)
     assert_string_equal(c->device[2].name, "cpu");
     assert_true(c->cores_per_node > 0);
     assert_int_equal(c->intra_node.n_point, 0);
+    assert_true(c->core_switch_us == SMP_DEFAULT_CORE_SWITCH_US);
     smp_cluster_destroy(c);
     assert_int_equal(smp_cluster_default(cpu, &profile, 3, &c), SMP_OK);
+    assert_true(c->core_switch_us == profile.core_switch_us);
     assert_int_equal(c->intra_node.n_point, profile.link[SMP_LINK_INTRA_NODE].n_point);
     smp_cluster_destroy(c);
 

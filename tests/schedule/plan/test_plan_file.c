@@ -333,6 +333,28 @@ static void test_plan_file_execution(void **state)
     smp_text_free(&text);
 }
 
+/* What a rank pays for another one's core: the default where a plan does not say. */
+static void test_plan_file_core_switch(void **state)
+{
+    (void)state;
+    char *text = edited("cores_per_node: 0,", "cores_per_node: 1, core_switch_us: 0.1,");
+    smp_plan *plan = parse(text), *again = NULL, *without = parse(good);
+    smp_text written = {0}, plain = {0};
+    assert_true(plan->cluster->core_switch_us == 0.1);
+    assert_true(without->cluster->core_switch_us == SMP_DEFAULT_CORE_SWITCH_US);
+    assert_int_equal(SMP_OK, smp_plan_format(plan, &written));
+    again = parse(written.data);
+    assert_true(again->cluster->core_switch_us == 0.1);
+    assert_int_equal(SMP_OK, smp_plan_format(without, &plain));
+    assert_null(strstr(plain.data, "core_switch_us"));
+    free(text);
+    smp_text_free(&written);
+    smp_text_free(&plain);
+    smp_plan_destroy(plan);
+    smp_plan_destroy(again);
+    smp_plan_destroy(without);
+}
+
 /* Cut anywhere, a plan is refused or read, never worse. */
 /* The part of a backward that I takes: half of it where only other stages say it. */
 static void test_plan_file_split_backward(void **state)
@@ -529,6 +551,7 @@ int main(void)
         cmocka_unit_test(test_plan_file_recompute),
         cmocka_unit_test(test_plan_file_execution),
         cmocka_unit_test(test_plan_file_split_backward),
+        cmocka_unit_test(test_plan_file_core_switch),
         cmocka_unit_test(test_plan_file_truncated),
         cmocka_unit_test(test_plan_file_devices),
         cmocka_unit_test(test_plan_file_bind),

@@ -28,7 +28,8 @@ static inline void setting_open(setting *s, const made_plan *made, int nodes, in
                                .device = s->spec,
                                .intra_node = {.bytes_per_s = 1e300},
                                .inter_node = {.bytes_per_s = 1e300},
-                               .overlap = true}};
+                               .overlap = true,
+                               .core_switch_us = SMP_DEFAULT_CORE_SWITCH_US}};
     for (int d = 0; d < MAX_DEVICES; d++)
         s->spec[d] = (smp_device_spec){.name = "device", .flops_fp32 = 1e12};
     for (int i = 0; i < MAX_STAGES; i++) {

@@ -144,7 +144,7 @@ static void test_simulate_shared_cores(void **state)
         s.forward_us[i] = i + 1;
     smp_simulation *got = simulate(&s.input);
     /* ranks 0 and 2 on one core, 1 and 3 on the other; the second waits for the first */
-    const double switch_us = SMP_CORE_SWITCH_US;
+    const double switch_us = SMP_DEFAULT_CORE_SWITCH_US;
     const double starts[4] = {0, 0, 1, 2};
     const double ends[4] = {1, 2, 1 + switch_us + 3, 2 + switch_us + 4};
     for (int r = 0; r < 4; r++)
@@ -181,7 +181,7 @@ static void test_simulate_replicas_share_cores(void **state)
     s.input.optimizer_bytes_per_s = 1e12;
     smp_simulation *got = simulate(&s.input);
     /* on each core 6 of compute and 1 of the optimizer, twice: first one, the other, then in turns */
-    assert_us(got->step_us, 14 + 3 * SMP_CORE_SWITCH_US);
+    assert_us(got->step_us, 14 + 3 * SMP_DEFAULT_CORE_SWITCH_US);
     smp_simulation_destroy(got);
     s.cluster.cores_per_node = 4;
     got = simulate(&s.input);
@@ -209,12 +209,16 @@ static void test_simulate_core_bounds(void **state)
             assert_us(four->end_us[r][i], alone->end_us[r][i]);
     s.cluster.cores_per_node = 1;
     smp_simulation *one = simulate(&s.input);
-    double switches = (one->step_us - 3 * 8 * 8) / SMP_CORE_SWITCH_US;
+    double switches = (one->step_us - 3 * 8 * 8) / SMP_DEFAULT_CORE_SWITCH_US;
     assert_us(switches, (double)(int64_t)(switches + 0.5));
     assert_true(switches >= 4 && switches <= 2 * 8 * 8);
+    s.cluster.core_switch_us *= 2;
+    smp_simulation *slow = simulate(&s.input);
+    assert_us(slow->step_us - one->step_us, one->step_us - 3 * 8 * 8);
     smp_simulation_destroy(alone);
     smp_simulation_destroy(four);
     smp_simulation_destroy(one);
+    smp_simulation_destroy(slow);
     made_plan_free(&made);
 }
 
