@@ -14,7 +14,7 @@
 #include "profile/distinct.h"
 #include "profile/estimate.h"
 
-enum { ROUNDS = 3, PARTS = 3, MAX_REPEAT = 1000000, MAX_SAMPLES = 1000 };
+enum { CORE_TURNS = 100, ROUNDS = 3, PARTS = 3, MAX_REPEAT = 1000000, MAX_SAMPLES = 1000 };
 
 /* A sample that takes longer than this is taken once per round only. */
 #define LONG_SAMPLE_US 2e5
@@ -384,6 +384,16 @@ static smp_status describe(const session *s, smp_profile *profile)
     return profile->model && profile->device ? SMP_OK : SMP_ERR_NO_MEMORY;
 }
 
+static smp_status measure_core_switch(const session *s, smp_profile *profile)
+{
+    smp_status status = SMP_OK;
+    double us = 0;
+    if (s->probe->time_core_switch)
+        status = s->probe->time_core_switch(s->probe->context, CORE_TURNS, &us);
+    profile->core_switch_us = smp__to_ns(us);
+    return smp__sync_ranks(s->probe, status);
+}
+
 static smp_status measure_all(session *s, smp_profile *profile)
 {
     smp_status status = describe(s, profile);
@@ -392,6 +402,7 @@ static smp_status measure_all(session *s, smp_profile *profile)
     SMP_TRY(smp__sync_ranks(s->probe, status));
     SMP_TRY(measure_ops(s));
     SMP_TRY(measure_rates(s, profile));
+    SMP_TRY(measure_core_switch(s, profile));
     if (s->options->links)
         SMP_TRY(smp__measure_links(s->probe, s->options, s->arena, profile));
     return smp__sync_ranks(s->probe, assemble(s, profile));

@@ -92,6 +92,9 @@ typedef struct smp_probe {
     /* Adding one gradient of `elements` activations, bf16 if the target is, to another; NULL: not
      * measured. */
     smp_status (*time_reduce)(void *context, int64_t elements, int repeat, double *us);
+    /* A core that goes from one waiting rank to another, the median of so many turns of each. NULL:
+     * ranks do not compute on cores. */
+    smp_status (*time_core_switch)(void *context, int turns, double *us);
     /* Rank 0's bytes to every rank; NULL with a single rank. Collective. */
     smp_status (*share)(void *context, void *data, int64_t bytes);
     /* Waits for all ranks and gives every rank the same status: the first failure, if any. NULL

@@ -1,12 +1,13 @@
 /* The probe on a rank: the optimizer, the addition of gradients, and what all ranks do together.
- * Operators: exec/probe/probe_op.c; links: exec/probe/probe_link.c; memory and clock:
- * exec/probe/probe_pool.c. */
+ * Operators: exec/probe/probe_op.c; links: exec/probe/probe_link.c; shared cores:
+ * exec/probe/probe_core.c; memory and clock: exec/probe/probe_pool.c. */
 #include "exec/probe/probe.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "exec/optimizer/optimizer.h"
+#include "exec/probe/probe_core.h"
 #include "exec/probe/probe_link.h"
 #include "exec/probe/probe_op.h"
 #include "graph/base/random.h"
@@ -85,6 +86,12 @@ static smp_status time_link(void *context, smp_link_kind kind, int64_t bytes, in
 {
     rank_probe *r = context;
     return smp__probe_links_time(&r->state, &r->links, kind, bytes, repeat, us, spent_us);
+}
+
+static smp_status time_core_switch(void *context, int turns, double *us)
+{
+    const smp__probe_state *p = context;
+    return smp__probe_core_switch(p->parallel ? p->comm.node_rank : 0, turns, us);
 }
 
 static smp_status sync_ranks(void *context, smp_status status)
@@ -174,6 +181,8 @@ static void fill_table(rank_probe *r)
                            .close = smp__probe_close,
                            .time_optimizer = time_optimizer,
                            .time_reduce = time_reduce};
+    if (p->device->host_memory)
+        p->probe.time_core_switch = time_core_switch;
     if (p->parallel) {
         p->probe.sync = sync_ranks;
         p->probe.share = share_bytes;

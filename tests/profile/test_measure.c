@@ -141,6 +141,13 @@ static void note_progress(void *context, int done, int total)
     f->total_progress = total;
 }
 
+static smp_status fake_core_switch(void *context, int turns, double *us)
+{
+    (void)context;
+    *us = 1e-4 + turns;
+    return SMP_OK;
+}
+
 static smp_probe make_probe(fake *f)
 {
     *f = (fake){.probe_links = {true, true}, .far_us = 100, .far_bytes_per_us = 25};
@@ -153,6 +160,7 @@ static smp_probe make_probe(fake *f)
                        .time_link = fake_link,
                        .time_optimizer = fake_optimizer,
                        .time_reduce = fake_reduce,
+                       .time_core_switch = fake_core_switch,
                        .sync = fake_sync};
 }
 
@@ -338,6 +346,7 @@ static void test_measure_inference_runs_forward_only(void **state)
         assert_int_equal(p->op[i].stash_bytes, 0);
     }
     assert_true(p->optimizer_bytes_per_s == 0);
+    assert_true(p->core_switch_us >= 10 && p->core_switch_us == floor(p->core_switch_us));
     smp_profile_destroy(p);
     smp_graph_destroy(graph);
 }

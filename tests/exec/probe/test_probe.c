@@ -1,5 +1,7 @@
 /* The CPU probe without MPI: every op of a model with most operators opens and takes time, in every
  * part it has; the numbers of a small model are plausible. */
+#define _GNU_SOURCE /* sched_getaffinity, CPU_EQUAL */
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -106,6 +108,24 @@ static void test_probe_times_updates(void **state)
     smp_probe_destroy(probe);
 }
 
+/* Bounds that a busy machine keeps, too; the thread is as it was before. */
+static void test_probe_times_core_switches(void **state)
+{
+    smp_probe *probe = NULL;
+    double us = -1;
+    cpu_set_t before, after;
+    (void)state;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    assert_int_equal(smp_probe_create(&(smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32}, &probe),
+                     SMP_OK);
+    assert_int_equal(probe->time_core_switch(probe->context, 50, &us), SMP_OK);
+    if (!(us > 0.1 && us < 2e4))
+        fail_msg("got %g us", us);
+    assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
+    assert_true(CPU_EQUAL(&before, &after));
+    smp_probe_destroy(probe);
+}
+
 /* More than this machine has: refused before anything is reserved. */
 static void test_probe_refuses_what_does_not_fit(void **state)
 {
@@ -142,6 +162,7 @@ static void test_probe_measures_a_model(void **state)
         assert_true(profile->op[i].forward_us > 0 && profile->op[i].backward_us > 0);
     assert_true(profile->optimizer_bytes_per_s > 1e6 && profile->reduce_bytes_per_s > 1e6);
     assert_string_equal(profile->device, "cpu");
+    assert_true(profile->core_switch_us > 0);
     smp_profile_destroy(profile);
     smp_probe_destroy(probe);
     smp_graph_destroy(graph);
@@ -152,6 +173,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_probe_times_every_part_of_an_op),
         cmocka_unit_test(test_probe_times_updates),
+        cmocka_unit_test(test_probe_times_core_switches),
         cmocka_unit_test(test_probe_refuses_what_does_not_fit),
         cmocka_unit_test(test_probe_measures_a_model),
     };
