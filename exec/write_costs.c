@@ -92,10 +92,8 @@ static smp_status add_samples(const smp *s, merged *m, int replica)
     valid_samples(s->cost_samples, &begin, &end);
     for (int32_t i = 0; i < s->flow->n_transfer; i++) {
         const smp_transfer *t = &s->flow->transfer[i];
-        const int from = smp_plan_device(s->plan->placement, s->comm.pipeline_size,
-                                         s->comm.ddp_size, replica, s->stage_rank[t->from_stage]);
-        const int to = smp_plan_device(s->plan->placement, s->comm.pipeline_size, s->comm.ddp_size,
-                                       replica, s->stage_rank[t->to_stage]);
+        const int from = smp_plan_device(s->plan, replica, s->stage_rank[t->from_stage]);
+        const int to = smp_plan_device(s->plan, replica, s->stage_rank[t->to_stage]);
         if (m->node_of[from] != m->node_of[to])
             continue;
         for (int k = begin; k < end; k++) {

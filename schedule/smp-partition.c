@@ -120,8 +120,10 @@ static smp_status keep_numbers(const smp_partition_options *o, const smp_sketch 
     SMP_TRY(keep_microbatches(sketch, r));
     if (r->microbatch_size == 0)
         r->microbatch_size = sketch->microbatch_size;
-    if (!o->has_placement && sketch->has_placement)
+    bool same_ranks = r->stages == sketch->pipeline && r->ddp == sketch->ddp;
+    if (!o->has_placement && sketch->has_placement && (!sketch->device || same_ranks))
         r->placement = sketch->placement;
+    r->device = sketch->device;
     if (r->devices == 0 && r->ddp > 0)
         r->devices = local_devices(r);
     return keep_schedule(sketch, r);

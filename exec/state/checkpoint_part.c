@@ -106,7 +106,7 @@ smp_status smp__part_write(const smp *s)
     int fd = open(path, O_CREAT | O_WRONLY, 0666);
     if (fd < 0)
         return smp_fail(SMP_ERR_FAILED, "%s: cannot create: %s", path, strerror(errno));
-    smp_status status = s->comm.world_rank == 0 ? write_header(s, fd, path) : SMP_OK;
+    smp_status status = s->comm.pipeline_rank == 0 ? write_header(s, fd, path) : SMP_OK;
     if (status == SMP_OK)
         status = write_weights(s, fd, path);
     if (status == SMP_OK)

@@ -47,6 +47,12 @@ static smp_status check_shape(smp__check_build *b)
                          b->request.ddp, (long long)devices, cluster->name,
                          smp_cluster_devices(cluster));
     b->request.devices = (int)devices;
+    if (b->request.placement == SMP_PLACEMENT_LISTED &&
+        (p != sketch->pipeline || b->request.ddp != sketch->ddp))
+        return SMP__FIND(findings, ILLEGAL, "devices", sketch->parallel_where,
+                         "the placement lists the devices of %d ranks * %d replicas, asked for are "
+                         "%d * %d",
+                         sketch->pipeline, sketch->ddp, p, b->request.ddp);
     if ((int64_t)p * v > SMP_MAX_FORWARDS / m)
         return SMP__FIND(findings, ILLEGAL, "shape", sketch->parallel_where,
                          "%d ranks * %d chunks * %d micro-batches, expected at most %d forward "
@@ -93,6 +99,7 @@ static smp_status check_numbers(smp__check_build *b, bool use_placement)
                         (long long)r->microbatch_size, 1 << 20);
     if (!use_placement || r->placement == SMP_PLACEMENT_AUTO)
         r->placement = sketch->has_placement ? sketch->placement : SMP_PLACEMENT_CLUSTER;
+    r->device = sketch->device;
     SMP_TRY(pick_schedule(b));
     b->same_numbers = b->kind && p == sketch->pipeline && v == sketch->chunks &&
                       m == sketch->microbatches && sketch->schedule &&

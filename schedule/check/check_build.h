@@ -40,7 +40,8 @@ typedef struct smp__scoring {
 /* Closed with smp__planner_close, also where it fails. */
 smp_status smp__scoring_open(smp__check_build *b, smp__scoring *out);
 /* From now on with these devices and ranks of stages, rank: [n_stage], borrowed. */
-smp_status smp__scoring_place(smp__scoring *s, smp_placement placement, const int *rank);
+smp_status smp__scoring_place(smp__scoring *s, smp_placement placement, const int *listed,
+                              const int *rank);
 
 /* By how much each part of a plan that is legal and fits falls short (schedule/check/check_parts.c). */
 smp_status smp__check_parts(smp__check_build *b);

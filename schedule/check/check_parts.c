@@ -82,7 +82,7 @@ static smp_status state(parts *p, const version *v, const int32_t *stage, const 
                         smp_partition **out)
 {
     smp_problem problem;
-    SMP_TRY(smp__scoring_place(&p->scoring, v->placement, v->rank));
+    SMP_TRY(smp__scoring_place(&p->scoring, v->placement, p->b->request.device, v->rank));
     SMP_TRY(smp__config_problem(&p->scoring.configs, &p->scoring.config, &problem));
     problem.recomputes = like->recompute;
     return smp_partition_evaluate(&problem, stage, out);
@@ -115,7 +115,7 @@ static smp_status judge(parts *p, version *v)
     smp__planner *planner = &p->scoring.planner;
     smp__evaluation evaluation;
     int tight_rank;
-    SMP_TRY(smp__scoring_place(&p->scoring, v->placement, v->rank));
+    SMP_TRY(smp__scoring_place(&p->scoring, v->placement, p->b->request.device, v->rank));
     smp_candidate candidate = {.pipeline = b->shape.pipeline,
                                .ddp = b->request.ddp,
                                .chunks = b->shape.chunks,
@@ -355,13 +355,16 @@ static smp_status replace_placement(parts *p, version *best)
         return SMP_ERR_NO_MEMORY;
     if (!devices_differ(p->b->request.cluster))
         return SMP_OK;
-    for (int placement = SMP_PLACEMENT_CLUSTER; placement <= SMP_PLACEMENT_SPREAD; placement++) {
+    const smp_placement placements[] = {SMP_PLACEMENT_CLUSTER, SMP_PLACEMENT_SPREAD,
+                                        SMP_PLACEMENT_LISTED};
+    int n_placement = p->b->request.placement == SMP_PLACEMENT_LISTED ? 3 : 2;
+    for (int i = 0; i < n_placement; i++) {
         for (int r = 0; r < n; r++)
             to[r] = r;
         if (n <= ALL_ORDERS)
-            SMP_TRY(permute(p, (smp_placement)placement, to, 0, best));
+            SMP_TRY(permute(p, placements[i], to, 0, best));
         else
-            SMP_TRY(exchange_two(p, (smp_placement)placement, to, best));
+            SMP_TRY(exchange_two(p, placements[i], to, best));
     }
     return SMP_OK;
 }

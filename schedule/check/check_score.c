@@ -24,10 +24,11 @@ smp_status smp__scoring_open(smp__check_build *b, smp__scoring *s)
                                 .totals.state_factor = smp_state_factor(request->graph),
                                 .arrangement = &s->arrangement,
                                 .arena = b->arena};
-    return smp__scoring_place(s, request->placement, b->rank);
+    return smp__scoring_place(s, request->placement, request->device, b->rank);
 }
 
-smp_status smp__scoring_place(smp__scoring *s, smp_placement placement, const int *rank)
+smp_status smp__scoring_place(smp__scoring *s, smp_placement placement, const int *listed,
+                              const int *rank)
 {
     const smp__check_build *b = s->b;
     int p = b->shape.pipeline, v = b->shape.chunks;
@@ -35,7 +36,7 @@ smp_status smp__scoring_place(smp__scoring *s, smp_placement placement, const in
     int64_t *limit = SMP_ARENA_NEW(b->arena, int64_t, (size_t)b->sketch->n_stage);
     if (!limit)
         return SMP_ERR_NO_MEMORY;
-    SMP_TRY(smp__mapping_get(&s->configs, p, placement, &mapping));
+    SMP_TRY(smp__mapping_get(&s->configs, p, placement, listed, &mapping));
     for (int i = 0; i < b->sketch->n_stage; i++)
         limit[i] = mapping->memory[rank[i]] / v;
     s->arrangement =

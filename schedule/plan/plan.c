@@ -83,6 +83,7 @@ static smp_status fill_plan(const smp_sketch *sketch, smp_plan *plan)
                        .ddp = sketch->ddp,
                        .chunks = sketch->chunks,
                        .placement = sketch->placement,
+                       .device = sketch->device,
                        .microbatches = sketch->microbatches,
                        .microbatch_size = sketch->microbatch_size,
                        .schedule = sketch->schedule,
@@ -332,7 +333,30 @@ int smp_plan_stage_of(const smp_plan *plan, int rank, int chunk)
     return -1;
 }
 
-int smp_plan_device(smp_placement placement, int pipeline, int ddp, int replica, int rank)
+int smp_placement_device(smp_placement placement, const int *listed, int pipeline, int ddp,
+                         int replica, int rank)
 {
-    return placement == SMP_PLACEMENT_CLUSTER ? replica * pipeline + rank : rank * ddp + replica;
+    int place = replica * pipeline + rank;
+    if (placement == SMP_PLACEMENT_LISTED)
+        return listed[place];
+    return placement == SMP_PLACEMENT_CLUSTER ? place : rank * ddp + replica;
+}
+
+int smp_plan_device(const smp_plan *plan, int replica, int rank)
+{
+    return smp_placement_device(plan->placement, plan->device, plan->pipeline, plan->ddp, replica,
+                                rank);
+}
+
+smp_placement smp_placement_of(const int *listed, int pipeline, int ddp)
+{
+    for (int placement = SMP_PLACEMENT_CLUSTER; placement <= SMP_PLACEMENT_SPREAD; placement++) {
+        bool same = true;
+        for (int i = 0; i < pipeline * ddp && same; i++)
+            same = listed[i] == smp_placement_device((smp_placement)placement, NULL, pipeline, ddp,
+                                                     i / pipeline, i % pipeline);
+        if (same)
+            return (smp_placement)placement;
+    }
+    return SMP_PLACEMENT_LISTED;
 }

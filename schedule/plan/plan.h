@@ -6,12 +6,13 @@
 #include "partition/problem/problem.h"
 #include "schedule/rules/schedule.h"
 
-/* cluster: the ranks of one pipeline are neighbours; spread: the replicas of one stage are. auto,
- * only in a request: the better of the two. */
+/* cluster: the ranks of one pipeline are neighbours; spread: the replicas of one stage are. listed: a
+ * list says it. auto, only in a request: the best of all. */
 typedef enum smp_placement {
     SMP_PLACEMENT_CLUSTER,
     SMP_PLACEMENT_SPREAD,
-    SMP_PLACEMENT_AUTO
+    SMP_PLACEMENT_AUTO,
+    SMP_PLACEMENT_LISTED
 } smp_placement;
 
 typedef struct smp_plan_stage {
@@ -52,6 +53,8 @@ typedef struct smp_plan {
     uint64_t fingerprint;
     int devices, pipeline, ddp, chunks;
     smp_placement placement;
+    const int
+        *device; /* [devices] of a listed placement, at replica * pipeline + rank; else NULL */
     int microbatches;
     int64_t microbatch_size;
     const char *schedule;
@@ -95,7 +98,12 @@ smp_where smp_plan_program_where(const smp_plan *plan, int rank);
 smp_schedule_shape smp_plan_shape(const smp_plan *plan);
 /* The stage a rank's chunk stands for, by the ranks in plan->stage; -1 if none. */
 int smp_plan_stage_of(const smp_plan *plan, int rank, int chunk);
-/* Cluster device (= world rank) of replica d, pipeline rank r under a placement. */
-int smp_plan_device(smp_placement placement, int pipeline, int ddp, int replica, int rank);
+/* Cluster device (= world rank) of a replica's pipeline rank. */
+int smp_plan_device(const smp_plan *plan, int replica, int rank);
+/* The same of a placement; listed: [pipeline * ddp], of SMP_PLACEMENT_LISTED only. */
+int smp_placement_device(smp_placement placement, const int *listed, int pipeline, int ddp,
+                         int replica, int rank);
+/* What a list says: cluster, spread, or neither, SMP_PLACEMENT_LISTED. O(devices). */
+smp_placement smp_placement_of(const int *listed, int pipeline, int ddp);
 
 #endif

@@ -3,15 +3,53 @@
 
 #include <string.h>
 
-smp_status smp__field_placement(const smp_yaml_node *parallel, smp_placement *out)
+/* Every device once. */
+static smp_status read_devices(const smp_yaml_node *list, smp_arena *arena, const int **out)
+{
+    const char *what = "parallel: placement";
+    int32_t n = smp_yaml_list_size(list);
+    int *device = SMP_ARENA_NEW(arena, int, (size_t)n);
+    bool *taken = SMP_ARENA_NEW(arena, bool, (size_t)n);
+    if (!device || !taken)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < n; i++) {
+        const smp_yaml_node *node = smp_yaml_list_at(list, i);
+        int64_t value;
+        SMP_TRY(smp_yaml_int(node, what, 0, n - 1, &value));
+        if (taken[value])
+            return smp_fail_at(smp_yaml_where(node), "%s: device %lld stands there twice", what,
+                               (long long)value);
+        taken[value] = true;
+        device[i] = (int)value;
+    }
+    *out = device;
+    return SMP_OK;
+}
+
+smp_status smp__field_placement(const smp_yaml_node *parallel, int pipeline, int ddp,
+                                smp_arena *arena, smp_placement *out, const int **listed)
 {
     const smp_yaml_node *node;
     const char *text;
     SMP_TRY(smp__field(parallel, "parallel", "placement", &node));
+    if (smp_yaml_kind_of(node) == SMP_YAML_LIST) {
+        if ((int64_t)pipeline * ddp != smp_yaml_list_size(node))
+            return smp_fail_at(smp_yaml_where(node),
+                               "parallel: placement: got a list of %d devices, expected one for "
+                               "each of %d replicas (`ddp`) of %d ranks (`pipeline`)",
+                               smp_yaml_list_size(node), ddp, pipeline);
+        SMP_TRY(read_devices(node, arena, listed));
+        *out = smp_placement_of(*listed, pipeline, ddp);
+        if (*out != SMP_PLACEMENT_LISTED)
+            *listed = NULL;
+        return SMP_OK;
+    }
     SMP_TRY(smp_yaml_string(node, "parallel: placement", &text));
     if (strcmp(text, "cluster") != 0 && strcmp(text, "spread") != 0)
         return smp_fail_at(smp_yaml_where(node),
-                           "parallel: placement: got '%s', expected cluster or spread", text);
+                           "parallel: placement: got '%s', expected cluster, spread or a list of "
+                           "devices",
+                           text);
     *out = text[0] == 'c' ? SMP_PLACEMENT_CLUSTER : SMP_PLACEMENT_SPREAD;
     return SMP_OK;
 }

@@ -22,7 +22,9 @@ enum {
 struct smp_sketch;
 smp_status smp__sketch_from_yaml(smp_yaml *yaml, bool whole, struct smp_sketch **out);
 
-smp_status smp__field_placement(const smp_yaml_node *parallel, smp_placement *out);
+/* *listed: the list of SMP_PLACEMENT_LISTED, in `arena`; as it is for the others. */
+smp_status smp__field_placement(const smp_yaml_node *parallel, int pipeline, int ddp,
+                                smp_arena *arena, smp_placement *out, const int **listed);
 
 /* The top map's `execution:`, {device: cuda, precision: bf16}; *out stays as it is where there
  * is none. */

@@ -91,12 +91,13 @@ static smp_status read_parallel(reader *r, const smp_yaml_node *top)
     SMP_TRY(read_int(r, map, what, "pipeline", 1, SMP__MAX_DEVICES, &sketch->pipeline));
     SMP_TRY(read_int(r, map, what, "ddp", 1, SMP__MAX_DEVICES, &sketch->ddp));
     SMP_TRY(read_int(r, map, what, "chunks", 1, SMP__MAX_STAGES, &sketch->chunks));
-    sketch->has_placement = is_wanted(r, map, "placement");
-    if (sketch->has_placement)
-        SMP_TRY(smp__field_placement(map, &sketch->placement));
     if (r->devices > 0 && sketch->ddp == 0 && sketch->pipeline > 0 &&
         r->devices % sketch->pipeline == 0)
         sketch->ddp = r->devices / sketch->pipeline;
+    sketch->has_placement = is_wanted(r, map, "placement");
+    if (sketch->has_placement)
+        SMP_TRY(smp__field_placement(map, sketch->pipeline, sketch->ddp, r->arena,
+                                     &sketch->placement, &sketch->device));
     return r->whole ? check_parallel(r, map) : SMP_OK;
 }
 

@@ -113,6 +113,21 @@ static void put_bool(writer *w, const char *key, bool value)
     smp_text_append(w->text, value ? "true" : "false");
 }
 
+static void put_placement(writer *w, const smp_plan *plan)
+{
+    if (plan->placement != SMP_PLACEMENT_LISTED) {
+        put_text(w, "placement", plan->placement == SMP_PLACEMENT_CLUSTER ? "cluster" : "spread");
+        return;
+    }
+    put_key(w, "placement");
+    open_with(w, '[');
+    for (int i = 0; i < plan->devices; i++) {
+        separate(w);
+        smp_text_append(w->text, "%d", plan->device[i]);
+    }
+    close_with(w, ']');
+}
+
 static void put_head(writer *w, const smp_plan *plan)
 {
     put_top_key(w, "smp", false);
@@ -129,7 +144,7 @@ static void put_head(writer *w, const smp_plan *plan)
     put_int(w, "devices", plan->devices);
     put_int(w, "pipeline", plan->pipeline);
     put_int(w, "ddp", plan->ddp);
-    put_text(w, "placement", plan->placement == SMP_PLACEMENT_CLUSTER ? "cluster" : "spread");
+    put_placement(w, plan);
     put_int(w, "chunks", plan->chunks);
     close_with(w, '}');
     put_top_key(w, "batch", false);

@@ -42,6 +42,7 @@ typedef struct smp_sketch {
     int64_t microbatch_size;
     bool has_placement;
     smp_placement placement;
+    const int *device; /* [pipeline * ddp] of a listed placement; else NULL */
     const char *schedule;
     bool has_target; /* it says `execution:` */
     smp_target target;

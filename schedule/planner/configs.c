@@ -326,11 +326,11 @@ static smp_status list_pipeline(smp__configs *configs, int pipeline)
     bool both = request->placement == SMP_PLACEMENT_AUTO;
     const smp__mapping *first, *second;
     SMP_TRY(smp__mapping_get(configs, pipeline, both ? SMP_PLACEMENT_CLUSTER : request->placement,
-                             &first));
+                             request->device, &first));
     SMP_TRY(list_mapping(configs, first));
     if (!both)
         return SMP_OK;
-    SMP_TRY(smp__mapping_get(configs, pipeline, SMP_PLACEMENT_SPREAD, &second));
+    SMP_TRY(smp__mapping_get(configs, pipeline, SMP_PLACEMENT_SPREAD, NULL, &second));
     return smp__mapping_alike(first, second, request->cluster) ? SMP_OK
                                                                : list_mapping(configs, second);
 }

@@ -110,9 +110,10 @@ void smp__configs_free(smp__configs *configs);
 /* Keeps the first reason why something cannot be; the message is the last error. */
 void smp__configs_note(smp__configs *configs, smp_status status);
 
-/* The device assignment of a placement, made once (schedule/planner/device_mapping.c). */
+/* The device assignment of a placement, made once (schedule/planner/device_mapping.c). listed: of
+ * SMP_PLACEMENT_LISTED, [devices]. */
 smp_status smp__mapping_get(smp__configs *configs, int pipeline, smp_placement placement,
-                            const smp__mapping **out);
+                            const int *listed, const smp__mapping **out);
 /* Fills n_replica and counting: stages are made for all replicas that count, the others wait for them
  * in every reduction. */
 smp_status smp__mapping_count(smp__mapping *mapping, const smp_search_request *request,

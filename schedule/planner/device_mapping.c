@@ -76,13 +76,14 @@ static double least_ring_us(const smp__mapping *mapping, const smp_cluster *clus
 }
 
 static smp_status fill_mapping(smp__mapping *mapping, const smp_search_request *request,
-                               smp_arena *arena)
+                               const int *listed, smp_arena *arena)
 {
     const smp_cluster *cluster = request->cluster;
     int p = mapping->pipeline;
     for (int d = 0; d < mapping->ddp; d++) {
         for (int r = 0; r < p; r++)
-            mapping->device[d * p + r] = smp_plan_device(mapping->placement, p, mapping->ddp, d, r);
+            mapping->device[d * p + r] =
+                smp_placement_device(mapping->placement, listed, p, mapping->ddp, d, r);
     }
     SMP_TRY(smp__mapping_count(mapping, request, arena));
     measure_speed(mapping, request);
@@ -100,15 +101,17 @@ static smp_status fill_mapping(smp__mapping *mapping, const smp_search_request *
 }
 
 smp_status smp__mapping_get(smp__configs *configs, int pipeline, smp_placement placement,
-                            const smp__mapping **out)
+                            const int *listed, const smp__mapping **out)
 {
+    size_t devices = (size_t)configs->request->devices, p = (size_t)pipeline;
     for (smp__mapping *known = configs->mapping; known; known = known->next) {
-        if (known->pipeline == pipeline && known->placement == placement) {
+        if (known->pipeline == pipeline && known->placement == placement &&
+            (placement != SMP_PLACEMENT_LISTED ||
+             memcmp(known->device, listed, devices * sizeof *listed) == 0)) {
             *out = known;
             return SMP_OK;
         }
     }
-    size_t devices = (size_t)configs->request->devices, p = (size_t)pipeline;
     smp__mapping *mapping = SMP_ARENA_NEW(configs->arena, smp__mapping, 1);
     if (!mapping)
         return SMP_ERR_NO_MEMORY;
@@ -120,7 +123,7 @@ smp_status smp__mapping_get(smp__configs *configs, int pipeline, smp_placement p
                               .next = configs->mapping};
     if (!mapping->device || !mapping->memory)
         return SMP_ERR_NO_MEMORY;
-    SMP_TRY(fill_mapping(mapping, configs->request, configs->arena));
+    SMP_TRY(fill_mapping(mapping, configs->request, listed, configs->arena));
     configs->mapping = mapping;
     *out = mapping;
     return SMP_OK;

@@ -56,6 +56,7 @@ static void fix_numbers(hinting *h)
     r->chunks = plan->chunks;
     r->microbatches = plan->microbatches;
     r->placement = plan->placement;
+    r->device = plan->device;
     if (!h->result->order.taken)
         r->schedule = h->result->search.best->schedule;
     if (r->deadline_s > 0.0)
@@ -249,7 +250,8 @@ static smp_status hint_other(hinting *h)
     r.chunks = found->chunks;
     r.microbatches = found->microbatches;
     r.schedule = found->schedule;
-    r.placement = found->placement;
+    /* candidates that were tried keep no list: the search finds one again */
+    r.placement = found->placement == SMP_PLACEMENT_LISTED ? SMP_PLACEMENT_AUTO : found->placement;
     r.memory_bytes = smp__printed_bytes(size, sizeof size, found->peak_bytes);
     SMP_TRY(try_change(h, SMP_HINT_MEMORY, &r, -1, &hint, NULL));
     if (hint)

@@ -232,6 +232,8 @@ static smp_status try_ranks(advice *a)
     if (*freed)
         SMP_TRY(try_change(a, &r, &fits, "%s", freed + 1));
     r.devices = smp_cluster_devices(request->cluster);
+    if (r.placement == SMP_PLACEMENT_LISTED) /* of fewer devices */
+        r.placement = SMP_PLACEMENT_AUTO;
     if (r.devices > request->devices)
         SMP_TRY(try_change(a, &r, &fits, "-n %d%s", r.devices, freed));
     return SMP_OK;

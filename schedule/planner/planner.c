@@ -19,6 +19,28 @@ smp_status smp__at_numbers(const smp_search_request *request, smp_status status)
     return smp_fail_context(status, "%s:%d:%d", where.file, where.line, where.column);
 }
 
+/* A listed placement has every device once. */
+static smp_status check_list(const smp_search_request *request)
+{
+    size_t n = (size_t)request->devices;
+    if (request->placement != SMP_PLACEMENT_LISTED)
+        return SMP_OK;
+    bool *taken = calloc(n, sizeof *taken);
+    if (!taken)
+        return smp_fail_memory(n);
+    bool once = true;
+    for (size_t i = 0; i < n && once; i++) {
+        int device = request->device[i];
+        once = device >= 0 && (size_t)device < n && !taken[device];
+        if (once)
+            taken[device] = true;
+    }
+    free(taken);
+    return once ? SMP_OK
+                : smp_fail(SMP_ERR_INPUT, "a placement lists every device from 0 to %d once",
+                           request->devices - 1);
+}
+
 static smp_status check_request(const smp_search_request *request)
 {
     int devices = smp_cluster_devices(request->cluster);
@@ -28,6 +50,7 @@ static smp_status check_request(const smp_search_request *request)
     if (request->microbatch_size < 1 || request->microbatch_size > 1 << 20)
         return smp_fail(SMP_ERR_INPUT, "micro-batch size %lld, expected 1 to %d",
                         (long long)request->microbatch_size, 1 << 20);
+    SMP_TRY(check_list(request));
     return smp_graph_check_kernels(request->graph);
 }
 
@@ -116,6 +139,13 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
     plan->ddp = best->ddp;
     plan->chunks = best->chunks;
     plan->placement = best->placement;
+    if (plan->placement == SMP_PLACEMENT_LISTED) {
+        int *device = SMP_ARENA_NEW(plan->arena, int, (size_t)plan->devices);
+        if (!device)
+            return SMP_ERR_NO_MEMORY;
+        memcpy(device, best->device, (size_t)plan->devices * sizeof *device);
+        plan->device = device;
+    }
     plan->microbatches = best->microbatches;
     plan->microbatch_size = best->microbatch_size;
     plan->training = graph->training;

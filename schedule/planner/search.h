@@ -31,7 +31,9 @@ typedef struct smp_search_request {
     int group;               /* micro-batches per group of chunked schedules; 0: pipeline */
     smp_where numbers_where; /* where the numbers above stand that no option gave; may be empty */
     bool until_deadline; /* the proof of the bottleneck goes on until deadline_s while it is open */
-    bool advise; /* where nothing fits: plan changes of the request and name those that do */
+    bool advise;       /* where nothing fits: plan changes of the request and name those that do */
+    const int *device; /* [devices] of SMP_PLACEMENT_LISTED: each once, of replica d, rank r at
+                          d * pipeline + r */
 } smp_search_request;
 
 /* One configuration, evaluated. */

@@ -145,6 +145,11 @@ static void explain_search(const smp_search_result *search, smp_text *text)
 
 static void put_configuration(smp__table *t, const smp_candidate *c, int row)
 {
+    static const char *const placement[] = {
+        [SMP_PLACEMENT_CLUSTER] = "cluster",
+        [SMP_PLACEMENT_SPREAD] = "spread",
+        [SMP_PLACEMENT_LISTED] = "listed",
+    };
     smp__table_put(t, "%d", row);
     smp__table_put(t, "%d", c->pipeline);
     smp__table_put(t, "%d", c->ddp);
@@ -154,7 +159,7 @@ static void put_configuration(smp__table *t, const smp_candidate *c, int row)
     else
         smp__table_put(t, "<%s", c->schedule);
     smp__table_put(t, "%d", c->microbatches);
-    smp__table_put(t, "<%s", c->placement == SMP_PLACEMENT_SPREAD ? "spread" : "cluster");
+    smp__table_put(t, "<%s", placement[c->placement]);
     double samples = (double)c->ddp * c->microbatches * (double)c->microbatch_size;
     smp__table_put_us(t, c->step_us);
     smp__table_put(t, "%.1f", c->step_us > 0 ? 1e6 * samples / c->step_us : 0.0);

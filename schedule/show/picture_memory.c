@@ -11,7 +11,7 @@ static int64_t limit_bytes(const smp_plan *plan, int rank)
     int64_t least = 0;
     for (int replica = 0; plan->cluster && plan->cluster->device && replica < plan->ddp;
          replica++) {
-        int device = smp_plan_device(plan->placement, plan->pipeline, plan->ddp, replica, rank);
+        int device = smp_plan_device(plan, replica, rank);
         if (device >= smp_cluster_devices(plan->cluster))
             continue;
         int64_t bytes = plan->cluster->device[device].memory_bytes;

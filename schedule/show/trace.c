@@ -202,8 +202,7 @@ smp_status smp_trace_predicted(const smp_plan *plan, const smp_simulation *simul
         return smp_fail_memory((size_t)total * sizeof *list);
     total = 0;
     for (int rank = 0; rank < plan->pipeline; rank++) {
-        int world_rank =
-            smp_plan_device(plan->placement, plan->pipeline, plan->ddp, simulation->replica, rank);
+        int world_rank = smp_plan_device(plan, simulation->replica, rank);
         for (int64_t i = 0; i < plan->program[rank].n; i++) {
             const smp_action *a = &plan->program[rank].action[i];
             list[total++] = (smp_trace_event){

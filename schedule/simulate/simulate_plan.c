@@ -34,7 +34,7 @@ static smp_status fill(const smp_plan *plan, smp_arena *arena, plan_arrays *a)
     for (int replica = 0; replica < plan->ddp; replica++)
         for (int rank = 0; rank < plan->pipeline; rank++)
             a->device[(int64_t)replica * plan->pipeline + rank] =
-                smp_plan_device(plan->placement, plan->pipeline, plan->ddp, replica, rank);
+                smp_plan_device(plan, replica, rank);
     return SMP_OK;
 }
 

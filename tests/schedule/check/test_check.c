@@ -558,7 +558,7 @@ static void test_check_sketch_broken(void **state)
         {"stages: [{ops: a}]\nprograms: F0.0", "programs"},
         {"stages: [{ops: a}]\npredicted: {peak_bytes: [x]}", "peak_bytes"},
         {"stages: [{ops: a}]\nbatch: {microbatches: 0}", "microbatches"},
-        {"stages: [{ops: a}]\nparallel: {placement: wide}", "cluster or spread"},
+        {"stages: [{ops: a}]\nparallel: {placement: wide}", "cluster, spread or a list"},
         {"stages: [{ops: a}]\nmodel: {fingerprint: x}", "hexadecimal"},
         {"stages: [{ops: a}]\nstage: 1", "'stage'"},
         {"stages: [{ops: a}]\nexecution: {device: gpu, precision: bf16}",

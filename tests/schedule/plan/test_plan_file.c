@@ -127,7 +127,11 @@ static void test_plan_file_broken(void **state)
         {"pipeline: 2", "pipeline: 4000000000", "plan.yaml:3:", "pipeline"},
         {"chunks: 1", "chunks: 2", "plan.yaml:7:", "expected pipeline * chunks = 4"},
         {"chunks: 1", "chunks: 1000000", "plan.yaml:3:", "stages"},
-        {"spread", "wide", "plan.yaml:3:", "cluster or spread"},
+        {"spread", "wide", "plan.yaml:3:", "cluster, spread or a list"},
+        {"spread", "[0, 2, 1]", "plan.yaml:3:", "got a list of 3 devices"},
+        {"spread", "[0, 2, 1, 0]", "plan.yaml:3:", "device 0 stands there twice"},
+        {"spread", "[0, 2, 1, 4]", "plan.yaml:3:", "placement"},
+        {"spread", "[0, 2, 1, x]", "plan.yaml:3:", "placement"},
         {"microbatches: 2", "microbatches: 0", "plan.yaml:4:", "microbatches"},
         {"microbatches: 2", "microbatches: 1", "plan.yaml:10:", "micro-batch 1"},
         {"microbatches: 2", "microbatches: 1000000000", "plan.yaml:10:", "1000000000"},
@@ -394,11 +398,40 @@ static void test_plan_file_truncated(void **state)
     }
 }
 
+static void assert_written(const smp_plan *plan, const char *expected)
+{
+    smp_text yaml = {0};
+    assert_int_equal(SMP_OK, smp_plan_format(plan, &yaml));
+    assert_string_equal(expected, yaml.data);
+    smp_text_free(&yaml);
+}
+
 static void test_plan_file_devices(void **state)
 {
     (void)state;
-    assert_int_equal(5, smp_plan_device(SMP_PLACEMENT_CLUSTER, 4, 2, 1, 1));
-    assert_int_equal(3, smp_plan_device(SMP_PLACEMENT_SPREAD, 4, 2, 1, 1));
+    assert_int_equal(5, smp_placement_device(SMP_PLACEMENT_CLUSTER, NULL, 4, 2, 1, 1));
+    assert_int_equal(3, smp_placement_device(SMP_PLACEMENT_SPREAD, NULL, 4, 2, 1, 1));
+    char *text = edited("spread", "[3, 0, 2, 1]");
+    smp_plan *plan = parse(text);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(plan->device[i], smp_plan_device(plan, i / 2, i % 2));
+    assert_int_equal(3, plan->device[0]);
+    assert_written(plan, text);
+    smp_plan_destroy(plan);
+    free(text);
+}
+
+/* A list that says what a word says is written as the word. */
+static void test_plan_file_devices_by_name(void **state)
+{
+    (void)state;
+    char *text = edited("spread", "[0, 2, 1, 3]");
+    smp_plan *plan = parse(text);
+    assert_int_equal(SMP_PLACEMENT_SPREAD, plan->placement);
+    assert_null(plan->device);
+    assert_written(plan, good);
+    smp_plan_destroy(plan);
+    free(text);
 }
 
 static const char model[] =
@@ -554,6 +587,7 @@ int main(void)
         cmocka_unit_test(test_plan_file_core_switch),
         cmocka_unit_test(test_plan_file_truncated),
         cmocka_unit_test(test_plan_file_devices),
+        cmocka_unit_test(test_plan_file_devices_by_name),
         cmocka_unit_test(test_plan_file_bind),
         cmocka_unit_test(test_plan_file_uniform_cluster),
     };
