@@ -56,7 +56,8 @@ typedef struct smp__config {
     smp_recompute recompute; /* with which it is looked at now */
     int32_t smallest; /* of its arrangement and schedule, that with the fewest micro-batches */
     bool done;        /* looked at */
-    bool misses;      /* and does not fit */
+    bool misses;      /* and does not fit, by far, */
+    bool nearly;      /* or by little */
     bool doubtful;    /* memory is probably too small: looked at last */
     double estimate;  /* of what is minimised; orders the search, decides nothing */
     double arrangement_estimate;

@@ -138,9 +138,10 @@ static smp_status note_miss(smp__search *s, int32_t index, int64_t room_bytes)
         s->missed_room = room_bytes;
     }
     smp__config *config = &s->configs.config[index];
-    if (!far_off(config, room_bytes))
+    config->misses = far_off(config, room_bytes);
+    config->nearly = !config->misses;
+    if (config->nearly)
         return SMP_OK;
-    config->misses = true;
     return try_config(s, config->smallest);
 }
 
@@ -394,12 +395,41 @@ static smp_status try_all(smp__search *s)
     return SMP_OK;
 }
 
+/* A configuration that missed joins those that were tried. */
+static smp_status add_missed(smp__search *s, int32_t index)
+{
+    smp__configs *configs = &s->configs;
+    smp__config *config = &configs->config[index];
+    smp_partition *partition = NULL;
+    smp_candidate *candidate = NULL;
+    config->nearly = false;
+    SMP_TRY(smp__config_partition(configs, config, 0.0, &partition));
+    SMP_TRY(smp__config_evaluate(configs, config, partition, 0.0, &candidate));
+    return add_entry(s, index, candidate);
+}
+
+/* Of a small graph every partition is looked at (step_search.c): where what the solvers found just
+ * misses, another one may fit and be the best. */
+static smp_status add_near_misses(smp__search *s)
+{
+    const smp__configs *configs = &s->configs;
+    if (!smp__is_for_step(configs->request) || configs->request->graph->n_op > SMP__SMALL_OPS)
+        return SMP_OK;
+    for (int32_t i = 0; i < configs->n && !smp_clock_past(configs->request->deadline_s); i++) {
+        const smp__config *config = &configs->config[i];
+        if (!config->nearly ||
+            (s->n_least > 0 && smp__config_least_us_of_any(configs, config) >= s->least[0]))
+            continue;
+        SMP_TRY(add_missed(s, i));
+        s->counts.n_pruned_memory--;
+    }
+    return SMP_OK;
+}
+
 /* Nothing fits: what missed by least, simulated or not, stands for all. */
 static smp_status try_nearest(smp__search *s)
 {
     smp__configs *configs = &s->configs;
-    smp_partition *partition = NULL;
-    smp_candidate *candidate = NULL;
     int64_t room = INT64_MIN;
     bool exists = true;
     for (int32_t i = 0; i < s->n; i++)
@@ -413,9 +443,7 @@ static smp_status try_nearest(smp__search *s)
     SMP_TRY(smp__arrangement_solve(configs, config, &exists));
     if (!exists)
         return s->n > 0 ? SMP_OK : smp_fail(configs->first_failure, "%s", configs->first_message);
-    SMP_TRY(smp__config_partition(configs, config, 0.0, &partition));
-    SMP_TRY(smp__config_evaluate(configs, config, partition, 0.0, &candidate));
-    return add_entry(s, index, candidate);
+    return add_missed(s, index);
 }
 
 smp_status smp__search_run(smp__planner *planner, smp_search_result *out)
@@ -426,6 +454,8 @@ smp_status smp__search_run(smp__planner *planner, smp_search_result *out)
     s.counts.n_config = s.configs.n - s.n_left_out;
     if (status == SMP_OK && s.n_least == 0)
         status = planner->is_trial ? smp_fail(SMP_ERR_NO_FIT, "nothing fits") : try_nearest(&s);
+    if (status == SMP_OK)
+        status = add_near_misses(&s);
     if (status == SMP_OK)
         status = smp__search_finish(&s, out);
     for (int32_t i = 0; i < s.n; i++) {

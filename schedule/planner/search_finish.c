@@ -15,9 +15,10 @@
 #include "schedule/planner/step_search.h"
 
 enum { MAX_POLISHED = 6, POLISH_OPS = 2000, /* fewer of larger graphs */ LARGE_OPS = 4000 };
-#define NEAR 1.05     /* times the best: what more effort may turn into the best */
-#define NEAR_MISS 1.0 /* of the memory */
-#define STEP_WORK 3e6 /* ops and actions that searching for it may simulate, in all */
+#define NEAR 1.05       /* times the best: what more effort may turn into the best */
+#define NEAR_MISS 1.0   /* of the memory */
+#define STEP_WORK 3e6   /* ops and actions that searching for it may simulate, in all; */
+#define SMALL_WORK 12e6 /* in small graphs, of which it looks at what does not fit yet, too */
 
 void smp_candidate_destroy(smp_candidate *candidate)
 {
@@ -158,11 +159,20 @@ static bool is_good_enough(const smp_search_request *request, const smp_candidat
            partition->bottleneck_us <= 1.002 * partition->lower_bound_us;
 }
 
-/* Is it the step that decides between partitions? */
-static bool is_for_step(const smp_search_request *request)
+/* What takes the place of an entry that does not fit has to be better than the best. */
+static smp_status search_step(smp__search *s, smp__entry *entry, double *work)
 {
-    return request->objective == SMP_OBJECTIVE_STEP && request->optimize == SMP_OPTIMIZE_SPEED &&
-           !request->partitioner;
+    const smp_candidate *c = entry->candidate;
+    double limit_us = INFINITY;
+    if (s->n_least > 0)
+        limit_us = s->least[0] * c->microbatches * c->ddp * (double)c->microbatch_size;
+    smp_status status = smp__step_search(&s->configs, &s->configs.config[entry->index], limit_us,
+                                         work, &entry->candidate, &entry->balanced);
+    if (entry->balanced && !entry->balanced->fits) { /* nothing for an order to begin with */
+        smp_candidate_destroy(entry->balanced);
+        entry->balanced = NULL;
+    }
+    return status;
 }
 
 /* More effort for the best: all partitioners, where the search used a quick one; and where
@@ -188,21 +198,7 @@ static smp_status polish(smp__search *s, smp__entry *entry, double *work)
         SMP_TRY(smp__config_partition(&s->configs, config, spare[i], &partition));
         SMP_TRY(challenge(s, config, partition, best));
     }
-    return is_for_step(request) && *work > 0.0
-               ? smp__step_search(&s->configs, config, work, best, &entry->balanced)
-               : SMP_OK;
-}
-
-/* Whether more effort may make this entry the best. */
-static bool may_win(const smp__search *s, const smp__entry *entry)
-{
-    const smp_search_request *request = s->configs.request;
-    if (!is_for_step(request))
-        return entry->time <= NEAR * s->least[0];
-    return entry->time <= SMP__NEAR_STEP * s->least[0] ||
-           (request->graph->n_op <= SMP__SMALL_OPS &&
-            smp__config_least_us_of_any(&s->configs, &s->configs.config[entry->index]) <
-                s->least[0]);
+    return smp__is_for_step(request) && *work > 0.0 ? search_step(s, entry, work) : SMP_OK;
 }
 
 /* Whether another partition of a small graph may fit where what the solvers found just misses. */
@@ -210,8 +206,25 @@ static bool is_near_miss(const smp__search *s, const smp_candidate *nearest)
 {
     const smp_search_request *request = s->configs.request;
     int64_t limit = smp__planner_limit(s->configs.planner, nearest, nearest->worst_rank);
-    return is_for_step(request) && request->graph->n_op <= SMP__SMALL_OPS &&
+    return smp__is_for_step(request) && request->graph->n_op <= SMP__SMALL_OPS &&
            (double)-nearest->room_bytes < NEAR_MISS * (double)limit;
+}
+
+/* Whether more effort may make this entry the best. */
+static bool may_win(const smp__search *s, const smp__entry *entry)
+{
+    const smp_search_request *request = s->configs.request;
+    bool fits = entry->candidate->fits;
+    if (!fits && !is_near_miss(s, entry->candidate))
+        return false;
+    if (s->n_least == 0)
+        return true;
+    if (!smp__is_for_step(request))
+        return entry->time <= NEAR * s->least[0];
+    return (fits && entry->time <= SMP__NEAR_STEP * s->least[0]) ||
+           (request->graph->n_op <= SMP__SMALL_OPS &&
+            smp__config_least_us_of_any(&s->configs, &s->configs.config[entry->index]) <
+                s->least[0]);
 }
 
 /* The first few that are near the best; sorts the entries anew. */
@@ -219,14 +232,14 @@ static smp_status polish_best(smp__search *s, rank_key **key)
 {
     const smp_search_request *request = s->configs.request;
     int64_t n_op = request->graph->n_op, n = 1;
-    double work = STEP_WORK;
-    if (s->configs.quick || is_for_step(request))
+    double work = n_op <= SMP__SMALL_OPS ? SMALL_WORK : STEP_WORK;
+    if (s->configs.quick || smp__is_for_step(request))
         n = 1 + (MAX_POLISHED - 1) * (int64_t)POLISH_OPS / (n_op + POLISH_OPS);
-    if (is_for_step(request) && n_op <= SMP__SMALL_OPS)
+    if (smp__is_for_step(request) && n_op <= SMP__SMALL_OPS)
         n = s->n;
     for (int32_t i = 0; i < n && i < s->n; i++) {
         smp__entry *entry = &s->entry[(*key)[i].entry];
-        if (i > 0 && (!entry->candidate->fits || smp_clock_past(request->deadline_s)))
+        if (i > 0 && smp_clock_past(request->deadline_s))
             break;
         if (i > 0 && !may_win(s, entry))
             continue;
@@ -236,8 +249,10 @@ static smp_status polish_best(smp__search *s, rank_key **key)
             SMP_TRY(smp__config_settle(&s->configs, &s->configs.config[entry->index],
                                        entry->candidate));
         entry->time = smp__search_time(request, entry->candidate);
-        if (request->optimize == SMP_OPTIMIZE_SPEED)
-            s->least[0] = fmin(s->least[0], entry->time);
+        if (request->optimize == SMP_OPTIMIZE_SPEED && entry->candidate->fits) {
+            s->least[0] = s->n_least > 0 ? fmin(s->least[0], entry->time) : entry->time;
+            s->n_least = s->n_least > 0 ? s->n_least : 1;
+        }
     }
     free(*key);
     *key = NULL;

@@ -38,6 +38,13 @@ static inline int64_t smp__all_microbatches(int microbatches, int ddp)
     return (int64_t)microbatches * ddp;
 }
 
+/* Is it the step that decides between partitions? */
+static inline bool smp__is_for_step(const smp_search_request *request)
+{
+    return request->objective == SMP_OBJECTIVE_STEP && request->optimize == SMP_OPTIMIZE_SPEED &&
+           !request->partitioner;
+}
+
 /* Microseconds per sample, as the objective counts it. */
 double smp__search_time(const smp_search_request *request, const smp_candidate *candidate);
 

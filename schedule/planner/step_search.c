@@ -32,6 +32,7 @@ typedef struct step_search {
     smp__configs *configs;
     smp__config *config;
     smp_candidate **best, *first; /* that was given */
+    double limit_us;              /* of a step as long as the best does not fit */
     smp_problem problem;
     smp__units *units;
     int32_t *place;      /* [units->n] stage of each unit now */
@@ -100,7 +101,7 @@ static smp_status weigh_ranks(const smp__configs *configs, const smp__config *co
 /* What a step has to stay below. */
 static double limit_of(const step_search *s)
 {
-    return (*s->best)->fits ? (*s->best)->step_us * BETTER : INFINITY;
+    return ((*s->best)->fits ? (*s->best)->step_us : s->limit_us) * BETTER;
 }
 
 /* A partition is judged; it takes the place of the best if it fits and its step is shorter. */
@@ -282,10 +283,11 @@ static smp_status open_search(step_search *s, double work, smp_arena *arena)
     return SMP_OK;
 }
 
-smp_status smp__step_search(smp__configs *configs, smp__config *config, double *work,
-                            smp_candidate **best, smp_candidate **replaced)
+smp_status smp__step_search(smp__configs *configs, smp__config *config, double limit_us,
+                            double *work, smp_candidate **best, smp_candidate **replaced)
 {
-    step_search s = {.configs = configs, .config = config, .best = best, .first = *best};
+    step_search s = {
+        .configs = configs, .config = config, .best = best, .first = *best, .limit_us = limit_us};
     smp_arena *arena = smp_arena_create();
     if (!arena)
         return SMP_ERR_NO_MEMORY;

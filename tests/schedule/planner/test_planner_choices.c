@@ -6,9 +6,9 @@
 
 #include "schedule/planner/planner_build.h"
 
-/* In one of so many cases a plan may be more than 1 % worse than the best, or not be found: where memory
- * is so tight that few partitions fit, the search does not look at all of them. */
-enum { RARE = 25 };
+/* Of so many cases of named rules one may be more than 1 % better: what the search may simulate ends
+ * before all configurations have been looked at in which few partitions fit. */
+enum { RARE = 50 };
 enum { MAX_OPS = 9, MAX_STAGES = 4 };
 
 typedef struct setting {
@@ -207,12 +207,17 @@ static void judge_kind(trial *t, const smp_schedule_kind *kind, int chunks, int 
     judge_all(t);
 }
 
+/* In these cases nothing that the solvers find for the best configuration fits. */
+static const int tight[] = {35, 55, 67};
+enum { N_TIGHT = sizeof tight / sizeof tight[0] };
+
 static void test_planner_choices_all_of_small_graphs(void **state)
 {
     (void)state;
     const smp_schedule_kind *const *kinds = smp_schedules();
     int n = cases_of(24), tried = 0, bounded = 0, recomputing = 0, worse = 0;
-    for (int seed = 0; seed < n; seed++) {
+    for (int i = 0; i < n + N_TIGHT; i++) {
+        int seed = i < n ? i : tight[i - n];
         fixture_random random = {(uint64_t)seed << 32 | 1};
         setting s = {0};
         int p = 2 + fixture_below(&random, 2);
@@ -240,8 +245,8 @@ static void test_planner_choices_all_of_small_graphs(void **state)
                           "takes %.12g us (chunks %d)\n",
                           seed, step_us, t.best.kind->name, t.best.active, t.least_us,
                           t.best.chunks);
-        for (int i = 0; i < MAX_STAGES && t.least_us < INFINITY; i++)
-            if (t.best.recomputes[i]) {
+        for (int k = 0; k < MAX_STAGES && t.least_us < INFINITY; k++)
+            if (t.best.recomputes[k]) {
                 recomputing++;
                 break;
             }
@@ -251,8 +256,8 @@ static void test_planner_choices_all_of_small_graphs(void **state)
         close_setting(&s);
     }
     print_message("%d choices; of %d cases %d are best with a bound, %d with recomputation\n",
-                  tried, n, bounded, recomputing);
-    assert_true(worse <= n / RARE);
+                  tried, n + N_TIGHT, bounded, recomputing);
+    assert_int_equal(0, worse);
     assert_true(bounded > 0 && recomputing > 0);
 }
 
