@@ -4,6 +4,10 @@
  * O(log ranks) per compute action. */
 #include "schedule/simulate/simulate_state.h"
 
+/* What a rank has of a core while another one wants it: ranks that share cores do not preempt each
+ * other, and the kernel looks at its tick, 250 times a second, whose slice is over. */
+#define SLICE_US 4000.0
+
 void smp__sim_wake(smp__sim *sim, int runner)
 {
     smp__sim_runner *r = &sim->runner[runner];
@@ -34,6 +38,8 @@ static void core_start(smp__sim *sim, int index, int seat)
     smp__sim_runner *r = &sim->runner[core->member[seat]];
     bool switches = core->last >= 0 && core->last != seat;
     double switch_us = switches ? sim->input->cluster->core_switch_us : 0.0;
+    if (core->last != seat)
+        core->taken_us = sim->now_us;
     core->running = core->last = seat;
     r->started_us = sim->now_us;
     record_start(sim, r);
@@ -251,12 +257,15 @@ static void go_on(smp__sim *sim, int runner)
     }
 }
 
-/* The compute action on the core is done: its runner may begin another before anybody else. */
+/* The compute action on the core is done: until its slice is over its runner may begin another
+ * before anybody else. */
 static void core_complete(smp__sim *sim, int index)
 {
     smp__sim_core *core = &sim->core[index];
     int runner = core->member[core->running];
     core->running = -1;
+    if (core->waiting.n > 0 && sim->now_us - core->taken_us >= SLICE_US)
+        core_start(sim, index, smp_heap_pop(&core->waiting));
     go_on(sim, runner);
     if (core->running < 0 && core->waiting.n > 0)
         core_start(sim, index, smp_heap_pop(&core->waiting));

@@ -35,14 +35,15 @@ typedef struct smp__sim_runner {
 } smp__sim_runner;
 
 /* A core runs one compute action at a time, to its end; its runner keeps the core until it has to
- * wait. Then the one that has waited longest gets it. */
+ * wait, or its slice is over. Then the one that has waited longest gets it. */
 typedef struct smp__sim_core {
     smp_heap waiting; /* seats by when they asked */
     double *work_us;  /* [n_member] compute time asked for */
     int *member;      /* [n_member] runner on a seat */
     int n_member;
-    int running; /* seat, or -1 */
-    int last;    /* seat that ran last, or -1 */
+    int running;     /* seat, or -1 */
+    int last;        /* seat that ran last, or -1 */
+    double taken_us; /* since when it has had the core */
 } smp__sim_core;
 
 typedef struct smp__sim {

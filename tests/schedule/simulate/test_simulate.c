@@ -168,6 +168,34 @@ static void test_simulate_shared_cores(void **state)
     made_plan_free(&made);
 }
 
+/* Who has another chunk to go on with keeps the core for a slice, not until it has to wait. */
+static void test_simulate_cores_are_kept_for_a_slice(void **state)
+{
+    (void)state;
+    made_plan made;
+    setting s;
+    made_plan_create(&made, "simple", 2, 2, 2, false, no_edges);
+    setting_open(&s, &made, 1, 1);
+    s.cluster.cores_per_node = 1;
+    s.cluster.core_switch_us = 100;
+    for (int i = 0; i < 4; i++)
+        s.forward_us[i] = 3000; /* the second one is done after the slice */
+    smp_simulation *got = simulate(&s.input);
+    assert_action(&made, got, 0, "F1.0", 3000, 6000);
+    assert_action(&made, got, 1, "F0.0", 6000, 9100);
+    assert_action(&made, got, 1, "F1.0", 9100, 12100);
+    assert_action(&made, got, 0, "F0.1", 12100, 15200);
+    assert_action(&made, got, 1, "F1.1", 21300, 24300);
+    smp_simulation_destroy(got);
+    for (int i = 0; i < 4; i++)
+        s.forward_us[i] = 900; /* all four are done before */
+    got = simulate(&s.input);
+    assert_action(&made, got, 0, "F1.1", 2700, 3600);
+    assert_action(&made, got, 1, "F1.1", 6400, 7300);
+    smp_simulation_destroy(got);
+    made_plan_free(&made);
+}
+
 /* Four replicas of one rank on two cores, and as many cores as replicas. */
 static void test_simulate_replicas_share_cores(void **state)
 {
@@ -528,6 +556,7 @@ int main(void)
         cmocka_unit_test(test_simulate_link_is_first_in_first_out),
         cmocka_unit_test(test_simulate_without_overlap),
         cmocka_unit_test(test_simulate_shared_cores),
+        cmocka_unit_test(test_simulate_cores_are_kept_for_a_slice),
         cmocka_unit_test(test_simulate_replicas_share_cores),
         cmocka_unit_test(test_simulate_core_bounds),
         cmocka_unit_test(test_simulate_ring),
