@@ -72,7 +72,7 @@ by_op() { # model devices pipeline chunks microbatches size pattern reference
 }
 by_op "$SMP_EXAMPLES/gpt-tiny.yaml" 2 interleaved 1 6 1 '*n*' gpt-m6
 by_op "$SMP_EXAMPLES/gpt-tiny.yaml" 4 zero-bubble 1 4 1 '*.ln_?' gpt-m4
-by_op "$SMP_EXAMPLES/gpt-tiny.yaml" 2 zero-bubble 2 4 1 '*l*' gpt-m4
+by_op "$SMP_EXAMPLES/gpt-tiny.yaml" 2 zero-bubble 2 4 1 '*r*' gpt-m4
 
 # An order of actions made for this plan's own stages; devices that compute side by side, so that
 # there is something to gain.
