@@ -100,7 +100,7 @@ static const option_entry entries[] = {
      "simulated step time (default), or the slowest stage alone"},
     {FLAG_PLACEMENT, "placement", "cluster|spread|auto", IN_BOTH,
      "neighbours are the ranks of a pipeline (cluster), the replicas of a stage (spread), or "
-     "whichever is faster (default)"},
+     "whichever is faster, or another order of unequal devices (default)"},
     {FLAG_MEMORY, "memory", "SIZE", IN_BOTH, "limit per device (default: the device's)"},
     {FLAG_RECOMPUTE, "recompute", "none|auto|all", IN_BOTH,
      "stages that run forward again instead of keeping activations (default auto: those that do "

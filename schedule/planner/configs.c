@@ -299,6 +299,20 @@ int smp__config_next_bound(const smp__configs *configs, const smp__config *confi
     return next <= own && now > own ? 0 : next;
 }
 
+smp_status smp__configs_add_order(smp__configs *configs, int32_t index, const int *listed)
+{
+    const smp__config *from = &configs->config[index];
+    listing l = {.configs = configs, .chunks = from->chunks, .schedule = from->schedule};
+    SMP_TRY(smp__mapping_get(configs, from->mapping->pipeline, SMP_PLACEMENT_LISTED, listed,
+                             &l.mapping));
+    SMP_TRY(make_arrangement(&l));
+    SMP_TRY(smp__configs_add_bound(configs, index, from->active));
+    smp__config *config = &configs->config[configs->n - 1];
+    config->mapping = l.mapping;
+    config->arrangement = l.arrangement;
+    return SMP_OK;
+}
+
 static smp_status list_mapping(smp__configs *configs, const smp__mapping *mapping)
 {
     const smp_search_request *request = configs->request;
@@ -369,10 +383,10 @@ static void sort_configs(smp__configs *configs)
     qsort(configs->config, (size_t)configs->n, sizeof *configs->config, compare_configs);
 }
 
-/* After sorting. Quadratic in configurations, of which there are some thousands at most. */
-static void find_smallest(smp__configs *configs)
+/* From `first` on, after sorting. Quadratic in configurations, of which there are some thousands at most. */
+static void find_smallest(smp__configs *configs, int32_t first)
 {
-    for (int32_t i = 0; i < configs->n; i++) {
+    for (int32_t i = first; i < configs->n; i++) {
         smp__config *config = &configs->config[i];
         config->smallest = i;
         for (int32_t k = 0; k < configs->n; k++) {
@@ -382,6 +396,14 @@ static void find_smallest(smp__configs *configs)
                 config->smallest = k;
         }
     }
+}
+
+smp_status smp__configs_list_mapping(smp__configs *configs, const smp__mapping *mapping)
+{
+    int32_t first = configs->n;
+    SMP_TRY(list_mapping(configs, mapping));
+    find_smallest(configs, first);
+    return SMP_OK;
 }
 
 static smp_status list_all(smp__configs *configs)
@@ -405,7 +427,7 @@ static smp_status list_all(smp__configs *configs)
     if (configs->n == 0)
         return smp_fail(configs->first_failure, "%s", configs->first_message);
     sort_configs(configs);
-    find_smallest(configs);
+    find_smallest(configs, 0);
     configs->quick = (int64_t)configs->n * request->graph->n_op > MAX_THOROUGH && configs->n > 1;
     configs->first_failure = SMP_OK; /* why some shapes cannot be is no reason for the others */
     return SMP_OK;

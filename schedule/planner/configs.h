@@ -115,6 +115,18 @@ void smp__configs_note(smp__configs *configs, smp_status status);
  * SMP_PLACEMENT_LISTED, [devices]. */
 smp_status smp__mapping_get(smp__configs *configs, int pipeline, smp_placement placement,
                             const int *listed, const smp__mapping **out);
+/* Tries orders of devices in the place of `order` [devices], which stays the best: all of few devices, else
+ * exchanges of two until none helps, `most` at most; none that is another one's like by the kinds and
+ * nodes of its devices. judge: says whether a listed placement is no worse than the best before it. Nothing is
+ * tried where all orders are alike. */
+enum { SMP__FEW_DEVICES = 5 /* of which all orders are tried */ };
+typedef smp_status smp__judge_order(void *context, const int *listed, bool *better);
+smp_status smp__orders_try(const smp__configs *configs, int pipeline, int most,
+                           smp__judge_order *judge, void *context, int *order);
+/* Appends the same configuration in a listed placement. Pointers to configurations end here. */
+smp_status smp__configs_add_order(smp__configs *configs, int32_t index, const int *listed);
+/* Appends all configurations of a mapping, in no order. */
+smp_status smp__configs_list_mapping(smp__configs *configs, const smp__mapping *mapping);
 /* Fills n_replica and counting: stages are made for all replicas that count, the others wait for them
  * in every reduction. */
 smp_status smp__mapping_count(smp__mapping *mapping, const smp_search_request *request,

@@ -1,5 +1,6 @@
 /* Which device serves which rank: the placements, and what follows from them for all configurations
- * of one pipeline. Linear in devices; kept, since clusters may have many. */
+ * of one pipeline. Linear in devices; kept, since clusters may have many. At the end the orders of
+ * devices that are unlike. */
 #include <math.h>
 #include <string.h>
 
@@ -148,4 +149,129 @@ bool smp__mapping_alike(const smp__mapping *a, const smp__mapping *b, const smp_
             return false;
     }
     return true;
+}
+
+enum { MOST_DEVICES = 64 };
+
+/* Orders while they are tried. Two are alike if one has, place by place, the same kinds of devices
+ * as the other and neighbours on one node where the other has: nodes are as good as each other. */
+typedef struct orders {
+    const smp_cluster *cluster;
+    int n, pipeline, most, n_seen;
+    int *order, *trial; /* [n] the best, the one that is made */
+    int *seen;          /* [most + 3][n] one row for each unlike order, and one to make it in */
+    smp__judge_order *judge;
+    void *context;
+} orders;
+
+/* Devices that differ, or a pipeline that cannot take up its nodes evenly. */
+static bool orders_differ(const smp_search_request *request, int pipeline)
+{
+    const smp_cluster *cluster = request->cluster;
+    int per_node = cluster->devices_per_node;
+    if (request->placement != SMP_PLACEMENT_AUTO || pipeline == 1 ||
+        request->devices > MOST_DEVICES)
+        return false;
+    for (int d = 1; d < request->devices; d++)
+        if (!same_device(cluster, 0, d))
+            return true;
+    return request->devices > per_node && pipeline % per_node != 0 && per_node % pipeline != 0;
+}
+
+/* Whether no order like this one was seen; from now on it was. */
+static bool is_new(orders *o, const int *order)
+{
+    int n = o->n, per_node = o->cluster->devices_per_node;
+    int *row = &o->seen[o->n_seen * n];
+    for (int i = 0; i < n; i++) {
+        int kind = 0, first = 0;
+        while (!same_device(o->cluster, kind, order[i]))
+            kind++;
+        while (order[first] / per_node != order[i] / per_node)
+            first++;
+        row[i] = kind * n + first;
+    }
+    for (int k = 0; k < o->n_seen; k++)
+        if (memcmp(&o->seen[k * n], row, (size_t)n * sizeof *row) == 0)
+            return false;
+    o->n_seen++;
+    return true;
+}
+
+static void swap_places(int *order, int a, int b)
+{
+    int kept = order[a];
+    order[a] = order[b];
+    order[b] = kept;
+}
+
+static smp_status try_order(orders *o, bool *better)
+{
+    *better = false;
+    if (o->n_seen < o->most + 2 && is_new(o, o->trial))
+        SMP_TRY(o->judge(o->context, o->trial, better));
+    if (*better)
+        memcpy(o->order, o->trial, (size_t)o->n * sizeof *o->order);
+    return SMP_OK;
+}
+
+/* All orders of the places from `i` on; replicas stand by their first devices. */
+static smp_status try_all_orders(orders *o, int i)
+{
+    bool better;
+    if (i == o->n)
+        return try_order(o, &better);
+    for (int k = i; k < o->n; k++) {
+        swap_places(o->trial, i, k);
+        if (i % o->pipeline != 0 || i == 0 || o->trial[i] > o->trial[i - o->pipeline])
+            SMP_TRY(try_all_orders(o, i + 1));
+        swap_places(o->trial, i, k);
+    }
+    return SMP_OK;
+}
+
+static smp_status try_exchanges(orders *o)
+{
+    for (bool helps = true; helps;) {
+        helps = false;
+        for (int a = 0; a < o->n; a++) {
+            for (int b = a + 1; b < o->n; b++) {
+                bool better;
+                swap_places(o->trial, a, b);
+                SMP_TRY(try_order(o, &better));
+                helps |= better;
+                if (!better)
+                    swap_places(o->trial, a, b);
+            }
+        }
+    }
+    return SMP_OK;
+}
+
+smp_status smp__orders_try(const smp__configs *configs, int pipeline, int most,
+                           smp__judge_order *judge, void *context, int *order)
+{
+    const smp_search_request *request = configs->request;
+    size_t n = (size_t)request->devices;
+    if (!orders_differ(request, pipeline))
+        return SMP_OK;
+    orders o = {.cluster = request->cluster,
+                .n = request->devices,
+                .pipeline = pipeline,
+                .most = most,
+                .order = order,
+                .trial = SMP_ARENA_NEW(configs->arena, int, n),
+                .seen = SMP_ARENA_NEW(configs->arena, int, ((size_t)most + 3) * n),
+                .judge = judge,
+                .context = context};
+    if (!o.trial || !o.seen)
+        return SMP_ERR_NO_MEMORY;
+    for (int placement = SMP_PLACEMENT_CLUSTER; placement <= SMP_PLACEMENT_SPREAD; placement++) {
+        for (int i = 0; i < o.n; i++) /* looked at before */
+            o.trial[i] = smp_placement_device((smp_placement)placement, NULL, pipeline,
+                                              o.n / pipeline, i / pipeline, i % pipeline);
+        is_new(&o, o.trial);
+    }
+    memcpy(o.trial, order, n * sizeof *order);
+    return o.n <= SMP__FEW_DEVICES ? try_all_orders(&o, 0) : try_exchanges(&o);
 }

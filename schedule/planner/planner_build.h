@@ -141,7 +141,7 @@ smp_status smp__planner_keep_together(const smp_search_request *request, int32_t
  * (and pipeline itself). auto chunks: 1, 2, 4 as far as ops allow; on one rank only 1, unless pins
  * need more. Memory: the smallest peak; within 1 % the faster. Placements that differ in no link
  * and no device are tried once, as cluster. Devices that differ: rank r of replica d has the device
- * that smp_plan_device gives it, in the order of the cluster file; every replica that differs counts.
+ * that the placement gives it, and where the request leaves that open other orders of unequal devices are tried; every replica that differs counts.
  * Recomputation (auto): per op, as much as it takes for a rank to fit. The partition of the
  * winner is handed to smp_partition_prove, which raises its bound, and may improve it unless a partitioner
  * was named. Large searches take a quick look at all, and try every partitioner for the few near the best.

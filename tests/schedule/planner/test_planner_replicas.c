@@ -1,5 +1,6 @@
 /* Replicas that cross nodes or sit on slower devices: what the planner chooses and predicts against
- * all placements and all splits of a chain, every replica counted by itself with nothing of the planner. */
+ * all orders of devices and all splits of a chain, every replica counted by itself with nothing of the
+ * planner. */
 #include "tests/schedule/fixture.h"
 
 #include <math.h>
@@ -61,9 +62,11 @@ static void open_setting(setting *s, fixture_random *random)
                                       .seed = 1};
 }
 
-static int device_of(smp_placement placement, int p, int ddp, int replica, int rank)
+/* Devices of replica d and rank r, at d * p + r. */
+static void place(smp_placement placement, int p, int ddp, int *device)
 {
-    return placement == SMP_PLACEMENT_CLUSTER ? replica * p + rank : rank * ddp + replica;
+    for (int i = 0; i < p * ddp; i++)
+        device[i] = placement == SMP_PLACEMENT_CLUSTER ? i : i % p * ddp + i / p;
 }
 
 static double link_us(const setting *s, int a, int b, int64_t bytes)
@@ -84,12 +87,12 @@ typedef struct replica {
     double transfer_us[MAX_DEVICES]; /* one way, from a stage to the next */
 } replica;
 
-static replica make_replica(const setting *s, const int *border, int p, smp_placement placement,
-                            int ddp, int index)
+static replica make_replica(const setting *s, const int *border, int p, const int *device,
+                            int index)
 {
     replica r = {.s = s, .border = border, .p = p};
     for (int k = 0; k < p; k++) {
-        r.device[k] = device_of(placement, p, ddp, index, k);
+        r.device[k] = device[index * p + k];
         double slowdown = s->device[0].flops_fp32 / s->device[r.device[k]].flops_fp32;
         for (int i = border[k]; i < border[k + 1]; i++) {
             r.forward_us[k] += slowdown * s->op[i].forward_us;
@@ -139,25 +142,25 @@ static void run_simple(const replica *r, double *end_us)
         }
 }
 
-static double bottleneck_of(const setting *s, const int *border, int p, smp_placement placement)
+static double bottleneck_of(const setting *s, const int *border, int p, const int *device)
 {
     int ddp = s->request.devices / p;
     double slowest = 0.0;
     for (int d = 0; d < ddp; d++) {
-        replica r = make_replica(s, border, p, placement, ddp, d);
+        replica r = make_replica(s, border, p, device, d);
         slowest = fmax(slowest, slowest_us(&r));
     }
     return slowest;
 }
 
-static double step_of(const setting *s, const int *border, int p, smp_placement placement,
+static double step_of(const setting *s, const int *border, int p, const int *device,
                       double optimizer_bytes_per_s)
 {
     int ddp = s->request.devices / p;
     double through[MAX_DEVICES] = {0}, step = 0.0;
     for (int d = 0; d < ddp; d++) {
         double end_us[MAX_DEVICES];
-        replica r = make_replica(s, border, p, placement, ddp, d);
+        replica r = make_replica(s, border, p, device, d);
         run_simple(&r, end_us);
         for (int k = 0; k < p; k++)
             through[k] = fmax(through[k], end_us[k]);
@@ -168,8 +171,7 @@ static double step_of(const setting *s, const int *border, int p, smp_placement 
         for (int i = border[k]; i < border[k + 1]; i++)
             bytes += s->op[i].weight_bytes;
         for (int d = 0; d < ddp && ddp > 1; d++)
-            ring = fmax(ring, link_us(s, device_of(placement, p, ddp, d, k),
-                                      device_of(placement, p, ddp, (d + 1) % ddp, k),
+            ring = fmax(ring, link_us(s, device[d * p + k], device[(d + 1) % ddp * p + k],
                                       (bytes + ddp - 1) / ddp));
         step = fmax(step, through[k] + 2.0 * (ddp - 1) * ring +
                               1e6 * (double)bytes / optimizer_bytes_per_s);
@@ -178,8 +180,8 @@ static double step_of(const setting *s, const int *border, int p, smp_placement 
 }
 
 /* The least bottleneck and the least step of all splits in p stages. */
-static void best_split(const setting *s, int p, smp_placement placement,
-                       double optimizer_bytes_per_s, double *bottleneck_us, double *step_us)
+static void best_split(const setting *s, int p, const int *device, double optimizer_bytes_per_s,
+                       double *bottleneck_us, double *step_us)
 {
     *bottleneck_us = *step_us = INFINITY;
     for (unsigned cuts = 0; cuts < 1u << (MAX_OPS - 1); cuts++) { /* bit i: behind op i */
@@ -190,8 +192,8 @@ static void best_split(const setting *s, int p, smp_placement placement,
         border[++n] = MAX_OPS;
         if (n != p)
             continue;
-        *bottleneck_us = fmin(*bottleneck_us, bottleneck_of(s, border, p, placement));
-        *step_us = fmin(*step_us, step_of(s, border, p, placement, optimizer_bytes_per_s));
+        *bottleneck_us = fmin(*bottleneck_us, bottleneck_of(s, border, p, device));
+        *step_us = fmin(*step_us, step_of(s, border, p, device, optimizer_bytes_per_s));
     }
 }
 
@@ -215,20 +217,21 @@ static double per_sample(double us, const smp_plan *p)
 }
 
 /* One pipeline and placement: the split with the least step, and that with the least bottleneck. Gives
- * both per sample. */
+ * the step per sample. */
 static void check_fixed(const setting *s, uint64_t seed, int p, smp_placement placement,
-                        double *step_us, double *bottleneck_us)
+                        double *step_us)
 {
     double least_bottleneck, least_step;
+    int device[MAX_DEVICES];
     smp_search_request request = s->request;
+    place(placement, p, s->request.devices / p, device);
     request.stages = p;
     request.placement = placement;
     smp_planner_result by_step = plan(&request);
     request.objective = SMP_OBJECTIVE_BOTTLENECK;
     smp_planner_result by_bottleneck = plan(&request);
     const smp_predicted *made = &by_step.plan->predicted;
-    best_split(s, p, placement, by_step.plan->optimizer_bytes_per_s, &least_bottleneck,
-               &least_step);
+    best_split(s, p, device, by_step.plan->optimizer_bytes_per_s, &least_bottleneck, &least_step);
     assert_near(seed, by_bottleneck.plan->predicted.bottleneck_us, least_bottleneck);
     assert_true(made->lower_bound_us <= made->bottleneck_us);
     assert_true(made->step_lower_bound_us <= made->step_us * (1.0 + 1e-9));
@@ -237,47 +240,75 @@ static void check_fixed(const setting *s, uint64_t seed, int p, smp_placement pl
         assert_near(seed, made->step_us, least_step);
     }
     *step_us = per_sample(made->step_us, by_step.plan);
-    *bottleneck_us = per_sample(least_bottleneck, by_step.plan);
     smp_planner_result_destroy(&by_step);
     smp_planner_result_destroy(&by_bottleneck);
+}
+
+/* Per sample, of all orders of the places from `i` on, pipelines and splits. */
+static void try_orders(const setting *s, int *device, int i, double optimizer_bytes_per_s,
+                       double *step_us, double *bottleneck_us)
+{
+    int n = s->request.devices;
+    for (int p = 1; p <= n && i == n; p++) {
+        double bottleneck, step;
+        if (n % p != 0)
+            continue;
+        best_split(s, p, device, optimizer_bytes_per_s, &bottleneck, &step);
+        *step_us = fmin(*step_us, step * p / n);
+        *bottleneck_us = fmin(*bottleneck_us, bottleneck * p);
+    }
+    for (int k = i; k < n; k++) {
+        int kept = device[i];
+        device[i] = device[k];
+        device[k] = kept;
+        try_orders(s, device, i + 1, optimizer_bytes_per_s, step_us, bottleneck_us);
+        device[k] = device[i];
+        device[i] = kept;
+    }
 }
 
 static void test_planner_replicas_all_placements(void **state)
 {
     (void)state;
-    int crossing = 0;
+    int crossing = 0, missed = 0; /* exchanges of two are not all orders of six */
     for (uint64_t seed = 0; seed < 40; seed++) {
         setting s;
         fixture_random random = {seed << 32};
-        double least_step = INFINITY, least_bottleneck = INFINITY;
+        double least_step = INFINITY;
         open_setting(&s, &random);
         for (int p = 1; p <= s.request.devices; p++)
             for (int placement = SMP_PLACEMENT_CLUSTER; placement <= SMP_PLACEMENT_SPREAD;
                  placement++) {
                 if (s.request.devices % p != 0)
                     continue;
-                double step_us, bottleneck_us;
-                check_fixed(&s, seed, p, (smp_placement)placement, &step_us, &bottleneck_us);
+                double step_us;
+                check_fixed(&s, seed, p, (smp_placement)placement, &step_us);
                 least_step = fmin(least_step, step_us);
-                least_bottleneck = fmin(least_bottleneck, bottleneck_us * s.request.devices);
             }
         smp_planner_result best = plan(&s.request);
+        double all_step = INFINITY, all_bottleneck = INFINITY;
+        int device[MAX_DEVICES] = {0, 1, 2, 3, 4, 5};
+        try_orders(&s, device, 0, best.plan->optimizer_bytes_per_s, &all_step, &all_bottleneck);
         double us = per_sample(best.plan->predicted.step_us, best.plan);
-        if (us < least_step * (1.0 - 1e-9) || us > least_step * 1.01)
-            fail_msg("seed %d: step %.12g us, the best is %.12g us", (int)seed, us, least_step);
+        if (us > least_step * 1.01 || (s.cluster.overlap && us < all_step * (1.0 - 1e-9)))
+            fail_msg("seed %d: step %.12g us, the best is %.12g us", (int)seed, us, all_step);
+        missed += s.cluster.overlap && us > all_step * 1.01;
         crossing += best.plan->pipeline > 1 && best.plan->ddp > 1;
         smp_planner_result_destroy(&best);
         s.request.objective = SMP_OBJECTIVE_BOTTLENECK;
         best = plan(&s.request);
         us = per_sample(best.plan->predicted.bottleneck_us, best.plan) * s.request.devices;
-        if (us < least_bottleneck * (1.0 - 1e-9) || us > least_bottleneck * 1.01)
+        bool misses = us > all_bottleneck * 1.01;
+        if (us < all_bottleneck * (1.0 - 1e-9) || (misses && s.request.devices < MAX_DEVICES))
             fail_msg("seed %d: bottleneck %.12g us, the best is %.12g us", (int)seed, us,
-                     least_bottleneck);
+                     all_bottleneck);
+        missed += misses;
         smp_planner_result_destroy(&best);
         smp_graph_destroy(s.graph);
     }
     print_message("pipelines with replicas: %d of 40\n", crossing);
     assert_true(crossing >= 4);
+    assert_true(missed <= 4);
 }
 
 /* What recomputing nothing would gain, where replicas differ in links and devices. */
@@ -290,12 +321,15 @@ static void test_planner_replicas_hints(void **state)
         smp_hint hint[SMP_HINTS_MAX];
         int n;
         double gain = 0.0, without_us, ignored;
+        int device[MAX_DEVICES];
         open_setting(&s, &random);
         s.request.stages = 2;
         s.request.objective = SMP_OBJECTIVE_BOTTLENECK;
         s.request.recompute = SMP_RECOMPUTE_ALL;
         smp_planner_result result = plan(&s.request);
-        best_split(&s, 2, result.plan->placement, 1.0, &without_us, &ignored);
+        for (int i = 0; i < s.request.devices; i++)
+            device[i] = smp_plan_device(result.plan, i / 2, i % 2);
+        best_split(&s, 2, device, 1.0, &without_us, &ignored);
         double expected = 1.0 - without_us / result.plan->predicted.bottleneck_us;
         assert_int_equal(SMP_OK, smp_planner_hints(&s.request, &result, hint, &n));
         for (int i = 0; i < n; i++)
