@@ -72,6 +72,13 @@ expect_exit 0 smp-partition chain.yaml --cluster mirror.yaml --stages 2 --chunks
 expect_match even.yaml 'stage: 0, rank: 0, ops: \[o1, o2\]'
 holds "two ops on a slow device" "$(value bottleneck_us even.yaml) == 1800"
 holds "proven" "$(value lower_bound_us even.yaml) == 1800"
+# With the two slow devices on one rank the split is another, and better.
+expect_exit 0 smp-partition chain.yaml --cluster mirror.yaml --stages 2 --chunks 1 \
+    --microbatches 4 --objective bottleneck -o listed.yaml
+expect_match listed.yaml 'placement: \[[0-3], [0-3], [0-3], [0-3]\]'
+holds "one op on slow devices" "$(value bottleneck_us listed.yaml) == 900"
 expect_exit 0 smp-partition check even.yaml --objective bottleneck --time-limit 5
+expect_match out '^best of the same numbers: bottleneck 900 us '
+expect_exit 0 smp-partition check listed.yaml --objective bottleneck --time-limit 5
 expect_match out '^best of the same numbers: .*this plan is as good$'
 finish

@@ -140,8 +140,10 @@ static void plan_all(const setting *s, outcome_list *list)
                 for (int m = 1; m <= (fixed > 0 ? fixed : 4 * p); m++) {
                     if (fixed > 0 ? m != fixed : (m & (m - 1)) != 0 && m != p)
                         continue;
-                    plan_fixed(s, p, v, m, kinds[k]->name, SMP_PLACEMENT_CLUSTER, list);
-                    if (p > 1 && p < devices && s->cluster.nodes > 1)
+                    bool spreads = p > 1 && p < devices && s->cluster.nodes > 1;
+                    if (s->request.placement != SMP_PLACEMENT_SPREAD || !spreads)
+                        plan_fixed(s, p, v, m, kinds[k]->name, SMP_PLACEMENT_CLUSTER, list);
+                    if (s->request.placement != SMP_PLACEMENT_CLUSTER && spreads)
                         plan_fixed(s, p, v, m, kinds[k]->name, SMP_PLACEMENT_SPREAD, list);
                 }
     }
@@ -248,19 +250,21 @@ static void test_planner_search_lists_the_ten_best(void **state)
     assert_true(pruned > 300);
 }
 
-/* Six devices of three speeds on two nodes: replicas differ, in any pipeline and placement. */
+/* Six devices of three speeds on two nodes: replicas differ, in any pipeline and placement. Orders of their
+ * own: test_device_orders.c. */
 static void test_planner_search_with_replicas_that_differ(void **state)
 {
     (void)state;
     setting s;
     found counts;
     int pruned = 0;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 6; i++) {
         open_setting(&s, 3, 32, 2, 3);
-        s.cluster.inter_node.bytes_per_s = i == 1 ? 1e8 : 1e10;
-        for (int d = 1; d < 6 && i > 0; d++)
-            s.device[d].flops_fp32 = 1e11 / (1 + (d + i) % 3);
+        s.cluster.inter_node.bytes_per_s = i / 2 == 1 ? 1e8 : 1e10;
+        for (int d = 1; d < 6 && i > 1; d++)
+            s.device[d].flops_fp32 = 1e11 / (1 + (d + i / 2) % 3);
         s.request.microbatches = 4;
+        s.request.placement = i % 2 ? SMP_PLACEMENT_SPREAD : SMP_PLACEMENT_CLUSTER;
         check_ten_best(&s, &counts);
         assert_true(counts.any);
         pruned += counts.n_pruned;
