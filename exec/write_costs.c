@@ -36,9 +36,10 @@ typedef struct merged {
 /* Samples that count: [*begin, *end). */
 static void valid_samples(const smp__cost_samples *c, int *begin, int *end)
 {
-    const bool all = c->n_step <= SMP__COST_SAMPLES;
-    *begin = all ? (int)smp__cold_steps(c->n_step) : 0;
-    *end = all ? (int)c->n_step : SMP__COST_SAMPLES;
+    int cold = (int)smp__cold_steps(c->n_step);
+    const bool all = c->n_step < SMP__COST_SAMPLES + cold; /* cold ones are not overwritten yet */
+    *begin = all ? cold : 0;
+    *end = c->n_step < SMP__COST_SAMPLES ? (int)c->n_step : SMP__COST_SAMPLES;
 }
 
 /* *range_us: between the quartiles; may be NULL. */
@@ -130,11 +131,11 @@ static smp_status share_messages(smp *s, merged *m)
     return SMP_OK;
 }
 
-/* With more ranks than cores a message's time is that of its receiver to get a core. A device that
- * waits by itself tells the host nothing. */
+/* With more ranks than cores a message's time is that of its receiver to get a core. A device with
+ * a queue of its own is not where the host is. */
 static smp_status find_times_messages(smp *s, bool *out)
 {
-    int no = s->comm.crowded || s->transport->on_device || s->comm.pipeline_size == 1;
+    int no = s->comm.crowded || !s->device->host_memory || s->comm.pipeline_size == 1;
     SMP_TRY(smp__comm_max(&s->comm, &no));
     *out = no == 0;
     return SMP_OK;

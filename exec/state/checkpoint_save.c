@@ -38,7 +38,7 @@ static bool start_thread(smp *s)
     return s->saving.running;
 }
 
-/* Other replicas have the same; the header and the name are rank 0's, which is of replica 0. */
+/* Other replicas have the same; the name is rank 0's, of whatever replica. */
 static bool has_work(const smp *s, smp__save_phase phase)
 {
     return phase == SMP__SAVE_WRITE ? s->comm.replica == 0 : s->comm.world_rank == 0;

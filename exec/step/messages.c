@@ -122,7 +122,8 @@ static void see_arrival(const smp *s, smp__channel *channel, int microbatch)
 
 smp_status smp__messages_look(smp *s)
 {
-    if (!s->event || s->collected || !s->transport_context || s->transport->on_device)
+    /* Looking would make the queue of a device wait. */
+    if (!s->event || s->collected || !s->transport_context || !s->device->host_memory)
         return SMP_OK;
     for (int chunk = 0; chunk < s->chunks; chunk++)
         for (int i = 0; i < s->chunk[chunk].n_channel; i++) {

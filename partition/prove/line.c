@@ -36,6 +36,7 @@ typedef struct line_problem {
     int32_t *task;           /* [units->n] of each unit, or -1 */
     int32_t *station, *best; /* [line.n] */
     double quantum_us;
+    double rounded_us; /* the quantum that times were rounded to */
     int64_t low, high; /* least cycle time not refuted; best found, or that at hand */
     int64_t loose;     /* some assignment keeps this cycle time if order does not matter */
     bool found, late;
@@ -204,6 +205,7 @@ static void reduce(line_problem *p)
         divisor = common_divisor(p->line[FRONT].time[i], divisor);
     for (int32_t i = 0; i < p->line[FRONT].n; i++)
         p->line[FRONT].time[i] /= divisor;
+    p->rounded_us = p->quantum_us;
     p->quantum_us *= (double)divisor;
 }
 
@@ -384,7 +386,9 @@ smp_status smp__line_prove(const smp__window *window, double lower_us, double up
     smp_status status = p.arena ? build(&p) : SMP_ERR_NO_MEMORY;
     if (status == SMP_OK && p.line[FRONT].n > 0) {
         p.n_station = p.line[FRONT].n < window->n_stage ? p.line[FRONT].n : window->n_stage;
-        p.low = (int64_t)ceil(lower_us / p.quantum_us * (1.0 - 1e-12));
+        /* Times were rounded: so far they may add up to less than they are. */
+        double rounded_us = p.rounded_us * p.line[FRONT].n;
+        p.low = (int64_t)ceil(fmax(lower_us - rounded_us, 0.0) / p.quantum_us * (1.0 - 1e-12));
         p.loose = INT64_MAX;
         p.high = (int64_t)floor(upper_us / p.quantum_us * (1.0 + 1e-12));
         status = search(&p, limits);

@@ -45,6 +45,7 @@ smp_status smp__scoring_place(smp__scoring *s, smp_placement placement, const in
                               .chunks = v,
                               .microbatches = b->shape.microbatches,
                               .schedule = b->kind,
+                              .active = b->shape.active,
                               .recompute = b->request.recompute};
     return SMP_OK;
 }

@@ -225,11 +225,10 @@ static smp_status shrink(smp__configs *configs, smp__config *config, smp_partiti
             smp_candidate_destroy(candidate);
             return status;
         }
-        bool fits = known && candidate->fits;
         double memory = (double)smp__config_memory(config, candidate->worst_rank);
         spare += fmax(SPARE * (double)-candidate->room_bytes / memory, STEP * (1 << attempt));
         keep_roomier(best, best_known, candidate, known);
-        fits = *best_known && (*best)->fits;
+        bool fits = *best_known && (*best)->fits;
         if (fits || !was_to_fit || attempt == max_shrink || spare >= 1.0)
             return SMP_OK;
         SMP_TRY(smp__config_partition(configs, config, spare, &partition));

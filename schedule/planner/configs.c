@@ -392,6 +392,7 @@ static void find_smallest(smp__configs *configs, int32_t first)
         for (int32_t k = 0; k < configs->n; k++) {
             const smp__config *other = &configs->config[k];
             if (other->arrangement == config->arrangement && other->schedule == config->schedule &&
+                other->active == config->active &&
                 other->microbatches < configs->config[config->smallest].microbatches)
                 config->smallest = k;
         }

@@ -350,7 +350,7 @@ static smp_status bound_step(const smp__search *s, const rank_key *key)
 {
     smp_candidate *candidate = s->entry[key->entry].candidate;
     double *bound_us = candidate->step_bound_us;
-    if (s->configs.request->objective != SMP_OBJECTIVE_STEP)
+    if (s->configs.request->objective != SMP_OBJECTIVE_STEP || s->configs.planner->is_trial)
         return SMP_OK;
     SMP_TRY(
         smp__step_bound(&s->configs, &s->configs.config[key->index], &bound_us[0], &bound_us[1]));

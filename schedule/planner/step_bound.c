@@ -2,7 +2,8 @@
  *
  * Of any order: a rank computes all of its micro-batches one after the other, with messages between them
  * where those occupy it (smp__least_messages), and updates its weights, so m times the least bottleneck, or
- * an even share of the cores that ranks of a node share; and one micro-batch goes forward and back along the longest chain of ops.
+ * an even share of compute for the cores that ranks of a node share; and one micro-batch goes forward and
+ * back along the longest chain of ops.
  *
  * Of a rule. Its order fixes what a rank does from its first backward on to its last. With one stage on
  * rank r those are m backwards and the a_r forwards between them. Let o be an op of the rank with a
@@ -509,8 +510,8 @@ static smp_status bound_any(step_bound *b, double *bound_us)
         b->cost[o] = (smp_op_cost){
             .forward_us = b->op[o].forward_us + b->op[o].input_us + b->op[o].weight_us +
                           b->op[o].update_us / b->shape.microbatches / b->slowest};
-    for (int32_t o = 0; o < b->costs.n_op; o++)
-        all_us += b->cost[o].forward_us;
+    for (int32_t o = 0; o < b->costs.n_op; o++) /* reductions take no core */
+        all_us += b->op[o].forward_us + b->op[o].input_us + b->op[o].weight_us;
     SMP_TRY(count_cores(b, &cores));
     SMP_TRY(bound_bottleneck(b, NULL, false, bound_us));
     if (b->occupied)

@@ -38,7 +38,7 @@ static void core_start(smp__sim *sim, int index, int seat)
     smp__sim_runner *r = &sim->runner[core->member[seat]];
     bool switches = core->last >= 0 && core->last != seat;
     double switch_us = switches ? sim->input->cluster->core_switch_us : 0.0;
-    if (core->last != seat)
+    if (core->last != seat || sim->now_us > core->freed_us)
         core->taken_us = sim->now_us;
     core->running = core->last = seat;
     r->started_us = sim->now_us;
@@ -264,6 +264,7 @@ static void core_complete(smp__sim *sim, int index)
     smp__sim_core *core = &sim->core[index];
     int runner = core->member[core->running];
     core->running = -1;
+    core->freed_us = sim->now_us;
     if (core->waiting.n > 0 && sim->now_us - core->taken_us >= SLICE_US)
         core_start(sim, index, smp_heap_pop(&core->waiting));
     go_on(sim, runner);

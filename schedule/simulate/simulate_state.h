@@ -44,6 +44,7 @@ typedef struct smp__sim_core {
     int running;     /* seat, or -1 */
     int last;        /* seat that ran last, or -1 */
     double taken_us; /* since when it has had the core */
+    double freed_us; /* when it last gave it up */
 } smp__sim_core;
 
 typedef struct smp__sim {
