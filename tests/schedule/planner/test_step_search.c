@@ -339,6 +339,34 @@ static void test_step_search_tells_the_bounds_apart(void **state)
     close_setting(&s);
 }
 
+/* Ranks that share a core and have much to reduce: the reductions of all take none of it. */
+static void test_step_bound_leaves_reductions_to_links(void **state)
+{
+    (void)state;
+    setting s;
+    smp_planner_result result;
+    static const int forward_us[] = {5, 5, 5, 5, 5, 5, 5, 5};
+    open_chain(&s, 8, forward_us, 0, 4);
+    smp_graph_destroy(s.f.graph);
+    chain_op op[8];
+    for (int i = 0; i < 8; i++)
+        op[i] = (chain_op){.forward_us = 5, .backward_us = 10, .weight_bytes = 1 << 20};
+    s.f.graph = chain_model(op, 8);
+    for (int d = 0; d < 4; d++)
+        s.f.device_spec[d].memory_bytes = (int64_t)1 << 40;
+    s.f.cluster.cores_per_node = 1;
+    s.request.graph = s.f.graph;
+    s.request.stages = 2;
+    s.request.ddp = 2;
+    if (smp_plan_make(&s.request, "model.yaml", &result) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    const smp_candidate *best = result.search.best;
+    assert_true(best->step_bound_us[0] <= best->step_us * (1.0 + 1e-9));
+    assert_true(best->step_bound_us[1] <= best->step_us * (1.0 + 1e-9));
+    smp_planner_result_destroy(&result);
+    close_setting(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -347,6 +375,7 @@ int main(void)
         cmocka_unit_test(test_step_search_leaves_the_bottleneck),
         cmocka_unit_test(test_step_search_tells_the_bounds_apart),
         cmocka_unit_test(test_step_bound_of_even_chains),
+        cmocka_unit_test(test_step_bound_leaves_reductions_to_links),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
