@@ -20,7 +20,7 @@
 #include "graph/base/text.h"
 #include "tests/tools/fail_allocation.h"
 
-enum { MAX_WORDS = 32, MOST = 24, MAX_FILE = 1 << 24 };
+enum { MAX_WORDS = 32, MOST = 4, MAX_FILE = 1 << 24 };
 
 int smp_partition_main(int argc, char **argv); /* schedule/smp-partition.c */
 
