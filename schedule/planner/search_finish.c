@@ -408,15 +408,14 @@ smp_status smp__search_finish(smp__search *s, smp_search_result *out)
         s->entry[key[0].entry].candidate->n_recompute > 0)
         status = smp__config_settle(&s->configs, &s->configs.config[key[0].index],
                                     s->entry[key[0].entry].candidate);
+    key[0].candidate = s->entry[key[0].entry].candidate; /* a better one may have taken its place */
     int32_t plain = status == SMP_OK ? find_plain(s, key) : 0;
     if (status == SMP_OK)
         status = bound_step(s, &key[0]);
     if (status == SMP_OK && plain > 0)
         status = bound_step(s, &key[plain]);
-    if (status == SMP_OK) {
-        key[0].candidate = s->entry[key[0].entry].candidate;
+    if (status == SMP_OK)
         status = hand_over(s, key, plain, out);
-    }
     free(key);
     return status;
 }

@@ -9,7 +9,7 @@
 /* Of so many cases of named rules one may be more than 1 % better: what the search may simulate ends
  * before all configurations have been looked at in which few partitions fit. */
 enum { RARE = 50 };
-enum { MAX_OPS = 9, MAX_STAGES = 4 };
+enum { MAX_OPS = 9, MAX_STAGES = 4, FEW_OPS = 4 };
 
 typedef struct setting {
     fixture f; /* graph, cluster and devices */
@@ -125,7 +125,7 @@ static void test_planner_choices_no_named_rule_is_better(void **state)
 typedef struct choice {
     const smp_schedule_kind *kind;
     int chunks, active;
-    bool recomputes[MAX_STAGES];
+    bool recomputes[MAX_OPS];
     int32_t stage[MAX_OPS];
 } choice;
 
@@ -167,17 +167,25 @@ static void judge(trial *t)
     smp_partition_destroy(partition);
 }
 
-/* Every partition, and in each every set of stages that recompute. */
+/* Sets of what recomputes: of ops where they are few, of whole stages otherwise. */
+static int n_sets(const trial *t)
+{
+    int n_op = t->s->f.graph->n_op;
+    if (t->s->request.recompute != SMP_RECOMPUTE_AUTO)
+        return 1;
+    return 1 << (n_op <= FEW_OPS ? n_op : t->s->f.problem.n_stage);
+}
+
+/* Every partition, and in each every set of what recomputes. */
 static void judge_all(trial *t)
 {
     fixture *f = &t->s->f;
-    int n_stage = f->problem.n_stage, last = f->graph->n_op - 1;
-    int masks = t->s->request.recompute == SMP_RECOMPUTE_AUTO ? 1 << n_stage : 1;
+    int n_stage = f->problem.n_stage, n_op = f->graph->n_op, last = n_op - 1, sets = n_sets(t);
     memset(t->now.stage, 0, sizeof t->now.stage);
     for (;;) {
-        for (int mask = 0; mask < masks && fixture_legal(f, t->now.stage); mask++) {
-            for (int i = 0; i < n_stage; i++)
-                t->now.recomputes[i] = mask >> i & 1;
+        for (int set = 0; set < sets && fixture_legal(f, t->now.stage); set++) {
+            for (int op = 0; op < n_op; op++)
+                t->now.recomputes[op] = set >> (n_op <= FEW_OPS ? op : t->now.stage[op]) & 1;
             judge(t);
         }
         int op = last;
@@ -245,7 +253,7 @@ static void test_planner_choices_all_of_small_graphs(void **state)
                           "takes %.12g us (chunks %d)\n",
                           seed, step_us, t.best.kind->name, t.best.active, t.least_us,
                           t.best.chunks);
-        for (int k = 0; k < MAX_STAGES && t.least_us < INFINITY; k++)
+        for (int k = 0; k < s.f.graph->n_op && t.least_us < INFINITY; k++)
             if (t.best.recomputes[k]) {
                 recomputing++;
                 break;
