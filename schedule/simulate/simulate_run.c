@@ -4,8 +4,8 @@
  * O(log ranks) per compute action. */
 #include "schedule/simulate/simulate_state.h"
 
-/* What a rank has of a core while another one wants it: ranks that share cores do not preempt each
- * other, and the kernel looks at its tick, 250 times a second, whose slice is over. */
+/* What a rank has of a core while another one wants it: who wakes up takes no core away, and the
+ * kernel looks at its tick, 250 times a second, whose slice is over. */
 #define SLICE_US 4000.0
 
 void smp__sim_wake(smp__sim *sim, int runner)
@@ -32,19 +32,32 @@ static void record_end(smp__sim *sim, const smp__sim_runner *r, double at_us)
         end_us[r->next] = at_us;
 }
 
+/* The next event of a core: its action is done, or its slice is over and another one waits. */
+static void core_plan(smp__sim *sim, int index)
+{
+    const smp__sim_core *core = &sim->core[index];
+    double at_us = core->end_us, over_us = core->taken_us + SLICE_US;
+    if (core->waiting.n > 0 && over_us < at_us)
+        at_us = over_us > sim->now_us ? over_us : sim->now_us;
+    smp_heap_set(&sim->events, sim->n_runner + index, at_us);
+}
+
 static void core_start(smp__sim *sim, int index, int seat)
 {
     smp__sim_core *core = &sim->core[index];
     smp__sim_runner *r = &sim->runner[core->member[seat]];
     bool switches = core->last >= 0 && core->last != seat;
-    double switch_us = switches ? sim->input->cluster->core_switch_us : 0.0;
+    double from_us = sim->now_us + (switches ? sim->input->cluster->core_switch_us : 0.0);
     if (core->last != seat || sim->now_us > core->freed_us)
-        core->taken_us = sim->now_us;
+        core->taken_us = from_us;
     core->running = core->last = seat;
-    r->started_us = sim->now_us;
-    record_start(sim, r);
-    smp_heap_set(&sim->events, sim->n_runner + index,
-                 sim->now_us + switch_us + core->work_us[seat]);
+    core->end_us = from_us + core->work_us[seat];
+    if (!r->begun) {
+        r->begun = true;
+        r->started_us = sim->now_us;
+        record_start(sim, r);
+    }
+    core_plan(sim, index);
 }
 
 static void begin_compute(smp__sim *sim, int runner, double duration_us)
@@ -59,10 +72,13 @@ static void begin_compute(smp__sim *sim, int runner, double duration_us)
     }
     smp__sim_core *core = &sim->core[r->core];
     core->work_us[r->seat] = duration_us;
-    if (core->running < 0)
+    r->begun = false;
+    if (core->running < 0) {
         core_start(sim, r->core, r->seat);
-    else
+    } else {
         smp_heap_set(&core->waiting, r->seat, sim->now_us);
+        core_plan(sim, r->core);
+    }
 }
 
 /* When the inputs of an action have arrived; false if one has not been sent. */
@@ -257,8 +273,18 @@ static void go_on(smp__sim *sim, int runner)
     }
 }
 
-/* The compute action on the core is done: until its slice is over its runner may begin another
- * before anybody else. */
+/* The slice is over in the middle of an action, the rest of which waits for the next. */
+static void core_cut(smp__sim *sim, int index)
+{
+    smp__sim_core *core = &sim->core[index];
+    int seat = core->running;
+    core->work_us[seat] = core->end_us - sim->now_us;
+    core_start(sim, index, smp_heap_pop(&core->waiting));
+    smp_heap_set(&core->waiting, seat, sim->now_us);
+    core_plan(sim, index);
+}
+
+/* The action is done: until its slice is over the runner may begin another before anybody else. */
 static void core_complete(smp__sim *sim, int index)
 {
     smp__sim_core *core = &sim->core[index];
@@ -300,10 +326,13 @@ smp_status smp__sim_run(smp__sim *sim)
             break;
         int event = smp_heap_pop(&sim->events);
         sim->now_us = sim->events.key[event];
-        if (event < sim->n_runner)
+        int core = event - sim->n_runner;
+        if (core < 0)
             go_on(sim, event);
+        else if (sim->now_us < sim->core[core].end_us)
+            core_cut(sim, core);
         else
-            core_complete(sim, event - sim->n_runner);
+            core_complete(sim, core);
     }
     for (int i = 0; i < sim->n_runner; i++)
         if (sim->runner[i].next < smp__sim_program(sim, &sim->runner[i])->n)

@@ -25,6 +25,7 @@ typedef struct smp__sim_runner {
     smp__sim_phase phase;
     bool blocked; /* waits for something whose time is not known yet */
     bool ready;   /* in the queue */
+    bool begun;   /* its action has had the core, if they are shared */
     double started_us;
     double compute_us;      /* time spent in F, B, I, W so far */
     double optimizer_us;    /* time spent in O */
@@ -34,16 +35,17 @@ typedef struct smp__sim_runner {
     double channel_free_us; /* its reductions go one after the other */
 } smp__sim_runner;
 
-/* A core runs one compute action at a time, to its end; its runner keeps the core until it has to
- * wait, or its slice is over. Then the one that has waited longest gets it. */
+/* A core runs one runner at a time, which keeps it until it has to wait, or its slice is over and
+ * another one wants it. Then the one that has waited longest gets it. */
 typedef struct smp__sim_core {
     smp_heap waiting; /* seats by when they asked */
-    double *work_us;  /* [n_member] compute time asked for */
+    double *work_us;  /* [n_member] compute time asked for, or left */
     int *member;      /* [n_member] runner on a seat */
     int n_member;
     int running;     /* seat, or -1 */
     int last;        /* seat that ran last, or -1 */
     double taken_us; /* since when it has had the core */
+    double end_us;   /* when it is done if nothing comes between */
     double freed_us; /* when it last gave it up */
 } smp__sim_core;
 

@@ -168,7 +168,7 @@ static void test_simulate_shared_cores(void **state)
     made_plan_free(&made);
 }
 
-/* Who has another chunk to go on with keeps the core for a slice, not until it has to wait. */
+/* Who has another chunk to go on with keeps the core for a slice, which may end within an action. */
 static void test_simulate_cores_are_kept_for_a_slice(void **state)
 {
     (void)state;
@@ -179,13 +179,16 @@ static void test_simulate_cores_are_kept_for_a_slice(void **state)
     s.cluster.cores_per_node = 1;
     s.cluster.core_switch_us = 100;
     for (int i = 0; i < 4; i++)
-        s.forward_us[i] = 3000; /* the second one is done after the slice */
+        s.forward_us[i] = 3000;
     smp_simulation *got = simulate(&s.input);
-    assert_action(&made, got, 0, "F1.0", 3000, 6000);
-    assert_action(&made, got, 1, "F0.0", 6000, 9100);
-    assert_action(&made, got, 1, "F1.0", 9100, 12100);
-    assert_action(&made, got, 0, "F0.1", 12100, 15200);
-    assert_action(&made, got, 1, "F1.1", 21300, 24300);
+    assert_action(&made, got, 0, "F0.0", 0, 3000);
+    assert_action(&made, got, 0, "F1.0", 3000, 10200); /* 1000 of it in the first slice */
+    assert_action(&made, got, 1, "F0.0", 4000, 7100);
+    assert_action(&made, got, 1, "F1.0", 7100, 14300);
+    assert_action(&made, got, 0, "F0.1", 10200, 17400);
+    assert_action(&made, got, 1, "F0.1", 14300, 21500);
+    assert_action(&made, got, 0, "F1.1", 17400, 20400);
+    assert_action(&made, got, 1, "F1.1", 21500, 24500);
     smp_simulation_destroy(got);
     for (int i = 0; i < 4; i++)
         s.forward_us[i] = 900; /* all four are done before */
