@@ -32,10 +32,11 @@ smp_status smp__cost_samples_build(smp *s)
     const size_t series = (size_t)c->n_series * SMP__COST_SAMPLES;
     const size_t messages = (size_t)s->flow->n_transfer * SMP__COST_SAMPLES;
     c->series_of = calloc((size_t)c->max_mark, sizeof(*c->series_of));
+    c->own_s = calloc((size_t)smp__cost_marks(s), sizeof(*c->own_s));
     c->us = calloc(series + 1, sizeof(*c->us));
     c->optimizer_us = calloc(SMP__COST_SAMPLES, sizeof(*c->optimizer_us));
     c->message = calloc(messages + 1, sizeof(*c->message));
-    if (!c->series_of || !c->us || !c->optimizer_us || !c->message)
+    if (!c->series_of || !c->own_s || !c->us || !c->optimizer_us || !c->message)
         return smp_fail_memory(series * sizeof(*c->us) + messages * sizeof(*c->message));
     return SMP_OK;
 }
@@ -47,6 +48,7 @@ void smp__cost_samples_free(smp *s)
         return;
     free(c->first);
     free(c->series_of);
+    free(c->own_s);
     free(c->us);
     free(c->optimizer_us);
     free(c->message);
@@ -67,35 +69,57 @@ void smp__cost_samples_begin(smp *s)
     c->n_mark = 0;
 }
 
+/* The turns of other ranks on its core are no time of a rank's own. */
+static bool shares_core(const smp *s)
+{
+    return s->comm.crowded && s->device->host_memory;
+}
+
+static smp_status set_mark(smp *s, int mark)
+{
+    if (!shares_core(s))
+        return smp__stamp_mark(s, mark);
+    s->cost_samples->own_s[mark] = smp_clock_thread_s();
+    return SMP_OK;
+}
+
+static smp_status mark_time(const smp *s, int mark, double *time_s)
+{
+    if (!shares_core(s))
+        return smp__mark_time(s, mark, time_s);
+    *time_s = s->cost_samples->own_s[mark];
+    return SMP_OK;
+}
+
 smp_status smp__cost_mark_at(smp *s, int chunk, int call, int part)
 {
     smp__cost_samples *c = s->cost_samples;
     c->series_of[c->n_mark] = call < 0 ? -1 : c->first[chunk] + SMP__COST_PARTS * call + part;
-    return smp__stamp_mark(s, OPTIMIZER_MARKS + c->n_mark++);
+    return set_mark(s, OPTIMIZER_MARKS + c->n_mark++);
 }
 
 smp_status smp__cost_optimizer_begin(smp *s, smp__optimizer_part part)
 {
-    return s->cost_samples ? smp__stamp_mark(s, 2 * (int)part) : SMP_OK;
+    return s->cost_samples ? set_mark(s, 2 * (int)part) : SMP_OK;
 }
 
 smp_status smp__cost_optimizer_end(smp *s, smp__optimizer_part part)
 {
-    return s->cost_samples ? smp__stamp_mark(s, 2 * (int)part + 1) : SMP_OK;
+    return s->cost_samples ? set_mark(s, 2 * (int)part + 1) : SMP_OK;
 }
 
 /* Microseconds from one mark to another; both are passed. */
 static smp_status between(const smp *s, int first, int last, double *us)
 {
     double begin_s, end_s;
-    SMP_TRY(smp__mark_time(s, first, &begin_s));
-    SMP_TRY(smp__mark_time(s, last, &end_s));
+    SMP_TRY(mark_time(s, first, &begin_s));
+    SMP_TRY(mark_time(s, last, &end_s));
     *us = 1e6 * (end_s - begin_s);
     return SMP_OK;
 }
 
-/* The update of the last step, unless it has been looked at: it is done, and a step that follows has
- * not begun its own. */
+/* The update of the last step, unless it has been looked at: it is done, and a step that follows
+ * has not begun its own. */
 static smp_status add_update(smp *s)
 {
     smp__cost_samples *c = s->cost_samples;

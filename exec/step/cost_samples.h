@@ -1,10 +1,12 @@
 /* What operators, messages and the optimizer of the last steps took, for a profile of this very run
- * (exec/write_costs.c). Nothing is looked at, and no memory taken, unless options.record_costs asks.
+ * (exec/write_costs.c). Nothing is looked at, and no memory taken, unless options.record_costs
+ * asks.
  *
- * Of each step one micro-batch is looked at, another one in the next. Its actions set marks: the time
- * from one mark to the next belongs to an operator, with what the executor does between two of them,
- * so that the costs of a stage's operators are what its actions take. Marks are stamps of the device.
- * A message is looked at by the clock that the processes of a machine share. */
+ * Of each step one micro-batch is looked at, another one in the next. Its actions set marks: the
+ * time from one mark to the next belongs to an operator, with what the executor does between two of
+ * them, so that the costs of a stage's operators are what its actions take. Marks are stamps of the
+ * device; where ranks share cores and compute on them, times of the thread: those stop in the turns
+ * of others. A message is looked at by the clock that the processes of a machine share. */
 #ifndef SMP_EXEC_STEP_COST_SAMPLES_H
 #define SMP_EXEC_STEP_COST_SAMPLES_H
 
@@ -27,6 +29,7 @@ struct smp__cost_samples {
     int microbatch;   /* looked at in the step in progress; -1: none */
     int n_mark, max_mark;
     int32_t *series_of; /* [max_mark] whose time a mark ends; -1: nobody's */
+    double *own_s;      /* [marks] the thread's time, where it shares its core */
     int32_t *first;     /* [chunks] series of a chunk's call 0, forward; parts, then calls follow */
     int32_t n_series;
     double *us;                   /* [n_series][SMP__COST_SAMPLES] */

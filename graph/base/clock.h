@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 double smp_clock_s(void);
+double smp_clock_thread_s(void); /* for which the calling thread has had a core */
 
 /* deadline_s 0 never passes. */
 static inline bool smp_clock_past(double deadline_s)

@@ -100,8 +100,8 @@ static bool fills(double ops_us, double action_us)
     return ops_us >= 0.9 * action_us;
 }
 
-/* Costs are read after one step each, so that a profile is of one step; a machine that stops the test
- * between an action's begin and its operators does not do so always. */
+/* Costs are read after one step each, so that a profile is of one step; a machine that stops the
+ * test between an action's begin and its operators does not do so always. */
 static void check_sums(const char *schedule, bool split)
 {
     char path[96];
@@ -185,6 +185,37 @@ static void test_write_costs_keeps_the_core_switch(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
+enum { SLEEP_US = 50000 };
+static smp_op_kernels sleepy, awake;
+
+static smp_status sleepy_forward(const smp_op_call *call)
+{
+    usleep(SLEEP_US);
+    return awake.forward(call);
+}
+
+/* Time in which a rank has no core is that of its operators only if nobody else has it then. */
+static void test_write_costs_of_a_shared_core(void **state)
+{
+    (void)state;
+    char path[96];
+    snprintf(path, sizeof path, "%s/profile.yaml", ranks_folder);
+    for (int crowded = 0; crowded <= 1; crowded++) {
+        smp *job = open_job("1f1b", true);
+        smp__call *call = &job->chunk[0].call[0];
+        sleepy = awake = *call->kernels;
+        sleepy.forward = sleepy_forward;
+        call->kernels = &sleepy;
+        job->comm.crowded = crowded;
+        take_step(job);
+        smp_profile *profile = written(job, path);
+        assert_int_equal(profile->op[call->layout->op].forward_us < SLEEP_US, crowded);
+        assert_true(profile->op[call->layout->op].forward_us > 0);
+        smp_profile_destroy(profile);
+        smp_finalize(job);
+    }
+}
+
 static void test_write_costs_refuses(void **state)
 {
     (void)state;
@@ -210,6 +241,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_write_costs_of_split_backwards),
         cmocka_unit_test(test_write_costs_of_many_steps),
         cmocka_unit_test(test_write_costs_keeps_the_core_switch),
+        cmocka_unit_test(test_write_costs_of_a_shared_core),
         cmocka_unit_test(test_write_costs_refuses),
     };
     open_ranks(&argc, &argv);
