@@ -31,7 +31,6 @@ static smp_status fill_stage(const smp_sketch_stage *from, smp_arena *arena, int
     for (int32_t i = 0; i < from->n_entry; i++)
         op[i] = from->entry[i].text;
     SMP_TRY(smp_sketch_recompute(from, op, from->n_entry, work, recompute));
-    double again_us = from->recompute_us >= 0.0 ? from->recompute_us : from->forward_us;
     *stage = (smp_plan_stage){.rank = from->rank,
                               .n_op = from->n_entry,
                               .op = op,
@@ -40,7 +39,11 @@ static smp_status fill_stage(const smp_sketch_stage *from, smp_arena *arena, int
                               .backward_us = from->backward_us,
                               .weight_bytes = from->weight_bytes,
                               .stash_bytes = from->stash_bytes};
-    stage->recompute_us = smp_plan_stage_recomputes(stage) > 0 ? again_us : 0.0;
+    const int32_t n_again = smp_plan_stage_recomputes(stage);
+    if (n_again > 0)
+        stage->recompute_us = n_again < from->n_entry && from->recompute_us >= 0.0
+                                  ? from->recompute_us
+                                  : from->forward_us;
     return SMP_OK;
 }
 

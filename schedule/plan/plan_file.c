@@ -180,7 +180,14 @@ static smp_status read_recompute(const reader *r, const smp_yaml_node *map, smp_
 static smp_status read_stage_costs(const smp_yaml_node *map, smp_sketch_stage *stage)
 {
     const char *what = "stage";
-    if (smp_yaml_get(map, "recompute_us")) /* only where ops are named */
+    const smp_yaml_node *again = smp_yaml_get(map, "recompute_us");
+    if (again && stage->recompute != SMP_SKETCH_RECOMPUTE_OPS)
+        return smp_fail_at(
+            smp_yaml_where(again),
+            "stage: recompute_us: got one beside `recompute: %s`, expected it beside "
+            "a list of ops",
+            stage->recompute ? "true" : "false");
+    if (again)
         SMP_TRY(
             smp__field_double(map, what, "recompute_us", 0, SMP__MAX_SUM_US, &stage->recompute_us));
     SMP_TRY(smp__field_double(map, what, "forward_us", 0, SMP__MAX_SUM_US, &stage->forward_us));

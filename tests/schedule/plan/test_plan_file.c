@@ -151,6 +151,10 @@ static void test_plan_file_broken(void **state)
         {"recompute: false", "recompute: [[wte]]", "plan.yaml:7:67", "recompute"},
         {"recompute: false", "recompute: {wte: 1}", "plan.yaml:7:", "recompute"},
         {"recompute: false", "recompute: [wte], recompute_us: -1", "plan.yaml:7:", "recompute_us"},
+        {"recompute: false", "recompute: false, recompute_us: 0", "plan.yaml:7:87",
+         "beside `recompute: false`"},
+        {"recompute: true", "recompute: true, recompute_us: 5", "plan.yaml:8:77",
+         "beside `recompute: true`"},
         {"forward_us: 1.5", "forward_us: -1.5", "plan.yaml:7:", "forward_us"},
         {"forward_us: 1.5", "forward_us: .nan", "plan.yaml:7:", "forward_us"},
         {"weight_bytes: 12", "weight_bytes: 1e99", "plan.yaml:7:", "weight_bytes"},
@@ -217,6 +221,7 @@ static void test_plan_file_recompute(void **state)
          1,
          "recompute: [wte, \"h 0\"], recompute_us: 1"},
         {"recompute: [wte..h0.attn-x]", {true, true, true}, 1.5, "recompute: true"},
+        {"recompute: [\"*\"], recompute_us: 1", {true, true, true}, 1.5, "recompute: true"},
         {"recompute: []", {false, false, false}, 0.0, "recompute: false"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
