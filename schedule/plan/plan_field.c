@@ -33,6 +33,11 @@ smp_status smp__field_placement(const smp_yaml_node *parallel, int pipeline, int
     const char *text;
     SMP_TRY(smp__field(parallel, "parallel", "placement", &node));
     if (smp_yaml_kind_of(node) == SMP_YAML_LIST) {
+        if (pipeline == 0 || ddp == 0) /* of a sketch */
+            return smp_fail_at(smp_yaml_where(node),
+                               "parallel: placement: got a list of %d devices, expected a multiple "
+                               "of `pipeline`, which has to stand beside it",
+                               smp_yaml_list_size(node));
         if ((int64_t)pipeline * ddp != smp_yaml_list_size(node))
             return smp_fail_at(smp_yaml_where(node),
                                "parallel: placement: got a list of %d devices, expected one for "

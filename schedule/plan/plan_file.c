@@ -91,8 +91,10 @@ static smp_status read_parallel(reader *r, const smp_yaml_node *top)
     SMP_TRY(read_int(r, map, what, "pipeline", 1, SMP__MAX_DEVICES, &sketch->pipeline));
     SMP_TRY(read_int(r, map, what, "ddp", 1, SMP__MAX_DEVICES, &sketch->ddp));
     SMP_TRY(read_int(r, map, what, "chunks", 1, SMP__MAX_STAGES, &sketch->chunks));
-    if (r->devices > 0 && sketch->ddp == 0 && sketch->pipeline > 0 &&
-        r->devices % sketch->pipeline == 0)
+    const smp_yaml_node *placement = smp_yaml_get(map, "placement");
+    if (r->devices == 0 && placement) /* a list has one entry each, a word none */
+        r->devices = smp_yaml_list_size(placement);
+    if (sketch->ddp == 0 && sketch->pipeline > 0 && r->devices % sketch->pipeline == 0)
         sketch->ddp = r->devices / sketch->pipeline;
     sketch->has_placement = is_wanted(r, map, "placement");
     if (sketch->has_placement)
