@@ -54,7 +54,7 @@ static smp_status unknown_op(stage_check *c, const smp_sketch_entry *entry, int 
 static smp_status place_entry(stage_check *c, const smp_sketch_entry *entry, int stage)
 {
     smp_op_match match = smp_op_match_begin(c->graph, entry->text);
-    SMP_TRY(smp_op_match_allowed(c->graph, &match, entry->where, &c->work));
+    SMP_TRY(smp_op_match_allowed(&match, entry->where, &c->work));
     int32_t op = smp_op_match_next(c->graph, &match);
     if (op < 0)
         return unknown_op(c, entry, stage);

@@ -28,7 +28,8 @@ bool smp_op_pattern_matches(const char *pattern, const char *name)
 }
 
 /* "a..b" with ops a and b: their places. A name may itself hold dots: every ".." is tried. */
-static bool find_range(const smp_graph *graph, const char *pattern, int32_t *first, int32_t *last)
+static bool find_range(const void *ops, smp_op_finder *find, const char *pattern, int32_t *first,
+                       int32_t *last)
 {
     char name[SMP_MAX_NAME + 1];
     for (const char *dots = strstr(pattern, ".."); dots; dots = strstr(dots + 1, "..")) {
@@ -37,22 +38,32 @@ static bool find_range(const smp_graph *graph, const char *pattern, int32_t *fir
             continue;
         memcpy(name, pattern, length);
         name[length] = '\0';
-        *first = smp_graph_find_op(graph, name);
-        *last = smp_graph_find_op(graph, dots + 2);
+        *first = find(ops, name);
+        *last = find(ops, dots + 2);
         if (*first >= 0 && *last >= *first)
             return true;
     }
     return false;
 }
 
-smp_op_match smp_op_match_begin(const smp_graph *graph, const char *text)
+smp_op_match smp_op_match_among(const void *ops, smp_op_finder *find, int32_t n, const char *text)
 {
-    smp_op_match match = {.next = smp_graph_find_op(graph, text)};
+    smp_op_match match = {.next = find(ops, text)};
     match.last = match.next;
-    if (match.next >= 0 || find_range(graph, text, &match.next, &match.last))
+    if (match.next >= 0 || find_range(ops, find, text, &match.next, &match.last))
         return match;
     bool pattern = strpbrk(text, "*?") != NULL;
-    return (smp_op_match){.next = 0, .last = pattern ? graph->n_op - 1 : -1, .pattern = text};
+    return (smp_op_match){.next = 0, .last = pattern ? n - 1 : -1, .pattern = text};
+}
+
+static int32_t find_in_graph(const void *graph, const char *name)
+{
+    return smp_graph_find_op(graph, name);
+}
+
+smp_op_match smp_op_match_begin(const smp_graph *graph, const char *text)
+{
+    return smp_op_match_among(graph, find_in_graph, graph->n_op, text);
 }
 
 int32_t smp_op_match_next(const smp_graph *graph, smp_op_match *match)
@@ -65,14 +76,12 @@ int32_t smp_op_match_next(const smp_graph *graph, smp_op_match *match)
     return -1;
 }
 
-smp_status smp_op_match_allowed(const smp_graph *graph, const smp_op_match *match, smp_where where,
-                                int64_t *work)
+smp_status smp_op_match_allowed(const smp_op_match *match, smp_where where, int64_t *work)
 {
-    *work += match->pattern ? graph->n_op : 0;
+    *work += match->last - match->next + 1;
     if (*work <= SMP_MAX_PATTERN_WORK)
         return SMP_OK;
-    return smp_fail_at(where, "got more than %lld patterns, expected fewer for a model of %d ops",
-                       (long long)(SMP_MAX_PATTERN_WORK / graph->n_op), graph->n_op);
+    return smp_fail_at(where, "got too many patterns and ranges for so many ops, expected names");
 }
 
 /* The pattern without its stars, or the side of a range that is no op. */

@@ -1,4 +1,4 @@
-/* Ops named by pattern: in sketches of plans and by --cut-at.
+/* Ops named by pattern: in sketches of plans, in what stages recompute, and by --cut-at.
  *
  * A pattern is the name of an op; or a name in which `*` stands for any text and `?` for any one
  * character; or `a..b`, the ops from a to b in the order of the model. A text that is an op's name
@@ -9,7 +9,7 @@
 #include "graph/base/text.h"
 #include "graph/model/graph.h"
 
-/* Names that the patterns of one file may look at. */
+/* Names that the entries of one file may look at. */
 #define SMP_MAX_PATTERN_WORK ((int64_t)300000000)
 
 bool smp_op_pattern_matches(const char *pattern, const char *name);
@@ -24,10 +24,13 @@ typedef struct smp_op_match {
 smp_op_match smp_op_match_begin(const smp_graph *graph, const char *text);
 int32_t smp_op_match_next(const smp_graph *graph, smp_op_match *match); /* -1: no more */
 
-/* Patterns look at every op, so a file of nothing but patterns would take for ever: SMP_ERR_INPUT once
- * those begun so far, counted in *work, are too many for the size of the model. */
-smp_status smp_op_match_allowed(const smp_graph *graph, const smp_op_match *match, smp_where where,
-                                int64_t *work);
+/* The same among `n` ops of which `find` gives the number of the one of a name, -1: none. */
+typedef int32_t smp_op_finder(const void *ops, const char *name);
+smp_op_match smp_op_match_among(const void *ops, smp_op_finder *find, int32_t n, const char *text);
+
+/* Patterns look at every op, ranges perhaps, so a file of nothing else would take for ever:
+ * SMP_ERR_INPUT once the names that those begun so far look at, counted in *work, are too many. */
+smp_status smp_op_match_allowed(const smp_op_match *match, smp_where where, int64_t *work);
 
 /* Appends ", nearest is 'x'" where an op's name is close to what was meant. */
 void smp_op_pattern_hint(const smp_graph *graph, const char *pattern, smp_text *text);

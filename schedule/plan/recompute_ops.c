@@ -16,8 +16,6 @@ typedef struct stage_ops {
     const char *const *name; /* [n] in model order */
     stage_op *sorted;        /* [n] */
     int32_t n;
-    int64_t *work;
-    bool *mask;
 } stage_ops;
 
 static int compare_ops(const void *left, const void *right)
@@ -25,52 +23,24 @@ static int compare_ops(const void *left, const void *right)
     return strcmp(((const stage_op *)left)->name, ((const stage_op *)right)->name);
 }
 
-static int32_t find(const stage_ops *ops, const char *name)
+static int32_t find(const void *context, const char *name)
 {
+    const stage_ops *ops = context;
     stage_op key = {.name = name};
     const stage_op *found =
         bsearch(&key, ops->sorted, (size_t)ops->n, sizeof *ops->sorted, compare_ops);
     return found ? found->index : -1;
 }
 
-/* "a..b" with ops a and b of the stage. A name may itself hold dots: every ".." is tried. */
-static bool find_range(const stage_ops *ops, const char *text, int32_t *first, int32_t *last)
+static smp_status mark(const stage_ops *ops, const smp_sketch_entry *entry, int stage,
+                       int64_t *work, bool *mask)
 {
-    char name[SMP_MAX_NAME + 1];
-    for (const char *dots = strstr(text, ".."); dots; dots = strstr(dots + 1, "..")) {
-        size_t length = (size_t)(dots - text);
-        if (length == 0 || length > SMP_MAX_NAME)
-            continue;
-        memcpy(name, text, length);
-        name[length] = '\0';
-        *first = find(ops, name);
-        *last = find(ops, dots + 2);
-        if (*first >= 0 && *last >= *first)
-            return true;
-    }
-    return false;
-}
-
-static smp_status mark_matches(const stage_ops *ops, const smp_sketch_entry *entry, bool *any)
-{
-    *ops->work += ops->n;
-    if (*ops->work > SMP_MAX_PATTERN_WORK)
-        return smp_fail_at(entry->where,
-                           "stage: recompute: got too many patterns, expected names of ops");
-    for (int32_t i = 0; i < ops->n; i++)
-        if (smp_op_pattern_matches(entry->text, ops->name[i]))
-            *any = ops->mask[i] = true;
-    return SMP_OK;
-}
-
-static smp_status mark(const stage_ops *ops, const smp_sketch_entry *entry, int stage)
-{
-    int32_t first = find(ops, entry->text), last = first;
-    bool any = first >= 0 || find_range(ops, entry->text, &first, &last);
-    for (int32_t i = first; any && i <= last; i++)
-        ops->mask[i] = true;
-    if (!any && strpbrk(entry->text, "*?"))
-        SMP_TRY(mark_matches(ops, entry, &any));
+    const smp_op_match match = smp_op_match_among(ops, find, ops->n, entry->text);
+    bool any = false;
+    SMP_TRY(smp_op_match_allowed(&match, entry->where, work));
+    for (int32_t i = match.next; i <= match.last; i++)
+        if (!match.pattern || smp_op_pattern_matches(match.pattern, ops->name[i]))
+            any = mask[i] = true;
     if (any)
         return SMP_OK;
     const char *near = smp_nearest(entry->text, ops->name, (size_t)ops->n);
@@ -85,7 +55,7 @@ smp_status smp_sketch_recompute(const smp_sketch_stage *stage, const char *const
     memset(mask, stage->recompute == 1, (size_t)n_op);
     if (stage->recompute != SMP_SKETCH_RECOMPUTE_OPS)
         return SMP_OK;
-    stage_ops ops = {.name = op, .n = n_op, .work = work, .mask = mask};
+    stage_ops ops = {.name = op, .n = n_op};
     ops.sorted = malloc(((size_t)n_op + 1) * sizeof *ops.sorted);
     if (!ops.sorted)
         return smp_fail_memory((size_t)n_op * sizeof *ops.sorted);
@@ -94,7 +64,7 @@ smp_status smp_sketch_recompute(const smp_sketch_stage *stage, const char *const
     qsort(ops.sorted, (size_t)n_op, sizeof *ops.sorted, compare_ops);
     smp_status status = SMP_OK;
     for (int32_t i = 0; i < stage->n_again && status == SMP_OK; i++)
-        status = mark(&ops, &stage->again[i], stage->stage);
+        status = mark(&ops, &stage->again[i], stage->stage, work, mask);
     free(ops.sorted);
     return status;
 }

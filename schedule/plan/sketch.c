@@ -118,7 +118,7 @@ static smp_status pin_op(pins *p, const smp_sketch_entry *entry, int stage, int3
 static smp_status pin_entry(pins *p, const smp_sketch_entry *entry, int stage)
 {
     smp_op_match match = smp_op_match_begin(p->graph, entry->text);
-    SMP_TRY(smp_op_match_allowed(p->graph, &match, entry->where, &p->work));
+    SMP_TRY(smp_op_match_allowed(&match, entry->where, &p->work));
     int32_t op = smp_op_match_next(p->graph, &match);
     if (op < 0)
         return fail_unknown(p->graph, entry);

@@ -1,6 +1,7 @@
-/* Sketches: what is missing is found in what is there. */
+/* Sketches: what is missing is found in what is there, and reading ends. */
 #include "tests/schedule/fixture.h"
 
+#include "schedule/plan/op_pattern.h"
 #include "schedule/plan/sketch.h"
 
 /* A sketch with a list of devices need not say how many replicas there are. */
@@ -34,10 +35,30 @@ static void test_sketch_devices(void **state)
     }
 }
 
+/* Entries that look at ever more names come to an end. */
+static void test_sketch_recompute_is_bounded(void **state)
+{
+    (void)state;
+    static const char *const op[] = {"a", "b", "c"};
+    static const char *const texts[] = {"c", "a..b", "*"};
+    for (int i = 0; i < 3; i++) {
+        const smp_sketch_entry again = {.text = texts[i]};
+        const smp_sketch_stage stage = {
+            .recompute = SMP_SKETCH_RECOMPUTE_OPS, .n_again = 1, .again = &again};
+        bool mask[3];
+        int64_t work = SMP_MAX_PATTERN_WORK - 3;
+        assert_int_equal(SMP_OK, smp_sketch_recompute(&stage, op, 3, &work, mask));
+        work = SMP_MAX_PATTERN_WORK - i;
+        assert_int_equal(SMP_ERR_INPUT, smp_sketch_recompute(&stage, op, 3, &work, mask));
+        assert_non_null(strstr(smp_last_error(), "too many patterns"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sketch_devices),
+        cmocka_unit_test(test_sketch_recompute_is_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
