@@ -239,13 +239,18 @@ SMP_API int smp_weight_count(const smp *s);
 SMP_API const char *smp_weight_name(const smp *s, int weight);
 SMP_API int64_t smp_weight_elements(const smp *s, int weight);
 
-/* Writes predicted and measured timelines of the last step as a Chrome trace (Perfetto). Needs
- * record_trace. Collective; rank 0 writes. */
+/* Writes predicted and measured timelines of the last step as a Chrome trace (Perfetto). Times
+ * count from where the first rank began its step; across machines, which have no clock in common,
+ * from where each did, and a send ends where it began if by them its message had arrived before.
+ * Needs record_trace. Collective; rank 0 writes. */
 SMP_API smp_status smp_trace_write(smp *s, const char *path);
 
-/* Writes a profile (for options.profile, smp-partition --profile) of what operators and messages took
- * in the last steps, the slow first ones aside: medians over steps and replicas. Needs record_costs
- * and a step. Collective; rank 0 writes. */
+/* Writes a profile (for options.profile, smp-partition --profile) of what operators and messages
+ * took in the last steps, the slow first ones aside: medians over steps and replicas. With more
+ * ranks than cores operators take the time for which their rank had a core. Messages are timed
+ * inside a machine only, and neither on GPUs nor with more ranks than cores: where none is, the
+ * link is the plan's if that was measured, else none; core_switch_us is passed on. SMP_ERR_INPUT
+ * without record_costs or before the first step. Collective; rank 0 writes. */
 SMP_API smp_status smp_costs_write(smp *s, const char *path);
 
 /* Plans without running: writes a plan file for options->model. Not collective, no MPI needed. */

@@ -134,7 +134,8 @@ static bool is_of(const smp *s, const smp__channel *channel, const smp_action *a
     return channel->outgoing == send && (transfer->kind == SMP_TRANSFER_F) == forward;
 }
 
-/* When the action that a `<` is for began: on a device that waits by itself its messages had come. */
+/* When the action that a `<` is for began: on a device that waits by itself its messages had come
+ * by then. */
 static double reader_begin_us(const smp *s, int64_t at)
 {
     const smp_action *receive = &s->event[at].action;
@@ -202,8 +203,8 @@ static void count_from(smp *s, double begin_s)
                 s->chunk[chunk].channel[i].arrived_us[mb] += later_us;
 }
 
-/* Times are counted from where the first rank began its step, if all ranks are on one machine, which
- * has one clock. Else from where each one did: about the same moment, since all come from the sums of
+/* Times are counted from where the first rank began its step, if all ranks are on one machine, with
+ * one clock. Else from where each one did: about the same moment, since all come from the sums of
  * the step before. */
 static smp_status align_times(smp *s)
 {

@@ -1,13 +1,17 @@
-/* Chrome trace (JSON, opens in Perfetto): one process "predicted", one "measured", a row per rank. */
+/* Chrome trace (JSON, opens in Perfetto): one process "predicted", one "measured", a row per
+ * rank. */
 #ifndef SMP_SCHEDULE_SHOW_TRACE_H
 #define SMP_SCHEDULE_SHOW_TRACE_H
 
 #include "schedule/simulate/simulate.h"
 
 /* A `>` goes from when its rank has come to it until the last of its messages is with its receiver,
- * a `<` from when its rank has come to it until all of its messages are there. Both mean the same in a
- * simulation and in a measurement, whether or not the rank computes meanwhile (`overlap`). In a
- * measurement a message is there when the rank sees it: it looks after every operator. */
+ * a `<` from when its rank has come to it until all of its messages are there. Both mean the same
+ * in a simulation and in a measurement, but for a simulated `<` without `overlap`: the rank itself
+ * then takes the messages, one after the other from when it is free and they are sent, and the `<`
+ * ends with the last. In a measurement a message is there when the rank sees it: it looks after
+ * every operator. Ranks of several machines count from where each began its step, for want of a
+ * common clock: a `>` whose message is by them there before it was sent ends where it starts. */
 typedef struct smp_trace_event {
     int world_rank;
     int stage; /* -1: none */

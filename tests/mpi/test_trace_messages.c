@@ -1,5 +1,5 @@
-/* Sends and receives of a trace mean the same thing in the prediction and in the measurement, whether
- * or not transfers run beside compute. One stage on each of four ranks. */
+/* Sends and receives of a trace mean in the prediction and in the measurement what smp_trace_event
+ * says, whether or not transfers run beside compute. One stage on each of four ranks. */
 #include "tests/mpi/ranks.h"
 
 #include "exec/inspect_job.h"
@@ -52,8 +52,9 @@ static void note(messages *m, const smp_action *a, int stage, double start_us, d
     }
 }
 
-/* Every send lasts until its message has arrived, every receive until it is there, and then its reader
- * may begin. Returns the time that readers waited in all, *gap_us what of it was behind receives. */
+/* Every send lasts until its message has arrived, every receive until it is there, and then its
+ * reader may begin. Returns the time that readers waited in all, *gap_us what of it was behind
+ * receives. */
 static double check_messages(const messages *m, bool overlap, double *gap_us)
 {
     const double eps_us = 1e-3;
