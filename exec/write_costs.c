@@ -1,7 +1,7 @@
-/* The profile of a run: what exec/step/cost_samples.h has kept on every rank, merged by all, written by
- * rank 0.
+/* The profile of a run: what exec/step/cost_samples.h has kept on every rank, merged by all,
+ * written by rank 0.
  *
- * An operator's time is the median over steps of its rank, and over replicas the median of theirs: a
+ * An operator's time is the median over steps of its rank, over replicas the median of theirs: a
  * profile describes a device, not the slowest of them. Times are those of device 0 of the plan's
  * cluster: a device that the cluster calls slower has its times shortened by that. Rates are of all
  * ranks together. O(replicas * operators + samples). */
@@ -85,8 +85,8 @@ static smp_status share_rows(smp *s, merged *m)
     return SMP_OK;
 }
 
-/* A message tells what its link takes only if its receiver had nothing left to do but wait when it was
- * sent, and the two have one clock. */
+/* A message tells what its link takes only if its receiver had nothing left to do but wait when it
+ * was sent, and the two have one clock. */
 static smp_status add_samples(const smp *s, merged *m, int replica)
 {
     int begin, end;
@@ -242,8 +242,8 @@ static smp_status set_ops(const smp *s, const merged *m, smp_profile *profile)
     return SMP_OK;
 }
 
-/* By rank 0. A core switch, and the link where no message could be timed: what the plan was made with
- * if that was measured. */
+/* By rank 0. A core switch, and the link where no message could be timed: what the plan was made
+ * with if that was measured. */
 static smp_status write_profile(smp *s, merged *m, const char *path)
 {
     char device[SMP_DEVICE_NAME_BYTES];

@@ -1,11 +1,11 @@
 /* Measurement: the median of several samples per distinct op and part, a sample being the mean of
  * as many runs as fill min_sample_us.
  *
- * Ops that cannot differ in time are measured once (profile/distinct.h). Samples are taken in rounds
- * over all distinct ops, so that a disturbance of some seconds hits few samples of any one op, and the
- * median drops it. Ops that scatter all the same are measured again. Ranks take the same path through this file: the probe's sync stands before every
- * measurement, and a rank that failed in between makes all return there. Linear in ops, plus the
- * measuring itself. */
+ * Ops that cannot differ in time are measured once (profile/distinct.h). Samples are taken in
+ * rounds over all distinct ops, so that a disturbance of some seconds hits few samples of any one
+ * op, and the median drops it. Ops that scatter all the same are measured again. Ranks take the
+ * same path through this file: the probe's sync stands before every measurement, and a rank that
+ * failed in between makes all return there. Linear in ops, plus the measuring itself. */
 #include "profile/measure.h"
 
 #include <math.h>
@@ -19,7 +19,8 @@ enum { CORE_TURNS = 100, ROUNDS = 3, PARTS = 3, MAX_REPEAT = 1000000, MAX_SAMPLE
 /* A sample that takes longer than this is taken once per round only. */
 #define LONG_SAMPLE_US 2e5
 
-/* Sizes for rates: large enough to leave the caches where training does, small enough to be quick. */
+/* Sizes for rates: large enough to leave the caches where training does, small enough to be
+ * quick. */
 enum { MIN_ELEMENTS = 1 << 14, MAX_ELEMENTS = 1 << 22 };
 
 typedef struct series {
