@@ -229,14 +229,19 @@ bench_examples() {
 }
 
 # step MODEL STAGES RULE CHUNKS OPTION...: sets cell to the gap between the step and its bound, two micro-batches
-# per rank, and step_us; "-" where the rule cannot run the model.
+# per rank, and step_us; "-" where the rule cannot run the model, or no plan of it fits.
 step() {
-    local model=$1 stages=$2 rule=$3 chunks=$4 bound_us
+    local model=$1 stages=$2 rule=$3 chunks=$4 bound_us code=0
     shift 4
     cell=- step_us=-
     timeout "$limit_s" "$bin/smp-partition" "$model" --stages "$stages" --ddp 1 --chunks "$chunks" \
         --pipeline "$rule" --microbatches $((2 * stages)) --memory 1000TB --json "$@" \
-        >"$scratch/json" 2>"$scratch/err" || return 0
+        >"$scratch/json" 2>"$scratch/err" || code=$?
+    if [ "$code" -ne 0 ]; then
+        [ "$code" -eq 2 ] || [ "$code" -eq 3 ] ||
+            fail "part=steps model=$model rule=$rule: exit code $code: $(head -n 1 "$scratch/err")"
+        return 0
+    fi
     read -r step_us bound_us cell < <({ tr -d '\n ' <"$scratch/json"; echo; } | sed -nE \
         's/.*"step_us":([^,]*),.*"step_lower_bound_us":([^,]*),"step_gap":([^,}]*).*/\1 \2 \3/p')
     [ "$(calc 'a <= b * (1 + 1e-9)' "$bound_us" "$step_us")" = 1 ] ||
