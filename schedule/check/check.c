@@ -188,6 +188,7 @@ smp_status smp_check_sketch(const smp_search_request *request, bool use_placemen
         build.request.cluster = sketch->cluster;
     smp_status status =
         check.findings.arena && build.arena ? run_steps(&build, use_placement) : SMP_ERR_NO_MEMORY;
+    smp__check_plans_free(&build);
     smp_arena_destroy(build.arena);
     check.legal = status == SMP_OK && check.findings.n_level[SMP_FINDING_ILLEGAL] == 0;
     check.fits = check.legal && check.findings.n_level[SMP_FINDING_UNFIT] == 0;
@@ -203,7 +204,8 @@ void smp_check_free(smp_check *check)
     free(check->findings.item);
     smp_arena_destroy(check->findings.arena);
     smp_plan_destroy(check->plan);
-    smp_plan_destroy(check->same.plan);
+    if (check->same.plan != check->any.plan)
+        smp_plan_destroy(check->same.plan);
     smp_plan_destroy(check->any.plan);
     smp_partition_destroy(check->partition);
     *check = (smp_check){0};

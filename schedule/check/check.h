@@ -30,13 +30,13 @@ typedef struct smp_findings {
     smp_arena *arena;   /* of messages */
 } smp_findings;
 
-/* A plan of the planner's, to compare with. */
+/* A plan of the planner's, to compare with. The best of all may be that of the same numbers, too. */
 typedef struct smp_check_best {
     smp_plan *plan;    /* NULL: there is none, */
     char reason[2048]; /* for this reason */
-    bool timed_out;
-    double time_us; /* per sample, as the objective counts it */
-    double ratio;   /* of the checked plan's time_us to this; below 1: that is the faster */
+    bool timed_out;    /* its search was cut short */
+    double time_us;    /* per sample, as the objective counts it */
+    double ratio;      /* of the checked plan's time_us to this; below 1: that is the faster */
 } smp_check_best;
 
 /* What of a plan may fall short of what the planner would choose. */
@@ -45,11 +45,12 @@ typedef enum smp_check_part_kind {
     SMP_PART_ORDER,     /* of the actions on each rank */
     SMP_PART_RECOMPUTE,
     SMP_PART_PLACEMENT, /* which device has which stages */
+    SMP_PART_TOGETHER,  /* what only several of these save at once */
     SMP_N_PART
 } smp_check_part_kind;
 
 /* Parts are replaced one after the other, each time the one that saves most with those before it replaced;
- * so what they save adds up. */
+ * so what they save adds up. What is left to the best plan of the same numbers, they save together. */
 typedef struct smp_check_part {
     smp_check_part_kind kind;
     double saved_us; /* of what the objective counts: the step, or the bottleneck; 0: as good */
@@ -70,13 +71,14 @@ typedef struct smp_check {
     char cost_source[64];
     smp_check_part part[SMP_N_PART]; /* largest first; of a plan that is legal and fits */
     int n_part;                      /* SMP_N_PART, or 0: not known */
-    bool parts_timed_out;            /* not all was tried */
+    bool parts_timed_out;            /* a part was cut short, or not tried */
 } smp_check;
 
 /* request: graph, cluster (NULL: the sketch's), profile, limits, objective; stages, ddp, chunks,
  * microbatches, microbatch_size and schedule replace what the sketch says where they are not 0;
- * placement where use_placement. The time limit is shared by the two plans to compare with.
- * Findings are no errors. SMP_ERR_INPUT: no cluster, numbers that cannot be. */
+ * placement where use_placement. Of the time up to the deadline, the search for the best of all gets 40 %,
+ * that for the best of the same numbers, where that is another one, what is left of 80 %, and the parts
+ * the rest. Findings are no errors. SMP_ERR_INPUT: no cluster, numbers that cannot be. */
 smp_status smp_check_sketch(const smp_search_request *request, bool use_placement,
                             const smp_sketch *sketch, smp_check *out);
 void smp_check_free(smp_check *check); /* the contents */

@@ -5,7 +5,9 @@
  * taken. For the placement all ways to give the ranks to the devices are tried, or single exchanges
  * of many. The version so made is evaluated as the plan was. Of the four the one that saves most is
  * replaced for good, then the next is looked for, until none saves anything: so the savings add up to
- * what the last version is faster by. At most ten plans of one configuration. */
+ * what the last version is faster by. What the best plan of the same numbers is faster still, it takes
+ * several parts at once to save. At most nine plans of one configuration, none where an earlier plan
+ * of this check answers it (check_plans.c), or where the best of all takes no less. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,11 +32,13 @@ typedef struct parts {
     smp__scoring scoring;
     smp__check_build *b;
     version now;
+    double samples; /* that `us` of a version is for */
 } parts;
 
 const char *smp_check_part_name(smp_check_part_kind kind)
 {
-    static const char *const names[SMP_N_PART] = {"partition", "order", "recompute", "placement"};
+    static const char *const names[SMP_N_PART] = {"partition", "order", "recompute", "placement",
+                                                  "together"};
     return names[kind];
 }
 
@@ -77,19 +81,19 @@ static smp_status copy_order(const smp_program *program, int n, const int *to, s
     return status;
 }
 
-/* Stages from one partition and what recomputes from another, on the devices of a version. */
-static smp_status state(parts *p, const version *v, const int32_t *stage, const smp_partition *like,
+/* Stages and what recomputes in them, on the devices of a version. */
+static smp_status state(parts *p, const version *v, const int32_t *stage, const bool *recompute,
                         smp_partition **out)
 {
     smp_problem problem;
     SMP_TRY(smp__scoring_place(&p->scoring, v->placement, p->b->request.device, v->rank));
     SMP_TRY(smp__config_problem(&p->scoring.configs, &p->scoring.config, &problem));
-    problem.recomputes = like->recompute;
+    problem.recomputes = recompute;
     return smp_partition_evaluate(&problem, stage, out);
 }
 
-/* A copy of the version as it is now, with other stages (NULL: its own), recomputation, order. */
-static smp_status make_version(parts *p, const int32_t *stage, const smp_partition *like,
+/* A copy of the version as it is now, with other stages, recomputation, order. */
+static smp_status make_version(parts *p, const int32_t *stage, const bool *recompute,
                                const smp_program *order, version *out)
 {
     const version *now = &p->now;
@@ -100,7 +104,7 @@ static smp_status make_version(parts *p, const int32_t *stage, const smp_partiti
     memcpy(v.rank, now->rank, n * sizeof *v.rank);
     smp_status status = copy_order(order, p->b->shape.pipeline, NULL, &v.order);
     if (status == SMP_OK)
-        status = state(p, &v, stage, like, &v.partition);
+        status = state(p, &v, stage, recompute, &v.partition);
     if (status == SMP_OK)
         *out = v;
     else
@@ -174,68 +178,49 @@ static smp_search_request same_numbers(const parts *p)
     return r;
 }
 
-/* *found: false where nothing fits, such as stages that tear apart what the planner keeps together. */
-static smp_status plan(const smp_search_request *request, smp_planner_result *result, bool *found)
+/* *out NULL: nothing fits, such as stages that tear apart what the planner keeps together. */
+static smp_status plan(parts *p, const smp_search_request *request, const smp__planned **out)
 {
-    static const smp__trial as_it_is = {.faster_op = -1};
-    smp_status status = smp__plan_try(request, &as_it_is, result);
-    *found = status == SMP_OK;
-    return status == SMP_ERR_INPUT || status == SMP_ERR_NO_FIT ? SMP_OK : status;
+    SMP_TRY(smp__check_plan(p->b, request, true, out));
+    if (*out ? (*out)->timed_out : smp_clock_past(request->deadline_s))
+        p->b->out->parts_timed_out = true;
+    return SMP_OK;
 }
 
 static smp_status offer_stages(parts *p, const int32_t *stage, version *best)
 {
     version v;
-    SMP_TRY(make_version(p, stage, p->now.partition, p->now.order, &v));
+    SMP_TRY(make_version(p, stage, p->now.partition->recompute, p->now.order, &v));
     return offer(p, &v, best);
 }
 
 /* Those of the best plan of the same numbers, and of that with the same treatment of recomputation. */
 static smp_status replace_partition(parts *p, version *best)
 {
-    const smp_partition *now = p->now.partition;
+    const smp__planned *same = p->b->same, *planned;
     smp_search_request r = same_numbers(p);
-    smp_planner_result result;
-    bool found;
-    int n = 0; /* stages that recompute everything */
-    for (int s = 0; s < now->n_stage; s++)
-        n += now->load[s].n_again == now->load[s].n_op;
-    int32_t *stage = NULL;
-    if (p->b->out->same.plan) {
-        SMP_TRY(smp_plan_bind(p->b->out->same.plan, r.graph, &stage));
-        smp_status status = offer_stages(p, stage, best);
-        free(stage);
-        SMP_TRY(status);
-    }
-    r.recompute = smp__count_recomputing(now) == 0 ? SMP_RECOMPUTE_NONE
-                  : n == now->n_stage              ? SMP_RECOMPUTE_ALL
-                                                   : SMP_RECOMPUTE_AUTO;
-    SMP_TRY(plan(&r, &result, &found));
-    if (!found)
-        return SMP_OK;
-    smp_status status = offer_stages(p, result.search.best->partition->stage, best);
-    smp_planner_result_destroy(&result);
-    return status;
+    if (same)
+        SMP_TRY(offer_stages(p, same->stage, best));
+    r.recompute = smp__check_treatment(p->now.partition);
+    SMP_TRY(plan(p, &r, &planned));
+    return planned && planned != same ? offer_stages(p, planned->stage, best) : SMP_OK;
 }
 
 static smp_status replace_recompute(parts *p, version *best)
 {
-    const smp_partition *now = p->now.partition;
+    const int32_t *stage = p->now.partition->stage;
     smp_search_request r = same_numbers(p);
-    smp_planner_result result;
+    const smp__planned *planned;
     version v;
-    bool found;
     if (!r.graph->training)
         return SMP_OK;
-    r.pin = now->stage;
+    r.pin = stage;
     r.recompute = SMP_RECOMPUTE_AUTO;
-    SMP_TRY(plan(&r, &result, &found));
-    if (!found)
+    SMP_TRY(plan(p, &r, &planned));
+    if (!planned)
         return SMP_OK;
-    smp_status status =
-        make_version(p, now->stage, result.search.best->partition, p->now.order, &v);
-    smp_planner_result_destroy(&result);
-    return status == SMP_OK ? offer(p, &v, best) : status;
+    SMP_TRY(make_version(p, stage, planned->recompute, p->now.order, &v));
+    return offer(p, &v, best);
 }
 
 /* to[rank of a stage in the plan] = its rank here. False: stages that share a rank there do not here. */
@@ -249,36 +234,37 @@ static bool match_ranks(const smp_plan *plan, const int *rank, int *to)
     return true;
 }
 
-/* Any rule, or one of its own. */
+/* Any rule, or one of its own. The slowest rank is that in any order. */
 static smp_status replace_order(parts *p, version *best)
 {
     const smp_partition *now = p->now.partition;
     int n = p->b->shape.pipeline;
     smp_search_request r = same_numbers(p);
-    smp_planner_result result;
-    smp_program *order = NULL;
+    const smp__planned *planned;
+    smp_program *order;
     version v;
-    bool found;
     int *to = SMP_ARENA_NEW(p->b->arena, int, (size_t)n);
     if (!to)
         return SMP_ERR_NO_MEMORY;
+    if (r.objective == SMP_OBJECTIVE_BOTTLENECK)
+        return SMP_OK;
     r.pin = now->stage;
     r.schedule = NULL;
     r.active_microbatches = 0;
-    SMP_TRY(plan(&r, &result, &found));
-    if (!found)
+    SMP_TRY(plan(p, &r, &planned));
+    if (!planned || !match_ranks(planned->plan, p->now.rank, to))
         return SMP_OK;
-    smp_status status = SMP_OK;
-    if (match_ranks(result.plan, p->now.rank, to)) {
-        status = copy_order(result.plan->program, n, to, &order);
-        if (status == SMP_OK)
-            status = make_version(p, now->stage, now, order, &v);
-        free_order(order, n);
-        if (status == SMP_OK)
-            status = offer(p, &v, best);
-    }
-    smp_planner_result_destroy(&result);
-    return status;
+    SMP_TRY(copy_order(planned->plan->program, n, to, &order));
+    smp_status status = make_version(p, now->stage, now->recompute, order, &v);
+    free_order(order, n);
+    return status == SMP_OK ? offer(p, &v, best) : status;
+}
+
+static bool is_late(const parts *p)
+{
+    bool late = smp_clock_past(p->b->request.deadline_s);
+    p->b->out->parts_timed_out |= late;
+    return late;
 }
 
 /* What rank r does, rank to[r] does. */
@@ -286,7 +272,9 @@ static smp_status offer_ranks(parts *p, smp_placement placement, const int *to, 
 {
     version v;
     const smp_partition *now = p->now.partition;
-    SMP_TRY(make_version(p, now->stage, now, p->now.order, &v));
+    if (is_late(p))
+        return SMP_OK;
+    SMP_TRY(make_version(p, now->stage, now->recompute, p->now.order, &v));
     v.placement = placement;
     for (int s = 0; s < now->n_stage; s++)
         v.rank[s] = to[p->now.rank[s]];
@@ -296,7 +284,7 @@ static smp_status offer_ranks(parts *p, smp_placement placement, const int *to, 
     v.partition = NULL;
     smp_status status = copy_order(p->now.order, p->b->shape.pipeline, to, &v.order);
     if (status == SMP_OK)
-        status = state(p, &v, now->stage, now, &v.partition);
+        status = state(p, &v, now->stage, now->recompute, &v.partition);
     if (status == SMP_OK)
         return offer(p, &v, best);
     free_version(p, &v);
@@ -325,7 +313,7 @@ static smp_status exchange_two(parts *p, smp_placement placement, int *to, versi
     int n = p->b->shape.pipeline;
     SMP_TRY(offer_ranks(p, placement, to, best));
     for (int a = 0; a < n && n <= MOST_RANKS; a++)
-        for (int b = a + 1; b < n && !smp_clock_past(p->b->request.deadline_s); b++) {
+        for (int b = a + 1; b < n; b++) {
             to[a] = b;
             to[b] = a;
             SMP_TRY(offer_ranks(p, placement, to, best));
@@ -335,26 +323,13 @@ static smp_status exchange_two(parts *p, smp_placement placement, int *to, versi
     return SMP_OK;
 }
 
-/* Whether it makes a difference which device does what. */
-static bool devices_differ(const smp_cluster *cluster)
-{
-    const smp_device_spec *first = &cluster->device[0];
-    for (int d = 1; d < smp_cluster_devices(cluster); d++) {
-        const smp_device_spec *device = &cluster->device[d];
-        if (device->flops_fp32 != first->flops_fp32 || device->flops_bf16 != first->flops_bf16 ||
-            device->flops_tf32 != first->flops_tf32 || device->memory_bytes != first->memory_bytes)
-            return true;
-    }
-    return cluster->nodes > 1;
-}
-
 static smp_status replace_placement(parts *p, version *best)
 {
     int n = p->b->shape.pipeline;
     int *to = SMP_ARENA_NEW(p->b->arena, int, (size_t)n);
     if (!to)
         return SMP_ERR_NO_MEMORY;
-    if (!devices_differ(p->b->request.cluster))
+    if (!smp__check_devices_differ(p->b->request.cluster))
         return SMP_OK;
     const smp_placement placements[] = {SMP_PLACEMENT_CLUSTER, SMP_PLACEMENT_SPREAD,
                                         SMP_PLACEMENT_LISTED};
@@ -384,28 +359,45 @@ static smp_status open_parts(parts *p)
         return smp_fail_memory(n * sizeof *now->rank);
     memcpy(now->rank, b->rank, n * sizeof *now->rank);
     SMP_TRY(copy_order(b->out->plan->program, b->shape.pipeline, NULL, &now->order));
-    SMP_TRY(state(p, now, partition->stage, partition, &now->partition));
+    SMP_TRY(state(p, now, partition->stage, partition->recompute, &now->partition));
     now->us = b->request.objective == SMP_OBJECTIVE_BOTTLENECK ? partition->bottleneck_us
                                                                : b->out->plan->predicted.step_us;
+    p->samples = b->out->time_us > 0.0 ? now->us / b->out->time_us : 0.0;
     return SMP_OK;
+}
+
+/* What the best plan of the same numbers is faster by; 0 where a part that was cut short may save it. */
+static double left_us(const parts *p)
+{
+    const smp_check *out = p->b->out;
+    double us = p->now.us - out->same.time_us * p->samples;
+    return out->same.plan && !out->parts_timed_out && us > WORTH * p->now.us ? us : 0.0;
+}
+
+/* Of all plans that the search for the best of all looked at none takes less. */
+static bool is_best(const parts *p)
+{
+    const smp_search_request *r = &p->b->request;
+    const smp__planned *any = p->b->any;
+    return any && !any->timed_out && r->recompute == SMP_RECOMPUTE_AUTO &&
+           r->active_microbatches == 0 && left_us(p) == 0.0 &&
+           p->now.us * (1.0 - WORTH) <= any->least_us * p->samples;
 }
 
 /* The part that saves most now, which is replaced; SMP_N_PART: none saves anything. */
 static smp_status replace_one(parts *p, const bool *done, smp_check_part_kind *which)
 {
-    static smp_status (*const replace[SMP_N_PART])(parts *, version *) = {
+    static smp_status (*const replace[SMP_PART_TOGETHER])(parts *, version *) = {
         replace_partition, replace_order, replace_recompute, replace_placement};
     version best = {.us = p->now.us * (1.0 - WORTH)};
     smp_status status = SMP_OK;
     *which = SMP_N_PART;
-    for (int k = 0; k < SMP_N_PART && status == SMP_OK; k++) {
+    for (int k = 0; k < SMP_PART_TOGETHER && status == SMP_OK; k++) {
         double us = best.us;
         if (done[k])
             continue;
-        if (smp_clock_past(p->b->request.deadline_s)) {
-            p->b->out->parts_timed_out = true;
+        if (is_late(p))
             break;
-        }
         status = replace[k](p, &best);
         if (best.us < us)
             *which = (smp_check_part_kind)k;
@@ -419,24 +411,30 @@ static smp_status replace_one(parts *p, const bool *done, smp_check_part_kind *w
     return status;
 }
 
+static void add_part(smp_check *out, smp_check_part_kind kind, double saved_us, double of_us)
+{
+    out->part[out->n_part++] = (smp_check_part){
+        .kind = kind, .saved_us = saved_us, .share = saved_us > 0.0 ? saved_us / of_us : 0.0};
+}
+
 static smp_status replace_all(parts *p)
 {
     smp_check *out = p->b->out;
-    bool done[SMP_N_PART] = {false};
+    bool done[SMP_PART_TOGETHER] = {false};
     double first_us = p->now.us;
-    for (int n = 0; n < SMP_N_PART; n++) {
+    while (out->n_part < SMP_PART_TOGETHER && !is_best(p)) {
         double us = p->now.us;
         smp_check_part_kind which;
         SMP_TRY(replace_one(p, done, &which));
         if (which == SMP_N_PART)
             break;
         done[which] = true;
-        out->part[out->n_part++] = (smp_check_part){
-            .kind = which, .saved_us = us - p->now.us, .share = (us - p->now.us) / first_us};
+        add_part(out, which, us - p->now.us, first_us);
     }
-    for (int k = 0; k < SMP_N_PART; k++)
+    for (int k = 0; k < SMP_PART_TOGETHER; k++)
         if (!done[k])
-            out->part[out->n_part++] = (smp_check_part){.kind = (smp_check_part_kind)k};
+            add_part(out, (smp_check_part_kind)k, 0.0, first_us);
+    add_part(out, SMP_PART_TOGETHER, left_us(p), first_us);
     return SMP_OK;
 }
 

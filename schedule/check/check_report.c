@@ -155,7 +155,7 @@ static void put_json_parts(const smp_check *check, smp_text *json)
         put_numbers(json, numbers, 2);
         smp_text_append(json, "}");
     }
-    smp_text_append(json, "]");
+    smp_text_append(json, "], \"parts_timed_out\": %s", check->parts_timed_out ? "true" : "false");
 }
 
 static void put_json_stages(const smp_check *check, smp_text *json)

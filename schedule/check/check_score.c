@@ -246,8 +246,7 @@ static smp_status check_predicted(const smp__check_build *b)
     return SMP_OK;
 }
 
-/* Per sample, as the objective counts it. */
-static double sample_us(const smp_search_request *request, const smp_plan *plan)
+double smp__check_sample_us(const smp_search_request *request, const smp_plan *plan)
 {
     double samples = (double)plan->ddp * plan->microbatches * (double)plan->microbatch_size;
     return request->objective == SMP_OBJECTIVE_BOTTLENECK
@@ -310,7 +309,7 @@ static smp_status make_plan(smp__scoring *s, smp_program *program)
     smp__evaluation_free(&evaluation);
     SMP_TRY(status);
     const int64_t *peak = b->out->plan->predicted.peak_bytes;
-    b->out->time_us = sample_us(&b->request, b->out->plan);
+    b->out->time_us = smp__check_sample_us(&b->request, b->out->plan);
     for (int r = 0; r < candidate.pipeline; r++)
         if (peak[r] > mapping->memory[r])
             SMP_TRY(find_unfit(b, r, peak[r], mapping->memory[r]));
@@ -331,28 +330,23 @@ static smp_status score_programs(smp__scoring *s)
     return status;
 }
 
-/* Plans as asked for; no plan is no failure. */
-static smp_status plan_best(const smp__check_build *b, const smp_search_request *request,
-                            smp_check_best *out, const char **bound)
+/* No plan is no failure. */
+static smp_status plan_best(smp__check_build *b, const smp_search_request *request,
+                            smp_check_best *out, const smp__planned **planned)
 {
-    smp_planner_result result;
-    smp_status status = smp_plan_make(request, b->request.graph->path, &result);
-    if (status == SMP_ERR_NO_FIT || status == SMP_ERR_INPUT) {
+    SMP_TRY(smp__check_plan(b, request, false, planned));
+    if (!*planned) {
         snprintf(out->reason, sizeof out->reason, "%s", smp_last_error());
         return SMP_OK;
     }
-    SMP_TRY(status);
-    out->plan = result.plan;
-    out->timed_out = result.search.best->partition->timed_out;
-    out->time_us = sample_us(request, result.plan);
+    out->plan = (*planned)->plan;
+    out->timed_out = (*planned)->timed_out;
+    out->time_us = smp__check_sample_us(request, out->plan);
     out->ratio = out->time_us > 0 ? b->out->time_us / out->time_us : 1;
-    *bound = result.search.best->partition->bound;
-    result.plan = NULL;
-    smp_planner_result_destroy(&result);
     return SMP_OK;
 }
 
-static void use_bound(smp__check_build *b, const char *bound)
+static void use_bound(smp__check_build *b)
 {
     smp_predicted *predicted = &b->out->plan->predicted;
     const smp_plan *same = b->out->same.plan;
@@ -362,12 +356,13 @@ static void use_bound(smp__check_build *b, const char *bound)
     predicted->lower_bound_us = fmin(same->predicted.lower_bound_us, predicted->bottleneck_us);
     predicted->gap = predicted->bottleneck_us / predicted->lower_bound_us - 1;
     b->out->partition->lower_bound_us = predicted->lower_bound_us;
-    b->out->bound = bound && *bound ? bound : b->out->bound;
+    if (b->same->bound && *b->same->bound)
+        b->out->bound = b->same->bound;
 }
 
+/* The best of all first: it may be the best of the same numbers, too. */
 static smp_status compare(smp__check_build *b)
 {
-    const char *bound = NULL, *ignored;
     double now = smp_clock_s(), deadline = b->request.deadline_s;
     smp_search_request any = b->request;
     any.placement = SMP_PLACEMENT_AUTO;
@@ -380,12 +375,12 @@ static smp_status compare(smp__check_build *b)
     same.microbatches = b->shape.microbatches;
     same.schedule = b->kind->any_placement ? NULL : b->kind->name;
     if (deadline > now) { /* the rest is for the parts */
-        same.deadline_s = now + 0.4 * (deadline - now);
-        any.deadline_s = now + 0.8 * (deadline - now);
+        any.deadline_s = now + 0.4 * (deadline - now);
+        same.deadline_s = now + 0.8 * (deadline - now);
     }
-    SMP_TRY(plan_best(b, &same, &b->out->same, &bound));
-    SMP_TRY(plan_best(b, &any, &b->out->any, &ignored));
-    use_bound(b, bound);
+    SMP_TRY(plan_best(b, &any, &b->out->any, &b->any));
+    SMP_TRY(plan_best(b, &same, &b->out->same, &b->same));
+    use_bound(b);
     return SMP_OK;
 }
 

@@ -1,8 +1,30 @@
 /* What of a plan falls short: plans by hand, right but for one part, which is the one that is named; plans of
- * the planner's own, which fall short in nothing; and the plan around one by hand, which is no slower. */
+ * the planner's own, which fall short in nothing; and the plan around one by hand, which is no slower.
+ * Linked with --wrap (tests/CMakeLists.txt), so that evaluating a plan takes a second, and nothing else
+ * takes any time. */
 #include "tests/partition/problem_fixture.h"
 
 #include "schedule/check/check.h"
+#include "schedule/planner/planner_build.h"
+
+static double clock_s = 1.0;
+
+double __wrap_smp_clock_s(void);
+double __wrap_smp_clock_s(void)
+{
+    return clock_s;
+}
+
+smp_status __real_smp__planner_evaluate(smp__planner *, const smp_candidate *, smp_program *, bool,
+                                        smp__evaluation *);
+smp_status __wrap_smp__planner_evaluate(smp__planner *, const smp_candidate *, smp_program *, bool,
+                                        smp__evaluation *);
+smp_status __wrap_smp__planner_evaluate(smp__planner *planner, const smp_candidate *candidate,
+                                        smp_program *program, bool exactly, smp__evaluation *out)
+{
+    clock_s += 1.0;
+    return __real_smp__planner_evaluate(planner, candidate, program, exactly, out);
+}
 
 typedef struct setting {
     fixture f; /* cluster and devices */
@@ -158,6 +180,74 @@ static void test_check_parts_placement(void **state)
     smp_graph_destroy(s.graph);
 }
 
+/* On a slow device and one twice as fast. Neither the other order of them nor the other cut helps, but both
+ * do. */
+static void test_check_parts_together(void **state)
+{
+    (void)state;
+    static const int three[] = {20, 12, 10};
+    setting s;
+    open_setting(&s, three, 3, 2);
+    s.f.device_spec[1].flops_fp32 *= 2.0;
+    s.request.objective = SMP_OBJECTIVE_BOTTLENECK;
+    expect_part(&s, "smp: 1\nschedule: simple\nstages: [{ops: n0}, {ops: [n1, n2]}]\n",
+                SMP_PART_TOGETHER, 0.19);
+    smp_graph_destroy(s.graph);
+}
+
+/* All that a check finds in so many seconds is what it finds without a limit, or it says that it was cut
+ * short, soon after the time is over. */
+static void test_check_parts_keep_the_time_limit(void **state)
+{
+    (void)state;
+    static const int four[] = {10, 40, 10, 10};
+    static const char text[] = "smp: 1\nbatch: {microbatches: 4}\nschedule: simple\n"
+                               "stages: [{ops: n0}, {ops: n1}, {ops: n2}, {ops: n3}]\n";
+    enum { AFTER = 8 /* evaluations: the plan's own, and what cannot be done without */ };
+    setting s;
+    smp_check whole, check;
+    int n_cut = 0;
+    open_setting(&s, four, 4, 4);
+    s.f.device_spec[3].flops_fp32 *= 3.0;
+    check_text(&s, text, &whole);
+    assert_false(whole.parts_timed_out);
+    for (int limit = 1; limit < 200; limit += 7) {
+        s.request.deadline_s = clock_s + limit;
+        check_text(&s, text, &check);
+        if (clock_s > s.request.deadline_s + AFTER)
+            fail_msg("%g s with a limit of %d s", clock_s - s.request.deadline_s + limit, limit);
+        for (int i = 0; i < SMP_N_PART && !check.parts_timed_out; i++)
+            assert_true(check.part[i].saved_us == saved_by(&whole, check.part[i].kind));
+        n_cut += check.parts_timed_out;
+        smp_check_free(&check);
+    }
+    assert_true(n_cut >= 3 && !check.parts_timed_out);
+    smp_check_free(&whole);
+    smp_graph_destroy(s.graph);
+}
+
+/* The best of all is searched for once: it is that of its own numbers, too, and no part does better. */
+static void test_check_parts_of_the_best(void **state)
+{
+    (void)state;
+    setting s;
+    smp_planner_result result;
+    smp_check check;
+    smp_text text = {0};
+    open_setting(&s, alike, 8, 2);
+    assert_int_equal(SMP_OK, smp_plan_make(&s.request, "model.yaml", &result));
+    assert_int_equal(SMP_OK, smp_plan_format(result.plan, &text));
+    double begin_s = clock_s;
+    check_text(&s, text.data, &check);
+    assert_ptr_equal(check.any.plan, check.same.plan);
+    assert_true(check.any.plan && check.any.ratio == 1.0 && check.part[0].saved_us == 0.0);
+    assert_true(clock_s - begin_s < 5.0); /* the plan as it is, one search */
+    smp_check_free(&check);
+    smp_text_free(&text);
+    smp_planner_result_destroy(&result);
+    smp_graph_destroy(s.graph);
+}
+
 /* The planner's own plans, of random chains: no part saves more than what it takes for as good. And around
  * the stages of random plans by hand: no slower, and no part saves more than there is. */
 static void test_check_parts_of_own_plans(void **state)
@@ -220,6 +310,9 @@ int main(void)
         cmocka_unit_test(test_check_parts_order),
         cmocka_unit_test(test_check_parts_recompute),
         cmocka_unit_test(test_check_parts_placement),
+        cmocka_unit_test(test_check_parts_together),
+        cmocka_unit_test(test_check_parts_keep_the_time_limit),
+        cmocka_unit_test(test_check_parts_of_the_best),
         cmocka_unit_test(test_check_parts_of_own_plans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
