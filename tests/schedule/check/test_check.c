@@ -2,6 +2,7 @@
  * plan when it was made; sketches: what is filled in, patterns, pins and cuts made of them. */
 #include "tests/schedule/fixture.h"
 
+#include "graph/base/clock.h"
 #include "schedule/check/check.h"
 #include "schedule/plan/op_pattern.h"
 
@@ -160,6 +161,7 @@ static void test_check_finds_everything(void **state)
         fail_msg("%d legal, %d cyclic, %d misnumbered", legal, cyclic, misnumbered);
 }
 
+/* Without time for more than the first plans to compare with that fit. */
 static void open_example(const char *name, int devices, smp_search_request *request)
 {
     char path[512];
@@ -176,7 +178,8 @@ static void open_example(const char *name, int devices, smp_search_request *requ
                                     .memory_bytes = (int64_t)1 << 32,
                                     .seed = 1,
                                     .recompute = SMP_RECOMPUTE_AUTO,
-                                    .placement = SMP_PLACEMENT_AUTO};
+                                    .placement = SMP_PLACEMENT_AUTO,
+                                    .deadline_s = smp_clock_s()};
 }
 
 static void close_example(smp_search_request *request)
@@ -193,11 +196,13 @@ static void assert_legal(const smp_check *check)
     assert_true(check->legal && check->fits);
 }
 
-/* A plan as made, written and checked: the same numbers to the last bit. n_fast: of the devices, so many
- * are twice as fast; negative: the last ones, and the very last of them lies in a node of its own. */
+/* A plan as made, written and checked: the same numbers to the last bit, and of a small model, for which
+ * there is time, the best of all is not slower. n_fast: of the devices, so many are twice as fast;
+ * negative: the last ones, and the very last of them lies in a node of its own. */
 static void check_made(const char *model, int devices, int n_fast, smp_search_request change,
                        bool keep)
 {
+    bool small = strcmp(model, "mlp.yaml") == 0;
     int per_node = n_fast < 0 ? devices - 1 : devices, slow = n_fast < 0 ? devices + n_fast : 0;
     smp_search_request request, as_made;
     smp_planner_result result;
@@ -211,7 +216,9 @@ static void check_made(const char *model, int devices, int n_fast, smp_search_re
     request.devices = devices;
     for (int d = 0; d < abs(n_fast); d++)
         ((smp_device_spec *)cluster->device)[slow + d].flops_fp32 *= 2;
+    request.deadline_s = small ? 0.0 : request.deadline_s;
     as_made = request;
+    as_made.deadline_s = 0.0;
     as_made.stages = change.stages;
     as_made.ddp = change.ddp;
     as_made.chunks = change.chunks;
@@ -241,7 +248,9 @@ static void check_made(const char *model, int devices, int n_fast, smp_search_re
         assert_memory_equal(result.plan->stage[s].recompute, check.plan->stage[s].recompute,
                             (size_t)result.plan->stage[s].n_op);
     assert_true(now->lower_bound_us <= now->bottleneck_us);
-    assert_true(check.any.plan && check.any.ratio > 0.985);
+    /* The search compares rules: what an order of its own gains it does not know. */
+    bool own = strcmp(result.plan->schedule, "auto") == 0;
+    assert_true(check.any.plan && (!small || own || check.any.ratio > 0.985));
     smp_check_free(&check);
     smp_sketch_destroy(sketch);
     smp_text_free(&text);
@@ -249,9 +258,8 @@ static void check_made(const char *model, int devices, int n_fast, smp_search_re
     close_example(&request);
 }
 
-static void test_check_scores_as_planned(void **state)
+static void check_scores(const char *model)
 {
-    (void)state;
     smp_search_request a = {
         .stages = 2, .chunks = 1, .recompute = SMP_RECOMPUTE_AUTO, .placement = SMP_PLACEMENT_AUTO};
     smp_search_request b = {.stages = 2,
@@ -266,19 +274,26 @@ static void test_check_scores_as_planned(void **state)
                             .schedule = "simple",
                             .recompute = SMP_RECOMPUTE_ALL,
                             .placement = SMP_PLACEMENT_AUTO};
-    check_made("gpt-tiny.yaml", 2, 0, a, true);
-    check_made("gpt-tiny.yaml", 4, 0, b, true);
-    check_made("gpt-tiny.yaml", 4, 0, b, false);
-    check_made("gpt-tiny.yaml", 3, 0, c, true);
+    check_made(model, 2, 0, a, true);
+    check_made(model, 4, 0, b, true);
+    check_made(model, 4, 0, b, false);
+    check_made(model, 3, 0, c, true);
     check_made("branches.yaml", 3, 0, c, false);
     a.ddp = 2; /* the second replica, the slower one, sets the pace */
     a.placement = SMP_PLACEMENT_CLUSTER;
-    check_made("gpt-tiny.yaml", 4, 2, a, true);
+    check_made(model, 4, 2, a, true);
     b.ddp = 2; /* one replica computes longer, the other one's tensors take longer */
     b.placement = SMP_PLACEMENT_CLUSTER;
-    check_made("gpt-tiny.yaml", 4, -2, b, true);
+    check_made(model, 4, -2, b, true);
     b.recompute = SMP_RECOMPUTE_ALL;
-    check_made("gpt-tiny.yaml", 4, -2, b, true);
+    check_made(model, 4, -2, b, true);
+}
+
+static void test_check_scores_as_planned(void **state)
+{
+    (void)state;
+    check_scores("gpt-tiny.yaml");
+    check_scores("mlp.yaml");
 }
 
 /* A list is obeyed, cut down to what is made again; what is written is obeyed once more. An op of another
