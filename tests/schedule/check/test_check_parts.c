@@ -209,9 +209,10 @@ static void test_check_parts_keep_the_time_limit(void **state)
     int n_cut = 0;
     open_setting(&s, four, 4, 4);
     s.f.device_spec[3].flops_fp32 *= 3.0;
+    s.request.objective = SMP_OBJECTIVE_BOTTLENECK;
     check_text(&s, text, &whole);
     assert_false(whole.parts_timed_out);
-    for (int limit = 1; limit < 200; limit += 7) {
+    for (int limit = 1; limit < 100; limit += 7) {
         s.request.deadline_s = clock_s + limit;
         check_text(&s, text, &check);
         if (clock_s > s.request.deadline_s + AFTER)
