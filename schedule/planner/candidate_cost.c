@@ -191,38 +191,52 @@ static smp_status simulate(const smp__planner *planner, const smp_candidate *can
     return status;
 }
 
-smp_status smp__planner_evaluate(smp__planner *planner, const smp_candidate *candidate,
-                                 smp_program *program, bool exactly, smp__evaluation *out)
+/* An evaluation without peaks; program: NULL for that of the rule, else taken over. */
+static smp_status run(smp__planner *planner, const smp_candidate *candidate, smp_program *program,
+                      smp__evaluation *out)
 {
     size_t n = (size_t)candidate->pipeline;
     smp_schedule_shape shape = smp__candidate_shape(planner, candidate);
-    smp__evaluation evaluation = {.program = calloc(n, sizeof *evaluation.program),
-                                  .peak_bytes = calloc(n, sizeof *evaluation.peak_bytes),
-                                  .pipeline = candidate->pipeline};
-    smp_status status;
-    if (!evaluation.program || !evaluation.peak_bytes) {
-        status = smp_fail_memory(n * sizeof *evaluation.program);
-        goto done;
-    }
-    status = smp__planner_hold(planner, candidate->partition);
-    if (status == SMP_OK && !program)
-        status = smp_lower(smp_schedule_find(candidate->schedule), &shape, planner->flow,
-                           evaluation.program);
+    *out = (smp__evaluation){.program = calloc(n, sizeof *out->program),
+                             .peak_bytes = calloc(n, sizeof *out->peak_bytes),
+                             .pipeline = candidate->pipeline};
+    if (!out->program || !out->peak_bytes)
+        return smp_fail_memory(n * sizeof *out->program);
+    SMP_TRY(smp__planner_hold(planner, candidate->partition));
+    if (!program)
+        SMP_TRY(
+            smp_lower(smp_schedule_find(candidate->schedule), &shape, planner->flow, out->program));
     for (size_t r = 0; program && r < n; r++) {
-        evaluation.program[r] = program[r];
+        out->program[r] = program[r];
         program[r] = (smp_program){0};
     }
-    if (status == SMP_OK)
-        status = simulate(planner, candidate, &evaluation);
+    return simulate(planner, candidate, out);
+}
+
+smp_status smp__planner_evaluate(smp__planner *planner, const smp_candidate *candidate,
+                                 smp_program *program, bool exactly, smp__evaluation *out)
+{
+    smp__evaluation evaluation;
     double limit_us = exactly ? 0.0 : candidate->give_up_us;
+    smp_status status = run(planner, candidate, program, &evaluation);
     if (status == SMP_OK && !(limit_us > 0.0 && evaluation.simulation->step_us > limit_us))
         status = smp__planner_peaks(planner, candidate, evaluation.program, exactly,
                                     evaluation.peak_bytes);
-done:
     if (status == SMP_OK)
         *out = evaluation;
     else
         smp__evaluation_free(&evaluation);
+    return status;
+}
+
+smp_status smp__planner_step_us(smp__planner *planner, const smp_candidate *candidate,
+                                double *step_us)
+{
+    smp__evaluation evaluation;
+    smp_status status = run(planner, candidate, NULL, &evaluation);
+    if (status == SMP_OK)
+        *step_us = evaluation.simulation->step_us;
+    smp__evaluation_free(&evaluation);
     return status;
 }
 

@@ -171,13 +171,27 @@ static smp_status settle(smp__configs *configs, smp__config *config, bool exactl
     return measure(configs, candidate, known);
 }
 
+/* Whether the step takes too long with what recomputes now: layouts take longer than a simulation. */
+static smp_status find_slow(const smp__configs *configs, smp_candidate *candidate, bool *slow)
+{
+    *slow = false;
+    if (candidate->give_up_us <= 0.0)
+        return SMP_OK;
+    SMP_TRY(smp__planner_step_us(configs->planner, candidate, &candidate->step_us));
+    *slow = candidate->step_us > candidate->give_up_us;
+    candidate->fits = *slow; /* nothing is said about its memory */
+    return SMP_OK;
+}
+
 smp_status smp__config_evaluate(smp__configs *configs, smp__config *config,
                                 smp_partition *partition, double give_up_us, smp_candidate **out)
 {
     smp_candidate *candidate = NULL;
-    bool known;
+    bool slow, known = true;
     SMP_TRY(make_candidate(configs, config, partition, give_up_us, &candidate));
-    smp_status status = settle(configs, config, false, candidate, &known);
+    smp_status status = find_slow(configs, candidate, &slow);
+    if (status == SMP_OK && !slow)
+        status = settle(configs, config, false, candidate, &known);
     if (status == SMP_OK && !known)
         status = smp__planner_judge(configs->planner, candidate);
     candidate->give_up_us = 0.0;

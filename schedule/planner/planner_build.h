@@ -86,6 +86,9 @@ int64_t smp__planner_room(const smp__planner *planner, const smp_candidate *cand
 smp_status smp__planner_evaluate(smp__planner *planner, const smp_candidate *candidate,
                                  smp_program *program, bool exactly, smp__evaluation *out);
 void smp__evaluation_free(smp__evaluation *evaluation);
+/* The candidate's step alone. */
+smp_status smp__planner_step_us(smp__planner *planner, const smp_candidate *candidate,
+                                double *step_us);
 /* The plan of an exact evaluation, whose programs it takes over; it owns copies of all else that it
  * says. Not verified. */
 smp_status smp__planner_write(const smp__planner *planner, const char *model_path,
