@@ -352,8 +352,9 @@ static smp_status bound_step(const smp__search *s, const rank_key *key)
     double *bound_us = candidate->step_bound_us;
     if (s->configs.request->objective != SMP_OBJECTIVE_STEP || s->configs.planner->is_trial)
         return SMP_OK;
-    SMP_TRY(
-        smp__step_bound(&s->configs, &s->configs.config[key->index], &bound_us[0], &bound_us[1]));
+    SMP_TRY(smp__step_bound(&s->configs, &s->configs.config[key->index],
+                            candidate->is_least ? 0.0 : candidate->step_us, &bound_us[0],
+                            &bound_us[1]));
     if (candidate->is_least)
         bound_us[0] = fmax(bound_us[0], candidate->step_us * (1.0 - 1e-9));
     return SMP_OK;

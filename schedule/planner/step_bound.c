@@ -25,7 +25,8 @@
  * neighbours of the chain, c and c', and holds only ops that are neither before c nor after c': let A be the
  * most that such ops weigh anywhere. With k stages of that kind the chain still waits for the model but
  * k A, and the others, on p - k ranks, have as much to share. The least over k is a bound, too. The same goes
- * for the bound by paths (path_bound.c), which has every stage wait for the one before it.
+ * for the bound by paths (path_bound.c), which has every stage wait for the one before it. The bound
+ * for whole ops (border_bound.c) allows for such stages by itself.
  *
  * Messages that occupy ranks stand between the first backward and the last as well (segment.h); with them
  * the prover bounds a bottleneck of compute and charges.
@@ -52,6 +53,7 @@
 typedef struct step_bound {
     const smp__configs *configs;
     const smp__config *config;
+    double step_us; /* of a plan */
     smp_schedule_shape shape;
     smp__op_times *op;       /* [n_op] on device 0 */
     double *chain_us;        /* [n_op] E(o) on device 0 */
@@ -240,8 +242,10 @@ static int slowest_replica(const step_bound *b, double *slowdown)
     return slowest;
 }
 
-/* By paths; a stage stands beside the chain, or none: -1. Every border cuts the chain. */
-static smp_status bound_paths(const step_bound *b, int stage, const beside *most, double *bound_us)
+/* By paths; a stage stands beside the chain, or none: -1. Every border cuts the chain.
+ * *whole_us, unless NULL: a bound that is known, raised by that for whole ops. */
+static smp_status bound_paths(const step_bound *b, int stage, const beside *most, double *bound_us,
+                              double *whole_us)
 {
     int p = b->shape.pipeline, n_stage = p * b->shape.chunks;
     double *slowdown = SMP_ARENA_NEW(b->arena, double, (size_t)p);
@@ -264,11 +268,15 @@ static smp_status bound_paths(const step_bound *b, int stage, const beside *most
                                        .n_op = b->costs.n_op,
                                        .op = b->op,
                                        .message_us = message_us,
-                                       .beside = stage};
-    double *op_us = SMP_ARENA_NEW(b->arena, double, (size_t)b->costs.n_op), beside_us = 0.0;
+                                       .beside = stage,
+                                       .chain = whole_us ? &most->chain : NULL,
+                                       .least_us = whole_us ? *whole_us : 0.0,
+                                       .most_us = b->step_us};
+    double *op_us = SMP_ARENA_NEW(b->arena, double, (size_t)b->costs.n_op), beside_us = 0.0,
+           ignored;
     if (!op_us)
         return SMP_ERR_NO_MEMORY;
-    SMP_TRY(smp__path_bound(&problem, bound_us, op_us));
+    SMP_TRY(smp__path_bound(&problem, bound_us, op_us, whole_us ? whole_us : &ignored));
     for (int32_t o = 0; o < b->costs.n_op; o++)
         *bound_us += op_us[o];
     if (stage >= 0)
@@ -288,7 +296,7 @@ static smp_status bound_beside(const step_bound *b, const beside *most, double a
                 fmax(0.0, all - k * most->weight) / share[b->shape.pipeline - k];
     for (int s = 0; k == 1 && s < b->shape.pipeline; s++) {
         double paths_us;
-        SMP_TRY(bound_paths(b, s, most, &paths_us));
+        SMP_TRY(bound_paths(b, s, most, &paths_us, NULL));
         least_us = fmin(least_us, paths_us);
         if (least_us <= *bound_us)
             return SMP_OK;
@@ -468,7 +476,6 @@ static smp_status bound_rule(step_bound *b, double *bound_us)
     share_by_ranks(b, share);
     SMP_TRY(weigh_beside(b, &most));
     SMP_TRY(bound_besides(b, &most, all_pass_us, share, &beside_us));
-    SMP_TRY(bound_paths(b, -1, &most, &paths_us));
     for (int32_t o = 0; o < b->costs.n_op; o++)
         weight += least_weight(b, o);
     double all_us = b->fastest * all_pass_us + weight / share[p];
@@ -481,8 +488,10 @@ static smp_status bound_rule(step_bound *b, double *bound_us)
     *bound_us = b->fastest * (all ? all_pass_us : chain_us) + bottleneck_us;
     if (all)
         *bound_us = fmin(*bound_us, beside_us);
+    SMP_TRY(bound_messages(b, all_pass_us, beside_us, bound_us));
+    SMP_TRY(bound_paths(b, -1, &most, &paths_us, bound_us));
     *bound_us = fmax(*bound_us, fmin(paths_us, beside_us));
-    return bound_messages(b, all_pass_us, beside_us, bound_us);
+    return SMP_OK;
 }
 
 /* Ranks of all replicas that can compute at a time, where those of a node share its cores. */
@@ -523,10 +532,11 @@ static smp_status bound_any(step_bound *b, double *bound_us)
     return SMP_OK;
 }
 
-smp_status smp__step_bound(const smp__configs *configs, const smp__config *config, double *rule_us,
-                           double *any_us)
+smp_status smp__step_bound(const smp__configs *configs, const smp__config *config, double step_us,
+                           double *rule_us, double *any_us)
 {
-    step_bound b = {.configs = configs, .config = config, .arena = smp_arena_create()};
+    step_bound b = {
+        .configs = configs, .config = config, .step_us = step_us, .arena = smp_arena_create()};
     smp_status status = b.arena ? open_bound(&b) : SMP_ERR_NO_MEMORY;
     *rule_us = 0.0;
     if (status == SMP_OK)

@@ -7,8 +7,9 @@
 /* Of the candidate's devices, micro-batches and chunks: *rule_us with the order of its schedule,
  * *any_us with any order of actions. Both hold for every partition that respects pins and what is
  * kept together. Messages count where they occupy ranks, and in the first what a path waits for at least;
- * recomputation that is a choice counts in neither. */
-smp_status smp__step_bound(const smp__configs *configs, const smp__config *config, double *rule_us,
-                           double *any_us);
+ * recomputation that is a choice counts in neither. step_us: of a plan; no more is tried than to
+ * come near it. */
+smp_status smp__step_bound(const smp__configs *configs, const smp__config *config, double step_us,
+                           double *rule_us, double *any_us);
 
 #endif

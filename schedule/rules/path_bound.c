@@ -17,14 +17,14 @@
 #include <math.h>
 #include <string.h>
 
-#include "graph/base/arena.h"
+#include "schedule/rules/border_bound.h"
 
 #define MOST_ACTIONS 400000
 #define LEAST_ROUNDS 40
 #define MOST_ROUNDS 4000
 #define WORK 3e7 /* actions looked at */
 
-enum { N_CLASS = 32, N_ROW = 4, UPDATE = 3 };
+enum { N_CLASS = 32, N_ROW = SMP__PATH_ROWS, UPDATE = 3, N_RATE = 2 };
 
 typedef struct action_node {
     int32_t stage, previous, input; /* nodes, or -1 */
@@ -45,8 +45,7 @@ typedef struct path_bound {
     double *cost;      /* [N_ROW][n_stage]: of a forward, input, weight action, of the update */
     double *count;     /* [N_ROW][n_stage]: of those on the path, then the mean, on device 0 */
     double message_us; /* on the path */
-    double *mean;      /* [N_ROW][n_stage] */
-    double mean_message_us;
+    smp__path mean[N_RATE];
     smp_arena *arena;
 } path_bound;
 
@@ -154,9 +153,13 @@ static smp_status open_paths(path_bound *b, orders *o)
     b->rank_of = SMP_ARENA_NEW(b->arena, int, n_stage);
     b->cost = SMP_ARENA_NEW(b->arena, double, N_ROW *n_stage);
     b->count = SMP_ARENA_NEW(b->arena, double, N_ROW *n_stage);
-    b->mean = SMP_ARENA_NEW(b->arena, double, N_ROW *n_stage);
-    if (!o->program || !o->next || !b->stage_of || !b->rank_of || !b->cost || !b->count || !b->mean)
+    if (!o->program || !o->next || !b->stage_of || !b->rank_of || !b->cost || !b->count)
         return SMP_ERR_NO_MEMORY;
+    for (int k = 0; k < N_RATE; k++) {
+        b->mean[k].count = SMP_ARENA_NEW(b->arena, double, N_ROW *n_stage);
+        if (!b->mean[k].count)
+            return SMP_ERR_NO_MEMORY;
+    }
     if (3 * n_stage * m > MOST_ACTIONS)
         return SMP_OK;
     SMP_TRY(place_stages(b));
@@ -231,21 +234,14 @@ static void find_path(path_bound *b)
         b->count[k] *= b->in->slowdown[b->rank_of[k % b->n_stage]];
 }
 
-static double time_on(const path_bound *b, const double *count, const smp__op_times *t, int stage)
+void smp__path_price(const smp__path_problem *problem, const double *count, double *op_us)
 {
-    return count[stage] * t->forward_us + count[b->n_stage + stage] * t->input_us +
-           count[2 * b->n_stage + stage] * t->weight_us +
-           count[UPDATE * b->n_stage + stage] * t->update_us;
-}
-
-/* Every op where it is cheapest. */
-static void price_ops(const path_bound *b, const double *count, double *op_us)
-{
-    for (int32_t o = 0; o < b->in->n_op; o++) {
+    int n_stage = problem->shape->pipeline * problem->shape->chunks;
+    for (int32_t o = 0; o < problem->n_op; o++) {
         op_us[o] = INFINITY;
-        for (int s = 0; s < b->n_stage; s++)
-            if (s != b->in->beside)
-                op_us[o] = fmin(op_us[o], time_on(b, count, &b->in->op[o], s));
+        for (int s = 0; s < n_stage; s++)
+            if (s != problem->beside)
+                op_us[o] = fmin(op_us[o], smp__path_us(count, n_stage, &problem->op[o], s));
     }
 }
 
@@ -268,6 +264,15 @@ static int make_classes(const smp__path_problem *in, smp__op_times *class)
     return n;
 }
 
+static void set_cost(path_bound *b, int stage, const smp__op_times *load)
+{
+    double slowdown = b->in->slowdown[b->rank_of[stage]];
+    b->cost[stage] = slowdown * load->forward_us;
+    b->cost[b->n_stage + stage] = slowdown * load->input_us;
+    b->cost[2 * b->n_stage + stage] = slowdown * load->weight_us;
+    b->cost[UPDATE * b->n_stage + stage] = load->update_us;
+}
+
 /* What one action of each stage costs when share[class][stage] of the classes lie there. */
 static void spread(path_bound *b, int n_class, const smp__op_times *class, const double *share)
 {
@@ -279,11 +284,7 @@ static void spread(path_bound *b, int n_class, const smp__op_times *class, const
             sum.weight_us += share[c * b->n_stage + s] * class[c].weight_us;
             sum.update_us += share[c * b->n_stage + s] * class[c].update_us;
         }
-        double slowdown = b->in->slowdown[b->rank_of[s]];
-        b->cost[s] = slowdown * sum.forward_us;
-        b->cost[b->n_stage + s] = slowdown * sum.input_us;
-        b->cost[2 * b->n_stage + s] = slowdown * sum.weight_us;
-        b->cost[UPDATE * b->n_stage + s] = sum.update_us;
+        set_cost(b, s, &sum);
     }
 }
 
@@ -292,17 +293,17 @@ static void move_away(const path_bound *b, const smp__op_times *class, double ra
 {
     double mean_us = 0.0, sum = 0.0;
     for (int s = 0; s < b->n_stage; s++)
-        mean_us += share[s] * time_on(b, b->count, class, s);
+        mean_us += share[s] * smp__path_us(b->count, b->n_stage, class, s);
     for (int s = 0; s < b->n_stage && mean_us > 0.0; s++) {
-        share[s] *= exp(-rate * (time_on(b, b->count, class, s) / mean_us - 1.0));
+        share[s] *= exp(-rate * (smp__path_us(b->count, b->n_stage, class, s) / mean_us - 1.0));
         sum += share[s];
     }
     for (int s = 0; s < b->n_stage && sum > 0.0; s++)
         share[s] /= sum;
 }
 
-/* The mean of the later answers, in b->mean and b->mean_message_us. */
-static smp_status play(path_bound *b, double rate)
+/* The mean of the later answers. */
+static smp_status play(path_bound *b, double rate, smp__path *mean)
 {
     smp__op_times class[N_CLASS];
     int n_class = make_classes(b->in, class);
@@ -322,35 +323,96 @@ static smp_status play(path_bound *b, double rate)
             continue;
         averaged++; /* the first replaces what was there */
         for (int k = 0; k < N_ROW * b->n_stage; k++)
-            b->mean[k] += (b->count[k] - b->mean[k]) / averaged;
-        b->mean_message_us += (b->message_us - b->mean_message_us) / averaged;
+            mean->count[k] += (b->count[k] - mean->count[k]) / averaged;
+        mean->message_us += (b->message_us - mean->message_us) / averaged;
     }
     return SMP_OK;
 }
 
 static smp_status play_all(path_bound *b, double *fixed_us, double *op_us)
 {
-    static const double rates[] = {0.01, 0.06}; /* of the first move: near even shares, and far */
+    static const double rates[N_RATE] = {0.01,
+                                         0.06}; /* of the first move: near even shares, and far */
     double best_us = -1.0;
     double *trial_us = SMP_ARENA_NEW(b->arena, double, (size_t)b->in->n_op);
     if (!trial_us)
         return SMP_ERR_NO_MEMORY;
-    for (size_t k = 0; k < sizeof rates / sizeof *rates; k++) {
-        SMP_TRY(play(b, rates[k]));
-        price_ops(b, b->mean, trial_us);
-        double us = b->mean_message_us;
+    for (int k = 0; k < N_RATE; k++) {
+        SMP_TRY(play(b, rates[k], &b->mean[k]));
+        smp__path_price(b->in, b->mean[k].count, trial_us);
+        double us = b->mean[k].message_us;
         for (int32_t o = 0; o < b->in->n_op; o++)
             us += trial_us[o];
         if (us <= best_us)
             continue;
         best_us = us;
-        *fixed_us = b->mean_message_us;
+        *fixed_us = b->mean[k].message_us;
         memcpy(op_us, trial_us, (size_t)b->in->n_op * sizeof *op_us);
     }
     return SMP_OK;
 }
 
-smp_status smp__path_bound(const smp__path_problem *problem, double *fixed_us, double *op_us)
+/* The longest path where the stages weigh that much on the fastest device. */
+static void find_longest(void *context, const smp__op_times *load, smp__path *path)
+{
+    path_bound *b = context;
+    for (int s = 0; s < b->n_stage; s++)
+        set_cost(b, s, &load[s]);
+    find_path(b);
+    memcpy(path->count, b->count, N_ROW * (size_t)b->n_stage * sizeof *path->count);
+    path->message_us = b->message_us;
+}
+
+/* Forwards of an order that stand before the backward of each micro-batch. False: not in turn. */
+static bool count_ahead(const smp_program *program, int32_t *ahead)
+{
+    int32_t forwards = 0, backwards = 0;
+    for (int64_t i = 0; i < program->n; i++) {
+        const smp_action *a = &program->action[i];
+        if (row_of(a->kind) == 0 && a->microbatch != forwards++)
+            return false;
+        if (row_of(a->kind) != 1)
+            continue;
+        if (a->microbatch != backwards)
+            return false;
+        ahead[backwards++] = forwards;
+    }
+    return true;
+}
+
+/* Whether each stage runs ahead of the next one: no backward stands before a forward that it stands
+ * behind there. */
+static smp_status check_ahead(const path_bound *b, const orders *o, bool *runs_ahead)
+{
+    size_t m = (size_t)b->shape->microbatches;
+    int32_t *before = SMP_ARENA_NEW(b->arena, int32_t, m),
+            *ahead = SMP_ARENA_NEW(b->arena, int32_t, m);
+    if (!before || !ahead)
+        return SMP_ERR_NO_MEMORY;
+    *runs_ahead = b->shape->chunks == 1;
+    for (int s = 0; s < b->n_stage && *runs_ahead; s++) {
+        *runs_ahead = count_ahead(&o->program[b->rank_of[s]], ahead);
+        for (size_t mb = 0; s > 0 && mb < m; mb++)
+            *runs_ahead &= before[mb] >= ahead[mb];
+        memcpy(before, ahead, m * sizeof *before);
+    }
+    return SMP_OK;
+}
+
+static smp_status bound_whole(path_bound *b, const orders *o, double *bound_us)
+{
+    const smp__path_problem *in = b->in;
+    const smp__border_problem whole = {
+        .in = in, .n_mean = N_RATE, .mean = b->mean, .longest = find_longest, .context = b};
+    bool runs_ahead;
+    SMP_TRY(check_ahead(b, o, &runs_ahead));
+    if (!runs_ahead && in->chain->length < in->n_op)
+        return SMP_OK;
+    return smp__border_bound(&whole, b->arena, bound_us);
+}
+
+smp_status smp__path_bound(const smp__path_problem *problem, double *fixed_us, double *op_us,
+                           double *whole_us)
 {
     orders o = {0};
     path_bound b = {.in = problem,
@@ -359,10 +421,13 @@ smp_status smp__path_bound(const smp__path_problem *problem, double *fixed_us, d
                     .arena = smp_arena_create()};
     smp_status status = b.arena ? open_paths(&b, &o) : SMP_ERR_NO_MEMORY;
     *fixed_us = 0.0;
+    *whole_us = problem->least_us;
     for (int32_t i = 0; i < problem->n_op; i++)
         op_us[i] = 0.0;
     if (status == SMP_OK && b.n > 0)
         status = play_all(&b, fixed_us, op_us);
+    if (status == SMP_OK && b.n > 0 && problem->chain && problem->least_us < problem->most_us)
+        status = bound_whole(&b, &o, whole_us);
     for (int r = 0; o.program && r < problem->shape->pipeline; r++)
         smp_program_free(&o.program[r]);
     smp_arena_destroy(b.arena);

@@ -2,6 +2,7 @@
 #ifndef SMP_SCHEDULE_RULES_PATH_BOUND_H
 #define SMP_SCHEDULE_RULES_PATH_BOUND_H
 
+#include "partition/problem/longest_chain.h"
 #include "schedule/rules/schedule.h"
 
 /* Times of an op: forward, gradient of the inputs, of the weights; and once at the end of a step, when its
@@ -19,13 +20,38 @@ typedef struct smp__path_problem {
     /* [2][stages] or NULL: a message takes at least, from the stage before and, back, from the one
      * behind */
     const double *message_us;
-    int beside; /* a stage that the others do not wait for, or -1 */
+    int beside;              /* a stage that the others do not wait for, or -1 */
+    const smp__chain *chain; /* where ops are to be whole, or NULL; no stage stands beside then */
+    double least_us;         /* known of every partition, */
+    double most_us;          /* and more need not be proven */
 } smp__path_problem;
+
+/* Actions on a path, or the mean of several, and how long it waits for messages. */
+enum { SMP__PATH_ROWS = 4 }; /* forwards, inputs, weights, updates */
+typedef struct smp__path {
+    double *count; /* [SMP__PATH_ROWS][stages], times the slowdown */
+    double message_us;
+} smp__path;
+
+/* What ops of these times cost the path on a stage. */
+static inline double smp__path_us(const double *count, int n_stage, const smp__op_times *t,
+                                  int stage)
+{
+    return count[stage] * t->forward_us + count[n_stage + stage] * t->input_us +
+           count[2 * n_stage + stage] * t->weight_us + count[3 * n_stage + stage] * t->update_us;
+}
+
+/* op_us: [n_op], what each op costs the path where it is cheapest. */
+void smp__path_price(const smp__path_problem *problem, const double *count, double *op_us);
 
 /* What every way to spread the ops over the stages costs at least: the step takes *fixed_us and op_us of each
  * op, [n_op], if each stage needs what the one before it makes, and its gradients what the one after it
  * makes. Where a stage stands beside, of the ops that it does not hold. Nothing is counted but compute and
- * these messages. All 0 where the order is too long to look at. */
-smp_status smp__path_bound(const smp__path_problem *problem, double *fixed_us, double *op_us);
+ * these messages. All 0 where the order is too long to look at.
+ *
+ * *whole_us: what any partition takes, whatever stages stand beside the chain (border_bound.c);
+ * least_us where that says nothing. */
+smp_status smp__path_bound(const smp__path_problem *problem, double *fixed_us, double *op_us,
+                           double *whole_us);
 
 #endif

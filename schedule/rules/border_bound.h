@@ -1,0 +1,22 @@
+/* What a step in a rule's order takes at least where ops are whole
+ * (schedule/rules/border_bound.c). */
+#ifndef SMP_SCHEDULE_RULES_BORDER_BOUND_H
+#define SMP_SCHEDULE_RULES_BORDER_BOUND_H
+
+#include "schedule/rules/path_bound.h"
+
+typedef struct smp__border_problem {
+    const smp__path_problem *in; /* no stage beside */
+    int n_mean;                  /* means of paths to begin with */
+    const smp__path *mean;
+    /* The longest path where the stages weigh that much, [stages]. */
+    void (*longest)(void *context, const smp__op_times *load, smp__path *path);
+    void *context;
+} smp__border_problem;
+
+/* *bound_us: of every partition, from in->least_us to in->most_us. Where ops stand beside the
+ * chain only if each stage runs ahead of the next one (path_bound.c). */
+smp_status smp__border_bound(const smp__border_problem *problem, smp_arena *arena,
+                             double *bound_us);
+
+#endif
