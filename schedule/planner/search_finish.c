@@ -14,7 +14,12 @@
 #include "schedule/planner/step_bound.h"
 #include "schedule/planner/step_search.h"
 
-enum { MAX_POLISHED = 6, POLISH_OPS = 2000, /* fewer of larger graphs */ LARGE_OPS = 4000 };
+enum {
+    MAX_POLISHED = 6,
+    MOST_MET = 4,
+    POLISH_OPS = 2000,
+    /* fewer of larger graphs */ LARGE_OPS = 4000
+};
 #define NEAR 1.05       /* times the best: what more effort may turn into the best */
 #define NEAR_MISS 1.0   /* of the memory */
 #define STEP_WORK 3e6   /* ops and actions that searching for it may simulate, in all; */
@@ -346,18 +351,55 @@ static int32_t find_plain(const smp__search *s, const rank_key *key)
     return 0;
 }
 
-static smp_status bound_step(const smp__search *s, const rank_key *key)
+static smp_status bound_step(const smp__search *s, const rank_key *key, int32_t *stage, bool *found)
 {
     smp_candidate *candidate = s->entry[key->entry].candidate;
     double *bound_us = candidate->step_bound_us;
+    *found = false;
     if (s->configs.request->objective != SMP_OBJECTIVE_STEP || s->configs.planner->is_trial)
         return SMP_OK;
     SMP_TRY(smp__step_bound(&s->configs, &s->configs.config[key->index],
                             candidate->is_least ? 0.0 : candidate->step_us, &bound_us[0],
-                            &bound_us[1]));
+                            &bound_us[1], stage, found));
     if (candidate->is_least)
         bound_us[0] = fmax(bound_us[0], candidate->step_us * (1.0 - 1e-9));
     return SMP_OK;
+}
+
+/* A partition that the search for a bound met; not if it breaks what the request fixes. */
+static smp_status offer_met(smp__search *s, const rank_key *key, const int32_t *stage)
+{
+    smp__config *config = &s->configs.config[key->index];
+    smp_candidate **best = &s->entry[key->entry].candidate;
+    const smp_partition *old = (*best)->partition;
+    smp_partition *partition = NULL;
+    smp_problem problem;
+    SMP_TRY(smp__config_problem(&s->configs, config, &problem));
+    smp_status status = smp_partition_evaluate(&problem, stage, &partition);
+    if (status != SMP_OK)
+        return status == SMP_ERR_INPUT ? SMP_OK : status;
+    partition->solver = old->solver;
+    partition->bound = old->bound;
+    partition->timed_out = old->timed_out;
+    partition->lower_bound_us = fmin(old->lower_bound_us, partition->bottleneck_us);
+    double bound_us[2] = {(*best)->step_bound_us[0], (*best)->step_bound_us[1]};
+    status = challenge(s, config, partition, best);
+    memcpy((*best)->step_bound_us, bound_us, sizeof bound_us);
+    return status;
+}
+
+/* The bound on the winner's step; what that meets takes its place if it is better. */
+static smp_status bound_best(smp__search *s, const rank_key *key)
+{
+    size_t n = (size_t)s->configs.request->graph->n_op;
+    int32_t *stage = calloc(n, sizeof *stage);
+    bool found = false;
+    smp_status status =
+        stage ? bound_step(s, key, stage, &found) : smp_fail_memory(n * sizeof *stage);
+    if (status == SMP_OK && found && !s->configs.request->partitioner)
+        status = offer_met(s, key, stage);
+    free(stage);
+    return status;
 }
 
 /* Moves the entries into the result, best first. */
@@ -405,16 +447,17 @@ smp_status smp__search_finish(smp__search *s, smp_search_result *out)
     const smp_candidate *settled = s->entry[key[0].entry].candidate;
     if (status == SMP_OK)
         status = prove(s, key[0].index, &s->entry[key[0].entry].candidate);
+    if (status == SMP_OK)
+        status = bound_best(s, &key[0]);
     if (status == SMP_OK && s->entry[key[0].entry].candidate != settled &&
         s->entry[key[0].entry].candidate->n_recompute > 0)
         status = smp__config_settle(&s->configs, &s->configs.config[key[0].index],
                                     s->entry[key[0].entry].candidate);
     key[0].candidate = s->entry[key[0].entry].candidate; /* a better one may have taken its place */
     int32_t plain = status == SMP_OK ? find_plain(s, key) : 0;
-    if (status == SMP_OK)
-        status = bound_step(s, &key[0]);
+    bool ignored;
     if (status == SMP_OK && plain > 0)
-        status = bound_step(s, &key[plain]);
+        status = bound_step(s, &key[plain], NULL, &ignored);
     if (status == SMP_OK)
         status = hand_over(s, key, plain, out);
     free(key);

@@ -53,7 +53,7 @@
 typedef struct step_bound {
     const smp__configs *configs;
     const smp__config *config;
-    double step_us; /* of a plan */
+    smp__whole_ops whole;
     smp_schedule_shape shape;
     smp__op_times *op;       /* [n_op] on device 0 */
     double *chain_us;        /* [n_op] E(o) on device 0 */
@@ -243,9 +243,9 @@ static int slowest_replica(const step_bound *b, double *slowdown)
 }
 
 /* By paths; a stage stands beside the chain, or none: -1. Every border cuts the chain.
- * *whole_us, unless NULL: a bound that is known, raised by that for whole ops. */
+ * whole: NULL, or for whole ops. */
 static smp_status bound_paths(const step_bound *b, int stage, const beside *most, double *bound_us,
-                              double *whole_us)
+                              smp__whole_ops *whole)
 {
     int p = b->shape.pipeline, n_stage = p * b->shape.chunks;
     double *slowdown = SMP_ARENA_NEW(b->arena, double, (size_t)p);
@@ -268,15 +268,11 @@ static smp_status bound_paths(const step_bound *b, int stage, const beside *most
                                        .n_op = b->costs.n_op,
                                        .op = b->op,
                                        .message_us = message_us,
-                                       .beside = stage,
-                                       .chain = whole_us ? &most->chain : NULL,
-                                       .least_us = whole_us ? *whole_us : 0.0,
-                                       .most_us = b->step_us};
-    double *op_us = SMP_ARENA_NEW(b->arena, double, (size_t)b->costs.n_op), beside_us = 0.0,
-           ignored;
+                                       .beside = stage};
+    double *op_us = SMP_ARENA_NEW(b->arena, double, (size_t)b->costs.n_op), beside_us = 0.0;
     if (!op_us)
         return SMP_ERR_NO_MEMORY;
-    SMP_TRY(smp__path_bound(&problem, bound_us, op_us, whole_us ? whole_us : &ignored));
+    SMP_TRY(smp__path_bound(&problem, bound_us, op_us, whole));
     for (int32_t o = 0; o < b->costs.n_op; o++)
         *bound_us += op_us[o];
     if (stage >= 0)
@@ -458,7 +454,7 @@ static smp_status bound_messages(step_bound *b, double all_pass_us, double besid
     return SMP_OK;
 }
 
-static smp_status bound_rule(step_bound *b, double *bound_us)
+static smp_status bound_rule(step_bound *b, double any_us, double *bound_us)
 {
     int p = b->shape.pipeline;
     double all_pass_us, chain_us = 0.0, bottleneck_us, some_us, beside_us, paths_us, weight = 0.0;
@@ -489,8 +485,10 @@ static smp_status bound_rule(step_bound *b, double *bound_us)
     if (all)
         *bound_us = fmin(*bound_us, beside_us);
     SMP_TRY(bound_messages(b, all_pass_us, beside_us, bound_us));
-    SMP_TRY(bound_paths(b, -1, &most, &paths_us, bound_us));
-    *bound_us = fmax(*bound_us, fmin(paths_us, beside_us));
+    b->whole.chain = &most.chain;
+    b->whole.bound_us = fmax(any_us, *bound_us);
+    SMP_TRY(bound_paths(b, -1, &most, &paths_us, &b->whole));
+    *bound_us = fmax(b->whole.bound_us, fmin(paths_us, beside_us));
     return SMP_OK;
 }
 
@@ -532,19 +530,37 @@ static smp_status bound_any(step_bound *b, double *bound_us)
     return SMP_OK;
 }
 
-smp_status smp__step_bound(const smp__configs *configs, const smp__config *config, double step_us,
-                           double *rule_us, double *any_us)
+/* Ops that the search left open go no further back than those that they read. */
+static void push_stages(const step_bound *b)
 {
-    step_bound b = {
-        .configs = configs, .config = config, .step_us = step_us, .arena = smp_arena_create()};
+    const smp_graph *graph = b->configs->request->graph;
+    int32_t *stage = b->whole.stage;
+    for (int32_t o = 0; o < graph->n_op; o++)
+        for (int32_t k = 0; k < graph->op[o].n_in; k++) {
+            int32_t from = graph->tensor[graph->op[o].in[k]].producer;
+            if (from >= 0 && stage[from] > stage[o])
+                stage[o] = stage[from];
+        }
+}
+
+smp_status smp__step_bound(const smp__configs *configs, const smp__config *config, double step_us,
+                           double *rule_us, double *any_us, int32_t *stage, bool *found)
+{
+    step_bound b = {.configs = configs,
+                    .config = config,
+                    .whole = {.most_us = step_us, .stage = stage, .stage_us = INFINITY},
+                    .arena = smp_arena_create()};
     smp_status status = b.arena ? open_bound(&b) : SMP_ERR_NO_MEMORY;
     *rule_us = 0.0;
     if (status == SMP_OK)
         status = bound_any(&b, any_us);
     if (status == SMP_OK && config->mapping->pipeline > 1)
-        status = bound_rule(&b, rule_us);
+        status = bound_rule(&b, *any_us, rule_us);
     if (status == SMP_OK)
         *rule_us = fmax(*rule_us, *any_us);
+    *found = status == SMP_OK && b.whole.stage_us < step_us;
+    if (*found)
+        push_stages(&b);
     smp_arena_destroy(b.arena);
     return status;
 }

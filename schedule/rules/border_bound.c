@@ -33,14 +33,15 @@
 #include <string.h>
 
 enum {
-    MOST_MARKS = 160,
+    MOST_MARKS = 320,
+    MOST_RUNS = 1000000, /* fewer marks for many stages */
     MOST_PATHS = 48,
     STAGE_PATHS = 32, /* of them to begin with */
     TARGETS = 8,
     PASSES = 2 /* of all paths over the runs */
 };
-#define WORK 2e7 /* runs looked at, and the like */
-#define CLOSE 1e-3
+#define WORK 4e7 /* runs looked at, and the like */
+#define CLOSE 2e-4
 
 typedef enum answer {
     REFUTED,
@@ -64,6 +65,7 @@ typedef struct member {
 typedef struct border_bound {
     const smp__border_problem *problem;
     const smp__path_problem *in;
+    smp__whole_ops *whole;
     int n_stage;
     int n; /* marks; the first and the last are no ops, but the ends of the first and the last stage */
     int32_t *first;      /* [n_op] the mark that the op is not in front of */
@@ -99,10 +101,10 @@ static int falling(const void *left, const void *right)
     return (a < c) - (a > c);
 }
 
-/* Weight from which on an op of the chain is a mark. */
-static smp_status choose_weight(border_bound *b, double *weight)
+/* Weight from which on an op of the chain is a mark, and how many at most. */
+static smp_status choose_weight(border_bound *b, double *weight, int32_t *most)
 {
-    const smp__chain *chain = b->in->chain;
+    const smp__chain *chain = b->whole->chain;
     double *us = SMP_ARENA_NEW(b->arena, double, (size_t)chain->length + 1);
     int32_t n = 0;
     if (!us)
@@ -111,21 +113,22 @@ static smp_status choose_weight(border_bound *b, double *weight)
         if (chain->on[o])
             us[n++] = times_us(&b->in->op[o]);
     qsort(us, (size_t)n, sizeof *us, falling);
-    *weight = us[n < MOST_MARKS ? n - 1 : MOST_MARKS - 1];
+    *most = (int32_t)fmin(MOST_MARKS, sqrt(2.0 * MOST_RUNS / b->n_stage));
+    *weight = us[n < *most ? n - 1 : *most - 1];
     return SMP_OK;
 }
 
 /* Where ops may lie, in marks: 0 and n - 1 are the ends of the chain, which weigh nothing. */
 static smp_status set_marks(border_bound *b)
 {
-    const smp__chain *chain = b->in->chain;
-    int32_t *marks = SMP_ARENA_NEW(b->arena, int32_t, (size_t)chain->length + 2), n = 0;
+    const smp__chain *chain = b->whole->chain;
+    int32_t *marks = SMP_ARENA_NEW(b->arena, int32_t, (size_t)chain->length + 2), n = 0, most;
     double weight;
     if (!marks)
         return SMP_ERR_NO_MEMORY;
-    SMP_TRY(choose_weight(b, &weight));
+    SMP_TRY(choose_weight(b, &weight, &most));
     for (int32_t o = 0; o < b->in->n_op; o++) {
-        bool marked = chain->on[o] && n < MOST_MARKS && times_us(&b->in->op[o]) >= weight;
+        bool marked = chain->on[o] && n < most && times_us(&b->in->op[o]) >= weight;
         if (marked) {
             marks[chain->after[o]] = 1;
             n++;
@@ -210,9 +213,15 @@ static void sum_beside(const border_bound *b, member *m)
 {
     memset(m->beside, 0, ((size_t)b->n + 1) * sizeof *m->beside);
     for (int32_t o = 0; o < b->in->n_op; o++) {
-        for (int at = b->first[o] + 1; !b->in->chain->on[o] && at <= b->last[o]; at++)
+        for (int at = b->first[o] + 1; !b->whole->chain->on[o] && at <= b->last[o]; at++)
             m->beside[at] = fmax(m->beside[at], m->path.message_us) + b->op_us[o];
     }
+}
+
+/* Of the borders placed. */
+static run run_at(const border_bound *b, int stage)
+{
+    return (run){(int16_t)stage, (int16_t)b->border[stage], (int16_t)b->border[stage + 1]};
 }
 
 /* What the run costs there more than where it is cheapest; without marks, what then need not
@@ -328,6 +337,22 @@ static bool narrow(border_bound *b)
     return true;
 }
 
+/* The stage whose run encloses the op; else one without marks that may hold it, or the first of all. */
+static void set_stages(const border_bound *b)
+{
+    for (int32_t o = 0; o < b->in->n_op; o++) {
+        int32_t stage = 0, bare;
+        while (b->border[stage + 1] <= b->first[o])
+            stage++;
+        for (bare = stage; bare < b->n_stage && b->border[bare] <= b->last[o]; bare++) {
+            int at = bare_at(b, run_at(b, bare));
+            if (at > b->first[o] && at <= b->last[o])
+                stage = bare;
+        }
+        b->whole->stage[o] = stage;
+    }
+}
+
 /* The longest path where the stages hold the runs placed; REFUTED: it is above the target. */
 static answer try_borders(border_bound *b)
 {
@@ -344,9 +369,14 @@ static answer try_borders(border_bound *b)
     for (int k = 0; k <= b->n_stage; k++) {
         b->placed_us[k * MOST_PATHS + (m - b->member)] = us;
         if (k < b->n_stage)
-            us += run_us(b, m, (run){(int16_t)k, (int16_t)b->border[k], (int16_t)b->border[k + 1]});
+            us += run_us(b, m, run_at(b, k));
     }
-    return m->least_us + us > b->target_us ? REFUTED : OPEN;
+    us += m->least_us;
+    if (b->whole->stage && us < b->whole->stage_us) {
+        b->whole->stage_us = us;
+        set_stages(b);
+    }
+    return us > b->target_us ? REFUTED : OPEN;
 }
 
 /* Whether the run may follow the stages placed, by all paths. */
@@ -469,23 +499,25 @@ static smp_status open_bound(border_bound *b)
     return list_runs(b);
 }
 
-smp_status smp__border_bound(const smp__border_problem *problem, smp_arena *arena, double *bound_us)
+smp_status smp__border_bound(const smp__border_problem *problem, smp_arena *arena,
+                             smp__whole_ops *whole)
 {
     const smp__path_problem *in = problem->in;
-    double least_us = in->least_us, most_us = in->most_us;
+    double most_us = whole->most_us;
     border_bound b = {.problem = problem,
                       .in = in,
+                      .whole = whole,
                       .n_stage = in->shape->pipeline * in->shape->chunks,
                       .work = WORK,
                       .arena = arena};
     SMP_TRY(open_bound(&b));
     b.target_us = most_us;
     narrow(&b);
-    least_us = fmax(least_us, fmin(b.root_us, most_us));
+    double least_us = fmax(whole->bound_us, fmin(b.root_us, most_us));
     b.n_all = b.n_run;
     memcpy(b.all, b.run, (size_t)b.n_run * sizeof *b.run);
     double left = b.work;
-    for (int k = 0; k < TARGETS && most_us - least_us > CLOSE * in->most_us && left > 0.0; k++) {
+    for (int k = 0; k < TARGETS && most_us - least_us > CLOSE * most_us && left > 0.0; k++) {
         double target_us = 0.5 * (least_us + most_us);
         b.work = 0.4 * left;
         left -= b.work;
@@ -495,8 +527,8 @@ smp_status smp__border_bound(const smp__border_problem *problem, smp_arena *aren
         if (result == REFUTED)
             least_us = target_us;
         else
-            most_us = target_us;
+            most_us = fmin(target_us, whole->stage_us);
     }
-    *bound_us = fmax(in->least_us, least_us * (1.0 - 1e-9));
+    whole->bound_us = fmax(whole->bound_us, least_us * (1.0 - 1e-9));
     return SMP_OK;
 }

@@ -14,9 +14,9 @@ typedef struct smp__border_problem {
     void *context;
 } smp__border_problem;
 
-/* *bound_us: of every partition, from in->least_us to in->most_us. Where ops stand beside the
+/* Raises the bound, to most_us at most. Where ops stand beside the
  * chain only if each stage runs ahead of the next one (path_bound.c). */
 smp_status smp__border_bound(const smp__border_problem *problem, smp_arena *arena,
-                             double *bound_us);
+                             smp__whole_ops *whole);
 
 #endif

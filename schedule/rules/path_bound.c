@@ -399,20 +399,19 @@ static smp_status check_ahead(const path_bound *b, const orders *o, bool *runs_a
     return SMP_OK;
 }
 
-static smp_status bound_whole(path_bound *b, const orders *o, double *bound_us)
+static smp_status bound_whole(path_bound *b, const orders *o, smp__whole_ops *whole)
 {
-    const smp__path_problem *in = b->in;
-    const smp__border_problem whole = {
-        .in = in, .n_mean = N_RATE, .mean = b->mean, .longest = find_longest, .context = b};
+    const smp__border_problem problem = {
+        .in = b->in, .n_mean = N_RATE, .mean = b->mean, .longest = find_longest, .context = b};
     bool runs_ahead;
     SMP_TRY(check_ahead(b, o, &runs_ahead));
-    if (!runs_ahead && in->chain->length < in->n_op)
+    if (!runs_ahead && whole->chain->length < b->in->n_op)
         return SMP_OK;
-    return smp__border_bound(&whole, b->arena, bound_us);
+    return smp__border_bound(&problem, b->arena, whole);
 }
 
 smp_status smp__path_bound(const smp__path_problem *problem, double *fixed_us, double *op_us,
-                           double *whole_us)
+                           smp__whole_ops *whole)
 {
     orders o = {0};
     path_bound b = {.in = problem,
@@ -421,13 +420,12 @@ smp_status smp__path_bound(const smp__path_problem *problem, double *fixed_us, d
                     .arena = smp_arena_create()};
     smp_status status = b.arena ? open_paths(&b, &o) : SMP_ERR_NO_MEMORY;
     *fixed_us = 0.0;
-    *whole_us = problem->least_us;
     for (int32_t i = 0; i < problem->n_op; i++)
         op_us[i] = 0.0;
     if (status == SMP_OK && b.n > 0)
         status = play_all(&b, fixed_us, op_us);
-    if (status == SMP_OK && b.n > 0 && problem->chain && problem->least_us < problem->most_us)
-        status = bound_whole(&b, &o, whole_us);
+    if (status == SMP_OK && b.n > 0 && whole && whole->bound_us < whole->most_us)
+        status = bound_whole(&b, &o, whole);
     for (int r = 0; o.program && r < problem->shape->pipeline; r++)
         smp_program_free(&o.program[r]);
     smp_arena_destroy(b.arena);

@@ -20,11 +20,19 @@ typedef struct smp__path_problem {
     /* [2][stages] or NULL: a message takes at least, from the stage before and, back, from the one
      * behind */
     const double *message_us;
-    int beside;              /* a stage that the others do not wait for, or -1 */
-    const smp__chain *chain; /* where ops are to be whole, or NULL; no stage stands beside then */
-    double least_us;         /* known of every partition, */
-    double most_us;          /* and more need not be proven */
+    int beside; /* a stage that the others do not wait for, or -1 */
 } smp__path_problem;
+
+/* Of whole ops (border_bound.c). */
+typedef struct smp__whole_ops {
+    const smp__chain *chain; /* the longest */
+    double bound_us;         /* that is known of any partition; it is raised */
+    double most_us;          /* a plan's step: more need not be proven */
+    /* [n_op] or NULL: of the partition with the shortest longest path that the search met; of ops that
+     * it left open the first stage that they may have */
+    int32_t *stage;
+    double stage_us; /* that path; INFINITY: none was met */
+} smp__whole_ops;
 
 /* Actions on a path, or the mean of several, and how long it waits for messages. */
 enum { SMP__PATH_ROWS = 4 }; /* forwards, inputs, weights, updates */
@@ -49,9 +57,8 @@ void smp__path_price(const smp__path_problem *problem, const double *count, doub
  * makes. Where a stage stands beside, of the ops that it does not hold. Nothing is counted but compute and
  * these messages. All 0 where the order is too long to look at.
  *
- * *whole_us: what any partition takes, whatever stages stand beside the chain (border_bound.c);
- * least_us where that says nothing. */
+ * whole: NULL, or with no stage beside; what it says holds for any. */
 smp_status smp__path_bound(const smp__path_problem *problem, double *fixed_us, double *op_us,
-                           double *whole_us);
+                           smp__whole_ops *whole);
 
 #endif

@@ -288,6 +288,26 @@ static void test_step_search_leaves_the_bottleneck(void **state)
     close_setting(&s);
 }
 
+/* Chains with too many partitions to look at all: their steps are within 0.5 % of what is proven. */
+static void test_step_search_of_long_chains(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 5; seed++) {
+        fixture_random random = {(uint64_t)seed << 32};
+        int forward_us[40];
+        setting s;
+        smp_predicted predicted = {0};
+        for (int i = 0; i < 40; i++)
+            forward_us[i] = fixture_chance(&random, 10) ? 150 : 1 + fixture_below(&random, 40);
+        open_chain(&s, 40, forward_us, 0, 8);
+        assert_true(plan(&s.request, &predicted, NULL));
+        if (predicted.step_gap > 0.005)
+            fail_msg("seed %d: a step of %.12g us, the bound is %.12g us", seed, predicted.step_us,
+                     predicted.step_lower_bound_us);
+        close_setting(&s);
+    }
+}
+
 /* Where work can be shared out as one likes the bounds are all but reached. */
 static void test_step_bound_of_even_chains(void **state)
 {
@@ -373,6 +393,7 @@ int main(void)
         cmocka_unit_test(test_step_search_finds_the_least),
         cmocka_unit_test(test_step_search_bounds_hold),
         cmocka_unit_test(test_step_search_leaves_the_bottleneck),
+        cmocka_unit_test(test_step_search_of_long_chains),
         cmocka_unit_test(test_step_search_tells_the_bounds_apart),
         cmocka_unit_test(test_step_bound_of_even_chains),
         cmocka_unit_test(test_step_bound_leaves_reductions_to_links),
