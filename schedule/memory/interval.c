@@ -25,6 +25,11 @@ enum {
     MANY_BUFFERS = 4096 /* from here on 5 % above the bound is enough */
 };
 
+/* What a scan reads of a buffer, in one place. */
+typedef struct placed_buffer {
+    int64_t begin, end, offset, end_offset;
+} placed_buffer;
+
 typedef struct packing {
     int64_t n; /* buffers with bytes > 0 */
     const int64_t *bytes, *begin, *end;
@@ -34,7 +39,7 @@ typedef struct packing {
     int64_t bound;
     bool dense;
     /* dense: buffers placed so far, by offset */
-    int64_t *placed;
+    placed_buffer *placed;
     int64_t n_placed;
     /* sparse: a leaf for each distinct begin time */
     int64_t *time; /* rising */
@@ -153,32 +158,6 @@ static int64_t tree_collect(packing *p, int64_t buffer, keyed *scratch)
     return n;
 }
 
-static int64_t scan_collect(packing *p, int64_t buffer)
-{
-    int64_t n = 0;
-    for (int64_t i = 0; i < p->n_placed; i++) {
-        int64_t other = p->placed[i];
-        if (p->begin[other] <= p->end[buffer] && p->begin[buffer] <= p->end[other])
-            p->near[n++] = other;
-    }
-    return n;
-}
-
-static void scan_insert(packing *p, int64_t buffer)
-{
-    int64_t low = 0, high = p->n_placed;
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (p->offset[p->placed[middle]] <= p->offset[buffer])
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    memmove(&p->placed[low + 1], &p->placed[low], (size_t)(p->n_placed - low) * sizeof *p->placed);
-    p->placed[low] = buffer;
-    p->n_placed++;
-}
-
 /* The smallest gap that takes `size`, the lowest among equals; else the end. */
 static int64_t best_gap(const packing *p, int64_t n_near, int64_t size)
 {
@@ -196,7 +175,43 @@ static int64_t best_gap(const packing *p, int64_t n_near, int64_t size)
     return best >= 0 ? best : free_from;
 }
 
-static smp_status place_all(packing *p, keyed *scratch, int64_t *total)
+/* The same between all placed ones, of which those alive at another time are passed over. */
+static int64_t scan_gap(const packing *p, int64_t buffer)
+{
+    int64_t begin = p->begin[buffer], end = p->end[buffer], size = p->size[buffer];
+    int64_t free_from = 0, best = -1, best_size = INT64_MAX;
+    for (int64_t i = 0; i < p->n_placed; i++) {
+        const placed_buffer *other = &p->placed[i];
+        if (other->begin > end || other->end < begin)
+            continue;
+        int64_t gap = other->offset - free_from;
+        if (gap >= size && gap < best_size) {
+            best = free_from;
+            best_size = gap;
+        }
+        free_from = other->end_offset > free_from ? other->end_offset : free_from;
+    }
+    return best >= 0 ? best : free_from;
+}
+
+static void scan_insert(packing *p, int64_t buffer)
+{
+    int64_t low = 0, high = p->n_placed, offset = p->offset[buffer];
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (p->placed[middle].offset <= offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    memmove(&p->placed[low + 1], &p->placed[low], (size_t)(p->n_placed - low) * sizeof *p->placed);
+    p->placed[low] =
+        (placed_buffer){p->begin[buffer], p->end[buffer], offset, offset + p->size[buffer]};
+    p->n_placed++;
+}
+
+/* Ends as soon as it is clear that less than `most` does not do; < 0: never. */
+static smp_status place_all(packing *p, keyed *scratch, int64_t most, int64_t *total)
 {
     *total = 0;
     p->n_placed = p->n_cell = 0;
@@ -206,11 +221,16 @@ static smp_status place_all(packing *p, keyed *scratch, int64_t *total)
         p->is_placed[p->by_begin[i]] = false;
     for (int64_t i = 0; i < p->n; i++) {
         int64_t buffer = p->order[i];
-        int64_t n = p->dense ? scan_collect(p, buffer) : tree_collect(p, buffer, scratch);
-        int64_t end = p->offset[buffer] = best_gap(p, n, p->size[buffer]);
+        if (p->dense)
+            p->offset[buffer] = scan_gap(p, buffer);
+        else
+            p->offset[buffer] = best_gap(p, tree_collect(p, buffer, scratch), p->size[buffer]);
+        int64_t end = p->offset[buffer];
         SMP_TRY(smp__bytes_add(&end, p->size[buffer]));
         if (end > *total)
             *total = end;
+        if (most >= 0 && end >= most)
+            return SMP_OK;
         if (p->dense)
             scan_insert(p, buffer);
         else
@@ -274,7 +294,7 @@ static smp_status allocate(packing *p, smp_arena *arena, int64_t n_all, keyed **
     size_t n = (size_t)n_all;
     p->offset = SMP_ARENA_NEW(arena, int64_t, n);
     p->order = SMP_ARENA_NEW(arena, int64_t, n);
-    p->placed = SMP_ARENA_NEW(arena, int64_t, n);
+    p->placed = SMP_ARENA_NEW(arena, placed_buffer, n);
     p->time = SMP_ARENA_NEW(arena, int64_t, n + 1);
     p->starts = SMP_ARENA_NEW(arena, int64_t, n + 1);
     p->by_begin = SMP_ARENA_NEW(arena, int64_t, n);
@@ -293,7 +313,7 @@ static smp_status try_order(packing *p, packing_order order, bool colour, keyed 
 {
     int64_t used;
     sort_buffers(p, order, scratch);
-    SMP_TRY(colour ? colour_all(p, scratch, &used) : place_all(p, scratch, &used));
+    SMP_TRY(colour ? colour_all(p, scratch, &used) : place_all(p, scratch, *total, &used));
     if (*total >= 0 && used >= *total)
         return SMP_OK;
     for (int64_t i = 0; i < p->n; i++)
