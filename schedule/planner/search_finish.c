@@ -164,15 +164,17 @@ static bool is_good_enough(const smp_search_request *request, const smp_candidat
            partition->bottleneck_us <= 1.002 * partition->lower_bound_us;
 }
 
-/* What takes the place of an entry that does not fit has to be better than the best. */
-static smp_status search_step(smp__search *s, smp__entry *entry, double *work)
+/* What takes the place of an entry that does not fit has to be better than the best. close: of all partitions
+ * those are looked for that take no more than so many times the best. */
+static smp_status search_step(smp__search *s, smp__entry *entry, double close, double *work)
 {
     const smp_candidate *c = entry->candidate;
     double limit_us = INFINITY;
     if (s->n_least > 0)
         limit_us = s->least[0] * c->microbatches * c->ddp * (double)c->microbatch_size;
-    smp_status status = smp__step_search(&s->configs, &s->configs.config[entry->index], limit_us,
-                                         work, &entry->candidate, &entry->balanced);
+    smp_status status =
+        smp__step_search(&s->configs, &s->configs.config[entry->index], limit_us, close * limit_us,
+                         work, &entry->candidate, &entry->balanced);
     if (entry->balanced && !entry->balanced->fits) { /* nothing for an order to begin with */
         smp_candidate_destroy(entry->balanced);
         entry->balanced = NULL;
@@ -183,7 +185,7 @@ static smp_status search_step(smp__search *s, smp__entry *entry, double *work)
 /* More effort for the best: all partitioners, where the search used a quick one; and where
  * stages recompute, tighter limits, under which others may do so in their place. A partitioner that
  * was asked for has the last word. */
-static smp_status polish(smp__search *s, smp__entry *entry, double *work)
+static smp_status polish(smp__search *s, smp__entry *entry, double close, double *work)
 {
     static const double spare[] = {0.02, 0.05};
     const smp_search_request *request = s->configs.request;
@@ -203,7 +205,7 @@ static smp_status polish(smp__search *s, smp__entry *entry, double *work)
         SMP_TRY(smp__config_partition(&s->configs, config, spare[i], &partition));
         SMP_TRY(challenge(s, config, partition, best));
     }
-    return smp__is_for_step(request) && *work > 0.0 ? search_step(s, entry, work) : SMP_OK;
+    return smp__is_for_step(request) && *work > 0.0 ? search_step(s, entry, close, work) : SMP_OK;
 }
 
 /* Whether another partition of a small graph may fit where what the solvers found just misses. */
@@ -232,12 +234,14 @@ static bool may_win(const smp__search *s, const smp__entry *entry)
                 s->least[0]);
 }
 
-/* The first few that are near the best; sorts the entries anew. */
+/* The first few that are near the best; sorts the entries anew. The first that is bound as the request has it
+ * is one that an order of its own may begin with, so it becomes as good as it can. */
 static smp_status polish_best(smp__search *s, rank_key **key)
 {
     const smp_search_request *request = s->configs.request;
     int64_t n_op = request->graph->n_op, n = 1;
     double work = n_op <= SMP__SMALL_OPS ? SMALL_WORK : STEP_WORK;
+    bool plain = false;
     if (s->configs.quick || smp__is_for_step(request))
         n = 1 + (MAX_POLISHED - 1) * (int64_t)POLISH_OPS / (n_op + POLISH_OPS);
     if (smp__is_for_step(request) && n_op <= SMP__SMALL_OPS)
@@ -248,7 +252,9 @@ static smp_status polish_best(smp__search *s, rank_key **key)
             break;
         if (i > 0 && !may_win(s, entry))
             continue;
-        SMP_TRY(polish(s, entry, &work));
+        bool first = !plain && entry->candidate->active == request->active_microbatches;
+        plain |= first;
+        SMP_TRY(polish(s, entry, first ? INFINITY : SMP__CLOSE, &work));
         entry->time = smp__search_time(request, entry->candidate);
         if (entry->candidate->n_recompute > 0 && (i == 0 || entry->time <= NEAR * s->least[0]))
             SMP_TRY(smp__config_settle(&s->configs, &s->configs.config[entry->index],

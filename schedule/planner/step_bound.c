@@ -564,3 +564,34 @@ smp_status smp__step_bound(const smp__configs *configs, const smp__config *confi
     smp_arena_destroy(b.arena);
     return status;
 }
+
+/* The most that a rank's compute is slowed down in any replica. */
+static double slowest_of_rank(const step_bound *b, int rank)
+{
+    const smp__mapping *mapping = b->config->mapping;
+    return smp_replicas_slowest(b->configs->request->cluster,
+                                b->configs->request->graph->target.precision, mapping->pipeline,
+                                mapping->ddp, mapping->device, rank);
+}
+
+smp_status smp__step_floor_make(const smp__configs *configs, const smp__config *config,
+                                smp_arena *arena, smp__step_floor *out)
+{
+    step_bound b = {.configs = configs, .config = config, .arena = arena};
+    double least_us = INFINITY;
+    SMP_TRY(open_bound(&b));
+    for (int r = 0; r < b.shape.pipeline; r++) {
+        smp__segment *s = &b.segment[r];
+        double slowdown = slowest_of_rank(&b, r);
+        SMP_TRY(smp__segment_count(config->schedule, &b.shape, r, s, &b.splits));
+        *s = (smp__segment){slowdown * fmax(0.0, s->forwards), slowdown * fmax(0.0, s->inputs),
+                            slowdown * fmax(0.0, s->weights)};
+    }
+    SMP_TRY(measure_chains(&b));
+    for (int32_t o = 0; o < b.costs.n_op; o++)
+        least_us = fmin(least_us, b.chain_us[o]);
+    for (int32_t o = 0; o < b.costs.n_op; o++) /* of several stages any op may begin */
+        b.chain_us[o] = b.fastest * (b.shape.chunks > 1 ? least_us : b.chain_us[o]);
+    *out = (smp__step_floor){b.chain_us, b.op, b.segment};
+    return SMP_OK;
+}

@@ -14,33 +14,46 @@
 #include <string.h>
 
 #include "graph/base/clock.h"
+#include "schedule/planner/step_bound.h"
 #include "schedule/planner/step_search.h"
 
-/* For one configuration: partitions that are looked at, and what they may cost; what is small enough to look at
+/* For one configuration: partitions that are simulated, and what they may cost; what is small enough to look at
  * every partition, and the units placed for that. */
 enum {
     MOST_TRIALS = 20000,
     SMALL_UNITS = 128,
-    MOST_PLACED = 400000,
+    MOST_PLACED = 100000,
     FITTING_TRIALS = 9, /* what choosing ops to recompute counts as, and */
     FITTING_OPS = 500   /* one more for so many ops */
 };
 #define MOST_WORK 3e6
+#define PLACE_WORK 0.25 /* of a unit, in ops */
 #define BETTER (1.0 - 1e-9)
+
+/* What bounds the step below, of a unit and of all units of a rank. */
+typedef struct load {
+    double work_us;  /* compute of a micro-batch */
+    double chain_us; /* the longest that leads through one of the ops */
+    smp__op_times sum;
+} load;
 
 typedef struct step_search {
     smp__configs *configs;
     smp__config *config;
     smp_candidate **best, *first; /* that was given */
-    double limit_us;              /* of a step as long as the best does not fit */
+    double limit_us;              /* of a step as long as the best does not fit, */
+    double close_us;              /* and of any that is worth a look */
     smp_problem problem;
     smp__units *units;
     int32_t *place;      /* [units->n] stage of each unit now */
     int32_t *stage;      /* [n_op] scratch */
     int32_t *n_in_stage; /* [n_stage] units */
-    double *rank_us;     /* [pipeline] compute that is placed */
-    double trial_work;   /* ops and actions of a simulation */
-    int64_t trials_left, placed_left;
+    load *unit;          /* [units->n] */
+    load *rank;          /* [pipeline] of the units placed there */
+    smp__step_floor floor;
+    double trial_work; /* ops and actions of a simulation */
+    double work_left;
+    int64_t placed_left;
     bool left_out; /* a partition that another choice of what recomputes might have made better */
 } step_search;
 
@@ -101,7 +114,7 @@ static smp_status weigh_ranks(const smp__configs *configs, const smp__config *co
 /* What a step has to stay below. */
 static double limit_of(const step_search *s)
 {
-    return ((*s->best)->fits ? (*s->best)->step_us : s->limit_us) * BETTER;
+    return fmin(s->close_us, (*s->best)->fits ? (*s->best)->step_us : s->limit_us) * BETTER;
 }
 
 /* A partition is judged; it takes the place of the best if it fits and its step is shorter. */
@@ -112,12 +125,13 @@ static smp_status judge(step_search *s, smp_partition *partition, bool *better)
     double least_us, limit_us = limit_of(s);
     double samples = (double)(*s->best)->ddp * (double)(*s->best)->microbatch_size;
     *better = false;
-    s->trials_left--; /* one that its bound rules out costs a look at all ops, too */
+    s->work_left -= s->problem.graph->n_op;
     smp_status status = smp__config_least_us(s->configs, s->config, partition, &least_us);
     if (status != SMP_OK || least_us * samples * s->config->microbatches >= limit_us) {
         smp_partition_destroy(partition);
         return status;
     }
+    s->work_left -= s->trial_work - s->problem.graph->n_op;
     partition->solver = old->solver;
     partition->bound = old->bound;
     partition->timed_out = old->timed_out;
@@ -128,7 +142,7 @@ static smp_status judge(step_search *s, smp_partition *partition, bool *better)
     s->left_out |=
         trial->n_recompute > 0 || (!trial->fits && s->config->recompute == SMP_RECOMPUTE_AUTO);
     if (trial->n_recompute > 0)
-        s->trials_left -= FITTING_TRIALS + s->problem.graph->n_op / FITTING_OPS;
+        s->work_left -= s->trial_work * (FITTING_TRIALS + s->problem.graph->n_op / FITTING_OPS);
     if (*better) {
         smp_candidate *worse = *s->best;
         *s->best = trial;
@@ -136,6 +150,38 @@ static smp_status judge(step_search *s, smp_partition *partition, bool *better)
     }
     smp_candidate_destroy(trial);
     return SMP_OK;
+}
+
+static void add_load(load *sum, const load *unit)
+{
+    sum->work_us += unit->work_us;
+    sum->chain_us = fmax(sum->chain_us, unit->chain_us);
+    sum->sum.forward_us += unit->sum.forward_us;
+    sum->sum.input_us += unit->sum.input_us;
+    sum->sum.weight_us += unit->sum.weight_us;
+}
+
+/* A rank computes every micro-batch; and beside the chain of one of them what its rule leaves to do. */
+static bool may_be_better(const step_search *s, int rank)
+{
+    const load *l = &s->rank[rank];
+    const smp__segment *times = &s->floor.times[rank];
+    double all_us =
+        s->config->microbatches * smp_problem_rank_slowdown(&s->problem, rank) * l->work_us;
+    double rule_us = l->chain_us + times->forwards * l->sum.forward_us +
+                     times->inputs * l->sum.input_us + times->weights * l->sum.weight_us;
+    return fmax(all_us, rule_us) < limit_of(s);
+}
+
+static bool place_may_be_better(step_search *s)
+{
+    memset(s->rank, 0, (size_t)s->problem.pipeline * sizeof *s->rank);
+    for (int32_t u = 0; u < s->units->n; u++)
+        add_load(&s->rank[s->problem.stage_rank[s->place[u]]], &s->unit[u]);
+    for (int r = 0; r < s->problem.pipeline; r++)
+        if (!may_be_better(s, r))
+            return false;
+    return true;
 }
 
 static smp_status judge_place(step_search *s, bool *better)
@@ -190,7 +236,7 @@ static void range_of(const step_search *s, int32_t u, int32_t *lo, int32_t *hi)
 /* True as long as trials are left. */
 static bool may_go_on(const step_search *s)
 {
-    return s->trials_left > 0 && !smp_clock_past(s->configs->request->deadline_s);
+    return s->work_left > 0.0 && !smp_clock_past(s->configs->request->deadline_s);
 }
 
 static void take_best(step_search *s)
@@ -212,7 +258,9 @@ static smp_status move_unit(step_search *s, int32_t u, bool *moved)
         if (to == from)
             continue;
         s->place[u] = to;
-        SMP_TRY(judge_place(s, &better));
+        s->work_left -= PLACE_WORK * s->units->n;
+        if (place_may_be_better(s))
+            SMP_TRY(judge_place(s, &better));
         if (better) {
             s->n_in_stage[from]--;
             s->n_in_stage[to]++;
@@ -244,6 +292,7 @@ static smp_status place_all(step_search *s, int32_t u, int empty)
         return empty == 0 ? judge_place(s, &better) : SMP_OK;
     if (empty > units->n - u || s->placed_left-- <= 0 || !may_go_on(s))
         return SMP_OK;
+    s->work_left -= PLACE_WORK;
     int32_t lo = units->lo[u];
     for (int64_t i = units->in_begin[u]; i < units->in_begin[u + 1]; i++) {
         int32_t from = s->place[units->net_unit[units->in_net[i]]];
@@ -251,16 +300,32 @@ static smp_status place_all(step_search *s, int32_t u, int empty)
     }
     for (int32_t to = lo; to <= units->hi[u]; to++) {
         int rank = s->problem.stage_rank[to];
-        double us =
-            smp__unit_work_us(&s->problem, units, u) * smp_problem_rank_slowdown(&s->problem, rank);
-        s->rank_us[rank] += us;
-        if (s->rank_us[rank] * s->config->microbatches < limit_of(s)) {
-            s->place[u] = to;
+        load before = s->rank[rank];
+        add_load(&s->rank[rank], &s->unit[u]);
+        s->place[u] = to;
+        if (may_be_better(s, rank)) {
             SMP_TRY(place_all(s, u + 1, empty - (s->n_in_stage[to]++ == 0)));
             s->n_in_stage[to]--;
         }
-        s->rank_us[rank] -= us;
+        s->rank[rank] = before;
     }
+    return SMP_OK;
+}
+
+static smp_status weigh_units(step_search *s, smp_arena *arena)
+{
+    const smp__units *units = s->units;
+    s->unit = SMP_ARENA_NEW(arena, load, (size_t)units->n);
+    s->rank = SMP_ARENA_NEW(arena, load, (size_t)s->problem.pipeline);
+    if (!s->unit || !s->rank)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(smp__step_floor_make(s->configs, s->config, arena, &s->floor));
+    for (int32_t op = 0; op < s->problem.graph->n_op; op++) {
+        const load of_op = {0.0, s->floor.chain_us[op], s->floor.op[op]};
+        add_load(&s->unit[units->unit_of_op[op]], &of_op);
+    }
+    for (int32_t u = 0; u < units->n; u++)
+        s->unit[u].work_us = smp__unit_work_us(&s->problem, units, u);
     return SMP_OK;
 }
 
@@ -274,36 +339,51 @@ static smp_status open_search(step_search *s, double work, smp_arena *arena)
     s->place = SMP_ARENA_NEW(arena, int32_t, (size_t)s->units->n);
     s->stage = SMP_ARENA_NEW(arena, int32_t, (size_t)s->problem.graph->n_op);
     s->n_in_stage = SMP_ARENA_NEW(arena, int32_t, n_stage);
-    s->rank_us = SMP_ARENA_NEW(arena, double, (size_t)s->problem.pipeline);
-    if (!s->place || !s->stage || !s->n_in_stage || !s->rank_us)
+    if (!s->place || !s->stage || !s->n_in_stage)
         return SMP_ERR_NO_MEMORY;
     s->trial_work = s->problem.graph->n_op + 4.0 * (double)n_stage * s->config->microbatches;
-    s->trials_left = (int64_t)fmin(MOST_TRIALS, fmin(MOST_WORK, work) / s->trial_work);
+    s->work_left = fmin(MOST_TRIALS * s->trial_work, fmin(MOST_WORK, work));
     s->placed_left = MOST_PLACED;
-    return SMP_OK;
+    return weigh_units(s, arena);
+}
+
+/* No partition has a shorter step than the best. Those that were too slow with nothing recomputing are with
+ * it, unless ranks take turns on a core: there more work may make a step shorter. */
+static bool has_seen_all(const step_search *s)
+{
+    const smp_candidate *best = *s->best;
+    bool turns = s->configs->request->cluster->cores_per_node > 0 && s->units->memory_binds;
+    return may_go_on(s) && s->placed_left > 0 && !s->left_out && !turns && best->fits &&
+           best->n_recompute == 0 && best->step_us <= s->close_us;
 }
 
 smp_status smp__step_search(smp__configs *configs, smp__config *config, double limit_us,
-                            double *work, smp_candidate **best, smp_candidate **replaced)
+                            double close_us, double *work, smp_candidate **best,
+                            smp_candidate **replaced)
 {
-    step_search s = {
-        .configs = configs, .config = config, .best = best, .first = *best, .limit_us = limit_us};
+    step_search s = {.configs = configs,
+                     .config = config,
+                     .best = best,
+                     .first = *best,
+                     .limit_us = limit_us,
+                     .close_us = INFINITY};
     smp_arena *arena = smp_arena_create();
     if (!arena)
         return SMP_ERR_NO_MEMORY;
     smp_status status = open_search(&s, *work, arena);
-    int64_t trials = s.trials_left;
+    double all_work = s.work_left;
     if (status == SMP_OK && (*best)->fits)
         status = try_stand_in(&s, arena);
     if (status == SMP_OK && (*best)->fits)
         status = descend(&s);
     if (status == SMP_OK && s.units->n <= SMALL_UNITS) {
         memset(s.n_in_stage, 0, (size_t)s.problem.n_stage * sizeof *s.n_in_stage);
+        memset(s.rank, 0, (size_t)s.problem.pipeline * sizeof *s.rank);
+        s.close_us = close_us; /* what is found here needs no way that leads to it */
         status = place_all(&s, 0, s.problem.n_stage);
-        (*best)->is_least = status == SMP_OK && may_go_on(&s) && s.placed_left > 0 && !s.left_out &&
-                            (*best)->fits && (*best)->n_recompute == 0;
+        (*best)->is_least = status == SMP_OK && has_seen_all(&s);
     }
-    *work -= (double)(trials - s.trials_left) * s.trial_work;
+    *work -= all_work - s.work_left;
     *replaced = *best == s.first ? NULL : s.first;
     smp__units_destroy(s.units);
     smp_arena_destroy(arena);
