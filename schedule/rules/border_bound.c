@@ -101,20 +101,31 @@ static int falling(const void *left, const void *right)
     return (a < c) - (a > c);
 }
 
-/* Weight from which on an op of the chain is a mark, and how many at most. */
-static smp_status choose_weight(border_bound *b, double *weight, int32_t *most)
+/* Ops of the chain that weigh more are marks; of the `alike` that weigh as much, `marked`. */
+typedef struct limit {
+    double weight_us;
+    int32_t alike, marked;
+} limit;
+
+static smp_status find_limit(border_bound *b, limit *out)
 {
     const smp__chain *chain = b->whole->chain;
     double *us = SMP_ARENA_NEW(b->arena, double, (size_t)chain->length + 1);
-    int32_t n = 0;
+    int32_t n = 0, most = (int32_t)fmin(MOST_MARKS, sqrt(2.0 * MOST_RUNS / b->n_stage));
+    most = b->whole->most_marks > 0 && b->whole->most_marks < most ? b->whole->most_marks : most;
     if (!us)
         return SMP_ERR_NO_MEMORY;
     for (int32_t o = 0; o < b->in->n_op; o++)
-        if (chain->on[o])
+        if (b->whole->chain->on[o])
             us[n++] = times_us(&b->in->op[o]);
     qsort(us, (size_t)n, sizeof *us, falling);
-    *most = (int32_t)fmin(MOST_MARKS, sqrt(2.0 * MOST_RUNS / b->n_stage));
-    *weight = us[n < *most ? n - 1 : *most - 1];
+    most = n < most ? n : most;
+    *out = (limit){.weight_us = us[most - 1]};
+    for (int32_t i = 0; i < n; i++) {
+        bool alike = us[i] == us[most - 1];
+        out->alike += alike;
+        out->marked += alike && i < most;
+    }
     return SMP_OK;
 }
 
@@ -122,17 +133,23 @@ static smp_status choose_weight(border_bound *b, double *weight, int32_t *most)
 static smp_status set_marks(border_bound *b)
 {
     const smp__chain *chain = b->whole->chain;
-    int32_t *marks = SMP_ARENA_NEW(b->arena, int32_t, (size_t)chain->length + 2), n = 0, most;
-    double weight;
+    int32_t *marks = SMP_ARENA_NEW(b->arena, int32_t, (size_t)chain->length + 2), n = 0;
+    int64_t alike = 0;
+    limit limit;
     if (!marks)
         return SMP_ERR_NO_MEMORY;
-    SMP_TRY(choose_weight(b, &weight, &most));
+    SMP_TRY(find_limit(b, &limit));
     for (int32_t o = 0; o < b->in->n_op; o++) {
-        bool marked = chain->on[o] && n < most && times_us(&b->in->op[o]) >= weight;
-        if (marked) {
-            marks[chain->after[o]] = 1;
-            n++;
+        double us = times_us(&b->in->op[o]);
+        if (!chain->on[o] || us < limit.weight_us)
+            continue;
+        bool is_mark = us > limit.weight_us;
+        if (!is_mark) { /* evenly among those alike */
+            is_mark = (alike + 1) * limit.marked / limit.alike > alike * limit.marked / limit.alike;
+            alike++;
         }
+        marks[chain->after[o]] = is_mark;
+        n += is_mark;
     }
     for (int32_t c = 1; c <= chain->length + 1; c++) /* now: how many up to there */
         marks[c] += marks[c - 1];

@@ -26,8 +26,9 @@ typedef struct smp__path_problem {
 /* Of whole ops (border_bound.c). */
 typedef struct smp__whole_ops {
     const smp__chain *chain; /* the longest */
-    double bound_us;         /* that is known of any partition; it is raised */
-    double most_us;          /* a plan's step: more need not be proven */
+    int32_t most_marks; /* ops of it that are looked at one by one; 0: as many as are worth it */
+    double bound_us;    /* that is known of any partition; it is raised */
+    double most_us;     /* a plan's step: more need not be proven */
     /* [n_op] or NULL: of the partition with the shortest longest path that the search met; of ops that
      * it left open the first stage that they may have */
     int32_t *stage;
