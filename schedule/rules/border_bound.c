@@ -40,7 +40,7 @@ enum {
     TARGETS = 8,
     PASSES = 2 /* of all paths over the runs */
 };
-#define WORK 4e7 /* runs looked at, and the like */
+#define WORK 8e7 /* runs looked at, and the like */
 #define CLOSE 2e-4
 
 typedef enum answer {
@@ -74,6 +74,7 @@ typedef struct border_bound {
     smp__op_times *load; /* [(n + 1) * (n + 1)] of what a run encloses */
     smp__op_times *sum;  /* [n + 1] scratch */
     member member[MOST_PATHS];
+    int last_pruned;             /* member */
     int n_member, n_fixed, next; /* the fixed stay; of the others the oldest is replaced */
     run *all, *run;              /* by stage and begin; all: not above the highest target */
     double *run_us;              /* by the path at hand */
@@ -402,12 +403,15 @@ static bool may_follow(border_bound *b, run r)
     const double *placed = &b->placed_us[r.stage * MOST_PATHS];
     double *with = &b->placed_us[(r.stage + 1) * MOST_PATHS];
     size_t at = (size_t)(r.stage + 1) * (size_t)(b->n + 1) + (size_t)r.end;
-    for (int i = 0; i < b->n_member; i++) {
+    for (int k = -1; k < b->n_member; k++) {
+        int i = k < 0 ? b->last_pruned : k; /* what pruned once does so again */
         const member *m = &b->member[i];
         b->work -= 1.0;
         with[i] = placed[i] + run_us(b, m, r);
-        if (m->least_us + with[i] + m->behind[at] > b->target_us)
+        if (m->least_us + with[i] + m->behind[at] > b->target_us) {
+            b->last_pruned = i;
             return false;
+        }
     }
     return true;
 }
