@@ -34,7 +34,6 @@
 
 enum {
     MOST_MARKS = 320,
-    MOST_RUNS = 1000000, /* fewer marks for many stages */
     MOST_PATHS = 48,
     STAGE_PATHS = 32, /* of them to begin with */
     TARGETS = 8,
@@ -112,7 +111,7 @@ static smp_status find_limit(border_bound *b, limit *out)
 {
     const smp__chain *chain = b->whole->chain;
     double *us = SMP_ARENA_NEW(b->arena, double, (size_t)chain->length + 1);
-    int32_t n = 0, most = (int32_t)fmin(MOST_MARKS, sqrt(2.0 * MOST_RUNS / b->n_stage));
+    int32_t n = 0, most = MOST_MARKS;
     most = b->whole->most_marks > 0 && b->whole->most_marks < most ? b->whole->most_marks : most;
     if (!us)
         return SMP_ERR_NO_MEMORY;
@@ -442,27 +441,51 @@ static answer try_target(border_bound *b, double target_us)
     return narrow(b) ? place(b, 0) : REFUTED;
 }
 
-/* All runs there are, by stage, begin and end. */
-static smp_status list_runs(border_bound *b)
+/* Past the ends that a run may have: no rank computes for longer than the highest target. */
+static int past_end(const border_bound *b, int stage, int begin)
 {
-    size_t borders = (size_t)b->n + 1, most = (size_t)b->n_stage * borders * (borders + 1) / 2;
-    b->all = SMP_ARENA_NEW(b->arena, run, most);
-    b->run = SMP_ARENA_NEW(b->arena, run, most);
-    b->run_us = SMP_ARENA_NEW(b->arena, double, most);
-    b->run_begin = SMP_ARENA_NEW(b->arena, int32_t, (size_t)b->n_stage * borders + 1);
-    if (!b->all || !b->run || !b->run_us || !b->run_begin)
-        return SMP_ERR_NO_MEMORY;
+    int rank = smp_schedule_stage_rank(b->in->kind, b->in->shape, stage), end = begin + 1;
+    double most_us =
+        (1.0 + 1e-9) * b->whole->most_us / b->in->slowdown[rank] / b->in->shape->microbatches;
+    int last = stage == b->n_stage - 1 ? b->n : b->n - 1;
+    while (end <= last && times_us(load_of(b, begin, end)) <= most_us)
+        end++;
+    return end;
+}
+
+/* All runs there are, by stage, begin and end; runs: NULL, or for so many. Returns how many. */
+static int32_t list_runs(const border_bound *b, run *runs)
+{
+    int32_t n = 0;
     for (int k = 0; k < b->n_stage; k++) {
         bool is_last = k == b->n_stage - 1;
         for (int begin = k > 0; begin <= (k > 0 ? b->n - 1 : 0); begin++) {
-            int first = begin > 1 ? begin : 1, last = is_last ? b->n : b->n - 1;
-            for (int end = is_last ? last : first; end <= last; end++) {
+            int past = past_end(b, k, begin);
+            for (int end = is_last ? b->n : begin > 1 ? begin : 1; end < past; end++) {
                 run r = {(int16_t)k, (int16_t)begin, (int16_t)end};
-                if (bare_at(b, r) == 0 || b->is_free[bare_at(b, r)])
-                    b->run[b->n_run++] = r;
+                if (bare_at(b, r) > 0 && !b->is_free[bare_at(b, r)])
+                    continue;
+                if (runs)
+                    runs[n] = r;
+                n++;
             }
         }
     }
+    return n;
+}
+
+static smp_status set_runs(border_bound *b)
+{
+    size_t n;
+    b->n_run = list_runs(b, NULL);
+    n = (size_t)b->n_run;
+    b->all = SMP_ARENA_NEW(b->arena, run, n);
+    b->run = SMP_ARENA_NEW(b->arena, run, n);
+    b->run_us = SMP_ARENA_NEW(b->arena, double, n);
+    b->run_begin = SMP_ARENA_NEW(b->arena, int32_t, (size_t)b->n_stage * ((size_t)b->n + 1) + 1);
+    if (!b->all || !b->run || !b->run_us || !b->run_begin)
+        return SMP_ERR_NO_MEMORY;
+    list_runs(b, b->run);
     return SMP_OK;
 }
 
@@ -517,7 +540,7 @@ static smp_status open_bound(border_bound *b)
         return SMP_ERR_NO_MEMORY;
     sum_loads(b);
     SMP_TRY(begin_members(b));
-    return list_runs(b);
+    return set_runs(b);
 }
 
 smp_status smp__border_bound(const smp__border_problem *problem, smp_arena *arena,
