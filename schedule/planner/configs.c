@@ -267,7 +267,7 @@ smp_status smp__configs_add_bound(smp__configs *configs, int32_t index, int acti
     config->active = active;
     config->recompute = configs->request->recompute;
     config->live = NULL;
-    config->done = config->misses = false;
+    config->done = config->misses = config->nearly = false;
     config->smallest = configs->n++;
     return SMP_OK;
 }

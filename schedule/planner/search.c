@@ -406,6 +406,7 @@ static smp_status add_missed(smp__search *s, int32_t index)
     smp_partition *partition = NULL;
     smp_candidate *candidate = NULL;
     config->nearly = false;
+    s->counts.n_pruned_memory--;
     SMP_TRY(smp__config_partition(configs, config, 0.0, &partition));
     SMP_TRY(smp__config_evaluate(configs, config, partition, 0.0, &candidate));
     return add_entry(s, index, candidate);
@@ -424,7 +425,6 @@ static smp_status add_near_misses(smp__search *s)
             (s->n_least > 0 && smp__config_least_us_of_any(configs, config) >= s->least[0]))
             continue;
         SMP_TRY(add_missed(s, i));
-        s->counts.n_pruned_memory--;
     }
     return SMP_OK;
 }

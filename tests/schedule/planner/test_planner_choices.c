@@ -50,7 +50,7 @@ static void close_setting(setting *s)
     smp_graph_destroy(s->f.graph);
 }
 
-/* False: nothing fits. */
+/* False: nothing fits. Each configuration is counted once. */
 static bool plan(const smp_search_request *request, smp_planner_result *out)
 {
     smp_status status = smp_plan_make(request, "model.yaml", out);
@@ -58,6 +58,9 @@ static bool plan(const smp_search_request *request, smp_planner_result *out)
         return false;
     if (status != SMP_OK)
         fail_msg("%s", smp_last_error());
+    const smp_search_result *s = &out->search;
+    assert_int_equal(s->n_config, s->n_tried + s->n_pruned_time + s->n_pruned_memory +
+                                      s->n_no_pipeline + s->n_skipped);
     return true;
 }
 
