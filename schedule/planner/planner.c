@@ -291,7 +291,7 @@ static smp_status make(const smp_search_request *request, const char *model_path
     if (status == SMP_OK)
         status = make_plan(&planner, model_path, &result);
     if (status == SMP_OK)
-        result.active_microbatches = result.search.best->active;
+        result.active_microbatches = result.order.taken ? 0 : result.search.best->active;
     *nearest = planner.nearest;
     smp__planner_close(&planner);
     result.planning_s = smp_clock_s() - begin_s;

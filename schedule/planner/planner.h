@@ -19,7 +19,7 @@ typedef struct smp_planner_result {
     smp_plan *plan;
     smp_search_result search; /* for --explain and the table */
     smp_auto_outcome order;
-    int active_microbatches; /* bound of the winner's rule: the request's, or the one found; 0: none */
+    int active_microbatches; /* that the plan's rule is bound to; 0: none, or an order of its own */
     int64_t room_bytes;      /* least of all ranks, */
     int tight_rank;          /* on this one */
     char cost_source[64];    /* smp_costs.source */

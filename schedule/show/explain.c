@@ -65,10 +65,11 @@ static void explain_bound(const smp_planner_result *result, smp_text *text)
 static void explain_order(const smp_planner_result *result, smp_text *text)
 {
     const smp_auto_outcome *order = &result->order;
+    const smp_candidate *best = result->search.best;
     char rule[32], found[32], bound[32];
-    if (result->active_microbatches > 0)
+    if (best->active > 0)
         smp_text_append(text, "schedule: the rule is %s, bound to %d live micro-batches\n",
-                        result->search.best->schedule, result->active_microbatches);
+                        best->schedule, best->active);
     if (!order->tried)
         return;
     smp_format_us(rule, sizeof rule, order->rule_us);

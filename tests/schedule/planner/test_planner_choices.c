@@ -50,7 +50,7 @@ static void close_setting(setting *s)
     smp_graph_destroy(s->f.graph);
 }
 
-/* False: nothing fits. Each configuration is counted once. */
+/* False: nothing fits. Each configuration is counted once; an order of its own keeps to no bound. */
 static bool plan(const smp_search_request *request, smp_planner_result *out)
 {
     smp_status status = smp_plan_make(request, "model.yaml", out);
@@ -61,6 +61,7 @@ static bool plan(const smp_search_request *request, smp_planner_result *out)
     const smp_search_result *s = &out->search;
     assert_int_equal(s->n_config, s->n_tried + s->n_pruned_time + s->n_pruned_memory +
                                       s->n_no_pipeline + s->n_skipped);
+    assert_true(out->active_microbatches == 0 || strcmp(out->plan->schedule, "auto") != 0);
     return true;
 }
 
