@@ -88,7 +88,6 @@ typedef struct smp__configs {
     int32_t n_arrangement;
     smp__mapping *mapping;
     size_t capacity, arrangement_capacity;
-    int32_t n_no_pipeline;
     double deadline_s;        /* of one solver run; 0: none */
     smp_status first_failure; /* of an arrangement that has no pipeline */
     char first_message[1024];

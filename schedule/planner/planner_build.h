@@ -19,13 +19,12 @@ typedef struct smp__peaks {
     size_t n, capacity;
 } smp__peaks;
 
-/* What missed the memory by least, for advice (schedule/planner/no_fit_message.c). */
+/* What missed the memory by least, for advice (schedule/planner/advice.c). */
 typedef struct smp__nearest {
     bool known;
     int64_t peak_bytes;  /* of the rank that misses; of it */
     int64_t state_bytes; /* what it keeps for ever */
     int64_t limit_bytes; /* and has */
-    int64_t microbatch_size;
 } smp__nearest;
 
 /* A plan that is made to see what a change would bring, not to be used. */
@@ -157,7 +156,7 @@ smp_status smp__plan_try(const smp_search_request *request, const smp__trial *tr
                          smp_planner_result *out);
 
 /* Adds to the recorded SMP_ERR_NO_FIT what would make the request fit: single changes of it, each planned
- * before it is named (schedule/planner/no_fit_message.c). Returns SMP_ERR_NO_FIT, unless that fails. */
+ * before it is named (schedule/planner/advice.c). Returns SMP_ERR_NO_FIT, unless that fails. */
 smp_status smp__plan_advise(const smp_search_request *request, const smp__nearest *nearest);
 /* The least size not below `bytes` that can be printed, as smp_format_bytes prints it in the buffer. */
 int64_t smp__printed_bytes(char *buffer, size_t size, int64_t bytes);

@@ -75,8 +75,7 @@ smp_status smp__search_no_fit(const smp__configs *configs, const smp__config *co
         *noted = (smp__nearest){.known = true,
                                 .peak_bytes = (int64_t)s.peak,
                                 .state_bytes = (int64_t)s.state,
-                                .limit_bytes = (int64_t)s.limit,
-                                .microbatch_size = nearest->microbatch_size};
+                                .limit_bytes = (int64_t)s.limit};
     smp_format_bytes(peak, sizeof peak, (int64_t)s.peak);
     smp_format_bytes(limit, sizeof limit, (int64_t)s.limit);
     smp_format_bytes(missing, sizeof missing, -nearest->room_bytes);
