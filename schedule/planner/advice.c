@@ -162,7 +162,7 @@ static smp_status try_open(advice *a)
     smp_search_request r = *request;
     bool fits;
     r.recompute = SMP_RECOMPUTE_AUTO;
-    if (request->recompute == SMP_RECOMPUTE_NONE && request->graph->training)
+    if (request->recompute != SMP_RECOMPUTE_AUTO && request->graph->training)
         SMP_TRY(try_change(a, &r, &fits, "--recompute auto"));
     r = *request;
     r.schedule = NULL;

@@ -563,8 +563,11 @@ smp_status smp__search_run(smp__planner *planner, smp_search_result *out)
     if (status == SMP_OK && s.configs.n > n_placed)
         status = try_all(&s);
     s.counts.n_config = s.configs.n - s.n_left_out;
+    /* A small graph is searched on for a partition that fits; else a trial need not say why none does. */
+    bool goes_on = !planner->is_trial ||
+                   (!s.counts.timed_out && planner->request.graph->n_op <= SMP__SMALL_OPS);
     if (status == SMP_OK && s.n_least == 0)
-        status = planner->is_trial ? smp_fail(SMP_ERR_NO_FIT, "nothing fits") : try_nearest(&s);
+        status = goes_on ? try_nearest(&s) : smp_fail(SMP_ERR_NO_FIT, "nothing fits");
     if (status == SMP_OK)
         status = add_near_misses(&s);
     if (status == SMP_OK)
