@@ -16,9 +16,8 @@
 
 enum {
     MAX_POLISHED = 6,
-    MOST_MET = 4,
-    POLISH_OPS = 2000,
-    /* fewer of larger graphs */ LARGE_OPS = 4000
+    POLISH_OPS = 2000, /* fewer of larger graphs */
+    LARGE_OPS = 4000
 };
 #define NEAR 1.05       /* times the best: what more effort may turn into the best */
 #define NEAR_MISS 1.0   /* of the memory */
@@ -440,6 +439,18 @@ static smp_status hand_over(smp__search *s, const rank_key *key, int32_t plain,
     return SMP_OK;
 }
 
+/* Proves the winner and bounds its step; a better one of its configuration may come in its place. */
+static smp_status prove_winner(smp__search *s, rank_key *key)
+{
+    smp_candidate **best = &s->entry[key->entry].candidate;
+    SMP_TRY(prove(s, key->index, best));
+    SMP_TRY(bound_best(s, key));
+    if (*best != key->candidate && (*best)->n_recompute > 0)
+        SMP_TRY(smp__config_settle(&s->configs, &s->configs.config[key->index], *best));
+    key->candidate = *best;
+    return SMP_OK;
+}
+
 smp_status smp__search_finish(smp__search *s, smp_search_result *out)
 {
     rank_key *key = NULL;
@@ -450,16 +461,8 @@ smp_status smp__search_finish(smp__search *s, smp_search_result *out)
     if (status == SMP_OK && !key[0].candidate->fits)
         status =
             smp__search_no_fit(&s->configs, &s->configs.config[key[0].index], key[0].candidate);
-    const smp_candidate *settled = s->entry[key[0].entry].candidate;
     if (status == SMP_OK)
-        status = prove(s, key[0].index, &s->entry[key[0].entry].candidate);
-    if (status == SMP_OK)
-        status = bound_best(s, &key[0]);
-    if (status == SMP_OK && s->entry[key[0].entry].candidate != settled &&
-        s->entry[key[0].entry].candidate->n_recompute > 0)
-        status = smp__config_settle(&s->configs, &s->configs.config[key[0].index],
-                                    s->entry[key[0].entry].candidate);
-    key[0].candidate = s->entry[key[0].entry].candidate; /* a better one may have taken its place */
+        status = prove_winner(s, &key[0]);
     int32_t plain = status == SMP_OK ? find_plain(s, key) : 0;
     bool ignored;
     if (status == SMP_OK && plain > 0)
