@@ -264,6 +264,7 @@ static smp_status bound_paths(const step_bound *b, int stage, const beside *most
     }
     const smp__path_problem problem = {.kind = b->config->schedule,
                                        .shape = &b->shape,
+                                       .deadline_s = b->configs->request->deadline_s,
                                        .slowdown = slowdown,
                                        .n_op = b->costs.n_op,
                                        .op = b->op,

@@ -17,6 +17,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "graph/base/clock.h"
 #include "schedule/rules/border_bound.h"
 
 #define MOST_ACTIONS 400000
@@ -314,7 +315,7 @@ static smp_status play(path_bound *b, double rate, smp__path *mean)
         return SMP_ERR_NO_MEMORY;
     for (int k = 0; k < n_class * b->n_stage; k++)
         share[k] = k % b->n_stage == b->in->beside ? 0.0 : 1.0 / b->n_stage;
-    for (int t = 0; t < rounds; t++) {
+    for (int t = 0; t < rounds && !smp_clock_past(b->in->deadline_s); t++) {
         spread(b, n_class, class, share);
         find_path(b);
         for (int c = 0; c < n_class; c++)

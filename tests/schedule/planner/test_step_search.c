@@ -333,6 +333,11 @@ static void test_step_bound_of_even_chains(void **state)
         if (predicted.step_us > (1.0 + rules[k].most) * predicted.step_lower_bound_us)
             fail_msg("%s, %d chunks: %g us, bound %g us", rules[k].schedule, rules[k].chunks,
                      predicted.step_us, predicted.step_lower_bound_us);
+        double bound_us = predicted.step_lower_bound_us;
+        s.request.deadline_s = 1e-9; /* over: paths are what tells so much of the first rule */
+        assert_true(plan(&s.request, &predicted, NULL));
+        assert_true(predicted.step_lower_bound_us > 0.0);
+        assert_true(k > 0 || predicted.step_lower_bound_us < 0.9 * bound_us);
         close_setting(&s);
     }
 }
