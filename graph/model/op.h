@@ -166,6 +166,12 @@ struct smp_op_kind {
     int rows_in;
 };
 
+/* Do inputs get gradients? A kind without kernels is planned as if all of them did. */
+static inline bool smp_op_kind_passes_gradients(const smp_op_kind *kind)
+{
+    return !kind->cpu.forward || kind->cpu.backward_input;
+}
+
 /* NULL if unknown. */
 const smp_op_kind *smp_op_kind_find(const char *name);
 /* All kinds, NULL-terminated. */

@@ -14,10 +14,8 @@ bool smp_flow_contributes(const smp_graph *graph, const bool *backward, int32_t 
 {
     const smp_op *reader = &graph->op[op];
     const smp_tensor *tensor = &graph->tensor[reader->in[slot]];
-    const smp_op_kernels *cpu = &reader->kind->cpu;
-    /* A kind without kernels is planned as if it had a gradient for every input. */
     return backward[op] && tensor->needs_grad && tensor->producer >= 0 &&
-           (!cpu->forward || cpu->backward_input);
+           smp_op_kind_passes_gradients(reader->kind);
 }
 
 /* An op takes part if its output gets a gradient (from a consumer that does, or as the loss; every

@@ -9,7 +9,7 @@ bool smp__passes_gradient(const smp_graph *graph, int32_t op, int32_t reader)
 {
     const smp_op *r = &graph->op[reader];
     return graph->tensor[graph->op[op].out].needs_grad && graph->tensor[r->out].needs_grad &&
-           (!r->kind->cpu.forward || r->kind->cpu.backward_input);
+           smp_op_kind_passes_gradients(r->kind);
 }
 
 /* The op before each on the longest chain that ends with it, or -1; the last op of the longest of all. */
