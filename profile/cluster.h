@@ -16,6 +16,13 @@ typedef struct smp_device_spec {
     double bytes_per_s; /* memory bandwidth */
 } smp_device_spec;
 
+/* What a plan asks of a device: memory and arithmetic. */
+static inline bool smp_devices_alike(const smp_device_spec *a, const smp_device_spec *b)
+{
+    return a->memory_bytes == b->memory_bytes && a->flops_fp32 == b->flops_fp32 &&
+           a->flops_tf32 == b->flops_tf32 && a->flops_bf16 == b->flops_bf16;
+}
+
 /* A transfer of b bytes takes latency_us + b / bytes_per_s; where it was measured, a piecewise
  * linear curve through the points instead. */
 typedef struct smp_link_spec {

@@ -57,12 +57,6 @@ static void free_version(const parts *p, version *v)
     *v = (version){0};
 }
 
-static bool is_compute(smp_action_kind kind)
-{
-    return kind == SMP_ACTION_F || kind == SMP_ACTION_B || kind == SMP_ACTION_I ||
-           kind == SMP_ACTION_W;
-}
-
 /* What ranks compute in programs, rank r's as that of to[r] (NULL: of r). */
 static smp_status copy_order(const smp_program *program, int n, const int *to, smp_program **out)
 {
@@ -71,7 +65,7 @@ static smp_status copy_order(const smp_program *program, int n, const int *to, s
     for (int r = 0; status == SMP_OK && r < n; r++)
         for (int64_t i = 0; status == SMP_OK && i < program[r].n; i++) {
             const smp_action *a = &program[r].action[i];
-            if (is_compute(a->kind))
+            if (smp_action_is_compute(a->kind))
                 status = smp_program_push(&order[to ? to[r] : r], a->kind, a->microbatch, a->chunk);
         }
     if (status == SMP_OK)

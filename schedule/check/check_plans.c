@@ -11,13 +11,9 @@
 
 bool smp__check_devices_differ(const smp_cluster *cluster)
 {
-    const smp_device_spec *first = &cluster->device[0];
-    for (int d = 1; d < smp_cluster_devices(cluster); d++) {
-        const smp_device_spec *device = &cluster->device[d];
-        if (device->flops_fp32 != first->flops_fp32 || device->flops_bf16 != first->flops_bf16 ||
-            device->flops_tf32 != first->flops_tf32 || device->memory_bytes != first->memory_bytes)
+    for (int d = 1; d < smp_cluster_devices(cluster); d++)
+        if (!smp_devices_alike(&cluster->device[0], &cluster->device[d]))
             return true;
-    }
     return cluster->nodes > 1;
 }
 

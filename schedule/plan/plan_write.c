@@ -286,9 +286,8 @@ static void put_link(writer *w, const char *key, const smp_link_spec *link)
 
 static bool same_device(const smp_device_spec *a, const smp_device_spec *b)
 {
-    return a->memory_bytes == b->memory_bytes && a->flops_fp32 == b->flops_fp32 &&
-           a->flops_tf32 == b->flops_tf32 && a->flops_bf16 == b->flops_bf16 &&
-           a->bytes_per_s == b->bytes_per_s && strcmp(a->name, b->name) == 0;
+    return smp_devices_alike(a, b) && a->bytes_per_s == b->bytes_per_s &&
+           strcmp(a->name, b->name) == 0;
 }
 
 /* Runs of equal devices. */

@@ -132,9 +132,7 @@ smp_status smp__mapping_get(smp__configs *configs, int pipeline, smp_placement p
 
 static bool same_device(const smp_cluster *cluster, int a, int b)
 {
-    const smp_device_spec *x = &cluster->device[a], *y = &cluster->device[b];
-    return x->memory_bytes == y->memory_bytes && x->flops_fp32 == y->flops_fp32 &&
-           x->flops_tf32 == y->flops_tf32 && x->flops_bf16 == y->flops_bf16;
+    return smp_devices_alike(&cluster->device[a], &cluster->device[b]);
 }
 
 bool smp__mapping_alike(const smp__mapping *a, const smp__mapping *b, const smp_cluster *cluster)
