@@ -69,8 +69,6 @@ void smp__check_plans_free(smp__check_build *b);
 smp_recompute smp__check_treatment(const smp_partition *partition);
 /* Whether it makes a difference which device does what. */
 bool smp__check_devices_differ(const smp_cluster *cluster);
-/* Time per sample, as the objective counts it. */
-double smp__check_sample_us(const smp_search_request *request, const smp_plan *plan);
 
 /* By how much each part of a plan that is legal and fits falls short (schedule/check/check_parts.c). */
 smp_status smp__check_parts(smp__check_build *b);

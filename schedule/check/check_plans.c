@@ -79,7 +79,7 @@ static bool allows(const smp_search_request *request, const smp__planned *planne
 static double least_us(const smp_search_request *request, const smp_search_result *search,
                        const smp_plan *plan)
 {
-    double least = smp__check_sample_us(request, plan);
+    double least = smp_plan_sample_us(request, plan);
     for (int i = 0; i < search->n_tried; i++)
         if (search->tried[i]->fits)
             least = fmin(least, smp__search_time(request, search->tried[i]));
@@ -130,9 +130,10 @@ smp_status smp__check_plan(smp__check_build *b, const smp_search_request *reques
             *out = planned;
             return SMP_OK;
         }
-    smp_status status = trial ? smp__plan_try(request, &as_it_is, &result)
+    bool found = true;
+    smp_status status = trial ? smp__plan_try(request, &as_it_is, &result, &found)
                               : smp_plan_make(request, request->graph->path, &result);
-    if (status == SMP_ERR_INPUT || status == SMP_ERR_NO_FIT)
+    if (!found || status == SMP_ERR_INPUT || status == SMP_ERR_NO_FIT)
         return SMP_OK;
     SMP_TRY(status);
     status = keep(b, request, &result, &planned);

@@ -246,14 +246,6 @@ static smp_status check_predicted(const smp__check_build *b)
     return SMP_OK;
 }
 
-double smp__check_sample_us(const smp_search_request *request, const smp_plan *plan)
-{
-    double samples = (double)plan->ddp * plan->microbatches * (double)plan->microbatch_size;
-    return request->objective == SMP_OBJECTIVE_BOTTLENECK
-               ? plan->predicted.bottleneck_us * plan->microbatches / samples
-               : plan->predicted.step_us / samples;
-}
-
 /* Where a plan does not say what its stages recompute, that is chosen as in planning. */
 static smp_status choose_recompute(smp__scoring *s, const smp_program *program,
                                    smp_candidate *candidate)
@@ -309,7 +301,7 @@ static smp_status make_plan(smp__scoring *s, smp_program *program)
     smp__evaluation_free(&evaluation);
     SMP_TRY(status);
     const int64_t *peak = b->out->plan->predicted.peak_bytes;
-    b->out->time_us = smp__check_sample_us(&b->request, b->out->plan);
+    b->out->time_us = smp_plan_sample_us(&b->request, b->out->plan);
     for (int r = 0; r < candidate.pipeline; r++)
         if (peak[r] > mapping->memory[r])
             SMP_TRY(find_unfit(b, r, peak[r], mapping->memory[r]));
@@ -341,7 +333,7 @@ static smp_status plan_best(smp__check_build *b, const smp_search_request *reque
     }
     out->plan = (*planned)->plan;
     out->timed_out = (*planned)->timed_out;
-    out->time_us = smp__check_sample_us(request, out->plan);
+    out->time_us = smp_plan_sample_us(request, out->plan);
     out->ratio = out->time_us > 0 ? b->out->time_us / out->time_us : 1;
     return SMP_OK;
 }

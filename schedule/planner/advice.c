@@ -117,10 +117,8 @@ static smp_status plan(advice *a, const smp_search_request *changed, bool patien
     *fits = false;
     if (smp_clock_past(a->deadline_s) && !patient)
         return SMP_OK;
-    smp_status status = smp__plan_try(&request, &trial, result);
-    a->tried += status == SMP_OK || status == SMP_ERR_NO_FIT;
-    *fits = status == SMP_OK;
-    return status == SMP_ERR_NO_FIT || status == SMP_ERR_INPUT ? SMP_OK : status;
+    a->tried++;
+    return smp__plan_try(&request, &trial, result, fits);
 }
 
 static void name_plan(advice *a, const smp_planner_result *result, const char *change)

@@ -5,6 +5,7 @@
 #include "schedule/planner/hints.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,15 +31,6 @@ typedef struct hinting {
     smp_arena *arena; /* scratch */
 } hinting;
 
-/* Per sample, as the objective counts it. */
-static double time_of(const smp_search_request *request, const smp_plan *plan)
-{
-    double samples = (double)plan->ddp * (double)plan->microbatch_size;
-    return request->objective == SMP_OBJECTIVE_BOTTLENECK
-               ? plan->predicted.bottleneck_us / samples
-               : plan->predicted.step_us / plan->microbatches / samples;
-}
-
 static double gain_of(const hinting *h, double time)
 {
     return h->time > 0.0 ? 1.0 - time / h->time : 0.0;
@@ -63,31 +55,45 @@ static void fix_numbers(hinting *h)
         r->deadline_s = smp_clock_s() + fmax(TIME_SHARE * h->result->planning_s, LEAST_TIME_S);
 }
 
-/* The hint of a change that gains enough, or NULL; peak_bytes (may be NULL): of the plan, 0 where none was
- * made. */
-static smp_status try_change(hinting *h, smp_hint_kind kind, const smp_search_request *changed,
-                             int32_t faster_op, smp_hint **out, int64_t *peak_bytes)
+/* What the change gains, and what it takes on the fullest rank; no gain where there is no such plan,
+ * or no time for it. */
+static smp_status plan(hinting *h, const smp_search_request *changed, int32_t faster_op,
+                       double *gain, int64_t *peak_bytes)
 {
     const smp__trial trial = {.faster_op = faster_op};
     smp_planner_result result;
-    *out = NULL;
-    if (peak_bytes)
-        *peak_bytes = 0;
+    bool found;
+    *gain = 0.0;
+    *peak_bytes = 0;
     if (h->n == SMP_HINTS_MAX || smp_clock_past(h->base.deadline_s))
         return SMP_OK;
-    smp_status status = smp__plan_try(changed, &trial, &result);
-    if (status != SMP_OK)
-        return status == SMP_ERR_NO_FIT || status == SMP_ERR_INPUT ? SMP_OK : status;
-    double gain = gain_of(h, time_of(changed, result.plan));
-    if (peak_bytes && gain >= LEAST_GAIN)
-        for (int r = 0; r < result.plan->pipeline; r++)
-            if (result.plan->predicted.peak_bytes[r] > *peak_bytes)
-                *peak_bytes = result.plan->predicted.peak_bytes[r];
+    SMP_TRY(smp__plan_try(changed, &trial, &result, &found));
+    if (!found)
+        return SMP_OK;
+    *gain = gain_of(h, smp_plan_sample_us(changed, result.plan));
+    for (int r = 0; r < result.plan->pipeline; r++)
+        if (result.plan->predicted.peak_bytes[r] > *peak_bytes)
+            *peak_bytes = result.plan->predicted.peak_bytes[r];
     smp_planner_result_destroy(&result);
+    return SMP_OK;
+}
+
+/* The change is a hint, in these words, if it gains enough. */
+static smp_status try_change(hinting *h, smp_hint_kind kind, const smp_search_request *changed,
+                             int32_t faster_op, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+
+static smp_status try_change(hinting *h, smp_hint_kind kind, const smp_search_request *changed,
+                             int32_t faster_op, const char *format, ...)
+{
+    double gain;
+    int64_t peak_bytes;
+    va_list arguments;
+    SMP_TRY(plan(h, changed, faster_op, &gain, &peak_bytes));
     if (!(gain >= LEAST_GAIN))
         return SMP_OK;
-    *out = &h->hint[h->n++];
-    **out = (smp_hint){.kind = kind,
+    smp_hint *hint = &h->hint[h->n++];
+    *hint = (smp_hint){.kind = kind,
                        .gain = gain,
                        .pipeline = changed->stages,
                        .ddp = changed->ddp,
@@ -96,6 +102,9 @@ static smp_status try_change(hinting *h, smp_hint_kind kind, const smp_search_re
                        .schedule = changed->schedule,
                        .memory_bytes = changed->memory_bytes,
                        .op = faster_op};
+    va_start(arguments, format);
+    vsnprintf(hint->text, sizeof hint->text, format, arguments);
+    va_end(arguments);
     return SMP_OK;
 }
 
@@ -134,18 +143,15 @@ static double largest_share(const hinting *h, int stage, int32_t *op)
 /* The slowest rank is one op, or nearly: in half the time. */
 static smp_status hint_faster_op(hinting *h)
 {
-    smp_hint *hint;
     int32_t op = -1;
     int stage = slowest_stage(h->result->search.best);
     double share = largest_share(h, stage, &op);
-    if (share < 0.5)
-        return SMP_OK;
-    SMP_TRY(try_change(h, SMP_HINT_FASTER_OP, &h->base, op, &hint, NULL));
-    if (hint)
-        snprintf(hint->text, sizeof hint->text,
-                 "op '%.120s' in half the time: it takes %.0f %% of stage %d on the slowest rank",
-                 h->request->graph->op[op].name, 100.0 * share, stage);
-    return SMP_OK;
+    return share < 0.5
+               ? SMP_OK
+               : try_change(h, SMP_HINT_FASTER_OP, &h->base, op,
+                            "op '%.120s' in half the time: it takes %.0f %% of stage %d on the "
+                            "slowest rank",
+                            h->request->graph->op[op].name, 100.0 * share, stage);
 }
 
 /* Groups, pins and what is to stay together may be what keeps ranks from taking the same time. */
@@ -153,7 +159,6 @@ static smp_status hint_free_ops(hinting *h)
 {
     smp_graph graph = *h->request->graph;
     smp_search_request r = h->base;
-    smp_hint *hint;
     smp_op *op = SMP_ARENA_NEW(h->arena, smp_op, (size_t)graph.n_op);
     bool bound = r.pin || r.together;
     if (!op)
@@ -168,60 +173,47 @@ static smp_status hint_free_ops(hinting *h)
     graph.op = op;
     r.graph = &graph;
     r.pin = r.together = NULL;
-    SMP_TRY(try_change(h, SMP_HINT_FREE_OPS, &r, -1, &hint, NULL));
-    if (hint)
-        snprintf(hint->text, sizeof hint->text, "no groups, pins and cuts");
-    return SMP_OK;
+    return try_change(h, SMP_HINT_FREE_OPS, &r, -1, "no groups, pins and cuts");
 }
 
 /* Twice the micro-batches: the pipeline fills and drains once for twice the samples. */
 static smp_status hint_microbatches(hinting *h)
 {
     smp_search_request r = h->base;
-    smp_hint *hint;
     if (r.microbatches > INT32_MAX / 2 || r.objective != SMP_OBJECTIVE_STEP)
         return SMP_OK;
     r.microbatches *= 2;
-    SMP_TRY(try_change(h, SMP_HINT_MICROBATCHES, &r, -1, &hint, NULL));
-    if (hint)
-        snprintf(hint->text, sizeof hint->text, "%d micro-batches instead of %d", r.microbatches,
-                 h->base.microbatches);
-    return SMP_OK;
+    return try_change(h, SMP_HINT_MICROBATCHES, &r, -1, "%d micro-batches instead of %d",
+                      r.microbatches, h->base.microbatches);
 }
 
 /* Only where memory asks for it. */
 static smp_status hint_recompute(hinting *h)
 {
     smp_search_request r = h->base;
-    smp_hint *hint;
     if (r.recompute != SMP_RECOMPUTE_ALL || !r.graph->training)
         return SMP_OK;
     r.recompute = SMP_RECOMPUTE_AUTO;
-    SMP_TRY(try_change(h, SMP_HINT_RECOMPUTE, &r, -1, &hint, NULL));
-    if (hint)
-        snprintf(hint->text, sizeof hint->text, "--recompute auto: only where memory asks for it");
-    return SMP_OK;
+    return try_change(h, SMP_HINT_RECOMPUTE, &r, -1,
+                      "--recompute auto: only where memory asks for it");
 }
 
 /* Without a limit; then with as much as that took, which is what is named. */
 static smp_status hint_less_recompute(hinting *h)
 {
     smp_search_request r = h->base;
-    smp_hint *hint;
     char size[32];
+    double gain;
     int64_t peak_bytes;
     if (h->result->search.best->n_recompute == 0 || r.recompute != SMP_RECOMPUTE_AUTO)
         return SMP_OK;
     r.memory_bytes = SMP_MAX_BYTES;
-    SMP_TRY(try_change(h, SMP_HINT_MEMORY, &r, -1, &hint, &peak_bytes));
-    if (!hint)
+    SMP_TRY(plan(h, &r, -1, &gain, &peak_bytes));
+    if (!(gain >= LEAST_GAIN))
         return SMP_OK;
-    h->n--; /* only the memory that it took is a hint */
     r.memory_bytes = smp__printed_bytes(size, sizeof size, peak_bytes);
-    SMP_TRY(try_change(h, SMP_HINT_MEMORY, &r, -1, &hint, NULL));
-    if (hint)
-        snprintf(hint->text, sizeof hint->text, "%s of memory per device, to recompute less", size);
-    return SMP_OK;
+    return try_change(h, SMP_HINT_MEMORY, &r, -1, "%s of memory per device, to recompute less",
+                      size);
 }
 
 /* A configuration that was simulated, is faster and needs a little more memory: the one that gains
@@ -231,7 +223,6 @@ static smp_status hint_other(hinting *h)
     const smp_search_result *search = &h->result->search;
     const smp_candidate *found = NULL;
     smp_search_request r = h->base;
-    smp_hint *hint;
     char size[32];
     double best_worth = 0.0;
     for (int i = 0; i < search->n_tried; i++) {
@@ -253,13 +244,10 @@ static smp_status hint_other(hinting *h)
     /* candidates that were tried keep no list: the search finds one again */
     r.placement = found->placement == SMP_PLACEMENT_LISTED ? SMP_PLACEMENT_AUTO : found->placement;
     r.memory_bytes = smp__printed_bytes(size, sizeof size, found->peak_bytes);
-    SMP_TRY(try_change(h, SMP_HINT_MEMORY, &r, -1, &hint, NULL));
-    if (hint)
-        snprintf(hint->text, sizeof hint->text,
-                 "%s of memory per device: then %d stages * %d replicas, %d micro-batches, %s fit",
-                 size, found->pipeline * found->chunks, found->ddp, found->microbatches,
-                 found->schedule);
-    return SMP_OK;
+    return try_change(
+        h, SMP_HINT_MEMORY, &r, -1,
+        "%s of memory per device: then %d stages * %d replicas, %d micro-batches, %s fit", size,
+        found->pipeline * found->chunks, found->ddp, found->microbatches, found->schedule);
 }
 
 /* The same links `factor` times as fast. */
@@ -276,36 +264,28 @@ static smp_status speed_up(const hinting *h, double factor, smp_link_spec *link)
     return SMP_OK;
 }
 
-/* *gains: enough to be a hint. */
 static smp_status hint_link(hinting *h, smp_hint_kind kind, double intra, double inter,
-                            const char *text, bool *gains)
+                            const char *text)
 {
     smp_cluster cluster = *h->request->cluster;
     smp_search_request r = h->base;
-    smp_hint *hint;
     SMP_TRY(speed_up(h, intra, &cluster.intra_node));
     SMP_TRY(speed_up(h, inter, &cluster.inter_node));
     r.cluster = &cluster;
-    SMP_TRY(try_change(h, kind, &r, -1, &hint, NULL));
-    *gains = hint != NULL;
-    if (hint)
-        snprintf(hint->text, sizeof hint->text, "%s", text);
-    return SMP_OK;
+    return try_change(h, kind, &r, -1, "%s", text);
 }
 
 static smp_status hint_links(hinting *h)
 {
-    bool gains;
+    int n = h->n;
     SMP_TRY(hint_link(h, SMP_HINT_FREE_LINKS, 1e9, 1e9,
-                      "transfers and reductions that cost nothing: the most that links give",
-                      &gains));
-    if (!gains)
+                      "transfers and reductions that cost nothing: the most that links give"));
+    if (h->n == n)
         return SMP_OK;
-    SMP_TRY(
-        hint_link(h, SMP_HINT_INTRA_LINK, 2.0, 1.0, "links within nodes twice as fast", &gains));
+    SMP_TRY(hint_link(h, SMP_HINT_INTRA_LINK, 2.0, 1.0, "links within nodes twice as fast"));
     if (h->request->cluster->nodes == 1)
         return SMP_OK;
-    return hint_link(h, SMP_HINT_INTER_LINK, 1.0, 2.0, "links between nodes twice as fast", &gains);
+    return hint_link(h, SMP_HINT_INTER_LINK, 1.0, 2.0, "links between nodes twice as fast");
 }
 
 static int compare_hints(const void *left, const void *right)
@@ -335,7 +315,7 @@ smp_status smp_planner_hints(const smp_search_request *request, const smp_planne
     hinting h = {.request = request,
                  .result = result,
                  .costs = costs,
-                 .time = time_of(request, result->plan),
+                 .time = smp_plan_sample_us(request, result->plan),
                  .hint = hint,
                  .arena = smp_arena_create()};
     fix_numbers(&h);

@@ -313,10 +313,12 @@ smp_status smp_plan_make(const smp_search_request *request, const char *model_pa
 }
 
 smp_status smp__plan_try(const smp_search_request *request, const smp__trial *trial,
-                         smp_planner_result *out)
+                         smp_planner_result *out, bool *found)
 {
     smp__nearest ignored;
-    return make(request, "", trial, &ignored, out);
+    smp_status status = make(request, "", trial, &ignored, out);
+    *found = status == SMP_OK;
+    return status == SMP_ERR_NO_FIT || status == SMP_ERR_INPUT ? SMP_OK : status;
 }
 
 void smp_planner_result_destroy(smp_planner_result *result)

@@ -45,8 +45,7 @@ typedef struct smp__planner {
     smp_flow *flow;
     smp_layout **layout; /* [2 * n_stage] whole, split; NULL: not made yet */
     smp__peaks peaks;
-    bool
-        is_trial; /* its plan is not verified: its graph may be another than the one that was read */
+    bool is_trial;        /* its plan is not verified: its graph may not be the one that was read */
     bool gives_up;        /* at the deadline, whether anything fits or not */
     smp__nearest nearest; /* of the first search in which nothing fits */
 } smp__planner;
@@ -139,21 +138,22 @@ smp_status smp__planner_keep_together(const smp_search_request *request, int32_t
 
 /* Tries every configuration that uses all `devices` and respects what is fixed. Speed: the least
  * simulated time per sample (objective step) or the smallest bottleneck per sample; within 1 % the
- * fewer micro-batches (of all replicas), then the smaller peak. auto micro-batches: 1, 2, 4, ... up to 4 * pipeline
- * (and pipeline itself). auto chunks: 1, 2, 4 as far as ops allow; on one rank only 1, unless pins
- * need more. Memory: the smallest peak; within 1 % the faster. Placements that differ in no link
- * and no device are tried once, as cluster. Devices that differ: rank r of replica d has the device
- * that the placement gives it, and where the request leaves that open other orders of unequal devices are tried; every replica that differs counts.
- * Recomputation (auto): per op, as much as it takes for a rank to fit. The partition of the
- * winner is handed to smp_partition_prove, which raises its bound, and may improve it unless a partitioner
- * was named. Large searches take a quick look at all, and try every partitioner for the few near the best.
- * SMP_ERR_NO_FIT: says by how much, on which stage, and what would make it fit. */
+ * fewer micro-batches (of all replicas), then the smaller peak. auto micro-batches: 1, 2, 4, ... up
+ * to 4 * pipeline (and pipeline itself). auto chunks: 1, 2, 4 as far as ops allow; on one rank only
+ * 1, unless pins need more. Memory: the smallest peak; within 1 % the faster. Placements that differ
+ * in no link and no device are tried once, as cluster. Devices that differ: rank r of replica d has
+ * the device that the placement gives it, and where the request leaves that open other orders of
+ * unequal devices are tried; every replica that differs counts. Recomputation (auto): per op, as
+ * much as it takes for a rank to fit. The partition of the winner is handed to smp_partition_prove,
+ * which raises its bound, and may improve it unless a partitioner was named. Large searches take a
+ * quick look at all, and try every partitioner for the few near the best.
+ * SMP_ERR_NO_FIT: says by how much and on which stage; a trial may say less. */
 smp_status smp__search_run(smp__planner *planner, smp_search_result *out);
 
-/* A plan as smp_plan_make makes it, but without advice where nothing fits, and not beyond the request's
- * deadline (schedule/planner/planner.c). */
+/* A plan as smp_plan_make makes it, but without advice, and not beyond the request's deadline.
+ * *found: false where nothing fits, or the numbers cannot be (schedule/planner/planner.c). */
 smp_status smp__plan_try(const smp_search_request *request, const smp__trial *trial,
-                         smp_planner_result *out);
+                         smp_planner_result *out, bool *found);
 
 /* Adds to the recorded SMP_ERR_NO_FIT what would make the request fit: single changes of it, each planned
  * before it is named (schedule/planner/advice.c). Returns SMP_ERR_NO_FIT, unless that fails. */

@@ -36,16 +36,10 @@ enum { MOST_ORDERS = 120, LEAST_ORDERS = 8, ORDER_WORK = 100000 /* ops */ };
 #define ORDER_SHARE 0.5  /* of the time */
 #define SEARCH_SHARE 0.8 /* of the time, while there is more to try; the rest is for the proof */
 
-static double samples_of(const smp_candidate *candidate)
-{
-    return (double)candidate->ddp * (double)candidate->microbatch_size;
-}
-
 double smp__search_time(const smp_search_request *request, const smp_candidate *candidate)
 {
-    if (request->objective == SMP_OBJECTIVE_BOTTLENECK)
-        return candidate->bottleneck_us / samples_of(candidate);
-    return candidate->step_us / candidate->microbatches / samples_of(candidate);
+    return smp_sample_us(request, candidate->bottleneck_us, candidate->step_us,
+                         candidate->microbatches, candidate->ddp);
 }
 
 /* Live micro-batches are bound where the request does not ask for it. */

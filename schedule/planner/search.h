@@ -36,6 +36,21 @@ typedef struct smp_search_request {
                           d * pipeline + r */
 } smp_search_request;
 
+/* Microseconds per sample, as the objective counts it: of a plan's bottleneck or its step. */
+static inline double smp_sample_us(const smp_search_request *request, double bottleneck_us,
+                                   double step_us, int microbatches, int ddp)
+{
+    double us =
+        request->objective == SMP_OBJECTIVE_BOTTLENECK ? bottleneck_us : step_us / microbatches;
+    return us / ((double)ddp * (double)request->microbatch_size);
+}
+
+static inline double smp_plan_sample_us(const smp_search_request *request, const smp_plan *plan)
+{
+    return smp_sample_us(request, plan->predicted.bottleneck_us, plan->predicted.step_us,
+                         plan->microbatches, plan->ddp);
+}
+
 /* One configuration, evaluated. */
 typedef struct smp_candidate {
     int pipeline, ddp, chunks, microbatches;

@@ -45,7 +45,7 @@ static inline bool smp__is_for_step(const smp_search_request *request)
            !request->partitioner;
 }
 
-/* Microseconds per sample, as the objective counts it. */
+/* A candidate's smp_sample_us. */
 double smp__search_time(const smp_search_request *request, const smp_candidate *candidate);
 
 /* Whether a candidate takes the place of another one of the same configuration. NULL: none. */
