@@ -212,6 +212,20 @@ static inline void fixture_stages(const smp_graph *g, fixture_random *random, in
     }
 }
 
+/* One of the schedules that can run the shape. */
+static inline const smp_schedule_kind *fixture_schedule(fixture_random *random,
+                                                        const smp_schedule_shape *shape)
+{
+    const smp_schedule_kind *kind;
+    int n = 0;
+    while (smp_schedules()[n])
+        n++;
+    do
+        kind = smp_schedules()[fixture_below(random, n)];
+    while (smp_schedule_check(kind, shape));
+    return kind;
+}
+
 static inline bool fixture_moves(const smp_flow *flow, const int *stage_rank, int stage,
                                  smp_transfer_kind kind, bool out)
 {

@@ -112,14 +112,6 @@ static void assert_same_programs(const smp_program *a, const smp_program *b, int
     }
 }
 
-static int count_kinds(void)
-{
-    int n = 0;
-    while (smp_schedules()[n])
-        n++;
-    return n;
-}
-
 static void check_random(uint64_t seed)
 {
     fixture_random random = {seed};
@@ -127,10 +119,7 @@ static void check_random(uint64_t seed)
     int m = 1 + (int)fixture_below(&random, 10), n_stage = p * v;
     smp_schedule_shape shape = {
         p, v, m, fixture_chance(&random, 80), (int)fixture_below(&random, 2 * p), 0};
-    const smp_schedule_kind *kind;
-    do
-        kind = smp_schedules()[fixture_below(&random, count_kinds())];
-    while (smp_schedule_check(kind, &shape));
+    const smp_schedule_kind *kind = fixture_schedule(&random, &shape);
     fixture_graph f;
     fixture_graph_make(&f, seed, 6 + (int32_t)fixture_below(&random, 60), shape.training);
     int32_t stage[MAX_OPS];
