@@ -557,7 +557,7 @@ smp_status smp__search_run(smp__planner *planner, smp_search_result *out)
     if (status == SMP_OK && s.configs.n > n_placed)
         status = try_all(&s);
     s.counts.n_config = s.configs.n - s.n_left_out;
-    /* A small graph is searched on for a partition that fits; else a trial need not say why none does. */
+    /* Of a small graph another partition may fit; else a trial need not say why none does. */
     bool goes_on = !planner->is_trial ||
                    (!s.counts.timed_out && planner->request.graph->n_op <= SMP__SMALL_OPS);
     if (status == SMP_OK && s.n_least == 0)
