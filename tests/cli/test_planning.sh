@@ -109,9 +109,9 @@ expect_match equal-plan.yaml 'peak_bytes: \[3000000,'
 expect_exit 0 "${equal[@]}" --memory 2.1MB
 expect_match equal-plan.yaml 'peak_bytes: \[2000000,'
 expect_exit 3 "${equal[@]}" --pipeline zero-bubble --memory 3MB --active-microbatches 6
-expect_match err ', or --active-microbatches 3 \(step [^:]*: [^)]*zero-bubble\)'
+expect_match err ', or --active-microbatches 3 \(step [^:]*: [^)]*, 3 of them live, zero-bubble\)'
 expect_exit 3 "${equal[@]}" --pipeline interleaved --memory 3MB
-expect_match err ', or --pipeline auto \(step [^:]*: [^)]*16 micro-batches, 3 of them live'
+expect_match err ', or --pipeline auto \(step [^:]*: [^)]*16 micro-batches, auto\)'
 expect_exit 3 "${equal[@]}" --memory 900KB
 expect_no_match err 'active-microbatches'
 expect_exit 2 "${equal[@]}" --pipeline interleaved --active-microbatches 2
