@@ -20,7 +20,7 @@
 #include "graph/base/text.h"
 #include "tests/tools/fail_allocation.h"
 
-enum { MAX_WORDS = 32, MOST = 4, MAX_FILE = 1 << 24 };
+enum { MAX_WORDS = 32, MOST = 24, MAX_FILE = 1 << 24 };
 
 int smp_partition_main(int argc, char **argv); /* schedule/smp-partition.c */
 
@@ -151,7 +151,8 @@ static void test_planning_survives_without_memory(void **state)
             " --stages 2 --microbatches 2",
         MLP
         " -n 2 --microbatches 3 --stages 2 --pipeline auto --recompute all --export json:export",
-        BRANCHES " -n 2 --stages 2 --cluster " MIXED " --placement spread --export dot:export",
+        BRANCHES " -n 2 --stages 2 --chunks 1 --microbatches 2 --pipeline simple --cluster " MIXED
+                 " --placement spread --export dot:export",
         BRANCHES " -n 4 --stages 2 --chunks 2 --objective bottleneck --partitioner metis-kway"
                  " --microbatches 4 --cut-at * --export torch-csv:export",
         BRANCHES
@@ -174,12 +175,14 @@ static void test_checks_survive_without_memory(void **state)
     (void)state;
     static const char *const lines[] = {
         "check kept.yaml --explain -o plan.yaml --trace trace.json --report report.html",
-        "check sketch.yaml --json --model " BRANCHES,
-        BRANCHES " -n 2 --fix kept.yaml:0 --microbatches 4 -o plan.yaml",
+        "check sketch.yaml --json --model " MLP,
+        MLP " -n 2 --fix kept.yaml:0 --microbatches 4 -o plan.yaml",
     };
-    static const char sketch[] = "smp: 1\nstages:\n- {ops: ['*']}\n";
-    static const char wrong[] = "smp: 1\nstages:\n- {ops: [stemm, '*']}\n";
-    result kept = run_without(BRANCHES " -n 2 --stages 2 --microbatches 4 -o kept.yaml", -1);
+    static const char sketch[] = "smp: 1\nschedule: simple\nbatch: {microbatches: 2}\nstages:\n"
+                                 "- {ops: [five_to_two, fc_1], recompute: true}\n"
+                                 "- {ops: act_1..loss}\n";
+    static const char wrong[] = "smp: 1\nstages:\n- {ops: [fc_11, '*']}\n";
+    result kept = run_without(MLP " -n 2 --stages 2 --microbatches 4 -o kept.yaml", -1);
     assert_int_equal(kept.code, 0);
     free_outputs(&kept);
     assert_int_equal(smp_file_write("sketch.yaml", sketch, sizeof sketch - 1), SMP_OK);
