@@ -140,6 +140,25 @@ static smp_status choose_recompute(smp__configs *configs, const smp_problem *pro
     return status;
 }
 
+/* Whether the step takes too long with what recomputes now, which is less work than to lay it out or to choose
+ * more: then it counts as evaluated, and nothing is said about its memory. */
+static smp_status find_slow(const smp__configs *configs, smp_candidate *candidate, bool *slow)
+{
+    size_t n = (size_t)candidate->pipeline;
+    *slow = false;
+    if (candidate->give_up_us <= 0.0)
+        return SMP_OK;
+    SMP_TRY(smp__planner_step_us(configs->planner, candidate, &candidate->step_us));
+    *slow = candidate->step_us > candidate->give_up_us;
+    if (!*slow)
+        return SMP_OK;
+    memset(candidate->rank_peak_bytes, 0, n * sizeof *candidate->rank_peak_bytes);
+    candidate->room_bytes = smp__planner_room(configs->planner, candidate,
+                                              candidate->rank_peak_bytes, &candidate->worst_rank);
+    candidate->fits = true;
+    return SMP_OK;
+}
+
 /* Evaluates the candidate; where it is a choice, with as little recomputation as fits. *known: as for
  * measure. `exactly`: the last op counts. */
 static smp_status settle(smp__configs *configs, smp__config *config, bool exactly,
@@ -165,22 +184,15 @@ static smp_status settle(smp__configs *configs, smp__config *config, bool exactl
             return SMP_OK;
         }
     }
+    bool slow;
+    SMP_TRY(find_slow(configs, candidate, &slow));
+    *known |= slow;
+    if (slow)
+        return SMP_OK;
     SMP_TRY(choose_recompute(configs, &problem, candidate, cap,
                              exactly || problem.graph->n_op <= TINY));
     SMP_TRY(set_recompute(&problem, candidate->partition->recompute, candidate));
     return measure(configs, candidate, known);
-}
-
-/* Whether the step takes too long with what recomputes now: layouts take longer than a simulation. */
-static smp_status find_slow(const smp__configs *configs, smp_candidate *candidate, bool *slow)
-{
-    *slow = false;
-    if (candidate->give_up_us <= 0.0)
-        return SMP_OK;
-    SMP_TRY(smp__planner_step_us(configs->planner, candidate, &candidate->step_us));
-    *slow = candidate->step_us > candidate->give_up_us;
-    candidate->fits = *slow; /* nothing is said about its memory */
-    return SMP_OK;
 }
 
 smp_status smp__config_evaluate(smp__configs *configs, smp__config *config,
