@@ -556,7 +556,7 @@ smp_status smp__border_bound(const smp__border_problem *problem, smp_arena *aren
                       .arena = arena};
     SMP_TRY(open_bound(&b));
     b.target_us = most_us;
-    narrow(&b);
+    narrow(&b); /* what is above it is above every target */
     double least_us = fmax(whole->bound_us, fmin(b.root_us, most_us));
     b.n_all = b.n_run;
     memcpy(b.all, b.run, (size_t)b.n_run * sizeof *b.run);

@@ -11,7 +11,8 @@
  * Good weights are a game: one side spreads the work over the stages, the other answers with the longest
  * path. The first plays by multiplicative weights (Freund and Schapire 1999: a stage that paths pass often
  * loses work), and the mean of the answers comes as near to the best mean as one likes. Ops are played
- * with in classes of one ratio of forward to backward; what counts in the end is op by op. */
+ * with in classes of one ratio of forward to backward; what counts in the end is op by op. Where
+ * ops are whole, border_bound.c goes on with these paths. */
 #include "schedule/rules/path_bound.h"
 
 #include <math.h>
