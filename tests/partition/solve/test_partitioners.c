@@ -1,6 +1,7 @@
 /* Every registered partitioner, baselines too: legal pipelines whose figures a second opinion
  * confirms, on random problems of all kinds; how often the others find the optimum of all
  * assignments; what a start, a deadline and a repetition change. */
+#include "tests/case_count.h"
 #include "tests/partition/problem_fixture.h"
 
 #include "graph/base/clock.h"
@@ -123,8 +124,8 @@ static bool is_worse(const fixture *f, const smp_partition *a, const smp_partiti
 static void test_partitioners_make_legal_pipelines(void **state)
 {
     (void)state;
-    int solved = 0, impossible = 0;
-    for (int seed = 0; seed < 300; seed++) {
+    int n = case_count(300), solved = 0, impossible = 0;
+    for (int seed = 0; seed < n; seed++) {
         fixture_random random = {(uint64_t)seed};
         instance p = {0};
         int pipeline = 1 + fixture_below(&random, 5), chunks = 1 + fixture_below(&random, 3) / 2;
@@ -151,7 +152,7 @@ static void test_partitioners_make_legal_pipelines(void **state)
         impossible += first != SMP_OK;
         close_instance(&p);
     }
-    assert_true(solved > 150 && impossible > 15);
+    assert_true(solved > n / 2 && impossible > n / 20);
 }
 
 /* Those that are no baselines, and the default, against all assignments. */
@@ -208,19 +209,19 @@ static void test_partitioners_find_optima(void **state)
 {
     (void)state;
     int optimal[1 + SMP_N_PARTITIONER] = {0}, solved[1 + SMP_N_PARTITIONER] = {0};
-    count_optima(1, 120, 9, optimal, solved);
+    count_optima(1, case_count(120), 9, optimal, solved);
     expect_rates("one chunk", optimal, solved, 990, 930);
     memset(optimal, 0, sizeof optimal);
     memset(solved, 0, sizeof solved);
-    count_optima(2, 80, 8, optimal, solved);
+    count_optima(2, case_count(80), 8, optimal, solved);
     expect_rates("two chunks", optimal, solved, 980, 750);
 }
 
 static void test_partitioners_keep_a_better_start(void **state)
 {
     (void)state;
-    int improved = 0;
-    for (int seed = 0; seed < 60; seed++) {
+    int n = case_count(60), improved = 0;
+    for (int seed = 0; seed < n; seed++) {
         fixture_random random = {30000 + (uint64_t)seed};
         instance p = {0};
         smp_partition *start = NULL;
@@ -247,13 +248,13 @@ static void test_partitioners_keep_a_better_start(void **state)
         smp_partition_destroy(start);
         close_instance(&p);
     }
-    assert_true(improved > 8);
+    assert_true(improved > n * 8 / 60);
 }
 
 static void test_partitioners_are_deterministic(void **state)
 {
     (void)state;
-    for (int seed = 0; seed < 24; seed++) {
+    for (int seed = 0; seed < case_count(24); seed++) {
         fixture_random random = {40000 + (uint64_t)seed};
         instance p = {0};
         open_instance(&p, &random, 12 + fixture_below(&random, 30), 2 + seed % 3, 1 + seed % 2);
@@ -279,7 +280,7 @@ static void test_partitioners_are_deterministic(void **state)
 static void test_partitioners_heed_the_deadline(void **state)
 {
     (void)state;
-    for (int seed = 0; seed < 150; seed++) {
+    for (int seed = 0; seed < case_count(150); seed++) {
         fixture_random random = {50000 + (uint64_t)seed};
         instance p = {0};
         open_instance(&p, &random, 1 + fixture_below(&random, 40), 1 + seed % 4, 1 + seed % 2);

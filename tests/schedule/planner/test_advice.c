@@ -1,5 +1,6 @@
 /* Advice is followed to the letter: what a refusal says would fit is planned as it is printed, and fits in the
  * step that it states; what hints say would help is planned too, and saves what they state. */
+#include "tests/case_count.h"
 #include "tests/partition/problem_fixture.h"
 
 #include "schedule/planner/planner.h"
@@ -218,9 +219,9 @@ enum { N_NEAR = sizeof near / sizeof near[0] };
 static void test_advice_fits(void **state)
 {
     (void)state;
-    int refused = 0, advised = 0, count[N_ADVICE] = {0};
-    for (int i = 0; i < 80 + N_NEAR; i++) {
-        fixture_random random = {(uint64_t)(i < 80 ? i : near[i - 80]) << 32};
+    int n = case_count(80), refused = 0, advised = 0, count[N_ADVICE] = {0};
+    for (int i = 0; i < n + N_NEAR; i++) {
+        fixture_random random = {(uint64_t)(i < n ? i : near[i - n]) << 32};
         smp_planner_result result;
         setting s;
         open_setting(&s, &random, fixture_below(&random, 3));
@@ -243,8 +244,8 @@ static void test_advice_fits(void **state)
                   "ranks, %d devices, %d for memory, %d memory\n",
                   refused, advised, count[OPEN], count[ACTIVE], count[RANKS], count[DEVICES],
                   count[LESS], count[MEMORY]);
-    assert_true(refused >= 25 && count[MEMORY] >= refused * 9 / 10);
-    assert_true(count[OPEN] >= 3 && count[RANKS] >= 2 && count[DEVICES] >= 2);
+    assert_true(refused >= n * 3 / 10 && count[MEMORY] >= refused * 9 / 10);
+    assert_true(count[OPEN] >= n / 25 && count[RANKS] >= n / 40 && count[DEVICES] >= n / 40);
 }
 
 /* Operators whose bytes follow from shapes. */
@@ -331,13 +332,13 @@ static void draw_hinted(setting *s, uint64_t seed)
 static void test_advice_gains(void **state)
 {
     (void)state;
-    int count[SMP_HINT_FREE_LINKS + 1] = {0}, kinds = 0;
-    for (uint64_t seed = 0; seed < 30; seed++) {
+    int cases = case_count(30), count[SMP_HINT_FREE_LINKS + 1] = {0}, kinds = 0;
+    for (int seed = 0; seed < cases; seed++) {
         smp_hint hint[SMP_HINTS_MAX];
         smp_planner_result result, changed;
         setting s;
         int n = 0;
-        draw_hinted(&s, seed);
+        draw_hinted(&s, (uint64_t)seed);
         if (smp_plan_make(&s.request, "model.yaml", &result) != SMP_OK) {
             close_setting(&s);
             continue;
@@ -345,14 +346,14 @@ static void test_advice_gains(void **state)
         assert_int_equal(SMP_OK, smp_planner_hints(&s.request, &result, hint, &n));
         for (int i = 0; i < n; i++) {
             setting again;
-            draw_hinted(&again, seed);
+            draw_hinted(&again, (uint64_t)seed);
             apply_hint(&hint[i], &again, result.plan);
             if (smp_plan_make(&again.request, "model.yaml", &changed) != SMP_OK)
-                fail_msg("seed %d: '%s': %s", (int)seed, hint[i].text, smp_last_error());
+                fail_msg("seed %d: '%s': %s", seed, hint[i].text, smp_last_error());
             double gain =
                 1.0 - time_of(&again.request, changed.plan) / time_of(&s.request, result.plan);
             if (fabs(gain - hint[i].gain) > 1e-9)
-                fail_msg("seed %d: '%s' should gain %.6g, gains %.6g", (int)seed, hint[i].text,
+                fail_msg("seed %d: '%s' should gain %.6g, gains %.6g", seed, hint[i].text,
                          hint[i].gain, gain);
             assert_true(gain > 0.0 && (i == 0 || hint[i].gain <= hint[i - 1].gain));
             count[hint[i].kind]++;
@@ -366,7 +367,7 @@ static void test_advice_gains(void **state)
         print_message("kind %d: %d hints\n", k, count[k]);
         kinds += count[k] > 0;
     }
-    assert_true(kinds >= 6);
+    assert_true(kinds >= 6 || cases < 30);
 }
 
 int main(void)

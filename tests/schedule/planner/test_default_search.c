@@ -1,11 +1,11 @@
 /* The default search against every named rule, under the same limits, with and without bounds on live
  * micro-batches: leaving everything open is never worse. Within 1 % the search takes the plan with fewer
  * micro-batches, so that much is allowed. */
+#include "tests/case_count.h"
 #include "tests/partition/problem_fixture.h"
 
 #include "schedule/planner/planner.h"
 
-enum { CASES = 40 };
 #define AS_GOOD (1.01 + 1e-9)
 
 typedef struct setting {
@@ -79,9 +79,9 @@ static double best_rule(const smp_search_request *request, const char **name, in
 static void test_default_search_is_never_worse(void **state)
 {
     (void)state;
-    int worse = 0, limited = 0;
-    for (uint64_t seed = 0; seed < CASES; seed++) {
-        fixture_random random = {seed << 32};
+    int n = case_count(40), worse = 0, limited = 0;
+    for (int seed = 0; seed < n; seed++) {
+        fixture_random random = {(uint64_t)seed << 32};
         setting s;
         int64_t peak_bytes;
         const char *name = "";
@@ -94,13 +94,13 @@ static void test_default_search_is_never_worse(void **state)
         double rule = best_rule(&s.request, &name, &active);
         limited += open == INFINITY;
         if (open > AS_GOOD * rule) {
-            print_message("seed %d: %.6g us per sample; %s with a bound of %d: %.6g us\n",
-                          (int)seed, open, name, active, rule);
+            print_message("seed %d: %.6g us per sample; %s with a bound of %d: %.6g us\n", seed,
+                          open, name, active, rule);
             worse++;
         }
         smp_graph_destroy(s.f.graph);
     }
-    print_message("nothing fits in %d of %d cases\n", limited, CASES);
+    print_message("nothing fits in %d of %d cases\n", limited, n);
     assert_int_equal(0, worse);
 }
 

@@ -1,7 +1,7 @@
 /* What the search chooses against everything there is to choose: no rule that one can name does better
  * under the same memory, bound on live micro-batches or not; and of small graphs every partition, under
- * every rule, bound and choice of stages that recompute, is simulated by itself. SMP_TEST_CASES: how many
- * cases of each. */
+ * every rule, bound and choice of stages that recompute, is simulated by itself. */
+#include "tests/case_count.h"
 #include "tests/partition/problem_fixture.h"
 
 #include "schedule/planner/planner_build.h"
@@ -15,12 +15,6 @@ typedef struct setting {
     fixture f; /* graph, cluster and devices */
     smp_search_request request;
 } setting;
-
-static int cases_of(int usual)
-{
-    const char *text = getenv("SMP_TEST_CASES");
-    return text ? atoi(text) : usual;
-}
 
 static void open_setting(setting *s, fixture_random *random, int devices, int most_ops)
 {
@@ -89,7 +83,7 @@ static void test_planner_choices_no_named_rule_is_better(void **state)
 {
     (void)state;
     const smp_schedule_kind *const *kinds = smp_schedules();
-    int n = cases_of(12), fit = 0, bounded = 0, worse = 0;
+    int n = case_count(12), fit = 0, bounded = 0, worse = 0;
     for (int seed = 0; seed < n; seed++) {
         fixture_random random = {(uint64_t)seed << 32};
         setting s = {0};
@@ -227,7 +221,7 @@ static void test_planner_choices_all_of_small_graphs(void **state)
 {
     (void)state;
     const smp_schedule_kind *const *kinds = smp_schedules();
-    int n = cases_of(24), tried = 0, bounded = 0, recomputing = 0, worse = 0;
+    int n = case_count(24), tried = 0, bounded = 0, recomputing = 0, worse = 0;
     for (int i = 0; i < n + N_TIGHT; i++) {
         int seed = i < n ? i : tight[i - n];
         fixture_random random = {(uint64_t)seed << 32 | 1};

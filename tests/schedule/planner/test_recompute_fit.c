@@ -1,11 +1,12 @@
 /* What recomputes, against every set of ops in every partition of small graphs; and of larger ones,
  * that no op recomputes for nothing. */
+#include "tests/case_count.h"
 #include "tests/partition/problem_fixture.h"
 
 #include "graph/model/op.h"
 #include "schedule/planner/planner_build.h"
 
-enum { CASES = 30, MOST_OPS = 6, STAGES = 2 };
+enum { MOST_OPS = 6, STAGES = 2 };
 
 typedef struct setting {
     fixture f; /* graph, cluster and devices */
@@ -173,8 +174,7 @@ static void check_plan(setting *s, int seed, double least, int *n_partial)
 static void test_recompute_fit_finds_the_least_step(void **state)
 {
     (void)state;
-    const char *more = getenv("SMP_TEST_CASES");
-    int cases = more ? atoi(more) : CASES, n_partial = 0;
+    int cases = case_count(30), n_partial = 0;
     for (int seed = 0; seed < cases; seed++) {
         fixture_random random = {(uint64_t)seed << 32};
         setting s = {0};

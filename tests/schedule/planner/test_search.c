@@ -1,5 +1,6 @@
 /* The search against trying everything, on random models; what a request fixes; and the answers when
  * nothing fits. */
+#include "tests/case_count.h"
 #include "tests/partition/problem_fixture.h"
 
 #include "schedule/planner/planner_build.h"
@@ -123,8 +124,8 @@ static void test_search_prunes_nothing_that_wins(void **state)
 {
     (void)state;
     static const int device_counts[] = {1, 2, 4, 6, 8};
-    int tried = 0, configurations = 0;
-    for (int seed = 0; seed < 10; seed++) {
+    int n = case_count(10), tried = 0, configurations = 0;
+    for (int seed = 0; seed < n; seed++) {
         fixture f;
         smp__planner planner;
         smp_search_request request;
@@ -159,7 +160,7 @@ static void test_search_prunes_nothing_that_wins(void **state)
         smp__planner_close(&planner);
         fixture_close(&f);
     }
-    assert_true(tried < configurations * 7 / 10); /* it does prune */
+    assert_true(tried < configurations * 7 / 10 || n < 10); /* it does prune where there is much */
 }
 
 static void test_search_respects_what_is_fixed(void **state)
@@ -330,8 +331,8 @@ static void test_search_uses_memory_limits(void **state)
 static void test_search_minimises_memory(void **state)
 {
     (void)state;
-    int smaller = 0;
-    for (int seed = 0; seed < 5; seed++) {
+    int n = case_count(5), smaller = 0;
+    for (int seed = 0; seed < n; seed++) {
         fixture f;
         smp_search_request request;
         smp_search_result fast, small;
@@ -345,7 +346,7 @@ static void test_search_minimises_memory(void **state)
         smp_search_result_destroy(&small);
         fixture_close(&f);
     }
-    assert_true(smaller > 2);
+    assert_true(smaller > n / 2);
 }
 
 /* A tie is worth splitting for many micro-batches over a fast link, and not over a slow one. */
