@@ -32,6 +32,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/base/clock.h"
+
 enum {
     MOST_MARKS = 320,
     MOST_PATHS = 48,
@@ -562,6 +564,8 @@ smp_status smp__border_bound(const smp__border_problem *problem, smp_arena *aren
     memcpy(b.all, b.run, (size_t)b.n_run * sizeof *b.run);
     double left = b.work;
     for (int k = 0; k < TARGETS && most_us - least_us > CLOSE * most_us && left > 0.0; k++) {
+        if (smp_clock_past(in->deadline_s))
+            break;
         double target_us = 0.5 * (least_us + most_us);
         b.work = 0.4 * left;
         left -= b.work;

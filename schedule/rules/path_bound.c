@@ -426,7 +426,8 @@ smp_status smp__path_bound(const smp__path_problem *problem, double *fixed_us, d
         op_us[i] = 0.0;
     if (status == SMP_OK && b.n > 0)
         status = play_all(&b, fixed_us, op_us);
-    if (status == SMP_OK && b.n > 0 && whole && whole->bound_us < whole->most_us)
+    if (status == SMP_OK && b.n > 0 && whole && whole->bound_us < whole->most_us &&
+        !smp_clock_past(problem->deadline_s))
         status = bound_whole(&b, &o, whole);
     for (int r = 0; o.program && r < problem->shape->pipeline; r++)
         smp_program_free(&o.program[r]);
