@@ -25,14 +25,14 @@
 
 #include "graph/base/clock.h"
 #include "schedule/planner/search_state.h"
-#include "schedule/planner/step_search.h"
 
 /* Of larger plans live micro-batches are bound only if nothing fits without. */
 enum { MAX_EXTRA_ACTIONS = 1 << 15 };
 /* Orders of devices that are tried: all of few, else as many as take about as long in any graph. */
 enum { MOST_ORDERS = 120, LEAST_ORDERS = 8, ORDER_WORK = 100000 /* ops */ };
 
-#define FAR 0.1          /* of the memory of a rank */
+#define FAR 0.1          /* of the memory of a rank; */
+#define FAR_OF_SMALL 1.0 /* in a small graph, of which every partition is looked at */
 #define ORDER_SHARE 0.5  /* of the time */
 #define SEARCH_SHARE 0.8 /* of the time, while there is more to try; the rest is for the proof */
 
@@ -118,10 +118,11 @@ static smp_status add_entry(smp__search *s, int32_t index, smp_candidate *candid
 
 static smp_status try_config(smp__search *s, int32_t index);
 
-static bool far_off(const smp__config *config, int64_t room_bytes)
+static bool far_off(const smp__search *s, const smp__config *config, int64_t room_bytes)
 {
     double memory = (double)config->mapping->memory_all / config->mapping->pipeline;
-    return (double)room_bytes <= -FAR * memory;
+    return (double)room_bytes <=
+           -(smp__looks_at_all(s->configs.request) ? FAR_OF_SMALL : FAR) * memory;
 }
 
 /* A configuration cannot fit by far. If that of its arrangement and schedule with the fewest
@@ -135,7 +136,7 @@ static smp_status note_miss(smp__search *s, int32_t index, int64_t room_bytes)
         s->missed_room = room_bytes;
     }
     smp__config *config = &s->configs.config[index];
-    config->misses = far_off(config, room_bytes);
+    config->misses = far_off(s, config, room_bytes);
     config->nearly = !config->misses;
     if (config->nearly)
         return SMP_OK;
@@ -232,7 +233,7 @@ static smp_status attempt_config(smp__search *s, smp__config *config, smp_recomp
     }
     SMP_TRY(smp__config_fit(configs, config, partition, step_limit_us(s, config), &out->candidate,
                             &out->room_bytes));
-    if (out->room_bytes >= 0 || far_off(config, out->room_bytes) ||
+    if (out->room_bytes >= 0 || far_off(s, config, out->room_bytes) ||
         configs->request->optimize == SMP_OPTIMIZE_MEMORY)
         return SMP_OK;
     return attempt_least_memory(s, config, out);
@@ -411,7 +412,7 @@ static smp_status add_missed(smp__search *s, int32_t index)
 static smp_status add_near_misses(smp__search *s)
 {
     const smp__configs *configs = &s->configs;
-    if (!smp__is_for_step(configs->request) || configs->request->graph->n_op > SMP__SMALL_OPS)
+    if (!smp__looks_at_all(configs->request))
         return SMP_OK;
     for (int32_t i = 0; i < configs->n && !smp_clock_past(configs->request->deadline_s); i++) {
         const smp__config *config = &configs->config[i];

@@ -212,8 +212,7 @@ static bool is_near_miss(const smp__search *s, const smp_candidate *nearest)
 {
     const smp_search_request *request = s->configs.request;
     int64_t limit = smp__planner_limit(s->configs.planner, nearest, nearest->worst_rank);
-    return smp__is_for_step(request) && request->graph->n_op <= SMP__SMALL_OPS &&
-           (double)-nearest->room_bytes < NEAR_MISS * (double)limit;
+    return smp__looks_at_all(request) && (double)-nearest->room_bytes < NEAR_MISS * (double)limit;
 }
 
 /* Whether more effort may make this entry the best. */
@@ -243,7 +242,7 @@ static smp_status polish_best(smp__search *s, rank_key **key)
     bool plain = false;
     if (s->configs.quick || smp__is_for_step(request))
         n = 1 + (MAX_POLISHED - 1) * (int64_t)POLISH_OPS / (n_op + POLISH_OPS);
-    if (smp__is_for_step(request) && n_op <= SMP__SMALL_OPS)
+    if (smp__looks_at_all(request))
         n = s->n;
     for (int32_t i = 0; i < n && i < s->n; i++) {
         smp__entry *entry = &s->entry[(*key)[i].entry];

@@ -2,7 +2,7 @@
 #ifndef SMP_SCHEDULE_PLANNER_SEARCH_STATE_H
 #define SMP_SCHEDULE_PLANNER_SEARCH_STATE_H
 
-#include "schedule/planner/configs.h"
+#include "schedule/planner/step_search.h"
 
 #define SMP__CLOSE 1.01 /* within 1 % counts as equal */
 /* Times the best: what more effort may turn into the best, as a step also depends on which of the
@@ -43,6 +43,12 @@ static inline bool smp__is_for_step(const smp_search_request *request)
 {
     return request->objective == SMP_OBJECTIVE_STEP && request->optimize == SMP_OPTIMIZE_SPEED &&
            !request->partitioner;
+}
+
+/* Is it small enough to look at every partition that may have the shortest step, or fit? */
+static inline bool smp__looks_at_all(const smp_search_request *request)
+{
+    return smp__is_for_step(request) && request->graph->n_op <= SMP__SMALL_OPS;
 }
 
 /* A candidate's smp_sample_us. */

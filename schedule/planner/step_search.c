@@ -30,10 +30,11 @@ enum {
 #define PLACE_WORK 0.25 /* of a unit, in ops */
 #define BETTER (1.0 - 1e-9)
 
-/* What bounds the step below, of a unit and of all units of a rank. */
+/* What bounds the step and the memory below, of a unit and of all units of a rank. */
 typedef struct load {
-    double work_us;  /* compute of a micro-batch */
-    double chain_us; /* the longest that leads through one of the ops */
+    double work_us;     /* compute of a micro-batch */
+    double chain_us;    /* the longest that leads through one of the ops */
+    double state_bytes; /* kept for ever, but for weights that units share */
     smp__op_times sum;
 } load;
 
@@ -156,15 +157,19 @@ static void add_load(load *sum, const load *unit)
 {
     sum->work_us += unit->work_us;
     sum->chain_us = fmax(sum->chain_us, unit->chain_us);
+    sum->state_bytes += unit->state_bytes;
     sum->sum.forward_us += unit->sum.forward_us;
     sum->sum.input_us += unit->sum.input_us;
     sum->sum.weight_us += unit->sum.weight_us;
 }
 
-/* A rank computes every micro-batch; and beside the chain of one of them what its rule leaves to do. */
+/* A rank keeps its states whatever recomputes; it computes every micro-batch, and beside the chain of one
+ * of them what its rule leaves to do. */
 static bool may_be_better(const step_search *s, int rank)
 {
     const load *l = &s->rank[rank];
+    if (l->state_bytes > (double)smp__config_memory(s->config, rank))
+        return false;
     const smp__segment *times = &s->floor.times[rank];
     double all_us =
         s->config->microbatches * smp_problem_rank_slowdown(&s->problem, rank) * l->work_us;
@@ -321,11 +326,13 @@ static smp_status weigh_units(step_search *s, smp_arena *arena)
         return SMP_ERR_NO_MEMORY;
     SMP_TRY(smp__step_floor_make(s->configs, s->config, arena, &s->floor));
     for (int32_t op = 0; op < s->problem.graph->n_op; op++) {
-        const load of_op = {0.0, s->floor.chain_us[op], s->floor.op[op]};
+        const load of_op = {.chain_us = s->floor.chain_us[op], .sum = s->floor.op[op]};
         add_load(&s->unit[units->unit_of_op[op]], &of_op);
     }
-    for (int32_t u = 0; u < units->n; u++)
+    for (int32_t u = 0; u < units->n; u++) {
         s->unit[u].work_us = smp__unit_work_us(&s->problem, units, u);
+        s->unit[u].state_bytes = s->problem.state_factor * (double)units->weight_bytes[u];
+    }
     return SMP_OK;
 }
 
