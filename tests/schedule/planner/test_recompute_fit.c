@@ -171,11 +171,16 @@ static void check_plan(setting *s, int seed, double least, int *n_partial)
     smp_search_result_destroy(&result);
 }
 
+/* In this case what the solvers find for the best configuration misses by more than a tenth. */
+static const int far_off[] = {176};
+enum { N_FAR_OFF = sizeof far_off / sizeof far_off[0] };
+
 static void test_recompute_fit_finds_the_least_step(void **state)
 {
     (void)state;
     int cases = case_count(30), n_partial = 0;
-    for (int seed = 0; seed < cases; seed++) {
+    for (int i = 0; i < cases + N_FAR_OFF; i++) {
+        int seed = i < cases ? i : far_off[i - cases];
         fixture_random random = {(uint64_t)seed << 32};
         setting s = {0};
         int n;
