@@ -72,8 +72,10 @@ static bool bound_level(smp__exact_state *state, int k)
 static bool is_candidate(const smp__exact_state *state, int k, const smp__downset *downset)
 {
     const smp__window *window = state->window;
-    return downset->work_us >= window->bottom_us[k] && downset->size >= k &&
-           state->units->n - downset->size >= window->n_stage - k;
+    if (downset->work_us < window->bottom_us[k])
+        return false;
+    return window->may_be_empty ||
+           (downset->size >= k && state->units->n - downset->size >= window->n_stage - k);
 }
 
 /* Everything that the window leaves to border k and what lies below it, breadth first. */

@@ -37,7 +37,6 @@ typedef struct walk {
 typedef struct found_stage {
     int32_t downset;
     int32_t slot;
-    double load_us;
 } found_stage;
 
 /* For everything below a target of stage k: the least that a stage with such an end pays for
@@ -213,6 +212,8 @@ static void take_step(const walk *w, int32_t from, const smp__step *step)
 static double load_of(const walk *w, int32_t d)
 {
     const smp__exact_state *state = w->state;
+    if (d == w->source)
+        return 0.0;
     const smp__downset *begin = &state->pool.at[w->source], *end = &state->pool.at[d];
     double slowdown = state->window->slowdown[w->k];
     int out_cost = state->window->out_cost[w->k];
@@ -241,6 +242,9 @@ static bool walk_from(walk *w, int32_t source, void (*visit)(walk *, const found
                       void *context)
 {
     smp__exact_state *state = w->state;
+    w->source = source;
+    if (state->window->may_be_empty && state->slot[source] >= 0)
+        visit(w, &(found_stage){source, state->slot[source]}, context);
     int32_t first = start_walk(w, source);
     if (first < 0)
         return smp__exact_charge(state, 0);
@@ -250,7 +254,7 @@ static bool walk_from(walk *w, int32_t source, void (*visit)(walk *, const found
     int64_t seen = 1;
     while (w->n_stack > 0) {
         int32_t d = state->stack[--w->n_stack];
-        found_stage found = {d, state->slot[d], 0.0};
+        found_stage found = {d, state->slot[d]};
         if (found.slot >= 0 && d != source)
             visit(w, &found, context);
         if (!may_grow(w, d)) /* the limit may have become lower */

@@ -12,6 +12,7 @@
 #include "partition/problem/coarse.h"
 #include "partition/problem/evaluate.h"
 #include "partition/prove/bound.h"
+#include "partition/prove/contract.h"
 #include "partition/prove/line.h"
 
 enum {
@@ -38,6 +39,8 @@ enum {
 typedef struct proof {
     const smp_problem *problem;
     const smp__units *units;
+    bool joined;     /* units are (contract.h): stages may be empty, */
+    bool left_empty; /* and of what was found some are */
     smp__window window;
     smp__cuts *cuts;
     const smp__exact_limits *limits;
@@ -147,6 +150,19 @@ static smp_status search(proof *p, double upper_us)
     return SMP_OK;
 }
 
+/* Whether some stage of what the search found has no unit. */
+static bool leaves_empty(const proof *p)
+{
+    for (int32_t s = 0; p->joined && s < p->problem->n_stage; s++) {
+        int32_t u = 0;
+        while (u < p->units->n && p->unit_stage[u] != s)
+            u++;
+        if (u == p->units->n)
+            return true;
+    }
+    return false;
+}
+
 /* Replaces *partition by what the search found if that is better, as it is evaluated: a window may
  * charge less than all replicas do. */
 static smp_status take_found(proof *p, smp_partition **partition)
@@ -156,6 +172,10 @@ static smp_status take_found(proof *p, smp_partition **partition)
     p->found_us = INFINITY;
     if (!any || !p->solver)
         return SMP_OK;
+    if (leaves_empty(p)) {
+        p->left_empty = true;
+        return SMP_OK;
+    }
     int32_t n_op = p->problem->graph->n_op;
     int32_t *stage = malloc(((size_t)n_op + 1) * sizeof *stage);
     if (!stage)
@@ -253,6 +273,7 @@ static smp_status prove_replica(proof *p, smp_partition **partition, int replica
     smp_arena *scratch = smp_arena_create();
     smp_status status =
         scratch ? smp__window_init(&p->window, &one, p->units, scratch) : SMP_ERR_NO_MEMORY;
+    p->window.may_be_empty = p->joined;
     p->work -= p->units->n + p->units->n_net;
     if (status == SMP_OK && p->work > 0)
         status = prove_window(p, partition, parts);
@@ -320,6 +341,7 @@ static smp_status prove_variant(proof *p, smp_partition **partition, smp_arena *
     if (chunks)
         return search_all(p, partition, &done);
     SMP_TRY(smp__window_init(&p->window, p->problem, p->units, arena));
+    p->window.may_be_empty = p->joined;
     if (!p->window.exact_links)
         SMP_TRY(search_all(p, partition, &done));
     if (done)
@@ -327,23 +349,57 @@ static smp_status prove_variant(proof *p, smp_partition **partition, smp_arena *
     return smp__line_applies(&p->window) ? prove_both(p, partition) : prove_replicas(p, partition);
 }
 
+static smp_status prove_units(proof *p, const smp__units *units, bool joined,
+                              smp_partition **partition)
+{
+    smp_arena *arena = smp_arena_create();
+    p->units = units;
+    p->joined = joined;
+    smp_status status = arena ? prove_variant(p, partition, arena) : SMP_ERR_NO_MEMORY;
+    smp_arena_destroy(arena);
+    return status;
+}
+
+/* With what costs nothing joined to a neighbour, if it is. *done: that was all there is to do. */
+static smp_status prove_joined(proof *p, const smp__units *units, smp_partition **partition,
+                               bool *done)
+{
+    smp_problem labelled = *p->problem;
+    smp__units *joined = NULL;
+    smp__obstacle obstacle = {SMP__OBSTACLE_NONE, 0};
+    int32_t *label = NULL;
+    smp_arena *arena = smp_arena_create();
+    smp_status status = arena ? smp__contract(p->problem, units, arena, &label) : SMP_ERR_NO_MEMORY;
+    labelled.together = label;
+    if (status == SMP_OK && label)
+        status = smp__units_try(&labelled, &joined, &obstacle);
+    *done = status == SMP_OK && label && obstacle.kind == SMP__OBSTACLE_NONE;
+    if (*done)
+        status = prove_units(p, joined, true, partition);
+    *done = *done && !p->left_empty; /* else what was found is no pipeline */
+    smp__units_destroy(joined);
+    smp_arena_destroy(arena);
+    return status;
+}
+
 /* improve: take what is found. bound: keep what is proven. */
 static smp_status prove_once(const smp_problem *problem, const smp__exact_limits *limits,
                              int64_t *work, const char *solver, bool improve, bool bound,
                              smp_partition **partition)
 {
-    smp__units *units = NULL;
-    smp_arena *arena = smp_arena_create();
-    smp_status status = arena ? smp__units_build(problem, &units) : SMP_ERR_NO_MEMORY;
     proof p = {.problem = problem,
-               .units = units,
                .limits = limits,
                .work = *work,
                .bound = "fair share",
                .solver = improve ? solver : NULL,
                .found_us = INFINITY};
-    if (status == SMP_OK)
-        status = prove_variant(&p, partition, arena);
+    smp__units *units;
+    bool done;
+    SMP_TRY(smp__units_build(problem, &units));
+    smp_status status = prove_joined(&p, units, partition, &done);
+    if (status == SMP_OK && !done)
+        status = prove_units(&p, units, false, partition);
+    smp__units_destroy(units);
     if (status == SMP_OK && bound) {
         (*partition)->lower_bound_us = p.lower_us;
         (*partition)->bound = p.bound;
@@ -351,8 +407,6 @@ static smp_status prove_once(const smp_problem *problem, const smp__exact_limits
     if (status == SMP_OK)
         (*partition)->timed_out |= p.late;
     *work = p.work;
-    smp__units_destroy(units);
-    smp_arena_destroy(arena);
     return status;
 }
 

@@ -21,7 +21,8 @@ typedef struct smp__window {
     const smp__units *units;
     int n_stage;
     bool overlap;
-    bool exact_links; /* one class is all there is */
+    bool exact_links;  /* one class is all there is */
+    bool may_be_empty; /* stages may hold nothing; the caller's to set */
 
     double *work_us; /* [n] compute on device 0; with the forward pass twice if all recompute */
     double total_us;

@@ -119,7 +119,8 @@ typedef struct fixture_shape {
     int skip_percent;   /* chance of each further input */
     int source_percent; /* ops without inputs */
     bool training;
-    bool zero_costs; /* some ops cost nothing, some tensors are empty */
+    bool zero_costs;  /* some ops cost nothing, some tensors are empty */
+    int free_percent; /* of ops that cost nothing, with zero_costs; 0: 15 */
 } fixture_shape;
 
 /* A model of opaque ops; ops mostly read recent ones, as in real models. Malloc'ed. */
@@ -141,7 +142,8 @@ static inline char *fixture_model(fixture_random *random, const fixture_shape *s
             smp_text_append(&text, ", group: g%d", fixture_below(random, shape->groups));
         if (shape->stages > 0 && fixture_chance(random, shape->pin_percent))
             smp_text_append(&text, ", stage: %d", fixture_below(random, shape->stages));
-        bool free_op = shape->zero_costs && fixture_chance(random, 15);
+        int free_percent = shape->free_percent ? shape->free_percent : 15;
+        bool free_op = shape->zero_costs && fixture_chance(random, free_percent);
         smp_text_append(
             &text,
             ", cost: {forward_us: %d, backward_us: %d, weight_bytes: %d, stash_bytes: "
