@@ -119,6 +119,39 @@ static inline smp_status smp_copy_backward(const smp_op_call *call)
     return call->din[0] ? smp_copy_tensor(call, call->op->out, call->din[0], call->dout) : SMP_OK;
 }
 
+template <int W, typename T>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    smp_batch_sums_kernel(const T *dout, float *dweight, int64_t batch, int64_t n)
+// dout (B, n), dweight (n) +=, n a multiple of W
+{
+    for (int64_t i = smp_thread() * W; i < n; i += smp_threads() * W) {
+        float sum[W] = {0}, value[W];
+        for (int64_t at = i; at < batch * n; at += n) {
+            smp_read<W>(value, dout + at);
+            for (int k = 0; k < W; k++)
+                sum[k] += value[k];
+        }
+        smp_read<W>(value, dweight + i);
+        for (int k = 0; k < W; k++)
+            value[k] += sum[k];
+        smp_write<W>(dweight + i, value);
+    }
+}
+
+/* The gradient of a weight that is part of every sample as it is: the sum of dout over the batch, in
+ * order. A thread takes some elements. */
+template <typename T> static inline smp_status smp_batch_sums(const smp_op_call *call)
+{
+    const smp_cuda *cuda = smp_cuda_of(call);
+    const int64_t n = call->graph->tensor[call->op->out].elements;
+    const int width = smp_width<T>(n);
+    const auto kernel =
+        width > 1 ? smp_batch_sums_kernel<smp_pack<T>::N, T> : smp_batch_sums_kernel<1, T>;
+    SMP_LAUNCH(kernel, smp_grid(cuda, n / width), SMP_BLOCK, 0, cuda->stream, (const T *)call->dout,
+               call->dparam[0], call->batch, n);
+    return smp__cuda_launched(call->op->kind->name);
+}
+
 /* The widest access, in bytes, that divides all of the given lengths and offsets (ored
  * together). */
 static inline int smp_access_bytes(int64_t lengths)

@@ -7,6 +7,7 @@
 #define SMP__OPS(CUDA, HOST)                                                                       \
     CUDA(embedding)                                                                                \
     CUDA(position_embedding)                                                                       \
+    CUDA(parameter)                                                                                \
     CUDA(linear)                                                                                   \
     CUDA(layernorm)                                                                                \
     CUDA(gelu)                                                                                     \

@@ -1,6 +1,5 @@
 /* position_embedding on a GPU: a thread takes some elements of a sample, 16 bytes of them where
- * samples are multiples of that, and goes through the batch: the weight is read once, and the
- * gradient is a sum over the batch in order. */
+ * samples are multiples of that, and goes through the batch: the weight is read once. */
 #include "graph/cuda/cuda_elementwise.cuh"
 #include "graph/ops/ops.h"
 
@@ -21,25 +20,6 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     }
 }
 
-template <int W, typename T>
-__global__ void __launch_bounds__(SMP_BLOCK)
-    position_embedding_gradient(const T *dout, float *dweight, int64_t batch, int64_t n)
-// dout (B, n), dweight (n) +=, n a multiple of W
-{
-    for (int64_t i = smp_thread() * W; i < n; i += smp_threads() * W) {
-        float sum[W] = {0}, value[W];
-        for (int64_t at = i; at < batch * n; at += n) {
-            smp_read<W>(value, dout + at);
-            for (int k = 0; k < W; k++)
-                sum[k] += value[k];
-        }
-        smp_read<W>(value, dweight + i);
-        for (int k = 0; k < W; k++)
-            value[k] += sum[k];
-        smp_write<W>(dweight + i, value);
-    }
-}
-
 template <typename T> static smp_status forward(const smp_op_call *call)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
@@ -53,17 +33,5 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     return smp__cuda_launched("position_embedding");
 }
 
-template <typename T> static smp_status backward_weight(const smp_op_call *call)
-{
-    const smp_cuda *cuda = smp_cuda_of(call);
-    const int64_t n = smp__in(call->graph, call->op, 0)->elements;
-    const int width = smp_width<T>(n);
-    const auto kernel = width > 1 ? position_embedding_gradient<smp_pack<T>::N, T>
-                                  : position_embedding_gradient<1, T>;
-    SMP_LAUNCH(kernel, smp_grid(cuda, n / width), SMP_BLOCK, 0, cuda->stream, (const T *)call->dout,
-               call->dparam[0], call->batch, n);
-    return smp__cuda_launched("position_embedding");
-}
-
 SMP_CUDA_KERNELS(position_embedding) = {
-    NULL, NULL, SMP_TYPED(forward), smp_copy_backward, SMP_TYPED(backward_weight), NULL};
+    NULL, NULL, SMP_TYPED(forward), smp_copy_backward, SMP_TYPED(smp_batch_sums), NULL};
