@@ -159,4 +159,44 @@ static inline int smp_access_bytes(int64_t lengths)
     return lengths % 16 == 0 ? 16 : lengths % 4 == 0 ? 4 : 2;
 }
 
+/* to[r * to_stride + i] = from[r * from_stride + i] for i < width, r < rows; all in units of U */
+template <typename U>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    smp_strided_kernel(U *to, int64_t to_stride, const U *from, int64_t from_stride, int64_t width,
+                       int64_t rows)
+{
+    for (int64_t i = smp_thread(); i < width * rows; i += smp_threads()) {
+        const int64_t row = i / width, column = i - row * width;
+        to[row * to_stride + column] = from[row * from_stride + column];
+    }
+}
+
+/* Where chunks of one length lie in two arrays, in bytes; the arrays begin at multiples of 16. */
+struct smp_strided {
+    char *to;
+    const char *from;
+    int64_t to_stride, from_stride, width, rows;
+};
+
+template <typename U> static smp_status smp_copy_strided_as(const smp_op_call *call, smp_strided c)
+{
+    const int64_t size = (int64_t)sizeof(U);
+    const smp_cuda *cuda = smp_cuda_of(call);
+    SMP_LAUNCH(smp_strided_kernel<U>, smp_grid(cuda, c.width / size * c.rows), SMP_BLOCK, 0,
+               cuda->stream, (U *)c.to, c.to_stride / size, (const U *)c.from, c.from_stride / size,
+               c.width / size, c.rows);
+    return smp__cuda_launched(call->op->kind->name);
+}
+
+/* Bytes are moved, whatever the type: 16 at a time where chunks, strides and offsets are multiples
+ * of 16. */
+static inline smp_status smp_copy_strided(const smp_op_call *call, smp_strided c)
+{
+    const int unit =
+        smp_access_bytes(c.to_stride | c.from_stride | c.width | (int64_t)c.to | (int64_t)c.from);
+    return unit == 16  ? smp_copy_strided_as<uint4>(call, c)
+           : unit == 4 ? smp_copy_strided_as<uint32_t>(call, c)
+                       : smp_copy_strided_as<uint16_t>(call, c);
+}
+
 #endif

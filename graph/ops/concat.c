@@ -11,20 +11,12 @@ static const smp_attr_desc ATTRS[] = {
     {0},
 };
 
-static int axis_of(const smp_shape *shape, int64_t axis)
-{
-    return (int)(axis < 0 ? axis + shape->n_dim : axis);
-}
-
 static smp_status infer(smp_infer *infer)
 {
     const smp_tensor *first = infer->in[0];
-    SMP_TRY(smp_infer_dims(infer, 0, 1, SMP_MAX_DIMS));
     smp_shape out = first->shape;
-    int axis = axis_of(&out, infer->attr[AXIS].i);
-    if (axis < 0 || axis >= out.n_dim)
-        return smp_infer_fail(infer, "axis: got %lld, expected %d to %d",
-                              (long long)infer->attr[AXIS].i, -out.n_dim, out.n_dim - 1);
+    int axis = 0;
+    SMP_TRY(smp__infer_axis(infer, infer->attr[AXIS].i, &axis));
     for (int i = 1; i < infer->n_in; i++) {
         const smp_tensor *in = infer->in[i];
         smp_shape shape = in->shape;
@@ -48,12 +40,8 @@ static smp_status infer(smp_infer *infer)
 /* Chunks of the output, over the whole micro-batch. */
 static int64_t outer_count(const smp_op_call *call)
 {
-    const smp_shape *shape = &smp__out(call->graph, call->op)->shape;
-    int axis = axis_of(shape, call->op->attr[AXIS].i);
-    int64_t outer = call->batch;
-    for (int i = 0; i < axis; i++)
-        outer *= shape->dim[i];
-    return outer;
+    const smp_tensor *out = smp__out(call->graph, call->op);
+    return smp__axis_of(out, call->op->attr[AXIS].i, call->batch).outer;
 }
 
 static smp_status forward(const smp_op_call *call)

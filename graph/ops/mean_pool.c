@@ -1,9 +1,5 @@
-/* mean_pool: the mean over positions, [T, d] -> [d]. Rows are added in order. */
+/* mean_pool: the mean over positions, [T, d] -> [d]. */
 #include "graph/ops/ops.h"
-
-#include <string.h>
-
-#include "graph/math/vector.h"
 
 static const smp_attr_desc ATTRS[] = {{0}};
 
@@ -23,28 +19,16 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 
 static smp_status forward(const smp_op_call *call)
 {
-    const smp_shape *shape = &smp__in(call->graph, call->op, 0)->shape;
-    int64_t positions = shape->dim[0], d = shape->dim[1];
-    const float *x = call->in[0]; /* (B, T, d) */
-    float *out = call->out;       /* (B, d) */
-    memset(out, 0, (size_t)(call->batch * d) * sizeof *out);
-    for (int64_t b = 0; b < call->batch; b++)
-        smp__column_sums(out + b * d, x + b * positions * d, positions, d, d);
-    smp__scale(out, 1.0f / (float)positions, call->batch * d);
+    const smp__axis along = smp__axis_of(smp__in(call->graph, call->op, 0), 0, call->batch);
+    smp__axis_sum(call->out, call->in[0], along, 1.0f / (float)along.size);
     return SMP_OK;
 }
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    const smp_shape *shape = &smp__in(call->graph, call->op, 0)->shape;
-    int64_t positions = shape->dim[0], d = shape->dim[1];
-    float *dx = call->din[0];
-    if (!dx)
-        return SMP_OK;
-    for (int64_t b = 0; b < call->batch; b++)
-        for (int64_t t = 0; t < positions; t++)
-            memcpy(dx + (b * positions + t) * d, call->dout + b * d, (size_t)d * sizeof *dx);
-    smp__scale(dx, 1.0f / (float)positions, call->batch * positions * d);
+    const smp__axis along = smp__axis_of(smp__in(call->graph, call->op, 0), 0, call->batch);
+    if (call->din[0])
+        smp__axis_spread(call->din[0], call->dout, along, 1.0f / (float)along.size);
     return SMP_OK;
 }
 
