@@ -83,7 +83,7 @@ smp_status sequential_create(const smp_graph *graph, int64_t batch, int microbat
     s->accumulator = calloc((size_t)graph->n_use + 1, sizeof(float *));
     for (int32_t t = graph->n_input; t < graph->n_tensor; t++) {
         s->value[t] = zeroed(smp_tensor_bytes(graph, t, batch));
-        if (graph->tensor[t].needs_grad)
+        if (graph->tensor[t].dtype == SMP_F32) /* one that adds nothing to the loss stays 0 */
             s->gradient[t] = zeroed(smp_tensor_bytes(graph, t, batch));
     }
     for (int32_t i = 0; i < graph->n_param; i++) {
@@ -151,6 +151,7 @@ static void fill(const sequential *s, int32_t index, int microbatch, smp_op_call
     call->aux = s->op[index].aux;
     call->workspace = s->op[index].workspace;
     call->out = s->value[op->out];
+    call->outs = &s->value[op->out];
     call->seed = s->options.seed;
     call->step = s->step + 1;
     call->microbatch = microbatch;
@@ -176,11 +177,13 @@ static smp_status backward(sequential *s, int32_t index, int microbatch)
     const smp_op *op = &s->graph->op[index];
     const void *in[SMP_OP_MAX_IN];
     float *din[SMP_OP_MAX_IN];
-    const float *param[SMP_OP_MAX_PARAM];
+    const float *param[SMP_OP_MAX_PARAM], *dout[SMP_OP_MAX_OUT];
     float *dparam[SMP_OP_MAX_PARAM];
-    smp_op_call call = {.in = in, .din = din, .param = param, .dparam = dparam};
+    smp_op_call call = {.in = in, .douts = dout, .din = din, .param = param, .dparam = dparam};
     fill(s, index, microbatch, &call);
-    call.dout = op->out == s->graph->loss ? &s->seed : s->gradient[op->out];
+    for (int32_t k = 0; k < op->n_out; k++)
+        dout[k] = op->out + k == s->graph->loss ? &s->seed : s->gradient[op->out + k];
+    call.dout = dout[0];
     bool wanted = false, direct[SMP_OP_MAX_IN] = {false};
     for (int32_t k = 0; k < op->n_in; k++) {
         int32_t tensor = op->in[k];
@@ -286,7 +289,7 @@ smp_status sequential_step_of(sequential *s, int microbatches, const void *const
             SMP_TRY(forward(s, i, mb));
         sum += *(const float *)s->value[graph->loss] * ((double)own * microbatches / (double)all);
         for (int32_t i = graph->n_op - 1; i >= 0; i--)
-            if (graph->tensor[graph->op[i].out].needs_grad)
+            if (smp_op_has_gradient(graph, &graph->op[i]))
                 SMP_TRY(backward(s, i, mb));
     }
     SMP_TRY(update(s));

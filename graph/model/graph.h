@@ -1,7 +1,7 @@
 /* The operator graph: what is computed. Read from a model file, immutable afterwards.
  *
  * Ops stand in file order, which is a topological order: an op reads only tensors made by earlier
- * ops or model inputs. Every op makes one tensor. A name that an op rebinds is a new tensor.
+ * ops or model inputs. Every op makes one tensor or more. A name that an op rebinds is a new tensor.
  * Everything is an index into flat arrays; adjacency is CSR. */
 #ifndef SMP_GRAPH_MODEL_GRAPH_H
 #define SMP_GRAPH_MODEL_GRAPH_H
@@ -100,7 +100,8 @@ typedef struct smp_op {
     const smp_op_cost_override *cost; /* NULL without `cost:` */
     int32_t n_in;
     int32_t n_param;
-    int32_t out;   /* tensor */
+    int32_t n_out; /* at least 1 */
+    int32_t out;   /* tensors out .. out + n_out - 1; those of all ops stand in op order */
     int32_t pin;   /* stage, or -1 */
     int32_t group; /* index into smp_graph.group, or -1 */
     int32_t line;  /* in the model file */
@@ -166,5 +167,14 @@ int32_t smp_graph_find_op(const smp_graph *graph, const char *name); /* hash loo
 int32_t smp_graph_find_param(const smp_graph *graph, const char *name);
 
 smp_where smp_op_where(const smp_graph *graph, const smp_op *op);
+
+/* Has one of its outputs a gradient? */
+static inline bool smp_op_has_gradient(const smp_graph *graph, const smp_op *op)
+{
+    for (int32_t t = op->out; t < op->out + op->n_out; t++)
+        if (graph->tensor[t].needs_grad)
+            return true;
+    return false;
+}
 
 #endif

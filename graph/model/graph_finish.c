@@ -88,7 +88,8 @@ smp_status smp__graph_mark_gradients(smp__graph_store *store, smp_tensor *tensor
         bool upstream = has_weights(op);
         for (int32_t i = 0; i < op->n_in && !upstream; i++)
             upstream = tensor[op->in[i]].needs_grad;
-        tensor[op->out].needs_grad = upstream && tensor[op->out].dtype == SMP_F32;
+        for (int32_t t = op->out; t < op->out + op->n_out; t++)
+            tensor[t].needs_grad = upstream && tensor[t].dtype == SMP_F32;
     }
     if (g->loss < 0)
         return SMP_OK;
@@ -98,10 +99,10 @@ smp_status smp__graph_mark_gradients(smp__graph_store *store, smp_tensor *tensor
     reaches[g->loss] = true;
     for (int32_t o = g->n_op - 1; o >= 0; o--) {
         const smp_op *op = &g->op[o];
-        /* No gradient passes an integer tensor. */
-        if (!reaches[op->out] || tensor[op->out].dtype != SMP_F32)
-            continue;
-        for (int32_t i = 0; i < op->n_in; i++)
+        bool passes = false; /* no gradient passes an integer tensor */
+        for (int32_t t = op->out; t < op->out + op->n_out; t++)
+            passes |= reaches[t] && tensor[t].dtype == SMP_F32;
+        for (int32_t i = 0; i < op->n_in && passes; i++)
             reaches[op->in[i]] = true;
     }
     for (int32_t t = 0; t < g->n_tensor; t++)
@@ -194,7 +195,6 @@ uint64_t smp__graph_fingerprint(const smp_graph *graph, bool training)
     h = hash_int(h, graph->n_op);
     for (int32_t o = 0; o < graph->n_op; o++) {
         const smp_op *op = &graph->op[o];
-        const smp_tensor *out = &graph->tensor[op->out];
         h = hash_text(hash_text(h, op->kind->name), op->name);
         h = hash_attrs(h, op);
         h = hash_int(h, op->n_in);
@@ -203,9 +203,14 @@ uint64_t smp__graph_fingerprint(const smp_graph *graph, bool training)
         h = hash_int(h, op->n_param);
         for (int32_t p = 0; p < op->n_param; p++)
             h = hash_int(h, op->param[p]);
-        h = hash_int(h, out->dtype + 2 * out->batched + 4 * out->known);
-        if (out->known)
-            h = hash_shape(h, &out->shape);
+        if (op->n_out > 1)
+            h = hash_int(h, op->n_out);
+        for (int32_t t = op->out; t < op->out + op->n_out; t++) {
+            const smp_tensor *out = &graph->tensor[t];
+            h = hash_int(h, out->dtype + 2 * out->batched + 4 * out->known);
+            if (out->known)
+                h = hash_shape(h, &out->shape);
+        }
     }
     return hash_int(h, graph->loss);
 }

@@ -160,14 +160,14 @@ static smp_status build(smp__model *m, const smp_yaml_node *top, const smp_yaml_
 {
     smp_graph *g = &m->store->graph;
     const smp_yaml_node *inputs = smp_yaml_get(top, "inputs");
-    int64_t n_op;
+    int64_t n_op, n_made;
     if (inputs)
         SMP_TRY(smp_yaml_map(inputs, "inputs"));
     SMP_TRY(smp__model_compile(m, ops, &m->ops));
-    SMP_TRY(smp__model_count(m, &n_op));
+    SMP_TRY(smp__model_count(m, &n_op, &n_made));
     if (n_op == 0)
         return smp_fail_at(smp_yaml_where(ops), "ops: got no op, expected at least one");
-    size_t n_tensor = (size_t)n_op + (inputs ? (size_t)smp_yaml_map_size(inputs) : 0);
+    size_t n_tensor = (size_t)n_made + (inputs ? (size_t)smp_yaml_map_size(inputs) : 0);
     g->op = m->op = smp_arena_alloc_aligned(g->arena, (size_t)n_op, sizeof *m->op, 8);
     g->tensor = m->tensor = smp_arena_alloc_aligned(g->arena, n_tensor, sizeof *m->tensor, 8);
     if (!m->op || !m->tensor)

@@ -35,16 +35,16 @@ typedef struct smp__pattern {
 typedef struct smp__op_template {
     const smp_op_kind *kind;
     smp_where where;
-    smp__pattern name, out, group;
-    smp__pattern *in;
-    int32_t n_in;
+    smp__pattern name, group;
+    smp__pattern *in, *out;
+    int32_t n_in, n_out;
     int32_t n_attr;
     const smp_yaml_node *stage;        /* NULL: no pin */
     const smp_op_cost_override *cost;  /* NULL: none */
     const smp_yaml_node **attr_node;   /* [n_attr]; NULL: default */
     smp__pattern *attr_pattern;        /* [n_attr], of the texts */
     const smp_attr_value *shared_attr; /* once known that no loop variable enters them */
-    int64_t values;                    /* inputs, list items, bytes expanded: work of one op */
+    int64_t values; /* inputs, more outputs, list items, bytes expanded: work of one op */
 } smp__op_template;
 
 typedef struct smp__block smp__block;
@@ -89,6 +89,7 @@ typedef struct smp__model {
     size_t group_capacity;
     const smp_tensor **in_tensor; /* of one op */
     size_t in_capacity;
+    smp_out_decl out[SMP_OP_MAX_OUT];
     char buffer[SMP__MAX_EXPANDED + 1];
 } smp__model;
 
@@ -121,8 +122,9 @@ smp_status smp__model_compile(smp__model *m, const smp_yaml_node *ops, smp__bloc
 typedef smp_status (*smp__visit)(smp__model *m, smp__op_template *op, void *context);
 /* Calls `visit` for every unrolled op in order, loop variables set. */
 smp_status smp__model_walk(smp__model *m, const smp__block *block, smp__visit visit, void *context);
-/* Ops after unrolling; fails where they, or what they hold, exceed the limits. */
-smp_status smp__model_count(smp__model *m, int64_t *ops);
+/* Ops after unrolling, and the tensors that they make; fails where they, or what they hold, exceed the
+ * limits. */
+smp_status smp__model_count(smp__model *m, int64_t *ops, int64_t *tensors);
 
 /* model_attr.c */
 /* Values of all attributes; m->loops_used tells whether a loop variable entered them. */

@@ -1,4 +1,4 @@
-/* From one template, at one turn of its repeats, to one op, its tensor and its weights. */
+/* From one template, at one turn of its repeats, to one op, its tensors and its weights. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,11 +80,13 @@ static smp_status search_out(smp__model *m, smp__op_template *t, void *context)
     const char *name;
     if (s->found || s->skip-- > 0)
         return SMP_OK;
-    SMP_TRY(smp__pattern_expand(m, &t->out, SMP_MAX_NAME, &name));
-    if (strcmp(name, s->name) != 0)
+    for (int32_t k = 0; k < t->n_out && !s->found; k++) {
+        SMP_TRY(smp__pattern_expand(m, &t->out[k], SMP_MAX_NAME, &name));
+        s->found = strcmp(name, s->name) == 0;
+    }
+    if (!s->found)
         return SMP_OK;
     SMP_TRY(smp__pattern_expand(m, &t->name, SMP_MAX_NAME, &name));
-    s->found = true;
     s->where = t->where;
     memcpy(s->op, name, strlen(name) + 1);
     return SMP_OK;
@@ -188,32 +190,55 @@ static smp_status fail_shape(const smp_infer *infer, const char *what, const smp
                           smp_shape_format(text, sizeof text, shape));
 }
 
-static smp_status set_output(smp__model *m, const smp__op_template *t, const smp_infer *infer,
-                             smp_op *op)
+/* The next tensor of an op, as `made` describes it. */
+static smp_status add_output(smp__model *m, const smp__pattern *pattern, const smp_infer *infer,
+                             smp_tensor made)
 {
     smp_graph *g = &m->store->graph;
     int32_t index = g->n_tensor;
     smp_tensor *out = &m->tensor[index];
     const char *name;
-    *out = (smp_tensor){.dtype = infer->out_dtype,
-                        .batched = infer->out_batched,
-                        .known = infer->out_known,
-                        .producer = g->n_op};
+    *out = made;
+    out->producer = g->n_op;
     if (out->known) {
-        out->shape = infer->out_shape;
         out->elements = smp_shape_elements(&out->shape);
         if (out->elements <= 0)
             return fail_shape(infer, "output", &out->shape);
     }
-    SMP_TRY(smp__pattern_expand(m, &t->out, SMP_MAX_NAME, &name));
+    SMP_TRY(smp__pattern_expand(m, pattern, SMP_MAX_NAME, &name));
     int32_t old = smp__name_index_find(&m->tensor_index, m->tensor, name);
+    if (old >= 0 && m->tensor[old].producer == g->n_op)
+        return smp_fail_at(pattern->where,
+                           "op '%s': out: got '%s' twice, expected a name for each tensor that it "
+                           "makes",
+                           infer->op->name, name);
     if (old >= 0)
         out->name = m->tensor[old].name; /* rebound: one copy of the name */
     else
         SMP_TRY(keep(m, name, &out->name));
     SMP_TRY(smp__name_index_put(&m->tensor_index, m->tensor, index));
-    op->out = index;
     g->n_tensor++;
+    return SMP_OK;
+}
+
+static smp_status set_outputs(smp__model *m, const smp__op_template *t, const smp_infer *infer,
+                              smp_op *op)
+{
+    op->out = m->store->graph.n_tensor;
+    op->n_out = t->n_out;
+    if (t->kind->max_out <= 1)
+        return add_output(
+            m, &t->out[0], infer,
+            (smp_tensor){.dtype = infer->out_dtype,
+                         .batched = infer->out_batched,
+                         .known = infer->out_known,
+                         .shape = infer->out_known ? infer->out_shape : (smp_shape){0}});
+    for (int32_t k = 0; k < t->n_out; k++)
+        SMP_TRY(add_output(m, &t->out[k], infer,
+                           (smp_tensor){.dtype = infer->out[k].dtype,
+                                        .batched = infer->out[k].batched,
+                                        .known = true,
+                                        .shape = infer->out[k].shape}));
     return SMP_OK;
 }
 
@@ -358,12 +383,16 @@ smp_status smp__model_build_op(smp__model *m, smp__op_template *t, void *unused)
                        .n_in = op->n_in,
                        .in = m->in_tensor,
                        .where = t->where,
+                       .n_out = t->n_out,
+                       .out = m->out,
                        .out_dtype = SMP_F32,
                        .out_batched = true,
                        .out_known = true};
+    for (int32_t k = 0; k < t->n_out; k++)
+        m->out[k] = (smp_out_decl){.dtype = SMP_F32, .batched = true};
     SMP_TRY(t->kind->infer(&infer));
     SMP_TRY(check_cost(&infer));
-    SMP_TRY(set_output(m, t, &infer, op));
+    SMP_TRY(set_outputs(m, t, &infer, op));
     SMP_TRY(set_params(m, t, &infer, op));
     g->n_op++;
     return SMP_OK;

@@ -69,36 +69,65 @@ static int64_t text_values(const smp__pattern *p)
     return p->source ? (int64_t)strlen(p->source) / 32 : 0;
 }
 
-static smp_status compile_inputs(smp__model *m, const smp_yaml_node *in, const char *label,
-                                 smp__op_template *t)
+/* "op 'h0.attn' (linear): got 2 inputs, expected 1" unless there are min to max (-1: any number). */
+static smp_status check_count(const smp__op_template *t, const char *label, const char *what, int n,
+                              int min, int max, smp_where where)
 {
-    bool list = in && smp_yaml_kind_of(in) == SMP_YAML_LIST;
-    char what[WHAT_BYTES];
-    snprintf(what, sizeof what, "%s: in", label);
-    if (in && smp_yaml_kind_of(in) == SMP_YAML_MAP)
-        return smp_yaml_list(in, what);
-    t->n_in = !in ? 0 : list ? smp_yaml_list_size(in) : 1;
-    t->in = smp_arena_alloc_aligned(m->scratch, (size_t)t->n_in, sizeof *t->in, 8);
-    if (!t->in)
-        return SMP_ERR_NO_MEMORY;
-    for (int32_t i = 0; i < t->n_in; i++) {
-        const smp_yaml_node *node = list ? smp_yaml_list_at(in, i) : in;
-        SMP_TRY(smp__pattern_compile(m, node, what, SMP__NAME_TEXT, &t->in[i]));
-        t->values += 1 + text_values(&t->in[i]);
-    }
-    int min = t->kind->min_in;
-    int max = t->kind->max_in;
-    if (t->n_in >= min && (max < 0 || t->n_in <= max))
-        return SMP_OK;
     char expected[48];
+    if (n >= min && (max < 0 || n <= max))
+        return SMP_OK;
     if (max < 0)
         snprintf(expected, sizeof expected, "at least %d", min);
     else if (min == max)
         snprintf(expected, sizeof expected, "%d", min);
     else
         snprintf(expected, sizeof expected, "%d to %d", min, max);
-    return smp_fail_at(in ? smp_yaml_where(in) : t->where, "%s (%s): got %d inputs, expected %s",
-                       label, t->kind->name, (int)t->n_in, expected);
+    return smp_fail_at(where, "%s (%s): got %d %s, expected %s", label, t->kind->name, n, what,
+                       expected);
+}
+
+/* The names of tensors at key `in` or `out`: one or a list. */
+static smp_status compile_tensors(smp__model *m, const smp_yaml_node *node, const char *label,
+                                  const char *key, smp__op_template *t, smp__pattern **out,
+                                  int32_t *n_out)
+{
+    bool list = node && smp_yaml_kind_of(node) == SMP_YAML_LIST;
+    char what[WHAT_BYTES];
+    snprintf(what, sizeof what, "%s: %s", label, key);
+    if (node && smp_yaml_kind_of(node) == SMP_YAML_MAP)
+        return smp_yaml_list(node, what);
+    int32_t n = !node ? 0 : list ? smp_yaml_list_size(node) : 1;
+    smp__pattern *pattern = smp_arena_alloc_aligned(m->scratch, (size_t)n, sizeof *pattern, 8);
+    if (!pattern)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < n; i++) {
+        const smp_yaml_node *name = list ? smp_yaml_list_at(node, i) : node;
+        SMP_TRY(smp__pattern_compile(m, name, what, SMP__NAME_TEXT, &pattern[i]));
+        t->values += 1 + text_values(&pattern[i]);
+    }
+    *out = pattern;
+    *n_out = n;
+    return SMP_OK;
+}
+
+static smp_status compile_inputs(smp__model *m, const smp_yaml_node *in, const char *label,
+                                 smp__op_template *t)
+{
+    SMP_TRY(compile_tensors(m, in, label, "in", t, &t->in, &t->n_in));
+    return check_count(t, label, "inputs", t->n_in, t->kind->min_in, t->kind->max_in,
+                       in ? smp_yaml_where(in) : t->where);
+}
+
+static smp_status compile_outputs(smp__model *m, const smp_yaml_node *out, const char *label,
+                                  smp__op_template *t)
+{
+    if (!out)
+        return smp_fail_at(t->where, "%s (%s): no 'out', expected the name of the tensor it makes",
+                           label, t->kind->name);
+    SMP_TRY(compile_tensors(m, out, label, "out", t, &t->out, &t->n_out));
+    t->values--; /* an op's first output is part of it */
+    return check_count(t, label, "outputs", t->n_out, 1,
+                       t->kind->max_out > 1 ? t->kind->max_out : 1, smp_yaml_where(out));
 }
 
 static smp_status read_cost(smp__model *m, const smp_yaml_node *node, const char *label,
@@ -173,17 +202,12 @@ static smp_status compile_names(smp__model *m, const smp_yaml_node *node, smp__o
                            t->kind->name);
     SMP_TRY(smp__pattern_compile(m, name, "op name", SMP__NAME_TEXT, &t->name));
     set_label(label, t);
-    const smp_yaml_node *out = smp_yaml_get(node, "out");
-    if (!out)
-        return smp_fail_at(t->where, "%s (%s): no 'out', expected the name of the tensor it makes",
-                           label, t->kind->name);
-    snprintf(what, sizeof what, "%s: out", label);
-    SMP_TRY(smp__pattern_compile(m, out, what, SMP__NAME_TEXT, &t->out));
+    SMP_TRY(compile_outputs(m, smp_yaml_get(node, "out"), label, t));
     const smp_yaml_node *group = smp_yaml_get(node, "group");
     snprintf(what, sizeof what, "%s: group", label);
     if (group)
         SMP_TRY(smp__pattern_compile(m, group, what, SMP__NAME_TEXT, &t->group));
-    t->values += text_values(&t->name) + text_values(&t->out) + text_values(&t->group);
+    t->values += text_values(&t->name) + text_values(&t->group);
     return SMP_OK;
 }
 

@@ -10,6 +10,7 @@
 
 typedef struct totals {
     int64_t ops;
+    int64_t tensors; /* bounded by values */
     int64_t iterations;
     int64_t values;
 } totals;
@@ -67,6 +68,7 @@ static smp_status add(totals *sum, int64_t times, const totals *part, smp_where 
                            "the repeated ops hold more than %lld inputs and values, expected at "
                            "most as many",
                            (long long)MAX_VALUES);
+    sum->tensors += times * part->tensors;
     return SMP_OK;
 }
 
@@ -98,18 +100,21 @@ static smp_status count_block(smp__model *m, const smp__block *block, totals *su
 {
     for (int32_t i = 0; i < block->n_item; i++) {
         const smp__item *item = &block->item[i];
-        if (item->op)
-            SMP_TRY(add(sum, 1, &(totals){.ops = 1, .values = item->op->values}, item->op->where));
+        const smp__op_template *op = item->op;
+        if (op)
+            SMP_TRY(add(sum, 1, &(totals){.ops = 1, .tensors = op->n_out, .values = op->values},
+                        op->where));
         else
             SMP_TRY(count_repeat(m, item, sum));
     }
     return SMP_OK;
 }
 
-smp_status smp__model_count(smp__model *m, int64_t *ops)
+smp_status smp__model_count(smp__model *m, int64_t *ops, int64_t *tensors)
 {
     totals sum = {0};
     SMP_TRY(count_block(m, &m->ops, &sum));
     *ops = sum.ops;
+    *tensors = sum.tensors;
     return SMP_OK;
 }

@@ -6,8 +6,9 @@
  * `backward_weight` any number of times; `release`.
  *
  * Semantics of a call: outputs and input gradients are overwritten (=), weight gradients are
- * accumulated (+=). Fan-out is summed by the executor, never by an operator. An int32 output is the
- * values of the int32 inputs, rearranged. Results depend on the values passed alone: not on
+ * accumulated (+=). Fan-out is summed by the executor, never by an operator. An output that adds
+ * nothing to the loss has a gradient of zeroes, which the executor provides. Int32 outputs are
+ * together the values of the int32 inputs, rearranged. Results depend on the values passed alone: not on
  * addresses (all buffers are 64-byte aligned), threads or ranks. */
 #ifndef SMP_GRAPH_MODEL_OP_H
 #define SMP_GRAPH_MODEL_OP_H
@@ -15,6 +16,7 @@
 #include "graph/model/graph.h"
 
 enum { SMP_OP_MAX_PARAM = 4, SMP_OP_MAX_IN = 32 }; /* of runnable operators; opaque: no limit */
+enum { SMP_OP_MAX_OUT = 32 };
 
 typedef enum smp_attr_type {
     SMP_ATTR_INT, /* expression */
@@ -43,18 +45,26 @@ typedef struct smp_param_decl {
     const char *tied_to; /* name of an earlier op's weight of the same shape, or NULL */
 } smp_param_decl;
 
-/* What backward needs besides gradients, as bit masks over inputs (bit i: value of input i). */
+/* What backward needs besides gradients. Masks are over inputs (bit i: value of input i), that of
+ * outputs likewise; `true` is the only output. */
 typedef struct smp_op_needs {
     uint32_t input_grad_in;  /* backward_input reads these inputs */
     uint32_t weight_grad_in; /* backward_weight reads these inputs */
-    bool input_grad_out;     /* backward_input reads the output */
+    uint32_t input_grad_out; /* backward_input reads these outputs */
     bool input_grad_aux;     /* backward_input reads aux */
     bool weight_grad_aux;    /* backward_weight reads aux */
     int64_t aux_bytes;       /* saved by forward, per sample (layernorm statistics, ...) */
     int64_t workspace_bytes; /* scratch of any one call, per micro-batch (batch already in) */
 } smp_op_needs;
 
-/* Builder handed to `infer`: inputs in, output and weights out. */
+/* An output of an operator with several: their shapes are always known. */
+typedef struct smp_out_decl {
+    smp_dtype dtype; /* default SMP_F32 */
+    bool batched;    /* default true */
+    smp_shape shape;
+} smp_out_decl;
+
+/* Builder handed to `infer`: inputs in, outputs and weights out. */
 typedef struct smp_infer {
     /* given */
     const smp_op *op; /* attributes are set; in, param, out not yet usable */
@@ -62,11 +72,15 @@ typedef struct smp_infer {
     int n_in;
     const smp_tensor *const *in; /* known shapes, unless the kind says accepts_unknown */
     smp_where where;
-    /* to fill */
+    int n_out; /* names that `out` gives; 1 unless the kind's max_out is larger */
+    /* to fill: the output, */
     smp_dtype out_dtype;
     smp_shape out_shape;
     bool out_batched; /* default true */
     bool out_known;   /* default true */
+    /* or, of a kind whose max_out is larger than 1, all of them; */
+    smp_out_decl *out; /* [n_out] */
+    /* weights */
     int n_param;
     smp_param_decl param[SMP_OP_MAX_PARAM];
 } smp_infer;
@@ -100,13 +114,15 @@ typedef struct smp_op_call {
     int64_t batch;              /* samples in the micro-batch */
     void *state;                /* from prepare */
     const void *const *in;      /* [n_in]; in backward only those that needs names, else NULL */
-    void *out;                  /* in backward only if needs.input_grad_out */
+    void *out;                  /* outs[0] */
+    void *const *outs;          /* [n_out]; in backward only those that needs names, else NULL */
     void *device;               /* the device's context: NULL on the CPU, smp_cuda on a GPU */
     const float *const *param;  /* [n_param] */
     const void *const *param16; /* [n_param] bf16 copies of the weights; NULL unless in bf16 */
     void *aux;                  /* [batch * aux_bytes], NULL if none */
     void *workspace;            /* [workspace_bytes], NULL if none */
-    const float *dout;          /* gradient of the output */
+    const float *dout;          /* douts[0] */
+    const float *const *douts;  /* [n_out] gradients of the outputs; NULL of int32 ones */
     float *const *din;          /* [n_in]; NULL where no gradient is wanted */
     float *const *dparam;       /* [n_param] accumulators of this use */
     uint64_t seed;              /* of the job */
@@ -139,6 +155,7 @@ struct smp_op_kind {
     const char *sample;         /* `inputs:` and `ops:` of a small model whose last op is of this
                                    kind: how it is written, and what its tests start from */
     int min_in, max_in;         /* max_in -1: any number */
+    int max_out;                /* at most SMP_OP_MAX_OUT; 0: one */
     bool accepts_unknown;       /* inputs of unknown shape are fine (opaque) */
     const smp_attr_desc *attrs; /* terminated by a NULL name */
     smp_status (*infer)(smp_infer *infer);

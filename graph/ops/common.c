@@ -26,11 +26,21 @@ smp_status smp__infer_like_pair(smp_infer *infer)
                           smp_shape_format(second, sizeof second, &b->shape));
 }
 
+/* Of the outputs that a mask names. */
+static double out_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, uint32_t mask)
+{
+    double bytes = 0;
+    for (int32_t k = 0; k < op->n_out; k++)
+        if (mask >> k & 1)
+            bytes += (double)smp_tensor_bytes(graph, op->out + k, batch);
+    return bytes;
+}
+
 void smp__work_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     smp_op_needs needs;
     smp_op_needs_get(graph, op, batch, &needs);
-    double out = (double)smp_tensor_bytes(graph, op->out, batch);
+    double out = out_bytes(graph, op, batch, UINT32_MAX);
     double aux = (double)needs.aux_bytes * (double)batch;
     double params = 0;
     for (int32_t i = 0; i < op->n_param; i++)
@@ -55,7 +65,8 @@ void smp__work_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, sm
     if (input_grads == 0)
         work->backward_input_bytes = 0;
     else
-        work->backward_input_bytes += input_grads + out + read + (needs.input_grad_out ? out : 0) +
+        work->backward_input_bytes += input_grads + out + read +
+                                      out_bytes(graph, op, batch, needs.input_grad_out) +
                                       (needs.input_grad_aux ? aux : 0);
     if (op->n_param == 0)
         work->backward_weight_bytes = 0;

@@ -29,7 +29,8 @@ typedef struct device_run {
     int64_t batch;
     device_buffer in[SMP_OP_MAX_IN], din[SMP_OP_MAX_IN];
     device_buffer param[SMP_OP_MAX_PARAM], param16[SMP_OP_MAX_PARAM], dparam[SMP_OP_MAX_PARAM];
-    device_buffer out, dout, aux, workspace;
+    device_buffer out, dout, aux, workspace; /* outputs as in op_run */
+    device_buffer outs[SMP_OP_MAX_OUT], douts[SMP_OP_MAX_OUT];
 } device_run;
 
 /* What the calls of an op left behind, byte for byte. */
@@ -149,7 +150,13 @@ static inline void device_run_open(device_run *run, const smp_graph *graph, cons
         run->param16[i] = device_buffer_make(is_bf16 ? 2 * elements : 0, shift);
         run->dparam[i] = device_buffer_make(4 * elements, shift);
     }
-    int64_t out_bytes = smp_tensor_bytes(graph, op->out, batch);
+    int64_t out_bytes = 0;
+    for (int k = 0; k < op->n_out; k++) {
+        int64_t bytes = smp_tensor_bytes(graph, op->out + k, batch);
+        run->outs[k] = device_buffer_make(op->n_out > 1 ? bytes : 0, shift + k);
+        run->douts[k] = device_buffer_make(op->n_out > 1 ? bytes : 0, shift + 2 * k);
+        out_bytes += bytes;
+    }
     run->out = device_buffer_make(out_bytes, shift);
     run->dout = device_buffer_make(out_bytes, shift);
     run->aux = device_buffer_make(run->needs.aux_bytes * batch, shift);
@@ -170,6 +177,10 @@ static inline void device_run_close(device_run *run)
         device_buffer_free(&run->param[i]);
         device_buffer_free(&run->param16[i]);
         device_buffer_free(&run->dparam[i]);
+    }
+    for (int k = 0; k < run->op->n_out; k++) {
+        device_buffer_free(&run->outs[k]);
+        device_buffer_free(&run->douts[k]);
     }
     device_buffer_free(&run->out);
     device_buffer_free(&run->dout);
@@ -194,7 +205,44 @@ typedef struct device_arrays {
     const void *in[SMP_OP_MAX_IN], *param16[SMP_OP_MAX_PARAM];
     const float *param[SMP_OP_MAX_PARAM];
     float *din[SMP_OP_MAX_IN], *dparam[SMP_OP_MAX_PARAM];
+    void *out[SMP_OP_MAX_OUT];
+    const float *dout[SMP_OP_MAX_OUT];
 } device_arrays;
+
+/* From `whole` to the buffers of several outputs, or back. */
+static inline void device_move_outs(const device_run *run, const device_buffer *whole,
+                                    const device_buffer *parts, bool join)
+{
+    int64_t at = 0;
+    for (int k = 0; k < run->op->n_out && run->op->n_out > 1; at += parts[k++].bytes) {
+        char *place = (char *)whole->data + at;
+        cuda_ok(cudaMemcpy(join ? place : parts[k].data, join ? parts[k].data : place,
+                           (size_t)parts[k].bytes, cudaMemcpyDeviceToDevice));
+    }
+}
+
+/* The outputs in the mask; the others are passed as NULL. */
+static inline void device_outs(const device_run *run, uint32_t mask, device_arrays *arrays,
+                               smp_op_call *call)
+{
+    for (int k = 0; k < run->op->n_out; k++)
+        if (mask >> k & 1)
+            arrays->out[k] = run->op->n_out > 1 ? run->outs[k].data : run->out.data;
+    call->outs = arrays->out;
+    call->out = arrays->out[0];
+}
+
+static inline void device_backward_outs(const device_run *run, uint32_t mask, device_arrays *arrays,
+                                        smp_op_call *call)
+{
+    device_move_outs(run, &run->out, run->outs, false);
+    device_move_outs(run, &run->dout, run->douts, false);
+    device_outs(run, mask, arrays, call);
+    for (int k = 0; k < run->op->n_out; k++)
+        arrays->dout[k] = run->op->n_out > 1 ? run->douts[k].data : run->dout.data;
+    call->douts = arrays->dout;
+    call->dout = arrays->dout[0];
+}
 
 /* A call with nothing but what every call has, and poison in the workspaces. */
 static inline smp_op_call device_call(device_run *run, const op_run *host, device_arrays *arrays)
@@ -241,8 +289,10 @@ static inline smp_op_call device_forward_call(device_run *run, const op_run *hos
     for (int i = 0; i < run->op->n_in; i++)
         arrays->in[i] = run->in[i].data;
     device_buffer_poison(&run->out);
+    for (int k = 0; k < run->op->n_out; k++)
+        device_buffer_poison(&run->outs[k]);
     device_buffer_poison(&run->aux);
-    call.out = run->out.data;
+    device_outs(run, ~0u, arrays, &call);
     call.aux = run->aux.data;
     return call;
 }
@@ -252,6 +302,7 @@ static inline void device_forward(device_run *run, const op_run *host)
     device_arrays arrays;
     smp_op_call call = device_forward_call(run, host, &arrays);
     device_wait(run->kernels->forward(&call));
+    device_move_outs(run, &run->out, run->outs, true);
 }
 
 /* Gradients of the inputs in the mask `wanted`; the others are passed as NULL. */
@@ -266,9 +317,8 @@ static inline void device_backward_input(device_run *run, const op_run *host, ui
         device_buffer_poison(&run->din[i]);
         arrays.din[i] = wanted >> i & 1 ? run->din[i].data : NULL;
     }
-    call.out = run->needs.input_grad_out ? run->out.data : NULL;
+    device_backward_outs(run, run->needs.input_grad_out, &arrays, &call);
     call.aux = run->needs.input_grad_aux ? run->aux.data : NULL;
-    call.dout = run->dout.data;
     device_wait(run->kernels->backward_input(&call));
 }
 
@@ -283,8 +333,8 @@ static inline void device_backward_weight(device_run *run, const op_run *host)
         arrays.in[i] = run->needs.weight_grad_in >> i & 1 ? run->in[i].data : NULL;
     for (int i = 0; i < run->op->n_param; i++)
         arrays.dparam[i] = run->dparam[i].data;
+    device_backward_outs(run, 0, &arrays, &call);
     call.aux = run->needs.weight_grad_aux ? run->aux.data : NULL;
-    call.dout = run->dout.data;
     device_wait(run->kernels->backward_weight(&call));
 }
 

@@ -17,7 +17,7 @@ typedef struct reference_call {
     int64_t batch;
     const double *const *in;
     const double *const *param;
-    double *out;
+    double *out; /* several outputs one behind the other */
     uint64_t seed;
     int64_t step, microbatch;
 } reference_call;

@@ -36,7 +36,9 @@ typedef struct op_run {
     void *state;
     buffer in[SMP_OP_MAX_IN], din[SMP_OP_MAX_IN]; /* din: empty for int32 inputs */
     buffer param[SMP_OP_MAX_PARAM], dparam[SMP_OP_MAX_PARAM];
-    buffer out, dout, aux, workspace;
+    buffer out, dout; /* of several outputs one behind the other, as the tests see them */
+    buffer outs[SMP_OP_MAX_OUT], douts[SMP_OP_MAX_OUT]; /* then, as the calls see them */
+    buffer aux, workspace;
     uint64_t seed;
     int64_t step, microbatch;
     bool training;
@@ -106,7 +108,13 @@ static inline void op_run_allocate(op_run *run, int shift)
 {
     const smp_graph *graph = run->graph;
     const smp_op *op = run->op;
-    int64_t out_bytes = smp_tensor_bytes(graph, op->out, run->batch);
+    int64_t out_bytes = 0;
+    for (int k = 0; k < op->n_out; k++) {
+        int64_t bytes = smp_tensor_bytes(graph, op->out + k, run->batch);
+        run->outs[k] = buffer_make(op->n_out > 1 ? bytes : 0, shift + k);
+        run->douts[k] = buffer_make(op->n_out > 1 ? bytes : 0, shift + 2 * k);
+        out_bytes += bytes;
+    }
     for (int i = 0; i < op->n_in; i++) {
         int64_t bytes = smp_tensor_bytes(graph, op->in[i], run->batch);
         run->in[i] = buffer_make(bytes, shift + i);
@@ -149,6 +157,10 @@ static inline void op_run_free_buffers(op_run *run)
     for (int i = 0; i < run->op->n_param; i++) {
         buffer_free(&run->param[i]);
         buffer_free(&run->dparam[i]);
+    }
+    for (int k = 0; k < run->op->n_out; k++) {
+        buffer_free(&run->outs[k]);
+        buffer_free(&run->douts[k]);
     }
     buffer_free(&run->out);
     buffer_free(&run->dout);
@@ -204,7 +216,43 @@ typedef struct op_arrays {
     const void *in[SMP_OP_MAX_IN];
     const float *param[SMP_OP_MAX_PARAM];
     float *din[SMP_OP_MAX_IN], *dparam[SMP_OP_MAX_PARAM];
+    void *out[SMP_OP_MAX_OUT];
+    const float *dout[SMP_OP_MAX_OUT];
 } op_arrays;
+
+/* From `whole` to the buffers of several outputs, or back. */
+static inline void op_run_move_outs(const op_run *run, const buffer *whole, const buffer *parts,
+                                    bool join)
+{
+    size_t at = 0;
+    for (int k = 0; k < run->op->n_out && run->op->n_out > 1; at += parts[k++].bytes) {
+        char *place = (char *)whole->data + at;
+        memcpy(join ? place : parts[k].data, join ? parts[k].data : place, parts[k].bytes);
+    }
+}
+
+/* The outputs in the mask; the others are passed as NULL. */
+static inline void op_run_outs(const op_run *run, uint32_t mask, op_arrays *arrays,
+                               smp_op_call *call)
+{
+    for (int k = 0; k < run->op->n_out; k++)
+        if (mask >> k & 1)
+            arrays->out[k] = run->op->n_out > 1 ? run->outs[k].data : run->out.data;
+    call->outs = arrays->out;
+    call->out = arrays->out[0];
+}
+
+static inline void op_run_backward_outs(const op_run *run, uint32_t mask, op_arrays *arrays,
+                                        smp_op_call *call)
+{
+    op_run_move_outs(run, &run->out, run->outs, false);
+    op_run_move_outs(run, &run->dout, run->douts, false);
+    op_run_outs(run, mask, arrays, call);
+    for (int k = 0; k < run->op->n_out; k++)
+        arrays->dout[k] = run->op->n_out > 1 ? run->douts[k].data : run->dout.data;
+    call->douts = arrays->dout;
+    call->dout = arrays->dout[0];
+}
 
 static inline smp_op_call op_run_call(const op_run *run, op_arrays *arrays)
 {
@@ -234,12 +282,16 @@ static inline smp_status op_run_forward(op_run *run)
     for (int i = 0; i < run->op->n_in; i++)
         arrays.in[i] = run->in[i].data;
     buffer_poison(&run->out);
+    for (int k = 0; k < run->op->n_out; k++)
+        buffer_poison(&run->outs[k]);
     buffer_poison(&run->aux);
     buffer_poison(&run->workspace);
     smp_op_call call = op_run_call(run, &arrays);
-    call.out = run->out.data;
+    op_run_outs(run, ~0u, &arrays, &call);
     call.aux = run->aux.data;
-    return run->op->kind->cpu.forward(&call);
+    smp_status status = run->op->kind->cpu.forward(&call);
+    op_run_move_outs(run, &run->out, run->outs, true);
+    return status;
 }
 
 /* Gradients of the inputs in the mask `wanted`; the others are passed as NULL. */
@@ -255,9 +307,8 @@ static inline void op_run_backward_input(op_run *run, uint32_t wanted)
     }
     buffer_poison(&run->workspace);
     smp_op_call call = op_run_call(run, &arrays);
-    call.out = run->needs.input_grad_out ? run->out.data : NULL;
+    op_run_backward_outs(run, run->needs.input_grad_out, &arrays, &call);
     call.aux = run->needs.input_grad_aux ? run->aux.data : NULL;
-    call.dout = run->dout.data;
     assert_int_equal(run->op->kind->cpu.backward_input(&call), SMP_OK);
 }
 
@@ -273,8 +324,8 @@ static inline void op_run_backward_weight(op_run *run)
         arrays.dparam[i] = run->dparam[i].data;
     buffer_poison(&run->workspace);
     smp_op_call call = op_run_call(run, &arrays);
+    op_run_backward_outs(run, 0, &arrays, &call);
     call.aux = run->needs.weight_grad_aux ? run->aux.data : NULL;
-    call.dout = run->dout.data;
     assert_int_equal(run->op->kind->cpu.backward_weight(&call), SMP_OK);
 }
 
