@@ -24,6 +24,8 @@ typedef struct smp_costs {
     const smp_op_cost *op;        /* [n_op], per micro-batch, on device 0 of the cluster */
     double optimizer_bytes_per_s; /* weight bytes updated per second */
     const char *source;           /* "profile", "roofline", "given" or a mix: for --explain */
+    const int64_t
+        *tensor_bytes; /* [n_tensor] in place of what smp_costs_tensor_bytes finds, or NULL */
     smp_arena *arena;
 } smp_costs;
 
@@ -35,6 +37,19 @@ typedef struct smp_costs {
 smp_status smp_costs_build(const smp_graph *graph, const smp_cluster *cluster,
                            const smp_profile *profile, int64_t microbatch_size, smp_costs **out);
 void smp_costs_destroy(smp_costs *costs);
+
+/* Bytes of a tensor that an op makes, for a micro-batch: its output_bytes; of several outputs shapes
+ * say what each has of them. */
+static inline int64_t smp_costs_tensor_bytes(const smp_costs *costs, const smp_graph *graph,
+                                             int32_t tensor)
+{
+    int32_t producer = graph->tensor[tensor].producer;
+    if (costs->tensor_bytes)
+        return costs->tensor_bytes[tensor];
+    if (graph->op[producer].n_out == 1)
+        return costs->op[producer].output_bytes;
+    return smp_tensor_bytes(graph, tensor, costs->microbatch_size);
+}
 
 /* How many times slower than device 0 a device is: the ratio of the precision's rates, or of
  * those of fp32 where either device has none. */

@@ -49,7 +49,8 @@ static smp_status op_key(const smp_graph *graph, const smp_op *op, smp_text *key
         smp_text_append(key, "|w:");
         append_shape(key, &graph->param[op->param[i]].shape);
     }
-    smp_text_append(key, "|%d", graph->tensor[op->out].needs_grad);
+    for (int32_t t = op->out; t < op->out + op->n_out; t++)
+        smp_text_append(key, "|%d", graph->tensor[t].needs_grad);
     smp_text_append(key, "%s%s", smp_op_fused(graph, (int32_t)(op - graph->op)) ? "|first" : "",
                     smp__is_fused_second(graph, op) ? "|second" : "");
     return key->failed ? smp_fail_memory(key->capacity) : SMP_OK;

@@ -7,7 +7,7 @@
 
 bool smp__runs_backward_input(const smp_graph *graph, const smp_op *op)
 {
-    if (!graph->training || !graph->tensor[op->out].needs_grad)
+    if (!graph->training || !smp_op_has_gradient(graph, op))
         return false;
     for (int32_t i = 0; i < op->n_in; i++)
         if (graph->tensor[op->in[i]].needs_grad)
@@ -17,7 +17,7 @@ bool smp__runs_backward_input(const smp_graph *graph, const smp_op *op)
 
 bool smp__runs_backward_weight(const smp_graph *graph, const smp_op *op)
 {
-    return graph->training && op->n_param > 0 && graph->tensor[op->out].needs_grad;
+    return graph->training && op->n_param > 0 && smp_op_has_gradient(graph, op);
 }
 
 bool smp__is_fused_second(const smp_graph *graph, const smp_op *op)
@@ -58,15 +58,14 @@ static bool stash_tensor(const smp_graph *graph, int32_t index, int64_t batch, b
 {
     const int32_t producer = graph->tensor[index].producer;
     int64_t bytes;
-    if (producer < 0 || stashed[producer])
+    if (producer < 0 || stashed[index])
         return true;
-    stashed[producer] = true;
+    stashed[index] = true;
     return tensor_bytes(graph, index, batch, &bytes) &&
            add_product(&cost[producer].stash_bytes, bytes, 1);
 }
 
-/* What the backward of `op` reads; every op makes one tensor, so the flag of a tensor is that of
- * its producer. */
+/* What the backward of `op` reads. */
 static bool stash_op(const smp_graph *graph, int32_t index, const smp_op_needs *needs,
                      int64_t batch, bool *stashed, smp_op_cost *cost)
 {
@@ -77,8 +76,10 @@ static bool stash_op(const smp_graph *graph, int32_t index, const smp_op_needs *
     for (int32_t i = 0; i < op->n_in && i < 32; i++)
         if (mask >> i & 1 && !stash_tensor(graph, op->in[i], batch, stashed, cost))
             return false;
-    if (input && needs->input_grad_out && !stash_tensor(graph, op->out, batch, stashed, cost))
-        return false;
+    for (int32_t k = 0; k < op->n_out && input; k++)
+        if (needs->input_grad_out >> k & 1 &&
+            !stash_tensor(graph, op->out + k, batch, stashed, cost))
+            return false;
     if ((input && needs->input_grad_aux) || (weight && needs->weight_grad_aux))
         return add_product(&cost[index].stash_bytes, needs->aux_bytes, batch);
     return true;
@@ -96,8 +97,14 @@ static bool op_bytes(const smp_graph *graph, int32_t index, int64_t batch, bool 
     if (needs.workspace_bytes < 0)
         return false;
     cost[index].workspace_bytes = needs.workspace_bytes;
-    return tensor_bytes(graph, op->out, batch, &cost[index].output_bytes) &&
-           stash_op(graph, index, &needs, batch, stashed, cost);
+    cost[index].output_bytes = 0;
+    for (int32_t t = op->out; t < op->out + op->n_out; t++) {
+        int64_t bytes;
+        if (!tensor_bytes(graph, t, batch, &bytes) ||
+            !add_product(&cost[index].output_bytes, bytes, 1))
+            return false;
+    }
+    return stash_op(graph, index, &needs, batch, stashed, cost);
 }
 
 smp_status smp__estimate_bytes(const smp_graph *graph, int64_t batch, smp_op_cost *cost)
@@ -111,7 +118,7 @@ smp_status smp__estimate_bytes(const smp_graph *graph, int64_t batch, smp_op_cos
     scratch = smp_arena_create();
     if (!scratch)
         return SMP_ERR_NO_MEMORY;
-    stashed = SMP_ARENA_NEW(scratch, bool, (size_t)graph->n_op);
+    stashed = SMP_ARENA_NEW(scratch, bool, (size_t)graph->n_tensor);
     if (!stashed) {
         smp_arena_destroy(scratch);
         return SMP_ERR_NO_MEMORY;

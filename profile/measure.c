@@ -293,7 +293,7 @@ static int32_t contributions(const smp_graph *graph, int32_t tensor)
 {
     int32_t n = 0;
     for (int64_t i = graph->consumer_begin[tensor]; i < graph->consumer_begin[tensor + 1]; i++)
-        n += graph->tensor[graph->op[graph->consumer[i].op].out].needs_grad;
+        n += smp_op_has_gradient(graph, &graph->op[graph->consumer[i].op]);
     return n;
 }
 
@@ -334,7 +334,7 @@ static void charge_additions(const session *s, double bytes_per_s, smp_op_cost *
                              (double)(tensor->batched ? s->options->microbatch_size : 1);
         for (int64_t i = graph->consumer_begin[t]; left > 1; i++) {
             const int32_t op = graph->consumer[i].op;
-            if (!graph->tensor[graph->op[op].out].needs_grad)
+            if (!smp_op_has_gradient(graph, &graph->op[op]))
                 continue;
             cost[op].backward_input_us += bytes / bytes_per_s * 1e6;
             left--;

@@ -44,18 +44,21 @@ bool smp__coarse_is_enough(const smp_problem *problem)
     return !problem->tie_together || !smp_problem_has_ties(problem);
 }
 
-/* Change of the bytes alive when the op has run: its output comes, inputs read last go. */
+/* Change of the bytes alive when the op has run: its outputs come, inputs read last go. */
 static double growth(const smp_problem *problem, int32_t op)
 {
     const smp_graph *graph = problem->graph;
     const int64_t *begin = graph->consumer_begin;
-    int32_t out = graph->op[op].out;
-    double bytes = begin[out] < begin[out + 1] ? (double)problem->costs->op[op].output_bytes : 0.0;
-    for (int32_t slot = 0; slot < graph->op[op].n_in; slot++) {
-        int32_t tensor = graph->op[op].in[slot];
+    const smp_op *it = &graph->op[op];
+    double bytes = 0.0;
+    for (int32_t t = it->out; t < it->out + it->n_out; t++)
+        if (begin[t] < begin[t + 1])
+            bytes += (double)smp_costs_tensor_bytes(problem->costs, graph, t);
+    for (int32_t slot = 0; slot < it->n_in; slot++) {
+        int32_t tensor = it->in[slot];
         const smp_consumer *last = &graph->consumer[begin[tensor + 1] - 1];
         if (last->op == op && last->slot == slot && graph->tensor[tensor].producer >= 0)
-            bytes -= (double)problem->costs->op[graph->tensor[tensor].producer].output_bytes;
+            bytes -= (double)smp_costs_tensor_bytes(problem->costs, graph, tensor);
     }
     return bytes;
 }

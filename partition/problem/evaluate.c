@@ -74,24 +74,24 @@ static void count_weights(smp__evaluator *evaluator, const int32_t *stage)
 }
 
 /* One tensor in one replica, as message.h says. Bytes are the same in all replicas. */
-static void count_transfer(smp__evaluator *evaluator, const int32_t *stage, int replica, int32_t op)
+static void count_transfer(smp__evaluator *evaluator, const int32_t *stage, int replica,
+                           int32_t tensor)
 {
     const smp_problem *problem = evaluator->problem;
     const smp_graph *graph = problem->graph;
-    int32_t tensor = graph->op[op].out;
-    int32_t from = stage[op];
+    int32_t from = stage[graph->tensor[tensor].producer];
     double sent_us = -1.0, *transfer_us = &evaluator->transfer_us[replica * problem->n_stage];
-    int64_t bytes = problem->costs->op[op].output_bytes;
+    int64_t bytes = smp_costs_tensor_bytes(problem->costs, graph, tensor);
     for (int64_t c = graph->consumer_begin[tensor]; c < graph->consumer_begin[tensor + 1]; c++) {
         int32_t to = stage[graph->consumer[c].op];
-        if (to == from || evaluator->seen[to] == op + 1)
+        if (to == from || evaluator->seen[to] == tensor + 1)
             continue;
-        evaluator->seen[to] = op + 1;
+        evaluator->seen[to] = tensor + 1;
         smp__link link =
             smp__link_between(problem, replica, problem->stage_rank[from], problem->stage_rank[to]);
         if (link == SMP__LINK_SAME)
             continue;
-        double us = smp__charge_us(problem, link, op);
+        double us = smp__charge_us(problem, link, tensor);
         transfer_us[to] += us;
         if (replica == 0)
             evaluator->load[to].in_bytes = smp__add_bytes(evaluator->load[to].in_bytes, bytes);
@@ -108,13 +108,14 @@ static void count_transfer(smp__evaluator *evaluator, const int32_t *stage, int 
 
 static void count_transfers(smp__evaluator *evaluator, const int32_t *stage)
 {
+    const smp_graph *graph = evaluator->problem->graph;
     size_t n_stage = (size_t)evaluator->problem->n_stage;
     memset(evaluator->transfer_us, 0,
            (size_t)evaluator->n_replica * n_stage * sizeof *evaluator->transfer_us);
     for (int k = 0; k < evaluator->n_replica; k++) {
         memset(evaluator->seen, 0, n_stage * sizeof *evaluator->seen);
-        for (int32_t op = 0; op < evaluator->problem->graph->n_op; op++)
-            count_transfer(evaluator, stage, k, op);
+        for (int32_t t = graph->n_input; t < graph->n_tensor; t++)
+            count_transfer(evaluator, stage, k, t);
     }
 }
 

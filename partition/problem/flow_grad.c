@@ -18,21 +18,29 @@ bool smp_flow_contributes(const smp_graph *graph, const bool *backward, int32_t 
            smp_op_kind_passes_gradients(reader->kind);
 }
 
-/* An op takes part if its output gets a gradient (from a consumer that does, or as the loss; every
- * end of a graph without a loss counts as one) and it has a weight or an input to pass it to. */
+/* Does a tensor get a gradient: from a consumer that takes part, or as the loss? Every end of a graph
+ * without a loss counts as one. */
+static bool is_reached(const smp_graph *graph, const bool *backward, int32_t tensor)
+{
+    bool reached = tensor == graph->loss;
+    if (reached || !graph->tensor[tensor].needs_grad)
+        return reached;
+    reached = graph->loss < 0;
+    for (int64_t c = graph->consumer_begin[tensor];
+         !reached && c < graph->consumer_begin[tensor + 1]; c++)
+        reached =
+            smp_flow_contributes(graph, backward, graph->consumer[c].op, graph->consumer[c].slot);
+    return reached;
+}
+
+/* An op takes part if an output gets a gradient and it has a weight or an input to pass it to. */
 static void mark_backward(const smp_graph *graph, bool *backward)
 {
     for (int32_t u = graph->n_op - 1; u >= 0; u--) {
         const smp_op *op = &graph->op[u];
-        int32_t out = op->out;
-        bool reached = out == graph->loss;
-        if (!reached && graph->tensor[out].needs_grad) {
-            reached = graph->loss < 0;
-            for (int64_t c = graph->consumer_begin[out];
-                 !reached && c < graph->consumer_begin[out + 1]; c++)
-                reached = smp_flow_contributes(graph, backward, graph->consumer[c].op,
-                                               graph->consumer[c].slot);
-        }
+        bool reached = false;
+        for (int32_t t = op->out; t < op->out + op->n_out && !reached; t++)
+            reached = is_reached(graph, backward, t);
         backward[u] = reached;
         bool wanted = op->n_param > 0 || !op->kind->cpu.forward;
         for (int32_t slot = 0; reached && !wanted && slot < op->n_in; slot++)

@@ -5,10 +5,10 @@
 
 #include "graph/model/op.h"
 
-bool smp__passes_gradient(const smp_graph *graph, int32_t op, int32_t reader)
+bool smp__passes_gradient(const smp_graph *graph, int32_t tensor, int32_t reader)
 {
     const smp_op *r = &graph->op[reader];
-    return graph->tensor[graph->op[op].out].needs_grad && graph->tensor[r->out].needs_grad &&
+    return graph->tensor[tensor].needs_grad && smp_op_has_gradient(graph, r) &&
            smp_op_kind_passes_gradients(r->kind);
 }
 
@@ -21,7 +21,7 @@ static int32_t find_last(const smp_graph *graph, const double *weight, double *u
         for (int32_t k = 0; k < graph->op[o].n_in; k++) {
             int32_t from = graph->tensor[graph->op[o].in[k]].producer;
             if (from >= 0 && up[from] > up[o] &&
-                (!graph->training || smp__passes_gradient(graph, from, o))) {
+                (!graph->training || smp__passes_gradient(graph, graph->op[o].in[k], o))) {
                 up[o] = up[from];
                 before[o] = from;
             }
@@ -45,10 +45,10 @@ static void find_after(const smp_graph *graph, const bool *on, int32_t *after)
 static void find_until(const smp_graph *graph, const smp__chain *chain, int32_t *until)
 {
     for (int32_t o = graph->n_op - 1; o >= 0; o--) {
-        int32_t out = graph->op[o].out;
+        const smp_op *op = &graph->op[o];
         until[o] = chain->on[o] ? chain->after[o] : chain->length + 1;
-        for (int64_t c = graph->consumer_begin[out];
-             c < graph->consumer_begin[out + 1] && !chain->on[o]; c++) {
+        for (int64_t c = graph->consumer_begin[op->out];
+             c < graph->consumer_begin[op->out + op->n_out] && !chain->on[o]; c++) {
             int32_t least = until[graph->consumer[c].op];
             until[o] = least < until[o] ? least : until[o];
         }

@@ -5,8 +5,8 @@
 #include "graph/base/arena.h"
 #include "graph/model/graph.h"
 
-/* Whether the backward pass of an op waits for that of one that reads its output. */
-bool smp__passes_gradient(const smp_graph *graph, int32_t op, int32_t reader);
+/* Whether the backward pass of the op that makes a tensor waits for that of one that reads it. */
+bool smp__passes_gradient(const smp_graph *graph, int32_t tensor, int32_t reader);
 
 /* Ops on the chain have positions from 1. In any pipeline an op beside it is not in front of the op at
  * after[op], and not behind that at until[op]. */

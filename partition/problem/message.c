@@ -34,11 +34,12 @@ double smp__link_us(const smp_problem *problem, smp__link link, int64_t bytes)
                        bytes);
 }
 
-double smp__charge_us(const smp_problem *problem, smp__link link, int32_t op)
+double smp__charge_us(const smp_problem *problem, smp__link link, int32_t tensor)
 {
     const smp_graph *graph = problem->graph;
-    bool returns = graph->training && graph->tensor[graph->op[op].out].needs_grad;
-    return (returns ? 2 : 1) * smp__link_us(problem, link, problem->costs->op[op].output_bytes);
+    bool returns = graph->training && graph->tensor[tensor].needs_grad;
+    int64_t bytes = smp_costs_tensor_bytes(problem->costs, graph, tensor);
+    return (returns ? 2 : 1) * smp__link_us(problem, link, bytes);
 }
 
 /* Where a message takes least, of the links among the ranks of all replicas. */
@@ -71,11 +72,10 @@ static double least_us(const links *links, int64_t bytes)
     return us;
 }
 
-/* Whether a gradient goes back from every stage that reads the output of an op. */
-static bool returns(const smp_flow *flow, const smp_graph *graph, bool one_stage, int32_t op)
+/* Whether a gradient goes back from every stage that reads a tensor. */
+static bool returns(const smp_flow *flow, const smp_graph *graph, bool one_stage, int32_t tensor)
 {
-    int32_t out = graph->op[op].out;
-    int64_t begin = graph->consumer_begin[out], end = graph->consumer_begin[out + 1];
+    int64_t begin = graph->consumer_begin[tensor], end = graph->consumer_begin[tensor + 1];
     bool all = true;
     for (int64_t c = begin; all && c < end; c++)
         all = smp_flow_contributes(graph, flow->backward, graph->consumer[c].op,
@@ -101,12 +101,12 @@ smp_status smp__least_messages(const smp_problem *problem, smp_arena *arena, int
         return SMP_ERR_NO_MEMORY;
     SMP_TRY(smp_flow_build(graph, stage, 1, batch, &flow));
     *returning = true;
-    for (int32_t o = 0; o < graph->n_op; o++) {
-        double us = least_us(&links, smp_tensor_bytes(graph, graph->op[o].out, batch));
-        bool back = returns(flow, graph, problem->n_stage == problem->pipeline, o);
-        if (!back && graph->training && graph->tensor[graph->op[o].out].needs_grad)
+    for (int32_t t = graph->n_input; t < graph->n_tensor; t++) {
+        double us = least_us(&links, smp_tensor_bytes(graph, t, batch));
+        bool back = returns(flow, graph, problem->n_stage == problem->pipeline, t);
+        if (!back && graph->training && graph->tensor[t].needs_grad)
             us *= 0.5; /* the charge counts it twice */
-        way_ns[o] = (int64_t)fmin(1e3 * us, 1e15);
+        way_ns[t] = (int64_t)fmin(1e3 * us, 1e15);
         *returning &= back;
     }
     smp_flow_destroy(flow);

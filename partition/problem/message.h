@@ -42,12 +42,12 @@ static inline double smp__message_us(const smp_cluster *cluster, int device_a, i
     return smp_link_us(smp_cluster_link(cluster, device_a, device_b), bytes);
 }
 
-/* What the output of `op` is charged over a link of a class: there, and back with the gradient. */
-double smp__charge_us(const smp_problem *problem, smp__link link, int32_t op);
+/* What a tensor is charged over a link of a class: there, and back with the gradient. */
+double smp__charge_us(const smp_problem *problem, smp__link link, int32_t tensor);
 
-/* way_ns: [n_op], such that with this many bytes and links of a nanosecond per byte no stage is ever
+/* way_ns: [n_tensor], such that with this many bytes and links of a nanosecond per byte no stage is ever
  * charged more than the messages of a micro-batch take of its rank (cluster.overlap false). *returning: a
- * gradient goes back from every stage that reads a tensor. At least two ranks. O(ops + edges). */
+ * gradient goes back from every stage that reads a tensor. At least two ranks. O(tensors + edges). */
 smp_status smp__least_messages(const smp_problem *problem, smp_arena *arena, int64_t *way_ns,
                                bool *returning);
 

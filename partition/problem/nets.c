@@ -34,11 +34,11 @@ static smp_status transpose(smp_arena *arena, int32_t n_from, const int64_t *fro
     return SMP_OK;
 }
 
-static bool leaves_unit(const smp_graph *graph, const int32_t *unit_of_op, int32_t op)
+static bool leaves_unit(const smp_graph *graph, const int32_t *unit_of_op, int32_t tensor)
 {
-    int32_t tensor = graph->op[op].out;
+    int32_t unit = unit_of_op[graph->tensor[tensor].producer];
     for (int64_t c = graph->consumer_begin[tensor]; c < graph->consumer_begin[tensor + 1]; c++) {
-        if (unit_of_op[graph->consumer[c].op] != unit_of_op[op])
+        if (unit_of_op[graph->consumer[c].op] != unit)
             return true;
     }
     return false;
@@ -49,11 +49,8 @@ static smp_status list_nets(const smp_problem *problem, smp__units *units, int32
 {
     const smp_graph *graph = problem->graph;
     for (int32_t t = 0; t < graph->n_tensor; t++)
-        net_of_tensor[t] = -1;
-    for (int32_t op = 0; op < graph->n_op; op++) {
-        if (leaves_unit(graph, units->unit_of_op, op))
-            net_of_tensor[graph->op[op].out] = units->n_net++;
-    }
+        net_of_tensor[t] =
+            t >= graph->n_input && leaves_unit(graph, units->unit_of_op, t) ? units->n_net++ : -1;
     size_t n_net = (size_t)units->n_net;
     units->net_unit = SMP_ARENA_NEW(units->arena, int32_t, n_net);
     units->net_bytes = SMP_ARENA_NEW(units->arena, int64_t, n_net);
@@ -64,15 +61,14 @@ static smp_status list_nets(const smp_problem *problem, smp__units *units, int32
         if (!units->net_us[link])
             return SMP_ERR_NO_MEMORY;
     }
-    for (int32_t op = 0; op < graph->n_op; op++) {
-        int32_t tensor = graph->op[op].out;
-        int32_t net = net_of_tensor[tensor];
+    for (int32_t t = graph->n_input; t < graph->n_tensor; t++) {
+        int32_t net = net_of_tensor[t];
         if (net < 0)
             continue;
-        units->net_unit[net] = units->unit_of_op[op];
-        units->net_bytes[net] = problem->costs->op[op].output_bytes;
+        units->net_unit[net] = units->unit_of_op[graph->tensor[t].producer];
+        units->net_bytes[net] = smp_costs_tensor_bytes(problem->costs, graph, t);
         for (int link = SMP__LINK_INTRA; link < SMP__N_LINK; link++)
-            units->net_us[link][net] = smp__charge_us(problem, (smp__link)link, op);
+            units->net_us[link][net] = smp__charge_us(problem, (smp__link)link, t);
     }
     return SMP_OK;
 }

@@ -70,9 +70,9 @@ static smp_status connect_labels(const smp_graph *graph, smp_arena *scratch, clu
     for (int pass = 0; pass < 2; pass++) {
         for (int32_t op = 0; op < graph->n_op; op++) {
             int32_t from = out->label[op];
-            int32_t tensor = graph->op[op].out;
-            for (int64_t c = graph->consumer_begin[tensor]; c < graph->consumer_begin[tensor + 1];
-                 c++) {
+            const smp_op *it = &graph->op[op];
+            for (int64_t c = graph->consumer_begin[it->out];
+                 c < graph->consumer_begin[it->out + it->n_out]; c++) {
                 int32_t to = out->label[graph->consumer[c].op];
                 if (to == from)
                     continue;

@@ -42,18 +42,18 @@ static smp_status longest_path(const smp_graph *graph, const smp_costs *costs, s
         }
     }
     for (int32_t op = graph->n_op - 1; op >= 0; op--) {
-        int32_t out_tensor = graph->op[op].out;
+        const smp_op *it = &graph->op[op];
         const smp_op_cost *cost = &costs->op[op];
-        for (int64_t c = graph->consumer_begin[out_tensor];
-             c < graph->consumer_begin[out_tensor + 1]; c++) {
-            if (smp__passes_gradient(graph, op, graph->consumer[c].op))
-                round[op] = fmax(round[op], round[graph->consumer[c].op]);
-        }
+        bool has_gradient = smp_op_has_gradient(graph, it);
+        for (int32_t t = it->out; t < it->out + it->n_out; t++)
+            for (int64_t c = graph->consumer_begin[t]; c < graph->consumer_begin[t + 1]; c++)
+                if (smp__passes_gradient(graph, t, graph->consumer[c].op))
+                    round[op] = fmax(round[op], round[graph->consumer[c].op]);
         round[op] += cost->forward_us;
-        if (graph->tensor[out_tensor].needs_grad)
+        if (has_gradient)
             round[op] += passing_us(cost);
         out->path_us = fmax(out->path_us, before[op] + round[op]);
-        if (graph->tensor[out_tensor].needs_grad)
+        if (has_gradient)
             out->round_us = fmax(out->round_us, round[op]);
     }
     return SMP_OK;

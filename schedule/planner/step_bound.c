@@ -63,7 +63,7 @@ typedef struct step_bound {
     bool splits;             /* some backward is I and W */
     bool occupied;           /* messages occupy ranks; then: */
     bool returns;            /* a gradient goes back from every stage that reads a tensor */
-    int64_t *way_ns;         /* [n_op] what messages for its output take of a rank, one way */
+    int64_t *way_ns, *no_ns; /* [n_tensor] what messages for it take of a rank, one way; 0 */
     smp_cluster cluster;
     smp_costs costs;
     smp_op_cost *cost; /* [n_op] */
@@ -114,9 +114,8 @@ static smp_status measure_chains(step_bound *b)
 {
     const smp_graph *graph = b->configs->request->graph;
     size_t n = (size_t)graph->n_op;
-    double *up = SMP_ARENA_NEW(b->arena, double, n); /* forward up to the op, with it */
-    double *after =
-        SMP_ARENA_NEW(b->arena, double, n); /* backward (inference: forward) behind it */
+    double *up = SMP_ARENA_NEW(b->arena, double, n);    /* forward up to the op, with it */
+    double *after = SMP_ARENA_NEW(b->arena, double, n); /* backward (or forward) behind it */
     if (!up || !after)
         return SMP_ERR_NO_MEMORY;
     bool one_stage = b->shape.chunks == 1;
@@ -126,20 +125,20 @@ static smp_status measure_chains(step_bound *b)
             if (from < 0)
                 continue;
             up[o] = fmax(up[o], up[from]);
-            if (b->shape.training && smp__passes_gradient(graph, from, o))
+            if (b->shape.training && smp__passes_gradient(graph, graph->op[o].in[k], o))
                 after[o] = fmax(after[o], back_us(b, from) + after[from]);
         }
         up[o] += b->op[o].forward_us;
     }
-    double *down =
-        up; /* forward, and back down to the op, without it; overwrites what is not needed */
+    double *down = up; /* forward, and back down to the op, without it; over what is not needed */
     for (int32_t o = graph->n_op - 1; o >= 0; o--) {
-        int32_t out = graph->op[o].out;
-        for (int64_t c = graph->consumer_begin[out]; c < graph->consumer_begin[out + 1]; c++) {
-            int32_t by = graph->consumer[c].op;
+        const smp_op *op = &graph->op[o];
+        for (int64_t c = graph->consumer_begin[op->out];
+             c < graph->consumer_begin[op->out + op->n_out]; c++) {
+            int32_t by = graph->consumer[c].op, tensor = graph->op[by].in[graph->consumer[c].slot];
             if (!b->shape.training)
                 after[o] = fmax(after[o], b->op[by].forward_us + after[by]);
-            else if (smp__passes_gradient(graph, o, by))
+            else if (smp__passes_gradient(graph, tensor, by))
                 down[o] = fmax(down[o], down[by] + (one_stage ? back_us(b, by) : 0.0));
         }
         if (b->shape.training)
@@ -174,6 +173,7 @@ typedef struct beside {
 
 static smp_status weigh_beside(const step_bound *b, beside *most)
 {
+    const smp_graph *graph = b->configs->request->graph;
     size_t n = (size_t)b->costs.n_op;
     double *pass = SMP_ARENA_NEW(b->arena, double, n), *weight = SMP_ARENA_NEW(b->arena, double, n);
     if (!pass || !weight)
@@ -183,15 +183,17 @@ static smp_status weigh_beside(const step_bound *b, beside *most)
         weight[o] = least_weight(b, o);
     }
     smp__chain chain;
-    SMP_TRY(smp__chain_find(b->configs->request->graph, pass, b->arena, &chain));
-    *most =
-        (beside){.some = chain.length < b->costs.n_op, .chain_bytes = INT64_MAX, .chain = chain};
+    SMP_TRY(smp__chain_find(graph, pass, b->arena, &chain));
+    *most = (beside){.some = chain.length < graph->n_op, .chain_bytes = INT64_MAX, .chain = chain};
     SMP_TRY(smp__chain_most_beside(&chain, pass, b->arena, &most->pass_us));
     SMP_TRY(smp__chain_most_beside(&chain, weight, b->arena, &most->weight));
-    for (int32_t o = 0; o < b->costs.n_op; o++)
-        if (chain.on[o] && chain.after[o] < chain.length &&
-            b->configs->costs->op[o].output_bytes < most->chain_bytes)
-            most->chain_bytes = b->configs->costs->op[o].output_bytes;
+    for (int32_t t = graph->n_input; t < graph->n_tensor; t++) {
+        int32_t o = graph->tensor[t].producer;
+        int64_t bytes = smp_costs_tensor_bytes(b->configs->costs, graph, t);
+        if (chain.on[o] && chain.after[o] < chain.length && bytes < most->chain_bytes &&
+            graph->consumer_begin[t] < graph->consumer_begin[t + 1])
+            most->chain_bytes = bytes;
+    }
     return SMP_OK;
 }
 
@@ -317,10 +319,11 @@ static smp_status open_bound(step_bound *b)
     b->chain_us = SMP_ARENA_NEW(b->arena, double, n);
     b->cost = SMP_ARENA_NEW(b->arena, smp_op_cost, n);
     b->segment = SMP_ARENA_NEW(b->arena, smp__segment, p);
-    b->way_ns = SMP_ARENA_NEW(b->arena, int64_t, n);
+    b->way_ns = SMP_ARENA_NEW(b->arena, int64_t, (size_t)request->graph->n_tensor);
+    b->no_ns = SMP_ARENA_NEW(b->arena, int64_t, (size_t)request->graph->n_tensor);
     b->occupied = !request->cluster->overlap && p > 1 && n <= LARGE_OPS;
     b->weight = SMP_ARENA_NEW(b->arena, double, p);
-    if (!b->op || !b->chain_us || !b->cost || !b->segment || !b->way_ns || !b->weight)
+    if (!b->op || !b->chain_us || !b->cost || !b->segment || !b->way_ns || !b->no_ns || !b->weight)
         return SMP_ERR_NO_MEMORY;
     b->fastest = INFINITY;
     for (int d = 0; d < mapping->pipeline * mapping->ddp; d++) {
@@ -349,8 +352,7 @@ static smp_status bound_bottleneck(step_bound *b, const double *weight, bool occ
     smp_partition *partition = NULL;
     problem.costs = &b->costs;
     problem.cluster = &b->cluster;
-    for (int32_t o = 0; o < b->costs.n_op; o++)
-        b->cost[o].output_bytes = occupied ? b->way_ns[o] : 0;
+    b->costs.tensor_bytes = occupied ? b->way_ns : b->no_ns;
     problem.weight = weight;
     problem.recompute = SMP_RECOMPUTE_NONE;
     problem.first_look = true;
