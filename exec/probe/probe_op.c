@@ -52,6 +52,11 @@ static int64_t in_bytes(const smp__probe_state *p, int slot)
     return smp_tensor_bytes(p->graph, p->op->in[slot], p->batch);
 }
 
+static int64_t out_bytes(const smp__probe_state *p, int k)
+{
+    return smp_tensor_bytes(p->graph, p->op->out + k, p->batch);
+}
+
 static bool place_buffers(smp__probe_state *p)
 {
     smp__places *at = &p->place;
@@ -59,8 +64,7 @@ static bool place_buffers(smp__probe_state *p)
     smp_op_needs needs;
     bool ok = true;
     smp_op_needs_get(p->graph, p->op, p->batch, &needs);
-    *at = (smp__places){.out_bytes = smp_tensor_bytes(p->graph, p->op->out, p->batch),
-                        .workspace_bytes = needs.workspace_bytes};
+    *at = (smp__places){.workspace_bytes = needs.workspace_bytes};
     if (__builtin_mul_overflow(needs.aux_bytes, p->batch, &at->aux_bytes))
         return false;
     for (int i = 0; i < p->op->n_in && ok; i++) {
@@ -84,9 +88,10 @@ static bool place_buffers(smp__probe_state *p)
                               &at->next_out) &&
              smp__probe_place(set, next.aux_bytes * p->batch, &at->next_aux);
     }
-    return ok && smp__probe_place(set, at->out_bytes, &at->out) &&
-           smp__probe_place(set, at->aux_bytes, &at->aux) &&
-           smp__probe_place(shared, at->out_bytes, &at->dout) &&
+    for (int k = 0; k < p->op->n_out && ok; k++)
+        ok = smp__probe_place(set, out_bytes(p, k), &at->out[k]) &&
+             smp__probe_place(shared, out_bytes(p, k), &at->dout[k]);
+    return ok && smp__probe_place(set, at->aux_bytes, &at->aux) &&
            smp__probe_place(shared, at->workspace_bytes, &at->workspace);
 }
 
@@ -100,8 +105,8 @@ static int64_t footprint(smp__probe_state *p)
         return p->footprint_bytes;
     for (int32_t i = 0; i < graph->n_param && weights < ROTATION_BYTES * ranks; i++)
         weights += 8 * graph->param[i].elements; /* and its gradient */
-    for (int32_t i = 0; i < graph->n_op && values < ROTATION_BYTES; i++)
-        values += smp_tensor_bytes(graph, graph->op[i].out, p->batch);
+    for (int32_t t = graph->n_input; t < graph->n_tensor && values < ROTATION_BYTES; t++)
+        values += smp_tensor_bytes(graph, t, p->batch);
     p->footprint_graph = graph;
     p->footprint_batch = p->batch;
     p->footprint_bytes = weights / ranks + values;
@@ -150,19 +155,23 @@ static smp_status fill_sets(smp__probe_state *p)
     SMP_TRY(fill_weights(p, set));
     for (int i = 1; i < p->sets; i++)
         SMP_TRY(p->device->copy(p->device_context, set_at(p, i), set, at->set_bytes));
-    return smp__probe_fill(p, p->pool + at->dout, p->graph->tensor[p->op->out].dtype, at->out_bytes,
-                           WEIGHT_SCALE);
+    for (int k = 0; k < p->op->n_out; k++)
+        SMP_TRY(smp__probe_fill(p, p->pool + at->dout[k], p->graph->tensor[p->op->out + k].dtype,
+                                out_bytes(p, k), WEIGHT_SCALE));
+    return SMP_OK;
 }
 
 /* Forward of a pair as the executor runs it: one kernel, or one after the other. */
 static smp_status call_pair(const smp__probe_state *p, const smp_op_call *call, char *base)
 {
     const void *in[SMP_OP_MAX_IN] = {call->out};
+    void *out = base + p->place.next_out;
     smp_op_call next = *call;
     next.op = p->next;
     next.state = p->next_state;
     next.in = in;
-    next.out = base + p->place.next_out;
+    next.out = out;
+    next.outs = &out;
     next.aux = base + p->place.next_aux;
     if (p->kernels->forward_fused)
         return p->kernels->forward_fused(call, &next);
@@ -177,6 +186,8 @@ static smp_status call_part(smp__probe_state *p, smp_probe_part part, int set)
     char *base = set_at(p, set);
     const void *in[SMP_OP_MAX_IN];
     float *din[SMP_OP_MAX_IN], *dparam[SMP_OP_MAX_PARAM];
+    void *out[SMP_OP_MAX_OUT];
+    const float *dout[SMP_OP_MAX_OUT];
     const float *param[SMP_OP_MAX_PARAM];
     const void *param16[SMP_OP_MAX_PARAM];
     smp_op_call call = {.graph = p->graph, .op = p->op, .batch = p->batch, .state = p->state};
@@ -192,14 +203,20 @@ static smp_status call_part(smp__probe_state *p, smp_probe_part part, int set)
         param16[i] = base + at->param16[i];
         dparam[i] = (float *)(base + at->dparam[i]);
     }
+    for (int k = 0; k < p->op->n_out; k++) {
+        out[k] = base + at->out[k];
+        dout[k] = (const float *)(p->pool + at->dout[k]);
+    }
     call.device = p->device->kernel_context(p->device_context);
     call.in = in;
-    call.out = base + at->out;
+    call.out = out[0];
+    call.outs = out;
     call.param = param;
     call.param16 = p->precision == SMP_PRECISION_BF16 ? param16 : NULL;
     call.aux = at->aux_bytes > 0 ? base + at->aux : NULL;
     call.workspace = at->workspace_bytes > 0 ? p->pool + at->workspace : NULL;
-    call.dout = (const float *)(p->pool + at->dout);
+    call.dout = dout[0];
+    call.douts = dout;
     call.din = din;
     call.dparam = dparam;
     call.seed = 1;
@@ -213,7 +230,7 @@ static bool has_part(const smp__probe_state *p, smp_probe_part part)
     const smp_graph *graph = p->graph;
     if (part == SMP_PROBE_FORWARD)
         return true;
-    if (!graph->training || !graph->tensor[p->op->out].needs_grad)
+    if (!graph->training || !smp_op_has_gradient(graph, p->op))
         return false;
     if (part == SMP_PROBE_BACKWARD_WEIGHT)
         return p->kernels->backward_weight && p->op->n_param > 0;
@@ -247,8 +264,9 @@ static int64_t touched_bytes(const smp__probe_state *p, smp_probe_part part)
             bytes += in_bytes(p, i);
     for (int i = 0; i < p->op->n_param; i++)
         bytes += param_bytes(p, i);
-    if (forward || (!weight && needs.input_grad_out))
-        bytes += p->place.out_bytes;
+    for (int k = 0; k < p->op->n_out; k++)
+        if (forward || (!weight && needs.input_grad_out >> k & 1))
+            bytes += out_bytes(p, k);
     if (forward || (weight ? needs.weight_grad_aux : needs.input_grad_aux))
         bytes += p->place.aux_bytes;
     return bytes > ALIGNMENT ? bytes : ALIGNMENT;

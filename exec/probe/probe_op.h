@@ -17,11 +17,11 @@ enum {
 
 /* Where the buffers of an op lie; offsets from the start of a set, or of the pool. */
 typedef struct smp__places {
-    int64_t in[SMP_OP_MAX_IN], out, aux;
+    int64_t in[SMP_OP_MAX_IN], out[SMP_OP_MAX_OUT], aux;
     int64_t param[SMP_OP_MAX_PARAM], param16[SMP_OP_MAX_PARAM], dparam[SMP_OP_MAX_PARAM];
-    int64_t dout, din[SMP_OP_MAX_IN], workspace; /* shared by the sets */
+    int64_t dout[SMP_OP_MAX_OUT], din[SMP_OP_MAX_IN], workspace; /* shared by the sets */
     int64_t set_bytes, shared_bytes;
-    int64_t out_bytes, aux_bytes, workspace_bytes;
+    int64_t aux_bytes, workspace_bytes;
     int64_t next_out, next_aux; /* of the second op of a pair */
 } smp__places;
 

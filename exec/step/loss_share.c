@@ -29,25 +29,47 @@ static bool reads(const smp *s, int input, int rank)
     return false;
 }
 
+/* How often the int32 values that an op reads stand in the tensor: as often as each of its outputs,
+ * which have to be alike. */
+static smp_status times_made(const smp_graph *graph, const smp_op *op, const double *times,
+                             double *out)
+{
+    *out = -1.0;
+    for (int32_t t = op->out; t < op->out + op->n_out; t++) {
+        if (graph->tensor[t].dtype != SMP_I32)
+            continue;
+        if (*out >= 0.0 && times[t] != *out)
+            return smp_fail_at(smp_op_where(graph, op),
+                               "op '%s' (%s) leaves out some of the targets of the loss, which are "
+                               "counted where they enter the model: expected an input of their own",
+                               op->name, op->kind->name);
+        *out = times[t];
+    }
+    return SMP_OK;
+}
+
 /* How often each model input stands in an int32 tensor: ops come behind what they read, so one walk
  * back knows all readers of a tensor before it passes the tensor on. */
 static smp_status find_inputs(smp *s, int32_t tensor)
 {
     const smp_graph *graph = s->graph;
+    smp_status status = SMP_OK;
     double *times = calloc((size_t)graph->n_tensor, sizeof(*times));
     if (!times)
         return smp_fail_memory((size_t)graph->n_tensor * sizeof(*times));
     times[tensor] = 1.0;
-    for (int32_t i = graph->tensor[tensor].producer; i >= 0; i--) {
+    for (int32_t i = graph->tensor[tensor].producer; i >= 0 && status == SMP_OK; i--) {
         const smp_op *op = &graph->op[i];
-        for (int32_t k = 0; k < op->n_in; k++)
+        double made;
+        status = times_made(graph, op, times, &made);
+        for (int32_t k = 0; k < op->n_in && made > 0.0; k++)
             if (graph->tensor[op->in[k]].dtype == SMP_I32)
-                times[op->in[k]] += times[op->out];
+                times[op->in[k]] += made;
     }
     for (int i = 0; i < graph->n_input; i++)
         s->input[i].counted = times[i];
     free(times);
-    return SMP_OK;
+    return status;
 }
 
 /* Who counts, and who has to be told: the rank with the loss in every replica. */

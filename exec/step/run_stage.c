@@ -24,15 +24,25 @@ static void fill_call(const smp *s, int microbatch, const smp__call *call, smp_o
     out->training = s->training_call;
 }
 
-/* The arguments of an op's forward call on the values that `at` names; in: [SMP_OP_MAX_IN]. */
+/* Arrays that a call points to. */
+typedef struct operands {
+    const void *in[SMP_OP_MAX_IN];
+    void *out[SMP_OP_MAX_OUT];
+    const float *dout[SMP_OP_MAX_OUT];
+    float *din[SMP_OP_MAX_IN];
+} operands;
+
+/* The arguments of an op's forward call on the values that `at` names. */
 static smp_op_call forward_args(const smp *s, int chunk, int microbatch, const smp__call *call,
-                                const smp_layout_redo *at, const void **in)
+                                const smp_layout_redo *at, operands *of)
 {
-    smp_op_call args = {.in = in};
+    smp_op_call args = {.in = of->in, .outs = of->out};
     fill_call(s, microbatch, call, &args);
     for (int32_t k = 0; k < call->op->n_in; k++)
-        in[k] = smp__job_address(s, chunk, at->in[k], microbatch);
-    args.out = smp__job_address(s, chunk, at->out, microbatch);
+        of->in[k] = smp__job_address(s, chunk, at->in[k], microbatch);
+    for (int32_t k = 0; k < call->op->n_out; k++)
+        of->out[k] = smp__job_address(s, chunk, at->out[k], microbatch);
+    args.out = of->out[0];
     args.aux = smp__job_address(s, chunk, at->aux, microbatch);
     args.workspace = smp__job_address(s, chunk, at->workspace, microbatch);
     return args;
@@ -42,31 +52,42 @@ static smp_op_call forward_args(const smp *s, int chunk, int microbatch, const s
 static smp_status forward_call(smp *s, int chunk, int microbatch, const smp__call *call,
                                const smp_layout_redo *at)
 {
-    const void *in[2][SMP_OP_MAX_IN];
-    smp_op_call args = forward_args(s, chunk, microbatch, call, &at[0], in[0]);
+    operands of[2];
+    smp_op_call args = forward_args(s, chunk, microbatch, call, &at[0], &of[0]);
     if (!call->pair)
         return call->kernels->forward(&args);
-    smp_op_call next = forward_args(s, chunk, microbatch, call + 1, &at[1], in[1]);
+    smp_op_call next = forward_args(s, chunk, microbatch, call + 1, &at[1], &of[1]);
     return call->kernels->forward_fused(&args, &next);
+}
+
+/* The gradients of the outputs. */
+static void set_douts(const smp *s, int chunk, int microbatch, const smp__call *call, operands *of,
+                      smp_op_call *args)
+{
+    for (int32_t k = 0; k < call->op->n_out; k++)
+        of->dout[k] = smp__job_address(s, chunk, call->layout->dout[k], microbatch);
+    args->douts = of->dout;
+    args->dout = of->dout[0];
 }
 
 /* backward_input of B or I, in B after backward_weight. */
 static smp_status backward_call(smp *s, int chunk, int microbatch, const smp__call *call,
                                 bool weight)
 {
-    const void *in[SMP_OP_MAX_IN];
-    float *din[SMP_OP_MAX_IN];
-    smp_op_call args = {.in = in, .din = din};
+    operands of;
+    smp_op_call args = {.in = of.in, .outs = of.out, .din = of.din};
     fill_call(s, microbatch, call, &args);
     bool wanted = false;
     for (int32_t k = 0; k < call->op->n_in; k++) {
-        in[k] = smp__job_address(s, chunk, call->layout->backward_in[k], microbatch);
-        din[k] = smp__job_address(s, chunk, call->layout->din[k], microbatch);
-        wanted = wanted || din[k];
+        of.in[k] = smp__job_address(s, chunk, call->layout->backward_in[k], microbatch);
+        of.din[k] = smp__job_address(s, chunk, call->layout->din[k], microbatch);
+        wanted = wanted || of.din[k];
     }
-    args.out = smp__job_address(s, chunk, call->layout->backward_out, microbatch);
+    for (int32_t k = 0; k < call->op->n_out; k++)
+        of.out[k] = smp__job_address(s, chunk, call->layout->backward_out[k], microbatch);
+    args.out = of.out[0];
+    set_douts(s, chunk, microbatch, call, &of, &args);
     args.aux = smp__job_address(s, chunk, call->layout->backward_aux, microbatch);
-    args.dout = smp__job_address(s, chunk, call->layout->dout, microbatch);
     args.workspace = smp__job_address(s, chunk, call->layout->backward_workspace, microbatch);
     if (weight && call->op->n_param > 0) {
         SMP_TRY(call->kernels->backward_weight(&args));
@@ -82,14 +103,13 @@ static smp_status backward_call(smp *s, int chunk, int microbatch, const smp__ca
 static smp_status weight_call(smp *s, int chunk, int microbatch, const smp__call *call,
                               const smp_layout_weight *at)
 {
-    const void *in[SMP_OP_MAX_IN];
-    float *din[SMP_OP_MAX_IN] = {NULL};
-    smp_op_call args = {.in = in, .din = din};
+    operands of = {.out = {NULL}, .din = {NULL}};
+    smp_op_call args = {.in = of.in, .outs = of.out, .din = of.din};
     fill_call(s, microbatch, call, &args);
     for (int32_t k = 0; k < call->op->n_in; k++)
-        in[k] = smp__job_address(s, chunk, at->in[k], microbatch);
+        of.in[k] = smp__job_address(s, chunk, at->in[k], microbatch);
+    set_douts(s, chunk, microbatch, call, &of, &args);
     args.aux = smp__job_address(s, chunk, at->aux, microbatch);
-    args.dout = smp__job_address(s, chunk, call->layout->dout, microbatch);
     args.workspace = smp__job_address(s, chunk, at->workspace, microbatch);
     return call->kernels->backward_weight(&args);
 }
@@ -98,6 +118,9 @@ static smp_status sum(smp *s, int chunk, int microbatch, const smp_instr *instr)
 {
     void *target = smp__job_address(s, chunk, instr->dst, microbatch);
     const void *source = smp__job_address(s, chunk, instr->src, microbatch);
+    if (instr->kind == SMP_INSTR_ZERO)
+        return s->device->zero(s->device_context, target,
+                               instr->elements * smp_dtype_bytes(instr->dtype));
     if (instr->kind == SMP_INSTR_COPY)
         return s->device->copy(s->device_context, target, source,
                                instr->elements * smp_dtype_bytes(instr->dtype));
@@ -118,6 +141,7 @@ static smp_status run_instr(smp *s, int chunk, int microbatch, const smp_instr *
         return forward_call(s, chunk, microbatch, call, &stage->layout->redo[instr->call]);
     case SMP_INSTR_COPY:
     case SMP_INSTR_ADD:
+    case SMP_INSTR_ZERO:
         break;
     }
     return sum(s, chunk, microbatch, instr);

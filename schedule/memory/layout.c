@@ -105,32 +105,37 @@ static smp_status number_values(smp__layout_build *build)
     smp_layout *layout = build->layout;
     int s = build->stage;
     size_t n_call = (size_t)layout->n_call;
-    size_t most = n_call + (size_t)(flow->in_begin[s + 1] - flow->in_begin[s]);
+    size_t most = (size_t)(flow->in_begin[s + 1] - flow->in_begin[s]);
+    for (int32_t i = flow->op_begin[s]; i < flow->op_begin[s + 1]; i++)
+        most += (size_t)graph->op[flow->op_list[i]].n_out;
     build->local = SMP_ARENA_NEW(build->scratch, int32_t, (size_t)graph->n_tensor);
     build->border_of = SMP_ARENA_NEW(build->scratch, int32_t, (size_t)flow->n_transfer);
-    build->value = SMP_ARENA_NEW(build->scratch, smp_ref, most);
-    build->back = SMP_ARENA_NEW(build->scratch, smp_ref, most);
+    build->value = SMP_ARENA_NEW(layout->arena, smp_ref, most);
+    build->back = SMP_ARENA_NEW(layout->arena, smp_ref, most);
     build->last_read = SMP_ARENA_NEW(build->scratch, int32_t, most);
     build->need = SMP_ARENA_NEW(build->scratch, bool, most);
     build->need_weight = SMP_ARENA_NEW(build->scratch, bool, most);
     build->again = SMP_ARENA_NEW(build->scratch, bool, n_call);
     build->second = SMP_ARENA_NEW(build->scratch, bool, n_call);
-    build->made = SMP_ARENA_NEW(build->scratch, int32_t, n_call);
+    build->made = SMP_ARENA_NEW(build->scratch, int32_t, most);
+    build->maker = SMP_ARENA_NEW(build->scratch, int32_t, most);
     build->needs = SMP_ARENA_NEW(build->scratch, smp_op_needs, n_call);
     build->reads = SMP_ARENA_NEW(build->scratch, smp__reads, n_call);
     build->din = SMP_ARENA_NEW(build->scratch, smp_ref *, n_call);
     build->call = SMP_ARENA_NEW(layout->arena, smp_layout_call, n_call);
     if (!build->local || !build->border_of || !build->value || !build->back || !build->last_read ||
         !build->need || !build->need_weight || !build->again || !build->second || !build->made ||
-        !build->needs || !build->reads || !build->din || !build->call)
+        !build->maker || !build->needs || !build->reads || !build->din || !build->call)
         return SMP_ERR_NO_MEMORY;
     layout->call = build->call;
     for (int32_t i = 0; i < layout->n_call; i++) {
         int32_t op = flow->op_list[flow->op_begin[s] + i];
         build->call[i].op = op;
-        build->made[i] = -1;
-        build->last_read[i] = i;
-        build->local[graph->op[op].out] = i + 1;
+        for (int32_t k = 0; k < graph->op[op].n_out; k++) {
+            build->made[build->n_value] = -1;
+            build->maker[build->n_value] = build->last_read[build->n_value] = i;
+            build->local[graph->op[op].out + k] = ++build->n_value;
+        }
         smp_op_needs_get(graph, &graph->op[op], flow->batch, &build->needs[i]);
     }
     for (int32_t i = 0; i + 1 < layout->n_call; i++) {
@@ -138,11 +143,12 @@ static smp_status number_values(smp__layout_build *build)
                               smp_op_fused(graph, build->call[i].op);
         build->second[i + 1] = build->call[i].pair;
     }
-    build->n_value = layout->n_call;
     for (int32_t i = flow->in_begin[s]; i < flow->in_begin[s + 1]; i++) {
         const smp_transfer *transfer = &flow->transfer[flow->in_list[i]];
-        if (transfer->kind == SMP_TRANSFER_F)
-            build->local[transfer->tensor] = ++build->n_value;
+        if (transfer->kind != SMP_TRANSFER_F)
+            continue;
+        build->maker[build->n_value] = -1;
+        build->local[transfer->tensor] = ++build->n_value;
     }
     return SMP_OK;
 }
@@ -182,7 +188,8 @@ static void find_lives(smp__layout_build *build)
     for (int32_t i = 0; i < build->layout->n_call; i++) {
         const smp_op *op = &build->graph->op[build->call[i].op];
         smp__reads reads = build->reads[i] = reads_of(build, i);
-        build->need[i] |= reads.out;
+        for (int32_t k = 0; k < op->n_out; k++)
+            build->need[smp__layout_first(build, i) + k] |= reads.out >> k & 1;
         for (int32_t slot = 0; slot < op->n_in; slot++) {
             int32_t v = build->local[op->in[slot]] - 1;
             if (v < 0)
@@ -223,8 +230,10 @@ void smp__layout_find_again(smp__layout_build *build)
         bool aux_kept;
         if (!is_masked(build, i))
             continue;
-        bool aux = smp__layout_aux_bytes(build, i, &aux_kept) > 0;
-        if (!build->need[i] && !(aux && aux_kept))
+        bool needed = smp__layout_aux_bytes(build, i, &aux_kept) > 0 && aux_kept;
+        for (int32_t k = 0; k < smp__layout_n_out(build, i); k++)
+            needed |= build->need[smp__layout_first(build, i) + k];
+        if (!needed)
             continue;
         repeat(build, i);
         if (build->call[i].pair)
@@ -245,29 +254,29 @@ static smp_block block_of(const smp__layout_build *build, bool weight)
     return build->split && weight ? SMP_BLOCK_WEIGHT : SMP_BLOCK_INPUT;
 }
 
-static smp_status place_output(smp__layout_build *build, smp__work *work, int32_t i)
+static smp_status place_output(smp__layout_build *build, smp__work *work, int32_t tensor)
 {
-    int32_t tensor = build->graph->op[build->call[i].op].out;
-    smp_ref *ref = &build->value[i];
-    bool kept = smp__layout_stays(build, i);
-    bool weight = kept && build->need_weight[i];
-    if (build->made[i] >= 0) {
-        build->border[build->made[i]].in_backward = kept;
-        build->border[build->made[i]].in_weight = weight && build->split;
+    int32_t v = build->local[tensor] - 1, i = build->maker[v];
+    smp_ref *ref = &build->value[v];
+    bool kept = smp__layout_stays(build, v);
+    bool weight = kept && build->need_weight[v];
+    if (build->made[v] >= 0) {
+        build->border[build->made[v]].in_backward = kept;
+        build->border[build->made[v]].in_weight = weight && build->split;
     }
     if (tensor == build->graph->loss) {
         *ref = (smp_ref){.space = SMP_SPACE_LOSS};
         return SMP_OK;
     }
-    if (build->made[i] >= 0) {
-        *ref = (smp_ref){.space = SMP_SPACE_BORDER, .index = build->made[i]};
+    if (build->made[v] >= 0) {
+        *ref = (smp_ref){.space = SMP_SPACE_BORDER, .index = build->made[v]};
         return SMP_OK;
     }
     int64_t bytes = smp_tensor_bytes(build->graph, tensor, build->flow->batch);
     if (kept)
         return smp__layout_stash(build, block_of(build, weight), bytes, ref);
     SMP_TRY(smp__work_add(work, bytes, smp__layout_begin(build, i, i), ref));
-    smp__work_extend(work, *ref, build->last_read[i]);
+    smp__work_extend(work, *ref, build->last_read[v]);
     return SMP_OK;
 }
 
@@ -336,7 +345,7 @@ static smp_status fill_call(smp__layout_build *build, int32_t i)
     for (int32_t slot = 0; slot < op->n_in; slot++)
         in[slot] = smp__layout_find(build, build->value, op->in[slot]);
     call->in = in;
-    call->out = build->value[i];
+    call->out = &build->value[smp__layout_first(build, i)];
     return SMP_OK;
 }
 
@@ -347,21 +356,24 @@ static smp_status layout_forward(smp__layout_build *build)
     smp_status status = SMP_OK;
     place_received(build);
     for (int32_t i = 0; i < layout->n_call && status == SMP_OK; i++) {
-        status = place_output(build, &work, i);
+        const smp_op *op = &build->graph->op[build->call[i].op];
+        for (int32_t t = op->out; t < op->out + op->n_out && status == SMP_OK; t++)
+            status = place_output(build, &work, t);
         if (status == SMP_OK)
             status = place_scratch(build, &work, i);
     }
     if (status == SMP_OK)
         status = smp__work_pack(&work, &layout->forward_work_bytes);
+    for (int32_t v = 0; v < build->n_value && status == SMP_OK && !build->measure; v++)
+        smp__layout_resolve(&work, &build->value[v]);
     for (int32_t i = 0; i < layout->n_call && status == SMP_OK && !build->measure; i++) {
-        smp__layout_resolve(&work, &build->value[i]);
         smp__layout_resolve(&work, &build->call[i].aux);
         smp__layout_resolve(&work, &build->call[i].forward_workspace);
     }
     for (int32_t i = 0; i < layout->n_call && status == SMP_OK && !build->measure; i++)
         status = fill_call(build, i);
     for (int32_t v = 0; v < build->n_value; v++)
-        if (v >= layout->n_call || !build->again[v])
+        if (!smp__layout_remade(build, v))
             build->back[v] = build->value[v];
     smp__work_free(&work);
     return status;

@@ -70,26 +70,27 @@ typedef struct smp_border {
     bool in_weight; /* OUT, IN, GRAD_IN of a split backward: read by W */
 } smp_border;
 
-/* Addresses of one op's forward call, and of its call in B or I. Arrays are [n_in] of the op. */
+/* Addresses of one op's forward call, and of its call in B or I. Arrays of inputs are [n_in] of the op,
+ * those of outputs [n_out]. */
 typedef struct smp_layout_call {
     int32_t op;
     bool pair;         /* this call and the next, in F or repeated, may be one forward_fused */
     const smp_ref *in; /* forward inputs */
-    smp_ref out;
+    const smp_ref *out;
     smp_ref aux;
     smp_ref forward_workspace;
-    const smp_ref *backward_in; /* NONE where the action does not need the value */
-    smp_ref backward_out;       /* NONE unless needed, as aux */
+    const smp_ref *backward_in;  /* NONE where the action does not need the value */
+    const smp_ref *backward_out; /* likewise, and aux */
     smp_ref backward_aux;
-    smp_ref dout;       /* of I and W too; NONE: this op has no backward */
-    const smp_ref *din; /* NONE where no gradient is wanted */
+    const smp_ref *dout; /* of I and W too; NONE of int32 outputs, and if the op has no backward */
+    const smp_ref *din;  /* NONE where no gradient is wanted */
     smp_ref backward_workspace;
 } smp_layout_call;
 
 /* Addresses of a forward call that the backward action repeats. */
 typedef struct smp_layout_redo {
-    const smp_ref *in;
-    smp_ref out, aux, workspace;
+    const smp_ref *in, *out;
+    smp_ref aux, workspace;
 } smp_layout_redo;
 
 /* Addresses of an op's call in W; dout is that of smp_layout_call. */
@@ -104,7 +105,8 @@ typedef enum smp_instr_kind {
     SMP_INSTR_WEIGHT,    /* backward_weight alone, by layout->weight */
     SMP_INSTR_RECOMPUTE, /* forward of call `call` again, by layout->redo */
     SMP_INSTR_COPY,      /* dst = src */
-    SMP_INSTR_ADD        /* dst += src */
+    SMP_INSTR_ADD,       /* dst += src */
+    SMP_INSTR_ZERO       /* dst = 0: the gradient of an output that adds nothing to the loss */
 } smp_instr_kind;
 
 typedef struct smp_instr {

@@ -25,11 +25,13 @@ typedef struct backward_build {
     smp__layout_build *base;
     int32_t fold_first;  /* of this stage, in flow->fold */
     fold_state *state;   /* [folds of the stage] */
-    int32_t *home;       /* [n_call] fold of the output's gradient here, or -1 */
+    int32_t *home;       /* [n_value] fold of its gradient here, or -1 */
     int64_t *slot_begin; /* [n_call + 1] into the next two */
     int32_t *slot_fold;  /* fold that an input gradient belongs to, or -1 */
     int32_t *slot_source;
     smp_ref **backward_in;     /* [n_call] call[i].backward_in, still to be resolved */
+    smp_ref **backward_out;    /* [n_call] likewise */
+    smp_ref **dout;            /* [n_call] likewise */
     smp_layout_redo *redo;     /* [n_call] or NULL */
     smp_layout_weight *weight; /* [n_call] or NULL */
     smp_instr *instr;          /* malloc'ed */
@@ -51,14 +53,14 @@ static smp_status index_folds(backward_build *b)
     int32_t n_fold = flow->fold_begin[base->stage + 1] - first;
     b->fold_first = first;
     b->state = SMP_ARENA_NEW(base->scratch, fold_state, (size_t)n_fold);
-    b->home = SMP_ARENA_NEW(base->scratch, int32_t, (size_t)n_call);
+    b->home = SMP_ARENA_NEW(base->scratch, int32_t, (size_t)base->n_value);
     b->slot_begin = SMP_ARENA_NEW(base->scratch, int64_t, (size_t)n_call + 1);
     if (!b->state || !b->home || !b->slot_begin)
         return SMP_ERR_NO_MEMORY;
-    for (int32_t i = 0; i < n_call; i++) {
-        b->home[i] = -1;
+    for (int32_t v = 0; v < base->n_value; v++)
+        b->home[v] = -1;
+    for (int32_t i = 0; i < n_call; i++)
         b->slot_begin[i + 1] = b->slot_begin[i] + base->graph->op[base->call[i].op].n_in;
-    }
     size_t n_slot = (size_t)b->slot_begin[n_call];
     b->slot_fold = SMP_ARENA_NEW(base->scratch, int32_t, n_slot);
     b->slot_source = SMP_ARENA_NEW(base->scratch, int32_t, n_slot);
@@ -75,7 +77,7 @@ static smp_status index_folds(backward_build *b)
             const smp_fold_source *source = &flow->source[k];
             if (source->op < 0)
                 continue;
-            int32_t call = base->local[base->graph->op[source->op].out] - 1;
+            int32_t call = base->maker[base->local[base->graph->op[source->op].out] - 1];
             b->slot_fold[b->slot_begin[call] + source->slot] = f;
             b->slot_source[b->slot_begin[call] + source->slot] = k;
         }
@@ -132,7 +134,8 @@ static smp_status place_sum(backward_build *b, int32_t f)
         return SMP_OK;
     }
     int64_t bytes = smp_tensor_bytes(b->base->graph, fold->tensor, flow->batch);
-    bool weight = smp__layout_weighs(b->base, b->base->local[fold->tensor] - 1);
+    int32_t maker = b->base->maker[b->base->local[fold->tensor] - 1];
+    bool weight = smp__layout_weighs(b->base, maker);
     return add_place(b, weight, bytes, (int64_t)b->n_instr, &state->sum);
 }
 
@@ -205,10 +208,13 @@ static smp_status redo_call(backward_build *b, int32_t i)
         smp__work_extend(&b->work, in[slot], (int64_t)b->n_instr);
     }
     bool kept;
-    int64_t bytes = smp_tensor_bytes(base->graph, op->out, base->flow->batch);
     int64_t aux = smp__layout_aux_bytes(base, i, &kept);
-    SMP_TRY(add_place(b, base->need_weight[i], bytes, begin, &base->back[i]));
-    redo->out = base->back[i];
+    int32_t first = smp__layout_first(base, i);
+    for (int32_t k = 0; k < op->n_out; k++) {
+        int64_t bytes = smp_tensor_bytes(base->graph, op->out + k, base->flow->batch);
+        SMP_TRY(add_place(b, base->need_weight[first + k], bytes, begin, &base->back[first + k]));
+    }
+    redo->out = &base->back[first];
     if (aux > 0)
         SMP_TRY(add_place(b, smp__layout_aux_weight(base, i), aux, begin, &redo->aux));
     if (base->needs[i].workspace_bytes > 0)
@@ -230,11 +236,13 @@ static void find_reads(backward_build *b, int32_t i)
             b->backward_in[i][slot] = smp__layout_find(base, base->back, op->in[slot]);
             smp__work_extend(&b->work, b->backward_in[i][slot], (int64_t)b->n_instr);
         }
-    if (reads->out)
-        call->backward_out = base->back[i];
+    for (int32_t k = 0; k < op->n_out; k++)
+        if (reads->out >> k & 1) {
+            b->backward_out[i][k] = base->back[smp__layout_first(base, i) + k];
+            smp__work_extend(&b->work, b->backward_out[i][k], (int64_t)b->n_instr);
+        }
     if (reads->aux || opaque || (reads->weight_aux && !base->split))
         call->backward_aux = base->again[i] ? b->redo[i].aux : call->aux;
-    smp__work_extend(&b->work, call->backward_out, (int64_t)b->n_instr);
     smp__work_extend(&b->work, call->backward_aux, (int64_t)b->n_instr);
 }
 
@@ -255,25 +263,45 @@ static smp_status place_input_gradients(backward_build *b, int32_t i)
     for (int32_t slot = 0; slot < n_in; slot++)
         smp__work_extend(&b->work, din[slot], (int64_t)b->n_instr);
     smp__work_extend(&b->work, call->backward_workspace, (int64_t)b->n_instr);
-    smp__work_extend(&b->work, call->dout, (int64_t)b->n_instr);
+    for (int32_t k = 0; k < smp__layout_n_out(base, i); k++)
+        smp__work_extend(&b->work, b->dout[i][k], (int64_t)b->n_instr);
     find_reads(b, i);
     return SMP_OK;
+}
+
+/* The gradient of an output, which is complete. */
+static smp_status find_output_gradient(backward_build *b, int32_t i, int32_t tensor, smp_ref *dout)
+{
+    smp__layout_build *base = b->base;
+    const smp_graph *graph = base->graph;
+    int32_t f = b->home[base->local[tensor] - 1];
+    if (f >= 0) {
+        SMP_TRY(add_received(b, f));
+        *dout = b->state[f - b->fold_first].sum;
+        if (dout->space == SMP_SPACE_BORDER)
+            base->border[dout->index].in_weight = base->split && smp__layout_weighs(base, i);
+        return SMP_OK;
+    }
+    *dout = (smp_ref){0};
+    if (graph->tensor[tensor].dtype == SMP_I32)
+        return SMP_OK;
+    if (tensor == graph->loss || graph->loss < 0) {
+        *dout = (smp_ref){.space = SMP_SPACE_LOSS_GRADIENT};
+        return SMP_OK;
+    }
+    int64_t bytes = smp_tensor_bytes(graph, tensor, base->flow->batch);
+    SMP_TRY(add_place(b, smp__layout_weighs(base, i), bytes, (int64_t)b->n_instr, dout));
+    return emit_sum(b, SMP_INSTR_ZERO, tensor, *dout, (smp_ref){0});
 }
 
 /* The call of B or I. I has none of an op that passes no gradient on. */
 static smp_status backward_call(backward_build *b, int32_t i)
 {
     smp__layout_build *base = b->base;
-    smp_layout_call *call = &base->call[i];
-    const smp_op *op = &base->graph->op[call->op];
+    const smp_op *op = &base->graph->op[base->call[i].op];
     bool wanted = !base->split;
-    call->dout = (smp_ref){.space = SMP_SPACE_LOSS_GRADIENT};
-    if (b->home[i] >= 0) {
-        SMP_TRY(add_received(b, b->home[i]));
-        call->dout = b->state[b->home[i] - b->fold_first].sum;
-        if (call->dout.space == SMP_SPACE_BORDER)
-            base->border[call->dout.index].in_weight = base->split && smp__layout_weighs(base, i);
-    }
+    for (int32_t k = 0; k < op->n_out; k++)
+        SMP_TRY(find_output_gradient(b, i, op->out + k, &b->dout[i][k]));
     for (int32_t slot = 0; slot < op->n_in && !wanted; slot++)
         wanted = b->slot_fold[b->slot_begin[i] + slot] >= 0;
     if (!wanted)
@@ -349,8 +377,6 @@ static smp_status finish(backward_build *b)
     for (int32_t i = 0; i < layout->n_call; i++) {
         smp_layout_call *call = &base->call[i];
         smp_layout_redo *redo = b->redo ? &b->redo[i] : NULL;
-        smp__layout_resolve(&b->work, &call->dout);
-        smp__layout_resolve(&b->work, &call->backward_out);
         smp__layout_resolve(&b->work, &call->backward_aux);
         smp__layout_resolve(&b->work, &call->backward_workspace);
         for (int32_t slot = 0; slot < base->graph->op[call->op].n_in; slot++) {
@@ -359,8 +385,13 @@ static smp_status finish(backward_build *b)
             if (redo && redo->in)
                 smp__layout_resolve(&b->work, (smp_ref *)&redo->in[slot]);
         }
+        for (int32_t k = 0; k < smp__layout_n_out(base, i); k++) {
+            smp__layout_resolve(&b->work, &b->dout[i][k]);
+            smp__layout_resolve(&b->work, &b->backward_out[i][k]);
+            if (redo && redo->out)
+                smp__layout_resolve(&b->work, (smp_ref *)&redo->out[k]);
+        }
         if (redo) {
-            smp__layout_resolve(&b->work, &redo->out);
             smp__layout_resolve(&b->work, &redo->aux);
             smp__layout_resolve(&b->work, &redo->workspace);
         }
@@ -377,31 +408,37 @@ static smp_status allocate(backward_build *b)
     smp_arena *arena = base->layout->arena;
     size_t n_call = (size_t)base->layout->n_call;
     b->backward_in = SMP_ARENA_NEW(base->scratch, smp_ref *, n_call);
+    b->backward_out = SMP_ARENA_NEW(base->scratch, smp_ref *, n_call);
+    b->dout = SMP_ARENA_NEW(base->scratch, smp_ref *, n_call);
     bool repeats = false;
     for (size_t i = 0; i < n_call; i++)
         repeats |= base->again[i];
     b->redo = repeats ? SMP_ARENA_NEW(arena, smp_layout_redo, n_call) : NULL;
     b->weight = base->split ? SMP_ARENA_NEW(arena, smp_layout_weight, n_call) : NULL;
-    if (!b->backward_in || (repeats && !b->redo) || (base->split && !b->weight))
+    if (!b->backward_in || !b->backward_out || !b->dout || (repeats && !b->redo) ||
+        (base->split && !b->weight))
         return SMP_ERR_NO_MEMORY;
     base->layout->redo = b->redo;
     base->layout->weight = b->weight;
     size_t most = 0;
     for (size_t i = 0; i < n_call && base->measure; i++) {
-        size_t n_in = (size_t)base->graph->op[base->call[i].op].n_in;
-        most = n_in > most ? n_in : most;
+        const smp_op *op = &base->graph->op[base->call[i].op];
+        size_t n = 2 * ((size_t)op->n_in + (size_t)op->n_out);
+        most = n > most ? n : most;
     }
-    smp_ref *row = SMP_ARENA_NEW(base->scratch, smp_ref, 2 * most);
+    smp_ref *row = SMP_ARENA_NEW(base->scratch, smp_ref, most);
     if (!row)
         return SMP_ERR_NO_MEMORY;
     for (size_t i = 0; i < n_call; i++) {
-        size_t n_in = (size_t)base->graph->op[base->call[i].op].n_in;
-        base->din[i] = base->measure ? row : SMP_ARENA_NEW(arena, smp_ref, n_in);
-        b->backward_in[i] = base->measure ? row + most : SMP_ARENA_NEW(arena, smp_ref, n_in);
-        if (!base->din[i] || !b->backward_in[i])
+        const smp_op *op = &base->graph->op[base->call[i].op];
+        size_t n_in = (size_t)op->n_in, n_out = (size_t)op->n_out;
+        smp_ref *at = base->measure ? row : SMP_ARENA_NEW(arena, smp_ref, 2 * (n_in + n_out));
+        if (!at)
             return SMP_ERR_NO_MEMORY;
-        base->call[i].din = base->din[i];
-        base->call[i].backward_in = b->backward_in[i];
+        base->call[i].din = base->din[i] = at;
+        base->call[i].backward_in = b->backward_in[i] = at + n_in;
+        base->call[i].backward_out = b->backward_out[i] = at + 2 * n_in;
+        base->call[i].dout = b->dout[i] = at + 2 * n_in + n_out;
     }
     return SMP_OK;
 }

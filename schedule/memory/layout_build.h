@@ -14,10 +14,10 @@ typedef struct smp__work {
     size_t capacity[4];
 } smp__work;
 
-/* What the two halves of an op's backward read: inputs as a mask, output, aux. */
+/* What the two halves of an op's backward read: inputs and outputs as masks, aux. */
 typedef struct smp__reads {
-    uint32_t in, weight_in;
-    bool out, aux, weight_aux;
+    uint32_t in, weight_in, out;
+    bool aux, weight_aux;
 } smp__reads;
 
 typedef struct smp__layout_build {
@@ -35,7 +35,8 @@ typedef struct smp__layout_build {
     smp_border *border;
     smp_op_needs *needs; /* [n_call] */
     smp__reads *reads;   /* [n_call] */
-    int32_t *made;       /* [n_call] OUT border of the output, or -1 */
+    int32_t *made;       /* [n_value] OUT border of an output, or -1 */
+    int32_t *maker;      /* [n_value] call that makes it; -1: received */
     int32_t *local;      /* [n_tensor] value index + 1 of a tensor of this stage, or 0 */
     int32_t *border_of;  /* [n_transfer] border of a transfer of this stage (not OUT) */
     int32_t n_value;     /* outputs of calls, then received activations */
@@ -53,10 +54,24 @@ typedef struct smp__layout_build {
 smp_status smp__layout_open(smp__layout_build *build);
 /* Which calls the backward action repeats under build->recompute, and what it needs for that. */
 void smp__layout_find_again(smp__layout_build *build);
+/* The first value that a call makes; it makes as many as its op has outputs. */
+static inline int32_t smp__layout_first(const smp__layout_build *build, int32_t call)
+{
+    return build->local[build->graph->op[build->call[call].op].out] - 1;
+}
+static inline int32_t smp__layout_n_out(const smp__layout_build *build, int32_t call)
+{
+    return build->graph->op[build->call[call].op].n_out;
+}
+/* Does the backward action make the value again? */
+static inline bool smp__layout_remade(const smp__layout_build *build, int32_t value)
+{
+    return build->maker[value] >= 0 && build->again[build->maker[value]];
+}
 /* Is a value made forward, or received, kept for the backward action? */
 static inline bool smp__layout_stays(const smp__layout_build *build, int32_t value)
 {
-    return build->need[value] && (value >= build->layout->n_call || !build->again[value]);
+    return build->need[value] && !smp__layout_remade(build, value);
 }
 
 /* A new buffer alive at `time` only; *ref gets its number. */

@@ -56,7 +56,7 @@ static const smp_op *op_of(const choice *c, int32_t call)
 
 static bool is_repeated(const choice *c, int32_t value)
 {
-    return value < c->n_call && c->build->again[value];
+    return smp__layout_remade(c->build, value);
 }
 
 static bool is_needed(const choice *c, int32_t value)
@@ -70,11 +70,21 @@ static int32_t read_by(const choice *c, const smp_op *op, int32_t slot)
     return c->build->local[op->in[slot]] - 1;
 }
 
+/* What a call that is not repeated keeps: those of its outputs that are needed, and aux. */
+static int64_t kept_by(const choice *c, int32_t i)
+{
+    int64_t bytes = c->aux[i];
+    int32_t first = smp__layout_first(c->build, i);
+    for (int32_t v = first; v < first + smp__layout_n_out(c->build, i); v++)
+        bytes += is_needed(c, v) ? c->bytes[v] : 0;
+    return bytes;
+}
+
 /* Puts a call into the set, or takes it out; `held` stays the sum over the state. */
 static void put_call(choice *c, int32_t i)
 {
     const smp_op *op = op_of(c, i);
-    c->held -= (is_needed(c, i) ? c->bytes[i] : 0) + c->aux[i];
+    c->held -= kept_by(c, i);
     c->build->again[i] = true;
     for (int32_t slot = 0; slot < op->n_in; slot++) {
         int32_t v = read_by(c, op, slot);
@@ -98,7 +108,7 @@ static void take_call(choice *c, int32_t i)
             c->held -= c->bytes[v];
     }
     c->build->again[i] = false;
-    c->held += (is_needed(c, i) ? c->bytes[i] : 0) + c->aux[i];
+    c->held += kept_by(c, i);
 }
 
 /* A pair goes together; a call without is its own first and last. */
@@ -138,9 +148,9 @@ static void do_move(choice *c, int32_t call, bool deep, move *m)
         const smp_op *op = op_of(c, m->call[k]);
         for (int32_t slot = 0; slot < op->n_in; slot++) {
             int32_t v = read_by(c, op, slot);
-            if (v >= 0 && v < c->n_call && !c->build->again[v] && !c->build->need[v] &&
+            if (v >= 0 && c->build->maker[v] >= 0 && !is_repeated(c, v) && !c->build->need[v] &&
                 c->bytes[v] > 0 && m->n + 2 <= MAX_MOVE)
-                do_unit(c, v, m);
+                do_unit(c, c->build->maker[v], m);
         }
     }
     m->saved = before - c->held;
@@ -211,13 +221,13 @@ static smp_status push_around(choice *c, int32_t tensor)
 {
     const smp_graph *graph = c->build->graph;
     const smp_flow *flow = c->build->flow;
-    int32_t maker = c->build->local[tensor] - 1;
-    if (maker < c->n_call)
+    int32_t maker = c->build->maker[c->build->local[tensor] - 1];
+    if (maker >= 0)
         SMP_TRY(push(c, maker));
     for (int64_t k = graph->consumer_begin[tensor]; k < graph->consumer_begin[tensor + 1]; k++) {
         int32_t reader = graph->consumer[k].op;
         if (flow->stage_of_op[reader] == c->build->stage)
-            SMP_TRY(push(c, c->build->local[graph->op[reader].out] - 1));
+            SMP_TRY(push(c, c->build->maker[c->build->local[graph->op[reader].out] - 1]));
     }
     return SMP_OK;
 }
@@ -226,7 +236,8 @@ static smp_status push_changed(choice *c, const move *done)
 {
     for (int32_t k = 0; k < done->n; k++) {
         const smp_op *op = op_of(c, done->call[k]);
-        SMP_TRY(push_around(c, op->out));
+        for (int32_t t = op->out; t < op->out + op->n_out; t++)
+            SMP_TRY(push_around(c, t));
         for (int32_t slot = 0; slot < op->n_in; slot++) {
             int32_t v = read_by(c, op, slot);
             if (v >= 0 && !c->build->need[v] && c->reader[v] == 1)
@@ -293,6 +304,15 @@ static smp_status take_back(choice *c, int64_t goal)
     return SMP_OK;
 }
 
+static bool is_read(const choice *c, int32_t call)
+{
+    int32_t first = smp__layout_first(c->build, call);
+    for (int32_t v = first; v < first + smp__layout_n_out(c->build, call); v++)
+        if (is_needed(c, v))
+            return true;
+    return false;
+}
+
 /* Backwards, calls that nothing needs: the layout would not repeat them. */
 static void drop_idle(choice *c)
 {
@@ -302,7 +322,7 @@ static void drop_idle(choice *c)
         bool idle = true;
         put_unit(c, i, false);
         for (int32_t k = i; k <= last_of(c, i); k++)
-            idle = idle && !is_needed(c, k) && c->aux[k] == 0;
+            idle = idle && !is_read(c, k) && c->aux[k] == 0;
         if (!idle)
             put_unit(c, i, true);
     }
@@ -322,9 +342,10 @@ static smp_status fill(choice *c, smp__layout_build *build, const double *forwar
     for (int32_t i = 0; i < c->n_call; i++) {
         bool kept;
         int64_t aux = smp__layout_aux_bytes(build, i, &kept);
-        int32_t out = op_of(c, i)->out;
-        c->bytes[i] =
-            out == graph->loss ? 0 : smp__bytes_align(smp_tensor_bytes(graph, out, flow->batch));
+        const smp_op *op = op_of(c, i);
+        for (int32_t t = op->out; t < op->out + op->n_out; t++)
+            c->bytes[build->local[t] - 1] =
+                t == graph->loss ? 0 : smp__bytes_align(smp_tensor_bytes(graph, t, flow->batch));
         c->aux[i] = kept ? smp__bytes_align(aux) : 0;
         c->held += c->aux[i];
     }

@@ -1,5 +1,5 @@
-/* Random graphs, legal stages and programs for the tests of this layer. The graphs are made of two
- * invented operator kinds whose needs are random functions of the op, so that layouts meet every
+/* Random graphs, legal stages and programs for the tests of this layer. The graphs are made of an
+ * invented operator kind whose needs are random functions of the op, so that layouts meet every
  * combination of what a backward pass may read. */
 #ifndef SMP_TESTS_SCHEDULE_FIXTURE_H
 #define SMP_TESTS_SCHEDULE_FIXTURE_H
@@ -17,6 +17,8 @@
 #include "graph/base/random.h"
 #include "graph/model/op.h"
 #include "schedule/memory/memory.h"
+
+enum { FIXTURE_OUT = 3 };
 
 typedef struct fixture_random {
     uint64_t state;
@@ -48,7 +50,7 @@ static inline void fixture_needs(const smp_graph *graph, const smp_op *op, int64
     uint32_t all = (1u << op->n_in) - 1;
     needs->input_grad_in = (uint32_t)bits & all;
     needs->weight_grad_in = (uint32_t)(bits >> 8) & all;
-    needs->input_grad_out = bits >> 16 & 1;
+    needs->input_grad_out = (bits >> 16 & 1) | ((bits >> 44 & 3) << 1 & ((1u << op->n_out) - 1));
     needs->aux_bytes = bits >> 17 & 1 ? (int64_t)(bits >> 18 & 63) + 1 : 0;
     needs->input_grad_aux = needs->aux_bytes > 0 && (bits >> 24 & 1);
     needs->weight_grad_aux = needs->aux_bytes > 0 && (bits >> 25 & 1);
@@ -66,6 +68,7 @@ static const smp_op_kind fixture_kind = {
     .name = "mix",
     .min_in = 1,
     .max_in = 3,
+    .max_out = FIXTURE_OUT,
     .needs = fixture_needs,
     .fuses = fixture_fuses,
     .cpu = {.forward = fixture_kernel,
@@ -89,11 +92,13 @@ static inline void fixture_finish(fixture_graph *f, smp_tensor *tensor, smp_op *
     int64_t n_edge = 0;
     int32_t n_use = 0;
     for (int32_t u = 0; u < g->n_op; u++) {
-        up[op[u].out] = op[u].n_param > 0;
+        bool weights = op[u].n_param > 0;
         for (int32_t i = 0; i < op[u].n_in; i++, n_edge++) {
-            up[op[u].out] |= up[op[u].in[i]];
+            weights |= up[op[u].in[i]];
             begin[op[u].in[i] + 2]++;
         }
+        for (int32_t k = 0; k < op[u].n_out; k++)
+            up[op[u].out + k] = weights;
         n_use += op[u].n_param;
     }
     for (int32_t t = 2; t <= g->n_tensor; t++)
@@ -102,7 +107,8 @@ static inline void fixture_finish(fixture_graph *f, smp_tensor *tensor, smp_op *
         down[g->loss] = true;
     for (int32_t u = g->n_op - 1; u >= 0; u--)
         for (int32_t i = 0; i < op[u].n_in; i++)
-            down[op[u].in[i]] |= down[op[u].out];
+            for (int32_t k = 0; k < op[u].n_out; k++)
+                down[op[u].in[i]] |= down[op[u].out + k];
     for (int32_t t = 0; t < g->n_tensor; t++)
         tensor[t].needs_grad = g->training && up[t] && (g->loss < 0 || down[t]);
     smp_consumer *consumer = SMP_ARENA_NEW(f->arena, smp_consumer, (size_t)n_edge);
@@ -125,8 +131,9 @@ static inline void fixture_finish(fixture_graph *f, smp_tensor *tensor, smp_op *
     g->use = use;
 }
 
-/* n_op ops, the last one making the loss. */
-static inline void fixture_graph_make(fixture_graph *f, uint64_t seed, int32_t n_op, bool training)
+/* n_op ops, the last one making the loss, its last output. Some have up to max_out outputs. */
+static inline void fixture_graph_make(fixture_graph *f, uint64_t seed, int32_t n_op, bool training,
+                                      int max_out)
 {
     fixture_random random = {seed};
     *f = (fixture_graph){.arena = smp_arena_create()};
@@ -135,12 +142,18 @@ static inline void fixture_graph_make(fixture_graph *f, uint64_t seed, int32_t n
                      .path = "random.yaml",
                      .training = training,
                      .n_input = 2,
-                     .n_tensor = 2 + n_op,
+                     .n_tensor = 2,
                      .n_op = n_op,
-                     .loss = 1 + n_op,
                      .fingerprint = seed};
-    smp_tensor *tensor = SMP_ARENA_NEW(f->arena, smp_tensor, (size_t)g->n_tensor);
     smp_op *op = SMP_ARENA_NEW(f->arena, smp_op, (size_t)n_op);
+    for (int32_t u = 0; u < n_op; u++) {
+        uint64_t bits = smp_random_mix(seed * 31 + (uint64_t)u);
+        op[u].n_out = bits % 3 == 0 ? 1 + (int32_t)(bits >> 8 & 255) % max_out : 1;
+        op[u].out = g->n_tensor;
+        g->n_tensor += op[u].n_out;
+    }
+    g->loss = g->n_tensor - 1;
+    smp_tensor *tensor = SMP_ARENA_NEW(f->arena, smp_tensor, (size_t)g->n_tensor);
     smp_param *param = SMP_ARENA_NEW(f->arena, smp_param, (size_t)(2 * n_op));
     for (int32_t t = 0; t < g->n_tensor; t++) {
         int64_t elements = t == g->loss ? 1 : 1 + fixture_below(&random, 40);
@@ -149,7 +162,7 @@ static inline void fixture_graph_make(fixture_graph *f, uint64_t seed, int32_t n
                                  .known = true,
                                  .shape = {1, {elements}},
                                  .elements = elements,
-                                 .producer = t - 2 < 0 ? -1 : t - 2};
+                                 .producer = -1};
     }
     for (int32_t u = 0; u < n_op; u++) {
         int32_t n_in = 1 + (int32_t)fixture_below(&random, 3), *in, *held;
@@ -161,13 +174,16 @@ static inline void fixture_graph_make(fixture_graph *f, uint64_t seed, int32_t n
                          .use = SMP_ARENA_NEW(f->arena, int32_t, (size_t)n_param),
                          .n_in = n_in,
                          .n_param = n_param,
-                         .out = 2 + u,
+                         .n_out = op[u].n_out,
+                         .out = op[u].out,
                          .pin = -1,
                          .group = -1};
         for (int32_t i = 0; i < n_in; i++) {
-            int64_t window = fixture_chance(&random, 70) && u > 2 ? 3 : u + 2;
-            in[i] = (int32_t)(u + 1 - fixture_below(&random, window));
+            int64_t window = fixture_chance(&random, 70) && u > 2 ? 3 : op[u].out;
+            in[i] = (int32_t)(op[u].out - 1 - fixture_below(&random, window));
         }
+        for (int32_t k = 0; k < op[u].n_out; k++)
+            tensor[op[u].out + k].producer = u;
         for (int32_t i = 0; i < n_param; i++) {
             if (g->n_param > 0 && fixture_chance(&random, 30)) {
                 held[i] = (int32_t)fixture_below(&random, g->n_param);

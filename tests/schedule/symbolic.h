@@ -41,8 +41,8 @@ typedef struct symbolic_call {
     int32_t op;
     int64_t batch;
     const uint64_t *in[3];
-    uint64_t *out, *aux, *workspace, *din[3];
-    const uint64_t *dout;
+    uint64_t *out[FIXTURE_OUT], *aux, *workspace, *din[3];
+    const uint64_t *dout[FIXTURE_OUT];
 } symbolic_call;
 
 static inline int64_t tensor_words(const smp_graph *graph, int32_t tensor, int64_t batch)
@@ -63,7 +63,8 @@ static inline void symbolic_forward(const symbolic_call *c)
         hash = digest(hash, c->in[i], tensor_words(c->graph, op->in[i], c->batch));
     if (needs.aux_bytes > 0)
         fill(c->aux, words_of(needs.aux_bytes * c->batch), mix(hash, 1));
-    fill(c->out, tensor_words(c->graph, op->out, c->batch), mix(hash, 2));
+    for (int32_t k = 0; k < op->n_out; k++)
+        fill(c->out[k], tensor_words(c->graph, op->out + k, c->batch), mix(hash, 2 + (uint64_t)k));
 }
 
 static inline smp_op_needs symbolic_begin(const symbolic_call *c)
@@ -75,12 +76,21 @@ static inline smp_op_needs symbolic_begin(const symbolic_call *c)
     return needs;
 }
 
+static inline uint64_t symbolic_douts(const symbolic_call *c)
+{
+    const smp_op *op = &c->graph->op[c->op];
+    uint64_t hash = (uint64_t)c->op;
+    for (int32_t k = 0; k < op->n_out; k++)
+        hash = digest(hash, c->dout[k], tensor_words(c->graph, op->out + k, c->batch));
+    return hash;
+}
+
 /* Gives the digest of what the weight gradients of an op read. */
 static inline uint64_t symbolic_weight(const symbolic_call *c)
 {
     const smp_op *op = &c->graph->op[c->op];
     smp_op_needs needs = symbolic_begin(c);
-    uint64_t hash = digest((uint64_t)c->op, c->dout, tensor_words(c->graph, op->out, c->batch));
+    uint64_t hash = symbolic_douts(c);
     for (int32_t i = 0; i < op->n_in; i++)
         if (needs.weight_grad_in >> i & 1)
             hash = digest(hash, c->in[i], tensor_words(c->graph, op->in[i], c->batch));
@@ -99,15 +109,15 @@ static inline void symbolic_input(const symbolic_call *c)
     if (!wanted)
         return;
     smp_op_needs needs = symbolic_begin(c);
-    int64_t n_out = tensor_words(c->graph, op->out, c->batch);
-    uint64_t hash = digest((uint64_t)c->op, c->dout, n_out);
+    uint64_t hash = symbolic_douts(c);
     for (int32_t i = 0; i < op->n_in; i++)
         if (needs.input_grad_in >> i & 1)
             hash = digest(hash, c->in[i], tensor_words(c->graph, op->in[i], c->batch));
     if (needs.input_grad_aux)
         hash = digest(hash, c->aux, words_of(needs.aux_bytes * c->batch));
-    if (needs.input_grad_out)
-        hash = digest(hash, c->out, n_out);
+    for (int32_t k = 0; k < op->n_out; k++)
+        if (needs.input_grad_out >> k & 1)
+            hash = digest(hash, c->out[k], tensor_words(c->graph, op->out + k, c->batch));
     for (int32_t i = 0; i < op->n_in; i++)
         if (c->din[i])
             fill(c->din[i], tensor_words(c->graph, op->in[i], c->batch), mix(hash, (uint64_t)i));
@@ -142,9 +152,10 @@ static inline void plain_microbatch(plain *p, int m, const bool *backward)
         symbolic_call c = {.graph = g,
                            .op = u,
                            .batch = p->batch,
-                           .out = value[g->op[u].out],
                            .aux = aux[u] = new_words(64 * p->batch),
                            .workspace = workspace};
+        for (int32_t k = 0; k < g->op[u].n_out; k++)
+            c.out[k] = value[g->op[u].out + k];
         for (int32_t i = 0; i < g->op[u].n_in; i++)
             c.in[i] = value[g->op[u].in[i]];
         symbolic_forward(&c);
@@ -155,14 +166,18 @@ static inline void plain_microbatch(plain *p, int m, const bool *backward)
         if (!backward[u])
             continue;
         uint64_t seed = 42;
-        symbolic_call c = {.graph = g,
-                           .op = u,
-                           .batch = p->batch,
-                           .out = value[op->out],
-                           .aux = aux[u],
-                           .workspace = workspace,
-                           .dout = op->out == g->loss ? &seed : grad[op->out]};
-        assert_non_null(c.dout);
+        symbolic_call c = {
+            .graph = g, .op = u, .batch = p->batch, .aux = aux[u], .workspace = workspace};
+        bool some = false;
+        for (int32_t k = 0; k < op->n_out; k++) {
+            int32_t t = op->out + k;
+            some |= t == g->loss || grad[t];
+            if (!grad[t]) /* an output that adds nothing to the loss */
+                grad[t] = new_words(tensor_words(g, t, p->batch));
+            c.out[k] = value[t];
+            c.dout[k] = t == g->loss ? &seed : grad[t];
+        }
+        assert_true(some);
         for (int32_t i = 0; i < op->n_in; i++) {
             c.in[i] = value[op->in[i]];
             if (smp_flow_contributes(g, backward, u, i))

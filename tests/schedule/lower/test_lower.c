@@ -121,7 +121,8 @@ static void check_random(uint64_t seed)
         p, v, m, fixture_chance(&random, 80), (int)fixture_below(&random, 2 * p), 0};
     const smp_schedule_kind *kind = fixture_schedule(&random, &shape);
     fixture_graph f;
-    fixture_graph_make(&f, seed, 6 + (int32_t)fixture_below(&random, 60), shape.training);
+    fixture_graph_make(&f, seed, 6 + (int32_t)fixture_below(&random, 60), shape.training,
+                       1 + (int)(seed % 2) * 2);
     int32_t stage[MAX_OPS];
     fixture_stages(&f.graph, &random, n_stage, stage);
     smp_flow *flow;

@@ -99,12 +99,12 @@ static void test_layout_fold_in_one_stage(void **state)
         assert_int_not_equal(sum.offset, l->instr[k].src.offset);
         assert_int_equal(8, l->instr[k].elements);
     }
-    assert_int_equal(sum.offset, l->call[A].dout.offset);
-    assert_int_equal(SMP_SPACE_LOSS_GRADIENT, l->call[LOSS].dout.space);
+    assert_int_equal(sum.offset, l->call[A].dout[0].offset);
+    assert_int_equal(SMP_SPACE_LOSS_GRADIENT, l->call[LOSS].dout[0].space);
     assert_int_equal(SMP_SPACE_NONE, l->call[LOSS].din[1].space); /* the target */
     assert_int_equal(SMP_SPACE_NONE, l->call[A].din[0].space);
     assert_int_equal(SMP_SPACE_INPUT, l->call[A].in[0].space);
-    assert_int_equal(SMP_SPACE_LOSS, l->call[LOSS].out.space);
+    assert_int_equal(SMP_SPACE_LOSS, l->call[LOSS].out[0].space);
     drop(&m);
 }
 
@@ -138,7 +138,7 @@ static void test_layout_relay(void **state)
     assert_int_equal(1, copies);
     assert_int_equal(1, adds);
 
-    const smp_ref sum = first->call[0].dout; /* a */
+    const smp_ref sum = first->call[0].dout[0]; /* a */
     assert_int_equal(SMP_SPACE_BORDER, sum.space);
     assert_int_equal(SMP_BORDER_GRAD_IN, first->border[sum.index].kind);
     assert_int_equal(3, first->n_instr);
@@ -251,7 +251,7 @@ static void test_layout_opaque(void **state)
     assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 0, true, NULL, NULL, &other));
     assert_int_equal(128, other->block_bytes[SMP_BLOCK_WEIGHT]);
     assert_int_equal(0, other->block_bytes[SMP_BLOCK_INPUT]);
-    assert_true(other->border[other->call[0].dout.index].in_weight);
+    assert_true(other->border[other->call[0].dout[0].index].in_weight);
     smp_layout_destroy(other);
     /* Recomputed: in the work area during the backward. */
     assert_int_equal(SMP_OK, smp_layout_build(m.graph, m.flow, 1, false, all_ops(), NULL, &other));
@@ -276,12 +276,12 @@ static void test_layout_recompute(void **state)
     expect_instr(l, 1, SMP_INSTR_RECOMPUTE, 1);
     expect_instr(l, 2, SMP_INSTR_BACKWARD, 1);
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(SMP_SPACE_BORDER, l->call[i].out.space);
-        assert_false(l->border[l->call[i].out.index].in_backward);
-        assert_int_equal(SMP_SPACE_WORK, l->redo[i].out.space);
+        assert_int_equal(SMP_SPACE_BORDER, l->call[i].out[0].space);
+        assert_false(l->border[l->call[i].out[0].index].in_backward);
+        assert_int_equal(SMP_SPACE_WORK, l->redo[i].out[0].space);
     }
-    assert_int_equal(l->redo[0].out.offset, l->redo[1].in[0].offset);
-    assert_int_equal(l->redo[1].out.offset, l->call[1].backward_out.offset);
+    assert_int_equal(l->redo[0].out[0].offset, l->redo[1].in[0].offset);
+    assert_int_equal(l->redo[1].out[0].offset, l->call[1].backward_out[0].offset);
     /* The last stage: e again from what it received, for the loss's gradient; the loss never. */
     const smp_layout *last = m.layout[2];
     expect_instr(last, 0, SMP_INSTR_RECOMPUTE, 0);
@@ -312,12 +312,12 @@ static void test_layout_recompute_one_op(void **state)
     expect_instr(l, 0, SMP_INSTR_RECOMPUTE, C);
     expect_instr(l, 1, SMP_INSTR_BACKWARD, 5);
     assert_int_equal(whole.layout[0]->n_instr + 1, l->n_instr);
-    assert_int_equal(SMP_SPACE_WORK, whole.layout[0]->call[A].out.space);
-    assert_int_equal(SMP_SPACE_STASH, l->call[A].out.space);
-    assert_int_equal(SMP_SPACE_STASH, l->call[B].out.space);
-    assert_int_equal(SMP_SPACE_WORK, l->call[C].out.space);
-    assert_true(same_place(l->call[A].out, l->redo[C].in[0]));
-    assert_true(same_place(l->redo[C].out, l->call[C].backward_out));
+    assert_int_equal(SMP_SPACE_WORK, whole.layout[0]->call[A].out[0].space);
+    assert_int_equal(SMP_SPACE_STASH, l->call[A].out[0].space);
+    assert_int_equal(SMP_SPACE_STASH, l->call[B].out[0].space);
+    assert_int_equal(SMP_SPACE_WORK, l->call[C].out[0].space);
+    assert_true(same_place(l->call[A].out[0], l->redo[C].in[0]));
+    assert_true(same_place(l->redo[C].out[0], l->call[C].backward_out[0]));
     /* a too: x is made from the model's input, and stashed no more. */
     mask[A] = true;
     smp_layout *both;
@@ -347,8 +347,8 @@ static void test_layout_split(void **state)
     assert_int_equal(SMP_INSTR_WEIGHT, l->weight_instr[0].kind);
     assert_int_equal(0, l->weight_instr[0].call);
     assert_int_equal(SMP_SPACE_INPUT, l->weight[0].in[0].space);
-    assert_int_equal(SMP_SPACE_STASH, l->call[0].dout.space);
-    assert_int_equal(SMP_BLOCK_GRAD, l->call[0].dout.index);
+    assert_int_equal(SMP_SPACE_STASH, l->call[0].dout[0].space);
+    assert_int_equal(SMP_BLOCK_GRAD, l->call[0].dout[0].index);
     assert_int_equal(2 * 4 * 4 + 32, l->block_bytes[SMP_BLOCK_GRAD]);
     assert_int_equal(0, l->block_bytes[SMP_BLOCK_WEIGHT]);
     assert_int_equal(whole.layout[0]->block_bytes[SMP_BLOCK_INPUT],
@@ -357,20 +357,26 @@ static void test_layout_split(void **state)
     drop(&whole);
 }
 
+static bool is_among(smp_ref place, const smp_ref *list, int32_t n)
+{
+    return list && n > 0 && (same_place(place, *list) || is_among(place, list + 1, n - 1));
+}
+
 /* Something after instruction k reads what it has computed again. */
 static bool is_read(const smp_graph *g, const smp_layout *l, int32_t k)
 {
     const smp_layout_redo *made = &l->redo[l->instr[k].call];
-    bool weight = l->n_weight_instr > 0;
+    const smp_op *maker = &g->op[l->call[l->instr[k].call].op];
     for (int32_t i = 0; i < l->n_call; i++) {
         const smp_layout_call *call = &l->call[i];
-        bool found = same_place(made->out, call->backward_out) ||
-                     (made->aux.space && same_place(made->aux, call->backward_aux)) ||
-                     (weight && made->aux.space && same_place(made->aux, l->weight[i].aux));
-        for (int32_t s = 0; s < g->op[call->op].n_in && !found; s++)
-            found = same_place(made->out, call->backward_in[s]) ||
-                    (l->redo[i].in && same_place(made->out, l->redo[i].in[s])) ||
-                    (weight && l->weight[i].in && same_place(made->out, l->weight[i].in[s]));
+        int32_t n_in = g->op[call->op].n_in, n_out = g->op[call->op].n_out;
+        bool found = (made->aux.space && same_place(made->aux, call->backward_aux)) ||
+                     (l->weight && made->aux.space && same_place(made->aux, l->weight[i].aux));
+        for (int32_t o = 0; o < maker->n_out; o++)
+            found |= is_among(made->out[o], call->backward_out, n_out) ||
+                     is_among(made->out[o], call->backward_in, n_in) ||
+                     is_among(made->out[o], l->redo[i].in, n_in) ||
+                     (l->weight && is_among(made->out[o], l->weight[i].in, n_in));
         if (found)
             return true;
     }
@@ -442,7 +448,7 @@ static void check_modes(const smp_graph *g, const smp_flow *flow, int stage)
             if (l->instr[k].kind != SMP_INSTR_RECOMPUTE)
                 continue;
             assert_true(recompute);
-            smp_space space = l->redo[l->instr[k].call].out.space;
+            smp_space space = l->redo[l->instr[k].call].out[0].space;
             assert_true(space == SMP_SPACE_WORK || space == SMP_SPACE_STASH);
             assert_true(is_read(g, l, k));
         }
@@ -457,7 +463,8 @@ static void test_layout_modes_of_random_graphs(void **state)
     for (uint64_t seed = 1; seed <= 150; seed++) {
         fixture_random random = {seed};
         fixture_graph f;
-        fixture_graph_make(&f, seed, 2 + (int32_t)fixture_below(&random, 25), true);
+        fixture_graph_make(&f, seed, 2 + (int32_t)fixture_below(&random, 25), true,
+                           1 + (int)(seed % 2) * 2);
         int n_stage = 1 + (int)fixture_below(&random, 4);
         int32_t stage[32];
         smp_flow *flow;
@@ -536,7 +543,7 @@ static void test_layout_pair(void **state)
         for (int32_t i = 0; i < l->n_call; i++)
             assert_int_equal(cuda && i == B, l->call[i].pair);
         /* on the CPU, c's output is where a's was, which b read before */
-        assert_int_equal(cuda, l->call[A].out.offset != l->call[C].out.offset);
+        assert_int_equal(cuda, l->call[A].out[0].offset != l->call[C].out[0].offset);
         assert_int_equal((cuda ? 3 : 2) * 6144, l->forward_work_bytes);
         smp_layout_destroy(l);
         smp_flow_destroy(flow);

@@ -25,7 +25,8 @@ static void open_job(job *j, uint64_t seed)
     *j = (job){.pipeline = 1 + (int)fixture_below(&random, 4),
                .chunks = 1 + (int)fixture_below(&random, 3),
                .microbatches = 1 + (int)fixture_below(&random, 4)};
-    fixture_graph_make(&j->made, seed, 10 + (int32_t)fixture_below(&random, 25), training);
+    fixture_graph_make(&j->made, seed, 10 + (int32_t)fixture_below(&random, 25), training,
+                       1 + (int)(seed % 2) * 2);
     int n_stage = j->pipeline * j->chunks;
     for (int s = 0; s < n_stage; s++)
         j->stage_rank[s] = s % j->pipeline;

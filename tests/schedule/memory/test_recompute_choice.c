@@ -105,7 +105,8 @@ static void test_recompute_choice_against_all_masks(void **state)
         fixture_random random = {seed * 31};
         fixture_graph f;
         int32_t stage[32];
-        fixture_graph_make(&f, seed, 4 + (int32_t)fixture_below(&random, 14), true);
+        fixture_graph_make(&f, seed, 4 + (int32_t)fixture_below(&random, 14), true,
+                           1 + (int)(seed % 2) * 2);
         f.graph.target.backend = seed % 3 == 0 ? SMP_BACKEND_CUDA : SMP_BACKEND_CPU;
         int n_stage = 1 + f.graph.n_op / 6;
         fixture_stages(&f.graph, &random, n_stage, stage);
@@ -135,7 +136,8 @@ static void test_recompute_choice_of_large_graphs(void **state)
         int32_t stage[32];
         bool all[32], repeats[32] = {0};
         memset(all, true, sizeof all);
-        fixture_graph_make(&f, seed, 20 + (int32_t)fixture_below(&random, 10), true);
+        fixture_graph_make(&f, seed, 20 + (int32_t)fixture_below(&random, 10), true,
+                           1 + (int)(seed % 2) * 2);
         f.graph.target.backend = seed % 2 ? SMP_BACKEND_CUDA : SMP_BACKEND_CPU;
         fixture_stages(&f.graph, &random, 2, stage);
         chosen c = {.graph = &f.graph};

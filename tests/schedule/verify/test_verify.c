@@ -435,7 +435,8 @@ static void check_execution(uint64_t seed)
     smp_schedule_shape shape = {p, v, m, fixture_chance(&random, 80), 0, 0};
     const smp_schedule_kind *kind = fixture_schedule(&random, &shape);
     fixture_graph f;
-    fixture_graph_make(&f, seed, 10 + (int32_t)fixture_below(&random, 40), shape.training);
+    fixture_graph_make(&f, seed, 10 + (int32_t)fixture_below(&random, 40), shape.training,
+                       1 + (int)(seed % 2) * 2);
     int32_t stage[MAX_OPS];
     fixture_stages(&f.graph, &random, n_stage, stage);
     for (int s = 0; s < n_stage; s++)
