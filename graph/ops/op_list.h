@@ -21,6 +21,7 @@
     CUDA(flatten)                                                                                  \
     CUDA(reshape)                                                                                  \
     CUDA(concat)                                                                                   \
+    CUDA(split)                                                                                    \
     CUDA(patchify)                                                                                 \
     CUDA(mean_pool)                                                                                \
     CUDA(cross_entropy)                                                                            \

@@ -26,8 +26,9 @@ static inline void large_case_model(const op_case *of, const large_case *c, mode
         model_input(m, name, dtype, strcat(shape, "]"));
         p += used + 1;
     }
-    model_write(m, "ops:\n  - {op: %s, name: op, out: y%s%s%s}\n", of->kind->name,
-                strstr(c->op, "in: ") ? "" : ", in: a", *c->op ? ", " : "", c->op);
+    model_write(m, "ops:\n  - {op: %s, name: op%s%s%s%s}\n", of->kind->name,
+                strstr(c->op, "out: ") ? "" : ", out: y", strstr(c->op, "in: ") ? "" : ", in: a",
+                *c->op ? ", " : "", c->op);
 }
 
 #endif

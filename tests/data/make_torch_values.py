@@ -5,10 +5,10 @@ Made once with Debian 12's python3-torch (1.13.1); tests/graph/ops/test_torch.c 
 
     /usr/bin/python3 tests/data/make_torch_values.py > tests/data/torch_values.txt
 
-For each case: a model text with one op named "op", then its inputs, weights, output, the gradient
-put into the output, and the gradients PyTorch returns. Dropout is left out: its random numbers are
-SMP's own. Everything is computed in double from values
-rounded to float, and written with nine digits, which is what identifies a float.
+For each case: a model text with one op named "op", then its inputs, weights, output (several one
+behind the other), the gradient put into the output, and the gradients PyTorch returns. Dropout is
+left out: its random numbers are SMP's own. Everything is computed in double from values rounded to
+float, and written with nine digits, which is what identifies a float.
 """
 import torch
 import torch.nn.functional as F
@@ -31,23 +31,25 @@ def case(name, batch, op, function, inputs, params=()):
     """`inputs`, `params`: tensors in the op's order; inputs have the batch dimension first."""
     inputs = [x.requires_grad_() if x.is_floating_point() else x for x in inputs]
     params = [p.requires_grad_() for p in params]
-    out = function(*inputs, *params)
-    dout = rand(*out.shape)
-    out.backward(dout)
+    outs = function(*inputs, *params)
+    outs = outs if isinstance(outs, tuple) else (outs,)
+    douts = [rand(*out.shape) for out in outs]
+    torch.autograd.backward(outs, douts)
     names = "abcd"[: len(inputs)]
     lines = ["smp: 1", f"name: {name}", "inputs:"]
     for letter, x in zip(names, inputs):
         dtype = "float32" if x.is_floating_point() else "int32"
         lines.append(f"  {letter}: {{dtype: {dtype}, shape: {list(x.shape[1:])}}}")
-    lines += ["ops:", f"  - {{op: {op}, name: op, in: [{', '.join(names)}], out: y}}"]
+    made = "y" if len(outs) == 1 else f"[{', '.join('yzuv'[: len(outs)])}]"
+    lines += ["ops:", f"  - {{op: {op}, name: op, in: [{', '.join(names)}], out: {made}}}"]
     print(f"case {name}\nbatch {batch}\nyaml {len(lines)}")
     print("\n".join(lines))
     for i, x in enumerate(inputs):
         write("in", i, x)
     for i, p in enumerate(params):
         write("param", i, p)
-    write("out", 0, out)
-    write("dout", 0, dout)
+    write("out", 0, torch.cat([out.reshape(-1) for out in outs]))
+    write("dout", 0, torch.cat([dout.reshape(-1) for dout in douts]))
     for i, x in enumerate(inputs):
         if x.is_floating_point():
             write("din", i, x.grad)
@@ -127,6 +129,9 @@ def main():
     case("cross_entropy_large", 4, "cross_entropy", cross_entropy,
          [rand(4, 5, scale=1000), torch.tensor([0, 4, 2, 2])])
     case("mse", 3, "mse", F.mse_loss, [rand(3, 7), rand(3, 7)])
+    case("split_even", 2, "split", lambda x: x.chunk(3, -1), [rand(2, 3, 6)])
+    case("split_sizes", 2, "split, axis: 0, sizes: [1, 4, 2]", lambda x: x.split([1, 4, 2], 1),
+         [rand(2, 7, 3)])
 
 
 if __name__ == "__main__":

@@ -19,7 +19,10 @@
 #include "tests/exec/open_ranks.h"
 #include "tests/sequential.h"
 
-enum { STEPS = 4 };
+enum { STEPS = 4, MODELS = 3 };
+
+static const char *const models[MODELS] = {"gpt-tiny.yaml", "branches.yaml",
+                                           "../tests/data/outputs.yaml"};
 
 /* Values for every input: reals in [-1, 1), integers small enough for any vocabulary. */
 static void **make_inputs(const smp_graph *graph, int64_t samples, uint64_t seed)
@@ -189,8 +192,7 @@ static void run_config(const config *c)
 static void test_job_bits_equal_sequential(void **state)
 {
     (void)state;
-    static const char *const models[] = {"gpt-tiny.yaml", "branches.yaml"};
-    for (size_t model = 0; model < 2; model++)
+    for (size_t model = 0; model < MODELS; model++)
         for (int chunks = 1; chunks <= 2; chunks++)
             for (int m = 3; m <= 4; m++) {
                 config c = {.model = models[model],
@@ -209,7 +211,6 @@ static void test_job_bits_equal_sequential(void **state)
 static void test_job_recompute_and_split(void **state)
 {
     (void)state;
-    static const char *const models[] = {"gpt-tiny.yaml", "branches.yaml"};
     static const plan_changes kinds[] = {
         {.recompute_percent = 100},                  /* every stage recomputes */
         {.split_percent = 100, .soon_percent = 100}, /* W right behind I */
@@ -225,7 +226,7 @@ static void test_job_recompute_and_split(void **state)
          .split_percent = 80,
          .whole_percent = 20},
     };
-    for (size_t model = 0; model < 2; model++)
+    for (size_t model = 0; model < MODELS; model++)
         for (int k = 0; k < (model == 0 ? 5 : 10); k++) {
             config c = {.model = models[model],
                         .stages = world_size,

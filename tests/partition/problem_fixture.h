@@ -156,6 +156,50 @@ static inline char *fixture_model(fixture_random *random, const fixture_shape *s
     return text.data;
 }
 
+/* A model of operators on small vectors, of which many have several outputs. Malloc'ed. */
+static inline char *fixture_model_outputs(fixture_random *random, int n_op, bool training)
+{
+    enum { MAX_TENSORS = 256, MAX_PARTS = 3 };
+    int width[MAX_TENSORS] = {12}, n = 1;
+    smp_text text = {0};
+    smp_text_append(&text,
+                    "smp: 1\nname: random\nmode: %s\ninputs:\n"
+                    "  x: {dtype: float32, shape: [12]}\nops:\n"
+                    "  - {op: linear, name: n0, in: x, out: t0, features: 12}\n",
+                    training ? "training" : "inference");
+    for (int i = 1; i < n_op; i++) {
+        int recent = n < 4 || fixture_chance(random, 30) ? n : 4;
+        int from = n - 1 - fixture_below(random, recent), other = fixture_below(random, n);
+        int parts = width[from] < MAX_PARTS ? 1 : 2 + fixture_below(random, MAX_PARTS - 1);
+        assert_true(n + MAX_PARTS <= MAX_TENSORS);
+        if (parts > 1 && fixture_chance(random, 60)) {
+            smp_text_append(&text, "  - {op: split, name: n%d, in: t%d, out: [", i, from);
+            for (int k = 0; k < parts; k++)
+                smp_text_append(&text, "%st%d", k > 0 ? ", " : "", n + k);
+            smp_text_append(&text, "], sizes: [");
+            for (int k = 0, left = width[from]; k < parts; left -= width[n + k++]) {
+                width[n + k] =
+                    k + 1 < parts ? 1 + fixture_below(random, left - (parts - 1 - k)) : left;
+                smp_text_append(&text, "%s%d", k > 0 ? ", " : "", width[n + k]);
+            }
+            smp_text_append(&text, "]}\n");
+            n += parts;
+            continue;
+        }
+        width[n] = fixture_chance(random, 50) ? 1 + fixture_below(random, 12) : 0;
+        if (width[n] > 0)
+            smp_text_append(&text, "  - {op: linear, name: n%d, in: t%d, out: t%d, features: %d}\n",
+                            i, from, n, width[n]);
+        else
+            smp_text_append(&text, "  - {op: concat, name: n%d, in: [t%d, t%d], out: t%d}\n", i,
+                            from, other, n);
+        width[n] = width[n] > 0 ? width[n] : width[from] + width[other];
+        n++;
+    }
+    assert_false(text.failed);
+    return text.data;
+}
+
 /* Whether an assignment is a pipeline that respects pins and groups. */
 static inline bool fixture_legal(const fixture *f, const int32_t *stage)
 {
@@ -189,8 +233,16 @@ static inline bool fixture_legal(const fixture *f, const int32_t *stage)
     return true;
 }
 
+/* Of one sample: what the cost says or, of several outputs, the shape. */
+static inline double fixture_bytes(const fixture *f, int32_t tensor)
+{
+    int32_t producer = f->graph->tensor[tensor].producer;
+    return (double)(f->graph->op[producer].n_out == 1 ? f->costs->op[producer].output_bytes
+                                                      : 4 * f->graph->tensor[tensor].elements);
+}
+
 static inline double fixture_link_us(const fixture *f, int replica, int rank_a, int rank_b,
-                                     int32_t op)
+                                     int32_t tensor)
 {
     const int *device = &f->device[replica * f->problem.pipeline];
     if (rank_a == rank_b)
@@ -198,36 +250,36 @@ static inline double fixture_link_us(const fixture *f, int replica, int rank_a, 
     int a = device[rank_a], b = device[rank_b];
     bool same_node = a / f->cluster.devices_per_node == b / f->cluster.devices_per_node;
     const smp_link_spec *link = same_node ? &f->cluster.intra_node : &f->cluster.inter_node;
-    double us = link->latency_us + (double)f->costs->op[op].output_bytes / link->bytes_per_s * 1e6;
-    bool gradient = f->graph->training && f->graph->tensor[f->graph->op[op].out].needs_grad;
+    double us = link->latency_us + fixture_bytes(f, tensor) / link->bytes_per_s * 1e6;
+    bool gradient = f->graph->training && f->graph->tensor[tensor].needs_grad;
     return gradient ? 2.0 * us : us;
 }
 
-/* Whether stage s holds a reader of op's tensor. */
-static inline bool fixture_reads(const fixture *f, const int32_t *stage, int32_t op, int s)
+/* Whether stage s holds a reader of a tensor. */
+static inline bool fixture_reads(const fixture *f, const int32_t *stage, int32_t tensor, int s)
 {
     for (int32_t i = 0; i < f->graph->n_op; i++) {
         for (int32_t k = 0; k < f->graph->op[i].n_in; k++) {
-            if (stage[i] == s && f->graph->op[i].in[k] == f->graph->op[op].out)
+            if (stage[i] == s && f->graph->op[i].in[k] == tensor)
                 return true;
         }
     }
     return false;
 }
 
-/* Transfers of stage s in a replica, asked of every op in turn. */
+/* Transfers of stage s in a replica, asked of every tensor in turn. */
 static inline double fixture_transfer_us(const fixture *f, const int32_t *stage, int replica, int s)
 {
     double total = 0.0;
-    for (int32_t op = 0; op < f->graph->n_op; op++) {
-        int home = stage[op];
-        if (home != s && fixture_reads(f, stage, op, s))
-            total += fixture_link_us(f, replica, f->stage_rank[home], f->stage_rank[s], op);
+    for (int32_t t = f->graph->n_input; t < f->graph->n_tensor; t++) {
+        int home = stage[f->graph->tensor[t].producer];
+        if (home != s && fixture_reads(f, stage, t, s))
+            total += fixture_link_us(f, replica, f->stage_rank[home], f->stage_rank[s], t);
         double sent = 0.0;
         for (int to = 0; home == s && to < f->problem.n_stage; to++) {
-            if (to != s && fixture_reads(f, stage, op, to))
-                sent = fmax(sent,
-                            fixture_link_us(f, replica, f->stage_rank[s], f->stage_rank[to], op));
+            if (to != s && fixture_reads(f, stage, t, to))
+                sent =
+                    fmax(sent, fixture_link_us(f, replica, f->stage_rank[s], f->stage_rank[to], t));
         }
         total += sent;
     }
@@ -239,14 +291,14 @@ static inline double fixture_border_bytes(const fixture *f, const int32_t *stage
                                           double *received)
 {
     double in = 0.0, out = 0.0;
-    for (int32_t op = 0; op < f->graph->n_op; op++) {
-        int home = stage[op];
+    for (int32_t t = f->graph->n_input; t < f->graph->n_tensor; t++) {
+        int home = stage[f->graph->tensor[t].producer];
         bool sent = false;
-        if (f->stage_rank[home] != f->stage_rank[s] && fixture_reads(f, stage, op, s))
-            in += (double)f->costs->op[op].output_bytes;
+        if (f->stage_rank[home] != f->stage_rank[s] && fixture_reads(f, stage, t, s))
+            in += fixture_bytes(f, t);
         for (int to = 0; home == s && to < f->problem.n_stage; to++)
-            sent |= f->stage_rank[to] != f->stage_rank[s] && fixture_reads(f, stage, op, to);
-        out += sent ? (double)f->costs->op[op].output_bytes : 0.0;
+            sent |= f->stage_rank[to] != f->stage_rank[s] && fixture_reads(f, stage, t, to);
+        out += sent ? fixture_bytes(f, t) : 0.0;
     }
     if (received)
         *received = in;

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -31,7 +32,7 @@ static void must(smp_status status)
 }
 
 /* Ends the program if that takes longer, or more stack, than a walk over the model can. */
-static void build(smp *s)
+static smp_status build(smp *s)
 {
     struct rlimit before, little;
     assert_int_equal(getrlimit(RLIMIT_STACK, &before), 0);
@@ -39,13 +40,14 @@ static void build(smp *s)
     little.rlim_cur = STACK_BYTES;
     assert_int_equal(setrlimit(RLIMIT_STACK, &little), 0);
     alarm(PATIENCE_S);
-    must(smp__loss_share_build(s));
+    smp_status status = smp__loss_share_build(s);
     alarm(0);
     assert_int_equal(setrlimit(RLIMIT_STACK, &before), 0);
+    return status;
 }
 
 /* Of a model of these ops, the last of which makes the targets, finds out who counts. */
-static void find(smp_text *ops, const char *targets, double counted[3])
+static smp_status find(smp_text *ops, const char *targets, double counted[3])
 {
     smp s = {.comm = {.ddp_size = 1}, .microbatches = 1, .batch = 1, .device = smp_devices()[0]};
     smp_text model = {0};
@@ -59,8 +61,8 @@ static void find(smp_text *ops, const char *targets, double counted[3])
     s.stage_of_op = calloc((size_t)s.graph->n_op, sizeof *s.stage_of_op);
     s.stage_rank = calloc(1, sizeof *s.stage_rank);
     must(smp__inputs_build(&s));
-    build(&s);
-    for (int i = 0; i < 3; i++) {
+    smp_status status = build(&s);
+    for (int i = 0; status == SMP_OK && i < 3; i++) {
         counted[i] = s.input[i].counted;
         assert_int_equal(s.input[i].counts_here, counted[i] > 0);
     }
@@ -69,6 +71,7 @@ static void find(smp_text *ops, const char *targets, double counted[3])
     free(s.stage_rank);
     free(s.stage_of_op);
     smp_graph_destroy(s.graph);
+    return status;
 }
 
 /* Each pair doubles the ways from the targets to the input. */
@@ -89,7 +92,7 @@ static void test_loss_share_rejoining_pairs(void **state)
                         i, i, i, i + 1, i + 1 < PAIRS ? 2 : 4);
     }
     double counted[3];
-    find(&ops, "t60", counted);
+    must(find(&ops, "t60", counted));
     assert_true(counted[0] == 0 && counted[1] == 0 && counted[2] == (double)(1LL << PAIRS));
 }
 
@@ -103,8 +106,24 @@ static void test_loss_share_long_chain(void **state)
     smp_text_append(&ops, "  - {op: concat, name: twice, in: [t%d, t%d], out: targets}\n", LENGTH,
                     LENGTH);
     double counted[3];
-    find(&ops, "targets", counted);
+    must(find(&ops, "targets", counted));
     assert_true(counted[0] == 0 && counted[1] == 0 && counted[2] == 2);
+}
+
+/* Outputs that are targets as often as each other are, together, the input. */
+static void test_loss_share_outputs_of_one_op(void **state)
+{
+    (void)state;
+    double counted[3];
+    smp_text ops = {0};
+    smp_text_append(&ops, "  - {op: split, name: parts, in: other, out: [a, b]}\n"
+                          "  - {op: concat, name: turned, in: [b, a], out: targets}\n");
+    must(find(&ops, "targets", counted));
+    assert_true(counted[0] == 0 && counted[1] == 1 && counted[2] == 0);
+    smp_text_append(&ops, "  - {op: split, name: parts, in: other, out: [a, b]}\n"
+                          "  - {op: concat, name: twice, in: [a, a], out: targets}\n");
+    assert_int_equal(find(&ops, "targets", counted), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "op 'parts' (split) leaves out some of the targets"));
 }
 
 int main(int argc, char **argv)
@@ -113,6 +132,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_loss_share_rejoining_pairs),
         cmocka_unit_test(test_loss_share_long_chain),
+        cmocka_unit_test(test_loss_share_outputs_of_one_op),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     MPI_Finalize();

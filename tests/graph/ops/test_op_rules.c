@@ -15,7 +15,8 @@ static void assert_refused(const char *op, const char *part)
 {
     char yaml[1024];
     smp_graph *graph = NULL;
-    snprintf(yaml, sizeof yaml, "%s  - {%s, name: op, out: z}\n", INPUTS, op);
+    snprintf(yaml, sizeof yaml, "%s  - {%s, name: op%s}\n", INPUTS, op,
+             strstr(op, "out: ") ? "" : ", out: z");
     if (smp_graph_parse("model.yaml", yaml, strlen(yaml), &graph) == SMP_OK) {
         smp_graph_destroy(graph);
         fail_msg("accepted: %s", op);
@@ -59,6 +60,12 @@ static void test_op_rules_refuse_bad_models(void **state)
         {"op: concat, in: [x, x], axis: 2", "axis"},
         {"op: concat, in: [x, v]", "but for dimension"},
         {"op: concat, in: [ids, v], axis: 0", "types"},
+        {"op: split, in: s, out: [z, w]", "dimension"},
+        {"op: split, in: x, out: [z, w], axis: 2", "axis"},
+        {"op: split, in: y, out: [z, w]", "2 outputs do not divide dimension 1, which has 5"},
+        {"op: split, in: x, out: [z, w], sizes: [2, 2, 2]", "sizes: got 3, expected 2"},
+        {"op: split, in: x, out: [z, w], sizes: [2, 3]", "got 5 in all, expected 6"},
+        {"op: split, in: x, out: [z, w], sizes: [0, 6]", "at least 1"},
         {"op: patchify, in: x, patch: 4", "does not divide"},
         {"op: patchify, in: v, patch: 2", "dimension"},
         {"op: mean_pool, in: v", "dimension"},
@@ -337,12 +344,14 @@ static void test_op_rules_opaque_is_planned_only(void **state)
 static void test_op_rules_copies_integers(void **state)
 {
     static const char *const ops[] = {"op: flatten, in: ids", "op: reshape, in: ids, shape: [2, 2]",
-                                      "op: concat, in: [ids, ids]"};
+                                      "op: concat, in: [ids, ids]",
+                                      "op: split, in: ids, out: [z, w]"};
     (void)state;
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         char yaml[1024];
         op_run run;
-        snprintf(yaml, sizeof yaml, "%s  - {%s, name: op, out: z}\n", INPUTS, ops[i]);
+        snprintf(yaml, sizeof yaml, "%s  - {%s, name: op%s}\n", INPUTS, ops[i],
+                 strstr(ops[i], "out: ") ? "" : ", out: z");
         op_run_open(&run, yaml, "op", 1, 0);
         for (int s = 0; s < run.op->n_in; s++)
             memcpy(run.in[s].data, (int32_t[]){1, -2, INT32_MIN, 3}, 4 * sizeof(int32_t));

@@ -57,6 +57,22 @@ static void vary(fixture_random *random, instance *p)
         fixture_replicate(random, f, 2 + fixture_below(random, 2));
 }
 
+static void open_model(instance *p, fixture_random *random, char *model, int pipeline, int chunks)
+{
+    p->model = model;
+    fixture_cluster(&p->f, 8, 2, 1e6);
+    fixture_open(&p->f, p->model, pipeline, chunks);
+    bind_from_outside(random, p);
+    vary(random, p);
+}
+
+/* Of operators with several outputs. */
+static void open_outputs(instance *p, fixture_random *random, int n_op, int pipeline, int chunks)
+{
+    bool training = fixture_chance(random, 60);
+    open_model(p, random, fixture_model_outputs(random, n_op, training), pipeline, chunks);
+}
+
 static void open_instance(instance *p, fixture_random *random, int n_op, int pipeline, int chunks)
 {
     fixture_shape shape = {.n_op = n_op,
@@ -68,11 +84,7 @@ static void open_instance(instance *p, fixture_random *random, int n_op, int pip
                            .source_percent = fixture_below(random, 25),
                            .training = fixture_chance(random, 60),
                            .zero_costs = fixture_chance(random, 40)};
-    p->model = fixture_model(random, &shape);
-    fixture_cluster(&p->f, 8, 2, 1e6);
-    fixture_open(&p->f, p->model, pipeline, chunks);
-    bind_from_outside(random, p);
-    vary(random, p);
+    open_model(p, random, fixture_model(random, &shape), pipeline, chunks);
 }
 
 static void close_instance(instance *p)
@@ -156,14 +168,14 @@ static void test_partitioners_make_legal_pipelines(void **state)
 }
 
 /* Those that are no baselines, and the default, against all assignments. */
-static void count_optima(int chunks, int n_seed, int n_op, int *optimal, int *solved)
+static void count_optima(void (*open)(instance *, fixture_random *, int, int, int), int chunks,
+                         int n_seed, int n_op, int *optimal, int *solved)
 {
     for (int seed = 0; seed < n_seed; seed++) {
         fixture_random random = {70000 + 1000 * (uint64_t)chunks + (uint64_t)seed};
         instance p = {0};
         double best_that_fits;
-        open_instance(&p, &random, n_op - fixture_below(&random, 3), 2 + (chunks == 1 && seed % 2),
-                      chunks);
+        open(&p, &random, n_op - fixture_below(&random, 3), 2 + (chunks == 1 && seed % 2), chunks);
         double best = fixture_brute_force(&p.f, &best_that_fits);
         for (int i = 0; i == 0 || smp_partitioners()[i - 1]; i++) {
             const smp_partitioner *partitioner = i > 0 ? smp_partitioners()[i - 1] : NULL;
@@ -209,12 +221,16 @@ static void test_partitioners_find_optima(void **state)
 {
     (void)state;
     int optimal[1 + SMP_N_PARTITIONER] = {0}, solved[1 + SMP_N_PARTITIONER] = {0};
-    count_optima(1, case_count(120), 9, optimal, solved);
+    count_optima(open_instance, 1, case_count(120), 9, optimal, solved);
     expect_rates("one chunk", optimal, solved, 990, 930);
     memset(optimal, 0, sizeof optimal);
     memset(solved, 0, sizeof solved);
-    count_optima(2, case_count(80), 8, optimal, solved);
+    count_optima(open_instance, 2, case_count(80), 8, optimal, solved);
     expect_rates("two chunks", optimal, solved, 980, 750);
+    memset(optimal, 0, sizeof optimal);
+    memset(solved, 0, sizeof solved);
+    count_optima(open_outputs, 1, case_count(60), 8, optimal, solved);
+    expect_rates("several outputs", optimal, solved, 980, 800);
 }
 
 static void test_partitioners_keep_a_better_start(void **state)
