@@ -13,7 +13,8 @@ typedef struct smp__planned {
     const int32_t *stage;    /* [n_op] of its partition, */
     const bool *recompute;   /* [n_op] and what recomputes there: */
     smp_recompute treatment; /* nothing, everything, or some */
-    const char *bound;       /* what proves the bound on its bottleneck; static text */
+    double lower_bound_us;   /* on its bottleneck, whatever the order and the memory, */
+    const char *bound;       /* and what proves it; static text */
     double least_us;         /* per sample: nothing that was looked at takes less; 0: not known */
     bool timed_out;
 } smp__planned;

@@ -105,6 +105,7 @@ static smp_status keep(smp__check_build *b, const smp_search_request *request,
                               .stage = stage,
                               .recompute = recompute,
                               .treatment = smp__check_treatment(partition),
+                              .lower_bound_us = partition->lower_bound_us,
                               .bound = partition->bound,
                               .least_us = least_us(request, &result->search, result->plan),
                               .timed_out =

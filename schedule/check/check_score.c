@@ -342,10 +342,10 @@ static void use_bound(smp__check_build *b)
 {
     smp_predicted *predicted = &b->out->plan->predicted;
     const smp_plan *same = b->out->same.plan;
-    /* What was proven of plans that fit says nothing about one that does not. */
-    if (!same || !smp__check_fits(b) || same->predicted.lower_bound_us <= predicted->lower_bound_us)
+    /* What was proven of plans that fit in the order of that one says nothing about other orders. */
+    if (!same || !smp__check_fits(b) || b->same->lower_bound_us <= predicted->lower_bound_us)
         return;
-    predicted->lower_bound_us = fmin(same->predicted.lower_bound_us, predicted->bottleneck_us);
+    predicted->lower_bound_us = fmin(b->same->lower_bound_us, predicted->bottleneck_us);
     predicted->gap = predicted->bottleneck_us / predicted->lower_bound_us - 1;
     b->out->partition->lower_bound_us = predicted->lower_bound_us;
     if (b->same->bound && *b->same->bound)

@@ -11,12 +11,16 @@
  * way of one from there to the end and back.
  *
  * Memory. Weights, gradients and optimizer state of every op lie on some rank for ever. Nothing is
- * said about stashes: layouts may need less than the costs say. O(ops + edges). */
+ * said about stashes of the costs: layouts may need less. What layouts surely keep (memory_least.h), and what
+ * it takes not to, is what bounds by prices count. O(ops + edges). */
 #include <math.h>
 
 #include "graph/model/op.h"
 #include "partition/problem/longest_chain.h"
+#include "schedule/memory/memory_least.h"
 #include "schedule/planner/configs.h"
+
+#define PRICE_WORK 2e7 /* some 50 ms */
 
 /* The part of a backward pass that the op before waits for. A schedule that splits the backward
  * simulates the cost of the input half, or half of the whole. */
@@ -100,6 +104,35 @@ double smp__config_tail_us(const smp__configs *configs, const smp__config *confi
         return 0.0;
     double rate = configs->costs->optimizer_bytes_per_s;
     return (rate > 0.0 ? 1e6 / rate : 0.0) + (config->chunks == 1 ? config->mapping->ring_us : 0.0);
+}
+
+void smp__config_updates(const smp__configs *configs, const smp__config *config, double *update_us)
+{
+    const smp_graph *graph = configs->request->graph;
+    double us_per_byte = smp__config_tail_us(configs, config);
+    for (int32_t o = 0; o < graph->n_op; o++)
+        update_us[o] = graph->op[o].n_param > 0
+                           ? 0.0
+                           : us_per_byte * (double)configs->costs->op[o].weight_bytes;
+    for (int32_t p = 0; p < graph->n_param; p++)
+        update_us[graph->use[graph->param[p].use_begin].op] +=
+            us_per_byte * 4.0 * (double)graph->param[p].elements;
+}
+
+smp_status smp__config_cores(const smp__configs *configs, const smp__config *config,
+                             smp_arena *scratch, int *n)
+{
+    const smp_cluster *cluster = configs->request->cluster;
+    const smp__mapping *mapping = config->mapping;
+    int *busy = SMP_ARENA_NEW(scratch, int, (size_t)cluster->nodes);
+    if (!busy)
+        return SMP_ERR_NO_MEMORY;
+    *n = 0;
+    for (int d = 0; d < mapping->pipeline * mapping->ddp; d++) {
+        int node = mapping->device[d] / cluster->devices_per_node;
+        *n += cluster->cores_per_node == 0 || busy[node]++ < cluster->cores_per_node;
+    }
+    return SMP_OK;
 }
 
 double smp__config_least_us_of_any(const smp__configs *configs, const smp__config *config)
@@ -269,4 +302,58 @@ double smp__config_overload(const smp__configs *configs, const smp__config *conf
     return totals->state_factor *
            fmax(totals->weight_bytes / fmax((double)mapping->memory_all, 1.0),
                 totals->largest_bytes / (double)largest);
+}
+
+/* Micro-batches alive on each stage: in the order of the rule, or in any: then that of the forward at hand,
+ * of one of the stages of a rank. */
+static smp_status fill_live(const smp__configs *configs, const smp__config *config, bool rule,
+                            smp_arena *scratch, int *live, int *late)
+{
+    smp_schedule_shape shape = smp__config_shape(configs, config);
+    const int *rank = smp__config_stage_rank(configs, config);
+    int *of_rank = SMP_ARENA_NEW(scratch, int, 2 * (size_t)config->chunks);
+    if (!of_rank)
+        return SMP_ERR_NO_MEMORY;
+    for (int r = 0; r < shape.pipeline; r++) {
+        of_rank[0] = 1;
+        if (rule)
+            SMP_TRY(
+                smp_memory_live(config->schedule, &shape, r, of_rank, of_rank + config->chunks));
+        for (int s = 0, c = 0; s < shape.pipeline * shape.chunks; s++)
+            if (rank[s] == r) {
+                live[s] = of_rank[c];
+                late[s] = of_rank[config->chunks + c++];
+            }
+    }
+    return SMP_OK;
+}
+
+smp_status smp__config_price(const smp__configs *configs, const smp__config *config,
+                             const smp_problem *problem, bool rule, double target_us,
+                             double *bound_us)
+{
+    const smp_search_request *request = configs->request;
+    size_t n = (size_t)request->graph->n_op;
+    smp__least_memory memory;
+    smp_arena *scratch = smp_arena_create();
+    int *live = scratch ? SMP_ARENA_NEW(scratch, int, 2 * (size_t)problem->n_stage) : NULL;
+    double *again_us = scratch ? SMP_ARENA_NEW(scratch, double, n) : NULL;
+    smp_status status =
+        live && again_us
+            ? smp_memory_least(request->graph, request->microbatch_size, scratch, &memory)
+            : SMP_ERR_NO_MEMORY;
+    if (status == SMP_OK)
+        status = fill_live(configs, config, rule, scratch, live, live + problem->n_stage);
+    if (status == SMP_OK) {
+        for (size_t o = 0; o < n; o++)
+            again_us[o] = configs->costs->op[o].forward_us;
+        memory.again_us = request->recompute == SMP_RECOMPUTE_AUTO ? again_us : NULL;
+        memory.kept_begin = request->recompute == SMP_RECOMPUTE_ALL ? NULL : memory.kept_begin;
+        memory.live = live;
+        memory.late = live + problem->n_stage;
+        memory.limit = config->mapping->memory;
+        status = smp__bound_by_prices(problem, &memory, target_us, PRICE_WORK, bound_us);
+    }
+    smp_arena_destroy(scratch);
+    return status;
 }

@@ -205,6 +205,18 @@ smp_status smp__totals_make(const smp_search_request *request, const smp_costs *
 /* After its last backward a rank updates its weights, and before that reduces their gradients where
  * it has a single stage: microseconds per byte of weight, at least. */
 double smp__config_tail_us(const smp__configs *configs, const smp__config *config);
+/* update_us: [n_op], that of an op's weights; a shared one counts where it is used first: some stage
+ * holds it. */
+void smp__config_updates(const smp__configs *configs, const smp__config *config, double *update_us);
+/* Ranks of all replicas that can compute at a time, where those of a node share its cores. */
+smp_status smp__config_cores(const smp__configs *configs, const smp__config *config,
+                             smp_arena *scratch, int *n);
+/* The least bottleneck of a problem with this configuration's stages in partitions that fit its memory, in
+ * the order of its rule or any; recomputation counts in it. target_us: that of one that fits
+ * (partition/prove/priced.h). */
+smp_status smp__config_price(const smp__configs *configs, const smp__config *config,
+                             const smp_problem *problem, bool rule, double target_us,
+                             double *bound_us);
 double smp__config_least_us_of_any(const smp__configs *configs, const smp__config *config);
 smp_status smp__config_least_us(const smp__configs *configs, const smp__config *config,
                                 const smp_partition *partition, double *least_us);

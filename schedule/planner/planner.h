@@ -19,6 +19,7 @@ typedef struct smp_planner_result {
     smp_plan *plan;
     smp_search_result search; /* for --explain and the table */
     smp_auto_outcome order;
+    const char *bound;       /* what proves plan->predicted.lower_bound_us; static text */
     int active_microbatches; /* that the plan's rule is bound to; 0: none, or an order of its own */
     int64_t room_bytes;      /* least of all ranks, */
     int tight_rank;          /* on this one */

@@ -1,8 +1,8 @@
 /* Lower bounds on the step of any partition.
  *
  * Of any order: a rank computes all of its micro-batches one after the other, with messages between them
- * where those occupy it (smp__least_messages), and updates its weights, so m times the least bottleneck, or
- * an even share of compute for the cores that ranks of a node share; and one micro-batch goes forward and
+ * where those occupy it (smp__least_messages), and updates its weights, so m times the least bottleneck, of
+ * partitions that fit (priced.h), or an even share of compute for the cores that ranks of a node share; and one micro-batch goes forward and
  * back along the longest chain of ops.
  *
  * Of a rule. Its order fixes what a rank does from its first backward on to its last. With one stage on
@@ -62,6 +62,7 @@ typedef struct step_bound {
     double fastest, slowest; /* least and most slowdown of any device */
     bool splits;             /* some backward is I and W */
     bool occupied;           /* messages occupy ranks; then: */
+    bool prices;             /* memory counts, and which link a message takes */
     bool returns;            /* a gradient goes back from every stage that reads a tensor */
     int64_t *way_ns, *no_ns; /* [n_tensor] what messages for it take of a rank, one way; 0 */
     smp_cluster cluster;
@@ -82,19 +83,6 @@ static void fill_times(step_bound *b)
                                    .input_us = input_us + (twice ? forward_us : 0.0),
                                    .weight_us = all_us - input_us};
     }
-}
-
-/* A shared weight counts where it is used first: some stage holds it. */
-static void fill_updates(step_bound *b)
-{
-    const smp_graph *graph = b->configs->request->graph;
-    double us_per_byte = smp__config_tail_us(b->configs, b->config);
-    for (int32_t o = 0; o < graph->n_op; o++)
-        if (graph->op[o].n_param == 0)
-            b->op[o].update_us = us_per_byte * (double)b->configs->costs->op[o].weight_bytes;
-    for (int32_t p = 0; p < graph->n_param; p++)
-        b->op[graph->use[graph->param[p].use_begin].op].update_us +=
-            us_per_byte * 4.0 * (double)graph->param[p].elements;
 }
 
 /* Time of an op in the backward part of a chain. */
@@ -337,26 +325,35 @@ static smp_status open_bound(step_bound *b)
     b->costs = *b->configs->costs;
     b->costs.op = b->cost;
     fill_times(b);
-    fill_updates(b);
+    smp__config_updates(b->configs, b->config, b->chain_us);
+    for (size_t o = 0; o < n; o++)
+        b->op[o].update_us = b->chain_us[o];
     if (!b->occupied)
         return SMP_OK;
     smp_problem problem = arranged_problem(b);
     return smp__least_messages(&problem, b->arena, b->way_ns, &b->returns);
 }
 
-/* The least bottleneck of the ops' cost, in which forward_us is all there is; occupied: and messages. */
-static smp_status bound_bottleneck(step_bound *b, const double *weight, bool occupied,
-                                   double *bound_us)
+/* Of the ops' cost, in which forward_us is all there is; occupied: and messages. */
+static smp_problem bottleneck_problem(step_bound *b, bool occupied)
 {
     smp_problem problem = arranged_problem(b);
-    smp_partition *partition = NULL;
     problem.costs = &b->costs;
     problem.cluster = &b->cluster;
     b->costs.tensor_bytes = occupied ? b->way_ns : b->no_ns;
-    problem.weight = weight;
     problem.recompute = SMP_RECOMPUTE_NONE;
     problem.first_look = true;
     problem.deadline_s = b->configs->request->deadline_s;
+    return problem;
+}
+
+/* Of all partitions, the least bottleneck. */
+static smp_status bound_bottleneck(step_bound *b, const double *weight, bool occupied,
+                                   double *bound_us)
+{
+    smp_problem problem = bottleneck_problem(b, occupied);
+    smp_partition *partition = NULL;
+    problem.weight = weight;
     if (problem.graph->n_op > LARGE_OPS)
         return smp_partition_lower_bound(&problem, bound_us);
     SMP_TRY(smp_partition_solve(&problem, NULL, b->config->microbatches, &partition));
@@ -495,24 +492,20 @@ static smp_status bound_rule(step_bound *b, double any_us, double *bound_us)
     return SMP_OK;
 }
 
-/* Ranks of all replicas that can compute at a time, where those of a node share its cores. */
-static smp_status count_cores(const step_bound *b, int *n)
+/* Of partitions that fit; raises what is known. */
+static smp_status bound_prices(step_bound *b, bool rule, double *bound_us)
 {
-    const smp_cluster *cluster = b->configs->request->cluster;
-    const smp__mapping *mapping = b->config->mapping;
-    int n_rank = mapping->pipeline * mapping->ddp;
-    int *busy = SMP_ARENA_NEW(b->arena, int, (size_t)cluster->nodes);
-    if (!busy)
-        return SMP_ERR_NO_MEMORY;
-    *n = 0;
-    for (int d = 0; d < n_rank; d++) {
-        int node = mapping->device[d] / cluster->devices_per_node;
-        *n += cluster->cores_per_node == 0 || busy[node]++ < cluster->cores_per_node;
-    }
+    const smp_problem problem = bottleneck_problem(b, b->occupied);
+    double target_us = b->whole.most_us / b->shape.microbatches, priced_us;
+    if (!b->prices || *bound_us >= target_us)
+        return SMP_OK;
+    SMP_TRY(smp__config_price(b->configs, b->config, &problem, rule, target_us, &priced_us));
+    *bound_us = fmax(*bound_us, fmin(priced_us, target_us));
     return SMP_OK;
 }
 
-static smp_status bound_any(step_bound *b, double *bound_us)
+/* tight_us: of partitions that fit in the order of the rule. */
+static smp_status bound_any(step_bound *b, double *bound_us, double *tight_us)
 {
     int cores;
     double all_us = 0.0, occupied_us = 0.0;
@@ -522,12 +515,16 @@ static smp_status bound_any(step_bound *b, double *bound_us)
                           b->op[o].update_us / b->shape.microbatches / b->slowest};
     for (int32_t o = 0; o < b->costs.n_op; o++) /* reductions take no core */
         all_us += b->op[o].forward_us + b->op[o].input_us + b->op[o].weight_us;
-    SMP_TRY(count_cores(b, &cores));
+    SMP_TRY(smp__config_cores(b->configs, b->config, b->arena, &cores));
     SMP_TRY(bound_bottleneck(b, NULL, false, bound_us));
     if (b->occupied)
         SMP_TRY(bound_bottleneck(b, NULL, true, &occupied_us));
     *bound_us = fmax(*bound_us, occupied_us);
     *bound_us = fmax(*bound_us, b->fastest * all_us * b->config->mapping->ddp / cores);
+    SMP_TRY(bound_prices(b, false, bound_us));
+    *tight_us = *bound_us;
+    SMP_TRY(bound_prices(b, true, tight_us));
+    *tight_us *= b->shape.microbatches;
     *bound_us = fmax(*bound_us * b->shape.microbatches,
                      b->configs->totals.path_us * b->config->mapping->fastest);
     return SMP_OK;
@@ -547,20 +544,24 @@ static void push_stages(const step_bound *b)
 }
 
 smp_status smp__step_bound(const smp__configs *configs, const smp__config *config, double step_us,
-                           double *rule_us, double *any_us, int32_t *stage, bool *found)
+                           bool prices, double *rule_us, double *any_us, int32_t *stage,
+                           bool *found)
 {
+    double tight_us = 0.0;
     step_bound b = {.configs = configs,
                     .config = config,
+                    .prices = prices,
                     .whole = {.most_us = step_us, .stage = stage, .stage_us = INFINITY},
                     .arena = smp_arena_create()};
     smp_status status = b.arena ? open_bound(&b) : SMP_ERR_NO_MEMORY;
     *rule_us = 0.0;
     if (status == SMP_OK)
-        status = bound_any(&b, any_us);
+        status = bound_any(&b, any_us, &tight_us);
+    tight_us = fmax(tight_us, *any_us);
     if (status == SMP_OK && config->mapping->pipeline > 1)
-        status = bound_rule(&b, *any_us, rule_us);
+        status = bound_rule(&b, tight_us, rule_us);
     if (status == SMP_OK)
-        *rule_us = fmax(*rule_us, *any_us);
+        *rule_us = fmax(*rule_us, tight_us);
     *found = status == SMP_OK && b.whole.stage_us < step_us;
     if (*found)
         push_stages(&b);

@@ -38,14 +38,13 @@ void smp_explain_bottleneck(const smp_plan *plan, const smp_partition *partition
 static void explain_bound(const smp_planner_result *result, smp_text *text)
 {
     const smp_plan *plan = result->plan;
-    const smp_partition *partition = result->search.best->partition;
     char bound[32];
     smp_text_append(
         text, "bound: no pipeline of %d rank%s has a bottleneck below %s per micro-batch%s%s%s; ",
         plan->pipeline, plan->pipeline == 1 ? "" : "s",
         smp_format_us(bound, sizeof bound, plan->predicted.lower_bound_us),
-        partition->bound && *partition->bound ? " (proven by " : "",
-        partition->bound ? partition->bound : "", partition->bound && *partition->bound ? ")" : "");
+        result->bound && *result->bound ? " (proven by " : "", result->bound ? result->bound : "",
+        result->bound && *result->bound ? ")" : "");
     if (plan->predicted.gap <= 1e-9)
         smp_text_append(text, "this plan meets it\n");
     else

@@ -1,6 +1,7 @@
 /* What the search chooses against everything there is to choose: no rule that one can name does better
  * under the same memory, bound on live micro-batches or not; and of small graphs every partition, under
- * every rule, bound and choice of stages that recompute, is simulated by itself. */
+ * every rule, bound and choice of stages that recompute, is simulated by itself: also no bound that a plan
+ * states is above any of them. */
 #include "tests/case_count.h"
 #include "tests/partition/problem_fixture.h"
 
@@ -152,7 +153,8 @@ typedef struct trial {
     smp__planner planner;
     choice now, best;
     double least_us;
-    int n;
+    double kind_us, kind_bottleneck_us; /* least of what fits under the rule at hand */
+    int n, priced;
 } trial;
 
 static void judge(trial *t)
@@ -178,6 +180,10 @@ static void judge(trial *t)
                        .partition = partition};
     assert_int_equal(SMP_OK, smp__planner_judge(&t->planner, &c));
     t->n++;
+    if (c.fits) {
+        t->kind_us = fmin(t->kind_us, c.step_us);
+        t->kind_bottleneck_us = fmin(t->kind_bottleneck_us, partition->bottleneck_us);
+    }
     if (c.fits && c.step_us < t->least_us) {
         t->least_us = c.step_us;
         t->best = t->now;
@@ -214,6 +220,27 @@ static void judge_all(trial *t)
     }
 }
 
+/* What a plan of this rule says that no partition can be below. */
+static void check_bounds(trial *t)
+{
+    smp_search_request request = t->s->request;
+    smp_planner_result result;
+    request.schedule = t->now.kind->name;
+    request.active_microbatches = t->now.active;
+    if (!(t->kind_us < INFINITY) || !plan(&request, &result))
+        return;
+    const smp_predicted *is = &result.plan->predicted;
+    const char *bound = result.bound;
+    bool same = result.active_microbatches == t->now.active; /* no other bound was better */
+    if (same && (is->lower_bound_us > t->kind_bottleneck_us * (1.0 + 1e-9) ||
+                 is->step_lower_bound_us > t->kind_us * (1.0 + 1e-9)))
+        fail_msg("%s, at most %d live: bounds of %.12g and %.12g us, there are %.12g and %.12g us",
+                 request.schedule, request.active_microbatches, is->lower_bound_us,
+                 is->step_lower_bound_us, t->kind_bottleneck_us, t->kind_us);
+    t->priced += bound && strstr(bound, "prices") != NULL;
+    smp_planner_result_destroy(&result);
+}
+
 static void judge_kind(trial *t, const smp_schedule_kind *kind, int chunks, int active)
 {
     fixture *f = &t->s->f;
@@ -230,7 +257,9 @@ static void judge_kind(trial *t, const smp_schedule_kind *kind, int chunks, int 
         f->limit[i] = INT64_MAX / 8;
     }
     t->now = (choice){.kind = kind, .chunks = chunks, .active = active};
+    t->kind_us = t->kind_bottleneck_us = INFINITY;
     judge_all(t);
+    check_bounds(t);
 }
 
 /* In these cases nothing that the solvers find for the best configuration fits. */
@@ -241,7 +270,7 @@ static void test_planner_choices_all_of_small_graphs(void **state)
 {
     (void)state;
     const smp_schedule_kind *const *kinds = smp_schedules();
-    int n = case_count(24), tried = 0, bounded = 0, recomputing = 0, worse = 0;
+    int n = case_count(24), tried = 0, bounded = 0, recomputing = 0, worse = 0, priced = 0;
     for (int i = 0; i < n + N_TIGHT; i++) {
         int seed = i < n ? i : tight[i - n];
         fixture_random random = {(uint64_t)seed << 32 | 1};
@@ -278,13 +307,16 @@ static void test_planner_choices_all_of_small_graphs(void **state)
             }
         bounded += t.best.active > 0;
         tried += t.n;
+        priced += t.priced;
         smp__planner_close(&t.planner);
         close_setting(&s);
     }
-    print_message("%d choices; of %d cases %d are best with a bound, %d with recomputation\n",
-                  tried, n + N_TIGHT, bounded, recomputing);
+    print_message(
+        "%d choices; of %d cases %d are best with a bound, %d with recomputation; %d bounds "
+        "by prices\n",
+        tried, n + N_TIGHT, bounded, recomputing, priced);
     assert_int_equal(0, worse);
-    assert_true(bounded > 0 && recomputing > 0);
+    assert_true(bounded > 0 && recomputing > 0 && priced > 0);
 }
 
 int main(void)
