@@ -25,6 +25,7 @@
 
 enum {
     MAX_LINK_STAGES = 64, /* more: transfers are left out, each pair of stages would be looked at */
+    MIN_STEPS = 10,       /* fewer lead nowhere */
     MAX_STEPS = 200
 };
 #define CLOSED 1e-4 /* of the target: less is not looked for */
@@ -367,8 +368,8 @@ smp_status smp__bound_by_prices(const smp_problem *problem, const smp__least_mem
         double each = (double)x.n * x.k * (x.links && !x.whole ? 0.5 * x.k : 1.0);
         if (memory->kept_begin)
             each += (double)memory->kept_begin[x.n] * x.k;
-        if (status == SMP_OK)
-            status = climb(&x, arena, target_us, fmax(1.0, fmin(MAX_STEPS, work / each)), bound_us);
+        if (status == SMP_OK && work >= MIN_STEPS * each)
+            status = climb(&x, arena, target_us, fmin(MAX_STEPS, work / each), bound_us);
         *bound_us *= 1.0 - 1e-9;
     }
     smp__units_destroy(units);

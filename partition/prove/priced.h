@@ -30,8 +30,8 @@ typedef struct smp__least_memory {
 } smp__least_memory;
 
 /* No partition that fits has a smaller bottleneck; of the problem compute, devices, links and pins
- * count. target_us: the bottleneck of one that fits. work: steps of the innermost loop.
- * O(work + ops + edges). */
+ * count. target_us: the bottleneck of one that fits. work: steps of the innermost loop;
+ * 0 where that is too little. O(work + ops + edges). */
 smp_status smp__bound_by_prices(const smp_problem *problem, const smp__least_memory *memory,
                                 double target_us, double work, double *bound_us);
 
