@@ -7,7 +7,7 @@
 #include "partition/prove/prove.h"
 #include "partition/solve/solve.h"
 
-enum { MOST_OPS = 8, MOST_STAGES = 6, VALUES = 2 * MOST_OPS };
+enum { MOST_OPS = 8, MOST_STAGES = 8, VALUES = 2 * MOST_OPS };
 
 typedef struct memory_case {
     smp__least_memory least;
