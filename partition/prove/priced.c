@@ -36,6 +36,7 @@ typedef struct pricing {
     const smp__units *units;
     int p, k; /* ranks, stages */
     int32_t n;
+    int32_t *sent;       /* [n] what an op hands on to the next of its path */
     int32_t *line;       /* [n] ops, path after path, */
     bool *begins;        /* [n] the op there is the first of its path */
     int32_t *stage;      /* [n_op] the cheapest */
@@ -107,7 +108,7 @@ static double charge_of(const pricing *x, const double charge_us[SMP__N_LINK], i
 static void fill_charges(const pricing *x, int32_t op, double charge_us[SMP__N_LINK])
 {
     for (int l = 0; l < SMP__N_LINK; l++)
-        charge_us[l] = smp__charge_us(x->problem, (smp__link)l, op);
+        charge_us[l] = smp__charge_us(x->problem, (smp__link)l, x->sent[op]);
 }
 
 /* Least way from the stages of the op before to each stage, any transfer counted. */
@@ -276,23 +277,27 @@ static smp_status cover(pricing *x, smp_arena *arena)
     if (!behind_us || !taken)
         return SMP_ERR_NO_MEMORY;
     for (int32_t op = x->n; op-- > 0;) {
-        int32_t out = graph->op[op].out;
-        for (int64_t c = graph->consumer_begin[out]; c < graph->consumer_begin[out + 1]; c++)
+        const smp_op *it = &graph->op[op];
+        for (int64_t c = graph->consumer_begin[it->out];
+             c < graph->consumer_begin[it->out + it->n_out]; c++)
             behind_us[op] = fmax(behind_us[op], behind_us[graph->consumer[c].op]);
         behind_us[op] += work_us(x, op);
     }
     for (int32_t first = 0; first < x->n; first++)
         for (int32_t op = first, next = first; next >= 0 && !taken[op]; op = next) {
-            int32_t out = graph->op[op].out;
+            const smp_op *it = &graph->op[op];
             x->begins[n] = op == first;
             x->whole = n == 0 || (x->whole && op != first);
             x->line[n++] = op;
             taken[op] = true;
             next = -1;
-            for (int64_t c = graph->consumer_begin[out]; c < graph->consumer_begin[out + 1]; c++) {
+            for (int64_t c = graph->consumer_begin[it->out];
+                 c < graph->consumer_begin[it->out + it->n_out]; c++) {
                 int32_t by = graph->consumer[c].op;
-                if (!taken[by] && (next < 0 || behind_us[by] > behind_us[next]))
-                    next = by;
+                if (taken[by] || (next >= 0 && behind_us[by] <= behind_us[next]))
+                    continue;
+                next = by;
+                x->sent[op] = graph->op[by].in[graph->consumer[c].slot];
             }
             if (next < 0)
                 break;
@@ -314,6 +319,7 @@ static smp_status open_pricing(pricing *x, smp_arena *arena)
 {
     size_t n = (size_t)x->n, p = (size_t)x->p, k = (size_t)x->k;
     x->links = !x->problem->cluster->overlap && x->p > 1 && x->k <= MAX_LINK_STAGES;
+    x->sent = SMP_ARENA_NEW(arena, int32_t, n);
     x->line = SMP_ARENA_NEW(arena, int32_t, n);
     x->begins = SMP_ARENA_NEW(arena, bool, n);
     x->stage = SMP_ARENA_NEW(arena, int32_t, n);
@@ -332,7 +338,7 @@ static smp_status open_pricing(pricing *x, smp_arena *arena)
         if (!x->row[i])
             return SMP_ERR_NO_MEMORY;
     }
-    if (!x->line || !x->begins || !x->stage || !x->came || !x->slowdown || !x->weight ||
+    if (!x->sent || !x->line || !x->begins || !x->stage || !x->came || !x->slowdown || !x->weight ||
         !x->memory || !x->load || !x->filled || !x->bytes_price || !x->live_price ||
         !x->late_price || !x->link)
         return SMP_ERR_NO_MEMORY;

@@ -35,12 +35,12 @@ static void add_states(const smp_graph *graph, int64_t *state_bytes)
     }
 }
 
-/* The op on whose stage the output of an op is needed, if there is one for its weight gradients; -1: no
+/* The op on whose stage output k of an op is needed, if there is one for its weight gradients; -1: no
  * backward reads it. */
-static int32_t reader_of(const smp__layout_build *all, int32_t op, bool *for_weight)
+static int32_t reader_of(const smp__layout_build *all, int32_t op, int k, bool *for_weight)
 {
     const smp_graph *graph = all->graph;
-    int32_t out = graph->op[op].out, reader = all->reads[op].out ? op : -1;
+    int32_t out = graph->op[op].out + k, reader = all->reads[op].out >> k & 1 ? op : -1;
     *for_weight = false;
     if (out == graph->loss)
         return -1;
@@ -56,40 +56,51 @@ static int32_t reader_of(const smp__layout_build *all, int32_t op, bool *for_wei
     return reader;
 }
 
-/* The values of one op: output and what its forward saves. [2], bytes 0 where nothing is kept. */
-static void values_of(const smp__layout_build *all, int32_t op, int32_t reader[2],
-                      smp__kept kept[2])
+/* The values of one op: outputs, and last what its forward saves; bytes 0 where nothing is kept. How
+ * many there are. */
+static int values_of(const smp__layout_build *all, int32_t op, int32_t *reader, smp__kept *kept)
 {
     bool reads_aux;
+    double sum = 1.0;
+    const smp_op *it = &all->graph->op[op];
     int64_t aux = smp__layout_aux_bytes(all, op, &reads_aux);
-    kept[0] = kept[1] = (smp__kept){.maker = op, .for_weight = smp__layout_aux_weight(all, op)};
-    reader[0] = reader_of(all, op, &kept[0].for_weight);
-    reader[1] = op;
-    if (reader[0] >= 0)
-        kept[0].bytes = smp_tensor_bytes(all->graph, all->graph->op[op].out, all->flow->batch);
-    if (reads_aux && aux > 0)
-        kept[1].bytes = aux;
-    for (int i = 0; i < 2; i++)
-        kept[i].share =
-            (double)kept[i].bytes / ((double)kept[0].bytes + (double)kept[1].bytes + 1.0);
+    for (int k = 0; k < it->n_out; k++) {
+        kept[k] = (smp__kept){.maker = op};
+        reader[k] = reader_of(all, op, k, &kept[k].for_weight);
+        if (reader[k] >= 0)
+            kept[k].bytes = smp_tensor_bytes(all->graph, it->out + k, all->flow->batch);
+    }
+    reader[it->n_out] = op;
+    kept[it->n_out] = (smp__kept){.maker = op,
+                                  .for_weight = smp__layout_aux_weight(all, op),
+                                  .bytes = reads_aux && aux > 0 ? aux : 0};
+    for (int k = 0; k <= it->n_out; k++)
+        sum += (double)kept[k].bytes;
+    for (int k = 0; k <= it->n_out; k++)
+        kept[k].share = (double)kept[k].bytes / sum;
+    return it->n_out + 1;
 }
 
 /* The whole model laid out as one stage says what backwards read: calls are ops. */
 static smp_status list_kept(const smp__layout_build *all, smp_arena *arena, smp__least_memory *out)
 {
-    int32_t n = all->graph->n_op, reader[2];
-    smp__kept kept[2], *list = SMP_ARENA_NEW(arena, smp__kept, 2 * (size_t)n);
+    int32_t n = all->graph->n_op, reader[SMP_OP_MAX_OUT + 1];
+    smp__kept kept[SMP_OP_MAX_OUT + 1];
+    size_t most = (size_t)n + (size_t)all->graph->n_tensor; /* aux and output of every op */
+    smp__kept *list = SMP_ARENA_NEW(arena, smp__kept, most);
     int64_t *begin = SMP_ARENA_NEW(arena, int64_t, (size_t)n + 2);
     int64_t *late_bytes = SMP_ARENA_NEW(arena, int64_t, (size_t)n);
     if (!list || !begin || !late_bytes)
         return SMP_ERR_NO_MEMORY;
-    for (int32_t op = 0; op < n; op++) /* the gradient of its output */
-        if (smp__layout_weighs(all, op) && all->graph->op[op].out != all->graph->loss)
+    for (int32_t op = 0; op < n;
+         op++) /* the gradient of its output; of several some may be zeroes */
+        if (smp__layout_weighs(all, op) && all->graph->op[op].out != all->graph->loss &&
+            all->graph->op[op].n_out == 1)
             late_bytes[op] = smp_tensor_bytes(all->graph, all->graph->op[op].out, all->flow->batch);
     for (int pass = 0; pass < 2; pass++) {
         for (int32_t op = 0; op < n; op++) {
-            values_of(all, op, reader, kept);
-            for (int i = 0; i < 2; i++)
+            int n_value = values_of(all, op, reader, kept);
+            for (int i = 0; i < n_value; i++)
                 if (kept[i].bytes > 0 && pass == 0)
                     begin[reader[i] + 2]++;
                 else if (kept[i].bytes > 0)

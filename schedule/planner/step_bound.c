@@ -1,9 +1,8 @@
 /* Lower bounds on the step of any partition.
  *
- * Of any order: a rank computes all of its micro-batches one after the other, with messages between them
- * where those occupy it (smp__least_messages), and updates its weights, so m times the least bottleneck, of
- * partitions that fit (priced.h), or an even share of compute for the cores that ranks of a node share; and one micro-batch goes forward and
- * back along the longest chain of ops.
+ * Of any order: a rank computes all of its micro-batches in turn, with messages between them where those
+ * occupy it (smp__least_messages), and updates its weights: m times the least bottleneck, of partitions
+ * that fit (priced.h), or an even share for the cores of a node; and the longest chain of ops, there and back.
  *
  * Of a rule. Its order fixes what a rank does from its first backward on to its last. With one stage on
  * rank r those are m backwards and the a_r forwards between them. Let o be an op of the rank with a

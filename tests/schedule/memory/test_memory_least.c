@@ -48,7 +48,8 @@ static void open_job(job *j, uint64_t seed, smp_op_cost_override *cost)
     j->shape.microbatches = j->shape.pipeline * (1 + (int)fixture_below(&random, 4));
     j->kind = fixture_schedule(&random, &j->shape);
     int n_stage = j->shape.pipeline * j->shape.chunks, held[MOST_RANKS] = {0};
-    fixture_graph_make(&j->f, seed, 2 * n_stage + (int32_t)fixture_below(&random, 12), true);
+    fixture_graph_make(&j->f, seed, 2 * n_stage + (int32_t)fixture_below(&random, 12), true,
+                       1 + (int)fixture_below(&random, 3));
     j->f.graph.target.backend = fixture_chance(&random, 30) ? SMP_BACKEND_CUDA : SMP_BACKEND_CPU;
     j->f.graph.target.precision =
         fixture_chance(&random, 30) ? SMP_PRECISION_BF16 : SMP_PRECISION_FP32;
