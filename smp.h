@@ -189,7 +189,8 @@ SMP_API smp_status smp_step(smp *s, const void *const *inputs, smp_step_result *
 SMP_API smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
                                   smp_step_result *result);
 
-/* Forward only, dropout off, weights unchanged: the mean loss of one global batch. Collective. */
+/* Forward only, dropout off, batchnorm with its running statistics, weights unchanged: the mean
+ * loss of one global batch. Collective. */
 SMP_API smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_result *result);
 
 /* smp_evaluate for a batch as that of smp_step_short. Collective. */
@@ -235,6 +236,7 @@ SMP_API smp_status smp_weight_get(smp *s, const char *name, float *values, int64
 /* Sets weight `name` on every rank that holds it. Every rank passes the same values. Collective. */
 SMP_API smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t count);
 
+/* Running statistics (batchnorm) are among them. */
 SMP_API int smp_weight_count(const smp *s);
 SMP_API const char *smp_weight_name(const smp *s, int weight);
 SMP_API int64_t smp_weight_elements(const smp *s, int weight);

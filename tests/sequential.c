@@ -23,8 +23,8 @@ struct sequential {
     const smp_optimizer *optimizer;
     smp_options options;
     int64_t batch;
-    int microbatches;
-    int64_t step;
+    int microbatches, replicas;
+    int64_t step, following;
     void **value;     /* [n_tensor]; model inputs point into the caller's arrays */
     float **gradient; /* [n_tensor] or NULL */
     bool *touched;    /* [n_tensor] has the gradient its first contribution? */
@@ -71,6 +71,7 @@ smp_status sequential_create(const smp_graph *graph, int64_t batch, int microbat
     s->options = *options;
     s->batch = batch;
     s->microbatches = microbatches;
+    s->replicas = options->ddp > 0 && microbatches % options->ddp == 0 ? options->ddp : 1;
     SMP_TRY(s->device->open(&(smp_device_options){0}, &s->device_context));
     s->value = calloc((size_t)graph->n_tensor, sizeof(void *));
     s->gradient = calloc((size_t)graph->n_tensor, sizeof(float *));
@@ -156,6 +157,8 @@ static void fill(const sequential *s, int32_t index, int microbatch, smp_op_call
     call->step = s->step + 1;
     call->microbatch = microbatch;
     call->training = true;
+    call->following = s->following;
+    call->replicas = s->replicas;
 }
 
 static smp_status forward(sequential *s, int32_t index, int microbatch)
@@ -250,11 +253,16 @@ static smp_status update(sequential *s)
     for (int32_t i = 0; s->options.clip_norm > 0.0f && i < s->graph->n_param; i++) {
         SMP_TRY(s->device->square_sum(s->device_context, s->sum[i], s->graph->param[i].elements,
                                       &square));
-        squares += square;
+        squares += s->graph->param[i].running ? 0.0 : square;
     }
     double norm = sqrt(squares), limit = (double)s->options.clip_norm;
     for (int32_t i = 0; i < s->graph->n_param; i++) {
         const smp_param *p = &s->graph->param[i];
+        if (p->running) {
+            SMP_TRY(
+                s->device->add(s->device_context, SMP_F32, s->weight[i], s->sum[i], p->elements));
+            continue;
+        }
         smp_update args = {.weight = s->weight[i],
                            .grad = s->sum[i],
                            .state = {s->state[0][i], s->state[1][i]},
@@ -275,6 +283,7 @@ smp_status sequential_step_of(sequential *s, int microbatches, const void *const
                               double *loss)
 {
     const smp_graph *graph = s->graph;
+    const int part = s->microbatches / s->replicas;
     double sum = 0.0;
     int64_t all = 0;
     for (int mb = 0; mb < microbatches; mb++)
@@ -282,6 +291,8 @@ smp_status sequential_step_of(sequential *s, int microbatches, const void *const
     for (int mb = 0; mb < microbatches; mb++) {
         int64_t own = targets(s, inputs, mb);
         s->seed = (float)own / (float)all;
+        int end = mb - mb % part + part; /* of the replica's */
+        s->following = (end < microbatches ? end : microbatches) - mb - 1;
         for (int32_t i = 0; i < graph->n_input; i++)
             s->value[i] = (char *)inputs[i] + mb * smp_tensor_bytes(graph, i, s->batch);
         memset(s->touched, 0, (size_t)graph->n_tensor * sizeof(bool));

@@ -222,6 +222,7 @@ static smp_status call_part(smp__probe_state *p, smp_probe_part part, int set)
     call.seed = 1;
     call.step = 1;
     call.training = p->graph->training;
+    call.replicas = 1;
     return part == SMP_PROBE_FORWARD && p->next ? call_pair(p, &call, base) : kernel[part](&call);
 }
 

@@ -137,8 +137,8 @@ smp_status smp__weights_norm(smp *s, double also[SMP__STEP_SUMS], double *norm)
             s->norm[s->memory->param[i].param] = s->square[i];
     SMP_TRY(smp__comm_sum(&s->comm, s->norm, s->graph->n_param + SMP__STEP_SUMS));
     double sum = 0.0;
-    for (int32_t i = 0; i < s->graph->n_param; i++)
-        sum += s->norm[i];
+    for (int32_t i = 0; i < s->graph->n_param; i++) /* a statistic: 0, or NaN if not finite */
+        sum += s->graph->param[i].running ? 0.0 * s->norm[i] : s->norm[i];
     *norm = sqrt(sum);
     memcpy(also, others, SMP__STEP_SUMS * sizeof(double));
     return SMP_OK;
@@ -183,25 +183,40 @@ smp_status smp__weights_keep(smp *s)
     return end > begin ? s->device->zero(s->device_context, s->arena + begin, end - begin) : SMP_OK;
 }
 
+/* A running statistic changes by its accumulator; its states of the optimizer stay zero. */
+static smp_status update_running(smp *s, int32_t index)
+{
+    const smp_memory_param *param = &s->memory->param[index];
+    SMP_TRY(s->device->add(s->device_context, SMP_F32, at(s, param->weight), at(s, param->grad),
+                           elements_of(s, index)));
+    return smp__weight_round(s, index);
+}
+
+static smp_status update_weight(smp *s, int32_t index, int64_t step, float lr, float grad_scale)
+{
+    const smp_memory_param *param = &s->memory->param[index];
+    const smp_param *p = &s->graph->param[param->param];
+    smp_update update = {.weight = at(s, param->weight),
+                         .grad = at(s, param->grad),
+                         .elements = p->elements,
+                         .grad_scale = grad_scale,
+                         .lr = lr,
+                         .weight_decay = p->decay ? s->options.weight_decay : 0.0f,
+                         .step = step,
+                         .options = &s->options};
+    if (param->weight16 >= 0)
+        update.weight16 = s->arena + param->weight16;
+    for (int k = 0; k < s->optimizer->states; k++)
+        update.state[k] = at(s, param->state[k]);
+    return s->device->update(s->device_context, s->optimizer, &update);
+}
+
 smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale)
 {
-    for (int32_t i = 0; i < s->memory->n_param; i++) {
-        const smp_memory_param *param = &s->memory->param[i];
-        const smp_param *p = &s->graph->param[param->param];
-        smp_update update = {.weight = at(s, param->weight),
-                             .grad = at(s, param->grad),
-                             .elements = p->elements,
-                             .grad_scale = grad_scale,
-                             .lr = lr,
-                             .weight_decay = p->decay ? s->options.weight_decay : 0.0f,
-                             .step = step,
-                             .options = &s->options};
-        if (param->weight16 >= 0)
-            update.weight16 = s->arena + param->weight16;
-        for (int k = 0; k < s->optimizer->states; k++)
-            update.state[k] = at(s, param->state[k]);
-        SMP_TRY(s->device->update(s->device_context, s->optimizer, &update));
-    }
+    for (int32_t i = 0; i < s->memory->n_param; i++)
+        SMP_TRY(s->graph->param[s->memory->param[i].param].running
+                    ? update_running(s, i)
+                    : update_weight(s, i, step, lr, grad_scale));
     return smp__weights_keep(s);
 }
 

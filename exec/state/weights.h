@@ -9,8 +9,9 @@ smp_status smp__weights_init(smp *s);
 smp_status smp__weights_round(smp *s);
 smp_status smp__weight_round(smp *s, int32_t index);
 /* Enqueued: the sums of squares of the gradients; then, when the device is idle, the global norm of
- * them (collective). The norm is finite if every gradient is: squares of floats do not overflow a
- * double. `also` becomes its sum over all ranks. */
+ * them (collective). The norm is finite if every gradient is, and every change of a running
+ * statistic, which is no part of it: squares of floats do not overflow a double. `also` becomes its
+ * sum over all ranks. */
 smp_status smp__weights_square(smp *s);
 smp_status smp__weights_norm(smp *s, double also[SMP__STEP_SUMS], double *norm);
 /* Enqueued: the optimizer, and zero for the accumulators; or only that. */

@@ -22,6 +22,8 @@ static void fill_call(const smp *s, int microbatch, const smp__call *call, smp_o
     out->step = s->step + 1;
     out->microbatch = (int64_t)s->comm.replica * s->microbatches + microbatch;
     out->training = s->training_call;
+    out->following = smp__job_following(s, microbatch);
+    out->replicas = s->comm.ddp_size;
 }
 
 /* Arrays that a call points to. */

@@ -59,6 +59,7 @@ typedef struct smp_param {
     smp_init_kind init;
     float init_scale;  /* normal: standard deviation; uniform: bound */
     bool decay;        /* weight decay applies (two or more dimensions) */
+    bool running;      /* a statistic, see smp_param_decl */
     int32_t use_begin; /* uses use_begin .. use_end-1 of smp_graph.use, in op order */
     int32_t use_end;
 } smp_param;

@@ -298,6 +298,9 @@ static smp_status tie(const smp__model *m, const smp__op_template *t, const smp_
     if (p < 0)
         return fail_tie(m, where, op, decl->tied_to);
     const smp_param *param = &m->store->param[p];
+    if (param->running)
+        return smp_fail_at(where, "op '%s' (%s): '%s' is a running statistic, expected a weight",
+                           op->name, op->kind->name, param->name);
     if (!smp_shape_equal(&param->shape, &decl->shape)) {
         char got[160];
         char expected[160];
@@ -322,7 +325,8 @@ static smp_status new_param(smp__model *m, const smp_infer *infer, const smp_par
                          .elements = smp_shape_elements(&decl->shape),
                          .init = decl->init,
                          .init_scale = decl->init_scale,
-                         .decay = decl->shape.n_dim >= 2};
+                         .decay = decl->shape.n_dim >= 2,
+                         .running = decl->running};
     if (param->elements <= 0)
         return fail_shape(infer, decl->role, &decl->shape);
     size_t length = strlen(infer->op->name);

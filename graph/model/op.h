@@ -43,6 +43,9 @@ typedef struct smp_param_decl {
     smp_init_kind init;
     float init_scale;
     const char *tied_to; /* name of an earlier op's weight of the same shape, or NULL */
+    /* Not trained: a running statistic, which a step changes by what backward_weight added to its
+     * accumulator. Norm, clipping, learning rate and weight decay do not know it; checkpoints do. */
+    bool running;
 } smp_param_decl;
 
 /* What backward needs besides gradients. Masks are over inputs (bit i: value of input i), that of
@@ -132,6 +135,9 @@ typedef struct smp_op_call {
     /* The last samples of the micro-batch, so many, only fill it up: a mean over the batch leaves
      * them out, whatever they hold (0 if nothing is left), and their gradients are 0. */
     int64_t padding;
+    /* For backward_weight of running statistics: how many micro-batches with samples in them stand
+     * behind this one in its replica's part of the step, and how many replicas add up. */
+    int64_t following, replicas;
 } smp_op_call;
 
 /* Kernels of one backend. All NULL: the kind can be planned, not run. */

@@ -1,6 +1,7 @@
 /* Helpers of the operators: shape inference for the usual cases, memory traffic, plain copies. */
 #include "graph/ops/ops.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "graph/math/math.h"
@@ -91,6 +92,11 @@ void smp__needs_output(const smp_graph *graph, const smp_op *op, int64_t batch, 
 {
     (void)graph, (void)op, (void)batch;
     *needs = (smp_op_needs){.input_grad_out = true};
+}
+
+double smp__running_share(const smp_op_call *call, double momentum)
+{
+    return momentum * pow(1 - momentum, (double)call->following) / (double)call->replicas;
 }
 
 void smp__release_primitive(void *state)

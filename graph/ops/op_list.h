@@ -10,6 +10,7 @@
     CUDA(parameter)                                                                                \
     CUDA(linear)                                                                                   \
     CUDA(layernorm)                                                                                \
+    CUDA(batchnorm)                                                                                \
     CUDA(gelu)                                                                                     \
     CUDA(relu)                                                                                     \
     CUDA(tanh)                                                                                     \

@@ -33,6 +33,7 @@ static const char model[] =
     "  - {op: gelu, name: gelu, in: h, out: h}\n"
     "  - {op: split, name: parts, in: h, out: [p, q, unread], sizes: [d, d / 2, d / 2]}\n"
     "  - {op: concat, name: turned, in: [q, p], out: h}\n"
+    "  - {op: batchnorm, name: bn, in: h, out: h}\n"
     "  - {op: linear, name: down, in: h, out: h, features: d}\n"
     "  - {op: add, name: skip, in: [x, h], out: x}\n"
     "  - {op: layernorm, name: ln, in: x, out: x}\n"

@@ -271,6 +271,8 @@ static inline smp_op_call device_call(device_run *run, const op_run *host, devic
         .seed = host->seed,
         .step = host->step,
         .microbatch = host->microbatch,
+        .following = host->following,
+        .replicas = host->replicas,
         .training = host->training,
     };
 }

@@ -252,6 +252,9 @@ static void test_model_errors_attributes(void **state)
         {LINEAR("features: 8}\n  - {op: linear, name: k, in: l, out: k, features: 8, weight: "
                 "l.wieght"),
          "m.yaml:5:63:", "did you mean 'l.weight'?"},
+        {LINEAR("features: 8}\n  - {op: batchnorm, name: b, in: l, out: k}\n"
+                "  - {op: linear, name: m, in: k, out: m, features: 8, weight: b.running_var"),
+         "m.yaml:6:63:", "'b.running_var' is a running statistic, expected a weight"},
         {WITH_OPS("  - {op: gelu, name: g, in: f, out: g, approximate: cubic}\n"),
          "m.yaml:4:53:", "op 'g': approximate: got 'cubic', expected"},
         {WITH_OPS("  - {op: opaque, name: o, out: o, shape: 4}\n"),

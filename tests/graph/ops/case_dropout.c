@@ -11,7 +11,7 @@ static void make(model_text *m, uint64_t *rng, int round)
 /* The documented contract: which counter and word an element's random number comes from. */
 static void reference(const reference_call *c)
 {
-    double p = ref_attr(c, "p")->f;
+    double p = c->training ? ref_attr(c, "p")->f : 0;
     uint64_t index = (uint64_t)(c->op - c->graph->op);
     uint64_t key = smp_random_mix(c->seed + smp_random_mix(index));
     uint64_t high = (uint64_t)c->step << 32 ^ (uint64_t)c->microbatch;

@@ -19,7 +19,8 @@ typedef struct reference_call {
     const double *const *param;
     double *out; /* several outputs one behind the other */
     uint64_t seed;
-    int64_t step, microbatch;
+    int64_t step, microbatch, following, replicas;
+    bool training;
 } reference_call;
 
 typedef void (*reference_function)(const reference_call *call);
@@ -57,6 +58,9 @@ typedef struct op_case {
     bool multiplies;  /* matrices, which TF32 makes less exact */
     /* The magnitude to which errors of an input's gradient are relative, at least. NULL: 1. */
     double (*gradient_scale)(const reference_call *c, const float *dout, int slot);
+    /* What element i of a running statistic, weight `slot`, is changed by. NULL: it has none. */
+    double (*running)(const reference_call *c, int slot, int64_t i);
+    bool mixes_samples; /* batched outputs of a sample depend on the others of the micro-batch */
     const large_case *large; /* ends with {0}; NULL: none */
     const smp_op_kind *kind; /* set by op_case_of */
 } op_case;

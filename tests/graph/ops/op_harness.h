@@ -40,7 +40,7 @@ typedef struct op_run {
     buffer outs[SMP_OP_MAX_OUT], douts[SMP_OP_MAX_OUT]; /* then, as the calls see them */
     buffer aux, workspace;
     uint64_t seed;
-    int64_t step, microbatch;
+    int64_t step, microbatch, following, replicas;
     bool training;
 } op_run;
 
@@ -104,6 +104,11 @@ static inline bool op_run_in_is_float(const op_run *run, int slot)
     return run->graph->tensor[run->op->in[slot]].dtype == SMP_F32;
 }
 
+static inline bool op_run_is_running(const op_run *run, int slot)
+{
+    return run->graph->param[run->op->param[slot]].running;
+}
+
 static inline void op_run_allocate(op_run *run, int shift)
 {
     const smp_graph *graph = run->graph;
@@ -135,7 +140,7 @@ static inline void op_run_allocate(op_run *run, int shift)
 static inline void op_run_open(op_run *run, const char *yaml, const char *name, int64_t batch,
                                int shift)
 {
-    *run = (op_run){.batch = batch, .seed = 7, .step = 1, .training = true};
+    *run = (op_run){.batch = batch, .seed = 7, .step = 1, .replicas = 1, .training = true};
     if (smp_graph_parse("model.yaml", yaml, strlen(yaml), &run->graph) != SMP_OK)
         fail_msg("%s\n%s", smp_last_error(), yaml);
     int32_t index = smp_graph_find_op(run->graph, name);
@@ -189,6 +194,8 @@ static inline void op_run_copy_values(op_run *to, const op_run *from)
     to->seed = from->seed;
     to->step = from->step;
     to->microbatch = from->microbatch;
+    to->following = from->following;
+    to->replicas = from->replicas;
     to->training = from->training;
 }
 
@@ -272,6 +279,8 @@ static inline smp_op_call op_run_call(const op_run *run, op_arrays *arrays)
         .seed = run->seed,
         .step = run->step,
         .microbatch = run->microbatch,
+        .following = run->following,
+        .replicas = run->replicas,
         .training = run->training,
     };
 }

@@ -53,6 +53,9 @@ static inline reference_call reference_of(const op_run *run, const doubles *d)
         .seed = run->seed,
         .step = run->step,
         .microbatch = run->microbatch,
+        .following = run->following,
+        .replicas = run->replicas,
+        .training = run->training,
     };
 }
 
@@ -129,6 +132,9 @@ static inline void fill(op_run *run, const model_text *m, uint64_t *rng)
     }
     for (int i = 0; i < run->op->n_param; i++) {
         fill_floats(&run->param[i], rng, 1);
+        if (op_run_is_running(run, i)) /* a variance is positive */
+            for (size_t e = 0; e < run->param[i].bytes / 4; e++)
+                ((float *)run->param[i].data)[e] = fabsf(((float *)run->param[i].data)[e]);
         for (size_t e = 0; e < run->dparam[i].bytes / 4; e++)
             ((float *)run->dparam[i].data)[e] = FIRST_ACCUMULATOR;
     }
@@ -136,6 +142,8 @@ static inline void fill(op_run *run, const model_text *m, uint64_t *rng)
     run->seed = smp_random_mix(*rng);
     run->step = random_int(rng, 1, 1000000);
     run->microbatch = random_int(rng, 0, 1000);
+    run->following = random_int(rng, 0, 3);
+    run->replicas = random_int(rng, 1, 3);
 }
 
 static inline double largest(const float *values, size_t n, double offset)

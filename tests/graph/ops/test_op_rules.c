@@ -37,6 +37,9 @@ static void test_op_rules_refuse_bad_models(void **state)
         {"op: linear, in: s, features: 3", "dimension"},
         {"op: linear, in: x", "features"},
         {"op: layernorm, in: s", "dimension"},
+        {"op: batchnorm, in: s", "dimension"},
+        {"op: batchnorm, in: ids", "float"},
+        {"op: batchnorm, in: x, momentum: 1.5", "momentum"},
         {"op: gelu, in: x, approximate: sigmoid", "approximate"},
         {"op: gelu, in: ids", "float"},
         {"op: relu, in: ids", "float"},
@@ -186,6 +189,7 @@ static void test_op_rules_nan_is_passed_on(void **state)
     static const char *const ops[] = {
         "op: linear, in: x, features: 3",
         "op: layernorm, in: x",
+        "op: batchnorm, in: x",
         "op: gelu, in: x",
         "op: gelu, in: x, approximate: erf",
         "op: relu, in: x",
@@ -322,6 +326,53 @@ static void test_op_rules_linear_declares_weights(void **state)
     op_run_close(&run);
 }
 
+/* The statistics come last and are not trained; nothing decays. */
+static void test_op_rules_batchnorm_declares_weights(void **state)
+{
+    static const char *const names[] = {"op.weight", "op.bias", "op.running_mean",
+                                        "op.running_var"};
+    op_run run;
+    (void)state;
+    op_run_open(&run, INPUTS "  - {op: batchnorm, name: op, in: x, out: z}\n", "op", 2, 0);
+    assert_int_equal(run.op->n_param, 4);
+    for (int i = 0; i < 4; i++) {
+        const smp_param *param = &run.graph->param[run.op->param[i]];
+        assert_string_equal(param->name, names[i]);
+        assert_int_equal(param->elements, 4);
+        assert_int_equal(param->init, i % 3 == 0 ? SMP_INIT_ONE : SMP_INIT_ZERO);
+        assert_true(param->running == (i >= 2) && !param->decay);
+    }
+    op_run_close(&run);
+}
+
+/* One value of a channel: its output is the bias, nothing passes back, and the variance that comes into
+ * the running one is 0. */
+static void test_op_rules_batchnorm_of_one_value(void **state)
+{
+    op_run run;
+    (void)state;
+    op_run_open(&run, INPUTS "  - {op: batchnorm, name: op, in: v, out: z}\n", "op", 1, 0);
+    for (int i = 0; i < 6; i++) {
+        ((float *)run.in[0].data)[i] = (float)i;
+        ((float *)run.dout.data)[i] = 1;
+        for (int p = 0; p < 4; p++) {
+            ((float *)run.param[p].data)[i] = 2;
+            ((float *)run.dparam[p].data)[i] = 0;
+        }
+    }
+    assert_int_equal(op_run_forward(&run), SMP_OK);
+    op_run_backward_input(&run, 1);
+    op_run_backward_weight(&run);
+    for (int i = 0; i < 6; i++) {
+        const float change[] = {0, 1, 0.1f * ((float)i - 2), 0.1f * (0 - 2)};
+        assert_true(((float *)run.out.data)[i] == 2);
+        assert_true(((float *)run.din[0].data)[i] == 0);
+        for (int p = 0; p < 4; p++)
+            assert_true(fabsf(((float *)run.dparam[p].data)[i] - change[p]) < 1e-6f);
+    }
+    op_run_close(&run);
+}
+
 static void test_op_rules_opaque_is_planned_only(void **state)
 {
     const char *yaml = INPUTS "  - {op: opaque, name: a, in: [x, ids], out: u}\n"
@@ -377,6 +428,8 @@ int main(void)
         cmocka_unit_test(test_op_rules_dropout_mask),
         cmocka_unit_test(test_op_rules_dropout_evaluation_is_identity),
         cmocka_unit_test(test_op_rules_linear_declares_weights),
+        cmocka_unit_test(test_op_rules_batchnorm_declares_weights),
+        cmocka_unit_test(test_op_rules_batchnorm_of_one_value),
         cmocka_unit_test(test_op_rules_opaque_is_planned_only),
         cmocka_unit_test(test_op_rules_copies_integers),
     };

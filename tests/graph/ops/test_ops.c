@@ -38,6 +38,20 @@ static void check_gradient(const op_run *run, const op_case *c, doubles *d, doub
     }
 }
 
+/* Of a running statistic: what backward_weight added to its accumulator. */
+static void check_running(const op_run *run, const op_case *c, const doubles *d, int slot)
+{
+    const reference_call call = reference_of(run, d);
+    const float *got = run->dparam[slot].data;
+    for (size_t i = 0; c->running && i < run->dparam[slot].bytes / 4; i++) {
+        double want = c->running(&call, slot, (int64_t)i);
+        if (!(fabs((double)got[i] - FIRST_ACCUMULATOR - want) <=
+              c->tolerance * fmax(1, fabs(want))))
+            fail_msg("change of weight %d[%zu] is %.9g, expected %.9g", slot, i,
+                     (double)got[i] - FIRST_ACCUMULATOR, want);
+    }
+}
+
 static void check_gradients(op_run *run, const op_case *c, doubles *d, uint64_t *rng)
 {
     char what[32];
@@ -50,7 +64,10 @@ static void check_gradients(op_run *run, const op_case *c, doubles *d, uint64_t 
     }
     for (int i = 0; i < run->op->n_param; i++) {
         snprintf(what, sizeof what, "weight %d", i);
-        check_gradient(run, c, d, d->param[i], &run->dparam[i], FIRST_ACCUMULATOR, rng, what);
+        if (op_run_is_running(run, i))
+            check_running(run, c, d, i);
+        else
+            check_gradient(run, c, d, d->param[i], &run->dparam[i], FIRST_ACCUMULATOR, rng, what);
     }
 }
 
@@ -135,6 +152,9 @@ static void test_ops_match_reference_and_differences(void **state)
         op_run run;
         open_round(c, round, &run, &m, &rng);
         doubles d = doubles_make(&run);
+        run.training = false; /* of an evaluation */
+        check_forward(&run, c, &d);
+        run.training = true;
         check_forward(&run, c, &d);
         check_gradients(&run, c, &d, &rng);
         check_other_buffers(&run, &m);
@@ -176,26 +196,47 @@ static void check_padding(op_run *padded, const model_text *m)
     for (int i = 0; i < alone.op->n_in; i++)
         memcpy(alone.in[i].data, padded->in[i].data, alone.in[i].bytes);
     memcpy(alone.dout.data, padded->dout.data, alone.dout.bytes);
+    for (int i = 0; i < alone.op->n_param; i++) {
+        memcpy(alone.param[i].data, padded->param[i].data, alone.param[i].bytes);
+        for (size_t e = 0; e < alone.dparam[i].bytes / 4; e++)
+            ((float *)alone.dparam[i].data)[e] = FIRST_ACCUMULATOR;
+    }
+    alone.following = padded->following;
+    alone.replicas = padded->replicas;
     assert_int_equal(op_run_forward(&alone), SMP_OK);
     op_run_backward_input(&alone, ~0u);
-    assert_same_bits(&padded->out, &alone.out);
+    op_run_backward_weight(&alone);
+    assert_memory_equal(padded->out.data, alone.out.data, alone.out.bytes);
+    for (int i = 0; i < alone.op->n_param; i++)
+        assert_same_bits(&padded->dparam[i], &alone.dparam[i]);
     for (int i = 0; i < alone.op->n_in; i++)
         if (alone.din[i].data)
             assert_memory_equal(padded->din[i].data, alone.din[i].data, alone.din[i].bytes);
     op_run_close(&alone);
 }
 
-/* Operators that reduce a micro-batch to one value, that is, losses. */
+/* Nothing but padding: a loss is 0, no accumulator changes. */
+static void check_all_padding(const op_run *run)
+{
+    if (!run->graph->tensor[run->op->out].batched)
+        assert_true(*(float *)run->out.data == 0);
+    for (int i = 0; i < run->op->n_param; i++)
+        for (size_t e = 0; e < run->dparam[i].bytes / 4; e++)
+            assert_true(((float *)run->dparam[i].data)[e] == FIRST_ACCUMULATOR);
+}
+
+/* Operators that reduce a micro-batch to one value, that is, losses, and those that mix samples. */
 static void test_ops_leave_padding_out(void **state)
 {
     enum { BATCH = 4 };
+    const op_case *c = *state;
     for (int round = 0; round < 4 * BATCH; round++) {
         model_text m;
         uint64_t rng;
         op_run run;
-        op_case_model(*state, round, &m, &rng);
+        op_case_model(c, round, &m, &rng);
         op_run_open(&run, m.yaml, "op", BATCH, 0);
-        if (run.graph->tensor[run.op->out].batched) {
+        if (run.graph->tensor[run.op->out].batched && !c->mixes_samples) {
             op_run_close(&run);
             skip();
         }
@@ -204,10 +245,11 @@ static void test_ops_leave_padding_out(void **state)
         op_run_poison_padding(&run);
         assert_int_equal(op_run_forward(&run), SMP_OK);
         op_run_backward_input(&run, ~0u);
+        op_run_backward_weight(&run);
         if (run.padding < BATCH)
             check_padding(&run, &m);
         else
-            assert_true(*(float *)run.out.data == 0);
+            check_all_padding(&run);
         for (int i = 0; i < run.op->n_in; i++) {
             int64_t n;
             const float *padding = op_run_padding(&run, &run.din[i], &n);

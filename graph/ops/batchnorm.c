@@ -1,0 +1,258 @@
+/* batchnorm over the samples of a micro-batch and space, by channel: y = (x - mean) * rstd * weight
+ * + bias, rstd = 1 / sqrt(variance + eps) with the biased variance (Ioffe and Szegedy 2015).
+ * Evaluation takes the running statistics instead.
+ *
+ * Forward saves mean and variance of each channel. With xhat = (x - mean) * rstd:
+ *   dx = rstd * weight * (dy - mean(dy) - xhat * mean(dy * xhat)),
+ *   dweight += sum dy * xhat,  dbias += sum dy.
+ * Padding is in no sum and gets no gradient.
+ *
+ * The running statistics are those of torch.nn.BatchNorm2d, with the unbiased variance: see
+ * smp__running_share.
+ *
+ * Sums are of double lanes, element i of a row in lane i mod SMP_LANES. Forward reads a channel of a
+ * micro-batch three times, from a cache if it fits one. O(elements). */
+#include "graph/ops/ops.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "graph/math/vector.h"
+
+enum { EPS, MOMENTUM };
+enum { WEIGHT, BIAS, MEAN, VARIANCE };
+
+static const smp_attr_desc ATTRS[] = {
+    [EPS] = {"eps", SMP_ATTR_FLOAT, false, 1e-5, 0, 1, NULL},
+    [MOMENTUM] = {"momentum", SMP_ATTR_FLOAT, false, 0.1, 0, 1, NULL},
+    {0},
+};
+
+static smp_status infer(smp_infer *infer)
+{
+    SMP_TRY(smp_infer_dims(infer, 0, 1, SMP_MAX_DIMS));
+    SMP_TRY(smp__infer_like_input(infer));
+    const smp_shape shape = {1, {infer->in[0]->shape.dim[0]}};
+    infer->n_param = 4;
+    infer->param[WEIGHT] = (smp_param_decl){.role = "weight", .shape = shape, .init = SMP_INIT_ONE};
+    infer->param[BIAS] = (smp_param_decl){.role = "bias", .shape = shape, .init = SMP_INIT_ZERO};
+    infer->param[MEAN] = (smp_param_decl){
+        .role = "running_mean", .shape = shape, .init = SMP_INIT_ZERO, .running = true};
+    infer->param[VARIANCE] = (smp_param_decl){
+        .role = "running_var", .shape = shape, .init = SMP_INIT_ONE, .running = true};
+    return SMP_OK;
+}
+
+static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    const int64_t statistics = 2 * smp__in(graph, op, 0)->shape.dim[0];
+    *needs = (smp_op_needs){
+        .input_grad_in = 1,
+        .weight_grad_in = 1,
+        .input_grad_aux = true,
+        .weight_grad_aux = true,
+        .aux_bytes = (statistics + batch - 1) / batch * (int64_t)sizeof(float), /* of a sample */
+    };
+}
+
+/* The GPU's sums are those of parts of a channel, (channels, parts, 2) in the workspace: enough
+ * parts to fill a large device, none too short to pay. */
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
+{
+    const smp_tensor *in = smp__in(graph, op, 0);
+    const int64_t channels = in->shape.dim[0];
+    const int64_t wanted = (1024 + channels - 1) / channels;
+    const int64_t most = (smp__count(in, batch) / channels + 1023) / 1024;
+    needs(graph, op, batch, out);
+    out->workspace_bytes = (wanted < most ? wanted : most) * channels * 2 * (int64_t)sizeof(float);
+}
+
+static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    smp__work_elementwise(graph, op, batch, 8, 10, work);
+    work->backward_weight_flops = work->forward_flops / 8 * 5;
+}
+
+/* One channel of a micro-batch: a row of `space` values in each sample, `stride` values apart. */
+typedef struct channel {
+    int64_t samples; /* without padding */
+    int64_t stride, space;
+} channel;
+
+static channel channel_of(const smp_op_call *call)
+{
+    const smp_tensor *in = smp__in(call->graph, call->op, 0);
+    return (channel){call->batch - call->padding, in->elements, in->elements / in->shape.dim[0]};
+}
+
+static double fold(double lane[SMP_LANES])
+{
+    for (int width = SMP_LANES / 2; width > 0; width /= 2)
+        for (int l = 0; l < width; l++)
+            lane[l] += lane[l + width];
+    return lane[0];
+}
+
+SMP_VECTOR static double sum(const float *x, channel c)
+{
+    double lane[SMP_LANES] = {0};
+    for (int64_t s = 0; s < c.samples; s++, x += c.stride) {
+        int64_t i = 0;
+        for (; i + SMP_LANES <= c.space; i += SMP_LANES)
+            for (int l = 0; l < SMP_LANES; l++)
+                lane[l] += (double)x[i + l];
+        for (int l = 0; i + l < c.space; l++)
+            lane[l] += (double)x[i + l];
+    }
+    return fold(lane);
+}
+
+/* Sum of (x - mean)^2. */
+SMP_VECTOR static double sum_squares(const float *x, double mean, channel c)
+{
+    double lane[SMP_LANES] = {0};
+    for (int64_t s = 0; s < c.samples; s++, x += c.stride) {
+        int64_t i = 0;
+        for (; i + SMP_LANES <= c.space; i += SMP_LANES)
+            for (int l = 0; l < SMP_LANES; l++)
+                lane[l] += ((double)x[i + l] - mean) * ((double)x[i + l] - mean);
+        for (int l = 0; i + l < c.space; l++)
+            lane[l] += ((double)x[i + l] - mean) * ((double)x[i + l] - mean);
+    }
+    return fold(lane);
+}
+
+typedef struct gradient_sums {
+    double dy, dot; /* of dy, of dy * (x - mean) */
+} gradient_sums;
+
+SMP_VECTOR static gradient_sums sum_gradients(const float *x, const float *dy, double mean,
+                                              channel c)
+{
+    double sum[SMP_LANES] = {0}, dot[SMP_LANES] = {0};
+    for (int64_t s = 0; s < c.samples; s++, x += c.stride, dy += c.stride) {
+        int64_t i = 0;
+        for (; i + SMP_LANES <= c.space; i += SMP_LANES)
+            for (int l = 0; l < SMP_LANES; l++) {
+                sum[l] += (double)dy[i + l];
+                dot[l] += (double)dy[i + l] * ((double)x[i + l] - mean);
+            }
+        for (int l = 0; i + l < c.space; l++) {
+            sum[l] += (double)dy[i + l];
+            dot[l] += (double)dy[i + l] * ((double)x[i + l] - mean);
+        }
+    }
+    return (gradient_sums){fold(sum), fold(dot)};
+}
+
+/* Of `samples` rows, those of the padding too: what stands there must be finite afterwards. */
+SMP_VECTOR static void normalize(float *restrict y, const float *restrict x, int64_t samples,
+                                 channel c, float mean, float scale, float bias)
+{
+    for (int64_t s = 0; s < samples; s++, x += c.stride, y += c.stride)
+        for (int64_t i = 0; i < c.space; i++)
+            y[i] = (x[i] - mean) * scale + bias;
+}
+
+/* dx = scale * (dy - mean_dy - (x - mean) * slope) */
+SMP_VECTOR static void input_gradient(float *restrict dx, const float *restrict x,
+                                      const float *restrict dy, channel c, float mean, float scale,
+                                      float mean_dy, float slope)
+{
+    for (int64_t s = 0; s < c.samples; s++, x += c.stride, dy += c.stride, dx += c.stride)
+        for (int64_t i = 0; i < c.space; i++)
+            dx[i] = scale * (dy[i] - mean_dy - (x[i] - mean) * slope);
+}
+
+static double rstd_of(const smp_op_call *call, float variance)
+{
+    return 1.0 / sqrt((double)variance + call->op->attr[EPS].f);
+}
+
+/* Padding alone has no statistics; it gets finite ones. */
+static void measure(const float *x, channel c, float *mean, float *variance)
+{
+    const double n = (double)(c.samples * c.space);
+    const double m = n > 0 ? sum(x, c) / n : 0;
+    *mean = (float)m;
+    *variance = n > 0 ? (float)(sum_squares(x, m, c) / n) : 1;
+}
+
+static smp_status forward(const smp_op_call *call)
+{
+    const channel c = channel_of(call);
+    const int64_t channels = c.stride / c.space;
+    const float *x = call->in[0];           /* (B, C, ..) */
+    float *y = call->out, *aux = call->aux; /* aux: means (C), variances (C) */
+    for (int64_t k = 0; k < channels; k++, x += c.space, y += c.space) {
+        float mean = call->param[MEAN][k], variance = call->param[VARIANCE][k];
+        if (call->training) {
+            measure(x, c, &mean, &variance);
+            aux[k] = mean;
+            aux[channels + k] = variance;
+        }
+        normalize(y, x, call->batch, c, mean,
+                  (float)(rstd_of(call, variance) * (double)call->param[WEIGHT][k]),
+                  call->param[BIAS][k]);
+    }
+    return SMP_OK;
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    const channel c = channel_of(call);
+    const int64_t channels = c.stride / c.space;
+    const double n = (double)(c.samples * c.space);
+    const float *x = call->in[0], *dy = call->dout, *mean = call->aux;
+    float *dx = call->din[0];
+    if (!dx)
+        return SMP_OK;
+    memset(dx + c.samples * c.stride, 0, (size_t)(call->padding * c.stride) * sizeof *dx);
+    for (int64_t k = 0; c.samples > 0 && k < channels; k++) {
+        const double rstd = rstd_of(call, mean[channels + k]);
+        const float *own_x = x + k * c.space, *own_dy = dy + k * c.space;
+        const gradient_sums sums = sum_gradients(own_x, own_dy, (double)mean[k], c);
+        input_gradient(dx + k * c.space, own_x, own_dy, c, mean[k],
+                       (float)(rstd * (double)call->param[WEIGHT][k]), (float)(sums.dy / n),
+                       (float)(sums.dot * rstd * rstd / n));
+    }
+    return SMP_OK;
+}
+
+static smp_status backward_weight(const smp_op_call *call)
+{
+    const channel c = channel_of(call);
+    const int64_t channels = c.stride / c.space;
+    const double n = (double)(c.samples * c.space), unbiased = n > 1 ? n / (n - 1) : 1;
+    const double share = smp__running_share(call, call->op->attr[MOMENTUM].f);
+    const float *x = call->in[0], *mean = call->aux, *variance = mean + channels;
+    for (int64_t k = 0; c.samples > 0 && k < channels; k++) {
+        const gradient_sums sums =
+            sum_gradients(x + k * c.space, call->dout + k * c.space, (double)mean[k], c);
+        call->dparam[WEIGHT][k] += (float)(sums.dot * rstd_of(call, variance[k]));
+        call->dparam[BIAS][k] += (float)sums.dy;
+        call->dparam[MEAN][k] += (float)(share * ((double)mean[k] - (double)call->param[MEAN][k]));
+        call->dparam[VARIANCE][k] +=
+            (float)(share * ((double)variance[k] * unbiased - (double)call->param[VARIANCE][k]));
+    }
+    return SMP_OK;
+}
+
+const smp_op_kind smp__op_batchnorm = {
+    .name = "batchnorm",
+    .summary = "normalisation of each channel over the micro-batch and space, with weight and bias",
+    .sample = "inputs:\n"
+              "  x: {dtype: float32, shape: [3, 4, 5]}\n"
+              "ops:\n"
+              "  - {op: batchnorm, name: op, in: x, out: y, momentum: 0.2}\n",
+    .min_in = 1,
+    .max_in = 1,
+    .attrs = ATTRS,
+    .infer = infer,
+    .needs = needs,
+    .cuda_needs = cuda_needs,
+    .work = work,
+    .cpu = {.forward = forward,
+            .backward_input = backward_input,
+            .backward_weight = backward_weight},
+};
