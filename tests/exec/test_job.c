@@ -19,10 +19,10 @@
 #include "tests/exec/open_ranks.h"
 #include "tests/sequential.h"
 
-enum { STEPS = 4, MODELS = 3 };
+enum { STEPS = 4, N_MODEL = 4 };
 
-static const char *const models[MODELS] = {"gpt-tiny.yaml", "branches.yaml",
-                                           "../tests/data/outputs.yaml"};
+static const char *const models[N_MODEL] = {"examples/gpt-tiny.yaml", "examples/branches.yaml",
+                                            "tests/data/channels.yaml"};
 
 /* Values for every input: reals in [-1, 1), integers small enough for any vocabulary. */
 static void **make_inputs(const smp_graph *graph, int64_t samples, uint64_t seed)
@@ -149,7 +149,7 @@ static void open_job(const config *c, const smp_graph *graph, smp_options option
 static void run_config(const config *c)
 {
     char path[1024];
-    snprintf(path, sizeof(path), "%s/examples/%s", SMP_SOURCE_DIR, c->model);
+    snprintf(path, sizeof(path), "%s/%s", SMP_SOURCE_DIR, c->model);
     smp_graph *graph = NULL;
     must(smp_graph_read(path, &graph));
     smp_options options = options_of(c, path);
@@ -192,7 +192,7 @@ static void run_config(const config *c)
 static void test_job_bits_equal_sequential(void **state)
 {
     (void)state;
-    for (size_t model = 0; model < MODELS; model++)
+    for (size_t model = 0; model < N_MODEL; model++)
         for (int chunks = 1; chunks <= 2; chunks++)
             for (int m = 3; m <= 4; m++) {
                 config c = {.model = models[model],
@@ -226,7 +226,7 @@ static void test_job_recompute_and_split(void **state)
          .split_percent = 80,
          .whole_percent = 20},
     };
-    for (size_t model = 0; model < MODELS; model++)
+    for (size_t model = 0; model < N_MODEL; model++)
         for (int k = 0; k < (model == 0 ? 5 : 10); k++) {
             config c = {.model = models[model],
                         .stages = world_size,
@@ -258,7 +258,7 @@ static void test_job_every_schedule(void **state)
                 .pipeline = world_size, .chunks = chunks, .microbatches = 5, .training = true};
             if (smp_schedule_check(kind, &shape) != SMP_OK)
                 continue;
-            config c = {.model = "branches.yaml",
+            config c = {.model = "examples/branches.yaml",
                         .stages = world_size,
                         .ddp = 1,
                         .chunks = chunks,
@@ -277,7 +277,7 @@ static void test_job_every_optimizer(void **state)
 {
     (void)state;
     for (const smp_optimizer *const *o = smp_optimizers(); *o; o++) {
-        config c = {.model = "branches.yaml",
+        config c = {.model = "examples/branches.yaml",
                     .stages = world_size,
                     .ddp = 1,
                     .chunks = 1,
@@ -296,7 +296,7 @@ static void test_job_replicas_agree(void **state)
     if (world_size < 2)
         skip();
     for (int chunks = 1; chunks <= 2; chunks++) {
-        config c = {.model = "branches.yaml",
+        config c = {.model = "examples/branches.yaml",
                     .stages = world_size / 2,
                     .ddp = 2,
                     .chunks = chunks,
@@ -305,10 +305,13 @@ static void test_job_replicas_agree(void **state)
                     .schedule = "interleaved",
                     .optimizer = "adamw"};
         run_config(&c);
-        c.model = "gpt-tiny.yaml";
+        c.model = "examples/gpt-tiny.yaml";
         c.batch = 1;
         run_config(&c);
         c.changes = (plan_changes){1, 50, 50, 50, 20, 20};
+        run_config(&c);
+        c.model = "tests/data/channels.yaml";
+        c.batch = 2;
         run_config(&c);
     }
 }
