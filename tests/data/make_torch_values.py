@@ -6,12 +6,16 @@ Made once with Debian 12's python3-torch (1.13.1); tests/graph/ops/test_torch.c 
     /usr/bin/python3 tests/data/make_torch_values.py > tests/data/torch_values.txt
 
 For each case: a model text with one op named "op", then its inputs, weights, output (several one
-behind the other), the gradient put into the output, and the gradients PyTorch returns. Dropout is
-left out: its random numbers are SMP's own. Everything is computed in double from values rounded to
-float, and written with nine digits, which is what identifies a float.
+behind the other), the gradient put into the output, and the gradients PyTorch returns. A case of
+several micro-batches says `microbatches`; each has inputs, output and gradients of its own, the
+weights stand with the first one, their gradients, added up, at the end. The gradient of a running
+statistic is what all of them changed it by. Dropout is left out: its random numbers are SMP's own.
+Everything is computed in double from values rounded to float, and written with nine digits, which
+is what identifies a float.
 """
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 torch.manual_seed(20240501)
 
@@ -27,6 +31,20 @@ def write(key, index, tensor):
     print(key, index, flat.numel(), *(form % v for v in flat.tolist()))
 
 
+def write_model(name, batch, op, inputs, made="y", microbatches=1):
+    names = "abcd"[: len(inputs)]
+    lines = ["smp: 1", f"name: {name}", "inputs:"]
+    for letter, x in zip(names, inputs):
+        dtype = "float32" if x.is_floating_point() else "int32"
+        lines.append(f"  {letter}: {{dtype: {dtype}, shape: {list(x.shape[1:])}}}")
+    lines += ["ops:", f"  - {{op: {op}, name: op, in: [{', '.join(names)}], out: {made}}}"]
+    print(f"case {name}\nbatch {batch}")
+    if microbatches > 1:
+        print(f"microbatches {microbatches}")
+    print(f"yaml {len(lines)}")
+    print("\n".join(lines))
+
+
 def case(name, batch, op, function, inputs, params=()):
     """`inputs`, `params`: tensors in the op's order; inputs have the batch dimension first."""
     inputs = [x.requires_grad_() if x.is_floating_point() else x for x in inputs]
@@ -35,15 +53,8 @@ def case(name, batch, op, function, inputs, params=()):
     outs = outs if isinstance(outs, tuple) else (outs,)
     douts = [rand(*out.shape) for out in outs]
     torch.autograd.backward(outs, douts)
-    names = "abcd"[: len(inputs)]
-    lines = ["smp: 1", f"name: {name}", "inputs:"]
-    for letter, x in zip(names, inputs):
-        dtype = "float32" if x.is_floating_point() else "int32"
-        lines.append(f"  {letter}: {{dtype: {dtype}, shape: {list(x.shape[1:])}}}")
     made = "y" if len(outs) == 1 else f"[{', '.join('yzuv'[: len(outs)])}]"
-    lines += ["ops:", f"  - {{op: {op}, name: op, in: [{', '.join(names)}], out: {made}}}"]
-    print(f"case {name}\nbatch {batch}\nyaml {len(lines)}")
-    print("\n".join(lines))
+    write_model(name, batch, op, inputs, made)
     for i, x in enumerate(inputs):
         write("in", i, x)
     for i, p in enumerate(params):
@@ -55,6 +66,33 @@ def case(name, batch, op, function, inputs, params=()):
             write("din", i, x.grad)
     for i, p in enumerate(params):
         write("dparam", i, p.grad)
+    print("end")
+
+
+def batchnorm(name, batch, op, norm, shape, microbatches):
+    """`norm`: a module in training mode, whose statistics have a past."""
+    norm = norm.double()
+    weights = [norm.weight, norm.bias]
+    statistics = [norm.running_mean, norm.running_var]
+    for value, start in zip(weights + statistics, [0, 0, 0, 2]):
+        value.data.copy_((start + rand(*value.shape, scale=0.5)).float())
+    before = [value.clone() for value in statistics]
+    for m in range(microbatches):
+        x = rand(batch, *shape).add_(m).float().double().requires_grad_()
+        out = norm(x)
+        dout = rand(*out.shape)
+        out.backward(dout)
+        if m == 0:
+            write_model(name, batch, op, [x], microbatches)
+        write("in", 0, x)
+        for i, p in enumerate(weights + before if m == 0 else []):
+            write("param", i, p)
+        write("out", 0, out)
+        write("dout", 0, dout)
+        write("din", 0, x.grad)
+    changes = [value - old for value, old in zip(statistics, before)]
+    for i, change in enumerate([w.grad for w in weights] + changes):
+        write("dparam", i, change)
     print("end")
 
 
@@ -132,6 +170,10 @@ def main():
     case("split_even", 2, "split", lambda x: x.chunk(3, -1), [rand(2, 3, 6)])
     case("split_sizes", 2, "split, axis: 0, sizes: [1, 4, 2]", lambda x: x.split([1, 4, 2], 1),
          [rand(2, 7, 3)])
+    batchnorm("batchnorm", 4, "batchnorm", nn.BatchNorm2d(3), (3, 4, 5), 1)
+    batchnorm("batchnorm_step", 2, "batchnorm, momentum: 0.3, eps: 0.01",
+              nn.BatchNorm2d(2, momentum=0.3, eps=0.01), (2, 3, 3), 4)
+    batchnorm("batchnorm_features", 5, "batchnorm", nn.BatchNorm1d(6), (6,), 2)
 
 
 if __name__ == "__main__":

@@ -77,24 +77,33 @@ static void read_yaml(FILE *file, char *yaml, size_t size)
     }
 }
 
-static void check_case(FILE *file, const char *name, char *yaml, int64_t batch)
+static void check_microbatch(FILE *file, const char *name, op_run *run, bool first)
+{
+    for (int i = 0; i < run->op->n_in; i++)
+        read_buffer(file, "in", i, &run->in[i], op_run_in_is_float(run, i));
+    for (int i = 0; first && i < run->op->n_param; i++) {
+        read_buffer(file, "param", i, &run->param[i], true);
+        memset(run->dparam[i].data, 0, run->dparam[i].bytes);
+    }
+    assert_int_equal(op_run_forward(run), SMP_OK);
+    compare_buffer(file, name, "out", 0, &run->out);
+    read_buffer(file, "dout", 0, &run->dout, true);
+    op_run_backward_input(run, ~0u);
+    op_run_backward_weight(run);
+    for (int i = 0; i < run->op->n_in; i++)
+        if (run->din[i].data)
+            compare_buffer(file, name, "din", i, &run->din[i]);
+}
+
+static void check_case(FILE *file, const char *name, char *yaml, int64_t batch,
+                       int64_t microbatches)
 {
     op_run run;
     op_run_open(&run, yaml, "op", batch, 0);
-    for (int i = 0; i < run.op->n_in; i++)
-        read_buffer(file, "in", i, &run.in[i], op_run_in_is_float(&run, i));
-    for (int i = 0; i < run.op->n_param; i++) {
-        read_buffer(file, "param", i, &run.param[i], true);
-        memset(run.dparam[i].data, 0, run.dparam[i].bytes);
+    for (int64_t mb = 0; mb < microbatches; mb++) {
+        run.following = microbatches - 1 - mb;
+        check_microbatch(file, name, &run, mb == 0);
     }
-    assert_int_equal(op_run_forward(&run), SMP_OK);
-    compare_buffer(file, name, "out", 0, &run.out);
-    read_buffer(file, "dout", 0, &run.dout, true);
-    op_run_backward_input(&run, ~0u);
-    op_run_backward_weight(&run);
-    for (int i = 0; i < run.op->n_in; i++)
-        if (run.din[i].data)
-            compare_buffer(file, name, "din", i, &run.din[i]);
     for (int i = 0; i < run.op->n_param; i++)
         compare_buffer(file, name, "dparam", i, &run.dparam[i]);
     expect_word(file, "end");
@@ -113,9 +122,11 @@ static void test_torch_values_agree(void **state)
     while (fscanf(file, " case %63s", name) == 1) {
         expect_word(file, "batch");
         int64_t batch = read_number(file);
+        long long microbatches = 1;
+        (void)!fscanf(file, " microbatches %lld", &microbatches);
         expect_word(file, "yaml");
         read_yaml(file, yaml, sizeof yaml);
-        check_case(file, name, yaml, batch);
+        check_case(file, name, yaml, batch, microbatches);
     }
     assert_true(feof(file));
     fclose(file);
