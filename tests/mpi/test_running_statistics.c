@@ -9,22 +9,24 @@ static const double momentum = 0.25;
 
 /* Of the first statistics every value is known, as they are those of the input. The second reader of y
  * makes a tensor that jumps over stages. */
-static const char model[] = "smp: 1\n"
-                            "name: statistics\n"
-                            "inputs:\n"
-                            "  x: {dtype: float32, shape: [4, 2, 3]}\n"
-                            "  goal: {dtype: float32, shape: [3]}\n"
-                            "ops:\n"
-                            "  - {op: batchnorm, name: first, in: x, out: y, momentum: 0.25}\n"
-                            "  - {op: flatten, name: flat, in: y, out: y}\n"
-                            "  - {op: linear, name: a, in: y, out: z, features: 24}\n"
-                            "  - {op: batchnorm, name: second, in: z, out: z}\n"
-                            "  - {op: gelu, name: b, in: z, out: z}\n"
-                            "  - {op: add, name: c, in: [y, z], out: z}\n"
-                            "  - {op: batchnorm, name: third, in: z, out: z}\n"
-                            "  - {op: linear, name: d, in: z, out: z, features: 3}\n"
-                            "  - {op: mse, name: loss, in: [z, goal], out: loss}\n"
-                            "loss: loss\n";
+#define MODEL(mode)                                                                                \
+    "smp: 1\nname: statistics\nmode: " mode "\n"                                                   \
+    "inputs:\n"                                                                                    \
+    "  x: {dtype: float32, shape: [4, 2, 3]}\n"                                                    \
+    "  goal: {dtype: float32, shape: [3]}\n"                                                       \
+    "ops:\n"                                                                                       \
+    "  - {op: batchnorm, name: first, in: x, out: y, momentum: 0.25}\n"                            \
+    "  - {op: flatten, name: flat, in: y, out: y}\n"                                               \
+    "  - {op: linear, name: a, in: y, out: z, features: 24}\n"                                     \
+    "  - {op: batchnorm, name: second, in: z, out: z}\n"                                           \
+    "  - {op: gelu, name: b, in: z, out: z}\n"                                                     \
+    "  - {op: add, name: c, in: [y, z], out: z}\n"                                                 \
+    "  - {op: batchnorm, name: third, in: z, out: z}\n"                                            \
+    "  - {op: linear, name: d, in: z, out: z, features: 3}\n"                                      \
+    "  - {op: mse, name: loss, in: [z, goal], out: loss}\n"                                        \
+    "loss: loss\n"
+
+static const char model[] = MODEL("training"), forward_model[] = MODEL("inference");
 
 static float x[FULL * C * SPACE], goal[FULL * GOAL];
 
@@ -181,12 +183,12 @@ static void test_running_statistics_resume(void **state)
     remove_checkpoint(2);
 }
 
-/* Evaluation changes nothing, and a sample stands for itself: whatever the micro-batches are, and with
- * others beside it or not. */
+/* Evaluation changes nothing, and a sample stands for itself, whatever the micro-batches are. A model in
+ * mode inference takes the statistics from the checkpoint. */
 static void test_running_statistics_evaluate(void **state)
 {
-    static const cut cuts[] = {{4, 1, 4, 4, 1}, {4, 1, 16, 1, 2}, {2, 2, 1, 8, 1}};
-    double losses[3], parts[3];
+    static const cut cuts[] = {{4, 1, 4, 4, 1}, {4, 1, 16, 1, 2}, {2, 2, 1, 8, 1}, {4, 1, 8, 2, 1}};
+    double losses[4], parts[4];
     smp_step_result result;
     (void)state;
     smp *job = start(cuts[0]);
@@ -194,12 +196,17 @@ static void test_running_statistics_evaluate(void **state)
         step(job, k, FULL);
     must(smp_save(job, ranks_folder));
     const uint64_t hash = weights_hash(job);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
+        smp_options options = start_options(cuts[i]);
+        if (i == 3) {
+            options.model = model_path(forward_model);
+            options.schedule = "forward";
+        }
         if (i > 0) {
-            job = start(cuts[i]);
+            job = open_job(&options);
             must(smp_load(job, ranks_folder));
         }
-        losses[i] = run(job, FULL, false, &result);
+        losses[i] = run(job, FULL, i == 3, &result);
         parts[i] = run(job, 5, false, &result);
         assert_true(weights_hash(job) == hash);
         assert_true(fabs(losses[i] - losses[0]) < 1e-6 * losses[0]);
