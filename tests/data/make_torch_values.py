@@ -83,7 +83,7 @@ def batchnorm(name, batch, op, norm, shape, microbatches):
         dout = rand(*out.shape)
         out.backward(dout)
         if m == 0:
-            write_model(name, batch, op, [x], microbatches)
+            write_model(name, batch, op, [x], microbatches=microbatches)
         write("in", 0, x)
         for i, p in enumerate(weights + before if m == 0 else []):
             write("param", i, p)
