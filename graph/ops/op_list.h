@@ -12,6 +12,7 @@
     CUDA(layernorm)                                                                                \
     CUDA(batchnorm)                                                                                \
     CUDA(gelu)                                                                                     \
+    CUDA(silu)                                                                                     \
     CUDA(relu)                                                                                     \
     CUDA(tanh)                                                                                     \
     CUDA(softmax)                                                                                  \
