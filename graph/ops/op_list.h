@@ -18,6 +18,7 @@
     CUDA(softmax)                                                                                  \
     CUDA(attention)                                                                                \
     CUDA(add)                                                                                      \
+    CUDA(sub)                                                                                      \
     CUDA(mul)                                                                                      \
     CUDA(dropout)                                                                                  \
     CUDA(flatten)                                                                                  \

@@ -53,6 +53,7 @@ static void test_op_rules_refuse_bad_models(void **state)
         {"op: attention, in: v, heads: 1", "dimension"},
         {"op: add, in: [x, y]", "[4, 6]"},
         {"op: add, in: [x, ids]", "float"},
+        {"op: sub, in: [x, v]", "[4, 6]"},
         {"op: mul, in: [ids, x]", "float"},
         {"op: dropout, in: x, p: 1", "p <"},
         {"op: dropout, in: x", "p"},
