@@ -20,6 +20,7 @@
     CUDA(add)                                                                                      \
     CUDA(sub)                                                                                      \
     CUDA(mul)                                                                                      \
+    CUDA(scale)                                                                                    \
     CUDA(dropout)                                                                                  \
     CUDA(flatten)                                                                                  \
     CUDA(reshape)                                                                                  \
