@@ -150,3 +150,22 @@ SMP_VECTOR float smp__exp_sum(const float *x, float shift, int64_t n)
         lane[l] += tail[l];
     return smp__fold(lane);
 }
+
+static inline float exp_magnitude(float x)
+{
+    return exp_nonpositive(x < 0 ? x : -x);
+}
+
+SMP_VECTOR void smp__exp_magnitude(float *y, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = exp_magnitude(x[i]);
+}
+
+SMP_VECTOR void smp__sigmoid(float *y, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float value = x[i], e = exp_magnitude(value);
+        y[i] = (value < 0 ? e : 1.0f) / (1.0f + e);
+    }
+}

@@ -54,4 +54,9 @@ float smp__exp_row(float *y, const float *x, float shift, int64_t n);
 /* The sum alone, the same bits. */
 float smp__exp_sum(const float *x, float shift, int64_t n);
 
+/* y = exp(-|x|), for what must not overflow; accurate as above. In place allowed. */
+void smp__exp_magnitude(float *y, const float *x, int64_t n);
+/* y = 1 / (1 + exp(-x)), from that; NaN stays NaN. In place allowed. */
+void smp__sigmoid(float *y, const float *x, int64_t n);
+
 #endif

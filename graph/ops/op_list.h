@@ -15,6 +15,7 @@
     CUDA(silu)                                                                                     \
     CUDA(relu)                                                                                     \
     CUDA(tanh)                                                                                     \
+    CUDA(sigmoid)                                                                                  \
     CUDA(softmax)                                                                                  \
     CUDA(attention)                                                                                \
     CUDA(add)                                                                                      \

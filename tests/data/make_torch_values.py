@@ -175,6 +175,7 @@ def main():
               nn.BatchNorm2d(2, momentum=0.3, eps=0.01), (2, 3, 3), 4)
     batchnorm("batchnorm_features", 5, "batchnorm", nn.BatchNorm1d(6), (6,), 2)
     case("silu", 2, "silu", F.silu, [rand(2, 21, scale=3)])
+    case("sigmoid", 2, "sigmoid", torch.sigmoid, [rand(2, 21, scale=3)])
     case("sub", 2, "sub", torch.sub, [rand(2, 3, 4), rand(2, 3, 4)])
     case("scale", 2, "scale, factor: -0.3", lambda x: -0.3 * x, [rand(2, 3, 4)])
 

@@ -145,6 +145,33 @@ static void test_vector_exp_edges(void **state)
     assert_true(isnan(smp__exp_sum(y, 5, 6)));
 }
 
+/* Both sides of 0, every length, in place, and the edges. */
+static void test_vector_sigmoid(void **state)
+{
+    uint64_t rng = 7;
+    float x[LONGEST], y[LONGEST], e[LONGEST];
+    (void)state;
+    for (int n = 1; n <= LONGEST; n++) {
+        for (int i = 0; i < n; i++)
+            x[i] = random_float(&rng) * (i % 2 == 0 ? 2 : 80);
+        smp__sigmoid(y, x, n);
+        smp__exp_magnitude(e, x, n);
+        for (int i = 0; i < n; i++) {
+            assert_true(fabs((double)y[i] * (1 + exp(-(double)x[i])) - 1) < 0x1p-21);
+            assert_true(fabs((double)e[i] * exp(fabs((double)x[i])) - 1) < 0x1p-22);
+        }
+        smp__sigmoid(x, x, n);
+        assert_memory_equal(x, y, (size_t)n * sizeof *x);
+    }
+    float edge[] = {-INFINITY, -1e4f, -0.0f, 0, 1e4f, INFINITY, NAN};
+    smp__exp_magnitude(e, edge, 7);
+    assert_true(e[0] == 0 && e[1] == 0 && e[2] == 1 && e[3] == 1 && e[4] == 0 && e[5] == 0);
+    assert_true(isnan(e[6]));
+    smp__sigmoid(y, edge, 7);
+    assert_true(y[0] == 0 && y[1] == 0 && y[2] == 0.5f && y[3] == 0.5f && y[4] == 1 && y[5] == 1);
+    assert_true(isnan(y[6]));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -154,6 +181,7 @@ int main(void)
         cmocka_unit_test(test_vector_column_sums),
         cmocka_unit_test(test_vector_exp_is_accurate),
         cmocka_unit_test(test_vector_exp_edges),
+        cmocka_unit_test(test_vector_sigmoid),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,49 @@
+/* sigmoid: 1 / (1 + exp(-x)). Backward from the output: dx = dy * y * (1 - y). By the loop that
+ * bce_with_logits needs too, whose bits are the same on every machine: oneDNN's are not. */
+#include "graph/ops/ops.h"
+
+#include "graph/math/vector.h"
+
+static const smp_attr_desc ATTRS[] = {{0}};
+
+static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    smp__work_elementwise(graph, op, batch, 22, 3, work);
+}
+
+SMP_VECTOR static void gradient(float *restrict dx, const float *restrict y,
+                                const float *restrict dy, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = dy[i] * (y[i] * (1.0f - y[i]));
+}
+
+static smp_status forward(const smp_op_call *call)
+{
+    smp__sigmoid(call->out, call->in[0], smp__count(smp__out(call->graph, call->op), call->batch));
+    return SMP_OK;
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    if (call->din[0])
+        gradient(call->din[0], call->out, call->dout,
+                 smp__count(smp__out(call->graph, call->op), call->batch));
+    return SMP_OK;
+}
+
+const smp_op_kind smp__op_sigmoid = {
+    .name = "sigmoid",
+    .summary = "logistic function, 1 / (1 + exp(-x))",
+    .sample = "inputs:\n"
+              "  x: {dtype: float32, shape: [4, 6]}\n"
+              "ops:\n"
+              "  - {op: sigmoid, name: op, in: x, out: y}\n",
+    .min_in = 1,
+    .max_in = 1,
+    .attrs = ATTRS,
+    .infer = smp__infer_like_input,
+    .needs = smp__needs_output,
+    .work = work,
+    .cpu = {.forward = forward, .backward_input = backward_input},
+};
