@@ -11,28 +11,6 @@ enum { BLOCK = 4096 };
 
 static const smp_attr_desc ATTRS[] = {{0}};
 
-static smp_status infer(smp_infer *infer)
-{
-    SMP_TRY(smp__infer_like_pair(infer));
-    infer->out_shape = (smp_shape){0};
-    infer->out_batched = false;
-    return SMP_OK;
-}
-
-static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
-{
-    (void)graph, (void)op, (void)batch;
-    *needs = (smp_op_needs){.input_grad_in = 3};
-}
-
-/* The GPU adds the squares of parts of the elements in the workspace, a double each. */
-static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
-{
-    const int64_t parts = (smp__count(smp__in(graph, op, 0), batch) + 8191) / 8192;
-    needs(graph, op, batch, out);
-    out->workspace_bytes = (parts < 1024 ? parts : 1024) * (int64_t)sizeof(double);
-}
-
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     smp__work_elementwise(graph, op, batch, 3, 4, work);
@@ -60,16 +38,10 @@ SMP_VECTOR static void scaled_difference(float *restrict y, const float *a, cons
         y[i] = scale * (a[i] - b[i]);
 }
 
-/* Elements of samples; the rest is padding. */
-static int64_t counted(const smp_op_call *call)
-{
-    return smp__count(smp__in(call->graph, call->op, 0), call->batch - call->padding);
-}
-
 static smp_status forward(const smp_op_call *call)
 {
     const float *a = call->in[0], *b = call->in[1];
-    int64_t n = counted(call);
+    int64_t n = smp__pair_loss_counted(call);
     double sum = 0;
     for (int64_t i = 0; i < n; i += BLOCK)
         sum += (double)sum_squares(a + i, b + i, n - i < BLOCK ? n - i : BLOCK);
@@ -79,7 +51,7 @@ static smp_status forward(const smp_op_call *call)
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    int64_t n = counted(call);
+    int64_t n = smp__pair_loss_counted(call);
     int64_t all = smp__count(smp__in(call->graph, call->op, 0), call->batch);
     float scale = 2.0f * *call->dout / (float)(n > 0 ? n : 1);
     for (int i = 0; i < 2; i++) {
@@ -102,9 +74,9 @@ const smp_op_kind smp__op_mse = {
     .min_in = 2,
     .max_in = 2,
     .attrs = ATTRS,
-    .infer = infer,
-    .needs = needs,
-    .cuda_needs = cuda_needs,
+    .infer = smp__infer_pair_loss,
+    .needs = smp__needs_pair,
+    .cuda_needs = smp__cuda_needs_pair_loss,
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

@@ -5,12 +5,6 @@
 
 static const smp_attr_desc ATTRS[] = {{0}};
 
-static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
-{
-    (void)graph, (void)op, (void)batch;
-    *needs = (smp_op_needs){.input_grad_in = 3};
-}
-
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     smp__work_elementwise(graph, op, batch, 1, 2, work);
@@ -44,7 +38,7 @@ const smp_op_kind smp__op_mul = {
     .max_in = 2,
     .attrs = ATTRS,
     .infer = smp__infer_like_pair,
-    .needs = needs,
+    .needs = smp__needs_pair,
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

@@ -69,6 +69,20 @@ void smp__work_copy(const smp_graph *graph, const smp_op *op, int64_t batch, smp
 /* Input gradients are made from the output. */
 void smp__needs_output(const smp_graph *graph, const smp_op *op, int64_t batch,
                        smp_op_needs *needs);
+/* Input gradients are made from the values of both inputs. */
+void smp__needs_pair(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs);
+
+/* Of losses that are a mean over the elements of two tensors of one shape: what a GPU needs to add
+ * them (graph/cuda/cuda_pair_loss.cuh), and how many elements are of samples: the rest is
+ * padding. */
+smp_status smp__infer_pair_loss(smp_infer *infer);
+void smp__cuda_needs_pair_loss(const smp_graph *graph, const smp_op *op, int64_t batch,
+                               smp_op_needs *needs);
+static inline int64_t smp__pair_loss_counted(const smp_op_call *call)
+{
+    return smp__count(smp__in(call->graph, call->op, 0), call->batch - call->padding);
+}
+
 /* Of operators whose state is one primitive of graph/math. */
 void smp__release_primitive(void *state);
 
