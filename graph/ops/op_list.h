@@ -31,6 +31,7 @@
     CUDA(mean_pool)                                                                                \
     CUDA(cross_entropy)                                                                            \
     CUDA(mse)                                                                                      \
+    CUDA(bce_with_logits)                                                                          \
     HOST(opaque)
 
 #endif

@@ -178,6 +178,10 @@ def main():
     case("sigmoid", 2, "sigmoid", torch.sigmoid, [rand(2, 21, scale=3)])
     case("sub", 2, "sub", torch.sub, [rand(2, 3, 4), rand(2, 3, 4)])
     case("scale", 2, "scale, factor: -0.3", lambda x: -0.3 * x, [rand(2, 3, 4)])
+    case("bce_with_logits", 3, "bce_with_logits", F.binary_cross_entropy_with_logits,
+         [rand(3, 7, scale=4), torch.rand(3, 7).double()])
+    case("bce_with_logits_large", 2, "bce_with_logits", F.binary_cross_entropy_with_logits,
+         [rand(2, 9, scale=1000), torch.randint(0, 2, (2, 9)).double()])
 
 
 if __name__ == "__main__":

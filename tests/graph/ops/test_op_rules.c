@@ -82,6 +82,8 @@ static void test_op_rules_refuse_bad_models(void **state)
         {"op: cross_entropy, in: [v, ids]", "expected []"},
         {"op: cross_entropy, in: [ids, ids]", "float"},
         {"op: mse, in: [x, y]", "same shape"},
+        {"op: bce_with_logits, in: [x, y]", "same shape"},
+        {"op: bce_with_logits, in: [v, ids]", "float"},
         {"op: opaque, in: x, shape: [1, 1, 1, 1, 1, 1, 1]", "at most 6"},
     };
     (void)state;
@@ -207,6 +209,7 @@ static void test_op_rules_nan_is_passed_on(void **state)
         "op: mean_pool, in: x",
         "op: cross_entropy, in: [x, ids]",
         "op: mse, in: [x, x]",
+        "op: bce_with_logits, in: [x, x]",
     };
     (void)state;
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
