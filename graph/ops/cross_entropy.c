@@ -4,7 +4,11 @@
  * With M the largest logit of a row and S = sum exp(logit - M), the loss of a row is log S + (M -
  * logit[target]), which neither overflows nor cancels. Forward saves M and S of each row, 8 bytes
  * instead of 4 V; backward reads the logits again: dlogits = dout / count * (exp(logit - M) / S -
- * [target]). The rows are added in double, in order. O(rows * V). */
+ * [target]). The rows are added in double, in order. O(rows * V).
+ *
+ * label_smoothing e (Szegedy et al. 2016): the target has the probability 1 - e, and e is shared
+ * out evenly among all V, so that the loss reads (1 - e) logit[target] + e mean(logits) for the
+ * target's logit. */
 #include "graph/ops/ops.h"
 
 #include <math.h>
@@ -13,13 +17,17 @@
 #include "graph/math/vector.h"
 
 enum { LOGITS, TARGETS };
+enum { LABEL_SMOOTHING };
 enum { IGNORED = -1 };
 
 typedef struct row_stats {
     float max, sum;
 } row_stats;
 
-static const smp_attr_desc ATTRS[] = {{0}};
+static const smp_attr_desc ATTRS[] = {
+    [LABEL_SMOOTHING] = {"label_smoothing", SMP_ATTR_FLOAT, false, 0, 0, 1, NULL},
+    {0},
+};
 
 static smp_status infer(smp_infer *infer)
 {
@@ -53,7 +61,8 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
 }
 
 /* The GPU saves the number of targets that count as well, after the rows, and adds the losses of
- * parts of the rows in the workspace: two doubles each. */
+ * parts of the rows in the workspace: two doubles each. With smoothing the means of the rows follow
+ * there. */
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
 {
     const int64_t rows = smp__count(smp__in(graph, op, TARGETS), batch);
@@ -61,6 +70,8 @@ static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, 
     needs(graph, op, batch, out);
     out->aux_bytes += (int64_t)sizeof(double);
     out->workspace_bytes = (parts < 256 ? parts : 256) * 2 * (int64_t)sizeof(double);
+    if (op->attr[LABEL_SMOOTHING].f > 0)
+        out->workspace_bytes += rows * (int64_t)sizeof(float);
 }
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
@@ -92,6 +103,21 @@ static int64_t counted_rows(const smp_op_call *call)
     return smp__count(smp__in(call->graph, call->op, TARGETS), call->batch - call->padding);
 }
 
+/* What the loss has for the target's logit. */
+static double smoothed_logit(const float *logits, int64_t classes, int32_t target, double smoothing)
+{
+    double logit = (double)logits[target];
+    if (smoothing > 0)
+        logit += smoothing * ((double)smp__sum(logits, classes) / (double)classes - logit);
+    return logit;
+}
+
+SMP_VECTOR static void subtract(float *y, float x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] -= x;
+}
+
 static smp_status forward(const smp_op_call *call)
 {
     const float *logits = call->in[LOGITS];    /* (B, .., V) */
@@ -99,6 +125,7 @@ static smp_status forward(const smp_op_call *call)
     row_stats *stats = call->aux;              /* (B, ..) */
     int64_t rows = counted_rows(call);
     int64_t classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
+    double smoothing = call->op->attr[LABEL_SMOOTHING].f;
     double loss = 0;
     int64_t count = 0;
     for (int64_t r = 0; r < rows; r++, logits += classes) {
@@ -113,7 +140,8 @@ static smp_status forward(const smp_op_call *call)
         float max = smp__max(logits, classes);
         float sum = smp__exp_sum(logits, max, classes);
         stats[r] = (row_stats){max, sum};
-        loss += log((double)sum) + ((double)max - (double)logits[target[r]]);
+        loss += log((double)sum) +
+                ((double)max - smoothed_logit(logits, classes, target[r], smoothing));
         count++;
     }
     *(float *)call->out = count > 0 ? (float)(loss / (double)count) : 0;
@@ -133,6 +161,9 @@ static smp_status backward_input(const smp_op_call *call)
         return SMP_OK;
     int64_t count = rows_counted(target, rows);
     float scale = *call->dout / (float)(count > 0 ? count : 1);
+    double smoothing = call->op->attr[LABEL_SMOOTHING].f;
+    float target_share = scale * (float)(1 - smoothing);
+    float each_share = scale * (float)(smoothing / (double)classes);
     for (int64_t r = 0; r < rows; r++, logits += classes, dlogits += classes) {
         if (target[r] == IGNORED) {
             memset(dlogits, 0, (size_t)classes * sizeof *dlogits);
@@ -140,7 +171,9 @@ static smp_status backward_input(const smp_op_call *call)
         }
         smp__exp_row(dlogits, logits, stats[r].max, classes);
         smp__scale(dlogits, scale / stats[r].sum, classes);
-        dlogits[target[r]] -= scale;
+        dlogits[target[r]] -= target_share;
+        if (smoothing > 0)
+            subtract(dlogits, each_share, classes);
     }
     memset(dlogits, 0, (size_t)((all - rows) * classes) * sizeof *dlogits);
     return SMP_OK;

@@ -4,7 +4,8 @@
  * gradient in one pass, and may do so in place. Rows of any width: a vocabulary of odd size is read
  * in 16-byte accesses but for the ends of its rows. Bound by memory: O(rows * classes).
  *
- * aux holds the statistics of the rows and, after them, the number of targets that count.
+ * aux holds the statistics of the rows and, after them, the number of targets that count. With
+ * label smoothing the workspace holds the mean logits of the rows, behind the parts.
  * A target out of range, which the CPU reports, makes the loss NaN here. */
 #include "graph/cuda/cuda_row.cuh"
 #include "graph/ops/ops.h"
@@ -14,6 +15,7 @@
 namespace
 {
 enum { LOGITS, TARGETS };
+enum { LABEL_SMOOTHING }; /* attribute, as in cross_entropy.c */
 enum { IGNORED = -1 };
 
 struct alignas(8) row_stats {
@@ -32,16 +34,20 @@ struct layout {
     row_stats *stats; // (rows)
     double *count;    // after the statistics
     int parts;        // as many as cuda_needs made room for
+    float smoothing;
+    float *mean; // (rows); NULL without smoothing
 };
 
-/* What a row's gradients are made from: scale * ([p of the column] - [column is the target]). */
+/* What a row's gradients are made from: scale times the column's p, less the shares of the target
+ * and of each column. */
 struct row_gradient {
-    float max, factor, scale; /* factor: scale / sum; both 0 for an ignored row */
+    float max, factor, target_share, each_share; /* factor: scale / sum; all but max are 0 for an
+                                                    ignored row */
     int64_t target;
     template <typename T> __device__ __forceinline__ T at(T x, bool is_target) const
     {
         const float p = factor != 0.0f ? smp_exp<T>(smp_float(x) - max) * factor : 0.0f;
-        return smp_from<T>(is_target ? p - scale : p);
+        return smp_from<T>((is_target ? p - target_share : p) - each_share);
     }
 };
 } // namespace
@@ -64,6 +70,22 @@ __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
     }
 }
 
+template <typename T, bool ONE_WARP>
+__global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
+    cross_entropy_means(const T *logits, float *mean, int64_t rows,
+                        int64_t classes) // (rows, classes), (rows)
+{
+    __shared__ float scratch[32];
+    for (int64_t r = smp_first_row(); r < rows; r += smp_row_stride()) {
+        float sum = 0.0f;
+        for (int64_t c = threadIdx.x; c < classes; c += blockDim.x)
+            sum += smp_float(logits[r * classes + c]);
+        sum = smp_row_sum<ONE_WARP>(sum, scratch);
+        if (threadIdx.x == 0)
+            mean[r] = sum / (float)classes;
+    }
+}
+
 /* The sums over a block, on thread 0: always the same tree. */
 static __device__ __forceinline__ partial block_sum(partial x)
 {
@@ -82,7 +104,8 @@ static __device__ __forceinline__ partial block_sum(partial x)
 template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
     cross_entropy_parts(const T *logits, const int32_t *target, const row_stats *stats,
-                        partial *part, int64_t rows, int64_t classes) // part: [gridDim.x]
+                        const float *mean, float smoothing, partial *part, int64_t rows,
+                        int64_t classes) // part: [gridDim.x]; mean: NULL without smoothing
 {
     partial sum = {0, 0};
     for (int64_t r = (int64_t)blockIdx.x * SMP_BLOCK + threadIdx.x; r < rows;
@@ -91,11 +114,14 @@ __global__ void __launch_bounds__(SMP_BLOCK)
         if (t == IGNORED)
             continue;
         sum.count += 1;
-        if (t < 0 || t >= classes)
+        if (t < 0 || t >= classes) {
             sum.loss += NAN;
-        else
-            sum.loss += log((double)stats[r].sum) +
-                        ((double)stats[r].max - (double)smp_float(logits[r * classes + t]));
+            continue;
+        }
+        double logit = (double)smp_float(logits[r * classes + t]);
+        if (mean)
+            logit += (double)smoothing * ((double)mean[r] - logit);
+        sum.loss += log((double)stats[r].sum) + ((double)stats[r].max - logit);
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0)
@@ -121,7 +147,7 @@ template <typename T, bool ONE_WARP>
 __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
     cross_entropy_backward(const T *logits, const int32_t *target, const row_stats *stats,
                            const double *count, const float *dout, T *dlogits, int64_t rows,
-                           int64_t counted, int64_t classes)
+                           int64_t counted, int64_t classes, float smoothing)
 {
     constexpr int N = smp_pack<T>::N;
     const float scale = *dout / (float)(*count > 0 ? *count : 1.0);
@@ -129,9 +155,10 @@ __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
         const smp_row_parts parts = smp_split_row<T>(r, classes);
         const T *x = logits + r * classes;
         T *dx = dlogits + r * classes;
-        row_gradient g = {stats[r].max, scale / stats[r].sum, scale, target[r]};
+        row_gradient g = {stats[r].max, scale / stats[r].sum, scale * (1.0f - smoothing),
+                          scale * (smoothing / (float)classes), target[r]};
         if (g.target == IGNORED || r >= counted)
-            g.factor = g.scale = 0.0f;
+            g.factor = g.target_share = g.each_share = 0.0f;
         for (int64_t c = threadIdx.x; c < parts.head; c += blockDim.x)
             dx[c] = g.at(x[c], c == g.target);
         for (int64_t p = threadIdx.x; p < parts.packs; p += blockDim.x) {
@@ -157,7 +184,13 @@ static layout layout_of(const smp_op_call *call)
     l.classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
     l.stats = static_cast<row_stats *>(call->aux);
     l.count = reinterpret_cast<double *>(l.stats + l.rows);
-    l.parts = (int)(needs.workspace_bytes / (int64_t)sizeof(partial));
+    const double smoothing = call->op->attr[LABEL_SMOOTHING].f;
+    const int64_t mean_bytes = smoothing > 0 ? l.rows * (int64_t)sizeof(float) : 0;
+    l.smoothing = (float)smoothing;
+    l.parts = (int)((needs.workspace_bytes - mean_bytes) / (int64_t)sizeof(partial));
+    l.mean = mean_bytes > 0
+                 ? reinterpret_cast<float *>(static_cast<partial *>(call->workspace) + l.parts)
+                 : NULL;
     return l;
 }
 
@@ -174,8 +207,14 @@ template <typename T> static smp_status forward(const smp_op_call *call)
         lanes == SMP_WARP ? cross_entropy_rows<T, true> : cross_entropy_rows<T, false>;
     SMP_LAUNCH(kernel, smp_row_grid(l.rows, lanes), smp_row_block(lanes), 0, stream, logits, target,
                l.stats, l.counted, l.classes);
-    SMP_LAUNCH(cross_entropy_parts<T>, l.parts, SMP_BLOCK, 0, stream, logits, target, stats, part,
-               l.counted, l.classes);
+    if (l.mean) {
+        const auto means =
+            lanes == SMP_WARP ? cross_entropy_means<T, true> : cross_entropy_means<T, false>;
+        SMP_LAUNCH(means, smp_row_grid(l.rows, lanes), smp_row_block(lanes), 0, stream, logits,
+                   l.mean, l.counted, l.classes);
+    }
+    SMP_LAUNCH(cross_entropy_parts<T>, l.parts, SMP_BLOCK, 0, stream, logits, target, stats,
+               static_cast<const float *>(l.mean), l.smoothing, part, l.counted, l.classes);
     SMP_LAUNCH(cross_entropy_mean, 1, SMP_BLOCK, 0, stream, static_cast<const partial *>(part),
                l.parts, static_cast<float *>(call->out), l.count);
     return smp__cuda_launched("cross_entropy");
@@ -189,11 +228,11 @@ template <typename T> static smp_status backward_input(const smp_op_call *call)
     const int lanes = smp_row_lanes<T>(l.classes);
     const auto kernel =
         lanes == SMP_WARP ? cross_entropy_backward<T, true> : cross_entropy_backward<T, false>;
-    SMP_LAUNCH(kernel, smp_row_grid(l.rows, lanes), smp_row_block(lanes), 0,
-               smp_cuda_of(call)->stream, static_cast<const T *>(call->in[LOGITS]),
-               static_cast<const int32_t *>(call->in[TARGETS]),
-               static_cast<const row_stats *>(l.stats), static_cast<const double *>(l.count),
-               call->dout, reinterpret_cast<T *>(call->din[LOGITS]), l.rows, l.counted, l.classes);
+    SMP_LAUNCH(
+        kernel, smp_row_grid(l.rows, lanes), smp_row_block(lanes), 0, smp_cuda_of(call)->stream,
+        static_cast<const T *>(call->in[LOGITS]), static_cast<const int32_t *>(call->in[TARGETS]),
+        static_cast<const row_stats *>(l.stats), static_cast<const double *>(l.count), call->dout,
+        reinterpret_cast<T *>(call->din[LOGITS]), l.rows, l.counted, l.classes, l.smoothing);
     return smp__cuda_launched("cross_entropy backward");
 }
 

@@ -115,9 +115,9 @@ def packed(x, n, causal):
     return attention(*x.split(x.shape[2] // 3, dim=2), n, causal)
 
 
-def cross_entropy(logits, targets):
+def cross_entropy(logits, targets, smoothing=0.0):
     rows = logits.reshape(-1, logits.shape[-1])
-    return F.cross_entropy(rows, targets.reshape(-1), ignore_index=-1)
+    return F.cross_entropy(rows, targets.reshape(-1), ignore_index=-1, label_smoothing=smoothing)
 
 
 def patches(image, patch):
@@ -182,6 +182,8 @@ def main():
          [rand(3, 7, scale=4), torch.rand(3, 7).double()])
     case("bce_with_logits_large", 2, "bce_with_logits", F.binary_cross_entropy_with_logits,
          [rand(2, 9, scale=1000), torch.randint(0, 2, (2, 9)).double()])
+    case("cross_entropy_smoothed", 2, "cross_entropy, label_smoothing: 0.1",
+         lambda x, t: cross_entropy(x, t, 0.1), [rand(2, 3, 8, scale=3), targets])
 
 
 if __name__ == "__main__":

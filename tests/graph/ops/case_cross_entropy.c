@@ -10,23 +10,29 @@ static void make(model_text *m, uint64_t *rng, int round)
     snprintf(logits, sizeof logits, "%.*s%s%d]", (int)strlen(shape) - 1, shape,
              round % 3 == 0 ? "" : ", ", (int)random_int(rng, 1, 60));
     model_input(m, "a", "float32", logits);
-    model_write(m, "ops:\n  - {op: cross_entropy, name: op, in: [a, b], out: y}\n");
+    model_write(m, "ops:\n  - {op: cross_entropy, name: op, in: [a, b], out: y%s}\n",
+                round % 4 == 1   ? ", label_smoothing: 0.1"
+                : round % 8 == 7 ? ", label_smoothing: 1"
+                                 : "");
 }
 
 static void reference(const reference_call *c)
 {
     int64_t classes = ref_last(c, 0), used = 0;
-    double loss = 0;
+    double loss = 0, smoothing = ref_attr(c, "label_smoothing")->f;
     for (int64_t r = 0; r < ref_count(c, 1); r++) {
         const double *x = c->in[0] + r * classes;
-        double max = x[0], sum = 0;
+        double max = x[0], sum = 0, log_sum;
         if (c->in[1][r] < 0)
             continue;
         for (int64_t i = 1; i < classes; i++)
             max = fmax(max, x[i]);
         for (int64_t i = 0; i < classes; i++)
             sum += exp(x[i] - max);
-        loss += log(sum) + max - x[(int64_t)c->in[1][r]];
+        log_sum = log(sum) + max;
+        for (int64_t i = 0; i < classes; i++)
+            loss += smoothing / (double)classes * (log_sum - x[i]);
+        loss += (1 - smoothing) * (log_sum - x[(int64_t)c->in[1][r]]);
         used++;
     }
     c->out[0] = used > 0 ? loss / (double)used : 0;
@@ -41,6 +47,7 @@ static reference_flops flops(const reference_call *c)
 static const large_case LARGE[] = {
     {2, 10, "a: float32 [9, 5003]; b: int32 [9]", "in: [a, b]"},
     {1, 1e4, "a: float32 [300, 64]; b: int32 [300]", "in: [a, b]"},
+    {2, 10, "a: float32 [9, 5003]; b: int32 [9]", "in: [a, b], label_smoothing: 0.2"},
     {0},
 };
 

@@ -81,6 +81,7 @@ static void test_op_rules_refuse_bad_models(void **state)
         {"op: cross_entropy, in: [x, x]", "int32"},
         {"op: cross_entropy, in: [v, ids]", "expected []"},
         {"op: cross_entropy, in: [ids, ids]", "float"},
+        {"op: cross_entropy, in: [x, ids], label_smoothing: 1.5", "label_smoothing"},
         {"op: mse, in: [x, y]", "same shape"},
         {"op: bce_with_logits, in: [x, y]", "same shape"},
         {"op: bce_with_logits, in: [v, ids]", "float"},
