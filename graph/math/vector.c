@@ -62,6 +62,21 @@ SMP_VECTOR float smp__dot(const float *x, const float *y, int64_t n)
     return smp__fold(lane);
 }
 
+SMP_VECTOR float smp__sum_squares(const float *x, float mean, int64_t n)
+{
+    float lane[SMP_LANES] = {0};
+    float tail[SMP_LANES] = {0};
+    int64_t i = 0;
+    for (; i + SMP_LANES <= n; i += SMP_LANES)
+        for (int l = 0; l < SMP_LANES; l++)
+            lane[l] += (x[i + l] - mean) * (x[i + l] - mean);
+    for (int l = 0; i + l < n; l++)
+        tail[l] = (x[i + l] - mean) * (x[i + l] - mean);
+    for (int l = 0; l < SMP_LANES; l++)
+        lane[l] += tail[l];
+    return smp__fold(lane);
+}
+
 SMP_VECTOR void smp__add(float *restrict y, const float *a, const float *b, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)

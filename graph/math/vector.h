@@ -38,6 +38,7 @@ static inline float smp__fold(float lane[SMP_LANES])
 float smp__sum(const float *x, int64_t n);
 float smp__max(const float *x, int64_t n); /* n >= 1; a NaN may be passed over */
 float smp__dot(const float *x, const float *y, int64_t n);
+float smp__sum_squares(const float *x, float mean, int64_t n); /* of (x - mean)^2 */
 
 void smp__add(float *restrict y, const float *a, const float *b, int64_t n); /* y = a + b */
 void smp__mul(float *restrict y, const float *a, const float *b, int64_t n); /* y = a * b */

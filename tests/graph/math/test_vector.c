@@ -41,7 +41,7 @@ static float sum_in_order(const float *x, int64_t n)
 static void test_vector_sums_have_one_order(void **state)
 {
     uint64_t rng = 1;
-    float x[LONGEST + 16], y[LONGEST + 16], product[LONGEST + 16];
+    float x[LONGEST + 16], y[LONGEST + 16], product[LONGEST + 16], square[LONGEST];
     (void)state;
     for (int64_t n = 0; n <= LONGEST; n++)
         for (int shift = 0; shift < 16; shift += 5) { /* alignments */
@@ -49,9 +49,11 @@ static void test_vector_sums_have_one_order(void **state)
                 x[shift + i] = random_float(&rng);
                 y[shift + i] = random_float(&rng);
                 product[i] = x[shift + i] * y[shift + i];
+                square[i] = (x[shift + i] - 0.25f) * (x[shift + i] - 0.25f);
             }
             assert_true(smp__sum(x + shift, n) == sum_in_order(x + shift, n));
             assert_true(smp__dot(x + shift, y + shift, n) == sum_in_order(product, n));
+            assert_true(smp__sum_squares(x + shift, 0.25f, n) == sum_in_order(square, n));
         }
 }
 
