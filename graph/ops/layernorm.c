@@ -47,20 +47,13 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
     };
 }
 
-/* The GPU's weight gradients are summed over parts of the rows, whose sums stand in the workspace,
- * (parts, 2, columns): enough parts to fill a large device, none too short to pay. */
+/* The sums of parts of the rows stand in the workspace, (parts, 2, columns). */
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
 {
     const smp_tensor *in = smp__in(graph, op, 0);
-    const int64_t columns = smp__columns(in);
-    const int64_t rows = smp__count(in, batch) / columns;
-    const int64_t pack = 16 / smp_dtype_bytes(in->dtype);
-    const int64_t tile = columns % pack == 0 ? 32 * pack : 32; /* columns of a block */
-    const int64_t tiles = (columns + tile - 1) / tile;
-    const int64_t wanted = (512 + tiles - 1) / tiles;
-    const int64_t most = (rows + 63) / 64;
     needs(graph, op, batch, out);
-    out->workspace_bytes = (wanted < most ? wanted : most) * 2 * columns * (int64_t)sizeof(float);
+    out->workspace_bytes =
+        smp__weight_parts(in, batch) * 2 * smp__columns(in) * (int64_t)sizeof(float);
 }
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
@@ -73,21 +66,6 @@ static int64_t row_count(const smp_op_call *call)
 {
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
     return smp__count(in, call->batch) / smp__columns(in);
-}
-
-SMP_VECTOR static float sum_squares(const float *x, float mean, int64_t n)
-{
-    float lane[SMP_LANES] = {0};
-    float tail[SMP_LANES] = {0};
-    int64_t i = 0;
-    for (; i + SMP_LANES <= n; i += SMP_LANES)
-        for (int l = 0; l < SMP_LANES; l++)
-            lane[l] += (x[i + l] - mean) * (x[i + l] - mean);
-    for (int l = 0; i + l < n; l++)
-        tail[l] = (x[i + l] - mean) * (x[i + l] - mean);
-    for (int l = 0; l < SMP_LANES; l++)
-        lane[l] += tail[l];
-    return smp__fold(lane);
 }
 
 SMP_VECTOR static void normalize(float *restrict y, const float *restrict x,
@@ -108,7 +86,7 @@ static smp_status forward(const smp_op_call *call)
     float eps = (float)call->op->attr[EPS].f;
     for (int64_t r = 0; r < rows; r++, x += n, out += n) {
         float mean = smp__sum(x, n) / (float)n;
-        float variance = sum_squares(x, mean, n) / (float)n;
+        float variance = smp__sum_squares(x, mean, n) / (float)n;
         stats[r] = (row_stats){mean, 1.0f / sqrtf(variance + eps)};
         normalize(out, x, call->param[0], call->param[1], stats[r], n);
     }

@@ -11,6 +11,7 @@
     CUDA(linear)                                                                                   \
     CUDA(layernorm)                                                                                \
     CUDA(batchnorm)                                                                                \
+    CUDA(rmsnorm)                                                                                  \
     CUDA(gelu)                                                                                     \
     CUDA(silu)                                                                                     \
     CUDA(relu)                                                                                     \

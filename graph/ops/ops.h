@@ -64,6 +64,10 @@ smp_status smp__infer_without_axis(smp_infer *infer, int64_t axis);
 void smp__axis_sum(float *out, const float *x, smp__axis along, float factor);
 void smp__axis_spread(float *dx, const float *dout, smp__axis along, float factor);
 
+/* Into how many parts a GPU divides the rows of a micro-batch, where weight gradients are sums over
+ * rows of that many columns (cuda_norm.cuh). */
+int64_t smp__weight_parts(const smp_tensor *in, int64_t batch);
+
 /* Of operators that move elements: no flops. */
 void smp__work_copy(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work);
 /* Input gradients are made from the output. */

@@ -126,6 +126,10 @@ def patches(image, patch):
     return F.unfold(image, patch, stride=patch).transpose(1, 2)
 
 
+def rmsnorm(x, weight, eps=1e-5):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
+
+
 def main():
     print(f"# PyTorch {torch.__version__}, written by make_torch_values.py")
     ids = torch.tensor([[0, 4, 4, 2], [4, 1, 0, 2]])
@@ -139,6 +143,9 @@ def main():
          [rand(2, 3, 19)], [rand(19), rand(19)])
     case("layernorm_eps", 2, "layernorm, eps: 0.1",
          lambda x, w, b: F.layer_norm(x, (4,), w, b, 0.1), [rand(2, 4)], [rand(4), rand(4)])
+    case("rmsnorm", 2, "rmsnorm", rmsnorm, [rand(2, 3, 19)], [rand(19)])
+    case("rmsnorm_eps", 2, "rmsnorm, eps: 0.1", lambda x, w: rmsnorm(x, w, 0.1), [rand(2, 4)],
+         [rand(4)])
     case("gelu_tanh", 2, "gelu", lambda x: F.gelu(x, approximate="tanh"), [rand(2, 21, scale=2)])
     case("gelu_erf", 2, "gelu, approximate: none", F.gelu, [rand(2, 21, scale=2)])
     case("relu", 2, "relu", F.relu, [rand(2, 9)])

@@ -1,0 +1,160 @@
+/* rmsnorm over the last dimension: y = x * rrms * weight, rrms = 1 / sqrt(mean(x^2) + eps) (Zhang
+ * and Sennrich, "Root Mean Square Layer Normalization", 2019; as LLaMA has it).
+ *
+ * Forward saves rrms of each row. With g = dy * weight:
+ *   dx = rrms * (g - x * rrms^2 * mean(g * x)),  dweight += sum dy * x * rrms.
+ * O(rows * columns). */
+#include "graph/ops/ops.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "graph/math/vector.h"
+
+enum { EPS };
+enum { COLUMN_BLOCK = 256 };
+
+static const smp_attr_desc ATTRS[] = {
+    [EPS] = {"eps", SMP_ATTR_FLOAT, false, 1e-5, 0, 1, NULL},
+    {0},
+};
+
+static smp_status infer(smp_infer *infer)
+{
+    SMP_TRY(smp_infer_dims(infer, 0, 1, SMP_MAX_DIMS));
+    SMP_TRY(smp__infer_like_input(infer));
+    smp_shape shape = {1, {smp__columns(infer->in[0])}};
+    infer->n_param = 1;
+    infer->param[0] = (smp_param_decl){.role = "weight", .shape = shape, .init = SMP_INIT_ONE};
+    return SMP_OK;
+}
+
+static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    (void)batch;
+    const smp_tensor *in = smp__in(graph, op, 0);
+    *needs = (smp_op_needs){
+        .input_grad_in = 1,
+        .weight_grad_in = 1,
+        .input_grad_aux = true,
+        .weight_grad_aux = true,
+        .aux_bytes = in->elements / smp__columns(in) * (int64_t)sizeof(float),
+    };
+}
+
+/* The sums of parts of the rows stand in the workspace, (parts, columns). */
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
+{
+    const smp_tensor *in = smp__in(graph, op, 0);
+    needs(graph, op, batch, out);
+    out->workspace_bytes = smp__weight_parts(in, batch) * smp__columns(in) * (int64_t)sizeof(float);
+}
+
+static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    smp__work_elementwise(graph, op, batch, 4, 7, work);
+    work->backward_weight_flops = work->forward_flops / 4 * 3;
+}
+
+static int64_t row_count(const smp_op_call *call)
+{
+    const smp_tensor *in = smp__in(call->graph, call->op, 0);
+    return smp__count(in, call->batch) / smp__columns(in);
+}
+
+/* y = x * factor * weight */
+SMP_VECTOR static void normalize(float *restrict y, const float *restrict x,
+                                 const float *restrict weight, float factor, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] * factor * weight[i];
+}
+
+static smp_status forward(const smp_op_call *call)
+{
+    const float *x = call->in[0]; /* (B, .., n) */
+    float *out = call->out;
+    float *rrms = call->aux; /* (B, ..) */
+    int64_t n = smp__columns(smp__in(call->graph, call->op, 0));
+    int64_t rows = row_count(call);
+    float eps = (float)call->op->attr[EPS].f;
+    for (int64_t r = 0; r < rows; r++, x += n, out += n) {
+        rrms[r] = 1.0f / sqrtf(smp__sum_squares(x, 0, n) / (float)n + eps);
+        normalize(out, x, call->param[0], rrms[r], n);
+    }
+    return SMP_OK;
+}
+
+/* dx = dy * weight for the moment; returns its product with x. */
+static float weigh(float *dx, const float *x, const float *dy, const float *weight, int64_t n)
+{
+    smp__mul(dx, dy, weight, n);
+    return smp__dot(dx, x, n);
+}
+
+/* dx = rrms * (dx - x * rrms * mean), `mean` of g times x normalised */
+SMP_VECTOR static void input_gradient(float *restrict dx, const float *restrict x, float rrms,
+                                      float mean, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = rrms * (dx[i] - x[i] * rrms * mean);
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    const float *x = call->in[0];
+    const float *dy = call->dout;
+    float *dx = call->din[0];
+    const float *rrms = call->aux;
+    int64_t n = smp__columns(smp__in(call->graph, call->op, 0));
+    int64_t rows = row_count(call);
+    for (int64_t r = 0; dx && r < rows; r++, x += n, dy += n, dx += n) {
+        float dot = weigh(dx, x, dy, call->param[0], n);
+        input_gradient(dx, x, rrms[r], dot * rrms[r] / (float)n, n);
+    }
+    return SMP_OK;
+}
+
+/* Adds one row to the running sums of a block of columns. */
+SMP_VECTOR static void add_row(float *restrict sum, const float *restrict x,
+                               const float *restrict dy, float rrms, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        sum[i] += dy[i] * (x[i] * rrms);
+}
+
+static smp_status backward_weight(const smp_op_call *call)
+{
+    const float *x = call->in[0];
+    const float *rrms = call->aux;
+    int64_t n = smp__columns(smp__in(call->graph, call->op, 0));
+    int64_t rows = row_count(call);
+    float sum[COLUMN_BLOCK];
+    for (int64_t begin = 0; begin < n; begin += COLUMN_BLOCK) {
+        int64_t width = n - begin < COLUMN_BLOCK ? n - begin : COLUMN_BLOCK;
+        memset(sum, 0, sizeof sum);
+        for (int64_t r = 0; r < rows; r++)
+            add_row(sum, x + r * n + begin, call->dout + r * n + begin, rrms[r], width);
+        smp__accumulate(call->dparam[0] + begin, sum, width);
+    }
+    return SMP_OK;
+}
+
+const smp_op_kind smp__op_rmsnorm = {
+    .name = "rmsnorm",
+    .summary = "division by the root mean square over the last dimension, with a weight",
+    .sample = "inputs:\n"
+              "  x: {dtype: float32, shape: [4, 6]}\n"
+              "ops:\n"
+              "  - {op: rmsnorm, name: op, in: x, out: y, eps: 1e-6}\n",
+    .min_in = 1,
+    .max_in = 1,
+    .attrs = ATTRS,
+    .infer = infer,
+    .needs = needs,
+    .cuda_needs = cuda_needs,
+    .work = work,
+    .cpu = {.forward = forward,
+            .backward_input = backward_input,
+            .backward_weight = backward_weight},
+};

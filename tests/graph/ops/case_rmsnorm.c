@@ -1,0 +1,45 @@
+/* rmsnorm: random and large models (rows of one value, short and long); the naive reference. */
+#include "tests/graph/ops/op_cases.h"
+
+static void make(model_text *m, uint64_t *rng, int round)
+{
+    char shape[64];
+    int columns = round % 8 == 0 ? 1 : (int)random_int(rng, 2, round % 8 == 7 ? 600 : 50);
+    snprintf(shape, sizeof shape, "[%d, %d]", (int)random_int(rng, 1, 7), columns);
+    model_input(m, "a", "float32", shape);
+    model_write(m, "ops:\n  - {op: rmsnorm, name: op, in: a, out: y%s}\n",
+                round % 2 == 0 ? "" : ", eps: 0.01");
+}
+
+static void reference(const reference_call *c)
+{
+    int64_t n = ref_last(c, 0);
+    double eps = ref_attr(c, "eps")->f;
+    for (int64_t r = 0; r < ref_count(c, 0) / n; r++) {
+        const double *x = c->in[0] + r * n;
+        double squares = 0;
+        for (int64_t i = 0; i < n; i++)
+            squares += x[i] * x[i];
+        for (int64_t i = 0; i < n; i++)
+            c->out[r * n + i] = x[i] / sqrt(squares / (double)n + eps) * c->param[0][i];
+    }
+}
+
+/* Square and sum, normalised, scaled. The gradient of x needs x normalised, a product with the
+ * weight, a sum of products (2), and three more; that of the weight x normalised, a product and a
+ * sum. */
+static reference_flops flops(const reference_call *c)
+{
+    return ref_flops_each(c, 4, 7, 3);
+}
+
+static const large_case LARGE[] = {
+    {2, 2, "a: float32 [9, 768]", ""},
+    {1, 1e4, "a: float32 [5, 1027]", ""},
+    {3, 2, "a: float32 [101, 64]", ""},
+    {1, 2, "a: float32 [2, 8192]", ""},
+    {0},
+};
+
+OP_CASE(rmsnorm) = {
+    .make = make, .reference = reference, .flops = flops, .tolerance = 2e-5, .large = LARGE};
