@@ -8,6 +8,7 @@
     CUDA(embedding)                                                                                \
     CUDA(position_embedding)                                                                       \
     CUDA(parameter)                                                                                \
+    CUDA(rope)                                                                                     \
     CUDA(linear)                                                                                   \
     CUDA(layernorm)                                                                                \
     CUDA(batchnorm)                                                                                \

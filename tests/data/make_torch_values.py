@@ -130,6 +130,15 @@ def rmsnorm(x, weight, eps=1e-5):
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
 
 
+def rope(x, n, base=1e4):
+    x = x.reshape(*x.shape[:2], n, -1)
+    rows, width = x.shape[1], x.shape[3]
+    frequencies = base ** (-torch.arange(0, width, 2).double() / width)
+    angles = torch.outer(torch.arange(rows).double(), frequencies).repeat(1, 2)[:, None]
+    first, second = x.chunk(2, -1)
+    return (x * angles.cos() + torch.cat([-second, first], -1) * angles.sin()).flatten(2)
+
+
 def main():
     print(f"# PyTorch {torch.__version__}, written by make_torch_values.py")
     ids = torch.tensor([[0, 4, 4, 2], [4, 1, 0, 2]])
@@ -146,6 +155,9 @@ def main():
     case("rmsnorm", 2, "rmsnorm", rmsnorm, [rand(2, 3, 19)], [rand(19)])
     case("rmsnorm_eps", 2, "rmsnorm, eps: 0.1", lambda x, w: rmsnorm(x, w, 0.1), [rand(2, 4)],
          [rand(4)])
+    case("rope", 2, "rope, heads: 2", lambda x: rope(x, 2), [rand(2, 7, 12)])
+    case("rope_packed", 1, "rope, heads: 3, rotated: 2, base: 100",
+         lambda x: torch.cat([rope(x[..., :16], 2, 100.0), x[..., 16:]], -1), [rand(1, 9, 24)])
     case("gelu_tanh", 2, "gelu", lambda x: F.gelu(x, approximate="tanh"), [rand(2, 21, scale=2)])
     case("gelu_erf", 2, "gelu, approximate: none", F.gelu, [rand(2, 21, scale=2)])
     case("relu", 2, "relu", F.relu, [rand(2, 9)])

@@ -1,0 +1,207 @@
+/* rope: rotary position embedding (Su et al., "RoFormer", 2021) of x [T, heads * w]. At position t
+ * the pair i of a head, its elements i and i + w / 2 as in Hugging Face's LLaMA, is turned by the
+ * angle t * base^(-2 i / w):
+ *   y[i] = x[i] cos - x[i + w/2] sin,  y[i + w/2] = x[i + w/2] cos + x[i] sin.
+ * The gradient is turned back. With `rotated` the heads after so many pass as they are: the values
+ * of a packed q | k | v.
+ *
+ * One turn (`prepare`) is made of sums, products and quotients in double, since a library's cos may
+ * round differently on another machine; the turn of position t + 1 is that of t and one more, whose
+ * error grows to t * 1e-16: nothing to a float. So no table of T * w values lies outside of the
+ * memory plan. O(B * T * heads * w). */
+#include "graph/ops/ops.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/math/vector.h"
+
+enum { HEADS, BASE, ROTATED };
+
+static const smp_attr_desc ATTRS[] = {
+    [HEADS] = {"heads", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
+    [BASE] = {"base", SMP_ATTR_FLOAT, false, 10000, 1, 1e12, NULL},
+    [ROTATED] = {"rotated", SMP_ATTR_INT, false, 0, 1, INT32_MAX, NULL}, /* 0: all */
+    {0},
+};
+
+/* Rows of heads * 2 * pairs values, of which the first rotated * 2 * pairs are turned. */
+typedef struct layout {
+    int64_t positions, columns, pairs, rotated;
+} layout;
+
+static layout layout_of(const smp_graph *graph, const smp_op *op)
+{
+    const smp_shape *shape = &smp__in(graph, op, 0)->shape;
+    int64_t heads = op->attr[HEADS].i, rotated = op->attr[ROTATED].i;
+    return (layout){
+        .positions = shape->dim[0],
+        .columns = shape->dim[1],
+        .pairs = shape->dim[1] / heads / 2,
+        .rotated = rotated > 0 ? rotated : heads,
+    };
+}
+
+static smp_status infer(smp_infer *infer)
+{
+    SMP_TRY(smp_infer_dims(infer, 0, 2, 2));
+    SMP_TRY(smp__infer_like_input(infer));
+    int64_t columns = infer->in[0]->shape.dim[1], heads = infer->attr[HEADS].i;
+    if (columns % heads != 0 || columns / heads % 2 != 0)
+        return smp_infer_fail(infer,
+                              "heads: %lld of %lld features: expected heads of an even number",
+                              (long long)heads, (long long)columns);
+    if (infer->attr[ROTATED].i > heads)
+        return smp_infer_fail(infer, "rotated: %lld, but there are %lld heads",
+                              (long long)infer->attr[ROTATED].i, (long long)heads);
+    return SMP_OK;
+}
+
+/* The turn of the position at hand, (pairs): in double, which goes on from position to position,
+ * and in float, which is applied. */
+static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    (void)batch;
+    int64_t pairs = layout_of(graph, op).pairs;
+    *needs = (smp_op_needs){
+        .workspace_bytes = pairs * 2 * (int64_t)(sizeof(double) + sizeof(float)),
+    };
+}
+
+/* A GPU's threads compute the turns they apply. */
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    (void)graph, (void)op, (void)batch;
+    *needs = (smp_op_needs){0};
+}
+
+static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    layout at = layout_of(graph, op);
+    double each = 6.0 * (double)(at.pairs * at.rotated) / (double)at.columns;
+    smp__work_elementwise(graph, op, batch, each, each, work);
+}
+
+/* base^(-1 / n), by halving an interval. */
+static double root_of_inverse(double base, int64_t n)
+{
+    double low = 0, high = 1;
+    for (int step = 0; step < 100; step++) {
+        double middle = (low + high) / 2, power = base;
+        for (int64_t i = 0; i < n; i++)
+            power *= middle;
+        if (power < 1)
+            low = middle;
+        else
+            high = middle;
+    }
+    return high;
+}
+
+/* Cosine and sine of an angle in [0, 1] by their series; what is left out is less than 1 / 21!. */
+static void turn_of(double angle, double *cosine, double *sine)
+{
+    double term[4] = {1, 0, 0, 0}, power = 1; /* sums over the terms 0, 1, 2, 3 modulo 4 */
+    for (int k = 1; k <= 20; k++) {
+        power *= angle / k;
+        term[k % 4] += power;
+    }
+    *cosine = term[0] - term[2];
+    *sine = term[1] - term[3];
+}
+
+/* State: the turn from one position to the next, (2, pairs): cosines, sines. */
+static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
+                          void **state)
+{
+    (void)batch, (void)device;
+    int64_t pairs = layout_of(graph, op).pairs;
+    double *turn = malloc((size_t)(2 * pairs) * sizeof *turn);
+    if (!turn)
+        return smp_fail_memory((size_t)(2 * pairs) * sizeof *turn);
+    double ratio = root_of_inverse(op->attr[BASE].f, pairs), angle = 1;
+    for (int64_t i = 0; i < pairs; i++, angle *= ratio)
+        turn_of(angle, &turn[i], &turn[pairs + i]);
+    *state = turn;
+    return SMP_OK;
+}
+
+/* The next position's turn: at += step; and as floats. All (2, pairs). */
+SMP_VECTOR static void advance(double *restrict at, const double *restrict step,
+                               float *restrict turn, int64_t pairs)
+{
+    for (int64_t i = 0; i < pairs; i++) {
+        double cosine = at[i] * step[i] - at[pairs + i] * step[pairs + i];
+        double sine = at[pairs + i] * step[i] + at[i] * step[pairs + i];
+        at[i] = cosine;
+        at[pairs + i] = sine;
+        turn[i] = (float)cosine;
+        turn[pairs + i] = (float)sine;
+    }
+}
+
+/* One row: `heads` heads turned, by the angles (direction 1) or back (-1). */
+SMP_VECTOR static void turn_row(float *restrict y, const float *restrict x,
+                                const float *restrict turn, float direction, int64_t heads,
+                                int64_t pairs)
+{
+    for (int64_t h = 0; h < heads; h++, x += 2 * pairs, y += 2 * pairs)
+        for (int64_t i = 0; i < pairs; i++) {
+            float cosine = turn[i], sine = turn[pairs + i] * direction;
+            y[i] = x[i] * cosine - x[pairs + i] * sine;
+            y[pairs + i] = x[pairs + i] * cosine + x[i] * sine;
+        }
+}
+
+/* Every sample's row of a position, then the next position. x, y: (B, T, columns) */
+static smp_status turn_all(const smp_op_call *call, const float *x, float *y, float direction)
+{
+    layout at = layout_of(call->graph, call->op);
+    double *now = call->workspace;
+    float *turn = (float *)(now + 2 * at.pairs);
+    int64_t sample = at.positions * at.columns, turned = at.rotated * 2 * at.pairs;
+    for (int64_t i = 0; i < at.pairs; i++) {
+        now[i] = turn[i] = 1;
+        now[at.pairs + i] = turn[at.pairs + i] = 0;
+    }
+    for (int64_t t = 0; t < at.positions; t++) {
+        for (int64_t b = 0; b < call->batch; b++) {
+            int64_t row = b * sample + t * at.columns;
+            turn_row(y + row, x + row, turn, direction, at.rotated, at.pairs);
+            memcpy(y + row + turned, x + row + turned,
+                   (size_t)(at.columns - turned) * sizeof(float));
+        }
+        advance(now, call->state, turn, at.pairs);
+    }
+    return SMP_OK;
+}
+
+static smp_status forward(const smp_op_call *call)
+{
+    return turn_all(call, call->in[0], call->out, 1);
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    return call->din[0] ? turn_all(call, call->dout, call->din[0], -1) : SMP_OK;
+}
+
+const smp_op_kind smp__op_rope = {
+    .name = "rope",
+    .summary = "rotary position embedding: turns the pairs of each head by their position",
+    .sample = "inputs:\n"
+              "  q: {dtype: float32, shape: [4, 12]}\n"
+              "ops:\n"
+              "  - {op: rope, name: op, in: q, out: y, heads: 3}\n",
+    .min_in = 1,
+    .max_in = 1,
+    .attrs = ATTRS,
+    .infer = infer,
+    .needs = needs,
+    .cuda_needs = cuda_needs,
+    .work = work,
+    .cpu = {.prepare = prepare,
+            .release = free,
+            .forward = forward,
+            .backward_input = backward_input},
+};

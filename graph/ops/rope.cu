@@ -1,0 +1,53 @@
+/* rope on a GPU: a thread takes one pair of a row in all of its heads, so that an angle, whose sine
+ * is taken in double, serves them all. Neighbours in a warp take neighbouring pairs. */
+#include "graph/cuda/cuda_kernel.cuh"
+#include "graph/ops/ops.h"
+
+enum { HEADS, BASE, ROTATED }; /* attributes, as in rope.c */
+
+template <typename T>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    rope_turn(const T *x, T *y, int64_t rows, int64_t positions, int64_t pairs, int64_t heads,
+              int64_t rotated, double base, double direction)
+// x, y (rows, heads, 2, pairs); row r is position r % positions
+{
+    for (int64_t i = smp_thread(); i < rows * pairs; i += smp_threads()) {
+        const int64_t row = i / pairs, pair = i - row * pairs;
+        const double angle =
+            (double)(row % positions) * pow(base, -(double)pair / (double)pairs) * direction;
+        const float cosine = (float)cos(angle), sine = (float)sin(angle);
+        int64_t at = row * heads * 2 * pairs + pair;
+        for (int64_t h = 0; h < heads; h++, at += 2 * pairs) {
+            const T a = x[at], b = x[at + pairs];
+            const float u = smp_float(a), v = smp_float(b);
+            y[at] = h < rotated ? smp_from<T>(u * cosine - v * sine) : a;
+            y[at + pairs] = h < rotated ? smp_from<T>(v * cosine + u * sine) : b;
+        }
+    }
+}
+
+template <typename T>
+static smp_status turn(const smp_op_call *call, const void *x, void *y, double direction)
+{
+    const smp_cuda *cuda = smp_cuda_of(call);
+    const smp_tensor *in = smp__in(call->graph, call->op, 0);
+    const smp_attr_value *attr = call->op->attr;
+    const int64_t positions = in->shape.dim[0], rows = call->batch * positions;
+    const int64_t heads = attr[HEADS].i, pairs = in->shape.dim[1] / heads / 2;
+    SMP_LAUNCH(rope_turn<T>, smp_grid(cuda, rows * pairs), SMP_BLOCK, 0, cuda->stream,
+               static_cast<const T *>(x), static_cast<T *>(y), rows, positions, pairs, heads,
+               attr[ROTATED].i > 0 ? attr[ROTATED].i : heads, attr[BASE].f, direction);
+    return smp__cuda_launched("rope");
+}
+
+template <typename T> static smp_status forward(const smp_op_call *call)
+{
+    return turn<T>(call, call->in[0], call->out, 1);
+}
+
+template <typename T> static smp_status backward_input(const smp_op_call *call)
+{
+    return call->din[0] ? turn<T>(call, call->dout, call->din[0], -1) : SMP_OK;
+}
+
+SMP_CUDA_KERNELS(rope) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input), NULL, NULL};
