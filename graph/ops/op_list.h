@@ -13,6 +13,7 @@
     CUDA(layernorm)                                                                                \
     CUDA(batchnorm)                                                                                \
     CUDA(rmsnorm)                                                                                  \
+    CUDA(groupnorm)                                                                                \
     CUDA(gelu)                                                                                     \
     CUDA(silu)                                                                                     \
     CUDA(relu)                                                                                     \

@@ -158,6 +158,10 @@ def main():
     case("rope", 2, "rope, heads: 2", lambda x: rope(x, 2), [rand(2, 7, 12)])
     case("rope_packed", 1, "rope, heads: 3, rotated: 2, base: 100",
          lambda x: torch.cat([rope(x[..., :16], 2, 100.0), x[..., 16:]], -1), [rand(1, 9, 24)])
+    case("groupnorm", 3, "groupnorm, groups: 2", lambda x, w, b: F.group_norm(x, 2, w, b),
+         [rand(3, 6, 2, 5)], [rand(6), rand(6)])
+    case("groupnorm_flat", 2, "groupnorm, groups: 3, eps: 0.1",
+         lambda x, w, b: F.group_norm(x, 3, w, b, 0.1), [rand(2, 12)], [rand(12), rand(12)])
     case("gelu_tanh", 2, "gelu", lambda x: F.gelu(x, approximate="tanh"), [rand(2, 21, scale=2)])
     case("gelu_erf", 2, "gelu, approximate: none", F.gelu, [rand(2, 21, scale=2)])
     case("relu", 2, "relu", F.relu, [rand(2, 9)])
