@@ -58,12 +58,23 @@ void smp__axis_sum(float *out, const float *x, smp__axis along, float factor)
         smp__scale(out, factor, along.outer * along.inner);
 }
 
+SMP_VECTOR static void fill(float *x, float value, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = value;
+}
+
 void smp__axis_spread(float *dx, const float *dout, smp__axis along, float factor)
 {
-    float *row = dx;
-    for (int64_t o = 0; o < along.outer; o++)
-        for (int64_t i = 0; i < along.size; i++, row += along.inner)
-            memcpy(row, dout + o * along.inner, (size_t)along.inner * sizeof *row);
-    if (factor != 1.0f)
-        smp__scale(dx, factor, row - dx);
+    const int64_t slab = along.size * along.inner;
+    for (int64_t o = 0; o < along.outer; o++, dx += slab, dout += along.inner) {
+        if (along.inner == 1) {
+            fill(dx, dout[0] * factor, slab);
+            continue;
+        }
+        for (int64_t i = 0; i < along.size; i++)
+            memcpy(dx + i * along.inner, dout, (size_t)along.inner * sizeof *dx);
+        if (factor != 1.0f)
+            smp__scale(dx, factor, slab);
+    }
 }
