@@ -30,6 +30,7 @@
     CUDA(reshape)                                                                                  \
     CUDA(concat)                                                                                   \
     CUDA(split)                                                                                    \
+    CUDA(slice)                                                                                    \
     CUDA(patchify)                                                                                 \
     CUDA(mean_pool)                                                                                \
     CUDA(cross_entropy)                                                                            \

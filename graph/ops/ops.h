@@ -114,6 +114,13 @@ void smp__release_primitive(void *state);
  * done again. */
 double smp__running_share(const smp_op_call *call, double momentum);
 
+/* Where the elements of a slice lie: `width` of every `stride`, from `offset` on. */
+typedef struct smp__slice {
+    int64_t rows, stride, offset, width;
+} smp__slice;
+
+smp__slice smp__slice_of(const smp_graph *graph, const smp_op *op, int64_t batch);
+
 /* Is it a gelu in the tanh approximation? */
 bool smp__is_gelu_tanh(const smp_op *op);
 
