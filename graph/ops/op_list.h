@@ -31,6 +31,7 @@
     CUDA(concat)                                                                                   \
     CUDA(split)                                                                                    \
     CUDA(slice)                                                                                    \
+    CUDA(transpose)                                                                                \
     CUDA(patchify)                                                                                 \
     CUDA(mean_pool)                                                                                \
     CUDA(cross_entropy)                                                                            \

@@ -184,6 +184,8 @@ def main():
          [rand(2, 1, 3), rand(2, 2, 3), rand(2, 4, 3)])
     case("slice_last", 2, "slice, begin: 1, end: -2", lambda x: x[..., 1:-2], [rand(2, 3, 6)])
     case("slice_first", 2, "slice, axis: 0, begin: -3", lambda x: x[:, -3:], [rand(2, 5, 4)])
+    case("transpose", 2, "transpose, axes: [2, 0, 1]", lambda x: x.permute(0, 3, 1, 2),
+         [rand(2, 3, 4, 5)])
     case("patchify", 2, "patchify, patch: 2", lambda x: patches(x, 2), [rand(2, 4, 6)])
     case("patchify_channels", 2, "patchify, patch: 3", lambda x: patches(x, 3), [rand(2, 2, 6, 3)])
     case("mean_pool", 2, "mean_pool", lambda x: x.mean(1), [rand(2, 5, 6)])

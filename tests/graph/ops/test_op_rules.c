@@ -91,6 +91,11 @@ static void test_op_rules_refuse_bad_models(void **state)
         {"op: slice, in: x, end: -6", "one element or more"},
         {"op: slice, in: s", "dimension"},
         {"op: slice, in: ids", "float"},
+        {"op: transpose, in: x, axes: [0, 0]", "each of the 2 dimensions of 'x' once"},
+        {"op: transpose, in: x, axes: [0]", "each of the 2"},
+        {"op: transpose, in: x, axes: [0, 2]", "each of the 2"},
+        {"op: transpose, in: x, axes: [1, 0, 1]", "each of the 2"},
+        {"op: transpose, in: x, axes: [0, -1]", "axes"},
         {"op: patchify, in: x, patch: 4", "does not divide"},
         {"op: patchify, in: v, patch: 2", "dimension"},
         {"op: mean_pool, in: v", "dimension"},
@@ -428,6 +433,7 @@ static void test_op_rules_copies_integers(void **state)
     static const char *const ops[] = {"op: flatten, in: ids", "op: reshape, in: ids, shape: [2, 2]",
                                       "op: concat, in: [ids, ids]",
                                       "op: split, in: ids, out: [z, w]"};
+                                      "op: transpose, in: ids, axes: [0]"};
     (void)state;
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         char yaml[1024];
