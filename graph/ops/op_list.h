@@ -32,6 +32,7 @@
     CUDA(split)                                                                                    \
     CUDA(slice)                                                                                    \
     CUDA(transpose)                                                                                \
+    CUDA(sum)                                                                                      \
     CUDA(patchify)                                                                                 \
     CUDA(mean_pool)                                                                                \
     CUDA(cross_entropy)                                                                            \

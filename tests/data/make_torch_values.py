@@ -186,6 +186,8 @@ def main():
     case("slice_first", 2, "slice, axis: 0, begin: -3", lambda x: x[:, -3:], [rand(2, 5, 4)])
     case("transpose", 2, "transpose, axes: [2, 0, 1]", lambda x: x.permute(0, 3, 1, 2),
          [rand(2, 3, 4, 5)])
+    case("sum_last", 2, "sum", lambda x: x.sum(-1), [rand(2, 4, 19)])
+    case("sum_middle", 2, "sum, axis: 1", lambda x: x.sum(2), [rand(2, 3, 5, 4)])
     case("patchify", 2, "patchify, patch: 2", lambda x: patches(x, 2), [rand(2, 4, 6)])
     case("patchify_channels", 2, "patchify, patch: 3", lambda x: patches(x, 3), [rand(2, 2, 6, 3)])
     case("mean_pool", 2, "mean_pool", lambda x: x.mean(1), [rand(2, 5, 6)])
