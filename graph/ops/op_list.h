@@ -33,6 +33,7 @@
     CUDA(slice)                                                                                    \
     CUDA(transpose)                                                                                \
     CUDA(sum)                                                                                      \
+    CUDA(mean)                                                                                     \
     CUDA(patchify)                                                                                 \
     CUDA(mean_pool)                                                                                \
     CUDA(cross_entropy)                                                                            \

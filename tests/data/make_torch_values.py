@@ -188,6 +188,8 @@ def main():
          [rand(2, 3, 4, 5)])
     case("sum_last", 2, "sum", lambda x: x.sum(-1), [rand(2, 4, 19)])
     case("sum_middle", 2, "sum, axis: 1", lambda x: x.sum(2), [rand(2, 3, 5, 4)])
+    case("mean_last", 2, "mean", lambda x: x.mean(-1), [rand(2, 4, 19)])
+    case("mean_first", 2, "mean, axis: -3", lambda x: x.mean(1), [rand(2, 3, 5, 4)])
     case("patchify", 2, "patchify, patch: 2", lambda x: patches(x, 2), [rand(2, 4, 6)])
     case("patchify_channels", 2, "patchify, patch: 3", lambda x: patches(x, 3), [rand(2, 2, 6, 3)])
     case("mean_pool", 2, "mean_pool", lambda x: x.mean(1), [rand(2, 5, 6)])

@@ -1,0 +1,24 @@
+/* mean on a GPU: graph/cuda/cuda_axis.cuh. */
+#include "graph/cuda/cuda_axis.cuh"
+#include "graph/ops/ops.h"
+
+enum { AXIS }; /* attribute, as in mean.c */
+
+static smp__axis along_of(const smp_op_call *call)
+{
+    return smp__axis_of(smp__in(call->graph, call->op, 0), call->op->attr[AXIS].i, call->batch);
+}
+
+template <typename T> static smp_status forward(const smp_op_call *call)
+{
+    const smp__axis along = along_of(call);
+    return smp_axis_sum<T>(call, along.outer, along.size, along.inner, 1.0f / (float)along.size);
+}
+
+template <typename T> static smp_status backward_input(const smp_op_call *call)
+{
+    const smp__axis along = along_of(call);
+    return smp_axis_spread<T>(call, along.outer, along.size, along.inner, 1.0f / (float)along.size);
+}
+
+SMP_CUDA_KERNELS(mean) = {NULL, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input), NULL, NULL};
