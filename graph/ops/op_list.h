@@ -34,6 +34,7 @@
     CUDA(transpose)                                                                                \
     CUDA(sum)                                                                                      \
     CUDA(mean)                                                                                     \
+    CUDA(upsample)                                                                                 \
     CUDA(patchify)                                                                                 \
     CUDA(mean_pool)                                                                                \
     CUDA(cross_entropy)                                                                            \

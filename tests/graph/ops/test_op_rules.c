@@ -99,6 +99,7 @@ static void test_op_rules_refuse_bad_models(void **state)
         {"op: sum, in: x, axis: -3", "axis: got -3"},
         {"op: mean, in: s", "dimension"},
         {"op: mean, in: ids", "float"},
+        {"op: upsample, in: x, factor: 2", "dimension"},
         {"op: patchify, in: x, patch: 4", "does not divide"},
         {"op: patchify, in: v, patch: 2", "dimension"},
         {"op: mean_pool, in: v", "dimension"},
