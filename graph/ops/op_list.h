@@ -35,6 +35,7 @@
     CUDA(sum)                                                                                      \
     CUDA(mean)                                                                                     \
     CUDA(upsample)                                                                                 \
+    CUDA(global_avg_pool)                                                                          \
     CUDA(patchify)                                                                                 \
     CUDA(mean_pool)                                                                                \
     CUDA(cross_entropy)                                                                            \

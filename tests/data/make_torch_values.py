@@ -192,6 +192,7 @@ def main():
     case("mean_first", 2, "mean, axis: -3", lambda x: x.mean(1), [rand(2, 3, 5, 4)])
     case("upsample", 2, "upsample, factor: 3",
          lambda x: F.interpolate(x, scale_factor=3, mode="nearest"), [rand(2, 2, 3, 4)])
+    case("global_avg_pool", 2, "global_avg_pool", lambda x: x.mean((2, 3)), [rand(2, 4, 3, 5)])
     case("patchify", 2, "patchify, patch: 2", lambda x: patches(x, 2), [rand(2, 4, 6)])
     case("patchify_channels", 2, "patchify, patch: 3", lambda x: patches(x, 3), [rand(2, 2, 6, 3)])
     case("mean_pool", 2, "mean_pool", lambda x: x.mean(1), [rand(2, 5, 6)])

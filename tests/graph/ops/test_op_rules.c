@@ -100,6 +100,7 @@ static void test_op_rules_refuse_bad_models(void **state)
         {"op: mean, in: s", "dimension"},
         {"op: mean, in: ids", "float"},
         {"op: upsample, in: x, factor: 2", "dimension"},
+        {"op: global_avg_pool, in: x", "dimension"},
         {"op: patchify, in: x, patch: 4", "does not divide"},
         {"op: patchify, in: v, patch: 2", "dimension"},
         {"op: mean_pool, in: v", "dimension"},
