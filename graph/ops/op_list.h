@@ -36,6 +36,7 @@
     CUDA(mean)                                                                                     \
     CUDA(upsample)                                                                                 \
     CUDA(global_avg_pool)                                                                          \
+    CUDA(max_pool)                                                                                 \
     CUDA(patchify)                                                                                 \
     CUDA(mean_pool)                                                                                \
     CUDA(cross_entropy)                                                                            \

@@ -193,6 +193,10 @@ def main():
     case("upsample", 2, "upsample, factor: 3",
          lambda x: F.interpolate(x, scale_factor=3, mode="nearest"), [rand(2, 2, 3, 4)])
     case("global_avg_pool", 2, "global_avg_pool", lambda x: x.mean((2, 3)), [rand(2, 4, 3, 5)])
+    case("max_pool", 2, "max_pool, kernel: 3, stride: 2, padding: 1",
+         lambda x: F.max_pool2d(x, 3, 2, 1), [rand(2, 2, 6, 7)])
+    case("max_pool_ties", 2, "max_pool, kernel: 2, stride: 1", lambda x: F.max_pool2d(x, 2, 1),
+         [rand(2, 2, 5, 5).round()])
     case("patchify", 2, "patchify, patch: 2", lambda x: patches(x, 2), [rand(2, 4, 6)])
     case("patchify_channels", 2, "patchify, patch: 3", lambda x: patches(x, 3), [rand(2, 2, 6, 3)])
     case("mean_pool", 2, "mean_pool", lambda x: x.mean(1), [rand(2, 5, 6)])

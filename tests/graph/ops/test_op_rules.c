@@ -101,6 +101,7 @@ static void test_op_rules_refuse_bad_models(void **state)
         {"op: mean, in: ids", "float"},
         {"op: upsample, in: x, factor: 2", "dimension"},
         {"op: global_avg_pool, in: x", "dimension"},
+        {"op: max_pool, in: x, kernel: 2", "dimension"},
         {"op: patchify, in: x, patch: 4", "does not divide"},
         {"op: patchify, in: v, patch: 2", "dimension"},
         {"op: mean_pool, in: v", "dimension"},
@@ -459,6 +460,59 @@ static void test_op_rules_copies_integers(void **state)
     }
 }
 
+#define IMAGE "smp: 1\nname: t\ninputs:\n  x: {dtype: float32, shape: [1, 2, 3]}\nops:\n"
+
+static void test_op_rules_refuse_bad_windows(void **state)
+{
+    static const char *const kinds[] = {"max_pool"};
+    static const char *const cases[][2] = {
+        {"kernel: 2, padding: 2", "padding: got 2, expected at most half the kernel of 2"},
+        {"kernel: 3", "kernel: 3 does not fit dimension 1: 2 elements, padded by 0"},
+        {"kernel: 256", "kernel"},
+        {"stride: 1", "kernel"},
+        {"kernel: 2, stride: -1", "stride"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+            char yaml[1024];
+            smp_graph *graph = NULL;
+            snprintf(yaml, sizeof yaml, "%s  - {op: %s, name: op, in: x, out: z, %s}\n", IMAGE,
+                     kinds[k], cases[i][0]);
+            assert_int_equal(smp_graph_parse("m.yaml", yaml, strlen(yaml), &graph), SMP_ERR_INPUT);
+            if (!strstr(smp_last_error(), cases[i][1]))
+                fail_msg("got \"%s\", expected \"%s\"", smp_last_error(), cases[i][1]);
+        }
+}
+
+/* Two windows of [[a, b, c], [d, e, f]]: what comes out, and who gets the gradients 1 and 10. */
+static void check_max_pool(const float in[6], const float out[2], const float din[6])
+{
+    const char *yaml = IMAGE "  - {op: max_pool, name: op, in: x, out: z, kernel: 2, stride: 1}\n";
+    op_run run;
+    op_run_open(&run, yaml, "op", 1, 0);
+    memcpy(run.in[0].data, in, 6 * sizeof *in);
+    memcpy(run.dout.data, (float[]){1, 10}, 2 * sizeof *in);
+    assert_int_equal(op_run_forward(&run), SMP_OK);
+    op_run_backward_input(&run, 1);
+    for (int i = 0; i < 2; i++) {
+        const float got = ((float *)run.out.data)[i];
+        assert_true(isnan(out[i]) ? isnan(got) : got == out[i]);
+    }
+    assert_memory_equal(run.din[0].data, din, 6 * sizeof *din);
+    op_run_close(&run);
+}
+
+static void test_op_rules_max_pool_chooses(void **state)
+{
+    (void)state;
+    check_max_pool((float[]){3, 3, 3, 3, 3, 3}, (float[]){3, 3}, (float[]){1, 10, 0, 0, 0, 0});
+    check_max_pool((float[]){1, 2, 1, 1, 1, 2}, (float[]){2, 2}, (float[]){0, 11, 0, 0, 0, 0});
+    check_max_pool((float[]){-INFINITY, -INFINITY, 1, -INFINITY, -INFINITY, 1},
+                   (float[]){-INFINITY, 1}, (float[]){1, 0, 10, 0, 0, 0});
+    check_max_pool((float[]){1, 2, 3, NAN, 2, 4}, (float[]){NAN, 4}, (float[]){0, 0, 0, 1, 0, 10});
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -476,6 +530,8 @@ int main(void)
         cmocka_unit_test(test_op_rules_batchnorm_of_one_value),
         cmocka_unit_test(test_op_rules_opaque_is_planned_only),
         cmocka_unit_test(test_op_rules_copies_integers),
+        cmocka_unit_test(test_op_rules_refuse_bad_windows),
+        cmocka_unit_test(test_op_rules_max_pool_chooses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

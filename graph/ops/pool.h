@@ -1,0 +1,61 @@
+/* Square windows over the planes of [C, H, W], which max_pool and avg_pool share: attributes,
+ * shapes, and which pixels a window has. As PyTorch has them: floor((H + 2 padding - kernel) /
+ * stride) + 1 windows a column, the first one `padding` pixels outside. Used on the CPU and in
+ * kernels. */
+#ifndef SMP_GRAPH_OPS_POOL_H
+#define SMP_GRAPH_OPS_POOL_H
+
+#include "graph/ops/ops.h"
+
+#ifdef __CUDACC__
+#define SMP__POOL_BOTH __host__ __device__
+#else
+#define SMP__POOL_BOTH
+#endif
+
+enum { SMP__POOL_KERNEL, SMP__POOL_STRIDE, SMP__POOL_PADDING };
+
+typedef struct smp__pool {
+    int64_t planes; /* of the micro-batch */
+    int64_t height, width, out_height, out_width;
+    int64_t kernel, stride, padding;
+} smp__pool;
+
+typedef struct smp__pool_range {
+    int64_t begin, end;
+} smp__pool_range;
+
+/* Pixels of a line of `size` that are in window `at`. */
+static inline SMP__POOL_BOTH smp__pool_range smp__pool_pixels(const smp__pool *p, int64_t at,
+                                                              int64_t size)
+{
+    smp__pool_range r = {at * p->stride - p->padding, at * p->stride - p->padding + p->kernel};
+    r.begin = r.begin < 0 ? 0 : r.begin;
+    r.end = r.end > size ? size : r.end;
+    return r;
+}
+
+/* Windows, of `count`, that have the pixel. */
+static inline SMP__POOL_BOTH smp__pool_range smp__pool_windows(const smp__pool *p, int64_t pixel,
+                                                               int64_t count)
+{
+    const int64_t place = pixel + p->padding;
+    smp__pool_range r = {(place - p->kernel + p->stride) / p->stride, place / p->stride + 1};
+    r.begin = place < p->kernel ? 0 : r.begin;
+    r.end = r.end > count ? count : r.end;
+    return r;
+}
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+extern const smp_attr_desc smp__pool_attrs[];
+smp_status smp__pool_infer(smp_infer *infer);
+smp__pool smp__pool_of(const smp_graph *graph, const smp_op *op, int64_t batch);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
