@@ -37,6 +37,7 @@
     CUDA(upsample)                                                                                 \
     CUDA(global_avg_pool)                                                                          \
     CUDA(max_pool)                                                                                 \
+    CUDA(avg_pool)                                                                                 \
     CUDA(patchify)                                                                                 \
     CUDA(mean_pool)                                                                                \
     CUDA(cross_entropy)                                                                            \

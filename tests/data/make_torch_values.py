@@ -197,6 +197,10 @@ def main():
          lambda x: F.max_pool2d(x, 3, 2, 1), [rand(2, 2, 6, 7)])
     case("max_pool_ties", 2, "max_pool, kernel: 2, stride: 1", lambda x: F.max_pool2d(x, 2, 1),
          [rand(2, 2, 5, 5).round()])
+    case("avg_pool", 2, "avg_pool, kernel: 3, stride: 2, padding: 1",
+         lambda x: F.avg_pool2d(x, 3, 2, 1), [rand(2, 2, 6, 7)])
+    case("avg_pool_default", 2, "avg_pool, kernel: 2", lambda x: F.avg_pool2d(x, 2),
+         [rand(2, 2, 5, 4)])
     case("patchify", 2, "patchify, patch: 2", lambda x: patches(x, 2), [rand(2, 4, 6)])
     case("patchify_channels", 2, "patchify, patch: 3", lambda x: patches(x, 3), [rand(2, 2, 6, 3)])
     case("mean_pool", 2, "mean_pool", lambda x: x.mean(1), [rand(2, 5, 6)])

@@ -102,6 +102,7 @@ static void test_op_rules_refuse_bad_models(void **state)
         {"op: upsample, in: x, factor: 2", "dimension"},
         {"op: global_avg_pool, in: x", "dimension"},
         {"op: max_pool, in: x, kernel: 2", "dimension"},
+        {"op: avg_pool, in: x, kernel: 2", "dimension"},
         {"op: patchify, in: x, patch: 4", "does not divide"},
         {"op: patchify, in: v, patch: 2", "dimension"},
         {"op: mean_pool, in: v", "dimension"},
@@ -464,7 +465,7 @@ static void test_op_rules_copies_integers(void **state)
 
 static void test_op_rules_refuse_bad_windows(void **state)
 {
-    static const char *const kinds[] = {"max_pool"};
+    static const char *const kinds[] = {"max_pool", "avg_pool"};
     static const char *const cases[][2] = {
         {"kernel: 2, padding: 2", "padding: got 2, expected at most half the kernel of 2"},
         {"kernel: 3", "kernel: 3 does not fit dimension 1: 2 elements, padded by 0"},
