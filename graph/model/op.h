@@ -8,8 +8,8 @@
  * Semantics of a call: outputs and input gradients are overwritten (=), weight gradients are
  * accumulated (+=). Fan-out is summed by the executor, never by an operator. An output that adds
  * nothing to the loss has a gradient of zeroes, which the executor provides. Int32 outputs are
- * together the values of the int32 inputs, rearranged. Results depend on the values passed alone: not on
- * addresses (all buffers are 64-byte aligned), threads or ranks. */
+ * together the values of the int32 inputs, rearranged; some may be left out. Results depend on the
+ * values passed alone: not on addresses (all buffers are 64-byte aligned), threads or ranks. */
 #ifndef SMP_GRAPH_MODEL_OP_H
 #define SMP_GRAPH_MODEL_OP_H
 

@@ -1,7 +1,6 @@
 /* slice: elements `begin` to `end` (exclusive) of one dimension of the sample. Negative numbers
  * count from the end of the dimension, and so does an end of 0. What is left out has gradient 0.
- * Floats only: an int32 output has all the values of its inputs (graph/model/op.h), from which the
- * rows of a loss are counted. */
+ * Any type. */
 #include "graph/ops/ops.h"
 
 #include <string.h>
@@ -19,7 +18,6 @@ static smp_status infer(smp_infer *infer)
 {
     const smp_tensor *in = infer->in[0];
     int axis = 0;
-    SMP_TRY(smp_infer_float(infer, 0));
     SMP_TRY(smp__infer_axis(infer, infer->attr[AXIS].i, &axis));
     int64_t size = in->shape.dim[axis], begin = infer->attr[BEGIN].i, end = infer->attr[END].i;
     begin += begin < 0 ? size : 0;

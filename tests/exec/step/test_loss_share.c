@@ -126,6 +126,23 @@ static void test_loss_share_outputs_of_one_op(void **state)
     assert_non_null(strstr(smp_last_error(), "op 'parts' (split) leaves out some of the targets"));
 }
 
+/* A target of the input that the loss never sees must not be counted. */
+static void test_loss_share_refuses_part_of_an_input(void **state)
+{
+    (void)state;
+    smp_text ops = {0};
+    smp_text_append(&ops, "  - {op: slice, name: first, in: other, out: half, end: 2}\n"
+                          "  - {op: concat, name: both, in: [half, t0], out: targets}\n");
+    double counted[3];
+    assert_int_equal(find(&ops, "targets", counted), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "op 'first' (slice) leaves out some of the targets"));
+
+    /* Beside the targets it may. */
+    smp_text_append(&ops, "  - {op: slice, name: first, in: t0, out: half, end: 1}\n");
+    must(find(&ops, "other", counted));
+    assert_true(counted[0] == 0 && counted[1] == 1 && counted[2] == 0);
+}
+
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
@@ -133,6 +150,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_loss_share_rejoining_pairs),
         cmocka_unit_test(test_loss_share_long_chain),
         cmocka_unit_test(test_loss_share_outputs_of_one_op),
+        cmocka_unit_test(test_loss_share_refuses_part_of_an_input),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     MPI_Finalize();
