@@ -20,7 +20,6 @@ smp_status smp_math_gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64
 typedef enum smp_eltwise {
     SMP_ELTWISE_GELU_TANH,
     SMP_ELTWISE_GELU_ERF,
-    SMP_ELTWISE_SILU,
     SMP_ELTWISE_TANH
 } smp_eltwise;
 

@@ -220,7 +220,6 @@ static dnnl_alg_kind_t eltwise_algorithm(smp_eltwise kind)
     static const dnnl_alg_kind_t algorithm[] = {
         [SMP_ELTWISE_GELU_TANH] = dnnl_eltwise_gelu_tanh,
         [SMP_ELTWISE_GELU_ERF] = dnnl_eltwise_gelu_erf,
-        [SMP_ELTWISE_SILU] = dnnl_eltwise_swish,
         [SMP_ELTWISE_TANH] = dnnl_eltwise_tanh,
     };
     return algorithm[kind];
@@ -237,14 +236,13 @@ smp_status smp_math_eltwise_create(smp_eltwise kind, int64_t count, bool trainin
     dnnl_dims_t dims = {count};
     dnnl_memory_desc_t data;
     dnnl_eltwise_desc_t forward, backward;
-    const float alpha = 1; /* swish is x * sigmoid(alpha x); the others have no parameter */
     SMP_TRY(check(dnnl_memory_desc_init_by_tag(&data, 1, dims, dnnl_f32, dnnl_a),
                   "describing elementwise data"));
     SMP_TRY(check(dnnl_eltwise_forward_desc_init(&forward, forward_kind(training),
-                                                 eltwise_algorithm(kind), &data, alpha, 0),
+                                                 eltwise_algorithm(kind), &data, 0, 0),
                   "describing an elementwise function"));
     SMP_TRY(check(
-        dnnl_eltwise_backward_desc_init(&backward, eltwise_algorithm(kind), &data, &data, alpha, 0),
+        dnnl_eltwise_backward_desc_init(&backward, eltwise_algorithm(kind), &data, &data, 0, 0),
         "describing an elementwise gradient"));
     return passes_create(&data, &forward, training ? &backward : NULL, out);
 }

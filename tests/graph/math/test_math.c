@@ -109,8 +109,6 @@ static double value(smp_eltwise kind, double x)
         return 0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
     case SMP_ELTWISE_GELU_ERF:
         return 0.5 * x * (1 + erf(x / sqrt(2)));
-    case SMP_ELTWISE_SILU:
-        return x / (1 + exp(-x));
     default:
         return tanh(x);
     }
