@@ -22,9 +22,12 @@ __global__ void __launch_bounds__(SMP_BLOCK)
         const smp__pool_range xs =
             BACK ? smp__pool_windows(&p, at_x, from_width) : smp__pool_pixels(&p, at_x, from_width);
         float sum = 0;
-        for (int64_t y = ys.begin; y < ys.end; y++)
-            for (int64_t x = xs.begin; x < xs.end; x++)
-                sum += smp_float(from[(plane * from_height + y) * from_width + x]);
+        for (int64_t x = xs.begin; x < xs.end; x++) {
+            float column = 0;
+            for (int64_t y = ys.begin; y < ys.end; y++)
+                column += smp_float(from[(plane * from_height + y) * from_width + x]);
+            sum += column;
+        }
         to[i] = smp_from<T>(sum * factor);
     }
 }

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(SMP_BLOCK)
         best_y -= oy * p.stride - p.padding;
         best_x -= ox * p.stride - p.padding;
         out[i] = smp_from<T>(best);
-        place[i] = (uint16_t)(best_y * p.kernel + best_x);
+        place[i] = (uint16_t)(best_y << 8 | best_x);
     }
 }
 
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(SMP_BLOCK)
                 const int64_t window = plane + oy * p.out_width + ox;
                 const int64_t row = y + p.padding - oy * p.stride;
                 const int64_t column = x + p.padding - ox * p.stride;
-                if (place[window] == row * p.kernel + column)
+                if (place[window] == (row << 8 | column))
                     sum += smp_float(dout[window]);
             }
         dx[i] = smp_from<T>(sum);

@@ -1,7 +1,7 @@
 /* Square windows over the planes of [C, H, W]: attributes and shapes (graph/ops/pool.h). */
 #include "graph/ops/pool.h"
 
-/* A place in a window fits 16 bits. */
+/* A row and a column of a window fit 8 bits each. */
 const smp_attr_desc smp__pool_attrs[] = {
     [SMP__POOL_KERNEL] = {"kernel", SMP_ATTR_INT, true, 0, 1, 255, NULL},
     [SMP__POOL_STRIDE] = {"stride", SMP_ATTR_INT, false, 0, 0, INT32_MAX, NULL},
@@ -46,4 +46,10 @@ smp__pool smp__pool_of(const smp_graph *graph, const smp_op *op, int64_t batch)
                        .kernel = op->attr[SMP__POOL_KERNEL].i,
                        .stride = stride_of(op->attr),
                        .padding = op->attr[SMP__POOL_PADDING].i};
+}
+
+int64_t smp__pool_workspace(const smp_graph *graph, const smp_op *op)
+{
+    const smp__pool p = smp__pool_of(graph, op, 1);
+    return (smp__pool_line(&p) + p.out_width) * 4;
 }

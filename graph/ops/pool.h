@@ -46,6 +46,12 @@ static inline SMP__POOL_BOTH smp__pool_range smp__pool_windows(const smp__pool *
     return r;
 }
 
+/* A row of pixels with its padding. */
+static inline int64_t smp__pool_line(const smp__pool *p)
+{
+    return p->width + 2 * p->padding;
+}
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -53,6 +59,8 @@ extern "C" {
 extern const smp_attr_desc smp__pool_attrs[];
 smp_status smp__pool_infer(smp_infer *infer);
 smp__pool smp__pool_of(const smp_graph *graph, const smp_op *op, int64_t batch);
+/* On the CPU: a row of pixels with its padding and a row of windows, 4 bytes each. */
+int64_t smp__pool_workspace(const smp_graph *graph, const smp_op *op);
 
 #ifdef __cplusplus
 }

@@ -35,14 +35,17 @@ static void reference(const reference_call *c)
             }
 }
 
-/* A sum for each pixel of a window and a product for each; the sums again and a product for each
- * pixel. */
+/* For each row of windows sums over the rows of each column, then, for each window, over columns,
+ * and a product; for each row of pixels the same the other way round. */
 static reference_flops flops(const reference_call *c)
 {
     const double kernel = (double)ref_attr(c, "kernel")->i;
-    const double windows = (double)(c->graph->tensor[c->op->out].elements * c->batch);
-    return (reference_flops){windows * (kernel * kernel + 1),
-                             windows * kernel * kernel + (double)ref_count(c, 0), 0};
+    const smp_shape *in = &ref_in(c, 0)->shape, *out = &c->graph->tensor[c->op->out].shape;
+    const double rows = (double)(c->batch * out->dim[0] * out->dim[1]);
+    const double in_rows = (double)(c->batch * in->dim[0] * in->dim[1]);
+    const double windows = (double)out->dim[2], pixels = (double)in->dim[2];
+    return (reference_flops){rows * (kernel * (pixels + windows) + windows),
+                             (rows + in_rows) * kernel * windows + in_rows * pixels, 0};
 }
 
 static const large_case LARGE[] = {

@@ -486,17 +486,20 @@ static void test_op_rules_refuse_bad_windows(void **state)
         }
 }
 
-/* Two windows of [[a, b, c], [d, e, f]]: what comes out, and who gets the gradients 1 and 10. */
-static void check_max_pool(const float in[6], const float out[2], const float din[6])
+/* n windows of [[a, b, c], [d, e, f]]: what comes out, and who gets the gradients 1, 10, ... */
+static void check_max_pool(const char *windows, int n, const float in[6], const float *out,
+                           const float din[6])
 {
-    const char *yaml = IMAGE "  - {op: max_pool, name: op, in: x, out: z, kernel: 2, stride: 1}\n";
+    char yaml[1024];
     op_run run;
+    snprintf(yaml, sizeof yaml, IMAGE "  - {op: max_pool, name: op, in: x, out: z, %s}\n", windows);
     op_run_open(&run, yaml, "op", 1, 0);
     memcpy(run.in[0].data, in, 6 * sizeof *in);
-    memcpy(run.dout.data, (float[]){1, 10}, 2 * sizeof *in);
+    memcpy(run.dout.data, (float[]){1, 10, 100, 1000}, (size_t)n * sizeof *in);
+    assert_int_equal(run.out.bytes, (size_t)n * sizeof *out);
     assert_int_equal(op_run_forward(&run), SMP_OK);
     op_run_backward_input(&run, 1);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < n; i++) {
         const float got = ((float *)run.out.data)[i];
         assert_true(isnan(out[i]) ? isnan(got) : got == out[i]);
     }
@@ -506,12 +509,21 @@ static void check_max_pool(const float in[6], const float out[2], const float di
 
 static void test_op_rules_max_pool_chooses(void **state)
 {
+    const char *two = "kernel: 2, stride: 1", *four = "kernel: 2, padding: 1";
+    const float none = -INFINITY;
     (void)state;
-    check_max_pool((float[]){3, 3, 3, 3, 3, 3}, (float[]){3, 3}, (float[]){1, 10, 0, 0, 0, 0});
-    check_max_pool((float[]){1, 2, 1, 1, 1, 2}, (float[]){2, 2}, (float[]){0, 11, 0, 0, 0, 0});
-    check_max_pool((float[]){-INFINITY, -INFINITY, 1, -INFINITY, -INFINITY, 1},
-                   (float[]){-INFINITY, 1}, (float[]){1, 0, 10, 0, 0, 0});
-    check_max_pool((float[]){1, 2, 3, NAN, 2, 4}, (float[]){NAN, 4}, (float[]){0, 0, 0, 1, 0, 10});
+    check_max_pool(two, 2, (float[]){3, 3, 3, 3, 3, 3}, (float[]){3, 3},
+                   (float[]){1, 10, 0, 0, 0, 0});
+    check_max_pool(two, 2, (float[]){1, 2, 1, 1, 1, 2}, (float[]){2, 2},
+                   (float[]){0, 11, 0, 0, 0, 0});
+    check_max_pool(two, 2, (float[]){none, none, 1, none, none, 1}, (float[]){none, 1},
+                   (float[]){1, 0, 10, 0, 0, 0});
+    check_max_pool(two, 2, (float[]){1, 2, 3, NAN, 2, 4}, (float[]){NAN, 4},
+                   (float[]){0, 0, 0, 1, 0, 10});
+    check_max_pool(four, 4, (float[]){none, none, none, none, none, none},
+                   (float[]){none, none, none, none}, (float[]){1, 10, 0, 100, 1000, 0});
+    check_max_pool(four, 4, (float[]){-4, -3, -2, -1, -3, -3}, (float[]){-4, -2, -1, -3},
+                   (float[]){1, 0, 10, 100, 1000, 0});
 }
 
 int main(void)
