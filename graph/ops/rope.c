@@ -1,8 +1,8 @@
 /* rope: rotary position embedding (Su et al., "RoFormer", 2021) of x [T, heads * w]. At position t
- * the pair i of a head, its elements i and i + w / 2 as in Hugging Face's LLaMA, is turned by the
- * angle t * base^(-2 i / w):
- *   y[i] = x[i] cos - x[i + w/2] sin,  y[i + w/2] = x[i + w/2] cos + x[i] sin.
- * The gradient is turned back. With `rotated` the heads after so many pass as they are: the values
+ * the pair i of a head, (u, v), is turned by the angle t * base^(-2 i / w):
+ *   (u cos - v sin, v cos + u sin).
+ * Its elements are i and i + w / 2, as in Hugging Face's LLaMA, or, `interleaved`, 2 i and 2 i + 1,
+ * as in the paper, GPT-J and Meta's own weights. The gradient is turned back. With `rotated` the heads after so many pass as they are: the values
  * of a packed q | k | v.
  *
  * One turn (`prepare`) is made of sums, products and quotients in double, since a library's cos may
@@ -16,18 +16,20 @@
 
 #include "graph/math/vector.h"
 
-enum { HEADS, BASE, ROTATED };
+enum { HEADS, BASE, ROTATED, INTERLEAVED };
 
 static const smp_attr_desc ATTRS[] = {
     [HEADS] = {"heads", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
     [BASE] = {"base", SMP_ATTR_FLOAT, false, 10000, 1, 1e12, NULL},
     [ROTATED] = {"rotated", SMP_ATTR_INT, false, 0, 1, INT32_MAX, NULL}, /* 0: all */
+    [INTERLEAVED] = {"interleaved", SMP_ATTR_BOOL, false, 0, 0, 1, NULL},
     {0},
 };
 
 /* Rows of heads * 2 * pairs values, of which the first rotated * 2 * pairs are turned. */
 typedef struct layout {
     int64_t positions, columns, pairs, rotated;
+    bool interleaved;
 } layout;
 
 static layout layout_of(const smp_graph *graph, const smp_op *op)
@@ -39,6 +41,7 @@ static layout layout_of(const smp_graph *graph, const smp_op *op)
         .columns = shape->dim[1],
         .pairs = shape->dim[1] / heads / 2,
         .rotated = rotated > 0 ? rotated : heads,
+        .interleaved = op->attr[INTERLEAVED].i,
     };
 }
 
@@ -140,17 +143,28 @@ SMP_VECTOR static void advance(double *restrict at, const double *restrict step,
     }
 }
 
-/* One row: `heads` heads turned, by the angles (direction 1) or back (-1). */
-SMP_VECTOR static void turn_row(float *restrict y, const float *restrict x,
-                                const float *restrict turn, float direction, int64_t heads,
-                                int64_t pairs)
+/* One head, by the angles (direction 1) or back (-1). The elements of a pair are `apart`, pairs
+ * `next`. */
+static inline void turn_head(float *restrict y, const float *restrict x, const float *restrict turn,
+                             float direction, int64_t pairs, int64_t apart, int64_t next)
 {
-    for (int64_t h = 0; h < heads; h++, x += 2 * pairs, y += 2 * pairs)
-        for (int64_t i = 0; i < pairs; i++) {
-            float cosine = turn[i], sine = turn[pairs + i] * direction;
-            y[i] = x[i] * cosine - x[pairs + i] * sine;
-            y[pairs + i] = x[pairs + i] * cosine + x[i] * sine;
-        }
+    for (int64_t i = 0; i < pairs; i++) {
+        float cosine = turn[i], sine = turn[pairs + i] * direction;
+        float u = x[i * next], v = x[i * next + apart];
+        y[i * next] = u * cosine - v * sine;
+        y[i * next + apart] = v * cosine + u * sine;
+    }
+}
+
+/* The heads of a row that are turned. */
+SMP_VECTOR static void turn_row(float *y, const float *x, const float *turn, float direction,
+                                const layout *at)
+{
+    for (int64_t h = 0; h < at->rotated; h++, x += 2 * at->pairs, y += 2 * at->pairs)
+        if (at->interleaved)
+            turn_head(y, x, turn, direction, at->pairs, 1, 2);
+        else
+            turn_head(y, x, turn, direction, at->pairs, at->pairs, 1);
 }
 
 /* Every sample's row of a position, then the next position. x, y: (B, T, columns) */
@@ -167,7 +181,7 @@ static smp_status turn_all(const smp_op_call *call, const float *x, float *y, fl
     for (int64_t t = 0; t < at.positions; t++) {
         for (int64_t b = 0; b < call->batch; b++) {
             int64_t row = b * sample + t * at.columns;
-            turn_row(y + row, x + row, turn, direction, at.rotated, at.pairs);
+            turn_row(y + row, x + row, turn, direction, &at);
             memcpy(y + row + turned, x + row + turned,
                    (size_t)(at.columns - turned) * sizeof(float));
         }

@@ -3,25 +3,27 @@
 #include "graph/cuda/cuda_kernel.cuh"
 #include "graph/ops/ops.h"
 
-enum { HEADS, BASE, ROTATED }; /* attributes, as in rope.c */
+enum { HEADS, BASE, ROTATED, INTERLEAVED }; /* attributes, as in rope.c */
 
 template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
     rope_turn(const T *x, T *y, int64_t rows, int64_t positions, int64_t pairs, int64_t heads,
-              int64_t rotated, double base, double direction)
-// x, y (rows, heads, 2, pairs); row r is position r % positions
+              int64_t rotated, bool interleaved, double base, double direction)
+// x, y (rows, heads, 2, pairs) or, interleaved, (rows, heads, pairs, 2); row r is position
+// r % positions
 {
     for (int64_t i = smp_thread(); i < rows * pairs; i += smp_threads()) {
         const int64_t row = i / pairs, pair = i - row * pairs;
         const double angle =
             (double)(row % positions) * pow(base, -(double)pair / (double)pairs) * direction;
         const float cosine = (float)cos(angle), sine = (float)sin(angle);
-        int64_t at = row * heads * 2 * pairs + pair;
+        const int64_t apart = interleaved ? 1 : pairs;
+        int64_t at = row * heads * 2 * pairs + (interleaved ? 2 * pair : pair);
         for (int64_t h = 0; h < heads; h++, at += 2 * pairs) {
-            const T a = x[at], b = x[at + pairs];
+            const T a = x[at], b = x[at + apart];
             const float u = smp_float(a), v = smp_float(b);
             y[at] = h < rotated ? smp_from<T>(u * cosine - v * sine) : a;
-            y[at + pairs] = h < rotated ? smp_from<T>(v * cosine + u * sine) : b;
+            y[at + apart] = h < rotated ? smp_from<T>(v * cosine + u * sine) : b;
         }
     }
 }
@@ -36,7 +38,8 @@ static smp_status turn(const smp_op_call *call, const void *x, void *y, double d
     const int64_t heads = attr[HEADS].i, pairs = in->shape.dim[1] / heads / 2;
     SMP_LAUNCH(rope_turn<T>, smp_grid(cuda, rows * pairs), SMP_BLOCK, 0, cuda->stream,
                static_cast<const T *>(x), static_cast<T *>(y), rows, positions, pairs, heads,
-               attr[ROTATED].i > 0 ? attr[ROTATED].i : heads, attr[BASE].f, direction);
+               attr[ROTATED].i > 0 ? attr[ROTATED].i : heads, attr[INTERLEAVED].i, attr[BASE].f,
+               direction);
     return smp__cuda_launched("rope");
 }
 

@@ -1,5 +1,5 @@
-/* rope: random and large models (one pair and many, long sequences, other bases, heads that pass as
- * in a packed q | k | v); the naive reference. */
+/* rope: random and large models (one pair and many, of neighbours and of halves, long sequences,
+ * other bases, heads that pass as in a packed q | k | v); the naive reference. */
 #include "tests/graph/ops/op_cases.h"
 
 static void make(model_text *m, uint64_t *rng, int round)
@@ -16,6 +16,8 @@ static void make(model_text *m, uint64_t *rng, int round)
                 round % 3 == 2 ? ", base: 500" : "");
     if (round % 4 == 1)
         model_write(m, ", rotated: %d", (int)random_int(rng, 1, heads));
+    if (round % 5 > 2)
+        model_write(m, ", interleaved: true");
     model_write(m, "}\n");
 }
 
@@ -32,13 +34,15 @@ static void reference(const reference_call *c)
     ref_copy(c);
     for (int64_t row = 0; row < c->batch * positions; row++)
         for (int64_t h = 0; h < rotated_heads(c); h++)
-            for (int64_t i = 0; i < width; i++) {
-                double exponent = -2.0 * (double)(i % (width / 2)) / (double)width;
+            for (int64_t i = 0; i < width / 2; i++) {
+                double exponent = -2.0 * (double)i / (double)width;
                 double angle = (double)(row % positions) * pow(ref_attr(c, "base")->f, exponent);
-                int64_t head = row * ref_last(c, 0) + h * width;
-                double other = c->in[0][head + (i + width / 2) % width];
-                c->out[head + i] =
-                    c->in[0][head + i] * cos(angle) + (i < width / 2 ? -other : other) * sin(angle);
+                bool interleaved = ref_attr(c, "interleaved")->i != 0;
+                int64_t first = row * ref_last(c, 0) + h * width + (interleaved ? 2 * i : i);
+                int64_t second = interleaved ? first + 1 : first + width / 2;
+                double u = c->in[0][first], v = c->in[0][second];
+                c->out[first] = u * cos(angle) - v * sin(angle);
+                c->out[second] = v * cos(angle) + u * sin(angle);
             }
 }
 
@@ -52,6 +56,7 @@ static reference_flops flops(const reference_call *c)
 static const large_case LARGE[] = {
     {2, 2, "a: float32 [301, 192]", "heads: 3"},
     {1, 1e4, "a: float32 [2000, 24]", "heads: 3, rotated: 2"},
+    {2, 2, "a: float32 [301, 192]", "heads: 3, interleaved: true"},
     {0},
 };
 
