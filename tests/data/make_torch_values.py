@@ -1,9 +1,9 @@
-#!/usr/bin/python3
+#!/usr/bin/env python3
 """Writes torch_values.txt: outputs and gradients of every operator as PyTorch computes them.
 
-Made once with Debian 12's python3-torch (1.13.1); tests/graph/ops/test_torch.c reads the result.
+Made with PyTorch 2.15, from 2.4 on any will do; tests/graph/ops/test_torch.c reads the result.
 
-    /usr/bin/python3 tests/data/make_torch_values.py > tests/data/torch_values.txt
+    python3 tests/data/make_torch_values.py > tests/data/torch_values.txt
 
 For each case: a model text with one op named "op", then its inputs, weights, output (several one
 behind the other), the gradient put into the output, and the gradients PyTorch returns. A case of
@@ -102,12 +102,7 @@ def heads(x, n):
 
 
 def attention(q, k, v, n, causal):
-    mask = None
-    if causal:
-        mask = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril()
-        mask = torch.zeros(mask.shape, dtype=q.dtype).masked_fill(~mask, float("-inf"))
-    out = F._scaled_dot_product_attention(heads(q, n), heads(k, n), heads(v, n), mask)
-    out = out[0] if isinstance(out, tuple) else out
+    out = F.scaled_dot_product_attention(heads(q, n), heads(k, n), heads(v, n), is_causal=causal)
     return out.transpose(1, 2).reshape(q.shape)
 
 
@@ -126,10 +121,6 @@ def patches(image, patch):
     return F.unfold(image, patch, stride=patch).transpose(1, 2)
 
 
-def rmsnorm(x, weight, eps=1e-5):
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
-
-
 def rope(x, n, base=1e4):
     x = x.reshape(*x.shape[:2], n, -1)
     rows, width = x.shape[1], x.shape[3]
@@ -137,6 +128,14 @@ def rope(x, n, base=1e4):
     angles = torch.outer(torch.arange(rows).double(), frequencies).repeat(1, 2)[:, None]
     first, second = x.chunk(2, -1)
     return (x * angles.cos() + torch.cat([-second, first], -1) * angles.sin()).flatten(2)
+
+
+def rope_interleaved(x, n, base=1e4):
+    pairs = torch.view_as_complex(x.reshape(*x.shape[:2], n, -1, 2))
+    rows, width = x.shape[1], pairs.shape[3]
+    frequencies = base ** (-torch.arange(width).double() / width)
+    angles = torch.outer(torch.arange(rows).double(), frequencies)[:, None]
+    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(2)
 
 
 def main():
@@ -152,12 +151,15 @@ def main():
          [rand(2, 3, 19)], [rand(19), rand(19)])
     case("layernorm_eps", 2, "layernorm, eps: 0.1",
          lambda x, w, b: F.layer_norm(x, (4,), w, b, 0.1), [rand(2, 4)], [rand(4), rand(4)])
-    case("rmsnorm", 2, "rmsnorm", rmsnorm, [rand(2, 3, 19)], [rand(19)])
-    case("rmsnorm_eps", 2, "rmsnorm, eps: 0.1", lambda x, w: rmsnorm(x, w, 0.1), [rand(2, 4)],
-         [rand(4)])
+    case("rmsnorm", 2, "rmsnorm", lambda x, w: F.rms_norm(x, (19,), w, 1e-5), [rand(2, 3, 19)],
+         [rand(19)])
+    case("rmsnorm_eps", 2, "rmsnorm, eps: 0.1", lambda x, w: F.rms_norm(x, (4,), w, 0.1),
+         [rand(2, 4)], [rand(4)])
     case("rope", 2, "rope, heads: 2", lambda x: rope(x, 2), [rand(2, 7, 12)])
     case("rope_packed", 1, "rope, heads: 3, rotated: 2, base: 100",
          lambda x: torch.cat([rope(x[..., :16], 2, 100.0), x[..., 16:]], -1), [rand(1, 9, 24)])
+    case("rope_interleaved", 2, "rope, heads: 2, interleaved: true",
+         lambda x: rope_interleaved(x, 2), [rand(2, 7, 12)])
     case("groupnorm", 3, "groupnorm, groups: 2", lambda x, w, b: F.group_norm(x, 2, w, b),
          [rand(3, 6, 2, 5)], [rand(6), rand(6)])
     case("groupnorm_flat", 2, "groupnorm, groups: 3, eps: 0.1",

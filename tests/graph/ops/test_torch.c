@@ -2,7 +2,7 @@
  * make_torch_values.py beside it describes. */
 #include "tests/graph/ops/op_harness.h"
 
-enum { MAX_SEEN = 64 };
+enum { MAX_SEEN = 128 };
 
 static char seen[MAX_SEEN][32]; /* kinds met in the file */
 static int n_seen;
