@@ -21,6 +21,7 @@ static void append_attr(smp_text *key, const smp_attr_desc *desc, const smp_attr
         smp_text_append_quoted(key, value->s.text ? value->s.text : "");
         break;
     case SMP_ATTR_INT_LIST:
+    case SMP_ATTR_INTS:
         for (int64_t i = 0; i < value->list.count; i++)
             smp_text_append(key, "%lld,", (long long)value->list.items[i]);
         break;

@@ -139,6 +139,7 @@ static bool is_default(const smp_attr_desc *desc, const smp_attr_value *value)
     case SMP_ATTR_STRING:
         return value->s.text == NULL;
     case SMP_ATTR_INT_LIST:
+    case SMP_ATTR_INTS:
         return value->list.count == 0;
     default:
         return value->i == (int64_t)desc->default_value;
@@ -170,6 +171,7 @@ static uint64_t hash_attrs(uint64_t h, const smp_op *op)
             h = hash_text(h, value->s.text ? value->s.text : "");
             break;
         case SMP_ATTR_INT_LIST:
+        case SMP_ATTR_INTS:
             h = hash_int(h, value->list.count);
             for (int64_t i = 0; i < value->list.count; i++)
                 h = hash_int(h, value->list.items[i]);

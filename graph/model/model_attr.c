@@ -46,12 +46,13 @@ static smp_status read_choice(const smp_yaml_node *node, const smp_attr_desc *de
 static smp_status read_list(smp__model *m, const smp_yaml_node *node, const smp_attr_desc *desc,
                             const char *op, smp_attr_value *out)
 {
-    size_t n = (size_t)smp_yaml_list_size(node);
+    const bool one = smp_yaml_text(node) != NULL;
+    size_t n = one ? 1 : (size_t)smp_yaml_list_size(node);
     int64_t *items = smp_arena_alloc_aligned(m->store->graph.arena, n, sizeof *items, 8);
     if (!items)
         return SMP_ERR_NO_MEMORY;
     for (size_t i = 0; i < n; i++)
-        SMP_TRY(smp__model_eval(m, smp_yaml_list_at(node, (int)i), op, desc->name,
+        SMP_TRY(smp__model_eval(m, one ? node : smp_yaml_list_at(node, (int)i), op, desc->name,
                                 to_limit(desc->min), to_limit(desc->max), &items[i]));
     out->list.items = items;
     out->list.count = (int64_t)n;
@@ -88,7 +89,7 @@ static void set_default(const smp_attr_desc *desc, smp_attr_value *out)
 {
     if (desc->type == SMP_ATTR_FLOAT)
         out->f = desc->default_value;
-    else if (desc->type != SMP_ATTR_STRING && desc->type != SMP_ATTR_INT_LIST)
+    else if (desc->type != SMP_ATTR_STRING && !smp_attr_is_list(desc))
         out->i = (int64_t)desc->default_value;
     /* else: NULL and 0, as allocated */
 }
@@ -111,6 +112,7 @@ static smp_status read_value(smp__model *m, const smp__op_template *t, int a, co
     case SMP_ATTR_STRING:
         return read_text(m, &t->attr_pattern[a], &out->s.text);
     case SMP_ATTR_INT_LIST:
+    case SMP_ATTR_INTS:
         return read_list(m, node, desc, op, out);
     }
     return smp_fail(SMP_ERR_FAILED, "op kind '%s': attribute '%s' has no type", t->kind->name,

@@ -177,13 +177,15 @@ static smp_status compile_attrs(smp__model *m, const smp_yaml_node *node, const 
                                    t->kind->name, desc->name);
             continue;
         }
-        if (desc->type != SMP_ATTR_STRING && desc->type != SMP_ATTR_INT_LIST)
+        if (desc->type != SMP_ATTR_STRING && !smp_attr_is_list(desc))
             continue;
         char what[WHAT_BYTES];
         snprintf(what, sizeof what, "%s: %.60s", label, desc->name);
         if (desc->type == SMP_ATTR_STRING) {
             SMP_TRY(smp__pattern_compile(m, value, what, SMP__ANY_TEXT, &t->attr_pattern[a]));
             t->values += text_values(&t->attr_pattern[a]);
+        } else if (desc->type == SMP_ATTR_INTS && smp_yaml_text(value)) {
+            t->values++;
         } else {
             SMP_TRY(smp_yaml_list(value, what));
             t->values += smp_yaml_list_size(value);

@@ -24,17 +24,23 @@ typedef enum smp_attr_type {
     SMP_ATTR_BOOL,
     SMP_ATTR_CHOICE, /* one of `choices`; value: its index */
     SMP_ATTR_STRING,
-    SMP_ATTR_INT_LIST /* list of expressions */
+    SMP_ATTR_INT_LIST, /* list of expressions */
+    SMP_ATTR_INTS      /* one expression, or a list of them; a list either way */
 } smp_attr_type;
 
 typedef struct smp_attr_desc {
     const char *name;
     smp_attr_type type;
     bool required;
-    double default_value;       /* INT, FLOAT, BOOL, CHOICE; STRING and INT_LIST: NULL/empty */
+    double default_value;       /* INT, FLOAT, BOOL, CHOICE; STRING and lists: NULL/empty */
     double min, max;            /* INT, FLOAT and list items, inclusive */
     const char *const *choices; /* NULL-terminated */
 } smp_attr_desc;
+
+static inline bool smp_attr_is_list(const smp_attr_desc *desc)
+{
+    return desc->type == SMP_ATTR_INT_LIST || desc->type == SMP_ATTR_INTS;
+}
 
 /* A weight that `infer` declares. */
 typedef struct smp_param_decl {
