@@ -6,7 +6,7 @@
  * C^T, which are the columns of C.
  *
  * Results have the same bits in every run. The algorithm is the first that the library's heuristic
- * gives for the shape, the device and buffers aligned to 64 bytes (as all of ours are). Where it
+ * gives for the shape, the device and buffers aligned to 64 bytes (or as the shape says). Where it
  * splits k, the parts are kept in the workspace in fp32 and added by a second kernel in one order;
  * excluded is the addition in the output buffer, whose order is that in which blocks finish, and
  * parts in an output type narrower than fp32, which would be rounded more than once. */
@@ -66,13 +66,25 @@ static smp_status set(cublasLtMatmulPreference_t wish,
     return SMP_OK;
 }
 
-/* A row-major matrix of `rows` rows. */
-static smp_status make_layout(smp_dtype type, int64_t rows, int64_t columns, int64_t row_stride,
+template <typename T>
+static smp_status set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute,
+                      T value)
+{
+    BLAS_TRY(cublasLtMatrixLayoutSetAttribute, layout, attribute, &value, sizeof value);
+    return SMP_OK;
+}
+
+/* Row-major matrices of `rows` rows: A, B or C (0, 1, 2) of the products. */
+static smp_status make_layout(const smp__gemm_shape *s, int which, int64_t rows, int64_t columns,
                               cublasLtMatrixLayout_t *out)
 {
-    BLAS_TRY(cublasLtMatrixLayoutCreate, out, data_type(type), (uint64_t)columns, (uint64_t)rows,
-             row_stride);
-    return SMP_OK;
+    const int64_t row_stride[] = {s->lda, s->ldb, s->ldc};
+    BLAS_TRY(cublasLtMatrixLayoutCreate, out, data_type(which == 2 ? s->out : s->in),
+             (uint64_t)columns, (uint64_t)rows, row_stride[which]);
+    if (s->count <= 1)
+        return SMP_OK;
+    SMP_TRY(set(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, (int32_t)s->count));
+    return set(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, s->step[which]);
 }
 
 static smp_status set_pointers(const smp__gemm *gemm, const void *bias, const void *aux)
@@ -111,11 +123,9 @@ static smp_status make_operation(const smp_cuda *cuda, smp__gemm *gemm)
 static smp_status make_layouts(smp__gemm *gemm)
 {
     const smp__gemm_shape *s = &gemm->shape;
-    SMP_TRY(make_layout(s->in, s->trans_b ? s->n : s->k, s->trans_b ? s->k : s->n, s->ldb,
-                        &gemm->first));
-    SMP_TRY(make_layout(s->in, s->trans_a ? s->k : s->m, s->trans_a ? s->m : s->k, s->lda,
-                        &gemm->second));
-    return make_layout(s->out, s->m, s->n, s->ldc, &gemm->result);
+    SMP_TRY(make_layout(s, 1, s->trans_b ? s->n : s->k, s->trans_b ? s->k : s->n, &gemm->first));
+    SMP_TRY(make_layout(s, 0, s->trans_a ? s->k : s->m, s->trans_a ? s->m : s->k, &gemm->second));
+    return make_layout(s, 2, s->m, s->n, &gemm->result);
 }
 
 static smp_status set_wishes(const smp_cuda *cuda, const smp__gemm_shape *s,
@@ -124,13 +134,14 @@ static smp_status set_wishes(const smp_cuda *cuda, const smp__gemm_shape *s,
     static const cublasLtMatmulPreferenceAttributes_t aligned[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    const int64_t alignment = s->alignment > 0 ? s->alignment : (int64_t)ALIGNMENT;
     uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     if (s->out == SMP_F32)
         reductions |= CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
     SMP_TRY(set(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)cuda->workspace_bytes));
     SMP_TRY(set(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions));
     for (int i = 0; i < 4; i++)
-        SMP_TRY(set(wish, aligned[i], (uint32_t)ALIGNMENT));
+        SMP_TRY(set(wish, aligned[i], (uint32_t)alignment));
     return SMP_OK;
 }
 

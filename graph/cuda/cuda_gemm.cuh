@@ -1,7 +1,7 @@
 /* Matrix products on a GPU through cuBLASLt. A plan is made once for a shape (descriptors, layouts
  * and the library's algorithm) and run any number of times; a run allocates
  * nothing and returns when its kernel is enqueued. All matrices are row-major, and start at multiples
- * of 64 bytes. Readable as C. */
+ * of 64 bytes unless a shape says otherwise. Readable as C. */
 #ifndef SMP_GRAPH_CUDA_CUDA_GEMM_CUH
 #define SMP_GRAPH_CUDA_CUDA_GEMM_CUH
 
@@ -33,6 +33,9 @@ typedef struct smp__gemm_shape {
     smp_dtype in;          /* of A and B: SMP_F32 or SMP_BF16 */
     smp_dtype out;         /* of C, aux and bias: SMP_F32, or SMP_BF16 as `in` */
     smp__gemm_epilogue epilogue;
+    int64_t count;     /* as many products at once, no epilogue: 0 is 1 */
+    int64_t step[3];   /* elements from one to the next, of A, B and C */
+    int64_t alignment; /* bytes of which every matrix starts at a multiple: 0 is 64 */
 } smp__gemm_shape;
 
 typedef struct smp__gemm smp__gemm;

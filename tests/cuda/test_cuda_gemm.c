@@ -1,5 +1,5 @@
 /* Matrix products on a GPU against sums in double: every transpose, type and epilogue, odd sizes,
- * strides, accumulation; equal bits in every run and place. */
+ * strides, accumulation, several at once; equal bits in every run and place. */
 #include "tests/cuda/device_array.h"
 
 #include "graph/cuda/cuda_gemm.cuh"
@@ -48,15 +48,30 @@ static smp__gemm_shape random_shape(int round)
     s.lda = (s.trans_a ? s.m : s.k) + (int64_t)(more >> 16) % 5;
     s.ldb = (s.trans_b ? s.k : s.n) + (int64_t)(more >> 24) % 5;
     s.ldc = s.n + (int64_t)(more >> 32) % 3 * 8;
+    if (round % 4 == 3) { /* several, anywhere */
+        s.epilogue = SMP__GEMM_PLAIN;
+        s.count = 1 + (int64_t)(more >> 40) % 4;
+        s.step[A] = (int64_t)(more >> 44) % 2 * ((s.trans_a ? s.k : s.m) * s.lda + 3);
+        s.step[B] = (s.trans_b ? s.n : s.k) * s.ldb + 1;
+        s.step[C] = s.m * s.ldc + (int64_t)(more >> 48) % 5;
+        s.alignment = smp_dtype_bytes(s.in) < smp_dtype_bytes(s.out) ? smp_dtype_bytes(s.in)
+                                                                     : smp_dtype_bytes(s.out);
+    }
     return s;
+}
+
+/* Elements from the first to the last product's matrix. */
+static int64_t steps(const smp__gemm_shape *s, int of)
+{
+    return s->count > 1 ? (s->count - 1) * s->step[of] : 0;
 }
 
 static product make_product(const smp__gemm_shape *s, float alpha, float beta, int shift)
 {
     product p = {.shape = *s, .alpha = alpha, .beta = beta};
-    p.of[A] = make(s->in, (s->trans_a ? s->k : s->m) * s->lda, 1, shift);
-    p.of[B] = make(s->in, (s->trans_b ? s->n : s->k) * s->ldb, 2, 2 * shift);
-    p.of[C] = make(s->out, s->m * s->ldc, beta == 0 ? 0 : 3, 3 * shift);
+    p.of[A] = make(s->in, (s->trans_a ? s->k : s->m) * s->lda + steps(s, A), 1, shift);
+    p.of[B] = make(s->in, (s->trans_b ? s->n : s->k) * s->ldb + steps(s, B), 2, 2 * shift);
+    p.of[C] = make(s->out, s->m * s->ldc + steps(s, C), beta == 0 ? 0 : 3, 3 * shift);
     p.of[BIAS] = make(s->out, s->n, 4, shift);
     p.of[AUX] = make(s->out, s->m * s->ldc, 0, shift);
     p.start = malloc((size_t)p.of[C].n * sizeof *p.start);
@@ -81,11 +96,11 @@ static void drop_product(product *p)
     free(p->start);
 }
 
-static void check_element(const product *p, int64_t row, int64_t column)
+static void check_element(const product *p, int64_t which, int64_t row, int64_t column)
 {
     const smp__gemm_shape *s = &p->shape;
-    const float *a = p->of[A].host, *b = p->of[B].host;
-    const int64_t at = row * s->ldc + column;
+    const float *a = p->of[A].host + which * s->step[A], *b = p->of[B].host + which * s->step[B];
+    const int64_t at = which * s->step[C] + row * s->ldc + column;
     double want = p->beta == 0 ? 0 : (double)p->beta * (double)p->start[at], scale = fabs(want);
     for (int64_t k = 0; k < s->k; k++) {
         double x = (double)a[s->trans_a ? k * s->lda + row : row * s->lda + k];
@@ -107,10 +122,12 @@ static void check_element(const product *p, int64_t row, int64_t column)
 static void check_product(const product *p)
 {
     const smp__gemm_shape *s = &p->shape;
-    for (int64_t i = 0; i < s->m * s->ldc; i++) {
-        if (i % s->ldc < s->n)
-            check_element(p, i / s->ldc, i % s->ldc);
-        else /* between the rows */
+    const int64_t step = s->count > 1 ? s->step[C] : p->of[C].n;
+    for (int64_t i = 0; i < p->of[C].n; i++) {
+        const int64_t at = i % step;
+        if (at / s->ldc < s->m && at % s->ldc < s->n)
+            check_element(p, i / step, at / s->ldc, at % s->ldc);
+        else /* between the rows, or the products */
             assert_memory_equal(&p->of[C].host[i], &p->start[i], sizeof(float));
     }
 }
