@@ -1,7 +1,6 @@
-/* CPU mathematics by oneDNN: the only file pair that includes dnnl.h (the descriptor API changed
- * between oneDNN 2 and 3). One thread, whatever OpenMP allows the caller. GEMM is stateless;
- * primitives are made once per operator. All matrices row-major, all pointers 64-byte aligned unless
- * strides say otherwise. */
+/* CPU mathematics by oneDNN; convolutions are in graph/math/convolution.h. One thread, whatever
+ * OpenMP allows the caller. GEMM is stateless; primitives are made once per operator. All matrices
+ * row-major, all pointers 64-byte aligned unless strides say otherwise. */
 #ifndef SMP_GRAPH_MATH_MATH_H
 #define SMP_GRAPH_MATH_MATH_H
 

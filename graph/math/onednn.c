@@ -5,18 +5,14 @@
  * engine and stream (both are free on the CPU), so that the process holds no state. Memory objects
  * are made without a buffer and pointed at the caller's arrays in each call; what a primitive needs
  * as scratch is reserved with it. */
+#include "graph/math/onednn.h"
 #include "graph/math/math.h"
 
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <dnnl.h>
 #include <omp.h>
-
-#if DNNL_VERSION_MAJOR != 2
-#error "oneDNN 2 is needed: oneDNN 3 makes primitives without operation descriptors"
-#endif
 
 enum { SCRATCH_ALIGNMENT = 64 };
 
@@ -35,7 +31,7 @@ struct smp_math_primitive {
     pass backward; /* empty unless made for training */
 };
 
-static smp_status check(dnnl_status_t status, const char *what)
+smp_status smp__dnnl_check(dnnl_status_t status, const char *what)
 {
     if (status == dnnl_success)
         return SMP_OK;
@@ -44,13 +40,26 @@ static smp_status check(dnnl_status_t status, const char *what)
     return smp_fail(SMP_ERR_FAILED, "oneDNN: %s failed with status %d", what, (int)status);
 }
 
-/* oneDNN takes as many OpenMP threads as the calling thread may have. That is one while it is called,
- * whichever thread calls, and otherwise the host's own affair. */
-static int limit_threads(void)
+int smp__dnnl_limit_threads(void)
 {
     const int allowed = omp_get_max_threads();
     omp_set_num_threads(1);
     return allowed;
+}
+
+smp_status smp__dnnl_open(dnnl_engine_t *engine, dnnl_stream_t *stream)
+{
+    SMP_TRY(smp__dnnl_check(dnnl_engine_create(engine, dnnl_cpu, 0), "making an engine"));
+    return smp__dnnl_check(dnnl_stream_create(stream, *engine, dnnl_stream_default_flags),
+                           "making a stream");
+}
+
+void smp__dnnl_close(dnnl_engine_t engine, dnnl_stream_t stream)
+{
+    if (stream)
+        dnnl_stream_destroy(stream);
+    if (engine)
+        dnnl_engine_destroy(engine);
 }
 
 const char *smp_math_name(void)
@@ -65,7 +74,7 @@ smp_status smp_math_gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64
                          const float *a, int64_t lda, const float *b, int64_t ldb, float beta,
                          float *c, int64_t ldc)
 {
-    const int threads = limit_threads();
+    const int threads = smp__dnnl_limit_threads();
     dnnl_status_t status = dnnl_sgemm(trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, k, alpha, a,
                                       lda, b, ldb, beta, c, ldc);
     omp_set_num_threads(threads);
@@ -96,10 +105,7 @@ void smp_math_primitive_destroy(smp_math_primitive *primitive)
     for (int i = 0; i < 3; i++)
         if (primitive->memory[i])
             dnnl_memory_destroy(primitive->memory[i]);
-    if (primitive->stream)
-        dnnl_stream_destroy(primitive->stream);
-    if (primitive->engine)
-        dnnl_engine_destroy(primitive->engine);
+    smp__dnnl_close(primitive->engine, primitive->stream);
     free(primitive);
 }
 
@@ -109,13 +115,11 @@ static smp_status primitive_create(const dnnl_memory_desc_t *data, smp_math_prim
     smp_math_primitive *p = calloc(1, sizeof *p);
     if (!p)
         return smp_fail_memory(sizeof *p);
-    smp_status status = check(dnnl_engine_create(&p->engine, dnnl_cpu, 0), "making an engine");
-    if (status == SMP_OK)
-        status = check(dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags),
-                       "making a stream");
+    smp_status status = smp__dnnl_open(&p->engine, &p->stream);
     for (int i = 0; i < 3 && status == SMP_OK; i++)
-        status = check(dnnl_memory_create(&p->memory[i], data, p->engine, DNNL_MEMORY_NONE),
-                       "making a memory object");
+        status =
+            smp__dnnl_check(dnnl_memory_create(&p->memory[i], data, p->engine, DNNL_MEMORY_NONE),
+                            "making a memory object");
     if (status != SMP_OK) {
         smp_math_primitive_destroy(p);
         return status;
@@ -137,8 +141,8 @@ static smp_status scratch_create(smp_math_primitive *p, pass *out, const_dnnl_pr
     out->scratch_data = aligned_alloc(SCRATCH_ALIGNMENT, rounded);
     if (!out->scratch_data)
         return smp_fail_memory(rounded);
-    return check(dnnl_memory_create(&out->scratch, scratch, p->engine, out->scratch_data),
-                 "making a memory object");
+    return smp__dnnl_check(dnnl_memory_create(&out->scratch, scratch, p->engine, out->scratch_data),
+                           "making a memory object");
 }
 
 /* Makes one direction from its operation descriptor. `forward` is the forward primitive's
@@ -147,15 +151,18 @@ static smp_status pass_create(smp_math_primitive *p, pass *out, const_dnnl_op_de
                               const_dnnl_primitive_desc_t forward, dnnl_primitive_desc_t *desc)
 {
     dnnl_primitive_attr_t attr = NULL;
-    smp_status status = check(dnnl_primitive_attr_create(&attr), "making attributes");
+    smp_status status = smp__dnnl_check(dnnl_primitive_attr_create(&attr), "making attributes");
     if (status == SMP_OK)
-        status = check(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user),
-                       "setting the scratchpad mode");
+        status = smp__dnnl_check(
+            dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user),
+            "setting the scratchpad mode");
     if (status == SMP_OK)
-        status = check(dnnl_primitive_desc_create(desc, operation, attr, p->engine, forward),
-                       "describing a primitive");
+        status =
+            smp__dnnl_check(dnnl_primitive_desc_create(desc, operation, attr, p->engine, forward),
+                            "describing a primitive");
     if (status == SMP_OK)
-        status = check(dnnl_primitive_create(&out->primitive, *desc), "making a primitive");
+        status =
+            smp__dnnl_check(dnnl_primitive_create(&out->primitive, *desc), "making a primitive");
     if (status == SMP_OK)
         status = scratch_create(p, out, *desc);
     if (attr)
@@ -169,7 +176,7 @@ static smp_status passes_create(const dnnl_memory_desc_t *data, const_dnnl_op_de
 {
     smp_math_primitive *p = NULL;
     dnnl_primitive_desc_t forward_desc = NULL, backward_desc = NULL;
-    const int threads = limit_threads();
+    const int threads = smp__dnnl_limit_threads();
     smp_status status = primitive_create(data, &p);
     if (status == SMP_OK)
         status = pass_create(p, &p->forward, forward, NULL, &forward_desc);
@@ -193,7 +200,7 @@ static smp_status execute(smp_math_primitive *p, const pass *direction, int n_da
     dnnl_exec_arg_t arg[4];
     int n_arg = n_data;
     for (int i = 0; i < n_data; i++) {
-        SMP_TRY(check(dnnl_memory_set_data_handle(p->memory[i], data[i]), what));
+        SMP_TRY(smp__dnnl_check(dnnl_memory_set_data_handle(p->memory[i], data[i]), what));
         arg[i].arg = kind[i];
         arg[i].memory = p->memory[i];
     }
@@ -201,15 +208,16 @@ static smp_status execute(smp_math_primitive *p, const pass *direction, int n_da
         arg[n_arg].arg = DNNL_ARG_SCRATCHPAD;
         arg[n_arg++].memory = direction->scratch;
     }
-    SMP_TRY(check(dnnl_primitive_execute(direction->primitive, p->stream, n_arg, arg), what));
-    return check(dnnl_stream_wait(p->stream), what);
+    SMP_TRY(
+        smp__dnnl_check(dnnl_primitive_execute(direction->primitive, p->stream, n_arg, arg), what));
+    return smp__dnnl_check(dnnl_stream_wait(p->stream), what);
 }
 
 /* Runs one direction with memory[i] pointed at data[i] and passed as argument kind[i]. */
 static smp_status run(smp_math_primitive *p, const pass *direction, int n_data, void *const *data,
                       const int *kind, const char *what)
 {
-    const int threads = limit_threads();
+    const int threads = smp__dnnl_limit_threads();
     smp_status status = execute(p, direction, n_data, data, kind, what);
     omp_set_num_threads(threads);
     return status;
@@ -236,12 +244,12 @@ smp_status smp_math_eltwise_create(smp_eltwise kind, int64_t count, bool trainin
     dnnl_dims_t dims = {count};
     dnnl_memory_desc_t data;
     dnnl_eltwise_desc_t forward, backward;
-    SMP_TRY(check(dnnl_memory_desc_init_by_tag(&data, 1, dims, dnnl_f32, dnnl_a),
-                  "describing elementwise data"));
-    SMP_TRY(check(dnnl_eltwise_forward_desc_init(&forward, forward_kind(training),
-                                                 eltwise_algorithm(kind), &data, 0, 0),
-                  "describing an elementwise function"));
-    SMP_TRY(check(
+    SMP_TRY(smp__dnnl_check(dnnl_memory_desc_init_by_tag(&data, 1, dims, dnnl_f32, dnnl_a),
+                            "describing elementwise data"));
+    SMP_TRY(smp__dnnl_check(dnnl_eltwise_forward_desc_init(&forward, forward_kind(training),
+                                                           eltwise_algorithm(kind), &data, 0, 0),
+                            "describing an elementwise function"));
+    SMP_TRY(smp__dnnl_check(
         dnnl_eltwise_backward_desc_init(&backward, eltwise_algorithm(kind), &data, &data, 0, 0),
         "describing an elementwise gradient"));
     return passes_create(&data, &forward, training ? &backward : NULL, out);
@@ -266,12 +274,13 @@ smp_status smp_math_softmax_create(int64_t rows, int64_t columns, bool training,
     dnnl_dims_t dims = {rows, columns};
     dnnl_memory_desc_t data;
     dnnl_softmax_desc_t forward, backward;
-    SMP_TRY(check(dnnl_memory_desc_init_by_tag(&data, 2, dims, dnnl_f32, dnnl_ab),
-                  "describing softmax data"));
-    SMP_TRY(check(dnnl_softmax_forward_desc_init(&forward, forward_kind(training), &data, 1),
-                  "describing softmax"));
-    SMP_TRY(check(dnnl_softmax_backward_desc_init(&backward, &data, &data, 1),
-                  "describing the softmax gradient"));
+    SMP_TRY(smp__dnnl_check(dnnl_memory_desc_init_by_tag(&data, 2, dims, dnnl_f32, dnnl_ab),
+                            "describing softmax data"));
+    SMP_TRY(
+        smp__dnnl_check(dnnl_softmax_forward_desc_init(&forward, forward_kind(training), &data, 1),
+                        "describing softmax"));
+    SMP_TRY(smp__dnnl_check(dnnl_softmax_backward_desc_init(&backward, &data, &data, 1),
+                            "describing the softmax gradient"));
     return passes_create(&data, &forward, training ? &backward : NULL, out);
 }
 
