@@ -24,7 +24,7 @@ enum { BLOCK = 16, ALIGNMENT = 64, SLACK = 4096 }; /* SLACK: bias in blocks, ali
 
 /* Bytes of both images of a chunk, besides those of the weights: few samples of large images, which
  * must stay in the cache; many where the weights are what is moved. */
-#define CHUNK_BYTES ((int64_t)4 << 20)
+#define CHUNK_BYTES ((int64_t)2 << 20)
 
 enum { FIRST, SECOND, RESULT, ARRAYS };
 
@@ -94,12 +94,6 @@ static int64_t gathered_bytes(const smp_convolution_shape *s)
     return strided && s->kernel[0] == 1 && s->kernel[1] == 1 ? image_bytes(size) : 0;
 }
 
-int64_t smp__direct_workspace(const smp_convolution_shape *s)
-{
-    return chunk_samples(s) * (image_bytes(s->in) + image_bytes(s->out)) + 2 * weight_bytes(s) +
-           gathered_bytes(s) + SLACK;
-}
-
 /* Their code counts in 32 bits. */
 static bool fits_32_bits(const smp_convolution_shape *s)
 {
@@ -110,6 +104,14 @@ static bool fits_32_bits(const smp_convolution_shape *s)
             s->dilation[i] > limit)
             return false;
     return image <= INT32_MAX && weight_bytes(s) <= INT32_MAX;
+}
+
+int64_t smp__direct_workspace(const smp_convolution_shape *s)
+{
+    if (!fits_32_bits(s))
+        return 0;
+    return chunk_samples(s) * (image_bytes(s->in) + image_bytes(s->out)) + 2 * weight_bytes(s) +
+           gathered_bytes(s) + SLACK;
 }
 
 typedef struct descriptions {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <dnnl.h>
 
 #include "graph/base/random.h"
 #include "graph/math/convolution.h"
@@ -201,7 +202,7 @@ static void check_shape(const smp_convolution_shape *given)
 static void test_convolution_matches_reference(void **state)
 {
     static const smp_convolution_shape shapes[] = {
-        /* several chunks of samples, of 3 and of 1 */
+        /* several chunks of samples, of two and of one */
         {.batch = 6, .in = {3, 90, 91}, .out = {16}, .kernel = {3, 3}, .padding = {1, 1}},
         {.batch = 7, .in = {3, 90, 91}, .out = {16}, .kernel = {2, 3}, .stride = {2, 1}},
         /* products in several blocks of lines */
@@ -210,12 +211,15 @@ static void test_convolution_matches_reference(void **state)
          .in = {40, 17, 30},
          .out = {6},
          .kernel = {7, 3},
-         .padding = {3, 0},
+         .padding = {3, 1},
          .stride = {1, 2}},
+        /* of which one line is more than a block */
+        {.batch = 1, .in = {30, 5, 1100}, .out = {2}, .kernel = {3, 3}},
         /* pointwise, on few places and many, and with strides, which gather */
         {.batch = 3, .in = {48, 7, 7}, .out = {32}},
         {.batch = 2, .in = {16, 33, 32}, .out = {32}},
         {.batch = 2, .in = {32, 15, 16}, .out = {48}, .stride = {2, 3}},
+        {.batch = 2, .in = {16, 64, 66}, .out = {16}, .stride = {2, 2}},
         /* groups: depthwise, blocks, and what has no layout of its own */
         {.batch = 2,
          .in = {24, 9, 10},
@@ -250,12 +254,40 @@ static void test_convolution_workspace_is_bounded(void **state)
     s.batch = 64;
     assert_int_equal(smp_convolution_workspace(&s), bytes);
     assert_true(bytes < 8 << 20);
+    /* One product a pass, which needs none. */
+    s = complete((smp_convolution_shape){.batch = 4, .in = {512, 28, 28}, .out = {128}});
+    assert_int_equal(smp_convolution_workspace(&s), 0);
 }
 
-/* More than the kernels of oneDNN can count, or than it accepts: no direct one, and no failure. */
-static void test_convolution_has_no_direct_way_for_huge_sizes(void **state)
+/* That is what makes them fast: nothing that a plan allows them may keep them out. */
+static void test_convolution_is_direct_where_it_can_be(void **state)
 {
     static const smp_convolution_shape shapes[] = {
+        {.batch = 8, .in = {64, 56, 56}, .out = {64}, .kernel = {3, 3}, .padding = {1, 1}},
+        {.batch = 2, .in = {512, 7, 7}, .out = {512}, .kernel = {3, 3}, .padding = {1, 1}},
+        {.batch = 3, .in = {256, 56, 56}, .out = {16}, .stride = {2, 2}},
+        {.batch = 1, .in = {72, 14, 14}, .out = {72}, .groups = 72, .kernel = {3, 3}},
+    };
+    (void)state;
+    if ((dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx2) != dnnl_cpu_isa_avx2)
+        skip();
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const smp_convolution_shape s = complete(shapes[i]);
+        for (int d = SMP__FORWARD; d <= SMP__BACKWARD_WEIGHT; d++) {
+            smp__direct *direct = NULL;
+            assert_int_equal(smp__direct_create(&s, (smp__direction)d, true, &direct), SMP_OK);
+            assert_non_null(direct);
+            smp__direct_destroy(direct);
+        }
+    }
+}
+
+/* Narrow groups have no layout; sizes that their code cannot count, or that oneDNN would refuse: no
+ * direct one, and no failure. */
+static void test_convolution_is_not_direct_elsewhere(void **state)
+{
+    static const smp_convolution_shape shapes[] = {
+        {.batch = 2, .in = {15, 9, 10}, .out = {10}, .groups = 5, .kernel = {3, 3}},
         {.batch = 1, .in = {1, 50000, 50000}, .out = {1}},
         {.batch = 1, .in = {1, 5, 5}, .out = {1}, .kernel = {5, 5}, .stride = {1 << 30, 1 << 30}},
     };
@@ -275,7 +307,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_convolution_matches_reference),
         cmocka_unit_test(test_convolution_workspace_is_bounded),
-        cmocka_unit_test(test_convolution_has_no_direct_way_for_huge_sizes),
+        cmocka_unit_test(test_convolution_is_direct_where_it_can_be),
+        cmocka_unit_test(test_convolution_is_not_direct_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
