@@ -10,6 +10,7 @@
     CUDA(parameter)                                                                                \
     CUDA(rope)                                                                                     \
     CUDA(linear)                                                                                   \
+    CUDA(conv2d)                                                                                   \
     CUDA(layernorm)                                                                                \
     CUDA(batchnorm)                                                                                \
     CUDA(rmsnorm)                                                                                  \

@@ -136,6 +136,8 @@ def rope_interleaved(x, n, base=1e4):
     frequencies = base ** (-torch.arange(width).double() / width)
     angles = torch.outer(torch.arange(rows).double(), frequencies)[:, None]
     return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(2)
+def conv2d(**how):
+    return lambda x, w, b=None: F.conv2d(x, w, b, **how)
 
 
 def main():
@@ -147,6 +149,13 @@ def main():
     case("linear", 2, "linear, features: 5", F.linear, [rand(2, 3, 7)], [rand(5, 7), rand(5)])
     case("linear_no_bias", 4, "linear, features: 3, bias: false", F.linear, [rand(4, 6)],
          [rand(3, 6)])
+    case("conv2d", 2, "conv2d, channels: 4, kernel: 3, padding: 1", conv2d(padding=1),
+         [rand(2, 3, 5, 6)], [rand(4, 3, 3, 3), rand(4)])
+    case("conv2d_pairs", 2, "conv2d, channels: 3, kernel: [2, 3], stride: [2, 1], padding: [1, 2], "
+         "dilation: [1, 2], bias: false", conv2d(stride=(2, 1), padding=(1, 2), dilation=(1, 2)),
+         [rand(2, 2, 5, 6)], [rand(3, 2, 2, 3)])
+    case("conv2d_groups", 2, "conv2d, channels: 6, kernel: 2, groups: 2, stride: 2",
+         conv2d(groups=2, stride=2), [rand(2, 4, 4, 5)], [rand(6, 2, 2, 2), rand(6)])
     case("layernorm", 2, "layernorm", lambda x, w, b: F.layer_norm(x, (19,), w, b),
          [rand(2, 3, 19)], [rand(19), rand(19)])
     case("layernorm_eps", 2, "layernorm, eps: 0.1",

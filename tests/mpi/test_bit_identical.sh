@@ -60,6 +60,34 @@ compare "$SMP_EXAMPLES/gpt-tiny.yaml" gpt-size2 2 4 2:interleaved:2 4:interleave
 compare "$SMP_EXAMPLES/branches.yaml" branches 2 4 2:simple:1 2:interleaved:2 4:interleaved:1 \
     2:zero-bubble:2 4:interleaved:2:all
 
+# Convolutions: strided, pointwise, in groups, depthwise, with and without bias, one weight used twice.
+cat >conv.yaml <<'END'
+smp: 1
+name: conv
+inputs:
+  tokens:  {dtype: int32, shape: [64]}
+  targets: {dtype: int32, shape: [64]}
+ops:
+  - {op: embedding, name: wte, in: tokens, out: x, rows: 256, features: 12}
+  - {op: reshape, name: image, in: x, out: x, shape: [12, 8, 8]}
+  - {op: conv2d, name: stem, in: x, out: x, channels: 16, kernel: 3, padding: 1}
+  - {op: relu, name: stem.relu, in: x, out: x}
+  - {op: conv2d, name: a.groups, in: x, out: a, channels: 16, kernel: 3, padding: 1, groups: 4}
+  - {op: relu, name: a.relu, in: a, out: a}
+  - {op: conv2d, name: a.point, in: a, out: a, channels: 16, kernel: 1, bias: false}
+  - {op: add, name: a.add, in: [x, a], out: x}
+  - {op: conv2d, name: twice, in: x, out: x, channels: 16, kernel: 1, weight: a.point.weight}
+  - {op: conv2d, name: down, in: x, out: x, channels: 32, kernel: [3, 4], stride: 2, padding: 1}
+  - {op: relu, name: down.relu, in: x, out: x}
+  - {op: conv2d, name: b, in: x, out: b, channels: 32, kernel: 3, padding: 1, groups: 32}
+  - {op: add, name: b.add, in: [x, b], out: x}
+  - {op: reshape, name: rows, in: x, out: x, shape: [64, 8]}
+  - {op: linear, name: head, in: x, out: logits, features: 256}
+  - {op: cross_entropy, name: loss, in: [logits, targets], out: loss}
+loss: loss
+END
+compare conv.yaml conv 2 4 2:simple:1 2:interleaved:2 4:interleaved:1 4:zero-bubble:2:all
+
 # Single ops made again in every stage, by hand: under 1F1B, split backwards and chunks.
 by_op() { # model devices pipeline chunks microbatches size pattern reference
     plan whole.yaml "$1" "$2" "$2" 1 "$3" "$4" "$5" "$6"

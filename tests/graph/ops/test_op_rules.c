@@ -9,6 +9,7 @@
     "  v: {dtype: float32, shape: [6]}\n"                                                          \
     "  s: {dtype: float32, shape: []}\n"                                                           \
     "  ids: {dtype: int32, shape: [4]}\n"                                                          \
+    "  image: {dtype: float32, shape: [3, 5, 6]}\n"                                                \
     "ops:\n"
 
 static void assert_refused(const char *op, const char *part)
@@ -21,8 +22,8 @@ static void assert_refused(const char *op, const char *part)
         smp_graph_destroy(graph);
         fail_msg("accepted: %s", op);
     }
-    if (!strstr(smp_last_error(), part) || !strstr(smp_last_error(), "model.yaml:10:"))
-        fail_msg("%s: got \"%s\", expected \"model.yaml:10:\" and \"%s\"", op, smp_last_error(),
+    if (!strstr(smp_last_error(), part) || !strstr(smp_last_error(), "model.yaml:11:"))
+        fail_msg("%s: got \"%s\", expected \"model.yaml:11:\" and \"%s\"", op, smp_last_error(),
                  part);
 }
 
@@ -36,6 +37,7 @@ static void test_op_rules_refuse_bad_models(void **state)
         {"op: linear, in: ids, features: 3", "float"},
         {"op: linear, in: s, features: 3", "dimension"},
         {"op: linear, in: x", "features"},
+        {"op: conv2d, in: x, channels: 2, kernel: 1", "dimension"},
         {"op: layernorm, in: s", "dimension"},
         {"op: batchnorm, in: s", "dimension"},
         {"op: batchnorm, in: ids", "float"},
@@ -117,6 +119,39 @@ static void test_op_rules_refuse_bad_models(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_refused(cases[i][0], cases[i][1]);
+}
+
+static void test_op_rules_refuse_bad_convolutions(void **state)
+{
+    static const char *const cases[][2] = {
+        {"kernel: 3", "no 'channels'"},
+        {"channels: 2", "no 'kernel'"},
+        {"channels: 2, kernel: []", "kernel: got 0 numbers, expected one or [height, width]"},
+        {"channels: 2, kernel: [3, 3, 3]", "kernel: got 3 numbers"},
+        {"channels: 2, kernel: 3, stride: [1, 1, 1]", "stride: got 3 numbers"},
+        {"channels: 2, kernel: {h: 3}", "kernel: got a map, expected a list"},
+        {"channels: 2, kernel: 0", "kernel: got 0, expected at least 1"},
+        {"channels: 2, kernel: [3, 0]", "kernel: got 0, expected at least 1"},
+        {"channels: 2, kernel: three", "unknown name 'three'"},
+        {"channels: 2, kernel: 3, padding: -1", "padding: got -1"},
+        {"channels: 2, kernel: 3, groups: 2", "groups: 2 does not divide the 3 channels of input"},
+        {"channels: 2, kernel: 3, groups: 3", "groups: 3 does not divide the 2 channels of output"},
+        {"channels: 2, kernel: [6, 3]", "height 5, 5 with padding, less than the 6"},
+        {"channels: 2, kernel: 3, dilation: [1, 4], padding: 1", "width 6, 8 with padding, less"},
+        {"channels: 2, kernel: 3, padding: 2000000000", "are too many"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char yaml[512];
+        smp_graph *graph = NULL;
+        snprintf(yaml, sizeof yaml,
+                 "smp: 1\nname: t\ninputs:\n  a: {dtype: float32, shape: [3, 5, 6]}\nops:\n"
+                 "  - {op: conv2d, name: op, in: a, out: y, %s}\n",
+                 cases[i][0]);
+        assert_int_equal(smp_graph_parse("m.yaml", yaml, strlen(yaml), &graph), SMP_ERR_INPUT);
+        if (!strstr(smp_last_error(), cases[i][1]) || !strstr(smp_last_error(), "m.yaml:6:"))
+            fail_msg("%s: got \"%s\", expected \"%s\"", cases[i][0], smp_last_error(), cases[i][1]);
+    }
 }
 
 static void test_op_rules_refuse_causal_with_other_keys(void **state)
@@ -224,6 +259,7 @@ static void test_op_rules_nan_is_passed_on(void **state)
 {
     static const char *const ops[] = {
         "op: linear, in: x, features: 3",
+        "op: conv2d, in: image, channels: 3, kernel: 2",
         "op: layernorm, in: x",
         "op: batchnorm, in: x",
         "op: rmsnorm, in: x",
@@ -530,6 +566,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_op_rules_refuse_bad_models),
+        cmocka_unit_test(test_op_rules_refuse_bad_convolutions),
         cmocka_unit_test(test_op_rules_refuse_causal_with_other_keys),
         cmocka_unit_test(test_op_rules_name_the_shapes_of_attention),
         cmocka_unit_test(test_op_rules_refuse_more_probabilities_than_can_be),

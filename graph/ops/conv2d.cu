@@ -1,0 +1,271 @@
+/* conv2d on a GPU by unfolding: sample by sample, the windows become the columns of matrices
+ * U[group][taps, places] in the workspace, and products in cuBLASLt, all groups at once, do the work:
+ *
+ *   y[out, places]   = W[out, taps] U + b     b is written to y first
+ *   dU[taps, places] = W^T dy                 fp32; folded back onto dx, rounded once
+ *   dW[out, taps]   += dy U^T                 fp32, samples in order
+ *
+ * Of a pointwise convolution (1 x 1, no stride, no padding) U is x itself and dU is dx. Folding
+ * gathers: a thread adds up one pixel, tap by tap in order. Narrow groups make narrow products: a
+ * depthwise convolution is bound by their overhead. */
+#include "graph/cuda/cuda_kernel.cuh"
+
+#include <stdlib.h>
+
+#include "graph/cuda/cuda_gemm.cuh"
+#include "graph/ops/conv2d.h"
+#include "graph/ops/ops.h"
+
+typedef struct conv2d_state {
+    smp_convolution_shape shape;
+    int64_t pixels, taps, places; /* of a plane, of a group, of a plane of the output */
+    bool pointwise;
+    smp__gemm *forward, *input, *weight;
+} conv2d_state;
+
+/* Element i of U: [channel][ky][kx][line][column]. */
+template <typename T>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    conv2d_unfold(const T *x, T *u, smp_convolution_shape s, int64_t n) // (C, H, W), [n]
+{
+    for (int64_t i = smp_thread(); i < n; i += smp_threads()) {
+        int64_t rest = i;
+        const int64_t column = rest % s.out[SMP_WIDTH];
+        rest /= s.out[SMP_WIDTH];
+        const int64_t line = rest % s.out[SMP_HEIGHT];
+        rest /= s.out[SMP_HEIGHT];
+        const int64_t kx = rest % s.kernel[1];
+        rest /= s.kernel[1];
+        const int64_t ky = rest % s.kernel[0], channel = rest / s.kernel[0];
+        const int64_t py = line * s.stride[0] + ky * s.dilation[0] - s.padding[0];
+        const int64_t px = column * s.stride[1] + kx * s.dilation[1] - s.padding[1];
+        const bool inside = py >= 0 && py < s.in[SMP_HEIGHT] && px >= 0 && px < s.in[SMP_WIDTH];
+        u[i] = inside ? x[(channel * s.in[SMP_HEIGHT] + py) * s.in[SMP_WIDTH] + px]
+                      : smp_from<T>(0.0f);
+    }
+}
+
+/* The place whose window has the pixel at `tap`, -1 if there is none. */
+__device__ __forceinline__ int64_t conv2d_place(const smp_convolution_shape &s, int axis,
+                                                int64_t pixel, int64_t tap)
+{
+    const int64_t first = pixel + s.padding[axis] - tap * s.dilation[axis];
+    const int64_t place = first / s.stride[axis];
+    return first >= 0 && first % s.stride[axis] == 0 && place < s.out[SMP_HEIGHT + axis] ? place
+                                                                                         : -1;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    conv2d_fold(const float *u, T *dx, smp_convolution_shape s, int64_t n) // (C, H, W), n of them
+{
+    for (int64_t i = smp_thread(); i < n; i += smp_threads()) {
+        const int64_t px = i % s.in[SMP_WIDTH], row = i / s.in[SMP_WIDTH];
+        const int64_t py = row % s.in[SMP_HEIGHT], channel = row / s.in[SMP_HEIGHT];
+        float sum = 0.0f;
+        for (int64_t ky = 0; ky < s.kernel[0]; ky++) {
+            const int64_t line = conv2d_place(s, 0, py, ky);
+            for (int64_t kx = 0; line >= 0 && kx < s.kernel[1]; kx++) {
+                const int64_t column = conv2d_place(s, 1, px, kx);
+                const int64_t tap = (channel * s.kernel[0] + ky) * s.kernel[1] + kx;
+                if (column >= 0)
+                    sum += u[(tap * s.out[SMP_HEIGHT] + line) * s.out[SMP_WIDTH] + column];
+            }
+        }
+        dx[i] = smp_from<T>(sum);
+    }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    conv2d_spread(const T *bias, T *y, int64_t n, int64_t channels, int64_t places) // [n]
+{
+    for (int64_t i = smp_thread(); i < n; i += smp_threads())
+        y[i] = bias[i / places % channels];
+}
+
+/* db[c] += sum of the planes of channel c: a block takes a channel, a thread every SMP_BLOCK-th
+ * place of every sample, in order. */
+template <typename T>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    conv2d_bias(const T *dy, float *db, int64_t batch, int64_t channels, int64_t places)
+{
+    __shared__ float scratch[SMP_WARP];
+    for (int64_t c = blockIdx.x; c < channels; c += gridDim.x) {
+        float sum = 0.0f;
+        for (int64_t b = 0; b < batch; b++)
+            for (int64_t i = threadIdx.x; i < places; i += SMP_BLOCK)
+                sum += smp_float(dy[(b * channels + c) * places + i]);
+        sum = smp_block_sum(sum, scratch);
+        if (threadIdx.x == 0)
+            db[c] += sum;
+    }
+}
+
+/* The most, up to 64, of which every sample and group starts at a multiple. */
+static int64_t alignment_of(const conv2d_state *s, int64_t value_bytes)
+{
+    const smp_convolution_shape *of = &s->shape;
+    const int64_t out = of->out[SMP_CHANNELS] / of->groups;
+    const int64_t in = of->in[SMP_CHANNELS] / of->groups;
+    const int64_t elements[] = {out * s->places, out * s->taps, s->taps * s->places,
+                                in * s->pixels};
+    int64_t alignment = 64;
+    for (int64_t n : elements)
+        while (n * value_bytes % alignment != 0)
+            alignment /= 2;
+    return alignment;
+}
+
+static smp_status make_products(const smp_graph *graph, const smp_cuda *cuda, conv2d_state *s)
+{
+    const bool is_bf16 = graph->target.precision == SMP_PRECISION_BF16;
+    const int64_t out = s->shape.out[SMP_CHANNELS] / s->shape.groups;
+    const int64_t of_w = out * s->taps, of_u = s->taps * s->places, of_y = out * s->places;
+    smp__gemm_shape shape = {};
+    shape.in = shape.out = is_bf16 ? SMP_BF16 : SMP_F32;
+    shape.count = s->shape.groups;
+    shape.alignment = alignment_of(s, is_bf16 ? 2 : 4);
+
+    smp__gemm_shape forward = shape;
+    forward.m = out, forward.n = s->places, forward.k = s->taps;
+    forward.lda = s->taps, forward.ldb = s->places, forward.ldc = s->places;
+    forward.step[0] = of_w, forward.step[1] = of_u, forward.step[2] = of_y;
+    SMP_TRY(smp__gemm_create(cuda, &forward, &s->forward));
+    if (!graph->training)
+        return SMP_OK;
+
+    smp__gemm_shape input = shape;
+    input.trans_a = true;
+    input.out = s->pointwise ? shape.out : SMP_F32;
+    input.m = s->taps, input.n = s->places, input.k = out;
+    input.lda = s->taps, input.ldb = s->places, input.ldc = s->places;
+    input.step[0] = of_w, input.step[1] = of_y, input.step[2] = of_u;
+    SMP_TRY(smp__gemm_create(cuda, &input, &s->input));
+
+    smp__gemm_shape weight = shape;
+    weight.trans_b = true;
+    weight.out = SMP_F32;
+    weight.m = out, weight.n = s->taps, weight.k = s->places;
+    weight.lda = s->places, weight.ldb = s->places, weight.ldc = s->taps;
+    weight.step[0] = of_y, weight.step[1] = of_u, weight.step[2] = of_w;
+    return smp__gemm_create(cuda, &weight, &s->weight);
+}
+
+static void release(void *state)
+{
+    conv2d_state *s = static_cast<conv2d_state *>(state);
+    if (!s)
+        return;
+    smp__gemm_destroy(s->forward);
+    smp__gemm_destroy(s->input);
+    smp__gemm_destroy(s->weight);
+    free(s);
+}
+
+static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
+                          void **state)
+{
+    conv2d_state *s = static_cast<conv2d_state *>(calloc(1, sizeof *s));
+    *state = NULL;
+    if (!s)
+        return smp_fail_memory(sizeof *s);
+    s->shape = smp__conv2d_shape(graph, op, batch);
+    s->pixels = s->shape.in[SMP_HEIGHT] * s->shape.in[SMP_WIDTH];
+    s->taps = smp_convolution_taps(&s->shape);
+    s->places = smp_convolution_places(&s->shape);
+    s->pointwise = smp_convolution_is_pointwise(&s->shape);
+    smp_status status = make_products(graph, static_cast<const smp_cuda *>(device), s);
+    if (status == SMP_OK)
+        *state = s;
+    else
+        release(s);
+    return smp_fail_context(status, "op '%s' (conv2d)", op->name);
+}
+
+/* *u: U of a sample. */
+template <typename T>
+static smp_status unfold(const smp_op_call *call, const conv2d_state *s, int64_t sample,
+                         const T **u)
+{
+    const smp_cuda *cuda = smp_cuda_of(call);
+    const T *x =
+        static_cast<const T *>(call->in[0]) + sample * s->shape.in[SMP_CHANNELS] * s->pixels;
+    const int64_t n = s->shape.groups * s->taps * s->places;
+    *u = x;
+    if (s->pointwise)
+        return SMP_OK;
+    T *windows = static_cast<T *>(call->workspace);
+    *u = windows;
+    SMP_LAUNCH(conv2d_unfold<T>, smp_grid(cuda, n), SMP_BLOCK, 0, cuda->stream, x, windows,
+               s->shape, n);
+    return smp__cuda_launched("conv2d");
+}
+
+template <typename T> static smp_status forward(const smp_op_call *call)
+{
+    const conv2d_state *s = static_cast<const conv2d_state *>(call->state);
+    const smp_cuda *cuda = smp_cuda_of(call);
+    const bool bias = call->op->n_param > 1, is_bf16 = smp_is_bf16(call);
+    const void *const *weights = is_bf16 ? call->param16 : (const void *const *)call->param;
+    const int64_t channels = s->shape.out[SMP_CHANNELS], n = channels * s->places;
+    T *y = static_cast<T *>(call->out);
+    if (bias) {
+        SMP_LAUNCH(conv2d_spread<T>, smp_grid(cuda, call->batch * n), SMP_BLOCK, 0, cuda->stream,
+                   static_cast<const T *>(weights[1]), y, call->batch * n, channels, s->places);
+        SMP_TRY(smp__cuda_launched("conv2d bias"));
+    }
+    for (int64_t b = 0; b < call->batch; b++) {
+        const T *u;
+        SMP_TRY(unfold(call, s, b, &u));
+        SMP_TRY(
+            smp__gemm_run(cuda, s->forward, 1, weights[0], u, bias ? 1 : 0, y + b * n, NULL, NULL));
+    }
+    return SMP_OK;
+}
+
+template <typename T> static smp_status backward_input(const smp_op_call *call)
+{
+    const conv2d_state *s = static_cast<const conv2d_state *>(call->state);
+    const smp_cuda *cuda = smp_cuda_of(call);
+    const void *weight = smp_is_bf16(call) ? call->param16[0] : call->param[0];
+    const int64_t image = s->shape.in[SMP_CHANNELS] * s->pixels;
+    const int64_t n = s->shape.out[SMP_CHANNELS] * s->places;
+    const T *dy = reinterpret_cast<const T *>(call->dout);
+    T *dx = reinterpret_cast<T *>(call->din[0]);
+    float *u = static_cast<float *>(call->workspace);
+    for (int64_t b = 0; dx && b < call->batch; b++) {
+        void *to = s->pointwise ? static_cast<void *>(dx + b * image) : u;
+        SMP_TRY(smp__gemm_run(cuda, s->input, 1, weight, dy + b * n, 0, to, NULL, NULL));
+        if (s->pointwise)
+            continue;
+        SMP_LAUNCH(conv2d_fold<T>, smp_grid(cuda, image), SMP_BLOCK, 0, cuda->stream, u,
+                   dx + b * image, s->shape, image);
+        SMP_TRY(smp__cuda_launched("conv2d input gradient"));
+    }
+    return SMP_OK;
+}
+
+template <typename T> static smp_status backward_weight(const smp_op_call *call)
+{
+    const conv2d_state *s = static_cast<const conv2d_state *>(call->state);
+    const smp_cuda *cuda = smp_cuda_of(call);
+    const int64_t channels = s->shape.out[SMP_CHANNELS];
+    const T *dy = reinterpret_cast<const T *>(call->dout);
+    if (call->op->n_param > 1) {
+        SMP_LAUNCH(conv2d_bias<T>, smp_grid(cuda, channels * SMP_BLOCK), SMP_BLOCK, 0, cuda->stream,
+                   dy, call->dparam[1], call->batch, channels, s->places);
+        SMP_TRY(smp__cuda_launched("conv2d bias gradient"));
+    }
+    for (int64_t b = 0; b < call->batch; b++) {
+        const T *u;
+        SMP_TRY(unfold(call, s, b, &u));
+        SMP_TRY(smp__gemm_run(cuda, s->weight, 1, dy + b * channels * s->places, u, 1,
+                              call->dparam[0], NULL, NULL));
+    }
+    return SMP_OK;
+}
+
+SMP_CUDA_KERNELS(conv2d) = {
+    prepare, release, SMP_TYPED(forward), SMP_TYPED(backward_input), SMP_TYPED(backward_weight),
+    NULL};
