@@ -47,23 +47,6 @@ void smp__work_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, sm
 void smp__work_elementwise(const smp_graph *graph, const smp_op *op, int64_t batch, double forward,
                            double backward, smp_op_work *work);
 
-/* A dimension of a sample among the others: a micro-batch is [outer][size][inner]. */
-typedef struct smp__axis {
-    int64_t outer, size, inner;
-} smp__axis;
-
-smp__axis smp__axis_of(const smp_tensor *tensor, int64_t axis, int64_t batch);
-/* Attribute `axis` as a dimension of input 0, which has one: negative counts from the end. */
-smp_status smp__infer_axis(const smp_infer *infer, int64_t axis, int *out);
-
-/* The output is float input 0 without that dimension. */
-smp_status smp__infer_without_axis(smp_infer *infer, int64_t axis);
-
-/* Of operators that add up a dimension: [outer][size][inner] -> [outer][inner], times a factor, and
- * its gradient. */
-void smp__axis_sum(float *out, const float *x, smp__axis along, float factor);
-void smp__axis_spread(float *dx, const float *dout, smp__axis along, float factor);
-
 /* Into how many parts a GPU divides the rows of a micro-batch, where weight gradients are sums over
  * rows of that many columns (cuda_norm.cuh). */
 int64_t smp__weight_parts(const smp_tensor *in, int64_t batch);
