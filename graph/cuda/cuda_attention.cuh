@@ -7,7 +7,8 @@ extern "C" {
 #include "graph/math/attention.h"
 }
 
-/* Value x of head h of row t of sample b: at[b * sample + t * stride + h * width + x]. */
+/* Value x of head h of row t of sample b: at[b * sample + t * stride + h * width + x]. Heads of k, v
+ * and their gradients are key heads, of which there are fewer: head / group. */
 template <typename T> struct attention_part {
     T *at; /* NULL: not wanted (gradients) */
     int64_t sample, stride;
@@ -23,24 +24,33 @@ template <typename T> struct attention_args {
     float *lse;                         // (B, heads, Tq) log of the sum of exponentials
     float *delta;                       // (B, heads, Tq) sum of dout * out
     int queries, keys, heads, width, batch;
-    int tiles; /* blocks per head */
+    int group; /* heads that read one key head */
+    int tiles; /* blocks per head, or per key head if its keys are what a block works on */
     bool causal;
     float scale;
 };
 
-/* Which tile, head and sample this block works on: the tiles of a head are neighbours, so they find
- * its keys and values in the cache. */
+/* Which tile, heads and sample this block works on: the tiles of a head are neighbours, so they find
+ * its keys and values in the cache. A block of keys (KEYS) goes through all heads that read them. */
 struct attention_place {
-    int tile, head;
-    int64_t sample, row; /* row: first of (B, heads, Tq) of the head */
+    int tile, first, last, key_head; /* heads first .. last-1 */
+    int64_t sample;
     template <typename T>
-    __device__ __forceinline__ explicit attention_place(const attention_args<T> &args)
+    __device__ __forceinline__ attention_place(const attention_args<T> &args, bool KEYS)
     {
         const int64_t head_of_batch = blockIdx.x / args.tiles;
+        const int step = KEYS ? args.group : 1, steps = args.heads / step;
         tile = (int)(blockIdx.x % args.tiles);
-        head = (int)(head_of_batch % args.heads);
-        sample = head_of_batch / args.heads;
-        row = head_of_batch * args.queries;
+        first = (int)(head_of_batch % steps) * step;
+        last = first + step;
+        key_head = first / args.group;
+        sample = head_of_batch / steps;
+    }
+    /* First of (B, heads, Tq) of a head. */
+    template <typename T>
+    __device__ __forceinline__ int64_t row(const attention_args<T> &args, int head) const
+    {
+        return (sample * args.heads + head) * args.queries;
     }
 };
 
@@ -97,14 +107,15 @@ smp_status attention_backward(const smp_cuda *cuda, const attention_args<float> 
 smp_status attention_forward(const smp_cuda *cuda, const attention_args<bf16> &args);
 smp_status attention_backward(const smp_cuda *cuda, const attention_args<bf16> &args);
 
-/* Launches kernel(args) with `parts` blocks for every tile of `rows` rows out of `total`. */
+/* Launches kernel(args) with `parts` blocks for every tile of `rows` rows out of `total` of each of
+ * `heads` heads. */
 template <typename T>
 static smp_status attention_launch(void (*kernel)(attention_args<T>), const char *name,
-                                   const smp_cuda *cuda, attention_args<T> args, int total,
-                                   int rows, int parts, int threads, size_t shared_bytes)
+                                   const smp_cuda *cuda, attention_args<T> args, int heads,
+                                   int total, int rows, int parts, int threads, size_t shared_bytes)
 {
     args.tiles = ((total - 1) / rows + 1) * parts;
-    const int64_t blocks = (int64_t)args.tiles * args.heads * args.batch;
+    const int64_t blocks = (int64_t)args.tiles * heads * args.batch;
     if (blocks > INT32_MAX)
         return smp_fail(SMP_ERR_INPUT, "%s: %lld blocks, expected fewer than 2^31", name,
                         (long long)blocks);

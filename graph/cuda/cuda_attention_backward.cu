@@ -34,22 +34,23 @@ template <int W, bool KEYS> struct passing {
           lse(reinterpret_cast<float *>(b1 + 2 * of::N * of::LD)), delta(lse + 2 * of::N)
     {
     }
+    /* Of head `head` of the queries. */
     __device__ __forceinline__ void load(const attention_args<bf16> &args,
                                          const attention_place &place,
-                                         const attention_part<bf16> (&parts)[2], int start,
-                                         int limit, int slot) const
+                                         const attention_part<bf16> (&parts)[2], int head,
+                                         int start, int limit, int slot) const
     {
         const int N = of::N;
         bf16 *const to[2] = {b0 + slot * N * of::LD, b1 + slot * N * of::LD};
         SMP_UNROLL
         for (int i = 0; i < 2; i++)
             attention_tile<bf16, W>::template load<N, of::THREADS>(
-                to[i], parts[i].head(place.sample, place.head, args.width), parts[i].stride, start,
-                limit, args.width);
+                to[i], parts[i].head(place.sample, KEYS ? head : place.key_head, args.width),
+                parts[i].stride, start, limit, args.width);
         if (KEYS && threadIdx.x < 2 * N) {
             const int i = threadIdx.x % N;
             const bool inside = start + i < limit;
-            const float *from = (threadIdx.x < N ? args.lse : args.delta) + place.row;
+            const float *from = (threadIdx.x < N ? args.lse : args.delta) + place.row(args, head);
             smp_cp_async_4((threadIdx.x < N ? lse : delta) + slot * N + i,
                            inside ? from + start + i : from, inside);
         }
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(shape<W, KEYS>::THREADS)
     SMP_SHARED(bf16, a0); // (M, LD)
     bf16 *a1 = a0 + M * LD;
     const passing<W, KEYS> pass(a1 + M * LD);
-    const attention_place place(args);
+    const attention_place place(args, KEYS);
     const int tile = place.tile / (W / C), from = place.tile % (W / C) * C;
     const int own = KEYS ? args.keys : args.queries, other = KEYS ? args.queries : args.keys;
     const int first =
@@ -93,23 +94,26 @@ __global__ void __launch_bounds__(shape<W, KEYS>::THREADS)
     const attention_part<bf16> passed[2] = {KEYS ? args.q : args.k, KEYS ? args.dout : args.v};
     const int begin = KEYS && args.causal ? first / N * N : 0;
     const int end = !KEYS && args.causal ? min(other, first + M) : other;
+    const int own_head = KEYS ? place.key_head : place.first;
     SMP_UNROLL
     for (int i = 0; i < 2; i++)
         attention_tile<bf16, W>::template load<M, THREADS>(
-            i ? a1 : a0, kept[i].head(place.sample, place.head, args.width), kept[i].stride, first,
+            i ? a1 : a0, kept[i].head(place.sample, own_head, args.width), kept[i].stride, first,
             own, args.width);
-    pass.load(args, place, passed, begin, other, 0);
+    pass.load(args, place, passed, place.first, begin, other, 0);
 
     float out0[MT][C / 8][4] = {}, out1[MT][C / 8][4] = {}, lse[2 * MT], delta[2 * MT];
     for (int i = 0; i < 2 * MT && !KEYS; i++) {
         const int row = first + mine + lane / 4 + 8 * i;
-        lse[i] = row < own ? args.lse[place.row + row] : 0;
-        delta[i] = row < own ? args.delta[place.row + row] : 0;
+        lse[i] = row < own ? args.lse[place.row(args, place.first) + row] : 0;
+        delta[i] = row < own ? args.delta[place.row(args, place.first) + row] : 0;
     }
     const float scale2 = args.scale * ATTENTION_LOG2_E;
-    for (int start = begin, slot = 0; start < end; start += N, slot ^= 1) {
-        if (start + N < end)
-            pass.load(args, place, passed, start + N, other, slot ^ 1);
+    for (int head = place.first, start = begin, next, slot = 0; head < place.last;
+         start = next, head += start == begin, slot ^= 1) {
+        next = start + N < end ? start + N : begin;
+        if (head + (next == begin) < place.last)
+            pass.load(args, place, passed, head + (next == begin), next, other, slot ^ 1);
         else
             smp_cp_async_commit();
         smp_cp_async_wait<1>();
@@ -143,12 +147,12 @@ __global__ void __launch_bounds__(shape<W, KEYS>::THREADS)
     const int64_t row = first + mine;
     if (grad[0].at)
         attention_store<MT, C, W>(out0, scale, a0 + mine * LD,
-                                  grad[0].head(place.sample, place.head, args.width) +
+                                  grad[0].head(place.sample, own_head, args.width) +
                                       row * grad[0].stride + from,
                                   grad[0].stride, rows, columns, args.width);
     if (KEYS && grad[1].at)
         attention_store<MT, C, W>(out1, one, a1 + mine * LD,
-                                  grad[1].head(place.sample, place.head, args.width) +
+                                  grad[1].head(place.sample, own_head, args.width) +
                                       row * grad[1].stride + from,
                                   grad[1].stride, rows, columns, args.width);
 }
@@ -158,6 +162,7 @@ smp_status launch(const smp_cuda *cuda, const attention_args<bf16> &args, const 
 {
     typedef shape<W, KEYS> of;
     return attention_launch(attention_backward_kernel<W, KEYS>, name, cuda, args,
+                            KEYS ? args.heads / args.group : args.heads,
                             KEYS ? args.keys : args.queries, of::M, W / of::C, of::THREADS,
                             of::BYTES);
 }

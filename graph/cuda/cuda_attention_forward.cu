@@ -63,14 +63,14 @@ __global__ void __launch_bounds__(shape<W>::THREADS)
     const int M = of::M, N = of::N, MT = of::MT, THREADS = of::THREADS, LD = of::LD;
     SMP_SHARED(bf16, q); // (M, LD)
     bf16 *k = q + M * LD, *v = k + N * LD;
-    const attention_place place(args);
+    const attention_place place(args, false);
     const int first = (args.tiles - 1 - place.tile) * M; /* causal: the long ones first */
     const int warp = threadIdx.x / SMP_WARP, lane = threadIdx.x % SMP_WARP;
     const int row = first + warp * MT * 16 + lane / 4;
-    const bf16 *keys = args.k.head(place.sample, place.head, args.width);
-    const bf16 *values = args.v.head(place.sample, place.head, args.width);
+    const bf16 *keys = args.k.head(place.sample, place.key_head, args.width);
+    const bf16 *values = args.v.head(place.sample, place.key_head, args.width);
     bf16 *own = q + warp * MT * 16 * LD;
-    tile::template load<M, THREADS>(q, args.q.head(place.sample, place.head, args.width),
+    tile::template load<M, THREADS>(q, args.q.head(place.sample, place.first, args.width),
                                     args.q.stride, first, args.queries, args.width);
     tile::template load<N, THREADS>(k, keys, args.k.stride, 0, args.keys, args.width);
     smp_cp_async_commit();
@@ -110,20 +110,21 @@ __global__ void __launch_bounds__(shape<W>::THREADS)
         rows.sum[i / 2][i % 2] = 1.0f / sum;
         const int at = row + i * 8;
         if (lane % 4 == 0 && at < args.queries)
-            args.lse[place.row + at] = fmaf(rows.max[i / 2][i % 2], args.scale, logf(sum));
+            args.lse[place.row(args, place.first) + at] =
+                fmaf(rows.max[i / 2][i % 2], args.scale, logf(sum));
     }
     const int begin = first + warp * MT * 16;
     if (begin < args.queries)
         attention_store<MT, W, W>(out, rows.sum, own,
-                                  args.out.head(place.sample, place.head, args.width) +
+                                  args.out.head(place.sample, place.first, args.width) +
                                       begin * args.out.stride,
                                   args.out.stride, args.queries - begin, args.width, args.width);
 }
 
 template <int W> smp_status forward_of(const smp_cuda *cuda, const attention_args<bf16> &args)
 {
-    return attention_launch(attention_forward_kernel<W>, "attention", cuda, args, args.queries,
-                            shape<W>::M, 1, shape<W>::THREADS, shape<W>::BYTES);
+    return attention_launch(attention_forward_kernel<W>, "attention", cuda, args, args.heads,
+                            args.queries, shape<W>::M, 1, shape<W>::THREADS, shape<W>::BYTES);
 }
 
 } // namespace

@@ -100,12 +100,12 @@ __global__ void __launch_bounds__(THREADS) attention_forward_kernel(attention_ar
     const int R = forward_rows<W>, I = R / SIDE, LD = tile::LD;
     SMP_SHARED(float, q);
     float *kv = q + R * LD, *p = kv + R * LD;
-    const attention_place place(args);
+    const attention_place place(args, false);
     const int first = (args.tiles - 1 - place.tile) * R; /* causal: the long ones first */
     const int y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
-    const float *keys = args.k.head(place.sample, place.head, args.width);
-    const float *values = args.v.head(place.sample, place.head, args.width);
-    tile::template load<R, THREADS>(q, args.q.head(place.sample, place.head, args.width),
+    const float *keys = args.k.head(place.sample, place.key_head, args.width);
+    const float *values = args.v.head(place.sample, place.key_head, args.width);
+    tile::template load<R, THREADS>(q, args.q.head(place.sample, place.first, args.width),
                                     args.q.stride, first, args.queries, args.width);
 
     float out[I][W / SIDE] = {}, max[I], sum[I] = {};
@@ -150,10 +150,10 @@ __global__ void __launch_bounds__(THREADS) attention_forward_kernel(attention_ar
         const int row = first + y + SIDE * i;
         sum[i] = row_sum(sum[i]);
         if (x == 0 && row < args.queries)
-            args.lse[place.row + row] = max[i] + logf(sum[i]);
+            args.lse[place.row(args, place.first) + row] = max[i] + logf(sum[i]);
         sum[i] = 1.0f / sum[i];
     }
-    store<W, I>(out, sum, q, args.out.head(place.sample, place.head, args.width), args.out.stride,
+    store<W, I>(out, sum, q, args.out.head(place.sample, place.first, args.width), args.out.stride,
                 first, args.queries, args.width);
 }
 
@@ -177,38 +177,43 @@ __global__ void __launch_bounds__(THREADS) attention_backward_kernel(attention_a
     SMP_SHARED(float, a0);
     float *a1 = a0 + R * LD, *b0 = a1 + R * LD, *b1 = b0 + R * LD, *p = b1 + R * LD;
     float *ds = p + R * (R + 4);
-    const attention_place place(args);
+    const attention_place place(args, KEYS);
     const int own = KEYS ? args.keys : args.queries, other = KEYS ? args.queries : args.keys;
     const int first = (KEYS ? place.tile : args.tiles - 1 - place.tile) * R;
     const int y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
     const attention_part<float> parts[4] = {KEYS ? args.k : args.q, KEYS ? args.v : args.dout,
                                             KEYS ? args.q : args.k, KEYS ? args.dout : args.v};
-    const float *from[4];
-    for (int i = 0; i < 4; i++)
-        from[i] = parts[i].head(place.sample, place.head, args.width);
-    tile::template load<R, THREADS>(a0, from[0], parts[0].stride, first, own, args.width);
-    tile::template load<R, THREADS>(a1, from[1], parts[1].stride, first, own, args.width);
+    const int own_head = KEYS ? place.key_head : place.first;
+    for (int i = 0; i < 2; i++)
+        tile::template load<R, THREADS>(i ? a1 : a0,
+                                        parts[i].head(place.sample, own_head, args.width),
+                                        parts[i].stride, first, own, args.width);
 
     float out0[I][W / SIDE] = {}, out1[I][W / SIDE] = {}, scale[I], one[I];
     const int begin = KEYS && args.causal ? first : 0;
     const int end = !KEYS && args.causal ? min(other, first + R) : other;
-    for (int start = begin; start < end; start += R) {
-        tile::template load<R, THREADS>(b0, from[2], parts[2].stride, start, other, args.width);
-        tile::template load<R, THREADS>(b1, from[3], parts[3].stride, start, other, args.width);
+    for (int head = place.first, start = begin; head < place.last;
+         start = start + R < end ? start + R : begin, head += start == begin) {
+        for (int i = 2; i < 4; i++)
+            tile::template load<R, THREADS>(
+                i == 3 ? b1 : b0,
+                parts[i].head(place.sample, KEYS ? head : place.key_head, args.width),
+                parts[i].stride, start, other, args.width);
         smp_cp_async_commit();
         smp_cp_async_wait<0>();
         __syncthreads();
         float s[I][I], dp[I][I];
         multiply_nt<W, I>(s, a0, b0);
         multiply_nt<W, I>(dp, a1, b1);
+        const int64_t statistics = place.row(args, head);
         for (int i = 0; i < I; i++)
             for (int j = 0; j < I; j++) {
                 const int row = first + y + SIDE * i, column = start + x + SIDE * j;
                 const int query = KEYS ? column : row, key = KEYS ? row : column;
                 const bool seen =
                     query < args.queries && key < args.keys && (!args.causal || key <= query);
-                const float lse = seen ? args.lse[place.row + query] : 0;
-                const float delta = seen ? args.delta[place.row + query] : 0;
+                const float lse = seen ? args.lse[statistics + query] : 0;
+                const float delta = seen ? args.delta[statistics + query] : 0;
                 const float value = seen ? expf(s[i][j] * args.scale - lse) : 0;
                 const int at = (y + SIDE * i) * (R + 4) + x + SIDE * j;
                 p[at] = value;
@@ -226,27 +231,29 @@ __global__ void __launch_bounds__(THREADS) attention_backward_kernel(attention_a
     }
     const attention_part<float> grad0 = KEYS ? args.dk : args.dq;
     if (grad0.at)
-        store<W, I>(out0, scale, a0, grad0.head(place.sample, place.head, args.width), grad0.stride,
+        store<W, I>(out0, scale, a0, grad0.head(place.sample, own_head, args.width), grad0.stride,
                     first, own, args.width);
     if (KEYS && args.dv.at)
-        store<W, I>(out1, one, a1, args.dv.head(place.sample, place.head, args.width),
-                    args.dv.stride, first, own, args.width);
+        store<W, I>(out1, one, a1, args.dv.head(place.sample, own_head, args.width), args.dv.stride,
+                    first, own, args.width);
 }
 
 template <int W> smp_status forward_of(const smp_cuda *cuda, const attention_args<float> &args)
 {
-    return attention_launch(attention_forward_kernel<W>, "attention", cuda, args, args.queries,
-                            forward_rows<W>, 1, THREADS, forward_bytes<W>);
+    return attention_launch(attention_forward_kernel<W>, "attention", cuda, args, args.heads,
+                            args.queries, forward_rows<W>, 1, THREADS, forward_bytes<W>);
 }
 
 template <int W> smp_status backward_of(const smp_cuda *cuda, const attention_args<float> &args)
 {
     if (args.dk.at || args.dv.at)
         SMP_TRY(attention_launch(attention_backward_kernel<W, true>, "attention, dK and dV", cuda,
-                                 args, args.keys, backward_rows<W>, 1, THREADS, backward_bytes<W>));
+                                 args, args.heads / args.group, args.keys, backward_rows<W>, 1,
+                                 THREADS, backward_bytes<W>));
     if (args.dq.at)
         SMP_TRY(attention_launch(attention_backward_kernel<W, false>, "attention, dQ", cuda, args,
-                                 args.queries, backward_rows<W>, 1, THREADS, backward_bytes<W>));
+                                 args.heads, args.queries, backward_rows<W>, 1, THREADS,
+                                 backward_bytes<W>));
     return SMP_OK;
 }
 

@@ -1,6 +1,7 @@
 /* attention: multi-head scaled dot-product attention (Vaswani et al. 2017). Either one packed input
  * [T, 3 d], a row being q | k | v, or three inputs q [Tq, d], k [Tk, d], v [Tk, d]; heads lie side
- * by side in d. Output [Tq, d].
+ * by side in d. Output [Tq, d]. With kv_heads (Ainslie et al., "GQA", 2023) k and v have fewer heads
+ * of the same width, [Tk, kv_heads * d / heads], and neighbouring heads of q share one.
  *
  * Per sample and head, with w = d / heads and blocks of BLOCK_ROWS queries:
  *   P = softmax(Q K^T / sqrt(w)),  O = P V
@@ -18,18 +19,24 @@
 #include "graph/math/math.h"
 #include "graph/math/vector.h"
 
-enum { HEADS, CAUSAL };
+enum { HEADS, CAUSAL, KV_HEADS };
 enum { BLOCK_ROWS = 64 };
 
 static const smp_attr_desc ATTRS[] = {
     [HEADS] = {"heads", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
     [CAUSAL] = {"causal", SMP_ATTR_BOOL, false, 0, 0, 1, NULL},
+    [KV_HEADS] = {"kv_heads", SMP_ATTR_INT, false, 0, 1, INT32_MAX, NULL}, /* as many as heads */
     {0},
 };
 
 typedef smp__attention layout;
 
 enum { Q = SMP__Q, K = SMP__K, V = SMP__V };
+
+static int64_t kv_heads_of(const smp_attr_value *attr)
+{
+    return attr[KV_HEADS].i > 0 ? attr[KV_HEADS].i : attr[HEADS].i;
+}
 
 smp__attention smp__attention_of(const smp_graph *graph, const smp_op *op)
 {
@@ -40,14 +47,15 @@ smp__attention smp__attention_of(const smp_graph *graph, const smp_op *op)
         .keys = packed ? first->shape.dim[0] : smp__in(graph, op, K)->shape.dim[0],
         .d = packed ? first->shape.dim[1] / 3 : first->shape.dim[1],
         .heads = op->attr[HEADS].i,
+        .kv_heads = kv_heads_of(op->attr),
         .causal = op->attr[CAUSAL].i,
     };
+    at.width = at.d / at.heads;
     for (int i = Q; i <= V; i++) {
         at.input[i] = packed ? 0 : i;
         at.offset[i] = packed ? i * at.d : 0;
-        at.stride[i] = packed ? 3 * at.d : at.d;
+        at.stride[i] = packed ? 3 * at.d : (i == Q ? at.heads : at.kv_heads) * at.width;
     }
-    at.width = at.d / at.heads;
     at.scale = (float)(1.0 / sqrt((double)at.width));
     return at;
 }
@@ -56,11 +64,18 @@ static smp_status infer_separate(const smp_infer *infer)
 {
     char text[3][128];
     const smp_shape *q = &infer->in[Q]->shape, *k = &infer->in[K]->shape, *v = &infer->in[V]->shape;
-    if (!smp_shape_equal(k, v) || q->dim[1] != k->dim[1])
-        return smp_infer_fail(infer, "inputs q %s, k %s, v %s: expected [Tq, d], [Tk, d], [Tk, d]",
+    int64_t heads = infer->attr[HEADS].i, kv_heads = kv_heads_of(infer->attr);
+    if (heads % kv_heads != 0)
+        return smp_infer_fail(infer, "kv_heads: %lld does not divide the %lld heads",
+                              (long long)kv_heads, (long long)heads);
+    if (!smp_shape_equal(k, v) || k->dim[1] != q->dim[1] / heads * kv_heads)
+        return smp_infer_fail(infer,
+                              "inputs q %s, k %s, v %s: expected [Tq, d], [Tk, d], [Tk, d], d of k "
+                              "and v being %lld for %lld heads",
                               smp_shape_format(text[0], sizeof text[0], q),
                               smp_shape_format(text[1], sizeof text[1], k),
-                              smp_shape_format(text[2], sizeof text[2], v));
+                              smp_shape_format(text[2], sizeof text[2], v),
+                              (long long)(q->dim[1] / heads * kv_heads), (long long)kv_heads);
     if (infer->attr[CAUSAL].i && q->dim[0] != k->dim[0])
         return smp_infer_fail(infer, "causal with %lld queries and %lld keys: expected as many",
                               (long long)q->dim[0], (long long)k->dim[0]);
@@ -77,20 +92,22 @@ static smp_status infer(smp_infer *infer)
     }
     int64_t queries = infer->in[0]->shape.dim[0], keys = queries;
     int64_t d = infer->in[0]->shape.dim[1], heads = infer->attr[HEADS].i;
-    if (infer->n_in == 3) {
-        SMP_TRY(infer_separate(infer));
-        keys = infer->in[K]->shape.dim[0];
-    } else if (d % 3 != 0) {
+    if (infer->n_in == 1 && d % 3 != 0)
         return smp_infer_fail(infer,
                               "input '%s' has %lld columns, expected a multiple of 3 (q, k and v "
                               "side by side)",
                               infer->in[0]->name, (long long)d);
-    } else {
-        d /= 3;
-    }
+    if (infer->n_in == 1 && kv_heads_of(infer->attr) != heads)
+        return smp_infer_fail(infer, "kv_heads: %lld of %lld heads, expected q, k and v apart",
+                              (long long)kv_heads_of(infer->attr), (long long)heads);
+    d = infer->n_in == 1 ? d / 3 : d;
     if (d % heads != 0)
         return smp_infer_fail(infer, "heads: %lld does not divide the %lld features",
                               (long long)heads, (long long)d);
+    if (infer->n_in == 3) {
+        SMP_TRY(infer_separate(infer));
+        keys = infer->in[K]->shape.dim[0];
+    }
     if (smp_shape_elements(&(smp_shape){3, {heads, queries, keys}}) < 0)
         return smp_infer_fail(infer, "%lld heads of %lld x %lld probabilities are too many",
                               (long long)heads, (long long)queries, (long long)keys);
@@ -178,6 +195,13 @@ static smp_status head_forward(const layout *at, const float *const part[3], flo
     return SMP_OK;
 }
 
+/* Where the part that head h of sample b reads begins in its input. */
+static int64_t place_of(const smp_op_call *call, const layout *at, int part, int64_t b, int64_t h)
+{
+    return b * smp__in(call->graph, call->op, at->input[part])->elements + at->offset[part] +
+           smp__attention_head(at, part, h) * at->width;
+}
+
 static smp_status forward(const smp_op_call *call)
 {
     layout at = smp__attention_of(call->graph, call->op);
@@ -187,9 +211,7 @@ static smp_status forward(const smp_op_call *call)
         for (int64_t h = 0; h < at.heads; h++, p += at.queries * at.keys) {
             const float *part[3];
             for (int i = Q; i <= V; i++) {
-                int64_t sample = smp__in(call->graph, call->op, at.input[i])->elements;
-                part[i] =
-                    (const float *)call->in[at.input[i]] + b * sample + at.offset[i] + h * at.width;
+                part[i] = (const float *)call->in[at.input[i]] + place_of(call, &at, i, b, h);
             }
             SMP_TRY(head_forward(&at, part, p, out + b * at.queries * at.d + h * at.width));
         }
@@ -214,15 +236,16 @@ static void score_block(const layout *at, float *ds, const float *p, int64_t beg
 }
 
 /* One head of one sample. Blocks go from the last to the first: a causal model's last block covers
- * every key, so it overwrites dK and dV and the others add to them. grad[i] NULL: not wanted. */
-static smp_status head_backward(const layout *at, const float *const part[3], const float *p,
-                                const float *dout, float *ds, float *const grad[3])
+ * every key, so that of the first head that reads them overwrites dK and dV and the others add to
+ * them. grad[i] NULL: not wanted. */
+static smp_status head_backward(const layout *at, const float *const part[3], bool first,
+                                const float *p, const float *dout, float *ds, float *const grad[3])
 {
     int64_t last = (at->queries - 1) / BLOCK_ROWS * BLOCK_ROWS;
     for (int64_t begin = last; begin >= 0; begin -= BLOCK_ROWS) {
         int64_t rows = at->queries - begin < BLOCK_ROWS ? at->queries - begin : BLOCK_ROWS;
         int64_t keys = visible(at, begin + rows);
-        float beta = begin == last ? 0 : 1;
+        float beta = first && begin == last ? 0 : 1;
         const float *block = p + begin * at->keys, *dblock = dout + begin * at->d;
         if (grad[V])
             SMP_TRY(smp_math_gemm(true, false, keys, at->width, rows, 1, block, at->keys, dblock,
@@ -253,21 +276,22 @@ static smp_status backward_input(const smp_op_call *call)
             const float *part[3];
             float *grad[3];
             for (int i = Q; i <= V; i++) {
-                int64_t sample = smp__in(call->graph, call->op, at.input[i])->elements;
-                int64_t place = b * sample + at.offset[i] + h * at.width;
+                int64_t place = place_of(call, &at, i, b, h);
                 float *din = call->din[at.input[i]];
                 part[i] = (const float *)call->in[at.input[i]] + place;
                 grad[i] = din ? din + place : NULL;
             }
             const float *dout = call->dout + b * at.queries * at.d + h * at.width;
-            SMP_TRY(head_backward(&at, part, p, dout, call->workspace, grad));
+            bool first = h % (at.heads / at.kv_heads) == 0;
+            SMP_TRY(head_backward(&at, part, first, p, dout, call->workspace, grad));
         }
     return SMP_OK;
 }
 
 const smp_op_kind smp__op_attention = {
     .name = "attention",
-    .summary = "multi-head attention on packed q|k|v or on three inputs, causal or not",
+    .summary = "multi-head attention on packed q|k|v or on three inputs, causal or not, with fewer "
+               "heads of keys and values or as many",
     .sample = "inputs:\n"
               "  qkv: {dtype: float32, shape: [4, 12]}\n"
               "ops:\n"

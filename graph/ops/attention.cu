@@ -107,6 +107,7 @@ template <typename T> static attention_args<T> args_of(const smp_op_call *call, 
     args.keys = (int)at.keys;
     args.heads = (int)at.heads;
     args.width = (int)at.width;
+    args.group = (int)(at.heads / at.kv_heads);
     args.batch = (int)call->batch;
     args.causal = at.causal;
     args.scale = at.scale;

@@ -16,6 +16,7 @@ typedef struct setup {
     bool causal, packed;
     float magnitude; /* of q and k */
     smp_precision precision;
+    int64_t group; /* heads to a key head */
 } setup;
 
 typedef struct run {
@@ -33,18 +34,22 @@ static smp_graph *make_graph(const setup *is)
 {
     char text[1024];
     const long long t = is->queries, k = is->keys, d = is->heads * is->width;
+    const long long kv_heads = is->heads / is->group;
+    const long long e = kv_heads * is->width;
     if (is->packed)
         snprintf(text, sizeof text,
                  "smp: 1\nname: t\ninputs:\n  x: {dtype: float32, shape: [%lld, %lld]}\nops:\n"
                  "  - {op: attention, name: op, in: x, out: z, heads: %lld, causal: %s}\n",
                  t, 3 * d, (long long)is->heads, is->causal ? "true" : "false");
     else
-        snprintf(text, sizeof text,
-                 "smp: 1\nname: t\ninputs:\n  q: {dtype: float32, shape: [%lld, %lld]}\n"
-                 "  k: {dtype: float32, shape: [%lld, %lld]}\n"
-                 "  v: {dtype: float32, shape: [%lld, %lld]}\nops:\n"
-                 "  - {op: attention, name: op, in: [q, k, v], out: z, heads: %lld, causal: %s}\n",
-                 t, d, k, d, k, d, (long long)is->heads, is->causal ? "true" : "false");
+        snprintf(
+            text, sizeof text,
+            "smp: 1\nname: t\ninputs:\n  q: {dtype: float32, shape: [%lld, %lld]}\n"
+            "  k: {dtype: float32, shape: [%lld, %lld]}\n"
+            "  v: {dtype: float32, shape: [%lld, %lld]}\nops:\n"
+            "  - {op: attention, name: op, in: [q, k, v], out: z, heads: %lld, kv_heads: %lld, "
+            "causal: %s}\n",
+            t, d, k, e, k, e, (long long)is->heads, kv_heads, is->causal ? "true" : "false");
     smp_graph *graph = NULL;
     check(smp_graph_parse("m.yaml", text, strlen(text), &graph));
     check(smp_graph_set_target(graph, (smp_target){SMP_BACKEND_CUDA, is->precision}));
@@ -146,7 +151,8 @@ static void reference_row(const run *r, reference *ref, int64_t b, int64_t h, in
     const int64_t seen = at->causal ? t + 1 : at->keys, w = at->width;
     int64_t place[3], begin[3];
     for (int i = 0; i < 3; i++)
-        begin[i] = b * smp__in(r->graph, r->op, at->input[i])->elements + at->offset[i] + h * w;
+        begin[i] = b * smp__in(r->graph, r->op, at->input[i])->elements + at->offset[i] +
+                   smp__attention_head(at, i, h) * w;
     const float *q = r->in[at->input[0]].host, *k = r->in[at->input[1]].host;
     const float *v = r->in[at->input[2]].host, *dout = r->dout.host;
     const int64_t row = (b * at->queries + t) * at->d + h * w;
@@ -238,8 +244,9 @@ static void check_run(const run *r, const reference *ref)
     check_part(r, "lse", r->aux.host, ref->lse, r->aux.n - GUARD, 1, 0, 1, half ? 1e-4 : 1e-5);
     for (int i = 0; i < 3; i++) {
         const int slot = r->at.input[i];
+        const int64_t columns = i == SMP__Q ? d : r->at.kv_heads * r->at.width;
         check_part(r, name[i], r->din[slot].host, ref->din[slot], r->din[slot].n - GUARD,
-                   r->at.stride[i], r->at.offset[i], r->at.offset[i] + d, 2 * bound);
+                   r->at.stride[i], r->at.offset[i], r->at.offset[i] + columns, 2 * bound);
     }
 }
 
@@ -253,7 +260,7 @@ static void check_setup(const setup *is)
     close_run(&r);
 }
 
-static const smp_precision precisions[] = {SMP_PRECISION_FP32, SMP_PRECISION_BF16};
+static const smp_precision precisions[] = {SMP_PRECISION_FP32, SMP_PRECISION_BF16, 1};
 
 static void test_cuda_attention_matches_reference(void **state)
 {
@@ -273,7 +280,8 @@ static void test_cuda_attention_matches_reference(void **state)
                             causal,
                             mix >> 24 & 1,
                             1,
-                            precisions[p]};
+                            precisions[p],
+                            1};
                 is.keys = is.causal || is.packed ? is.queries : 1 + (int64_t)(mix >> 32) % 150;
                 check_setup(&is);
             }
@@ -285,10 +293,36 @@ static void test_cuda_attention_handles_every_length(void **state)
     static const int lengths[] = {1, 2, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 193, 257};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
         for (int p = 0; p < 2; p++) {
-            setup is = {1, lengths[i], lengths[i], 1, 16, true, true, 1, precisions[p]};
+            setup is = {1, lengths[i], lengths[i], 1, 16, true, true, 1, precisions[p], 1};
             check_setup(&is);
             is.causal = is.packed = false;
             is.keys = lengths[(i * 7 + 3) % (sizeof lengths / sizeof *lengths)];
+            check_setup(&is);
+        }
+}
+
+static void test_cuda_attention_shares_key_heads(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t heads, group, width, queries, keys;
+        bool causal;
+    } cases[] = {
+        {4, 2, 16, 33, 70, false},  {4, 4, 24, 150, 150, true}, {6, 3, 72, 65, 65, true},
+        {2, 2, 136, 70, 20, false}, {3, 3, 5, 130, 130, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int p = 0; p < 2; p++) {
+            setup is = {2,
+                        cases[i].queries,
+                        cases[i].keys,
+                        cases[i].heads,
+                        cases[i].width,
+                        cases[i].causal,
+                        false,
+                        1,
+                        precisions[p],
+                        cases[i].group};
             check_setup(&is);
         }
 }
@@ -298,7 +332,7 @@ static void test_cuda_attention_stands_large_scores(void **state)
     (void)state;
     for (int p = 0; p < 2; p++)
         for (int causal = 0; causal < 2; causal++) {
-            setup is = {1, 70, 70, 2, 64, causal, true, 16, precisions[p]};
+            setup is = {1, 70, 70, 2, 64, causal, true, 16, precisions[p], 1};
             check_setup(&is); /* scores of some hundreds */
             is.magnitude = 0x1p-40f;
             check_setup(&is); /* all alike */
@@ -309,7 +343,7 @@ static void test_cuda_attention_gives_the_same_bits(void **state)
 {
     (void)state;
     for (int p = 0; p < 2; p++) {
-        const setup is = {2, 140, 140, 2, 24, true, true, 2, precisions[p]};
+        const setup is = {2, 140, 140, 2, 24, true, true, 2, precisions[p], 1};
         run first = open_run(&is, 0);
         run_all(&first, 7);
         for (int again = 1; again < 3; again++) {
@@ -330,7 +364,7 @@ static void test_cuda_attention_leaves_unwanted_gradients(void **state)
     (void)state;
     for (int p = 0; p < 2; p++)
         for (unsigned wanted = 0; wanted < 7; wanted++) {
-            const setup is = {1, 40, 50, 2, 16, false, false, 1, precisions[p]};
+            const setup is = {1, 40, 50, 2, 16, false, false, 1, precisions[p], 1};
             run all = open_run(&is, 0), r = open_run(&is, 0);
             run_all(&all, 7);
             run_all(&r, wanted);
@@ -359,7 +393,7 @@ static void expect_refusal(const setup *is, const char *part)
 static void test_cuda_attention_says_what_it_cannot_do(void **state)
 {
     (void)state;
-    setup is = {1, 8, 8, 1, 257, true, true, 1, SMP_PRECISION_BF16};
+    setup is = {1, 8, 8, 1, 257, true, true, 1, SMP_PRECISION_BF16, 1};
     expect_refusal(&is, "expected at most 256");
     is.width = 16;
     setenv("SMP_ATTENTION", "other", 1);
@@ -378,7 +412,7 @@ static void test_cuda_attention_agrees_with_cudnn(void **state)
         skip();
     for (int causal = 0; causal < 2; causal++)
         for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
-            const setup is = {2, 300, 300, 3, widths[i], causal, true, 2, SMP_PRECISION_BF16};
+            const setup is = {2, 300, 300, 3, widths[i], causal, true, 2, SMP_PRECISION_BF16, 1};
             setenv("SMP_ATTENTION", "cudnn", 1);
             check_setup(&is);
             setenv("SMP_ATTENTION", "tiled", 1);
@@ -403,6 +437,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_attention_matches_reference),
         cmocka_unit_test(test_cuda_attention_handles_every_length),
+        cmocka_unit_test(test_cuda_attention_shares_key_heads),
         cmocka_unit_test(test_cuda_attention_stands_large_scores),
         cmocka_unit_test(test_cuda_attention_gives_the_same_bits),
         cmocka_unit_test(test_cuda_attention_leaves_unwanted_gradients),

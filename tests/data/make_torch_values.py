@@ -106,6 +106,13 @@ def attention(q, k, v, n, causal):
     return out.transpose(1, 2).reshape(q.shape)
 
 
+def grouped(q, k, v, n, kv_heads, causal):
+    """Key heads that several heads read, once for each of them."""
+    k, v = (heads(x, kv_heads).repeat_interleave(n // kv_heads, 1).transpose(1, 2).flatten(2)
+            for x in (k, v))
+    return attention(q, k, v, n, causal)
+
+
 def packed(x, n, causal):
     return attention(*x.split(x.shape[2] // 3, dim=2), n, causal)
 
@@ -185,6 +192,10 @@ def main():
          [rand(1, 5, 27)])
     case("attention_three", 2, "attention, heads: 2", lambda q, k, v: attention(q, k, v, 2, False),
          [rand(2, 3, 8), rand(2, 5, 8), rand(2, 5, 8)])
+    case("attention_grouped", 2, "attention, heads: 4, kv_heads: 2, causal: true",
+         lambda q, k, v: grouped(q, k, v, 4, 2, True), [rand(2, 5, 12), rand(2, 5, 6), rand(2, 5, 6)])
+    case("attention_multi_query", 2, "attention, heads: 3, kv_heads: 1",
+         lambda q, k, v: grouped(q, k, v, 3, 1, False), [rand(2, 3, 12), rand(2, 5, 4), rand(2, 5, 4)])
     case("add", 2, "add", torch.add, [rand(2, 3, 4), rand(2, 3, 4)])
     case("mul", 2, "mul", torch.mul, [rand(2, 3, 4), rand(2, 3, 4)])
     case("flatten", 2, "flatten", lambda x: x.flatten(1), [rand(2, 3, 2, 2)])

@@ -1,149 +1,163 @@
-/* attention: random and large models (packed and not, causal and not, several blocks of queries);
- * the naive reference; how exact gradients can be. */
+/* attention: random and large models (packed and not, causal and not, heads that share keys, several
+ * blocks of queries); the naive reference; how exact gradients can be. */
 #include "tests/graph/ops/op_cases.h"
+
+/* "[rows, columns]" of float input `name`. */
+static void matrix(model_text *m, const char *name, int rows, int columns)
+{
+    char shape[64];
+    snprintf(shape, sizeof shape, "[%d, %d]", rows, columns);
+    model_input(m, name, "float32", shape);
+}
 
 static void make(model_text *m, uint64_t *rng, int round)
 {
     bool is_long = round % 8 == 7, causal = round % 2 == 1; /* long: several blocks of queries */
-    int heads = (int)random_int(rng, 1, is_long ? 2 : 4);
-    int d = heads * (int)random_int(rng, 1, is_long ? 4 : 9);
+    bool packed = round % 4 < 2 || (is_long && round % 3 > 0);
+    int kv_heads = (int)random_int(rng, 1, 2), group = (int)random_int(rng, 1, is_long ? 1 : 3);
+    int width = (int)random_int(rng, 1, is_long ? 4 : 9);
     int queries = (int)random_int(rng, is_long ? 129 : 1, is_long ? 140 : 20);
     int keys = causal ? queries : (int)random_int(rng, 1, 20);
-    char shape[64];
+    int d = kv_heads * group * width;
     m->batch = is_long ? 1 : m->batch;
     m->magnitude = round % 5 == 4 ? 10 : 1.5;
-    if (round % 4 < 2 || is_long) {
-        snprintf(shape, sizeof shape, "[%d, %d]", queries, 3 * d);
-        model_input(m, "a", "float32", shape);
-        model_write(m,
-                    "ops:\n  - {op: attention, name: op, in: a, out: y, heads: %d, causal: %s}\n",
-                    heads, causal ? "true" : "false");
-        return;
+    if (packed) {
+        matrix(m, "a", queries, 3 * d);
+    } else {
+        matrix(m, "a", queries, d);
+        matrix(m, "b", keys, kv_heads * width);
+        matrix(m, "c", keys, kv_heads * width);
     }
-    snprintf(shape, sizeof shape, "[%d, %d]", queries, d);
-    model_input(m, "a", "float32", shape);
-    snprintf(shape, sizeof shape, "[%d, %d]", keys, d);
-    model_input(m, "b", "float32", shape);
-    model_input(m, "c", "float32", shape);
-    model_write(m,
-                "ops:\n  - {op: attention, name: op, in: [a, b, c], out: y, heads: %d, "
-                "causal: %s}\n",
-                heads, causal ? "true" : "false");
+    model_write(m, "ops:\n  - {op: attention, name: op, in: %s, out: y, heads: %d, causal: %s",
+                packed ? "a" : "[a, b, c]", kv_heads * group, causal ? "true" : "false");
+    if (!packed && (group > 1 || round % 3 == 0))
+        model_write(m, ", kv_heads: %d", kv_heads);
+    model_write(m, "}\n");
 }
 
-/* Element `i` of row `t` of q (part 0), k (1) or v (2) of sample b. */
-static double qkv(const reference_call *c, int part, int64_t b, int64_t t, int64_t i)
+typedef struct sizes {
+    bool packed, causal;
+    int64_t queries, keys, heads, kv_heads, width;
+} sizes;
+
+static sizes sizes_of(const reference_call *c)
 {
     bool packed = c->op->n_in == 1;
-    const smp_shape *shape = &ref_in(c, packed ? 0 : part)->shape;
-    int64_t row = b * shape->dim[0] + t;
-    if (packed)
-        return c->in[0][row * shape->dim[1] + part * (shape->dim[1] / 3) + i];
-    return c->in[part][row * shape->dim[1] + i];
+    sizes s = {.packed = packed, .causal = ref_attr(c, "causal")->i};
+    s.queries = ref_in(c, 0)->shape.dim[0];
+    s.keys = ref_in(c, packed ? 0 : 1)->shape.dim[0];
+    s.heads = ref_attr(c, "heads")->i;
+    s.kv_heads = ref_attr(c, "kv_heads")->i > 0 ? ref_attr(c, "kv_heads")->i : s.heads;
+    s.width = ref_last(c, 0) / (packed ? 3 : 1) / s.heads;
+    return s;
+}
+
+/* Where in its input is value x of row t of what head h reads of q (part 0), k (1) or v (2)? */
+static int64_t place(const sizes *s, int part, int64_t b, int64_t t, int64_t h, int64_t x)
+{
+    int64_t rows = part == 0 ? s->queries : s->keys, heads = part == 0 ? s->heads : s->kv_heads;
+    int64_t head = part == 0 ? h : h * s->kv_heads / s->heads;
+    if (s->packed)
+        return (((b * rows + t) * 3 + part) * heads + head) * s->width + x;
+    return ((b * rows + t) * heads + head) * s->width + x;
+}
+
+static double qkv(const reference_call *c, const sizes *s, int part, int64_t b, int64_t t,
+                  int64_t h, int64_t x)
+{
+    return c->in[s->packed ? 0 : part][place(s, part, b, t, h, x)];
+}
+
+static bool sees(const sizes *s, int64_t q, int64_t k)
+{
+    return !s->causal || k <= q;
+}
+
+/* Of query q, over all keys; 0 where it does not see them. */
+static void probabilities(const reference_call *c, const sizes *s, int64_t b, int64_t h, int64_t q,
+                          double *p)
+{
+    for (int64_t k = 0; k < s->keys; k++) {
+        p[k] = 0;
+        for (int64_t x = 0; x < s->width; x++)
+            p[k] += qkv(c, s, 0, b, q, h, x) * qkv(c, s, 1, b, k, h, x);
+        p[k] = sees(s, q, k) ? p[k] / sqrt((double)s->width) : -INFINITY;
+    }
+    ref_softmax_row(p, p, s->keys);
 }
 
 static void reference(const reference_call *c)
 {
-    bool packed = c->op->n_in == 1, causal = ref_attr(c, "causal")->i;
-    int64_t queries = ref_in(c, 0)->shape.dim[0];
-    int64_t keys = ref_in(c, packed ? 0 : 1)->shape.dim[0];
-    int64_t d = packed ? ref_last(c, 0) / 3 : ref_last(c, 0);
-    int64_t heads = ref_attr(c, "heads")->i, width = d / heads;
-    double *p = malloc((size_t)keys * sizeof *p);
+    const sizes s = sizes_of(c);
+    double *p = malloc((size_t)s.keys * sizeof *p);
     if (!p)
         abort();
     for (int64_t b = 0; b < c->batch; b++)
-        for (int64_t h = 0; h < heads; h++)
-            for (int64_t q = 0; q < queries; q++) {
-                int64_t n = causal ? q + 1 : keys;
-                for (int64_t k = 0; k < n; k++) {
-                    p[k] = 0;
-                    for (int64_t i = h * width; i < (h + 1) * width; i++)
-                        p[k] += qkv(c, 0, b, q, i) * qkv(c, 1, b, k, i);
-                    p[k] /= sqrt((double)width);
-                }
-                ref_softmax_row(p, p, n);
-                for (int64_t i = h * width; i < (h + 1) * width; i++) {
+        for (int64_t h = 0; h < s.heads; h++)
+            for (int64_t q = 0; q < s.queries; q++) {
+                probabilities(c, &s, b, h, q, p);
+                for (int64_t x = 0; x < s.width; x++) {
                     double sum = 0;
-                    for (int64_t k = 0; k < n; k++)
-                        sum += p[k] * qkv(c, 2, b, k, i);
-                    c->out[(b * queries + q) * d + i] = sum;
+                    for (int64_t k = 0; k < s.keys; k++)
+                        sum += p[k] * qkv(c, &s, 2, b, k, h, x);
+                    c->out[((b * s.queries + q) * s.heads + h) * s.width + x] = sum;
                 }
             }
     free(p);
 }
 
-/* The largest sum of magnitudes behind an element of gradient `part` (0: q, 1: k, 2: v) of an
- * attention. Where softmax is sharp its gradient is a small difference, and errors are relative to
- * what it is a difference of. */
-static double summands(const reference_call *c, const float *dout, int part)
+/* The largest sum of magnitudes behind an element of the gradient of input `slot`. Where softmax is
+ * sharp its gradient is a small difference, and errors are relative to what it is a difference of.
+ */
+static double gradient_scale(const reference_call *c, const float *dout, int slot)
 {
-    bool packed = c->op->n_in == 1, causal = ref_attr(c, "causal")->i;
-    int64_t queries = ref_in(c, 0)->shape.dim[0];
-    int64_t keys = ref_in(c, packed ? 0 : 1)->shape.dim[0];
-    int64_t d = packed ? ref_last(c, 0) / 3 : ref_last(c, 0);
-    int64_t heads = ref_attr(c, "heads")->i, width = d / heads, rows = part == 0 ? queries : keys;
-    double *p = calloc((size_t)(2 * keys), sizeof *p), *dp = p + keys, largest_sum = 0;
-    double *sums = calloc((size_t)(c->batch * rows * d), sizeof *sums);
+    const sizes s = sizes_of(c);
+    double *p = calloc((size_t)(2 * s.keys), sizeof *p), *dp = p + s.keys, largest_sum = 1;
+    double *sums = calloc((size_t)ref_count(c, slot), sizeof *sums);
+    const double root = sqrt((double)s.width);
     assert_true(p && sums);
     for (int64_t b = 0; b < c->batch; b++)
-        for (int64_t h = 0; h < heads; h++)
-            for (int64_t q = 0; q < queries; q++) {
-                int64_t n = causal ? q + 1 : keys;
-                const float *dy = dout + (b * queries + q) * d;
+        for (int64_t h = 0; h < s.heads; h++)
+            for (int64_t q = 0; q < s.queries; q++) {
+                const float *dy = dout + ((b * s.queries + q) * s.heads + h) * s.width;
                 double mean = 0;
-                for (int64_t k = 0; k < n; k++) {
-                    p[k] = dp[k] = 0;
-                    for (int64_t i = h * width; i < (h + 1) * width; i++) {
-                        p[k] += qkv(c, 0, b, q, i) * qkv(c, 1, b, k, i);
-                        dp[k] += fabs((double)dy[i] * qkv(c, 2, b, k, i));
-                    }
-                    p[k] /= sqrt((double)width);
-                }
-                ref_softmax_row(p, p, n);
-                for (int64_t k = 0; k < n; k++)
+                probabilities(c, &s, b, h, q, p);
+                for (int64_t k = 0; k < s.keys; k++) {
+                    dp[k] = 0;
+                    for (int64_t x = 0; x < s.width; x++)
+                        dp[k] += fabs((double)dy[x] * qkv(c, &s, 2, b, k, h, x));
                     mean += p[k] * dp[k];
-                for (int64_t k = 0; k < n; k++)
-                    for (int64_t i = h * width; i < (h + 1) * width; i++) {
-                        double ds = p[k] * (dp[k] + mean) / sqrt((double)width);
-                        double *sum = &sums[(b * rows + (part == 0 ? q : k)) * d + i];
-                        *sum += part == 0   ? ds * fabs(qkv(c, 1, b, k, i))
-                                : part == 1 ? ds * fabs(qkv(c, 0, b, q, i))
-                                            : p[k] * fabs((double)dy[i]);
-                        largest_sum = fmax(largest_sum, *sum);
-                    }
+                }
+                for (int64_t i = 0; i < s.keys * s.width; i++) {
+                    const int64_t k = i / s.width, x = i % s.width;
+                    const double ds = p[k] * (dp[k] + mean) / root;
+                    if (s.packed || slot == 0)
+                        sums[place(&s, 0, b, q, h, x)] += ds * fabs(qkv(c, &s, 1, b, k, h, x));
+                    if (s.packed || slot == 1)
+                        sums[place(&s, 1, b, k, h, x)] += ds * fabs(qkv(c, &s, 0, b, q, h, x));
+                    if (s.packed || slot == 2)
+                        sums[place(&s, 2, b, k, h, x)] += p[k] * fabs((double)dy[x]);
+                }
             }
+    for (int64_t i = 0; i < ref_count(c, slot); i++)
+        largest_sum = fmax(largest_sum, sums[i]);
     free(p);
     free(sums);
     return largest_sum;
-}
-
-/* Of input `slot`: packed, of all three parts. */
-static double gradient_scale(const reference_call *c, const float *dout, int slot)
-{
-    double scale = 1;
-    for (int part = 0; part < 3; part++)
-        if (c->op->n_in == 1 || part == slot)
-            scale = fmax(scale, summands(c, dout, part));
-    return scale;
 }
 
 /* A score is a product of rows, an exponential, and weighs a row. Backward has four such products
  * (dV, dP, dQ, dK). Blocks of 64 queries see the same keys, those past the diagonal masked. */
 static reference_flops flops(const reference_call *c)
 {
-    bool packed = c->op->n_in == 1, causal = ref_attr(c, "causal")->i;
-    int64_t queries = ref_in(c, 0)->shape.dim[0];
-    int64_t keys = ref_in(c, packed ? 0 : 1)->shape.dim[0];
-    int64_t width = (packed ? ref_last(c, 0) / 3 : ref_last(c, 0)) / ref_attr(c, "heads")->i;
+    const sizes s = sizes_of(c);
     reference_flops count = {0};
-    for (int64_t b = 0; b < c->batch; b++)
-        for (int64_t h = 0; h < ref_attr(c, "heads")->i; h++)
-            for (int64_t q = 0; q < queries; q++)
-                for (int64_t k = 0; k < keys && (!causal || k / 64 <= q / 64); k++) {
-                    count.forward += (double)(2 * width + REF_FUNCTION + 2 * width);
-                    count.backward_input += (double)(4 * 2 * width + 5);
-                }
+    for (int64_t i = 0; i < c->batch * s.heads; i++)
+        for (int64_t q = 0; q < s.queries; q++)
+            for (int64_t k = 0; k < s.keys && (!s.causal || k / 64 <= q / 64); k++) {
+                count.forward += (double)(2 * s.width + REF_FUNCTION + 2 * s.width);
+                count.backward_input += (double)(4 * 2 * s.width + 5);
+            }
     return count;
 }
 
@@ -153,6 +167,10 @@ static const large_case LARGE[] = {
     {1, 3, "a: float32 [65, 384]", "heads: 1, causal: true"},
     {1, 1.5, "a: float32 [40, 96]; b: float32 [75, 96]; c: float32 [75, 96]",
      "in: [a, b, c], heads: 3, causal: false"},
+    {2, 1.5, "a: float32 [150, 128]; b: float32 [150, 32]; c: float32 [150, 32]",
+     "in: [a, b, c], heads: 8, kv_heads: 2, causal: true"},
+    {1, 1.5, "a: float32 [33, 105]; b: float32 [70, 35]; c: float32 [70, 35]",
+     "in: [a, b, c], heads: 3, kv_heads: 1"},
     {0},
 };
 
