@@ -21,8 +21,9 @@ template <typename T> struct attention_part {
 template <typename T> struct attention_args {
     attention_part<T> q, k, v, out;     // (B, T, heads, width)
     attention_part<T> dq, dk, dv, dout; // the same
-    float *lse;                         // (B, heads, Tq) log of the sum of exponentials
+    float *lse;                         // (B, heads, Tq) log of the sum of exponentials, 0 of none
     float *delta;                       // (B, heads, Tq) sum of dout * out
+    const int32_t *mask;                // (B, Tk) 0: hidden from every query; NULL: none
     int queries, keys, heads, width, batch;
     int group; /* heads that read one key head */
     int tiles; /* blocks per head, or per key head if its keys are what a block works on */
@@ -53,6 +54,24 @@ struct attention_place {
         return (sample * args.heads + head) * args.queries;
     }
 };
+
+/* Is there more to a score than the product, its scale and causality? Kernels of their own (EXTRA)
+ * do what attention_score says; a query may then see no key at all, and gets zeros. */
+template <typename T> static inline bool attention_has_extra(const attention_args<T> &args)
+{
+    return args.mask != NULL;
+}
+
+/* The score of a product of q and k, -infinity where the key is hidden or one of both not there. */
+template <typename T>
+__device__ __forceinline__ float attention_score(const attention_args<T> &args, int64_t sample,
+                                                 int query, int key, float product)
+{
+    if (query >= args.queries || key >= args.keys || (args.causal && key > query) ||
+        (args.mask && args.mask[sample * args.keys + key] == 0))
+        return -INFINITY;
+    return product * args.scale;
+}
 
 /* Rows of a tile of W values are W + 16 bytes apart: eight rows, read 16 bytes each, meet every
  * bank once. */

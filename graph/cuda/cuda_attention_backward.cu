@@ -74,7 +74,7 @@ __device__ __forceinline__ void score_gradients(float (&s)[MT][N / 8][4], float 
             }
 }
 
-template <int W, bool KEYS>
+template <int W, bool KEYS, bool EXTRA>
 __global__ void __launch_bounds__(shape<W, KEYS>::THREADS)
     attention_backward_kernel(attention_args<bf16> args)
 {
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(shape<W, KEYS>::THREADS)
         lse[i] = row < own ? args.lse[place.row(args, place.first) + row] : 0;
         delta[i] = row < own ? args.delta[place.row(args, place.first) + row] : 0;
     }
-    const float scale2 = args.scale * ATTENTION_LOG2_E;
+    const float scale2 = EXTRA ? ATTENTION_LOG2_E : args.scale * ATTENTION_LOG2_E; // of s
     for (int head = place.first, start = begin, next, slot = 0; head < place.last;
          start = next, head += start == begin, slot ^= 1) {
         next = start + N < end ? start + N : begin;
@@ -123,8 +123,11 @@ __global__ void __launch_bounds__(shape<W, KEYS>::THREADS)
         float s[MT][N / 8][4], dp[MT][N / 8][4];
         attention_nt<MT, N, W, LD>(s, a0 + mine * LD, b0);
         attention_nt<MT, N, W, LD>(dp, a1 + mine * LD, b1);
-        if (start + N > other ||
-            (args.causal && (KEYS ? start < first + M - 1 : start + N > first + 1)))
+        if (EXTRA)
+            attention_scores<MT, N, KEYS>(s, args, place.sample, first + mine + lane / 4,
+                                          start + lanes_column);
+        else if (start + N > other ||
+                 (args.causal && (KEYS ? start < first + M - 1 : start + N > first + 1)))
             attention_hide<MT, N, KEYS>(s, first + mine + lane / 4, start + lanes_column, other,
                                         args.causal);
         score_gradients<MT, N, KEYS>(s, dp, KEYS ? pass.lse + slot * N + lanes_column : lse,
@@ -157,22 +160,23 @@ __global__ void __launch_bounds__(shape<W, KEYS>::THREADS)
                                   grad[1].stride, rows, columns, args.width);
 }
 
-template <int W, bool KEYS>
+template <int W, bool KEYS, bool EXTRA>
 smp_status launch(const smp_cuda *cuda, const attention_args<bf16> &args, const char *name)
 {
     typedef shape<W, KEYS> of;
-    return attention_launch(attention_backward_kernel<W, KEYS>, name, cuda, args,
+    return attention_launch(attention_backward_kernel<W, KEYS, EXTRA>, name, cuda, args,
                             KEYS ? args.heads / args.group : args.heads,
                             KEYS ? args.keys : args.queries, of::M, W / of::C, of::THREADS,
                             of::BYTES);
 }
 
-template <int W> smp_status backward_of(const smp_cuda *cuda, const attention_args<bf16> &args)
+template <int W, bool EXTRA>
+smp_status backward_of(const smp_cuda *cuda, const attention_args<bf16> &args)
 {
     if (args.dk.at || args.dv.at)
-        SMP_TRY((launch<W, true>(cuda, args, "attention, dK and dV")));
+        SMP_TRY((launch<W, true, EXTRA>(cuda, args, "attention, dK and dV")));
     if (args.dq.at)
-        SMP_TRY((launch<W, false>(cuda, args, "attention, dQ")));
+        SMP_TRY((launch<W, false, EXTRA>(cuda, args, "attention, dQ")));
     return SMP_OK;
 }
 
@@ -181,10 +185,14 @@ template <int W> smp_status backward_of(const smp_cuda *cuda, const attention_ar
 smp_status attention_backward(const smp_cuda *cuda, const attention_args<bf16> &args)
 {
     const int width = args.width;
-    return width <= 32    ? backward_of<32>(cuda, args)
-           : width <= 64  ? backward_of<64>(cuda, args)
-           : width <= 96  ? backward_of<96>(cuda, args)
-           : width <= 112 ? backward_of<112>(cuda, args)
-           : width <= 128 ? backward_of<128>(cuda, args)
-                          : backward_of<256>(cuda, args);
+    if (attention_has_extra(args))
+        return width <= 64    ? backward_of<64, true>(cuda, args)
+               : width <= 128 ? backward_of<128, true>(cuda, args)
+                              : backward_of<256, true>(cuda, args);
+    return width <= 32    ? backward_of<32, false>(cuda, args)
+           : width <= 64  ? backward_of<64, false>(cuda, args)
+           : width <= 96  ? backward_of<96, false>(cuda, args)
+           : width <= 112 ? backward_of<112, false>(cuda, args)
+           : width <= 128 ? backward_of<128, false>(cuda, args)
+                          : backward_of<256, false>(cuda, args);
 }

@@ -23,7 +23,7 @@ template <int MT> struct softmax {
 };
 
 /* Scores to exponentials in place; rescales acc. */
-template <int MT, int N, int C>
+template <int MT, int N, int C, bool EXTRA>
 __device__ __forceinline__ void exponentials(float (&s)[MT][N / 8][4], float (&acc)[MT][C / 8][4],
                                              softmax<MT> &rows, float scale2)
 {
@@ -36,8 +36,9 @@ __device__ __forceinline__ void exponentials(float (&s)[MT][N / 8][4], float (&a
                 top = fmaxf(top, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-            const float factor = smp_exp2((rows.max[m][half] - top) * scale2);
-            const float shift = top * scale2; /* finite: key 0 is never hidden */
+            /* finite: without EXTRA key 0 is never hidden */
+            const float from = EXTRA && top == -INFINITY ? 0 : top, shift = from * scale2;
+            const float factor = smp_exp2((rows.max[m][half] - from) * scale2);
             float sum = rows.sum[m][half] * factor;
             rows.max[m][half] = top;
             SMP_UNROLL
@@ -54,7 +55,7 @@ __device__ __forceinline__ void exponentials(float (&s)[MT][N / 8][4], float (&a
         }
 }
 
-template <int W>
+template <int W, bool EXTRA>
 __global__ void __launch_bounds__(shape<W>::THREADS)
     attention_forward_kernel(attention_args<bf16> args)
 {
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(shape<W>::THREADS)
         rows.max[i / 2][i % 2] = -INFINITY;
         rows.sum[i / 2][i % 2] = 0;
     }
-    const float scale2 = args.scale * ATTENTION_LOG2_E;
+    const float scale = EXTRA ? 1 : args.scale, scale2 = scale * ATTENTION_LOG2_E; // of s
     const int end = args.causal ? min(args.keys, first + M) : args.keys;
     for (int key = 0; key < end; key += N) {
         float s[MT][N / 8][4];
@@ -96,9 +97,11 @@ __global__ void __launch_bounds__(shape<W>::THREADS)
         if (key + N < end)
             tile::template load<N, THREADS>(k, keys, args.k.stride, key + N, args.keys, args.width);
         smp_cp_async_commit();
-        if (key + N > args.keys || (args.causal && key + N > first + 1))
+        if (EXTRA)
+            attention_scores<MT, N, false>(s, args, place.sample, row, key + lane % 4 * 2);
+        else if (key + N > args.keys || (args.causal && key + N > first + 1))
             attention_hide<MT, N, false>(s, row, key + lane % 4 * 2, args.keys, args.causal);
-        exponentials<MT, N, W>(s, out, rows, scale2);
+        exponentials<MT, N, W, EXTRA>(s, out, rows, scale2);
         attention_nn<MT, N, W, LD>(out, s, v);
     }
 
@@ -107,11 +110,12 @@ __global__ void __launch_bounds__(shape<W>::THREADS)
         float sum = rows.sum[i / 2][i % 2];
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        rows.sum[i / 2][i % 2] = 1.0f / sum;
+        const bool none = EXTRA && sum == 0;
+        rows.sum[i / 2][i % 2] = none ? 0 : 1.0f / sum;
         const int at = row + i * 8;
         if (lane % 4 == 0 && at < args.queries)
             args.lse[place.row(args, place.first) + at] =
-                fmaf(rows.max[i / 2][i % 2], args.scale, logf(sum));
+                none ? 0 : fmaf(rows.max[i / 2][i % 2], scale, logf(sum));
     }
     const int begin = first + warp * MT * 16;
     if (begin < args.queries)
@@ -121,9 +125,10 @@ __global__ void __launch_bounds__(shape<W>::THREADS)
                                   args.out.stride, args.queries - begin, args.width, args.width);
 }
 
-template <int W> smp_status forward_of(const smp_cuda *cuda, const attention_args<bf16> &args)
+template <int W, bool EXTRA>
+smp_status forward_of(const smp_cuda *cuda, const attention_args<bf16> &args)
 {
-    return attention_launch(attention_forward_kernel<W>, "attention", cuda, args, args.heads,
+    return attention_launch(attention_forward_kernel<W, EXTRA>, "attention", cuda, args, args.heads,
                             args.queries, shape<W>::M, 1, shape<W>::THREADS, shape<W>::BYTES);
 }
 
@@ -132,10 +137,14 @@ template <int W> smp_status forward_of(const smp_cuda *cuda, const attention_arg
 smp_status attention_forward(const smp_cuda *cuda, const attention_args<bf16> &args)
 {
     const int width = args.width;
-    return width <= 32    ? forward_of<32>(cuda, args)
-           : width <= 64  ? forward_of<64>(cuda, args)
-           : width <= 96  ? forward_of<96>(cuda, args)
-           : width <= 112 ? forward_of<112>(cuda, args)
-           : width <= 128 ? forward_of<128>(cuda, args)
-                          : forward_of<256>(cuda, args);
+    if (attention_has_extra(args))
+        return width <= 64    ? forward_of<64, true>(cuda, args)
+               : width <= 128 ? forward_of<128, true>(cuda, args)
+                              : forward_of<256, true>(cuda, args);
+    return width <= 32    ? forward_of<32, false>(cuda, args)
+           : width <= 64  ? forward_of<64, false>(cuda, args)
+           : width <= 96  ? forward_of<96, false>(cuda, args)
+           : width <= 112 ? forward_of<112, false>(cuda, args)
+           : width <= 128 ? forward_of<128, false>(cuda, args)
+                          : forward_of<256, false>(cuda, args);
 }

@@ -93,7 +93,7 @@ constexpr size_t forward_bytes = sizeof(float) *
                                  (2 * forward_rows<W> * attention_tile<float, W>::LD +
                                   forward_rows<W> * (forward_rows<W> + 4));
 
-template <int W>
+template <int W, bool EXTRA>
 __global__ void __launch_bounds__(THREADS) attention_forward_kernel(attention_args<float> args)
 {
     typedef attention_tile<float, W> tile;
@@ -123,17 +123,23 @@ __global__ void __launch_bounds__(THREADS) attention_forward_kernel(attention_ar
             const int row = first + y + SIDE * i, seen = args.causal ? min(row + 1, end) : end;
             float top = max[i];
             for (int j = 0; j < I; j++) {
-                s[i][j] = key + x + SIDE * j < seen ? s[i][j] * args.scale : -INFINITY;
+                const int column = key + x + SIDE * j;
+                if (EXTRA)
+                    s[i][j] = attention_score(args, place.sample, row, column, s[i][j]);
+                else
+                    s[i][j] = column < seen ? s[i][j] * args.scale : -INFINITY;
                 top = fmaxf(top, s[i][j]);
             }
             top = row_max(top);
-            const float factor = expf(max[i] - top); /* key 0 is always seen: top is finite */
+            /* without EXTRA key 0 is always seen: top is finite */
+            const float shift = EXTRA && top == -INFINITY ? 0 : top;
+            const float factor = expf(max[i] - shift);
             max[i] = top;
             sum[i] *= factor;
             for (int c = 0; c < W / SIDE; c++)
                 out[i][c] *= factor;
             for (int j = 0; j < I; j++) {
-                const float value = expf(s[i][j] - top);
+                const float value = expf(s[i][j] - shift);
                 sum[i] += value;
                 p[(y + SIDE * i) * (R + 4) + x + SIDE * j] = value;
             }
@@ -149,9 +155,10 @@ __global__ void __launch_bounds__(THREADS) attention_forward_kernel(attention_ar
     for (int i = 0; i < I; i++) {
         const int row = first + y + SIDE * i;
         sum[i] = row_sum(sum[i]);
+        const bool none = EXTRA && sum[i] == 0;
         if (x == 0 && row < args.queries)
-            args.lse[place.row(args, place.first) + row] = max[i] + logf(sum[i]);
-        sum[i] = 1.0f / sum[i];
+            args.lse[place.row(args, place.first) + row] = none ? 0 : max[i] + logf(sum[i]);
+        sum[i] = none ? 0 : 1.0f / sum[i];
     }
     store<W, I>(out, sum, q, args.out.head(place.sample, place.first, args.width), args.out.stride,
                 first, args.queries, args.width);
@@ -169,7 +176,7 @@ constexpr size_t backward_bytes = sizeof(float) *
  *   KEYS:      a = K, V;  b = Q, dO;  dV += P dO, dK += dS Q
  *   otherwise: a = Q, dO; b = K, V;   dQ += dS K
  * P and dS are computed with the block's own rows as rows. */
-template <int W, bool KEYS>
+template <int W, bool KEYS, bool EXTRA>
 __global__ void __launch_bounds__(THREADS) attention_backward_kernel(attention_args<float> args)
 {
     typedef attention_tile<float, W> tile;
@@ -210,11 +217,16 @@ __global__ void __launch_bounds__(THREADS) attention_backward_kernel(attention_a
             for (int j = 0; j < I; j++) {
                 const int row = first + y + SIDE * i, column = start + x + SIDE * j;
                 const int query = KEYS ? column : row, key = KEYS ? row : column;
-                const bool seen =
+                bool seen =
                     query < args.queries && key < args.keys && (!args.causal || key <= query);
+                float score = s[i][j] * args.scale;
+                if (EXTRA) {
+                    score = attention_score(args, place.sample, query, key, s[i][j]);
+                    seen = score != -INFINITY;
+                }
                 const float lse = seen ? args.lse[statistics + query] : 0;
                 const float delta = seen ? args.delta[statistics + query] : 0;
-                const float value = seen ? expf(s[i][j] * args.scale - lse) : 0;
+                const float value = seen ? expf(score - lse) : 0;
                 const int at = (y + SIDE * i) * (R + 4) + x + SIDE * j;
                 p[at] = value;
                 ds[at] = value * (dp[i][j] - delta);
@@ -238,37 +250,51 @@ __global__ void __launch_bounds__(THREADS) attention_backward_kernel(attention_a
                     first, own, args.width);
 }
 
-template <int W> smp_status forward_of(const smp_cuda *cuda, const attention_args<float> &args)
+template <int W, bool EXTRA>
+smp_status forward_of(const smp_cuda *cuda, const attention_args<float> &args)
 {
-    return attention_launch(attention_forward_kernel<W>, "attention", cuda, args, args.heads,
+    return attention_launch(attention_forward_kernel<W, EXTRA>, "attention", cuda, args, args.heads,
                             args.queries, forward_rows<W>, 1, THREADS, forward_bytes<W>);
 }
 
-template <int W> smp_status backward_of(const smp_cuda *cuda, const attention_args<float> &args)
+template <int W, bool EXTRA>
+smp_status backward_of(const smp_cuda *cuda, const attention_args<float> &args)
 {
     if (args.dk.at || args.dv.at)
-        SMP_TRY(attention_launch(attention_backward_kernel<W, true>, "attention, dK and dV", cuda,
-                                 args, args.heads / args.group, args.keys, backward_rows<W>, 1,
-                                 THREADS, backward_bytes<W>));
+        SMP_TRY(attention_launch(attention_backward_kernel<W, true, EXTRA>, "attention, dK and dV",
+                                 cuda, args, args.heads / args.group, args.keys, backward_rows<W>,
+                                 1, THREADS, backward_bytes<W>));
     if (args.dq.at)
-        SMP_TRY(attention_launch(attention_backward_kernel<W, false>, "attention, dQ", cuda, args,
-                                 args.heads, args.queries, backward_rows<W>, 1, THREADS,
+        SMP_TRY(attention_launch(attention_backward_kernel<W, false, EXTRA>, "attention, dQ", cuda,
+                                 args, args.heads, args.queries, backward_rows<W>, 1, THREADS,
                                  backward_bytes<W>));
     return SMP_OK;
+}
+
+template <bool EXTRA> smp_status forward_as(const smp_cuda *cuda, const attention_args<float> &args)
+{
+    return args.width <= 64    ? forward_of<64, EXTRA>(cuda, args)
+           : args.width <= 128 ? forward_of<128, EXTRA>(cuda, args)
+                               : forward_of<256, EXTRA>(cuda, args);
+}
+
+template <bool EXTRA>
+smp_status backward_as(const smp_cuda *cuda, const attention_args<float> &args)
+{
+    return args.width <= 64    ? backward_of<64, EXTRA>(cuda, args)
+           : args.width <= 128 ? backward_of<128, EXTRA>(cuda, args)
+                               : backward_of<256, EXTRA>(cuda, args);
 }
 
 } // namespace
 
 smp_status attention_forward(const smp_cuda *cuda, const attention_args<float> &args)
 {
-    return args.width <= 64    ? forward_of<64>(cuda, args)
-           : args.width <= 128 ? forward_of<128>(cuda, args)
-                               : forward_of<256>(cuda, args);
+    return attention_has_extra(args) ? forward_as<true>(cuda, args) : forward_as<false>(cuda, args);
 }
 
 smp_status attention_backward(const smp_cuda *cuda, const attention_args<float> &args)
 {
-    return args.width <= 64    ? backward_of<64>(cuda, args)
-           : args.width <= 128 ? backward_of<128>(cuda, args)
-                               : backward_of<256>(cuda, args);
+    return attention_has_extra(args) ? backward_as<true>(cuda, args)
+                                     : backward_as<false>(cuda, args);
 }

@@ -13,6 +13,7 @@ typedef struct smp__attention {
     int input[3];
     int64_t offset[3];
     int64_t stride[3];
+    int mask;    /* input (Tk) of int32: 0 hides a key from every query; -1: there is none */
     bool causal; /* query t sees keys 0 .. t, otherwise all */
     float scale; /* 1 / sqrt(width) */
 } smp__attention;

@@ -1,15 +1,17 @@
 /* attention: multi-head scaled dot-product attention (Vaswani et al. 2017). Either one packed input
  * [T, 3 d], a row being q | k | v, or three inputs q [Tq, d], k [Tk, d], v [Tk, d]; heads lie side
  * by side in d. Output [Tq, d]. With kv_heads (Ainslie et al., "GQA", 2023) k and v have fewer heads
- * of the same width, [Tk, kv_heads * d / heads], and neighbouring heads of q share one.
+ * of the same width, [Tk, kv_heads * d / heads], and neighbouring heads of q share one. A last input
+ * of int32 [Tk] is a key padding mask: 1 for a key that counts, 0 for one that nobody sees (BERT's
+ * attention_mask; PyTorch's key_padding_mask is its opposite). Who sees no key at all gets zeros.
  *
  * Per sample and head, with w = d / heads and blocks of BLOCK_ROWS queries:
  *   P = softmax(Q K^T / sqrt(w)),  O = P V
  *   dP = dO V^T,  dS = P * (dP - rowsum(P * dP)),  dQ = dS K,  dK = dS^T Q,  dV = P^T dO
  * (Q, K scaled by 1 / sqrt(w)). The GEMMs read q, k, v in place through their row strides. A causal
  * block only looks at the keys up to its last row, which skips the blocks above the diagonal; that
- * part of P is never written or read. Forward saves P [heads, Tq, Tk].
- * O(heads * Tq * Tk * w) time, one block of dP as workspace. */
+ * part of P is never written or read. Forward saves P [heads, Tq, Tk], where hidden keys are 0, so
+ * that backward need not know of masks. O(heads * Tq * Tk * w) time, one block of dP as workspace. */
 #include "graph/math/attention.h"
 #include "graph/ops/ops.h"
 
@@ -41,13 +43,14 @@ static int64_t kv_heads_of(const smp_attr_value *attr)
 smp__attention smp__attention_of(const smp_graph *graph, const smp_op *op)
 {
     const smp_tensor *first = smp__in(graph, op, 0);
-    bool packed = op->n_in == 1;
+    bool masked = op->n_in % 2 == 0, packed = op->n_in <= 2;
     layout at = {
         .queries = first->shape.dim[0],
         .keys = packed ? first->shape.dim[0] : smp__in(graph, op, K)->shape.dim[0],
         .d = packed ? first->shape.dim[1] / 3 : first->shape.dim[1],
         .heads = op->attr[HEADS].i,
         .kv_heads = kv_heads_of(op->attr),
+        .mask = masked ? op->n_in - 1 : -1,
         .causal = op->attr[CAUSAL].i,
     };
     at.width = at.d / at.heads;
@@ -82,32 +85,48 @@ static smp_status infer_separate(const smp_infer *infer)
     return SMP_OK;
 }
 
+static smp_status infer_mask(const smp_infer *infer, int64_t keys)
+{
+    char text[128];
+    const smp_tensor *mask = infer->in[infer->n_in - 1];
+    if (mask->dtype != SMP_I32)
+        return smp_infer_fail(infer,
+                              "got %d inputs, expected 1 (q, k, v packed) or 3, and an int32 "
+                              "mask of the keys behind them",
+                              infer->n_in);
+    if (mask->shape.n_dim != 1 || mask->shape.dim[0] != keys)
+        return smp_infer_fail(infer, "mask '%s' %s, expected [%lld], one for each key", mask->name,
+                              smp_shape_format(text, sizeof text, &mask->shape), (long long)keys);
+    return SMP_OK;
+}
+
 static smp_status infer(smp_infer *infer)
 {
-    if (infer->n_in == 2)
-        return smp_infer_fail(infer, "got 2 inputs, expected 1 (q, k, v packed) or 3");
-    for (int i = 0; i < infer->n_in; i++) {
+    bool masked = infer->n_in % 2 == 0, packed = infer->n_in <= 2;
+    for (int i = 0; i < infer->n_in - masked; i++) {
         SMP_TRY(smp_infer_float(infer, i));
         SMP_TRY(smp_infer_dims(infer, i, 2, 2));
     }
     int64_t queries = infer->in[0]->shape.dim[0], keys = queries;
     int64_t d = infer->in[0]->shape.dim[1], heads = infer->attr[HEADS].i;
-    if (infer->n_in == 1 && d % 3 != 0)
+    if (packed && d % 3 != 0)
         return smp_infer_fail(infer,
                               "input '%s' has %lld columns, expected a multiple of 3 (q, k and v "
                               "side by side)",
                               infer->in[0]->name, (long long)d);
-    if (infer->n_in == 1 && kv_heads_of(infer->attr) != heads)
+    if (packed && kv_heads_of(infer->attr) != heads)
         return smp_infer_fail(infer, "kv_heads: %lld of %lld heads, expected q, k and v apart",
                               (long long)kv_heads_of(infer->attr), (long long)heads);
-    d = infer->n_in == 1 ? d / 3 : d;
+    d = packed ? d / 3 : d;
     if (d % heads != 0)
         return smp_infer_fail(infer, "heads: %lld does not divide the %lld features",
                               (long long)heads, (long long)d);
-    if (infer->n_in == 3) {
+    if (!packed) {
         SMP_TRY(infer_separate(infer));
         keys = infer->in[K]->shape.dim[0];
     }
+    if (masked)
+        SMP_TRY(infer_mask(infer, keys));
     if (smp_shape_elements(&(smp_shape){3, {heads, queries, keys}}) < 0)
         return smp_infer_fail(infer, "%lld heads of %lld x %lld probabilities are too many",
                               (long long)heads, (long long)queries, (long long)keys);
@@ -122,7 +141,7 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
     layout at = smp__attention_of(graph, op);
     int64_t rows = at.queries < BLOCK_ROWS ? at.queries : BLOCK_ROWS;
     *needs = (smp_op_needs){
-        .input_grad_in = op->n_in == 1 ? 1u : 7u,
+        .input_grad_in = op->n_in <= 2 ? 1u : 7u,
         .input_grad_aux = true,
         .aux_bytes = at.heads * at.queries * at.keys * (int64_t)sizeof(float),
         .workspace_bytes = rows * at.keys * (int64_t)sizeof(float),
@@ -136,7 +155,7 @@ static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, 
     layout at = smp__attention_of(graph, op);
     int64_t rows_bytes = at.heads * at.queries * (int64_t)sizeof(float);
     *needs = (smp_op_needs){
-        .input_grad_in = op->n_in == 1 ? 1u : 7u,
+        .input_grad_in = (op->n_in <= 2 ? 1u : 7u) | (at.mask >= 0 ? 1u << at.mask : 0),
         .input_grad_out = true,
         .input_grad_aux = true,
         .aux_bytes = rows_bytes,
@@ -150,6 +169,15 @@ static int64_t visible(const layout *at, int64_t end)
     return at->causal ? end : at->keys;
 }
 
+static bool index_range(const smp_graph *graph, const smp_op *op, int slot, int64_t *min,
+                        int64_t *max)
+{
+    (void)graph, (void)op, (void)slot;
+    *min = 0;
+    *max = 1;
+    return true;
+}
+
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     layout at = smp__attention_of(graph, op);
@@ -160,26 +188,58 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     }
     scores *= (double)batch * (double)at.heads;
     smp__work_bytes(graph, op, batch, work);
-    work->forward_flops = scores * (4.0 * (double)at.width + 20);
+    work->forward_flops = scores * (4.0 * (double)at.width + 20 + (at.mask >= 0));
     work->backward_input_flops = scores * (8.0 * (double)at.width + 5);
     work->matrix = true;
 }
 
+static bool any_counts(const int32_t *mask, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++)
+        if (mask[k] != 0)
+            return true;
+    return false;
+}
+
+SMP_VECTOR static void hide(float *restrict scores, const int32_t *restrict mask, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++) {
+        float score = scores[k];
+        scores[k] = mask[k] != 0 ? score : -INFINITY;
+    }
+}
+
+/* A row of n scores becomes probabilities, in place: zeros if none of the keys counts. mask: of the
+ * sample, or NULL. */
+static void softmax_row(float *p, const int32_t *mask, int64_t n)
+{
+    if (mask)
+        hide(p, mask, n);
+    float top = smp__max(p, n);
+    if (mask && top == -INFINITY && !any_counts(mask, n)) {
+        memset(p, 0, (size_t)n * sizeof *p);
+        return;
+    }
+    float sum = smp__exp_row(p, p, top, n);
+    smp__scale(p, 1.0f / sum, n);
+}
+
 /* Rows begin .. begin+rows-1 of P: probabilities from scores, in place. Keys a row must not see,
  * but its block computed, become 0. */
-static void softmax_block(const layout *at, float *p, int64_t begin, int64_t rows)
+static void softmax_block(const layout *at, const int32_t *mask, float *p, int64_t begin,
+                          int64_t rows)
 {
     int64_t computed = visible(at, begin + rows);
     for (int64_t r = 0; r < rows; r++, p += at->keys) {
         int64_t n = visible(at, begin + r + 1);
-        float sum = smp__exp_row(p, p, smp__max(p, n), n);
-        smp__scale(p, 1.0f / sum, n);
+        softmax_row(p, mask, n);
         memset(p + n, 0, (size_t)(computed - n) * sizeof *p);
     }
 }
 
 /* One head of one sample. `part`: its first q, k, v; p: (Tq, Tk); out: its columns of (Tq, d). */
-static smp_status head_forward(const layout *at, const float *const part[3], float *p, float *out)
+static smp_status head_forward(const layout *at, const int32_t *mask, const float *const part[3],
+                               float *p, float *out)
 {
     for (int64_t begin = 0; begin < at->queries; begin += BLOCK_ROWS) {
         int64_t rows = at->queries - begin < BLOCK_ROWS ? at->queries - begin : BLOCK_ROWS;
@@ -188,7 +248,7 @@ static smp_status head_forward(const layout *at, const float *const part[3], flo
         SMP_TRY(smp_math_gemm(false, true, rows, keys, at->width, at->scale,
                               part[Q] + begin * at->stride[Q], at->stride[Q], part[K],
                               at->stride[K], 0, block, at->keys));
-        softmax_block(at, block, begin, rows);
+        softmax_block(at, mask, block, begin, rows);
         SMP_TRY(smp_math_gemm(false, false, rows, at->width, keys, 1, block, at->keys, part[V],
                               at->stride[V], 0, out + begin * at->d, at->d));
     }
@@ -202,19 +262,37 @@ static int64_t place_of(const smp_op_call *call, const layout *at, int part, int
            smp__attention_head(at, part, h) * at->width;
 }
 
+static smp_status check_mask(const smp_op_call *call, const layout *at)
+{
+    const int32_t *mask = call->in[at->mask];
+    for (int64_t i = 0; i < call->batch * at->keys; i++)
+        if (mask[i] != 0 && mask[i] != 1)
+            return smp_fail(SMP_ERR_INPUT,
+                            "op '%s' (attention): mask %d at position %lld of the micro-batch, "
+                            "expected 0 or 1",
+                            call->op->name, (int)mask[i], (long long)i);
+    return SMP_OK;
+}
+
 static smp_status forward(const smp_op_call *call)
 {
     layout at = smp__attention_of(call->graph, call->op);
     float *p = call->aux; /* (B, heads, Tq, Tk) */
     float *out = call->out;
-    for (int64_t b = 0; b < call->batch; b++)
+    const int32_t *mask = at.mask >= 0 ? call->in[at.mask] : NULL; /* (B, Tk) */
+    if (mask)
+        SMP_TRY(check_mask(call, &at));
+    for (int64_t b = 0; b < call->batch; b++) {
+        const int32_t *of_sample = mask ? mask + b * at.keys : NULL;
         for (int64_t h = 0; h < at.heads; h++, p += at.queries * at.keys) {
             const float *part[3];
             for (int i = Q; i <= V; i++) {
                 part[i] = (const float *)call->in[at.input[i]] + place_of(call, &at, i, b, h);
             }
-            SMP_TRY(head_forward(&at, part, p, out + b * at.queries * at.d + h * at.width));
+            SMP_TRY(
+                head_forward(&at, of_sample, part, p, out + b * at.queries * at.d + h * at.width));
         }
+    }
     return SMP_OK;
 }
 
@@ -290,18 +368,19 @@ static smp_status backward_input(const smp_op_call *call)
 
 const smp_op_kind smp__op_attention = {
     .name = "attention",
-    .summary = "multi-head attention on packed q|k|v or on three inputs, causal or not, with fewer "
-               "heads of keys and values or as many",
+    .summary = "multi-head attention on packed q|k|v or on three inputs, causal or not, with masks "
+               "of keys, with fewer heads of keys and values",
     .sample = "inputs:\n"
               "  qkv: {dtype: float32, shape: [4, 12]}\n"
               "ops:\n"
               "  - {op: attention, name: op, in: qkv, out: y, heads: 2, causal: true}\n",
     .min_in = 1,
-    .max_in = 3,
+    .max_in = 4,
     .attrs = ATTRS,
     .infer = infer,
     .needs = needs,
     .cuda_needs = cuda_needs,
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
+    .index_range = index_range,
 };

@@ -101,6 +101,8 @@ template <typename T> static attention_args<T> args_of(const smp_op_call *call, 
     }
     args.out = {static_cast<T *>(call->out), at.queries * at.d, at.d};
     args.dout = {const_cast<T *>(reinterpret_cast<const T *>(call->dout)), at.queries * at.d, at.d};
+    if (at.mask >= 0)
+        args.mask = static_cast<const int32_t *>(call->in[at.mask]);
     args.lse = static_cast<float *>(call->aux);
     args.delta = static_cast<float *>(call->workspace);
     args.queries = (int)at.queries;

@@ -103,6 +103,14 @@ def heads(x, n):
 
 def attention(q, k, v, n, causal):
     out = F.scaled_dot_product_attention(heads(q, n), heads(k, n), heads(v, n), is_causal=causal)
+def attention(q, k, v, n, causal, counts=None):
+    """counts: (batch, keys), 0 where a key is padding."""
+    seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool)
+    seen = seen.tril() if causal else seen
+    seen = seen if counts is None else seen & (counts != 0)[:, None, None, :]
+    mask = torch.zeros(seen.shape, dtype=q.dtype).masked_fill(~seen, float("-inf"))
+    out = F._scaled_dot_product_attention(heads(q, n), heads(k, n), heads(v, n), mask)
+    out = out[0] if isinstance(out, tuple) else out
     return out.transpose(1, 2).reshape(q.shape)
 
 
@@ -113,8 +121,8 @@ def grouped(q, k, v, n, kv_heads, causal):
     return attention(q, k, v, n, causal)
 
 
-def packed(x, n, causal):
-    return attention(*x.split(x.shape[2] // 3, dim=2), n, causal)
+def packed(x, n, causal, counts=None):
+    return attention(*x.split(x.shape[2] // 3, dim=2), n, causal, counts)
 
 
 def cross_entropy(logits, targets, smoothing=0.0):
@@ -196,6 +204,14 @@ def main():
          lambda q, k, v: grouped(q, k, v, 4, 2, True), [rand(2, 5, 12), rand(2, 5, 6), rand(2, 5, 6)])
     case("attention_multi_query", 2, "attention, heads: 3, kv_heads: 1",
          lambda q, k, v: grouped(q, k, v, 3, 1, False), [rand(2, 3, 12), rand(2, 5, 4), rand(2, 5, 4)])
+    counts = torch.tensor([[1, 1, 1, 0, 0], [1, 0, 1, 1, 1]])
+    case("attention_masked", 2, "attention, heads: 2", lambda x, m: packed(x, 2, False, m),
+         [rand(2, 5, 12), counts])
+    case("attention_masked_causal", 2, "attention, heads: 2, causal: true",
+         lambda x, m: packed(x, 2, True, m), [rand(2, 5, 12), counts])
+    case("attention_masked_three", 2, "attention, heads: 2",
+         lambda q, k, v, m: attention(q, k, v, 2, False, m),
+         [rand(2, 3, 8), rand(2, 5, 8), rand(2, 5, 8), counts])
     case("add", 2, "add", torch.add, [rand(2, 3, 4), rand(2, 3, 4)])
     case("mul", 2, "mul", torch.mul, [rand(2, 3, 4), rand(2, 3, 4)])
     case("flatten", 2, "flatten", lambda x: x.flatten(1), [rand(2, 3, 2, 2)])

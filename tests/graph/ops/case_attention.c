@@ -1,5 +1,5 @@
-/* attention: random and large models (packed and not, causal and not, heads that share keys, several
- * blocks of queries); the naive reference; how exact gradients can be. */
+/* attention: random and large models (packed and not, causal and not, heads that share keys, masks,
+ * several blocks of queries); the naive reference; how exact gradients can be. */
 #include "tests/graph/ops/op_cases.h"
 
 /* "[rows, columns]" of float input `name`. */
@@ -19,6 +19,7 @@ static void make(model_text *m, uint64_t *rng, int round)
     int queries = (int)random_int(rng, is_long ? 129 : 1, is_long ? 140 : 20);
     int keys = causal ? queries : (int)random_int(rng, 1, 20);
     int d = kv_heads * group * width;
+    bool masked = random_int(rng, 0, 2) == 0;
     m->batch = is_long ? 1 : m->batch;
     m->magnitude = round % 5 == 4 ? 10 : 1.5;
     if (packed) {
@@ -28,8 +29,11 @@ static void make(model_text *m, uint64_t *rng, int round)
         matrix(m, "b", keys, kv_heads * width);
         matrix(m, "c", keys, kv_heads * width);
     }
-    model_write(m, "ops:\n  - {op: attention, name: op, in: %s, out: y, heads: %d, causal: %s",
-                packed ? "a" : "[a, b, c]", kv_heads * group, causal ? "true" : "false");
+    if (masked)
+        model_write(m, "  m: {dtype: int32, shape: [%d]}\n", packed ? queries : keys);
+    model_write(m, "ops:\n  - {op: attention, name: op, in: [%s%s], out: y, heads: %d, causal: %s",
+                packed ? "a" : "a, b, c", masked ? ", m" : "", kv_heads * group,
+                causal ? "true" : "false");
     if (!packed && (group > 1 || round % 3 == 0))
         model_write(m, ", kv_heads: %d", kv_heads);
     model_write(m, "}\n");
@@ -37,13 +41,16 @@ static void make(model_text *m, uint64_t *rng, int round)
 
 typedef struct sizes {
     bool packed, causal;
+    const double *mask; /* of all samples; NULL: none */
     int64_t queries, keys, heads, kv_heads, width;
 } sizes;
 
 static sizes sizes_of(const reference_call *c)
 {
-    bool packed = c->op->n_in == 1;
+    const int n = c->op->n_in;
+    bool packed = n <= 2;
     sizes s = {.packed = packed, .causal = ref_attr(c, "causal")->i};
+    s.mask = n % 2 == 0 && c->in ? c->in[n - 1] : NULL;
     s.queries = ref_in(c, 0)->shape.dim[0];
     s.keys = ref_in(c, packed ? 0 : 1)->shape.dim[0];
     s.heads = ref_attr(c, "heads")->i;
@@ -68,22 +75,27 @@ static double qkv(const reference_call *c, const sizes *s, int part, int64_t b, 
     return c->in[s->packed ? 0 : part][place(s, part, b, t, h, x)];
 }
 
-static bool sees(const sizes *s, int64_t q, int64_t k)
+static bool sees(const sizes *s, int64_t b, int64_t q, int64_t k)
 {
-    return !s->causal || k <= q;
+    return (!s->causal || k <= q) && (!s->mask || s->mask[b * s->keys + k] != 0);
 }
 
 /* Of query q, over all keys; 0 where it does not see them. */
 static void probabilities(const reference_call *c, const sizes *s, int64_t b, int64_t h, int64_t q,
                           double *p)
 {
+    bool any = false;
     for (int64_t k = 0; k < s->keys; k++) {
         p[k] = 0;
         for (int64_t x = 0; x < s->width; x++)
             p[k] += qkv(c, s, 0, b, q, h, x) * qkv(c, s, 1, b, k, h, x);
-        p[k] = sees(s, q, k) ? p[k] / sqrt((double)s->width) : -INFINITY;
+        p[k] = sees(s, b, q, k) ? p[k] / sqrt((double)s->width) : -INFINITY;
+        any |= sees(s, b, q, k);
     }
-    ref_softmax_row(p, p, s->keys);
+    if (any)
+        ref_softmax_row(p, p, s->keys);
+    else
+        memset(p, 0, (size_t)s->keys * sizeof *p);
 }
 
 static void reference(const reference_call *c)
@@ -146,7 +158,7 @@ static double gradient_scale(const reference_call *c, const float *dout, int slo
     return largest_sum;
 }
 
-/* A score is a product of rows, an exponential, and weighs a row. Backward has four such products
+/* A score is a product of rows, an exponential, and weighs a row; a mask is added to it. Backward has four such products
  * (dV, dP, dQ, dK). Blocks of 64 queries see the same keys, those past the diagonal masked. */
 static reference_flops flops(const reference_call *c)
 {
@@ -156,6 +168,7 @@ static reference_flops flops(const reference_call *c)
         for (int64_t q = 0; q < s.queries; q++)
             for (int64_t k = 0; k < s.keys && (!s.causal || k / 64 <= q / 64); k++) {
                 count.forward += (double)(2 * s.width + REF_FUNCTION + 2 * s.width);
+                count.forward += c->op->n_in % 2 == 0;
                 count.backward_input += (double)(4 * 2 * s.width + 5);
             }
     return count;
@@ -171,6 +184,10 @@ static const large_case LARGE[] = {
      "in: [a, b, c], heads: 8, kv_heads: 2, causal: true"},
     {1, 1.5, "a: float32 [33, 105]; b: float32 [70, 35]; c: float32 [70, 35]",
      "in: [a, b, c], heads: 3, kv_heads: 1"},
+    {2, 1.5, "a: float32 [130, 384]; m: int32 [130]", "in: [a, m], heads: 2"},
+    {2, 1.5, "a: float32 [70, 240]; m: int32 [70]", "in: [a, m], heads: 1, causal: true"},
+    {2, 1.5, "a: float32 [40, 288]; b: float32 [75, 144]; c: float32 [75, 144]; m: int32 [75]",
+     "in: [a, b, c, m], heads: 2, kv_heads: 1"},
     {0},
 };
 

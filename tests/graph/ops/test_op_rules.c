@@ -10,6 +10,7 @@
     "  s: {dtype: float32, shape: []}\n"                                                           \
     "  ids: {dtype: int32, shape: [4]}\n"                                                          \
     "  image: {dtype: float32, shape: [3, 5, 6]}\n"                                                \
+    "  two: {dtype: int32, shape: [2]}\n"                                                          \
     "ops:\n"
 
 static void assert_refused(const char *op, const char *part)
@@ -61,6 +62,9 @@ static void test_op_rules_refuse_bad_models(void **state)
         {"op: attention, in: x, heads: 3", "does not divide"},
         {"op: attention, in: [x, x], heads: 1", "expected 1 (q, k, v packed) or 3"},
         {"op: attention, in: [x, x, y], heads: 1", "[Tk, d]"},
+        {"op: attention, in: [x, x, x, x], heads: 1", "expected 1 (q, k, v packed) or 3"},
+        {"op: attention, in: [x, ids, x, ids], heads: 1", "float"},
+        {"op: attention, in: [x, two], heads: 1", "mask 'two' [2], expected [4]"},
         {"op: attention, in: v, heads: 1", "dimension"},
         {"op: attention, in: [x, x, x], heads: 3, kv_heads: 2", "does not divide the 3 heads"},
         {"op: attention, in: [x, x, x], heads: 3, kv_heads: 1", "being 2 for 1 heads"},
@@ -226,6 +230,42 @@ static void test_op_rules_refuse_indices_out_of_range(void **state)
     assert_index_refused("op: cross_entropy, in: [x, ids]", 1, 5, 6);
     assert_index_refused("op: cross_entropy, in: [x, ids]", 1, -1, -2);
     assert_index_refused("op: cross_entropy, in: [x, ids]", 1, 0, INT32_MIN);
+    assert_index_refused("op: attention, in: [x, ids], heads: 2", 1, 1, 2);
+    assert_index_refused("op: attention, in: [x, ids], heads: 2", 1, 0, -1);
+}
+
+/* Outputs and gradients of who sees no key are 0, whatever the hidden keys hold; the other sample
+ * does not notice. With causal the first query of that one sees no key either. */
+static void test_op_rules_attention_without_keys(void **state)
+{
+    (void)state;
+    for (int causal = 0; causal < 2; causal++) {
+        char yaml[1024];
+        op_run run;
+        snprintf(yaml, sizeof yaml,
+                 "%s  - {op: attention, name: op, in: [x, ids], out: z, heads: 1, causal: %s}\n",
+                 INPUTS, causal ? "true" : "false");
+        op_run_open(&run, yaml, "op", 2, 0);
+        for (int i = 0; i < 48; i++)
+            ((float *)run.in[0].data)[i] = (float)(i % 24 < 6 ? 1e30 : i % 5 + 1);
+        for (int i = 0; i < 16; i++)
+            ((float *)run.dout.data)[i] = 1;
+        memcpy(run.in[1].data, (int32_t[]){0, 0, 0, 0, 0, 1, 1, 0}, 8 * sizeof(int32_t));
+        assert_int_equal(op_run_forward(&run), SMP_OK);
+        op_run_backward_input(&run, 1);
+        const float *out = run.out.data, *din = run.din[0].data;
+        for (int i = 0; i < 8; i++) /* (4, 2) of the first sample */
+            assert_true(out[i] == 0 && (out[8 + i] != 0) == (i / 2 > 0 || !causal));
+        for (int i = 0; i < 24; i++) { /* (4, 6): queries, keys and values of 2 */
+            bool hidden = i / 6 == 0 || i / 6 == 3;
+            assert_true(din[i] == 0);
+            if (i % 6 >= 4) /* values */
+                assert_true((din[24 + i] == 0) == hidden);
+            else
+                assert_true(isfinite(din[24 + i]));
+        }
+        op_run_close(&run);
+    }
 }
 
 static void test_op_rules_cross_entropy_ignores(void **state)
@@ -574,6 +614,7 @@ int main(void)
         cmocka_unit_test(test_op_rules_name_the_shapes_of_attention),
         cmocka_unit_test(test_op_rules_refuse_more_probabilities_than_can_be),
         cmocka_unit_test(test_op_rules_refuse_indices_out_of_range),
+        cmocka_unit_test(test_op_rules_attention_without_keys),
         cmocka_unit_test(test_op_rules_cross_entropy_ignores),
         cmocka_unit_test(test_op_rules_nan_is_passed_on),
         cmocka_unit_test(test_op_rules_dropout_mask),
