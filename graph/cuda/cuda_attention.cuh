@@ -24,9 +24,11 @@ template <typename T> struct attention_args {
     float *lse;                         // (B, heads, Tq) log of the sum of exponentials, 0 of none
     float *delta;                       // (B, heads, Tq) sum of dout * out
     const int32_t *mask;                // (B, Tk) 0: hidden from every query; NULL: none
+    const float *bias;                  // (heads, Tq + Tk - 1) by key - query + Tq - 1; NULL: none
     int queries, keys, heads, width, batch;
-    int group; /* heads that read one key head */
-    int tiles; /* blocks per head, or per key head if its keys are what a block works on */
+    int window; /* of keys, the query's own being the last; all: the longer of queries and keys */
+    int group;  /* heads that read one key head */
+    int tiles;  /* blocks per head, or per key head if its keys are what a block works on */
     bool causal;
     float scale;
 };
@@ -59,18 +61,21 @@ struct attention_place {
  * do what attention_score says; a query may then see no key at all, and gets zeros. */
 template <typename T> static inline bool attention_has_extra(const attention_args<T> &args)
 {
-    return args.mask != NULL;
+    return args.mask || args.bias || args.window < args.queries || args.window < args.keys;
 }
 
 /* The score of a product of q and k, -infinity where the key is hidden or one of both not there. */
 template <typename T>
 __device__ __forceinline__ float attention_score(const attention_args<T> &args, int64_t sample,
-                                                 int query, int key, float product)
+                                                 int head, int query, int key, float product)
 {
-    if (query >= args.queries || key >= args.keys || (args.causal && key > query) ||
-        (args.mask && args.mask[sample * args.keys + key] == 0))
+    if (query >= args.queries || key >= args.keys || query - key >= args.window ||
+        (args.causal && key > query) || (args.mask && args.mask[sample * args.keys + key] == 0))
         return -INFINITY;
-    return product * args.scale;
+    const int64_t distances = (int64_t)args.queries + args.keys - 1;
+    const float bias =
+        args.bias ? args.bias[head * distances + key - query + args.queries - 1] : 0.0f;
+    return fmaf(product, args.scale, bias);
 }
 
 /* Rows of a tile of W values are W + 16 bytes apart: eight rows, read 16 bytes each, meet every

@@ -92,8 +92,10 @@ __global__ void __launch_bounds__(shape<W, KEYS>::THREADS)
     const int mine = warp * MT * 16; /* first row of the warp in the tile */
     const attention_part<bf16> kept[2] = {KEYS ? args.k : args.q, KEYS ? args.v : args.dout};
     const attention_part<bf16> passed[2] = {KEYS ? args.q : args.k, KEYS ? args.dout : args.v};
-    const int begin = KEYS && args.causal ? first / N * N : 0;
-    const int end = !KEYS && args.causal ? min(other, first + M) : other;
+    const int oldest = EXTRA && !KEYS ? max(0, first + 1 - args.window) / N * N : 0;
+    const int newest = EXTRA && KEYS ? min(other, first + M - 1 + args.window) : other;
+    const int begin = KEYS && args.causal ? first / N * N : oldest;
+    const int end = !KEYS && args.causal ? min(other, first + M) : newest;
     const int own_head = KEYS ? place.key_head : place.first;
     SMP_UNROLL
     for (int i = 0; i < 2; i++)
@@ -124,7 +126,7 @@ __global__ void __launch_bounds__(shape<W, KEYS>::THREADS)
         attention_nt<MT, N, W, LD>(s, a0 + mine * LD, b0);
         attention_nt<MT, N, W, LD>(dp, a1 + mine * LD, b1);
         if (EXTRA)
-            attention_scores<MT, N, KEYS>(s, args, place.sample, first + mine + lane / 4,
+            attention_scores<MT, N, KEYS>(s, args, place.sample, head, first + mine + lane / 4,
                                           start + lanes_column);
         else if (start + N > other ||
                  (args.causal && (KEYS ? start < first + M - 1 : start + N > first + 1)))

@@ -88,14 +88,15 @@ __device__ __forceinline__ void attention_hide(float (&s)[MT][N / 8][4], int row
 template <int MT, int N, bool KEYS>
 __device__ __forceinline__ void attention_scores(float (&s)[MT][N / 8][4],
                                                  const attention_args<bf16> &args, int64_t sample,
-                                                 int row, int column)
+                                                 int head, int row, int column)
 {
     SMP_UNROLL
     for (int m = 0; m < MT; m++)
         for (int n = 0; n < N / 8; n++)
             for (int e = 0; e < 4; e++) {
                 const int r = row + m * 16 + e / 2 * 8, c = column + n * 8 + e % 2;
-                s[m][n][e] = attention_score(args, sample, KEYS ? c : r, KEYS ? r : c, s[m][n][e]);
+                s[m][n][e] =
+                    attention_score(args, sample, head, KEYS ? c : r, KEYS ? r : c, s[m][n][e]);
             }
 }
 

@@ -66,6 +66,7 @@ __global__ void __launch_bounds__(shape<W>::THREADS)
     bf16 *k = q + M * LD, *v = k + N * LD;
     const attention_place place(args, false);
     const int first = (args.tiles - 1 - place.tile) * M; /* causal: the long ones first */
+    const int begin = EXTRA ? max(0, first + 1 - args.window) / N * N : 0;
     const int warp = threadIdx.x / SMP_WARP, lane = threadIdx.x % SMP_WARP;
     const int row = first + warp * MT * 16 + lane / 4;
     const bf16 *keys = args.k.head(place.sample, place.key_head, args.width);
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(shape<W>::THREADS)
     bf16 *own = q + warp * MT * 16 * LD;
     tile::template load<M, THREADS>(q, args.q.head(place.sample, place.first, args.width),
                                     args.q.stride, first, args.queries, args.width);
-    tile::template load<N, THREADS>(k, keys, args.k.stride, 0, args.keys, args.width);
+    tile::template load<N, THREADS>(k, keys, args.k.stride, begin, args.keys, args.width);
     smp_cp_async_commit();
 
     float out[MT][W / 8][4] = {};
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(shape<W>::THREADS)
     }
     const float scale = EXTRA ? 1 : args.scale, scale2 = scale * ATTENTION_LOG2_E; // of s
     const int end = args.causal ? min(args.keys, first + M) : args.keys;
-    for (int key = 0; key < end; key += N) {
+    for (int key = begin; key < end; key += N) {
         float s[MT][N / 8][4];
         smp_cp_async_wait<0>();
         __syncthreads(); /* these keys are here, the values before are done with */
@@ -98,7 +99,8 @@ __global__ void __launch_bounds__(shape<W>::THREADS)
             tile::template load<N, THREADS>(k, keys, args.k.stride, key + N, args.keys, args.width);
         smp_cp_async_commit();
         if (EXTRA)
-            attention_scores<MT, N, false>(s, args, place.sample, row, key + lane % 4 * 2);
+            attention_scores<MT, N, false>(s, args, place.sample, place.first, row,
+                                           key + lane % 4 * 2);
         else if (key + N > args.keys || (args.causal && key + N > first + 1))
             attention_hide<MT, N, false>(s, row, key + lane % 4 * 2, args.keys, args.causal);
         exponentials<MT, N, W, EXTRA>(s, out, rows, scale2);
@@ -117,12 +119,12 @@ __global__ void __launch_bounds__(shape<W>::THREADS)
             args.lse[place.row(args, place.first) + at] =
                 none ? 0 : fmaf(rows.max[i / 2][i % 2], scale, logf(sum));
     }
-    const int begin = first + warp * MT * 16;
-    if (begin < args.queries)
+    const int mine = first + warp * MT * 16;
+    if (mine < args.queries)
         attention_store<MT, W, W>(out, rows.sum, own,
                                   args.out.head(place.sample, place.first, args.width) +
-                                      begin * args.out.stride,
-                                  args.out.stride, args.queries - begin, args.width, args.width);
+                                      mine * args.out.stride,
+                                  args.out.stride, args.queries - mine, args.width, args.width);
 }
 
 template <int W, bool EXTRA>

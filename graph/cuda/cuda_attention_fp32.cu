@@ -108,11 +108,12 @@ __global__ void __launch_bounds__(THREADS) attention_forward_kernel(attention_ar
     tile::template load<R, THREADS>(q, args.q.head(place.sample, place.first, args.width),
                                     args.q.stride, first, args.queries, args.width);
 
+    const int begin = EXTRA ? max(0, first + 1 - args.window) : 0;
     float out[I][W / SIDE] = {}, max[I], sum[I] = {};
     for (int i = 0; i < I; i++)
         max[i] = -INFINITY;
     const int end = args.causal ? min(args.keys, first + R) : args.keys;
-    for (int key = 0; key < end; key += R) {
+    for (int key = begin; key < end; key += R) {
         tile::template load<R, THREADS>(kv, keys, args.k.stride, key, args.keys, args.width);
         smp_cp_async_commit();
         smp_cp_async_wait<0>();
@@ -125,7 +126,8 @@ __global__ void __launch_bounds__(THREADS) attention_forward_kernel(attention_ar
             for (int j = 0; j < I; j++) {
                 const int column = key + x + SIDE * j;
                 if (EXTRA)
-                    s[i][j] = attention_score(args, place.sample, row, column, s[i][j]);
+                    s[i][j] =
+                        attention_score(args, place.sample, place.first, row, column, s[i][j]);
                 else
                     s[i][j] = column < seen ? s[i][j] * args.scale : -INFINITY;
                 top = fmaxf(top, s[i][j]);
@@ -197,8 +199,10 @@ __global__ void __launch_bounds__(THREADS) attention_backward_kernel(attention_a
                                         parts[i].stride, first, own, args.width);
 
     float out0[I][W / SIDE] = {}, out1[I][W / SIDE] = {}, scale[I], one[I];
-    const int begin = KEYS && args.causal ? first : 0;
-    const int end = !KEYS && args.causal ? min(other, first + R) : other;
+    const int oldest = EXTRA && !KEYS ? max(0, first + 1 - args.window) : 0;
+    const int newest = EXTRA && KEYS ? min(other, first + R - 1 + args.window) : other;
+    const int begin = KEYS && args.causal ? first : oldest;
+    const int end = !KEYS && args.causal ? min(other, first + R) : newest;
     for (int head = place.first, start = begin; head < place.last;
          start = start + R < end ? start + R : begin, head += start == begin) {
         for (int i = 2; i < 4; i++)
@@ -221,7 +225,7 @@ __global__ void __launch_bounds__(THREADS) attention_backward_kernel(attention_a
                     query < args.queries && key < args.keys && (!args.causal || key <= query);
                 float score = s[i][j] * args.scale;
                 if (EXTRA) {
-                    score = attention_score(args, place.sample, query, key, s[i][j]);
+                    score = attention_score(args, place.sample, head, query, key, s[i][j]);
                     seen = score != -INFINITY;
                 }
                 const float lse = seen ? args.lse[statistics + query] : 0;

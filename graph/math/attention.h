@@ -2,6 +2,8 @@
 #ifndef SMP_GRAPH_MATH_ATTENTION_H
 #define SMP_GRAPH_MATH_ATTENTION_H
 
+#include <math.h>
+
 #include "graph/model/op.h"
 
 enum { SMP__Q, SMP__K, SMP__V };
@@ -13,10 +15,51 @@ typedef struct smp__attention {
     int input[3];
     int64_t offset[3];
     int64_t stride[3];
-    int mask;    /* input (Tk) of int32: 0 hides a key from every query; -1: there is none */
-    bool causal; /* query t sees keys 0 .. t, otherwise all */
-    float scale; /* 1 / sqrt(width) */
+    int64_t window; /* query t sees keys t - window + 1 .. t; all: the longer of queries and keys */
+    bool alibi;     /* scores are less by a slope for each position between query and key */
+    int mask;       /* input (Tk) of int32: 0 hides a key from every query; -1: there is none */
+    bool causal;    /* query t sees keys 0 .. t, otherwise all */
+    float scale;    /* 1 / sqrt(width) */
 } smp__attention;
+
+/* For functions that kernels call too. */
+#ifdef __CUDACC__
+#define SMP__ANYWHERE __host__ __device__
+#else
+#define SMP__ANYWHERE
+#endif
+
+/* ALiBi (Press et al. 2022): 2^(-8 (head + 1) / heads), and where heads is no power of two, the
+ * slopes of the next lower one, then every second of the next higher one (the authors' code).
+ * Square roots and products alone: the same bits everywhere. */
+static inline SMP__ANYWHERE double smp__attention_slope(int64_t heads, int64_t head)
+{
+    int64_t power = 1, exponent = head + 1;
+    double ratio = 0x1p-8, slope = 1;
+    for (; 2 * power <= heads; power *= 2)
+        ratio = sqrt(ratio);
+    if (head >= power) {
+        ratio = sqrt(ratio);
+        exponent = 2 * (head - power) + 1;
+    }
+    for (int64_t i = 0; i < exponent; i++)
+        slope *= ratio;
+    return slope;
+}
+
+/* What is added to a score, a function of the distance key - query. */
+static inline SMP__ANYWHERE float smp__attention_bias(const smp__attention *at, int64_t head,
+                                                      int64_t distance)
+{
+    double far = (double)(distance < 0 ? -distance : distance);
+    return (float)(-smp__attention_slope(at->heads, head) * far);
+}
+
+/* Is a bias added? There are queries + keys - 1 distances then, from 1 - queries on. */
+static inline bool smp__attention_is_biased(const smp__attention *at)
+{
+    return at->alibi;
+}
 
 /* The head of part i that head `head` of the queries reads. */
 static inline int64_t smp__attention_head(const smp__attention *at, int part, int64_t head)

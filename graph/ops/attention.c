@@ -5,12 +5,15 @@
  * of int32 [Tk] is a key padding mask: 1 for a key that counts, 0 for one that nobody sees (BERT's
  * attention_mask; PyTorch's key_padding_mask is its opposite). Who sees no key at all gets zeros.
  *
+ * alibi adds a bias to the scores that falls with the distance between query and key, to either
+ * side; window hides keys that are further back (Beltagy et al., "Longformer", 2020; Mistral).
+ *
  * Per sample and head, with w = d / heads and blocks of BLOCK_ROWS queries:
  *   P = softmax(Q K^T / sqrt(w)),  O = P V
  *   dP = dO V^T,  dS = P * (dP - rowsum(P * dP)),  dQ = dS K,  dK = dS^T Q,  dV = P^T dO
  * (Q, K scaled by 1 / sqrt(w)). The GEMMs read q, k, v in place through their row strides. A causal
- * block only looks at the keys up to its last row, which skips the blocks above the diagonal; that
- * part of P is never written or read. Forward saves P [heads, Tq, Tk], where hidden keys are 0, so
+ * block only looks at the keys up to its last row, and from the window of its first row on; the rest
+ * of P is never written or read. Forward saves P [heads, Tq, Tk], where hidden keys are 0, so
  * that backward need not know of masks. O(heads * Tq * Tk * w) time, one block of dP as workspace. */
 #include "graph/math/attention.h"
 #include "graph/ops/ops.h"
@@ -21,13 +24,15 @@
 #include "graph/math/math.h"
 #include "graph/math/vector.h"
 
-enum { HEADS, CAUSAL, KV_HEADS };
+enum { HEADS, CAUSAL, KV_HEADS, WINDOW, ALIBI };
 enum { BLOCK_ROWS = 64 };
 
 static const smp_attr_desc ATTRS[] = {
     [HEADS] = {"heads", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
     [CAUSAL] = {"causal", SMP_ATTR_BOOL, false, 0, 0, 1, NULL},
     [KV_HEADS] = {"kv_heads", SMP_ATTR_INT, false, 0, 1, INT32_MAX, NULL}, /* as many as heads */
+    [WINDOW] = {"window", SMP_ATTR_INT, false, 0, 1, INT32_MAX, NULL},     /* everything */
+    [ALIBI] = {"alibi", SMP_ATTR_BOOL, false, 0, 0, 1, NULL},
     {0},
 };
 
@@ -52,7 +57,10 @@ smp__attention smp__attention_of(const smp_graph *graph, const smp_op *op)
         .kv_heads = kv_heads_of(op->attr),
         .mask = masked ? op->n_in - 1 : -1,
         .causal = op->attr[CAUSAL].i,
+        .alibi = op->attr[ALIBI].i,
     };
+    int64_t window = op->attr[WINDOW].i, longest = at.queries > at.keys ? at.queries : at.keys;
+    at.window = window > 0 && window < longest ? window : longest;
     at.width = at.d / at.heads;
     for (int i = Q; i <= V; i++) {
         at.input[i] = packed ? 0 : i;
@@ -79,9 +87,10 @@ static smp_status infer_separate(const smp_infer *infer)
                               smp_shape_format(text[1], sizeof text[1], k),
                               smp_shape_format(text[2], sizeof text[2], v),
                               (long long)(q->dim[1] / heads * kv_heads), (long long)kv_heads);
-    if (infer->attr[CAUSAL].i && q->dim[0] != k->dim[0])
-        return smp_infer_fail(infer, "causal with %lld queries and %lld keys: expected as many",
-                              (long long)q->dim[0], (long long)k->dim[0]);
+    if ((infer->attr[CAUSAL].i || infer->attr[ALIBI].i) && q->dim[0] != k->dim[0])
+        return smp_infer_fail(infer, "%s with %lld queries and %lld keys: expected as many",
+                              infer->attr[CAUSAL].i ? "causal" : "alibi", (long long)q->dim[0],
+                              (long long)k->dim[0]);
     return SMP_OK;
 }
 
@@ -109,6 +118,9 @@ static smp_status infer(smp_infer *infer)
     }
     int64_t queries = infer->in[0]->shape.dim[0], keys = queries;
     int64_t d = infer->in[0]->shape.dim[1], heads = infer->attr[HEADS].i;
+    if (infer->attr[WINDOW].i > 0 && !infer->attr[CAUSAL].i)
+        return smp_infer_fail(infer, "window: %lld, expected causal: true besides",
+                              (long long)infer->attr[WINDOW].i);
     if (packed && d % 3 != 0)
         return smp_infer_fail(infer,
                               "input '%s' has %lld columns, expected a multiple of 3 (q, k and v "
@@ -149,21 +161,28 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
 }
 
 /* A GPU saves the logarithm of each row's sum of exponentials, (heads, Tq), and recomputes P; the
- * workspace takes the row sums of dO * O, which are those of P * dP. */
+ * workspace takes the row sums of dO * O, which are those of P * dP, and behind them the biases of
+ * all heads, (heads, Tq + Tk - 1). */
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     layout at = smp__attention_of(graph, op);
     int64_t rows_bytes = at.heads * at.queries * (int64_t)sizeof(float);
+    int64_t bias_bytes = at.heads * (at.queries + at.keys - 1) * (int64_t)sizeof(float);
     *needs = (smp_op_needs){
         .input_grad_in = (op->n_in <= 2 ? 1u : 7u) | (at.mask >= 0 ? 1u << at.mask : 0),
         .input_grad_out = true,
         .input_grad_aux = true,
         .aux_bytes = rows_bytes,
-        .workspace_bytes = batch * rows_bytes,
+        .workspace_bytes = batch * rows_bytes + (smp__attention_is_biased(&at) ? bias_bytes : 0),
     };
 }
 
-/* Keys that the query rows up to `end` may look at. */
+/* The query rows begin .. end-1 may look at the keys from `first` to before `visible`. */
+static int64_t first_key(const layout *at, int64_t begin)
+{
+    return begin < at->window ? 0 : begin + 1 - at->window;
+}
+
 static int64_t visible(const layout *at, int64_t end)
 {
     return at->causal ? end : at->keys;
@@ -184,14 +203,21 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     double scores = 0;
     for (int64_t begin = 0; begin < at.queries; begin += BLOCK_ROWS) {
         int64_t rows = at.queries - begin < BLOCK_ROWS ? at.queries - begin : BLOCK_ROWS;
-        scores += (double)rows * (double)visible(&at, begin + rows);
+        scores += (double)rows * (double)(visible(&at, begin + rows) - first_key(&at, begin));
     }
     scores *= (double)batch * (double)at.heads;
     smp__work_bytes(graph, op, batch, work);
-    work->forward_flops = scores * (4.0 * (double)at.width + 20 + (at.mask >= 0));
+    int terms = (at.mask >= 0) + smp__attention_is_biased(&at);
+    work->forward_flops = scores * (4.0 * (double)at.width + 20 + terms);
     work->backward_input_flops = scores * (8.0 * (double)at.width + 5);
     work->matrix = true;
 }
+
+/* What scores are besides products. NULL: nothing. */
+typedef struct terms {
+    const int32_t *mask; /* (Tk) of the sample */
+    const float *bias;   /* (Tq + Tk - 1) of the head, for key - query from 1 - Tq on */
+} terms;
 
 static bool any_counts(const int32_t *mask, int64_t n)
 {
@@ -209,10 +235,12 @@ SMP_VECTOR static void hide(float *restrict scores, const int32_t *restrict mask
     }
 }
 
-/* A row of n scores becomes probabilities, in place: zeros if none of the keys counts. mask: of the
- * sample, or NULL. */
-static void softmax_row(float *p, const int32_t *mask, int64_t n)
+/* A row of n scores becomes probabilities, in place: zeros if none of the keys counts. bias, mask:
+ * of these keys, or NULL. */
+static void softmax_row(float *p, const float *bias, const int32_t *mask, int64_t n)
 {
+    if (bias)
+        smp__accumulate(p, bias, n);
     if (mask)
         hide(p, mask, n);
     float top = smp__max(p, n);
@@ -226,31 +254,34 @@ static void softmax_row(float *p, const int32_t *mask, int64_t n)
 
 /* Rows begin .. begin+rows-1 of P: probabilities from scores, in place. Keys a row must not see,
  * but its block computed, become 0. */
-static void softmax_block(const layout *at, const int32_t *mask, float *p, int64_t begin,
+static void softmax_block(const layout *at, const terms *terms, float *p, int64_t begin,
                           int64_t rows)
 {
-    int64_t computed = visible(at, begin + rows);
-    for (int64_t r = 0; r < rows; r++, p += at->keys) {
-        int64_t n = visible(at, begin + r + 1);
-        softmax_row(p, mask, n);
-        memset(p + n, 0, (size_t)(computed - n) * sizeof *p);
+    int64_t low = first_key(at, begin), high = visible(at, begin + rows);
+    for (int64_t t = begin; t < begin + rows; t++, p += at->keys) {
+        int64_t from = first_key(at, t), to = visible(at, t + 1);
+        const float *bias = terms->bias ? terms->bias + at->queries - 1 - t + from : NULL;
+        memset(p + low, 0, (size_t)(from - low) * sizeof *p);
+        softmax_row(p + from, bias, terms->mask ? terms->mask + from : NULL, to - from);
+        memset(p + to, 0, (size_t)(high - to) * sizeof *p);
     }
 }
 
 /* One head of one sample. `part`: its first q, k, v; p: (Tq, Tk); out: its columns of (Tq, d). */
-static smp_status head_forward(const layout *at, const int32_t *mask, const float *const part[3],
+static smp_status head_forward(const layout *at, const terms *terms, const float *const part[3],
                                float *p, float *out)
 {
     for (int64_t begin = 0; begin < at->queries; begin += BLOCK_ROWS) {
         int64_t rows = at->queries - begin < BLOCK_ROWS ? at->queries - begin : BLOCK_ROWS;
-        int64_t keys = visible(at, begin + rows);
+        int64_t low = first_key(at, begin), keys = visible(at, begin + rows) - low;
         float *block = p + begin * at->keys;
-        SMP_TRY(smp_math_gemm(false, true, rows, keys, at->width, at->scale,
-                              part[Q] + begin * at->stride[Q], at->stride[Q], part[K],
-                              at->stride[K], 0, block, at->keys));
-        softmax_block(at, mask, block, begin, rows);
-        SMP_TRY(smp_math_gemm(false, false, rows, at->width, keys, 1, block, at->keys, part[V],
-                              at->stride[V], 0, out + begin * at->d, at->d));
+        SMP_TRY(smp_math_gemm(
+            false, true, rows, keys, at->width, at->scale, part[Q] + begin * at->stride[Q],
+            at->stride[Q], part[K] + low * at->stride[K], at->stride[K], 0, block + low, at->keys));
+        softmax_block(at, terms, block, begin, rows);
+        SMP_TRY(smp_math_gemm(false, false, rows, at->width, keys, 1, block + low, at->keys,
+                              part[V] + low * at->stride[V], at->stride[V], 0, out + begin * at->d,
+                              at->d));
     }
     return SMP_OK;
 }
@@ -260,6 +291,14 @@ static int64_t place_of(const smp_op_call *call, const layout *at, int part, int
 {
     return b * smp__in(call->graph, call->op, at->input[part])->elements + at->offset[part] +
            smp__attention_head(at, part, h) * at->width;
+}
+
+/* terms.bias of head h. */
+static const float *fill_bias(const layout *at, int64_t h, float *bias)
+{
+    for (int64_t i = 0; i < at->queries + at->keys - 1; i++)
+        bias[i] = smp__attention_bias(at, h, i + 1 - at->queries);
+    return bias;
 }
 
 static smp_status check_mask(const smp_op_call *call, const layout *at)
@@ -283,14 +322,15 @@ static smp_status forward(const smp_op_call *call)
     if (mask)
         SMP_TRY(check_mask(call, &at));
     for (int64_t b = 0; b < call->batch; b++) {
-        const int32_t *of_sample = mask ? mask + b * at.keys : NULL;
+        terms terms = {.mask = mask ? mask + b * at.keys : NULL};
         for (int64_t h = 0; h < at.heads; h++, p += at.queries * at.keys) {
+            if (smp__attention_is_biased(&at))
+                terms.bias = fill_bias(&at, h, call->workspace);
             const float *part[3];
             for (int i = Q; i <= V; i++) {
                 part[i] = (const float *)call->in[at.input[i]] + place_of(call, &at, i, b, h);
             }
-            SMP_TRY(
-                head_forward(&at, of_sample, part, p, out + b * at.queries * at.d + h * at.width));
+            SMP_TRY(head_forward(&at, &terms, part, p, out + b * at.queries * at.d + h * at.width));
         }
     }
     return SMP_OK;
@@ -305,42 +345,52 @@ SMP_VECTOR static void score_row(float *restrict ds, const float *restrict p, fl
 
 static void score_block(const layout *at, float *ds, const float *p, int64_t begin, int64_t rows)
 {
-    int64_t computed = visible(at, begin + rows);
-    for (int64_t r = 0; r < rows; r++, p += at->keys, ds += at->keys) {
-        int64_t n = visible(at, begin + r + 1);
-        score_row(ds, p, smp__dot(p, ds, n), n);
-        memset(ds + n, 0, (size_t)(computed - n) * sizeof *ds);
+    int64_t low = first_key(at, begin), high = visible(at, begin + rows);
+    for (int64_t t = begin; t < begin + rows; t++, p += at->keys, ds += at->keys) {
+        int64_t from = first_key(at, t), to = visible(at, t + 1), n = to - from;
+        memset(ds + low, 0, (size_t)(from - low) * sizeof *ds);
+        score_row(ds + from, p + from, smp__dot(p + from, ds + from, n), n);
+        memset(ds + to, 0, (size_t)(high - to) * sizeof *ds);
     }
 }
 
+static void clear_rows(float *rows, int64_t n, int64_t width, int64_t stride)
+{
+    for (int64_t i = 0; rows && i < n; i++)
+        memset(rows + i * stride, 0, (size_t)width * sizeof *rows);
+}
+
 /* One head of one sample. Blocks go from the last to the first: a causal model's last block covers
- * every key, so that of the first head that reads them overwrites dK and dV and the others add to
- * them. grad[i] NULL: not wanted. */
+ * every key but those before its window, so that of the first head that reads them overwrites dK
+ * and dV and the others add to them. grad[i] NULL: not wanted. */
 static smp_status head_backward(const layout *at, const float *const part[3], bool first,
                                 const float *p, const float *dout, float *ds, float *const grad[3])
 {
     int64_t last = (at->queries - 1) / BLOCK_ROWS * BLOCK_ROWS;
+    for (int i = K; first && i <= V; i++)
+        clear_rows(grad[i], first_key(at, last), at->width, at->stride[i]);
     for (int64_t begin = last; begin >= 0; begin -= BLOCK_ROWS) {
         int64_t rows = at->queries - begin < BLOCK_ROWS ? at->queries - begin : BLOCK_ROWS;
-        int64_t keys = visible(at, begin + rows);
+        int64_t low = first_key(at, begin), keys = visible(at, begin + rows) - low;
         float beta = first && begin == last ? 0 : 1;
         const float *block = p + begin * at->keys, *dblock = dout + begin * at->d;
         if (grad[V])
-            SMP_TRY(smp_math_gemm(true, false, keys, at->width, rows, 1, block, at->keys, dblock,
-                                  at->d, beta, grad[V], at->stride[V]));
+            SMP_TRY(smp_math_gemm(true, false, keys, at->width, rows, 1, block + low, at->keys,
+                                  dblock, at->d, beta, grad[V] + low * at->stride[V],
+                                  at->stride[V]));
         if (!grad[Q] && !grad[K])
             continue;
-        SMP_TRY(smp_math_gemm(false, true, rows, keys, at->width, 1, dblock, at->d, part[V],
-                              at->stride[V], 0, ds, at->keys));
+        SMP_TRY(smp_math_gemm(false, true, rows, keys, at->width, 1, dblock, at->d,
+                              part[V] + low * at->stride[V], at->stride[V], 0, ds + low, at->keys));
         score_block(at, ds, block, begin, rows);
         if (grad[Q])
-            SMP_TRY(smp_math_gemm(false, false, rows, at->width, keys, at->scale, ds, at->keys,
-                                  part[K], at->stride[K], 0, grad[Q] + begin * at->stride[Q],
-                                  at->stride[Q]));
+            SMP_TRY(smp_math_gemm(false, false, rows, at->width, keys, at->scale, ds + low,
+                                  at->keys, part[K] + low * at->stride[K], at->stride[K], 0,
+                                  grad[Q] + begin * at->stride[Q], at->stride[Q]));
         if (grad[K])
-            SMP_TRY(smp_math_gemm(true, false, keys, at->width, rows, at->scale, ds, at->keys,
-                                  part[Q] + begin * at->stride[Q], at->stride[Q], beta, grad[K],
-                                  at->stride[K]));
+            SMP_TRY(smp_math_gemm(true, false, keys, at->width, rows, at->scale, ds + low, at->keys,
+                                  part[Q] + begin * at->stride[Q], at->stride[Q], beta,
+                                  grad[K] + low * at->stride[K], at->stride[K]));
     }
     return SMP_OK;
 }
@@ -368,8 +418,8 @@ static smp_status backward_input(const smp_op_call *call)
 
 const smp_op_kind smp__op_attention = {
     .name = "attention",
-    .summary = "multi-head attention on packed q|k|v or on three inputs, causal or not, with masks "
-               "of keys, with fewer heads of keys and values",
+    .summary = "multi-head attention on packed q|k|v or on three inputs, causal or not, with "
+               "fewer heads of keys and values, masks, windows, ALiBi",
     .sample = "inputs:\n"
               "  qkv: {dtype: float32, shape: [4, 12]}\n"
               "ops:\n"

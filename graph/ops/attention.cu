@@ -44,6 +44,13 @@ __global__ void __launch_bounds__(SMP_BLOCK) attention_delta(attention_args<T> a
     }
 }
 
+__global__ void __launch_bounds__(SMP_BLOCK) attention_bias(smp__attention at, float *bias)
+{
+    const int64_t distances = at.queries + at.keys - 1;
+    for (int64_t i = smp_thread(); i < at.heads * distances; i += smp_threads())
+        bias[i] = smp__attention_bias(&at, i / distances, i % distances + 1 - at.queries);
+}
+
 static smp_status check(const smp_graph *graph, const smp_op *op, const smp__attention *at)
 {
     if (at->width > ATTENTION_MAX_WIDTH)
@@ -84,8 +91,23 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
     return SMP_OK;
 }
 
+/* The biases of all heads, behind the deltas in the workspace. */
+static smp_status fill_bias(const smp_op_call *call, const smp__attention *at, const float **bias)
+{
+    const smp_cuda *cuda = smp_cuda_of(call);
+    float *to = static_cast<float *>(call->workspace) + call->batch * at->heads * at->queries;
+    *bias = NULL;
+    if (!smp__attention_is_biased(at))
+        return SMP_OK;
+    SMP_LAUNCH(attention_bias, smp_grid(cuda, at->heads * (at->queries + at->keys - 1)), SMP_BLOCK,
+               0, cuda->stream, *at, to);
+    *bias = to;
+    return smp__cuda_launched("attention, bias");
+}
+
 /* din NULL: forward. */
-template <typename T> static attention_args<T> args_of(const smp_op_call *call, float *const *din)
+template <typename T>
+static smp_status make_args(const smp_op_call *call, float *const *din, attention_args<T> *made)
 {
     const smp__attention at = smp__attention_of(call->graph, call->op);
     attention_args<T> args = {};
@@ -113,15 +135,22 @@ template <typename T> static attention_args<T> args_of(const smp_op_call *call, 
     args.batch = (int)call->batch;
     args.causal = at.causal;
     args.scale = at.scale;
-    return args;
+    args.window = (int)at.window;
+    SMP_TRY(fill_bias(call, &at, &args.bias));
+    *made = args;
+    return SMP_OK;
 }
 
 static smp_status forward(const smp_op_call *call)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
-    if (!smp_is_bf16(call))
-        return attention_forward(cuda, args_of<float>(call, NULL));
-    const attention_args<bf16> args = args_of<bf16>(call, NULL);
+    if (!smp_is_bf16(call)) {
+        attention_args<float> args;
+        SMP_TRY(make_args(call, NULL, &args));
+        return attention_forward(cuda, args);
+    }
+    attention_args<bf16> args;
+    SMP_TRY(make_args(call, NULL, &args));
     if (!call->state)
         return attention_forward(cuda, args);
     const smp__dnn_attention_data data = {args.q.at, args.k.at, args.v.at, args.out.at, args.lse};
@@ -132,7 +161,8 @@ static smp_status forward(const smp_op_call *call)
 template <typename T> static smp_status backward_input(const smp_op_call *call)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
-    const attention_args<T> args = args_of<T>(call, call->din);
+    attention_args<T> args;
+    SMP_TRY(make_args(call, call->din, &args));
     const int64_t n = (int64_t)args.batch * args.queries * args.heads;
     SMP_LAUNCH(attention_delta<T>, smp_grid(cuda, n * DELTA_LANES), SMP_BLOCK, 0, cuda->stream,
                args);

@@ -13,6 +13,8 @@ statistic is what all of them changed it by. Dropout is left out: its random num
 Everything is computed in double from values rounded to float, and written with nine digits, which
 is what identifies a float.
 """
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -105,10 +107,27 @@ def attention(q, k, v, n, causal):
     out = F.scaled_dot_product_attention(heads(q, n), heads(k, n), heads(v, n), is_causal=causal)
 def attention(q, k, v, n, causal, counts=None):
     """counts: (batch, keys), 0 where a key is padding."""
+def slopes(n):
+    """Of ALiBi, as its authors' get_slopes has them."""
+    if n & (n - 1) == 0:
+        start = 2 ** (-(2 ** -(math.log2(n) - 3)))
+        return [start ** (i + 1) for i in range(n)]
+    lower = 2 ** math.floor(math.log2(n))
+    return slopes(lower) + slopes(2 * lower)[0::2][:n - lower]
+
+
+def alibi(n, rows):
+    distance = torch.arange(rows)[None, :] - torch.arange(rows)[:, None]
+    return -torch.tensor(slopes(n)).double()[:, None, None] * distance.abs()
+
+
+def attention(q, k, v, n, causal, counts=None, window=None, bias=0):
+    """counts: (batch, keys), 0 where a key is padding; bias: added to the scores."""
     seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool)
     seen = seen.tril() if causal else seen
     seen = seen if counts is None else seen & (counts != 0)[:, None, None, :]
-    mask = torch.zeros(seen.shape, dtype=q.dtype).masked_fill(~seen, float("-inf"))
+    seen = seen if window is None else seen.triu(1 - window)
+    mask = torch.zeros(seen.shape, dtype=q.dtype).masked_fill(~seen, float("-inf")) + bias
     out = F._scaled_dot_product_attention(heads(q, n), heads(k, n), heads(v, n), mask)
     out = out[0] if isinstance(out, tuple) else out
     return out.transpose(1, 2).reshape(q.shape)
@@ -121,8 +140,8 @@ def grouped(q, k, v, n, kv_heads, causal):
     return attention(q, k, v, n, causal)
 
 
-def packed(x, n, causal, counts=None):
-    return attention(*x.split(x.shape[2] // 3, dim=2), n, causal, counts)
+def packed(x, n, causal, **more):
+    return attention(*x.split(x.shape[2] // 3, dim=2), n, causal, **more)
 
 
 def cross_entropy(logits, targets, smoothing=0.0):
@@ -205,13 +224,19 @@ def main():
     case("attention_multi_query", 2, "attention, heads: 3, kv_heads: 1",
          lambda q, k, v: grouped(q, k, v, 3, 1, False), [rand(2, 3, 12), rand(2, 5, 4), rand(2, 5, 4)])
     counts = torch.tensor([[1, 1, 1, 0, 0], [1, 0, 1, 1, 1]])
-    case("attention_masked", 2, "attention, heads: 2", lambda x, m: packed(x, 2, False, m),
+    case("attention_masked", 2, "attention, heads: 2", lambda x, m: packed(x, 2, False, counts=m),
          [rand(2, 5, 12), counts])
     case("attention_masked_causal", 2, "attention, heads: 2, causal: true",
-         lambda x, m: packed(x, 2, True, m), [rand(2, 5, 12), counts])
+         lambda x, m: packed(x, 2, True, counts=m), [rand(2, 5, 12), counts])
     case("attention_masked_three", 2, "attention, heads: 2",
-         lambda q, k, v, m: attention(q, k, v, 2, False, m),
+         lambda q, k, v, m: attention(q, k, v, 2, False, counts=m),
          [rand(2, 3, 8), rand(2, 5, 8), rand(2, 5, 8), counts])
+    case("attention_window", 2, "attention, heads: 2, causal: true, window: 3",
+         lambda x: packed(x, 2, True, window=3), [rand(2, 7, 12)])
+    case("attention_alibi", 2, "attention, heads: 4, causal: true, alibi: true",
+         lambda x: packed(x, 4, True, bias=alibi(4, 6)), [rand(2, 6, 24)])
+    case("attention_alibi_odd", 2, "attention, heads: 6, alibi: true",
+         lambda x: packed(x, 6, False, bias=alibi(6, 5)), [rand(2, 5, 36)])
     case("add", 2, "add", torch.add, [rand(2, 3, 4), rand(2, 3, 4)])
     case("mul", 2, "mul", torch.mul, [rand(2, 3, 4), rand(2, 3, 4)])
     case("flatten", 2, "flatten", lambda x: x.flatten(1), [rand(2, 3, 2, 2)])

@@ -1,5 +1,5 @@
 /* attention: random and large models (packed and not, causal and not, heads that share keys, masks,
- * several blocks of queries); the naive reference; how exact gradients can be. */
+ * windows, biases, several blocks of queries); the naive reference; how exact gradients can be. */
 #include "tests/graph/ops/op_cases.h"
 
 /* "[rows, columns]" of float input `name`. */
@@ -34,15 +34,19 @@ static void make(model_text *m, uint64_t *rng, int round)
     model_write(m, "ops:\n  - {op: attention, name: op, in: [%s%s], out: y, heads: %d, causal: %s",
                 packed ? "a" : "a, b, c", masked ? ", m" : "", kv_heads * group,
                 causal ? "true" : "false");
+    if (causal && random_int(rng, 0, 2) == 0)
+        model_write(m, ", window: %d", (int)random_int(rng, 1, is_long ? 80 : 8));
+    if ((packed || causal) && random_int(rng, 0, 2) == 0)
+        model_write(m, ", alibi: true");
     if (!packed && (group > 1 || round % 3 == 0))
         model_write(m, ", kv_heads: %d", kv_heads);
     model_write(m, "}\n");
 }
 
 typedef struct sizes {
-    bool packed, causal;
-    const double *mask; /* of all samples; NULL: none */
-    int64_t queries, keys, heads, kv_heads, width;
+    bool packed, causal, alibi;
+    const double *mask;                                    /* of all samples; NULL: none */
+    int64_t queries, keys, heads, kv_heads, width, window; /* window 0: none */
 } sizes;
 
 static sizes sizes_of(const reference_call *c)
@@ -51,6 +55,8 @@ static sizes sizes_of(const reference_call *c)
     bool packed = n <= 2;
     sizes s = {.packed = packed, .causal = ref_attr(c, "causal")->i};
     s.mask = n % 2 == 0 && c->in ? c->in[n - 1] : NULL;
+    s.window = ref_attr(c, "window")->i;
+    s.alibi = ref_attr(c, "alibi")->i;
     s.queries = ref_in(c, 0)->shape.dim[0];
     s.keys = ref_in(c, packed ? 0 : 1)->shape.dim[0];
     s.heads = ref_attr(c, "heads")->i;
@@ -77,7 +83,20 @@ static double qkv(const reference_call *c, const sizes *s, int part, int64_t b, 
 
 static bool sees(const sizes *s, int64_t b, int64_t q, int64_t k)
 {
-    return (!s->causal || k <= q) && (!s->mask || s->mask[b * s->keys + k] != 0);
+    return (!s->causal || k <= q) && (s->window == 0 || q - k < s->window) &&
+           (!s->mask || s->mask[b * s->keys + k] != 0);
+}
+
+/* 2^(-8/n), its square, ...; of 3 heads those of 2 and the first of 4, of 6 those of 4 and the first
+ * and third of 8. */
+static double slope(int64_t heads, int64_t h)
+{
+    int64_t power = 1;
+    while (2 * power <= heads)
+        power *= 2;
+    if (h < power)
+        return pow(2, -8.0 * (double)(h + 1) / (double)power);
+    return pow(2, -8.0 * (double)(2 * (h - power) + 1) / (double)(2 * power));
 }
 
 /* Of query q, over all keys; 0 where it does not see them. */
@@ -89,7 +108,10 @@ static void probabilities(const reference_call *c, const sizes *s, int64_t b, in
         p[k] = 0;
         for (int64_t x = 0; x < s->width; x++)
             p[k] += qkv(c, s, 0, b, q, h, x) * qkv(c, s, 1, b, k, h, x);
-        p[k] = sees(s, b, q, k) ? p[k] / sqrt((double)s->width) : -INFINITY;
+        p[k] /= sqrt((double)s->width);
+        if (s->alibi)
+            p[k] -= slope(s->heads, h) * fabs((double)(q - k));
+        p[k] = sees(s, b, q, k) ? p[k] : -INFINITY;
         any |= sees(s, b, q, k);
     }
     if (any)
@@ -158,8 +180,9 @@ static double gradient_scale(const reference_call *c, const float *dout, int slo
     return largest_sum;
 }
 
-/* A score is a product of rows, an exponential, and weighs a row; a mask is added to it. Backward has four such products
- * (dV, dP, dQ, dK). Blocks of 64 queries see the same keys, those past the diagonal masked. */
+/* A score is a product of rows, an exponential, and weighs a row; a mask or a bias is added to it. Backward has four such products
+ * (dV, dP, dQ, dK). Blocks of 64 queries see the same keys, from the window of the first to
+ * the diagonal of the last. */
 static reference_flops flops(const reference_call *c)
 {
     const sizes s = sizes_of(c);
@@ -167,8 +190,10 @@ static reference_flops flops(const reference_call *c)
     for (int64_t i = 0; i < c->batch * s.heads; i++)
         for (int64_t q = 0; q < s.queries; q++)
             for (int64_t k = 0; k < s.keys && (!s.causal || k / 64 <= q / 64); k++) {
+                if (s.window > 0 && q / 64 * 64 - k >= s.window)
+                    continue;
                 count.forward += (double)(2 * s.width + REF_FUNCTION + 2 * s.width);
-                count.forward += c->op->n_in % 2 == 0;
+                count.forward += (c->op->n_in % 2 == 0) + s.alibi;
                 count.backward_input += (double)(4 * 2 * s.width + 5);
             }
     return count;
@@ -188,6 +213,10 @@ static const large_case LARGE[] = {
     {2, 1.5, "a: float32 [70, 240]; m: int32 [70]", "in: [a, m], heads: 1, causal: true"},
     {2, 1.5, "a: float32 [40, 288]; b: float32 [75, 144]; c: float32 [75, 144]; m: int32 [75]",
      "in: [a, b, c, m], heads: 2, kv_heads: 1"},
+    {1, 1.5, "a: float32 [200, 96]", "heads: 1, causal: true, window: 20"},
+    {2, 1.5, "a: float32 [130, 144]; m: int32 [130]",
+     "in: [a, m], heads: 3, causal: true, window: 67, alibi: true"},
+    {1, 1.5, "a: float32 [97, 480]", "heads: 2, alibi: true"},
     {0},
 };
 

@@ -64,6 +64,8 @@ static void test_op_rules_refuse_bad_models(void **state)
         {"op: attention, in: [x, x, y], heads: 1", "[Tk, d]"},
         {"op: attention, in: [x, x, x, x], heads: 1", "expected 1 (q, k, v packed) or 3"},
         {"op: attention, in: [x, ids, x, ids], heads: 1", "float"},
+        {"op: attention, in: x, heads: 1, window: 2", "expected causal: true"},
+        {"op: attention, in: x, heads: 1, causal: true, window: 0", "window"},
         {"op: attention, in: [x, two], heads: 1", "mask 'two' [2], expected [4]"},
         {"op: attention, in: v, heads: 1", "dimension"},
         {"op: attention, in: [x, x, x], heads: 3, kv_heads: 2", "does not divide the 3 heads"},
@@ -172,6 +174,18 @@ static void test_op_rules_refuse_causal_with_other_keys(void **state)
     (void)state;
     assert_int_equal(smp_graph_parse("m.yaml", yaml, strlen(yaml), &graph), SMP_ERR_INPUT);
     assert_non_null(strstr(smp_last_error(), "4 queries and 5 keys"));
+}
+
+static void test_op_rules_refuse_alibi_with_other_keys(void **state)
+{
+    const char *yaml = "smp: 1\nname: t\ninputs:\n  q: {dtype: float32, shape: [4, 6]}\n"
+                       "  k: {dtype: float32, shape: [5, 6]}\nops:\n"
+                       "  - {op: attention, name: op, in: [q, k, k], out: z, heads: 2, "
+                       "alibi: true}\n";
+    smp_graph *graph = NULL;
+    (void)state;
+    assert_int_equal(smp_graph_parse("m.yaml", yaml, strlen(yaml), &graph), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "alibi with 4 queries and 5 keys"));
 }
 
 static void test_op_rules_name_the_shapes_of_attention(void **state)
@@ -611,6 +625,7 @@ int main(void)
         cmocka_unit_test(test_op_rules_refuse_bad_models),
         cmocka_unit_test(test_op_rules_refuse_bad_convolutions),
         cmocka_unit_test(test_op_rules_refuse_causal_with_other_keys),
+        cmocka_unit_test(test_op_rules_refuse_alibi_with_other_keys),
         cmocka_unit_test(test_op_rules_name_the_shapes_of_attention),
         cmocka_unit_test(test_op_rules_refuse_more_probabilities_than_can_be),
         cmocka_unit_test(test_op_rules_refuse_indices_out_of_range),
