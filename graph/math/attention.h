@@ -1,4 +1,5 @@
-/* What the CPU's and the GPU's attention share: sizes, and where q, k and v lie. */
+/* What the CPU's and the GPU's attention share: sizes, where q, k and v lie, what is added to scores
+ * for the distance of a key. */
 #ifndef SMP_GRAPH_MATH_ATTENTION_H
 #define SMP_GRAPH_MATH_ATTENTION_H
 
@@ -19,7 +20,8 @@ typedef struct smp__attention {
     bool alibi;     /* scores are less by a slope for each position between query and key */
     int mask;       /* input (Tk) of int32: 0 hides a key from every query; -1: there is none */
     bool causal;    /* query t sees keys 0 .. t, otherwise all */
-    float scale;    /* 1 / sqrt(width) */
+    int64_t buckets, max_distance; /* of a bias that is learned; buckets 0: none */
+    float scale;                   /* 1 / sqrt(width) unless the model says */
 } smp__attention;
 
 /* For functions that kernels call too. */
@@ -47,10 +49,31 @@ static inline SMP__ANYWHERE double smp__attention_slope(int64_t heads, int64_t h
     return slope;
 }
 
-/* What is added to a score, a function of the distance key - query. */
-static inline SMP__ANYWHERE float smp__attention_bias(const smp__attention *at, int64_t head,
-                                                      int64_t distance)
+/* The bucket of a distance key - query (Raffel et al., "T5", 2020): half of them for single
+ * distances, the others wider and wider up to max_distance; not causal, as many for either side.
+ * The bounds of the wide ones are no integers, or nearly; that hair's breadth (1e-9) is what keeps
+ * logarithms of different libraries to one opinion. */
+static inline SMP__ANYWHERE int64_t smp__attention_bucket(const smp__attention *at,
+                                                          int64_t distance)
 {
+    const int64_t side = at->causal ? at->buckets : at->buckets / 2, single = side / 2;
+    const int64_t behind = distance < 0 ? -distance : 0;
+    const int64_t far = distance > 0 && !at->causal ? distance : behind;
+    const int64_t first = distance > 0 && !at->causal ? side : 0;
+    if (far < single)
+        return first + far;
+    const double share =
+        log((double)far / (double)single) / log((double)at->max_distance / (double)single);
+    const int64_t wide = (int64_t)(share * (double)(side - single) + 1e-9);
+    return first + single + (wide < side - single ? wide : side - single - 1);
+}
+
+/* What is added to a score, a function of the distance key - query. weight: (buckets, heads). */
+static inline SMP__ANYWHERE float smp__attention_bias(const smp__attention *at, const float *weight,
+                                                      int64_t head, int64_t distance)
+{
+    if (at->buckets > 0)
+        return weight[smp__attention_bucket(at, distance) * at->heads + head];
     double far = (double)(distance < 0 ? -distance : distance);
     return (float)(-smp__attention_slope(at->heads, head) * far);
 }
@@ -58,7 +81,16 @@ static inline SMP__ANYWHERE float smp__attention_bias(const smp__attention *at, 
 /* Is a bias added? There are queries + keys - 1 distances then, from 1 - queries on. */
 static inline bool smp__attention_is_biased(const smp__attention *at)
 {
-    return at->alibi;
+    return at->alibi || at->buckets > 0;
+}
+
+/* Floats of workspace for sums of the learned bias's gradient on a GPU: of every head and every
+ * diagonal of tiles of SMP__BIAS_TILE rows and keys, those of its distances. */
+enum { SMP__BIAS_TILE = 32 };
+static inline int64_t smp__attention_bias_parts(const smp__attention *at)
+{
+    const int64_t tiles = (at->queries + SMP__BIAS_TILE - 1) / SMP__BIAS_TILE;
+    return at->buckets > 0 ? at->heads * (2 * tiles - 1) * (2 * SMP__BIAS_TILE - 1) : 0;
 }
 
 /* The head of part i that head `head` of the queries reads. */

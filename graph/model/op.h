@@ -155,7 +155,7 @@ typedef struct smp_op_kernels {
     void (*release)(void *state);
     smp_status (*forward)(const smp_op_call *call);
     smp_status (*backward_input)(const smp_op_call *call);  /* NULL: no float input */
-    smp_status (*backward_weight)(const smp_op_call *call); /* NULL: no weights */
+    smp_status (*backward_weight)(const smp_op_call *call); /* of ops with weights; NULL: none */
     /* Optional: the forward calls of this op and of `next`, which reads its output at slot 0, as
      * one kernel; both outputs are written. For the ops of smp_op_fused, and no others. */
     smp_status (*forward_fused)(const smp_op_call *call, const smp_op_call *next);

@@ -6,7 +6,8 @@
  * attention_mask; PyTorch's key_padding_mask is its opposite). Who sees no key at all gets zeros.
  *
  * alibi adds a bias to the scores that falls with the distance between query and key, to either
- * side; window hides keys that are further back (Beltagy et al., "Longformer", 2020; Mistral).
+ * side; buckets one that is learned, a weight [buckets, heads] (T5), which layers may share. window
+ * hides keys that are further back (Beltagy et al., "Longformer", 2020; Mistral).
  *
  * Per sample and head, with w = d / heads and blocks of BLOCK_ROWS queries:
  *   P = softmax(Q K^T / sqrt(w)),  O = P V
@@ -14,7 +15,8 @@
  * (Q, K scaled by 1 / sqrt(w)). The GEMMs read q, k, v in place through their row strides. A causal
  * block only looks at the keys up to its last row, and from the window of its first row on; the rest
  * of P is never written or read. Forward saves P [heads, Tq, Tk], where hidden keys are 0, so
- * that backward need not know of masks. O(heads * Tq * Tk * w) time, one block of dP as workspace. */
+ * that backward need not know of masks. The learned bias gets the sums of dS over equal distances,
+ * dS computed again in backward_weight. O(heads * Tq * Tk * w) time, one block of dP as workspace. */
 #include "graph/math/attention.h"
 #include "graph/ops/ops.h"
 
@@ -24,7 +26,7 @@
 #include "graph/math/math.h"
 #include "graph/math/vector.h"
 
-enum { HEADS, CAUSAL, KV_HEADS, WINDOW, ALIBI };
+enum { HEADS, CAUSAL, KV_HEADS, WINDOW, ALIBI, BUCKETS, MAX_DISTANCE, WEIGHT, INIT_STD, SCALE };
 enum { BLOCK_ROWS = 64 };
 
 static const smp_attr_desc ATTRS[] = {
@@ -33,6 +35,11 @@ static const smp_attr_desc ATTRS[] = {
     [KV_HEADS] = {"kv_heads", SMP_ATTR_INT, false, 0, 1, INT32_MAX, NULL}, /* as many as heads */
     [WINDOW] = {"window", SMP_ATTR_INT, false, 0, 1, INT32_MAX, NULL},     /* everything */
     [ALIBI] = {"alibi", SMP_ATTR_BOOL, false, 0, 0, 1, NULL},
+    [BUCKETS] = {"buckets", SMP_ATTR_INT, false, 0, 2, INT32_MAX, NULL},
+    [MAX_DISTANCE] = {"max_distance", SMP_ATTR_INT, false, 128, 2, INT32_MAX, NULL},
+    [WEIGHT] = {"weight", SMP_ATTR_STRING, false, 0, 0, 0, NULL},
+    [INIT_STD] = {"init_std", SMP_ATTR_FLOAT, false, 0.02, 0, 1e6, NULL},
+    [SCALE] = {"scale", SMP_ATTR_FLOAT, false, 0, 1e-6, 1e6, NULL}, /* 1 / sqrt(width) */
     {0},
 };
 
@@ -58,6 +65,8 @@ smp__attention smp__attention_of(const smp_graph *graph, const smp_op *op)
         .mask = masked ? op->n_in - 1 : -1,
         .causal = op->attr[CAUSAL].i,
         .alibi = op->attr[ALIBI].i,
+        .buckets = op->attr[BUCKETS].i,
+        .max_distance = op->attr[MAX_DISTANCE].i,
     };
     int64_t window = op->attr[WINDOW].i, longest = at.queries > at.keys ? at.queries : at.keys;
     at.window = window > 0 && window < longest ? window : longest;
@@ -67,7 +76,8 @@ smp__attention smp__attention_of(const smp_graph *graph, const smp_op *op)
         at.offset[i] = packed ? i * at.d : 0;
         at.stride[i] = packed ? 3 * at.d : (i == Q ? at.heads : at.kv_heads) * at.width;
     }
-    at.scale = (float)(1.0 / sqrt((double)at.width));
+    double scale = op->attr[SCALE].f;
+    at.scale = (float)(scale > 0 ? scale : 1.0 / sqrt((double)at.width));
     return at;
 }
 
@@ -87,10 +97,13 @@ static smp_status infer_separate(const smp_infer *infer)
                               smp_shape_format(text[1], sizeof text[1], k),
                               smp_shape_format(text[2], sizeof text[2], v),
                               (long long)(q->dim[1] / heads * kv_heads), (long long)kv_heads);
-    if ((infer->attr[CAUSAL].i || infer->attr[ALIBI].i) && q->dim[0] != k->dim[0])
-        return smp_infer_fail(infer, "%s with %lld queries and %lld keys: expected as many",
-                              infer->attr[CAUSAL].i ? "causal" : "alibi", (long long)q->dim[0],
-                              (long long)k->dim[0]);
+    const char *same = infer->attr[CAUSAL].i        ? "causal"
+                       : infer->attr[ALIBI].i       ? "alibi"
+                       : infer->attr[BUCKETS].i > 0 ? "buckets"
+                                                    : NULL;
+    if (same && q->dim[0] != k->dim[0])
+        return smp_infer_fail(infer, "%s with %lld queries and %lld keys: expected as many", same,
+                              (long long)q->dim[0], (long long)k->dim[0]);
     return SMP_OK;
 }
 
@@ -106,6 +119,36 @@ static smp_status infer_mask(const smp_infer *infer, int64_t keys)
     if (mask->shape.n_dim != 1 || mask->shape.dim[0] != keys)
         return smp_infer_fail(infer, "mask '%s' %s, expected [%lld], one for each key", mask->name,
                               smp_shape_format(text, sizeof text, &mask->shape), (long long)keys);
+    return SMP_OK;
+}
+
+/* The learned bias. */
+static smp_status infer_buckets(smp_infer *infer)
+{
+    const smp_attr_value *attr = infer->attr;
+    int64_t buckets = attr[BUCKETS].i, least = attr[CAUSAL].i ? 2 : 4;
+    int64_t single = attr[CAUSAL].i ? buckets / 2 : buckets / 4;
+    if (buckets == 0)
+        return attr[WEIGHT].s.text ? smp_infer_fail(infer, "weight: expected buckets besides")
+                                   : SMP_OK;
+    if (attr[ALIBI].i)
+        return smp_infer_fail(infer, "alibi and buckets: expected one of them");
+    if (buckets < least)
+        return smp_infer_fail(infer, "buckets: %lld, expected at least %lld%s", (long long)buckets,
+                              (long long)least, attr[CAUSAL].i ? "" : " without causal: true");
+    if (attr[MAX_DISTANCE].i <= single)
+        return smp_infer_fail(infer,
+                              "max_distance: %lld, expected more than the %lld that have a "
+                              "bucket each",
+                              (long long)attr[MAX_DISTANCE].i, (long long)single);
+    infer->n_param = 1;
+    infer->param[0] = (smp_param_decl){
+        .role = "relative_bias",
+        .shape = {2, {buckets, attr[HEADS].i}},
+        .init = SMP_INIT_NORMAL,
+        .init_scale = (float)attr[INIT_STD].f,
+        .tied_to = attr[WEIGHT].s.text,
+    };
     return SMP_OK;
 }
 
@@ -144,36 +187,46 @@ static smp_status infer(smp_infer *infer)
                               (long long)heads, (long long)queries, (long long)keys);
     infer->out_dtype = SMP_F32;
     infer->out_shape = (smp_shape){2, {queries, d}};
-    return SMP_OK;
+    return infer_buckets(infer);
 }
 
+/* Biases of a head or their gradients lie behind the block of dP; forward, which has none, makes them
+ * in its place. */
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     (void)batch;
     layout at = smp__attention_of(graph, op);
     int64_t rows = at.queries < BLOCK_ROWS ? at.queries : BLOCK_ROWS;
+    int64_t distances = at.buckets > 0 ? at.queries + at.keys - 1 : 0;
     *needs = (smp_op_needs){
         .input_grad_in = op->n_in <= 2 ? 1u : 7u,
         .input_grad_aux = true,
+        .weight_grad_in = at.buckets > 0 ? 1u << at.input[V] : 0,
+        .weight_grad_aux = at.buckets > 0,
         .aux_bytes = at.heads * at.queries * at.keys * (int64_t)sizeof(float),
-        .workspace_bytes = rows * at.keys * (int64_t)sizeof(float),
+        .workspace_bytes = (rows * at.keys + distances) * (int64_t)sizeof(float),
     };
 }
 
 /* A GPU saves the logarithm of each row's sum of exponentials, (heads, Tq), and recomputes P; the
  * workspace takes the row sums of dO * O, which are those of P * dP, and behind them the biases of
- * all heads, (heads, Tq + Tk - 1). */
+ * all heads, (heads, Tq + Tk - 1), and what smp__attention_bias_parts says. */
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     layout at = smp__attention_of(graph, op);
     int64_t rows_bytes = at.heads * at.queries * (int64_t)sizeof(float);
     int64_t bias_bytes = at.heads * (at.queries + at.keys - 1) * (int64_t)sizeof(float);
+    int64_t part_bytes = smp__attention_bias_parts(&at) * (int64_t)sizeof(float);
+    uint32_t in = (op->n_in <= 2 ? 1u : 7u) | (at.mask >= 0 ? 1u << at.mask : 0);
     *needs = (smp_op_needs){
-        .input_grad_in = (op->n_in <= 2 ? 1u : 7u) | (at.mask >= 0 ? 1u << at.mask : 0),
+        .input_grad_in = in,
+        .weight_grad_in = at.buckets > 0 ? in : 0,
+        .weight_grad_aux = at.buckets > 0,
         .input_grad_out = true,
         .input_grad_aux = true,
         .aux_bytes = rows_bytes,
-        .workspace_bytes = batch * rows_bytes + (smp__attention_is_biased(&at) ? bias_bytes : 0),
+        .workspace_bytes =
+            batch * rows_bytes + (smp__attention_is_biased(&at) ? bias_bytes : 0) + part_bytes,
     };
 }
 
@@ -210,6 +263,7 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     int terms = (at.mask >= 0) + smp__attention_is_biased(&at);
     work->forward_flops = scores * (4.0 * (double)at.width + 20 + terms);
     work->backward_input_flops = scores * (8.0 * (double)at.width + 5);
+    work->backward_weight_flops = at.buckets > 0 ? scores * (2.0 * (double)at.width + 6) : 0;
     work->matrix = true;
 }
 
@@ -294,10 +348,12 @@ static int64_t place_of(const smp_op_call *call, const layout *at, int part, int
 }
 
 /* terms.bias of head h. */
-static const float *fill_bias(const layout *at, int64_t h, float *bias)
+static const float *fill_bias(const smp_op_call *call, const layout *at, int64_t h)
 {
+    const float *weight = at->buckets > 0 ? call->param[0] : NULL;
+    float *bias = call->workspace;
     for (int64_t i = 0; i < at->queries + at->keys - 1; i++)
-        bias[i] = smp__attention_bias(at, h, i + 1 - at->queries);
+        bias[i] = smp__attention_bias(at, weight, h, i + 1 - at->queries);
     return bias;
 }
 
@@ -321,16 +377,17 @@ static smp_status forward(const smp_op_call *call)
     const int32_t *mask = at.mask >= 0 ? call->in[at.mask] : NULL; /* (B, Tk) */
     if (mask)
         SMP_TRY(check_mask(call, &at));
-    for (int64_t b = 0; b < call->batch; b++) {
-        terms terms = {.mask = mask ? mask + b * at.keys : NULL};
-        for (int64_t h = 0; h < at.heads; h++, p += at.queries * at.keys) {
-            if (smp__attention_is_biased(&at))
-                terms.bias = fill_bias(&at, h, call->workspace);
+    for (int64_t h = 0; h < at.heads; h++) {
+        terms terms = {0};
+        if (smp__attention_is_biased(&at))
+            terms.bias = fill_bias(call, &at, h);
+        for (int64_t b = 0; b < call->batch; b++) {
             const float *part[3];
-            for (int i = Q; i <= V; i++) {
+            for (int i = Q; i <= V; i++)
                 part[i] = (const float *)call->in[at.input[i]] + place_of(call, &at, i, b, h);
-            }
-            SMP_TRY(head_forward(&at, &terms, part, p, out + b * at.queries * at.d + h * at.width));
+            terms.mask = mask ? mask + b * at.keys : NULL;
+            SMP_TRY(head_forward(&at, &terms, part, p + (b * at.heads + h) * at.queries * at.keys,
+                                 out + b * at.queries * at.d + h * at.width));
         }
     }
     return SMP_OK;
@@ -352,6 +409,17 @@ static void score_block(const layout *at, float *ds, const float *p, int64_t beg
         score_row(ds + from, p + from, smp__dot(p + from, ds + from, n), n);
         memset(ds + to, 0, (size_t)(high - to) * sizeof *ds);
     }
+}
+
+/* dS of the block of rows from `begin` on. v, p, dout: of the head. */
+static smp_status score_gradient(const layout *at, const float *v, const float *p,
+                                 const float *dout, int64_t begin, int64_t rows, float *ds)
+{
+    int64_t low = first_key(at, begin), keys = visible(at, begin + rows) - low;
+    SMP_TRY(smp_math_gemm(false, true, rows, keys, at->width, 1, dout + begin * at->d, at->d,
+                          v + low * at->stride[V], at->stride[V], 0, ds + low, at->keys));
+    score_block(at, ds, p + begin * at->keys, begin, rows);
+    return SMP_OK;
 }
 
 static void clear_rows(float *rows, int64_t n, int64_t width, int64_t stride)
@@ -380,9 +448,7 @@ static smp_status head_backward(const layout *at, const float *const part[3], bo
                                   at->stride[V]));
         if (!grad[Q] && !grad[K])
             continue;
-        SMP_TRY(smp_math_gemm(false, true, rows, keys, at->width, 1, dblock, at->d,
-                              part[V] + low * at->stride[V], at->stride[V], 0, ds + low, at->keys));
-        score_block(at, ds, block, begin, rows);
+        SMP_TRY(score_gradient(at, part[V], p, dout, begin, rows, ds));
         if (grad[Q])
             SMP_TRY(smp_math_gemm(false, false, rows, at->width, keys, at->scale, ds + low,
                                   at->keys, part[K] + low * at->stride[K], at->stride[K], 0,
@@ -416,10 +482,47 @@ static smp_status backward_input(const smp_op_call *call)
     return SMP_OK;
 }
 
+/* sums[key - query + Tq - 1] += dS, over the scores of one head of one sample. */
+static smp_status sum_distances(const layout *at, const float *v, const float *p, const float *dout,
+                                float *ds, float *sums)
+{
+    for (int64_t begin = 0; begin < at->queries; begin += BLOCK_ROWS) {
+        int64_t rows = at->queries - begin < BLOCK_ROWS ? at->queries - begin : BLOCK_ROWS;
+        SMP_TRY(score_gradient(at, v, p, dout, begin, rows, ds));
+        for (int64_t t = begin; t < begin + rows; t++) {
+            int64_t from = first_key(at, t), n = visible(at, t + 1) - from;
+            smp__accumulate(sums + at->queries - 1 - t + from, ds + (t - begin) * at->keys + from,
+                            n);
+        }
+    }
+    return SMP_OK;
+}
+
+/* Of the learned bias: a head's sums over all samples, then by bucket. */
+static smp_status backward_weight(const smp_op_call *call)
+{
+    layout at = smp__attention_of(call->graph, call->op);
+    int64_t rows = at.queries < BLOCK_ROWS ? at.queries : BLOCK_ROWS;
+    int64_t distances = at.queries + at.keys - 1;
+    float *ds = call->workspace, *sums = ds + rows * at.keys;
+    const float *p = call->aux, *in = call->in[at.input[V]];
+    for (int64_t h = 0; h < at.heads; h++) {
+        memset(sums, 0, (size_t)distances * sizeof *sums);
+        for (int64_t b = 0; b < call->batch; b++)
+            SMP_TRY(sum_distances(&at, in + place_of(call, &at, V, b, h),
+                                  p + (b * at.heads + h) * at.queries * at.keys,
+                                  call->dout + b * at.queries * at.d + h * at.width, ds, sums));
+        for (int64_t i = 0; i < distances; i++)
+            call->dparam[0][smp__attention_bucket(&at, i + 1 - at.queries) * at.heads + h] +=
+                sums[i];
+    }
+    return SMP_OK;
+}
+
 const smp_op_kind smp__op_attention = {
     .name = "attention",
     .summary = "multi-head attention on packed q|k|v or on three inputs, causal or not, with "
-               "fewer heads of keys and values, masks, windows, ALiBi",
+               "fewer heads of keys and values, masks, windows, ALiBi or T5's bias",
     .sample = "inputs:\n"
               "  qkv: {dtype: float32, shape: [4, 12]}\n"
               "ops:\n"
@@ -431,6 +534,8 @@ const smp_op_kind smp__op_attention = {
     .needs = needs,
     .cuda_needs = cuda_needs,
     .work = work,
-    .cpu = {.forward = forward, .backward_input = backward_input},
+    .cpu = {.forward = forward,
+            .backward_input = backward_input,
+            .backward_weight = backward_weight},
     .index_range = index_range,
 };

@@ -327,7 +327,7 @@ static inline void device_backward_input(device_run *run, const op_run *host, ui
 /* Adds to run->dparam. */
 static inline void device_backward_weight(device_run *run, const op_run *host)
 {
-    if (!run->kernels->backward_weight)
+    if (!run->kernels->backward_weight || run->op->n_param == 0)
         return;
     device_arrays arrays;
     smp_op_call call = device_call(run, host, &arrays);

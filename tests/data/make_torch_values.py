@@ -121,8 +121,26 @@ def alibi(n, rows):
     return -torch.tensor(slopes(n)).double()[:, None, None] * distance.abs()
 
 
-def attention(q, k, v, n, causal, counts=None, window=None, bias=0):
+def t5_bias(weight, rows, both, max_distance):
+    """As T5's _relative_position_bucket and compute_bias have it."""
+    distance = torch.arange(rows)[None, :] - torch.arange(rows)[:, None]
+    buckets, first = weight.shape[0], 0
+    if both:
+        buckets //= 2
+        first = (distance > 0).long() * buckets
+        distance = distance.abs()
+    else:
+        distance = (-distance).clamp(min=0)
+    single = buckets // 2
+    wide = single + (torch.log(distance.float() / single) / math.log(max_distance / single)
+                     * (buckets - single)).clamp(min=-1).long()
+    wide = wide.clamp(max=buckets - 1)
+    return weight[first + torch.where(distance < single, distance, wide)].permute(2, 0, 1)
+
+
+def attention(q, k, v, n, causal, counts=None, window=None, bias=0, scale=None):
     """counts: (batch, keys), 0 where a key is padding; bias: added to the scores."""
+    q = q if scale is None else q * scale * (q.shape[2] // n) ** 0.5
     seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool)
     seen = seen.tril() if causal else seen
     seen = seen if counts is None else seen & (counts != 0)[:, None, None, :]
@@ -237,6 +255,12 @@ def main():
          lambda x: packed(x, 4, True, bias=alibi(4, 6)), [rand(2, 6, 24)])
     case("attention_alibi_odd", 2, "attention, heads: 6, alibi: true",
          lambda x: packed(x, 6, False, bias=alibi(6, 5)), [rand(2, 5, 36)])
+    case("attention_t5", 1, "attention, heads: 2, buckets: 8, max_distance: 20, scale: 1",
+         lambda x, w: packed(x, 2, False, bias=t5_bias(w, 24, True, 20), scale=1),
+         [rand(1, 24, 12)], [rand(8, 2)])
+    case("attention_t5_causal", 1, "attention, heads: 2, causal: true, buckets: 8, max_distance: 16",
+         lambda x, w: packed(x, 2, True, bias=t5_bias(w, 24, False, 16)), [rand(1, 24, 12)],
+         [rand(8, 2)])
     case("add", 2, "add", torch.add, [rand(2, 3, 4), rand(2, 3, 4)])
     case("mul", 2, "mul", torch.mul, [rand(2, 3, 4), rand(2, 3, 4)])
     case("flatten", 2, "flatten", lambda x: x.flatten(1), [rand(2, 3, 2, 2)])

@@ -48,6 +48,36 @@ compare() {
     done
 }
 
+# What attention can be: a learned bias that the first and the last layer share, fewer heads of keys
+# and values, a window with ALiBi, keys and values from elsewhere.
+cat >attention.yaml <<'EOF'
+smp: 1
+name: attention
+let: {T: 80, d: 16, vocab: 256}
+inputs:
+  tokens: {dtype: int32, shape: [T]}
+  targets: {dtype: int32, shape: [T]}
+ops:
+  - {op: embedding, name: wte, in: tokens, out: e, rows: vocab, features: d}
+  - {op: linear, name: qkv, in: e, out: a, features: 3*d}
+  - {op: attention, name: first, in: a, out: a, heads: 2, causal: true, buckets: 8, max_distance: 60}
+  - {op: add, name: res0, in: [e, a], out: x}
+  - {op: linear, name: q, in: x, out: q, features: d}
+  - {op: linear, name: k, in: x, out: k, features: d/2}
+  - {op: linear, name: v, in: x, out: v, features: d/2}
+  - {op: attention, name: grouped, in: [q, k, v], out: a, heads: 4, kv_heads: 2, causal: true, window: 9, alibi: true}
+  - {op: add, name: res1, in: [x, a], out: x}
+  - {op: linear, name: cross_q, in: x, out: q, features: d}
+  - {op: attention, name: cross, in: [q, e, e], out: a, heads: 2, causal: true, scale: 1}
+  - {op: add, name: res2, in: [x, a], out: x}
+  - {op: linear, name: qkv_last, in: x, out: a, features: 3*d}
+  - {op: attention, name: last, in: a, out: a, heads: 2, causal: true, buckets: 8, max_distance: 60, weight: first.relative_bias}
+  - {op: add, name: res3, in: [x, a], out: x}
+  - {op: linear, name: head, in: x, out: y, features: vocab}
+  - {op: cross_entropy, name: loss, in: [y, targets], out: loss}
+loss: loss
+EOF
+
 all=()
 for stages in 1 2 4; do
     all+=("$stages:simple:1" "$stages:simple:2" "$stages:interleaved:1" "$stages:interleaved:2")
@@ -57,6 +87,7 @@ for m in 4 6 7; do
 done
 compare "$SMP_EXAMPLES/gpt-tiny.yaml" gpt-size2 2 4 2:interleaved:2 4:interleaved:1 \
     2:interleaved:1:all 4:zero-bubble:1 4:zero-bubble:2:all
+compare attention.yaml attention 2 4 4:interleaved:1 2:interleaved:2:all 4:zero-bubble:1
 compare "$SMP_EXAMPLES/branches.yaml" branches 2 4 2:simple:1 2:interleaved:2 4:interleaved:1 \
     2:zero-bubble:2 4:interleaved:2:all
 

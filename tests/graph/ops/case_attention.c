@@ -10,6 +10,18 @@ static void matrix(model_text *m, const char *name, int rows, int columns)
     model_input(m, name, "float32", shape);
 }
 
+static void write_bias(model_text *m, uint64_t *rng, bool causal)
+{
+    int kind = (int)random_int(rng, 0, 2), buckets = (int)random_int(rng, causal ? 2 : 4, 20);
+    if (kind == 0)
+        model_write(m, ", alibi: true");
+    if (kind == 1)
+        model_write(m, ", buckets: %d, max_distance: %d", buckets,
+                    (int)random_int(rng, buckets / 2 + 1, 30));
+    if (random_int(rng, 0, 3) == 0)
+        model_write(m, ", scale: 0.3");
+}
+
 static void make(model_text *m, uint64_t *rng, int round)
 {
     bool is_long = round % 8 == 7, causal = round % 2 == 1; /* long: several blocks of queries */
@@ -36,8 +48,8 @@ static void make(model_text *m, uint64_t *rng, int round)
                 causal ? "true" : "false");
     if (causal && random_int(rng, 0, 2) == 0)
         model_write(m, ", window: %d", (int)random_int(rng, 1, is_long ? 80 : 8));
-    if ((packed || causal) && random_int(rng, 0, 2) == 0)
-        model_write(m, ", alibi: true");
+    if (packed || causal)
+        write_bias(m, rng, causal);
     if (!packed && (group > 1 || round % 3 == 0))
         model_write(m, ", kv_heads: %d", kv_heads);
     model_write(m, "}\n");
@@ -47,6 +59,9 @@ typedef struct sizes {
     bool packed, causal, alibi;
     const double *mask;                                    /* of all samples; NULL: none */
     int64_t queries, keys, heads, kv_heads, width, window; /* window 0: none */
+    int64_t buckets, max_distance;
+    double scale;
+    const double *weight; /* (buckets, heads) */
 } sizes;
 
 static sizes sizes_of(const reference_call *c)
@@ -55,6 +70,9 @@ static sizes sizes_of(const reference_call *c)
     bool packed = n <= 2;
     sizes s = {.packed = packed, .causal = ref_attr(c, "causal")->i};
     s.mask = n % 2 == 0 && c->in ? c->in[n - 1] : NULL;
+    s.buckets = ref_attr(c, "buckets")->i;
+    s.max_distance = ref_attr(c, "max_distance")->i;
+    s.weight = s.buckets > 0 && c->param ? c->param[0] : NULL;
     s.window = ref_attr(c, "window")->i;
     s.alibi = ref_attr(c, "alibi")->i;
     s.queries = ref_in(c, 0)->shape.dim[0];
@@ -62,6 +80,7 @@ static sizes sizes_of(const reference_call *c)
     s.heads = ref_attr(c, "heads")->i;
     s.kv_heads = ref_attr(c, "kv_heads")->i > 0 ? ref_attr(c, "kv_heads")->i : s.heads;
     s.width = ref_last(c, 0) / (packed ? 3 : 1) / s.heads;
+    s.scale = ref_attr(c, "scale")->f > 0 ? ref_attr(c, "scale")->f : 1 / sqrt((double)s.width);
     return s;
 }
 
@@ -99,6 +118,20 @@ static double slope(int64_t heads, int64_t h)
     return pow(2, -8.0 * (double)(2 * (h - power) + 1) / (double)(2 * power));
 }
 
+/* T5's bucket, by counting the bounds that a distance has reached. */
+static int64_t bucket(const sizes *s, int64_t q, int64_t k)
+{
+    const int64_t side = s->causal ? s->buckets : s->buckets / 2, single = side / 2;
+    const int64_t far = s->causal ? (k < q ? q - k : 0) : llabs(q - k);
+    const int64_t first = !s->causal && k > q ? side : 0;
+    int64_t wide = 0;
+    for (int64_t i = 1; i < side - single; i++)
+        wide += (double)far > (double)single * pow((double)s->max_distance / (double)single,
+                                                   (double)i / (double)(side - single)) -
+                                  1e-6;
+    return first + (far < single ? far : single + wide);
+}
+
 /* Of query q, over all keys; 0 where it does not see them. */
 static void probabilities(const reference_call *c, const sizes *s, int64_t b, int64_t h, int64_t q,
                           double *p)
@@ -108,7 +141,9 @@ static void probabilities(const reference_call *c, const sizes *s, int64_t b, in
         p[k] = 0;
         for (int64_t x = 0; x < s->width; x++)
             p[k] += qkv(c, s, 0, b, q, h, x) * qkv(c, s, 1, b, k, h, x);
-        p[k] /= sqrt((double)s->width);
+        p[k] *= s->scale;
+        if (s->weight)
+            p[k] += s->weight[bucket(s, q, k) * s->heads + h];
         if (s->alibi)
             p[k] -= slope(s->heads, h) * fabs((double)(q - k));
         p[k] = sees(s, b, q, k) ? p[k] : -INFINITY;
@@ -148,7 +183,6 @@ static double gradient_scale(const reference_call *c, const float *dout, int slo
     const sizes s = sizes_of(c);
     double *p = calloc((size_t)(2 * s.keys), sizeof *p), *dp = p + s.keys, largest_sum = 1;
     double *sums = calloc((size_t)ref_count(c, slot), sizeof *sums);
-    const double root = sqrt((double)s.width);
     assert_true(p && sums);
     for (int64_t b = 0; b < c->batch; b++)
         for (int64_t h = 0; h < s.heads; h++)
@@ -164,7 +198,7 @@ static double gradient_scale(const reference_call *c, const float *dout, int slo
                 }
                 for (int64_t i = 0; i < s.keys * s.width; i++) {
                     const int64_t k = i / s.width, x = i % s.width;
-                    const double ds = p[k] * (dp[k] + mean) / root;
+                    const double ds = p[k] * (dp[k] + mean) * s.scale;
                     if (s.packed || slot == 0)
                         sums[place(&s, 0, b, q, h, x)] += ds * fabs(qkv(c, &s, 1, b, k, h, x));
                     if (s.packed || slot == 1)
@@ -181,7 +215,7 @@ static double gradient_scale(const reference_call *c, const float *dout, int slo
 }
 
 /* A score is a product of rows, an exponential, and weighs a row; a mask or a bias is added to it. Backward has four such products
- * (dV, dP, dQ, dK). Blocks of 64 queries see the same keys, from the window of the first to
+ * (dV, dP, dQ, dK), a learned bias's dP again. Blocks of 64 queries see the same keys, from the window of the first to
  * the diagonal of the last. */
 static reference_flops flops(const reference_call *c)
 {
@@ -193,7 +227,8 @@ static reference_flops flops(const reference_call *c)
                 if (s.window > 0 && q / 64 * 64 - k >= s.window)
                     continue;
                 count.forward += (double)(2 * s.width + REF_FUNCTION + 2 * s.width);
-                count.forward += (c->op->n_in % 2 == 0) + s.alibi;
+                count.forward += (c->op->n_in % 2 == 0) + (s.alibi || s.buckets > 0);
+                count.backward_weight += s.buckets > 0 ? (double)(2 * s.width + 6) : 0;
                 count.backward_input += (double)(4 * 2 * s.width + 5);
             }
     return count;
@@ -217,6 +252,11 @@ static const large_case LARGE[] = {
     {2, 1.5, "a: float32 [130, 144]; m: int32 [130]",
      "in: [a, m], heads: 3, causal: true, window: 67, alibi: true"},
     {1, 1.5, "a: float32 [97, 480]", "heads: 2, alibi: true"},
+    {2, 1.5, "a: float32 [100, 144]; m: int32 [100]",
+     "in: [a, m], heads: 2, buckets: 32, max_distance: 128, scale: 1"},
+    {2, 1.5, "a: float32 [96, 72]; b: float32 [96, 36]; c: float32 [96, 36]",
+     "in: [a, b, c], heads: 2, kv_heads: 1, causal: true, buckets: 8, max_distance: 50, window: "
+     "70"},
     {0},
 };
 

@@ -324,7 +324,7 @@ static inline void op_run_backward_input(op_run *run, uint32_t wanted)
 /* Adds to run->dparam. */
 static inline void op_run_backward_weight(op_run *run)
 {
-    if (!run->op->kind->cpu.backward_weight)
+    if (!run->op->kind->cpu.backward_weight || run->op->n_param == 0)
         return;
     op_arrays arrays = {0};
     for (int i = 0; i < run->op->n_in; i++)

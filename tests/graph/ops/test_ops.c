@@ -127,7 +127,7 @@ static void check_work(const op_run *run, const op_case *c)
     assert_true(cpu->backward_input
                     ? work.backward_input_bytes > 0 && work.backward_input_flops >= 0
                     : work.backward_input_bytes == 0);
-    assert_true(cpu->backward_weight
+    assert_true(run->op->n_param > 0
                     ? work.backward_weight_bytes > 0 && work.backward_weight_flops > 0
                     : work.backward_weight_bytes == 0 && work.backward_weight_flops == 0);
     if (c->reference)
