@@ -103,10 +103,6 @@ def heads(x, n):
     return x.view(batch, rows, n, d // n).transpose(1, 2)
 
 
-def attention(q, k, v, n, causal):
-    out = F.scaled_dot_product_attention(heads(q, n), heads(k, n), heads(v, n), is_causal=causal)
-def attention(q, k, v, n, causal, counts=None):
-    """counts: (batch, keys), 0 where a key is padding."""
 def slopes(n):
     """Of ALiBi, as its authors' get_slopes has them."""
     if n & (n - 1) == 0:
@@ -146,8 +142,7 @@ def attention(q, k, v, n, causal, counts=None, window=None, bias=0, scale=None):
     seen = seen if counts is None else seen & (counts != 0)[:, None, None, :]
     seen = seen if window is None else seen.triu(1 - window)
     mask = torch.zeros(seen.shape, dtype=q.dtype).masked_fill(~seen, float("-inf")) + bias
-    out = F._scaled_dot_product_attention(heads(q, n), heads(k, n), heads(v, n), mask)
-    out = out[0] if isinstance(out, tuple) else out
+    out = F.scaled_dot_product_attention(heads(q, n), heads(k, n), heads(v, n), mask)
     return out.transpose(1, 2).reshape(q.shape)
 
 

@@ -23,8 +23,8 @@ static void assert_refused(const char *op, const char *part)
         smp_graph_destroy(graph);
         fail_msg("accepted: %s", op);
     }
-    if (!strstr(smp_last_error(), part) || !strstr(smp_last_error(), "model.yaml:11:"))
-        fail_msg("%s: got \"%s\", expected \"model.yaml:11:\" and \"%s\"", op, smp_last_error(),
+    if (!strstr(smp_last_error(), part) || !strstr(smp_last_error(), "model.yaml:12:"))
+        fail_msg("%s: got \"%s\", expected \"model.yaml:12:\" and \"%s\"", op, smp_last_error(),
                  part);
 }
 
