@@ -15,8 +15,8 @@
 
 #include "graph/model/graph.h"
 
-enum { SMP_OP_MAX_PARAM = 4, SMP_OP_MAX_IN = 32 }; /* of runnable operators; opaque: no limit */
-enum { SMP_OP_MAX_OUT = 32 };
+enum { SMP_OP_MAX_PARAM = 8, SMP_OP_MAX_OUT = 32 };
+enum { SMP_OP_MAX_IN = 32 }; /* of runnable operators; opaque: no limit */
 
 typedef enum smp_attr_type {
     SMP_ATTR_INT, /* expression */

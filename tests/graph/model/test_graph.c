@@ -185,6 +185,40 @@ static void test_graph_needs_grad(void **state)
     smp_graph_destroy(g);
 }
 
+/* Side by side; each with a shape, readers and a gradient, or none, of its own. */
+static void test_graph_several_outputs(void **state)
+{
+    static const char text[] =
+        "smp: 1\n"
+        "inputs: {a: {dtype: float32, shape: [6]}, t: {dtype: float32, shape: [5]}}\n"
+        "ops:\n"
+        "  - {op: linear, name: fc, in: a, out: y, features: 6}\n"
+        "  - {op: split, name: parts, in: y, out: [p, y, r], sizes: [1, 2, 3]}\n"
+        "  - {op: linear, name: side, in: p, out: side, features: 2}\n"
+        "  - {op: concat, name: join, in: [r, y], out: z}\n"
+        "  - {op: mse, name: loss, in: [z, t], out: loss}\n"
+        "loss: loss\n";
+    static const char *const names[] = {"p", "y", "r"};
+    (void)state;
+    smp_graph *g = read_model(text);
+    const smp_op *parts = op_named(g, "parts"), *join = op_named(g, "join");
+    assert_int_equal(parts->n_out, 3);
+    assert_int_equal(parts->out, op_named(g, "fc")->out + 1);
+    assert_int_equal(op_named(g, "side")->out, parts->out + 3);
+    for (int k = 0; k < 3; k++) {
+        const smp_tensor *out = &g->tensor[parts->out + k];
+        assert_string_equal(out->name, names[k]);
+        assert_int_equal(out->elements, k + 1);
+        assert_int_equal(out->producer, parts - g->op);
+        assert_int_equal(out->needs_grad, k > 0); /* `side` does not reach the loss */
+    }
+    assert_int_equal(join->in[0], parts->out + 2);
+    assert_int_equal(join->in[1], parts->out + 1);
+    assert_true(grad_of(g, "fc") && smp_op_has_gradient(g, parts));
+    assert_false(smp_op_has_gradient(g, op_named(g, "side")));
+    smp_graph_destroy(g);
+}
+
 static void test_graph_runnable(void **state)
 {
     char text[2048];
@@ -450,6 +484,7 @@ int main(void)
         cmocka_unit_test(test_graph_tied_weight_has_two_uses),
         cmocka_unit_test(test_graph_indexes_are_complete),
         cmocka_unit_test(test_graph_needs_grad),
+        cmocka_unit_test(test_graph_several_outputs),
         cmocka_unit_test(test_graph_runnable),
         cmocka_unit_test(test_graph_tensor_bytes),
         cmocka_unit_test(test_graph_fingerprint),

@@ -536,10 +536,12 @@ static void test_op_rules_opaque_is_planned_only(void **state)
 /* Integers can be reshaped and joined, too: the copy kernels move any 4-byte values. */
 static void test_op_rules_copies_integers(void **state)
 {
-    static const char *const ops[] = {"op: flatten, in: ids", "op: reshape, in: ids, shape: [2, 2]",
+    static const char *const ops[] = {"op: flatten, in: ids",
+                                      "op: reshape, in: ids, shape: [2, 2]",
                                       "op: concat, in: [ids, ids]",
                                       "op: split, in: ids, out: [z, w]",
-                                      "op: transpose, in: ids, axes: [0]", "op: slice, in: ids"};
+                                      "op: transpose, in: ids, axes: [0]",
+                                      "op: slice, in: ids"};
     (void)state;
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         char yaml[1024];

@@ -219,9 +219,13 @@ static void check_folds(const smp_graph *g, const smp_flow *flow)
         if (g->tensor[t].producer >= 0)
             has_gradient[g->tensor[t].producer] |= t == g->loss || n > 0;
     }
-    /* A gradient has somewhere to come from, by one output at least. */
-    for (int32_t u = 0; u < g->n_op; u++)
-        assert_true(has_gradient[u] || !flow->backward[u]);
+    /* Who gets a gradient by any output, and can pass it on, takes part, and nobody else. */
+    for (int32_t u = 0; u < g->n_op; u++) {
+        bool wanted = g->op[u].n_param > 0;
+        for (int32_t i = 0; i < g->op[u].n_in; i++)
+            wanted |= g->tensor[g->op[u].in[i]].needs_grad;
+        assert_int_equal(flow->backward[u], g->training && has_gradient[u] && wanted);
+    }
     free(has_gradient);
 }
 

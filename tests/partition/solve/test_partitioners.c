@@ -141,7 +141,8 @@ static void test_partitioners_make_legal_pipelines(void **state)
         fixture_random random = {(uint64_t)seed};
         instance p = {0};
         int pipeline = 1 + fixture_below(&random, 5), chunks = 1 + fixture_below(&random, 3) / 2;
-        open_instance(&p, &random, 1 + fixture_below(&random, 26), pipeline, chunks);
+        int n_op = 1 + fixture_below(&random, 26);
+        (seed % 6 == 5 ? open_outputs : open_instance)(&p, &random, n_op, pipeline, chunks);
         smp_status first = SMP_OK;
         for (int i = 0; smp_partitioners()[i]; i++) {
             const smp_partitioner *partitioner = smp_partitioners()[i];

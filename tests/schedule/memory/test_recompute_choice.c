@@ -97,16 +97,15 @@ static void check_stage(chosen *c, fixture_random *random, tally *t)
     t->sum += ratio;
 }
 
-static void test_recompute_choice_against_all_masks(void **state)
+/* On random stages that are small enough. */
+static tally compare_with_all_masks(uint64_t first, uint64_t last, int max_out)
 {
-    (void)state;
     tally t = {0};
-    for (uint64_t seed = 1; seed <= 300; seed++) {
+    for (uint64_t seed = first; seed <= last; seed++) {
         fixture_random random = {seed * 31};
         fixture_graph f;
         int32_t stage[32];
-        fixture_graph_make(&f, seed, 4 + (int32_t)fixture_below(&random, 14), true,
-                           1 + (int)(seed % 2) * 2);
+        fixture_graph_make(&f, seed, 4 + (int32_t)fixture_below(&random, 14), true, max_out);
         f.graph.target.backend = seed % 3 == 0 ? SMP_BACKEND_CUDA : SMP_BACKEND_CPU;
         int n_stage = 1 + f.graph.n_op / 6;
         fixture_stages(&f.graph, &random, n_stage, stage);
@@ -120,10 +119,22 @@ static void test_recompute_choice_against_all_masks(void **state)
         smp_flow_destroy(c.flow);
         fixture_graph_free(&f);
     }
+    return t;
+}
+
+static void test_recompute_choice_against_all_masks(void **state)
+{
+    (void)state;
+    tally t = compare_with_all_masks(1, 300, 1);
     /* Measured: 379 of 411 as fast as the best, 1.034 times its time on average. */
     assert_true(t.n > 400 && t.missed == 0);
     assert_true(t.best >= 0.9 * t.n);
     assert_true(t.sum / t.n < 1.05);
+    /* Of ops with several outputs, which are let go together: 290 of 322, 1.053 times its time. */
+    t = compare_with_all_masks(301, 500, FIXTURE_OUT);
+    assert_true(t.n > 300 && t.missed == 0);
+    assert_true(t.best >= 0.89 * t.n);
+    assert_true(t.sum / t.n < 1.06);
 }
 
 /* What is chosen is what is repeated, pairs together; and the more is asked for the more is saved. */
