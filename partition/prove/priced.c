@@ -21,7 +21,7 @@
 
 #include "partition/problem/message.h"
 #include "partition/problem/unit_graph.h"
-#include "partition/prove/bundle.h"
+#include "partition/numeric/bundle.h"
 
 enum {
     MAX_LINK_STAGES = 64, /* more: transfers are left out, each pair of stages would be looked at */

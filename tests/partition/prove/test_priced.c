@@ -2,7 +2,7 @@
 #include "tests/case_count.h"
 #include "tests/partition/problem_fixture.h"
 
-#include "partition/prove/bundle.h"
+#include "partition/numeric/bundle.h"
 #include "partition/prove/priced.h"
 #include "partition/prove/prove.h"
 #include "partition/solve/solve.h"

@@ -7,7 +7,7 @@
  * The highest point is that of a mean of cuts, x = P(best + t * mean of slopes), P being the nearest
  * point that is allowed. Its parts are found in steps that take weight from the cut that is highest at
  * x to the lowest one, as far as would make them equal without P; P only brings points closer. */
-#include "partition/prove/bundle.h"
+#include "partition/numeric/bundle.h"
 
 #include <float.h>
 #include <math.h>
