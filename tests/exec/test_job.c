@@ -22,7 +22,7 @@
 enum { STEPS = 4, N_MODEL = 4 };
 
 static const char *const models[N_MODEL] = {"examples/gpt-tiny.yaml", "examples/branches.yaml",
-                                            "tests/data/channels.yaml"};
+                                            "tests/data/channels.yaml", "tests/data/outputs.yaml"};
 
 /* Values for every input: reals in [-1, 1), integers small enough for any vocabulary. */
 static void **make_inputs(const smp_graph *graph, int64_t samples, uint64_t seed)
