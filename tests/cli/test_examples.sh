@@ -13,7 +13,9 @@ mlp          --cluster cluster-mixed
 branches     --cluster cluster-laptop
 gpt-tiny     --cluster cluster-laptop
 gpt-small    --cluster cluster-laptop
+llama-tiny   --cluster cluster-laptop
 vit-digits   --cluster cluster-laptop
+resnet-small --cluster cluster-laptop --microbatch-size 32
 vit-b16      --cluster cluster-a100 -n 4 --microbatch-size 32
 bert-large   --cluster cluster-a100 -n 8
 inception    --cluster cluster-v100 -n 8 --stages 8 --chunks 1 --microbatch-size 32 --microbatches 16
