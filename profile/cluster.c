@@ -107,7 +107,8 @@ static smp_status read_link(const smp_yaml_node *node, const char *what, smp_lin
     return smp__field_us(node, what, "latency_us", &link->latency_us);
 }
 
-/* A link that is needed must be there; one that no pair of devices uses takes the other's numbers. */
+/* A link that is needed must be there; one that no pair of devices uses takes the other's
+ * numbers. */
 static smp_status read_links(const smp_yaml_node *top, smp_cluster *cluster)
 {
     static const char *const keys[] = {"intra_node", "inter_node"};

@@ -41,8 +41,8 @@ typedef enum smp_link_kind {
 
 const char *smp_link_name(smp_link_kind kind); /* its key in files: "intra_node" */
 
-/* Where nothing says what it costs that a rank gets a core from another one: half of a waiting rank's
- * sleep (50 us), and a second-level cache of 1 MiB refilled at 20 GB/s. An estimate. */
+/* Where nothing says what it costs that a rank gets a core from another one: half of a waiting
+ * rank's sleep (50 us), and a second-level cache of 1 MiB refilled at 20 GB/s. An estimate. */
 #define SMP_DEFAULT_CORE_SWITCH_US 75.0
 
 typedef struct smp_cluster {
@@ -80,8 +80,8 @@ void smp_cluster_destroy(smp_cluster *cluster);
 double smp_device_matrix_flops(const smp_device_spec *device, smp_precision precision);
 
 int smp_cluster_devices(const smp_cluster *cluster);
-/* The core that a device computes on, counted over all nodes: the devices of a node are dealt out to
- * its cores_per_node cores in turn. -1 if every device computes by itself. */
+/* The core that a device computes on, counted over all nodes: the devices of a node are dealt out
+ * to its cores_per_node cores in turn. -1 if every device computes by itself. */
 int smp_cluster_core_of(const smp_cluster *cluster, int device);
 /* The link between two devices (intra_node if they share a node). */
 const smp_link_spec *smp_cluster_link(const smp_cluster *cluster, int a, int b);

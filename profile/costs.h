@@ -31,15 +31,15 @@ typedef struct smp_costs {
 
 /* For the graph's target. profile may be NULL, else it was measured on the same backend in the same
  * precision; its times are scaled linearly if microbatch_size differs. Backward times are
- * 0 for an inference model. Stash and output bytes follow from shapes and smp_op_needs (stash: every
- * input, output and aux that some backward needs, each tensor charged once, to its producer; model
- * inputs are not charged). */
+ * 0 for an inference model. Stash and output bytes follow from shapes and smp_op_needs (stash:
+ * every input, output and aux that some backward needs, each tensor charged once, to its producer;
+ * model inputs are not charged). */
 smp_status smp_costs_build(const smp_graph *graph, const smp_cluster *cluster,
                            const smp_profile *profile, int64_t microbatch_size, smp_costs **out);
 void smp_costs_destroy(smp_costs *costs);
 
-/* Bytes of a tensor that an op makes, for a micro-batch: its output_bytes; of several outputs shapes
- * say what each has of them. */
+/* Bytes of a tensor that an op makes, for a micro-batch: its output_bytes; of several outputs
+ * shapes say what each has of them. */
 static inline int64_t smp_costs_tensor_bytes(const smp_costs *costs, const smp_graph *graph,
                                              int32_t tensor)
 {

@@ -5,8 +5,9 @@
 
 #include "graph/base/text.h"
 
-/* Appends lines, each ended by a newline: "CUDA: not built in" alone, or runtime and driver version,
- * the NCCL and cuDNN versions this was compiled with, and a line per GPU with name and memory. */
+/* Appends lines, each ended by a newline: "CUDA: not built in" alone, or runtime and driver
+ * version, the NCCL and cuDNN versions this was compiled with, and a line per GPU with name and
+ * memory. */
 void smp_cuda_describe(smp_text *text);
 
 #endif

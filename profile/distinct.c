@@ -1,5 +1,5 @@
-/* Classes of equal ops: a key of text per op, looked up in a hash map. Linear in the graph; only the
- * keys of distinct ops are kept. */
+/* Classes of equal ops: a key of text per op, looked up in a hash map. Linear in the graph; only
+ * the keys of distinct ops are kept. */
 #include "profile/distinct.h"
 
 #include "graph/base/text.h"

@@ -68,9 +68,9 @@ typedef enum smp_probe_part {
     SMP_PROBE_BACKWARD_WEIGHT
 } smp_probe_part;
 
-/* Live devices as the measurement sees them. Every rank of the job measures the same ops in the same
- * order, so that all cores are as busy as they will be in training; times are of the calling rank.
- * Between two calls of `sync` a rank may fail by itself; open and close are paired. */
+/* Live devices as the measurement sees them. Every rank of the job measures the same ops in the
+ * same order, so that all cores are as busy as they will be in training; times are of the calling
+ * rank. Between two calls of `sync` a rank may fail by itself; open and close are paired. */
 typedef struct smp_probe {
     void *context;
     bool fuses; /* FORWARD of an op that is one kernel with the next (smp_op_fused) runs both */
@@ -83,7 +83,8 @@ typedef struct smp_probe {
     smp_status (*time)(void *context, smp_probe_part part, int repeat, double *us);
     void (*close)(void *context);
     /* One way between two ranks of one node, or of two nodes, where there are any: the mean of
-     * `repeat` messages after one to warm up, and what all that took. Every rank is told the same. */
+     * `repeat` messages after one to warm up, and what all that took. Every rank is told the
+     * same. */
     bool has_link[SMP_LINK_KINDS];
     smp_status (*time_link)(void *context, smp_link_kind kind, int64_t bytes, int repeat,
                             double *us, double *spent_us);

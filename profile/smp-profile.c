@@ -183,7 +183,8 @@ static smp_status relaunch(int argc, char **argv)
     return status;
 }
 
-/* A terminal sees everything; a file gets a line now and then, so that a long wait is not silent. */
+/* A terminal sees everything; a file gets a line now and then, so that a long wait is not
+ * silent. */
 typedef struct progress {
     bool terminal;
     double shown_s; /* smp_clock_s() of the last line, or of the start */

@@ -1,5 +1,5 @@
-/* Options of smp-partition; see the header. Names of schedules, partitioners and export formats come
- * from their registries. */
+/* Options of smp-partition; see the header. Names of schedules, partitioners and export formats
+ * come from their registries. */
 #include "schedule/partition_options.h"
 
 #include <getopt.h>

@@ -1,4 +1,5 @@
-/* The command line of smp-partition: one table of options, from which parsing and --help are made. */
+/* The command line of smp-partition: one table of options, from which parsing and --help are
+ * made. */
 #ifndef SMP_SCHEDULE_PARTITION_OPTIONS_H
 #define SMP_SCHEDULE_PARTITION_OPTIONS_H
 

@@ -196,7 +196,8 @@ static smp_status write_plan(const smp_partition_options *o, smp_plan *plan, con
     return status;
 }
 
-/* Files first, so that what is printed is true; the reasons go beside a JSON object, not into it. */
+/* Files first, so that what is printed is true; the reasons go beside a JSON object, not into
+ * it. */
 static smp_status show(const smp_partition_options *o, const smp_text *shown,
                        const smp_text *reasons)
 {

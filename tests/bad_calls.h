@@ -1,6 +1,7 @@
 /* System calls of this program that fail or wait on demand. A rule counts the calls of one kind on
- * paths that end in a given text, and lets one fail. They stand before those of the C library, so the
- * executor, which is linked into a test, calls them too. Include it in one file of a program. */
+ * paths that end in a given text, and lets one fail. They stand before those of the C library, so
+ * the executor, which is linked into a test, calls them too. Include it in one file of a
+ * program. */
 #ifndef SMP_TESTS_BAD_CALLS_H
 #define SMP_TESTS_BAD_CALLS_H
 

@@ -1,6 +1,7 @@
-/* How much of a test runs: all of it, or less under sanitizers, where it takes several times as long.
- * They look at what a case does to memory, which most cases show alike; what is chosen in the one case
- * of a hundred that is hard is for the optimised build, which runs the same cases and more. */
+/* How much of a test runs: all of it, or less under sanitizers, where it takes several times as
+ * long. They look at what a case does to memory, which most cases show alike; what is chosen in the
+ * one case of a hundred that is hard is for the optimised build, which runs the same cases and
+ * more. */
 #ifndef SMP_TESTS_CASE_COUNT_H
 #define SMP_TESTS_CASE_COUNT_H
 

@@ -214,8 +214,8 @@ static smp_status backward(sequential *s, int32_t index, int microbatch)
     return SMP_OK;
 }
 
-/* Of a loss with int32 targets, which come straight from the inputs: those of micro-batch mb that are
- * not ignored, that is, not negative. Of another loss: samples. */
+/* Of a loss with int32 targets, which come straight from the inputs: those of micro-batch mb that
+ * are not ignored, that is, not negative. Of another loss: samples. */
 static int64_t targets(const sequential *s, const void *const *inputs, int mb)
 {
     const smp_op *op = &s->graph->op[s->graph->tensor[s->graph->loss].producer];

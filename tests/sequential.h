@@ -1,6 +1,6 @@
 /* A plain sequential trainer: the operators' kernels called one after another, every value in a
- * buffer of its own, no plan, no arena, no messages. What the executor is compared with: its bits in
- * the tests, its time in the benchmarks. */
+ * buffer of its own, no plan, no arena, no messages. What the executor is compared with: its bits
+ * in the tests, its time in the benchmarks. */
 #ifndef SMP_TESTS_SEQUENTIAL_H
 #define SMP_TESTS_SEQUENTIAL_H
 
@@ -9,8 +9,9 @@
 
 typedef struct sequential sequential;
 
-/* `options`: optimizer and its numbers, seed, clip_norm; ddp, whose replicas make running statistics of
- * parts of the micro-batches each, if these can be shared out. Weights start at zero. */
+/* `options`: optimizer and its numbers, seed, clip_norm; ddp, whose replicas make running
+ * statistics of parts of the micro-batches each, if these can be shared out. Weights start at
+ * zero. */
 smp_status sequential_create(const smp_graph *graph, int64_t batch, int microbatches,
                              const smp_options *options, sequential **out);
 void sequential_destroy(sequential *s);

@@ -14,8 +14,8 @@ static inline bool split_chance(uint64_t *random, int percent)
 }
 
 /* Backwards of about `chunk_percent` of the chunks, of these about `whole_percent` left whole where
- * that keeps the order. I takes the place of B; W follows at any later place before the reduction, in
- * micro-batch order: the more likely soon the larger `soon_percent` is. */
+ * that keeps the order. I takes the place of B; W follows at any later place before the reduction,
+ * in micro-batch order: the more likely soon the larger `soon_percent` is. */
 static inline smp_status split_program(uint64_t *random, int chunks, int microbatches,
                                        int chunk_percent, int whole_percent, int soon_percent,
                                        smp_program *program)

@@ -1,8 +1,8 @@
 /* Training data: the registry of source kinds, the checks across sources, samples of the sequence.
  *
  * Sample i of the sequence is sample i mod n, in that pass's order, of pass i / n. Nothing is kept
- * between reads, so any rank may ask for any part in any order, and a resumed job needs its position
- * alone. */
+ * between reads, so any rank may ask for any part in any order, and a resumed job needs its
+ * position alone. */
 #include "exec/data/data.h"
 
 #include <string.h>
@@ -46,8 +46,8 @@ struct smp_data {
     bool shuffle;
 };
 
-/* Sets path and kind (NULL: nobody's), and the input of "image=x.npy". What only ends in .npy or only
- * looks like a name goes to the arrays, too: the message that follows says what is missing. */
+/* Sets path and kind (NULL: nobody's), and the input of "image=x.npy". What only ends in .npy or
+ * only looks like a name goes to the arrays, too: the message that follows says what is missing. */
 static smp_status find_kind(const smp_graph *graph, const char *spec, smp_source *source)
 {
     source->feed[0] = smp__input_named(graph, spec);

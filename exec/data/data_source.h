@@ -8,8 +8,8 @@
 #include "exec/data/data.h"
 #include "exec/data/index_range.h"
 
-/* A regular file open for reading. Not mapped: reading a mapped page that is no longer in the file ends
- * the process with SIGBUS, reading the file fails. Zeroed: nothing is open. */
+/* A regular file open for reading. Not mapped: reading a mapped page that is no longer in the file
+ * ends the process with SIGBUS, reading the file fails. Zeroed: nothing is open. */
 typedef struct smp_data_file {
     const char *path; /* the caller's */
     int fd;
@@ -21,8 +21,8 @@ enum { SMP_DATA_PIECE = 1 << 14 }; /* bytes that kinds read at once, onto the st
 /* SMP_ERR_INPUT with the reason: absent, unreadable, not a regular file, empty. */
 smp_status smp__data_file_open(const char *path, smp_data_file *file);
 void smp__data_file_close(smp_data_file *file);
-/* Bytes offset .. offset + n - 1, which the file had when it was opened. SMP_ERR_FAILED: it could not
- * be read, or has been truncated since. */
+/* Bytes offset .. offset + n - 1, which the file had when it was opened. SMP_ERR_FAILED: it could
+ * not be read, or has been truncated since. */
 smp_status smp__data_file_read(const smp_data_file *file, int64_t offset, void *buffer, size_t n);
 /* Is there such a file, and does it begin with these bytes? */
 bool smp__file_begins(const char *path, const char *bytes, size_t n);
@@ -72,11 +72,11 @@ struct smp_source_kind {
     const char *name;
     const char *form; /* as the user writes it, and what it is */
     bool named;       /* written INPUT=FILE: feeds that input, else `tokens` and `targets` */
-    /* Is the file of this kind, by its suffix or its first bytes? `named`: an input stood before it.
-     * The kinds are asked in the order of the list. */
+    /* Is the file of this kind, by its suffix or its first bytes? `named`: an input stood before
+     * it. The kinds are asked in the order of the list. */
     bool (*claims)(const char *path, bool named);
-    /* Path, file and, with `named`, the one feed are set; checks the file against the inputs it feeds
-     * and fills in the rest. */
+    /* Path, file and, with `named`, the one feed are set; checks the file against the inputs it
+     * feeds and fills in the rest. */
     smp_status (*open)(const smp_graph *graph, smp_arena *arena, smp_source *source);
     /* Copies one sample of one input to `buffer`: [sample shape], int32 or float. */
     smp_status (*read)(const smp_source *source, int slot, int64_t sample, void *buffer);

@@ -30,8 +30,8 @@ typedef struct smp_device {
     const char *(*describe)(void *context);
     /* Which physical device this is: equal for two ranks of a node that share one. */
     void (*identity)(void *context, char id[64]);
-    /* Bytes that can be reserved now. NULL with host_memory, as `overhead`: the kernel lends memory that
-     * it may not have, which shows when it is touched. */
+    /* Bytes that can be reserved now. NULL with host_memory, as `overhead`: the kernel lends memory
+     * that it may not have, which shows when it is touched. */
     smp_status (*available)(void *context, int64_t *bytes);
     /* Memory that is still `available` but that the device's libraries will take. */
     int64_t (*overhead)(void *context);
@@ -72,8 +72,8 @@ typedef struct smp_device {
 } smp_device;
 
 enum { SMP_DEVICE_NAME_BYTES = 128 };
-/* What profiles call an open device: "cpu", or what it calls itself, without details: "NVIDIA H200".
- * name: [SMP_DEVICE_NAME_BYTES]. */
+/* What profiles call an open device: "cpu", or what it calls itself, without details: "NVIDIA
+ * H200". name: [SMP_DEVICE_NAME_BYTES]. */
 void smp_device_profile_name(const smp_device *device, void *context, char *name);
 
 const smp_device *smp_device_find(const char *name); /* NULL if unknown or not built in */

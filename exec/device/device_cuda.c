@@ -1,10 +1,10 @@
-/* An NVIDIA GPU as a device: the arena is one piece of its memory, everything else is enqueued on one
- * stream, of the lowest priority that there is: what the transport's streams do goes first.
+/* An NVIDIA GPU as a device: the arena is one piece of its memory, everything else is enqueued on
+ * one stream, of the lowest priority that there is: what the transport's streams do goes first.
  *
- * Stamps are events. Their times are counted from a reference event whose time the host knows because
- * it waited for it; the two clocks drift apart (assumed: up to 50 us a second) and an event's distance
- * has 24 bits, so the reference is taken anew when the device is found idle a second later. A stamp
- * keeps the reference that it was recorded after. */
+ * Stamps are events. Their times are counted from a reference event whose time the host knows
+ * because it waited for it; the two clocks drift apart (assumed: up to 50 us a second) and an
+ * event's distance has 24 bits, so the reference is taken anew when the device is found idle a
+ * second later. A stamp keeps the reference that it was recorded after. */
 #include "graph/base/status.h"
 
 #ifdef SMP_HAVE_CUDA
@@ -50,9 +50,10 @@ typedef struct cuda_context {
 
 #define QUEUES "CUDA_DEVICE_MAX_CONNECTIONS"
 
-/* Streams share the hardware's queues, of which a process has eight unless it asks for more: a message
- * that waits for its peer would hold up whatever stands behind it in the same queue. CUDA looks at the
- * variable once, while it is opened; a user's own setting stands. Is it ours, to be taken back? */
+/* Streams share the hardware's queues, of which a process has eight unless it asks for more: a
+ * message that waits for its peer would hold up whatever stands behind it in the same queue. CUDA
+ * looks at the variable once, while it is opened; a user's own setting stands. Is it ours, to be
+ * taken back? */
 static bool ask_for_queues(void)
 {
     return !getenv(QUEUES) && setenv(QUEUES, "32", 0) == 0;
@@ -117,8 +118,8 @@ static smp_status reserve_workspace(cuda_context *c)
                     smp_format_bytes(room, sizeof(room), (int64_t)available));
 }
 
-/* The stream and what works on it. Its priority is the least: of a message and a kernel that are both
- * ready the message goes first, or a neighbour waits for a whole matrix product. */
+/* The stream and what works on it. Its priority is the least: of a message and a kernel that are
+ * both ready the message goes first, or a neighbour waits for a whole matrix product. */
 static smp_status open_libraries(cuda_context *c)
 {
     smp_cuda *cuda = &c->cuda;

@@ -19,8 +19,8 @@ static inline unsigned smp_arena_grid(int64_t items)
     return smp_blocks(items, SMP_BLOCK, 1 << 14);
 }
 
-/* One pass over weight, gradient and states, [n] each, that also writes the weight's bf16 copy, which
- * may be NULL. A rule has STATES, at least 1, and is called with one element of each:
+/* One pass over weight, gradient and states, [n] each, that also writes the weight's bf16 copy,
+ * which may be NULL. A rule has STATES, at least 1, and is called with one element of each:
  * rule(weight, gradient, state[STATES]). */
 template <class Rule>
 __global__ void __launch_bounds__(SMP_BLOCK)

@@ -1,5 +1,5 @@
-/* The optimizers: one smp_optimizer per file, listed in SMP_OPTIMIZERS. Updates are element-wise, so they
- * do not depend on how weights are spread over ranks. */
+/* The optimizers: one smp_optimizer per file, listed in SMP_OPTIMIZERS. Updates are element-wise,
+ * so they do not depend on how weights are spread over ranks. */
 #ifndef SMP_EXEC_OPTIMIZER_OPTIMIZER_H
 #define SMP_EXEC_OPTIMIZER_OPTIMIZER_H
 
@@ -35,8 +35,8 @@ typedef struct smp_optimizer {
     smp_status (*cuda_update)(const smp_update *update, void *stream);
 } smp_optimizer;
 
-/* All optimizers, the default first. <name>.c defines smp__optimizer_<name>; its cuda_update, if it has
- * one, is smp__cuda_<name>, defined by <name>.cu. */
+/* All optimizers, the default first. <name>.c defines smp__optimizer_<name>; its cuda_update, if it
+ * has one, is smp__cuda_<name>, defined by <name>.cu. */
 #define SMP_OPTIMIZERS(X)                                                                          \
     X(adamw)                                                                                       \
     X(sgd)

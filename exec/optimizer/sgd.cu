@@ -1,5 +1,6 @@
-/* SGD with momentum on a GPU: the arithmetic of exec/optimizer/sgd.c in one pass over weight, gradient and
- * buffer that also writes the weight's bf16 copy; the bits are those of the CPU, as in adamw.cu. */
+/* SGD with momentum on a GPU: the arithmetic of exec/optimizer/sgd.c in one pass over weight,
+ * gradient and buffer that also writes the weight's bf16 copy; the bits are those of the CPU, as in
+ * adamw.cu. */
 #include "exec/optimizer/cuda_update.cuh"
 
 struct sgd_rule {

@@ -17,8 +17,8 @@ typedef struct smp__probe_links {
     double took[2];           /* result of the last call: here, since MPI adds it up */
 } smp__probe_links;
 
-/* The first two ranks of one node, and rank 0 with the first rank of another one. node_of: [ranks] the
- * lowest rank of each rank's node; pair: [SMP_LINK_KINDS]. */
+/* The first two ranks of one node, and rank 0 with the first rank of another one. node_of: [ranks]
+ * the lowest rank of each rank's node; pair: [SMP_LINK_KINDS]. */
 void smp__probe_pairs(const int *node_of, int ranks, smp__probe_pair *pair);
 
 /* Collective, the same status on every rank. */

@@ -3,9 +3,9 @@
  * A training step touches every weight, gradient and stash of the rank between two uses of the same
  * one, so back-to-back runs on one set of buffers would be too fast. An opened op therefore has
  * several sets of what is kept (inputs, output, aux, weights, gradient accumulators), and runs take
- * them in turn: so many sets that the bytes touched before one comes back are what the model touches
- * in a micro-batch, at most ROTATION_BYTES. What the neighbouring op has just made is warm in
- * training: a forward's newest input is read once before the clock starts, and output and input
+ * them in turn: so many sets that the bytes touched before one comes back are what the model
+ * touches in a micro-batch, at most ROTATION_BYTES. What the neighbouring op has just made is warm
+ * in training: a forward's newest input is read once before the clock starts, and output and input
  * gradients have one buffer each. */
 #include "exec/probe/probe_op.h"
 

@@ -17,7 +17,8 @@ int smp__device_stamps(const smp *s, int marks);
 /* Notes where the device begins (with record_trace) or ends the action at s->position. */
 smp_status smp__stamp_begin(smp *s);
 smp_status smp__stamp_end(smp *s);
-/* Notes where the device is, under a number that is used again in every step, and when it was there. */
+/* Notes where the device is, under a number that is used again in every step, and when it was
+ * there. */
 smp_status smp__stamp_mark(smp *s, int mark);
 smp_status smp__mark_time(const smp *s, int mark, double *time_s);
 /* Fills in the times of `event`. Waits for the device. */

@@ -1,15 +1,16 @@
 /* What each micro-batch counts in the loss. The loss of a step is the mean over the rows (targets)
- * that count in the global batch, however it is cut into micro-batches and replicas; an operator only
- * knows its micro-batch, of which it makes the mean over r rows. So with R rows in the global batch
- * the gradient of that mean is r / R, and the means are added up with the same shares: the operator
- * divides by r again, and a micro-batch without a row adds nothing.
+ * that count in the global batch, however it is cut into micro-batches and replicas; an operator
+ * only knows its micro-batch, of which it makes the mean over r rows. So with R rows in the global
+ * batch the gradient of that mean is r / R, and the means are added up with the same shares: the
+ * operator divides by r again, and a micro-batch without a row adds nothing.
  *
- * Rows are counted on the host before the step runs: an int32 tensor holds values of model inputs. In
- * each replica one rank counts those of an input, the one with the loss if it reads the input. Where
- * every sample counts alike samples are the rows, and every rank knows how many there are. Of a full
- * batch without ignored targets the shares have the bits of 1.0f / (micro-batches * replicas), rows or
- * samples: the quotient is rounded once (to double before, which makes no difference to a float, since
- * 53 >= 2 * 24 + 2). O(operators) once, O(values of the inputs that decide) a step. */
+ * Rows are counted on the host before the step runs: an int32 tensor holds values of model inputs.
+ * In each replica one rank counts those of an input, the one with the loss if it reads the input.
+ * Where every sample counts alike samples are the rows, and every rank knows how many there are. Of
+ * a full batch without ignored targets the shares have the bits of 1.0f / (micro-batches *
+ * replicas), rows or samples: the quotient is rounded once (to double before, which makes no
+ * difference to a float, since 53 >= 2 * 24 + 2). O(operators) once, O(values of the inputs that
+ * decide) a step. */
 #include "exec/step/loss_share.h"
 
 #include <stdlib.h>

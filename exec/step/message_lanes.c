@@ -3,8 +3,8 @@
  * sends must stand in the order of its receives. There are three kinds:
  *
  * - All messages between neighbouring stages, activations and gradients, from rank a to rank b. The
- *   verifier (schedule/verify/verify.h) proves that along the `>` of a the positions of their `<` in the
- *   program of b rise.
+ *   verifier (schedule/verify/verify.h) proves that along the `>` of a the positions of their `<`
+ *   in the program of b rise.
  * - What jumps over stages from stage f to stage t, of one kind (activations or gradients). The
  *   verifier proves the same for each such transfer, and all of them have the same `>` and `<`.
  * - The accumulators of tied weights from stage f to rank b.

@@ -165,8 +165,8 @@ static smp_status after_operator(smp *s)
     return s->transport_context ? s->transport->progress(s->transport_context) : SMP_OK;
 }
 
-/* Whose time an instruction takes: a sum of gradients is of the last call whose gradients it may be,
- * forward again is nobody's. */
+/* Whose time an instruction takes: a sum of gradients is of the last call whose gradients it may
+ * be, forward again is nobody's. */
 static smp_status mark_instr(smp *s, int chunk, int microbatch, const smp_instr *instr, int *call)
 {
     int part = SMP_PROBE_BACKWARD_INPUT;

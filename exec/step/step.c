@@ -7,15 +7,16 @@
  *   run_program, here      for every action of the program, in its order:
  *     messages.c             completes sends whose memory is needed now, posts receives ahead;
  *                            waits for what an F, B or I reads; starts what a > sends
- *     run_stage.c            F, B, I, W: the operators of a stage, by its layout; between two of them
- *                            the transport moves on, and the host waits for a device far behind
+ *     run_stage.c            F, B, I, W: the operators of a stage, by its layout; between two of
+ *                            them the transport moves on, and the host waits for a device far
+ *                            behind
  *     cost_samples.c         what they took, if the costs of this run are wanted
  *     reduce.c               R: a chunk's gradients are final, their sum over replicas starts;
  *                            O: all sums are there
  *   state/device_wait.c    the one wait: the device may be far behind until everything before the
  *                          optimizer is done, then the host reads losses and the gradient norm
- *   state/weights.c        the norm; if all is finite the update; accumulators to zero (enqueued: no
- *                          wait)
+ *   state/weights.c        the norm; if all is finite the update; accumulators to zero (enqueued:
+ *                          no wait)
  *   transport/comm.c       the losses and times of all ranks
  *
  * A failure anywhere ends in fail_step: the others get a notice, and their waits end. */
@@ -171,8 +172,8 @@ static smp_status check_skipped(smp *s, const smp_step_result *done)
         s->skipped_in_row, done->step, done->loss, done->loss_rows, fabs(done->grad_norm));
 }
 
-/* The losses of all replicas, by replica and micro-batch, added in that order on every rank, and the
- * time of the slowest. */
+/* The losses of all replicas, by replica and micro-batch, added in that order on every rank, and
+ * the time of the slowest. */
 static smp_status collect(smp *s, smp_step_result *result)
 {
     int losses = s->comm.ddp_size * s->microbatches;

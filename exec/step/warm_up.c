@@ -1,7 +1,7 @@
 /* Every kernel of the job runs once, on zeroes, before the weights are there and before the first
  * message. CUDA loads a kernel when it is first launched, and may wait for all others to do so: one
- * that waits for a message of another rank, which waits for what is to be loaded, would wait for ever.
- * The first step is then like the others, too. O(one micro-batch). */
+ * that waits for a message of another rank, which waits for what is to be loaded, would wait for
+ * ever. The first step is then like the others, too. O(one micro-batch). */
 #include "exec/step/warm_up.h"
 
 #include "exec/state/device_wait.h"

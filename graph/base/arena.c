@@ -2,8 +2,8 @@
  * O(log n) calls of the system's allocator; a large request gets a chunk of its own. Chunks come
  * from calloc: the untouched end of a large one costs no memory.
  *
- * Under AddressSanitizer a poisoned gap follows each block and what is not handed out is poisoned: to
- * read or write past the end of a block is found as it is in blocks of malloc. */
+ * Under AddressSanitizer a poisoned gap follows each block and what is not handed out is poisoned:
+ * to read or write past the end of a block is found as it is in blocks of malloc. */
 #include "graph/base/arena.h"
 
 #include <stdalign.h>
@@ -161,7 +161,8 @@ smp_status smp_array_reserve(void *data, size_t *capacity, size_t size, size_t n
         wanted = 16;
     if (size > 0 && wanted > SIZE_MAX / 2 / size)
         return smp_fail_memory(SIZE_MAX);
-    /* `data` is a pointer to some pointer type: read and write it by value, not through an alias. */
+    /* `data` is a pointer to some pointer type: read and write it by value, not through an
+     * alias. */
     void *old;
     memcpy(&old, data, sizeof old);
     void *grown = realloc(old, wanted * size);

@@ -12,7 +12,8 @@ typedef struct smp_environment {
 } smp_environment;
 
 smp_status smp_environment_save(smp_environment *saved);
-/* Every variable is again what it was, and what was saved is freed. After a failed save: nothing. */
+/* Every variable is again what it was, and what was saved is freed. After a failed save:
+ * nothing. */
 void smp_environment_restore(smp_environment *saved);
 
 #endif

@@ -1,5 +1,5 @@
-/* A binary heap of items 0..capacity-1 by key, each once, with change and removal. The event queue of
- * the simulator, the ready list of topological orders. */
+/* A binary heap of items 0..capacity-1 by key, each once, with change and removal. The event queue
+ * of the simulator, the ready list of topological orders. */
 #ifndef SMP_GRAPH_BASE_HEAP_H
 #define SMP_GRAPH_BASE_HEAP_H
 

@@ -1,5 +1,5 @@
-/* Disjoint sets of indices (Tarjan 1975, with path halving). parent[i] == i at the start; the lowest
- * member stands for its set, so results follow the order of indices. */
+/* Disjoint sets of indices (Tarjan 1975, with path halving). parent[i] == i at the start; the
+ * lowest member stands for its set, so results follow the order of indices. */
 #ifndef SMP_GRAPH_BASE_SETS_H
 #define SMP_GRAPH_BASE_SETS_H
 

@@ -1,5 +1,6 @@
 /* Recording failures: one bounded message per thread, no allocation, and the public calls that read
- * it. The message is formatted beside the old one, so an argument may be smp_last_error() itself. */
+ * it. The message is formatted beside the old one, so an argument may be smp_last_error()
+ * itself. */
 #include "graph/base/status.h"
 
 #include <stdarg.h>

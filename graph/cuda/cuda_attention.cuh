@@ -7,8 +7,8 @@ extern "C" {
 #include "graph/math/attention.h"
 }
 
-/* Value x of head h of row t of sample b: at[b * sample + t * stride + h * width + x]. Heads of k, v
- * and their gradients are key heads, of which there are fewer: head / group. */
+/* Value x of head h of row t of sample b: at[b * sample + t * stride + h * width + x]. Heads of k,
+ * v and their gradients are key heads, of which there are fewer: head / group. */
 template <typename T> struct attention_part {
     T *at; /* NULL: not wanted (gradients) */
     int64_t sample, stride;
@@ -33,8 +33,9 @@ template <typename T> struct attention_args {
     float scale;
 };
 
-/* Which tile, heads and sample this block works on: the tiles of a head are neighbours, so they find
- * its keys and values in the cache. A block of keys (KEYS) goes through all heads that read them. */
+/* Which tile, heads and sample this block works on: the tiles of a head are neighbours, so they
+ * find its keys and values in the cache. A block of keys (KEYS) goes through all heads that read
+ * them. */
 struct attention_place {
     int tile, first, last, key_head; /* heads first .. last-1 */
     int64_t sample;

@@ -138,8 +138,8 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     }
 }
 
-/* The gradient of a weight that is part of every sample as it is: the sum of dout over the batch, in
- * order. A thread takes some elements. */
+/* The gradient of a weight that is part of every sample as it is: the sum of dout over the batch,
+ * in order. A thread takes some elements. */
 template <typename T> static inline smp_status smp_batch_sums(const smp_op_call *call)
 {
     const smp_cuda *cuda = smp_cuda_of(call);

@@ -1,7 +1,7 @@
 /* Matrix products on a GPU through cuBLASLt. A plan is made once for a shape (descriptors, layouts
  * and the library's algorithm) and run any number of times; a run allocates
- * nothing and returns when its kernel is enqueued. All matrices are row-major, and start at multiples
- * of 64 bytes unless a shape says otherwise. Readable as C. */
+ * nothing and returns when its kernel is enqueued. All matrices are row-major, and start at
+ * multiples of 64 bytes unless a shape says otherwise. Readable as C. */
 #ifndef SMP_GRAPH_CUDA_CUDA_GEMM_CUH
 #define SMP_GRAPH_CUDA_CUDA_GEMM_CUH
 

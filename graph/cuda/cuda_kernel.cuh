@@ -1,5 +1,5 @@
-/* What every CUDA kernel of ours is written with: launches, 16-byte accesses, conversions, sums over
- * a warp and a block in one fixed order.
+/* What every CUDA kernel of ours is written with: launches, 16-byte accesses, conversions, sums
+ * over a warp and a block in one fixed order.
  *
  * Kernels stay within the part of CUDA that tests/emulate/ carries out on a CPU, so that they are
  * tested on every machine: launches and dynamic shared memory through the macros below, warp
@@ -164,7 +164,8 @@ static inline bool smp_is_bf16(const smp_op_call *call)
 {
     return call->graph->target.precision == SMP_PRECISION_BF16;
 }
-/* forward<T>(call) in the type of the micro-batch's activations: SMP_TYPED(forward) in the table. */
+/* forward<T>(call) in the type of the micro-batch's activations: SMP_TYPED(forward) in the
+ * table. */
 template <smp_status (*AS_BF16)(const smp_op_call *), smp_status (*AS_FLOAT)(const smp_op_call *)>
 static smp_status smp_typed(const smp_op_call *call)
 {
@@ -172,13 +173,15 @@ static smp_status smp_typed(const smp_op_call *call)
 }
 #define SMP_TYPED(function) smp_typed<function<bf16>, function<float>>
 
-/* Values of an access to rows of that many values: 16 bytes of them if they divide a row, else 1. */
+/* Values of an access to rows of that many values: 16 bytes of them if they divide a row, else
+ * 1. */
 template <typename T> static inline int smp_width(int64_t columns)
 {
     return columns % smp_pack<T>::N == 0 ? smp_pack<T>::N : 1;
 }
 
-/* Blocks for n items of which a block takes `each`, at most `limit` (kernels loop over the rest). */
+/* Blocks for n items of which a block takes `each`, at most `limit` (kernels loop over the
+ * rest). */
 static inline unsigned smp_blocks(int64_t n, int64_t each, int64_t limit)
 {
     const int64_t blocks = (n + each - 1) / each;

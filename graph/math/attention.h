@@ -1,5 +1,5 @@
-/* What the CPU's and the GPU's attention share: sizes, where q, k and v lie, what is added to scores
- * for the distance of a key. */
+/* What the CPU's and the GPU's attention share: sizes, where q, k and v lie, what is added to
+ * scores for the distance of a key. */
 #ifndef SMP_GRAPH_MATH_ATTENTION_H
 #define SMP_GRAPH_MATH_ATTENTION_H
 
@@ -10,7 +10,8 @@
 enum { SMP__Q, SMP__K, SMP__V };
 
 /* Value x of head h of row t of part i: in[input[i]][offset[i] + t * stride[i] + h * width + x]. Of
- * k and v there are kv_heads heads, each read by heads / kv_heads heads of q that lie side by side. */
+ * k and v there are kv_heads heads, each read by heads / kv_heads heads of q that lie side by
+ * side. */
 typedef struct smp__attention {
     int64_t queries, keys, d, heads, kv_heads, width;
     int input[3];

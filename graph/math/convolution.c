@@ -1,9 +1,9 @@
 /* Convolution (graph/math/convolution.h): directly by oneDNN where it can, else by matrix products;
  * which of them is settled when the convolution is made, for each direction by itself.
  *
- * oneDNN 2.6 has direct ones for AVX2 and AVX-512, but not for every shape (groups of few channels).
- * Its own convolution by products is passed over: the whole unfolded image and four times the weights
- * as scratch, in any plan for a machine that might have to use it. */
+ * oneDNN 2.6 has direct ones for AVX2 and AVX-512, but not for every shape (groups of few
+ * channels). Its own convolution by products is passed over: the whole unfolded image and four
+ * times the weights as scratch, in any plan for a machine that might have to use it. */
 #include "graph/math/convolution.h"
 
 #include <stdlib.h>
@@ -18,12 +18,12 @@ struct smp_convolution {
 
 /* Where products beat direct convolutions, measured at batch 8 on one core with AVX-512.
  *
- * With a 1 x 1 kernel there is nothing to unfold, and a large product needs no layouts of its own: on
- * 28 x 28 places it is 10 to 25 % faster, on 7 x 7 slower.
+ * With a 1 x 1 kernel there is nothing to unfold, and a large product needs no layouts of its own:
+ * on 28 x 28 places it is 10 to 25 % faster, on 7 x 7 slower.
  *
- * Gradients of weights: products add in place, a direct convolution's result is reordered and added.
- * That takes long where weights are many and places few: with 512 -> 512 channels of 7 x 7 a fifth of
- * the time, with 2048 -> 512 and a 1 x 1 kernel half of it.
+ * Gradients of weights: products add in place, a direct convolution's result is reordered and
+ * added. That takes long where weights are many and places few: with 512 -> 512 channels of 7 x 7 a
+ * fifth of the time, with 2048 -> 512 and a 1 x 1 kernel half of it.
  *
  * Gradients of a few input channels: a direct convolution fills them up to a block of 16, and takes
  * as long as for those. */

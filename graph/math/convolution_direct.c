@@ -1,8 +1,8 @@
 /* Direct convolution by oneDNN: the primitive's own layouts, and reorders to and from them.
  *
- * A direct convolution runs at 95 % or more of a core's peak on images of which 8 or 16 channels lie
- * side by side, and at half of it or less on row-major ones. So arrays are reordered through the
- * workspace, a few samples at a time: a chunk stays in the cache between the reorders and the
+ * A direct convolution runs at 95 % or more of a core's peak on images of which 8 or 16 channels
+ * lie side by side, and at half of it or less on row-major ones. So arrays are reordered through
+ * the workspace, a few samples at a time: a chunk stays in the cache between the reorders and the
  * convolution, which makes them nearly free (32 MB of images at once took 20 % longer than chunks
  * of 1 to 8 MB), and the workspace does not grow with the batch. Weights are reordered once a
  * call. Gradients of weights are made for a chunk and added: oneDNN overwrites.
@@ -59,8 +59,8 @@ static int64_t weight_elements(const smp_convolution_shape *s)
     return s->out[SMP_CHANNELS] * smp_convolution_taps(s);
 }
 
-/* In the widest layout. Channels of a group are not filled up: there is a layout for whole blocks of
- * them, or none. */
+/* In the widest layout. Channels of a group are not filled up: there is a layout for whole blocks
+ * of them, or none. */
 static int64_t image_bytes(const int64_t size[3])
 {
     return round_up(size[SMP_CHANNELS], BLOCK) * size[SMP_HEIGHT] * size[SMP_WIDTH] *

@@ -1,5 +1,5 @@
-/* oneDNN's direct convolutions, for convolution.c. They work on layouts of their own (blocks of 8 or
- * 16 channels), which the machine's instruction set decides. */
+/* oneDNN's direct convolutions, for convolution.c. They work on layouts of their own (blocks of 8
+ * or 16 channels), which the machine's instruction set decides. */
 #ifndef SMP_GRAPH_MATH_CONVOLUTION_DIRECT_H
 #define SMP_GRAPH_MATH_CONVOLUTION_DIRECT_H
 

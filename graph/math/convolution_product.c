@@ -1,8 +1,9 @@
-/* Convolution by unfolding (Chellapilla, Puri, Simard 2006): the windows of a few output lines of one
- * sample and group become the columns of a matrix U [taps, places]; then
+/* Convolution by unfolding (Chellapilla, Puri, Simard 2006): the windows of a few output lines of
+ * one sample and group become the columns of a matrix U [taps, places]; then
  *   y = W U,   dU = W^T dy,   dW += dy U^T   with W [out channels of the group, taps]
  * and dx is dU folded back: every place adds its window's gradients to the pixels they were read
- * from. As many lines at once as BLOCK_BYTES of U hold. Pointwise convolutions need no U: it is x. */
+ * from. As many lines at once as BLOCK_BYTES of U hold. Pointwise convolutions need no U: it is
+ * x. */
 #include "graph/math/convolution_product.h"
 
 #include <string.h>

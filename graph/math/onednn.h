@@ -1,5 +1,5 @@
-/* What the files of this room that call oneDNN share. The descriptor API changed between oneDNN 2 and
- * 3: nothing outside of them includes dnnl.h. */
+/* What the files of this room that call oneDNN share. The descriptor API changed between oneDNN 2
+ * and 3: nothing outside of them includes dnnl.h. */
 #ifndef SMP_GRAPH_MATH_ONEDNN_H
 #define SMP_GRAPH_MATH_ONEDNN_H
 
@@ -14,8 +14,8 @@
 /* A status of oneDNN's as one of ours; `what` was tried. */
 smp_status smp__dnnl_check(dnnl_status_t status, const char *what);
 
-/* oneDNN takes as many OpenMP threads as the calling thread may have. That is one while it is called,
- * whichever thread calls, and otherwise the host's own affair. Returns what to give back to
+/* oneDNN takes as many OpenMP threads as the calling thread may have. That is one while it is
+ * called, whichever thread calls, and otherwise the host's own affair. Returns what to give back to
  * omp_set_num_threads afterwards. */
 int smp__dnnl_limit_threads(void);
 

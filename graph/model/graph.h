@@ -1,8 +1,8 @@
 /* The operator graph: what is computed. Read from a model file, immutable afterwards.
  *
  * Ops stand in file order, which is a topological order: an op reads only tensors made by earlier
- * ops or model inputs. Every op makes one tensor or more. A name that an op rebinds is a new tensor.
- * Everything is an index into flat arrays; adjacency is CSR. */
+ * ops or model inputs. Every op makes one tensor or more. A name that an op rebinds is a new
+ * tensor. Everything is an index into flat arrays; adjacency is CSR. */
 #ifndef SMP_GRAPH_MODEL_GRAPH_H
 #define SMP_GRAPH_MODEL_GRAPH_H
 

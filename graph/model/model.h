@@ -122,8 +122,8 @@ smp_status smp__model_compile(smp__model *m, const smp_yaml_node *ops, smp__bloc
 typedef smp_status (*smp__visit)(smp__model *m, smp__op_template *op, void *context);
 /* Calls `visit` for every unrolled op in order, loop variables set. */
 smp_status smp__model_walk(smp__model *m, const smp__block *block, smp__visit visit, void *context);
-/* Ops after unrolling, and the tensors that they make; fails where they, or what they hold, exceed the
- * limits. */
+/* Ops after unrolling, and the tensors that they make; fails where they, or what they hold, exceed
+ * the limits. */
 smp_status smp__model_count(smp__model *m, int64_t *ops, int64_t *tensors);
 
 /* model_attr.c */

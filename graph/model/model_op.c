@@ -139,7 +139,8 @@ smp_status smp__model_fail_tensor(smp__model *m, smp_where where, const char *op
                        who, wanted);
 }
 
-/* What an op may read: any tensor that stands, but unknown shapes and losses only if its kind says. */
+/* What an op may read: any tensor that stands, but unknown shapes and losses only if its kind
+ * says. */
 static smp_status check_input(const smp__model *m, const smp__op_template *t, const smp_op *op,
                               int32_t i)
 {
@@ -242,8 +243,8 @@ static smp_status set_outputs(smp__model *m, const smp__op_template *t, const sm
     return SMP_OK;
 }
 
-/* What shapes say is said once: memory is reserved by them, so a size of `cost:` could be right for the
- * objective alone. */
+/* What shapes say is said once: memory is reserved by them, so a size of `cost:` could be right for
+ * the objective alone. */
 static smp_status check_cost(const smp_infer *infer)
 {
     const smp_op_cost_override *cost = infer->op->cost;

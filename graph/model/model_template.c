@@ -1,5 +1,5 @@
-/* Compiling the ops of a model file: keys, kinds, name patterns and costs are checked once per op of
- * the file, however often a repeat uses it. */
+/* Compiling the ops of a model file: keys, kinds, name patterns and costs are checked once per op
+ * of the file, however often a repeat uses it. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -69,7 +69,8 @@ static int64_t text_values(const smp__pattern *p)
     return p->source ? (int64_t)strlen(p->source) / 32 : 0;
 }
 
-/* "op 'h0.attn' (linear): got 2 inputs, expected 1" unless there are min to max (-1: any number). */
+/* "op 'h0.attn' (linear): got 2 inputs, expected 1" unless there are min to max (-1: any
+ * number). */
 static smp_status check_count(const smp__op_template *t, const char *label, const char *what, int n,
                               int min, int max, smp_where where)
 {

@@ -1,6 +1,6 @@
-/* Repeats. Counting multiplies: a body whose own repeat counts do not use the variable of the repeat
- * around it is counted once. Only bodies that do are counted for each iteration, and the number of
- * iterations is limited too, so a model that is too large is refused at once. */
+/* Repeats. Counting multiplies: a body whose own repeat counts do not use the variable of the
+ * repeat around it is counted once. Only bodies that do are counted for each iteration, and the
+ * number of iterations is limited too, so a model that is too large is refused at once. */
 #include "graph/model/model.h"
 
 /* A repeat may hold nothing but a repeat of 0: iterations are limited as well as ops. The third

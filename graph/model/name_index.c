@@ -48,8 +48,8 @@ int32_t smp__name_index_find(const smp__name_index *index, const void *items, co
     return index->slot ? probe(index, items, name, hash_of(name))->item - 1 : -1;
 }
 
-/* A table of millions is read all over: with pages of 2 MiB, where the system gives them on request,
- * a look-up misses one cache line instead of that and several levels of page tables. */
+/* A table of millions is read all over: with pages of 2 MiB, where the system gives them on
+ * request, a look-up misses one cache line instead of that and several levels of page tables. */
 static void prefer_huge_pages(void *table, size_t bytes)
 {
 #ifdef MADV_HUGEPAGE

@@ -1,5 +1,6 @@
-/* Finds the items of an array by their names: a hash table of item numbers beside the array, so that
- * ten million names cost 8 to 16 bytes each. Items are structs with a `const char *` member. */
+/* Finds the items of an array by their names: a hash table of item numbers beside the array, so
+ * that ten million names cost 8 to 16 bytes each. Items are structs with a `const char *`
+ * member. */
 #ifndef SMP_GRAPH_MODEL_NAME_INDEX_H
 #define SMP_GRAPH_MODEL_NAME_INDEX_H
 

@@ -50,7 +50,8 @@ typedef struct smp_param_decl {
     float init_scale;
     const char *tied_to; /* name of an earlier op's weight of the same shape, or NULL */
     /* Not trained: a running statistic, which a step changes by what backward_weight added to its
-     * accumulator. Norm, clipping, learning rate and weight decay do not know it; checkpoints do. */
+     * accumulator. Norm, clipping, learning rate and weight decay do not know it; checkpoints
+     * do. */
     bool running;
 } smp_param_decl;
 

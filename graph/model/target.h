@@ -1,6 +1,6 @@
-/* What a graph is executed on, and in which number format: decides the bytes of activations and what
- * the kernels save. A graph as read is for the CPU in fp32; smp_graph_set_target changes that. The
- * fingerprint does not depend on it. */
+/* What a graph is executed on, and in which number format: decides the bytes of activations and
+ * what the kernels save. A graph as read is for the CPU in fp32; smp_graph_set_target changes that.
+ * The fingerprint does not depend on it. */
 #ifndef SMP_GRAPH_MODEL_TARGET_H
 #define SMP_GRAPH_MODEL_TARGET_H
 
@@ -17,8 +17,10 @@ typedef enum smp_backend { SMP_BACKEND_CPU, SMP_BACKEND_CUDA, SMP_N_BACKEND } sm
 /* Weights, their gradients and the optimizer's state are fp32 in all of them. */
 typedef enum smp_precision {
     SMP_PRECISION_FP32,
-    SMP_PRECISION_TF32, /* as fp32, but matrix products round their factors to 10 bits of mantissa */
-    SMP_PRECISION_BF16, /* activations, their gradients and a copy of the weights in bf16; sums in fp32 */
+    SMP_PRECISION_TF32, /* as fp32, but matrix products round their factors to 10 bits of
+                           mantissa */
+    SMP_PRECISION_BF16, /* activations, their gradients and a copy of the weights in bf16; sums in
+                           fp32 */
     SMP_N_PRECISION
 } smp_precision;
 

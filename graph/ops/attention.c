@@ -1,9 +1,10 @@
 /* attention: multi-head scaled dot-product attention (Vaswani et al. 2017). Either one packed input
  * [T, 3 d], a row being q | k | v, or three inputs q [Tq, d], k [Tk, d], v [Tk, d]; heads lie side
- * by side in d. Output [Tq, d]. With kv_heads (Ainslie et al., "GQA", 2023) k and v have fewer heads
- * of the same width, [Tk, kv_heads * d / heads], and neighbouring heads of q share one. A last input
- * of int32 [Tk] is a key padding mask: 1 for a key that counts, 0 for one that nobody sees (BERT's
- * attention_mask; PyTorch's key_padding_mask is its opposite). Who sees no key at all gets zeros.
+ * by side in d. Output [Tq, d]. With kv_heads (Ainslie et al., "GQA", 2023) k and v have fewer
+ * heads of the same width, [Tk, kv_heads * d / heads], and neighbouring heads of q share one. A
+ * last input of int32 [Tk] is a key padding mask: 1 for a key that counts, 0 for one that nobody
+ * sees (BERT's attention_mask; PyTorch's key_padding_mask is its opposite). Who sees no key at all
+ * gets zeros.
  *
  * alibi adds a bias to the scores that falls with the distance between query and key, to either
  * side; buckets one that is learned, a weight [buckets, heads] (T5), which layers may share. window
@@ -13,10 +14,11 @@
  *   P = softmax(Q K^T / sqrt(w)),  O = P V
  *   dP = dO V^T,  dS = P * (dP - rowsum(P * dP)),  dQ = dS K,  dK = dS^T Q,  dV = P^T dO
  * (Q, K scaled by 1 / sqrt(w)). The GEMMs read q, k, v in place through their row strides. A causal
- * block only looks at the keys up to its last row, and from the window of its first row on; the rest
- * of P is never written or read. Forward saves P [heads, Tq, Tk], where hidden keys are 0, so
+ * block only looks at the keys up to its last row, and from the window of its first row on; the
+ * rest of P is never written or read. Forward saves P [heads, Tq, Tk], where hidden keys are 0, so
  * that backward need not know of masks. The learned bias gets the sums of dS over equal distances,
- * dS computed again in backward_weight. O(heads * Tq * Tk * w) time, one block of dP as workspace. */
+ * dS computed again in backward_weight. O(heads * Tq * Tk * w) time, one block of dP as
+ * workspace. */
 #include "graph/math/attention.h"
 #include "graph/ops/ops.h"
 
@@ -190,8 +192,8 @@ static smp_status infer(smp_infer *infer)
     return infer_buckets(infer);
 }
 
-/* Biases of a head or their gradients lie behind the block of dP; forward, which has none, makes them
- * in its place. */
+/* Biases of a head or their gradients lie behind the block of dP; forward, which has none, makes
+ * them in its place. */
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     (void)batch;

@@ -10,8 +10,8 @@
  * The running statistics are those of torch.nn.BatchNorm2d, with the unbiased variance: see
  * smp__running_share.
  *
- * Sums are of double lanes, element i of a row in lane i mod SMP_LANES. Forward reads a channel of a
- * micro-batch three times, from a cache if it fits one. O(elements). */
+ * Sums are of double lanes, element i of a row in lane i mod SMP_LANES. Forward reads a channel of
+ * a micro-batch three times, from a cache if it fits one. O(elements). */
 #include "graph/ops/ops.h"
 
 #include <math.h>

@@ -1,7 +1,8 @@
 /* batchnorm on a GPU, as in batchnorm.c. A channel's values are shared out to as many blocks as
- * cuda_needs makes room for; each leaves two sums in the workspace, which one thread per channel adds in
- * order. The parts depend on the sizes alone, so the result does too; what is added up is float within a
- * part and double over parts. Then one pass over all values. Bound by memory: O(elements). */
+ * cuda_needs makes room for; each leaves two sums in the workspace, which one thread per channel
+ * adds in order. The parts depend on the sizes alone, so the result does too; what is added up is
+ * float within a part and double over parts. Then one pass over all values. Bound by memory:
+ * O(elements). */
 #include "graph/cuda/cuda_elementwise.cuh"
 
 extern "C" {

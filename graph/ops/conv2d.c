@@ -1,8 +1,10 @@
-/* conv2d: convolution of an image [C, H, W] with weights [channels, C / groups, kernel height, kernel
- * width], in PyTorch's sense: floor((H + 2 padding - dilation (kernel - 1) - 1) / stride) + 1 lines.
- * `kernel`, `stride`, `padding` and `dilation` are a number for both directions, or [height, width].
+/* conv2d: convolution of an image [C, H, W] with weights [channels, C / groups, kernel height,
+ * kernel width], in PyTorch's sense: floor((H + 2 padding - dilation (kernel - 1) - 1) / stride) +
+ * 1 lines. `kernel`, `stride`, `padding` and `dilation` are a number for both directions, or
+ * [height, width].
  *
- * The work is done in graph/math/convolution.h; the bias gradient, sums over the planes of dy, here. */
+ * The work is done in graph/math/convolution.h; the bias gradient, sums over the planes of dy,
+ * here. */
 #include "graph/ops/conv2d.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
 /* conv2d on a GPU by unfolding: sample by sample, the windows become the columns of matrices
- * U[group][taps, places] in the workspace, and products in cuBLASLt, all groups at once, do the work:
+ * U[group][taps, places] in the workspace, and products in cuBLASLt, all groups at once, do the
+ * work:
  *
  *   y[out, places]   = W[out, taps] U + b     b is written to y first
  *   dU[taps, places] = W^T dy                 fp32; folded back onto dx, rounded once

@@ -1,4 +1,5 @@
-/* The CUDA kernels of every kind, in a file of its own: a program that only plans does not link it. */
+/* The CUDA kernels of every kind, in a file of its own: a program that only plans does not link
+ * it. */
 #include "graph/ops/ops.h"
 
 #ifdef SMP_HAVE_CUDA

@@ -1,7 +1,7 @@
 /* groupnorm over x [C, ..]: the channels in `groups` groups of neighbours, each normalised by its
- * own mean and biased variance over channels and places, y = (x - mean) * rstd * weight[c] + bias[c]
- * (Wu and He, "Group Normalization", 2018). Every sample by itself, so nothing depends on how a
- * batch is cut.
+ * own mean and biased variance over channels and places, y = (x - mean) * rstd * weight[c] +
+ * bias[c] (Wu and He, "Group Normalization", 2018). Every sample by itself, so nothing depends on
+ * how a batch is cut.
  *
  * Forward saves mean and rstd of each group. With xhat = (x - mean) * rstd, g = dy * weight[c] and
  * means over the group:

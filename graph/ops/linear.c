@@ -83,8 +83,8 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     work->matrix = true;
 }
 
-/* With a GELU of the tanh form in the epilogue of the product, which writes both outputs: the linear
- * output in rows whose length is a multiple of 8, as cuBLASLt wants it. */
+/* With a GELU of the tanh form in the epilogue of the product, which writes both outputs: the
+ * linear output in rows whose length is a multiple of 8, as cuBLASLt wants it. */
 static bool fuses(const smp_graph *graph, const smp_op *op, const smp_op *next)
 {
     const int64_t *begin = &graph->consumer_begin[op->out];

@@ -91,10 +91,10 @@ static inline int64_t smp__pair_loss_counted(const smp_op_call *call)
 void smp__release_primitive(void *state);
 
 /* What a running statistic r with momentum mu is changed by: the share of this micro-batch times
- * (its value s - r). PyTorch has r = (1 - mu) r + mu s after each micro-batch; after all M of a step
- * that is r + sum over m of mu (1 - mu)^(M - 1 - m) (s_m - r) with the r of its beginning, and of
- * replicas the mean of that. So backward_weight can add it up: forward changes nothing and may be
- * done again. */
+ * (its value s - r). PyTorch has r = (1 - mu) r + mu s after each micro-batch; after all M of a
+ * step that is r + sum over m of mu (1 - mu)^(M - 1 - m) (s_m - r) with the r of its beginning, and
+ * of replicas the mean of that. So backward_weight can add it up: forward changes nothing and may
+ * be done again. */
 double smp__running_share(const smp_op_call *call, double momentum);
 
 /* Where the elements of a slice lie: `width` of every `stride`, from `offset` on. */

@@ -1,7 +1,7 @@
 /* parameter: a learned tensor, the same for every sample: a class token, a prompt, learned queries.
  *
- * No inputs. The output of a sample is a copy of the weight; its gradient is the sum of dout over the
- * samples, in order. O(B * elements). */
+ * No inputs. The output of a sample is a copy of the weight; its gradient is the sum of dout over
+ * the samples, in order. O(B * elements). */
 #include "graph/ops/ops.h"
 
 #include <string.h>

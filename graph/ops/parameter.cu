@@ -1,5 +1,5 @@
-/* parameter on a GPU: a thread takes some elements of the weight and goes through the batch, writing
- * them or adding up the gradient in order. */
+/* parameter on a GPU: a thread takes some elements of the weight and goes through the batch,
+ * writing them or adding up the gradient in order. */
 #include "graph/cuda/cuda_elementwise.cuh"
 #include "graph/ops/ops.h"
 

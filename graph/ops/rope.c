@@ -2,8 +2,8 @@
  * the pair i of a head, (u, v), is turned by the angle t * base^(-2 i / w):
  *   (u cos - v sin, v cos + u sin).
  * Its elements are i and i + w / 2, as in Hugging Face's LLaMA, or, `interleaved`, 2 i and 2 i + 1,
- * as in the paper, GPT-J and Meta's own weights. The gradient is turned back. With `rotated` the heads after so many pass as they are: the values
- * of a packed q | k | v.
+ * as in the paper, GPT-J and Meta's own weights. The gradient is turned back. With `rotated` the
+ * heads after so many pass as they are: the values of a packed q | k | v.
  *
  * One turn (`prepare`) is made of sums, products and quotients in double, since a library's cos may
  * round differently on another machine; the turn of position t + 1 is that of t and one more, whose

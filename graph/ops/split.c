@@ -1,5 +1,5 @@
-/* split: cuts one dimension of the sample (negative: counted from the end) into as many parts as the
- * op has outputs, of the lengths that `sizes` gives, or all alike. The dimensions before it are
+/* split: cuts one dimension of the sample (negative: counted from the end) into as many parts as
+ * the op has outputs, of the lengths that `sizes` gives, or all alike. The dimensions before it are
  * `outer`, each output's chunk is its length times those after it. Any type. */
 #include "graph/ops/ops.h"
 

@@ -47,8 +47,8 @@ const smp_yaml_node *smp_yaml_list_at(const smp_yaml_node *list, int i);
 const char *smp_yaml_text(const smp_yaml_node *node); /* NULL unless a scalar */
 bool smp_yaml_quoted(const smp_yaml_node *node);
 
-/* What numbers of files may be. Within these, no time, rate or sum of sizes that a plan makes of them is
- * infinite or leaves 64 bits. */
+/* What numbers of files may be. Within these, no time, rate or sum of sizes that a plan makes of
+ * them is infinite or leaves 64 bits. */
 #define SMP_MIN_US 1e-250 /* or 0; the rate of a step that is shorter could be infinite */
 #define SMP_MAX_US 1e15
 #define SMP_MIN_RATE 1.0  /* per second */

@@ -1,5 +1,5 @@
-/* Typed reads of a key of a map, for the readers of files: the key has to be there, and messages name
- * it as "what: key" (maps and lists: "key"). */
+/* Typed reads of a key of a map, for the readers of files: the key has to be there, and messages
+ * name it as "what: key" (maps and lists: "key"). */
 #ifndef SMP_GRAPH_YAML_YAML_FIELD_H
 #define SMP_GRAPH_YAML_YAML_FIELD_H
 

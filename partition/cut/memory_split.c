@@ -1,8 +1,8 @@
-/* Memory alone. What an interval keeps besides its border grows with the interval, so going from the
- * front, each stage as far as its limit allows, no split can have a border further back; going from
- * the back, none can have one further forward. What crosses borders does not grow: the windows leave
- * it out, and the walk that is to be a split itself stops where the whole stage fits. Unless it
- * succeeds the dynamic program decides. A bisection over the limits finds the split that needs
+/* Memory alone. What an interval keeps besides its border grows with the interval, so going from
+ * the front, each stage as far as its limit allows, no split can have a border further back; going
+ * from the back, none can have one further forward. What crosses borders does not grow: the windows
+ * leave it out, and the walk that is to be a split itself stops where the whole stage fits. Unless
+ * it succeeds the dynamic program decides. A bisection over the limits finds the split that needs
  * least. O(n * degree) per walk. */
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-/* A sequence of units: an order prepared for cutting it into stages. A stage is an interval [i, j) of
- * positions; its load and memory follow from those of a neighbouring interval in O(degree). They are no
- * differences of prefix sums: a net is paid once however many readers it has, and not at all where
- * the interval holds its producer and all of them. */
+/* A sequence of units: an order prepared for cutting it into stages. A stage is an interval [i, j)
+ * of positions; its load and memory follow from those of a neighbouring interval in O(degree). They
+ * are no differences of prefix sums: a net is paid once however many readers it has, and not at all
+ * where the interval holds its producer and all of them. */
 #ifndef SMP_PARTITION_CUT_SEQUENCE_H
 #define SMP_PARTITION_CUT_SEQUENCE_H
 

@@ -1,12 +1,13 @@
-/* The proximal bundle method (Kiwiel 1990; Lemarechal and others). The linear functions told so far, the
- * cuts, are a model of the function that is nowhere below it. The next point is where the model less
- * |x - best|^2 / (2 t) is highest. If the function keeps a tenth of what the model promised there, that is
- * the new best point; else the model has learnt. Single slopes say little here, since the cheapest
- * assignment crowds on a rank or two; together they do.
+/* The proximal bundle method (Kiwiel 1990; Lemarechal and others). The linear functions told so
+ * far, the cuts, are a model of the function that is nowhere below it. The next point is where the
+ * model less |x - best|^2 / (2 t) is highest. If the function keeps a tenth of what the model
+ * promised there, that is the new best point; else the model has learnt. Single slopes say little
+ * here, since the cheapest assignment crowds on a rank or two; together they do.
  *
- * The highest point is that of a mean of cuts, x = P(best + t * mean of slopes), P being the nearest
- * point that is allowed. Its parts are found in steps that take weight from the cut that is highest at
- * x to the lowest one, as far as would make them equal without P; P only brings points closer. */
+ * The highest point is that of a mean of cuts, x = P(best + t * mean of slopes), P being the
+ * nearest point that is allowed. Its parts are found in steps that take weight from the cut that is
+ * highest at x to the lowest one, as far as would make them equal without P; P only brings points
+ * closer. */
 #include "partition/numeric/bundle.h"
 
 #include <float.h>
@@ -152,7 +153,8 @@ static double find_point(smp__bundle *b, double least)
     return at_low;
 }
 
-/* A place for one more: that of the one highest at the best point, of those without a part if there are any. */
+/* A place for one more: that of the one highest at the best point, of those without a part if there
+ * are any. */
 static cut *make_room(smp__bundle *b)
 {
     int out = 0;
@@ -199,7 +201,8 @@ double smp__bundle_best(const smp__bundle *bundle)
     return bundle->best_value;
 }
 
-/* What all weights have in common says nothing, for they sum up to 1, and would hide what differs. */
+/* What all weights have in common says nothing, for they sum up to 1, and would hide what
+ * differs. */
 static void add_cut(smp__bundle *b, double value, const double *slope)
 {
     cut *made = make_room(b);

@@ -1,4 +1,5 @@
-/* The maximum of a concave function that is the least of linear ones, each found by asking for it. */
+/* The maximum of a concave function that is the least of linear ones, each found by asking for
+ * it. */
 #ifndef SMP_PARTITION_NUMERIC_BUNDLE_H
 #define SMP_PARTITION_NUMERIC_BUNDLE_H
 

@@ -19,7 +19,8 @@ static double work_of(const smp_problem *problem, int32_t op)
            (smp_problem_recomputes_all(problem) ? cost->forward_us : 0.0);
 }
 
-/* Is all that is kept together a few ops side by side, labelled by their first? Runs hold them whole. */
+/* Is all that is kept together a few ops side by side, labelled by their first? Runs hold them
+ * whole. */
 static bool is_fine(const smp_problem *problem)
 {
     for (int32_t op = 0, n = 0; op < problem->graph->n_op; op++) {

@@ -1,6 +1,6 @@
-/* Why pins and what has to stay together allow no pipeline: some of them that contradict each other,
- * none of which could be left out. The flow of tensors, along which the stage never falls, and that
- * no stage is empty, are facts; these constraints are what a user can lift. */
+/* Why pins and what has to stay together allow no pipeline: some of them that contradict each
+ * other, none of which could be left out. The flow of tensors, along which the stage never falls,
+ * and that no stage is empty, are facts; these constraints are what a user can lift. */
 #ifndef SMP_PARTITION_PROBLEM_CONFLICT_H
 #define SMP_PARTITION_PROBLEM_CONFLICT_H
 

@@ -119,8 +119,8 @@ static void count_transfers(smp__evaluator *evaluator, const int32_t *stage)
     }
 }
 
-/* Memory, and what the stage recomputes: what is known to, or as much as memory asks for. Until then
- * memory_bytes is the largest workspace. */
+/* Memory, and what the stage recomputes: what is known to, or as much as memory asks for. Until
+ * then memory_bytes is the largest workspace. */
 static void fill_memory(const smp__evaluator *evaluator, int s, smp_stage_load *load)
 {
     const smp_problem *problem = evaluator->problem;

@@ -27,8 +27,8 @@ typedef struct smp__score {
     double excess;        /* largest memory_bytes / memory_limit - 1; 0 where all fits */
 } smp__score;
 
-/* stage: [n_op], every entry in 0..n_stage-1. O(n_op + uses of weights + replicas * (uses of tensors +
- * n_stage)). */
+/* stage: [n_op], every entry in 0..n_stage-1. O(n_op + uses of weights + replicas * (uses of
+ * tensors + n_stage)). */
 smp__score smp__evaluate(smp__evaluator *evaluator, const int32_t *stage);
 
 /* What a stage holds, in bytes; in and out: per micro-batch, one way. */

@@ -3,11 +3,11 @@
  *
  * The gradient of a tensor is the left fold of its consumers' contributions in one canonical order:
  * consumers in reverse op order, within an op by rising slot. That order does not depend on the
- * split. Where the consumers sit in several stages, the partial sum travels: each stage adds its own
- * contributions and sends one tensor on to the stage of the next consumer, the last one to the
+ * split. Where the consumers sit in several stages, the partial sum travels: each stage adds its
+ * own contributions and sends one tensor on to the stage of the next consumer, the last one to the
  * producer (relay). If that tour would visit stages in other than falling order (branches whose
- * file order and stage order disagree), every remote consumer's contribution is sent to the producer by
- * itself and folded there. Either way the sum is the same bits as on one rank. */
+ * file order and stage order disagree), every remote consumer's contribution is sent to the
+ * producer by itself and folded there. Either way the sum is the same bits as on one rank. */
 #ifndef SMP_PARTITION_PROBLEM_FLOW_H
 #define SMP_PARTITION_PROBLEM_FLOW_H
 

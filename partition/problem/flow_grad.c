@@ -18,8 +18,8 @@ bool smp_flow_contributes(const smp_graph *graph, const bool *backward, int32_t 
            smp_op_kind_passes_gradients(reader->kind);
 }
 
-/* Does a tensor get a gradient: from a consumer that takes part, or as the loss? Every end of a graph
- * without a loss counts as one. */
+/* Does a tensor get a gradient: from a consumer that takes part, or as the loss? Every end of a
+ * graph without a loss counts as one. */
 static bool is_reached(const smp_graph *graph, const bool *backward, int32_t tensor)
 {
     bool reached = tensor == graph->loss;

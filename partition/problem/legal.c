@@ -1,5 +1,5 @@
-/* Repairing assignments. Ranges rise along nets, so units that are clamped to them and then moved to
- * the latest (earliest) stage of their neighbours stay inside. Sorted by stage, the units are a
+/* Repairing assignments. Ranges rise along nets, so units that are clamped to them and then moved
+ * to the latest (earliest) stage of their neighbours stay inside. Sorted by stage, the units are a
  * topological order, which can be cut anywhere: an empty stage takes the unit next to it. With pins
  * the anchor ranges hold one unit in every stage. */
 #include "partition/problem/legal.h"

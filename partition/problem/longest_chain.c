@@ -12,7 +12,8 @@ bool smp__passes_gradient(const smp_graph *graph, int32_t tensor, int32_t reader
            smp_op_kind_passes_gradients(r->kind);
 }
 
-/* The op before each on the longest chain that ends with it, or -1; the last op of the longest of all. */
+/* The op before each on the longest chain that ends with it, or -1; the last op of the longest of
+ * all. */
 static int32_t find_last(const smp_graph *graph, const double *weight, double *up, int32_t *before)
 {
     int32_t last = 0;

@@ -8,8 +8,8 @@
 /* Whether the backward pass of the op that makes a tensor waits for that of one that reads it. */
 bool smp__passes_gradient(const smp_graph *graph, int32_t tensor, int32_t reader);
 
-/* Ops on the chain have positions from 1. In any pipeline an op beside it is not in front of the op at
- * after[op], and not behind that at until[op]. */
+/* Ops on the chain have positions from 1. In any pipeline an op beside it is not in front of the op
+ * at after[op], and not behind that at until[op]. */
 typedef struct smp__chain {
     int32_t n_op, length;
     const bool *on; /* [n_op] */
@@ -18,13 +18,13 @@ typedef struct smp__chain {
     const int32_t *until; /* [n_op] likewise of the first op behind it; length + 1: none */
 } smp__chain;
 
-/* weight: [n_op], what an op adds to a chain's length. In training only gradients that are passed on make a
- * chain. Arrays live in the arena. */
+/* weight: [n_op], what an op adds to a chain's length. In training only gradients that are passed
+ * on make a chain. Arrays live in the arena. */
 smp_status smp__chain_find(const smp_graph *graph, const double *weight, smp_arena *arena,
                            smp__chain *out);
 
-/* The most that ops beside the chain can weigh together that lie between two neighbours of the chain: what
- * a stage holds at most that has no op of the chain. weight: [n_op]. */
+/* The most that ops beside the chain can weigh together that lie between two neighbours of the
+ * chain: what a stage holds at most that has no op of the chain. weight: [n_op]. */
 smp_status smp__chain_most_beside(const smp__chain *chain, const double *weight, smp_arena *arena,
                                   double *most);
 

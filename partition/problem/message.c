@@ -84,11 +84,12 @@ static bool returns(const smp_flow *flow, const smp_graph *graph, bool one_stage
     return all;
 }
 
-/* Forward a stage that reads a tensor receives it once, and the one that makes it sends it at least once.
- * Back, every stage with a reader that adds to the gradient sends one message for it, and the one that makes the
- * tensor receives one: a relay only adds more. It may go between other ranks than the tensor went, so
- * every message counts by the fastest link for it; and with several stages on a rank it may need no message
- * between two of them, so there only the gradients of tensors with one reader count. */
+/* Forward a stage that reads a tensor receives it once, and the one that makes it sends it at least
+ * once. Back, every stage with a reader that adds to the gradient sends one message for it, and the
+ * one that makes the tensor receives one: a relay only adds more. It may go between other ranks
+ * than the tensor went, so every message counts by the fastest link for it; and with several stages
+ * on a rank it may need no message between two of them, so there only the gradients of tensors with
+ * one reader count. */
 smp_status smp__least_messages(const smp_problem *problem, smp_arena *arena, int64_t *way_ns,
                                bool *returning)
 {

@@ -3,21 +3,23 @@
  * A pipeline is a partition of the operator graph into n_stage convex stages whose quotient graph
  * is acyclic, numbered so that every tensor flows from a stage to itself or a later one. The load
  * of a stage for one micro-batch is its forward and backward time plus (cluster.overlap: against,
- * the larger counts) what it is charged for the tensors that cross its border (message.h). Its memory is weights, gradients and optimizer
- * state once, plus its stash times the live micro-batches that the schedule keeps there. Model
- * inputs are read where they are used and never cross a border. Every stage holds at least one op.
- * Pinned ops lie in their stage, a group lies in one stage.
+ * the larger counts) what it is charged for the tensors that cross its border (message.h). Its
+ * memory is weights, gradients and optimizer state once, plus its stash times the live
+ * micro-batches that the schedule keeps there. Model inputs are read where they are used and never
+ * cross a border. Every stage holds at least one op. Pinned ops lie in their stage, a group lies in
+ * one stage.
  *
  * Replicas run the same stages on devices and links of their own, and wait for each other in every
- * step. In each of them a rank's load is the sum over the stages that it holds. The objective is the
- * load of the slowest rank of all replicas, under the memory limits.
+ * step. In each of them a rank's load is the sum over the stages that it holds. The objective is
+ * the load of the slowest rank of all replicas, under the memory limits.
  *
  * A stage that recomputes everything keeps only what it received, runs its forward pass once more
  * before the backward pass, and has the stash of one micro-batch alive then. Its load grows by its
  * forward time. Where there is a choice (SMP_RECOMPUTE_AUTO), a stage that does not fit otherwise
- * recomputes the share of its stash that it takes to fit, and pays for that by a curve of the whole model
- * (partition/problem/recompute_price.h): less than in proportion, since the cheap ops go first. Which
- * ops these are is decided later, by who knows the memory to the byte; then `recomputes` says it. */
+ * recomputes the share of its stash that it takes to fit, and pays for that by a curve of the whole
+ * model (partition/problem/recompute_price.h): less than in proportion, since the cheap ops go
+ * first. Which ops these are is decided later, by who knows the memory to the byte; then
+ * `recomputes` says it. */
 #ifndef SMP_PARTITION_PROBLEM_PROBLEM_H
 #define SMP_PARTITION_PROBLEM_PROBLEM_H
 
@@ -63,7 +65,8 @@ static inline int32_t smp_problem_pin(const smp_problem *problem, int32_t op)
     return problem->pin ? problem->pin[op] : problem->graph->op[op].pin;
 }
 
-/* Where that stands: in the file that fixes the op, or in the model. pin_where: as in the problem. */
+/* Where that stands: in the file that fixes the op, or in the model. pin_where: as in the
+ * problem. */
 static inline smp_where smp_pin_where(const smp_graph *graph, const smp_where *pin_where,
                                       int32_t op)
 {
@@ -99,7 +102,8 @@ static inline int smp_problem_replicas(const smp_problem *problem)
     return problem->n_replica > 0 ? problem->n_replica : 1;
 }
 
-/* What the compute of a rank is multiplied with in a replica: see smp_device_slowdown, and weight. */
+/* What the compute of a rank is multiplied with in a replica: see smp_device_slowdown, and
+ * weight. */
 static inline double smp_problem_slowdown(const smp_problem *problem, int replica, int rank)
 {
     int device = problem->device[(int64_t)replica * problem->pipeline + rank];

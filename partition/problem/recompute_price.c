@@ -1,10 +1,12 @@
-/* Ops are sorted into classes by their forward time per byte, each twice as dear as the one before; within a
- * class the mean counts. O(n) without a sort, and exact enough for what is a model anyway. */
+/* Ops are sorted into classes by their forward time per byte, each twice as dear as the one before;
+ * within a class the mean counts. O(n) without a sort, and exact enough for what is a model
+ * anyway. */
 #include "partition/problem/recompute_price.h"
 
 #include <math.h>
 
-/* 0: less than an eighth of the model's mean time per byte; the last one: eight times that and more. */
+/* 0: less than an eighth of the model's mean time per byte; the last one: eight times that and
+ * more. */
 static int class_of(double us_per_byte, double mean)
 {
     double piece = floor(log2(us_per_byte / mean)) + SMP__PRICE_PIECES / 2;

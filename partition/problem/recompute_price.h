@@ -1,6 +1,7 @@
-/* What recomputing a part of a stage's stash costs, before anyone chose its ops: the cheap and large
- * go first (norms, GELU, attention probabilities), so the first bytes cost little and the last ones
- * most. One convex curve of the whole model stands for every stage; it is a model of the cost, no bound. */
+/* What recomputing a part of a stage's stash costs, before anyone chose its ops: the cheap and
+ * large go first (norms, GELU, attention probabilities), so the first bytes cost little and the
+ * last ones most. One convex curve of the whole model stands for every stage; it is a model of the
+ * cost, no bound. */
 #ifndef SMP_PARTITION_PROBLEM_RECOMPUTE_PRICE_H
 #define SMP_PARTITION_PROBLEM_RECOMPUTE_PRICE_H
 

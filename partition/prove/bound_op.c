@@ -1,8 +1,8 @@
 /* The least load of a stage that holds a given unit: over all sets S with the unit, compute of S
  * plus the nets that lead into or out of S, once each. That is a minimum cut between the unit and a
- * sink to which every unit leads with its compute; a net is cut if it has units on both sides (as in
- * Lawler, "Cutsets and partitions of hypergraphs", Networks 1973). Connected, legal or not, every
- * stage is such a set. */
+ * sink to which every unit leads with its compute; a net is cut if it has units on both sides (as
+ * in Lawler, "Cutsets and partitions of hypergraphs", Networks 1973). Connected, legal or not,
+ * every stage is such a set. */
 #include "partition/prove/bound.h"
 
 #include <math.h>

@@ -1,16 +1,18 @@
-/* Units without compute, joined to a neighbour. Let all links be alike, memory not bind, and no pins stand.
+/* Units without compute, joined to a neighbour. Let all links be alike, memory not bind, and no
+ * pins stand.
  *
- * To the unit before: let f compute nothing and read one net t alone, made by P. Moved into P's stage, what
- * it makes is charged there, and t no longer where f was; its readers receive as before. Nothing is lost
- * if f makes nothing that is charged; nor if all readers of t are such units, what they make is charged no
- * more than t in all, and all move: P's stage paid for t if one of them lay elsewhere, and a stage with
- * readers of what they make either held one of them, and received t, or receives what it did before.
+ * To the unit before: let f compute nothing and read one net t alone, made by P. Moved into P's
+ * stage, what it makes is charged there, and t no longer where f was; its readers receive as
+ * before. Nothing is lost if f makes nothing that is charged; nor if all readers of t are such
+ * units, what they make is charged no more than t in all, and all move: P's stage paid for t if one
+ * of them lay elsewhere, and a stage with readers of what they make either held one of them, and
+ * received t, or receives what it did before.
  *
- * To the unit behind: let f make one net u with one reader C, and what f reads be charged no more than u in
- * all. Moved into C's stage it takes along what it reads, and u is sent no more.
+ * To the unit behind: let f make one net u with one reader C, and what f reads be charged no more
+ * than u in all. Moved into C's stage it takes along what it reads, and u is sent no more.
  *
- * A stage may be left without a unit by this: what is searched then has at most n_stage stages. No unit
- * moves both ways; units that move to one that moves go along, and pay no more for that. */
+ * A stage may be left without a unit by this: what is searched then has at most n_stage stages. No
+ * unit moves both ways; units that move to one that moves go along, and pay no more for that. */
 #include "partition/prove/contract.h"
 
 #include "graph/base/sets.h"

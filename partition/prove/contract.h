@@ -4,8 +4,8 @@
 
 #include "partition/problem/unit_graph.h"
 
-/* *label: [n_op] of the arena, for the problem's `together`, which it contains; NULL where nothing is
- * joined. Of the pipelines of at most n_stage stages one of least bottleneck keeps these labels.
+/* *label: [n_op] of the arena, for the problem's `together`, which it contains; NULL where nothing
+ * is joined. Of the pipelines of at most n_stage stages one of least bottleneck keeps these labels.
  * O(ops + nets). */
 smp_status smp__contract(const smp_problem *problem, const smp__units *units, smp_arena *arena,
                          int32_t **label);

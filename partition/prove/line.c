@@ -2,9 +2,9 @@
  *
  * Bounds are destructive (Klein and Scholl, "Computing lower bounds by destructive improvement",
  * EJOR 1999): a cycle time that no assignment keeps is below the least one. Targets halve what is
- * between the bound and the best assignment: first downwards, to find, then upwards, to refute. What
- * gave up is tried again with more effort: from the front, from the back, and without the order, which
- * refutes what is a matter of times alone.
+ * between the bound and the best assignment: first downwards, to find, then upwards, to refute.
+ * What gave up is tried again with more effort: from the front, from the back, and without the
+ * order, which refutes what is a matter of times alone.
  *
  * What a unit without compute orders its neighbours still keep; it lies with the last of its
  * predecessors, where it costs nothing. A station may be empty here: where units are as many as
@@ -330,7 +330,8 @@ static smp_status search_round(line_problem *p, int round)
     return SMP_OK;
 }
 
-/* Units without compute lie with the last of their predecessors; empty stages get parts of others. */
+/* Units without compute lie with the last of their predecessors; empty stages get parts of
+ * others. */
 static smp_status spread(const line_problem *p, int32_t *unit_stage)
 {
     const smp__units *units = p->window->units;

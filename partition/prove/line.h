@@ -1,12 +1,13 @@
 /* Pipelines whose transfers do not matter, on equal devices: assembly lines. Tasks with times in
- * whole quanta and an order between them are shared out over K stations; the cycle time, the slowest
- * station, is to be least (the simple assembly line balancing problem, SALBP-2). */
+ * whole quanta and an order between them are shared out over K stations; the cycle time, the
+ * slowest station, is to be least (the simple assembly line balancing problem, SALBP-2). */
 #ifndef SMP_PARTITION_PROVE_LINE_H
 #define SMP_PARTITION_PROVE_LINE_H
 
 #include "partition/prove/exact.h"
 
-/* Tasks are numbered by falling time; those that take no time are left out, what they order is kept. */
+/* Tasks are numbered by falling time; those that take no time are left out, what they order is
+ * kept. */
 typedef struct smp__line {
     int32_t n;
     int32_t words;     /* of a set of tasks */
@@ -68,8 +69,8 @@ smp_status smp__line_search_create(const smp__line *line, int32_t n_station, siz
                                    double deadline_s, smp__line_search **out);
 void smp__line_search_destroy(smp__line_search *search); /* accepts NULL */
 
-/* Looks for an assignment with all stations at most at the cycle time; fills station[n]. *work: what
- * it used is taken off. */
+/* Looks for an assignment with all stations at most at the cycle time; fills station[n]. *work:
+ * what it used is taken off. */
 smp_status smp__line_search_run(smp__line_search *search, int64_t cycle,
                                 const smp__line_effort *effort, int64_t *work, int32_t *station,
                                 smp__line_answer *answer);

@@ -8,8 +8,8 @@
  *
  * Dual measures (Fekete and Schepers, "New classes of fast lower bounds for bin packing problems",
  * 2001): functions u with u(S) <= u(c) for every S that fits into c. Halves and thirds are the
- * bounds LM2 and LM3; a threshold counts tasks above c - t whole and forgets those below t. Whatever
- * is measured so keeps all that holds of times, tails too. */
+ * bounds LM2 and LM3; a threshold counts tasks above c - t whole and forgets those below t.
+ * Whatever is measured so keeps all that holds of times, tails too. */
 #include <string.h>
 
 #include "partition/prove/line.h"

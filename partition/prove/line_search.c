@@ -1,15 +1,16 @@
 /* Is there an assignment to K stations with a given cycle time? Branch, bound and remember (Sewell
  * and Jacobson, INFORMS J. Comput. 2012; Morrison, Sewell and Jacobson, EJOR 2014).
  *
- * A state is the set of tasks in the first stations; a step fills one more station in every way that
- * leaves no room for a further task. States are taken up level by level in turn, the most promising of
- * each first (cyclic best-first search), and every set is remembered with the fewest stations that
- * reach it. A state is dropped if
+ * A state is the set of tasks in the first stations; a step fills one more station in every way
+ * that leaves no room for a further task. States are taken up level by level in turn, the most
+ * promising of each first (cyclic best-first search), and every set is remembered with the fewest
+ * stations that reach it. A state is dropped if
  *  - it leaves more idle time than K stations have to spare, by time or by a dual measure,
  *  - a task's latest station has gone by, or the tasks that are due by some station do not fit
  *    into the stations until then;
- *  - a task j outside of the last load could take the place of a task i inside: not shorter, it fits,
- *    and all that follows i follows j (Jackson 1956): exchanging them leaves at least as much to choose.
+ *  - a task j outside of the last load could take the place of a task i inside: not shorter, it
+ *    fits, and all that follows i follows j (Jackson 1956): exchanging them leaves at least as much
+ *    to choose.
  * What no limit cut short and what found nothing is a proof that there is none. */
 #include <math.h>
 #include <stdlib.h>
@@ -290,8 +291,8 @@ static void exchange(smp__line_search *s, int32_t out, int32_t in)
     s->sum += s->line->time[in] - s->line->time[out];
 }
 
-/* The load is full. One in which a task may take another's place leads nowhere else; where only some
- * loads are made, the tasks are exchanged rather than the load dropped. */
+/* The load is full. One in which a task may take another's place leads nowhere else; where only
+ * some loads are made, the tasks are exchanged rather than the load dropped. */
 static void end_load(smp__line_search *s)
 {
     int32_t n = 0, out, in;

@@ -1,20 +1,22 @@
-/* Lagrangian relaxation (Held and Karp 1971). In every pipeline that fits, rank r is busy for load_r <= T
- * and reserves bytes_r <= M_r. So for all weights w_r >= 0 that sum up to 1 and prices l_r >= 0
+/* Lagrangian relaxation (Held and Karp 1971). In every pipeline that fits, rank r is busy for
+ * load_r <= T and reserves bytes_r <= M_r. So for all weights w_r >= 0 that sum up to 1 and prices
+ * l_r >= 0
  *
  *     T >= sum_r w_r load_r + sum_r l_r (bytes_r - M_r),
  *
- * and loads and bytes are sums over ops, each of which adds at least what its cheapest stage asks for. Ops on
- * a path of the graph have rising stages, so with each op on one path a shortest path through (op,
- * stage) gives the least of a path's sum, which lets several of its ops change stages only in order. Where
- * one path has all ops, as in chains with skips, it goes through every stage, for none is empty. An
- * edge of the path that leads to another rank is a tensor that leaves the one and arrives at the other: it
- * is charged to both over the link between just these two, and to no other edge, for a path leaves an op
- * once. A value that the backward pass reads is kept at the price of bytes, or made again at the
- * weight of time, whichever is less.
+ * and loads and bytes are sums over ops, each of which adds at least what its cheapest stage asks
+ * for. Ops on a path of the graph have rising stages, so with each op on one path a shortest path
+ * through (op, stage) gives the least of a path's sum, which lets several of its ops change stages
+ * only in order. Where one path has all ops, as in chains with skips, it goes through every stage,
+ * for none is empty. An edge of the path that leads to another rank is a tensor that leaves the one
+ * and arrives at the other: it is charged to both over the link between just these two, and to no
+ * other edge, for a path leaves an op once. A value that the backward pass reads is kept at the
+ * price of bytes, or made again at the weight of time, whichever is less.
  *
- * Every choice of w and l gives a bound, a concave function of them. Loads and bytes of the cheapest
- * assignment are its slope, with which bundle.h looks for the best. What is relaxed: stages are
- * convex and not empty, ops of different paths are ordered, what is made again needs its inputs. */
+ * Every choice of w and l gives a bound, a concave function of them. Loads and bytes of the
+ * cheapest assignment are its slope, with which bundle.h looks for the best. What is relaxed:
+ * stages are convex and not empty, ops of different paths are ordered, what is made again needs its
+ * inputs. */
 #include "partition/prove/priced.h"
 
 #include <math.h>
@@ -236,8 +238,8 @@ static double price_all(pricing *x)
     return sum;
 }
 
-/* The best bound of so many choices of weights and prices; prices count in parts of the target, so that they
- * are alike weights. */
+/* The best bound of so many choices of weights and prices; prices count in parts of the target, so
+ * that they are alike weights. */
 static smp_status climb(pricing *x, smp_arena *arena, double target_us, double steps,
                         double *bound_us)
 {
@@ -267,7 +269,8 @@ static smp_status climb(pricing *x, smp_arena *arena, double target_us, double s
     return SMP_OK;
 }
 
-/* Each op on one path: from ops with the longest way behind them on, along the longest that is free. */
+/* Each op on one path: from ops with the longest way behind them on, along the longest that is
+ * free. */
 static smp_status cover(pricing *x, smp_arena *arena)
 {
     const smp_graph *graph = x->problem->graph;

@@ -1,12 +1,13 @@
-/* What memory, and links of several kinds, add to the bottleneck whatever the partition: a bound by prices. */
+/* What memory, and links of several kinds, add to the bottleneck whatever the partition: a bound by
+ * prices. */
 #ifndef SMP_PARTITION_PROVE_PRICED_H
 #define SMP_PARTITION_PROVE_PRICED_H
 
 #include "partition/problem/problem.h"
 
-/* A value that the backward pass reads: the stage of the op that reads it keeps it for each of its live
- * micro-batches, unless `maker` lies there too and is made again; and if weight gradients read it, in any
- * case for each late one. */
+/* A value that the backward pass reads: the stage of the op that reads it keeps it for each of its
+ * live micro-batches, unless `maker` lies there too and is made again; and if weight gradients read
+ * it, in any case for each late one. */
 typedef struct smp__kept {
     int32_t maker;
     bool for_weight;

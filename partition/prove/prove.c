@@ -1,7 +1,7 @@
 /* How far a partition is from the best one: bounds first, then exact search for rising targets. A
- * target just above the bound leaves few candidates for each border and is refuted fast, so a search
- * that has to give up has still raised the bound; the last target is the partition's own bottleneck.
- */
+ * target just above the bound leaves few candidates for each border and is refuted fast, so a
+ * search that has to give up has still raised the bound; the last target is the partition's own
+ * bottleneck. */
 #include "partition/prove/prove.h"
 
 #include <math.h>
@@ -80,8 +80,8 @@ static double worst_load(const proof *p)
     return 1.0 + 2.0 * worst;
 }
 
-/* What cuts may take, taken off the work. They are not worth more until a deadline, and do not look at
- * the clock often. */
+/* What cuts may take, taken off the work. They are not worth more until a deadline, and do not look
+ * at the clock often. */
 static smp__cut_limits cut_limits(proof *p)
 {
     int64_t work = (p->work < PROVE_WORK ? p->work : PROVE_WORK) / CUT_SHARE;
@@ -281,8 +281,8 @@ static smp_status prove_replica(proof *p, smp_partition **partition, int replica
     return status;
 }
 
-/* The window of all replicas has the slowest devices, but the cheapest links. What no pipeline can beat
- * in one of them, with its own devices and links, none can beat in all. */
+/* The window of all replicas has the slowest devices, but the cheapest links. What no pipeline can
+ * beat in one of them, with its own devices and links, none can beat in all. */
 static smp_status prove_replicas(proof *p, smp_partition **partition)
 {
     int n = p->window.exact_links ? 1 : smp_problem_replicas(p->problem);

@@ -12,8 +12,8 @@
 
 /* Transfers by link class as a stage sees them. What a stage receives is charged by the cheapest
  * link to any earlier stage, what it sends by the cheapest to any later one: exact where all links
- * are alike, otherwise never too much. Of several replicas the cheapest in any; compute is that of the
- * slowest device, which has no cheaper links than these in its replica. */
+ * are alike, otherwise never too much. Of several replicas the cheapest in any; compute is that of
+ * the slowest device, which has no cheaper links than these in its replica. */
 enum { SMP__N_COST = 3 };
 
 typedef struct smp__window {

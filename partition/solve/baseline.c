@@ -1,6 +1,6 @@
-/* From a wish per unit to a pipeline that is evaluated. The wish is made to rise along nets before it
- * is clamped to what pins leave, so that a unit goes where the last of its inputs wants to be, and not
- * only as far as that may go. Linear. */
+/* From a wish per unit to a pipeline that is evaluated. The wish is made to rise along nets before
+ * it is clamped to what pins leave, so that a unit goes where the last of its inputs wants to be,
+ * and not only as far as that may go. Linear. */
 #include "partition/solve/baseline.h"
 
 #include <math.h>

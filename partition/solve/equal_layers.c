@@ -1,9 +1,9 @@
 /* The baseline "equal-layers": what people write by hand, the same number of layers on every stage.
  *
- * A layer is a maximal run of ops, in file order, whose names share what stands before the first dot
- * where that ends in a digit: "h12.attn.qkv" lies in layer "h12". Ops before the first layer go with
- * it, all others that are in no layer with the layer before them. In a model without such names, or
- * with fewer layers than stages, every op is a layer. Linear. */
+ * A layer is a maximal run of ops, in file order, whose names share what stands before the first
+ * dot where that ends in a digit: "h12.attn.qkv" lies in layer "h12". Ops before the first layer go
+ * with it, all others that are in no layer with the layer before them. In a model without such
+ * names, or with fewer layers than stages, every op is a layer. Linear. */
 #include "partition/solve/baseline.h"
 #include "partition/solve/partitioner.h"
 

@@ -1,6 +1,6 @@
-/* The baseline "equal-parameters": the file order, cut so that every stage holds about the same bytes
- * of weights; of a model without weights, the same number of ops. A unit lies where its middle lies.
- * Linear. */
+/* The baseline "equal-parameters": the file order, cut so that every stage holds about the same
+ * bytes of weights; of a model without weights, the same number of ops. A unit lies where its
+ * middle lies. Linear. */
 #include "partition/solve/baseline.h"
 #include "partition/solve/partitioner.h"
 

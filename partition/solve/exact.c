@@ -1,6 +1,6 @@
 /* The partitioner "exact": improves what it is given, or an optimal split of a sequence, by exact
- * search, and proves it to be the best where it can, within about a second. smp_partition_prove does
- * the same at greater length. */
+ * search, and proves it to be the best where it can, within about a second. smp_partition_prove
+ * does the same at greater length. */
 #include "partition/prove/prove.h"
 #include "partition/solve/partitioner.h"
 

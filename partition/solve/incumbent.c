@@ -194,7 +194,8 @@ static void best_borders(smp__incumbent *incumbent, const smp__sequence *sequenc
         border[k + 1] += border[k];
 }
 
-/* Improves the borders in incumbent->split where the sequence's measure is not exact, and offers them. */
+/* Improves the borders in incumbent->split where the sequence's measure is not exact, and offers
+ * them. */
 static bool climb(smp__incumbent *incumbent, const smp__sequence *sequence, int64_t effort)
 {
     smp__climb_borders(&incumbent->evaluator, sequence, incumbent->split.border,

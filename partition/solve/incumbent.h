@@ -18,7 +18,8 @@ typedef struct smp__incumbent {
     bool late;    /* the deadline has struck */
     bool uniform; /* one stage per rank, all links alike: the split of a sequence is exact */
 
-    /* The best; nothing of it holds before `have`. It is a pipeline always, if not one that fits. */
+    /* The best; nothing of it holds before `have`. It is a pipeline always, if not one that
+     * fits. */
     bool have;
     smp__score score;
     const char *solver; /* that found the best */

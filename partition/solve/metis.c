@@ -1,12 +1,12 @@
-/* The baselines "metis-kway" and "metis-recursive": what METIS alone makes of the graph (Karypis and
- * Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs", SIAM J. Sci.
- * Comput. 1998; "Multilevel k-way partitioning scheme for irregular graphs", J. Parallel Distrib.
- * Comput. 1998; "Multilevel algorithms for multi-constraint graph partitioning", SC 1998): few bytes
- * between parts that balance compute and memory, each stage's share by the speed and memory of its
- * device. METIS knows no direction, so a legal pipeline is made of the parts: they are ordered by
- * where their units stand, and units are pushed or pulled along the tensors until all flow forward,
- * or put in a topological order that follows the parts and shared out by speed; the best of the
- * three is kept. No other search. O(edges + n log n).
+/* The baselines "metis-kway" and "metis-recursive": what METIS alone makes of the graph (Karypis
+ * and Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs", SIAM J.
+ * Sci. Comput. 1998; "Multilevel k-way partitioning scheme for irregular graphs", J. Parallel
+ * Distrib. Comput. 1998; "Multilevel algorithms for multi-constraint graph partitioning", SC 1998):
+ * few bytes between parts that balance compute and memory, each stage's share by the speed and
+ * memory of its device. METIS knows no direction, so a legal pipeline is made of the parts: they
+ * are ordered by where their units stand, and units are pushed or pulled along the tensors until
+ * all flow forward, or put in a topological order that follows the parts and shared out by speed;
+ * the best of the three is kept. No other search. O(edges + n log n).
  *
  * METIS prints to standard output when its initial partitioning leaves a part without vertices. The
  * k-way partitioner is therefore given a third weight, the number of vertices, and a vertex weighs

@@ -1,6 +1,6 @@
-/* Around each call of METIS, which is made for programs of its own: it replaces the handlers of SIGABRT
- * and SIGTERM, to leave its depths by them, puts them back without their flags, and takes its numbers
- * from the process's rand(). The process is the host's. */
+/* Around each call of METIS, which is made for programs of its own: it replaces the handlers of
+ * SIGABRT and SIGTERM, to leave its depths by them, puts them back without their flags, and takes
+ * its numbers from the process's rand(). The process is the host's. */
 #ifndef SMP_PARTITION_SOLVE_METIS_CALL_H
 #define SMP_PARTITION_SOLVE_METIS_CALL_H
 

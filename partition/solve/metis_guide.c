@@ -1,6 +1,6 @@
-/* METIS as a guide to orders. Its parts depend on each other in cycles. Units are pushed towards the
- * later (or pulled towards the earlier) part until all tensors flow forward, or the parts only guide
- * the choice among ready units. Each of the three gives an order. */
+/* METIS as a guide to orders. Its parts depend on each other in cycles. Units are pushed towards
+ * the later (or pulled towards the earlier) part until all tensors flow forward, or the parts only
+ * guide the choice among ready units. Each of the three gives an order. */
 #include <string.h>
 
 #include "partition/problem/legal.h"

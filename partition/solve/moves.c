@@ -1,8 +1,8 @@
 /* Loads under single moves. A net is charged to every stage that reads it, over the link from its
- * producer's stage, and to the producer's stage over the slowest of these links; so for each net the
- * stages that read it are kept with the number of readers. A move changes the sums of the stages
- * at both ends, and of those that share a net with the unit. Transfers and loads are kept for every
- * replica. */
+ * producer's stage, and to the producer's stage over the slowest of these links; so for each net
+ * the stages that read it are kept with the number of readers. A move changes the sums of the
+ * stages at both ends, and of those that share a net with the unit. Transfers and loads are kept
+ * for every replica. */
 #include "partition/solve/moves.h"
 
 #include <stdlib.h>

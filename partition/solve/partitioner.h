@@ -19,8 +19,8 @@ typedef struct smp_partitioner {
     bool prover;   /* spends its time on the bound: run by smp_partition_prove or on request */
 } smp_partitioner;
 
-/* Every partitioner, smp__partitioner_<id>, in the order in which the default runs them and in which
- * they are offered. All else follows from a line here: declarations, table, help, tests. */
+/* Every partitioner, smp__partitioner_<id>, in the order in which the default runs them and in
+ * which they are offered. All else follows from a line here: declarations, table, help, tests. */
 #define SMP_PARTITIONER_LIST(X)                                                                    \
     X(linear)                                                                                      \
     X(exact)                                                                                       \
@@ -49,9 +49,9 @@ smp_status smp_partitioner_check(const char *what, const char *name);
  * then the smaller bottleneck. Without tie_together, tied weights are tried both kept together and
  * split; a split tie is charged its gradient exchange once per step, divided by `microbatches`.
  * Stops early where the result meets the lower bound (to 0.2 % for more than 4000 ops). Millions of
- * ops are taken in short runs (partition/problem/coarse.h). Sets lower_bound_us. SMP_ERR_INPUT: a pin
- * outside the pipeline, an unknown name; SMP_ERR_NO_FIT: no pipeline of n_stage non-empty stages
- * exists. */
+ * ops are taken in short runs (partition/problem/coarse.h). Sets lower_bound_us. SMP_ERR_INPUT: a
+ * pin outside the pipeline, an unknown name; SMP_ERR_NO_FIT: no pipeline of n_stage non-empty
+ * stages exists. */
 smp_status smp_partition_solve(const smp_problem *problem, const char *name, int microbatches,
                                smp_partition **out);
 

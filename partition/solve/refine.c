@@ -1,14 +1,15 @@
 /* The partitioner "refine": moves of units over the borders of a pipeline, after Fiduccia and
  * Mattheyses, "A linear-time heuristic for improving network partitions" (DAC 1982), but for what a
- * pipeline is judged by, not for the edge cut, and only moves that keep all tensors flowing forward.
+ * pipeline is judged by, not for the edge cut, and only moves that keep all tensors flowing
+ * forward.
  *
  * A pass moves a unit out of (or into) the stages of the slowest rank, whichever gives the best
  * pipeline, worse than before or not, locks it, and goes on with the rank that is slowest then; in
  * the end it returns to the best pipeline on the way. A stage may be empty in between. When passes
  * do not help any more, a few random moves near the slowest rank give another start (iterated local
  * search), which is dropped unless it leads to something as good. At last moves that save transfers
- * at no one's cost. A move costs O(degree), its choice O(units at the border); the effort is limited
- * by the work done. */
+ * at no one's cost. A move costs O(degree), its choice O(units at the border); the effort is
+ * limited by the work done. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -14,8 +14,8 @@ static inline bool smp__close_enough(const smp_problem *problem, double bottlene
     return bottleneck_us <= lower_bound_us * (1.0 + gap);
 }
 
-/* Tied weights are a choice of two problems rather than a cost in one: kept together they merge units,
- * split they are paid once per step, which the bottleneck per micro-batch does not know. */
+/* Tied weights are a choice of two problems rather than a cost in one: kept together they merge
+ * units, split they are paid once per step, which the bottleneck per micro-batch does not know. */
 typedef struct smp__variants {
     smp_partition *together; /* ties kept together, or no ties; NULL: no pipeline has them so */
     smp_partition *split;    /* NULL: not tried, or as above */

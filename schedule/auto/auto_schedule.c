@@ -75,7 +75,8 @@ static bool within_limits(const autos *a, const smp_program *orders)
     return true;
 }
 
-/* Lowers and simulates orders into a->trial, and keeps it if it fits and is faster than the best. */
+/* Lowers and simulates orders into a->trial, and keeps it if it fits and is faster than the
+ * best. */
 static smp_status judge(autos *a, const smp_program *orders, bool *better)
 {
     smp_schedule_shape shape = shape_of(a, 0);
@@ -170,8 +171,8 @@ static smp_status try_rules(autos *a, smp_auto_result *result)
     return SMP_OK;
 }
 
-/* From the last action of a rank to the end of its step, at least: its shortest reduction that can be
- * the last, and the optimizer. Tied weights are left out of both. */
+/* From the last action of a rank to the end of its step, at least: its shortest reduction that can
+ * be the last, and the optimizer. Tied weights are left out of both. */
 static double tail_us(const autos *a, int rank)
 {
     const smp_simulation_input *s = simulation(a);
@@ -320,7 +321,8 @@ smp_status smp_auto_schedule(const smp_auto_input *input, smp_program *programs,
         status = smp_fail(SMP_ERR_NO_FIT,
                           "schedule auto: neither a rule nor an order of its own fits into memory");
     made.step_us = a.best.step_us;
-    /* Sums in another order: an order that reaches the bound may seem to undercut it by rounding. */
+    /* Sums in another order: an order that reaches the bound may seem to undercut it by
+     * rounding. */
     if (made.lower_bound_us > made.step_us && made.lower_bound_us < made.step_us * (1.0 + 1e-9))
         made.lower_bound_us = made.step_us;
     for (int rank = 0; status == SMP_OK && rank < a.n_rank; rank++) {

@@ -26,8 +26,8 @@ typedef struct smp_auto_result {
     bool found;            /* the programs are faster than the rule's; false: they are the rule's */
 } smp_auto_result;
 
-/* programs: [pipeline], filled and lowered; freed by the caller. Never slower than the best fixed rule
- * of the registry that places the stages so, with the bounds on live micro-batches that matter
+/* programs: [pipeline], filled and lowered; freed by the caller. Never slower than the best fixed
+ * rule of the registry that places the stages so, with the bounds on live micro-batches that matter
  * (default, p, 2p-1, and as many as the limit holds). The same input gives the same programs,
  * unless the deadline stops it. SMP_ERR_NO_FIT if nothing fits. */
 smp_status smp_auto_schedule(const smp_auto_input *input, smp_program *programs,

@@ -1,6 +1,6 @@
-/* See list_model.h. Timing is token passing: a rank runs until an input has not been sent yet and is
- * tried again when a rank it hears from got on. A link carries what one rank sends to another, in
- * the order of that rank, so times do not depend on the order of the visits. */
+/* See list_model.h. Timing is token passing: a rank runs until an input has not been sent yet and
+ * is tried again when a rank it hears from got on. A link carries what one rank sends to another,
+ * in the order of that rank, so times do not depend on the order of the visits. */
 #include "schedule/auto/list_model.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* The schedule "auto": an order of compute actions found for the costs of this plan's stages, within
- * a memory limit, by list scheduling and improvement. */
+/* The schedule "auto": an order of compute actions found for the costs of this plan's stages,
+ * within a memory limit, by list scheduling and improvement. */
 #ifndef SMP_SCHEDULE_AUTO_LIST_SCHEDULE_H
 #define SMP_SCHEDULE_AUTO_LIST_SCHEDULE_H
 
@@ -32,10 +32,10 @@ typedef struct smp_list_result {
 } smp_list_result;
 
 /* starts: [n_start * pipeline] compute orders (of fixed rules, say) to begin with; those that break
- * the limit or deadlock are left out. orders: [pipeline], filled; freed by the caller. In each chunk
- * F, I, and B or W stand in micro-batch order. Never slower than the best start. The same input
- * gives the same orders, unless the deadline stops it. SMP_ERR_NO_FIT if the limit does not even
- * let one micro-batch through. */
+ * the limit or deadlock are left out. orders: [pipeline], filled; freed by the caller. In each
+ * chunk F, I, and B or W stand in micro-batch order. Never slower than the best start. The same
+ * input gives the same orders, unless the deadline stops it. SMP_ERR_NO_FIT if the limit does not
+ * even let one micro-batch through. */
 smp_status smp_list_schedule(const smp_list_input *input, const smp_program *starts, int n_start,
                              smp_program *orders, smp_list_result *result);
 

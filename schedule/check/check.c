@@ -1,5 +1,5 @@
-/* The check of a plan, from a sketch to findings and scores; see the header. Each step is taken only
- * if those before it found nothing that makes it meaningless. */
+/* The check of a plan, from a sketch to findings and scores; see the header. Each step is taken
+ * only if those before it found nothing that makes it meaningless. */
 #include "schedule/check/check.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Judging a plan, whole or a sketch: all that is illegal in it, what it costs under the planner's own
- * objective and memory model, and how far it is from the best plan.
+/* Judging a plan, whole or a sketch: all that is illegal in it, what it costs under the planner's
+ * own objective and memory model, and how far it is from the best plan.
  *
  * What a sketch leaves out is filled in: micro-batches 4 * pipeline, micro-batch size that of the
  * profile or 1, schedule interleaved, ddp 1, ranks and programs as the schedule makes them. */
@@ -30,7 +30,8 @@ typedef struct smp_findings {
     smp_arena *arena;   /* of messages */
 } smp_findings;
 
-/* A plan of the planner's, to compare with. The best of all may be that of the same numbers, too. */
+/* A plan of the planner's, to compare with. The best of all may be that of the same numbers,
+ * too. */
 typedef struct smp_check_best {
     smp_plan *plan;    /* NULL: there is none, */
     char reason[2048]; /* for this reason */
@@ -49,8 +50,9 @@ typedef enum smp_check_part_kind {
     SMP_N_PART
 } smp_check_part_kind;
 
-/* Parts are replaced one after the other, each time the one that saves most with those before it replaced;
- * so what they save adds up. What is left to the best plan of the same numbers, they save together. */
+/* Parts are replaced one after the other, each time the one that saves most with those before it
+ * replaced; so what they save adds up. What is left to the best plan of the same numbers, they save
+ * together. */
 typedef struct smp_check_part {
     smp_check_part_kind kind;
     double saved_us; /* of what the objective counts: the step, or the bottleneck; 0: as good */
@@ -76,9 +78,10 @@ typedef struct smp_check {
 
 /* request: graph, cluster (NULL: the sketch's), profile, limits, objective; stages, ddp, chunks,
  * microbatches, microbatch_size and schedule replace what the sketch says where they are not 0;
- * placement where use_placement. Of the time up to the deadline, the search for the best of all gets 40 %,
- * that for the best of the same numbers, where that is another one, what is left of 80 %, and the parts
- * the rest. Findings are no errors. SMP_ERR_INPUT: no cluster, numbers that cannot be. */
+ * placement where use_placement. Of the time up to the deadline, the search for the best of all
+ * gets 40 %, that for the best of the same numbers, where that is another one, what is left of 80
+ * %, and the parts the rest. Findings are no errors. SMP_ERR_INPUT: no cluster, numbers that cannot
+ * be. */
 smp_status smp_check_sketch(const smp_search_request *request, bool use_placement,
                             const smp_sketch *sketch, smp_check *out);
 void smp_check_free(smp_check *check); /* the contents */
@@ -89,8 +92,8 @@ smp_status smp_check_report(const smp_check *check, const smp_search_request *re
 smp_status smp_check_report_json(const smp_check *check, const smp_search_request *request,
                                  smp_text *json);
 
-/* Adds a finding: SMP__FIND(findings, ILLEGAL, "kind", where, format, ...). message: in the arena of the
- * findings; NULL: out of memory. */
+/* Adds a finding: SMP__FIND(findings, ILLEGAL, "kind", where, format, ...). message: in the arena
+ * of the findings; NULL: out of memory. */
 #define SMP__FIND(findings, level, kind, where, ...)                                               \
     smp__find(findings, SMP_FINDING_##level, kind, where,                                          \
               smp_arena_printf((findings)->arena, __VA_ARGS__))

@@ -60,8 +60,8 @@ smp_status smp__scoring_place(smp__scoring *s, smp_placement placement, const in
                               const int *rank);
 
 /* What the planner makes of a request of this check; NULL: nothing fits, the last error says why.
- * Searched for only where no plan made before answers it (schedule/check/check_plans.c). trial: it is not
- * shown, and there is none if there is no time for it. */
+ * Searched for only where no plan made before answers it (schedule/check/check_plans.c). trial: it
+ * is not shown, and there is none if there is no time for it. */
 smp_status smp__check_plan(smp__check_build *b, const smp_search_request *request, bool trial,
                            const smp__planned **out);
 /* All but the two that the result has. */
@@ -71,11 +71,12 @@ smp_recompute smp__check_treatment(const smp_partition *partition);
 /* Whether it makes a difference which device does what. */
 bool smp__check_devices_differ(const smp_cluster *cluster);
 
-/* By how much each part of a plan that is legal and fits falls short (schedule/check/check_parts.c). */
+/* By how much each part of a plan that is legal and fits falls short
+ * (schedule/check/check_parts.c). */
 smp_status smp__check_parts(smp__check_build *b);
 
-/* Fills the partition and, unless programs are wrong, the plan with its prediction; then, of a legal
- * one, the planner's own plans and the bound. Findings where programs or memory are wrong. */
+/* Fills the partition and, unless programs are wrong, the plan with its prediction; then, of a
+ * legal one, the planner's own plans and the bound. Findings where programs or memory are wrong. */
 smp_status smp__check_score(smp__check_build *b);
 
 #endif

@@ -1,13 +1,14 @@
 /* By how much each part of a plan falls short: partition, order, recomputation, placement.
  *
- * One part is replaced by the planner's own choice for a plan in which the others stay as they are: it
- * plans again with those fixed (stages as pins, schedule, placement), and of what it finds only that part is
- * taken. For the placement all ways to give the ranks to the devices are tried, or single exchanges
- * of many. The version so made is evaluated as the plan was. Of the four the one that saves most is
- * replaced for good, then the next is looked for, until none saves anything: so the savings add up to
- * what the last version is faster by. What the best plan of the same numbers is faster still, it takes
- * several parts at once to save. At most nine plans of one configuration, none where an earlier plan
- * of this check answers it (check_plans.c), or where the best of all takes no less. */
+ * One part is replaced by the planner's own choice for a plan in which the others stay as they are:
+ * it plans again with those fixed (stages as pins, schedule, placement), and of what it finds only
+ * that part is taken. For the placement all ways to give the ranks to the devices are tried, or
+ * single exchanges of many. The version so made is evaluated as the plan was. Of the four the one
+ * that saves most is replaced for good, then the next is looked for, until none saves anything: so
+ * the savings add up to what the last version is faster by. What the best plan of the same numbers
+ * is faster still, it takes several parts at once to save. At most nine plans of one configuration,
+ * none where an earlier plan of this check answers it (check_plans.c), or where the best of all
+ * takes no less. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -188,7 +189,8 @@ static smp_status offer_stages(parts *p, const int32_t *stage, version *best)
     return offer(p, &v, best);
 }
 
-/* Those of the best plan of the same numbers, and of that with the same treatment of recomputation. */
+/* Those of the best plan of the same numbers, and of that with the same treatment of
+ * recomputation. */
 static smp_status replace_partition(parts *p, version *best)
 {
     const smp__planned *same = p->b->same, *planned;
@@ -217,7 +219,8 @@ static smp_status replace_recompute(parts *p, version *best)
     return offer(p, &v, best);
 }
 
-/* to[rank of a stage in the plan] = its rank here. False: stages that share a rank there do not here. */
+/* to[rank of a stage in the plan] = its rank here. False: stages that share a rank there do not
+ * here. */
 static bool match_ranks(const smp_plan *plan, const int *rank, int *to)
 {
     for (int s = 0; s < plan->n_stage; s++)
@@ -360,7 +363,8 @@ static smp_status open_parts(parts *p)
     return SMP_OK;
 }
 
-/* What the best plan of the same numbers is faster by; 0 where a part that was cut short may save it. */
+/* What the best plan of the same numbers is faster by; 0 where a part that was cut short may save
+ * it. */
 static double left_us(const parts *p)
 {
     const smp_check *out = p->b->out;

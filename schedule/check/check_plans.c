@@ -1,7 +1,8 @@
-/* The planner's plans that a check compares with. They are asked for one after the other, each with less that
- * is free than in the first: any numbers; those of the checked plan; those and its stages. The best of
- * many plans is also the best of any few of them that it is one of: so a search is made only if no
- * earlier one was for all that it is for and more, came to its end, and found a plan that this one allows. */
+/* The planner's plans that a check compares with. They are asked for one after the other, each with
+ * less that is free than in the first: any numbers; those of the checked plan; those and its
+ * stages. The best of many plans is also the best of any few of them that it is one of: so a search
+ * is made only if no earlier one was for all that it is for and more, came to its end, and found a
+ * plan that this one allows. */
 #include <math.h>
 #include <string.h>
 
@@ -38,8 +39,8 @@ static bool allows_schedule(const char *asked, const char *schedule)
     return !asked || (schedule && strcmp(asked, schedule) == 0);
 }
 
-/* Everything that the request is for, an earlier one was for too; of pins that it was for the plan that
- * it found is enough. */
+/* Everything that the request is for, an earlier one was for too; of pins that it was for the plan
+ * that it found is enough. */
 static bool is_wider(const smp_search_request *earlier, const smp_search_request *request)
 {
     return allows_number(earlier->stages, request->stages) &&

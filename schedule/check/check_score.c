@@ -1,5 +1,6 @@
-/* What a plan costs: it becomes a configuration of the planner, whose partition and programs are given,
- * and is evaluated and written down as any other; then the planner's plans to compare with. */
+/* What a plan costs: it becomes a configuration of the planner, whose partition and programs are
+ * given, and is evaluated and written down as any other; then the planner's plans to compare
+ * with. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -219,8 +220,8 @@ static smp_status find_unfit(const smp__check_build *b, int rank, int64_t peak, 
     return status;
 }
 
-/* A whole plan says how long its step is and what its ranks need. It may have been made with a profile
- * or for another cluster. */
+/* A whole plan says how long its step is and what its ranks need. It may have been made with a
+ * profile or for another cluster. */
 static smp_status check_predicted(const smp__check_build *b)
 {
     char said[32], now[32];
@@ -342,7 +343,8 @@ static void use_bound(smp__check_build *b)
 {
     smp_predicted *predicted = &b->out->plan->predicted;
     const smp_plan *same = b->out->same.plan;
-    /* What was proven of plans that fit in the order of that one says nothing about other orders. */
+    /* What was proven of plans that fit in the order of that one says nothing about other
+     * orders. */
     if (!same || !smp__check_fits(b) || b->same->lower_bound_us <= predicted->lower_bound_us)
         return;
     predicted->lower_bound_us = fmin(b->same->lower_bound_us, predicted->bottleneck_us);

@@ -1,9 +1,9 @@
 /* All that is wrong with the stages of a plan, not only the first thing.
  *
- * Stages are numbered, so a plan is legal if no op reads from a later stage. Where one does, stages are
- * taken away that wait for none that is left, then those that feed none: what remains lies on a cycle
- * or between two, and an op has to move; if nothing does, the stages are only numbered wrongly.
- * O(ops + edges) for each stage taken. */
+ * Stages are numbered, so a plan is legal if no op reads from a later stage. Where one does, stages
+ * are taken away that wait for none that is left, then those that feed none: what remains lies on a
+ * cycle or between two, and an op has to move; if nothing does, the stages are only numbered
+ * wrongly. O(ops + edges) for each stage taken. */
 #include <string.h>
 
 #include "graph/model/op.h"
@@ -134,8 +134,8 @@ typedef struct stage_order {
     bool *left, *waits, *feeds; /* [n_stage]: waits for, feeds another that is left */
 } stage_order;
 
-/* The next stage to take away: the lowest that waits for none (Kahn), else one that feeds none, else
- * -1. */
+/* The next stage to take away: the lowest that waits for none (Kahn), else one that feeds none,
+ * else -1. */
 static int next_stage(const stage_check *c, const stage_order *o)
 {
     const smp_graph *graph = c->graph;

@@ -9,8 +9,8 @@
 typedef struct smp_exporter {
     const char *name;
     const char *summary; /* one line, for --help */
-    /* Appends the file; out->failed is the caller's to see. SMP_ERR_INPUT, saying why and what would
-     * help, if the format cannot express the plan. The same plan, the same bytes. */
+    /* Appends the file; out->failed is the caller's to see. SMP_ERR_INPUT, saying why and what
+     * would help, if the format cannot express the plan. The same plan, the same bytes. */
     smp_status (*write)(const smp_plan *plan, const smp_graph *graph, smp_text *out);
     /* What smp_export_file writes beside FILE, to FILE followed by the suffix; or NULL. */
     const struct smp_exporter *beside;

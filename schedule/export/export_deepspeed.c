@@ -15,8 +15,8 @@
  *
  *     PlannedModule(layers=layers, num_stages=P, loss_fn=loss_fn)
  *
- * with "train_micro_batch_size_per_gpu": B and "gradient_accumulation_steps": M. DeepSpeed runs 1F1B
- * with one stage per rank: plans with chunks are refused. Linear in ops. */
+ * with "train_micro_batch_size_per_gpu": B and "gradient_accumulation_steps": M. DeepSpeed runs
+ * 1F1B with one stage per rank: plans with chunks are refused. Linear in ops. */
 #include "schedule/export/export_kinds.h"
 #include "schedule/export/layer_line.h"
 

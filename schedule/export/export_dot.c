@@ -1,5 +1,5 @@
-/* dot: the graph in the DOT language of Graphviz, ops coloured by stage and boxed by it. Edges carry
- * tensors; those that cross to another rank are drawn heavy, with the bytes of a micro-batch.
+/* dot: the graph in the DOT language of Graphviz, ops coloured by stage and boxed by it. Edges
+ * carry tensors; those that cross to another rank are drawn heavy, with the bytes of a micro-batch.
  *
  *     dot -Tsvg FILE -o plan.svg
  *

@@ -1,5 +1,5 @@
-/* The list of exporters. A new one: a file export_<format>.c that defines smp__export_<name>, and its
- * name here; the table, --help, messages and tests follow. */
+/* The list of exporters. A new one: a file export_<format>.c that defines smp__export_<name>, and
+ * its name here; the table, --help, messages and tests follow. */
 #ifndef SMP_SCHEDULE_EXPORT_EXPORT_KINDS_H
 #define SMP_SCHEDULE_EXPORT_EXPORT_KINDS_H
 

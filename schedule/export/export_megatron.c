@@ -1,8 +1,8 @@
 /* megatron-layout: the stages as Megatron-LM's --pipeline-model-parallel-layout reads them
- * (megatron/core/transformer/pipeline_parallel_layer_layout.py): stages in forward order, divided by
- * '|', E the embedding, t a transformer layer, L the loss (here: all after the last layer, final norm
- * and output projection included), x*n for n times x. Stages beyond the number of ranks are virtual
- * stages of the ranks in turn.
+ * (megatron/core/transformer/pipeline_parallel_layer_layout.py): stages in forward order, divided
+ * by '|', E the embedding, t a transformer layer, L the loss (here: all after the last layer, final
+ * norm and output projection included), x*n for n times x. Stages beyond the number of ranks are
+ * virtual stages of the ranks in turn.
  *
  * On the other side, with the numbers of the plan:
  *

@@ -1,6 +1,6 @@
 /* The model as a line of layers, as frameworks cut it: the embedding (all ops before the first
- * layer), the layers, the head (all ops after the last one). An op belongs to a layer if its name up
- * to the first '.' ends in a digit ("h0.attn": layer "h0"), or if it stands between layers. */
+ * layer), the layers, the head (all ops after the last one). An op belongs to a layer if its name
+ * up to the first '.' ends in a digit ("h0.attn": layer "h0"), or if it stands between layers. */
 #ifndef SMP_SCHEDULE_EXPORT_LAYER_LINE_H
 #define SMP_SCHEDULE_EXPORT_LAYER_LINE_H
 

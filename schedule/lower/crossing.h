@@ -61,7 +61,8 @@ static inline bool smp__crossing_is_message(const smp__crossing *crossing, const
     return crossing->rank_of[t->from_stage] != crossing->rank_of[t->to_stage];
 }
 
-/* What a transfer takes between the devices of a replica's ranks; nothing where it is no message. */
+/* What a transfer takes between the devices of a replica's ranks; nothing where it is no
+ * message. */
 static inline double smp__crossing_us(const smp__crossing *crossing, const smp_cluster *cluster,
                                       const int *device, const smp_transfer *t)
 {

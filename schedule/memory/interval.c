@@ -2,14 +2,15 @@
  *
  * Greedy by size with best fit (as in Pisarchyk and Lee, "Efficient Memory Management for Deep
  * Neural Net Inference", 2020): the largest buffer first, into the smallest sufficient gap between
- * the placed buffers alive at the same time. Buffers of one size go by rising begin, which is optimal
- * among themselves; if the result misses the bound by more than 2 %, longer first is tried as well.
+ * the placed buffers alive at the same time. Buffers of one size go by rising begin, which is
+ * optimal among themselves; if the result misses the bound by more than 2 %, longer first is tried
+ * as well.
  *
  * Neighbours of a buffer come from a segment tree over begin times, O(log n + neighbours) and a
  * sort, or, where most buffers overlap, from a scan of all placed ones in offset order. Beyond a
  * budget of 10^8 steps buffers of equal size are coloured instead: O(n log n). Long lists with
- * few buffers alive at a time are first placed in one pass (interval_sweep.h): where that reaches the
- * bound or, with thousands, comes within 5 % of it, nothing is sorted or searched. */
+ * few buffers alive at a time are first placed in one pass (interval_sweep.h): where that reaches
+ * the bound or, with thousands, comes within 5 % of it, nothing is sorted or searched. */
 #include "schedule/memory/layout.h"
 
 #include <limits.h>
@@ -108,7 +109,8 @@ static smp_status measure(packing *p, keyed *scratch, double *pairs)
     return SMP_OK;
 }
 
-/* Index of the last leaf whose time is at most `time`; the first leaf's time is the least of all. */
+/* Index of the last leaf whose time is at most `time`; the first leaf's time is the least of
+ * all. */
 static int64_t leaf_of(const packing *p, int64_t time)
 {
     int64_t low = 0, high = p->n_time;

@@ -1,7 +1,7 @@
-/* Linear scan, as register allocators do it (Poletto and Sarkar 1999): buffers by rising begin, each
- * into the smallest sufficient gap between those alive, which stand in a short list by offset. Sees
- * every buffer once and sorts nothing; what it wastes shows against the bound that it finds on the
- * way. */
+/* Linear scan, as register allocators do it (Poletto and Sarkar 1999): buffers by rising begin,
+ * each into the smallest sufficient gap between those alive, which stand in a short list by offset.
+ * Sees every buffer once and sorts nothing; what it wastes shows against the bound that it finds on
+ * the way. */
 #include "schedule/memory/interval_sweep.h"
 
 #include <string.h>

@@ -65,13 +65,13 @@ typedef struct smp_border {
     int32_t tensor;
     int32_t transfer; /* IN, GRAD_IN, GRAD_OUT: the transfer; OUT: -1 (all F transfers of tensor) */
     int64_t bytes;
-    bool
-        in_backward; /* OUT, IN: read by this stage's backward (B, I or W) too, or to repeat a call */
-    bool in_weight; /* OUT, IN, GRAD_IN of a split backward: read by W */
+    bool in_backward; /* OUT, IN: read by this stage's backward (B, I or W) too, or to repeat a
+                        call */
+    bool in_weight;   /* OUT, IN, GRAD_IN of a split backward: read by W */
 } smp_border;
 
-/* Addresses of one op's forward call, and of its call in B or I. Arrays of inputs are [n_in] of the op,
- * those of outputs [n_out]. */
+/* Addresses of one op's forward call, and of its call in B or I. Arrays of inputs are [n_in] of the
+ * op, those of outputs [n_out]. */
 typedef struct smp_layout_call {
     int32_t op;
     bool pair;         /* this call and the next, in F or repeated, may be one forward_fused */

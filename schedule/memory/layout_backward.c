@@ -1,12 +1,14 @@
 /* Layout of a stage, backward half: ops in reverse graph order, each followed by the additions that
- * fold its input gradients into those of other consumers (partition/problem/flow.h gives the order).
+ * fold its input gradients into those of other consumers (partition/problem/flow.h gives the
+ * order).
  *
  * The first contribution to a fold is written where the sum lives, later ones go through a
  * temporary. A sum that another stage needs lives in its border buffer; one that starts with a
  * received partial sum and is used here grows in the buffer it was received in; others live in the
  * work area until the producer's backward call, or, if weight gradients of a split backward read
- * them, in a stash block. All received sums are there before the first instruction. Forward calls to
- * be repeated come first, their values living in the same way. O(ops + edges) and the packing. */
+ * them, in a stash block. All received sums are there before the first instruction. Forward calls
+ * to be repeated come first, their values living in the same way. O(ops + edges) and the
+ * packing. */
 #include "schedule/memory/layout_build.h"
 
 #include <stdlib.h>
@@ -259,7 +261,8 @@ static smp_status place_input_gradients(backward_build *b, int32_t i)
     if (base->needs[i].workspace_bytes > 0)
         SMP_TRY(smp__work_add(&b->work, base->needs[i].workspace_bytes, (int64_t)b->n_instr,
                               &call->backward_workspace));
-    /* Received sums may have been added since these buffers were placed: all live until the call. */
+    /* Received sums may have been added since these buffers were placed: all live until the
+     * call. */
     for (int32_t slot = 0; slot < n_in; slot++)
         smp__work_extend(&b->work, din[slot], (int64_t)b->n_instr);
     smp__work_extend(&b->work, call->backward_workspace, (int64_t)b->n_instr);

@@ -102,8 +102,8 @@ static inline smp_ref smp__layout_find(const smp__layout_build *build, const smp
     return v < 0 ? (smp_ref){.space = SMP_SPACE_INPUT, .index = tensor} : place[v];
 }
 
-/* Bytes saved by forward for backward; *kept: does the backward read them? An op without kernels has
- * all that it stashes here. */
+/* Bytes saved by forward for backward; *kept: does the backward read them? An op without kernels
+ * has all that it stashes here. */
 int64_t smp__layout_aux_bytes(const smp__layout_build *build, int32_t call, bool *kept);
 /* Are they read by weight gradients? */
 bool smp__layout_aux_weight(const smp__layout_build *build, int32_t call);

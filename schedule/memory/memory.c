@@ -247,7 +247,8 @@ void smp_memory_destroy(smp_memory_rank *memory)
         smp_arena_destroy(memory->arena);
 }
 
-/* The ops of the rank's stages that the plan lets recompute: [n_op] of the graph; NULL: no memory. */
+/* The ops of the rank's stages that the plan lets recompute: [n_op] of the graph; NULL: no
+ * memory. */
 static bool *mask_of(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow, int rank,
                      smp_arena *arena)
 {

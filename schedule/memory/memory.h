@@ -1,13 +1,14 @@
 /* The memory planner: one arena per rank, a place for every buffer of a step before the first step.
  *
  * Times are positions in the rank's program. Stash blocks live from F, or I, to B, I or W (see
- * smp_block). A receive is posted one compute action ahead of its `<`: before the last compute action that
- * stands before it. A send to the next stage (gradients: the previous stage) is waited for before
- * the second compute action after its `>`, at the latest before O (or the end); its buffer lives
- * until then. A send that jumps over stages is waited for later, since its receiver may be far
- * behind and only get there with this rank's help: activations before this stage's backward of the
- * same micro-batch (inference: at the end), gradients before O. Two chunks of one rank share the
- * border buffer between them. Weights, gradients and optimizer state live for ever. */
+ * smp_block). A receive is posted one compute action ahead of its `<`: before the last compute
+ * action that stands before it. A send to the next stage (gradients: the previous stage) is waited
+ * for before the second compute action after its `>`, at the latest before O (or the end); its
+ * buffer lives until then. A send that jumps over stages is waited for later, since its receiver
+ * may be far behind and only get there with this rank's help: activations before this stage's
+ * backward of the same micro-batch (inference: at the end), gradients before O. Two chunks of one
+ * rank share the border buffer between them. Weights, gradients and optimizer state live for
+ * ever. */
 #ifndef SMP_SCHEDULE_MEMORY_MEMORY_H
 #define SMP_SCHEDULE_MEMORY_MEMORY_H
 
@@ -89,15 +90,16 @@ typedef struct smp_memory_input {
     int optimizer_states; /* 0 when not training */
 } smp_memory_input;
 
-/* Everything that lives for ever stands first, in an order that does not depend on the program: with
- * other things equal, weights and loss slots have the same offsets under every program. A program
- * without backward actions is fine (stash and borders then die at the forward). The loss is never a
- * border: no op reads it. SMP_ERR_INPUT if the program lacks an action that the flow needs. */
+/* Everything that lives for ever stands first, in an order that does not depend on the program:
+ * with other things equal, weights and loss slots have the same offsets under every program. A
+ * program without backward actions is fine (stash and borders then die at the forward). The loss is
+ * never a border: no op reads it. SMP_ERR_INPUT if the program lacks an action that the flow
+ * needs. */
 smp_status smp_memory_plan(const smp_memory_input *input, smp_memory_rank **out);
 void smp_memory_destroy(smp_memory_rank *memory); /* accepts NULL */
 
-/* Lays out the stages of a plan's rank and plans its memory. layout: [plan->chunks] NULLs, filled with
- * the caller's layouts, also where it fails; NULL: they are only measured. */
+/* Lays out the stages of a plan's rank and plans its memory. layout: [plan->chunks] NULLs, filled
+ * with the caller's layouts, also where it fails; NULL: they are only measured. */
 smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, const smp_flow *flow,
                                 int rank, int optimizer_states, smp_layout **layout,
                                 smp_memory_rank **out);

@@ -12,8 +12,8 @@ typedef struct smp__memory_build {
     int64_t top;         /* end of what lives for ever */
 } smp__memory_build;
 
-/* How a border's data leaves the rank: to the neighbouring stage, beyond it, or both; 0: it does not.
- * chunk_of_stage: [n_stage] chunk of this rank, or -1. */
+/* How a border's data leaves the rank: to the neighbouring stage, beyond it, or both; 0: it does
+ * not. chunk_of_stage: [n_stage] chunk of this rank, or -1. */
 enum { SMP__LEAVES_DIRECT = 1, SMP__LEAVES_JUMPING = 2 };
 unsigned smp__border_leaves(const smp_flow *flow, const int *chunk_of_stage, int stage,
                             const smp_border *border);

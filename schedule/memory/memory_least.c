@@ -1,10 +1,11 @@
-/* See memory_least.h. A rank reserves at least what lives for ever and, at any one action, what is alive
- * there: for every micro-batch between its F and its B (or I, or W if that reads it) each value that the
- * backward pass of some op reads. It lies in a stash block, or in the border buffer of the stage that made or received it,
- * unless it is made again (layout.h), which only the stage that makes it can do, and which keeps it from I to
- * W all the same; so is kept the gradient of the output of an op with weights. Each value counts
- * once: where the op that makes it reads it back, on its stage, else where its first reader lies. A value
- * that two chunks of a rank share is one buffer, alive as long as either needs it.
+/* See memory_least.h. A rank reserves at least what lives for ever and, at any one action, what is
+ * alive there: for every micro-batch between its F and its B (or I, or W if that reads it) each
+ * value that the backward pass of some op reads. It lies in a stash block, or in the border buffer
+ * of the stage that made or received it, unless it is made again (layout.h), which only the stage
+ * that makes it can do, and which keeps it from I to W all the same; so is kept the gradient of the
+ * output of an op with weights. Each value counts once: where the op that makes it reads it back,
+ * on its stage, else where its first reader lies. A value that two chunks of a rank share is one
+ * buffer, alive as long as either needs it.
  *
  * Left out, as other values may lie in the same place at other times or nothing is certain before
  * there is a partition: work areas, borders that no backward reads, padding. */
@@ -35,8 +36,8 @@ static void add_states(const smp_graph *graph, int64_t *state_bytes)
     }
 }
 
-/* The op on whose stage output k of an op is needed, if there is one for its weight gradients; -1: no
- * backward reads it. */
+/* The op on whose stage output k of an op is needed, if there is one for its weight gradients; -1:
+ * no backward reads it. */
 static int32_t reader_of(const smp__layout_build *all, int32_t op, int k, bool *for_weight)
 {
     const smp_graph *graph = all->graph;
@@ -56,8 +57,8 @@ static int32_t reader_of(const smp__layout_build *all, int32_t op, int k, bool *
     return reader;
 }
 
-/* The values of one op: outputs, and last what its forward saves; bytes 0 where nothing is kept. How
- * many there are. */
+/* The values of one op: outputs, and last what its forward saves; bytes 0 where nothing is kept.
+ * How many there are. */
 static int values_of(const smp__layout_build *all, int32_t op, int32_t *reader, smp__kept *kept)
 {
     bool reads_aux;

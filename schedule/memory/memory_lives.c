@@ -243,7 +243,8 @@ static smp_status add_borders_of(lives *l, int chunk, int32_t b)
     return SMP_OK;
 }
 
-/* What arrives from another chunk of this rank: the buffer of that chunk, kept until its use here. */
+/* What arrives from another chunk of this rank: the buffer of that chunk, kept until its use
+ * here. */
 static smp_status share_borders_of(lives *l, int chunk, int32_t b)
 {
     const smp_memory_input *input = l->input;

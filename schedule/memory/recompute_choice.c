@@ -1,8 +1,8 @@
 /* Choosing what to recompute: greedily, the most bytes per microsecond first, then taking back what
  * was not needed after all.
  *
- * State: the set of calls to be repeated. A value is held from the forward to the backward action if
- * the gradients or a repeated call read it and it is not made by a repeated call itself; saved
+ * State: the set of calls to be repeated. A value is held from the forward to the backward action
+ * if the gradients or a repeated call read it and it is not made by a repeated call itself; saved
  * forward results (aux) are held unless their call is repeated. So letting an op go frees its
  * output and aux, and may cost its inputs. A move is one op (or pair) alone, or with all those ops
  * behind it whose outputs no gradient reads, so that what it reads is made again rather than kept:

@@ -17,8 +17,8 @@ smp_status smp_recompute_repeats(const smp_graph *graph, const smp_flow *flow, i
  * between its forward and its backward action (stash blocks, and borders that the backward reads),
  * for little forward time: forward_us [n_op]. Where that cannot be, what saves most. Naming all ops
  * of the stage counts among the choices, and is what it gives if nothing else saves as much. Writes
- * mask[op] [n_op] for the ops of the stage alone; but for all of them it is what it repeats. *saved (may be
- * NULL): bytes. O((ops + edges) log ops). */
+ * mask[op] [n_op] for the ops of the stage alone; but for all of them it is what it repeats. *saved
+ * (may be NULL): bytes. O((ops + edges) log ops). */
 smp_status smp_recompute_choose(const smp_graph *graph, const smp_flow *flow, int stage,
                                 const int64_t *stash_bytes, const double *forward_us,
                                 double bytes_to_save, bool *mask, int64_t *saved);

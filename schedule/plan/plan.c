@@ -1,5 +1,6 @@
-/* The plan as an object: made of a sketch that leaves nothing out, what it says about ranks and stages,
- * and its agreement with a model. The file is read by plan_file.c and written by plan_write.c. */
+/* The plan as an object: made of a sketch that leaves nothing out, what it says about ranks and
+ * stages, and its agreement with a model. The file is read by plan_file.c and written by
+ * plan_write.c. */
 #include "schedule/plan/plan.h"
 
 #include <stdlib.h>
@@ -19,8 +20,8 @@ static bool goes_backward(const smp_program *program)
     return false;
 }
 
-/* Its ops as names; what the stage says is the sketch's. Who names ops to recompute and does not say how
- * long they take has not said that they are fewer than all. */
+/* Its ops as names; what the stage says is the sketch's. Who names ops to recompute and does not
+ * say how long they take has not said that they are fewer than all. */
 static smp_status fill_stage(const smp_sketch_stage *from, smp_arena *arena, int64_t *work,
                              smp_plan_stage *stage)
 {

@@ -6,8 +6,8 @@
 #include "partition/problem/problem.h"
 #include "schedule/rules/schedule.h"
 
-/* cluster: the ranks of one pipeline are neighbours; spread: the replicas of one stage are. listed: a
- * list says it. auto, only in a request: the best of all. */
+/* cluster: the ranks of one pipeline are neighbours; spread: the replicas of one stage are. listed:
+ * a list says it. auto, only in a request: the best of all. */
 typedef enum smp_placement {
     SMP_PLACEMENT_CLUSTER,
     SMP_PLACEMENT_SPREAD,

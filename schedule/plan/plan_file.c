@@ -1,7 +1,7 @@
-/* Reading plan files. A plan is a sketch that leaves nothing out, so there is one reader: for a whole
- * plan every key has to be there, and counts, ranks and programs have to go together; of a sketch only
- * `stages:` (schedule/plan/FORMAT.md). Agreement with the model is smp_plan_bind's, that of the programs
- * with each other the verifier's.
+/* Reading plan files. A plan is a sketch that leaves nothing out, so there is one reader: for a
+ * whole plan every key has to be there, and counts, ranks and programs have to go together; of a
+ * sketch only `stages:` (schedule/plan/FORMAT.md). Agreement with the model is smp_plan_bind's,
+ * that of the programs with each other the verifier's.
  *
  * Memory is bounded by the size of the file: every count is compared with a list that the file
  * spells out before anything of that size is made. Linear in the file. */

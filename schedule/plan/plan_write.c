@@ -1,5 +1,6 @@
-/* Writing plans: the YAML of a plan file and the same content as one JSON object. The same plan gives
- * the same bytes: keys stand in one order, numbers have the fewest digits that read back equal.
+/* Writing plans: the YAML of a plan file and the same content as one JSON object. The same plan
+ * gives the same bytes: keys stand in one order, numbers have the fewest digits that read back
+ * equal.
  *
  * YAML's flow maps are JSON but for quotes and line breaks, so both come from one description: a
  * writer that knows where it stands. Linear in the plan. */

@@ -25,8 +25,8 @@ static void append_path(smp_text *text, const char *folder, const char *path)
     smp_text_append(text, "%s", path + same + 1);
 }
 
-/* Real path of the folder that a file lies in, without a slash at the end; malloc'ed, NULL if there is
- * none. */
+/* Real path of the folder that a file lies in, without a slash at the end; malloc'ed, NULL if there
+ * is none. */
 static smp_status find_folder(const char *path, const char **name, char **out)
 {
     const char *slash = strrchr(path, '/');

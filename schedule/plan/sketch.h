@@ -5,8 +5,9 @@
  *     - {ops: [wte, wpe, "h0.*"]}
  *     - {ops: ["h1.*", ln_f..loss]}
  *
- * Every plan is a sketch. Ops may be named by patterns (schedule/plan/op_pattern.h). smp-partition check
- * scores sketches, --fix plans around them; smp-run takes whole plans only (smp_plan_read). */
+ * Every plan is a sketch. Ops may be named by patterns (schedule/plan/op_pattern.h). smp-partition
+ * check scores sketches, --fix plans around them; smp-run takes whole plans only
+ * (smp_plan_read). */
 #ifndef SMP_SCHEDULE_PLAN_SKETCH_H
 #define SMP_SCHEDULE_PLAN_SKETCH_H
 
@@ -70,17 +71,17 @@ void smp_sketch_destroy(smp_sketch *sketch); /* accepts NULL */
  * else by its ranks, else a rank per stage. *chunks is 0 where the numbers do not go together. */
 void smp_sketch_shape(const smp_sketch *sketch, int *pipeline, int *chunks);
 
-/* The ops of a stage that it recomputes, where it says so: mask [n_op] of its ops `op`, in model order.
- * Names, patterns and ranges are looked for among these alone. *work: of all stages of a file so far.
- * SMP_ERR_INPUT at an entry that names none of them. */
+/* The ops of a stage that it recomputes, where it says so: mask [n_op] of its ops `op`, in model
+ * order. Names, patterns and ranges are looked for among these alone. *work: of all stages of a
+ * file so far. SMP_ERR_INPUT at an entry that names none of them. */
 smp_status smp_sketch_recompute(const smp_sketch_stage *stage, const char *const *op, int32_t n_op,
                                 int64_t *work, bool *mask);
 
 /* Pins for planning around a sketch (smp_search_request.pin): every op that one of its stages names
- * lies there; other ops keep the model's pin. `stages`: which ones, "0,3-5"; NULL: all. pin: [n_op],
- * where (smp_search_request.pin_where) likewise, its texts in the sketch's memory; both malloc'ed.
- * SMP_ERR_INPUT: an op that the model has not, an op in two stages, against a pin of the model, a
- * stage that is not in the sketch. */
+ * lies there; other ops keep the model's pin. `stages`: which ones, "0,3-5"; NULL: all. pin:
+ * [n_op], where (smp_search_request.pin_where) likewise, its texts in the sketch's memory; both
+ * malloc'ed. SMP_ERR_INPUT: an op that the model has not, an op in two stages, against a pin of the
+ * model, a stage that is not in the sketch. */
 smp_status smp_sketch_pins(const smp_sketch *sketch, const smp_graph *graph, const char *stages,
                            int32_t **pin, smp_where **where);
 

@@ -1,10 +1,10 @@
 /* Why nothing fits, and what would.
  *
- * Why: by how much the candidate that misses by least does so, on which rank. What would: changes of one
- * option of the request, from the least intrusive to more memory, each planned before it is named. An option
- * that fixes a number is given up (auto), so that the search finds the number; sizes are tried
- * downwards. The memory that is named is the least peak of any plan that the search finds for
- * --optimize memory, and then what the request as it stands fits into. */
+ * Why: by how much the candidate that misses by least does so, on which rank. What would: changes
+ * of one option of the request, from the least intrusive to more memory, each planned before it is
+ * named. An option that fixes a number is given up (auto), so that the search finds the number;
+ * sizes are tried downwards. The memory that is named is the least peak of any plan that the search
+ * finds for --optimize memory, and then what the request as it stands fits into. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -107,7 +107,8 @@ typedef struct advice {
     int tried, found;
 } advice;
 
-/* Plans a changed request; false: nothing fits, or the time is over. result: the caller's if true. */
+/* Plans a changed request; false: nothing fits, or the time is over. result: the caller's if
+ * true. */
 static smp_status plan(advice *a, const smp_search_request *changed, bool patient,
                        smp_planner_result *result, bool *fits)
 {

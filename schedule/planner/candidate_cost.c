@@ -1,5 +1,5 @@
-/* What a configuration costs: by lowering, simulation and the memory planner, the same that make the
- * plan. */
+/* What a configuration costs: by lowering, simulation and the memory planner, the same that make
+ * the plan. */
 #include "schedule/planner/planner_build.h"
 
 #include <stdlib.h>

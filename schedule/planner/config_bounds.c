@@ -2,17 +2,17 @@
  *
  * Time of a step. A rank computes every micro-batch of all its stages and then updates its weights;
  * with one stage on each rank the reduction stands between the two. The slowest rank takes at least
- * the mean over ranks and at least what the lower bound of the partitioning problem says. A chain of
- * ops is computed one after the other wherever they lie, forwards and back as far as gradients are
- * passed on. Stages that do not depend on each other may run at the same time, so only chains
- * count, not the sum of all stages. Recomputation and transfers only add. What holds for one replica
- * holds for the step, which ends when the last one is done. With a bound of k live micro-batches an
- * op's forward of micro-batch i + k waits for its backward of micro-batch i: every k of them take the
- * way of one from there to the end and back.
+ * the mean over ranks and at least what the lower bound of the partitioning problem says. A chain
+ * of ops is computed one after the other wherever they lie, forwards and back as far as gradients
+ * are passed on. Stages that do not depend on each other may run at the same time, so only chains
+ * count, not the sum of all stages. Recomputation and transfers only add. What holds for one
+ * replica holds for the step, which ends when the last one is done. With a bound of k live
+ * micro-batches an op's forward of micro-batch i + k waits for its backward of micro-batch i: every
+ * k of them take the way of one from there to the end and back.
  *
  * Memory. Weights, gradients and optimizer state of every op lie on some rank for ever. Nothing is
- * said about stashes of the costs: layouts may need less. What layouts surely keep (memory_least.h), and what
- * it takes not to, is what bounds by prices count. O(ops + edges). */
+ * said about stashes of the costs: layouts may need less. What layouts surely keep
+ * (memory_least.h), and what it takes not to, is what bounds by prices count. O(ops + edges). */
 #include <math.h>
 
 #include "graph/model/op.h"
@@ -304,8 +304,8 @@ double smp__config_overload(const smp__configs *configs, const smp__config *conf
                 totals->largest_bytes / (double)largest);
 }
 
-/* Micro-batches alive on each stage: in the order of the rule, or in any: then that of the forward at hand,
- * of one of the stages of a rank. */
+/* Micro-batches alive on each stage: in the order of the rule, or in any: then that of the forward
+ * at hand, of one of the stages of a rank. */
 static smp_status fill_live(const smp__configs *configs, const smp__config *config, bool rule,
                             smp_arena *scratch, int *live, int *late)
 {

@@ -1,8 +1,8 @@
 /* From a partition that should fit to one that does: the memory planner has the last word.
  *
- * The estimate that partitions are made with says what should recompute; what does is chosen by what
- * the schedule really needs (schedule/planner/recompute_fit.c). If nothing helps, partitions are
- * made anew under limits lowered by what was missing; a handful at most. */
+ * The estimate that partitions are made with says what should recompute; what does is chosen by
+ * what the schedule really needs (schedule/planner/recompute_fit.c). If nothing helps, partitions
+ * are made anew under limits lowered by what was missing; a handful at most. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,8 +70,9 @@ static smp_status set_recompute(const smp_problem *problem, const bool *recomput
     return SMP_OK;
 }
 
-/* Evaluates the candidate with what recomputes in it, unless a rank cannot fit whatever its order: then
- * the least that its ranks need stands in the place of their peaks. *known: it was evaluated. */
+/* Evaluates the candidate with what recomputes in it, unless a rank cannot fit whatever its order:
+ * then the least that its ranks need stands in the place of their peaks. *known: it was
+ * evaluated. */
 static smp_status measure(const smp__configs *configs, smp_candidate *candidate, bool *known)
 {
     int64_t *bytes = candidate->rank_peak_bytes;
@@ -94,8 +95,8 @@ static smp_status find_cap(smp__configs *configs, const smp_problem *problem,
     return SMP_OK;
 }
 
-/* Room that the ranks have at least where each recomputes everything or nothing; < 0: hardly any choice
- * fits. Of a candidate with nothing that recomputes, and the least that it needs. */
+/* Room that the ranks have at least where each recomputes everything or nothing; < 0: hardly any
+ * choice fits. Of a candidate with nothing that recomputes, and the least that it needs. */
 static smp_status least_room(smp__configs *configs, const smp_problem *problem,
                              smp_candidate *candidate, int64_t *room_bytes)
 {
@@ -140,8 +141,8 @@ static smp_status choose_recompute(smp__configs *configs, const smp_problem *pro
     return status;
 }
 
-/* Whether the step takes too long with what recomputes now, which is less work than to lay it out or to choose
- * more: then it counts as evaluated, and nothing is said about its memory. */
+/* Whether the step takes too long with what recomputes now, which is less work than to lay it out
+ * or to choose more: then it counts as evaluated, and nothing is said about its memory. */
 static smp_status find_slow(const smp__configs *configs, smp_candidate *candidate, bool *slow)
 {
     size_t n = (size_t)candidate->pipeline;
@@ -159,8 +160,8 @@ static smp_status find_slow(const smp__configs *configs, smp_candidate *candidat
     return SMP_OK;
 }
 
-/* Evaluates the candidate; where it is a choice, with as little recomputation as fits. *known: as for
- * measure. `exactly`: the last op counts. */
+/* Evaluates the candidate; where it is a choice, with as little recomputation as fits. *known: as
+ * for measure. `exactly`: the last op counts. */
 static smp_status settle(smp__configs *configs, smp__config *config, bool exactly,
                          smp_candidate *candidate, bool *known)
 {

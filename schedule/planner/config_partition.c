@@ -145,8 +145,8 @@ smp_status smp__partition_recompute(const smp_problem *problem, const smp_partit
     return own_copy(&forced, partition, out);
 }
 
-/* What a solver proves under limits holds for its estimate of memory alone: the bound is that of the
- * arrangement, without limits. */
+/* What a solver proves under limits holds for its estimate of memory alone: the bound is that of
+ * the arrangement, without limits. */
 static void forget_limits(const smp__configs *configs, const smp__config *config,
                           smp_partition *partition)
 {

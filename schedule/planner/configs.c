@@ -182,8 +182,8 @@ static smp_status make_arrangement(listing *l)
     return find_least_us(configs, arrangement);
 }
 
-/* Bytes of all ranks as the costs count them, over all memory. Live micro-batches are asked of three
- * ranks: this only decides the order. */
+/* Bytes of all ranks as the costs count them, over all memory. Live micro-batches are asked of
+ * three ranks: this only decides the order. */
 static bool is_doubtful(const smp__configs *configs, const smp__config *config)
 {
     const smp__totals *totals = &configs->totals;
@@ -383,7 +383,8 @@ static void sort_configs(smp__configs *configs)
     qsort(configs->config, (size_t)configs->n, sizeof *configs->config, compare_configs);
 }
 
-/* From `first` on, after sorting. Quadratic in configurations, of which there are some thousands at most. */
+/* From `first` on, after sorting. Quadratic in configurations, of which there are some thousands at
+ * most. */
 static void find_smallest(smp__configs *configs, int32_t first)
 {
     for (int32_t i = first; i < configs->n; i++) {

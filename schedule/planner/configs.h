@@ -30,9 +30,9 @@ typedef struct smp__limited {
     smp__variants variants;
 } smp__limited;
 
-/* Which stages lie where (mapping, chunks, ranks of stages), and the partitions for that without memory
- * limits. Shared by all configurations that differ in micro-batches or in schedules that place
- * stages alike. */
+/* Which stages lie where (mapping, chunks, ranks of stages), and the partitions for that without
+ * memory limits. Shared by all configurations that differ in micro-batches or in schedules that
+ * place stages alike. */
 typedef struct smp__arrangement {
     const smp__mapping *mapping;
     int chunks;
@@ -98,13 +98,14 @@ typedef struct smp__configs {
 /* Lists every configuration that the request allows and the schedules can run, most promising
  * first. SMP_ERR_INPUT for contradictory numbers; if nothing remains, the first reason. */
 smp_status smp__configs_list(smp__planner *planner, smp__configs *out);
-/* Appends the same configuration under another bound on its live micro-batches, of a rule that takes
- * one. Pointers to configurations end here. */
+/* Appends the same configuration under another bound on its live micro-batches, of a rule that
+ * takes one. Pointers to configurations end here. */
 smp_status smp__configs_add_bound(smp__configs *configs, int32_t index, int active);
-/* The highest bound that makes a difference, if it is above what the rule has of its own; 0: none. */
+/* The highest bound that makes a difference, if it is above what the rule has of its own; 0:
+ * none. */
 int smp__config_most_bound(const smp__configs *configs, const smp__config *config);
-/* The next below that of a configuration whose problem was made: down to what the rule has of its own,
- * or from there to 1; 0: none. */
+/* The next below that of a configuration whose problem was made: down to what the rule has of its
+ * own, or from there to 1; 0: none. */
 int smp__config_next_bound(const smp__configs *configs, const smp__config *config);
 void smp__configs_free(smp__configs *configs);
 /* Keeps the first reason why something cannot be; the message is the last error. */
@@ -114,10 +115,10 @@ void smp__configs_note(smp__configs *configs, smp_status status);
  * SMP_PLACEMENT_LISTED, [devices]. */
 smp_status smp__mapping_get(smp__configs *configs, int pipeline, smp_placement placement,
                             const int *listed, const smp__mapping **out);
-/* Tries orders of devices in the place of `order` [devices], which stays the best: all of few devices, else
- * exchanges of two until none helps, `most` at most; none that is another one's like by the kinds and
- * nodes of its devices. judge: says whether a listed placement is no worse than the best before it. Nothing is
- * tried where all orders are alike. */
+/* Tries orders of devices in the place of `order` [devices], which stays the best: all of few
+ * devices, else exchanges of two until none helps, `most` at most; none that is another one's like
+ * by the kinds and nodes of its devices. judge: says whether a listed placement is no worse than
+ * the best before it. Nothing is tried where all orders are alike. */
 enum { SMP__FEW_DEVICES = 5 /* of which all orders are tried */ };
 typedef smp_status smp__judge_order(void *context, const int *listed, bool *better);
 smp_status smp__orders_try(const smp__configs *configs, int pipeline, int most,
@@ -126,8 +127,8 @@ smp_status smp__orders_try(const smp__configs *configs, int pipeline, int most,
 smp_status smp__configs_add_order(smp__configs *configs, int32_t index, const int *listed);
 /* Appends all configurations of a mapping, in no order. */
 smp_status smp__configs_list_mapping(smp__configs *configs, const smp__mapping *mapping);
-/* Fills n_replica and counting: stages are made for all replicas that count, the others wait for them
- * in every reduction. */
+/* Fills n_replica and counting: stages are made for all replicas that count, the others wait for
+ * them in every reduction. */
 smp_status smp__mapping_count(smp__mapping *mapping, const smp_search_request *request,
                               smp_arena *arena);
 /* spread would use the same links between the same kinds of devices as cluster. */
@@ -177,9 +178,9 @@ smp_status smp__arrangement_solve(smp__configs *configs, smp__config *config, bo
 /* Whether all stashes fit all memory, as the costs count them. */
 bool smp__config_may_keep_all(const smp__configs *configs, const smp_problem *problem);
 
-/* The partition of a configuration whose arrangement is solved, owned by the caller: the arrangement's
- * if it fits the memory, else one made under the limits, shrunk by `spare` (0..1), which may not
- * fit either. */
+/* The partition of a configuration whose arrangement is solved, owned by the caller: the
+ * arrangement's if it fits the memory, else one made under the limits, shrunk by `spare` (0..1),
+ * which may not fit either. */
 smp_status smp__config_partition(smp__configs *configs, smp__config *config, double spare,
                                  smp_partition **out);
 
@@ -199,21 +200,22 @@ smp_status smp__config_best_partition(smp__configs *configs, smp__config *config
 smp_status smp__partition_recompute(const smp_problem *problem, const smp_partition *partition,
                                     const bool *recompute, smp_partition **out);
 
-/* Bounds (schedule/planner/config_bounds.c). No step of any partition, of this partition, takes less. */
+/* Bounds (schedule/planner/config_bounds.c). No step of any partition, of this partition, takes
+ * less. */
 smp_status smp__totals_make(const smp_search_request *request, const smp_costs *costs,
                             smp__totals *out);
 /* After its last backward a rank updates its weights, and before that reduces their gradients where
  * it has a single stage: microseconds per byte of weight, at least. */
 double smp__config_tail_us(const smp__configs *configs, const smp__config *config);
-/* update_us: [n_op], that of an op's weights; a shared one counts where it is used first: some stage
- * holds it. */
+/* update_us: [n_op], that of an op's weights; a shared one counts where it is used first: some
+ * stage holds it. */
 void smp__config_updates(const smp__configs *configs, const smp__config *config, double *update_us);
 /* Ranks of all replicas that can compute at a time, where those of a node share its cores. */
 smp_status smp__config_cores(const smp__configs *configs, const smp__config *config,
                              smp_arena *scratch, int *n);
-/* The least bottleneck of a problem with this configuration's stages in partitions that fit its memory, in
- * the order of its rule or any; recomputation counts in it. target_us: that of one that fits
- * (partition/prove/priced.h). */
+/* The least bottleneck of a problem with this configuration's stages in partitions that fit its
+ * memory, in the order of its rule or any; recomputation counts in it. target_us: that of one that
+ * fits (partition/prove/priced.h). */
 smp_status smp__config_price(const smp__configs *configs, const smp__config *config,
                              const smp_problem *problem, bool rule, double target_us,
                              double *bound_us);
@@ -227,22 +229,23 @@ double smp__config_least_bytes(const smp__configs *configs, const smp_partition 
  * above 1 no partition fits. */
 double smp__config_overload(const smp__configs *configs, const smp__config *config);
 
-/* Simulates a partition, which it takes over, and recomputes as much as it takes to fit where that is
- * a choice. Where it does not fit although the estimate did: tries again with the limits lowered by what
- * was missing. NULL: cannot fit, and *room_bytes < 0 says by how much at least. give_up_us: see smp_candidate (schedule/planner/config_fit.c). */
+/* Simulates a partition, which it takes over, and recomputes as much as it takes to fit where that
+ * is a choice. Where it does not fit although the estimate did: tries again with the limits lowered
+ * by what was missing. NULL: cannot fit, and *room_bytes < 0 says by how much at least. give_up_us:
+ * see smp_candidate (schedule/planner/config_fit.c). */
 smp_status smp__config_fit(smp__configs *configs, smp__config *config, smp_partition *partition,
                            double give_up_us, smp_candidate **out, int64_t *room_bytes);
-/* One candidate of exactly this partition, which it takes over, also when it fails; where it is a choice
- * it recomputes as much as it takes to fit. give_up_us: see smp_candidate. */
+/* One candidate of exactly this partition, which it takes over, also when it fails; where it is a
+ * choice it recomputes as much as it takes to fit. give_up_us: see smp_candidate. */
 smp_status smp__config_evaluate(smp__configs *configs, smp__config *config,
                                 smp_partition *partition, double give_up_us, smp_candidate **out);
 
 /* Evaluates a candidate again that recomputes by choice: then it needs each op that does. */
 smp_status smp__config_settle(smp__configs *configs, smp__config *config, smp_candidate *candidate);
-/* Names the ops of the candidate's partition that recompute under its programs [pipeline]: as few as it
- * takes for every rank to fit its memory and `cap`, as far as that can be; a rank that fits stays as
- * it is. exactly: none of them can be left out; else a little more may recompute, found faster. The
- * times of the partition stay (schedule/planner/recompute_fit.c). */
+/* Names the ops of the candidate's partition that recompute under its programs [pipeline]: as few
+ * as it takes for every rank to fit its memory and `cap`, as far as that can be; a rank that fits
+ * stays as it is. exactly: none of them can be left out; else a little more may recompute, found
+ * faster. The times of the partition stay (schedule/planner/recompute_fit.c). */
 smp_status smp__recompute_to_fit(smp__planner *planner, const smp_problem *problem,
                                  const smp_candidate *candidate, const smp_program *program,
                                  int64_t cap, bool exactly);

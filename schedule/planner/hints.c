@@ -1,7 +1,7 @@
-/* What would help most, by planning it: the same numbers with one thing changed, and the gain is the
- * share of the time per sample that the plan so made saves. Each change is something that the owner of
- * a model or a cluster can do. A handful of searches over one configuration each, as long as the
- * time for hints lasts. */
+/* What would help most, by planning it: the same numbers with one thing changed, and the gain is
+ * the share of the time per sample that the plan so made saves. Each change is something that the
+ * owner of a model or a cluster can do. A handful of searches over one configuration each, as long
+ * as the time for hints lasts. */
 #include "schedule/planner/hints.h"
 
 #include <math.h>
@@ -36,7 +36,8 @@ static double gain_of(const hinting *h, double time)
     return h->time > 0.0 ? 1.0 - time / h->time : 0.0;
 }
 
-/* The request that has the plan's numbers. An order of its own is searched for only where any rule may be. */
+/* The request that has the plan's numbers. An order of its own is searched for only where any rule
+ * may be. */
 static void fix_numbers(hinting *h)
 {
     const smp_plan *plan = h->result->plan;
@@ -55,8 +56,8 @@ static void fix_numbers(hinting *h)
         r->deadline_s = smp_clock_s() + fmax(TIME_SHARE * h->result->planning_s, LEAST_TIME_S);
 }
 
-/* What the change gains, and what it takes on the fullest rank; no gain where there is no such plan,
- * or no time for it. */
+/* What the change gains, and what it takes on the fullest rank; no gain where there is no such
+ * plan, or no time for it. */
 static smp_status plan(hinting *h, const smp_search_request *changed, int32_t faster_op,
                        double *gain, int64_t *peak_bytes)
 {

@@ -1,4 +1,5 @@
-/* What would help most: single changes of a plan, each with the gain of the plan that was made with it. */
+/* What would help most: single changes of a plan, each with the gain of the plan that was made with
+ * it. */
 #ifndef SMP_SCHEDULE_PLANNER_HINTS_H
 #define SMP_SCHEDULE_PLANNER_HINTS_H
 

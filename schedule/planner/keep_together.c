@@ -1,6 +1,6 @@
-/* Ops that a plan must not tear apart because the target runs them as one kernel (smp_op_fused): added
- * to what the request keeps together. Where pins of the user put them into different stages, pins
- * win: such a plan is legal, its results only differ in rounding. Union of sets, O(ops). */
+/* Ops that a plan must not tear apart because the target runs them as one kernel (smp_op_fused):
+ * added to what the request keeps together. Where pins of the user put them into different stages,
+ * pins win: such a plan is legal, its results only differ in rounding. Union of sets, O(ops). */
 #include <stdlib.h>
 
 #include "graph/base/sets.h"

@@ -28,15 +28,16 @@ typedef struct smp_planner_result {
 } smp_planner_result;
 
 /* request: see schedule/planner/search.h. model_path: what to write in the plan. The plan has been
- * verified. Errors: SMP_ERR_INPUT; SMP_ERR_NO_FIT, if the request asks for advice with what would make it
- * fit: single changes of it, each of which was planned, in 30 % of the time that is left. */
+ * verified. Errors: SMP_ERR_INPUT; SMP_ERR_NO_FIT, if the request asks for advice with what would
+ * make it fit: single changes of it, each of which was planned, in 30 % of the time that is
+ * left. */
 smp_status smp_plan_make(const smp_search_request *request, const char *model_path,
                          smp_planner_result *out);
 /* What would help the plan most: fills hint[SMP_HINTS_MAX] with what saves at least 0.1 %, largest
- * first; *n: how many. Each change is planned, with all else as in the plan: ranks, replicas, chunks,
- * micro-batches, schedule (any where the plan's order is its own) and placement. The gain is that of the
- * plan so made. request: the one that made the result; if it has a deadline, hints get 30 % of
- * what planning took, or 0.3 s, and what is not tried by then is left out. */
+ * first; *n: how many. Each change is planned, with all else as in the plan: ranks, replicas,
+ * chunks, micro-batches, schedule (any where the plan's order is its own) and placement. The gain
+ * is that of the plan so made. request: the one that made the result; if it has a deadline, hints
+ * get 30 % of what planning took, or 0.3 s, and what is not tried by then is left out. */
 smp_status smp_planner_hints(const smp_search_request *request, const smp_planner_result *result,
                              smp_hint *hint, int *n);
 void smp_planner_result_destroy(smp_planner_result *result);

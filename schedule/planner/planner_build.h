@@ -95,8 +95,8 @@ smp_status smp__planner_write(const smp__planner *planner, const char *model_pat
 /* Evaluates the candidate, not exactly, and fills in its step, peaks, room and fit. */
 smp_status smp__planner_judge(smp__planner *planner, smp_candidate *candidate);
 
-/* What the simulator needs of a candidate whose partition the planner holds. Arrays live in `arena`;
- * `program` is left NULL. */
+/* What the simulator needs of a candidate whose partition the planner holds. Arrays live in
+ * `arena`; `program` is left NULL. */
 smp_status smp__planner_simulation_input(const smp__planner *planner,
                                          const smp_candidate *candidate, smp_arena *arena,
                                          smp_simulation_input *out);
@@ -106,8 +106,8 @@ smp_status smp__planner_hold(smp__planner *planner, const smp_partition *partiti
 smp_status smp__planner_layout(smp__planner *planner, int stage, const smp_program *program,
                                int chunk, const smp_layout **out);
 
-/* Peaks of all ranks, [pipeline], or of one with its program; the planner holds the candidate's partition
- * (schedule/planner/rank_peaks.c). */
+/* Peaks of all ranks, [pipeline], or of one with its program; the planner holds the candidate's
+ * partition (schedule/planner/rank_peaks.c). */
 smp_status smp__planner_peaks(smp__planner *planner, const smp_candidate *candidate,
                               const smp_program *program, bool exactly, int64_t *peak_bytes);
 smp_status smp__planner_peak(smp__planner *planner, const smp_candidate *candidate,
@@ -117,20 +117,20 @@ smp_status smp__planner_peak(smp__planner *planner, const smp_candidate *candida
  * rule's live micro-batches never more than the exact peak. [pipeline] bytes. */
 smp_status smp__planner_least_bytes(smp__planner *planner, const smp_candidate *candidate,
                                     int64_t *bytes);
-/* The two parts of that: weights, gradients and states of each rank, [pipeline]; and what a rank needs
- * beside them in an order of its actions, whose compute actions alone count. The planner holds the
- * candidate's partition. */
+/* The two parts of that: weights, gradients and states of each rank, [pipeline]; and what a rank
+ * needs beside them in an order of its actions, whose compute actions alone count. The planner
+ * holds the candidate's partition. */
 smp_status smp__planner_state_bytes(smp__planner *planner, const smp_candidate *candidate,
                                     int64_t *bytes);
 smp_status smp__planner_least_beside(smp__planner *planner, const smp_candidate *candidate,
                                      const smp_program *order, int rank, int64_t *bytes);
 void smp__peaks_free(smp__peaks *peaks);
 
-/* Whether the candidate may get an order of its own: not where the request fixes the schedule or asks for
- * something else than speed, nor in large plans (schedule/planner/try_auto.c). */
+/* Whether the candidate may get an order of its own: not where the request fixes the schedule or
+ * asks for something else than speed, nor in large plans (schedule/planner/try_auto.c). */
 bool smp__planner_takes_order(const smp_search_request *request, const smp_candidate *candidate);
-/* A quick look at what an order of its own makes of the step of a candidate that takes one and fits; the
- * rule's where that is no longer. */
+/* A quick look at what an order of its own makes of the step of a candidate that takes one and
+ * fits; the rule's where that is no longer. */
 smp_status smp__planner_order_us(smp__planner *planner, const smp_candidate *candidate,
                                  double *step_us);
 /* Looks for a better order of actions than that of a candidate's rule, whose evaluation is exact.
@@ -139,21 +139,22 @@ smp_status smp__planner_order_us(smp__planner *planner, const smp_candidate *can
 smp_status smp__planner_auto(smp__planner *planner, const smp_candidate *candidate,
                              smp__evaluation *evaluation, smp_auto_outcome *out);
 
-/* What the request keeps together (request->together) and the pairs of ops that the target runs as one
- * kernel (schedule/planner/keep_together.c): [n_op], malloc'ed; NULL if there are no such pairs. */
+/* What the request keeps together (request->together) and the pairs of ops that the target runs as
+ * one kernel (schedule/planner/keep_together.c): [n_op], malloc'ed; NULL if there are no such
+ * pairs. */
 smp_status smp__planner_keep_together(const smp_search_request *request, int32_t **out);
 
 /* Tries every configuration that uses all `devices` and respects what is fixed. Speed: the least
  * simulated time per sample (objective step) or the smallest bottleneck per sample; within 1 % the
  * fewer micro-batches (of all replicas), then the smaller peak. auto micro-batches: 1, 2, 4, ... up
  * to 4 * pipeline (and pipeline itself). auto chunks: 1, 2, 4 as far as ops allow; on one rank only
- * 1, unless pins need more. Memory: the smallest peak; within 1 % the faster. Placements that differ
- * in no link and no device are tried once, as cluster. Devices that differ: rank r of replica d has
- * the device that the placement gives it, and where the request leaves that open other orders of
- * unequal devices are tried; every replica that differs counts. Recomputation (auto): per op, as
- * much as it takes for a rank to fit. The partition of the winner is handed to smp_partition_prove,
- * which raises its bound, and may improve it unless a partitioner was named. Large searches take a
- * quick look at all, and try every partitioner for the few near the best.
+ * 1, unless pins need more. Memory: the smallest peak; within 1 % the faster. Placements that
+ * differ in no link and no device are tried once, as cluster. Devices that differ: rank r of
+ * replica d has the device that the placement gives it, and where the request leaves that open
+ * other orders of unequal devices are tried; every replica that differs counts. Recomputation
+ * (auto): per op, as much as it takes for a rank to fit. The partition of the winner is handed to
+ * smp_partition_prove, which raises its bound, and may improve it unless a partitioner was named.
+ * Large searches take a quick look at all, and try every partitioner for the few near the best.
  * SMP_ERR_NO_FIT: says by how much and on which stage; a trial may say less. */
 smp_status smp__search_run(smp__planner *planner, smp_search_result *out);
 
@@ -162,10 +163,12 @@ smp_status smp__search_run(smp__planner *planner, smp_search_result *out);
 smp_status smp__plan_try(const smp_search_request *request, const smp__trial *trial,
                          smp_planner_result *out, bool *found);
 
-/* Adds to the recorded SMP_ERR_NO_FIT what would make the request fit: single changes of it, each planned
- * before it is named (schedule/planner/advice.c). Returns SMP_ERR_NO_FIT, unless that fails. */
+/* Adds to the recorded SMP_ERR_NO_FIT what would make the request fit: single changes of it, each
+ * planned before it is named (schedule/planner/advice.c). Returns SMP_ERR_NO_FIT, unless that
+ * fails. */
 smp_status smp__plan_advise(const smp_search_request *request, const smp__nearest *nearest);
-/* The least size not below `bytes` that can be printed, as smp_format_bytes prints it in the buffer. */
+/* The least size not below `bytes` that can be printed, as smp_format_bytes prints it in the
+ * buffer. */
 int64_t smp__printed_bytes(char *buffer, size_t size, int64_t bytes);
 
 #endif

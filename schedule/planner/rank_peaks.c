@@ -1,7 +1,7 @@
-/* Peaks of ranks for the search. Ranks of a deep pipeline are often alike: the same layers, the same
- * order of actions. What the memory planner reads of a rank is put into a key, and ranks with equal
- * keys, of this configuration or an earlier one, are planned once. Keys are compared by a 128-bit
- * hash. The plan that is written has its peaks from the memory planner itself.
+/* Peaks of ranks for the search. Ranks of a deep pipeline are often alike: the same layers, the
+ * same order of actions. What the memory planner reads of a rank is put into a key, and ranks with
+ * equal keys, of this configuration or an earlier one, are planned once. Keys are compared by a
+ * 128-bit hash. The plan that is written has its peaks from the memory planner itself.
  *
  * O(actions + borders) a rank, and one packing for each kind of rank. */
 #include <stdlib.h>

@@ -1,10 +1,11 @@
-/* Which ops of a partition recompute: none where a rank fits so, else as few as it takes. The memory
- * planner says what a rank takes, op by op; ranks do not depend on each other in that, so each is fitted by
- * itself.
+/* Which ops of a partition recompute: none where a rank fits so, else as few as it takes. The
+ * memory planner says what a rank takes, op by op; ranks do not depend on each other in that, so
+ * each is fitted by itself.
  *
- * A rank first lets go of the cheap and large (schedule/memory/recompute_choice.h), by as much as it
- * misses, until it fits. Among few ops the best set is found by trying all. Otherwise, where it is
- * to be exact, ops are taken back one by one, longest forward first: what is left needs each of them. */
+ * A rank first lets go of the cheap and large (schedule/memory/recompute_choice.h), by as much as
+ * it misses, until it fits. Among few ops the best set is found by trying all. Otherwise, where it
+ * is to be exact, ops are taken back one by one, longest forward first: what is left needs each of
+ * them. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,17 +5,17 @@
  * T10 the tenth least. A configuration whose lower bound is above 1.01 T and above T10 is neither
  * within 1 % of the best nor one of the ten best. Nor is one whose bound is not below the times of
  * ten fitting candidates with fewer micro-batches: wherever it is within 1 % of the best, so are
- * they, and stand before it. When memory is minimised the bound is that of the peak. A configuration
- * whose weights, gradients and optimizer state exceed all memory cannot fit, nor can one whose
- * partition needs more on a rank than the rank has, whatever the order of its actions. All others
- * are simulated, so the ten that are listed are the ten best of all.
+ * they, and stand before it. When memory is minimised the bound is that of the peak. A
+ * configuration whose weights, gradients and optimizer state exceed all memory cannot fit, nor can
+ * one whose partition needs more on a rank than the rank has, whatever the order of its actions.
+ * All others are simulated, so the ten that are listed are the ten best of all.
  *
- * Bounds on live micro-batches join where they may help. A rule that takes one keeps its distance from
- * the next rank by it: with a lower bound every rank runs less far ahead, and waits longer; that orders
- * of unequal stages gain by it where memory does not bind happens, by 1 % or so.
+ * Bounds on live micro-batches join where they may help. A rule that takes one keeps its distance
+ * from the next rank by it: with a lower bound every rank runs less far ahead, and waits longer;
+ * that orders of unequal stages gain by it where memory does not bind happens, by 1 % or so.
  * So below the bound that it has of its own the next one is looked at only while memory binds, and
- * where that does not, nothing is added but the highest bound, which costs memory and may save time.
- * When memory is minimised that is the bound of 1.
+ * where that does not, nothing is added but the highest bound, which costs memory and may save
+ * time. When memory is minimised that is the bound of 1.
  *
  * The order in which configurations are looked at decides nothing but the effort, unless a time
  * limit strikes: then the best so far is taken. */
@@ -289,10 +289,10 @@ static void drop_slow_extra(const smp__search *s, const smp__config *config, att
     *tried = (attempt){.pruned = true};
 }
 
-/* Whether a configuration that keeps fewer micro-batches alive may do better than this one: it does not
- * fit, or not in the partition that is best of all, or something recomputes that need not; or the
- * search for the step, which looks at every partition of a small graph, would meet one that does not
- * fit: ranks are more than half full. */
+/* Whether a configuration that keeps fewer micro-batches alive may do better than this one: it does
+ * not fit, or not in the partition that is best of all, or something recomputes that need not; or
+ * the search for the step, which looks at every partition of a small graph, would meet one that
+ * does not fit: ranks are more than half full. */
 static bool memory_binds(const smp__search *s, const smp__config *config, const attempt *tried)
 {
     const smp_search_request *request = s->configs.request;
@@ -307,9 +307,10 @@ static bool memory_binds(const smp__search *s, const smp__config *config, const 
     return !is_unbound(s, config, candidate->partition);
 }
 
-/* Live micro-batches are a choice where a rule takes a bound: as many as help, once the rule has been
- * looked at with what it has of its own, and from either down to where memory does not bind any
- * more. They are looked at after all others, when the best has been found that rules them out. */
+/* Live micro-batches are a choice where a rule takes a bound: as many as help, once the rule has
+ * been looked at with what it has of its own, and from either down to where memory does not bind
+ * any more. They are looked at after all others, when the best has been found that rules them
+ * out. */
 static smp_status add_bounds(smp__search *s, int32_t index, bool binds)
 {
     smp__configs *configs = &s->configs;
@@ -497,8 +498,9 @@ static smp_status list_others(smp__search *s, int32_t index)
     return SMP_OK;
 }
 
-/* Other orders of devices than the two placements, for each pipeline: first with its best configuration, then
- * with all in the order that was best for that. Of orders that are as good the later one is gone on from. */
+/* Other orders of devices than the two placements, for each pipeline: first with its best
+ * configuration, then with all in the order that was best for that. Of orders that are as good the
+ * later one is gone on from. */
 static smp_status try_orders(smp__search *s)
 {
     smp__configs *configs = &s->configs;

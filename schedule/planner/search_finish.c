@@ -1,8 +1,8 @@
 /* The end of a search: what was tried in order, and the winner improved and proven.
  *
- * Those that fit come first, of them those within 1 % of the best. Those near the best get the effort
- * that all configurations cannot have, every partitioner, and the winner the exact search, which
- * raises its bound.
+ * Those that fit come first, of them those within 1 % of the best. Those near the best get the
+ * effort that all configurations cannot have, every partitioner, and the winner the exact search,
+ * which raises its bound.
  * O(n log n) for n tried, and the solvers. */
 #include <math.h>
 #include <stdlib.h>
@@ -112,8 +112,8 @@ static smp_status sort_entries(const smp__search *s, rank_key **key)
     return SMP_OK;
 }
 
-/* The partition of the winner's configuration to prove from, in its problem, without memory limits or
- * with them: its own, or the one without limits where that has the smaller bottleneck. */
+/* The partition of the winner's configuration to prove from, in its problem, without memory limits
+ * or with them: its own, or the one without limits where that has the smaller bottleneck. */
 static smp_status restate(smp__search *s, smp__config *config, const smp_candidate *best,
                           bool limited, smp_problem *problem, smp_partition **partition)
 {
@@ -141,8 +141,8 @@ static smp_status restate(smp__search *s, smp__config *config, const smp_candida
     return SMP_OK;
 }
 
-/* Fits a partition of the winner's configuration, which it takes over, and lets it take the winner's
- * place if it is better. */
+/* Fits a partition of the winner's configuration, which it takes over, and lets it take the
+ * winner's place if it is better. */
 static smp_status challenge(smp__search *s, smp__config *config, smp_partition *partition,
                             smp_candidate **best)
 {
@@ -167,8 +167,8 @@ static bool is_good_enough(const smp_search_request *request, const smp_candidat
            partition->bottleneck_us <= 1.002 * partition->lower_bound_us;
 }
 
-/* What takes the place of an entry that does not fit has to be better than the best. close: of all partitions
- * those are looked for that take no more than so many times the best. */
+/* What takes the place of an entry that does not fit has to be better than the best. close: of all
+ * partitions those are looked for that take no more than so many times the best. */
 static smp_status search_step(smp__search *s, smp__entry *entry, double close, double *work)
 {
     const smp_candidate *c = entry->candidate;
@@ -236,8 +236,9 @@ static bool may_win(const smp__search *s, const smp__entry *entry)
                 s->least[0]);
 }
 
-/* The first few that are near the best; sorts the entries anew. The first that is bound as the request has it
- * is one that an order of its own may begin with, so it becomes as good as it can. */
+/* The first few that are near the best; sorts the entries anew. The first that is bound as the
+ * request has it is one that an order of its own may begin with, so it becomes as good as it
+ * can. */
 static smp_status polish_best(smp__search *s, rank_key **key)
 {
     const smp_search_request *request = s->configs.request;
@@ -374,9 +375,9 @@ static smp_status look_at_order(const smp__search *s, const rank_key *key, doubl
     return SMP_OK;
 }
 
-/* Place of the candidate behind the winner that comes to the shortest step in an order of its own, where that
- * is shorter by 1 % than the winner's, in its rule or such an order; 0: none. Looked at are those whose
- * partition allows it. */
+/* Place of the candidate behind the winner that comes to the shortest step in an order of its own,
+ * where that is shorter by 1 % than the winner's, in its rule or such an order; 0: none. Looked at
+ * are those whose partition allows it. */
 static smp_status find_other(const smp__search *s, const rank_key *key, int32_t *place)
 {
     const smp_search_request *request = s->configs.request;
@@ -421,8 +422,8 @@ static bool has_two_links(const smp__search *s, const smp_candidate *best)
     return intra && inter;
 }
 
-/* Whether memory, or which link a transfer takes, may be what keeps the winner from a smaller bottleneck.
- * Decides what is worth the time alone. */
+/* Whether memory, or which link a transfer takes, may be what keeps the winner from a smaller
+ * bottleneck. Decides what is worth the time alone. */
 static bool is_priced(const smp__search *s, const smp_candidate *best)
 {
     const smp_search_request *request = s->configs.request;
@@ -535,7 +536,8 @@ static smp_status hand_over(smp__search *s, const rank_key *key, int32_t other_p
     return SMP_OK;
 }
 
-/* Proves the winner and bounds its step; a better one of its configuration may come in its place. */
+/* Proves the winner and bounds its step; a better one of its configuration may come in its
+ * place. */
 static smp_status prove_winner(smp__search *s, rank_key *key)
 {
     smp_candidate **best = &s->entry[key->entry].candidate;

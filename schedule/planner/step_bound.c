@@ -1,42 +1,41 @@
 /* Lower bounds on the step of any partition.
  *
- * Of any order: a rank computes all of its micro-batches in turn, with messages between them where those
- * occupy it (smp__least_messages), and updates its weights: m times the least bottleneck, of partitions
- * that fit (priced.h), or an even share for the cores of a node; and the longest chain of ops, there and back.
+ * Of any order: a rank computes all of its micro-batches in turn, with messages between them where
+ * those occupy it (smp__least_messages), and updates its weights: m times the least bottleneck, of
+ * partitions that fit (priced.h), or a node's even share; and the longest chain, there and back.
  *
- * Of a rule. Its order fixes what a rank does from its first backward on to its last. With one stage on
- * rank r those are m backwards and the a_r forwards between them. Let o be an op of the rank with a
- * backward, and E(o) the longest chain of ops that one micro-batch has to go through forward and then back
- * through o to the end of the backward pass. Before the first of these actions stands the part of that
- * chain up to the rank, behind the last one the part after it, and inside the rank it is no longer than one
- * backward. So, f_r and b_r being sums over the ops of the rank,
+ * Of a rule. Its order fixes what a rank does from its first backward on to its last. With one
+ * stage on rank r those are m backwards and the a_r forwards between them. Let o be an op of the
+ * rank with a backward, and E(o) the longest chain of ops that one micro-batch has to go through
+ * forward and then back through o to the end of the backward pass. Before the first of these
+ * actions stands the part of that chain up to the rank, behind the last one the part after it, and
+ * inside the rank it is no longer than one backward. So, f_r and b_r being sums over its ops,
  *
  *     step >= E(o) + a_r f_r + (m - 1) b_r.
  *
- * Choose any e. Ops with E(o) >= e lie on some ranks; on each of those the step is at least e plus what
- * these ops alone weigh there. That is e plus the bottleneck of a problem in which an op weighs
- * a_r f + (m - 1) b on rank r, and the prover bounds it from below once weights are products: w_r is the
- * weight of the whole model on rank r, and c = min over r of (a_r f + (m - 1) b) / w_r.
+ * Choose any e. Ops with E(o) >= e lie on some ranks; on each of those the step is at least e plus
+ * what these ops alone weigh there. That is e plus the bottleneck of a problem in which an op
+ * weighs a_r f + (m - 1) b on rank r, and the prover bounds it from below once weights are
+ * products: w_r is the weight of the whole model there, c the least (a_r f + (m - 1) b) / w_r.
  *
- * Ops beside the longest chain count as well. A stage's actions are whole: where a chain of ops goes through
- * a stage, it waits for all that the stage computes. So if every stage has an op of the longest chain,
- * E is the whole model and e + the bottleneck of all ops a bound. A stage without one lies between two
- * neighbours of the chain, c and c', and holds only ops that are neither before c nor after c': let A be the
- * most that such ops weigh anywhere. With k stages of that kind the chain still waits for the model but
- * k A, and the others, on p - k ranks, have as much to share. The least over k is a bound, too. The same goes
- * for the bound by paths (path_bound.c), which has every stage wait for the one before it. The bound
- * for whole ops (border_bound.c) allows for such stages by itself.
+ * Ops beside the longest chain count as well. A stage's actions are whole: where a chain of ops
+ * goes through a stage, it waits for all that the stage computes. So if every stage has an op of
+ * the longest chain, E is the whole model and e + the bottleneck of all ops a bound. A stage
+ * without one lies between two neighbours of the chain, c and c', and holds only ops that are
+ * neither before c nor after c': let A be the most that such ops weigh anywhere. With k stages of
+ * that kind the chain still waits for the model but k A, and the others, on p - k ranks, have as
+ * much to share. The least over k is a bound, too. The same goes for the bound by paths
+ * (path_bound.c), which has every stage wait for the one before it. The bound for whole ops
+ * (border_bound.c) allows for such stages by itself.
  *
- * Messages that occupy ranks stand between the first backward and the last as well (segment.h); with them
- * the prover bounds a bottleneck of compute and charges.
+ * Messages that occupy ranks stand between the first backward and the last as well (segment.h);
+ * with them the prover bounds a bottleneck of compute and charges. Of inference the same holds with
+ * forwards alone: E(o) is the longest chain through o, and m - 1 forwards count.
  *
- * Of inference the same holds with forwards alone: E(o) is the longest chain through o, and m - 1 forwards
- * count.
- *
- * Where backwards are split, I stands for b in E, and the segment has the W between. With several stages
- * on a rank the chain may lead through it more than once, and the first backward is that of one of them: then E
- * ends where a backward can begin, the least of all ops is taken, all m backwards count, and of forwards what
- * the stage with the fewest has left. */
+ * Where backwards are split, I stands for b in E, and the segment has the W between. With several
+ * stages on a rank the chain may lead through it more than once, and the first backward is that of
+ * one of them: then E ends where a backward can begin, the least of all ops is taken, all m
+ * backwards count, and of forwards what the stage with the fewest has left. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -371,8 +370,8 @@ static int by_length(const void *left, const void *right)
     return smp__compare_doubles(((const chain *)left)->chain_us, ((const chain *)right)->chain_us);
 }
 
-/* The e for which e and a fair share of the ops with E(o) >= e are the most, and that much; the least
- * E(o) where a rank has several stages. */
+/* The e for which e and a fair share of the ops with E(o) >= e are the most, and that much; the
+ * least E(o) where a rank has several stages. */
 static smp_status choose_chain(const step_bound *b, double *chosen_us, double *share_us)
 {
     size_t n = (size_t)b->costs.n_op;
@@ -413,7 +412,8 @@ static smp_status bound_besides(const step_bound *b, const beside *most, double 
     return SMP_OK;
 }
 
-/* Weights of the ranks, the first one's being 1, and of the whole model in E. False: nothing repeats. */
+/* Weights of the ranks, the first one's being 1, and of the whole model in E. False: nothing
+ * repeats. */
 static bool weigh_ranks(step_bound *b, double *all_pass_us)
 {
     smp__op_times model = {0};

@@ -1,15 +1,16 @@
 /* From the partition with the least bottleneck to that with the least step.
  *
- * Two means, each judged by the simulated step. The stand-in: from its first backward on, rank r has a_r
- * forwards and m - 1 more backwards to do in its order, and what comes before and after that is the way
- * of one micro-batch through the pipeline and back. So the step of a chain is at least
+ * Two means, each judged by the simulated step. The stand-in: from its first backward on, rank r
+ * has a_r forwards and m - 1 more backwards to do in its order, and what comes before and after
+ * that is the way of one micro-batch through the pipeline and back. So the step of a chain is at
+ * least
  *
  *     sum of all f + b  +  max over r of (a_r f_r + (m - 1) b_r),
  *
  * and the least of that is a bottleneck again, of ranks that count differently: under 1F1B a_r is
- * m - p + r, so that the first ranks, which have more forwards behind them by then, may hold more. And the
- * search itself: single units moved to other stages for as long as that helps; in a problem small
- * enough every partition that its bound does not rule out. */
+ * m - p + r, so that the first ranks, which have more forwards behind them by then, may hold more.
+ * And the search itself: single units moved to other stages for as long as that helps; in a problem
+ * small enough every partition that its bound does not rule out. */
 #include <math.h>
 #include <string.h>
 
@@ -17,8 +18,8 @@
 #include "schedule/planner/step_bound.h"
 #include "schedule/planner/step_search.h"
 
-/* For one configuration: partitions that are simulated, and what they may cost; what is small enough to look at
- * every partition, and the units placed for that. */
+/* For one configuration: partitions that are simulated, and what they may cost; what is small
+ * enough to look at every partition, and the units placed for that. */
 enum {
     MOST_TRIALS = 20000,
     SMALL_UNITS = 128,
@@ -64,8 +65,8 @@ static double backward_share(smp_action_kind kind)
     return kind == SMP_ACTION_B ? 1.0 : kind == SMP_ACTION_I || kind == SMP_ACTION_W ? 0.5 : 0.0;
 }
 
-/* What the rank does after its first backward, of what it does in all; by the model's mean of forward
- * to backward. */
+/* What the rank does after its first backward, of what it does in all; by the model's mean of
+ * forward to backward. */
 static double share_after(const smp_program *program, double backward_part)
 {
     double all = 0.0, after = 0.0;
@@ -163,8 +164,8 @@ static void add_load(load *sum, const load *unit)
     sum->sum.weight_us += unit->sum.weight_us;
 }
 
-/* A rank keeps its states whatever recomputes; it computes every micro-batch, and beside the chain of one
- * of them what its rule leaves to do. */
+/* A rank keeps its states whatever recomputes; it computes every micro-batch, and beside the chain
+ * of one of them what its rule leaves to do. */
 static bool may_be_better(const step_search *s, int rank)
 {
     const load *l = &s->rank[rank];
@@ -354,8 +355,8 @@ static smp_status open_search(step_search *s, double work, smp_arena *arena)
     return weigh_units(s, arena);
 }
 
-/* No partition has a shorter step than the best. Those that were too slow with nothing recomputing are with
- * it, unless ranks take turns on a core: there more work may make a step shorter. */
+/* No partition has a shorter step than the best. Those that were too slow with nothing recomputing
+ * are with it, unless ranks take turns on a core: there more work may make a step shorter. */
 static bool has_seen_all(const step_search *s)
 {
     const smp_candidate *best = *s->best;

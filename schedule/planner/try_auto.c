@@ -3,8 +3,8 @@
  * simulation and the same memory planner. It has to win by more than one part in a hundred, as
  * anything has to in the search: a rule is easier to read.
  *
- * Which candidate gains most by it a quick look tells: most of what there is to find is found within the
- * first twentieth of the effort. */
+ * Which candidate gains most by it a quick look tells: most of what there is to find is found
+ * within the first twentieth of the effort. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -32,8 +32,8 @@ static smp_status fits(void *context, const smp_program *programs, bool *out)
     return SMP_OK;
 }
 
-/* What a live micro-batch of a stage takes, as the partitioner estimates it: where everything recomputes
- * what was received. */
+/* What a live micro-batch of a stage takes, as the partitioner estimates it: where everything
+ * recomputes what was received. */
 static int64_t stash_of(const smp_stage_load *load)
 {
     double again = (double)load->again_bytes / fmax((double)load->stash_bytes, 1.0);

@@ -1,6 +1,6 @@
-/* The name of schedules that were found for the costs of a plan (schedule/auto/list_schedule.h). The
- * programs of such a plan stand in it; asked for an order without costs, the name stands for the
- * rule that is best when all stages cost the same (smp_schedule_kind.even_costs). */
+/* The name of schedules that were found for the costs of a plan (schedule/auto/list_schedule.h).
+ * The programs of such a plan stand in it; asked for an order without costs, the name stands for
+ * the rule that is best when all stages cost the same (smp_schedule_kind.even_costs). */
 #include "schedule/rules/schedule.h"
 
 /* NULL: none can run the shape; the reason is recorded. */

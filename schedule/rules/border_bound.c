@@ -68,7 +68,8 @@ typedef struct border_bound {
     const smp__path_problem *in;
     smp__whole_ops *whole;
     int n_stage;
-    int n; /* marks; the first and the last are no ops, but the ends of the first and the last stage */
+    int n; /* marks; the first and the last are no ops, but the ends of the first and the last
+              stage */
     int32_t *first;      /* [n_op] the mark that the op is not in front of */
     int32_t *last;       /* [n_op] that it is not behind */
     bool *is_free;       /* [n + 1] an op may lie in front of the mark with no mark of a run */
@@ -356,7 +357,8 @@ static bool narrow(border_bound *b)
     return true;
 }
 
-/* The stage whose run encloses the op; else one without marks that may hold it, or the first of all. */
+/* The stage whose run encloses the op; else one without marks that may hold it, or the first of
+ * all. */
 static void set_stages(const border_bound *b)
 {
     for (int32_t o = 0; o < b->in->n_op; o++) {

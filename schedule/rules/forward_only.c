@@ -1,7 +1,8 @@
 /* Forwards only, for inference: groups of p or more micro-batches through the first chunk, then
  * through the second, and so on. The last group takes what p does not divide, so that no rank waits
  * from its first action on if m >= p: mv + p-1 forwards, whatever m is. A micro-batch leaves after
- * vp forwards and one group is under way at a time, which bounds what the ranks pass around. Linear. */
+ * vp forwards and one group is under way at a time, which bounds what the ranks pass around.
+ * Linear. */
 #include "schedule/rules/schedule.h"
 
 static smp_status order(const smp_schedule_shape *shape, int rank, smp_program *program)

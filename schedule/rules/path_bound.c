@@ -1,18 +1,19 @@
 /* A bound on the step by paths through the order of a rule.
  *
- * The order is fixed, so the step is the longest path through a fixed graph of actions: from one action of
- * a rank to its next, and along the stages, forward and back. The length of a path is linear in what the
- * stages weigh: so many forwards of stage 0, so many backwards of it, and so on. Take any paths and any
- * weights of them that add up to 1: no step is below the weighted mean of the paths' lengths, which is linear,
- * too, so an op costs a known time on each stage, and no partition costs less than every op at its cheapest.
+ * The order is fixed, so the step is the longest path through a fixed graph of actions: from one
+ * action of a rank to its next, and along the stages, forward and back. The length of a path is
+ * linear in what the stages weigh: so many forwards of stage 0, so many backwards of it, and so on.
+ * Take any paths and any weights of them that add up to 1: no step is below the weighted mean of
+ * the paths' lengths, which is linear, too, so an op costs a known time on each stage, and no
+ * partition costs less than every op at its cheapest.
  *
  *     step >= sum over ops of min over stages of (mean count of its actions there * its times)
  *
- * Good weights are a game: one side spreads the work over the stages, the other answers with the longest
- * path. The first plays by multiplicative weights (Freund and Schapire 1999: a stage that paths pass often
- * loses work), and the mean of the answers comes as near to the best mean as one likes. Ops are played
- * with in classes of one ratio of forward to backward; what counts in the end is op by op. Where
- * ops are whole, border_bound.c goes on with these paths. */
+ * Good weights are a game: one side spreads the work over the stages, the other answers with the
+ * longest path. The first plays by multiplicative weights (Freund and Schapire 1999: a stage that
+ * paths pass often loses work), and the mean of the answers comes as near to the best mean as one
+ * likes. Ops are played with in classes of one ratio of forward to backward; what counts in the end
+ * is op by op. Where ops are whole, border_bound.c goes on with these paths. */
 #include "schedule/rules/path_bound.h"
 
 #include <math.h>

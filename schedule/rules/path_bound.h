@@ -5,8 +5,8 @@
 #include "partition/problem/longest_chain.h"
 #include "schedule/rules/schedule.h"
 
-/* Times of an op: forward, gradient of the inputs, of the weights; and once at the end of a step, when its
- * weights are updated. */
+/* Times of an op: forward, gradient of the inputs, of the weights; and once at the end of a step,
+ * when its weights are updated. */
 typedef struct smp__op_times {
     double forward_us, input_us, weight_us, update_us;
 } smp__op_times;
@@ -30,8 +30,8 @@ typedef struct smp__whole_ops {
     int32_t most_marks; /* ops of it that are looked at one by one; 0: as many as are worth it */
     double bound_us;    /* that is known of any partition; it is raised */
     double most_us;     /* a plan's step: more need not be proven */
-    /* [n_op] or NULL: of the partition with the shortest longest path that the search met; of ops that
-     * it left open the first stage that they may have */
+    /* [n_op] or NULL: of the partition with the shortest longest path that the search met; of ops
+     * that it left open the first stage that they may have */
     int32_t *stage;
     double stage_us; /* that path; INFINITY: none was met */
 } smp__whole_ops;
@@ -54,10 +54,10 @@ static inline double smp__path_us(const double *count, int n_stage, const smp__o
 /* op_us: [n_op], what each op costs the path where it is cheapest. */
 void smp__path_price(const smp__path_problem *problem, const double *count, double *op_us);
 
-/* What every way to spread the ops over the stages costs at least: the step takes *fixed_us and op_us of each
- * op, [n_op], if each stage needs what the one before it makes, and its gradients what the one after it
- * makes. Where a stage stands beside, of the ops that it does not hold. Nothing is counted but compute and
- * these messages. All 0 where the order is too long to look at.
+/* What every way to spread the ops over the stages costs at least: the step takes *fixed_us and
+ * op_us of each op, [n_op], if each stage needs what the one before it makes, and its gradients
+ * what the one after it makes. Where a stage stands beside, of the ops that it does not hold.
+ * Nothing is counted but compute and these messages. All 0 where the order is too long to look at.
  *
  * whole: NULL, or with no stage beside; what it says holds for any. */
 smp_status smp__path_bound(const smp__path_problem *problem, double *fixed_us, double *op_us,

@@ -1,5 +1,5 @@
-/* The schedule interface, and the one list of schedules. A schedule orders the compute actions of each
- * rank; sends, receives, reductions and the optimizer are inserted by the lowering. */
+/* The schedule interface, and the one list of schedules. A schedule orders the compute actions of
+ * each rank; sends, receives, reductions and the optimizer are inserted by the lowering. */
 #ifndef SMP_SCHEDULE_RULES_SCHEDULE_H
 #define SMP_SCHEDULE_RULES_SCHEDULE_H
 
@@ -27,14 +27,16 @@ typedef struct smp_schedule_kind {
      * micro-batch order: that is what makes training bit-identical and messages first in, first
      * out. */
     smp_status (*order)(const smp_schedule_shape *shape, int rank, smp_program *program);
-    /* Peak number of live (micro-batch, chunk) pairs on a rank, from F to B (or W), as a formula. */
+    /* Peak number of live (micro-batch, chunk) pairs on a rank, from F to B (or W), as a
+     * formula. */
     int (*live)(const smp_schedule_shape *shape, int rank);
     bool no_training;   /* it has no backward */
     bool no_inference;  /* it is nothing without one */
     bool takes_active;  /* keeps to any shape.active */
     bool any_placement; /* plans of this name may place their stages at will, `chunks` on a rank */
-    /* "auto" without costs stands for the rule, of those that can run a shape with its stages in turn,
-     * whose order is best if all stages cost the same: the highest of these numbers; 0: never. */
+    /* "auto" without costs stands for the rule, of those that can run a shape with its stages in
+     * turn, whose order is best if all stages cost the same: the highest of these numbers; 0:
+     * never. */
     int even_costs;
 } smp_schedule_kind;
 

@@ -1,10 +1,11 @@
 /* Counts of actions and messages between the first backward of a rank and its last.
  *
- * A send stands behind its action. A receive may stand as early as the action that it waits for. Let w be
- * the forwards of a rank before its first backward. The stage before, s, runs no more than its w forwards before
- * the first backward of the stage behind it, s + 1, whose gradient its own first backward needs: so no
- * receive of later forwards can stand before that. And before s has its first backward, s + 1 runs no more
- * backwards than stand in its order before the forward that s runs first behind it. */
+ * A send stands behind its action. A receive may stand as early as the action that it waits for.
+ * Let w be the forwards of a rank before its first backward. The stage before, s, runs no more than
+ * its w forwards before the first backward of the stage behind it, s + 1, whose gradient its own
+ * first backward needs: so no receive of later forwards can stand before that. And before s has its
+ * first backward, s + 1 runs no more backwards than stand in its order before the forward that s
+ * runs first behind it. */
 #include "schedule/rules/segment.h"
 
 #include <math.h>

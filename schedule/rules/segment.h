@@ -1,13 +1,13 @@
-/* What the order of a rule leaves a rank to do between its first backward and its last (inference: forward);
- * what bounds on steps are made of. */
+/* What the order of a rule leaves a rank to do between its first backward and its last (inference:
+ * forward); what bounds on steps are made of. */
 #ifndef SMP_SCHEDULE_RULES_SEGMENT_H
 #define SMP_SCHEDULE_RULES_SEGMENT_H
 
 #include "graph/base/arena.h"
 #include "schedule/rules/schedule.h"
 
-/* Of the rank's chunk with the fewest of each; with one chunk, without the micro-batch of a chain that
- * leads through the rank. */
+/* Of the rank's chunk with the fewest of each; with one chunk, without the micro-batch of a chain
+ * that leads through the rank. */
 typedef struct smp__segment {
     double forwards, inputs, weights;
 } smp__segment;
@@ -16,8 +16,8 @@ typedef struct smp__segment {
 smp_status smp__segment_count(const smp_schedule_kind *kind, const smp_schedule_shape *shape,
                               int rank, smp__segment *out, bool *splits);
 
-/* How often a message stands there, at least, on any rank: the mean of forward and back, where each rank
- * holds one stage and a gradient goes back from every stage that reads a tensor; else 0. */
+/* How often a message stands there, at least, on any rank: the mean of forward and back, where each
+ * rank holds one stage and a gradient goes back from every stage that reads a tensor; else 0. */
 smp_status smp__segment_messages(const smp_schedule_kind *kind, const smp_schedule_shape *shape,
                                  smp_arena *arena, double *times);
 

@@ -3,9 +3,9 @@
  * differences, so that numbers are short: some 20 bytes per action. An action of a lane is seven
  * numbers of `cells`:
  *
- *   its kind (F B I W O: 0 to 4), micro-batch and stage (-1: none), ticks idle before it, ticks that
- *   it takes, ticks between the arrival of its input and its start (-1: it receives nothing), change
- *   of the bytes held, in units of `unit` (predicted timeline only)
+ *   its kind (F B I W O: 0 to 4), micro-batch and stage (-1: none), ticks idle before it, ticks
+ *   that it takes, ticks between the arrival of its input and its start (-1: it receives nothing),
+ *   change of the bytes held, in units of `unit` (predicted timeline only)
  *
  * Linear in actions. */
 #include <inttypes.h>

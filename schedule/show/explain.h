@@ -4,8 +4,8 @@
 
 #include "schedule/planner/planner.h"
 
-/* Which solver won, what limits the slowest rank, what proves the bound and how far the plan is from
- * it, whether the time limit struck, the ten best configurations of the search. */
+/* Which solver won, what limits the slowest rank, what proves the bound and how far the plan is
+ * from it, whether the time limit struck, the ten best configurations of the search. */
 smp_status smp_explain_plan(const smp_planner_result *result, smp_text *text);
 
 /* What would help most, each change with the gain that it was evaluated to. request: the one that

@@ -113,8 +113,8 @@ static smp_status moments_open(const smp_plan *plan, moments *m)
     return SMP_OK;
 }
 
-/* When what an action receives had arrived; -1: it receives nothing. A `>` ends when it has arrived,
- * which tells even if the `<` was reached long after that. */
+/* When what an action receives had arrived; -1: it receives nothing. A `>` ends when it has
+ * arrived, which tells even if the `<` was reached long after that. */
 static double ready_us(const smp_picture *picture, const moments *m, const smp_trace_event *e)
 {
     const smp_flow *flow = picture->flow;
@@ -134,7 +134,8 @@ static double ready_us(const smp_picture *picture, const moments *m, const smp_t
     return latest_us >= 0.0 && latest_us < received_us ? latest_us : received_us;
 }
 
-/* The pipeline rank that a world rank is of the replica that is drawn; -1: it belongs to another one. */
+/* The pipeline rank that a world rank is of the replica that is drawn; -1: it belongs to another
+ * one. */
 static int rank_of_world(const smp_picture *picture, int world_rank)
 {
     const smp_plan *plan = picture->plan;

@@ -1,13 +1,13 @@
 /* Drawings of a plan: what every rank does when, and how much memory it holds meanwhile.
  *
- * A picture is the plan, simulated, with the bytes alive at every moment, and if wanted the measured
- * timeline of a step beside the predicted one. It is drawn as
+ * A picture is the plan, simulated, with the bytes alive at every moment, and if wanted the
+ * measured timeline of a step beside the predicted one. It is drawn as
  *  - a page (HTML): self-contained, no network; the timeline per rank, memory per rank against its
  *    limit, the stage table, the bound and the gap; zoom, pan, keyboard, light and dark;
  *  - a figure (SVG): the same timeline and memory, static, for documents;
  *  - text: a line per rank, for a terminal.
- * The same plan gives the same bytes. Replicas do the same: one is drawn, of replicas that differ the
- * slowest (smp_simulation). */
+ * The same plan gives the same bytes. Replicas do the same: one is drawn, of replicas that differ
+ * the slowest (smp_simulation). */
 #ifndef SMP_SCHEDULE_SHOW_PICTURE_H
 #define SMP_SCHEDULE_SHOW_PICTURE_H
 
@@ -22,8 +22,8 @@ typedef struct smp_picture smp_picture;
 smp_status smp_picture_open(const smp_plan *plan, const smp_graph *graph, smp_picture **out);
 void smp_picture_close(smp_picture *picture); /* accepts NULL */
 
-/* Events of one measured step, of all ranks or of the replica that is drawn; copied. The page and the figure
- * then show them below the prediction on one time axis, the text as further lines. */
+/* Events of one measured step, of all ranks or of the replica that is drawn; copied. The page and
+ * the figure then show them below the prediction on one time axis, the text as further lines. */
 smp_status smp_picture_add_measured(smp_picture *picture, const smp_trace_event *events, int64_t n);
 
 /* Appends a whole file. */

@@ -1,5 +1,5 @@
-/* Bytes alive on a rank at each of its actions, as the memory planner knows them: the fixed part, and
- * every stash block and border buffer from the action that first writes it to the one that last
+/* Bytes alive on a rank at each of its actions, as the memory planner knows them: the fixed part,
+ * and every stash block and border buffer from the action that first writes it to the one that last
  * reads it. The memory plan, and O(actions), per rank. */
 #include <string.h>
 

@@ -51,8 +51,8 @@ typedef struct smp_simulation_input {
     smp_precision precision;      /* whose rates tell how much slower one device is than another */
 } smp_simulation_input;
 
-/* What I takes of each stage's backward_us, by the share that `costs` say for its ops: [n_stage], in
- * `arena`. O(ops + stages). */
+/* What I takes of each stage's backward_us, by the share that `costs` say for its ops: [n_stage],
+ * in `arena`. O(ops + stages). */
 smp_status smp_split_backward(const smp_costs *costs, const int32_t *stage_of_op, int n_stage,
                               const double *backward_us, smp_arena *arena,
                               const double **backward_input_us);

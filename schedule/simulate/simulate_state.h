@@ -1,8 +1,8 @@
 /* The simulator while it runs; shared by simulate.c, simulate_run.c and simulate_reduce.c.
  *
- * Of the replicas those are simulated that count (profile/replicas.h), so of equal ones one; but all
- * of them if ranks share cores: which ranks of a node compute at the same time depends on all. Times
- * are kept of those that count. A "runner" is one (replica, rank). */
+ * Of the replicas those are simulated that count (profile/replicas.h), so of equal ones one; but
+ * all of them if ranks share cores: which ranks of a node compute at the same time depends on all.
+ * Times are kept of those that count. A "runner" is one (replica, rank). */
 #ifndef SMP_SCHEDULE_SIMULATE_SIMULATE_STATE_H
 #define SMP_SCHEDULE_SIMULATE_SIMULATE_STATE_H
 

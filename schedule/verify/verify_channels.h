@@ -13,8 +13,8 @@ typedef struct smp__overtaking {
 } smp__overtaking;
 
 /* Channels are first in, first out, as NCCL's are: one for all messages to neighbouring stages from
- * a rank to another, and one for each transfer that jumps over stages. `found` is set if a channel's
- * receives stand in another order than its sends. position: as for smp__rendezvous_check.
+ * a rank to another, and one for each transfer that jumps over stages. `found` is set if a
+ * channel's receives stand in another order than its sends. position: as for smp__rendezvous_check.
  * O(actions + transfers * microbatches). */
 smp_status smp__channels_check(const smp__crossing *crossing, const smp_program *program,
                                const smp__positions *position, int microbatches, bool *found,

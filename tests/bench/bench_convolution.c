@@ -1,7 +1,7 @@
-/* Convolutions of ResNets on one thread: the three passes of graph/math/convolution.h, and the direct
- * and the product way where they can be chosen, against a large matrix product measured in between.
- * The best of several interleaved runs each, in time of the thread. Prints GFLOP/s, and all three
- * passes as a share of the product. Usage: bench_convolution [batch [repeats]]. */
+/* Convolutions of ResNets on one thread: the three passes of graph/math/convolution.h, and the
+ * direct and the product way where they can be chosen, against a large matrix product measured in
+ * between. The best of several interleaved runs each, in time of the thread. Prints GFLOP/s, and
+ * all three passes as a share of the product. Usage: bench_convolution [batch [repeats]]. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

@@ -1,5 +1,5 @@
-/* Runs a command and says what it took: appends "SECONDS PEAK_KIB EXIT_CODE" to a file and exits as the
- * command did. Wall time, and the largest resident set of the command (getrusage).
+/* Runs a command and says what it took: appends "SECONDS PEAK_KIB EXIT_CODE" to a file and exits as
+ * the command did. Wall time, and the largest resident set of the command (getrusage).
  *   bench_run FILE COMMAND [ARGUMENT...] */
 #include <errno.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* What tests of GPU code share: a device's context, and arrays of numbers that lie on the device and
- * are known to the host. For a GPU and for the emulator. */
+/* What tests of GPU code share: a device's context, and arrays of numbers that lie on the device
+ * and are known to the host. For a GPU and for the emulator. */
 #ifndef SMP_TESTS_DEVICE_ARRAY_H
 #define SMP_TESTS_DEVICE_ARRAY_H
 

@@ -129,8 +129,8 @@ static void test_cuda_job_near_cpu(void **state)
     }
 }
 
-/* Batches that end within a micro-batch, with one, and before it; behind them stands what no kernel may
- * see. */
+/* Batches that end within a micro-batch, with one, and before it; behind them stands what no kernel
+ * may see. */
 static void test_cuda_job_short_batches(void **state)
 {
     (void)state;

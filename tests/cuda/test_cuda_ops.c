@@ -1,9 +1,9 @@
-/* Every operator that has CUDA kernels: outputs against the double-precision references (or the CPU,
- * where there is none), gradients against finite differences of them and, element by element, against
- * the CPU's kernels; in every precision, over the random models of the CPU's tests and large ones. And the
- * promises of graph/model/op.h: what is overwritten and accumulated, what may be left out, bits that
- * depend neither on addresses nor on how many blocks a launch has (nor on the order of threads
- * and blocks, which the emulator changes from launch to launch).
+/* Every operator that has CUDA kernels: outputs against the double-precision references (or the
+ * CPU, where there is none), gradients against finite differences of them and, element by element,
+ * against the CPU's kernels; in every precision, over the random models of the CPU's tests and
+ * large ones. And the promises of graph/model/op.h: what is overwritten and accumulated, what may
+ * be left out, bits that depend neither on addresses nor on how many blocks a launch has (nor on
+ * the order of threads and blocks, which the emulator changes from launch to launch).
  *
  * Runs on the emulator and on a GPU. */
 #include "tests/cuda/test_cuda_ops_cases.h"

@@ -17,7 +17,8 @@
  *   SMP_EMULATE_DEVICES=N                     0: cudaErrorNoDevice; default 1
  *   SMP_EMULATE_MEMORY=BYTES                  of each device; default 4 GiB
  *   SMP_EMULATE_CAPABILITY=80|90              default 80: the smaller shared memory
- *   SMP_EMULATE_MULTIPROCESSORS=N             default 2: grids are small, so loops over the rest run
+ *   SMP_EMULATE_MULTIPROCESSORS=N             default 2: grids are small, so loops over the rest
+ *                                             run
  *   SMP_EMULATE_FAIL=N                        the Nth kernel that runs fails (illegal address)
  *   SMP_EMULATE_PROTECT=0                     lets the host read device memory */
 #ifndef SMP_TESTS_EMULATE_EMULATE_H

@@ -1,7 +1,7 @@
 /* What the emulated cuBLASLt refuses: types, layouts, attributes and alignments that do not go
- * together, an algorithm of another problem, less workspace than it was said to need, memory that is
- * not the device's, outputs that overlap what is read. The library returns an error for some of it
- * and wrong results for the rest. */
+ * together, an algorithm of another problem, less workspace than it was said to need, memory that
+ * is not the device's, outputs that overlap what is read. The library returns an error for some of
+ * it and wrong results for the rest. */
 #include "emulate_blas.h"
 
 static bool same_layout(const emulate_blas_layout &x, const emulate_blas_layout &y)

@@ -1,5 +1,6 @@
 /* Fibers. On x86-64 a switch saves what the calling convention asks a function to save and
- * exchanges the stack pointers, a few nanoseconds; elsewhere ucontext does it, with a system call. */
+ * exchanges the stack pointers, a few nanoseconds; elsewhere ucontext does it, with a system
+ * call. */
 #include "emulate_fiber.h"
 
 #include <sys/mman.h>

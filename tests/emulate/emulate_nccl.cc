@@ -4,8 +4,8 @@
  *  - a send is done when its receive has taken it, never earlier;
  *  - two ranks connect when they first send to each other, and the host waits for that in
  *    ncclGroupEnd: a program that has it happen where its peer does not follow hangs;
- *  - who aborts a communicator waits until the device is idle: what waits for a communicator that is
- *    not aborted in the same group hangs.
+ *  - who aborts a communicator waits until the device is idle: what waits for a communicator that
+ *    is not aborted in the same group hangs.
  *
  * Stricter than NCCL: sizes that do not match, and communicators destroyed with operations in
  * flight, abort.

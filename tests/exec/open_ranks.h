@@ -1,5 +1,5 @@
-/* What tests on however many ranks begin and end with: a folder that every rank knows, and calls whose
- * failure ends all ranks. */
+/* What tests on however many ranks begin and end with: a folder that every rank knows, and calls
+ * whose failure ends all ranks. */
 #ifndef SMP_TESTS_EXEC_OPEN_RANKS_H
 #define SMP_TESTS_EXEC_OPEN_RANKS_H
 

@@ -1,4 +1,5 @@
-/* The message of a rank that is ended from outside, also in the moment in which the handler goes. */
+/* The message of a rank that is ended from outside, also in the moment in which the handler
+ * goes. */
 #define _GNU_SOURCE /* RTLD_NEXT */
 #include <dlfcn.h>
 #include <setjmp.h>

@@ -1,8 +1,8 @@
-/* A job without memory, on however many ranks the test is started with: each time another allocation of
- * smp_init, smp_save, smp_load or a call between steps fails, on one rank. All ranks say so, nothing
- * crashes or leaks, and when there is memory again the same call does what it would have done.
- * SMP_STARVE=all lets every allocation fail, SMP_STARVE=paths one of every call path; else a part of
- * these does, drawn by a seed. */
+/* A job without memory, on however many ranks the test is started with: each time another
+ * allocation of smp_init, smp_save, smp_load or a call between steps fails, on one rank. All ranks
+ * say so, nothing crashes or leaks, and when there is memory again the same call does what it would
+ * have done. SMP_STARVE=all lets every allocation fail, SMP_STARVE=paths one of every call path;
+ * else a part of these does, drawn by a seed. */
 #include <mpi.h>
 #include <setjmp.h>
 #include <stdarg.h>

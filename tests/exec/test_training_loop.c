@@ -166,8 +166,8 @@ static void assert_near(double got, double expected)
         fail_msg("got %.9g, expected %.9g", got, expected);
 }
 
-/* At a learning rate of 0 a step's loss is the mean over what it took, and an evaluation's that over
- * all of the set. */
+/* At a learning rate of 0 a step's loss is the mean over what it took, and an evaluation's that
+ * over all of the set. */
 static void test_training_loop_takes_every_sample(void **state)
 {
     (void)state;

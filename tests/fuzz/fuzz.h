@@ -1,5 +1,5 @@
-/* What the fuzz targets share. A target is one function that takes any bytes: libFuzzer calls it, or
- * the replay does. A reader may refuse its input, saying why; all else that is not success is a
+/* What the fuzz targets share. A target is one function that takes any bytes: libFuzzer calls it,
+ * or the replay does. A reader may refuse its input, saying why; all else that is not success is a
  * fault, and ends the process. */
 #ifndef SMP_TESTS_FUZZ_FUZZ_H
 #define SMP_TESTS_FUZZ_FUZZ_H

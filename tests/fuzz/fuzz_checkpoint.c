@@ -2,8 +2,8 @@
  * beside a whole checkpoint, and has the name of a later one. What is refused as damaged is passed
  * over for the whole one, so that the job can be used.
  *
- * An input that is shorter than a header stands for a file that is well made but for its text: zeroes,
- * the right hash and whole weights follow. No search would find a hash that fits. */
+ * An input that is shorter than a header stands for a file that is well made but for its text:
+ * zeroes, the right hash and whole weights follow. No search would find a hash that fits. */
 #include "tests/fuzz/fuzz.h"
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-/* Runs a fuzz target once on every file that is given, or lies in a folder that is given: the corpus as
- * an ordinary test, with any compiler. */
+/* Runs a fuzz target once on every file that is given, or lies in a folder that is given: the
+ * corpus as an ordinary test, with any compiler. */
 #include "tests/fuzz/fuzz.h"
 
 #include <dirent.h>

@@ -1,8 +1,9 @@
-/* A program that has the library as a guest: it writes down what it sees of its own process, lets jobs
- * fail and train, and prints what is not as it was; nothing if all is.
- *   host own|library|crowded MODEL FOLDER    the program initialises MPI, or leaves it to the library;
- *                                            or there are more ranks than cores
- *   host leave MODEL FOLDER                  the last rank ends in the middle of its job, exit code 3 */
+/* A program that has the library as a guest: it writes down what it sees of its own process, lets
+ * jobs fail and train, and prints what is not as it was; nothing if all is.
+ *   host own|library|crowded MODEL FOLDER    the program initialises MPI, or leaves it to the
+ *                                            library; or there are more ranks than cores
+ *   host leave MODEL FOLDER                  the last rank ends in the middle of its job, exit code
+ *                                            3 */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fenv.h>
@@ -207,8 +208,8 @@ static void train(const char *model, const char *folder, double loss[STEPS])
     smp_finalize(job);
 }
 
-/* Between the calls of a job the thread is the host's: only its cores and what goes with them may be
- * the job's, and not even those if the host says so. */
+/* Between the calls of a job the thread is the host's: only its cores and what goes with them may
+ * be the job's, and not even those if the host says so. */
 static void look_inside(const char *model, view *before, int crowded)
 {
     double loss;

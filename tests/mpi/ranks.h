@@ -1,5 +1,5 @@
-/* What the tests on several ranks share: a model in a file that every rank reads, jobs whose failure
- * ends all ranks, weights beside those of the sequential trainer. */
+/* What the tests on several ranks share: a model in a file that every rank reads, jobs whose
+ * failure ends all ranks, weights beside those of the sequential trainer. */
 #ifndef SMP_TESTS_MPI_RANKS_H
 #define SMP_TESTS_MPI_RANKS_H
 
@@ -90,8 +90,8 @@ static inline double walk_weights(smp *job, sequential *reference, bool set)
     return largest;
 }
 
-/* The hash of the weights, which must be that of every replica; on every rank or on none, so that no
- * rank waits for one that failed. Collective. */
+/* The hash of the weights, which must be that of every replica; on every rank or on none, so that
+ * no rank waits for one that failed. Collective. */
 static inline uint64_t weights_hash(smp *job)
 {
     uint64_t own, least, most;

@@ -71,7 +71,8 @@ static double evaluate(smp *job)
     return result.loss;
 }
 
-/* Against one pass over all samples at once, and bit by bit against one in the same micro-batches. */
+/* Against one pass over all samples at once, and bit by bit against one in the same
+ * micro-batches. */
 static void check(const char *path, cut c)
 {
     smp_graph *graph = NULL;

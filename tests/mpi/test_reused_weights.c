@@ -1,6 +1,6 @@
 /* Weights that one stage uses twice, stages of one rank and stages of several ranks share, under
- * replicas and chunks: every gradient is the sum over all uses and the mean over all replicas, so that
- * replicas stay the same to the bit. On four ranks. */
+ * replicas and chunks: every gradient is the sum over all uses and the mean over all replicas, so
+ * that replicas stay the same to the bit. On four ranks. */
 #include "tests/mpi/ranks.h"
 
 enum { SAMPLES = 8, STAGES = 4, T = 3, VOCABULARY = 17, STEPS = 3 };

@@ -1,14 +1,14 @@
-/* Statistics of micro-batches that a step keeps as PyTorch does, and only a step: their values, also of
- * short batches and replicas, against plain sums; the same bits for every split and after a resumed
- * job; what evaluation and skipped steps make of them. On four ranks. */
+/* Statistics of micro-batches that a step keeps as PyTorch does, and only a step: their values,
+ * also of short batches and replicas, against plain sums; the same bits for every split and after a
+ * resumed job; what evaluation and skipped steps make of them. On four ranks. */
 #include "tests/mpi/ranks.h"
 
 enum { FULL = 16, C = 4, SPACE = 6, GOAL = 3, STEPS = 5 };
 
 static const double momentum = 0.25;
 
-/* Of the first statistics every value is known, as they are those of the input. The second reader of y
- * makes a tensor that jumps over stages. */
+/* Of the first statistics every value is known, as they are those of the input. The second reader
+ * of y makes a tensor that jumps over stages. */
 #define MODEL(mode)                                                                                \
     "smp: 1\nname: statistics\nmode: " mode "\n"                                                   \
     "inputs:\n"                                                                                    \
@@ -145,8 +145,8 @@ static void remove_checkpoint(int step_number)
         assert_int_equal(unlink(file), 0);
 }
 
-/* Saved by one split after two steps, gone on with by others: the weights and statistics of a job that
- * ran through, of which the sequential trainer has the bits. */
+/* Saved by one split after two steps, gone on with by others: the weights and statistics of a job
+ * that ran through, of which the sequential trainer has the bits. */
 static void test_running_statistics_resume(void **state)
 {
     static const cut cuts[] = {{4, 1, 4, 4, 1}, {4, 1, 4, 4, 2}};
@@ -183,8 +183,8 @@ static void test_running_statistics_resume(void **state)
     remove_checkpoint(2);
 }
 
-/* Evaluation changes nothing, and a sample stands for itself, whatever the micro-batches are. A model in
- * mode inference takes the statistics from the checkpoint. */
+/* Evaluation changes nothing, and a sample stands for itself, whatever the micro-batches are. A
+ * model in mode inference takes the statistics from the checkpoint. */
 static void test_running_statistics_evaluate(void **state)
 {
     static const cut cuts[] = {{4, 1, 4, 4, 1}, {4, 1, 16, 1, 2}, {2, 2, 1, 8, 1}, {4, 1, 8, 2, 1}};
@@ -216,8 +216,8 @@ static void test_running_statistics_evaluate(void **state)
     remove_checkpoint(3);
 }
 
-/* A variance that is not finite while loss and gradients are: nothing changes, and the norm, which a
- * statistic is no part of, says so. */
+/* A variance that is not finite while loss and gradients are: nothing changes, and the norm, which
+ * a statistic is no part of, says so. */
 static void test_running_statistics_skip(void **state)
 {
     (void)state;

@@ -56,7 +56,8 @@ static const char *file_of(int64_t number, const char *end)
     return name;
 }
 
-/* What rank 0 sees in the directory, on every rank: bit s for the step s, 1 << 16 << s for a part. */
+/* What rank 0 sees in the directory, on every rank: bit s for the step s, 1 << 16 << s for a
+ * part. */
 static int files(void)
 {
     int found = 0;

@@ -4,8 +4,8 @@
 
 enum { FULL = 8, T = 6, VOCABULARY = 32, STEPS = 6, INPUTS = 2 };
 
-/* Samples of the steps: in every cut some end with a micro-batch and some within one, and replicas go
- * without. The last one shows that nothing stays behind. */
+/* Samples of the steps: in every cut some end with a micro-batch and some within one, and replicas
+ * go without. The last one shows that nothing stays behind. */
 static const int64_t given[STEPS] = {FULL, 5, 1, 7, 4, FULL};
 
 /* The second one hands its targets on: another rank than that of the loss reads the input. */
@@ -54,8 +54,8 @@ static const char reals_model[] = "smp: 1\n"
                                   "  - {op: mse, name: loss, in: [y, goal], out: l}\n"
                                   "loss: l\n";
 
-/* Both inputs, samples of 6 values of 4 bytes; `masked`: what stands behind the samples is there, but
- * no target of it counts. */
+/* Both inputs, samples of 6 values of 4 bytes; `masked`: what stands behind the samples is there,
+ * but no target of it counts. */
 typedef struct values {
     int32_t all[INPUTS][FULL * T], masked[INPUTS][FULL * T];
 } values;

@@ -1,5 +1,5 @@
-/* Steps whose loss or gradient is not finite: nothing changes on any rank, they are counted, and too
- * many in a row end the job. On four ranks: one stage each, or two replicas. */
+/* Steps whose loss or gradient is not finite: nothing changes on any rank, they are counted, and
+ * too many in a row end the job. On four ranks: one stage each, or two replicas. */
 #include "tests/mpi/ranks.h"
 
 enum { SAMPLES = 4, FEATURES = 4, WEIGHT = FEATURES * FEATURES };

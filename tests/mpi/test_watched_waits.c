@@ -155,8 +155,8 @@ static void describe(const void *context, char *buffer, size_t size)
     snprintf(buffer, size, "nothing");
 }
 
-/* Once all ranks are in the step the clock begins, but not before. When a rank leaves the sum the silent
- * one may have left it a while ago, so three time-outs must do for patience. */
+/* Once all ranks are in the step the clock begins, but not before. When a rank leaves the sum the
+ * silent one may have left it a while ago, so three time-outs must do for patience. */
 static void test_patience_lasts_until_all_have_entered(void **state)
 {
     double value = 1.0, begin_s;

@@ -283,8 +283,8 @@ static const char measured_opaque[] = "smp: 1\nname: m\n"
                                       "  - {op: opaque, name: n1, out: t1}\n"
                                       "  - {op: opaque, name: n2, in: t1, out: t2%s}\n";
 
-/* Where no shape says them, bytes are those of the profile in proportion, rounded up; they end at what
- * may be added. Weights are the same at any size. */
+/* Where no shape says them, bytes are those of the profile in proportion, rounded up; they end at
+ * what may be added. Weights are the same at any size. */
 static void test_costs_scale_the_bytes_of_opaque_ops(void **state)
 {
     smp_graph *graph = parse(measured_opaque, "");

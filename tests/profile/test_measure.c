@@ -218,7 +218,8 @@ static void test_measure_takes_medians_of_distinct_ops(void **state)
     assert_int_equal(f.batch, BATCH);
     assert_int_equal(f.last_progress, f.total_progress);
     assert_true(f.last_progress % N_DISTINCT == 0 && f.last_progress > 0);
-    /* only warm-ups and calibration run shorter than a sample: 1 per opening and part, 2 per part */
+    /* only warm-ups and calibration run shorter than a sample: 1 per opening and part, 2 per
+     * part */
     assert_true(f.runs_short < f.calls / 2);
 
     for (int i = 0; i < N_OP; i++) {
@@ -288,8 +289,8 @@ static void test_measure_links_give_a_rising_curve(void **state)
     smp_graph_destroy(graph);
 }
 
-/* Whatever the link, the time is kept, but for what the first messages take; a faster link gets larger
- * ones, and what is measured is right. */
+/* Whatever the link, the time is kept, but for what the first messages take; a faster link gets
+ * larger ones, and what is measured is right. */
 static void test_measure_links_keep_to_their_time(void **state)
 {
     static const struct {

@@ -309,8 +309,8 @@ static inline void fixture_programs(const smp_flow *flow, fixture_random *random
     free(chunk_left);
 }
 
-/* Plans a rank's memory. layout: [n_stage]; the input lacks its chunks' stages and layouts, the stages
- * being dealt out in turn. */
+/* Plans a rank's memory. layout: [n_stage]; the input lacks its chunks' stages and layouts, the
+ * stages being dealt out in turn. */
 static inline smp_status fixture_memory(smp_memory_input input, int pipeline,
                                         smp_layout *const *layout, smp_memory_rank **out)
 {

@@ -1,7 +1,7 @@
-/* smp-partition without memory: it plans, checks, draws and exports, and each time another allocation
- * fails. It says so, or has no need of it and does what it would have done; nothing crashes or leaks.
- * SMP_STARVE=all lets every one fail, SMP_STARVE=paths one of every call path; else a part of these
- * does, drawn by a seed. */
+/* smp-partition without memory: it plans, checks, draws and exports, and each time another
+ * allocation fails. It says so, or has no need of it and does what it would have done; nothing
+ * crashes or leaks. SMP_STARVE=all lets every one fail, SMP_STARVE=paths one of every call path;
+ * else a part of these does, drawn by a seed. */
 #include <fcntl.h>
 #include <getopt.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* See fail_allocation.h. The linker sends the calls of malloc and its like here (--wrap), and the calls
- * of __real_malloc to where they were meant for. */
+/* See fail_allocation.h. The linker sends the calls of malloc and its like here (--wrap), and the
+ * calls of __real_malloc to where they were meant for. */
 #include "tests/tools/fail_allocation.h"
 
 #include <dirent.h>

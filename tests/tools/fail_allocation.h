@@ -1,6 +1,6 @@
 /* Memory that runs out, in tests linked with --wrap (tests/CMakeLists.txt): every allocation that
- * the project's code and libyaml make is counted, one of them fails, and what is not freed is found.
- * What an arena is asked for counts, and files and folders that are opened do. */
+ * the project's code and libyaml make is counted, one of them fails, and what is not freed is
+ * found. What an arena is asked for counts, and files and folders that are opened do. */
 #ifndef SMP_TESTS_TOOLS_FAIL_ALLOCATION_H
 #define SMP_TESTS_TOOLS_FAIL_ALLOCATION_H
 
@@ -18,9 +18,9 @@ size_t fail_allocation_leaks(void);
 void fail_allocation_print(void);
 
 /* Which allocations to let fail, after a run in which none did: the first of every way through the
- * code that asked for memory in it; of these the first and about `most` others, drawn by a seed. With
- * SMP_STARVE=paths in the environment all of them, with SMP_STARVE=all every allocation. Returns the
- * one after `last`; 0: none is left. */
+ * code that asked for memory in it; of these the first and about `most` others, drawn by a seed.
+ * With SMP_STARVE=paths in the environment all of them, with SMP_STARVE=all every allocation.
+ * Returns the one after `last`; 0: none is left. */
 long fail_allocation_next(long last, long most, unsigned seed);
 
 #endif

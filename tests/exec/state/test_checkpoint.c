@@ -233,8 +233,8 @@ static void test_checkpoint_later_version(void **state)
     smp_finalize(job);
 }
 
-/* Numbers that no job gets to, under a right hash: damage, before anything is computed of them. A job
- * for inference takes any number of states. */
+/* Numbers that no job gets to, under a right hash: damage, before anything is computed of them. A
+ * job for inference takes any number of states. */
 static void test_checkpoint_numbers(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* The directory of checkpoints and the headers in it: which names count, in which order, what is kept.
- * The files here are headers alone. One rank. */
+/* The directory of checkpoints and the headers in it: which names count, in which order, what is
+ * kept. The files here are headers alone. One rank. */
 #define _GNU_SOURCE /* RTLD_NEXT */
 #include "tests/bad_calls.h"
 #include "tests/exec/state/checkpoint_fixture.h"

@@ -33,7 +33,8 @@ static inline void expect_error(const char *text, size_t bytes, const char *star
         fail_msg("got '%s', expected '%s' ... '%s':\n%s", message, start, part, text);
 }
 
-/* A small GPT with everything that the format has: let, repeat, rebinding, a tied weight, a loss. */
+/* A small GPT with everything that the format has: let, repeat, rebinding, a tied weight, a
+ * loss. */
 static const char gpt_text[] =
     "smp: 1\n"
     "name: gpt\n"

@@ -1,5 +1,5 @@
-/* graph/model/graph.h: what a model becomes: tensors, weights and their uses, consumers, gradients, the
- * fingerprint, sizes. */
+/* graph/model/graph.h: what a model becomes: tensors, weights and their uses, consumers, gradients,
+ * the fingerprint, sizes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Random damage to a good model: it is read, or refused with one message; nothing else. Meant to run
- * under the sanitizers too. Fixed seed. */
+/* Random damage to a good model: it is read, or refused with one message; nothing else. Meant to
+ * run under the sanitizers too. Fixed seed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

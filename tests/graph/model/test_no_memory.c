@@ -1,6 +1,7 @@
-/* Every allocation of reading a model fails once: SMP_ERR_NO_MEMORY, nothing crashes, nothing leaks,
- * the output stays untouched. The C library's allocator is replaced by a counting one, libyaml's
- * calls included; under AddressSanitizer, which replaces it itself, the test is skipped. */
+/* Every allocation of reading a model fails once: SMP_ERR_NO_MEMORY, nothing crashes, nothing
+ * leaks, the output stays untouched. The C library's allocator is replaced by a counting one,
+ * libyaml's calls included; under AddressSanitizer, which replaces it itself, the test is
+ * skipped. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -106,8 +106,8 @@ static bool sees(const sizes *s, int64_t b, int64_t q, int64_t k)
            (!s->mask || s->mask[b * s->keys + k] != 0);
 }
 
-/* 2^(-8/n), its square, ...; of 3 heads those of 2 and the first of 4, of 6 those of 4 and the first
- * and third of 8. */
+/* 2^(-8/n), its square, ...; of 3 heads those of 2 and the first of 4, of 6 those of 4 and the
+ * first and third of 8. */
 static double slope(int64_t heads, int64_t h)
 {
     int64_t power = 1;
@@ -214,9 +214,9 @@ static double gradient_scale(const reference_call *c, const float *dout, int slo
     return largest_sum;
 }
 
-/* A score is a product of rows, an exponential, and weighs a row; a mask or a bias is added to it. Backward has four such products
- * (dV, dP, dQ, dK), a learned bias's dP again. Blocks of 64 queries see the same keys, from the window of the first to
- * the diagonal of the last. */
+/* A score is a product of rows, an exponential, and weighs a row; a mask or a bias is added to it.
+ * Backward has four such products (dV, dP, dQ, dK), a learned bias's dP again. Blocks of 64 queries
+ * see the same keys, from the window of the first to the diagonal of the last. */
 static reference_flops flops(const reference_call *c)
 {
     const sizes s = sizes_of(c);

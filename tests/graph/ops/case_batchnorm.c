@@ -1,5 +1,5 @@
-/* batchnorm: random and large models (channels alone, and with one to three dimensions of space); the
- * naive reference, of the running statistics too. */
+/* batchnorm: random and large models (channels alone, and with one to three dimensions of space);
+ * the naive reference, of the running statistics too. */
 #include "tests/graph/ops/op_cases.h"
 
 enum { WEIGHT, BIAS, MEAN };
@@ -54,8 +54,8 @@ static void reference(const reference_call *c)
     }
 }
 
-/* As one micro-batch after the other does: this one's value comes in, the following ones, which here
- * find what was there at first, take their part of it. */
+/* As one micro-batch after the other does: this one's value comes in, the following ones, which
+ * here find what was there at first, take their part of it. */
 static double running(const reference_call *c, int slot, int64_t i)
 {
     const double momentum = ref_attr(c, "momentum")->f, old = c->param[slot][i];

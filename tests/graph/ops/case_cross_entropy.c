@@ -1,4 +1,5 @@
-/* cross_entropy: random and large models (rows of any number of dimensions, large logits); the naive reference. */
+/* cross_entropy: random and large models (rows of any number of dimensions, large logits); the
+ * naive reference. */
 #include "tests/graph/ops/op_cases.h"
 
 static void make(model_text *m, uint64_t *rng, int round)

@@ -1,4 +1,5 @@
-/* linear: random and large models (matrix product, also with a tied weight); the naive reference. */
+/* linear: random and large models (matrix product, also with a tied weight); the naive
+ * reference. */
 #include "tests/graph/ops/op_cases.h"
 
 static void make(model_text *m, uint64_t *rng, int round)

@@ -1,4 +1,5 @@
-/* position_embedding: random and large models (a learned vector per position); the naive reference. */
+/* position_embedding: random and large models (a learned vector per position); the naive
+ * reference. */
 #include "tests/graph/ops/op_cases.h"
 
 static void make(model_text *m, uint64_t *rng, int round)

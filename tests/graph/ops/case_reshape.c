@@ -1,4 +1,5 @@
-/* reshape: random and large models (sizes that are given and one that is not); the naive reference. */
+/* reshape: random and large models (sizes that are given and one that is not); the naive
+ * reference. */
 #include "tests/graph/ops/op_cases.h"
 
 static void make(model_text *m, uint64_t *rng, int round)

@@ -1,4 +1,5 @@
-/* softmax: random and large models (also of values whose exponentials overflow); the naive reference. */
+/* softmax: random and large models (also of values whose exponentials overflow); the naive
+ * reference. */
 #include "tests/graph/ops/op_cases.h"
 
 static void make(model_text *m, uint64_t *rng, int round)

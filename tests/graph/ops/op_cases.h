@@ -1,10 +1,11 @@
 /* What the operators' cases are written with (case_<op>.c beside this file: a generator of random
- * small models around one op, named "op", that makes "y" from "a", "b", ..., and the naive reference
- * it is compared with), and the table of them.
+ * small models around one op, named "op", that makes "y" from "a", "b", ..., and the naive
+ * reference it is compared with), and the table of them.
  *
- * References are in double precision, written from the definitions, one element at a time, and share
- * nothing with graph/ops/. Integer inputs are passed as doubles. An operator without such a file is
- * compared with itself: its gradients with finite differences of its own forward, on its sample. */
+ * References are in double precision, written from the definitions, one element at a time, and
+ * share nothing with graph/ops/. Integer inputs are passed as doubles. An operator without such a
+ * file is compared with itself: its gradients with finite differences of its own forward, on its
+ * sample. */
 #ifndef SMP_TESTS_GRAPH_OPS_OP_CASES_H
 #define SMP_TESTS_GRAPH_OPS_OP_CASES_H
 

@@ -1,5 +1,5 @@
-/* What attention promises beyond values and gradients: the shapes and variants that it refuses, and what
- * a query sees that has no key. */
+/* What attention promises beyond values and gradients: the shapes and variants that it refuses, and
+ * what a query sees that has no key. */
 #include "tests/graph/ops/op_harness.h"
 
 #define INPUTS                                                                                     \

@@ -406,8 +406,8 @@ static void test_op_rules_batchnorm_declares_weights(void **state)
     op_run_close(&run);
 }
 
-/* One value of a channel: its output is the bias, nothing passes back, and the variance that comes into
- * the running one is 0. */
+/* One value of a channel: its output is the bias, nothing passes back, and the variance that comes
+ * into the running one is 0. */
 static void test_op_rules_batchnorm_of_one_value(void **state)
 {
     op_run run;

@@ -1,7 +1,7 @@
 /* Every operator of the registry against a naive double-precision reference over random shapes, or,
- * where it has none (case_<op>.c), against itself on its sample: values, gradients by central finite
- * differences, and the promises of graph/model/op.h: what is overwritten, what is accumulated, what
- * may be left out, and bits that do not depend on buffers. */
+ * where it has none (case_<op>.c), against itself on its sample: values, gradients by central
+ * finite differences, and the promises of graph/model/op.h: what is overwritten, what is
+ * accumulated, what may be left out, and bits that do not depend on buffers. */
 #include "tests/graph/ops/op_values.h"
 
 enum { ROUNDS = 64, DIFFERENCES = 16 };
@@ -97,8 +97,8 @@ static void check_other_buffers(const op_run *run, const model_text *m)
     op_run_close(&other);
 }
 
-/* Of matrix products the very number: they decide what a step takes. What else there is, is bound by
- * memory, and its numbers are round: within a third. */
+/* Of matrix products the very number: they decide what a step takes. What else there is, is bound
+ * by memory, and its numbers are round: within a third. */
 static void check_flops(double got, double counted, bool matrix, const char *what)
 {
     if (!(fabs(got - counted) <= (matrix ? 0 : counted / 3)))
@@ -319,9 +319,9 @@ static bool all_used(op_run *run)
     return used;
 }
 
-/* What `needs` asks to keep for backward costs memory: each float value of it must matter, but for a
- * round or two whose values leave no gradient (a small relu without positive output, a single target
- * that is ignored). */
+/* What `needs` asks to keep for backward costs memory: each float value of it must matter, but for
+ * a round or two whose values leave no gradient (a small relu without positive output, a single
+ * target that is ignored). */
 static void test_ops_need_nothing_in_vain(void **state)
 {
     int vain = 0;

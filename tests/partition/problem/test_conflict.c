@@ -1,5 +1,5 @@
-/* Conflicts: the set that is named contradicts itself and needs each of its members, against a search
- * through all assignments; and what the message says. */
+/* Conflicts: the set that is named contradicts itself and needs each of its members, against a
+ * search through all assignments; and what the message says. */
 #include "partition/problem/conflict.h"
 
 #include "tests/partition/problem_fixture.h"

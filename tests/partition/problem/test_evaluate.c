@@ -210,7 +210,8 @@ static void expect_refusal(fixture *f, const int32_t *stage, const char *name)
     assert_null(p);
 }
 
-/* Two tied weights: each counts once in a stage that holds it, and is torn apart only across stages. */
+/* Two tied weights: each counts once in a stage that holds it, and is torn apart only across
+ * stages. */
 static void test_evaluate_tied_weights(void **state)
 {
     (void)state;
@@ -384,7 +385,8 @@ static void open_three(fixture *f)
     f->problem.recompute = SMP_RECOMPUTE_AUTO;
 }
 
-/* Of 2,000 bytes recomputation saves up to 1,000; the first 700 of those for a tenth of the time. */
+/* Of 2,000 bytes recomputation saves up to 1,000; the first 700 of those for a tenth of the
+ * time. */
 static void test_evaluate_recomputes_as_much_as_memory_asks_for(void **state)
 {
     (void)state;

@@ -30,8 +30,8 @@ static void vary(fixture_random *random, fixture *f)
         f->device_spec[r].flops_fp32 = 1e12 / (1 + fixture_below(random, 3));
 }
 
-/* Beginning with one op after the other. *scarce: not all free ops can be where they cost nothing, or
- * a stage would be left without an op. */
+/* Beginning with one op after the other. *scarce: not all free ops can be where they cost nothing,
+ * or a stage would be left without an op. */
 static void check_seed(int seed, int *joined, int *scarce)
 {
     fixture_random random = {(uint64_t)seed};

@@ -189,8 +189,8 @@ static void test_exact_is_optimal(void **state)
 
 enum { ENOUGH = 1 << 30, MAX_UNITS = 256 };
 
-/* Work of one search, which finds a pipeline exactly if there is one below the target. What it leaves
- * out unvisited only shows there. stage: of every op, where one is found. */
+/* Work of one search, which finds a pipeline exactly if there is one below the target. What it
+ * leaves out unvisited only shows there. stage: of every op, where one is found. */
 static int64_t work_of(const fixture *f, double target_us, double *found_us, int32_t *stage)
 {
     smp__units *units;
@@ -363,9 +363,9 @@ static double best_split(const fixture *f)
     return best;
 }
 
-/* Too large for all assignments: bounds of single replicas hold for all of them together. Where only
- * devices differ (every other seed: a single node), all is proven. Begun at what the search has to
- * improve, and at what all partitioners find. */
+/* Too large for all assignments: bounds of single replicas hold for all of them together. Where
+ * only devices differ (every other seed: a single node), all is proven. Begun at what the search
+ * has to improve, and at what all partitioners find. */
 static void test_exact_bounds_chains_with_replicas(void **state)
 {
     (void)state;

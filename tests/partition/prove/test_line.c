@@ -1,6 +1,6 @@
-/* The search of lines against dynamic programming over bit masks, whatever order, groups, ops without
- * compute and times that are no whole numbers; with work of almost nothing; and on lines of 50 tasks
- * in the manner of Otto, Otto and Scholl (EJOR 2013), which it has to prove. */
+/* The search of lines against dynamic programming over bit masks, whatever order, groups, ops
+ * without compute and times that are no whole numbers; with work of almost nothing; and on lines of
+ * 50 tasks in the manner of Otto, Otto and Scholl (EJOR 2013), which it has to prove. */
 #include "tests/partition/mask_fixture.h"
 
 #include "partition/prove/line.h"

@@ -1,4 +1,5 @@
-/* Bounds by prices against every partition, with every choice of what is kept and what made again. */
+/* Bounds by prices against every partition, with every choice of what is kept and what made
+ * again. */
 #include "tests/case_count.h"
 #include "tests/partition/problem_fixture.h"
 
@@ -18,7 +19,8 @@ typedef struct memory_case {
     int live[MOST_STAGES], late[MOST_STAGES];
 } memory_case;
 
-/* Every op keeps its output where it is read first, or on its own stage, and something of its own. */
+/* Every op keeps its output where it is read first, or on its own stage, and something of its
+ * own. */
 static void fill_memory(memory_case *m, const fixture *f, fixture_random *random, int fullness)
 {
     int n = f->graph->n_op, n_stage = f->problem.n_stage;
@@ -58,7 +60,8 @@ static void fill_memory(memory_case *m, const fixture *f, fixture_random *random
             fullness > 0 ? 1 + (int64_t)(all / f->problem.pipeline) * fullness / 100 : INT64_MAX;
 }
 
-/* Compute, charges and what is made again, of an assignment with a set of what is; INFINITY: does not fit. */
+/* Compute, charges and what is made again, of an assignment with a set of what is; INFINITY: does
+ * not fit. */
 static double bottleneck_of(const fixture *f, const memory_case *m, const int32_t *stage,
                             uint32_t again)
 {
@@ -150,8 +153,8 @@ static void test_priced_is_below_every_partition(void **state)
     assert_true(fit > n / 2 && tight > n / 10);
 }
 
-/* A chain of equal ops, too long for a search of all pipelines: transfers that the bounds of the prover
- * do not count, or by a link that is faster than the one they take. */
+/* A chain of equal ops, too long for a search of all pipelines: transfers that the bounds of the
+ * prover do not count, or by a link that is faster than the one they take. */
 static void expect_above(int pipeline, int chunks, double inter_part)
 {
     enum { LENGTH = 48 };
@@ -197,7 +200,8 @@ static void test_priced_counts_links_and_chunks(void **state)
     expect_above(4, 2, 0.3);
 }
 
-/* The function x -> least of a few lines, whose maximum over weights is known by looking everywhere. */
+/* The function x -> least of a few lines, whose maximum over weights is known by looking
+ * everywhere. */
 static void test_bundle_finds_the_maximum(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* The baselines "equal-layers" and "equal-parameters": what they promise, stage by stage, and that they
- * make legal pipelines of anything. */
+/* The baselines "equal-layers" and "equal-parameters": what they promise, stage by stage, and that
+ * they make legal pipelines of anything. */
 #include "tests/partition/problem_fixture.h"
 
 #include "partition/problem/unit_graph.h"
@@ -68,7 +68,8 @@ static void test_equal_layers_counts_layers(void **state)
     /* No layers: a prefix must end in a digit and be followed by a dot. */
     check_stages("equal-layers", "a b c d e f", 3, "001122");
     check_stages("equal-layers", "enc.a enc.b h1 h2 enc.c enc.d", 3, "001122");
-    /* What stands between two layers belongs to the one before; a name met again is another layer. */
+    /* What stands between two layers belongs to the one before; a name met again is another
+     * layer. */
     check_stages("equal-layers", "e0.a e1.a mid d0.a d1.a", 2, "00011");
     check_stages("equal-layers", "e0.a e1.a e0.b e1.b", 4, "0123");
     check_stages("equal-layers", "h1.a h10.a h1.b h10.b.c2", 2, "0011");
@@ -119,8 +120,8 @@ static void test_equal_parameters_shares_out_weights(void **state)
     }
 }
 
-/* Whatever pins, groups and costs: a legal pipeline with the loads that the slow evaluation finds, or
- * a refusal just where there is none. */
+/* Whatever pins, groups and costs: a legal pipeline with the loads that the slow evaluation finds,
+ * or a refusal just where there is none. */
 static void test_equal_makes_legal_pipelines(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* The split of a sequence against all choices of borders, with memory limits and recomputation; and the
- * effort on a long chain with skip connections. */
+/* The split of a sequence against all choices of borders, with memory limits and recomputation; and
+ * the effort on a long chain with skip connections. */
 #include "tests/partition/problem_fixture.h"
 
 #include "partition/problem/order.h"

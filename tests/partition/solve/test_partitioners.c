@@ -29,8 +29,8 @@ static void bind_from_outside(fixture_random *random, instance *p)
         p->f.problem.together = p->label;
 }
 
-/* Devices of several speeds on nodes of two, links of two classes, memory that may be short, several
- * replicas. */
+/* Devices of several speeds on nodes of two, links of two classes, memory that may be short,
+ * several replicas. */
 static void vary(fixture_random *random, instance *p)
 {
     fixture *f = &p->f;

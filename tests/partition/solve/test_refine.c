@@ -1,5 +1,5 @@
-/* Loads under single moves against the evaluation from scratch, the lists of movable units, and what
- * refinement makes of pipelines that are known to be bad. */
+/* Loads under single moves against the evaluation from scratch, the lists of movable units, and
+ * what refinement makes of pipelines that are known to be bad. */
 #include "tests/partition/problem_fixture.h"
 
 #include "partition/solve/moves.h"

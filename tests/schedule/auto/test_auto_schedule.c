@@ -110,8 +110,8 @@ static void assert_within_limits(const made_plan *made, const costs *c)
     }
 }
 
-/* Twenty cases: 4 or 8 ranks, one chunk or two (in a ring or a V), p to 3p micro-batches, memory for
- * 3/4, 1 and 3/2 times what 1F1B keeps on its first rank. */
+/* Twenty cases: 4 or 8 ranks, one chunk or two (in a ring or a V), p to 3p micro-batches, memory
+ * for 3/4, 1 and 3/2 times what 1F1B keeps on its first rank. */
 static void test_auto_beats_rules(void **state)
 {
     (void)state;
@@ -285,8 +285,8 @@ static void try_words(tiny *t, int rank, int f, int i, int w)
     }
 }
 
-/* A second replica, on two nodes, with devices that are up to twice as slow. Stages state the times of
- * the slowest device. */
+/* A second replica, on two nodes, with devices that are up to twice as slow. Stages state the times
+ * of the slowest device. */
 static void add_replica(costs *c, tiny *t, fixture_random *random)
 {
     c->cluster.nodes = 4;

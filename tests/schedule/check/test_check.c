@@ -1,5 +1,5 @@
-/* The check of plans: what is found against a naive look at random stages; scores against those of the
- * plan when it was made; sketches: what is filled in, patterns, pins and cuts made of them. */
+/* The check of plans: what is found against a naive look at random stages; scores against those of
+ * the plan when it was made; sketches: what is filled in, patterns, pins and cuts made of them. */
 #include "tests/schedule/fixture.h"
 
 #include "graph/base/clock.h"
@@ -196,9 +196,9 @@ static void assert_legal(const smp_check *check)
     assert_true(check->legal && check->fits);
 }
 
-/* A plan as made, written and checked: the same numbers to the last bit, and of a small model, for which
- * there is time, the best of all is not slower. n_fast: of the devices, so many are twice as fast;
- * negative: the last ones, and the very last of them lies in a node of its own. */
+/* A plan as made, written and checked: the same numbers to the last bit, and of a small model, for
+ * which there is time, the best of all is not slower. n_fast: of the devices, so many are twice as
+ * fast; negative: the last ones, and the very last of them lies in a node of its own. */
 static void check_made(const char *model, int devices, int n_fast, smp_search_request change,
                        bool keep)
 {
@@ -286,8 +286,8 @@ static void test_check_scores_as_planned(void **state)
     check_made("gpt-tiny.yaml", 4, -2, b, true);
 }
 
-/* A list is obeyed, cut down to what is made again; what is written is obeyed once more. An op of another
- * stage is an error. */
+/* A list is obeyed, cut down to what is made again; what is written is obeyed once more. An op of
+ * another stage is an error. */
 static void test_check_recompute_list(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
-/* What of a plan falls short: plans by hand, right but for one part, which is the one that is named; plans of
- * the planner's own, which fall short in nothing; and the plan around one by hand, which is no slower.
- * Linked with --wrap (tests/CMakeLists.txt), so that evaluating a plan takes a second, and nothing else
- * takes any time. */
+/* What of a plan falls short: plans by hand, right but for one part, which is the one that is
+ * named; plans of the planner's own, which fall short in nothing; and the plan around one by hand,
+ * which is no slower. Linked with --wrap (tests/CMakeLists.txt), so that evaluating a plan takes a
+ * second, and nothing else takes any time. */
 #include "tests/partition/problem_fixture.h"
 
 #include "schedule/check/check.h"
@@ -87,7 +87,8 @@ static double saved_by(const smp_check *check, smp_check_part_kind kind)
     return -1.0;
 }
 
-/* The part that is spoiled is the largest, saves at least so much of the step, and stands in both reports. */
+/* The part that is spoiled is the largest, saves at least so much of the step, and stands in both
+ * reports. */
 static void expect_part(const setting *s, const char *text, smp_check_part_kind kind,
                         double least_share)
 {
@@ -180,8 +181,8 @@ static void test_check_parts_placement(void **state)
     smp_graph_destroy(s.graph);
 }
 
-/* On a slow device and one twice as fast. Neither the other order of them nor the other cut helps, but both
- * do. */
+/* On a slow device and one twice as fast. Neither the other order of them nor the other cut helps,
+ * but both do. */
 static void test_check_parts_together(void **state)
 {
     (void)state;
@@ -195,8 +196,8 @@ static void test_check_parts_together(void **state)
     smp_graph_destroy(s.graph);
 }
 
-/* All that a check finds in so many seconds is what it finds without a limit, or it says that it was cut
- * short, soon after the time is over. */
+/* All that a check finds in so many seconds is what it finds without a limit, or it says that it
+ * was cut short, soon after the time is over. */
 static void test_check_parts_keep_the_time_limit(void **state)
 {
     (void)state;
@@ -227,7 +228,8 @@ static void test_check_parts_keep_the_time_limit(void **state)
     smp_graph_destroy(s.graph);
 }
 
-/* The best of all is searched for once: it is that of its own numbers, too, and no part does better. */
+/* The best of all is searched for once: it is that of its own numbers, too, and no part does
+ * better. */
 static void test_check_parts_of_the_best(void **state)
 {
     (void)state;
@@ -249,8 +251,8 @@ static void test_check_parts_of_the_best(void **state)
     smp_graph_destroy(s.graph);
 }
 
-/* The planner's own plans, of random chains: no part saves more than what it takes for as good. And around
- * the stages of random plans by hand: no slower, and no part saves more than there is. */
+/* The planner's own plans, of random chains: no part saves more than what it takes for as good. And
+ * around the stages of random plans by hand: no slower, and no part saves more than there is. */
 static void test_check_parts_of_own_plans(void **state)
 {
     (void)state;

@@ -26,8 +26,8 @@ static smp_action torch_action(const char **at, int *stage)
     return action;
 }
 
-/* A row per rank; the rows hold the compute actions of the programs in order, and for each stage and
- * micro-batch F once, and B once or I and W. */
+/* A row per rank; the rows hold the compute actions of the programs in order, and for each stage
+ * and micro-batch F once, and B once or I and W. */
 static void check_torch_csv(const smp_plan *plan, const char *csv)
 {
     int *seen = calloc((size_t)plan->n_stage * (size_t)plan->microbatches, sizeof *seen);

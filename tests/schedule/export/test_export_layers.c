@@ -1,5 +1,5 @@
-/* Exports that cut between layers, read back by parsers written from their documentation: Megatron's
- * layout string, DeepSpeed's boundaries. */
+/* Exports that cut between layers, read back by parsers written from their documentation:
+ * Megatron's layout string, DeepSpeed's boundaries. */
 #include "tests/schedule/export/export_fixture.h"
 #include "tests/schedule/fixture.h"
 

@@ -1,5 +1,5 @@
-/* Layout of a stage: where values live, the order of additions, and what the work area may share. That
- * the addresses are right under execution is shown by test_memory. */
+/* Layout of a stage: where values live, the order of additions, and what the work area may share.
+ * That the addresses are right under execution is shown by test_memory. */
 #include "tests/schedule/fixture.h"
 
 /* Ways to lay a stage out. */
@@ -330,8 +330,8 @@ static void test_layout_recompute_one_op(void **state)
     drop(&whole);
 }
 
-/* One stage: a has the only weight. W reads the model input and a's output gradient, which is folded
- * in a block that lives until then; the rest of the stash dies at I. */
+/* One stage: a has the only weight. W reads the model input and a's output gradient, which is
+ * folded in a block that lives until then; the rest of the stash dies at I. */
 static void test_layout_split(void **state)
 {
     (void)state;

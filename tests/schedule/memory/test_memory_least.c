@@ -1,5 +1,5 @@
-/* What ranks reserve at least, against the memory planner: random graphs of ops with kernels and without, stages,
- * rules and sets of what recomputes. */
+/* What ranks reserve at least, against the memory planner: random graphs of ops with kernels and
+ * without, stages, rules and sets of what recomputes. */
 #include "tests/case_count.h"
 #include "tests/schedule/fixture.h"
 

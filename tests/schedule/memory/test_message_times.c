@@ -1,6 +1,6 @@
-/* When receives are posted and sends waited for, against the words of schedule/memory/memory.h: random
- * programs, each message once, at the place that a slow reader of the program finds. Also what the
- * planner says of programs that do not fit their layouts. */
+/* When receives are posted and sends waited for, against the words of schedule/memory/memory.h:
+ * random programs, each message once, at the place that a slow reader of the program finds. Also
+ * what the planner says of programs that do not fit their layouts. */
 #include "tests/schedule/fixture.h"
 
 #include "schedule/lower/crossing.h"

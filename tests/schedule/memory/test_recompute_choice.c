@@ -1,4 +1,5 @@
-/* What is chosen to recompute, against every mask of small stages: what layouts really keep decides. */
+/* What is chosen to recompute, against every mask of small stages: what layouts really keep
+ * decides. */
 #include "tests/schedule/fixture.h"
 
 #include "schedule/memory/bytes.h"
@@ -137,7 +138,8 @@ static void test_recompute_choice_against_all_masks(void **state)
     assert_true(t.sum / t.n < 1.06);
 }
 
-/* What is chosen is what is repeated, pairs together; and the more is asked for the more is saved. */
+/* What is chosen is what is repeated, pairs together; and the more is asked for the more is
+ * saved. */
 static void test_recompute_choice_of_large_graphs(void **state)
 {
     (void)state;

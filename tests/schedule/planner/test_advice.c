@@ -1,5 +1,6 @@
-/* Advice is followed to the letter: what a refusal says would fit is planned as it is printed, and fits in the
- * step that it states; what hints say would help is planned too, and saves what they state. */
+/* Advice is followed to the letter: what a refusal says would fit is planned as it is printed, and
+ * fits in the step that it states; what hints say would help is planned too, and saves what they
+ * state. */
 #include "tests/case_count.h"
 #include "tests/partition/problem_fixture.h"
 
@@ -76,7 +77,8 @@ static void open_setting(setting *s, fixture_random *random, int recompute)
     }
 }
 
-/* As much memory as a part of what the request takes without a limit; false: it cannot be planned. */
+/* As much memory as a part of what the request takes without a limit; false: it cannot be
+ * planned. */
 static bool limit_memory(smp_search_request *request, double part)
 {
     smp_planner_result result;
@@ -211,8 +213,8 @@ static int follow_all(const smp_search_request *request, int *count)
     return n;
 }
 
-/* In these cases a change helps that only a search of every partition finds, or that leaves open what was to
- * recompute everywhere. */
+/* In these cases a change helps that only a search of every partition finds, or that leaves open
+ * what was to recompute everywhere. */
 static const int near[] = {262, 1096, 1243};
 enum { N_NEAR = sizeof near / sizeof near[0] };
 

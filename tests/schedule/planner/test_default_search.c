@@ -1,6 +1,6 @@
-/* The default search against every named rule, under the same limits, with and without bounds on live
- * micro-batches: leaving everything open is never worse. Within 1 % the search takes the plan with fewer
- * micro-batches, so that much is allowed. */
+/* The default search against every named rule, under the same limits, with and without bounds on
+ * live micro-batches: leaving everything open is never worse. Within 1 % the search takes the plan
+ * with fewer micro-batches, so that much is allowed. */
 #include "tests/case_count.h"
 #include "tests/partition/problem_fixture.h"
 
@@ -104,7 +104,8 @@ static void test_default_search_is_never_worse(void **state)
     assert_int_equal(0, worse);
 }
 
-/* Under rules two replicas are faster here than a pipeline of two; an order of its own makes it faster. */
+/* Under rules two replicas are faster here than a pipeline of two; an order of its own makes it
+ * faster. */
 static void test_default_search_compares_orders(void **state)
 {
     (void)state;

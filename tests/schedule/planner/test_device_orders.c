@@ -1,5 +1,5 @@
-/* Unequal devices: the step that the planner finds against every order of the devices, each planned as a
- * listed placement, on random chains and clusters of two to four devices. */
+/* Unequal devices: the step that the planner finds against every order of the devices, each planned
+ * as a listed placement, on random chains and clusters of two to four devices. */
 #include "tests/schedule/fixture.h"
 
 #include <math.h>

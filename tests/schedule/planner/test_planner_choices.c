@@ -1,14 +1,14 @@
-/* What the search chooses against everything there is to choose: no rule that one can name does better
- * under the same memory, bound on live micro-batches or not; and of small graphs every partition, under
- * every rule, bound and choice of stages that recompute, is simulated by itself: also no bound that a plan
- * states is above any of them. */
+/* What the search chooses against everything there is to choose: no rule that one can name does
+ * better under the same memory, bound on live micro-batches or not; and of small graphs every
+ * partition, under every rule, bound and choice of stages that recompute, is simulated by itself:
+ * also no bound that a plan states is above any of them. */
 #include "tests/case_count.h"
 #include "tests/partition/problem_fixture.h"
 
 #include "schedule/planner/planner_build.h"
 
-/* Of so many cases of named rules one may be more than 1 % better: what the search may simulate ends
- * before all configurations have been looked at in which few partitions fit. */
+/* Of so many cases of named rules one may be more than 1 % better: what the search may simulate
+ * ends before all configurations have been looked at in which few partitions fit. */
 enum { RARE = 50 };
 enum { MAX_OPS = 9, MAX_STAGES = 4, FEW_OPS = 4 };
 
@@ -45,7 +45,8 @@ static void close_setting(setting *s)
     smp_graph_destroy(s->f.graph);
 }
 
-/* False: nothing fits. Each configuration is counted once; an order of its own keeps to no bound. */
+/* False: nothing fits. Each configuration is counted once; an order of its own keeps to no
+ * bound. */
 static bool plan(const smp_search_request *request, smp_planner_result *out)
 {
     smp_status status = smp_plan_make(request, "model.yaml", out);
@@ -130,7 +131,8 @@ static void test_planner_choices_no_named_rule_is_better(void **state)
     assert_true(tally.fit >= n / 2 && tally.bounded > 0);
 }
 
-/* Of one rule alone partitions fit, and those that the solvers find for it miss by more than for others. */
+/* Of one rule alone partitions fit, and those that the solvers find for it miss by more than for
+ * others. */
 static void test_planner_choices_what_fits_missed_by_more(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /* Replicas that cross nodes or sit on slower devices: what the planner chooses and predicts against
- * all orders of devices and all splits of a chain, every replica counted by itself with nothing of the
- * planner. */
+ * all orders of devices and all splits of a chain, every replica counted by itself with nothing of
+ * the planner. */
 #include "tests/schedule/fixture.h"
 
 #include <math.h>
@@ -18,7 +18,8 @@ typedef struct setting {
     smp_search_request request;
 } setting;
 
-/* 2 x 2, 2 x 3 or 3 x 2 devices of up to three speeds, links between nodes up to 1000 times slower. */
+/* 2 x 2, 2 x 3 or 3 x 2 devices of up to three speeds, links between nodes up to 1000 times
+ * slower. */
 static void set_cluster(setting *s, fixture_random *random)
 {
     static const int shapes[][2] = {{2, 2}, {2, 3}, {3, 2}};
@@ -216,8 +217,8 @@ static double per_sample(double us, const smp_plan *p)
     return us / p->ddp;
 }
 
-/* One pipeline and placement: the split with the least step, and that with the least bottleneck. Gives
- * the step per sample. */
+/* One pipeline and placement: the split with the least step, and that with the least bottleneck.
+ * Gives the step per sample. */
 static void check_fixed(const setting *s, uint64_t seed, int p, smp_placement placement,
                         double *step_us)
 {

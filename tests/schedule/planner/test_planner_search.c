@@ -153,7 +153,8 @@ static void plan_all(const setting *s, outcome_list *list)
         list->least = fmin(list->least, list->item[i].time);
 }
 
-/* The rule of planner_build.h: within 1 % of the best the fewer micro-batches, then the smaller peak. */
+/* The rule of planner_build.h: within 1 % of the best the fewer micro-batches, then the smaller
+ * peak. */
 static bool stands_before(const outcome_list *list, const outcome *a, const outcome *b)
 {
     bool a_close = a->time <= 1.01 * list->least, b_close = b->time <= 1.01 * list->least;
@@ -251,8 +252,8 @@ static void test_planner_search_lists_the_ten_best(void **state)
     assert_true(pruned > (SANITIZED ? 100 : 300));
 }
 
-/* Six devices of three speeds on two nodes: replicas differ, in any pipeline and placement. Orders of their
- * own: test_device_orders.c. */
+/* Six devices of three speeds on two nodes: replicas differ, in any pipeline and placement. Orders
+ * of their own: test_device_orders.c. */
 static void test_planner_search_with_replicas_that_differ(void **state)
 {
     (void)state;
@@ -473,7 +474,8 @@ static void test_planner_search_hints(void **state)
     close_setting(&s);
 }
 
-/* A large model on 16,384 devices, everything left open; smaller, and in any time, under sanitizers. */
+/* A large model on 16,384 devices, everything left open; smaller, and in any time, under
+ * sanitizers. */
 static void test_planner_search_large_cluster(void **state)
 {
     (void)state;

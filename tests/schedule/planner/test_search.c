@@ -1,5 +1,5 @@
-/* The search against trying everything, on random models; what a request fixes; and the answers when
- * nothing fits. */
+/* The search against trying everything, on random models; what a request fixes; and the answers
+ * when nothing fits. */
 #include "tests/case_count.h"
 #include "tests/partition/problem_fixture.h"
 

@@ -1,7 +1,8 @@
-/* Plans for the least step against every partition there is, each planned by itself with all of its ops
- * pinned: none is faster in the plan's order, and with another bound on live micro-batches none by more than
- * the 1 % for which a smaller peak stands. And against the bounds on the step, on more devices than can
- * all be tried: no plan, and no partition drawn at random, is faster under any rule. */
+/* Plans for the least step against every partition there is, each planned by itself with all of its
+ * ops pinned: none is faster in the plan's order, and with another bound on live micro-batches none
+ * by more than the 1 % for which a smaller peak stands. And against the bounds on the step, on more
+ * devices than can all be tried: no plan, and no partition drawn at random, is faster under any
+ * rule. */
 #include "tests/case_count.h"
 #include "tests/partition/problem_fixture.h"
 
@@ -62,8 +63,8 @@ static void open_setting(setting *s, fixture_random *random, bool outputs)
                                       .placement = SMP_PLACEMENT_CLUSTER};
 }
 
-/* Two nodes with slow links between, unequal devices, replicas, tensors without a gradient (as integers
- * have none), and recomputation: what a bound must allow for. */
+/* Two nodes with slow links between, unequal devices, replicas, tensors without a gradient (as
+ * integers have none), and recomputation: what a bound must allow for. */
 static void vary_setting(setting *s, fixture_random *random)
 {
     smp_search_request *request = &s->request;
@@ -94,8 +95,8 @@ static void close_setting(setting *s)
     smp_graph_destroy(s->f.graph);
 }
 
-/* False: the rule cannot run these numbers, or no pipeline is like that. bound_us: in the order of the
- * rule, and in any; or NULL. */
+/* False: the rule cannot run these numbers, or no pipeline is like that. bound_us: in the order of
+ * the rule, and in any; or NULL. */
 static bool plan(const smp_search_request *request, smp_predicted *out, double *bound_us)
 {
     smp_planner_result result;
@@ -204,7 +205,8 @@ static void test_step_search_finds_the_least(void **state)
     assert_true(bounded >= n / 3);
 }
 
-/* Stages at random that tensors rise along. False: none was found in which every stage has an op. */
+/* Stages at random that tensors rise along. False: none was found in which every stage has an
+ * op. */
 static bool draw_partition(const setting *s, fixture_random *random, int32_t *stage)
 {
     const smp_graph *graph = s->request.graph;
@@ -311,8 +313,8 @@ static void open_chain(setting *s, int n, const int *forward_us, int output_byte
                                       .placement = SMP_PLACEMENT_CLUSTER};
 }
 
-/* The least bottleneck of this chain is 60 us, and a step with it takes 600 us under 1F1B; where the first
- * stage has 63 us it takes 573 us. */
+/* The least bottleneck of this chain is 60 us, and a step with it takes 600 us under 1F1B; where
+ * the first stage has 63 us it takes 573 us. */
 static void test_step_search_leaves_the_bottleneck(void **state)
 {
     (void)state;
@@ -329,7 +331,8 @@ static void test_step_search_leaves_the_bottleneck(void **state)
     close_setting(&s);
 }
 
-/* Chains with too many partitions to look at all: their steps are within 0.5 % of what is proven. */
+/* Chains with too many partitions to look at all: their steps are within 0.5 % of what is
+ * proven. */
 static void test_step_search_of_long_chains(void **state)
 {
     (void)state;
@@ -383,8 +386,8 @@ static void test_step_bound_of_even_chains(void **state)
     }
 }
 
-/* Both ways over the border count in the bottleneck, 2 x 100 us; a full-duplex link serves them at once, so
- * a step of 64 micro-batches is far below 64 times its bound, and not below its own. */
+/* Both ways over the border count in the bottleneck, 2 x 100 us; a full-duplex link serves them at
+ * once, so a step of 64 micro-batches is far below 64 times its bound, and not below its own. */
 static void test_step_search_tells_the_bounds_apart(void **state)
 {
     (void)state;

@@ -140,7 +140,8 @@ static void assert_takes(const smp_simulation *s, const smp_schedule_kind *kind,
 }
 
 /* In units of a chunk's forward. All work of the busiest rank, and the first rank's forward before
- * the last rank's, are a lower bound for everybody; where the literature has a formula, it holds. */
+ * the last rank's, are a lower bound for everybody; where the literature has a formula, it
+ * holds. */
 static void check_makespan(made_plan *made, const smp_schedule_kind *kind,
                            const smp_schedule_shape *shape)
 {
@@ -277,8 +278,8 @@ static void test_schedules_memory_for_time(void **state)
     }
 }
 
-/* With less memory than V-Min takes: one micro-batch alone takes 12 p - 3, and they follow each other at
- * twice p over those that may be alive, rounded down, or more quickly. */
+/* With less memory than V-Min takes: one micro-batch alone takes 12 p - 3, and they follow each
+ * other at twice p over those that may be alive, rounded down, or more quickly. */
 static void test_schedules_folded_minimum(void **state)
 {
     (void)state;
@@ -295,8 +296,8 @@ static void test_schedules_folded_minimum(void **state)
         }
 }
 
-/* With memory for fewer than p micro-batches the warm-up of the first rank takes all of it, and it falls
- * evenly to none at the last. */
+/* With memory for fewer than p micro-batches the warm-up of the first rank takes all of it, and it
+ * falls evenly to none at the last. */
 static void test_schedules_split_warmup(void **state)
 {
     (void)state;
@@ -317,9 +318,9 @@ static void test_schedules_split_warmup(void **state)
 }
 
 /* What the V-shaped family idles with the memory of its members, in sixths of a micro-batch's time.
- * The paper has none for V-ZB (p live micro-batches), about 3 p for V-Half ((p + 2) / 2) and 4 p for
- * V-Min ((p + 4) / 3), where 1F1B has 6 p. Here ranks end a skew of 2 p apart, and slots that collide
- * cost up to two; between the members lie the blocks 3,3,1,3 and 1,3,1,3. */
+ * The paper has none for V-ZB (p live micro-batches), about 3 p for V-Half ((p + 2) / 2) and 4 p
+ * for V-Min ((p + 4) / 3), where 1F1B has 6 p. Here ranks end a skew of 2 p apart, and slots that
+ * collide cost up to two; between the members lie the blocks 3,3,1,3 and 1,3,1,3. */
 static void test_schedules_folded_lengths(void **state)
 {
     (void)state;

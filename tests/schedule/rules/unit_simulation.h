@@ -1,5 +1,5 @@
-/* Simulating made plans in units of a stage's forward: backwards take two, transfers and memory cost
- * nothing, every rank has a device of its own. */
+/* Simulating made plans in units of a stage's forward: backwards take two, transfers and memory
+ * cost nothing, every rank has a device of its own. */
 #ifndef SMP_TESTS_SCHEDULE_RULES_UNIT_SIMULATION_H
 #define SMP_TESTS_SCHEDULE_RULES_UNIT_SIMULATION_H
 

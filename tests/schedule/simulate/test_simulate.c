@@ -168,7 +168,8 @@ static void test_simulate_shared_cores(void **state)
     made_plan_free(&made);
 }
 
-/* Who has another chunk to go on with keeps the core for a slice, which may end within an action. */
+/* Who has another chunk to go on with keeps the core for a slice, which may end within an
+ * action. */
 static void test_simulate_cores_are_kept_for_a_slice(void **state)
 {
     (void)state;
@@ -211,7 +212,8 @@ static void test_simulate_replicas_share_cores(void **state)
     s.weight_bytes[0] = 1000000;
     s.input.optimizer_bytes_per_s = 1e12;
     smp_simulation *got = simulate(&s.input);
-    /* on each core 6 of compute and 1 of the optimizer, twice: first one, the other, then in turns */
+    /* on each core 6 of compute and 1 of the optimizer, twice: first one, the other, then in
+     * turns */
     assert_us(got->step_us, 14 + 3 * SMP_DEFAULT_CORE_SWITCH_US);
     smp_simulation_destroy(got);
     s.cluster.cores_per_node = 4;
@@ -345,7 +347,8 @@ static void test_simulate_split_backward(void **state)
     made_plan_free(&made);
 }
 
-/* I takes what its ops' costs say, of no op more than its whole backward: as the bounds count it. */
+/* I takes what its ops' costs say, of no op more than its whole backward: as the bounds count
+ * it. */
 static void test_simulate_split_of_costs(void **state)
 {
     (void)state;

@@ -147,8 +147,8 @@ static double ring_us(const setting *s, int rank, int64_t bytes)
     return 2.0 * (d - 1) * slowest;
 }
 
-/* The end of a rank's step: its reductions one after the other as they become possible, each when the
- * last replica has come to it, then the optimizer. */
+/* The end of a rank's step: its reductions one after the other as they become possible, each when
+ * the last replica has come to it, then the optimizer. */
 static double end_of_rank(const setting *s, smp_simulation *const *alone, int rank)
 {
     const smp_program *program = &s->made->program[rank];

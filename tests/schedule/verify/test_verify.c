@@ -364,7 +364,8 @@ static bool execute(execution *e, int rank)
     return moved;
 }
 
-/* A transport that matches the messages of a channel by their order alone, as NCCL does, would do. */
+/* A transport that matches the messages of a channel by their order alone, as NCCL does, would
+ * do. */
 typedef struct queued {
     int channel, sent_as, posted_as;
 } queued;

@@ -1,5 +1,5 @@
-/* All single edits of small plans: any action removed, duplicated, moved, swapped with any other, or
- * renamed to any other. The verifier must say what a slow checker says that shares nothing with
+/* All single edits of small plans: any action removed, duplicated, moved, swapped with any other,
+ * or renamed to any other. The verifier must say what a slow checker says that shares nothing with
  * it: it looks every rule up by linear search and decides progress by looking for a cycle in the
  * graph of what waits for what. */
 #include "tests/schedule/made_plan.h"
