@@ -239,7 +239,7 @@ static smp_status try_other(smp__planner *planner, smp_search_result *search, sm
         smp__evaluation worse = *evaluation;
         *evaluation = other;
         other = worse;
-        if (place == &search->other[0]) /* of the same configuration */
+        if (candidate->active == search->best->active)
             own.rule_us = order->rule_us;
         *place = search->best;
         search->best = candidate;
@@ -258,8 +258,7 @@ static smp_status make_plan(smp__planner *planner, const char *model_path,
     smp_status status =
         smp__planner_auto(planner, result->search.best, &evaluation, &result->order);
     for (int i = 0; i < 2 && status == SMP_OK; i++)
-        if (result->search.other[i] &&
-            smp__planner_takes_order(&planner->request, result->search.other[i]))
+        if (result->search.other[i] && result->order.tried)
             status = try_other(planner, &result->search, &result->search.other[i], &evaluation,
                                &result->order);
     result->room_bytes =

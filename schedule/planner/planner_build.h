@@ -126,17 +126,10 @@ smp_status smp__planner_least_beside(smp__planner *planner, const smp_candidate 
                                      const smp_program *order, int rank, int64_t *bytes);
 void smp__peaks_free(smp__peaks *peaks);
 
-/* Whether the candidate may get an order of its own: not where the request fixes the schedule or
- * asks for something else than speed, nor in large plans (schedule/planner/try_auto.c). */
-bool smp__planner_takes_order(const smp_search_request *request, const smp_candidate *candidate);
-/* A quick look at what an order of its own makes of the step of a candidate that takes one and
- * fits; the rule's where that is no longer. */
-smp_status smp__planner_order_us(smp__planner *planner, const smp_candidate *candidate,
-                                 double *step_us);
-/* Looks for a better order of actions than that of a candidate's rule, whose evaluation is exact.
- * out->taken: evaluation was replaced by that of schedule "auto". Does nothing where the candidate
- * takes no such order. */
-smp_status smp__planner_auto(smp__planner *planner, const smp_candidate *candidate,
+/* Looks for a better order of actions than that of the search's winner, whose evaluation is exact
+ * (schedule/planner/try_auto.c). out->taken: evaluation was replaced by that of schedule "auto".
+ * Does nothing where the request fixes the schedule or asks for something else than speed. */
+smp_status smp__planner_auto(smp__planner *planner, const smp_candidate *best,
                              smp__evaluation *evaluation, smp_auto_outcome *out);
 
 /* What the request keeps together (request->together) and the pairs of ops that the target runs as

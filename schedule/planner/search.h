@@ -82,9 +82,8 @@ void smp_candidate_destroy(smp_candidate *candidate); /* accepts NULL; frees wha
 typedef struct smp_search_result {
     smp_candidate *best; /* owned */
     /* Owned; NULL: none. What an order of actions of its own may get more out of: the partition of
-     * the same configuration that best's was found from, which has the smaller bottleneck; and the
-     * other configuration for which a quick look comes to the shortest step, if to a shorter one
-     * than best's. */
+     * the same configuration that best's was found from, which has the smaller bottleneck; and
+     * where best bounds its live micro-batches, the best configuration that does not. */
     smp_candidate *other[2];
     /* Best first; without partition, device, stage_rank and rank_peak_bytes. The first
      * SMP_SEARCH_LISTED that fit are the best of all configurations, proven by bounds. */

@@ -18,11 +18,9 @@ enum {
     MAX_POLISHED = 6,
     POLISH_OPS = 2000, /* fewer of larger graphs */
     LARGE_OPS = 4000,
-    PRICED_OPS = 20000,
-    LOOK_ACTIONS = 512 /* of all plans that an order of their own is looked at for */
+    PRICED_OPS = 20000
 };
 #define NARROW 0.1      /* of the memory: what is left */
-#define NEAR_ORDER 1.3  /* times the best: what may be better in an order of its own */
 #define NEAR 1.05       /* times the best: what more effort may turn into the best */
 #define NEAR_MISS 1.0   /* of the memory */
 #define STEP_WORK 3e6   /* ops and actions that searching for it may simulate, in all; */
@@ -350,63 +348,14 @@ static void make_bare(smp_candidate *candidate)
     *candidate = bare;
 }
 
-/* An order of its own does not know the rule: is there the same partition before place i? */
-static bool is_repeated(const smp__search *s, const rank_key *key, int32_t i)
+/* Place of the first that is bound as the request has it, where the winner is not; 0: none. */
+static int32_t find_plain(const smp__search *s, const rank_key *key)
 {
-    const smp__config *config = &s->configs.config[key[i].index];
-    size_t bytes = (size_t)s->configs.request->graph->n_op * sizeof(int32_t);
-    for (int32_t k = 0; k < i; k++) {
-        const smp__config *other = &s->configs.config[key[k].index];
-        if (other->arrangement == config->arrangement &&
-            other->microbatches == config->microbatches &&
-            memcmp(key[k].candidate->partition->stage, key[i].candidate->partition->stage, bytes) ==
-                0)
-            return true;
-    }
-    return false;
-}
-
-/* A quick look at an order of its own; per sample. */
-static smp_status look_at_order(const smp__search *s, const rank_key *key, double *time)
-{
-    smp_candidate under_order = *key->candidate;
-    SMP_TRY(smp__planner_order_us(s->configs.planner, key->candidate, &under_order.step_us));
-    *time = smp__search_time(s->configs.request, &under_order);
-    return SMP_OK;
-}
-
-/* Place of the candidate behind the winner that comes to the shortest step in an order of its own,
- * where that is shorter by 1 % than the winner's, in its rule or such an order; 0: none. Looked at
- * are those whose partition allows it. */
-static smp_status find_other(const smp__search *s, const rank_key *key, int32_t *place)
-{
-    const smp_search_request *request = s->configs.request;
-    int64_t actions = LOOK_ACTIONS;
-    double least = smp__search_time(request, key[0].candidate) / SMP__CLOSE, time;
-    *place = 0;
-    for (int32_t i = 1; i < s->n && key[i].tier < 2 && !smp_clock_past(request->deadline_s); i++) {
-        const smp_candidate *c = key[i].candidate;
-        int64_t n = (int64_t)c->pipeline * c->chunks * c->microbatches * 2;
-        if (s->entry[key[i].entry].time > NEAR_ORDER * s->least[0] || n > actions ||
-            c->active != request->active_microbatches || c->peak_bytes <= 0 ||
-            !smp__planner_takes_order(request, c) || is_repeated(s, key, i))
-            continue;
-        SMP_TRY(smp__config_least_us(&s->configs, &s->configs.config[key[i].index], c->partition,
-                                     &time));
-        if (time >= least)
-            continue;
-        actions -= n;
-        SMP_TRY(look_at_order(s, &key[i], &time));
-        if (time >= least)
-            continue;
-        least = time;
-        *place = i;
-    }
-    if (*place == 0 || !smp__planner_takes_order(request, key[0].candidate))
-        return SMP_OK;
-    SMP_TRY(look_at_order(s, &key[0], &time));
-    *place = time <= SMP__CLOSE * least ? 0 : *place;
-    return SMP_OK;
+    int asked = s->configs.request->active_microbatches;
+    for (int32_t i = 0; i < s->n && key[i].tier < 2 && key[0].candidate->active != asked; i++)
+        if (key[i].candidate->active == asked)
+            return i;
+    return 0;
 }
 
 /* Links of two kinds among a replica's devices. */
@@ -505,14 +454,14 @@ static smp_status bound_best(smp__search *s, const rank_key *key)
 }
 
 /* Moves the entries into the result, best first. */
-static smp_status hand_over(smp__search *s, const rank_key *key, int32_t other_place,
+static smp_status hand_over(smp__search *s, const rank_key *key, int32_t plain,
                             smp_search_result *out)
 {
     smp_search_result result = s->counts;
     result.tried = calloc((size_t)s->n, sizeof *result.tried);
     smp_candidate *first = result.tried ? copy_bare(key[0].candidate) : NULL;
-    smp_candidate *other = first && other_place > 0 ? copy_bare(key[other_place].candidate) : NULL;
-    if (!first || (other_place > 0 && !other)) {
+    smp_candidate *other = first && plain > 0 ? copy_bare(key[plain].candidate) : NULL;
+    if (!first || (plain > 0 && !other)) {
         free(result.tried);
         free(first);
         return smp_fail_memory((size_t)s->n * sizeof *result.tried);
@@ -522,12 +471,12 @@ static smp_status hand_over(smp__search *s, const rank_key *key, int32_t other_p
     if (result.other[0])
         memcpy(result.other[0]->step_bound_us, result.best->step_bound_us,
                sizeof result.best->step_bound_us);
-    result.other[1] = other_place > 0 ? key[other_place].candidate : NULL;
+    result.other[1] = plain > 0 ? key[plain].candidate : NULL;
     result.tried[0] = first;
     for (int32_t i = 1; i < s->n; i++) {
         smp_candidate_destroy(s->entry[key[i].entry].balanced);
-        result.tried[i] = i == other_place ? other : key[i].candidate;
-        if (i != other_place)
+        result.tried[i] = i == plain ? other : key[i].candidate;
+        if (i != plain)
             make_bare(key[i].candidate);
     }
     result.n_tried = s->n;
@@ -561,14 +510,12 @@ smp_status smp__search_finish(smp__search *s, smp_search_result *out)
             smp__search_no_fit(&s->configs, &s->configs.config[key[0].index], key[0].candidate);
     if (status == SMP_OK)
         status = prove_winner(s, &key[0]);
-    int32_t other = 0;
+    int32_t plain = status == SMP_OK ? find_plain(s, key) : 0;
     bool ignored;
+    if (status == SMP_OK && plain > 0)
+        status = bound_step(s, &key[plain], NULL, &ignored);
     if (status == SMP_OK)
-        status = find_other(s, key, &other);
-    if (status == SMP_OK && other > 0)
-        status = bound_step(s, &key[other], NULL, &ignored);
-    if (status == SMP_OK)
-        status = hand_over(s, key, other, out);
+        status = hand_over(s, key, plain, out);
     free(key);
     return status;
 }

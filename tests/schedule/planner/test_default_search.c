@@ -104,37 +104,10 @@ static void test_default_search_is_never_worse(void **state)
     assert_int_equal(0, worse);
 }
 
-/* Under rules two replicas are faster here than a pipeline of two; an order of its own makes it
- * faster. */
-static void test_default_search_compares_orders(void **state)
-{
-    (void)state;
-    smp_graph *graph;
-    smp_cluster *cluster;
-    int64_t ignored;
-    assert_int_equal(smp_graph_read(SMP_SOURCE_DIR "/examples/mlp.yaml", &graph), SMP_OK);
-    assert_int_equal(smp_cluster_read(SMP_SOURCE_DIR "/examples/cluster-laptop.yaml", &cluster),
-                     SMP_OK);
-    smp_search_request request = {.graph = graph,
-                                  .cluster = cluster,
-                                  .devices = 2,
-                                  .microbatch_size = 1,
-                                  .recompute = SMP_RECOMPUTE_AUTO,
-                                  .seed = 1};
-    double open = time_of(&request, &ignored);
-    request.stages = 2;
-    double pipeline = time_of(&request, &ignored);
-    if (open > AS_GOOD * pipeline)
-        fail_msg("%g us per sample, a pipeline takes %g us", open, pipeline);
-    smp_cluster_destroy(cluster);
-    smp_graph_destroy(graph);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_default_search_is_never_worse),
-        cmocka_unit_test(test_default_search_compares_orders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
