@@ -104,6 +104,33 @@ int64_t smp__weight_parts(const smp_tensor *in, int64_t batch)
     return wanted < most ? wanted : most;
 }
 
+int64_t smp__norm_rows(const smp_op_call *call)
+{
+    const smp_tensor *in = smp__in(call->graph, call->op, 0);
+    return smp__count(in, call->batch) / smp__columns(in);
+}
+
+void smp__needs_norm(const smp_graph *graph, const smp_op *op, int statistics, smp_op_needs *needs)
+{
+    const smp_tensor *in = smp__in(graph, op, 0);
+    *needs = (smp_op_needs){
+        .input_grad_in = 1,
+        .weight_grad_in = 1,
+        .input_grad_aux = true,
+        .weight_grad_aux = true,
+        .aux_bytes = in->elements / smp__columns(in) * statistics * (int64_t)sizeof(float),
+    };
+}
+
+void smp__cuda_needs_norm(const smp_graph *graph, const smp_op *op, int64_t batch, int statistics,
+                          smp_op_needs *needs)
+{
+    const smp_tensor *in = smp__in(graph, op, 0);
+    smp__needs_norm(graph, op, statistics, needs);
+    needs->workspace_bytes =
+        smp__weight_parts(in, batch) * op->n_param * smp__columns(in) * (int64_t)sizeof(float);
+}
+
 void smp__work_copy(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     smp__work_elementwise(graph, op, batch, 0, 0, work);

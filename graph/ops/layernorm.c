@@ -12,7 +12,7 @@
 #include "graph/math/vector.h"
 
 enum { EPS };
-enum { COLUMN_BLOCK = 256 };
+enum { COLUMN_BLOCK = 256, STATISTICS = 2 /* saved of a row */ };
 
 typedef struct row_stats {
     float mean, rstd;
@@ -37,35 +37,18 @@ static smp_status infer(smp_infer *infer)
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     (void)batch;
-    const smp_tensor *in = smp__in(graph, op, 0);
-    *needs = (smp_op_needs){
-        .input_grad_in = 1,
-        .weight_grad_in = 1,
-        .input_grad_aux = true,
-        .weight_grad_aux = true,
-        .aux_bytes = in->elements / smp__columns(in) * (int64_t)sizeof(row_stats),
-    };
+    smp__needs_norm(graph, op, STATISTICS, needs);
 }
 
-/* The sums of parts of the rows stand in the workspace, (parts, 2, columns). */
-static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
-    const smp_tensor *in = smp__in(graph, op, 0);
-    needs(graph, op, batch, out);
-    out->workspace_bytes =
-        smp__weight_parts(in, batch) * 2 * smp__columns(in) * (int64_t)sizeof(float);
+    smp__cuda_needs_norm(graph, op, batch, STATISTICS, needs);
 }
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     smp__work_elementwise(graph, op, batch, 8, 11, work);
     work->backward_weight_flops = work->forward_flops / 8 * 5;
-}
-
-static int64_t row_count(const smp_op_call *call)
-{
-    const smp_tensor *in = smp__in(call->graph, call->op, 0);
-    return smp__count(in, call->batch) / smp__columns(in);
 }
 
 SMP_VECTOR static void normalize(float *restrict y, const float *restrict x,
@@ -82,7 +65,7 @@ static smp_status forward(const smp_op_call *call)
     float *out = call->out;
     row_stats *stats = call->aux; /* (B, ..) */
     int64_t n = smp__columns(smp__in(call->graph, call->op, 0));
-    int64_t rows = row_count(call);
+    int64_t rows = smp__norm_rows(call);
     float eps = (float)call->op->attr[EPS].f;
     for (int64_t r = 0; r < rows; r++, x += n, out += n) {
         float mean = smp__sum(x, n) / (float)n;
@@ -127,7 +110,7 @@ static smp_status backward_input(const smp_op_call *call)
     float *dx = call->din[0];
     const row_stats *stats = call->aux;
     int64_t n = smp__columns(smp__in(call->graph, call->op, 0));
-    int64_t rows = row_count(call);
+    int64_t rows = smp__norm_rows(call);
     for (int64_t r = 0; dx && r < rows; r++, x += n, dy += n, dx += n) {
         const float *weight = call->param[0];
         float mean_g = smp__dot(dy, weight, n) / (float)n;
@@ -153,7 +136,7 @@ static smp_status backward_weight(const smp_op_call *call)
     const float *x = call->in[0];
     const row_stats *stats = call->aux;
     int64_t n = smp__columns(smp__in(call->graph, call->op, 0));
-    int64_t rows = row_count(call);
+    int64_t rows = smp__norm_rows(call);
     float weight_sum[COLUMN_BLOCK], bias_sum[COLUMN_BLOCK];
     for (int64_t begin = 0; begin < n; begin += COLUMN_BLOCK) {
         int64_t width = n - begin < COLUMN_BLOCK ? n - begin : COLUMN_BLOCK;

@@ -51,6 +51,14 @@ void smp__work_elementwise(const smp_graph *graph, const smp_op *op, int64_t bat
  * rows of that many columns (cuda_norm.cuh). */
 int64_t smp__weight_parts(const smp_tensor *in, int64_t batch);
 
+/* Of operators that normalise rows, the last dimension of input 0: the rows of a call; and what
+ * backward needs, so many statistics of a row saved. On a GPU the sums of parts of the rows stand
+ * in the workspace, (parts, n_param, columns). */
+int64_t smp__norm_rows(const smp_op_call *call);
+void smp__needs_norm(const smp_graph *graph, const smp_op *op, int statistics, smp_op_needs *needs);
+void smp__cuda_needs_norm(const smp_graph *graph, const smp_op *op, int64_t batch, int statistics,
+                          smp_op_needs *needs);
+
 /* A dimension of a sample among the others: a micro-batch is [outer][size][inner]. */
 typedef struct smp__axis {
     int64_t outer, size, inner;

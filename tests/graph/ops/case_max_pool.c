@@ -1,43 +1,23 @@
 /* max_pool: random and large models (overlapping windows, windows apart, padding); the naive
  * reference. */
-#include "tests/graph/ops/op_cases.h"
+#include "tests/graph/ops/pool_cases.h"
 
 /* More than central_difference moves a value: the first of equal ones stays the largest. */
 static const double TIE = 1.1e-5;
 
 static void make(model_text *m, uint64_t *rng, int round)
 {
-    int kernel = (int)random_int(rng, 1, 4), padding = (int)random_int(rng, 0, kernel / 2);
-    char shape[64];
-    snprintf(shape, sizeof shape, "[%d, %d, %d]", (int)random_int(rng, 1, 3),
-             (int)random_int(rng, kernel, 9), (int)random_int(rng, kernel, 9));
-    model_input(m, "a", "float32", shape);
-    model_write(m, "ops:\n  - {op: max_pool, name: op, in: a, out: y, kernel: %d", kernel);
-    if (round % 3 > 0)
-        model_write(m, ", stride: %d", (int)random_int(rng, 1, 5));
-    model_write(m, ", padding: %d}\n", padding);
+    pool_make(m, rng, round, "max_pool");
+}
+
+static double take(double largest, double pixel)
+{
+    return pixel > largest + TIE ? pixel : largest;
 }
 
 static void reference(const reference_call *c)
 {
-    const smp_shape *in = &ref_in(c, 0)->shape;
-    const int64_t kernel = ref_attr(c, "kernel")->i, padding = ref_attr(c, "padding")->i;
-    const int64_t stride = ref_attr(c, "stride")->i ? ref_attr(c, "stride")->i : kernel;
-    const int64_t h = in->dim[1], w = in->dim[2];
-    double *out = c->out;
-    for (int64_t plane = 0; plane < c->batch * in->dim[0]; plane++)
-        for (int64_t y = -padding; y + kernel <= h + padding; y += stride)
-            for (int64_t x = -padding; x + kernel <= w + padding; x += stride) {
-                double value = -INFINITY;
-                for (int64_t i = 0; i < kernel * kernel; i++) {
-                    int64_t py = y + i / kernel, px = x + i % kernel;
-                    if (py >= 0 && py < h && px >= 0 && px < w)
-                        value = c->in[0][(plane * h + py) * w + px] > value + TIE
-                                    ? c->in[0][(plane * h + py) * w + px]
-                                    : value;
-                }
-                *out++ = value;
-            }
+    pool_windows(c, -INFINITY, take);
 }
 
 /* A comparison for each pixel of a window; a sum for each window. */
