@@ -226,8 +226,9 @@ static smp_status read_document(const smp_yaml *yaml, smp_graph **out)
     m->scratch = smp_arena_create();
     m->let_index = smp_map_create();
     m->group_index = smp_map_create();
+    m->tied_index = smp_map_create();
     m->tensor_index = SMP__NAME_INDEX(smp_tensor, name);
-    if (m->store && m->scratch && m->let_index && m->group_index) {
+    if (m->store && m->scratch && m->let_index && m->group_index && m->tied_index) {
         smp_graph *g = &m->store->graph;
         g->path = smp_arena_strdup(g->arena, smp_yaml_file(yaml));
         if (g->path)
@@ -239,6 +240,7 @@ static smp_status read_document(const smp_yaml *yaml, smp_graph **out)
         smp_graph_destroy(&m->store->graph);
     smp__name_index_free(&m->tensor_index);
     smp_map_destroy(m->group_index);
+    smp_map_destroy(m->tied_index);
     smp_map_destroy(m->let_index);
     smp_arena_destroy(m->scratch);
     free(m->group);

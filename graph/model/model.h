@@ -32,19 +32,27 @@ typedef struct smp__pattern {
     smp_where where; /* of the first character */
 } smp__pattern;
 
+/* An entry of `tie:`. */
+typedef struct smp__tie {
+    const char *role;    /* of the op's own weight */
+    smp_where where;     /* of the role */
+    smp__pattern weight; /* the one that stands for it */
+} smp__tie;
+
 typedef struct smp__op_template {
     const smp_op_kind *kind;
     smp_where where;
     smp__pattern name, group;
     smp__pattern *in, *out;
     int32_t n_in, n_out;
-    int32_t n_attr;
+    int32_t n_attr, n_tie;
+    smp__tie *tie;                     /* [n_tie] */
     const smp_yaml_node *stage;        /* NULL: no pin */
     const smp_op_cost_override *cost;  /* NULL: none */
     const smp_yaml_node **attr_node;   /* [n_attr]; NULL: default */
     smp__pattern *attr_pattern;        /* [n_attr], of the texts */
     const smp_attr_value *shared_attr; /* once known that no loop variable enters them */
-    int64_t values; /* inputs, more outputs, list items, bytes expanded: work of one op */
+    int64_t values; /* inputs, more outputs, ties, list items, bytes expanded: work of one op */
 } smp__op_template;
 
 typedef struct smp__block smp__block;
@@ -84,6 +92,7 @@ typedef struct smp__model {
     smp_op *op;
     smp_tensor *tensor;
     smp__name_index tensor_index; /* name -> the tensor it is bound to now */
+    smp_map *tied_index; /* "<op>.<role>" of tied weights -> the weight */
     smp_map *group_index;
     const char **group;
     size_t group_capacity;

@@ -262,20 +262,90 @@ static smp_status check_cost(const smp_infer *infer)
                           runs ? "" : ", or `shape`");
 }
 
+/* The weight of an earlier op that stands for one of this op's. */
+typedef struct tied {
+    const char *name; /* NULL: none does */
+    smp_where where;
+} tied;
+
+static const smp__tie *find_tie(const smp__op_template *t, const char *role)
+{
+    for (int32_t k = 0; k < t->n_tie; k++)
+        if (strcmp(t->tie[k].role, role) == 0)
+            return &t->tie[k];
+    return NULL;
+}
+
 /* The place of the attribute that names a tied weight. */
-static smp_where tie_where(const smp__op_template *t, const smp_op *op, const char *tied_to)
+static smp_where attr_where(const smp__op_template *t, const smp_op *op, const char *name)
 {
     for (int a = 0; a < t->n_attr; a++) {
         if (t->kind->attrs[a].type == SMP_ATTR_STRING && op->attr[a].s.text &&
-            strcmp(op->attr[a].s.text, tied_to) == 0)
+            strcmp(op->attr[a].s.text, name) == 0)
             return t->attr_pattern[a].where;
     }
     return t->where;
 }
 
-static smp_status fail_tie(const smp__model *m, smp_where where, const smp_op *op, const char *name)
+/* Does the op name the weight that it would make itself? So that all turns of a repeat can name
+ * that of the first. */
+static bool is_own(const smp_op *op, const char *role, const char *name)
 {
-    int32_t n = m->store->graph.n_param;
+    size_t length = strlen(op->name);
+    return strncmp(name, op->name, length) == 0 && name[length] == '.' &&
+           strcmp(name + length + 1, role) == 0;
+}
+
+/* By `tie:`, or by an attribute of the kind (`weight:`). out->name lives until the next pattern is
+ * expanded. */
+static smp_status find_tied(smp__model *m, const smp__op_template *t, const smp_op *op,
+                            const smp_param_decl *decl, tied *out)
+{
+    const smp__tie *entry = find_tie(t, decl->role);
+    *out = (tied){decl->tied_to, t->where};
+    if (decl->tied_to)
+        out->where = attr_where(t, op, decl->tied_to);
+    if (entry && decl->tied_to)
+        return smp_fail_at(entry->where, "op '%s' (%s): tie: %s is tied to '%.300s' already",
+                           op->name, op->kind->name, decl->role, decl->tied_to);
+    if (entry && decl->running)
+        return smp_fail_at(entry->where,
+                           "op '%s' (%s): tie: %s is a running statistic, expected a weight",
+                           op->name, op->kind->name, decl->role);
+    if (entry) {
+        SMP_TRY(smp__pattern_expand(m, &entry->weight, SMP__MAX_EXPANDED, &out->name));
+        out->where = entry->weight.where;
+    }
+    if (out->name && is_own(op, decl->role, out->name))
+        out->name = NULL;
+    return SMP_OK;
+}
+
+/* Every role of `tie:` is one that the op has. */
+static smp_status check_roles(const smp__op_template *t, const smp_infer *infer)
+{
+    const char *roles[SMP_OP_MAX_PARAM];
+    for (int i = 0; i < infer->n_param; i++)
+        roles[i] = infer->param[i].role;
+    for (int32_t k = 0; k < t->n_tie; k++) {
+        const char *role = t->tie[k].role;
+        int i = 0;
+        while (i < infer->n_param && strcmp(roles[i], role) != 0)
+            i++;
+        if (i < infer->n_param)
+            continue;
+        const char *nearest = smp_nearest(role, roles, (size_t)infer->n_param);
+        return smp_fail_at(t->tie[k].where, "op '%s' (%s): tie: it has no weight '%.60s'%s%s%s",
+                           infer->op->name, t->kind->name, role, nearest ? ", did you mean '" : "",
+                           nearest ? nearest : "", nearest ? "'?" : "");
+    }
+    return SMP_OK;
+}
+
+/* n: weights of the ops before it. */
+static smp_status fail_tie(const smp__model *m, smp_where where, const smp_op *op, const char *name,
+                           int32_t n)
+{
     int32_t first = n > MAX_CANDIDATES ? n - MAX_CANDIDATES : 0;
     const char **names = malloc((size_t)(n - first + 1) * sizeof *names);
     if (!names)
@@ -291,27 +361,40 @@ static smp_status fail_tie(const smp__model *m, smp_where where, const smp_op *o
     return SMP_ERR_INPUT;
 }
 
-static smp_status tie(const smp__model *m, const smp__op_template *t, const smp_op *op,
-                      const smp_param_decl *decl, int32_t *out)
+/* The weights from `first` on are the op's own. */
+static smp_status tie(const smp__model *m, const smp_op *op, const smp_shape *shape, int32_t first,
+                      const tied *tied, int32_t *out)
 {
-    smp_where where = tie_where(t, op, decl->tied_to);
-    int32_t p = smp__name_index_find(&m->store->param_index, m->store->param, decl->tied_to);
-    if (p < 0)
-        return fail_tie(m, where, op, decl->tied_to);
+    int64_t p = smp__name_index_find(&m->store->param_index, m->store->param, tied->name);
+    if (p < 0 && !smp_map_get(m->tied_index, tied->name, &p))
+        p = -1;
+    if (p < 0 || p >= first)
+        return fail_tie(m, tied->where, op, tied->name, first);
     const smp_param *param = &m->store->param[p];
     if (param->running)
-        return smp_fail_at(where, "op '%s' (%s): '%s' is a running statistic, expected a weight",
-                           op->name, op->kind->name, param->name);
-    if (!smp_shape_equal(&param->shape, &decl->shape)) {
+        return smp_fail_at(tied->where,
+                           "op '%s' (%s): '%s' is a running statistic, expected a weight", op->name,
+                           op->kind->name, param->name);
+    if (!smp_shape_equal(&param->shape, shape)) {
         char got[160];
         char expected[160];
-        return smp_fail_at(where, "op '%s' (%s): weight '%s' has shape %s, expected %s", op->name,
-                           op->kind->name, param->name,
+        return smp_fail_at(tied->where, "op '%s' (%s): weight '%s' has shape %s, expected %s",
+                           op->name, op->kind->name, param->name,
                            smp_shape_format(got, sizeof got, &param->shape),
-                           smp_shape_format(expected, sizeof expected, &decl->shape));
+                           smp_shape_format(expected, sizeof expected, shape));
     }
-    *out = p;
+    *out = (int32_t)p;
     return SMP_OK;
+}
+
+/* "<op>.<role>"; NULL without memory. */
+static const char *weight_name(smp_arena *arena, const smp_op *op, const char *role)
+{
+    size_t size = strlen(op->name) + strlen(role) + 2;
+    char *name = smp_arena_alloc_aligned(arena, size, 1, 1);
+    if (name)
+        snprintf(name, size, "%s.%s", op->name, role);
+    return name;
 }
 
 static smp_status new_param(smp__model *m, const smp_infer *infer, const smp_param_decl *decl,
@@ -330,18 +413,27 @@ static smp_status new_param(smp__model *m, const smp_infer *infer, const smp_par
                          .running = decl->running};
     if (param->elements <= 0)
         return fail_shape(infer, decl->role, &decl->shape);
-    size_t length = strlen(infer->op->name);
-    size_t role = strlen(decl->role);
-    char *name = smp_arena_alloc_aligned(store->graph.arena, length + role + 2, 1, 1);
-    if (!name)
+    param->name = weight_name(store->graph.arena, infer->op, decl->role);
+    if (!param->name)
         return SMP_ERR_NO_MEMORY;
-    memcpy(name, infer->op->name, length);
-    name[length] = '.';
-    memcpy(name + length + 1, decl->role, role);
-    param->name = name;
     SMP_TRY(smp__name_index_put(&store->param_index, store->param, index));
     store->graph.n_param++;
     *out = index;
+    return SMP_OK;
+}
+
+/* A later op may name a tied weight by any op that uses it. */
+static smp_status index_tied(smp__model *m, const smp_infer *infer, const int32_t *param,
+                             int32_t first)
+{
+    for (int i = 0; i < infer->n_param; i++) {
+        if (param[i] >= first)
+            continue;
+        const char *name = weight_name(m->scratch, infer->op, infer->param[i].role);
+        if (!name)
+            return SMP_ERR_NO_MEMORY;
+        SMP_TRY(smp_map_set(m->tied_index, name, param[i]));
+    }
     return SMP_OK;
 }
 
@@ -349,20 +441,25 @@ static smp_status new_param(smp__model *m, const smp_infer *infer, const smp_par
 static smp_status set_params(smp__model *m, const smp__op_template *t, const smp_infer *infer,
                              smp_op *op)
 {
+    SMP_TRY(check_roles(t, infer));
     if (infer->n_param == 0)
         return SMP_OK;
     size_t n = (size_t)infer->n_param;
+    int32_t first = m->store->graph.n_param;
     int32_t *param =
         smp_arena_alloc_aligned(m->store->graph.arena, 2 * n, sizeof *param, sizeof *param);
     if (!param)
         return SMP_ERR_NO_MEMORY;
     for (size_t i = 0; i < n; i++) {
         const smp_param_decl *decl = &infer->param[i];
-        if (decl->tied_to)
-            SMP_TRY(tie(m, t, op, decl, &param[i]));
+        tied tied;
+        SMP_TRY(find_tied(m, t, op, decl, &tied));
+        if (tied.name)
+            SMP_TRY(tie(m, op, &decl->shape, first, &tied, &param[i]));
         else
             SMP_TRY(new_param(m, infer, decl, &param[i]));
     }
+    SMP_TRY(index_tied(m, infer, param, first));
     op->param = param;
     op->use = param + n;
     op->n_param = infer->n_param;

@@ -6,7 +6,7 @@
 
 #include "graph/model/model.h"
 
-static const char *const op_keys[] = {"op", "name", "in", "out", "stage", "group", "cost"};
+static const char *const op_keys[] = {"op", "name", "in", "out", "stage", "group", "cost", "tie"};
 enum {
     N_OP_KEY = sizeof op_keys / sizeof op_keys[0],
     MAX_KEYS = 64,
@@ -195,6 +195,31 @@ static smp_status compile_attrs(smp__model *m, const smp_yaml_node *node, const 
     return SMP_OK;
 }
 
+/* Which weights the op has is known when it is built. */
+static smp_status compile_ties(smp__model *m, const smp_yaml_node *tie, const char *label,
+                               smp__op_template *t)
+{
+    char what[WHAT_BYTES];
+    if (!tie)
+        return SMP_OK;
+    snprintf(what, sizeof what, "%s: tie", label);
+    SMP_TRY(smp_yaml_map(tie, what));
+    t->n_tie = smp_yaml_map_size(tie);
+    t->tie = smp_arena_alloc_aligned(m->scratch, (size_t)t->n_tie, sizeof *t->tie, 8);
+    if (!t->tie)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t k = 0; k < t->n_tie; k++) {
+        smp__tie *entry = &t->tie[k];
+        entry->role = smp_yaml_map_key(tie, k);
+        entry->where = smp_yaml_map_key_where(tie, k);
+        snprintf(what, sizeof what, "%s: tie: %.60s", label, entry->role);
+        SMP_TRY(smp__pattern_compile(m, smp_yaml_map_value(tie, k), what, SMP__ANY_TEXT,
+                                     &entry->weight));
+        t->values += 1 + text_values(&entry->weight);
+    }
+    return SMP_OK;
+}
+
 static smp_status compile_names(smp__model *m, const smp_yaml_node *node, smp__op_template *t)
 {
     char label[LABEL_BYTES];
@@ -232,6 +257,7 @@ static smp_status compile_op(smp__model *m, const smp_yaml_node *node, smp__op_t
     set_label(label, t);
     SMP_TRY(compile_inputs(m, smp_yaml_get(node, "in"), label, t));
     SMP_TRY(compile_attrs(m, node, label, t));
+    SMP_TRY(compile_ties(m, smp_yaml_get(node, "tie"), label, t));
     t->stage = smp_yaml_get(node, "stage");
     const smp_yaml_node *cost = smp_yaml_get(node, "cost");
     if (cost)

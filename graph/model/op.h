@@ -48,7 +48,8 @@ typedef struct smp_param_decl {
     smp_shape shape;
     smp_init_kind init;
     float init_scale;
-    const char *tied_to; /* name of an earlier op's weight of the same shape, or NULL */
+    const char *tied_to; /* name of an earlier op's weight of the same shape, as an attribute of the
+                            kind gives it, or NULL; `tie:` of a model file does it for any kind */
     /* Not trained: a running statistic, which a step changes by what backward_weight added to its
      * accumulator. Norm, clipping, learning rate and weight decay do not know it; checkpoints
      * do. */

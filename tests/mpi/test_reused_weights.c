@@ -8,7 +8,9 @@ enum { SAMPLES = 8, STAGES = 4, T = 3, VOCABULARY = 17, STEPS = 3 };
 static int32_t tokens[SAMPLES * T], targets[SAMPLES * T];
 
 /* Four stages. fc0 is used twice in stage 0, fc1 in stages 1 and 2, fc2 in 0 and twice in 2, fc3
- * twice in 3. Sizes that are no multiple of the reduction's unit. */
+ * twice in 3; the table in 0, 2 and 3; the biases of fc1 and of fc1b are one; ln2 has those of ln1,
+ * by way of `both`, both of whose weights are one. Sizes that are no multiple of the reduction's
+ * unit. */
 static const char model[] =
     "smp: 1\n"
     "name: reused\n"
@@ -24,14 +26,23 @@ static const char model[] =
     "  - {op: gelu, name: act0, in: x, out: x, stage: 0}\n"
     "  - {op: linear, name: fc1, in: x, out: x, features: 9, stage: 1}\n"
     "  - {op: gelu, name: act1, in: x, out: x, stage: 1}\n"
-    "  - {op: linear, name: fc1b, in: x, out: x, features: 9, weight: fc1.weight, stage: 2}\n"
+    "  - {op: layernorm, name: ln1, in: x, out: x, stage: 1}\n"
+    "  - {op: linear, name: fc1b, in: x, out: x, features: 9, weight: fc1.weight, "
+    "tie: {bias: fc1.bias}, stage: 2}\n"
+    "  - {op: embedding, name: wte2, in: tokens, out: e, rows: 17, features: 9, "
+    "tie: {weight: wte.weight}, stage: 2}\n"
+    "  - {op: add, name: sum, in: [x, e], out: x, stage: 2}\n"
+    "  - {op: layernorm, name: both, in: x, out: x, "
+    "tie: {weight: ln1.weight, bias: ln1.weight}, stage: 2}\n"
     "  - {op: linear, name: fc2b, in: x, out: x, features: 9, weight: fc2.weight, stage: 2}\n"
     "  - {op: gelu, name: act2, in: x, out: x, stage: 2}\n"
     "  - {op: linear, name: fc2c, in: x, out: x, features: 9, weight: fc2.weight, stage: 2}\n"
     "  - {op: linear, name: fc3, in: x, out: x, features: 9, stage: 3}\n"
     "  - {op: gelu, name: act3, in: x, out: x, stage: 3}\n"
     "  - {op: linear, name: fc3b, in: x, out: x, features: 9, weight: fc3.weight, stage: 3}\n"
-    "  - {op: linear, name: head, in: x, out: y, features: 17, stage: 3}\n"
+    "  - {op: layernorm, name: ln2, in: x, out: x, tie: {weight: both.bias, bias: ln1.bias}, "
+    "stage: 3}\n"
+    "  - {op: linear, name: head, in: x, out: y, features: 17, weight: wte2.weight, stage: 3}\n"
     "  - {op: cross_entropy, name: loss, in: [y, targets], out: loss, stage: 3}\n"
     "loss: loss\n";
 

@@ -102,6 +102,50 @@ static void test_graph_tied_weight_has_two_uses(void **state)
     smp_graph_destroy(g);
 }
 
+static int32_t param_of(const smp_graph *g, const char *op, int slot)
+{
+    return op_named(g, op)->param[slot];
+}
+
+/* By `tie:` any weight of any kind: a table of a table, a bias of a bias, two of one; a tie of what
+ * is tied itself; and all turns of a repeat, the first of which makes what it names. */
+static void test_graph_ties_any_weights(void **state)
+{
+    (void)state;
+    smp_graph *g =
+        read_model("smp: 1\n"
+                   "inputs: {i: {dtype: int32, shape: [8]}}\n"
+                   "ops:\n"
+                   "  - {op: embedding, name: a, in: i, out: x, rows: 8, features: 8}\n"
+                   "  - {op: embedding, name: b, in: i, out: y, rows: 8, features: 8,\n"
+                   "     tie: {weight: a.weight}}\n"
+                   "  - {op: position_embedding, name: p, in: y, out: y, tie: {weight: b.weight}}\n"
+                   "  - repeat: 3\n"
+                   "    as: k\n"
+                   "    ops:\n"
+                   "      - {op: linear, name: 'h{k}', in: x, out: x, features: 8,\n"
+                   "         weight: h0.weight, tie: {bias: h0.bias}}\n"
+                   "      - {op: layernorm, name: 'n{k}', in: x, out: x,\n"
+                   "         tie: {weight: 'n{k / 2}.weight'}}\n"
+                   "  - {op: layernorm, name: last, in: x, out: x,\n"
+                   "     tie: {weight: h0.bias, bias: h1.bias}}\n");
+    int32_t table = param_of(g, "a", 0);
+    assert_int_equal(param_of(g, "b", 0), table);
+    assert_int_equal(param_of(g, "p", 0), table);
+    assert_int_equal(g->param[table].use_end - g->param[table].use_begin, 3);
+    assert_string_equal(g->param[table].name, "a.weight");
+    assert_int_equal(smp_graph_find_param(g, "h0.weight"), param_of(g, "h2", 0));
+    assert_int_equal(param_of(g, "h0", 1), param_of(g, "h2", 1));
+    assert_int_equal(param_of(g, "n0", 0), param_of(g, "n1", 0)); /* 1 / 2 is 0 */
+    assert_int_equal(param_of(g, "n2", 0), param_of(g, "n1", 0));
+    assert_int_not_equal(param_of(g, "n2", 1), param_of(g, "n1", 1));
+    assert_int_equal(param_of(g, "last", 0), param_of(g, "h0", 1));
+    assert_int_equal(param_of(g, "last", 1), param_of(g, "h0", 1));
+    /* a.weight; h0.weight, h0.bias; n0.weight, three biases */
+    assert_int_equal(g->n_param, 7);
+    smp_graph_destroy(g);
+}
+
 /* Uses and consumers are two views of op->param and op->in. */
 static void test_graph_indexes_are_complete(void **state)
 {
@@ -482,6 +526,7 @@ int main(void)
         cmocka_unit_test(test_graph_rebinding_connects_to_the_latest),
         cmocka_unit_test(test_graph_shapes_follow_let),
         cmocka_unit_test(test_graph_tied_weight_has_two_uses),
+        cmocka_unit_test(test_graph_ties_any_weights),
         cmocka_unit_test(test_graph_indexes_are_complete),
         cmocka_unit_test(test_graph_needs_grad),
         cmocka_unit_test(test_graph_several_outputs),

@@ -245,7 +245,7 @@ static void test_model_errors_attributes(void **state)
         {LINEAR("features: 4, init_std: .nan"), "m.yaml:4:65:", "op 'l': init_std: got '.nan'"},
         {LINEAR("features: 4, weight: m.weight"),
          "m.yaml:4:63:", "op 'l' (linear): unknown weight 'm.weight'"},
-        {LINEAR("features: 4, weight: l.weight"), "m.yaml:4:63:", "unknown weight 'l.weight'"},
+        {LINEAR("features: 4, weight: l.bias"), "m.yaml:4:63:", "unknown weight 'l.bias'"},
         {LINEAR("features: 8}\n  - {op: linear, name: k, in: l, out: k, features: 3, weight: "
                 "l.weight"),
          "m.yaml:5:63:", "weight 'l.weight' has shape [8, 8], expected [3, 8]"},
@@ -269,6 +269,42 @@ static void test_model_errors_attributes(void **state)
 }
 
 #define OPAQUE(rest) WITH_OPS("  - {op: opaque, name: o, out: o, " rest "}\n")
+
+/* A linear [8, 8] `l`, a batchnorm `b`, and an op of line 6 that reads them. */
+#define TIE(rest)                                                                                  \
+    LINEAR("features: 8}\n  - {op: batchnorm, name: b, in: l, out: k}\n  - " rest "}\n"            \
+           "  - {op: relu, name: r, in: l, out: r")
+#define TIED(tie) TIE("{op: linear, name: m, in: k, out: m, features: 8, tie: " tie)
+
+static void test_model_errors_ties(void **state)
+{
+    static const error_case cases[] = {
+        {TIED("l.weight"), "m.yaml:6:60:", "op 'm': tie: got 'l.weight', expected a map"},
+        {TIED("{weight: [l.weight]}"), "m.yaml:6:69:", "op 'm': tie: weight: got a list"},
+        {TIED("{weight: '{x}.weight'}"), "m.yaml:6:71:", "unknown name 'x'"},
+        {TIED("{wieght: l.weight}"),
+         "m.yaml:6:61:", "op 'm' (linear): tie: it has no weight 'wieght', did you mean 'weight'?"},
+        {TIED("{weight: l.weight, gain: l.bias}"), "m.yaml:6:79:", "it has no weight 'gain'"},
+        {TIED("{bias: l.bias}, bias: false"), "m.yaml:6:61:", "it has no weight 'bias'"},
+        {TIE("{op: relu, name: m, in: k, out: m, tie: {weight: l.weight}"),
+         "m.yaml:6:46:", "op 'm' (relu): tie: it has no weight 'weight'"},
+        {TIED("{weight: l.wieght}"),
+         "m.yaml:6:69:", "op 'm' (linear): unknown weight 'l.wieght', did you mean 'l.weight'?"},
+        {TIED("{bias: m.weight}"), "m.yaml:6:67:", "unknown weight 'm.weight'"},
+        {TIED("{weight: l.weight, bias: m.weight}"), "m.yaml:6:85:", "unknown weight 'm.weight'"},
+        {TIED("{bias: l}"), "m.yaml:6:67:", "unknown weight 'l'"},
+        {TIED("{bias: l.weight}"),
+         "m.yaml:6:67:", "weight 'l.weight' has shape [8, 8], expected [8]"},
+        {TIED("{weight: l.weight}, weight: l.weight"),
+         "m.yaml:6:61:", "tie: weight is tied to 'l.weight' already"},
+        {TIE("{op: batchnorm, name: m, in: k, out: m, tie: {running_mean: b.running_mean}"),
+         "m.yaml:6:51:", "tie: running_mean is a running statistic, expected a weight"},
+        {TIE("{op: batchnorm, name: m, in: k, out: m, tie: {bias: b.running_mean}"),
+         "m.yaml:6:57:", "'b.running_mean' is a running statistic, expected a weight"},
+    };
+    (void)state;
+    RUN(cases);
+}
 
 static void test_model_errors_stage_and_cost(void **state)
 {
@@ -363,6 +399,7 @@ int main(void)
         cmocka_unit_test(test_model_errors_names),
         cmocka_unit_test(test_model_errors_tensors),
         cmocka_unit_test(test_model_errors_attributes),
+        cmocka_unit_test(test_model_errors_ties),
         cmocka_unit_test(test_model_errors_stage_and_cost),
         cmocka_unit_test(test_model_errors_repeat),
         cmocka_unit_test(test_model_errors_loss),
