@@ -1,4 +1,4 @@
-/* add: a + b, the same shape. Both gradients are dout. */
+/* add: a + b + .., from left to right, of one shape. All gradients are dout. */
 #include "graph/ops/ops.h"
 
 #include <string.h>
@@ -9,20 +9,22 @@ static const smp_attr_desc ATTRS[] = {{0}};
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
-    smp__work_elementwise(graph, op, batch, 1, 0, work);
+    smp__work_elementwise(graph, op, batch, op->n_in - 1, 0, work);
 }
 
 static smp_status forward(const smp_op_call *call)
 {
-    smp__add(call->out, call->in[0], call->in[1],
-             smp__count(smp__out(call->graph, call->op), call->batch));
+    int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
+    smp__add(call->out, call->in[0], call->in[1], n);
+    for (int32_t i = 2; i < call->op->n_in; i++)
+        smp__accumulate(call->out, call->in[i], n);
     return SMP_OK;
 }
 
 static smp_status backward_input(const smp_op_call *call)
 {
     int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
-    for (int i = 0; i < 2; i++)
+    for (int32_t i = 0; i < call->op->n_in; i++)
         if (call->din[i])
             memcpy(call->din[i], call->dout, (size_t)n * sizeof(float));
     return SMP_OK;
@@ -30,16 +32,16 @@ static smp_status backward_input(const smp_op_call *call)
 
 const smp_op_kind smp__op_add = {
     .name = "add",
-    .summary = "sum of two tensors of one shape",
+    .summary = "sum of tensors of one shape",
     .sample = "inputs:\n"
               "  a: {dtype: float32, shape: [4, 6]}\n"
               "  b: {dtype: float32, shape: [4, 6]}\n"
               "ops:\n"
               "  - {op: add, name: op, in: [a, b], out: y}\n",
     .min_in = 2,
-    .max_in = 2,
+    .max_in = SMP_OP_MAX_IN,
     .attrs = ATTRS,
-    .infer = smp__infer_like_pair,
+    .infer = smp__infer_alike,
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

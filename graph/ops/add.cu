@@ -1,4 +1,5 @@
-/* add on a GPU: one pass, 16 bytes at a time. Where both gradients are wanted dout is read once. */
+/* add on a GPU: one pass, 16 bytes at a time, however many there are: the sum is rounded once. Where
+ * both gradients of two inputs are wanted dout is read once. */
 #include "graph/cuda/cuda_elementwise.cuh"
 #include "graph/ops/ops.h"
 
@@ -17,9 +18,51 @@ struct add_gradients {
     }
 };
 
+template <typename T> struct add_terms {
+    const T *in[SMP_OP_MAX_IN]; // each [n], 16-byte aligned, as out
+    T *out;
+    int terms;
+};
+
+template <int W, typename T>
+__device__ __forceinline__ void add_at(const add_terms<T> &a, int64_t at)
+{
+    float sum[W], x[W];
+    smp_read<W>(sum, a.in[0] + at);
+    for (int i = 1; i < a.terms; i++) {
+        smp_read<W>(x, a.in[i] + at);
+        for (int k = 0; k < W; k++)
+            sum[k] += x[k];
+    }
+    smp_write<W>(a.out + at, sum);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(SMP_BLOCK) add_kernel(add_terms<T> a, int64_t n)
+{
+    constexpr int W = smp_pack<T>::N;
+    const int64_t packs = n / W;
+    for (int64_t i = smp_thread(); i < packs; i += smp_threads())
+        add_at<W>(a, i * W);
+    for (int64_t i = packs * W + smp_thread(); i < n; i += smp_threads())
+        add_at<1>(a, i);
+}
+
+template <typename T> static smp_status add_all(const smp_op_call *call, int64_t n)
+{
+    const smp_cuda *cuda = smp_cuda_of(call);
+    add_terms<T> a = {{NULL}, (T *)call->out, call->op->n_in};
+    for (int i = 0; i < a.terms; i++)
+        a.in[i] = (const T *)call->in[i];
+    SMP_LAUNCH(add_kernel<T>, smp_grid(cuda, n / smp_pack<T>::N), SMP_BLOCK, 0, cuda->stream, a, n);
+    return smp__cuda_launched("add");
+}
+
 static smp_status forward(const smp_op_call *call)
 {
     const int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
+    if (call->op->n_in > 2)
+        return smp_is_bf16(call) ? add_all<bf16>(call, n) : add_all<float>(call, n);
     return smp_map2(call, call->in[0], call->in[1], call->out, n, add_values());
 }
 
@@ -33,9 +76,9 @@ template <typename T> static smp_status both_gradients(const smp_op_call *call)
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    if (call->din[0] && call->din[1])
+    if (call->op->n_in == 2 && call->din[0] && call->din[1])
         return smp_is_bf16(call) ? both_gradients<bf16>(call) : both_gradients<float>(call);
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < call->op->n_in; k++)
         if (call->din[k])
             SMP_TRY(smp_copy_tensor(call, call->op->out, call->din[k], call->dout));
     return SMP_OK;

@@ -14,17 +14,19 @@ smp_status smp__infer_like_input(smp_infer *infer)
     return SMP_OK;
 }
 
-smp_status smp__infer_like_pair(smp_infer *infer)
+smp_status smp__infer_alike(smp_infer *infer)
 {
     SMP_TRY(smp__infer_like_input(infer));
-    SMP_TRY(smp_infer_float(infer, 1));
-    const smp_tensor *a = infer->in[0], *b = infer->in[1];
-    if (smp_shape_equal(&a->shape, &b->shape))
-        return SMP_OK;
-    char first[128], second[128];
-    return smp_infer_fail(infer, "inputs '%s' %s and '%s' %s: expected the same shape", a->name,
-                          smp_shape_format(first, sizeof first, &a->shape), b->name,
-                          smp_shape_format(second, sizeof second, &b->shape));
+    for (int i = 1; i < infer->n_in; i++) {
+        const smp_tensor *a = infer->in[0], *b = infer->in[i];
+        char first[128], other[128];
+        SMP_TRY(smp_infer_float(infer, i));
+        if (!smp_shape_equal(&a->shape, &b->shape))
+            return smp_infer_fail(infer, "inputs '%s' %s and '%s' %s: expected the same shape",
+                                  a->name, smp_shape_format(first, sizeof first, &a->shape),
+                                  b->name, smp_shape_format(other, sizeof other, &b->shape));
+    }
+    return SMP_OK;
 }
 
 /* Of the outputs that a mask names. */
@@ -39,7 +41,7 @@ static double out_bytes(const smp_graph *graph, const smp_op *op, int64_t batch,
 
 smp_status smp__infer_pair_loss(smp_infer *infer)
 {
-    SMP_TRY(smp__infer_like_pair(infer));
+    SMP_TRY(smp__infer_alike(infer));
     infer->out_shape = (smp_shape){0};
     infer->out_batched = false;
     return SMP_OK;

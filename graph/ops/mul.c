@@ -37,7 +37,7 @@ const smp_op_kind smp__op_mul = {
     .min_in = 2,
     .max_in = 2,
     .attrs = ATTRS,
-    .infer = smp__infer_like_pair,
+    .infer = smp__infer_alike,
     .needs = smp__needs_pair,
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},

@@ -38,8 +38,8 @@ static inline int64_t smp__columns(const smp_tensor *tensor)
 
 /* Output like input 0, which must be float. */
 smp_status smp__infer_like_input(smp_infer *infer);
-/* Inputs 0 and 1 are float and have one shape; the output has it too. */
-smp_status smp__infer_like_pair(smp_infer *infer);
+/* All inputs are float and have one shape; the output has it too. */
+smp_status smp__infer_alike(smp_infer *infer);
 
 /* Fills the bytes of `work` from the tensors, the weights and what `needs` says. Flops are left. */
 void smp__work_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work);

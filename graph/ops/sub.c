@@ -52,7 +52,7 @@ const smp_op_kind smp__op_sub = {
     .min_in = 2,
     .max_in = 2,
     .attrs = ATTRS,
-    .infer = smp__infer_like_pair,
+    .infer = smp__infer_alike,
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };
