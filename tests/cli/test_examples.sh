@@ -9,6 +9,7 @@ limit_s=40
 # Models, options; a new example needs a line here. What is fixed keeps the test short.
 cases() {
     cat <<'CASES'
+linear       --cluster cluster-laptop
 mlp          --cluster cluster-mixed
 branches     --cluster cluster-laptop
 gpt-tiny     --cluster cluster-laptop
@@ -24,6 +25,9 @@ gpt2-30b     --cluster cluster-h100 --stages 16 --microbatches 8
 gpt2-124m    --cluster cluster-h200 -n 1 --device cuda --precision bf16 --microbatch-size 32 --microbatches 4
 gpt2-774m    --cluster cluster-h200 -n 2 --device cuda --precision bf16 --microbatch-size 8 --microbatches 4
 gpt2-30b-stage --cluster cluster-h200 -n 1 --device cuda --precision bf16 --microbatch-size 2 --microbatches 2
+llama3-8b    --cluster cluster-h100 -n 8 --stages 8 --device cuda --precision bf16 --chunks 1 --microbatches 32
+llama3-70b   --cluster cluster-h100 -n 64 --stages 32 --device cuda --precision bf16 --chunks 1 --microbatches 64 --pipeline 1f1b
+mixtral-like --cluster cluster-h100 -n 32 --stages 32 --device cuda --precision bf16 --chunks 1 --microbatches 64 --pipeline 1f1b
 gpt-175b     --cluster cluster-h200 --stages 64 --microbatches 16 --chunks 1
 gpt-175b     --cluster cluster-a100-16k --stages 128 --microbatches 16 --chunks 1
 CASES
