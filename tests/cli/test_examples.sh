@@ -15,6 +15,8 @@ branches     --cluster cluster-laptop
 gpt-tiny     --cluster cluster-laptop
 gpt-small    --cluster cluster-laptop
 llama-tiny   --cluster cluster-laptop
+bert-small   --cluster cluster-laptop
+t5-small     --cluster cluster-laptop
 vit-digits   --cluster cluster-laptop
 resnet-small --cluster cluster-laptop --microbatch-size 32
 vit-b16      --cluster cluster-a100 -n 4 --microbatch-size 32
