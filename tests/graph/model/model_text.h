@@ -33,7 +33,7 @@ static inline void expect_error(const char *text, size_t bytes, const char *star
         fail_msg("got '%s', expected '%s' ... '%s':\n%s", message, start, part, text);
 }
 
-/* A small GPT with everything that the format has: let, repeat, rebinding, a tied weight, a
+/* A small GPT with everything that the format has: let, repeat, rebinding, tied weights, a
  * loss. */
 static const char gpt_text[] =
     "smp: 1\n"
@@ -48,7 +48,7 @@ static const char gpt_text[] =
     "  - repeat: layers\n"
     "    as: i\n"
     "    ops:\n"
-    "      - {op: layernorm, name: \"h{i}.ln\", in: x, out: a}\n"
+    "      - {op: layernorm, name: \"h{i}.ln\", in: x, out: a, tie: {bias: h0.ln.bias}}\n"
     "      - {op: linear, name: \"h{i}.qkv\", in: a, out: a, features: 3*d}\n"
     "      - {op: attention, name: \"h{i}.attn\", in: a, out: a, heads: heads, causal: true}\n"
     "      - {op: linear, name: \"h{i}.proj\", in: a, out: a, features: d}\n"

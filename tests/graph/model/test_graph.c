@@ -351,7 +351,9 @@ static void test_graph_fingerprint(void **state)
         {"name: \"h{i}.res\"", "name: \"h{i}.sum\""},
         {",\n     weight: wte.weight", ""},
         {"loss: loss\n", ""},
-        {"op: layernorm,", "op: gelu,"},
+        {", tie: {bias: h0.ln.bias}", ""},
+        {"op: layernorm, name: \"h{i}.ln\", in: x, out: a, tie: {bias: h0.ln.bias}}",
+         "op: gelu, name: \"h{i}.ln\", in: x, out: a}"},
         {"name: gpt", "mode: inference"},
         {"rows: vocab,", "init_std: 0.5, rows: vocab,"},
     };

@@ -110,7 +110,8 @@ static void test_no_memory_while_growing(void **state)
         smp_text_append(&text, "v%d: %d, ", i, i);
     smp_text_append(&text, "}\ninputs: {x0: {dtype: float32, shape: [4]}}\nops:\n"
                            "  - {repeat: 300, as: i, ops: [{op: linear, name: 'l{i}', in: 'x{i}',"
-                           " out: 'x{i+1}', features: 4, group: 'g{i}'}]}\n"
+                           " out: 'x{i+1}', features: 4, group: 'g{i}',"
+                           " tie: {weight: l0.weight}}]}\n"
                            "  - {op: opaque, name: o, out: o, in: [x0");
     for (int i = 1; i < 100; i++)
         smp_text_append(&text, ", &a%d x%d", i, i);
