@@ -169,6 +169,8 @@ typedef struct smp_step_result {
     int64_t skipped;      /* training steps of this job so far that changed nothing */
     int64_t loss_rows; /* what the loss is the mean over: targets that are not ignored, or samples
                              where none can be */
+    int64_t hits;      /* without training, if the loss is a cross_entropy: of loss_rows those whose
+                          largest logit, the first of equals, is the target's; else -1 */
 } smp_step_result;
 
 /* One global batch: every micro-batch, gradient reduction, optimizer step. Collective.

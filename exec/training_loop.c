@@ -143,6 +143,25 @@ static void print_step(const trainer *t, const smp_step_result *r)
     fflush(stdout);
 }
 
+/* hits: -1 if the loss has none. */
+static void print_evaluation(const trainer *t, int64_t step, double loss, double rows, int64_t hits)
+{
+    const double accuracy = rows > 0.0 ? (double)hits / rows : NAN;
+    char text[64], share[64];
+    json_number(text, sizeof(text), "%.9g", loss);
+    json_number(share, sizeof(share), "%.9g", accuracy);
+    if (t->options->json && hits >= 0)
+        printf("{\"step\": %" PRId64 ", \"eval_loss\": %s, \"accuracy\": %s}\n", step, text, share);
+    else if (t->options->json)
+        printf("{\"step\": %" PRId64 ", \"eval_loss\": %s}\n", step, text);
+    else if (hits >= 0 && rows > 0.0)
+        printf("step %" PRId64 "  evaluation loss %.4f  accuracy %.2f %%\n", step, loss,
+               100.0 * accuracy);
+    else
+        printf("step %" PRId64 "  evaluation loss %.4f\n", step, loss);
+    fflush(stdout);
+}
+
 /* The mean over the whole set, each target once. The losses of micro-batches are added in the order
  * of the samples: the micro-batch size decides the last bits, and nothing else of the plan does. */
 static smp_status evaluate(trainer *t, int64_t step)
@@ -150,6 +169,7 @@ static smp_status evaluate(trainer *t, int64_t step)
     const int64_t n = smp_data_samples(t->eval_data);
     const int microbatches = t->job->comm.ddp_size * t->job->microbatches;
     double sum = 0.0, rows = 0.0;
+    int64_t hits = 0;
     for (batch b = {0}; b.first < n; b.first += b.samples) {
         smp_step_result r;
         b.samples = n - b.first < t->global_batch ? n - b.first : t->global_batch;
@@ -164,15 +184,10 @@ static smp_status evaluate(trainer *t, int64_t step)
             sum += losses[i] * counted[i];
             rows += counted[i];
         }
+        hits = r.hits >= 0 ? hits + r.hits : -1;
     }
-    const double loss = rows > 0.0 ? sum / rows : 0.0;
-    char text[64];
-    if (t->prints && t->options->json)
-        printf("{\"step\": %" PRId64 ", \"eval_loss\": %s}\n", step,
-               json_number(text, sizeof(text), "%.9g", loss));
-    else if (t->prints)
-        printf("step %" PRId64 "  evaluation loss %.4f\n", step, loss);
-    fflush(stdout);
+    if (t->prints)
+        print_evaluation(t, step, rows > 0.0 ? sum / rows : 0.0, rows, hits);
     return SMP_OK;
 }
 

@@ -81,6 +81,13 @@ typedef struct smp__input {
     bool counts_here;       /* ... and this rank is the one of its replica that looks at them */
 } smp__input;
 
+/* A micro-batch's place among the losses. */
+typedef struct smp__loss_slot {
+    float loss;
+    int64_t hits; /* of a loss that counts them; in training not written */
+} smp__loss_slot;
+_Static_assert(sizeof(smp__loss_slot) <= SMP_LOSS_SLOT_BYTES, "one does not reach into the next");
+
 typedef struct smp__cost_samples smp__cost_samples;
 
 struct smp {
@@ -116,7 +123,7 @@ struct smp {
     char *loss_gradient; /* in it: [microbatches] shares of the loss, 64 bytes apart */
     smp__input *input;   /* [n_input] */
     char *host;     /* of device->reserve_host: inputs, and what the host reads after a wait: */
-    char *loss;     /* in it: [microbatches] losses, 64 bytes apart */
+    char *loss;     /* in it: [microbatches] smp__loss_slot, 64 bytes apart */
     char *share;    /* in it: likewise, where `loss_gradient` is copied from */
     double *square; /* in it: [n_param] sums of squares of gradients */
     char *piece;    /* in it: SMP__PIECE_BYTES for copies; NULL with host memory */
@@ -124,7 +131,8 @@ struct smp {
     double *norm;        /* [graph->n_param + SMP__STEP_SUMS] for the global norm */
     double *rows;        /* [ddp * microbatches]: what each loss is a mean over, see loss_share.h */
     MPI_Comm rows_group; /* ranks that have to tell each other at the start; MPI_COMM_NULL: none */
-    double *result;      /* [2 * ddp * microbatches + world_size]: losses, their rows, times */
+    double *result;      /* [2 * ddp * microbatches + world_size + 1]: losses, their rows, times of
+                            the ranks, hits */
 
     int first_microbatch; /* of the inputs: what micro-batch 0 of a call reads; 0 in training */
     int64_t step;         /* steps done */

@@ -15,8 +15,7 @@
 
 #include <stdlib.h>
 
-/* The loss whose targets decide what counts; NULL: every sample counts alike. */
-static const smp_op *counting_loss(const smp *s)
+const smp_op *smp__counting_loss(const smp *s)
 {
     int32_t loss = s->graph->loss >= 0 ? s->graph->tensor[s->graph->loss].producer : -1;
     return loss >= 0 && s->graph->op[loss].kind->rows_counted ? &s->graph->op[loss] : NULL;
@@ -106,7 +105,7 @@ smp_status smp__loss_share_build(smp *s)
     s->rows = calloc((size_t)n, sizeof(*s->rows));
     if (!s->rows)
         return smp_fail_memory((size_t)n * sizeof(*s->rows));
-    const smp_op *loss = counting_loss(s);
+    const smp_op *loss = smp__counting_loss(s);
     if (!loss)
         return SMP_OK;
     SMP_TRY(find_inputs(s, loss->in[loss->kind->rows_in]));
@@ -140,7 +139,7 @@ static void count_rows(smp *s, const smp_op *loss, const void *const *inputs, do
 static smp_status find_rows(smp *s, const void *const *inputs)
 {
     int m = s->microbatches, n = s->comm.ddp_size * m;
-    const smp_op *loss = counting_loss(s);
+    const smp_op *loss = smp__counting_loss(s);
     for (int i = 0; i < n; i++)
         s->rows[i] = loss ? 0.0 : (double)smp__job_samples(s, i / m, i % m);
     if (!loss)

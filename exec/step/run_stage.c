@@ -4,6 +4,7 @@
 
 #include "exec/state/device_wait.h"
 #include "exec/step/cost_samples.h"
+#include "exec/step/loss_share.h"
 #include "exec/step/messages.h"
 
 static void fill_call(const smp *s, int microbatch, const smp__call *call, smp_op_call *out)
@@ -50,12 +51,21 @@ static smp_op_call forward_args(const smp *s, int chunk, int microbatch, const s
     return args;
 }
 
+/* Where the loss counts its hits, beside its value in the slot; NULL while the model is trained. */
+static int64_t *hits_of(const smp *s, const smp_op_call *args)
+{
+    if (s->training_call || args->op != smp__counting_loss(s) || !args->op->kind->counts_hits)
+        return NULL;
+    return &((smp__loss_slot *)args->out)->hits;
+}
+
 /* at[0] is the call's; with call->pair at[1] is that of the next one, which is done too. */
 static smp_status forward_call(smp *s, int chunk, int microbatch, const smp__call *call,
                                const smp_layout_redo *at)
 {
     operands of[2];
     smp_op_call args = forward_args(s, chunk, microbatch, call, &at[0], &of[0]);
+    args.hits = hits_of(s, &args);
     if (!call->pair)
         return call->kernels->forward(&args);
     smp_op_call next = forward_args(s, chunk, microbatch, call + 1, &at[1], &of[1]);

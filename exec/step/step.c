@@ -105,16 +105,27 @@ static smp_status finish_device_work(smp *s, bool training)
     return smp__device_idle(s);
 }
 
-/* The losses of this rank and what they count, for `collect`; everything else is zero. */
+/* Does the call in progress count the rows that the model has right? */
+static bool counts_hits(const smp *s)
+{
+    const smp_op *loss = smp__counting_loss(s);
+    return loss && loss->kind->counts_hits && !s->training_call;
+}
+
+/* The losses of this rank, what they count and their hits, for `collect`; everything else is
+ * zero. */
 static void read_losses(smp *s)
 {
     int losses = s->comm.ddp_size * s->microbatches;
     int own = s->comm.replica * s->microbatches;
-    memset(s->result, 0, (size_t)(2 * losses + s->comm.world_size) * sizeof(double));
+    double *hits = s->result + 2 * losses + s->comm.world_size;
+    memset(s->result, 0, (size_t)(hits + 1 - s->result) * sizeof(double));
     for (int mb = 0; s->memory->loss >= 0 && mb < s->microbatches; mb++) {
-        const char *slot = s->loss + (int64_t)mb * SMP_LOSS_SLOT_BYTES;
-        s->result[own + mb] = (double)*(const float *)slot;
+        const smp__loss_slot *slot =
+            (const smp__loss_slot *)(s->loss + (int64_t)mb * SMP_LOSS_SLOT_BYTES);
+        s->result[own + mb] = (double)slot->loss;
         s->result[losses + own + mb] = s->rows[own + mb];
+        *hits += counts_hits(s) ? (double)slot->hits : 0.0; /* whole numbers: exact */
     }
 }
 
@@ -172,14 +183,15 @@ static smp_status check_skipped(smp *s, const smp_step_result *done)
         s->skipped_in_row, done->step, done->loss, done->loss_rows, fabs(done->grad_norm));
 }
 
-/* The losses of all replicas, by replica and micro-batch, added in that order on every rank, and
- * the time of the slowest. */
+/* The losses of all replicas, by replica and micro-batch, added in that order on every rank, their
+ * hits, and the time of the slowest. */
 static smp_status collect(smp *s, smp_step_result *result)
 {
     int losses = s->comm.ddp_size * s->microbatches;
     int times = 2 * losses, count = times + s->comm.world_size;
     s->result[times + s->comm.world_rank] = 1e6 * (smp_clock_s() - s->step_begin_s);
-    SMP_TRY(smp__comm_sum(&s->comm, s->result, count));
+    SMP_TRY(smp__comm_sum(&s->comm, s->result, count + 1));
+    result->hits = counts_hits(s) ? (int64_t)s->result[count] : -1;
     result->loss = smp__loss_mean(s->result, s->result + losses, losses);
     for (int i = losses; i < times; i++)
         result->loss_rows += (int64_t)s->result[i];

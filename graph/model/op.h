@@ -146,6 +146,9 @@ typedef struct smp_op_call {
     /* For backward_weight of running statistics: how many micro-batches with samples in them stand
      * behind this one in its replica's part of the step, and how many replicas add up. */
     int64_t following, replicas;
+    /* For forward of a kind that counts hits: where it writes how many there are; NULL: not
+     * wanted. */
+    int64_t *hits;
 } smp_op_call;
 
 /* Kernels of one backend. All NULL: the kind can be planned, not run. */
@@ -195,6 +198,9 @@ struct smp_op_kind {
      * all of its micro-batches. NULL: every sample counts alike. */
     int64_t (*rows_counted)(const int32_t *values, int64_t n);
     int rows_in;
+    /* Of such a loss: forward says on request (`hits` of the call) of how many of those rows the
+     * input has the right answer, padding left out. */
+    bool counts_hits;
 };
 
 /* Do inputs get gradients? A kind without kernels is planned as if all of them did. */

@@ -8,7 +8,10 @@
  *
  * label_smoothing e (Szegedy et al. 2016): the target has the probability 1 - e, and e is shared
  * out evenly among all V, so that the loss reads (1 - e) logit[target] + e mean(logits) for the
- * target's logit. */
+ * target's logit.
+ *
+ * A row is a hit if an argmax that takes the first of equals finds its target; one with a NaN that
+ * an argmax could find is none. */
 #include "graph/ops/ops.h"
 
 #include <math.h>
@@ -112,6 +115,17 @@ static double smoothed_logit(const float *logits, int64_t classes, int32_t targe
     return logit;
 }
 
+/* Nothing before the target is as large, nothing behind it larger. */
+static bool is_hit(const float *logits, int64_t classes, int32_t target)
+{
+    bool beaten = false;
+    for (int64_t c = 0; c < target; c++)
+        beaten |= !(logits[c] < logits[target]);
+    for (int64_t c = target; c < classes; c++)
+        beaten |= !(logits[c] <= logits[target]);
+    return !beaten;
+}
+
 SMP_VECTOR static void subtract(float *y, float x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -127,7 +141,7 @@ static smp_status forward(const smp_op_call *call)
     int64_t classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
     double smoothing = call->op->attr[LABEL_SMOOTHING].f;
     double loss = 0;
-    int64_t count = 0;
+    int64_t count = 0, hits = 0;
     for (int64_t r = 0; r < rows; r++, logits += classes) {
         stats[r] = (row_stats){0, 1};
         if (target[r] == IGNORED)
@@ -143,7 +157,10 @@ static smp_status forward(const smp_op_call *call)
         loss += log((double)sum) +
                 ((double)max - smoothed_logit(logits, classes, target[r], smoothing));
         count++;
+        hits += call->hits && is_hit(logits, classes, target[r]);
     }
+    if (call->hits)
+        *call->hits = hits;
     *(float *)call->out = count > 0 ? (float)(loss / (double)count) : 0;
     return SMP_OK;
 }
@@ -198,4 +215,5 @@ const smp_op_kind smp__op_cross_entropy = {
     .index_range = index_range,
     .rows_counted = rows_counted,
     .rows_in = TARGETS,
+    .counts_hits = true,
 };

@@ -143,6 +143,28 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     }
 }
 
+/* hits: what other rows had, 0 at first; whole numbers, so their order does not matter. */
+template <typename T, bool ONE_WARP>
+__global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
+    cross_entropy_hits(const T *logits, const int32_t *target, unsigned long long *hits,
+                       int64_t rows, int64_t classes) // (rows, classes), (rows), [1]
+{
+    __shared__ float scratch[32];
+    for (int64_t r = smp_first_row(); r < rows; r += smp_row_stride()) {
+        const T *x = logits + r * classes;
+        const int32_t t = target[r];
+        if (t < 0 || t >= classes)
+            continue;
+        const float best = smp_float(x[t]);
+        bool beaten = false;
+        for (int64_t c = threadIdx.x; c < classes; c += blockDim.x)
+            beaten |= !(c < t ? smp_float(x[c]) < best : smp_float(x[c]) <= best);
+        const float lanes = smp_row_sum<ONE_WARP>(beaten ? 1.0f : 0.0f, scratch);
+        if (threadIdx.x == 0 && lanes == 0.0f)
+            atomicAdd(hits, 1ull);
+    }
+}
+
 template <typename T, bool ONE_WARP>
 __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
     cross_entropy_backward(const T *logits, const int32_t *target, const row_stats *stats,
@@ -194,6 +216,20 @@ static layout layout_of(const smp_op_call *call)
     return l;
 }
 
+template <typename T> static smp_status count_hits(const smp_op_call *call, const layout &l)
+{
+    cudaStream_t stream = smp_cuda_of(call)->stream;
+    unsigned long long *hits = reinterpret_cast<unsigned long long *>(call->hits);
+    const int lanes = smp_row_lanes<T>(l.classes);
+    const auto kernel =
+        lanes == SMP_WARP ? cross_entropy_hits<T, true> : cross_entropy_hits<T, false>;
+    SMP_TRY(SMP_CUDA(cudaMemsetAsync, hits, 0, sizeof *hits, stream));
+    SMP_LAUNCH(kernel, smp_row_grid(l.counted, lanes), smp_row_block(lanes), 0, stream,
+               static_cast<const T *>(call->in[LOGITS]),
+               static_cast<const int32_t *>(call->in[TARGETS]), hits, l.counted, l.classes);
+    return SMP_OK;
+}
+
 template <typename T> static smp_status forward(const smp_op_call *call)
 {
     cudaStream_t stream = smp_cuda_of(call)->stream;
@@ -217,6 +253,8 @@ template <typename T> static smp_status forward(const smp_op_call *call)
                static_cast<const float *>(l.mean), l.smoothing, part, l.counted, l.classes);
     SMP_LAUNCH(cross_entropy_mean, 1, SMP_BLOCK, 0, stream, static_cast<const partial *>(part),
                l.parts, static_cast<float *>(call->out), l.count);
+    if (call->hits)
+        SMP_TRY(count_hits<T>(call, l));
     return smp__cuda_launched("cross_entropy");
 }
 

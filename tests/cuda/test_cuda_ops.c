@@ -502,6 +502,64 @@ static void test_cuda_ops_embedding_survives_bad_indices(void **state)
     comparison_close(&c);
 }
 
+/* Rows of small whole numbers, so that the largest stands in several places, and how many are hits:
+ * the first of them is the target of every fourth row, the second one of the next, then a target is
+ * ignored, then one is just somewhere; behind the target of row 0 stands a NaN. */
+static int64_t make_hits(op_run *run, int64_t rows, int64_t classes)
+{
+    float *x = run->in[0].data;
+    int32_t *target = run->in[1].data;
+    int64_t hits = 0;
+    for (int64_t r = 0; r < rows; r++, x += classes) {
+        int64_t first = 0, second = -1;
+        for (int64_t c = 0; c < classes; c++) {
+            x[c] = (float)((7 * c + 3 * r) % 11 % 4);
+            second = x[c] > x[first] ? -1 : x[c] == x[first] && c > 0 && second < 0 ? c : second;
+            first = x[c] > x[first] ? c : first;
+        }
+        const int64_t of_kind[] = {first, second, -1, (13 * r) % classes};
+        target[r] = (int32_t)of_kind[r % 4];
+        hits += target[r] == first;
+    }
+    x = run->in[0].data;
+    x[classes - 1] = NAN;
+    return hits - 1;
+}
+
+/* As an argmax counts, in rows of a warp and of a block. */
+static void test_cuda_ops_count_hits(void **state)
+{
+    (void)state;
+    static const int classes[] = {24, 61, 5003};
+    const op_case of = op_case_of("cross_entropy");
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+        for (int is_bf16 = 0; is_bf16 <= 1; is_bf16++) {
+            char inputs[64];
+            model_text m;
+            uint64_t rng;
+            comparison c;
+            device_run run;
+            device_arrays arrays;
+            snprintf(inputs, sizeof inputs, "a: float32 [30, %d]; b: int32 [30]", classes[i]);
+            const large_case some = {2, 2, inputs, "in: [a, b]"};
+            large_case_model(&of, &some, &m, &rng);
+            comparison_open(&c, &of, is_bf16 ? SMP_PRECISION_BF16 : SMP_PRECISION_FP32, &m, &rng);
+            int64_t want = make_hits(&c.host, 60, classes[i]);
+            device_run_open(&run, c.graph, "op", m.batch, 0);
+            device_run_put(&run, &c.host);
+            device_buffer hits = device_buffer_make(sizeof want, 0);
+            smp_op_call call = device_forward_call(&run, &c.host, &arrays);
+            call.hits = hits.data;
+            device_wait(run.kernels->forward(&call));
+            int64_t *got = device_get(&hits);
+            assert_int_equal(*got, want);
+            free(got);
+            device_buffer_free(&hits);
+            device_run_close(&run);
+            comparison_close(&c);
+        }
+}
+
 static int open_with_properties(void **state)
 {
     int major = 0, minor = 0;
@@ -520,6 +578,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_ops_are_complete),
         cmocka_unit_test(test_cuda_ops_embedding_survives_bad_indices),
+        cmocka_unit_test(test_cuda_ops_count_hits),
     };
     if (!there_is_a_device())
         return SKIPPED;

@@ -23,12 +23,15 @@ plan wide.yaml 2 2 1 simple 1 2 5
 evaluated() {
     run mpirun -n "$2" smp-run "$1" --data text.txt --steps 1 --lr 0 --json --eval-data "${@:3}"
     [ "$status" -eq 0 ] || fail "exit code $status"
-    sed -nE 's/.*"eval_loss": ?([^}]*)}/\1/p' out
+    sed -nE 's/.*"eval_loss": ?([^,}]*).*/\1/p' out
 }
+
+# The same of a run that has just been: what it said of right answers.
+accuracy() { sed -nE 's/.*"accuracy": ([^}]*)}/\1/p' out; }
 
 close() { # what got expected
     checks=$((checks + 1))
-    awk -v a="$2" -v b="$3" 'BEGIN { d = (a - b) / b; exit !(a > 0 && d < 1e-6 && d > -1e-6) }' ||
+    awk -v a="$2" -v b="$3" 'BEGIN { d = a - b; exit !(a ~ /^[0-9]/ && d * d <= 1e-12 * b * b) }' ||
         fail "$1: got '$2', expected '$3'"
 }
 
@@ -41,19 +44,23 @@ samples() {
 for ((i = 0; i < 11; i++)); do
     samples "$i" 1 >sample.txt
     evaluated single.yaml 1 sample.txt
+    accuracy >>right
 done >alone
 expect_equal "samples" "$(sort -u alone | wc -l | tr -d ' ')" 11
 
 for count in 1 3 11; do
     samples 0 "$count" >set.txt
     mean=$(head -n "$count" alone | awk '{ sum += $1 } END { printf "%.9g", sum / NR }')
+    right=$(head -n "$count" right | awk '{ sum += $1 } END { printf "%.9g", sum / NR }')
     reference=$(evaluated one.yaml 1 set.txt)
     close "$count samples, one by one" "$reference" "$mean"
+    close "$count samples, right one by one" "$(accuracy)" "$right"
     close "$count samples, micro-batches of 1" "$(evaluated single.yaml 1 set.txt)" "$mean"
     close "$count samples, micro-batches of 5" "$(evaluated wide.yaml 2 set.txt)" "$mean"
     for plan in three.yaml:1 two.yaml:2 four.yaml:4 replicas.yaml:4; do
         expect_equal "$count samples, ${plan%:*}" "$(evaluated "${plan%:*}" "${plan#*:}" set.txt)" \
             "$reference"
+        close "$count samples, right with ${plan%:*}" "$(accuracy)" "$right"
     done
 done
 
@@ -89,6 +96,10 @@ close "ignored targets" "$reference" "$mean"
 close "ignored targets, micro-batches of 5" "$(masked wide.yaml 2 0 5)" "$mean"
 expect_equal "ignored targets, replicas" "$(masked replicas.yaml 4 0 5)" "$reference"
 expect_equal "a set without a target" "$(masked single.yaml 1 1 1)" 0
+expect_equal "a set without a target" "$(accuracy)" null
+samples 0 3 >set.txt
+expect_exit 0 mpirun -n 1 smp-run one.yaml --data text.txt --steps 1 --eval-data set.txt
+expect_match out '^step 1  evaluation loss [0-9.]+  accuracy [0-9.]+ %$'
 
 # JSON has no infinities.
 sample() { # features: the header of one sample of floats
