@@ -92,7 +92,7 @@ typedef struct smp__model {
     smp_op *op;
     smp_tensor *tensor;
     smp__name_index tensor_index; /* name -> the tensor it is bound to now */
-    smp_map *tied_index; /* "<op>.<role>" of tied weights -> the weight */
+    smp_map *tied_index;          /* "<op>.<role>" of tied weights -> the weight */
     smp_map *group_index;
     const char **group;
     size_t group_capacity;

@@ -1,5 +1,5 @@
-/* add on a GPU: one pass, 16 bytes at a time, however many there are: the sum is rounded once. Where
- * both gradients of two inputs are wanted dout is read once. */
+/* add on a GPU: one pass, 16 bytes at a time, however many there are: the sum is rounded once.
+ * Where both gradients of two inputs are wanted dout is read once. */
 #include "graph/cuda/cuda_elementwise.cuh"
 #include "graph/ops/ops.h"
 

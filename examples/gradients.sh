@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prints, side by side, the gradients of 30 samples on one process and on four replicas, which get 8, 8, 8 and 6 of them.
-#   replicas.sh PROGRAM [FOLDER_OF_SMP_PARTITION]
-# PROGRAM is replicas.c, built.
+#   gradients.sh PROGRAM [FOLDER_OF_SMP_PARTITION]
+# PROGRAM is gradients.c, built.
 set -euo pipefail
 program=$(realpath "$1")
 [ $# -lt 2 ] || PATH=$(realpath "$2"):$PATH

@@ -1,8 +1,8 @@
 /* Prints the gradients of one step of linear.yaml over 30 samples, whatever the number of replicas:
  *
- *   cc replicas.c -o replicas $(pkg-config --cflags --libs smp)
+ *   cc gradients.c -o gradients $(pkg-config --cflags --libs smp)
  *   smp-partition linear.yaml -n 4 --ddp 4 --microbatch-size 8 --microbatches 1 -o plan.yaml
- *   mpirun -n 4 ./replicas plan.yaml
+ *   mpirun -n 4 ./gradients plan.yaml
  *
  * A step of plain gradient descent with a learning rate of 1 takes the gradient off a weight, so it
  * is what the weight was less what it is. */
@@ -61,7 +61,7 @@ static smp_status step(smp *s, smp_step_result *result)
 int main(int argc, char **argv)
 {
     if (argc != 2) {
-        fprintf(stderr, "usage: mpirun -n RANKS replicas PLAN\n");
+        fprintf(stderr, "usage: mpirun -n RANKS gradients PLAN\n");
         return 2;
     }
     smp_options options = smp_options_default();
@@ -73,14 +73,14 @@ int main(int argc, char **argv)
     smp *s = NULL;
     smp_status status = smp_init(&s, &options);
     if (status != SMP_OK) {
-        fprintf(stderr, "replicas: %s\n", smp_last_error());
+        fprintf(stderr, "gradients: %s\n", smp_last_error());
         return smp_status_exit_code(status);
     }
     float before[2][MOST_WEIGHTS], after[2][MOST_WEIGHTS];
     smp_step_result result;
     int done = read_weights(s, before) && step(s, &result) == SMP_OK && read_weights(s, after);
     if (!done)
-        fprintf(stderr, "replicas: %s\n", smp_last_error());
+        fprintf(stderr, "gradients: %s\n", smp_last_error());
     for (int w = 0; done && smp_rank(s, SMP_WORLD) == 0 && w < smp_weight_count(s); w++)
         for (int64_t i = 0; i < smp_weight_elements(s, w); i++)
             printf("%s[%d]\t%.6f\n", smp_weight_name(s, w), (int)i,
