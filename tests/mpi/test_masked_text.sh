@@ -60,7 +60,7 @@ def t5():
         length = max(i for i, token in enumerate(before) if token != 256 or i == 0)
         for i in range(length):
             assert targets[i] in (before[i + 1], -1)
-            assert part == "held" and before[i + 1] >= 258 or targets[i] != -1
+            assert (targets[i] == -1) == (part == "held" and before[i + 1] >= 258)
         assert targets[length] == (-1 if part == "held" else 257)
         assert set(targets[length + 1:]) <= {-1}
         spans = {}
