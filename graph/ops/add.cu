@@ -1,4 +1,4 @@
-/* add on a GPU: one pass, 16 bytes at a time, however many there are: the sum is rounded once.
+/* add on a GPU: one pass, 16 bytes at a time, over however many there are: a sum is rounded once.
  * Where both gradients of two inputs are wanted dout is read once. */
 #include "graph/cuda/cuda_elementwise.cuh"
 #include "graph/ops/ops.h"
