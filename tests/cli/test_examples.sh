@@ -19,6 +19,8 @@ bert-small   --cluster cluster-laptop
 t5-small     --cluster cluster-laptop
 vit-digits   --cluster cluster-laptop
 resnet-small --cluster cluster-laptop --microbatch-size 32
+resnet-18    --cluster cluster-laptop --microbatch-size 32 --microbatches 8
+resnet-50    --cluster cluster-a100 -n 8 --stages 8 --microbatch-size 32 --microbatches 16
 vit-b16      --cluster cluster-a100 -n 4 --microbatch-size 32
 bert-large   --cluster cluster-a100 -n 8
 inception    --cluster cluster-v100 -n 8 --stages 8 --chunks 1 --microbatch-size 32 --microbatches 16
@@ -59,6 +61,14 @@ done
 # Written out by its script.
 expect_exit 0 bash "$SMP_EXAMPLES/inception.sh"
 expect_equal "inception.yaml" "$(cmp out "$SMP_EXAMPLES/inception.yaml" && echo same)" same
+
+# Arrays of what their headers say, the same ones every time.
+expect_exit 0 bash "$SMP_EXAMPLES/random-images.sh" 4 1000 5 images
+expect_exit 0 bash "$SMP_EXAMPLES/random-images.sh" 4 1000 5 again
+expect_equal "random images" "$(cat images/images.npy images/labels.npy | wc -c)" $((128 + 5 * 3 * 4 * 4 + 128 + 5 * 4))
+expect_equal "random images" "$(diff -r images again && echo same)" same
+expect_equal "bytes of random labels above a thousand" \
+    "$(tail -c 20 images/labels.npy | od -An -v -td4 | awk '{ for (i = 1; i <= NF; i++) n += $i > 999 } END { print n + 0 }')" 0
 
 # Against the baselines.
 bottleneck() { # model, stages, cluster, option...
