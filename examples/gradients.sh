@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Prints, side by side, the gradients of 30 samples on one process and on four replicas, which get 8, 8, 8 and 6 of them.
+# Prints, side by side, the gradients of 30 samples on one process and on four replicas, which get
+# 8, 8, 8 and 6 of them.
 #   gradients.sh PROGRAM [FOLDER_OF_SMP_PARTITION]
 # PROGRAM is gradients.c, built.
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# examples/gradients.sh: the gradients of 30 samples on one process and on four replicas, 30 being no
-# multiple of four.
+# examples/gradients.sh: the gradients of 30 samples on one process and on four replicas, 30 being
+# no multiple of four.
 # shellcheck source=../cli/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 expect_exit 0 "$SMP_EXAMPLES/gradients.sh" "$SMP_BIN_DIR/gradients" "$SMP_BIN_DIR"
