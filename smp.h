@@ -16,6 +16,7 @@
  * - Where a machine has more ranks than cores, the calling thread is bound to one core, with the
  *   batch policy and a timer slack of 1 us, while it has a job: not with options.keep_scheduling.
  * - A job on a GPU makes it the thread's current CUDA device; CUDA and NCCL, once loaded, stay.
+ * - Plugins, once loaded, stay.
  *
  * Errors: every call that can fail returns an smp_status; smp_last_error() holds the message of the
  * last failure in the calling thread. The library never exits, prints or aborts. Outputs are
@@ -126,6 +127,11 @@ typedef struct smp_options {
                             where ranks outnumber cores; 0: see above */
     int record_costs;    /* keep what operators and messages of the last steps take for
                          smp_costs_write */
+    /* [n_plugins] files of operators of your own (see smp_op_register), without a slash: of the
+     * current folder. They are loaded before models are read and stay; a file that a job before
+     * loaded is not loaded again. */
+    const char *const *plugins;
+    int n_plugins;
 } smp_options;
 
 SMP_API smp_options smp_options_default(void);
@@ -259,6 +265,159 @@ SMP_API smp_status smp_costs_write(smp *s, const char *path);
 
 /* Plans without running: writes a plan file for options->model. Not collective, no MPI needed. */
 SMP_API smp_status smp_plan_write(const smp_options *options, const char *path);
+
+/* Operators of your own. An operator is described by one smp_custom_op and registered under its
+ * name, for the rest of the process; models read from then on may use it as they use a built-in
+ * one. It is planned, measured, recomputed, trained and saved as those are. It runs on the CPU;
+ * for a GPU it can be planned, not run.
+ *
+ * A plugin is a shared object that defines smp_plugin_register, below. The programs load it with
+ * --plugin FILE, a program of yours with options.plugins, or it calls smp_op_register itself before
+ * smp_init. examples/plugin/ holds a whole one. It is compiled against this header and linked with
+ * nothing: it finds the library in the process that loads it (a program that itself loads libsmp by
+ * dlopen needs RTLD_GLOBAL, or a plugin linked with -lsmp).
+ *
+ * What the functions of an operator promise, or results would depend on how the model is split:
+ * they give the same bits for the same arguments, whatever the address, thread, rank or time; they
+ * keep nothing between calls, and allocate nothing; forward may be called again for the same
+ * micro-batch (recomputation). All float tensors are fp32, row-major, [batch][sample shape], and
+ * start at multiples of 64 bytes. They return SMP_OK, or what smp_op_fail returned. */
+#define SMP_CUSTOM_ABI 1 /* of the structs below; fields may be added at their ends without it */
+
+enum {
+    SMP_CUSTOM_MAX_DIMS = 6,
+    SMP_CUSTOM_MAX_INPUTS = 32,
+    SMP_CUSTOM_MAX_OUTPUTS = 32,
+    SMP_CUSTOM_MAX_ATTRS = 32,
+    SMP_CUSTOM_MAX_WEIGHTS = 8,
+    SMP_CUSTOM_MAX_OPS = 128 /* registered in a process */
+};
+
+typedef enum smp_custom_type {
+    SMP_CUSTOM_INT, /* a number or an expression of the model's variables */
+    SMP_CUSTOM_FLOAT,
+    SMP_CUSTOM_BOOL
+} smp_custom_type;
+
+/* A key that a model may give the operator. */
+typedef struct smp_custom_attr {
+    const char *name;
+    smp_custom_type type;
+    int required;         /* else default_value where it is left out */
+    double default_value; /* of a bool: 0 or 1 */
+    double min, max;      /* inclusive; bool: not used */
+} smp_custom_attr;
+
+typedef union smp_custom_value {
+    int64_t i; /* int, bool (0 or 1) */
+    double f;  /* float */
+} smp_custom_value;
+
+/* One sample of a tensor, without the batch. */
+typedef struct smp_custom_tensor {
+    int is_int; /* int32, else float */
+    int n_dim;
+    int64_t dim[SMP_CUSTOM_MAX_DIMS];
+    int64_t elements; /* their product, which is set for you */
+} smp_custom_tensor;
+
+typedef enum smp_custom_init {
+    SMP_CUSTOM_ZERO,
+    SMP_CUSTOM_ONE,
+    SMP_CUSTOM_NORMAL, /* init_scale: the standard deviation */
+    SMP_CUSTOM_UNIFORM /* init_scale: the bound to either side of 0 */
+} smp_custom_init;
+
+/* A trained weight, "<op's name in the model>.<name>". Of two dimensions or more it decays. */
+typedef struct smp_custom_weight {
+    const char *name;
+    int n_dim;
+    int64_t dim[SMP_CUSTOM_MAX_DIMS];
+    smp_custom_init init;
+    float init_scale;
+} smp_custom_weight;
+
+/* The operator at one place of a model. All memory is the library's. */
+typedef struct smp_custom_node {
+    const char *name;             /* in the model */
+    const smp_custom_value *attr; /* [attributes] in the order of the table, defaults filled in */
+    int n_in;
+    const smp_custom_tensor *in;
+    int n_out;
+
+    /* What `describe` says. At first: outputs like input 0, float; no weights; backward reads all
+     * inputs and no outputs; the rest 0. */
+    smp_custom_tensor *out; /* [n_out] float; of a loss left as it is */
+    int n_weight;
+    smp_custom_weight *weight; /* [SMP_CUSTOM_MAX_WEIGHTS] */
+
+    /* Arithmetic of a sample, for the planner's estimate. Memory traffic is known from the rest. */
+    double forward_flops, backward_input_flops, backward_weight_flops;
+
+    /* What backward reads besides gradients, bit i: input i, output i. The rest is not there then
+     * (NULL), and its memory is used for other things. */
+    uint32_t input_grad_in, input_grad_out, weight_grad_in;
+    int64_t aux_bytes; /* of a sample: what forward saves for both of backward */
+    /* Scratch of any one call: so much, and so much more for each sample. */
+    int64_t workspace_bytes, workspace_sample_bytes;
+} smp_custom_node;
+
+/* One call on one micro-batch. */
+typedef struct smp_custom_call {
+    const smp_custom_node *node;
+    int64_t batch; /* samples */
+    /* The last samples, so many, only fill the micro-batch up. Leave them out of what goes across
+     * samples, such as a loss; the gradients of outputs are 0 there. */
+    int64_t padding;
+    int training;          /* 0: an evaluation, or a model in `mode: inference` */
+    uint64_t random;       /* to draw random numbers from: one for each use of the operator, step
+                              and micro-batch, the same in forward, forward again and backward */
+    const void *const *in; /* [n_in] float or int32_t; any value may come */
+    float *const *out;     /* [n_out] */
+    const float *const *weight;
+    void *aux;                    /* [batch * aux_bytes]; NULL if 0 */
+    void *workspace;              /* NULL if 0 */
+    const float *const *out_grad; /* [n_out] */
+    float *const *in_grad;        /* [n_in] NULL where no gradient is wanted */
+    float *const *weight_grad;
+} smp_custom_call;
+
+typedef struct smp_custom_op {
+    uint32_t abi;        /* SMP_CUSTOM_ABI */
+    uint32_t size;       /* sizeof(smp_custom_op) */
+    const char *name;    /* `op: name` in models: small letters, digits and _, 1 to 60 of them */
+    const char *summary; /* what it computes, in one line */
+    int min_inputs, max_inputs;
+    int outputs; /* 0: one */
+    /* 1: a loss. Its one output is one float for a micro-batch, the mean over the samples that are
+     * not padding, 0 if all are; every sample counts alike. */
+    int loss;
+    const smp_custom_attr *attrs; /* ends with a NULL name; NULL: none */
+    /* Says what a node is, from its attributes and inputs. Called when the model is read and again
+     * whenever that is asked for; it must say the same. NULL: what the node is at first. */
+    smp_status (*describe)(smp_custom_node *node);
+    smp_status (*forward)(const smp_custom_call *call);         /* writes out and aux: = */
+    smp_status (*backward_input)(const smp_custom_call *call);  /* writes in_grad: = */
+    smp_status (*backward_weight)(const smp_custom_call *call); /* adds to weight_grad: += */
+} smp_custom_op;
+
+/* Makes an operator known. *op is copied; what it points to must stay. Not while another thread is
+ * in a call of the library.
+ * Errors: SMP_ERR_INPUT for another ABI, a name that is taken (built in, or registered before), a
+ * description that is incomplete or out of range; SMP_ERR_NO_MEMORY. */
+SMP_API smp_status smp_op_register(const smp_custom_op *op);
+
+/* For the functions of an operator: records "model.yaml:7:5: op 'name' (kind): message" and returns
+ * SMP_ERR_INPUT. */
+SMP_API smp_status smp_op_fail(const smp_custom_node *node, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 2, 3)))
+#endif
+    ;
+
+/* Defined by a plugin, not by the library: registers its operators, at least one, and returns the
+ * first status that is not SMP_OK; then none of them is known. */
+extern SMP_API smp_status smp_plugin_register(void);
 
 #ifdef __cplusplus
 }

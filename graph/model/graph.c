@@ -88,7 +88,7 @@ smp_status smp_graph_check_kernels(const smp_graph *graph)
         bool elsewhere = false;
         for (int k = 0; k < SMP_N_BACKEND; k++)
             elsewhere |= smp_op_kind_runs(op->kind, (smp_backend)k);
-        if (elsewhere && !smp_op_kind_runs(op->kind, backend))
+        if (elsewhere && !op->kind->registered && !smp_op_kind_runs(op->kind, backend))
             return smp_fail_at(smp_op_where(graph, op),
                                "op '%s' (%s): '%s' has no kernel for %s: plan for another device, "
                                "or put ops that have one in its place",

@@ -156,7 +156,8 @@ smp_status smp_graph_set_target(smp_graph *graph, smp_target target);
 smp_status smp_graph_check_runnable(const smp_graph *graph);
 
 /* SMP_ERR_INPUT naming the first op that has kernels elsewhere but none for the graph's target. Ops
- * that run nowhere (opaque) are fine: what is only planned. */
+ * that run nowhere (opaque) are fine, and so are registered ones, which have none for a GPU: what
+ * is only planned. */
 smp_status smp_graph_check_kernels(const smp_graph *graph);
 
 /* Bytes of a tensor for a micro-batch of `batch` samples, exactly; if the shape is not known, the

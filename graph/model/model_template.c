@@ -14,6 +14,14 @@ enum {
     WHAT_BYTES = LABEL_BYTES + 96
 };
 
+bool smp_op_key_is_common(const char *key)
+{
+    for (size_t i = 0; i < N_OP_KEY; i++)
+        if (strcmp(op_keys[i], key) == 0)
+            return true;
+    return false;
+}
+
 /* "op 'h{i}.attn'", for messages about one op of the file. */
 static void set_label(char label[LABEL_BYTES], const smp__op_template *t)
 {
@@ -36,15 +44,20 @@ static smp_status find_kind(const smp_yaml_node *node, const smp_op_kind **out)
     }
     const char *nearest = smp_nearest(name, names, n);
     if (nearest)
-        return smp_fail_at(smp_yaml_where(node), "unknown op '%.60s', did you mean '%s'?", name,
-                           nearest);
+        return smp_fail_at(smp_yaml_where(node),
+                           "unknown op '%.60s', did you mean '%s'? (An op of a plugin needs "
+                           "--plugin FILE.)",
+                           name, nearest);
     smp_text list = {0};
     for (size_t i = 0; i < n; i++)
         smp_text_append(&list, "%s%s", i > 0 ? ", " : "", names[i]);
     smp_status status =
-        list.failed ? SMP_ERR_NO_MEMORY
-                    : smp_fail_at(smp_yaml_where(node), "unknown op '%.60s', expected one of %s",
-                                  name, list.data);
+        list.failed
+            ? SMP_ERR_NO_MEMORY
+            : smp_fail_at(
+                  smp_yaml_where(node),
+                  "unknown op '%.60s', expected one of %s, or that of a plugin, with --plugin FILE",
+                  name, list.data);
     smp_text_free(&list);
     return status;
 }

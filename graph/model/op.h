@@ -1,5 +1,6 @@
 /* The operator interface: one static smp_op_kind per file in graph/ops/, listed in
- * graph/ops/op_list.h. Nothing else knows an operator by name.
+ * graph/ops/op_list.h, or one that graph/ops/custom_op.c makes of a user's own. Nothing else knows
+ * an operator by name.
  *
  * Life of an operator: `infer` once while the model is read; `work` when costs are estimated;
  * `prepare` once per rank before the first step; then `forward`, `backward_input`,
@@ -170,7 +171,9 @@ struct smp_op_kind {
     const char *name;
     const char *summary;        /* what it computes, in one line */
     const char *sample;         /* `inputs:` and `ops:` of a small model whose last op is of this
-                                   kind: how it is written, and what its tests start from */
+                                   kind: how it is written, and what its tests start from; NULL of
+                                   registered ones */
+    bool registered;            /* a user's own (smp_op_register), not one of graph/ops/ */
     int min_in, max_in;         /* max_in -1: any number */
     int max_out;                /* at most SMP_OP_MAX_OUT; 0: one */
     bool accepts_unknown;       /* inputs of unknown shape are fine (opaque) */
@@ -211,8 +214,10 @@ static inline bool smp_op_kind_passes_gradients(const smp_op_kind *kind)
 
 /* NULL if unknown. */
 const smp_op_kind *smp_op_kind_find(const char *name);
-/* All kinds, NULL-terminated. */
+/* All kinds, NULL-terminated: those built in, then the registered ones. */
 const smp_op_kind *const *smp_op_kinds(void);
+/* Is it a key that every op of a model may have, such as `in`? Then it is no attribute. */
+bool smp_op_key_is_common(const char *key);
 /* Index of attribute `name` in kind->attrs, -1 if none. */
 int smp_op_attr_index(const smp_op_kind *kind, const char *name);
 

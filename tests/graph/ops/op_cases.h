@@ -69,7 +69,9 @@ typedef struct op_case {
 /* OP_CASE(relu) = {.make = ..., ...}; in case_relu.c, which need not be there. */
 #define OP_CASE(name) const op_case smp__case_##name
 #define SMP__DECLARE_CASE(name) extern OP_CASE(name) __attribute__((weak));
+#define PLUGIN_OPS(X) X(snake) /* of examples/plugin/, where a test loads them */
 SMP__OPS(SMP__DECLARE_CASE, SMP__DECLARE_CASE)
+PLUGIN_OPS(SMP__DECLARE_CASE)
 #undef SMP__DECLARE_CASE
 
 static inline const smp_tensor *ref_in(const reference_call *c, int slot)
@@ -170,13 +172,18 @@ static inline void make_pair(model_text *m, uint64_t *rng, int round, const char
 /* The case of kinds()[index]. */
 static inline op_case op_case_at(int index)
 {
-#define ENTRY(name) &smp__case_##name,
-    static const op_case *const files[] = {SMP__OPS(ENTRY, ENTRY)};
+#define ENTRY(name) {#name, &smp__case_##name},
+    static const struct {
+        const char *kind;
+        const op_case *in_file;
+    } cases[] = {SMP__OPS(ENTRY, ENTRY) PLUGIN_OPS(ENTRY)};
 #undef ENTRY
+    const smp_op_kind *kind = smp_op_kinds()[index];
     op_case c = {.tolerance = 1e-2};
-    if (files[index])
-        c = *files[index];
-    c.kind = smp_op_kinds()[index];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        if (cases[i].in_file && strcmp(cases[i].kind, kind->name) == 0)
+            c = *cases[i].in_file;
+    c.kind = kind;
     return c;
 }
 

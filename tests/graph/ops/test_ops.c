@@ -1,7 +1,9 @@
-/* Every operator of the registry against a naive double-precision reference over random shapes, or,
- * where it has none (case_<op>.c), against itself on its sample: values, gradients by central
- * finite differences, and the promises of graph/model/op.h: what is overwritten, what is
- * accumulated, what may be left out, and bits that do not depend on buffers. */
+/* Every operator of the registry, and that of examples/plugin/, against a naive double-precision
+ * reference over random shapes, or, where it has none (case_<op>.c), against itself on its sample:
+ * values, gradients by central finite differences, and the promises of graph/model/op.h: what is
+ * overwritten, what is accumulated, what may be left out, and bits that do not depend on
+ * buffers. */
+#include "graph/ops/custom_op.h"
 #include "tests/graph/ops/op_values.h"
 
 enum { ROUNDS = 64, DIFFERENCES = 16 };
@@ -371,13 +373,18 @@ static void test_ops_are_described(void **state)
 int main(void)
 {
     static op_tests tests;
+    static const char *const plugin = SMP_TEST_PLUGIN;
     const struct CMUnitTest described[] = {cmocka_unit_test(test_ops_are_described)};
+    int failed = cmocka_run_group_tests(described, NULL, NULL);
+    if (smp_plugins_load(&plugin, 1) != SMP_OK) {
+        fprintf(stderr, "%s\n", smp_last_error());
+        return 1;
+    }
     op_tests_add(&tests, SMP_BACKEND_CPU, "values and gradients",
                  test_ops_match_reference_and_differences);
     op_tests_add(&tests, SMP_BACKEND_CPU, "weight gradients add up",
                  test_ops_accumulate_weight_gradients);
     op_tests_add(&tests, SMP_BACKEND_CPU, "leaves padding out", test_ops_leave_padding_out);
     op_tests_add(&tests, SMP_BACKEND_CPU, "needs nothing in vain", test_ops_need_nothing_in_vain);
-    return cmocka_run_group_tests(described, NULL, NULL) |
-           op_tests_run("operators", &tests, NULL, NULL);
+    return failed | op_tests_run("operators", &tests, NULL, NULL);
 }
