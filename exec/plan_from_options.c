@@ -5,6 +5,7 @@
 
 #include "exec/device/device.h"
 #include "graph/base/clock.h"
+#include "graph/ops/custom_op.h"
 #include "schedule/planner/planner.h"
 
 #define TIME_LIMIT_S 10.0 /* what smp-partition takes by default */
@@ -97,6 +98,7 @@ smp_status smp_plan_write(const smp_options *options, const char *path)
     smp_text text = {0};
     smp_target target;
     SMP_TRY(find_target(options, &target));
+    SMP_TRY(smp_plugins_load(options->plugins, options->n_plugins));
     smp_status status = smp__plan_from_options(options, 1, target, &plan);
     if (status == SMP_OK)
         status = smp_plan_format(plan, &text);

@@ -25,7 +25,7 @@ typedef struct source_list {
 
 typedef struct arguments {
     smp_train_options train;
-    source_list data, eval_data;
+    source_list data, eval_data, plugins;
     bool help, version;
 } arguments;
 
@@ -82,6 +82,7 @@ static const struct entry {
     {"timeout", SECONDS, AT(train.job.timeout_s)},
     {"device", TEXT, AT(train.job.device)},
     {"precision", TEXT, AT(train.job.precision)},
+    {"plugin", SOURCE, AT(plugins)},
     {"help", YES, AT(help)},
     {"version", YES, AT(version)},
 };
@@ -138,6 +139,8 @@ static const char usage[] =
     "                       ranks of a machine take its GPUs in turn and may share one\n"
     "%s"
     "  --precision NAME     fp32, tf32 or bf16 (default: the plan's); the CPU has fp32 only\n"
+    "  --plugin FILE.so     operators of your own that the model uses (smp_op_register); "
+    "repeatable\n"
     "  --help, --version\n"
     "\n"
     "exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 3 no plan fits\n";
@@ -277,6 +280,8 @@ static smp_status parse_arguments(int argc, char **argv, arguments *a)
     a->train.n_data = a->data.n;
     a->train.eval_data = a->eval_data.item;
     a->train.n_eval_data = a->eval_data.n;
+    a->train.job.plugins = a->plugins.item;
+    a->train.job.n_plugins = a->plugins.n;
     a->train.job.record_trace = a->train.trace || a->train.report;
     a->train.job.record_costs = a->train.profile != NULL;
     if (a->train.n_data == 0)

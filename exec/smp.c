@@ -7,6 +7,7 @@
 #include "exec/choose_device.h"
 #include "exec/job.h"
 #include "exec/plan_from_options.h"
+#include "graph/ops/custom_op.h"
 #include "schedule/planner/planner.h"
 #include "schedule/verify/verify.h"
 
@@ -28,6 +29,8 @@ static smp_status copy_options(smp *s, const smp_options *options)
                            &s->options.device,  &s->options.precision};
     for (size_t i = 0; i < sizeof(text) / sizeof(text[0]); i++)
         SMP_TRY(copy_string(s, text[i]));
+    s->options.plugins = NULL; /* the caller's; smp_init has loaded them */
+    s->options.n_plugins = 0;
     return SMP_OK;
 }
 
@@ -196,6 +199,8 @@ smp_status smp_init(smp **out, const smp_options *options)
     status = s->strings ? copy_options(s, options) : SMP_ERR_NO_MEMORY;
     if (status == SMP_OK)
         status = check_options(s);
+    if (status == SMP_OK)
+        status = smp_plugins_load(options->plugins, options->n_plugins);
     if ((status = smp__comm_agree(&s->comm, status)) != SMP_OK)
         goto fail;
     if ((status = open_plan(s)) != SMP_OK)

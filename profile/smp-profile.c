@@ -12,6 +12,7 @@
 #include "exec/probe/probe.h"
 #include "graph/base/usage.h"
 #include "graph/math/math.h"
+#include "graph/ops/custom_op.h"
 #include "profile/estimate.h"
 
 enum { SAMPLES = 9, BAR_WIDTH = 40, LINK_RANKS = 2 };
@@ -42,6 +43,8 @@ static const char usage[] =
     "                       without mpirun, two ranks are started for it\n"
     "  --link-time SECONDS  about so long for that (default 10): messages grow while there is "
     "time\n"
+    "  --plugin FILE.so     operators of your own that the model uses (smp_op_register); "
+    "repeatable\n"
     "  --help, --version\n"
     "\n"
     "exit codes: 0 done, 1 failed, 2 wrong usage or bad input\n";
@@ -52,6 +55,7 @@ typedef enum flag {
     FLAG_DTYPE,
     FLAG_LINKS,
     FLAG_LINK_TIME,
+    FLAG_PLUGIN,
     FLAG_HELP,
     FLAG_VERSION
 } flag;
@@ -62,6 +66,7 @@ static const struct option long_options[] = {
     {"dtype", required_argument, NULL, FLAG_DTYPE},
     {"links", no_argument, NULL, FLAG_LINKS},
     {"link-time", required_argument, NULL, FLAG_LINK_TIME},
+    {"plugin", required_argument, NULL, FLAG_PLUGIN},
     {"help", no_argument, NULL, FLAG_HELP},
     {"version", no_argument, NULL, FLAG_VERSION},
     {NULL, 0, NULL, 0},
@@ -72,6 +77,8 @@ typedef struct arguments {
     smp_target target;
     int64_t microbatch_size;
     double link_s;
+    const char *plugin[SMP_MAX_PLUGINS];
+    int n_plugin;
     bool links, help, version;
 } arguments;
 
@@ -101,6 +108,11 @@ static smp_status set_option(arguments *a, int option, const char *text)
         return smp_fail(SMP_ERR_INPUT,
                         "--link-time: got '%s', expected seconds above 0 and up to %g", text,
                         MAX_LINK_S);
+    case FLAG_PLUGIN:
+        if (a->n_plugin == SMP_MAX_PLUGINS)
+            return smp_fail(SMP_ERR_INPUT, "--plugin: given more than %d times", SMP_MAX_PLUGINS);
+        a->plugin[a->n_plugin++] = text;
+        return SMP_OK;
     case FLAG_HELP:
         a->help = true;
         return SMP_OK;
@@ -134,6 +146,7 @@ static smp_status parse_arguments(int argc, char **argv, arguments *a)
 static smp_status open_model(const arguments *a, smp_graph **out)
 {
     smp_graph *graph;
+    SMP_TRY(smp_plugins_load(a->plugin, a->n_plugin));
     SMP_TRY(smp_graph_read(a->model, &graph));
     smp_status status = smp_graph_set_target(graph, a->target);
     if (status == SMP_OK)

@@ -20,6 +20,7 @@ typedef enum flag {
     FLAG_DEVICE,
     FLAG_PRECISION,
     FLAG_MODEL,
+    FLAG_PLUGIN,
     FLAG_FIX,
     FLAG_CUT_AT,
     FLAG_STAGES,
@@ -74,6 +75,8 @@ static const option_entry entries[] = {
     {FLAG_PRECISION, "precision", "fp32|tf32|bf16", IN_BOTH,
      "number format there, of cuda tf32 and bf16 too (default: as --device, else fp32)"},
     {FLAG_MODEL, "model", "FILE", IN_CHECK, "the model of the plan (default: the one it names)"},
+    {FLAG_PLUGIN, "plugin", "FILE.so", IN_BOTH,
+     "operators of your own that the model uses (smp_op_register); repeatable"},
     {FLAG_HEADING, "what is searched", NULL, 0, NULL},
     {FLAG_STAGES, "stages", "P|auto", IN_BOTH, "pipeline ranks"},
     {FLAG_DDP, "ddp", "D|auto", IN_BOTH, "replicas"},
@@ -413,6 +416,14 @@ static smp_status add_export(smp_partition_options *o, const char *name, const c
     return SMP_OK;
 }
 
+static smp_status add_plugin(smp_partition_options *o, const char *name, const char *text)
+{
+    if (o->n_plugin == SMP_MAX_PLUGINS)
+        return smp_fail(SMP_ERR_INPUT, "%s: more than %d", name, SMP_MAX_PLUGINS);
+    o->plugin[o->n_plugin++] = text;
+    return SMP_OK;
+}
+
 static const char **file_of(smp_partition_options *o, int option)
 {
     switch (option) {
@@ -455,6 +466,8 @@ static smp_status set_option(smp_partition_options *o, const option_entry *entry
         return add_cuts(o, name, text);
     case FLAG_EXPORT:
         return add_export(o, name, text);
+    case FLAG_PLUGIN:
+        return add_plugin(o, name, text);
     case FLAG_EXPLAIN:
         o->explain = true;
         return SMP_OK;

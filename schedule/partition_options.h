@@ -3,6 +3,7 @@
 #ifndef SMP_SCHEDULE_PARTITION_OPTIONS_H
 #define SMP_SCHEDULE_PARTITION_OPTIONS_H
 
+#include "graph/ops/custom_op.h"
 #include "schedule/export/export.h"
 #include "schedule/plan/sketch.h"
 #include "schedule/planner/search.h"
@@ -24,6 +25,8 @@ typedef struct smp_partition_options {
     const smp_exporter *exporter[SMP_MAX_EXPORTS];
     const char *export_path[SMP_MAX_EXPORTS];
     int n_export;
+    const char *plugin[SMP_MAX_PLUGINS];
+    int n_plugin;
     double time_limit_s; /* 0: none */
     bool has_placement, has_device, has_precision;
     smp_target target; /* where has_device, has_precision */

@@ -331,6 +331,12 @@ static smp_status run_check(const smp_partition_options *o)
     return status;
 }
 
+static smp_status run(const smp_partition_options *o)
+{
+    SMP_TRY(smp_plugins_load(o->plugin, o->n_plugin));
+    return o->check ? run_check(o) : run_plan(o);
+}
+
 static void print_version(void)
 {
     smp_text text = {0};
@@ -371,7 +377,7 @@ int main(int argc, char **argv)
     else if (status == SMP_OK && options.version)
         print_version();
     else if (status == SMP_OK)
-        status = options.check ? run_check(&options) : run_plan(&options);
+        status = run(&options);
     if (status != SMP_OK)
         fprintf(stderr, "smp-partition: %s\n", smp_last_error());
     smp_partition_options_free(&options);

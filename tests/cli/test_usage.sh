@@ -29,11 +29,11 @@ has_options() { # program option...
         expect_match out "(^|[^-a-z])$option([^-a-z]|\$)"
     done
 }
-has_options smp-profile -o --device --microbatch-size --dtype --links --link-time
+has_options smp-profile -o --device --microbatch-size --dtype --links --link-time --plugin
 has_options smp-partition -o -n --cluster --profile --stages --ddp --chunks --microbatches \
     --microbatch-size --pipeline --schedule --optimize --objective --active-microbatches --placement --memory \
     --recompute --seed --explain --json --trace --report --export --svg --fix --cut-at --time-limit \
-    --group --partitioner --model --device --precision --help --version
+    --group --partitioner --model --plugin --device --precision --help --version
 expect_match out '^       smp-partition check PLAN'
 for name in simple gpipe interleaved 1f1b zero-bubble linear exact torch-csv; do
     expect_match out "(^|[ ,(])$name([ ,)]|\$)" # from the registries
@@ -42,7 +42,7 @@ expect_equal "lines of over 100 columns" "$(grep -cE '^.{101}' out || true)" 0
 has_options smp-run --data --steps --optimizer --lr --min-lr --warmup --decay-steps --weight-decay \
     --beta1 --beta2 --epsilon --momentum --clip --seed --data-seed --no-shuffle --checkpoint \
     --save-every --resume --trace --json --log-every --timeout --checksum --eval-data --eval-every \
-    --device --max-skipped --drop-last
+    --device --max-skipped --drop-last --plugin
 
 # Values that options do not take.
 write_good_model model.yaml

@@ -51,6 +51,27 @@ for program in ./embed project/build/embed2; do
     expect_equal "$program: loss falls" "$(awk '/^step/ { if (!first) first = $4; last = $4 }
         END { print (last < first - 0.5) ? "yes" : first " " last }' out)" yes
 done
+# An operator of one's own, in the installed programs and in a program that uses libsmp.so.
+cp "$prefix"/share/smp/examples/plugin/snake.* .
+cat >planner.c <<'C'
+#include <smp.h>
+int main(void)
+{
+    const char *plugin = "snake.so";
+    smp_options options = smp_options_default();
+    options.model = "snake.yaml";
+    options.plugins = &plugin;
+    options.n_plugins = 1;
+    return smp_status_exit_code(smp_plan_write(&options, "written.yaml"));
+}
+C
+# shellcheck disable=SC2046
+expect_exit 0 cc -shared -fPIC snake.c -o snake.so $(pkg-config --cflags smp) -lm
+# shellcheck disable=SC2046
+expect_exit 0 cc planner.c -o planner $(pkg-config --cflags --libs smp)
+expect_exit 0 ./planner
+expect_exit 0 "$prefix/bin/smp-partition" check written.yaml --plugin snake.so
+
 expect_exit 1 mpirun -n 2 ./embed plan.yaml absent.txt 2
 expect_match err 'absent\.txt'
 finish
