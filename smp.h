@@ -366,8 +366,8 @@ typedef struct smp_custom_node {
 typedef struct smp_custom_call {
     const smp_custom_node *node;
     int64_t batch; /* samples */
-    /* The last samples, so many, only fill the micro-batch up. Leave them out of what goes across
-     * samples, such as a loss; the gradients of outputs are 0 there. */
+    /* The last samples, so many, only fill the micro-batch up: what goes across samples leaves them
+     * out, whatever they hold. A loss writes gradients of 0 for them; other operators get such. */
     int64_t padding;
     int training;          /* 0: an evaluation, or a model in `mode: inference` */
     uint64_t random;       /* to draw random numbers from: one for each use of the operator, step
@@ -377,7 +377,7 @@ typedef struct smp_custom_call {
     const float *const *weight;
     void *aux;                    /* [batch * aux_bytes]; NULL if 0 */
     void *workspace;              /* NULL if 0 */
-    const float *const *out_grad; /* [n_out] */
+    const float *const *out_grad; /* [n_out]; of a loss one float */
     float *const *in_grad;        /* [n_in] NULL where no gradient is wanted */
     float *const *weight_grad;
 } smp_custom_call;

@@ -155,8 +155,7 @@ static smp_status check_weight(const custom_node *n, int i)
             "letters, digits and _, at most %d",
             i, w->name ? w->name : "", SMP__CUSTOM_NAME);
     snprintf(what, sizeof what, "weight '%s'", w->name);
-    if (w->init < SMP_CUSTOM_ZERO || w->init > SMP_CUSTOM_UNIFORM ||
-        !(w->init_scale >= 0 && w->init_scale <= 1e30f))
+    if ((unsigned)w->init > SMP_CUSTOM_UNIFORM || !(w->init_scale >= 0 && w->init_scale <= 1e30f))
         return fail_node(n,
                          "describe: %s: init %d with scale %g, expected one of "
                          "smp_custom_init and 0 to 1e30",

@@ -85,7 +85,7 @@ static smp_status check_attr(const smp_custom_op *op, int index)
                         "op '%s': an attribute is named '%.60s', expected small letters, digits "
                         "and _, a name of its own that is no key of every op",
                         op->name, a->name);
-    if (a->type < SMP_CUSTOM_INT || a->type > SMP_CUSTOM_BOOL)
+    if ((unsigned)a->type > SMP_CUSTOM_BOOL)
         return smp_fail(SMP_ERR_INPUT,
                         "op '%s': attribute '%s': type %d, expected one of "
                         "smp_custom_type",

@@ -1,5 +1,6 @@
 /* Operators of a user's own in jobs of one process: registered after other models were read, by a
  * plugin or by the program; several jobs one after another give the same bits. */
+#include <math.h>
 #include <mpi.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -90,51 +91,74 @@ static void test_plugin_job_says_which_file_is_missing(void **state)
     assert_non_null(strstr(smp_last_error(), "plugin 'absent.so' cannot be loaded"));
 }
 
-/* y = x. */
-static smp_status copy(const smp_custom_call *call)
+/* A loss: the mean square of x - y. */
+static smp_status squares(const smp_custom_call *call)
 {
-    memcpy(call->out[0], call->in[0], (size_t)call->batch * sizeof(float));
+    const float *x = call->in[0], *y = call->in[1];
+    const int64_t n = call->batch - call->padding;
+    float sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (x[i] - y[i]) * (x[i] - y[i]);
+    call->out[0][0] = n > 0 ? sum / (float)n : 0;
     return SMP_OK;
 }
 
-static smp_status copy_backward(const smp_custom_call *call)
+static smp_status squares_backward(const smp_custom_call *call)
 {
-    if (call->in_grad[0])
-        memcpy(call->in_grad[0], call->out_grad[0], (size_t)call->batch * sizeof(float));
+    const float *x = call->in[0], *y = call->in[1];
+    const int64_t n = call->batch - call->padding;
+    for (int64_t i = 0; call->in_grad[0] && i < call->batch; i++)
+        call->in_grad[0][i] = i < n ? 2 * call->out_grad[0][0] / (float)n * (x[i] - y[i]) : 0;
     return SMP_OK;
 }
 
+/* Two steps and a short one, which leaves the second micro-batch half empty. */
+static void losses_with(const char *loss, double losses[3])
+{
+    const float x[SAMPLES] = {0, 1, 2, 3}, y[SAMPLES] = {5, 6, 7, -80};
+    const void *const inputs[] = {x, y};
+    char path[sizeof ranks_folder + 16], text[512];
+    smp *job = NULL;
+    smp_step_result result;
+    snprintf(path, sizeof path, "%s/loss.yaml", ranks_folder);
+    snprintf(text, sizeof text,
+             "smp: 1\nname: m\ninputs:\n  x: {dtype: float32, shape: [1]}\n"
+             "  y: {dtype: float32, shape: [1]}\nops:\n"
+             "  - {op: linear, name: fc, in: x, out: u, features: 1}\n"
+             "  - {op: %s, name: loss, in: [u, y], out: loss}\nloss: loss\n",
+             loss);
+    must(smp_file_write(path, text, strlen(text)));
+    smp_options options = options_of(path);
+    must(smp_init(&job, &options));
+    for (int step = 0; step < 3; step++) {
+        must(smp_step_short(job, inputs, step < 2 ? SAMPLES : SAMPLES - 1, &result));
+        losses[step] = result.loss;
+    }
+    smp_finalize(job);
+    assert_int_equal(remove(path), 0);
+}
+
+/* Registered by the program, a loss of its own is what the built-in one is, short batches too. */
 static void test_plugin_job_takes_what_the_program_registers(void **state)
 {
     (void)state;
-    static const char text[] = "smp: 1\nname: m\ninputs:\n  x: {dtype: float32, shape: [1]}\n"
-                               "  y: {dtype: float32, shape: [1]}\nops:\n"
-                               "  - {op: linear, name: fc, in: x, out: u, features: 1}\n"
-                               "  - {op: copy, name: same, in: u, out: u}\n"
-                               "  - {op: mse, name: loss, in: [u, y], out: loss}\nloss: loss\n";
     static const smp_custom_op op = {.abi = SMP_CUSTOM_ABI,
                                      .size = sizeof op,
-                                     .name = "copy",
-                                     .summary = "its input",
-                                     .min_inputs = 1,
-                                     .max_inputs = 1,
-                                     .forward = copy,
-                                     .backward_input = copy_backward};
-    const float x[SAMPLES] = {0, 1, 2, 3}, y[SAMPLES] = {5, 6, 7, 8};
-    const void *const inputs[] = {x, y};
-    char path[sizeof ranks_folder + 16];
-    smp *job = NULL;
-    smp_step_result first, last;
-    snprintf(path, sizeof path, "%s/copy.yaml", ranks_folder);
-    must(smp_file_write(path, text, sizeof text - 1));
+                                     .name = "squares",
+                                     .summary = "mean square of a difference",
+                                     .min_inputs = 2,
+                                     .max_inputs = 2,
+                                     .loss = 1,
+                                     .forward = squares,
+                                     .backward_input = squares_backward};
+    double built_in[3], own[3];
     must(smp_op_register(&op));
-    smp_options options = options_of(path);
-    must(smp_init(&job, &options));
-    must(smp_step(job, inputs, &first));
-    must(smp_step(job, inputs, &last));
-    assert_true(last.loss < first.loss);
-    smp_finalize(job);
-    assert_int_equal(remove(path), 0);
+    losses_with("mse", built_in);
+    losses_with("squares", own);
+    assert_true(built_in[2] < built_in[1] && built_in[1] < built_in[0]);
+    for (int step = 0; step < 3; step++)
+        if (fabs(own[step] - built_in[step]) > 1e-6 * built_in[step])
+            fail_msg("loss %d is %.9g, expected %.9g", step, own[step], built_in[step]);
 }
 
 int main(int argc, char **argv)
