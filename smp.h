@@ -372,11 +372,11 @@ typedef struct smp_custom_call {
     int training;          /* 0: an evaluation, or a model in `mode: inference` */
     uint64_t random;       /* to draw random numbers from: one for each use of the operator, step
                               and micro-batch, the same in forward, forward again and backward */
-    const void *const *in; /* [n_in] float or int32_t; any value may come */
+    const void *const *in; /* [n_in] float or int32_t, of which any value may come */
     float *const *out;     /* [n_out] */
     const float *const *weight;
     void *aux;                    /* [batch * aux_bytes]; NULL if 0 */
-    void *workspace;              /* NULL if 0 */
+    void *workspace;              /* holds anything at first; NULL if 0 */
     const float *const *out_grad; /* [n_out]; of a loss one float */
     float *const *in_grad;        /* [n_in] NULL where no gradient is wanted */
     float *const *weight_grad;
@@ -396,9 +396,11 @@ typedef struct smp_custom_op {
     /* Says what a node is, from its attributes and inputs. Called when the model is read and again
      * whenever that is asked for; it must say the same. NULL: what the node is at first. */
     smp_status (*describe)(smp_custom_node *node);
-    smp_status (*forward)(const smp_custom_call *call);         /* writes out and aux: = */
-    smp_status (*backward_input)(const smp_custom_call *call);  /* writes in_grad: = */
-    smp_status (*backward_weight)(const smp_custom_call *call); /* adds to weight_grad: += */
+    smp_status (*forward)(const smp_custom_call *call); /* writes out and aux: = */
+    /* Writes in_grad: =. NULL: no input may be float. */
+    smp_status (*backward_input)(const smp_custom_call *call);
+    /* Adds to weight_grad: +=. NULL: it has no weights. */
+    smp_status (*backward_weight)(const smp_custom_call *call);
 } smp_custom_op;
 
 /* Makes an operator known. *op is copied; what it points to must stay. Not while another thread is
