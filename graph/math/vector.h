@@ -10,15 +10,17 @@
  *
  * SMP_VECTOR on a function makes it once per instruction set, chosen when the program starts. It is
  * empty where function multiversioning is not to be had: other compilers and machines, no
- * optimisation, and under sanitizers (the choice runs before their start-up code). */
+ * optimisation, and under sanitizers (the choice runs before their start-up code). A build may name
+ * the one set it wants instead, SMP_VECTOR_TARGET: tests compare the bits of the sets so. */
 #ifndef SMP_GRAPH_MATH_VECTOR_H
 #define SMP_GRAPH_MATH_VECTOR_H
 
 #include <stdint.h>
 
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__) &&       \
-    defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) &&    \
-    !defined(SMP_NO_MULTIVERSION)
+#ifdef SMP_VECTOR_TARGET
+#define SMP_VECTOR __attribute__((target(SMP_VECTOR_TARGET)))
+#elif defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__) &&     \
+    defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define SMP_VECTOR __attribute__((target_clones("default", "avx2", "arch=x86-64-v4")))
 #else
 #define SMP_VECTOR

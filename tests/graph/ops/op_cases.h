@@ -221,6 +221,25 @@ static inline void op_case_model(const op_case *c, int round, model_text *m, uin
         c->make(m, rng, round);
 }
 
+static inline void large_case_model(const op_case *of, const large_case *c, model_text *m,
+                                    uint64_t *rng)
+{
+    op_case_begin(of, 77, m, rng);
+    m->batch = c->batch;
+    m->magnitude = c->magnitude;
+    model_write(m, "inputs:\n");
+    for (const char *p = c->inputs; *p; p += strspn(p, "; ")) {
+        char name[8], dtype[16], shape[48];
+        int used = 0;
+        assert_int_equal(sscanf(p, "%7[a-z]: %15s %47[^]]%n", name, dtype, shape, &used), 3);
+        model_input(m, name, dtype, strcat(shape, "]"));
+        p += used + 1;
+    }
+    model_write(m, "ops:\n  - {op: %s, name: op%s%s%s%s}\n", of->kind->name,
+                strstr(c->op, "out: ") ? "" : ", out: y", strstr(c->op, "in: ") ? "" : ", in: a",
+                *c->op ? ", " : "", c->op);
+}
+
 /* Tests of the operators that run: one for each check and operator, so that whatever fails says
  * which operator it is. */
 enum { OP_TESTS_MAX = 1024 };
