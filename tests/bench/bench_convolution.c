@@ -94,7 +94,9 @@ static void bench(const layer *l, int64_t batch, int repeats, float *const squar
     const int64_t n_x = batch * l->in * l->size * l->size, n_y = batch * l->out * out * out;
     const int64_t n_w = l->out * smp_convolution_taps(&k.shape);
     k.x = make(n_x), k.dx = make(n_x), k.y = make(n_y), k.w = make(n_w), k.dw = make(n_w);
-    k.workspace = make(smp_convolution_workspace(&k.shape) / (int64_t)sizeof(float) + 1);
+    const int64_t chosen = smp_convolution_workspace(&k.shape);
+    const int64_t product = smp__product_workspace(&k.shape);
+    k.workspace = make((chosen > product ? chosen : product) / (int64_t)sizeof(float) + 1);
     check(smp_convolution_create(&k.shape, false, true, &k.convolution));
 
     double best[WAYS] = {0};

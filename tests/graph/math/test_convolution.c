@@ -13,6 +13,7 @@
 #include "graph/base/random.h"
 #include "graph/math/convolution.h"
 #include "graph/math/convolution_direct.h"
+#include "graph/math/convolution_planes.h"
 #include "graph/math/convolution_product.h"
 
 enum { GUARD = 16 };
@@ -38,14 +39,12 @@ static arrays arrays_make(const smp_convolution_shape *s)
     a.n_x = s->batch * s->in[0] * s->in[1] * s->in[2];
     a.n_y = s->batch * s->out[0] * s->out[1] * s->out[2];
     a.n_w = s->out[0] * smp_convolution_taps(s);
-    a.n_workspace = (smp_convolution_workspace(s) + 3) / 4;
     a.x = make(a.n_x, 1);
     a.w = make(a.n_w, 2);
     a.bias = make(s->out[0], 3);
     a.y = make(a.n_y, 4);
     a.dx = make(a.n_x, 5);
     a.dw = make(a.n_w, 2);
-    a.workspace = make(a.n_workspace, 6);
     return a;
 }
 
@@ -54,6 +53,14 @@ static void arrays_free(arrays *a)
     float *all[] = {a->x, a->w, a->bias, a->y, a->dx, a->dw, a->workspace};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
+}
+
+/* What the next calls may take. */
+static void provide(arrays *a, int64_t bytes)
+{
+    free(a->workspace);
+    a->n_workspace = (bytes + 3) / 4;
+    a->workspace = make(a->n_workspace, 6);
 }
 
 /* Before every call: nothing of the workspace may be read before it is written, or written behind
@@ -143,10 +150,10 @@ static void check_values(const char *what, const float *got, const double *want,
                      want[i]);
 }
 
-/* By products whatever the shape: the workspace of the one way holds that of the other. */
-static void check_products(const arrays *a, const sums *want, float *y)
+static void check_products(arrays *a, const sums *want, float *y)
 {
     const smp_convolution_shape *s = &a->shape;
+    provide(a, smp__product_workspace(s));
     assert_int_equal(smp__product_backward_input(s, a->y, a->w, a->dx, poison(a)), SMP_OK);
     check_guard(a);
     memcpy(a->dw, a->w, (size_t)a->n_w * sizeof(float));
@@ -157,6 +164,22 @@ static void check_products(const arrays *a, const sums *want, float *y)
     check_values("y by products", y, want->y, a->n_y);
     check_values("dx by products", a->dx, want->dx, a->n_x);
     check_values("dw by products", a->dw, want->dw, a->n_w);
+}
+
+static void check_planes(arrays *a, const sums *want, float *y)
+{
+    const smp_convolution_shape *s = &a->shape;
+    provide(a, smp__planes_workspace(s));
+    smp__planes_backward_input(s, a->y, a->w, a->dx, poison(a));
+    check_guard(a);
+    memcpy(a->dw, a->w, (size_t)a->n_w * sizeof(float));
+    smp__planes_backward_weight(s, a->x, a->y, a->dw, poison(a));
+    check_guard(a);
+    smp__planes_forward(s, a->x, a->w, a->bias, y, poison(a));
+    check_guard(a);
+    check_values("y by planes", y, want->y, a->n_y);
+    check_values("dx by planes", a->dx, want->dx, a->n_x);
+    check_values("dw by planes", a->dw, want->dw, a->n_w);
 }
 
 /* 1 where a shape says nothing, and what follows from it. */
@@ -180,6 +203,7 @@ static void check_shape(const smp_convolution_shape *given)
     sums want = sums_make(&a);
     float *y = make(a.n_y, 9);
     smp_convolution *c = NULL;
+    provide(&a, smp_convolution_workspace(&s));
     assert_int_equal(smp_convolution_create(&s, true, true, &c), SMP_OK);
     assert_int_equal(smp_convolution_backward_input(c, a.y, a.w, a.dx, poison(&a)), SMP_OK);
     check_guard(&a);
@@ -192,6 +216,8 @@ static void check_shape(const smp_convolution_shape *given)
     check_values("dx", a.dx, want.dx, a.n_x);
     check_values("dw", a.dw, want.dw, a.n_w);
     check_products(&a, &want, y);
+    if (smp__planes_fit(&s))
+        check_planes(&a, &want, y);
     free(y);
     free(want.y);
     free(want.dx);
@@ -234,6 +260,28 @@ static void test_convolution_matches_reference(void **state)
          .groups = 5,
          .kernel = {3, 3},
          .dilation = {2, 1}},
+        /* narrow groups on wide lines; with strides, unequal ones, gaps, lines left over */
+        {.batch = 2,
+         .in = {8, 6, 30},
+         .out = {12},
+         .groups = 2,
+         .kernel = {3, 3},
+         .padding = {1, 1}},
+        {.batch = 2,
+         .in = {6, 9, 70},
+         .out = {18},
+         .groups = 3,
+         .kernel = {2, 5},
+         .stride = {3, 2},
+         .padding = {2, 1}},
+        {.batch = 1,
+         .in = {9, 20, 21},
+         .out = {9},
+         .groups = 9,
+         .kernel = {3, 2},
+         .stride = {2, 4},
+         .dilation = {3, 3}},
+        {.batch = 3, .in = {24, 5, 5}, .out = {24}, .groups = 2, .kernel = {1, 1}},
         /* windows that lie in the padding alone */
         {.batch = 2, .in = {5, 3, 4}, .out = {7}, .kernel = {2, 2}, .padding = {4, 5}},
         {.batch = 1, .in = {1, 1, 1}, .out = {1}, .padding = {1, 2}, .stride = {2, 2}},
