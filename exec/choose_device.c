@@ -22,7 +22,7 @@ static smp_status check_kernels(const smp *s, const smp_device *device)
 {
     for (int32_t i = 0; i < s->graph->n_op; i++) {
         const smp_op *op = &s->graph->op[i];
-        if (!device->kernels(op->kind))
+        if (!device->kernels(op->kind, s->target.precision))
             return smp_fail_at(smp_op_where(s->graph, op),
                                "op '%s' (%s): device '%s' has no kernel for it", op->name,
                                op->kind->name, device->name);

@@ -61,7 +61,7 @@ static smp_status prepare_call(smp *s, const smp_layout_call *layout, smp__call 
     const smp_op *op = &s->graph->op[layout->op];
     call->layout = layout;
     call->op = op;
-    call->kernels = s->device->kernels(op->kind);
+    call->kernels = s->device->kernels(op->kind, s->target.precision);
     call->pair = layout->pair && call->kernels->forward_fused;
     SMP_TRY(find_weights(s, call));
     if (!call->kernels->prepare)

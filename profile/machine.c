@@ -133,6 +133,7 @@ smp_status smp_cluster_local(int devices, smp_cluster **out)
     const smp_device_spec core = {.name = "cpu",
                                   .memory_bytes = usable_memory() / devices,
                                   .flops_fp32 = CORE_FLOPS,
+                                  .flops_bf16 = 2 * CORE_FLOPS, /* of one that has it */
                                   .bytes_per_s = CORE_BYTES_PER_S};
     SMP_TRY(make_cluster(devices, &core, LINK_LATENCY_US, LINK_BYTES_PER_S, out));
     (*out)->cores_per_node = usable_cores();

@@ -48,10 +48,10 @@ static smp_status read_precision(const smp_yaml_node *top, smp_profile *profile)
     SMP_TRY(smp_yaml_string(node, "dtype", &text));
     SMP_TRY(smp_precision_read(smp_yaml_where(node), "dtype", text, &precision));
     profile->dtype = smp_precision_name(precision);
-    if (strcmp(profile->device, "cpu") != 0 || precision == SMP_PRECISION_FP32)
+    if (strcmp(profile->device, "cpu") != 0 || precision != SMP_PRECISION_TF32)
         return SMP_OK;
     return smp_fail_at(smp_yaml_where(node),
-                       "dtype: got %s, expected fp32, which alone the CPU has", text);
+                       "dtype: got %s, expected fp32 or bf16, which the CPU has", text);
 }
 
 static smp_status read_model(const smp_yaml_node *top, const smp_graph *graph, smp_profile *profile)

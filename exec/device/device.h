@@ -60,7 +60,7 @@ typedef struct smp_device {
     smp_status (*round16)(void *context, void *target16, const float *source, int64_t elements);
     smp_status (*update)(void *context, const smp_optimizer *optimizer, const smp_update *update);
     /* NULL: the kind has none here. */
-    const smp_op_kernels *(*kernels)(const smp_op_kind *kind);
+    const smp_op_kernels *(*kernels)(const smp_op_kind *kind, smp_precision precision);
 
     /* Has everything that was enqueued been done? Errors of the device appear here. */
     smp_status (*idle)(void *context, bool *done);

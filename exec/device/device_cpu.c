@@ -1,5 +1,5 @@
 /* A CPU core as a device: the arena is anonymous memory, everything is done at once on the calling
- * thread. fp32 only. */
+ * thread. */
 #include "exec/device/device.h"
 
 #include <stdio.h>
@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "graph/base/clock.h"
+#include "graph/math/half.h"
 #include "graph/math/math.h"
 
 typedef struct cpu_context {
@@ -23,6 +24,10 @@ static smp_status cpu_present(void)
 static smp_status cpu_open(const smp_device_options *options, void **context)
 {
     SMP_TRY(smp_target_check((smp_target){SMP_BACKEND_CPU, options->precision}));
+    if (options->precision == SMP_PRECISION_BF16 && !smp_math_has_bf16())
+        return smp_fail(SMP_ERR_INPUT,
+                        "bf16 on the CPU: this processor has neither AVX512-BF16 nor "
+                        "AMX (see --precision)");
     size_t bytes = sizeof(cpu_context) + (size_t)options->stamps * sizeof(double);
     cpu_context *cpu = calloc(1, bytes);
     if (!cpu)
@@ -117,9 +122,17 @@ static smp_status cpu_add(void *context, smp_dtype dtype, void *target, const vo
                           int64_t elements)
 {
     (void)context;
-    if (dtype != SMP_F32)
-        return smp_fail(SMP_ERR_FAILED, "the CPU adds fp32 only");
-    add_floats(target, source, elements);
+    if (dtype == SMP_BF16)
+        smp__add_bf16(target, source, elements);
+    else
+        add_floats(target, source, elements);
+    return SMP_OK;
+}
+
+static smp_status cpu_round16(void *context, void *target16, const float *source, int64_t elements)
+{
+    (void)context;
+    smp__to_bf16(target16, source, elements);
     return SMP_OK;
 }
 
@@ -146,12 +159,14 @@ static smp_status cpu_update(void *context, const smp_optimizer *optimizer,
 {
     (void)context;
     optimizer->update(update);
+    if (update->weight16)
+        smp__to_bf16(update->weight16, update->weight, update->elements);
     return SMP_OK;
 }
 
-static const smp_op_kernels *cpu_kernels(const smp_op_kind *kind)
+static const smp_op_kernels *cpu_kernels(const smp_op_kind *kind, smp_precision precision)
 {
-    return kind->cpu.forward ? &kind->cpu : NULL;
+    return smp_op_cpu_kernels(kind, precision);
 }
 
 static smp_status cpu_idle(void *context, bool *done)
@@ -195,6 +210,7 @@ const smp_device smp__device_cpu = {
     .download = cpu_copy,
     .add = cpu_add,
     .square_sum = cpu_square_sum,
+    .round16 = cpu_round16,
     .update = cpu_update,
     .kernels = cpu_kernels,
     .idle = cpu_idle,

@@ -334,6 +334,12 @@ static smp_status cuda_square_sum(void *context, const float *values, int64_t el
                                 ((const cuda_context *)context)->square, sum);
 }
 
+static const smp_op_kernels *cuda_kernels(const smp_op_kind *kind, smp_precision precision)
+{
+    (void)precision; /* they ask the tensors */
+    return smp_op_cuda_kernels(kind);
+}
+
 static smp_status cuda_round16(void *context, void *target16, const float *source, int64_t elements)
 {
     return smp__cuda_round16(stream_of(context), target16, source, elements);
@@ -417,7 +423,7 @@ const smp_device smp__device_cuda = {
     .square_sum = cuda_square_sum,
     .round16 = cuda_round16,
     .update = cuda_update,
-    .kernels = smp_op_cuda_kernels,
+    .kernels = cuda_kernels,
     .idle = cuda_idle,
     .stamp = cuda_stamp_now,
     .passed = cuda_passed,

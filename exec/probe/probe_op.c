@@ -331,10 +331,10 @@ smp_status smp__probe_open(void *context, const smp_graph *graph, const smp_op *
     p->graph = graph;
     p->op = op;
     p->batch = batch;
-    p->kernels = p->device->kernels(op->kind);
+    p->kernels = p->device->kernels(op->kind, p->precision);
     p->state = p->next_state = NULL;
     p->next = smp_op_fused(graph, (int32_t)(op - graph->op)) ? op + 1 : NULL;
-    p->next_kernels = p->next ? p->device->kernels(p->next->kind) : NULL;
+    p->next_kernels = p->next ? p->device->kernels(p->next->kind, p->precision) : NULL;
     p->next_set = 0;
     p->newest = newest_input(graph, op);
     SMP_TRY(check_op(p));

@@ -1,8 +1,8 @@
 /* Model inputs on their way to the kernels. A device that reads host memory reads the caller's
- * arrays where they are. For another one they are copied, in its number format, to memory that it
- * can copy from, and to a buffer of its own at the start of the step. The host's copy may be
- * written again after the wait that ends every step. Kernels of such a device cannot refuse an
- * index: it is checked here. O(samples).
+ * arrays where they are, but for floats in bf16. Otherwise they are copied, in its number format, to
+ * memory that it can copy from, and to a buffer of its own at the start of the step. The host's copy
+ * may be written again after the wait that ends every step. Kernels of such a device cannot refuse
+ * an index: it is checked here. O(samples).
  *
  * Where a batch is short, its samples may end within a micro-batch of this replica, or before it.
  * Then the kernels read one more micro-batch, for the rest and for all that come behind: the
@@ -13,7 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/math/half.h"
+
 enum { ALIGNMENT = 256 };
+
+/* Is it copied? Else the kernels read the caller's array. */
+static bool is_copied(const smp *s, int index)
+{
+    return !s->device->host_memory || s->graph->tensor[index].dtype == SMP_BF16;
+}
 
 smp_status smp__inputs_build(smp *s)
 {
@@ -24,7 +32,7 @@ smp_status smp__inputs_build(smp *s)
         smp__input *input = &s->input[i];
         input->needed = smp_input_needed(s, i);
         input->stride = smp_tensor_bytes(s->graph, i, s->batch);
-        if (!s->device->host_memory)
+        if (is_copied(s, i))
             input->stride = (input->stride + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         input->range = smp__index_range_of(s->graph, i);
     }
@@ -34,8 +42,8 @@ smp_status smp__inputs_build(smp *s)
 int64_t smp__inputs_bytes(const smp *s)
 {
     int64_t bytes = 0;
-    for (int i = 0; i < s->graph->n_input && !s->device->host_memory; i++)
-        if (s->input[i].needed)
+    for (int i = 0; i < s->graph->n_input; i++)
+        if (s->input[i].needed && is_copied(s, i))
             bytes += s->microbatches * s->input[i].stride;
     return bytes;
 }
@@ -43,7 +51,7 @@ int64_t smp__inputs_bytes(const smp *s)
 static int64_t host_bytes(const smp *s, int index)
 {
     const smp__input *input = &s->input[index];
-    int64_t bytes = s->device->host_memory ? input->stride : s->microbatches * input->stride;
+    int64_t bytes = is_copied(s, index) ? s->microbatches * input->stride : input->stride;
     return input->needed ? (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : 0;
 }
 
@@ -63,7 +71,7 @@ void smp__inputs_place(smp *s, char *device, char *host)
             continue;
         input->host = host;
         host += host_bytes(s, i);
-        if (s->device->host_memory)
+        if (!is_copied(s, i))
             continue;
         input->data = input->device = device;
         device += s->microbatches * input->stride;
@@ -88,16 +96,6 @@ static smp_status copy_indices(const smp *s, int index, int mb, const int32_t *f
     return SMP_OK;
 }
 
-/* To the nearest, ties to even; a NaN stays one. */
-static uint16_t round_bf16(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    if ((bits & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)(bits >> 16 | 0x40u);
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
 /* One micro-batch, its samples and the padding behind them. */
 static smp_status copy_microbatch(const smp *s, int index, int mb, const void *values, char *to)
 {
@@ -113,8 +111,7 @@ static smp_status copy_microbatch(const smp *s, int index, int mb, const void *v
     if (tensor->dtype == SMP_F32)
         memcpy(to, from, (size_t)bytes);
     else
-        for (int64_t i = 0; i < n; i++)
-            ((uint16_t *)to)[i] = round_bf16(((const float *)from)[i]);
+        smp__to_bf16((uint16_t *)to, (const float *)from, n);
     return SMP_OK;
 }
 
@@ -149,8 +146,8 @@ smp_status smp__inputs_begin(smp *s, const void *const *inputs)
         if (!inputs[i] && !none)
             return smp_fail(SMP_ERR_INPUT, "input '%s' is NULL but this rank needs it",
                             s->graph->tensor[i].name);
-        SMP_TRY(s->device->host_memory ? use_input(s, i, full, inputs[i])
-                                       : copy_input(s, i, full, inputs[i]));
+        SMP_TRY(is_copied(s, i) ? copy_input(s, i, full, inputs[i])
+                                : use_input(s, i, full, inputs[i]));
     }
     return SMP_OK;
 }

@@ -103,6 +103,8 @@ void smp_op_needs_get(const smp_graph *graph, const smp_op *op, int64_t batch, s
         op->kind->cuda_needs(graph, op, batch, needs);
     else if (op->kind->needs)
         op->kind->needs(graph, op, batch, needs);
+    if (graph->target.backend == SMP_BACKEND_CPU && graph->target.precision == SMP_PRECISION_BF16)
+        needs->workspace_bytes = smp_op_half_workspace(graph, op, batch, needs);
 }
 
 bool smp_op_fused(const smp_graph *graph, int32_t index)

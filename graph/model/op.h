@@ -192,6 +192,8 @@ struct smp_op_kind {
      * smp_op_fused. NULL: never. */
     bool (*fuses)(const smp_graph *graph, const smp_op *op, const smp_op *next);
     smp_op_kernels cpu;
+    /* The same for bf16, with what `needs` says. Without: the fp32 ones, on widened values. */
+    smp_op_kernels cpu16;
     /* Bound of the values an int32 input may take, for checking data: input `slot` must lie in
      * [min, max]. False: no bound. NULL: none. */
     bool (*index_range)(const smp_graph *graph, const smp_op *op, int slot, int64_t *min,
@@ -225,6 +227,12 @@ int smp_op_attr_index(const smp_op_kind *kind, const char *name);
 bool smp_op_kind_runs(const smp_op_kind *kind, smp_backend backend);
 /* The CUDA kernels of a kind; NULL if it has none or this library was built without CUDA. */
 const smp_op_kernels *smp_op_cuda_kernels(const smp_op_kind *kind);
+
+/* The CPU kernels of a kind for a precision; NULL if it has none. */
+const smp_op_kernels *smp_op_cpu_kernels(const smp_op_kind *kind, smp_precision precision);
+/* The workspace of an op on the CPU in bf16, with what is widened there. */
+int64_t smp_op_half_workspace(const smp_graph *graph, const smp_op *op, int64_t batch,
+                              const smp_op_needs *needs);
 
 /* Are ops `index` and index + 1 one forward kernel on the graph's target? */
 bool smp_op_fused(const smp_graph *graph, int32_t index);

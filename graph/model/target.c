@@ -59,8 +59,8 @@ smp_status smp_precision_read(smp_where where, const char *what, const char *nam
 
 smp_status smp_target_check(smp_target target)
 {
-    if (target.backend == SMP_BACKEND_CPU && target.precision != SMP_PRECISION_FP32)
-        return smp_fail(SMP_ERR_INPUT, "%s on the CPU: its operators have fp32 only",
+    if (target.backend == SMP_BACKEND_CPU && target.precision == SMP_PRECISION_TF32)
+        return smp_fail(SMP_ERR_INPUT, "%s on the CPU: its operators have fp32 and bf16",
                         smp_precision_name(target.precision));
     return SMP_OK;
 }

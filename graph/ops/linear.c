@@ -6,8 +6,10 @@
 #include "graph/ops/ops.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "graph/math/half.h"
 #include "graph/math/math.h"
 #include "graph/math/vector.h"
 
@@ -128,6 +130,80 @@ static smp_status backward_weight(const smp_op_call *call)
                          1, call->dparam[0], in);
 }
 
+/* In bf16: the three products, of which the weight's gradient is added to in fp32. */
+typedef struct products16 {
+    smp_math_product16 *forward, *input, *weight; /* the last two in training */
+} products16;
+
+static void release16(void *state)
+{
+    products16 *p = state;
+    smp_math_product16_destroy(p->forward);
+    smp_math_product16_destroy(p->input);
+    smp_math_product16_destroy(p->weight);
+    free(p);
+}
+
+static smp_status prepare16(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
+                            void **state)
+{
+    (void)device;
+    const int64_t rows = row_count(graph, op, batch), features = op->attr[FEATURES].i;
+    const int64_t in = smp__columns(smp__in(graph, op, 0));
+    products16 *p = calloc(1, sizeof(*p));
+    if (!p)
+        return smp_fail_memory(sizeof(*p));
+    *state = p;
+    const smp_product16 forward = {
+        .trans_b = true, .m = rows, .n = features, .k = in, .bias = op->attr[BIAS].i};
+    SMP_TRY(smp_math_product16_create(&forward, &p->forward));
+    if (!graph->training)
+        return SMP_OK;
+    const smp_product16 input = {.m = rows, .n = in, .k = features};
+    SMP_TRY(smp_math_product16_create(&input, &p->input));
+    const smp_product16 weight = {
+        .trans_a = true, .m = features, .n = in, .k = rows, .accumulate = true};
+    return smp_math_product16_create(&weight, &p->weight);
+}
+
+static smp_status forward16(const smp_op_call *call)
+{
+    const products16 *p = call->state;
+    return smp_math_product16_run(p->forward, call->in[0], call->param16[0],
+                                  call->op->attr[BIAS].i ? call->param[1] : NULL, call->out);
+}
+
+static smp_status backward_input16(const smp_op_call *call)
+{
+    const products16 *p = call->state;
+    if (!call->din[0])
+        return SMP_OK;
+    return smp_math_product16_run(p->input, call->dout, call->param16[0], NULL, call->din[0]);
+}
+
+/* Rows in order, as in fp32: a block of columns is widened row by row. */
+static void add_rows16(float *restrict total, const uint16_t *rows, int64_t n, int64_t columns)
+{
+    enum { BLOCK = 512 };
+    float row[BLOCK];
+    for (int64_t begin = 0; begin < columns; begin += BLOCK) {
+        const int64_t width = columns - begin < BLOCK ? columns - begin : BLOCK;
+        for (int64_t r = 0; r < n; r++) {
+            smp__from_bf16(row, rows + r * columns + begin, width);
+            smp__accumulate(total + begin, row, width);
+        }
+    }
+}
+
+static smp_status backward_weight16(const smp_op_call *call)
+{
+    const products16 *p = call->state;
+    if (call->op->attr[BIAS].i)
+        add_rows16(call->dparam[1], (const uint16_t *)call->dout,
+                   row_count(call->graph, call->op, call->batch), call->op->attr[FEATURES].i);
+    return smp_math_product16_run(p->weight, call->dout, call->in[0], NULL, call->dparam[0]);
+}
+
 const smp_op_kind smp__op_linear = {
     .name = "linear",
     .summary = "matrix product over the last dimension, with or without bias, tied or not",
@@ -146,4 +222,9 @@ const smp_op_kind smp__op_linear = {
     .cpu = {.forward = forward,
             .backward_input = backward_input,
             .backward_weight = backward_weight},
+    .cpu16 = {.prepare = prepare16,
+              .release = release16,
+              .forward = forward16,
+              .backward_input = backward_input16,
+              .backward_weight = backward_weight16},
 };

@@ -58,10 +58,10 @@ static int64_t outer_count(const smp_op_call *call)
     return smp__axis_of(in, call->op->attr[AXIS].i, call->batch).outer;
 }
 
-/* Bytes of a tensor in each of the `outer` rows. */
+/* Bytes of a tensor, of elements of four bytes, in each of the `outer` rows. */
 static size_t row_bytes(const smp_op_call *call, int32_t tensor, int64_t outer)
 {
-    return (size_t)(smp_tensor_bytes(call->graph, tensor, call->batch) / outer);
+    return (size_t)(smp__count(&call->graph->tensor[tensor], call->batch) / outer * 4);
 }
 
 static smp_status forward(const smp_op_call *call)

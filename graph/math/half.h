@@ -1,0 +1,34 @@
+/* bf16: the upper half of a float. Arrays of it are uint16_t. */
+#ifndef SMP_GRAPH_MATH_HALF_H
+#define SMP_GRAPH_MATH_HALF_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "graph/base/status.h"
+
+/* Does this processor multiply bf16 (AVX512-BF16 or AMX; ONEDNN_MAX_CPU_ISA may say less)? */
+bool smp_math_has_bf16(void);
+
+void smp__from_bf16(float *restrict y, const uint16_t *restrict x, int64_t n);
+/* To the nearest, ties to even; a NaN stays one. The same bits on every machine. */
+void smp__to_bf16(uint16_t *restrict y, const float *restrict x, int64_t n);
+/* target += source, added as floats and rounded once. */
+void smp__add_bf16(uint16_t *restrict target, const uint16_t *restrict source, int64_t n);
+
+/* C[m,n] = op(A)[m,k] * op(B)[k,n] of bf16, all row-major and dense, with sums in fp32. */
+typedef struct smp_product16 {
+    bool trans_a, trans_b;
+    int64_t m, n, k;
+    bool bias;       /* of n floats, added to each row */
+    bool accumulate; /* C is fp32 and added to; else it is bf16 and overwritten, rounded once */
+} smp_product16;
+
+/* Made once per operator, with the scratch it needs. */
+typedef struct smp_math_product16 smp_math_product16;
+smp_status smp_math_product16_create(const smp_product16 *shape, smp_math_product16 **out);
+void smp_math_product16_destroy(smp_math_product16 *product); /* accepts NULL */
+smp_status smp_math_product16_run(smp_math_product16 *product, const void *a, const void *b,
+                                  const float *bias, void *c);
+
+#endif
