@@ -399,6 +399,34 @@ static void test_custom_op_is_given_what_it_asks_for(void **state)
     smp__custom_ops_keep(0);
 }
 
+/* Of what has no backward functions nothing is kept for them, and its output is float even so. */
+static smp_status aux_describe(smp_custom_node *node)
+{
+    node->aux_bytes = 8;
+    return SMP_OK;
+}
+
+static void test_custom_op_without_gradients_keeps_nothing(void **state)
+{
+    (void)state;
+    smp_graph *graph = NULL;
+    smp_op_needs needs;
+    smp_custom_op op = a_good_one("lookup");
+    op.backward_input = op.backward_weight = NULL;
+    op.describe = aux_describe;
+    assert_int_equal(smp_op_register(&op), SMP_OK);
+    assert_int_equal(read_model("lookup, in: [i, i]", &graph), SMP_OK);
+    assert_int_equal(graph->tensor[graph->op[0].out].dtype, SMP_F32);
+    assert_int_equal(graph->tensor[graph->op[0].out].elements, 4);
+    assert_false(smp_op_kind_passes_gradients(graph->op[0].kind));
+    smp_op_needs_get(graph, &graph->op[0], 2, &needs);
+    assert_int_equal(needs.input_grad_in | needs.weight_grad_in | needs.input_grad_out, 0);
+    assert_false(needs.input_grad_aux || needs.weight_grad_aux);
+    assert_int_equal(needs.aux_bytes, 8);
+    smp_graph_destroy(graph);
+    smp__custom_ops_keep(0);
+}
+
 /* A loss has one value for a micro-batch; a function that fails by itself is reported. */
 static smp_status sum_forward(const smp_custom_call *call)
 {
@@ -442,6 +470,7 @@ int main(void)
         cmocka_unit_test(test_custom_ops_have_a_limit),
         cmocka_unit_test(test_custom_op_that_says_wrong_things_is_refused),
         cmocka_unit_test(test_custom_op_is_given_what_it_asks_for),
+        cmocka_unit_test(test_custom_op_without_gradients_keeps_nothing),
         cmocka_unit_test(test_custom_op_can_be_a_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
