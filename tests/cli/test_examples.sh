@@ -21,6 +21,7 @@ vit-digits   --cluster cluster-laptop
 resnet-small --cluster cluster-laptop --microbatch-size 32
 resnet-18    --cluster cluster-laptop --microbatch-size 32 --microbatches 8
 resnet-50    --cluster cluster-a100 -n 8 --stages 8 --microbatch-size 32 --microbatches 16
+vit-class    --cluster cluster-laptop --microbatch-size 32
 vit-b16      --cluster cluster-a100 -n 4 --microbatch-size 32
 bert-large   --cluster cluster-a100 -n 8
 inception    --cluster cluster-v100 -n 8 --stages 8 --chunks 1 --microbatch-size 32 --microbatches 16

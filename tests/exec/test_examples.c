@@ -14,7 +14,7 @@ static const struct {
     {"vit-digits.yaml", 343018},     {"branches.yaml", 56128},     {"vit-b16.yaml", 86566120},
     {"bert-large.yaml", 335174458},  {"t5-11b.yaml", 11341385728}, {"gpt2-30b.yaml", 29974418432},
     {"gpt-175b.yaml", 174604259328}, {"resnet-18.yaml", 11173962}, {"resnet-50.yaml", 25557032},
-    {"resnet-small.yaml", 697130},
+    {"resnet-small.yaml", 697130},   {"vit-class.yaml", 243770},
 };
 
 static const char *example(const char *file)
