@@ -1,7 +1,8 @@
 /* Recursive descent over
+ *     whole   = sum [ ("==" | "!=" | "<" | "<=" | ">" | ">=") sum ]
  *     sum     = product { ("+" | "-") product }
  *     product = factor { ("*" | "/") factor }
- *     factor  = "-" factor | "(" sum ")" | number | name
+ *     factor  = "-" factor | "(" whole ")" | number | name [ "[" whole "]" ]
  * evaluating as it reads: O(length), stack bounded by the depth limit. */
 #include "graph/model/expr.h"
 
@@ -58,7 +59,8 @@ static smp_status fail_overflow(const reader *r, const char *at)
                        (int)SHOWN_BYTES, r->text);
 }
 
-static smp_status sum(reader *r, int64_t *out);
+static smp_status whole(reader *r, int64_t *out);
+static smp_status factor(reader *r, int64_t *out);
 
 static smp_status number(reader *r, int64_t *out)
 {
@@ -75,16 +77,57 @@ static smp_status number(reader *r, int64_t *out)
     return SMP_OK;
 }
 
+/* What stands behind the sign at r->at: a factor behind "-", else all up to the bracket. */
+static smp_status nested(reader *r, int64_t *out)
+{
+    if (r->depth == MAX_DEPTH)
+        return smp_fail_at(place(r, r->at), "expression '%.*s': nested deeper than %d levels",
+                           (int)SHOWN_BYTES, r->text, (int)MAX_DEPTH);
+    r->depth++;
+    char sign = *r->at++;
+    if (sign == '-') {
+        SMP_TRY(factor(r, out));
+    } else {
+        SMP_TRY(whole(r, out));
+        if (*r->at != (sign == '(' ? ')' : ']'))
+            return fail_syntax(r, sign == '(' ? "')' or an operator" : "']' or an operator");
+        r->at++;
+    }
+    r->depth--;
+    return SMP_OK;
+}
+
 static smp_status name(reader *r, int64_t *out)
 {
     const char *start = r->at;
     while (is_name(*r->at))
         r->at++;
     size_t length = (size_t)(r->at - start);
-    if (r->lookup && r->lookup(r->context, start, length, out))
-        return SMP_OK;
-    return smp_fail_at(place(r, start), "expression '%.*s': unknown name '%.*s'", (int)SHOWN_BYTES,
-                       r->text, (int)(length < SHOWN_BYTES ? length : SHOWN_BYTES), start);
+    int shown = (int)(length < SHOWN_BYTES ? length : SHOWN_BYTES);
+    smp_expr_name found;
+    int64_t index = 0;
+    if (!r->lookup || !r->lookup(r->context, start, length, &found))
+        return smp_fail_at(place(r, start), "expression '%.*s': unknown name '%.*s'",
+                           (int)SHOWN_BYTES, r->text, shown, start);
+    skip_blanks(r);
+    const char *bracket = r->at;
+    if (*bracket == '[' && found.count == 0)
+        return smp_fail_at(place(r, bracket), "expression '%.*s': '%.*s' is not a list",
+                           (int)SHOWN_BYTES, r->text, shown, start);
+    if (*bracket != '[' && found.count > 0)
+        return smp_fail_at(place(r, start),
+                           "expression '%.*s': '%.*s' is a list, expected an item of it, '%.*s[0]'",
+                           (int)SHOWN_BYTES, r->text, shown, start, shown, start);
+    if (found.count > 0) {
+        SMP_TRY(nested(r, &index));
+        if (index < 0 || index >= found.count)
+            return smp_fail_at(place(r, bracket + 1),
+                               "expression '%.*s': got index %lld of '%.*s', expected 0 to %lld",
+                               (int)SHOWN_BYTES, r->text, (long long)index, shown, start,
+                               (long long)found.count - 1);
+    }
+    *out = found.item[index];
+    return SMP_OK;
 }
 
 static smp_status factor(reader *r, int64_t *out)
@@ -96,23 +139,10 @@ static smp_status factor(reader *r, int64_t *out)
         return name(r, out);
     if (*r->at != '-' && *r->at != '(')
         return fail_syntax(r, "a number, a name or '('");
-    if (r->depth == MAX_DEPTH)
-        return smp_fail_at(place(r, r->at), "expression '%.*s': nested deeper than %d levels",
-                           (int)SHOWN_BYTES, r->text, (int)MAX_DEPTH);
-    r->depth++;
-    const char *start = r->at++;
-    if (*start == '-') {
-        int64_t value;
-        SMP_TRY(factor(r, &value));
-        if (__builtin_sub_overflow((int64_t)0, value, out))
-            return fail_overflow(r, start);
-    } else {
-        SMP_TRY(sum(r, out));
-        if (*r->at != ')')
-            return fail_syntax(r, "')' or an operator");
-        r->at++;
-    }
-    r->depth--;
+    const char *sign = r->at;
+    SMP_TRY(nested(r, out));
+    if (*sign == '-' && __builtin_sub_overflow((int64_t)0, *out, out))
+        return fail_overflow(r, sign);
     return SMP_OK;
 }
 
@@ -162,12 +192,30 @@ static smp_status sum(reader *r, int64_t *out)
     }
 }
 
+static smp_status whole(reader *r, int64_t *out)
+{
+    SMP_TRY(sum(r, out));
+    const char *at = r->at;
+    bool equal = at[0] != '\0' && at[1] == '=';
+    if (*at != '<' && *at != '>' && !((*at == '=' || *at == '!') && equal))
+        return SMP_OK;
+    r->at += 1 + equal;
+    int64_t left = *out;
+    int64_t right;
+    SMP_TRY(sum(r, &right));
+    if (left == right)
+        *out = *at != '!' && equal;
+    else
+        *out = *at == '!' || (*at == '<' && left < right) || (*at == '>' && left > right);
+    return SMP_OK;
+}
+
 smp_status smp_expr_eval(const char *text, smp_where where, smp_expr_lookup lookup, void *context,
                          int64_t *out)
 {
     reader r = {text, text, where, lookup, context, 0};
     int64_t value;
-    SMP_TRY(sum(&r, &value));
+    SMP_TRY(whole(&r, &value));
     if (*r.at != '\0')
         return fail_syntax(&r, "an operator or the end");
     *out = value;

@@ -9,6 +9,7 @@
 
 #include "graph/base/text.h"
 #include "graph/yaml/yaml.h"
+#include "graph/model/expr.h"
 #include "graph/model/graph_store.h"
 #include "graph/model/op.h"
 
@@ -59,8 +60,10 @@ typedef struct smp__block smp__block;
 
 /* An op, or a repeated block. */
 typedef struct smp__item {
-    smp__op_template *op;       /* NULL: a repeat */
-    const smp_yaml_node *count; /* of the repeat */
+    smp_where where;
+    const smp_yaml_node *when;  /* NULL: always */
+    smp__op_template *op;       /* NULL: a block */
+    const smp_yaml_node *count; /* of the block; NULL: once */
     const char *variable;       /* NULL: none */
     smp__block *body;
 } smp__item;
@@ -78,7 +81,7 @@ typedef struct smp__model {
     /* Names in expressions. */
     smp_map *let_index;
     const char **let_name;
-    int64_t *let_value;
+    smp_expr_name *let_value;
     int32_t n_let;
     struct {
         const char *name; /* NULL: a repeat without a variable */

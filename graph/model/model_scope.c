@@ -4,18 +4,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/model/expr.h"
 #include "graph/model/model.h"
 
 /* Innermost repeat first; notes which loop variables an expression depends on. */
-static bool look_up(void *context, const char *name, size_t length, int64_t *value)
+static bool look_up(void *context, const char *name, size_t length, smp_expr_name *out)
 {
     smp__model *m = context;
     for (int i = m->n_loop - 1; i >= 0; i--) {
         const char *variable = m->loop[i].name;
         if (variable && strncmp(variable, name, length) == 0 && variable[length] == '\0') {
             m->loops_used |= (uint64_t)1 << i;
-            *value = m->loop[i].value;
+            *out = (smp_expr_name){&m->loop[i].value, 0};
             return true;
         }
     }
@@ -26,7 +25,7 @@ static bool look_up(void *context, const char *name, size_t length, int64_t *val
     if (kept < length || !smp_map_get(m->let_index, m->unknown, &index))
         return false;
     m->unknown[0] = '\0';
-    *value = m->let_value[index];
+    *out = m->let_value[index];
     return true;
 }
 
@@ -120,12 +119,30 @@ smp_status smp__model_check_variable(smp__model *m, const char *what, const char
     return SMP_OK;
 }
 
+/* An integer, or a list of them. */
+static smp_status read_entry(smp__model *m, const smp_yaml_node *node, const char *what,
+                             smp_expr_name *out)
+{
+    bool list = smp_yaml_kind_of(node) == SMP_YAML_LIST;
+    int n = list ? smp_yaml_list_size(node) : 1;
+    if (n == 0)
+        return smp_fail_at(smp_yaml_where(node), "%s: got an empty list, expected an item", what);
+    int64_t *item = SMP_ARENA_NEW(m->scratch, int64_t, (size_t)n);
+    if (!item)
+        return SMP_ERR_NO_MEMORY;
+    for (int i = 0; i < n; i++)
+        SMP_TRY(smp__model_eval(m, list ? smp_yaml_list_at(node, i) : node, NULL, what, INT64_MIN,
+                                INT64_MAX, &item[i]));
+    *out = (smp_expr_name){item, list ? n : 0};
+    return SMP_OK;
+}
+
 smp_status smp__model_read_let(smp__model *m, const smp_yaml_node *let)
 {
     SMP_TRY(smp_yaml_map(let, "let"));
     size_t n = (size_t)smp_yaml_map_size(let);
     m->let_name = SMP_ARENA_NEW(m->scratch, const char *, n);
-    m->let_value = SMP_ARENA_NEW(m->scratch, int64_t, n);
+    m->let_value = SMP_ARENA_NEW(m->scratch, smp_expr_name, n);
     if (!m->let_name || !m->let_value)
         return SMP_ERR_NO_MEMORY;
     for (int i = 0; i < (int)n; i++) {
@@ -133,8 +150,7 @@ smp_status smp__model_read_let(smp__model *m, const smp_yaml_node *let)
         char what[SMP_MAX_NAME + 16];
         snprintf(what, sizeof what, "let: %.255s", name);
         SMP_TRY(smp__model_check_variable(m, "let", name, smp_yaml_map_key_where(let, i)));
-        SMP_TRY(smp__model_eval(m, smp_yaml_map_value(let, i), NULL, what, INT64_MIN, INT64_MAX,
-                                &m->let_value[i]));
+        SMP_TRY(read_entry(m, smp_yaml_map_value(let, i), what, &m->let_value[i]));
         m->let_name[i] = name;
         m->n_let = i + 1;
         SMP_TRY(smp_map_set(m->let_index, name, i)); /* from here on it can be used */

@@ -6,7 +6,8 @@
 
 #include "graph/model/model.h"
 
-static const char *const op_keys[] = {"op", "name", "in", "out", "stage", "group", "cost", "tie"};
+static const char *const op_keys[] = {"op",    "name", "in",  "out", "stage",
+                                      "group", "cost", "tie", "when"};
 enum {
     N_OP_KEY = sizeof op_keys / sizeof op_keys[0],
     MAX_KEYS = 64,
@@ -279,13 +280,15 @@ static smp_status compile_op(smp__model *m, const smp_yaml_node *node, smp__op_t
     return SMP_OK;
 }
 
-static smp_status compile_repeat(smp__model *m, const smp_yaml_node *node, smp__item *item)
+static smp_status compile_block(smp__model *m, const smp_yaml_node *node, smp__item *item)
 {
-    static const char *const keys[] = {"repeat", "as", "ops"};
+    static const char *const keys[] = {"repeat", "as", "when", "ops"};
     SMP_TRY(smp_yaml_known_keys(node, "repeat", keys, sizeof keys / sizeof keys[0]));
     item->count = smp_yaml_get(node, "repeat");
     const smp_yaml_node *as = smp_yaml_get(node, "as");
     const smp_yaml_node *ops = smp_yaml_get(node, "ops");
+    if (item->count)
+        item->where = smp_yaml_where(item->count);
     if (!ops)
         return smp_fail_at(smp_yaml_where(node), "repeat: no 'ops', expected a list of ops");
     if (as) {
@@ -306,14 +309,14 @@ static smp_status compile_repeat(smp__model *m, const smp_yaml_node *node, smp__
 
 static smp_status fail_entry(const smp_yaml_node *node)
 {
-    static const char *const known[] = {"op", "repeat"};
+    static const char *const known[] = {"op", "repeat", "ops"};
     const char *first = smp_yaml_map_size(node) > 0 ? smp_yaml_map_key(node, 0) : "";
     const char *near = smp_nearest(first, known, sizeof known / sizeof known[0]);
     if (near)
         return smp_fail_at(smp_yaml_map_key_where(node, 0),
                            "ops: entry: unknown key '%s', did you mean '%s'?", first, near);
     return smp_fail_at(smp_yaml_where(node),
-                       "ops: got an entry without 'op' or 'repeat', expected one of them");
+                       "ops: got an entry without 'op' or 'ops', expected one of them");
 }
 
 smp_status smp__model_compile(smp__model *m, const smp_yaml_node *ops, smp__block *out)
@@ -326,10 +329,12 @@ smp_status smp__model_compile(smp__model *m, const smp_yaml_node *ops, smp__bloc
     for (int32_t i = 0; i < out->n_item; i++) {
         const smp_yaml_node *node = smp_yaml_list_at(ops, i);
         SMP_TRY(smp_yaml_map(node, "ops: entry"));
+        out->item[i].where = smp_yaml_where(node);
+        out->item[i].when = smp_yaml_get(node, "when");
         if (smp_yaml_get(node, "op"))
             SMP_TRY(compile_op(m, node, &out->item[i].op));
-        else if (smp_yaml_get(node, "repeat"))
-            SMP_TRY(compile_repeat(m, node, &out->item[i]));
+        else if (smp_yaml_get(node, "repeat") || smp_yaml_get(node, "ops"))
+            SMP_TRY(compile_block(m, node, &out->item[i]));
         else
             return fail_entry(node);
     }

@@ -1,6 +1,7 @@
-/* Repeats. Counting multiplies: a body whose own repeat counts do not use the variable of the
- * repeat around it is counted once. Only bodies that do are counted for each iteration, and the
- * number of iterations is limited too, so a model that is too large is refused at once. */
+/* Blocks: what `repeat` and `when` make of them. Counting multiplies: a body whose own counts and
+ * conditions do not use the variable of the block around it is counted once. Only bodies that do
+ * are counted for each iteration, and the number of iterations is limited too, so a model that is
+ * too large is refused at once. */
 #include "graph/model/model.h"
 
 /* A repeat may hold nothing but a repeat of 0: iterations are limited as well as ops. The third
@@ -15,8 +16,15 @@ typedef struct totals {
     int64_t values;
 } totals;
 
-static smp_status repeat_count(smp__model *m, const smp__item *item, int64_t *count)
+/* How often an item stands there: as its `when` and `repeat` say. */
+static smp_status turns(smp__model *m, const smp__item *item, int64_t *count)
 {
+    int64_t when = 1;
+    if (item->when)
+        SMP_TRY(smp__model_eval(m, item->when, NULL, "when", INT64_MIN, INT64_MAX, &when));
+    *count = when != 0;
+    if (when == 0 || !item->count)
+        return SMP_OK;
     return smp__model_eval(m, item->count, NULL, "repeat", 0, INT64_MAX, count);
 }
 
@@ -31,12 +39,13 @@ smp_status smp__model_walk(smp__model *m, const smp__block *block, smp__visit vi
 {
     for (int32_t i = 0; i < block->n_item; i++) {
         const smp__item *item = &block->item[i];
+        int64_t count;
+        SMP_TRY(turns(m, item, &count));
         if (item->op) {
-            SMP_TRY(visit(m, item->op, context));
+            if (count > 0)
+                SMP_TRY(visit(m, item->op, context));
             continue;
         }
-        int64_t count;
-        SMP_TRY(repeat_count(m, item, &count));
         enter(m, item);
         for (int64_t k = 0; k < count; k++) {
             m->loop[m->n_loop - 1].value = k;
@@ -72,23 +81,19 @@ static smp_status add(totals *sum, int64_t times, const totals *part, smp_where 
     return SMP_OK;
 }
 
-static smp_status count_block(smp__model *m, const smp__block *block, totals *sum);
+static smp_status count_items(smp__model *m, const smp__block *block, totals *sum);
 
-static smp_status count_repeat(smp__model *m, const smp__item *item, totals *sum)
+static smp_status count_block(smp__model *m, const smp__item *item, int64_t count, totals *sum)
 {
-    smp_where where = smp_yaml_where(item->count);
-    int64_t count;
-    SMP_TRY(repeat_count(m, item, &count));
-    SMP_TRY(add(sum, 1, &(totals){.iterations = 1}, where)); /* a repeat of 0 takes time too */
     enter(m, item);
     uint64_t mine = (uint64_t)1 << (m->n_loop - 1);
     for (int64_t k = 0; k < count;) {
         totals body = {.iterations = 1};
         m->loop[m->n_loop - 1].value = k;
         m->loops_used &= ~mine;
-        SMP_TRY(count_block(m, item->body, &body));
+        SMP_TRY(count_items(m, item->body, &body));
         int64_t times = m->loops_used & mine ? 1 : count - k;
-        SMP_TRY(add(sum, times, &body, where));
+        SMP_TRY(add(sum, times, &body, item->where));
         k += times;
     }
     m->loops_used &= ~mine;
@@ -96,16 +101,20 @@ static smp_status count_repeat(smp__model *m, const smp__item *item, totals *sum
     return SMP_OK;
 }
 
-static smp_status count_block(smp__model *m, const smp__block *block, totals *sum)
+static smp_status count_items(smp__model *m, const smp__block *block, totals *sum)
 {
     for (int32_t i = 0; i < block->n_item; i++) {
         const smp__item *item = &block->item[i];
         const smp__op_template *op = item->op;
-        if (op)
+        int64_t count;
+        SMP_TRY(turns(m, item, &count));
+        if (!op || count == 0) /* what is left out takes time too */
+            SMP_TRY(add(sum, 1, &(totals){.iterations = 1}, item->where));
+        if (!op)
+            SMP_TRY(count_block(m, item, count, sum));
+        else if (count > 0)
             SMP_TRY(add(sum, 1, &(totals){.ops = 1, .tensors = op->n_out, .values = op->values},
-                        op->where));
-        else
-            SMP_TRY(count_repeat(m, item, sum));
+                        item->where));
     }
     return SMP_OK;
 }
@@ -113,7 +122,7 @@ static smp_status count_block(smp__model *m, const smp__block *block, totals *su
 smp_status smp__model_count(smp__model *m, int64_t *ops, int64_t *tensors)
 {
     totals sum = {0};
-    SMP_TRY(count_block(m, &m->ops, &sum));
+    SMP_TRY(count_items(m, &m->ops, &sum));
     *ops = sum.ops;
     *tensors = sum.tensors;
     return SMP_OK;

@@ -33,12 +33,12 @@ static inline void expect_error(const char *text, size_t bytes, const char *star
         fail_msg("got '%s', expected '%s' ... '%s':\n%s", message, start, part, text);
 }
 
-/* A small GPT with everything that the format has: let, repeat, rebinding, tied weights, a
- * loss. */
+/* A small GPT with everything that the format has: let, lists, repeat, when, rebinding, tied
+ * weights, a loss. */
 static const char gpt_text[] =
     "smp: 1\n"
     "name: gpt\n"
-    "let: {T: 8, d: 4 * 4, heads: 2, layers: 2, vocab: 2 * (d + 2)}\n"
+    "let: {T: 8, d: 4 * 4, heads: 2, layers: 2, vocab: 2 * (d + 2), w: [d, 3*d]}\n"
     "inputs:\n"
     "  tokens: {dtype: int32, shape: [T]}\n"
     "  targets: {dtype: int32, shape: [T]}\n"
@@ -49,10 +49,10 @@ static const char gpt_text[] =
     "    as: i\n"
     "    ops:\n"
     "      - {op: layernorm, name: \"h{i}.ln\", in: x, out: a, tie: {bias: h0.ln.bias}}\n"
-    "      - {op: linear, name: \"h{i}.qkv\", in: a, out: a, features: 3*d}\n"
+    "      - {op: linear, name: \"h{i}.qkv\", in: a, out: a, features: 'w[1]'}\n"
     "      - {op: attention, name: \"h{i}.attn\", in: a, out: a, heads: heads, causal: true}\n"
     "      - {op: linear, name: \"h{i}.proj\", in: a, out: a, features: d}\n"
-    "      - {op: add, name: \"h{i}.res\", in: [x, a], out: x}\n"
+    "      - {op: add, name: \"h{i}.res\", in: [x, a], out: x, when: i < layers}\n"
     "  - {op: linear, name: lm_head, in: x, out: logits, features: vocab, bias: false,\n"
     "     weight: wte.weight}\n"
     "  - {op: cross_entropy, name: loss, in: [logits, targets], out: loss}\n"

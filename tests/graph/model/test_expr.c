@@ -11,13 +11,16 @@
 #include "graph/model/expr.h"
 #include "graph/base/random.h"
 
-static bool look_up(void *context, const char *name, size_t length, int64_t *value)
+static bool look_up(void *context, const char *name, size_t length, smp_expr_name *out)
 {
+    static const int64_t d = 128, big = INT64_MIN, list[] = {2, 30, -4};
     (void)context;
     if (length == 1 && name[0] == 'd')
-        *value = 128;
+        *out = (smp_expr_name){&d, 0};
     else if (length == 5 && memcmp(name, "big_1", 5) == 0)
-        *value = INT64_MIN;
+        *out = (smp_expr_name){&big, 0};
+    else if (length == 1 && name[0] == 'l')
+        *out = (smp_expr_name){list, 3};
     else
         return false;
     return true;
@@ -46,6 +49,23 @@ static void test_expr_values(void **state)
         {"big_1 + 1", INT64_MIN + 1},
         {"9223372036854775807", INT64_MAX},
         {"((((((1))))))", 1},
+        {"l[1]", 30},
+        {"-l [ l[0] ] * 2", 8},
+        {"l[d / 128] / l[0]", 15},
+        {"d == 128", 1},
+        {"d != 128", 0},
+        {"d==127", 0},
+        {"d!=127", 1},
+        {"1 + 1 < 2", 0},
+        {"1 < 1 + 1", 1},
+        {"2 <= 2", 1},
+        {"3 <= 2", 0},
+        {"3 > 2", 1},
+        {"2 > 2", 0},
+        {"2 >= 2", 1},
+        {"1>=2", 0},
+        {"(d < 1) + (l[0] == 2) * 7", 7},
+        {"l[d > 100]", 30},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -80,6 +100,19 @@ static void test_expr_errors_name_the_column(void **state)
         {"big_1/-1", "m.yaml:4:15: expression 'big_1/-1': the result"},
         {"big_1*2", "m.yaml:4:15: expression 'big_1*2': the result"},
         {"\x80", "got '?'"},
+        {"1+l", "m.yaml:4:12: expression '1+l': 'l' is a list, expected an item of it, 'l[0]'"},
+        {"l[1+2]", "m.yaml:4:12: expression 'l[1+2]': got index 3 of 'l', expected 0 to 2"},
+        {"l[-1]", "m.yaml:4:12: expression 'l[-1]': got index -1 of 'l', expected 0 to 2"},
+        {"l[1", "m.yaml:4:13: expression 'l[1': got the end, expected ']'"},
+        {"l[1)", "m.yaml:4:13: expression 'l[1)': got ')', expected ']'"},
+        {"(1]", "m.yaml:4:12: expression '(1]': got ']', expected ')'"},
+        {"d[0]", "m.yaml:4:11: expression 'd[0]': 'd' is not a list"},
+        {"4[0]", "m.yaml:4:11: expression '4[0]': got '[', expected an operator"},
+        {"x[0]", "m.yaml:4:10: expression 'x[0]': unknown name 'x'"},
+        {"1 = 1", "m.yaml:4:12: expression '1 = 1': got '=', expected an operator"},
+        {"1 !", "m.yaml:4:12: expression '1 !': got '!'"},
+        {"1 < 2 < 3", "m.yaml:4:16: expression '1 < 2 < 3': got '<', expected an operator"},
+        {"1 ==", "m.yaml:4:14: expression '1 ==': got the end"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -102,6 +135,9 @@ static void test_expr_depth_is_limited_length_is_not(void **state)
     assert_non_null(strstr(smp_last_error(), "nested deeper"));
     memset(text, '-', 100000);
     assert_int_equal(smp_expr_eval(text, where, look_up, NULL, &value), SMP_ERR_INPUT);
+    for (int i = 0; i < 50000; i++)
+        memcpy(text + 2 * i, "l[", 2);
+    assert_int_equal(smp_expr_eval(text, where, look_up, NULL, &value), SMP_ERR_INPUT);
     for (int i = 0; i < 100000; i++)
         memcpy(text + 2 * i, "1+", 2);
     text[199999] = '\0';
@@ -112,7 +148,7 @@ static void test_expr_depth_is_limited_length_is_not(void **state)
 /* Any text ends in a value or one message. */
 static void test_expr_random_text(void **state)
 {
-    static const char alphabet[] = "0123456789+-*/()d big_1\t.x";
+    static const char alphabet[] = "0123456789+-*/()d big_1\t.xl[]<>=!";
     uint64_t r = 3;
     (void)state;
     for (int i = 0; i < 50000; i++) {

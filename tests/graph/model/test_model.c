@@ -53,6 +53,39 @@ static void test_model_nested_repeats(void **state)
     smp_graph_destroy(g);
 }
 
+static void test_model_lists_and_conditions(void **state)
+{
+    (void)state;
+    smp_graph *g =
+        read_model("smp: 1\n"
+                   "let: {n: 2, width: [n, 5 * n], deep: ['width[0]', 0]}\n"
+                   "inputs: {x: {dtype: float32, shape: ['width[0]']}}\n"
+                   "ops:\n"
+                   "  - repeat: n\n"
+                   "    as: i\n"
+                   "    ops:\n"
+                   "      - {op: linear, name: 'l{i}', in: x, out: x, features: 'width[i]'}\n"
+                   "      - {op: relu, name: 'r{i}', in: x, out: x, when: i == 1}\n"
+                   "      - repeat: deep[i]\n"
+                   "        as: k\n"
+                   "        ops:\n"
+                   "          - {op: tanh, name: 't{i}.{k}', in: x, out: x}\n"
+                   "      - when: i\n"
+                   "        repeat: n / i\n"
+                   "        as: k\n"
+                   "        ops:\n"
+                   "          - {op: gelu, name: 'g{width[k]}', in: x, out: x}\n"
+                   "      - {when: i < 1, ops: [{op: silu, name: s, in: x, out: x}]}\n"
+                   "  - {ops: [{op: sigmoid, name: last, in: x, out: x}]}\n");
+    static const char *const names[] = {"l0", "t0.0", "t0.1", "s", "l1", "r1", "g2", "g10", "last"};
+    assert_int_equal(g->n_op, 9);
+    for (int i = 0; i < 9; i++)
+        assert_string_equal(g->op[i].name, names[i]);
+    assert_int_equal(g->tensor[op_named(g, "l0")->out].shape.dim[0], 2);
+    assert_int_equal(g->tensor[op_named(g, "last")->out].shape.dim[0], 10);
+    smp_graph_destroy(g);
+}
+
 static void test_model_attributes_of_a_repeat_are_its_own(void **state)
 {
     (void)state;
@@ -176,6 +209,8 @@ static void test_model_too_large_is_refused_at_once(void **state)
          "more than 10000000 ops"},
         {"[{repeat: 1000000000000, as: k, ops: [{repeat: 0*k, as: i, ops: [%s]}]}]",
          "more than 40000000 turns"},
+        {"[{repeat: 1000000000000, as: i, ops: [{op: relu, name: r, in: x, out: x, when: i < 0}]}]",
+         "more than 40000000 turns"},
         {"[{repeat: 1000000000000, ops: []}]", "more than 40000000 turns"},
     };
     (void)state;
@@ -222,6 +257,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_model_nested_repeats),
+        cmocka_unit_test(test_model_lists_and_conditions),
         cmocka_unit_test(test_model_attributes_of_a_repeat_are_its_own),
         cmocka_unit_test(test_model_pins_groups_and_costs),
         cmocka_unit_test(test_model_defaults_are_filled_in),

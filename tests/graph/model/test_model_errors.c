@@ -46,7 +46,7 @@ static void test_model_errors_top(void **state)
         {"smp: 1\nname: [x]\nops: []\n", "m.yaml:2:7:", "name: got a list"},
         {"smp: 1\nname: \"a\\nb\"\nops: []\n", "m.yaml:2:7:", "control character"},
         {"smp: 1\nops: [x]\n", "m.yaml:2:7:", "ops: entry: got 'x', expected a map"},
-        {"smp: 1\nops: [{name: x}]\n", "m.yaml:2:7:", "without 'op' or 'repeat'"},
+        {"smp: 1\nops: [{name: x}]\n", "m.yaml:2:7:", "without 'op' or 'ops'"},
     };
     (void)state;
     RUN(cases);
@@ -66,7 +66,14 @@ static void test_model_errors_let(void **state)
         {"smp: 1\nlet: {2a: 4}\nops: []\n", "m.yaml:2:7:", "got '2a' as a name"},
         {"smp: 1\nlet: {a: }\nops: []\n", "m.yaml:2:", "let: a: got nothing"},
         {"smp: 1\nlet: {a: \"\"}\nops: []\n", "m.yaml:2:10:", "let: a: got an empty text"},
-        {"smp: 1\nlet: {a: [1]}\nops: []\n", "m.yaml:2:10:", "let: a: got a list"},
+        {"smp: 1\nlet: {a: []}\nops: []\n", "m.yaml:2:10:", "let: a: got an empty list"},
+        {"smp: 1\nlet: {a: [1, [2]]}\nops: []\n", "m.yaml:2:14:", "let: a: got a list"},
+        {"smp: 1\nlet: {a: [1, a]}\nops: []\n", "m.yaml:2:14:", "unknown name 'a'"},
+        {"smp: 1\nlet: {a: [1, 2], b: a}\nops: []\n",
+         "m.yaml:2:21:", "'a' is a list, expected an item of it, 'a[0]'"},
+        {"smp: 1\nlet: {a: [1, 2], b: \"a[2]\"}\nops: []\n",
+         "m.yaml:2:24:", "got index 2 of 'a', expected 0 to 1"},
+        {"smp: 1\nlet: {a: 1, b: \"a[0]\"}\nops: []\n", "m.yaml:2:18:", "'a' is not a list"},
         {"smp: 1\nlet: {a: 9000000000 * 9000000000}\nops: []\n", "m.yaml:2:21:", "64 bits"},
     };
     (void)state;
@@ -332,6 +339,16 @@ static void test_model_errors_repeat(void **state)
     static const error_case cases[] = {
         {WITH_OPS("  - {repeat: -1, ops: []}\n" RELU),
          "m.yaml:4:14:", "repeat: got -1, expected at least 0"},
+        {WITH_OPS("  - {repeat: 1, when: n, ops: []}\n"), "m.yaml:4:23:", "unknown name 'n'"},
+        {WITH_OPS("  - {repeat: -1, when: 0, ops: []}\n"), "m.yaml:4:3:", "got no op"},
+        {WITH_OPS("  - {when: 2}\n"), "m.yaml:4:5:", "without 'op' or 'ops'"},
+        {WITH_OPS("  - {wen: 1, ops: []}\n"),
+         "m.yaml:4:6:", "unknown key 'wen', did you mean 'when'"},
+        {WITH_OPS("  - {op: relu, name: r, in: f, out: r, when: []}\n"),
+         "m.yaml:4:46:", "when: got a list"},
+        {WITH_OPS("  - {op: relu, name: r, in: f, out: r, when: 0}\n"
+                  "  - {op: relu, name: s, in: r, out: s}\n"),
+         "m.yaml:5:29:", "unknown tensor 'r'"},
         {WITH_OPS("  - {repeat: n, ops: []}\n"), "m.yaml:4:14:", "unknown name 'n'"},
         {WITH_OPS("  - {repeat: 2}\n"), "m.yaml:4:5:", "repeat: no 'ops'"},
         {WITH_OPS("  - {repeat: 2, ops: 5}\n"), "m.yaml:4:22:", "ops: got '5'"},
