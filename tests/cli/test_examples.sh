@@ -33,6 +33,8 @@ gpt2-30b-stage --cluster cluster-h200 -n 1 --device cuda --precision bf16 --micr
 llama3-8b    --cluster cluster-h100 -n 8 --stages 8 --device cuda --precision bf16 --chunks 1 --microbatches 32
 llama3-70b   --cluster cluster-h100 -n 64 --stages 32 --device cuda --precision bf16 --chunks 1 --microbatches 64 --pipeline 1f1b
 mixtral-like --cluster cluster-h100 -n 32 --stages 32 --device cuda --precision bf16 --chunks 1 --microbatches 64 --pipeline 1f1b
+maskrcnn-fpn --cluster cluster-a100 -n 4 --microbatch-size 2 --microbatches 8
+unet-sd      --cluster cluster-a100 -n 8 --device cuda --precision bf16 --microbatch-size 4 --microbatches 16
 gpt-175b     --cluster cluster-h200 --stages 64 --microbatches 16 --chunks 1
 gpt-175b     --cluster cluster-a100-16k --stages 128 --microbatches 16 --chunks 1
 CASES

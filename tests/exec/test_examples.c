@@ -10,11 +10,27 @@ static const struct {
     const char *file;
     int64_t parameters; /* as the comment in the file says */
 } models[] = {
-    {"gpt-tiny.yaml", 834304},       {"gpt-small.yaml", 10795008}, {"mlp.yaml", 414},
-    {"vit-digits.yaml", 343018},     {"branches.yaml", 56128},     {"vit-b16.yaml", 86566120},
-    {"bert-large.yaml", 335174458},  {"t5-11b.yaml", 11341385728}, {"gpt2-30b.yaml", 29974418432},
-    {"gpt-175b.yaml", 174604259328}, {"resnet-18.yaml", 11173962}, {"resnet-50.yaml", 25557032},
-    {"resnet-small.yaml", 697130},   {"vit-class.yaml", 243770},
+    {"gpt-tiny.yaml", 834304},
+    {"gpt-small.yaml", 10795008},
+    {"mlp.yaml", 414},
+    {"vit-digits.yaml", 343018},
+    {"branches.yaml", 56128},
+    {"vit-b16.yaml", 86566120},
+    {"bert-large.yaml", 335174458},
+    {"t5-11b.yaml", 11341385728},
+    {"gpt2-30b.yaml", 29974418432},
+    {"gpt-175b.yaml", 174604259328},
+    {"resnet-18.yaml", 11173962},
+    {"resnet-50.yaml", 25557032},
+    {"resnet-small.yaml", 697130},
+    {"vit-class.yaml", 243770},
+    {"bert-small.yaml", 852100},
+    {"t5-small.yaml", 953344},
+    {"unet-sd.yaml", 859520964},
+    {"maskrcnn-fpn.yaml", 27446351},
+    {"llama3-8b.yaml", 8030261248},
+    {"llama3-70b.yaml", 70553706496},
+    {"mixtral-like.yaml", 46701744128},
 };
 
 static const char *example(const char *file)
