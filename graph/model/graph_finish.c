@@ -131,13 +131,22 @@ static uint64_t hash_shape(uint64_t h, const smp_shape *shape)
     return h;
 }
 
+/* The text of an attribute. `weight:` is a tie of the first weight written in short: whichever way
+ * it is written, and whichever op's name stands for the weight, it is that of the weight. */
+static const char *text_of(const smp_graph *g, const smp_op *op, int a)
+{
+    if (strcmp(op->kind->attrs[a].name, "weight") != 0)
+        return op->attr[a].s.text;
+    const smp_param *param = op->n_param > 0 ? &g->param[op->param[0]] : NULL;
+    bool own = !param || g->use[param->use_begin].op == op - g->op;
+    return own ? NULL : param->name;
+}
+
 static bool is_default(const smp_attr_desc *desc, const smp_attr_value *value)
 {
     switch (desc->type) {
     case SMP_ATTR_FLOAT:
         return value->f == desc->default_value;
-    case SMP_ATTR_STRING:
-        return value->s.text == NULL;
     case SMP_ATTR_INT_LIST:
     case SMP_ATTR_INTS:
         return value->list.count == 0;
@@ -148,12 +157,14 @@ static bool is_default(const smp_attr_desc *desc, const smp_attr_value *value)
 
 /* Attributes enter by name and only where they differ from the default, so that a kind can gain an
  * attribute without changing the fingerprint of the models that do not use it. */
-static uint64_t hash_attrs(uint64_t h, const smp_op *op)
+static uint64_t hash_attrs(uint64_t h, const smp_graph *g, const smp_op *op)
 {
     const smp_attr_desc *desc = op->kind->attrs;
     for (int a = 0; desc && desc[a].name; a++) {
         const smp_attr_value *value = &op->attr[a];
-        if (!desc[a].required && is_default(&desc[a], value))
+        const bool is_text = desc[a].type == SMP_ATTR_STRING;
+        const char *text = is_text ? text_of(g, op, a) : NULL;
+        if (is_text ? !text : !desc[a].required && is_default(&desc[a], value))
             continue;
         h = hash_text(h, desc[a].name);
         switch (desc[a].type) {
@@ -168,7 +179,7 @@ static uint64_t hash_attrs(uint64_t h, const smp_op *op)
             h = hash_text(h, desc[a].choices[value->i]);
             break;
         case SMP_ATTR_STRING:
-            h = hash_text(h, value->s.text ? value->s.text : "");
+            h = hash_text(h, text);
             break;
         case SMP_ATTR_INT_LIST:
         case SMP_ATTR_INTS:
@@ -198,7 +209,7 @@ uint64_t smp__graph_fingerprint(const smp_graph *graph, bool training)
     for (int32_t o = 0; o < graph->n_op; o++) {
         const smp_op *op = &graph->op[o];
         h = hash_text(hash_text(h, op->kind->name), op->name);
-        h = hash_attrs(h, op);
+        h = hash_attrs(h, graph, op);
         h = hash_int(h, op->n_in);
         for (int32_t i = 0; i < op->n_in; i++)
             h = hash_int(h, op->in[i]);

@@ -339,6 +339,7 @@ static void test_graph_fingerprint(void **state)
         {"name: wpe, in: x, out: x}\n  - repeat: layers\n    as: i",
          "name: wpe, in: x, out: x}\n  - repeat: 2\n    as: i"},
         {"features: vocab, bias: false", "bias: false, features: vocab"},
+        {"weight: wte.weight", "tie: {weight: wte.weight}"},
     };
     static const char *const differs[][2] = {
         {"layers: 2", "layers: 3"},
