@@ -30,7 +30,7 @@ import sys
 BYTES, SHARE, SPAN = 256, 0.15, 3
 PAD, CLS, SEP, MASK = 256, 257, 258, 259
 START, END, SENTINEL, SENTINELS = 256, 257, 258, 8
-BERT_LENGTH, ENCODER, DECODER = 64, 96, 24  # T of the models
+BERT_LENGTH, ENCODER, DECODER = 64, 64, 16  # T of the models
 COPIES = 2  # of the training part, each with pieces and masks of its own
 HELD = 0.02
 
@@ -110,8 +110,8 @@ def t5_sample(rng, text, begin, end, held):
     return sample, asked
 
 
-# How many bytes fit: of 100 T5 reads 85, 5 sentinels and an end, and writes 15 and 5 sentinels.
-TASKS = {"bert": (bert_sample, BERT_LENGTH - 3), "t5": (t5_sample, 100)}
+# How many bytes fit: of 70 T5 reads 60, 3 sentinels and an end, and writes 10, 3 sentinels, an end.
+TASKS = {"bert": (bert_sample, BERT_LENGTH - 3), "t5": (t5_sample, 70)}
 TYPES = {"mask": ("|u1", "B"), "segments": ("|u1", "B"), "tokens": ("<u2", "H"),
          "decoder_tokens": ("<u2", "H"), "targets": ("<i4", "i")}
 
