@@ -31,10 +31,6 @@ enum {
     SLACK = 2 * SMP_LANES
 };
 
-typedef float lanes __attribute__((vector_size(SMP_LANES * sizeof(float))));
-typedef float unaligned
-    __attribute__((vector_size(SMP_LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
-
 typedef struct tap {
     int64_t shift;  /* of a phase's plane */
     int64_t weight; /* index in a kernel */
@@ -111,9 +107,9 @@ static int taps_of(const planes *p, int64_t phase, tap *taps)
 static inline void copy_line(float *to, const float *from, int64_t n)
 {
     for (int64_t i = 0; i + SMP_LANES <= n; i += SMP_LANES)
-        *(unaligned *)(to + i) = *(const unaligned *)(from + i);
+        *(smp__loose *)(to + i) = *(const smp__loose *)(from + i);
     if (n >= SMP_LANES)
-        *(unaligned *)(to + n - SMP_LANES) = *(const unaligned *)(from + n - SMP_LANES);
+        *(smp__loose *)(to + n - SMP_LANES) = *(const smp__loose *)(from + n - SMP_LANES);
     for (int64_t i = 0; n < SMP_LANES && i < n; i++)
         to[i] = from[i];
 }
@@ -175,23 +171,23 @@ typedef struct sum {
 __attribute__((always_inline)) static inline void
 sum_block(const sum *a, const float *start, int64_t i, const int outs, const int wide)
 {
-    lanes total[OUTS][WIDE];
+    smp__lanes total[OUTS][WIDE];
     for (int o = 0; o < outs; o++)
         for (int v = 0; v < wide; v++)
-            total[o][v] = (lanes){0} + (start ? start[o] : 0);
+            total[o][v] = (smp__lanes){0} + (start ? start[o] : 0);
     for (int64_t k = 0; k < a->channels; k++)
         for (int t = 0; t < a->n_taps; t++) {
             const float *x = a->x + k * a->x_step + a->taps[t].shift + i;
             const float *w = a->w + k * a->w_channel + a->taps[t].weight;
             for (int v = 0; v < wide; v++) {
-                const lanes pixel = *(const unaligned *)(x + v * SMP_LANES);
+                const smp__lanes pixel = *(const smp__loose *)(x + v * SMP_LANES);
                 for (int o = 0; o < outs; o++)
                     total[o][v] += pixel * w[o * a->w_out];
             }
         }
     for (int o = 0; o < outs; o++)
         for (int v = 0; v < wide; v++)
-            *(unaligned *)(a->y + o * a->y_step + i + v * SMP_LANES) = total[o][v];
+            *(smp__loose *)(a->y + o * a->y_step + i + v * SMP_LANES) = total[o][v];
 }
 
 SMP_VECTOR static void sum_planes(const sum *a, const float *start, int64_t outs)
@@ -282,12 +278,12 @@ __attribute__((always_inline)) static inline void dot_block(const planes *p, con
                                                             float *dw, int64_t places,
                                                             const int outs, const int n)
 {
-    lanes total[OUTS][COLUMNS] = {0};
+    smp__lanes total[OUTS][COLUMNS] = {0};
     for (int64_t i = 0; i < places; i += SMP_LANES)
         for (int t = 0; t < n; t++) {
-            const lanes pixel = *(const unaligned *)(x + taps[t].shift + i);
+            const smp__lanes pixel = *(const smp__loose *)(x + taps[t].shift + i);
             for (int o = 0; o < outs; o++)
-                total[o][t] += *(const unaligned *)(dy + o * p->y_size + i) * pixel;
+                total[o][t] += *(const smp__loose *)(dy + o * p->y_size + i) * pixel;
         }
     for (int o = 0; o < outs; o++)
         for (int t = 0; t < n; t++) {

@@ -28,6 +28,13 @@
 
 enum { SMP_LANES = 16 };
 
+/* The lanes as a value, where a loop must keep several in registers; and as they lie in memory, at
+ * any address. The compiler takes as many registers as the lanes need. */
+typedef float smp__lanes __attribute__((vector_size(64)));
+typedef int32_t smp__int_lanes __attribute__((vector_size(64)));
+typedef float smp__loose __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t smp__int_loose __attribute__((vector_size(64), aligned(4), may_alias));
+
 /* Adds the lanes in halves: 8 pairs, 4 pairs, ... Destroys `lane`. */
 static inline float smp__fold(float lane[SMP_LANES])
 {

@@ -18,8 +18,9 @@ static float factor_of(const smp__pool *p)
 
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
-    (void)batch;
-    *needs = (smp_op_needs){.workspace_bytes = smp__pool_workspace(graph, op)};
+    const smp__pool p = smp__pool_of(graph, op, batch);
+    const int64_t floats = p.width + p.before + (1 + p.phases) * p.pitch;
+    *needs = (smp_op_needs){.workspace_bytes = floats * (int64_t)sizeof(float)};
 }
 
 /* A GPU's threads need no rows. */
@@ -42,27 +43,20 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
         planes * (k * out_width * (out_height + height) + height * (double)p.width);
 }
 
-/* y[i] += x[i * step], or back: y[i * step] += x[i] */
-static inline void add_every(float *restrict y, const float *restrict x, int64_t step, int64_t n,
-                             bool back)
+/* Of a row of windows, from the sums of its pixels' columns. */
+SMP_VECTOR static void add_columns(const smp__pool *p, const float *phases, float *out)
 {
-    for (int64_t i = 0; i < n; i++)
-        y[back ? i * step : i] += x[back ? i : i * step];
-}
-
-/* The same with the usual strides as constants, which is what makes it vectors. */
-SMP_VECTOR static void add_columns(float *y, const float *x, const smp__pool *p, bool back)
-{
-    for (int64_t i = 0; i < p->kernel; i++) {
-        const int64_t k = back ? p->kernel - 1 - i : i; /* windows from the left, too */
-        float *to = back ? y + k : y;
-        const float *from = back ? x : x + k;
-        if (p->stride == 1)
-            add_every(to, from, 1, p->out_width, back);
-        else if (p->stride == 2)
-            add_every(to, from, 2, p->out_width, back);
-        else
-            add_every(to, from, p->stride, p->out_width, back);
+    const float factor = factor_of(p);
+    for (int64_t i = 0; i < p->out_width; i += SMP_LANES) {
+        smp__lanes sum = {0};
+        for (int64_t k = 0, phase = 0, shift = 0; k < p->kernel; k++) {
+            sum += *(const smp__loose *)(phases + phase * p->pitch + shift + i);
+            phase = phase + 1 < p->stride ? phase + 1 : 0;
+            shift += phase == 0;
+        }
+        sum *= factor;
+        for (int64_t l = 0; l < SMP_LANES && l < p->out_width - i; l++)
+            out[i + l] = sum[l];
     }
 }
 
@@ -70,38 +64,51 @@ static smp_status forward(const smp_op_call *call)
 {
     const smp__pool p = smp__pool_of(call->graph, call->op, call->batch);
     const float *plane = call->in[0];
-    float *out = call->out, *line = call->workspace;
-    const int64_t windows = p.planes * p.out_height * p.out_width;
-    memset(out, 0, (size_t)windows * sizeof *out);
+    float *out = call->out, *phases = call->workspace, *line = phases + p.phases * p.pitch;
+    memset(phases, 0, (size_t)(p.phases * p.pitch) * sizeof *phases); /* the padding stays */
     for (int64_t left = p.planes; left > 0; left--, plane += p.height * p.width)
         for (int64_t oy = 0; oy < p.out_height; oy++, out += p.out_width) {
             const smp__pool_range ys = smp__pool_pixels(&p, oy, p.height);
-            memset(line, 0, (size_t)smp__pool_line(&p) * sizeof *line);
+            memset(line, 0, (size_t)p.width * sizeof *line);
             for (int64_t y = ys.begin; y < ys.end; y++)
-                smp__accumulate(line + p.padding, plane + y * p.width, p.width);
-            add_columns(out, line, &p, false);
+                smp__accumulate(line, plane + y * p.width, p.width);
+            smp__pool_spread(&p, line, phases);
+            add_columns(&p, phases, out);
         }
-    smp__scale(call->out, factor_of(&p), windows);
     return SMP_OK;
+}
+
+/* Of a row of pixels, in phases, from the sums of the windows above one another. */
+SMP_VECTOR static void add_windows(const smp__pool *p, const float *sums, float *phases)
+{
+    const float factor = factor_of(p);
+    for (int64_t phase = 0; phase < p->phases; phase++, phases += p->pitch)
+        for (int64_t i = 0; i < p->pitch - p->before; i += SMP_LANES) {
+            smp__lanes sum = {0};
+            for (int64_t m = (p->kernel - 1 - phase) / p->stride; m >= 0; m--)
+                sum += *(const smp__loose *)(sums + i - m);
+            *(smp__loose *)(phases + i) = sum * factor;
+        }
 }
 
 static smp_status backward_input(const smp_op_call *call)
 {
     const smp__pool p = smp__pool_of(call->graph, call->op, call->batch);
     const float *dout = call->dout;
-    float *dx = call->din[0], *line = call->workspace, *sums = line + smp__pool_line(&p);
+    float *dx = call->din[0], *phases = call->workspace;
+    float *sums = phases + p.phases * p.pitch + p.before;
     if (!dx)
         return SMP_OK;
+    memset(sums - p.before, 0, (size_t)(p.before + p.pitch) * sizeof *sums);
     for (int64_t left = p.planes; left > 0; left--, dout += p.out_height * p.out_width)
         for (int64_t y = 0; y < p.height; y++, dx += p.width) {
             const smp__pool_range oys = smp__pool_windows(&p, y, p.out_height);
-            memset(line, 0, (size_t)(smp__pool_line(&p) + p.out_width) * sizeof *line);
+            memset(sums, 0, (size_t)p.out_width * sizeof *sums);
             for (int64_t oy = oys.begin; oy < oys.end; oy++)
                 smp__accumulate(sums, dout + oy * p.out_width, p.out_width);
-            add_columns(line, sums, &p, true);
-            memcpy(dx, line + p.padding, (size_t)p.width * sizeof *dx);
+            add_windows(&p, sums, phases);
+            smp__pool_join(&p, phases, dx);
         }
-    smp__scale(call->din[0], factor_of(&p), p.planes * p.height * p.width);
     return SMP_OK;
 }
 

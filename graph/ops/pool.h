@@ -19,6 +19,11 @@ typedef struct smp__pool {
     int64_t planes; /* of the micro-batch */
     int64_t height, width, out_height, out_width;
     int64_t kernel, stride, padding;
+    /* On the CPU a row of pixels is taken apart by place = x + padding: pixel x lies at place /
+     * stride of phase place mod stride, of `pitch` floats. Column k of consecutive windows is then
+     * consecutive: from k / stride of phase k mod stride on, and so are the windows of a phase's
+     * pixels, from that many, at most `before`, in front of them. Both in whole SMP_LANES. */
+    int64_t phases, before, pitch;
 } smp__pool;
 
 typedef struct smp__pool_range {
@@ -46,12 +51,6 @@ static inline SMP__POOL_BOTH smp__pool_range smp__pool_windows(const smp__pool *
     return r;
 }
 
-/* A row of pixels with its padding. */
-static inline int64_t smp__pool_line(const smp__pool *p)
-{
-    return p->width + 2 * p->padding;
-}
-
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -59,8 +58,11 @@ extern "C" {
 extern const smp_attr_desc smp__pool_attrs[];
 smp_status smp__pool_infer(smp_infer *infer);
 smp__pool smp__pool_of(const smp_graph *graph, const smp_op *op, int64_t batch);
-/* On the CPU: a row of pixels with its padding and a row of windows, 4 bytes each. */
-int64_t smp__pool_workspace(const smp_graph *graph, const smp_op *op);
+
+/* A row of pixels to its phases [phases][pitch], and back; to pixels that are in no window, zeros.
+ * What stands between the pixels of the phases stays as it is. */
+void smp__pool_spread(const smp__pool *p, const float *x, float *phase);
+void smp__pool_join(const smp__pool *p, const float *phase, float *x);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,5 @@
-/* What the cases of the pools share: images with overlapping windows, windows apart, padding. */
+/* What the cases of the pools share: images with overlapping windows, windows apart, padding, rows
+ * of less and of more than SMP_LANES windows. */
 #ifndef SMP_TESTS_GRAPH_OPS_POOL_CASES_H
 #define SMP_TESTS_GRAPH_OPS_POOL_CASES_H
 
@@ -9,7 +10,7 @@ static inline void pool_make(model_text *m, uint64_t *rng, int round, const char
     int kernel = (int)random_int(rng, 1, 4), padding = (int)random_int(rng, 0, kernel / 2);
     char shape[64];
     snprintf(shape, sizeof shape, "[%d, %d, %d]", (int)random_int(rng, 1, 3),
-             (int)random_int(rng, kernel, 9), (int)random_int(rng, kernel, 9));
+             (int)random_int(rng, kernel, 9), (int)random_int(rng, kernel, round % 2 ? 9 : 40));
     model_input(m, "a", "float32", shape);
     model_write(m, "ops:\n  - {op: %s, name: op, in: a, out: y, kernel: %d", op, kernel);
     if (round % 3 > 0)
