@@ -1,9 +1,11 @@
 /* Convolutions of ResNets on one thread: the three passes of graph/math/convolution.h, and the
  * direct and the product way where they can be chosen, against a large matrix product measured in
  * between. The best of several interleaved runs each, in time of the thread. Prints GFLOP/s, and
- * all three passes as a share of the product. Usage: bench_convolution [batch [repeats]]. */
+ * all three passes as a share of the product, and of the roofline: no faster either than a copy,
+ * measured likewise, moves each array once. Usage: bench_convolution [batch [repeats]]. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "graph/base/random.h"
@@ -11,7 +13,10 @@
 #include "graph/math/convolution_product.h"
 #include "graph/math/math.h"
 
-enum { BATCH = 8, REPEATS = 20, CEILING = 1024, WAYS = 7 };
+enum { BATCH = 8, REPEATS = 20, CEILING = 1024, WAYS = 8 };
+
+/* Read and written, more than a cache holds. */
+#define COPY_BYTES ((size_t)128 << 20)
 
 typedef struct layer {
     int64_t in, out, size, kernel, stride, groups;
@@ -28,7 +33,7 @@ static const layer LAYERS[] = {
 typedef struct work {
     smp_convolution_shape shape;
     smp_convolution *convolution;
-    float *x, *w, *y, *dx, *dw, *workspace, *square[3];
+    float *x, *w, *y, *dx, *dw, *workspace, *square[3], *copied[2];
 } work;
 
 static void check(smp_status status)
@@ -66,8 +71,11 @@ static smp_status run(const work *k, int way)
         return smp__product_forward(s, k->x, k->w, NULL, k->y, k->workspace);
     case 5:
         return smp__product_backward_input(s, k->y, k->w, k->dx, k->workspace);
-    default:
+    case 6:
         return smp__product_backward_weight(s, k->x, k->y, k->dw, k->workspace);
+    default:
+        memcpy(k->copied[1], k->copied[0], COPY_BYTES / 2);
+        return SMP_OK;
     }
 }
 
@@ -78,9 +86,10 @@ static double thread_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void bench(const layer *l, int64_t batch, int repeats, float *const square[3])
+static void bench(const layer *l, int64_t batch, int repeats, float *const square[3],
+                  float *const copied[2])
 {
-    work k = {.square = {square[0], square[1], square[2]}};
+    work k = {.square = {square[0], square[1], square[2]}, .copied = {copied[0], copied[1]}};
     const int64_t padding = l->kernel / 2,
                   out = (l->size + 2 * padding - l->kernel) / l->stride + 1;
     k.shape = (smp_convolution_shape){.batch = batch,
@@ -111,9 +120,13 @@ static void bench(const layer *l, int64_t batch, int repeats, float *const squar
     const double ceiling = 2e-9 * CEILING * CEILING * CEILING / best[0];
     printf("%4d > %4d %3d^2 %d^2 /%d %3d ", (int)l->in, (int)l->out, (int)l->size, (int)l->kernel,
            (int)l->stride, (int)l->groups);
-    for (int i = 1; i < WAYS; i++)
+    const double moved = (double)sizeof(float) * (double)(n_x + n_y + n_w);
+    const double moving = moved / (double)COPY_BYTES * best[7], took = best[1] + best[2] + best[3];
+    const double least = moving > flops / ceiling ? moving : flops / ceiling;
+    for (int i = 1; i < 7; i++)
         printf(" %7.1f", flops / best[i]);
-    printf(" %8.1f %6.2f\n", ceiling, 3 * flops / (best[1] + best[2] + best[3]) / ceiling);
+    printf(" %8.1f %6.1f %6.2f %6.2f\n", ceiling, 1e-9 * (double)COPY_BYTES / best[7],
+           3 * flops / ceiling / took, 3 * least / took);
     smp_convolution_destroy(k.convolution);
     float *all[] = {k.x, k.dx, k.y, k.w, k.dw, k.workspace};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -131,14 +144,19 @@ int main(int argc, char **argv)
     float *square[3];
     for (int i = 0; i < 3; i++)
         square[i] = make(CEILING * CEILING);
+    float *copied[2];
+    for (int i = 0; i < 2; i++)
+        copied[i] = make(COPY_BYTES / 2 / sizeof(float));
     printf("one thread, GFLOP/s, best of %d, batch %lld: %s\n", repeats, (long long)batch,
            smp_math_name());
     printf("%-27s %23s %23s\n", "", "as chosen", "by products");
-    printf("%-27s %7s %7s %7s %7s %7s %7s %8s %6s\n", "channels, image, kernel, /s, g", "y", "dx",
-           "dw", "y", "dx", "dw", "GEMM", "share");
+    printf("%-27s %7s %7s %7s %7s %7s %7s %8s %6s %6s %6s\n", "channels, image, kernel, /s, g", "y",
+           "dx", "dw", "y", "dx", "dw", "GEMM", "GB/s", "share", "roof");
     for (size_t i = 0; i < sizeof LAYERS / sizeof *LAYERS; i++)
-        bench(&LAYERS[i], batch, repeats, square);
+        bench(&LAYERS[i], batch, repeats, square, copied);
     for (int i = 0; i < 3; i++)
         free(square[i]);
+    for (int i = 0; i < 2; i++)
+        free(copied[i]);
     return 0;
 }
