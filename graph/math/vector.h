@@ -16,6 +16,7 @@
 #define SMP_GRAPH_MATH_VECTOR_H
 
 #include <stdint.h>
+#include <string.h>
 
 #ifdef SMP_VECTOR_TARGET
 #define SMP_VECTOR __attribute__((target(SMP_VECTOR_TARGET)))
@@ -35,13 +36,21 @@ typedef int32_t smp__int_lanes __attribute__((vector_size(64)));
 typedef float smp__loose __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t smp__int_loose __attribute__((vector_size(64), aligned(4), may_alias));
 
-/* Adds the lanes in halves: 8 pairs, 4 pairs, ... Destroys `lane`. */
-static inline float smp__fold(float lane[SMP_LANES])
+/* Adds the lanes in halves: 8 pairs, 4 pairs, ... In registers: a loop over the array would wait for
+ * its own stores at every step, longer than a short row takes to be added. */
+static inline float smp__fold(const float lane[SMP_LANES])
 {
-    for (int width = SMP_LANES / 2; width > 0; width /= 2)
-        for (int l = 0; l < width; l++)
-            lane[l] += lane[l + width];
-    return lane[0];
+    typedef float eight __attribute__((vector_size(32)));
+    typedef float four __attribute__((vector_size(16)));
+    eight low, high;
+    memcpy(&low, lane, sizeof low);
+    memcpy(&high, lane + 8, sizeof high);
+    low += high;
+    four first, second;
+    memcpy(&first, &low, sizeof first);
+    memcpy(&second, (const char *)&low + sizeof first, sizeof second);
+    first += second;
+    return (first[0] + first[2]) + (first[1] + first[3]);
 }
 
 float smp__sum(const float *x, int64_t n);
