@@ -32,12 +32,10 @@ enum { SMP_LANES = 16 };
 /* The lanes as a value, where a loop must keep several in registers; and as they lie in memory, at
  * any address. The compiler takes as many registers as the lanes need. */
 typedef float smp__lanes __attribute__((vector_size(64)));
-typedef int32_t smp__int_lanes __attribute__((vector_size(64)));
 typedef float smp__loose __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int32_t smp__int_loose __attribute__((vector_size(64), aligned(4), may_alias));
 
-/* Adds the lanes in halves: 8 pairs, 4 pairs, ... In registers: a loop over the array would wait for
- * its own stores at every step, longer than a short row takes to be added. */
+/* Adds the lanes in halves: 8 pairs, 4 pairs, ... In registers: a loop over the array would wait
+ * for its own stores at every step, longer than a short row takes to be added. */
 static inline float smp__fold(const float lane[SMP_LANES])
 {
     typedef float eight __attribute__((vector_size(32)));

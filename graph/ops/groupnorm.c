@@ -70,21 +70,30 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     work->backward_weight_flops = work->forward_flops / 8 * 5;
 }
 
-/* Sum of dy * (x - mean). */
-SMP_VECTOR static float centered_dot(const float *restrict x, const float *restrict dy, float mean,
-                                     int64_t n)
+typedef struct gradient_sums {
+    float dy, dot; /* of dy, of dy * (x - mean) */
+} gradient_sums;
+
+SMP_VECTOR static gradient_sums sum_gradients(const float *x, const float *dy, float mean,
+                                              int64_t n)
 {
-    float lane[SMP_LANES] = {0};
-    float tail[SMP_LANES] = {0};
+    smp__lanes sum = {0}, dot = {0};
+    float tail_dy[SMP_LANES] = {0}, tail_x[SMP_LANES] = {0}, lane[2][SMP_LANES];
     int64_t i = 0;
-    for (; i + SMP_LANES <= n; i += SMP_LANES)
-        for (int l = 0; l < SMP_LANES; l++)
-            lane[l] += dy[i + l] * (x[i + l] - mean);
-    for (int l = 0; i + l < n; l++)
-        tail[l] = dy[i + l] * (x[i + l] - mean);
-    for (int l = 0; l < SMP_LANES; l++)
-        lane[l] += tail[l];
-    return smp__fold(lane);
+    for (; i + SMP_LANES <= n; i += SMP_LANES) {
+        const smp__lanes own = *(const smp__loose *)(dy + i);
+        sum += own;
+        dot += own * (*(const smp__loose *)(x + i) - mean);
+    }
+    for (int l = 0; i + l < n; l++) {
+        tail_dy[l] = dy[i + l];
+        tail_x[l] = x[i + l] - mean;
+    }
+    for (int l = 0; l < SMP_LANES; l++) {
+        lane[0][l] = sum[l] + tail_dy[l];
+        lane[1][l] = dot[l] + tail_dy[l] * tail_x[l];
+    }
+    return (gradient_sums){smp__fold(lane[0]), smp__fold(lane[1])};
 }
 
 static group_stats stats_of(const layout *at, const float *x, float eps)
@@ -142,8 +151,9 @@ static void group_gradient(const layout *at, float *dx, const float *x, const fl
     float means[2] = {0};
     for (int64_t c = 0; c < at->channels; c++) {
         const int64_t begin = c * at->places;
-        means[0] += weight[c] * smp__sum(dy + begin, at->places);
-        means[1] += weight[c] * centered_dot(x + begin, dy + begin, stats.mean, at->places);
+        const gradient_sums sums = sum_gradients(x + begin, dy + begin, stats.mean, at->places);
+        means[0] += weight[c] * sums.dy;
+        means[1] += weight[c] * sums.dot;
     }
     means[0] /= n;
     means[1] *= stats.rstd / n;
@@ -176,9 +186,10 @@ static smp_status backward_weight(const smp_op_call *call)
         for (int64_t b = 0; b < call->batch; b++) {
             const int64_t begin = (b * channels + c) * at.places;
             const group_stats s = stats[b * at.groups + c / at.channels];
-            const float *dy = call->dout + begin;
-            weight_sum += s.rstd * centered_dot(x + begin, dy, s.mean, at.places);
-            bias_sum += smp__sum(dy, at.places);
+            const gradient_sums sums =
+                sum_gradients(x + begin, call->dout + begin, s.mean, at.places);
+            weight_sum += s.rstd * sums.dot;
+            bias_sum += sums.dy;
         }
         call->dparam[0][c] += weight_sum;
         call->dparam[1][c] += bias_sum;
