@@ -126,23 +126,33 @@ typedef struct gradient_sums {
     double dy, dot; /* of dy, of dy * (x - mean) */
 } gradient_sums;
 
+/* Half of the lanes: in registers, because gcc 12 would keep two arrays of them in memory. */
+enum { HALF = SMP_LANES / 2 };
+typedef float half __attribute__((vector_size(HALF * sizeof(float)), aligned(4), may_alias));
+typedef double wide_half __attribute__((vector_size(HALF * sizeof(double))));
+
 SMP_VECTOR static gradient_sums sum_gradients(const float *x, const float *dy, double mean,
                                               channel c)
 {
-    double sum[SMP_LANES] = {0}, dot[SMP_LANES] = {0};
+    wide_half sum[2] = {{0}}, dot[2] = {{0}};
+    const int64_t left = c.space % SMP_LANES, whole = c.space - left;
     for (int64_t s = 0; s < c.samples; s++, x += c.stride, dy += c.stride) {
-        int64_t i = 0;
-        for (; i + SMP_LANES <= c.space; i += SMP_LANES)
-            for (int l = 0; l < SMP_LANES; l++) {
-                sum[l] += (double)dy[i + l];
-                dot[l] += (double)dy[i + l] * ((double)x[i + l] - mean);
+        float tail[2][SMP_LANES] = {{0}};
+        memcpy(tail[0], x + whole, (size_t)left * sizeof *x);
+        memcpy(tail[1], dy + whole, (size_t)left * sizeof *dy);
+        for (int64_t i = 0; i < c.space; i += SMP_LANES)
+            for (int h = 0; h < 2; h++) {
+                const float *from = (i < whole ? x + i : tail[0]) + h * HALF;
+                const float *by = (i < whole ? dy + i : tail[1]) + h * HALF;
+                const wide_half own = __builtin_convertvector(*(const half *)by, wide_half);
+                sum[h] += own;
+                dot[h] += own * (__builtin_convertvector(*(const half *)from, wide_half) - mean);
             }
-        for (int l = 0; i + l < c.space; l++) {
-            sum[l] += (double)dy[i + l];
-            dot[l] += (double)dy[i + l] * ((double)x[i + l] - mean);
-        }
     }
-    return (gradient_sums){fold(sum), fold(dot)};
+    double lane[2][SMP_LANES];
+    memcpy(lane[0], sum, sizeof lane[0]);
+    memcpy(lane[1], dot, sizeof lane[1]);
+    return (gradient_sums){fold(lane[0]), fold(lane[1])};
 }
 
 /* Of `samples` rows, those of the padding too: what stands there must be finite afterwards. */
