@@ -67,6 +67,9 @@ typedef struct smp_op_needs {
     bool weight_grad_aux;    /* backward_weight reads aux */
     int64_t aux_bytes;       /* saved by forward, per sample (layernorm statistics, ...) */
     int64_t workspace_bytes; /* scratch of any one call, per micro-batch (batch already in) */
+    /* Values that a call adds up over the replicas (smp_op_joint): of a training forward, of
+     * backward_input. backward_weight adds up none, so that it may be put off. */
+    int64_t forward_joint, input_grad_joint;
 } smp_op_needs;
 
 /* An output of an operator with several: their shapes are always known. */
@@ -116,6 +119,17 @@ typedef struct smp_op_work {
     bool matrix; /* the flops are those of matrix products, which have rates of their own */
 } smp_op_work;
 
+/* Micro-batch m of all replicas as one, for a training call of an operator whose `needs` say that
+ * it adds up over them. Every replica makes the call, with samples or without, and so the same
+ * sums in the same order. */
+typedef struct smp_op_joint {
+    int64_t samples;   /* in all replicas, without padding */
+    int64_t following; /* as in the call, of micro-batches that have samples in any replica */
+    void *context;     /* of sum */
+    /* Adds up, in place, what the replicas have, by rising replica: all get the same bits. */
+    smp_status (*sum)(void *context, double *values, int64_t count);
+} smp_op_joint;
+
 /* One call of an operator on one micro-batch. Tensors are [batch][sample shape] row-major. Where
  * the target is bf16, float activations and their gradients are bf16 whatever the pointer's type
  * says; losses, weights and weight gradients are fp32. On a GPU all pointers are device memory,
@@ -150,6 +164,7 @@ typedef struct smp_op_call {
     /* For forward of a kind that counts hits: where it writes how many there are; NULL: not
      * wanted. */
     int64_t *hits;
+    const smp_op_joint *joint; /* NULL: there is one replica, or nothing is added up over them */
 } smp_op_call;
 
 /* Kernels of one backend. All NULL: the kind can be planned, not run. */

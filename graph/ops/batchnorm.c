@@ -10,6 +10,13 @@
  * The running statistics are those of torch.nn.BatchNorm2d, with the unbiased variance: see
  * smp__running_share.
  *
+ * With `sync` the statistics are those of micro-batch m of all replicas (torch.nn.SyncBatchNorm).
+ * Forward adds up sum x and sum (x - r)^2 of each channel over the replicas, backward_input sum dy
+ * and sum dy * (x - mean); the gradients of weight and bias are this replica's part. r is the
+ * running mean, which all replicas have: so one round does where (x - mean)^2 would need the mean
+ * first, and in double (mean - r)^2 can be taken off again. While r is 0 still, a mean of a
+ * thousand deviations costs no more than floats do.
+ *
  * Sums are of double lanes, element i of a row in lane i mod SMP_LANES. Forward reads a channel of
  * a micro-batch three times, from a cache if it fits one. O(elements). */
 #include "graph/ops/ops.h"
@@ -19,12 +26,13 @@
 
 #include "graph/math/vector.h"
 
-enum { EPS, MOMENTUM };
+enum { EPS, MOMENTUM, SYNC };
 enum { WEIGHT, BIAS, MEAN, VARIANCE };
 
 static const smp_attr_desc ATTRS[] = {
     [EPS] = {"eps", SMP_ATTR_FLOAT, false, 1e-5, 0, 1, NULL},
     [MOMENTUM] = {"momentum", SMP_ATTR_FLOAT, false, 0.1, 0, 1, NULL},
+    [SYNC] = {"sync", SMP_ATTR_BOOL, false, 0, 0, 1, NULL},
     {0},
 };
 
@@ -53,6 +61,10 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
         .weight_grad_aux = true,
         .aux_bytes = (statistics + batch - 1) / batch * (int64_t)sizeof(float), /* of a sample */
     };
+    if (op->attr[SYNC].i) {
+        needs->forward_joint = needs->input_grad_joint = statistics;
+        needs->workspace_bytes = statistics * (int64_t)sizeof(double);
+    }
 }
 
 /* The GPU's sums are those of parts of a channel, (channels, parts, 2) in the workspace: enough
@@ -188,19 +200,46 @@ static void measure(const float *x, channel c, float *mean, float *variance)
     *variance = n > 0 ? (float)(sum_squares(x, m, c) / n) : 1;
 }
 
+/* Values of a channel in all replicas that are normalised together. */
+static double joint_count(const smp_op_call *call, channel c)
+{
+    return (double)((call->joint ? call->joint->samples : c.samples) * c.space);
+}
+
+/* Into aux: means (C), variances (C). */
+static smp_status joint_statistics(const smp_op_call *call, channel c, int64_t channels)
+{
+    float *mean = call->aux, *variance = mean + channels;
+    double *total = call->workspace, *squares = total + channels; /* (C) each */
+    const double n = joint_count(call, c);
+    for (int64_t k = 0; k < channels; k++) {
+        total[k] = sum((const float *)call->in[0] + k * c.space, c);
+        squares[k] =
+            sum_squares((const float *)call->in[0] + k * c.space, (double)call->param[MEAN][k], c);
+    }
+    SMP_TRY(call->joint->sum(call->joint->context, total, 2 * channels));
+    for (int64_t k = 0; k < channels; k++) {
+        const double m = n > 0 ? total[k] / n : 0, off = m - (double)call->param[MEAN][k];
+        const double v = n > 0 ? squares[k] / n - off * off : 1;
+        mean[k] = (float)m;
+        variance[k] = v < 0 ? 0 : (float)v;
+    }
+    return SMP_OK;
+}
+
 static smp_status forward(const smp_op_call *call)
 {
     const channel c = channel_of(call);
     const int64_t channels = c.stride / c.space;
     const float *x = call->in[0];           /* (B, C, ..) */
     float *y = call->out, *aux = call->aux; /* aux: means (C), variances (C) */
+    if (call->training && call->joint)
+        SMP_TRY(joint_statistics(call, c, channels));
     for (int64_t k = 0; k < channels; k++, x += c.space, y += c.space) {
-        float mean = call->param[MEAN][k], variance = call->param[VARIANCE][k];
-        if (call->training) {
-            measure(x, c, &mean, &variance);
-            aux[k] = mean;
-            aux[channels + k] = variance;
-        }
+        if (call->training && !call->joint)
+            measure(x, c, &aux[k], &aux[channels + k]);
+        const float mean = call->training ? aux[k] : call->param[MEAN][k];
+        const float variance = call->training ? aux[channels + k] : call->param[VARIANCE][k];
         normalize(y, x, call->batch, c, mean,
                   (float)(rstd_of(call, variance) * (double)call->param[WEIGHT][k]),
                   call->param[BIAS][k]);
@@ -208,24 +247,51 @@ static smp_status forward(const smp_op_call *call)
     return SMP_OK;
 }
 
+/* dx of one channel from its sums over what is normalised together, n values. */
+static void channel_gradient(const smp_op_call *call, channel c, int64_t k, double n,
+                             gradient_sums sums)
+{
+    const float *mean = call->aux;
+    const double rstd = rstd_of(call, mean[c.stride / c.space + k]);
+    const int64_t at = k * c.space;
+    input_gradient(call->din[0] + at, (const float *)call->in[0] + at, call->dout + at, c, mean[k],
+                   (float)(rstd * (double)call->param[WEIGHT][k]), (float)(sums.dy / n),
+                   (float)(sums.dot * rstd * rstd / n));
+}
+
+static gradient_sums own_gradients(const smp_op_call *call, channel c, int64_t k)
+{
+    const float *mean = call->aux;
+    const int64_t at = k * c.space;
+    return sum_gradients((const float *)call->in[0] + at, call->dout + at, (double)mean[k], c);
+}
+
+static smp_status joint_gradient(const smp_op_call *call, channel c, int64_t channels)
+{
+    double *dy = call->workspace, *dot = dy + channels; /* (C) each */
+    for (int64_t k = 0; k < channels; k++) {
+        const gradient_sums own = own_gradients(call, c, k);
+        dy[k] = own.dy;
+        dot[k] = own.dot;
+    }
+    SMP_TRY(call->joint->sum(call->joint->context, dy, 2 * channels));
+    for (int64_t k = 0; c.samples > 0 && k < channels; k++)
+        channel_gradient(call, c, k, joint_count(call, c), (gradient_sums){dy[k], dot[k]});
+    return SMP_OK;
+}
+
 static smp_status backward_input(const smp_op_call *call)
 {
     const channel c = channel_of(call);
     const int64_t channels = c.stride / c.space;
-    const double n = (double)(c.samples * c.space);
-    const float *x = call->in[0], *dy = call->dout, *mean = call->aux;
     float *dx = call->din[0];
     if (!dx)
         return SMP_OK;
     memset(dx + c.samples * c.stride, 0, (size_t)(call->padding * c.stride) * sizeof *dx);
-    for (int64_t k = 0; c.samples > 0 && k < channels; k++) {
-        const double rstd = rstd_of(call, mean[channels + k]);
-        const float *own_x = x + k * c.space, *own_dy = dy + k * c.space;
-        const gradient_sums sums = sum_gradients(own_x, own_dy, (double)mean[k], c);
-        input_gradient(dx + k * c.space, own_x, own_dy, c, mean[k],
-                       (float)(rstd * (double)call->param[WEIGHT][k]), (float)(sums.dy / n),
-                       (float)(sums.dot * rstd * rstd / n));
-    }
+    if (call->joint)
+        return joint_gradient(call, c, channels);
+    for (int64_t k = 0; c.samples > 0 && k < channels; k++)
+        channel_gradient(call, c, k, joint_count(call, c), own_gradients(call, c, k));
     return SMP_OK;
 }
 
@@ -233,12 +299,11 @@ static smp_status backward_weight(const smp_op_call *call)
 {
     const channel c = channel_of(call);
     const int64_t channels = c.stride / c.space;
-    const double n = (double)(c.samples * c.space), unbiased = n > 1 ? n / (n - 1) : 1;
+    const double n = joint_count(call, c), unbiased = n > 1 ? n / (n - 1) : 1;
     const double share = smp__running_share(call, call->op->attr[MOMENTUM].f);
-    const float *x = call->in[0], *mean = call->aux, *variance = mean + channels;
-    for (int64_t k = 0; c.samples > 0 && k < channels; k++) {
-        const gradient_sums sums =
-            sum_gradients(x + k * c.space, call->dout + k * c.space, (double)mean[k], c);
+    const float *mean = call->aux, *variance = mean + channels;
+    for (int64_t k = 0; n > 0 && k < channels; k++) {
+        const gradient_sums sums = own_gradients(call, c, k);
         call->dparam[WEIGHT][k] += (float)(sums.dot * rstd_of(call, variance[k]));
         call->dparam[BIAS][k] += (float)sums.dy;
         call->dparam[MEAN][k] += (float)(share * ((double)mean[k] - (double)call->param[MEAN][k]));

@@ -6,7 +6,8 @@ enum { WEIGHT, BIAS, MEAN };
 
 static void make(model_text *m, uint64_t *rng, int round)
 {
-    static const char *const ops[] = {"", ", eps: 0.01", ", momentum: 0.3", ", momentum: 1"};
+    static const char *const ops[] = {"", ", eps: 0.01", ", momentum: 0.3", ", momentum: 1",
+                                      ", sync: true"};
     char shape[64];
     if (m->batch == 1 && round % 4 == 0)
         m->batch = 4;
@@ -17,7 +18,7 @@ static void make(model_text *m, uint64_t *rng, int round)
         random_shape(shape, rng, 1 + round % 4, 9);
     model_input(m, "a", "float32", shape);
     model_write(m, "ops:\n  - {op: batchnorm, name: op, in: a, out: y%s}\n",
-                ops[random_int(rng, 0, 3)]);
+                ops[random_int(rng, 0, 4)]);
 }
 
 /* Mean and biased variance of a channel over the micro-batch, and of how many values. */

@@ -41,6 +41,7 @@ typedef struct op_run {
     buffer aux, workspace;
     uint64_t seed;
     int64_t step, microbatch, following, replicas;
+    const smp_op_joint *joint;
     bool training;
 } op_run;
 
@@ -281,6 +282,7 @@ static inline smp_op_call op_run_call(const op_run *run, op_arrays *arrays)
         .microbatch = run->microbatch,
         .following = run->following,
         .replicas = run->replicas,
+        .joint = run->joint,
         .training = run->training,
     };
 }
