@@ -9,6 +9,7 @@
 #include "exec/state/device_wait.h"
 #include "exec/state/weights.h"
 #include "exec/step/cost_samples.h"
+#include "exec/step/joint_sums.h"
 #include "exec/step/loss_share.h"
 #include "exec/step/message_lanes.h"
 #include "exec/step/messages.h"
@@ -166,6 +167,7 @@ static smp_status build_memory(smp *s)
     SMP_TRY(build_calls(s));
     SMP_TRY(smp__messages_build(s));
     SMP_TRY(smp__reduce_build(s));
+    SMP_TRY(smp__joint_build(s));
     return smp_fail_context(smp__warm_up(s), "rank %d, %s, first run of the kernels",
                             s->comm.world_rank, s->device->describe(s->device_context));
 }
@@ -238,6 +240,7 @@ void smp__job_free(smp *s)
     if (s->comm.failed)
         return; /* messages in flight may still read and write these buffers */
     smp__reduce_free(s);
+    smp__joint_free(s);
     smp__messages_free(s);
     if (s->transport_context)
         s->transport->close(s->transport_context);

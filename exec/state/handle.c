@@ -27,9 +27,9 @@ int64_t smp__job_samples(const smp *s, int replica, int microbatch)
     return left < 0 ? 0 : left < s->batch ? left : s->batch;
 }
 
-int64_t smp__job_following(const smp *s, int microbatch)
+int64_t smp__job_following(const smp *s, int replica, int microbatch)
 {
-    int64_t first = (int64_t)s->comm.replica * s->microbatches + microbatch + 1;
+    int64_t first = (int64_t)replica * s->microbatches + microbatch + 1;
     int64_t n = (s->samples_given + s->batch - 1) / s->batch - first;
     int64_t most = s->microbatches - microbatch - 1;
     return n < 0 ? 0 : n < most ? n : most;

@@ -67,6 +67,15 @@ typedef struct smp__reducer {
     int n_tie;
 } smp__reducer;
 
+/* Sums over replicas in the middle of operators: exec/step/joint_sums.h. */
+typedef struct smp__joint_sums {
+    smp_op_joint call;   /* what the operator in progress gets */
+    const smp_op *op;    /* ... and which that is */
+    double *all;         /* [ddp][most]: what every replica has. NULL: no operator here needs it */
+    int64_t most;        /* values of one sum */
+    MPI_Request request; /* the one in flight */
+} smp__joint_sums;
+
 /* A model input. With host memory the kernels read the caller's arrays, else a copy of them. */
 typedef struct smp__input {
     bool needed;
@@ -128,6 +137,7 @@ struct smp {
     double *square; /* in it: [n_param] sums of squares of gradients */
     char *piece;    /* in it: SMP__PIECE_BYTES for copies; NULL with host memory */
     smp__reducer reducer;
+    smp__joint_sums joint;
     double *norm;        /* [graph->n_param + SMP__STEP_SUMS] for the global norm */
     double *rows;        /* [ddp * microbatches]: what each loss is a mean over, see loss_share.h */
     MPI_Comm rows_group; /* ranks that have to tell each other at the start; MPI_COMM_NULL: none */
@@ -169,8 +179,8 @@ void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch);
 /* Samples in a micro-batch of the call in progress, `batch` or less: they are given by replica,
  * then micro-batch, and padding stands behind them. */
 int64_t smp__job_samples(const smp *s, int replica, int microbatch);
-/* How many micro-batches of this replica behind `microbatch` have samples. */
-int64_t smp__job_following(const smp *s, int microbatch);
+/* How many micro-batches of a replica behind `microbatch` have samples. */
+int64_t smp__job_following(const smp *s, int replica, int microbatch);
 /* Index into memory->param for a graph weight, -1 if not held here. */
 int32_t smp__job_find_param(const smp *s, int32_t param);
 

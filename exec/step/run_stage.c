@@ -4,10 +4,11 @@
 
 #include "exec/state/device_wait.h"
 #include "exec/step/cost_samples.h"
+#include "exec/step/joint_sums.h"
 #include "exec/step/loss_share.h"
 #include "exec/step/messages.h"
 
-static void fill_call(const smp *s, int microbatch, const smp__call *call, smp_op_call *out)
+static void fill_call(smp *s, int microbatch, const smp__call *call, smp_op_call *out)
 {
     out->graph = s->graph;
     out->op = call->op;
@@ -23,8 +24,9 @@ static void fill_call(const smp *s, int microbatch, const smp__call *call, smp_o
     out->step = s->step + 1;
     out->microbatch = (int64_t)s->comm.replica * s->microbatches + microbatch;
     out->training = s->training_call;
-    out->following = smp__job_following(s, microbatch);
+    out->following = smp__job_following(s, s->comm.replica, microbatch);
     out->replicas = s->comm.ddp_size;
+    out->joint = smp__joint_of(s, call->op, microbatch);
 }
 
 /* Arrays that a call points to. */
@@ -36,7 +38,7 @@ typedef struct operands {
 } operands;
 
 /* The arguments of an op's forward call on the values that `at` names. */
-static smp_op_call forward_args(const smp *s, int chunk, int microbatch, const smp__call *call,
+static smp_op_call forward_args(smp *s, int chunk, int microbatch, const smp__call *call,
                                 const smp_layout_redo *at, operands *of)
 {
     smp_op_call args = {.in = of->in, .outs = of->out};

@@ -24,6 +24,7 @@ smp_status smp__comm_open(smp_comm *comm, double timeout_s)
     *comm = (smp_comm){.world = MPI_COMM_NULL,
                        .pipeline = MPI_COMM_NULL,
                        .ddp = MPI_COMM_NULL,
+                       .joint = MPI_COMM_NULL,
                        .notice = MPI_COMM_NULL,
                        .node = MPI_COMM_NULL,
                        .timeout_s = timeout_s};
@@ -56,6 +57,9 @@ smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica)
                             "MPI_Comm_split"));
     SMP_TRY(smp__comm_check(MPI_Comm_split(comm->world, pipeline_rank, replica, &comm->ddp),
                             "MPI_Comm_split"));
+    SMP_TRY(smp__comm_check(MPI_Comm_split(comm->world, pipeline_rank, replica, &comm->joint),
+                            "MPI_Comm_split"));
+    MPI_Comm_set_errhandler(comm->joint, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(comm->pipeline, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(comm->ddp, MPI_ERRORS_RETURN);
     MPI_Comm_size(comm->pipeline, &comm->pipeline_size);
@@ -102,6 +106,7 @@ void smp__comm_close(smp_comm *comm)
      * are collective and would hang. The process ends without them. */
     if (comm->failed)
         return;
+    free_comm(&comm->joint);
     free_comm(&comm->ddp);
     free_comm(&comm->pipeline);
     free_comm(&comm->notice);
