@@ -204,15 +204,23 @@ static smp_status set_costs(smp__sim *sim)
         if (!sim->cost_us[kind])
             return SMP_ERR_NO_MEMORY;
     }
+    double *forward_sums = SMP_ARENA_NEW(sim->arena, double, (size_t)n_stage);
+    double *backward_sums = SMP_ARENA_NEW(sim->arena, double, (size_t)n_stage);
+    if (!forward_sums || !backward_sums)
+        return SMP_ERR_NO_MEMORY;
+    smp__sim_joint_us(input, forward_sums, backward_sums);
     for (int i = 0; i < sim->n_replica * n_stage; i++) {
         int stage = i % n_stage;
         double share = sim->share[i / n_stage * input->pipeline + input->stage_rank[stage]];
         double whole = input->backward_us[stage];
         double first = smp__sim_input_us(input, stage);
         double again = input->recompute_us ? input->recompute_us[stage] : 0.0;
-        sim->cost_us[SMP_ACTION_F][i] = share * input->forward_us[stage];
-        sim->cost_us[SMP_ACTION_B][i] = share * (again + whole);
-        sim->cost_us[SMP_ACTION_I][i] = share * (again + first);
+        double sums = backward_sums[stage]; /* and those of what runs again, by its time */
+        if (again > 0.0 && input->forward_us[stage] > 0.0)
+            sums += fmin(again / input->forward_us[stage], 1.0) * forward_sums[stage];
+        sim->cost_us[SMP_ACTION_F][i] = share * input->forward_us[stage] + forward_sums[stage];
+        sim->cost_us[SMP_ACTION_B][i] = share * (again + whole) + sums;
+        sim->cost_us[SMP_ACTION_I][i] = share * (again + first) + sums;
         sim->cost_us[SMP_ACTION_W][i] = share * (whole > first ? whole - first : 0.0);
     }
     sim->optimizer_us = SMP_ARENA_NEW(sim->arena, double, (size_t)input->pipeline);

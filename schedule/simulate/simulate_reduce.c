@@ -5,6 +5,8 @@
  * in the order in which they become possible. */
 #include "schedule/simulate/simulate_state.h"
 
+#include "graph/model/op.h"
+
 static int64_t param_bytes(const smp__sim *sim, int tie)
 {
     return sim->input->graph->param[sim->crossing.flow->tie[tie].param].elements *
@@ -33,21 +35,46 @@ static bool is_repeated(const smp__sim *sim, int tie, int32_t holder)
     return false;
 }
 
+/* One message on the slowest link of a rank's ring of replicas. */
+static double ring_message_us(const smp_simulation_input *input, int rank, int64_t bytes)
+{
+    int d = input->ddp;
+    double slowest_us = 0.0;
+    for (int i = 0; i < d; i++) {
+        double us =
+            smp__message_us(input->cluster, input->device[(int64_t)i * input->pipeline + rank],
+                            input->device[(int64_t)((i + 1) % d) * input->pipeline + rank], bytes);
+        if (us > slowest_us)
+            slowest_us = us;
+    }
+    return slowest_us;
+}
+
 double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t bytes)
 {
     int d = input->ddp;
     if (d == 1 || bytes <= 0)
         return 0.0;
-    double slowest_us = 0.0;
-    for (int i = 0; i < d; i++) {
-        double us =
-            smp__message_us(input->cluster, input->device[(int64_t)i * input->pipeline + rank],
-                            input->device[(int64_t)((i + 1) % d) * input->pipeline + rank],
-                            bytes / d + (bytes % d != 0));
-        if (us > slowest_us)
-            slowest_us = us;
+    return 2.0 * (d - 1) * ring_message_us(input, rank, bytes / d + (bytes % d != 0));
+}
+
+/* What every replica has goes once around the ring. */
+static double joint_us(const smp_simulation_input *input, int rank, int64_t values)
+{
+    if (values == 0)
+        return 0.0;
+    return (input->ddp - 1) * ring_message_us(input, rank, values * (int64_t)sizeof(double));
+}
+
+void smp__sim_joint_us(const smp_simulation_input *input, double *forward_us, double *backward_us)
+{
+    for (int32_t i = 0; input->ddp > 1 && input->graph->training && i < input->graph->n_op; i++) {
+        const int stage = input->flow->stage_of_op[i], rank = input->stage_rank[stage];
+        smp_op_needs needs;
+        smp_op_needs_get(input->graph, &input->graph->op[i], 1, &needs);
+        forward_us[stage] += joint_us(input, rank, needs.forward_joint);
+        backward_us[stage] += joint_us(input, rank, needs.input_grad_joint);
     }
-    return 2.0 * (d - 1) * slowest_us;
 }
 
 /* The slowest holder's sends, in one replica. */

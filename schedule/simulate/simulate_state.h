@@ -100,6 +100,8 @@ int64_t smp__sim_rank_bytes(const smp__sim *sim, int rank);
 /* A ring all-reduce over the replicas of a rank: 2(d-1) steps of a d-th of the bytes, over the
  * slowest link of the ring. */
 double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t bytes);
+/* Adds, by stage, what sums over replicas in the middle of its operators take (smp_op_joint). */
+void smp__sim_joint_us(const smp_simulation_input *input, double *forward_us, double *backward_us);
 
 /* simulate_idle.c: splits the idle time of the finished simulation by cause. */
 void smp__sim_idle(const smp__sim *sim);
