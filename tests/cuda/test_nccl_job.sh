@@ -2,6 +2,7 @@
 # Jobs on emulated GPUs whose messages and sums go through emulated NCCL: the same bits as through
 # host memory, and a network that fails ends the job and is named. SMP_NCCL_SHARED lets ranks share a
 # GPU, which the real NCCL refuses.
+# An operator that adds up over replicas is refused.
 # shellcheck source=../cli/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 limit_s=120
@@ -41,4 +42,25 @@ export SMP_EMULATE_NCCL_FAIL=9
 run mpirun -n 2 smp-run-emulated plan.yaml --device cuda --data text.txt --steps 1
 [ "$status" -ne 0 ] || fail 'a failed network did not end the job'
 expect_match err 'rank [01] \(replica 0, .*messages (to|from) pipeline rank [01]: .*remote process exited'
+unset SMP_EMULATE_NCCL_FAIL
+
+cat >joint.yaml <<'END'
+smp: 1
+name: joint
+inputs:
+  tokens: {dtype: int32, shape: [8]}
+  targets: {dtype: int32, shape: [8]}
+ops:
+  - {op: embedding, name: wte, in: tokens, out: x, rows: 256, features: 8}
+  - {op: batchnorm, name: norm, in: x, out: x, sync: true}
+  - {op: linear, name: head, in: x, out: logits, features: 256}
+  - {op: cross_entropy, name: loss, in: [logits, targets], out: loss}
+loss: loss
+END
+for ddp in 1 2; do
+    expect_exit 0 smp-partition joint.yaml -n "$ddp" --stages 1 --ddp "$ddp" --pipeline simple --chunks 1 \
+        --microbatches 1 --microbatch-size 2 -o plan.yaml
+    expect_exit $((ddp - 1)) mpirun -n "$ddp" smp-run-emulated plan.yaml --device cuda --data text.txt --steps 1
+done
+expect_match err "op 'norm' \(batchnorm\) adds up over replicas, which device 'cuda' cannot"
 finish
