@@ -33,10 +33,11 @@ smp_status smp__cost_samples_build(smp *s)
     const size_t messages = (size_t)s->flow->n_transfer * SMP__COST_SAMPLES;
     c->series_of = calloc((size_t)c->max_mark, sizeof(*c->series_of));
     c->own_s = calloc((size_t)smp__cost_marks(s), sizeof(*c->own_s));
+    c->away_s = calloc((size_t)smp__cost_marks(s), sizeof(*c->away_s));
     c->us = calloc(series + 1, sizeof(*c->us));
     c->optimizer_us = calloc(SMP__COST_SAMPLES, sizeof(*c->optimizer_us));
     c->message = calloc(messages + 1, sizeof(*c->message));
-    if (!c->series_of || !c->own_s || !c->us || !c->optimizer_us || !c->message)
+    if (!c->series_of || !c->own_s || !c->away_s || !c->us || !c->optimizer_us || !c->message)
         return smp_fail_memory(series * sizeof(*c->us) + messages * sizeof(*c->message));
     return SMP_OK;
 }
@@ -49,6 +50,7 @@ void smp__cost_samples_free(smp *s)
     free(c->first);
     free(c->series_of);
     free(c->own_s);
+    free(c->away_s);
     free(c->us);
     free(c->optimizer_us);
     free(c->message);
@@ -75,8 +77,26 @@ static bool shares_core(const smp *s)
     return s->comm.crowded && s->device->host_memory;
 }
 
+static double now_s(const smp *s)
+{
+    return shares_core(s) ? smp_clock_thread_s() : smp_clock_s();
+}
+
+void smp__cost_leave(smp *s)
+{
+    if (s->cost_samples)
+        s->cost_samples->away_now_s -= now_s(s);
+}
+
+void smp__cost_back(smp *s)
+{
+    if (s->cost_samples)
+        s->cost_samples->away_now_s += now_s(s);
+}
+
 static smp_status set_mark(smp *s, int mark)
 {
+    s->cost_samples->away_s[mark] = s->cost_samples->away_now_s;
     if (!shares_core(s))
         return smp__stamp_mark(s, mark);
     s->cost_samples->own_s[mark] = smp_clock_thread_s();
@@ -111,10 +131,11 @@ smp_status smp__cost_optimizer_end(smp *s, smp__optimizer_part part)
 /* Microseconds from one mark to another; both are passed. */
 static smp_status between(const smp *s, int first, int last, double *us)
 {
+    const double *away_s = s->cost_samples->away_s;
     double begin_s, end_s;
     SMP_TRY(mark_time(s, first, &begin_s));
     SMP_TRY(mark_time(s, last, &end_s));
-    *us = 1e6 * (end_s - begin_s);
+    *us = 1e6 * (end_s - begin_s - (away_s[last] - away_s[first]));
     return SMP_OK;
 }
 

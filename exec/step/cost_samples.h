@@ -30,6 +30,8 @@ struct smp__cost_samples {
     int n_mark, max_mark;
     int32_t *series_of; /* [max_mark] whose time a mark ends; -1: nobody's */
     double *own_s;      /* [marks] the thread's time, where it shares its core */
+    double *away_s;     /* [marks] what of the time until then was nobody's; ... */
+    double away_now_s;  /* ... now */
     int32_t *first;     /* [chunks] series of a chunk's call 0, forward; parts, then calls follow */
     int32_t n_series;
     double *us;                   /* [n_series][SMP__COST_SAMPLES] */
@@ -56,6 +58,11 @@ smp_status smp__cost_samples_close(smp *s); /* waits for the update of the last 
 typedef enum smp__optimizer_part { SMP__OPTIMIZER_NORM, SMP__OPTIMIZER_UPDATE } smp__optimizer_part;
 smp_status smp__cost_optimizer_begin(smp *s, smp__optimizer_part part);
 smp_status smp__cost_optimizer_end(smp *s, smp__optimizer_part part);
+
+/* What is between the two is nobody's time, though an operator's call goes on: a sum over replicas,
+ * which predictions count by themselves. */
+void smp__cost_leave(smp *s);
+void smp__cost_back(smp *s);
 
 /* Sets a mark: the time since the last one was that of a part of a call; call -1: of none. */
 smp_status smp__cost_mark_at(smp *s, int chunk, int call, int part);

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/step/cost_samples.h"
+
 static void describe(const void *context, char *buffer, size_t size)
 {
     const smp *s = context;
@@ -34,6 +36,7 @@ static smp_status sum(void *context, double *values, int64_t count)
 {
     smp *s = context;
     double *all = s->joint.all;
+    smp__cost_leave(s);
     memcpy(all + s->comm.replica * count, values, (size_t)count * sizeof(*values));
     SMP_TRY(smp__comm_check(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, (int)count,
                                            MPI_DOUBLE, s->comm.joint, &s->joint.request),
@@ -44,6 +47,7 @@ static smp_status sum(void *context, double *values, int64_t count)
         for (int replica = 1; replica < s->comm.ddp_size; replica++)
             values[i] += all[replica * count + i];
     }
+    smp__cost_back(s);
     return SMP_OK;
 }
 

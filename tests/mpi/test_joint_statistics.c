@@ -2,6 +2,9 @@
  * those of all replicas, to rounding; replicas hold the same bits, whatever the stages and the
  * schedule are; short batches count the samples that are there; who does not come to a sum is
  * named. On four ranks. */
+#include <time.h>
+
+#include "exec/step/cost_samples.h"
 #include "tests/exec/changed_plan.h"
 #include "tests/mpi/ranks.h"
 
@@ -229,6 +232,29 @@ static void test_joint_statistics_of_short_batches(void **state)
     }
 }
 
+/* A replica that is late for its sums makes no operator of the others slow, in what they measure by
+ * the clock. */
+static void test_joint_statistics_are_no_cost_of_operators(void **state)
+{
+    enum { LATE = 2, FORWARD_OF_FIRST = 0 };
+    const cut c = {1, 4, 2, 4, 1};
+    (void)state;
+    smp_options options = options_of(model_path(joint_model), c);
+    options.record_costs = 1;
+    smp *job = open_job(&options);
+    job->comm.crowded = false;
+    for (int step = 0; step < 3; step++) {
+        make_batch(c, step);
+        if (world_rank == LATE && step == 2)
+            nanosleep(&(struct timespec){0, 500000000}, NULL);
+        call(job, FULL, true);
+    }
+    const double us = job->cost_samples->us[FORWARD_OF_FIRST * SMP__COST_SAMPLES + 2];
+    if (!(us > 0 && us < 250e3))
+        fail_msg("rank %d: 'first' took %g us", world_rank, us);
+    smp_finalize(job);
+}
+
 /* Replica 2 does not come: the others end, and say which sum they wait in, and for whom. */
 static void test_joint_statistics_name_who_is_missing(void **state)
 {
@@ -263,6 +289,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_joint_statistics_are_of_all_replicas),
         cmocka_unit_test(test_joint_statistics_have_the_same_bits),
         cmocka_unit_test(test_joint_statistics_of_short_batches),
+        cmocka_unit_test(test_joint_statistics_are_no_cost_of_operators),
         cmocka_unit_test(test_joint_statistics_name_who_is_missing),
     };
     RUN_ON_RANKS(argc, argv, tests);
