@@ -17,7 +17,7 @@ typedef struct smp_comm {
     MPI_Comm world;    /* duplicates, owned */
     MPI_Comm pipeline; /* ranks of one replica, by pipeline rank */
     MPI_Comm ddp;      /* ranks with the same stages, by replica */
-    MPI_Comm joint;    /* the same, for sums in the middle of operators (smp__comm_joint_sum) */
+    MPI_Comm joint;    /* the same, for sums in the middle of operators */
     MPI_Comm notice;   /* failure notices */
     MPI_Comm node;     /* ranks of this machine */
     int world_rank, world_size;

@@ -37,7 +37,7 @@ END_S = 5.0  # from a fault, or from the end of the patience with a rank that ha
 LIMIT_S = 150.0  # of one run
 
 ACTIONS = ("dnnl_sgemm", "MPI_Isend", "MPI_Irecv", "MPI_Iallreduce", "MPI_Ireduce_scatter_block",
-           "MPI_Ibcast")
+           "MPI_Ibcast", "MPI_Iallgather")
 FILES = ("pread", "pwrite", "write", "open", "close", "fsync", "ftruncate", "rename", "unlink",
          "mkdir", "opendir", "mmap")
 BYTES = ("pread", "pwrite", "write")

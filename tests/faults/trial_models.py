@@ -2,7 +2,8 @@
 import array
 import struct
 
-# Small, but with what makes a split hard: weights used twice, skips over stages, dropout.
+# Small, but with what makes a split hard: weights used twice, skips over stages, dropout, sums over
+# replicas in operators.
 GPT = """smp: 1
 name: gpt
 let: {{T: {T}, d: {d}, layers: {layers}, vocab: 128}}
@@ -63,6 +64,7 @@ ops:
     as: i
     ops:
       - {{op: tanh, name: "h{{i}}.tanh", in: h, out: h}}
+      - {{op: batchnorm, name: "h{{i}}.norm", in: h, out: h, sync: true}}
       - {{op: linear, name: "h{{i}}.fc", in: h, out: h, features: hidden}}
   - {{op: linear, name: last, in: h, out: h, features: outputs}}
   - {{op: mse, name: loss, in: [h, y], out: loss}}
