@@ -25,7 +25,7 @@ static const struct {
     {"resnet-small.yaml", 697130},
     {"vit-class.yaml", 243770},
     {"bert-small.yaml", 852100},
-    {"t5-small.yaml", 953344},
+    {"t5-small.yaml", 691200},
     {"unet-sd.yaml", 859520964},
     {"maskrcnn-fpn.yaml", 27446351},
     {"llama3-8b.yaml", 8030261248},
