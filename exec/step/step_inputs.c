@@ -1,8 +1,8 @@
 /* Model inputs on their way to the kernels. A device that reads host memory reads the caller's
- * arrays where they are, but for floats in bf16. Otherwise they are copied, in its number format, to
- * memory that it can copy from, and to a buffer of its own at the start of the step. The host's copy
- * may be written again after the wait that ends every step. Kernels of such a device cannot refuse
- * an index: it is checked here. O(samples).
+ * arrays where they are, but for floats in bf16. Otherwise they are copied, in its number format,
+ * to memory that it can copy from, and to a buffer of its own at the start of the step. The host's
+ * copy may be written again after the wait that ends every step. Kernels of such a device cannot
+ * refuse an index: it is checked here. O(samples).
  *
  * Where a batch is short, its samples may end within a micro-batch of this replica, or before it.
  * Then the kernels read one more micro-batch, for the rest and for all that come behind: the

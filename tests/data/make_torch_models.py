@@ -29,8 +29,9 @@ examples/mlp.yaml:8:2:1e-3
 examples/gpt-tiny.yaml:2:2:1e-3
 examples/llama-tiny.yaml:2:2:1e-3
 examples/bert-small.yaml:2:2:1e-3
-examples/t5-small.yaml:2:2:1e-3
+examples/t5-small.yaml:2:2:1e-4
 examples/vit-digits.yaml:4:2:1e-3
+examples/vit-class.yaml:4:2:1e-3
 examples/resnet-small.yaml:8:2:1e-5
 tests/data/models/bottleneck.yaml:8:2:1e-5
 tests/data/models/unet.yaml:2:2:1e-3

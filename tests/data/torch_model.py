@@ -13,7 +13,7 @@ import yaml
 
 import make_torch_values as ops
 
-COMMON = {"op", "name", "in", "out", "stage", "group", "cost", "weight", "tie"}
+COMMON = {"op", "name", "in", "out", "stage", "group", "cost", "weight", "tie", "when"}
 WORDS = {"approximate"}  # attributes that are words, not expressions
 
 
@@ -59,10 +59,12 @@ def number(text, variables):
 
 def unroll(items, variables):
     for item in items:
-        if "repeat" not in item:
+        if not number(item.get("when", 1), variables):
+            continue
+        if "op" in item:
             yield Op(item, variables)
             continue
-        for i in range(number(item["repeat"], variables)):
+        for i in range(number(item.get("repeat", 1), variables)):
             more = dict(variables)
             if "as" in item:
                 more[item["as"]] = i
