@@ -117,7 +117,8 @@ typedef struct smp_options {
     const char *device;
     /* "fp32", "tf32" (fp32 with matrix products of 10 bits of mantissa) or "bf16" (activations and
      * their gradients in bf16; weights, their gradients and the optimizer in fp32). NULL: the
-     * plan's, fp32 where it is planned at start. The CPU has fp32 only. */
+     * plan's, fp32 where it is planned at start. The CPU has no tf32, and bf16 where it has
+     * AVX512-BF16 or AMX. */
     const char *precision;
     double timeout_s; /* a wait without progress for longer ends the job, between steps one 30 times
                          as long; time in which the job is suspended does not count; 0: never */

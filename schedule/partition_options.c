@@ -73,7 +73,7 @@ static const option_entry entries[] = {
      "what the plan is run on (default: what the plan with check and --fix says, or the profile "
      "was measured on, else cpu)"},
     {FLAG_PRECISION, "precision", "fp32|tf32|bf16", IN_BOTH,
-     "number format there, of cuda tf32 and bf16 too (default: as --device, else fp32)"},
+     "number format there, tf32 on cuda alone (default: as --device, else fp32)"},
     {FLAG_MODEL, "model", "FILE", IN_CHECK, "the model of the plan (default: the one it names)"},
     {FLAG_PLUGIN, "plugin", "FILE.so", IN_BOTH,
      "operators of your own that the model uses (smp_op_register); repeatable"},

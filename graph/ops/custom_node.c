@@ -301,10 +301,6 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
                           void **state)
 {
     (void)batch, (void)device;
-    if (graph->target.precision == SMP_PRECISION_BF16)
-        return smp_fail_at(smp_op_where(graph, op),
-                           "op '%s' (%s): its functions are for fp32, the plan is in bf16",
-                           op->name, op->kind->name);
     custom_node *n = malloc(sizeof *n);
     if (!n)
         return smp_fail_memory(sizeof *n);

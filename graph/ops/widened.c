@@ -92,26 +92,32 @@ static void narrow(const smp_op_call *call, int32_t tensor, void *to, const void
         smp__to_bf16(to, from, count(call, tensor));
 }
 
-static void begin(widened *w, const smp_op_call *call)
+static smp_op_needs needs_of(const smp_op_call *call)
 {
     smp_op_needs needs = {0};
-    const smp_op_kind *kind = call->op->kind;
-    if (kind->needs)
-        kind->needs(call->graph, call->op, call->batch, &needs);
+    if (call->op->kind->needs)
+        call->op->kind->needs(call->graph, call->op, call->batch, &needs);
+    return needs;
+}
+
+/* Inputs in the mask are widened: what else may be passed has no place. */
+static void begin(widened *w, const smp_op_call *call, uint32_t in)
+{
+    const smp_op_needs needs = needs_of(call);
     w->call = *call;
     w->call.state = call->state ? ((const prepared *)call->state)->state : NULL;
     w->call.in = w->in;
     w->call.outs = w->out;
     w->place = (char *)call->workspace + aligned(needs.workspace_bytes);
     for (int32_t i = 0; i < call->op->n_in; i++)
-        w->in[i] = widen(w, call->op->in[i], call->in[i]);
+        w->in[i] = in >> i & 1 ? widen(w, call->op->in[i], call->in[i]) : NULL;
 }
 
 static smp_status forward(const smp_op_call *call)
 {
     const smp_op *op = call->op;
     widened w;
-    begin(&w, call);
+    begin(&w, call, ~0u);
     for (int32_t k = 0; k < op->n_out; k++)
         w.out[k] = is_half(call, op->out + k) ? take(&w, op->out + k) : call->outs[k];
     w.call.out = w.out[0];
@@ -122,12 +128,12 @@ static smp_status forward(const smp_op_call *call)
 }
 
 /* What backward reads beside the inputs: outputs that it needs, and their gradients. */
-static void begin_backward(widened *w, const smp_op_call *call)
+static void begin_backward(widened *w, const smp_op_call *call, uint32_t in, uint32_t out)
 {
     const smp_op *op = call->op;
-    begin(w, call);
+    begin(w, call, in);
     for (int32_t k = 0; k < op->n_out; k++) {
-        w->out[k] = (void *)widen(w, op->out + k, call->outs[k]);
+        w->out[k] = out >> k & 1 ? (void *)widen(w, op->out + k, call->outs[k]) : NULL;
         w->dout[k] = widen(w, op->out + k, call->douts[k]);
     }
     w->call.out = w->out[0];
@@ -138,8 +144,9 @@ static void begin_backward(widened *w, const smp_op_call *call)
 static smp_status backward_input(const smp_op_call *call)
 {
     const smp_op *op = call->op;
+    const smp_op_needs needs = needs_of(call);
     widened w;
-    begin_backward(&w, call);
+    begin_backward(&w, call, needs.input_grad_in, needs.input_grad_out);
     for (int32_t i = 0; i < op->n_in; i++)
         w.din[i] = call->din[i] && is_half(call, op->in[i]) ? take(&w, op->in[i]) : call->din[i];
     w.call.din = w.din;
@@ -152,7 +159,7 @@ static smp_status backward_input(const smp_op_call *call)
 static smp_status backward_weight(const smp_op_call *call)
 {
     widened w;
-    begin_backward(&w, call);
+    begin_backward(&w, call, needs_of(call).weight_grad_in, 0);
     return call->op->kind->cpu.backward_weight(&w.call);
 }
 

@@ -1,0 +1,234 @@
+/* bf16 on the CPU: every operator on random models, its bf16 kernels against its fp32 ones. Those
+ * that widen give the fp32 results on the same values, rounded once; those of its own agree to some
+ * bf16 digits. Buffers end in canaries, so what is planned as workspace is enough. */
+#include "graph/math/half.h"
+#include "tests/graph/ops/op_values.h"
+
+enum { ROUNDS = 6 };
+static const double OWN_TOLERANCE = 0x1p-7; /* of the largest value: a sum is rounded to 8 bits */
+
+static int64_t values_of(const buffer *wide)
+{
+    return (int64_t)(wide->bytes / 4);
+}
+
+/* Rounds in place what a bf16 tensor holds, so that fp32 kernels see the same. */
+static void round_values(const op_run *half, int32_t tensor, const buffer *wide)
+{
+    if (!wide->data || half->graph->tensor[tensor].dtype != SMP_BF16)
+        return;
+    uint16_t *narrow = malloc((size_t)values_of(wide) * 2 + 1);
+    assert_non_null(narrow);
+    smp__to_bf16(narrow, wide->data, values_of(wide));
+    smp__from_bf16(wide->data, narrow, values_of(wide));
+    free(narrow);
+}
+
+/* As the tensor holds them: bf16, int32, or a loss. */
+static void put(const op_run *half, int32_t tensor, const buffer *to, const buffer *wide)
+{
+    if (half->graph->tensor[tensor].dtype == SMP_BF16)
+        smp__to_bf16(to->data, wide->data, values_of(wide));
+    else if (to->data)
+        memcpy(to->data, wide->data, wide->bytes);
+}
+
+static void assert_like(const op_run *half, int32_t tensor, const buffer *got, const buffer *wide,
+                        const char *what)
+{
+    if (!got->data)
+        return;
+    const bool is_half = half->graph->tensor[tensor].dtype == SMP_BF16;
+    const bool own = half->op->kind->cpu16.forward;
+    const float *want = wide->data;
+    double scale = 0;
+    for (int64_t i = 0; i < values_of(wide); i++)
+        scale = fmax(scale, fabs((double)want[i]));
+    for (int64_t i = 0; i < values_of(wide); i++) {
+        float value, rounded;
+        uint16_t bits;
+        if (is_half)
+            smp__from_bf16(&value, (const uint16_t *)got->data + i, 1);
+        else
+            value = ((const float *)got->data)[i];
+        smp__to_bf16(&bits, &want[i], 1);
+        smp__from_bf16(&rounded, &bits, 1);
+        rounded = is_half ? rounded : want[i];
+        if (own ? !(fabs((double)value - want[i]) <= OWN_TOLERANCE * scale)
+                : memcmp(&value, &rounded, 4) != 0 && !(isnan(value) && isnan(rounded)))
+            fail_msg("%s: %s[%lld] is %.9g, expected %.9g", half->op->kind->name, what,
+                     (long long)i, (double)value, (double)want[i]);
+    }
+}
+
+/* The same model and values as `wide`, in bf16. */
+static void open_half(op_run *half, const model_text *m, op_run *wide)
+{
+    *half = (op_run){.batch = m->batch};
+    assert_int_equal(smp_graph_parse("model.yaml", m->yaml, strlen(m->yaml), &half->graph), SMP_OK);
+    assert_int_equal(
+        smp_graph_set_target(half->graph, (smp_target){SMP_BACKEND_CPU, SMP_PRECISION_BF16}),
+        SMP_OK);
+    half->op = &half->graph->op[smp_graph_find_op(half->graph, "op")];
+    half->seed = wide->seed;
+    half->step = wide->step;
+    half->microbatch = wide->microbatch;
+    half->following = wide->following;
+    half->replicas = wide->replicas;
+    half->training = wide->training;
+    smp_op_needs_get(half->graph, half->op, half->batch, &half->needs);
+    half->aux = buffer_make(half->needs.aux_bytes * half->batch, 0);
+    half->workspace = buffer_make(half->needs.workspace_bytes, 0);
+    for (int i = 0; i < half->op->n_in; i++) {
+        const int32_t tensor = half->op->in[i];
+        const int64_t bytes = smp_tensor_bytes(half->graph, tensor, half->batch);
+        round_values(half, tensor, &wide->in[i]);
+        half->in[i] = buffer_make(bytes, 1);
+        half->din[i] = buffer_make(wide->din[i].data ? bytes : 0, 2);
+        put(half, tensor, &half->in[i], &wide->in[i]);
+    }
+    for (int i = 0; i < half->op->n_param; i++) {
+        half->param[i] = buffer_make((int64_t)wide->param[i].bytes, 0);
+        half->dparam[i] = buffer_make((int64_t)wide->dparam[i].bytes, 0);
+        memcpy(half->param[i].data, wide->param[i].data, wide->param[i].bytes);
+        memcpy(half->dparam[i].data, wide->dparam[i].data, wide->dparam[i].bytes);
+    }
+    for (int k = 0; k < half->op->n_out; k++) {
+        const int64_t bytes = smp_tensor_bytes(half->graph, half->op->out + k, half->batch);
+        half->outs[k] = buffer_make(bytes, 3);
+        half->douts[k] = buffer_make(bytes, 1);
+    }
+}
+
+/* An output of the run in fp32. */
+static const buffer *whole(const op_run *wide, const buffer *one, const buffer *parts, int k)
+{
+    return wide->op->n_out > 1 ? &parts[k] : one;
+}
+
+static void check_case(const op_case *c, int round)
+{
+    model_text m;
+    uint64_t rng;
+    op_run wide, half;
+    op_case_model(c, round, &m, &rng);
+    op_run_open(&wide, m.yaml, "op", m.batch, 0);
+    fill(&wide, &m, &rng);
+    open_half(&half, &m, &wide);
+    const smp_op *op = half.op;
+    const smp_op_kernels *kernels = smp_op_cpu_kernels(op->kind, SMP_PRECISION_BF16);
+    if (kernels->prepare)
+        assert_int_equal(kernels->prepare(half.graph, op, half.batch, NULL, &half.state), SMP_OK);
+
+    op_arrays at = {0};
+    const void *param16[SMP_OP_MAX_PARAM] = {0};
+    buffer rounded[SMP_OP_MAX_PARAM] = {{0}};
+    smp_op_call call = op_run_call(&half, &at);
+    call.param16 = param16;
+    call.outs = at.out;
+    call.douts = at.dout;
+    call.aux = half.aux.data;
+    for (int i = 0; i < op->n_param; i++) {
+        rounded[i] = buffer_make((int64_t)half.param[i].bytes / 2, 0);
+        smp__to_bf16(rounded[i].data, half.param[i].data, values_of(&half.param[i]));
+        param16[i] = rounded[i].data;
+        at.dparam[i] = half.dparam[i].data;
+    }
+    for (int i = 0; i < op->n_in; i++) {
+        at.in[i] = half.in[i].data;
+        at.din[i] = half.din[i].data;
+    }
+    for (int k = 0; k < op->n_out; k++) {
+        at.out[k] = half.outs[k].data;
+        at.dout[k] = half.douts[k].data;
+    }
+    call.out = at.out[0];
+    call.dout = at.dout[0];
+
+    assert_int_equal(op_run_forward(&wide), SMP_OK);
+    assert_int_equal(kernels->forward(&call), SMP_OK);
+    for (int k = 0; k < op->n_out; k++) {
+        const int32_t tensor = op->out + k;
+        const buffer *out = whole(&wide, &wide.out, wide.outs, k);
+        const buffer *dout = whole(&wide, &wide.dout, wide.douts, k);
+        op_run_move_outs(&wide, &wide.dout, wide.douts, false);
+        assert_like(&half, tensor, &half.outs[k], out, "out");
+        round_values(&half, tensor, out);
+        round_values(&half, tensor, dout);
+        put(&half, tensor, &half.outs[k], out);
+        put(&half, tensor, &half.douts[k], dout);
+        op_run_move_outs(&wide, &wide.out, wide.outs, true);
+        op_run_move_outs(&wide, &wide.dout, wide.douts, true);
+    }
+    op_run_backward_input(&wide, ~0u);
+    op_run_backward_weight(&wide);
+    const uint32_t in = half.needs.input_grad_in | half.needs.weight_grad_in;
+    for (int i = 0; i < op->n_in; i++)
+        at.in[i] = in >> i & 1 ? half.in[i].data : NULL;
+    for (int k = 0; k < op->n_out; k++)
+        at.out[k] = half.needs.input_grad_out >> k & 1 ? half.outs[k].data : NULL;
+    call.out = at.out[0];
+    if (kernels->backward_input)
+        assert_int_equal(kernels->backward_input(&call), SMP_OK);
+    if (kernels->backward_weight && op->n_param > 0)
+        assert_int_equal(kernels->backward_weight(&call), SMP_OK);
+    for (int i = 0; i < op->n_in && kernels->backward_input; i++)
+        assert_like(&half, op->in[i], &half.din[i], &wide.din[i], "gradient of an input");
+    for (int i = 0; i < op->n_param; i++) {
+        for (int64_t e = 0; e < values_of(&wide.dparam[i]) && !op->kind->cpu16.forward; e++)
+            assert_memory_equal((float *)half.dparam[i].data + e, (float *)wide.dparam[i].data + e,
+                                4);
+        double scale = 0, worst = 0;
+        for (int64_t e = 0; e < values_of(&wide.dparam[i]); e++) {
+            const double want = ((float *)wide.dparam[i].data)[e];
+            scale = fmax(scale, fabs(want));
+            worst = fmax(worst, fabs(want - ((float *)half.dparam[i].data)[e]));
+        }
+        assert_true(worst <= 1e-5 * fmax(1, scale)); /* fp32 sums of the same products */
+        buffer_free(&rounded[i]);
+    }
+    if (kernels->release)
+        kernels->release(half.state);
+    op_run_free_buffers(&half);
+    smp_graph_destroy(half.graph);
+    op_run_close(&wide);
+}
+
+static void test_half_like_fp32(void **state)
+{
+    if (((const op_case *)*state)->kind->cpu16.forward && !smp_math_has_bf16()) {
+        print_message("this processor has neither AVX512-BF16 nor AMX\n");
+        skip();
+    }
+    for (int round = 0; round < ROUNDS; round++)
+        check_case(*state, round);
+}
+
+static void test_half_rounds_to_even_and_keeps_nan(void **state)
+{
+    (void)state;
+    const float from[] = {1.0f, 1.00390625f, 1.01171875f, -0.0f, NAN, INFINITY, 3.4e38f, 1e-40f};
+    const uint16_t want[] = {0x3f80, 0x3f80, 0x3f82, 0x8000, 0x7fc0, 0x7f80, 0x7f80, 0x0001};
+    uint16_t got[8];
+    float back[8];
+    smp__to_bf16(got, from, 8);
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(got[i], want[i]);
+    smp__from_bf16(back, got, 8);
+    assert_true(back[0] == 1.0f && isnan(back[4]) && isinf(back[6]) && back[2] == 1.015625f);
+    smp__add_bf16(got, (const uint16_t[]){0x3f80, 0, 0, 0, 0, 0, 0xff80, 0}, 8);
+    assert_int_equal(got[0], 0x4000);
+    smp__from_bf16(back, got, 8);
+    assert_true(isnan(back[6]));
+}
+
+int main(void)
+{
+    static op_tests tests;
+    const struct CMUnitTest rounding[] = {
+        cmocka_unit_test(test_half_rounds_to_even_and_keeps_nan),
+    };
+    const int failed = cmocka_run_group_tests(rounding, NULL, NULL);
+    op_tests_add(&tests, SMP_BACKEND_CPU, "bf16 like fp32", test_half_like_fp32);
+    return failed | op_tests_run("bf16", &tests, NULL, NULL);
+}
