@@ -102,6 +102,6 @@ sed -E '/^memory/d' card.yaml >small.yaml
 expect_bad 'nothing says what the GPUs are' smp-partition good.yaml -n 2 --profile small.yaml -o refused.yaml
 sed -E 's/^dtype:.*/dtype: fp8/' card.yaml >bad.yaml
 expect_bad "bad\.yaml:[0-9]+:8: dtype: got 'fp8'" smp-partition good.yaml -n 2 --profile bad.yaml -o refused.yaml
-expect_bad '--dtype bf16: the CPU.*--device cuda' smp-profile good.yaml --dtype bf16
+expect_bad '--dtype tf32: the CPU.*--device cuda' smp-profile good.yaml --dtype tf32
 expect_bad '--dtype: got .fp8., expected fp32, tf32 or bf16' smp-profile good.yaml --dtype fp8 --device cuda
 finish

@@ -19,7 +19,7 @@ smp: 1
 name: four
 nodes: 1
 devices_per_node: 4
-device: {name: gpu, memory: 2GB, compute: {fp32: 60TFLOP/s, bf16: 900TFLOP/s}, bandwidth: 3TB/s}
+device: {name: gpu, memory: 2GB, compute: {fp32: 60TFLOP/s, tf32: 400TFLOP/s, bf16: 900TFLOP/s}, bandwidth: 3TB/s}
 links:
   intra_node: {bandwidth: 400GB/s, latency_us: 3}
   inter_node: {bandwidth: 50GB/s, latency_us: 8}
@@ -147,11 +147,12 @@ SMP_EMULATE_MEMORY=1000000 expect_exit 3 "${on_gpu[@]}" cpu.yaml --data text.txt
 expect_one_message 'Emulated GPU, GPU 0, .*need 32 MiB of workspace, .* are free'
 SMP_EMULATE_MEMORY=205000000 expect_exit 3 mpirun -n 2 "${on_gpu[@]}" two.yaml --data text.txt
 expect_match err 'the 2 ranks that share it need'
-expect_bad 'bf16 on the CPU' smp-run-emulated cpu.yaml --data text.txt --precision bf16
-expect_bad 'the plan is for cuda in bf16, the job on cpu .*--precision' smp-run-emulated one.yaml \
+expect_bad 'tf32 on the CPU' smp-run-emulated cpu.yaml --data text.txt --precision tf32
+plan narrow.yaml tf32 1 1 1 simple 4
+expect_bad 'the plan is for cuda in tf32, the job on cpu .*--precision' smp-run-emulated narrow.yaml \
     --data text.txt
-SMP_EMULATE_DEVICES=0 expect_bad 'no device can run it: cuda: no GPU: .*; cpu: .*bf16' \
-    smp-run-emulated --device auto one.yaml --data text.txt
+SMP_EMULATE_DEVICES=0 expect_bad 'no device can run it: cuda: no GPU: .*; cpu: .*tf32' \
+    smp-run-emulated --device auto narrow.yaml --data text.txt
 expect_bad "precision: got 'half'" smp-run-emulated cpu.yaml --data text.txt --precision half
 expect_bad "device: got 'gpu'" smp-run-emulated cpu.yaml --data text.txt --device gpu
 

@@ -192,7 +192,7 @@ static const broken broken_files[] = {
     {3, "devise: cpu", "3:1", "device"},
     {3, "", "1:1", "'device' is missing"},
     {4, "dtype: fp16", "4:8", "dtype: got 'fp16', expected fp32, tf32 or bf16"},
-    {4, "dtype: bf16", "4:8", "which alone the CPU has"},
+    {4, "dtype: tf32", "4:8", "expected fp32 or bf16, which the CPU has"},
     {5, "microbatch_size: 0", "5:18", "microbatch_size"},
     {5, "microbatch_size: 1.5", "5:18", "microbatch_size"},
     {7, "- {name: c, forward_us: 4, backward_us: 10}", "7:10", "no op of this name"},
