@@ -106,11 +106,78 @@ static const buffer *whole(const op_run *wide, const buffer *one, const buffer *
     return wide->op->n_out > 1 ? &parts[k] : one;
 }
 
+/* The arrays of a call of the bf16 kernels. */
+typedef struct half_arrays {
+    op_arrays at;
+    const void *param16[SMP_OP_MAX_PARAM];
+    buffer rounded[SMP_OP_MAX_PARAM]; /* weights */
+} half_arrays;
+
+static smp_op_call call_of(const op_run *half, half_arrays *a)
+{
+    *a = (half_arrays){0};
+    smp_op_call call = op_run_call(half, &a->at);
+    for (int i = 0; i < half->op->n_param; i++) {
+        a->rounded[i] = buffer_make((int64_t)half->param[i].bytes / 2, 0);
+        smp__to_bf16(a->rounded[i].data, half->param[i].data, values_of(&half->param[i]));
+        a->param16[i] = a->rounded[i].data;
+        a->at.dparam[i] = half->dparam[i].data;
+    }
+    for (int i = 0; i < half->op->n_in; i++) {
+        a->at.in[i] = half->in[i].data;
+        a->at.din[i] = half->din[i].data;
+    }
+    for (int k = 0; k < half->op->n_out; k++) {
+        a->at.out[k] = half->outs[k].data;
+        a->at.dout[k] = half->douts[k].data;
+    }
+    call.param16 = a->param16;
+    call.outs = a->at.out;
+    call.out = a->at.out[0];
+    call.douts = a->at.dout;
+    call.dout = a->at.dout[0];
+    call.aux = half->aux.data;
+    return call;
+}
+
+/* From here on both see the same outputs, rounded, and gradients of them. */
+static void check_outputs(const op_run *half, op_run *wide)
+{
+    op_run_move_outs(wide, &wide->dout, wide->douts, false);
+    for (int k = 0; k < half->op->n_out; k++) {
+        const int32_t tensor = half->op->out + k;
+        const buffer *out = whole(wide, &wide->out, wide->outs, k);
+        const buffer *dout = whole(wide, &wide->dout, wide->douts, k);
+        assert_like(half, tensor, &half->outs[k], out, "out");
+        round_values(half, tensor, out);
+        round_values(half, tensor, dout);
+        put(half, tensor, &half->outs[k], out);
+        put(half, tensor, &half->douts[k], dout);
+    }
+    op_run_move_outs(wide, &wide->out, wide->outs, true);
+    op_run_move_outs(wide, &wide->dout, wide->douts, true);
+}
+
+/* Of weights: fp32 sums of the same products, where the kernels are the same in the same order. */
+static void check_weight_gradient(const op_run *half, const op_run *wide, int slot)
+{
+    const float *got = half->dparam[slot].data, *want = wide->dparam[slot].data;
+    double scale = 1, worst = 0;
+    for (int64_t e = 0; e < values_of(&wide->dparam[slot]); e++) {
+        if (!half->op->kind->cpu16.forward)
+            assert_memory_equal(&got[e], &want[e], 4);
+        scale = fmax(scale, fabs((double)want[e]));
+        worst = fmax(worst, fabs((double)want[e] - (double)got[e]));
+    }
+    assert_true(worst <= 1e-5 * scale);
+}
+
 static void check_case(const op_case *c, int round)
 {
     model_text m;
     uint64_t rng;
     op_run wide, half;
+    half_arrays a;
     op_case_model(c, round, &m, &rng);
     op_run_open(&wide, m.yaml, "op", m.batch, 0);
     fill(&wide, &m, &rng);
@@ -119,55 +186,13 @@ static void check_case(const op_case *c, int round)
     const smp_op_kernels *kernels = smp_op_cpu_kernels(op->kind, SMP_PRECISION_BF16);
     if (kernels->prepare)
         assert_int_equal(kernels->prepare(half.graph, op, half.batch, NULL, &half.state), SMP_OK);
-
-    op_arrays at = {0};
-    const void *param16[SMP_OP_MAX_PARAM] = {0};
-    buffer rounded[SMP_OP_MAX_PARAM] = {{0}};
-    smp_op_call call = op_run_call(&half, &at);
-    call.param16 = param16;
-    call.outs = at.out;
-    call.douts = at.dout;
-    call.aux = half.aux.data;
-    for (int i = 0; i < op->n_param; i++) {
-        rounded[i] = buffer_make((int64_t)half.param[i].bytes / 2, 0);
-        smp__to_bf16(rounded[i].data, half.param[i].data, values_of(&half.param[i]));
-        param16[i] = rounded[i].data;
-        at.dparam[i] = half.dparam[i].data;
-    }
-    for (int i = 0; i < op->n_in; i++) {
-        at.in[i] = half.in[i].data;
-        at.din[i] = half.din[i].data;
-    }
-    for (int k = 0; k < op->n_out; k++) {
-        at.out[k] = half.outs[k].data;
-        at.dout[k] = half.douts[k].data;
-    }
-    call.out = at.out[0];
-    call.dout = at.dout[0];
+    smp_op_call call = call_of(&half, &a);
 
     assert_int_equal(op_run_forward(&wide), SMP_OK);
     assert_int_equal(kernels->forward(&call), SMP_OK);
-    for (int k = 0; k < op->n_out; k++) {
-        const int32_t tensor = op->out + k;
-        const buffer *out = whole(&wide, &wide.out, wide.outs, k);
-        const buffer *dout = whole(&wide, &wide.dout, wide.douts, k);
-        op_run_move_outs(&wide, &wide.dout, wide.douts, false);
-        assert_like(&half, tensor, &half.outs[k], out, "out");
-        round_values(&half, tensor, out);
-        round_values(&half, tensor, dout);
-        put(&half, tensor, &half.outs[k], out);
-        put(&half, tensor, &half.douts[k], dout);
-        op_run_move_outs(&wide, &wide.out, wide.outs, true);
-        op_run_move_outs(&wide, &wide.dout, wide.douts, true);
-    }
+    check_outputs(&half, &wide);
     op_run_backward_input(&wide, ~0u);
     op_run_backward_weight(&wide);
-    const uint32_t in = half.needs.input_grad_in | half.needs.weight_grad_in;
-    for (int i = 0; i < op->n_in; i++)
-        at.in[i] = in >> i & 1 ? half.in[i].data : NULL;
-    for (int k = 0; k < op->n_out; k++)
-        at.out[k] = half.needs.input_grad_out >> k & 1 ? half.outs[k].data : NULL;
-    call.out = at.out[0];
     if (kernels->backward_input)
         assert_int_equal(kernels->backward_input(&call), SMP_OK);
     if (kernels->backward_weight && op->n_param > 0)
@@ -175,17 +200,8 @@ static void check_case(const op_case *c, int round)
     for (int i = 0; i < op->n_in && kernels->backward_input; i++)
         assert_like(&half, op->in[i], &half.din[i], &wide.din[i], "gradient of an input");
     for (int i = 0; i < op->n_param; i++) {
-        for (int64_t e = 0; e < values_of(&wide.dparam[i]) && !op->kind->cpu16.forward; e++)
-            assert_memory_equal((float *)half.dparam[i].data + e, (float *)wide.dparam[i].data + e,
-                                4);
-        double scale = 0, worst = 0;
-        for (int64_t e = 0; e < values_of(&wide.dparam[i]); e++) {
-            const double want = ((float *)wide.dparam[i].data)[e];
-            scale = fmax(scale, fabs(want));
-            worst = fmax(worst, fabs(want - ((float *)half.dparam[i].data)[e]));
-        }
-        assert_true(worst <= 1e-5 * fmax(1, scale)); /* fp32 sums of the same products */
-        buffer_free(&rounded[i]);
+        check_weight_gradient(&half, &wide, i);
+        buffer_free(&a.rounded[i]);
     }
     if (kernels->release)
         kernels->release(half.state);
