@@ -424,7 +424,8 @@ static void test_graph_target(void **state)
     static const smp_target cpu = {SMP_BACKEND_CPU, SMP_PRECISION_FP32};
     static const smp_target targets[] = {{SMP_BACKEND_CUDA, SMP_PRECISION_FP32},
                                          {SMP_BACKEND_CUDA, SMP_PRECISION_TF32},
-                                         {SMP_BACKEND_CUDA, SMP_PRECISION_BF16}};
+                                         {SMP_BACKEND_CUDA, SMP_PRECISION_BF16},
+                                         {SMP_BACKEND_CPU, SMP_PRECISION_BF16}};
     smp_graph *g = read_model(gpt_text), *plain = read_model(gpt_text);
     for (size_t k = 0; k < sizeof targets / sizeof targets[0]; k++) {
         bool bf16 = targets[k].precision == SMP_PRECISION_BF16;
@@ -441,9 +442,9 @@ static void test_graph_target(void **state)
         assert_int_equal(SMP_OK, smp_graph_check_runnable(g));
         assert_int_equal(SMP_OK, smp_graph_check_kernels(g));
         /* refused: nothing has changed */
-        smp_target wrong = {SMP_BACKEND_CPU, SMP_PRECISION_BF16};
+        smp_target wrong = {SMP_BACKEND_CPU, SMP_PRECISION_TF32};
         assert_int_equal(SMP_ERR_INPUT, smp_graph_set_target(g, wrong));
-        assert_int_equal(SMP_BACKEND_CUDA, g->target.backend);
+        assert_int_equal(targets[k].backend, g->target.backend);
     }
     assert_int_equal(SMP_OK, smp_graph_set_target(g, cpu));
     assert_int_equal(SMP_BACKEND_CPU, g->target.backend);
