@@ -31,7 +31,6 @@ BYTES, SHARE, SPAN = 256, 0.15, 3
 PAD, CLS, SEP, MASK = 256, 257, 258, 259
 START, END, SENTINEL, SENTINELS = 256, 257, 258, 8
 BERT_LENGTH, ENCODER, DECODER = 64, 64, 16  # T of the models
-COPIES = 2  # of the training part, each with pieces and masks of its own
 HELD = 0.02
 
 
@@ -110,8 +109,9 @@ def t5_sample(rng, text, begin, end, held):
     return sample, asked
 
 
-# How many bytes fit: of 70 T5 reads 60, 3 sentinels and an end, and writes 10, 3 sentinels, an end.
-TASKS = {"bert": (bert_sample, BERT_LENGTH - 3), "t5": (t5_sample, 70)}
+# How many bytes fit: of 70 T5 reads 60, 3 sentinels and an end, and writes 10, 3 sentinels, an end;
+# and the copies of the training part, each with pieces and masks of its own.
+TASKS = {"bert": (bert_sample, BERT_LENGTH - 3, 2), "t5": (t5_sample, 70, 4)}
 TYPES = {"mask": ("|u1", "B"), "segments": ("|u1", "B"), "tokens": ("<u2", "H"),
          "decoder_tokens": ("<u2", "H"), "targets": ("<i4", "i")}
 
@@ -165,10 +165,10 @@ def main():
     if len(text) - bound < 100:
         sys.exit("masked-text: %s: got %d bytes, expected at least 5000" % (options.text, len(text)))
     os.makedirs(options.folder, exist_ok=True)
-    make, most = TASKS[options.task]
+    make, most, copies = TASKS[options.task]
     rng = random.Random(1)
-    train = (make(rng, text, *piece, False)[0] for copy in range(COPIES)
-             for piece in pieces(text, copy * most // COPIES, bound, most))
+    train = (make(rng, text, *piece, False)[0] for copy in range(copies)
+             for piece in pieces(text, copy * most // copies, bound, most))
     write_part(options.folder, "train", train)
     held = [make(rng, text, *piece, True) for piece in pieces(text, bound, len(text), most)]
     write_part(options.folder, "held", (sample for sample, _ in held))

@@ -16,6 +16,7 @@ typedef struct smp_convolution_shape {
     int64_t in[3], out[3];
     int64_t groups;
     int64_t kernel[2], stride[2], padding[2], dilation[2];
+    bool half; /* x, y and their gradients are bf16; sums, biases and gradients of weights fp32 */
 } smp_convolution_shape;
 
 /* Rows of the matrix that a group's windows make: in channels / groups * kernel height * width. */
@@ -48,14 +49,20 @@ smp_status smp_convolution_create(const smp_convolution_shape *shape, bool bias,
                                   smp_convolution **out);
 void smp_convolution_destroy(smp_convolution *convolution); /* accepts NULL */
 
+/* Weights in fp32, and rounded to bf16 as well where x and y are. */
+typedef struct smp_convolution_weights {
+    const float *fp32;
+    const uint16_t *bf16;
+} smp_convolution_weights;
+
 /* y = x * w + bias; bias: NULL unless it was asked for. */
-smp_status smp_convolution_forward(smp_convolution *c, const float *x, const float *w,
-                                   const float *bias, float *y, void *workspace);
+smp_status smp_convolution_forward(smp_convolution *c, const void *x, smp_convolution_weights w,
+                                   const float *bias, void *y, void *workspace);
 /* dx, overwritten */
-smp_status smp_convolution_backward_input(smp_convolution *c, const float *dy, const float *w,
-                                          float *dx, void *workspace);
+smp_status smp_convolution_backward_input(smp_convolution *c, const void *dy,
+                                          smp_convolution_weights w, void *dx, void *workspace);
 /* dw, added to */
-smp_status smp_convolution_backward_weight(smp_convolution *c, const float *x, const float *dy,
+smp_status smp_convolution_backward_weight(smp_convolution *c, const void *x, const void *dy,
                                            float *dw, void *workspace);
 
 #endif

@@ -9,7 +9,8 @@
  *
  * Chunks follow from sizes alone. So does the limit of the workspace: both image chunks and the
  * weights with channels rounded up to whole blocks of the widest layout, and what a strided 1 x 1
- * convolution gathers. An implementation that wants more is passed over. */
+ * convolution gathers or one in bf16 transposes. An implementation that wants more is passed
+ * over. */
 #include "graph/math/convolution_direct.h"
 
 #include <stdlib.h>
@@ -35,7 +36,7 @@ typedef struct array {
     dnnl_memory_t ours;    /* in the primitive's layout, in the workspace; NULL: as the caller's */
     dnnl_primitive_t move; /* from theirs to ours; of the result, back */
     int64_t place;         /* of ours in the workspace */
-    int64_t step;          /* elements from a chunk to the next; 0: weights, the same for all */
+    int64_t step;          /* bytes from a chunk to the next; 0: weights, the same for all */
 } array;
 
 struct smp__direct {
@@ -59,12 +60,17 @@ static int64_t weight_elements(const smp_convolution_shape *s)
     return s->out[SMP_CHANNELS] * smp_convolution_taps(s);
 }
 
+static int64_t element_bytes(const smp_convolution_shape *s)
+{
+    return s->half ? 2 : 4;
+}
+
 /* In the widest layout. Channels of a group are not filled up: there is a layout for whole blocks
  * of them, or none. */
-static int64_t image_bytes(const int64_t size[3])
+static int64_t image_bytes(const smp_convolution_shape *s, const int64_t size[3])
 {
     return round_up(size[SMP_CHANNELS], BLOCK) * size[SMP_HEIGHT] * size[SMP_WIDTH] *
-           (int64_t)sizeof(float);
+           element_bytes(s);
 }
 
 static int64_t weight_bytes(const smp_convolution_shape *s)
@@ -79,7 +85,7 @@ static int64_t weight_bytes(const smp_convolution_shape *s)
 static int64_t chunk_samples(const smp_convolution_shape *s)
 {
     const int64_t most =
-        (CHUNK_BYTES + weight_bytes(s)) / (image_bytes(s->in) + image_bytes(s->out));
+        (CHUNK_BYTES + weight_bytes(s)) / (image_bytes(s, s->in) + image_bytes(s, s->out));
     int64_t samples = most < s->batch ? most : s->batch;
     while (samples > 1 && s->batch % samples != 0)
         samples--;
@@ -91,13 +97,24 @@ static int64_t gathered_bytes(const smp_convolution_shape *s)
 {
     const bool strided = s->stride[0] > 1 || s->stride[1] > 1;
     const int64_t size[3] = {s->in[SMP_CHANNELS], s->out[SMP_HEIGHT], s->out[SMP_WIDTH]};
-    return strided && s->kernel[0] == 1 && s->kernel[1] == 1 ? image_bytes(size) : 0;
+    return strided && s->kernel[0] == 1 && s->kernel[1] == 1 ? image_bytes(s, size) : 0;
+}
+
+/* Gradients of weights in bf16 take pairs of places, for which a sample's images are transposed,
+ * lines with their padding filled up. */
+static int64_t transposed_bytes(const smp_convolution_shape *s)
+{
+    const int64_t x_line = round_up(s->in[SMP_WIDTH] + 2 * s->padding[1], BLOCK);
+    const int64_t x[3] = {s->in[SMP_CHANNELS], s->in[SMP_HEIGHT], x_line};
+    const int64_t y[3] = {s->out[SMP_CHANNELS], s->out[SMP_HEIGHT],
+                          round_up(s->out[SMP_WIDTH], BLOCK)};
+    return s->half ? image_bytes(s, x) + image_bytes(s, y) : 0;
 }
 
 /* Their code counts in 32 bits. */
 static bool fits_32_bits(const smp_convolution_shape *s)
 {
-    const int64_t image = chunk_samples(s) * (image_bytes(s->in) + image_bytes(s->out));
+    const int64_t image = chunk_samples(s) * (image_bytes(s, s->in) + image_bytes(s, s->out));
     const int64_t limit = (int64_t)1 << 24; /* of attributes */
     for (int i = 0; i < 2; i++)
         if (s->kernel[i] > limit || s->stride[i] > limit || s->padding[i] > limit ||
@@ -110,24 +127,29 @@ int64_t smp__direct_workspace(const smp_convolution_shape *s)
 {
     if (!fits_32_bits(s))
         return 0;
-    return chunk_samples(s) * (image_bytes(s->in) + image_bytes(s->out)) + 2 * weight_bytes(s) +
-           gathered_bytes(s) + SLACK;
+    return chunk_samples(s) * (image_bytes(s, s->in) + image_bytes(s, s->out)) +
+           2 * weight_bytes(s) + gathered_bytes(s) + transposed_bytes(s) + SLACK;
 }
 
 typedef struct descriptions {
-    dnnl_memory_desc_t row_major[ARRAYS], any[ARRAYS], bias; /* x, w, y */
+    dnnl_memory_desc_t row_major[ARRAYS], any[ARRAYS]; /* x, w or its gradient, y */
+    dnnl_memory_desc_t weight, bias;
     dnnl_dims_t stride, dilation, padding;
 } descriptions;
 
 static smp_status describe(dnnl_memory_desc_t *out, int n, const dnnl_dims_t dims,
-                           dnnl_format_tag_t tag)
+                           dnnl_data_type_t type, dnnl_format_tag_t tag)
 {
-    return smp__dnnl_check(dnnl_memory_desc_init_by_tag(out, n, dims, dnnl_f32, tag),
+    return smp__dnnl_check(dnnl_memory_desc_init_by_tag(out, n, dims, type, tag),
                            "describing an array of a convolution");
 }
 
-static smp_status describe_arrays(const smp_convolution_shape *s, descriptions *d)
+/* Gradients of weights are added up in fp32. */
+static smp_status describe_arrays(const smp_convolution_shape *s, smp__direction direction,
+                                  descriptions *d)
 {
+    const dnnl_data_type_t image = s->half ? dnnl_bf16 : dnnl_f32;
+    const dnnl_data_type_t weight = direction == SMP__BACKWARD_WEIGHT ? dnnl_f32 : image;
     const int64_t n = chunk_samples(s), g = s->groups, out = s->out[SMP_CHANNELS] / g;
     const int64_t in = s->in[SMP_CHANNELS] / g, height = s->kernel[0], width = s->kernel[1];
     const dnnl_dims_t dims[ARRAYS] = {{n, s->in[0], s->in[1], s->in[2]},
@@ -137,22 +159,25 @@ static smp_status describe_arrays(const smp_convolution_shape *s, descriptions *
     for (int i = 0; i < ARRAYS; i++) {
         const bool five = i == 1 && g > 1;
         const int64_t *of = five ? grouped : dims[i];
-        SMP_TRY(describe(&d->row_major[i], five ? 5 : 4, of, five ? dnnl_abcde : dnnl_abcd));
-        SMP_TRY(describe(&d->any[i], five ? 5 : 4, of, dnnl_format_tag_any));
+        const dnnl_data_type_t type = i == 1 ? weight : image;
+        SMP_TRY(describe(&d->row_major[i], five ? 5 : 4, of, type, five ? dnnl_abcde : dnnl_abcd));
+        SMP_TRY(describe(&d->any[i], five ? 5 : 4, of, type, dnnl_format_tag_any));
+        if (i == 1)
+            SMP_TRY(describe(&d->weight, five ? 5 : 4, of, image, dnnl_format_tag_any));
     }
     for (int i = 0; i < 2; i++) {
         d->stride[i] = s->stride[i];
         d->padding[i] = s->padding[i];
         d->dilation[i] = s->dilation[i] - 1;
     }
-    return describe(&d->bias, 1, bias, dnnl_a);
+    return describe(&d->bias, 1, bias, dnnl_f32, dnnl_a);
 }
 
 static smp_status describe_convolution(const descriptions *d, smp__direction direction, bool bias,
                                        dnnl_convolution_desc_t *out)
 {
     const dnnl_alg_kind_t how = dnnl_convolution_direct;
-    const dnnl_memory_desc_t *x = &d->any[0], *w = &d->any[1], *y = &d->any[2];
+    const dnnl_memory_desc_t *x = &d->any[0], *w = &d->weight, *y = &d->any[2];
     dnnl_status_t status;
     if (direction == SMP__FORWARD)
         status = dnnl_dilated_convolution_forward_desc_init(out, dnnl_forward_training, how, x, w,
@@ -163,7 +188,7 @@ static smp_status describe_convolution(const descriptions *d, smp__direction dir
             out, how, x, w, y, d->stride, d->dilation, d->padding, d->padding);
     else
         status = dnnl_dilated_convolution_backward_weights_desc_init(
-            out, how, x, w, NULL, y, d->stride, d->dilation, d->padding, d->padding);
+            out, how, x, &d->any[1], NULL, y, d->stride, d->dilation, d->padding, d->padding);
     return smp__dnnl_check(status, "describing a convolution");
 }
 
@@ -273,8 +298,8 @@ static smp_status make_arrays(const smp_convolution_shape *s, const descriptions
 {
     const int64_t places = smp_convolution_places(s) * s->out[SMP_CHANNELS];
     const int64_t pixels = s->in[SMP_CHANNELS] * s->in[SMP_HEIGHT] * s->in[SMP_WIDTH];
-    const int64_t samples = s->batch / d->chunks;
-    const int64_t step[ARRAYS] = {samples * pixels, 0, samples * places}; /* of x, w, y */
+    const int64_t each = s->batch / d->chunks * element_bytes(s);
+    const int64_t step[ARRAYS] = {each * pixels, 0, each * places}; /* of x, w, y */
     for (int i = 0; i < ARRAYS; i++) {
         const role *r = &ROLES[direction][i];
         const dnnl_memory_desc_t *theirs = &all->row_major[r->array];
@@ -314,7 +339,7 @@ static smp_status choose_and_make(const smp_convolution_shape *s, smp__direction
     descriptions all;
     dnnl_convolution_desc_t what[2]; /* forward, which the backward ones ask for, and this one */
     dnnl_primitive_desc_t forward = NULL, desc = NULL;
-    SMP_TRY(describe_arrays(s, &all));
+    SMP_TRY(describe_arrays(s, direction, &all));
     SMP_TRY(describe_convolution(&all, SMP__FORWARD, bias, &what[0]));
     SMP_TRY(describe_convolution(&all, direction, bias, &what[1]));
     if (direction != SMP__FORWARD)
@@ -426,8 +451,8 @@ static smp_status convolve(const smp__direct *d)
     return execute(d, d->primitive, n, args);
 }
 
-static smp_status run_chunk(const smp__direct *d, int64_t chunk, const float *const given[2],
-                            float *result)
+static smp_status run_chunk(const smp__direct *d, int64_t chunk, const char *const given[2],
+                            void *result)
 {
     for (int i = FIRST; i <= SECOND; i++) {
         const array *a = &d->array[i];
@@ -441,8 +466,8 @@ static smp_status run_chunk(const smp__direct *d, int64_t chunk, const float *co
     return move(d, &d->array[RESULT], true);
 }
 
-static smp_status run_chunks(const smp__direct *d, const float *const given[2], const float *bias,
-                             float *result, char *workspace)
+static smp_status run_chunks(const smp__direct *d, const char *const given[2], const float *bias,
+                             char *result, char *workspace)
 {
     for (int i = 0; i < ARRAYS; i++)
         if (d->array[i].ours)
@@ -452,21 +477,21 @@ static smp_status run_chunks(const smp__direct *d, const float *const given[2], 
     if (d->scratch)
         SMP_TRY(point(d->scratch, workspace + d->scratch_place));
     for (int64_t chunk = 0; chunk < d->chunks; chunk++) {
-        float *part = (float *)(workspace + d->sum_place);
-        float *to = d->sum_elements > 0 ? part : result + chunk * d->array[RESULT].step;
+        char *part = workspace + d->sum_place;
+        char *to = d->sum_elements > 0 ? part : result + chunk * d->array[RESULT].step;
         SMP_TRY(run_chunk(d, chunk, given, to));
         if (d->sum_elements > 0)
-            smp__accumulate(result, part, d->sum_elements);
+            smp__accumulate((float *)result, (const float *)part, d->sum_elements);
     }
     return SMP_OK;
 }
 
-smp_status smp__direct_run(smp__direct *d, const float *first, const float *second,
-                           const float *bias, float *result, char *workspace)
+smp_status smp__direct_run(smp__direct *d, const void *first, const void *second, const float *bias,
+                           void *result, char *workspace)
 {
     const int threads = smp__dnnl_limit_threads();
     smp_status status =
-        run_chunks(d, (const float *const[2]){first, second}, bias, result, workspace);
+        run_chunks(d, (const char *const[2]){first, second}, bias, result, workspace);
     omp_set_num_threads(threads);
     return status;
 }

@@ -23,8 +23,8 @@ smp_status smp__direct_create(const smp_convolution_shape *shape, smp__direction
                               bool bias, smp__direct **out);
 void smp__direct_destroy(smp__direct *direct); /* accepts NULL */
 
-/* Forward: x, w, y. Backward: dy, w, dx; and x, dy, dw, which is added to. */
-smp_status smp__direct_run(smp__direct *d, const float *first, const float *second,
-                           const float *bias, float *result, char *workspace);
+/* Forward: x, w, y. Backward: dy, w, dx; and x, dy, dw, which is added to and always fp32. */
+smp_status smp__direct_run(smp__direct *d, const void *first, const void *second, const float *bias,
+                           void *result, char *workspace);
 
 #endif

@@ -9,6 +9,7 @@
 
 #include <math.h>
 
+#include "graph/math/half.h"
 #include "graph/math/vector.h"
 #include "graph/ops/ops.h"
 
@@ -54,6 +55,7 @@ smp_convolution_shape smp__conv2d_shape(const smp_graph *graph, const smp_op *op
 {
     smp_convolution_shape s = given(op->attr, &smp__in(graph, op, 0)->shape);
     s.batch = batch;
+    s.half = smp__in(graph, op, 0)->dtype == SMP_BF16;
     for (int i = SMP_HEIGHT; i <= SMP_WIDTH; i++)
         s.out[i] = smp__out(graph, op)->shape.dim[i];
     return s;
@@ -186,9 +188,15 @@ static void release(void *state)
     smp_convolution_destroy(state);
 }
 
+static smp_convolution_weights weights(const smp_op_call *call)
+{
+    return (smp_convolution_weights){.fp32 = call->param[0],
+                                     .bf16 = call->param16 ? call->param16[0] : NULL};
+}
+
 static smp_status forward(const smp_op_call *call)
 {
-    return smp_convolution_forward(call->state, call->in[0], call->param[0],
+    return smp_convolution_forward(call->state, call->in[0], weights(call),
                                    call->op->attr[BIAS].i ? call->param[1] : NULL, call->out,
                                    call->workspace);
 }
@@ -197,20 +205,46 @@ static smp_status backward_input(const smp_op_call *call)
 {
     if (!call->din[0])
         return SMP_OK;
-    return smp_convolution_backward_input(call->state, call->dout, call->param[0], call->din[0],
+    return smp_convolution_backward_input(call->state, call->dout, weights(call), call->din[0],
                                           call->workspace);
+}
+
+/* A plane of dy in bf16, a part at a time. */
+static float sum16(const uint16_t *values, int64_t n)
+{
+    enum { PART = 512 };
+    float part[PART], sum = 0;
+    for (int64_t at = 0; at < n; at += PART) {
+        const int64_t count = n - at < PART ? n - at : PART;
+        smp__from_bf16(part, values + at, count);
+        sum += smp__sum(part, count);
+    }
+    return sum;
+}
+
+static void add_bias_gradient(const smp_op_call *call, const smp_convolution_shape *s)
+{
+    const int64_t places = smp_convolution_places(s), channels = s->out[SMP_CHANNELS];
+    for (int64_t i = 0; i < s->batch * channels; i++)
+        call->dparam[1][i % channels] +=
+            s->half ? sum16((const uint16_t *)call->dout + i * places, places)
+                    : smp__sum(call->dout + i * places, places);
 }
 
 static smp_status backward_weight(const smp_op_call *call)
 {
     const smp_convolution_shape s = smp__conv2d_shape(call->graph, call->op, call->batch);
-    const int64_t places = smp_convolution_places(&s), channels = s.out[SMP_CHANNELS];
     if (call->op->attr[BIAS].i)
-        for (int64_t i = 0; i < s.batch * channels; i++)
-            call->dparam[1][i % channels] += smp__sum(call->dout + i * places, places);
+        add_bias_gradient(call, &s);
     return smp_convolution_backward_weight(call->state, call->in[0], call->dout, call->dparam[0],
                                            call->workspace);
 }
+
+#define KERNELS                                                                                    \
+    {                                                                                              \
+        .prepare = prepare, .release = release, .forward = forward,                                \
+        .backward_input = backward_input, .backward_weight = backward_weight                       \
+    }
 
 const smp_op_kind smp__op_conv2d = {
     .name = "conv2d",
@@ -226,9 +260,6 @@ const smp_op_kind smp__op_conv2d = {
     .needs = needs,
     .cuda_needs = cuda_needs,
     .work = work,
-    .cpu = {.prepare = prepare,
-            .release = release,
-            .forward = forward,
-            .backward_input = backward_input,
-            .backward_weight = backward_weight},
+    .cpu = KERNELS,
+    .cpu16 = KERNELS, /* of arrays in bf16, as the shape says */
 };

@@ -1,8 +1,9 @@
-/* Convolutions of ResNets on one thread: the three passes of graph/math/convolution.h, and the
- * direct and the product way where they can be chosen, against a large matrix product measured in
+/* Convolutions of ResNets on one thread: the three passes of graph/math/convolution.h, in bf16 too
+ * where the processor has it, and the product way, against a large matrix product measured in
  * between. The best of several interleaved runs each, in time of the thread. Prints GFLOP/s, and
  * all three passes as a share of the product, and of the roofline: no faster either than a copy,
- * measured likewise, moves each array once. Usage: bench_convolution [batch [repeats]]. */
+ * measured likewise, moves each array once; and how much faster they are in bf16.
+ * Usage: bench_convolution [batch [repeats]]. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,9 +12,10 @@
 #include "graph/base/random.h"
 #include "graph/math/convolution.h"
 #include "graph/math/convolution_product.h"
+#include "graph/math/half.h"
 #include "graph/math/math.h"
 
-enum { BATCH = 8, REPEATS = 20, CEILING = 1024, WAYS = 8 };
+enum { BATCH = 8, REPEATS = 20, CEILING = 1024, COPY = 7, HALF = 8, WAYS = 11 };
 
 /* Read and written, more than a cache holds. */
 #define COPY_BYTES ((size_t)128 << 20)
@@ -32,8 +34,9 @@ static const layer LAYERS[] = {
 
 typedef struct work {
     smp_convolution_shape shape;
-    smp_convolution *convolution;
+    smp_convolution *convolution, *half; /* half: NULL without bf16 */
     float *x, *w, *y, *dx, *dw, *workspace, *square[3], *copied[2];
+    uint16_t *x16, *w16, *y16; /* the same values */
 } work;
 
 static void check(smp_status status)
@@ -54,17 +57,39 @@ static float *make(int64_t n)
     return x;
 }
 
+static uint16_t *make_half(const float *from, int64_t n)
+{
+    uint16_t *x = malloc((size_t)n * sizeof *x);
+    if (!x)
+        check(smp_fail_memory((size_t)n * sizeof *x));
+    smp__to_bf16(x, from, n);
+    return x;
+}
+
+static smp_status run_half(const work *k, int pass)
+{
+    const smp_convolution_weights w = {k->w, k->w16};
+    if (!k->half)
+        return SMP_OK;
+    if (pass == 0)
+        return smp_convolution_forward(k->half, k->x16, w, NULL, k->y, k->workspace);
+    if (pass == 1)
+        return smp_convolution_backward_input(k->half, k->y16, w, k->dx, k->workspace);
+    return smp_convolution_backward_weight(k->half, k->x16, k->y16, k->dw, k->workspace);
+}
+
 static smp_status run(const work *k, int way)
 {
     const smp_convolution_shape *s = &k->shape;
+    const smp_convolution_weights w = {k->w, k->w16};
     switch (way) {
     case 0:
         return smp_math_gemm(false, false, CEILING, CEILING, CEILING, 1, k->square[0], CEILING,
                              k->square[1], CEILING, 0, k->square[2], CEILING);
     case 1:
-        return smp_convolution_forward(k->convolution, k->x, k->w, NULL, k->y, k->workspace);
+        return smp_convolution_forward(k->convolution, k->x, w, NULL, k->y, k->workspace);
     case 2:
-        return smp_convolution_backward_input(k->convolution, k->y, k->w, k->dx, k->workspace);
+        return smp_convolution_backward_input(k->convolution, k->y, w, k->dx, k->workspace);
     case 3:
         return smp_convolution_backward_weight(k->convolution, k->x, k->y, k->dw, k->workspace);
     case 4:
@@ -73,9 +98,11 @@ static smp_status run(const work *k, int way)
         return smp__product_backward_input(s, k->y, k->w, k->dx, k->workspace);
     case 6:
         return smp__product_backward_weight(s, k->x, k->y, k->dw, k->workspace);
-    default:
+    case COPY:
         memcpy(k->copied[1], k->copied[0], COPY_BYTES / 2);
         return SMP_OK;
+    default:
+        return run_half(k, way - HALF);
     }
 }
 
@@ -103,10 +130,16 @@ static void bench(const layer *l, int64_t batch, int repeats, float *const squar
     const int64_t n_x = batch * l->in * l->size * l->size, n_y = batch * l->out * out * out;
     const int64_t n_w = l->out * smp_convolution_taps(&k.shape);
     k.x = make(n_x), k.dx = make(n_x), k.y = make(n_y), k.w = make(n_w), k.dw = make(n_w);
-    const int64_t chosen = smp_convolution_workspace(&k.shape);
-    const int64_t product = smp__product_workspace(&k.shape);
-    k.workspace = make((chosen > product ? chosen : product) / (int64_t)sizeof(float) + 1);
+    k.x16 = make_half(k.x, n_x), k.y16 = make_half(k.y, n_y), k.w16 = make_half(k.w, n_w);
+    smp_convolution_shape half = k.shape;
+    half.half = true;
+    const int64_t bytes[] = {smp_convolution_workspace(&k.shape), smp_convolution_workspace(&half),
+                             smp__product_workspace(&k.shape)};
+    const int64_t most = bytes[0] > bytes[1] ? bytes[0] : bytes[1];
+    k.workspace = make((most > bytes[2] ? most : bytes[2]) / (int64_t)sizeof(float) + 1);
     check(smp_convolution_create(&k.shape, false, true, &k.convolution));
+    if (smp_math_has_bf16())
+        check(smp_convolution_create(&half, false, true, &k.half));
 
     double best[WAYS] = {0};
     for (int i = 0; i < repeats * WAYS; i++) {
@@ -121,14 +154,19 @@ static void bench(const layer *l, int64_t batch, int repeats, float *const squar
     printf("%4d > %4d %3d^2 %d^2 /%d %3d ", (int)l->in, (int)l->out, (int)l->size, (int)l->kernel,
            (int)l->stride, (int)l->groups);
     const double moved = (double)sizeof(float) * (double)(n_x + n_y + n_w);
-    const double moving = moved / (double)COPY_BYTES * best[7], took = best[1] + best[2] + best[3];
+    const double moving = moved / (double)COPY_BYTES * best[COPY],
+                 took = best[1] + best[2] + best[3];
     const double least = moving > flops / ceiling ? moving : flops / ceiling;
-    for (int i = 1; i < 7; i++)
+    for (int i = 1; i < COPY; i++)
         printf(" %7.1f", flops / best[i]);
-    printf(" %8.1f %6.1f %6.2f %6.2f\n", ceiling, 1e-9 * (double)COPY_BYTES / best[7],
-           3 * flops / ceiling / took, 3 * least / took);
+    for (int i = HALF; i < WAYS; i++)
+        printf(" %7.1f", k.half ? flops / best[i] : 0);
+    printf(" %8.1f %6.1f %6.2f %6.2f %6.2f\n", ceiling, 1e-9 * (double)COPY_BYTES / best[COPY],
+           3 * flops / ceiling / took, 3 * least / took,
+           k.half ? took / (best[HALF] + best[HALF + 1] + best[HALF + 2]) : 0);
     smp_convolution_destroy(k.convolution);
-    float *all[] = {k.x, k.dx, k.y, k.w, k.dw, k.workspace};
+    smp_convolution_destroy(k.half);
+    void *all[] = {k.x, k.dx, k.y, k.w, k.dw, k.workspace, k.x16, k.y16, k.w16};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }
@@ -149,9 +187,10 @@ int main(int argc, char **argv)
         copied[i] = make(COPY_BYTES / 2 / sizeof(float));
     printf("one thread, GFLOP/s, best of %d, batch %lld: %s\n", repeats, (long long)batch,
            smp_math_name());
-    printf("%-27s %23s %23s\n", "", "as chosen", "by products");
-    printf("%-27s %7s %7s %7s %7s %7s %7s %8s %6s %6s %6s\n", "channels, image, kernel, /s, g", "y",
-           "dx", "dw", "y", "dx", "dw", "GEMM", "GB/s", "share", "roof");
+    printf("%-27s %23s %23s %23s\n", "", "as chosen", "by products", "bf16");
+    printf("%-27s %7s %7s %7s %7s %7s %7s %7s %7s %7s %8s %6s %6s %6s %6s\n",
+           "channels, image, kernel, /s, g", "y", "dx", "dw", "y", "dx", "dw", "y", "dx", "dw",
+           "GEMM", "GB/s", "share", "roof", "bf16");
     for (size_t i = 0; i < sizeof LAYERS / sizeof *LAYERS; i++)
         bench(&LAYERS[i], batch, repeats, square, copied);
     for (int i = 0; i < 3; i++)

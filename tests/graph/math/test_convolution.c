@@ -15,6 +15,7 @@
 #include "graph/math/convolution_direct.h"
 #include "graph/math/convolution_planes.h"
 #include "graph/math/convolution_product.h"
+#include "graph/math/half.h"
 
 enum { GUARD = 16 };
 
@@ -139,15 +140,21 @@ static sums sums_make(const arrays *a)
     return s;
 }
 
-static void check_values(const char *what, const float *got, const double *want, int64_t n)
+static void check_within(const char *what, const float *got, const double *want, int64_t n,
+                         double tolerance)
 {
     double scale = 1;
     for (int64_t i = 0; i < n; i++)
         scale = fmax(scale, fabs(want[i]));
     for (int64_t i = 0; i < n; i++)
-        if (!(fabs((double)got[i] - want[i]) <= 1e-5 * scale))
+        if (!(fabs((double)got[i] - want[i]) <= tolerance * scale))
             fail_msg("%s[%lld] is %.9g, expected %.9g", what, (long long)i, (double)got[i],
                      want[i]);
+}
+
+static void check_values(const char *what, const float *got, const double *want, int64_t n)
+{
+    check_within(what, got, want, n, 1e-5);
 }
 
 static void check_products(arrays *a, const sums *want, float *y)
@@ -182,6 +189,47 @@ static void check_planes(arrays *a, const sums *want, float *y)
     check_values("dw by planes", a->dw, want->dw, a->n_w);
 }
 
+static uint16_t *round_all(float *x, int64_t n)
+{
+    uint16_t *half = malloc((size_t)n * sizeof *half + 1);
+    assert_non_null(half);
+    smp__to_bf16(half, x, n);
+    smp__from_bf16(x, half, n);
+    return half;
+}
+
+/* bf16 in and out, of values that it holds: the results are rounded once, those in fp32 never. */
+static void check_half(const smp_convolution_shape *shape)
+{
+    smp_convolution_shape s = *shape;
+    s.half = true;
+    arrays a = arrays_make(&s);
+    uint16_t *x = round_all(a.x, a.n_x), *dy = round_all(a.y, a.n_y), *w16 = round_all(a.w, a.n_w);
+    uint16_t *y = round_all(a.y, a.n_y), *dx = round_all(a.dx, a.n_x);
+    sums want = sums_make(&a);
+    smp_convolution *c = NULL;
+    const smp_convolution_weights w = {.fp32 = a.w, .bf16 = w16};
+    memcpy(a.dw, a.w, (size_t)a.n_w * sizeof(float));
+    provide(&a, smp_convolution_workspace(&s));
+    assert_int_equal(smp_convolution_create(&s, true, true, &c), SMP_OK);
+    assert_int_equal(smp_convolution_backward_input(c, dy, w, dx, poison(&a)), SMP_OK);
+    check_guard(&a);
+    assert_int_equal(smp_convolution_backward_weight(c, x, dy, a.dw, poison(&a)), SMP_OK);
+    check_guard(&a);
+    assert_int_equal(smp_convolution_forward(c, x, w, a.bias, y, poison(&a)), SMP_OK);
+    check_guard(&a);
+    smp_convolution_destroy(c);
+    smp__from_bf16(a.y, y, a.n_y);
+    smp__from_bf16(a.dx, dx, a.n_x);
+    check_within("y in bf16", a.y, want.y, a.n_y, 0x1p-8);
+    check_within("dx in bf16", a.dx, want.dx, a.n_x, 0x1p-8);
+    check_values("dw in bf16", a.dw, want.dw, a.n_w);
+    void *all[] = {x, dy, w16, y, dx, want.y, want.dx, want.dw};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    arrays_free(&a);
+}
+
 /* 1 where a shape says nothing, and what follows from it. */
 static smp_convolution_shape complete(smp_convolution_shape s)
 {
@@ -196,27 +244,27 @@ static smp_convolution_shape complete(smp_convolution_shape s)
     return s;
 }
 
-static void check_shape(const smp_convolution_shape *given)
+static void check_shape(const smp_convolution_shape *s)
 {
-    const smp_convolution_shape s = complete(*given);
-    arrays a = arrays_make(&s);
+    arrays a = arrays_make(s);
     sums want = sums_make(&a);
     float *y = make(a.n_y, 9);
     smp_convolution *c = NULL;
-    provide(&a, smp_convolution_workspace(&s));
-    assert_int_equal(smp_convolution_create(&s, true, true, &c), SMP_OK);
-    assert_int_equal(smp_convolution_backward_input(c, a.y, a.w, a.dx, poison(&a)), SMP_OK);
+    const smp_convolution_weights w = {.fp32 = a.w};
+    provide(&a, smp_convolution_workspace(s));
+    assert_int_equal(smp_convolution_create(s, true, true, &c), SMP_OK);
+    assert_int_equal(smp_convolution_backward_input(c, a.y, w, a.dx, poison(&a)), SMP_OK);
     check_guard(&a);
     assert_int_equal(smp_convolution_backward_weight(c, a.x, a.y, a.dw, poison(&a)), SMP_OK);
     check_guard(&a);
-    assert_int_equal(smp_convolution_forward(c, a.x, a.w, a.bias, y, poison(&a)), SMP_OK);
+    assert_int_equal(smp_convolution_forward(c, a.x, w, a.bias, y, poison(&a)), SMP_OK);
     check_guard(&a);
     smp_convolution_destroy(c);
     check_values("y", y, want.y, a.n_y);
     check_values("dx", a.dx, want.dx, a.n_x);
     check_values("dw", a.dw, want.dw, a.n_w);
     check_products(&a, &want, y);
-    if (smp__planes_fit(&s))
+    if (smp__planes_fit(s))
         check_planes(&a, &want, y);
     free(y);
     free(want.y);
@@ -287,8 +335,12 @@ static void test_convolution_matches_reference(void **state)
         {.batch = 1, .in = {1, 1, 1}, .out = {1}, .padding = {1, 2}, .stride = {2, 2}},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        check_shape(&shapes[i]);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const smp_convolution_shape s = complete(shapes[i]);
+        check_shape(&s);
+        if (smp_math_has_bf16())
+            check_half(&s);
+    }
 }
 
 /* A chunk of samples at a time: micro-batches of any size take what one of these samples takes. */
@@ -307,6 +359,16 @@ static void test_convolution_workspace_is_bounded(void **state)
     assert_int_equal(smp_convolution_workspace(&s), 0);
 }
 
+static void check_direct(const smp_convolution_shape *s)
+{
+    for (int d = SMP__FORWARD; d <= SMP__BACKWARD_WEIGHT; d++) {
+        smp__direct *direct = NULL;
+        assert_int_equal(smp__direct_create(s, (smp__direction)d, true, &direct), SMP_OK);
+        assert_non_null(direct);
+        smp__direct_destroy(direct);
+    }
+}
+
 /* That is what makes them fast: nothing that a plan allows them may keep them out. */
 static void test_convolution_is_direct_where_it_can_be(void **state)
 {
@@ -315,18 +377,18 @@ static void test_convolution_is_direct_where_it_can_be(void **state)
         {.batch = 2, .in = {512, 7, 7}, .out = {512}, .kernel = {3, 3}, .padding = {1, 1}},
         {.batch = 3, .in = {256, 56, 56}, .out = {16}, .stride = {2, 2}},
         {.batch = 1, .in = {72, 14, 14}, .out = {72}, .groups = 72, .kernel = {3, 3}},
+        {.batch = 2, .in = {1024, 14, 14}, .out = {256}},
+        {.batch = 2, .in = {48, 7, 7}, .out = {32}, .kernel = {3, 3}, .padding = {1, 1}},
+        {.batch = 1, .in = {64, 9, 33}, .out = {32}, .kernel = {3, 3}, .stride = {2, 2}},
     };
     (void)state;
     if ((dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx2) != dnnl_cpu_isa_avx2)
         skip();
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        const smp_convolution_shape s = complete(shapes[i]);
-        for (int d = SMP__FORWARD; d <= SMP__BACKWARD_WEIGHT; d++) {
-            smp__direct *direct = NULL;
-            assert_int_equal(smp__direct_create(&s, (smp__direction)d, true, &direct), SMP_OK);
-            assert_non_null(direct);
-            smp__direct_destroy(direct);
-        }
+        smp_convolution_shape s = complete(shapes[i]);
+        check_direct(&s);
+        s.half = smp_math_has_bf16();
+        check_direct(&s);
     }
 }
 
