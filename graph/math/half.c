@@ -5,6 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__GNUC__) && defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <omp.h>
 
 #include "graph/math/onednn.h"
@@ -30,9 +34,9 @@ static inline uint16_t narrow(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof(bits));
-    const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-    const uint32_t nan = bits >> 16 | 0x40u;
-    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+    const uint32_t size = bits & 0x7fffffffu, rounded = bits + 0x7fffu + (bits >> 16 & 1u);
+    const uint32_t number = size < 0x00800000u ? bits & 0x80000000u : rounded;
+    return (uint16_t)((size > 0x7f800000u ? bits | 0x400000u : number) >> 16);
 }
 
 SMP_VECTOR void smp__from_bf16(float *restrict y, const uint16_t *restrict x, int64_t n)
@@ -41,10 +45,46 @@ SMP_VECTOR void smp__from_bf16(float *restrict y, const uint16_t *restrict x, in
         y[i] = widen(x[i]);
 }
 
-SMP_VECTOR void smp__to_bf16(uint16_t *restrict y, const float *restrict x, int64_t n)
+SMP_VECTOR static void narrow_all(uint16_t *restrict y, const float *restrict x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         y[i] = narrow(x[i]);
+}
+
+/* One instruction for 16 values, a third of the time. */
+#if defined(__GNUC__) && defined(__x86_64__)
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) static int64_t
+narrow_blocks(uint16_t *restrict y, const float *restrict x, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(x + i));
+        memcpy(y + i, &rounded, sizeof(rounded));
+    }
+    return i;
+}
+
+static bool has_instruction(void)
+{
+    return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vl");
+}
+#else
+static int64_t narrow_blocks(uint16_t *y, const float *x, int64_t n)
+{
+    (void)y, (void)x, (void)n;
+    return 0;
+}
+
+static bool has_instruction(void)
+{
+    return false;
+}
+#endif
+
+void smp__to_bf16(uint16_t *restrict y, const float *restrict x, int64_t n)
+{
+    const int64_t done = has_instruction() ? narrow_blocks(y, x, n) : 0;
+    narrow_all(y + done, x + done, n - done);
 }
 
 SMP_VECTOR void smp__add_bf16(uint16_t *restrict target, const uint16_t *restrict source, int64_t n)
@@ -76,14 +116,18 @@ void smp_math_product16_destroy(smp_math_product16 *p)
     free(p);
 }
 
-/* A dense row-major matrix, or one whose transpose is. */
+/* A row-major matrix, or one whose transpose is; dense, or as many as there are, with strides. */
 static smp_status describe(dnnl_memory_desc_t *desc, int64_t rows, int64_t columns, bool transposed,
-                           dnnl_data_type_t type)
+                           dnnl_data_type_t type, const smp_product16 *shape, int which)
 {
-    const dnnl_dims_t dims = {rows, columns};
-    const dnnl_dims_t strides = {transposed ? 1 : columns, transposed ? rows : 1};
-    return smp__dnnl_check(dnnl_memory_desc_init_by_strides(desc, 2, dims, type, strides),
-                           "describing a matrix");
+    const smp_strides16 at = shape->at[which];
+    const int64_t row = shape->outer > 0 ? at.row : transposed ? rows : columns;
+    const dnnl_dims_t dims = {shape->outer, shape->inner, rows, columns};
+    const dnnl_dims_t strides = {at.outer, at.inner, transposed ? 1 : row, transposed ? row : 1};
+    const int skip = shape->outer > 0 ? 0 : 2;
+    return smp__dnnl_check(
+        dnnl_memory_desc_init_by_strides(desc, 4 - skip, dims + skip, type, strides + skip),
+        "describing a matrix");
 }
 
 static smp_status set_attributes(dnnl_primitive_attr_t attr, bool accumulate)
@@ -152,10 +196,13 @@ static smp_status make(smp_math_product16 *p, const smp_product16 *shape)
     dnnl_memory_desc_t a, b, bias, c;
     dnnl_matmul_desc_t operation;
     SMP_TRY(smp__dnnl_open(&p->engine, &p->stream));
-    SMP_TRY(describe(&a, shape->m, shape->k, shape->trans_a, dnnl_bf16));
-    SMP_TRY(describe(&b, shape->k, shape->n, shape->trans_b, dnnl_bf16));
-    SMP_TRY(describe(&bias, 1, shape->n, false, dnnl_f32));
-    SMP_TRY(describe(&c, shape->m, shape->n, false, shape->accumulate ? dnnl_f32 : dnnl_bf16));
+    const dnnl_data_type_t result = shape->accumulate || shape->wide ? dnnl_f32 : dnnl_bf16;
+    const dnnl_dims_t columns = {1, shape->n};
+    SMP_TRY(describe(&a, shape->m, shape->k, shape->trans_a, dnnl_bf16, shape, 0));
+    SMP_TRY(describe(&b, shape->k, shape->n, shape->trans_b, dnnl_bf16, shape, 1));
+    SMP_TRY(describe(&c, shape->m, shape->n, false, result, shape, 2));
+    SMP_TRY(smp__dnnl_check(dnnl_memory_desc_init_by_tag(&bias, 2, columns, dnnl_f32, dnnl_ab),
+                            "describing a bias"));
     SMP_TRY(smp__dnnl_check(
         dnnl_matmul_desc_init(&operation, &a, &b, shape->bias ? &bias : NULL, &c), "a product"));
     SMP_TRY(make_primitive(p, shape, &operation));

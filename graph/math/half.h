@@ -11,17 +11,27 @@
 bool smp_math_has_bf16(void);
 
 void smp__from_bf16(float *restrict y, const uint16_t *restrict x, int64_t n);
-/* To the nearest, ties to even; a NaN stays one. The same bits on every machine. */
+/* To the nearest, ties to even; a NaN stays one, and what is less than the least normal float
+ * becomes 0: as AVX512-BF16 does it, and with the same bits on every machine. */
 void smp__to_bf16(uint16_t *restrict y, const float *restrict x, int64_t n);
 /* target += source, added as floats and rounded once. */
 void smp__add_bf16(uint16_t *restrict target, const uint16_t *restrict source, int64_t n);
+
+/* Of matrices [outer][inner][row][column]: elements to the next, and to the next row. */
+typedef struct smp_strides16 {
+    int64_t outer, inner, row;
+} smp_strides16;
 
 /* C[m,n] = op(A)[m,k] * op(B)[k,n] of bf16, all row-major and dense, with sums in fp32. */
 typedef struct smp_product16 {
     bool trans_a, trans_b;
     int64_t m, n, k;
     bool bias;       /* of n floats, added to each row */
-    bool accumulate; /* C is fp32 and added to; else it is bf16 and overwritten, rounded once */
+    bool accumulate; /* C is fp32 and added to; else it is overwritten: */
+    bool wide;       /* fp32, or bf16 rounded once */
+    /* So many products at once, where they lie in A, B and C; outer 0: one. */
+    int64_t outer, inner;
+    smp_strides16 at[3];
 } smp_product16;
 
 /* Made once per operator, with the scratch it needs. */

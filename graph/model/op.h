@@ -207,8 +207,8 @@ struct smp_op_kind {
      * smp_op_fused. NULL: never. */
     bool (*fuses)(const smp_graph *graph, const smp_op *op, const smp_op *next);
     smp_op_kernels cpu;
-    /* The same for bf16, with what `needs` says. Without: the fp32 ones, on widened values. */
-    smp_op_kernels cpu16;
+    /* The same for bf16, with what `needs` says. NULL: the fp32 ones, on widened values. */
+    const smp_op_kernels *cpu16;
     /* Bound of the values an int32 input may take, for checking data: input `slot` must lie in
      * [min, max]. False: no bound. NULL: none. */
     bool (*index_range)(const smp_graph *graph, const smp_op *op, int slot, int64_t *min,

@@ -10,7 +10,7 @@
  * side; buckets one that is learned, a weight [buckets, heads] (T5), which layers may share. window
  * hides keys that are further back (Beltagy et al., "Longformer", 2020; Mistral).
  *
- * Per sample and head, with w = d / heads and blocks of BLOCK_ROWS queries:
+ * Per sample and head, with w = d / heads and blocks of queries:
  *   P = softmax(Q K^T / sqrt(w)),  O = P V
  *   dP = dO V^T,  dS = P * (dP - rowsum(P * dP)),  dQ = dS K,  dK = dS^T Q,  dV = P^T dO
  * (Q, K scaled by 1 / sqrt(w)). The GEMMs read q, k, v in place through their row strides. A causal
@@ -19,7 +19,7 @@
  * that backward need not know of masks. The learned bias gets the sums of dS over equal distances,
  * dS computed again in backward_weight. O(heads * Tq * Tk * w) time, one block of dP as
  * workspace. */
-#include "graph/math/attention.h"
+#include "graph/ops/attention_rows.h"
 #include "graph/ops/ops.h"
 
 #include <math.h>
@@ -29,7 +29,6 @@
 #include "graph/math/vector.h"
 
 enum { HEADS, CAUSAL, KV_HEADS, WINDOW, ALIBI, BUCKETS, MAX_DISTANCE, WEIGHT, INIT_STD, SCALE };
-enum { BLOCK_ROWS = 64 };
 
 static const smp_attr_desc ATTRS[] = {
     [HEADS] = {"heads", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
@@ -196,9 +195,8 @@ static smp_status infer(smp_infer *infer)
  * them in its place. */
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
-    (void)batch;
     layout at = smp__attention_of(graph, op);
-    int64_t rows = at.queries < BLOCK_ROWS ? at.queries : BLOCK_ROWS;
+    int64_t rows = smp__attention_block(&at, 0);
     int64_t distances = at.buckets > 0 ? at.queries + at.keys - 1 : 0;
     *needs = (smp_op_needs){
         .input_grad_in = op->n_in <= 2 ? 1u : 7u,
@@ -208,6 +206,8 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
         .aux_bytes = at.heads * at.queries * at.keys * (int64_t)sizeof(float),
         .workspace_bytes = (rows * at.keys + distances) * (int64_t)sizeof(float),
     };
+    if (smp__in(graph, op, 0)->dtype == SMP_BF16)
+        smp__attention_half_needs(&at, batch, needs);
 }
 
 /* A GPU saves the logarithm of each row's sum of exponentials, (heads, Tq), and recomputes P; the
@@ -232,17 +232,6 @@ static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, 
     };
 }
 
-/* The query rows begin .. end-1 may look at the keys from `first` to before `visible`. */
-static int64_t first_key(const layout *at, int64_t begin)
-{
-    return begin < at->window ? 0 : begin + 1 - at->window;
-}
-
-static int64_t visible(const layout *at, int64_t end)
-{
-    return at->causal ? end : at->keys;
-}
-
 static bool index_range(const smp_graph *graph, const smp_op *op, int slot, int64_t *min,
                         int64_t *max)
 {
@@ -256,9 +245,10 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 {
     layout at = smp__attention_of(graph, op);
     double scores = 0;
-    for (int64_t begin = 0; begin < at.queries; begin += BLOCK_ROWS) {
-        int64_t rows = at.queries - begin < BLOCK_ROWS ? at.queries - begin : BLOCK_ROWS;
-        scores += (double)rows * (double)(visible(&at, begin + rows) - first_key(&at, begin));
+    for (int64_t begin = 0; begin < at.queries; begin += SMP__ATTENTION_ROWS) {
+        int64_t rows = smp__attention_block(&at, begin);
+        scores += (double)rows * (double)(smp__attention_end(&at, begin + rows) -
+                                          smp__attention_first(&at, begin));
     }
     scores *= (double)batch * (double)at.heads;
     smp__work_bytes(graph, op, batch, work);
@@ -269,67 +259,23 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     work->matrix = true;
 }
 
-/* What scores are besides products. NULL: nothing. */
-typedef struct terms {
-    const int32_t *mask; /* (Tk) of the sample */
-    const float *bias;   /* (Tq + Tk - 1) of the head, for key - query from 1 - Tq on */
-} terms;
-
-static bool any_counts(const int32_t *mask, int64_t n)
+/* Rows begin .. begin+rows-1 of P: probabilities from scores, in place. */
+static void softmax_block(const layout *at, const smp__attention_terms *terms, float *p,
+                          int64_t begin, int64_t rows)
 {
-    for (int64_t k = 0; k < n; k++)
-        if (mask[k] != 0)
-            return true;
-    return false;
-}
-
-SMP_VECTOR static void hide(float *restrict scores, const int32_t *restrict mask, int64_t n)
-{
-    for (int64_t k = 0; k < n; k++) {
-        float score = scores[k];
-        scores[k] = mask[k] != 0 ? score : -INFINITY;
-    }
-}
-
-/* A row of n scores becomes probabilities, in place: zeros if none of the keys counts. bias, mask:
- * of these keys, or NULL. */
-static void softmax_row(float *p, const float *bias, const int32_t *mask, int64_t n)
-{
-    if (bias)
-        smp__accumulate(p, bias, n);
-    if (mask)
-        hide(p, mask, n);
-    float top = smp__max(p, n);
-    if (mask && top == -INFINITY && !any_counts(mask, n)) {
-        memset(p, 0, (size_t)n * sizeof *p);
-        return;
-    }
-    float sum = smp__exp_row(p, p, top, n);
-    smp__scale(p, 1.0f / sum, n);
-}
-
-/* Rows begin .. begin+rows-1 of P: probabilities from scores, in place. Keys a row must not see,
- * but its block computed, become 0. */
-static void softmax_block(const layout *at, const terms *terms, float *p, int64_t begin,
-                          int64_t rows)
-{
-    int64_t low = first_key(at, begin), high = visible(at, begin + rows);
-    for (int64_t t = begin; t < begin + rows; t++, p += at->keys) {
-        int64_t from = first_key(at, t), to = visible(at, t + 1);
-        const float *bias = terms->bias ? terms->bias + at->queries - 1 - t + from : NULL;
-        memset(p + low, 0, (size_t)(from - low) * sizeof *p);
-        softmax_row(p + from, bias, terms->mask ? terms->mask + from : NULL, to - from);
-        memset(p + to, 0, (size_t)(high - to) * sizeof *p);
-    }
+    int64_t low = smp__attention_first(at, begin), high = smp__attention_end(at, begin + rows);
+    for (int64_t t = begin; t < begin + rows; t++, p += at->keys)
+        smp__attention_softmax(at, terms, p + low, t, low, high);
 }
 
 /* One head of one sample. `part`: its first q, k, v; p: (Tq, Tk); out: its columns of (Tq, d). */
-static smp_status head_forward(const layout *at, const terms *terms, const float *const part[3],
-                               float *p, float *out)
+static smp_status head_forward(const layout *at, const smp__attention_terms *terms,
+                               const float *const part[3], float *p, float *out)
 {
-    for (int64_t begin = 0; begin < at->queries; begin += BLOCK_ROWS) {
-        int64_t rows = at->queries - begin < BLOCK_ROWS ? at->queries - begin : BLOCK_ROWS;
-        int64_t low = first_key(at, begin), keys = visible(at, begin + rows) - low;
+    for (int64_t begin = 0; begin < at->queries; begin += SMP__ATTENTION_ROWS) {
+        int64_t rows = smp__attention_block(at, begin);
+        int64_t low = smp__attention_first(at, begin),
+                keys = smp__attention_end(at, begin + rows) - low;
         float *block = p + begin * at->keys;
         SMP_TRY(smp_math_gemm(
             false, true, rows, keys, at->width, at->scale, part[Q] + begin * at->stride[Q],
@@ -342,35 +288,6 @@ static smp_status head_forward(const layout *at, const terms *terms, const float
     return SMP_OK;
 }
 
-/* Where the part that head h of sample b reads begins in its input. */
-static int64_t place_of(const smp_op_call *call, const layout *at, int part, int64_t b, int64_t h)
-{
-    return b * smp__in(call->graph, call->op, at->input[part])->elements + at->offset[part] +
-           smp__attention_head(at, part, h) * at->width;
-}
-
-/* terms.bias of head h. */
-static const float *fill_bias(const smp_op_call *call, const layout *at, int64_t h)
-{
-    const float *weight = at->buckets > 0 ? call->param[0] : NULL;
-    float *bias = call->workspace;
-    for (int64_t i = 0; i < at->queries + at->keys - 1; i++)
-        bias[i] = smp__attention_bias(at, weight, h, i + 1 - at->queries);
-    return bias;
-}
-
-static smp_status check_mask(const smp_op_call *call, const layout *at)
-{
-    const int32_t *mask = call->in[at->mask];
-    for (int64_t i = 0; i < call->batch * at->keys; i++)
-        if (mask[i] != 0 && mask[i] != 1)
-            return smp_fail(SMP_ERR_INPUT,
-                            "op '%s' (attention): mask %d at position %lld of the micro-batch, "
-                            "expected 0 or 1",
-                            call->op->name, (int)mask[i], (long long)i);
-    return SMP_OK;
-}
-
 static smp_status forward(const smp_op_call *call)
 {
     layout at = smp__attention_of(call->graph, call->op);
@@ -378,15 +295,18 @@ static smp_status forward(const smp_op_call *call)
     float *out = call->out;
     const int32_t *mask = at.mask >= 0 ? call->in[at.mask] : NULL; /* (B, Tk) */
     if (mask)
-        SMP_TRY(check_mask(call, &at));
+        SMP_TRY(smp__attention_check_mask(call, &at));
     for (int64_t h = 0; h < at.heads; h++) {
-        terms terms = {0};
-        if (smp__attention_is_biased(&at))
-            terms.bias = fill_bias(call, &at, h);
+        smp__attention_terms terms = {0};
+        if (smp__attention_is_biased(&at)) {
+            smp__attention_fill_bias(call, &at, h, call->workspace);
+            terms.bias = call->workspace;
+        }
         for (int64_t b = 0; b < call->batch; b++) {
             const float *part[3];
             for (int i = Q; i <= V; i++)
-                part[i] = (const float *)call->in[at.input[i]] + place_of(call, &at, i, b, h);
+                part[i] =
+                    (const float *)call->in[at.input[i]] + smp__attention_place(call, &at, i, b, h);
             terms.mask = mask ? mask + b * at.keys : NULL;
             SMP_TRY(head_forward(&at, &terms, part, p + (b * at.heads + h) * at.queries * at.keys,
                                  out + b * at.queries * at.d + h * at.width));
@@ -395,29 +315,19 @@ static smp_status forward(const smp_op_call *call)
     return SMP_OK;
 }
 
-/* ds = p * (ds - sum), the gradient of the scores from that of the probabilities. */
-SMP_VECTOR static void score_row(float *restrict ds, const float *restrict p, float sum, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        ds[i] = p[i] * (ds[i] - sum);
-}
-
 static void score_block(const layout *at, float *ds, const float *p, int64_t begin, int64_t rows)
 {
-    int64_t low = first_key(at, begin), high = visible(at, begin + rows);
-    for (int64_t t = begin; t < begin + rows; t++, p += at->keys, ds += at->keys) {
-        int64_t from = first_key(at, t), to = visible(at, t + 1), n = to - from;
-        memset(ds + low, 0, (size_t)(from - low) * sizeof *ds);
-        score_row(ds + from, p + from, smp__dot(p + from, ds + from, n), n);
-        memset(ds + to, 0, (size_t)(high - to) * sizeof *ds);
-    }
+    int64_t low = smp__attention_first(at, begin), high = smp__attention_end(at, begin + rows);
+    for (int64_t t = begin; t < begin + rows; t++, p += at->keys, ds += at->keys)
+        smp__attention_gradient(at, ds + low, p + low, t, low, high);
 }
 
 /* dS of the block of rows from `begin` on. v, p, dout: of the head. */
 static smp_status score_gradient(const layout *at, const float *v, const float *p,
                                  const float *dout, int64_t begin, int64_t rows, float *ds)
 {
-    int64_t low = first_key(at, begin), keys = visible(at, begin + rows) - low;
+    int64_t low = smp__attention_first(at, begin),
+            keys = smp__attention_end(at, begin + rows) - low;
     SMP_TRY(smp_math_gemm(false, true, rows, keys, at->width, 1, dout + begin * at->d, at->d,
                           v + low * at->stride[V], at->stride[V], 0, ds + low, at->keys));
     score_block(at, ds, p + begin * at->keys, begin, rows);
@@ -436,12 +346,13 @@ static void clear_rows(float *rows, int64_t n, int64_t width, int64_t stride)
 static smp_status head_backward(const layout *at, const float *const part[3], bool first,
                                 const float *p, const float *dout, float *ds, float *const grad[3])
 {
-    int64_t last = (at->queries - 1) / BLOCK_ROWS * BLOCK_ROWS;
+    int64_t last = (at->queries - 1) / SMP__ATTENTION_ROWS * SMP__ATTENTION_ROWS;
     for (int i = K; first && i <= V; i++)
-        clear_rows(grad[i], first_key(at, last), at->width, at->stride[i]);
-    for (int64_t begin = last; begin >= 0; begin -= BLOCK_ROWS) {
-        int64_t rows = at->queries - begin < BLOCK_ROWS ? at->queries - begin : BLOCK_ROWS;
-        int64_t low = first_key(at, begin), keys = visible(at, begin + rows) - low;
+        clear_rows(grad[i], smp__attention_first(at, last), at->width, at->stride[i]);
+    for (int64_t begin = last; begin >= 0; begin -= SMP__ATTENTION_ROWS) {
+        int64_t rows = smp__attention_block(at, begin);
+        int64_t low = smp__attention_first(at, begin),
+                keys = smp__attention_end(at, begin + rows) - low;
         float beta = first && begin == last ? 0 : 1;
         const float *block = p + begin * at->keys, *dblock = dout + begin * at->d;
         if (grad[V])
@@ -472,7 +383,7 @@ static smp_status backward_input(const smp_op_call *call)
             const float *part[3];
             float *grad[3];
             for (int i = Q; i <= V; i++) {
-                int64_t place = place_of(call, &at, i, b, h);
+                int64_t place = smp__attention_place(call, &at, i, b, h);
                 float *din = call->din[at.input[i]];
                 part[i] = (const float *)call->in[at.input[i]] + place;
                 grad[i] = din ? din + place : NULL;
@@ -488,11 +399,11 @@ static smp_status backward_input(const smp_op_call *call)
 static smp_status sum_distances(const layout *at, const float *v, const float *p, const float *dout,
                                 float *ds, float *sums)
 {
-    for (int64_t begin = 0; begin < at->queries; begin += BLOCK_ROWS) {
-        int64_t rows = at->queries - begin < BLOCK_ROWS ? at->queries - begin : BLOCK_ROWS;
+    for (int64_t begin = 0; begin < at->queries; begin += SMP__ATTENTION_ROWS) {
+        int64_t rows = smp__attention_block(at, begin);
         SMP_TRY(score_gradient(at, v, p, dout, begin, rows, ds));
         for (int64_t t = begin; t < begin + rows; t++) {
-            int64_t from = first_key(at, t), n = visible(at, t + 1) - from;
+            int64_t from = smp__attention_first(at, t), n = smp__attention_end(at, t + 1) - from;
             smp__accumulate(sums + at->queries - 1 - t + from, ds + (t - begin) * at->keys + from,
                             n);
         }
@@ -504,14 +415,14 @@ static smp_status sum_distances(const layout *at, const float *v, const float *p
 static smp_status backward_weight(const smp_op_call *call)
 {
     layout at = smp__attention_of(call->graph, call->op);
-    int64_t rows = at.queries < BLOCK_ROWS ? at.queries : BLOCK_ROWS;
+    int64_t rows = smp__attention_block(&at, 0);
     int64_t distances = at.queries + at.keys - 1;
     float *ds = call->workspace, *sums = ds + rows * at.keys;
     const float *p = call->aux, *in = call->in[at.input[V]];
     for (int64_t h = 0; h < at.heads; h++) {
         memset(sums, 0, (size_t)distances * sizeof *sums);
         for (int64_t b = 0; b < call->batch; b++)
-            SMP_TRY(sum_distances(&at, in + place_of(call, &at, V, b, h),
+            SMP_TRY(sum_distances(&at, in + smp__attention_place(call, &at, V, b, h),
                                   p + (b * at.heads + h) * at.queries * at.keys,
                                   call->dout + b * at.queries * at.d + h * at.width, ds, sums));
         for (int64_t i = 0; i < distances; i++)
@@ -539,5 +450,6 @@ const smp_op_kind smp__op_attention = {
     .cpu = {.forward = forward,
             .backward_input = backward_input,
             .backward_weight = backward_weight},
+    .cpu16 = &smp__attention_half,
     .index_range = index_range,
 };

@@ -246,6 +246,9 @@ static smp_status backward_weight(const smp_op_call *call)
         .backward_input = backward_input, .backward_weight = backward_weight                       \
     }
 
+/* Of arrays in bf16, as the shape says. */
+static const smp_op_kernels HALF = KERNELS;
+
 const smp_op_kind smp__op_conv2d = {
     .name = "conv2d",
     .summary = "convolution of an image, with strides, padding, dilation and groups",
@@ -261,5 +264,5 @@ const smp_op_kind smp__op_conv2d = {
     .cuda_needs = cuda_needs,
     .work = work,
     .cpu = KERNELS,
-    .cpu16 = KERNELS, /* of arrays in bf16, as the shape says */
+    .cpu16 = &HALF,
 };

@@ -204,6 +204,12 @@ static smp_status backward_weight16(const smp_op_call *call)
     return smp_math_product16_run(p->weight, call->dout, call->in[0], NULL, call->dparam[0]);
 }
 
+static const smp_op_kernels HALF = {.prepare = prepare16,
+                                    .release = release16,
+                                    .forward = forward16,
+                                    .backward_input = backward_input16,
+                                    .backward_weight = backward_weight16};
+
 const smp_op_kind smp__op_linear = {
     .name = "linear",
     .summary = "matrix product over the last dimension, with or without bias, tied or not",
@@ -222,9 +228,5 @@ const smp_op_kind smp__op_linear = {
     .cpu = {.forward = forward,
             .backward_input = backward_input,
             .backward_weight = backward_weight},
-    .cpu16 = {.prepare = prepare16,
-              .release = release16,
-              .forward = forward16,
-              .backward_input = backward_input16,
-              .backward_weight = backward_weight16},
+    .cpu16 = &HALF,
 };

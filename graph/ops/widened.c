@@ -31,7 +31,7 @@ static int64_t aligned(int64_t bytes)
 int64_t smp_op_half_workspace(const smp_graph *graph, const smp_op *op, int64_t batch,
                               const smp_op_needs *needs)
 {
-    if (op->kind->cpu16.forward || !op->kind->cpu.forward)
+    if (op->kind->cpu16 || !op->kind->cpu.forward)
         return needs->workspace_bytes;
     int64_t forward = 0, backward = 0;
     const uint32_t in = needs->input_grad_in | needs->weight_grad_in;
@@ -201,7 +201,7 @@ const smp_op_kernels *smp_op_cpu_kernels(const smp_op_kind *kind, smp_precision 
         return NULL;
     if (precision != SMP_PRECISION_BF16)
         return &kind->cpu;
-    return kind->cpu16.forward
-               ? &kind->cpu16
+    return kind->cpu16
+               ? kind->cpu16
                : &WIDENED[kind->cpu.backward_input != NULL][kind->cpu.backward_weight != NULL];
 }
