@@ -130,10 +130,13 @@ static smp_status describe(dnnl_memory_desc_t *desc, int64_t rows, int64_t colum
         "describing a matrix");
 }
 
-static smp_status set_attributes(dnnl_primitive_attr_t attr, bool accumulate)
+static smp_status set_attributes(dnnl_primitive_attr_t attr, float scale, bool accumulate)
 {
     SMP_TRY(smp__dnnl_check(
         dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user), "scratch"));
+    if (scale != 0)
+        SMP_TRY(smp__dnnl_check(dnnl_primitive_attr_set_output_scales(attr, 1, 0, &scale),
+                                "the scale of a product"));
     if (!accumulate)
         return SMP_OK;
     dnnl_post_ops_t sum = NULL;
@@ -176,7 +179,7 @@ static smp_status make_primitive(smp_math_product16 *p, const smp_product16 *sha
     smp_status status =
         smp__dnnl_check(dnnl_primitive_attr_create(&attr), "attributes of a product");
     if (status == SMP_OK)
-        status = set_attributes(attr, shape->accumulate);
+        status = set_attributes(attr, shape->scale, shape->accumulate);
     if (status == SMP_OK)
         status = smp__dnnl_check(
             dnnl_primitive_desc_create(&desc, operation, attr, p->engine, NULL), "a bf16 product");

@@ -26,6 +26,7 @@ typedef struct smp_strides16 {
 typedef struct smp_product16 {
     bool trans_a, trans_b;
     int64_t m, n, k;
+    float scale;     /* of the product; 0: 1 */
     bool bias;       /* of n floats, added to each row */
     bool accumulate; /* C is fp32 and added to; else it is overwritten: */
     bool wide;       /* fp32, or bf16 rounded once */

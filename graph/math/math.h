@@ -26,12 +26,13 @@ typedef enum smp_eltwise {
 typedef struct smp_math_primitive smp_math_primitive;
 void smp_math_primitive_destroy(smp_math_primitive *primitive);
 
-/* y = f(x); dx = dy * f'(x), both from x. `count` elements. In place allowed: y == x, dx == dy. */
-smp_status smp_math_eltwise_create(smp_eltwise kind, int64_t count, bool training,
+/* y = f(x); dx = dy * f'(x), both from x. `count` elements, bf16 if half, else float. In place
+ * allowed: y == x, dx == dy. */
+smp_status smp_math_eltwise_create(smp_eltwise kind, int64_t count, bool half, bool training,
                                    smp_math_primitive **out);
-smp_status smp_math_eltwise_forward(smp_math_primitive *p, const float *x, float *y);
-smp_status smp_math_eltwise_backward(smp_math_primitive *p, const float *x, const float *dy,
-                                     float *dx);
+smp_status smp_math_eltwise_forward(smp_math_primitive *p, const void *x, void *y);
+smp_status smp_math_eltwise_backward(smp_math_primitive *p, const void *x, const void *dy,
+                                     void *dx);
 
 /* Softmax over rows of x[rows, columns]; backward from y. In place allowed. */
 smp_status smp_math_softmax_create(int64_t rows, int64_t columns, bool training,

@@ -238,13 +238,14 @@ static dnnl_prop_kind_t forward_kind(bool training)
     return training ? dnnl_forward_training : dnnl_forward_inference;
 }
 
-smp_status smp_math_eltwise_create(smp_eltwise kind, int64_t count, bool training,
+smp_status smp_math_eltwise_create(smp_eltwise kind, int64_t count, bool half, bool training,
                                    smp_math_primitive **out)
 {
     dnnl_dims_t dims = {count};
+    const dnnl_data_type_t type = half ? dnnl_bf16 : dnnl_f32;
     dnnl_memory_desc_t data;
     dnnl_eltwise_desc_t forward, backward;
-    SMP_TRY(smp__dnnl_check(dnnl_memory_desc_init_by_tag(&data, 1, dims, dnnl_f32, dnnl_a),
+    SMP_TRY(smp__dnnl_check(dnnl_memory_desc_init_by_tag(&data, 1, dims, type, dnnl_a),
                             "describing elementwise data"));
     SMP_TRY(smp__dnnl_check(dnnl_eltwise_forward_desc_init(&forward, forward_kind(training),
                                                            eltwise_algorithm(kind), &data, 0, 0),
@@ -255,14 +256,13 @@ smp_status smp_math_eltwise_create(smp_eltwise kind, int64_t count, bool trainin
     return passes_create(&data, &forward, training ? &backward : NULL, out);
 }
 
-smp_status smp_math_eltwise_forward(smp_math_primitive *p, const float *x, float *y)
+smp_status smp_math_eltwise_forward(smp_math_primitive *p, const void *x, void *y)
 {
     return run(p, &p->forward, 2, (void *[]){(void *)x, y}, (int[]){DNNL_ARG_SRC, DNNL_ARG_DST},
                "elementwise function");
 }
 
-smp_status smp_math_eltwise_backward(smp_math_primitive *p, const float *x, const float *dy,
-                                     float *dx)
+smp_status smp_math_eltwise_backward(smp_math_primitive *p, const void *x, const void *dy, void *dx)
 {
     return run(p, &p->backward, 3, (void *[]){(void *)x, (void *)dy, dx},
                (int[]){DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_SRC}, "elementwise gradient");

@@ -102,12 +102,23 @@ static smp_status make_block(const attention16 *a, block *b, bool training)
     const smp_strides16 s = {heads * rows * keys, rows * keys, keys};
     const smp_strides16 sum = {heads * at->keys * w, at->keys * w, w};
     const smp_product16 products[PRODUCTS] = {
-        [SCORES] = {.trans_b = true, .m = rows, .n = keys, .k = w, .wide = true, .at = {q, k, s}},
+        [SCORES] = {.trans_b = true,
+                    .m = rows,
+                    .n = keys,
+                    .k = w,
+                    .scale = at->scale,
+                    .wide = true,
+                    .at = {q, k, s}},
         [OUT] = {.m = rows, .n = w, .k = keys, .at = {p, v, o}},
         [DP] = {.trans_b = true, .m = rows, .n = keys, .k = w, .wide = true, .at = {o, v, s}},
-        [DQ] = {.m = rows, .n = w, .k = keys, .at = {s, k, q}},
-        [DK] =
-            {.trans_a = true, .m = keys, .n = w, .k = rows, .accumulate = true, .at = {s, q, sum}},
+        [DQ] = {.m = rows, .n = w, .k = keys, .scale = at->scale, .at = {s, k, q}},
+        [DK] = {.trans_a = true,
+                .m = keys,
+                .n = w,
+                .k = rows,
+                .scale = at->scale,
+                .accumulate = true,
+                .at = {s, q, sum}},
         [DV] =
             {.trans_a = true, .m = keys, .n = w, .k = rows, .accumulate = true, .at = {p, o, sum}},
     };
@@ -233,7 +244,6 @@ static void soften(const run *r, int64_t sample, int64_t h, int64_t row, int64_t
         .mask = mask ? mask + (r->first + sample) * at->keys : NULL,
         .bias = smp__attention_is_biased(at) ? scratch(r, r->place.bias) + h * distances : NULL};
     float *scores = scratch(r, r->place.scores) + place;
-    smp__scale(scores, at->scale, r->b->keys);
     smp__attention_softmax(at, &terms, scores, r->b->begin + row, r->b->low,
                            r->b->low + r->b->keys);
     smp__to_bf16(probabilities(r, sample, h, row), scores, r->b->keys);
@@ -274,7 +284,6 @@ static float *row_gradient(const run *r, int64_t sample, int64_t h, int64_t row,
 static void score_row(const run *r, int64_t sample, int64_t h, int64_t row, int64_t place)
 {
     float *ds = row_gradient(r, sample, h, row, place);
-    smp__scale(ds, r->a->at.scale, r->b->keys);
     smp__to_bf16((uint16_t *)scratch(r, r->place.rounded) + place, ds, r->b->keys);
 }
 

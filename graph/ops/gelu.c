@@ -37,8 +37,9 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
     smp_eltwise kind =
         op->attr[APPROXIMATE].i == TANH ? SMP_ELTWISE_GELU_TANH : SMP_ELTWISE_GELU_ERF;
     smp_math_primitive *primitive = NULL;
-    SMP_TRY(smp_math_eltwise_create(kind, smp__count(smp__in(graph, op, 0), batch), graph->training,
-                                    &primitive));
+    const smp_tensor *in = smp__in(graph, op, 0);
+    SMP_TRY(smp_math_eltwise_create(kind, smp__count(in, batch), in->dtype == SMP_BF16,
+                                    graph->training, &primitive));
     *state = primitive;
     return SMP_OK;
 }
@@ -55,6 +56,15 @@ static smp_status backward_input(const smp_op_call *call)
     return smp_math_eltwise_backward(call->state, call->in[0], call->dout, call->din[0]);
 }
 
+#define KERNELS                                                                                    \
+    {                                                                                              \
+        .prepare = prepare, .release = smp__release_primitive, .forward = forward,                 \
+        .backward_input = backward_input                                                           \
+    }
+
+/* Of arrays in bf16, as the input's type says. */
+static const smp_op_kernels HALF = KERNELS;
+
 const smp_op_kind smp__op_gelu = {
     .name = "gelu",
     .summary = "Gaussian error linear unit, tanh approximation or exact (erf)",
@@ -68,8 +78,6 @@ const smp_op_kind smp__op_gelu = {
     .infer = smp__infer_like_input,
     .needs = needs,
     .work = work,
-    .cpu = {.prepare = prepare,
-            .release = smp__release_primitive,
-            .forward = forward,
-            .backward_input = backward_input},
+    .cpu = KERNELS,
+    .cpu16 = &HALF,
 };

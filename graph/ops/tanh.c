@@ -17,7 +17,7 @@ static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batc
     (void)device;
     smp_math_primitive *primitive = NULL;
     SMP_TRY(smp_math_eltwise_create(SMP_ELTWISE_TANH, smp__count(smp__in(graph, op, 0), batch),
-                                    false, &primitive));
+                                    false, false, &primitive));
     *state = primitive;
     return SMP_OK;
 }

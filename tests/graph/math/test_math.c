@@ -117,7 +117,7 @@ static double value(smp_eltwise kind, double x)
 static void check_eltwise(smp_eltwise kind, int n, float range)
 {
     smp_math_primitive *p = NULL;
-    assert_int_equal(smp_math_eltwise_create(kind, n, true, &p), SMP_OK);
+    assert_int_equal(smp_math_eltwise_create(kind, n, false, true, &p), SMP_OK);
     fill(a, n, 5);
     fill(b, n, 6);
     for (int i = 0; i < n; i++)
