@@ -84,14 +84,15 @@ def t5():
 pieces, asked, more = {"bert": bert, "t5": t5}[task]()
 at = 0
 copies = 1
-for piece in pieces:  # one behind the other; a second copy begins anew
+wanted = {"bert": 2, "t5": 4}[task] if part == "train" else 1
+for piece in pieces:  # one behind the other; a further copy begins anew
     found = text.find(piece, at, at + len(piece))
-    if found < 0 and copies == 1 and part == "train":
-        copies, at = 2, text.find(piece, 0, 100 + len(piece))
+    if found < 0 and copies < wanted:
+        copies, at = copies + 1, text.find(piece, 0, 100 + len(piece))
         found = at
     assert found == at >= 0, (piece, at)
     at += len(piece)
-assert len(text) - at < 50 and copies == (2 if part == "train" else 1)
+assert len(text) - at < 50 and copies == wanted
 assert len(set(map(len, pieces))) > 3
 share = asked / sum(map(len, pieces))
 assert abs(share - 0.15) < 0.02, share
