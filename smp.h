@@ -133,6 +133,9 @@ typedef struct smp_options {
      * loaded is not loaded again. */
     const char *const *plugins;
     int n_plugins;
+    int gradient_blocks; /* of planning: gradients are added in one tree of so many blocks of the
+                            global batch, in the same bits for ddp 1 and every ddp of which this is
+                            1, 2, 4 ... times as much; 0: ddp */
 } smp_options;
 
 SMP_API smp_options smp_options_default(void);

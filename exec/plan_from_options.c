@@ -18,6 +18,7 @@ static smp_status fill_request(const smp_options *options, int devices, smp_sear
     request->chunks = options->chunks;
     request->microbatches = options->microbatches;
     request->microbatch_size = options->microbatch_size;
+    request->gradient_blocks = options->gradient_blocks;
     if (options->microbatch_size == 0)
         request->microbatch_size = request->profile ? request->profile->microbatch_size : 1;
     if (options->schedule && strcmp(options->schedule, "auto") != 0)

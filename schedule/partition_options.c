@@ -28,6 +28,7 @@ typedef enum flag {
     FLAG_CHUNKS,
     FLAG_MICROBATCHES,
     FLAG_MICROBATCH_SIZE,
+    FLAG_GRADIENT_BLOCKS,
     FLAG_PIPELINE,
     FLAG_SCHEDULE,
     FLAG_ACTIVE,
@@ -85,6 +86,9 @@ static const option_entry entries[] = {
      "micro-batches per replica and step (check: default the plan's, else 4 x ranks)"},
     {FLAG_MICROBATCH_SIZE, "microbatch-size", "B", IN_BOTH,
      "samples in a micro-batch (default: the plan's, the profile's, or 1)"},
+    {FLAG_GRADIENT_BLOCKS, "gradient-blocks", "N", IN_BOTH,
+     "gradients are added in N blocks of the batch: the same bits for every ddp that divides N "
+     "(default: the plan's, or ddp)"},
     {FLAG_PIPELINE, "pipeline", "NAME|auto", IN_BOTH, "schedule: "},
     {FLAG_SCHEDULE, "schedule", "NAME|auto", IN_BOTH, "the same by its other name"},
     {FLAG_ACTIVE, "active-microbatches", "K", IN_BOTH,
@@ -349,6 +353,8 @@ static smp_status set_search_option(smp_partition_options *o, const option_entry
         SMP_TRY(parse_count(name, text, false, &count));
         r->microbatch_size = count;
         return SMP_OK;
+    case FLAG_GRADIENT_BLOCKS:
+        return parse_count(name, text, false, &r->gradient_blocks);
     case FLAG_PIPELINE:
     case FLAG_SCHEDULE:
         return parse_schedule(name, text, &r->schedule);

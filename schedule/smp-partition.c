@@ -120,6 +120,8 @@ static smp_status keep_numbers(const smp_partition_options *o, const smp_sketch 
     SMP_TRY(keep_microbatches(sketch, r));
     if (r->microbatch_size == 0)
         r->microbatch_size = sketch->microbatch_size;
+    if (r->gradient_blocks == 0)
+        r->gradient_blocks = sketch->gradient_blocks;
     bool same_ranks = r->stages == sketch->pipeline && r->ddp == sketch->ddp;
     if (!o->has_placement && sketch->has_placement && (!sketch->device || same_ranks))
         r->placement = sketch->placement;

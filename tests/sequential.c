@@ -23,14 +23,15 @@ struct sequential {
     const smp_optimizer *optimizer;
     smp_options options;
     int64_t batch;
-    int microbatches, replicas;
+    int microbatches, blocks;
     int64_t step, following;
     void **value;     /* [n_tensor]; model inputs point into the caller's arrays */
     float **gradient; /* [n_tensor] or NULL */
     bool *touched;    /* [n_tensor] has the gradient its first contribution? */
     op_state *op;
     float **weight, **sum, **state[2]; /* [n_param] */
-    float **accumulator;               /* [n_use] */
+    float **accumulator;               /* [n_use] of the micro-batches of a block */
+    float **block;                     /* [blocks * n_use] */
     float seed;
 };
 
@@ -71,7 +72,9 @@ smp_status sequential_create(const smp_graph *graph, int64_t batch, int microbat
     s->options = *options;
     s->batch = batch;
     s->microbatches = microbatches;
-    s->replicas = options->ddp > 0 && microbatches % options->ddp == 0 ? options->ddp : 1;
+    s->blocks = options->gradient_blocks > 0 ? options->gradient_blocks : options->ddp;
+    if (s->blocks < 1 || microbatches % s->blocks != 0)
+        s->blocks = 1;
     SMP_TRY(s->device->open(&(smp_device_options){0}, &s->device_context));
     s->value = calloc((size_t)graph->n_tensor, sizeof(void *));
     s->gradient = calloc((size_t)graph->n_tensor, sizeof(float *));
@@ -95,6 +98,9 @@ smp_status sequential_create(const smp_graph *graph, int64_t batch, int microbat
     }
     for (int32_t i = 0; i < graph->n_use; i++)
         s->accumulator[i] = zeroed(graph->param[graph->use[i].param].elements * 4);
+    s->block = calloc((size_t)s->blocks * (size_t)graph->n_use + 1, sizeof(float *));
+    for (int32_t i = 0; i < s->blocks * graph->n_use; i++)
+        s->block[i] = zeroed(graph->param[graph->use[i % graph->n_use].param].elements * 4);
     for (int32_t i = 0; i < graph->n_op; i++)
         SMP_TRY(create_op(s, i));
     return SMP_OK;
@@ -124,6 +130,9 @@ void sequential_destroy(sequential *s)
     }
     for (int32_t i = 0; i < s->graph->n_use; i++)
         free(s->accumulator[i]);
+    for (int32_t i = 0; i < s->blocks * s->graph->n_use; i++)
+        free(s->block[i]);
+    free(s->block);
     free(s->value);
     free(s->gradient);
     free(s->touched);
@@ -158,7 +167,7 @@ static void fill(const sequential *s, int32_t index, int microbatch, smp_op_call
     call->microbatch = microbatch;
     call->training = true;
     call->following = s->following;
-    call->replicas = s->replicas;
+    call->replicas = 1;
 }
 
 static smp_status forward(sequential *s, int32_t index, int microbatch)
@@ -233,6 +242,38 @@ static int64_t targets(const sequential *s, const void *const *inputs, int mb)
     return s->batch;
 }
 
+/* A block ends: what its micro-batches added up to is kept. */
+static void keep_block(sequential *s, int block)
+{
+    const int32_t n_use = s->graph->n_use;
+    for (int32_t i = 0; i < n_use; i++) {
+        const size_t bytes = (size_t)s->graph->param[s->graph->use[i].param].elements * 4;
+        memcpy(s->block[block * n_use + i], s->accumulator[i], bytes);
+        memset(s->accumulator[i], 0, bytes);
+    }
+}
+
+/* Level by level: neighbours in pairs, what is left over goes up as it is. */
+static smp_status add_blocks(sequential *s)
+{
+    const int32_t n_use = s->graph->n_use;
+    int n = s->blocks;
+    for (; n > 1; n = (n + 1) / 2)
+        for (int b = 0; b < n; b += 2)
+            for (int32_t i = 0; i < n_use; i++) {
+                const int64_t elements = s->graph->param[s->graph->use[i].param].elements;
+                float *sum = s->block[b * n_use + i];
+                if (b + 1 < n)
+                    SMP_TRY(s->device->add(s->device_context, SMP_F32, sum,
+                                           s->block[(b + 1) * n_use + i], elements));
+                memcpy(s->block[b / 2 * n_use + i], sum, (size_t)elements * 4);
+            }
+    for (int32_t i = 0; i < n_use; i++)
+        memcpy(s->accumulator[i], s->block[i],
+               (size_t)s->graph->param[s->graph->use[i].param].elements * 4);
+    return SMP_OK;
+}
+
 /* The gradient of a weight: its accumulators added in op order. */
 static smp_status sum_gradients(sequential *s)
 {
@@ -283,7 +324,7 @@ smp_status sequential_step_of(sequential *s, int microbatches, const void *const
                               double *loss)
 {
     const smp_graph *graph = s->graph;
-    const int part = s->microbatches / s->replicas;
+    const int part = s->microbatches / s->blocks;
     double sum = 0.0;
     int64_t all = 0;
     for (int mb = 0; mb < microbatches; mb++)
@@ -291,8 +332,7 @@ smp_status sequential_step_of(sequential *s, int microbatches, const void *const
     for (int mb = 0; mb < microbatches; mb++) {
         int64_t own = targets(s, inputs, mb);
         s->seed = (float)own / (float)all;
-        int end = mb - mb % part + part; /* of the replica's */
-        s->following = (end < microbatches ? end : microbatches) - mb - 1;
+        s->following = microbatches - mb - 1;
         for (int32_t i = 0; i < graph->n_input; i++)
             s->value[i] = (char *)inputs[i] + mb * smp_tensor_bytes(graph, i, s->batch);
         memset(s->touched, 0, (size_t)graph->n_tensor * sizeof(bool));
@@ -302,7 +342,12 @@ smp_status sequential_step_of(sequential *s, int microbatches, const void *const
         for (int32_t i = graph->n_op - 1; i >= 0; i--)
             if (smp_op_has_gradient(graph, &graph->op[i]))
                 SMP_TRY(backward(s, i, mb));
+        if ((mb + 1) % part == 0 || mb + 1 == microbatches)
+            keep_block(s, mb / part);
     }
+    for (int mb = microbatches + part - 1; mb / part < s->blocks; mb += part)
+        keep_block(s, mb / part); /* nothing was added */
+    SMP_TRY(add_blocks(s));
     SMP_TRY(update(s));
     s->step++;
     *loss = sum / microbatches;

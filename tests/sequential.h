@@ -9,9 +9,9 @@
 
 typedef struct sequential sequential;
 
-/* `options`: optimizer and its numbers, seed, clip_norm; ddp, whose replicas make running
- * statistics of parts of the micro-batches each, if these can be shared out. Weights start at
- * zero. */
+/* `options`: optimizer and its numbers, seed, clip_norm; gradient_blocks, else ddp, into so many
+ * blocks the micro-batches are cut, if they can be, to add gradients in their tree. Weights start
+ * at zero. */
 smp_status sequential_create(const smp_graph *graph, int64_t batch, int microbatches,
                              const smp_options *options, sequential **out);
 void sequential_destroy(sequential *s);

@@ -31,8 +31,7 @@ int64_t smp__job_following(const smp *s, int replica, int microbatch)
 {
     int64_t first = (int64_t)replica * s->microbatches + microbatch + 1;
     int64_t n = (s->samples_given + s->batch - 1) / s->batch - first;
-    int64_t most = s->microbatches - microbatch - 1;
-    return n < 0 ? 0 : n < most ? n : most;
+    return n < 0 ? 0 : n;
 }
 
 static void *input_address(const smp *s, int input, int microbatch)

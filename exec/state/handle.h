@@ -179,7 +179,7 @@ void *smp__job_address(const smp *s, int chunk, smp_ref ref, int microbatch);
 /* Samples in a micro-batch of the call in progress, `batch` or less: they are given by replica,
  * then micro-batch, and padding stands behind them. */
 int64_t smp__job_samples(const smp *s, int replica, int microbatch);
-/* How many micro-batches of a replica behind `microbatch` have samples. */
+/* How many micro-batches of the step behind this one, of all replicas, have samples. */
 int64_t smp__job_following(const smp *s, int replica, int microbatch);
 /* Index into memory->param for a graph weight, -1 if not held here. */
 int32_t smp__job_find_param(const smp *s, int32_t param);

@@ -164,23 +164,16 @@ smp_status smp__weights_check(smp *s)
     return SMP_OK;
 }
 
-/* Accumulators start the next step at zero (a single use's accumulator is its gradient): those that
- * stand side by side together. Buffers begin at multiples of 64, so what is less than that between
- * two of them belongs to neither. */
+/* Accumulators start the next step at zero (a single use's accumulator is its gradient). */
 smp_status smp__weights_keep(smp *s)
 {
-    int64_t begin = 0, end = 0;
-    for (int32_t i = 0; i < s->memory->n_use; i++) {
-        const smp_memory_use *use = &s->memory->use[i];
-        int64_t bytes = elements_of(s, use->param) * (int64_t)sizeof(float);
-        if (use->offset < end || use->offset - end >= 64) {
-            if (end > begin)
-                SMP_TRY(s->device->zero(s->device_context, s->arena + begin, end - begin));
-            begin = use->offset;
-        }
-        end = use->offset + bytes;
+    for (int chunk = 0; chunk < s->chunks; chunk++) {
+        const smp_memory_bucket *bucket = &s->memory->bucket[chunk];
+        if (bucket->elements > 0)
+            SMP_TRY(s->device->zero(s->device_context, s->arena + bucket->offset,
+                                    bucket->elements * (int64_t)sizeof(float)));
     }
-    return end > begin ? s->device->zero(s->device_context, s->arena + begin, end - begin) : SMP_OK;
+    return SMP_OK;
 }
 
 /* A running statistic changes by its accumulator; its states of the optimizer stay zero. */

@@ -1,10 +1,11 @@
 /* Reduction of weight gradients.
  *
- * Every use of a weight has its own accumulator. A weight with several uses gets their sum in op
- * order, a fixed left fold, wherever the uses lie: ranks that share a tied weight exchange their
- * accumulators and each computes the same sum. Over replicas, the untied gradients of a chunk are
- * reduced in one piece as soon as its last backward is done; a tied weight is reduced by itself
- * after the exchange, so that all its holders add the replicas in the same order. */
+ * Every use of a weight has its own accumulator. In it a block of micro-batches is folded; then it
+ * is added to the sums of earlier blocks, in the tree of schedule/plan/gradient_blocks.h, which
+ * goes on over the replicas: the accumulators of a chunk are reduced in one piece as soon as its
+ * last backward is done. After that a weight with several uses gets their sum in op order, a fixed
+ * left fold, wherever the uses lie: ranks that share a tied weight exchange their accumulators and
+ * each computes the same sum. */
 #include "exec/step/reduce.h"
 
 #include <stdio.h>
@@ -74,37 +75,6 @@ smp_status smp__reduce_ties(smp *s)
     return SMP_OK;
 }
 
-/* A tied weight's gradient is reduced by itself, with the padding that its buffer has. */
-static int64_t tied_elements(const smp *s, const smp_memory_param *param)
-{
-    const int64_t unit = SMP_BUFFER_ALIGN / (int64_t)sizeof(float) * s->comm.ddp_size;
-    return (s->graph->param[param->param].elements + unit - 1) / unit * unit;
-}
-
-/* What a step will reduce over replicas, against what the transport takes at once. */
-static smp_status check_reductions(const smp *s)
-{
-    const int64_t most = s->transport->max_reduce_elements;
-    if (s->comm.ddp_size == 1)
-        return SMP_OK;
-    for (int chunk = 0; chunk < s->chunks; chunk++)
-        if (s->memory->bucket[chunk].elements > most)
-            return smp_fail(SMP_ERR_FAILED,
-                            "chunk %d has %lld gradients, the transport reduces %lld "
-                            "at once: use more stages",
-                            chunk, (long long)s->memory->bucket[chunk].elements, (long long)most);
-    for (int32_t i = 0; i < s->memory->n_param; i++) {
-        const smp_memory_param *param = &s->memory->param[i];
-        if (param->tied && tied_elements(s, param) > most)
-            return smp_fail(SMP_ERR_FAILED,
-                            "tied weight '%s' has %lld gradients, the transport reduces %lld "
-                            "at once: use no replicas (ddp 1)",
-                            s->graph->param[param->param].name, (long long)tied_elements(s, param),
-                            (long long)most);
-    }
-    return SMP_OK;
-}
-
 smp_status smp__reduce_build(smp *s)
 {
     smp__reducer *r = &s->reducer;
@@ -113,7 +83,6 @@ smp_status smp__reduce_build(smp *s)
         return smp_fail_memory((size_t)s->chunks * sizeof(smp_reduction *));
     if (!s->graph->training)
         return SMP_OK;
-    SMP_TRY(check_reductions(s));
     for (int i = 0; i < r->n_tie; i++) {
         smp__tie_message *tie = &r->tie[i];
         const smp_use *use = &s->graph->use[tie->use];
@@ -179,7 +148,31 @@ static smp_status sum_uses(smp *s, int32_t index)
     return SMP_OK;
 }
 
-smp_status smp__reduce_start(smp *s, int chunk)
+/* The block of micro-batch `microbatch` is complete: a binary counter. Level k holds the sum of 2^k
+ * blocks or nothing, and a carry is an addition. After the last block all that is left is added. */
+smp_status smp__reduce_block(smp *s, int chunk, int microbatch)
+{
+    const smp_memory_bucket *bucket = &s->memory->bucket[chunk];
+    const int blocks = s->plan->gradient_blocks / s->comm.ddp_size, size = s->microbatches / blocks;
+    const int done = (microbatch + 1) / size;
+    const int64_t bytes = bucket->elements * (int64_t)sizeof(float);
+    if (blocks == 1 || (microbatch + 1) % size != 0 || bucket->elements == 0)
+        return SMP_OK;
+    int level = 0;
+    for (int before = done - 1; before > 0 && (done == blocks || before % 2 == 1);
+         before /= 2, level++)
+        if (before % 2 == 1)
+            SMP_TRY(s->device->add(s->device_context, SMP_F32, at(s, bucket->offset),
+                                   at(s, bucket->level + level * bytes), bucket->elements));
+    if (done == blocks)
+        return SMP_OK;
+    SMP_TRY(s->device->copy(s->device_context, at(s, bucket->level + level * bytes),
+                            at(s, bucket->offset), bytes));
+    return s->device->zero(s->device_context, at(s, bucket->offset), bytes);
+}
+
+/* The chunk's accumulators are final: to the other holders of tied weights. */
+static smp_status send_ties(smp *s, int chunk)
 {
     for (int i = 0; i < s->reducer.n_tie; i++) {
         smp__tie_message *tie = &s->reducer.tie[i];
@@ -187,14 +180,18 @@ smp_status smp__reduce_start(smp *s, int chunk)
             SMP_TRY(s->transport->send(s->transport_context, tie->lane, tie_tag(s, tie->use),
                                        at(s, tie->offset), use_bytes(s, tie->use), &tie->request));
     }
-    for (int32_t i = 0; i < s->memory->n_param; i++)
-        if (!s->memory->param[i].tied && s->memory->param[i].chunk == chunk)
-            SMP_TRY(sum_uses(s, i));
-    const smp_memory_bucket *bucket = &s->memory->bucket[chunk];
-    if (s->comm.ddp_size > 1 && bucket->elements > 0)
-        SMP_TRY(s->transport->reduce(s->transport_context, at(s, bucket->offset), bucket->elements,
-                                     &s->reducer.bucket[chunk]));
     return SMP_OK;
+}
+
+smp_status smp__reduce_start(smp *s, int chunk)
+{
+    const smp_memory_bucket *bucket = &s->memory->bucket[chunk];
+    if (s->comm.ddp_size == 1)
+        return send_ties(s, chunk);
+    if (bucket->elements == 0)
+        return SMP_OK;
+    return s->transport->reduce(s->transport_context, at(s, bucket->offset), bucket->elements,
+                                &s->reducer.bucket[chunk]);
 }
 
 typedef struct reduction_wait {
@@ -226,23 +223,15 @@ static smp_status wait_reduction(smp *s, smp_reduction **reduction)
 
 smp_status smp__reduce_finish(smp *s)
 {
+    for (int chunk = 0; chunk < s->chunks && s->comm.ddp_size > 1; chunk++) {
+        SMP_TRY(wait_reduction(s, &s->reducer.bucket[chunk]));
+        SMP_TRY(send_ties(s, chunk));
+    }
     if (s->transport->on_device) /* a receive posted earlier would busy the device all step */
         SMP_TRY(post_ties(s));
     for (int i = 0; i < s->reducer.n_tie; i++)
         SMP_TRY(smp__messages_wait_tie(s, &s->reducer.tie[i]));
     for (int32_t i = 0; i < s->memory->n_param; i++)
-        if (s->memory->param[i].tied)
-            SMP_TRY(sum_uses(s, i));
-    for (int chunk = 0; chunk < s->chunks; chunk++)
-        SMP_TRY(wait_reduction(s, &s->reducer.bucket[chunk]));
-    for (int32_t i = 0; s->comm.ddp_size > 1 && i < s->memory->n_param; i++) {
-        const smp_memory_param *param = &s->memory->param[i];
-        if (!param->tied)
-            continue;
-        smp_reduction *reduction = NULL;
-        SMP_TRY(s->transport->reduce(s->transport_context, at(s, param->grad),
-                                     tied_elements(s, param), &reduction));
-        SMP_TRY(wait_reduction(s, &reduction));
-    }
+        SMP_TRY(sum_uses(s, i));
     return SMP_OK;
 }

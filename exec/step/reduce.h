@@ -7,7 +7,9 @@
 smp_status smp__reduce_ties(smp *s); /* lists the messages of tied weights, in s->reducer */
 smp_status smp__reduce_build(smp *s);
 void smp__reduce_free(smp *s);
-smp_status smp__reduce_begin_step(smp *s);       /* posts receives of tied gradients */
+smp_status smp__reduce_begin_step(smp *s); /* posts receives of tied gradients */
+/* The micro-batch's weight gradients are added: if a block of them ends, it joins the others. */
+smp_status smp__reduce_block(smp *s, int chunk, int microbatch);
 smp_status smp__reduce_start(smp *s, int chunk); /* R.c */
 smp_status smp__reduce_finish(smp *s);           /* every gradient is final, or will be when the
                                                       device gets there */

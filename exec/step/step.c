@@ -11,7 +11,8 @@
  *                            them the transport moves on, and the host waits for a device far
  *                            behind
  *     cost_samples.c         what they took, if the costs of this run are wanted
- *     reduce.c               R: a chunk's gradients are final, their sum over replicas starts;
+ *     reduce.c               the end of a block of gradients: its place in the tree of sums;
+ *                            R: a chunk's gradients are final, their sum over replicas starts;
  *                            O: all sums are there
  *   state/device_wait.c    the one wait: the device may be far behind until everything before the
  *                          optimizer is done, then the host reads losses and the gradient norm
@@ -45,13 +46,15 @@ static smp_status run_action(smp *s, const smp_action *action)
     case SMP_ACTION_B:
         SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_B));
         SMP_TRY(smp__stamp_begin(s)); /* waiting for its inputs was idle time */
-        return smp__stage_backward(s, chunk, mb);
+        SMP_TRY(smp__stage_backward(s, chunk, mb));
+        return smp__reduce_block(s, chunk, mb);
     case SMP_ACTION_I:
         SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_B));
         SMP_TRY(smp__stamp_begin(s)); /* waiting for its inputs was idle time */
         return smp__stage_input(s, chunk, mb);
     case SMP_ACTION_W:
-        return smp__stage_weight(s, chunk, mb);
+        SMP_TRY(smp__stage_weight(s, chunk, mb));
+        return smp__reduce_block(s, chunk, mb);
     case SMP_ACTION_SEND_F:
         return smp__messages_send(s, chunk, mb, SMP_TRANSFER_F);
     case SMP_ACTION_SEND_B:

@@ -31,7 +31,8 @@ typedef enum piece_state { FREE, COPYING, SCATTERING, GATHERING, RETURNING } pie
 
 typedef struct piece {
     piece_state state;
-    float *host; /* [PIECE_ELEMENTS] */
+    float *host;  /* [PIECE_ELEMENTS] */
+    float *parts; /* likewise, what the replicas have of this one's part */
     MPI_Comm comm;
     MPI_Request request;
     cudaEvent_t copied;
@@ -59,6 +60,9 @@ static smp_status make_place(smp__staged_reduce *r, piece *place)
     SMP_TRY(smp__make_event(&place->copied));
     SMP_TRY(r->device->reserve_host(r->device_context, PIECE_ELEMENTS * sizeof(float), &host));
     place->host = (float *)host;
+    place->parts = aligned_alloc(64, PIECE_ELEMENTS * sizeof(float));
+    if (!place->parts)
+        return smp_fail_memory(PIECE_ELEMENTS * sizeof(float));
     return SMP_OK;
 }
 
@@ -128,6 +132,7 @@ void smp__staged_reduce_close(smp__staged_reduce *r)
             cudaEventDestroy(r->place[i].copied);
         if (r->place[i].host)
             r->device->release_host(r->device_context, (char *)r->place[i].host);
+        free(r->place[i].parts);
         if (r->place[i].comm != MPI_COMM_NULL)
             MPI_Comm_free(&r->place[i].comm);
     }
@@ -199,10 +204,13 @@ static smp_status advance(smp__staged_reduce *r, piece *place)
         if (place->state == GATHERING)
             return start_return(r, place);
         if (place->state == COPYING)
-            SMP_TRY(smp__blocks_scatter(place->comm, place->host, place->block, &place->request));
-        else if (place->state == SCATTERING)
-            SMP_TRY(smp__blocks_gather(place->comm, r->comm->replica, place->host, place->block,
-                                       &place->request));
+            SMP_TRY(smp__blocks_scatter(place->comm, place->host, place->parts, place->block,
+                                        &place->request));
+        else if (place->state == SCATTERING) {
+            smp__blocks_fold(r->comm->ddp_size, r->comm->replica, place->parts, place->host,
+                             place->block);
+            SMP_TRY(smp__blocks_gather(place->comm, place->host, place->block, &place->request));
+        }
         place->state = place->state == COPYING      ? SCATTERING
                        : place->state == SCATTERING ? GATHERING
                                                     : FREE;

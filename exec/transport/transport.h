@@ -46,7 +46,6 @@ typedef struct smp_transport {
     const char *name;
     bool on_device; /* see above */
     int64_t max_message_bytes;
-    int64_t max_reduce_elements;
     /* Can it serve the job? SMP_ERR_FAILED: no, and the reason ("two ranks share GPU
      * 3f9c..."). Every rank is asked, by smp_transport_choose, which makes one answer of
      * theirs. */
@@ -68,8 +67,8 @@ typedef struct smp_transport {
     smp_status (*test)(void *context, smp_request *request, bool *done);
     /* Progress alone; errors of the network appear here. */
     smp_status (*progress)(void *context);
-    /* Starts a sum over the replicas, in place, in an order that depends only on count and replica
-     * numbers; every replica ends with the same bits. count is a multiple of the number of
+    /* Starts a sum over the replicas, in place, in the tree of reduce_blocks.h (NCCL: in an order
+     * of its own); every replica ends with the same bits. count is a multiple of the number of
      * replicas. All replicas ask for the same reductions in the same order. */
     smp_status (*reduce)(void *context, float *data, int64_t count, smp_reduction **out);
     /* Sets *reduction to NULL when done, in the sense of `test`. */

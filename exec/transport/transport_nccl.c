@@ -127,7 +127,6 @@ const smp_transport smp__transport_nccl = {
     .name = "nccl",
     .on_device = true,
     .max_message_bytes = INT64_MAX,
-    .max_reduce_elements = INT64_MAX,
     .suits = smp__nccl_suits,
     .open = smp__nccl_connect,
     .close = smp__nccl_close,

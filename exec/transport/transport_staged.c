@@ -336,7 +336,6 @@ static smp_status staged_reduce_test(void *context, smp_reduction **reduction, b
 const smp_transport smp__transport_staged = {
     .name = "staged",
     .max_message_bytes = INT64_MAX,
-    .max_reduce_elements = INT64_MAX,
     .suits = staged_suits,
     .open = staged_open,
     .close = staged_close,

@@ -159,7 +159,8 @@ typedef struct smp_op_call {
      * them out, whatever they hold (0 if nothing is left), and their gradients are 0. */
     int64_t padding;
     /* For backward_weight of running statistics: how many micro-batches with samples in them stand
-     * behind this one in its replica's part of the step, and how many replicas add up. */
+     * behind this one in the step, those of later replicas too; and how many replicas make a joint
+     * micro-batch. */
     int64_t following, replicas;
     /* For forward of a kind that counts hits: where it writes how many there are; NULL: not
      * wanted. */

@@ -146,8 +146,9 @@ void smp__needs_output(const smp_graph *graph, const smp_op *op, int64_t batch, 
 
 double smp__running_share(const smp_op_call *call, double momentum)
 {
-    const int64_t following = call->joint ? call->joint->following : call->following;
-    return momentum * pow(1 - momentum, (double)following) / (double)call->replicas;
+    if (!call->joint)
+        return momentum * pow(1 - momentum, (double)call->following);
+    return momentum * pow(1 - momentum, (double)call->joint->following) / (double)call->replicas;
 }
 
 void smp__needs_pair(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)

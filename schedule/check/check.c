@@ -7,6 +7,7 @@
 
 #include "schedule/auto/list_schedule.h"
 #include "schedule/check/check_build.h"
+#include "schedule/plan/gradient_blocks.h"
 
 static int pick(int option, int written, int otherwise)
 {
@@ -53,6 +54,9 @@ static smp_status check_shape(smp__check_build *b)
                          "the placement lists the devices of %d ranks * %d replicas, asked for are "
                          "%d * %d",
                          sketch->pipeline, sketch->ddp, p, b->request.ddp);
+    if (b->request.gradient_blocks > 0 &&
+        smp_gradient_blocks_check(b->request.gradient_blocks, b->request.ddp, m) != SMP_OK)
+        return SMP__FIND(findings, ILLEGAL, "shape", sketch->batch_where, "%s", smp_last_error());
     if ((int64_t)p * v > SMP_MAX_FORWARDS / m)
         return SMP__FIND(findings, ILLEGAL, "shape", sketch->parallel_where,
                          "%d ranks * %d chunks * %d micro-batches, expected at most %d forward "
@@ -90,6 +94,8 @@ static smp_status check_numbers(smp__check_build *b, bool use_placement)
                                     .active = r->active_microbatches,
                                     .group = r->group};
     r->ddp = pick(r->ddp, sketch->ddp, 1);
+    if (r->gradient_blocks == 0 && r->ddp == sketch->ddp && m == sketch->microbatches)
+        r->gradient_blocks = sketch->gradient_blocks;
     if (r->microbatch_size <= 0)
         r->microbatch_size = sketch->microbatch_size;
     if (r->microbatch_size <= 0)

@@ -199,9 +199,9 @@ static void put_json_scores(const smp_check *check, smp_text *json)
     smp_text_append(json,
                     ", \"parallel\": {\"devices\": %d, \"pipeline\": %d, \"ddp\": %d, "
                     "\"chunks\": %d}, \"batch\": {\"microbatches\": %d, \"microbatch_size\": "
-                    "%" PRId64 "}, \"schedule\": \"%s\"",
+                    "%" PRId64 ", \"gradient_blocks\": %d}, \"schedule\": \"%s\"",
                     plan->devices, plan->pipeline, plan->ddp, plan->chunks, plan->microbatches,
-                    plan->microbatch_size, plan->schedule);
+                    plan->microbatch_size, plan->gradient_blocks, plan->schedule);
     if (plan->target.backend != SMP_BACKEND_CPU)
         smp_text_append(json, ", \"execution\": {\"device\": \"%s\", \"precision\": \"%s\"}",
                         smp_backend_name(plan->target.backend),

@@ -3,15 +3,16 @@
  *
  * A weight with one use has its accumulator for its gradient. One with several keeps an accumulator
  * per use and a separate sum, ((g0 + g1) + g2) in op order: exchanges may still read accumulators
- * while the sum is made. Gradients of a chunk's untied weights lie side by side, so that one
- * all-reduce takes them all; tied weights are reduced by themselves and lie outside. O(params +
- * uses + ops of the rank). */
+ * while the sum is made. The accumulators of a chunk lie side by side, so that one all-reduce takes
+ * them all, and one call adds those of a block of gradients to the sum of earlier blocks. O(params
+ * + uses * chunks + ops of the rank). */
 #include "schedule/memory/memory_build.h"
 
 #include <stdlib.h>
 
 #include "graph/model/op.h"
 #include "schedule/memory/bytes.h"
+#include "schedule/plan/gradient_blocks.h"
 
 static smp_status place(smp__memory_build *build, int64_t bytes, int64_t *offset)
 {
@@ -22,10 +23,12 @@ static smp_status place(smp__memory_build *build, int64_t bytes, int64_t *offset
 static smp_status check_input(const smp_memory_input *input)
 {
     if (input->rank < 0 || input->chunks < 1 || input->microbatches < 1 || input->ddp < 1 ||
-        input->optimizer_states < 0 || input->optimizer_states > 2)
-        return smp_fail(
-            SMP_ERR_INPUT, "memory of rank %d: %d chunks, %d micro-batches, ddp %d, %d states",
-            input->rank, input->chunks, input->microbatches, input->ddp, input->optimizer_states);
+        input->blocks < 1 || input->optimizer_states < 0 || input->optimizer_states > 2)
+        return smp_fail(SMP_ERR_INPUT,
+                        "memory of rank %d: %d chunks, %d micro-batches, ddp %d, %d blocks of "
+                        "gradients, %d states",
+                        input->rank, input->chunks, input->microbatches, input->ddp, input->blocks,
+                        input->optimizer_states);
     for (int c = 0; c < input->chunks; c++) {
         int stage = input->stage_of_chunk[c];
         if (stage < 0 || stage >= input->flow->n_stage || input->layout[c]->stage != stage)
@@ -53,6 +56,11 @@ static int stage_of_use(const smp_memory_input *input, int32_t use)
     return input->flow->stage_of_op[input->graph->use[use].op];
 }
 
+static int64_t use_bytes(const smp_memory_input *input, const smp_memory_use *use)
+{
+    return input->graph->param[input->graph->use[use->use].param].elements * (int64_t)sizeof(float);
+}
+
 /* Weights that an op of this rank reads, by rising param. */
 static smp_status list_params(smp__memory_build *build)
 {
@@ -69,8 +77,6 @@ static smp_status list_params(smp__memory_build *build)
             .param = p, .weight = -1, .weight16 = -1, .state = {-1, -1}, .grad = -1, .chunk = -1};
         for (int32_t use = param->use_begin; use < param->use_end; use++) {
             int stage = stage_of_use(input, use), chunk = build->chunk_of_stage[stage];
-            int first = stage_of_use(input, param->use_begin);
-            own.tied |= stage != first;
             own.owner |= use == param->use_begin && chunk >= 0;
             if (chunk >= 0 && (own.chunk < 0 || chunk < own.chunk))
                 own.chunk = chunk;
@@ -107,52 +113,37 @@ static smp_status place_weights(smp__memory_build *build, smp_memory_param *para
     return SMP_OK;
 }
 
-/* Gradients: one bucket per chunk, then the sums of tied weights. */
-static smp_status place_gradients(smp__memory_build *build, smp_memory_param *param)
+/* Accumulators of the uses in a chunk, and the sums of earlier blocks. */
+static smp_status place_bucket(smp__memory_build *build, int chunk, smp_memory_use *use,
+                               smp_memory_bucket *bucket)
 {
     const smp_memory_input *input = build->input;
-    smp_memory_bucket *bucket =
-        SMP_ARENA_NEW(build->rank->arena, smp_memory_bucket, (size_t)input->chunks);
-    if (!bucket)
-        return SMP_ERR_NO_MEMORY;
-    build->rank->bucket = bucket;
-    int64_t unit =
-        (int64_t)SMP_BUFFER_ALIGN * input->ddp; /* what is reduced by itself: whole units */
-    for (int c = 0; c < input->chunks; c++) {
-        bucket[c].offset = -1;
-        if (!input->graph->training)
-            continue;
-        bucket[c].offset = build->top;
-        for (int32_t k = 0; k < build->rank->n_param; k++)
-            if (param[k].chunk == c && !param[k].tied)
-                SMP_TRY(place(build,
-                              input->graph->param[param[k].param].elements * (int64_t)sizeof(float),
-                              &param[k].grad));
-        int64_t over = (build->top - bucket[c].offset) % unit, padding;
-        SMP_TRY(place(build, over > 0 ? unit - over : 0, &padding));
-        bucket[c].elements = (build->top - bucket[c].offset) / (int64_t)sizeof(float);
-    }
-    for (int32_t k = 0; input->graph->training && k < build->rank->n_param; k++)
-        if (param[k].tied) {
-            int64_t bytes = input->graph->param[param[k].param].elements * (int64_t)sizeof(float);
-            SMP_TRY(place(build, (bytes + unit - 1) / unit * unit, &param[k].grad));
-        }
+    const int64_t unit = (int64_t)SMP_BUFFER_ALIGN * input->ddp; /* replicas have whole units */
+    int64_t padding;
+    bucket->offset = build->top;
+    for (int32_t i = 0; i < build->rank->n_use; i++)
+        if (build->chunk_of_stage[use[i].stage] == chunk)
+            SMP_TRY(place(build, use_bytes(input, &use[i]), &use[i].offset));
+    const int64_t over = (build->top - bucket->offset) % unit;
+    SMP_TRY(place(build, over > 0 ? unit - over : 0, &padding));
+    const int64_t bytes = build->top - bucket->offset;
+    bucket->elements = bytes / (int64_t)sizeof(float);
+    bucket->level = build->top;
+    for (int level = 0; level < smp_gradient_levels(input->blocks); level++)
+        SMP_TRY(place(build, bytes, &padding));
     return SMP_OK;
 }
 
-/* Accumulators of local uses and, for a tied weight, buffers for the remote ones. */
-static smp_status place_uses(smp__memory_build *build)
+/* The uses of the rank's weights: where they lie and which are its own. */
+static smp_status list_uses(smp__memory_build *build, smp_memory_use **out)
 {
     const smp_memory_input *input = build->input;
     smp_memory_use *use =
         SMP_ARENA_NEW(build->rank->arena, smp_memory_use, (size_t)build->rank->n_use);
     if (!use)
         return SMP_ERR_NO_MEMORY;
-    build->rank->use = use;
-    if (!input->graph->training)
-        return SMP_OK;
     int32_t n = 0;
-    for (int32_t k = 0; k < build->rank->n_param; k++) {
+    for (int32_t k = 0; input->graph->training && k < build->rank->n_param; k++) {
         const smp_param *param = &input->graph->param[build->rank->param[k].param];
         for (int32_t u = param->use_begin; u < param->use_end; u++, n++) {
             int stage = stage_of_use(input, u);
@@ -160,10 +151,38 @@ static smp_status place_uses(smp__memory_build *build)
                                       .param = k,
                                       .stage = stage,
                                       .local = build->chunk_of_stage[stage] >= 0,
-                                      .offset = build->rank->param[k].grad};
-            if (param->use_end - param->use_begin > 1)
-                SMP_TRY(place(build, param->elements * (int64_t)sizeof(float), &use[n].offset));
+                                      .offset = -1};
         }
+    }
+    build->rank->use = *out = use;
+    return SMP_OK;
+}
+
+/* Accumulators chunk by chunk; buffers for those of other ranks; sums of weights with several. */
+static smp_status place_gradients(smp__memory_build *build, smp_memory_param *param)
+{
+    const smp_memory_input *input = build->input;
+    smp_memory_use *use;
+    smp_memory_bucket *bucket =
+        SMP_ARENA_NEW(build->rank->arena, smp_memory_bucket, (size_t)input->chunks);
+    if (!bucket)
+        return SMP_ERR_NO_MEMORY;
+    build->rank->bucket = bucket;
+    SMP_TRY(list_uses(build, &use));
+    for (int c = 0; c < input->chunks; c++) {
+        bucket[c] = (smp_memory_bucket){.offset = -1, .level = -1};
+        if (input->graph->training)
+            SMP_TRY(place_bucket(build, c, use, &bucket[c]));
+    }
+    for (int32_t i = 0; i < build->rank->n_use; i++) {
+        smp_memory_param *own = &param[use[i].param];
+        const smp_param *of = &input->graph->param[own->param];
+        if (!use[i].local)
+            SMP_TRY(place(build, use_bytes(input, &use[i]), &use[i].offset));
+        if (of->use_end - of->use_begin == 1)
+            own->grad = use[i].offset;
+        else if (own->grad < 0)
+            SMP_TRY(place(build, use_bytes(input, &use[i]), &own->grad));
     }
     return SMP_OK;
 }
@@ -213,7 +232,6 @@ static smp_status plan_memory(smp__memory_build *build)
     smp_memory_param *param = (smp_memory_param *)build->rank->param; /* still ours to fill */
     SMP_TRY(place_weights(build, param));
     SMP_TRY(place_gradients(build, param));
-    SMP_TRY(place_uses(build));
     SMP_TRY(count_opaque(build));
     SMP_TRY(place_scratch(build));
     return smp__memory_place_lives(build);
@@ -294,6 +312,7 @@ smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, co
                                                      .chunks = plan->chunks,
                                                      .microbatches = plan->microbatches,
                                                      .ddp = plan->ddp,
+                                                     .blocks = plan->gradient_blocks / plan->ddp,
                                                      .optimizer_states = optimizer_states},
                                  out);
     for (int c = 0; c < plan->chunks && made && !layout; c++)

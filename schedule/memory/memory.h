@@ -24,15 +24,13 @@ typedef struct smp_memory_param {
     int64_t weight;   /* offset of the values */
     int64_t weight16; /* offset of their copy in bf16; -1 unless the target is bf16 */
     int64_t state[2]; /* optimizer state */
-    int64_t grad;     /* offset of the summed gradient: the only accumulator, or the sum of all;
-                         of a tied weight padded with zeroes to 16 * ddp floats */
+    int64_t grad;     /* offset of the summed gradient: the only accumulator, or the sum of all */
     int32_t chunk;    /* lowest chunk of this rank that holds it */
-    bool tied;        /* uses in several stages (even of one rank): reduced by itself, after the
-                         exchange */
     bool owner;       /* holds the weight's first use (counts it in norms, saves it) */
 } smp_memory_param;
 
-/* A gradient accumulator: of a local use, or the buffer for a remote use of a tied weight. */
+/* A gradient accumulator: of a local use, in the bucket of its chunk, or the buffer for a remote
+ * use of a tied weight. */
 typedef struct smp_memory_use {
     int32_t use;   /* index in graph->use */
     int32_t param; /* index in smp_memory_rank.param */
@@ -41,10 +39,11 @@ typedef struct smp_memory_use {
     int64_t offset;
 } smp_memory_use;
 
-/* Contiguous untied gradients of one chunk: reduced over replicas in one piece. */
+/* The accumulators of one chunk, side by side: reduced over replicas in one piece. */
 typedef struct smp_memory_bucket {
     int64_t offset;
     int64_t elements; /* floats, padded with zeroes to a multiple of 16 * ddp */
+    int64_t level;    /* offset of [levels][elements]: sums of earlier blocks of gradients */
 } smp_memory_bucket;
 
 /* A message of one micro-batch that starts (receive posted) or must be complete (send) at a
@@ -87,6 +86,7 @@ typedef struct smp_memory_input {
     const int *stage_rank;           /* [flow->n_stage] */
     const smp_layout *const *layout; /* [chunks], split where smp_layout_is_split says so */
     int rank, chunks, microbatches, ddp;
+    int blocks;           /* of gradients, of one replica (schedule/plan/gradient_blocks.h) */
     int optimizer_states; /* 0 when not training */
 } smp_memory_input;
 

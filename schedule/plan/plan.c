@@ -90,6 +90,8 @@ static smp_status fill_plan(const smp_sketch *sketch, smp_plan *plan)
                        .device = sketch->device,
                        .microbatches = sketch->microbatches,
                        .microbatch_size = sketch->microbatch_size,
+                       .gradient_blocks =
+                           sketch->gradient_blocks > 0 ? sketch->gradient_blocks : sketch->ddp,
                        .schedule = sketch->schedule,
                        .target = sketch->target,
                        .n_stage = sketch->n_stage,

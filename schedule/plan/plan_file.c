@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "profile/estimate.h"
+#include "schedule/plan/gradient_blocks.h"
 #include "schedule/plan/plan_field.h"
 #include "schedule/plan/sketch.h"
 
@@ -103,9 +104,27 @@ static smp_status read_parallel(reader *r, const smp_yaml_node *top)
     return r->whole ? check_parallel(r, map) : SMP_OK;
 }
 
+/* In whole plans too it may be missing: one for each replica. */
+static smp_status read_blocks(const reader *r, const smp_yaml_node *batch)
+{
+    smp_sketch *sketch = r->sketch;
+    if (!smp_yaml_get(batch, "gradient_blocks"))
+        return SMP_OK;
+    SMP_TRY(smp__field_int(batch, "batch", "gradient_blocks", 1, SMP_MAX_GRADIENT_BLOCKS,
+                           &sketch->gradient_blocks));
+    if (sketch->ddp == 0 || sketch->microbatches == 0) /* of a sketch */
+        return SMP_OK;
+    smp_status status =
+        smp_gradient_blocks_check(sketch->gradient_blocks, sketch->ddp, sketch->microbatches);
+    if (status != SMP_ERR_INPUT)
+        return status;
+    return smp_fail_at(smp_yaml_where(smp_yaml_get(batch, "gradient_blocks")), "batch: %s",
+                       smp_last_error());
+}
+
 static smp_status read_head(reader *r, const smp_yaml_node *top)
 {
-    static const char *const batch_keys[] = {"microbatches", "microbatch_size"};
+    static const char *const batch_keys[] = {"microbatches", "microbatch_size", "gradient_blocks"};
     smp_sketch *sketch = r->sketch;
     const smp_yaml_node *batch, *schedule;
     SMP_TRY(read_model(r, top));
@@ -118,6 +137,7 @@ static smp_status read_head(reader *r, const smp_yaml_node *top)
         if (is_wanted(r, batch, "microbatch_size"))
             SMP_TRY(smp__field_int64(batch, "batch", "microbatch_size", 1, SMP__MAX_MICROBATCH,
                                      &sketch->microbatch_size));
+        SMP_TRY(read_blocks(r, batch));
     }
     if (is_wanted(r, top, "schedule")) {
         SMP_TRY(smp__field(top, "plan", "schedule", &schedule));

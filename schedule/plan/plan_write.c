@@ -152,6 +152,8 @@ static void put_head(writer *w, const smp_plan *plan)
     open_with(w, '{');
     put_int(w, "microbatches", plan->microbatches);
     put_int(w, "microbatch_size", plan->microbatch_size);
+    if (plan->gradient_blocks != plan->ddp)
+        put_int(w, "gradient_blocks", plan->gradient_blocks);
     close_with(w, '}');
     put_top_key(w, "schedule", false);
     put_string(w, plan->schedule);

@@ -34,6 +34,8 @@ static void drop_partition(smp__planner *planner)
 smp_status smp__planner_open(const smp_search_request *request, smp__planner *planner)
 {
     *planner = (smp__planner){.request = *request};
+    if (!request->graph->training)
+        planner->request.gradient_blocks = 0; /* nothing is added up */
     SMP_TRY(smp__planner_keep_together(request, &planner->together));
     if (planner->together)
         planner->request.together = planner->together;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "graph/base/text.h"
+#include "schedule/plan/gradient_blocks.h"
 
 enum { MAX_THOROUGH = 1 << 14 }; /* configurations * ops that are not looked at quickly first */
 enum { EVERY_BOUND = 8 };        /* on live micro-batches; of higher ones three in four */
@@ -68,13 +69,16 @@ static choices chunk_choices(const smp_search_request *request, int pipeline)
 static choices microbatch_choices(const smp_search_request *request, int pipeline)
 {
     choices list = {{0}, 0};
+    const int ddp = request->devices / pipeline;
+    const int blocks = request->gradient_blocks > ddp ? request->gradient_blocks / ddp : 1;
     if (request->microbatches > 0) {
         add_choice(&list, request->microbatches);
         return list;
     }
-    for (int m = 1; m <= 4 * pipeline; m *= 2)
+    for (int m = blocks; m <= 4 * pipeline || m == blocks; m *= 2) /* whole blocks of gradients */
         add_choice(&list, m);
-    add_choice(&list, pipeline);
+    if (pipeline % blocks == 0)
+        add_choice(&list, pipeline);
     return list;
 }
 
@@ -100,6 +104,9 @@ static smp_status check_pins(const smp_search_request *request)
 static smp_status check_numbers(const smp_search_request *request)
 {
     int devices = request->devices;
+    if (request->gradient_blocks < 0 || request->gradient_blocks > SMP_MAX_GRADIENT_BLOCKS)
+        return smp_fail(SMP_ERR_INPUT, "gradient blocks: got %d, expected 1 to %d, or 0 for ddp",
+                        request->gradient_blocks, SMP_MAX_GRADIENT_BLOCKS);
     if (request->stages < 0 || request->ddp < 0 || request->chunks < 0 || request->microbatches < 0)
         return smp_fail(SMP_ERR_INPUT,
                         "stages, ddp, chunks, micro-batches: got %d, %d, %d, %d, expected "
@@ -236,6 +243,9 @@ static smp_status add_config(listing *l, int microbatches)
                      p <= request->graph->n_op ? "chunks" : "ranks of 1 chunk");
     if (status == SMP_OK)
         status = smp__planner_check(l->schedule, &shape);
+    if (status == SMP_OK)
+        status = smp_gradient_blocks_check(smp__planner_blocks(configs->planner, l->mapping->ddp),
+                                           l->mapping->ddp, microbatches);
     if (status == SMP_ERR_INPUT || status == SMP_ERR_NO_FIT) {
         smp__configs_note(configs, smp__at_numbers(request, status));
         return SMP_OK;

@@ -66,6 +66,11 @@ smp_schedule_shape smp__planner_shape(const smp__planner *planner, int pipeline,
                                       int microbatches, int active);
 smp_schedule_shape smp__candidate_shape(const smp__planner *planner,
                                         const smp_candidate *candidate);
+/* Blocks of gradients of all replicas: as asked for, else one for each. */
+static inline int smp__planner_blocks(const smp__planner *planner, int ddp)
+{
+    return planner->request.gradient_blocks > 0 ? planner->request.gradient_blocks : ddp;
+}
 /* A failure for numbers of the request that cannot be: before it the place where they stand. */
 smp_status smp__at_numbers(const smp_search_request *request, smp_status status);
 /* Can the schedule run with these numbers, and is the plan of a size that is any use? Records why

@@ -96,6 +96,7 @@ static void put_rank(const smp_memory_input *input, const int *chunk_of, numbers
     put(key, input->chunks);
     put(key, input->microbatches);
     put(key, input->ddp);
+    put(key, input->blocks);
     put(key, producer >= 0 ? chunk_of[input->flow->stage_of_op[producer]] : -1);
     for (int c = 0; c < input->chunks; c++) {
         put_layout(input, chunk_of, c, key);
@@ -209,6 +210,8 @@ static smp_status peak_of(smp__planner *planner, const smp_candidate *candidate,
                               .chunks = v,
                               .microbatches = candidate->microbatches,
                               .ddp = candidate->ddp,
+                              .blocks =
+                                  smp__planner_blocks(planner, candidate->ddp) / candidate->ddp,
                               .optimizer_states = smp_planned_states(graph->training)};
     for (int c = 0; c < v; c++) {
         chunk_of[stage_of[c]] = c;

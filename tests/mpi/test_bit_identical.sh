@@ -1,36 +1,9 @@
 #!/usr/bin/env bash
 # The promise: however the network is split and scheduled, whatever stages recompute, 20 steps
-# give the same losses, to the last digit printed, and the same weights, to the last bit. With ddp
-# losses agree to 1e-5 and the replicas are bit-identical to each other.
-# shellcheck source=../cli/lib.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
-limit_s=120
-steps=20
-write_text text.txt 60000
-
-plan() { # file model devices stages ddp pipeline chunks microbatches size [recompute]
-    expect_exit 0 smp-partition "$2" -n "$3" --stages "$4" --ddp "$5" --pipeline "$6" --chunks "$7" \
-        --microbatches "$8" --microbatch-size "$9" --recompute "${10:-none}" -o "$1"
-}
-
-# train PLAN RANKS NAME: losses in NAME.loss, weight hashes in NAME.weights.
-train() {
-    expect_exit 0 mpirun -n "$2" smp-run "$1" --data text.txt --steps "$steps" --json --checksum \
-        --lr 0.003 --warmup 5 --decay-steps 20 --clip 1 --seed 11
-    grep -E '^\{' out >"$3.json" || true
-    expect_json --lines "$3.json"
-    sed -nE 's/.*"loss": ?([^,}]*).*/\1/p' "$3.json" >"$3.loss"
-    sed -nE 's/.*"replica": [0-9]+, "weights": "([0-9a-f]+)".*/\1/p' out >"$3.weights"
-    expect_equal "$3: steps" "$(wc -l <"$3.loss" | tr -d ' ')" "$steps"
-    # A loss that stands still would make every comparison below worthless.
-    expect_equal "$3: different losses" "$(sort -u "$3.loss" | wc -l | tr -d ' ')" "$steps"
-}
-
-same() { # name reference
-    expect_equal "$1 against $2: losses" "$(cmp "$1.loss" "$2.loss" && echo same)" same
-    expect_equal "$1 against $2: weights" "$(cat "$1.weights")" "$(cat "$2.weights")"
-    [ -s "$1.weights" ] || fail "$1: no weight hash"
-}
+# give the same losses, to the last digit printed, and the same weights, to the last bit. Replicas:
+# test_gradient_blocks.sh.
+# shellcheck source=training.sh
+source "$(dirname "${BASH_SOURCE[0]}")/training.sh"
 
 # compare MODEL NAME SIZE MICROBATCHES STAGES:SCHEDULE:CHUNKS[:RECOMPUTE]...: all against one process,
 # simple.
@@ -154,16 +127,4 @@ expect_match auto.yaml '^schedule: auto$'
 train auto.yaml 4 auto
 same auto gpt-m6
 
-# ddp: two replicas of m micro-batches are one of 2 m.
-for stages in 1 2; do
-    plan ddp.yaml "$SMP_EXAMPLES/gpt-tiny.yaml" $((2 * stages)) "$stages" 2 interleaved 1 2 1
-    train ddp.yaml $((2 * stages)) "ddp-$stages"
-    expect_equal "replicas" "$(wc -l <"ddp-$stages.weights" | tr -d ' ')" 2
-    expect_equal "replicas are the same" "$(sort -u "ddp-$stages.weights" | wc -l | tr -d ' ')" 1
-    worst=$(paste "ddp-$stages.loss" gpt-m4.loss | awk '
-        { d = ($1 - $2) / $2; d = d < 0 ? -d : d; if (d > worst) worst = d }
-        END { print (NR == 20 && worst <= 1e-5) ? "close" : worst }')
-    expect_equal "ddp 2 x $stages against one replica" "$worst" close
-done
-same ddp-2 ddp-1 # the same replicas, split over stages or not
 finish

@@ -85,23 +85,14 @@ static void add_samples(int64_t begin, int64_t end, int channel, double *mean, d
     *variance = (1 - momentum) * *variance + momentum * squares / (n - 1);
 }
 
-/* One step of every replica from the same start, then their mean. */
+/* One micro-batch after the other, of one replica after the other. */
 static void expect_step(cut c, int64_t samples, double mean[C], double variance[C])
 {
     for (int k = 0; k < C; k++) {
-        double means = 0, variances = 0;
-        for (int64_t r = 0; r < c.ddp; r++) {
-            double m = mean[k], v = variance[k];
-            for (int64_t mb = r * c.microbatches; mb < (r + 1) * c.microbatches; mb++) {
-                const int64_t begin = mb * c.batch, end = begin + c.batch;
-                if (begin < samples)
-                    add_samples(begin, end < samples ? end : samples, k, &m, &v);
-            }
-            means += m / c.ddp;
-            variances += v / c.ddp;
+        for (int64_t begin = 0; begin < samples; begin += c.batch) {
+            const int64_t end = begin + c.batch;
+            add_samples(begin, end < samples ? end : samples, k, &mean[k], &variance[k]);
         }
-        mean[k] = means;
-        variance[k] = variances;
     }
 }
 

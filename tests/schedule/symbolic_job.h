@@ -13,7 +13,7 @@ typedef struct job {
     const smp_graph *graph;
     const smp_flow *flow;
     const plain *reference;
-    int pipeline, chunks, microbatches, ddp;
+    int pipeline, chunks, microbatches, ddp, blocks;
     int64_t batch;
     bool backward;
     int *stage_rank;

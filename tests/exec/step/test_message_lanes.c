@@ -303,15 +303,12 @@ static void test_message_lanes_keep_their_order(void **state)
         }
 }
 
-static void expect_limit(smp *s, int replicas, int64_t message_bytes, int64_t reduce_elements,
-                         const char *refusal)
+static void expect_limit(smp *s, int64_t message_bytes, const char *refusal)
 {
     const smp_transport *unlimited = s->transport;
     smp_transport transport = *unlimited;
     transport.max_message_bytes = message_bytes;
-    transport.max_reduce_elements = reduce_elements;
     s->transport = &transport;
-    s->comm.ddp_size = replicas;
     free(s->reducer.bucket);
     assert_int_equal(smp__reduce_build(s), refusal ? SMP_ERR_FAILED : SMP_OK);
     if (refusal && !strstr(smp_last_error(), refusal))
@@ -319,14 +316,12 @@ static void expect_limit(smp *s, int replicas, int64_t message_bytes, int64_t re
     s->transport = unlimited;
 }
 
-/* A message that is too long for the transport by one byte is refused before the first step; what
- * is reduced: test_reduce_limits. */
+/* A message that is too long for the transport by one byte is refused before the first step. */
 static void test_message_lanes_stay_within_the_transport(void **state)
 {
     (void)state;
     static job j;
-    const smp_transport transport = {
-        .max_message_bytes = INT64_MAX, .max_reduce_elements = INT64_MAX, .max_tag = any_tag};
+    const smp_transport transport = {.max_message_bytes = INT64_MAX, .max_tag = any_tag};
     const int64_t bytes = 256 * 128 * 4; /* wte.weight */
     smp_graph *graph = NULL;
     smp_plan *plan = NULL;
@@ -335,14 +330,14 @@ static void test_message_lanes_stay_within_the_transport(void **state)
     open_job(&j, graph, plan, &transport);
     for (int rank = 0; rank < RANKS; rank++) {
         smp *s = &j.rank[rank].s;
-        expect_limit(s, 1, bytes, 0, NULL); /* nothing is reduced */
+        expect_limit(s, bytes, NULL);
         bool ties = s->reducer.n_tie > 0;
         tied += ties;
-        expect_limit(s, 1, bytes - 1, 0, ties ? "tied weight 'wte.weight' is too long" : NULL);
+        expect_limit(s, bytes - 1, ties ? "tied weight 'wte.weight' is too long" : NULL);
         smp_graph inference = *graph;
         inference.training = false;
         s->graph = &inference;
-        expect_limit(s, 2, 0, 0, NULL);
+        expect_limit(s, 0, NULL);
         s->graph = graph;
     }
     assert_int_equal(tied, 2); /* the first and the last stage */

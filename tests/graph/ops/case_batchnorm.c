@@ -66,7 +66,7 @@ static double running(const reference_call *c, int slot, int64_t i)
     value = (1 - momentum) * value + momentum * (slot == MEAN ? mean : unbiased);
     for (int64_t later = 0; later < c->following; later++)
         value = (1 - momentum) * value + momentum * old;
-    return (value - old) / (double)c->replicas;
+    return value - old;
 }
 
 /* Mean, variance (3), normalised (2), scale, shift; the gradients as layernorm's. */

@@ -160,22 +160,32 @@ static void check_permanent(const job *j, int rank)
             continue;
         }
         TAKE(param->grad, elements * 4)
-        const smp_memory_bucket *bucket = &memory->bucket[param->chunk];
-        bool inside = param->grad >= bucket->offset &&
-                      param->grad + elements * 4 <= bucket->offset + bucket->elements * 4;
-        assert_int_equal(!param->tied, inside);
     }
     for (int32_t i = 0; i < memory->n_use; i++) {
         const smp_memory_param *param = &memory->param[memory->use[i].param];
         assert_true(i == 0 || memory->use[i - 1].use < memory->use[i].use);
         assert_int_equal(memory->use[i].local, j->stage_rank[memory->use[i].stage] == rank);
-        if (memory->use[i].offset != param->grad)
-            TAKE(memory->use[i].offset, j->graph->param[param->param].elements * 4)
+        const int64_t at = memory->use[i].offset,
+                      bytes = j->graph->param[param->param].elements * 4;
+        if (at != param->grad)
+            TAKE(at, bytes)
+        bool inside = false; /* the bucket of its chunk */
+        for (int c = 0; c < j->chunks; c++) {
+            const smp_memory_bucket *bucket = &memory->bucket[c];
+            if (c * j->pipeline + rank == memory->use[i].stage)
+                inside =
+                    at >= bucket->offset && at + bytes <= bucket->offset + bucket->elements * 4;
+        }
+        assert_int_equal(memory->use[i].local, inside);
     }
     if (memory->loss >= 0)
         TAKE(memory->loss, (int64_t)64 * j->microbatches)
-    for (int c = 0; c < j->chunks && j->graph->training; c++)
-        assert_int_equal(0, memory->bucket[c].elements % (16 * j->ddp));
+    for (int c = 0; c < j->chunks && j->graph->training; c++) {
+        const smp_memory_bucket *bucket = &memory->bucket[c];
+        assert_int_equal(0, bucket->elements % (16 * j->ddp));
+        for (int level = 0; 1 << level < j->blocks; level++)
+            TAKE(bucket->level + level * bucket->elements * 4, bucket->elements * 4)
+    }
 #undef TAKE
     free(used);
 }
@@ -204,6 +214,7 @@ static void make_memory(job *j)
                                   .chunks = j->chunks,
                                   .microbatches = j->microbatches,
                                   .ddp = j->ddp,
+                                  .blocks = j->blocks,
                                   .optimizer_states = 1};
         assert_int_equal(SMP_OK, fixture_memory(input, j->pipeline, j->layout, &j->memory[r]));
         assert_true(j->memory[r]->bound_bytes <= j->memory[r]->arena_bytes);
@@ -263,6 +274,7 @@ static void check_job(const smp_graph *graph, const plain *reference, fixture_ra
     j.pipeline = 1 + (int)fixture_below(random, 4);
     j.chunks = 1 + (int)fixture_below(random, 3);
     j.ddp = 1 + (int)fixture_below(random, 3);
+    j.blocks = 1 + (int)fixture_below(random, 5);
     int n_stage = j.pipeline * j.chunks;
     int32_t *stage = calloc((size_t)graph->n_op, sizeof *stage);
     smp_flow *flow;
@@ -353,7 +365,7 @@ static void test_memory_symbolic_training(void **state)
     double arena = 0, bound = 0;
     for (uint64_t seed = 1; seed <= 400; seed++)
         check_graph(seed, true, &arena, &bound);
-    assert_true(bound <= 23220544); /* more: a buffer lives longer than it must */
+    assert_true(bound <= 26797440); /* more: a buffer lives longer than it must */
     assert_true(arena <= 1.05 * bound);
     assert_true(pairs > 1000);
 }

@@ -96,6 +96,7 @@ static int64_t exact_bytes(const job *j, int rank)
                                     .chunks = j->shape.chunks,
                                     .microbatches = j->shape.microbatches,
                                     .ddp = 1,
+                                    .blocks = 1,
                                     .optimizer_states = smp_planned_states(true)};
     assert_int_equal(SMP_OK, smp_memory_plan(&input, &memory));
     int64_t bytes = memory->arena_bytes;

@@ -46,6 +46,7 @@ static void test_memory_target_weights(void **state)
                                                 .chunks = 1,
                                                 .microbatches = 1,
                                                 .ddp = 1,
+                                                .blocks = 1,
                                                 .optimizer_states = 2},
                             &memory));
         bool bf16 = targets[t].precision == SMP_PRECISION_BF16;

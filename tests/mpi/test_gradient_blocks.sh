@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# The promise for replicas: with one number of gradient blocks, 20 steps give the same losses, to the
+# last digit printed, and the same weights, to the last bit, for every ddp that divides it, pipeline
+# and recomputation; one process included. Batches of 4 micro-batches in 4 blocks, and of 12 in 4.
+# shellcheck source=training.sh
+source "$(dirname "${BASH_SOURCE[0]}")/training.sh"
+
+# A residual network with batch norm: running statistics are sums over the batch too.
+cat >residual.yaml <<'END'
+smp: 1
+name: residual
+inputs:
+  tokens:  {dtype: int32, shape: [64]}
+  targets: {dtype: int32, shape: [64]}
+ops:
+  - {op: embedding, name: wte, in: tokens, out: x, rows: 256, features: 8}
+  - {op: reshape, name: image, in: x, out: x, shape: [8, 8, 8]}
+  - {op: conv2d, name: a, in: x, out: a, channels: 8, kernel: 3, padding: 1, bias: false}
+  - {op: batchnorm, name: a.norm, in: a, out: a}
+  - {op: relu, name: a.relu, in: a, out: a}
+  - {op: conv2d, name: b, in: a, out: a, channels: 8, kernel: 3, padding: 1, bias: false}
+  - {op: batchnorm, name: b.norm, in: a, out: a}
+  - {op: add, name: join, in: [x, a], out: x}
+  - {op: reshape, name: rows, in: x, out: x, shape: [64, 8]}
+  - {op: linear, name: head, in: x, out: logits, features: 256}
+  - {op: cross_entropy, name: loss, in: [logits, targets], out: loss}
+loss: loss
+END
+
+# A weight that three operators use, in the first and the last stage; a tensor that skips a stage.
+cat >ties.yaml <<'END'
+smp: 1
+name: ties
+let: {T: 32, d: 16, vocab: 256}
+inputs:
+  tokens: {dtype: int32, shape: [T]}
+  targets: {dtype: int32, shape: [T]}
+ops:
+  - {op: embedding, name: wte, in: tokens, out: e, rows: vocab, features: d}
+  - {op: linear, name: mix, in: e, out: x, features: d}
+  - {op: gelu, name: act, in: x, out: x}
+  - {op: linear, name: again, in: x, out: x, features: d, weight: mix.weight}
+  - {op: add, name: skip, in: [e, x], out: x}
+  - {op: linear, name: head, in: x, out: y, features: vocab, weight: wte.weight}
+  - {op: cross_entropy, name: loss, in: [y, targets], out: loss}
+loss: loss
+END
+
+# all_ways MODEL NAME MICROBATCHES DDP:STAGES:SCHEDULE:CHUNKS:RECOMPUTE...: micro-batches of all replicas
+# in four blocks; the first is what the others are compared with.
+all_ways() {
+    local model=$1 name=$2 all=$3 ddp stages schedule chunks redo configuration reference=
+    shift 3
+    for configuration in "$@"; do
+        IFS=: read -r ddp stages schedule chunks redo <<<"$configuration"
+        plan split.yaml "$model" $((ddp * stages)) "$stages" "$ddp" "$schedule" "$chunks" \
+            $((all / ddp)) 2 "$redo" --gradient-blocks 4
+        train split.yaml $((ddp * stages)) "${reference:-$name}" >/dev/null
+        [ -z "$reference" ] || {
+            expect_equal "$configuration: replicas" "$(wc -l <"$reference.weights" | tr -d ' ')" "$ddp"
+            sort -u -o "$reference.weights" "$reference.weights"
+            same "$reference" "$name"
+        }
+        reference=other
+    done
+}
+ways=(1:1:simple:1:none 1:2:interleaved:1:none 2:1:simple:1:none 2:2:interleaved:2:none
+    4:1:simple:1:all 2:2:zero-bubble:1:all 1:2:interleaved:2:all)
+all_ways "$SMP_EXAMPLES/gpt-tiny.yaml" gpt 4 "${ways[@]}"
+all_ways residual.yaml residual 12 "${ways[@]}"
+all_ways ties.yaml ties 12 "${ways[@]}"
+
+# A plan says how many blocks it has unless they are ddp; blocks change bits, or the above shows nothing.
+expect_match split.yaml 'gradient_blocks: 4'
+plan blocks.yaml ties.yaml 1 1 1 simple 1 12 2 none
+expect_no_match blocks.yaml gradient_blocks
+train blocks.yaml 1 one
+expect_equal "another tree, other bits" "$(cmp -s one.weights ties.weights || echo other)" other
+plan blocks.yaml ties.yaml 1 1 1 simple 1 12 2 none --gradient-blocks 3
+train blocks.yaml 1 three # not a power of two: one process alone, or three replicas
+plan blocks.yaml ties.yaml 3 1 3 simple 1 4 2 none
+train blocks.yaml 3 replicas
+sort -u -o replicas.weights replicas.weights
+same replicas three
+
+# What cannot be shared out.
+expect_exit 2 smp-partition ties.yaml -n 2 --stages 1 --ddp 2 --microbatches 4 --gradient-blocks 3
+expect_exit 2 smp-partition ties.yaml -n 2 --stages 1 --ddp 2 --microbatches 3 --gradient-blocks 4
+expect_exit 2 smp-partition ties.yaml -n 1 --gradient-blocks 0
+expect_exit 2 smp-partition ties.yaml -n 1 --gradient-blocks 3000000
+for blocks in 0 5 x 1048577; do
+    sed "s/gradient_blocks: 4/gradient_blocks: $blocks/" split.yaml >bad.yaml
+    expect_bad 'bad.yaml:4:[0-9]*: .*gradient_blocks' smp-partition check bad.yaml
+done
+finish
