@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "exec/state/device_wait.h"
+#include "exec/state/shards.h"
 #include "exec/state/weights.h"
 #include "schedule/show/picture.h"
 
@@ -44,23 +45,35 @@ static smp_status find_weight(const smp *s, const char *name, int64_t count, int
     return SMP_OK;
 }
 
+/* The part that a member of the first shard group has, from the rank of it that owns the weight. */
+static smp_status share_part(smp *s, int32_t held, int member, float *values)
+{
+    const bool source = held >= 0 && s->memory->param[held].owner && s->comm.replica == member;
+    int root = source ? s->comm.world_rank : -1;
+    smp_status status = SMP_OK;
+    smp__range part = {0, 0};
+    SMP_TRY(smp__comm_max(&s->comm, &root));
+    if (source)
+        part = smp__own_range(s, held);
+    SMP_TRY(smp__comm_share(&s->comm, &part, sizeof part, root));
+    const int64_t bytes = (part.end - part.begin) * (int64_t)sizeof(float);
+    if (source && bytes > 0)
+        status = smp__copy_out(s, values + part.begin, smp__weight_at(s, held, part.begin), bytes);
+    if (!s->device->host_memory) /* a device may fail here, a host not */
+        SMP_TRY(smp__comm_agree(&s->comm, status));
+    return smp__comm_share(&s->comm, values + part.begin, bytes, root);
+}
+
 smp_status smp_weight_get(smp *s, const char *name, float *values, int64_t count)
 {
     int32_t param = -1;
     if (!s || !values)
         return smp_fail(SMP_ERR_INPUT, "smp_weight_get: a NULL argument");
     SMP_TRY(smp__comm_agree(&s->comm, find_weight(s, name, count, &param)));
-    int32_t held = smp__job_find_param(s, param);
-    bool source = held >= 0 && s->memory->param[held].owner && s->comm.replica == 0;
-    int root = source ? s->comm.world_rank : -1;
-    SMP_TRY(smp__comm_max(&s->comm, &root));
-    smp_status status = SMP_OK;
-    if (source)
-        status = smp__copy_out(s, values, s->arena + s->memory->param[held].weight,
-                               count * (int64_t)sizeof(float));
-    if (!s->device->host_memory) /* a device may fail here, a host not */
-        SMP_TRY(smp__comm_agree(&s->comm, status));
-    return smp__comm_share(&s->comm, values, count * (int64_t)sizeof(float), root);
+    const int32_t held = smp__job_find_param(s, param);
+    for (int member = 0; member < s->comm.shard_size; member++)
+        SMP_TRY(share_part(s, held, member, values));
+    return SMP_OK;
 }
 
 smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t count)
@@ -69,12 +82,16 @@ smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t
     if (!s || !values)
         return smp_fail(SMP_ERR_INPUT, "smp_weight_set: a NULL argument");
     SMP_TRY(smp__comm_agree(&s->comm, find_weight(s, name, count, &param)));
-    int32_t held = smp__job_find_param(s, param);
+    const int32_t held = smp__job_find_param(s, param);
     if (held < 0)
         return SMP_OK;
-    SMP_TRY(smp__copy_in(s, s->arena + s->memory->param[held].weight, values,
-                         count * (int64_t)sizeof(float)));
-    return smp__weight_round(s, held);
+    const smp__range here =
+        smp__weights_in_parts(s) ? smp__own_range(s, held) : (smp__range){0, count};
+    if (here.begin == here.end)
+        return SMP_OK;
+    SMP_TRY(smp__copy_in(s, smp__weight_at(s, held, here.begin), values + here.begin,
+                         (here.end - here.begin) * (int64_t)sizeof(float)));
+    return smp__region_round(s, s->memory->param[held].region);
 }
 
 /* It travels as so many bytes. */

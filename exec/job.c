@@ -7,8 +7,10 @@
 #include "exec/choose_device.h"
 #include "exec/state/checkpoint_save.h"
 #include "exec/state/device_wait.h"
+#include "exec/state/shards.h"
 #include "exec/state/weights.h"
 #include "exec/step/cost_samples.h"
+#include "exec/step/gather.h"
 #include "exec/step/joint_sums.h"
 #include "exec/step/loss_share.h"
 #include "exec/step/message_lanes.h"
@@ -27,7 +29,7 @@ static float *accumulator(const smp *s, int32_t use)
 {
     for (int32_t i = 0; i < s->memory->n_use; i++)
         if (s->memory->use[i].use == use)
-            return (float *)(s->arena + s->memory->use[i].offset);
+            return (float *)(s->arena + smp_memory_use_at(s->memory, &s->memory->use[i]));
     return NULL;
 }
 
@@ -48,9 +50,11 @@ static smp_status find_weights(smp *s, smp__call *call)
             return smp_fail(SMP_ERR_FAILED, "op '%s': weight %d has no place on this rank",
                             op->name, k);
         const smp_memory_param *param = &s->memory->param[index];
-        call->param[k] = (const float *)(s->arena + param->weight);
-        if (call->param16 && param->weight16 >= 0)
-            call->param16[k] = s->arena + param->weight16;
+        const smp_memory_region *region = &s->memory->region[param->region];
+        if (!region->part_weight)
+            call->param[k] = smp__weight_at(s, index, 0);
+        if (call->param16 && region->weight16 >= 0)
+            call->param16[k] = s->arena + region->weight16 + 2 * param->at;
         if (s->graph->training)
             call->dparam[k] = accumulator(s, op->use[k]);
     }
@@ -123,7 +127,7 @@ static smp_status build_host_buffers(smp *s)
 static smp_status build_device_buffers(smp *s)
 {
     const int64_t loss = SMP_LOSS_SLOT_BYTES * (int64_t)s->microbatches;
-    const int64_t square = (s->memory->n_param + 7) / 8 * 64;
+    const int64_t square = (s->piece_begin[s->memory->n_param] + 7) / 8 * 64;
     const int64_t piece = s->device->host_memory ? 0 : SMP__PIECE_BYTES;
     SMP_TRY(s->device->reserve(s->device_context, s->extra_bytes, &s->extra));
     SMP_TRY(s->device->reserve_host(
@@ -153,6 +157,7 @@ static smp_status build_plan(smp *s)
     SMP_TRY(smp_plan_bind(s->plan, s->graph, &s->stage_of_op));
     SMP_TRY(smp_flow_build(s->graph, s->stage_of_op, s->plan->n_stage, s->batch, &s->flow));
     SMP_TRY(plan_memory(s));
+    SMP_TRY(smp__pieces_build(s));
     SMP_TRY(smp__inputs_build(s));
     SMP_TRY(smp__loss_share_build(s));
     SMP_TRY(smp__cost_samples_build(s));
@@ -167,9 +172,16 @@ static smp_status build_memory(smp *s)
     SMP_TRY(build_calls(s));
     SMP_TRY(smp__messages_build(s));
     SMP_TRY(smp__reduce_build(s));
+    SMP_TRY(smp__gather_build(s));
     SMP_TRY(smp__joint_build(s));
     return smp_fail_context(smp__warm_up(s), "rank %d, %s, first run of the kernels",
                             s->comm.world_rank, s->device->describe(s->device_context));
+}
+
+/* In flight at once: R, A and G of every chunk, an item for each of its regions. */
+static int most_sums(const smp *s)
+{
+    return 3 * s->chunks * (2 + s->memory->n_region - s->chunks) + 2 * s->memory->n_use;
 }
 
 /* Before the arena, since it takes memory of the device too: what is free afterwards is free. */
@@ -178,7 +190,7 @@ static smp_status open_transport(smp *s)
     smp_transport_options options = {.comm = &s->comm,
                                      .device = s->device,
                                      .device_context = s->device_context,
-                                     .reductions = s->chunks + 1};
+                                     .reductions = most_sums(s)};
     SMP_TRY(smp__choose_transport(s));
     SMP_TRY(smp__comm_agree(&s->comm, smp__messages_lanes(s, &options)));
     return smp__comm_agree(&s->comm, s->transport->open(&options, &s->transport_context));
@@ -240,6 +252,7 @@ void smp__job_free(smp *s)
     if (s->comm.failed)
         return; /* messages in flight may still read and write these buffers */
     smp__reduce_free(s);
+    smp__gather_free(s);
     smp__joint_free(s);
     smp__messages_free(s);
     if (s->transport_context)
@@ -257,6 +270,8 @@ void smp__job_free(smp *s)
     free(s->stage_of_op);
     free(s->input);
     free(s->norm);
+    free(s->piece_begin);
+    free(s->pieces);
     free(s->rows);
     free(s->result);
     free(s->event);

@@ -25,6 +25,8 @@ typedef enum flag {
     FLAG_CUT_AT,
     FLAG_STAGES,
     FLAG_DDP,
+    FLAG_SHARD,
+    FLAG_SHARD_WHAT,
     FLAG_CHUNKS,
     FLAG_MICROBATCHES,
     FLAG_MICROBATCH_SIZE,
@@ -81,6 +83,11 @@ static const option_entry entries[] = {
     {FLAG_HEADING, "what is searched", NULL, 0, NULL},
     {FLAG_STAGES, "stages", "P|auto", IN_BOTH, "pipeline ranks"},
     {FLAG_DDP, "ddp", "D|auto", IN_BOTH, "replicas"},
+    {FLAG_SHARD, "shard", "S", IN_BOTH,
+     "replicas that hold one copy of the states together, each a part: divides ddp (default: the "
+     "plan's, or 1)"},
+    {FLAG_SHARD_WHAT, "shard-what", "optimizer|gradients|weights", IN_BOTH,
+     "which states: those of the optimizer (default), gradients too, weights too"},
     {FLAG_CHUNKS, "chunks", "V|auto", IN_BOTH, "stages per pipeline rank"},
     {FLAG_MICROBATCHES, "microbatches", "M|auto", IN_BOTH,
      "micro-batches per replica and step (check: default the plan's, else 4 x ranks)"},
@@ -323,6 +330,9 @@ static smp_status set_choice(smp_partition_options *o, const option_entry *entry
         o->target.backend = (smp_backend)choice;
         o->has_device = true;
         return SMP_OK;
+    case FLAG_SHARD_WHAT:
+        r->sharding.what = (smp_shard_what)choice;
+        return SMP_OK;
     case FLAG_PRECISION:
         o->target.precision = (smp_precision)choice;
         o->has_precision = true;
@@ -345,6 +355,8 @@ static smp_status set_search_option(smp_partition_options *o, const option_entry
         return parse_count(name, text, true, &r->stages);
     case FLAG_DDP:
         return parse_count(name, text, true, &r->ddp);
+    case FLAG_SHARD:
+        return parse_count(name, text, false, &r->sharding.shard);
     case FLAG_CHUNKS:
         return parse_count(name, text, true, &r->chunks);
     case FLAG_MICROBATCHES:

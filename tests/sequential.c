@@ -290,10 +290,17 @@ static smp_status sum_gradients(sequential *s)
 static smp_status update(sequential *s)
 {
     SMP_TRY(sum_gradients(s));
-    double squares = 0.0, square = 0.0;
+    double squares = 0.0;
     for (int32_t i = 0; s->options.clip_norm > 0.0f && i < s->graph->n_param; i++) {
-        SMP_TRY(s->device->square_sum(s->device_context, s->sum[i], s->graph->param[i].elements,
-                                      &square));
+        const int64_t n = s->graph->param[i].elements;
+        double square = 0.0;
+        for (int64_t at = 0; at < n; at += SMP_SQUARE_PIECE) {
+            double piece;
+            SMP_TRY(s->device->square_sums(s->device_context, s->sum[i] + at,
+                                           n - at < SMP_SQUARE_PIECE ? n - at : SMP_SQUARE_PIECE,
+                                           &piece));
+            square += piece;
+        }
         squares += s->graph->param[i].running ? 0.0 : square;
     }
     double norm = sqrt(squares), limit = (double)s->options.clip_norm;

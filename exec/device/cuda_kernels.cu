@@ -66,14 +66,17 @@ smp_status smp__cuda_round16(void *stream, void *target16, const float *source, 
     return smp__cuda_launched("round16");
 }
 
-/* Four values at a time whatever the alignment, so that the order is the same. Squares of floats
- * are exact in double. */
+/* A block each. Four values at a time whatever the alignment, so that the order is the same. Squares
+ * of floats are exact in double. */
 __global__ void __launch_bounds__(SMP_BLOCK)
-    square_parts(const float *values, int64_t n, bool packed, double *part) // [n], [gridDim.x]
+    square_pieces(const float *values, int64_t elements, bool packed,
+                  double *sums) // [], [gridDim.x]
 {
-    const int64_t quads = n / 4;
+    const int64_t piece = SMP_CUDA_SQUARE_PIECE, begin = blockIdx.x * piece;
+    const int64_t n = elements - begin < piece ? elements - begin : piece, quads = n / 4;
     double sum = 0;
-    for (int64_t i = smp_thread(); i < quads; i += smp_threads()) {
+    values += begin;
+    for (int64_t i = threadIdx.x; i < quads; i += SMP_BLOCK) {
         smp_pack<float> x;
         if (packed)
             x = smp_load16(values + 4 * i);
@@ -83,34 +86,20 @@ __global__ void __launch_bounds__(SMP_BLOCK)
         for (int k = 0; k < 4; k++)
             sum += (double)x.v[k] * (double)x.v[k];
     }
-    const int64_t last = quads * 4 + smp_thread();
+    const int64_t last = quads * 4 + threadIdx.x;
     if (last < n)
         sum += (double)values[last] * (double)values[last];
     sum = smp_block_sum_double(sum);
     if (threadIdx.x == 0)
-        part[blockIdx.x] = sum;
+        sums[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(SMP_BLOCK)
-    square_total(const double *part, int parts, double *total) // [parts], [1]
+smp_status smp__cuda_square_sums(void *stream, const float *values, int64_t elements, double *sum)
 {
-    double sum = 0;
-    for (int i = threadIdx.x; i < parts; i += SMP_BLOCK)
-        sum += part[i];
-    sum = smp_block_sum_double(sum);
-    if (threadIdx.x == 0)
-        *total = sum;
-}
-
-smp_status smp__cuda_square_sum(void *stream, const float *values, int64_t elements, double *parts,
-                                double *sum)
-{
-    const int64_t share = SMP_BLOCK * 64; /* of a block, unless there are too many */
-    const int blocks = (int)smp_blocks(elements, share, SMP_CUDA_SQUARE_PARTS);
-    SMP_LAUNCH(square_parts, blocks, SMP_BLOCK, 0, static_cast<cudaStream_t>(stream), values,
-               elements, !smp_misaligned(values, 16), blocks == 1 ? sum : parts);
-    if (blocks > 1) /* a small array needs one launch only */
-        SMP_LAUNCH(square_total, 1, SMP_BLOCK, 0, static_cast<cudaStream_t>(stream),
-                   static_cast<const double *>(parts), blocks, sum);
-    return smp__cuda_launched("square_sum");
+    if (elements <= 0)
+        return SMP_OK;
+    SMP_LAUNCH(square_pieces, (int)((elements + SMP_CUDA_SQUARE_PIECE - 1) / SMP_CUDA_SQUARE_PIECE),
+               SMP_BLOCK, 0, static_cast<cudaStream_t>(stream), values, elements,
+               !smp_misaligned(values, 16), sum);
+    return smp__cuda_launched("square_sums");
 }

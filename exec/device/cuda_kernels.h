@@ -7,7 +7,7 @@
 
 #include "graph/model/graph.h"
 
-enum { SMP_CUDA_SQUARE_PARTS = 1024 }; /* partial sums of smp__cuda_square_sum, at most */
+enum { SMP_CUDA_SQUARE_PIECE = 1 << 14 };
 
 #ifdef __cplusplus
 extern "C" {
@@ -17,11 +17,10 @@ extern "C" {
 smp_status smp__cuda_accumulate(void *stream, smp_dtype dtype, void *target, const void *source,
                                 int64_t elements);
 
-/* *sum = the sum of squares in double, in an order that depends only on `elements`. parts:
- * SMP_CUDA_SQUARE_PARTS doubles of device memory, overwritten. sum: device memory, or pinned host
- * memory that the device can write to. 0 elements: 0. */
-smp_status smp__cuda_square_sum(void *stream, const float *values, int64_t elements, double *parts,
-                                double *sum);
+/* sum[i] = the sum of squares in double of piece i, SMP_CUDA_SQUARE_PIECE values or what is left, in
+ * an order that depends only on how many there are. sum: device memory, or pinned host memory that
+ * the device can write to. */
+smp_status smp__cuda_square_sums(void *stream, const float *values, int64_t elements, double *sum);
 
 /* target16[i] = source[i] rounded to nearest even. */
 smp_status smp__cuda_round16(void *stream, void *target16, const float *source, int64_t elements);

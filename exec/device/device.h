@@ -10,6 +10,8 @@
 #include "exec/optimizer/optimizer.h"
 #include "graph/model/op.h"
 
+enum { SMP_SQUARE_PIECE = 1 << 14 };
+
 typedef struct smp_device_options {
     smp_precision precision;
     int node_rank; /* of this process among those on its node: which GPU is its own */
@@ -53,9 +55,9 @@ typedef struct smp_device {
     /* target[i] += source[i], of SMP_F32 or SMP_BF16 (added in fp32, rounded once) */
     smp_status (*add)(void *context, smp_dtype dtype, void *target, const void *source,
                       int64_t elements);
-    /* *sum (of reserve_host) = the sum of squares in double, in an order that depends only on
-     * `elements`. */
-    smp_status (*square_sum)(void *context, const float *values, int64_t elements, double *sum);
+    /* sum[i] (of reserve_host) = the sum of squares in double of piece i, SMP_SQUARE_PIECE values or
+     * what is left, in an order that depends only on how many there are. */
+    smp_status (*square_sums)(void *context, const float *values, int64_t elements, double *sum);
     /* target16[i] = bf16 of source[i]. NULL where there is no bf16. */
     smp_status (*round16)(void *context, void *target16, const float *source, int64_t elements);
     smp_status (*update)(void *context, const smp_optimizer *optimizer, const smp_update *update);

@@ -136,9 +136,8 @@ static smp_status cpu_round16(void *context, void *target16, const float *source
     return SMP_OK;
 }
 
-static smp_status cpu_square_sum(void *context, const float *values, int64_t elements, double *out)
+static double square_sum(const float *values, int64_t elements)
 {
-    (void)context;
     enum { LANES = 8 };
     double lane[LANES] = {0};
     int64_t whole = elements - elements % LANES;
@@ -150,7 +149,14 @@ static smp_status cpu_square_sum(void *context, const float *values, int64_t ele
     double sum = 0.0;
     for (int j = 0; j < LANES; j++)
         sum += lane[j];
-    *out = sum;
+    return sum;
+}
+
+static smp_status cpu_square_sums(void *context, const float *values, int64_t elements, double *sum)
+{
+    (void)context;
+    for (int64_t left = elements; left > 0; left -= SMP_SQUARE_PIECE, values += SMP_SQUARE_PIECE)
+        *sum++ = square_sum(values, left < SMP_SQUARE_PIECE ? left : SMP_SQUARE_PIECE);
     return SMP_OK;
 }
 
@@ -209,7 +215,7 @@ const smp_device smp__device_cpu = {
     .upload = cpu_copy,
     .download = cpu_copy,
     .add = cpu_add,
-    .square_sum = cpu_square_sum,
+    .square_sums = cpu_square_sums,
     .round16 = cpu_round16,
     .update = cpu_update,
     .kernels = cpu_kernels,

@@ -39,7 +39,6 @@ typedef struct cuda_context {
     smp_cuda cuda; /* first: what kernels get */
     char text[320];
     char id[64];
-    double *square; /* [SMP_CUDA_SQUARE_PARTS] of device memory */
     cudaEvent_t reference[REFERENCES];
     double reference_s[REFERENCES];
     int64_t n_reference;
@@ -130,8 +129,7 @@ static smp_status open_libraries(cuda_context *c)
     SMP_TRY(smp__blas_check(smp__blas.cublasLtCreate((cublasLtHandle_t *)&cuda->blas),
                             "cublasLtCreate"));
     SMP_TRY(smp__dnn_open(&cuda->dnn, cuda->stream));
-    SMP_TRY(reserve_workspace(c));
-    return SMP_CUDA(cudaMalloc, (void **)&c->square, SMP_CUDA_SQUARE_PARTS * sizeof(double));
+    return reserve_workspace(c);
 }
 
 /* Unwatched: the stream is idle, so this waits for no work. */
@@ -168,8 +166,6 @@ static void cuda_close(void *context)
     for (int i = 0; i < c->stamps; i++)
         if (c->stamp[i].event)
             cudaEventDestroy(c->stamp[i].event);
-    if (c->square)
-        cudaFree(c->square);
     if (c->cuda.workspace)
         cudaFree(c->cuda.workspace);
     smp__dnn_close(c->cuda.dnn);
@@ -328,10 +324,10 @@ static smp_status cuda_add(void *context, smp_dtype dtype, void *target, const v
     return smp__cuda_accumulate(stream_of(context), dtype, target, source, elements);
 }
 
-static smp_status cuda_square_sum(void *context, const float *values, int64_t elements, double *sum)
+static smp_status cuda_square_sums(void *context, const float *values, int64_t elements,
+                                   double *sum)
 {
-    return smp__cuda_square_sum(stream_of(context), values, elements,
-                                ((const cuda_context *)context)->square, sum);
+    return smp__cuda_square_sums(stream_of(context), values, elements, sum);
 }
 
 static const smp_op_kernels *cuda_kernels(const smp_op_kind *kind, smp_precision precision)
@@ -420,7 +416,7 @@ const smp_device smp__device_cuda = {
     .upload = cuda_upload,
     .download = cuda_download,
     .add = cuda_add,
-    .square_sum = cuda_square_sum,
+    .square_sums = cuda_square_sums,
     .round16 = cuda_round16,
     .update = cuda_update,
     .kernels = cuda_kernels,

@@ -2,8 +2,7 @@
  *
  * The header is text, so that `head` shows it, zeroes, and in its last eight bytes the hash of all
  * that is before. Every version from 2 on begins with its number and ends with that hash: a file of
- * a later version can be told from a damaged one. Version 1 had no hash, no `samples` and no
- * `saved`. The name of the model stands last: however long it is, it pushes no other line out. */
+ * another version can be told from a damaged one. The name of the model stands last: however long it is, it pushes no other line out. */
 #include "exec/state/checkpoint_file.h"
 
 #include <errno.h>
@@ -18,11 +17,32 @@ enum { TEXT_BYTES = SMP__CHECKPOINT_HEADER_BYTES - (int)sizeof(uint64_t) };
 
 int64_t smp__checkpoint_offset(const smp_graph *graph, int32_t param, int states)
 {
-    int64_t elements = 0;
+    int64_t bytes = 0;
     for (int32_t i = 0; i < param; i++)
-        elements += graph->param[i].elements;
-    return SMP__CHECKPOINT_HEADER_BYTES + elements * (1 + states) * (int64_t)sizeof(float) +
-           param * (int64_t)sizeof(uint64_t); /* a hash behind each */
+        bytes += graph->param[i].elements * (int64_t)sizeof(float) +
+                 smp__checkpoint_pieces(graph->param[i].elements) * (int64_t)sizeof(uint64_t);
+    return SMP__CHECKPOINT_HEADER_BYTES + bytes * (1 + states);
+}
+
+int64_t smp__checkpoint_values_at(const smp_graph *graph, int32_t param, int states, int k)
+{
+    return smp__checkpoint_offset(graph, param, states) +
+           k * graph->param[param].elements * (int64_t)sizeof(float);
+}
+
+int64_t smp__checkpoint_hashes_at(const smp_graph *graph, int32_t param, int states, int k)
+{
+    return smp__checkpoint_values_at(graph, param, states, states + 1) +
+           k * smp__checkpoint_pieces(graph->param[param].elements) * (int64_t)sizeof(uint64_t);
+}
+
+void smp__checkpoint_hash(const float *values, int64_t elements, uint64_t *hash)
+{
+    for (int64_t at = 0; at < elements; at += SMP_PIECE_ELEMENTS) {
+        const int64_t left = elements - at;
+        const size_t n = (size_t)(left < SMP_PIECE_ELEMENTS ? left : SMP_PIECE_ELEMENTS);
+        *hash++ = smp_hash(0, values + at, n * sizeof(float));
+    }
 }
 
 smp_status smp__checkpoint_transfer(int fd, void *data, int64_t bytes, int64_t offset, bool writing,
@@ -65,25 +85,18 @@ smp_status smp__checkpoint_header_write(int fd, const smp__checkpoint_header *he
     return smp__checkpoint_transfer(fd, bytes, SMP__CHECKPOINT_HEADER_BYTES, 0, true, path);
 }
 
-static bool parse_version_1(const char *bytes, smp__checkpoint_header *h)
-{
-    const char *at = strstr(bytes, "\nfingerprint ");
-    return at && sscanf(at, " fingerprint %" SCNx64 " step %" SCNd64 " optimizer %63s states %d",
-                        &h->fingerprint, &h->step, h->optimizer, &h->states) == 4;
-}
-
 static bool parse(const char *bytes, smp__checkpoint_header *h)
 {
     int used = 0;
     if (sscanf(bytes, "SMP checkpoint %d%n", &h->version, &used) != 1 || bytes[used] != '\n')
         return false;
     if (h->version == 1)
-        return parse_version_1(bytes, h);
+        return true; /* it had no hash */
     uint64_t hash;
     memcpy(&hash, bytes + TEXT_BYTES, sizeof(hash));
     if (hash != smp_hash(0, bytes, TEXT_BYTES))
         return false;
-    return h->version > SMP__CHECKPOINT_VERSION ||
+    return h->version != SMP__CHECKPOINT_VERSION ||
            sscanf(bytes + used,
                   " fingerprint %" SCNx64 " step %" SCNd64 " samples %" SCNd64 " saved %" SCNd64
                   " optimizer %63s states %d",

@@ -7,16 +7,17 @@
 
 #include "graph/base/status.h"
 #include "graph/model/graph.h"
+#include "schedule/memory/memory.h"
 
-enum { SMP__CHECKPOINT_HEADER_BYTES = 4096, SMP__CHECKPOINT_VERSION = 2 };
+enum { SMP__CHECKPOINT_HEADER_BYTES = 4096, SMP__CHECKPOINT_VERSION = 3 };
 enum { SMP__CHECKPOINT_STATES = 100 }; /* per weight at most; optimizers have two or none */
 
 typedef struct smp__checkpoint_header {
-    int version; /* above SMP__CHECKPOINT_VERSION: nothing else is known */
+    int version; /* not SMP__CHECKPOINT_VERSION: nothing else is known for sure */
     uint64_t fingerprint;
     int64_t step;
-    int64_t samples; /* position in the data; -1: not known (version 1) */
-    int64_t saved;   /* the how manieth save into its directory, from 1; 0 in version 1 */
+    int64_t samples; /* position in the data; -1: not known */
+    int64_t saved;   /* the how manieth save into its directory, from 1 */
     int states;      /* of the optimizer, per weight */
     char optimizer[64];
 } smp__checkpoint_header;
@@ -24,6 +25,16 @@ typedef struct smp__checkpoint_header {
 /* Where a weight begins in a file with so many states of the optimizer for each; of the weight
  * behind the last: the length of the file. */
 int64_t smp__checkpoint_offset(const smp_graph *graph, int32_t param, int states);
+/* Where the values (k 0) or a state (k) of a weight begin, and the hashes of their pieces of
+ * SMP_PIECE_ELEMENTS, 64 bits each. */
+int64_t smp__checkpoint_values_at(const smp_graph *graph, int32_t param, int states, int k);
+int64_t smp__checkpoint_hashes_at(const smp_graph *graph, int32_t param, int states, int k);
+/* The hashes of the pieces of `elements` values, which begin with a whole piece. */
+void smp__checkpoint_hash(const float *values, int64_t elements, uint64_t *hash);
+static inline int64_t smp__checkpoint_pieces(int64_t elements)
+{
+    return (elements + SMP_PIECE_ELEMENTS - 1) / SMP_PIECE_ELEMENTS;
+}
 /* `bytes` at `offset`, all of them. SMP_ERR_FAILED with the path. */
 smp_status smp__checkpoint_transfer(int fd, void *data, int64_t bytes, int64_t offset, bool writing,
                                     const char *path);

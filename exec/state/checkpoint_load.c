@@ -13,50 +13,71 @@
 #include "exec/state/checkpoint_folder.h"
 #include "exec/state/checkpoint_save.h"
 #include "exec/state/device_wait.h"
+#include "exec/state/shards.h"
 #include "exec/state/weights.h"
 
-/* One array of the arena from the file, and into the hash; NULL: into the hash alone. */
-static smp_status read_array(smp *s, char *array, int64_t bytes, int fd, int64_t offset,
-                             const char *path, uint64_t *hash)
+/* A range of an array of the file, to its place here; it begins with a whole piece. */
+static smp_status read_pieces(char *array, int64_t n, int fd, int64_t offset, int64_t hashes_at,
+                              const char *path, bool *whole)
 {
-    const bool direct = array && s->device->host_memory;
-    char *copy = direct ? NULL : malloc((size_t)bytes + 1);
-    if (!direct && !copy)
-        return smp_fail_memory((size_t)bytes);
-    char *values = direct ? array : copy;
-    smp_status status = smp__checkpoint_transfer(fd, values, bytes, offset, false, path);
-    if (status == SMP_OK && array && copy)
-        status = smp__copy_in(s, array, copy, bytes);
+    const size_t pieces = (size_t)smp__checkpoint_pieces(n);
+    const int64_t bytes = n * (int64_t)sizeof(float);
+    uint64_t *stored = malloc(2 * pieces * sizeof *stored + 1);
+    if (!stored)
+        return smp_fail_memory(2 * pieces * sizeof *stored);
+    smp_status status = smp__checkpoint_transfer(fd, stored, (int64_t)(pieces * sizeof *stored),
+                                                 hashes_at, false, path);
     if (status == SMP_OK)
-        *hash = smp_hash(*hash, values, (size_t)bytes);
-    free(copy);
+        status = smp__checkpoint_transfer(fd, array, bytes, offset, false, path);
+    if (status == SMP_OK)
+        smp__checkpoint_hash((const float *)(const void *)array, n, stored + pieces);
+    *whole = status == SMP_OK && memcmp(stored, stored + pieces, pieces * sizeof *stored) == 0;
+    free(stored);
     return status;
 }
 
-/* Values, states and hash of one weight. A job for inference has no place for the states. */
-static smp_status read_weight(smp *s, const smp_memory_param *param, int states, int fd,
-                              const char *path)
+/* Values (k 0) or a state of one weight, as far as this rank has them: a device's through memory of
+ * the host, a bounded part at a time. */
+static smp_status read_array(smp *s, int32_t index, int k, smp__range here, int states, int fd,
+                             const char *path)
 {
-    int64_t bytes = s->graph->param[param->param].elements * (int64_t)sizeof(float);
-    int64_t offset = smp__checkpoint_offset(s->graph, param->param, states);
-    uint64_t hash = 0, stored = 0;
-    for (int k = 0; k <= states; k++, offset += bytes) {
-        char *array = k == 0                    ? s->arena + param->weight
-                      : k <= smp__job_states(s) ? s->arena + param->state[k - 1]
-                                                : NULL;
-        SMP_TRY(read_array(s, array, bytes, fd, offset, path, &hash));
+    enum { AT_ONCE = 256 * SMP_PIECE_ELEMENTS };
+    const int32_t param = s->memory->param[index].param;
+    const int64_t offset = smp__checkpoint_values_at(s->graph, param, states, k),
+                  hashes_at = smp__checkpoint_hashes_at(s->graph, param, states, k);
+    const bool direct = s->device->host_memory;
+    char *copy = direct ? NULL : malloc(AT_ONCE * sizeof(float));
+    smp_status status = direct || copy ? SMP_OK : smp_fail_memory(AT_ONCE * sizeof(float));
+    bool whole = true;
+    for (int64_t at = here.begin; at < here.end && status == SMP_OK && whole; at += AT_ONCE) {
+        const int64_t n = here.end - at < AT_ONCE ? here.end - at : AT_ONCE;
+        char *array =
+            (char *)(k == 0 ? smp__weight_at(s, index, at) : smp__state_at(s, index, k - 1, at));
+        status = read_pieces(direct ? array : copy, n, fd, offset + 4 * at,
+                             hashes_at + at / SMP_PIECE_ELEMENTS * (int64_t)sizeof(uint64_t), path,
+                             &whole);
+        if (status == SMP_OK && !direct)
+            status = smp__copy_in(s, array, copy, n * (int64_t)sizeof(float));
     }
-    SMP_TRY(smp__checkpoint_transfer(fd, &stored, sizeof(stored), offset, false, path));
-    if (stored != hash)
+    free(copy);
+    if (status == SMP_OK && !whole)
         return smp_fail(SMP_ERR_INPUT, "%s: weight '%s' is damaged", path,
-                        s->graph->param[param->param].name);
-    return SMP_OK;
+                        s->graph->param[param].name);
+    return status;
 }
 
+/* A job for inference has no place for the states. */
 static smp_status read_weights(smp *s, int states, int fd, const char *path)
 {
-    for (int32_t i = 0; i < s->memory->n_param; i++)
-        SMP_TRY(read_weight(s, &s->memory->param[i], states, fd, path));
+    for (int32_t i = 0; i < s->memory->n_param; i++) {
+        const int64_t n = s->graph->param[s->memory->param[i].param].elements;
+        const smp__range own = smp__own_range(s, i);
+        SMP_TRY(read_array(s, i, 0, smp__weights_in_parts(s) ? own : (smp__range){0, n}, states, fd,
+                           path));
+        for (int k = 1; k <= states && k <= smp__job_states(s); k++)
+            SMP_TRY(read_array(s, i, k, own, states, fd, path));
+    }
+    s->stale = false;
     return smp__weights_round(s);
 }
 
@@ -64,8 +85,8 @@ static smp_status read_weights(smp *s, int states, int fd, const char *path)
 static smp_status check_header(const smp *s, const smp__checkpoint_header *header, int64_t step,
                                const char *path)
 {
-    if (header->version > SMP__CHECKPOINT_VERSION)
-        return smp_fail(SMP_ERR_INPUT, "%s: is of version %d, this program reads 1 to %d", path,
+    if (header->version != SMP__CHECKPOINT_VERSION)
+        return smp_fail(SMP_ERR_INPUT, "%s: is of version %d, this program reads version %d", path,
                         header->version, SMP__CHECKPOINT_VERSION);
     if (header->step != step)
         return smp_fail(SMP_ERR_INPUT,

@@ -38,10 +38,10 @@ static bool start_thread(smp *s)
     return s->saving.running;
 }
 
-/* Other replicas have the same; the name is rank 0's, of whatever replica. */
+/* Every rank has a share; the name is rank 0's, of whatever replica. */
 static bool has_work(const smp *s, smp__save_phase phase)
 {
-    return phase == SMP__SAVE_WRITE ? s->comm.replica == 0 : s->comm.world_rank == 0;
+    return phase == SMP__SAVE_WRITE || s->comm.world_rank == 0;
 }
 
 static void start_phase(smp *s, smp__save_phase phase)
@@ -144,7 +144,7 @@ static smp_status prepare(smp *s, const char *path)
     if (s->comm.world_rank == 0)
         SMP_TRY(smp__checkpoint_folder_make(path));
     const bool copies = v->behind || !s->device->host_memory;
-    return copies && has_work(s, SMP__SAVE_WRITE) ? smp__part_copy(s) : SMP_OK;
+    return copies ? smp__part_copy(s) : SMP_OK;
 }
 
 static smp_status start(smp *s, const char *path, bool behind)

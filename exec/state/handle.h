@@ -49,6 +49,8 @@ typedef struct smp__chunk {
     smp__call *call; /* [layout->n_call] */
     int n_channel;
     smp__channel *channel; /* all messages of this chunk */
+    bool gathers;          /* its weights are under way */
+    int64_t gathered;      /* where weights in parts were gathered last */
 } smp__chunk;
 
 /* A tied weight's accumulator on its way from / to another rank. */
@@ -61,8 +63,25 @@ typedef struct smp__tie_message {
     smp_request request;
 } smp__tie_message;
 
+/* A sum over replicas, or a gather, of this rank. */
+typedef struct smp__sum_item {
+    smp_sum sum;
+    int64_t *cut;             /* owned; NULL: borrowed */
+    int64_t offset;           /* elements from the bucket's or the gathered weights' beginning */
+    int32_t region;           /* of the parts */
+    smp_reduction *reduction; /* NULL: not in flight */
+} smp__sum_item;
+
+/* Those of a chunk. */
+typedef struct smp__sum_list {
+    smp__sum_item *item;
+    int n;
+} smp__sum_list;
+
 typedef struct smp__reducer {
-    smp_reduction **bucket; /* [chunks]; NULL: not in flight */
+    smp__sum_list *scatter; /* [chunks] R */
+    smp__sum_list *across;  /* [chunks] A */
+    smp__sum_list *gather;  /* [chunks] G */
     smp__tie_message *tie;
     int n_tie;
 } smp__reducer;
@@ -134,11 +153,13 @@ struct smp {
     char *host;     /* of device->reserve_host: inputs, and what the host reads after a wait: */
     char *loss;     /* in it: [microbatches] smp__loss_slot, 64 bytes apart */
     char *share;    /* in it: likewise, where `loss_gradient` is copied from */
-    double *square; /* in it: [n_param] sums of squares of gradients */
+    double *square; /* in it: sums of squares of this rank's pieces; see exec/state/shards.h */
     char *piece;    /* in it: SMP__PIECE_BYTES for copies; NULL with host memory */
     smp__reducer reducer;
     smp__joint_sums joint;
-    double *norm;        /* [graph->n_param + SMP__STEP_SUMS] for the global norm */
+    int64_t *piece_begin; /* [memory->n_param + 1] pieces of weights */
+    double *pieces;       /* [piece_begin[n_param]] a number for each, of the shard group */
+    double *norm;         /* [graph->n_param + SMP__STEP_SUMS] for the global norm */
     double *rows;        /* [ddp * microbatches]: what each loss is a mean over, see loss_share.h */
     MPI_Comm rows_group; /* ranks that have to tell each other at the start; MPI_COMM_NULL: none */
     double *result;      /* [2 * ddp * microbatches + world_size + 1]: losses, their rows, times of
@@ -150,11 +171,13 @@ struct smp {
     int skipped_in_row;   /* the last ones */
     int64_t samples;      /* position in the data behind them; -1: not known */
     bool training_call;   /* false while evaluating */
-    bool broken;          /* a step failed */
+    bool stale;  /* weights have been updated, each rank its part, and not gathered since */
+    bool broken; /* a step failed */
     char load_note[1024]; /* see smp_load_note */
     smp_action current;   /* action in progress, for messages */
     const char *doing;    /* ... and what this rank does outside of steps; NULL: it is in one */
     int64_t position;     /* actions of the step that are enqueued */
+    int64_t at;           /* in the program: the action in progress */
     int64_t passed;       /* ... of which the device has done at least so many */
     int64_t calls;        /* operators enqueued, for smp__device_pace */
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "exec/state/device_wait.h"
+#include "exec/state/shards.h"
 #include "graph/base/random.h"
 #include "graph/base/text.h"
 
@@ -48,30 +49,25 @@ static void fill_range(const smp_param *param, uint64_t key, int64_t begin, int6
     }
 }
 
-static float *at(const smp *s, int64_t offset)
-{
-    return (float *)(s->arena + offset);
-}
-
-static int64_t elements_of(const smp *s, int32_t index)
-{
-    return s->graph->param[s->memory->param[index].param].elements;
-}
-
+/* Of what is here: all of it, or its part. */
 static smp_status init_param(smp *s, int32_t index)
 {
     const smp_memory_param *param = &s->memory->param[index];
     const smp_param *p = &s->graph->param[param->param];
+    const smp__range here =
+        smp__weights_in_parts(s) ? smp__own_range(s, index) : (smp__range){0, p->elements};
     uint64_t key = smp_random_mix(s->options.seed ^ smp_random_mix((uint64_t)param->param));
+    if (here.begin == here.end)
+        return SMP_OK;
     if (s->device->host_memory) {
-        fill_range(p, key, 0, p->elements, at(s, param->weight));
+        fill_range(p, key, here.begin, here.end, smp__weight_at(s, index, here.begin));
         return SMP_OK;
     }
     const int64_t piece = SMP__PIECE_BYTES / (int64_t)sizeof(float);
-    for (int64_t begin = 0; begin < p->elements; begin += piece) {
-        int64_t n = p->elements - begin < piece ? p->elements - begin : piece;
+    for (int64_t begin = here.begin; begin < here.end; begin += piece) {
+        int64_t n = here.end - begin < piece ? here.end - begin : piece;
         fill_range(p, key, begin, begin + n, (float *)s->piece);
-        SMP_TRY(s->device->upload(s->device_context, at(s, param->weight) + begin, s->piece,
+        SMP_TRY(s->device->upload(s->device_context, smp__weight_at(s, index, begin), s->piece,
                                   n * (int64_t)sizeof(float)));
         SMP_TRY(smp__device_idle(s));
     }
@@ -85,38 +81,46 @@ smp_status smp__weights_init(smp *s)
     return smp__weights_round(s);
 }
 
-smp_status smp__weight_round(smp *s, int32_t index)
+smp_status smp__region_round(smp *s, int32_t index)
 {
-    const smp_memory_param *param = &s->memory->param[index];
-    if (param->weight16 < 0)
+    const smp_memory_region *region = &s->memory->region[index];
+    if (region->weight16 < 0 || region->elements == 0)
         return SMP_OK;
-    return s->device->round16(s->device_context, s->arena + param->weight16, at(s, param->weight),
-                              elements_of(s, index));
+    return s->device->round16(s->device_context, s->arena + region->weight16,
+                              (const float *)(s->arena + region->weight), region->elements);
 }
 
 smp_status smp__weights_round(smp *s)
 {
-    for (int32_t i = 0; i < s->memory->n_param; i++)
-        SMP_TRY(smp__weight_round(s, i));
+    for (int32_t i = 0; i < s->memory->n_region; i++)
+        SMP_TRY(smp__region_round(s, i));
     return SMP_OK;
 }
 
-/* Does this rank count the weight in what is summed over all ranks? */
+/* Does this rank's shard group count the weight in what is summed over all ranks? */
 static bool counts(const smp *s, int32_t index)
 {
-    return s->memory->param[index].owner && s->comm.replica == 0;
+    return s->memory->param[index].owner && s->comm.replica < s->comm.shard_size;
 }
 
-/* Enqueued: of every weight the gradient's, its own (0) or a state's (k). */
+static float *array_at(const smp *s, int32_t index, int k, int64_t element)
+{
+    return k == GRADIENT ? smp__grad_at(s, index, element)
+           : k == 0      ? smp__weight_at(s, index, element)
+                         : smp__state_at(s, index, k - 1, element);
+}
+
+/* Enqueued: of the own part of every weight, piece by piece, the gradient's, its own (0) or a state's
+ * (k). */
 static smp_status sum_squares(smp *s, int k)
 {
     for (int32_t i = 0; i < s->memory->n_param; i++) {
-        const smp_memory_param *param = &s->memory->param[i];
-        int64_t offset = k == GRADIENT ? param->grad : k == 0 ? param->weight : param->state[k - 1];
-        if (!counts(s, i))
+        const smp__range own = smp__own_range(s, i);
+        if (!counts(s, i) || own.begin == own.end)
             continue;
-        SMP_TRY(s->device->square_sum(s->device_context, at(s, offset), elements_of(s, i),
-                                      &s->square[i]));
+        double *pieces = s->square + s->piece_begin[i] + own.begin / SMP_PIECE_ELEMENTS;
+        SMP_TRY(s->device->square_sums(s->device_context, array_at(s, i, k, own.begin),
+                                       own.end - own.begin, pieces));
         SMP_TRY(smp__device_pace(s)); /* other ranks' gradients may not be there yet */
     }
     return SMP_OK;
@@ -127,14 +131,26 @@ smp_status smp__weights_square(smp *s)
     return sum_squares(s, GRADIENT);
 }
 
+/* Of a weight whose pieces are all known: in their order. */
+static double add_pieces(const smp *s, int32_t index)
+{
+    double sum = 0.0;
+    for (int64_t i = s->piece_begin[index]; i < s->piece_begin[index + 1]; i++)
+        sum += s->pieces[i];
+    return sum;
+}
+
 smp_status smp__weights_norm(smp *s, double also[SMP__STEP_SUMS], double *norm)
 {
     double *others = s->norm + s->graph->n_param;
+    memcpy(s->pieces, s->square, (size_t)s->piece_begin[s->memory->n_param] * sizeof(*s->pieces));
+    if (s->comm.replica < s->comm.shard_size)
+        SMP_TRY(smp__pieces_share(s, s->pieces));
     memset(s->norm, 0, (size_t)s->graph->n_param * sizeof(double));
     memcpy(others, also, SMP__STEP_SUMS * sizeof(double));
     for (int32_t i = 0; i < s->memory->n_param; i++)
-        if (counts(s, i))
-            s->norm[s->memory->param[i].param] = s->square[i];
+        if (counts(s, i) && s->comm.replica == 0)
+            s->norm[s->memory->param[i].param] = add_pieces(s, i);
     SMP_TRY(smp__comm_sum(&s->comm, s->norm, s->graph->n_param + SMP__STEP_SUMS));
     double sum = 0.0;
     for (int32_t i = 0; i < s->graph->n_param; i++) /* a statistic: 0, or NaN if not finite */
@@ -149,8 +165,9 @@ static smp_status check_finite(smp *s, int k)
 {
     SMP_TRY(sum_squares(s, k));
     SMP_TRY(smp__device_idle(s));
+    memcpy(s->pieces, s->square, (size_t)s->piece_begin[s->memory->n_param] * sizeof(*s->pieces));
     for (int32_t i = 0; i < s->memory->n_param; i++)
-        if (counts(s, i) && !isfinite(s->square[i]))
+        if (counts(s, i) && !isfinite(add_pieces(s, i)))
             return smp_fail(SMP_ERR_FAILED, "%s '%s' after step %lld: not finite",
                             k == 0 ? "weight" : "optimizer state of weight",
                             s->graph->param[s->memory->param[i].param].name, (long long)s->step);
@@ -177,57 +194,95 @@ smp_status smp__weights_keep(smp *s)
 }
 
 /* A running statistic changes by its accumulator; its states of the optimizer stay zero. */
-static smp_status update_running(smp *s, int32_t index)
+static smp_status update_running(smp *s, int32_t index, smp__range own)
 {
-    const smp_memory_param *param = &s->memory->param[index];
-    SMP_TRY(s->device->add(s->device_context, SMP_F32, at(s, param->weight), at(s, param->grad),
-                           elements_of(s, index)));
-    return smp__weight_round(s, index);
+    return s->device->add(s->device_context, SMP_F32, smp__weight_at(s, index, own.begin),
+                          smp__grad_at(s, index, own.begin), own.end - own.begin);
 }
 
-static smp_status update_weight(smp *s, int32_t index, int64_t step, float lr, float grad_scale)
+static smp_status update_weight(smp *s, int32_t index, smp__range own, int64_t step, float lr,
+                                float grad_scale)
 {
-    const smp_memory_param *param = &s->memory->param[index];
-    const smp_param *p = &s->graph->param[param->param];
-    smp_update update = {.weight = at(s, param->weight),
-                         .grad = at(s, param->grad),
-                         .elements = p->elements,
+    const smp_param *p = &s->graph->param[s->memory->param[index].param];
+    smp_update update = {.weight = smp__weight_at(s, index, own.begin),
+                         .grad = smp__grad_at(s, index, own.begin),
+                         .elements = own.end - own.begin,
                          .grad_scale = grad_scale,
                          .lr = lr,
                          .weight_decay = p->decay ? s->options.weight_decay : 0.0f,
                          .step = step,
                          .options = &s->options};
-    if (param->weight16 >= 0)
-        update.weight16 = s->arena + param->weight16;
+    const int64_t weight16 = s->memory->region[s->memory->param[index].region].weight16;
+    if (weight16 >= 0)
+        update.weight16 = s->arena + weight16 + 2 * (s->memory->param[index].at + own.begin);
     for (int k = 0; k < s->optimizer->states; k++)
-        update.state[k] = at(s, param->state[k]);
+        update.state[k] = smp__state_at(s, index, k, own.begin);
     return s->device->update(s->device_context, s->optimizer, &update);
 }
 
 smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale)
 {
-    for (int32_t i = 0; i < s->memory->n_param; i++)
+    for (int32_t i = 0; i < s->memory->n_param; i++) {
+        const smp__range own = smp__own_range(s, i);
+        if (own.begin == own.end)
+            continue;
         SMP_TRY(s->graph->param[s->memory->param[i].param].running
-                    ? update_running(s, i)
-                    : update_weight(s, i, step, lr, grad_scale));
+                    ? update_running(s, i, own)
+                    : update_weight(s, i, own, step, lr, grad_scale));
+    }
+    s->stale = s->comm.shard_size > 1;
     return smp__weights_keep(s);
 }
 
-/* The hash of every weight that this rank owns, by graph weight; 0 for the others. */
-static smp_status hash_own(smp *s, uint64_t *hash)
+/* The hashes of the pieces of every weight that this rank owns and has, 32 bits at a time, which are
+ * exact in a double. */
+static smp_status hash_pieces(smp *s, double *low, double *high)
 {
     for (int32_t i = 0; i < s->memory->n_param; i++) {
-        const smp_memory_param *param = &s->memory->param[i];
-        int64_t bytes = elements_of(s, i) * (int64_t)sizeof(float);
+        const smp__range own = smp__own_range(s, i);
+        const int64_t bytes = (own.end - own.begin) * (int64_t)sizeof(float);
         const void *values;
         void *copy;
-        if (!param->owner)
+        if (!s->memory->param[i].owner || bytes == 0)
             continue;
-        SMP_TRY(smp__copy_view(s, at(s, param->weight), bytes, &values, &copy));
-        hash[param->param] = smp_hash(0, values, (size_t)bytes);
+        SMP_TRY(smp__copy_view(s, smp__weight_at(s, i, own.begin), bytes, &values, &copy));
+        int64_t piece = s->piece_begin[i] + own.begin / SMP_PIECE_ELEMENTS;
+        for (int64_t at = 0; at < own.end - own.begin; at += SMP_PIECE_ELEMENTS, piece++) {
+            const int64_t left = own.end - own.begin - at;
+            const uint64_t hash = smp_hash(
+                0, (const float *)values + at,
+                sizeof(float) * (size_t)(left < SMP_PIECE_ELEMENTS ? left : SMP_PIECE_ELEMENTS));
+            low[piece] = (double)(hash & 0xffffffffu);
+            high[piece] = (double)(hash >> 32);
+        }
         free(copy);
     }
     return SMP_OK;
+}
+
+/* The hash of every weight that this rank owns, by graph weight; 0 for the others: of the hashes of
+ * its pieces. */
+static smp_status hash_own(smp *s, uint64_t *hash)
+{
+    const size_t n = (size_t)s->piece_begin[s->memory->n_param];
+    double *low = calloc(2 * n + 1, sizeof(*low)), *high = low + n;
+    smp_status status = low ? hash_pieces(s, low, high) : smp_fail_memory(2 * n * sizeof(*low));
+    status = smp__comm_agree(&s->comm, status);
+    for (int half = 0; half < 2 && status == SMP_OK; half++)
+        status = smp__pieces_share(s, half ? high : low);
+    for (int32_t i = 0; i < s->memory->n_param && status == SMP_OK; i++) {
+        if (!s->memory->param[i].owner)
+            continue;
+        uint64_t sum = 0;
+        for (int64_t k = s->piece_begin[i]; k < s->piece_begin[i + 1]; k++) {
+            const uint64_t piece = (uint64_t)low[k] | (uint64_t)high[k] << 32;
+            sum = smp_hash(sum, &piece, sizeof(piece));
+        }
+        hash[s->memory->param[i].param] = sum;
+    }
+    if (!s->comm.failed) /* MPI may still add to it */
+        free(low);
+    return status;
 }
 
 smp_status smp__weights_hash(smp *s, uint64_t *hash)
@@ -236,8 +291,9 @@ smp_status smp__weights_hash(smp *s, uint64_t *hash)
      * at a time are exact in a double sum. */
     size_t n = (size_t)s->graph->n_param;
     uint64_t *own = calloc(n + 1, sizeof(*own)), all = 0;
-    smp_status status = own ? hash_own(s, own) : smp_fail_memory(n * sizeof(*own));
-    status = smp__comm_agree(&s->comm, status);
+    smp_status status = smp__comm_agree(&s->comm, own ? SMP_OK : smp_fail_memory(n * sizeof(*own)));
+    if (status == SMP_OK)
+        status = smp__comm_agree(&s->comm, hash_own(s, own));
     for (int half = 0; half < 2 && status == SMP_OK; half++) {
         for (size_t i = 0; i < n; i++)
             s->norm[i] = (double)((half ? own[i] >> 32 : own[i]) & 0xffffffffu);

@@ -149,7 +149,8 @@ static smp_status find_rows(smp *s, const void *const *inputs)
     bool replicas_only = s->rows_group == s->comm.ddp;
     if (s->rows_group == MPI_COMM_NULL || (!s->training_call && replicas_only))
         return SMP_OK;
-    return smp__comm_sum_first(&s->comm, s->rows_group, s->rows, n);
+    return smp__comm_sum_group(&s->comm, s->rows_group, s->rows, n,
+                               "the other ranks at the start of the step");
 }
 
 smp_status smp__loss_share_begin(smp *s, const void *const *inputs)

@@ -5,14 +5,19 @@
  * goes on over the replicas: the accumulators of a chunk are reduced in one piece as soon as its
  * last backward is done. After that a weight with several uses gets their sum in op order, a fixed
  * left fold, wherever the uses lie: ranks that share a tied weight exchange their accumulators and
- * each computes the same sum. */
+ * each computes the same sum.
+ *
+ * Sharded, sums are scattered over a group, so that a rank has those of its part, and these are
+ * added over the groups (A). */
 #include "exec/step/reduce.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "exec/state/shards.h"
 #include "exec/step/message_lanes.h"
 #include "exec/step/messages.h"
+#include "exec/step/sum_list.h"
 #include "schedule/memory/bytes.h"
 
 static float *at(const smp *s, int64_t offset)
@@ -40,17 +45,16 @@ static int tie_messages(smp *s, smp__tie_message *list)
         int32_t param = s->memory->param[use->param].param;
         int owner = s->stage_rank[use->stage];
         for (int peer = 0; peer < s->comm.pipeline_size; peer++) {
-            bool incoming = !use->local && peer == owner;
+            bool incoming = use->chunk < 0 && peer == owner;
             bool outgoing =
-                use->local && peer != s->comm.pipeline_rank && rank_holds(s, param, peer);
+                use->chunk >= 0 && peer != s->comm.pipeline_rank && rank_holds(s, param, peer);
             if (!incoming && !outgoing)
                 continue;
             if (list)
-                list[n] = (smp__tie_message){
-                    .use = use->use,
-                    .peer = peer,
-                    .chunk = use->local ? smp__job_chunk_of_stage(s, use->stage) : -1,
-                    .offset = use->offset};
+                list[n] = (smp__tie_message){.use = use->use,
+                                             .peer = peer,
+                                             .chunk = use->chunk,
+                                             .offset = smp_memory_use_at(s->memory, use)};
             n++;
         }
     }
@@ -75,12 +79,67 @@ smp_status smp__reduce_ties(smp *s)
     return SMP_OK;
 }
 
+/* Without shards all accumulators of a chunk go at once. */
+static smp_status list_whole(smp *s, int chunk)
+{
+    const smp_sum sum = {.reach = SMP_REACH_ALL, .add = true, .gather = true};
+    const int64_t elements = s->memory->bucket[chunk].elements;
+    if (s->comm.ddp_size == 1 || elements == 0)
+        return SMP_OK;
+    return smp__sum_list_add(s, &s->reducer.scatter[chunk], &sum, 0, -1, elements);
+}
+
+/* A region's accumulators at `offset` in the bucket: scattered, then added over the groups. */
+static smp_status list_region(smp *s, int chunk, int32_t region, int64_t offset)
+{
+    const smp_memory_region *of = &s->memory->region[region];
+    const int64_t begin = of->cut[s->comm.shard_rank], end = of->cut[s->comm.shard_rank + 1];
+    const smp_sum scatter = {.cut = of->cut, .reach = SMP_REACH_GROUP, .add = true};
+    const smp_sum across = {.reach = SMP_REACH_ACROSS, .add = true, .gather = true};
+    SMP_TRY(smp__sum_list_add(s, &s->reducer.scatter[chunk], &scatter, offset, region, 0));
+    if (s->comm.ddp_size == s->comm.shard_size)
+        return SMP_OK;
+    const bool moved = region == chunk && of->part_grad; /* to where it stays */
+    const int64_t at = moved ? of->grad / 4 : s->memory->bucket[chunk].offset / 4 + offset + begin;
+    return smp__sum_list_add(s, &s->reducer.across[chunk], &across, at, region, end - begin);
+}
+
+/* Of a weight that other stages hold too every rank needs the whole sum. */
+static smp_status list_parts(smp *s, int chunk)
+{
+    const smp_memory_rank *memory = s->memory;
+    const smp_sum whole = {.reach = SMP_REACH_ALL, .add = true, .gather = true};
+    SMP_TRY(list_region(s, chunk, chunk, 0));
+    for (int32_t i = 0; i < memory->n_use; i++) {
+        const smp_memory_use *use = &memory->use[i];
+        const smp_memory_param *param = &memory->param[use->param];
+        if (use->chunk != chunk || param->region == chunk)
+            continue;
+        if (param->elsewhere)
+            SMP_TRY(smp__sum_list_add(s, &s->reducer.scatter[chunk], &whole, use->offset / 4,
+                                      param->region, memory->region[param->region].elements));
+        else
+            SMP_TRY(list_region(s, chunk, param->region, use->offset / 4));
+    }
+    return SMP_OK;
+}
+
+static smp_status list_sums(smp *s)
+{
+    smp__reducer *r = &s->reducer;
+    r->scatter = calloc((size_t)s->chunks, sizeof *r->scatter);
+    r->across = calloc((size_t)s->chunks, sizeof *r->across);
+    if (!r->scatter || !r->across)
+        return smp_fail_memory((size_t)s->chunks * sizeof *r->scatter);
+    for (int chunk = 0; chunk < s->chunks && s->graph->training; chunk++)
+        SMP_TRY(s->comm.shard_size > 1 ? list_parts(s, chunk) : list_whole(s, chunk));
+    return SMP_OK;
+}
+
 smp_status smp__reduce_build(smp *s)
 {
     smp__reducer *r = &s->reducer;
-    r->bucket = calloc((size_t)s->chunks, sizeof(smp_reduction *));
-    if (!r->bucket)
-        return smp_fail_memory((size_t)s->chunks * sizeof(smp_reduction *));
+    SMP_TRY(list_sums(s));
     if (!s->graph->training)
         return SMP_OK;
     for (int i = 0; i < r->n_tie; i++) {
@@ -99,7 +158,8 @@ smp_status smp__reduce_build(smp *s)
 
 void smp__reduce_free(smp *s)
 {
-    free(s->reducer.bucket);
+    smp__sum_lists_free(s->reducer.scatter, s->chunks);
+    smp__sum_lists_free(s->reducer.across, s->chunks);
     free(s->reducer.tie);
 }
 
@@ -125,27 +185,37 @@ smp_status smp__reduce_begin_step(smp *s)
     return s->transport->on_device ? SMP_OK : post_ties(s);
 }
 
-/* grad = sum of the accumulators of all uses, in op order. */
+/* The gradient is the sum of the accumulators of all uses, in op order: of the own part. */
 static smp_status sum_uses(smp *s, int32_t index)
 {
-    const smp_memory_param *param = &s->memory->param[index];
-    const smp_param *p = &s->graph->param[param->param];
-    if (p->use_end - p->use_begin == 1)
+    const smp_param *p = &s->graph->param[s->memory->param[index].param];
+    const smp__range own = smp__own_range(s, index);
+    if (p->use_end - p->use_begin == 1 || own.begin == own.end)
         return SMP_OK; /* the accumulator is the gradient */
+    float *grad = smp__grad_at(s, index, own.begin);
     bool first = true;
     for (int32_t i = 0; i < s->memory->n_use; i++) { /* rising use: op order */
         const smp_memory_use *use = &s->memory->use[i];
         if (use->param != index)
             continue;
+        const float *sum = at(s, smp_memory_use_at(s->memory, use)) + own.begin;
         if (first)
-            SMP_TRY(s->device->copy(s->device_context, at(s, param->grad), at(s, use->offset),
-                                    p->elements * (int64_t)sizeof(float)));
+            SMP_TRY(s->device->copy(s->device_context, grad, sum,
+                                    (own.end - own.begin) * (int64_t)sizeof(float)));
         else
-            SMP_TRY(s->device->add(s->device_context, SMP_F32, at(s, param->grad),
-                                   at(s, use->offset), p->elements));
+            SMP_TRY(s->device->add(s->device_context, SMP_F32, grad, sum, own.end - own.begin));
         first = false;
     }
     return SMP_OK;
+}
+
+smp_status smp__reduce_begin_chunk(smp *s, int chunk, int microbatch)
+{
+    const smp_memory_bucket *bucket = &s->memory->bucket[chunk];
+    if (!bucket->lives || microbatch > 0) /* micro-batches are added in their order */
+        return SMP_OK;
+    return s->device->zero(s->device_context, at(s, bucket->offset),
+                           bucket->elements * (int64_t)sizeof(float));
 }
 
 /* The block of micro-batch `microbatch` is complete: a binary counter. Level k holds the sum of 2^k
@@ -185,46 +255,31 @@ static smp_status send_ties(smp *s, int chunk)
 
 smp_status smp__reduce_start(smp *s, int chunk)
 {
-    const smp_memory_bucket *bucket = &s->memory->bucket[chunk];
     if (s->comm.ddp_size == 1)
         return send_ties(s, chunk);
-    if (bucket->elements == 0)
-        return SMP_OK;
-    return s->transport->reduce(s->transport_context, at(s, bucket->offset), bucket->elements,
-                                &s->reducer.bucket[chunk]);
+    return smp__sum_list_start(s, &s->reducer.scatter[chunk], s->memory->bucket[chunk].offset);
 }
 
-typedef struct reduction_wait {
-    const smp *job;
-    smp_reduction **reduction;
-} reduction_wait;
+static const char others[] = "the gradients of the other replicas";
 
-static void describe_reduction(const void *context, char *buffer, size_t size)
+smp_status smp__reduce_across(smp *s, int chunk)
 {
-    (void)context;
-    snprintf(buffer, size, "the gradients of the other replicas");
-}
-
-static smp_status test_reduction(void *context, bool *done)
-{
-    const reduction_wait *wait = context;
-    const smp *s = wait->job;
-    return s->transport->reduce_test(s->transport_context, wait->reduction, done);
-}
-
-static smp_status wait_reduction(smp *s, smp_reduction **reduction)
-{
-    reduction_wait wait = {s, reduction};
-    if (!*reduction)
-        return SMP_OK;
-    return smp__comm_wait_until(&s->comm, &(smp_wait){0}, test_reduction, describe_reduction,
-                                &wait);
+    const smp_memory_region *region = &s->memory->region[chunk];
+    const int64_t begin = region->cut[s->comm.shard_rank],
+                  end = region->cut[s->comm.shard_rank + 1];
+    SMP_TRY(smp__sum_list_wait(s, &s->reducer.scatter[chunk], others));
+    if (region->part_grad && end > begin)
+        SMP_TRY(s->device->copy(s->device_context, s->arena + region->grad,
+                                at(s, s->memory->bucket[chunk].offset) + begin,
+                                (end - begin) * (int64_t)sizeof(float)));
+    return smp__sum_list_start(s, &s->reducer.across[chunk], 0);
 }
 
 smp_status smp__reduce_finish(smp *s)
 {
     for (int chunk = 0; chunk < s->chunks && s->comm.ddp_size > 1; chunk++) {
-        SMP_TRY(wait_reduction(s, &s->reducer.bucket[chunk]));
+        SMP_TRY(smp__sum_list_wait(s, &s->reducer.scatter[chunk], others));
+        SMP_TRY(smp__sum_list_wait(s, &s->reducer.across[chunk], others));
         SMP_TRY(send_ties(s, chunk));
     }
     if (s->transport->on_device) /* a receive posted earlier would busy the device all step */

@@ -8,10 +8,13 @@ smp_status smp__reduce_ties(smp *s); /* lists the messages of tied weights, in s
 smp_status smp__reduce_build(smp *s);
 void smp__reduce_free(smp *s);
 smp_status smp__reduce_begin_step(smp *s); /* posts receives of tied gradients */
+/* Before the weight gradients of a micro-batch: room that others had may have to be zero. */
+smp_status smp__reduce_begin_chunk(smp *s, int chunk, int microbatch);
 /* The micro-batch's weight gradients are added: if a block of them ends, it joins the others. */
 smp_status smp__reduce_block(smp *s, int chunk, int microbatch);
-smp_status smp__reduce_start(smp *s, int chunk); /* R.c */
-smp_status smp__reduce_finish(smp *s);           /* every gradient is final, or will be when the
+smp_status smp__reduce_start(smp *s, int chunk);  /* R.c */
+smp_status smp__reduce_across(smp *s, int chunk); /* A.c */
+smp_status smp__reduce_finish(smp *s);            /* every gradient is final, or will be when the
                                                       device gets there */
 
 #endif

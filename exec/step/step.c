@@ -29,6 +29,7 @@
 #include "exec/state/device_wait.h"
 #include "exec/state/weights.h"
 #include "exec/step/cost_samples.h"
+#include "exec/step/gather.h"
 #include "exec/step/loss_share.h"
 #include "exec/step/messages.h"
 #include "exec/step/reduce.h"
@@ -41,18 +42,24 @@ static smp_status run_action(smp *s, const smp_action *action)
     switch (action->kind) {
     case SMP_ACTION_F:
         SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_F));
+        SMP_TRY(smp__gather_wait(s, chunk));
         SMP_TRY(smp__stamp_begin(s)); /* waiting for its inputs was idle time */
         return smp__stage_forward(s, chunk, mb);
     case SMP_ACTION_B:
         SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_B));
+        SMP_TRY(smp__gather_wait(s, chunk));
         SMP_TRY(smp__stamp_begin(s)); /* waiting for its inputs was idle time */
+        SMP_TRY(smp__reduce_begin_chunk(s, chunk, mb));
         SMP_TRY(smp__stage_backward(s, chunk, mb));
         return smp__reduce_block(s, chunk, mb);
     case SMP_ACTION_I:
         SMP_TRY(smp__messages_arrive(s, chunk, mb, SMP_TRANSFER_B));
+        SMP_TRY(smp__gather_wait(s, chunk));
         SMP_TRY(smp__stamp_begin(s)); /* waiting for its inputs was idle time */
         return smp__stage_input(s, chunk, mb);
     case SMP_ACTION_W:
+        SMP_TRY(smp__gather_wait(s, chunk));
+        SMP_TRY(smp__reduce_begin_chunk(s, chunk, mb));
         SMP_TRY(smp__stage_weight(s, chunk, mb));
         return smp__reduce_block(s, chunk, mb);
     case SMP_ACTION_SEND_F:
@@ -62,8 +69,14 @@ static smp_status run_action(smp *s, const smp_action *action)
     case SMP_ACTION_RECV_F:
     case SMP_ACTION_RECV_B:
         return SMP_OK; /* posted ahead; the F, B or I that needs it waits */
+    case SMP_ACTION_GATHER:
+        return smp__gather_start(s, chunk, s->at);
+    case SMP_ACTION_DROP:
+        return SMP_OK; /* the memory plan gives its place to others */
     case SMP_ACTION_REDUCE:
         return smp__reduce_start(s, chunk);
+    case SMP_ACTION_ALL:
+        return smp__reduce_across(s, chunk);
     case SMP_ACTION_OPTIMIZE:
         return smp__reduce_finish(s);
     }
@@ -83,6 +96,7 @@ static smp_status run_program(smp *s)
     for (int64_t i = 0; i < s->program->n; i++) {
         const smp_action *action = &s->program->action[i];
         s->current = *action;
+        s->at = i;
         SMP_TRY(wait_sends(s, i));
         for (int64_t k = memory->post_begin[i]; k < memory->post_begin[i + 1]; k++)
             SMP_TRY(smp__messages_post(s, memory->post[k]));
@@ -318,6 +332,7 @@ static smp_status evaluate_microbatch(smp *s, int mb)
                 SMP_TRY(smp__messages_post(s, message));
         }
         SMP_TRY(smp__messages_arrive(s, chunk, 0, SMP_TRANSFER_F));
+        SMP_TRY(smp__gather_parts(s, chunk));
         SMP_TRY(smp__stage_forward(s, chunk, 0));
         SMP_TRY(smp__messages_send(s, chunk, 0, SMP_TRANSFER_F));
     }
@@ -339,6 +354,8 @@ smp_status smp_evaluate_short(smp *s, const void *const *inputs, int64_t samples
     }
     if (status == SMP_OK)
         status = smp__loss_share_begin(s, inputs);
+    if (status == SMP_OK)
+        status = smp__gather_all(s);
     for (int mb = 0; status == SMP_OK && mb < s->microbatches; mb++)
         status = evaluate_microbatch(s, mb);
     s->first_microbatch = 0;

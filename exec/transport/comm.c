@@ -25,6 +25,8 @@ smp_status smp__comm_open(smp_comm *comm, double timeout_s)
                        .pipeline = MPI_COMM_NULL,
                        .ddp = MPI_COMM_NULL,
                        .joint = MPI_COMM_NULL,
+                       .shard = MPI_COMM_NULL,
+                       .across = MPI_COMM_NULL,
                        .notice = MPI_COMM_NULL,
                        .node = MPI_COMM_NULL,
                        .timeout_s = timeout_s};
@@ -49,8 +51,10 @@ void smp__comm_take_core(smp_comm *comm)
 }
 
 /* Unwatched, since MPI has no other: all ranks have just agreed to come. */
-smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica)
+smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica, int shard)
 {
+    comm->shard_size = shard;
+    comm->shard_rank = replica % shard;
     comm->pipeline_rank = pipeline_rank;
     comm->replica = replica;
     SMP_TRY(smp__comm_check(MPI_Comm_split(comm->world, replica, pipeline_rank, &comm->pipeline),
@@ -59,6 +63,12 @@ smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica)
                             "MPI_Comm_split"));
     SMP_TRY(smp__comm_check(MPI_Comm_split(comm->world, pipeline_rank, replica, &comm->joint),
                             "MPI_Comm_split"));
+    SMP_TRY(smp__comm_check(MPI_Comm_split(comm->ddp, replica / shard, replica, &comm->shard),
+                            "MPI_Comm_split"));
+    SMP_TRY(smp__comm_check(MPI_Comm_split(comm->ddp, replica % shard, replica, &comm->across),
+                            "MPI_Comm_split"));
+    MPI_Comm_set_errhandler(comm->shard, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(comm->across, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(comm->joint, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(comm->pipeline, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(comm->ddp, MPI_ERRORS_RETURN);
@@ -106,6 +116,8 @@ void smp__comm_close(smp_comm *comm)
      * are collective and would hang. The process ends without them. */
     if (comm->failed)
         return;
+    free_comm(&comm->across);
+    free_comm(&comm->shard);
     free_comm(&comm->joint);
     free_comm(&comm->ddp);
     free_comm(&comm->pipeline);

@@ -18,11 +18,14 @@ typedef struct smp_comm {
     MPI_Comm pipeline; /* ranks of one replica, by pipeline rank */
     MPI_Comm ddp;      /* ranks with the same stages, by replica */
     MPI_Comm joint;    /* the same, for sums in the middle of operators */
+    MPI_Comm shard;    /* of those, the ones that hold one copy of what is sharded, by replica */
+    MPI_Comm across;   /* of those, the ones with this rank's part, by replica */
     MPI_Comm notice;   /* failure notices */
     MPI_Comm node;     /* ranks of this machine */
     int world_rank, world_size;
     int pipeline_rank, pipeline_size;
     int replica, ddp_size;
+    int shard_size, shard_rank; /* replica % shard_size: which part is this rank's */
     int node_rank, node_size;   /* among the ranks of this machine */
     bool crowded;               /* more ranks on this node than cores: waiting ranks sleep */
     bool own_core;              /* the calling thread is bound until the end */
@@ -60,8 +63,8 @@ typedef struct smp_comm_peer {
 smp_status smp__comm_open(smp_comm *comm, double timeout_s);
 /* If the machine is crowded, the calling thread keeps to its own core until the group is closed. */
 void smp__comm_take_core(smp_comm *comm);
-/* Makes the groups. Collective. */
-smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica);
+/* Makes the groups. shard: replicas in one of those. Collective. */
+smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica, int shard);
 /* Collective unless the job has failed; then only local resources are freed. */
 void smp__comm_close(smp_comm *comm);
 
@@ -132,8 +135,9 @@ smp_status smp__comm_nodes(smp_comm *comm, int **node_of);
 
 /* In-place sum of doubles over all ranks. Entries that only one rank sets are exact. */
 smp_status smp__comm_sum(smp_comm *comm, double *values, int count);
-/* The same at the start of a step over the ranks of `group`, which may still have work to do. */
-smp_status smp__comm_sum_first(smp_comm *comm, MPI_Comm group, double *values, int count);
+/* The same in a step over the ranks of `group`. `what`: whom for. */
+smp_status smp__comm_sum_group(smp_comm *comm, MPI_Comm group, double *values, int count,
+                               const char *what);
 
 /* A step begins: while it has not begun on all ranks, waits are as patient as between steps, since
  * a rank may still read data or write a checkpoint. Tells another rank, its witness, and returns at

@@ -181,12 +181,13 @@ smp_status smp__comm_sum(smp_comm *comm, double *values, int count)
     return smp__comm_entered(comm);
 }
 
-smp_status smp__comm_sum_first(smp_comm *comm, MPI_Comm group, double *values, int count)
+smp_status smp__comm_sum_group(smp_comm *comm, MPI_Comm group, double *values, int count,
+                               const char *what)
 {
     SMP_TRY(smp__comm_check(
         MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, MPI_SUM, group, &comm->collective),
         "MPI_Iallreduce"));
-    return wait_for(comm, &comm->collective, false, "the other ranks at the start of the step");
+    return wait_for(comm, &comm->collective, false, what);
 }
 
 smp_status smp__comm_nodes(smp_comm *comm, int **out)

@@ -16,7 +16,7 @@
 #include "exec/transport/reduce_blocks.h"
 #include "exec/transport/staged_reduce.h"
 
-enum { PLACES = 2, PIECE_ELEMENTS = 1 << 20 };
+enum { PLACES = 2, PIECE_ELEMENTS = SMP__PIECE_FLOATS };
 
 struct smp_reduction {
     float *data;
@@ -31,10 +31,9 @@ typedef enum piece_state { FREE, COPYING, SCATTERING, GATHERING, RETURNING } pie
 
 typedef struct piece {
     piece_state state;
-    float *host;  /* [PIECE_ELEMENTS] */
-    float *parts; /* likewise, what the replicas have of this one's part */
+    float *host; /* [PIECE_ELEMENTS] */
+    smp__blocks blocks;
     MPI_Comm comm;
-    MPI_Request request;
     cudaEvent_t copied;
     smp_reduction *reduction;
     int64_t first; /* element */
@@ -60,10 +59,7 @@ static smp_status make_place(smp__staged_reduce *r, piece *place)
     SMP_TRY(smp__make_event(&place->copied));
     SMP_TRY(r->device->reserve_host(r->device_context, PIECE_ELEMENTS * sizeof(float), &host));
     place->host = (float *)host;
-    place->parts = aligned_alloc(64, PIECE_ELEMENTS * sizeof(float));
-    if (!place->parts)
-        return smp_fail_memory(PIECE_ELEMENTS * sizeof(float));
-    return SMP_OK;
+    return smp__blocks_open(&place->blocks, place->comm);
 }
 
 /* Collective: before anything that may fail on one rank alone. */
@@ -132,7 +128,7 @@ void smp__staged_reduce_close(smp__staged_reduce *r)
             cudaEventDestroy(r->place[i].copied);
         if (r->place[i].host)
             r->device->release_host(r->device_context, (char *)r->place[i].host);
-        free(r->place[i].parts);
+        smp__blocks_close(&r->place[i].blocks);
         if (r->place[i].comm != MPI_COMM_NULL)
             MPI_Comm_free(&r->place[i].comm);
     }
@@ -155,6 +151,8 @@ static smp_status begin_piece(smp__staged_reduce *r, bool *begun)
     int64_t left = (reduction->count - reduction->begun) / replicas;
     int block = PIECE_ELEMENTS / replicas;
     place->block = left < block ? (int)left : block;
+    for (int i = 0; i < replicas; i++)
+        place->blocks.block[i] = (smp__block){(int64_t)i * place->block, place->block};
     place->reduction = reduction;
     place->first = reduction->begun;
     int64_t elements = (int64_t)place->block * replicas;
@@ -193,23 +191,22 @@ static smp_status advance(smp__staged_reduce *r, piece *place)
 {
     for (;;) {
         int flag = 0;
+        bool done = false;
         if (place->state == FREE)
             return SMP_OK;
-        SMP_TRY(
-            place->state == COPYING || place->state == RETURNING
-                ? smp__event_passed(place->copied, &flag)
-                : smp__comm_check(MPI_Test(&place->request, &flag, MPI_STATUS_IGNORE), "MPI_Test"));
-        if (!flag)
+        if (place->state == COPYING || place->state == RETURNING)
+            SMP_TRY(smp__event_passed(place->copied, &flag));
+        else
+            SMP_TRY(smp__blocks_test(&place->blocks, &done));
+        if (!flag && !done)
             return SMP_OK;
         if (place->state == GATHERING)
             return start_return(r, place);
         if (place->state == COPYING)
-            SMP_TRY(smp__blocks_scatter(place->comm, place->host, place->parts, place->block,
-                                        &place->request));
+            SMP_TRY(smp__blocks_scatter(&place->blocks, place->host));
         else if (place->state == SCATTERING) {
-            smp__blocks_fold(r->comm->ddp_size, r->comm->replica, place->parts, place->host,
-                             place->block);
-            SMP_TRY(smp__blocks_gather(place->comm, place->host, place->block, &place->request));
+            smp__blocks_fold(&place->blocks, place->host);
+            SMP_TRY(smp__blocks_gather(&place->blocks, place->host));
         }
         place->state = place->state == COPYING      ? SCATTERING
                        : place->state == SCATTERING ? GATHERING
@@ -227,16 +224,16 @@ smp_status smp__staged_reduce_progress(smp__staged_reduce *r)
     return SMP_OK;
 }
 
-smp_status smp__staged_reduce_start(smp__staged_reduce *r, float *data, int64_t count,
-                                    smp_reduction **out)
+smp_status smp__staged_reduce_start(smp__staged_reduce *r, const smp_sum *sum, smp_reduction **out)
 {
+    const int64_t count = sum->cut[r->comm->ddp_size];
     smp_reduction *reduction = r->free;
     if (!reduction)
         return smp_fail(SMP_ERR_FAILED,
                         "more reductions at once than the transport was opened for");
     r->free = reduction->next;
     reduction->next = NULL;
-    reduction->data = data;
+    reduction->data = sum->data;
     reduction->count = count;
     reduction->begun = reduction->finished = 0;
     SMP_TRY(SMP_CUDA(cudaEventRecord, reduction->ready, r->compute));

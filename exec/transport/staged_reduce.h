@@ -14,7 +14,7 @@ smp_status smp__staged_reduce_open(const smp_transport_options *options, cudaStr
                                    smp__staged_reduce **out);
 void smp__staged_reduce_close(smp__staged_reduce *reduce); /* accepts NULL */
 /* As in smp_transport. */
-smp_status smp__staged_reduce_start(smp__staged_reduce *reduce, float *data, int64_t count,
+smp_status smp__staged_reduce_start(smp__staged_reduce *reduce, const smp_sum *sum,
                                     smp_reduction **out);
 smp_status smp__staged_reduce_test(smp__staged_reduce *reduce, smp_reduction **reduction,
                                    bool *done);

@@ -40,11 +40,26 @@ typedef struct smp_request {
     bool active;
 } smp_request;
 
-typedef struct smp_reduction smp_reduction; /* an all-reduce in flight */
+/* Which of the ranks with the same stages: all replicas, those of a shard group, those with the same
+ * part in every group. */
+typedef enum smp_reach { SMP_REACH_ALL, SMP_REACH_GROUP, SMP_REACH_ACROSS } smp_reach;
+enum { SMP_N_REACH = 3 };
+
+/* An array of which member p holds part p, elements cut[p] .. cut[p + 1] - 1. */
+typedef struct smp_sum {
+    float *data;
+    const int64_t *cut; /* [members + 1], the caller's until it is done */
+    smp_reach reach;
+    bool add;    /* the members' arrays are added up, each part where it is held */
+    bool gather; /* every member gets the parts of the others; else it may lose what it has there */
+} smp_sum;
+
+typedef struct smp_reduction smp_reduction; /* a sum in flight */
 
 typedef struct smp_transport {
     const char *name;
     bool on_device; /* see above */
+    bool parts;     /* does sums of any parts, reach and half, not only all of all replicas */
     int64_t max_message_bytes;
     /* Can it serve the job? SMP_ERR_FAILED: no, and the reason ("two ranks share GPU
      * 3f9c..."). Every rank is asked, by smp_transport_choose, which makes one answer of
@@ -67,10 +82,10 @@ typedef struct smp_transport {
     smp_status (*test)(void *context, smp_request *request, bool *done);
     /* Progress alone; errors of the network appear here. */
     smp_status (*progress)(void *context);
-    /* Starts a sum over the replicas, in place, in the tree of reduce_blocks.h (NCCL: in an order
-     * of its own); every replica ends with the same bits. count is a multiple of the number of
-     * replicas. All replicas ask for the same reductions in the same order. */
-    smp_status (*reduce)(void *context, float *data, int64_t count, smp_reduction **out);
+    /* Starts a sum, in place, in the tree of reduce_blocks.h over the members (NCCL: in an order of
+     * its own); every one ends with the same bits. All members ask for the same ones in the same
+     * order. Without `parts`: reach ALL, add and gather, cut evenly. */
+    smp_status (*reduce)(void *context, const smp_sum *sum, smp_reduction **out);
     /* Sets *reduction to NULL when done, in the sense of `test`. */
     smp_status (*reduce_test)(void *context, smp_reduction **reduction, bool *done);
 } smp_transport;

@@ -1,31 +1,26 @@
 /* MPI transport. Messages are non-blocking sends and receives on one communicator, told apart by
- * tags. An all-reduce goes in pieces, each as reduce_blocks.h says: what a rank adds up is then
- * still in its cache, and the memory for it small. MPI wants collectives in one order on all ranks,
- * so reductions run one after the other, in the order in which they were asked for: that of the
- * plan. */
+ * tags. Sums go in pieces, each as reduce_blocks.h says: what a rank adds up is then still in its
+ * cache, and the memory for it small. They run one after the other, in the order in which they were
+ * asked for: that of the plan. */
 #include <limits.h>
 #include <stdlib.h>
 
 #include "exec/transport/reduce_blocks.h"
 #include "exec/transport/transport.h"
 
-enum { PIECE_ELEMENTS = 1 << 20 };
-
 typedef enum reduction_state { QUEUED, SCATTERING, GATHERING, DONE } reduction_state;
 
 struct smp_reduction {
-    MPI_Request request;
-    float *data;  /* of the piece under way */
-    int64_t left; /* elements from there on */
-    int block;    /* of the piece, per replica */
+    smp_sum sum;
+    int64_t done; /* elements of every part, or all it has */
     reduction_state state;
     smp_reduction *next;
 };
 
 typedef struct mpi_context {
     smp_comm *comm;
-    int *peer;                  /* [n_lane] */
-    float *parts;               /* [PIECE_ELEMENTS]; NULL with one replica */
+    int *peer; /* [n_lane] */
+    smp__blocks blocks[SMP_N_REACH];
     smp_reduction *head, *tail; /* not done, in order; only the head is in flight */
     smp_reduction *free;        /* unused ones of the pool */
     smp_reduction pool[];
@@ -45,7 +40,8 @@ static void mpi_close(void *context)
     mpi_context *mpi = context;
     if (mpi) {
         free(mpi->peer);
-        free(mpi->parts);
+        for (int i = 0; i < SMP_N_REACH; i++)
+            smp__blocks_close(&mpi->blocks[i]);
     }
     free(mpi);
 }
@@ -56,16 +52,12 @@ static smp_status mpi_open(const smp_transport_options *options, void **context)
     size_t bytes = sizeof(mpi_context) + (size_t)options->reductions * sizeof(smp_reduction);
     mpi_context *mpi = calloc(1, bytes);
     int *peer = calloc((size_t)options->n_lane + 1, sizeof(*peer));
-    const size_t parts_bytes = PIECE_ELEMENTS * sizeof(float);
-    float *parts = comm->ddp_size > 1 ? aligned_alloc(64, parts_bytes) : NULL;
-    if (!mpi || !peer || (comm->ddp_size > 1 && !parts)) {
+    if (!mpi || !peer) {
         free(mpi);
         free(peer);
-        free(parts);
-        return smp_fail_memory(bytes + parts_bytes);
+        return smp_fail_memory(bytes);
     }
     mpi->comm = comm;
-    mpi->parts = parts;
     mpi->peer = peer;
     for (int i = 0; i < options->n_lane; i++)
         peer[i] = options->lane[i].peer;
@@ -73,8 +65,15 @@ static smp_status mpi_open(const smp_transport_options *options, void **context)
         mpi->pool[i].next = mpi->free;
         mpi->free = &mpi->pool[i];
     }
-    *context = mpi;
-    return SMP_OK;
+    const MPI_Comm reach[SMP_N_REACH] = {comm->ddp, comm->shard, comm->across};
+    smp_status status = SMP_OK;
+    for (int i = 0; i < SMP_N_REACH && status == SMP_OK; i++)
+        status = smp__blocks_open(&mpi->blocks[i], reach[i]);
+    if (status == SMP_OK)
+        *context = mpi;
+    else
+        mpi_close(mpi);
+    return status;
 }
 
 static int64_t mpi_max_tag(void *context)
@@ -122,22 +121,37 @@ static smp_status mpi_test(void *context, smp_request *request, bool *done)
     return SMP_OK;
 }
 
-/* The next piece of a reduction. */
-static smp_status start_scatter(mpi_context *mpi, smp_reduction *reduction)
+/* What is left of the longest part. */
+static int64_t left_of(const smp_reduction *reduction, int members)
 {
-    const int replicas = mpi->comm->ddp_size, most = PIECE_ELEMENTS / replicas;
-    reduction->state = SCATTERING;
-    reduction->block = reduction->left / replicas < most ? (int)(reduction->left / replicas) : most;
-    return smp__blocks_scatter(mpi->comm->ddp, reduction->data, mpi->parts, reduction->block,
-                               &reduction->request);
+    const int64_t *cut = reduction->sum.cut;
+    int64_t most = 0;
+    for (int i = 0; i < members; i++)
+        if (cut[i + 1] - cut[i] > most)
+            most = cut[i + 1] - cut[i];
+    return most - reduction->done;
 }
 
-static smp_status start_gather(mpi_context *mpi, smp_reduction *reduction)
+/* The next piece of a reduction: a block of each part. */
+static smp_status start_piece(mpi_context *mpi, smp_reduction *reduction)
 {
-    const smp_comm *comm = mpi->comm;
+    smp__blocks *b = &mpi->blocks[reduction->sum.reach];
+    const int64_t *cut = reduction->sum.cut, most = SMP__PIECE_FLOATS / b->members;
+    for (int i = 0; i < b->members; i++) {
+        const int64_t left = cut[i + 1] - cut[i] - reduction->done;
+        b->block[i].count = left <= 0 ? 0 : (int)(left < most ? left : most);
+        b->block[i].offset = left <= 0 ? 0 : cut[i] + reduction->done;
+    }
+    reduction->done += most;
+    reduction->state = reduction->sum.add ? SCATTERING : GATHERING;
+    return reduction->sum.add ? smp__blocks_scatter(b, reduction->sum.data)
+                              : smp__blocks_gather(b, reduction->sum.data);
+}
+
+static smp_status start_gather(smp__blocks *b, smp_reduction *reduction)
+{
     reduction->state = GATHERING;
-    smp__blocks_fold(comm->ddp_size, comm->replica, mpi->parts, reduction->data, reduction->block);
-    return smp__blocks_gather(comm->ddp, reduction->data, reduction->block, &reduction->request);
+    return smp__blocks_gather(b, reduction->sum.data);
 }
 
 /* Takes the reduction in flight to its next half or piece, or the next one in the queue into
@@ -148,23 +162,24 @@ static smp_status advance(mpi_context *mpi)
     if (!head)
         return SMP_OK;
     if (head->state == QUEUED)
-        return start_scatter(mpi, head);
-    int flag = 0;
-    SMP_TRY(smp__comm_check(MPI_Test(&head->request, &flag, MPI_STATUS_IGNORE), "MPI_Test"));
-    if (!flag)
+        return start_piece(mpi, head);
+    smp__blocks *b = &mpi->blocks[head->sum.reach];
+    bool done;
+    SMP_TRY(smp__blocks_test(b, &done));
+    if (!done)
         return SMP_OK;
-    if (head->state == SCATTERING)
-        return start_gather(mpi, head);
-    const int64_t elements = (int64_t)head->block * mpi->comm->ddp_size;
-    head->data += elements;
-    head->left -= elements;
-    if (head->left > 0)
-        return start_scatter(mpi, head);
+    if (head->state == SCATTERING) {
+        smp__blocks_fold(b, head->sum.data);
+        if (head->sum.gather)
+            return start_gather(b, head);
+    }
+    if (left_of(head, b->members) > 0)
+        return start_piece(mpi, head);
     head->state = DONE;
     mpi->head = head->next;
     if (!mpi->head)
         mpi->tail = NULL;
-    return mpi->head ? start_scatter(mpi, mpi->head) : SMP_OK;
+    return mpi->head ? start_piece(mpi, mpi->head) : SMP_OK;
 }
 
 static smp_status mpi_progress(void *context)
@@ -176,17 +191,18 @@ static smp_status mpi_progress(void *context)
     return advance(mpi);
 }
 
-static smp_status mpi_reduce(void *context, float *data, int64_t count, smp_reduction **out)
+static smp_status mpi_reduce(void *context, const smp_sum *sum, smp_reduction **out)
 {
     mpi_context *mpi = context;
     smp_reduction *reduction = mpi->free;
+    const int members = mpi->blocks[sum->reach].members;
     if (!reduction)
         return smp_fail(SMP_ERR_FAILED,
                         "more reductions at once than the transport was opened for");
     mpi->free = reduction->next;
-    *reduction = (smp_reduction){.data = data, .left = count};
+    *reduction = (smp_reduction){.sum = *sum};
     *out = reduction;
-    if (mpi->comm->ddp_size == 1 || count == 0) { /* nothing to add */
+    if (members == 1 || sum->cut[members] == sum->cut[0]) { /* nothing to do */
         reduction->state = DONE;
         return SMP_OK;
     }
@@ -195,7 +211,7 @@ static smp_status mpi_reduce(void *context, float *data, int64_t count, smp_redu
     else
         mpi->head = reduction;
     mpi->tail = reduction;
-    return mpi->head == reduction ? start_scatter(mpi, reduction) : SMP_OK;
+    return mpi->head == reduction ? start_piece(mpi, reduction) : SMP_OK;
 }
 
 static smp_status mpi_reduce_test(void *context, smp_reduction **reduction, bool *done)
@@ -213,6 +229,7 @@ static smp_status mpi_reduce_test(void *context, smp_reduction **reduction, bool
 
 const smp_transport smp__transport_mpi = {
     .name = "mpi",
+    .parts = true,
     .max_message_bytes = INT_MAX,
     .suits = mpi_suits,
     .open = mpi_open,

@@ -93,9 +93,10 @@ smp_status smp__nccl_progress(void *context)
     return smp_fail_context(c->ddp ? look(c->ddp) : SMP_OK, "sums over the replicas");
 }
 
-static smp_status nccl_reduce(void *context, float *data, int64_t count, smp_reduction **out)
+static smp_status nccl_reduce(void *context, const smp_sum *sum, smp_reduction **out)
 {
     smp__nccl_context *c = context;
+    const size_t count = (size_t)sum->cut[c->comm->ddp_size];
     smp_reduction *reduction = c->free;
     if (!reduction)
         return smp_fail(SMP_ERR_FAILED,
@@ -106,7 +107,7 @@ static smp_status nccl_reduce(void *context, float *data, int64_t count, smp_red
     SMP_TRY(SMP_CUDA(cudaStreamWaitEvent, c->reduce, c->ready, 0));
     if (c->ddp)
         SMP_TRY(smp__nccl_check(c->ddp,
-                                smp__nccl.ncclAllReduce(data, data, (size_t)count, ncclFloat32,
+                                smp__nccl.ncclAllReduce(sum->data, sum->data, count, ncclFloat32,
                                                         ncclSum, c->ddp, c->reduce),
                                 "ncclAllReduce"));
     return SMP_CUDA(cudaEventRecord, reduction->done, c->reduce);

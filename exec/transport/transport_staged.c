@@ -321,9 +321,9 @@ static smp_status staged_test(void *context, smp_request *request, bool *done)
     return SMP_OK;
 }
 
-static smp_status staged_reduce(void *context, float *data, int64_t count, smp_reduction **out)
+static smp_status staged_reduce(void *context, const smp_sum *sum, smp_reduction **out)
 {
-    return smp__staged_reduce_start(((staged_context *)context)->reduce, data, count, out);
+    return smp__staged_reduce_start(((staged_context *)context)->reduce, sum, out);
 }
 
 static smp_status staged_reduce_test(void *context, smp_reduction **reduction, bool *done)

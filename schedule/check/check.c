@@ -57,6 +57,9 @@ static smp_status check_shape(smp__check_build *b)
     if (b->request.gradient_blocks > 0 &&
         smp_gradient_blocks_check(b->request.gradient_blocks, b->request.ddp, m) != SMP_OK)
         return SMP__FIND(findings, ILLEGAL, "shape", sketch->batch_where, "%s", smp_last_error());
+    if (smp_shard_check(b->request.sharding.shard, b->request.ddp) != SMP_OK)
+        return SMP__FIND(findings, ILLEGAL, "shape", sketch->parallel_where, "%s",
+                         smp_last_error());
     if ((int64_t)p * v > SMP_MAX_FORWARDS / m)
         return SMP__FIND(findings, ILLEGAL, "shape", sketch->parallel_where,
                          "%d ranks * %d chunks * %d micro-batches, expected at most %d forward "
@@ -94,6 +97,11 @@ static smp_status check_numbers(smp__check_build *b, bool use_placement)
                                     .active = r->active_microbatches,
                                     .group = r->group};
     r->ddp = pick(r->ddp, sketch->ddp, 1);
+    if (r->sharding.shard < 1)
+        r->sharding = sketch->sharding;
+    if (r->sharding.shard < 1)
+        r->sharding.shard = 1;
+    b->shape.sharding = r->sharding;
     if (r->gradient_blocks == 0 && r->ddp == sketch->ddp && m == sketch->microbatches)
         r->gradient_blocks = sketch->gradient_blocks;
     if (r->microbatch_size <= 0)

@@ -19,12 +19,14 @@ smp_status smp__scoring_open(smp__check_build *b, smp__scoring *s)
     *s = (smp__scoring){.b = b};
     SMP_TRY(smp__planner_open(request, &s->planner));
     s->planner.request.together = NULL; /* who writes a plan by hand may cut a pair of ops apart */
-    s->configs = (smp__configs){.planner = &s->planner,
-                                .request = &s->planner.request,
-                                .costs = s->planner.costs,
-                                .totals.state_factor = smp_state_factor(request->graph),
-                                .arrangement = &s->arrangement,
-                                .arena = b->arena};
+    s->configs = (smp__configs){
+        .planner = &s->planner,
+        .request = &s->planner.request,
+        .costs = s->planner.costs,
+        .totals.state_factor =
+            0.25 * smp_memory_state_bytes(request->graph, s->planner.request.sharding),
+        .arrangement = &s->arrangement,
+        .arena = b->arena};
     return smp__scoring_place(s, request->placement, request->device, b->rank);
 }
 

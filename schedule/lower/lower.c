@@ -12,6 +12,7 @@
 
 #include <stdlib.h>
 
+#include "schedule/lower/shard_actions.h"
 #include "schedule/lower/unit_time.h"
 
 /* The send of a rank's last compute action. */
@@ -192,6 +193,8 @@ smp_status smp_lower_orders(const smp_schedule_shape *shape, const int *stage_ra
         status = smp__unit_time(&crossing, shape->microbatches, orders, &timed, &n);
     if (status == SMP_OK)
         status = emit(&l, timed, n);
+    for (int rank = 0; rank < shape->pipeline && status == SMP_OK; rank++)
+        status = smp_shard_actions(shape, &l.program[rank]);
     for (int rank = 0; l.program && rank < shape->pipeline; rank++) {
         if (status == SMP_OK)
             programs[rank] = l.program[rank];

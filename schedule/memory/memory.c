@@ -1,20 +1,14 @@
-/* Memory of a rank: what lives for ever (weights, optimizer state, gradients, loss slots, the work
- * area), here; what lives for a part of the step is placed above it by memory_lives.c.
- *
- * A weight with one use has its accumulator for its gradient. One with several keeps an accumulator
- * per use and a separate sum, ((g0 + g1) + g2) in op order: exchanges may still read accumulators
- * while the sum is made. The accumulators of a chunk lie side by side, so that one all-reduce takes
- * them all, and one call adds those of a block of gradients to the sum of earlier blocks. O(params
- * + uses * chunks + ops of the rank). */
+/* Memory of a rank: what lives for ever. Weights, optimizer states and gradients are placed by
+ * memory_states.c, loss slots and the work area here; what lives for a part of the step is placed
+ * above them by memory_lives.c. O(params + uses * chunks + ops of the rank). */
 #include "schedule/memory/memory_build.h"
 
 #include <stdlib.h>
 
 #include "graph/model/op.h"
 #include "schedule/memory/bytes.h"
-#include "schedule/plan/gradient_blocks.h"
 
-static smp_status place(smp__memory_build *build, int64_t bytes, int64_t *offset)
+smp_status smp__memory_place(smp__memory_build *build, int64_t bytes, int64_t *offset)
 {
     *offset = build->top;
     return smp__bytes_add(&build->top, bytes);
@@ -22,8 +16,9 @@ static smp_status place(smp__memory_build *build, int64_t bytes, int64_t *offset
 
 static smp_status check_input(const smp_memory_input *input)
 {
-    if (input->rank < 0 || input->chunks < 1 || input->microbatches < 1 || input->ddp < 1 ||
-        input->blocks < 1 || input->optimizer_states < 0 || input->optimizer_states > 2)
+    if (input->rank < 0 || input->sharding.shard < 1 || input->chunks < 1 ||
+        input->microbatches < 1 || input->ddp < 1 || input->blocks < 1 ||
+        input->optimizer_states < 0 || input->optimizer_states > 2)
         return smp_fail(SMP_ERR_INPUT,
                         "memory of rank %d: %d chunks, %d micro-batches, ddp %d, %d blocks of "
                         "gradients, %d states",
@@ -51,143 +46,8 @@ static smp_status map_chunks(smp__memory_build *build)
     return SMP_OK;
 }
 
-static int stage_of_use(const smp_memory_input *input, int32_t use)
-{
-    return input->flow->stage_of_op[input->graph->use[use].op];
-}
-
-static int64_t use_bytes(const smp_memory_input *input, const smp_memory_use *use)
-{
-    return input->graph->param[input->graph->use[use->use].param].elements * (int64_t)sizeof(float);
-}
-
-/* Weights that an op of this rank reads, by rising param. */
-static smp_status list_params(smp__memory_build *build)
-{
-    const smp_memory_input *input = build->input;
-    const smp_graph *graph = input->graph;
-    int32_t n_param = 0, n_use = 0;
-    smp_memory_param *list =
-        SMP_ARENA_NEW(build->scratch, smp_memory_param, (size_t)graph->n_param);
-    if (!list)
-        return SMP_ERR_NO_MEMORY;
-    for (int32_t p = 0; p < graph->n_param; p++) {
-        const smp_param *param = &graph->param[p];
-        smp_memory_param own = {
-            .param = p, .weight = -1, .weight16 = -1, .state = {-1, -1}, .grad = -1, .chunk = -1};
-        for (int32_t use = param->use_begin; use < param->use_end; use++) {
-            int stage = stage_of_use(input, use), chunk = build->chunk_of_stage[stage];
-            own.owner |= use == param->use_begin && chunk >= 0;
-            if (chunk >= 0 && (own.chunk < 0 || chunk < own.chunk))
-                own.chunk = chunk;
-        }
-        if (own.chunk < 0)
-            continue;
-        list[n_param++] = own;
-        n_use += param->use_end - param->use_begin;
-    }
-    smp_memory_param *param = SMP_ARENA_NEW(build->rank->arena, smp_memory_param, (size_t)n_param);
-    if (!param)
-        return SMP_ERR_NO_MEMORY;
-    for (int32_t k = 0; k < n_param; k++)
-        param[k] = list[k];
-    build->rank->param = param;
-    build->rank->n_param = n_param;
-    build->rank->n_use = graph->training ? n_use : 0;
-    return SMP_OK;
-}
-
-/* The weights, their copies, then one state after the other. */
-static smp_status place_weights(smp__memory_build *build, smp_memory_param *param)
-{
-    const smp_graph *graph = build->input->graph;
-    bool bf16 = graph->target.precision == SMP_PRECISION_BF16;
-    for (int state = -1; state < build->input->optimizer_states; state++) {
-        for (int32_t k = 0; k < build->rank->n_param; k++) {
-            int64_t bytes = graph->param[param[k].param].elements * (int64_t)sizeof(float);
-            SMP_TRY(place(build, bytes, state < 0 ? &param[k].weight : &param[k].state[state]));
-        }
-        for (int32_t k = 0; k < build->rank->n_param && state < 0 && bf16; k++)
-            SMP_TRY(place(build, graph->param[param[k].param].elements * 2, &param[k].weight16));
-    }
-    return SMP_OK;
-}
-
-/* Accumulators of the uses in a chunk, and the sums of earlier blocks. */
-static smp_status place_bucket(smp__memory_build *build, int chunk, smp_memory_use *use,
-                               smp_memory_bucket *bucket)
-{
-    const smp_memory_input *input = build->input;
-    const int64_t unit = (int64_t)SMP_BUFFER_ALIGN * input->ddp; /* replicas have whole units */
-    int64_t padding;
-    bucket->offset = build->top;
-    for (int32_t i = 0; i < build->rank->n_use; i++)
-        if (build->chunk_of_stage[use[i].stage] == chunk)
-            SMP_TRY(place(build, use_bytes(input, &use[i]), &use[i].offset));
-    const int64_t over = (build->top - bucket->offset) % unit;
-    SMP_TRY(place(build, over > 0 ? unit - over : 0, &padding));
-    const int64_t bytes = build->top - bucket->offset;
-    bucket->elements = bytes / (int64_t)sizeof(float);
-    bucket->level = build->top;
-    for (int level = 0; level < smp_gradient_levels(input->blocks); level++)
-        SMP_TRY(place(build, bytes, &padding));
-    return SMP_OK;
-}
-
-/* The uses of the rank's weights: where they lie and which are its own. */
-static smp_status list_uses(smp__memory_build *build, smp_memory_use **out)
-{
-    const smp_memory_input *input = build->input;
-    smp_memory_use *use =
-        SMP_ARENA_NEW(build->rank->arena, smp_memory_use, (size_t)build->rank->n_use);
-    if (!use)
-        return SMP_ERR_NO_MEMORY;
-    int32_t n = 0;
-    for (int32_t k = 0; input->graph->training && k < build->rank->n_param; k++) {
-        const smp_param *param = &input->graph->param[build->rank->param[k].param];
-        for (int32_t u = param->use_begin; u < param->use_end; u++, n++) {
-            int stage = stage_of_use(input, u);
-            use[n] = (smp_memory_use){.use = u,
-                                      .param = k,
-                                      .stage = stage,
-                                      .local = build->chunk_of_stage[stage] >= 0,
-                                      .offset = -1};
-        }
-    }
-    build->rank->use = *out = use;
-    return SMP_OK;
-}
-
-/* Accumulators chunk by chunk; buffers for those of other ranks; sums of weights with several. */
-static smp_status place_gradients(smp__memory_build *build, smp_memory_param *param)
-{
-    const smp_memory_input *input = build->input;
-    smp_memory_use *use;
-    smp_memory_bucket *bucket =
-        SMP_ARENA_NEW(build->rank->arena, smp_memory_bucket, (size_t)input->chunks);
-    if (!bucket)
-        return SMP_ERR_NO_MEMORY;
-    build->rank->bucket = bucket;
-    SMP_TRY(list_uses(build, &use));
-    for (int c = 0; c < input->chunks; c++) {
-        bucket[c] = (smp_memory_bucket){.offset = -1, .level = -1};
-        if (input->graph->training)
-            SMP_TRY(place_bucket(build, c, use, &bucket[c]));
-    }
-    for (int32_t i = 0; i < build->rank->n_use; i++) {
-        smp_memory_param *own = &param[use[i].param];
-        const smp_param *of = &input->graph->param[own->param];
-        if (!use[i].local)
-            SMP_TRY(place(build, use_bytes(input, &use[i]), &use[i].offset));
-        if (of->use_end - of->use_begin == 1)
-            own->grad = use[i].offset;
-        else if (own->grad < 0)
-            SMP_TRY(place(build, use_bytes(input, &use[i]), &own->grad));
-    }
-    return SMP_OK;
-}
-
-/* Weights of ops without kernels: nothing will use the place, but the room is counted. */
+/* Weights of ops without kernels: nothing will use the place, but the room is counted, as if nothing
+ * were sharded. */
 static smp_status count_opaque(smp__memory_build *build)
 {
     const smp_memory_input *input = build->input;
@@ -214,24 +74,21 @@ static smp_status place_scratch(smp__memory_build *build)
     int32_t producer = loss >= 0 ? input->graph->tensor[loss].producer : -1;
     build->rank->loss = -1;
     if (producer >= 0 && build->chunk_of_stage[input->flow->stage_of_op[producer]] >= 0)
-        SMP_TRY(
-            place(build, (int64_t)SMP_LOSS_SLOT_BYTES * input->microbatches, &build->rank->loss));
+        SMP_TRY(smp__memory_place(build, (int64_t)SMP_LOSS_SLOT_BYTES * input->microbatches,
+                                  &build->rank->loss));
     int64_t work = 0;
     for (int c = 0; c < input->chunks; c++) {
         int64_t bytes = smp_layout_work_bytes(input->layout[c]);
         work = bytes > work ? bytes : work;
     }
-    return place(build, work, &build->rank->work);
+    return smp__memory_place(build, work, &build->rank->work);
 }
 
 static smp_status plan_memory(smp__memory_build *build)
 {
     SMP_TRY(check_input(build->input));
     SMP_TRY(map_chunks(build));
-    SMP_TRY(list_params(build));
-    smp_memory_param *param = (smp_memory_param *)build->rank->param; /* still ours to fill */
-    SMP_TRY(place_weights(build, param));
-    SMP_TRY(place_gradients(build, param));
+    SMP_TRY(smp__memory_place_states(build));
     SMP_TRY(count_opaque(build));
     SMP_TRY(place_scratch(build));
     return smp__memory_place_lives(build);
@@ -312,6 +169,7 @@ smp_status smp_memory_plan_rank(const smp_plan *plan, const smp_graph *graph, co
                                                      .chunks = plan->chunks,
                                                      .microbatches = plan->microbatches,
                                                      .ddp = plan->ddp,
+                                                     .sharding = plan->sharding,
                                                      .blocks = plan->gradient_blocks / plan->ddp,
                                                      .optimizer_states = optimizer_states},
                                  out);

@@ -18,32 +18,55 @@
 /* From one micro-batch's loss to the next: the places of an arena are multiples of it. */
 enum { SMP_LOSS_SLOT_BYTES = 64 };
 
-/* A weight held by a rank. Offsets are -1 where there is nothing. */
+/* Parts of regions begin at whole pieces of a weight, and squares of gradients are summed by piece:
+ * so no sum goes across two parts. As many as SMP_SQUARE_PIECE of a device. */
+enum { SMP_PIECE_ELEMENTS = 1 << 14 };
+
+/* A weight held by a rank. */
 typedef struct smp_memory_param {
     int32_t param;
-    int64_t weight;   /* offset of the values */
-    int64_t weight16; /* offset of their copy in bf16; -1 unless the target is bf16 */
-    int64_t state[2]; /* optimizer state */
-    int64_t grad;     /* offset of the summed gradient: the only accumulator, or the sum of all */
-    int32_t chunk;    /* lowest chunk of this rank that holds it */
-    bool owner;       /* holds the weight's first use (counts it in norms, saves it) */
+    int32_t region; /* where its values, states and gradient lie */
+    int64_t at;     /* element of the region at which it begins */
+    int32_t chunk;  /* lowest chunk of this rank that holds it */
+    bool elsewhere; /* other ranks hold it too */
+    bool owner;     /* holds the weight's first use (counts it in norms, saves it) */
 } smp_memory_param;
+
+/* Weights side by side: those of a chunk with one use each, or one weight with several. Element e of
+ * an array that is whole lies at its offset + 4 e; of one of which a rank has its part alone, that of
+ * member p of the shard group, at its offset + 4 (e - cut[p]). */
+typedef struct smp_memory_region {
+    int32_t chunk;      /* lowest chunk of this rank that uses it */
+    int32_t param;      /* index in smp_memory_rank.param of the one with several uses; -1 */
+    int64_t elements;   /* with padding */
+    const int64_t *cut; /* [shard + 1] part p: elements cut[p] .. cut[p + 1] - 1 */
+    int64_t most;       /* elements of the longest part: the room for one */
+    int64_t weight;     /* offset of the values */
+    int64_t weight16; /* offset of their whole copy in bf16; -1 unless the target is bf16, or where
+                           weights are sharded: behind what is gathered */
+    int64_t state[2]; /* offsets of the part of the optimizer's states, or -1 */
+    int64_t grad;     /* of the summed gradient; -1 without training */
+    bool part_weight, part_grad; /* `weight`, `grad`: the part alone */
+} smp_memory_region;
 
 /* A gradient accumulator: of a local use, in the bucket of its chunk, or the buffer for a remote
  * use of a tied weight. */
 typedef struct smp_memory_use {
-    int32_t use;   /* index in graph->use */
-    int32_t param; /* index in smp_memory_rank.param */
-    int32_t stage; /* where the use lies */
-    bool local;    /* stage is held by this rank */
-    int64_t offset;
+    int32_t use;    /* index in graph->use */
+    int32_t param;  /* index in smp_memory_rank.param */
+    int32_t stage;  /* where the use lies */
+    int32_t chunk;  /* of this rank; -1: remote */
+    int64_t offset; /* remote: in the arena; else in the bucket of the chunk */
 } smp_memory_use;
 
-/* The accumulators of one chunk, side by side: reduced over replicas in one piece. */
+/* The accumulators of one chunk side by side: those of its region, in the order of that, then those
+ * of weights with several uses. */
 typedef struct smp_memory_bucket {
-    int64_t offset;
+    int64_t offset;   /* -1 without training */
     int64_t elements; /* floats, padded with zeroes to a multiple of 16 * ddp */
     int64_t level;    /* offset of [levels][elements]: sums of earlier blocks of gradients */
+    bool shared;      /* has accumulators of weights with several uses */
+    bool lives;       /* only from the chunk's first backward to A.c, or O if it is shared */
 } smp_memory_bucket;
 
 /* A message of one micro-batch that starts (receive posted) or must be complete (send) at a
@@ -61,11 +84,18 @@ typedef struct smp_memory_rank {
     int64_t fixed_bytes;        /* what lives for ever: the lower end of the arena */
     const int64_t *alive_bytes; /* [program n] at each action, the fixed part included */
     int32_t n_param, n_use;
-    const smp_memory_param *param;     /* by rising param */
-    const smp_memory_use *use;         /* by rising use */
-    const smp_memory_bucket *bucket;   /* [chunks] */
-    int64_t loss;                      /* offset of [microbatches] loss slots; -1: no loss here */
-    int64_t work;                      /* offset of the work area */
+    const smp_memory_param *param; /* by rising param */
+    const smp_memory_use *use;     /* by rising use */
+    int32_t n_region;
+    const smp_memory_region *region; /* of chunk c at c, then those of single weights */
+    const smp_memory_bucket *bucket; /* [chunks] */
+    /* Where weights are sharded: element of what chunk c gathers at which a region begins, at
+     * c * n_region + region; -1: it does not need it. In bf16 the copy lies behind all of that. */
+    const int64_t *gathered;
+    const int64_t *gathered_elements; /* [chunks] */
+    const int64_t *gather; /* [program n] offset of what G.c at this position gathers; -1 */
+    int64_t loss;          /* offset of [microbatches] loss slots; -1: no loss here */
+    int64_t work;          /* offset of the work area */
     const int64_t *stash[SMP_N_BLOCK]; /* [chunks * microbatches] offset of the block, or -1 */
     const int32_t *border_begin; /* [chunks + 1] into borders of all chunks, in layout order */
     const int64_t *border;     /* [border_begin[chunks] * microbatches]: offset of border b (counted
@@ -86,9 +116,19 @@ typedef struct smp_memory_input {
     const int *stage_rank;           /* [flow->n_stage] */
     const smp_layout *const *layout; /* [chunks], split where smp_layout_is_split says so */
     int rank, chunks, microbatches, ddp;
+    smp_sharding sharding;
     int blocks;           /* of gradients, of one replica (schedule/plan/gradient_blocks.h) */
     int optimizer_states; /* 0 when not training */
 } smp_memory_input;
+
+/* Bytes that a rank keeps for ever for each element of a weight, in the mean over its shard group. */
+double smp_memory_state_bytes(const smp_graph *graph, smp_sharding sharding);
+
+/* Offset in the arena of an accumulator. */
+static inline int64_t smp_memory_use_at(const smp_memory_rank *memory, const smp_memory_use *use)
+{
+    return use->chunk < 0 ? use->offset : memory->bucket[use->chunk].offset + use->offset;
+}
 
 /* Everything that lives for ever stands first, in an order that does not depend on the program:
  * with other things equal, weights and loss slots have the same offsets under every program. A

@@ -1,4 +1,5 @@
-/* The memory of a rank while it is being planned: shared by memory.c and memory_lives.c. */
+/* The memory of a rank while it is being planned: shared by memory.c, memory_states.c and
+ * memory_lives.c. */
 #ifndef SMP_SCHEDULE_MEMORY_MEMORY_BUILD_H
 #define SMP_SCHEDULE_MEMORY_MEMORY_BUILD_H
 
@@ -10,7 +11,14 @@ typedef struct smp__memory_build {
     smp_arena *scratch;
     int *chunk_of_stage; /* [n_stage] chunk of this rank, or -1 */
     int64_t top;         /* end of what lives for ever */
+    smp_memory_region *region;
+    smp_memory_bucket *bucket;
 } smp__memory_build;
+
+/* Room for `bytes` at the end of what lives for ever. */
+smp_status smp__memory_place(smp__memory_build *build, int64_t bytes, int64_t *offset);
+/* Weights, gradients, optimizer states. */
+smp_status smp__memory_place_states(smp__memory_build *build);
 
 /* How a border's data leaves the rank: to the neighbouring stage, beyond it, or both; 0: it does
  * not. chunk_of_stage: [n_stage] chunk of this rank, or -1. */

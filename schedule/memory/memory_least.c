@@ -17,11 +17,13 @@
 #include "graph/model/op.h"
 #include "partition/problem/unit_graph.h"
 #include "schedule/memory/layout_build.h"
+#include "schedule/memory/memory.h"
 
 /* A weight lies with its first use, and there, if it is shared, an accumulator for each use. */
-static void add_states(const smp_graph *graph, int64_t *state_bytes)
+static void add_states(const smp_graph *graph, smp_sharding sharding, int64_t *state_bytes)
 {
-    int64_t element = smp_weight_element_bytes(graph, smp_planned_states(graph->training));
+    const int64_t element = (int64_t)smp_memory_state_bytes(graph, sharding);
+    const int64_t opaque = smp_weight_element_bytes(graph, smp_planned_states(graph->training));
     for (int32_t p = 0; p < graph->n_param; p++) {
         const smp_param *param = &graph->param[p];
         int64_t n_use = param->use_end - param->use_begin;
@@ -32,7 +34,7 @@ static void add_states(const smp_graph *graph, int64_t *state_bytes)
     for (int32_t o = 0; o < graph->n_op; o++) {
         const smp_op_cost_override *cost = graph->op[o].cost;
         if (!graph->op[o].kind->cpu.forward && cost && cost->weight_bytes > 0)
-            state_bytes[o] = smp__add_bytes(state_bytes[o], cost->weight_bytes / 4 * element);
+            state_bytes[o] = smp__add_bytes(state_bytes[o], cost->weight_bytes / 4 * opaque);
     }
 }
 
@@ -135,14 +137,14 @@ static smp_status list_values(const smp_graph *graph, int64_t batch, smp_arena *
     return status;
 }
 
-smp_status smp_memory_least(const smp_graph *graph, int64_t batch, smp_arena *arena,
-                            smp__least_memory *out)
+smp_status smp_memory_least(const smp_graph *graph, int64_t batch, smp_sharding sharding,
+                            smp_arena *arena, smp__least_memory *out)
 {
     int64_t *state_bytes = SMP_ARENA_NEW(arena, int64_t, (size_t)graph->n_op);
     *out = (smp__least_memory){.state_bytes = state_bytes};
     if (!state_bytes)
         return SMP_ERR_NO_MEMORY;
-    add_states(graph, state_bytes);
+    add_states(graph, sharding, state_bytes);
     return graph->training ? list_values(graph, batch, arena, out) : SMP_OK;
 }
 

@@ -9,6 +9,7 @@
 
 #include "schedule/lower/crossing.h"
 #include "schedule/memory/bytes.h"
+#include "schedule/plan/gradient_blocks.h"
 
 /* Positions in the program of what happens to one (chunk, micro-batch); -1: never. */
 typedef struct pair_times {
@@ -44,6 +45,9 @@ typedef struct lives {
     int64_t *stash[SMP_N_BLOCK]; /* [chunks * microbatches] buffer, or -1 */
     int32_t *begin;              /* [chunks + 1] first border of a chunk */
     int64_t *border;             /* [borders * microbatches] buffer, or -1 */
+    int64_t *gather;             /* [program n] buffer of what G gathers, or -1 */
+    int64_t *bucket;             /* [chunks] buffer of a bucket that lives, or -1 */
+    int64_t *held;               /* [chunks] buffer of the last G without a D; -1 */
 } lives;
 
 static pair_times *pair_at(const lives *l, int chunk, int64_t microbatch)
@@ -59,7 +63,7 @@ static bool is_local(const lives *l, int stage)
 static smp_status check_action(const lives *l, int64_t position)
 {
     const smp_action *action = &l->input->program->action[position];
-    bool whole = action->kind == SMP_ACTION_REDUCE || action->kind == SMP_ACTION_OPTIMIZE;
+    bool whole = !smp_action_has_microbatch(action->kind);
     if (!whole && (action->chunk < 0 || action->chunk >= l->input->chunks ||
                    action->microbatch < 0 || action->microbatch >= l->input->microbatches))
         return smp_fail(SMP_ERR_INPUT,
@@ -304,10 +308,47 @@ static smp_status add_buffers(lives *l)
     return SMP_OK;
 }
 
+/* The accumulators of weights with several uses are added up by O. */
+static void keep_shared(lives *l, int64_t optimize)
+{
+    for (int c = 0; c < l->input->chunks; c++)
+        if (l->bucket[c] >= 0 && l->build->rank->bucket[c].shared)
+            l->buffer.end[l->bucket[c]] = optimize;
+}
+
+/* Weights from G to D; accumulators from the first that adds to them to A. */
+static smp_status add_shards(lives *l)
+{
+    const smp_memory_input *input = l->input;
+    const smp_memory_rank *rank = l->build->rank;
+    const int64_t element = input->graph->target.precision == SMP_PRECISION_BF16 ? 6 : 4;
+    for (int64_t i = 0; i < input->program->n; i++) {
+        const smp_action *action = &input->program->action[i];
+        const int c = action->chunk;
+        if (action->kind == SMP_ACTION_GATHER && rank->region[c].part_weight) {
+            l->gather[i] = add_buffer(l, element * rank->gathered_elements[c], i, i);
+            l->held[c] = l->gather[i];
+        } else if (action->kind == SMP_ACTION_DROP && l->held[c] >= 0) {
+            l->buffer.end[l->held[c]] = i;
+            l->held[c] = -1;
+        } else if ((action->kind == SMP_ACTION_B || action->kind == SMP_ACTION_W) &&
+                   rank->bucket[c].lives && l->bucket[c] < 0) {
+            const int64_t copies = 1 + smp_gradient_levels(input->blocks);
+            l->bucket[c] = add_buffer(l, 4 * copies * rank->bucket[c].elements, i, i);
+        } else if (action->kind == SMP_ACTION_ALL && l->bucket[c] >= 0) {
+            l->buffer.end[l->bucket[c]] = i;
+        } else if (action->kind == SMP_ACTION_OPTIMIZE) {
+            keep_shared(l, i);
+        }
+    }
+    return SMP_OK;
+}
+
 static smp_status allocate(lives *l, size_t n_pair, size_t n_border)
 {
     smp_arena *scratch = l->build->scratch;
-    size_t n = SMP_N_BLOCK * n_pair + n_border;
+    const size_t n_shard = (size_t)l->input->program->n; /* at most: gathers and buckets */
+    size_t n = SMP_N_BLOCK * n_pair + n_border + n_shard;
     l->pair = SMP_ARENA_NEW(scratch, pair_times, n_pair);
     for (int k = 0; k < SMP_N_BLOCK; k++) {
         l->stash[k] = SMP_ARENA_NEW(l->build->rank->arena, int64_t, n_pair);
@@ -321,6 +362,15 @@ static smp_status allocate(lives *l, size_t n_pair, size_t n_border)
     l->buffer.begin = SMP_ARENA_NEW(scratch, int64_t, n);
     l->buffer.end = SMP_ARENA_NEW(scratch, int64_t, n);
     l->buffer.offset = SMP_ARENA_NEW(scratch, int64_t, n);
+    l->gather = SMP_ARENA_NEW(l->build->rank->arena, int64_t, n_shard);
+    l->bucket = SMP_ARENA_NEW(scratch, int64_t, (size_t)l->input->chunks);
+    l->held = SMP_ARENA_NEW(scratch, int64_t, (size_t)l->input->chunks);
+    if (!l->gather || !l->bucket || !l->held)
+        return SMP_ERR_NO_MEMORY;
+    for (size_t i = 0; i < n_shard; i++)
+        l->gather[i] = -1;
+    for (int c = 0; c < l->input->chunks; c++)
+        l->bucket[c] = l->held[c] = -1;
     if (!l->pair || !l->border || !l->buffer.bytes || !l->buffer.begin || !l->buffer.end ||
         !l->buffer.offset)
         return SMP_ERR_NO_MEMORY;
@@ -342,6 +392,15 @@ static smp_status pack(lives *l, size_t n_pair)
     rank->arena_bytes = rank->bound_bytes = top;
     SMP_TRY(smp__bytes_add(&rank->arena_bytes, total));
     SMP_TRY(smp__bytes_add(&rank->bound_bytes, bound));
+    for (int64_t i = 0; i < input->program->n; i++)
+        if (l->gather[i] >= 0)
+            l->gather[i] = top + l->buffer.offset[l->gather[i]];
+    for (int c = 0; c < input->chunks; c++)
+        if (l->bucket[c] >= 0) {
+            smp_memory_bucket *bucket = &l->build->bucket[c];
+            bucket->offset = top + l->buffer.offset[l->bucket[c]];
+            bucket->level = bucket->offset + 4 * bucket->elements;
+        }
     for (int k = 0; k < SMP_N_BLOCK; k++)
         for (size_t i = 0; i < n_pair; i++)
             if (l->stash[k][i] >= 0)
@@ -419,12 +478,14 @@ static smp_status place_lives(lives *l)
     SMP_TRY(scan_forward(l));
     SMP_TRY(scan_backward(l));
     SMP_TRY(add_buffers(l));
+    SMP_TRY(add_shards(l));
     SMP_TRY(pack(l, n_pair));
     SMP_TRY(sum_alive(l));
     for (int k = 0; k < SMP_N_BLOCK; k++)
         rank->stash[k] = l->stash[k];
     rank->border_begin = l->begin;
     rank->border = l->border;
+    rank->gather = l->gather;
     SMP_TRY(list_messages(rank->arena, &l->post, n, false, &rank->post_begin, &rank->post));
     return list_messages(rank->arena, &l->wait, n + 1, true, &rank->wait_begin, &rank->wait);
 }

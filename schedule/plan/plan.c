@@ -90,6 +90,7 @@ static smp_status fill_plan(const smp_sketch *sketch, smp_plan *plan)
                        .device = sketch->device,
                        .microbatches = sketch->microbatches,
                        .microbatch_size = sketch->microbatch_size,
+                       .sharding = sketch->sharding,
                        .gradient_blocks =
                            sketch->gradient_blocks > 0 ? sketch->gradient_blocks : sketch->ddp,
                        .schedule = sketch->schedule,
@@ -328,7 +329,8 @@ smp_schedule_shape smp_plan_shape(const smp_plan *plan)
     return (smp_schedule_shape){.pipeline = plan->pipeline,
                                 .chunks = plan->chunks,
                                 .microbatches = plan->microbatches,
-                                .training = plan->training};
+                                .training = plan->training,
+                                .sharding = plan->sharding};
 }
 
 int smp_plan_stage_of(const smp_plan *plan, int rank, int chunk)

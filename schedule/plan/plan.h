@@ -57,6 +57,7 @@ typedef struct smp_plan {
         *device; /* [devices] of a listed placement, at replica * pipeline + rank; else NULL */
     int microbatches;
     int64_t microbatch_size;
+    smp_sharding sharding;
     int gradient_blocks; /* of all replicas: schedule/plan/gradient_blocks.h */
     const char *schedule;
     smp_target target; /* `execution:`; the CPU in fp32 if absent */

@@ -78,9 +78,29 @@ static smp_status check_parallel(const reader *r, const smp_yaml_node *map)
     return SMP_OK;
 }
 
+/* Both or neither. */
+static smp_status read_sharding(const smp_yaml_node *map, smp_sketch *sketch)
+{
+    const smp_yaml_node *shard = smp_yaml_get(map, "shard"), *what;
+    const char *text;
+    sketch->sharding = (smp_sharding){.shard = 1};
+    if (!shard && !smp_yaml_get(map, "shard_what"))
+        return SMP_OK;
+    SMP_TRY(smp__field_int(map, "parallel", "shard", 1, SMP__MAX_DEVICES, &sketch->sharding.shard));
+    SMP_TRY(smp__field(map, "parallel", "shard_what", &what));
+    text = smp_yaml_text(what);
+    smp_status status = smp_shard_what_read(text ? text : "", &sketch->sharding.what);
+    if (status != SMP_OK)
+        return smp_fail_at(smp_yaml_where(what), "parallel: shard_what: %s", smp_last_error());
+    if (sketch->ddp > 0 && smp_shard_check(sketch->sharding.shard, sketch->ddp) != SMP_OK)
+        return smp_fail_at(smp_yaml_where(shard), "parallel: %s", smp_last_error());
+    return SMP_OK;
+}
+
 static smp_status read_parallel(reader *r, const smp_yaml_node *top)
 {
-    static const char *const keys[] = {"devices", "pipeline", "ddp", "placement", "chunks"};
+    static const char *const keys[] = {"devices",    "pipeline",  "ddp",   "shard",
+                                       "shard_what", "placement", "chunks"};
     const char *what = "parallel";
     smp_sketch *sketch = r->sketch;
     const smp_yaml_node *map;
@@ -101,6 +121,7 @@ static smp_status read_parallel(reader *r, const smp_yaml_node *top)
     if (sketch->has_placement)
         SMP_TRY(smp__field_placement(map, sketch->pipeline, sketch->ddp, r->arena,
                                      &sketch->placement, &sketch->device));
+    SMP_TRY(read_sharding(map, sketch));
     return r->whole ? check_parallel(r, map) : SMP_OK;
 }
 

@@ -145,6 +145,10 @@ static void put_head(writer *w, const smp_plan *plan)
     put_int(w, "devices", plan->devices);
     put_int(w, "pipeline", plan->pipeline);
     put_int(w, "ddp", plan->ddp);
+    if (plan->sharding.shard > 1) {
+        put_int(w, "shard", plan->sharding.shard);
+        put_text(w, "shard_what", smp_shard_what_name(plan->sharding.what));
+    }
     put_placement(w, plan);
     put_int(w, "chunks", plan->chunks);
     close_with(w, '}');

@@ -41,6 +41,7 @@ typedef struct smp_sketch {
     uint64_t fingerprint;
     int pipeline, ddp, chunks, microbatches;
     int64_t microbatch_size;
+    smp_sharding sharding;
     int gradient_blocks; /* 0: one for each replica */
     bool has_placement;
     smp_placement placement;

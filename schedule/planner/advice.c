@@ -36,7 +36,8 @@ static shortage describe_rank(const smp__configs *configs, const smp__config *co
 {
     shortage s = {.config = config, .nearest = nearest, .rank = nearest->worst_rank};
     smp_schedule_shape shape = smp__config_shape(configs, config);
-    double factor = smp_state_factor(configs->request->graph);
+    double factor =
+        0.25 * smp_memory_state_bytes(configs->request->graph, configs->request->sharding);
     s.limit = (double)smp__config_memory(config, s.rank);
     s.peak = s.limit - (double)nearest->room_bytes;
     for (int stage = 0; stage < nearest->partition->n_stage; stage++) {

@@ -36,6 +36,8 @@ smp_status smp__planner_open(const smp_search_request *request, smp__planner *pl
     *planner = (smp__planner){.request = *request};
     if (!request->graph->training)
         planner->request.gradient_blocks = 0; /* nothing is added up */
+    if (planner->request.sharding.shard < 1)
+        planner->request.sharding = (smp_sharding){.shard = 1};
     SMP_TRY(smp__planner_keep_together(request, &planner->together));
     if (planner->together)
         planner->request.together = planner->together;
@@ -63,7 +65,8 @@ smp_schedule_shape smp__planner_shape(const smp__planner *planner, int pipeline,
                                 .microbatches = microbatches,
                                 .training = planner->request.graph->training,
                                 .active = active,
-                                .group = planner->request.group};
+                                .group = planner->request.group,
+                                .sharding = planner->request.sharding};
 }
 
 smp_schedule_shape smp__candidate_shape(const smp__planner *planner, const smp_candidate *candidate)
@@ -162,6 +165,7 @@ smp_status smp__planner_simulation_input(const smp__planner *planner,
     *out = (smp_simulation_input){.pipeline = candidate->pipeline,
                                   .chunks = candidate->chunks,
                                   .ddp = candidate->ddp,
+                                  .sharding = planner->request.sharding,
                                   .microbatches = candidate->microbatches,
                                   .stage_rank = candidate->stage_rank,
                                   .forward_us = forward_us,

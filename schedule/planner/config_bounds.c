@@ -67,7 +67,7 @@ smp_status smp__totals_make(const smp_search_request *request, const smp_costs *
                             smp__totals *out)
 {
     const smp_graph *graph = request->graph;
-    *out = (smp__totals){.state_factor = smp_state_factor(graph)};
+    *out = (smp__totals){.state_factor = 0.25 * smp_memory_state_bytes(graph, request->sharding)};
     smp_arena *scratch = smp_arena_create();
     if (!scratch)
         return SMP_ERR_NO_MEMORY;
@@ -102,7 +102,7 @@ double smp__config_tail_us(const smp__configs *configs, const smp__config *confi
 {
     if (!configs->request->graph->training)
         return 0.0;
-    double rate = configs->costs->optimizer_bytes_per_s;
+    double rate = configs->costs->optimizer_bytes_per_s * configs->request->sharding.shard;
     return (rate > 0.0 ? 1e6 / rate : 0.0) + (config->chunks == 1 ? config->mapping->ring_us : 0.0);
 }
 
@@ -338,10 +338,10 @@ smp_status smp__config_price(const smp__configs *configs, const smp__config *con
     smp_arena *scratch = smp_arena_create();
     int *live = scratch ? SMP_ARENA_NEW(scratch, int, 2 * (size_t)problem->n_stage) : NULL;
     double *again_us = scratch ? SMP_ARENA_NEW(scratch, double, n) : NULL;
-    smp_status status =
-        live && again_us
-            ? smp_memory_least(request->graph, request->microbatch_size, scratch, &memory)
-            : SMP_ERR_NO_MEMORY;
+    smp_status status = live && again_us
+                            ? smp_memory_least(request->graph, request->microbatch_size,
+                                               request->sharding, scratch, &memory)
+                            : SMP_ERR_NO_MEMORY;
     if (status == SMP_OK)
         status = fill_live(configs, config, rule, scratch, live, live + problem->n_stage);
     if (status == SMP_OK) {

@@ -158,7 +158,8 @@ static void forget_limits(const smp__configs *configs, const smp__config *config
     partition->bound = any->bound;
 }
 
-/* Where it is a choice nothing recomputes yet; whether the partition fits by what it then may. */
+/* Where it is a choice nothing recomputes yet; whether the partition fits by what it then may. After
+ * a failure the partition is gone. */
 static smp_status settle_nothing(const smp__configs *configs, smp__config *config,
                                  const smp_problem *problem, smp_partition **partition)
 {
@@ -166,11 +167,12 @@ static smp_status settle_nothing(const smp__configs *configs, smp__config *confi
     bool fits = (*partition)->fits;
     if (config->recompute != SMP_RECOMPUTE_AUTO || smp__count_recomputing(*partition) == 0)
         return SMP_OK;
-    SMP_TRY(smp__partition_recompute(problem, *partition, configs->no_op, &settled));
-    settled->fits = fits;
+    smp_status status = smp__partition_recompute(problem, *partition, configs->no_op, &settled);
+    if (status == SMP_OK)
+        settled->fits = fits;
     smp_partition_destroy(*partition);
     *partition = settled;
-    return SMP_OK;
+    return status;
 }
 
 /* Limits of `scale` times the configuration's, with what these limits ask to recompute. */

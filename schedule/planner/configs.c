@@ -246,6 +246,8 @@ static smp_status add_config(listing *l, int microbatches)
     if (status == SMP_OK)
         status = smp_gradient_blocks_check(smp__planner_blocks(configs->planner, l->mapping->ddp),
                                            l->mapping->ddp, microbatches);
+    if (status == SMP_OK)
+        status = smp_shard_check(request->sharding.shard, l->mapping->ddp);
     if (status == SMP_ERR_INPUT || status == SMP_ERR_NO_FIT) {
         smp__configs_note(configs, smp__at_numbers(request, status));
         return SMP_OK;

@@ -97,7 +97,7 @@ static smp_status fill_mapping(smp__mapping *mapping, const smp_search_request *
         mapping->memory[r] = least;
         mapping->memory_all = smp__add_bytes(mapping->memory_all, least);
     }
-    mapping->ring_us = least_ring_us(mapping, cluster);
+    mapping->ring_us = request->sharding.shard > 1 ? 0.0 : least_ring_us(mapping, cluster);
     return SMP_OK;
 }
 

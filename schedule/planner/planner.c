@@ -148,6 +148,7 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
     }
     plan->microbatches = best->microbatches;
     plan->microbatch_size = best->microbatch_size;
+    plan->sharding = planner->request.sharding;
     plan->gradient_blocks = smp__planner_blocks(planner, best->ddp);
     plan->training = graph->training;
     plan->target = graph->target;

@@ -2,7 +2,7 @@
 #ifndef SMP_SCHEDULE_PLANNER_PLANNER_BUILD_H
 #define SMP_SCHEDULE_PLANNER_PLANNER_BUILD_H
 
-#include "schedule/memory/layout.h"
+#include "schedule/memory/memory.h"
 #include "schedule/planner/planner.h"
 #include "schedule/simulate/simulate.h"
 

@@ -97,6 +97,8 @@ static void put_rank(const smp_memory_input *input, const int *chunk_of, numbers
     put(key, input->microbatches);
     put(key, input->ddp);
     put(key, input->blocks);
+    put(key, input->sharding.shard);
+    put(key, input->sharding.what);
     put(key, producer >= 0 ? chunk_of[input->flow->stage_of_op[producer]] : -1);
     for (int c = 0; c < input->chunks; c++) {
         put_layout(input, chunk_of, c, key);
@@ -210,6 +212,7 @@ static smp_status peak_of(smp__planner *planner, const smp_candidate *candidate,
                               .chunks = v,
                               .microbatches = candidate->microbatches,
                               .ddp = candidate->ddp,
+                              .sharding = planner->request.sharding,
                               .blocks =
                                   smp__planner_blocks(planner, candidate->ddp) / candidate->ddp,
                               .optimizer_states = smp_planned_states(graph->training)};
@@ -258,15 +261,18 @@ smp_status smp__planner_peak(smp__planner *planner, const smp_candidate *candida
 }
 
 /* Bytes of weights, gradients and optimizer state that each rank keeps, a weight once. */
-static void add_states(const smp_graph *graph, const smp_flow *flow, const smp_candidate *candidate,
-                       int *seen, int64_t *bytes)
+static void add_states(const smp__planner *planner, const smp_candidate *candidate, int *seen,
+                       int64_t *bytes)
 {
-    int64_t element = smp_weight_element_bytes(graph, smp_planned_states(graph->training));
+    const smp_graph *graph = planner->request.graph;
+    const smp_flow *flow = planner->flow;
+    const int64_t element = smp_weight_element_bytes(graph, smp_planned_states(graph->training));
+    const double sharded = smp_memory_state_bytes(graph, planner->request.sharding);
     for (int32_t p = 0; p < graph->n_param; p++) {
         for (int32_t u = graph->param[p].use_begin; u < graph->param[p].use_end; u++) {
             int r = candidate->stage_rank[flow->stage_of_op[graph->use[u].op]];
             if (seen[r] != p + 1)
-                bytes[r] += element * graph->param[p].elements;
+                bytes[r] += (int64_t)(sharded * (double)graph->param[p].elements);
             seen[r] = p + 1;
         }
     }
@@ -359,7 +365,7 @@ smp_status smp__planner_state_bytes(smp__planner *planner, const smp_candidate *
     if (!seen)
         return smp_fail_memory((size_t)candidate->pipeline * sizeof *seen);
     memset(bytes, 0, (size_t)candidate->pipeline * sizeof *bytes);
-    add_states(planner->request.graph, planner->flow, candidate, seen, bytes);
+    add_states(planner, candidate, seen, bytes);
     free(seen);
     return SMP_OK;
 }

@@ -15,6 +15,7 @@ typedef struct smp_search_request {
     int devices;
     int stages, ddp, chunks, microbatches; /* 0: auto. `stages` is the number of pipeline ranks */
     int64_t microbatch_size;
+    smp_sharding sharding;   /* of every configuration; those that cannot have it are left out */
     int gradient_blocks;     /* in training, see schedule/plan/gradient_blocks.h; 0: ddp */
     const char *schedule;    /* NULL: auto */
     const char *partitioner; /* NULL: the best of all */

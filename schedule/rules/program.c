@@ -46,7 +46,7 @@ void smp_action_format(const smp_action *action, smp_text *text)
     const char *kind = smp_action_letters(action->kind);
     if (action->kind == SMP_ACTION_OPTIMIZE)
         smp_text_append(text, "%s", kind);
-    else if (action->kind == SMP_ACTION_REDUCE)
+    else if (!smp_action_has_microbatch(action->kind))
         smp_text_append(text, "%s.%d", kind, (int)action->chunk);
     else
         smp_text_append(text, "%s%d.%d", kind, (int)action->microbatch, (int)action->chunk);
@@ -101,7 +101,7 @@ static bool read_action(const char *at, const char *end, smp_action *action)
         return false;
     if (action->kind == SMP_ACTION_OPTIMIZE)
         return at == end;
-    if (action->kind != SMP_ACTION_REDUCE && !read_number(&at, end, &action->microbatch))
+    if (smp_action_has_microbatch(action->kind) && !read_number(&at, end, &action->microbatch))
         return false;
     if (at == end || *at != '.')
         return false;
@@ -128,7 +128,7 @@ smp_status smp_program_parse(const char *text, int rank, smp_where where, smp_pr
             status =
                 smp_fail_at(where,
                             "rank %d, action %lld: got '%.*s', expected one of Fm.c Bm.c Im.c Wm.c "
-                            ">Fm.c <Fm.c >Bm.c <Bm.c R.c O (m: micro-batch, c: chunk)",
+                            ">Fm.c <Fm.c >Bm.c <Bm.c G.c D.c R.c A.c O (m: micro-batch, c: chunk)",
                             rank, (long long)program.n + 1, shown, at);
             goto failed;
         }

@@ -17,7 +17,10 @@
     X(RECV_F, "<F", "receive") /* the activations F needs of other ranks; posted by here */        \
     X(SEND_B, ">B", "send")    /* the same of gradients */                                         \
     X(RECV_B, "<B", "receive")                                                                     \
-    X(REDUCE, "R", "reduce")      /* R.c: start reducing the weight gradients of chunk c */        \
+    X(GATHER, "G", "gather") /* G.c: start gathering the weights of chunk c in its shard group */  \
+    X(DROP, "D", "drop")     /* D.c: they are not needed until the next G.c */                     \
+    X(REDUCE, "R", "reduce") /* R.c: start reducing the weight gradients of chunk c */             \
+    X(ALL, "A", "reduce")    /* A.c: that is done; sharded, their sums over groups start */        \
     X(OPTIMIZE, "O", "optimizer") /* O: finish all reductions, then the optimizer */
 
 typedef enum smp_action_kind {
@@ -28,7 +31,7 @@ typedef enum smp_action_kind {
 
 typedef struct smp_action {
     smp_action_kind kind;
-    int32_t microbatch; /* -1 for R and O */
+    int32_t microbatch; /* -1 from G on */
     int32_t chunk;      /* -1 for O */
 } smp_action;
 
@@ -41,6 +44,12 @@ typedef struct smp_program {
 static inline bool smp_action_is_compute(smp_action_kind kind)
 {
     return kind <= SMP_ACTION_W;
+}
+
+/* Is it of one micro-batch? Else of a chunk, or O of all. */
+static inline bool smp_action_has_microbatch(smp_action_kind kind)
+{
+    return kind < SMP_ACTION_GATHER;
 }
 
 smp_status smp_program_push(smp_program *program, smp_action_kind kind, int microbatch, int chunk);

@@ -4,6 +4,7 @@
 #define SMP_SCHEDULE_RULES_SCHEDULE_H
 
 #include "schedule/rules/program.h"
+#include "schedule/rules/shard.h"
 
 typedef struct smp_schedule_shape {
     int pipeline; /* ranks */
@@ -12,6 +13,7 @@ typedef struct smp_schedule_shape {
     bool training; /* false: forwards only */
     int active;    /* most live micro-batches, for schedules that take a bound; 0: their default */
     int group;     /* micro-batches per group of chunked schedules; 0: pipeline */
+    smp_sharding sharding;
 } smp_schedule_shape;
 
 /* What others need to know of a schedule stands here: nobody asks for its name. */

@@ -150,7 +150,7 @@ static smp_status check_event(const smp_plan *plan, const smp_trace_event *e)
 {
     bool stage = e->stage >= 0 && e->stage < plan->n_stage;
     bool whole = e->action.kind == SMP_ACTION_OPTIMIZE;
-    bool mb = e->action.kind >= SMP_ACTION_REDUCE ||
+    bool mb = !smp_action_has_microbatch(e->action.kind) ||
               (e->action.microbatch >= 0 && e->action.microbatch < plan->microbatches);
     if ((unsigned)e->action.kind > SMP_ACTION_OPTIMIZE || (!whole && !stage) || !mb)
         return smp_fail(SMP_ERR_INPUT,

@@ -63,7 +63,7 @@ static smp_status check_program(const smp_simulation_input *input, int rank)
         const smp_action *a = &input->program[rank].action[i];
         bool known = (unsigned)a->kind <= SMP_ACTION_OPTIMIZE;
         bool chunk = a->kind == SMP_ACTION_OPTIMIZE || (a->chunk >= 0 && a->chunk < input->chunks);
-        bool mb = a->kind >= SMP_ACTION_REDUCE ||
+        bool mb = !smp_action_has_microbatch(a->kind) ||
                   (a->microbatch >= 0 && a->microbatch < input->microbatches);
         if (!known || !chunk || !mb)
             return smp_fail(SMP_ERR_INPUT,
@@ -227,8 +227,8 @@ static smp_status set_costs(smp__sim *sim)
     if (!sim->optimizer_us)
         return SMP_ERR_NO_MEMORY;
     for (int rank = 0; rank < input->pipeline && input->optimizer_bytes_per_s > 0.0; rank++)
-        sim->optimizer_us[rank] =
-            1e6 * (double)smp__sim_rank_bytes(sim, rank) / input->optimizer_bytes_per_s;
+        sim->optimizer_us[rank] = 1e6 * (double)smp__sim_rank_bytes(sim, rank) /
+                                  input->optimizer_bytes_per_s / smp__sim_parts(input);
     return SMP_OK;
 }
 
@@ -304,6 +304,10 @@ static void complete_result(smp__sim *sim)
                 s->end_us[rank][i] = receive_end_us(sim, rank, a, s->start_us[rank][i]);
             else if (a->kind == SMP_ACTION_REDUCE)
                 s->end_us[rank][i] = sim->reduce_end_us[smp__sim_stage(sim, rank, a->chunk)];
+            else if (a->kind == SMP_ACTION_GATHER)
+                s->end_us[rank][i] = sim->gather[rank][i].end_us;
+            else if (a->kind == SMP_ACTION_ALL)
+                s->end_us[rank][i] = sim->all_end_us[smp__sim_stage(sim, rank, a->chunk)];
             if (s->end_us[rank][i] > s->step_us)
                 s->step_us = s->end_us[rank][i];
         }

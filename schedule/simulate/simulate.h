@@ -35,6 +35,7 @@ typedef struct smp_simulation {
 /* What the simulation needs of a plan; all borrowed. */
 typedef struct smp_simulation_input {
     int pipeline, chunks, ddp, microbatches;
+    smp_sharding sharding;
     const smp_program *program; /* [pipeline] */
     const int *stage_rank;      /* [n_stage] */
     const double *forward_us;   /* [n_stage] per micro-batch, on the slowest device that the stage

@@ -123,7 +123,7 @@ static void walk_rank(const smp__sim *sim, int rank)
             if (start_us > w.busy_until_us)
                 s->reduction_us[rank] += start_us - w.busy_until_us;
             w.busy_until_us = end_us;
-        } else if (a->kind != SMP_ACTION_REDUCE && !sim->input->cluster->overlap) {
+        } else if (smp_action_has_microbatch(a->kind) && !sim->input->cluster->overlap) {
             in_message(&w, i, a, end_us);
         }
     }

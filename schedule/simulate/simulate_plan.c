@@ -92,6 +92,7 @@ smp_status smp_simulate_plan(const smp_plan *plan, const smp_graph *graph, const
             &(smp_simulation_input){.pipeline = plan->pipeline,
                                     .chunks = plan->chunks,
                                     .ddp = plan->ddp,
+                                    .sharding = plan->sharding,
                                     .microbatches = plan->microbatches,
                                     .program = plan->program,
                                     .stage_rank = a.stage_rank,

@@ -1,5 +1,6 @@
-/* Reductions of weight gradients. A chunk's untied gradients are reduced over the replicas, in a
- * ring, from when all have reached R. A weight tied across stages is exchanged between its holders
+/* Reductions of weight gradients, and gathers of sharded weights. A chunk's untied gradients are
+ * reduced over the replicas, in a ring, from when all have reached R; sharded, over those of a group,
+ * and from A on each part over the groups. A chunk is gathered from when all have reached G. A weight tied across stages is exchanged between its holders
  * from when all of them have reached R, every holder sending the accumulators of its uses to every
  * other, and then reduced by itself. A rank has one channel: its reductions go one after the other
  * in the order in which they become possible. */
@@ -35,27 +36,61 @@ static bool is_repeated(const smp__sim *sim, int tie, int32_t holder)
     return false;
 }
 
-/* One message on the slowest link of a rank's ring of replicas. */
-static double ring_message_us(const smp_simulation_input *input, int rank, int64_t bytes)
+/* Replicas that meet: `size` of them, `stride` apart. */
+typedef struct ring {
+    int stride, size;
+} ring;
+
+static ring ring_of_all(const smp_simulation_input *input)
 {
-    int d = input->ddp;
+    return (ring){1, input->ddp};
+}
+
+static ring ring_of_group(const smp_simulation_input *input)
+{
+    return (ring){1, input->sharding.shard > 1 ? input->sharding.shard : 1};
+}
+
+static ring ring_across(const smp_simulation_input *input)
+{
+    const int shard = ring_of_group(input).size;
+    return (ring){shard, input->ddp / shard};
+}
+
+/* One message on the slowest link of such rings of a rank. */
+static double ring_message_us(const smp_simulation_input *input, int rank, ring of, int64_t bytes)
+{
+    const int block = of.stride * of.size;
     double slowest_us = 0.0;
-    for (int i = 0; i < d; i++) {
+    for (int i = 0; i < input->ddp; i++) {
+        const int next = i - i % block + (i % block + of.stride) % block;
         double us =
             smp__message_us(input->cluster, input->device[(int64_t)i * input->pipeline + rank],
-                            input->device[(int64_t)((i + 1) % d) * input->pipeline + rank], bytes);
+                            input->device[(int64_t)next * input->pipeline + rank], bytes);
         if (us > slowest_us)
             slowest_us = us;
     }
     return slowest_us;
 }
 
+/* `turns` times around: 1 scatters sums or gathers, 2 does both. */
+static double turns_us(const smp_simulation_input *input, int rank, ring of, int turns,
+                       int64_t bytes)
+{
+    if (of.size == 1 || bytes <= 0)
+        return 0.0;
+    return turns * (of.size - 1) *
+           ring_message_us(input, rank, of, bytes / of.size + (bytes % of.size != 0));
+}
+
 double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t bytes)
 {
-    int d = input->ddp;
-    if (d == 1 || bytes <= 0)
-        return 0.0;
-    return 2.0 * (d - 1) * ring_message_us(input, rank, bytes / d + (bytes % d != 0));
+    return turns_us(input, rank, ring_of_all(input), 2, bytes);
+}
+
+static bool is_sharded(const smp__sim *sim)
+{
+    return sim->input->sharding.shard > 1;
 }
 
 /* What every replica has goes once around the ring. */
@@ -63,7 +98,8 @@ static double joint_us(const smp_simulation_input *input, int rank, int64_t valu
 {
     if (values == 0)
         return 0.0;
-    return (input->ddp - 1) * ring_message_us(input, rank, values * (int64_t)sizeof(double));
+    return (input->ddp - 1) *
+           ring_message_us(input, rank, ring_of_all(input), values * (int64_t)sizeof(double));
 }
 
 void smp__sim_joint_us(const smp_simulation_input *input, double *forward_us, double *backward_us)
@@ -115,7 +151,8 @@ static void finish(smp__sim *sim, int rank, double end_us)
         r->channel_free_us = end_us;
         if (end_us > r->reduced_us)
             r->reduced_us = end_us;
-        if (--r->reductions_left == 0 && r->blocked)
+        --r->reductions_left;
+        if (r->blocked)
             smp__sim_wake(sim, replica * sim->crossing.n_rank + rank);
     }
 }
@@ -136,15 +173,55 @@ static void stage_reduced(smp__sim *sim, int stage, double end_us)
         sim->reduce_end_us[stage] = end_us;
 }
 
-static void reduce_bucket(smp__sim *sim, int stage)
+/* Bytes of a stage's weights that lie in no other. */
+static int64_t own_bytes(const smp__sim *sim, int stage)
 {
-    int rank = sim->crossing.rank_of[stage];
     int64_t bytes = sim->input->weight_bytes[stage];
     for (int i = sim->tie_begin[stage]; i < sim->tie_begin[stage + 1]; i++)
         bytes -= param_bytes(sim, sim->tie_list[i]);
-    double end_us = channel_us(sim, rank) + smp__sim_ring_us(sim->input, rank, bytes);
+    return bytes;
+}
+
+static void reduce_bucket(smp__sim *sim, int stage)
+{
+    int rank = sim->crossing.rank_of[stage];
+    double us = is_sharded(sim) ? turns_us(sim->input, rank, ring_of_group(sim->input), 1,
+                                           own_bytes(sim, stage))
+                                : smp__sim_ring_us(sim->input, rank, own_bytes(sim, stage));
+    double end_us = channel_us(sim, rank) + us;
     stage_reduced(sim, stage, end_us);
     finish(sim, rank, end_us);
+}
+
+bool smp__sim_all(smp__sim *sim, smp__sim_runner *r, int stage)
+{
+    const int group = sim->input->sharding.shard;
+    if (sim->bucket_reached[stage] < sim->n_replica)
+        return false;
+    if (++sim->all_reached[stage] < sim->n_replica)
+        return true;
+    double us = turns_us(sim->input, r->rank, ring_across(sim->input), 2,
+                         (own_bytes(sim, stage) + group - 1) / group);
+    sim->all_end_us[stage] = channel_us(sim, r->rank) + us;
+    finish(sim, r->rank, sim->all_end_us[stage]);
+    return true;
+}
+
+void smp__sim_gather_weights(smp__sim *sim, smp__sim_runner *r, int chunk)
+{
+    const int stage = smp__sim_stage(sim, r->rank, chunk);
+    smp__sim_gather *at = &sim->gather[r->rank][r->next];
+    r->gathered_us[chunk] = -1.0;
+    if (++at->reached < sim->n_replica)
+        return;
+    at->end_us = channel_us(sim, r->rank) + turns_us(sim->input, r->rank, ring_of_group(sim->input),
+                                                     1, sim->input->weight_bytes[stage]);
+    for (int replica = 0; replica < sim->n_replica; replica++) {
+        smp__sim_runner *other = runner_at(sim, replica, r->rank);
+        other->channel_free_us = other->gathered_us[chunk] = at->end_us;
+        if (other->blocked)
+            smp__sim_wake(sim, (int)(other - sim->runner));
+    }
 }
 
 static void reduce_tie(smp__sim *sim, int tie)
@@ -196,6 +273,30 @@ int64_t smp__sim_rank_bytes(const smp__sim *sim, int rank)
     return bytes > 0 ? bytes : 0;
 }
 
+static smp_status create_gathers(smp__sim *sim)
+{
+    const size_t n_rank = (size_t)sim->crossing.n_rank, chunks = (size_t)sim->crossing.chunks;
+    if (!is_sharded(sim))
+        return SMP_OK;
+    sim->gather = SMP_ARENA_NEW(sim->arena, smp__sim_gather *, n_rank);
+    sim->all_reached = SMP_ARENA_NEW(sim->arena, int, (size_t)sim->crossing.flow->n_stage);
+    sim->all_end_us = SMP_ARENA_NEW(sim->arena, double, (size_t)sim->crossing.flow->n_stage);
+    if (!sim->gather || !sim->all_reached || !sim->all_end_us)
+        return SMP_ERR_NO_MEMORY;
+    for (size_t rank = 0; rank < n_rank; rank++) {
+        sim->gather[rank] =
+            SMP_ARENA_NEW(sim->arena, smp__sim_gather, (size_t)sim->input->program[rank].n);
+        if (!sim->gather[rank])
+            return SMP_ERR_NO_MEMORY;
+    }
+    for (int i = 0; i < sim->n_runner; i++) {
+        sim->runner[i].gathered_us = SMP_ARENA_NEW(sim->arena, double, chunks);
+        if (!sim->runner[i].gathered_us)
+            return SMP_ERR_NO_MEMORY;
+    }
+    return SMP_OK;
+}
+
 smp_status smp__sim_reduce_init(smp__sim *sim)
 {
     const smp_flow *flow = sim->crossing.flow;
@@ -221,12 +322,12 @@ smp_status smp__sim_reduce_init(smp__sim *sim)
         for (int32_t i = flow->tie[tie].holder_begin; i < flow->tie[tie].holder_end; i++)
             sim->tie_list[begin[flow->holder[i]]++] = tie;
     for (int i = 0; i < sim->n_runner; i++)
-        sim->runner[i].reductions_left = sim->crossing.chunks;
+        sim->runner[i].reductions_left = (is_sharded(sim) ? 2 : 1) * sim->crossing.chunks;
     for (int tie = 0; tie < flow->n_tie; tie++)
         for (int32_t i = flow->tie[tie].holder_begin; i < flow->tie[tie].holder_end; i++)
             if (!is_repeated(sim, tie, i))
                 for (int replica = 0; replica < sim->n_replica; replica++)
                     runner_at(sim, replica, sim->crossing.rank_of[flow->holder[i]])
                         ->reductions_left++;
-    return SMP_OK;
+    return create_gathers(sim);
 }

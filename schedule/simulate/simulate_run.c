@@ -110,6 +110,15 @@ static double cost_us(const smp__sim *sim, const smp__sim_runner *r, const smp_a
     return sim->cost_us[a->kind][first + smp__sim_stage(sim, r->rank, a->chunk)];
 }
 
+/* Likewise of the weights that are being gathered. */
+static bool weights_arrive(const smp__sim_runner *r, const smp_action *a, double *latest_us)
+{
+    double at_us = r->gathered_us ? r->gathered_us[a->chunk] : 0.0;
+    if (at_us > *latest_us)
+        *latest_us = at_us;
+    return at_us >= 0.0;
+}
+
 /* true: the action is done and the next begins now. */
 static bool step_compute(smp__sim *sim, int runner, const smp_action *a)
 {
@@ -122,7 +131,7 @@ static bool step_compute(smp__sim *sim, int runner, const smp_action *a)
         return true;
     }
     double latest_us;
-    if (!inputs_arrive(sim, r, a, &latest_us))
+    if (!inputs_arrive(sim, r, a, &latest_us) || !weights_arrive(r, a, &latest_us))
         r->blocked = true;
     else if (latest_us > sim->now_us)
         smp_heap_set(&sim->events, runner, latest_us);
@@ -237,6 +246,22 @@ static bool step_optimize(smp__sim *sim, int runner)
     return false;
 }
 
+static bool step_all(smp__sim *sim, int runner, const smp_action *a)
+{
+    smp__sim_runner *r = &sim->runner[runner];
+    const int stage = smp__sim_stage(sim, r->rank, a->chunk);
+    if (r->phase == SMP__SIM_BEGIN) {
+        record_start(sim, r);
+        r->phase = SMP__SIM_WAIT;
+    }
+    if (sim->reduce_end_us[stage] > sim->now_us) {
+        smp_heap_set(&sim->events, runner, sim->reduce_end_us[stage]);
+        return false;
+    }
+    r->blocked = !smp__sim_all(sim, r, stage);
+    return !r->blocked;
+}
+
 static bool step(smp__sim *sim, int runner, const smp_action *a)
 {
     const smp__sim_runner *r = &sim->runner[runner];
@@ -252,6 +277,16 @@ static bool step(smp__sim *sim, int runner, const smp_action *a)
     case SMP_ACTION_RECV_F:
     case SMP_ACTION_RECV_B:
         return step_receive(sim, runner, a);
+    case SMP_ACTION_GATHER:
+        record_start(sim, r);
+        smp__sim_gather_weights(sim, &sim->runner[runner], a->chunk);
+        return true;
+    case SMP_ACTION_DROP:
+        record_start(sim, r);
+        record_end(sim, r, sim->now_us);
+        return true;
+    case SMP_ACTION_ALL:
+        return step_all(sim, runner, a);
     case SMP_ACTION_REDUCE:
         record_start(sim, r);
         smp__sim_reduce(sim, smp__sim_stage(sim, r->rank, a->chunk));

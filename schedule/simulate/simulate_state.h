@@ -32,8 +32,15 @@ typedef struct smp__sim_runner {
     double done_us;         /* end of its last action */
     int reductions_left;    /* whose time is not known yet */
     double reduced_us;      /* end of its last reduction so far */
-    double channel_free_us; /* its reductions go one after the other */
+    double channel_free_us; /* its reductions and gathers go one after the other */
+    double *gathered_us;    /* [chunks] end of the last gather; < 0: not known; 0: there was none */
 } smp__sim_runner;
+
+/* A gather, at a position of a rank's program. */
+typedef struct smp__sim_gather {
+    int reached; /* by replicas */
+    double end_us;
+} smp__sim_gather;
 
 /* A core runs one runner at a time, which keeps it until it has to wait, or its slice is over and
  * another one wants it. Then the one that has waited longest gets it. */
@@ -74,14 +81,17 @@ typedef struct smp__sim {
     int n_link;
     double *link_free_us; /* [n_replica * n_link] */
     /* reductions */
-    int *bucket_reached;    /* [n_stage] runners that stand behind R */
-    double *reduce_end_us;  /* [n_stage] of its bucket and its ties */
-    int *tie_begin;         /* [n_stage + 1] into tie_list: ties held by a stage */
-    int *tie_list;          /* */
-    int *tie_reached;       /* [n_tie] */
-    double *compute_end_us; /* [n_replica] last end of a compute action */
-    double **start_us;      /* [n_replica * n_rank][program n] in the result's memory; NULL: its */
-    double **end_us;        /* replica does not count */
+    int *bucket_reached;      /* [n_stage] runners that stand behind R */
+    double *reduce_end_us;    /* [n_stage] of its bucket and its ties */
+    int *tie_begin;           /* [n_stage + 1] into tie_list: ties held by a stage */
+    int *tie_list;            /* */
+    int *tie_reached;         /* [n_tie] */
+    double *compute_end_us;   /* [n_replica] last end of a compute action */
+    smp__sim_gather **gather; /* [n_rank][program n]; NULL without sharding */
+    int *all_reached;         /* [n_stage] A, by replicas */
+    double *all_end_us;       /* [n_stage] */
+    double **start_us; /* [n_replica * n_rank][program n] in the result's memory; NULL: its */
+    double **end_us;   /* replica does not count */
     smp_simulation *result;
 } smp__sim;
 
@@ -92,8 +102,15 @@ void smp__sim_wake(smp__sim *sim, int runner);
 
 /* simulate_reduce.c */
 smp_status smp__sim_reduce_init(smp__sim *sim);
-/* A runner has reached R of a stage. */
+/* A runner has reached R of a stage; G; A, where it stays until R's reduction is done: is it? */
 void smp__sim_reduce(smp__sim *sim, int stage);
+void smp__sim_gather_weights(smp__sim *sim, smp__sim_runner *r, int chunk);
+bool smp__sim_all(smp__sim *sim, smp__sim_runner *r, int stage);
+/* Parts of the states that are sharded. */
+static inline double smp__sim_parts(const smp_simulation_input *input)
+{
+    return input->sharding.shard > 1 ? input->sharding.shard : 1.0;
+}
 /* Weight bytes of a rank, a weight tied within the rank counted once. */
 int64_t smp__sim_rank_bytes(const smp__sim *sim, int rank);
 

@@ -81,8 +81,8 @@ static bool can_pass(const meeting *m, int rank, const smp_action *a, need *miss
 {
     if (a->kind == SMP_ACTION_OPTIMIZE)
         return all_sends_met(m, rank, true, missing);
-    if (a->kind == SMP_ACTION_REDUCE)
-        return true;
+    if (!smp_action_has_microbatch(a->kind))
+        return true; /* others of its kind have the same program */
     int stage = m->crossing->stage_of[(int64_t)rank * m->crossing->chunks + a->chunk];
     switch (a->kind) {
     case SMP_ACTION_B:

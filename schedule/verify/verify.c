@@ -25,6 +25,8 @@ typedef struct checker {
     smp__positions *position; /* [n_stage * microbatches] */
     int *accumulated;         /* [n_stage] weight gradients so far: the next micro-batch */
     bool *reduced;            /* [n_stage] */
+    bool *gathered;           /* [n_stage] its weights are there */
+    bool *complete;           /* [n_stage] A stands before */
     int rank;                 /* being checked */
     int64_t at;
 } checker;
@@ -97,9 +99,18 @@ static smp_status check_inputs(const checker *c, const smp_action *a, smp_transf
     return SMP_OK;
 }
 
+static bool is_sharded(const checker *c, smp_shard_what what)
+{
+    return smp_shards(c->plan->sharding, what, c->plan->training);
+}
+
 static smp_status check_compute(checker *c, const smp_action *a, const smp__positions *p)
 {
     int stage = stage_at(c, a->chunk);
+    smp_action gather = made(SMP_ACTION_GATHER, -1, a->chunk);
+    if ((is_sharded(c, SMP_SHARD_OPTIMIZER) || is_sharded(c, SMP_SHARD_WEIGHTS)) &&
+        !c->gathered[stage])
+        return reject(c, "its weights are not there: expected before it ", &gather);
     smp_action forward = made(SMP_ACTION_F, a->microbatch, a->chunk);
     smp_action inputs = made(SMP_ACTION_I, a->microbatch, a->chunk);
     if (a->kind == SMP_ACTION_F)
@@ -153,13 +164,44 @@ static smp_status check_reduce(checker *c, const smp_action *a)
     return SMP_OK;
 }
 
+/* G, D and A. Weights that are not sharded themselves are gathered once. */
+static smp_status check_shard(checker *c, const smp_action *a)
+{
+    const int stage = stage_at(c, a->chunk);
+    smp_action reduce = made(SMP_ACTION_REDUCE, -1, a->chunk);
+    if (!is_sharded(c, SMP_SHARD_OPTIMIZER) && !is_sharded(c, SMP_SHARD_WEIGHTS))
+        return reject(c, "nothing of the plan is sharded", NULL);
+    if (a->kind == SMP_ACTION_DROP && !is_sharded(c, SMP_SHARD_WEIGHTS))
+        return reject(c, "the plan's weights are not sharded", NULL);
+    if (a->kind == SMP_ACTION_ALL) {
+        if (c->complete[stage])
+            return reject(c, "it stands here a second time", NULL);
+        if (!c->reduced[stage])
+            return reject(c, "expected before it ", &reduce);
+        c->complete[stage] = true;
+        return SMP_OK;
+    }
+    if (c->gathered[stage] != (a->kind == SMP_ACTION_DROP))
+        return reject(c,
+                      a->kind == SMP_ACTION_DROP ? "its weights were not gathered"
+                                                 : "its weights are there already",
+                      NULL);
+    c->gathered[stage] = a->kind == SMP_ACTION_GATHER;
+    return SMP_OK;
+}
+
 static smp_status check_optimize(const checker *c)
 {
-    for (int chunk = 0; chunk < c->crossing.chunks; chunk++)
-        if (!c->reduced[stage_at(c, chunk)]) {
-            smp_action reduce = made(SMP_ACTION_REDUCE, -1, chunk);
+    for (int chunk = 0; chunk < c->crossing.chunks; chunk++) {
+        const int stage = stage_at(c, chunk);
+        const bool sharded = is_sharded(c, SMP_SHARD_OPTIMIZER);
+        smp_action reduce = made(SMP_ACTION_REDUCE, -1, chunk),
+                   all = made(SMP_ACTION_ALL, -1, chunk);
+        if (!c->reduced[stage])
             return reject(c, "expected before it ", &reduce);
-        }
+        if (sharded && !c->complete[stage])
+            return reject(c, "expected before it ", &all);
+    }
     if (c->at + 1 < c->plan->program[c->rank].n)
         return reject(c, "it must be the last action", NULL);
     return SMP_OK;
@@ -171,7 +213,8 @@ static smp_status check_action(checker *c, const smp_action *a)
         return reject(c, "unknown kind of action", NULL);
     bool forward =
         a->kind == SMP_ACTION_F || a->kind == SMP_ACTION_SEND_F || a->kind == SMP_ACTION_RECV_F;
-    if (!is_training(c) && !forward)
+    bool shard = a->kind == SMP_ACTION_GATHER || a->kind == SMP_ACTION_DROP;
+    if (!is_training(c) && !forward && !shard)
         return reject(c, "an inference plan has forwards only", NULL);
     if (a->kind == SMP_ACTION_OPTIMIZE)
         return check_optimize(c);
@@ -179,6 +222,8 @@ static smp_status check_action(checker *c, const smp_action *a)
         return reject(c, "the rank does not hold such a chunk", NULL);
     if (a->kind == SMP_ACTION_REDUCE)
         return check_reduce(c, a);
+    if (!smp_action_has_microbatch(a->kind))
+        return check_shard(c, a);
     if (a->microbatch < 0 || a->microbatch >= c->plan->microbatches)
         return reject(c, "the plan does not have such a micro-batch", NULL);
     smp__positions *p = positions(c, stage_at(c, a->chunk), a->microbatch);
@@ -205,6 +250,8 @@ static smp_status check_complete(const checker *c)
     const smp_program *program = &c->plan->program[c->rank];
     for (int chunk = 0; chunk < c->crossing.chunks; chunk++) {
         int stage = stage_at(c, chunk);
+        if (is_sharded(c, SMP_SHARD_WEIGHTS) && c->gathered[stage])
+            return lacks(c, SMP_ACTION_DROP, -1, chunk);
         for (int mb = 0; mb < c->plan->microbatches; mb++) {
             const smp__positions *p = positions(c, stage, mb);
             if (p->at[SMP_ACTION_F] < 0)
@@ -314,7 +361,9 @@ static smp_status allocate(checker *c, smp_arena *arena)
     c->position = SMP_ARENA_NEW(arena, smp__positions, pairs);
     c->accumulated = SMP_ARENA_NEW(arena, int, n_stage);
     c->reduced = SMP_ARENA_NEW(arena, bool, n_stage);
-    if (!c->position || !c->accumulated || !c->reduced)
+    c->gathered = SMP_ARENA_NEW(arena, bool, n_stage);
+    c->complete = SMP_ARENA_NEW(arena, bool, n_stage);
+    if (!c->position || !c->accumulated || !c->reduced || !c->gathered || !c->complete)
         return SMP_ERR_NO_MEMORY;
     for (size_t i = 0; i < pairs; i++)
         for (int kind = 0; kind <= SMP_ACTION_RECV_B; kind++)

@@ -194,30 +194,29 @@ static void test_cuda_round16(void **state)
     check_round16(special, sizeof special / sizeof *special, 0, 1);
 }
 
+/* The pieces' sums, added. */
 static double device_square_sum(const float *x, int64_t n, int shift)
 {
-    double *poison = malloc(SMP_CUDA_SQUARE_PARTS * sizeof *poison), *sum;
-    assert_non_null(poison);
-    for (int i = 0; i < SMP_CUDA_SQUARE_PARTS; i++)
-        poison[i] = NAN;
+    const int64_t pieces = (n + SMP_CUDA_SQUARE_PIECE - 1) / SMP_CUDA_SQUARE_PIECE;
+    double *sum, result = 0.0;
     array values = array_make(x, n * 4, 4 * shift);
-    array parts = array_make(poison, SMP_CUDA_SQUARE_PARTS * (int64_t)sizeof *poison, 0);
-    ok(cudaMallocHost((void **)&sum, sizeof *sum));
-    *sum = NAN;
-    done(smp__cuda_square_sum(stream, values.data, n, parts.data, sum));
+    ok(cudaMallocHost((void **)&sum, (size_t)(pieces + 1) * sizeof *sum));
+    for (int64_t i = 0; i <= pieces; i++)
+        sum[i] = NAN;
+    done(smp__cuda_square_sums(stream, values.data, n, sum));
     ok(cudaStreamSynchronize(stream));
-    const double result = *sum;
+    for (int64_t i = 0; i < pieces; i++)
+        result += sum[i];
+    assert_true(isnan(sum[pieces]));
     array_free(&values);
-    array_free(&parts);
     ok(cudaFreeHost(sum));
-    free(poison);
     return result;
 }
 
 static void test_cuda_square_sum(void **state)
 {
     (void)state;
-    const int64_t more[] = {16384, 16385, 100003, SMP_CUDA_SQUARE_PARTS * INT64_C(16384) + 16391};
+    const int64_t more[] = {16384, 16385, 100003, 100 * INT64_C(16384) + 16391};
     for (int i = 0; i < N_LENGTH + 4; i++) {
         const int64_t n = i < N_LENGTH ? LENGTHS[i] : more[i - N_LENGTH];
         float *x = values_make(6, n);

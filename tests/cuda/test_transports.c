@@ -24,6 +24,7 @@
 
 enum {
     MAX_LANES = 10,
+    MAX_REPLICAS = 4,
     MAX_MESSAGES = 64,
     BUFFERS = 2, /* of a lane */
     MAX_BYTES = 5 << 19,
@@ -79,6 +80,7 @@ typedef struct bench {
     int64_t arena_bytes;
     char *buffer[MAX_LANES][BUFFERS];
     message *holder[MAX_LANES][BUFFERS]; /* a send that may still read the buffer */
+    int64_t cut[SUMS][MAX_REPLICAS + 1];
     float *sum[SUMS], *term[SUMS]; /* `term` is copied to `sum` just before, back just after */
 } bench;
 
@@ -275,7 +277,14 @@ static void start_sum(bench *b, int sum, smp_reduction **reduction)
 {
     int64_t count = b->plan.sum_count[sum];
     OK(b->device->copy(b->device_context, b->sum[sum], b->term[sum], 4 * count));
-    OK(b->transport->reduce(b->transport_context, b->sum[sum], count, reduction));
+    for (int i = 0; i <= b->comm.ddp_size; i++)
+        b->cut[sum][i] = count / b->comm.ddp_size * i;
+    const smp_sum all = {.data = b->sum[sum],
+                         .cut = b->cut[sum],
+                         .reach = SMP_REACH_ALL,
+                         .add = true,
+                         .gather = true};
+    OK(b->transport->reduce(b->transport_context, &all, reduction));
 }
 
 static void run_step(bench *b, int step)
@@ -389,7 +398,8 @@ static int run_grid(const smp_device *device, int ddp, uint64_t seed)
     int ran = 0;
     b = (bench){.device = device};
     OK(smp__comm_open(&b.comm, 30.0));
-    OK(smp__comm_split(&b.comm, world_rank % (world_size / ddp), world_rank / (world_size / ddp)));
+    OK(smp__comm_split(&b.comm, world_rank % (world_size / ddp), world_rank / (world_size / ddp),
+                       1));
     smp_device_options options = {.precision = SMP_PRECISION_FP32, .node_rank = b.comm.node_rank};
     OK(smp__comm_agree(&b.comm, device->open(&options, &b.device_context)));
     const smp_transport *best = smp_transport_choose(&b.comm, device, b.device_context, NULL, 0);
@@ -414,7 +424,7 @@ static void test_choice(const smp_device *device)
     void *context;
     unsetenv("SMP_NCCL_SHARED");
     OK(smp__comm_open(&comm, 30.0));
-    OK(smp__comm_split(&comm, world_rank, 0));
+    OK(smp__comm_split(&comm, world_rank, 0, 1));
     smp_device_options options = {.node_rank = comm.node_rank};
     OK(device->open(&options, &context));
     device->identity(context, id);
@@ -439,7 +449,7 @@ static void test_failure(const smp_device *device)
     static bench b;
     b = (bench){.device = device, .transport = smp_transport_find("nccl")};
     OK(smp__comm_open(&b.comm, 30.0));
-    OK(smp__comm_split(&b.comm, world_rank, 0));
+    OK(smp__comm_split(&b.comm, world_rank, 0, 1));
     smp_device_options options = {.node_rank = b.comm.node_rank};
     OK(device->open(&options, &b.device_context));
     OK(device->reserve(b.device_context, 4096, &b.arena));

@@ -48,19 +48,6 @@ for samples in 43 47; do
         "$(loss four $((samples == 43 ? 15 : 16)) | cut -c1-6)"
 done
 
-# A checkpoint of version 1 has no position: that of its step, with the global batch of today.
-rm -rf saved
-train 8.yaml 1 first --steps 6 --checkpoint saved
-file=saved/checkpoint-0000000006.smp
-fingerprint=$(head -n 2 "$file" | sed -nE 's/^fingerprint //p')
-{
-    printf 'SMP checkpoint 1\nmodel gpt-tiny\nfingerprint %s\nstep 6\noptimizer adamw\nstates 2\n' "$fingerprint"
-    head -c 4096 /dev/zero
-} | dd of="$file" bs=4096 count=1 iflag=fullblock conv=notrunc status=none
-train 8.yaml 1 next --steps 8 --checkpoint saved --resume
-expect_equal "after a checkpoint of version 1" "$(loss next 7)" "$(loss eight 7)"
-expect_equal "the step after it" "$(loss next 8)" "$(loss eight 8)"
-
 # With its last batch a pass of 43 samples is 5 batches of 8 and one of 3, or 10 of 4 and one of 3.
 pass=()
 write_text text.txt $((64 * 43 + 1))

@@ -5,46 +5,7 @@
 # shellcheck source=training.sh
 source "$(dirname "${BASH_SOURCE[0]}")/training.sh"
 
-# A residual network with batch norm: running statistics are sums over the batch too.
-cat >residual.yaml <<'END'
-smp: 1
-name: residual
-inputs:
-  tokens:  {dtype: int32, shape: [64]}
-  targets: {dtype: int32, shape: [64]}
-ops:
-  - {op: embedding, name: wte, in: tokens, out: x, rows: 256, features: 8}
-  - {op: reshape, name: image, in: x, out: x, shape: [8, 8, 8]}
-  - {op: conv2d, name: a, in: x, out: a, channels: 8, kernel: 3, padding: 1, bias: false}
-  - {op: batchnorm, name: a.norm, in: a, out: a}
-  - {op: relu, name: a.relu, in: a, out: a}
-  - {op: conv2d, name: b, in: a, out: a, channels: 8, kernel: 3, padding: 1, bias: false}
-  - {op: batchnorm, name: b.norm, in: a, out: a}
-  - {op: add, name: join, in: [x, a], out: x}
-  - {op: reshape, name: rows, in: x, out: x, shape: [64, 8]}
-  - {op: linear, name: head, in: x, out: logits, features: 256}
-  - {op: cross_entropy, name: loss, in: [logits, targets], out: loss}
-loss: loss
-END
-
-# A weight that three operators use, in the first and the last stage; a tensor that skips a stage.
-cat >ties.yaml <<'END'
-smp: 1
-name: ties
-let: {T: 32, d: 16, vocab: 256}
-inputs:
-  tokens: {dtype: int32, shape: [T]}
-  targets: {dtype: int32, shape: [T]}
-ops:
-  - {op: embedding, name: wte, in: tokens, out: e, rows: vocab, features: d}
-  - {op: linear, name: mix, in: e, out: x, features: d}
-  - {op: gelu, name: act, in: x, out: x}
-  - {op: linear, name: again, in: x, out: x, features: d, weight: mix.weight}
-  - {op: add, name: skip, in: [e, x], out: x}
-  - {op: linear, name: head, in: x, out: y, features: vocab, weight: wte.weight}
-  - {op: cross_entropy, name: loss, in: [y, targets], out: loss}
-loss: loss
-END
+write_models
 
 # all_ways MODEL NAME MICROBATCHES DDP:STAGES:SCHEDULE:CHUNKS:RECOMPUTE...: micro-batches of all replicas
 # in four blocks; the first is what the others are compared with.

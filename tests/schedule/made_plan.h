@@ -84,6 +84,7 @@ static inline void made_plan_stages(made_plan *made, const char *schedule, int p
                             .pipeline = pipeline,
                             .ddp = 1,
                             .gradient_blocks = 1,
+                            .sharding = {.shard = 1},
                             .chunks = chunks,
                             .microbatches = microbatches,
                             .microbatch_size = 1,

@@ -86,8 +86,8 @@ static inline uint64_t *accumulator(job *j, int rank, int32_t use)
     const smp_memory_rank *memory = j->memory[rank];
     for (int32_t i = 0; i < memory->n_use; i++)
         if (memory->use[i].use == use) {
-            assert_true(memory->use[i].local);
-            return j->arena[rank] + memory->use[i].offset / 4;
+            assert_true(memory->use[i].chunk >= 0);
+            return j->arena[rank] + smp_memory_use_at(memory, &memory->use[i]) / 4;
         }
     fail_msg("use %d has no accumulator on rank %d", use, rank);
     return NULL;

@@ -31,7 +31,7 @@ static void put_saved(int64_t step, int64_t number)
 {
     char text[256];
     snprintf(text, sizeof text,
-             "SMP checkpoint 2\nfingerprint 0\nstep %" PRId64 "\nsamples 0\nsaved %" PRId64
+             "SMP checkpoint 3\nfingerprint 0\nstep %" PRId64 "\nsamples 0\nsaved %" PRId64
              "\noptimizer sgd\nstates 1\nmodel m\n",
              step, number);
     put_header(step, text);
@@ -78,7 +78,7 @@ static void test_checkpoint_order(void **state)
     put_saved(4, 6);
     must(smp__checkpoint_next(saved, &next));
     assert_int_equal(next, 8);
-    put_header(8, "SMP checkpoint 3\nlater\n");
+    put_header(8, "SMP checkpoint 4\nlater\n");
     put_header(9, "none");
     must(smp__checkpoint_next(saved, &next));
     assert_int_equal(next, 8);
@@ -92,7 +92,7 @@ static void test_checkpoint_order(void **state)
 static void test_checkpoint_pruned(void **state)
 {
     (void)state;
-    put_header(8, "SMP checkpoint 3\nlater\n");
+    put_header(8, "SMP checkpoint 4\nlater\n");
     put_header(9, "none");
     put_version_1(7);
     put_saved(1, 1);
@@ -257,10 +257,10 @@ static void test_checkpoint_headers(void **state)
 {
     (void)state;
     static const char good[] =
-        "SMP checkpoint 2\nfingerprint 00000000000000ab\nstep 5\nsamples -1\n"
+        "SMP checkpoint 3\nfingerprint 00000000000000ab\nstep 5\nsamples -1\n"
         "saved 3\noptimizer adamw\nstates 2\nmodel tiny\n";
     static const char *const bad[][2] = {
-        {"SMP", "smp"},         {"2\n", "2 \n"},      {"checkpoint 2", "checkpoint x"},
+        {"SMP", "smp"},         {"3\n", "3 \n"},      {"checkpoint 3", "checkpoint x"},
         {"finger", "f"},        {"step", "steps"},    {"step 5", "step -5"},
         {"samples", "sample"},  {"samples -1\n", ""}, {"saved 3", "saved -3"},
         {"saved", "Saved"},     {"optimizer", "opt"}, {"states 2", "states -2"},
@@ -268,7 +268,7 @@ static void test_checkpoint_headers(void **state)
     };
     smp__checkpoint_header header;
     must(read_header(good, true, &header));
-    assert_true(header.version == 2 && header.fingerprint == 0xab && header.step == 5 &&
+    assert_true(header.version == 3 && header.fingerprint == 0xab && header.step == 5 &&
                 header.samples == -1 && header.saved == 3 && header.states == 2);
     assert_string_equal(header.optimizer, "adamw");
     const smp__checkpoint_header before = header;
@@ -289,17 +289,14 @@ static void test_checkpoint_other_versions(void **state)
 {
     (void)state;
     smp__checkpoint_header header;
-    must(read_header("SMP checkpoint 3\n", true, &header));
-    assert_int_equal(header.version, 3);
-    assert_int_equal(read_header("SMP checkpoint 3\n", false, &header), SMP_ERR_INPUT);
+    must(read_header("SMP checkpoint 4\n", true, &header));
+    assert_int_equal(header.version, 4);
+    assert_int_equal(read_header("SMP checkpoint 4\n", false, &header), SMP_ERR_INPUT);
     must(read_header("SMP checkpoint 1\nmodel m\nfingerprint ab\nstep 5\noptimizer sgd\nstates 1\n",
                      false, &header));
-    assert_true(header.version == 1 && header.fingerprint == 0xab && header.step == 5 &&
-                header.samples == -1 && header.saved == 0 && header.states == 1);
-    assert_int_equal(read_header("SMP checkpoint 1\nmodel m\n", false, &header), SMP_ERR_INPUT);
-    assert_int_equal(
-        read_header("SMP checkpoint 1\nmodel m\nfingerprint ab\nstep 5\n", false, &header),
-        SMP_ERR_INPUT);
+    assert_true(header.version == 1 && header.saved == 0);
+    must(read_header("SMP checkpoint 2\n", true, &header));
+    assert_int_equal(header.version, 2);
 }
 
 static void test_checkpoint_unreadable(void **state)

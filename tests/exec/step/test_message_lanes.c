@@ -13,6 +13,7 @@
 #include "exec/step/message_lanes.h"
 #include "exec/step/messages.h"
 #include "exec/step/reduce.h"
+#include "exec/step/sum_list.h"
 #include "schedule/rules/schedule.h"
 #include "tests/exec/changed_plan.h"
 
@@ -309,7 +310,8 @@ static void expect_limit(smp *s, int64_t message_bytes, const char *refusal)
     smp_transport transport = *unlimited;
     transport.max_message_bytes = message_bytes;
     s->transport = &transport;
-    free(s->reducer.bucket);
+    smp__sum_lists_free(s->reducer.scatter, s->chunks);
+    smp__sum_lists_free(s->reducer.across, s->chunks);
     assert_int_equal(smp__reduce_build(s), refusal ? SMP_ERR_FAILED : SMP_OK);
     if (refusal && !strstr(smp_last_error(), refusal))
         fail_msg("'%s' does not say '%s'", smp_last_error(), refusal);

@@ -141,42 +141,51 @@ static void check_permanent(const job *j, int rank)
 {
     const smp_memory_rank *memory = j->memory[rank];
     bool *used = calloc((size_t)memory->arena_bytes / 64 + 1, sizeof *used);
-    int64_t elements;
 #define TAKE(offset, bytes)                                                                        \
     for (int64_t k = (offset); k < (offset) + (bytes); k += 64) {                                  \
         assert_true(k >= 0 && k < memory->arena_bytes && k % 64 == 0);                             \
         assert_false(used[k / 64]);                                                                \
         used[k / 64] = true;                                                                       \
     }
-    for (int32_t i = 0; i < memory->n_param; i++) {
-        const smp_memory_param *param = &memory->param[i];
-        elements = j->graph->param[param->param].elements;
-        assert_true(i == 0 || memory->param[i - 1].param < param->param);
-        TAKE(param->weight, elements * 4)
-        TAKE(param->state[0], elements * 4)
-        assert_int_equal(-1, param->state[1]);
-        if (!j->graph->training) {
-            assert_int_equal(-1, param->grad);
-            continue;
+    for (int32_t i = 0; i < memory->n_region; i++) {
+        const smp_memory_region *region = &memory->region[i];
+        const int64_t bytes = region->elements * 4;
+        int64_t end = 0; /* its weights stand in it side by side */
+        for (int32_t k = 0; k < memory->n_param; k++) {
+            const smp_memory_param *param = &memory->param[k];
+            assert_true(k == 0 || memory->param[k - 1].param < param->param);
+            if (param->region != i)
+                continue;
+            assert_true(param->at >= end && param->at % 16 == 0);
+            end = param->at + j->graph->param[param->param].elements;
         }
-        TAKE(param->grad, elements * 4)
+        assert_true(end <= region->elements && region->elements < end + 16);
+        assert_true(!region->part_weight && !region->part_grad);
+        TAKE(region->weight, bytes)
+        TAKE(region->state[0], bytes)
+        assert_int_equal(-1, region->state[1]);
+        if (!j->graph->training)
+            assert_int_equal(-1, region->grad);
+        else if (i < j->chunks)
+            assert_int_equal(region->grad, memory->bucket[i].offset);
+        else
+            TAKE(region->grad, bytes)
     }
     for (int32_t i = 0; i < memory->n_use; i++) {
         const smp_memory_param *param = &memory->param[memory->use[i].param];
         assert_true(i == 0 || memory->use[i - 1].use < memory->use[i].use);
-        assert_int_equal(memory->use[i].local, j->stage_rank[memory->use[i].stage] == rank);
-        const int64_t at = memory->use[i].offset,
+        assert_int_equal(memory->use[i].chunk >= 0, j->stage_rank[memory->use[i].stage] == rank);
+        const int64_t at = smp_memory_use_at(memory, &memory->use[i]),
                       bytes = j->graph->param[param->param].elements * 4;
-        if (at != param->grad)
-            TAKE(at, bytes)
+        TAKE(at, bytes)
         bool inside = false; /* the bucket of its chunk */
         for (int c = 0; c < j->chunks; c++) {
             const smp_memory_bucket *bucket = &memory->bucket[c];
             if (c * j->pipeline + rank == memory->use[i].stage)
-                inside =
-                    at >= bucket->offset && at + bytes <= bucket->offset + bucket->elements * 4;
+                inside = c == memory->use[i].chunk && at >= bucket->offset &&
+                         at + bytes <= bucket->offset + bucket->elements * 4;
         }
-        assert_int_equal(memory->use[i].local, inside);
+        assert_int_equal(memory->use[i].chunk >= 0, inside);
     }
     if (memory->loss >= 0)
         TAKE(memory->loss, (int64_t)64 * j->microbatches)
@@ -215,6 +224,7 @@ static void make_memory(job *j)
                                   .microbatches = j->microbatches,
                                   .ddp = j->ddp,
                                   .blocks = j->blocks,
+                                  .sharding = {.shard = 1},
                                   .optimizer_states = 1};
         assert_int_equal(SMP_OK, fixture_memory(input, j->pipeline, j->layout, &j->memory[r]));
         assert_true(j->memory[r]->bound_bytes <= j->memory[r]->arena_bytes);

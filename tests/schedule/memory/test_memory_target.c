@@ -47,23 +47,18 @@ static void test_memory_target_weights(void **state)
                                                 .microbatches = 1,
                                                 .ddp = 1,
                                                 .blocks = 1,
+                                                .sharding = {.shard = 1},
                                                 .optimizer_states = 2},
                             &memory));
         bool bf16 = targets[t].precision == SMP_PRECISION_BF16;
-        int64_t element = smp_weight_element_bytes(graph, 2), end = 0;
+        int64_t element = smp_weight_element_bytes(graph, 2);
         assert_int_equal(bf16 ? 18 : 16, element);
         assert_int_equal(3, memory->n_param);
-        for (int32_t k = 0; k < memory->n_param; k++) {
-            const smp_memory_param *param = &memory->param[k];
-            int64_t bytes = graph->param[param->param].elements * 2;
-            assert_int_equal(bf16, param->weight16 >= 0);
-            if (!bf16)
-                continue;
-            assert_true(param->weight16 > memory->param[2].weight && param->weight16 >= end);
-            assert_true(param->weight16 % 64 == 0);
-            end = param->weight16 + bytes;
-            assert_true(end <= memory->param[0].state[0]);
-        }
+        const smp_memory_region *region = &memory->region[0];
+        assert_int_equal(1, memory->n_region);
+        assert_int_equal(bf16, region->weight16 >= 0);
+        assert_int_equal(region->weight16, bf16 ? region->weight + 4 * region->elements : -1);
+        assert_true(region->state[0] >= region->weight + (bf16 ? 6 : 4) * region->elements);
         stash[t] = layout->block_bytes[SMP_BLOCK_INPUT];
         int64_t work = memory->fixed_bytes - memory->work;
         weights[t] = memory->fixed_bytes - work - 64; /* but the loss slot */

@@ -65,6 +65,7 @@ static smp_status plan_rank(job *j, int rank, smp_memory_rank **memory)
                               .microbatches = j->microbatches,
                               .ddp = 1,
                               .blocks = 1,
+                              .sharding = {.shard = 1},
                               .optimizer_states = 1};
     return fixture_memory(input, j->pipeline, j->layout, memory);
 }

@@ -1,0 +1,33 @@
+/* Where weights, gradients and optimizer states of this rank lie in the arena, whole or in part, and
+ * which part of what is sharded is its own. Without sharding its part is everything. */
+#ifndef SMP_EXEC_STATE_SHARDS_H
+#define SMP_EXEC_STATE_SHARDS_H
+
+#include "exec/state/handle.h"
+
+/* Elements [begin, end) of memory->param[index] whose states are this rank's; begin is a multiple of
+ * SMP_PIECE_ELEMENTS, or the range is empty. */
+typedef struct smp__range {
+    int64_t begin, end;
+} smp__range;
+smp__range smp__own_range(const smp *s, int32_t index);
+/* The same of another member of the shard group. */
+smp__range smp__range_of(const smp *s, int32_t index, int member);
+
+/* Are the weights outside of a step in parts? */
+bool smp__weights_in_parts(const smp *s);
+
+/* Address of element `at` of a weight, of its summed gradient, of a state. What is there in part has
+ * the elements of the own range alone. */
+float *smp__weight_at(const smp *s, int32_t index, int64_t at);
+float *smp__grad_at(const smp *s, int32_t index, int64_t at);
+float *smp__state_at(const smp *s, int32_t index, int k, int64_t at);
+
+/* Pieces of SMP_PIECE_ELEMENTS, or what is left of a weight: those of memory->param[index] are
+ * s->piece_begin[index] .. s->piece_begin[index + 1] - 1. */
+smp_status smp__pieces_build(smp *s);
+/* What each member of the shard group has set of its own pieces; the others are 0. Collective over
+ * the group. */
+smp_status smp__pieces_share(smp *s, double *pieces);
+
+#endif

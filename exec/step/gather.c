@@ -1,0 +1,145 @@
+/* Gathers of sharded weights. Weights that are whole outside of steps, where each rank has updated
+ * its part, are gathered where they stand; those that are in parts, in the buffer that the memory
+ * plan has for this run of the chunk's actions, and its operators are told where that is. */
+#include "exec/step/gather.h"
+
+#include <stdlib.h>
+
+#include "exec/state/shards.h"
+#include "exec/state/weights.h"
+#include "exec/step/sum_list.h"
+
+static const char members[] = "the weights of the other ranks of the shard group";
+
+static int64_t first_gather(const smp *s, int chunk)
+{
+    for (int64_t i = 0; i < s->program->n; i++)
+        if (s->program->action[i].kind == SMP_ACTION_GATHER && s->program->action[i].chunk == chunk)
+            return i;
+    return -1;
+}
+
+/* Weights of the chunk's operators, where what it has gathered stands at `base`. */
+static void place_weights(smp *s, int chunk, int64_t base)
+{
+    const smp_memory_rank *memory = s->memory;
+    const int64_t *at = &memory->gathered[(int64_t)chunk * memory->n_region];
+    char *values = s->arena + base, *values16 = values + 4 * memory->gathered_elements[chunk];
+    for (int32_t i = 0; i < s->chunk[chunk].layout->n_call; i++) {
+        smp__call *call = &s->chunk[chunk].call[i];
+        for (int32_t k = 0; k < call->op->n_param; k++) {
+            const int32_t index = smp__job_find_param(s, call->op->param[k]);
+            const smp_memory_param *param = &memory->param[index];
+            const int64_t element = at[param->region] + param->at;
+            call->param[k] = (const float *)values + element;
+            if (call->param16)
+                call->param16[k] = values16 + 2 * element;
+        }
+    }
+}
+
+static smp_status list_regions(smp *s, int chunk)
+{
+    const smp_memory_rank *memory = s->memory;
+    const smp_sum gather = {.reach = SMP_REACH_GROUP, .gather = true};
+    for (int32_t i = 0; i < memory->n_region; i++) {
+        const smp_memory_region *region = &memory->region[i];
+        const int64_t at = memory->gathered[(int64_t)chunk * memory->n_region + i];
+        if (region->part_weight ? at < 0 : region->chunk != chunk)
+            continue;
+        smp_sum sum = gather;
+        sum.cut = region->cut;
+        SMP_TRY(smp__sum_list_add(s, &s->reducer.gather[chunk], &sum,
+                                  region->part_weight ? at : region->weight / 4, i, 0));
+    }
+    return SMP_OK;
+}
+
+smp_status smp__gather_build(smp *s)
+{
+    s->reducer.gather = calloc((size_t)s->chunks, sizeof *s->reducer.gather);
+    if (!s->reducer.gather)
+        return smp_fail_memory((size_t)s->chunks * sizeof *s->reducer.gather);
+    for (int chunk = 0; chunk < s->chunks && s->comm.shard_size > 1; chunk++) {
+        SMP_TRY(list_regions(s, chunk));
+        if (smp__weights_in_parts(s)) /* kernels run once before the first step */
+            place_weights(s, chunk, s->memory->gather[first_gather(s, chunk)]);
+    }
+    return SMP_OK;
+}
+
+void smp__gather_free(smp *s)
+{
+    smp__sum_lists_free(s->reducer.gather, s->chunks);
+}
+
+/* This rank's parts, to their place among the others. */
+static smp_status copy_own(smp *s, const smp__sum_list *list, int64_t base)
+{
+    for (int i = 0; i < list->n; i++) {
+        const smp_memory_region *region = &s->memory->region[list->item[i].region];
+        const int64_t begin = region->cut[s->comm.shard_rank],
+                      end = region->cut[s->comm.shard_rank + 1];
+        if (end > begin)
+            SMP_TRY(s->device->copy(s->device_context,
+                                    s->arena + base + 4 * (list->item[i].offset + begin),
+                                    s->arena + region->weight, 4 * (end - begin)));
+    }
+    return SMP_OK;
+}
+
+smp_status smp__gather_start(smp *s, int chunk, int64_t position)
+{
+    smp__sum_list *list = &s->reducer.gather[chunk];
+    s->stale = false; /* a step gathers all */
+    if (!smp__weights_in_parts(s)) {
+        SMP_TRY(smp__sum_list_start(s, list, 0));
+    } else {
+        const int64_t base = s->memory->gather[position];
+        place_weights(s, chunk, base);
+        SMP_TRY(copy_own(s, list, base));
+        SMP_TRY(smp__sum_list_start(s, list, base));
+        s->chunk[chunk].gathered = base;
+    }
+    s->chunk[chunk].gathers = true;
+    return SMP_OK;
+}
+
+smp_status smp__gather_wait(smp *s, int chunk)
+{
+    smp__sum_list *list = &s->reducer.gather[chunk];
+    if (!s->chunk[chunk].gathers)
+        return SMP_OK;
+    SMP_TRY(smp__sum_list_wait(s, list, members));
+    s->chunk[chunk].gathers = false;
+    if (s->target.precision != SMP_PRECISION_BF16)
+        return SMP_OK;
+    if (smp__weights_in_parts(s)) {
+        const int64_t elements = s->memory->gathered_elements[chunk];
+        char *values = s->arena + s->chunk[chunk].gathered;
+        return s->device->round16(s->device_context, values + 4 * elements, (const float *)values,
+                                  elements);
+    }
+    for (int i = 0; i < list->n; i++)
+        SMP_TRY(smp__region_round(s, list->item[i].region));
+    return SMP_OK;
+}
+
+smp_status smp__gather_all(smp *s)
+{
+    if (!s->stale || smp__weights_in_parts(s))
+        return SMP_OK;
+    for (int chunk = 0; chunk < s->chunks; chunk++) {
+        SMP_TRY(smp__gather_start(s, chunk, -1));
+        SMP_TRY(smp__gather_wait(s, chunk));
+    }
+    return SMP_OK;
+}
+
+smp_status smp__gather_parts(smp *s, int chunk)
+{
+    if (!smp__weights_in_parts(s))
+        return SMP_OK;
+    SMP_TRY(smp__gather_start(s, chunk, first_gather(s, chunk)));
+    return smp__gather_wait(s, chunk);
+}

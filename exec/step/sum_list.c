@@ -1,0 +1,84 @@
+/* Lists of sums; see the header. */
+#include "exec/step/sum_list.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "exec/transport/comm.h"
+
+static int members_of(const smp *s, smp_reach reach)
+{
+    return reach == SMP_REACH_ALL     ? s->comm.ddp_size
+           : reach == SMP_REACH_GROUP ? s->comm.shard_size
+                                      : s->comm.ddp_size / s->comm.shard_size;
+}
+
+smp_status smp__sum_list_add(const smp *s, smp__sum_list *list, const smp_sum *sum, int64_t offset,
+                             int32_t region, int64_t elements)
+{
+    smp__sum_item *grown = realloc(list->item, ((size_t)list->n + 1) * sizeof *grown);
+    if (!grown)
+        return smp_fail_memory(((size_t)list->n + 1) * sizeof *grown);
+    list->item = grown;
+    smp__sum_item *item = &list->item[list->n++];
+    *item = (smp__sum_item){.sum = *sum, .offset = offset, .region = region};
+    if (sum->cut)
+        return SMP_OK;
+    const int members = members_of(s, sum->reach);
+    item->cut = calloc((size_t)members + 1, sizeof *item->cut);
+    if (!item->cut)
+        return smp_fail_memory((size_t)members * sizeof *item->cut);
+    for (int i = 0; i <= members; i++)
+        item->cut[i] = elements / members * i + elements % members * i / members;
+    item->sum.cut = item->cut;
+    return SMP_OK;
+}
+
+void smp__sum_lists_free(smp__sum_list *list, int n)
+{
+    for (int i = 0; list && i < n; i++) {
+        for (int k = 0; k < list[i].n; k++)
+            free(list[i].item[k].cut);
+        free(list[i].item);
+    }
+    free(list);
+}
+
+smp_status smp__sum_list_start(smp *s, smp__sum_list *list, int64_t base)
+{
+    for (int i = 0; i < list->n; i++) {
+        smp__sum_item *item = &list->item[i];
+        item->sum.data = (float *)(s->arena + base) + item->offset;
+        SMP_TRY(s->transport->reduce(s->transport_context, &item->sum, &item->reduction));
+    }
+    return SMP_OK;
+}
+
+typedef struct reduction_wait {
+    const smp *job;
+    smp_reduction **reduction;
+    const char *what;
+} reduction_wait;
+
+static void describe_reduction(const void *context, char *buffer, size_t size)
+{
+    snprintf(buffer, size, "%s", ((const reduction_wait *)context)->what);
+}
+
+static smp_status test_reduction(void *context, bool *done)
+{
+    const reduction_wait *wait = context;
+    const smp *s = wait->job;
+    return s->transport->reduce_test(s->transport_context, wait->reduction, done);
+}
+
+smp_status smp__sum_list_wait(smp *s, smp__sum_list *list, const char *what)
+{
+    for (int i = 0; i < list->n; i++) {
+        reduction_wait wait = {s, &list->item[i].reduction, what};
+        if (list->item[i].reduction)
+            SMP_TRY(smp__comm_wait_until(&s->comm, &(smp_wait){0}, test_reduction,
+                                         describe_reduction, &wait));
+    }
+    return SMP_OK;
+}

@@ -1,0 +1,16 @@
+/* Sums over replicas and gathers of a chunk, and how a rank waits for them. */
+#ifndef SMP_EXEC_STEP_SUM_LIST_H
+#define SMP_EXEC_STEP_SUM_LIST_H
+
+#include "exec/state/handle.h"
+
+/* Another item; cut: [members + 1], borrowed; NULL: `elements` cut evenly over the members. */
+smp_status smp__sum_list_add(const smp *s, smp__sum_list *list, const smp_sum *sum, int64_t offset,
+                             int32_t region, int64_t elements);
+void smp__sum_lists_free(smp__sum_list *list, int n); /* [n], malloc'ed; accepts NULL */
+/* Items start at `base` in the arena. */
+smp_status smp__sum_list_start(smp *s, smp__sum_list *list, int64_t base);
+/* what: whom or what for. */
+smp_status smp__sum_list_wait(smp *s, smp__sum_list *list, const char *what);
+
+#endif

@@ -1,0 +1,33 @@
+/* Shard degrees and what is sharded; see the header. */
+#include "schedule/rules/shard.h"
+
+#include <string.h>
+
+static const char *const names[] = {"optimizer", "gradients", "weights"};
+
+const char *smp_shard_what_name(smp_shard_what what)
+{
+    return names[what];
+}
+
+smp_status smp_shard_what_read(const char *text, smp_shard_what *what)
+{
+    for (int i = 0; i <= SMP_SHARD_WEIGHTS; i++)
+        if (strcmp(text, names[i]) == 0) {
+            *what = (smp_shard_what)i;
+            return SMP_OK;
+        }
+    return smp_fail(SMP_ERR_INPUT, "got '%s', expected optimizer, gradients or weights", text);
+}
+
+smp_status smp_shard_check(int shard, int ddp)
+{
+    if (shard < 1 || ddp % shard != 0)
+        return smp_fail(SMP_ERR_INPUT, "shard: got %d, expected a divisor of the %d replicas (ddp)",
+                        shard, ddp);
+    if ((shard & (shard - 1)) != 0 && shard != ddp)
+        return smp_fail(SMP_ERR_INPUT,
+                        "shard: got %d, expected a power of two or all %d replicas (ddp)", shard,
+                        ddp);
+    return SMP_OK;
+}

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Sharded states: with one number of gradient blocks 20 steps give the same losses and weights to the
+# last bit for every pipeline, ddp, shard degree, and whatever is sharded, as one process; ranks reserve
+# what the plan says; checkpoints of any go into any other.
+# shellcheck source=training.sh
+source "$(dirname "${BASH_SOURCE[0]}")/training.sh"
+write_models
+
+# shards MODEL NAME STAGES:DDP:SHARD:WHAT:SCHEDULE:CHUNKS:RECOMPUTE...: 4 micro-batches of 2 in 4 blocks.
+shards() {
+    local model=$1 name=$2 stages ddp shard what schedule chunks redo way
+    shift 2
+    plan one.yaml "$model" 1 1 1 simple 1 4 2 none --gradient-blocks 4
+    train one.yaml 1 "$name"
+    for way in "$@"; do
+        IFS=: read -r stages ddp shard what schedule chunks redo <<<"$way"
+        plan shards.yaml "$model" $((stages * ddp)) "$stages" "$ddp" "$schedule" "$chunks" \
+            $((4 / ddp)) 2 "$redo" --gradient-blocks 4 --shard "$shard" --shard-what "$what"
+        expect_match shards.yaml "shard: $shard, shard_what: $what"
+        train shards.yaml $((stages * ddp)) other
+        expect_equal "$way: replicas" "$(wc -l <other.weights | tr -d ' ')" "$ddp"
+        sort -u -o other.weights other.weights
+        same other "$name"
+    done
+}
+ways=(1:4:2:optimizer:simple:1:none 1:4:4:weights:breadth-first:4:none 1:4:2:weights:breadth-first:3:all
+    1:2:2:gradients:simple:2:none 2:2:2:weights:interleaved:2:none 2:2:2:optimizer:zero-bubble:1:all
+    2:2:2:gradients:interleaved:2:all 1:4:4:gradients:simple:1:none)
+shards "$SMP_EXAMPLES/gpt-tiny.yaml" gpt "${ways[@]}"
+shards residual.yaml residual "${ways[@]}"
+shards ties.yaml ties "${ways[@]}"
+
+# Checkpoints: from any into any, and evaluations of what only parts of are here.
+resume() { # plan ranks name steps [option...]
+    expect_exit 0 mpirun -n "$2" smp-run "$1" --data text.txt --steps "$4" --json --checksum --seed 7 \
+        --evaluate text.txt "${@:5}"
+    grep -E '"step"|evaluat' out | sed -nE 's/.*"(loss|evaluation_loss)": ?([^,}]*).*/\2/p' >"$3.loss"
+    sed -nE 's/.*"weights": "([0-9a-f]+)".*/\1/p' out | sort -u >"$3.weights"
+    [ -s "$3.loss" ] || fail "$3: no losses"
+}
+model=$SMP_EXAMPLES/gpt-tiny.yaml
+plan plan0.yaml "$model" 1 1 1 simple 1 4 2 none --gradient-blocks 4
+plan plan1.yaml "$model" 4 1 4 breadth-first 3 1 2 none --gradient-blocks 4 --shard 4 --shard-what weights
+plan plan2.yaml "$model" 4 2 2 interleaved 2 2 2 none --gradient-blocks 4 --shard 2
+plan plan3.yaml "$model" 4 1 4 simple 1 1 2 none --gradient-blocks 4 --shard 2 --shard-what gradients
+resume plan0.yaml 1 whole 9
+expect_equal "losses of 9 steps" "$(wc -l <whole.loss | tr -d ' ')" 10
+at=0
+for k in 1 2 3 0; do
+    at=$((at + 2))
+    resume "plan$k.yaml" "$((k > 0 ? 4 : 1))" part "$at" --checkpoint saved \
+        "$([ "$at" -gt 2 ] && echo --resume || echo --quiet)"
+done
+resume plan1.yaml 4 part 9 --checkpoint saved --resume
+expect_equal "weights after four changes of plan" "$(cat part.weights)" "$(cat whole.weights)"
+expect_equal "the last step and evaluation" "$(tail -n 2 part.loss)" "$(tail -n 2 whole.loss)"
+
+# A part of the file that one rank wrote is damaged: the one before is taken, and it is said.
+file=$(ls -t saved/*.smp | head -n 1)
+printf 'x' | dd of="$file" bs=1 seek=500000 conv=notrunc status=none
+resume plan2.yaml 4 part 9 --checkpoint saved --resume
+expect_match err 'is damaged; took the one before'
+
+# What cannot be.
+expect_bad 'shard: got 3, expected a divisor of the 4 replicas' smp-partition "$model" -n 4 --stages 1 \
+    --ddp 4 --shard 3
+expect_bad 'shard: got 3, expected a power of two or all 6 replicas' smp-partition "$model" -n 6 \
+    --stages 1 --ddp 6 --shard 3
+expect_bad "shard-what: got 'all'" smp-partition "$model" -n 4 --shard 2 --shard-what all
+for change in 's/shard: 4/shard: 3/' 's/, shard_what: weights//' 's/shard: 4, //' 's/what: weights/what: x/'; do
+    sed "$change" plan1.yaml >bad.yaml
+    expect_bad 'bad.yaml:[0-9]*:[0-9]*: parallel:' smp-partition check bad.yaml
+done
+for change in 's/G.0 G.1 F0.0/G.0 F0.0/' 's/D.0 //' 's/A.0 O/O/' 's/G.0 G.1/G.0 G.0/' 's/G.0 G.1/D.0 G.1/'; do
+    sed "$change" plan1.yaml >bad.yaml
+    expect_exit 2 smp-run bad.yaml --data text.txt
+    expect_match err 'bad.yaml:[0-9]*:[0-9]*: rank 0, a'
+done
+finish
