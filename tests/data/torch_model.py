@@ -206,6 +206,17 @@ KINDS = {
 }
 
 
+def apply(op, x, w, batch, training=True):
+    """The outputs of an op from its inputs and weights."""
+    if op.kind == "parameter":
+        out = w[0].expand(batch, *w[0].shape)
+    elif op.kind == "batchnorm":
+        out = norm2d(op, x[0], w, training)
+    else:
+        out = KINDS[op.kind](op, x, w)
+    return out if isinstance(out, tuple) else (out,)
+
+
 class Model:
     def __init__(self, path):
         with open(path) as file:
@@ -255,14 +266,7 @@ class Model:
             if before:
                 before(op, x)
             w = [self.weight[name] for name in self.uses[op.name]]
-            if op.kind == "parameter":
-                out = w[0].expand(batch, *w[0].shape)
-            elif op.kind == "batchnorm":
-                out = norm2d(op, x[0], w, training)
-            else:
-                out = KINDS[op.kind](op, x, w)
-            for name, value in zip(op.outs, out if isinstance(out, tuple) else (out,)):
-                made[name] = value
+            made.update(zip(op.outs, apply(op, x, w, batch, training)))
         return made[self.loss]
 
     def load(self, path, states=2):
