@@ -136,6 +136,8 @@ typedef struct smp_options {
     int gradient_blocks; /* of planning: gradients are added in one tree of so many blocks of the
                             global batch, in the same bits for ddp 1 and every ddp of which this is
                             1, 2, 4 ... times as much; 0: ddp */
+    int shard;           /* of planning: replicas that hold one copy of the states together; 0: 1 */
+    const char *shard_what; /* "optimizer", "gradients" or "weights"; NULL: optimizer */
 } smp_options;
 
 SMP_API smp_options smp_options_default(void);

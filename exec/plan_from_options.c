@@ -19,6 +19,10 @@ static smp_status fill_request(const smp_options *options, int devices, smp_sear
     request->microbatches = options->microbatches;
     request->microbatch_size = options->microbatch_size;
     request->gradient_blocks = options->gradient_blocks;
+    request->sharding.shard = options->shard;
+    if (options->shard_what)
+        SMP_TRY(smp_fail_context(smp_shard_what_read(options->shard_what, &request->sharding.what),
+                                 "shard_what"));
     if (options->microbatch_size == 0)
         request->microbatch_size = request->profile ? request->profile->microbatch_size : 1;
     if (options->schedule && strcmp(options->schedule, "auto") != 0)
@@ -29,8 +33,8 @@ static smp_status fill_request(const smp_options *options, int devices, smp_sear
     request->advise = true;
     request->deadline_s = smp_clock_s() + TIME_LIMIT_S;
     if (devices < 1 || options->stages < 0 || options->ddp < 0 || options->chunks < 0 ||
-        options->microbatches < 0 || options->microbatch_size < 0)
-        return smp_fail(SMP_ERR_INPUT, "devices, stages, ddp, chunks, microbatches and "
+        options->microbatches < 0 || options->microbatch_size < 0 || options->shard < 0)
+        return smp_fail(SMP_ERR_INPUT, "devices, stages, ddp, shard, chunks, microbatches and "
                                        "microbatch_size: expected 0 (auto) or more");
     return SMP_OK;
 }

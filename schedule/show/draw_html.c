@@ -178,8 +178,8 @@ static void put_lane(const page *p, const smp__lane *lane)
     for (int64_t i = 0; i < lane->n_reduction; i++) {
         const smp__reduction *r = &lane->reduction[i];
         int64_t start = to_ticks(p, r->start_us);
-        smp_text_append(p->json, "%s[%" PRId64 ",%" PRId64 "]", i ? "," : "", start,
-                        to_ticks(p, r->end_us) - start);
+        smp_text_append(p->json, "%s[%" PRId64 ",%" PRId64 "%s]", i ? "," : "", start,
+                        to_ticks(p, r->end_us) - start, r->gathers ? ",1" : "");
     }
     smp_text_append(p->json, "]");
     put_cells(p, lane);

@@ -34,12 +34,12 @@ static const char style[] =
     ".n text{font-size:10px;text-anchor:middle;fill:#20242a}.n .F{fill:#fff}\n"
     ".bg{fill:#fff;stroke:#e2e4e8}.i{fill:#eef0f2}.g{stroke:#e2e4e8}\n"
     ".F{fill:#2f6db3}.B{fill:#efa43f}.I{fill:#d9662b}.W{fill:#cbd97f}.O{fill:#454b55}.R{fill:#"
-    "7a5aa6}\n"
+    "7a5aa6}.G{fill:#3f8f6b}\n"
     ".m{fill:#c7d6e6}.x{fill:#8fa3b8}.l{stroke:#b3261e}\n"
     "@media(prefers-color-scheme:dark){text{fill:#e7e9ec}.s{fill:#a6adb7}.bg{fill:#1a1e23;"
     "stroke:#2c3239}.i{fill:#262c32}.g{stroke:#2c3239}.F{fill:#3f80c9}.B{fill:#f2b253}"
-    ".I{fill:#e07b3e}.W{fill:#d5e296}.O{fill:#9aa2ad}.R{fill:#a98bd6}.m{fill:#435b75}"
-    ".x{fill:#5b6f85}.l{stroke:#f2837a}.n text{fill:#14171b}.n .F{fill:#fff}}\n"
+    ".I{fill:#e07b3e}.W{fill:#d5e296}.O{fill:#9aa2ad}.R{fill:#a98bd6}.G{fill:#6fc39c}"
+    ".m{fill:#435b75}.x{fill:#5b6f85}.l{stroke:#f2837a}.n text{fill:#14171b}.n .F{fill:#fff}}\n"
     "</style>\n";
 
 /* Two decimals at most, without trailing zeros. */
@@ -215,8 +215,8 @@ static void put_lane(const figure *f, const smp__timeline *timeline, int rank, d
         const smp__reduction *r = &lane->reduction[i];
         double thick = h > 12.0 ? 3.0 : 1.5;
         if (r->end_us > r->start_us)
-            put_rect(f, "R", x_of(f, r->start_us), y + h - thick,
-                     (r->end_us - r->start_us) * f->scale, thick);
+            put_rect(f, r->gathers ? "G" : "R", x_of(f, r->start_us),
+                     r->gathers ? y : y + h - thick, (r->end_us - r->start_us) * f->scale, thick);
     }
     if (lane->n <= PLOT / 2)
         put_labels(f, lane, y, h);

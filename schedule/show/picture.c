@@ -70,7 +70,7 @@ static smp_status create_lanes(smp_picture *picture, smp__timeline *timeline)
         size_t n = (size_t)plan->program[rank].n;
         timeline->lane[rank].cell = SMP_ARENA_NEW(picture->arena, smp__cell, n);
         timeline->lane[rank].reduction =
-            SMP_ARENA_NEW(picture->arena, smp__reduction, (size_t)plan->chunks);
+            SMP_ARENA_NEW(picture->arena, smp__reduction, (size_t)plan->program[rank].n);
         if (!timeline->lane[rank].cell || !timeline->lane[rank].reduction)
             return SMP_ERR_NO_MEMORY;
     }
@@ -177,8 +177,10 @@ static void add_event(const smp_picture *picture, smp__timeline *timeline, const
     const smp_plan *plan = picture->plan;
     smp__lane *lane = &timeline->lane[rank];
     smp_action_kind kind = e->action.kind;
-    if (kind == SMP_ACTION_REDUCE && lane->n_reduction < plan->chunks) {
-        lane->reduction[lane->n_reduction++] = (smp__reduction){e->start_us, e->end_us};
+    bool gathers = kind == SMP_ACTION_GATHER,
+         beside = gathers || kind == SMP_ACTION_REDUCE || kind == SMP_ACTION_ALL;
+    if (beside && lane->n_reduction < plan->program[rank].n) {
+        lane->reduction[lane->n_reduction++] = (smp__reduction){e->start_us, e->end_us, gathers};
     } else if ((smp_action_is_compute(kind) || kind == SMP_ACTION_OPTIMIZE) &&
                lane->n < plan->program[rank].n) {
         bool receives = kind == SMP_ACTION_F || kind == SMP_ACTION_B || kind == SMP_ACTION_I;

@@ -27,16 +27,17 @@ typedef struct smp__cell {
     int64_t bytes;   /* alive from its start to the next cell's */
 } smp__cell;
 
-/* A reduction beside the compute. */
+/* A reduction beside the compute, or a gather of weights. */
 typedef struct smp__reduction {
     double start_us, end_us;
+    bool gathers;
 } smp__reduction;
 
 /* What a rank does in a step. */
 typedef struct smp__lane {
     smp__cell *cell; /* by start */
     int64_t n;
-    smp__reduction *reduction;
+    smp__reduction *reduction; /* at most one for each action */
     int64_t n_reduction;
     double busy_us;
     double wait_us[SMP__WAIT_KINDS]; /* of the prediction */

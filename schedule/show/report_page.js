@@ -154,9 +154,10 @@ function drawTimeline() {
     g.fillStyle = color("idle");
     g.fillRect(LEFT, row.y, xOf(row.T.end) - LEFT, rowHeight);
     (cells.length > plot / 3 ? drawShares : drawCells)(g, row, cells);
-    g.fillStyle = color("reduce");
-    for (const [start, length] of row.lane.reductions)
-      g.fillRect(xOf(start), row.y + rowHeight - 3, xOf(start + length) - xOf(start), 3);
+    for (const [start, length, gathers] of row.lane.reductions) {
+      g.fillStyle = color(gathers ? "gather" : "reduce");
+      g.fillRect(xOf(start), row.y + (gathers ? 0 : rowHeight - 3), xOf(start + length) - xOf(start), 3);
+    }
     write(g, first ? "rank " + row.lane.rank : "measured", LEFT - 12, middle, "right", color(first ? "ink" : "muted"));
     write(g, Math.floor(100 * row.lane.busy / row.T.end / D.tick_us) + " % busy", LEFT + plot + 10, middle, "left", color("muted"));
   }
@@ -391,7 +392,8 @@ $("subtitle").textContent = [D.schedule, count(P, "rank", "s") + (D.ddp > 1 ? " 
   D.chunks > 1 ? D.chunks + " stages per rank" : "", count(M, "micro-batch", "es") + " of " + count(D.microbatch_size, "sample", "s"),
   D.cluster && "cluster " + D.cluster].filter(Boolean).join("  \u00b7  ");
 $("legend").append(...KIND_NAME.flatMap((name, k) => (rows.some((r) => r.lane.cells.some((c) => c.kind === k))
-  ? [swatch(KIND_COLOR[k], name.toLowerCase())] : [])), swatch("reduce", "reduction"), swatch("idle", "idle"));
+  ? [swatch(KIND_COLOR[k], name.toLowerCase())] : [])), swatch("reduce", "reduction"),
+  ...(rows.some((r) => r.lane.reductions.some((x) => x[2])) ? [swatch("gather", "gathered weights")] : []), swatch("idle", "idle"));
 figures();
 stageTable();
 rankTable();
