@@ -1,5 +1,6 @@
 /* What a configuration costs: by lowering, simulation and the memory planner, the same that make
  * the plan. */
+#include "graph/base/clock.h"
 #include "schedule/planner/planner_build.h"
 
 #include <stdlib.h>
@@ -244,6 +245,13 @@ smp_status smp__planner_step_us(smp__planner *planner, const smp_candidate *cand
         *step_us = evaluation.simulation->step_us;
     smp__evaluation_free(&evaluation);
     return status;
+}
+
+bool smp__planner_loses_patience(smp__planner *planner)
+{
+    bool past = smp_clock_past(planner->patience_s);
+    planner->lost_patience |= past;
+    return past;
 }
 
 void smp__evaluation_free(smp__evaluation *evaluation)

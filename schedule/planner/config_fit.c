@@ -256,7 +256,8 @@ static smp_status shrink(smp__configs *configs, smp__config *config, smp_partiti
         spare += fmax(SPARE * (double)-candidate->room_bytes / memory, STEP * (1 << attempt));
         keep_roomier(best, best_known, candidate, known);
         bool fits = *best_known && (*best)->fits;
-        if (fits || !was_to_fit || attempt == max_shrink || spare >= 1.0)
+        if (fits || !was_to_fit || attempt == max_shrink || spare >= 1.0 ||
+            smp__planner_loses_patience(configs->planner))
             return SMP_OK;
         SMP_TRY(smp__config_partition(configs, config, spare, &partition));
     }

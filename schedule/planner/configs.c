@@ -361,13 +361,12 @@ static smp_status list_pipeline(smp__configs *configs, int pipeline)
                                                                : list_mapping(configs, second);
 }
 
-/* Families one after the other, by their best member: what a partition needs is made once. */
 static int compare_configs(const void *left, const void *right)
 {
     const smp__config *a = left, *b = right;
     int order = a->doubtful - b->doubtful;
     if (order == 0)
-        order = smp__compare_doubles(a->arrangement_estimate, b->arrangement_estimate);
+        order = smp__compare_doubles(a->family_estimate, b->family_estimate);
     if (order == 0)
         order = (a->arrangement > b->arrangement) - (a->arrangement < b->arrangement);
     if (order == 0)
@@ -377,6 +376,9 @@ static int compare_configs(const void *left, const void *right)
     return order ? order : strcmp(a->schedule->name, b->schedule->name);
 }
 
+/* Families that share an arrangement one after the other, by their best member. In a large search,
+ * which the time limit may end, each by itself: a family whose best member promises much has others
+ * that leave ranks idle most of the time, and those can wait. */
 static void sort_configs(smp__configs *configs)
 {
     for (int doubtful = 0; doubtful < 2; doubtful++) {
@@ -389,8 +391,9 @@ static void sort_configs(smp__configs *configs)
         }
         for (int32_t i = 0; i < configs->n; i++)
             if (configs->config[i].doubtful == (doubtful == 1))
-                configs->config[i].arrangement_estimate =
-                    configs->arrangement[configs->config[i].arrangement].estimate;
+                configs->config[i].family_estimate =
+                    configs->quick ? configs->config[i].estimate
+                                   : configs->arrangement[configs->config[i].arrangement].estimate;
     }
     qsort(configs->config, (size_t)configs->n, sizeof *configs->config, compare_configs);
 }
@@ -440,9 +443,9 @@ static smp_status list_all(smp__configs *configs)
     }
     if (configs->n == 0)
         return smp_fail(configs->first_failure, "%s", configs->first_message);
+    configs->quick = (int64_t)configs->n * request->graph->n_op > MAX_THOROUGH && configs->n > 1;
     sort_configs(configs);
     find_smallest(configs, 0);
-    configs->quick = (int64_t)configs->n * request->graph->n_op > MAX_THOROUGH && configs->n > 1;
     configs->first_failure = SMP_OK; /* why some shapes cannot be is no reason for the others */
     return SMP_OK;
 }

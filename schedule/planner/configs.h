@@ -60,7 +60,7 @@ typedef struct smp__config {
     bool nearly;      /* or by little */
     bool doubtful;    /* memory is probably too small: looked at last */
     double estimate;  /* of what is minimised; orders the search, decides nothing */
-    double arrangement_estimate;
+    double family_estimate; /* the best of those that it is looked at with */
 } smp__config;
 
 /* Sums over the model that bounds are made of. Times on device 0, of one micro-batch. */
@@ -88,7 +88,6 @@ typedef struct smp__configs {
     int32_t n_arrangement;
     smp__mapping *mapping;
     size_t capacity, arrangement_capacity;
-    double deadline_s;        /* of one solver run; 0: none */
     smp_status first_failure; /* of an arrangement that has no pipeline */
     char first_message[1024];
     bool quick; /* many configurations: a quick look at all, every effort for the best of them */

@@ -36,7 +36,8 @@ typedef struct smp__trial {
 /* Flow and layouts follow from the partition; the search evaluates many configurations of one
  * partition in a row, so those of the last one are kept. */
 typedef struct smp__planner {
-    smp_search_request request; /* as asked for, with `together` as below */
+    smp_search_request request; /* as asked for, with `together` as below, and as deadline_s that of
+                                   the part of the search at work (search_state.h) */
     int32_t *together;          /* owned; NULL: the request's */
     smp_costs *costs;
     int32_t *stage;  /* [n_op] the partition that flow and layout are of, */
@@ -45,8 +46,10 @@ typedef struct smp__planner {
     smp_flow *flow;
     smp_layout **layout; /* [2 * n_stage] whole, split; NULL: not made yet */
     smp__peaks peaks;
-    bool is_trial;        /* its plan is not verified: its graph may not be the one that was read */
-    bool gives_up;        /* at the deadline, whether anything fits or not */
+    bool is_trial;      /* its plan is not verified: its graph may not be the one that was read */
+    double patience_s;  /* until when a configuration may look for what fits; 0: as long as it is */
+    bool lost_patience; /* set where one did not look any further */
+    bool gives_up;      /* at the deadline, whether anything fits or not */
     smp__nearest nearest; /* of the first search in which nothing fits */
 } smp__planner;
 
@@ -105,6 +108,8 @@ smp_status smp__planner_judge(smp__planner *planner, smp_candidate *candidate);
 smp_status smp__planner_simulation_input(const smp__planner *planner,
                                          const smp_candidate *candidate, smp_arena *arena,
                                          smp_simulation_input *out);
+/* Whether the configuration at work has had its time; notes it. */
+bool smp__planner_loses_patience(smp__planner *planner);
 /* Makes the candidate's partition the one that the planner holds: flow and layouts. */
 smp_status smp__planner_hold(smp__planner *planner, const smp_partition *partition);
 /* Layout of a stage of that partition under a program; borrowed. */

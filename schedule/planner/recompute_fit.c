@@ -5,11 +5,12 @@
  * A rank first lets go of the cheap and large (schedule/memory/recompute_choice.h), by as much as
  * it misses, until it fits. Among few ops the best set is found by trying all. Otherwise, where it
  * is to be exact, ops are taken back one by one, longest forward first: what is left needs each of
- * them. */
+ * them, unless the time was over before. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/base/clock.h"
 #include "graph/model/op.h"
 #include "schedule/memory/recompute_choice.h"
 #include "schedule/planner/configs.h"
@@ -164,7 +165,8 @@ static bool is_second(const fitting *f, int32_t op)
 static smp_status take_back(const fitting *f, int rank)
 {
     int64_t work = DROP_WORK;
-    for (int32_t i = 0; i < f->n_op && work > 0; i++) {
+    double deadline_s = f->planner->request.deadline_s;
+    for (int32_t i = 0; i < f->n_op && work > 0 && !smp_clock_past(deadline_s); i++) {
         int32_t op = f->op[i];
         int64_t missing;
         if (!f->recompute[op] || is_second(f, op))
@@ -224,6 +226,8 @@ smp_status smp__recompute_to_fit(smp__planner *planner, const smp_problem *probl
     smp_status status = arena ? open_fitting(&f, arena) : SMP_ERR_NO_MEMORY;
     for (int r = 0; r < candidate->pipeline && status == SMP_OK; r++) {
         int64_t missing;
+        if (smp__planner_loses_patience(planner))
+            break; /* this rank and those after it may miss */
         status = find_missing(&f, r, &missing);
         if (status == SMP_OK && missing > 0)
             status = fit_rank(&f, r, missing, exactly);

@@ -31,11 +31,10 @@ enum { MAX_EXTRA_ACTIONS = 1 << 15 };
 /* Orders of devices that are tried: all of few, else as many as take about as long in any graph. */
 enum { MOST_ORDERS = 120, LEAST_ORDERS = 8, ORDER_WORK = 100000 /* ops */ };
 
+#define PATIENCE 0.08    /* of the time that is left */
 #define FAR 0.1          /* of the memory of a rank; */
 #define FAR_OF_SMALL 1.0 /* in a small graph, of which every partition is looked at */
 #define ORDER_SHARE 0.5  /* of the time */
-#define SEARCH_SHARE 0.8 /* of the time, while there is more to try; the rest is for the proof */
-
 double smp__search_time(const smp_search_request *request, const smp_candidate *candidate)
 {
     return smp_sample_us(request, candidate->bottleneck_us, candidate->step_us,
@@ -143,21 +142,6 @@ static smp_status note_miss(smp__search *s, int32_t index, int64_t room_bytes)
     return try_config(s, config->smallest);
 }
 
-bool smp__candidate_improves(const smp_search_request *request, const smp_candidate *from,
-                             const smp_candidate *to)
-{
-    if (!to || !from || to->fits != from->fits)
-        return to && (!from || to->fits);
-    if (!to->fits)
-        return to->room_bytes > from->room_bytes;
-    if (request->optimize == SMP_OPTIMIZE_MEMORY)
-        return to->peak_bytes < from->peak_bytes ||
-               (to->peak_bytes == from->peak_bytes && to->step_us < from->step_us);
-    if (request->objective == SMP_OBJECTIVE_BOTTLENECK)
-        return to->bottleneck_us < from->bottleneck_us;
-    return to->step_us < from->step_us;
-}
-
 /* A step that takes longer is not listed; 0: all are. */
 static double step_limit_us(const smp__search *s, const smp__config *config)
 {
@@ -234,7 +218,8 @@ static smp_status attempt_config(smp__search *s, smp__config *config, smp_recomp
     SMP_TRY(smp__config_fit(configs, config, partition, step_limit_us(s, config), &out->candidate,
                             &out->room_bytes));
     if (out->room_bytes >= 0 || far_off(s, config, out->room_bytes) ||
-        configs->request->optimize == SMP_OPTIMIZE_MEMORY)
+        configs->request->optimize == SMP_OPTIMIZE_MEMORY ||
+        smp__planner_loses_patience(configs->planner))
         return SMP_OK;
     return attempt_least_memory(s, config, out);
 }
@@ -364,7 +349,13 @@ static smp_status try_config(smp__search *s, int32_t index)
         s->counts.n_no_pipeline++;
         return SMP_OK;
     }
+    configs->planner->lost_patience = false;
     SMP_TRY(attempt_both(s, config, &tried));
+    if (configs->planner->lost_patience && !(tried.candidate && tried.candidate->fits)) {
+        smp_candidate_destroy(tried.candidate);
+        config->done = false;
+        return SMP_OK;
+    }
     bool binds = memory_binds(s, config, &tried);
     drop_slow_extra(s, config, &tried);
     if (tried.candidate)
@@ -376,21 +367,40 @@ static smp_status try_config(smp__search *s, int32_t index)
     return add_bounds(s, index, binds);
 }
 
-/* Once the time is over only what is needed to have an answer is tried. */
-static smp_status try_all(smp__search *s)
+/* Until when one configuration of a large search may look for what fits. Some take as long as a
+ * hundred others: those wait until the others had their turn. */
+static double patience_s(const smp__search *s, bool again)
 {
     double limit_s = s->configs.request->deadline_s, now_s = smp_clock_s();
-    if (limit_s > now_s)
-        limit_s = now_s + SEARCH_SHARE * (limit_s - now_s);
+    if (!s->configs.quick || limit_s <= 0.0)
+        return 0.0;
+    if (again)
+        return s->n_least > 0 ? limit_s : 0.0;
+    return now_s < limit_s ? now_s + PATIENCE * (limit_s - now_s) : 0.0;
+}
+
+/* Once the time is over only what is needed to have an answer is tried. */
+static smp_status try_each(smp__search *s, bool again)
+{
+    smp__planner *planner = s->configs.planner;
     for (int32_t i = 0; i < s->configs.n; i++) {
-        if ((s->n_least > 0 || s->configs.planner->gives_up) && smp_clock_past(limit_s)) {
-            for (; i < s->configs.n; i++)
-                s->counts.n_skipped += !s->configs.config[i].done;
-            s->counts.timed_out = s->counts.n_skipped > 0;
+        if ((s->n_least > 0 || planner->gives_up) && smp_clock_past(s->configs.request->deadline_s))
             break;
-        }
+        planner->patience_s = patience_s(s, again);
         SMP_TRY(try_config(s, i));
     }
+    planner->patience_s = 0.0;
+    return SMP_OK;
+}
+
+static smp_status try_all(smp__search *s)
+{
+    SMP_TRY(try_each(s, false));
+    SMP_TRY(try_each(s, true));
+    s->counts.n_skipped = 0;
+    for (int32_t i = 0; i < s->configs.n; i++)
+        s->counts.n_skipped += !s->configs.config[i].done;
+    s->counts.timed_out = s->counts.n_skipped > 0;
     return SMP_OK;
 }
 
@@ -551,8 +561,13 @@ static smp_status try_nearest(smp__search *s)
 
 smp_status smp__search_run(smp__planner *planner, smp_search_result *out)
 {
-    smp__search s = {.least_overload = INFINITY, .overloaded = -1, .missed = -1};
+    smp__search s = {.least_overload = INFINITY,
+                     .overloaded = -1,
+                     .missed = -1,
+                     .begin_s = smp_clock_s(),
+                     .end_s = planner->request.deadline_s};
     SMP_TRY(smp__configs_list(planner, &s.configs));
+    smp__search_begin_part(&s, SMP__PART_FIND);
     smp_status status = try_all(&s);
     int32_t n_placed = s.configs.n;
     if (status == SMP_OK && !s.counts.timed_out)
@@ -560,6 +575,7 @@ smp_status smp__search_run(smp__planner *planner, smp_search_result *out)
     if (status == SMP_OK && s.configs.n > n_placed)
         status = try_all(&s);
     s.counts.n_config = s.configs.n - s.n_left_out;
+    smp__search_begin_part(&s, SMP__PART_IMPROVE);
     /* Of a small graph another partition may fit; else a trial need not say why none does. */
     bool goes_on = !planner->is_trial ||
                    (!s.counts.timed_out && planner->request.graph->n_op <= SMP__SMALL_OPS);

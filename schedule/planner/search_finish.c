@@ -26,6 +26,18 @@ enum {
 #define STEP_WORK 3e6   /* ops and actions that searching for it may simulate, in all; */
 #define SMALL_WORK 12e6 /* in small graphs, of which it looks at what does not fit yet, too */
 
+/* By when parts of a search end, in shares of the time. The plan of a large one takes long to make,
+ * and an action that is under way when its part ends takes longer, too. */
+static const double part_end[2][3] = {{0.8, 1.0, 1.0}, {0.65, 0.82, 0.89}};
+
+void smp__search_begin_part(smp__search *s, smp__part part)
+{
+    smp_search_request *request = &s->configs.planner->request;
+    if (s->end_s > 0.0)
+        request->deadline_s =
+            s->begin_s + part_end[s->configs.quick][part] * (s->end_s - s->begin_s);
+}
+
 void smp_candidate_destroy(smp_candidate *candidate)
 {
     if (!candidate)
@@ -46,6 +58,21 @@ void smp_search_result_destroy(smp_search_result *result)
         smp_candidate_destroy(result->tried[i]);
     free(result->tried);
     *result = (smp_search_result){0};
+}
+
+bool smp__candidate_improves(const smp_search_request *request, const smp_candidate *from,
+                             const smp_candidate *to)
+{
+    if (!to || !from || to->fits != from->fits)
+        return to && (!from || to->fits);
+    if (!to->fits)
+        return to->room_bytes > from->room_bytes;
+    if (request->optimize == SMP_OPTIMIZE_MEMORY)
+        return to->peak_bytes < from->peak_bytes ||
+               (to->peak_bytes == from->peak_bytes && to->step_us < from->step_us);
+    if (request->objective == SMP_OBJECTIVE_BOTTLENECK)
+        return to->bottleneck_us < from->bottleneck_us;
+    return to->step_us < from->step_us;
 }
 
 /* How an entry ranks: those that fit first, of them those within 1 % of the best. */
@@ -234,6 +261,14 @@ static bool may_win(const smp__search *s, const smp__entry *entry)
                 s->least[0]);
 }
 
+/* It recomputes no more than it needs, if there is time: one that fits may stay as it is. */
+static smp_status settle(smp__search *s, int32_t index, smp_candidate *candidate)
+{
+    if (candidate->fits && smp_clock_past(s->configs.request->deadline_s))
+        return SMP_OK;
+    return smp__config_settle(&s->configs, &s->configs.config[index], candidate);
+}
+
 /* The first few that are near the best; sorts the entries anew. The first that is bound as the
  * request has it is one that an order of its own may begin with, so it becomes as good as it
  * can. */
@@ -249,7 +284,7 @@ static smp_status polish_best(smp__search *s, rank_key **key)
         n = s->n;
     for (int32_t i = 0; i < n && i < s->n; i++) {
         smp__entry *entry = &s->entry[(*key)[i].entry];
-        if (i > 0 && smp_clock_past(request->deadline_s))
+        if ((i > 0 || entry->candidate->fits) && smp_clock_past(request->deadline_s))
             break;
         if (i > 0 && !may_win(s, entry))
             continue;
@@ -258,8 +293,7 @@ static smp_status polish_best(smp__search *s, rank_key **key)
         SMP_TRY(polish(s, entry, first ? INFINITY : SMP__CLOSE, &work));
         entry->time = smp__search_time(request, entry->candidate);
         if (entry->candidate->n_recompute > 0 && (i == 0 || entry->time <= NEAR * s->least[0]))
-            SMP_TRY(smp__config_settle(&s->configs, &s->configs.config[entry->index],
-                                       entry->candidate));
+            SMP_TRY(settle(s, entry->index, entry->candidate));
         entry->time = smp__search_time(request, entry->candidate);
         if (request->optimize == SMP_OPTIMIZE_SPEED && entry->candidate->fits) {
             s->least[0] = s->n_least > 0 ? fmin(s->least[0], entry->time) : entry->time;
@@ -493,7 +527,7 @@ static smp_status prove_winner(smp__search *s, rank_key *key)
     SMP_TRY(prove(s, key->index, best));
     SMP_TRY(bound_best(s, key));
     if (*best != key->candidate && (*best)->n_recompute > 0)
-        SMP_TRY(smp__config_settle(&s->configs, &s->configs.config[key->index], *best));
+        SMP_TRY(settle(s, key->index, *best));
     key->candidate = *best;
     return bound_fit(s, key);
 }
@@ -508,6 +542,7 @@ smp_status smp__search_finish(smp__search *s, smp_search_result *out)
     if (status == SMP_OK && !key[0].candidate->fits)
         status =
             smp__search_no_fit(&s->configs, &s->configs.config[key[0].index], key[0].candidate);
+    smp__search_begin_part(s, SMP__PART_PROVE);
     if (status == SMP_OK)
         status = prove_winner(s, &key[0]);
     int32_t plain = status == SMP_OK ? find_plain(s, key) : 0;

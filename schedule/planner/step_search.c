@@ -213,6 +213,7 @@ static smp_status try_stand_in(step_search *s, smp_arena *arena)
     smp_partition *found = NULL, *partition = NULL;
     weighed.weight = weight;
     weighed.recomputes = NULL;
+    weighed.deadline_s = s->configs->request->deadline_s;
     weighed.first_look = s->problem.graph->n_op <= SMP__SMALL_OPS; /* many configurations */
     SMP_TRY(smp_partition_solve(&weighed, NULL, s->config->microbatches, &found));
     smp_status status = smp_partition_evaluate(&s->problem, found->stage, &partition);

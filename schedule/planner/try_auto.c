@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "graph/base/clock.h"
 #include "schedule/auto/auto_schedule.h"
 #include "schedule/planner/planner_build.h"
 
@@ -87,7 +88,7 @@ smp_status smp__planner_auto(smp__planner *planner, const smp_candidate *best,
                              smp__evaluation *evaluation, smp_auto_outcome *out)
 {
     *out = (smp_auto_outcome){.rule_us = evaluation->simulation->step_us};
-    if (!is_wanted(&planner->request, best))
+    if (!is_wanted(&planner->request, best) || smp_clock_past(planner->request.deadline_s))
         return SMP_OK;
     size_t n_stage = (size_t)best->partition->n_stage, n = (size_t)best->pipeline;
     smp_status status = SMP_ERR_NO_MEMORY;
