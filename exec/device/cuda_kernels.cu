@@ -66,8 +66,8 @@ smp_status smp__cuda_round16(void *stream, void *target16, const float *source, 
     return smp__cuda_launched("round16");
 }
 
-/* A block each. Four values at a time whatever the alignment, so that the order is the same. Squares
- * of floats are exact in double. */
+/* A block each. Four values at a time whatever the alignment, so that the order is the same.
+ * Squares of floats are exact in double. */
 __global__ void __launch_bounds__(SMP_BLOCK)
     square_pieces(const float *values, int64_t elements, bool packed,
                   double *sums) // [], [gridDim.x]

@@ -17,9 +17,9 @@ extern "C" {
 smp_status smp__cuda_accumulate(void *stream, smp_dtype dtype, void *target, const void *source,
                                 int64_t elements);
 
-/* sum[i] = the sum of squares in double of piece i, SMP_CUDA_SQUARE_PIECE values or what is left, in
- * an order that depends only on how many there are. sum: device memory, or pinned host memory that
- * the device can write to. */
+/* sum[i] = the sum of squares in double of piece i, SMP_CUDA_SQUARE_PIECE values or what is left,
+ * in an order that depends only on how many there are. sum: device memory, or pinned host memory
+ * that the device can write to. */
 smp_status smp__cuda_square_sums(void *stream, const float *values, int64_t elements, double *sum);
 
 /* target16[i] = source[i] rounded to nearest even. */

@@ -55,8 +55,8 @@ typedef struct smp_device {
     /* target[i] += source[i], of SMP_F32 or SMP_BF16 (added in fp32, rounded once) */
     smp_status (*add)(void *context, smp_dtype dtype, void *target, const void *source,
                       int64_t elements);
-    /* sum[i] (of reserve_host) = the sum of squares in double of piece i, SMP_SQUARE_PIECE values or
-     * what is left, in an order that depends only on how many there are. */
+    /* sum[i] (of reserve_host) = the sum of squares in double of piece i, SMP_SQUARE_PIECE values
+     * or what is left, in an order that depends only on how many there are. */
     smp_status (*square_sums)(void *context, const float *values, int64_t elements, double *sum);
     /* target16[i] = bf16 of source[i]. NULL where there is no bf16. */
     smp_status (*round16)(void *context, void *target16, const float *source, int64_t elements);

@@ -2,7 +2,8 @@
  *
  * The header is text, so that `head` shows it, zeroes, and in its last eight bytes the hash of all
  * that is before. Every version from 2 on begins with its number and ends with that hash: a file of
- * another version can be told from a damaged one. The name of the model stands last: however long it is, it pushes no other line out. */
+ * another version can be told from a damaged one. The name of the model stands last: however long
+ * it is, it pushes no other line out. */
 #include "exec/state/checkpoint_file.h"
 
 #include <errno.h>

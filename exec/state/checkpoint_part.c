@@ -1,6 +1,7 @@
 /* What one rank does for a checkpoint that is being saved. Every rank opens the file under its
  * temporary name, whoever comes first makes it, and writes its share of the pieces at the offsets
- * that the model gives them. Every byte has one writer, so nothing of an older file can stay in it. */
+ * that the model gives them. Every byte has one writer, so nothing of an older file can stay in it.
+ */
 #include "exec/state/checkpoint_part.h"
 
 #include <errno.h>
@@ -22,8 +23,8 @@ static void temporary_path(const smp *s, char path[TEMPORARY_BYTES])
     strcat(path, SMP__CHECKPOINT_PART);
 }
 
-/* What this rank writes of a weight: of the own part, which every group has, its share of the pieces.
- * Those of small weights fall to the groups in turn. */
+/* What this rank writes of a weight: of the own part, which every group has, its share of the
+ * pieces. Those of small weights fall to the groups in turn. */
 static smp__range saved_range(const smp *s, int32_t index)
 {
     const int groups = s->comm.ddp_size / s->comm.shard_size;

@@ -1,12 +1,12 @@
-/* Where weights, gradients and optimizer states of this rank lie in the arena, whole or in part, and
- * which part of what is sharded is its own. Without sharding its part is everything. */
+/* Where weights, gradients and optimizer states of this rank lie in the arena, whole or in part,
+ * and which part of what is sharded is its own. Without sharding its part is everything. */
 #ifndef SMP_EXEC_STATE_SHARDS_H
 #define SMP_EXEC_STATE_SHARDS_H
 
 #include "exec/state/handle.h"
 
-/* Elements [begin, end) of memory->param[index] whose states are this rank's; begin is a multiple of
- * SMP_PIECE_ELEMENTS, or the range is empty. */
+/* Elements [begin, end) of memory->param[index] whose states are this rank's; begin is a multiple
+ * of SMP_PIECE_ELEMENTS, or the range is empty. */
 typedef struct smp__range {
     int64_t begin, end;
 } smp__range;
@@ -17,8 +17,8 @@ smp__range smp__range_of(const smp *s, int32_t index, int member);
 /* Are the weights outside of a step in parts? */
 bool smp__weights_in_parts(const smp *s);
 
-/* Address of element `at` of a weight, of its summed gradient, of a state. What is there in part has
- * the elements of the own range alone. */
+/* Address of element `at` of a weight, of its summed gradient, of a state. What is there in part
+ * has the elements of the own range alone. */
 float *smp__weight_at(const smp *s, int32_t index, int64_t at);
 float *smp__grad_at(const smp *s, int32_t index, int64_t at);
 float *smp__state_at(const smp *s, int32_t index, int k, int64_t at);

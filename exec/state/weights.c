@@ -110,8 +110,8 @@ static float *array_at(const smp *s, int32_t index, int k, int64_t element)
                          : smp__state_at(s, index, k - 1, element);
 }
 
-/* Enqueued: of the own part of every weight, piece by piece, the gradient's, its own (0) or a state's
- * (k). */
+/* Enqueued: of the own part of every weight, piece by piece, the gradient's, its own (0) or a
+ * state's (k). */
 static smp_status sum_squares(smp *s, int k)
 {
     for (int32_t i = 0; i < s->memory->n_param; i++) {
@@ -234,8 +234,8 @@ smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale)
     return smp__weights_keep(s);
 }
 
-/* The hashes of the pieces of every weight that this rank owns and has, 32 bits at a time, which are
- * exact in a double. */
+/* The hashes of the pieces of every weight that this rank owns and has, 32 bits at a time, which
+ * are exact in a double. */
 static smp_status hash_pieces(smp *s, double *low, double *high)
 {
     for (int32_t i = 0; i < s->memory->n_param; i++) {

@@ -9,8 +9,8 @@ void smp__gather_free(smp *s);
 smp_status smp__gather_start(smp *s, int chunk, int64_t position); /* G.c there in the program */
 /* Before operators of the chunk run: nothing to do without a gather under way. */
 smp_status smp__gather_wait(smp *s, int chunk);
-/* For forward passes outside of steps: weights that are whole, of all chunks, once; those that are in
- * parts, of one. */
+/* For forward passes outside of steps: weights that are whole, of all chunks, once; those that are
+ * in parts, of one. */
 smp_status smp__gather_all(smp *s);
 smp_status smp__gather_parts(smp *s, int chunk);
 

@@ -1,7 +1,7 @@
-/* Sums of host memory over the members of a communicator, block by block: every member gets what the
- * others have of its block, adds it up in one tree, and gives the sums to the others. The tree is
- * that of gradient blocks (schedule/plan/gradient_blocks.h): neighbours in pairs, the sums in pairs
- * and so on, so the bits depend on the order of the members alone. Each half is started, then
+/* Sums of host memory over the members of a communicator, block by block: every member gets what
+ * the others have of its block, adds it up in one tree, and gives the sums to the others. The tree
+ * is that of gradient blocks (schedule/plan/gradient_blocks.h): neighbours in pairs, the sums in
+ * pairs and so on, so the bits depend on the order of the members alone. Each half is started, then
  * tested; one is in flight at a time, in the same order everywhere. */
 #ifndef SMP_EXEC_TRANSPORT_REDUCE_BLOCKS_H
 #define SMP_EXEC_TRANSPORT_REDUCE_BLOCKS_H

@@ -40,8 +40,8 @@ typedef struct smp_request {
     bool active;
 } smp_request;
 
-/* Which of the ranks with the same stages: all replicas, those of a shard group, those with the same
- * part in every group. */
+/* Which of the ranks with the same stages: all replicas, those of a shard group, those with the
+ * same part in every group. */
 typedef enum smp_reach { SMP_REACH_ALL, SMP_REACH_GROUP, SMP_REACH_ACROSS } smp_reach;
 enum { SMP_N_REACH = 3 };
 

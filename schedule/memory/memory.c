@@ -46,8 +46,8 @@ static smp_status map_chunks(smp__memory_build *build)
     return SMP_OK;
 }
 
-/* Weights of ops without kernels: nothing will use the place, but the room is counted, as if nothing
- * were sharded. */
+/* Weights of ops without kernels: nothing will use the place, but the room is counted, as if
+ * nothing were sharded. */
 static smp_status count_opaque(smp__memory_build *build)
 {
     const smp_memory_input *input = build->input;

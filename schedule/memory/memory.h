@@ -32,9 +32,9 @@ typedef struct smp_memory_param {
     bool owner;     /* holds the weight's first use (counts it in norms, saves it) */
 } smp_memory_param;
 
-/* Weights side by side: those of a chunk with one use each, or one weight with several. Element e of
- * an array that is whole lies at its offset + 4 e; of one of which a rank has its part alone, that of
- * member p of the shard group, at its offset + 4 (e - cut[p]). */
+/* Weights side by side: those of a chunk with one use each, or one weight with several. Element e
+ * of an array that is whole lies at its offset + 4 e; of one of which a rank has its part alone,
+ * that of member p of the shard group, at its offset + 4 (e - cut[p]). */
 typedef struct smp_memory_region {
     int32_t chunk;      /* lowest chunk of this rank that uses it */
     int32_t param;      /* index in smp_memory_rank.param of the one with several uses; -1 */
@@ -121,7 +121,8 @@ typedef struct smp_memory_input {
     int optimizer_states; /* 0 when not training */
 } smp_memory_input;
 
-/* Bytes that a rank keeps for ever for each element of a weight, in the mean over its shard group. */
+/* Bytes that a rank keeps for ever for each element of a weight, in the mean over its shard group.
+ */
 double smp_memory_state_bytes(const smp_graph *graph, smp_sharding sharding);
 
 /* Offset in the arena of an accumulator. */

@@ -1,10 +1,10 @@
 /* Memory of a rank: weights, gradients and optimizer states, region by region.
  *
  * The weights of a chunk that have one use each are one region, and their accumulators lie in the
- * same order in the bucket of the chunk: one message takes them all. A weight with several uses is a
- * region of its own, with an accumulator per use and a separate sum, ((g0 + g1) + g2) in op order:
- * exchanges may still read accumulators while the sum is made. Regions are cut into parts, one for
- * each replica of a shard group; without sharding there is one part. */
+ * same order in the bucket of the chunk: one message takes them all. A weight with several uses is
+ * a region of its own, with an accumulator per use and a separate sum, ((g0 + g1) + g2) in op
+ * order: exchanges may still read accumulators while the sum is made. Regions are cut into parts,
+ * one for each replica of a shard group; without sharding there is one part. */
 #include "schedule/memory/memory_build.h"
 
 #include "profile/costs.h"

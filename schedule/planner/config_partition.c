@@ -158,8 +158,8 @@ static void forget_limits(const smp__configs *configs, const smp__config *config
     partition->bound = any->bound;
 }
 
-/* Where it is a choice nothing recomputes yet; whether the partition fits by what it then may. After
- * a failure the partition is gone. */
+/* Where it is a choice nothing recomputes yet; whether the partition fits by what it then may.
+ * After a failure the partition is gone. */
 static smp_status settle_nothing(const smp__configs *configs, smp__config *config,
                                  const smp_problem *problem, smp_partition **partition)
 {

@@ -1,7 +1,7 @@
 /* Sharded states: neighbouring replicas, `shard` of them, form a group that holds one copy of what
  * is sharded, each a part. Groups are as alike as replicas without shards are. What is sharded is
- * told in the terms of ZeRO (Rajbhandari et al., SC 2020), groups smaller than all replicas in those
- * of MiCS (Zhang et al., VLDB 2022). */
+ * told in the terms of ZeRO (Rajbhandari et al., SC 2020), groups smaller than all replicas in
+ * those of MiCS (Zhang et al., VLDB 2022). */
 #ifndef SMP_SCHEDULE_RULES_SHARD_H
 #define SMP_SCHEDULE_RULES_SHARD_H
 

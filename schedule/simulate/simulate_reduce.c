@@ -1,9 +1,10 @@
 /* Reductions of weight gradients, and gathers of sharded weights. A chunk's untied gradients are
- * reduced over the replicas, in a ring, from when all have reached R; sharded, over those of a group,
- * and from A on each part over the groups. A chunk is gathered from when all have reached G. A weight tied across stages is exchanged between its holders
- * from when all of them have reached R, every holder sending the accumulators of its uses to every
- * other, and then reduced by itself. A rank has one channel: its reductions go one after the other
- * in the order in which they become possible. */
+ * reduced over the replicas, in a ring, from when all have reached R; sharded, over those of a
+ * group, and from A on each part over the groups. A chunk is gathered from when all have reached G.
+ * A weight tied across stages is exchanged between its holders from when all of them have reached
+ * R, every holder sending the accumulators of its uses to every other, and then reduced by itself.
+ * A rank has one channel: its reductions go one after the other in the order in which they become
+ * possible. */
 #include "schedule/simulate/simulate_state.h"
 
 #include "graph/model/op.h"

@@ -75,7 +75,7 @@ for change in 's/shard: 4/shard: 3/' 's/, shard_what: weights//' 's/shard: 4, //
 done
 for change in 's/G.0 G.1 F0.0/G.0 F0.0/' 's/D.0 //' 's/A.0 O/O/' 's/G.0 G.1/G.0 G.0/' 's/G.0 G.1/D.0 G.1/'; do
     sed "$change" plan1.yaml >bad.yaml
-    expect_exit 2 smp-run bad.yaml --data text.txt
+    expect_exit 2 mpirun -n 4 smp-run bad.yaml --data text.txt
     expect_match err 'bad.yaml:[0-9]*:[0-9]*: rank 0, a'
 done
 finish
