@@ -40,7 +40,6 @@
     X(MPI_Isend)                                                                                   \
     X(MPI_Irecv)                                                                                   \
     X(MPI_Iallreduce)                                                                              \
-    X(MPI_Ireduce_scatter_block)                                                                   \
     X(MPI_Ibcast)                                                                                  \
     X(MPI_Iallgather)                                                                              \
     X(pread)                                                                                       \
@@ -257,10 +256,6 @@ PASS(int, MPI_Irecv,
      (void *data, int n, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request *r),
      (data, n, type, from, tag, comm, r))
 PASS(int, MPI_Iallreduce,
-     (const void *from, void *to, int n, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
-      MPI_Request *r),
-     (from, to, n, type, op, comm, r))
-PASS(int, MPI_Ireduce_scatter_block,
      (const void *from, void *to, int n, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
       MPI_Request *r),
      (from, to, n, type, op, comm, r))

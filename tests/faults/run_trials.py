@@ -36,8 +36,7 @@ MPIRUN = ["bash", str(SOURCE / "tests/mpi/mpirun.sh")]
 END_S = 5.0  # from a fault, or from the end of the patience with a rank that hangs
 LIMIT_S = 150.0  # of one run
 
-ACTIONS = ("dnnl_sgemm", "MPI_Isend", "MPI_Irecv", "MPI_Iallreduce", "MPI_Ireduce_scatter_block",
-           "MPI_Ibcast", "MPI_Iallgather")
+ACTIONS = ("dnnl_sgemm", "MPI_Isend", "MPI_Irecv", "MPI_Iallreduce", "MPI_Ibcast", "MPI_Iallgather")
 FILES = ("pread", "pwrite", "write", "open", "close", "fsync", "ftruncate", "rename", "unlink",
          "mkdir", "opendir", "mmap")
 BYTES = ("pread", "pwrite", "write")
@@ -180,6 +179,8 @@ class Trial:
         self.traced = self.rng.random() < 0.3
         self.say("{} {stages}x{ddp} chunks {chunks} {pipeline} {microbatches}x{microbatch-size}"
                  .format(self.family, **self.options))
+        if "shard" in self.options:
+            self.say("shard {shard} {shard-what}".format(**self.options))
 
     def start(self, name, last, checkpoint, plan="plan.yaml", more=(), environment=()):
         options = ["--steps", str(last), "--checkpoint", checkpoint, *more]

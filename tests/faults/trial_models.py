@@ -100,16 +100,22 @@ def write_model(folder, rng):
 
 def draw_plan(rng):
     """Options of smp-partition; not every drawn combination is a plan."""
-    ddp = rng.choice((1, 1, 2))
+    ddp = rng.choice((1, 1, 2, 2, 4))
     stages = rng.randint(1, 4 // ddp)
     options = {"stages": stages, "ddp": ddp, "chunks": rng.choice((1, 1, 2)) if stages > 1 else 1,
                "microbatches": rng.choice((1, 2, 4)), "microbatch-size": rng.choice((1, 2)),
                "pipeline": "auto"}
     if stages > 1:
         options["pipeline"] = rng.choice(("simple", "interleaved", "zero-bubble", "breadth-first"))
+    if ddp > 1 and rng.random() < 0.6:
+        options["shard"] = rng.choice([s for s in (2, 4) if s <= ddp])
+        options["shard-what"] = rng.choice(("optimizer", "gradients", "weights"))
+        if stages == 1 and rng.random() < 0.5:
+            options.update(chunks=2, pipeline="breadth-first")
     return options
 
 
 def one_stage(options):
     """A plan with the same replicas and micro-batches, so with the same results."""
-    return dict(options, stages=1, chunks=1, pipeline="auto")
+    whole = dict(options, stages=1, chunks=1, pipeline="auto")
+    return {name: value for name, value in whole.items() if not name.startswith("shard")}

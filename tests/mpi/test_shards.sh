@@ -58,7 +58,7 @@ expect_equal "weights after four changes of plan" "$(cat part.weights)" "$(cat w
 expect_equal "the last step and evaluation" "$(tail -n 2 part.loss)" "$(tail -n 2 whole.loss)"
 
 # A part of the file that one rank wrote is damaged: the one before is taken, and it is said.
-file=$(ls -t saved/*.smp | head -n 1)
+file=$(printf "%s\n" saved/*.smp | tail -n 1)
 printf 'x' | dd of="$file" bs=1 seek=500000 conv=notrunc status=none
 resume plan2.yaml 4 part 9 --checkpoint saved --resume
 expect_match err 'is damaged; took the one before'
