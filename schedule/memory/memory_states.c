@@ -11,8 +11,6 @@
 #include "schedule/memory/bytes.h"
 #include "schedule/plan/gradient_blocks.h"
 
-enum { FLOATS_ALIGN = SMP_BUFFER_ALIGN / 4 };
-
 static int stage_of_use(const smp_memory_input *input, int32_t use)
 {
     return input->flow->stage_of_op[input->graph->use[use].op];
@@ -69,6 +67,13 @@ static bool has_one_use(const smp__memory_build *build, int32_t index)
     return param->use_end - param->use_begin == 1;
 }
 
+/* Elements: a weight and its copy in bf16 both begin at multiples of 64 bytes. */
+static int64_t alignment(const smp__memory_build *build)
+{
+    const bool bf16 = build->input->graph->target.precision == SMP_PRECISION_BF16;
+    return SMP_BUFFER_ALIGN / (bf16 ? 2 : 4);
+}
+
 /* One region per chunk, then one per weight with several uses. */
 static smp_status list_regions(smp__memory_build *build, smp_memory_param *param)
 {
@@ -90,9 +95,10 @@ static smp_status list_regions(smp__memory_build *build, smp_memory_param *param
                 (smp_memory_region){.chunk = param[k].chunk, .param = k};
         }
         smp_memory_region *region = &build->region[param[k].region];
+        const int64_t n = graph_param(build, k)->elements, unit = alignment(build);
         int64_t bytes = region->elements * 4;
         param[k].at = region->elements;
-        SMP_TRY(smp__bytes_add(&bytes, graph_param(build, k)->elements * 4));
+        SMP_TRY(smp__bytes_add(&bytes, (n + unit - 1) / unit * unit * 4));
         region->elements = bytes / 4;
     }
     return SMP_OK;
@@ -107,7 +113,7 @@ static int64_t nearest_cut(const smp__memory_build *build, int32_t region, int64
     for (int32_t k = 0; k < rank->n_param; k++) {
         const smp_memory_param *param = &rank->param[k];
         const int64_t n = graph_param(build, k)->elements;
-        if (param->region != region || wanted >= param->at + n + FLOATS_ALIGN)
+        if (param->region != region || wanted >= param->at + n + alignment(build))
             continue;
         int64_t pieces = (wanted - param->at + SMP_PIECE_ELEMENTS / 2) / SMP_PIECE_ELEMENTS;
         int64_t at = param->at + (pieces > 0 ? pieces * SMP_PIECE_ELEMENTS : 0);

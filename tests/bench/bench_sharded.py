@@ -39,6 +39,8 @@ WORLD, WARM, LR = 2, 2, 1e-3
 # What SMP shares out: a name, and its options.
 OURS = {"SMP, ddp 2": []} | {f"SMP, {what} in shards": ["--shard", "2", "--shard-what", what]
                              for what in ("optimizer", "gradients", "weights")}
+OURS["SMP, weights in shards, 8 units"] = [*OURS["SMP, weights in shards"], "--chunks", "8",
+                                           "--pipeline", "breadth-first"]
 # PyTorch's sides, and how malloc is set. By itself glibc keeps what FSDP2 lets go, which then takes
 # more memory than DDP; told to map large blocks it gives them back, and page faults cost time.
 RETURNS = {"MALLOC_MMAP_THRESHOLD_": "1048576"}
@@ -190,7 +192,7 @@ def main():
         rounds = {name: [] for name in [*ours, *PEERS]}
         for _ in range(options.rounds):
             for name, more in ours.items():
-                rounds[name].append(dict(job.smp(more), before=toy.smp(more)["peak"]))
+                rounds[name].append(dict(job.smp(more), before=toy.smp([])["peak"]))
             for name, (kind, malloc) in PEERS.items():
                 rounds[name].append(job.torch(kind, malloc))
     results = {name: median_of(made) for name, made in rounds.items()}

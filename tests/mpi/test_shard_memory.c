@@ -1,6 +1,6 @@
 /* Sharded states on four ranks: what a process holds, against the plan. The arena is as long as the
- * plan says; what is resident, and the most that ever was, also while weights are initialised, saved
- * and loaded, is the arena and no more than a hundredth. */
+ * plan says; what is resident, and the most that ever was, also while weights are made, saved and
+ * loaded, is the arena and no more than a hundredth. */
 #include "tests/mpi/ranks.h"
 
 enum { WIDTH = 3072, LAYERS = 8, STEPS = 2 };
