@@ -83,11 +83,12 @@ static const option_entry entries[] = {
     {FLAG_HEADING, "what is searched", NULL, 0, NULL},
     {FLAG_STAGES, "stages", "P|auto", IN_BOTH, "pipeline ranks"},
     {FLAG_DDP, "ddp", "D|auto", IN_BOTH, "replicas"},
-    {FLAG_SHARD, "shard", "S", IN_BOTH,
-     "replicas that hold one copy of the states together, each a part: divides ddp (default: the "
-     "plan's, or 1)"},
+    {FLAG_SHARD, "shard", "S|auto", IN_BOTH,
+     "replicas that hold one copy of the states together, each a part: divides ddp; auto: with and "
+     "without are planned, and the faster is taken (default: the plan's, or 1)"},
     {FLAG_SHARD_WHAT, "shard-what", "optimizer|gradients|weights", IN_BOTH,
-     "which states: those of the optimizer (default), gradients too, weights too"},
+     "which states: those of the optimizer (default), gradients too, weights too (--shard auto: "
+     "any)"},
     {FLAG_CHUNKS, "chunks", "V|auto", IN_BOTH, "stages per pipeline rank"},
     {FLAG_MICROBATCHES, "microbatches", "M|auto", IN_BOTH,
      "micro-batches per replica and step (check: default the plan's, else 4 x ranks)"},
@@ -332,6 +333,7 @@ static smp_status set_choice(smp_partition_options *o, const option_entry *entry
         return SMP_OK;
     case FLAG_SHARD_WHAT:
         r->sharding.what = (smp_shard_what)choice;
+        r->any_shard_what = false;
         return SMP_OK;
     case FLAG_PRECISION:
         o->target.precision = (smp_precision)choice;
@@ -356,7 +358,10 @@ static smp_status set_search_option(smp_partition_options *o, const option_entry
     case FLAG_DDP:
         return parse_count(name, text, true, &r->ddp);
     case FLAG_SHARD:
-        return parse_count(name, text, false, &r->sharding.shard);
+        SMP_TRY(parse_count(name, text, true, &r->sharding.shard));
+        if (r->sharding.shard == 0)
+            r->sharding.shard = SMP_SHARD_AUTO;
+        return SMP_OK;
     case FLAG_CHUNKS:
         return parse_count(name, text, true, &r->chunks);
     case FLAG_MICROBATCHES:
@@ -531,7 +536,8 @@ smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_opti
                                  .request = {.seed = 1,
                                              .recompute = SMP_RECOMPUTE_AUTO,
                                              .placement = SMP_PLACEMENT_AUTO,
-                                             .advise = true}};
+                                             .advise = true,
+                                             .any_shard_what = true}};
     o->check = argc > 1 && strcmp(argv[1], "check") == 0;
     opterr = 0;
     optind = o->check ? 2 : 1;

@@ -47,7 +47,8 @@ static smp_schedule_shape shape_of(const autos *a, int active)
                                 .chunks = s->chunks,
                                 .microbatches = s->microbatches,
                                 .training = true,
-                                .active = active};
+                                .active = active,
+                                .sharding = s->sharding};
 }
 
 /* Most stash bytes of an order at a time. */

@@ -56,11 +56,15 @@ static choices chunk_choices(const smp_search_request *request, int pipeline)
         return list;
     }
     add_choice(&list, 1);
-    /* One rank gains nothing from several chunks, unless pins ask for more stages. */
-    if (pipeline > 1 || max_pin > 0) {
+    /* One rank gains nothing from several chunks, unless pins ask for more stages, or weights are
+     * gathered by chunk. */
+    const bool gathers = smp_shards(request->sharding, SMP_SHARD_WEIGHTS, request->graph->training);
+    if (pipeline > 1 || max_pin > 0 || gathers) {
         add_choice(&list, 2);
         add_choice(&list, 4);
     }
+    for (int v = 8; gathers && v <= 64; v *= 2)
+        add_choice(&list, v);
     if (max_pin >= pipeline)
         add_choice(&list, max_pin / pipeline + 1);
     return list;

@@ -294,7 +294,7 @@ static smp_status make(const smp_search_request *request, const char *model_path
     double begin_s = smp_clock_s();
     SMP_TRY(check_request(request));
     SMP_TRY(smp__planner_open(request, &planner));
-    planner.is_trial = trial != NULL;
+    planner.is_trial = trial && !trial->used;
     planner.gives_up = trial && !trial->patient;
     if (trial && trial->faster_op >= 0) {
         smp_status status = make_op_faster(planner.costs, trial->faster_op);
@@ -319,10 +319,95 @@ static smp_status make(const smp_search_request *request, const char *model_path
     return status;
 }
 
+/* Shard degrees one after the other: none, then powers of two. Where a plan fits without, sharding
+ * more than the optimizer's states only adds messages. The fastest for each sample is kept. */
+typedef struct shard_search {
+    const smp_search_request *request;
+    const char *model_path;
+    smp__nearest nearest; /* of what does not fit without shards */
+    smp_planner_result best;
+    bool found;
+    int left; /* attempts */
+} shard_search;
+
+static smp_status try_sharding(shard_search *s, smp_sharding sharding)
+{
+    smp_search_request changed = *s->request;
+    smp_planner_result result;
+    smp__nearest nearest = {0};
+    const smp__trial trial = {.faster_op = -1, .used = true};
+    const double now_s = smp_clock_s();
+    changed.sharding = sharding;
+    if (changed.deadline_s > 0.0)
+        changed.deadline_s = now_s + fmax(changed.deadline_s - now_s, 0.0) / s->left;
+    s->left -= s->left > 1;
+    smp_status status = make(&changed, s->model_path, &trial, &nearest, &result);
+    if (sharding.shard == 1)
+        s->nearest = nearest;
+    if (status == SMP_ERR_NO_FIT || (status == SMP_ERR_INPUT && sharding.shard > 1))
+        return SMP_OK;
+    SMP_TRY(status);
+    const bool better = !s->found || smp_plan_sample_us(&changed, result.plan) <
+                                         smp_plan_sample_us(&changed, s->best.plan);
+    if (better && s->found)
+        smp_planner_result_destroy(&s->best);
+    if (better)
+        s->best = result;
+    else
+        smp_planner_result_destroy(&result);
+    s->found = true;
+    return SMP_OK;
+}
+
+static smp_status search_shards(shard_search *s)
+{
+    const smp_search_request *request = s->request;
+    const int most = request->ddp > 0 ? request->ddp : request->devices;
+    const smp_shard_what first = request->any_shard_what ? 0 : request->sharding.what;
+    smp_shard_what last = request->any_shard_what ? SMP_SHARD_WEIGHTS : first;
+    s->left = 2; /* half of the time without */
+    SMP_TRY(try_sharding(s, (smp_sharding){.shard = 1}));
+    if (!request->graph->training && last < SMP_SHARD_WEIGHTS)
+        return SMP_OK;
+    if (s->found && request->any_shard_what)
+        last = first;
+    s->left = 0;
+    for (int shard = 2; shard <= most; shard *= 2)
+        s->left += 1 + (int)(last - first);
+    for (int what = (int)first; what <= (int)last; what++)
+        for (int shard = 2; shard <= most; shard *= 2)
+            SMP_TRY(try_sharding(s, (smp_sharding){shard, (smp_shard_what)what}));
+    return SMP_OK;
+}
+
+static smp_status make_sharded(const smp_search_request *request, const char *model_path,
+                               smp_planner_result *out)
+{
+    shard_search s = {.request = request, .model_path = model_path};
+    const double begin_s = smp_clock_s();
+    smp_status status = search_shards(&s);
+    if (status == SMP_OK && s.found) {
+        *out = s.best;
+        out->planning_s = smp_clock_s() - begin_s;
+        return SMP_OK;
+    }
+    if (s.found)
+        smp_planner_result_destroy(&s.best);
+    if (status != SMP_OK)
+        return status;
+    smp_search_request whole = *request;
+    whole.sharding = (smp_sharding){.shard = 1};
+    if (request->advise && s.nearest.known)
+        return smp__plan_advise(&whole, &s.nearest);
+    return make(&whole, model_path, NULL, &s.nearest, out);
+}
+
 smp_status smp_plan_make(const smp_search_request *request, const char *model_path,
                          smp_planner_result *out)
 {
     smp__nearest nearest = {0};
+    if (request->sharding.shard == SMP_SHARD_AUTO)
+        return make_sharded(request, model_path, out);
     smp_status status = make(request, model_path, NULL, &nearest, out);
     return status == SMP_ERR_NO_FIT && request->advise && nearest.known
                ? smp__plan_advise(request, &nearest)

@@ -31,6 +31,7 @@ typedef struct smp__nearest {
 typedef struct smp__trial {
     int32_t faster_op; /* takes half the time; -1: none */
     bool patient;      /* goes on beyond the deadline until something fits */
+    bool used;         /* the plan is to be used after all, so it is verified */
 } smp__trial;
 
 /* Flow and layouts follow from the partition; the search evaluates many configurations of one

@@ -16,6 +16,7 @@ typedef struct smp_search_request {
     int stages, ddp, chunks, microbatches; /* 0: auto. `stages` is the number of pipeline ranks */
     int64_t microbatch_size;
     smp_sharding sharding;   /* of every configuration; those that cannot have it are left out */
+    bool any_shard_what;     /* with SMP_SHARD_AUTO: what is searched as well */
     int gradient_blocks;     /* in training, see schedule/plan/gradient_blocks.h; 0: ddp */
     const char *schedule;    /* NULL: auto */
     const char *partitioner; /* NULL: the best of all */

@@ -16,8 +16,10 @@ typedef enum smp_shard_what {
     SMP_SHARD_WEIGHTS    /* ZeRO 3 */
 } smp_shard_what;
 
+enum { SMP_SHARD_AUTO = -1 };
+
 typedef struct smp_sharding {
-    int shard; /* replicas of a group; 0 or 1: nothing is sharded */
+    int shard; /* replicas of a group; 0 or 1: nothing is sharded; a request: SMP_SHARD_AUTO */
     smp_shard_what what;
 } smp_sharding;
 

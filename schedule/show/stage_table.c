@@ -61,6 +61,12 @@ static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_reco
                     plan->chunks, plural(plan->chunks, "s"), plan->schedule, plan->microbatches,
                     plural(plan->microbatches, "es"), (long long)plan->microbatch_size,
                     plural(plan->microbatch_size, "s"));
+    if (plan->sharding.shard > 1)
+        smp_text_append(text, "every %d replicas hold one copy of %s\n", plan->sharding.shard,
+                        plan->sharding.what == SMP_SHARD_OPTIMIZER ? "the optimizer's states"
+                        : plan->sharding.what == SMP_SHARD_GRADIENTS
+                            ? "gradients and the optimizer's states"
+                            : "weights, gradients and the optimizer's states");
     if (plan->target.backend != SMP_BACKEND_CPU)
         smp_text_append(text, "on %s in %s\n", smp_backend_name(plan->target.backend),
                         smp_precision_name(plan->target.precision));

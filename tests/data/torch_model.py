@@ -280,7 +280,7 @@ class Model:
             self.weight[name] = torch.tensor(values).reshape(value.shape)
             if name not in self.running:
                 self.weight[name].requires_grad_()
-            place += 4 * n * (1 + states) + 8
+            place += (4 * n + 8 * -(-n // (1 << 14))) * (1 + states)  # a hash for each piece
         if place != len(raw):
             raise SystemExit(f"{path}: {len(raw)} bytes, the model's weights take {place}")
 
