@@ -255,6 +255,13 @@ SMP_API int smp_weight_count(const smp *s);
 SMP_API const char *smp_weight_name(const smp *s, int weight);
 SMP_API int64_t smp_weight_elements(const smp *s, int weight);
 
+/* Writes all weights, running statistics included, to one file in the safetensors format: fp32,
+ * under their names, in the shapes and the order of the model; the same weights give the same bytes
+ * under every plan. The file takes the place of an older one when it is on the disk; after an error
+ * there is nothing of it, and the job can go on. No rank needs memory for more than a piece of a
+ * weight. Collective; rank 0 writes. Errors: SMP_ERR_FAILED if it cannot be written. */
+SMP_API smp_status smp_export_weights(smp *s, const char *path);
+
 /* Writes predicted and measured timelines of the last step as a Chrome trace (Perfetto). Times
  * count from where the first rank began its step; across machines, which have no clock in common,
  * from where each did, and a send ends where it began if by them its message had arrived before.

@@ -56,7 +56,7 @@ static const struct entry {
     {"drop-last", YES, AT(train.drop_last)},
     {"eval-data", SOURCE, AT(eval_data)},
     {"eval-every", POSITIVE, AT(train.eval_every)},
-    {"steps", POSITIVE, AT(train.steps)},
+    {"steps", COUNT, AT(train.steps)},
     {"optimizer", TEXT, AT(train.job.optimizer)},
     {"lr", NUMBER, AT(train.job.lr)},
     {"min-lr", NUMBER, AT(train.job.min_lr)},
@@ -78,6 +78,7 @@ static const struct entry {
     {"trace", TEXT, AT(train.trace)},
     {"report", TEXT, AT(train.report)},
     {"profile-out", TEXT, AT(train.profile)},
+    {"export-weights", TEXT, AT(train.weights)},
     {"checksum", YES, AT(train.checksum)},
     {"timeout", SECONDS, AT(train.job.timeout_s)},
     {"device", TEXT, AT(train.job.device)},
@@ -104,7 +105,7 @@ static const char usage[] =
     "                       the accuracy if it is a cross_entropy\n"
     "  --eval-every N       ... and after every N steps\n"
     "training\n"
-    "  --steps S            train up to step S (default 100)\n"
+    "  --steps S            train up to step S (default 100); 0: no step, and no --data needed\n"
     "  --optimizer NAME     one of these, the first by default:\n"
     "%s"
     "  --lr X               peak learning rate (default 1e-3)\n"
@@ -131,6 +132,9 @@ static const char usage[] =
     "  --trace FILE.json    Chrome trace of the last step, predicted and measured (Perfetto)\n"
     "  --report FILE.html   a page with the last step, predicted above measured\n"
     "  --profile-out FILE   a profile of what this run measured, for smp-partition --profile\n"
+    "  --export-weights FILE.safetensors\n"
+    "                       write all weights to one file after the last step; those of a\n"
+    "                       checkpoint with --checkpoint DIR --resume --steps 0\n"
     "  --checksum           print a hash of each replica's weights at the end\n"
     "job\n"
     "  --timeout S          end the job if a rank waits for S seconds without progress\n"
@@ -285,7 +289,7 @@ static smp_status parse_arguments(int argc, char **argv, arguments *a)
     a->train.job.n_plugins = a->plugins.n;
     a->train.job.record_trace = a->train.trace || a->train.report;
     a->train.job.record_costs = a->train.profile != NULL;
-    if (a->train.n_data == 0)
+    if (a->train.n_data == 0 && a->train.steps > 0)
         return smp_fail(SMP_ERR_INPUT,
                         "no --data: name a file to train on; --help lists the kinds");
     if ((a->train.resume || a->train.save_every > 0) && !a->train.checkpoint)

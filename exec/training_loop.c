@@ -305,6 +305,8 @@ static smp_status check_outputs(const trainer *t)
                         "plan again with this version of smp-partition");
     SMP_TRY(check_folder(o->trace, "the trace"));
     SMP_TRY(check_folder(o->profile, "the profile"));
+    if (check_folder(o->weights, "the weights") != SMP_OK)
+        return smp_fail(SMP_ERR_FAILED, "%s", smp_last_error());
     return check_folder(o->report, "the report");
 }
 
@@ -313,7 +315,8 @@ static smp_status resume(trainer *t)
     SMP_TRY(smp_load(t->job, t->options->checkpoint));
     if (t->prints && smp_load_note(t->job)[0] != '\0')
         fprintf(stderr, "smp-run: %s\n", smp_load_note(t->job));
-    if (t->job->samples < 0) { /* version 1: full batches, of as many samples as today's */
+    if (t->data &&
+        t->job->samples < 0) { /* version 1: full batches, of as many samples as today's */
         int64_t samples = smp_data_samples(t->data);
         int64_t batches = samples > t->global_batch ? samples / t->global_batch : 1;
         t->job->samples =
@@ -335,7 +338,8 @@ static smp_status run(trainer *t)
     }
     t->global_batch = smp__job_global_batch(t->job);
     int64_t least = o->drop_last ? t->global_batch : 1;
-    SMP_TRY(open_data(t, o->data, o->n_data, o->shuffle, least, &t->data));
+    if (o->n_data > 0)
+        SMP_TRY(open_data(t, o->data, o->n_data, o->shuffle, least, &t->data));
     if (o->n_eval_data > 0)
         SMP_TRY(open_data(t, o->eval_data, o->n_eval_data, false, 1, &t->eval_data));
     SMP_TRY(smp__comm_agree(&t->job->comm, make_buffers(t)));
@@ -344,6 +348,8 @@ static smp_status run(trainer *t)
         SMP_TRY(resume(t));
     for (int64_t step = t->job->step + 1; step <= o->steps; step++)
         SMP_TRY(train_step(t, step));
+    if (o->weights)
+        SMP_TRY(smp_export_weights(t->job, o->weights));
     if (o->trace)
         SMP_TRY(smp_trace_write(t->job, o->trace));
     if (o->report)

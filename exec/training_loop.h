@@ -8,7 +8,7 @@
 
 typedef struct smp_train_options {
     smp_options job;
-    const char *const *data; /* --data sources */
+    const char *const *data; /* --data sources; may be none if steps is 0 */
     int n_data;
     const char *const *eval_data; /* --eval-data sources; none: no evaluation */
     int n_eval_data;
@@ -26,6 +26,7 @@ typedef struct smp_train_options {
     const char *trace;   /* Chrome trace of the last step, or NULL */
     const char *report;  /* page of the last step (HTML), or NULL */
     const char *profile; /* what the steps cost, or NULL; with job.record_costs */
+    const char *weights; /* all of them after the last step (safetensors), or NULL */
 } smp_train_options;
 
 /* Runs the whole job: rank 0 prints steps to standard output. Collective. On failure *job_broken

@@ -126,6 +126,8 @@ smp_status smp__comm_broadcast(smp_comm *comm, char **data, size_t *bytes);
 /* The bytes of rank `root` to every rank, in pieces that pass through memory of `comm`: the
  * caller's memory is free again after a failure, too. */
 smp_status smp__comm_share(smp_comm *comm, void *data, int64_t bytes, int root);
+/* The same from one rank to one other; for the rest, and for a rank to itself, it does nothing. */
+smp_status smp__comm_hand(smp_comm *comm, void *data, int64_t bytes, int from, int to);
 /* The greatest of the values of all ranks. */
 smp_status smp__comm_max(smp_comm *comm, int *value);
 /* Every rank of this machine gets what each of them has, by rising rank: *all is malloc'ed. */

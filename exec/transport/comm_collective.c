@@ -6,6 +6,8 @@
 
 #include "exec/transport/comm.h"
 
+enum { HAND_TAG = 1 }; /* of the only messages in comm->world that are not a collective's */
+
 typedef struct request_wait {
     smp_comm *comm;
     MPI_Request *request;
@@ -111,6 +113,37 @@ smp_status smp__comm_share(smp_comm *comm, void *data, int64_t bytes, int root)
             memcpy(comm->piece, at + done, (size_t)n);
         SMP_TRY(broadcast(comm, comm->piece, (int)n, MPI_BYTE, root));
         if (comm->world_rank != root)
+            memcpy(at + done, comm->piece, (size_t)n);
+    }
+    return SMP_OK;
+}
+
+static smp_status hand_piece(smp_comm *comm, int bytes, int from, int to)
+{
+    char what[64];
+    const bool sends = comm->world_rank == from;
+    int started = sends ? MPI_Isend(comm->piece, bytes, MPI_BYTE, to, HAND_TAG, comm->world,
+                                    &comm->collective)
+                        : MPI_Irecv(comm->piece, bytes, MPI_BYTE, from, HAND_TAG, comm->world,
+                                    &comm->collective);
+    snprintf(what, sizeof(what), sends ? "rank %d to take what this one has" : "what rank %d has",
+             sends ? to : from);
+    smp_status status = smp__comm_check(started, what);
+    return status == SMP_OK ? wait_for(comm, &comm->collective, true, what)
+                            : smp__comm_notify(comm, status);
+}
+
+smp_status smp__comm_hand(smp_comm *comm, void *data, int64_t bytes, int from, int to)
+{
+    char *at = data;
+    if (from == to || (comm->world_rank != from && comm->world_rank != to))
+        return SMP_OK;
+    for (int64_t done = 0; done < bytes; done += SMP_SHARE_BYTES) {
+        int64_t n = bytes - done < SMP_SHARE_BYTES ? bytes - done : SMP_SHARE_BYTES;
+        if (comm->world_rank == from)
+            memcpy(comm->piece, at + done, (size_t)n);
+        SMP_TRY(hand_piece(comm, (int)n, from, to));
+        if (comm->world_rank == to)
             memcpy(at + done, comm->piece, (size_t)n);
     }
     return SMP_OK;

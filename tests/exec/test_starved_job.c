@@ -22,7 +22,7 @@
 enum { MOST = 24, STEPS = 2, MAX_VALUES = 1 << 16 };
 
 static int failures;
-static char checkpoint[96], plan[96], trace[96], costs[96];
+static char checkpoint[96], plan[96], trace[96], costs[96], weights[96];
 
 /* What stands for the weights and the data of a job. */
 typedef struct outcome {
@@ -98,6 +98,8 @@ static void between_steps(smp *job, outcome *o)
     while (!is_done(o, smp_trace_write(job, trace), "smp_trace_write"))
         ;
     while (!is_done(o, smp_costs_write(job, costs), "smp_costs_write"))
+        ;
+    while (!is_done(o, smp_export_weights(job, weights), "smp_export_weights"))
         ;
 }
 
@@ -212,10 +214,12 @@ int main(int argc, char **argv)
     snprintf(plan, sizeof plan, "%s/plan.yaml", ranks_folder);
     snprintf(trace, sizeof trace, "%s/trace.json", ranks_folder);
     snprintf(costs, sizeof costs, "%s/costs.yaml", ranks_folder);
+    snprintf(weights, sizeof weights, "%s/weights.safetensors", ranks_folder);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     if (world_rank == 0) {
         unlink(trace);
         unlink(costs);
+        unlink(weights);
         unlink(plan);
     }
     return close_ranks(failed);

@@ -1,8 +1,8 @@
 /* Preloaded into a program: a disk that fails, or takes its time, where a path ends as the
  * environment says. fsync appends the path to the file $SYNC_LOG; it fails (EIO) at $FAIL_SYNC; at
- * $HOLD_SYNC it waits until the file $HOLD_UNTIL is there, for a minute at most. Of a pwrite at
- * $FAIL_WRITE half the bytes are written, the next one finds the disk full. With $BAD_RANK all this
- * is so on one rank. */
+ * $HOLD_SYNC it waits until the file $HOLD_UNTIL is there, for a minute at most. Of a write or
+ * pwrite at $FAIL_WRITE half the bytes are written, the next one finds the disk full; $FAIL_AFTER
+ * bytes are written before that. With $BAD_RANK all this is so on one rank. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,18 +51,36 @@ int fsync(int fd)
     return (int)syscall(SYS_fsync, fd);
 }
 
-ssize_t pwrite(int fd, const void *bytes, size_t n, off_t offset)
+/* Is the disk full? Else *n becomes what of it still fits. */
+static int is_full(int fd, size_t *n)
 {
     static _Thread_local int full;
+    static _Thread_local long long written;
+    const char *after = setting("FAIL_AFTER");
     char path[4096];
+    if (!setting("FAIL_WRITE"))
+        return 0;
     fd_path(fd, path);
-    if (is_at(path, "FAIL_WRITE")) {
-        if (full) {
-            errno = ENOSPC;
-            return -1;
-        }
-        full = 1;
-        n /= 2;
+    if (!is_at(path, "FAIL_WRITE"))
+        return 0;
+    written += (long long)*n;
+    if (after && written <= atoll(after))
+        return 0;
+    if (full) {
+        errno = ENOSPC;
+        return 1;
     }
-    return syscall(SYS_pwrite64, fd, bytes, n, offset);
+    full = 1;
+    *n /= 2;
+    return 0;
+}
+
+ssize_t write(int fd, const void *bytes, size_t n)
+{
+    return is_full(fd, &n) ? -1 : syscall(SYS_write, fd, bytes, n);
+}
+
+ssize_t pwrite(int fd, const void *bytes, size_t n, off_t offset)
+{
+    return is_full(fd, &n) ? -1 : syscall(SYS_pwrite64, fd, bytes, n, offset);
 }

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# --export-weights: one file in the safetensors format, the same bytes however the model was split, from a run
+# or from its checkpoint; a disk that fails leaves nothing.
+# shellcheck source=../cli/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
+model=$SMP_EXAMPLES/gpt-tiny.yaml
+write_text text.txt 20000
+
+plan() { # file devices stages ddp pipeline chunks microbatches [option...]
+    expect_exit 0 smp-partition "$model" -n "$2" --stages "$3" --ddp "$4" --pipeline "$5" --chunks "$6" \
+        --microbatches "$7" --microbatch-size 1 --gradient-blocks 4 -o "$1" "${@:8}"
+}
+
+run_plan() { # ranks plan [option...]
+    expect_exit 0 mpirun -n "$1" smp-run "$2" "${@:3}"
+}
+
+same() { # what file
+    expect_equal "$1: bytes" "$(cmp "$2" one.safetensors && echo same)" same
+}
+
+plan one.yaml 1 1 1 1f1b 1 4
+run_plan 1 one.yaml --data text.txt --steps 3 --checkpoint saved --export-weights one.safetensors
+expect_exit 0 python3 "$SMP_SOURCE_DIR/tests/data/safetensors_values.py" one.safetensors
+expect_equal "tensors" "$(wc -l <out | tr -d ' ')" 52
+expect_match out '^wte\.weight 256x128 '
+expect_match out '^h0\.attn\.qkv\.weight 384x128 '
+expect_match out '^ln_f\.bias 128 '
+expect_equal "other values" "$(cut -d' ' -f 3 out | grep -vcx 0)" 52
+
+while read -r name ranks stages ddp pipeline chunks microbatches options; do
+    # shellcheck disable=SC2086 # words
+    plan "$name.yaml" "$ranks" "$stages" "$ddp" "$pipeline" "$chunks" "$microbatches" $options
+    run_plan "$ranks" "$name.yaml" --data text.txt --steps 3 --export-weights "$name.safetensors"
+    same "$name" "$name.safetensors"
+done <<'PLANS'
+two 2 2 1 zero-bubble 1 4
+chunks 2 2 1 interleaved 2 4
+ddp 2 1 2 simple 1 2
+both 4 2 2 1f1b 1 2
+optimizer 4 2 2 1f1b 1 2 --shard 2
+weights 4 1 4 breadth-first 3 1 --shard 4 --shard-what weights
+groups 4 1 4 breadth-first 3 1 --shard 2 --shard-what weights
+PLANS
+
+# A checkpoint becomes a file without data, a step or a new checkpoint, whatever the plan.
+before=$(checkpoints saved)
+for job in "1 one" "4 both"; do
+    run_plan "${job% *}" "${job#* }.yaml" --checkpoint saved --resume --steps 0 --export-weights again.safetensors
+    same "resumed, $job" again.safetensors
+    expect_equal "output" "$(wc -c <out | tr -d ' ')" 0
+done
+expect_equal "checkpoints" "$(checkpoints saved)" "$before"
+run_plan 2 two.yaml --steps 0 --export-weights first.safetensors
+expect_equal "before the first step" "$(cmp -s first.safetensors one.safetensors && echo same)" ""
+expect_bad 'no --data' smp-run one.yaml --steps 1 --export-weights new.safetensors
+
+# A pipe takes it as well.
+run_plan 2 two.yaml --checkpoint saved --resume --steps 0 --export-weights /dev/stdout
+same "by a pipe" out
+
+# Found before the first step.
+expect_exit 1 mpirun -n 2 smp-run two.yaml --data text.txt --steps 2 --export-weights absent/w.safetensors
+expect_match err 'absent/w.safetensors: cannot write the weights: No such file or directory'
+expect_equal "messages" "$(grep -c '^smp-run: ' err)" 1
+expect_no_match out step
+
+# The disk is full at once, or in the middle of a weight of the other rank: what was there stays, alone.
+printf 'older' >old.safetensors
+for after in 0 3000000; do
+    expect_exit 1 mpirun -n 2 env LD_PRELOAD="$SMP_BIN_DIR/bad_disk.so" FAIL_WRITE=.tmp FAIL_AFTER=$after \
+        smp-run two.yaml --checkpoint saved --resume --steps 0 --export-weights old.safetensors
+    expect_match err '^smp-run: rank 0: old\.safetensors: cannot write: No space left on device'
+    expect_equal "messages" "$(grep -c '^smp-run: ' err)" 1
+    expect_equal "what was there" "$(cat old.safetensors)" older
+    expect_equal "files" "$(find . -name 'old.safetensors*' | tr '\n' ' ')" "./old.safetensors "
+done
+expect_exit 1 mpirun -n 2 env LD_PRELOAD="$SMP_BIN_DIR/bad_disk.so" FAIL_SYNC=.tmp \
+    smp-run two.yaml --checkpoint saved --resume --steps 0 --export-weights old.safetensors
+expect_match err '^smp-run: rank 0: old\.safetensors: cannot write: Input/output error'
+expect_equal "files" "$(find . -name 'old.safetensors*' | tr '\n' ' ')" "./old.safetensors "
+finish
