@@ -1,5 +1,5 @@
-/* Whole files: reading with a size limit, and writing so that a reader sees the old content or the
- * new one, never a part. */
+/* Files: reading one whole with a size limit, and writing, at once or in parts, so that a reader
+ * sees the old content or the new one, never a part. */
 #include "graph/base/text.h"
 
 #include <errno.h>
@@ -58,92 +58,116 @@ smp_status smp_file_read(const char *path, size_t max_bytes, char **data, size_t
     return SMP_OK;
 }
 
-static smp_status write_all(int file, const char *path, const char *data, size_t bytes)
+struct smp_writer {
+    int file;
+    char *path;      /* as given, for messages */
+    char *target;    /* what the file is going to be; NULL: written to in place */
+    char *temporary; /* where it is until then */
+};
+
+static smp_status cannot_write(const smp_writer *w)
 {
+    return smp_fail(SMP_ERR_FAILED, "%s: cannot write: %s", w->path, strerror(errno));
+}
+
+/* Opens a new file beside `target`. */
+static int open_beside(smp_writer *w)
+{
+    const size_t size = strlen(w->target) + 48;
+    w->temporary = malloc(size);
+    int file = -1;
+    if (!w->temporary)
+        return file;
+    for (int attempt = 0; attempt < 100; attempt++) {
+        snprintf(w->temporary, size, "%s.%ld-%d.tmp", w->target, (long)getpid(), attempt);
+        file = open(w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (file >= 0 || errno != EEXIST)
+            break;
+    }
+    return file;
+}
+
+static smp_status open_file(smp_writer *w)
+{
+    struct stat info;
+    const bool exists = stat(w->path, &info) == 0;
+    if (exists && S_ISDIR(info.st_mode))
+        return smp_fail(SMP_ERR_FAILED, "%s: cannot write: it is a directory", w->path);
+    if (exists && !S_ISREG(info.st_mode)) { /* a pipe, terminal or device cannot be replaced */
+        w->file = open(w->path, O_WRONLY | O_CLOEXEC);
+        return w->file >= 0 ? SMP_OK
+                            : smp_fail(SMP_ERR_FAILED, "%s: cannot open for writing: %s", w->path,
+                                       strerror(errno));
+    }
+    /* A link keeps pointing where it points; its target is replaced. */
+    w->target = exists ? realpath(w->path, NULL) : NULL;
+    if (exists && !w->target && errno == ENOMEM)
+        return smp_fail_memory(PATH_MAX);
+    if (!w->target && !(w->target = strdup(w->path)))
+        return smp_fail_memory(strlen(w->path) + 1);
+    w->file = open_beside(w);
+    if (w->file >= 0)
+        return SMP_OK;
+    return smp_fail(w->temporary ? SMP_ERR_FAILED : SMP_ERR_NO_MEMORY, "%s: cannot create: %s",
+                    w->path, strerror(errno));
+}
+
+static void destroy(smp_writer *w)
+{
+    free(w->path);
+    free(w->target);
+    free(w->temporary);
+    free(w);
+}
+
+smp_status smp_writer_open(const char *path, smp_writer **out)
+{
+    smp_writer *w = calloc(1, sizeof(*w));
+    if (!w || !(w->path = strdup(path))) {
+        free(w);
+        return smp_fail_memory(sizeof(*w));
+    }
+    smp_status status = open_file(w);
+    if (status == SMP_OK)
+        *out = w;
+    else
+        destroy(w);
+    return status;
+}
+
+smp_status smp_writer_add(smp_writer *w, const void *data, size_t bytes)
+{
+    const char *at = data;
     while (bytes > 0) {
-        ssize_t n = write(file, data, bytes < (1u << 30) ? bytes : (1u << 30));
+        ssize_t n = write(w->file, at, bytes < (1u << 30) ? bytes : (1u << 30));
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return smp_fail(SMP_ERR_FAILED, "%s: cannot write: %s", path, strerror(errno));
-        data += n;
+            return cannot_write(w);
+        at += n;
         bytes -= (size_t)n;
     }
     return SMP_OK;
 }
 
-/* A pipe, terminal or device cannot be replaced, only written to. */
-static smp_status write_in_place(const char *path, const char *data, size_t bytes)
+smp_status smp_writer_close(smp_writer *w, smp_status status)
 {
-    int file = open(path, O_WRONLY | O_CLOEXEC);
-    if (file < 0)
-        return smp_fail(SMP_ERR_FAILED, "%s: cannot open for writing: %s", path, strerror(errno));
-    smp_status status = write_all(file, path, data, bytes);
-    if (close(file) != 0 && status == SMP_OK)
-        status = smp_fail(SMP_ERR_FAILED, "%s: cannot write: %s", path, strerror(errno));
-    return status;
-}
-
-/* Opens a new file beside `path`; `name` gets its malloc'ed name. */
-static int open_beside(const char *path, char **name)
-{
-    size_t size = strlen(path) + 48;
-    char *text = malloc(size);
-    if (!text) {
-        errno = ENOMEM;
-        return -1;
-    }
-    int file = -1;
-    for (int attempt = 0; attempt < 100; attempt++) {
-        snprintf(text, size, "%s.%ld-%d.tmp", path, (long)getpid(), attempt);
-        file = open(text, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (file >= 0 || errno != EEXIST)
-            break;
-    }
-    if (file < 0) {
-        int reason = errno;
-        free(text);
-        errno = reason;
-        return -1;
-    }
-    *name = text;
-    return file;
-}
-
-static smp_status write_and_rename(const char *path, const char *data, size_t bytes)
-{
-    char *name = NULL;
-    int file = open_beside(path, &name);
-    if (file < 0)
-        return smp_fail(errno == ENOMEM ? SMP_ERR_NO_MEMORY : SMP_ERR_FAILED,
-                        "%s: cannot create: %s", path, strerror(errno));
-    smp_status status = write_all(file, path, data, bytes);
     /* On the disk before the name changes: after a power cut the new name has the new content. */
-    if (status == SMP_OK && fsync(file) != 0 && errno != EINVAL)
-        status = smp_fail(SMP_ERR_FAILED, "%s: cannot write: %s", path, strerror(errno));
-    if (close(file) != 0 && status == SMP_OK)
-        status = smp_fail(SMP_ERR_FAILED, "%s: cannot write: %s", path, strerror(errno));
-    if (status == SMP_OK && rename(name, path) != 0)
-        status = smp_fail(SMP_ERR_FAILED, "%s: cannot replace: %s", path, strerror(errno));
-    if (status != SMP_OK)
-        unlink(name);
-    free(name);
+    if (status == SMP_OK && w->temporary && fsync(w->file) != 0 && errno != EINVAL)
+        status = cannot_write(w);
+    if (close(w->file) != 0 && status == SMP_OK)
+        status = cannot_write(w);
+    if (status == SMP_OK && w->temporary && rename(w->temporary, w->target) != 0)
+        status = smp_fail(SMP_ERR_FAILED, "%s: cannot replace: %s", w->path, strerror(errno));
+    if (status != SMP_OK && w->temporary)
+        unlink(w->temporary);
+    destroy(w);
     return status;
 }
 
 smp_status smp_file_write(const char *path, const char *data, size_t bytes)
 {
-    struct stat info;
-    bool exists = stat(path, &info) == 0;
-    if (exists && S_ISDIR(info.st_mode))
-        return smp_fail(SMP_ERR_FAILED, "%s: cannot write: it is a directory", path);
-    if (exists && !S_ISREG(info.st_mode))
-        return write_in_place(path, data, bytes);
-    /* A link keeps pointing where it points; its target is replaced. */
-    char *target = exists ? realpath(path, NULL) : NULL;
-    if (exists && !target && errno == ENOMEM)
-        return smp_fail_memory(PATH_MAX);
-    smp_status status = write_and_rename(target ? target : path, data, bytes);
-    free(target);
-    return status;
+    smp_writer *w = NULL;
+    SMP_TRY(smp_writer_open(path, &w));
+    return smp_writer_close(w, smp_writer_add(w, data, bytes));
 }

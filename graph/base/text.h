@@ -45,6 +45,14 @@ smp_status smp_file_read(const char *path, size_t max_bytes, char **data, size_t
 /* Writes to a temporary file beside `path` and renames: readers see the old file or the new one. */
 smp_status smp_file_write(const char *path, const char *data, size_t bytes);
 
+/* The same for what comes in parts. After a failure it is still to be closed. */
+typedef struct smp_writer smp_writer;
+smp_status smp_writer_open(const char *path, smp_writer **out);
+smp_status smp_writer_add(smp_writer *w, const void *data, size_t bytes);
+/* Frees it. With SMP_OK the file is there from now on, else nothing of it: returns `status`, or why
+ * it is not there. */
+smp_status smp_writer_close(smp_writer *w, smp_status status);
+
 /* "80GB" -> 8e10, "512MiB" -> 536870912, "1024" -> 1024, "274965987328B". False: not a size. */
 bool smp_parse_bytes(const char *text, int64_t *bytes);
 /* "450GB/s" -> 4.5e11. */

@@ -94,6 +94,26 @@ static void test_file_write_keeps_links(void **state)
     expect_content(path, "new", 3);
 }
 
+/* Nothing of a file is there before it is closed well. */
+static void test_file_writer(void **state)
+{
+    (void)state;
+    for (int well = 0; well < 2; well++) {
+        smp_writer *w = NULL;
+        assert_int_equal(smp_file_write(path, "old", 3), SMP_OK);
+        assert_int_equal(smp_writer_open(path, &w), SMP_OK);
+        assert_int_equal(smp_writer_add(w, "ab", 2), SMP_OK);
+        assert_int_equal(smp_writer_add(w, "", 0), SMP_OK);
+        assert_int_equal(smp_writer_add(w, "c\0d", 3), SMP_OK);
+        expect_content(path, "old", 3);
+        assert_int_equal(count_files(), 2);
+        const smp_status end = well ? SMP_OK : smp_fail(SMP_ERR_INPUT, "not so");
+        assert_int_equal(smp_writer_close(w, end), end);
+        expect_content(path, well ? "abc\0d" : "old", well ? 5 : 3);
+        assert_int_equal(count_files(), 1);
+    }
+}
+
 static void test_file_write_failures(void **state)
 {
     char name[128];
@@ -134,6 +154,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_file_write_then_read, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_file_write_keeps_links, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_file_writer, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_file_write_failures, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_file_read_failures, set_up, tear_down),
     };
