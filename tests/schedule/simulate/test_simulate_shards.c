@@ -1,0 +1,71 @@
+/* Times of gathers and of the two hops of reductions, by hand: a byte takes 1 us. */
+#include "tests/schedule/simulate/simulate_fixture.h"
+
+#include <math.h>
+
+static void assert_step(const smp_simulation_input *input, double expected)
+{
+    smp_simulation *got = simulate(input);
+    if (fabs(got->step_us - expected) > 1e-6)
+        fail_msg("got %.12g us, expected %.12g us", got->step_us, expected);
+    smp_simulation_destroy(got);
+}
+
+static void open_one_rank(setting *s, made_plan *made, int chunks, int microbatches, bool training,
+                          const char *program, int ddp, smp_sharding sharding)
+{
+    made_plan_stages(made, "breadth-first", 1, chunks, microbatches, training, made_chain);
+    made_plan_write(made, 0, program);
+    setting_open(s, made, 1, ddp);
+    s->cluster.intra_node.bytes_per_s = 1e6;
+    s->input.sharding = sharding;
+    for (int stage = 0; stage < chunks; stage++)
+        s->weight_bytes[stage] = 1000;
+}
+
+/* The group gathers and scatters sums in shard - 1 messages, groups add in two turns. */
+static void test_simulate_rings_of_groups(void **state)
+{
+    (void)state;
+    setting s;
+    made_plan made;
+    open_one_rank(&s, &made, 1, 1, true, "G.0 F0.0 B0.0 R.0 A.0 O", 4,
+                  (smp_sharding){2, SMP_SHARD_OPTIMIZER});
+    assert_step(&s.input, 500 + 1 + 2 + 500 + 2 * 250);
+    s.cluster.nodes = 2; /* a group in each: the sums across take the slower link */
+    s.cluster.devices_per_node = 2;
+    s.cluster.inter_node = (smp_link_spec){.latency_us = 100, .bytes_per_s = 1e6};
+    assert_step(&s.input, 500 + 1 + 2 + 500 + 2 * 350);
+    s.input.sharding.shard = 4; /* every ring crosses the nodes; there is nothing to add across */
+    assert_step(&s.input, 3 * 350 + 1 + 2 + 3 * 350);
+    made_plan_free(&made);
+}
+
+/* The second gather runs while the first chunk computes; what is left of it is waited for. */
+static void test_simulate_gathers_ahead(void **state)
+{
+    (void)state;
+    setting s;
+    made_plan made;
+    open_one_rank(&s, &made, 2, 2, false, "G.0 G.1 F0.0 F1.0 D.0 F0.1 F1.1 D.1", 2,
+                  (smp_sharding){2, SMP_SHARD_WEIGHTS});
+    s.forward_us[0] = s.forward_us[1] = 300;
+    assert_step(&s.input, 500 + 4 * 300);
+    s.forward_us[0] = 100;
+    assert_step(&s.input, 500 + 500 + 2 * 300);
+    made_plan_free(&made);
+    open_one_rank(&s, &made, 2, 2, false, "G.0 F0.0 F1.0 D.0 G.1 F0.1 F1.1 D.1", 2,
+                  (smp_sharding){2, SMP_SHARD_WEIGHTS});
+    s.forward_us[0] = s.forward_us[1] = 300;
+    assert_step(&s.input, 500 + 600 + 500 + 600);
+    made_plan_free(&made);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_simulate_rings_of_groups),
+        cmocka_unit_test(test_simulate_gathers_ahead),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
