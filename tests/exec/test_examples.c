@@ -19,6 +19,7 @@ static const struct {
     {"bert-large.yaml", 335174458},
     {"t5-11b.yaml", 11341385728},
     {"gpt2-30b.yaml", 29974418432},
+    {"gpt2-10b.yaml", 10276950016},
     {"gpt-175b.yaml", 174604259328},
     {"resnet-18.yaml", 11173962},
     {"resnet-50.yaml", 25557032},
