@@ -16,15 +16,27 @@
 #include "exec/state/shards.h"
 #include "exec/state/weights.h"
 
-/* A range of an array of the file, to its place here; it begins with a whole piece. */
-static smp_status read_pieces(char *array, int64_t n, int fd, int64_t offset, int64_t hashes_at,
-                              const char *path, bool *whole)
+/* What is read at once, and checked. */
+enum { PIECES_AT_ONCE = 256, AT_ONCE = PIECES_AT_ONCE * SMP_PIECE_ELEMENTS };
+
+/* A checkpoint being read. */
+typedef struct reading {
+    int fd;
+    const char *path;
+    int states;
+    char *copy; /* AT_ONCE floats on their way to a device; NULL with host memory */
+} reading;
+
+/* A range of an array of the file, to its place here; it begins with a whole piece. n: at most
+ * AT_ONCE. Takes no memory: with half of the weights read nothing may be wanting. */
+static smp_status read_pieces(const reading *r, char *array, int64_t n, int64_t offset,
+                              int64_t hashes_at, bool *whole)
 {
+    const int fd = r->fd;
+    const char *path = r->path;
     const size_t pieces = (size_t)smp__checkpoint_pieces(n);
     const int64_t bytes = n * (int64_t)sizeof(float);
-    uint64_t *stored = malloc(2 * pieces * sizeof *stored + 1);
-    if (!stored)
-        return smp_fail_memory(2 * pieces * sizeof *stored);
+    uint64_t stored[2 * PIECES_AT_ONCE];
     smp_status status = smp__checkpoint_transfer(fd, stored, (int64_t)(pieces * sizeof *stored),
                                                  hashes_at, false, path);
     if (status == SMP_OK)
@@ -32,50 +44,43 @@ static smp_status read_pieces(char *array, int64_t n, int fd, int64_t offset, in
     if (status == SMP_OK)
         smp__checkpoint_hash((const float *)(const void *)array, n, stored + pieces);
     *whole = status == SMP_OK && memcmp(stored, stored + pieces, pieces * sizeof *stored) == 0;
-    free(stored);
     return status;
 }
 
 /* Values (k 0) or a state of one weight, as far as this rank has them: a device's through memory of
  * the host, a bounded part at a time. */
-static smp_status read_array(smp *s, int32_t index, int k, smp__range here, int states, int fd,
-                             const char *path)
+static smp_status read_array(smp *s, const reading *r, int32_t index, int k, smp__range here)
 {
-    enum { AT_ONCE = 256 * SMP_PIECE_ELEMENTS };
     const int32_t param = s->memory->param[index].param;
-    const int64_t offset = smp__checkpoint_values_at(s->graph, param, states, k),
-                  hashes_at = smp__checkpoint_hashes_at(s->graph, param, states, k);
-    const bool direct = s->device->host_memory;
-    char *copy = direct ? NULL : malloc(AT_ONCE * sizeof(float));
-    smp_status status = direct || copy ? SMP_OK : smp_fail_memory(AT_ONCE * sizeof(float));
+    const int64_t offset = smp__checkpoint_values_at(s->graph, param, r->states, k),
+                  hashes_at = smp__checkpoint_hashes_at(s->graph, param, r->states, k);
+    smp_status status = SMP_OK;
     bool whole = true;
     for (int64_t at = here.begin; at < here.end && status == SMP_OK && whole; at += AT_ONCE) {
         const int64_t n = here.end - at < AT_ONCE ? here.end - at : AT_ONCE;
         char *array =
             (char *)(k == 0 ? smp__weight_at(s, index, at) : smp__state_at(s, index, k - 1, at));
-        status = read_pieces(direct ? array : copy, n, fd, offset + 4 * at,
-                             hashes_at + at / SMP_PIECE_ELEMENTS * (int64_t)sizeof(uint64_t), path,
-                             &whole);
-        if (status == SMP_OK && !direct)
-            status = smp__copy_in(s, array, copy, n * (int64_t)sizeof(float));
+        status =
+            read_pieces(r, r->copy ? r->copy : array, n, offset + 4 * at,
+                        hashes_at + at / SMP_PIECE_ELEMENTS * (int64_t)sizeof(uint64_t), &whole);
+        if (status == SMP_OK && r->copy)
+            status = smp__copy_in(s, array, r->copy, n * (int64_t)sizeof(float));
     }
-    free(copy);
     if (status == SMP_OK && !whole)
-        return smp_fail(SMP_ERR_INPUT, "%s: weight '%s' is damaged", path,
+        return smp_fail(SMP_ERR_INPUT, "%s: weight '%s' is damaged", r->path,
                         s->graph->param[param].name);
     return status;
 }
 
 /* A job for inference has no place for the states. */
-static smp_status read_weights(smp *s, int states, int fd, const char *path)
+static smp_status read_weights(smp *s, const reading *r)
 {
     for (int32_t i = 0; i < s->memory->n_param; i++) {
         const int64_t n = s->graph->param[s->memory->param[i].param].elements;
         const smp__range own = smp__own_range(s, i);
-        SMP_TRY(read_array(s, i, 0, smp__weights_in_parts(s) ? own : (smp__range){0, n}, states, fd,
-                           path));
-        for (int k = 1; k <= states && k <= smp__job_states(s); k++)
-            SMP_TRY(read_array(s, i, k, own, states, fd, path));
+        SMP_TRY(read_array(s, r, i, 0, smp__weights_in_parts(s) ? own : (smp__range){0, n}));
+        for (int k = 1; k <= r->states && k <= smp__job_states(s); k++)
+            SMP_TRY(read_array(s, r, i, k, own));
     }
     s->stale = false;
     return smp__weights_round(s);
@@ -123,6 +128,21 @@ static smp_status pass_over(smp *s)
     return SMP_OK;
 }
 
+/* All ranks have the memory that they need, or none reads. */
+static smp_status read_all(smp *s, reading *r)
+{
+    smp_status status = SMP_OK;
+    if (!s->device->host_memory && !(r->copy = malloc(AT_ONCE * sizeof(float))))
+        status = smp_fail_memory(AT_ONCE * sizeof(float));
+    status = smp__comm_agree(&s->comm, status);
+    if (status == SMP_OK) {
+        status = smp__comm_agree(&s->comm, read_weights(s, r));
+        s->broken = status != SMP_OK; /* some weights are new, some old */
+    }
+    free(r->copy);
+    return status;
+}
+
 /* Sets *whole unless the file is damaged. Every step of it is agreed upon, so that all ranks take
  * the same file. */
 static smp_status load_open(smp *s, int fd, const char *path, int64_t step, bool *whole)
@@ -134,10 +154,8 @@ static smp_status load_open(smp *s, int fd, const char *path, int64_t step, bool
     SMP_TRY(status);
     SMP_TRY(smp__comm_agree(&s->comm, check_header(s, &header, step, path)));
     status = smp__comm_agree(&s->comm, check_length(s, header.states, fd, path));
-    if (status == SMP_OK) {
-        status = smp__comm_agree(&s->comm, read_weights(s, header.states, fd, path));
-        s->broken = status != SMP_OK; /* some weights are new, some old */
-    }
+    if (status == SMP_OK)
+        status = read_all(s, &(reading){.fd = fd, .path = path, .states = header.states});
     if (status == SMP_ERR_INPUT)
         return pass_over(s);
     SMP_TRY(status);
