@@ -51,7 +51,7 @@ static smp_status find_weights(smp *s, smp__call *call)
                             op->name, k);
         const smp_memory_param *param = &s->memory->param[index];
         const smp_memory_region *region = &s->memory->region[param->region];
-        if (!region->part_weight)
+        if (!s->memory->part_weight)
             call->param[k] = smp__weight_at(s, index, 0);
         if (call->param16 && region->weight16 >= 0)
             call->param16[k] = s->arena + region->weight16 + 2 * param->at;
@@ -178,10 +178,12 @@ static smp_status build_memory(smp *s)
                             s->comm.world_rank, s->device->describe(s->device_context));
 }
 
-/* In flight at once: R, A and G of every chunk, an item for each of its regions. */
+/* In flight at once: R, A and G of every chunk, an item for each of its regions, and those that
+ * several chunks have in common. */
 static int most_sums(const smp *s)
 {
-    return 3 * s->chunks * (2 + s->memory->n_region - s->chunks) + 2 * s->memory->n_use;
+    const int common = s->memory->n_region - s->memory->chunk_region[s->chunks];
+    return 3 * (s->memory->n_region + s->chunks * (common + 1)) + 2 * s->memory->n_use;
 }
 
 /* Before the arena, since it takes memory of the device too: what is free afterwards is free. */

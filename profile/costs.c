@@ -89,6 +89,21 @@ static void take_given(const smp_graph *graph, const smp_op *op, smp_op_cost *co
         cost->output_bytes = given->output_bytes;
 }
 
+smp_status smp_backward_estimate(const smp_graph *graph, int32_t op, int64_t batch,
+                                 const smp_device_spec *device, double *us)
+{
+    const smp_op *of = &graph->op[op];
+    smp_op_cost cost = {0};
+    if (has_kernels(of))
+        SMP_TRY(smp__estimate_times(graph, of, batch, device, &cost));
+    else if (of->cost && !isnan(of->cost->forward_us))
+        cost.backward_us = 2 * of->cost->forward_us;
+    if (of->cost)
+        take_given(graph, of, &cost);
+    *us = cost.backward_us;
+    return SMP_OK;
+}
+
 static smp_status op_cost(const smp_graph *graph, int32_t index, const smp_device_spec *device,
                           const smp_profile *profile, int64_t microbatch_size, unsigned *sources,
                           smp_op_cost *cost)

@@ -29,6 +29,11 @@ typedef struct smp_costs {
     smp_arena *arena;
 } smp_costs;
 
+/* What the backward of an op takes, by what its model says or else by its shapes, on a device; for
+ * what no plan hangs on but how times are shared out. */
+smp_status smp_backward_estimate(const smp_graph *graph, int32_t op, int64_t batch,
+                                 const smp_device_spec *device, double *us);
+
 /* For the graph's target. profile may be NULL, else it was measured on the same backend in the same
  * precision; its times are scaled linearly if microbatch_size differs. Backward times are
  * 0 for an inference model. Stash and output bytes follow from shapes and smp_op_needs (stash:

@@ -10,6 +10,7 @@
 
 #include "graph/base/usage.h"
 #include "graph/yaml/yaml.h"
+#include "schedule/partition_values.h"
 
 typedef enum flag {
     FLAG_OUTPUT = 'o',
@@ -27,6 +28,8 @@ typedef enum flag {
     FLAG_DDP,
     FLAG_SHARD,
     FLAG_SHARD_WHAT,
+    FLAG_PREFETCH,
+    FLAG_BUCKET_BYTES,
     FLAG_CHUNKS,
     FLAG_MICROBATCHES,
     FLAG_MICROBATCH_SIZE,
@@ -89,6 +92,12 @@ static const option_entry entries[] = {
     {FLAG_SHARD_WHAT, "shard-what", "optimizer|gradients|weights", IN_BOTH,
      "which states: those of the optimizer (default), gradients too, weights too (--shard auto: "
      "any)"},
+    {FLAG_PREFETCH, "prefetch", "K|auto", IN_BOTH,
+     "sharded weights are gathered K runs of a chunk ahead of use, 0: right before it (default "
+     "auto: 1, 0 where only that fits, 2 where it is faster and fits)"},
+    {FLAG_BUCKET_BYTES, "bucket-bytes", "SIZE|none|auto", IN_BOTH,
+     "gradients are reduced in buckets of this size while the last backward still makes others "
+     "(default auto: by latency and bandwidth; none where cores move the data)"},
     {FLAG_CHUNKS, "chunks", "V|auto", IN_BOTH, "stages per pipeline rank"},
     {FLAG_MICROBATCHES, "microbatches", "M|auto", IN_BOTH,
      "micro-batches per replica and step (check: default the plan's, else 4 x ranks)"},
@@ -225,97 +234,13 @@ smp_status smp_partition_usage(smp_text *text)
     return text->failed ? smp_fail_memory(text->capacity) : SMP_OK;
 }
 
-static smp_status parse_count(const char *option, const char *text, bool automatic, int *out)
-{
-    int64_t value = 0;
-    if (automatic && strcmp(text, "auto") == 0) {
-        *out = 0;
-        return SMP_OK;
-    }
-    if (!smp_parse_int(text, &value) || value < 1 || value > SMP_MAX_COUNT)
-        return smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected a whole number from 1 to %d%s",
-                        option, text, SMP_MAX_COUNT, automatic ? ", or auto" : "");
-    *out = (int)value;
-    return SMP_OK;
-}
-
-/* One of the words "a|b|c", by index. */
-static smp_status parse_choice(const char *option, const char *words, const char *text, int *out)
-{
-    smp_text known = {0};
-    size_t length = strlen(text);
-    int i = 0;
-    for (const char *word = words; *word; i++) {
-        size_t n = strcspn(word, "|");
-        bool last = !word[n];
-        if (n == length && strncmp(word, text, n) == 0) {
-            *out = i;
-            smp_text_free(&known);
-            return SMP_OK;
-        }
-        smp_text_append(&known, "%s%.*s", i == 0 ? "" : last ? " or " : ", ", (int)n, word);
-        word += n + !last;
-    }
-    smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected %s", option, text,
-             known.data ? known.data : "");
-    smp_text_free(&known);
-    return SMP_ERR_INPUT;
-}
-
-static smp_status parse_schedule(const char *option, const char *text, const char **out)
-{
-    *out = NULL;
-    const smp_schedule_kind *kind = smp_schedule_find(text);
-    if (!kind)
-        return smp_schedule_fail_name(option, text);
-    *out = kind != &smp__schedule_auto ? kind->name : NULL; /* NULL: what is best */
-    return SMP_OK;
-}
-
-static smp_status parse_partitioner(const char *option, const char *text, const char **out)
-{
-    *out = strcmp(text, "auto") == 0 ? NULL : text;
-    return smp_partitioner_check(option, *out);
-}
-
-static smp_status parse_memory(const char *option, const char *text, int64_t *out)
-{
-    if (!smp_parse_bytes(text, out) || *out < 1 || *out > SMP_MAX_BYTES)
-        return smp_fail(SMP_ERR_INPUT,
-                        "%s: got '%s', expected a size such as 80GB or 512MiB, up to 1024PiB",
-                        option, text);
-    return SMP_OK;
-}
-
-static smp_status parse_seed(const char *option, const char *text, uint64_t *out)
-{
-    int64_t value;
-    if (!smp_parse_int(text, &value) || value < 0)
-        return smp_fail(SMP_ERR_INPUT, "%s: got '%s', expected a whole number of 0 or more", option,
-                        text);
-    *out = (uint64_t)value;
-    return SMP_OK;
-}
-
-static smp_status parse_time_limit(const char *option, const char *text, double *out)
-{
-    *out = 0;
-    if (strcmp(text, "none") == 0)
-        return SMP_OK;
-    if (!smp_parse_double(text, out) || !(*out > 0) || *out > 1e9)
-        return smp_fail(SMP_ERR_INPUT,
-                        "%s: got '%s', expected seconds above 0 and up to 1e9, or none", option,
-                        text);
-    return SMP_OK;
-}
-
 /* Words stand in the table in the order of their enumerations. */
 static smp_status set_choice(smp_partition_options *o, const option_entry *entry, const char *name,
                              const char *text)
 {
     smp_search_request *r = &o->request;
     int choice;
-    SMP_TRY(parse_choice(name, entry->value, text, &choice));
+    SMP_TRY(smp__parse_choice(name, entry->value, text, &choice));
     switch (entry->flag) {
     case FLAG_OPTIMIZE:
         r->optimize = (smp_optimize)choice;
@@ -352,42 +277,46 @@ static smp_status set_search_option(smp_partition_options *o, const option_entry
     int count = 0;
     switch (entry->flag) {
     case FLAG_DEVICES:
-        return parse_count(name, text, false, &r->devices);
+        return smp__parse_count(name, text, false, &r->devices);
     case FLAG_STAGES:
-        return parse_count(name, text, true, &r->stages);
+        return smp__parse_count(name, text, true, &r->stages);
     case FLAG_DDP:
-        return parse_count(name, text, true, &r->ddp);
+        return smp__parse_count(name, text, true, &r->ddp);
     case FLAG_SHARD:
-        SMP_TRY(parse_count(name, text, true, &r->sharding.shard));
+        SMP_TRY(smp__parse_count(name, text, true, &r->sharding.shard));
         if (r->sharding.shard == 0)
             r->sharding.shard = SMP_SHARD_AUTO;
         return SMP_OK;
+    case FLAG_PREFETCH:
+        return smp__parse_prefetch(name, text, &r->sharding.prefetch);
+    case FLAG_BUCKET_BYTES:
+        return smp__parse_bucket(name, text, &r->sharding.bucket_bytes);
     case FLAG_CHUNKS:
-        return parse_count(name, text, true, &r->chunks);
+        return smp__parse_count(name, text, true, &r->chunks);
     case FLAG_MICROBATCHES:
-        return parse_count(name, text, true, &r->microbatches);
+        return smp__parse_count(name, text, true, &r->microbatches);
     case FLAG_MICROBATCH_SIZE:
-        SMP_TRY(parse_count(name, text, false, &count));
+        SMP_TRY(smp__parse_count(name, text, false, &count));
         r->microbatch_size = count;
         return SMP_OK;
     case FLAG_GRADIENT_BLOCKS:
-        return parse_count(name, text, false, &r->gradient_blocks);
+        return smp__parse_count(name, text, false, &r->gradient_blocks);
     case FLAG_PIPELINE:
     case FLAG_SCHEDULE:
-        return parse_schedule(name, text, &r->schedule);
+        return smp__parse_schedule(name, text, &r->schedule);
     case FLAG_ACTIVE:
-        return parse_count(name, text, false, &r->active_microbatches);
+        return smp__parse_count(name, text, false, &r->active_microbatches);
     case FLAG_GROUP:
-        return parse_count(name, text, false, &r->group);
+        return smp__parse_count(name, text, false, &r->group);
     case FLAG_MEMORY:
-        return parse_memory(name, text, &r->memory_bytes);
+        return smp__parse_memory(name, text, &r->memory_bytes);
     case FLAG_PARTITIONER:
-        return parse_partitioner(name, text, &r->partitioner);
+        return smp__parse_partitioner(name, text, &r->partitioner);
     case FLAG_TIME_LIMIT:
         r->until_deadline = true;
-        return parse_time_limit(name, text, &o->time_limit_s);
+        return smp__parse_time_limit(name, text, &o->time_limit_s);
     case FLAG_SEED:
-        return parse_seed(name, text, &r->seed);
+        return smp__parse_seed(name, text, &r->seed);
     default:
         return set_choice(o, entry, name, text);
     }
@@ -532,12 +461,14 @@ smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_opti
 {
     struct option long_options[N_ENTRY + 1];
     make_long_options(long_options);
-    *o = (smp_partition_options){.time_limit_s = 10,
-                                 .request = {.seed = 1,
-                                             .recompute = SMP_RECOMPUTE_AUTO,
-                                             .placement = SMP_PLACEMENT_AUTO,
-                                             .advise = true,
-                                             .any_shard_what = true}};
+    *o = (smp_partition_options){
+        .time_limit_s = 10,
+        .request = {.seed = 1,
+                    .recompute = SMP_RECOMPUTE_AUTO,
+                    .placement = SMP_PLACEMENT_AUTO,
+                    .advise = true,
+                    .sharding = {.bucket_bytes = SMP_BUCKET_AUTO, .prefetch = SMP_PREFETCH_AUTO},
+                    .any_shard_what = true}};
     o->check = argc > 1 && strcmp(argv[1], "check") == 0;
     opterr = 0;
     optind = o->check ? 2 : 1;

@@ -122,8 +122,7 @@ static smp_status keep_numbers(const smp_partition_options *o, const smp_sketch 
         r->microbatch_size = sketch->microbatch_size;
     if (r->gradient_blocks == 0)
         r->gradient_blocks = sketch->gradient_blocks;
-    if (r->sharding.shard == 0)
-        r->sharding = sketch->sharding;
+    r->sharding = smp_sharding_keep(r->sharding, sketch->sharding);
     bool same_ranks = r->stages == sketch->pipeline && r->ddp == sketch->ddp;
     if (!o->has_placement && sketch->has_placement && (!sketch->device || same_ranks))
         r->placement = sketch->placement;

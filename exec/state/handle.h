@@ -75,15 +75,17 @@ typedef struct smp__sum_item {
 /* Those of a chunk. */
 typedef struct smp__sum_list {
     smp__sum_item *item;
-    int n;
+    int n, started; /* how many have been asked for, since all of them were waited for */
 } smp__sum_list;
 
 typedef struct smp__reducer {
-    smp__sum_list *scatter; /* [chunks] R */
+    smp__sum_list *scatter; /* [chunks] R: first the chunk's regions, in their order */
     smp__sum_list *across;  /* [chunks] A */
     smp__sum_list *gather;  /* [chunks] G */
     smp__tie_message *tie;
     int n_tie;
+    int32_t *weights; /* [n_region] of a chunk's region; */
+    int32_t *left;    /* and those to which the last backward has still to add */
 } smp__reducer;
 
 /* Sums over replicas in the middle of operators: exec/step/joint_sums.h. */

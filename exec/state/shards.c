@@ -24,19 +24,21 @@ smp__range smp__own_range(const smp *s, int32_t index)
 
 bool smp__weights_in_parts(const smp *s)
 {
-    return s->memory->region[0].part_weight;
+    return s->memory->part_weight;
 }
 
 static float *place(const smp *s, int32_t index, int64_t offset, bool part, int64_t at)
 {
-    const int64_t first = part ? region_of(s, index)->cut[s->comm.shard_rank] : 0;
+    const smp_memory_region *region = region_of(s, index);
+    const int own = s->comm.shard_rank;
+    const int64_t first = part ? region->cut[own] - region->at[own] : 0;
     return (float *)(s->arena + offset) + (s->memory->param[index].at + at - first);
 }
 
 float *smp__weight_at(const smp *s, int32_t index, int64_t at)
 {
     const smp_memory_region *region = region_of(s, index);
-    return place(s, index, region->weight, region->part_weight, at);
+    return place(s, index, region->weight, s->memory->part_weight, at);
 }
 
 float *smp__grad_at(const smp *s, int32_t index, int64_t at)

@@ -45,12 +45,12 @@ static smp_status list_regions(smp *s, int chunk)
     for (int32_t i = 0; i < memory->n_region; i++) {
         const smp_memory_region *region = &memory->region[i];
         const int64_t at = memory->gathered[(int64_t)chunk * memory->n_region + i];
-        if (region->part_weight ? at < 0 : region->chunk != chunk)
+        if (memory->part_weight ? at < 0 : region->chunk != chunk)
             continue;
         smp_sum sum = gather;
         sum.cut = region->cut;
         SMP_TRY(smp__sum_list_add(s, &s->reducer.gather[chunk], &sum,
-                                  region->part_weight ? at : region->weight / 4, i, 0));
+                                  memory->part_weight ? at : region->weight / 4, i, 0));
     }
     return SMP_OK;
 }
@@ -78,12 +78,12 @@ static smp_status copy_own(smp *s, const smp__sum_list *list, int64_t base)
 {
     for (int i = 0; i < list->n; i++) {
         const smp_memory_region *region = &s->memory->region[list->item[i].region];
-        const int64_t begin = region->cut[s->comm.shard_rank],
-                      end = region->cut[s->comm.shard_rank + 1];
+        const int own = s->comm.shard_rank;
+        const int64_t begin = region->cut[own], end = region->cut[own + 1];
         if (end > begin)
-            SMP_TRY(s->device->copy(s->device_context,
-                                    s->arena + base + 4 * (list->item[i].offset + begin),
-                                    s->arena + region->weight, 4 * (end - begin)));
+            SMP_TRY(s->device->copy(
+                s->device_context, s->arena + base + 4 * (list->item[i].offset + begin),
+                s->arena + region->weight + 4 * region->at[own], 4 * (end - begin)));
     }
     return SMP_OK;
 }
@@ -93,12 +93,12 @@ smp_status smp__gather_start(smp *s, int chunk, int64_t position)
     smp__sum_list *list = &s->reducer.gather[chunk];
     s->stale = false; /* a step gathers all */
     if (!smp__weights_in_parts(s)) {
-        SMP_TRY(smp__sum_list_start(s, list, 0));
+        SMP_TRY(smp__sum_list_start(s, list, 0, list->n));
     } else {
         const int64_t base = s->memory->gather[position];
         place_weights(s, chunk, base);
         SMP_TRY(copy_own(s, list, base));
-        SMP_TRY(smp__sum_list_start(s, list, base));
+        SMP_TRY(smp__sum_list_start(s, list, base, list->n));
         s->chunk[chunk].gathered = base;
     }
     s->chunk[chunk].gathers = true;

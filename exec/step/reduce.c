@@ -2,10 +2,10 @@
  *
  * Every use of a weight has its own accumulator. In it a block of micro-batches is folded; then it
  * is added to the sums of earlier blocks, in the tree of schedule/plan/gradient_blocks.h, which
- * goes on over the replicas: the accumulators of a chunk are reduced in one piece as soon as its
- * last backward is done. After that a weight with several uses gets their sum in op order, a fixed
- * left fold, wherever the uses lie: ranks that share a tied weight exchange their accumulators and
- * each computes the same sum.
+ * goes on over the replicas: a bucket of a chunk's accumulators is reduced as soon as the chunk's
+ * last backward has added to all of it, what is left behind that backward (R). After that a weight
+ * with several uses gets their sum in op order, a fixed left fold, wherever the uses lie: ranks
+ * that share a tied weight exchange their accumulators and each computes the same sum.
  *
  * Sharded, sums are scattered over a group, so that a rank has those of its part, and these are
  * added over the groups (A). */
@@ -79,28 +79,40 @@ smp_status smp__reduce_ties(smp *s)
     return SMP_OK;
 }
 
-/* Without shards all accumulators of a chunk go at once. */
+/* Without shards: the chunk's regions, then what else it has. */
 static smp_status list_whole(smp *s, int chunk)
 {
+    const smp_memory_rank *memory = s->memory;
     const smp_sum sum = {.reach = SMP_REACH_ALL, .add = true, .gather = true};
-    const int64_t elements = s->memory->bucket[chunk].elements;
+    const int64_t elements = memory->bucket[chunk].elements;
+    int64_t end = 0;
     if (s->comm.ddp_size == 1 || elements == 0)
         return SMP_OK;
-    return smp__sum_list_add(s, &s->reducer.scatter[chunk], &sum, 0, -1, elements);
+    for (int32_t i = memory->chunk_region[chunk]; i < memory->chunk_region[chunk + 1]; i++) {
+        const smp_memory_region *region = &memory->region[i];
+        SMP_TRY(smp__sum_list_add(s, &s->reducer.scatter[chunk], &sum, region->in_chunk, i,
+                                  region->elements));
+        end = region->in_chunk + region->elements;
+    }
+    if (end == elements)
+        return SMP_OK;
+    return smp__sum_list_add(s, &s->reducer.scatter[chunk], &sum, end, -1, elements - end);
 }
 
 /* A region's accumulators at `offset` in the bucket: scattered, then added over the groups. */
 static smp_status list_region(smp *s, int chunk, int32_t region, int64_t offset)
 {
     const smp_memory_region *of = &s->memory->region[region];
-    const int64_t begin = of->cut[s->comm.shard_rank], end = of->cut[s->comm.shard_rank + 1];
+    const int own = s->comm.shard_rank;
+    const int64_t begin = of->cut[own], end = of->cut[own + 1];
     const smp_sum scatter = {.cut = of->cut, .reach = SMP_REACH_GROUP, .add = true};
     const smp_sum across = {.reach = SMP_REACH_ACROSS, .add = true, .gather = true};
     SMP_TRY(smp__sum_list_add(s, &s->reducer.scatter[chunk], &scatter, offset, region, 0));
     if (s->comm.ddp_size == s->comm.shard_size)
         return SMP_OK;
-    const bool moved = region == chunk && of->part_grad; /* to where it stays */
-    const int64_t at = moved ? of->grad / 4 : s->memory->bucket[chunk].offset / 4 + offset + begin;
+    const bool moved = of->param < 0 && of->part_grad; /* to where it stays */
+    const int64_t at =
+        moved ? of->grad / 4 + of->at[own] : s->memory->bucket[chunk].offset / 4 + offset + begin;
     return smp__sum_list_add(s, &s->reducer.across[chunk], &across, at, region, end - begin);
 }
 
@@ -109,11 +121,12 @@ static smp_status list_parts(smp *s, int chunk)
 {
     const smp_memory_rank *memory = s->memory;
     const smp_sum whole = {.reach = SMP_REACH_ALL, .add = true, .gather = true};
-    SMP_TRY(list_region(s, chunk, chunk, 0));
+    for (int32_t i = memory->chunk_region[chunk]; i < memory->chunk_region[chunk + 1]; i++)
+        SMP_TRY(list_region(s, chunk, i, memory->region[i].in_chunk));
     for (int32_t i = 0; i < memory->n_use; i++) {
         const smp_memory_use *use = &memory->use[i];
         const smp_memory_param *param = &memory->param[use->param];
-        if (use->chunk != chunk || param->region == chunk)
+        if (use->chunk != chunk || memory->region[param->region].param < 0)
             continue;
         if (param->elsewhere)
             SMP_TRY(smp__sum_list_add(s, &s->reducer.scatter[chunk], &whole, use->offset / 4,
@@ -124,9 +137,22 @@ static smp_status list_parts(smp *s, int chunk)
     return SMP_OK;
 }
 
+static smp_status count_weights(smp *s)
+{
+    const size_t n = (size_t)s->memory->n_region;
+    s->reducer.weights = calloc(2 * n, sizeof *s->reducer.weights);
+    if (!s->reducer.weights)
+        return smp_fail_memory(2 * n * sizeof *s->reducer.weights);
+    s->reducer.left = s->reducer.weights + n;
+    for (int32_t i = 0; i < s->memory->n_param; i++)
+        s->reducer.weights[s->memory->param[i].region]++;
+    return SMP_OK;
+}
+
 static smp_status list_sums(smp *s)
 {
     smp__reducer *r = &s->reducer;
+    SMP_TRY(count_weights(s));
     r->scatter = calloc((size_t)s->chunks, sizeof *r->scatter);
     r->across = calloc((size_t)s->chunks, sizeof *r->across);
     if (!r->scatter || !r->across)
@@ -161,6 +187,7 @@ void smp__reduce_free(smp *s)
     smp__sum_lists_free(s->reducer.scatter, s->chunks);
     smp__sum_lists_free(s->reducer.across, s->chunks);
     free(s->reducer.tie);
+    free(s->reducer.weights);
 }
 
 static int64_t tie_tag(const smp *s, int32_t use)
@@ -212,33 +239,66 @@ static smp_status sum_uses(smp *s, int32_t index)
 smp_status smp__reduce_begin_chunk(smp *s, int chunk, int microbatch)
 {
     const smp_memory_bucket *bucket = &s->memory->bucket[chunk];
-    if (!bucket->lives || microbatch > 0) /* micro-batches are added in their order */
+    if (microbatch + 1 == s->microbatches) /* micro-batches are added in their order */
+        for (int32_t i = s->memory->chunk_region[chunk]; i < s->memory->chunk_region[chunk + 1];
+             i++)
+            s->reducer.left[i] = s->reducer.weights[i];
+    if (!bucket->lives || microbatch > 0)
         return SMP_OK;
     return s->device->zero(s->device_context, at(s, bucket->offset),
                            bucket->elements * (int64_t)sizeof(float));
 }
 
 /* The block of micro-batch `microbatch` is complete: a binary counter. Level k holds the sum of 2^k
- * blocks or nothing, and a carry is an addition. After the last block all that is left is added. */
-smp_status smp__reduce_block(smp *s, int chunk, int microbatch)
+ * blocks or nothing, and a carry is an addition. After the last block all that is left is added.
+ * Of the chunk's accumulators the elements [begin, end). */
+static smp_status add_block(smp *s, int chunk, int microbatch, int64_t begin, int64_t end)
 {
     const smp_memory_bucket *bucket = &s->memory->bucket[chunk];
     const int blocks = s->plan->gradient_blocks / s->comm.ddp_size, size = s->microbatches / blocks;
     const int done = (microbatch + 1) / size;
-    const int64_t bytes = bucket->elements * (int64_t)sizeof(float);
-    if (blocks == 1 || (microbatch + 1) % size != 0 || bucket->elements == 0)
+    if (blocks == 1 || (microbatch + 1) % size != 0 || begin == end)
         return SMP_OK;
-    int level = 0;
+    float *sum = at(s, bucket->offset) + begin, *level = at(s, bucket->level) + begin;
     for (int before = done - 1; before > 0 && (done == blocks || before % 2 == 1);
-         before /= 2, level++)
+         before /= 2, level += bucket->elements)
         if (before % 2 == 1)
-            SMP_TRY(s->device->add(s->device_context, SMP_F32, at(s, bucket->offset),
-                                   at(s, bucket->level + level * bytes), bucket->elements));
+            SMP_TRY(s->device->add(s->device_context, SMP_F32, sum, level, end - begin));
     if (done == blocks)
         return SMP_OK;
-    SMP_TRY(s->device->copy(s->device_context, at(s, bucket->level + level * bytes),
-                            at(s, bucket->offset), bytes));
-    return s->device->zero(s->device_context, at(s, bucket->offset), bytes);
+    const int64_t bytes = (end - begin) * (int64_t)sizeof(float);
+    SMP_TRY(s->device->copy(s->device_context, level, sum, bytes));
+    return s->device->zero(s->device_context, sum, bytes);
+}
+
+smp_status smp__reduce_block(smp *s, int chunk, int microbatch)
+{
+    int64_t begin = 0; /* behind the buckets that did so by themselves */
+    if (s->reducer.scatter[chunk].started > 0) {
+        const int32_t last = s->memory->chunk_region[chunk] + s->reducer.scatter[chunk].started - 1;
+        begin = s->memory->region[last].in_chunk + s->memory->region[last].elements;
+    }
+    return add_block(s, chunk, microbatch, begin, s->memory->bucket[chunk].elements);
+}
+
+/* Buckets are asked for in their order, the same on all replicas. */
+smp_status smp__reduce_weights(smp *s, int chunk, int microbatch, const smp_op *op)
+{
+    const int32_t first = s->memory->chunk_region[chunk], end = s->memory->chunk_region[chunk + 1];
+    smp__sum_list *list = &s->reducer.scatter[chunk];
+    if (s->comm.ddp_size == 1 || microbatch + 1 < s->microbatches || end - first == 1)
+        return SMP_OK;
+    for (int32_t k = 0; k < op->n_param; k++) {
+        const int32_t i = s->memory->param[smp__job_find_param(s, op->param[k])].region;
+        s->reducer.left[i] -= s->memory->region[i].param < 0;
+    }
+    for (int32_t i = first + list->started; i < end && s->reducer.left[i] == 0; i++) {
+        const smp_memory_region *region = &s->memory->region[i];
+        SMP_TRY(
+            add_block(s, chunk, microbatch, region->in_chunk, region->in_chunk + region->elements));
+        SMP_TRY(smp__sum_list_start(s, list, s->memory->bucket[chunk].offset, i + 1 - first));
+    }
+    return SMP_OK;
 }
 
 /* The chunk's accumulators are final: to the other holders of tied weights. */
@@ -257,22 +317,26 @@ smp_status smp__reduce_start(smp *s, int chunk)
 {
     if (s->comm.ddp_size == 1)
         return send_ties(s, chunk);
-    return smp__sum_list_start(s, &s->reducer.scatter[chunk], s->memory->bucket[chunk].offset);
+    smp__sum_list *list = &s->reducer.scatter[chunk];
+    return smp__sum_list_start(s, list, s->memory->bucket[chunk].offset, list->n);
 }
 
 static const char others[] = "the gradients of the other replicas";
 
 smp_status smp__reduce_across(smp *s, int chunk)
 {
-    const smp_memory_region *region = &s->memory->region[chunk];
-    const int64_t begin = region->cut[s->comm.shard_rank],
-                  end = region->cut[s->comm.shard_rank + 1];
+    const int own = s->comm.shard_rank;
+    const float *accumulators = at(s, s->memory->bucket[chunk].offset);
     SMP_TRY(smp__sum_list_wait(s, &s->reducer.scatter[chunk], others));
-    if (region->part_grad && end > begin)
-        SMP_TRY(s->device->copy(s->device_context, s->arena + region->grad,
-                                at(s, s->memory->bucket[chunk].offset) + begin,
-                                (end - begin) * (int64_t)sizeof(float)));
-    return smp__sum_list_start(s, &s->reducer.across[chunk], 0);
+    for (int32_t i = s->memory->chunk_region[chunk]; i < s->memory->chunk_region[chunk + 1]; i++) {
+        const smp_memory_region *region = &s->memory->region[i];
+        const int64_t begin = region->cut[own], end = region->cut[own + 1];
+        if (region->part_grad && end > begin)
+            SMP_TRY(s->device->copy(s->device_context, at(s, region->grad) + region->at[own],
+                                    accumulators + region->in_chunk + begin,
+                                    (end - begin) * (int64_t)sizeof(float)));
+    }
+    return smp__sum_list_start(s, &s->reducer.across[chunk], 0, s->reducer.across[chunk].n);
 }
 
 smp_status smp__reduce_finish(smp *s)

@@ -12,7 +12,10 @@ smp_status smp__reduce_begin_step(smp *s); /* posts receives of tied gradients *
 smp_status smp__reduce_begin_chunk(smp *s, int chunk, int microbatch);
 /* The micro-batch's weight gradients are added: if a block of them ends, it joins the others. */
 smp_status smp__reduce_block(smp *s, int chunk, int microbatch);
-smp_status smp__reduce_start(smp *s, int chunk);  /* R.c */
+/* An operator's gradients of its weights are added: if those of a bucket are final now, it is
+ * reduced. */
+smp_status smp__reduce_weights(smp *s, int chunk, int microbatch, const smp_op *op);
+smp_status smp__reduce_start(smp *s, int chunk);  /* R.c: what is left */
 smp_status smp__reduce_across(smp *s, int chunk); /* A.c */
 smp_status smp__reduce_finish(smp *s);            /* every gradient is final, or will be when the
                                                       device gets there */

@@ -7,6 +7,7 @@
 #include "exec/step/joint_sums.h"
 #include "exec/step/loss_share.h"
 #include "exec/step/messages.h"
+#include "exec/step/reduce.h"
 
 static void fill_call(smp *s, int microbatch, const smp__call *call, smp_op_call *out)
 {
@@ -201,6 +202,9 @@ static smp_status run(smp *s, int chunk, int microbatch, const smp_instr *instr,
     SMP_TRY(smp__cost_mark(s, chunk, microbatch, -1, 0));
     for (int32_t i = 0; i < n; i++) {
         SMP_TRY(run_instr(s, chunk, microbatch, &instr[i]));
+        if (instr[i].kind == SMP_INSTR_BACKWARD || instr[i].kind == SMP_INSTR_WEIGHT)
+            SMP_TRY(
+                smp__reduce_weights(s, chunk, microbatch, s->chunk[chunk].call[instr[i].call].op));
         if (instr[i].call >= 0)
             SMP_TRY(after_operator(s));
         SMP_TRY(mark_instr(s, chunk, microbatch, &instr[i], &last_call));

@@ -44,10 +44,10 @@ void smp__sum_lists_free(smp__sum_list *list, int n)
     free(list);
 }
 
-smp_status smp__sum_list_start(smp *s, smp__sum_list *list, int64_t base)
+smp_status smp__sum_list_start(smp *s, smp__sum_list *list, int64_t base, int end)
 {
-    for (int i = 0; i < list->n; i++) {
-        smp__sum_item *item = &list->item[i];
+    while (list->started < end) {
+        smp__sum_item *item = &list->item[list->started++];
         item->sum.data = (float *)(s->arena + base) + item->offset;
         SMP_TRY(s->transport->reduce(s->transport_context, &item->sum, &item->reduction));
     }
@@ -80,5 +80,6 @@ smp_status smp__sum_list_wait(smp *s, smp__sum_list *list, const char *what)
             SMP_TRY(smp__comm_wait_until(&s->comm, &(smp_wait){0}, test_reduction,
                                          describe_reduction, &wait));
     }
+    list->started = 0;
     return SMP_OK;
 }

@@ -8,8 +8,8 @@
 smp_status smp__sum_list_add(const smp *s, smp__sum_list *list, const smp_sum *sum, int64_t offset,
                              int32_t region, int64_t elements);
 void smp__sum_lists_free(smp__sum_list *list, int n); /* [n], malloc'ed; accepts NULL */
-/* Items start at `base` in the arena. */
-smp_status smp__sum_list_start(smp *s, smp__sum_list *list, int64_t base);
+/* Those before item `end` that have not been asked for, which start at `base` in the arena. */
+smp_status smp__sum_list_start(smp *s, smp__sum_list *list, int64_t base, int end);
 /* what: whom or what for. */
 smp_status smp__sum_list_wait(smp *s, smp__sum_list *list, const char *what);
 

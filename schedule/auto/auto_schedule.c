@@ -173,10 +173,12 @@ static smp_status try_rules(autos *a, smp_auto_result *result)
 }
 
 /* From the last action of a rank to the end of its step, at least: its shortest reduction that can
- * be the last, and the optimizer. Tied weights are left out of both. */
+ * be the last, unless buckets or groups make it shorter, and the optimizer. Tied weights are left
+ * out of both. */
 static double tail_us(const autos *a, int rank)
 {
     const smp_simulation_input *s = simulation(a);
+    const bool whole = s->sharding.shard <= 1 && s->sharding.bucket_bytes == 0;
     double least_us = -1.0;
     int64_t bytes = 0;
     for (int stage = 0; stage < a->n_stage; stage++) {
@@ -188,13 +190,14 @@ static double tail_us(const autos *a, int rank)
                 if (s->flow->holder[i] == stage)
                     own -=
                         s->graph->param[s->flow->tie[tie].param].elements * (int64_t)sizeof(float);
-        double us = smp__sim_ring_us(s, rank, own);
+        double us = whole ? smp__sim_ring_us(s, rank, own) : 0.0;
         if (least_us < 0.0 || us < least_us)
             least_us = us;
         bytes += own > 0 ? own : 0;
     }
     double optimizer_us =
         s->optimizer_bytes_per_s > 0.0 ? 1e6 * (double)bytes / s->optimizer_bytes_per_s : 0.0;
+    optimizer_us /= smp__sim_parts(s);
     return least_us + optimizer_us;
 }
 

@@ -97,8 +97,7 @@ static smp_status check_numbers(smp__check_build *b, bool use_placement)
                                     .active = r->active_microbatches,
                                     .group = r->group};
     r->ddp = pick(r->ddp, sketch->ddp, 1);
-    if (r->sharding.shard < 1)
-        r->sharding = sketch->sharding;
+    r->sharding = smp_sharding_keep(r->sharding, sketch->sharding);
     if (r->sharding.shard < 1)
         r->sharding.shard = 1;
     b->shape.sharding = r->sharding;

@@ -6,7 +6,9 @@
 
 typedef struct run {
     int64_t begin, end; /* positions of its first and last compute action */
+    int64_t next;       /* the chunk's next run; n_run: none */
     int32_t chunk;
+    bool kept; /* has its weights from an earlier one */
 } run;
 
 typedef struct insertion {
@@ -14,6 +16,8 @@ typedef struct insertion {
     smp_program to;
     run *runs;
     int64_t n_run, next; /* the run whose begin comes next */
+    int64_t ahead;       /* how many runs a gather is ahead of use */
+    int64_t asked;       /* runs before this one have been gathered for */
     int32_t reduced;     /* chunk whose R has no A yet; -1: none */
 } insertion;
 
@@ -36,14 +40,33 @@ static smp_status list_runs(insertion *in)
 /* Does the weight stay from the run to the chunk's next one? */
 static bool stays(const insertion *in, int64_t r)
 {
-    return r + 2 < in->n_run && in->runs[r + 2].chunk == in->runs[r].chunk;
+    return in->runs[r].next <= r + 1 + in->ahead && in->runs[r].next < in->n_run;
 }
 
-static smp_status gather(insertion *in, int64_t r)
+static smp_status link_runs(insertion *in, int chunks)
 {
-    if (r >= in->n_run || (r >= 2 && stays(in, r - 2)))
-        return SMP_OK;
-    return smp_program_push(&in->to, SMP_ACTION_GATHER, -1, in->runs[r].chunk);
+    int64_t *next = calloc((size_t)chunks, sizeof *next);
+    if (!next)
+        return smp_fail_memory((size_t)chunks * sizeof *next);
+    for (int c = 0; c < chunks; c++)
+        next[c] = in->n_run;
+    for (int64_t r = in->n_run - 1; r >= 0; r--) {
+        in->runs[r].next = next[in->runs[r].chunk];
+        next[in->runs[r].chunk] = r;
+        if (stays(in, r))
+            in->runs[in->runs[r].next].kept = true;
+    }
+    free(next);
+    return SMP_OK;
+}
+
+/* For all runs before `end`. */
+static smp_status gather(insertion *in, int64_t end)
+{
+    for (; in->asked < end && in->asked < in->n_run; in->asked++)
+        if (!in->runs[in->asked].kept)
+            SMP_TRY(smp_program_push(&in->to, SMP_ACTION_GATHER, -1, in->runs[in->asked].chunk));
+    return SMP_OK;
 }
 
 /* Weights that stay: once each, by first use. */
@@ -63,9 +86,7 @@ static smp_status before(insertion *in, bool weights, int64_t position)
 {
     if (!weights || in->next >= in->n_run || in->runs[in->next].begin != position)
         return SMP_OK;
-    if (in->next == 0)
-        SMP_TRY(gather(in, 0));
-    return gather(in, ++in->next);
+    return gather(in, ++in->next + in->ahead);
 }
 
 static smp_status after(insertion *in, bool weights, int64_t position)
@@ -84,9 +105,10 @@ static smp_status finish_reduction(insertion *in)
     return chunk < 0 ? SMP_OK : smp_program_push(&in->to, SMP_ACTION_ALL, -1, chunk);
 }
 
-static smp_status insert(insertion *in, bool weights)
+static smp_status insert(insertion *in, bool weights, int chunks)
 {
     SMP_TRY(list_runs(in));
+    SMP_TRY(link_runs(in, chunks));
     if (!weights)
         SMP_TRY(gather_all(in));
     for (int64_t i = 0; i < in->from->n; i++) {
@@ -107,8 +129,8 @@ smp_status smp_shard_actions(const smp_schedule_shape *shape, smp_program *progr
     const bool weights = smp_shards(shape->sharding, SMP_SHARD_WEIGHTS, shape->training);
     if (!smp_shards(shape->sharding, SMP_SHARD_OPTIMIZER, shape->training) && !weights)
         return SMP_OK;
-    insertion in = {.from = program, .reduced = -1};
-    smp_status status = insert(&in, weights);
+    insertion in = {.from = program, .ahead = shape->sharding.prefetch, .reduced = -1};
+    smp_status status = insert(&in, weights, shape->chunks);
     free(in.runs);
     if (status == SMP_OK) {
         smp_program_free(program);

@@ -7,8 +7,9 @@
 /* Weights that are only missing since the last update (what: optimizer, gradients) are gathered
  * once: G.c of all chunks before the first action, in the order in which they are used. Sharded
  * weights are gathered for each run of a chunk, compute actions with no other chunk's between them:
- * one run ahead, so that the messages overlap with that one's computing, and dropped after it,
- * unless the next run but one is the chunk's again. A.c stands before the next R, or before O.
+ * `prefetch` runs ahead, so that the messages overlap with these runs' computing, and dropped after
+ * it, unless they would have to be asked for again by the next run. A.c stands before the next R,
+ * or before O.
  * Replaces the actions of `program`. SMP_OK without sharding: nothing changes. */
 smp_status smp_shard_actions(const smp_schedule_shape *shape, smp_program *program);
 

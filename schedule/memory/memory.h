@@ -32,21 +32,23 @@ typedef struct smp_memory_param {
     bool owner;     /* holds the weight's first use (counts it in norms, saves it) */
 } smp_memory_param;
 
-/* Weights side by side: those of a chunk with one use each, or one weight with several. Element e
- * of an array that is whole lies at its offset + 4 e; of one of which a rank has its part alone,
- * that of member p of the shard group, at its offset + 4 (e - cut[p]). */
+/* Weights side by side: a bucket of those of a chunk with one use each (schedule/rules/shard.h), or
+ * one weight with several. Element e of an array that is whole lies at its offset + 4 e; of one of
+ * which a rank has its part alone, that of member p of the shard group, at its offset +
+ * 4 (at[p] + e - cut[p]): the parts of a chunk's regions stand side by side too. */
 typedef struct smp_memory_region {
-    int32_t chunk;      /* lowest chunk of this rank that uses it */
-    int32_t param;      /* index in smp_memory_rank.param of the one with several uses; -1 */
-    int64_t elements;   /* with padding */
+    int32_t chunk;    /* lowest chunk of this rank that uses it */
+    int32_t param;    /* index in smp_memory_rank.param of the one with several uses; -1 */
+    int64_t elements; /* with padding */
+    int64_t in_chunk; /* element of the chunk's accumulators at which its own begin; -1: several */
     const int64_t *cut; /* [shard + 1] part p: elements cut[p] .. cut[p + 1] - 1 */
-    int64_t most;       /* elements of the longest part: the room for one */
+    const int64_t *at;  /* [shard] */
     int64_t weight;     /* offset of the values */
     int64_t weight16; /* offset of their whole copy in bf16; -1 unless the target is bf16, or where
                            weights are sharded: behind what is gathered */
     int64_t state[2]; /* offsets of the part of the optimizer's states, or -1 */
     int64_t grad;     /* of the summed gradient; -1 without training */
-    bool part_weight, part_grad; /* `weight`, `grad`: the part alone */
+    bool part_grad;   /* `grad`: the part alone */
 } smp_memory_region;
 
 /* A gradient accumulator: of a local use, in the bucket of its chunk, or the buffer for a remote
@@ -59,8 +61,8 @@ typedef struct smp_memory_use {
     int64_t offset; /* remote: in the arena; else in the bucket of the chunk */
 } smp_memory_use;
 
-/* The accumulators of one chunk side by side: those of its region, in the order of that, then those
- * of weights with several uses. */
+/* The accumulators of one chunk side by side: those of its regions, in the order of these, then
+ * those of weights with several uses. */
 typedef struct smp_memory_bucket {
     int64_t offset;   /* -1 without training */
     int64_t elements; /* floats, padded with zeroes to a multiple of 16 * ddp */
@@ -87,7 +89,11 @@ typedef struct smp_memory_rank {
     const smp_memory_param *param; /* by rising param */
     const smp_memory_use *use;     /* by rising use */
     int32_t n_region;
-    const smp_memory_region *region; /* of chunk c at c, then those of single weights */
+    const smp_memory_region *region; /* of chunk 0 in the order in which they are reduced, of chunk
+                                        1 ..., then those of single weights */
+    const int32_t *chunk_region;     /* [chunks + 1] those of chunk c: [c] .. [c + 1] - 1; one at
+                                        least */
+    bool part_weight;                /* `weight`, of all regions: the part alone */
     const smp_memory_bucket *bucket; /* [chunks] */
     /* Where weights are sharded: element of what chunk c gathers at which a region begins, at
      * c * n_region + region; -1: it does not need it. In bf16 the copy lies behind all of that. */

@@ -325,7 +325,7 @@ static smp_status add_shards(lives *l)
     for (int64_t i = 0; i < input->program->n; i++) {
         const smp_action *action = &input->program->action[i];
         const int c = action->chunk;
-        if (action->kind == SMP_ACTION_GATHER && rank->region[c].part_weight) {
+        if (action->kind == SMP_ACTION_GATHER && rank->part_weight) {
             l->gather[i] = add_buffer(l, element * rank->gathered_elements[c], i, i);
             l->held[c] = l->gather[i];
         } else if (action->kind == SMP_ACTION_DROP && l->held[c] >= 0) {

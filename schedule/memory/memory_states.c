@@ -1,10 +1,11 @@
 /* Memory of a rank: weights, gradients and optimizer states, region by region.
  *
- * The weights of a chunk that have one use each are one region, and their accumulators lie in the
- * same order in the bucket of the chunk: one message takes them all. A weight with several uses is
- * a region of its own, with an accumulator per use and a separate sum, ((g0 + g1) + g2) in op
- * order: exchanges may still read accumulators while the sum is made. Regions are cut into parts,
- * one for each replica of a shard group; without sharding there is one part. */
+ * The weights of a chunk that have one use each are in one region or more, as the plan's buckets
+ * say (schedule/rules/shard.h), and their accumulators lie in the same order in those of the chunk:
+ * one message takes a whole region. A weight with several uses is a region of its own, with an
+ * accumulator per use and a separate sum, ((g0 + g1) + g2) in op order: exchanges may still read
+ * accumulators while the sum is made. Regions are cut into parts, one for each replica of a shard
+ * group; without sharding there is one part. */
 #include "schedule/memory/memory_build.h"
 
 #include "profile/costs.h"
@@ -74,78 +75,187 @@ static int64_t alignment(const smp__memory_build *build)
     return SMP_BUFFER_ALIGN / (bf16 ? 2 : 4);
 }
 
-/* One region per chunk, then one per weight with several uses. */
-static smp_status list_regions(smp__memory_build *build, smp_memory_param *param)
+/* The bucket of its chunk that each weight with one use falls into, from the last weight on; how
+ * many a chunk has. */
+static void fill_buckets(const smp__memory_build *build, smp_memory_param *param, int32_t *n,
+                         int64_t *bytes)
+{
+    for (int32_t k = build->rank->n_param - 1; k >= 0; k--) {
+        const int c = param[k].chunk;
+        if (!has_one_use(build, k))
+            continue;
+        if (smp_bucket_is_full(build->input->sharding, bytes[c])) {
+            n[c]++;
+            bytes[c] = 0;
+        }
+        bytes[c] += 4 * graph_param(build, k)->elements;
+        param[k].region = n[c];
+    }
+    for (int c = 0; c < build->input->chunks; c++)
+        n[c]++;
+}
+
+static smp_status number_regions(smp__memory_build *build, smp_memory_param *param)
 {
     smp_memory_rank *rank = build->rank;
     const int chunks = build->input->chunks;
-    size_t most = (size_t)chunks + (size_t)rank->n_param;
-    build->region = SMP_ARENA_NEW(rank->arena, smp_memory_region, most);
+    int32_t *begin = SMP_ARENA_NEW(rank->arena, int32_t, (size_t)chunks + 1);
+    int64_t *bytes = SMP_ARENA_NEW(build->scratch, int64_t, (size_t)chunks);
+    if (!begin || !bytes)
+        return SMP_ERR_NO_MEMORY;
+    fill_buckets(build, param, begin + 1, bytes);
+    for (int c = 0; c < chunks; c++)
+        begin[c + 1] += begin[c];
+    rank->chunk_region = begin;
+    rank->n_region = begin[chunks];
+    for (int32_t k = 0; k < rank->n_param; k++)
+        param[k].region =
+            has_one_use(build, k) ? begin[param[k].chunk] + param[k].region : rank->n_region++;
+    return SMP_OK;
+}
+
+/* The buckets of the chunks, then one region per weight with several uses. */
+static smp_status list_regions(smp__memory_build *build, smp_memory_param *param)
+{
+    smp_memory_rank *rank = build->rank;
+    SMP_TRY(number_regions(build, param));
+    build->region = SMP_ARENA_NEW(rank->arena, smp_memory_region, (size_t)rank->n_region);
     if (!build->region)
         return SMP_ERR_NO_MEMORY;
     rank->region = build->region;
-    rank->n_region = chunks;
-    for (int c = 0; c < chunks; c++)
-        build->region[c] = (smp_memory_region){.chunk = c, .param = -1};
+    for (int c = 0; c < build->input->chunks; c++)
+        for (int32_t i = rank->chunk_region[c]; i < rank->chunk_region[c + 1]; i++)
+            build->region[i] = (smp_memory_region){.chunk = c, .param = -1};
     for (int32_t k = 0; k < rank->n_param; k++) {
-        param[k].region = param[k].chunk;
-        if (!has_one_use(build, k)) {
-            param[k].region = rank->n_region++;
-            build->region[param[k].region] =
-                (smp_memory_region){.chunk = param[k].chunk, .param = k};
-        }
         smp_memory_region *region = &build->region[param[k].region];
         const int64_t n = graph_param(build, k)->elements, unit = alignment(build);
         int64_t bytes = region->elements * 4;
+        if (!has_one_use(build, k))
+            *region = (smp_memory_region){.chunk = param[k].chunk, .param = k, .in_chunk = -1};
         param[k].at = region->elements;
         SMP_TRY(smp__bytes_add(&bytes, (n + unit - 1) / unit * unit * 4));
         region->elements = bytes / 4;
     }
+    for (int32_t i = 1; i < rank->n_region; i++)
+        if (build->region[i].param < 0 && build->region[i].chunk == build->region[i - 1].chunk)
+            build->region[i].in_chunk =
+                build->region[i - 1].in_chunk + build->region[i - 1].elements;
     return SMP_OK;
 }
 
-/* The place at or after which a part may begin that lies nearest to `wanted`: the region's weights
- * [first, last) and, in them, whole pieces. */
-static int64_t nearest_cut(const smp__memory_build *build, int32_t region, int64_t wanted)
+/* Weights by region, in a region rising: list[begin[i]] .. list[begin[i + 1] - 1]. */
+typedef struct region_params {
+    int32_t *begin, *list;
+} region_params;
+
+static smp_status sort_params(const smp__memory_build *build, region_params *by)
 {
     const smp_memory_rank *rank = build->rank;
-    int64_t best = build->region[region].elements;
-    for (int32_t k = 0; k < rank->n_param; k++) {
-        const smp_memory_param *param = &rank->param[k];
-        const int64_t n = graph_param(build, k)->elements;
-        if (param->region != region || wanted >= param->at + n + alignment(build))
+    int32_t *begin = SMP_ARENA_NEW(build->scratch, int32_t, (size_t)rank->n_region + 2);
+    by->list = SMP_ARENA_NEW(build->scratch, int32_t, (size_t)rank->n_param);
+    if (!begin || !by->list)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t k = 0; k < rank->n_param; k++)
+        begin[rank->param[k].region + 2]++;
+    for (int32_t i = 0; i < rank->n_region; i++)
+        begin[i + 2] += begin[i + 1];
+    for (int32_t k = 0; k < rank->n_param; k++)
+        by->list[begin[rank->param[k].region + 1]++] = k;
+    by->begin = begin;
+    return SMP_OK;
+}
+
+/* The place at or after which a part may begin that lies nearest to `wanted`: where one of the
+ * region's weights begins and, in it, whole pieces. */
+static int64_t nearest_cut(const smp__memory_build *build, const region_params *by, int32_t region,
+                           int64_t wanted)
+{
+    const int64_t end = build->region[region].elements;
+    for (int32_t i = by->begin[region]; i < by->begin[region + 1]; i++) {
+        const smp_memory_param *param = &build->rank->param[by->list[i]];
+        const int64_t n = graph_param(build, by->list[i])->elements;
+        const bool last = i + 1 == by->begin[region + 1];
+        const int64_t next = last ? end : build->rank->param[by->list[i + 1]].at;
+        if (wanted >= next)
             continue;
         int64_t pieces = (wanted - param->at + SMP_PIECE_ELEMENTS / 2) / SMP_PIECE_ELEMENTS;
         int64_t at = param->at + (pieces > 0 ? pieces * SMP_PIECE_ELEMENTS : 0);
-        if (at < param->at + n)
-            return at;
-        /* behind this weight: where the next one begins */
-        for (k++; k < rank->n_param; k++)
-            if (rank->param[k].region == region)
-                return rank->param[k].at;
-        return best;
+        return at < param->at + n ? at : next;
     }
-    return best;
+    return end;
+}
+
+/* Each region so that what every member has of the chunk's regions up to it is as even as can be:
+ * held[p], of member p so far. */
+static void cut_region(const smp__memory_build *build, const region_params *by, int32_t region,
+                       int64_t *held, int64_t *cut)
+{
+    const int parts = build->input->sharding.shard;
+    const int64_t elements = build->region[region].elements;
+    int64_t all = elements, before = 0;
+    for (int p = 0; p < parts; p++)
+        all += held[p];
+    cut[parts] = elements;
+    for (int p = 1; p < parts; p++) {
+        before += held[p - 1];
+        const int64_t wanted = all / parts * p + all % parts * p / parts - before;
+        cut[p] = wanted > 0 ? nearest_cut(build, by, region, wanted) : 0;
+        cut[p] = cut[p] < cut[p - 1] ? cut[p - 1] : cut[p];
+    }
 }
 
 static smp_status cut_regions(smp__memory_build *build)
 {
     const int parts = build->input->sharding.shard;
+    region_params by;
+    int64_t *held = SMP_ARENA_NEW(build->scratch, int64_t, (size_t)parts);
+    if (!held)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(sort_params(build, &by));
     for (int32_t i = 0; i < build->rank->n_region; i++) {
         smp_memory_region *region = &build->region[i];
         int64_t *cut = SMP_ARENA_NEW(build->rank->arena, int64_t, (size_t)parts + 1);
-        if (!cut)
+        int64_t *at = SMP_ARENA_NEW(build->rank->arena, int64_t, (size_t)parts);
+        if (!cut || !at)
             return SMP_ERR_NO_MEMORY;
-        cut[parts] = region->elements;
-        for (int p = 1; p < parts; p++) {
-            int64_t wanted = region->elements / parts * p + region->elements % parts * p / parts;
-            cut[p] = nearest_cut(build, i, wanted);
-            cut[p] = cut[p] < cut[p - 1] ? cut[p - 1] : cut[p];
+        for (int p = 0; p < parts && region->in_chunk <= 0; p++)
+            held[p] = 0;
+        cut_region(build, &by, i, held, cut);
+        for (int p = 0; p < parts; p++) {
+            at[p] = held[p];
+            held[p] += cut[p + 1] - cut[p];
         }
-        for (int p = 0; p < parts; p++)
-            if (cut[p + 1] - cut[p] > region->most)
-                region->most = cut[p + 1] - cut[p];
         region->cut = cut;
+        region->at = at;
+    }
+    return SMP_OK;
+}
+
+/* The room for the longest part that a member has of region i and, of a chunk, of all its regions;
+ * *next: the region behind these. */
+static int64_t part_elements(const smp__memory_build *build, int32_t i, int32_t *next)
+{
+    const int parts = build->input->sharding.shard;
+    const smp_memory_rank *rank = build->rank;
+    const bool chunk = rank->region[i].param < 0;
+    *next = chunk ? rank->chunk_region[rank->region[i].chunk + 1] : i + 1;
+    const smp_memory_region *last = &rank->region[*next - 1];
+    int64_t most = 0;
+    for (int p = 0; p < parts; p++) {
+        const int64_t end = last->at[p] + last->cut[p + 1] - last->cut[p];
+        most = end > most ? end : most;
+    }
+    return most;
+}
+
+static smp_status place_parts(smp__memory_build *build, int state)
+{
+    int32_t next;
+    for (int32_t i = 0; i < build->rank->n_region; i = next) {
+        int64_t offset;
+        SMP_TRY(smp__memory_place(build, 4 * part_elements(build, i, &next), &offset));
+        for (int32_t k = i; k < next; k++)
+            *(state < 0 ? &build->region[k].weight : &build->region[k].state[state]) = offset;
     }
     return SMP_OK;
 }
@@ -158,17 +268,18 @@ static smp_status place_weights(smp__memory_build *build)
     const bool parts = smp_shards(input->sharding, SMP_SHARD_WEIGHTS, input->graph->training);
     const int32_t n = build->rank->n_region;
     smp_memory_region *region = build->region;
+    build->rank->part_weight = parts;
     for (int32_t i = 0; i < n; i++) {
         region[i].weight16 = region[i].state[0] = region[i].state[1] = region[i].grad = -1;
-        region[i].part_weight = parts;
-        SMP_TRY(smp__memory_place(build, 4 * (parts ? region[i].most : region[i].elements),
-                                  &region[i].weight));
+        if (!parts)
+            SMP_TRY(smp__memory_place(build, 4 * region[i].elements, &region[i].weight));
     }
+    if (parts)
+        SMP_TRY(place_parts(build, -1));
     for (int32_t i = 0; i < n && bf16 && !parts; i++)
         SMP_TRY(smp__memory_place(build, 2 * region[i].elements, &region[i].weight16));
     for (int state = 0; state < input->optimizer_states; state++)
-        for (int32_t i = 0; i < n; i++)
-            SMP_TRY(smp__memory_place(build, 4 * region[i].most, &region[i].state[state]));
+        SMP_TRY(place_parts(build, state));
     return SMP_OK;
 }
 
@@ -193,22 +304,38 @@ static smp_status list_uses(smp__memory_build *build, smp_memory_use **out)
     return SMP_OK;
 }
 
-/* Accumulators of a chunk: of weights with one use each, in the order of their region, then the
+/* Where the summed gradients of a chunk's regions are: in the accumulators, or in part. */
+static smp_status place_grads(smp__memory_build *build, int chunk, int64_t accumulators)
+{
+    const int32_t *of = build->rank->chunk_region;
+    int32_t next;
+    int64_t part = -1;
+    if (accumulators < 0)
+        SMP_TRY(smp__memory_place(build, 4 * part_elements(build, of[chunk], &next), &part));
+    for (int32_t i = of[chunk]; i < of[chunk + 1]; i++) {
+        smp_memory_region *region = &build->region[i];
+        region->part_grad = part >= 0;
+        region->grad = part >= 0 ? part : accumulators + 4 * region->in_chunk;
+    }
+    return SMP_OK;
+}
+
+/* Accumulators of a chunk: of weights with one use each, in the order of their regions, then the
  * others; behind them the sums of earlier blocks. */
 static smp_status place_bucket(smp__memory_build *build, int chunk, smp_memory_use *use,
                                smp_memory_bucket *bucket)
 {
     const smp_memory_input *input = build->input;
     const int levels = smp_gradient_levels(input->blocks);
-    smp_memory_region *region = &build->region[chunk];
-    int64_t nothing, bytes = 4 * region->elements;
+    const smp_memory_region *last = &build->region[build->rank->chunk_region[chunk + 1] - 1];
+    int64_t nothing, bytes = 4 * (last->in_chunk + last->elements);
     const bool parts = smp_shards(input->sharding, SMP_SHARD_GRADIENTS, true);
     for (int32_t i = 0; i < build->rank->n_use; i++) {
         const smp_memory_param *param = &build->rank->param[use[i].param];
         if (use[i].chunk != chunk)
             continue;
-        use[i].offset = 4 * param->at;
-        if (param->region == chunk)
+        use[i].offset = 4 * (build->region[param->region].in_chunk + param->at);
+        if (build->region[param->region].param < 0)
             continue;
         use[i].offset = bytes;
         bucket->shared = true;
@@ -218,10 +345,10 @@ static smp_status place_bucket(smp__memory_build *build, int chunk, smp_memory_u
     bytes = (bytes + unit - 1) / unit * unit;
     bucket->elements = bytes / 4;
     bucket->lives = parts; /* until its sums are made */
-    region->part_grad = parts;
     if (parts)
-        return smp__memory_place(build, 4 * region->most, &region->grad);
-    region->grad = bucket->offset = build->top;
+        return place_grads(build, chunk, -1);
+    bucket->offset = build->top;
+    SMP_TRY(place_grads(build, chunk, build->top));
     bucket->level = build->top + bytes;
     for (int level = 0; level <= levels; level++)
         SMP_TRY(smp__memory_place(build, bytes, &nothing));
@@ -245,16 +372,18 @@ static smp_status place_gradients(smp__memory_build *build)
         if (use[i].chunk < 0)
             SMP_TRY(smp__memory_place(build, 4 * region->elements, &use[i].offset));
     }
-    for (int32_t i = input->chunks; input->graph->training && i < build->rank->n_region; i++) {
+    int32_t next, singles = build->rank->chunk_region[input->chunks];
+    for (int32_t i = singles; input->graph->training && i < build->rank->n_region; i++) {
         smp_memory_region *region = &build->region[i];
         region->part_grad = sharded;
-        SMP_TRY(smp__memory_place(build, 4 * (sharded ? region->most : region->elements),
+        SMP_TRY(smp__memory_place(build,
+                                  4 * (sharded ? part_elements(build, i, &next) : region->elements),
                                   &region->grad));
     }
     return SMP_OK;
 }
 
-/* What each chunk gathers: its own region, then the single weights that its ops use. */
+/* What each chunk gathers: its own regions, then the single weights that its ops use. */
 static smp_status list_gathered(smp__memory_build *build)
 {
     const smp_memory_input *input = build->input;
@@ -268,8 +397,10 @@ static smp_status list_gathered(smp__memory_build *build)
         int64_t *of = &at[(int64_t)c * rank->n_region];
         for (int32_t i = 0; i < rank->n_region; i++)
             of[i] = -1;
-        of[c] = 0;
-        elements[c] = rank->region[c].elements;
+        for (int32_t i = rank->chunk_region[c]; i < rank->chunk_region[c + 1]; i++) {
+            of[i] = elements[c];
+            elements[c] += rank->region[i].elements;
+        }
         for (int32_t k = 0; k < rank->n_param; k++) {
             const smp_param *param = graph_param(build, k);
             const int32_t region = rank->param[k].region;

@@ -78,12 +78,18 @@ static smp_status check_parallel(const reader *r, const smp_yaml_node *map)
     return SMP_OK;
 }
 
-/* Both or neither. */
+/* shard and shard_what: both or neither. */
 static smp_status read_sharding(const smp_yaml_node *map, smp_sketch *sketch)
 {
     const smp_yaml_node *shard = smp_yaml_get(map, "shard"), *what;
     const char *text;
-    sketch->sharding = (smp_sharding){.shard = 1};
+    sketch->sharding = (smp_sharding){.shard = 1, .prefetch = SMP_PREFETCH_DEFAULT};
+    if (smp_yaml_get(map, "bucket_bytes"))
+        SMP_TRY(smp__field_int64(map, "parallel", "bucket_bytes", 1, SMP__MAX_SUM_BYTES,
+                                 &sketch->sharding.bucket_bytes));
+    if (smp_yaml_get(map, "prefetch"))
+        SMP_TRY(smp__field_int(map, "parallel", "prefetch", 0, SMP__MAX_STAGES,
+                               &sketch->sharding.prefetch));
     if (!shard && !smp_yaml_get(map, "shard_what"))
         return SMP_OK;
     SMP_TRY(smp__field_int(map, "parallel", "shard", 1, SMP__MAX_DEVICES, &sketch->sharding.shard));
@@ -99,8 +105,9 @@ static smp_status read_sharding(const smp_yaml_node *map, smp_sketch *sketch)
 
 static smp_status read_parallel(reader *r, const smp_yaml_node *top)
 {
-    static const char *const keys[] = {"devices",    "pipeline",  "ddp",   "shard",
-                                       "shard_what", "placement", "chunks"};
+    static const char *const keys[] = {"devices",  "pipeline",   "ddp",
+                                       "shard",    "shard_what", "bucket_bytes",
+                                       "prefetch", "placement",  "chunks"};
     const char *what = "parallel";
     smp_sketch *sketch = r->sketch;
     const smp_yaml_node *map;

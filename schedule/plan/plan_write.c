@@ -149,6 +149,11 @@ static void put_head(writer *w, const smp_plan *plan)
         put_int(w, "shard", plan->sharding.shard);
         put_text(w, "shard_what", smp_shard_what_name(plan->sharding.what));
     }
+    if (smp_shards(plan->sharding, SMP_SHARD_WEIGHTS, plan->training) &&
+        plan->sharding.prefetch != SMP_PREFETCH_DEFAULT)
+        put_int(w, "prefetch", plan->sharding.prefetch);
+    if (plan->sharding.bucket_bytes > 0)
+        put_int(w, "bucket_bytes", plan->sharding.bucket_bytes);
     put_placement(w, plan);
     put_int(w, "chunks", plan->chunks);
     close_with(w, '}');

@@ -38,7 +38,10 @@ smp_status smp__planner_open(const smp_search_request *request, smp__planner *pl
     if (!request->graph->training)
         planner->request.gradient_blocks = 0; /* nothing is added up */
     if (planner->request.sharding.shard < 1)
-        planner->request.sharding = (smp_sharding){.shard = 1};
+        planner->request.sharding.shard = 1;
+    planner->any_prefetch = request->sharding.prefetch == SMP_PREFETCH_AUTO;
+    if (planner->any_prefetch)
+        planner->request.sharding.prefetch = SMP_PREFETCH_DEFAULT;
     SMP_TRY(smp__planner_keep_together(request, &planner->together));
     if (planner->together)
         planner->request.together = planner->together;
@@ -56,6 +59,27 @@ void smp__planner_close(smp__planner *planner)
     smp_costs_destroy(planner->costs);
     free(planner->together);
     *planner = (smp__planner){0};
+}
+
+smp_sharding smp__candidate_sharding(const smp__planner *planner, const smp_candidate *candidate)
+{
+    smp_sharding sharding = planner->request.sharding;
+    const smp_partition *partition = candidate->partition;
+    int most = 0;
+    if (sharding.bucket_bytes != SMP_BUCKET_AUTO)
+        return sharding;
+    for (int s = 1; s < partition->n_stage; s++)
+        if (partition->load[s].weight_bytes > partition->load[most].weight_bytes)
+            most = s;
+    const smp_simulation_input input = {.pipeline = candidate->pipeline,
+                                        .ddp = candidate->ddp,
+                                        .sharding = sharding,
+                                        .graph = planner->request.graph,
+                                        .cluster = planner->request.cluster,
+                                        .device = candidate->device};
+    sharding.bucket_bytes =
+        smp_bucket_bytes(&input, candidate->stage_rank[most], partition->load[most].weight_bytes);
+    return sharding;
 }
 
 smp_schedule_shape smp__planner_shape(const smp__planner *planner, int pipeline, int chunks,
@@ -166,7 +190,7 @@ smp_status smp__planner_simulation_input(const smp__planner *planner,
     *out = (smp_simulation_input){.pipeline = candidate->pipeline,
                                   .chunks = candidate->chunks,
                                   .ddp = candidate->ddp,
-                                  .sharding = planner->request.sharding,
+                                  .sharding = smp__candidate_sharding(planner, candidate),
                                   .microbatches = candidate->microbatches,
                                   .stage_rank = candidate->stage_rank,
                                   .forward_us = forward_us,

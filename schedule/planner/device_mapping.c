@@ -97,7 +97,11 @@ static smp_status fill_mapping(smp__mapping *mapping, const smp_search_request *
         mapping->memory[r] = least;
         mapping->memory_all = smp__add_bytes(mapping->memory_all, least);
     }
-    mapping->ring_us = request->sharding.shard > 1 ? 0.0 : least_ring_us(mapping, cluster);
+    /* what may be over before the last backward is counts as nothing */
+    const bool buckets = request->sharding.bucket_bytes > 0 ||
+                         (request->sharding.bucket_bytes < 0 && smp_buckets_help(cluster));
+    mapping->ring_us =
+        buckets || request->sharding.shard > 1 ? 0.0 : least_ring_us(mapping, cluster);
     return SMP_OK;
 }
 

@@ -148,7 +148,7 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
     }
     plan->microbatches = best->microbatches;
     plan->microbatch_size = best->microbatch_size;
-    plan->sharding = planner->request.sharding;
+    plan->sharding = smp__candidate_sharding(planner, best);
     plan->gradient_blocks = smp__planner_blocks(planner, best->ddp);
     plan->training = graph->training;
     plan->target = graph->target;
@@ -251,11 +251,35 @@ static smp_status try_other(smp__planner *planner, smp_search_result *search, sm
     return status;
 }
 
+/* Weights of the winner gathered a run earlier: taken if that is faster and fits. */
+static smp_status look_further_ahead(smp__planner *planner, const smp_candidate *best)
+{
+    int *prefetch = &planner->request.sharding.prefetch, tight;
+    double step_us[2];
+    int64_t room = -1;
+    if (!planner->any_prefetch || *prefetch != SMP_PREFETCH_DEFAULT || best->chunks < 3 ||
+        !smp_shards(planner->request.sharding, SMP_SHARD_WEIGHTS, planner->request.graph->training))
+        return SMP_OK;
+    for (int i = 0; i < 2; i++, ++*prefetch) {
+        smp__evaluation evaluation;
+        SMP_TRY(smp__planner_evaluate(planner, best, NULL, true, &evaluation));
+        step_us[i] = evaluation.simulation->step_us;
+        room = smp__planner_room(planner, best, evaluation.peak_bytes, &tight);
+        smp__evaluation_free(&evaluation);
+    }
+    if (room < 0 || !(step_us[1] < 0.999 * step_us[0]))
+        *prefetch = SMP_PREFETCH_DEFAULT;
+    else
+        *prefetch = SMP_PREFETCH_DEFAULT + 1;
+    return SMP_OK;
+}
+
 /* The winner of the search in full, under its rule or an order of its own. */
 static smp_status make_plan(smp__planner *planner, const char *model_path,
                             smp_planner_result *result)
 {
     smp__evaluation evaluation;
+    SMP_TRY(look_further_ahead(planner, result->search.best));
     SMP_TRY(smp__planner_evaluate(planner, result->search.best, NULL, true, &evaluation));
     smp_status status =
         smp__planner_auto(planner, result->search.best, &evaluation, &result->order);
@@ -305,6 +329,11 @@ static smp_status make(const smp_search_request *request, const char *model_path
     }
     snprintf(result.cost_source, sizeof result.cost_source, "%s", planner.costs->source);
     smp_status status = smp__search_run(&planner, &result.search);
+    if (status == SMP_ERR_NO_FIT && planner.any_prefetch &&
+        smp_shards(request->sharding, SMP_SHARD_WEIGHTS, request->graph->training)) {
+        planner.request.sharding.prefetch = 0;
+        status = smp__search_run(&planner, &result.search);
+    }
     if (status == SMP_OK)
         status = make_plan(&planner, model_path, &result);
     if (status == SMP_OK)
@@ -338,6 +367,8 @@ static smp_status try_sharding(shard_search *s, smp_sharding sharding)
     const smp__trial trial = {.faster_op = -1, .used = true};
     const double now_s = smp_clock_s();
     changed.sharding = sharding;
+    changed.sharding.bucket_bytes = s->request->sharding.bucket_bytes;
+    changed.sharding.prefetch = s->request->sharding.prefetch;
     if (changed.deadline_s > 0.0)
         changed.deadline_s = now_s + fmax(changed.deadline_s - now_s, 0.0) / s->left;
     s->left -= s->left > 1;
@@ -376,7 +407,7 @@ static smp_status search_shards(shard_search *s)
         s->left += 1 + (int)(last - first);
     for (int what = (int)first; what <= (int)last; what++)
         for (int shard = 2; shard <= most; shard *= 2)
-            SMP_TRY(try_sharding(s, (smp_sharding){shard, (smp_shard_what)what}));
+            SMP_TRY(try_sharding(s, (smp_sharding){.shard = shard, .what = (smp_shard_what)what}));
     return SMP_OK;
 }
 
@@ -396,7 +427,7 @@ static smp_status make_sharded(const smp_search_request *request, const char *mo
     if (status != SMP_OK)
         return status;
     smp_search_request whole = *request;
-    whole.sharding = (smp_sharding){.shard = 1};
+    whole.sharding.shard = 1;
     if (request->advise && s.nearest.known)
         return smp__plan_advise(&whole, &s.nearest);
     return make(&whole, model_path, NULL, &s.nearest, out);

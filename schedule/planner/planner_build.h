@@ -50,6 +50,7 @@ typedef struct smp__planner {
     bool is_trial;      /* its plan is not verified: its graph may not be the one that was read */
     double patience_s;  /* until when a configuration may look for what fits; 0: as long as it is */
     bool lost_patience; /* set where one did not look any further */
+    bool any_prefetch;  /* it may choose how far ahead weights are gathered */
     bool gives_up;      /* at the deadline, whether anything fits or not */
     smp__nearest nearest; /* of the first search in which nothing fits */
 } smp__planner;
@@ -70,6 +71,8 @@ smp_schedule_shape smp__planner_shape(const smp__planner *planner, int pipeline,
                                       int microbatches, int active);
 smp_schedule_shape smp__candidate_shape(const smp__planner *planner,
                                         const smp_candidate *candidate);
+/* As asked for, with the buckets that suit the candidate's partition. */
+smp_sharding smp__candidate_sharding(const smp__planner *planner, const smp_candidate *candidate);
 /* Blocks of gradients of all replicas: as asked for, else one for each. */
 static inline int smp__planner_blocks(const smp__planner *planner, int ddp)
 {

@@ -99,6 +99,7 @@ static void put_rank(const smp_memory_input *input, const int *chunk_of, numbers
     put(key, input->blocks);
     put(key, input->sharding.shard);
     put(key, input->sharding.what);
+    put(key, input->sharding.bucket_bytes);
     put(key, producer >= 0 ? chunk_of[input->flow->stage_of_op[producer]] : -1);
     for (int c = 0; c < input->chunks; c++) {
         put_layout(input, chunk_of, c, key);
@@ -212,7 +213,7 @@ static smp_status peak_of(smp__planner *planner, const smp_candidate *candidate,
                               .chunks = v,
                               .microbatches = candidate->microbatches,
                               .ddp = candidate->ddp,
-                              .sharding = planner->request.sharding,
+                              .sharding = smp__candidate_sharding(planner, candidate),
                               .blocks =
                                   smp__planner_blocks(planner, candidate->ddp) / candidate->ddp,
                               .optimizer_states = smp_planned_states(graph->training)};

@@ -31,3 +31,12 @@ smp_status smp_shard_check(int shard, int ddp)
                         ddp);
     return SMP_OK;
 }
+
+smp_sharding smp_sharding_keep(smp_sharding asked, smp_sharding kept)
+{
+    smp_sharding both = asked.shard == 0 ? kept : asked;
+    both.bucket_bytes =
+        asked.bucket_bytes == SMP_BUCKET_AUTO ? kept.bucket_bytes : asked.bucket_bytes;
+    both.prefetch = asked.prefetch == SMP_PREFETCH_AUTO ? kept.prefetch : asked.prefetch;
+    return both;
+}

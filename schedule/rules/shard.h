@@ -6,6 +6,7 @@
 #define SMP_SCHEDULE_RULES_SHARD_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "graph/base/status.h"
 
@@ -16,18 +17,34 @@ typedef enum smp_shard_what {
     SMP_SHARD_WEIGHTS    /* ZeRO 3 */
 } smp_shard_what;
 
-enum { SMP_SHARD_AUTO = -1 };
+enum { SMP_SHARD_AUTO = -1, SMP_PREFETCH_AUTO = -1, SMP_PREFETCH_DEFAULT = 1 };
 
 typedef struct smp_sharding {
     int shard; /* replicas of a group; 0 or 1: nothing is sharded; a request: SMP_SHARD_AUTO */
     smp_shard_what what;
+    int64_t bucket_bytes; /* see below; 0: one bucket; a request: SMP_BUCKET_AUTO */
+    int prefetch; /* sharded weights are gathered so many runs of a chunk's actions ahead of use; a
+                     request: SMP_PREFETCH_AUTO */
 } smp_sharding;
+
+/* Weights of a stage that have one use each are reduced and gathered in buckets, as in PyTorch DDP
+ * (Li et al., VLDB 2020): from the last weight to the first, as backwards finish them, a bucket
+ * takes weights until it has bucket_bytes of gradients; the last one what is left. It is reduced
+ * as soon as the last backward has added to all of it. Is a bucket with `bytes` full? */
+enum { SMP_BUCKET_AUTO = -1, SMP_LEAST_BUCKET = 1 << 16 /* that is chosen */ };
+static inline bool smp_bucket_is_full(smp_sharding sharding, int64_t bytes)
+{
+    return sharding.bucket_bytes > 0 && bytes >= sharding.bucket_bytes;
+}
 
 /* Does a job shard anything, and what? Without training there are only weights. */
 static inline bool smp_shards(smp_sharding sharding, smp_shard_what what, bool training)
 {
     return sharding.shard > 1 && sharding.what >= what && (training || what == SMP_SHARD_WEIGHTS);
 }
+
+/* A request, with what a plan to keep says where it does not say. */
+smp_sharding smp_sharding_keep(smp_sharding asked, smp_sharding kept);
 
 const char *smp_shard_what_name(smp_shard_what what); /* "optimizer" */
 /* SMP_ERR_INPUT naming the choices. */

@@ -289,6 +289,13 @@ static void choose_shown(smp__sim *sim)
     sim->result->end_us = &sim->end_us[sim->shown * sim->input->pipeline];
 }
 
+/* Buckets begin before R does. */
+static void complete_reduction(const smp__sim *sim, int stage, double *start_us, double *end_us)
+{
+    *end_us = sim->reduce_end_us[stage];
+    *start_us = fmin(*start_us, sim->reduce_from_us[stage]);
+}
+
 /* What is known only at the end: when receives and reductions ended, and the totals. */
 static void complete_result(smp__sim *sim)
 {
@@ -303,7 +310,8 @@ static void complete_result(smp__sim *sim)
             if (receives && sim->input->cluster->overlap)
                 s->end_us[rank][i] = receive_end_us(sim, rank, a, s->start_us[rank][i]);
             else if (a->kind == SMP_ACTION_REDUCE)
-                s->end_us[rank][i] = sim->reduce_end_us[smp__sim_stage(sim, rank, a->chunk)];
+                complete_reduction(sim, smp__sim_stage(sim, rank, a->chunk), &s->start_us[rank][i],
+                                   &s->end_us[rank][i]);
             else if (a->kind == SMP_ACTION_GATHER)
                 s->end_us[rank][i] = sim->gather[rank][i].end_us;
             else if (a->kind == SMP_ACTION_ALL)

@@ -21,7 +21,8 @@ typedef struct smp_simulation {
     double bubble;  /* idle share of rank time before O, mean over ranks */
     int pipeline;
     double **start_us; /* [pipeline][program n] */
-    double **end_us;   /* R: of the whole reduction; >F, >B: arrival; <F, <B: data is there */
+    double **end_us;   /* R: from the begin of its first bucket to its end; >F, >B: arrival; <F, <B:
+                        data is there */
     double *busy_us;   /* [pipeline] compute and optimizer */
     /* [pipeline] step_us - busy_us, as the sum of its causes: */
     double *idle_us;
@@ -51,6 +52,14 @@ typedef struct smp_simulation_input {
     double optimizer_bytes_per_s; /* <= 0: free */
     smp_precision precision;      /* whose rates tell how much slower one device is than another */
 } smp_simulation_input;
+
+/* The size of buckets (schedule/rules/shard.h) that suits a stage with so many bytes of weights, by
+ * its ring over the replicas: what nothing hides, the last bucket, and the latency of every bucket
+ * are least together. A power of two; 0: one bucket. Needs pipeline, ddp, sharding, graph, cluster
+ * and device of the input. O(ddp). */
+int64_t smp_bucket_bytes(const smp_simulation_input *input, int rank, int64_t weight_bytes);
+/* Can buckets help on any partition? Not where the cores that compute move the data too. */
+bool smp_buckets_help(const smp_cluster *cluster);
 
 /* What I takes of each stage's backward_us, by the share that `costs` say for its ops: [n_stage],
  * in `arena`. O(ops + stages). */

@@ -1,11 +1,14 @@
 /* Reductions of weight gradients, and gathers of sharded weights. A chunk's untied gradients are
- * reduced over the replicas, in a ring, from when all have reached R; sharded, over those of a
- * group, and from A on each part over the groups. A chunk is gathered from when all have reached G.
+ * reduced over the replicas, in a ring, bucket by bucket, from when all have made those of the
+ * bucket in their last backward, or else have reached R; sharded, over those of a group, and from A
+ * on each part over the groups. A chunk is gathered from when all have reached G.
  * A weight tied across stages is exchanged between its holders from when all of them have reached
  * R, every holder sending the accumulators of its uses to every other, and then reduced by itself.
  * A rank has one channel: its reductions go one after the other in the order in which they become
  * possible. */
 #include "schedule/simulate/simulate_state.h"
+
+#include <math.h>
 
 #include "graph/model/op.h"
 
@@ -89,9 +92,15 @@ double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t byt
     return turns_us(input, rank, ring_of_all(input), 2, bytes);
 }
 
-static bool is_sharded(const smp__sim *sim)
+static bool is_sharded(const smp_simulation_input *input)
 {
-    return sim->input->sharding.shard > 1;
+    return input->sharding.shard > 1;
+}
+
+double smp__sim_first_ring_us(const smp_simulation_input *input, int rank, int64_t bytes)
+{
+    return is_sharded(input) ? turns_us(input, rank, ring_of_group(input), 1, bytes)
+                             : smp__sim_ring_us(input, rank, bytes);
 }
 
 /* What every replica has goes once around the ring. */
@@ -183,13 +192,57 @@ static int64_t own_bytes(const smp__sim *sim, int stage)
     return bytes;
 }
 
-static void reduce_bucket(smp__sim *sim, int stage)
+/* A stage's `bytes`, bucket by bucket; of which each rank has a part, if so. */
+static double all_turns_us(const smp__sim *sim, int stage, ring of, int turns, int parts,
+                           int64_t bytes)
 {
-    int rank = sim->crossing.rank_of[stage];
-    double us = is_sharded(sim) ? turns_us(sim->input, rank, ring_of_group(sim->input), 1,
-                                           own_bytes(sim, stage))
-                                : smp__sim_ring_us(sim->input, rank, own_bytes(sim, stage));
-    double end_us = channel_us(sim, rank) + us;
+    const int rank = sim->crossing.rank_of[stage];
+    double us = 0.0;
+    for (int32_t b = sim->bucket_begin[stage]; b < sim->bucket_begin[stage + 1]; b++) {
+        us += turns_us(sim->input, rank, of, turns, (sim->bucket[b].bytes + parts - 1) / parts);
+        bytes -= sim->bucket[b].bytes;
+    }
+    return us + turns_us(sim->input, rank, of, turns, (bytes + parts - 1) / parts);
+}
+
+void smp__sim_backward(smp__sim *sim, const smp__sim_runner *r, int stage)
+{
+    const int64_t at = (int64_t)r->replica * sim->crossing.flow->n_stage + stage;
+    sim->backward_from_us[at] = r->started_us;
+    sim->backward_to_us[at] = sim->now_us;
+}
+
+/* When all replicas have made the gradients of a bucket. */
+static double made_us(const smp__sim *sim, int stage, double at)
+{
+    double latest_us = 0.0;
+    for (int replica = 0; replica < sim->n_replica; replica++) {
+        const int64_t i = (int64_t)replica * sim->crossing.flow->n_stage + stage;
+        const double from_us = sim->backward_from_us[i], to_us = sim->backward_to_us[i];
+        latest_us = fmax(latest_us, from_us + at * (to_us - from_us));
+    }
+    return at < 1.0 ? latest_us : sim->now_us;
+}
+
+/* All have reached R; when its buckets may have started is told now. */
+static void reduce_buckets(smp__sim *sim, int stage)
+{
+    const int rank = sim->crossing.rank_of[stage];
+    int64_t left = own_bytes(sim, stage);
+    double end_us = 0.0;
+    sim->reduce_from_us[stage] = sim->now_us;
+    for (int replica = 0; replica < sim->n_replica; replica++)
+        end_us = fmax(end_us, runner_at(sim, replica, rank)->channel_free_us);
+    for (int32_t b = sim->bucket_begin[stage]; b < sim->bucket_begin[stage + 1]; b++) {
+        end_us = fmax(end_us, made_us(sim, stage, sim->bucket[b].at));
+        if (b == sim->bucket_begin[stage])
+            sim->reduce_from_us[stage] = fmin(end_us, sim->now_us);
+        end_us += smp__sim_first_ring_us(sim->input, rank, sim->bucket[b].bytes);
+        left -= sim->bucket[b].bytes;
+    }
+    if (left > 0)
+        end_us = fmax(end_us, sim->now_us) + smp__sim_first_ring_us(sim->input, rank, left);
+    end_us = fmax(end_us, sim->now_us);
     stage_reduced(sim, stage, end_us);
     finish(sim, rank, end_us);
 }
@@ -201,8 +254,7 @@ bool smp__sim_all(smp__sim *sim, smp__sim_runner *r, int stage)
         return false;
     if (++sim->all_reached[stage] < sim->n_replica)
         return true;
-    double us = turns_us(sim->input, r->rank, ring_across(sim->input), 2,
-                         (own_bytes(sim, stage) + group - 1) / group);
+    double us = all_turns_us(sim, stage, ring_across(sim->input), 2, group, own_bytes(sim, stage));
     sim->all_end_us[stage] = channel_us(sim, r->rank) + us;
     finish(sim, r->rank, sim->all_end_us[stage]);
     return true;
@@ -215,8 +267,8 @@ void smp__sim_gather_weights(smp__sim *sim, smp__sim_runner *r, int chunk)
     r->gathered_us[chunk] = -1.0;
     if (++at->reached < sim->n_replica)
         return;
-    at->end_us = channel_us(sim, r->rank) + turns_us(sim->input, r->rank, ring_of_group(sim->input),
-                                                     1, sim->input->weight_bytes[stage]);
+    at->end_us = channel_us(sim, r->rank) + all_turns_us(sim, stage, ring_of_group(sim->input), 1,
+                                                         1, sim->input->weight_bytes[stage]);
     for (int replica = 0; replica < sim->n_replica; replica++) {
         smp__sim_runner *other = runner_at(sim, replica, r->rank);
         other->channel_free_us = other->gathered_us[chunk] = at->end_us;
@@ -252,7 +304,7 @@ static void reduce_tie(smp__sim *sim, int tie)
 void smp__sim_reduce(smp__sim *sim, int stage)
 {
     if (++sim->bucket_reached[stage] == sim->n_replica)
-        reduce_bucket(sim, stage);
+        reduce_buckets(sim, stage);
     for (int i = sim->tie_begin[stage]; i < sim->tie_begin[stage + 1]; i++) {
         int tie = sim->tie_list[i];
         const smp_tie *t = &sim->crossing.flow->tie[tie];
@@ -277,7 +329,7 @@ int64_t smp__sim_rank_bytes(const smp__sim *sim, int rank)
 static smp_status create_gathers(smp__sim *sim)
 {
     const size_t n_rank = (size_t)sim->crossing.n_rank, chunks = (size_t)sim->crossing.chunks;
-    if (!is_sharded(sim))
+    if (!is_sharded(sim->input))
         return SMP_OK;
     sim->gather = SMP_ARENA_NEW(sim->arena, smp__sim_gather *, n_rank);
     sim->all_reached = SMP_ARENA_NEW(sim->arena, int, (size_t)sim->crossing.flow->n_stage);
@@ -305,11 +357,16 @@ smp_status smp__sim_reduce_init(smp__sim *sim)
     for (int tie = 0; tie < flow->n_tie; tie++)
         n_held += (size_t)(flow->tie[tie].holder_end - flow->tie[tie].holder_begin);
     sim->bucket_reached = SMP_ARENA_NEW(sim->arena, int, n_stage);
+    sim->reduce_from_us = SMP_ARENA_NEW(sim->arena, double, n_stage);
     sim->reduce_end_us = SMP_ARENA_NEW(sim->arena, double, n_stage);
     sim->tie_begin = SMP_ARENA_NEW(sim->arena, int, n_stage + 2);
     sim->tie_list = SMP_ARENA_NEW(sim->arena, int, n_held);
     sim->tie_reached = SMP_ARENA_NEW(sim->arena, int, (size_t)flow->n_tie);
-    if (!sim->bucket_reached || !sim->reduce_end_us || !sim->tie_begin || !sim->tie_list ||
+    const size_t n_backward = (size_t)sim->n_replica * n_stage;
+    sim->backward_from_us = SMP_ARENA_NEW(sim->arena, double, n_backward);
+    sim->backward_to_us = SMP_ARENA_NEW(sim->arena, double, n_backward);
+    if (!sim->bucket_reached || !sim->reduce_from_us || !sim->reduce_end_us ||
+        !sim->backward_from_us || !sim->backward_to_us || !sim->tie_begin || !sim->tie_list ||
         !sim->tie_reached)
         return SMP_ERR_NO_MEMORY;
     /* Counting sort by stage: starts one place late, so that filling moves them into place. */
@@ -323,12 +380,13 @@ smp_status smp__sim_reduce_init(smp__sim *sim)
         for (int32_t i = flow->tie[tie].holder_begin; i < flow->tie[tie].holder_end; i++)
             sim->tie_list[begin[flow->holder[i]]++] = tie;
     for (int i = 0; i < sim->n_runner; i++)
-        sim->runner[i].reductions_left = (is_sharded(sim) ? 2 : 1) * sim->crossing.chunks;
+        sim->runner[i].reductions_left = (is_sharded(sim->input) ? 2 : 1) * sim->crossing.chunks;
     for (int tie = 0; tie < flow->n_tie; tie++)
         for (int32_t i = flow->tie[tie].holder_begin; i < flow->tie[tie].holder_end; i++)
             if (!is_repeated(sim, tie, i))
                 for (int replica = 0; replica < sim->n_replica; replica++)
                     runner_at(sim, replica, sim->crossing.rank_of[flow->holder[i]])
                         ->reductions_left++;
+    SMP_TRY(smp__sim_buckets(sim));
     return create_gathers(sim);
 }

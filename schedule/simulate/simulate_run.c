@@ -127,6 +127,8 @@ static bool step_compute(smp__sim *sim, int runner, const smp_action *a)
         r->compute_us += sim->now_us - r->started_us;
         if (sim->now_us > sim->compute_end_us[r->replica])
             sim->compute_end_us[r->replica] = sim->now_us;
+        if (a->kind == SMP_ACTION_B || a->kind == SMP_ACTION_W)
+            smp__sim_backward(sim, r, smp__sim_stage(sim, r->rank, a->chunk));
         record_end(sim, r, sim->now_us);
         return true;
     }

@@ -1,4 +1,5 @@
-/* The simulator while it runs; shared by simulate.c, simulate_run.c and simulate_reduce.c.
+/* The simulator while it runs; shared by simulate.c, simulate_run.c, simulate_reduce.c and
+ * simulate_buckets.c.
  *
  * Of the replicas those are simulated that count (profile/replicas.h), so of equal ones one; but
  * all of them if ranks share cores: which ranks of a node compute at the same time depends on all.
@@ -42,6 +43,13 @@ typedef struct smp__sim_gather {
     double end_us;
 } smp__sim_gather;
 
+/* A bucket of a stage's gradients: simulate_buckets.c. */
+typedef struct smp__sim_bucket {
+    int64_t bytes;
+    int32_t first_op; /* of the ops with its weights */
+    double at;        /* share of the last backward that is done when its gradients are */
+} smp__sim_bucket;
+
 /* A core runs one runner at a time, which keeps it until it has to wait, or its slice is over and
  * another one wants it. Then the one that has waited longest gets it. */
 typedef struct smp__sim_core {
@@ -81,8 +89,13 @@ typedef struct smp__sim {
     int n_link;
     double *link_free_us; /* [n_replica * n_link] */
     /* reductions */
+    int32_t *bucket_begin;    /* [n_stage + 1] */
+    smp__sim_bucket *bucket;  /* of each stage in order; what else it has goes at R */
+    double *backward_from_us; /* [n_replica * n_stage] the last backward action, or W; */
+    double *backward_to_us;   /* its end */
     int *bucket_reached;      /* [n_stage] runners that stand behind R */
-    double *reduce_end_us;    /* [n_stage] of its bucket and its ties */
+    double *reduce_from_us;   /* [n_stage] of its first bucket; */
+    double *reduce_end_us;    /* of all and its ties */
     int *tie_begin;           /* [n_stage + 1] into tie_list: ties held by a stage */
     int *tie_list;            /* */
     int *tie_reached;         /* [n_tie] */
@@ -100,8 +113,13 @@ smp_status smp__sim_run(smp__sim *sim);
 /* The runner may go on at now_us. */
 void smp__sim_wake(smp__sim *sim, int runner);
 
+/* simulate_buckets.c */
+smp_status smp__sim_buckets(smp__sim *sim);
+
 /* simulate_reduce.c */
 smp_status smp__sim_reduce_init(smp__sim *sim);
+/* A runner's B or W of a stage ends now. */
+void smp__sim_backward(smp__sim *sim, const smp__sim_runner *r, int stage);
 /* A runner has reached R of a stage; G; A, where it stays until R's reduction is done: is it? */
 void smp__sim_reduce(smp__sim *sim, int stage);
 void smp__sim_gather_weights(smp__sim *sim, smp__sim_runner *r, int chunk);
@@ -117,6 +135,8 @@ int64_t smp__sim_rank_bytes(const smp__sim *sim, int rank);
 /* A ring all-reduce over the replicas of a rank: 2(d-1) steps of a d-th of the bytes, over the
  * slowest link of the ring. */
 double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t bytes);
+/* What the ring takes that gradients go through at first: of the shard group, or of all. */
+double smp__sim_first_ring_us(const smp_simulation_input *input, int rank, int64_t bytes);
 /* Adds, by stage, what sums over replicas in the middle of its operators take (smp_op_joint). */
 void smp__sim_joint_us(const smp_simulation_input *input, double *forward_us, double *backward_us);
 

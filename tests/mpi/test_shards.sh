@@ -6,29 +6,44 @@
 source "$(dirname "${BASH_SOURCE[0]}")/training.sh"
 write_models
 
-# shards MODEL NAME STAGES:DDP:SHARD:WHAT:SCHEDULE:CHUNKS:RECOMPUTE...: 4 micro-batches of 2 in 4 blocks.
+# shards MODEL NAME STAGES:DDP:SHARD:WHAT:SCHEDULE:CHUNKS:RECOMPUTE:BUCKETS...: 4 micro-batches of 2 in 4
+# blocks.
 shards() {
-    local model=$1 name=$2 stages ddp shard what schedule chunks redo way
+    local model=$1 name=$2 stages ddp shard what schedule chunks redo bucket way
     shift 2
     plan one.yaml "$model" 1 1 1 simple 1 4 2 none --gradient-blocks 4
     train one.yaml 1 "$name"
     for way in "$@"; do
-        IFS=: read -r stages ddp shard what schedule chunks redo <<<"$way"
+        IFS=: read -r stages ddp shard what schedule chunks redo bucket <<<"$way"
         plan shards.yaml "$model" $((stages * ddp)) "$stages" "$ddp" "$schedule" "$chunks" \
-            $((4 / ddp)) 2 "$redo" --gradient-blocks 4 --shard "$shard" --shard-what "$what"
-        expect_match shards.yaml "shard: $shard, shard_what: $what"
+            $((4 / ddp)) 2 "$redo" --gradient-blocks 4 --shard "$shard" --shard-what "$what" \
+            --bucket-bytes "$bucket"
+        [ "$shard" = 1 ] || expect_match shards.yaml "shard: $shard, shard_what: $what"
+        [ "$bucket" = none ] || expect_match shards.yaml "bucket_bytes: "
         train shards.yaml $((stages * ddp)) other
         expect_equal "$way: replicas" "$(wc -l <other.weights | tr -d ' ')" "$ddp"
         sort -u -o other.weights other.weights
         same other "$name"
     done
 }
-ways=(1:4:2:optimizer:simple:1:none 1:4:4:weights:breadth-first:4:none 1:4:2:weights:breadth-first:3:all
-    1:2:2:gradients:simple:2:none 2:2:2:weights:interleaved:2:none 2:2:2:optimizer:zero-bubble:1:all
-    2:2:2:gradients:interleaved:2:all 1:4:4:gradients:simple:1:none)
+ways=(1:4:2:optimizer:simple:1:none:4KiB 1:4:4:weights:breadth-first:4:none:none
+    1:4:2:weights:breadth-first:3:all:16KiB 1:2:2:gradients:simple:2:none:2KiB
+    2:2:2:weights:interleaved:2:none:8KiB 2:2:2:optimizer:zero-bubble:1:all:4KiB
+    2:2:2:gradients:interleaved:2:all:none 1:4:4:gradients:simple:1:none:1KiB
+    1:4:1:optimizer:simple:1:none:4KiB 2:2:1:optimizer:zero-bubble:1:none:1KiB)
 shards "$SMP_EXAMPLES/gpt-tiny.yaml" gpt "${ways[@]}"
 shards residual.yaml residual "${ways[@]}"
 shards ties.yaml ties "${ways[@]}"
+
+# However far ahead weights are gathered: as in shards() above, whose `ties` is the last.
+for ahead in 0 2; do
+    plan ahead.yaml ties.yaml 4 1 4 breadth-first 4 1 2 none --gradient-blocks 4 --shard 4 \
+        --shard-what weights --prefetch "$ahead"
+    expect_match ahead.yaml "prefetch: $ahead"
+    train ahead.yaml 4 other
+    sort -u -o other.weights other.weights
+    same other ties
+done
 
 # Checkpoints: from any into any, and evaluations of what only parts of are here.
 resume() { # plan ranks name steps [option...]

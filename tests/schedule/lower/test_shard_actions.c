@@ -25,19 +25,25 @@ static void assert_same_but_for_shards(const smp_program *with, const smp_progra
     assert_int_equal(k, without->n);
 }
 
-/* Of a compute action: the chunk of the next run; -1: it is of the last. */
-static int next_run(const smp_program *program, int64_t at)
+/* Is the chunk that of a compute action's run or of one of the next `ahead`? */
+static bool is_near(const smp_program *program, int64_t at, int ahead, int chunk)
 {
-    for (int64_t i = at + 1; i < program->n; i++)
-        if (smp_action_is_compute(program->action[i].kind) &&
-            program->action[i].chunk != program->action[at].chunk)
-            return program->action[i].chunk;
-    return -1;
+    int32_t run = program->action[at].chunk;
+    if (run == chunk)
+        return true;
+    for (int64_t i = at + 1; i < program->n && ahead > 0; i++)
+        if (smp_action_is_compute(program->action[i].kind) && program->action[i].chunk != run) {
+            run = program->action[i].chunk;
+            ahead--;
+            if (run == chunk)
+                return true;
+        }
+    return false;
 }
 
-/* At every compute action the weights of its run and of the next one are held, and no others; what
- * is gathered was not dropped since the last one. */
-static void assert_two_runs_are_held(const smp_program *program)
+/* At every compute action the weights of its run and of the next `ahead` are held, and no others;
+ * what is gathered was not dropped since the last one. */
+static void assert_runs_are_held(const smp_program *program, int ahead)
 {
     bool held[MAX_CHUNKS] = {false}, dropped[MAX_CHUNKS] = {false};
     for (int64_t i = 0; i < program->n; i++) {
@@ -52,8 +58,8 @@ static void assert_two_runs_are_held(const smp_program *program)
             held[a->chunk] = !held[a->chunk];
         }
         for (int c = 0; smp_action_is_compute(a->kind) && c < MAX_CHUNKS; c++)
-            assert_int_equal(held[c], c == a->chunk || c == next_run(program, i));
-        assert_true(held[0] + held[1] + held[2] + held[3] <= 2);
+            assert_int_equal(held[c], is_near(program, i, ahead, c));
+        assert_true(held[0] + held[1] + held[2] + held[3] <= ahead + 1);
     }
     for (int c = 0; c < MAX_CHUNKS; c++)
         assert_false(held[c]);
@@ -110,7 +116,7 @@ static void check_programs(const made_plan *without, const made_plan *with)
         const smp_program *program = &with->program[rank];
         assert_same_but_for_shards(program, &without->program[rank]);
         if (weights)
-            assert_two_runs_are_held(program);
+            assert_runs_are_held(program, plan->sharding.prefetch);
         else if (plan->training)
             assert_gathered_once(program, plan->chunks);
         else
@@ -130,7 +136,8 @@ static void check_shape(const smp_schedule_kind *kind, const smp_schedule_shape 
             made_plan_stages(&with, kind->name, shape->pipeline, shape->chunks, shape->microbatches,
                              shape->training, made_skips);
             with.plan.ddp = shard;
-            with.plan.sharding = (smp_sharding){shard, (smp_shard_what)what};
+            with.plan.sharding = (smp_sharding){
+                .shard = shard, .what = (smp_shard_what)what, .prefetch = shape->sharding.prefetch};
             made_plan_lower(&with);
             check_programs(&without, &with);
             made_plan_free(&with);
@@ -148,7 +155,7 @@ static void test_shard_actions_of_random_shapes(void **state)
                                           .chunks = 1 + (int)fixture_below(&random, MAX_CHUNKS),
                                           .microbatches = 1 + (int)fixture_below(&random, 9),
                                           .training = fixture_chance(&random, 75),
-                                          .sharding = {1, SMP_SHARD_OPTIMIZER}};
+                                          .sharding = {.prefetch = (int)fixture_below(&random, 4)}};
         for (int i = 0; smp_schedules()[i]; i++)
             if (smp_schedule_check(smp_schedules()[i], &shape) == SMP_OK) {
                 check_shape(smp_schedules()[i], &shape);
@@ -159,12 +166,12 @@ static void test_shard_actions_of_random_shapes(void **state)
 }
 
 static void assert_rank_0(const char *schedule, int chunks, int microbatches, bool training,
-                          smp_shard_what what, const char *expected)
+                          smp_shard_what what, int prefetch, const char *expected)
 {
     made_plan made;
     made_plan_stages(&made, schedule, 1, chunks, microbatches, training, made_chain);
     made.plan.ddp = 2;
-    made.plan.sharding = (smp_sharding){2, what};
+    made.plan.sharding = (smp_sharding){.shard = 2, .what = what, .prefetch = prefetch};
     made_plan_lower(&made);
     assert_program(&made.program[0], expected);
     made_plan_free(&made);
@@ -173,13 +180,20 @@ static void assert_rank_0(const char *schedule, int chunks, int microbatches, bo
 static void test_shard_actions_by_hand(void **state)
 {
     (void)state;
-    assert_rank_0("breadth-first", 2, 2, true, SMP_SHARD_GRADIENTS,
+    assert_rank_0("breadth-first", 2, 2, true, SMP_SHARD_GRADIENTS, 1,
                   "G.0 G.1 F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 R.1 B0.0 B1.0 A.1 R.0 A.0 O");
-    assert_rank_0("breadth-first", 2, 2, true, SMP_SHARD_WEIGHTS,
+    assert_rank_0("breadth-first", 2, 2, true, SMP_SHARD_WEIGHTS, 1,
                   "G.0 G.1 F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 D.1 R.1 B0.0 B1.0 D.0 A.1 R.0 A.0 O");
-    assert_rank_0("breadth-first", 3, 1, false, SMP_SHARD_WEIGHTS,
+    assert_rank_0("breadth-first", 3, 1, false, SMP_SHARD_WEIGHTS, 1,
                   "G.0 G.1 F0.0 D.0 G.2 F0.1 D.1 F0.2 D.2");
-    assert_rank_0("breadth-first", 2, 1, false, SMP_SHARD_GRADIENTS, "F0.0 F0.1");
+    assert_rank_0("breadth-first", 3, 1, false, SMP_SHARD_WEIGHTS, 0,
+                  "G.0 F0.0 D.0 G.1 F0.1 D.1 G.2 F0.2 D.2");
+    assert_rank_0("breadth-first", 3, 1, true, SMP_SHARD_WEIGHTS, 0,
+                  "G.0 F0.0 D.0 G.1 F0.1 D.1 G.2 F0.2 B0.2 D.2 R.2 G.1 B0.1 D.1 A.2 R.1 G.0 B0.0 "
+                  "D.0 A.1 R.0 A.0 O");
+    assert_rank_0("breadth-first", 4, 1, false, SMP_SHARD_WEIGHTS, 2,
+                  "G.0 G.1 G.2 F0.0 D.0 G.3 F0.1 D.1 F0.2 D.2 F0.3 D.3");
+    assert_rank_0("breadth-first", 2, 1, false, SMP_SHARD_GRADIENTS, 1, "F0.0 F0.1");
 }
 
 int main(void)

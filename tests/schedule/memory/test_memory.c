@@ -160,7 +160,7 @@ static void check_permanent(const job *j, int rank)
             end = param->at + j->graph->param[param->param].elements;
         }
         assert_true(end <= region->elements && region->elements < end + 16);
-        assert_true(!region->part_weight && !region->part_grad);
+        assert_true(!memory->part_weight && !region->part_grad);
         TAKE(region->weight, bytes)
         TAKE(region->state[0], bytes)
         assert_int_equal(-1, region->state[1]);

@@ -39,7 +39,11 @@ static void open_job(job *j, uint64_t seed)
         .pipeline = 1 + (int)fixture_below(&random, MOST_RANKS),
         .chunks = 1 + (int)fixture_below(&random, 3),
         .training = fixture_chance(&random, 80),
-        .sharding = {shard, (smp_shard_what)fixture_below(&random, SMP_SHARD_WEIGHTS + 1)}};
+        .sharding = {.shard = shard,
+                     .what = (smp_shard_what)fixture_below(&random, SMP_SHARD_WEIGHTS + 1)}};
+    j->shape.sharding.prefetch = (int)fixture_below(&random, 3);
+    if (fixture_chance(&random, 60))
+        j->shape.sharding.bucket_bytes = 4 * fixture_below(&random, 8 * SMP_PIECE_ELEMENTS);
     j->shape.microbatches = j->shape.pipeline * (1 + (int)fixture_below(&random, 3)) * j->blocks;
     const smp_schedule_kind *kind = fixture_schedule(&random, &j->shape);
     const int n_stage = j->shape.pipeline * j->shape.chunks;
@@ -112,18 +116,50 @@ static bool may_cut(const job *j, const smp_memory_rank *memory, int32_t region,
 static void check_cuts(const job *j, const smp_memory_rank *memory)
 {
     const int parts = j->shape.sharding.shard;
+    int64_t held[8] = {0}, elements = 0; /* of the chunk so far: of each member, and all */
+    int begins = 0;
     for (int32_t i = 0; i < memory->n_region; i++) {
         const smp_memory_region *region = &memory->region[i];
-        int64_t most = 0;
         assert_int_equal(region->cut[0], 0);
         assert_int_equal(region->cut[parts], region->elements);
+        begins = region->param >= 0 || i == memory->chunk_region[region->chunk] ? 0 : begins;
+        elements = region->elements + (begins > 0 ? elements : 0);
         for (int p = 0; p < parts; p++) {
             const int64_t part = region->cut[p + 1] - region->cut[p];
             assert_true(part >= 0 && may_cut(j, memory, i, region->cut[p]));
-            most = part > most ? part : most;
+            assert_int_equal(region->at[p], begins > 0 ? held[p] : 0);
+            held[p] = region->at[p] + part;
+            assert_true(held[p] <=
+                        elements / parts + 1 + 2 * (SMP_PIECE_ELEMENTS + SMP_BUFFER_ALIGN));
         }
-        assert_int_equal(region->most, most);
-        assert_true(most <= region->elements / parts + 1 + SMP_PIECE_ELEMENTS + SMP_BUFFER_ALIGN);
+        begins++;
+    }
+}
+
+/* The weights of a chunk with one use, from the last on, in buckets that are full but for the
+ * last one; side by side in memory. */
+static void check_buckets(const job *j, const smp_memory_rank *memory)
+{
+    const int64_t limit = j->shape.sharding.bucket_bytes;
+    for (int c = 0; c < j->shape.chunks; c++) {
+        int32_t below = INT32_MAX; /* the lowest weight of the bucket before */
+        int64_t at = 0;
+        for (int32_t i = memory->chunk_region[c]; i < memory->chunk_region[c + 1]; i++) {
+            int64_t bytes = 0, first = 0;
+            int32_t lowest = below;
+            for (int32_t k = memory->n_param - 1; k >= 0; k--)
+                if (memory->param[k].region == i) {
+                    assert_true(memory->param[k].param < below);
+                    lowest = memory->param[k].param;
+                    first = 4 * j->f.graph.param[lowest].elements;
+                    bytes += first;
+                }
+            assert_int_equal(memory->region[i].in_chunk, at);
+            assert_true(limit == 0 || bytes - first < limit); /* without its last it was not full */
+            assert_true(i + 1 == memory->chunk_region[c + 1] || (limit > 0 && bytes >= limit));
+            below = lowest;
+            at += memory->region[i].elements;
+        }
     }
 }
 
@@ -243,7 +279,7 @@ static void check_places(const job *j, const smp_memory_rank *memory)
  * Accumulators of other blocks, and those of weights with several uses, are not counted. */
 static void check_saved(const job *j, const smp_memory_rank *memory)
 {
-    const smp_sharding none = {1, SMP_SHARD_OPTIMIZER}, sharding = j->shape.sharding;
+    const smp_sharding none = {.shard = 1}, sharding = j->shape.sharding;
     smp_memory_rank *whole = plan_rank(j, memory->rank, none);
     int64_t elements = 0;
     for (int32_t i = 0; i < memory->n_region; i++)
@@ -253,7 +289,7 @@ static void check_saved(const job *j, const smp_memory_rank *memory)
                            (double)elements;
     const double saved = (double)(whole->fixed_bytes - memory->fixed_bytes);
     const double padding = 16.0 * memory->n_region * (SMP_PIECE_ELEMENTS + 64.0 * j->ddp);
-    if (j->blocks == 1 && memory->n_region == j->shape.chunks)
+    if (j->blocks == 1 && memory->n_region == memory->chunk_region[j->shape.chunks])
         assert_true(saved >= counted - padding && saved <= counted + padding);
     smp_memory_destroy(whole);
 }
@@ -267,6 +303,7 @@ static void test_memory_of_shards(void **state)
         for (int rank = 0; rank < j.shape.pipeline; rank++) {
             smp_memory_rank *memory = plan_rank(&j, rank, j.shape.sharding);
             check_cuts(&j, memory);
+            check_buckets(&j, memory);
             check_places(&j, memory);
             check_saved(&j, memory);
             smp_memory_destroy(memory);

@@ -30,7 +30,7 @@ static void test_simulate_rings_of_groups(void **state)
     setting s;
     made_plan made;
     open_one_rank(&s, &made, 1, 1, true, "G.0 F0.0 B0.0 R.0 A.0 O", 4,
-                  (smp_sharding){2, SMP_SHARD_OPTIMIZER});
+                  (smp_sharding){.shard = 2, .what = SMP_SHARD_OPTIMIZER});
     assert_step(&s.input, 500 + 1 + 2 + 500 + 2 * 250);
     s.cluster.nodes = 2; /* a group in each: the sums across take the slower link */
     s.cluster.devices_per_node = 2;
@@ -48,14 +48,14 @@ static void test_simulate_gathers_ahead(void **state)
     setting s;
     made_plan made;
     open_one_rank(&s, &made, 2, 2, false, "G.0 G.1 F0.0 F1.0 D.0 F0.1 F1.1 D.1", 2,
-                  (smp_sharding){2, SMP_SHARD_WEIGHTS});
+                  (smp_sharding){.shard = 2, .what = SMP_SHARD_WEIGHTS});
     s.forward_us[0] = s.forward_us[1] = 300;
     assert_step(&s.input, 500 + 4 * 300);
     s.forward_us[0] = 100;
     assert_step(&s.input, 500 + 500 + 2 * 300);
     made_plan_free(&made);
     open_one_rank(&s, &made, 2, 2, false, "G.0 F0.0 F1.0 D.0 G.1 F0.1 F1.1 D.1", 2,
-                  (smp_sharding){2, SMP_SHARD_WEIGHTS});
+                  (smp_sharding){.shard = 2, .what = SMP_SHARD_WEIGHTS});
     s.forward_us[0] = s.forward_us[1] = 300;
     assert_step(&s.input, 500 + 600 + 500 + 600);
     made_plan_free(&made);

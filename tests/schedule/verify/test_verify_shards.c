@@ -167,11 +167,12 @@ static void test_verify_every_edit_of_shards(void **state)
     for (int i = 0; smp_schedules()[i]; i++)
         for (size_t k = 0; k < sizeof size / sizeof size[0]; k++)
             for (int what = 0; what <= SMP_SHARD_WEIGHTS; what++) {
-                const smp_schedule_shape shape = {.pipeline = size[k].pipeline,
-                                                  .chunks = size[k].chunks,
-                                                  .microbatches = size[k].microbatches,
-                                                  .training = size[k].training,
-                                                  .sharding = {2, (smp_shard_what)what}};
+                const smp_schedule_shape shape = {
+                    .pipeline = size[k].pipeline,
+                    .chunks = size[k].chunks,
+                    .microbatches = size[k].microbatches,
+                    .training = size[k].training,
+                    .sharding = {.shard = 2, .what = (smp_shard_what)what}};
                 if (smp_shards(shape.sharding, (smp_shard_what)what, shape.training) &&
                     smp_schedule_check(smp_schedules()[i], &shape) == SMP_OK)
                     check_edits(smp_schedules()[i], &shape);
