@@ -6,14 +6,16 @@
 #include <stdlib.h>
 
 #include "exec/transport/reduce_blocks.h"
+#include "exec/transport/throttle.h"
 #include "exec/transport/transport.h"
 
-typedef enum reduction_state { QUEUED, SCATTERING, GATHERING, DONE } reduction_state;
+typedef enum reduction_state { QUEUED, SCATTERING, GATHERING, MOVED, DONE } reduction_state;
 
 struct smp_reduction {
     smp_sum sum;
     int64_t done; /* elements of every part, or all it has */
     reduction_state state;
+    smp__late_sum late;
     smp_reduction *next;
 };
 
@@ -21,6 +23,7 @@ typedef struct mpi_context {
     smp_comm *comm;
     int *peer; /* [n_lane] */
     smp__blocks blocks[SMP_N_REACH];
+    smp__throttle throttle;
     smp_reduction *head, *tail; /* not done, in order; only the head is in flight */
     smp_reduction *free;        /* unused ones of the pool */
     smp_reduction pool[];
@@ -40,6 +43,7 @@ static void mpi_close(void *context)
     mpi_context *mpi = context;
     if (mpi) {
         free(mpi->peer);
+        smp__throttle_close(&mpi->throttle);
         for (int i = 0; i < SMP_N_REACH; i++)
             smp__blocks_close(&mpi->blocks[i]);
     }
@@ -66,7 +70,7 @@ static smp_status mpi_open(const smp_transport_options *options, void **context)
         mpi->free = &mpi->pool[i];
     }
     const MPI_Comm reach[SMP_N_REACH] = {comm->ddp, comm->shard, comm->across};
-    smp_status status = SMP_OK;
+    smp_status status = smp__throttle_open(&mpi->throttle);
     for (int i = 0; i < SMP_N_REACH && status == SMP_OK; i++)
         status = smp__blocks_open(&mpi->blocks[i], reach[i]);
     if (status == SMP_OK)
@@ -86,6 +90,9 @@ static smp_status mpi_send(void *context, int lane, int64_t tag, const void *dat
 {
     mpi_context *mpi = context;
     MPI_Request handle;
+    if (mpi->throttle.bytes_per_s > 0.0)
+        return smp__throttle_send(&mpi->throttle, data, (int)bytes, mpi->peer[lane], (int)tag,
+                                  mpi->comm->pipeline, request);
     SMP_TRY(smp__comm_check(MPI_Isend(data, (int)bytes, MPI_BYTE, mpi->peer[lane], (int)tag,
                                       mpi->comm->pipeline, &handle),
                             "MPI_Isend"));
@@ -107,11 +114,10 @@ static smp_status mpi_receive(void *context, int lane, int64_t tag, void *data, 
 
 static smp_status mpi_test(void *context, smp_request *request, bool *done)
 {
-    (void)context;
-    if (!request->active) {
-        *done = true;
+    SMP_TRY(smp__throttle_progress(&((mpi_context *)context)->throttle));
+    *done = !request->active;
+    if (*done || !request->handle) /* a throttled send has not begun */
         return SMP_OK;
-    }
     MPI_Request handle = (MPI_Request)request->handle;
     int flag = 0;
     SMP_TRY(smp__comm_check(MPI_Test(&handle, &flag, MPI_STATUS_IGNORE), "MPI_Test"));
@@ -121,15 +127,14 @@ static smp_status mpi_test(void *context, smp_request *request, bool *done)
     return SMP_OK;
 }
 
-/* What is left of the longest part. */
-static int64_t left_of(const smp_reduction *reduction, int members)
+static int64_t longest_part(const smp_reduction *reduction, int members)
 {
     const int64_t *cut = reduction->sum.cut;
     int64_t most = 0;
     for (int i = 0; i < members; i++)
         if (cut[i + 1] - cut[i] > most)
             most = cut[i + 1] - cut[i];
-    return most - reduction->done;
+    return most;
 }
 
 /* The next piece of a reduction: a block of each part. */
@@ -148,6 +153,13 @@ static smp_status start_piece(mpi_context *mpi, smp_reduction *reduction)
                               : smp__blocks_gather(b, reduction->sum.data);
 }
 
+static smp_status begin(mpi_context *mpi, smp_reduction *reduction)
+{
+    SMP_TRY(smp__throttle_begin(&mpi->throttle, mpi->blocks[reduction->sum.reach].comm,
+                                &reduction->late));
+    return start_piece(mpi, reduction);
+}
+
 static smp_status start_gather(smp__blocks *b, smp_reduction *reduction)
 {
     reduction->state = GATHERING;
@@ -162,10 +174,11 @@ static smp_status advance(mpi_context *mpi)
     if (!head)
         return SMP_OK;
     if (head->state == QUEUED)
-        return start_piece(mpi, head);
+        return begin(mpi, head);
     smp__blocks *b = &mpi->blocks[head->sum.reach];
-    bool done;
-    SMP_TRY(smp__blocks_test(b, &done));
+    bool done = head->state == MOVED;
+    if (!done)
+        SMP_TRY(smp__blocks_test(b, &done));
     if (!done)
         return SMP_OK;
     if (head->state == SCATTERING) {
@@ -173,13 +186,19 @@ static smp_status advance(mpi_context *mpi)
         if (head->sum.gather)
             return start_gather(b, head);
     }
-    if (left_of(head, b->members) > 0)
+    const int64_t most = longest_part(head, b->members);
+    if (head->done < most)
         return start_piece(mpi, head);
+    head->state = MOVED;
+    SMP_TRY(smp__throttle_arrived(&mpi->throttle, &head->late, head->sum.add + head->sum.gather,
+                                  4 * most * (b->members - 1), &done));
+    if (!done)
+        return SMP_OK;
     head->state = DONE;
     mpi->head = head->next;
     if (!mpi->head)
         mpi->tail = NULL;
-    return mpi->head ? start_piece(mpi, mpi->head) : SMP_OK;
+    return mpi->head ? begin(mpi, mpi->head) : SMP_OK;
 }
 
 static smp_status mpi_progress(void *context)
@@ -188,6 +207,7 @@ static smp_status mpi_progress(void *context)
     int found = 0; /* a tag never sent: a probe lets MPI move what is in flight */
     SMP_TRY(smp__comm_check(
         MPI_Iprobe(MPI_ANY_SOURCE, 0, mpi->comm->notice, &found, MPI_STATUS_IGNORE), "MPI_Iprobe"));
+    SMP_TRY(smp__throttle_progress(&mpi->throttle));
     return advance(mpi);
 }
 
@@ -201,6 +221,7 @@ static smp_status mpi_reduce(void *context, const smp_sum *sum, smp_reduction **
                         "more reductions at once than the transport was opened for");
     mpi->free = reduction->next;
     *reduction = (smp_reduction){.sum = *sum};
+    smp__throttle_ask(&mpi->throttle, &reduction->late);
     *out = reduction;
     if (members == 1 || sum->cut[members] == sum->cut[0]) { /* nothing to do */
         reduction->state = DONE;
@@ -211,7 +232,7 @@ static smp_status mpi_reduce(void *context, const smp_sum *sum, smp_reduction **
     else
         mpi->head = reduction;
     mpi->tail = reduction;
-    return mpi->head == reduction ? start_piece(mpi, reduction) : SMP_OK;
+    return mpi->head == reduction ? begin(mpi, reduction) : SMP_OK;
 }
 
 static smp_status mpi_reduce_test(void *context, smp_reduction **reduction, bool *done)
