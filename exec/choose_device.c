@@ -169,11 +169,6 @@ smp_status smp__choose_transport(smp *s)
 {
     s->transport = smp_transport_choose(&s->comm, s->device, s->device_context, s->transport_note,
                                         sizeof(s->transport_note));
-    if (s->transport && s->comm.shard_size > 1 && !s->transport->parts)
-        return smp_fail(SMP_ERR_INPUT,
-                        "the plan shards states over %d replicas, which transport '%s' cannot do "
-                        "yet: use --device cpu, or a plan without --shard",
-                        s->comm.shard_size, s->transport->name);
     if (s->transport)
         return SMP_OK;
     if (s->comm.failed)

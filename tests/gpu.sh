@@ -101,8 +101,25 @@ split_equally() {
         END { print NR " steps, CPU and GPU differ by " worst; exit !(NR == 50 && worst <= 1e-3) }'
 }
 
+# Two replicas that share the card, with whole states and with all of them in shards: equal weights.
+shard_equally() {
+    local name options
+    for name in whole shards; do
+        options=(--chunks 1 --pipeline interleaved)
+        [ "$name" = whole ] ||
+            options=(--chunks 4 --pipeline breadth-first --shard 2 --shard-what weights --bucket-bytes 256KiB)
+        smp-partition "$top/examples/gpt-tiny.yaml" --cluster "$top/examples/cluster-h200.yaml" -n 2 \
+            --device cuda --stages 1 --ddp 2 --microbatches 2 --microbatch-size 8 "${options[@]}" -o split.yaml &&
+            mpirun -n 2 smp-run split.yaml --device cuda --data book.txt --steps 20 --json --checksum \
+                >"$name.out" || return 1
+        grep -o '"weights": *"[0-9a-f]*"' "$name.out" | sort -u >"$name.weights" || return 1
+    done
+    [ "$(wc -l <whole.weights)" = 1 ] && cmp whole.weights shards.weights
+}
+
 if [[ $parts == *tests* ]]; then
     part 'bits equal on 1, 2, 4 ranks, losses near the CPU' split_equally
+    part 'bits equal with states whole and in shards' shard_equally
     part 'tests labelled gpu' ctest --test-dir "$build" -L gpu --output-on-failure -j 2
     if command -v compute-sanitizer >/dev/null; then
         for tool in memcheck racecheck initcheck synccheck; do

@@ -17,6 +17,8 @@
     X(ncclSend)                                                                                    \
     X(ncclRecv)                                                                                    \
     X(ncclAllReduce)                                                                               \
+    X(ncclReduce)                                                                                  \
+    X(ncclBroadcast)                                                                               \
     X(ncclGroupStart)                                                                              \
     X(ncclGroupEnd)
 

@@ -59,6 +59,19 @@ static smp_status prepare_lane(const smp_lane *from, smp__nccl_lane *l)
     return smp__make_urgent_stream(&l->stream);
 }
 
+static smp_status prepare_sums(smp__nccl_sums *sums, MPI_Comm comm)
+{
+    sums->comm = comm;
+    sums->members = 1;
+    if (comm == MPI_COMM_NULL)
+        return SMP_OK;
+    MPI_Comm_size(comm, &sums->members);
+    MPI_Comm_rank(comm, &sums->own);
+    if (sums->own > 0)
+        return SMP_OK;
+    return smp__nccl_check(NULL, smp__nccl.ncclGetUniqueId(&sums->id), "ncclGetUniqueId");
+}
+
 static smp_status prepare(smp__nccl_context *c, const smp_transport_options *options)
 {
     SMP_TRY(smp__nccl_open());
@@ -76,8 +89,8 @@ static smp_status prepare(smp__nccl_context *c, const smp_transport_options *opt
         c->pool[i].next = c->free;
         c->free = &c->pool[i];
     }
-    if (c->comm->ddp_size > 1 && c->comm->replica == 0)
-        SMP_TRY(smp__nccl_check(NULL, smp__nccl.ncclGetUniqueId(&c->ddp_id), "ncclGetUniqueId"));
+    for (int i = 0; i < SMP_N_REACH; i++)
+        SMP_TRY(prepare_sums(&c->sums[i], smp__transport_reach(c->comm, (smp_reach)i)));
     return smp__make_urgent_stream(&c->reduce);
 }
 
@@ -104,11 +117,11 @@ static smp_status test_exchange(void *context, bool *done)
     return SMP_OK;
 }
 
-/* The senders' ids to the receivers, replica 0's to the other replicas. Both ends of a pair go
- * through their lanes by rising id, so one tag is enough. */
+/* The senders' ids to the receivers, those of the first members to the others. Both ends of a pair
+ * go through their lanes by rising id, so one tag is enough. */
 static smp_status exchange_ids(smp__nccl_context *c)
 {
-    MPI_Request *request = calloc((size_t)c->n_lane + 1, sizeof(*request));
+    MPI_Request *request = calloc((size_t)c->n_lane + SMP_N_REACH, sizeof(*request));
     if (!request)
         return smp_fail_memory((size_t)c->n_lane * sizeof(*request));
     id_exchange exchange = {.request = request};
@@ -120,9 +133,10 @@ static smp_status exchange_ids(smp__nccl_context *c)
                            : MPI_Irecv(&l->id, sizeof(l->id), MPI_BYTE, l->peer, ID_TAG,
                                        c->comm->pipeline, &request[exchange.n++]);
     }
-    if (code == MPI_SUCCESS)
-        code = MPI_Ibcast(&c->ddp_id, sizeof(c->ddp_id), MPI_BYTE, 0, c->comm->ddp,
-                          &request[exchange.n++]);
+    for (int i = 0; code == MPI_SUCCESS && i < SMP_N_REACH; i++)
+        if (c->sums[i].comm != MPI_COMM_NULL)
+            code = MPI_Ibcast(&c->sums[i].id, sizeof(c->sums[i].id), MPI_BYTE, 0, c->sums[i].comm,
+                              &request[exchange.n++]);
     SMP_TRY(smp__comm_check(code, exchange_name)); /* from here on MPI may still use the requests */
     SMP_TRY(smp__comm_wait_until(c->comm, &(smp_wait){.patient = true}, test_exchange,
                                  describe_open, &exchange));
@@ -143,9 +157,12 @@ static smp_status init(smp__nccl_context *c)
         smp__nccl_lane *l = &c->lane[i];
         code = smp__nccl.ncclCommInitRankConfig(&l->nccl, 2, l->id, l->outgoing ? 0 : 1, &few);
     }
-    if (code == ncclSuccess && c->comm->ddp_size > 1)
-        code = smp__nccl.ncclCommInitRankConfig(&c->ddp, c->comm->ddp_size, c->ddp_id,
-                                                c->comm->replica, &more);
+    for (int i = 0; code == ncclSuccess && i < SMP_N_REACH; i++) {
+        smp__nccl_sums *sums = &c->sums[i];
+        if (sums->comm != MPI_COMM_NULL)
+            code = smp__nccl.ncclCommInitRankConfig(&sums->nccl, sums->members, sums->id, sums->own,
+                                                    &more);
+    }
     ncclResult_t end = smp__nccl.ncclGroupEnd(); /* unwatched: all ranks have just agreed to come */
     return smp__nccl_check(NULL, code == ncclSuccess ? end : code, "ncclCommInitRankConfig");
 }
@@ -174,8 +191,10 @@ static smp_status send_first_messages(smp__nccl_context *c)
                            : smp__nccl.ncclRecv(data, 1, ncclInt8, 0, l->nccl, l->stream);
     }
     char *sum = c->scratch + (int64_t)c->n_lane * SCRATCH_BYTES;
-    if (code == ncclSuccess && c->ddp)
-        code = smp__nccl.ncclAllReduce(sum, sum, 1, ncclFloat32, ncclSum, c->ddp, c->reduce);
+    for (int i = 0; code == ncclSuccess && i < SMP_N_REACH; i++)
+        if (c->sums[i].nccl)
+            code = smp__nccl.ncclAllReduce(sum, sum, 1, ncclFloat32, ncclSum, c->sums[i].nccl,
+                                           c->reduce);
     ncclResult_t end = smp__nccl.ncclGroupEnd(); /* unwatched: likewise; ranks connect here */
     SMP_TRY(smp__nccl_check(NULL, code == ncclSuccess ? end : code, "first NCCL messages"));
     return smp__comm_wait_until(c->comm, &(smp_wait){.patient = true}, test_streams, describe_open,
@@ -195,9 +214,11 @@ void smp__nccl_abort(void *context)
             smp__nccl.ncclCommAbort(c->lane[i].nccl);
         c->lane[i].nccl = NULL;
     }
-    if (c->ddp)
-        smp__nccl.ncclCommAbort(c->ddp);
-    c->ddp = NULL;
+    for (int i = 0; i < SMP_N_REACH; i++) {
+        if (c->sums[i].nccl)
+            smp__nccl.ncclCommAbort(c->sums[i].nccl);
+        c->sums[i].nccl = NULL;
+    }
     smp__nccl.ncclGroupEnd();
 }
 
@@ -226,8 +247,9 @@ void smp__nccl_close(void *context)
         close_lane(&c->lane[i]);
     if (c->reduce)
         cudaStreamSynchronize(c->reduce);
-    if (c->ddp)
-        smp__nccl.ncclCommDestroy(c->ddp);
+    for (int i = 0; i < SMP_N_REACH; i++)
+        if (c->sums[i].nccl)
+            smp__nccl.ncclCommDestroy(c->sums[i].nccl);
     for (int i = 0; i < c->n_pool; i++)
         if (c->pool[i].done)
             cudaEventDestroy(c->pool[i].done);

@@ -21,6 +21,14 @@ typedef struct smp__nccl_lane {
     ncclUniqueId id;   /* while opening */
 } smp__nccl_lane;
 
+/* Whom sums of a reach are exchanged with. */
+typedef struct smp__nccl_sums {
+    MPI_Comm comm;   /* the job's; MPI_COMM_NULL: nobody */
+    ncclComm_t nccl; /* NULL: nobody, or after abort */
+    int members, own;
+    ncclUniqueId id; /* while opening */
+} smp__nccl_sums;
+
 typedef struct smp__nccl_context {
     smp_comm *comm;
     const smp_device *device;
@@ -29,9 +37,8 @@ typedef struct smp__nccl_context {
     cudaEvent_t ready; /* recorded for each message; what waits for it has seen that record */
     char *scratch;     /* device memory for the first messages */
     double looked_s;   /* for errors of the network */
-    ncclComm_t ddp;    /* NULL: one replica, or after abort */
-    ncclUniqueId ddp_id;
-    cudaStream_t reduce;
+    smp__nccl_sums sums[SMP_N_REACH];
+    cudaStream_t reduce; /* of all sums: in one order on all ranks, so none waits for another's */
     smp_reduction *free; /* unused ones of the pool */
     int n_pool;
     smp_reduction *pool;

@@ -1,12 +1,13 @@
-/* A reduction is cut into pieces. A piece is copied to the host, reduced and scattered, gathered
- * and copied back, so every element is summed on exactly one replica and then copied: the replicas
- * hold the same bits whatever algorithm MPI chooses inside.
+/* A sum is cut into pieces, each a block of every part. A piece is copied to the host, scattered
+ * and added up, gathered and copied back, or goes that way in part, so every element is added on
+ * exactly one replica and then copied: the replicas hold the same bits whatever MPI chooses inside.
  *
- * Two pieces are under way at the same time, one in each of two places, so that the copies of one
- * run beside the messages of the other. MPI wants collectives in one order on all ranks of a
- * communicator, but which piece gets on first is a matter of time: each place has a communicator of
- * its own, on which a scatter, a gather, the next scatter and so on follow one another. Reductions
- * take their pieces in the order in which they were asked for: that of the plan. */
+ * Two pieces of one reach are under way at the same time, one in each of two places, so that the
+ * copies of one run beside the messages of the other. MPI wants what is sent between two ranks on
+ * one communicator to be received in its order, but which piece gets on first is a matter of time:
+ * each place has a communicator of its own. Sums take their pieces in the order in which they were
+ * asked for: that of the plan. Members of one reach need not have as many pieces of another one:
+ * each reach counts its own. */
 #include "graph/base/status.h"
 
 #ifdef SMP_HAVE_CUDA
@@ -19,10 +20,10 @@
 enum { PLACES = 2, PIECE_ELEMENTS = SMP__PIECE_FLOATS };
 
 struct smp_reduction {
-    float *data;
-    int64_t count;
-    int64_t begun;    /* elements that have been given a place */
-    int64_t finished; /* elements whose copy back is enqueued */
+    smp_sum sum;
+    int64_t longest; /* elements of the longest part */
+    int64_t begun;   /* elements of every part that have been given a place */
+    int64_t left;    /* pieces whose copy back is not enqueued yet */
     cudaEvent_t ready, done;
     smp_reduction *next;
 };
@@ -36,17 +37,22 @@ typedef struct piece {
     MPI_Comm comm;
     cudaEvent_t copied;
     smp_reduction *reduction;
-    int64_t first; /* element */
-    int block;     /* elements per replica */
+    int64_t at; /* of every part: where its block begins */
 } piece;
+
+/* The sums of one reach. */
+typedef struct track {
+    MPI_Comm comm; /* the job's; MPI_COMM_NULL: nobody to exchange anything with */
+    piece place[PLACES];
+    int64_t pieces; /* begun: the next takes place[pieces % PLACES] */
+} track;
 
 struct smp__staged_reduce {
     smp_comm *comm;
     const smp_device *device;
     void *device_context;
     cudaStream_t compute, down, up; /* down: to the host */
-    piece place[PLACES];
-    int64_t pieces;             /* begun: the next takes place[pieces % PLACES] */
+    track track[SMP_N_REACH];
     smp_reduction *head, *tail; /* with pieces to begin, in order */
     smp_reduction *free;        /* unused ones of the pool */
     int n_pool;
@@ -62,11 +68,21 @@ static smp_status make_place(smp__staged_reduce *r, piece *place)
     return smp__blocks_open(&place->blocks, place->comm);
 }
 
+static void choose_tracks(smp__staged_reduce *r)
+{
+    for (int k = 0; k < SMP_N_REACH; k++) {
+        r->track[k].comm = smp__transport_reach(r->comm, (smp_reach)k);
+        for (int i = 0; i < PLACES; i++)
+            r->track[k].place[i].comm = MPI_COMM_NULL;
+    }
+}
+
 /* Collective: before anything that may fail on one rank alone. */
 static smp_status make_communicators(smp__staged_reduce *r)
 {
-    for (int i = 0; r->comm->ddp_size > 1 && i < PLACES; i++)
-        SMP_TRY(smp__comm_duplicate(r->comm, r->comm->ddp, &r->place[i].comm));
+    for (int k = 0; k < SMP_N_REACH; k++)
+        for (int i = 0; r->track[k].comm != MPI_COMM_NULL && i < PLACES; i++)
+            SMP_TRY(smp__comm_duplicate(r->comm, r->track[k].comm, &r->track[k].place[i].comm));
     return SMP_OK;
 }
 
@@ -84,8 +100,9 @@ static smp_status fill(smp__staged_reduce *r, int reductions)
         return SMP_OK;
     SMP_TRY(SMP_CUDA(cudaStreamCreateWithFlags, &r->down, cudaStreamNonBlocking));
     SMP_TRY(SMP_CUDA(cudaStreamCreateWithFlags, &r->up, cudaStreamNonBlocking));
-    for (int i = 0; i < PLACES; i++)
-        SMP_TRY(make_place(r, &r->place[i]));
+    for (int k = 0; k < SMP_N_REACH; k++)
+        for (int i = 0; r->track[k].comm != MPI_COMM_NULL && i < PLACES; i++)
+            SMP_TRY(make_place(r, &r->track[k].place[i]));
     return SMP_OK;
 }
 
@@ -101,14 +118,24 @@ smp_status smp__staged_reduce_open(const smp_transport_options *options, cudaStr
     r->device_context = options->device_context;
     r->compute = compute;
     r->n_pool = options->reductions;
-    for (int i = 0; i < PLACES; i++)
-        r->place[i].comm = MPI_COMM_NULL;
+    choose_tracks(r);
     smp_status status = fill(r, options->reductions);
     if (status == SMP_OK)
         *out = r;
     else
         smp__staged_reduce_close(r);
     return status;
+}
+
+static void close_place(smp__staged_reduce *r, piece *place)
+{
+    if (place->copied)
+        cudaEventDestroy(place->copied);
+    if (place->host)
+        r->device->release_host(r->device_context, (char *)place->host);
+    smp__blocks_close(&place->blocks);
+    if (place->comm != MPI_COMM_NULL)
+        MPI_Comm_free(&place->comm);
 }
 
 void smp__staged_reduce_close(smp__staged_reduce *r)
@@ -123,15 +150,9 @@ void smp__staged_reduce_close(smp__staged_reduce *r)
         if (r->pool[i].done)
             cudaEventDestroy(r->pool[i].done);
     }
-    for (int i = 0; i < PLACES; i++) {
-        if (r->place[i].copied)
-            cudaEventDestroy(r->place[i].copied);
-        if (r->place[i].host)
-            r->device->release_host(r->device_context, (char *)r->place[i].host);
-        smp__blocks_close(&r->place[i].blocks);
-        if (r->place[i].comm != MPI_COMM_NULL)
-            MPI_Comm_free(&r->place[i].comm);
-    }
+    for (int k = 0; k < SMP_N_REACH; k++)
+        for (int i = 0; i < PLACES; i++)
+            close_place(r, &r->track[k].place[i]);
     if (r->down)
         cudaStreamDestroy(r->down);
     if (r->up)
@@ -139,109 +160,164 @@ void smp__staged_reduce_close(smp__staged_reduce *r)
     free(r);
 }
 
+/* A member's block of the piece, in the place and on the device. */
+static float *on_host(const piece *place, int member)
+{
+    return place->host + place->blocks.block[member].offset;
+}
+
+static float *on_device(const piece *place, int member)
+{
+    const smp_sum *sum = &place->reduction->sum;
+    return sum->data + sum->cut[member] + place->at;
+}
+
+static size_t bytes_of(const piece *place, int member)
+{
+    return (size_t)place->blocks.block[member].count * sizeof(float);
+}
+
+/* All blocks where they are to be added up, else the own one. */
+static smp_status copy_down(smp__staged_reduce *r, piece *place)
+{
+    const bool all = place->reduction->sum.add;
+    for (int i = 0; i < place->blocks.members; i++)
+        if (bytes_of(place, i) > 0 && (all || i == place->blocks.own))
+            SMP_TRY(SMP_CUDA(cudaMemcpyAsync, on_host(place, i), on_device(place, i),
+                             bytes_of(place, i), cudaMemcpyDeviceToHost, r->down));
+    return SMP_CUDA(cudaEventRecord, place->copied, r->down);
+}
+
+/* What has been added up here, and what was gathered. */
+static smp_status copy_up(smp__staged_reduce *r, piece *place)
+{
+    const smp_sum *sum = &place->reduction->sum;
+    for (int i = 0; i < place->blocks.members; i++)
+        if (bytes_of(place, i) > 0 && (i == place->blocks.own ? sum->add : sum->gather))
+            SMP_TRY(SMP_CUDA(cudaMemcpyAsync, on_device(place, i), on_host(place, i),
+                             bytes_of(place, i), cudaMemcpyHostToDevice, r->up));
+    return SMP_CUDA(cudaEventRecord, place->copied, r->up);
+}
+
 /* Gives the next piece its place, if there is one and it is free. */
 static smp_status begin_piece(smp__staged_reduce *r, bool *begun)
 {
-    piece *place = &r->place[r->pieces % PLACES];
     smp_reduction *reduction = r->head;
-    *begun = reduction && place->state == FREE;
-    if (!*begun)
+    *begun = false;
+    if (!reduction)
         return SMP_OK;
-    int replicas = r->comm->ddp_size;
-    int64_t left = (reduction->count - reduction->begun) / replicas;
-    int block = PIECE_ELEMENTS / replicas;
-    place->block = left < block ? (int)left : block;
-    for (int i = 0; i < replicas; i++)
-        place->blocks.block[i] = (smp__block){(int64_t)i * place->block, place->block};
+    track *of = &r->track[reduction->sum.reach];
+    piece *place = &of->place[of->pieces % PLACES];
+    const int64_t *cut = reduction->sum.cut, most = PIECE_ELEMENTS / place->blocks.members;
+    if (place->state != FREE)
+        return SMP_OK;
+    for (int i = 0; i < place->blocks.members; i++) {
+        const int64_t left = cut[i + 1] - cut[i] - reduction->begun;
+        place->blocks.block[i] =
+            (smp__block){i * most, left <= 0 ? 0 : (int)(left < most ? left : most)};
+    }
     place->reduction = reduction;
-    place->first = reduction->begun;
-    int64_t elements = (int64_t)place->block * replicas;
+    place->at = reduction->begun;
+    place->state = COPYING;
     if (reduction->begun == 0)
         SMP_TRY(SMP_CUDA(cudaStreamWaitEvent, r->down, reduction->ready, 0));
-    SMP_TRY(SMP_CUDA(cudaMemcpyAsync, place->host, reduction->data + place->first,
-                     (size_t)elements * sizeof(float), cudaMemcpyDeviceToHost, r->down));
-    SMP_TRY(SMP_CUDA(cudaEventRecord, place->copied, r->down));
-    place->state = COPYING;
-    reduction->begun += elements;
-    r->pieces++;
-    if (reduction->begun == reduction->count) {
+    SMP_TRY(copy_down(r, place));
+    reduction->begun += most;
+    of->pieces++;
+    if (reduction->begun >= reduction->longest) {
         r->head = reduction->next;
         if (!r->head)
             r->tail = NULL;
     }
+    *begun = true;
     return SMP_OK;
 }
 
 static smp_status start_return(smp__staged_reduce *r, piece *place)
 {
-    smp_reduction *reduction = place->reduction;
-    int64_t elements = (int64_t)place->block * r->comm->ddp_size;
-    SMP_TRY(SMP_CUDA(cudaMemcpyAsync, reduction->data + place->first, place->host,
-                     (size_t)elements * sizeof(float), cudaMemcpyHostToDevice, r->up));
-    SMP_TRY(SMP_CUDA(cudaEventRecord, place->copied, r->up));
+    SMP_TRY(copy_up(r, place));
     place->state = RETURNING;
-    reduction->finished += elements;
-    if (reduction->finished < reduction->count)
+    if (--place->reduction->left > 0)
         return SMP_OK;
-    return SMP_CUDA(cudaEventRecord, reduction->done, r->up);
+    return SMP_CUDA(cudaEventRecord, place->reduction->done, r->up);
+}
+
+/* What comes after a state that is over. */
+static smp_status go_on(smp__staged_reduce *r, piece *place)
+{
+    const smp_sum *sum = &place->reduction->sum;
+    if (place->state == RETURNING) {
+        place->state = FREE;
+        return SMP_OK;
+    }
+    if (place->state == COPYING && sum->add) {
+        place->state = SCATTERING;
+        return smp__blocks_scatter(&place->blocks, place->host);
+    }
+    if (place->state == SCATTERING)
+        smp__blocks_fold(&place->blocks, place->host);
+    if (place->state == GATHERING || !sum->gather)
+        return start_return(r, place);
+    place->state = GATHERING;
+    return smp__blocks_gather(&place->blocks, place->host);
 }
 
 /* Takes a piece as far as it gets. */
 static smp_status advance(smp__staged_reduce *r, piece *place)
 {
-    for (;;) {
+    while (place->state != FREE) {
         int flag = 0;
         bool done = false;
-        if (place->state == FREE)
-            return SMP_OK;
         if (place->state == COPYING || place->state == RETURNING)
             SMP_TRY(smp__event_passed(place->copied, &flag));
         else
             SMP_TRY(smp__blocks_test(&place->blocks, &done));
         if (!flag && !done)
             return SMP_OK;
-        if (place->state == GATHERING)
-            return start_return(r, place);
-        if (place->state == COPYING)
-            SMP_TRY(smp__blocks_scatter(&place->blocks, place->host));
-        else if (place->state == SCATTERING) {
-            smp__blocks_fold(&place->blocks, place->host);
-            SMP_TRY(smp__blocks_gather(&place->blocks, place->host));
-        }
-        place->state = place->state == COPYING      ? SCATTERING
-                       : place->state == SCATTERING ? GATHERING
-                                                    : FREE;
+        SMP_TRY(go_on(r, place));
     }
+    return SMP_OK;
 }
 
 smp_status smp__staged_reduce_progress(smp__staged_reduce *r)
 {
     for (bool begun = true; begun;) {
-        for (int i = 0; i < PLACES; i++)
-            SMP_TRY(advance(r, &r->place[i]));
+        for (int k = 0; k < SMP_N_REACH; k++)
+            for (int i = 0; i < PLACES; i++)
+                SMP_TRY(advance(r, &r->track[k].place[i]));
         SMP_TRY(begin_piece(r, &begun));
     }
     return SMP_OK;
 }
 
+static int64_t longest_part(const smp_sum *sum, int members)
+{
+    int64_t most = 0;
+    for (int i = 0; i < members; i++)
+        if (sum->cut[i + 1] - sum->cut[i] > most)
+            most = sum->cut[i + 1] - sum->cut[i];
+    return most;
+}
+
 smp_status smp__staged_reduce_start(smp__staged_reduce *r, const smp_sum *sum, smp_reduction **out)
 {
-    const int64_t count = sum->cut[r->comm->ddp_size];
+    const track *of = &r->track[sum->reach];
+    const int members = of->comm == MPI_COMM_NULL ? 1 : of->place[0].blocks.members;
     smp_reduction *reduction = r->free;
     if (!reduction)
         return smp_fail(SMP_ERR_FAILED,
                         "more reductions at once than the transport was opened for");
     r->free = reduction->next;
     reduction->next = NULL;
-    reduction->data = sum->data;
-    reduction->count = count;
-    reduction->begun = reduction->finished = 0;
+    reduction->sum = *sum;
+    reduction->longest = members > 1 ? longest_part(sum, members) : 0;
+    reduction->begun = 0;
+    reduction->left =
+        (reduction->longest + PIECE_ELEMENTS / members - 1) / (PIECE_ELEMENTS / members);
     SMP_TRY(SMP_CUDA(cudaEventRecord, reduction->ready, r->compute));
     *out = reduction;
-    if (r->comm->ddp_size == 1 || count == 0) { /* nothing to add */
-        reduction->begun = reduction->finished = count;
+    if (reduction->left == 0) /* nothing to do */
         return SMP_CUDA(cudaEventRecord, reduction->done, r->compute);
-    }
     if (r->tail)
         r->tail->next = reduction;
     else
@@ -253,7 +329,7 @@ smp_status smp__staged_reduce_start(smp__staged_reduce *r, const smp_sum *sum, s
 smp_status smp__staged_reduce_test(smp__staged_reduce *r, smp_reduction **reduction, bool *done)
 {
     SMP_TRY(smp__staged_reduce_progress(r));
-    *done = (*reduction)->finished == (*reduction)->count;
+    *done = (*reduction)->left == 0;
     if (!*done)
         return SMP_OK;
     SMP_TRY(SMP_CUDA(cudaStreamWaitEvent, r->compute, (*reduction)->done, 0));

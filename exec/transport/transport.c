@@ -61,3 +61,13 @@ const smp_transport *smp_transport_choose(smp_comm *comm, const smp_device *devi
     }
     return NULL;
 }
+
+MPI_Comm smp__transport_reach(const smp_comm *comm, smp_reach reach)
+{
+    const bool shards = comm->shard_size > 1, groups = comm->shard_size < comm->ddp_size;
+    if (reach == SMP_REACH_ALL)
+        return comm->ddp_size > 1 ? comm->ddp : MPI_COMM_NULL;
+    if (reach == SMP_REACH_GROUP)
+        return shards ? comm->shard : MPI_COMM_NULL;
+    return shards && groups ? comm->across : MPI_COMM_NULL;
+}

@@ -59,7 +59,6 @@ typedef struct smp_reduction smp_reduction; /* a sum in flight */
 typedef struct smp_transport {
     const char *name;
     bool on_device; /* see above */
-    bool parts;     /* does sums of any parts, reach and half, not only all of all replicas */
     int64_t max_message_bytes;
     /* Can it serve the job? SMP_ERR_FAILED: no, and the reason ("two ranks share GPU
      * 3f9c..."). Every rank is asked, by smp_transport_choose, which makes one answer of
@@ -84,11 +83,15 @@ typedef struct smp_transport {
     smp_status (*progress)(void *context);
     /* Starts a sum, in place, in the tree of reduce_blocks.h over the members (NCCL: in an order of
      * its own); every one ends with the same bits. All members ask for the same ones in the same
-     * order. Without `parts`: reach ALL, add and gather, cut evenly. */
+     * order. */
     smp_status (*reduce)(void *context, const smp_sum *sum, smp_reduction **out);
     /* Sets *reduction to NULL when done, in the sense of `test`. */
     smp_status (*reduce_test)(void *context, smp_reduction **reduction, bool *done);
 } smp_transport;
+
+/* Whom sums of a reach go to, a communicator of `comm`; MPI_COMM_NULL: this rank is alone, or its
+ * job has no such sums. */
+MPI_Comm smp__transport_reach(const smp_comm *comm, smp_reach reach);
 
 const smp_transport *smp_transport_find(const char *name); /* NULL if unknown */
 const smp_transport *const *smp_transports(void);          /* NULL-terminated, best first */

@@ -250,7 +250,6 @@ static smp_status mpi_reduce_test(void *context, smp_reduction **reduction, bool
 
 const smp_transport smp__transport_mpi = {
     .name = "mpi",
-    .parts = true,
     .max_message_bytes = INT_MAX,
     .suits = mpi_suits,
     .open = mpi_open,

@@ -4,8 +4,8 @@
  * priority. NCCL carries out what one communicator is told in the order in which it is told; as
  * messages of different lanes must not wait for each other, they may not share one. A message: the
  * lane's stream waits for the compute stream, sends or receives, and records an event, for which
- * `test` makes the compute stream wait. Sums over the replicas have a communicator and a stream of
- * their own. */
+ * `test` makes the compute stream wait. Sums and gathers have a communicator for each reach and one
+ * stream of their own. */
 #include "graph/base/status.h"
 
 #ifdef SMP_HAVE_NCCL
@@ -90,13 +90,43 @@ smp_status smp__nccl_progress(void *context)
         smp__nccl_lane *l = &c->lane[i];
         SMP_TRY(blame(l, l->nccl ? look(l->nccl) : SMP_OK));
     }
-    return smp_fail_context(c->ddp ? look(c->ddp) : SMP_OK, "sums over the replicas");
+    for (int i = 0; i < SMP_N_REACH; i++)
+        SMP_TRY(smp_fail_context(c->sums[i].nccl ? look(c->sums[i].nccl) : SMP_OK,
+                                 "sums over the replicas"));
+    return SMP_OK;
+}
+
+/* One half of a sum: every part to the member that holds it, or from it. */
+static ncclResult_t move_parts(smp__nccl_context *c, const smp_sum *sum)
+{
+    const smp__nccl_sums *of = &c->sums[sum->reach];
+    ncclResult_t code = smp__nccl.ncclGroupStart();
+    for (int i = 0; code == ncclSuccess && i < of->members; i++) {
+        float *part = sum->data + sum->cut[i];
+        const size_t count = (size_t)(sum->cut[i + 1] - sum->cut[i]);
+        if (count == 0)
+            continue;
+        code = sum->add ? smp__nccl.ncclReduce(part, part, count, ncclFloat32, ncclSum, i, of->nccl,
+                                               c->reduce)
+                        : smp__nccl.ncclBroadcast(part, part, count, ncclFloat32, i, of->nccl,
+                                                  c->reduce);
+    }
+    const ncclResult_t end = smp__nccl.ncclGroupEnd();
+    return code == ncclSuccess ? end : code;
+}
+
+static ncclResult_t add_all(smp__nccl_context *c, const smp_sum *sum)
+{
+    const smp__nccl_sums *of = &c->sums[sum->reach];
+    float *data = sum->data + sum->cut[0];
+    const size_t count = (size_t)(sum->cut[of->members] - sum->cut[0]);
+    return smp__nccl.ncclAllReduce(data, data, count, ncclFloat32, ncclSum, of->nccl, c->reduce);
 }
 
 static smp_status nccl_reduce(void *context, const smp_sum *sum, smp_reduction **out)
 {
     smp__nccl_context *c = context;
-    const size_t count = (size_t)sum->cut[c->comm->ddp_size];
+    const smp__nccl_sums *of = &c->sums[sum->reach];
     smp_reduction *reduction = c->free;
     if (!reduction)
         return smp_fail(SMP_ERR_FAILED,
@@ -105,11 +135,13 @@ static smp_status nccl_reduce(void *context, const smp_sum *sum, smp_reduction *
     *out = reduction;
     SMP_TRY(SMP_CUDA(cudaEventRecord, c->ready, c->compute));
     SMP_TRY(SMP_CUDA(cudaStreamWaitEvent, c->reduce, c->ready, 0));
-    if (c->ddp)
-        SMP_TRY(smp__nccl_check(c->ddp,
-                                smp__nccl.ncclAllReduce(sum->data, sum->data, count, ncclFloat32,
-                                                        ncclSum, c->ddp, c->reduce),
-                                "ncclAllReduce"));
+    if (of->nccl && sum->cut[of->members] > sum->cut[0]) {
+        const bool whole = sum->add && sum->gather;
+        SMP_TRY(smp__nccl_check(of->nccl, whole ? add_all(c, sum) : move_parts(c, sum),
+                                whole      ? "ncclAllReduce"
+                                : sum->add ? "ncclReduce"
+                                           : "ncclBroadcast"));
+    }
     return SMP_CUDA(cudaEventRecord, reduction->done, c->reduce);
 }
 

@@ -28,6 +28,18 @@ compare() { # name, ranks, arguments of smp-partition: both transports
 
 compare 'two stages per rank' 2 --stages 2 --pipeline interleaved --chunks 2
 compare 'two replicas' 2 --stages 1 --ddp 2 --pipeline simple --chunks 1
+sort -u -k 2,2 weights | cut -d ' ' -f 2 >whole
+
+# Sharded states, in buckets: the bits of two replicas that share nothing.
+for what in optimizer gradients weights; do
+    compare "$what in shards" 2 --stages 1 --ddp 2 --shard 2 --shard-what "$what" --pipeline breadth-first \
+        --chunks 3 --bucket-bytes 4KiB
+    expect_equal "$what in shards, against none" "$(cut -d ' ' -f 2 weights | sort -u)" "$(cat whole)"
+done
+compare 'two groups' 4 --stages 1 --ddp 4 --shard 2 --shard-what weights --pipeline breadth-first --chunks 2 \
+    --bucket-bytes 4KiB
+compare 'two ranks, two replicas in a group' 4 --stages 2 --ddp 2 --shard 2 --shard-what gradients \
+    --pipeline interleaved --chunks 1
 
 expect_exit 0 smp-partition "$SMP_EXAMPLES/branches.yaml" -n 2 --stages 2 --pipeline interleaved \
     --chunks 1 --microbatches 3 --microbatch-size 1 -o plan.yaml

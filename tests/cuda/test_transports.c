@@ -28,7 +28,7 @@ enum {
     MAX_MESSAGES = 64,
     BUFFERS = 2, /* of a lane */
     MAX_BYTES = 5 << 19,
-    SUMS = 3,
+    SUMS = 7,
     STEPS = 2
 };
 
@@ -39,6 +39,21 @@ static void give_up(int line, const char *condition)
     fprintf(stderr, "rank %d: test_transports.c:%d: %s failed: %s\n", world_rank, line, condition,
             smp_last_error());
     MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static int members_of(const smp_comm *comm, smp_reach reach)
+{
+    return reach == SMP_REACH_ALL     ? comm->ddp_size
+           : reach == SMP_REACH_GROUP ? comm->shard_size
+                                      : comm->ddp_size / comm->shard_size;
+}
+
+/* The replica that is member k of this rank's sums of a reach. */
+static int replica_of(const smp_comm *comm, smp_reach reach, int k)
+{
+    return reach == SMP_REACH_ALL     ? k
+           : reach == SMP_REACH_GROUP ? comm->replica - comm->shard_rank + k
+                                      : k * comm->shard_size + comm->shard_rank;
 }
 
 static uint64_t random_state;
@@ -65,8 +80,10 @@ typedef struct plan {
     message message[MAX_MESSAGES];
     smp_lane lane[MAX_LANES]; /* of this rank */
     int n_lane;
+    smp_sum sum[SUMS]; /* but for data and cut */
     int64_t sum_count[SUMS];
-    int sum_at[SUMS]; /* before which message it is started */
+    int64_t cut[SUMS][MAX_REPLICAS + 1]; /* of ALL and GROUP: replicas have the same */
+    int sum_at[SUMS];                    /* before which message it is started */
 } plan;
 
 typedef struct bench {
@@ -80,7 +97,6 @@ typedef struct bench {
     int64_t arena_bytes;
     char *buffer[MAX_LANES][BUFFERS];
     message *holder[MAX_LANES][BUFFERS]; /* a send that may still read the buffer */
-    int64_t cut[SUMS][MAX_REPLICAS + 1];
     float *sum[SUMS], *term[SUMS]; /* `term` is copied to `sum` just before, back just after */
 } bench;
 
@@ -88,6 +104,23 @@ static int64_t draw_bytes(void)
 {
     static const int64_t sizes[] = {1, 3, 64, 4097, 1 << 20, (1 << 20) + 1, MAX_BYTES};
     return sizes[draw(sizeof(sizes) / sizeof(sizes[0]))];
+}
+
+/* Any reach, half and cut; one sum is long, parts may be empty. Sums across groups differ from part
+ * to part. */
+static void draw_sum(plan *p, int i, const smp_comm *comm)
+{
+    const smp_reach any = (smp_reach)draw(SMP_N_REACH);
+    const smp_reach reach = comm->shard_size > 1 ? any : SMP_REACH_ALL;
+    const int how = draw(3), members = members_of(comm, reach);
+    p->sum[i] = (smp_sum){.reach = reach, .add = how != 1, .gather = how > 0};
+    for (int k = 0; k < members; k++) {
+        int64_t part = draw(4) == 0 ? 0 : draw(i == 1 ? 2500000 / members : 3000);
+        if (reach == SMP_REACH_ACROSS)
+            part += 700 * comm->shard_rank;
+        p->cut[i][k + 1] = p->cut[i][k] + part;
+    }
+    p->sum_count[i] = p->cut[i][members];
 }
 
 static void draw_plan(plan *p, const smp_comm *comm)
@@ -126,8 +159,7 @@ static void draw_plan(plan *p, const smp_comm *comm)
         left--;
     }
     for (int i = 0; i < SUMS; i++) {
-        p->sum_count[i] =
-            (int64_t)comm->ddp_size * (1 + draw(i == 1 ? 1500000 / comm->ddp_size : 3000));
+        draw_sum(p, i, comm);
         p->sum_at[i] = draw(p->messages + 1);
     }
 }
@@ -275,16 +307,11 @@ static int post(bench *b, int posted, int end, const int *used)
 
 static void start_sum(bench *b, int sum, smp_reduction **reduction)
 {
-    int64_t count = b->plan.sum_count[sum];
-    OK(b->device->copy(b->device_context, b->sum[sum], b->term[sum], 4 * count));
-    for (int i = 0; i <= b->comm.ddp_size; i++)
-        b->cut[sum][i] = count / b->comm.ddp_size * i;
-    const smp_sum all = {.data = b->sum[sum],
-                         .cut = b->cut[sum],
-                         .reach = SMP_REACH_ALL,
-                         .add = true,
-                         .gather = true};
-    OK(b->transport->reduce(b->transport_context, &all, reduction));
+    OK(b->device->copy(b->device_context, b->sum[sum], b->term[sum], 4 * b->plan.sum_count[sum]));
+    smp_sum asked = b->plan.sum[sum];
+    asked.data = b->sum[sum];
+    asked.cut = b->plan.cut[sum];
+    OK(b->transport->reduce(b->transport_context, &asked, reduction));
 }
 
 static void run_step(bench *b, int step)
@@ -329,6 +356,46 @@ static void run_step(bench *b, int step)
     wait_idle(b);
 }
 
+/* What a rank has after a sum. Only gathered, it is the holder's term. */
+static double expected(const bench *b, int i, int step, int holder, int64_t k, double *size)
+{
+    const smp_sum *sum = &b->plan.sum[i];
+    double total = 0.0;
+    *size = 0.0;
+    for (int m = 0; m < members_of(&b->comm, sum->reach); m++) {
+        const double value = (double)term(i, step, replica_of(&b->comm, sum->reach, m), k);
+        if (!sum->add && m != holder)
+            continue;
+        total += value;
+        *size += value < 0.0 ? -value : value;
+    }
+    return total;
+}
+
+static void check_sum(bench *b, int i, int step)
+{
+    const plan *p = &b->plan;
+    const smp_sum *sum = &p->sum[i];
+    const MPI_Comm comm = smp__transport_reach(&b->comm, sum->reach);
+    const float *got = (float *)host_of(b, b->term[i]);
+    int own = 0;
+    if (comm != MPI_COMM_NULL)
+        MPI_Comm_rank(comm, &own);
+    for (int m = 0; m < members_of(&b->comm, sum->reach); m++)
+        for (int64_t k = p->cut[i][m]; (m == own || sum->gather) && k < p->cut[i][m + 1]; k++) {
+            double size, want = expected(b, i, step, m, k, &size);
+            CHECK(got[k] - want <= 1e-6 * size && want - got[k] <= 1e-6 * size);
+        }
+    if (comm == MPI_COMM_NULL || !sum->gather)
+        return;
+    float *first = malloc((size_t)p->sum_count[i] * sizeof(float) + 1); /* the same bits */
+    CHECK(first);
+    memcpy(first, got, (size_t)p->sum_count[i] * sizeof(float));
+    MPI_Bcast(first, (int)p->sum_count[i], MPI_FLOAT, 0, comm);
+    CHECK(memcmp(first, got, (size_t)p->sum_count[i] * sizeof(float)) == 0);
+    free(first);
+}
+
 static void check_step(bench *b, int step)
 {
     plan *p = &b->plan;
@@ -338,25 +405,8 @@ static void check_step(bench *b, int step)
         for (int64_t k = 0; got && k < m->bytes; k++)
             CHECK((unsigned char)got[k] == content(m, step, b->comm.replica, k));
     }
-    for (int i = 0; i < SUMS; i++) {
-        float *got = (float *)host_of(b, b->term[i]);
-        int count = (int)p->sum_count[i];
-        for (int k = 0; k < count; k++) {
-            double sum = 0.0, size = 0.0;
-            for (int replica = 0; replica < b->comm.ddp_size; replica++) {
-                double value = (double)term(i, step, replica, k);
-                sum += value;
-                size += value < 0.0 ? -value : value;
-            }
-            CHECK(got[k] - sum <= 1e-6 * size && sum - got[k] <= 1e-6 * size);
-        }
-        float *first = malloc((size_t)count * sizeof(float));
-        CHECK(first);
-        memcpy(first, got, (size_t)count * sizeof(float));
-        MPI_Bcast(first, count, MPI_FLOAT, 0, b->comm.ddp);
-        CHECK(memcmp(first, got, (size_t)count * sizeof(float)) == 0);
-        free(first);
-    }
+    for (int i = 0; i < SUMS; i++)
+        check_sum(b, i, step);
 }
 
 /* Opens, runs some steps and closes; false if the transport does not suit. */
@@ -392,14 +442,14 @@ static bool run_transport(bench *b, const smp_transport *transport)
 }
 
 /* One grid of ranks on one device; returns how many transports ran. */
-static int run_grid(const smp_device *device, int ddp, uint64_t seed)
+static int run_grid(const smp_device *device, int ddp, int shard, uint64_t seed)
 {
     static bench b;
     int ran = 0;
     b = (bench){.device = device};
     OK(smp__comm_open(&b.comm, 30.0));
     OK(smp__comm_split(&b.comm, world_rank % (world_size / ddp), world_rank / (world_size / ddp),
-                       1));
+                       shard));
     smp_device_options options = {.precision = SMP_PRECISION_FP32, .node_rank = b.comm.node_rank};
     OK(smp__comm_agree(&b.comm, device->open(&options, &b.device_context)));
     const smp_transport *best = smp_transport_choose(&b.comm, device, b.device_context, NULL, 0);
@@ -508,6 +558,16 @@ static void test_failure(const smp_device *device)
     smp__comm_close(&b.comm);
 }
 
+static void run_transports(const smp_device *device, int ddp, int shard, int grid)
+{
+    const int ran =
+        run_grid(device, ddp, shard, (uint64_t)grid * 1000003 + (uint64_t)(ddp + shard));
+    CHECK(ran >= 1);
+    if (world_rank == 0 && grid == 0)
+        printf("device %s, %d ranks, %d replicas, groups of %d: %d transports\n", device->name,
+               world_size, ddp, shard, ran);
+}
+
 int main(int argc, char **argv)
 {
     int grids = argc > 1 ? atoi(argv[1]) : 3;
@@ -518,13 +578,9 @@ int main(int argc, char **argv)
         const smp_device *device = smp_devices()[i];
         test_choice(device);
         for (int grid = 0; grid < grids; grid++)
-            for (int ddp = 1; ddp <= world_size; ddp *= 2) {
-                int ran = run_grid(device, ddp, (uint64_t)grid * 1000003 + (uint64_t)ddp);
-                CHECK(ran >= 1);
-                if (world_rank == 0 && grid == 0)
-                    printf("device %s, %d ranks, %d replicas: %d transports\n", device->name,
-                           world_size, ddp, ran);
-            }
+            for (int ddp = 1; ddp <= world_size; ddp *= 2)
+                for (int shard = 1; shard <= ddp; shard *= 2)
+                    run_transports(device, ddp, shard, grid);
     }
     if (world_size > 1 && smp_device_find("cuda"))
         test_failure(smp_device_find("cuda"));

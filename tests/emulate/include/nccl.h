@@ -66,6 +66,10 @@ ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, n
                       cudaStream_t stream);
 ncclResult_t ncclAllReduce(const void *source, void *target, size_t count, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclReduce(const void *source, void *target, size_t count, ncclDataType_t type,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclBroadcast(const void *source, void *target, size_t count, ncclDataType_t type,
+                           int root, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 
