@@ -19,8 +19,10 @@ static smp_status fill_request(const smp_options *options, int devices, smp_sear
     request->microbatches = options->microbatches;
     request->microbatch_size = options->microbatch_size;
     request->gradient_blocks = options->gradient_blocks;
-    request->sharding = (smp_sharding){
-        .shard = options->shard, .bucket_bytes = SMP_BUCKET_AUTO, .prefetch = SMP_PREFETCH_AUTO};
+    request->sharding = (smp_sharding){.shard = options->shard,
+                                       .bucket_bytes = SMP_BUCKET_AUTO,
+                                       .node_replicas = SMP_HOPS_AUTO,
+                                       .prefetch = SMP_PREFETCH_AUTO};
     if (options->shard_what)
         SMP_TRY(smp_fail_context(smp_shard_what_read(options->shard_what, &request->sharding.what),
                                  "shard_what"));

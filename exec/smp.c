@@ -146,7 +146,8 @@ static smp_status split_ranks(smp *s)
     for (int replica = 0; replica < s->plan->ddp; replica++)
         for (int rank = 0; rank < s->plan->pipeline; rank++)
             if (smp_plan_device(s->plan, replica, rank) == s->comm.world_rank)
-                return smp__comm_split(&s->comm, rank, replica, s->plan->sharding.shard);
+                return smp__comm_split(&s->comm, rank, replica, s->plan->sharding.shard,
+                                       s->plan->sharding.node_replicas);
     return smp_fail(SMP_ERR_FAILED, "rank %d has no place in the plan", s->comm.world_rank);
 }
 

@@ -141,9 +141,9 @@ static smp_status read_links(const smp_yaml_node *top, smp_cluster *cluster)
 
 static smp_status read_cluster(const smp_yaml *yaml, smp_cluster *cluster)
 {
-    static const char *const keys[] = {"smp",           "name",  "nodes",   "devices_per_node",
-                                       "device",        "links", "overlap", "cores_per_node",
-                                       "core_switch_us"};
+    static const char *const keys[] = {
+        "smp",   "name",    "nodes",          "devices_per_node", "device",
+        "links", "overlap", "cores_per_node", "core_switch_us",   "adapters_per_node"};
     const smp_yaml_node *top, *node;
     const char *name = "cluster";
     SMP_TRY(smp_yaml_top(yaml, &top));
@@ -162,6 +162,7 @@ static smp_status read_cluster(const smp_yaml *yaml, smp_cluster *cluster)
                            "nodes: got %d nodes of %d devices, expected at most %d devices",
                            cluster->nodes, cluster->devices_per_node, MAX_DEVICES);
     SMP_TRY(read_count(top, "cores_per_node", false, 0, MAX_CORES, &cluster->cores_per_node));
+    SMP_TRY(read_count(top, "adapters_per_node", false, 0, MAX_CORES, &cluster->adapters_per_node));
     SMP_TRY(smp_core_switch_read(top, "cluster", &cluster->core_switch_us));
     SMP_TRY(read_devices(top, cluster));
     SMP_TRY(read_links(top, cluster));

@@ -29,6 +29,7 @@ typedef enum flag {
     FLAG_SHARD,
     FLAG_SHARD_WHAT,
     FLAG_PREFETCH,
+    FLAG_NODE_REPLICAS,
     FLAG_BUCKET_BYTES,
     FLAG_CHUNKS,
     FLAG_MICROBATCHES,
@@ -95,6 +96,8 @@ static const option_entry entries[] = {
     {FLAG_PREFETCH, "prefetch", "K|auto", IN_BOTH,
      "sharded weights are gathered K runs of a chunk ahead of use, 0: right before it (default "
      "auto: 1, 0 where only that fits, 2 where it is faster and fits)"},
+    {FLAG_NODE_REPLICAS, "node-replicas", "N|none|auto", IN_BOTH,
+     "replicas of one node that add gradients up before nodes do (default auto: by the links)"},
     {FLAG_BUCKET_BYTES, "bucket-bytes", "SIZE|none|auto", IN_BOTH,
      "gradients are reduced in buckets of this size while the last backward still makes others "
      "(default auto: by latency and bandwidth; none where cores move the data)"},
@@ -289,6 +292,8 @@ static smp_status set_search_option(smp_partition_options *o, const option_entry
         return SMP_OK;
     case FLAG_PREFETCH:
         return smp__parse_prefetch(name, text, &r->sharding.prefetch);
+    case FLAG_NODE_REPLICAS:
+        return smp__parse_hops(name, text, &r->sharding.node_replicas);
     case FLAG_BUCKET_BYTES:
         return smp__parse_bucket(name, text, &r->sharding.bucket_bytes);
     case FLAG_CHUNKS:
@@ -461,14 +466,15 @@ smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_opti
 {
     struct option long_options[N_ENTRY + 1];
     make_long_options(long_options);
-    *o = (smp_partition_options){
-        .time_limit_s = 10,
-        .request = {.seed = 1,
-                    .recompute = SMP_RECOMPUTE_AUTO,
-                    .placement = SMP_PLACEMENT_AUTO,
-                    .advise = true,
-                    .sharding = {.bucket_bytes = SMP_BUCKET_AUTO, .prefetch = SMP_PREFETCH_AUTO},
-                    .any_shard_what = true}};
+    *o = (smp_partition_options){.time_limit_s = 10,
+                                 .request = {.seed = 1,
+                                             .recompute = SMP_RECOMPUTE_AUTO,
+                                             .placement = SMP_PLACEMENT_AUTO,
+                                             .advise = true,
+                                             .sharding = {.bucket_bytes = SMP_BUCKET_AUTO,
+                                                          .node_replicas = SMP_HOPS_AUTO,
+                                                          .prefetch = SMP_PREFETCH_AUTO},
+                                             .any_shard_what = true}};
     o->check = argc > 1 && strcmp(argv[1], "check") == 0;
     opterr = 0;
     optind = o->check ? 2 : 1;

@@ -77,6 +77,14 @@ smp_status smp__parse_prefetch(const char *option, const char *text, int *out)
     return smp__parse_count(option, text, false, out);
 }
 
+smp_status smp__parse_hops(const char *option, const char *text, int *out)
+{
+    *out = strcmp(text, "auto") == 0 ? SMP_HOPS_AUTO : 0;
+    if (*out < 0 || strcmp(text, "none") == 0)
+        return SMP_OK;
+    return smp__parse_count(option, text, false, out);
+}
+
 smp_status smp__parse_bucket(const char *option, const char *text, int64_t *out)
 {
     *out = strcmp(text, "auto") == 0 ? SMP_BUCKET_AUTO : 0;

@@ -18,6 +18,8 @@ smp_status smp__parse_partitioner(const char *option, const char *text, const ch
 smp_status smp__parse_memory(const char *option, const char *text, int64_t *out);
 /* "auto": SMP_PREFETCH_AUTO. */
 smp_status smp__parse_prefetch(const char *option, const char *text, int *out);
+/* "none": 0, "auto": SMP_HOPS_AUTO. */
+smp_status smp__parse_hops(const char *option, const char *text, int *out);
 /* "none": 0, "auto": SMP_BUCKET_AUTO. */
 smp_status smp__parse_bucket(const char *option, const char *text, int64_t *out);
 smp_status smp__parse_seed(const char *option, const char *text, uint64_t *out);

@@ -27,6 +27,8 @@ smp_status smp__comm_open(smp_comm *comm, double timeout_s)
                        .joint = MPI_COMM_NULL,
                        .shard = MPI_COMM_NULL,
                        .across = MPI_COMM_NULL,
+                       .near = MPI_COMM_NULL,
+                       .far = MPI_COMM_NULL,
                        .notice = MPI_COMM_NULL,
                        .node = MPI_COMM_NULL,
                        .timeout_s = timeout_s};
@@ -51,7 +53,7 @@ void smp__comm_take_core(smp_comm *comm)
 }
 
 /* Unwatched, since MPI has no other: all ranks have just agreed to come. */
-smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica, int shard)
+smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica, int shard, int near)
 {
     comm->shard_size = shard;
     comm->shard_rank = replica % shard;
@@ -67,6 +69,14 @@ smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica, int s
                             "MPI_Comm_split"));
     SMP_TRY(smp__comm_check(MPI_Comm_split(comm->ddp, replica % shard, replica, &comm->across),
                             "MPI_Comm_split"));
+    if (near > 1) {
+        SMP_TRY(smp__comm_check(MPI_Comm_split(comm->ddp, replica / near, replica, &comm->near),
+                                "MPI_Comm_split"));
+        SMP_TRY(smp__comm_check(MPI_Comm_split(comm->ddp, replica % near, replica, &comm->far),
+                                "MPI_Comm_split"));
+        MPI_Comm_set_errhandler(comm->near, MPI_ERRORS_RETURN);
+        MPI_Comm_set_errhandler(comm->far, MPI_ERRORS_RETURN);
+    }
     MPI_Comm_set_errhandler(comm->shard, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(comm->across, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(comm->joint, MPI_ERRORS_RETURN);
@@ -116,6 +126,8 @@ void smp__comm_close(smp_comm *comm)
      * are collective and would hang. The process ends without them. */
     if (comm->failed)
         return;
+    free_comm(&comm->far);
+    free_comm(&comm->near);
     free_comm(&comm->across);
     free_comm(&comm->shard);
     free_comm(&comm->joint);

@@ -20,6 +20,8 @@ typedef struct smp_comm {
     MPI_Comm joint;    /* the same, for sums in the middle of operators */
     MPI_Comm shard;    /* of those, the ones that hold one copy of what is sharded, by replica */
     MPI_Comm across;   /* of those, the ones with this rank's part, by replica */
+    MPI_Comm near;     /* replicas that add up first, by replica; MPI_COMM_NULL: in one hop */
+    MPI_Comm far;      /* those with this rank's place among them */
     MPI_Comm notice;   /* failure notices */
     MPI_Comm node;     /* ranks of this machine */
     int world_rank, world_size;
@@ -63,8 +65,9 @@ typedef struct smp_comm_peer {
 smp_status smp__comm_open(smp_comm *comm, double timeout_s);
 /* If the machine is crowded, the calling thread keeps to its own core until the group is closed. */
 void smp__comm_take_core(smp_comm *comm);
-/* Makes the groups. shard: replicas in one of those. Collective. */
-smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica, int shard);
+/* Makes the groups. shard: replicas in one of those; near: replicas that add up first, 0: no such.
+ * Collective. */
+smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica, int shard, int near);
 /* Collective unless the job has failed; then only local resources are freed. */
 void smp__comm_close(smp_comm *comm);
 

@@ -14,8 +14,39 @@
 
 #include "exec/transport/cuda_event.h"
 #include "exec/transport/nccl_open.h"
+#include "graph/base/library.h"
 
 enum { LANE_CTAS = 4, REDUCE_CTAS = 16, SCRATCH_BYTES = 256, ID_TAG = 0 };
+
+smp__nccl_calls smp__nccl;
+
+smp_status smp__nccl_open(void)
+{
+#ifdef SMP_EMULATED
+#define TAKE(name) smp__nccl.name = name;
+    SMP__NCCL_CALLS(TAKE)
+#undef TAKE
+    return SMP_OK;
+#else
+    static const char *const symbol[] = {
+#define NAME(name) #name,
+        SMP__NCCL_CALLS(NAME)
+#undef NAME
+    };
+    return smp_library_open("libnccl.so.2", SMP_CUDA_LIBRARY_DIR,
+                            (int)(sizeof symbol / sizeof symbol[0]), symbol, (void **)&smp__nccl);
+#endif
+}
+
+smp_status smp__nccl_check(ncclComm_t comm, ncclResult_t code, const char *call)
+{
+    if (code == ncclSuccess)
+        return SMP_OK;
+    const char *detail = smp__nccl.ncclGetLastError(comm);
+    int more = detail && *detail;
+    return smp_fail(code == ncclRemoteError ? SMP_ERR_PEER : SMP_ERR_FAILED, "%s: %s%s%s", call,
+                    smp__nccl.ncclGetErrorString(code), more ? ": " : "", more ? detail : "");
+}
 
 /* Two ranks of this machine with the same GPU: NCCL refuses them. */
 static smp_status check_shared(smp_comm *comm, const char own[64])
@@ -59,6 +90,13 @@ static smp_status prepare_lane(const smp_lane *from, smp__nccl_lane *l)
     return smp__make_urgent_stream(&l->stream);
 }
 
+static MPI_Comm comm_of(const smp_comm *comm, int sums)
+{
+    return sums == SMP__NCCL_NEAR  ? comm->near
+           : sums == SMP__NCCL_FAR ? comm->far
+                                   : smp__transport_reach(comm, (smp_reach)sums);
+}
+
 static smp_status prepare_sums(smp__nccl_sums *sums, MPI_Comm comm)
 {
     sums->comm = comm;
@@ -89,8 +127,8 @@ static smp_status prepare(smp__nccl_context *c, const smp_transport_options *opt
         c->pool[i].next = c->free;
         c->free = &c->pool[i];
     }
-    for (int i = 0; i < SMP_N_REACH; i++)
-        SMP_TRY(prepare_sums(&c->sums[i], smp__transport_reach(c->comm, (smp_reach)i)));
+    for (int i = 0; i < SMP__NCCL_SUMS; i++)
+        SMP_TRY(prepare_sums(&c->sums[i], comm_of(c->comm, i)));
     return smp__make_urgent_stream(&c->reduce);
 }
 
@@ -121,7 +159,7 @@ static smp_status test_exchange(void *context, bool *done)
  * go through their lanes by rising id, so one tag is enough. */
 static smp_status exchange_ids(smp__nccl_context *c)
 {
-    MPI_Request *request = calloc((size_t)c->n_lane + SMP_N_REACH, sizeof(*request));
+    MPI_Request *request = calloc((size_t)c->n_lane + SMP__NCCL_SUMS, sizeof(*request));
     if (!request)
         return smp_fail_memory((size_t)c->n_lane * sizeof(*request));
     id_exchange exchange = {.request = request};
@@ -133,7 +171,7 @@ static smp_status exchange_ids(smp__nccl_context *c)
                            : MPI_Irecv(&l->id, sizeof(l->id), MPI_BYTE, l->peer, ID_TAG,
                                        c->comm->pipeline, &request[exchange.n++]);
     }
-    for (int i = 0; code == MPI_SUCCESS && i < SMP_N_REACH; i++)
+    for (int i = 0; code == MPI_SUCCESS && i < SMP__NCCL_SUMS; i++)
         if (c->sums[i].comm != MPI_COMM_NULL)
             code = MPI_Ibcast(&c->sums[i].id, sizeof(c->sums[i].id), MPI_BYTE, 0, c->sums[i].comm,
                               &request[exchange.n++]);
@@ -157,7 +195,7 @@ static smp_status init(smp__nccl_context *c)
         smp__nccl_lane *l = &c->lane[i];
         code = smp__nccl.ncclCommInitRankConfig(&l->nccl, 2, l->id, l->outgoing ? 0 : 1, &few);
     }
-    for (int i = 0; code == ncclSuccess && i < SMP_N_REACH; i++) {
+    for (int i = 0; code == ncclSuccess && i < SMP__NCCL_SUMS; i++) {
         smp__nccl_sums *sums = &c->sums[i];
         if (sums->comm != MPI_COMM_NULL)
             code = smp__nccl.ncclCommInitRankConfig(&sums->nccl, sums->members, sums->id, sums->own,
@@ -191,7 +229,7 @@ static smp_status send_first_messages(smp__nccl_context *c)
                            : smp__nccl.ncclRecv(data, 1, ncclInt8, 0, l->nccl, l->stream);
     }
     char *sum = c->scratch + (int64_t)c->n_lane * SCRATCH_BYTES;
-    for (int i = 0; code == ncclSuccess && i < SMP_N_REACH; i++)
+    for (int i = 0; code == ncclSuccess && i < SMP__NCCL_SUMS; i++)
         if (c->sums[i].nccl)
             code = smp__nccl.ncclAllReduce(sum, sum, 1, ncclFloat32, ncclSum, c->sums[i].nccl,
                                            c->reduce);
@@ -214,7 +252,7 @@ void smp__nccl_abort(void *context)
             smp__nccl.ncclCommAbort(c->lane[i].nccl);
         c->lane[i].nccl = NULL;
     }
-    for (int i = 0; i < SMP_N_REACH; i++) {
+    for (int i = 0; i < SMP__NCCL_SUMS; i++) {
         if (c->sums[i].nccl)
             smp__nccl.ncclCommAbort(c->sums[i].nccl);
         c->sums[i].nccl = NULL;
@@ -247,7 +285,7 @@ void smp__nccl_close(void *context)
         close_lane(&c->lane[i]);
     if (c->reduce)
         cudaStreamSynchronize(c->reduce);
-    for (int i = 0; i < SMP_N_REACH; i++)
+    for (int i = 0; i < SMP__NCCL_SUMS; i++)
         if (c->sums[i].nccl)
             smp__nccl.ncclCommDestroy(c->sums[i].nccl);
     for (int i = 0; i < c->n_pool; i++)

@@ -3,8 +3,38 @@
 #ifndef SMP_EXEC_TRANSPORT_NCCL_OPEN_H
 #define SMP_EXEC_TRANSPORT_NCCL_OPEN_H
 
-#include "exec/transport/nccl_calls.h"
+#include <nccl.h>
+
 #include "exec/transport/transport.h"
+
+/* NCCL, opened when a GPU is: smp__nccl.ncclSend(...) is the library's function. */
+#define SMP__NCCL_CALLS(X)                                                                         \
+    X(ncclGetUniqueId)                                                                             \
+    X(ncclCommInitRankConfig)                                                                      \
+    X(ncclCommDestroy)                                                                             \
+    X(ncclCommAbort)                                                                               \
+    X(ncclCommGetAsyncError)                                                                       \
+    X(ncclGetErrorString)                                                                          \
+    X(ncclGetLastError)                                                                            \
+    X(ncclSend)                                                                                    \
+    X(ncclRecv)                                                                                    \
+    X(ncclAllReduce)                                                                               \
+    X(ncclReduce)                                                                                  \
+    X(ncclBroadcast)                                                                               \
+    X(ncclGroupStart)                                                                              \
+    X(ncclGroupEnd)
+
+typedef struct smp__nccl_calls {
+#define SMP__NCCL_FIELD(name) __typeof__(&name) name;
+    SMP__NCCL_CALLS(SMP__NCCL_FIELD)
+#undef SMP__NCCL_FIELD
+} smp__nccl_calls;
+
+extern smp__nccl_calls smp__nccl; /* filled by smp__nccl_open */
+smp_status smp__nccl_open(void);
+/* SMP_ERR_PEER if another rank is to blame, else SMP_ERR_FAILED, with the call's name and NCCL's
+ * message, unless the code is ncclSuccess. comm: NULL if there is none. */
+smp_status smp__nccl_check(ncclComm_t comm, ncclResult_t code, const char *call);
 
 struct smp_reduction {
     cudaEvent_t done;
@@ -20,6 +50,13 @@ typedef struct smp__nccl_lane {
     cudaEvent_t *done; /* [n_message] of message number `posted` at posted % n_message */
     ncclUniqueId id;   /* while opening */
 } smp__nccl_lane;
+
+enum {
+    SMP__NCCL_NEAR = SMP_N_REACH,
+    SMP__NCCL_FAR,
+    SMP__NCCL_SUMS,
+    SMP__NCCL_MOST_NEAR = 64 /* GPUs of a machine */
+};
 
 /* Whom sums of a reach are exchanged with. */
 typedef struct smp__nccl_sums {
@@ -37,7 +74,7 @@ typedef struct smp__nccl_context {
     cudaEvent_t ready; /* recorded for each message; what waits for it has seen that record */
     char *scratch;     /* device memory for the first messages */
     double looked_s;   /* for errors of the network */
-    smp__nccl_sums sums[SMP_N_REACH];
+    smp__nccl_sums sums[SMP__NCCL_SUMS]; /* by reach; then the two hops of whole sums */
     cudaStream_t reduce; /* of all sums: in one order on all ranks, so none waits for another's */
     smp_reduction *free; /* unused ones of the pool */
     int n_pool;

@@ -7,13 +7,21 @@
 
 #include "exec/transport/reduce_blocks.h"
 #include "exec/transport/throttle.h"
+#include "exec/transport/two_hops.h"
 #include "exec/transport/transport.h"
 
-typedef enum reduction_state { QUEUED, SCATTERING, GATHERING, MOVED, DONE } reduction_state;
+typedef enum reduction_state {
+    QUEUED,
+    SCATTERING,
+    GATHERING,
+    HOPPING, /* in two hops */
+    MOVED,
+    DONE
+} reduction_state;
 
 struct smp_reduction {
     smp_sum sum;
-    int64_t done; /* elements of every part, or all it has */
+    int64_t done; /* elements of every part, or all it has; in two hops of the whole */
     reduction_state state;
     smp__late_sum late;
     smp_reduction *next;
@@ -23,6 +31,7 @@ typedef struct mpi_context {
     smp_comm *comm;
     int *peer; /* [n_lane] */
     smp__blocks blocks[SMP_N_REACH];
+    smp__two_hops hops; /* of whole sums over all replicas, where the plan says so */
     smp__throttle throttle;
     smp_reduction *head, *tail; /* not done, in order; only the head is in flight */
     smp_reduction *free;        /* unused ones of the pool */
@@ -44,6 +53,7 @@ static void mpi_close(void *context)
     if (mpi) {
         free(mpi->peer);
         smp__throttle_close(&mpi->throttle);
+        smp__two_hops_close(&mpi->hops);
         for (int i = 0; i < SMP_N_REACH; i++)
             smp__blocks_close(&mpi->blocks[i]);
     }
@@ -73,6 +83,8 @@ static smp_status mpi_open(const smp_transport_options *options, void **context)
     smp_status status = smp__throttle_open(&mpi->throttle);
     for (int i = 0; i < SMP_N_REACH && status == SMP_OK; i++)
         status = smp__blocks_open(&mpi->blocks[i], reach[i]);
+    if (status == SMP_OK)
+        status = smp__two_hops_open(&mpi->hops, comm->near, comm->far);
     if (status == SMP_OK)
         *context = mpi;
     else
@@ -137,9 +149,26 @@ static int64_t longest_part(const smp_reduction *reduction, int members)
     return most;
 }
 
+static bool takes_two_hops(const mpi_context *mpi, const smp_sum *sum)
+{
+    return mpi->hops.near.members > 1 && sum->reach == SMP_REACH_ALL && sum->add && sum->gather;
+}
+
+static smp_status start_hops(mpi_context *mpi, smp_reduction *reduction)
+{
+    const int64_t *cut = reduction->sum.cut, begin = cut[0] + reduction->done;
+    const int64_t left = cut[mpi->comm->ddp_size] - begin;
+    const int64_t count = left < SMP__PIECE_FLOATS ? left : SMP__PIECE_FLOATS;
+    reduction->done += count;
+    reduction->state = HOPPING;
+    return smp__two_hops_start(&mpi->hops, reduction->sum.data, begin, count);
+}
+
 /* The next piece of a reduction: a block of each part. */
 static smp_status start_piece(mpi_context *mpi, smp_reduction *reduction)
 {
+    if (takes_two_hops(mpi, &reduction->sum))
+        return start_hops(mpi, reduction);
     smp__blocks *b = &mpi->blocks[reduction->sum.reach];
     const int64_t *cut = reduction->sum.cut, most = SMP__PIECE_FLOATS / b->members;
     for (int i = 0; i < b->members; i++) {
@@ -177,7 +206,9 @@ static smp_status advance(mpi_context *mpi)
         return begin(mpi, head);
     smp__blocks *b = &mpi->blocks[head->sum.reach];
     bool done = head->state == MOVED;
-    if (!done)
+    if (head->state == HOPPING)
+        SMP_TRY(smp__two_hops_test(&mpi->hops, head->sum.data, &done));
+    else if (!done)
         SMP_TRY(smp__blocks_test(b, &done));
     if (!done)
         return SMP_OK;
@@ -187,7 +218,9 @@ static smp_status advance(mpi_context *mpi)
             return start_gather(b, head);
     }
     const int64_t most = longest_part(head, b->members);
-    if (head->done < most)
+    const int64_t end =
+        takes_two_hops(mpi, &head->sum) ? head->sum.cut[b->members] - head->sum.cut[0] : most;
+    if (head->done < end)
         return start_piece(mpi, head);
     head->state = MOVED;
     SMP_TRY(smp__throttle_arrived(&mpi->throttle, &head->late, head->sum.add + head->sum.gather,

@@ -178,7 +178,8 @@ static smp_status try_rules(autos *a, smp_auto_result *result)
 static double tail_us(const autos *a, int rank)
 {
     const smp_simulation_input *s = simulation(a);
-    const bool whole = s->sharding.shard <= 1 && s->sharding.bucket_bytes == 0;
+    const bool whole =
+        s->sharding.shard <= 1 && s->sharding.bucket_bytes == 0 && s->sharding.node_replicas == 0;
     double least_us = -1.0;
     int64_t bytes = 0;
     for (int stage = 0; stage < a->n_stage; stage++) {

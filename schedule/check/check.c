@@ -60,6 +60,9 @@ static smp_status check_shape(smp__check_build *b)
     if (smp_shard_check(b->request.sharding.shard, b->request.ddp) != SMP_OK)
         return SMP__FIND(findings, ILLEGAL, "shape", sketch->parallel_where, "%s",
                          smp_last_error());
+    if (smp_hops_check(b->request.sharding.node_replicas, b->request.ddp) != SMP_OK)
+        return SMP__FIND(findings, ILLEGAL, "shape", sketch->parallel_where, "%s",
+                         smp_last_error());
     if ((int64_t)p * v > SMP_MAX_FORWARDS / m)
         return SMP__FIND(findings, ILLEGAL, "shape", sketch->parallel_where,
                          "%d ranks * %d chunks * %d micro-batches, expected at most %d forward "

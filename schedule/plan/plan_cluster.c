@@ -57,10 +57,10 @@ static smp_status read_devices(const smp_yaml_node *map, smp_arena *arena, smp_c
 smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, smp_arena *arena,
                                   const smp_cluster **out, double *optimizer_bytes_per_s)
 {
-    static const char *const keys[] = {"name",    "nodes",         "devices_per_node",
-                                       "memory",  "intra_node",    "cores_per_node",
-                                       "overlap", "inter_node",    "optimizer_bytes_per_s",
-                                       "devices", "core_switch_us"};
+    static const char *const keys[] = {"name",    "nodes",          "devices_per_node",
+                                       "memory",  "intra_node",     "cores_per_node",
+                                       "overlap", "inter_node",     "optimizer_bytes_per_s",
+                                       "devices", "core_switch_us", "adapters_per_node"};
     const smp_yaml_node *map, *overlap;
     int64_t memory;
     if (!smp_yaml_get(top, "cluster"))
@@ -76,6 +76,9 @@ smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, smp_are
                            &cluster->devices_per_node));
     SMP_TRY(
         smp__field_int(map, what, "cores_per_node", 0, SMP__MAX_CORES, &cluster->cores_per_node));
+    if (smp_yaml_get(map, "adapters_per_node"))
+        SMP_TRY(smp__field_int(map, what, "adapters_per_node", 1, SMP__MAX_DEVICES,
+                               &cluster->adapters_per_node));
     SMP_TRY(smp_core_switch_read(map, what, &cluster->core_switch_us));
     SMP_TRY(smp__field_int64(map, what, "memory", 0, SMP_MAX_BYTES, &memory));
     SMP_TRY(smp__field(map, what, "overlap", &overlap));

@@ -87,6 +87,12 @@ static smp_status read_sharding(const smp_yaml_node *map, smp_sketch *sketch)
     if (smp_yaml_get(map, "bucket_bytes"))
         SMP_TRY(smp__field_int64(map, "parallel", "bucket_bytes", 1, SMP__MAX_SUM_BYTES,
                                  &sketch->sharding.bucket_bytes));
+    if (smp_yaml_get(map, "node_replicas"))
+        SMP_TRY(smp__field_int(map, "parallel", "node_replicas", 2, SMP__MAX_DEVICES,
+                               &sketch->sharding.node_replicas));
+    if (sketch->ddp > 0 && smp_hops_check(sketch->sharding.node_replicas, sketch->ddp) != SMP_OK)
+        return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "node_replicas")), "parallel: %s",
+                           smp_last_error());
     if (smp_yaml_get(map, "prefetch"))
         SMP_TRY(smp__field_int(map, "parallel", "prefetch", 0, SMP__MAX_STAGES,
                                &sketch->sharding.prefetch));
@@ -105,9 +111,9 @@ static smp_status read_sharding(const smp_yaml_node *map, smp_sketch *sketch)
 
 static smp_status read_parallel(reader *r, const smp_yaml_node *top)
 {
-    static const char *const keys[] = {"devices",  "pipeline",   "ddp",
-                                       "shard",    "shard_what", "bucket_bytes",
-                                       "prefetch", "placement",  "chunks"};
+    static const char *const keys[] = {"devices",    "pipeline",     "ddp",      "shard",
+                                       "shard_what", "bucket_bytes", "prefetch", "node_replicas",
+                                       "placement",  "chunks"};
     const char *what = "parallel";
     smp_sketch *sketch = r->sketch;
     const smp_yaml_node *map;

@@ -152,6 +152,8 @@ static void put_head(writer *w, const smp_plan *plan)
     if (smp_shards(plan->sharding, SMP_SHARD_WEIGHTS, plan->training) &&
         plan->sharding.prefetch != SMP_PREFETCH_DEFAULT)
         put_int(w, "prefetch", plan->sharding.prefetch);
+    if (plan->sharding.node_replicas > 1)
+        put_int(w, "node_replicas", plan->sharding.node_replicas);
     if (plan->sharding.bucket_bytes > 0)
         put_int(w, "bucket_bytes", plan->sharding.bucket_bytes);
     put_placement(w, plan);
@@ -342,6 +344,8 @@ static void put_cluster(writer *w, const smp_plan *plan)
     put_int(w, "nodes", cluster->nodes);
     put_int(w, "devices_per_node", cluster->devices_per_node);
     put_int(w, "cores_per_node", cluster->cores_per_node);
+    if (cluster->adapters_per_node > 0)
+        put_int(w, "adapters_per_node", cluster->adapters_per_node);
     if (cluster->cores_per_node > 0 && cluster->core_switch_us != SMP_DEFAULT_CORE_SWITCH_US)
         put_double(w, "core_switch_us", cluster->core_switch_us);
     put_int(w, "memory", memory);

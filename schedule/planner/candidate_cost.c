@@ -66,19 +66,24 @@ smp_sharding smp__candidate_sharding(const smp__planner *planner, const smp_cand
     smp_sharding sharding = planner->request.sharding;
     const smp_partition *partition = candidate->partition;
     int most = 0;
-    if (sharding.bucket_bytes != SMP_BUCKET_AUTO)
+    if (sharding.bucket_bytes != SMP_BUCKET_AUTO && sharding.node_replicas != SMP_HOPS_AUTO)
         return sharding;
     for (int s = 1; s < partition->n_stage; s++)
         if (partition->load[s].weight_bytes > partition->load[most].weight_bytes)
             most = s;
-    const smp_simulation_input input = {.pipeline = candidate->pipeline,
-                                        .ddp = candidate->ddp,
-                                        .sharding = sharding,
-                                        .graph = planner->request.graph,
-                                        .cluster = planner->request.cluster,
-                                        .device = candidate->device};
-    sharding.bucket_bytes =
-        smp_bucket_bytes(&input, candidate->stage_rank[most], partition->load[most].weight_bytes);
+    smp_simulation_input input = {.pipeline = candidate->pipeline,
+                                  .ddp = candidate->ddp,
+                                  .sharding = sharding,
+                                  .graph = planner->request.graph,
+                                  .cluster = planner->request.cluster,
+                                  .device = candidate->device};
+    const int rank = candidate->stage_rank[most];
+    const int64_t bytes = partition->load[most].weight_bytes;
+    if (sharding.node_replicas == SMP_HOPS_AUTO)
+        sharding.node_replicas = smp_node_replicas(&input, rank, bytes);
+    input.sharding = sharding;
+    if (sharding.bucket_bytes == SMP_BUCKET_AUTO)
+        sharding.bucket_bytes = smp_bucket_bytes(&input, rank, bytes);
     return sharding;
 }
 

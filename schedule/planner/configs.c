@@ -252,6 +252,8 @@ static smp_status add_config(listing *l, int microbatches)
                                            l->mapping->ddp, microbatches);
     if (status == SMP_OK)
         status = smp_shard_check(request->sharding.shard, l->mapping->ddp);
+    if (status == SMP_OK && request->sharding.node_replicas > 0)
+        status = smp_hops_check(request->sharding.node_replicas, l->mapping->ddp);
     if (status == SMP_ERR_INPUT || status == SMP_ERR_NO_FIT) {
         smp__configs_note(configs, smp__at_numbers(request, status));
         return SMP_OK;

@@ -100,8 +100,9 @@ static smp_status fill_mapping(smp__mapping *mapping, const smp_search_request *
     /* what may be over before the last backward is counts as nothing */
     const bool buckets = request->sharding.bucket_bytes > 0 ||
                          (request->sharding.bucket_bytes < 0 && smp_buckets_help(cluster));
+    const bool hops = cluster->nodes > 1 && request->sharding.node_replicas != 0;
     mapping->ring_us =
-        buckets || request->sharding.shard > 1 ? 0.0 : least_ring_us(mapping, cluster);
+        buckets || hops || request->sharding.shard > 1 ? 0.0 : least_ring_us(mapping, cluster);
     return SMP_OK;
 }
 

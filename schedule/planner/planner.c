@@ -369,6 +369,7 @@ static smp_status try_sharding(shard_search *s, smp_sharding sharding)
     changed.sharding = sharding;
     changed.sharding.bucket_bytes = s->request->sharding.bucket_bytes;
     changed.sharding.prefetch = s->request->sharding.prefetch;
+    changed.sharding.node_replicas = s->request->sharding.node_replicas;
     if (changed.deadline_s > 0.0)
         changed.deadline_s = now_s + fmax(changed.deadline_s - now_s, 0.0) / s->left;
     s->left -= s->left > 1;

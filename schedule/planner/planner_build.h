@@ -71,7 +71,7 @@ smp_schedule_shape smp__planner_shape(const smp__planner *planner, int pipeline,
                                       int microbatches, int active);
 smp_schedule_shape smp__candidate_shape(const smp__planner *planner,
                                         const smp_candidate *candidate);
-/* As asked for, with the buckets that suit the candidate's partition. */
+/* As asked for, with the hops and buckets that suit the candidate's partition and devices. */
 smp_sharding smp__candidate_sharding(const smp__planner *planner, const smp_candidate *candidate);
 /* Blocks of gradients of all replicas: as asked for, else one for each. */
 static inline int smp__planner_blocks(const smp__planner *planner, int ddp)

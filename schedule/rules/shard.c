@@ -32,11 +32,25 @@ smp_status smp_shard_check(int shard, int ddp)
     return SMP_OK;
 }
 
+smp_status smp_hops_check(int node_replicas, int ddp)
+{
+    const bool power = (node_replicas & (node_replicas - 1)) == 0;
+    if (node_replicas == 0 ||
+        (node_replicas > 1 && node_replicas < ddp && ddp % node_replicas == 0 && power))
+        return SMP_OK;
+    return smp_fail(SMP_ERR_INPUT,
+                    "node_replicas: got %d, expected a power of two that divides the %d replicas "
+                    "(ddp), and is less",
+                    node_replicas, ddp);
+}
+
 smp_sharding smp_sharding_keep(smp_sharding asked, smp_sharding kept)
 {
     smp_sharding both = asked.shard == 0 ? kept : asked;
     both.bucket_bytes =
         asked.bucket_bytes == SMP_BUCKET_AUTO ? kept.bucket_bytes : asked.bucket_bytes;
+    both.node_replicas =
+        asked.node_replicas == SMP_HOPS_AUTO ? kept.node_replicas : asked.node_replicas;
     both.prefetch = asked.prefetch == SMP_PREFETCH_AUTO ? kept.prefetch : asked.prefetch;
     return both;
 }

@@ -17,12 +17,14 @@ typedef enum smp_shard_what {
     SMP_SHARD_WEIGHTS    /* ZeRO 3 */
 } smp_shard_what;
 
-enum { SMP_SHARD_AUTO = -1, SMP_PREFETCH_AUTO = -1, SMP_PREFETCH_DEFAULT = 1 };
+enum { SMP_SHARD_AUTO = -1, SMP_PREFETCH_AUTO = -1, SMP_PREFETCH_DEFAULT = 1, SMP_HOPS_AUTO = -1 };
 
 typedef struct smp_sharding {
     int shard; /* replicas of a group; 0 or 1: nothing is sharded; a request: SMP_SHARD_AUTO */
     smp_shard_what what;
     int64_t bucket_bytes; /* see below; 0: one bucket; a request: SMP_BUCKET_AUTO */
+    int node_replicas; /* neighbouring replicas, of one node, whose sums over all replicas go in two
+                          hops: first among these; 0: in one; a request: SMP_HOPS_AUTO */
     int prefetch; /* sharded weights are gathered so many runs of a chunk's actions ahead of use; a
                      request: SMP_PREFETCH_AUTO */
 } smp_sharding;
@@ -53,5 +55,7 @@ smp_status smp_shard_what_read(const char *text, smp_shard_what *what);
 /* Can `ddp` replicas form such groups? SMP_ERR_INPUT with the reason. Groups are nodes of the tree
  * in which replicas are added (schedule/plan/gradient_blocks.h): a power of two, or all. */
 smp_status smp_shard_check(int shard, int ddp);
+/* The same of the replicas that sums go through first: 0, or between 1 and ddp. */
+smp_status smp_hops_check(int node_replicas, int ddp);
 
 #endif

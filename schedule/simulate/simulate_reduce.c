@@ -40,67 +40,9 @@ static bool is_repeated(const smp__sim *sim, int tie, int32_t holder)
     return false;
 }
 
-/* Replicas that meet: `size` of them, `stride` apart. */
-typedef struct ring {
-    int stride, size;
-} ring;
-
-static ring ring_of_all(const smp_simulation_input *input)
+static bool is_sharded(const smp__sim *sim)
 {
-    return (ring){1, input->ddp};
-}
-
-static ring ring_of_group(const smp_simulation_input *input)
-{
-    return (ring){1, input->sharding.shard > 1 ? input->sharding.shard : 1};
-}
-
-static ring ring_across(const smp_simulation_input *input)
-{
-    const int shard = ring_of_group(input).size;
-    return (ring){shard, input->ddp / shard};
-}
-
-/* One message on the slowest link of such rings of a rank. */
-static double ring_message_us(const smp_simulation_input *input, int rank, ring of, int64_t bytes)
-{
-    const int block = of.stride * of.size;
-    double slowest_us = 0.0;
-    for (int i = 0; i < input->ddp; i++) {
-        const int next = i - i % block + (i % block + of.stride) % block;
-        double us =
-            smp__message_us(input->cluster, input->device[(int64_t)i * input->pipeline + rank],
-                            input->device[(int64_t)next * input->pipeline + rank], bytes);
-        if (us > slowest_us)
-            slowest_us = us;
-    }
-    return slowest_us;
-}
-
-/* `turns` times around: 1 scatters sums or gathers, 2 does both. */
-static double turns_us(const smp_simulation_input *input, int rank, ring of, int turns,
-                       int64_t bytes)
-{
-    if (of.size == 1 || bytes <= 0)
-        return 0.0;
-    return turns * (of.size - 1) *
-           ring_message_us(input, rank, of, bytes / of.size + (bytes % of.size != 0));
-}
-
-double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t bytes)
-{
-    return turns_us(input, rank, ring_of_all(input), 2, bytes);
-}
-
-static bool is_sharded(const smp_simulation_input *input)
-{
-    return input->sharding.shard > 1;
-}
-
-double smp__sim_first_ring_us(const smp_simulation_input *input, int rank, int64_t bytes)
-{
-    return is_sharded(input) ? turns_us(input, rank, ring_of_group(input), 1, bytes)
-                             : smp__sim_ring_us(input, rank, bytes);
+    return sim->input->sharding.shard > 1;
 }
 
 /* What every replica has goes once around the ring. */
@@ -108,8 +50,8 @@ static double joint_us(const smp_simulation_input *input, int rank, int64_t valu
 {
     if (values == 0)
         return 0.0;
-    return (input->ddp - 1) *
-           ring_message_us(input, rank, ring_of_all(input), values * (int64_t)sizeof(double));
+    return (input->ddp - 1) * smp__ring_message_us(input, rank, smp__ring_of_all(input),
+                                                   values * (int64_t)sizeof(double));
 }
 
 void smp__sim_joint_us(const smp_simulation_input *input, double *forward_us, double *backward_us)
@@ -193,16 +135,17 @@ static int64_t own_bytes(const smp__sim *sim, int stage)
 }
 
 /* A stage's `bytes`, bucket by bucket; of which each rank has a part, if so. */
-static double all_turns_us(const smp__sim *sim, int stage, ring of, int turns, int parts,
+static double all_turns_us(const smp__sim *sim, int stage, smp__ring of, int turns, int parts,
                            int64_t bytes)
 {
     const int rank = sim->crossing.rank_of[stage];
     double us = 0.0;
     for (int32_t b = sim->bucket_begin[stage]; b < sim->bucket_begin[stage + 1]; b++) {
-        us += turns_us(sim->input, rank, of, turns, (sim->bucket[b].bytes + parts - 1) / parts);
+        us += smp__ring_turns_us(sim->input, rank, of, turns,
+                                 (sim->bucket[b].bytes + parts - 1) / parts);
         bytes -= sim->bucket[b].bytes;
     }
-    return us + turns_us(sim->input, rank, of, turns, (bytes + parts - 1) / parts);
+    return us + smp__ring_turns_us(sim->input, rank, of, turns, (bytes + parts - 1) / parts);
 }
 
 void smp__sim_backward(smp__sim *sim, const smp__sim_runner *r, int stage)
@@ -254,7 +197,8 @@ bool smp__sim_all(smp__sim *sim, smp__sim_runner *r, int stage)
         return false;
     if (++sim->all_reached[stage] < sim->n_replica)
         return true;
-    double us = all_turns_us(sim, stage, ring_across(sim->input), 2, group, own_bytes(sim, stage));
+    double us =
+        all_turns_us(sim, stage, smp__ring_across(sim->input), 2, group, own_bytes(sim, stage));
     sim->all_end_us[stage] = channel_us(sim, r->rank) + us;
     finish(sim, r->rank, sim->all_end_us[stage]);
     return true;
@@ -267,8 +211,8 @@ void smp__sim_gather_weights(smp__sim *sim, smp__sim_runner *r, int chunk)
     r->gathered_us[chunk] = -1.0;
     if (++at->reached < sim->n_replica)
         return;
-    at->end_us = channel_us(sim, r->rank) + all_turns_us(sim, stage, ring_of_group(sim->input), 1,
-                                                         1, sim->input->weight_bytes[stage]);
+    at->end_us = channel_us(sim, r->rank) + all_turns_us(sim, stage, smp__ring_of_group(sim->input),
+                                                         1, 1, sim->input->weight_bytes[stage]);
     for (int replica = 0; replica < sim->n_replica; replica++) {
         smp__sim_runner *other = runner_at(sim, replica, r->rank);
         other->channel_free_us = other->gathered_us[chunk] = at->end_us;
@@ -329,7 +273,7 @@ int64_t smp__sim_rank_bytes(const smp__sim *sim, int rank)
 static smp_status create_gathers(smp__sim *sim)
 {
     const size_t n_rank = (size_t)sim->crossing.n_rank, chunks = (size_t)sim->crossing.chunks;
-    if (!is_sharded(sim->input))
+    if (!is_sharded(sim))
         return SMP_OK;
     sim->gather = SMP_ARENA_NEW(sim->arena, smp__sim_gather *, n_rank);
     sim->all_reached = SMP_ARENA_NEW(sim->arena, int, (size_t)sim->crossing.flow->n_stage);
@@ -380,7 +324,7 @@ smp_status smp__sim_reduce_init(smp__sim *sim)
         for (int32_t i = flow->tie[tie].holder_begin; i < flow->tie[tie].holder_end; i++)
             sim->tie_list[begin[flow->holder[i]]++] = tie;
     for (int i = 0; i < sim->n_runner; i++)
-        sim->runner[i].reductions_left = (is_sharded(sim->input) ? 2 : 1) * sim->crossing.chunks;
+        sim->runner[i].reductions_left = (is_sharded(sim) ? 2 : 1) * sim->crossing.chunks;
     for (int tie = 0; tie < flow->n_tie; tie++)
         for (int32_t i = flow->tie[tie].holder_begin; i < flow->tie[tie].holder_end; i++)
             if (!is_repeated(sim, tie, i))

@@ -10,7 +10,7 @@
 #include "schedule/lower/crossing.h"
 #include "graph/base/heap.h"
 #include "profile/replicas.h"
-#include "schedule/simulate/simulate.h"
+#include "schedule/simulate/simulate_rings.h"
 
 typedef enum smp__sim_phase {
     SMP__SIM_BEGIN, /* reaches its action */
@@ -132,11 +132,6 @@ static inline double smp__sim_parts(const smp_simulation_input *input)
 /* Weight bytes of a rank, a weight tied within the rank counted once. */
 int64_t smp__sim_rank_bytes(const smp__sim *sim, int rank);
 
-/* A ring all-reduce over the replicas of a rank: 2(d-1) steps of a d-th of the bytes, over the
- * slowest link of the ring. */
-double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t bytes);
-/* What the ring takes that gradients go through at first: of the shard group, or of all. */
-double smp__sim_first_ring_us(const smp_simulation_input *input, int rank, int64_t bytes);
 /* Adds, by stage, what sums over replicas in the middle of its operators take (smp_op_joint). */
 void smp__sim_joint_us(const smp_simulation_input *input, double *forward_us, double *backward_us);
 

@@ -442,14 +442,14 @@ static bool run_transport(bench *b, const smp_transport *transport)
 }
 
 /* One grid of ranks on one device; returns how many transports ran. */
-static int run_grid(const smp_device *device, int ddp, int shard, uint64_t seed)
+static int run_grid(const smp_device *device, int ddp, int shard, int near, uint64_t seed)
 {
     static bench b;
     int ran = 0;
     b = (bench){.device = device};
     OK(smp__comm_open(&b.comm, 30.0));
     OK(smp__comm_split(&b.comm, world_rank % (world_size / ddp), world_rank / (world_size / ddp),
-                       shard));
+                       shard, near));
     smp_device_options options = {.precision = SMP_PRECISION_FP32, .node_rank = b.comm.node_rank};
     OK(smp__comm_agree(&b.comm, device->open(&options, &b.device_context)));
     const smp_transport *best = smp_transport_choose(&b.comm, device, b.device_context, NULL, 0);
@@ -474,7 +474,7 @@ static void test_choice(const smp_device *device)
     void *context;
     unsetenv("SMP_NCCL_SHARED");
     OK(smp__comm_open(&comm, 30.0));
-    OK(smp__comm_split(&comm, world_rank, 0, 1));
+    OK(smp__comm_split(&comm, world_rank, 0, 1, 0));
     smp_device_options options = {.node_rank = comm.node_rank};
     OK(device->open(&options, &context));
     device->identity(context, id);
@@ -499,7 +499,7 @@ static void test_failure(const smp_device *device)
     static bench b;
     b = (bench){.device = device, .transport = smp_transport_find("nccl")};
     OK(smp__comm_open(&b.comm, 30.0));
-    OK(smp__comm_split(&b.comm, world_rank, 0, 1));
+    OK(smp__comm_split(&b.comm, world_rank, 0, 1, 0));
     smp_device_options options = {.node_rank = b.comm.node_rank};
     OK(device->open(&options, &b.device_context));
     OK(device->reserve(b.device_context, 4096, &b.arena));
@@ -558,14 +558,15 @@ static void test_failure(const smp_device *device)
     smp__comm_close(&b.comm);
 }
 
-static void run_transports(const smp_device *device, int ddp, int shard, int grid)
+/* near: replicas that add up first; 0: all at once. */
+static void run_transports(const smp_device *device, int ddp, int shard, int near, int grid)
 {
     const int ran =
-        run_grid(device, ddp, shard, (uint64_t)grid * 1000003 + (uint64_t)(ddp + shard));
+        run_grid(device, ddp, shard, near, (uint64_t)grid * 1000003 + (uint64_t)(ddp + shard));
     CHECK(ran >= 1);
     if (world_rank == 0 && grid == 0)
-        printf("device %s, %d ranks, %d replicas, groups of %d: %d transports\n", device->name,
-               world_size, ddp, shard, ran);
+        printf("device %s, %d ranks, %d replicas, groups of %d, %d first: %d transports\n",
+               device->name, world_size, ddp, shard, near, ran);
 }
 
 int main(int argc, char **argv)
@@ -580,7 +581,7 @@ int main(int argc, char **argv)
         for (int grid = 0; grid < grids; grid++)
             for (int ddp = 1; ddp <= world_size; ddp *= 2)
                 for (int shard = 1; shard <= ddp; shard *= 2)
-                    run_transports(device, ddp, shard, grid);
+                    run_transports(device, ddp, shard, grid % 2 && ddp > 2 ? 2 : 0, grid);
     }
     if (world_size > 1 && smp_device_find("cuda"))
         test_failure(smp_device_find("cuda"));

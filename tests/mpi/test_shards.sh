@@ -45,6 +45,13 @@ for ahead in 0 2; do
     same other ties
 done
 
+# Sums over all replicas in two hops.
+plan hops.yaml ties.yaml 4 1 4 simple 1 1 2 none --gradient-blocks 4 --node-replicas 2 --bucket-bytes 4KiB
+expect_match hops.yaml 'node_replicas: 2'
+train hops.yaml 4 other
+sort -u -o other.weights other.weights
+same other ties
+
 # Checkpoints: from any into any, and evaluations of what only parts of are here.
 resume() { # plan ranks name steps [option...]
     expect_exit 0 mpirun -n "$2" smp-run "$1" --data text.txt --steps "$4" --json --checksum --seed 7 \
@@ -83,6 +90,8 @@ expect_bad 'shard: got 3, expected a divisor of the 4 replicas' smp-partition "$
     --ddp 4 --shard 3
 expect_bad 'shard: got 3, expected a power of two or all 6 replicas' smp-partition "$model" -n 6 \
     --stages 1 --ddp 6 --shard 3
+expect_bad 'node_replicas: got 3, expected a power of two that divides the 4 replicas' smp-partition "$model" \
+    -n 4 --stages 1 --ddp 4 --node-replicas 3
 expect_bad "shard-what: got 'all'" smp-partition "$model" -n 4 --shard 2 --shard-what all
 for change in 's/shard: 4/shard: 3/' 's/, shard_what: weights//' 's/shard: 4, //' 's/what: weights/what: x/'; do
     sed "$change" plan1.yaml >bad.yaml

@@ -61,11 +61,38 @@ static void test_simulate_gathers_ahead(void **state)
     made_plan_free(&made);
 }
 
+/* Four replicas on two nodes: around one ring; first inside the nodes, where a half is left to send
+ * between them; and the same where the two devices of a node share an adapter. */
+static void test_simulate_two_hops(void **state)
+{
+    (void)state;
+    setting s;
+    made_plan made;
+    open_one_rank(&s, &made, 1, 1, true, "F0.0 B0.0 R.0 O", 4, (smp_sharding){.shard = 1});
+    s.cluster.nodes = 2;
+    s.cluster.devices_per_node = 2;
+    s.cluster.inter_node = (smp_link_spec){.latency_us = 100, .bytes_per_s = 1e6};
+    assert_step(&s.input, 3 + 6 * 350);
+    s.input.sharding.node_replicas = 2;
+    assert_step(&s.input, 3 + 2 * 500 + 2 * 350);
+    assert_int_equal(2, smp_node_replicas(&s.input, 0, 1000));
+    s.cluster.adapters_per_node = 1;
+    assert_step(&s.input, 3 + 2 * 500 + 2 * 2 * 350);
+    s.input.sharding.node_replicas = 0;
+    assert_step(&s.input, 3 + 2 * (250 + 2 * 2 * 350));
+    assert_int_equal(2, smp_node_replicas(&s.input, 0, 1000));
+    s.device[1] = 2; /* neighbouring replicas lie on different nodes */
+    s.device[2] = 1;
+    assert_int_equal(0, smp_node_replicas(&s.input, 0, 1000));
+    made_plan_free(&made);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_simulate_rings_of_groups),
         cmocka_unit_test(test_simulate_gathers_ahead),
+        cmocka_unit_test(test_simulate_two_hops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

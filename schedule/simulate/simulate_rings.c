@@ -1,0 +1,127 @@
+/* Rings of replicas, and exchanges over shared adapters; see the header. */
+#include "schedule/simulate/simulate_rings.h"
+
+#include <math.h>
+
+#include "partition/problem/message.h"
+
+smp__ring smp__ring_of_all(const smp_simulation_input *input)
+{
+    return (smp__ring){1, input->ddp};
+}
+
+smp__ring smp__ring_of_group(const smp_simulation_input *input)
+{
+    return (smp__ring){1, input->sharding.shard > 1 ? input->sharding.shard : 1};
+}
+
+smp__ring smp__ring_across(const smp_simulation_input *input)
+{
+    const int shard = smp__ring_of_group(input).size;
+    return (smp__ring){shard, input->ddp / shard};
+}
+
+static int device_of(const smp_simulation_input *input, int rank, int replica)
+{
+    return input->device[(int64_t)replica * input->pipeline + rank];
+}
+
+static int node_of(const smp_simulation_input *input, int rank, int replica)
+{
+    return device_of(input, rank, replica) / input->cluster->devices_per_node;
+}
+
+double smp__ring_message_us(const smp_simulation_input *input, int rank, smp__ring of,
+                            int64_t bytes)
+{
+    const int block = of.stride * of.size;
+    double slowest_us = 0.0;
+    for (int i = 0; i < input->ddp; i++) {
+        const int next = i - i % block + (i % block + of.stride) % block;
+        const double us = smp__message_us(input->cluster, device_of(input, rank, i),
+                                          device_of(input, rank, next), bytes);
+        slowest_us = fmax(slowest_us, us);
+    }
+    return slowest_us;
+}
+
+/* How many ranks of the replica's node send at once through each of its adapters. */
+static double sharing(const smp_simulation_input *input, int rank, int replica)
+{
+    int n = 0;
+    for (int i = 0; i < input->ddp; i++)
+        n += node_of(input, rank, i) == node_of(input, rank, replica);
+    return fmax(1.0, (double)n / input->cluster->adapters_per_node);
+}
+
+/* The slowest member's messages to all others. O(ddp^2). */
+static double exchange_us(const smp_simulation_input *input, int rank, smp__ring of, int64_t bytes)
+{
+    const int block = of.stride * of.size;
+    double slowest_us = 0.0;
+    for (int i = 0; i < input->ddp; i++) {
+        const double shared = sharing(input, rank, i);
+        double us = 0.0;
+        for (int k = 1; k < of.size; k++) {
+            const int other = i - i % block + (i % block + k * of.stride) % block;
+            const double one_us = smp__message_us(input->cluster, device_of(input, rank, i),
+                                                  device_of(input, rank, other), bytes);
+            us += node_of(input, rank, i) == node_of(input, rank, other) ? one_us : shared * one_us;
+        }
+        slowest_us = fmax(slowest_us, us);
+    }
+    return slowest_us;
+}
+
+double smp__ring_turns_us(const smp_simulation_input *input, int rank, smp__ring of, int turns,
+                          int64_t bytes)
+{
+    if (of.size == 1 || bytes <= 0)
+        return 0.0;
+    const int64_t part = bytes / of.size + (bytes % of.size != 0);
+    if (input->cluster->adapters_per_node > 0)
+        return turns * exchange_us(input, rank, of, part);
+    return turns * (of.size - 1) * smp__ring_message_us(input, rank, of, part);
+}
+
+/* First the replicas of each node, then between nodes with the part that each has. */
+static double two_hops_us(const smp_simulation_input *input, int rank, int near, int64_t bytes)
+{
+    const smp__ring inside = {1, near}, between = {near, input->ddp / near};
+    return smp__ring_turns_us(input, rank, inside, 2, bytes) +
+           smp__ring_turns_us(input, rank, between, 2, bytes / near + (bytes % near != 0));
+}
+
+double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t bytes)
+{
+    const int near = input->sharding.node_replicas;
+    return near > 1 ? two_hops_us(input, rank, near, bytes)
+                    : smp__ring_turns_us(input, rank, smp__ring_of_all(input), 2, bytes);
+}
+
+double smp__sim_first_ring_us(const smp_simulation_input *input, int rank, int64_t bytes)
+{
+    return input->sharding.shard > 1
+               ? smp__ring_turns_us(input, rank, smp__ring_of_group(input), 1, bytes)
+               : smp__sim_ring_us(input, rank, bytes);
+}
+
+static bool share_nodes(const smp_simulation_input *input, int near)
+{
+    for (int rank = 0; rank < input->pipeline; rank++)
+        for (int i = 0; i < input->ddp; i++)
+            if (node_of(input, rank, i) != node_of(input, rank, i - i % near))
+                return false;
+    return true;
+}
+
+int smp_node_replicas(const smp_simulation_input *input, int rank, int64_t bytes)
+{
+    int near = 1;
+    if (input->cluster->nodes == 1 || input->sharding.shard > 1)
+        return 0;
+    while (input->ddp % (2 * near) == 0 && 2 * near < input->ddp && share_nodes(input, 2 * near))
+        near *= 2;
+    const double flat_us = smp__ring_turns_us(input, rank, smp__ring_of_all(input), 2, bytes);
+    return near > 1 && two_hops_us(input, rank, near, bytes) < flat_us ? near : 0;
+}

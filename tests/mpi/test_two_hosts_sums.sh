@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Four replicas, two on each of two hosts with a slow link between them: sums in two hops against one,
+# states sharded inside a host against across. Steps against what is predicted with the costs of the
+# run, and the same bits whatever way sums take. SMP_ROWS=FILE: where to write what was measured.
+# shellcheck source=training.sh
+source "$(dirname "${BASH_SOURCE[0]}")/training.sh"
+# shellcheck source=two_hosts.sh
+source "$tests_dir/mpi/two_hosts.sh"
+rows=${SMP_ROWS:-/dev/null}
+steps=${SMP_STEPS:-6}
+
+"$tests_dir/bench/transformer.sh" 40 | sed -E \
+    "s/^let:.*/let: {T: 64, d: 192, heads: 4, layers: 4, vocab: 256}/" >gpt.yaml
+# What smp-profile --links measures: 24 MB/s and 233 us.
+cat >cluster.yaml <<END
+smp: 1
+name: two hosts
+nodes: 2
+devices_per_node: 2
+cores_per_node: 1
+adapters_per_node: 1
+device: {name: core, memory: 4GB, compute: {fp32: 100GFLOP/s}, bandwidth: 10GB/s}
+links:
+  intra_node: {bandwidth: 2GB/s, latency_us: 30}
+  inter_node: {bandwidth: 24MB/s, latency_us: 233}
+END
+
+median() { # file key
+    sed -nE "s/.*\"$2\": ?([0-9.]+).*/\1/p" "$1" | tail -n $((steps - 1)) | sort -n | sed -n "$((steps / 2))p"
+}
+
+# measure NAME [option...]: NAME.us and NAME.predicted; twice, the second time planned with the costs of
+# the first. places: of the replicas, if not in their order.
+measure() {
+    local name=$1 profile=()
+    shift
+    while true; do
+        plan "$name.yaml" gpt.yaml 4 1 4 simple 1 1 8 none --cluster cluster.yaml "${profile[@]}" "$@"
+        if [ -n "${places-}" ]; then # the plan again, on other devices
+            sed -E "s/placement: [a-z]+/placement: $places/" "$name.yaml" >other.yaml
+            expect_exit 0 smp-partition gpt.yaml --fix other.yaml --cluster cluster.yaml -n 4 "${profile[@]}" \
+                -o "$name.yaml"
+            expect_match "$name.yaml" "placement: \\$places"
+        fi
+        on_hosts 2 smp-run "$name.yaml" --data text.txt --steps "$steps" --json --checksum --seed 11 \
+            --profile-out "$name.costs"
+        [ ${#profile[@]} = 0 ] || break
+        profile=(--profile "$name.costs")
+    done
+    grep -E '^\{' out >"$name.json" || true
+    sed -nE 's/.*"loss": ?([^,}]*).*/\1/p' "$name.json" >"$name.loss"
+    sed -nE 's/.*"replica": [0-9]+, "weights": "([0-9a-f]+)".*/\1/p' out | sort -u >"$name.weights"
+    [ -s "$name.loss" ] || fail "$name: no losses"
+    median "$name.json" step_us >"$name.us"
+    median "$name.json" predicted_us >"$name.predicted"
+    awk -v name="$name" -v us="$(cat "$name.us")" -v predicted="$(cat "$name.predicted")" 'BEGIN {
+        printf "| %s | %.0f | %.2f |\n", name, us / 1e3, predicted / us }' | tee -a "$rows"
+}
+
+# A loaded machine may take longer than predicted; the bench table has what an idle one takes.
+shorter() { # fast slow share
+    expect_equal "$1 takes less than $3 of $2" "$(awk -v fast="$(cat "$1.us")" -v slow="$(cat "$2.us")" \
+        'BEGIN { print (fast < '"$3"' * slow) ? "yes" : fast " of " slow }')" yes
+    same "$1" "$2"
+}
+
+measure flat --node-replicas none --bucket-bytes none
+measure hops --bucket-bytes none
+expect_match hops.yaml 'node_replicas: 2'
+shorter hops flat 0.8
+measure inside --shard 2 --bucket-bytes none
+places='[0, 2, 1, 3]'
+measure across --shard 2 --bucket-bytes none
+shorter inside across 0.8
+same inside flat
+finish
