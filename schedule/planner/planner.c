@@ -349,7 +349,8 @@ static smp_status make(const smp_search_request *request, const char *model_path
 }
 
 /* Shard degrees one after the other: none, then powers of two. Where a plan fits without, sharding
- * more than the optimizer's states only adds messages. The fastest for each sample is kept. */
+ * more than the optimizer's states only adds messages, which is right if memory is to be small. The
+ * fastest for each sample is kept, or the smallest. */
 typedef struct shard_search {
     const smp_search_request *request;
     const char *model_path;
@@ -357,30 +358,62 @@ typedef struct shard_search {
     smp_planner_result best;
     bool found;
     int left; /* attempts */
+    int n_tried;
+    smp_shard_tried tried[SMP_MAX_SHARDS_TRIED];
 } shard_search;
 
-static smp_status try_sharding(shard_search *s, smp_sharding sharding)
+static int64_t highest_peak(const smp_plan *plan)
+{
+    int64_t most = 0;
+    for (int r = 0; r < plan->pipeline; r++)
+        most = plan->predicted.peak_bytes[r] > most ? plan->predicted.peak_bytes[r] : most;
+    return most;
+}
+
+static void note_tried(shard_search *s, smp_sharding sharding, const smp_plan *plan)
+{
+    smp_shard_tried tried = {.sharding = sharding, .fits = plan};
+    if (plan) {
+        tried.sample_us = smp_plan_sample_us(s->request, plan);
+        tried.peak_bytes = highest_peak(plan);
+    }
+    if (s->n_tried < SMP_MAX_SHARDS_TRIED)
+        s->tried[s->n_tried++] = tried;
+}
+
+static bool is_better(const smp_search_request *request, const smp_plan *plan, const smp_plan *best)
+{
+    const double us = smp_plan_sample_us(request, plan),
+                 best_us = smp_plan_sample_us(request, best);
+    const int64_t peak = highest_peak(plan), best_peak = highest_peak(best);
+    if (request->optimize == SMP_OPTIMIZE_MEMORY && peak != best_peak)
+        return peak < best_peak;
+    return us < best_us;
+}
+
+static smp_status try_sharding(shard_search *s, int shard, smp_shard_what what)
 {
     smp_search_request changed = *s->request;
     smp_planner_result result;
     smp__nearest nearest = {0};
     const smp__trial trial = {.faster_op = -1, .used = true};
     const double now_s = smp_clock_s();
-    changed.sharding = sharding;
-    changed.sharding.bucket_bytes = s->request->sharding.bucket_bytes;
-    changed.sharding.prefetch = s->request->sharding.prefetch;
-    changed.sharding.node_replicas = s->request->sharding.node_replicas;
+    changed.sharding.shard = shard;
+    changed.sharding.what = what;
     if (changed.deadline_s > 0.0)
         changed.deadline_s = now_s + fmax(changed.deadline_s - now_s, 0.0) / s->left;
     s->left -= s->left > 1;
     smp_status status = make(&changed, s->model_path, &trial, &nearest, &result);
-    if (sharding.shard == 1)
+    if (shard == 1)
         s->nearest = nearest;
-    if (status == SMP_ERR_NO_FIT || (status == SMP_ERR_INPUT && sharding.shard > 1))
+    if (status == SMP_ERR_INPUT && shard > 1)
+        return SMP_OK;
+    if (status == SMP_OK || status == SMP_ERR_NO_FIT)
+        note_tried(s, changed.sharding, status == SMP_OK ? result.plan : NULL);
+    if (status == SMP_ERR_NO_FIT)
         return SMP_OK;
     SMP_TRY(status);
-    const bool better = !s->found || smp_plan_sample_us(&changed, result.plan) <
-                                         smp_plan_sample_us(&changed, s->best.plan);
+    const bool better = !s->found || is_better(&changed, result.plan, s->best.plan);
     if (better && s->found)
         smp_planner_result_destroy(&s->best);
     if (better)
@@ -398,17 +431,17 @@ static smp_status search_shards(shard_search *s)
     const smp_shard_what first = request->any_shard_what ? 0 : request->sharding.what;
     smp_shard_what last = request->any_shard_what ? SMP_SHARD_WEIGHTS : first;
     s->left = 2; /* half of the time without */
-    SMP_TRY(try_sharding(s, (smp_sharding){.shard = 1}));
+    SMP_TRY(try_sharding(s, 1, SMP_SHARD_OPTIMIZER));
     if (!request->graph->training && last < SMP_SHARD_WEIGHTS)
         return SMP_OK;
-    if (s->found && request->any_shard_what)
+    if (s->found && request->any_shard_what && request->optimize != SMP_OPTIMIZE_MEMORY)
         last = first;
     s->left = 0;
     for (int shard = 2; shard <= most; shard *= 2)
         s->left += 1 + (int)(last - first);
     for (int what = (int)first; what <= (int)last; what++)
         for (int shard = 2; shard <= most; shard *= 2)
-            SMP_TRY(try_sharding(s, (smp_sharding){.shard = shard, .what = (smp_shard_what)what}));
+            SMP_TRY(try_sharding(s, shard, (smp_shard_what)what));
     return SMP_OK;
 }
 
@@ -420,6 +453,8 @@ static smp_status make_sharded(const smp_search_request *request, const char *mo
     smp_status status = search_shards(&s);
     if (status == SMP_OK && s.found) {
         *out = s.best;
+        out->n_shard = s.n_tried;
+        memcpy(out->shard, s.tried, sizeof s.tried);
         out->planning_s = smp_clock_s() - begin_s;
         return SMP_OK;
     }

@@ -169,6 +169,28 @@ static void put_configuration(smp__table *t, const smp_candidate *c, int row)
     smp__table_put(t, "<%s", c->fits ? "yes" : "no");
 }
 
+/* Every degree that --shard auto has planned with. */
+static void explain_shards(const smp_planner_result *result, smp_text *text)
+{
+    if (result->n_shard > 0)
+        smp_text_append(text, "shards: taken is what %s\n",
+                        result->plan->sharding.shard > 1 ? "stands in the plan" : "needs none");
+    for (int i = 0; i < result->n_shard; i++) {
+        const smp_shard_tried *tried = &result->shard[i];
+        char peak[32];
+        if (tried->sharding.shard == 1)
+            smp_text_append(text, "  none: ");
+        else
+            smp_text_append(text, "  %d, %s: ", tried->sharding.shard,
+                            smp_shard_what_name(tried->sharding.what));
+        if (tried->fits)
+            smp_text_append(text, "%.1f samples/s, peak %s\n", 1e6 / tried->sample_us,
+                            smp_format_bytes(peak, sizeof peak, tried->peak_bytes));
+        else
+            smp_text_append(text, "does not fit\n");
+    }
+}
+
 smp_status smp_explain_plan(const smp_planner_result *result, smp_text *text)
 {
     enum { N = 13 };
@@ -186,6 +208,7 @@ smp_status smp_explain_plan(const smp_planner_result *result, smp_text *text)
     explain_bound(result, text);
     explain_order(result, text);
     explain_memory(result, text);
+    explain_shards(result, text);
     explain_search(search, text);
     smp_text_append(text,
                     "best %d of %d configurations (m: micro-batches; recompute: stages that do):\n",

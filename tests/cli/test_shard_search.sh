@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# --shard auto: of the degrees that --explain lists the fastest is taken, with --optimize memory the
+# smallest; and one tensor that fits nowhere, however it is sharded.
+# shellcheck source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+model=$SMP_EXAMPLES/gpt-small.yaml
+
+search() { # speed|memory
+    expect_exit 0 smp-partition "$model" -n 4 --stages 1 --microbatches 1 --microbatch-size 2 --chunks 4 \
+        --pipeline breadth-first --shard auto --optimize "$1" --explain -o "$1.yaml"
+    sed -nE 's/^  (none|[0-9]+, [a-z]+): ([0-9.]+) samples\/s, peak ([0-9.]+) MiB$/\1;\2;\3/p' out >"$1.tried"
+}
+taken() { # plan
+    sed -nE 's/.*shard: ([0-9]+), shard_what: ([a-z]+).*/\1, \2/p' "$1"
+}
+search speed
+expect_equal 'degrees that may be faster' "$(cut -d ';' -f 1 speed.tried | tr '\n' ';')" 'none;2, optimizer;4, optimizer;'
+expect_equal 'the fastest' "$(taken speed.yaml)" "$(sort -t ';' -k 2,2nr speed.tried | head -n 1 | cut -d ';' -f 1)"
+search memory
+expect_equal 'all degrees' "$(wc -l <memory.tried | tr -d ' ')" 7
+expect_equal 'the smallest' "$(taken memory.yaml)" "$(sort -t ';' -k 3,3n memory.tried | head -n 1 | cut -d ';' -f 1)"
+expect_equal 'weights in shards' "$(taken memory.yaml)" '4, weights'
+
+cat >wide.yaml <<'END'
+smp: 1
+name: wide
+inputs:
+  tokens:  {dtype: int32, shape: [16]}
+  targets: {dtype: int32, shape: [16]}
+ops:
+  - {op: embedding, name: wte, in: tokens, out: x, rows: 256, features: 16}
+  - {op: linear, name: wide, in: x, out: y, features: 65536}
+  - {op: linear, name: narrow, in: y, out: x, features: 16}
+  - {op: linear, name: head, in: x, out: logits, features: 256}
+  - {op: cross_entropy, name: loss, in: [logits, targets], out: loss}
+loss: loss
+END
+for shards in auto 4; do
+    expect_exit 3 smp-partition wide.yaml -n 4 --ddp 4 --stages 1 --shard "$shards" --shard-what weights --memory 5MB \
+        -o none.yaml
+    expect_equal 'messages' "$(wc -l <err | tr -d ' ')" 1
+    expect_match err "model 'wide' does not fit: .* needs? .* more than the device's 4.8 MiB"
+    [ ! -e none.yaml ] || fail 'a plan that does not fit was written'
+done
+expect_bad 'prefetch: got' smp-partition "$model" -n 4 --shard 4 --prefetch x
+expect_bad 'bucket-bytes: got' smp-partition "$model" -n 4 --bucket-bytes 0
+finish
