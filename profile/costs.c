@@ -217,11 +217,6 @@ int64_t smp_weight_element_bytes(const smp_graph *graph, int optimizer_states)
     return 4 * floats + (graph->target.precision == SMP_PRECISION_BF16 ? 2 : 0);
 }
 
-double smp_state_factor(const smp_graph *graph)
-{
-    return 0.25 * (double)smp_weight_element_bytes(graph, smp_planned_states(graph->training));
-}
-
 double smp_device_slowdown(const smp_cluster *cluster, smp_precision precision, int device)
 {
     const smp_device_spec *first = &cluster->device[0], *other = &cluster->device[device];

@@ -15,8 +15,6 @@ static inline int smp_planned_states(bool training)
 {
     return training ? SMP_PLANNED_STATES : 0;
 }
-/* Bytes that a plan counts for each byte of a weight. */
-double smp_state_factor(const smp_graph *graph);
 
 typedef struct smp_costs {
     int64_t microbatch_size;

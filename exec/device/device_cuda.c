@@ -20,6 +20,8 @@
 #include "graph/cuda/cuda_blas.h"
 #include "graph/cuda/cuda_dnn.h"
 
+_Static_assert((int)SMP_CUDA_SQUARE_PIECE == (int)SMP_SQUARE_PIECE, "as device.h says");
+
 /* What the libraries still take after they were opened: kernels are loaded when first used.
  * Assumed, not measured. */
 #define LIBRARY_BYTES ((int64_t)96 << 20)

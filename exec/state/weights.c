@@ -11,6 +11,9 @@
 #include "graph/base/random.h"
 #include "graph/base/text.h"
 
+_Static_assert((int)SMP_PIECE_ELEMENTS == (int)SMP_SQUARE_PIECE,
+               "no piece of squares goes across two parts");
+
 enum { GRADIENT = -1 };
 
 static const double two_pi = 6.283185307179586;
@@ -181,12 +184,13 @@ smp_status smp__weights_check(smp *s)
     return SMP_OK;
 }
 
-/* Accumulators start the next step at zero (a single use's accumulator is its gradient). */
+/* Accumulators start the next step at zero (a single use's accumulator is its gradient); those that
+ * do not live for ever are zeroed when they begin to. */
 smp_status smp__weights_keep(smp *s)
 {
     for (int chunk = 0; chunk < s->chunks; chunk++) {
         const smp_memory_bucket *bucket = &s->memory->bucket[chunk];
-        if (bucket->elements > 0)
+        if (bucket->elements > 0 && !bucket->lives)
             SMP_TRY(s->device->zero(s->device_context, s->arena + bucket->offset,
                                     bucket->elements * (int64_t)sizeof(float)));
     }

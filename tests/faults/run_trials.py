@@ -179,8 +179,9 @@ class Trial:
         self.traced = self.rng.random() < 0.3
         self.say("{} {stages}x{ddp} chunks {chunks} {pipeline} {microbatches}x{microbatch-size}"
                  .format(self.family, **self.options))
-        if "shard" in self.options:
-            self.say("shard {shard} {shard-what}".format(**self.options))
+        for name in ("shard", "shard-what", "bucket-bytes", "node-replicas"):
+            if name in self.options:
+                self.say(f"{name} {self.options[name]}")
 
     def start(self, name, last, checkpoint, plan="plan.yaml", more=(), environment=()):
         options = ["--steps", str(last), "--checkpoint", checkpoint, *more]

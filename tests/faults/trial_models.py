@@ -112,10 +112,15 @@ def draw_plan(rng):
         options["shard-what"] = rng.choice(("optimizer", "gradients", "weights"))
         if stages == 1 and rng.random() < 0.5:
             options.update(chunks=2, pipeline="breadth-first")
+    if ddp > 1 and rng.random() < 0.5:
+        options["bucket-bytes"] = rng.choice(("512B", "4KiB"))
+    if ddp > 2 and "shard" not in options and rng.random() < 0.5:
+        options["node-replicas"] = 2
     return options
 
 
 def one_stage(options):
     """A plan with the same replicas and micro-batches, so with the same results."""
     whole = dict(options, stages=1, chunks=1, pipeline="auto")
-    return {name: value for name, value in whole.items() if not name.startswith("shard")}
+    how = ("shard", "shard-what", "bucket-bytes", "node-replicas")
+    return {name: value for name, value in whole.items() if name not in how}

@@ -21,17 +21,19 @@ static void partition(const smp_graph *graph, const smp_costs *costs)
     static const int ranks[] = {0, 1};
     static const double live[] = {2.0, 1.0};
     static const int64_t limit[] = {INT64_MAX / 8, INT64_MAX / 8};
-    const smp_problem problem = {.graph = graph,
-                                 .costs = costs,
-                                 .cluster = devices(),
-                                 .n_stage = 2,
-                                 .pipeline = 2,
-                                 .stage_rank = ranks,
-                                 .device = ranks,
-                                 .state_factor = smp_state_factor(graph),
-                                 .live = live,
-                                 .memory_limit = limit,
-                                 .first_look = true};
+    const smp_problem problem = {
+        .graph = graph,
+        .costs = costs,
+        .cluster = devices(),
+        .n_stage = 2,
+        .pipeline = 2,
+        .stage_rank = ranks,
+        .device = ranks,
+        .state_factor =
+            0.25 * (double)smp_weight_element_bytes(graph, smp_planned_states(graph->training)),
+        .live = live,
+        .memory_limit = limit,
+        .first_look = true};
     smp_partition *found = NULL;
     smp_status status = smp_partitioner_find("linear")->solve(&problem, NULL, &found);
     if (status == SMP_ERR_NO_FIT || !fuzz_taken(status))

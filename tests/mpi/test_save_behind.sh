@@ -30,7 +30,7 @@ losses out >whole
 
 # Rank 0 may be the slow one, or the directory.
 for end in 4.smp.part /saved; do
-    rm -rf saved go
+    rm -rf saved go out
     "${smp_run[@]}" BAD_RANK=0 HOLD_SYNC=$end HOLD_UNTIL="$PWD/go" "${options[@]}" --steps 9 \
         --save-every 4 >out 2>err </dev/null &
     job=$!
@@ -44,7 +44,7 @@ done
 
 # A job that dies while it is being written leaves the one before; that of step 4 holds the state of step
 # 4, though it was written behind the steps after it.
-rm -rf saved go
+rm -rf saved go out
 "${smp_run[@]}" HOLD_SYNC=8.smp.part HOLD_UNTIL="$PWD/never" "${options[@]}" --steps 20 --save-every 4 \
     >out 2>err </dev/null &
 job=$!

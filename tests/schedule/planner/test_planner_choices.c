@@ -283,16 +283,18 @@ static void test_planner_choices_all_of_small_graphs(void **state)
         tighten_memory(&s, &random);
         trial t = {.s = &s, .least_us = INFINITY};
         assert_int_equal(SMP_OK, smp__planner_open(&s.request, &t.planner));
-        s.f.problem = (smp_problem){.graph = s.f.graph,
-                                    .costs = t.planner.costs,
-                                    .cluster = &s.f.cluster,
-                                    .pipeline = p,
-                                    .stage_rank = s.f.stage_rank,
-                                    .device = (int[]){0, 1, 2, 3},
-                                    .n_replica = 1,
-                                    .state_factor = smp_state_factor(s.f.graph),
-                                    .live = s.f.live,
-                                    .memory_limit = s.f.limit};
+        s.f.problem = (smp_problem){
+            .graph = s.f.graph,
+            .costs = t.planner.costs,
+            .cluster = &s.f.cluster,
+            .pipeline = p,
+            .stage_rank = s.f.stage_rank,
+            .device = (int[]){0, 1, 2, 3},
+            .n_replica = 1,
+            .state_factor = 0.25 * (double)smp_weight_element_bytes(
+                                       s.f.graph, smp_planned_states(s.f.graph->training)),
+            .live = s.f.live,
+            .memory_limit = s.f.limit};
         for (int k = 0; kinds[k]; k++)
             for (int active = 0; active < 2 * p; active++)
                 judge_kind(&t, kinds[k], s.request.chunks, active);

@@ -81,7 +81,9 @@ static outcome judge(setting *s, const int32_t *stage, const bool *recompute)
                            .pipeline = STAGES,
                            .stage_rank = device,
                            .device = device,
-                           .state_factor = smp_state_factor(s->f.graph),
+                           .state_factor =
+                               0.25 * (double)smp_weight_element_bytes(
+                                          s->f.graph, smp_planned_states(s->f.graph->training)),
                            .live = live,
                            .memory_limit = limit,
                            .recomputes = recompute};
