@@ -58,8 +58,7 @@ static smp_status read_array(smp *s, const reading *r, int32_t index, int k, smp
     bool whole = true;
     for (int64_t at = here.begin; at < here.end && status == SMP_OK && whole; at += AT_ONCE) {
         const int64_t n = here.end - at < AT_ONCE ? here.end - at : AT_ONCE;
-        char *array =
-            (char *)(k == 0 ? smp__weight_at(s, index, at) : smp__state_at(s, index, k - 1, at));
+        char *array = (char *)smp__saved_at(s, index, k, at);
         status =
             read_pieces(r, r->copy ? r->copy : array, n, offset + 4 * at,
                         hashes_at + at / SMP_PIECE_ELEMENTS * (int64_t)sizeof(uint64_t), &whole);

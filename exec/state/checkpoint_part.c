@@ -39,11 +39,6 @@ static smp__range saved_range(const smp *s, int32_t index)
 }
 
 /* The values of a weight, then the states of the optimizer. */
-static const float *array_of(const smp *s, int32_t index, int k, int64_t at)
-{
-    return k == 0 ? smp__weight_at(s, index, at) : smp__state_at(s, index, k - 1, at);
-}
-
 static int64_t part_bytes(const smp *s)
 {
     int64_t elements = 0;
@@ -65,7 +60,7 @@ smp_status smp__part_copy(smp *s)
         const smp__range range = saved_range(s, i);
         const int64_t bytes = (range.end - range.begin) * (int64_t)sizeof(float);
         for (int k = 0; bytes > 0 && k <= smp__job_states(s); k++, at += bytes)
-            SMP_TRY(smp__copy_out(s, at, array_of(s, i, k, range.begin), bytes));
+            SMP_TRY(smp__copy_out(s, at, smp__saved_at(s, i, k, range.begin), bytes));
     }
     v->part = v->staging;
     return SMP_OK;
@@ -85,7 +80,7 @@ static smp_status write_range(const smp *s, int32_t index, smp__range range, con
     smp_status status = hash ? SMP_OK : smp_fail_memory((size_t)hashes_bytes);
     for (int k = 0; k <= states && status == SMP_OK; k++) {
         const float *values =
-            *part ? (const float *)(const void *)*part : array_of(s, index, k, range.begin);
+            *part ? (const float *)(const void *)*part : smp__saved_at(s, index, k, range.begin);
         smp__checkpoint_hash(values, n, hash);
         status = smp__checkpoint_transfer(
             fd, (void *)values, bytes,

@@ -52,6 +52,11 @@ float *smp__state_at(const smp *s, int32_t index, int k, int64_t at)
     return place(s, index, region_of(s, index)->state[k], true, at);
 }
 
+float *smp__saved_at(const smp *s, int32_t index, int k, int64_t at)
+{
+    return k == 0 ? smp__weight_at(s, index, at) : smp__state_at(s, index, k - 1, at);
+}
+
 smp_status smp__pieces_build(smp *s)
 {
     const int32_t n = s->memory->n_param;

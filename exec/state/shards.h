@@ -22,6 +22,8 @@ bool smp__weights_in_parts(const smp *s);
 float *smp__weight_at(const smp *s, int32_t index, int64_t at);
 float *smp__grad_at(const smp *s, int32_t index, int64_t at);
 float *smp__state_at(const smp *s, int32_t index, int k, int64_t at);
+/* Of its values (k 0) or state k - 1. */
+float *smp__saved_at(const smp *s, int32_t index, int k, int64_t at);
 
 /* Pieces of SMP_PIECE_ELEMENTS, or what is left of a weight: those of memory->param[index] are
  * s->piece_begin[index] .. s->piece_begin[index + 1] - 1. */

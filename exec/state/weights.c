@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/state/checkpoint_file.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/shards.h"
 #include "graph/base/random.h"
@@ -108,9 +109,7 @@ static bool counts(const smp *s, int32_t index)
 
 static float *array_at(const smp *s, int32_t index, int k, int64_t element)
 {
-    return k == GRADIENT ? smp__grad_at(s, index, element)
-           : k == 0      ? smp__weight_at(s, index, element)
-                         : smp__state_at(s, index, k - 1, element);
+    return k == GRADIENT ? smp__grad_at(s, index, element) : smp__saved_at(s, index, k, element);
 }
 
 /* Enqueued: of the own part of every weight, piece by piece, the gradient's, its own (0) or a
@@ -253,9 +252,9 @@ static smp_status hash_pieces(smp *s, double *low, double *high)
         int64_t piece = s->piece_begin[i] + own.begin / SMP_PIECE_ELEMENTS;
         for (int64_t at = 0; at < own.end - own.begin; at += SMP_PIECE_ELEMENTS, piece++) {
             const int64_t left = own.end - own.begin - at;
-            const uint64_t hash = smp_hash(
-                0, (const float *)values + at,
-                sizeof(float) * (size_t)(left < SMP_PIECE_ELEMENTS ? left : SMP_PIECE_ELEMENTS));
+            uint64_t hash;
+            smp__checkpoint_hash((const float *)values + at,
+                                 left < SMP_PIECE_ELEMENTS ? left : SMP_PIECE_ELEMENTS, &hash);
             low[piece] = (double)(hash & 0xffffffffu);
             high[piece] = (double)(hash >> 32);
         }
