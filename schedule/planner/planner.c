@@ -251,26 +251,48 @@ static smp_status try_other(smp__planner *planner, smp_search_result *search, sm
     return status;
 }
 
-/* Weights of the winner gathered a run earlier: taken if that is faster and fits. */
-static smp_status look_further_ahead(smp__planner *planner, const smp_candidate *best)
+/* The winner's step with another sharding; < 0: it does not fit. */
+static smp_status step_with(smp__planner *planner, const smp_candidate *best, smp_sharding sharding,
+                            double *step_us)
 {
-    int *prefetch = &planner->request.sharding.prefetch, tight;
-    double step_us[2];
-    int64_t room = -1;
-    if (!planner->any_prefetch || *prefetch != SMP_PREFETCH_DEFAULT || best->chunks < 3 ||
-        !smp_shards(planner->request.sharding, SMP_SHARD_WEIGHTS, planner->request.graph->training))
+    smp__evaluation evaluation;
+    int tight;
+    planner->request.sharding = sharding;
+    SMP_TRY(smp__planner_evaluate(planner, best, NULL, true, &evaluation));
+    *step_us = evaluation.simulation->step_us;
+    if (smp__planner_room(planner, best, evaluation.peak_bytes, &tight) < 0)
+        *step_us = -1.0;
+    smp__evaluation_free(&evaluation);
+    return SMP_OK;
+}
+
+/* What the search takes as given for every configuration, looked at for the winner: weights
+ * gathered a run earlier, and no buckets, whose latencies gathers pay too. Taken if it is faster
+ * and fits. */
+static smp_status tune_sharding(smp__planner *planner, const smp_candidate *best)
+{
+    const smp_sharding asked = planner->request.sharding;
+    const bool weights = smp_shards(asked, SMP_SHARD_WEIGHTS, planner->request.graph->training);
+    smp_sharding taken = asked;
+    double least_us, us;
+    if (best->ddp == 1 || planner->is_trial)
         return SMP_OK;
-    for (int i = 0; i < 2; i++, ++*prefetch) {
-        smp__evaluation evaluation;
-        SMP_TRY(smp__planner_evaluate(planner, best, NULL, true, &evaluation));
-        step_us[i] = evaluation.simulation->step_us;
-        room = smp__planner_room(planner, best, evaluation.peak_bytes, &tight);
-        smp__evaluation_free(&evaluation);
+    SMP_TRY(step_with(planner, best, asked, &least_us));
+    for (int i = 0; i < 2 && least_us > 0.0; i++) {
+        smp_sharding other = taken;
+        if (i == 0)
+            other.bucket_bytes = asked.bucket_bytes < 0 ? 0 : asked.bucket_bytes;
+        else if (weights && planner->any_prefetch && best->chunks >= 3 && asked.prefetch > 0)
+            other.prefetch = asked.prefetch + 1;
+        if (other.bucket_bytes == taken.bucket_bytes && other.prefetch == taken.prefetch)
+            continue;
+        SMP_TRY(step_with(planner, best, other, &us));
+        if (us > 0.0 && us < 0.999 * least_us) {
+            least_us = us;
+            taken = other;
+        }
     }
-    if (room < 0 || !(step_us[1] < 0.999 * step_us[0]))
-        *prefetch = SMP_PREFETCH_DEFAULT;
-    else
-        *prefetch = SMP_PREFETCH_DEFAULT + 1;
+    planner->request.sharding = taken;
     return SMP_OK;
 }
 
@@ -279,7 +301,7 @@ static smp_status make_plan(smp__planner *planner, const char *model_path,
                             smp_planner_result *result)
 {
     smp__evaluation evaluation;
-    SMP_TRY(look_further_ahead(planner, result->search.best));
+    SMP_TRY(tune_sharding(planner, result->search.best));
     SMP_TRY(smp__planner_evaluate(planner, result->search.best, NULL, true, &evaluation));
     smp_status status =
         smp__planner_auto(planner, result->search.best, &evaluation, &result->order);
