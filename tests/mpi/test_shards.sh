@@ -19,7 +19,7 @@ shards() {
             $((4 / ddp)) 2 "$redo" --gradient-blocks 4 --shard "$shard" --shard-what "$what" \
             --bucket-bytes "$bucket"
         [ "$shard" = 1 ] || expect_match shards.yaml "shard: $shard, shard_what: $what"
-        [ "$bucket" = none ] || expect_match shards.yaml "bucket_bytes: "
+        [ "$bucket" = none ] || [ "$ddp" = 1 ] || expect_match shards.yaml "bucket_bytes: "
         train shards.yaml $((stages * ddp)) other
         expect_equal "$way: replicas" "$(wc -l <other.weights | tr -d ' ')" "$ddp"
         sort -u -o other.weights other.weights
@@ -31,6 +31,25 @@ ways=(1:4:2:optimizer:simple:1:none:4KiB 1:4:4:weights:breadth-first:4:none:none
     2:2:2:weights:interleaved:2:none:8KiB 2:2:2:optimizer:zero-bubble:1:all:4KiB
     2:2:2:gradients:interleaved:2:all:none 1:4:4:gradients:simple:1:none:1KiB
     1:4:1:optimizer:simple:1:none:4KiB 2:2:1:optimizer:zero-bubble:1:none:1KiB)
+# SMP_SHARDS=all: every stages x ddp x shard x what x recompute instead, 48 ways of each model.
+if [ "${SMP_SHARDS-}" = all ]; then
+    ways=()
+    for at in 1:simple:1 2:interleaved:1; do
+        for ddp in 1 2 4; do
+            for shard in 1 2 4; do
+                for what in optimizer gradients weights; do
+                    for redo in none all; do
+                        if [ "$shard" -gt "$ddp" ] || { [ "$shard" = 1 ] && [ "$what" != optimizer ]; }; then
+                            continue
+                        fi
+                        ways+=("${at%%:*}:$ddp:$shard:$what:${at#*:}:$redo:$([ "$redo" = all ] && echo none || echo 4KiB)")
+                    done
+                done
+            done
+        done
+    done
+    limit_s=300
+fi
 shards "$SMP_EXAMPLES/gpt-tiny.yaml" gpt "${ways[@]}"
 shards residual.yaml residual "${ways[@]}"
 shards ties.yaml ties "${ways[@]}"
