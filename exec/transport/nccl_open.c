@@ -2,7 +2,8 @@
  *
  * Two ranks of a communicator connect when they first exchange something, and the host waits for
  * that. In a step it would wait in an order that nobody has proved, so every lane carries one
- * message when it is opened, all of them in one group: NCCL then connects them in any order.
+ * message when it is opened, and every pair that adds up one each way, all of them in one group:
+ * NCCL then connects them in any order.
  *
  * An operation that waits for its peer occupies some multiprocessors (CTAs below; the environment
  * variable NCCL_MAX_CTAS overrides it): few, since kernels run meanwhile. Chosen, not measured. */
@@ -17,6 +18,8 @@
 #include "graph/base/library.h"
 
 enum { LANE_CTAS = 4, REDUCE_CTAS = 16, SCRATCH_BYTES = 256, ID_TAG = 0 };
+
+static const int64_t PARTS_BYTES = SMP__NCCL_PARTS_FLOATS * (int64_t)sizeof(float);
 
 smp__nccl_calls smp__nccl;
 
@@ -105,17 +108,30 @@ static smp_status prepare_sums(smp__nccl_sums *sums, MPI_Comm comm)
         return SMP_OK;
     MPI_Comm_size(comm, &sums->members);
     MPI_Comm_rank(comm, &sums->own);
+    sums->cut = calloc((size_t)sums->members + 1, sizeof(*sums->cut));
+    if (!sums->cut)
+        return smp_fail_memory((size_t)sums->members * sizeof(*sums->cut));
     if (sums->own > 0)
         return SMP_OK;
     return smp__nccl_check(NULL, smp__nccl.ncclGetUniqueId(&sums->id), "ncclGetUniqueId");
+}
+
+static smp_status reserve(smp__nccl_context *c)
+{
+    char *parts = NULL;
+    SMP_TRY(c->device->reserve(c->device_context, ((int64_t)c->n_lane + 1) * SCRATCH_BYTES,
+                               &c->scratch));
+    if (c->comm->ddp_size > 1)
+        SMP_TRY(c->device->reserve(c->device_context, PARTS_BYTES, &parts));
+    c->parts = (float *)parts;
+    return SMP_OK;
 }
 
 static smp_status prepare(smp__nccl_context *c, const smp_transport_options *options)
 {
     SMP_TRY(smp__nccl_open());
     SMP_TRY(smp__make_event(&c->ready));
-    SMP_TRY(c->device->reserve(c->device_context, ((int64_t)c->n_lane + 1) * SCRATCH_BYTES,
-                               &c->scratch));
+    SMP_TRY(reserve(c));
     for (int i = 0; i < c->n_lane; i++)
         SMP_TRY(prepare_lane(&options->lane[i], &c->lane[i]));
     c->pool = calloc((size_t)options->reductions + 1, sizeof(*c->pool));
@@ -228,11 +244,8 @@ static smp_status send_first_messages(smp__nccl_context *c)
         code = l->outgoing ? smp__nccl.ncclSend(data, 1, ncclInt8, 1, l->nccl, l->stream)
                            : smp__nccl.ncclRecv(data, 1, ncclInt8, 0, l->nccl, l->stream);
     }
-    char *sum = c->scratch + (int64_t)c->n_lane * SCRATCH_BYTES;
     for (int i = 0; code == ncclSuccess && i < SMP__NCCL_SUMS; i++)
-        if (c->sums[i].nccl)
-            code = smp__nccl.ncclAllReduce(sum, sum, 1, ncclFloat32, ncclSum, c->sums[i].nccl,
-                                           c->reduce);
+        code = smp__nccl_sum_first(c, &c->sums[i]);
     ncclResult_t end = smp__nccl.ncclGroupEnd(); /* unwatched: likewise; ranks connect here */
     SMP_TRY(smp__nccl_check(NULL, code == ncclSuccess ? end : code, "first NCCL messages"));
     return smp__comm_wait_until(c->comm, &(smp_wait){.patient = true}, test_streams, describe_open,
@@ -285,9 +298,11 @@ void smp__nccl_close(void *context)
         close_lane(&c->lane[i]);
     if (c->reduce)
         cudaStreamSynchronize(c->reduce);
-    for (int i = 0; i < SMP__NCCL_SUMS; i++)
+    for (int i = 0; i < SMP__NCCL_SUMS; i++) {
         if (c->sums[i].nccl)
             smp__nccl.ncclCommDestroy(c->sums[i].nccl);
+        free(c->sums[i].cut);
+    }
     for (int i = 0; i < c->n_pool; i++)
         if (c->pool[i].done)
             cudaEventDestroy(c->pool[i].done);
@@ -297,11 +312,13 @@ void smp__nccl_close(void *context)
         cudaEventDestroy(c->ready);
     if (c->scratch)
         c->device->release(c->device_context, c->scratch, ((int64_t)c->n_lane + 1) * SCRATCH_BYTES);
+    if (c->parts)
+        c->device->release(c->device_context, (char *)c->parts, PARTS_BYTES);
     free(c->pool);
     free(c);
 }
 
-static smp_status connect_all(const smp_transport_options *options, void **context)
+smp_status smp__nccl_connect(const smp_transport_options *options, void **context)
 {
     size_t bytes = sizeof(smp__nccl_context) + (size_t)options->n_lane * sizeof(smp__nccl_lane);
     smp__nccl_context *c = calloc(1, bytes);
@@ -335,18 +352,6 @@ static smp_status connect_all(const smp_transport_options *options, void **conte
         smp__nccl_abort(c);
         smp__nccl_close(c);
     }
-    return status;
-}
-
-/* NCCL connects an algorithm of all-reduce when it is first chosen, by size: here, not in a step.
- * Only its first communicator looks at the variable; a user's own setting stands. */
-smp_status smp__nccl_connect(const smp_transport_options *options, void **context)
-{
-    static const char when[] = "NCCL_RUNTIME_CONNECT";
-    const bool asked = options->comm->ddp_size > 1 && !getenv(when) && setenv(when, "0", 0) == 0;
-    smp_status status = connect_all(options, context);
-    if (asked)
-        unsetenv(when);
     return status;
 }
 #endif

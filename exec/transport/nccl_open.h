@@ -1,5 +1,5 @@
-/* What the files of the NCCL transport share: transport_nccl.c (messages and sums) and nccl_open.c
- * (communicators). */
+/* What the files of the NCCL transport share: transport_nccl.c (messages), nccl_sum.c (sums) and
+ * nccl_open.c (communicators). */
 #ifndef SMP_EXEC_TRANSPORT_NCCL_OPEN_H
 #define SMP_EXEC_TRANSPORT_NCCL_OPEN_H
 
@@ -18,9 +18,6 @@
     X(ncclGetLastError)                                                                            \
     X(ncclSend)                                                                                    \
     X(ncclRecv)                                                                                    \
-    X(ncclAllReduce)                                                                               \
-    X(ncclReduce)                                                                                  \
-    X(ncclBroadcast)                                                                               \
     X(ncclGroupStart)                                                                              \
     X(ncclGroupEnd)
 
@@ -51,18 +48,22 @@ typedef struct smp__nccl_lane {
     ncclUniqueId id;   /* while opening */
 } smp__nccl_lane;
 
-enum {
-    SMP__NCCL_NEAR = SMP_N_REACH,
-    SMP__NCCL_FAR,
-    SMP__NCCL_SUMS,
-    SMP__NCCL_MOST_NEAR = 64 /* GPUs of a machine */
-};
+enum { SMP__NCCL_NEAR = SMP_N_REACH, SMP__NCCL_FAR, SMP__NCCL_SUMS };
+
+/* Floats of all members together that are added up at once. Below this an exchange over NVLink is
+ * mostly latency (not measured); emulated, small tests have several pieces. */
+#ifdef SMP_EMULATED
+enum { SMP__NCCL_PARTS_FLOATS = 1 << 18 };
+#else
+enum { SMP__NCCL_PARTS_FLOATS = 8 << 20 };
+#endif
 
 /* Whom sums of a reach are exchanged with. */
 typedef struct smp__nccl_sums {
     MPI_Comm comm;   /* the job's; MPI_COMM_NULL: nobody */
     ncclComm_t nccl; /* NULL: nobody, or after abort */
     int members, own;
+    int64_t *cut;    /* [members + 1] of one of the two hops */
     ncclUniqueId id; /* while opening */
 } smp__nccl_sums;
 
@@ -74,8 +75,11 @@ typedef struct smp__nccl_context {
     cudaEvent_t ready; /* recorded for each message; what waits for it has seen that record */
     char *scratch;     /* device memory for the first messages */
     double looked_s;   /* for errors of the network */
+    float *parts;      /* [SMP__NCCL_PARTS_FLOATS] of device memory; NULL: one replica */
     smp__nccl_sums sums[SMP__NCCL_SUMS]; /* by reach; then the two hops of whole sums */
-    cudaStream_t reduce; /* of all sums: in one order on all ranks, so none waits for another's */
+    /* Of all sums: in one order on all ranks, so none waits for another's; on a rank one after the
+     * other, through `parts`. */
+    cudaStream_t reduce;
     smp_reduction *free; /* unused ones of the pool */
     int n_pool;
     smp_reduction *pool;
@@ -89,5 +93,10 @@ smp_status smp__nccl_connect(const smp_transport_options *options, void **contex
 void smp__nccl_close(void *context);
 void smp__nccl_abort(void *context);
 smp_status smp__nccl_progress(void *context);
+
+/* Enqueues a sum on the stream of sums. */
+smp_status smp__nccl_sum(smp__nccl_context *c, const smp_sum *sum);
+/* In a group: a message to all of `of` and one from each. */
+ncclResult_t smp__nccl_sum_first(smp__nccl_context *c, const smp__nccl_sums *of);
 
 #endif

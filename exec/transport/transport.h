@@ -81,9 +81,8 @@ typedef struct smp_transport {
     smp_status (*test)(void *context, smp_request *request, bool *done);
     /* Progress alone; errors of the network appear here. */
     smp_status (*progress)(void *context);
-    /* Starts a sum, in place, in the tree of reduce_blocks.h over the members (NCCL: in an order of
-     * its own); every one ends with the same bits. All members ask for the same ones in the same
-     * order. */
+    /* Starts a sum, in place, in the tree of reduce_blocks.h over the members; every one ends with
+     * the same bits. All members ask for the same ones in the same order. */
     smp_status (*reduce)(void *context, const smp_sum *sum, smp_reduction **out);
     /* Sets *reduction to NULL when done, in the sense of `test`. */
     smp_status (*reduce_test)(void *context, smp_reduction **reduction, bool *done);

@@ -96,65 +96,9 @@ smp_status smp__nccl_progress(void *context)
     return SMP_OK;
 }
 
-/* One half of a sum: every part to the member that holds it, or from it. */
-static ncclResult_t move_parts(smp__nccl_context *c, const smp__nccl_sums *of, const smp_sum *sum)
-{
-    ncclResult_t code = smp__nccl.ncclGroupStart();
-    for (int i = 0; code == ncclSuccess && i < of->members; i++) {
-        float *part = sum->data + sum->cut[i];
-        const size_t count = (size_t)(sum->cut[i + 1] - sum->cut[i]);
-        if (count == 0)
-            continue;
-        code = sum->add ? smp__nccl.ncclReduce(part, part, count, ncclFloat32, ncclSum, i, of->nccl,
-                                               c->reduce)
-                        : smp__nccl.ncclBroadcast(part, part, count, ncclFloat32, i, of->nccl,
-                                                  c->reduce);
-    }
-    const ncclResult_t end = smp__nccl.ncclGroupEnd();
-    return code == ncclSuccess ? end : code;
-}
-
-static ncclResult_t add_all(smp__nccl_context *c, const smp__nccl_sums *of, float *data,
-                            int64_t count)
-{
-    if (count == 0)
-        return ncclSuccess;
-    return smp__nccl.ncclAllReduce(data, data, (size_t)count, ncclFloat32, ncclSum, of->nccl,
-                                   c->reduce);
-}
-
-/* Scattered on the machine, each part added up between machines, gathered on the machine. */
-static ncclResult_t add_in_two_hops(smp__nccl_context *c, float *data, int64_t count)
-{
-    const smp__nccl_sums *near = &c->sums[SMP__NCCL_NEAR];
-    int64_t cut[SMP__NCCL_MOST_NEAR + 1];
-    for (int i = 0; i <= near->members; i++)
-        cut[i] = count / near->members * i + count % near->members * i / near->members;
-    smp_sum half = {.data = data, .cut = cut, .add = true};
-    const int64_t own = cut[near->own], own_end = cut[near->own + 1];
-    ncclResult_t code = move_parts(c, near, &half);
-    if (code == ncclSuccess)
-        code = add_all(c, &c->sums[SMP__NCCL_FAR], data + own, own_end - own);
-    half.add = false;
-    return code == ncclSuccess ? move_parts(c, near, &half) : code;
-}
-
-static ncclResult_t add_or_move(smp__nccl_context *c, const smp_sum *sum)
-{
-    const smp__nccl_sums *of = &c->sums[sum->reach], *near = &c->sums[SMP__NCCL_NEAR];
-    float *data = sum->data + sum->cut[0];
-    const int64_t count = sum->cut[of->members] - sum->cut[0];
-    if (!sum->add || !sum->gather)
-        return move_parts(c, of, sum);
-    if (sum->reach == SMP_REACH_ALL && near->nccl && near->members <= SMP__NCCL_MOST_NEAR)
-        return add_in_two_hops(c, data, count);
-    return add_all(c, of, data, count);
-}
-
 static smp_status nccl_reduce(void *context, const smp_sum *sum, smp_reduction **out)
 {
     smp__nccl_context *c = context;
-    const smp__nccl_sums *of = &c->sums[sum->reach];
     smp_reduction *reduction = c->free;
     if (!reduction)
         return smp_fail(SMP_ERR_FAILED,
@@ -163,8 +107,7 @@ static smp_status nccl_reduce(void *context, const smp_sum *sum, smp_reduction *
     *out = reduction;
     SMP_TRY(SMP_CUDA(cudaEventRecord, c->ready, c->compute));
     SMP_TRY(SMP_CUDA(cudaStreamWaitEvent, c->reduce, c->ready, 0));
-    if (of->nccl && sum->cut[of->members] > sum->cut[0])
-        SMP_TRY(smp__nccl_check(of->nccl, add_or_move(c, sum), "NCCL sum"));
+    SMP_TRY(smp__nccl_sum(c, sum));
     return SMP_CUDA(cudaEventRecord, reduction->done, c->reduce);
 }
 

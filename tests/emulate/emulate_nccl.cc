@@ -41,24 +41,18 @@ struct state {
     std::map<int, bool> sends_to, receives_from; /* connected peers */
 };
 
-enum class kind { SEND, RECEIVE, SUM, REDUCE, BROADCAST };
-
-bool is_collective(kind what)
-{
-    return what != kind::SEND && what != kind::RECEIVE;
-}
+enum class kind { SEND, RECEIVE };
 
 struct operation {
     kind what;
     const void *source;
     void *target;
     size_t bytes;
-    int peer; /* or root */
+    int peer;
     /* while it is carried out: */
     int phase = 0; /* 0: not begun, then header, data, 3: done */
     unsigned long long header = 0, others = 0;
     std::vector<char> host;
-    std::vector<unsigned long long> headers;
     MPI_Request request[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
 };
 
@@ -104,13 +98,6 @@ void begin(const state &comm, operation &op)
     case kind::RECEIVE:
         MPI_Irecv(&op.others, 8, MPI_BYTE, op.peer, TAG_HEADER, comm.mpi, &op.request[0]);
         break;
-    case kind::SUM:
-    case kind::REDUCE:
-    case kind::BROADCAST:
-        op.headers.resize(comm.ranks);
-        MPI_Iallgather(&op.header, 8, MPI_BYTE, op.headers.data(), 8, MPI_BYTE, comm.mpi,
-                       &op.request[0]);
-        break;
     }
 }
 
@@ -125,36 +112,13 @@ void begin_data(const state &comm, operation &op)
         MPI_Irecv(op.host.data(), (int)op.bytes, MPI_BYTE, op.peer, TAG_DATA, comm.mpi,
                   &op.request[1]);
     }
-    if (is_collective(op.what)) {
-        for (unsigned long long other : op.headers)
-            if (other != op.header)
-                emulate_die("a collective of %llu bytes meets one of %llu", op.header, other);
-        op.host.resize(op.bytes * (size_t)comm.ranks);
-        std::memcpy(op.host.data() + op.bytes * (size_t)comm.rank, op.source, op.bytes);
-        MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, op.host.data(), (int)op.bytes, MPI_BYTE,
-                       comm.mpi, &op.request[1]);
-    }
 }
 
-void end(const state &comm, operation &op)
+void end(operation &op)
 {
     op.phase = 3;
     if (op.what == kind::RECEIVE)
         std::memcpy(op.target, op.host.data(), op.bytes);
-    if (op.what == kind::BROADCAST)
-        std::memcpy(op.target, op.host.data() + op.bytes * (size_t)op.peer, op.bytes);
-    if (op.what == kind::REDUCE && comm.rank != op.peer)
-        std::memset(op.target, 0xA5, op.bytes); /* stricter than NCCL: it is nobody's */
-    if (op.what != kind::SUM && (op.what != kind::REDUCE || comm.rank != op.peer))
-        return;
-    const float *of = (const float *)op.host.data();
-    size_t count = op.bytes / sizeof(float);
-    for (size_t i = 0; i < count; i++) { /* by rising rank: the same bits everywhere */
-        float sum = of[i];
-        for (int rank = 1; rank < comm.ranks; rank++)
-            sum += of[(size_t)rank * count + i];
-        ((float *)op.target)[i] = sum;
-    }
 }
 
 bool carry_out(const state &comm, operation &op)
@@ -164,7 +128,7 @@ bool carry_out(const state &comm, operation &op)
     if (op.phase == 1 && tested(op, 0))
         begin_data(comm, op);
     if (op.phase == 2 && tested(op, 1))
-        end(comm, op);
+        end(op);
     return op.phase == 3;
 }
 
@@ -190,11 +154,8 @@ void enqueue(const std::shared_ptr<state> &comm, cudaStream_t stream, std::vecto
             return false;
         }
         bool done = true;
-        for (operation &op : *ops) {
+        for (operation &op : *ops)
             done &= carry_out(*comm, op);
-            if (!done && is_collective(op.what)) /* MPI wants them in one order */
-                break;
-        }
         comm->carried += done;
         return done;
     });
@@ -274,7 +235,7 @@ ncclResult_t issue(kind what, const void *source, void *target, size_t bytes, in
 {
     if (!comm || comm->is->aborted)
         return ncclInvalidArgument;
-    if (what != kind::SUM && (peer < 0 || peer >= comm->is->ranks))
+    if (peer < 0 || peer >= comm->is->ranks)
         return ncclInvalidArgument;
     if (comm->is->error != ncclSuccess)
         return comm->is->error;
@@ -381,28 +342,6 @@ ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, n
                       cudaStream_t stream)
 {
     return issue(kind::RECEIVE, nullptr, data, count * size_of(type), peer, comm, stream);
-}
-
-ncclResult_t ncclAllReduce(const void *source, void *target, size_t count, ncclDataType_t type,
-                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
-{
-    if (type != ncclFloat32 || op != ncclSum)
-        emulate_die("ncclAllReduce: only sums of fp32 are emulated");
-    return issue(kind::SUM, source, target, count * size_of(type), 0, comm, stream);
-}
-
-ncclResult_t ncclReduce(const void *source, void *target, size_t count, ncclDataType_t type,
-                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream)
-{
-    if (type != ncclFloat32 || op != ncclSum)
-        emulate_die("ncclReduce: only sums of fp32 are emulated");
-    return issue(kind::REDUCE, source, target, count * size_of(type), root, comm, stream);
-}
-
-ncclResult_t ncclBroadcast(const void *source, void *target, size_t count, ncclDataType_t type,
-                           int root, ncclComm_t comm, cudaStream_t stream)
-{
-    return issue(kind::BROADCAST, source, target, count * size_of(type), root, comm, stream);
 }
 
 void emulate_nccl_fail(long after)

@@ -39,7 +39,6 @@ typedef enum {
 } ncclResult_t;
 
 typedef enum { ncclInt8, ncclUint8, ncclInt32, ncclFloat32 = 7, ncclBfloat16 = 9 } ncclDataType_t;
-typedef enum { ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg } ncclRedOp_t;
 
 typedef struct ncclConfig {
     size_t size;
@@ -64,12 +63,6 @@ ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int p
                       ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream);
-ncclResult_t ncclAllReduce(const void *source, void *target, size_t count, ncclDataType_t type,
-                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
-ncclResult_t ncclReduce(const void *source, void *target, size_t count, ncclDataType_t type,
-                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream);
-ncclResult_t ncclBroadcast(const void *source, void *target, size_t count, ncclDataType_t type,
-                           int root, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 
