@@ -146,6 +146,8 @@ static smp_status count_weights(smp *s)
     s->reducer.left = s->reducer.weights + n;
     for (int32_t i = 0; i < s->memory->n_param; i++)
         s->reducer.weights[s->memory->param[i].region]++;
+    for (size_t i = 0; i < n; i++) /* none is final before a step: kernels run once on zeroes */
+        s->reducer.left[i] = s->reducer.weights[i] + 1;
     return SMP_OK;
 }
 

@@ -38,6 +38,25 @@ for what in optimizer gradients weights; do
 done
 compare 'two groups' 4 --stages 1 --ddp 4 --shard 2 --shard-what weights --pipeline breadth-first --chunks 2 \
     --bucket-bytes 4KiB
+
+# The promise for replicas: with one number of gradient blocks the bits of one rank.
+in_blocks() { # ranks, micro-batches, arguments: one hash in `bits`
+    expect_exit 0 smp-partition "$SMP_EXAMPLES/branches.yaml" -n "$1" --microbatch-size 1 --microbatches "$2" \
+        --stages 1 --gradient-blocks 4 "${@:3}" -o plan.yaml
+    SMP_NCCL_SHARED=1 train plan.yaml "$1"
+    expect_equal "${*:3}: replicas" "$(wc -l <weights | tr -d ' ')" "$1"
+    cut -d ' ' -f 2 weights | sort -u >bits
+}
+in_blocks 1 4 --ddp 1 --pipeline simple --chunks 1
+mv bits one
+for options in '2 2 --ddp 2 --pipeline simple --chunks 1' '4 1 --ddp 4 --pipeline simple --chunks 1' \
+    '4 1 --ddp 4 --shard 2 --shard-what weights --pipeline breadth-first --chunks 2 --bucket-bytes 4KiB' \
+    '4 1 --ddp 4 --shard 4 --shard-what gradients --pipeline simple --chunks 1'; do
+    # shellcheck disable=SC2086
+    in_blocks $options
+    expect_equal "in four blocks: $options" "$(cat bits)" "$(cat one)"
+done
+
 compare 'two ranks, two replicas in a group' 4 --stages 2 --ddp 2 --shard 2 --shard-what gradients \
     --pipeline interleaved --chunks 1
 
