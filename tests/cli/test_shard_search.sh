@@ -21,6 +21,16 @@ expect_equal 'all degrees' "$(wc -l <memory.tried | tr -d ' ')" 7
 expect_equal 'the smallest' "$(taken memory.yaml)" "$(sort -t ';' -k 3,3n memory.tried | head -n 1 | cut -d ';' -f 1)"
 expect_equal 'weights in shards' "$(taken memory.yaml)" '4, weights'
 
+# Weights are gathered when they are needed where only that fits; no buckets where they bring nothing.
+sed 's/T: 2048/T: 512/' "$SMP_EXAMPLES/gpt2-30b.yaml" >30b.yaml
+published=(smp-partition 30b.yaml --cluster "$SMP_EXAMPLES/cluster-a100-40g-16.yaml" -n 128 --stages 1 --device cuda
+    --precision bf16 --microbatch-size 24 --microbatches 1 --chunks 48 --pipeline breadth-first --shard 64
+    --shard-what weights --time-limit 60 -o 30b.plan.yaml)
+expect_exit 3 "${published[@]}" --prefetch 1
+expect_exit 0 "${published[@]}"
+expect_match 30b.plan.yaml 'shard: 64, shard_what: weights, prefetch: 0'
+expect_no_match 30b.plan.yaml 'bucket_bytes'
+
 cat >wide.yaml <<'END'
 smp: 1
 name: wide
