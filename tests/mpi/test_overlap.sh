@@ -23,9 +23,14 @@ median() { # name key
     sed -nE "s/.*\"$2\": ?([0-9.]+).*/\\1/p" "$1.json" | tail -n 4 | sort -n | sed -n 2p
 }
 
-# faster NAME PIPELINE CHUNKS OPTION SLOW FAST [option...]: SLOW and FAST are values of OPTION.
+least() { # file...: step_us; whatever else runs on the machine only adds to it
+    sed -nE 's/.*"step_us": ?([0-9.]+).*/\1/p' "$@" | sort -n | head -n 1
+}
+
+# faster NAME PIPELINE CHUNKS OPTION SLOW FAST [option...]: SLOW and FAST are values of OPTION. On a
+# loaded machine the shortest of up to three runs of each counts.
 faster() {
-    local name=$1 pipeline=$2 chunks=$3 option=$4 slow=$5 fast=$6 i=0 value
+    local name=$1 pipeline=$2 chunks=$3 option=$4 slow=$5 fast=$6 i=0 value again
     for value in "$slow" "$fast"; do
         plan "$name.$i.yaml" gpt.yaml 4 1 4 "$pipeline" "$chunks" 1 8 none --cluster cluster.yaml \
             "$option" "$value" "${@:7}"
@@ -33,12 +38,17 @@ faster() {
         i=$((i + 1))
     done
     same "$name.1" "$name.0"
-    awk -v slow="$(median "$name.0" step_us)" -v fast="$(median "$name.1" step_us)" \
-        -v from="$(median "$name.0" predicted_us)" -v to="$(median "$name.1" predicted_us)" \
-        -v name="$name" 'BEGIN {
-            printf "%s: %.0f to %.0f us, predicted %.0f to %.0f\n", name, slow, fast, from, to
-            exit !(from - to > 0.1 * to && slow - fast > 0.5 * (from - to)) }' ||
-        fail "$name: too little of what was predicted"
+    for again in 1 2 3; do
+        awk -v slow="$(least "$name".0*.json)" -v fast="$(least "$name".1*.json)" \
+            -v from="$(median "$name.0" predicted_us)" -v to="$(median "$name.1" predicted_us)" \
+            -v name="$name" 'BEGIN {
+                printf "%s: %.0f to %.0f us, predicted %.0f to %.0f\n", name, slow, fast, from, to
+                exit !(from - to > 0.1 * to && slow - fast > 0.5 * (from - to)) }' && return
+        [ "$again" = 3 ] || for i in 0 1; do
+            train "$name.$i.yaml" 4 "$name.$i.$again"
+        done
+    done
+    fail "$name: too little of what was predicted"
 }
 faster buckets simple 1 --bucket-bytes none 512KiB
 faster ahead breadth-first 4 --prefetch 0 1 --bucket-bytes none --shard 4 --shard-what weights
