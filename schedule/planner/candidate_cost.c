@@ -41,7 +41,8 @@ smp_status smp__planner_open(const smp_search_request *request, smp__planner *pl
         planner->request.sharding.shard = 1;
     planner->any_prefetch = request->sharding.prefetch == SMP_PREFETCH_AUTO;
     if (planner->any_prefetch)
-        planner->request.sharding.prefetch = SMP_PREFETCH_DEFAULT;
+        planner->request.sharding.prefetch =
+            request->optimize == SMP_OPTIMIZE_MEMORY ? 0 : SMP_PREFETCH_DEFAULT;
     SMP_TRY(smp__planner_keep_together(request, &planner->together));
     if (planner->together)
         planner->request.together = planner->together;

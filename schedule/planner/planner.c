@@ -269,13 +269,13 @@ static smp_status step_with(smp__planner *planner, const smp_candidate *best, sm
 /* What the search takes as given for every configuration, looked at for the winner: weights
  * gathered a run earlier, and no buckets, whose latencies gathers pay too. Taken if it is faster
  * and fits. */
-static smp_status tune_sharding(smp__planner *planner, const smp_candidate *best)
+static smp_status tune_sharding(smp__planner *planner, smp_candidate *best)
 {
     const smp_sharding asked = planner->request.sharding;
     const bool weights = smp_shards(asked, SMP_SHARD_WEIGHTS, planner->request.graph->training);
     smp_sharding taken = asked;
     double least_us, us;
-    if (best->ddp == 1 || planner->is_trial)
+    if (best->ddp == 1 || planner->is_trial || planner->request.optimize == SMP_OPTIMIZE_MEMORY)
         return SMP_OK;
     SMP_TRY(step_with(planner, best, asked, &least_us));
     for (int i = 0; i < 2 && least_us > 0.0; i++) {
@@ -293,7 +293,8 @@ static smp_status tune_sharding(smp__planner *planner, const smp_candidate *best
         }
     }
     planner->request.sharding = taken;
-    return SMP_OK;
+    const bool same = taken.bucket_bytes == asked.bucket_bytes && taken.prefetch == asked.prefetch;
+    return same ? SMP_OK : smp__planner_judge(planner, best);
 }
 
 /* The winner of the search in full, under its rule or an order of its own. */
