@@ -94,8 +94,11 @@ smp_status smp_backward_estimate(const smp_graph *graph, int32_t op, int64_t bat
 {
     const smp_op *of = &graph->op[op];
     smp_op_cost cost = {0};
+    smp_device_spec rated = *device; /* one that was measured may lack a rate */
+    if (rated.flops_bf16 <= 0.0)
+        rated.flops_bf16 = rated.flops_fp32;
     if (has_kernels(of))
-        SMP_TRY(smp__estimate_times(graph, of, batch, device, &cost));
+        SMP_TRY(smp__estimate_times(graph, of, batch, &rated, &cost));
     else if (of->cost && !isnan(of->cost->forward_us))
         cost.backward_us = 2 * of->cost->forward_us;
     if (of->cost)

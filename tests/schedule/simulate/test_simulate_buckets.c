@@ -60,6 +60,11 @@ static void test_simulate_buckets_as_they_are_made(void **state)
     assert_reduced(&s, WEIGHT + 1, 50001, 50001 + 4 * WEIGHT + 1000);
     s.cluster.intra_node.latency_us = 500; /* of each message, of which a bucket takes two */
     assert_reduced(&s, WEIGHT + 1, 50001, 50001 + 4 * WEIGHT + 1000 + 3 * 2 * 500);
+    /* Where costs are measured nobody needs to know a device's rate in bf16. */
+    assert_int_equal(SMP_OK, smp_graph_set_target(
+                                 made.graph, (smp_target){SMP_BACKEND_CUDA, SMP_PRECISION_BF16}));
+    s.input.precision = SMP_PRECISION_BF16;
+    assert_reduced(&s, WEIGHT + 1, 50001, 50001 + 4 * WEIGHT + 1000 + 3 * 2 * 500);
     made_plan_free(&made);
 }
 
