@@ -312,6 +312,7 @@ static void expect_limit(smp *s, int64_t message_bytes, const char *refusal)
     s->transport = &transport;
     smp__sum_lists_free(s->reducer.scatter, s->chunks);
     smp__sum_lists_free(s->reducer.across, s->chunks);
+    free(s->reducer.weights);
     assert_int_equal(smp__reduce_build(s), refusal ? SMP_ERR_FAILED : SMP_OK);
     if (refusal && !strstr(smp_last_error(), refusal))
         fail_msg("'%s' does not say '%s'", smp_last_error(), refusal);
