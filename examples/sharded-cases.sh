@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Prints again the table of sharded training in README.md: GPT-2 of 10 and 30 billion parameters, planned
-# with and without shards. A plan takes at most SECONDS_EACH (default 2), all together half a minute.
+# with and without shards. A plan takes at most SECONDS_EACH (default 2), those whose ranks and shards are
+# searched ten times as much: all together one and a half minutes.
 #   examples/sharded-cases.sh [BIN]        BIN: folder of smp-partition, default build/bin
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -11,22 +12,33 @@ cp "$here/gpt2-10b.yaml" "$scratch/10b.yaml"
 cp "$here/gpt2-30b.yaml" "$scratch/30b.yaml"
 sed 's/T: 2048/T: 512/' "$here/gpt2-30b.yaml" >"$scratch/30b-512.yaml"
 
-# Model, cluster, devices, ranks, samples of a micro-batch, micro-batches, degree.
+# Model, cluster, devices, ranks, samples of a micro-batch, micro-batches, degree; "auto": searched.
 echo "| model | devices | ranks x replicas | micro-batches | shard | samples/s |"
 echo "|---|---|---|---|---|---|"
+taken() { # key: its number in the plan, or 1
+    sed -nE "s/^parallel: .*[{ ]$1: ([0-9]+).*/\1/p" "$scratch/plan.yaml" | grep . || echo 1
+}
 while read -r model cluster devices ranks size count shard; do
     shape=(--chunks 1 --pipeline 1f1b)
-    [ "$ranks" -gt 1 ] || shape=(--chunks 48 --pipeline breadth-first)
+    limit=${SECONDS_EACH:-2}
+    [ "$ranks" != 1 ] || shape=(--chunks 48 --pipeline breadth-first)
     [ "$shard" = 1 ] || shape+=(--shard "$shard" --shard-what "$([ "$ranks" = 1 ] && echo weights || echo optimizer)")
+    [ "$ranks" != auto ] || shape=(--shard auto) limit=$((10 * limit))
     status=0
     "$bin/smp-partition" "$scratch/$model.yaml" --cluster "$here/cluster-$cluster.yaml" -n "$devices" \
         --stages "$ranks" --device cuda --precision bf16 --microbatch-size "$size" --microbatches "$count" \
-        --time-limit "${SECONDS_EACH:-2}" "${shape[@]}" >"$scratch/out" 2>&1 || status=$?
+        --time-limit "$limit" "${shape[@]}" -o "$scratch/plan.yaml" >"$scratch/out" 2>&1 || status=$?
     case $status in
     0) answer=$(sed -nE 's/^predicted: .* ([0-9.]+) samples.*/\1/p' "$scratch/out") ;;
     3) answer="$(sed -nE 's/.* (needs?) ([0-9.]+ [KMGT]iB),.*/needs \2/p' "$scratch/out")" ;;
     *) cat "$scratch/out" >&2 && exit 1 ;;
     esac
+    if [ "$ranks" = auto ]; then
+        what=$(sed -nE 's/^parallel: .*shard_what: ([a-z]+).*/ \1,/p' "$scratch/plan.yaml")
+        ranks=$(taken pipeline) count=$(sed -nE 's/^batch: .*microbatches: ([0-9]+).*/\1/p' "$scratch/plan.yaml")
+        shard="$(taken shard),$what searched"
+        shard=${shard/#1,/none,}
+    fi
     echo "| $model | $devices, $cluster | $ranks x $((devices / ranks)) | $count of $size | $shard | $answer |"
 done <<'CASES'
 10b v100-32g 8 8 2 64 1
@@ -45,4 +57,9 @@ done <<'CASES'
 30b a100-40g-32 256 32 1 192 1
 30b a100-40g-32 256 1 6 1 128
 30b a100-40g-32 256 1 2 1 128
+10b v100-32g 8 auto 4 auto auto
+30b-512 a100-40g-16 128 auto 4 auto auto
+30b-512 a100-40g-16 128 auto 24 auto auto
+30b a100-40g-32 256 auto 1 auto auto
+30b a100-40g-32 256 auto 6 auto auto
 CASES

@@ -19,14 +19,11 @@ smp_status smp__scoring_open(smp__check_build *b, smp__scoring *s)
     *s = (smp__scoring){.b = b};
     SMP_TRY(smp__planner_open(request, &s->planner));
     s->planner.request.together = NULL; /* who writes a plan by hand may cut a pair of ops apart */
-    s->configs = (smp__configs){
-        .planner = &s->planner,
-        .request = &s->planner.request,
-        .costs = s->planner.costs,
-        .totals.state_factor =
-            0.25 * smp_memory_state_bytes(request->graph, s->planner.request.sharding),
-        .arrangement = &s->arrangement,
-        .arena = b->arena};
+    s->configs = (smp__configs){.planner = &s->planner,
+                                .request = &s->planner.request,
+                                .costs = s->planner.costs,
+                                .arrangement = &s->arrangement,
+                                .arena = b->arena};
     return smp__scoring_place(s, request->placement, request->device, b->rank);
 }
 
@@ -36,6 +33,7 @@ smp_status smp__scoring_place(smp__scoring *s, smp_placement placement, const in
     const smp__check_build *b = s->b;
     int p = b->shape.pipeline, v = b->shape.chunks;
     const smp__mapping *mapping;
+    const smp_sharding sharding = s->planner.request.sharding;
     int64_t *limit = SMP_ARENA_NEW(b->arena, int64_t, (size_t)b->sketch->n_stage);
     if (!limit)
         return SMP_ERR_NO_MEMORY;
@@ -44,12 +42,15 @@ smp_status smp__scoring_place(smp__scoring *s, smp_placement placement, const in
         limit[i] = mapping->memory[rank[i]] / v;
     s->arrangement =
         (smp__arrangement){.mapping = mapping, .chunks = v, .stage_rank = rank, .limit = limit};
-    s->config = (smp__config){.mapping = mapping,
-                              .chunks = v,
-                              .microbatches = b->shape.microbatches,
-                              .schedule = b->kind,
-                              .active = b->shape.active,
-                              .recompute = b->request.recompute};
+    s->config =
+        (smp__config){.mapping = mapping,
+                      .chunks = v,
+                      .microbatches = b->shape.microbatches,
+                      .schedule = b->kind,
+                      .active = b->shape.active,
+                      .sharding = sharding,
+                      .state_factor = 0.25 * smp_memory_state_bytes(b->request.graph, sharding),
+                      .recompute = b->request.recompute};
     return SMP_OK;
 }
 
@@ -291,6 +292,7 @@ static smp_status make_plan(smp__scoring *s, smp_program *program)
                                .chunks = b->shape.chunks,
                                .microbatches = b->shape.microbatches,
                                .active = b->shape.active,
+                               .sharding = s->planner.request.sharding,
                                .microbatch_size = b->request.microbatch_size,
                                .schedule = b->kind->name,
                                .placement = b->request.placement,

@@ -140,3 +140,16 @@ smp_status smp_shard_actions(const smp_schedule_shape *shape, smp_program *progr
     }
     return status;
 }
+
+smp_status smp_shard_gathers(const smp_program *order, int chunks, int prefetch, int64_t *n)
+{
+    insertion in = {.from = order, .ahead = prefetch};
+    smp_status status = list_runs(&in);
+    if (status == SMP_OK)
+        status = link_runs(&in, chunks);
+    *n = 0;
+    for (int64_t r = 0; status == SMP_OK && r < in.n_run; r++)
+        *n += !in.runs[r].kept;
+    free(in.runs);
+    return status;
+}

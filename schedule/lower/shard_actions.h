@@ -12,5 +12,7 @@
  * or before O.
  * Replaces the actions of `program`. SMP_OK without sharding: nothing changes. */
 smp_status smp_shard_actions(const smp_schedule_shape *shape, smp_program *program);
+/* How often a rank gathers a chunk's weights in a step: by its compute actions. O(actions). */
+smp_status smp_shard_gathers(const smp_program *order, int chunks, int prefetch, int64_t *n);
 
 #endif

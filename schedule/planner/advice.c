@@ -36,15 +36,13 @@ static shortage describe_rank(const smp__configs *configs, const smp__config *co
 {
     shortage s = {.config = config, .nearest = nearest, .rank = nearest->worst_rank};
     smp_schedule_shape shape = smp__config_shape(configs, config);
-    double factor =
-        0.25 * smp_memory_state_bytes(configs->request->graph, configs->request->sharding);
     s.limit = (double)smp__config_memory(config, s.rank);
     s.peak = s.limit - (double)nearest->room_bytes;
     for (int stage = 0; stage < nearest->partition->n_stage; stage++) {
         const smp_stage_load *load = &nearest->partition->load[stage];
         if (nearest->stage_rank[stage] != s.rank)
             continue;
-        s.state += factor * (double)load->weight_bytes;
+        s.state += config->state_factor * (double)load->weight_bytes;
         s.stash += (double)load->stash_bytes;
         s.live = smp__live_microbatches(config->schedule, &shape, s.rank);
     }
@@ -93,6 +91,12 @@ smp_status smp__search_no_fit(const smp__configs *configs, const smp__config *co
                     limit, state, stash, s.live, config->mapping->pipeline * config->chunks,
                     config->mapping->ddp, config->microbatches, (long long)nearest->microbatch_size,
                     config->schedule->name);
+    if (config->sharding.shard > 1)
+        smp_text_append(&text, ", %s in shards of %d",
+                        config->sharding.what == SMP_SHARD_OPTIMIZER   ? "the optimizer's states"
+                        : config->sharding.what == SMP_SHARD_GRADIENTS ? "gradients"
+                                                                       : "weights",
+                        config->sharding.shard);
     smp_status status =
         text.failed ? smp_fail_memory(text.capacity) : smp_fail(SMP_ERR_NO_FIT, "%s", text.data);
     smp_text_free(&text);
@@ -177,6 +181,18 @@ static smp_status try_open(advice *a)
     if (request->microbatches > 0)
         SMP_TRY(try_change(a, &r, &fits, "--microbatches auto"));
     return SMP_OK;
+}
+
+/* States in shards, of a request that has replicas or may. */
+static smp_status try_shards(advice *a)
+{
+    smp_search_request r = *a->request;
+    bool fits;
+    if (r.sharding.shard == SMP_SHARD_AUTO || r.devices < 2 || r.ddp == 1 || r.stages == r.devices)
+        return SMP_OK;
+    r.sharding.shard = SMP_SHARD_AUTO;
+    r.any_shard_what = true;
+    return try_change(a, &r, &fits, "--shard auto");
 }
 
 /* Without a bound the search finds the highest that fits; that is then planned as a request. */
@@ -315,6 +331,7 @@ static smp_status try_all(advice *a)
 {
     SMP_TRY(try_open(a));
     SMP_TRY(try_active(a));
+    SMP_TRY(try_shards(a));
     SMP_TRY(try_microbatch_size(a));
     SMP_TRY(try_ranks(a));
     SMP_TRY(try_less(a));

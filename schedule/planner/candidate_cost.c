@@ -37,6 +37,7 @@ smp_status smp__planner_open(const smp_search_request *request, smp__planner *pl
     *planner = (smp__planner){.request = *request};
     if (!request->graph->training)
         planner->request.gradient_blocks = 0; /* nothing is added up */
+    planner->any_shard = request->sharding.shard == SMP_SHARD_AUTO;
     if (planner->request.sharding.shard < 1)
         planner->request.sharding.shard = 1;
     planner->any_prefetch = request->sharding.prefetch == SMP_PREFETCH_AUTO;
@@ -64,7 +65,7 @@ void smp__planner_close(smp__planner *planner)
 
 smp_sharding smp__candidate_sharding(const smp__planner *planner, const smp_candidate *candidate)
 {
-    smp_sharding sharding = planner->request.sharding;
+    smp_sharding sharding = candidate->sharding;
     const smp_partition *partition = candidate->partition;
     int most = 0;
     if (sharding.bucket_bytes != SMP_BUCKET_AUTO && sharding.node_replicas != SMP_HOPS_AUTO)
@@ -102,8 +103,10 @@ smp_schedule_shape smp__planner_shape(const smp__planner *planner, int pipeline,
 
 smp_schedule_shape smp__candidate_shape(const smp__planner *planner, const smp_candidate *candidate)
 {
-    return smp__planner_shape(planner, candidate->pipeline, candidate->chunks,
-                              candidate->microbatches, candidate->active);
+    smp_schedule_shape shape = smp__planner_shape(planner, candidate->pipeline, candidate->chunks,
+                                                  candidate->microbatches, candidate->active);
+    shape.sharding = candidate->sharding;
+    return shape;
 }
 
 smp_status smp__planner_check(const smp_schedule_kind *kind, const smp_schedule_shape *shape)

@@ -67,7 +67,7 @@ smp_status smp__totals_make(const smp_search_request *request, const smp_costs *
                             smp__totals *out)
 {
     const smp_graph *graph = request->graph;
-    *out = (smp__totals){.state_factor = 0.25 * smp_memory_state_bytes(graph, request->sharding)};
+    *out = (smp__totals){0};
     smp_arena *scratch = smp_arena_create();
     if (!scratch)
         return SMP_ERR_NO_MEMORY;
@@ -79,6 +79,7 @@ smp_status smp__totals_make(const smp_search_request *request, const smp_costs *
     for (int32_t op = 0; op < graph->n_op; op++) {
         const smp_op_cost *cost = &costs->op[op];
         out->compute_us += cost->forward_us + cost->backward_us;
+        out->forward_us += cost->forward_us;
         out->stash_bytes += (double)cost->stash_bytes;
         if (graph->op[op].n_param > 0)
             continue;
@@ -102,8 +103,10 @@ double smp__config_tail_us(const smp__configs *configs, const smp__config *confi
 {
     if (!configs->request->graph->training)
         return 0.0;
-    double rate = configs->costs->optimizer_bytes_per_s * configs->request->sharding.shard;
-    return (rate > 0.0 ? 1e6 / rate : 0.0) + (config->chunks == 1 ? config->mapping->ring_us : 0.0);
+    const int shard = config->sharding.shard;
+    const double rate = configs->costs->optimizer_bytes_per_s * shard;
+    const bool one_ring = config->chunks == 1 && shard == 1;
+    return (rate > 0.0 ? 1e6 / rate : 0.0) + (one_ring ? config->mapping->ring_us : 0.0);
 }
 
 void smp__config_updates(const smp__configs *configs, const smp__config *config, double *update_us)
@@ -280,16 +283,16 @@ smp_status smp__config_least_us(const smp__configs *configs, const smp__config *
 double smp__config_least_bytes_of_any(const smp__configs *configs, const smp__config *config)
 {
     const smp__totals *totals = &configs->totals;
-    return totals->state_factor *
+    return config->state_factor *
            fmax(totals->weight_bytes / config->mapping->pipeline, totals->largest_bytes);
 }
 
-double smp__config_least_bytes(const smp__configs *configs, const smp_partition *partition)
+double smp__config_least_bytes(const smp__config *config, const smp_partition *partition)
 {
     double most = 0.0; /* of one stage: others of its rank may share its weights */
     for (int s = 0; s < partition->n_stage; s++)
         most = fmax(most, (double)partition->load[s].weight_bytes);
-    return configs->totals.state_factor * most;
+    return config->state_factor * most;
 }
 
 double smp__config_overload(const smp__configs *configs, const smp__config *config)
@@ -299,7 +302,7 @@ double smp__config_overload(const smp__configs *configs, const smp__config *conf
     int64_t largest = 1;
     for (int r = 0; r < config->mapping->pipeline; r++)
         largest = mapping->memory[r] > largest ? mapping->memory[r] : largest;
-    return totals->state_factor *
+    return config->state_factor *
            fmax(totals->weight_bytes / fmax((double)mapping->memory_all, 1.0),
                 totals->largest_bytes / (double)largest);
 }
@@ -340,7 +343,7 @@ smp_status smp__config_price(const smp__configs *configs, const smp__config *con
     double *again_us = scratch ? SMP_ARENA_NEW(scratch, double, n) : NULL;
     smp_status status = live && again_us
                             ? smp_memory_least(request->graph, request->microbatch_size,
-                                               request->sharding, scratch, &memory)
+                                               config->sharding, scratch, &memory)
                             : SMP_ERR_NO_MEMORY;
     if (status == SMP_OK)
         status = fill_live(configs, config, rule, scratch, live, live + problem->n_stage);

@@ -30,6 +30,7 @@ static smp_status make_candidate(const smp__configs *configs, const smp__config 
                                  .chunks = config->chunks,
                                  .microbatches = config->microbatches,
                                  .active = config->active,
+                                 .sharding = config->sharding,
                                  .microbatch_size = configs->costs->microbatch_size,
                                  .schedule = config->schedule->name,
                                  .placement = config->mapping->placement,
@@ -280,4 +281,47 @@ smp_status smp__config_fit(smp__configs *configs, smp__config *config, smp_parti
     if (status == SMP_OK)
         *out = best;
     return status;
+}
+
+/* Takes the other sharding if it is faster by a part in a thousand, and fits. */
+static smp_status try_sharding(smp__configs *configs, smp__config *config, smp_sharding other,
+                               smp_candidate *candidate)
+{
+    smp__planner *planner = configs->planner;
+    const smp_sharding kept = candidate->sharding;
+    const double step_us = candidate->step_us;
+    double other_us = step_us;
+    candidate->sharding = other;
+    smp_status status = smp__planner_step_us(planner, candidate, &other_us);
+    if (status == SMP_OK && other_us < 0.999 * step_us) {
+        SMP_TRY(smp__planner_judge(planner, candidate));
+        if (candidate->fits) {
+            config->sharding = other;
+            return SMP_OK;
+        }
+        candidate->sharding = kept;
+        return smp__planner_judge(planner, candidate);
+    }
+    candidate->sharding = kept;
+    return status;
+}
+
+smp_status smp__config_tune(smp__configs *configs, smp__config *config, smp_candidate *candidate)
+{
+    const smp__planner *planner = configs->planner;
+    const bool weights =
+        smp_shards(candidate->sharding, SMP_SHARD_WEIGHTS, configs->request->graph->training);
+    smp_sharding other = candidate->sharding;
+    if (candidate->ddp == 1 || configs->request->optimize == SMP_OPTIMIZE_MEMORY)
+        return SMP_OK;
+    other.bucket_bytes = 0;
+    if (candidate->sharding.bucket_bytes < 0 &&
+        smp__candidate_sharding(planner, candidate).bucket_bytes > 0)
+        SMP_TRY(try_sharding(configs, config, other, candidate));
+    other = candidate->sharding;
+    other.prefetch = SMP_PREFETCH_DEFAULT + 1;
+    if (weights && planner->any_prefetch && candidate->chunks >= 3 &&
+        candidate->sharding.prefetch == SMP_PREFETCH_DEFAULT)
+        SMP_TRY(try_sharding(configs, config, other, candidate));
+    return SMP_OK;
 }

@@ -23,7 +23,8 @@ smp_problem smp__arrangement_problem(const smp__configs *configs,
                          .stage_rank = arrangement->stage_rank,
                          .device = arrangement->mapping->counting,
                          .n_replica = arrangement->mapping->n_replica,
-                         .state_factor = configs->totals.state_factor,
+                         .state_factor =
+                             0.25 * smp_memory_state_bytes(request->graph, request->sharding),
                          .live = configs->one,
                          .memory_limit = configs->unlimited,
                          .seed = request->seed,
@@ -52,6 +53,7 @@ smp_status smp__config_problem(smp__configs *configs, smp__config *config, smp_p
         config->live = live;
     }
     out->live = config->live;
+    out->state_factor = config->state_factor;
     out->recompute = config->recompute;
     out->memory_limit = arrangement->limit;
     return SMP_OK;
@@ -95,6 +97,7 @@ static smp_status limited_variants(smp__configs *configs, smp__config *config, d
     size_t n_stage = (size_t)problem.n_stage;
     for (smp__limited *l = arrangement->limited; l; l = l->next) {
         if (l->scale == scale && l->recompute == config->recompute &&
+            l->state_factor == config->state_factor &&
             memcmp(l->live, config->live, n_stage * sizeof *l->live) == 0) {
             *out = &l->variants;
             return SMP_OK;
@@ -112,6 +115,7 @@ static smp_status limited_variants(smp__configs *configs, smp__config *config, d
     problem.deadline_s = solver_deadline_s(configs);
     SMP_TRY(smp__variants_solve(&problem, configs->request->partitioner, &limited->variants));
     limited->scale = scale;
+    limited->state_factor = config->state_factor;
     limited->recompute = config->recompute;
     limited->live = config->live;
     limited->next = arrangement->limited;
@@ -236,7 +240,7 @@ bool smp__config_may_keep_all(const smp__configs *configs, const smp_problem *pr
         least = fmin(least, problem->live[s]);
         memory += (double)problem->memory_limit[s];
     }
-    return configs->totals.state_factor * configs->totals.weight_bytes +
+    return problem->state_factor * configs->totals.weight_bytes +
                least * configs->totals.stash_bytes <=
            memory;
 }

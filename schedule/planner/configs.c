@@ -13,6 +13,7 @@
 
 enum { MAX_THOROUGH = 1 << 14 }; /* configurations * ops that are not looked at quickly first */
 enum { EVERY_BOUND = 8 };        /* on live micro-batches; of higher ones three in four */
+enum { MOST_UNITS = 64 };        /* stages, where more chunks only gather less at a time */
 
 /* A short list of values to try. */
 typedef struct choices {
@@ -47,7 +48,7 @@ static int32_t highest_pin(const smp_search_request *request, int32_t *op_out)
     return highest;
 }
 
-static choices chunk_choices(const smp_search_request *request, int pipeline)
+static choices chunk_choices(const smp_search_request *request, int pipeline, bool gathers)
 {
     choices list = {{0}, 0};
     int32_t op, max_pin = highest_pin(request, &op);
@@ -58,12 +59,11 @@ static choices chunk_choices(const smp_search_request *request, int pipeline)
     add_choice(&list, 1);
     /* One rank gains nothing from several chunks, unless pins ask for more stages, or weights are
      * gathered by chunk. */
-    const bool gathers = smp_shards(request->sharding, SMP_SHARD_WEIGHTS, request->graph->training);
     if (pipeline > 1 || max_pin > 0 || gathers) {
         add_choice(&list, 2);
         add_choice(&list, 4);
     }
-    for (int v = 8; gathers && v <= 64; v *= 2)
+    for (int v = 8; gathers && v <= MOST_UNITS / pipeline; v *= 2)
         add_choice(&list, v);
     if (max_pin >= pipeline)
         add_choice(&list, max_pin / pipeline + 1);
@@ -193,11 +193,20 @@ static smp_status make_arrangement(listing *l)
     return find_least_us(configs, arrangement);
 }
 
-/* Bytes of all ranks as the costs count them, over all memory. Live micro-batches are asked of
- * three ranks: this only decides the order. */
+/* Bytes that ranks keep for ever, all together, as the costs count them. */
+static double estimate_kept(const smp__configs *configs, const smp__config *config)
+{
+    const double weight_bytes = configs->totals.weight_bytes;
+    double kept = config->state_factor * weight_bytes;
+    if (smp_shards(config->sharding, SMP_SHARD_WEIGHTS, configs->request->graph->training))
+        kept += weight_bytes * fmin(1.0, (config->sharding.prefetch + 2.0) / config->chunks);
+    return kept;
+}
+
+/* Bytes of all ranks over all memory. Live micro-batches are asked of three ranks: this only
+ * decides the order. */
 static bool is_doubtful(const smp__configs *configs, const smp__config *config)
 {
-    const smp__totals *totals = &configs->totals;
     const smp_search_request *request = configs->request;
     smp_schedule_shape shape = smp__config_shape(configs, config);
     int p = config->mapping->pipeline;
@@ -207,8 +216,23 @@ static bool is_doubtful(const smp__configs *configs, const smp__config *config)
         live += smp__live_microbatches(config->schedule, &shape, ranks[i]) / 3.0;
     if (request->graph->training && request->recompute != SMP_RECOMPUTE_NONE)
         live = fmin(live, 1.0);
-    double bytes = totals->state_factor * totals->weight_bytes + live * totals->stash_bytes;
-    return bytes > (double)config->mapping->memory_all;
+    return estimate_kept(configs, config) + live * configs->totals.stash_bytes >
+           (double)config->mapping->memory_all;
+}
+
+/* The part of its forwards that the first rank, which mostly has most to keep, makes again. */
+static double estimate_again(const smp__configs *configs, const smp__config *config)
+{
+    const smp_search_request *request = configs->request;
+    if (!request->graph->training || request->recompute != SMP_RECOMPUTE_AUTO)
+        return 0.0;
+    const smp_schedule_shape shape = smp__config_shape(configs, config);
+    const int p = config->mapping->pipeline;
+    const double stashed =
+        smp__live_microbatches(config->schedule, &shape, 0) * configs->totals.stash_bytes / p;
+    const double missing =
+        estimate_kept(configs, config) / p + stashed - (double)config->mapping->memory[0];
+    return missing <= 0.0 ? 0.0 : fmin(1.0, missing / fmax(stashed, 1.0));
 }
 
 /* What the configuration will come to, roughly: micro-batches through the bottleneck and one
@@ -221,15 +245,21 @@ static double estimate_of(const smp__configs *configs, const smp__config *config
     double least_us = smp__config_least_us_of_any(configs, config);
     double samples = (double)config->mapping->ddp * (double)configs->costs->microbatch_size;
     if (configs->request->optimize == SMP_OPTIMIZE_MEMORY)
-        return (totals->state_factor * totals->weight_bytes + totals->stash_bytes) /
+        return (config->state_factor * totals->weight_bytes + totals->stash_bytes) /
                config->mapping->pipeline;
     if (configs->request->objective == SMP_OBJECTIVE_BOTTLENECK)
         return least_us;
-    return least_us + fill_us / config->chunks / config->microbatches / samples;
+    double rest_us = fill_us / config->chunks;
+    if (configs->planner->any_shard) {
+        rest_us += smp__config_traffic_us(configs, config);
+        least_us += estimate_again(configs, config) * totals->forward_us / totals->compute_us *
+                    bottleneck_us / samples;
+    }
+    return least_us + rest_us / config->microbatches / samples;
 }
 
 /* Appends the configuration if the schedule can run it; else records the first reason. */
-static smp_status add_config(listing *l, int microbatches)
+static smp_status add_config(listing *l, int microbatches, smp_sharding sharding)
 {
     smp__configs *configs = l->configs;
     const smp_search_request *request = configs->request;
@@ -251,7 +281,7 @@ static smp_status add_config(listing *l, int microbatches)
         status = smp_gradient_blocks_check(smp__planner_blocks(configs->planner, l->mapping->ddp),
                                            l->mapping->ddp, microbatches);
     if (status == SMP_OK)
-        status = smp_shard_check(request->sharding.shard, l->mapping->ddp);
+        status = smp_shard_check(sharding.shard, l->mapping->ddp);
     if (status == SMP_OK && request->sharding.node_replicas > 0)
         status = smp_hops_check(request->sharding.node_replicas, l->mapping->ddp);
     if (status == SMP_ERR_INPUT || status == SMP_ERR_NO_FIT) {
@@ -268,9 +298,12 @@ static smp_status add_config(listing *l, int microbatches)
                             .chunks = l->chunks,
                             .microbatches = microbatches,
                             .active = request->active_microbatches,
+                            .sharding = sharding,
+                            .state_factor = 0.25 * smp_memory_state_bytes(request->graph, sharding),
                             .schedule = l->schedule,
                             .recompute = request->recompute,
                             .arrangement = l->arrangement};
+    SMP_TRY(smp__config_count_gathers(configs, config));
     config->doubtful = is_doubtful(configs, config);
     config->estimate = estimate_of(configs, config);
     return SMP_OK;
@@ -285,7 +318,9 @@ smp_status smp__configs_add_bound(smp__configs *configs, int32_t index, int acti
     config->active = active;
     config->recompute = configs->request->recompute;
     config->live = NULL;
-    config->done = config->misses = config->nearly = false;
+    config->outcome = SMP__OPEN;
+    config->binds = config->misses = config->nearly = false;
+    config->wholer = -1;
     config->smallest = configs->n++;
     return SMP_OK;
 }
@@ -331,13 +366,36 @@ smp_status smp__configs_add_order(smp__configs *configs, int32_t index, const in
     return SMP_OK;
 }
 
+static bool has_choice(const choices *list, int value)
+{
+    for (int i = 0; i < list->n; i++)
+        if (list->value[i] == value)
+            return true;
+    return false;
+}
+
+/* gathered: as many chunks are of use to weights that are gathered, no others. */
+static smp_status add_shardings(listing *l, int microbatches, const smp__shardings *shardings,
+                                bool gathered)
+{
+    const bool training = l->configs->request->graph->training;
+    for (int i = 0; i < shardings->n; i++)
+        if (!gathered || smp_shards(shardings->item[i], SMP_SHARD_WEIGHTS, training))
+            SMP_TRY(add_config(l, microbatches, shardings->item[i]));
+    return SMP_OK;
+}
+
 static smp_status list_mapping(smp__configs *configs, const smp__mapping *mapping)
 {
     const smp_search_request *request = configs->request;
     const smp_schedule_kind *fixed[2] = {smp_schedule_find(request->schedule), NULL};
     const smp_schedule_kind *const *kinds = request->schedule ? fixed : smp_schedules();
-    choices chunks = chunk_choices(request, mapping->pipeline);
+    choices few = chunk_choices(request, mapping->pipeline, false);
+    choices chunks =
+        chunk_choices(request, mapping->pipeline, smp__shardings_gather(configs->planner));
     choices microbatches = microbatch_choices(request, mapping->pipeline);
+    smp__shardings shardings;
+    smp__shardings_list(configs->planner, mapping->ddp, &shardings);
     for (int v = 0; v < chunks.n; v++) {
         for (int i = 0; kinds[i]; i++) {
             listing l = {.configs = configs,
@@ -346,7 +404,8 @@ static smp_status list_mapping(smp__configs *configs, const smp__mapping *mappin
                          .schedule = kinds[i],
                          .arrangement = -1};
             for (int m = 0; m < microbatches.n; m++)
-                SMP_TRY(add_config(&l, microbatches.value[m]));
+                SMP_TRY(add_shardings(&l, microbatches.value[m], &shardings,
+                                      !has_choice(&few, chunks.value[v])));
         }
     }
     return SMP_OK;
@@ -367,10 +426,19 @@ static smp_status list_pipeline(smp__configs *configs, int pipeline)
                                                                : list_mapping(configs, second);
 }
 
+static bool differ_in_shards(const smp__configs *configs, int32_t a, int32_t b)
+{
+    const smp__config *x = &configs->config[a], *y = &configs->config[b];
+    return x->arrangement == y->arrangement && x->schedule == y->schedule &&
+           x->microbatches == y->microbatches;
+}
+
 static int compare_configs(const void *left, const void *right)
 {
     const smp__config *a = left, *b = right;
     int order = a->doubtful - b->doubtful;
+    if (order == 0)
+        order = a->deferred - b->deferred;
     if (order == 0)
         order = smp__compare_doubles(a->family_estimate, b->family_estimate);
     if (order == 0)
@@ -379,7 +447,26 @@ static int compare_configs(const void *left, const void *right)
         order = smp__compare_doubles(a->estimate, b->estimate);
     if (order == 0)
         order = (a->microbatches > b->microbatches) - (a->microbatches < b->microbatches);
-    return order ? order : strcmp(a->schedule->name, b->schedule->name);
+    if (order == 0)
+        order = strcmp(a->schedule->name, b->schedule->name);
+    return order ? order : smp__compare_shardings(a->sharding, b->sharding);
+}
+
+/* Configurations that differ in shards alone, listed one after the other, take about as long: of
+ * those the most promising is looked at, before the others of any. */
+static void defer_shards(smp__configs *configs)
+{
+    for (int32_t i = 0, end; i < configs->n; i = end) {
+        int32_t first = i;
+        for (end = i; end < configs->n && differ_in_shards(configs, i, end); end++) {
+            smp__config *config = &configs->config[end], *best = &configs->config[first];
+            config->deferred = true;
+            if (config->doubtful < best->doubtful ||
+                (config->doubtful == best->doubtful && config->estimate < best->estimate))
+                first = end;
+        }
+        configs->config[first].deferred = false;
+    }
 }
 
 /* Families that share an arrangement one after the other, by their best member. In a large search,
@@ -401,32 +488,25 @@ static void sort_configs(smp__configs *configs)
                     configs->quick ? configs->config[i].estimate
                                    : configs->arrangement[configs->config[i].arrangement].estimate;
     }
+    if (configs->quick)
+        defer_shards(configs);
     qsort(configs->config, (size_t)configs->n, sizeof *configs->config, compare_configs);
-}
-
-/* From `first` on, after sorting. Quadratic in configurations, of which there are some thousands at
- * most. */
-static void find_smallest(smp__configs *configs, int32_t first)
-{
-    for (int32_t i = first; i < configs->n; i++) {
-        smp__config *config = &configs->config[i];
-        config->smallest = i;
-        for (int32_t k = 0; k < configs->n; k++) {
-            const smp__config *other = &configs->config[k];
-            if (other->arrangement == config->arrangement && other->schedule == config->schedule &&
-                other->active == config->active &&
-                other->microbatches < configs->config[config->smallest].microbatches)
-                config->smallest = k;
-        }
-    }
 }
 
 smp_status smp__configs_list_mapping(smp__configs *configs, const smp__mapping *mapping)
 {
     int32_t first = configs->n;
     SMP_TRY(list_mapping(configs, mapping));
-    find_smallest(configs, first);
-    return SMP_OK;
+    return smp__configs_relate(configs, first);
+}
+
+/* Configurations but for what is in shards; 0: only one. */
+static int32_t count_whole(const smp__configs *configs)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < configs->n; i++)
+        n += smp__compare_shardings(configs->config[i].sharding, configs->config[0].sharding) == 0;
+    return configs->n > 1 ? n : 0;
 }
 
 static smp_status list_all(smp__configs *configs)
@@ -449,9 +529,9 @@ static smp_status list_all(smp__configs *configs)
     }
     if (configs->n == 0)
         return smp_fail(configs->first_failure, "%s", configs->first_message);
-    configs->quick = (int64_t)configs->n * request->graph->n_op > MAX_THOROUGH && configs->n > 1;
+    configs->quick = (int64_t)count_whole(configs) * request->graph->n_op > MAX_THOROUGH;
     sort_configs(configs);
-    find_smallest(configs, 0);
+    SMP_TRY(smp__configs_relate(configs, 0));
     configs->first_failure = SMP_OK; /* why some shapes cannot be is no reason for the others */
     return SMP_OK;
 }

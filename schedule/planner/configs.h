@@ -17,7 +17,8 @@ typedef struct smp__mapping {
     double fastest;  /* least slowdown of a device in a replica, of the replica where it is most */
     double most;     /* slowdown of the slowest device, */
     double speed;    /* and the sum of the speeds of the slowest of each rank */
-    double ring_us;  /* of a reduction over replicas, at least: per byte of a rank's weights */
+    double ring_us;  /* of a reduction over replicas, at least: per byte of a rank's weights; 0
+                        where some of it may be over before the last backward is */
     int64_t memory_all; /* of all ranks */
 } smp__mapping;
 
@@ -25,6 +26,7 @@ typedef struct smp__mapping {
 typedef struct smp__limited {
     struct smp__limited *next;
     double scale; /* of the limits */
+    double state_factor;
     smp_recompute recompute;
     const double *live; /* [n_stage] */
     smp__variants variants;
@@ -46,32 +48,50 @@ typedef struct smp__arrangement {
     double estimate; /* best of its configurations */
 } smp__arrangement;
 
+/* What became of a configuration. */
+typedef enum smp__outcome {
+    SMP__OPEN,        /* not looked at yet */
+    SMP__SIMULATED,   /* or at work */
+    SMP__TOO_SLOW,    /* cannot be among the listed */
+    SMP__TOO_LARGE,   /* cannot fit */
+    SMP__NO_PIPELINE, /* pins, groups and ties allow none */
+    SMP__UNNEEDED     /* one that is no slower does without what this one has besides */
+} smp__outcome;
+
 typedef struct smp__config {
     const smp__mapping *mapping;
     int chunks, microbatches;
-    int active; /* bound on live micro-batches; 0: the rule's own */
+    int active;            /* bound on live micro-batches; 0: the rule's own */
+    smp_sharding sharding; /* buckets and hops as asked for, or found to be better */
+    double state_factor;   /* bytes kept for ever per byte of weight */
+    int64_t gathers;       /* of chunks in a step, by the first rank; for estimates */
     const smp_schedule_kind *schedule;
     int32_t arrangement;
     double *live;            /* [pipeline * chunks], made when first asked for */
     smp_recompute recompute; /* with which it is looked at now */
-    int32_t smallest; /* of its arrangement and schedule, that with the fewest micro-batches */
-    bool done;        /* looked at */
-    bool misses;      /* and does not fit, by far, */
-    bool nearly;      /* or by little */
-    bool doubtful;    /* memory is probably too small: looked at last */
-    double estimate;  /* of what is minimised; orders the search, decides nothing */
+    int32_t smallest; /* of its arrangement, schedule and shards, that with the fewest micro-batches
+                       */
+    int32_t wholer;   /* that which shards less for the same time or less, so that this one is only
+                         looked at where memory binds there; -1: none */
+    smp__outcome outcome;
+    bool binds;             /* looked at: memory keeps it from what it might be */
+    bool misses;            /* it does not fit, by far, */
+    bool nearly;            /* or by little */
+    bool doubtful;          /* memory is probably too small: looked at last */
+    bool deferred;          /* after the same with other shards, in a large search */
+    double estimate;        /* of what is minimised; orders the search, decides nothing */
     double family_estimate; /* the best of those that it is looked at with */
 } smp__config;
 
 /* Sums over the model that bounds are made of. Times on device 0, of one micro-batch. */
 typedef struct smp__totals {
-    double compute_us;    /* forward and backward of all ops */
+    double compute_us;    /* forward and backward of all ops, */
+    double forward_us;    /* and forward alone */
     double path_us;       /* longest chain of ops: forward, and back as far as gradients need */
     double round_us;      /* longest from the forward of an op to the end of its backward */
     double weight_bytes;  /* each weight once */
     double stash_bytes;   /* as the costs have it */
     double largest_bytes; /* weights of one op */
-    double state_factor;  /* bytes kept for ever per byte of weight */
 } smp__totals;
 
 typedef struct smp__configs {
@@ -93,6 +113,25 @@ typedef struct smp__configs {
     bool quick; /* many configurations: a quick look at all, every effort for the best of them */
     smp_arena *arena;
 } smp__configs;
+
+/* What may be in shards among `ddp` replicas, by degree; prefetch as asked for, or its choices
+ * (schedule/planner/config_shards.c). */
+enum { SMP__MAX_SHARDINGS = 128 };
+typedef struct smp__shardings {
+    smp_sharding item[SMP__MAX_SHARDINGS];
+    int n;
+} smp__shardings;
+void smp__shardings_list(const smp__planner *planner, int ddp, smp__shardings *out);
+/* Whether some of them gather weights, so that more chunks may help. */
+bool smp__shardings_gather(const smp__planner *planner);
+/* By degree, what, and falling prefetch. */
+int smp__compare_shardings(smp_sharding a, smp_sharding b);
+/* Fills in `gathers` of a shape with sharded weights. */
+smp_status smp__config_count_gathers(const smp__configs *configs, smp__config *config);
+/* Time of a rank's messages with weights and gradients in a step, roughly: for estimates. */
+double smp__config_traffic_us(const smp__configs *configs, const smp__config *config);
+/* Fills in `smallest` and `wholer` of the configurations from `first` on. */
+smp_status smp__configs_relate(smp__configs *configs, int32_t first);
 
 /* Lists every configuration that the request allows and the schedules can run, most promising
  * first. SMP_ERR_INPUT for contradictory numbers; if nothing remains, the first reason. */
@@ -147,8 +186,11 @@ static inline int smp__compare_doubles(double a, double b)
 static inline smp_schedule_shape smp__config_shape(const smp__configs *configs,
                                                    const smp__config *config)
 {
-    return smp__planner_shape(configs->planner, config->mapping->pipeline, config->chunks,
-                              config->microbatches, config->active);
+    smp_schedule_shape shape =
+        smp__planner_shape(configs->planner, config->mapping->pipeline, config->chunks,
+                           config->microbatches, config->active);
+    shape.sharding = config->sharding;
+    return shape;
 }
 
 /* Most live micro-batches on a rank: of all its chunks, or in parts of them. */
@@ -223,7 +265,7 @@ smp_status smp__config_least_us(const smp__configs *configs, const smp__config *
                                 const smp_partition *partition, double *least_us);
 /* Bytes that the fullest rank keeps for ever, at least; of any partition, of this one. */
 double smp__config_least_bytes_of_any(const smp__configs *configs, const smp__config *config);
-double smp__config_least_bytes(const smp__configs *configs, const smp_partition *partition);
+double smp__config_least_bytes(const smp__config *config, const smp_partition *partition);
 /* What all ranks must keep over all memory there is, or one op over that of the largest device:
  * above 1 no partition fits. */
 double smp__config_overload(const smp__configs *configs, const smp__config *config);
@@ -239,6 +281,10 @@ smp_status smp__config_fit(smp__configs *configs, smp__config *config, smp_parti
 smp_status smp__config_evaluate(smp__configs *configs, smp__config *config,
                                 smp_partition *partition, double give_up_us, smp_candidate **out);
 
+/* Where the request leaves them open: the candidate without buckets, whose latencies gathers pay
+ * too, and with weights gathered a run earlier, if that is faster and fits; the configuration keeps
+ * what was better. */
+smp_status smp__config_tune(smp__configs *configs, smp__config *config, smp_candidate *candidate);
 /* Evaluates a candidate again that recomputes by choice: then it needs each op that does. */
 smp_status smp__config_settle(smp__configs *configs, smp__config *config, smp_candidate *candidate);
 /* Names the ops of the candidate's partition that recompute under its programs [pipeline]: as few

@@ -97,12 +97,10 @@ static smp_status fill_mapping(smp__mapping *mapping, const smp_search_request *
         mapping->memory[r] = least;
         mapping->memory_all = smp__add_bytes(mapping->memory_all, least);
     }
-    /* what may be over before the last backward is counts as nothing */
     const bool buckets = request->sharding.bucket_bytes > 0 ||
                          (request->sharding.bucket_bytes < 0 && smp_buckets_help(cluster));
     const bool hops = cluster->nodes > 1 && request->sharding.node_replicas != 0;
-    mapping->ring_us =
-        buckets || hops || request->sharding.shard > 1 ? 0.0 : least_ring_us(mapping, cluster);
+    mapping->ring_us = buckets || hops ? 0.0 : least_ring_us(mapping, cluster);
     return SMP_OK;
 }
 

@@ -48,6 +48,9 @@ static void fix_numbers(hinting *h)
     r->ddp = plan->ddp;
     r->chunks = plan->chunks;
     r->microbatches = plan->microbatches;
+    r->sharding.shard = plan->sharding.shard;
+    r->sharding.what = plan->sharding.what;
+    r->sharding.prefetch = plan->sharding.prefetch;
     r->placement = plan->placement;
     r->device = plan->device;
     if (!h->result->order.taken)

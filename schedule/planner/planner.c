@@ -251,58 +251,11 @@ static smp_status try_other(smp__planner *planner, smp_search_result *search, sm
     return status;
 }
 
-/* The winner's step with another sharding; < 0: it does not fit. */
-static smp_status step_with(smp__planner *planner, const smp_candidate *best, smp_sharding sharding,
-                            double *step_us)
-{
-    smp__evaluation evaluation;
-    int tight;
-    planner->request.sharding = sharding;
-    SMP_TRY(smp__planner_evaluate(planner, best, NULL, true, &evaluation));
-    *step_us = evaluation.simulation->step_us;
-    if (smp__planner_room(planner, best, evaluation.peak_bytes, &tight) < 0)
-        *step_us = -1.0;
-    smp__evaluation_free(&evaluation);
-    return SMP_OK;
-}
-
-/* What the search takes as given for every configuration, looked at for the winner: weights
- * gathered a run earlier, and no buckets, whose latencies gathers pay too. Taken if it is faster
- * and fits. */
-static smp_status tune_sharding(smp__planner *planner, smp_candidate *best)
-{
-    const smp_sharding asked = planner->request.sharding;
-    const bool weights = smp_shards(asked, SMP_SHARD_WEIGHTS, planner->request.graph->training);
-    smp_sharding taken = asked;
-    double least_us, us;
-    if (best->ddp == 1 || planner->is_trial || planner->request.optimize == SMP_OPTIMIZE_MEMORY)
-        return SMP_OK;
-    SMP_TRY(step_with(planner, best, asked, &least_us));
-    for (int i = 0; i < 2 && least_us > 0.0; i++) {
-        smp_sharding other = taken;
-        if (i == 0)
-            other.bucket_bytes = asked.bucket_bytes < 0 ? 0 : asked.bucket_bytes;
-        else if (weights && planner->any_prefetch && best->chunks >= 3 && asked.prefetch > 0)
-            other.prefetch = asked.prefetch + 1;
-        if (other.bucket_bytes == taken.bucket_bytes && other.prefetch == taken.prefetch)
-            continue;
-        SMP_TRY(step_with(planner, best, other, &us));
-        if (us > 0.0 && us < 0.999 * least_us) {
-            least_us = us;
-            taken = other;
-        }
-    }
-    planner->request.sharding = taken;
-    const bool same = taken.bucket_bytes == asked.bucket_bytes && taken.prefetch == asked.prefetch;
-    return same ? SMP_OK : smp__planner_judge(planner, best);
-}
-
 /* The winner of the search in full, under its rule or an order of its own. */
 static smp_status make_plan(smp__planner *planner, const char *model_path,
                             smp_planner_result *result)
 {
     smp__evaluation evaluation;
-    SMP_TRY(tune_sharding(planner, result->search.best));
     SMP_TRY(smp__planner_evaluate(planner, result->search.best, NULL, true, &evaluation));
     smp_status status =
         smp__planner_auto(planner, result->search.best, &evaluation, &result->order);
@@ -341,7 +294,7 @@ static smp_status make(const smp_search_request *request, const char *model_path
     double begin_s = smp_clock_s();
     SMP_TRY(check_request(request));
     SMP_TRY(smp__planner_open(request, &planner));
-    planner.is_trial = trial && !trial->used;
+    planner.is_trial = trial;
     planner.gives_up = trial && !trial->patient;
     if (trial && trial->faster_op >= 0) {
         smp_status status = make_op_faster(planner.costs, trial->faster_op);
@@ -352,11 +305,6 @@ static smp_status make(const smp_search_request *request, const char *model_path
     }
     snprintf(result.cost_source, sizeof result.cost_source, "%s", planner.costs->source);
     smp_status status = smp__search_run(&planner, &result.search);
-    if (status == SMP_ERR_NO_FIT && planner.any_prefetch &&
-        smp_shards(request->sharding, SMP_SHARD_WEIGHTS, request->graph->training)) {
-        planner.request.sharding.prefetch = 0;
-        status = smp__search_run(&planner, &result.search);
-    }
     if (status == SMP_OK)
         status = make_plan(&planner, model_path, &result);
     if (status == SMP_OK)
@@ -371,133 +319,10 @@ static smp_status make(const smp_search_request *request, const char *model_path
     return status;
 }
 
-/* Shard degrees one after the other: none, then powers of two. Where a plan fits without, sharding
- * more than the optimizer's states only adds messages, which is right if memory is to be small. The
- * fastest for each sample is kept, or the smallest. */
-typedef struct shard_search {
-    const smp_search_request *request;
-    const char *model_path;
-    smp__nearest nearest; /* of what does not fit without shards */
-    smp_planner_result best;
-    bool found;
-    int left; /* attempts */
-    int n_tried;
-    smp_shard_tried tried[SMP_MAX_SHARDS_TRIED];
-} shard_search;
-
-static int64_t highest_peak(const smp_plan *plan)
-{
-    int64_t most = 0;
-    for (int r = 0; r < plan->pipeline; r++)
-        most = plan->predicted.peak_bytes[r] > most ? plan->predicted.peak_bytes[r] : most;
-    return most;
-}
-
-static void note_tried(shard_search *s, smp_sharding sharding, const smp_plan *plan)
-{
-    smp_shard_tried tried = {.sharding = sharding, .fits = plan};
-    if (plan) {
-        tried.sample_us = smp_plan_sample_us(s->request, plan);
-        tried.peak_bytes = highest_peak(plan);
-    }
-    if (s->n_tried < SMP_MAX_SHARDS_TRIED)
-        s->tried[s->n_tried++] = tried;
-}
-
-static bool is_better(const smp_search_request *request, const smp_plan *plan, const smp_plan *best)
-{
-    const double us = smp_plan_sample_us(request, plan),
-                 best_us = smp_plan_sample_us(request, best);
-    const int64_t peak = highest_peak(plan), best_peak = highest_peak(best);
-    if (request->optimize == SMP_OPTIMIZE_MEMORY && peak != best_peak)
-        return peak < best_peak;
-    return us < best_us;
-}
-
-static smp_status try_sharding(shard_search *s, int shard, smp_shard_what what)
-{
-    smp_search_request changed = *s->request;
-    smp_planner_result result;
-    smp__nearest nearest = {0};
-    const smp__trial trial = {.faster_op = -1, .used = true};
-    const double now_s = smp_clock_s();
-    changed.sharding.shard = shard;
-    changed.sharding.what = what;
-    if (changed.deadline_s > 0.0)
-        changed.deadline_s = now_s + fmax(changed.deadline_s - now_s, 0.0) / s->left;
-    s->left -= s->left > 1;
-    smp_status status = make(&changed, s->model_path, &trial, &nearest, &result);
-    if (shard == 1)
-        s->nearest = nearest;
-    if (status == SMP_ERR_INPUT && shard > 1)
-        return SMP_OK;
-    if (status == SMP_OK || status == SMP_ERR_NO_FIT)
-        note_tried(s, changed.sharding, status == SMP_OK ? result.plan : NULL);
-    if (status == SMP_ERR_NO_FIT)
-        return SMP_OK;
-    SMP_TRY(status);
-    const bool better = !s->found || is_better(&changed, result.plan, s->best.plan);
-    if (better && s->found)
-        smp_planner_result_destroy(&s->best);
-    if (better)
-        s->best = result;
-    else
-        smp_planner_result_destroy(&result);
-    s->found = true;
-    return SMP_OK;
-}
-
-static smp_status search_shards(shard_search *s)
-{
-    const smp_search_request *request = s->request;
-    const int most = request->ddp > 0 ? request->ddp : request->devices;
-    const smp_shard_what first = request->any_shard_what ? 0 : request->sharding.what;
-    smp_shard_what last = request->any_shard_what ? SMP_SHARD_WEIGHTS : first;
-    s->left = 2; /* half of the time without */
-    SMP_TRY(try_sharding(s, 1, SMP_SHARD_OPTIMIZER));
-    if (!request->graph->training && last < SMP_SHARD_WEIGHTS)
-        return SMP_OK;
-    if (s->found && request->any_shard_what && request->optimize != SMP_OPTIMIZE_MEMORY)
-        last = first;
-    s->left = 0;
-    for (int shard = 2; shard <= most; shard *= 2)
-        s->left += 1 + (int)(last - first);
-    for (int what = (int)first; what <= (int)last; what++)
-        for (int shard = 2; shard <= most; shard *= 2)
-            SMP_TRY(try_sharding(s, shard, (smp_shard_what)what));
-    return SMP_OK;
-}
-
-static smp_status make_sharded(const smp_search_request *request, const char *model_path,
-                               smp_planner_result *out)
-{
-    shard_search s = {.request = request, .model_path = model_path};
-    const double begin_s = smp_clock_s();
-    smp_status status = search_shards(&s);
-    if (status == SMP_OK && s.found) {
-        *out = s.best;
-        out->n_shard = s.n_tried;
-        memcpy(out->shard, s.tried, sizeof s.tried);
-        out->planning_s = smp_clock_s() - begin_s;
-        return SMP_OK;
-    }
-    if (s.found)
-        smp_planner_result_destroy(&s.best);
-    if (status != SMP_OK)
-        return status;
-    smp_search_request whole = *request;
-    whole.sharding.shard = 1;
-    if (request->advise && s.nearest.known)
-        return smp__plan_advise(&whole, &s.nearest);
-    return make(&whole, model_path, NULL, &s.nearest, out);
-}
-
 smp_status smp_plan_make(const smp_search_request *request, const char *model_path,
                          smp_planner_result *out)
 {
     smp__nearest nearest = {0};
-    if (request->sharding.shard == SMP_SHARD_AUTO)
-        return make_sharded(request, model_path, out);
     smp_status status = make(request, model_path, NULL, &nearest, out);
     return status == SMP_ERR_NO_FIT && request->advise && nearest.known
                ? smp__plan_advise(request, &nearest)

@@ -15,16 +15,6 @@ typedef struct smp_auto_outcome {
     double lower_bound_us; /* no order of this partition's actions is faster */
 } smp_auto_outcome;
 
-/* A shard degree that was planned with (--shard auto). */
-typedef struct smp_shard_tried {
-    smp_sharding sharding;
-    bool fits;
-    double sample_us;   /* if it does: a step for each sample, */
-    int64_t peak_bytes; /* and of the fullest rank */
-} smp_shard_tried;
-
-enum { SMP_MAX_SHARDS_TRIED = 64 };
-
 typedef struct smp_planner_result {
     smp_plan *plan;
     smp_search_result search; /* for --explain and the table */
@@ -35,8 +25,6 @@ typedef struct smp_planner_result {
     int tight_rank;          /* on this one */
     char cost_source[64];    /* smp_costs.source */
     double planning_s;       /* wall clock */
-    int n_shard;             /* degrees tried; 0: one was asked for */
-    smp_shard_tried shard[SMP_MAX_SHARDS_TRIED];
 } smp_planner_result;
 
 /* request: see schedule/planner/search.h. model_path: what to write in the plan. The plan has been

@@ -31,7 +31,6 @@ typedef struct smp__nearest {
 typedef struct smp__trial {
     int32_t faster_op; /* takes half the time; -1: none */
     bool patient;      /* goes on beyond the deadline until something fits */
-    bool used;         /* the plan is to be used after all, so it is verified */
 } smp__trial;
 
 /* Flow and layouts follow from the partition; the search evaluates many configurations of one
@@ -50,6 +49,7 @@ typedef struct smp__planner {
     bool is_trial;      /* its plan is not verified: its graph may not be the one that was read */
     double patience_s;  /* until when a configuration may look for what fits; 0: as long as it is */
     bool lost_patience; /* set where one did not look any further */
+    bool any_shard;     /* degrees of sharding are searched; the request's is what does without */
     bool any_prefetch;  /* it may choose how far ahead weights are gathered */
     bool gives_up;      /* at the deadline, whether anything fits or not */
     smp__nearest nearest; /* of the first search in which nothing fits */
@@ -66,12 +66,12 @@ typedef struct smp__evaluation {
 smp_status smp__planner_open(const smp_search_request *request, smp__planner *planner);
 void smp__planner_close(smp__planner *planner);
 
-/* active: bound on live micro-batches; 0: the rule's own. */
+/* Without shards. active: bound on live micro-batches; 0: the rule's own. */
 smp_schedule_shape smp__planner_shape(const smp__planner *planner, int pipeline, int chunks,
                                       int microbatches, int active);
 smp_schedule_shape smp__candidate_shape(const smp__planner *planner,
                                         const smp_candidate *candidate);
-/* As asked for, with the hops and buckets that suit the candidate's partition and devices. */
+/* The candidate's, with the hops and buckets that suit its partition and devices. */
 smp_sharding smp__candidate_sharding(const smp__planner *planner, const smp_candidate *candidate);
 /* Blocks of gradients of all replicas: as asked for, else one for each. */
 static inline int smp__planner_blocks(const smp__planner *planner, int ddp)

@@ -268,7 +268,7 @@ static void add_states(const smp__planner *planner, const smp_candidate *candida
     const smp_graph *graph = planner->request.graph;
     const smp_flow *flow = planner->flow;
     const int64_t element = smp_weight_element_bytes(graph, smp_planned_states(graph->training));
-    const double sharded = smp_memory_state_bytes(graph, planner->request.sharding);
+    const double sharded = smp_memory_state_bytes(graph, candidate->sharding);
     for (int32_t p = 0; p < graph->n_param; p++) {
         for (int32_t u = graph->param[p].use_begin; u < graph->param[p].use_end; u++) {
             int r = candidate->stage_rank[flow->stage_of_op[graph->use[u].op]];

@@ -28,13 +28,13 @@
 
 /* Of larger plans live micro-batches are bound only if nothing fits without. */
 enum { MAX_EXTRA_ACTIONS = 1 << 15 };
-/* Orders of devices that are tried: all of few, else as many as take about as long in any graph. */
-enum { MOST_ORDERS = 120, LEAST_ORDERS = 8, ORDER_WORK = 100000 /* ops */ };
 
-#define PATIENCE 0.08    /* of the time that is left */
-#define FAR 0.1          /* of the memory of a rank; */
-#define FAR_OF_SMALL 1.0 /* in a small graph, of which every partition is looked at */
-#define ORDER_SHARE 0.5  /* of the time */
+#define PATIENCE 0.08        /* of the time that is left; */
+#define LITTLE_PATIENCE 0.01 /* with shards, of which there are many to look at, */
+#define WHOLE_SHARE 0.4      /* and of the time for what does without */
+#define FAR 0.1              /* of the memory of a rank; */
+#define FAR_OF_SMALL 1.0     /* in a small graph, of which every partition is looked at */
+
 double smp__search_time(const smp_search_request *request, const smp_candidate *candidate)
 {
     return smp_sample_us(request, candidate->bottleneck_us, candidate->step_us,
@@ -115,7 +115,10 @@ static smp_status add_entry(smp__search *s, int32_t index, smp_candidate *candid
     return SMP_OK;
 }
 
-static smp_status try_config(smp__search *s, int32_t index);
+static void set_outcome(smp__search *s, int32_t index, smp__outcome outcome)
+{
+    s->configs.config[index].outcome = outcome;
+}
 
 static bool far_off(const smp__search *s, const smp__config *config, int64_t room_bytes)
 {
@@ -129,7 +132,7 @@ static bool far_off(const smp__search *s, const smp__config *config, int64_t roo
  * nothing: under other counts another partition is made, which may pack better. */
 static smp_status note_miss(smp__search *s, int32_t index, int64_t room_bytes)
 {
-    s->counts.n_pruned_memory++;
+    set_outcome(s, index, SMP__TOO_LARGE);
     if (s->missed < 0 || room_bytes > s->missed_room) {
         s->missed = index;
         s->missed_room = room_bytes;
@@ -139,7 +142,7 @@ static smp_status note_miss(smp__search *s, int32_t index, int64_t room_bytes)
     config->nearly = !config->misses;
     if (config->nearly)
         return SMP_OK;
-    return try_config(s, config->smallest);
+    return smp__search_try(s, config->smallest);
 }
 
 /* A step that takes longer is not listed; 0: all are. */
@@ -209,7 +212,7 @@ static smp_status attempt_config(smp__search *s, smp__config *config, smp_recomp
     double least_us;
     smp_status status = smp__config_least_us(configs, config, partition, &least_us);
     out->pruned = status == SMP_OK &&
-                  cannot_win(s, config, least_us, smp__config_least_bytes(configs, partition));
+                  cannot_win(s, config, least_us, smp__config_least_bytes(config, partition));
     if (status != SMP_OK || out->pruned) {
         out->free = is_unbound(s, config, partition) && partition->fits;
         smp_partition_destroy(partition);
@@ -313,31 +316,41 @@ static smp_status add_bounds(smp__search *s, int32_t index, bool binds)
     return next > 0 ? smp__configs_add_bound(configs, index, for_memory ? 1 : next) : SMP_OK;
 }
 
-static smp_status try_config(smp__search *s, int32_t index)
+/* Whether memory binds the one that shards less for no more time, which is looked at before unless
+ * it is unlikely to fit. */
+static smp_status is_needed(smp__search *s, int32_t index, bool *needed)
+{
+    const int32_t wholer = s->configs.config[index].wholer;
+    *needed = true;
+    if (wholer < 0)
+        return SMP_OK;
+    if (!s->configs.config[wholer].doubtful)
+        SMP_TRY(smp__search_try(s, wholer));
+    const smp__config *config = &s->configs.config[wholer];
+    *needed = config->outcome == SMP__OPEN || config->binds;
+    return SMP_OK;
+}
+
+/* What can be said of a configuration before it has a partition; SMP__OPEN: nothing. */
+static smp_status judge_unseen(smp__search *s, int32_t index, smp__outcome *outcome)
 {
     smp__configs *configs = &s->configs;
+    bool exists, needed;
+    SMP_TRY(is_needed(s, index, &needed));
     smp__config *config = &configs->config[index];
-    attempt tried;
-    bool exists;
-    if (config->done)
+    *outcome = SMP__OPEN;
+    if (!needed || is_too_large(s, config))
+        *outcome = SMP__UNNEEDED;
+    else if (configs->config[config->smallest].misses)
+        *outcome = SMP__TOO_LARGE;
+    else if (cannot_win(s, config, smp__config_least_us_of_any(configs, config),
+                        smp__config_least_bytes_of_any(configs, config)))
+        *outcome = SMP__TOO_SLOW;
+    if (*outcome != SMP__OPEN)
         return SMP_OK;
-    config->done = true;
-    if (is_too_large(s, config)) {
-        s->n_left_out++;
-        return SMP_OK;
-    }
-    if (configs->config[config->smallest].misses) {
-        s->counts.n_pruned_memory++;
-        return SMP_OK;
-    }
-    if (cannot_win(s, config, smp__config_least_us_of_any(configs, config),
-                   smp__config_least_bytes_of_any(configs, config))) {
-        s->counts.n_pruned_time++;
-        return SMP_OK;
-    }
     double overload = smp__config_overload(configs, config);
     if (overload > 1.0) {
-        s->counts.n_pruned_memory++;
+        *outcome = SMP__TOO_LARGE;
         if (overload < s->least_overload) {
             s->least_overload = overload;
             s->overloaded = index;
@@ -345,23 +358,53 @@ static smp_status try_config(smp__search *s, int32_t index)
         return SMP_OK;
     }
     SMP_TRY(smp__arrangement_solve(configs, config, &exists));
-    if (!exists) {
-        s->counts.n_no_pipeline++;
+    *outcome = exists ? SMP__OPEN : SMP__NO_PIPELINE;
+    return SMP_OK;
+}
+
+/* Near the best what is open besides is chosen by its step. */
+static smp_status tune(smp__search *s, smp__config *config, smp_candidate *candidate)
+{
+    const double close = s->configs.quick ? SMP__CLOSE : SMP__NEAR_STEP;
+    const double least = s->n_least > 0 ? close * s->least[0] : INFINITY;
+    const bool near =
+        candidate && candidate->fits && smp__search_time(s->configs.request, candidate) <= least;
+    return near ? smp__config_tune(&s->configs, config, candidate) : SMP_OK;
+}
+
+smp_status smp__search_try(smp__search *s, int32_t index)
+{
+    smp__configs *configs = &s->configs;
+    attempt tried;
+    smp__outcome outcome;
+    if (configs->config[index].outcome != SMP__OPEN)
+        return SMP_OK;
+    set_outcome(s, index, SMP__SIMULATED);
+    SMP_TRY(judge_unseen(s, index, &outcome));
+    smp__config *config = &configs->config[index];
+    if (outcome != SMP__OPEN) {
+        config->binds = outcome == SMP__TOO_LARGE || outcome == SMP__NO_PIPELINE;
+        config->outcome = outcome;
         return SMP_OK;
     }
     configs->planner->lost_patience = false;
     SMP_TRY(attempt_both(s, config, &tried));
     if (configs->planner->lost_patience && !(tried.candidate && tried.candidate->fits)) {
         smp_candidate_destroy(tried.candidate);
-        config->done = false;
+        config->outcome = SMP__OPEN;
         return SMP_OK;
     }
-    bool binds = memory_binds(s, config, &tried);
+    smp_status status = tune(s, config, tried.candidate);
+    if (status != SMP_OK) {
+        smp_candidate_destroy(tried.candidate);
+        return status;
+    }
+    const bool binds = config->binds = memory_binds(s, config, &tried);
     drop_slow_extra(s, config, &tried);
     if (tried.candidate)
         SMP_TRY(add_entry(s, index, tried.candidate));
     else if (tried.pruned)
-        s->counts.n_pruned_time++;
+        config->outcome = SMP__TOO_SLOW;
     else
         SMP_TRY(note_miss(s, index, tried.room_bytes));
     return add_bounds(s, index, binds);
@@ -369,38 +412,53 @@ static smp_status try_config(smp__search *s, int32_t index)
 
 /* Until when one configuration of a large search may look for what fits. Some take as long as a
  * hundred others: those wait until the others had their turn. */
-static double patience_s(const smp__search *s, bool again)
+static double patience_s(const smp__search *s, double share)
 {
     double limit_s = s->configs.request->deadline_s, now_s = smp_clock_s();
     if (!s->configs.quick || limit_s <= 0.0)
         return 0.0;
-    if (again)
+    if (share >= 1.0)
         return s->n_least > 0 ? limit_s : 0.0;
-    return now_s < limit_s ? now_s + PATIENCE * (limit_s - now_s) : 0.0;
+    return now_s < limit_s ? now_s + share * (limit_s - now_s) : 0.0;
 }
 
 /* Once the time is over only what is needed to have an answer is tried. */
-static smp_status try_each(smp__search *s, bool again)
+static smp_status try_each(smp__search *s, double share)
 {
     smp__planner *planner = s->configs.planner;
     for (int32_t i = 0; i < s->configs.n; i++) {
         if ((s->n_least > 0 || planner->gives_up) && smp_clock_past(s->configs.request->deadline_s))
             break;
-        planner->patience_s = patience_s(s, again);
-        SMP_TRY(try_config(s, i));
+        planner->patience_s = patience_s(s, share);
+        SMP_TRY(smp__search_try(s, i));
     }
     planner->patience_s = 0.0;
     return SMP_OK;
 }
 
+/* In a large search first those without shards, of which there are few, for a part of the time:
+ * what fits of them rules out others. Of these none may take long before all had a turn. */
+static smp_status try_shards(smp__search *s)
+{
+    const double now_s = smp_clock_s(), left_s = s->configs.request->deadline_s - now_s;
+    if (!s->configs.quick || s->configs.request->deadline_s <= 0.0)
+        return SMP_OK;
+    for (int32_t i = 0; i < s->configs.n && !smp_clock_past(now_s + WHOLE_SHARE * left_s); i++) {
+        s->configs.planner->patience_s = patience_s(s, PATIENCE * WHOLE_SHARE);
+        if (s->configs.config[i].sharding.shard == 1)
+            SMP_TRY(smp__search_try(s, i));
+    }
+    return try_each(s, LITTLE_PATIENCE);
+}
+
 static smp_status try_all(smp__search *s)
 {
-    SMP_TRY(try_each(s, false));
-    SMP_TRY(try_each(s, true));
-    s->counts.n_skipped = 0;
+    if (s->configs.planner->any_shard)
+        SMP_TRY(try_shards(s));
+    SMP_TRY(try_each(s, PATIENCE));
+    SMP_TRY(try_each(s, 1.0));
     for (int32_t i = 0; i < s->configs.n; i++)
-        s->counts.n_skipped += !s->configs.config[i].done;
-    s->counts.timed_out = s->counts.n_skipped > 0;
+        s->timed_out |= s->configs.config[i].outcome == SMP__OPEN;
     return SMP_OK;
 }
 
@@ -412,7 +470,7 @@ static smp_status add_missed(smp__search *s, int32_t index)
     smp_partition *partition = NULL;
     smp_candidate *candidate = NULL;
     config->nearly = false;
-    s->counts.n_pruned_memory--;
+    config->outcome = SMP__SIMULATED;
     SMP_TRY(smp__config_partition(configs, config, 0.0, &partition));
     SMP_TRY(smp__config_evaluate(configs, config, partition, 0.0, &candidate));
     return add_entry(s, index, candidate);
@@ -431,110 +489,6 @@ static smp_status add_near_misses(smp__search *s)
             (s->n_least > 0 && smp__config_least_us_of_any(configs, config) >= s->least[0]))
             continue;
         SMP_TRY(add_missed(s, i));
-    }
-    return SMP_OK;
-}
-
-/* A search for the order of devices, by one configuration. */
-typedef struct ordering {
-    smp__search *s;
-    int32_t index;       /* of the best so far, */
-    smp_candidate *best; /* and what became of it; NULL: not simulated */
-    double limit_s;
-} ordering;
-
-static smp_status judge_order(void *context, const int *listed, bool *better)
-{
-    ordering *o = context;
-    smp__search *s = o->s;
-    const smp_search_request *request = s->configs.request;
-    if (smp_clock_past(o->limit_s))
-        return SMP_OK;
-    SMP_TRY(smp__configs_add_order(&s->configs, o->index, listed));
-    int32_t index = s->configs.n - 1, n = s->n;
-    smp__config *config = &s->configs.config[index];
-    if (request->optimize == SMP_OPTIMIZE_SPEED && s->n_least > 0 &&
-        smp__config_least_us_of_any(&s->configs, config) >= s->least[0]) {
-        config->done = true;
-        s->counts.n_pruned_time++;
-        return SMP_OK;
-    }
-    SMP_TRY(try_config(s, index));
-    smp_candidate *candidate = s->n > n ? s->entry[n].candidate : NULL;
-    *better = candidate && !smp__candidate_improves(request, candidate, o->best);
-    if (*better) {
-        o->index = index;
-        o->best = candidate;
-    }
-    return SMP_OK;
-}
-
-/* The best of a pipeline, or where none was simulated the most promising. */
-static ordering best_of_pipeline(smp__search *s, int pipeline, double limit_s)
-{
-    ordering o = {.s = s, .index = -1, .limit_s = limit_s};
-    double time = INFINITY;
-    for (int32_t i = 0; i < s->n; i++) {
-        smp_candidate *c = s->entry[i].candidate;
-        bool other = o.best && (c->fits != o.best->fits ? !c->fits
-                                : c->fits               ? s->entry[i].time >= time
-                                                        : c->room_bytes <= o.best->room_bytes);
-        if (c->pipeline != pipeline || other)
-            continue;
-        o.index = s->entry[i].index;
-        o.best = c;
-        time = s->entry[i].time;
-    }
-    for (int32_t i = 0; i < s->configs.n && o.index < 0; i++)
-        if (s->configs.config[i].mapping->pipeline == pipeline)
-            o.index = i;
-    return o;
-}
-
-/* All that there is for an order but the configuration that it was found with. */
-static smp_status list_others(smp__search *s, int32_t index)
-{
-    smp__configs *configs = &s->configs;
-    int32_t first = configs->n;
-    SMP_TRY(smp__configs_list_mapping(configs, configs->config[index].mapping));
-    const smp__config *tried = &configs->config[index];
-    for (int32_t i = first; i < configs->n; i++) {
-        smp__config *config = &configs->config[i];
-        config->done = config->chunks == tried->chunks && config->schedule == tried->schedule &&
-                       config->microbatches == tried->microbatches &&
-                       config->active == tried->active;
-        s->n_left_out += config->done;
-    }
-    return SMP_OK;
-}
-
-/* Other orders of devices than the two placements, for each pipeline: first with its best
- * configuration, then with all in the order that was best for that. Of orders that are as good the
- * later one is gone on from. */
-static smp_status try_orders(smp__search *s)
-{
-    smp__configs *configs = &s->configs;
-    const smp_search_request *request = configs->request;
-    double now_s = smp_clock_s(), limit_s = request->deadline_s;
-    bool few = request->devices <= SMP__FEW_DEVICES;
-    int most = few ? MOST_ORDERS : ORDER_WORK / request->graph->n_op;
-    most = most < LEAST_ORDERS ? LEAST_ORDERS : most > MOST_ORDERS ? MOST_ORDERS : most;
-    if (limit_s > now_s)
-        limit_s = now_s + ORDER_SHARE * (limit_s - now_s);
-    for (int p = 1; p <= request->devices; p++) {
-        ordering o = best_of_pipeline(s, p, limit_s);
-        if (o.index < 0)
-            continue;
-        const smp__mapping *mapping = configs->config[o.index].mapping;
-        size_t bytes = (size_t)request->devices * sizeof *mapping->device;
-        int32_t n_before = configs->n;
-        int *order = SMP_ARENA_NEW(configs->arena, int, (size_t)request->devices);
-        if (!order)
-            return SMP_ERR_NO_MEMORY;
-        memcpy(order, mapping->device, bytes);
-        SMP_TRY(smp__orders_try(configs, mapping->pipeline, most, judge_order, &o, order));
-        if (o.index >= n_before)
-            SMP_TRY(list_others(s, o.index));
     }
     return SMP_OK;
 }
@@ -570,15 +524,14 @@ smp_status smp__search_run(smp__planner *planner, smp_search_result *out)
     smp__search_begin_part(&s, SMP__PART_FIND);
     smp_status status = try_all(&s);
     int32_t n_placed = s.configs.n;
-    if (status == SMP_OK && !s.counts.timed_out)
-        status = try_orders(&s);
+    if (status == SMP_OK && !s.timed_out)
+        status = smp__search_orders(&s);
     if (status == SMP_OK && s.configs.n > n_placed)
         status = try_all(&s);
-    s.counts.n_config = s.configs.n - s.n_left_out;
     smp__search_begin_part(&s, SMP__PART_IMPROVE);
     /* Of a small graph another partition may fit; else a trial need not say why none does. */
-    bool goes_on = !planner->is_trial ||
-                   (!s.counts.timed_out && planner->request.graph->n_op <= SMP__SMALL_OPS);
+    bool goes_on =
+        !planner->is_trial || (!s.timed_out && planner->request.graph->n_op <= SMP__SMALL_OPS);
     if (status == SMP_OK && s.n_least == 0)
         status = goes_on ? try_nearest(&s) : smp_fail(SMP_ERR_NO_FIT, "nothing fits");
     if (status == SMP_OK)

@@ -15,7 +15,8 @@ typedef struct smp_search_request {
     int devices;
     int stages, ddp, chunks, microbatches; /* 0: auto. `stages` is the number of pipeline ranks */
     int64_t microbatch_size;
-    smp_sharding sharding;   /* of every configuration; those that cannot have it are left out */
+    smp_sharding sharding;   /* of every configuration; those that cannot have it are left out; or
+                              SMP_SHARD_AUTO: all degrees, none among them */
     bool any_shard_what;     /* with SMP_SHARD_AUTO: what is searched as well */
     int gradient_blocks;     /* in training, see schedule/plan/gradient_blocks.h; 0: ddp */
     const char *schedule;    /* NULL: auto */
@@ -58,6 +59,7 @@ static inline double smp_plan_sample_us(const smp_search_request *request, const
 typedef struct smp_candidate {
     int pipeline, ddp, chunks, microbatches;
     int active; /* bound on live micro-batches; 0: the rule's own */
+    smp_sharding sharding;
     int64_t microbatch_size;
     const char *schedule; /* registry name */
     smp_placement placement;
@@ -71,7 +73,7 @@ typedef struct smp_candidate {
     double step_us;          /* simulated */
     bool is_least;           /* no partition has a shorter step here: all were looked at */
     double step_bound_us[2]; /* what a step of any partition takes at least: in the order of the
-                                schedule, and in any order (step_bound.h); of the winner, or 0 */
+                                schedule, and in any order (step_bound.c); of the winner, or 0 */
     double fit_bound_us[2];  /* the bottleneck of any that fits, likewise (priced.h); or 0 */
     double give_up_us;       /* peaks stay 0 if the step takes longer: it is not listed; 0: never */
     int64_t peak_bytes;      /* highest over ranks, exact */
@@ -81,6 +83,18 @@ typedef struct smp_candidate {
 } smp_candidate;
 
 void smp_candidate_destroy(smp_candidate *candidate); /* accepts NULL; frees what it owns */
+
+/* What became of one degree of sharding, where several were looked at. */
+typedef struct smp_shard_tried {
+    int shard;
+    smp_shard_what what;
+    int n_tried, n_slow, n_large, n_open; /* configurations: simulated; as below */
+    bool fits;
+    double sample_us;   /* of the fastest that does (--optimize memory: of the smallest), */
+    int64_t peak_bytes; /* and of its fullest rank */
+} smp_shard_tried;
+
+enum { SMP_MAX_SHARDS_TRIED = 64 };
 
 typedef struct smp_search_result {
     smp_candidate *best; /* owned */
@@ -92,6 +106,8 @@ typedef struct smp_search_result {
      * SMP_SEARCH_LISTED that fit are the best of all configurations, proven by bounds. */
     smp_candidate **tried;
     int n_tried;
+    smp_shard_tried shard[SMP_MAX_SHARDS_TRIED];
+    int n_shard;         /* 0: one was asked for */
     int n_config;        /* that the request allows and the schedules can run; of them: */
     int n_pruned_time;   /* cannot be among the listed: their time has a higher bound */
     int n_pruned_memory; /* cannot fit: what their ranks must keep exceeds the memory */

@@ -11,8 +11,6 @@
 #include "graph/base/clock.h"
 #include "partition/prove/prove.h"
 #include "schedule/planner/search_state.h"
-#include "schedule/planner/step_bound.h"
-#include "schedule/planner/step_search.h"
 
 enum {
     MAX_POLISHED = 6,
@@ -291,6 +289,9 @@ static smp_status polish_best(smp__search *s, rank_key **key)
         bool first = !plain && entry->candidate->active == request->active_microbatches;
         plain |= first;
         SMP_TRY(polish(s, entry, first ? INFINITY : SMP__CLOSE, &work));
+        if (entry->candidate->fits)
+            SMP_TRY(
+                smp__config_tune(&s->configs, &s->configs.config[entry->index], entry->candidate));
         entry->time = smp__search_time(request, entry->candidate);
         if (entry->candidate->n_recompute > 0 && (i == 0 || entry->time <= NEAR * s->least[0]))
             SMP_TRY(settle(s, entry->index, entry->candidate));
@@ -349,7 +350,7 @@ static smp_status prove(smp__search *s, int32_t index, smp_candidate **best)
         partition->bound = proven->bound;
         partition->timed_out |= proven->timed_out;
         partition->lower_bound_us = fmin(proven->lower_bound_us, partition->bottleneck_us);
-        s->counts.timed_out |= partition->timed_out;
+        s->timed_out |= partition->timed_out;
     }
     smp_partition_destroy(proven);
     smp_partition_destroy(within);
@@ -487,11 +488,27 @@ static smp_status bound_best(smp__search *s, const rank_key *key)
     return status;
 }
 
+static void count_outcomes(const smp__search *s, smp_search_result *result)
+{
+    for (int32_t i = 0; i < s->configs.n; i++) {
+        const smp__outcome outcome = s->configs.config[i].outcome;
+        result->n_config += outcome != SMP__UNNEEDED;
+        result->n_pruned_time += outcome == SMP__TOO_SLOW;
+        result->n_pruned_memory += outcome == SMP__TOO_LARGE;
+        result->n_no_pipeline += outcome == SMP__NO_PIPELINE;
+        result->n_skipped += outcome == SMP__OPEN;
+    }
+    result->timed_out = s->timed_out;
+}
+
 /* Moves the entries into the result, best first. */
 static smp_status hand_over(smp__search *s, const rank_key *key, int32_t plain,
                             smp_search_result *out)
 {
-    smp_search_result result = s->counts;
+    smp_search_result result = {0};
+    count_outcomes(s, &result);
+    if (s->configs.planner->any_shard)
+        smp__search_list_shards(s, &result);
     result.tried = calloc((size_t)s->n, sizeof *result.tried);
     smp_candidate *first = result.tried ? copy_bare(key[0].candidate) : NULL;
     smp_candidate *other = first && plain > 0 ? copy_bare(key[plain].candidate) : NULL;

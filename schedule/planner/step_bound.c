@@ -44,7 +44,7 @@
 #include "partition/prove/prove.h"
 #include "schedule/rules/path_bound.h"
 #include "schedule/rules/segment.h"
-#include "schedule/planner/step_bound.h"
+#include "schedule/planner/search_state.h"
 
 #define LARGE_OPS 20000 /* beyond: without the prover */
 

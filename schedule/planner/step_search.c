@@ -15,8 +15,7 @@
 #include <string.h>
 
 #include "graph/base/clock.h"
-#include "schedule/planner/step_bound.h"
-#include "schedule/planner/step_search.h"
+#include "schedule/planner/search_state.h"
 
 /* For one configuration: partitions that are simulated, and what they may cost; what is small
  * enough to look at every partition, and the units placed for that. */

@@ -169,35 +169,41 @@ static void put_configuration(smp__table *t, const smp_candidate *c, int row)
     smp__table_put(t, "<%s", c->fits ? "yes" : "no");
 }
 
-/* Every degree that --shard auto has planned with. */
+/* Every degree of --shard auto: the best of its configurations, or why there is none. */
 static void explain_shards(const smp_planner_result *result, smp_text *text)
 {
-    if (result->n_shard > 0)
+    if (result->search.n_shard > 0)
         smp_text_append(text, "shards: taken is what %s\n",
                         result->plan->sharding.shard > 1 ? "stands in the plan" : "needs none");
-    for (int i = 0; i < result->n_shard; i++) {
-        const smp_shard_tried *tried = &result->shard[i];
+    for (int i = 0; i < result->search.n_shard; i++) {
+        const smp_shard_tried *tried = &result->search.shard[i];
         char peak[32];
-        if (tried->sharding.shard == 1)
+        if (tried->shard == 1)
             smp_text_append(text, "  none: ");
         else
-            smp_text_append(text, "  %d, %s: ", tried->sharding.shard,
-                            smp_shard_what_name(tried->sharding.what));
+            smp_text_append(text, "  %d, %s: ", tried->shard, smp_shard_what_name(tried->what));
         if (tried->fits)
             smp_text_append(text, "%.1f samples/s, peak %s\n", 1e6 / tried->sample_us,
                             smp_format_bytes(peak, sizeof peak, tried->peak_bytes));
-        else
+        else if (tried->n_slow > 0)
+            smp_text_append(text, "cannot be faster\n");
+        else if (tried->n_large + tried->n_tried > 0)
             smp_text_append(text, "does not fit\n");
+        else
+            smp_text_append(text, "%s\n",
+                            tried->n_open > 0 ? "not looked at for want of time"
+                                              : "less in shards fits");
     }
 }
 
 smp_status smp_explain_plan(const smp_planner_result *result, smp_text *text)
 {
     enum { N = 13 };
-    static const char *const heads[N] = {"#",    "pipeline",   "ddp",  "chunks",    "<schedule",
-                                         "m",    "<placement", "step", "samples/s", "bottleneck",
-                                         "peak", "recompute",  "<fits"};
+    static const char *const heads[N + 1] = {
+        "#",    "pipeline",  "ddp",        "chunks", "<schedule", "m",     "<placement",
+        "step", "samples/s", "bottleneck", "peak",   "recompute", "<fits", "<shards"};
     const smp_search_result *search = &result->search;
+    const bool shards = search->n_shard > 0;
     const smp_partition *partition = search->best->partition;
     int shown = search->n_tried < SHOWN_CONFIGURATIONS ? search->n_tried : SHOWN_CONFIGURATIONS;
     smp__table t;
@@ -213,9 +219,16 @@ smp_status smp_explain_plan(const smp_planner_result *result, smp_text *text)
     smp_text_append(text,
                     "best %d of %d configurations (m: micro-batches; recompute: stages that do):\n",
                     shown, search->n_tried);
-    SMP_TRY(smp__table_open(&t, N, shown, heads));
-    for (int i = 0; i < shown; i++)
-        put_configuration(&t, search->tried[i], i + 1);
+    SMP_TRY(smp__table_open(&t, shards ? N + 1 : N, shown, heads));
+    for (int i = 0; i < shown; i++) {
+        const smp_candidate *tried = search->tried[i];
+        put_configuration(&t, tried, i + 1);
+        if (shards && tried->sharding.shard > 1)
+            smp__table_put(&t, "<%d, %s", tried->sharding.shard,
+                           smp_shard_what_name(tried->sharding.what));
+        else if (shards)
+            smp__table_put(&t, "<none");
+    }
     return smp__table_print(&t, text);
 }
 

@@ -21,6 +21,12 @@ expect_equal 'all degrees' "$(wc -l <memory.tried | tr -d ' ')" 7
 expect_equal 'the smallest' "$(taken memory.yaml)" "$(sort -t ';' -k 3,3n memory.tried | head -n 1 | cut -d ';' -f 1)"
 expect_equal 'weights in shards' "$(taken memory.yaml)" '4, weights'
 
+# What does not fit without shards is advised with them, and the advice holds.
+expect_exit 3 smp-partition "$model" -n 4 --stages 1 --memory 100MB -o none.yaml
+expect_match err 'It would fit with --shard auto \(step [0-9.]+ ms: '
+expect_exit 0 smp-partition "$model" -n 4 --stages 1 --memory 100MB --shard auto -o advised.yaml
+[ -n "$(taken advised.yaml)" ] || fail 'a plan without shards'
+
 # Weights are gathered when they are needed where only that fits; no buckets where they bring nothing.
 sed 's/T: 2048/T: 512/' "$SMP_EXAMPLES/gpt2-30b.yaml" >30b.yaml
 published=(smp-partition 30b.yaml --cluster "$SMP_EXAMPLES/cluster-a100-40g-16.yaml" -n 128 --stages 1 --device cuda

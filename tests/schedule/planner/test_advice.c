@@ -95,7 +95,7 @@ static void close_setting(setting *s)
 }
 
 /* What options are advised, and how often. */
-enum { OPEN, ACTIVE, SIZE, RANKS, DEVICES, LESS, MEMORY, N_ADVICE };
+enum { OPEN, ACTIVE, SHARDS, SIZE, RANKS, DEVICES, LESS, MEMORY, N_ADVICE };
 
 /* One option as printed; its kind. */
 static int apply_option(const char *option, const char *value, smp_search_request *request)
@@ -111,6 +111,8 @@ static int apply_option(const char *option, const char *value, smp_search_reques
         request->chunks = 0;
     else if (strcmp(option, "--microbatches") == 0 && automatic)
         request->microbatches = 0;
+    else if (strcmp(option, "--shard") == 0 && automatic)
+        return request->sharding.shard = SMP_SHARD_AUTO, request->any_shard_what = true, SHARDS;
     else if (strcmp(option, "--stages") == 0 && automatic)
         return request->stages = 0, RANKS;
     else if (strcmp(option, "--ddp") == 0 && automatic)
@@ -173,8 +175,9 @@ static int follow(const smp_search_request *request, char *item)
 /* What was planned and is not advised does not fit. */
 static void check_rest(const smp_search_request *request, const char *message)
 {
-    static const char *const options[] = {"--recompute auto", "--pipeline auto", "--chunks auto",
-                                          "--microbatches auto", "--optimize memory"};
+    static const char *const options[] = {"--recompute auto",  "--pipeline auto",
+                                          "--chunks auto",     "--microbatches auto",
+                                          "--optimize memory", "--shard auto"};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         smp_search_request changed = *request;
         smp_planner_result result;
@@ -243,10 +246,11 @@ static void test_advice_fits(void **state)
         close_setting(&s);
     }
     print_message("%d refusals, %d pieces of advice: %d open numbers, %d live micro-batches, %d "
-                  "ranks, %d devices, %d for memory, %d memory\n",
-                  refused, advised, count[OPEN], count[ACTIVE], count[RANKS], count[DEVICES],
-                  count[LESS], count[MEMORY]);
+                  "shards, %d ranks, %d devices, %d for memory, %d memory\n",
+                  refused, advised, count[OPEN], count[ACTIVE], count[SHARDS], count[RANKS],
+                  count[DEVICES], count[LESS], count[MEMORY]);
     assert_true(refused >= n * 3 / 10 && count[MEMORY] >= refused * 9 / 10);
+    assert_true(count[SHARDS] > 0);
     assert_true(count[OPEN] >= n / 25 && count[RANKS] >= n / 40 && count[DEVICES] >= n / 40);
 }
 

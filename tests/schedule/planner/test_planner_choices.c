@@ -169,7 +169,8 @@ static void judge(trial *t)
     smp_partition *partition = NULL;
     if (smp_partition_evaluate(&f->problem, t->now.stage, &partition) != SMP_OK)
         fail_msg("%s", smp_last_error());
-    smp_candidate c = {.pipeline = request->stages,
+    smp_candidate c = {.sharding = t->planner.request.sharding,
+                       .pipeline = request->stages,
                        .ddp = 1,
                        .chunks = t->now.chunks,
                        .microbatches = request->microbatches,

@@ -300,6 +300,90 @@ static void test_planner_search_recomputes_where_it_must(void **state)
     assert_true(only > 0 || SANITIZED);
 }
 
+/* The best of a sharding, planned by itself; false: nothing fits. */
+static bool plan_sharding(const setting *s, smp_sharding sharding, double *time)
+{
+    smp_search_request request = s->request;
+    smp_planner_result result;
+    request.sharding = sharding;
+    smp_status status = smp_plan_make(&request, "model.yaml", &result);
+    if (status == SMP_ERR_NO_FIT || status == SMP_ERR_INPUT)
+        return false;
+    assert_int_equal(SMP_OK, status);
+    assert_int_equal(0, result.search.n_shard);
+    const outcome best = outcome_of(result.search.tried[0]);
+    *time = best.time;
+    for (int i = 1; i < result.search.n_tried; i++)
+        if (result.search.tried[i]->fits)
+            *time = fmin(*time, outcome_of(result.search.tried[i]).time);
+    smp_planner_result_destroy(&result);
+    return true;
+}
+
+/* Against each degree planned by itself: the search finds a plan wherever one of them does, within
+ * 1 % of the fastest, and says the same of every degree that it did not leave out. Returns how many
+ * are in shards. */
+static int check_degrees(setting *s, int *n_line, double *worst)
+{
+    const smp_sharding base = {1, SMP_SHARD_OPTIMIZER, SMP_BUCKET_AUTO, 0, SMP_PREFETCH_AUTO};
+    smp_planner_result result;
+    double least = INFINITY, time[3][3] = {{0}};
+    for (int what = 0; what < 3; what++)
+        for (int i = what > 0; i < 3; i++) { /* none stands in the first row */
+            smp_sharding sharding = base;
+            sharding.shard = 1 << i;
+            sharding.what = (smp_shard_what)what;
+            time[what][i] = INFINITY;
+            if (plan_sharding(s, sharding, &time[what][i]))
+                least = fmin(least, time[what][i]);
+        }
+    s->request.sharding = base;
+    s->request.sharding.shard = SMP_SHARD_AUTO;
+    s->request.any_shard_what = true;
+    smp_status status = smp_plan_make(&s->request, "model.yaml", &result);
+    if (least == INFINITY) {
+        assert_int_equal(SMP_ERR_NO_FIT, status);
+        return 0;
+    }
+    assert_int_equal(SMP_OK, status);
+    const smp_search_result *search = &result.search;
+    const double got = outcome_of(search->tried[0]).time;
+    *worst = fmax(*worst, got / least);
+    assert_int_equal(s->request.stages == 2 ? 4 : 7, search->n_shard);
+    for (int k = 0; k < search->n_shard; k++) {
+        const smp_shard_tried *line = &search->shard[k];
+        const double want = time[line->what][line->shard >> 1];
+        if (line->fits && !(line->sample_us >= want * (1 - 1e-9)))
+            fail_msg("%d, %d: %.17g, expected no less than %.17g", line->shard, line->what,
+                     line->sample_us, want);
+        *n_line += line->fits && line->sample_us <= want * (1 + 1e-9);
+    }
+    const int sharded = result.plan->sharding.shard > 1;
+    smp_planner_result_destroy(&result);
+    return sharded;
+}
+
+static void test_planner_search_degrees(void **state)
+{
+    (void)state;
+    int n_line = 0, sharded = 0, n = 0;
+    double worst = 0;
+    for (int nodes = 1; nodes <= 2; nodes++)
+        for (int i = 0; i < 10; i += SANITIZED ? 4 : 1, n++) {
+            setting s;
+            open_setting(&s, 3, 32, nodes, 4 / nodes);
+            s.request.memory_bytes = i < 9 ? 200000 + 50000 * i : 0;
+            s.request.recompute = i % 2 ? SMP_RECOMPUTE_AUTO : SMP_RECOMPUTE_NONE;
+            s.request.stages = i % 3 == 2 ? 2 : i % 3 == 1 ? 0 : 1;
+            sharded += check_degrees(&s, &n_line, &worst);
+            close_setting(&s);
+        }
+    print_message("%d searches, %d in shards, %d degrees as by themselves, worst %.4f\n", n,
+                  sharded, n_line, worst);
+    assert_true(worst <= 1.01);
+    assert_true(sharded >= n / 4 && n_line >= n);
+}
+
 static void test_planner_search_recomputes_all(void **state)
 {
     (void)state;
@@ -504,6 +588,7 @@ int main(void)
         cmocka_unit_test(test_planner_search_lists_the_ten_best),
         cmocka_unit_test(test_planner_search_with_replicas_that_differ),
         cmocka_unit_test(test_planner_search_recomputes_where_it_must),
+        cmocka_unit_test(test_planner_search_degrees),
         cmocka_unit_test(test_planner_search_recomputes_all),
         cmocka_unit_test(test_planner_search_minimises_memory),
         cmocka_unit_test(test_planner_search_plans_kinds_of_ranks),

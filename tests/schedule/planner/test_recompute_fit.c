@@ -87,7 +87,8 @@ static outcome judge(setting *s, const int32_t *stage, const bool *recompute)
                            .live = live,
                            .memory_limit = limit,
                            .recomputes = recompute};
-    smp_candidate candidate = {.pipeline = STAGES,
+    smp_candidate candidate = {.sharding = s->planner.request.sharding,
+                               .pipeline = STAGES,
                                .ddp = 1,
                                .chunks = 1,
                                .microbatches = s->request.microbatches,

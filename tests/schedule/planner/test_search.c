@@ -51,7 +51,8 @@ static winner judge(smp__planner *planner, const smp_schedule_kind *kind, const 
     int device[FIXTURE_MAX_DEVICES], stage_rank[FIXTURE_MAX_STAGES];
     int64_t peak_bytes[FIXTURE_MAX_DEVICES];
     const smp_search_request *request = &planner->request;
-    smp_candidate c = {.pipeline = f->problem.pipeline,
+    smp_candidate c = {.sharding = planner->request.sharding,
+                       .pipeline = f->problem.pipeline,
                        .ddp = request->devices / f->problem.pipeline,
                        .chunks = chunks,
                        .microbatches = microbatches,

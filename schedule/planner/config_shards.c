@@ -1,0 +1,267 @@
+/* Which shards configurations have, and which of them have to be looked at.
+ *
+ * To keep states of the optimizer in shards takes no longer than not to: replicas exchange as many
+ * bytes, and each updates less. So every degree of that may be the fastest. Gradients in shards are
+ * reduced more often, weights gathered, and gathered right before they are used with nothing
+ * beside: each only saves memory, and is looked at where memory binds the one before it, the
+ * `wholer` one (a larger model might be planned with either). Where the least memory is asked for
+ * all are looked at. O(n log n). */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "schedule/lower/shard_actions.h"
+#include "schedule/planner/search_state.h"
+
+static void add(smp__shardings *list, smp_sharding sharding)
+{
+    if (list->n < SMP__MAX_SHARDINGS)
+        list->item[list->n++] = sharding;
+}
+
+/* Weights gathered ahead of use, and right before it, where that is left open. */
+static void add_weights(const smp__planner *planner, smp_sharding sharding, smp__shardings *list)
+{
+    add(list, sharding);
+    if (planner->any_prefetch && sharding.prefetch > 0) {
+        sharding.prefetch = 0;
+        add(list, sharding);
+    }
+}
+
+static void add_degree(const smp__planner *planner, int shard, smp__shardings *list)
+{
+    const smp_search_request *request = &planner->request;
+    const bool any = request->any_shard_what, training = request->graph->training;
+    smp_sharding sharding = request->sharding;
+    sharding.shard = shard;
+    for (int what = SMP_SHARD_OPTIMIZER; what <= SMP_SHARD_WEIGHTS; what++) {
+        sharding.what = (smp_shard_what)what;
+        if ((!any && sharding.what != request->sharding.what) ||
+            (!training && sharding.what != SMP_SHARD_WEIGHTS))
+            continue;
+        if (sharding.what == SMP_SHARD_WEIGHTS)
+            add_weights(planner, sharding, list);
+        else
+            add(list, sharding);
+    }
+}
+
+void smp__shardings_list(const smp__planner *planner, int ddp, smp__shardings *out)
+{
+    const smp_search_request *request = &planner->request;
+    int64_t degree = 2;
+    out->n = 0;
+    if (smp_shards(request->sharding, SMP_SHARD_WEIGHTS, request->graph->training))
+        add_weights(planner, request->sharding, out);
+    else
+        add(out, request->sharding);
+    for (; planner->any_shard && degree <= ddp; degree *= 2)
+        if (ddp % degree == 0)
+            add_degree(planner, (int)degree, out);
+    if (planner->any_shard && degree / 2 != ddp && ddp > 1)
+        add_degree(planner, ddp, out);
+}
+
+bool smp__shardings_gather(const smp__planner *planner)
+{
+    const smp_search_request *request = &planner->request;
+    if (planner->any_shard)
+        return request->any_shard_what || request->sharding.what == SMP_SHARD_WEIGHTS;
+    return smp_shards(request->sharding, SMP_SHARD_WEIGHTS, request->graph->training);
+}
+
+static double link_us(const smp_cluster *cluster, bool inside, double bytes)
+{
+    return smp_link_us(inside ? &cluster->intra_node : &cluster->inter_node, (int64_t)bytes);
+}
+
+enum { MOST_COUNTED = 1 << 12 /* forwards of a rank; of more a gather each */ };
+
+smp_status smp__config_count_gathers(const smp__configs *configs, smp__config *config)
+{
+    const smp_schedule_shape shape = smp__config_shape(configs, config);
+    const int64_t forwards = (int64_t)shape.chunks * shape.microbatches;
+    smp_program order = {0};
+    config->gathers = shape.chunks;
+    if (!configs->planner->any_shard ||
+        !smp_shards(config->sharding, SMP_SHARD_WEIGHTS, shape.training))
+        return SMP_OK;
+    config->gathers = 2 * forwards;
+    if (forwards > MOST_COUNTED)
+        return SMP_OK;
+    smp_status status = config->schedule->order(&shape, 0, &order);
+    if (status == SMP_OK)
+        status = smp_shard_gathers(&order, shape.chunks, shape.sharding.prefetch, &config->gathers);
+    smp_program_free(&order);
+    return status;
+}
+
+/* Gathering and scattering inside a group, then the sums over groups, chunk by chunk. */
+double smp__config_traffic_us(const smp__configs *configs, const smp__config *config)
+{
+    const smp_search_request *request = configs->request;
+    const smp_cluster *cluster = request->cluster;
+    const smp__mapping *mapping = config->mapping;
+    const double bytes = configs->totals.weight_bytes / mapping->pipeline / config->chunks;
+    const double shard = config->sharding.shard, groups = mapping->ddp / shard;
+    const int last = mapping->device[(config->sharding.shard - 1) * mapping->pipeline];
+    const bool inside =
+        mapping->device[0] / cluster->devices_per_node == last / cluster->devices_per_node;
+    const int sums = request->graph->training ? config->chunks : 0;
+    double us = 0.0;
+    if (shard > 1)
+        us += ((double)config->gathers + sums) *
+              link_us(cluster, inside, bytes * (shard - 1) / shard);
+    if (groups > 1)
+        us += 2.0 * sums *
+              link_us(cluster, cluster->nodes == 1, bytes / shard * (groups - 1) / groups);
+    return us;
+}
+
+static int compare_pointers(const void *a, const void *b)
+{
+    return ((uintptr_t)a > (uintptr_t)b) - ((uintptr_t)a < (uintptr_t)b);
+}
+
+/* By all but micro-batches. */
+static int compare_kinds(const smp__config *a, const smp__config *b)
+{
+    int order = compare_pointers(a->mapping, b->mapping);
+    if (order == 0)
+        order = compare_pointers(a->schedule, b->schedule);
+    if (order == 0)
+        order = (a->chunks > b->chunks) - (a->chunks < b->chunks);
+    if (order == 0)
+        order = (a->active > b->active) - (a->active < b->active);
+    return order ? order : smp__compare_shardings(a->sharding, b->sharding);
+}
+
+int smp__compare_shardings(smp_sharding a, smp_sharding b)
+{
+    int order = (a.shard > b.shard) - (a.shard < b.shard);
+    if (order == 0)
+        order = (a.what > b.what) - (a.what < b.what);
+    return order ? order : (b.prefetch > a.prefetch) - (b.prefetch < a.prefetch);
+}
+
+typedef struct indexed {
+    const smp__config *config;
+    int32_t index;
+} indexed;
+
+static int compare_indexed(const void *left, const void *right)
+{
+    const smp__config *a = ((const indexed *)left)->config, *b = ((const indexed *)right)->config;
+    int order = compare_kinds(a, b);
+    return order ? order
+                 : (a->microbatches > b->microbatches) - (a->microbatches < b->microbatches);
+}
+
+/* That with other shards, and where chunks make no difference but to what is gathered, fewer. */
+static int32_t find_wholer(const smp__configs *configs, const smp__config *config,
+                           const indexed *sorted)
+{
+    const smp__planner *planner = configs->planner;
+    const smp_search_request *request = configs->request;
+    smp__config wanted = *config;
+    smp_sharding *sharding = &wanted.sharding;
+    if (sharding->shard <= 1 || request->optimize == SMP_OPTIMIZE_MEMORY)
+        return -1;
+    if (sharding->prefetch < request->sharding.prefetch)
+        sharding->prefetch = request->sharding.prefetch;
+    else if (!planner->any_shard || !request->any_shard_what)
+        return -1;
+    else if (!request->graph->training)
+        *sharding = request->sharding;
+    else if (sharding->what == SMP_SHARD_OPTIMIZER)
+        return -1;
+    else
+        sharding->what--;
+    for (; wanted.chunks > 0; wanted.chunks /= 2) {
+        const indexed key = {.config = &wanted};
+        const indexed *found =
+            bsearch(&key, sorted, (size_t)configs->n, sizeof *sorted, compare_indexed);
+        if (found)
+            return found->index;
+    }
+    return -1;
+}
+
+smp_status smp__configs_relate(smp__configs *configs, int32_t first)
+{
+    const size_t n = (size_t)configs->n;
+    indexed *sorted = calloc(n + 1, sizeof *sorted);
+    if (!sorted)
+        return smp_fail_memory(n * sizeof *sorted);
+    for (int32_t i = 0; i < configs->n; i++)
+        sorted[i] = (indexed){&configs->config[i], i};
+    qsort(sorted, n, sizeof *sorted, compare_indexed);
+    for (int32_t i = 0, smallest = 0; i < configs->n; i++) {
+        if (i == 0 || compare_kinds(sorted[i].config, sorted[i - 1].config) != 0)
+            smallest = sorted[i].index;
+        if (sorted[i].index >= first)
+            configs->config[sorted[i].index].smallest = smallest;
+    }
+    for (int32_t i = first; i < configs->n; i++)
+        configs->config[i].wholer = find_wholer(configs, &configs->config[i], sorted);
+    free(sorted);
+    return SMP_OK;
+}
+
+static bool is_better(const smp_search_request *request, const smp_shard_tried *best, double time,
+                      int64_t peak_bytes)
+{
+    if (!best->fits || request->optimize == SMP_OPTIMIZE_SPEED)
+        return !best->fits || time < best->sample_us;
+    return peak_bytes < best->peak_bytes ||
+           (peak_bytes == best->peak_bytes && time < best->sample_us);
+}
+
+/* The line of a degree, added where there is none yet; NULL: there are too many. */
+static smp_shard_tried *find_line(smp_search_result *result, smp_sharding sharding)
+{
+    const int shard = sharding.shard;
+    const smp_shard_what what = shard > 1 ? sharding.what : SMP_SHARD_OPTIMIZER;
+    int i = 0;
+    while (i < result->n_shard &&
+           (result->shard[i].what < what ||
+            (result->shard[i].what == what && result->shard[i].shard < shard)))
+        i++;
+    if (i < result->n_shard && result->shard[i].shard == shard && result->shard[i].what == what)
+        return &result->shard[i];
+    if (result->n_shard == SMP_MAX_SHARDS_TRIED)
+        return NULL;
+    memmove(&result->shard[i + 1], &result->shard[i],
+            (size_t)(result->n_shard++ - i) * sizeof *result->shard);
+    result->shard[i] = (smp_shard_tried){.shard = shard, .what = what};
+    return &result->shard[i];
+}
+
+void smp__search_list_shards(const smp__search *s, smp_search_result *result)
+{
+    const smp_search_request *request = s->configs.request;
+    for (int32_t i = 0; i < s->configs.n; i++) {
+        const smp__config *config = &s->configs.config[i];
+        smp_shard_tried *line = find_line(result, config->sharding);
+        if (!line)
+            continue;
+        line->n_tried += config->outcome == SMP__SIMULATED;
+        line->n_slow += config->outcome == SMP__TOO_SLOW;
+        line->n_large += config->outcome == SMP__TOO_LARGE;
+        line->n_open += config->outcome == SMP__OPEN;
+    }
+    for (int32_t i = 0; i < s->n; i++) {
+        const smp_candidate *c = s->entry[i].candidate;
+        smp_shard_tried *line = find_line(result, c->sharding);
+        const bool unknown = c->fits && c->peak_bytes == 0; /* too slow to look at its memory */
+        if (!line)
+            continue;
+        line->n_slow += unknown;
+        if (!c->fits || unknown || !is_better(request, line, s->entry[i].time, c->peak_bytes))
+            continue;
+        line->fits = true;
+        line->sample_us = s->entry[i].time;
+        line->peak_bytes = c->peak_bytes;
+    }
+}
