@@ -97,7 +97,8 @@ static const option_entry entries[] = {
      "sharded weights are gathered K runs of a chunk ahead of use, 0: right before it (default "
      "auto: 1, 0 where only that fits, 2 where it is faster and fits)"},
     {FLAG_NODE_REPLICAS, "node-replicas", "N|none|auto", IN_BOTH,
-     "replicas of one node that add gradients up before nodes do (default auto: by the links)"},
+     "replicas of one node that sums and gathers go through before nodes (default auto: by the "
+     "links)"},
     {FLAG_BUCKET_BYTES, "bucket-bytes", "SIZE|none|auto", IN_BOTH,
      "gradients are reduced in buckets of this size while the last backward still makes others "
      "(default auto: by latency and bandwidth; none where cores move the data)"},

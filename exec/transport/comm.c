@@ -72,7 +72,8 @@ smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica, int s
     if (near > 1) {
         SMP_TRY(smp__comm_check(MPI_Comm_split(comm->ddp, replica / near, replica, &comm->near),
                                 "MPI_Comm_split"));
-        SMP_TRY(smp__comm_check(MPI_Comm_split(comm->ddp, replica % near, replica, &comm->far),
+        const int place = (shard > near ? replica / shard * near : 0) + replica % near;
+        SMP_TRY(smp__comm_check(MPI_Comm_split(comm->ddp, place, replica, &comm->far),
                                 "MPI_Comm_split"));
         MPI_Comm_set_errhandler(comm->near, MPI_ERRORS_RETURN);
         MPI_Comm_set_errhandler(comm->far, MPI_ERRORS_RETURN);

@@ -21,7 +21,7 @@ typedef struct smp_comm {
     MPI_Comm shard;    /* of those, the ones that hold one copy of what is sharded, by replica */
     MPI_Comm across;   /* of those, the ones with this rank's part, by replica */
     MPI_Comm near;     /* replicas that add up first, by replica; MPI_COMM_NULL: in one hop */
-    MPI_Comm far;      /* those with this rank's place among them */
+    MPI_Comm far;      /* those with this rank's place among them; near * far: smp_hops_size */
     MPI_Comm notice;   /* failure notices */
     MPI_Comm node;     /* ranks of this machine */
     int world_rank, world_size;

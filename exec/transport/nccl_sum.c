@@ -10,10 +10,27 @@
 #include "exec/transport/nccl_open.h"
 #include "graph/cuda/cuda.h"
 
-/* Elements of part i, of which every piece takes `most`, in the piece that begins at `at`. */
-static size_t block_of(const smp_sum *sum, int i, int64_t at, int64_t most)
+/* Member i of a sum holds data[cut[i * stride] .. cut[i * stride + 1] - 1]. */
+typedef struct parts {
+    float *data;
+    const int64_t *cut;
+    int stride;
+} parts;
+
+static int64_t begin_of(const parts *of, int i)
 {
-    const int64_t left = sum->cut[i + 1] - sum->cut[i] - at;
+    return of->cut[(int64_t)i * of->stride];
+}
+
+static int64_t size_of(const parts *of, int i)
+{
+    return of->cut[(int64_t)i * of->stride + 1] - begin_of(of, i);
+}
+
+/* Elements of part i, of which every piece takes `most`, in the piece that begins at `at`. */
+static size_t block_of(const parts *of, int i, int64_t at, int64_t most)
+{
+    const int64_t left = size_of(of, i) - at;
     return (size_t)(left <= 0 ? 0 : left < most ? left : most);
 }
 
@@ -28,15 +45,15 @@ static ncclResult_t exchange(smp__nccl_context *c, const smp__nccl_sums *of, int
     return code;
 }
 
-static smp_status scatter(smp__nccl_context *c, const smp__nccl_sums *of, const smp_sum *sum,
+static smp_status scatter(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum,
                           int64_t at, int64_t most)
 {
     ncclResult_t code = smp__nccl.ncclGroupStart();
     for (int i = 1; code == ncclSuccess && i < of->members; i++) {
         const int other = (of->own + i) % of->members;
-        code =
-            exchange(c, of, other, sum->data + sum->cut[other] + at, block_of(sum, other, at, most),
-                     c->parts + other * most, block_of(sum, of->own, at, most));
+        code = exchange(c, of, other, sum->data + begin_of(sum, other) + at,
+                        block_of(sum, other, at, most), c->parts + other * most,
+                        block_of(sum, of->own, at, most));
     }
     const ncclResult_t end = smp__nccl.ncclGroupEnd();
     return smp__nccl_check(of->nccl, code == ncclSuccess ? end : code, "exchange of a sum");
@@ -63,40 +80,32 @@ static smp_status fold(smp__nccl_context *c, const smp__nccl_sums *of, float *ow
                     cudaMemcpyDeviceToDevice, c->reduce);
 }
 
-static smp_status add(smp__nccl_context *c, const smp__nccl_sums *of, const smp_sum *sum)
+static smp_status add(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum)
 {
     const int64_t most = SMP__NCCL_PARTS_FLOATS / of->members;
     int64_t longest = 0;
     for (int i = 0; i < of->members; i++)
-        if (sum->cut[i + 1] - sum->cut[i] > longest)
-            longest = sum->cut[i + 1] - sum->cut[i];
+        if (size_of(sum, i) > longest)
+            longest = size_of(sum, i);
     for (int64_t at = 0; at < longest; at += most) {
         SMP_TRY(scatter(c, of, sum, at, most));
-        SMP_TRY(fold(c, of, sum->data + sum->cut[of->own] + at,
+        SMP_TRY(fold(c, of, sum->data + begin_of(sum, of->own) + at,
                      (int64_t)block_of(sum, of->own, at, most), most));
     }
     return SMP_OK;
 }
 
-static smp_status gather(smp__nccl_context *c, const smp__nccl_sums *of, const smp_sum *sum)
+static smp_status gather(smp__nccl_context *c, const smp__nccl_sums *of, const parts *sum)
 {
-    const int64_t *cut = sum->cut;
     ncclResult_t code = smp__nccl.ncclGroupStart();
     for (int i = 1; code == ncclSuccess && i < of->members; i++) {
         const int other = (of->own + i) % of->members;
-        code = exchange(c, of, other, sum->data + cut[of->own],
-                        (size_t)(cut[of->own + 1] - cut[of->own]), sum->data + cut[other],
-                        (size_t)(cut[other + 1] - cut[other]));
+        code = exchange(c, of, other, sum->data + begin_of(sum, of->own),
+                        (size_t)size_of(sum, of->own), sum->data + begin_of(sum, other),
+                        (size_t)size_of(sum, other));
     }
     const ncclResult_t end = smp__nccl.ncclGroupEnd();
     return smp__nccl_check(of->nccl, code == ncclSuccess ? end : code, "gathering of a sum");
-}
-
-static smp_status add_or_gather(smp__nccl_context *c, const smp__nccl_sums *of, const smp_sum *sum)
-{
-    if (sum->add)
-        SMP_TRY(add(c, of, sum));
-    return sum->gather ? gather(c, of, sum) : SMP_OK;
 }
 
 static void cut_evenly(const smp__nccl_sums *of, int64_t begin, int64_t count)
@@ -111,22 +120,44 @@ static smp_status add_in_two_hops(smp__nccl_context *c, float *data, int64_t beg
     const smp__nccl_sums *near = &c->sums[SMP__NCCL_NEAR], *far = &c->sums[SMP__NCCL_FAR];
     cut_evenly(near, begin, count);
     cut_evenly(far, near->cut[near->own], near->cut[near->own + 1] - near->cut[near->own]);
-    const smp_sum on_machine = {.data = data, .cut = near->cut},
-                  between = {.data = data, .cut = far->cut, .add = true, .gather = true};
+    const parts on_machine = {data, near->cut, 1}, between = {data, far->cut, 1};
     SMP_TRY(add(c, near, &on_machine));
-    if (far->nccl)
-        SMP_TRY(add_or_gather(c, far, &between));
+    if (far->nccl) {
+        SMP_TRY(add(c, far, &between));
+        SMP_TRY(gather(c, far, &between));
+    }
     return gather(c, near, &on_machine);
+}
+
+/* Rows and columns as in two_hops.h. */
+static smp_status parts_in_two_hops(smp__nccl_context *c, const smp_sum *sum)
+{
+    const smp__nccl_sums *near = &c->sums[SMP__NCCL_NEAR], *far = &c->sums[SMP__NCCL_FAR];
+    const parts column = {sum->data, sum->cut + near->own, near->members};
+    if (!sum->add)
+        SMP_TRY(gather(c, far, &column));
+    for (int row = 0; row < far->members; row++) {
+        const parts of_row = {sum->data, sum->cut + (int64_t)row * near->members, 1};
+        SMP_TRY(sum->add ? add(c, near, &of_row) : gather(c, near, &of_row));
+    }
+    return sum->add ? add(c, far, &column) : SMP_OK;
 }
 
 smp_status smp__nccl_sum(smp__nccl_context *c, const smp_sum *sum)
 {
-    const smp__nccl_sums *of = &c->sums[sum->reach];
+    const smp__nccl_sums *of = &c->sums[sum->reach], *near = &c->sums[SMP__NCCL_NEAR];
+    const parts all = {sum->data, sum->cut, 1};
+    const bool whole = sum->add && sum->gather;
     if (!of->nccl)
         return SMP_OK; /* nobody to exchange anything with */
-    if (c->sums[SMP__NCCL_NEAR].nccl && sum->reach == SMP_REACH_ALL && sum->add && sum->gather)
-        return add_in_two_hops(c, sum->data, sum->cut[0], sum->cut[of->members] - sum->cut[0]);
-    return add_or_gather(c, of, sum);
+    if (near->nccl && sum->reach == (whole ? SMP_REACH_ALL : SMP_REACH_GROUP) &&
+        near->members * c->sums[SMP__NCCL_FAR].members == of->members)
+        return whole
+                   ? add_in_two_hops(c, sum->data, sum->cut[0], sum->cut[of->members] - sum->cut[0])
+                   : parts_in_two_hops(c, sum);
+    if (sum->add)
+        SMP_TRY(add(c, of, &all));
+    return sum->gather ? gather(c, of, &all) : SMP_OK;
 }
 
 ncclResult_t smp__nccl_sum_first(smp__nccl_context *c, const smp__nccl_sums *of)

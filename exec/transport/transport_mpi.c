@@ -31,7 +31,7 @@ typedef struct mpi_context {
     smp_comm *comm;
     int *peer; /* [n_lane] */
     smp__blocks blocks[SMP_N_REACH];
-    smp__two_hops hops; /* of whole sums over all replicas, where the plan says so */
+    smp__two_hops hops; /* where the plan says so */
     smp__throttle throttle;
     smp_reduction *head, *tail; /* not done, in order; only the head is in flight */
     smp_reduction *free;        /* unused ones of the pool */
@@ -149,9 +149,13 @@ static int64_t longest_part(const smp_reduction *reduction, int members)
     return most;
 }
 
+/* Whole sums over all replicas, sums and gathers of parts in a group. */
 static bool takes_two_hops(const mpi_context *mpi, const smp_sum *sum)
 {
-    return mpi->hops.near.members > 1 && sum->reach == SMP_REACH_ALL && sum->add && sum->gather;
+    const smp__two_hops *h = &mpi->hops;
+    const bool whole = sum->add && sum->gather;
+    return h->near.members > 1 && sum->reach == (whole ? SMP_REACH_ALL : SMP_REACH_GROUP) &&
+           h->near.members * h->far.members == mpi->blocks[sum->reach].members;
 }
 
 static smp_status start_hops(mpi_context *mpi, smp_reduction *reduction)
@@ -167,7 +171,8 @@ static smp_status start_hops(mpi_context *mpi, smp_reduction *reduction)
 /* The next piece of a reduction: a block of each part. */
 static smp_status start_piece(mpi_context *mpi, smp_reduction *reduction)
 {
-    if (takes_two_hops(mpi, &reduction->sum))
+    const bool hops = takes_two_hops(mpi, &reduction->sum);
+    if (hops && reduction->sum.reach == SMP_REACH_ALL)
         return start_hops(mpi, reduction);
     smp__blocks *b = &mpi->blocks[reduction->sum.reach];
     const int64_t *cut = reduction->sum.cut, most = SMP__PIECE_FLOATS / b->members;
@@ -177,6 +182,11 @@ static smp_status start_piece(mpi_context *mpi, smp_reduction *reduction)
         b->block[i].offset = left <= 0 ? 0 : cut[i] + reduction->done;
     }
     reduction->done += most;
+    if (hops) {
+        reduction->state = HOPPING;
+        return reduction->sum.add ? smp__two_hops_scatter(&mpi->hops, reduction->sum.data, b->block)
+                                  : smp__two_hops_gather(&mpi->hops, reduction->sum.data, b->block);
+    }
     reduction->state = reduction->sum.add ? SCATTERING : GATHERING;
     return reduction->sum.add ? smp__blocks_scatter(b, reduction->sum.data)
                               : smp__blocks_gather(b, reduction->sum.data);
@@ -218,8 +228,8 @@ static smp_status advance(mpi_context *mpi)
             return start_gather(b, head);
     }
     const int64_t most = longest_part(head, b->members);
-    const int64_t end =
-        takes_two_hops(mpi, &head->sum) ? head->sum.cut[b->members] - head->sum.cut[0] : most;
+    const bool whole = head->state == HOPPING && head->sum.reach == SMP_REACH_ALL;
+    const int64_t end = whole ? head->sum.cut[b->members] - head->sum.cut[0] : most;
     if (head->done < end)
         return start_piece(mpi, head);
     head->state = MOVED;

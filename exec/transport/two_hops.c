@@ -31,6 +31,68 @@ smp_status smp__two_hops_start(smp__two_hops *h, const float *data, int64_t begi
     return smp__blocks_scatter(&h->near, data);
 }
 
+static smp_status scatter_row(smp__two_hops *h, const float *data)
+{
+    for (int i = 0; i < h->near.members; i++)
+        h->near.block[i] = h->part[h->row * h->near.members + i];
+    h->hop = SMP__HOP_SCATTER_ROW;
+    return smp__blocks_scatter(&h->near, data);
+}
+
+static smp_status gather_row(smp__two_hops *h, float *data)
+{
+    for (int i = 0; i < h->near.members; i++)
+        h->near.block[i] = h->part[h->row * h->near.members + i];
+    h->hop = SMP__HOP_GATHER_ROW;
+    return smp__blocks_gather(&h->near, data);
+}
+
+static void take_column(smp__two_hops *h)
+{
+    for (int i = 0; i < h->far.members; i++)
+        h->far.block[i] = h->part[i * h->near.members + h->near.own];
+}
+
+smp_status smp__two_hops_scatter(smp__two_hops *h, const float *data, const smp__block *part)
+{
+    h->part = part;
+    h->row = 0;
+    return scatter_row(h, data);
+}
+
+smp_status smp__two_hops_gather(smp__two_hops *h, float *data, const smp__block *part)
+{
+    h->part = part;
+    h->row = 0;
+    take_column(h);
+    h->hop = SMP__HOP_GATHER_COLUMN;
+    return smp__blocks_gather(&h->far, data);
+}
+
+/* Of parts. */
+static smp_status next_part(smp__two_hops *h, float *data)
+{
+    switch (h->hop) {
+    case SMP__HOP_SCATTER_ROW:
+        smp__blocks_fold(&h->near, data);
+        if (++h->row < h->far.members)
+            return scatter_row(h, data);
+        take_column(h);
+        h->hop = SMP__HOP_SCATTER_COLUMN;
+        return smp__blocks_scatter(&h->far, data);
+    case SMP__HOP_SCATTER_COLUMN:
+        smp__blocks_fold(&h->far, data);
+        break;
+    case SMP__HOP_GATHER_COLUMN:
+        return gather_row(h, data);
+    default:
+        if (++h->row < h->far.members)
+            return gather_row(h, data);
+    }
+    h->hop = SMP__HOP_DONE;
+    return SMP_OK;
+}
+
 static smp_status next_hop(smp__two_hops *h, float *data)
 {
     const smp__block *own = &h->near.block[h->near.own];
@@ -48,8 +110,9 @@ static smp_status next_hop(smp__two_hops *h, float *data)
         h->hop = SMP__HOP_GATHER;
         return smp__blocks_gather(&h->near, data);
     case SMP__HOP_GATHER:
-    case SMP__HOP_DONE:
         break;
+    default:
+        return next_part(h, data);
     }
     h->hop = SMP__HOP_DONE;
     return SMP_OK;
@@ -57,7 +120,8 @@ static smp_status next_hop(smp__two_hops *h, float *data)
 
 smp_status smp__two_hops_test(smp__two_hops *h, float *data, bool *done)
 {
-    const bool across = h->hop == SMP__HOP_SCATTER_ACROSS || h->hop == SMP__HOP_GATHER_ACROSS;
+    const bool across = h->hop == SMP__HOP_SCATTER_ACROSS || h->hop == SMP__HOP_GATHER_ACROSS ||
+                        h->hop == SMP__HOP_SCATTER_COLUMN || h->hop == SMP__HOP_GATHER_COLUMN;
     bool moved = false;
     SMP_TRY(smp__blocks_test(across ? &h->far : &h->near, &moved));
     if (moved)

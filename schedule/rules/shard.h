@@ -23,8 +23,8 @@ typedef struct smp_sharding {
     int shard; /* replicas of a group; 0 or 1: nothing is sharded; a request: SMP_SHARD_AUTO */
     smp_shard_what what;
     int64_t bucket_bytes; /* see below; 0: one bucket; a request: SMP_BUCKET_AUTO */
-    int node_replicas; /* neighbouring replicas, of one node, whose sums over all replicas go in two
-                          hops: first among these; 0: in one; a request: SMP_HOPS_AUTO */
+    int node_replicas; /* neighbouring replicas, of one node, among which sums and gathers go first,
+                          in two hops (see smp_hops_size); 0: in one; a request: SMP_HOPS_AUTO */
     int prefetch; /* sharded weights are gathered so many runs of a chunk's actions ahead of use; a
                      request: SMP_PREFETCH_AUTO */
 } smp_sharding;
@@ -43,6 +43,13 @@ static inline bool smp_bucket_is_full(smp_sharding sharding, int64_t bytes)
 static inline bool smp_shards(smp_sharding sharding, smp_shard_what what, bool training)
 {
     return sharding.shard > 1 && sharding.what >= what && (training || what == SMP_SHARD_WEIGHTS);
+}
+
+/* Two hops are taken among so many neighbouring replicas: those of a shard group that a node does
+ * not hold, and by sums over all replicas if these are no more; or else all. */
+static inline int smp_hops_size(smp_sharding sharding, int ddp)
+{
+    return sharding.shard > sharding.node_replicas ? sharding.shard : ddp;
 }
 
 /* A request, with what a plan to keep says where it does not say. */

@@ -73,8 +73,8 @@ static double exchange_us(const smp_simulation_input *input, int rank, smp__ring
     return slowest_us;
 }
 
-double smp__ring_turns_us(const smp_simulation_input *input, int rank, smp__ring of, int turns,
-                          int64_t bytes)
+static double one_hop_us(const smp_simulation_input *input, int rank, smp__ring of, int turns,
+                         int64_t bytes)
 {
     if (of.size == 1 || bytes <= 0)
         return 0.0;
@@ -85,18 +85,26 @@ double smp__ring_turns_us(const smp_simulation_input *input, int rank, smp__ring
 }
 
 /* First the replicas of each node, then between nodes with the part that each has. */
-static double two_hops_us(const smp_simulation_input *input, int rank, int near, int64_t bytes)
+static double two_hops_us(const smp_simulation_input *input, int rank, smp__ring of, int near,
+                          int turns, int64_t bytes)
 {
-    const smp__ring inside = {1, near}, between = {near, input->ddp / near};
-    return smp__ring_turns_us(input, rank, inside, 2, bytes) +
-           smp__ring_turns_us(input, rank, between, 2, bytes / near + (bytes % near != 0));
+    const smp__ring inside = {1, near}, between = {near, of.size / near};
+    return one_hop_us(input, rank, inside, turns, bytes) +
+           one_hop_us(input, rank, between, turns, bytes / near + (bytes % near != 0));
+}
+
+double smp__ring_turns_us(const smp_simulation_input *input, int rank, smp__ring of, int turns,
+                          int64_t bytes)
+{
+    const int near = input->sharding.node_replicas;
+    return near > 1 && of.stride == 1 && of.size == smp_hops_size(input->sharding, input->ddp)
+               ? two_hops_us(input, rank, of, near, turns, bytes)
+               : one_hop_us(input, rank, of, turns, bytes);
 }
 
 double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t bytes)
 {
-    const int near = input->sharding.node_replicas;
-    return near > 1 ? two_hops_us(input, rank, near, bytes)
-                    : smp__ring_turns_us(input, rank, smp__ring_of_all(input), 2, bytes);
+    return smp__ring_turns_us(input, rank, smp__ring_of_all(input), 2, bytes);
 }
 
 double smp__sim_first_ring_us(const smp_simulation_input *input, int rank, int64_t bytes)
@@ -117,11 +125,13 @@ static bool share_nodes(const smp_simulation_input *input, int near)
 
 int smp_node_replicas(const smp_simulation_input *input, int rank, int64_t bytes)
 {
+    const smp__ring of =
+        input->sharding.shard > 1 ? smp__ring_of_group(input) : smp__ring_of_all(input);
     int near = 1;
-    if (input->cluster->nodes == 1 || input->sharding.shard > 1)
+    if (input->cluster->nodes == 1)
         return 0;
-    while (input->ddp % (2 * near) == 0 && 2 * near < input->ddp && share_nodes(input, 2 * near))
+    while (of.size % (2 * near) == 0 && 2 * near < of.size && share_nodes(input, 2 * near))
         near *= 2;
-    const double flat_us = smp__ring_turns_us(input, rank, smp__ring_of_all(input), 2, bytes);
-    return near > 1 && two_hops_us(input, rank, near, bytes) < flat_us ? near : 0;
+    const double flat_us = one_hop_us(input, rank, of, 2, bytes);
+    return near > 1 && two_hops_us(input, rank, of, near, 2, bytes) < flat_us ? near : 0;
 }

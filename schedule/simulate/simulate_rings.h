@@ -18,11 +18,12 @@ double smp__ring_message_us(const smp_simulation_input *input, int rank, smp__ri
                             int64_t bytes);
 /* `turns` times around, each a message of a part for every other member: 1 scatters sums or
  * gathers, 2 does both. With adapters that the devices of a node share, all members exchange their
- * parts at once, and messages between nodes wait for each other. */
+ * parts at once, and messages between nodes wait for each other. In two hops where the plan has
+ * them. */
 double smp__ring_turns_us(const smp_simulation_input *input, int rank, smp__ring of, int turns,
                           int64_t bytes);
 
-/* A sum over all replicas of a rank: 2(d-1) messages of a d-th of the bytes, or in two hops. */
+/* A sum over all replicas of a rank. */
 double smp__sim_ring_us(const smp_simulation_input *input, int rank, int64_t bytes);
 /* What gradients go through at first: the ring of the shard group, or of all. */
 double smp__sim_first_ring_us(const smp_simulation_input *input, int rank, int64_t bytes);

@@ -51,7 +51,8 @@ in_blocks 1 4 --ddp 1 --pipeline simple --chunks 1
 mv bits one
 for options in '2 2 --ddp 2 --pipeline simple --chunks 1' '4 1 --ddp 4 --pipeline simple --chunks 1' \
     '4 1 --ddp 4 --shard 2 --shard-what weights --pipeline breadth-first --chunks 2 --bucket-bytes 4KiB' \
-    '4 1 --ddp 4 --shard 4 --shard-what gradients --pipeline simple --chunks 1'; do
+    '4 1 --ddp 4 --shard 4 --shard-what gradients --pipeline simple --chunks 1' \
+    '4 1 --ddp 4 --shard 4 --shard-what weights --node-replicas 2 --pipeline breadth-first --chunks 2'; do
     # shellcheck disable=SC2086
     in_blocks $options
     expect_equal "in four blocks: $options" "$(cat bits)" "$(cat one)"

@@ -24,7 +24,7 @@
 
 enum {
     MAX_LANES = 10,
-    MAX_REPLICAS = 4,
+    MAX_REPLICAS = 8,
     MAX_MESSAGES = 64,
     BUFFERS = 2, /* of a lane */
     MAX_BYTES = 5 << 19,

@@ -71,6 +71,16 @@ train hops.yaml 4 other
 sort -u -o other.weights other.weights
 same other ties
 
+# Groups of shards that a node does not hold: gathers and scattered sums in two hops.
+for what in optimizer gradients weights; do
+    plan hops.yaml ties.yaml 4 1 4 breadth-first 4 1 2 none --gradient-blocks 4 --node-replicas 2 \
+        --shard 4 --shard-what "$what" --bucket-bytes 4KiB
+    expect_match hops.yaml 'node_replicas: 2'
+    train hops.yaml 4 other
+    sort -u -o other.weights other.weights
+    same other ties
+done
+
 # Checkpoints: from any into any, and evaluations of what only parts of are here.
 resume() { # plan ranks name steps [option...]
     expect_exit 0 mpirun -n "$2" smp-run "$1" --data text.txt --steps "$4" --json --checksum --seed 7 \

@@ -75,4 +75,10 @@ places='[0, 2, 1, 3]'
 measure across --shard 2 --bucket-bytes none
 shorter inside across 0.8
 same inside flat
+places=
+measure group_flat --shard 4 --node-replicas none --bucket-bytes none
+measure group_hops --shard 4 --bucket-bytes none
+expect_match group_hops.yaml 'node_replicas: 2'
+shorter group_hops group_flat 0.8
+same group_hops flat
 finish

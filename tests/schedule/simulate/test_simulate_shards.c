@@ -87,12 +87,34 @@ static void test_simulate_two_hops(void **state)
     made_plan_free(&made);
 }
 
+/* The same with all states in shards of four: every gather, and the sum, goes one way. */
+static void test_simulate_two_hops_of_groups(void **state)
+{
+    (void)state;
+    static const smp_sharding sharding = {.shard = 4, .what = SMP_SHARD_WEIGHTS};
+    setting s;
+    made_plan made;
+    open_one_rank(&s, &made, 1, 1, true, "G.0 F0.0 B0.0 R.0 D.0 A.0 O", 4, sharding);
+    s.cluster.nodes = 2;
+    s.cluster.devices_per_node = 2;
+    s.cluster.inter_node = (smp_link_spec){.latency_us = 100, .bytes_per_s = 1e6};
+    assert_step(&s.input, 3 + 2 * 3 * 350);
+    s.input.sharding.node_replicas = 2;
+    assert_step(&s.input, 3 + 2 * (500 + 350));
+    assert_int_equal(2, smp_node_replicas(&s.input, 0, 1000));
+    s.input.sharding.shard = 2; /* inside a node: only the second hop of sums leaves it */
+    s.input.sharding.node_replicas = 0;
+    assert_int_equal(0, smp_node_replicas(&s.input, 0, 1000));
+    made_plan_free(&made);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_simulate_rings_of_groups),
         cmocka_unit_test(test_simulate_gathers_ahead),
         cmocka_unit_test(test_simulate_two_hops),
+        cmocka_unit_test(test_simulate_two_hops_of_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
