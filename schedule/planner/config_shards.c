@@ -1,11 +1,11 @@
 /* Which shards configurations have, and which of them have to be looked at.
  *
  * To keep states of the optimizer in shards takes no longer than not to: replicas exchange as many
- * bytes, and each updates less. So every degree of that may be the fastest. Gradients in shards are
- * reduced more often, weights gathered, and gathered right before they are used with nothing
- * beside: each only saves memory, and is looked at where memory binds the one before it, the
- * `wholer` one (a larger model might be planned with either). Where the least memory is asked for
- * all are looked at. O(n log n). */
+ * bytes, and each updates less. So every degree of that may be the fastest. Gradients in shards,
+ * then weights, then weights gathered right before they are used each save more memory and no time:
+ * they are looked at where memory binds the one before them, the `wholer` one. Weights in so many
+ * chunks that nothing else has them have no such one. Where the least memory is asked for all are
+ * looked at. O(n log n). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

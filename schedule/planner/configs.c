@@ -252,8 +252,8 @@ static double estimate_of(const smp__configs *configs, const smp__config *config
     double rest_us = fill_us / config->chunks;
     if (configs->planner->any_shard) {
         rest_us += smp__config_traffic_us(configs, config);
-        least_us += estimate_again(configs, config) * totals->forward_us / totals->compute_us *
-                    bottleneck_us / samples;
+        const double forward = totals->forward_us / fmax(totals->compute_us, 1e-9);
+        least_us += estimate_again(configs, config) * forward * bottleneck_us / samples;
     }
     return least_us + rest_us / config->microbatches / samples;
 }

@@ -69,9 +69,8 @@ typedef struct smp__config {
     int32_t arrangement;
     double *live;            /* [pipeline * chunks], made when first asked for */
     smp_recompute recompute; /* with which it is looked at now */
-    int32_t smallest; /* of its arrangement, schedule and shards, that with the fewest micro-batches
-                       */
-    int32_t wholer;   /* that which shards less for the same time or less, so that this one is only
+    int32_t smallest;        /* of those that differ in micro-batches alone, that with the fewest */
+    int32_t wholer; /* that which shards less for the same time or less, so that this one is only
                          looked at where memory binds there; -1: none */
     smp__outcome outcome;
     bool binds;             /* looked at: memory keeps it from what it might be */

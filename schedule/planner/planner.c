@@ -294,7 +294,7 @@ static smp_status make(const smp_search_request *request, const char *model_path
     double begin_s = smp_clock_s();
     SMP_TRY(check_request(request));
     SMP_TRY(smp__planner_open(request, &planner));
-    planner.is_trial = trial;
+    planner.is_trial = trial != NULL;
     planner.gives_up = trial && !trial->patient;
     if (trial && trial->faster_op >= 0) {
         smp_status status = make_op_faster(planner.costs, trial->faster_op);

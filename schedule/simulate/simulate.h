@@ -58,8 +58,8 @@ typedef struct smp_simulation_input {
  * are least together. A power of two; 0: one bucket. Needs pipeline, ddp, sharding, graph, cluster
  * and device of the input. O(ddp). */
 int64_t smp_bucket_bytes(const smp_simulation_input *input, int rank, int64_t weight_bytes);
-/* How many replicas of one node are to add up first, so that sums over all replicas take least; 0:
- * one hop takes least. Needs what smp_bucket_bytes does. */
+/* How many replicas of one node are to exchange first, so that sums over all replicas, or what a
+ * shard group exchanges, take least; 0: one hop takes least. Needs what smp_bucket_bytes does. */
 int smp_node_replicas(const smp_simulation_input *input, int rank, int64_t weight_bytes);
 /* Can buckets help on any partition? Not where the cores that compute move the data too. */
 bool smp_buckets_help(const smp_cluster *cluster);
