@@ -117,7 +117,8 @@ static smp_status build_host_buffers(smp *s)
         return smp_fail_memory((size_t)results * sizeof(*s->result));
     if (s->options.record_trace) {
         s->event = calloc((size_t)s->program->n + 1, sizeof(*s->event));
-        if (!s->event)
+        s->ended_us = calloc((size_t)s->program->n + 1, sizeof(*s->ended_us));
+        if (!s->event || !s->ended_us)
             return smp_fail_memory((size_t)s->program->n * sizeof(*s->event));
     }
     return SMP_OK;
@@ -277,5 +278,6 @@ void smp__job_free(smp *s)
     free(s->rows);
     free(s->result);
     free(s->event);
+    free(s->ended_us);
     smp__cost_samples_free(s);
 }

@@ -5,6 +5,7 @@
  * watchdog's clock again: a long step is not a hang. */
 #include "exec/state/device_wait.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -177,7 +178,7 @@ smp_status smp__trace_collect(smp *s)
         event->world_rank = s->comm.world_rank;
         event->stage = event->action.chunk >= 0 ? s->stage_of_chunk[event->action.chunk] : -1;
         event->start_us = 1e6 * (begin_s - s->trace_begin_s);
-        event->end_us = 1e6 * (end_s - s->trace_begin_s);
+        event->end_us = fmax(1e6 * (end_s - s->trace_begin_s), s->ended_us[i]);
     }
     s->collected = true;
     return SMP_OK;

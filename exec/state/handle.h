@@ -75,7 +75,8 @@ typedef struct smp__sum_item {
 /* Those of a chunk. */
 typedef struct smp__sum_list {
     smp__sum_item *item;
-    int n, started; /* how many have been asked for, since all of them were waited for */
+    int n, started;   /* how many have been asked for, since all of them were waited for */
+    double *ended_us; /* where to note when all are done: what the step records; or NULL */
 } smp__sum_list;
 
 typedef struct smp__reducer {
@@ -185,7 +186,9 @@ struct smp {
 
     smp__cost_samples *cost_samples; /* exec/step/cost_samples.h; NULL: not record_costs */
     smp_trace_event *event;          /* [program n], with record_trace */
-    int64_t n_event;         /* of the last step; times are known after smp__trace_collect */
+    double *ended_us; /* [program n] from trace_begin_s on, when the sums that an action has asked
+                         for were done; 0: not seen */
+    int64_t n_event;  /* of the last step; times are known after smp__trace_collect */
     bool collected, aligned; /* times known; counted from the same moment as those of other ranks */
     double trace_begin_s;    /* of the step that `event` is of */
     double step_begin_s;

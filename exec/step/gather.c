@@ -102,6 +102,7 @@ smp_status smp__gather_start(smp *s, int chunk, int64_t position)
         s->chunk[chunk].gathered = base;
     }
     s->chunk[chunk].gathers = true;
+    smp__sum_list_record(s, list);
     return SMP_OK;
 }
 

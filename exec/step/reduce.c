@@ -320,7 +320,9 @@ smp_status smp__reduce_start(smp *s, int chunk)
     if (s->comm.ddp_size == 1)
         return send_ties(s, chunk);
     smp__sum_list *list = &s->reducer.scatter[chunk];
-    return smp__sum_list_start(s, list, s->memory->bucket[chunk].offset, list->n);
+    SMP_TRY(smp__sum_list_start(s, list, s->memory->bucket[chunk].offset, list->n));
+    smp__sum_list_record(s, list);
+    return SMP_OK;
 }
 
 static const char others[] = "the gradients of the other replicas";
@@ -338,7 +340,9 @@ smp_status smp__reduce_across(smp *s, int chunk)
                                     accumulators + region->in_chunk + begin,
                                     (end - begin) * (int64_t)sizeof(float)));
     }
-    return smp__sum_list_start(s, &s->reducer.across[chunk], 0, s->reducer.across[chunk].n);
+    SMP_TRY(smp__sum_list_start(s, &s->reducer.across[chunk], 0, s->reducer.across[chunk].n));
+    smp__sum_list_record(s, &s->reducer.across[chunk]);
+    return SMP_OK;
 }
 
 smp_status smp__reduce_finish(smp *s)

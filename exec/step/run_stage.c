@@ -8,6 +8,7 @@
 #include "exec/step/loss_share.h"
 #include "exec/step/messages.h"
 #include "exec/step/reduce.h"
+#include "exec/step/sum_list.h"
 
 static void fill_call(smp *s, int microbatch, const smp__call *call, smp_op_call *out)
 {
@@ -175,6 +176,7 @@ static smp_status after_operator(smp *s)
 {
     SMP_TRY(smp__device_pace(s));
     SMP_TRY(smp__messages_look(s));
+    SMP_TRY(smp__sum_lists_look(s));
     return s->transport_context ? s->transport->progress(s->transport_context) : SMP_OK;
 }
 

@@ -266,6 +266,8 @@ smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
     s->n_event = 0;
     s->collected = s->aligned = false;
     s->trace_begin_s = s->step_begin_s;
+    if (s->ended_us)
+        memset(s->ended_us, 0, (size_t)s->program->n * sizeof *s->ended_us);
     smp__cost_samples_begin(s);
     smp_status status = smp__inputs_begin(s, inputs);
     if (status == SMP_OK)

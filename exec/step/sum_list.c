@@ -72,6 +72,49 @@ static smp_status test_reduction(void *context, bool *done)
     return s->transport->reduce_test(s->transport_context, wait->reduction, done);
 }
 
+/* A step is recorded, an evaluation behind it not. */
+static void note_end(const smp *s, smp__sum_list *list)
+{
+    for (int i = 0; i < list->n; i++)
+        if (!list->ended_us || i >= list->started || list->item[i].reduction)
+            return;
+    if (list->ended_us && !s->collected)
+        *list->ended_us = 1e6 * (smp_clock_s() - s->trace_begin_s);
+    list->ended_us = NULL;
+}
+
+void smp__sum_list_record(smp *s, smp__sum_list *list)
+{
+    if (!s->ended_us || s->collected || s->transport->on_device)
+        return;
+    list->ended_us = &s->ended_us[s->position];
+    note_end(s, list);
+}
+
+static smp_status look(smp *s, smp__sum_list *list)
+{
+    for (int i = 0; i < list->n && list->ended_us; i++) {
+        bool done;
+        if (list->item[i].reduction)
+            SMP_TRY(
+                s->transport->reduce_test(s->transport_context, &list->item[i].reduction, &done));
+    }
+    note_end(s, list);
+    return SMP_OK;
+}
+
+smp_status smp__sum_lists_look(smp *s)
+{
+    if (!s->ended_us || s->collected || !s->device->host_memory || s->comm.ddp_size == 1)
+        return SMP_OK;
+    for (int chunk = 0; chunk < s->chunks; chunk++) {
+        SMP_TRY(look(s, &s->reducer.gather[chunk]));
+        SMP_TRY(look(s, &s->reducer.scatter[chunk]));
+        SMP_TRY(look(s, &s->reducer.across[chunk]));
+    }
+    return SMP_OK;
+}
+
 smp_status smp__sum_list_wait(smp *s, smp__sum_list *list, const char *what)
 {
     for (int i = 0; i < list->n; i++) {
@@ -80,6 +123,7 @@ smp_status smp__sum_list_wait(smp *s, smp__sum_list *list, const char *what)
             SMP_TRY(smp__comm_wait_until(&s->comm, &(smp_wait){0}, test_reduction,
                                          describe_reduction, &wait));
     }
+    note_end(s, list);
     list->started = 0;
     return SMP_OK;
 }

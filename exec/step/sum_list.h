@@ -12,5 +12,10 @@ void smp__sum_lists_free(smp__sum_list *list, int n); /* [n], malloc'ed; accepts
 smp_status smp__sum_list_start(smp *s, smp__sum_list *list, int64_t base, int end);
 /* what: whom or what for. */
 smp_status smp__sum_list_wait(smp *s, smp__sum_list *list, const char *what);
+/* With record_trace: the action in progress, which has just asked for the rest of the list, ends
+ * when all of it is done. */
+void smp__sum_list_record(smp *s, smp__sum_list *list);
+/* Notes which of those are done by now; where looking costs a device nothing. */
+smp_status smp__sum_lists_look(smp *s);
 
 #endif

@@ -9,9 +9,11 @@
  * a `<` from when its rank has come to it until all of its messages are there. Both mean the same
  * in a simulation and in a measurement, but for a simulated `<` without `overlap`: the rank itself
  * then takes the messages, one after the other from when it is free and they are sent, and the `<`
- * ends with the last. In a measurement a message is there when the rank sees it: it looks after
- * every operator. Ranks of several machines count from where each began its step, for want of a
- * common clock: a `>` whose message is by them there before it was sent ends where it starts. */
+ * ends with the last. A `G`, `R` or `A` goes until its sums are done, but in a measurement where
+ * the device waits for them by itself: then until they are asked for. In a measurement a message is
+ * there, and a sum done, when the rank sees it: it looks after every operator. Ranks of several
+ * machines count from where each began its step, for want of a common clock: a `>` whose message is
+ * by them there before it was sent ends where it starts. */
 typedef struct smp_trace_event {
     int world_rank;
     int stage; /* -1: none */

@@ -1,5 +1,6 @@
 /* Sends and receives of a trace mean in the prediction and in the measurement what smp_trace_event
- * says, whether or not transfers run beside compute. One stage on each of four ranks. */
+ * says, whether or not transfers run beside compute, and gathers and sums end when they are done.
+ * One stage on each of four ranks; then four replicas. */
 #include "tests/mpi/ranks.h"
 
 #include "exec/inspect_job.h"
@@ -150,11 +151,63 @@ static void test_trace_messages_predicted(void **state)
     smp_finalize(job);
 }
 
+/* Sharded weights of three chunks over a link of RATE bytes a second: a gather or a sum takes what
+ * the longest part to every other rank does, and nothing that needs it begins before. */
+static void test_trace_sums_measured(void **state)
+{
+    (void)state;
+    enum { RATE = 2000000, CHUNKS = 3 };
+    const cut c = {.stages = 1, .ddp = world_size, .microbatches = 2, .batch = 4, .chunks = CHUNKS};
+    smp_options options = options_of(model_path(model), c);
+    char path[96];
+    double end_us[CHUNKS] = {0}, reduced_us = 0.0;
+    int gathers = 0, reductions = 0;
+    assert_int_equal(setenv("SMP_THROTTLE", "2000000", 1), 0);
+    options.schedule = "breadth-first";
+    options.shard = world_size;
+    options.shard_what = "weights";
+    options.record_trace = 1;
+    smp *job = open_job(&options);
+    assert_int_equal(unsetenv("SMP_THROTTLE"), 0);
+    snprintf(path, sizeof path, "%s/trace.json", ranks_folder);
+    take_step(job);
+    must(smp_trace_write(job, path));
+    for (int64_t i = 0; i < job->n_event; i++) {
+        const smp_trace_event *event = &job->event[i];
+        const smp_action *a = &event->action;
+        const double us = event->end_us - event->start_us;
+        if (a->kind == SMP_ACTION_GATHER || a->kind == SMP_ACTION_REDUCE) {
+            const int64_t floats = job->plan->stage[a->chunk].weight_bytes / 4;
+            const double least_us =
+                1e6 * 4.0 * (double)(floats / world_size) * (world_size - 1) / RATE;
+            if (!(us >= 0.99 * least_us))
+                fail_msg("%s of chunk %d: %g us, expected at least %g", smp_action_letters(a->kind),
+                         a->chunk, us, least_us);
+            gathers += a->kind == SMP_ACTION_GATHER;
+            reductions += a->kind == SMP_ACTION_REDUCE;
+        }
+        if (a->kind == SMP_ACTION_GATHER)
+            end_us[a->chunk] = event->end_us;
+        else if (a->kind == SMP_ACTION_REDUCE || a->kind == SMP_ACTION_ALL)
+            reduced_us = fmax(reduced_us, event->end_us);
+        else if (a->kind == SMP_ACTION_F || a->kind == SMP_ACTION_B)
+            assert_true(event->start_us >= end_us[a->chunk] - 1e-3);
+        else if (a->kind == SMP_ACTION_OPTIMIZE)
+            assert_true(event->end_us >= reduced_us);
+    }
+    assert_true(gathers >= CHUNKS && reductions == CHUNKS);
+    smp_finalize(job);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (world_rank == 0)
+        assert_int_equal(unlink(path), 0);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_trace_messages_measured),
         cmocka_unit_test(test_trace_messages_predicted),
+        cmocka_unit_test(test_trace_sums_measured),
     };
     RUN_ON_RANKS(argc, argv, tests);
 }
