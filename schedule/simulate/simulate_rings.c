@@ -128,7 +128,7 @@ int smp_node_replicas(const smp_simulation_input *input, int rank, int64_t bytes
     const smp__ring of =
         input->sharding.shard > 1 ? smp__ring_of_group(input) : smp__ring_of_all(input);
     int near = 1;
-    if (input->cluster->nodes == 1)
+    if (input->cluster->nodes == 1 || (input->sharding.shard <= 1 && !input->graph->training))
         return 0;
     while (of.size % (2 * near) == 0 && 2 * near < of.size && share_nodes(input, 2 * near))
         near *= 2;
