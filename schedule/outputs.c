@@ -1,6 +1,9 @@
 /* Files made of a plan; see the header. */
 #include "schedule/outputs.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include "schedule/show/picture.h"
 #include "schedule/show/trace.h"
 
@@ -12,6 +15,20 @@ static smp_status write_picture(const smp_picture *picture, const char *path,
     if (status == SMP_OK)
         status = smp_file_write(path, text.data, text.length);
     smp_text_free(&text);
+    return status;
+}
+
+/* Says on standard error what the file does not. */
+static smp_status export_plan(const smp_exporter *exporter, const smp_plan *plan,
+                              const smp_graph *graph, const char *path)
+{
+    smp_text notes = {0};
+    SMP_TRY(smp_export_file(exporter, plan, graph, path));
+    smp_status status = smp_export_notes(exporter, plan, graph, &notes);
+    char *rest = notes.data;
+    for (char *line; status == SMP_OK && rest && (line = strtok_r(rest, "\n", &rest));)
+        fprintf(stderr, "smp-partition: %s\n", line);
+    smp_text_free(&notes);
     return status;
 }
 
@@ -29,7 +46,7 @@ smp_status smp_write_outputs(const smp_partition_options *options, const smp_pla
     if (status == SMP_OK && options->svg)
         status = write_picture(picture, options->svg, smp_picture_svg);
     for (int i = 0; i < options->n_export && status == SMP_OK; i++)
-        status = smp_export_file(options->exporter[i], plan, graph, options->export_path[i]);
+        status = export_plan(options->exporter[i], plan, graph, options->export_path[i]);
     smp_picture_close(picture);
     return status;
 }

@@ -121,7 +121,9 @@ static const option_entry entries[] = {
      "plan around a plan: ops that its stages (all, or such as 0,3-5) name stay there; it may name "
      "few ops, by patterns too; its other numbers hold where no option says otherwise"},
     {FLAG_CUT_AT, "cut-at", "PATTERN,...", IN_PLAN,
-     "stages begin only at ops that match, such as 'h*.ln_1' (* any text, ? any character)"},
+     "stages begin only at ops that match, such as 'h*.ln_1' (* any text, ? any character); "
+     "layers: "
+     "at whole layers, by the names of ops"},
     {FLAG_HEADING, "what is best", NULL, 0, NULL},
     {FLAG_OPTIMIZE, "optimize", "speed|memory", IN_PLAN, "(default speed)"},
     {FLAG_OBJECTIVE, "objective", "step|bottleneck", IN_BOTH,

@@ -1,6 +1,7 @@
 /* The table of exporters (export_kinds.h), and `FORMAT:FILE`. */
 #include "schedule/export/export.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "schedule/export/export_kinds.h"
@@ -86,4 +87,57 @@ smp_status smp_export_file(const smp_exporter *exporter, const smp_plan *plan,
     if (!exporter->beside)
         return SMP_OK;
     return write_one(exporter->beside, plan, graph, path, exporter->beside_suffix);
+}
+
+static int count_recomputing(const smp_plan *plan)
+{
+    int n = 0;
+    for (int s = 0; s < plan->n_stage; s++)
+        n += smp_plan_stage_recomputes(&plan->stage[s]) > 0;
+    return n;
+}
+
+/* Do ops of two stages use the weight? */
+static bool is_tied(const smp_graph *graph, const smp_param *param, const int32_t *stage_of_op)
+{
+    for (int32_t u = param->use_begin + 1; u < param->use_end; u++)
+        if (stage_of_op[graph->use[u].op] != stage_of_op[graph->use[param->use_begin].op])
+            return true;
+    return false;
+}
+
+static smp_status count_ties(const smp_plan *plan, const smp_graph *graph, int *n)
+{
+    int32_t *stage_of_op = NULL;
+    SMP_TRY(smp_plan_bind(plan, graph, &stage_of_op));
+    for (int32_t p = 0; p < graph->n_param; p++)
+        *n += is_tied(graph, &graph->param[p], stage_of_op);
+    free(stage_of_op);
+    return SMP_OK;
+}
+
+smp_status smp_export_notes(const smp_exporter *exporter, const smp_plan *plan,
+                            const smp_graph *graph, smp_text *text)
+{
+    static const char *const what[SMP_N_EXPORT_ASPECT] = {
+        [SMP_EXPORT_RECOMPUTE] = "%d of the stages recompute",
+        [SMP_EXPORT_DDP] = "there are %d replicas (ddp)",
+        [SMP_EXPORT_SHARDS] = "states lie in shards of %d replicas",
+        [SMP_EXPORT_PLACEMENT] = "%d devices serve ranks in an order of the plan's own",
+        [SMP_EXPORT_TIES] = "weights are shared between stages (%d)"};
+    int number[SMP_N_EXPORT_ASPECT] = {
+        [SMP_EXPORT_RECOMPUTE] = count_recomputing(plan),
+        [SMP_EXPORT_DDP] = plan->ddp > 1 ? plan->ddp : 0,
+        [SMP_EXPORT_SHARDS] = plan->sharding.shard > 1 ? plan->sharding.shard : 0,
+        [SMP_EXPORT_PLACEMENT] = plan->placement != SMP_PLACEMENT_CLUSTER ? plan->devices : 0};
+    if (plan->training)
+        SMP_TRY(count_ties(plan, graph, &number[SMP_EXPORT_TIES]));
+    for (int i = 0; i < SMP_N_EXPORT_ASPECT; i++) {
+        if (number[i] == 0 || !exporter->by_hand[i])
+            continue;
+        smp_text_append(text, "%s does not say that ", exporter->name);
+        smp_text_append(text, what[i], number[i]);
+        smp_text_append(text, ": %s\n", exporter->by_hand[i]);
+    }
+    return text->failed ? smp_fail_memory(text->capacity) : SMP_OK;
 }

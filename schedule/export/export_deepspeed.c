@@ -2,8 +2,8 @@
  * stages + 1 numbers: stage s holds layers parts[s] .. parts[s + 1] - 1. It is what
  * PipelineModule.parts holds (deepspeed/runtime/pipe/module.py, _partition_layers). The list of
  * layers is: the embedding (all ops before the first layer) if there is one, the layers, the head
- * (all ops after the last) if there is one; a model without layers: its ops. The loss may be given
- * as loss_fn instead of standing in the last layer.
+ * (all ops after the last) if there is one. A model whose ops name no layers is refused. The loss
+ * may be given as loss_fn instead of standing in the last layer.
  *
  * On the other side there is no option for given boundaries, but a hook of three lines:
  *
@@ -45,4 +45,9 @@ const smp_exporter smp__export_deepspeed = {
     .name = "deepspeed-parts",
     .summary = "layer boundaries for DeepSpeed's PipelineModule; stages cut between layers",
     .write = write,
+    .by_hand = {[SMP_EXPORT_RECOMPUTE] = "activation_checkpoint_interval=1 of PipelineModule",
+                [SMP_EXPORT_DDP] = "start so many times the pipeline's processes",
+                [SMP_EXPORT_SHARDS] = "\"zero_optimization\": {\"stage\": 1}",
+                [SMP_EXPORT_PLACEMENT] = "start processes in the order of the plan's `placement`",
+                [SMP_EXPORT_TIES] = "give these layers as TiedLayerSpec"},
 };

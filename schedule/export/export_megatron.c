@@ -10,21 +10,25 @@
  *     --num-layers N --micro-batch-size B --global-batch-size B*M*D
  *
  * Layers are known by the names of their ops (layer_line.h). Refused: stages that do not begin and
- * end at layers, a model without layers or without an embedding or a head, and stages that are
- * not dealt out to the ranks in turn (V-shaped schedules). Linear in ops. */
+ * end at layers, a model without layers or without an embedding or a head, with layers of two
+ * kinds, and stages that are not dealt out to the ranks in turn (V-shaped schedules). Linear in
+ * ops. */
 #include "schedule/export/export_kinds.h"
 #include "schedule/export/layer_line.h"
 
 static smp_status check(const smp_plan *plan, const smp__layer_line *line)
 {
-    if (line->n_layer == 0 || !line->embedding || !line->head)
+    if (!line->embedding || !line->head)
         return smp_fail(SMP_ERR_INPUT,
-                        "megatron-layout: model '%s' has %s: expected ops before, in and after "
-                        "layers that are named like 'h0.attn'",
-                        plan->model_name,
-                        line->n_layer == 0 ? "no layers"
-                        : line->embedding  ? "nothing after its last layer"
-                                           : "nothing before its first layer");
+                        "megatron-layout: model '%s' has nothing %s layer: expected ops before, in "
+                        "and after layers",
+                        plan->model_name, line->embedding ? "after its last" : "before its first");
+    if (line->other_layer)
+        return smp_fail(SMP_ERR_INPUT,
+                        "megatron-layout: model '%s' has layers of two kinds, '%s' and '%s': this "
+                        "format is of one stack of equal layers, an encoder and a decoder are two "
+                        "models there",
+                        plan->model_name, line->name[line->embedding], line->other_layer);
     for (int s = 0; s < plan->n_stage; s++)
         if (plan->stage[s].rank != s % plan->pipeline)
             return smp_fail(SMP_ERR_INPUT,
@@ -72,4 +76,11 @@ const smp_exporter smp__export_megatron = {
     .name = "megatron-layout",
     .summary = "--pipeline-model-parallel-layout of Megatron-LM; stages cut between layers",
     .write = write,
+    .by_hand = {[SMP_EXPORT_RECOMPUTE] = "--recompute-granularity full --recompute-method uniform",
+                [SMP_EXPORT_DDP] =
+                    "start so many times the pipeline's processes; --global-batch-size "
+                    "is that of all replicas",
+                [SMP_EXPORT_SHARDS] = "--use-distributed-optimizer, or FSDP",
+                [SMP_EXPORT_PLACEMENT] = "start processes in the order of the plan's `placement`",
+                [SMP_EXPORT_TIES] = "leave out --untie-embeddings-and-output-weights"},
 };

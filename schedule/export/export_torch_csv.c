@@ -82,4 +82,12 @@ const smp_exporter smp__export_torch_csv = {
     .write = write_schedule,
     .beside = &smp__export_torch_stages,
     .beside_suffix = ".stages",
+    .by_hand = {[SMP_EXPORT_RECOMPUTE] = "wrap those modules in torch.utils.checkpoint.checkpoint",
+                [SMP_EXPORT_DDP] = "wrap each stage's module in DistributedDataParallel, over the "
+                                   "ranks that have the same stages",
+                [SMP_EXPORT_SHARDS] = "wrap each stage's module in fully_shard (FSDP2)",
+                [SMP_EXPORT_PLACEMENT] = "start rank r of replica d on the device that `placement` "
+                                         "gives it",
+                [SMP_EXPORT_TIES] = "add up the gradients of the shared weights over their stages "
+                                    "before the optimizer's step"},
 };

@@ -1,23 +1,10 @@
 /* Layers of a model by the names of its ops, in one pass over them, and in a second the stage that
  * holds each; an op that disagrees with its layer is the reason of a refusal. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "schedule/export/layer_line.h"
-
-/* Length of the layer's name at the head of an op's name; 0: the op names no layer. */
-static size_t layer_length(const char *name)
-{
-    const char *dot = strchr(name, '.');
-    return dot && dot > name && dot[-1] >= '0' && dot[-1] <= '9' ? (size_t)(dot - name) : 0;
-}
-
-static bool same_layer(const char *a, const char *b)
-{
-    size_t length = layer_length(a);
-    return length == layer_length(b) && strncmp(a, b, length) == 0;
-}
+#include "schedule/plan/layer_names.h"
 
 /* A line under construction: op u belongs to unit unit_of[u]. */
 typedef struct line_build {
@@ -42,62 +29,89 @@ static smp_status begin_layer(line_build *l, int32_t op)
     smp_arena *arena = l->line->arena;
     const char *name = l->graph->op[op].name;
     for (int32_t i = l->line->embedding; i < l->line->n; i++)
-        if (same_layer(l->graph->op[l->first[i]].name, name))
+        if (smp_same_layer(l->graph->op[l->first[i]].name, name))
             return smp_fail(SMP_ERR_INPUT,
                             "op '%s' belongs to layer '%s', but ops of layer '%s' stand between: "
                             "this format needs layers one after the other",
                             name, l->name[i], l->name[l->line->n - 1]);
     l->line->n_layer++;
-    return begin_unit(l, op, smp_arena_printf(arena, "%.*s", (int)layer_length(name), name));
+    const char *layer = smp_arena_printf(arena, "%.*s", (int)smp_layer_length(name), name);
+    const char *first = l->graph->op[l->first[l->line->embedding]].name;
+    if (l->line->n_layer > 1 && !l->line->other_layer && !smp_same_layer_kind(first, name))
+        l->line->other_layer = layer;
+    return begin_unit(l, op, layer);
 }
 
 /* Embedding, layers, head. */
-static smp_status find_units(line_build *l)
+static smp_status find_units(line_build *l, const char *format)
 {
     const smp_graph *graph = l->graph;
     int32_t last = -1; /* op that names a layer */
     for (int32_t u = 0; u < graph->n_op; u++)
-        last = layer_length(graph->op[u].name) > 0 ? u : last;
+        last = smp_layer_length(graph->op[u].name) > 0 ? u : last;
+    if (last < 0)
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: model '%s' has no layers that are known by their names: expected ops "
+                        "that are named like 'h0.attn' or 'layers.0.attn'",
+                        format, graph->name);
     for (int32_t u = 0; u < graph->n_op; u++) {
         const char *name = graph->op[u].name;
-        bool layer = layer_length(name) > 0;
-        if (last < 0)
-            SMP_TRY(begin_unit(l, u, name));
-        else if (layer && (l->line->n_layer == 0 ||
-                           !same_layer(graph->op[l->first[l->line->n - 1]].name, name)))
+        bool layer = smp_layer_length(name) > 0;
+        if (layer && (l->line->n_layer == 0 ||
+                      !smp_same_layer(graph->op[l->first[l->line->n - 1]].name, name)))
             SMP_TRY(begin_layer(l, u));
         else if (!layer && u == 0)
             SMP_TRY(begin_unit(l, u, "embedding"));
         else if (u == last + 1)
             SMP_TRY(begin_unit(l, u, "head"));
-        l->line->embedding |= last >= 0 && !layer && u == 0;
-        l->line->head |= last >= 0 && u == last + 1;
+        l->line->embedding |= !layer && u == 0;
+        l->line->head |= u == last + 1;
         l->unit_of[u] = l->line->n - 1;
     }
     return SMP_OK;
 }
 
 /* "h12.ln_1" -> "h*.ln_1": the ops that begin a layer, as --cut-at takes them. */
-static void layer_pattern(const char *name, char *out, size_t size)
+static void put_pattern(const char *name, smp_text *out)
 {
-    size_t end = layer_length(name), digits = end;
-    while (digits > 0 && name[digits - 1] >= '0' && name[digits - 1] <= '9')
-        digits--;
-    snprintf(out, size, "%.*s%s%s", (int)digits, name, end > 0 ? "*" : "", name + end);
+    const size_t end = smp_layer_length(name), kind = smp_layer_kind_length(name);
+    smp_text_append(out, "%.*s%s%s", (int)kind, name, end > 0 ? "*" : "", name + end);
+}
+
+/* A pattern for each kind of layer, and the head. */
+static void put_patterns(const line_build *l, smp_text *out)
+{
+    const smp__layer_line *line = l->line;
+    const int32_t begin = line->embedding && line->n > 1 ? 1 : 0, end = line->n - line->head;
+    for (int32_t i = begin; i < end; i++) {
+        const char *name = l->graph->op[l->first[i]].name;
+        bool known = false;
+        for (int32_t k = begin; k < i && !known; k++)
+            known = smp_same_layer_kind(l->graph->op[l->first[k]].name, name);
+        if (known)
+            continue;
+        smp_text_append(out, i > begin ? "," : "");
+        put_pattern(name, out);
+    }
+    if (line->head)
+        smp_text_append(out, ",%s", l->graph->op[l->first[line->n - 1]].name);
 }
 
 static smp_status fail_cut(const line_build *l, const char *format, int32_t unit, int32_t stage,
                            int32_t op, int32_t op_stage)
 {
-    char pattern[256];
-    int32_t layer = l->line->embedding && l->line->n > 1 ? 1 : 0;
-    layer_pattern(l->graph->op[l->first[layer]].name, pattern, sizeof pattern);
-    return smp_fail(SMP_ERR_INPUT,
-                    "%s: '%s' is cut: it begins in stage %d, its op '%s' lies in stage %d; this "
-                    "format can only cut between layers: plan with --cut-at '%s%s%s'",
-                    format, l->name[unit], (int)stage, l->graph->op[op].name, (int)op_stage,
-                    pattern, l->line->head ? "," : "",
-                    l->line->head ? l->graph->op[l->first[l->line->n - 1]].name : "");
+    smp_text patterns = {0};
+    put_patterns(l, &patterns);
+    smp_status status =
+        patterns.failed
+            ? smp_fail_memory(patterns.capacity)
+            : smp_fail(SMP_ERR_INPUT,
+                       "%s: '%s' is cut: it begins in stage %d, its op '%s' lies in stage %d; this "
+                       "format can only cut between layers: plan with --cut-at '%s'",
+                       format, l->name[unit], (int)stage, l->graph->op[op].name, (int)op_stage,
+                       patterns.data);
+    smp_text_free(&patterns);
+    return status;
 }
 
 static smp_status place_units(const line_build *l, const int32_t *stage_of_op, const char *format,
@@ -137,7 +151,7 @@ smp_status smp__layer_line_of(const smp_plan *plan, const smp_graph *graph, cons
         stage = SMP_ARENA_NEW(line->arena, int32_t, n + 1);
     }
     if (l.name && l.first && l.unit_of && stage)
-        status = find_units(&l);
+        status = find_units(&l, format);
     if (status == SMP_OK)
         status = place_units(&l, stage_of_op, format, stage);
     line->name = l.name;

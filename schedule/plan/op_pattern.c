@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "schedule/plan/layer_names.h"
+
 bool smp_op_pattern_matches(const char *pattern, const char *name)
 {
     const char *star = NULL, *resume = NULL;
@@ -135,6 +137,15 @@ static smp_status fail_no_match(const smp_graph *graph, const char *option, cons
     return status;
 }
 
+static smp_status cut_at_layers(const smp_graph *graph, const char *option, bool *begins)
+{
+    if (smp_layers_begin(graph, begins) > 0)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_INPUT,
+                    "%s: no op of model '%s' names a layer, as 'h0.attn' or 'layers.0.attn' do",
+                    option, graph->name);
+}
+
 smp_status smp_op_cuts(const smp_graph *graph, const char *option, const char *const *pattern,
                        int n_pattern, int32_t **together)
 {
@@ -145,6 +156,10 @@ smp_status smp_op_cuts(const smp_graph *graph, const char *option, const char *c
     if (!begins || !label)
         status = smp_fail_memory(n * sizeof *label);
     for (int i = 0; i < n_pattern && status == SMP_OK; i++) {
+        if (strcmp(pattern[i], "layers") == 0) {
+            status = cut_at_layers(graph, option, begins);
+            continue;
+        }
         smp_op_match match = smp_op_match_begin(graph, pattern[i]);
         int32_t op = smp_op_match_next(graph, &match);
         if (op < 0)

@@ -46,6 +46,18 @@ expect_exit 0 "${plan[@]}" "${cut[@]}" --export megatron-layout:layout --export 
 expect_match layout '^E?t?(\*[0-9])?(\|(t(\*[0-9])?)?L?){3}$'
 expect_equal "layers" "$(sed 's/t\*2/tt/g;s/t\*3/ttt/g;s/t\*4/tttt/g' layout | tr -cd t | wc -c)" 4
 expect_match parts '^\[0(, [0-9]){3}, 6\]$'
+expect_exit 0 "${plan[@]}" --cut-at layers --export megatron-layout:same
+expect_equal 'whole layers' "$(cat same)" "$(cat layout)"
+expect_exit 0 smp-partition "$model" -n 4 --stages 2 --ddp 2 --shard 2 --chunks 1 --microbatches 4 --pipeline simple \
+    --cut-at layers --export torch-csv:torch.csv --export json:plan.json
+expect_match err '^smp-partition: torch-csv does not say that there are 2 replicas \(ddp\): wrap .*DistributedDataParallel'
+expect_match err '^smp-partition: torch-csv does not say that states lie in shards of 2 replicas: '
+expect_equal 'what formats do not say' "$(grep -c 'does not say' err)" "$(grep -c 'torch-csv does not say' err)"
+expect_bad 'megatron-layout: .*two kinds' smp-partition "$SMP_EXAMPLES/t5-small.yaml" -n 2 --stages 2 --ddp 1 --chunks 1 \
+    --pipeline simple --microbatches 2 --cut-at layers --export megatron-layout:refused
+expect_bad "deepspeed-parts: .*no layers" smp-partition "$SMP_EXAMPLES/mlp.yaml" -n 2 --stages 2 --ddp 1 --chunks 1 \
+    --pipeline simple --microbatches 2 --export deepspeed-parts:refused
+expect_bad "cut-at: no op of model .* names a layer" smp-partition "$SMP_EXAMPLES/mlp.yaml" -n 2 --cut-at layers
 three=(smp-partition "$model" -n 3 --stages 3 --ddp 1 --chunks 1 --microbatches 4 --pipeline simple)
 expect_bad "megatron-layout: .*is cut.*--cut-at 'h\*\.ln_1,ln_f'" \
     "${three[@]}" --export megatron-layout:refused

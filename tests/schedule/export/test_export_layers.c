@@ -150,9 +150,7 @@ static void test_export_layers_refused(void **state)
     cut_close(&c);
     cut_open(&c, (const char *const[]){"fc_1", "act.x", "fc2", "loss"}, 4, (int[]){0, 3}, 2, 2);
     assert_refused("megatron-layout", &c.plan, c.graph, "no layers");
-    text = exported("deepspeed-parts", &c.plan, c.graph); /* every op is a layer */
-    assert_string_equal(text.data, "[0, 3, 4]\n");
-    smp_text_free(&text);
+    assert_refused("deepspeed-parts", &c.plan, c.graph, "no layers that are known");
     /* A layer in two pieces; stages on the wrong ranks; two stages per rank. */
     cut_close(&c);
     cut_open(&c, (const char *const[]){"e", "h0.a", "h1.a", "h0.b", "loss"}, 5, (int[]){0, 2}, 2,
@@ -170,12 +168,83 @@ static void test_export_layers_refused(void **state)
     cut_close(&c);
 }
 
+/* Modules of lists, as PyTorch names them; an encoder and a decoder. */
+static void test_export_layers_of_modules(void **state)
+{
+    (void)state;
+    static const char *const listed[] = {"model.embed",
+                                         "model.layers.0.norm",
+                                         "model.layers.0.mlp.fc",
+                                         "model.layers.10.norm",
+                                         "model.layers.10.mlp.fc",
+                                         "model.norm",
+                                         "lm_head"};
+    static const char *const two[] = {"wte",         "encoder.0.ln", "encoder.0.fc", "encoder.1.ln",
+                                      "decoder.wte", "decoder.0.ln", "decoder.0.fc", "head"};
+    cut_plan c;
+    cut_open(&c, listed, 7, (int[]){0, 3}, 2, 2);
+    smp_text text = exported("megatron-layout", &c.plan, c.graph);
+    assert_string_equal(text.data, "Et|tL\n");
+    smp_text_free(&text);
+    text = exported("deepspeed-parts", &c.plan, c.graph);
+    assert_string_equal(text.data, "[0, 2, 4]\n");
+    smp_text_free(&text);
+    cut_close(&c);
+    cut_open(&c, listed, 7, (int[]){0, 4}, 2, 2);
+    assert_refused("deepspeed-parts", &c.plan, c.graph,
+                   "--cut-at 'model.layers.*.norm,model.norm'");
+    cut_close(&c);
+    cut_open(&c, two, 8, (int[]){0, 5}, 2, 2);
+    assert_refused("megatron-layout", &c.plan, c.graph, "two kinds, 'encoder.0' and 'decoder.0'");
+    text = exported("deepspeed-parts", &c.plan, c.graph);
+    assert_string_equal(text.data, "[0, 3, 5]\n");
+    smp_text_free(&text);
+    cut_close(&c);
+    cut_open(&c, two, 8, (int[]){0, 6}, 2, 2);
+    assert_refused("deepspeed-parts", &c.plan, c.graph,
+                   "--cut-at 'encoder.*.ln,decoder.*.ln,head'");
+    cut_close(&c);
+}
+
+/* What a format does not say of a plan. */
+static void test_export_notes(void **state)
+{
+    (void)state;
+    char names[64][24];
+    const char *list[64];
+    cut_plan c;
+    smp_text text = {0};
+    const int n = layer_names(names, list, 1, 3, 1);
+    cut_open(&c, list, n, (int[]){0, 3}, 2, 2);
+    for (const smp_exporter *const *e = smp_exporters(); *e; e++)
+        assert_int_equal(SMP_OK, smp_export_notes(*e, &c.plan, c.graph, &text));
+    assert_int_equal(text.length, 0);
+    c.plan.ddp = 2;
+    c.plan.devices = 4;
+    c.plan.sharding = (smp_sharding){.shard = 2};
+    c.plan.placement = SMP_PLACEMENT_SPREAD;
+    c.stage[1].recompute = (bool[]){true, true, true, true, true};
+    assert_int_equal(SMP_OK, smp_export_notes(smp_exporter_find("json"), &c.plan, c.graph, &text));
+    assert_int_equal(text.length, 0);
+    assert_int_equal(SMP_OK,
+                     smp_export_notes(smp_exporter_find("torch-csv"), &c.plan, c.graph, &text));
+    assert_non_null(strstr(text.data, "torch-csv does not say that 1 of the stages recompute: "));
+    assert_non_null(strstr(text.data, "there are 2 replicas (ddp): "));
+    assert_non_null(strstr(text.data, "states lie in shards of 2 replicas: "));
+    assert_non_null(strstr(text.data, "4 devices serve ranks in an order of the plan's own: "));
+    assert_null(strstr(text.data, "shared"));
+    smp_text_free(&text);
+    cut_close(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_export_unroll),
         cmocka_unit_test(test_export_layers),
         cmocka_unit_test(test_export_layers_refused),
+        cmocka_unit_test(test_export_layers_of_modules),
+        cmocka_unit_test(test_export_notes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
