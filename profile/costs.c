@@ -42,7 +42,8 @@ static void set_backward(const smp_graph *graph, const smp_op *op, double backwa
     double share = 0.5;
     if (known_us > 0)
         share = cost->backward_input_us / known_us;
-    else if (has_kernels(op) && !smp__runs_backward_weight(graph, op))
+    else if (has_kernels(op) ? !smp__runs_backward_weight(graph, op)
+                             : op->n_param == 0 && !op->hides_weights)
         share = 1;
     cost->backward_us = backward_us;
     cost->backward_input_us = share * backward_us;

@@ -46,7 +46,7 @@ static bool tensor_bytes(const smp_graph *graph, int32_t index, int64_t batch, i
 {
     const smp_tensor *tensor = &graph->tensor[index];
     const int64_t copies = tensor->batched ? batch : 1;
-    *bytes = 0;
+    *bytes = tensor->known ? 0 : tensor->bytes;
     if (!tensor->known)
         return true;
     return add_product(bytes, tensor->elements, smp_dtype_bytes(tensor->dtype) * copies);

@@ -60,7 +60,9 @@ static smp_status read_model(const smp_yaml_node *top, const smp_graph *graph, s
     const smp_yaml_node *model;
     SMP_TRY(smp__field_map(top, "profile", "model", keys, SMP__COUNT(keys), &model));
     SMP_TRY(read_text(model, "name", profile->arena, &profile->model));
-    SMP_TRY(smp__field_fingerprint(model, &profile->fingerprint));
+    profile->fingerprint = graph->fingerprint; /* who writes profiles by another tool knows none */
+    if (smp_yaml_get(model, "fingerprint"))
+        SMP_TRY(smp__field_fingerprint(model, &profile->fingerprint));
     if (profile->fingerprint != graph->fingerprint)
         return smp_fail_at(smp_yaml_where(smp_yaml_get(model, "fingerprint")),
                            "fingerprint: the profile was taken from another model (%016" PRIx64

@@ -57,11 +57,9 @@ smp_where smp_op_where(const smp_graph *graph, const smp_op *op)
 int64_t smp_tensor_bytes(const smp_graph *graph, int32_t tensor, int64_t batch)
 {
     const smp_tensor *t = &graph->tensor[tensor];
-    if (!t->known) {
-        const smp_op_cost_override *cost = t->producer >= 0 ? graph->op[t->producer].cost : NULL;
-        return cost && cost->output_bytes > 0 ? cost->output_bytes : 0;
-    }
     int64_t bytes;
+    if (!t->known)
+        return t->bytes;
     if (__builtin_mul_overflow(t->elements * smp_dtype_bytes(t->dtype), t->batched ? batch : 1,
                                &bytes))
         return INT64_MAX;
@@ -74,7 +72,7 @@ smp_status smp_graph_set_target(smp_graph *graph, smp_target target)
     smp_tensor *tensor = (smp_tensor *)graph->tensor; /* the graph's own memory */
     smp_dtype dtype = target.precision == SMP_PRECISION_BF16 ? SMP_BF16 : SMP_F32;
     for (int32_t i = 0; i < graph->n_tensor; i++)
-        if (tensor[i].dtype != SMP_I32 && tensor[i].batched)
+        if (smp_dtype_is_float(tensor[i].dtype) && tensor[i].batched && !tensor[i].planned)
             tensor[i].dtype = dtype;
     graph->target = target;
     return SMP_OK;

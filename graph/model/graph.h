@@ -10,6 +10,7 @@
 
 #include "graph/base/arena.h"
 #include "graph/base/status.h"
+#include "graph/model/dtype.h"
 #include "graph/model/target.h"
 
 enum {
@@ -17,14 +18,6 @@ enum {
     SMP_MAX_OPS = 10000000, /* after repeats are unrolled */
     SMP_MAX_NAME = 255
 };
-
-/* BF16 only where the target says so (smp_graph_set_target): never in a model file. */
-typedef enum smp_dtype { SMP_F32, SMP_I32, SMP_BF16 } smp_dtype;
-
-static inline int64_t smp_dtype_bytes(smp_dtype dtype)
-{
-    return dtype == SMP_BF16 ? 2 : 4;
-}
 
 /* Shape of one sample: the batch dimension is implicit. */
 typedef struct smp_shape {
@@ -39,9 +32,11 @@ typedef struct smp_tensor {
     smp_dtype dtype;
     bool batched;    /* one value per sample; false for a loss: one per micro-batch */
     bool known;      /* shape is known; false for an opaque op without `shape` */
+    bool planned;    /* of a type that the file says and no kernel takes, whatever the target */
     bool needs_grad; /* training, has weights upstream, and reaches the loss (if there is one) */
     smp_shape shape;
     int64_t elements; /* of one sample; 0 if not known */
+    int64_t bytes;    /* of a micro-batch, as the file says, where the shape is not known; else 0 */
     int32_t producer; /* op, or -1 for a model input */
 } smp_tensor;
 
@@ -101,11 +96,13 @@ typedef struct smp_op {
     const smp_op_cost_override *cost; /* NULL without `cost:` */
     int32_t n_in;
     int32_t n_param;
-    int32_t n_out; /* at least 1 */
-    int32_t out;   /* tensors out .. out + n_out - 1; those of all ops stand in op order */
-    int32_t pin;   /* stage, or -1 */
-    int32_t group; /* index into smp_graph.group, or -1 */
-    int32_t line;  /* in the model file */
+    int32_t n_out;      /* at least 1 */
+    bool hides_weights; /* of a kind without kernels, and the file does not say which it has */
+    bool no_gradient;   /* the file says so: none goes into or through it */
+    int32_t out;        /* tensors out .. out + n_out - 1; those of all ops stand in op order */
+    int32_t pin;        /* stage, or -1 */
+    int32_t group;      /* index into smp_graph.group, or -1 */
+    int32_t line;       /* in the model file */
     int32_t column;
 } smp_op;
 
@@ -160,8 +157,8 @@ smp_status smp_graph_check_runnable(const smp_graph *graph);
  * is only planned. */
 smp_status smp_graph_check_kernels(const smp_graph *graph);
 
-/* Bytes of a tensor for a micro-batch of `batch` samples, exactly; if the shape is not known, the
- * op's `output_bytes`, 0 without. */
+/* Bytes of a tensor for a micro-batch of `batch` samples, exactly; if the shape is not known, what
+ * the file says of any micro-batch, 0 without. */
 int64_t smp_tensor_bytes(const smp_graph *graph, int32_t tensor, int64_t batch);
 
 /* -1 if there is none. */

@@ -71,10 +71,10 @@ smp_status smp__graph_index_consumers(smp__graph_store *store)
     return SMP_OK;
 }
 
-/* A kind that takes inputs of unknown shape hides what it holds: it counts as having weights. */
+/* What hides its weights counts as having some. */
 static bool has_weights(const smp_op *op)
 {
-    return op->n_param > 0 || op->kind->accepts_unknown;
+    return op->n_param > 0 || op->hides_weights;
 }
 
 /* Forward: weights upstream, kept in needs_grad. Backward: what the loss is made from. */
@@ -89,7 +89,8 @@ smp_status smp__graph_mark_gradients(smp__graph_store *store, smp_tensor *tensor
         for (int32_t i = 0; i < op->n_in && !upstream; i++)
             upstream = tensor[op->in[i]].needs_grad;
         for (int32_t t = op->out; t < op->out + op->n_out; t++)
-            tensor[t].needs_grad = upstream && tensor[t].dtype == SMP_F32;
+            tensor[t].needs_grad =
+                upstream && !op->no_gradient && smp_dtype_is_float(tensor[t].dtype);
     }
     if (g->loss < 0)
         return SMP_OK;
@@ -100,8 +101,8 @@ smp_status smp__graph_mark_gradients(smp__graph_store *store, smp_tensor *tensor
     for (int32_t o = g->n_op - 1; o >= 0; o--) {
         const smp_op *op = &g->op[o];
         bool passes = false; /* no gradient passes an integer tensor */
-        for (int32_t t = op->out; t < op->out + op->n_out; t++)
-            passes |= reaches[t] && tensor[t].dtype == SMP_F32;
+        for (int32_t t = op->out; t < op->out + op->n_out && !op->no_gradient; t++)
+            passes |= reaches[t] && smp_dtype_is_float(tensor[t].dtype);
         for (int32_t i = 0; i < op->n_in && passes; i++)
             reaches[op->in[i]] = true;
     }
@@ -214,13 +215,20 @@ uint64_t smp__graph_fingerprint(const smp_graph *graph, bool training)
         for (int32_t i = 0; i < op->n_in; i++)
             h = hash_int(h, op->in[i]);
         h = hash_int(h, op->n_param);
-        for (int32_t p = 0; p < op->n_param; p++)
+        for (int32_t p = 0; p < op->n_param; p++) {
             h = hash_int(h, op->param[p]);
+            if (op->kind->accepts_unknown) /* its attributes do not say how large it is */
+                h = hash_int(h, graph->param[op->param[p]].elements);
+        }
         if (op->n_out > 1)
             h = hash_int(h, op->n_out);
+        if (op->no_gradient)
+            h = hash_text(h, "no gradient");
         for (int32_t t = op->out; t < op->out + op->n_out; t++) {
             const smp_tensor *out = &graph->tensor[t];
-            h = hash_int(h, out->dtype + 2 * out->batched + 4 * out->known);
+            h = hash_int(h, (out->planned ? 0 : out->dtype) + 2 * out->batched + 4 * out->known);
+            if (out->planned)
+                h = hash_text(h, smp_dtype_names[out->dtype]);
             if (out->known)
                 h = hash_shape(h, &out->shape);
         }

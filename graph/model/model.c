@@ -34,26 +34,8 @@ static smp_status read_mode(smp__model *m, const smp_yaml_node *node)
     return SMP_OK;
 }
 
-static smp_status read_dtype(const smp_yaml_node *node, const char *name, smp_dtype *out)
-{
-    const char *text;
-    smp_text what = {0};
-    smp_text_append(&what, "input '%s': dtype", name);
-    if (what.failed)
-        return SMP_ERR_NO_MEMORY;
-    smp_status status = smp_yaml_string(node, what.data, &text);
-    if (status == SMP_OK) {
-        *out = strcmp(text, "int32") == 0 ? SMP_I32 : SMP_F32;
-        if (*out == SMP_F32 && strcmp(text, "float32") != 0)
-            status = smp_fail_at(smp_yaml_where(node), "%s: got '%.60s', expected float32 or int32",
-                                 what.data, text);
-    }
-    smp_text_free(&what);
-    return status;
-}
-
-static smp_status read_shape(smp__model *m, const smp_yaml_node *node, const char *what,
-                             smp_shape *out)
+smp_status smp__model_shape(smp__model *m, const smp_yaml_node *node, const char *op,
+                            const char *what, smp_shape *out)
 {
     SMP_TRY(smp_yaml_list(node, what));
     int n = smp_yaml_list_size(node);
@@ -63,7 +45,7 @@ static smp_status read_shape(smp__model *m, const smp_yaml_node *node, const cha
     out->n_dim = n;
     for (int d = 0; d < n; d++)
         SMP_TRY(
-            smp__model_eval(m, smp_yaml_list_at(node, d), NULL, what, 1, INT64_MAX, &out->dim[d]));
+            smp__model_eval(m, smp_yaml_list_at(node, d), op, what, 1, INT64_MAX, &out->dim[d]));
     if (smp_shape_elements(out) < 0) {
         char shape[160];
         return smp_fail_at(smp_yaml_where(node), "%s: got %s, expected at most 2^40 elements", what,
@@ -89,9 +71,11 @@ static smp_status read_input(smp__model *m, const char *name, const smp_yaml_nod
                            "%s: no '%s', expected {dtype: int32, shape: [...]}", what,
                            dtype ? "shape" : "dtype");
     *out = (smp_tensor){.batched = true, .known = true, .producer = -1};
-    SMP_TRY(read_dtype(dtype, name, &out->dtype));
+    memcpy(what + 7 + length, "': dtype", 9);
+    SMP_TRY(smp__dtype_read(dtype, what, &out->dtype));
+    out->planned = !smp_dtype_runs(out->dtype);
     memcpy(what + 7 + length, "': shape", 9);
-    SMP_TRY(read_shape(m, shape, what, &out->shape));
+    SMP_TRY(smp__model_shape(m, shape, NULL, what, &out->shape));
     out->elements = smp_shape_elements(&out->shape);
     out->name = smp_arena_strdup(m->store->graph.arena, name);
     return out->name ? SMP_OK : SMP_ERR_NO_MEMORY;
@@ -136,8 +120,7 @@ static smp_status read_loss(smp__model *m, const smp_yaml_node *node)
         return smp_fail_at(where,
                            "loss: '%s', made by op '%s' (%s), is %s %s%s, expected one float32 per "
                            "micro-batch, as cross_entropy or mse makes",
-                           name, op->name, op->kind->name,
-                           t->dtype == SMP_F32 ? "float32" : "int32", shape,
+                           name, op->name, op->kind->name, smp_dtype_names[t->dtype], shape,
                            t->batched ? " per sample" : "");
     }
     g->loss = loss;

@@ -40,6 +40,27 @@ typedef struct smp__tie {
     smp__pattern weight; /* the one that stands for it */
 } smp__tie;
 
+/* What the file says of an op that is only planned (model_declared.c). */
+typedef struct smp__declared_output {
+    smp_dtype dtype;
+    bool batched;
+    const smp_yaml_node *shape; /* NULL: not known, */
+    int64_t bytes;              /* then: of a micro-batch */
+} smp__declared_output;
+
+typedef struct smp__declared_weight {
+    smp__pattern name; /* of the weight itself, shared by all ops that give it */
+    const smp_yaml_node *shape;
+    int64_t bytes; /* without a shape; 0: that of the weight so named */
+} smp__declared_weight;
+
+typedef struct smp__declared {
+    smp__declared_output *output; /* [n_out]; NULL: not given */
+    smp__declared_weight *weight; /* [n_weight]; NULL: not given */
+    int32_t n_weight;
+    bool no_gradient;
+} smp__declared;
+
 typedef struct smp__op_template {
     const smp_op_kind *kind;
     smp_where where;
@@ -48,6 +69,7 @@ typedef struct smp__op_template {
     int32_t n_in, n_out;
     int32_t n_attr, n_tie;
     smp__tie *tie;                     /* [n_tie] */
+    smp__declared *declared;           /* NULL: its kind has kernels */
     const smp_yaml_node *stage;        /* NULL: no pin */
     const smp_op_cost_override *cost;  /* NULL: none */
     const smp_yaml_node **attr_node;   /* [n_attr]; NULL: default */
@@ -118,7 +140,7 @@ smp_status smp__model_eval(smp__model *m, const smp_yaml_node *node, const char 
 /* model_pattern.c */
 typedef enum smp__charset {
     SMP__ANY_TEXT,
-    SMP__NAME_TEXT /* letters, digits and . _ - / : only, as names are written in plans */
+    SMP__NAME_TEXT /* letters, digits and . _ - / : [ ] only, as names are written in plans */
 } smp__charset;
 smp_status smp__pattern_compile(smp__model *m, const smp_yaml_node *node, const char *what,
                                 smp__charset charset, smp__pattern *out);
@@ -127,7 +149,28 @@ smp_status smp__pattern_expand(smp__model *m, const smp__pattern *pattern, size_
                                const char **out);
 smp_status smp__name_check(const char *name, const char *what, smp_where where);
 
+/* model_declared.c */
+enum { SMP__N_DECLARED_KEY = 3 };
+extern const char *const smp__declared_keys[SMP__N_DECLARED_KEY];
+smp_status smp__dtype_read(const smp_yaml_node *node, const char *what, smp_dtype *out);
+/* Sets t->declared, and out and n_out where the op says `outputs`. */
+smp_status smp__declared_compile(smp__model *m, const smp_yaml_node *node, smp__op_template *t);
+smp_status smp__declared_check_cost(const smp__op_template *t, const smp_infer *infer);
+/* Output k, all but its name. */
+smp_status smp__declared_tensor(smp__model *m, const smp__op_template *t, const smp_op *op,
+                                int32_t k, smp_tensor *out);
+/* The weights of the op: param [n_weight]. */
+smp_status smp__declared_params(smp__model *m, const smp__op_template *t, const smp_infer *infer,
+                                int32_t *param);
+
+/* model.c */
+/* A list of expressions; op: NULL, or the op's name for messages. */
+smp_status smp__model_shape(smp__model *m, const smp_yaml_node *node, const char *op,
+                            const char *what, smp_shape *out);
+
 /* model_template.c */
+/* Bytes that one expansion costs, as work: see smp__op_template.values. */
+int64_t smp__text_values(const smp__pattern *pattern);
 smp_status smp__model_compile(smp__model *m, const smp_yaml_node *ops, smp__block *out);
 
 /* model_unroll.c */
@@ -145,6 +188,9 @@ smp_status smp__model_attrs(smp__model *m, smp__op_template *t, const char *op_n
 
 /* model_op.c */
 smp_status smp__model_build_op(smp__model *m, smp__op_template *t, void *unused);
+/* A weight of that name, which is copied. */
+smp_status smp__model_add_param(smp__model *m, const smp_infer *infer, const char *name,
+                                const smp_shape *shape, int32_t *out);
 /* Records "... unknown tensor 'x', did you mean ...", or where a later op makes it. */
 smp_status smp__model_fail_tensor(smp__model *m, smp_where where, const char *op, const char *name);
 

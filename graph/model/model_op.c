@@ -160,6 +160,12 @@ static smp_status check_input(const smp__model *m, const smp__op_template *t, co
                            "expected a tensor with one value per sample",
                            op->name, t->kind->name, in->name, m->op[in->producer].name,
                            m->op[in->producer].kind->name);
+    if (in->planned)
+        return smp_fail_at(
+            t->in[i].where,
+            "op '%s' (%s): '%s' is %s, which is planned, not computed with; expected "
+            "float32 or int32",
+            op->name, t->kind->name, in->name, smp_dtype_names[in->dtype]);
     return SMP_OK;
 }
 
@@ -222,17 +228,35 @@ static smp_status add_output(smp__model *m, const smp__pattern *pattern, const s
     return SMP_OK;
 }
 
+static smp_status set_declared_outputs(smp__model *m, const smp__op_template *t,
+                                       const smp_infer *infer, const smp_op *op)
+{
+    for (int32_t k = 0; k < t->n_out; k++) {
+        smp_tensor made;
+        SMP_TRY(smp__declared_tensor(m, t, op, k, &made));
+        SMP_TRY(add_output(m, &t->out[k], infer, made));
+    }
+    return SMP_OK;
+}
+
 static smp_status set_outputs(smp__model *m, const smp__op_template *t, const smp_infer *infer,
                               smp_op *op)
 {
+    const smp_op_cost_override *cost = op->cost;
     op->out = m->store->graph.n_tensor;
     op->n_out = t->n_out;
+    if (t->declared && t->declared->output)
+        return set_declared_outputs(m, t, infer, op);
     if (t->kind->max_out <= 1)
         return add_output(
             m, &t->out[0], infer,
             (smp_tensor){.dtype = infer->out_dtype,
                          .batched = infer->out_batched,
                          .known = infer->out_known,
+                         .planned = !smp_dtype_runs(infer->out_dtype),
+                         .bytes = !infer->out_known && cost && cost->output_bytes > 0
+                                      ? cost->output_bytes
+                                      : 0,
                          .shape = infer->out_known ? infer->out_shape : (smp_shape){0}});
     for (int32_t k = 0; k < t->n_out; k++)
         SMP_TRY(add_output(m, &t->out[k], infer,
@@ -397,29 +421,47 @@ static const char *weight_name(smp_arena *arena, const smp_op *op, const char *r
     return name;
 }
 
-static smp_status new_param(smp__model *m, const smp_infer *infer, const smp_param_decl *decl,
-                            int32_t *out)
+/* what: it for messages. name: in the graph's memory. */
+static smp_status add_param(smp__model *m, const smp_infer *infer, const char *what,
+                            const char *name, smp_param made, int32_t *out)
 {
     smp__graph_store *store = m->store;
     int32_t index = store->graph.n_param;
     SMP_TRY(smp_array_reserve(&store->param, &store->param_capacity, sizeof *store->param,
                               (size_t)index + 1));
     smp_param *param = &store->param[index];
-    *param = (smp_param){.shape = decl->shape,
-                         .elements = smp_shape_elements(&decl->shape),
-                         .init = decl->init,
-                         .init_scale = decl->init_scale,
-                         .decay = decl->shape.n_dim >= 2,
-                         .running = decl->running};
+    *param = made;
+    param->name = name;
+    param->elements = smp_shape_elements(&made.shape);
+    param->decay = made.shape.n_dim >= 2;
     if (param->elements <= 0)
-        return fail_shape(infer, decl->role, &decl->shape);
-    param->name = weight_name(store->graph.arena, infer->op, decl->role);
-    if (!param->name)
-        return SMP_ERR_NO_MEMORY;
+        return fail_shape(infer, what, &made.shape);
     SMP_TRY(smp__name_index_put(&store->param_index, store->param, index));
     store->graph.n_param++;
     *out = index;
     return SMP_OK;
+}
+
+static smp_status new_param(smp__model *m, const smp_infer *infer, const smp_param_decl *decl,
+                            int32_t *out)
+{
+    const char *name = weight_name(m->store->graph.arena, infer->op, decl->role);
+    if (!name)
+        return SMP_ERR_NO_MEMORY;
+    return add_param(m, infer, decl->role, name,
+                     (smp_param){.shape = decl->shape,
+                                 .init = decl->init,
+                                 .init_scale = decl->init_scale,
+                                 .running = decl->running},
+                     out);
+}
+
+smp_status smp__model_add_param(smp__model *m, const smp_infer *infer, const char *name,
+                                const smp_shape *shape, int32_t *out)
+{
+    const char *kept;
+    SMP_TRY(keep(m, name, &kept));
+    return add_param(m, infer, kept, kept, (smp_param){.shape = *shape}, out);
 }
 
 /* A later op may name a tied weight by any op that uses it. */
@@ -442,15 +484,20 @@ static smp_status set_params(smp__model *m, const smp__op_template *t, const smp
                              smp_op *op)
 {
     SMP_TRY(check_roles(t, infer));
-    if (infer->n_param == 0)
+    const bool declared = t->declared && t->declared->weight;
+    const int32_t n_param = declared ? t->declared->n_weight : infer->n_param;
+    op->hides_weights = t->kind->accepts_unknown && !declared;
+    if (n_param == 0)
         return SMP_OK;
-    size_t n = (size_t)infer->n_param;
+    size_t n = (size_t)n_param;
     int32_t first = m->store->graph.n_param;
     int32_t *param =
         smp_arena_alloc_aligned(m->store->graph.arena, 2 * n, sizeof *param, sizeof *param);
     if (!param)
         return SMP_ERR_NO_MEMORY;
-    for (size_t i = 0; i < n; i++) {
+    if (declared)
+        SMP_TRY(smp__declared_params(m, t, infer, param));
+    for (int i = 0; i < infer->n_param; i++) {
         const smp_param_decl *decl = &infer->param[i];
         tied tied;
         SMP_TRY(find_tied(m, t, op, decl, &tied));
@@ -462,7 +509,7 @@ static smp_status set_params(smp__model *m, const smp__op_template *t, const smp
     SMP_TRY(index_tied(m, infer, param, first));
     op->param = param;
     op->use = param + n;
-    op->n_param = infer->n_param;
+    op->n_param = n_param;
     return SMP_OK;
 }
 
@@ -494,6 +541,10 @@ smp_status smp__model_build_op(smp__model *m, smp__op_template *t, void *unused)
         m->out[k] = (smp_out_decl){.dtype = SMP_F32, .batched = true};
     SMP_TRY(t->kind->infer(&infer));
     SMP_TRY(check_cost(&infer));
+    if (t->declared) {
+        SMP_TRY(smp__declared_check_cost(t, &infer));
+        op->no_gradient = t->declared->no_gradient;
+    }
     SMP_TRY(set_outputs(m, t, &infer, op));
     SMP_TRY(set_params(m, t, &infer, op));
     g->n_op++;

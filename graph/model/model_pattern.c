@@ -8,14 +8,14 @@
 static bool is_name_char(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == '-' || c == '/' || c == ':';
+           c == '_' || c == '-' || c == '/' || c == ':' || c == '[' || c == ']';
 }
 
 static smp_status fail_char(const char *what, const char *name, char c, smp_where where)
 {
     char got[8];
     snprintf(got, sizeof got, c > ' ' && c < 0x7f ? "'%c'" : "0x%02x", (unsigned char)c);
-    return smp_fail_at(where, "%s '%.60s': got %s, expected letters, digits and . _ - / : only",
+    return smp_fail_at(where, "%s '%.60s': got %s, expected letters, digits and . _ - / : [ ] only",
                        what, name, c == ' ' ? "a blank" : got);
 }
 

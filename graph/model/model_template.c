@@ -67,18 +67,19 @@ static smp_status find_kind(const smp_yaml_node *node, const smp_op_kind **out)
 static smp_status check_keys(const smp_yaml_node *node, const smp__op_template *t,
                              const char *label)
 {
-    const char *known[N_OP_KEY + MAX_KEYS];
+    const char *known[N_OP_KEY + SMP__N_DECLARED_KEY + MAX_KEYS];
     size_t n = N_OP_KEY;
     memcpy(known, op_keys, sizeof op_keys);
-    for (int a = 0; a < t->n_attr && n < N_OP_KEY + MAX_KEYS; a++)
+    for (int k = 0; k < SMP__N_DECLARED_KEY && t->kind->accepts_unknown; k++)
+        known[n++] = smp__declared_keys[k];
+    for (int a = 0; a < t->n_attr && a < MAX_KEYS; a++)
         known[n++] = t->kind->attrs[a].name;
     char what[WHAT_BYTES];
     snprintf(what, sizeof what, "%s (%.60s)", label, t->kind->name);
     return smp_yaml_known_keys(node, what, known, n);
 }
 
-/* Bytes that one expansion costs, as work: see MAX_VALUES. */
-static int64_t text_values(const smp__pattern *p)
+int64_t smp__text_values(const smp__pattern *p)
 {
     return p->source ? (int64_t)strlen(p->source) / 32 : 0;
 }
@@ -118,7 +119,7 @@ static smp_status compile_tensors(smp__model *m, const smp_yaml_node *node, cons
     for (int32_t i = 0; i < n; i++) {
         const smp_yaml_node *name = list ? smp_yaml_list_at(node, i) : node;
         SMP_TRY(smp__pattern_compile(m, name, what, SMP__NAME_TEXT, &pattern[i]));
-        t->values += 1 + text_values(&pattern[i]);
+        t->values += 1 + smp__text_values(&pattern[i]);
     }
     *out = pattern;
     *n_out = n;
@@ -198,7 +199,7 @@ static smp_status compile_attrs(smp__model *m, const smp_yaml_node *node, const 
         snprintf(what, sizeof what, "%s: %.60s", label, desc->name);
         if (desc->type == SMP_ATTR_STRING) {
             SMP_TRY(smp__pattern_compile(m, value, what, SMP__ANY_TEXT, &t->attr_pattern[a]));
-            t->values += text_values(&t->attr_pattern[a]);
+            t->values += smp__text_values(&t->attr_pattern[a]);
         } else if (desc->type == SMP_ATTR_INTS && smp_yaml_text(value)) {
             t->values++;
         } else {
@@ -229,7 +230,7 @@ static smp_status compile_ties(smp__model *m, const smp_yaml_node *tie, const ch
         snprintf(what, sizeof what, "%s: tie: %.60s", label, entry->role);
         SMP_TRY(smp__pattern_compile(m, smp_yaml_map_value(tie, k), what, SMP__ANY_TEXT,
                                      &entry->weight));
-        t->values += 1 + text_values(&entry->weight);
+        t->values += 1 + smp__text_values(&entry->weight);
     }
     return SMP_OK;
 }
@@ -244,12 +245,15 @@ static smp_status compile_names(smp__model *m, const smp_yaml_node *node, smp__o
                            t->kind->name);
     SMP_TRY(smp__pattern_compile(m, name, "op name", SMP__NAME_TEXT, &t->name));
     set_label(label, t);
-    SMP_TRY(compile_outputs(m, smp_yaml_get(node, "out"), label, t));
+    if (t->kind->accepts_unknown)
+        SMP_TRY(smp__declared_compile(m, node, t));
+    if (t->n_out == 0)
+        SMP_TRY(compile_outputs(m, smp_yaml_get(node, "out"), label, t));
     const smp_yaml_node *group = smp_yaml_get(node, "group");
     snprintf(what, sizeof what, "%s: group", label);
     if (group)
         SMP_TRY(smp__pattern_compile(m, group, what, SMP__NAME_TEXT, &t->group));
-    t->values += text_values(&t->name) + text_values(&t->group);
+    t->values += smp__text_values(&t->name) + smp__text_values(&t->group);
     return SMP_OK;
 }
 

@@ -1,14 +1,13 @@
 /* opaque: an operator that SMP does not implement. It can be planned from its `cost:`, not run, so
- * it has no kernels. Its output has a shape only if `shape` gives one. */
+ * it has no kernels. Its output has a shape only if `shape` gives one; several outputs, its weights
+ * and whether gradients pass it are read by graph/model/model_declared.c. */
 #include "graph/ops/ops.h"
 
 enum { SHAPE, DTYPE };
 
-static const char *const DTYPES[] = {[SMP_F32] = "float32", [SMP_I32] = "int32", NULL};
-
 static const smp_attr_desc ATTRS[] = {
     [SHAPE] = {"shape", SMP_ATTR_INT_LIST, false, 0, 1, 0x1p40, NULL},
-    [DTYPE] = {"dtype", SMP_ATTR_CHOICE, false, SMP_F32, 0, 0, DTYPES},
+    [DTYPE] = {"dtype", SMP_ATTR_CHOICE, false, SMP_F32, 0, 0, smp_dtype_names},
     {0},
 };
 

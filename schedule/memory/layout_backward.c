@@ -286,7 +286,7 @@ static smp_status find_output_gradient(backward_build *b, int32_t i, int32_t ten
         return SMP_OK;
     }
     *dout = (smp_ref){0};
-    if (graph->tensor[tensor].dtype == SMP_I32)
+    if (!smp_dtype_is_float(graph->tensor[tensor].dtype))
         return SMP_OK;
     if (tensor == graph->loss || graph->loss < 0) {
         *dout = (smp_ref){.space = SMP_SPACE_LOSS_GRADIENT};

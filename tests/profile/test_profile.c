@@ -184,7 +184,7 @@ typedef struct broken {
 
 static const broken broken_files[] = {
     {1, "smp: 2", "1:6", "smp"},
-    {2, "model: {name: m}", "2:8", "'fingerprint' is missing"},
+    {2, "model: {fingerprint: \"00000000000000aa\"}", "2:8", "'name' is missing"},
     {2, "model: {name: m, fingerprint: 12}", "2:31", "16 hexadecimal digits"},
     {2, "model: {name: m, fingerprint: 000000000000000g}", "2:31", "16 hexadecimal digits"},
     {2, "model: {name: m, fingerprint: 0x00000000000000}", "2:31", "16 hexadecimal digits"},

@@ -91,7 +91,7 @@ static void test_model_errors_inputs(void **state)
         {INPUT("{shape: [1]}"), "m.yaml:2:13:", "input 'x': no 'dtype'"},
         {INPUT("{dtype: int32}"), "m.yaml:2:13:", "input 'x': no 'shape'"},
         {INPUT("{dtype: fp32, shape: [1]}"),
-         "m.yaml:2:21:", "input 'x': dtype: got 'fp32', expected float32 or int32"},
+         "m.yaml:2:21:", "input 'x': dtype: got 'fp32', expected one of float32, int32, bf16"},
         {INPUT("{dtype: int32, shape: 4}"), "m.yaml:2:35:", "input 'x': shape: got '4'"},
         {INPUT("{dtype: int32, shape: [4, 0]}"),
          "m.yaml:2:39:", "input 'x': shape: got 0, expected at least 1"},
