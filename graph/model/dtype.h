@@ -1,5 +1,5 @@
-/* Types of values. Kernels know float32 and int32, and bf16 where the target says so; the others are
- * those of tensors that are only planned. */
+/* Types of values. Kernels know float32 and int32, and bf16 where the target says so; the others
+ * are those of tensors that are only planned. */
 #ifndef SMP_GRAPH_MODEL_DTYPE_H
 #define SMP_GRAPH_MODEL_DTYPE_H
 

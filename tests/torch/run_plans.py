@@ -1,0 +1,91 @@
+"""Worker of test_build.py: runs one step of each plan, and compares gradients and losses with one process.
+
+torchrun starts it: run_plans.py MODEL PLAN... ; rank 0 prints one line per plan: its path, the largest error of a
+gradient relative to the largest of its weight (or a thousandth of the model's), and that of the losses. All in double, so
+that what is only rounding is far below what is wrong.
+"""
+
+import copy
+import sys
+
+import torch
+import torch.distributed as dist
+
+import smp_torch
+from small_models import small
+from smp_torch.plan import read_plan
+
+
+def reference(module, inputs, target, loss_fn, replicas, microbatches):
+    """Gradients of the mean over the batch, and losses of micro-batches, of one process that goes through them in
+    turn."""
+    module = copy.deepcopy(module)
+    n = replicas * microbatches
+    losses = []
+    for m in range(n):
+        out = module(*(x.chunk(n)[m] for x in inputs))
+        loss = loss_fn(out, target.chunk(n)[m])
+        (loss / n).backward()
+        losses.append(loss.item())
+    return {name: p.grad for name, p in module.named_parameters()}, losses
+
+
+def run(plan, module, example, inputs, target, loss_fn):
+    expected, expected_losses = reference(module, inputs, target, loss_fn, plan.ddp, plan.microbatches)
+    module = copy.deepcopy(module)
+    stages, schedule = smp_torch.build(module, plan, example, loss_fn)
+    replica = next(d for d in range(plan.ddp) for r in range(plan.pipeline) if plan.device(d, r) == dist.get_rank())
+    own = [x.chunk(plan.ddp)[replica] for x in [*inputs, target]]
+    losses = []
+    args = own[:-1] if any(s.is_first for s in stages) else []
+    worst = 0.0
+    largest = max(g.abs().max().item() for g in expected.values() if g is not None)
+    for step in range(2):  # the second adds up
+        losses.clear()
+        if any(s.is_last for s in stages):
+            schedule.step(*args, target=own[-1], losses=losses)
+        else:
+            schedule.step(*args)
+    for stage in stages:
+        for name, p in stage.submod.named_parameters():
+            name = name.removeprefix("module.")
+            if p.requires_grad:
+                wanted = 2 * expected[name]
+                scale = max(wanted.abs().max().item(), 1e-3 * largest)
+                error = (p.grad - wanted).abs().max().item() / scale
+                worst = max(worst, error)
+    worst_loss = 0.0
+    if losses:
+        wanted = expected_losses[replica * plan.microbatches:][:plan.microbatches]
+        worst_loss = max(abs(a.item() - b) / abs(b) for a, b in zip(losses, wanted, strict=True))
+    names = [n for s in stages for n, _ in s.submod.named_parameters()]
+    return worst, worst_loss, bool(names)
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    name, *paths = sys.argv[1:]
+    torch.manual_seed(7)
+    module, example, loss_fn, target = small(name)
+    module.double()
+    example = tuple(x.double() if x.is_floating_point() else x for x in example)
+    for path in paths:
+        plan = read_plan(path)
+        n = plan.ddp * plan.microbatches
+        torch.manual_seed(8)
+        inputs = [torch.cat([_another(x) for _ in range(n)]) for x in example]
+        targets = torch.cat([_another(target) for _ in range(n)])
+        worst = torch.tensor(run(plan, module, example, inputs, targets, loss_fn)[:2])
+        dist.all_reduce(worst, op=dist.ReduceOp.MAX)
+        if dist.get_rank() == 0:
+            print(f"{path} {worst[0].item():.3g} {worst[1].item():.3g}", flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _another(x):
+    return torch.randn_like(x) if x.is_floating_point() else x[torch.randperm(len(x))].roll(int(torch.randint(5, ())), -1)
+
+
+main()
