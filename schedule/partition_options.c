@@ -24,6 +24,8 @@ typedef enum flag {
     FLAG_PLUGIN,
     FLAG_FIX,
     FLAG_CUT_AT,
+    FLAG_SCHEDULE_FROM,
+    FLAG_COSTS,
     FLAG_STAGES,
     FLAG_DDP,
     FLAG_SHARD,
@@ -82,6 +84,9 @@ static const option_entry entries[] = {
     {FLAG_PRECISION, "precision", "fp32|tf32|bf16", IN_BOTH,
      "number format there, tf32 on cuda alone (default: as --device, else fp32)"},
     {FLAG_MODEL, "model", "FILE", IN_CHECK, "the model of the plan (default: the one it names)"},
+    {FLAG_COSTS, "costs", "PLAN", IN_CHECK,
+     "what the stages of a schedule of another framework take: those of this plan (default: "
+     "forward 1, backward 2)"},
     {FLAG_PLUGIN, "plugin", "FILE.so", IN_BOTH,
      "operators of your own that the model uses (smp_op_register); repeatable"},
     {FLAG_HEADING, "what is searched", NULL, 0, NULL},
@@ -124,6 +129,9 @@ static const option_entry entries[] = {
      "stages begin only at ops that match, such as 'h*.ln_1' (* any text, ? any character); "
      "layers: "
      "at whole layers, by the names of ops"},
+    {FLAG_SCHEDULE_FROM, "schedule-from", "FILE", IN_PLAN,
+     "the order of a schedule of torch.distributed.pipelining (CSV), with its ranks, chunks and "
+     "micro-batches"},
     {FLAG_HEADING, "what is best", NULL, 0, NULL},
     {FLAG_OPTIMIZE, "optimize", "speed|memory", IN_PLAN, "(default speed)"},
     {FLAG_OBJECTIVE, "objective", "step|bottleneck", IN_BOTH,
@@ -226,6 +234,12 @@ smp_status smp_partition_usage(smp_text *text)
         "\n"
         "check judges a plan: all that is illegal in it, what it costs, and how far it is "
         "from the best.\n"
+        "It also judges schedules of others: torch.distributed.pipelining's CSV in all dialects, "
+        "Megatron-LM's\n"
+        "layouts and DeepSpeed's parts: complete, free of deadlock, what they keep and take, what "
+        "the "
+        "planner\n"
+        "would do.\n"
         "The plan may be a sketch: `smp: 1` and `stages:`, a list of {ops: [...]}, ops by "
         "name, by\n"
         "pattern ('h0.*') or as a range (wte..h0.res_2). The rest is filled in: ranks as the "
@@ -395,6 +409,10 @@ static const char **file_of(smp_partition_options *o, int option)
         return &o->profile;
     case FLAG_MODEL:
         return &o->model;
+    case FLAG_SCHEDULE_FROM:
+        return &o->schedule_from;
+    case FLAG_COSTS:
+        return &o->costs;
     case FLAG_TRACE:
         return &o->trace;
     case FLAG_REPORT:

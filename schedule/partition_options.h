@@ -11,12 +11,14 @@
 enum { SMP_MAX_EXPORTS = 16, SMP_MAX_CUTS = 256, SMP_MAX_COUNT = 1 << 20 };
 
 typedef struct smp_partition_options {
-    bool check;             /* `check PLAN` */
-    const char *model;      /* NULL in `check` without --model */
-    const char *plan;       /* of `check` */
-    const char *fix;        /* --fix PLAN */
-    const char *fix_stages; /* its :STAGES; NULL: all */
-    char *fix_text;         /* malloc'ed: holds both */
+    bool check;                /* `check PLAN` */
+    const char *model;         /* NULL in `check` without --model */
+    const char *plan;          /* of `check` */
+    const char *schedule_from; /* FILE; NULL: none */
+    const char *costs;         /* PLAN of `check`; NULL: none */
+    const char *fix;           /* --fix PLAN */
+    const char *fix_stages;    /* its :STAGES; NULL: all */
+    char *fix_text;            /* malloc'ed: holds both */
     const char *output, *cluster, *profile, *trace, *report, *svg;
     const char *cut[SMP_MAX_CUTS]; /* patterns, malloc'ed in cut_text */
     int n_cut;

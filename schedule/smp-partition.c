@@ -15,6 +15,8 @@
 #include "schedule/auto/list_schedule.h"
 #include "schedule/check/check.h"
 #include "schedule/plan/op_pattern.h"
+#include "schedule/foreign/foreign_judge.h"
+#include "schedule/foreign/foreign_take.h"
 #include "schedule/outputs.h"
 #include "schedule/plan/relative_path.h"
 #include "schedule/planner/planner_build.h"
@@ -30,6 +32,7 @@ typedef struct inputs {
     smp_profile *profile;
     smp_cluster *cluster; /* NULL: the sketch's */
     smp_sketch *sketch;
+    smp_foreign *foreign; /* of --schedule-from */
     int32_t *pin, *together;
     smp_where *pin_where;
 } inputs;
@@ -40,6 +43,7 @@ static void free_inputs(inputs *in)
     free(in->pin_where);
     free(in->together);
     smp_sketch_destroy(in->sketch);
+    smp_foreign_destroy(in->foreign);
     smp_cluster_destroy(in->cluster);
     smp_profile_destroy(in->profile);
     smp_graph_destroy(in->graph);
@@ -158,6 +162,8 @@ static smp_status open_inputs(const smp_partition_options *o, smp_search_request
         r->pin_where = in->pin_where;
         SMP_TRY(keep_numbers(o, in->sketch, r));
     }
+    if (o->schedule_from)
+        SMP_TRY(smp_foreign_begin(o->schedule_from, r, &in->foreign));
     if (o->n_cut > 0)
         SMP_TRY(smp_op_cuts(in->graph, "--cut-at", o->cut, o->n_cut, &in->together));
     r->together = in->together;
@@ -250,6 +256,8 @@ static smp_status run_plan(const smp_partition_options *o)
             request.deadline_s = smp_clock_s() + o->time_limit_s;
         status = smp_plan_make(&request, path ? path : o->model, &result);
     }
+    if (status == SMP_OK && in.foreign)
+        status = smp_foreign_take_order(in.foreign, &request, &result);
     if (status == SMP_OK && result.search.timed_out)
         fprintf(stderr,
                 "smp-partition: the time limit of %g s struck: this is the best plan until then\n",
@@ -334,10 +342,57 @@ static smp_status run_check(const smp_partition_options *o)
     return status;
 }
 
+static smp_status write_verdict(const smp_partition_options *o, const smp_foreign_verdict *verdict)
+{
+    smp_text shown = {0};
+    smp_status status =
+        o->json ? smp_foreign_report_json(verdict, &shown) : smp_foreign_report(verdict, &shown);
+    if (status == SMP_OK)
+        status = print_text(stdout, &shown);
+    smp_text_free(&shown);
+    if (status == SMP_OK && !verdict->legal)
+        status =
+            smp_fail(SMP_ERR_INPUT, "%s: %s", o->plan,
+                     verdict->complete ? "the schedule deadlocks" : "the schedule is not complete");
+    return status;
+}
+
+/* A schedule of another framework. */
+static smp_status judge_foreign(const smp_partition_options *o)
+{
+    smp_foreign *foreign = NULL;
+    smp_plan *costs = NULL;
+    smp_foreign_verdict verdict = {0};
+    double deadline_s = o->time_limit_s > 0 ? smp_clock_s() + o->time_limit_s : 0;
+    smp_status status = o->costs ? smp_plan_read(o->costs, &costs) : SMP_OK;
+    if (status == SMP_OK)
+        status = smp_foreign_read(o->plan, o->request.stages, o->request.microbatches, &foreign);
+    if (status == SMP_OK)
+        status = smp_foreign_judge(foreign, costs, deadline_s, &verdict);
+    if (status == SMP_OK)
+        status = write_verdict(o, &verdict);
+    smp_foreign_verdict_free(&verdict);
+    smp_foreign_destroy(foreign);
+    smp_plan_destroy(costs);
+    return status;
+}
+
+static smp_status check(const smp_partition_options *o)
+{
+    bool foreign;
+    SMP_TRY(smp_foreign_is(o->plan, &foreign));
+    if (foreign)
+        return judge_foreign(o);
+    if (o->costs)
+        return smp_fail(SMP_ERR_INPUT, "--costs: %s is a plan, which has costs of its own",
+                        o->plan);
+    return run_check(o);
+}
+
 static smp_status run(const smp_partition_options *o)
 {
     SMP_TRY(smp_plugins_load(o->plugin, o->n_plugin));
-    return o->check ? run_check(o) : run_plan(o);
+    return o->check ? check(o) : run_plan(o);
 }
 
 static void print_version(void)

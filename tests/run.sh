@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds SMP and runs every test: installs what is missing, builds optimised with warnings as errors
-# and runs all tests, then builds with AddressSanitizer and UBSan and runs the unit tests and one of
+# and runs all tests (those with PyTorch in a virtual environment of PyPI's, 5.5 GB under ~/.cache/smp, or SMP_TORCH_PYTHON),
+# then builds with AddressSanitizer and UBSan and runs the unit tests and one of
 # several processes once more, and gives the readers a minute of made-up files each.
 #   tests/run.sh [--fast]     --fast: neither the sanitised builds nor tests labelled slow
 set -euo pipefail
@@ -48,8 +49,12 @@ run() { # folder, ctest options...
 packages=(libcmocka-dev python3) # python3: mutate.py, faults
 # Chromium draws the report page; the others are libFuzzer's compiler and what it links.
 [ -n "$fast" ] || packages+=(chromium clang-14 libclang-rt-14-dev libomp-14-dev)
+[ -n "$fast" ] || packages+=(python3-venv)
 smp_setup "${packages[@]}"
 mkdir -p "$top/build"
+# shellcheck source=torch/venv.sh
+source "$top/tests/torch/venv.sh"
+[ -n "$fast" ] || smp_torch_venv || echo "tests with PyTorch are skipped: it cannot be installed" >&2
 
 echo "== build"
 build test all -DCMAKE_BUILD_TYPE=Release -DSMP_WERROR=ON

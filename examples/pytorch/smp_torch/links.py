@@ -1,0 +1,74 @@
+"""How long messages between two processes of this machine take over gloo, for the planner."""
+
+import json
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+from .launch import launch
+
+SIZES = [8, 4 << 10, 64 << 10, 1 << 20, 8 << 20]
+
+
+def this_machine(folder, processes):
+    """Writes a cluster file of so many processes on this machine, and returns its path. Messages over gloo are copied by
+    the cores that compute, so they do not overlap with it."""
+    curve = measure_link(folder)
+    latency_us = curve[0][1]
+    rate = (curve[-1][0] - curve[-2][0]) / max(curve[-1][1] - curve[-2][1], 1e-3) * 1e6
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 9 // 10 // processes
+    path = f"{folder}/cluster.yaml"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"smp: 1\nname: this machine\nnodes: 1\ndevices_per_node: {processes}\n"
+                   f"cores_per_node: {os.cpu_count()}\n"
+                   f"device: {{memory: {memory}, compute: {{fp32: 1e11}}, bandwidth: 1e10}}\n"
+                   f"links: {{intra_node: {{bandwidth: {rate:.0f}, latency_us: {latency_us:.3f}}}}}\noverlap: false\n")
+    return path
+
+
+def measure_link(folder):
+    """List of (bytes, us one way), rising; made by two processes."""
+    path = f"{folder}/link.json"
+    launch(2, "smp_torch.links", [path])
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def _ping_pong(size, rank):
+    message = torch.zeros(size, dtype=torch.uint8)
+    times = []
+    end = time.perf_counter() + 0.1
+    for turn in range(200):
+        start = time.perf_counter()
+        if rank == 0:
+            dist.send(message, 1)
+            dist.recv(message, 1)
+        else:
+            dist.recv(message, 0)
+            dist.send(message, 0)
+        times.append(time.perf_counter() - start)
+        done = torch.tensor(turn >= 4 and time.perf_counter() > end)
+        dist.broadcast(done, 0)
+        if done:
+            break
+    return 1e6 * sorted(times[1:])[len(times[1:]) // 2] / 2
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    curve, most = [], 0.0
+    for size in SIZES:
+        most = max(most, _ping_pong(size, dist.get_rank()))
+        curve.append((size, most))
+    if dist.get_rank() == 0:
+        with open(sys.argv[1], "w", encoding="utf-8") as file:
+            json.dump(curve, file)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

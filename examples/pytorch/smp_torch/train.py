@@ -1,0 +1,69 @@
+"""One process of `python -m smp_torch run`."""
+
+import json
+import statistics
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+from . import build
+from .plan import read_plan
+from .run import make
+
+WARM_UP = 2  # steps that are not counted
+
+
+def train(spec, plan, steps, lr, seed):
+    """Returns the microseconds of each step, and the losses on the process that has the last stage."""
+    module, args, loss_fn, target = make(spec, seed)
+    stages, schedule = build(module, plan, args, loss_fn)
+    parameters = [p for p in schedule.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=lr) if parameters else None
+    first, last = any(s.is_first for s in stages), any(s.is_last for s in stages)
+    batch = tuple(torch.cat([x] * plan.microbatches) for x in args)
+    batch_target = torch.cat([target] * plan.microbatches)
+    times, curve = [], []
+    for step in range(steps + WARM_UP):
+        dist.barrier()
+        start = time.perf_counter()
+        losses = []
+        given = {"target": batch_target, "losses": losses} if last else {}
+        schedule.step(*(batch if first else ()), **given, return_outputs=False)
+        if optimizer:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        dist.barrier()
+        if step >= WARM_UP:
+            times.append(1e6 * (time.perf_counter() - start))
+        if last:
+            curve.append(statistics.fmean(loss.item() for loss in losses))
+            if step in (0, steps + WARM_UP - 1):
+                print(f"step {step + 1}: loss {curve[-1]:.6g}", flush=True)
+    return times, curve
+
+
+def main():
+    spec, path, steps, lr, seed, threads, output = sys.argv[1:]
+    torch.set_num_threads(int(threads))
+    dist.init_process_group("gloo")
+    plan = read_plan(path)
+    times, curve = train(spec, plan, int(steps), float(lr), int(seed))
+    measured = statistics.median(times)
+    report = [None] * dist.get_world_size()
+    dist.all_gather_object(report, curve)
+    if dist.get_rank() == 0:
+        predicted = plan.predicted.get("step_us", 0)
+        samples = plan.microbatches * plan.microbatch_size * plan.ddp
+        print(f"step {measured / 1e3:.1f} ms, {1e6 * samples / measured:.1f} samples/s, predicted {predicted / 1e3:.1f} ms "
+              f"({100 * (predicted / measured - 1):+.1f} %)", flush=True)
+        if output:
+            with open(output, "w", encoding="utf-8") as file:
+                json.dump({"step_us": measured, "predicted_us": predicted, "samples_per_s": 1e6 * samples / measured,
+                           "steps_us": times, "loss": next(c for c in report if c)}, file)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
