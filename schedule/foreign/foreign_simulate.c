@@ -1,5 +1,5 @@
-/* A foreign schedule run: every rank does its actions in order, each as soon as what it waits for is
- * done. What a rank has reached only grows, so the order of visits decides nothing: either all
+/* A foreign schedule run: every rank does its actions in order, each as soon as what it waits for
+ * is done. What a rank has reached only grows, so the order of visits decides nothing: either all
  * programs end, or some ranks wait for each other whatever the timing. */
 #include <math.h>
 #include <stdlib.h>
@@ -123,8 +123,8 @@ static void add_idle(running *x, int r, int32_t at, double us)
         load->wait_us += us;
 }
 
-/* Behind the actions of a rank that begin together at `at`: those of one cell, where messages are not
- * written down. PyTorch begins them when all have what they need, and sends when all are done. */
+/* Behind the actions of a rank that begin together at `at`: those of one cell, where messages are
+ * not written down. PyTorch begins them when all have what they need, and sends when all are done. */
 static int32_t end_of_cell(const running *x, int r, int32_t at)
 {
     const smp_foreign_rank *rank = &x->foreign->rank[r];

@@ -1,6 +1,6 @@
 /* Planning for a foreign order: its numbers into the request, the best partition for the rule that
- * places stages alike, and then the order itself into that plan: written down with these programs it
- * is read as a plan by hand, verified and scored. */
+ * places stages alike, and then the order itself into that plan: written down with these programs
+ * it is read as a plan by hand, verified and scored. */
 #include "schedule/foreign/foreign_take.h"
 
 #include <stdlib.h>

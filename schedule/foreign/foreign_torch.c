@@ -3,8 +3,8 @@
  *
  *   compute only          0F0,0F1,,0B0          an empty cell waits for nothing
  *   halves of backwards   0I0,0W0
- *   of older versions     0B0,0W0 and 0BW0      where W stands beside B, B is the input's half and BW
- *                                               the whole
+ *   of older versions     0B0,0W0 and 0BW0      where W stands beside B, B is the input's half and
+ *                                               BW the whole
  *   with communication    0SEND_F0,1RECV_F0,... and WAIT_SEND_F, UNSHARD, RESHARD, REDUCE_GRAD
  *   at the same time      (0F7;7B3)OVERLAP_F_B  run one after the other, as PyTorch does by itself
  *

@@ -20,7 +20,7 @@ TREE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(TREE, "examples", "pytorch"))
 from smp_torch import profile  # noqa: E402
 from smp_torch.links import this_machine  # noqa: E402
-from smp_torch.planner import find_planner, make_plan  # noqa: E402
+from smp_torch.planner import best_plan, find_planner  # noqa: E402
 from smp_torch.run import make  # noqa: E402
 
 MODELS = os.path.join(TREE, "examples", "pytorch", "models.py")
@@ -88,7 +88,7 @@ def round_of(name, options, folder):
     made = profile(module, args, loss_fn, os.path.join(folder, "model.yaml"), target=target)
     common = ["--microbatches", str(options.microbatches), "--cluster", this_machine(folder, 2)]
     out = os.path.join(folder, "plan")
-    make_plan(made.model, made.profile, out, ["-n", "2", "--stages", "2", *common])
+    best_plan(made, out, ["-n", "2", "--stages", "2", *common])
     equal = run(spec, plan_equal(made, folder, 2, common), options.steps, folder)
     ours = run(spec, f"{out}.json", options.steps, folder)
     alone = one_process(spec, 1, options.microbatches, options.steps)

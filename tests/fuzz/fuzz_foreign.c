@@ -1,5 +1,5 @@
-/* The readers of other frameworks' schedules, and what is proven of those that are taken: it ends or
- * there is a finding, and times add up. */
+/* The readers of other frameworks' schedules, and what is proven of those that are taken: it ends
+ * or there is a finding, and times add up. */
 #include "tests/fuzz/fuzz.h"
 
 #include <math.h>

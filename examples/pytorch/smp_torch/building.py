@@ -148,11 +148,11 @@ def build(module, plan, args=None, loss_fn=None, *, kwargs=None, device="cpu", p
     stages = _make_stages(cut, groups, device)
     ties = _tie(cut, groups)
     averaged = plan.ddp > 1 and not groups.wrap_replicas(cut, stages)
-    loss = loss_fn and (lambda output, target: loss_fn(_shape(trace, output), target))
+    loss = loss_fn and (lambda output, target: loss_fn(shaped(trace, output), target))
     return stages, PlanSchedule(stages, cut, loss, ties, groups.replicas if averaged else None)
 
 
-def _shape(trace, output):
+def shaped(trace, output):
     """The module's output as the module returns it."""
     tensors = iter(output if isinstance(output, tuple) else (output,))
     return trace.out_spec.unflatten([next(tensors) if isinstance(n, torch.fx.Node) else n for n in trace.output])

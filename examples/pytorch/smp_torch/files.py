@@ -95,7 +95,7 @@ def profile_text(trace, m, name, microbatch_size, rates, link):
         lines.append(
             f"  - {{name: {json.dumps(op.name)}, forward_us: {cost.forward_us:.4g}, backward_us: {cost.backward_us:.4g}, "
             f"backward_input_us: {cost.backward_input_us:.4g}, "
-            f"backward_weight_us: {max(0.0, cost.backward_us - cost.backward_input_us):.4g}, "
+            f"backward_weight_us: {cost.backward_weight_us:.4g}, "
             f"weight_bytes: {sum(4 * trace.value_of(w).numel() for w in trained)}, stash_bytes: {cost.stash_bytes}, "
             f"output_bytes: {_bytes_of(m.values[n] for n in op.outputs)}}}")
     lines.append(f"  - {{name: loss, forward_us: {m.loss.forward_us:.4g}, backward_us: {m.loss.backward_us:.4g}, "

@@ -1,8 +1,9 @@
 """What each operator of a trace takes: time forward and backward, what it saves for the backward, and which operators
 a change in place ties together.
 
-Operators run one after the other on real values, cut off from each other, so that the backward of each can be timed by
-itself. Those alike in every respect are timed once. In the end all times are scaled by what the whole module takes.
+Operators run one after the other as in a step, all forward and then all backward, but cut off from each other, so that each
+is timed by itself and finds the caches as in training; run again and again by itself it would find its data in them. Those
+alike in every respect share their samples. In the end all times are scaled by what the whole module takes.
 """
 
 import operator
@@ -19,6 +20,7 @@ class Cost:
         self.forward_us = 0.0
         self.backward_us = 0.0
         self.backward_input_us = 0.0
+        self.backward_weight_us = 0.0
         self.stash_bytes = 0
 
 
@@ -37,16 +39,29 @@ class Measurement:
 
 
 def measure(trace, args, kwargs, loss, budget_s):
-    """loss: from the module's output to a scalar."""
+    """loss: from the module's output to a scalar. The gradients that the parameters have stay what they are."""
+    kept = {p: p.grad for p in trace.module.parameters()}
+    try:
+        return _measure(trace, args, kwargs, loss, budget_s)
+    finally:
+        for p, gradient in kept.items():
+            p.grad = gradient
+
+
+def _measure(trace, args, kwargs, loss, budget_s):
+    for p in trace.module.parameters():  # adding to gradients is a part of a backward
+        p.grad = torch.zeros_like(p) if p.requires_grad else None
     m = Measurement()
-    run = _Run(trace, args, kwargs, budget_s)
+    run = _Run(trace, args, kwargs)
     for op in trace.ops:
-        m.costs[op] = run.op(op)
+        m.costs[op] = Cost()
+        m.costs[op].stash_bytes = run.op(op)
     m.values = run.values
     m.differentiable = run.grad
     m.groups = run.groups()
-    output = trace.out_spec.unflatten([run.leaf(n) for n in trace.output])
+    output = trace.out_spec.unflatten([run.leaf(n) if isinstance(n, torch.fx.Node) else n for n in trace.output])
     m.loss = _time_loss(loss, output, budget_s)
+    _Passes(run, args, kwargs).measure(m.costs, 0.6 * budget_s)
     m.ratio = _scale(trace.module, args, kwargs, loss, m, budget_s)
     return m
 
@@ -64,12 +79,13 @@ def median_us(call, least_s=0.004, most=30):
 
 
 class _Run:
-    def __init__(self, trace, args, kwargs, budget_s):
+    """Goes through the operators once: values, who has a gradient, who changes what."""
+
+    def __init__(self, trace, args, kwargs):
         self.trace = trace
-        self.sample_s = budget_s / (20.0 * max(1, len(trace.ops)))
+        self.writes = {}  # operator -> nodes whose tensors it changes
         self.values = {}  # node -> value, of tensors: detached
         self.grad = set()  # nodes whose tensors require a gradient
-        self.known = {}  # what makes operators alike -> Cost
         self.saved = {}  # storages counted so far; held, so that no address is used twice
         self.touched = {}  # storage -> operators that read or made it
         self.changed_buffers = set()
@@ -100,25 +116,15 @@ class _Run:
         return value.detach().requires_grad_() if node in self.grad else value
 
     def op(self, op):
+        """Its outputs become known; returns the bytes that it saves."""
         node = op.node
-        reads = {n: self.leaf(n) for n in op.reads}
-        value_of = {**self.values, **reads}
-        writes = self._writes(op, value_of)
+        value_of = {**self.values, **{n: self.leaf(n) for n in op.reads}}
+        writes = self.writes[op] = self._writes(op, value_of)
         if node.target is operator.getitem:  # a part of so many that it counts by itself: tuples are not sent
             self._join(op, self.trace.op_of[node.args[0]])
         saved = self._forward_once(op, value_of, writes)
         self._note_storages(op, writes)
-        key = None if writes else self._key(op)
-        cost = self.known.get(key)
-        if cost is None:
-            cost = self._time(op, value_of, writes)
-            if key is not None:
-                self.known[key] = cost
-        mine = Cost()
-        mine.forward_us, mine.backward_us = cost.forward_us, cost.backward_us
-        mine.backward_input_us = cost.backward_input_us
-        mine.stash_bytes = saved
-        return mine
+        return saved
 
     def _writes(self, op, value_of):
         """Nodes whose tensors the operator changes: what it reads, or a buffer. Batch norm's schema does not say so, so
@@ -132,16 +138,10 @@ class _Run:
             run_node(op.node, probe)
         return [n for n in sources if probe[n]._version != versions[n]]
 
-    def _fresh(self, value_of, writes):
-        """With copies of what is changed, which are no leaves."""
-        if not writes:
-            return value_of
-        return {**value_of, **{n: value_of[n].clone() for n in writes}}
-
     def _forward_once(self, op, value_of, writes):
         """Its outputs become known; returns the bytes it saves that nobody saved before."""
         total = 0
-        fresh = self._fresh(value_of, writes)
+        fresh = with_copies(value_of, writes)
         stands_for = {_storage(fresh[n]): _storage(self.values[n]) for n in writes}
 
         def pack(tensor):
@@ -169,44 +169,6 @@ class _Run:
         if isinstance(out, torch.Tensor) and out.requires_grad:
             self.grad.add(node)
         self.values[node] = real.detach() if isinstance(real, torch.Tensor) else real
-
-    def _time(self, op, value_of, writes):
-        cost = Cost()
-        node = op.node
-        with torch.enable_grad():
-            if writes:
-                cost.forward_us = _time_fresh(
-                    lambda: self._fresh(value_of, writes), lambda values: run_node(node, values), self.sample_s)
-            else:
-                cost.forward_us = median_us(lambda: run_node(node, value_of), self.sample_s)
-            out = [t for t in tensors_of(run_node(node, self._fresh(value_of, writes))) if t.requires_grad]
-        if not out:
-            return cost
-        inputs = [value_of[n] for n in op.reads if _wants(value_of[n])]
-        weights = [value_of[n] for n in node.all_input_nodes
-                   if n.name in self.trace.parameter and _wants(value_of[n])]
-        if not inputs + weights:
-            return cost
-        grads = [torch.ones_like(t) for t in out]
-
-        def backward(wanted):
-            return torch.autograd.grad(out, wanted, grads, retain_graph=True, allow_unused=True)
-
-        cost.backward_us = median_us(lambda: backward(inputs + weights), self.sample_s)
-        if inputs and weights:
-            cost.backward_input_us = min(cost.backward_us, median_us(lambda: backward(inputs), self.sample_s))
-        elif inputs:
-            cost.backward_input_us = cost.backward_us
-        return cost
-
-    def _key(self, op):
-        def describe(n):
-            value = self.values.get(n)
-            if isinstance(value, torch.Tensor):
-                return (tuple(value.shape), value.stride(), value.dtype, n in self.grad, n.name in self.trace.parameter)
-            return str(value)
-
-        return str((op.node.target, map_nodes((op.node.args, op.node.kwargs), describe)))
 
     def _note_storages(self, op, writes):
         """Who changes a tensor in place has to lie with all that touched it before; of a buffer, with all that ever
@@ -246,16 +208,99 @@ def _wants(value):
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-def _time_fresh(prepare, call, least_s):
-    """As median_us, of a call that spoils its arguments."""
-    times = []
-    end = time.perf_counter() + least_s
-    while len(times) < 4 or (time.perf_counter() < end and len(times) < 30):
-        values = prepare()
+def with_copies(value_of, writes):
+    """With copies of what is changed, which are no leaves."""
+    return {**value_of, **{n: value_of[n].clone() for n in writes}} if writes else value_of
+
+
+class _Passes:
+    """Timed passes over all operators, forward and backward."""
+
+    def __init__(self, run, args, kwargs):
+        self.run = run
+        self.trace = run.trace
+        self.flat = dict(zip(self.trace.inputs, tensors_of((args, kwargs or {}))))
+        self.alike = {op: self._key(op) for op in self.trace.ops}
+        self.samples = {}  # (what makes operators alike, "forward" and so on) -> microseconds
+
+    def measure(self, costs, budget_s):
+        end = time.perf_counter() + budget_s
+        self._pass(True)
+        self.samples.clear()
+        turn = 0
+        while turn < 4 or (time.perf_counter() < end and turn < 20):
+            self._pass(turn % 2 == 0)
+            turn += 1
+        for op, cost in costs.items():
+            for part in ("forward", "backward", "backward_input", "backward_weight"):
+                found = self.samples.get((self.alike[op], part))
+                if found:
+                    setattr(cost, f"{part}_us", statistics.median(found))
+
+    def _key(self, op):
+        if self.run.writes[op]:
+            return op.name
+
+        def describe(n):
+            value = self.run.values.get(n)
+            if isinstance(value, torch.Tensor):
+                return (tuple(value.shape), value.stride(), value.dtype, n in self.run.grad,
+                        n.name in self.trace.parameter)
+            return str(value)
+
+        return str((op.node.target, map_nodes((op.node.args, op.node.kwargs), describe)))
+
+    def _note(self, op, part, start):
+        us = 1e6 * (time.perf_counter() - start)
+        self.samples.setdefault((self.alike[op], part), []).append(us)
+
+    def _pass(self, whole):
+        """whole: backwards as one; else their halves."""
+        values = {n: v for n, v in self.run.values.items() if n.op != "call_function" or n in self.trace.constant}
+        made = []
+        with torch.enable_grad():
+            for op in self.trace.ops:
+                made.append(self._forward(op, values))
+        while made:
+            op, out, inputs, weights = made.pop()
+            if out and inputs + weights:
+                self._backward(op, out, inputs, weights, whole)
+
+    def _forward(self, op, values):
+        node = op.node
+        reads = {n: values[n].detach().requires_grad_() if n in self.run.grad else values[n] for n in op.reads}
+        writes = self.run.writes[op]
+        value_of = {n: reads.get(n, values[n]) for n in node.all_input_nodes}
+        value_of = with_copies(value_of, writes)
         start = time.perf_counter()
-        call(values)
-        times.append(time.perf_counter() - start)
-    return 1e6 * statistics.median(times[1:])
+        out = run_node(node, value_of)
+        self._note(op, "forward", start)
+        for n in writes:
+            values[n] = value_of[n].detach()
+        values[node] = out.detach() if isinstance(out, torch.Tensor) else out
+        for part in op.outputs:
+            if part is not node:
+                piece = out[part.args[1]]
+                values[part] = piece.detach() if isinstance(piece, torch.Tensor) else piece
+        weights = [value_of[n] for n in node.all_input_nodes if n.name in self.trace.parameter]
+        return (op, [t for t in tensors_of(out) if t.requires_grad], [v for v in reads.values() if _wants(v)],
+                [w for w in weights if _wants(w)])
+
+    def _backward(self, op, out, inputs, weights, whole):
+        grads = [torch.ones_like(t) for t in out]
+
+        def backward(part, wanted, retain):
+            start = time.perf_counter()
+            torch.autograd.backward(out, grads, retain_graph=retain, inputs=wanted)
+            self._note(op, part, start)
+
+        if whole:
+            backward("backward", inputs + weights, False)
+            return
+        if inputs:
+            backward("backward_input", inputs, bool(weights))
+        if weights:
+            backward("backward_weight", weights, False)
 
 
 def _time_loss(loss, output, budget_s):
@@ -274,7 +319,6 @@ def _time_loss(loss, output, budget_s):
 
 def _scale(module, args, kwargs, loss, m, budget_s):
     """Operators one by one find other caches than those of a step: all times become those of the whole."""
-    parameters = [p for p in module.parameters() if p.requires_grad]
     buffers = {n: b.detach().clone() for n, b in module.named_buffers()}
     times = []
     end = time.perf_counter() + 0.3 * budget_s
@@ -283,7 +327,7 @@ def _scale(module, args, kwargs, loss, m, budget_s):
             start = time.perf_counter()
             value = loss(module(*args, **(kwargs or {})))
             middle = time.perf_counter()
-            torch.autograd.grad(value, parameters, allow_unused=True)
+            value.backward()
             times.append((middle - start, time.perf_counter() - middle))
     with torch.no_grad():
         for name, buffer in module.named_buffers():
@@ -296,4 +340,5 @@ def _scale(module, args, kwargs, loss, m, budget_s):
         c.forward_us *= whole[0] / forward
         c.backward_us *= whole[1] / backward if backward else 1
         c.backward_input_us *= whole[1] / backward if backward else 1
+        c.backward_weight_us *= whole[1] / backward if backward else 1
     return sum(whole) / (forward + backward)

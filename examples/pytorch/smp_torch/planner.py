@@ -4,6 +4,8 @@ import os
 import shutil
 import subprocess
 
+from .plan import read_plan
+
 
 def find_planner():
     """SMP_PARTITION, else smp-partition of the PATH, else of the tree that this package stands in."""
@@ -23,3 +25,23 @@ def make_plan(model, profile, out, options=()):
     if result.returncode != 0:
         raise RuntimeError(result.stderr.strip() or f"smp-partition exited with {result.returncode}")
     return result.stdout
+
+
+def best_plan(made, out, options=()):
+    """Like make_plan, of a Profile. Where the order is left open, also what PyTorch makes of it: there a backward in halves
+    takes longer than a whole one, which the planner does not know, so an order with halves has to be that much better."""
+    shown = make_plan(made.model, made.profile, out, options)
+    plan = read_plan(f"{out}.json")
+    if not plan.splits_backward or any(o in ("--pipeline", "--schedule", "--schedule-from") for o in options):
+        return shown
+    whole_shown = make_plan(made.model, made.profile, f"{out}-whole", [*options, "--pipeline", "interleaved"])
+    whole = read_plan(f"{out}-whole.json")
+
+    def sample_us(p, factor):
+        return factor * p.predicted["step_us"] / (p.microbatches * p.ddp)
+
+    if sample_us(whole, 1.0) >= sample_us(plan, made.split):
+        return shown
+    for extension in ("yaml", "json"):
+        os.replace(f"{out}-whole.{extension}", f"{out}.{extension}")
+    return whole_shown

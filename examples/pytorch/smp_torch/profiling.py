@@ -9,17 +9,19 @@ import torch
 
 from .files import model_text, profile_text
 from .measure import measure, median_us
+from .split_cost import split_cost
 from .trace import Trace, tensors_of
 
 
 class Profile:
     """What was written: `model` and `profile` are paths, `ratio` is what the module took over the sum of its operators,
-    `trace` the graph, `seconds` what it took to make."""
+    `split` how much longer it takes with its backward in halves, `trace` the graph, `seconds` what it took to make."""
 
-    def __init__(self, model, profile, ratio, trace, seconds):
+    def __init__(self, model, profile, ratio, split, trace, seconds):
         self.model = model
         self.profile = profile
         self.ratio = ratio
+        self.split = split
         self.trace = trace
         self.seconds = seconds
 
@@ -41,7 +43,8 @@ def profile(module, args, loss_fn, path, *, target=None, kwargs=None, link=None,
     module.train()
     try:
         trace = Trace(module, args, kwargs)
-        m = measure(trace, args, kwargs, loss, budget_s)
+        m = measure(trace, args, kwargs, loss, 0.8 * budget_s)
+        split = split_cost(trace, m, loss, 0.2 * budget_s)
     finally:
         module.train(training)
     name = type(module).__name__.lower()
@@ -54,7 +57,7 @@ def profile(module, args, loss_fn, path, *, target=None, kwargs=None, link=None,
         file.write(model_text(trace, m, name, inputs, targets))
     with open(beside, "w", encoding="utf-8") as file:
         file.write(profile_text(trace, m, name, size, _rates(), link))
-    return Profile(path, beside, m.ratio, trace, time.perf_counter() - start)
+    return Profile(path, beside, m.ratio, split, trace, time.perf_counter() - start)
 
 
 def _split_target(module, args, target):

@@ -47,9 +47,9 @@ class StageModule(nn.Module):
         return dict(zip(self._inputs, (v for v in flat if isinstance(v, torch.Tensor))))
 
     def _output(self, values):
-        """The module's output: a tensor, or the tensors in it as a tuple, which the loss puts back in shape. Copies:
-        PyTorch detaches them in place."""
-        flat = tuple(values[n.name].clone() for n in _nodes(self.returned))
+        """The module's output: a tensor, or the tensors in it as a tuple, which the loss puts back in shape. As views:
+        others PyTorch detaches in place, which some operator may have saved."""
+        flat = tuple(values[n.name].view_as(values[n.name]) for n in _nodes(self.returned))
         return flat[0] if self.single else flat
 
 
