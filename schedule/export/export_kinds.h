@@ -9,6 +9,7 @@
 #define SMP__EXPORTERS(X)                                                                          \
     X(torch_csv)                                                                                   \
     X(torch_stages)                                                                                \
+    X(torchtitan)                                                                                  \
     X(megatron)                                                                                    \
     X(deepspeed)                                                                                   \
     X(dot)                                                                                         \

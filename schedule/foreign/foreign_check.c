@@ -221,6 +221,26 @@ static smp_status check_rank(const checker *c, int r)
     return SMP_OK;
 }
 
+/* PyTorch keeps the losses in the order in which they are computed, and takes that of a micro-batch
+ * by its number. */
+static smp_status check_losses(const checker *c)
+{
+    const smp_foreign *foreign = c->foreign;
+    const int last = foreign->n_stage - 1, r = foreign->stage_rank[last];
+    int32_t expected = 0;
+    for (int32_t i = 0; r >= 0 && foreign->training && i < foreign->rank[r].n; i++) {
+        const smp_foreign_action *a = &foreign->rank[r].action[i];
+        if (a->kind != SMP_FOREIGN_F || a->stage != last)
+            continue;
+        if (a->microbatch != expected++)
+            return SMP__FIND(c->findings, ILLEGAL, "order", where_of(foreign, r, a),
+                             "rank %d: %dF%d is not in the order of micro-batches: losses of the "
+                             "last stage are told apart by their order alone",
+                             r, (int)a->stage, (int)a->microbatch);
+    }
+    return SMP_OK;
+}
+
 static smp_status check_all(checker *c)
 {
     const smp_foreign *foreign = c->foreign;
@@ -232,6 +252,7 @@ static smp_status check_all(checker *c)
         }
     }
     SMP_TRY(check_orders(c));
+    SMP_TRY(check_losses(c));
     for (int r = 0; r < foreign->n_rank; r++)
         SMP_TRY(check_rank(c, r));
     return SMP_OK;

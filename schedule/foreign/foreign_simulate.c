@@ -124,7 +124,8 @@ static void add_idle(running *x, int r, int32_t at, double us)
 }
 
 /* Behind the actions of a rank that begin together at `at`: those of one cell, where messages are
- * not written down. PyTorch begins them when all have what they need, and sends when all are done. */
+ * not written down. PyTorch begins them when all have what they need, and sends when all are
+ * done. */
 static int32_t end_of_cell(const running *x, int r, int32_t at)
 {
     const smp_foreign_rank *rank = &x->foreign->rank[r];

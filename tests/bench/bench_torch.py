@@ -20,8 +20,8 @@ TREE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(TREE, "examples", "pytorch"))
 from smp_torch import profile  # noqa: E402
 from smp_torch.links import this_machine  # noqa: E402
-from smp_torch.planner import best_plan, find_planner  # noqa: E402
-from smp_torch.run import make  # noqa: E402
+from smp_torch.planner import find_planner  # noqa: E402
+from smp_torch.run import make, tuned_plan  # noqa: E402
 
 MODELS = os.path.join(TREE, "examples", "pytorch", "models.py")
 
@@ -87,10 +87,9 @@ def round_of(name, options, folder):
     module, args, loss_fn, target = make(spec, 1)
     made = profile(module, args, loss_fn, os.path.join(folder, "model.yaml"), target=target)
     common = ["--microbatches", str(options.microbatches), "--cluster", this_machine(folder, 2)]
-    out = os.path.join(folder, "plan")
-    best_plan(made, out, ["-n", "2", "--stages", "2", *common])
+    tuned_plan(made, spec, folder, ["-n", "2", "--stages", "2", *common], 1, 1, 1)
     equal = run(spec, plan_equal(made, folder, 2, common), options.steps, folder)
-    ours = run(spec, f"{out}.json", options.steps, folder)
+    ours = run(spec, os.path.join(folder, "plan.json"), options.steps, folder)
     alone = one_process(spec, 1, options.microbatches, options.steps)
     return made, alone, equal, ours
 

@@ -46,7 +46,11 @@ expect_exit 0 "${plan[@]}" "${cut[@]}" --export megatron-layout:layout --export 
 expect_match layout '^E?t?(\*[0-9])?(\|(t(\*[0-9])?)?L?){3}$'
 expect_equal "layers" "$(sed 's/t\*2/tt/g;s/t\*3/ttt/g;s/t\*4/tttt/g' layout | tr -cd t | wc -c)" 4
 expect_match parts '^\[0(, [0-9]){3}, 6\]$'
-expect_exit 0 "${plan[@]}" --cut-at layers --export megatron-layout:same
+expect_exit 0 "${plan[@]}" --cut-at layers --export megatron-layout:same --export torchtitan:titan.json
+expect_json titan.json
+expect_match titan.json '^\[\["tok_embeddings"'
+expect_match titan.json '"norm", "lm_head"\]\]$'
+expect_equal 'its schedule' "$(cat titan.json.csv)" "$(cat torch.csv)"
 expect_equal 'whole layers' "$(cat same)" "$(cat layout)"
 expect_exit 0 smp-partition "$model" -n 4 --stages 2 --ddp 2 --shard 2 --chunks 1 --microbatches 4 --pipeline simple \
     --cut-at layers --export torch-csv:torch.csv --export json:plan.json

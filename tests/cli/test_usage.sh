@@ -32,9 +32,10 @@ has_options() { # program option...
 has_options smp-profile -o --device --microbatch-size --dtype --links --link-time --plugin
 has_options smp-partition -o -n --cluster --profile --stages --ddp --chunks --microbatches \
     --microbatch-size --pipeline --schedule --optimize --objective --active-microbatches --placement --memory \
-    --recompute --seed --explain --json --trace --report --export --svg --fix --cut-at --time-limit \
+    --recompute --seed --explain --json --trace --report --export --svg --fix --cut-at --time-limit --schedule-from \
     --group --partitioner --model --plugin --device --precision --help --version
 expect_match out '^       smp-partition check PLAN'
+has_options smp-partition --costs
 for name in simple gpipe interleaved 1f1b zero-bubble linear exact torch-csv; do
     expect_match out "(^|[ ,(])$name([ ,)]|\$)" # from the registries
 done

@@ -7,6 +7,7 @@ import warnings
 
 import torch
 
+from .building import LOSS
 from .files import model_text, profile_text
 from .measure import measure, median_us
 from .split_cost import split_cost
@@ -17,13 +18,32 @@ class Profile:
     """What was written: `model` and `profile` are paths, `ratio` is what the module took over the sum of its operators,
     `split` how much longer it takes with its backward in halves, `trace` the graph, `seconds` what it took to make."""
 
-    def __init__(self, model, profile, ratio, split, trace, seconds):
+    def __init__(self, model, trace, measurement, split, write):
+        base, extension = os.path.splitext(model)
         self.model = model
-        self.profile = profile
-        self.ratio = ratio
+        self.profile = f"{base}.profile{extension or '.yaml'}"
+        self.ratio = measurement.ratio
         self.split = split
         self.trace = trace
-        self.seconds = seconds
+        self.seconds = 0.0
+        self._measurement = measurement
+        self._write = write
+        write(self)
+
+    def rescale(self, stages, measured):
+        """Scales what operators take so that each stage, a list of names, takes what a run measured, a map with forward_us and
+        backward_us, and writes the files again: what a process does between operators, and how it finds the caches, only a
+        run knows."""
+        cost_of = {op.name: cost for op, cost in self._measurement.costs.items()}
+        cost_of[LOSS] = self._measurement.loss
+        for names, took in zip(stages, measured, strict=True):
+            costs = [cost_of[name] for name in names]
+            forward, backward = sum(c.forward_us for c in costs), sum(c.backward_us for c in costs)
+            for c in costs:
+                c.forward_us *= took["forward_us"] / forward if forward else 1
+                for part in ("backward_us", "backward_input_us", "backward_weight_us"):
+                    setattr(c, part, getattr(c, part) * (took["backward_us"] / backward if backward else 1))
+        self._write(self)
 
 
 def profile(module, args, loss_fn, path, *, target=None, kwargs=None, link=None, budget_s=6.0):
@@ -50,14 +70,18 @@ def profile(module, args, loss_fn, path, *, target=None, kwargs=None, link=None,
     name = type(module).__name__.lower()
     inputs = {n.name: t for n, t in zip(trace.inputs, tensors_of((args, kwargs or {})))}
     targets = {f"target{i or ''}": t for i, t in enumerate(tensors_of(target))}
-    base, extension = os.path.splitext(path)
-    beside = f"{base}.profile{extension or '.yaml'}"
     size = max(1, next(iter(tensors_of(args)), torch.empty(1)).shape[0])
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(model_text(trace, m, name, inputs, targets))
-    with open(beside, "w", encoding="utf-8") as file:
-        file.write(profile_text(trace, m, name, size, _rates(), link))
-    return Profile(path, beside, m.ratio, split, trace, time.perf_counter() - start)
+    rates = _rates()
+
+    def write(made):
+        with open(made.model, "w", encoding="utf-8") as file:
+            file.write(model_text(trace, m, name, inputs, targets))
+        with open(made.profile, "w", encoding="utf-8") as file:
+            file.write(profile_text(trace, m, name, size, rates, link))
+
+    made = Profile(path, trace, m, split, write)
+    made.seconds = time.perf_counter() - start
+    return made
 
 
 def _split_target(module, args, target):

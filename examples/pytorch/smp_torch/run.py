@@ -3,6 +3,7 @@ processes as the plan has devices, and prints the predicted step beside the meas
 
 import argparse
 import importlib.util
+import json
 import os
 import sys
 import tempfile
@@ -14,6 +15,8 @@ from .launch import launch
 from .links import this_machine
 from .plan import read_plan
 from .planner import best_plan
+
+TUNE_STEPS = 4
 
 HELP = """\
 FUNCTION returns (module, args, loss_fn, target) of one micro-batch: args a tuple of tensors with the batch first,
@@ -56,6 +59,8 @@ def _parser():
     parser.add_argument("--steps", type=int, default=10, help="steps to train (default 10)")
     parser.add_argument("--lr", type=float, default=1e-3, help="of AdamW (default 0.001)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tune", type=int, default=1, metavar="N",
+                        help="plan again N times with what the stages took in a run of a few steps (default 1)")
     parser.add_argument("--folder", help="where model, profile and plan are kept (default: a temporary one)")
     parser.add_argument("--plan", help="run this plan (JSON) instead of making one")
     parser.add_argument("--json", help="write what was measured to this file")
@@ -76,10 +81,7 @@ def run(arguments):
 
 def _run(options, planner_options, folder, threads):
     plan = options.plan or _make_plan(options, planner_options, folder, threads)
-    arguments = [options.function, plan, str(options.steps), str(options.lr), str(options.seed), str(threads),
-                 options.json or ""]
-    read = read_plan(plan)
-    launch(read.pipeline * read.ddp, "smp_torch.train", arguments, threads)
+    train_plan(options.function, plan, options.steps, options.lr, options.seed, threads, options.json or "")
 
 
 def _make_plan(options, planner_options, folder, threads):
@@ -90,6 +92,28 @@ def _make_plan(options, planner_options, folder, threads):
           f"{100 * (made.split - 1):.0f} % longer", flush=True)
     if options.n > 1 and "--cluster" not in planner_options:
         planner_options = [*planner_options, "--cluster", this_machine(folder, options.n)]
+    planner_options = ["-n", str(options.n), *planner_options]
+    shown = tuned_plan(made, options.function, folder, planner_options, options.tune, options.seed, threads)
+    print(shown, flush=True)
+    return os.path.join(folder, "plan.json")
+
+
+def tuned_plan(made, function, folder, planner_options, tune, seed, threads):
+    """Makes plan.yaml and plan.json of a Profile in `folder`; returns what the planner prints. Stages that run take longer
+    than their operators by themselves, not all by the same: so many times they are run, and planned with what they took."""
     out = os.path.join(folder, "plan")
-    print(best_plan(made, out, ["-n", str(options.n), *planner_options]), flush=True)
-    return f"{out}.json"
+    shown = best_plan(made, out, planner_options)
+    for _ in range(tune):
+        plan = read_plan(f"{out}.json")
+        train_plan(function, f"{out}.json", TUNE_STEPS, 0.0, seed, threads, f"{out}.measured", quiet=True)
+        with open(f"{out}.measured", encoding="utf-8") as file:
+            made.rescale(plan.stages, json.load(file)["stages"])
+        shown = best_plan(made, out, planner_options)
+    return shown
+
+
+def train_plan(function, plan, steps, lr, seed, threads, output="", quiet=False):
+    """Trains in as many processes as the plan has devices."""
+    read = read_plan(plan)
+    launch(read.pipeline * read.ddp, "smp_torch.train", [function, plan, str(steps), str(lr), str(seed), str(threads), output],
+           threads, quiet)

@@ -15,8 +15,41 @@ from .run import make
 WARM_UP = 2  # steps that are not counted
 
 
+class Clock:
+    """What the stages of this process take for a micro-batch, messages left out."""
+
+    def __init__(self, stages, schedule, microbatches):
+        self.spent = {s.stage_index: {"forward_us": 0.0, "backward_us": 0.0} for s in stages}
+        self.microbatches = microbatches
+        for stage in stages:
+            self._wrap(stage, "forward_one_chunk", stage.stage_index, "forward_us")
+            self._wrap(stage, "backward_one_chunk", stage.stage_index, "backward_us")
+            self._wrap(stage, "backward_weight_one_chunk", stage.stage_index, "backward_us")
+            if stage.is_last:
+                self._wrap(schedule, "_compute_loss", stage.stage_index, "forward_us")
+
+    def _wrap(self, owner, name, stage, part):
+        call = getattr(owner, name)
+
+        def timed(*args, **kwargs):
+            start = time.perf_counter()
+            made = call(*args, **kwargs)
+            self.spent[stage][part] += 1e6 * (time.perf_counter() - start)
+            return made
+
+        setattr(owner, name, timed)
+
+    def reset(self):
+        for spent in self.spent.values():
+            spent.update(forward_us=0.0, backward_us=0.0)
+
+    def per_microbatch(self, steps):
+        return {s: {part: us / (steps * self.microbatches) for part, us in spent.items()}
+                for s, spent in self.spent.items()}
+
+
 def train(spec, plan, steps, lr, seed):
-    """Returns the microseconds of each step, and the losses on the process that has the last stage."""
+    """Returns the microseconds of each step, the losses on the process that has the last stage, and what its stages take."""
     module, args, loss_fn, target = make(spec, seed)
     stages, schedule = build(module, plan, args, loss_fn)
     parameters = [p for p in schedule.parameters() if p.requires_grad]
@@ -25,7 +58,10 @@ def train(spec, plan, steps, lr, seed):
     batch = tuple(torch.cat([x] * plan.microbatches) for x in args)
     batch_target = torch.cat([target] * plan.microbatches)
     times, curve = [], []
+    clock = Clock(stages, schedule, plan.microbatches)
     for step in range(steps + WARM_UP):
+        if step == WARM_UP:
+            clock.reset()
         dist.barrier()
         start = time.perf_counter()
         losses = []
@@ -41,7 +77,7 @@ def train(spec, plan, steps, lr, seed):
             curve.append(statistics.fmean(loss.item() for loss in losses))
             if step in (0, steps + WARM_UP - 1):
                 print(f"step {step + 1}: loss {curve[-1]:.6g}", flush=True)
-    return times, curve
+    return times, curve, clock.per_microbatch(steps)
 
 
 def main():
@@ -49,10 +85,11 @@ def main():
     torch.set_num_threads(int(threads))
     dist.init_process_group("gloo")
     plan = read_plan(path)
-    times, curve = train(spec, plan, int(steps), float(lr), int(seed))
+    times, curve, took = train(spec, plan, int(steps), float(lr), int(seed))
     measured = statistics.median(times)
     report = [None] * dist.get_world_size()
-    dist.all_gather_object(report, curve)
+    dist.all_gather_object(report, (curve, took))
+    stages = {s: spent for _, own in report for s, spent in own.items()}  # of one of the replicas
     if dist.get_rank() == 0:
         predicted = plan.predicted.get("step_us", 0)
         samples = plan.microbatches * plan.microbatch_size * plan.ddp
@@ -61,7 +98,8 @@ def main():
         if output:
             with open(output, "w", encoding="utf-8") as file:
                 json.dump({"step_us": measured, "predicted_us": predicted, "samples_per_s": 1e6 * samples / measured,
-                           "steps_us": times, "loss": next(c for c in report if c)}, file)
+                           "steps_us": times, "loss": next(c for c, _ in report if c),
+                           "stages": [stages[s] for s in sorted(stages)]}, file)
     dist.destroy_process_group()
 
 

@@ -73,6 +73,30 @@ static void expected_stage(const cut_plan *c, int s, char *out)
     *out = '\0';
 }
 
+/* The same of torchtitan's modules: layers counted through, norm and head at the end. */
+static void expected_modules(const cut_plan *c, smp_text *out)
+{
+    int layer = 0;
+    for (int s = 0; s < c->plan.n_stage; s++) {
+        const char *comma = "";
+        smp_text_append(out, s > 0 ? ",\n [" : "[[");
+        for (int32_t i = 0; i < c->stage[s].n_op; i++) {
+            const char *name = c->stage[s].op[i];
+            if (strstr(name, ".attn"))
+                smp_text_append(out, "%s\"layers.%d\"", comma, layer++);
+            else if (strcmp(name, "wte") == 0)
+                smp_text_append(out, "\"tok_embeddings\"");
+            else if (strcmp(name, "ln_f") == 0)
+                smp_text_append(out, "%s\"norm\", \"lm_head\"", comma);
+            else
+                continue;
+            comma = ", ";
+        }
+        smp_text_append(out, "]");
+    }
+    smp_text_append(out, "]\n");
+}
+
 /* Random cuts at the borders of embedding, layers and head; then one that is not. */
 static void check_cuts(fixture_random *random, int layers, int n_stage, int pipeline)
 {
@@ -96,6 +120,12 @@ static void check_cuts(fixture_random *random, int layers, int n_stage, int pipe
         assert_int_equal(*at++, s + 1 < n_stage ? '|' : '\0');
     }
     smp_text_free(&text);
+    smp_text modules = {0};
+    expected_modules(&c, &modules);
+    text = exported("torchtitan", &c.plan, c.graph);
+    assert_string_equal(text.data, modules.data);
+    smp_text_free(&text);
+    smp_text_free(&modules);
     if (pipeline == n_stage) {
         text = exported("deepspeed-parts", &c.plan, c.graph);
         char *part = text.data;
@@ -112,6 +142,7 @@ static void check_cuts(fixture_random *random, int layers, int n_stage, int pipe
     begin[n_stage - 1] += begin[n_stage - 1] > 2 ? -1 : 1;
     cut_open(&c, list, n, begin, n_stage, pipeline);
     assert_refused("megatron-layout", &c.plan, c.graph, "--cut-at");
+    assert_refused("torchtitan", &c.plan, c.graph, "--cut-at");
     if (pipeline == n_stage)
         assert_refused("deepspeed-parts", &c.plan, c.graph, "--cut-at");
     cut_close(&c);
@@ -140,6 +171,7 @@ static void test_export_layers_refused(void **state)
     int n = layer_names(names, list, 0, 3, 1);
     cut_open(&c, list, n, (int[]){0, 2}, 2, 2);
     assert_refused("megatron-layout", &c.plan, c.graph, "before its first layer");
+    assert_refused("torchtitan", &c.plan, c.graph, "before its first layer");
     smp_text text = exported("deepspeed-parts", &c.plan, c.graph);
     assert_string_equal(text.data, "[0, 1, 4]\n");
     smp_text_free(&text);
@@ -165,6 +197,11 @@ static void test_export_layers_refused(void **state)
     c.stage[2].rank = 1;
     c.stage[3].rank = 0;
     assert_refused("megatron-layout", &c.plan, c.graph, "rank");
+    smp_text folded = exported("torchtitan", &c.plan, c.graph); /* it knows a V */
+    smp_text_free(&folded);
+    c.stage[1].rank = 0;
+    c.stage[2].rank = c.stage[3].rank = 1;
+    assert_refused("torchtitan", &c.plan, c.graph, "folded into a V");
     cut_close(&c);
 }
 
@@ -196,6 +233,7 @@ static void test_export_layers_of_modules(void **state)
     cut_close(&c);
     cut_open(&c, two, 8, (int[]){0, 5}, 2, 2);
     assert_refused("megatron-layout", &c.plan, c.graph, "two kinds, 'encoder.0' and 'decoder.0'");
+    assert_refused("torchtitan", &c.plan, c.graph, "two kinds, 'encoder.0' and 'decoder.0'");
     text = exported("deepspeed-parts", &c.plan, c.graph);
     assert_string_equal(text.data, "[0, 3, 5]\n");
     smp_text_free(&text);

@@ -1,0 +1,162 @@
+"""Schedules that PyTorch makes, read in all its dialects, and with actions exchanged at random: what smp-partition judges free of
+deadlock runs in PyTorch, what it judges stuck hangs there or is refused."""
+
+import contextlib
+import csv
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+
+import torch
+from torch.distributed.pipelining import schedules
+
+from smp_torch.planner import find_planner
+
+MAKERS = {"Interleaved1F1B": False, "LoopedBFS": False, "InterleavedZeroBubble": False, "ZBVZeroBubble": True,
+          "DualPipeV": True}  # whether stages are folded into a V
+SHAPES = [(2, 4), (2, 8), (4, 8)]  # ranks, micro-batches
+STUCK = 4  # schedules that are left to hang, each for seconds
+
+
+class FakeStage:
+    """What a schedule asks of a stage before it runs."""
+
+    def __init__(self, index, n, ranks):
+        self.stage_index, self.num_stages, self.group_size, self.group_rank = index, n, ranks, 0
+        self.is_first, self.is_last = index == 0, index == n - 1
+        self.submod, self.has_backward, self.stage_index_to_group_rank = torch.nn.Linear(1, 1), True, {}
+
+
+def generate(folder):
+    """(path, ranks, micro-batches, dialect) of all schedules, in both dialects."""
+    made = []
+    for name, folded in MAKERS.items():
+        for ranks, m in SHAPES:
+            n = 2 * ranks
+            stages = [FakeStage(0, n, ranks), FakeStage(n - 1 if folded else ranks, n, ranks)]
+            schedule = schedules.get_schedule_class(name)(stages, m, loss_fn=torch.nn.functional.mse_loss)
+            runtime = isinstance(schedule, schedules._PipelineScheduleRuntime)
+            for dialect in ("compute_only", "compute_comms") if runtime else ("compute_only",):
+                path = f"{folder}/{name}-{ranks}-{m}-{dialect}.csv"
+                schedule._dump_csv(path, **({"format": dialect} if runtime else {}))
+                made.append((path, ranks, m, dialect))
+    return made
+
+
+def check(path):
+    result = subprocess.run([find_planner(), "check", path, "--json", "--time-limit", "1"], capture_output=True, text=True,
+                            check=False)
+    verdict = json.loads(result.stdout)
+    if (result.returncode == 0) != verdict["legal"]:
+        sys.exit(f"{path}: {result.returncode}, {result.stdout} {result.stderr}")
+    return verdict
+
+
+def check_counts(path, ranks, m, dialect):
+    """The verdict against what the file says by itself."""
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    actions = [schedules._Action.from_str(cell) for row in rows for cell in row]
+    parts = [p for a in actions if a for p in (a.sub_actions or [a])]
+    counts = Counter(p.computation_type.value for p in parts)
+    verdict = check(path)
+    wanted = {"pipeline": ranks, "stages": 2 * ranks, "microbatches": m, "communicates": dialect == "compute_comms"}
+    if not verdict["legal"] or any(verdict[k] != v for k, v in wanted.items()) or counts["F"] != 2 * ranks * m:
+        sys.exit(f"{path}: {verdict}, expected {wanted}, {counts}")
+    # Forward 1, backward 2, a half of it 1: every rank is busy for 3 with each micro-batch of its two stages.
+    if any(r["busy"] != 6 * m for r in verdict["ranks"]):
+        sys.exit(f"{path}: {verdict['ranks']}")
+
+
+def exchanged(path, out, rng):
+    """A copy with two actions of one rank exchanged."""
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = [[c for c in row if c] for row in csv.reader(file)]
+    row = rng.choice(rows)
+    i = rng.randrange(len(row) - 1)
+    k = min(len(row) - 1, i + rng.randint(1, 6))
+    row[i], row[k] = row[k], row[i]
+    with open(out, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)
+
+
+def run(ranks, m, dialect, paths):
+    """Those that end in PyTorch, until one does not."""
+    worker = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_schedules.py")
+    result = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
+                             worker, str(2 * ranks), str(m), dialect, *paths], capture_output=True, text=True, timeout=300,
+                            check=False)
+    return [line.split(" ", 1)[1] for line in result.stdout.splitlines() if line.startswith("ended ")], result.stderr
+
+
+def _reasons(text):
+    lines = [line for line in text.splitlines() if "rror" in line and "elastic" not in line]
+    return "\n".join(line[:500] for line in lines[:6])
+
+
+def lowers(path, ranks):
+    """Can PyTorch put sends and receives into it?"""
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = [[schedules._Action.from_str(c) for c in row] for row in csv.reader(file)]
+    owner = {p.stage_index: r for r, row in enumerate(rows) for a in row if a for p in (a.sub_actions or [a])}
+    try:
+        schedules._add_send_recv(dict(enumerate(rows)), lambda s: owner[s], 2 * ranks)
+    except AssertionError:
+        return False
+    return True
+
+
+def before_its_forward(verdict):
+    """A backward before its own forward: PyTorch puts messages into such an order, and fails when it runs."""
+    message = verdict["findings"][0]["message"]
+    return " of rank" in message and message.count("stands at") == 1
+
+
+def main():
+    rng = random.Random(11)
+    counts = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        with contextlib.redirect_stdout(io.StringIO()):
+            made = generate(folder)
+        by_shape = {}
+        for path, ranks, m, dialect in made:
+            check_counts(path, ranks, m, dialect)
+            by_shape.setdefault((ranks, m, dialect), []).append(path)
+        hanging = []
+        for number in range(150):
+            path, ranks, m, dialect = rng.choice(made)
+            out = f"{folder}/exchanged-{number}.csv"
+            exchanged(path, out, rng)
+            verdict = check(out)
+            kind = "free" if verdict["legal"] else verdict["findings"][0]["kind"]
+            counts[dialect, kind] += 1
+            if dialect == "compute_only" and kind != "order" and not (kind == "deadlock" and before_its_forward(verdict)):
+                if lowers(out, ranks) != verdict["legal"]:
+                    sys.exit(f"{out}: PyTorch says otherwise: {verdict['findings']}\n{open(out, encoding='utf-8').read()}")
+            if verdict["legal"] and ranks == 2:
+                by_shape[ranks, m, dialect].append(out)
+            elif kind == "deadlock" and dialect == "compute_comms" and ranks == 2:
+                hanging.append((out, ranks, m, dialect))
+        ended = 0
+        for (ranks, m, dialect), paths in by_shape.items():
+            done, errors = run(ranks, m, dialect, paths)
+            if done != paths:
+                sys.exit(f"judged free of deadlock, but it does not end: {paths[len(done)]}\n{_reasons(errors)}\n"
+                         f"{open(paths[len(done)], encoding='utf-8').read()}")
+            ended += len(done)
+        for path, ranks, m, dialect in hanging[:STUCK]:
+            done, _ = run(ranks, m, dialect, [path])
+            if done:
+                sys.exit(f"judged stuck, but it ends: {path}\n{open(path, encoding='utf-8').read()}")
+    print(f"{len(made)} schedules and {sum(counts.values())} with actions exchanged: {dict(counts)}; {ended} run in PyTorch, "
+          f"{min(STUCK, len(hanging))} of {len(hanging)} that are stuck left to hang")
+    if not ended or len(hanging) < STUCK:
+        sys.exit("too few cases")
+
+
+main()
