@@ -34,7 +34,7 @@ def run(folder, *arguments):
 
 def check_trains(folder, name):
     result = run(folder, f"train.py:{name}", "--stages", "2", "--microbatches", "4", "--steps", "12", "--lr", "0.01",
-                 "--json", f"{name}.json", "--folder", f"kept-{name}")
+                 "--json", f"{name}.json", "--folder", f"kept-{name}", "--tune", "1" if name == "gpt" else "0")
     if result.returncode != 0 or "predicted" not in result.stdout:
         sys.exit(f"{name}: {result.returncode}\n{result.stdout}\n{result.stderr[-3000:]}")
     with open(f"{folder}/{name}.json", encoding="utf-8") as file:

@@ -17,9 +17,9 @@ smp_torch_venv() {
         echo "installing PyTorch $smp_torch_version into $smp_torch_folder"
         making=$smp_torch_folder.making
         rm -rf "$making"
-        python3 -m venv "$making"
-        "$making/bin/pip" install -q --disable-pip-version-check "torch==$smp_torch_version" numpy
         # Moved as a whole: an installation that breaks off leaves nothing that looks ready.
-        mv "$making" "$smp_torch_folder"
+        python3 -m venv "$making" &&
+            "$making/bin/pip" install -q --disable-pip-version-check "torch==$smp_torch_version" numpy &&
+            mv "$making" "$smp_torch_folder"
     ) 9>"$smp_torch_folder.lock"
 }

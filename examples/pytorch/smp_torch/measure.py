@@ -61,7 +61,7 @@ def _measure(trace, args, kwargs, loss, budget_s):
     m.groups = run.groups()
     output = trace.out_spec.unflatten([run.leaf(n) if isinstance(n, torch.fx.Node) else n for n in trace.output])
     m.loss = _time_loss(loss, output, budget_s)
-    _Passes(run, args, kwargs).measure(m.costs, 0.6 * budget_s)
+    _Passes(run).measure(m.costs, 0.6 * budget_s)
     m.ratio = _scale(trace.module, args, kwargs, loss, m, budget_s)
     return m
 
@@ -216,10 +216,9 @@ def with_copies(value_of, writes):
 class _Passes:
     """Timed passes over all operators, forward and backward."""
 
-    def __init__(self, run, args, kwargs):
+    def __init__(self, run):
         self.run = run
         self.trace = run.trace
-        self.flat = dict(zip(self.trace.inputs, tensors_of((args, kwargs or {}))))
         self.alike = {op: self._key(op) for op in self.trace.ops}
         self.samples = {}  # (what makes operators alike, "forward" and so on) -> microseconds
 
@@ -318,7 +317,7 @@ def _time_loss(loss, output, budget_s):
 
 
 def _scale(module, args, kwargs, loss, m, budget_s):
-    """Operators one by one find other caches than those of a step: all times become those of the whole."""
+    """All times become those of the whole, which runs operators without a clock between them."""
     buffers = {n: b.detach().clone() for n, b in module.named_buffers()}
     times = []
     end = time.perf_counter() + 0.3 * budget_s

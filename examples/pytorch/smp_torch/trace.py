@@ -34,8 +34,13 @@ class Trace:
 
     def __init__(self, module, args, kwargs=None):
         self.module = module
-        with torch.enable_grad():
-            self.program = torch.export.export(module, tuple(args), dict(kwargs or {}), strict=False)
+        training = module.training
+        module.train()
+        try:
+            with torch.enable_grad():
+                self.program = torch.export.export(module, tuple(args), dict(kwargs or {}), strict=False)
+        finally:
+            module.train(training)
         self.graph_module = self.program.graph_module
         self._read_signature()
         self._read_ops()
@@ -46,7 +51,6 @@ class Trace:
         for name, value in self.module.named_parameters(remove_duplicate=False):
             first.setdefault(id(value), name)
             owner[name] = first[id(value)]
-        self.canonical = owner
         self.parameter = {}  # node name -> parameter name
         self.buffer = {}  # node name -> buffer or constant name
         self.inputs = []
@@ -58,8 +62,10 @@ class Trace:
                 self.parameter[name] = owner[spec.target]
             elif kind in ("BUFFER", "CONSTANT_TENSOR"):
                 self.buffer[name] = spec.target
-            elif kind == "USER_INPUT" and name in placeholders:
-                self.inputs.append(placeholders[name])
+            elif kind == "USER_INPUT":
+                node = placeholders.get(name)  # numbers among the arguments are constants of the graph
+                if node is not None and isinstance(node.meta.get("val"), torch.Tensor):
+                    self.inputs.append(node)
             else:
                 raise ValueError(f"input '{name}' of the exported module is a {kind}, which cannot be split")
         self.in_spec = self.program.call_spec.in_spec
