@@ -10,6 +10,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
 import smp_torch
 from small_models import small
@@ -52,7 +53,10 @@ def run(plan, module, example, inputs, target, loss_fn):
             if p.requires_grad:
                 wanted = 2 * expected[name]
                 scale = max(wanted.abs().max().item(), 1e-3 * largest)
-                error = (p.grad - wanted).abs().max().item() / scale
+                if isinstance(p.grad, DTensor) != (plan.shard > 1):
+                    sys.exit(f"{name}: in shards: {not plan.shard > 1}, expected {plan.shard > 1}")
+                gradient = p.grad.full_tensor() if plan.shard > 1 else p.grad
+                error = (gradient - wanted).abs().max().item() / scale
                 worst = max(worst, error)
     worst_loss = 0.0
     if losses:

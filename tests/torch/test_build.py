@@ -30,11 +30,15 @@ SCHEDULES = {
     "auto-2": ["auto", "--chunks", "2"],
 }
 EXTRA = {
-    "ddp": ["interleaved", "--ddp", "2"],
-    "ddp-zb": ["zero-bubble", "--ddp", "2", "--placement", "spread"],
-    "ddp-tied": ["interleaved", "--chunks", "2", "--ddp", "2"],
-    "recompute": ["interleaved", "--recompute", "all"],
-    "recompute-zb": ["zero-bubble", "--chunks", "2", "--recompute", "all"],
+    "ddp": ["interleaved", "--stages", "2", "--ddp", "2"],
+    "ddp-zb": ["zero-bubble", "--stages", "2", "--ddp", "2", "--placement", "spread"],
+    "ddp-tied": ["interleaved", "--stages", "2", "--chunks", "2", "--ddp", "2"],
+    "shards": ["interleaved", "--stages", "2", "--chunks", "2", "--ddp", "2", "--shard", "2", "--shard-what", "weights"],
+    "shards-zb": ["zero-bubble", "--stages", "2", "--ddp", "2", "--shard", "2", "--shard-what", "gradients"],
+    "shards-v": ["zero-bubble", "--stages", "2", "--chunks", "2", "--ddp", "2", "--shard", "2", "--placement", "spread"],
+    "shards-groups": ["interleaved", "--stages", "1", "--chunks", "2", "--ddp", "4", "--shard", "2"],
+    "recompute": ["interleaved", "--stages", "2", "--recompute", "all"],
+    "recompute-zb": ["zero-bubble", "--stages", "2", "--chunks", "2", "--recompute", "all"],
 }
 MOST_ERROR = 1e-12
 LOSS_ERROR = 1e-12
@@ -59,8 +63,8 @@ def plan_all(name, folder, cases):
     for extra, options in EXTRA.items():
         ranks = 4 if "--ddp" in options else 2
         out = f"{folder}/{name}-{extra}"
-        make_plan(made.model, made.profile, out, ["-n", str(ranks), "--stages", "2", "--microbatches", "4",
-                                                  "--time-limit", "2", "--pipeline", *options])
+        make_plan(made.model, made.profile, out, ["-n", str(ranks), "--microbatches", "4", "--time-limit", "2", "--pipeline",
+                                                  *options])
         plans.setdefault(ranks, []).append(f"{out}.json")
     return plans
 

@@ -6,6 +6,7 @@ from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRun
 from torch.nn.parallel import DistributedDataParallel
 
 from .plan import read_plan
+from .sharding import Tie, shard_stages
 from .split_backward import SplitStage
 from .stage_module import StageModule
 from .trace import Trace, touches_change
@@ -78,9 +79,10 @@ class PlanSchedule(_PipelineScheduleRuntime):
     gradients are those of the mean over the batch, losses those of the micro-batches."""
 
     def __init__(self, stages, cut, loss_fn, ties, replicas):
-        self._ties = ties  # list of (weight, process group)
+        self._ties = ties
         self._replicas = replicas  # process group, or None
-        super().__init__(stages, cut.plan.microbatches, loss_fn=loss_fn, scale_grads=False)
+        super().__init__(stages, cut.plan.microbatches, loss_fn=loss_fn, scale_grads=False,
+                         max_active_stages=cut.plan.most_gathered)
         self.pipeline_order = {
             rank: [_Action.from_str(f"{stage}{kind}{microbatch}") for stage, kind, microbatch in order]
             for rank, order in enumerate(cut.plan.orders)}
@@ -99,15 +101,13 @@ class PlanSchedule(_PipelineScheduleRuntime):
         return list({id(p): p for stage in self._stages for p in stage.submod.parameters()}.values())
 
     def step(self, *args, **kwargs):
-        reduced = self.parameters() if self._replicas else [weight for weight, _ in self._ties]
+        reduced = self.parameters() if self._replicas else [weight for tie in self._ties for weight in tie.weights]
         before = [p.grad for p in reduced]
         for p in reduced:
             p.grad = None
         output = super().step(*args, **kwargs)
-        for weight, group in self._ties:
-            if weight.grad is None:
-                weight.grad = torch.zeros_like(weight)
-            dist.all_reduce(weight.grad, group=group)
+        for tie in self._ties:
+            tie.add_up()
         if self._replicas:
             self._average(reduced)
         for p, gradient in zip(reduced, before):
@@ -140,14 +140,17 @@ def build(module, plan, args=None, loss_fn=None, *, kwargs=None, device="cpu", p
     world = dist.get_world_size(process_group)
     if world != plan.pipeline * plan.ddp:
         raise ValueError(f"the plan is for {plan.pipeline} ranks * {plan.ddp} replicas, there are {world} processes")
-    if plan.shard > 1:
-        raise ValueError("the plan has states in shards: plan with --shard 1, or wrap the stages in fully_shard yourself")
     trace = Trace(module, args, kwargs)
     cut = Cut(trace, plan)
     groups = _Groups(plan, process_group)
     stages = _make_stages(cut, groups, device)
     ties = _tie(cut, groups)
-    averaged = plan.ddp > 1 and not groups.wrap_replicas(cut, stages)
+    if plan.shard > 1:
+        shard_stages(plan, groups, stages)
+        averaged = False
+    else:
+        averaged = plan.ddp > 1 and not groups.wrap_replicas(cut, stages)
+    ties = [tie for name, group in ties if (tie := _tie_of(cut, stages, name, group))]
     loss = loss_fn and (lambda output, target: loss_fn(shaped(trace, output), target))
     return stages, PlanSchedule(stages, cut, loss, ties, groups.replicas if averaged else None)
 
@@ -221,7 +224,8 @@ def _make_stages(cut, groups, device):
 
 
 def _tie(cut, groups):
-    """Groups for the weights that stages of several processes share, which start with one value."""
+    """(weight's name, group; None where one process has it alone) of this process's weights. What stages of several
+    processes share starts with one value."""
     users = {}
     for s, rank in enumerate(cut.plan.ranks):
         for weight in cut.weights(s):
@@ -231,14 +235,22 @@ def _tie(cut, groups):
     for name, ranks in users.items():
         ranks = tuple(sorted(ranks))
         if len(ranks) == 1:
+            if groups.stage_rank in ranks:
+                ties.append((name, None))
             continue
         if ranks not in made:
             made[ranks] = groups.of_ranks(ranks)
         group, first = made[ranks]
         if group is not None:
-            weight = cut.trace.value_of(name)
             with torch.no_grad():
-                dist.broadcast(weight, first, group=group)
-            if weight.requires_grad:
-                ties.append((weight, group))
+                dist.broadcast(cut.trace.value_of(name), first, group=group)
+            ties.append((name, group))
     return ties
+
+
+def _tie_of(cut, stages, name, group):
+    """None if there is nothing to add up: in shards, stages of one process have a shared weight each for itself."""
+    if not cut.trace.value_of(name).requires_grad:
+        return None
+    found = {id(p): p for stage in stages for n, p in stage.submod.named_parameters() if n.removeprefix("module.") == name}
+    return Tie(list(found.values()), group) if group or len(found) > 1 else None

@@ -14,6 +14,7 @@ class Plan:
         self.chunks = parallel.get("chunks", 1)
         self.shard = parallel.get("shard", 1)
         self.shard_what = parallel.get("shard_what", "optimizer")
+        self.prefetch = parallel.get("prefetch", 1)
         self.placement = parallel.get("placement", "cluster")
         self.microbatches = data["batch"]["microbatches"]
         self.microbatch_size = data["batch"]["microbatch_size"]
@@ -31,6 +32,11 @@ class Plan:
                 microbatch, _, chunk = action[1:].partition(".")
                 order.append((own[int(chunk or 0)], action[0], int(microbatch)))
         return order
+
+    @property
+    def most_gathered(self):
+        """Of how many stages a rank has gathered weights at a time."""
+        return 1 + self.prefetch if self.shard > 1 and self.shard_what == "weights" else len(self.stages)
 
     @property
     def splits_backward(self):

@@ -8,11 +8,15 @@ group, whatever joins them; a weight whose way meets no input starts at the outp
 
 from torch.autograd import grad as autograd_grad
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage
 
 
 class SplitStage(PipelineStage):
     def backward_maybe_with_nosync(self, backward_type, bwd_kwargs, last_backward=False):
+        if isinstance(self.submod, FSDPModule):
+            self.submod.set_reshard_after_backward(False)
+            self.submod.set_requires_gradient_sync(False)
         if backward_type == "input":
             outputs = _roots(bwd_kwargs["stage_output"], bwd_kwargs["output_grads"])
             return backward_input(outputs, bwd_kwargs["input_values"], list(self.submod.parameters()))
