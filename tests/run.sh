@@ -54,7 +54,10 @@ smp_setup "${packages[@]}"
 mkdir -p "$top/build"
 # shellcheck source=torch/venv.sh
 source "$top/tests/torch/venv.sh"
-[ -n "$fast" ] || smp_torch_venv || echo "tests with PyTorch are skipped: it cannot be installed" >&2
+if [ -z "$fast" ]; then
+    smp_torch_venv || echo "tests with PyTorch are skipped: it cannot be installed" >&2
+    smp_torch_peers || echo "readers of exports are not run: they cannot be installed" >&2
+fi
 
 echo "== build"
 build test all -DCMAKE_BUILD_TYPE=Release -DSMP_WERROR=ON

@@ -9,5 +9,8 @@ if ! "$smp_torch_python" -c 'import torch' 2>/dev/null; then
     exit 77
 fi
 export PYTHONPATH=$here/../../examples/pytorch:$here PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
+if [ -z "${SMP_TORCH_PEERS-}" ] && cmp -s "$smp_peers_list" "$smp_peers_folder/peers.txt"; then
+    export SMP_TORCH_PEERS=$smp_peers_folder
+fi
 export SMP_PARTITION=${SMP_BIN_DIR:-$here/../../build/bin}/smp-partition
 exec "$smp_torch_python" "$@"

@@ -1,0 +1,31 @@
+"""Worker of test_exports.py: a PipelineModule of so many layers cut by exported parts, as schedule/export/export_deepspeed.c
+says; each process prints which layers its stage has. deepspeed_parts.py FILE LAYERS"""
+
+import json
+import sys
+
+import deepspeed
+import torch
+from deepspeed.pipe import LayerSpec, PipelineModule
+
+
+class PlannedModule(PipelineModule):
+    def _partition_layers(self, method=None):
+        with open(sys.argv[1], encoding="utf-8") as file:
+            self.parts = json.load(file)
+        stage = self._topo.get_coord(self.global_rank).pipe
+        self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
+
+
+def main():
+    deepspeed.init_distributed(dist_backend="gloo")
+    layers = [LayerSpec(torch.nn.Linear, 4, 4) for _ in range(int(sys.argv[2]))]
+    module = PlannedModule(layers=layers, num_stages=2, loss_fn=torch.nn.functional.mse_loss)
+    built = len(module.forward_funcs)
+    if built != module._local_stop - module._local_start:
+        sys.exit(f"built {built} layers")
+    print(f"stage {module.stage_id}: {module._local_start} to {module._local_stop}", flush=True)
+    torch.distributed.destroy_process_group()
+
+
+main()
