@@ -223,11 +223,13 @@ class _Passes:
         self.samples = {}  # (what makes operators alike, "forward" and so on) -> microseconds
 
     def measure(self, costs, budget_s):
-        end = time.perf_counter() + budget_s
+        start = time.perf_counter()
         self._pass(True)
-        self.samples.clear()
-        turn = 0
-        while turn < 4 or (time.perf_counter() < end and turn < 20):
+        turn = 1
+        if time.perf_counter() < start + budget_s / 4:  # it was to warm up; of a large module there is no time for that
+            self.samples.clear()
+            turn = 0
+        while turn < 2 or (time.perf_counter() < start + budget_s and turn < 20):
             self._pass(turn % 2 == 0)
             turn += 1
         for op, cost in costs.items():
@@ -322,7 +324,7 @@ def _scale(module, args, kwargs, loss, m, budget_s):
     times = []
     end = time.perf_counter() + 0.3 * budget_s
     with torch.enable_grad():
-        while len(times) < 3 or (time.perf_counter() < end and len(times) < 20):
+        while len(times) < 2 or (time.perf_counter() < end and len(times) < 20):
             start = time.perf_counter()
             value = loss(module(*args, **(kwargs or {})))
             middle = time.perf_counter()

@@ -1,5 +1,7 @@
 """States in shards by FSDP2 (Zhao et al., PyTorch FSDP, VLDB 2023), and weights that several stages have."""
 
+import warnings
+
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
@@ -14,6 +16,8 @@ def shard_stages(plan, groups, stages):
     mesh = DeviceMesh(stages[0].device.type, ranks.view(plan.pipeline, plan.ddp // plan.shard, plan.shard),
                       mesh_dim_names=("pipeline", "replicate", "shard"))
     mesh = mesh["shard"] if plan.shard == plan.ddp else mesh["replicate", "shard"]
+    # A stage's outputs are views, and nobody changes them in place.
+    warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module .* returned a view")
     for stage in stages:
         if any(p.requires_grad for p in stage.submod.parameters()):
             fully_shard(stage.submod, mesh=mesh, reshard_after_forward=False)
