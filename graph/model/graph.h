@@ -11,6 +11,7 @@
 #include "graph/base/arena.h"
 #include "graph/base/status.h"
 #include "graph/model/dtype.h"
+#include "graph/model/split_rule.h"
 #include "graph/model/target.h"
 
 enum {
@@ -55,6 +56,7 @@ typedef struct smp_param {
     float init_scale;  /* normal: standard deviation; uniform: bound */
     bool decay;        /* weight decay applies (two or more dimensions) */
     bool running;      /* a statistic, see smp_param_decl */
+    smp_part part;     /* of the weight so named, in the graph of one of several devices */
     int32_t use_begin; /* uses use_begin .. use_end-1 of smp_graph.use, in op order */
     int32_t use_end;
 } smp_param;
@@ -100,6 +102,8 @@ typedef struct smp_op {
     bool hides_weights; /* of a kind without kernels, and the file does not say which it has */
     bool no_gradient;   /* the file says so: none goes into or through it */
     int32_t out;        /* tensors out .. out + n_out - 1; those of all ops stand in op order */
+    int32_t number;     /* its index in the graph as read: what random numbers go by */
+    uint8_t summands;   /* bit i: every device has a summand of the gradient of weight i */
     int32_t pin;        /* stage, or -1 */
     int32_t group;      /* index into smp_graph.group, or -1 */
     int32_t line;       /* in the model file */

@@ -520,6 +520,7 @@ smp_status smp__model_build_op(smp__model *m, smp__op_template *t, void *unused)
     smp_op *op = &m->op[g->n_op];
     op->kind = t->kind;
     op->cost = t->cost;
+    op->number = g->n_op;
     op->line = t->where.line;
     op->column = t->where.column;
     SMP_TRY(set_name(m, t, op));

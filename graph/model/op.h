@@ -130,6 +130,21 @@ typedef struct smp_op_joint {
     smp_status (*sum)(void *context, double *values, int64_t count);
 } smp_op_joint;
 
+/* The devices that compute an operator together (graph/split). All of them make the same calls in
+ * the same order; a call returns when it is done, and sums have one order: by rising index. */
+typedef struct smp_op_group {
+    int32_t size, index; /* of this device */
+    void *context;
+    /* values [n]: their sums, in place. */
+    smp_status (*all_reduce)(void *context, float *values, int64_t n);
+    /* own [n]; all [size][n]: what each device has. */
+    smp_status (*all_gather)(void *context, const float *own, float *all, int64_t n);
+    /* all [size][n]; own [n]: the sum of what the devices have in row `index`. */
+    smp_status (*reduce_scatter)(void *context, const float *all, float *own, int64_t n);
+    /* all [size][n], got [size][n]: row i is that device i has in row `index`. */
+    smp_status (*all_to_all)(void *context, const float *all, float *got, int64_t n);
+} smp_op_group;
+
 /* One call of an operator on one micro-batch. Tensors are [batch][sample shape] row-major. Where
  * the target is bf16, float activations and their gradients are bf16 whatever the pointer's type
  * says; losses, weights and weight gradients are fp32. On a GPU all pointers are device memory,
@@ -166,6 +181,7 @@ typedef struct smp_op_call {
      * wanted. */
     int64_t *hits;
     const smp_op_joint *joint; /* NULL: there is one replica, or nothing is added up over them */
+    const smp_op_group *group; /* NULL: one device computes it alone */
 } smp_op_call;
 
 /* Kernels of one backend. All NULL: the kind can be planned, not run. */
@@ -202,6 +218,8 @@ struct smp_op_kind {
                        smp_op_needs *needs);
     /* NULL: no arithmetic. */
     void (*work)(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work);
+    /* How several devices may compute it together, ended by a NULL name; NULL: each all of it. */
+    const smp_split_rule *split;
     /* Do this op and `next`, the one that stands after it in the graph, run forward as one
      * kernel on a GPU? Then no stage may end between them: results would depend on the split. It
      * reads the graph alone, so a plan does not depend on what is built in. Asked for through

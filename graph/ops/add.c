@@ -30,6 +30,15 @@ static smp_status backward_input(const smp_op_call *call)
     return SMP_OK;
 }
 
+/* Sums of parts are parts: layers side by side need one sum over the devices. */
+static const smp_split_rule SPLITS[] = {
+    {"elements", .in = {SMP_CELL_ANY, SMP_CELL_ANY, SMP_CELL_ANY, SMP_CELL_ANY},
+     .out = SMP_CELL_ANY},
+    {"parts", .in = {SMP_CELL_PARTS, SMP_CELL_PARTS, SMP_CELL_PARTS, SMP_CELL_PARTS},
+     .out = SMP_CELL_PARTS},
+    {0},
+};
+
 const smp_op_kind smp__op_add = {
     .name = "add",
     .summary = "sum of tensors of one shape",
@@ -43,5 +52,6 @@ const smp_op_kind smp__op_add = {
     .attrs = ATTRS,
     .infer = smp__infer_alike,
     .work = work,
+    .split = SPLITS,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

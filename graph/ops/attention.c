@@ -432,6 +432,30 @@ static smp_status backward_weight(const smp_op_call *call)
     return SMP_OK;
 }
 
+/* Whole heads on each device. ALiBi's slopes go by the number of the head among all. */
+static bool allows_heads(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
+                         int devices)
+{
+    (void)graph, (void)choice;
+    return op->n_in > 2 && !op->attr[ALIBI].i && kv_heads_of(op->attr) % devices == 0;
+}
+
+static bool allows_packed(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
+                          int devices)
+{
+    (void)graph, (void)choice, (void)devices;
+    return op->n_in <= 2 && !op->attr[ALIBI].i;
+}
+
+static const smp_split_rule SPLITS[] = {
+    {"heads", .in = {SMP_CELL_DIM1, SMP_CELL_DIM1, SMP_CELL_DIM1, SMP_CELL_WHOLE},
+     .out = SMP_CELL_DIM1, .param = {SMP_CELL_DIM1}, .divided = 1u << HEADS | 1u << KV_HEADS,
+     .allows = allows_heads},
+    {"packed heads", .in = {SMP_CELL_QKV, SMP_CELL_WHOLE}, .out = SMP_CELL_DIM1,
+     .param = {SMP_CELL_DIM1}, .divided = 1u << HEADS | 1u << KV_HEADS, .allows = allows_packed},
+    {0},
+};
+
 const smp_op_kind smp__op_attention = {
     .name = "attention",
     .summary = "multi-head attention on packed q|k|v or on three inputs, causal or not, with "
@@ -447,6 +471,7 @@ const smp_op_kind smp__op_attention = {
     .needs = needs,
     .cuda_needs = cuda_needs,
     .work = work,
+    .split = SPLITS,
     .cpu = {.forward = forward,
             .backward_input = backward_input,
             .backward_weight = backward_weight},

@@ -313,6 +313,12 @@ static smp_status backward_weight(const smp_op_call *call)
     return SMP_OK;
 }
 
+static const smp_split_rule SPLITS[] = {
+    {"channels", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_DIM0,
+     .param = {SMP_CELL_DIM0, SMP_CELL_DIM0, SMP_CELL_DIM0, SMP_CELL_DIM0}},
+    {0},
+};
+
 const smp_op_kind smp__op_batchnorm = {
     .name = "batchnorm",
     .summary = "normalisation of each channel over the micro-batch and space, with weight and bias",
@@ -327,6 +333,7 @@ const smp_op_kind smp__op_batchnorm = {
     .needs = needs,
     .cuda_needs = cuda_needs,
     .work = work,
+    .split = SPLITS,
     .cpu = {.forward = forward,
             .backward_input = backward_input,
             .backward_weight = backward_weight},

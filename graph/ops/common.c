@@ -178,6 +178,25 @@ smp_status smp__copy_forward(const smp_op_call *call)
     return SMP_OK;
 }
 
+bool smp__split_allows_row(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
+                           int devices)
+{
+    (void)devices;
+    return choice.dim < smp__in(graph, op, 0)->shape.n_dim - 1;
+}
+
+const smp_split_rule smp__split_elementwise[] = {
+    {"elements", .in = {SMP_CELL_ANY, SMP_CELL_ANY, SMP_CELL_ANY, SMP_CELL_ANY},
+     .out = SMP_CELL_ANY},
+    {0},
+};
+
+const smp_split_rule smp__split_rows[] = {
+    {"positions", .in = {SMP_CELL_ANY}, .out = SMP_CELL_ANY,
+     .param = {SMP_CELL_SHARED, SMP_CELL_SHARED}, .allows = smp__split_allows_row},
+    {0},
+};
+
 smp_status smp__copy_backward(const smp_op_call *call)
 {
     const smp_tensor *in = smp__in(call->graph, call->op, 0);

@@ -249,6 +249,24 @@ static smp_status backward_weight(const smp_op_call *call)
 /* Of arrays in bf16, as the shape says. */
 static const smp_op_kernels HALF = KERNELS;
 
+static bool allows_one_group(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
+                             int devices)
+{
+    (void)graph, (void)choice, (void)devices;
+    return op->attr[GROUPS].i == 1;
+}
+
+static const smp_split_rule SPLITS[] = {
+    {"columns", .in = {SMP_CELL_SHARED}, .out = SMP_CELL_DIM0,
+     .param = {SMP_CELL_DIM0, SMP_CELL_DIM0}, .divided = 1u << CHANNELS,
+     .allows = allows_one_group},
+    {"rows", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_PARTS,
+     .param = {SMP_CELL_DIM1, SMP_CELL_BIAS_FIRST}, .allows = allows_one_group},
+    {"groups", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_DIM0, .param = {SMP_CELL_DIM0, SMP_CELL_DIM0},
+     .divided = 1u << CHANNELS | 1u << GROUPS},
+    {0},
+};
+
 const smp_op_kind smp__op_conv2d = {
     .name = "conv2d",
     .summary = "convolution of an image, with strides, padding, dilation and groups",
@@ -263,6 +281,7 @@ const smp_op_kind smp__op_conv2d = {
     .needs = needs,
     .cuda_needs = cuda_needs,
     .work = work,
+    .split = SPLITS,
     .cpu = KERNELS,
     .cpu16 = &HALF,
 };

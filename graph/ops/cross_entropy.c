@@ -10,9 +10,12 @@
  * out evenly among all V, so that the loss reads (1 - e) logit[target] + e mean(logits) for the
  * target's logit.
  *
+ * Of several devices that each have a part of the classes (`devices`), each makes M, S and what it
+ * has of the target's logit of its own, and all put these together by rising device.
+ *
  * A row is a hit if an argmax that takes the first of equals finds its target; one with a NaN that
  * an argmax could find is none. */
-#include "graph/ops/ops.h"
+#include "graph/ops/collective.h"
 
 #include <math.h>
 #include <string.h>
@@ -20,15 +23,24 @@
 #include "graph/math/vector.h"
 
 enum { LOGITS, TARGETS };
-enum { LABEL_SMOOTHING };
+enum { LABEL_SMOOTHING, DEVICES };
 enum { IGNORED = -1 };
 
 typedef struct row_stats {
     float max, sum;
 } row_stats;
 
+/* What a device has of a row: its largest logit, the sum of exp(logit - max), the target's logit or
+ * 0, and with label smoothing the sum of the logits. */
+typedef struct row_share {
+    float max, sum, target, total;
+} row_share;
+
+enum { SHARE = sizeof(row_share) / sizeof(float) };
+
 static const smp_attr_desc ATTRS[] = {
     [LABEL_SMOOTHING] = {"label_smoothing", SMP_ATTR_FLOAT, false, 0, 0, 1, NULL},
+    [DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
     {0},
 };
 
@@ -55,11 +67,13 @@ static smp_status infer(smp_infer *infer)
 
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
-    (void)batch;
+    const int64_t rows = smp__count(smp__in(graph, op, TARGETS), batch);
+    const int64_t devices = op->attr[DEVICES].i;
     *needs = (smp_op_needs){
         .input_grad_in = 1u << LOGITS | 1u << TARGETS,
         .input_grad_aux = true,
         .aux_bytes = smp__in(graph, op, TARGETS)->elements * (int64_t)sizeof(row_stats),
+        .workspace_bytes = devices > 1 ? (1 + devices) * rows * (int64_t)sizeof(row_share) : 0,
     };
 }
 
@@ -88,7 +102,7 @@ static bool index_range(const smp_graph *graph, const smp_op *op, int slot, int6
     if (slot != TARGETS)
         return false;
     *min = IGNORED;
-    *max = smp__columns(smp__in(graph, op, LOGITS)) - 1;
+    *max = smp__columns(smp__in(graph, op, LOGITS)) * op->attr[DEVICES].i - 1;
     return true;
 }
 
@@ -132,8 +146,115 @@ SMP_VECTOR static void subtract(float *y, float x, int64_t n)
         y[i] -= x;
 }
 
+static smp_status check_target(const smp_op_call *call, int64_t row, int32_t target,
+                               int64_t classes)
+{
+    if (target >= 0 && target < classes)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_INPUT,
+                    "op '%s' (cross_entropy): target %d at position %lld of the "
+                    "micro-batch, expected 0 to %lld, or -1 to ignore it",
+                    call->op->name, (int)target, (long long)row, (long long)classes - 1);
+}
+
+/* What this device has of the rows. */
+static smp_status own_shares(const smp_op_call *call, int64_t first, int64_t classes,
+                             row_share *out)
+{
+    const float *logits = call->in[LOGITS];
+    const int32_t *target = call->in[TARGETS];
+    const int64_t rows = counted_rows(call);
+    const bool smooth = call->op->attr[LABEL_SMOOTHING].f > 0;
+    for (int64_t r = 0; r < rows; r++, logits += classes) {
+        out[r] = (row_share){0};
+        if (target[r] == IGNORED)
+            continue;
+        SMP_TRY(check_target(call, r, target[r], classes * call->op->attr[DEVICES].i));
+        const int64_t own = target[r] - first;
+        out[r].max = smp__max(logits, classes);
+        out[r].sum = smp__exp_sum(logits, out[r].max, classes);
+        out[r].target = own >= 0 && own < classes ? logits[own] : 0;
+        out[r].total = smooth ? smp__sum(logits, classes) : 0;
+    }
+    return SMP_OK;
+}
+
+/* all [devices][rows] -> one. */
+static row_share join_shares(const row_share *all, int64_t rows, int64_t devices)
+{
+    row_share whole = all[0];
+    double sum = 0;
+    for (int64_t d = 1; d < devices; d++) {
+        whole.max = all[d * rows].max > whole.max ? all[d * rows].max : whole.max;
+        whole.target += all[d * rows].target;
+        whole.total += all[d * rows].total;
+    }
+    for (int64_t d = 0; d < devices; d++)
+        sum += (double)all[d * rows].sum * exp((double)all[d * rows].max - (double)whole.max);
+    whole.sum = (float)sum;
+    return whole;
+}
+
+/* Rows in which no device has a class that beats the target, whose logits all know; these are
+ * overwritten. */
+static smp_status count_hits(const smp_op_call *call, const smp_op_group *group, int64_t first,
+                             int64_t classes, float *target_logit)
+{
+    const float *logits = call->in[LOGITS];
+    const int32_t *target = call->in[TARGETS];
+    const int64_t rows = counted_rows(call);
+    float *beaten = target_logit;
+    int64_t hits = 0;
+    for (int64_t r = 0; r < rows; r++, logits += classes) {
+        const float wanted = target_logit[r];
+        bool own = target[r] == IGNORED;
+        for (int64_t c = 0; c < classes && target[r] != IGNORED; c++)
+            own |= first + c < target[r] ? !(logits[c] < wanted) : !(logits[c] <= wanted);
+        beaten[r] = own;
+    }
+    SMP_TRY(group->all_reduce(group->context, beaten, rows));
+    for (int64_t r = 0; r < rows; r++)
+        hits += beaten[r] == 0;
+    *call->hits = hits;
+    return SMP_OK;
+}
+
+static smp_status forward_split(const smp_op_call *call)
+{
+    const int32_t *target = call->in[TARGETS];
+    row_stats *stats = call->aux;
+    const int64_t rows = counted_rows(call), devices = call->op->attr[DEVICES].i;
+    const int64_t classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
+    const double smoothing = call->op->attr[LABEL_SMOOTHING].f;
+    const smp_op_group *group;
+    SMP_TRY(smp__group_of(call, devices, &group));
+    row_share *own = call->workspace, *all = own + rows;
+    float *target_logit = (float *)own; /* once they are sent */
+    double loss = 0;
+    int64_t count = 0;
+    SMP_TRY(own_shares(call, group->index * classes, classes, own));
+    SMP_TRY(group->all_gather(group->context, (float *)own, (float *)all, rows * SHARE));
+    for (int64_t r = 0; r < rows; r++) {
+        stats[r] = (row_stats){0, 1};
+        target_logit[r] = 0;
+        if (target[r] == IGNORED)
+            continue;
+        const row_share row = join_shares(all + r, rows, devices);
+        double logit = (double)row.target, mean = (double)row.total / (double)(classes * devices);
+        stats[r] = (row_stats){row.max, row.sum};
+        target_logit[r] = row.target;
+        loss += log((double)row.sum) + ((double)row.max - (logit + smoothing * (mean - logit)));
+        count++;
+    }
+    *(float *)call->out = count > 0 ? (float)(loss / (double)count) : 0;
+    return call->hits ? count_hits(call, group, group->index * classes, classes, target_logit)
+                      : SMP_OK;
+}
+
 static smp_status forward(const smp_op_call *call)
 {
+    if (call->op->attr[DEVICES].i > 1)
+        return forward_split(call);
     const float *logits = call->in[LOGITS];    /* (B, .., V) */
     const int32_t *target = call->in[TARGETS]; /* (B, ..) */
     row_stats *stats = call->aux;              /* (B, ..) */
@@ -146,11 +267,7 @@ static smp_status forward(const smp_op_call *call)
         stats[r] = (row_stats){0, 1};
         if (target[r] == IGNORED)
             continue;
-        if (target[r] < 0 || target[r] >= classes)
-            return smp_fail(SMP_ERR_INPUT,
-                            "op '%s' (cross_entropy): target %d at position %lld of the "
-                            "micro-batch, expected 0 to %lld, or -1 to ignore it",
-                            call->op->name, (int)target[r], (long long)r, (long long)classes - 1);
+        SMP_TRY(check_target(call, r, target[r], classes));
         float max = smp__max(logits, classes);
         float sum = smp__exp_sum(logits, max, classes);
         stats[r] = (row_stats){max, sum};
@@ -174,13 +291,16 @@ static smp_status backward_input(const smp_op_call *call)
     int64_t rows = counted_rows(call);
     int64_t all = smp__count(smp__in(call->graph, call->op, TARGETS), call->batch);
     int64_t classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
+    const int64_t devices = call->op->attr[DEVICES].i;
+    const smp_op_group *group;
+    SMP_TRY(smp__group_of(call, devices, &group));
     if (!dlogits)
         return SMP_OK;
     int64_t count = rows_counted(target, rows);
     float scale = *call->dout / (float)(count > 0 ? count : 1);
     double smoothing = call->op->attr[LABEL_SMOOTHING].f;
     float target_share = scale * (float)(1 - smoothing);
-    float each_share = scale * (float)(smoothing / (double)classes);
+    float each_share = scale * (float)(smoothing / (double)(classes * devices));
     for (int64_t r = 0; r < rows; r++, logits += classes, dlogits += classes) {
         if (target[r] == IGNORED) {
             memset(dlogits, 0, (size_t)classes * sizeof *dlogits);
@@ -188,13 +308,29 @@ static smp_status backward_input(const smp_op_call *call)
         }
         smp__exp_row(dlogits, logits, stats[r].max, classes);
         smp__scale(dlogits, scale / stats[r].sum, classes);
-        dlogits[target[r]] -= target_share;
+        const int64_t own = target[r] - group->index * classes;
+        if (own >= 0 && own < classes)
+            dlogits[own] -= target_share;
         if (smoothing > 0)
             subtract(dlogits, each_share, classes);
     }
     memset(dlogits, 0, (size_t)((all - rows) * classes) * sizeof *dlogits);
     return SMP_OK;
 }
+
+/* The classes of a device follow each other. */
+static bool allows_classes(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
+                           int devices)
+{
+    (void)graph, (void)op, (void)devices;
+    return choice.blocks == 1;
+}
+
+static const smp_split_rule SPLITS[] = {
+    {"classes", .in = {SMP_CELL_LAST, SMP_CELL_WHOLE}, .out = SMP_CELL_WHOLE,
+     .allows = allows_classes},
+    {0},
+};
 
 const smp_op_kind smp__op_cross_entropy = {
     .name = "cross_entropy",
@@ -211,6 +347,7 @@ const smp_op_kind smp__op_cross_entropy = {
     .needs = needs,
     .cuda_needs = cuda_needs,
     .work = work,
+    .split = SPLITS,
     .cpu = {.forward = forward, .backward_input = backward_input},
     .index_range = index_range,
     .rows_counted = rows_counted,

@@ -319,7 +319,7 @@ static void release(void *state)
 
 static uint64_t random_of(const smp_op_call *call)
 {
-    const uint64_t index = (uint64_t)(call->op - call->graph->op);
+    const uint64_t index = (uint64_t)call->op->number;
     const uint64_t turn = (uint64_t)call->step << 32 ^ (uint64_t)call->microbatch;
     return smp_random_mix(smp_random_mix(call->seed + smp_random_mix(index)) +
                           smp_random_mix(turn));

@@ -5,8 +5,11 @@
  * smp_random_philox), so backward makes it again and nothing is saved:
  *   key = mix(seed + mix(op's index)), counter = (block, step << 32 ^ micro-batch).
  * Position 64 g + 16 w + l takes word w of block 16 g + l: sixteen blocks side by side, which the
- * compiler turns into vectors. O(n), about 1 ns an element. */
-#include "graph/ops/ops.h"
+ * compiler turns into vectors. O(n), about 1 ns an element.
+ *
+ * Of several devices that each have a part of x, each has that part of the mask: `devices`, `axis`
+ * and `blocks` say which. */
+#include "graph/ops/collective.h"
 
 #include <math.h>
 #include <string.h>
@@ -14,11 +17,14 @@
 #include "graph/base/random.h"
 #include "graph/math/vector.h"
 
-enum { P };
+enum { P, DEVICES, AXIS, BLOCKS };
 enum { ROUNDS = 10, WORDS = 4, GROUP = WORDS * SMP_LANES };
 
 static const smp_attr_desc ATTRS[] = {
     [P] = {"p", SMP_ATTR_FLOAT, true, 0, 0, 1, NULL},
+    [DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
+    [AXIS] = {"axis", SMP_ATTR_INT, false, 0, 0, SMP_MAX_DIMS - 1, NULL},
+    [BLOCKS] = {"blocks", SMP_ATTR_INT, false, 1, 1, SMP_SPLIT_BLOCKS, NULL},
     {0},
 };
 
@@ -26,6 +32,8 @@ static smp_status infer(smp_infer *infer)
 {
     if (!(infer->attr[P].f < 1))
         return smp_infer_fail(infer, "p: got %g, expected 0 <= p < 1", infer->attr[P].f);
+    if (infer->attr[DEVICES].i > 1)
+        return smp__infer_parts(infer, infer->attr[AXIS].i, 1, infer->attr[BLOCKS].i, false);
     return smp__infer_like_input(infer);
 }
 
@@ -43,7 +51,7 @@ typedef struct mask {
 static mask mask_of(const smp_op_call *call)
 {
     double p = call->op->attr[P].f;
-    uint64_t index = (uint64_t)(call->op - call->graph->op);
+    uint64_t index = (uint64_t)call->op->number;
     return (mask){
         .key = smp_random_mix(call->seed + smp_random_mix(index)),
         .counter_high = (uint64_t)call->step << 32 ^ (uint64_t)call->microbatch,
@@ -80,14 +88,17 @@ static inline void philox_group(uint64_t key, uint64_t counter_high, uint64_t g,
     }
 }
 
-/* Every x[i] is loaded and multiplied, by 0 if it is dropped: a load under the condition is what
- * gcc 12 vectorises wrongly for AVX2 (graph/math/vector.h). */
-SMP_VECTOR static void drop(float *restrict y, const float *restrict x, mask m, int64_t n)
+/* Elements `first` to first + n - 1 of the mask. Every x[i] is loaded and multiplied, by 0 if it is
+ * dropped: a load under the condition is what gcc 12 vectorises wrongly for AVX2
+ * (graph/math/vector.h). */
+SMP_VECTOR static void drop(float *restrict y, const float *restrict x, mask m, int64_t first,
+                            int64_t n)
 {
     uint32_t word[WORDS][SMP_LANES];
-    for (int64_t begin = 0; begin < n; begin += GROUP) {
-        int64_t width = n - begin < GROUP ? n - begin : GROUP;
-        philox_group(m.key, m.counter_high, (uint64_t)begin / GROUP, word);
+    for (int64_t begin = 0, width; begin < n; begin += width) {
+        int skip = (int)((first + begin) % GROUP);
+        width = n - begin < GROUP - skip ? n - begin : GROUP - skip;
+        philox_group(m.key, m.counter_high, (uint64_t)(first + begin) / GROUP, word);
         if (width == GROUP)
             for (int w = 0; w < WORDS; w++)
                 for (int l = 0; l < SMP_LANES; l++) {
@@ -96,32 +107,39 @@ SMP_VECTOR static void drop(float *restrict y, const float *restrict x, mask m, 
                 }
         else
             for (int i = 0; i < width; i++) {
-                uint32_t bits = word[i / SMP_LANES][i % SMP_LANES] >> 8;
+                int at = skip + i;
+                uint32_t bits = word[at / SMP_LANES][at % SMP_LANES] >> 8;
                 y[begin + i] = x[begin + i] * (bits < m.threshold ? 0 : m.scale);
             }
     }
 }
 
-static void apply(const smp_op_call *call, float *y, const float *x)
+static smp_status apply(const smp_op_call *call, float *y, const float *x)
 {
-    int64_t n = smp__count(smp__in(call->graph, call->op, 0), call->batch);
-    if (call->training && call->op->attr[P].f > 0)
-        drop(y, x, mask_of(call), n);
-    else
+    const smp_tensor *in = smp__in(call->graph, call->op, 0);
+    const smp_attr_value *attr = call->op->attr;
+    int64_t n = smp__count(in, call->batch), run = n, devices = attr[DEVICES].i;
+    const smp_op_group *group;
+    SMP_TRY(smp__group_of(call, devices, &group));
+    if (!call->training || !(attr[P].f > 0)) {
         memcpy(y, x, (size_t)n * sizeof *y);
+        return SMP_OK;
+    }
+    if (devices > 1)
+        run = smp__parts_of(in, attr[AXIS].i, 1, attr[BLOCKS].i, call->batch).run;
+    for (int64_t i = 0; i * run < n; i++)
+        drop(y + i * run, x + i * run, mask_of(call), (i * devices + group->index) * run, run);
+    return SMP_OK;
 }
 
 static smp_status forward(const smp_op_call *call)
 {
-    apply(call, call->out, call->in[0]);
-    return SMP_OK;
+    return apply(call, call->out, call->in[0]);
 }
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    if (call->din[0])
-        apply(call, call->din[0], call->dout);
-    return SMP_OK;
+    return call->din[0] ? apply(call, call->din[0], call->dout) : SMP_OK;
 }
 
 const smp_op_kind smp__op_dropout = {
@@ -136,5 +154,6 @@ const smp_op_kind smp__op_dropout = {
     .attrs = ATTRS,
     .infer = infer,
     .work = work,
+    .split = smp__split_elementwise,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(SMP_BLOCK)
 static dropout_mask mask_of(const smp_op_call *call)
 {
     const double p = call->op->attr[P].f;
-    const uint64_t index = (uint64_t)(call->op - call->graph->op);
+    const uint64_t index = (uint64_t)call->op->number;
     dropout_mask m;
     m.key = smp_random_mix(call->seed + smp_random_mix(index));
     m.counter_high = (uint64_t)call->step << 32 ^ (uint64_t)call->microbatch;

@@ -1,7 +1,10 @@
 /* embedding: row lookup. int32 [T...] -> [T..., features], weight [rows, features].
  *
  * The weight gradient adds rows of dout into the accumulator in the order of positions, so a row
- * that occurs twice has one order of summation. O(T * features). */
+ * that occurs twice has one order of summation. O(T * features).
+ *
+ * Of several devices that each have a part of the rows (split by `rows`), each makes zeroes of the
+ * rows of others. */
 #include "graph/ops/ops.h"
 
 #include <string.h>
@@ -49,6 +52,20 @@ static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, 
     *needs = (smp_op_needs){.weight_grad_in = 1, .workspace_bytes = smp__order_bytes(count)};
 }
 
+/* The rows of the table that this device has, and how many there are in all. */
+typedef struct own_rows {
+    int64_t first, count, all;
+} own_rows;
+
+static own_rows rows_of(const smp_graph *graph, const smp_op *op)
+{
+    const smp_part *part = &graph->param[op->param[0]].part;
+    const int64_t rows = op->attr[ROWS].i;
+    if (part->spread.way != SMP_SPLIT || part->spread.dim != 0)
+        return (own_rows){0, rows, rows};
+    return (own_rows){part->index * rows, rows, part->count * rows};
+}
+
 /* Only the rows that occur are touched, not the whole table. */
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
@@ -64,9 +81,9 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 static bool index_range(const smp_graph *graph, const smp_op *op, int slot, int64_t *min,
                         int64_t *max)
 {
-    (void)graph, (void)slot;
+    (void)slot;
     *min = 0;
-    *max = op->attr[ROWS].i - 1;
+    *max = rows_of(graph, op).all - 1;
     return true;
 }
 
@@ -77,14 +94,19 @@ static smp_status forward(const smp_op_call *call)
     const float *weight = call->param[0]; /* (rows, features) */
     float *out = call->out;               /* (B, T, features) */
     int64_t count = smp__count(smp__in(call->graph, op, 0), call->batch);
-    int64_t rows = op->attr[ROWS].i, features = op->attr[FEATURES].i;
+    int64_t features = op->attr[FEATURES].i;
+    const own_rows rows = rows_of(call->graph, op);
     for (int64_t i = 0; i < count; i++) {
-        if (index[i] < 0 || index[i] >= rows)
+        const int64_t row = index[i] - rows.first;
+        if (index[i] < 0 || index[i] >= rows.all)
             return smp_fail(SMP_ERR_INPUT,
                             "op '%s' (embedding): index %d at position %lld of the micro-batch, "
                             "expected 0 to %lld",
-                            op->name, (int)index[i], (long long)i, (long long)rows - 1);
-        memcpy(out + i * features, weight + index[i] * features, (size_t)features * 4);
+                            op->name, (int)index[i], (long long)i, (long long)rows.all - 1);
+        if (row >= 0 && row < rows.count)
+            memcpy(out + i * features, weight + row * features, (size_t)features * 4);
+        else
+            memset(out + i * features, 0, (size_t)features * 4);
     }
     return SMP_OK;
 }
@@ -95,10 +117,22 @@ static smp_status backward_weight(const smp_op_call *call)
     const int32_t *index = call->in[0];
     int64_t count = smp__count(smp__in(call->graph, call->op, 0), call->batch);
     int64_t features = call->op->attr[FEATURES].i;
-    for (int64_t i = 0; i < count; i++)
-        smp__accumulate(call->dparam[0] + index[i] * features, call->dout + i * features, features);
+    const own_rows rows = rows_of(call->graph, call->op);
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t row = index[i] - rows.first;
+        if (row >= 0 && row < rows.count)
+            smp__accumulate(call->dparam[0] + row * features, call->dout + i * features, features);
+    }
     return SMP_OK;
 }
+
+static const smp_split_rule SPLITS[] = {
+    {"rows", .in = {SMP_CELL_WHOLE}, .out = SMP_CELL_PARTS, .param = {SMP_CELL_DIM0},
+     .divided = 1u << ROWS},
+    {"features", .in = {SMP_CELL_WHOLE}, .out = SMP_CELL_LAST, .param = {SMP_CELL_DIM1},
+     .divided = 1u << FEATURES},
+    {0},
+};
 
 const smp_op_kind smp__op_embedding = {
     .name = "embedding",
@@ -114,6 +148,7 @@ const smp_op_kind smp__op_embedding = {
     .needs = needs,
     .cuda_needs = cuda_needs,
     .work = work,
+    .split = SPLITS,
     .cpu = {.forward = forward, .backward_weight = backward_weight},
     .index_range = index_range,
 };

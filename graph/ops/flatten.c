@@ -11,6 +11,11 @@ static smp_status infer(smp_infer *infer)
     return SMP_OK;
 }
 
+static const smp_split_rule SPLITS[] = {
+    {"channels", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_DIM0},
+    {0},
+};
+
 const smp_op_kind smp__op_flatten = {
     .name = "flatten",
     .summary = "all dimensions of a sample as one",
@@ -23,5 +28,6 @@ const smp_op_kind smp__op_flatten = {
     .attrs = ATTRS,
     .infer = infer,
     .work = smp__work_copy,
+    .split = SPLITS,
     .cpu = {.forward = smp__copy_forward, .backward_input = smp__copy_backward},
 };

@@ -78,6 +78,7 @@ const smp_op_kind smp__op_gelu = {
     .infer = smp__infer_like_input,
     .needs = needs,
     .work = work,
+    .split = smp__split_elementwise,
     .cpu = KERNELS,
     .cpu16 = &HALF,
 };

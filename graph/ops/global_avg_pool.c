@@ -39,6 +39,11 @@ static smp_status backward_input(const smp_op_call *call)
     return SMP_OK;
 }
 
+static const smp_split_rule SPLITS[] = {
+    {"channels", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_DIM0},
+    {0},
+};
+
 const smp_op_kind smp__op_global_avg_pool = {
     .name = "global_avg_pool",
     .summary = "mean over the pixels of each channel",
@@ -51,5 +56,6 @@ const smp_op_kind smp__op_global_avg_pool = {
     .attrs = ATTRS,
     .infer = infer,
     .work = work,
+    .split = SPLITS,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

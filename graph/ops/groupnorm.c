@@ -197,6 +197,12 @@ static smp_status backward_weight(const smp_op_call *call)
     return SMP_OK;
 }
 
+static const smp_split_rule SPLITS[] = {
+    {"channels", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_DIM0,
+     .param = {SMP_CELL_DIM0, SMP_CELL_DIM0}, .divided = 1u << GROUPS},
+    {0},
+};
+
 const smp_op_kind smp__op_groupnorm = {
     .name = "groupnorm",
     .summary = "normalisation of groups of channels, sample by sample, with weight and bias",
@@ -210,6 +216,7 @@ const smp_op_kind smp__op_groupnorm = {
     .infer = infer,
     .needs = needs,
     .work = work,
+    .split = SPLITS,
     .cpu = {.forward = forward,
             .backward_input = backward_input,
             .backward_weight = backward_weight},

@@ -165,6 +165,7 @@ const smp_op_kind smp__op_layernorm = {
     .needs = needs,
     .cuda_needs = cuda_needs,
     .work = work,
+    .split = smp__split_rows,
     .cpu = {.forward = forward,
             .backward_input = backward_input,
             .backward_weight = backward_weight},

@@ -210,6 +210,16 @@ static const smp_op_kernels HALF = {.prepare = prepare16,
                                     .backward_input = backward_input16,
                                     .backward_weight = backward_weight16};
 
+static const smp_split_rule SPLITS[] = {
+    {"columns", .in = {SMP_CELL_SHARED}, .out = SMP_CELL_LAST,
+     .param = {SMP_CELL_DIM0, SMP_CELL_DIM0}, .divided = 1u << FEATURES},
+    {"rows", .in = {SMP_CELL_LAST}, .out = SMP_CELL_PARTS,
+     .param = {SMP_CELL_DIM1, SMP_CELL_BIAS_LAST}},
+    {"positions", .in = {SMP_CELL_ANY}, .out = SMP_CELL_ANY,
+     .param = {SMP_CELL_SHARED, SMP_CELL_SHARED}, .allows = smp__split_allows_row},
+    {0},
+};
+
 const smp_op_kind smp__op_linear = {
     .name = "linear",
     .summary = "matrix product over the last dimension, with or without bias, tied or not",
@@ -225,6 +235,7 @@ const smp_op_kind smp__op_linear = {
     .cuda_needs = cuda_needs,
     .work = work,
     .fuses = fuses,
+    .split = SPLITS,
     .cpu = {.forward = forward,
             .backward_input = backward_input,
             .backward_weight = backward_weight},

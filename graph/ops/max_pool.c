@@ -187,6 +187,11 @@ static smp_status backward_input(const smp_op_call *call)
     return SMP_OK;
 }
 
+static const smp_split_rule SPLITS[] = {
+    {"channels", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_DIM0},
+    {0},
+};
+
 const smp_op_kind smp__op_max_pool = {
     .name = "max_pool",
     .summary = "largest value of every window of an image",
@@ -201,5 +206,6 @@ const smp_op_kind smp__op_max_pool = {
     .needs = needs,
     .cuda_needs = cuda_needs,
     .work = work,
+    .split = SPLITS,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

@@ -32,6 +32,11 @@ static smp_status backward_input(const smp_op_call *call)
     return SMP_OK;
 }
 
+static const smp_split_rule SPLITS[] = {
+    {"features", .in = {SMP_CELL_DIM1}, .out = SMP_CELL_DIM0},
+    {0},
+};
+
 const smp_op_kind smp__op_mean_pool = {
     .name = "mean_pool",
     .summary = "mean over the positions of a sequence",
@@ -44,5 +49,6 @@ const smp_op_kind smp__op_mean_pool = {
     .attrs = ATTRS,
     .infer = infer,
     .work = work,
+    .split = SPLITS,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

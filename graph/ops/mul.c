@@ -40,5 +40,6 @@ const smp_op_kind smp__op_mul = {
     .infer = smp__infer_alike,
     .needs = smp__needs_pair,
     .work = work,
+    .split = smp__split_elementwise,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

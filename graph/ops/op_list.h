@@ -44,6 +44,11 @@
     CUDA(cross_entropy)                                                                            \
     CUDA(mse)                                                                                      \
     CUDA(bce_with_logits)                                                                          \
+    HOST(bias)                                                                                     \
+    HOST(all_reduce)                                                                               \
+    HOST(all_gather)                                                                               \
+    HOST(reduce_scatter)                                                                           \
+    HOST(all_to_all)                                                                               \
     HOST(opaque)
 
 #endif

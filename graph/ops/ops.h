@@ -120,6 +120,13 @@ typedef struct smp__permutation {
 
 smp__permutation smp__permutation_of(const smp_graph *graph, const smp_op *op);
 
+/* The rules of operators that treat every element by itself, and of those that have a row of the
+ * last dimension to themselves, with weights that all positions share. */
+extern const smp_split_rule smp__split_elementwise[], smp__split_rows[];
+/* A dimension but the last. */
+bool smp__split_allows_row(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
+                           int devices);
+
 /* Is it a gelu in the tanh approximation? */
 bool smp__is_gelu_tanh(const smp_op *op);
 

@@ -51,6 +51,12 @@ static smp_status backward_weight(const smp_op_call *call)
     return SMP_OK;
 }
 
+static const smp_split_rule SPLITS[] = {
+    {"positions", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_DIM0, .param = {SMP_CELL_DIM0}},
+    {"features", .in = {SMP_CELL_DIM1}, .out = SMP_CELL_DIM1, .param = {SMP_CELL_DIM1}},
+    {0},
+};
+
 const smp_op_kind smp__op_position_embedding = {
     .name = "position_embedding",
     .summary = "adds a learned vector to every position",
@@ -63,6 +69,7 @@ const smp_op_kind smp__op_position_embedding = {
     .attrs = ATTRS,
     .infer = infer,
     .work = work,
+    .split = SPLITS,
     .cpu = {.forward = forward,
             .backward_input = smp__copy_backward,
             .backward_weight = backward_weight},

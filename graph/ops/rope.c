@@ -200,6 +200,30 @@ static smp_status backward_input(const smp_op_call *call)
     return call->din[0] ? turn_all(call, call->dout, call->din[0], -1) : SMP_OK;
 }
 
+/* Whole heads on each device, and of packed q, k, v the same of each. */
+static bool allows_heads(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
+                         int devices)
+{
+    (void)graph, (void)choice, (void)devices;
+    return op->attr[ROTATED].i == 0;
+}
+
+static bool allows_packed(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
+                          int devices)
+{
+    (void)graph, (void)choice;
+    int64_t heads = op->attr[HEADS].i;
+    return heads % (3 * devices) == 0 && op->attr[ROTATED].i == heads / 3 * 2;
+}
+
+static const smp_split_rule SPLITS[] = {
+    {"heads", .in = {SMP_CELL_DIM1}, .out = SMP_CELL_DIM1, .divided = 1u << HEADS,
+     .allows = allows_heads},
+    {"packed heads", .in = {SMP_CELL_QKV}, .out = SMP_CELL_QKV,
+     .divided = 1u << HEADS | 1u << ROTATED, .allows = allows_packed},
+    {0},
+};
+
 const smp_op_kind smp__op_rope = {
     .name = "rope",
     .summary = "rotary position embedding: turns the pairs of each head by their position",
@@ -214,6 +238,7 @@ const smp_op_kind smp__op_rope = {
     .needs = needs,
     .cuda_needs = cuda_needs,
     .work = work,
+    .split = SPLITS,
     .cpu = {.prepare = prepare,
             .release = free,
             .forward = forward,

@@ -50,5 +50,6 @@ const smp_op_kind smp__op_scale = {
     .attrs = ATTRS,
     .infer = smp__infer_like_input,
     .work = work,
+    .split = smp__split_elementwise,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

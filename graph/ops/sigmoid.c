@@ -45,5 +45,6 @@ const smp_op_kind smp__op_sigmoid = {
     .infer = smp__infer_like_input,
     .needs = smp__needs_output,
     .work = work,
+    .split = smp__split_elementwise,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

@@ -74,5 +74,6 @@ const smp_op_kind smp__op_silu = {
     .infer = smp__infer_like_input,
     .needs = needs,
     .work = work,
+    .split = smp__split_elementwise,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

@@ -54,6 +54,7 @@ const smp_op_kind smp__op_softmax = {
     .infer = infer,
     .needs = smp__needs_output,
     .work = work,
+    .split = smp__split_rows,
     .cpu = {.prepare = prepare,
             .release = smp__release_primitive,
             .forward = forward,

@@ -54,5 +54,6 @@ const smp_op_kind smp__op_sub = {
     .attrs = ATTRS,
     .infer = smp__infer_alike,
     .work = work,
+    .split = smp__split_elementwise,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

@@ -55,6 +55,7 @@ const smp_op_kind smp__op_tanh = {
     .infer = smp__infer_like_input,
     .needs = smp__needs_output,
     .work = work,
+    .split = smp__split_elementwise,
     .cpu = {.prepare = prepare,
             .release = smp__release_primitive,
             .forward = forward,

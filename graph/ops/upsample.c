@@ -60,6 +60,11 @@ static smp_status backward_input(const smp_op_call *call)
     return SMP_OK;
 }
 
+static const smp_split_rule SPLITS[] = {
+    {"channels", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_DIM0},
+    {0},
+};
+
 const smp_op_kind smp__op_upsample = {
     .name = "upsample",
     .summary = "an image enlarged, each pixel to a square",
@@ -72,5 +77,6 @@ const smp_op_kind smp__op_upsample = {
     .attrs = ATTRS,
     .infer = infer,
     .work = work,
+    .split = SPLITS,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

@@ -1,0 +1,49 @@
+/* all_reduce: the sum over the devices of a group. Forward, of values of which each device has a
+ * summand; with `gradient`, of the gradient, where the value is whole and each device makes a
+ * summand of its gradient (Megatron-LM's g, and f with `value: false`). */
+#include "graph/ops/collective.h"
+
+#include <string.h>
+
+enum { DEVICES, VALUE, GRADIENT };
+
+static const smp_attr_desc ATTRS[] = {
+    [DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
+    [VALUE] = {"value", SMP_ATTR_BOOL, false, 1, 0, 1, NULL},
+    [GRADIENT] = {"gradient", SMP_ATTR_BOOL, false, 0, 0, 1, NULL},
+    {0},
+};
+
+static smp_status pass(const smp_op_call *call, float *to, const float *from, bool sum)
+{
+    const smp_op_group *group;
+    int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
+    SMP_TRY(smp__group_of(call, call->op->attr[DEVICES].i, &group));
+    memcpy(to, from, (size_t)n * sizeof(float));
+    return sum ? group->all_reduce(group->context, to, n) : SMP_OK;
+}
+
+static smp_status forward(const smp_op_call *call)
+{
+    return pass(call, call->out, call->in[0], call->op->attr[VALUE].i);
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    return call->din[0] ? pass(call, call->din[0], call->dout, call->op->attr[GRADIENT].i) : SMP_OK;
+}
+
+const smp_op_kind smp__op_all_reduce = {
+    .name = "all_reduce",
+    .summary = "sum over the devices that compute a layer together",
+    .sample = "inputs:\n"
+              "  x: {dtype: float32, shape: [4, 6]}\n"
+              "ops:\n"
+              "  - {op: all_reduce, name: op, in: x, out: y}\n",
+    .min_in = 1,
+    .max_in = 1,
+    .attrs = ATTRS,
+    .infer = smp__infer_like_input,
+    .work = smp__work_copy,
+    .cpu = {.forward = forward, .backward_input = backward_input},
+};

@@ -1,0 +1,83 @@
+/* Parts of tensors taken, put and checked; the group of one device. */
+#include "graph/ops/collective.h"
+
+#include <string.h>
+
+smp_status smp__infer_parts(smp_infer *infer, int64_t axis, int64_t devices, int64_t blocks,
+                            bool whole)
+{
+    SMP_TRY(smp__infer_like_input(infer));
+    const smp_tensor *in = infer->in[0];
+    if (axis >= in->shape.n_dim)
+        return smp_infer_fail(infer, "axis: got %lld, expected a dimension of '%s'",
+                              (long long)axis, in->name);
+    int64_t parts = whole ? blocks * devices : blocks;
+    if (in->shape.dim[axis] % parts != 0)
+        return smp_infer_fail(infer, "dimension %lld of '%s' is %lld, expected a multiple of %lld",
+                              (long long)axis, in->name, (long long)in->shape.dim[axis],
+                              (long long)parts);
+    return SMP_OK;
+}
+
+smp__parts smp__parts_of(const smp_tensor *whole, int64_t axis, int64_t devices, int64_t blocks,
+                         int64_t batch)
+{
+    smp__axis along = smp__axis_of(whole, axis, batch);
+    return (smp__parts){along.outer, blocks, devices,
+                        along.size / (blocks * devices) * along.inner};
+}
+
+int64_t smp__part_elements(smp__parts parts)
+{
+    return parts.outer * parts.blocks * parts.run;
+}
+
+void smp__take_part(float *part, const float *whole, smp__parts parts, int64_t device)
+{
+    for (int64_t i = 0; i < parts.outer * parts.blocks; i++)
+        memcpy(part + i * parts.run, whole + (i * parts.devices + device) * parts.run,
+               (size_t)parts.run * sizeof(float));
+}
+
+void smp__put_part(float *whole, const float *part, smp__parts parts, int64_t device)
+{
+    for (int64_t i = 0; i < parts.outer * parts.blocks; i++)
+        memcpy(whole + (i * parts.devices + device) * parts.run, part + i * parts.run,
+               (size_t)parts.run * sizeof(float));
+}
+
+void smp__take_parts(float *all, const float *whole, smp__parts parts)
+{
+    for (int64_t d = 0; d < parts.devices; d++)
+        smp__take_part(all + d * smp__part_elements(parts), whole, parts, d);
+}
+
+void smp__put_parts(float *whole, const float *all, smp__parts parts)
+{
+    for (int64_t d = 0; d < parts.devices; d++)
+        smp__put_part(whole, all + d * smp__part_elements(parts), parts, d);
+}
+
+static smp_status alone_in_place(void *context, float *values, int64_t n)
+{
+    (void)context, (void)values, (void)n;
+    return SMP_OK;
+}
+
+static smp_status alone(void *context, const float *from, float *to, int64_t n)
+{
+    (void)context;
+    memcpy(to, from, (size_t)n * sizeof(float));
+    return SMP_OK;
+}
+
+smp_status smp__group_of(const smp_op_call *call, int64_t devices, const smp_op_group **out)
+{
+    static const smp_op_group one = {1, 0, NULL, alone_in_place, alone, alone, alone};
+    *out = call->group && devices > 1 ? call->group : &one;
+    if ((*out)->size != devices)
+        return smp_fail(SMP_ERR_INPUT, "op '%s' (%s): for %lld devices, there are %d",
+                        call->op->name, call->op->kind->name, (long long)devices,
+                        (int)(*out)->size);
+    return SMP_OK;
+}

@@ -1,0 +1,33 @@
+/* What the operators between devices share (all_reduce, all_gather, ..): where the part of a device
+ * lies in a tensor. */
+#ifndef SMP_GRAPH_OPS_COLLECTIVE_H
+#define SMP_GRAPH_OPS_COLLECTIVE_H
+
+#include "graph/ops/ops.h"
+
+enum { SMP__MOST_DEVICES = 1 << 20 }; /* so that no size overflows */
+
+/* A tensor [outer][blocks][devices][run] of which a device has [outer][blocks][run]. */
+typedef struct smp__parts {
+    int64_t outer, blocks, devices, run;
+} smp__parts;
+
+/* Checks attributes and input 0, whose dimension `axis` (not below 0) is `*size` long: of blocks,
+ * and whole: of devices times them. */
+smp_status smp__infer_parts(smp_infer *infer, int64_t axis, int64_t devices, int64_t blocks,
+                            bool whole);
+/* whole: the tensor that has all parts. */
+smp__parts smp__parts_of(const smp_tensor *whole, int64_t axis, int64_t devices, int64_t blocks,
+                         int64_t batch);
+int64_t smp__part_elements(smp__parts parts);
+/* Between a whole tensor and the part of a device, or those of all, one after the other. */
+void smp__take_part(float *part, const float *whole, smp__parts parts, int64_t device);
+void smp__put_part(float *whole, const float *part, smp__parts parts, int64_t device);
+void smp__take_parts(float *all, const float *whole, smp__parts parts);
+void smp__put_parts(float *whole, const float *all, smp__parts parts);
+
+/* The group of a call, of one device where `devices` is 1; SMP_ERR_INPUT if there are others than
+ * so many. */
+smp_status smp__group_of(const smp_op_call *call, int64_t devices, const smp_op_group **out);
+
+#endif

@@ -1,0 +1,309 @@
+/* A graph run forward and backward once, op by op, by this thread or by one thread per device; the
+ * plainest executor there can be, for tests of split graphs. */
+#ifndef SMP_TESTS_GRAPH_SPLIT_SPLIT_RUN_H
+#define SMP_TESTS_GRAPH_SPLIT_SPLIT_RUN_H
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "graph/base/random.h"
+#include "graph/base/text.h"
+#include "graph/model/op.h"
+#include "graph/split/graph_split.h"
+
+enum { MOST_DEVICES = 4 };
+
+typedef struct exchange {
+    pthread_barrier_t barrier;
+    int size;
+    const float *posted[MOST_DEVICES];
+} exchange;
+
+typedef struct device {
+    const smp_graph *graph;
+    int64_t batch;
+    smp_op_group group;
+    exchange *exchange; /* NULL: alone */
+    float **value;      /* [tensors]; int32 too */
+    float **grad;       /* [tensors] */
+    float **weight;     /* [weights] */
+    float **wgrad;      /* [uses] */
+    void **aux;         /* [ops] */
+    void **state;       /* [ops] */
+    int64_t hits;       /* of the last op that counts some */
+    smp_status status;
+} device;
+
+static inline float *floats(int64_t n)
+{
+    float *p = aligned_alloc(64, ((size_t)n * sizeof(float) + 127) / 64 * 64);
+    assert_non_null(p);
+    memset(p, 0, (size_t)n * sizeof(float));
+    return p;
+}
+
+/* Everybody's array stands until everybody has read it. */
+static inline void post(device *d, const float *own)
+{
+    d->exchange->posted[d->group.index] = own;
+    pthread_barrier_wait(&d->exchange->barrier);
+}
+
+static inline void done(device *d)
+{
+    pthread_barrier_wait(&d->exchange->barrier);
+}
+
+static inline smp_status run_all_reduce(void *context, float *values, int64_t n)
+{
+    device *d = context;
+    float *sum = floats(n);
+    post(d, values);
+    for (int i = 0; i < d->exchange->size; i++)
+        for (int64_t e = 0; e < n; e++)
+            sum[e] += d->exchange->posted[i][e];
+    done(d);
+    memcpy(values, sum, (size_t)n * sizeof(float));
+    free(sum);
+    return SMP_OK;
+}
+
+static inline smp_status run_all_gather(void *context, const float *own, float *all, int64_t n)
+{
+    device *d = context;
+    post(d, own);
+    for (int i = 0; i < d->exchange->size; i++)
+        memcpy(all + i * n, d->exchange->posted[i], (size_t)n * sizeof(float));
+    done(d);
+    return SMP_OK;
+}
+
+static inline smp_status run_reduce_scatter(void *context, const float *all, float *own, int64_t n)
+{
+    device *d = context;
+    post(d, all);
+    memset(own, 0, (size_t)n * sizeof(float));
+    for (int i = 0; i < d->exchange->size; i++)
+        for (int64_t e = 0; e < n; e++)
+            own[e] += d->exchange->posted[i][d->group.index * n + e];
+    done(d);
+    return SMP_OK;
+}
+
+static inline smp_status run_all_to_all(void *context, const float *all, float *got, int64_t n)
+{
+    device *d = context;
+    post(d, all);
+    for (int i = 0; i < d->exchange->size; i++)
+        memcpy(got + i * n, d->exchange->posted[i] + d->group.index * n, (size_t)n * sizeof(float));
+    done(d);
+    return SMP_OK;
+}
+
+/* Weights and inputs are zero. */
+static inline void device_open(device *d, const smp_graph *graph, int64_t batch, exchange *between,
+                               int index)
+{
+    const smp_graph *g = graph;
+    *d = (device){.graph = g, .batch = batch, .exchange = between};
+    d->group = (smp_op_group){
+        between ? between->size : 1, index,         d, run_all_reduce, run_all_gather,
+        run_reduce_scatter,          run_all_to_all};
+    d->value = calloc((size_t)g->n_tensor, sizeof *d->value);
+    d->grad = calloc((size_t)g->n_tensor, sizeof *d->grad);
+    d->weight = calloc((size_t)g->n_param + 1, sizeof *d->weight);
+    d->wgrad = calloc((size_t)g->n_use + 1, sizeof *d->wgrad);
+    d->aux = calloc((size_t)g->n_op, sizeof *d->aux);
+    d->state = calloc((size_t)g->n_op, sizeof *d->state);
+    for (int32_t t = 0; t < g->n_tensor; t++) {
+        int64_t n = smp_tensor_bytes(g, t, batch) / 4;
+        d->value[t] = floats(n);
+        d->grad[t] = floats(n);
+    }
+    for (int32_t p = 0; p < g->n_param; p++)
+        d->weight[p] = floats(g->param[p].elements);
+    for (int32_t u = 0; u < g->n_use; u++)
+        d->wgrad[u] = floats(g->param[g->use[u].param].elements);
+    for (int32_t o = 0; o < g->n_op; o++) {
+        smp_op_needs needs;
+        smp_op_needs_get(g, &g->op[o], batch, &needs);
+        d->aux[o] = floats(needs.aux_bytes * batch / 4 + 1);
+        if (g->op[o].kind->cpu.prepare)
+            assert_int_equal(g->op[o].kind->cpu.prepare(g, &g->op[o], batch, NULL, &d->state[o]),
+                             SMP_OK);
+    }
+}
+
+static inline void device_close(device *d)
+{
+    const smp_graph *g = d->graph;
+    for (int32_t o = 0; o < g->n_op; o++) {
+        if (g->op[o].kind->cpu.release)
+            g->op[o].kind->cpu.release(d->state[o]);
+        free(d->aux[o]);
+    }
+    for (int32_t t = 0; t < g->n_tensor; t++) {
+        free(d->value[t]);
+        free(d->grad[t]);
+    }
+    for (int32_t p = 0; p < g->n_param; p++)
+        free(d->weight[p]);
+    for (int32_t u = 0; u < g->n_use; u++)
+        free(d->wgrad[u]);
+    free(d->value);
+    free(d->grad);
+    free(d->weight);
+    free(d->wgrad);
+    free(d->aux);
+    free(d->state);
+}
+
+static inline smp_status device_op(device *d, int32_t o, bool forward)
+{
+    const smp_graph *g = d->graph;
+    const smp_op *op = &g->op[o];
+    const smp_op_kernels *cpu = &op->kind->cpu;
+    const void *in[SMP_OP_MAX_IN];
+    const float *param[SMP_OP_MAX_PARAM], *dout[SMP_OP_MAX_OUT];
+    float *din[SMP_OP_MAX_IN], *dparam[SMP_OP_MAX_PARAM];
+    void *out[SMP_OP_MAX_OUT];
+    smp_op_needs needs;
+    smp_status status = SMP_OK;
+    smp_op_needs_get(g, op, d->batch, &needs);
+    void *workspace = floats(needs.workspace_bytes / 4 + 1);
+    for (int i = 0; i < op->n_in; i++) {
+        const smp_tensor *t = &g->tensor[op->in[i]];
+        in[i] = d->value[op->in[i]];
+        din[i] =
+            !forward && t->needs_grad ? floats(smp_tensor_bytes(g, op->in[i], d->batch) / 4) : NULL;
+    }
+    for (int i = 0; i < op->n_param; i++) {
+        param[i] = d->weight[op->param[i]];
+        dparam[i] = d->wgrad[op->use[i]];
+    }
+    for (int k = 0; k < op->n_out; k++) {
+        out[k] = d->value[op->out + k];
+        dout[k] = d->grad[op->out + k];
+    }
+    const smp_op_call call = {.graph = g,
+                              .op = op,
+                              .batch = d->batch,
+                              .state = d->state[o],
+                              .in = in,
+                              .out = out[0],
+                              .outs = out,
+                              .param = param,
+                              .aux = d->aux[o],
+                              .workspace = workspace,
+                              .dout = dout[0],
+                              .douts = dout,
+                              .din = din,
+                              .dparam = dparam,
+                              .seed = 5,
+                              .step = 1,
+                              .training = true,
+                              .replicas = 1,
+                              .group = d->exchange ? &d->group : NULL,
+                              .hits = op->kind->counts_hits ? &d->hits : NULL};
+    if (forward)
+        status = cpu->forward(&call);
+    if (!forward && cpu->backward_input)
+        status = cpu->backward_input(&call);
+    if (!forward && status == SMP_OK && cpu->backward_weight && op->n_param > 0)
+        status = cpu->backward_weight(&call);
+    for (int i = 0; i < op->n_in; i++) {
+        int64_t n = smp_tensor_bytes(g, op->in[i], d->batch) / 4;
+        for (int64_t e = 0; din[i] && e < n; e++)
+            d->grad[op->in[i]][e] += din[i][e];
+        free(din[i]);
+    }
+    free(workspace);
+    return status;
+}
+
+/* A pthread's function: forward, then backward from the loss. */
+static inline void *device_run(void *context)
+{
+    device *d = context;
+    const smp_graph *g = d->graph;
+    for (int32_t o = 0; o < g->n_op && d->status == SMP_OK; o++)
+        d->status = device_op(d, o, true);
+    d->grad[g->loss][0] = 1;
+    for (int32_t o = g->n_op - 1; o >= 0 && d->status == SMP_OK; o--)
+        if (smp_op_has_gradient(g, &g->op[o]))
+            d->status = device_op(d, o, false);
+    if (d->status != SMP_OK)
+        fprintf(stderr, "%s\n", smp_last_error());
+    return NULL;
+}
+
+/* Where element `e` of a device's part of something stands in the whole. */
+static inline int64_t whole_index(const smp_shape *part, smp_part of, int64_t e)
+{
+    if (of.spread.way != SMP_SPLIT)
+        return e;
+    int64_t at[SMP_MAX_DIMS], index = 0;
+    for (int k = part->n_dim - 1; k >= 0; k--) {
+        at[k] = e % part->dim[k];
+        e /= part->dim[k];
+    }
+    for (int k = 0; k < part->n_dim; k++) {
+        int64_t size = part->dim[k], coordinate = at[k];
+        if (k == of.spread.dim) {
+            int64_t run = size / of.spread.blocks;
+            coordinate = (at[k] / run * of.count + of.index) * run + at[k] % run;
+            size *= of.count;
+        }
+        index = index * size + coordinate;
+    }
+    return index;
+}
+
+/* A number in [-1, 1) that a name and a place decide. */
+static inline float value_at(const char *name, int64_t index)
+{
+    uint64_t h = smp_random_mix(smp_hash(3, name, strlen(name)) + (uint64_t)index);
+    return (float)((double)(h >> 11) * 0x1p-52 - 1);
+}
+
+/* A value that the reader of an int32 input takes. */
+static inline int32_t index_at(const smp_graph *g, int32_t tensor, float unit)
+{
+    const smp_consumer *reader = &g->consumer[g->consumer_begin[tensor]];
+    const smp_op *op = &g->op[reader->op];
+    int64_t min = 0, max = 0;
+    assert_true(op->kind->index_range(g, op, reader->slot, &min, &max));
+    return (int32_t)(min + (int64_t)((unit + 1) / 2.0001f * (float)(max - min + 1)));
+}
+
+static inline void device_fill(device *d)
+{
+    const smp_graph *g = d->graph;
+    for (int32_t t = 0; t < g->n_input; t++) {
+        int64_t n = smp_tensor_bytes(g, t, d->batch) / 4;
+        for (int64_t e = 0; e < n; e++) {
+            float value = value_at(g->tensor[t].name, e);
+            if (g->tensor[t].dtype == SMP_I32)
+                ((int32_t *)d->value[t])[e] = index_at(g, t, value);
+            else
+                d->value[t][e] = value;
+        }
+    }
+    for (int32_t p = 0; p < g->n_param; p++) {
+        const smp_param *param = &g->param[p];
+        const float scale = param->shape.n_dim > 1 ? 0.2f : 1; /* no softmax of one answer */
+        for (int64_t e = 0; e < param->elements; e++)
+            d->weight[p][e] =
+                scale * value_at(param->name, whole_index(&param->shape, param->part, e));
+    }
+}
+
+#endif
