@@ -1,0 +1,290 @@
+/* The splitting that is chosen is the cheapest: against all others on small graphs, priced by the
+ * ops that smp_graph_split makes of them; and on a GPT it is Megatron-LM's. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "graph/base/random.h"
+#include "graph/base/text.h"
+#include "graph/model/op.h"
+#include "graph/split/split_choose.h"
+
+enum { MOST_OPS = 8, LEFT = 4 /* choices of an op that are not barred */ };
+
+typedef struct pricing {
+    const smp_graph *graph;
+    int devices;
+    uint64_t seed;
+} pricing;
+
+/* Of a conversion between what is `elements` when it is whole. */
+static double price(double elements, bool gathers, bool splits, bool sums, bool sums_gradient)
+{
+    return elements * (0.5 + 2 * sums + 1.9 * sums_gradient - (sums && splits) + 0.8 * gathers -
+                       0.1 * (gathers && splits));
+}
+
+static double price_move(void *context, int32_t tensor, smp_spread from, smp_spread to)
+{
+    const pricing *p = context;
+    return price((double)p->graph->tensor[tensor].elements, from.way == SMP_SPLIT,
+                 to.way == SMP_SPLIT, from.way == SMP_PARTS, to.way == SMP_SHARED);
+}
+
+static int64_t attr_of(const smp_op *op, const char *name)
+{
+    return op->attr[smp_op_attr_index(op->kind, name)].i;
+}
+
+/* The same of an op of a split graph; 0 of others. */
+static double price_made(const smp_graph *g, const smp_op *op)
+{
+    const char *kind = op->kind->name;
+    double in = (double)g->tensor[op->in[0]].elements, out = (double)g->tensor[op->out].elements;
+    if (strcmp(kind, "all_reduce") == 0)
+        return price(out, false, false, attr_of(op, "value"), attr_of(op, "gradient"));
+    if (strcmp(kind, "all_gather") == 0)
+        return price(out, true, false, false, attr_of(op, "summands"));
+    if (strcmp(kind, "reduce_scatter") == 0)
+        return price(in, false, true, attr_of(op, "sum"), false);
+    if (strcmp(kind, "all_to_all") == 0)
+        return price(in * (double)attr_of(op, "devices"), true, true, false, false);
+    return 0;
+}
+
+/* Random; all but LEFT choices of an op are barred. */
+static double price_op(void *context, int32_t o, smp_split_choice choice)
+{
+    const pricing *p = context;
+    smp_split_choice all[SMP_SPLIT_CHOICES];
+    int n = smp_split_choices(p->graph, o, p->devices, all), k = 0;
+    while (memcmp(&all[k], &choice, sizeof choice) != 0)
+        k++;
+    uint64_t h = smp_random_mix(p->seed + smp_random_mix((uint64_t)(o * 100 + k)));
+    int first = (int)(smp_random_mix(p->seed + (uint64_t)o) % (uint64_t)n);
+    if (k != 0 && (k - first + n) % n >= LEFT - 1)
+        return INFINITY;
+    return (double)(h % 1000) * (choice.rule < 0 ? 2 : 1);
+}
+
+static double random_below(uint64_t *random, double n)
+{
+    *random = smp_random_mix(*random + 1);
+    return floor((double)(*random >> 11) * 0x1p-53 * n);
+}
+
+static smp_graph *random_graph(uint64_t *random)
+{
+    static const char *const lines[] = {
+        "op: linear, in: %s, features: 12",
+        "op: linear, in: %s, features: 12, bias: false",
+        "op: layernorm, in: %s",
+        "op: gelu, in: %s",
+        "op: add, in: [%s, %s]",
+        "op: mul, in: [%s, %s]",
+        "op: linear, in: %s, features: 12, bias: false, weight: n0.weight"};
+    char text[4096], line[256], name[2][16];
+    int n = 3 + (int)random_below(random, MOST_OPS - 4), used = 0;
+    used += snprintf(text, sizeof text,
+                     "smp: 1\ninputs: {x: {dtype: float32, shape: [4, 12]}, y: {dtype: float32, "
+                     "shape: [4, 12]}}\nops:\n  - {op: linear, name: n0, in: x, out: t0, "
+                     "features: 12}\n");
+    for (int i = 1; i < n; i++) {
+        for (int k = 0; k < 2; k++)
+            snprintf(name[k], sizeof name[k], "t%d",
+                     i - 1 - (int)random_below(random, i < 3 ? i : 3));
+        snprintf(line, sizeof line, lines[(int)random_below(random, 7)], name[0], name[1]);
+        used += snprintf(text + used, sizeof text - (size_t)used, "  - {%s, name: n%d, out: t%d}\n",
+                         line, i, i);
+    }
+    snprintf(text + used, sizeof text - (size_t)used,
+             "  - {op: mse, name: loss, in: [t%d, y], out: loss}\nloss: loss\n", n - 1);
+    smp_graph *graph;
+    if (smp_graph_parse("model.yaml", text, strlen(text), &graph) != SMP_OK)
+        fail_msg("%s\n%s", smp_last_error(), text);
+    return graph;
+}
+
+/* What a splitting costs; INFINITY if it does not go together. */
+static double price_split(const smp_graph *graph, pricing *p, const smp_split_choice *choice)
+{
+    smp_graph *part;
+    double us = 0;
+    for (int32_t o = 0; o < graph->n_op; o++)
+        us += price_op(p, o, choice[o]);
+    if (us == INFINITY)
+        return INFINITY;
+    if (smp_graph_split(graph, p->devices, 0, choice, &part) != SMP_OK)
+        return INFINITY;
+    for (int32_t o = 0; o < part->n_op; o++)
+        us += price_made(part, &part->op[o]);
+    smp_graph_destroy(part);
+    return us;
+}
+
+static double best_of_all(const smp_graph *graph, pricing *p, smp_split_choice *choice, int32_t o)
+{
+    smp_split_choice all[SMP_SPLIT_CHOICES];
+    double best = INFINITY;
+    if (o == graph->n_op)
+        return price_split(graph, p, choice);
+    int n = smp_split_choices(graph, o, p->devices, all);
+    for (int k = 0; k < n; k++) {
+        choice[o] = all[k];
+        if (price_op(p, o, all[k]) < INFINITY)
+            best = fmin(best, best_of_all(graph, p, choice, o + 1));
+    }
+    return best;
+}
+
+static void test_against_all(void **state)
+{
+    (void)state;
+    uint64_t random = 3;
+    int split = 0;
+    for (int i = 0; i < 40; i++) {
+        smp_graph *graph = random_graph(&random);
+        smp_split_choice *choice = calloc((size_t)graph->n_op, sizeof *choice);
+        smp_split_choice *tried = calloc((size_t)graph->n_op, sizeof *tried);
+        pricing p = {graph, i % 2 ? 2 : 4, (uint64_t)i};
+        const smp_split_costs costs = {&p, price_op, price_move};
+        double us;
+        bool exact;
+        assert_int_equal(smp_split_choose(graph, p.devices, &costs, NULL, choice, &us, &exact),
+                         SMP_OK);
+        assert_true(exact);
+        double own = price_split(graph, &p, choice), best = best_of_all(graph, &p, tried, 0);
+        if (fabs(us - own) > 1e-6 * us || fabs(us - best) > 1e-6 * us)
+            fail_msg("graph %d: chosen %g, which is %g, the best is %g", i, us, own, best);
+        for (int32_t o = 0; o < graph->n_op; o++)
+            split += choice[o].rule >= 0;
+        free(choice);
+        free(tried);
+        smp_graph_destroy(graph);
+    }
+    assert_true(split > 20);
+}
+
+/* Products at a rate, everything else by the bytes it touches, messages around a ring. */
+typedef struct machine {
+    const smp_graph *graph;
+    int devices;
+    double flops_per_us, bytes_per_us, link_per_us;
+    bool splits_weights; /* they would not fit otherwise */
+} machine;
+
+static double machine_op(void *context, int32_t o, smp_split_choice choice)
+{
+    const machine *m = context;
+    smp_op_work work;
+    smp_op_work_get(m->graph, &m->graph->op[o], 4, &work);
+    double flops = work.forward_flops + work.backward_input_flops + work.backward_weight_flops;
+    double bytes = work.forward_bytes + work.backward_input_bytes + work.backward_weight_bytes;
+    double us =
+        fmax(flops / m->flops_per_us, bytes / m->bytes_per_us) / (choice.rule < 0 ? 1 : m->devices);
+    const smp_op *op = &m->graph->op[o];
+    for (int32_t p = 0; p < op->n_param; p++) {
+        const smp_param *param = &m->graph->param[op->param[p]];
+        const uint8_t way = smp_split_param(m->graph, o, choice, p, NULL).way;
+        if (way == SMP_SHARED) /* once in a step of eight micro-batches */
+            us += (double)param->elements / m->link_per_us;
+        if (way != SMP_SPLIT && m->splits_weights && param->shape.n_dim > 1)
+            return INFINITY;
+    }
+    return us;
+}
+
+static double machine_move(void *context, int32_t tensor, smp_spread from, smp_spread to)
+{
+    const machine *m = context;
+    const double bytes = (double)smp_tensor_bytes(m->graph, tensor, 4);
+    const double ring = bytes * (m->devices - 1) / m->devices / m->link_per_us;
+    double rounds = 2 * (from.way == SMP_PARTS) + 2 * (to.way == SMP_SHARED);
+    if (from.way == SMP_SPLIT)
+        rounds = to.way == SMP_SPLIT ? 2.0 / m->devices : to.way == SMP_SHARED ? 2 : 1;
+    else if (to.way == SMP_SPLIT)
+        rounds = from.way == SMP_PARTS ? 2 : 1;
+    return rounds * ring + bytes / m->bytes_per_us;
+}
+
+static const char *rule_at(const smp_graph *graph, const smp_split_choice *choice, const char *name)
+{
+    int32_t o = smp_graph_find_op(graph, name);
+    assert_true(o >= 0);
+    return choice[o].rule < 0 ? "whole" : graph->op[o].kind->split[choice[o].rule].name;
+}
+
+static smp_graph *read_example(const char *name)
+{
+    char path[4096];
+    smp_graph *graph;
+    snprintf(path, sizeof path, "%s/examples/%s.yaml", SMP_SOURCE_DIR, name);
+    assert_int_equal(smp_graph_read(path, &graph), SMP_OK);
+    return graph;
+}
+
+static void check_pattern(const char *model, bool splits_weights, const char *const (*wanted)[2])
+{
+    smp_graph *graph = read_example(model), *part;
+    smp_split_choice *choice = calloc((size_t)graph->n_op, sizeof *choice);
+    machine m = {graph, 8, 150e6, 1.5e6, 0.25e6, splits_weights};
+    const smp_split_costs costs = {&m, machine_op, machine_move};
+    double us;
+    bool exact;
+    assert_int_equal(smp_split_choose(graph, m.devices, &costs, NULL, choice, &us, &exact), SMP_OK);
+    assert_true(exact);
+    for (; (*wanted)[0]; wanted++)
+        assert_string_equal(rule_at(graph, choice, (*wanted)[0]), (*wanted)[1]);
+    assert_int_equal(smp_graph_split(graph, m.devices, 0, choice, &part), SMP_OK);
+    smp_graph_destroy(part);
+    free(choice);
+    smp_graph_destroy(graph);
+}
+
+/* Korthikanti et al. 2022: columns, heads, rows, columns, rows; what lies between by positions.
+ * Where every device has room for all weights, positions alone take less time. */
+static void test_finds_megatron(void **state)
+{
+    (void)state;
+    static const char *const gpt[][2] = {{"h3.ln_1", "positions"},
+                                         {"h3.attn.qkv", "columns"},
+                                         {"h3.attn", "packed heads"},
+                                         {"h3.attn.proj", "rows"},
+                                         {"h3.res_1", "elements"},
+                                         {"h3.ln_2", "positions"},
+                                         {"h3.mlp.fc", "columns"},
+                                         {"h3.mlp.gelu", "elements"},
+                                         {"h3.mlp.proj", "rows"},
+                                         {"h3.res_2", "elements"},
+                                         {NULL, NULL}};
+    static const char *const llama[][2] = {{"h3.norm_1", "positions"}, {"h3.q", "columns"},
+                                           {"h3.k", "columns"},        {"h3.v", "columns"},
+                                           {"h3.q_rope", "heads"},     {"h3.attn", "heads"},
+                                           {"h3.o", "rows"},           {"h3.gate", "columns"},
+                                           {"h3.up", "columns"},       {"h3.gated", "elements"},
+                                           {"h3.down", "rows"},        {"lm_head", "columns"},
+                                           {"loss", "classes"},        {NULL, NULL}};
+    static const char *const copies[][2] = {{"h3.attn.qkv", "columns"},
+                                            {"h3.attn.proj", "positions"},
+                                            {"h3.mlp.fc", "positions"},
+                                            {"h3.mlp.proj", "positions"},
+                                            {NULL, NULL}};
+    check_pattern("gpt-175b", true, gpt);
+    check_pattern("llama3-70b", true, llama);
+    check_pattern("gpt-175b", false, copies);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_against_all),
+        cmocka_unit_test(test_finds_megatron),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
