@@ -11,16 +11,17 @@ enum { SMP__Q, SMP__K, SMP__V };
 
 /* Value x of head h of row t of part i: in[input[i]][offset[i] + t * stride[i] + h * width + x]. Of
  * k and v there are kv_heads heads, each read by heads / kv_heads heads of q that lie side by
- * side. */
+ * side. Row t of q is at position before + t. */
 typedef struct smp__attention {
     int64_t queries, keys, d, heads, kv_heads, width;
+    int64_t before; /* positions before query 0: those of other devices */
     int input[3];
     int64_t offset[3];
     int64_t stride[3];
-    int64_t window; /* query t sees keys t - window + 1 .. t; all: the longer of queries and keys */
+    int64_t window; /* position t sees keys t - window + 1 .. t; all: the number of keys or more */
     bool alibi;     /* scores are less by a slope for each position between query and key */
     int mask;       /* input (Tk) of int32: 0 hides a key from every query; -1: there is none */
-    bool causal;    /* query t sees keys 0 .. t, otherwise all */
+    bool causal;    /* position t sees keys 0 .. t, otherwise all */
     int64_t buckets, max_distance; /* of a bias that is learned; buckets 0: none */
     float scale;                   /* 1 / sqrt(width) unless the model says */
 } smp__attention;
@@ -79,7 +80,7 @@ static inline SMP__ANYWHERE float smp__attention_bias(const smp__attention *at, 
     return (float)(-smp__attention_slope(at->heads, head) * far);
 }
 
-/* Is a bias added? There are queries + keys - 1 distances then, from 1 - queries on. */
+/* Is a bias added? There are queries + keys - 1 distances then, from 1 - queries - before on. */
 static inline bool smp__attention_is_biased(const smp__attention *at)
 {
     return at->alibi || at->buckets > 0;

@@ -20,6 +20,7 @@ smp__graph_store *smp__graph_store_create(void)
         return NULL;
     }
     store->graph.loss = -1;
+    store->graph.devices = 1;
     store->op_index = SMP__NAME_INDEX(smp_op, name);
     store->param_index = SMP__NAME_INDEX(smp_param, name);
     return store;

@@ -126,7 +126,8 @@ typedef struct smp_graph {
     int32_t n_param;
     int32_t n_use;
     int32_t n_group;
-    int32_t loss; /* tensor, or -1 */
+    int32_t loss;            /* tensor, or -1 */
+    int32_t device, devices; /* of so many that compute the graph together, this one's: 0 of 1 */
     const smp_tensor *tensor;
     const smp_op *op;
     const smp_param *param;

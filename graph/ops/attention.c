@@ -20,6 +20,7 @@
  * dS computed again in backward_weight. O(heads * Tq * Tk * w) time, one block of dP as
  * workspace. */
 #include "graph/ops/attention_rows.h"
+#include "graph/ops/collective.h"
 #include "graph/ops/ops.h"
 
 #include <math.h>
@@ -28,7 +29,20 @@
 #include "graph/math/math.h"
 #include "graph/math/vector.h"
 
-enum { HEADS, CAUSAL, KV_HEADS, WINDOW, ALIBI, BUCKETS, MAX_DISTANCE, WEIGHT, INIT_STD, SCALE };
+enum {
+    HEADS,
+    CAUSAL,
+    KV_HEADS,
+    WINDOW,
+    ALIBI,
+    BUCKETS,
+    MAX_DISTANCE,
+    WEIGHT,
+    INIT_STD,
+    SCALE,
+    DEVICES,
+    AXIS
+};
 
 static const smp_attr_desc ATTRS[] = {
     [HEADS] = {"heads", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
@@ -41,12 +55,20 @@ static const smp_attr_desc ATTRS[] = {
     [WEIGHT] = {"weight", SMP_ATTR_STRING, false, 0, 0, 0, NULL},
     [INIT_STD] = {"init_std", SMP_ATTR_FLOAT, false, 0.02, 0, 1e6, NULL},
     [SCALE] = {"scale", SMP_ATTR_FLOAT, false, 0, 1e-6, 1e6, NULL}, /* 1 / sqrt(width) */
+    [DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
+    [AXIS] = {"axis", SMP_ATTR_INT, false, 0, 0, 1, NULL},
     {0},
 };
 
 typedef smp__attention layout;
 
 enum { Q = SMP__Q, K = SMP__K, V = SMP__V };
+
+/* How many devices have a part of the queries each. */
+static int64_t query_parts(const smp_attr_value *attr)
+{
+    return attr[AXIS].i == 0 ? attr[DEVICES].i : 1;
+}
 
 static int64_t kv_heads_of(const smp_attr_value *attr)
 {
@@ -70,6 +92,7 @@ smp__attention smp__attention_of(const smp_graph *graph, const smp_op *op)
         .max_distance = op->attr[MAX_DISTANCE].i,
     };
     int64_t window = op->attr[WINDOW].i, longest = at.queries > at.keys ? at.queries : at.keys;
+    at.before = query_parts(op->attr) > 1 ? graph->device * at.queries : 0;
     at.window = window > 0 && window < longest ? window : longest;
     at.width = at.d / at.heads;
     for (int i = Q; i <= V; i++) {
@@ -102,7 +125,7 @@ static smp_status infer_separate(const smp_infer *infer)
                        : infer->attr[ALIBI].i       ? "alibi"
                        : infer->attr[BUCKETS].i > 0 ? "buckets"
                                                     : NULL;
-    if (same && q->dim[0] != k->dim[0])
+    if (same && q->dim[0] * query_parts(infer->attr) != k->dim[0])
         return smp_infer_fail(infer, "%s with %lld queries and %lld keys: expected as many", same,
                               (long long)q->dim[0], (long long)k->dim[0]);
     return SMP_OK;
@@ -341,14 +364,20 @@ static void clear_rows(float *rows, int64_t n, int64_t width, int64_t stride)
 }
 
 /* One head of one sample. Blocks go from the last to the first: a causal model's last block covers
- * every key but those before its window, so that of the first head that reads them overwrites dK
- * and dV and the others add to them. grad[i] NULL: not wanted. */
+ * every key but those before its window, and those behind it that other devices' queries see, so
+ * that of the first head that reads them overwrites dK and dV and the others add to them. grad[i]
+ * NULL: not wanted. */
 static smp_status head_backward(const layout *at, const float *const part[3], bool first,
                                 const float *p, const float *dout, float *ds, float *const grad[3])
 {
     int64_t last = (at->queries - 1) / SMP__ATTENTION_ROWS * SMP__ATTENTION_ROWS;
-    for (int i = K; first && i <= V; i++)
-        clear_rows(grad[i], smp__attention_first(at, last), at->width, at->stride[i]);
+    const int64_t low_end = smp__attention_first(at, last);
+    const int64_t high = smp__attention_end(at, at->queries);
+    for (int i = K; first && i <= V; i++) {
+        clear_rows(grad[i], low_end, at->width, at->stride[i]);
+        if (grad[i] && high < at->keys)
+            clear_rows(grad[i] + high * at->stride[i], at->keys - high, at->width, at->stride[i]);
+    }
     for (int64_t begin = last; begin >= 0; begin -= SMP__ATTENTION_ROWS) {
         int64_t rows = smp__attention_block(at, begin);
         int64_t low = smp__attention_first(at, begin),
@@ -426,8 +455,8 @@ static smp_status backward_weight(const smp_op_call *call)
                                   p + (b * at.heads + h) * at.queries * at.keys,
                                   call->dout + b * at.queries * at.d + h * at.width, ds, sums));
         for (int64_t i = 0; i < distances; i++)
-            call->dparam[0][smp__attention_bucket(&at, i + 1 - at.queries) * at.heads + h] +=
-                sums[i];
+            call->dparam[0][smp__attention_bucket(&at, i + 1 - at.queries - at.before) * at.heads +
+                            h] += sums[i];
     }
     return SMP_OK;
 }
@@ -438,6 +467,13 @@ static bool allows_heads(const smp_graph *graph, const smp_op *op, smp_split_cho
 {
     (void)graph, (void)choice;
     return op->n_in > 2 && !op->attr[ALIBI].i && kv_heads_of(op->attr) % devices == 0;
+}
+
+static bool allows_queries(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
+                           int devices)
+{
+    (void)graph, (void)choice, (void)devices;
+    return op->n_in > 2;
 }
 
 static bool allows_packed(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
@@ -451,6 +487,8 @@ static const smp_split_rule SPLITS[] = {
     {"heads", .in = {SMP_CELL_DIM1, SMP_CELL_DIM1, SMP_CELL_DIM1, SMP_CELL_WHOLE},
      .out = SMP_CELL_DIM1, .param = {SMP_CELL_DIM1}, .divided = 1u << HEADS | 1u << KV_HEADS,
      .allows = allows_heads},
+    {"queries", .in = {SMP_CELL_DIM0, SMP_CELL_SHARED, SMP_CELL_SHARED, SMP_CELL_WHOLE},
+     .out = SMP_CELL_DIM0, .param = {SMP_CELL_SHARED}, .allows = allows_queries},
     {"packed heads", .in = {SMP_CELL_QKV, SMP_CELL_WHOLE}, .out = SMP_CELL_DIM1,
      .param = {SMP_CELL_DIM1}, .divided = 1u << HEADS | 1u << KV_HEADS, .allows = allows_packed},
     {0},

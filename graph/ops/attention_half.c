@@ -370,8 +370,9 @@ static smp_status backward_weight(const smp_op_call *call)
         SMP_TRY(for_each_block(&r, sum_block));
     for (int64_t h = 0; h < at->heads; h++)
         for (int64_t i = 0; i < distances; i++)
-            call->dparam[0][smp__attention_bucket(at, i + 1 - at->queries) * at->heads + h] +=
-                sums[h * distances + i];
+            call->dparam[0]
+                        [smp__attention_bucket(at, i + 1 - at->queries - at->before) * at->heads +
+                         h] += sums[h * distances + i];
     return SMP_OK;
 }
 

@@ -30,7 +30,7 @@ void smp__attention_fill_bias(const smp_op_call *call, const smp__attention *at,
 {
     const float *weight = at->buckets > 0 ? call->param[0] : NULL;
     for (int64_t i = 0; i < at->queries + at->keys - 1; i++)
-        bias[i] = smp__attention_bias(at, weight, h, i + 1 - at->queries);
+        bias[i] = smp__attention_bias(at, weight, h, i + 1 - at->queries - at->before);
 }
 
 static bool any_counts(const int32_t *mask, int64_t n)

@@ -6,15 +6,16 @@
 
 enum { SMP__ATTENTION_ROWS = 64 }; /* queries of a block */
 
-/* The query rows begin .. end-1 may look at the keys from the first to before the last. */
+/* The rows of q begin .. end-1 may look at the keys from the first to before the last. */
 static inline int64_t smp__attention_first(const smp__attention *at, int64_t begin)
 {
-    return begin < at->window ? 0 : begin + 1 - at->window;
+    const int64_t position = at->before + begin;
+    return position < at->window ? 0 : position + 1 - at->window;
 }
 
 static inline int64_t smp__attention_end(const smp__attention *at, int64_t end)
 {
-    return at->causal ? end : at->keys;
+    return at->causal ? at->before + end : at->keys;
 }
 
 static inline int64_t smp__attention_block(const smp__attention *at, int64_t begin)
@@ -31,7 +32,7 @@ int64_t smp__attention_place(const smp_op_call *call, const smp__attention *at, 
 /* What scores are besides products. NULL: nothing. */
 typedef struct smp__attention_terms {
     const int32_t *mask; /* (Tk) of the sample */
-    const float *bias;   /* (Tq + Tk - 1) of the head, for key - query from 1 - Tq on */
+    const float *bias;   /* (Tq + Tk - 1) of the head, by distance of key and query, rising */
 } smp__attention_terms;
 
 /* Every value of the micro-batch's mask is 0 or 1. */

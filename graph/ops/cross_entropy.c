@@ -146,6 +146,12 @@ SMP_VECTOR static void subtract(float *y, float x, int64_t n)
         y[i] -= x;
 }
 
+/* Of the classes that this device has. */
+static int64_t first_class(const smp_op_call *call, int64_t classes)
+{
+    return call->op->attr[DEVICES].i > 1 ? call->graph->device * classes : 0;
+}
+
 static smp_status check_target(const smp_op_call *call, int64_t row, int32_t target,
                                int64_t classes)
 {
@@ -232,7 +238,7 @@ static smp_status forward_split(const smp_op_call *call)
     float *target_logit = (float *)own; /* once they are sent */
     double loss = 0;
     int64_t count = 0;
-    SMP_TRY(own_shares(call, group->index * classes, classes, own));
+    SMP_TRY(own_shares(call, first_class(call, classes), classes, own));
     SMP_TRY(group->all_gather(group->context, (float *)own, (float *)all, rows * SHARE));
     for (int64_t r = 0; r < rows; r++) {
         stats[r] = (row_stats){0, 1};
@@ -247,7 +253,7 @@ static smp_status forward_split(const smp_op_call *call)
         count++;
     }
     *(float *)call->out = count > 0 ? (float)(loss / (double)count) : 0;
-    return call->hits ? count_hits(call, group, group->index * classes, classes, target_logit)
+    return call->hits ? count_hits(call, group, first_class(call, classes), classes, target_logit)
                       : SMP_OK;
 }
 
@@ -292,8 +298,6 @@ static smp_status backward_input(const smp_op_call *call)
     int64_t all = smp__count(smp__in(call->graph, call->op, TARGETS), call->batch);
     int64_t classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
     const int64_t devices = call->op->attr[DEVICES].i;
-    const smp_op_group *group;
-    SMP_TRY(smp__group_of(call, devices, &group));
     if (!dlogits)
         return SMP_OK;
     int64_t count = rows_counted(target, rows);
@@ -308,7 +312,7 @@ static smp_status backward_input(const smp_op_call *call)
         }
         smp__exp_row(dlogits, logits, stats[r].max, classes);
         smp__scale(dlogits, scale / stats[r].sum, classes);
-        const int64_t own = target[r] - group->index * classes;
+        const int64_t own = target[r] - first_class(call, classes);
         if (own >= 0 && own < classes)
             dlogits[own] -= target_share;
         if (smoothing > 0)

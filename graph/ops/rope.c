@@ -9,25 +9,28 @@
  * round differently on another machine; the turn of position t + 1 is that of t and one more, whose
  * error grows to t * 1e-16: nothing to a float. So no table of T * w values lies outside of the
  * memory plan. O(B * T * heads * w). */
-#include "graph/ops/ops.h"
+#include "graph/ops/collective.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "graph/math/vector.h"
 
-enum { HEADS, BASE, ROTATED, INTERLEAVED };
+enum { HEADS, BASE, ROTATED, INTERLEAVED, DEVICES, AXIS };
 
 static const smp_attr_desc ATTRS[] = {
     [HEADS] = {"heads", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
     [BASE] = {"base", SMP_ATTR_FLOAT, false, 10000, 1, 1e12, NULL},
     [ROTATED] = {"rotated", SMP_ATTR_INT, false, 0, 1, INT32_MAX, NULL}, /* 0: all */
     [INTERLEAVED] = {"interleaved", SMP_ATTR_BOOL, false, 0, 0, 1, NULL},
+    [DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
+    [AXIS] = {"axis", SMP_ATTR_INT, false, 0, 0, 1, NULL},
     {0},
 };
 
 /* Rows of heads * 2 * pairs values, of which the first rotated * 2 * pairs are turned. */
 typedef struct layout {
+    int64_t before; /* positions of other devices before the first */
     int64_t positions, columns, pairs, rotated;
     bool interleaved;
 } layout;
@@ -36,7 +39,9 @@ static layout layout_of(const smp_graph *graph, const smp_op *op)
 {
     const smp_shape *shape = &smp__in(graph, op, 0)->shape;
     int64_t heads = op->attr[HEADS].i, rotated = op->attr[ROTATED].i;
+    const bool part = op->attr[DEVICES].i > 1 && op->attr[AXIS].i == 0;
     return (layout){
+        .before = part ? graph->device * shape->dim[0] : 0,
         .positions = shape->dim[0],
         .columns = shape->dim[1],
         .pairs = shape->dim[1] / heads / 2,
@@ -178,6 +183,8 @@ static smp_status turn_all(const smp_op_call *call, const float *x, float *y, fl
         now[i] = turn[i] = 1;
         now[at.pairs + i] = turn[at.pairs + i] = 0;
     }
+    for (int64_t t = 0; t < at.before; t++)
+        advance(now, call->state, turn, at.pairs);
     for (int64_t t = 0; t < at.positions; t++) {
         for (int64_t b = 0; b < call->batch; b++) {
             int64_t row = b * sample + t * at.columns;
@@ -219,6 +226,7 @@ static bool allows_packed(const smp_graph *graph, const smp_op *op, smp_split_ch
 static const smp_split_rule SPLITS[] = {
     {"heads", .in = {SMP_CELL_DIM1}, .out = SMP_CELL_DIM1, .divided = 1u << HEADS,
      .allows = allows_heads},
+    {"positions", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_DIM0},
     {"packed heads", .in = {SMP_CELL_QKV}, .out = SMP_CELL_QKV,
      .divided = 1u << HEADS | 1u << ROTATED, .allows = allows_packed},
     {0},

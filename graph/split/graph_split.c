@@ -478,6 +478,8 @@ static smp_status split_graph(splitter *s)
         return SMP_ERR_NO_MEMORY;
     g->training = from->training;
     g->target = from->target;
+    g->device = s->index;
+    g->devices = s->devices;
     SMP_TRY(reserve(s));
     SMP_TRY(copy_inputs(s));
     SMP_TRY(copy_groups(s));
