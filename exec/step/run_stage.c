@@ -26,6 +26,7 @@ static void fill_call(smp *s, int microbatch, const smp__call *call, smp_op_call
     out->step = s->step + 1;
     out->microbatch = (int64_t)s->comm.replica * s->microbatches + microbatch;
     out->training = s->training_call;
+    out->step_samples = s->samples_given;
     out->following = smp__job_following(s, s->comm.replica, microbatch);
     out->replicas = s->comm.ddp_size;
     out->joint = smp__joint_of(s, call->op, microbatch);

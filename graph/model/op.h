@@ -173,6 +173,7 @@ typedef struct smp_op_call {
     /* The last samples of the micro-batch, so many, only fill it up: a mean over the batch leaves
      * them out, whatever they hold (0 if nothing is left), and their gradients are 0. */
     int64_t padding;
+    int64_t step_samples; /* of all micro-batches and replicas of the step, without padding */
     /* For backward_weight of running statistics: how many micro-batches with samples in them stand
      * behind this one in the step, those of later replicas too; and how many replicas make a joint
      * micro-batch. */

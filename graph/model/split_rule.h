@@ -42,7 +42,8 @@ typedef enum smp_split_cell {
                             adds behind the sum of the parts; the op then has `bias: false` */
     SMP_CELL_BIAS_LAST,  /* along the last one */
     SMP_CELL_DIM0,       /* in one block; of a weight in those of a tensor that is ANY or LAST */
-    SMP_CELL_DIM1
+    SMP_CELL_DIM1,
+    SMP_CELL_DIM2
 } smp_split_cell;
 
 /* A kind that has to know its part beside the weights' has attributes `devices`, `axis` and

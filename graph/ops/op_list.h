@@ -44,6 +44,10 @@
     CUDA(cross_entropy)                                                                            \
     CUDA(mse)                                                                                      \
     CUDA(bce_with_logits)                                                                          \
+    HOST(load_balance)                                                                             \
+    HOST(expert_dispatch)                                                                          \
+    HOST(expert_linear)                                                                            \
+    HOST(expert_combine)                                                                           \
     HOST(bias)                                                                                     \
     HOST(all_reduce)                                                                               \
     HOST(all_gather)                                                                               \

@@ -15,6 +15,7 @@ branches     --cluster cluster-laptop
 gpt-tiny     --cluster cluster-laptop
 gpt-small    --cluster cluster-laptop
 llama-tiny   --cluster cluster-laptop
+moe-tiny     --cluster cluster-laptop
 bert-small   --cluster cluster-laptop
 t5-small     --cluster cluster-laptop
 vit-digits   --cluster cluster-laptop

@@ -62,6 +62,7 @@ train reference.yaml 1 again
 same again gpt-m7 # the same plan a second time
 compare "$SMP_EXAMPLES/gpt-tiny.yaml" gpt-size2 2 4 2:interleaved:2 4:interleaved:1 \
     2:interleaved:1:all 4:zero-bubble:1 4:zero-bubble:2:all
+compare "$SMP_EXAMPLES/moe-tiny.yaml" moe 2 4 2:interleaved:2 4:zero-bubble:1:all
 compare attention.yaml attention 2 4 4:interleaved:1 2:interleaved:2:all 4:zero-bubble:1
 compare "$SMP_EXAMPLES/branches.yaml" branches 2 4 2:simple:1 2:interleaved:2 4:interleaved:1 \
     2:zero-bubble:2 4:interleaved:2:all

@@ -282,6 +282,7 @@ static inline smp_op_call op_run_call(const op_run *run, op_arrays *arrays)
         .microbatch = run->microbatch,
         .following = run->following,
         .replicas = run->replicas,
+        .step_samples = run->batch - run->padding,
         .joint = run->joint,
         .training = run->training,
     };

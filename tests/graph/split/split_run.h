@@ -211,6 +211,7 @@ static inline smp_status device_op(device *d, int32_t o, bool forward)
                               .step = 1,
                               .training = true,
                               .replicas = 1,
+                              .step_samples = d->batch,
                               .group = d->exchange ? &d->group : NULL,
                               .hits = op->kind->counts_hits ? &d->hits : NULL};
     if (forward)

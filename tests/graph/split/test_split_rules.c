@@ -19,6 +19,9 @@ typedef struct op_case {
     "  - {op: linear, name: q, in: x, out: q, features: d}\n"                                      \
     "  - {op: linear, name: k, in: x, out: k, features: d}\n"                                      \
     "  - {op: linear, name: v, in: x, out: v, features: d}\n"
+#define ROUTED                                                                                     \
+    FROM_H                                                                                         \
+    "  - {op: linear, name: router, in: x, out: l, features: 4}\n"
 #define PACKED "  - {op: linear, name: pre, in: x, out: h, features: 3 * d}\n"
 #define IMAGE "x: {dtype: float32, shape: [4, 6, 6]}"
 #define FROM_C "  - {op: conv2d, name: pre, in: x, out: h, channels: c, kernel: 3, padding: 1}\n"
@@ -74,6 +77,17 @@ static const op_case CASES[] = {
     ONE("rope, heads: 4"),
     {ROWS_IN, PACKED "  - {op: rope, name: op, in: h, out: y, heads: 12, rotated: 8}\n",
      "[t, 3 * d]"},
+    {ROWS_IN,
+     ROUTED "  - {op: expert_dispatch, name: op, in: [h, l], out: y, top_k: 3, capacity: 4}\n",
+     "[4, t, d]"},
+    {ROWS_IN,
+     ROUTED "  - {op: expert_dispatch, name: send, in: [h, l], out: e, capacity: 1}\n"
+            "  - {op: expert_linear, name: op, in: e, out: y, features: 2 * d}\n",
+     "[4, t / 2, 2 * d]"},
+    {ROWS_IN,
+     ROUTED "  - {op: expert_dispatch, name: send, in: [h, l], out: e, capacity: 1}\n"
+            "  - {op: expert_combine, name: op, in: [e, l], out: y, capacity: 1}\n",
+     "[t, d]"},
     ON_IMAGE("conv2d, channels: 2 * c, kernel: 3, stride: 2", "[2 * c, 2, 2]"),
     ON_IMAGE("conv2d, channels: c, kernel: 1, groups: 4, bias: false", "[c, 6, 6]"),
     ON_IMAGE("batchnorm", "[c, 6, 6]"),
@@ -432,12 +446,13 @@ static bool suits(const smp_graph *graph, int32_t o, smp_split_choice choice)
 static void test_random_networks(void **state)
 {
     (void)state;
-    static const char *const names[] = {"gpt-tiny", "llama-tiny", "t5-small", "resnet-small"};
+    static const char *const names[] = {"gpt-tiny", "llama-tiny", "t5-small", "resnet-small",
+                                        "moe-tiny"};
     uint64_t random = 11;
-    for (int i = 0; i < 12; i++) {
-        smp_graph *graph = read_example(names[i % 4]);
+    for (int i = 0; i < 15; i++) {
+        smp_graph *graph = read_example(names[i % 5]);
         smp_split_choice *choice = all_whole(graph);
-        const int devices = i / 4 % 2 ? 4 : 2;
+        const int devices = i / 5 % 2 ? 4 : 2;
         int chosen = 0;
         double error;
         for (int32_t o = 0; o < graph->n_op; o++) {
@@ -450,7 +465,7 @@ static void test_random_networks(void **state)
         }
         assert_true(chosen > 5);
         assert_true(run_split(graph, choice, devices, &error));
-        printf("%s, %d of %d ops on %d devices: %.2g\n", names[i % 4], chosen, graph->n_op, devices,
+        printf("%s, %d of %d ops on %d devices: %.2g\n", names[i % 5], chosen, graph->n_op, devices,
                error);
         assert_true(error <= 1e-5);
         free(choice);

@@ -1,0 +1,107 @@
+/* load_balance: a router's logits [T, experts] as they are, whose gradient gets that of a loss
+ * which is least where all experts are chosen alike (Shazeer et al. 2017, in the form of Fedus et
+ * al., "Switch", 2021):
+ *   coefficient * experts * sum over experts of f P,
+ * f the share of a sample's choices that are the expert's (a constant), P its mean share of the
+ * softmax; the mean over the samples of a step. The loss itself is not added to what is reported.
+ * With the top_k of the expert_dispatch behind it. O(T * experts * top_k). */
+#include "graph/ops/routing.h"
+
+#include <string.h>
+
+#include "graph/math/vector.h"
+
+enum { TOP_K, COEFFICIENT };
+
+static const smp_attr_desc ATTRS[] = {
+    [TOP_K] = {"top_k", SMP_ATTR_INT, false, 2, 1, INT32_MAX, NULL},
+    [COEFFICIENT] = {"coefficient", SMP_ATTR_FLOAT, false, 0.01, 0, 1e6, NULL},
+    {0},
+};
+
+static smp_status infer(smp_infer *infer)
+{
+    SMP_TRY(smp_infer_dims(infer, 0, 2, 2));
+    SMP_TRY(smp__infer_like_input(infer));
+    if (infer->attr[TOP_K].i > infer->in[0]->shape.dim[1])
+        return smp_infer_fail(infer, "top_k: %lld of the %lld experts of '%s'",
+                              (long long)infer->attr[TOP_K].i,
+                              (long long)infer->in[0]->shape.dim[1], infer->in[0]->name);
+    return SMP_OK;
+}
+
+static smp__routing routing_of(const smp_graph *graph, const smp_op *op)
+{
+    const int64_t *logits = smp__in(graph, op, 0)->shape.dim;
+    return (smp__routing){.tokens = logits[0],
+                          .experts = logits[1],
+                          .top_k = op->attr[TOP_K].i,
+                          .capacity = logits[0],
+                          .own = logits[1]};
+}
+
+static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    (void)batch;
+    const smp__routing r = routing_of(graph, op);
+    if (op->attr[COEFFICIENT].f > 0)
+        *needs = (smp_op_needs){.input_grad_in = 1, .workspace_bytes = smp__route_bytes(&r)};
+}
+
+static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    const smp__routing r = routing_of(graph, op);
+    smp__work_elementwise(graph, op, batch, 0, 26, work);
+    work->backward_input_flops += smp__route_flops(&r, false, batch);
+}
+
+/* Of one sample. scale: of the loss of a sample, experts / tokens in it. */
+static void add_gradient(const smp__routing *r, const float *logits, float scale, smp__route *route,
+                         float *dlogits)
+{
+    const float each = 1.0f / (float)(r->tokens * r->top_k);
+    float *share = route->share;
+    smp__route_sample(r, logits, false, route); /* with room for all: used counts the choices */
+    for (int64_t t = 0; t < r->tokens; t++, logits += r->experts, dlogits += r->experts) {
+        float sum = smp__exp_row(share, logits, smp__max(logits, r->experts), r->experts), mean = 0;
+        smp__scale(share, 1 / sum, r->experts);
+        for (int64_t e = 0; e < r->experts; e++)
+            mean += (float)route->used[e] * each * share[e];
+        for (int64_t e = 0; e < r->experts; e++)
+            dlogits[e] += scale * share[e] * ((float)route->used[e] * each - mean);
+    }
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    const smp__routing r = routing_of(call->graph, call->op);
+    const double coefficient = call->op->attr[COEFFICIENT].f;
+    const int64_t sample = r.tokens * r.experts;
+    smp__route route = smp__route_at(&r, call->workspace);
+    if (!call->din[0])
+        return SMP_OK;
+    memcpy(call->din[0], call->dout, (size_t)(call->batch * sample) * sizeof(float));
+    const int64_t samples =
+        call->step_samples > 0 ? call->step_samples : call->batch; /* measured */
+    const double scale = coefficient * (double)r.experts / ((double)r.tokens * (double)samples);
+    for (int64_t b = 0; coefficient > 0 && b < call->batch - call->padding; b++)
+        add_gradient(&r, (const float *)call->in[0] + b * sample, (float)scale, &route,
+                     call->din[0] + b * sample);
+    return SMP_OK;
+}
+
+const smp_op_kind smp__op_load_balance = {
+    .name = "load_balance",
+    .summary = "a router's logits, whose gradient makes its experts be chosen alike",
+    .sample = "inputs:\n"
+              "  x: {dtype: float32, shape: [6, 3]}\n"
+              "ops:\n"
+              "  - {op: load_balance, name: op, in: x, out: y, coefficient: 0}\n",
+    .min_in = 1,
+    .max_in = 1,
+    .attrs = ATTRS,
+    .infer = infer,
+    .needs = needs,
+    .work = work,
+    .cpu = {.forward = smp__copy_forward, .backward_input = backward_input},
+};
