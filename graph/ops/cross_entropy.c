@@ -59,6 +59,10 @@ static smp_status infer(smp_infer *infer)
                               targets->name, smp_shape_format(got, sizeof got, &targets->shape),
                               smp_shape_format(want, sizeof want, &expected),
                               smp_shape_format(of, sizeof of, &logits->shape));
+    const int64_t devices = infer->attr[DEVICES].i, rows = targets->elements;
+    if (smp_shape_elements(&(smp_shape){2, {rows, devices}}) < 0)
+        return smp_infer_fail(infer, "devices: %lld for %lld rows are too many", (long long)devices,
+                              (long long)rows);
     infer->out_dtype = SMP_F32;
     infer->out_shape = (smp_shape){0};
     infer->out_batched = false;

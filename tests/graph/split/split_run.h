@@ -31,14 +31,15 @@ typedef struct device {
     const smp_graph *graph;
     int64_t batch;
     smp_op_group group;
-    exchange *exchange; /* NULL: alone */
-    float **value;      /* [tensors]; int32 too */
-    float **grad;       /* [tensors] */
-    float **weight;     /* [weights] */
-    float **wgrad;      /* [uses] */
-    void **aux;         /* [ops] */
-    void **state;       /* [ops] */
-    int64_t hits;       /* of the last op that counts some */
+    exchange *exchange;       /* NULL: alone */
+    const smp_op_group *used; /* what operators get: that of the exchange, or another one */
+    float **value;            /* [tensors]; int32 too */
+    float **grad;             /* [tensors] */
+    float **weight;           /* [weights] */
+    float **wgrad;            /* [uses] */
+    void **aux;               /* [ops] */
+    void **state;             /* [ops] */
+    int64_t hits;             /* of the last op that counts some */
     smp_status status;
 } device;
 
@@ -117,6 +118,7 @@ static inline void device_open(device *d, const smp_graph *graph, int64_t batch,
     d->group = (smp_op_group){
         between ? between->size : 1, index,         d, run_all_reduce, run_all_gather,
         run_reduce_scatter,          run_all_to_all};
+    d->used = between ? &d->group : NULL;
     d->value = calloc((size_t)g->n_tensor, sizeof *d->value);
     d->grad = calloc((size_t)g->n_tensor, sizeof *d->grad);
     d->weight = calloc((size_t)g->n_param + 1, sizeof *d->weight);
@@ -212,7 +214,7 @@ static inline smp_status device_op(device *d, int32_t o, bool forward)
                               .training = true,
                               .replicas = 1,
                               .step_samples = d->batch,
-                              .group = d->exchange ? &d->group : NULL,
+                              .group = d->used,
                               .hits = op->kind->counts_hits ? &d->hits : NULL};
     if (forward)
         status = cpu->forward(&call);

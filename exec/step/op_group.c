@@ -1,0 +1,133 @@
+/* What the devices of a group exchange in the middle of an operator. Sums are made here, by rising
+ * device, whatever MPI does inside: an all_reduce is a reduce_scatter, in which everybody gets what
+ * all have of its share and adds it up, and an all_gather: 2 (T - 1) / T of the array over the
+ * link, as a ring. The waits are watched, and nothing is allocated in them.
+ *
+ * Why it cannot deadlock: the devices of a group run one program, so they come to the same calls in
+ * the same order, and of the first call that is not done everywhere all that stands before it is
+ * done everywhere. Each group has a communicator of its own. */
+#include "exec/step/op_group.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void describe(const void *context, char *buffer, size_t size)
+{
+    const smp__op_group *g = context;
+    snprintf(buffer, size, "the other %d devices that compute its layers", g->group.size - 1);
+}
+
+static smp_status test(void *context, bool *done)
+{
+    smp__op_group *g = context;
+    int flag = 0;
+    SMP_TRY(smp__comm_check(MPI_Test(&g->request, &flag, MPI_STATUS_IGNORE), "MPI_Test"));
+    *done = flag;
+    return flag || !g->progress ? SMP_OK : g->progress(g->progress_context);
+}
+
+static smp_status finish(smp__op_group *g, int started, const char *call)
+{
+    SMP_TRY(smp__comm_check(started, call));
+    return smp__comm_wait_until(g->comm, &(smp_wait){0}, test, describe, g);
+}
+
+/* n: of each device. */
+static smp_status check(const smp__op_group *g, int64_t n)
+{
+    if (n * g->group.size <= g->most + g->group.size && n <= INT_MAX)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_FAILED,
+                    "%lld values of each of %d devices, expected at most %lld in all", (long long)n,
+                    g->group.size, (long long)g->most);
+}
+
+static smp_status exchange(smp__op_group *g, const float *all, float *got, int64_t n)
+{
+    SMP_TRY(check(g, n));
+    return finish(
+        g, MPI_Ialltoall(all, (int)n, MPI_FLOAT, got, (int)n, MPI_FLOAT, g->ranks, &g->request),
+        "MPI_Ialltoall");
+}
+
+static smp_status gather(smp__op_group *g, const float *own, float *all, int64_t n)
+{
+    SMP_TRY(check(g, n));
+    return finish(
+        g, MPI_Iallgather(own, (int)n, MPI_FLOAT, all, (int)n, MPI_FLOAT, g->ranks, &g->request),
+        "MPI_Iallgather");
+}
+
+/* rows [size][n] -> their sum. */
+static void add_rows(float *restrict sum, const float *restrict rows, int64_t n, int size)
+{
+    memcpy(sum, rows, (size_t)n * sizeof *sum);
+    for (int i = 1; i < size; i++)
+        for (int64_t e = 0; e < n; e++)
+            sum[e] += rows[i * n + e];
+}
+
+/* The last device's share is filled up with zeroes. */
+static smp_status all_reduce(void *context, float *values, int64_t n)
+{
+    smp__op_group *g = context;
+    const int size = g->group.size;
+    const int64_t share = (n + size - 1) / size;
+    SMP_TRY(check(g, share));
+    memcpy(g->sent, values, (size_t)n * sizeof *values);
+    memset(g->sent + n, 0, (size_t)(share * size - n) * sizeof *values);
+    SMP_TRY(exchange(g, g->sent, g->came, share));
+    add_rows(g->sent, g->came, share, size);
+    SMP_TRY(gather(g, g->sent, g->came, share));
+    memcpy(values, g->came, (size_t)n * sizeof *values);
+    return SMP_OK;
+}
+
+static smp_status all_gather(void *context, const float *own, float *all, int64_t n)
+{
+    return gather(context, own, all, n);
+}
+
+static smp_status reduce_scatter(void *context, const float *all, float *own, int64_t n)
+{
+    smp__op_group *g = context;
+    SMP_TRY(exchange(g, all, g->came, n));
+    add_rows(own, g->came, n, g->group.size);
+    return SMP_OK;
+}
+
+static smp_status all_to_all(void *context, const float *all, float *got, int64_t n)
+{
+    return exchange(context, all, got, n);
+}
+
+smp_status smp__op_group_open(smp__op_group *g, smp_comm *comm, MPI_Comm ranks, int64_t most,
+                              smp__op_group_progress progress, void *context)
+{
+    *g = (smp__op_group){.comm = comm,
+                         .ranks = ranks,
+                         .progress = progress,
+                         .progress_context = context,
+                         .most = most};
+    g->group = (smp_op_group){.context = g,
+                              .all_reduce = all_reduce,
+                              .all_gather = all_gather,
+                              .reduce_scatter = reduce_scatter,
+                              .all_to_all = all_to_all};
+    MPI_Comm_size(ranks, &g->group.size);
+    MPI_Comm_rank(ranks, &g->group.index);
+    const size_t room = (size_t)(most + g->group.size) * sizeof(float);
+    g->sent = malloc(room);
+    g->came = malloc(room);
+    return g->sent && g->came ? SMP_OK : smp_fail_memory(2 * room);
+}
+
+void smp__op_group_close(smp__op_group *g)
+{
+    if (!g->comm || g->comm->failed)
+        return;
+    free(g->sent);
+    free(g->came);
+}

@@ -1,0 +1,29 @@
+/* The group that operators ask for which several devices compute together (smp_op_group), over MPI,
+ * for arrays in host memory. */
+#ifndef SMP_EXEC_STEP_OP_GROUP_H
+#define SMP_EXEC_STEP_OP_GROUP_H
+
+#include "exec/transport/comm.h"
+#include "graph/model/op.h"
+
+/* Called in every round of a wait: moves on what else is under way. NULL: nothing. */
+typedef smp_status (*smp__op_group_progress)(void *context);
+
+typedef struct smp__op_group {
+    smp_op_group group; /* what calls get; its context is this */
+    smp_comm *comm;
+    MPI_Comm ranks;
+    smp__op_group_progress progress;
+    void *progress_context;
+    int64_t most;       /* floats that a call may bring */
+    float *sent, *came; /* room for them, and a device more */
+    MPI_Request request;
+} smp__op_group;
+
+/* ranks: those of the group, by device; it is not copied. most: floats of the largest whole
+ * tensor. Freed with smp__op_group_close, after a failure not at all: MPI may still use it. */
+smp_status smp__op_group_open(smp__op_group *g, smp_comm *comm, MPI_Comm ranks, int64_t most,
+                              smp__op_group_progress progress, void *context);
+void smp__op_group_close(smp__op_group *g);
+
+#endif

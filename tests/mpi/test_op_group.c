@@ -1,0 +1,226 @@
+/* Four processes compute a GPT together, split as Megatron-LM does with its sequence parallelism:
+ * loss and gradients are those of one process. And the group by itself: every call against what it
+ * says, for arrays of all lengths; a device that does not come is named. */
+#include <mpi.h>
+#include <time.h>
+
+#include "exec/step/op_group.h"
+#include "exec/transport/mpi_lifetime.h"
+#include "tests/graph/split/split_run.h"
+
+enum { RANKS = 4, LATE = 2, MOST = 1000, BATCH = 2 };
+
+static int rank;
+
+/* What rank `owner` has at place e in round `round`. */
+static float value_of(int owner, int64_t e, int round)
+{
+    uint64_t h = smp_random_mix((uint64_t)(owner * 100003 + e * 7 + round));
+    return (float)((double)(h >> 40) * 0x1p-24 - 0.5);
+}
+
+static float sum_of(int64_t e, int round)
+{
+    float sum = value_of(0, e, round);
+    for (int i = 1; i < RANKS; i++)
+        sum += value_of(i, e, round);
+    return sum;
+}
+
+static void check_round(const smp_op_group *g, int64_t n, int round)
+{
+    float *all = floats(MOST), *got = floats(MOST), *own = floats(MOST);
+    for (int64_t e = 0; e < n * RANKS; e++)
+        all[e] = value_of(rank, e, round);
+    memcpy(own, all, (size_t)n * sizeof *own);
+    assert_int_equal(g->all_reduce(g->context, own, n), SMP_OK);
+    for (int64_t e = 0; e < n; e++)
+        assert_true(own[e] == sum_of(e, round)); /* to the bit: by rising device */
+    assert_int_equal(g->all_gather(g->context, all, got, n), SMP_OK);
+    for (int64_t e = 0; e < n * RANKS; e++)
+        assert_true(got[e] == value_of((int)(e / n), e % n, round));
+    assert_int_equal(g->reduce_scatter(g->context, all, own, n), SMP_OK);
+    for (int64_t e = 0; e < n; e++)
+        assert_true(own[e] == sum_of(rank * n + e, round));
+    assert_int_equal(g->all_to_all(g->context, all, got, n), SMP_OK);
+    for (int64_t e = 0; e < n * RANKS; e++)
+        assert_true(got[e] == value_of((int)(e / n), rank * n + e % n, round));
+    free(all);
+    free(got);
+    free(own);
+}
+
+static void test_calls(void **state)
+{
+    (void)state;
+    smp_comm comm;
+    smp__op_group g;
+    assert_int_equal(smp__comm_open(&comm, 20), SMP_OK);
+    assert_int_equal(smp__op_group_open(&g, &comm, comm.world, MOST, NULL, NULL), SMP_OK);
+    assert_int_equal(g.group.index, rank);
+    for (int n = 1; n <= MOST / RANKS; n += n < 9 ? 1 : 60)
+        check_round(&g.group, n, n);
+    smp__op_group_close(&g);
+    smp__comm_close(&comm);
+}
+
+static void choose(const smp_graph *graph, smp_split_choice *choice, const char *end,
+                   const char *rule, int dim, int blocks)
+{
+    for (int32_t o = 0; o < graph->n_op; o++) {
+        const smp_op *op = &graph->op[o];
+        size_t length = strlen(op->name);
+        int8_t r = 0;
+        if (length < strlen(end) || strcmp(op->name + length - strlen(end), end) != 0)
+            continue;
+        while (strcmp(op->kind->split[r].name, rule) != 0)
+            r++;
+        choice[o] = (smp_split_choice){r, (int8_t)dim, (int8_t)blocks};
+    }
+}
+
+static void choose_all(const smp_graph *graph, smp_split_choice *choice)
+{
+    static const struct {
+        const char *end, *rule;
+        int dim, blocks;
+    } rules[] = {{"wte", "rows", 0, 1},           {"wpe", "positions", 0, 1},
+                 {".ln_1", "positions", 0, 1},    {".attn.qkv", "columns", 0, 3},
+                 {".attn", "packed heads", 0, 1}, {".attn.proj", "rows", 0, 1},
+                 {".res_1", "elements", 0, 1},    {".ln_2", "positions", 0, 1},
+                 {".mlp.fc", "columns", 0, 1},    {".mlp.gelu", "elements", 1, 1},
+                 {".mlp.proj", "rows", 0, 1},     {".res_2", "elements", 0, 1},
+                 {"ln_f", "positions", 0, 1},     {"lm_head", "columns", 0, 1},
+                 {"loss", "classes", 0, 1}};
+    for (int32_t o = 0; o < graph->n_op; o++)
+        choice[o] = (smp_split_choice){-1, 0, 1};
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
+        choose(graph, choice, rules[i].end, rules[i].rule, rules[i].dim, rules[i].blocks);
+}
+
+static float *gradient_of(const device *d, int32_t param)
+{
+    const smp_param *p = &d->graph->param[param];
+    float *sum = floats(p->elements), *summands = floats(p->elements);
+    for (int32_t u = p->use_begin; u < p->use_end; u++) {
+        const smp_use *use = &d->graph->use[u];
+        bool shared = d->graph->op[use->op].summands >> use->slot & 1;
+        for (int64_t e = 0; e < p->elements; e++)
+            (shared ? summands : sum)[e] += d->wgrad[u][e];
+    }
+    if (d->used)
+        MPI_Allreduce(MPI_IN_PLACE, summands, (int)p->elements, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    for (int64_t e = 0; e < p->elements; e++)
+        sum[e] += summands[e];
+    free(summands);
+    return sum;
+}
+
+static void compare(const device *whole, const device *part)
+{
+    for (int32_t p = 0; p < part->graph->n_param; p++) {
+        const smp_param *own = &part->graph->param[p];
+        float *wanted = gradient_of(whole, smp_graph_find_param(whole->graph, own->name));
+        float *got = gradient_of(part, p);
+        double largest = 1e-3;
+        for (int64_t e = 0; e < own->elements; e++)
+            largest = fmax(largest, fabs((double)wanted[whole_index(&own->shape, own->part, e)]));
+        for (int64_t e = 0; e < own->elements; e++) {
+            double error = (double)got[e] - (double)wanted[whole_index(&own->shape, own->part, e)];
+            if (fabs(error) > 1e-5 * largest)
+                fail_msg("rank %d, %s: %g off at %lld, largest %g", rank, own->name, error,
+                         (long long)e, largest);
+        }
+        free(wanted);
+        free(got);
+    }
+}
+
+static int64_t largest_tensor(const smp_graph *graph)
+{
+    int64_t most = 0;
+    for (int32_t t = 0; t < graph->n_tensor; t++)
+        if (smp_tensor_bytes(graph, t, BATCH) / 4 > most)
+            most = smp_tensor_bytes(graph, t, BATCH) / 4;
+    return most;
+}
+
+static void test_four_processes(void **state)
+{
+    (void)state;
+    char path[4096];
+    smp_comm comm;
+    smp__op_group g;
+    smp_graph *graph, *part;
+    device whole, own;
+    assert_int_equal(smp__comm_open(&comm, 60), SMP_OK);
+    snprintf(path, sizeof path, "%s/examples/gpt-tiny.yaml", SMP_SOURCE_DIR);
+    assert_int_equal(smp_graph_read(path, &graph), SMP_OK);
+    assert_int_equal(smp__op_group_open(&g, &comm, comm.world, largest_tensor(graph), NULL, NULL),
+                     SMP_OK);
+    smp_split_choice *choice = calloc((size_t)graph->n_op, sizeof *choice);
+    choose_all(graph, choice);
+    assert_int_equal(smp_graph_split(graph, RANKS, rank, choice, &part), SMP_OK);
+    device_open(&whole, graph, BATCH, NULL, 0);
+    device_open(&own, part, BATCH, NULL, 0);
+    own.used = &g.group;
+    device_fill(&whole);
+    device_fill(&own);
+    device_run(&whole);
+    device_run(&own);
+    assert_int_equal(whole.status, SMP_OK);
+    assert_int_equal(own.status, SMP_OK);
+    assert_true(fabs((double)own.value[part->loss][0] - (double)whole.value[graph->loss][0]) <
+                1e-5 * fabs((double)whole.value[graph->loss][0]));
+    compare(&whole, &own);
+    device_close(&whole);
+    device_close(&own);
+    free(choice);
+    smp_graph_destroy(part);
+    smp_graph_destroy(graph);
+    smp__op_group_close(&g);
+    smp__comm_close(&comm);
+}
+
+/* It comes in the end, so that MPI can be left. */
+static void test_one_is_late(void **state)
+{
+    (void)state;
+    static smp_comm comm; /* MPI may use it until the end */
+    static smp__op_group g;
+    static float values[RANKS], others[RANKS];
+    MPI_Request request;
+    assert_int_equal(smp__comm_open(&comm, 0.5), SMP_OK);
+    assert_int_equal(smp__op_group_open(&g, &comm, comm.world, RANKS, NULL, NULL), SMP_OK);
+    if (rank == LATE) {
+        nanosleep(&(struct timespec){3, 0}, NULL);
+        MPI_Ialltoall(values, 1, MPI_FLOAT, others, 1, MPI_FLOAT, comm.world, &request);
+        MPI_Wait(&request, MPI_STATUS_IGNORE);
+        return;
+    }
+    smp_status status = g.group.all_reduce(g.group.context, values, RANKS);
+    assert_int_equal(status, SMP_ERR_PEER);
+    if (!smp__comm_was_told(status)) {
+        assert_non_null(strstr(smp_last_error(), "the other 3 devices that compute its layers"));
+        assert_non_null(strstr(smp_last_error(), "rank 2: no answer"));
+    }
+    MPI_Wait(&g.request, MPI_STATUS_IGNORE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_four_processes),
+        cmocka_unit_test(test_one_is_late),
+    };
+    setenv("CMOCKA_TEST_ABORT", "1",
+           1); /* else the other ranks would wait for the one that failed */
+    assert_int_equal(smp__mpi_open(), SMP_OK);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    int failures = cmocka_run_group_tests(tests, NULL, NULL);
+    if (failures > 0)
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    MPI_Finalize();
+    return 0;
+}
