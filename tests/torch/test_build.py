@@ -5,6 +5,7 @@ tensors).
 SMP_TORCH_ALL=1 runs all combinations, otherwise a part of them.
 """
 
+import json
 import os
 import random
 import subprocess
@@ -66,7 +67,25 @@ def plan_all(name, folder, cases):
         make_plan(made.model, made.profile, out, ["-n", str(ranks), "--microbatches", "4", "--time-limit", "2", "--pipeline",
                                                   *options])
         plans.setdefault(ranks, []).append(f"{out}.json")
+    if name == "resnet":
+        plans[2].append(nothing_to_learn(made, folder))
     return plans
+
+
+def nothing_to_learn(made, folder):
+    """A plan whose first stage only counts batches: what the second receives has no gradient."""
+    out = f"{folder}/counts"
+    make_plan(made.model, made.profile, out, ["-n", "2", "--stages", "2", "--chunks", "1", "--microbatches", "4", "--time-limit",
+                                              "2", "--pipeline", "zero-bubble"])
+    with open(f"{out}.json", encoding="utf-8") as file:
+        plan = json.load(file)
+    first, second = plan["stages"]
+    ops = first["ops"] + second["ops"]
+    first["ops"] = [next(name for name in ops if name.endswith(".add_"))]
+    second["ops"] = [name for name in ops if name not in first["ops"]]
+    with open(f"{out}.json", "w", encoding="utf-8") as file:
+        json.dump(plan, file)
+    return f"{out}.json"
 
 
 def _errors(text):

@@ -113,6 +113,8 @@ def backward_input(roots, inputs, weights):
     users = _users(roots)
     wanted = [v for v in inputs if getattr(v, "requires_grad", False)]
     groups = _groups(roots, wanted, weights, users)
+    if not wanted:  # what stands before has nothing to learn
+        return (None,) * len(inputs), groups
     handles = [node.register_prehook(_keep(group, node)) for group in groups for node in group.nodes]
     try:
         made = autograd_grad([edge for edge, _ in roots], wanted, [g for _, g in roots], retain_graph=True,
