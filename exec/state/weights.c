@@ -1,5 +1,4 @@
-/* Weights of this rank: initial values, norm of the gradients, update, hash. Initial values are
- * functions of seed, weight and position, so they do not depend on who holds the weight. */
+/* Weights of this rank: norm of the gradients, update, hash. */
 #include "exec/state/weights.h"
 
 #include <math.h>
@@ -8,6 +7,7 @@
 
 #include "exec/state/checkpoint_file.h"
 #include "exec/state/device_wait.h"
+#include "exec/state/initial_values.h"
 #include "exec/state/shards.h"
 #include "graph/base/random.h"
 #include "graph/base/text.h"
@@ -17,42 +17,6 @@ _Static_assert((int)SMP_PIECE_ELEMENTS == (int)SMP_SQUARE_PIECE,
 
 enum { GRADIENT = -1 };
 
-static const double two_pi = 6.283185307179586;
-
-/* Four values per counter: uniform words, or two Box-Muller pairs. */
-static void draw(const smp_param *param, uint64_t key, int64_t index, float value[4])
-{
-    smp_random4 word = smp_random_philox(key, (uint64_t)index, 0);
-    if (param->init == SMP_INIT_UNIFORM) {
-        for (int k = 0; k < 4; k++)
-            value[k] = (2.0f * smp_random_uniform(word.v[k]) - 1.0f) * param->init_scale;
-        return;
-    }
-    for (int k = 0; k < 4; k += 2) {
-        double radius = sqrt(-2.0 * log(1.0 - (double)smp_random_uniform(word.v[k])));
-        double angle = two_pi * (double)smp_random_uniform(word.v[k + 1]);
-        value[k] = (float)(radius * cos(angle)) * param->init_scale;
-        value[k + 1] = (float)(radius * sin(angle)) * param->init_scale;
-    }
-}
-
-/* Values begin .. end-1 of a weight; begin is a multiple of four. */
-static void fill_range(const smp_param *param, uint64_t key, int64_t begin, int64_t end,
-                       float *weight)
-{
-    if (param->init == SMP_INIT_ZERO || param->init == SMP_INIT_ONE) {
-        for (int64_t i = begin; i < end; i++)
-            *weight++ = param->init == SMP_INIT_ONE ? 1.0f : 0.0f;
-        return;
-    }
-    for (int64_t i = begin; i < end; i += 4) {
-        float value[4];
-        draw(param, key, i / 4, value);
-        for (int64_t k = 0; k < 4 && i + k < end; k++)
-            *weight++ = value[k];
-    }
-}
-
 /* Of what is here: all of it, or its part. */
 static smp_status init_param(smp *s, int32_t index)
 {
@@ -60,17 +24,17 @@ static smp_status init_param(smp *s, int32_t index)
     const smp_param *p = &s->graph->param[param->param];
     const smp__range here =
         smp__weights_in_parts(s) ? smp__own_range(s, index) : (smp__range){0, p->elements};
-    uint64_t key = smp_random_mix(s->options.seed ^ smp_random_mix((uint64_t)param->param));
+    const uint64_t seed = s->options.seed;
     if (here.begin == here.end)
         return SMP_OK;
     if (s->device->host_memory) {
-        fill_range(p, key, here.begin, here.end, smp__weight_at(s, index, here.begin));
+        smp__initial_values(p, seed, here.begin, here.end, smp__weight_at(s, index, here.begin));
         return SMP_OK;
     }
     const int64_t piece = SMP__PIECE_BYTES / (int64_t)sizeof(float);
     for (int64_t begin = here.begin; begin < here.end; begin += piece) {
         int64_t n = here.end - begin < piece ? here.end - begin : piece;
-        fill_range(p, key, begin, begin + n, (float *)s->piece);
+        smp__initial_values(p, seed, begin, begin + n, (float *)s->piece);
         SMP_TRY(s->device->upload(s->device_context, smp__weight_at(s, index, begin), s->piece,
                                   n * (int64_t)sizeof(float)));
         SMP_TRY(smp__device_idle(s));

@@ -56,6 +56,7 @@ typedef struct smp_param {
     float init_scale;  /* normal: standard deviation; uniform: bound */
     bool decay;        /* weight decay applies (two or more dimensions) */
     bool running;      /* a statistic, see smp_param_decl */
+    int32_t number;    /* its index in the graph as read: what initial values go by */
     smp_part part;     /* of the weight so named, in the graph of one of several devices */
     int32_t use_begin; /* uses use_begin .. use_end-1 of smp_graph.use, in op order */
     int32_t use_end;

@@ -431,6 +431,7 @@ static smp_status add_param(smp__model *m, const smp_infer *infer, const char *w
                               (size_t)index + 1));
     smp_param *param = &store->param[index];
     *param = made;
+    param->number = index;
     param->name = name;
     param->elements = smp_shape_elements(&made.shape);
     param->decay = made.shape.n_dim >= 2;
