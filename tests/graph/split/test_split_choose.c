@@ -14,6 +14,7 @@
 #include "graph/base/text.h"
 #include "graph/model/op.h"
 #include "graph/split/split_choose.h"
+#include "graph/split/split_text.h"
 
 enum { MOST_OPS = 8, LEFT = 4 /* choices of an op that are not barred */ };
 
@@ -171,6 +172,56 @@ static void test_against_all(void **state)
     assert_true(split > 20);
 }
 
+static smp_graph *read_example(const char *name)
+{
+    char path[4096];
+    smp_graph *graph;
+    snprintf(path, sizeof path, "%s/examples/%s.yaml", SMP_SOURCE_DIR, name);
+    assert_int_equal(smp_graph_read(path, &graph), SMP_OK);
+    return graph;
+}
+
+/* Every choice is read as it is written; others are refused with what there is. */
+static void test_text(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"gpt-tiny", "llama-tiny", "resnet-small", "moe-tiny"};
+    static const char *const wrong[][2] = {
+        {"column", "split 'column', expected whole, columns, rows, positions@DIMENSION"},
+        {"positions", "expected whole, columns"},
+        {"columns@1", "expected whole, columns"},
+        {"columns/3x", "expected whole, columns"},
+        {"columns/2", "its sizes do not allow that on 2 devices"},
+        {"positions@5", "its sizes do not allow that on 2 devices"},
+        {"", "expected whole, columns"}};
+    int read = 0;
+    for (int i = 0; i < 4; i++) {
+        smp_graph *graph = read_example(names[i]);
+        for (int32_t o = 0; o < graph->n_op; o++) {
+            smp_split_choice all[SMP_SPLIT_CHOICES], back;
+            int n = smp_split_choices(graph, o, 2, all);
+            for (int k = 0; k < n; k++, read++) {
+                smp_text text = {0};
+                smp_split_format(graph, o, all[k], &text);
+                assert_int_equal(smp_split_parse(graph, o, 2, text.data, &back), SMP_OK);
+                assert_memory_equal(&back, &all[k], sizeof back);
+                smp_text_free(&text);
+            }
+        }
+        smp_graph_destroy(graph);
+    }
+    assert_true(read > 500);
+    smp_graph *graph = read_example("gpt-tiny");
+    int32_t o = smp_graph_find_op(graph, "h0.mlp.fc");
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        smp_split_choice choice;
+        assert_int_equal(smp_split_parse(graph, o, 2, wrong[i][0], &choice), SMP_ERR_INPUT);
+        if (!strstr(smp_last_error(), wrong[i][1]))
+            fail_msg("'%s': %s", wrong[i][0], smp_last_error());
+    }
+    smp_graph_destroy(graph);
+}
+
 /* Products at a rate, everything else by the bytes it touches, messages around a ring. */
 typedef struct machine {
     const smp_graph *graph;
@@ -218,15 +269,6 @@ static const char *rule_at(const smp_graph *graph, const smp_split_choice *choic
     int32_t o = smp_graph_find_op(graph, name);
     assert_true(o >= 0);
     return choice[o].rule < 0 ? "whole" : graph->op[o].kind->split[choice[o].rule].name;
-}
-
-static smp_graph *read_example(const char *name)
-{
-    char path[4096];
-    smp_graph *graph;
-    snprintf(path, sizeof path, "%s/examples/%s.yaml", SMP_SOURCE_DIR, name);
-    assert_int_equal(smp_graph_read(path, &graph), SMP_OK);
-    return graph;
 }
 
 static void check_pattern(const char *model, bool splits_weights, const char *const (*wanted)[2])
@@ -285,6 +327,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_all),
         cmocka_unit_test(test_finds_megatron),
+        cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
