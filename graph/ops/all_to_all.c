@@ -27,7 +27,7 @@ static smp_status infer(smp_infer *infer)
 /* What is sent, then what has come. */
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
-    *needs = (smp_op_needs){.workspace_bytes = 2 * smp_tensor_bytes(graph, op->out, batch)};
+    *needs = (smp_op_needs){.workspace_bytes = 2 * smp__float_bytes(smp__out(graph, op), batch)};
 }
 
 static smp_status move(const smp_op_call *call, float *to, const smp_tensor *made, int64_t joined,

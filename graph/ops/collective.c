@@ -58,6 +58,11 @@ void smp__put_parts(float *whole, const float *all, smp__parts parts)
         smp__put_part(whole, all + d * smp__part_elements(parts), parts, d);
 }
 
+int64_t smp__float_bytes(const smp_tensor *tensor, int64_t batch)
+{
+    return smp__count(tensor, batch) * (int64_t)sizeof(float);
+}
+
 static smp_status alone_in_place(void *context, float *values, int64_t n)
 {
     (void)context, (void)values, (void)n;

@@ -26,6 +26,9 @@ void smp__put_part(float *whole, const float *part, smp__parts parts, int64_t de
 void smp__take_parts(float *all, const float *whole, smp__parts parts);
 void smp__put_parts(float *whole, const float *all, smp__parts parts);
 
+/* Of a tensor as floats, whatever the target: workspace. */
+int64_t smp__float_bytes(const smp_tensor *tensor, int64_t batch);
+
 /* The group of a call, of one device where `devices` is 1; SMP_ERR_INPUT if there are others than
  * so many. */
 smp_status smp__group_of(const smp_op_call *call, int64_t devices, const smp_op_group **out);

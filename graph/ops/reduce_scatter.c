@@ -23,7 +23,7 @@ static smp_status infer(smp_infer *infer)
 
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
-    *needs = (smp_op_needs){.workspace_bytes = smp_tensor_bytes(graph, op->in[0], batch)};
+    *needs = (smp_op_needs){.workspace_bytes = smp__float_bytes(smp__in(graph, op, 0), batch)};
 }
 
 static smp__parts parts_of(const smp_op_call *call)

@@ -57,9 +57,13 @@ smp_status smp__foreign_order_1f1b(smp_foreign *foreign)
                                       .training = true};
     static const smp_foreign_kind kind_of[] = {SMP_FOREIGN_F, SMP_FOREIGN_B, SMP_FOREIGN_I,
                                                SMP_FOREIGN_W}; /* by compute action */
-    if (foreign->n_stage > SMP_FOREIGN_MAX_PAIRS / foreign->microbatches)
-        return smp_fail(SMP_ERR_INPUT, "%s: got %d stages and %d micro-batches, too many",
-                        foreign->file, foreign->n_stage, foreign->microbatches);
+    /* a rank's order is gone through in groups of as many micro-batches as there are ranks */
+    const int longest =
+        foreign->microbatches > foreign->n_rank ? foreign->microbatches : foreign->n_rank;
+    if (foreign->n_stage > SMP_FOREIGN_MAX_PAIRS / longest)
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: got %d stages on %d ranks and %d micro-batches, too many",
+                        foreign->file, foreign->n_stage, foreign->n_rank, foreign->microbatches);
     foreign->rank = SMP_ARENA_NEW(foreign->arena, smp_foreign_rank, (size_t)foreign->n_rank);
     if (!foreign->rank)
         return SMP_ERR_NO_MEMORY;

@@ -131,6 +131,9 @@ static void test_foreign_layouts(void **state)
     expect_layers("Ett|tt|tt|ttL\n", 2, "megatron-layout", 2, "2 2 2 2 ");
     expect_layers("E,t*2|((t|)*2,t|)*1L", 0, "megatron-layout", 5, "2 1 1 1 0 ");
     expect_layers("[0, 3, 5, 9]\n", 0, "deepspeed-parts", 3, "3 2 4 ");
+    smp_foreign *foreign = NULL; /* short, and its order would be long to make */
+    assert_int_equal(smp_foreign_parse("l", "E(tt|)*57482L", 0, 4, &foreign), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "57483 ranks and 4 micro-batches, too many"));
 }
 
 static void test_foreign_steps(void **state)
