@@ -1,6 +1,7 @@
 /* The public library: options, start, end, and what a program may ask of a job. */
 #include "smp.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -132,23 +133,50 @@ static smp_status verify(const smp *s)
 
 static smp_status check_ranks(const smp *s)
 {
-    if (s->comm.world_size == s->plan->devices)
+    const int processes = smp_plan_processes(s->plan), tensor = processes / s->plan->devices;
+    char with_tensor[32] = "";
+    if (s->comm.world_size == processes)
         return SMP_OK;
+    if (tensor > 1)
+        snprintf(with_tensor, sizeof with_tensor, " x tensor %d", tensor);
     return smp_fail(SMP_ERR_INPUT,
-                    "%s is a plan for %d processes (pipeline %d x ddp %d), but %d were started: "
+                    "%s is a plan for %d processes (pipeline %d x ddp %d%s), but %d were started: "
                     "run it with mpirun -n %d",
-                    s->options.plan ? s->options.plan : "this", s->plan->devices, s->plan->pipeline,
-                    s->plan->ddp, s->comm.world_size, s->plan->devices);
+                    s->options.plan ? s->options.plan : "this", processes, s->plan->pipeline,
+                    s->plan->ddp, with_tensor, s->comm.world_size, processes);
+}
+
+/* Devices that compute every op together are neighbours. */
+static int tensor_size(const smp *s)
+{
+    return smp_plan_processes(s->plan) / s->plan->devices;
 }
 
 static smp_status split_ranks(smp *s)
 {
+    const int tensor = tensor_size(s), group = s->comm.world_rank / tensor;
     for (int replica = 0; replica < s->plan->ddp; replica++)
         for (int rank = 0; rank < s->plan->pipeline; rank++)
-            if (smp_plan_device(s->plan, replica, rank) == s->comm.world_rank)
-                return smp__comm_split(&s->comm, rank, replica, s->plan->sharding.shard,
-                                       s->plan->sharding.node_replicas);
+            if (smp_plan_device(s->plan, replica, rank) == group)
+                return smp__comm_split(
+                    &s->comm, (smp_comm_place){.pipeline_rank = rank,
+                                               .replica = replica,
+                                               .shard = s->plan->sharding.shard,
+                                               .near = s->plan->sharding.node_replicas,
+                                               .tensor = tensor,
+                                               .tensor_rank = s->comm.world_rank % tensor});
     return smp_fail(SMP_ERR_FAILED, "rank %d has no place in the plan", s->comm.world_rank);
+}
+
+/* The graph as this rank's share of it; of a plan made here it may be open already, whole. */
+static smp_status open_model(smp *s)
+{
+    const int tensor = tensor_size(s);
+    if (s->graph && tensor == 1)
+        return SMP_OK;
+    smp_graph_destroy(s->graph);
+    s->graph = NULL;
+    return smp_plan_open_model(s->plan, s->options.plan, s->comm.world_rank % tensor, &s->graph);
 }
 
 /* The plan and its graph, and what they run on. A plan that is made here is made for that; a plan
@@ -158,8 +186,7 @@ static smp_status open_plan(smp *s)
     if (s->options.plan) {
         SMP_TRY(share_plan(s));
         SMP_TRY(smp__comm_agree(&s->comm, check_ranks(s)));
-        SMP_TRY(
-            smp__comm_agree(&s->comm, smp_plan_open_model(s->plan, s->options.plan, &s->graph)));
+        SMP_TRY(smp__comm_agree(&s->comm, open_model(s)));
         SMP_TRY(smp__comm_agree(&s->comm, verify(s)));
         SMP_TRY(smp__choose_device(s));
     } else {
@@ -167,6 +194,7 @@ static smp_status open_plan(smp *s)
         SMP_TRY(smp__choose_device(s));
         SMP_TRY(share_plan(s));
         SMP_TRY(smp__comm_agree(&s->comm, check_ranks(s)));
+        SMP_TRY(smp__comm_agree(&s->comm, open_model(s)));
         SMP_TRY(smp__comm_agree(&s->comm, verify(s)));
     }
     s->plan->target = s->target;

@@ -277,7 +277,7 @@ static smp_status open_checked(const smp_partition_options *o, smp_search_reques
         SMP_TRY(smp_graph_read(o->model, &in->graph));
     } else if (in->sketch->model_path) {
         smp_plan named = {.model_path = in->sketch->model_path};
-        SMP_TRY(smp_plan_open_model(&named, o->plan, &in->graph));
+        SMP_TRY(smp_plan_open_model(&named, o->plan, 0, &in->graph));
     } else {
         return smp_fail(SMP_ERR_INPUT, "%s: the plan names no model: give --model FILE", o->plan);
     }

@@ -29,6 +29,7 @@ smp_status smp__comm_open(smp_comm *comm, double timeout_s)
                        .across = MPI_COMM_NULL,
                        .near = MPI_COMM_NULL,
                        .far = MPI_COMM_NULL,
+                       .tensor = MPI_COMM_NULL,
                        .notice = MPI_COMM_NULL,
                        .node = MPI_COMM_NULL,
                        .timeout_s = timeout_s};
@@ -53,39 +54,37 @@ void smp__comm_take_core(smp_comm *comm)
 }
 
 /* Unwatched, since MPI has no other: all ranks have just agreed to come. */
-smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica, int shard, int near)
+static smp_status split(MPI_Comm from, int color, int key, MPI_Comm *out)
 {
+    SMP_TRY(smp__comm_check(MPI_Comm_split(from, color, key, out), "MPI_Comm_split"));
+    return smp__comm_check(MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN),
+                           "MPI_Comm_set_errhandler");
+}
+
+smp_status smp__comm_split(smp_comm *comm, smp_comm_place place)
+{
+    const int replica = place.replica, shard = place.shard, near = place.near;
+    const int tensor = place.tensor, own = place.tensor_rank;
     comm->shard_size = shard;
     comm->shard_rank = replica % shard;
-    comm->pipeline_rank = pipeline_rank;
+    comm->pipeline_rank = place.pipeline_rank;
     comm->replica = replica;
-    SMP_TRY(smp__comm_check(MPI_Comm_split(comm->world, replica, pipeline_rank, &comm->pipeline),
-                            "MPI_Comm_split"));
-    SMP_TRY(smp__comm_check(MPI_Comm_split(comm->world, pipeline_rank, replica, &comm->ddp),
-                            "MPI_Comm_split"));
-    SMP_TRY(smp__comm_check(MPI_Comm_split(comm->world, pipeline_rank, replica, &comm->joint),
-                            "MPI_Comm_split"));
-    SMP_TRY(smp__comm_check(MPI_Comm_split(comm->ddp, replica / shard, replica, &comm->shard),
-                            "MPI_Comm_split"));
-    SMP_TRY(smp__comm_check(MPI_Comm_split(comm->ddp, replica % shard, replica, &comm->across),
-                            "MPI_Comm_split"));
+    comm->tensor_size = tensor;
+    comm->tensor_rank = own;
+    SMP_TRY(split(comm->world, replica * tensor + own, place.pipeline_rank, &comm->pipeline));
+    SMP_TRY(split(comm->world, place.pipeline_rank * tensor + own, replica, &comm->ddp));
+    SMP_TRY(split(comm->ddp, 0, replica, &comm->joint));
+    SMP_TRY(split(comm->ddp, replica / shard, replica, &comm->shard));
+    SMP_TRY(split(comm->ddp, replica % shard, replica, &comm->across));
     if (near > 1) {
-        SMP_TRY(smp__comm_check(MPI_Comm_split(comm->ddp, replica / near, replica, &comm->near),
-                                "MPI_Comm_split"));
-        const int place = (shard > near ? replica / shard * near : 0) + replica % near;
-        SMP_TRY(smp__comm_check(MPI_Comm_split(comm->ddp, place, replica, &comm->far),
-                                "MPI_Comm_split"));
-        MPI_Comm_set_errhandler(comm->near, MPI_ERRORS_RETURN);
-        MPI_Comm_set_errhandler(comm->far, MPI_ERRORS_RETURN);
+        const int among = (shard > near ? replica / shard * near : 0) + replica % near;
+        SMP_TRY(split(comm->ddp, replica / near, replica, &comm->near));
+        SMP_TRY(split(comm->ddp, among, replica, &comm->far));
     }
-    MPI_Comm_set_errhandler(comm->shard, MPI_ERRORS_RETURN);
-    MPI_Comm_set_errhandler(comm->across, MPI_ERRORS_RETURN);
-    MPI_Comm_set_errhandler(comm->joint, MPI_ERRORS_RETURN);
-    MPI_Comm_set_errhandler(comm->pipeline, MPI_ERRORS_RETURN);
-    MPI_Comm_set_errhandler(comm->ddp, MPI_ERRORS_RETURN);
     MPI_Comm_size(comm->pipeline, &comm->pipeline_size);
     MPI_Comm_size(comm->ddp, &comm->ddp_size);
-    return SMP_OK;
+    return split(comm->world, replica * comm->pipeline_size + place.pipeline_rank, own,
+                 &comm->tensor);
 }
 
 smp_status smp__comm_check(int code, const char *call)
@@ -127,6 +126,7 @@ void smp__comm_close(smp_comm *comm)
      * are collective and would hang. The process ends without them. */
     if (comm->failed)
         return;
+    free_comm(&comm->tensor);
     free_comm(&comm->far);
     free_comm(&comm->near);
     free_comm(&comm->across);

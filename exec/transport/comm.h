@@ -22,12 +22,15 @@ typedef struct smp_comm {
     MPI_Comm across;   /* of those, the ones with this rank's part, by replica */
     MPI_Comm near;     /* replicas that add up first, by replica; MPI_COMM_NULL: in one hop */
     MPI_Comm far;      /* those with this rank's place among them; near * far: smp_hops_size */
+    MPI_Comm tensor;   /* ranks that compute every op together, by tensor_rank; all other groups
+                          but world, notice and node are of ranks with one tensor_rank */
     MPI_Comm notice;   /* failure notices */
     MPI_Comm node;     /* ranks of this machine */
     int world_rank, world_size;
     int pipeline_rank, pipeline_size;
     int replica, ddp_size;
     int shard_size, shard_rank; /* replica % shard_size: which part is this rank's */
+    int tensor_size, tensor_rank;
     int node_rank, node_size;   /* among the ranks of this machine */
     bool crowded;               /* more ranks on this node than cores: waiting ranks sleep */
     bool own_core;              /* the calling thread is bound until the end */
@@ -65,9 +68,13 @@ typedef struct smp_comm_peer {
 smp_status smp__comm_open(smp_comm *comm, double timeout_s);
 /* If the machine is crowded, the calling thread keeps to its own core until the group is closed. */
 void smp__comm_take_core(smp_comm *comm);
-/* Makes the groups. shard: replicas in one of those; near: replicas that add up first, 0: no such.
- * Collective. */
-smp_status smp__comm_split(smp_comm *comm, int pipeline_rank, int replica, int shard, int near);
+/* Where a rank stands. shard: replicas in one of those groups; near: replicas that add up first, 0:
+ * no such; tensor: ranks that compute every op together, of which this is number tensor_rank. */
+typedef struct smp_comm_place {
+    int pipeline_rank, replica, shard, near, tensor, tensor_rank;
+} smp_comm_place;
+/* Makes the groups. Collective. */
+smp_status smp__comm_split(smp_comm *comm, smp_comm_place place);
 /* Collective unless the job has failed; then only local resources are freed. */
 void smp__comm_close(smp_comm *comm);
 

@@ -129,6 +129,7 @@ typedef struct smp_graph {
     int32_t n_group;
     int32_t loss;            /* tensor, or -1 */
     int32_t device, devices; /* of so many that compute the graph together, this one's: 0 of 1 */
+    struct smp_graph *whole; /* what it was split from, owned; NULL: it is whole itself */
     const smp_tensor *tensor;
     const smp_op *op;
     const smp_param *param;
@@ -148,6 +149,12 @@ typedef struct smp_graph {
 smp_status smp_graph_read(const char *path, smp_graph **out);
 smp_status smp_graph_parse(const char *path, const char *text, size_t bytes, smp_graph **out);
 void smp_graph_destroy(smp_graph *graph);
+
+/* The graph that the model's file says: what weights, checkpoints and samples belong to. */
+static inline const smp_graph *smp_graph_whole(const smp_graph *graph)
+{
+    return graph->whole ? graph->whole : graph;
+}
 
 /* What the graph is executed on from now on: float tensors other than the loss change their type.
  * SMP_ERR_INPUT if the backend lacks the precision. Whether every op has a kernel there:

@@ -497,7 +497,7 @@ static smp_status split_graph(splitter *s)
     SMP_TRY(smp__graph_index_consumers(s->store));
     SMP_TRY(smp__graph_mark_gradients(s->store, s->tensor));
     g->fingerprint = smp__graph_fingerprint(g, g->training);
-    g->weights_fingerprint = smp__graph_fingerprint(g, true);
+    g->weights_fingerprint = from->weights_fingerprint;
     return SMP_OK;
 }
 

@@ -86,6 +86,7 @@ static smp_status fill_plan(const smp_sketch *sketch, smp_plan *plan)
                        .pipeline = sketch->pipeline,
                        .ddp = sketch->ddp,
                        .chunks = sketch->chunks,
+                       .splitting = sketch->splitting,
                        .placement = sketch->placement,
                        .device = sketch->device,
                        .microbatches = sketch->microbatches,
@@ -210,11 +211,14 @@ static smp_status read_model(const smp_plan *plan, const char *plan_path, smp_gr
     return status;
 }
 
-smp_status smp_plan_open_model(const smp_plan *plan, const char *plan_path, smp_graph **out)
+smp_status smp_plan_open_model(const smp_plan *plan, const char *plan_path, int index,
+                               smp_graph **out)
 {
     smp_graph *graph;
     SMP_TRY(read_model(plan, plan_path, &graph));
-    smp_status status = smp_graph_set_target(graph, plan->target);
+    smp_status status = smp_splitting_apply(&plan->splitting, index, &graph);
+    if (status == SMP_OK)
+        status = smp_graph_set_target(graph, plan->target);
     if (status == SMP_OK)
         *out = graph;
     else

@@ -2,6 +2,7 @@
 #ifndef SMP_SCHEDULE_PLAN_PLAN_H
 #define SMP_SCHEDULE_PLAN_PLAN_H
 
+#include "graph/split/splitting.h"
 #include "partition/problem/flow.h"
 #include "partition/problem/problem.h"
 #include "schedule/rules/schedule.h"
@@ -51,7 +52,10 @@ typedef struct smp_plan {
     const char *model_path; /* as in the file; relative to the plan's folder */
     const char *model_name;
     uint64_t fingerprint;
+    /* Each of `devices` is a group of splitting.devices processes that compute every op together;
+     * all else is about groups, with a graph in which ops have their share (graph/split). */
     int devices, pipeline, ddp, chunks;
+    smp_splitting splitting;
     smp_placement placement;
     const int
         *device; /* [devices] of a listed placement, at replica * pipeline + rank; else NULL */
@@ -87,9 +91,17 @@ void smp_plan_destroy(smp_plan *plan);
 smp_status smp_plan_set_stages(smp_plan *plan, const smp_graph *graph,
                                const smp_partition *partition, const int *stage_rank);
 
-/* Opens the model that the plan names, for the plan's target: the path as given if it is absolute,
- * else relative to the folder of plan_path, else to the working directory. */
-smp_status smp_plan_open_model(const smp_plan *plan, const char *plan_path, smp_graph **out);
+/* Opens the model that the plan names, for the plan's target, split as the plan says, for device
+ * `index` of each group: the path as given if it is absolute, else relative to the folder of
+ * plan_path, else to the working directory. */
+smp_status smp_plan_open_model(const smp_plan *plan, const char *plan_path, int index,
+                               smp_graph **out);
+
+/* Processes of a job. */
+static inline int smp_plan_processes(const smp_plan *plan)
+{
+    return plan->devices * (plan->splitting.devices > 1 ? plan->splitting.devices : 1);
+}
 
 /* The plan against its model: fingerprint, target, every op in exactly one stage, legal order.
  * Gives the stage of each op, malloc'ed. */
@@ -100,7 +112,8 @@ smp_where smp_plan_program_where(const smp_plan *plan, int rank);
 smp_schedule_shape smp_plan_shape(const smp_plan *plan);
 /* The stage a rank's chunk stands for, by the ranks in plan->stage; -1 if none. */
 int smp_plan_stage_of(const smp_plan *plan, int rank, int chunk);
-/* Cluster device (= world rank) of a replica's pipeline rank. */
+/* Device of the cluster, a group of it where ops are split, of a replica's pipeline rank. Device
+ * `index` of group g is world rank g * splitting.devices + index. */
 int smp_plan_device(const smp_plan *plan, int replica, int rank);
 /* The same of a placement; listed: [pipeline * ddp], of SMP_PLACEMENT_LISTED only. */
 int smp_placement_device(smp_placement placement, const int *listed, int pipeline, int ddp,

@@ -40,6 +40,7 @@ typedef struct smp_sketch {
     bool has_fingerprint;
     uint64_t fingerprint;
     int pipeline, ddp, chunks, microbatches;
+    smp_splitting splitting; /* devices 0 where the file says nothing */
     int64_t microbatch_size;
     smp_sharding sharding;
     int gradient_blocks; /* 0: one for each replica */

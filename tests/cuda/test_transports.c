@@ -438,8 +438,11 @@ static int run_grid(const smp_device *device, int ddp, int shard, int near, uint
     int ran = 0;
     b = (bench){.device = device};
     OK(smp__comm_open(&b.comm, 30.0));
-    OK(smp__comm_split(&b.comm, world_rank % (world_size / ddp), world_rank / (world_size / ddp),
-                       shard, near));
+    OK(smp__comm_split(&b.comm, (smp_comm_place){.pipeline_rank = world_rank % (world_size / ddp),
+                                                 .replica = world_rank / (world_size / ddp),
+                                                 .shard = shard,
+                                                 .near = near,
+                                                 .tensor = 1}));
     smp_device_options options = {.precision = SMP_PRECISION_FP32, .node_rank = b.comm.node_rank};
     OK(smp__comm_agree(&b.comm, device->open(&options, &b.device_context)));
     const smp_transport *best = smp_transport_choose(&b.comm, device, b.device_context, NULL, 0);
@@ -464,7 +467,7 @@ static void test_choice(const smp_device *device)
     void *context;
     unsetenv("SMP_NCCL_SHARED");
     OK(smp__comm_open(&comm, 30.0));
-    OK(smp__comm_split(&comm, world_rank, 0, 1, 0));
+    OK(smp__comm_split(&comm, (smp_comm_place){.pipeline_rank = world_rank, .shard = 1, .tensor = 1}));
     smp_device_options options = {.node_rank = comm.node_rank};
     OK(device->open(&options, &context));
     device->identity(context, id);
@@ -489,7 +492,7 @@ static void test_failure(const smp_device *device)
     static bench b;
     b = (bench){.device = device, .transport = smp_transport_find("nccl")};
     OK(smp__comm_open(&b.comm, 30.0));
-    OK(smp__comm_split(&b.comm, world_rank, 0, 1, 0));
+    OK(smp__comm_split(&b.comm, (smp_comm_place){.pipeline_rank = world_rank, .shard = 1, .tensor = 1}));
     smp_device_options options = {.node_rank = b.comm.node_rank};
     OK(device->open(&options, &b.device_context));
     OK(device->reserve(b.device_context, 4096, &b.arena));

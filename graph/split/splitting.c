@@ -1,0 +1,80 @@
+/* A model's splitting from text and back. */
+#include "graph/split/splitting.h"
+
+#include <stdlib.h>
+
+#include "graph/split/split_text.h"
+
+static smp_status fail_entry(const smp_split_entry *entry, const char *what)
+{
+    return entry->where.file ? smp_fail_at(entry->where, "split: op '%.200s': %s", entry->op, what)
+                             : smp_fail(SMP_ERR_INPUT, "split: op '%.200s': %s", entry->op, what);
+}
+
+static smp_status read_choices(const smp_splitting *splitting, const smp_graph *graph,
+                               bool *named, smp_split_choice *choice)
+{
+    for (int32_t o = 0; o < graph->n_op; o++)
+        choice[o] = (smp_split_choice){-1, 0, 1};
+    for (int32_t i = 0; i < splitting->n_entry; i++) {
+        const smp_split_entry *entry = &splitting->entry[i];
+        const int32_t o = smp_graph_find_op(graph, entry->op);
+        if (o < 0)
+            return fail_entry(entry, "the model has no such op");
+        if (named[o])
+            return fail_entry(entry, "named twice");
+        named[o] = true;
+        smp_status status =
+            smp_split_parse(graph, o, splitting->devices, entry->as, &choice[o]);
+        if (status == SMP_ERR_INPUT && entry->where.file)
+            return smp_fail_at(entry->where, "split: %s", smp_last_error());
+        SMP_TRY(status);
+    }
+    return SMP_OK;
+}
+
+smp_status smp_splitting_apply(const smp_splitting *splitting, int index, smp_graph **graph)
+{
+    smp_graph *split, *whole = *graph;
+    if (splitting->devices <= 1)
+        return SMP_OK;
+    const size_t n = (size_t)whole->n_op;
+    smp_split_choice *choice = calloc(n, sizeof *choice);
+    bool *named = calloc(n, sizeof *named);
+    smp_status status =
+        choice && named ? SMP_OK : smp_fail_memory(n * (sizeof *choice + sizeof *named));
+    if (status == SMP_OK)
+        status = read_choices(splitting, whole, named, choice);
+    if (status == SMP_OK)
+        status = smp_graph_split(whole, splitting->devices, index, choice, &split);
+    free(choice);
+    free(named);
+    if (status != SMP_OK)
+        return status;
+    split->whole = whole;
+    *graph = split;
+    return SMP_OK;
+}
+
+smp_status smp_splitting_make(const smp_graph *whole, int devices, const smp_split_choice *choice,
+                              smp_arena *arena, smp_splitting *out)
+{
+    smp_split_entry *entry = SMP_ARENA_NEW(arena, smp_split_entry, (size_t)whole->n_op);
+    int32_t n = 0;
+    if (!entry)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t o = 0; o < whole->n_op; o++) {
+        smp_text as = {0};
+        if (choice[o].rule < 0)
+            continue;
+        smp_split_format(whole, o, choice[o], &as);
+        entry[n].op = smp_arena_strdup(arena, whole->op[o].name);
+        entry[n].as = as.failed ? NULL : smp_arena_strdup(arena, as.data);
+        smp_text_free(&as);
+        if (!entry[n].op || !entry[n].as)
+            return SMP_ERR_NO_MEMORY;
+        n++;
+    }
+    *out = (smp_splitting){devices, n, entry};
+    return SMP_OK;
+}
