@@ -75,8 +75,9 @@ SMP_API const char *smp_version(void);
 typedef struct smp smp;
 
 /* Rank groups: all ranks; the ranks that hold the stages of one replica; the ranks that hold the
- * same stages in every replica. */
-typedef enum smp_group { SMP_WORLD, SMP_PIPELINE, SMP_DDP } smp_group;
+ * same stages in every replica; the ranks that compute every operator of their stages together
+ * (tensor parallelism). Of the middle two each rank sees those with its own number in the last. */
+typedef enum smp_group { SMP_WORLD, SMP_PIPELINE, SMP_DDP, SMP_TENSOR } smp_group;
 
 /* How to plan and train. Make one with smp_options_default(), then set fields. Strings are copied
  * by the call that takes the options. 0 in a count means auto. */

@@ -258,12 +258,15 @@ static smp_status end_messages(smp *s)
         status = smp_fail_memory((size_t)n * sizeof(*all_us));
     status = smp__comm_agree(&s->comm, status);
     for (int replica = 0; replica < s->comm.ddp_size && status == SMP_OK; replica++) {
-        memset(all_us, 0, (size_t)n * sizeof(*all_us));
-        if (replica == s->comm.replica)
-            end_receives(s, all_us);
-        status = smp__comm_sum(&s->comm, all_us, (int)n);
-        if (status == SMP_OK && replica == s->comm.replica)
-            end_sends(s, all_us);
+        for (int device = 0; device < s->comm.tensor_size && status == SMP_OK; device++) {
+            const bool here = replica == s->comm.replica && device == s->comm.tensor_rank;
+            memset(all_us, 0, (size_t)n * sizeof(*all_us));
+            if (here)
+                end_receives(s, all_us);
+            status = smp__comm_sum(&s->comm, all_us, (int)n);
+            if (status == SMP_OK && here)
+                end_sends(s, all_us);
+        }
     }
     if (!s->comm.failed) /* MPI may still add to it */
         free(all_us);

@@ -15,6 +15,7 @@
 #include "exec/step/loss_share.h"
 #include "exec/step/message_lanes.h"
 #include "exec/step/messages.h"
+#include "exec/step/op_group.h"
 #include "exec/step/reduce.h"
 #include "exec/step/step_inputs.h"
 #include "exec/step/warm_up.h"
@@ -111,7 +112,8 @@ static smp_status build_calls(smp *s)
 static smp_status build_host_buffers(smp *s)
 {
     int64_t results = 2 * (int64_t)s->comm.ddp_size * s->microbatches + s->comm.world_size + 1;
-    s->norm = calloc((size_t)s->graph->n_param + SMP__STEP_SUMS, sizeof(*s->norm));
+    s->norm = calloc((size_t)s->graph->n_param * (size_t)s->comm.tensor_size + SMP__STEP_SUMS,
+                     sizeof(*s->norm));
     s->result = calloc((size_t)results, sizeof(*s->result));
     if (!s->norm || !s->result)
         return smp_fail_memory((size_t)results * sizeof(*s->result));
@@ -166,10 +168,38 @@ static smp_status build_plan(smp *s)
     return build_host_buffers(s);
 }
 
+static smp_status move_messages_on(void *context)
+{
+    const smp *s = context;
+    return s->transport->progress(s->transport_context);
+}
+
+/* Calls bring tensors of the whole graph, and weights in pieces. */
+static smp_status build_tensor_group(smp *s)
+{
+    const smp_graph *whole = smp_graph_whole(s->graph);
+    int64_t most = 1;
+    if (s->comm.tensor_size == 1)
+        return SMP_OK;
+    if (!s->device->host_memory)
+        return smp_fail(SMP_ERR_FAILED,
+                        "device '%s' cannot compute an operator together with others (--tensor 1)",
+                        s->device->name);
+    for (int32_t t = 0; t < whole->n_tensor; t++)
+        if (whole->tensor[t].elements > most)
+            most = whole->tensor[t].elements;
+    s->tensor_group = calloc(1, sizeof(*s->tensor_group));
+    if (!s->tensor_group)
+        return smp_fail_memory(sizeof(*s->tensor_group));
+    return smp__op_group_open(s->tensor_group, &s->comm, s->comm.tensor, most * s->batch,
+                              move_messages_on, s);
+}
+
 static smp_status build_memory(smp *s)
 {
     SMP_TRY(s->device->reserve(s->device_context, s->memory->arena_bytes, &s->arena));
     SMP_TRY(build_device_buffers(s));
+    SMP_TRY(build_tensor_group(s));
     SMP_TRY(build_calls(s));
     SMP_TRY(smp__messages_build(s));
     SMP_TRY(smp__reduce_build(s));
@@ -257,6 +287,9 @@ void smp__job_free(smp *s)
     smp__reduce_free(s);
     smp__gather_free(s);
     smp__joint_free(s);
+    if (s->tensor_group)
+        smp__op_group_close(s->tensor_group);
+    free(s->tensor_group);
     smp__messages_free(s);
     if (s->transport_context)
         s->transport->close(s->transport_context);

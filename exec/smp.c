@@ -261,6 +261,7 @@ int smp_rank(const smp *s, smp_group group)
 {
     return group == SMP_WORLD      ? s->comm.world_rank
            : group == SMP_PIPELINE ? s->comm.pipeline_rank
+           : group == SMP_TENSOR   ? s->comm.tensor_rank
                                    : s->comm.replica;
 }
 
@@ -268,6 +269,7 @@ int smp_size(const smp *s, smp_group group)
 {
     return group == SMP_WORLD      ? s->comm.world_size
            : group == SMP_PIPELINE ? s->comm.pipeline_size
+           : group == SMP_TENSOR   ? s->comm.tensor_size
                                    : s->comm.ddp_size;
 }
 

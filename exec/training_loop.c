@@ -247,7 +247,7 @@ static smp_status print_checksum(trainer *t)
     uint64_t own = 0;
     SMP_TRY(smp__weights_hash(s, &own));
     for (int replica = 0; replica < s->comm.ddp_size; replica++) {
-        int root = smp_plan_device(s->plan, replica, 0);
+        int root = smp_plan_first_process(s->plan, replica, 0);
         uint64_t hash = own;
         SMP_TRY(smp__comm_share(&s->comm, &hash, sizeof(hash), root));
         if (t->prints)

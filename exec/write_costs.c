@@ -59,8 +59,11 @@ static void fill_own(const smp *s, double *row)
 {
     const smp__cost_samples *c = s->cost_samples;
     double slower = 1.0;
-    if (s->plan->cluster) /* its devices have the numbers of ranks */
-        slower = smp_device_slowdown(s->plan->cluster, s->target.precision, s->comm.world_rank);
+    if (s->comm.tensor_rank > 0) /* all devices of a group do the same: the first one counts */
+        return;
+    if (s->plan->cluster)
+        slower = smp_device_slowdown(s->plan->cluster, s->target.precision,
+                                     s->comm.world_rank / s->comm.tensor_size);
     for (int chunk = 0; chunk < s->chunks; chunk++)
         for (int32_t i = 0; i < s->chunk[chunk].layout->n_call; i++) {
             double *op = &row[(int64_t)COLUMNS * s->chunk[chunk].layout->call[i].op];
@@ -93,8 +96,8 @@ static smp_status add_samples(const smp *s, merged *m, int replica)
     valid_samples(s->cost_samples, &begin, &end);
     for (int32_t i = 0; i < s->flow->n_transfer; i++) {
         const smp_transfer *t = &s->flow->transfer[i];
-        const int from = smp_plan_device(s->plan, replica, s->stage_rank[t->from_stage]);
-        const int to = smp_plan_device(s->plan, replica, s->stage_rank[t->to_stage]);
+        const int from = smp_plan_first_process(s->plan, replica, s->stage_rank[t->from_stage]);
+        const int to = smp_plan_first_process(s->plan, replica, s->stage_rank[t->to_stage]);
         if (m->node_of[from] != m->node_of[to])
             continue;
         for (int k = begin; k < end; k++) {
@@ -118,7 +121,7 @@ static smp_status share_messages(smp *s, merged *m)
         smp_status status = SMP_OK;
         for (int64_t i = 0; i < n; i++) {
             const smp__message_sample *own = &s->cost_samples->message[i];
-            const bool here = replica == s->comm.replica;
+            const bool here = replica == s->comm.replica && s->comm.tensor_rank == 0;
             m->number[i * MESSAGE_NUMBERS] = here ? own->sent_s : 0.0;
             m->number[i * MESSAGE_NUMBERS + 1] = here ? own->awaited_s : 0.0;
             m->number[i * MESSAGE_NUMBERS + 2] = here ? own->arrived_s : 0.0;

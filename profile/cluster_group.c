@@ -9,8 +9,8 @@ static smp_device_spec least_of(const smp_device_spec *device, int size)
 {
     smp_device_spec least = device[0];
     for (int i = 1; i < size; i++) {
-        least.memory_bytes =
-            device[i].memory_bytes < least.memory_bytes ? device[i].memory_bytes : least.memory_bytes;
+        least.memory_bytes = device[i].memory_bytes < least.memory_bytes ? device[i].memory_bytes
+                                                                         : least.memory_bytes;
         least.flops_fp32 = fmin(least.flops_fp32, device[i].flops_fp32);
         least.flops_tf32 = fmin(least.flops_tf32, device[i].flops_tf32);
         least.flops_bf16 = fmin(least.flops_bf16, device[i].flops_bf16);
@@ -34,9 +34,10 @@ static void set_cores(const smp_cluster *from, int size, smp_cluster *out)
 smp_status smp_cluster_group(const smp_cluster *from, int size, smp_cluster **out)
 {
     if (size < 1 || from->devices_per_node % size != 0)
-        return smp_fail(SMP_ERR_INPUT,
-                        "cluster '%s' has %d devices per node, which are no groups of %d (--tensor)",
-                        from->name, from->devices_per_node, size);
+        return smp_fail(
+            SMP_ERR_INPUT,
+            "cluster '%s' has %d devices per node, which are no groups of %d (--tensor)",
+            from->name, from->devices_per_node, size);
     smp_arena *arena = smp_arena_create();
     smp_cluster *cluster = arena ? SMP_ARENA_NEW(arena, smp_cluster, 1) : NULL;
     const int n = smp_cluster_devices(from) / size;

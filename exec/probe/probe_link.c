@@ -60,7 +60,10 @@ smp_status smp__probe_links_open(smp__probe_state *p, smp__probe_links *links)
     SMP_TRY(smp__comm_nodes(&p->comm, &node_of));
     smp__probe_pairs(node_of, p->comm.world_size, links->pair);
     free(node_of);
-    SMP_TRY(smp__comm_agree(&p->comm, smp__comm_split(&p->comm, (smp_comm_place){.pipeline_rank = p->comm.world_rank, .shard = 1, .tensor = 1})));
+    SMP_TRY(smp__comm_agree(
+        &p->comm, smp__comm_split(&p->comm, (smp_comm_place){.pipeline_rank = p->comm.world_rank,
+                                                             .shard = 1,
+                                                             .tensor = 1})));
     links->transport = smp_transport_choose(&p->comm, p->device, p->device_context, NULL, 0);
     smp_status status =
         links->transport

@@ -152,15 +152,20 @@ smp_status smp__job_context(const smp *s, smp_status status)
 {
     if (status == SMP_OK)
         return status;
+    char of_group[48] = "";
+    if (s->comm.tensor_size > 1)
+        snprintf(of_group, sizeof(of_group), ", device %d of %d", s->comm.tensor_rank,
+                 s->comm.tensor_size);
     if (s->doing)
-        return smp_fail_context(status, "rank %d (replica %d, pipeline rank %d, %s)",
+        return smp_fail_context(status, "rank %d (replica %d, pipeline rank %d%s, %s)",
                                 s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank,
-                                s->doing);
+                                of_group, s->doing);
     if (s->current.kind != SMP_ACTION_OPTIMIZE && s->current.chunk < 0)
         return smp_fail_context(status,
-                                "rank %d (replica %d, pipeline rank %d, before the first "
+                                "rank %d (replica %d, pipeline rank %d%s, before the first "
                                 "action)",
-                                s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank);
+                                s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank,
+                                of_group);
     smp_text action = {0};
     smp_action_format(&s->current, &action);
     /* the optimizer step is one of all stages of the rank: the first stands for them */
@@ -170,9 +175,9 @@ smp_status smp__job_context(const smp *s, smp_status status)
     char mb[64] = "";
     if (s->current.microbatch >= 0)
         snprintf(mb, sizeof(mb), ", micro-batch %d", s->current.microbatch);
-    smp_fail_context(status, "rank %d (replica %d, pipeline rank %d%s%s, action %s)",
-                     s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank, where, mb,
-                     action.data ? action.data : "?");
+    smp_fail_context(status, "rank %d (replica %d, pipeline rank %d%s%s%s, action %s)",
+                     s->comm.world_rank, s->comm.replica, s->comm.pipeline_rank, of_group, where,
+                     mb, action.data ? action.data : "?");
     smp_text_free(&action);
     return status;
 }

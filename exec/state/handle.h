@@ -160,9 +160,11 @@ struct smp {
     char *piece;    /* in it: SMP__PIECE_BYTES for copies; NULL with host memory */
     smp__reducer reducer;
     smp__joint_sums joint;
-    int64_t *piece_begin; /* [memory->n_param + 1] pieces of weights */
-    double *pieces;       /* [piece_begin[n_param]] a number for each, of the shard group */
-    double *norm;         /* [graph->n_param + SMP__STEP_SUMS] for the global norm */
+    struct smp__op_group *tensor_group; /* exec/step/op_group.h; NULL: this rank computes its ops
+                                           alone */
+    int64_t *piece_begin;               /* [memory->n_param + 1] pieces of weights */
+    double *pieces;      /* [piece_begin[n_param]] a number for each, of the shard group */
+    double *norm;        /* [tensor_size][graph->n_param], then [SMP__STEP_SUMS]: global norm */
     double *rows;        /* [ddp * microbatches]: what each loss is a mean over, see loss_share.h */
     MPI_Comm rows_group; /* ranks that have to tell each other at the start; MPI_COMM_NULL: none */
     double *result;      /* [2 * ddp * microbatches + world_size + 1]: losses, their rows, times of

@@ -65,10 +65,14 @@ smp_status smp__weights_round(smp *s)
     return SMP_OK;
 }
 
-/* Does this rank's shard group count the weight in what is summed over all ranks? */
+/* Does this rank's shard group count the weight in what is summed over all ranks? What all devices
+ * of a tensor group have is the first one's. */
 static bool counts(const smp *s, int32_t index)
 {
-    return s->memory->param[index].owner && s->comm.replica < s->comm.shard_size;
+    const smp_memory_param *param = &s->memory->param[index];
+    const bool is_split = s->graph->param[param->param].part.spread.way == SMP_SPLIT;
+    return param->owner && s->comm.replica < s->comm.shard_size &&
+           (is_split || s->comm.tensor_rank == 0);
 }
 
 static float *array_at(const smp *s, int32_t index, int k, int64_t element)
@@ -108,19 +112,21 @@ static double add_pieces(const smp *s, int32_t index)
 
 smp_status smp__weights_norm(smp *s, double also[SMP__STEP_SUMS], double *norm)
 {
-    double *others = s->norm + s->graph->n_param;
+    const int32_t n = s->graph->n_param;
+    const int rows = s->comm.tensor_size; /* one of each device: no order of MPI's shows */
+    double *own = s->norm + (int64_t)s->comm.tensor_rank * n, *others = s->norm + (int64_t)rows * n;
     memcpy(s->pieces, s->square, (size_t)s->piece_begin[s->memory->n_param] * sizeof(*s->pieces));
     if (s->comm.replica < s->comm.shard_size)
         SMP_TRY(smp__pieces_share(s, s->pieces));
-    memset(s->norm, 0, (size_t)s->graph->n_param * sizeof(double));
+    memset(s->norm, 0, (size_t)rows * (size_t)n * sizeof(double));
     memcpy(others, also, SMP__STEP_SUMS * sizeof(double));
     for (int32_t i = 0; i < s->memory->n_param; i++)
         if (counts(s, i) && s->comm.replica == 0)
-            s->norm[s->memory->param[i].param] = add_pieces(s, i);
-    SMP_TRY(smp__comm_sum(&s->comm, s->norm, s->graph->n_param + SMP__STEP_SUMS));
+            own[s->memory->param[i].param] = add_pieces(s, i);
+    SMP_TRY(smp__comm_sum(&s->comm, s->norm, rows * n + SMP__STEP_SUMS));
     double sum = 0.0;
-    for (int32_t i = 0; i < s->graph->n_param; i++) /* a statistic: 0, or NaN if not finite */
-        sum += s->graph->param[i].running ? 0.0 * s->norm[i] : s->norm[i];
+    for (int64_t i = 0; i < (int64_t)rows * n; i++) /* a statistic: 0, or NaN if not finite */
+        sum += s->graph->param[i % n].running ? 0.0 * s->norm[i] : s->norm[i];
     *norm = sqrt(sum);
     memcpy(also, others, SMP__STEP_SUMS * sizeof(double));
     return SMP_OK;

@@ -121,6 +121,8 @@ static float *share(smp *s, int mb)
 /* Rows of this replica's micro-batches, as far as this rank counts them. */
 static void count_rows(smp *s, const smp_op *loss, const void *const *inputs, double *rows)
 {
+    if (s->rows_group == s->comm.world && s->comm.tensor_rank > 0)
+        return; /* the first device of a group counts for all */
     for (int i = 0; i < s->graph->n_input; i++) {
         if (!s->input[i].counts_here)
             continue;

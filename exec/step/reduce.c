@@ -5,7 +5,9 @@
  * goes on over the replicas: a bucket of a chunk's accumulators is reduced as soon as the chunk's
  * last backward has added to all of it, what is left behind that backward (R). After that a weight
  * with several uses gets their sum in op order, a fixed left fold, wherever the uses lie: ranks
- * that share a tied weight exchange their accumulators and each computes the same sum.
+ * that share a tied weight exchange their accumulators and each computes the same sum. An
+ * accumulator of which every device that computes the op has a summand is added up over these, by
+ * rising device, right before that.
  *
  * Sharded, sums are scattered over a group, so that a rank has those of its part, and these are
  * added over the groups (A). */
@@ -17,6 +19,7 @@
 #include "exec/state/shards.h"
 #include "exec/step/message_lanes.h"
 #include "exec/step/messages.h"
+#include "exec/step/op_group.h"
 #include "exec/step/sum_list.h"
 #include "schedule/memory/bytes.h"
 
@@ -214,20 +217,38 @@ smp_status smp__reduce_begin_step(smp *s)
     return s->transport->on_device ? SMP_OK : post_ties(s);
 }
 
+/* Where every device of the group has a summand of what this use adds: their sum. */
+static smp_status sum_devices(smp *s, int32_t use, float *values, int64_t n)
+{
+    const smp_use *u = &s->graph->use[use];
+    const smp__op_group *g = s->tensor_group;
+    if (!(s->graph->op[u->op].summands >> u->slot & 1))
+        return SMP_OK;
+    for (int64_t begin = 0; begin < n; begin += g->most) {
+        const int64_t left = n - begin;
+        SMP_TRY(
+            g->group.all_reduce(g->group.context, values + begin, left < g->most ? left : g->most));
+    }
+    return SMP_OK;
+}
+
 /* The gradient is the sum of the accumulators of all uses, in op order: of the own part. */
 static smp_status sum_uses(smp *s, int32_t index)
 {
     const smp_param *p = &s->graph->param[s->memory->param[index].param];
     const smp__range own = smp__own_range(s, index);
-    if (p->use_end - p->use_begin == 1 || own.begin == own.end)
-        return SMP_OK; /* the accumulator is the gradient */
+    if (own.begin == own.end)
+        return SMP_OK;
+    if (p->use_end - p->use_begin == 1) /* the accumulator is the gradient */
+        return sum_devices(s, p->use_begin, smp__grad_at(s, index, own.begin), own.end - own.begin);
     float *grad = smp__grad_at(s, index, own.begin);
     bool first = true;
     for (int32_t i = 0; i < s->memory->n_use; i++) { /* rising use: op order */
         const smp_memory_use *use = &s->memory->use[i];
         if (use->param != index)
             continue;
-        const float *sum = at(s, smp_memory_use_at(s->memory, use)) + own.begin;
+        float *sum = at(s, smp_memory_use_at(s->memory, use)) + own.begin;
+        SMP_TRY(sum_devices(s, use->use, sum, own.end - own.begin));
         if (first)
             SMP_TRY(s->device->copy(s->device_context, grad, sum,
                                     (own.end - own.begin) * (int64_t)sizeof(float)));

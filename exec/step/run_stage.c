@@ -7,6 +7,7 @@
 #include "exec/step/joint_sums.h"
 #include "exec/step/loss_share.h"
 #include "exec/step/messages.h"
+#include "exec/step/op_group.h"
 #include "exec/step/reduce.h"
 #include "exec/step/sum_list.h"
 
@@ -30,6 +31,7 @@ static void fill_call(smp *s, int microbatch, const smp__call *call, smp_op_call
     out->following = smp__job_following(s, s->comm.replica, microbatch);
     out->replicas = s->comm.ddp_size;
     out->joint = smp__joint_of(s, call->op, microbatch);
+    out->group = s->tensor_group ? &s->tensor_group->group : NULL;
 }
 
 /* Arrays that a call points to. */

@@ -137,6 +137,8 @@ static void read_losses(smp *s)
     int own = s->comm.replica * s->microbatches;
     double *hits = s->result + 2 * losses + s->comm.world_size;
     memset(s->result, 0, (size_t)(hits + 1 - s->result) * sizeof(double));
+    if (s->comm.tensor_rank > 0) /* the first device of a group speaks for all */
+        return;
     for (int mb = 0; s->memory->loss >= 0 && mb < s->microbatches; mb++) {
         const smp__loss_slot *slot =
             (const smp__loss_slot *)(s->loss + (int64_t)mb * SMP_LOSS_SLOT_BYTES);

@@ -31,7 +31,7 @@ void smp_graph_destroy(smp_graph *graph)
     if (!graph)
         return;
     smp__graph_store *store = (smp__graph_store *)graph;
-    smp_graph_destroy(graph->whole);
+    smp_graph_destroy(store->owned);
     smp__name_index_free(&store->op_index);
     smp__name_index_free(&store->param_index);
     free(store->param);

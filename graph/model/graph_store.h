@@ -11,6 +11,7 @@ typedef struct smp__graph_store {
     smp__name_index param_index;
     smp_param *param; /* graph.param; grows while reading, so not in the arena */
     size_t param_capacity;
+    smp_graph *owned; /* graph.whole, if nobody else frees it */
 } smp__graph_store;
 
 /* An empty graph with its arena; freed with smp_graph_destroy. */

@@ -478,6 +478,7 @@ static smp_status split_graph(splitter *s)
         return SMP_ERR_NO_MEMORY;
     g->training = from->training;
     g->target = from->target;
+    g->whole = from;
     g->device = s->index;
     g->devices = s->devices;
     SMP_TRY(reserve(s));

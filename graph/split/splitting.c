@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "graph/model/graph_store.h"
 #include "graph/split/split_text.h"
 
 static smp_status fail_entry(const smp_split_entry *entry, const char *what)
@@ -11,8 +12,8 @@ static smp_status fail_entry(const smp_split_entry *entry, const char *what)
                              : smp_fail(SMP_ERR_INPUT, "split: op '%.200s': %s", entry->op, what);
 }
 
-static smp_status read_choices(const smp_splitting *splitting, const smp_graph *graph,
-                               bool *named, smp_split_choice *choice)
+static smp_status read_choices(const smp_splitting *splitting, const smp_graph *graph, bool *named,
+                               smp_split_choice *choice)
 {
     for (int32_t o = 0; o < graph->n_op; o++)
         choice[o] = (smp_split_choice){-1, 0, 1};
@@ -24,8 +25,7 @@ static smp_status read_choices(const smp_splitting *splitting, const smp_graph *
         if (named[o])
             return fail_entry(entry, "named twice");
         named[o] = true;
-        smp_status status =
-            smp_split_parse(graph, o, splitting->devices, entry->as, &choice[o]);
+        smp_status status = smp_split_parse(graph, o, splitting->devices, entry->as, &choice[o]);
         if (status == SMP_ERR_INPUT && entry->where.file)
             return smp_fail_at(entry->where, "split: %s", smp_last_error());
         SMP_TRY(status);
@@ -51,7 +51,7 @@ smp_status smp_splitting_apply(const smp_splitting *splitting, int index, smp_gr
     free(named);
     if (status != SMP_OK)
         return status;
-    split->whole = whole;
+    ((smp__graph_store *)split)->owned = whole;
     *graph = split;
     return SMP_OK;
 }

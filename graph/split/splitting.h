@@ -15,8 +15,7 @@ typedef struct smp_splitting {
     const smp_split_entry *entry; /* [n_entry]; an op without one is computed whole by all */
 } smp_splitting;
 
-/* *graph becomes that of device `index`, and owns the whole one; as it is for one device. It has
- * the default target. SMP_ERR_INPUT: an op that the model lacks or that is named twice, a choice
+/* *graph becomes that of device `index`, and owns the whole one; as it is for one device. SMP_ERR_INPUT: an op that the model lacks or that is named twice, a choice
  * that its kind does not allow. On failure *graph is as before. */
 smp_status smp_splitting_apply(const smp_splitting *splitting, int index, smp_graph **graph);
 

@@ -115,6 +115,11 @@ int smp_plan_stage_of(const smp_plan *plan, int rank, int chunk);
 /* Device of the cluster, a group of it where ops are split, of a replica's pipeline rank. Device
  * `index` of group g is world rank g * splitting.devices + index. */
 int smp_plan_device(const smp_plan *plan, int replica, int rank);
+/* World rank of its first process: the only one, or of a group. */
+static inline int smp_plan_first_process(const smp_plan *plan, int replica, int rank)
+{
+    return smp_plan_device(plan, replica, rank) * (smp_plan_processes(plan) / plan->devices);
+}
 /* The same of a placement; listed: [pipeline * ddp], of SMP_PLACEMENT_LISTED only. */
 int smp_placement_device(smp_placement placement, const int *listed, int pipeline, int ddp,
                          int replica, int rank);

@@ -141,7 +141,7 @@ static int rank_of_world(const smp_picture *picture, int world_rank)
     const smp_plan *plan = picture->plan;
     int replica = picture->simulated.simulation->replica;
     for (int rank = 0; rank < plan->pipeline; rank++)
-        if (smp_plan_device(plan, replica, rank) == world_rank)
+        if (smp_plan_first_process(plan, replica, rank) == world_rank)
             return rank;
     return -1;
 }

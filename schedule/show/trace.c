@@ -76,7 +76,7 @@ static void append_sort_index(const timeline *t, int64_t tid, const char *what, 
 
 static int64_t lane_tid(const smp_plan *plan, int world_rank, size_t lane)
 {
-    int64_t ranks = (int64_t)plan->pipeline * plan->ddp;
+    int64_t ranks = smp_plan_processes(plan);
     return lane == 0 ? world_rank
                      : ranks + (int64_t)world_rank * LANES_PER_RANK + (int64_t)lane - 1;
 }
@@ -202,7 +202,7 @@ smp_status smp_trace_predicted(const smp_plan *plan, const smp_simulation *simul
         return smp_fail_memory((size_t)total * sizeof *list);
     total = 0;
     for (int rank = 0; rank < plan->pipeline; rank++) {
-        int world_rank = smp_plan_device(plan, simulation->replica, rank);
+        int world_rank = smp_plan_first_process(plan, simulation->replica, rank);
         for (int64_t i = 0; i < plan->program[rank].n; i++) {
             const smp_action *a = &plan->program[rank].action[i];
             list[total++] = (smp_trace_event){

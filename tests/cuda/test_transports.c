@@ -467,7 +467,8 @@ static void test_choice(const smp_device *device)
     void *context;
     unsetenv("SMP_NCCL_SHARED");
     OK(smp__comm_open(&comm, 30.0));
-    OK(smp__comm_split(&comm, (smp_comm_place){.pipeline_rank = world_rank, .shard = 1, .tensor = 1}));
+    OK(smp__comm_split(&comm,
+                       (smp_comm_place){.pipeline_rank = world_rank, .shard = 1, .tensor = 1}));
     smp_device_options options = {.node_rank = comm.node_rank};
     OK(device->open(&options, &context));
     device->identity(context, id);
@@ -492,7 +493,8 @@ static void test_failure(const smp_device *device)
     static bench b;
     b = (bench){.device = device, .transport = smp_transport_find("nccl")};
     OK(smp__comm_open(&b.comm, 30.0));
-    OK(smp__comm_split(&b.comm, (smp_comm_place){.pipeline_rank = world_rank, .shard = 1, .tensor = 1}));
+    OK(smp__comm_split(&b.comm,
+                       (smp_comm_place){.pipeline_rank = world_rank, .shard = 1, .tensor = 1}));
     smp_device_options options = {.node_rank = b.comm.node_rank};
     OK(device->open(&options, &b.device_context));
     OK(device->reserve(b.device_context, 4096, &b.arena));
