@@ -97,6 +97,8 @@ double smp_link_us(const smp_link_spec *link, int64_t bytes);
  * one device of it. What devices of a group tell each other goes over intra_node. `from` has to
  * outlive *out. SMP_ERR_INPUT: a node's devices cannot be put into such groups. */
 smp_status smp_cluster_group(const smp_cluster *from, int size, smp_cluster **out);
+/* With all that it points to, `of` too, in `arena`. */
+smp_status smp_cluster_copy(const smp_cluster *from, smp_arena *arena, const smp_cluster **out);
 /* Replaces the intra-node link by a measured curve (copied into the cluster). */
 smp_status smp_cluster_set_intra_link(smp_cluster *cluster, const smp_link_spec *link);
 

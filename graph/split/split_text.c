@@ -46,27 +46,43 @@ static int8_t read_digit(const char **at, char sign, int8_t missing)
     return digit;
 }
 
+/* The choice that a text names, if the kind has its rule. */
+static bool read_choice(const smp_op *op, const char *text, smp_split_choice *out)
+{
+    const size_t length = strcspn(text, "@/");
+    const char *rest = text + length;
+    const int8_t dim = read_digit(&rest, '@', -1), blocks = read_digit(&rest, '/', 1);
+    if (strcmp(text, WHOLE) == 0) {
+        *out = (smp_split_choice){-1, 0, 1};
+        return true;
+    }
+    for (int8_t r = 0; op->kind->split && op->kind->split[r].name; r++) {
+        const smp_split_rule *rule = &op->kind->split[r];
+        const bool any = rule->in[0] == SMP_CELL_ANY;
+        if (strlen(rule->name) != length || memcmp(rule->name, text, length) != 0)
+            continue;
+        *out = (smp_split_choice){r, any ? dim : 0, blocks};
+        return !*rest && any == (dim >= 0);
+    }
+    return false;
+}
+
+bool smp_split_has_rule(const smp_graph *graph, int32_t o, const char *text)
+{
+    smp_split_choice choice;
+    return read_choice(&graph->op[o], text, &choice);
+}
+
 smp_status smp_split_parse(const smp_graph *graph, int32_t o, int devices, const char *text,
                            smp_split_choice *out)
 {
     const smp_op *op = &graph->op[o];
+    smp_split_choice wanted, allowed[SMP_SPLIT_CHOICES];
     *out = (smp_split_choice){-1, 0, 1};
-    if (strcmp(text, WHOLE) == 0)
+    if (!read_choice(op, text, &wanted))
+        return fail_rule(op, text);
+    if (wanted.rule < 0)
         return SMP_OK;
-    const size_t length = strcspn(text, "@/");
-    const char *rest = text + length;
-    int8_t dim = read_digit(&rest, '@', -1), blocks = read_digit(&rest, '/', 1), r = 0;
-    for (; op->kind->split && op->kind->split[r].name; r++)
-        if (strlen(op->kind->split[r].name) == length &&
-            memcmp(op->kind->split[r].name, text, length) == 0)
-            break;
-    if (!op->kind->split || !op->kind->split[r].name || *rest)
-        return fail_rule(op, text);
-    const bool any = op->kind->split[r].in[0] == SMP_CELL_ANY;
-    if (any != (dim >= 0))
-        return fail_rule(op, text);
-    const smp_split_choice wanted = {r, any ? dim : 0, blocks};
-    smp_split_choice allowed[SMP_SPLIT_CHOICES];
     const int n = smp_split_choices(graph, o, devices, allowed);
     for (int i = 0; i < n; i++)
         if (memcmp(&allowed[i], &wanted, sizeof wanted) == 0) {

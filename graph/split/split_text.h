@@ -12,4 +12,7 @@ void smp_split_format(const smp_graph *graph, int32_t op, smp_split_choice choic
 smp_status smp_split_parse(const smp_graph *graph, int32_t op, int devices, const char *text,
                            smp_split_choice *out);
 
+/* Does the op's kind have the rule that `text` names, in that form, whatever the op's sizes? */
+bool smp_split_has_rule(const smp_graph *graph, int32_t op, const char *text);
+
 #endif

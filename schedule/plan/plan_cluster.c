@@ -1,6 +1,8 @@
 /* The cluster that a plan's prediction assumed, in the plan file. Devices stand there as runs of
  * equal ones: a uniform cluster of any size is one line. Files without `devices:` say the memory
- * alone; then all devices are alike. Linear in the file and in the number of devices. */
+ * alone; then all devices are alike. It is the machine's own also where groups of its devices compute
+ * every op together; in memory it is then those groups, which know it. Linear in the file and in the
+ * number of devices. */
 #include "schedule/plan/plan_field.h"
 
 /* One run of equal devices from *next on. */
@@ -54,8 +56,25 @@ static smp_status read_devices(const smp_yaml_node *map, smp_arena *arena, smp_c
     return SMP_OK;
 }
 
-smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, smp_arena *arena,
-                                  const smp_cluster **out, double *optimizer_bytes_per_s)
+/* The plan's own copy of the groups: all that it owns is in one arena. */
+static smp_status group(const smp_yaml_node *map, const smp_cluster *cluster, int tensor,
+                        smp_arena *arena, const smp_cluster **out)
+{
+    smp_cluster *groups;
+    if (cluster->devices_per_node % tensor != 0)
+        return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "devices_per_node")),
+                           "cluster: devices_per_node: got %d, expected a multiple of the %d that "
+                           "compute every op together (`tensor`)",
+                           cluster->devices_per_node, tensor);
+    SMP_TRY(smp_cluster_group(cluster, tensor, &groups));
+    smp_status status = smp_cluster_copy(groups, arena, out);
+    smp_cluster_destroy(groups);
+    return status;
+}
+
+smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, int tensor,
+                                  smp_arena *arena, const smp_cluster **out,
+                                  double *optimizer_bytes_per_s)
 {
     static const char *const keys[] = {"name",    "nodes",          "devices_per_node",
                                        "memory",  "intra_node",     "cores_per_node",
@@ -91,6 +110,9 @@ smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, smp_are
         return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "nodes")),
                            "cluster: got %lld devices, expected %d (the plan's) to %d",
                            (long long)on_hand, devices, SMP__MAX_DEVICES);
+    SMP_TRY(read_devices(map, arena, cluster, memory));
+    if (tensor > 1)
+        return group(map, cluster, tensor, arena, out);
     *out = cluster;
-    return read_devices(map, arena, cluster, memory);
+    return SMP_OK;
 }

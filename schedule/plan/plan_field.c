@@ -82,3 +82,35 @@ smp_status smp__plan_read_target(const smp_yaml_node *top, smp_target *out)
     *out = target;
     return SMP_OK;
 }
+
+smp_status smp__plan_read_split(const smp_yaml_node *top, const char *file, smp_arena *arena,
+                                smp_splitting *splitting)
+{
+    static const char *const keys[] = {"op", "as"};
+    const char *what = "split";
+    const smp_yaml_node *list = smp_yaml_get(top, what);
+    if (!list)
+        return SMP_OK;
+    SMP_TRY(smp_yaml_list(list, what));
+    const int32_t n = smp_yaml_list_size(list);
+    if (n > 0 && splitting->devices <= 1)
+        return smp_fail_at(smp_yaml_where(list),
+                           "split: got %d op%s, expected `parallel: {tensor: T}` that says over "
+                           "how many devices",
+                           n, n == 1 ? "" : "s");
+    smp_split_entry *entry = SMP_ARENA_NEW(arena, smp_split_entry, (size_t)n);
+    if (!entry)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < n; i++) {
+        const smp_yaml_node *map = smp_yaml_list_at(list, i);
+        SMP_TRY(smp_yaml_map(map, what));
+        SMP_TRY(smp_yaml_known_keys(map, what, keys, SMP__COUNT(keys)));
+        SMP_TRY(smp__field_text(map, what, "op", arena, &entry[i].op));
+        SMP_TRY(smp__field_text(map, what, "as", arena, &entry[i].as));
+        entry[i].where = smp_yaml_where(map);
+        entry[i].where.file = file;
+    }
+    splitting->entry = entry;
+    splitting->n_entry = n;
+    return SMP_OK;
+}

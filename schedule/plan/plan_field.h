@@ -30,8 +30,15 @@ smp_status smp__field_placement(const smp_yaml_node *parallel, int pipeline, int
  * is none. */
 smp_status smp__plan_read_target(const smp_yaml_node *top, smp_target *out);
 
-/* The top map's `cluster:` of at least `devices` devices; *out stays NULL if there is none. */
-smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, smp_arena *arena,
-                                  const smp_cluster **out, double *optimizer_bytes_per_s);
+/* The top map's `cluster:` of at least `devices` devices, as groups of `tensor` (which may be 0 or
+ * 1: as they are); *out stays NULL if there is none. */
+smp_status smp__plan_read_cluster(const smp_yaml_node *top, int devices, int tensor,
+                                  smp_arena *arena, const smp_cluster **out,
+                                  double *optimizer_bytes_per_s);
+
+/* The top map's `split:`, entries of `splitting` (whose devices are set); `file`: the name in their
+ * places. */
+smp_status smp__plan_read_split(const smp_yaml_node *top, const char *file, smp_arena *arena,
+                                smp_splitting *splitting);
 
 #endif

@@ -15,8 +15,8 @@
 typedef struct reader {
     smp_sketch *sketch;
     smp_arena *arena;
-    bool whole; /* nothing may be missing */
-    int devices;
+    bool whole;          /* nothing may be missing */
+    int devices, groups; /* 0: not given; devices / tensor */
 } reader;
 
 /* The file's name belongs to the document: places share a copy of it. */
@@ -67,10 +67,13 @@ static smp_status read_model(const reader *r, const smp_yaml_node *top)
 static smp_status check_parallel(const reader *r, const smp_yaml_node *map)
 {
     const smp_sketch *sketch = r->sketch;
-    if ((int64_t)sketch->pipeline * sketch->ddp != r->devices)
+    const int64_t groups = (int64_t)sketch->pipeline * sketch->ddp;
+    const int tensor = sketch->splitting.devices;
+    if (groups != r->groups)
         return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "devices")),
-                           "parallel: devices: got %d, expected pipeline * ddp = %lld", r->devices,
-                           (long long)sketch->pipeline * sketch->ddp);
+                           "parallel: devices: got %d, expected pipeline * ddp%s = %lld",
+                           r->devices, tensor > 1 ? " * tensor" : "",
+                           (long long)(groups * (tensor > 1 ? tensor : 1)));
     if ((int64_t)sketch->pipeline * sketch->chunks > SMP__MAX_STAGES)
         return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "chunks")),
                            "parallel: got %d ranks of %d chunks, expected at most %d stages",
@@ -109,11 +112,27 @@ static smp_status read_sharding(const smp_yaml_node *map, smp_sketch *sketch)
     return SMP_OK;
 }
 
+/* How many devices compute every op together; in whole plans too it may be missing: one. */
+static smp_status read_tensor(reader *r, const smp_yaml_node *map)
+{
+    int *tensor = &r->sketch->splitting.devices;
+    r->groups = r->devices;
+    if (!smp_yaml_get(map, "tensor"))
+        return SMP_OK;
+    SMP_TRY(smp__field_int(map, "parallel", "tensor", 1, SMP__MAX_DEVICES, tensor));
+    if (r->devices % *tensor != 0)
+        return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "tensor")),
+                           "parallel: tensor: got %d, expected a divisor of `devices`, %d", *tensor,
+                           r->devices);
+    r->groups = r->devices / *tensor;
+    return SMP_OK;
+}
+
 static smp_status read_parallel(reader *r, const smp_yaml_node *top)
 {
-    static const char *const keys[] = {"devices",    "pipeline",     "ddp",      "shard",
-                                       "shard_what", "bucket_bytes", "prefetch", "node_replicas",
-                                       "placement",  "chunks"};
+    static const char *const keys[] = {"devices",       "pipeline",   "ddp",          "tensor",
+                                       "shard",         "shard_what", "bucket_bytes", "prefetch",
+                                       "node_replicas", "placement",  "chunks"};
     const char *what = "parallel";
     smp_sketch *sketch = r->sketch;
     const smp_yaml_node *map;
@@ -125,11 +144,12 @@ static smp_status read_parallel(reader *r, const smp_yaml_node *top)
     SMP_TRY(read_int(r, map, what, "pipeline", 1, SMP__MAX_DEVICES, &sketch->pipeline));
     SMP_TRY(read_int(r, map, what, "ddp", 1, SMP__MAX_DEVICES, &sketch->ddp));
     SMP_TRY(read_int(r, map, what, "chunks", 1, SMP__MAX_STAGES, &sketch->chunks));
+    SMP_TRY(read_tensor(r, map));
     const smp_yaml_node *placement = smp_yaml_get(map, "placement");
-    if (r->devices == 0 && placement) /* a list has one entry each, a word none */
-        r->devices = smp_yaml_list_size(placement);
-    if (sketch->ddp == 0 && sketch->pipeline > 0 && r->devices % sketch->pipeline == 0)
-        sketch->ddp = r->devices / sketch->pipeline;
+    if (r->groups == 0 && placement) /* a list has one entry each, a word none */
+        r->groups = smp_yaml_list_size(placement);
+    if (sketch->ddp == 0 && sketch->pipeline > 0 && r->groups % sketch->pipeline == 0)
+        sketch->ddp = r->groups / sketch->pipeline;
     sketch->has_placement = is_wanted(r, map, "placement");
     if (sketch->has_placement)
         SMP_TRY(smp__field_placement(map, sketch->pipeline, sketch->ddp, r->arena,
@@ -452,8 +472,9 @@ static smp_status read_predicted(const reader *r, const smp_yaml_node *top)
 
 static smp_status read_top(reader *r, const smp_yaml *yaml)
 {
-    static const char *const keys[] = {"smp",    "model",    "parallel",  "batch",   "schedule",
-                                       "stages", "programs", "predicted", "cluster", "execution"};
+    static const char *const keys[] = {"smp",       "model",    "parallel", "split",
+                                       "batch",     "schedule", "stages",   "programs",
+                                       "predicted", "cluster",  "execution"};
     smp_sketch *sketch = r->sketch;
     const smp_yaml_node *top;
     SMP_TRY(smp_yaml_top(yaml, &top));
@@ -462,11 +483,12 @@ static smp_status read_top(reader *r, const smp_yaml *yaml)
     if (!sketch->stages_where.file)
         return SMP_ERR_NO_MEMORY;
     SMP_TRY(read_head(r, top));
+    SMP_TRY(smp__plan_read_split(top, sketch->stages_where.file, r->arena, &sketch->splitting));
     SMP_TRY(read_stages(r, top));
     SMP_TRY(read_programs(r, top));
     SMP_TRY(read_predicted(r, top));
-    return smp__plan_read_cluster(top, r->whole ? r->devices : 1, r->arena, &sketch->cluster,
-                                  &sketch->optimizer_bytes_per_s);
+    return smp__plan_read_cluster(top, r->whole ? r->devices : 1, sketch->splitting.devices,
+                                  r->arena, &sketch->cluster, &sketch->optimizer_bytes_per_s);
 }
 
 smp_status smp__sketch_from_yaml(smp_yaml *yaml, bool whole, smp_sketch **out)

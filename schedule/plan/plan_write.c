@@ -114,6 +114,34 @@ static void put_bool(writer *w, const char *key, bool value)
     smp_text_append(w->text, value ? "true" : "false");
 }
 
+/* Items of the lists under the top map: in YAML a line each. */
+static void begin_item(writer *w)
+{
+    if (w->json)
+        separate(w);
+    else
+        smp_text_append(w->text, "\n  - ");
+}
+
+/* An op's text and how it is split, a line each. */
+static void put_split(writer *w, const smp_splitting *splitting)
+{
+    if (splitting->devices <= 1 || splitting->n_entry == 0)
+        return;
+    put_top_key(w, "split", true);
+    if (w->json)
+        open_with(w, '[');
+    for (int32_t i = 0; i < splitting->n_entry; i++) {
+        begin_item(w);
+        open_with(w, '{');
+        put_text(w, "op", splitting->entry[i].op);
+        put_text(w, "as", splitting->entry[i].as);
+        close_with(w, '}');
+    }
+    if (w->json)
+        close_with(w, ']');
+}
+
 static void put_placement(writer *w, const smp_plan *plan)
 {
     if (plan->placement != SMP_PLACEMENT_LISTED) {
@@ -142,9 +170,11 @@ static void put_head(writer *w, const smp_plan *plan)
     close_with(w, '}');
     put_top_key(w, "parallel", false);
     open_with(w, '{');
-    put_int(w, "devices", plan->devices);
+    put_int(w, "devices", smp_plan_processes(plan));
     put_int(w, "pipeline", plan->pipeline);
     put_int(w, "ddp", plan->ddp);
+    if (plan->splitting.devices > 1)
+        put_int(w, "tensor", plan->splitting.devices);
     if (plan->sharding.shard > 1) {
         put_int(w, "shard", plan->sharding.shard);
         put_text(w, "shard_what", smp_shard_what_name(plan->sharding.what));
@@ -159,6 +189,7 @@ static void put_head(writer *w, const smp_plan *plan)
     put_placement(w, plan);
     put_int(w, "chunks", plan->chunks);
     close_with(w, '}');
+    put_split(w, &plan->splitting);
     put_top_key(w, "batch", false);
     open_with(w, '{');
     put_int(w, "microbatches", plan->microbatches);
@@ -175,15 +206,6 @@ static void put_head(writer *w, const smp_plan *plan)
     put_text(w, "device", smp_backend_name(plan->target.backend));
     put_text(w, "precision", smp_precision_name(plan->target.precision));
     close_with(w, '}');
-}
-
-/* Items of the lists under the top map: in YAML a line each. */
-static void begin_item(writer *w)
-{
-    if (w->json)
-        separate(w);
-    else
-        smp_text_append(w->text, "\n  - ");
 }
 
 /* Nothing, everything, or the names of ops and how long those run again. */
@@ -329,11 +351,11 @@ static void put_devices(writer *w, const smp_cluster *cluster)
     close_with(w, ']');
 }
 
-/* What the prediction assumed of the machine, enough to simulate the plan by itself and to score
+/* What the prediction assumed of the machine itself, not of groups of its devices: enough to simulate the plan by itself and to score
  * another one beside it. */
 static void put_cluster(writer *w, const smp_plan *plan)
 {
-    const smp_cluster *cluster = plan->cluster;
+    const smp_cluster *cluster = plan->cluster->of ? plan->cluster->of : plan->cluster;
     int64_t memory = cluster->device[0].memory_bytes;
     for (int d = 1; d < smp_cluster_devices(cluster); d++)
         if (memory > cluster->device[d].memory_bytes)

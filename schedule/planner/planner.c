@@ -54,45 +54,19 @@ static smp_status check_request(const smp_search_request *request)
     return smp_graph_check_kernels(request->graph);
 }
 
-static smp_status copy_link(smp_arena *arena, const smp_link_spec *from, smp_link_spec *to)
+/* In the plan's memory. */
+static smp_status copy_splitting(smp_arena *arena, const smp_splitting *from, smp_splitting *to)
 {
-    size_t n = from->n_point > 0 ? (size_t)from->n_point : 0;
-    int64_t *bytes = SMP_ARENA_NEW(arena, int64_t, n);
-    double *us = SMP_ARENA_NEW(arena, double, n);
-    if (!bytes || !us)
+    smp_split_entry *entry = SMP_ARENA_NEW(arena, smp_split_entry, (size_t)from->n_entry);
+    if (!entry)
         return SMP_ERR_NO_MEMORY;
-    for (size_t i = 0; i < n; i++) {
-        bytes[i] = from->point_bytes[i];
-        us[i] = from->point_us[i];
-    }
-    *to = *from;
-    to->point_bytes = bytes;
-    to->point_us = us;
-    return SMP_OK;
-}
-
-static smp_status copy_cluster(smp_arena *arena, const smp_cluster *from, const smp_cluster **out)
-{
-    size_t n = (size_t)smp_cluster_devices(from);
-    smp_cluster *to = SMP_ARENA_NEW(arena, smp_cluster, 1);
-    smp_device_spec *device = SMP_ARENA_NEW(arena, smp_device_spec, n);
-    if (!to || !device)
-        return SMP_ERR_NO_MEMORY;
-    *to = *from;
-    to->arena = NULL;
-    to->device = device;
-    if (!(to->name = smp_arena_strdup(arena, from->name)))
-        return SMP_ERR_NO_MEMORY;
-    for (size_t d = 0; d < n; d++) {
-        bool same = d > 0 && strcmp(from->device[d].name, from->device[d - 1].name) == 0;
-        device[d] = from->device[d];
-        device[d].name = same ? device[d - 1].name : smp_arena_strdup(arena, from->device[d].name);
-        if (!device[d].name)
+    for (int32_t i = 0; i < from->n_entry; i++) {
+        entry[i].op = smp_arena_strdup(arena, from->entry[i].op);
+        entry[i].as = smp_arena_strdup(arena, from->entry[i].as);
+        if (!entry[i].op || !entry[i].as)
             return SMP_ERR_NO_MEMORY;
     }
-    SMP_TRY(copy_link(arena, &from->intra_node, &to->intra_node));
-    SMP_TRY(copy_link(arena, &from->inter_node, &to->inter_node));
-    *out = to;
+    *to = (smp_splitting){from->devices, from->n_entry, entry};
     return SMP_OK;
 }
 
@@ -138,6 +112,8 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
     plan->pipeline = best->pipeline;
     plan->ddp = best->ddp;
     plan->chunks = best->chunks;
+    if (planner->request.splitting.devices > 1)
+        SMP_TRY(copy_splitting(plan->arena, &planner->request.splitting, &plan->splitting));
     plan->placement = best->placement;
     if (plan->placement == SMP_PLACEMENT_LISTED) {
         int *device = SMP_ARENA_NEW(plan->arena, int, (size_t)plan->devices);
@@ -158,7 +134,7 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
     SMP_TRY(smp_plan_set_stages(plan, graph, best->partition, best->stage_rank));
     if (planner->request.profile)
         SMP_TRY(smp_plan_split_backward(planner->costs, best->partition->stage, plan));
-    return copy_cluster(plan->arena, planner->request.cluster, &plan->cluster);
+    return smp_cluster_copy(planner->request.cluster, plan->arena, &plan->cluster);
 }
 
 smp_status smp__planner_write(const smp__planner *planner, const char *model_path,

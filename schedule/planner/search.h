@@ -12,6 +12,8 @@ typedef struct smp_search_request {
     const smp_graph *graph;
     const smp_cluster *cluster;
     const smp_profile *profile; /* may be NULL */
+    smp_splitting splitting;    /* of the graph, whose cluster is then one of groups, which all
+                                   numbers here count; of at most one device: none */
     int devices;
     int stages, ddp, chunks, microbatches; /* 0: auto. `stages` is the number of pipeline ranks */
     int64_t microbatch_size;

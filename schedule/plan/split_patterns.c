@@ -1,0 +1,122 @@
+/* A splitting by patterns as one by names; see the header. O(ops) for each pattern, bounded as those
+ * of sketches are. */
+#include "schedule/plan/split_patterns.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/split/split_text.h"
+#include "schedule/plan/op_pattern.h"
+
+/* By which entry each op is split. */
+typedef struct resolved {
+    const smp_splitting *from;
+    const smp_graph *graph;
+    const smp_split_entry **by; /* [n_op], NULL: whole */
+    bool *named;                /* [n_op] */
+    int64_t work;
+} resolved;
+
+static smp_status fail_unknown(const smp_graph *graph, const smp_split_entry *entry)
+{
+    smp_text hint = {0};
+    smp_op_pattern_hint(graph, entry->op, &hint);
+    smp_status status = hint.failed
+                            ? SMP_ERR_NO_MEMORY
+                            : smp_fail_at(entry->where, "split: no op of model '%s' is '%.200s'%s",
+                                          graph->name, entry->op, hint.data ? hint.data : "");
+    smp_text_free(&hint);
+    return status;
+}
+
+static smp_status set(resolved *r, const smp_split_entry *entry, int32_t op, bool named)
+{
+    smp_split_choice choice;
+    smp_status status = smp_split_parse(r->graph, op, r->from->devices, entry->as, &choice);
+    if (status == SMP_ERR_INPUT)
+        return smp_fail_at(entry->where, "split: %s", smp_last_error());
+    SMP_TRY(status);
+    r->by[op] = choice.rule < 0 ? NULL : entry;
+    r->named[op] = named;
+    return SMP_OK;
+}
+
+static smp_status set_named(resolved *r, const smp_split_entry *entry, int32_t op)
+{
+    if (r->named[op])
+        return smp_fail_at(entry->where, "split: op '%.200s' is named twice", entry->op);
+    return set(r, entry, op, true);
+}
+
+static smp_status set_pattern(resolved *r, const smp_split_entry *entry)
+{
+    smp_op_match match = smp_op_match_begin(r->graph, entry->op);
+    int32_t first = -1, n = 0;
+    SMP_TRY(smp_op_match_allowed(&match, entry->where, &r->work));
+    for (int32_t op; (op = smp_op_match_next(r->graph, &match)) >= 0;) {
+        first = first < 0 ? op : first;
+        if (!smp_split_has_rule(r->graph, op, entry->as))
+            continue;
+        n++;
+        if (!r->named[op])
+            SMP_TRY(set(r, entry, op, false));
+    }
+    if (first < 0)
+        return fail_unknown(r->graph, entry);
+    /* the message is of the first one, and names its rules */
+    return n > 0 ? SMP_OK : set(r, entry, first, false);
+}
+
+/* Names first, so that a pattern knows which ops are not its own. */
+static smp_status set_all(resolved *r)
+{
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t i = 0; i < r->from->n_entry; i++) {
+            const smp_split_entry *entry = &r->from->entry[i];
+            const int32_t op = smp_graph_find_op(r->graph, entry->op);
+            if (pass == 0 && op >= 0)
+                SMP_TRY(set_named(r, entry, op));
+            if (pass == 1 && op < 0)
+                SMP_TRY(set_pattern(r, entry));
+        }
+    return SMP_OK;
+}
+
+static smp_status put(const resolved *r, smp_arena *arena, smp_splitting *out)
+{
+    smp_split_entry *entry = SMP_ARENA_NEW(arena, smp_split_entry, (size_t)r->graph->n_op);
+    int32_t n = 0;
+    if (!entry)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t op = 0; op < r->graph->n_op; op++) {
+        if (!r->by[op])
+            continue;
+        entry[n].where = r->by[op]->where;
+        entry[n].op = smp_arena_strdup(arena, r->graph->op[op].name);
+        entry[n].as = smp_arena_strdup(arena, r->by[op]->as);
+        if (!entry[n].op || !entry[n].as)
+            return SMP_ERR_NO_MEMORY;
+        n++;
+    }
+    *out = (smp_splitting){r->from->devices, n, entry};
+    return SMP_OK;
+}
+
+smp_status smp_splitting_resolve(const smp_splitting *splitting, const smp_graph *whole,
+                                 smp_arena *arena, smp_splitting *out)
+{
+    const size_t n = (size_t)whole->n_op + 1;
+    resolved r = {.from = splitting,
+                  .graph = whole,
+                  .by = calloc(n, sizeof *r.by),
+                  .named = calloc(n, sizeof *r.named)};
+    smp_status status =
+        r.by && r.named ? SMP_OK : smp_fail_memory(n * (sizeof *r.by + sizeof *r.named));
+    if (status == SMP_OK && splitting->devices > 1)
+        status = set_all(&r);
+    if (status == SMP_OK)
+        status = put(&r, arena, out);
+    free(r.by);
+    free(r.named);
+    return status;
+}
