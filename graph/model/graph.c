@@ -77,7 +77,7 @@ smp_status smp_graph_set_target(smp_graph *graph, smp_target target)
         if (smp_dtype_is_float(tensor[i].dtype) && tensor[i].batched && !tensor[i].planned)
             tensor[i].dtype = dtype;
     graph->target = target;
-    return SMP_OK;
+    return graph->whole ? smp_graph_set_target(graph->whole, target) : SMP_OK;
 }
 
 smp_status smp_graph_check_kernels(const smp_graph *graph)

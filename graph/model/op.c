@@ -114,6 +114,20 @@ bool smp_op_fused(const smp_graph *graph, int32_t index)
            op->kind->fuses && op->kind->fuses(graph, op, op + 1);
 }
 
+smp_op_exchange smp_op_exchange_each(int64_t devices, int64_t n)
+{
+    if (devices <= 1)
+        return (smp_op_exchange){0};
+    return (smp_op_exchange){devices - 1, n * (int64_t)sizeof(float)};
+}
+
+smp_op_exchange smp_op_exchange_sum(int64_t devices, int64_t n)
+{
+    smp_op_exchange each = smp_op_exchange_each(devices, (n + devices - 1) / devices);
+    each.messages *= 2;
+    return each;
+}
+
 void smp_op_work_get(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     *work = (smp_op_work){0};

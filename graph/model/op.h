@@ -112,11 +112,19 @@ int64_t smp_shape_elements(const smp_shape *shape);
 smp_status smp_infer_float(const smp_infer *infer, int input);
 smp_status smp_infer_dims(const smp_infer *infer, int input, int min_dims, int max_dims);
 
-/* Arithmetic and memory traffic of one micro-batch, for the roofline. */
+/* What a device sends the others of its group in a call: one message after the other, of which
+ * each is as long on every device. */
+typedef struct smp_op_exchange {
+    int64_t messages, bytes; /* of each; 0, 0: nothing */
+} smp_op_exchange;
+
+/* Arithmetic and memory traffic of one micro-batch, for the roofline, and what devices of a group
+ * exchange. backward_weight exchanges nothing, so that it may be put off. */
 typedef struct smp_op_work {
     double forward_flops, backward_input_flops, backward_weight_flops;
     double forward_bytes, backward_input_bytes, backward_weight_bytes;
     bool matrix; /* the flops are those of matrix products, which have rates of their own */
+    smp_op_exchange forward_exchange, backward_input_exchange;
 } smp_op_work;
 
 /* Micro-batch m of all replicas as one, for a training call of an operator whose `needs` say that
@@ -144,6 +152,12 @@ typedef struct smp_op_group {
     /* all [size][n], got [size][n]: row i is that device i has in row `index`. */
     smp_status (*all_to_all)(void *context, const float *all, float *got, int64_t n);
 } smp_op_group;
+
+/* What that sends, of so many devices: all_gather, reduce_scatter and all_to_all of n values of
+ * each device, or for each; and all_reduce of n values, which is a reduce_scatter and an
+ * all_gather. */
+smp_op_exchange smp_op_exchange_each(int64_t devices, int64_t n);
+smp_op_exchange smp_op_exchange_sum(int64_t devices, int64_t n);
 
 /* One call of an operator on one micro-batch. Tensors are [batch][sample shape] row-major. Where
  * the target is bf16, float activations and their gradients are bf16 whatever the pointer's type

@@ -26,11 +26,24 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
     *needs = (smp_op_needs){.workspace_bytes = smp__float_bytes(smp__out(graph, op), batch)};
 }
 
+static smp__parts parts_of_batch(const smp_graph *graph, const smp_op *op, int64_t batch)
+{
+    const smp_attr_value *attr = op->attr;
+    return smp__parts_of(smp__out(graph, op), attr[AXIS].i, attr[DEVICES].i, attr[BLOCKS].i, batch);
+}
+
 static smp__parts parts_of(const smp_op_call *call)
 {
-    const smp_attr_value *attr = call->op->attr;
-    return smp__parts_of(smp__out(call->graph, call->op), attr[AXIS].i, attr[DEVICES].i,
-                         attr[BLOCKS].i, call->batch);
+    return parts_of_batch(call->graph, call->op, call->batch);
+}
+
+static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    const smp__parts parts = parts_of_batch(graph, op, batch);
+    smp__work_copy(graph, op, batch, work);
+    work->forward_exchange = smp_op_exchange_each(parts.devices, smp__part_elements(parts));
+    if (op->attr[SUMMANDS].i)
+        work->backward_input_exchange = work->forward_exchange;
 }
 
 static smp_status forward(const smp_op_call *call)
@@ -72,6 +85,6 @@ const smp_op_kind smp__op_all_gather = {
     .attrs = ATTRS,
     .infer = infer,
     .needs = needs,
-    .work = smp__work_copy,
+    .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

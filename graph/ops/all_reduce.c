@@ -14,6 +14,17 @@ static const smp_attr_desc ATTRS[] = {
     {0},
 };
 
+static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    const smp_op_exchange sum =
+        smp_op_exchange_sum(op->attr[DEVICES].i, smp__count(smp__out(graph, op), batch));
+    smp__work_copy(graph, op, batch, work);
+    if (op->attr[VALUE].i)
+        work->forward_exchange = sum;
+    if (op->attr[GRADIENT].i)
+        work->backward_input_exchange = sum;
+}
+
 static smp_status pass(const smp_op_call *call, float *to, const float *from, bool sum)
 {
     const smp_op_group *group;
@@ -44,6 +55,6 @@ const smp_op_kind smp__op_all_reduce = {
     .max_in = 1,
     .attrs = ATTRS,
     .infer = smp__infer_like_input,
-    .work = smp__work_copy,
+    .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

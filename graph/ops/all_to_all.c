@@ -30,6 +30,16 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
     *needs = (smp_op_needs){.workspace_bytes = 2 * smp__float_bytes(smp__out(graph, op), batch)};
 }
 
+static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
+{
+    const int64_t devices = op->attr[DEVICES].i;
+    const smp__parts parts =
+        smp__parts_of(smp__in(graph, op, 0), op->attr[TO].i, devices, 1, batch);
+    smp__work_copy(graph, op, batch, work);
+    work->forward_exchange = smp_op_exchange_each(devices, smp__part_elements(parts));
+    work->backward_input_exchange = work->forward_exchange;
+}
+
 static smp_status move(const smp_op_call *call, float *to, const smp_tensor *made, int64_t joined,
                        const float *from, const smp_tensor *given, int64_t cut)
 {
@@ -74,6 +84,6 @@ const smp_op_kind smp__op_all_to_all = {
     .attrs = ATTRS,
     .infer = infer,
     .needs = needs,
-    .work = smp__work_copy,
+    .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

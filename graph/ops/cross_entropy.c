@@ -97,7 +97,9 @@ static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, 
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
+    const int64_t rows = smp__count(smp__in(graph, op, TARGETS), batch);
     smp__work_elementwise(graph, op, batch, 20, 20, work);
+    work->forward_exchange = smp_op_exchange_each(op->attr[DEVICES].i, rows * SHARE);
 }
 
 static bool index_range(const smp_graph *graph, const smp_op *op, int slot, int64_t *min,

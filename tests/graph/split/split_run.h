@@ -40,6 +40,7 @@ typedef struct device {
     void **aux;               /* [ops] */
     void **state;             /* [ops] */
     int64_t hits;             /* of the last op that counts some */
+    int64_t messages, bytes;  /* in all, that `group` has sent in the last call */
     smp_status status;
 } device;
 
@@ -63,9 +64,19 @@ static inline void done(device *d)
     pthread_barrier_wait(&d->exchange->barrier);
 }
 
+/* So many floats to each other device. */
+static inline void note_sent(device *d, int64_t n)
+{
+    d->messages += d->exchange->size - 1;
+    d->bytes += (d->exchange->size - 1) * n * 4;
+}
+
 static inline smp_status run_all_reduce(void *context, float *values, int64_t n)
 {
     device *d = context;
+    const int64_t share = (n + d->exchange->size - 1) / d->exchange->size;
+    note_sent(d, share); /* as exec/step/op_group.c: to be added up, then the sums */
+    note_sent(d, share);
     float *sum = floats(n);
     post(d, values);
     for (int i = 0; i < d->exchange->size; i++)
@@ -80,6 +91,7 @@ static inline smp_status run_all_reduce(void *context, float *values, int64_t n)
 static inline smp_status run_all_gather(void *context, const float *own, float *all, int64_t n)
 {
     device *d = context;
+    note_sent(d, n);
     post(d, own);
     for (int i = 0; i < d->exchange->size; i++)
         memcpy(all + i * n, d->exchange->posted[i], (size_t)n * sizeof(float));
@@ -90,6 +102,7 @@ static inline smp_status run_all_gather(void *context, const float *own, float *
 static inline smp_status run_reduce_scatter(void *context, const float *all, float *own, int64_t n)
 {
     device *d = context;
+    note_sent(d, n);
     post(d, all);
     memset(own, 0, (size_t)n * sizeof(float));
     for (int i = 0; i < d->exchange->size; i++)
@@ -102,6 +115,7 @@ static inline smp_status run_reduce_scatter(void *context, const float *all, flo
 static inline smp_status run_all_to_all(void *context, const float *all, float *got, int64_t n)
 {
     device *d = context;
+    note_sent(d, n);
     post(d, all);
     for (int i = 0; i < d->exchange->size; i++)
         memcpy(got + i * n, d->exchange->posted[i] + d->group.index * n, (size_t)n * sizeof(float));
@@ -168,6 +182,21 @@ static inline void device_close(device *d)
     free(d->state);
 }
 
+/* What a call has sent is what `work` says of it. */
+static inline smp_status check_sent(const device *d, const smp_op *op, bool forward)
+{
+    smp_op_work work;
+    smp_op_work_get(d->graph, op, d->batch, &work);
+    const smp_op_exchange said = forward ? work.forward_exchange : work.backward_input_exchange;
+    if (d->used != &d->group ||
+        (d->messages == said.messages && d->bytes == said.messages * said.bytes))
+        return SMP_OK;
+    return smp_fail(SMP_ERR_FAILED,
+                    "op '%s' (%s) has sent %lld messages of %lld bytes in all, not %lld of %lld",
+                    op->name, op->kind->name, (long long)d->messages, (long long)d->bytes,
+                    (long long)said.messages, (long long)said.bytes);
+}
+
 static inline smp_status device_op(device *d, int32_t o, bool forward)
 {
     const smp_graph *g = d->graph;
@@ -195,31 +224,36 @@ static inline smp_status device_op(device *d, int32_t o, bool forward)
         out[k] = d->value[op->out + k];
         dout[k] = d->grad[op->out + k];
     }
-    const smp_op_call call = {.graph = g,
-                              .op = op,
-                              .batch = d->batch,
-                              .state = d->state[o],
-                              .in = in,
-                              .out = out[0],
-                              .outs = out,
-                              .param = param,
-                              .aux = d->aux[o],
-                              .workspace = workspace,
-                              .dout = dout[0],
-                              .douts = dout,
-                              .din = din,
-                              .dparam = dparam,
-                              .seed = 5,
-                              .step = 1,
-                              .training = true,
-                              .replicas = 1,
-                              .step_samples = d->batch,
-                              .group = d->used,
-                              .hits = op->kind->counts_hits ? &d->hits : NULL};
+    smp_op_call call = {.graph = g,
+                        .op = op,
+                        .batch = d->batch,
+                        .state = d->state[o],
+                        .in = in,
+                        .out = out[0],
+                        .outs = out,
+                        .param = param,
+                        .aux = d->aux[o],
+                        .workspace = workspace,
+                        .dout = dout[0],
+                        .douts = dout,
+                        .din = din,
+                        .dparam = dparam,
+                        .seed = 5,
+                        .step = 1,
+                        .training = true,
+                        .replicas = 1,
+                        .step_samples = d->batch,
+                        .group = d->used};
+    d->messages = d->bytes = 0;
     if (forward)
         status = cpu->forward(&call);
     if (!forward && cpu->backward_input)
         status = cpu->backward_input(&call);
+    if (status == SMP_OK)
+        status = check_sent(d, op, forward);
+    call.hits = &d->hits;
+    if (status == SMP_OK && forward && op->kind->counts_hits) /* on request: again, with them */
+        status = cpu->forward(&call);
     if (!forward && status == SMP_OK && cpu->backward_weight && op->n_param > 0)
         status = cpu->backward_weight(&call);
     for (int i = 0; i < op->n_in; i++) {
