@@ -60,8 +60,8 @@ typedef struct smp_cluster {
     double core_switch_us; /* what it costs that a rank gets a core from another one */
     const struct smp_cluster *of; /* whose devices these are groups of (smp_cluster_group); NULL */
     int group;                    /* ... so many each; 0 without it */
-    double group_slowdown;        /* what ops take longer as a group has fewer cores than devices; 0
-                                     without it */
+    double group_slowdown; /* what ops take longer as a group has fewer cores than devices, 1:
+                                     it has not; 0 without it */
     smp_arena *arena;
 } smp_cluster;
 
@@ -93,9 +93,11 @@ int smp_cluster_core_of(const smp_cluster *cluster, int device);
 const smp_link_spec *smp_cluster_link(const smp_cluster *cluster, int a, int b);
 double smp_link_us(const smp_link_spec *link, int64_t bytes);
 /* Groups of `size` neighbours that compute every op together as the devices of a cluster: as fast
- * and with as much memory as the slowest and the smallest of each group, whose links are those of
- * one device of it. What devices of a group tell each other goes over intra_node. `from` has to
- * outlive *out. SMP_ERR_INPUT: a node's devices cannot be put into such groups. */
+ * and with as much memory as the slowest and the smallest of each group. Links are those that one
+ * device of a group finds while the others use theirs: what devices of a group tell each other goes
+ * over intra_node; to other nodes they share adapters, as they share cores (group_slowdown) where
+ * there are fewer than devices in a group. `from` has to outlive *out. SMP_ERR_INPUT: a node's
+ * devices cannot be put into such groups. */
 smp_status smp_cluster_group(const smp_cluster *from, int size, smp_cluster **out);
 /* With all that it points to, `of` too, in `arena`. */
 smp_status smp_cluster_copy(const smp_cluster *from, smp_arena *arena, const smp_cluster **out);

@@ -16,6 +16,8 @@
  * all but the gradient; in bf16 it writes the copy of the weight too. */
 #define OPTIMIZER_TRAFFIC 7.0
 #define OPTIMIZER_TRAFFIC_BF16 7.5
+/* The same of adding one gradient to another: two are read, one is written. */
+#define REDUCE_TRAFFIC 3.0
 
 #define MAX_TOTAL_BYTES ((int64_t)1 << 62)
 
@@ -108,34 +110,130 @@ smp_status smp_backward_estimate(const smp_graph *graph, int32_t op, int64_t bat
     return SMP_OK;
 }
 
-static smp_status op_cost(const smp_graph *graph, int32_t index, const smp_device_spec *device,
-                          const smp_profile *profile, int64_t microbatch_size, unsigned *sources,
-                          smp_op_cost *cost)
+/* What all costs are made from. */
+typedef struct builder {
+    const smp_graph *graph;
+    const smp_cluster *cluster;
+    const smp_profile *profile; /* or NULL */
+    bool of_whole;              /* it was measured on the whole that `graph` was split from */
+    smp_device_spec device;     /* what estimates go by */
+    int64_t microbatch_size;
+    unsigned sources;
+} builder;
+
+/* What a profile tells of its device beside its ops: traffic, at which gradients are added up. A
+ * rate that the cluster lacks matters for nothing but how times are shared out. */
+static smp_device_spec device_of(const smp_cluster *cluster, const smp_profile *profile)
 {
+    smp_device_spec device = cluster->device[0];
+    if (!profile)
+        return device;
+    if (profile->reduce_bytes_per_s > 0)
+        device.bytes_per_s = REDUCE_TRAFFIC * profile->reduce_bytes_per_s;
+    if (device.flops_bf16 <= 0)
+        device.flops_bf16 = device.flops_fp32;
+    return device;
+}
+
+static smp_status estimate(const builder *b, const smp_op *op, smp_op_cost *cost)
+{
+    SMP_TRY(smp__estimate_times(b->graph, op, b->microbatch_size, &b->device, cost));
+    return smp__add_exchanges(b->graph, op, b->microbatch_size, &b->cluster->intra_node, cost);
+}
+
+/* Of what takes so long a share, by the roofline. */
+static double share_of(double us, double part_us, double whole_us)
+{
+    return whole_us > 0 ? us * (part_us / whole_us) : us;
+}
+
+/* Of a split op: of what the whole one takes in the profile the share that both rooflines say, and
+ * what is exchanged in it. An op that the whole graph lacks is estimated. */
+static smp_status take_share(builder *b, int32_t index, smp_op_cost *cost)
+{
+    const smp_graph *graph = b->graph, *whole = graph->whole;
+    const smp_op *op = &graph->op[index];
+    const int32_t of = smp_graph_find_op(whole, op->name);
+    smp_op_cost part = {0}, all = {0}, measured = *cost;
+    if (of < 0) {
+        b->sources |= FROM_ROOFLINE;
+        return estimate(b, op, cost);
+    }
+    take_profile(whole, of, b->profile, b->microbatch_size, &measured);
+    b->sources |= FROM_PROFILE;
+    if (!has_kernels(op)) { /* it is whole */
+        *cost = measured;
+        return SMP_OK;
+    }
+    SMP_TRY(smp__estimate_times(graph, op, b->microbatch_size, &b->device, &part));
+    SMP_TRY(smp__estimate_times(whole, &whole->op[of], b->microbatch_size, &b->device, &all));
+    if (part.forward_us != all.forward_us || part.backward_us != all.backward_us)
+        b->sources |= FROM_ROOFLINE;
+    cost->forward_us = share_of(measured.forward_us, part.forward_us, all.forward_us);
+    if (smp__is_fused_second(whole, &whole->op[of]) && !smp__is_fused_second(graph, op))
+        cost->forward_us = part.forward_us; /* it has a kernel of its own */
+    cost->backward_input_us =
+        share_of(measured.backward_input_us, part.backward_input_us, all.backward_input_us);
+    cost->backward_weight_us =
+        share_of(measured.backward_weight_us, part.backward_weight_us, all.backward_weight_us);
+    cost->backward_us =
+        share_of(measured.backward_us, cost->backward_input_us + cost->backward_weight_us,
+                 measured.backward_input_us + measured.backward_weight_us);
+    return smp__add_exchanges(graph, op, b->microbatch_size, &b->cluster->intra_node, cost);
+}
+
+/* The devices of a group take turns on fewer cores. A profile of the split graph was measured on
+ * such devices: it has their waits. */
+static double slowdown_of(const builder *b)
+{
+    return b->cluster->group_slowdown > 1 && (!b->profile || b->of_whole)
+               ? b->cluster->group_slowdown
+               : 1;
+}
+
+static void slow_down(double times, smp_op_cost *cost)
+{
+    cost->forward_us *= times;
+    cost->backward_us *= times;
+    cost->backward_input_us *= times;
+    cost->backward_weight_us *= times;
+}
+
+static smp_status op_cost(builder *b, int32_t index, smp_op_cost *cost)
+{
+    const smp_graph *graph = b->graph;
     const smp_op *op = &graph->op[index];
     const bool forward_given = op->cost && !isnan(op->cost->forward_us);
     const bool backward_given = op->cost && !isnan(op->cost->backward_us);
-    if (profile) {
-        take_profile(graph, index, profile, microbatch_size, cost);
+    const bool asked = !forward_given || (graph->training && !backward_given);
+    const unsigned sources = b->sources;
+    if (b->of_whole) {
+        SMP_TRY(take_share(b, index, cost));
+    } else if (b->profile) {
+        take_profile(graph, index, b->profile, b->microbatch_size, cost);
+        b->sources |= FROM_PROFILE;
     } else if (has_kernels(op)) {
-        SMP_TRY(smp__estimate_times(graph, op, microbatch_size, device, cost));
+        SMP_TRY(estimate(b, op, cost));
+        b->sources |= FROM_ROOFLINE;
     } else if (forward_given) {
         set_backward(graph, op, 2 * op->cost->forward_us, cost);
+        b->sources |= FROM_ROOFLINE;
     } else {
         return smp_fail_at(smp_op_where(graph, op),
                            "op '%s' (%s): no cost is known: add `cost: {forward_us: ...}`",
                            op->name, op->kind->name);
     }
+    if (!asked)
+        b->sources = sources;
+    if (forward_given)
+        b->sources |= FROM_GIVEN;
     if (op->cost)
         take_given(graph, op, cost);
     if (!graph->training) { /* nothing waits for a backward pass */
         cost->backward_us = cost->backward_input_us = cost->backward_weight_us = 0;
         cost->stash_bytes = 0;
     }
-    if (forward_given)
-        *sources |= FROM_GIVEN;
-    if (!forward_given || (graph->training && !backward_given))
-        *sources |= profile ? FROM_PROFILE : FROM_ROOFLINE;
+    slow_down(slowdown_of(b), cost);
     return SMP_OK;
 }
 
@@ -155,19 +253,25 @@ static smp_status check_totals(const smp_costs *costs)
     return SMP_OK;
 }
 
-static smp_status check_profile(const smp_graph *graph, const smp_profile *profile)
+static bool is_of(const smp_profile *profile, const smp_graph *graph)
 {
-    if (profile->fingerprint != graph->fingerprint || profile->n_op != graph->n_op)
-        return smp_fail(SMP_ERR_INPUT, "profile: was taken from another model than '%s'",
-                        graph->name);
+    return profile->fingerprint == graph->fingerprint && profile->n_op == graph->n_op;
+}
+
+static smp_status check_profile(const smp_graph *graph, const smp_profile *profile, bool *of_whole)
+{
+    *of_whole = profile && !is_of(profile, graph) && graph->whole && is_of(profile, graph->whole);
+    if (!profile)
+        return SMP_OK;
+    if (!is_of(profile, graph) && !*of_whole)
+        return smp_fail(SMP_ERR_INPUT, "profile: was taken from another model than '%s'%s",
+                        graph->name, graph->whole ? ", or from one that is split otherwise" : "");
     return smp_profile_check_target(profile, graph->target);
 }
 
-static smp_status fill(const smp_graph *graph, const smp_cluster *cluster,
-                       const smp_profile *profile, smp_costs *costs)
+static smp_status fill(builder *b, smp_costs *costs)
 {
-    const smp_device_spec *device = &cluster->device[0];
-    unsigned sources = 0;
+    const smp_graph *graph = b->graph;
     smp_op_cost *cost = SMP_ARENA_NEW(costs->arena, smp_op_cost, (size_t)graph->n_op);
     if (!cost)
         return SMP_ERR_NO_MEMORY;
@@ -175,13 +279,14 @@ static smp_status fill(const smp_graph *graph, const smp_cluster *cluster,
     costs->n_op = graph->n_op;
     SMP_TRY(smp__estimate_bytes(graph, costs->microbatch_size, cost));
     for (int32_t i = 0; i < graph->n_op; i++)
-        SMP_TRY(op_cost(graph, i, device, profile, costs->microbatch_size, &sources, &cost[i]));
-    costs->source = source_name(sources);
+        SMP_TRY(op_cost(b, i, &cost[i]));
+    costs->source = source_name(b->sources);
     bool bf16 = graph->target.precision == SMP_PRECISION_BF16;
     costs->optimizer_bytes_per_s =
-        device->bytes_per_s / (bf16 ? OPTIMIZER_TRAFFIC_BF16 : OPTIMIZER_TRAFFIC);
-    if (profile && profile->optimizer_bytes_per_s > 0)
-        costs->optimizer_bytes_per_s = profile->optimizer_bytes_per_s;
+        b->cluster->device[0].bytes_per_s / (bf16 ? OPTIMIZER_TRAFFIC_BF16 : OPTIMIZER_TRAFFIC);
+    if (b->profile && b->profile->optimizer_bytes_per_s > 0)
+        costs->optimizer_bytes_per_s = b->profile->optimizer_bytes_per_s;
+    costs->optimizer_bytes_per_s /= slowdown_of(b);
     return check_totals(costs);
 }
 
@@ -191,8 +296,12 @@ smp_status smp_costs_build(const smp_graph *graph, const smp_cluster *cluster,
     smp_arena *arena;
     smp_costs *costs;
     smp_status status = SMP_ERR_NO_MEMORY;
-    if (profile)
-        SMP_TRY(check_profile(graph, profile));
+    builder b = {.graph = graph,
+                 .cluster = cluster,
+                 .profile = profile,
+                 .device = device_of(cluster, profile),
+                 .microbatch_size = microbatch_size};
+    SMP_TRY(check_profile(graph, profile, &b.of_whole));
     arena = smp_arena_create();
     if (!arena)
         return SMP_ERR_NO_MEMORY;
@@ -200,7 +309,7 @@ smp_status smp_costs_build(const smp_graph *graph, const smp_cluster *cluster,
     if (costs) {
         costs->arena = arena;
         costs->microbatch_size = microbatch_size;
-        status = fill(graph, cluster, profile, costs);
+        status = fill(&b, costs);
     }
     if (status == SMP_OK)
         *out = costs;
@@ -213,6 +322,12 @@ void smp_costs_destroy(smp_costs *costs)
 {
     if (costs)
         smp_arena_destroy(costs->arena);
+}
+
+double smp_costs_summands_us(const smp_graph *graph, const smp_cluster *cluster, int32_t param)
+{
+    const smp_op_exchange sum = smp_op_exchange_sum(graph->devices, graph->param[param].elements);
+    return fmax(cluster->group_slowdown, 1) * smp__exchange_us(&cluster->intra_node, sum);
 }
 
 int64_t smp_weight_element_bytes(const smp_graph *graph, int optimizer_states)

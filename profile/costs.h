@@ -33,13 +33,19 @@ smp_status smp_backward_estimate(const smp_graph *graph, int32_t op, int64_t bat
                                  const smp_device_spec *device, double *us);
 
 /* For the graph's target. profile may be NULL, else it was measured on the same backend in the same
- * precision; its times are scaled linearly if microbatch_size differs. Backward times are
+ * precision; its times are scaled linearly if microbatch_size differs. Of a split graph it may be
+ * that of the whole. Devices of a group exchange over the cluster's intra_node link, and take turns
+ * on their cores (group_slowdown). Backward times are
  * 0 for an inference model. Stash and output bytes follow from shapes and smp_op_needs (stash:
  * every input, output and aux that some backward needs, each tensor charged once, to its producer;
  * model inputs are not charged). */
 smp_status smp_costs_build(const smp_graph *graph, const smp_cluster *cluster,
                            const smp_profile *profile, int64_t microbatch_size, smp_costs **out);
 void smp_costs_destroy(smp_costs *costs);
+
+/* Of a split graph: once in a step, the sum over the devices of a group of the gradient of a weight
+ * of which each has a summand (smp_op.summands). No part of any op's cost. */
+double smp_costs_summands_us(const smp_graph *graph, const smp_cluster *cluster, int32_t param);
 
 /* Bytes of a tensor that an op makes, for a micro-batch: its output_bytes; of several outputs
  * shapes say what each has of them. */

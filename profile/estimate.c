@@ -153,6 +153,14 @@ static smp_status rate_of(const smp_graph *graph, const smp_op_work *work,
                     device->name, smp_precision_name(precision), smp_precision_name(precision));
 }
 
+static smp_status check_finite(const smp_graph *graph, const smp_op *op, const smp_op_cost *cost)
+{
+    if (isfinite(cost->forward_us) && isfinite(cost->backward_us))
+        return SMP_OK;
+    return smp_fail_at(smp_op_where(graph, op), "op '%s' (%s): its estimated time is not finite",
+                       op->name, op->kind->name);
+}
+
 smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t batch,
                                const smp_device_spec *device, smp_op_cost *cost)
 {
@@ -176,9 +184,25 @@ smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t
                           device->bytes_per_s)
             : 0;
     cost->backward_us = cost->backward_input_us + cost->backward_weight_us;
-    if (!(isfinite(cost->forward_us) && isfinite(cost->backward_us)))
-        return smp_fail_at(smp_op_where(graph, op),
-                           "op '%s' (%s): its estimated time is not finite", op->name,
-                           op->kind->name);
-    return SMP_OK;
+    return check_finite(graph, op, cost);
+}
+
+double smp__exchange_us(const smp_link_spec *link, smp_op_exchange exchange)
+{
+    return exchange.messages > 0 ? (double)exchange.messages * smp_link_us(link, exchange.bytes)
+                                 : 0;
+}
+
+smp_status smp__add_exchanges(const smp_graph *graph, const smp_op *op, int64_t batch,
+                              const smp_link_spec *link, smp_op_cost *cost)
+{
+    smp_op_work work;
+    smp_op_work_get(graph, op, batch, &work);
+    cost->forward_us += smp__exchange_us(link, work.forward_exchange);
+    if (smp__runs_backward_input(graph, op)) {
+        const double us = smp__exchange_us(link, work.backward_input_exchange);
+        cost->backward_input_us += us;
+        cost->backward_us += us;
+    }
+    return check_finite(graph, op, cost);
 }

@@ -24,8 +24,16 @@ smp_status smp__estimate_bytes(const smp_graph *graph, int64_t batch, smp_op_cos
 /* Fills the four times of one op: per part max(flops / rate, bytes / bandwidth) plus
  * SMP__CALL_US, 0 for a part without work. The forward of an op that the one before it runs
  * along writes its output. Rates and bytes are those of the graph's target; SMP_ERR_INPUT if the
- * device has no rate for it. */
+ * device has no rate for it. What the devices of a group exchange is left out. */
 smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t batch,
                                const smp_device_spec *device, smp_op_cost *cost);
+
+/* One message after the other. */
+double smp__exchange_us(const smp_link_spec *link, smp_op_exchange exchange);
+
+/* Adds what the devices of a group, joined by such a link, exchange in the op. SMP_ERR_INPUT if
+ * that is not finite: the link is not there. */
+smp_status smp__add_exchanges(const smp_graph *graph, const smp_op *op, int64_t batch,
+                              const smp_link_spec *link, smp_op_cost *cost);
 
 #endif

@@ -54,20 +54,25 @@ static smp_status read_precision(const smp_yaml_node *top, smp_profile *profile)
                        "dtype: got %s, expected fp32 or bf16, which the CPU has", text);
 }
 
-static smp_status read_model(const smp_yaml_node *top, const smp_graph *graph, smp_profile *profile)
+/* *of: which graph it was measured on, this one or the whole. */
+static smp_status read_model(const smp_yaml_node *top, const smp_graph *graph, smp_profile *profile,
+                             const smp_graph **of)
 {
     static const char *const keys[] = {"name", "fingerprint"};
     const smp_yaml_node *model;
     SMP_TRY(smp__field_map(top, "profile", "model", keys, SMP__COUNT(keys), &model));
     SMP_TRY(read_text(model, "name", profile->arena, &profile->model));
-    profile->fingerprint = graph->fingerprint; /* who writes profiles by another tool knows none */
+    *of = smp_graph_whole(graph); /* who writes profiles by another tool knows no fingerprint */
+    profile->fingerprint = (*of)->fingerprint;
     if (smp_yaml_get(model, "fingerprint"))
         SMP_TRY(smp__field_fingerprint(model, &profile->fingerprint));
-    if (profile->fingerprint != graph->fingerprint)
+    if (profile->fingerprint == graph->fingerprint)
+        *of = graph;
+    if (profile->fingerprint != (*of)->fingerprint)
         return smp_fail_at(smp_yaml_where(smp_yaml_get(model, "fingerprint")),
                            "fingerprint: the profile was taken from another model (%016" PRIx64
                            ") than %s (%016" PRIx64 "): run smp-profile again",
-                           profile->fingerprint, graph->path, graph->fingerprint);
+                           profile->fingerprint, graph->path, (*of)->fingerprint);
     return SMP_OK;
 }
 
@@ -162,9 +167,10 @@ static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp
                                        "ops",    "links",           "reduce_bytes_per_s",
                                        "memory", "core_switch_us"};
     const smp_yaml_node *top, *node;
+    const smp_graph *of;
     SMP_TRY(smp_yaml_top(yaml, &top));
     SMP_TRY(smp_yaml_known_keys(top, "profile", keys, SMP__COUNT(keys)));
-    SMP_TRY(read_model(top, graph, profile));
+    SMP_TRY(read_model(top, graph, profile, &of));
     SMP_TRY(read_text(top, "device", profile->arena, &profile->device));
     SMP_TRY(read_precision(top, profile));
     SMP_TRY(read_bytes(top, "profile", "memory", &profile->memory_bytes));
@@ -174,7 +180,7 @@ static smp_status read_profile(const smp_yaml *yaml, const smp_graph *graph, smp
     SMP_TRY(read_rate(top, "optimizer_bytes_per_s", &profile->optimizer_bytes_per_s));
     SMP_TRY(read_rate(top, "reduce_bytes_per_s", &profile->reduce_bytes_per_s));
     SMP_TRY(read_us(top, "profile", "core_switch_us", &profile->core_switch_us));
-    SMP_TRY(read_ops(top, graph, profile));
+    SMP_TRY(read_ops(top, of, profile));
     return read_links(top, profile);
 }
 

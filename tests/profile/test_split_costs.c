@@ -1,0 +1,392 @@
+/* Costs of split graphs: what is exchanged, worked out by hand; profiles of the whole and of the
+ * split graph; groups that share cores. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "graph/split/splitting.h"
+#include "profile/costs.h"
+#include "profile/estimate.h"
+
+enum { BATCH = 10, MOST_OPS = 16, DEVICES = 4 };
+
+/* Megatron-LM's pair of products: columns, then rows, whose sum is reduced. */
+static const char mlp[] = "smp: 1\n"
+                          "name: mlp\n"
+                          "inputs:\n"
+                          "  x: {dtype: float32, shape: [8, 64]}\n"
+                          "  y: {dtype: int32, shape: [8]}\n"
+                          "ops:\n"
+                          "  - {op: linear, name: in, in: x, out: h, features: 64}\n"
+                          "  - {op: linear, name: a, in: h, out: h, features: 32}\n"
+                          "  - {op: gelu, name: g, in: h, out: h}\n"
+                          "  - {op: linear, name: b, in: h, out: h, features: 64}\n"
+                          "  - {op: linear, name: head, in: h, out: h, features: 16, bias: false}\n"
+                          "  - {op: cross_entropy, name: loss, in: [h, y], out: loss}\n"
+                          "loss: loss\n";
+
+static const smp_split_entry megatron[] = {{.op = "a", .as = "columns"},
+                                           {.op = "g", .as = "elements@1"},
+                                           {.op = "b", .as = "rows"},
+                                           {.op = "head", .as = "columns"},
+                                           {.op = "loss", .as = "classes"}};
+
+static smp_graph *open_split(int n_entry)
+{
+    const smp_splitting splitting = {DEVICES, n_entry, megatron};
+    smp_graph *graph = NULL;
+    if (smp_graph_parse("model.yaml", mlp, strlen(mlp), &graph) != SMP_OK ||
+        smp_splitting_apply(&splitting, 0, &graph) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    return graph;
+}
+
+/* A message of b bytes takes 5 + b / 1000 us. */
+typedef struct machine {
+    smp_device_spec device;
+    smp_cluster cluster;
+} machine;
+
+static void machine_open(machine *m, double flops, double bytes_per_s, double slowdown)
+{
+    m->device = (smp_device_spec){
+        .name = "test", .memory_bytes = 1 << 30, .flops_fp32 = flops, .bytes_per_s = bytes_per_s};
+    m->cluster = (smp_cluster){.name = "test",
+                               .nodes = 1,
+                               .devices_per_node = 1,
+                               .device = &m->device,
+                               .intra_node = {.latency_us = 5, .bytes_per_s = 1e9},
+                               .group = DEVICES,
+                               .group_slowdown = slowdown};
+}
+
+static double message_us(double bytes)
+{
+    return 5 + bytes / 1000;
+}
+
+static smp_costs *build(const smp_graph *graph, const machine *m, const smp_profile *profile)
+{
+    smp_costs *costs = NULL;
+    if (smp_costs_build(graph, &m->cluster, profile, BATCH, &costs) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    return costs;
+}
+
+static const smp_op_cost *cost_of(const smp_graph *graph, const smp_costs *costs, const char *name)
+{
+    const int32_t o = smp_graph_find_op(graph, name);
+    if (o < 0)
+        fail_msg("there is no op '%s'", name);
+    return &costs->op[o];
+}
+
+static void assert_near(double got, double expected)
+{
+    if (!(fabs(got - expected) <= 1e-9 * fabs(expected)))
+        fail_msg("got %.17g, expected %.17g", got, expected);
+}
+
+/* Traffic and arithmetic are free: calls of 1 us, and what is exchanged. */
+static void test_exchanges_take_what_the_link_does(void **state)
+{
+    smp_graph *graph = open_split(5);
+    machine m;
+    (void)state;
+    machine_open(&m, 1e30, 1e30, 1);
+    smp_costs *costs = build(graph, &m, NULL);
+    const double sum_us = 2 * (DEVICES - 1) * message_us(4.0 * BATCH * 8 * 64 / DEVICES);
+    /* the gradient of what a reads is summed, the value of what b makes */
+    assert_near(cost_of(graph, costs, "in:shared")->forward_us, 1);
+    assert_near(cost_of(graph, costs, "in:shared")->backward_us, 1 + sum_us);
+    assert_near(cost_of(graph, costs, "in:shared")->backward_input_us, 1 + sum_us);
+    assert_near(cost_of(graph, costs, "b:whole")->forward_us, 1 + sum_us);
+    assert_near(cost_of(graph, costs, "b:whole")->backward_us, 1);
+    assert_near(cost_of(graph, costs, "b:bias")->forward_us, 1);
+    /* of each row a maximum, a sum, the target's logit and a sum for smoothing */
+    assert_near(cost_of(graph, costs, "loss")->forward_us,
+                1 + (DEVICES - 1) * message_us(16.0 * BATCH * 8));
+    assert_near(cost_of(graph, costs, "loss")->backward_us, 1);
+    assert_near(cost_of(graph, costs, "g")->forward_us, 1);
+    assert_string_equal(costs->source, "roofline");
+    smp_costs_destroy(costs);
+    smp_graph_destroy(graph);
+}
+
+static void test_parts_of_products_take_a_share(void **state)
+{
+    smp_graph *graph = open_split(5);
+    machine m;
+    (void)state;
+    machine_open(&m, 1e9, 1e30, 1);
+    smp_costs *costs = build(graph, &m, NULL);
+    const double product = 2.0 * BATCH * 8 * 64 * 32 / DEVICES, bias = BATCH * 8.0 * 32 / DEVICES;
+    assert_near(cost_of(graph, costs, "a")->forward_us, 1 + (product + bias) / 1e3);
+    assert_near(cost_of(graph, costs, "a")->backward_input_us, 1 + product / 1e3);
+    assert_near(cost_of(graph, costs, "b")->forward_us, 1 + product / 1e3); /* its bias is apart */
+    assert_int_equal(cost_of(graph, costs, "a")->weight_bytes, 4 * (64 * 32 + 32) / DEVICES);
+    assert_int_equal(cost_of(graph, costs, "b")->weight_bytes, 4 * 64 * 32 / DEVICES);
+    assert_int_equal(cost_of(graph, costs, "b:bias")->weight_bytes, 4 * 64);
+    smp_costs_destroy(costs);
+    smp_graph_destroy(graph);
+}
+
+/* Op i of the graph takes 100 + i forward, 30 + i and 60 + i backward. */
+static smp_profile make_profile(const smp_graph *graph, smp_op_cost *cost, const char **name)
+{
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        const bool weights = graph->op[i].n_param > 0;
+        cost[i] = (smp_op_cost){.forward_us = 100 + i,
+                                .backward_input_us = 30 + i,
+                                .backward_weight_us = weights ? 60 + i : 0};
+        cost[i].backward_us = cost[i].backward_input_us + cost[i].backward_weight_us;
+        name[i] = graph->op[i].name;
+    }
+    return (smp_profile){.model = graph->name,
+                         .fingerprint = graph->fingerprint,
+                         .device = "cpu",
+                         .dtype = "fp32",
+                         .microbatch_size = BATCH,
+                         .n_op = graph->n_op,
+                         .name = name,
+                         .op = cost};
+}
+
+/* The same arithmetic on a device of which nothing but the profile is known to be right. */
+static void test_a_profile_of_the_whole_is_shared_out(void **state)
+{
+    smp_graph *graph = open_split(3);
+    smp_op_cost measured[MOST_OPS];
+    const char *name[MOST_OPS];
+    machine m;
+    (void)state;
+    machine_open(&m, 1e9, 1e30, 1);
+    const smp_profile profile = make_profile(graph->whole, measured, name);
+    smp_costs *costs = build(graph, &m, &profile);
+    const double rows = BATCH * 8, product = 2 * rows * 64 * 32 / 1e3, bias = rows * 32 / 1e3;
+    const double sum_us = 2 * (DEVICES - 1) * message_us(4 * rows * 64 / DEVICES);
+    const smp_op_cost *a = cost_of(graph, costs, "a"), *b = cost_of(graph, costs, "b");
+    assert_near(a->forward_us, 101 * (1 + (product + bias) / DEVICES) / (1 + product + bias));
+    assert_near(a->backward_input_us, 31 * (1 + product / DEVICES) / (1 + product));
+    assert_near(a->backward_weight_us,
+                61 * (1 + (product + bias) / DEVICES) / (1 + product + bias));
+    assert_near(a->backward_us, a->backward_input_us + a->backward_weight_us);
+    assert_near(b->forward_us, 103 * (1 + product / DEVICES) / (1 + product + 2 * bias));
+    assert_int_equal(a->weight_bytes, 4 * (64 * 32 + 32) / DEVICES);
+    /* what is whole takes what was measured, what is new an estimate */
+    assert_near(cost_of(graph, costs, "in")->forward_us, 100);
+    assert_near(cost_of(graph, costs, "in")->backward_us, 30 + 60);
+    assert_near(cost_of(graph, costs, "loss")->forward_us, 105);
+    assert_near(cost_of(graph, costs, "in:shared")->backward_us, 1 + sum_us);
+    assert_near(cost_of(graph, costs, "b:bias")->forward_us, 1 + rows * 64 / 1e3);
+    assert_string_equal(costs->source, "profile, roofline");
+    smp_costs_destroy(costs);
+    /* nothing is split: nothing is estimated */
+    smp_graph_destroy(graph);
+    graph = open_split(0);
+    const smp_profile again = make_profile(graph->whole, measured, name);
+    costs = build(graph, &m, &again);
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        assert_near(costs->op[i].forward_us, measured[i].forward_us);
+        assert_near(costs->op[i].backward_us, measured[i].backward_us);
+    }
+    assert_string_equal(costs->source, "profile");
+    smp_costs_destroy(costs);
+    smp_graph_destroy(graph);
+}
+
+/* What is added takes traffic, at the rate at which the profile's gradients are added up: two are
+ * read and one is written. */
+static void test_a_profile_tells_the_rate_of_traffic(void **state)
+{
+    smp_graph *graph = open_split(5);
+    smp_op_cost measured[MOST_OPS];
+    const char *name[MOST_OPS];
+    machine m;
+    (void)state;
+    machine_open(&m, 1e30, 1e6, 1);
+    m.cluster.intra_node = (smp_link_spec){.bytes_per_s = 1e30};
+    smp_profile profile = make_profile(graph->whole, measured, name);
+    profile.reduce_bytes_per_s = 5e8;
+    smp_costs *costs = build(graph, &m, &profile);
+    assert_near(cost_of(graph, costs, "b:whole")->forward_us, 1 + 2 * 4.0 * BATCH * 8 * 64 / 1.5e3);
+    smp_costs_destroy(costs);
+    smp_graph_destroy(graph);
+}
+
+static char path[64];
+
+static smp_profile *write_and_read(const smp_profile *profile, const smp_graph *graph)
+{
+    smp_profile *read = NULL;
+    assert_int_equal(smp_profile_write(profile, path), SMP_OK);
+    return smp_profile_read(path, graph, &read) == SMP_OK ? read : NULL;
+}
+
+/* That of the whole, that of the split graph, which counts as it is, and no other. */
+static void test_profiles_are_read_for_a_split_graph(void **state)
+{
+    smp_graph *graph = open_split(5), *other = open_split(3);
+    smp_op_cost measured[MOST_OPS];
+    const char *name[MOST_OPS];
+    machine m;
+    (void)state;
+    machine_open(&m, 1e9, 1e9, 3); /* times of its own have the waits in them */
+    smp_profile own = make_profile(graph, measured, name);
+    smp_profile *read = write_and_read(&own, graph);
+    assert_non_null(read);
+    smp_costs *costs = build(graph, &m, read);
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        assert_true(costs->op[i].forward_us == measured[i].forward_us);
+        assert_true(costs->op[i].backward_us == measured[i].backward_us);
+    }
+    assert_string_equal(costs->source, "profile");
+    smp_costs_destroy(costs);
+    costs = NULL;
+    assert_int_equal(smp_costs_build(other, &m.cluster, read, BATCH, &costs), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "split otherwise"));
+    assert_null(costs);
+    assert_null(write_and_read(&own, other));
+    assert_null(write_and_read(&own, graph->whole));
+    assert_non_null(strstr(smp_last_error(), "another model"));
+    smp_profile_destroy(read);
+
+    const smp_profile whole = make_profile(graph->whole, measured, name);
+    read = write_and_read(&whole, graph);
+    assert_non_null(read);
+    assert_int_equal(read->n_op, graph->whole->n_op);
+    assert_string_equal(read->name[1], "a");
+    costs = build(graph, &m, read);
+    assert_string_equal(costs->source, "profile, roofline");
+    smp_costs_destroy(costs);
+    smp_profile_destroy(read);
+    smp_graph_destroy(graph);
+    smp_graph_destroy(other);
+}
+
+/* Who writes profiles by another tool knows the model, not how it is split. */
+static void test_a_profile_without_fingerprint_is_of_the_whole(void **state)
+{
+    smp_graph *graph = open_split(5);
+    smp_profile *read = NULL;
+    FILE *file = fopen(path, "w");
+    (void)state;
+    assert_non_null(file);
+    fprintf(file, "smp: 1\nmodel: {name: m}\ndevice: cpu\ndtype: fp32\nmicrobatch_size: 1\nops:\n");
+    for (int32_t i = 0; i < graph->whole->n_op; i++)
+        fprintf(file, "- {name: %s, forward_us: %d, backward_us: 2}\n", graph->whole->op[i].name,
+                i + 1);
+    assert_int_equal(fclose(file), 0);
+    if (smp_profile_read(path, graph, &read) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    assert_true(read->fingerprint == graph->whole->fingerprint);
+    assert_true(read->op[3].forward_us == 4);
+    smp_profile_destroy(read);
+    smp_graph_destroy(graph);
+}
+
+/* Everything takes longer, measured on one device or estimated. */
+static void test_groups_take_turns_on_few_cores(void **state)
+{
+    smp_graph *graph = open_split(5);
+    smp_op_cost measured[MOST_OPS];
+    const char *name[MOST_OPS];
+    machine alone, crowded;
+    (void)state;
+    machine_open(&alone, 1e9, 7e9, 1);
+    machine_open(&crowded, 1e9, 7e9, 3);
+    smp_profile profile = make_profile(graph->whole, measured, name);
+    profile.optimizer_bytes_per_s = 6e9;
+    for (int k = 0; k < 2; k++) {
+        smp_costs *one = build(graph, &alone, k ? &profile : NULL);
+        smp_costs *three = build(graph, &crowded, k ? &profile : NULL);
+        for (int32_t i = 0; i < graph->n_op; i++) {
+            assert_near(three->op[i].forward_us, 3 * one->op[i].forward_us);
+            assert_near(three->op[i].backward_us, 3 * one->op[i].backward_us);
+            assert_near(three->op[i].backward_input_us, 3 * one->op[i].backward_input_us);
+            assert_near(three->op[i].backward_weight_us, 3 * one->op[i].backward_weight_us);
+        }
+        assert_near(one->optimizer_bytes_per_s, k ? 6e9 : 1e9);
+        assert_near(three->optimizer_bytes_per_s, k ? 2e9 : 1e9 / 3);
+        smp_costs_destroy(one);
+        smp_costs_destroy(three);
+    }
+    smp_graph_destroy(graph);
+}
+
+/* Half the bytes in both rooflines; floats between the devices as before. */
+static void test_the_whole_has_the_target_of_its_part(void **state)
+{
+    static const smp_target bf16 = {SMP_BACKEND_CPU, SMP_PRECISION_BF16};
+    smp_graph *graph = open_split(5);
+    smp_op_cost measured[MOST_OPS];
+    const char *name[MOST_OPS];
+    machine m;
+    (void)state;
+    machine_open(&m, 1e30, 1e9, 1);
+    smp_profile profile = make_profile(graph->whole, measured, name);
+    profile.dtype = "bf16";
+    assert_int_equal(smp_graph_set_target(graph, bf16), SMP_OK);
+    smp_costs *costs = build(graph, &m, &profile);
+    const double part_us = 1 + 2 * 2.0 * BATCH * 8 * 8 / 1e3,
+                 us = 1 + 2 * 2.0 * BATCH * 8 * 32 / 1e3;
+    assert_near(cost_of(graph, costs, "g")->forward_us, 102 * part_us / us);
+    assert_near(cost_of(graph, costs, "b:whole")->forward_us,
+                1 + 2 * 2.0 * BATCH * 8 * 64 / 1e3 +
+                    2 * (DEVICES - 1) * message_us(4.0 * BATCH * 8 * 64 / DEVICES));
+    smp_costs_destroy(costs);
+    smp_graph_destroy(graph);
+}
+
+static void test_what_no_link_carries_is_refused(void **state)
+{
+    smp_graph *graph = open_split(5);
+    smp_costs *costs = NULL;
+    machine m;
+    (void)state;
+    machine_open(&m, 1e9, 1e9, 1);
+    m.cluster.intra_node = (smp_link_spec){0};
+    assert_int_equal(smp_costs_build(graph, &m.cluster, NULL, BATCH, &costs), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "not finite"));
+    assert_null(costs);
+    smp_graph_destroy(graph);
+}
+
+static int make_path(void **state)
+{
+    (void)state;
+    const char *base = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%.40s/smp-XXXXXX", base ? base : P_tmpdir);
+    const int file = mkstemp(path);
+    return file < 0 ? -1 : close(file);
+}
+
+static int remove_path(void **state)
+{
+    (void)state;
+    return unlink(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exchanges_take_what_the_link_does),
+        cmocka_unit_test(test_parts_of_products_take_a_share),
+        cmocka_unit_test(test_a_profile_of_the_whole_is_shared_out),
+        cmocka_unit_test(test_a_profile_tells_the_rate_of_traffic),
+        cmocka_unit_test(test_profiles_are_read_for_a_split_graph),
+        cmocka_unit_test(test_a_profile_without_fingerprint_is_of_the_whole),
+        cmocka_unit_test(test_groups_take_turns_on_few_cores),
+        cmocka_unit_test(test_the_whole_has_the_target_of_its_part),
+        cmocka_unit_test(test_what_no_link_carries_is_refused),
+    };
+    return cmocka_run_group_tests(tests, make_path, remove_path);
+}
