@@ -229,7 +229,7 @@ static smp_status set_costs(smp__sim *sim)
     for (int rank = 0; rank < input->pipeline && input->optimizer_bytes_per_s > 0.0; rank++)
         sim->optimizer_us[rank] = 1e6 * (double)smp__sim_rank_bytes(sim, rank) /
                                   input->optimizer_bytes_per_s / smp__sim_parts(input);
-    return SMP_OK;
+    return smp__sim_add_summands(sim);
 }
 
 static smp_status create_messages(smp__sim *sim)

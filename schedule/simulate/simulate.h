@@ -5,7 +5,8 @@
  * compute waits for it. Replicas run
  * by themselves, each on its own devices and links, until all of them have reached R: it starts a
  * ring all-reduce over them, 2(d-1)/d of the chunk's weight bytes over the slowest link of the
- * ring, plus the exchange of weights tied across stages; O waits for all of them and then updates.
+ * ring, plus the exchange of weights tied across stages; O waits for all of them, adds up
+ * what the devices of a group have summands of (smp_costs_summands_us), and then updates.
  * Ranks on one core (smp_cluster_core_of) take turns: a rank keeps the core until it has to wait or
  * its slice is over, then the one that has waited longest gets it, and finds the cache filled by
  * others: passing a core on costs the cluster's core_switch_us. */

@@ -270,6 +270,39 @@ int64_t smp__sim_rank_bytes(const smp__sim *sim, int rank)
     return bytes > 0 ? bytes : 0;
 }
 
+/* Does an earlier op of the rank have summands of the weight too? They go in one sum. stage_of:
+ * [n_op]. */
+static bool is_summed(const smp__sim *sim, const int *stage_of, int32_t use, int rank)
+{
+    const smp_graph *g = sim->input->graph;
+    for (int32_t u = g->param[g->use[use].param].use_begin; u < use; u++)
+        if (g->op[g->use[u].op].summands >> g->use[u].slot & 1 &&
+            sim->crossing.rank_of[stage_of[g->use[u].op]] == rank)
+            return true;
+    return false;
+}
+
+smp_status smp__sim_add_summands(smp__sim *sim)
+{
+    const smp_flow *flow = sim->crossing.flow;
+    const smp_graph *g = sim->input->graph;
+    if (g->devices <= 1 || !g->training)
+        return SMP_OK;
+    int *stage_of = SMP_ARENA_NEW(sim->arena, int, (size_t)g->n_op);
+    if (!stage_of)
+        return SMP_ERR_NO_MEMORY;
+    for (int stage = 0; stage < flow->n_stage; stage++)
+        for (int32_t i = flow->op_begin[stage]; i < flow->op_begin[stage + 1]; i++)
+            stage_of[flow->op_list[i]] = stage;
+    for (int32_t u = 0; u < g->n_use; u++) {
+        const smp_use *use = &g->use[u];
+        const int rank = sim->crossing.rank_of[stage_of[use->op]];
+        if (g->op[use->op].summands >> use->slot & 1 && !is_summed(sim, stage_of, u, rank))
+            sim->optimizer_us[rank] += smp_costs_summands_us(g, sim->input->cluster, use->param);
+    }
+    return SMP_OK;
+}
+
 static smp_status create_gathers(smp__sim *sim)
 {
     const size_t n_rank = (size_t)sim->crossing.n_rank, chunks = (size_t)sim->crossing.chunks;

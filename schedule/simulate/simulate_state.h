@@ -76,7 +76,7 @@ typedef struct smp__sim {
     int n_runner;
     double now_us;
     double *cost_us[SMP_ACTION_W + 1]; /* [n_replica * n_stage] by kind of compute action */
-    double *optimizer_us;              /* [n_rank] */
+    double *optimizer_us;              /* [n_rank] O, and the sums over a group before it */
     smp__sim_runner *runner;           /* [n_replica * n_rank] */
     int *queue;                        /* ring of runners that may go on now, [n_runner] */
     int queue_head, n_queue;
@@ -131,6 +131,9 @@ static inline double smp__sim_parts(const smp_simulation_input *input)
 }
 /* Weight bytes of a rank, a weight tied within the rank counted once. */
 int64_t smp__sim_rank_bytes(const smp__sim *sim, int rank);
+/* Adds to the optimizer's times what a group adds up before it: gradients of which each of its
+ * devices has a summand, of a weight tied within the rank once. */
+smp_status smp__sim_add_summands(smp__sim *sim);
 
 /* Adds, by stage, what sums over replicas in the middle of its operators take (smp_op_joint). */
 void smp__sim_joint_us(const smp_simulation_input *input, double *forward_us, double *backward_us);
