@@ -1,25 +1,34 @@
-/* A cluster whose devices are groups of another one's. */
+/* A cluster whose devices are groups of another one's. What a group's devices do at the same time,
+ * they do on what they share: cores in turns, adapters in parts. */
 #include "profile/cluster.h"
 
 #include <math.h>
 #include <string.h>
+
+/* The rate of tf32, so that what one device leaves open does not decide for all. */
+static double tf32_of(const smp_device_spec *device)
+{
+    return smp_device_matrix_flops(device, SMP_PRECISION_TF32);
+}
 
 /* The slowest and smallest of a group's devices. */
 static smp_device_spec least_of(const smp_device_spec *device, int size)
 {
     smp_device_spec least = device[0];
     for (int i = 1; i < size; i++) {
-        least.memory_bytes = device[i].memory_bytes < least.memory_bytes ? device[i].memory_bytes
-                                                                         : least.memory_bytes;
+        if (device[i].memory_bytes < least.memory_bytes)
+            least.memory_bytes = device[i].memory_bytes;
+        if (device[i].flops_tf32 != least.flops_tf32)
+            least.flops_tf32 = fmin(tf32_of(&least), tf32_of(&device[i]));
         least.flops_fp32 = fmin(least.flops_fp32, device[i].flops_fp32);
-        least.flops_tf32 = fmin(least.flops_tf32, device[i].flops_tf32);
         least.flops_bf16 = fmin(least.flops_bf16, device[i].flops_bf16);
         least.bytes_per_s = fmin(least.bytes_per_s, device[i].bytes_per_s);
     }
     return least;
 }
 
-/* A group's devices compute at the same time: on their cores, or one after the other. */
+/* Devices are dealt out to cores in turn (smp_cluster_core_of), and an op of a group takes as long
+ * as its slowest device: that whose core most of the group are on. */
 static void set_cores(const smp_cluster *from, int size, smp_cluster *out)
 {
     const int cores = from->cores_per_node;
@@ -28,7 +37,53 @@ static void set_cores(const smp_cluster *from, int size, smp_cluster *out)
         return;
     out->cores_per_node = cores >= size ? cores / size : 1;
     if (cores < size)
-        out->group_slowdown = (double)size / cores;
+        out->group_slowdown = (size + cores - 1) / cores;
+}
+
+/* A link through which so many send at once, as one of them finds it. */
+static smp_status share_link(smp_link_spec *link, int among, smp_arena *arena)
+{
+    const smp_link_spec whole = *link;
+    int64_t *bytes = SMP_ARENA_NEW(arena, int64_t, (size_t)whole.n_point);
+    double *us = SMP_ARENA_NEW(arena, double, (size_t)whole.n_point);
+    if (!bytes || !us)
+        return SMP_ERR_NO_MEMORY;
+    for (int i = 0; i < whole.n_point; i++) {
+        bytes[i] = whole.point_bytes[i];
+        us[i] = smp_link_us(&whole, bytes[i] > INT64_MAX / among ? INT64_MAX : among * bytes[i]);
+    }
+    link->bytes_per_s /= among;
+    link->point_bytes = bytes;
+    link->point_us = us;
+    return SMP_OK;
+}
+
+/* Messages of a group leave its node at the same time: each device of it needs an adapter. */
+static smp_status set_adapters(const smp_cluster *from, int size, smp_cluster *out)
+{
+    const int adapters = from->adapters_per_node;
+    if (adapters == 0)
+        return SMP_OK;
+    out->adapters_per_node = adapters >= size ? adapters / size : 1;
+    return adapters < size
+               ? share_link(&out->inter_node, (size + adapters - 1) / adapters, out->arena)
+               : SMP_OK;
+}
+
+static smp_status fill(const smp_cluster *from, int size, smp_cluster *out)
+{
+    const int n = smp_cluster_devices(from) / size;
+    smp_device_spec *device = SMP_ARENA_NEW(out->arena, smp_device_spec, (size_t)n);
+    if (!device)
+        return SMP_ERR_NO_MEMORY;
+    for (int d = 0; d < n; d++)
+        device[d] = least_of(&from->device[(int64_t)d * size], size);
+    out->devices_per_node = from->devices_per_node / size;
+    out->device = device;
+    out->of = from;
+    out->group = size;
+    set_cores(from, size, out);
+    return set_adapters(from, size, out);
 }
 
 smp_status smp_cluster_group(const smp_cluster *from, int size, smp_cluster **out)
@@ -40,21 +95,15 @@ smp_status smp_cluster_group(const smp_cluster *from, int size, smp_cluster **ou
             from->name, from->devices_per_node, size);
     smp_arena *arena = smp_arena_create();
     smp_cluster *cluster = arena ? SMP_ARENA_NEW(arena, smp_cluster, 1) : NULL;
-    const int n = smp_cluster_devices(from) / size;
-    smp_device_spec *device = cluster ? SMP_ARENA_NEW(arena, smp_device_spec, (size_t)n) : NULL;
-    if (!device) {
-        smp_arena_destroy(arena);
-        return SMP_ERR_NO_MEMORY;
+    smp_status status = SMP_ERR_NO_MEMORY;
+    if (cluster) {
+        *cluster = *from;
+        cluster->arena = arena;
+        status = fill(from, size, cluster);
     }
-    for (int d = 0; d < n; d++)
-        device[d] = least_of(&from->device[d * size], size);
-    *cluster = *from;
-    cluster->devices_per_node = from->devices_per_node / size;
-    cluster->device = device;
-    cluster->of = from;
-    cluster->group = size;
-    cluster->arena = arena;
-    set_cores(from, size, cluster);
-    *out = cluster;
-    return SMP_OK;
+    if (status == SMP_OK)
+        *out = cluster;
+    else
+        smp_arena_destroy(arena);
+    return status;
 }

@@ -11,6 +11,7 @@
 #include <math.h>
 
 #include "profile/estimate.h"
+#include "profile/op_cost.h"
 
 /* Bytes an AdamW update moves per byte of weight: reads weight, gradient and two moments, writes
  * all but the gradient; in bf16 it writes the copy of the weight too. */
@@ -59,10 +60,9 @@ static int64_t scale_bytes(int64_t bytes, double ratio)
 }
 
 /* Bytes of another micro-batch size follow from the shapes where these are known. */
-static void take_profile(const smp_graph *graph, int32_t index, const smp_profile *profile,
-                         int64_t microbatch_size, smp_op_cost *cost)
+static void take_profile(const smp_graph *graph, const smp_op *op, const smp_profile *profile,
+                         int32_t index, int64_t microbatch_size, smp_op_cost *cost)
 {
-    const smp_op *op = &graph->op[index];
     const smp_op_cost *from = &profile->op[index];
     const double ratio = (double)microbatch_size / (double)profile->microbatch_size;
     cost->forward_us = from->forward_us * ratio;
@@ -110,17 +110,6 @@ smp_status smp_backward_estimate(const smp_graph *graph, int32_t op, int64_t bat
     return SMP_OK;
 }
 
-/* What all costs are made from. */
-typedef struct builder {
-    const smp_graph *graph;
-    const smp_cluster *cluster;
-    const smp_profile *profile; /* or NULL */
-    bool of_whole;              /* it was measured on the whole that `graph` was split from */
-    smp_device_spec device;     /* what estimates go by */
-    int64_t microbatch_size;
-    unsigned sources;
-} builder;
-
 /* What a profile tells of its device beside its ops: traffic, at which gradients are added up. A
  * rate that the cluster lacks matters for nothing but how times are shared out. */
 static smp_device_spec device_of(const smp_cluster *cluster, const smp_profile *profile)
@@ -135,10 +124,24 @@ static smp_device_spec device_of(const smp_cluster *cluster, const smp_profile *
     return device;
 }
 
-static smp_status estimate(const builder *b, const smp_op *op, smp_op_cost *cost)
+/* A profile of the split graph was measured on devices that took turns: it has their waits. */
+smp__costing smp__costing_open(const smp_cluster *cluster, const smp_profile *profile,
+                               bool of_whole, int64_t microbatch_size)
 {
-    SMP_TRY(smp__estimate_times(b->graph, op, b->microbatch_size, &b->device, cost));
-    return smp__add_exchanges(b->graph, op, b->microbatch_size, &b->cluster->intra_node, cost);
+    const bool turns = cluster->group_slowdown > 1 && (!profile || of_whole);
+    return (smp__costing){.cluster = cluster,
+                          .profile = profile,
+                          .of_whole = of_whole,
+                          .device = device_of(cluster, profile),
+                          .microbatch_size = microbatch_size,
+                          .slowdown = turns ? cluster->group_slowdown : 1};
+}
+
+static smp_status estimate(const smp__costing *c, const smp_graph *graph, const smp_op *op,
+                           smp_op_cost *cost)
+{
+    SMP_TRY(smp__estimate_times(graph, op, c->microbatch_size, &c->device, cost));
+    return smp__add_exchanges(graph, op, c->microbatch_size, &c->cluster->intra_node, cost);
 }
 
 /* Of what takes so long a share, by the roofline. */
@@ -149,28 +152,28 @@ static double share_of(double us, double part_us, double whole_us)
 
 /* Of a split op: of what the whole one takes in the profile the share that both rooflines say, and
  * what is exchanged in it. An op that the whole graph lacks is estimated. */
-static smp_status take_share(builder *b, int32_t index, smp_op_cost *cost)
+static smp_status take_share(smp__costing *c, const smp_graph *graph, const smp_op *op,
+                             smp__op_origin origin, smp_op_cost *cost)
 {
-    const smp_graph *graph = b->graph, *whole = graph->whole;
-    const smp_op *op = &graph->op[index];
-    const int32_t of = smp_graph_find_op(whole, op->name);
     smp_op_cost part = {0}, all = {0}, measured = *cost;
-    if (of < 0) {
-        b->sources |= FROM_ROOFLINE;
-        return estimate(b, op, cost);
+    if (origin.op < 0) {
+        c->sources |= FROM_ROOFLINE;
+        return estimate(c, graph, op, cost);
     }
-    take_profile(whole, of, b->profile, b->microbatch_size, &measured);
-    b->sources |= FROM_PROFILE;
+    const smp_graph *whole = origin.whole;
+    const smp_op *of = &whole->op[origin.op];
+    take_profile(whole, of, c->profile, origin.measured, c->microbatch_size, &measured);
+    c->sources |= FROM_PROFILE;
     if (!has_kernels(op)) { /* it is whole */
         *cost = measured;
         return SMP_OK;
     }
-    SMP_TRY(smp__estimate_times(graph, op, b->microbatch_size, &b->device, &part));
-    SMP_TRY(smp__estimate_times(whole, &whole->op[of], b->microbatch_size, &b->device, &all));
+    SMP_TRY(smp__estimate_times(graph, op, c->microbatch_size, &c->device, &part));
+    SMP_TRY(smp__estimate_times(whole, of, c->microbatch_size, &c->device, &all));
     if (part.forward_us != all.forward_us || part.backward_us != all.backward_us)
-        b->sources |= FROM_ROOFLINE;
+        c->sources |= FROM_ROOFLINE;
     cost->forward_us = share_of(measured.forward_us, part.forward_us, all.forward_us);
-    if (smp__is_fused_second(whole, &whole->op[of]) && !smp__is_fused_second(graph, op))
+    if (smp__is_fused_second(whole, of) && !smp__is_fused_second(graph, op))
         cost->forward_us = part.forward_us; /* it has a kernel of its own */
     cost->backward_input_us =
         share_of(measured.backward_input_us, part.backward_input_us, all.backward_input_us);
@@ -179,16 +182,7 @@ static smp_status take_share(builder *b, int32_t index, smp_op_cost *cost)
     cost->backward_us =
         share_of(measured.backward_us, cost->backward_input_us + cost->backward_weight_us,
                  measured.backward_input_us + measured.backward_weight_us);
-    return smp__add_exchanges(graph, op, b->microbatch_size, &b->cluster->intra_node, cost);
-}
-
-/* The devices of a group take turns on fewer cores. A profile of the split graph was measured on
- * such devices: it has their waits. */
-static double slowdown_of(const builder *b)
-{
-    return b->cluster->group_slowdown > 1 && (!b->profile || b->of_whole)
-               ? b->cluster->group_slowdown
-               : 1;
+    return smp__add_exchanges(graph, op, c->microbatch_size, &c->cluster->intra_node, cost);
 }
 
 static void slow_down(double times, smp_op_cost *cost)
@@ -199,41 +193,40 @@ static void slow_down(double times, smp_op_cost *cost)
     cost->backward_weight_us *= times;
 }
 
-static smp_status op_cost(builder *b, int32_t index, smp_op_cost *cost)
+smp_status smp__op_cost(smp__costing *c, const smp_graph *graph, int32_t index,
+                        smp__op_origin origin, smp_op_cost *cost)
 {
-    const smp_graph *graph = b->graph;
     const smp_op *op = &graph->op[index];
     const bool forward_given = op->cost && !isnan(op->cost->forward_us);
     const bool backward_given = op->cost && !isnan(op->cost->backward_us);
-    const bool asked = !forward_given || (graph->training && !backward_given);
-    const unsigned sources = b->sources;
-    if (b->of_whole) {
-        SMP_TRY(take_share(b, index, cost));
-    } else if (b->profile) {
-        take_profile(graph, index, b->profile, b->microbatch_size, cost);
-        b->sources |= FROM_PROFILE;
+    const unsigned sources = c->sources;
+    if (c->of_whole) {
+        SMP_TRY(take_share(c, graph, op, origin, cost));
+    } else if (c->profile) {
+        take_profile(graph, op, c->profile, origin.measured, c->microbatch_size, cost);
+        c->sources |= FROM_PROFILE;
     } else if (has_kernels(op)) {
-        SMP_TRY(estimate(b, op, cost));
-        b->sources |= FROM_ROOFLINE;
+        SMP_TRY(estimate(c, graph, op, cost));
+        c->sources |= FROM_ROOFLINE;
     } else if (forward_given) {
         set_backward(graph, op, 2 * op->cost->forward_us, cost);
-        b->sources |= FROM_ROOFLINE;
+        c->sources |= FROM_ROOFLINE;
     } else {
         return smp_fail_at(smp_op_where(graph, op),
                            "op '%s' (%s): no cost is known: add `cost: {forward_us: ...}`",
                            op->name, op->kind->name);
     }
-    if (!asked)
-        b->sources = sources;
+    if (forward_given && (backward_given || !graph->training))
+        c->sources = sources; /* nothing of it is used */
     if (forward_given)
-        b->sources |= FROM_GIVEN;
+        c->sources |= FROM_GIVEN;
     if (op->cost)
         take_given(graph, op, cost);
     if (!graph->training) { /* nothing waits for a backward pass */
         cost->backward_us = cost->backward_input_us = cost->backward_weight_us = 0;
         cost->stash_bytes = 0;
     }
-    slow_down(slowdown_of(b), cost);
+    slow_down(c->slowdown, cost);
     return SMP_OK;
 }
 
@@ -269,24 +262,29 @@ static smp_status check_profile(const smp_graph *graph, const smp_profile *profi
     return smp_profile_check_target(profile, graph->target);
 }
 
-static smp_status fill(builder *b, smp_costs *costs)
+static smp_status fill(smp__costing *c, const smp_graph *graph, smp_costs *costs)
 {
-    const smp_graph *graph = b->graph;
     smp_op_cost *cost = SMP_ARENA_NEW(costs->arena, smp_op_cost, (size_t)graph->n_op);
     if (!cost)
         return SMP_ERR_NO_MEMORY;
     costs->op = cost;
     costs->n_op = graph->n_op;
     SMP_TRY(smp__estimate_bytes(graph, costs->microbatch_size, cost));
-    for (int32_t i = 0; i < graph->n_op; i++)
-        SMP_TRY(op_cost(b, i, &cost[i]));
-    costs->source = source_name(b->sources);
+    for (int32_t i = 0; i < graph->n_op; i++) {
+        smp__op_origin origin = {.measured = i};
+        if (c->of_whole) {
+            origin.whole = graph->whole;
+            origin.op = origin.measured = smp_graph_find_op(graph->whole, graph->op[i].name);
+        }
+        SMP_TRY(smp__op_cost(c, graph, i, origin, &cost[i]));
+    }
+    costs->source = source_name(c->sources);
     bool bf16 = graph->target.precision == SMP_PRECISION_BF16;
     costs->optimizer_bytes_per_s =
-        b->cluster->device[0].bytes_per_s / (bf16 ? OPTIMIZER_TRAFFIC_BF16 : OPTIMIZER_TRAFFIC);
-    if (b->profile && b->profile->optimizer_bytes_per_s > 0)
-        costs->optimizer_bytes_per_s = b->profile->optimizer_bytes_per_s;
-    costs->optimizer_bytes_per_s /= slowdown_of(b);
+        c->cluster->device[0].bytes_per_s / (bf16 ? OPTIMIZER_TRAFFIC_BF16 : OPTIMIZER_TRAFFIC);
+    if (c->profile && c->profile->optimizer_bytes_per_s > 0)
+        costs->optimizer_bytes_per_s = c->profile->optimizer_bytes_per_s;
+    costs->optimizer_bytes_per_s /= c->slowdown;
     return check_totals(costs);
 }
 
@@ -296,12 +294,9 @@ smp_status smp_costs_build(const smp_graph *graph, const smp_cluster *cluster,
     smp_arena *arena;
     smp_costs *costs;
     smp_status status = SMP_ERR_NO_MEMORY;
-    builder b = {.graph = graph,
-                 .cluster = cluster,
-                 .profile = profile,
-                 .device = device_of(cluster, profile),
-                 .microbatch_size = microbatch_size};
-    SMP_TRY(check_profile(graph, profile, &b.of_whole));
+    bool of_whole;
+    SMP_TRY(check_profile(graph, profile, &of_whole));
+    smp__costing costing = smp__costing_open(cluster, profile, of_whole, microbatch_size);
     arena = smp_arena_create();
     if (!arena)
         return SMP_ERR_NO_MEMORY;
@@ -309,7 +304,7 @@ smp_status smp_costs_build(const smp_graph *graph, const smp_cluster *cluster,
     if (costs) {
         costs->arena = arena;
         costs->microbatch_size = microbatch_size;
-        status = fill(&b, costs);
+        status = fill(&costing, graph, costs);
     }
     if (status == SMP_OK)
         *out = costs;

@@ -156,7 +156,7 @@ static inline const smp_graph *smp_graph_whole(const smp_graph *graph)
     return graph->whole ? graph->whole : graph;
 }
 
-/* What the graph, and the whole that it is split from, is executed on from now on: float tensors
+/* What the graph, and the whole that it owns, is executed on from now on: float tensors
  * other than the loss change their type.
  * SMP_ERR_INPUT if the backend lacks the precision. Whether every op has a kernel there:
  * smp_graph_check_runnable. */

@@ -196,6 +196,12 @@ static uint64_t hash_attrs(uint64_t h, const smp_graph *g, const smp_op *op)
     return h;
 }
 
+/* Its type on the default target. */
+static smp_dtype dtype_of(const smp_tensor *t)
+{
+    return smp_dtype_is_float(t->dtype) && !t->planned ? SMP_F32 : t->dtype;
+}
+
 uint64_t smp__graph_fingerprint(const smp_graph *graph, bool training)
 {
     uint64_t h = hash_text(0, "smp model 1");
@@ -203,7 +209,7 @@ uint64_t smp__graph_fingerprint(const smp_graph *graph, bool training)
     h = hash_int(h, graph->n_input);
     for (int32_t t = 0; t < graph->n_input; t++) {
         h = hash_text(h, graph->tensor[t].name);
-        h = hash_int(h, graph->tensor[t].dtype);
+        h = hash_int(h, dtype_of(&graph->tensor[t]));
         h = hash_shape(h, &graph->tensor[t].shape);
     }
     h = hash_int(h, graph->n_op);
@@ -226,7 +232,7 @@ uint64_t smp__graph_fingerprint(const smp_graph *graph, bool training)
             h = hash_text(h, "no gradient");
         for (int32_t t = op->out; t < op->out + op->n_out; t++) {
             const smp_tensor *out = &graph->tensor[t];
-            h = hash_int(h, (out->planned ? 0 : out->dtype) + 2 * out->batched + 4 * out->known);
+            h = hash_int(h, (out->planned ? 0 : dtype_of(out)) + 2 * out->batched + 4 * out->known);
             if (out->planned)
                 h = hash_text(h, smp_dtype_names[out->dtype]);
             if (out->known)

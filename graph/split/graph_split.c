@@ -26,6 +26,9 @@ typedef struct splitter {
     int32_t *param;    /* [weights of the whole graph]: that of the new graph, or -1 */
     int32_t *param_op; /* the op that made it so */
     smp_arena *scratch;
+    int32_t only; /* the op or tensor, where there is to be one alone */
+    smp_spread from_way, to_way;
+    int bias_dim;
 } splitter;
 
 static bool same(smp_spread a, smp_spread b)
@@ -416,19 +419,16 @@ static smp_status split_op(splitter *s, int32_t o)
     return push_op(s);
 }
 
-static smp_status copy_inputs(splitter *s)
+/* A tensor of the whole graph as an input of the new one. */
+static smp_status add_input(splitter *s, int32_t old, smp_spread spread)
 {
-    const smp_spread whole = {SMP_WHOLE, 0, 1};
-    smp_graph *g = &s->store->graph;
-    for (int32_t t = 0; t < s->from->n_input; t++) {
-        const smp_tensor *in = &s->from->tensor[t];
-        int32_t made;
-        SMP_TRY(add_tensor(s, in, &in->shape, in->name, -1, &made));
-        if (!add_version(s, t, whole, made))
-            return SMP_ERR_NO_MEMORY;
-    }
-    g->n_input = s->from->n_input;
-    return SMP_OK;
+    const smp_tensor *whole = &s->from->tensor[old];
+    const smp_shape shape = part_shape(whole->shape, spread, s->devices);
+    int32_t made;
+    SMP_TRY(add_tensor(s, whole, &shape, whole->name, -1, &made));
+    s->tensor[made].needs_grad = whole->needs_grad;
+    s->store->graph.n_input++;
+    return add_version(s, old, spread, made) ? SMP_OK : SMP_ERR_NO_MEMORY;
 }
 
 static smp_status copy_groups(splitter *s)
@@ -447,28 +447,8 @@ static smp_status copy_groups(splitter *s)
     return SMP_OK;
 }
 
-/* Each input of an op, and what nobody reads, may need two ops before it and one behind the sum. */
-static smp_status reserve(splitter *s)
-{
-    smp_graph *g = &s->store->graph;
-    size_t edges = 0;
-    for (int32_t o = 0; o < s->from->n_op; o++)
-        edges += (size_t)s->from->op[o].n_in;
-    const size_t outs = (size_t)s->from->n_tensor, more = 3 * (edges + outs);
-    const size_t ops = (size_t)s->from->n_op + more;
-    g->op = s->op = smp_arena_alloc_aligned(g->arena, ops, sizeof *s->op, 8);
-    g->tensor = s->tensor = smp_arena_alloc_aligned(g->arena, outs + more, sizeof *s->tensor, 8);
-    s->made = SMP_ARENA_NEW(s->scratch, version *, outs);
-    s->param = SMP_ARENA_NEW(s->scratch, int32_t, (size_t)s->from->n_param);
-    s->param_op = SMP_ARENA_NEW(s->scratch, int32_t, (size_t)s->from->n_param);
-    if (!s->op || !s->tensor || !s->made || !s->param || !s->param_op)
-        return SMP_ERR_NO_MEMORY;
-    for (int32_t p = 0; p < s->from->n_param; p++)
-        s->param[p] = -1;
-    return SMP_OK;
-}
-
-static smp_status split_graph(splitter *s)
+/* Of another graph than the one that it is made of. */
+static smp_status begin_graph(splitter *s, size_t ops, size_t tensors)
 {
     smp_graph *g = &s->store->graph;
     const smp_graph *from = s->from;
@@ -481,8 +461,36 @@ static smp_status split_graph(splitter *s)
     g->whole = from;
     g->device = s->index;
     g->devices = s->devices;
-    SMP_TRY(reserve(s));
-    SMP_TRY(copy_inputs(s));
+    g->op = s->op = smp_arena_alloc_aligned(g->arena, ops, sizeof *s->op, 8);
+    g->tensor = s->tensor = smp_arena_alloc_aligned(g->arena, tensors, sizeof *s->tensor, 8);
+    s->made = SMP_ARENA_NEW(s->scratch, version *, (size_t)from->n_tensor);
+    s->param = SMP_ARENA_NEW(s->scratch, int32_t, (size_t)s->from->n_param);
+    s->param_op = SMP_ARENA_NEW(s->scratch, int32_t, (size_t)s->from->n_param);
+    if (!s->op || !s->tensor || !s->made || !s->param || !s->param_op)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t p = 0; p < s->from->n_param; p++)
+        s->param[p] = -1;
+    return SMP_OK;
+}
+
+static smp_status end_graph(splitter *s)
+{
+    s->store->graph.param = s->store->param;
+    SMP_TRY(smp__graph_index_uses(s->store));
+    return smp__graph_index_consumers(s->store);
+}
+
+/* Each input of an op, and what nobody reads, may need two ops before it and one behind the sum. */
+static smp_status split_graph(splitter *s)
+{
+    smp_graph *g = &s->store->graph;
+    const smp_graph *from = s->from;
+    size_t more = 3 * (size_t)from->n_tensor;
+    for (int32_t o = 0; o < from->n_op; o++)
+        more += 3 * (size_t)from->op[o].n_in;
+    SMP_TRY(begin_graph(s, (size_t)from->n_op + more, (size_t)from->n_tensor + more));
+    for (int32_t t = 0; t < from->n_input; t++)
+        SMP_TRY(add_input(s, t, (smp_spread){SMP_WHOLE, 0, 1}));
     SMP_TRY(copy_groups(s));
     for (int32_t o = 0; o < from->n_op; o++)
         SMP_TRY(split_op(s, o));
@@ -493,28 +501,84 @@ static smp_status split_graph(splitter *s)
         if (t != from->loss && from->consumer_begin[t] == from->consumer_begin[t + 1])
             SMP_TRY(get_tensor(s, t, (smp_spread){SMP_WHOLE, 0, 1}, &unread));
     }
-    g->param = s->store->param;
-    SMP_TRY(smp__graph_index_uses(s->store));
-    SMP_TRY(smp__graph_index_consumers(s->store));
+    SMP_TRY(end_graph(s));
     SMP_TRY(smp__graph_mark_gradients(s->store, s->tensor));
     g->fingerprint = smp__graph_fingerprint(g, g->training);
     g->weights_fingerprint = from->weights_fingerprint;
     return SMP_OK;
 }
 
+/* make: what the new graph consists of. */
+static smp_status run(splitter *s, smp_status (*make)(splitter *), smp_graph **out)
+{
+    smp_status status = SMP_ERR_NO_MEMORY;
+    s->store = smp__graph_store_create();
+    s->scratch = smp_arena_create();
+    if (s->store && s->scratch)
+        status = make(s);
+    smp_arena_destroy(s->scratch);
+    if (status == SMP_OK)
+        *out = &s->store->graph;
+    else if (s->store)
+        smp_graph_destroy(&s->store->graph);
+    return status;
+}
+
 smp_status smp_graph_split(const smp_graph *graph, int devices, int index,
                            const smp_split_choice *choice, smp_graph **out)
 {
     splitter s = {.from = graph, .devices = devices, .index = index, .choice = choice};
-    smp_status status = SMP_ERR_NO_MEMORY;
-    s.store = smp__graph_store_create();
-    s.scratch = smp_arena_create();
-    if (s.store && s.scratch)
-        status = split_graph(&s);
-    smp_arena_destroy(s.scratch);
-    if (status == SMP_OK)
-        *out = &s.store->graph;
-    else if (s.store)
-        smp_graph_destroy(&s.store->graph);
-    return status;
+    return run(&s, split_graph, out);
+}
+
+static smp_status split_one_op(splitter *s)
+{
+    const smp_op *from = &s->from->op[s->only];
+    smp_split_choice *choice = SMP_ARENA_NEW(s->scratch, smp_split_choice, (size_t)s->from->n_op);
+    if (!choice)
+        return SMP_ERR_NO_MEMORY;
+    choice[s->only] = *s->choice;
+    s->choice = choice;
+    SMP_TRY(begin_graph(s, 1, (size_t)from->n_in + (size_t)from->n_out));
+    for (int32_t i = 0; i < from->n_in; i++) {
+        const smp_spread spread = smp_split_in(s->from, s->only, choice[s->only], i);
+        if (!find_version(s, from->in[i], spread))
+            SMP_TRY(add_input(s, from->in[i], spread));
+    }
+    SMP_TRY(split_op(s, s->only));
+    for (int32_t k = 0; k < from->n_out; k++)
+        s->tensor[s->op->out + k].needs_grad = s->from->tensor[from->out + k].needs_grad;
+    return end_graph(s);
+}
+
+smp_status smp_graph_split_op(const smp_graph *graph, int devices, int32_t op,
+                              smp_split_choice choice, smp_graph **out)
+{
+    splitter s = {.from = graph, .devices = devices, .choice = &choice, .only = op};
+    return run(&s, split_one_op, out);
+}
+
+static smp_status move_tensor(splitter *s)
+{
+    int32_t tensor = 0;
+    SMP_TRY(begin_graph(s, 2, 3));
+    SMP_TRY(add_input(s, s->only, s->from_way));
+    SMP_TRY(convert(s, s->only, tensor, s->from_way, s->to_way, &tensor));
+    if (s->bias_dim >= 0)
+        SMP_TRY(add_bias(s, s->only, tensor, s->to_way, s->bias_dim, &tensor));
+    for (; tensor > 0; tensor--)
+        s->tensor[tensor].needs_grad = s->tensor->needs_grad;
+    return end_graph(s);
+}
+
+smp_status smp_graph_split_move(const smp_graph *graph, int devices, int32_t tensor,
+                                smp_spread from, int bias_dim, smp_spread to, smp_graph **out)
+{
+    splitter s = {.from = graph,
+                  .devices = devices,
+                  .only = tensor,
+                  .from_way = from,
+                  .to_way = to,
+                  .bias_dim = bias_dim};
+    return run(&s, move_tensor, out);
 }

@@ -38,4 +38,12 @@ bool smp_split_whole_first(smp_spread made, int bias_dim, bool has_whole, smp_sp
 smp_status smp_graph_split(const smp_graph *graph, int devices, int index,
                            const smp_split_choice *choice, smp_graph **out);
 
+/* The pieces that such a graph is put together of, on device 0, for who asks what they cost: an op
+ * alone, whose inputs lie as it reads them; and the one or two ops that bring a tensor into another
+ * way. bias_dim: of a bias that it lacks, or -1. What has a gradient has it in the whole graph. */
+smp_status smp_graph_split_op(const smp_graph *graph, int devices, int32_t op,
+                              smp_split_choice choice, smp_graph **out);
+smp_status smp_graph_split_move(const smp_graph *graph, int devices, int32_t tensor,
+                                smp_spread from, int bias_dim, smp_spread to, smp_graph **out);
+
 #endif

@@ -95,7 +95,7 @@ static bool divides_tensors(const smp_graph *graph, int32_t o, smp_split_choice 
         const smp_tensor *in = &graph->tensor[op->in[i]];
         smp_spread spread = smp_split_in(graph, o, choice, i);
         if (!in->known || !divides(spread, &in->shape, devices) ||
-            (in->dtype != SMP_F32 && spread.way != SMP_WHOLE))
+            (spread.way != SMP_WHOLE && (in->planned || !smp_dtype_is_float(in->dtype))))
             return false;
     }
     for (int32_t t = op->out; t < op->out + op->n_out; t++)

@@ -33,11 +33,9 @@ static smp_status read_choices(const smp_splitting *splitting, const smp_graph *
     return SMP_OK;
 }
 
-smp_status smp_splitting_apply(const smp_splitting *splitting, int index, smp_graph **graph)
+smp_status smp_splitting_split(const smp_splitting *splitting, int index, const smp_graph *whole,
+                               smp_graph **out)
 {
-    smp_graph *split, *whole = *graph;
-    if (splitting->devices <= 1)
-        return SMP_OK;
     const size_t n = (size_t)whole->n_op;
     smp_split_choice *choice = calloc(n, sizeof *choice);
     bool *named = calloc(n, sizeof *named);
@@ -46,12 +44,19 @@ smp_status smp_splitting_apply(const smp_splitting *splitting, int index, smp_gr
     if (status == SMP_OK)
         status = read_choices(splitting, whole, named, choice);
     if (status == SMP_OK)
-        status = smp_graph_split(whole, splitting->devices, index, choice, &split);
+        status = smp_graph_split(whole, splitting->devices, index, choice, out);
     free(choice);
     free(named);
-    if (status != SMP_OK)
-        return status;
-    ((smp__graph_store *)split)->owned = whole;
+    return status;
+}
+
+smp_status smp_splitting_apply(const smp_splitting *splitting, int index, smp_graph **graph)
+{
+    smp_graph *split;
+    if (splitting->devices <= 1)
+        return SMP_OK;
+    SMP_TRY(smp_splitting_split(splitting, index, *graph, &split));
+    ((smp__graph_store *)split)->owned = *graph;
     *graph = split;
     return SMP_OK;
 }

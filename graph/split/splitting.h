@@ -15,8 +15,12 @@ typedef struct smp_splitting {
     const smp_split_entry *entry; /* [n_entry]; an op without one is computed whole by all */
 } smp_splitting;
 
-/* *graph becomes that of device `index`, and owns the whole one; as it is for one device. SMP_ERR_INPUT: an op that the model lacks or that is named twice, a choice
- * that its kind does not allow. On failure *graph is as before. */
+/* The graph of device `index`, owned by the caller; `whole` has to outlive it. SMP_ERR_INPUT: an op
+ * that the model lacks or that is named twice, a choice that its kind does not allow. */
+smp_status smp_splitting_split(const smp_splitting *splitting, int index, const smp_graph *whole,
+                               smp_graph **out);
+/* *graph becomes that of device `index`, and owns the whole one; as it is for one device. On failure
+ * it is as before. */
 smp_status smp_splitting_apply(const smp_splitting *splitting, int index, smp_graph **graph);
 
 /* The entries of the ops that are not whole, in op order, in `arena`. choice: [n_op]. */

@@ -1,4 +1,5 @@
 /* Cluster files good and broken, this machine, link times. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -288,6 +289,151 @@ static void test_cluster_interpolates_measured_links(void **state)
     smp_cluster_destroy(c);
 }
 
+/* Two nodes of four devices with all figures different. */
+static smp_cluster make_cluster(smp_device_spec device[8])
+{
+    for (int d = 0; d < 8; d++)
+        device[d] = (smp_device_spec){.name = d < 4 ? "near" : "far",
+                                      .memory_bytes = 1000 + 10 * ((d * 3) % 8),
+                                      .flops_fp32 = 100 + (d * 5) % 8,
+                                      .flops_bf16 = 400 + (d * 7) % 8,
+                                      .bytes_per_s = 50 + (d * 3 + 1) % 8};
+    return (smp_cluster){.name = "eight",
+                         .nodes = 2,
+                         .devices_per_node = 4,
+                         .device = device,
+                         .intra_node = {.latency_us = 1, .bytes_per_s = 4e6},
+                         .inter_node = {.latency_us = 2, .bytes_per_s = 1e6},
+                         .overlap = true,
+                         .core_switch_us = 7};
+}
+
+static smp_cluster *group(const smp_cluster *from, int size)
+{
+    smp_cluster *grouped = NULL;
+    if (smp_cluster_group(from, size, &grouped) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    assert_ptr_equal(grouped->of, from);
+    assert_int_equal(grouped->group, size);
+    return grouped;
+}
+
+static void test_cluster_groups_are_as_good_as_their_worst(void **state)
+{
+    smp_device_spec device[8];
+    const smp_cluster from = make_cluster(device);
+    (void)state;
+    for (int size = 1; size <= 4; size *= 2) {
+        smp_cluster *c = group(&from, size);
+        assert_int_equal(c->nodes, 2);
+        assert_int_equal(smp_cluster_devices(c), 8 / size);
+        for (int g = 0; g < 8 / size; g++) {
+            for (int m = SMP_PRECISION_FP32; m <= SMP_PRECISION_BF16; m++) {
+                double least = 1e300;
+                for (int d = g * size; d < (g + 1) * size; d++)
+                    least = fmin(least, smp_device_matrix_flops(&device[d], (smp_precision)m));
+                assert_true(smp_device_matrix_flops(&c->device[g], (smp_precision)m) == least);
+            }
+            int64_t memory = INT64_MAX;
+            double bytes_per_s = 1e300;
+            for (int d = g * size; d < (g + 1) * size; d++) {
+                memory = device[d].memory_bytes < memory ? device[d].memory_bytes : memory;
+                bytes_per_s = fmin(bytes_per_s, device[d].bytes_per_s);
+            }
+            assert_int_equal(c->device[g].memory_bytes, memory);
+            assert_true(c->device[g].bytes_per_s == bytes_per_s);
+            assert_string_equal(c->device[g].name, device[g * size].name);
+        }
+        assert_true(smp_link_us(smp_cluster_link(c, 0, 8 / size - 1), 10) == 12);
+        assert_true(smp_link_us(&c->intra_node, 8) == 3);
+        assert_true(c->group_slowdown == 1 && c->core_switch_us == 7 && c->overlap);
+        assert_int_equal(c->cores_per_node, 0);
+        smp_cluster_destroy(c);
+    }
+    device[0].flops_tf32 = 50; /* the other leaves it to its bf16: about 200 */
+    smp_cluster *c = group(&from, 2);
+    assert_true(smp_device_matrix_flops(&c->device[0], SMP_PRECISION_TF32) == 50);
+    smp_cluster_destroy(c);
+    device[0].flops_tf32 = 300;
+    c = group(&from, 2);
+    assert_true(smp_device_matrix_flops(&c->device[0], SMP_PRECISION_TF32) ==
+                device[1].flops_bf16 / 2);
+    smp_cluster_destroy(c);
+}
+
+/* Devices d and d + cores have one core: of a group of four on three, two have. */
+static void test_cluster_groups_share_cores(void **state)
+{
+    static const struct {
+        int cores, size, left;
+        double slowdown;
+    } cases[] = {{8, 2, 4, 1}, {4, 2, 2, 1}, {2, 2, 1, 1}, {3, 2, 1, 1}, {1, 2, 1, 2},
+                 {2, 4, 1, 2}, {3, 4, 1, 2}, {1, 4, 1, 4}, {4, 4, 1, 1}, {1, 1, 1, 1}};
+    smp_device_spec device[8];
+    smp_cluster from = make_cluster(device);
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        from.cores_per_node = cases[i].cores;
+        smp_cluster *c = group(&from, cases[i].size);
+        assert_int_equal(c->cores_per_node, cases[i].left);
+        assert_true(c->group_slowdown == cases[i].slowdown);
+        /* the busiest core of a group, by the one definition of who is where */
+        int most = 0;
+        for (int d = 0; d < cases[i].size; d++) {
+            int n = 0;
+            for (int other = 0; other < cases[i].size; other++)
+                n += smp_cluster_core_of(&from, other) == smp_cluster_core_of(&from, d);
+            most = n > most ? n : most;
+        }
+        assert_true(c->group_slowdown == most);
+        smp_cluster_destroy(c);
+    }
+}
+
+/* What the devices of a group send to another node at the same time, they send through the node's
+ * adapters; within a node each sends by itself. */
+static void test_cluster_groups_share_adapters(void **state)
+{
+    static const struct {
+        int adapters, size, left, among;
+    } cases[] = {{0, 2, 0, 1}, {4, 2, 2, 1}, {2, 2, 1, 1}, {1, 2, 1, 2},
+                 {1, 4, 1, 4}, {2, 4, 1, 2}, {3, 2, 1, 1}, {3, 4, 1, 2}};
+    static const int64_t bytes[] = {8, 100, 1000};
+    static const double us[] = {2, 5, 9};
+    smp_device_spec device[8];
+    smp_cluster from = make_cluster(device);
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int measured = 0; measured < 2; measured++) {
+            from.adapters_per_node = cases[i].adapters;
+            from.inter_node.n_point = measured ? 3 : 0;
+            from.inter_node.point_bytes = bytes;
+            from.inter_node.point_us = us;
+            smp_cluster *c = group(&from, cases[i].size);
+            assert_int_equal(c->adapters_per_node, cases[i].left);
+            for (int64_t b = 8; b <= 4000; b = b * 5 / 4)
+                if (!measured || b == 8 || b >= 1000) /* in between, straight lines */
+                    assert_true(fabs(smp_link_us(&c->inter_node, b) -
+                                     smp_link_us(&from.inter_node, cases[i].among * b)) < 1e-9);
+            assert_true(smp_link_us(&c->intra_node, 40) == smp_link_us(&from.intra_node, 40));
+            smp_cluster_destroy(c);
+        }
+}
+
+static void test_cluster_groups_fit_into_nodes(void **state)
+{
+    static const int sizes[] = {0, -2, 3, 8};
+    smp_device_spec device[8];
+    const smp_cluster from = make_cluster(device);
+    smp_cluster *c = NULL;
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(smp_cluster_group(&from, sizes[i], &c), SMP_ERR_INPUT);
+        assert_non_null(strstr(smp_last_error(), "'eight' has 4 devices per node"));
+        assert_null(c);
+    }
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -316,6 +462,10 @@ int main(void)
         cmocka_unit_test(test_cluster_rates_of_products),
         cmocka_unit_test(test_cluster_local_shares_this_machine),
         cmocka_unit_test(test_cluster_interpolates_measured_links),
+        cmocka_unit_test(test_cluster_groups_are_as_good_as_their_worst),
+        cmocka_unit_test(test_cluster_groups_share_cores),
+        cmocka_unit_test(test_cluster_groups_share_adapters),
+        cmocka_unit_test(test_cluster_groups_fit_into_nodes),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
