@@ -133,7 +133,7 @@ static smp_status verify(const smp *s)
 
 static smp_status check_ranks(const smp *s)
 {
-    const int processes = smp_plan_processes(s->plan), tensor = processes / s->plan->devices;
+    const int processes = smp_plan_processes(s->plan), tensor = smp_plan_tensor(s->plan);
     char with_tensor[32] = "";
     if (s->comm.world_size == processes)
         return SMP_OK;
@@ -147,14 +147,9 @@ static smp_status check_ranks(const smp *s)
 }
 
 /* Devices that compute every op together are neighbours. */
-static int tensor_size(const smp *s)
-{
-    return smp_plan_processes(s->plan) / s->plan->devices;
-}
-
 static smp_status split_ranks(smp *s)
 {
-    const int tensor = tensor_size(s), group = s->comm.world_rank / tensor;
+    const int tensor = smp_plan_tensor(s->plan), group = s->comm.world_rank / tensor;
     for (int replica = 0; replica < s->plan->ddp; replica++)
         for (int rank = 0; rank < s->plan->pipeline; rank++)
             if (smp_plan_device(s->plan, replica, rank) == group)
@@ -171,7 +166,7 @@ static smp_status split_ranks(smp *s)
 /* The graph as this rank's share of it; of a plan made here it may be open already, whole. */
 static smp_status open_model(smp *s)
 {
-    const int tensor = tensor_size(s);
+    const int tensor = smp_plan_tensor(s->plan);
     if (s->graph && tensor == 1)
         return SMP_OK;
     smp_graph_destroy(s->graph);

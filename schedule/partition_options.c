@@ -28,6 +28,8 @@ typedef enum flag {
     FLAG_COSTS,
     FLAG_STAGES,
     FLAG_DDP,
+    FLAG_TENSOR,
+    FLAG_SPLIT,
     FLAG_SHARD,
     FLAG_SHARD_WHAT,
     FLAG_PREFETCH,
@@ -92,6 +94,12 @@ static const option_entry entries[] = {
     {FLAG_HEADING, "what is searched", NULL, 0, NULL},
     {FLAG_STAGES, "stages", "P|auto", IN_BOTH, "pipeline ranks"},
     {FLAG_DDP, "ddp", "D|auto", IN_BOTH, "replicas"},
+    {FLAG_TENSOR, "tensor", "T|auto", IN_PLAN,
+     "devices that compute each op together (tensor parallelism), neighbours of one node; how each "
+     "op is split is chosen (default: the plan's with --fix, else 1)"},
+    {FLAG_SPLIT, "split", "PATTERN:RULE", IN_PLAN,
+     "ops that match are split so, such as 'h*.mlp.fc:columns', or 'whole'; with --tensor, "
+     "repeatable, a later one wins"},
     {FLAG_SHARD, "shard", "S|auto", IN_BOTH,
      "replicas that hold one copy of the states together, each a part: divides ddp; auto: with and "
      "without are planned, and the faster is taken (default: the plan's, or 1)"},
@@ -299,6 +307,9 @@ static smp_status set_search_option(smp_partition_options *o, const option_entry
         return smp__parse_count(name, text, true, &r->stages);
     case FLAG_DDP:
         return smp__parse_count(name, text, true, &r->ddp);
+    case FLAG_TENSOR:
+        o->has_tensor = true;
+        return smp__parse_count(name, text, true, &o->tensor);
     case FLAG_SHARD:
         SMP_TRY(smp__parse_count(name, text, true, &r->sharding.shard));
         if (r->sharding.shard == 0)
@@ -378,6 +389,23 @@ static smp_status add_cuts(smp_partition_options *o, const char *name, const cha
     return SMP_OK;
 }
 
+/* "PATTERN:RULE", at the last colon: ops have any name. */
+static smp_status add_split(smp_partition_options *o, const char *name, const char *text)
+{
+    const char *colon = strrchr(text, ':');
+    if (o->n_split == SMP_MAX_SPLITS)
+        return smp_fail(SMP_ERR_INPUT, "%s: more than %d times", name, SMP_MAX_SPLITS);
+    if (!colon || colon == text || !colon[1])
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: got '%s', expected PATTERN:RULE, as in h*.mlp.fc:columns", name, text);
+    char *op = strdup(text);
+    if (!op)
+        return smp_fail_memory(strlen(text));
+    op[colon - text] = '\0';
+    o->split[o->n_split++] = (smp_split_entry){.op = op, .as = colon + 1, .where = {name, 0, 0}};
+    return SMP_OK;
+}
+
 static smp_status add_export(smp_partition_options *o, const char *name, const char *text)
 {
     if (o->n_export == SMP_MAX_EXPORTS)
@@ -439,6 +467,8 @@ static smp_status set_option(smp_partition_options *o, const option_entry *entry
         return set_fix(o, text);
     case FLAG_CUT_AT:
         return add_cuts(o, name, text);
+    case FLAG_SPLIT:
+        return add_split(o, "--split", text);
     case FLAG_EXPORT:
         return add_export(o, name, text);
     case FLAG_PLUGIN:
@@ -485,6 +515,7 @@ smp_status smp_partition_options_parse(int argc, char **argv, smp_partition_opti
     struct option long_options[N_ENTRY + 1];
     make_long_options(long_options);
     *o = (smp_partition_options){.time_limit_s = 10,
+                                 .tensor = 1,
                                  .request = {.seed = 1,
                                              .recompute = SMP_RECOMPUTE_AUTO,
                                              .placement = SMP_PLACEMENT_AUTO,
@@ -544,4 +575,6 @@ void smp_partition_options_free(smp_partition_options *options)
     free(options->fix_text);
     for (int i = 0; i < options->n_cut_text; i++)
         free(options->cut_text[i]);
+    for (int i = 0; i < options->n_split; i++)
+        free((char *)options->split[i].op);
 }

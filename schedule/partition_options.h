@@ -8,7 +8,7 @@
 #include "schedule/plan/sketch.h"
 #include "schedule/planner/search.h"
 
-enum { SMP_MAX_EXPORTS = 16, SMP_MAX_CUTS = 256, SMP_MAX_COUNT = 1 << 20 };
+enum { SMP_MAX_EXPORTS = 16, SMP_MAX_CUTS = 256, SMP_MAX_SPLITS = 256, SMP_MAX_COUNT = 1 << 20 };
 
 typedef struct smp_partition_options {
     bool check;                /* `check PLAN` */
@@ -24,6 +24,10 @@ typedef struct smp_partition_options {
     int n_cut;
     char *cut_text[SMP_MAX_CUTS];
     int n_cut_text;
+    bool has_tensor;
+    int tensor;                            /* 0: auto */
+    smp_split_entry split[SMP_MAX_SPLITS]; /* their `op` is malloc'ed */
+    int n_split;
     const smp_exporter *exporter[SMP_MAX_EXPORTS];
     const char *export_path[SMP_MAX_EXPORTS];
     int n_export;

@@ -19,10 +19,12 @@
 #include "schedule/foreign/foreign_take.h"
 #include "schedule/outputs.h"
 #include "schedule/plan/relative_path.h"
+#include "schedule/plan/split_patterns.h"
 #include "schedule/planner/planner_build.h"
 #include "schedule/show/explain.h"
 #include "schedule/show/picture.h"
 #include "schedule/show/stage_table.h"
+#include "schedule/tensor/tensor_plan.h"
 
 enum { MAX_LOCAL = 1 << 16 };
 
@@ -31,11 +33,19 @@ typedef struct inputs {
     smp_graph *graph;
     smp_profile *profile;
     smp_cluster *cluster; /* NULL: the sketch's */
+    smp_cluster *groups;  /* of the cluster's devices, or the sketch's; NULL: none */
     smp_sketch *sketch;
-    smp_foreign *foreign; /* of --schedule-from */
-    int32_t *pin, *together;
+    smp_foreign *foreign;    /* of --schedule-from */
+    int32_t *pin, *together; /* of the graph that is planned */
     smp_where *pin_where;
+    smp_tensor_request tensor; /* of smp-partition MODEL */
 } inputs;
+
+/* What `adapt` reads. */
+typedef struct planning {
+    const smp_partition_options *options;
+    inputs *in;
+} planning;
 
 static void free_inputs(inputs *in)
 {
@@ -44,20 +54,28 @@ static void free_inputs(inputs *in)
     free(in->together);
     smp_sketch_destroy(in->sketch);
     smp_foreign_destroy(in->foreign);
+    smp_cluster_destroy(in->groups);
     smp_cluster_destroy(in->cluster);
     smp_profile_destroy(in->profile);
     smp_graph_destroy(in->graph);
 }
 
-/* Without a cluster file: so many devices of this machine as asked for, directly or by stages and
- * replicas, else one per core, or one GPU. */
-static int local_devices(const smp_search_request *request)
+/* Devices that compute every op together. */
+static int tensor_of(const smp_search_request *request)
 {
+    return request->splitting.devices > 1 ? request->splitting.devices : 1;
+}
+
+/* Without a cluster file: so many devices of this machine as asked for, directly or by stages,
+ * replicas and the devices of a group, else one per core, or one GPU. */
+static int local_devices(const smp_search_request *request, const inputs *in)
+{
+    const int tensor = in->tensor.tensor > 1 ? in->tensor.tensor : 1;
     if (request->devices > 0)
         return request->devices;
-    if (request->stages > 0 || request->ddp > 0) {
+    if (request->stages > 0 || request->ddp > 0 || tensor > 1) {
         int64_t devices = (int64_t)(request->stages > 0 ? request->stages : 1) *
-                          (request->ddp > 0 ? request->ddp : 1);
+                          (request->ddp > 0 ? request->ddp : 1) * tensor;
         return devices > SMP_MAX_COUNT ? SMP_MAX_COUNT : (int)devices;
     }
     bool cuda = request->graph->target.backend == SMP_BACKEND_CUDA;
@@ -65,18 +83,38 @@ static int local_devices(const smp_search_request *request)
     return cores < 1 ? 1 : cores > SMP_MAX_COUNT ? SMP_MAX_COUNT : (int)cores;
 }
 
+/* The cluster as groups of as many devices as compute every op together. */
+static smp_status group_devices(smp_search_request *r, inputs *in)
+{
+    const int tensor = tensor_of(r);
+    const smp_cluster *cluster = r->cluster;
+    if (tensor == (cluster->of ? cluster->group : 1))
+        return SMP_OK;
+    r->cluster = cluster->of ? cluster->of : cluster;
+    if (tensor == 1)
+        return SMP_OK;
+    smp_status status = smp_cluster_group(r->cluster, tensor, &in->groups);
+    if (status == SMP_OK)
+        r->cluster = in->groups;
+    else if (status == SMP_ERR_INPUT && in->sketch && in->sketch->parallel_where.file)
+        return smp_fail_at(in->sketch->parallel_where, "%s", smp_last_error());
+    return status;
+}
+
+/* r->devices, where it is not 0, is the number of groups. */
 static smp_status open_cluster(const smp_partition_options *o, smp_search_request *r, inputs *in)
 {
     r->cluster = in->sketch ? in->sketch->cluster : NULL;
     if (o->cluster) {
         SMP_TRY(smp_cluster_read(o->cluster, &in->cluster));
     } else if (!r->cluster) {
-        r->devices = local_devices(r);
-        SMP_TRY(smp__at_numbers(
-            r, smp_cluster_default(in->graph->target, in->profile, r->devices, &in->cluster)));
+        r->devices = local_devices(r, in);
+        SMP_TRY(smp__at_numbers(r, smp_cluster_default(in->graph->target, in->profile,
+                                                       r->devices * tensor_of(r), &in->cluster)));
     }
     if (in->cluster)
         r->cluster = in->cluster;
+    SMP_TRY(group_devices(r, in));
     if (r->devices == 0)
         r->devices = smp_cluster_devices(r->cluster);
     return SMP_OK;
@@ -112,9 +150,10 @@ static smp_status keep_schedule(const smp_sketch *sketch, smp_search_request *r)
 }
 
 /* What the plan to keep says holds where no option says otherwise. */
-static smp_status keep_numbers(const smp_partition_options *o, const smp_sketch *sketch,
+static smp_status keep_numbers(const smp_partition_options *o, const inputs *in,
                                smp_search_request *r)
 {
+    const smp_sketch *sketch = in->sketch;
     if (r->stages == 0 && r->ddp == 0 && r->chunks == 0)
         r->numbers_where =
             sketch->parallel_where.file ? sketch->parallel_where : sketch->stages_where;
@@ -132,8 +171,48 @@ static smp_status keep_numbers(const smp_partition_options *o, const smp_sketch 
         r->placement = sketch->placement;
     r->device = sketch->device;
     if (r->devices == 0 && r->ddp > 0)
-        r->devices = local_devices(r);
+        r->devices = local_devices(r, in);
     return keep_schedule(sketch, r);
+}
+
+/* What the request says of the ops of the graph that is planned. */
+static smp_status adapt(void *context, smp_search_request *r)
+{
+    const smp_partition_options *o = ((planning *)context)->options;
+    inputs *in = ((planning *)context)->in;
+    free(in->pin);
+    free(in->pin_where);
+    free(in->together);
+    in->pin = in->together = NULL;
+    in->pin_where = NULL;
+    if (o->fix)
+        SMP_TRY(smp_sketch_pins(in->sketch, r->graph, o->fix_stages, &in->pin, &in->pin_where));
+    if (o->n_cut > 0)
+        SMP_TRY(smp_op_cuts(r->graph, "--cut-at", o->cut, o->n_cut, &in->together));
+    r->pin = in->pin;
+    r->pin_where = in->pin_where;
+    r->together = in->together;
+    return SMP_OK;
+}
+
+/* What the options say of groups of devices, else the plan to keep; the devices of this machine are
+ * then so many times as much. */
+static smp_status ask_tensor(const smp_partition_options *o, inputs *in, smp_tensor_request *out)
+{
+    const bool kept = in->sketch && in->sketch->splitting.devices > 1 && !o->has_tensor;
+    *out = (smp_tensor_request){.tensor = o->tensor, .fixed = o->split, .n_fixed = o->n_split};
+    if (kept && o->n_split > 0)
+        return smp_fail(SMP_ERR_INPUT, "--split: with --fix of a plan that says how ops are split: "
+                                       "give --tensor, or change the plan");
+    if (kept)
+        *out = (smp_tensor_request){.tensor = in->sketch->splitting.devices,
+                                    .fixed = in->sketch->splitting.entry,
+                                    .n_fixed = in->sketch->splitting.n_entry,
+                                    .only_fixed = true};
+    if (out->tensor == 1 && out->n_fixed > 0)
+        return smp_fail(SMP_ERR_INPUT,
+                        "--split: nothing is split without --tensor: give --tensor T, or auto");
+    return SMP_OK;
 }
 
 /* The graph becomes what the plan is for. */
@@ -156,17 +235,11 @@ static smp_status open_inputs(const smp_partition_options *o, smp_search_request
     if (o->fix)
         SMP_TRY(smp_sketch_read(o->fix, &in->sketch));
     SMP_TRY(set_target(o, in));
-    if (o->fix) {
-        SMP_TRY(smp_sketch_pins(in->sketch, in->graph, o->fix_stages, &in->pin, &in->pin_where));
-        r->pin = in->pin;
-        r->pin_where = in->pin_where;
-        SMP_TRY(keep_numbers(o, in->sketch, r));
-    }
+    SMP_TRY(ask_tensor(o, in, &in->tensor));
+    if (o->fix)
+        SMP_TRY(keep_numbers(o, in, r));
     if (o->schedule_from)
         SMP_TRY(smp_foreign_begin(o->schedule_from, r, &in->foreign));
-    if (o->n_cut > 0)
-        SMP_TRY(smp_op_cuts(in->graph, "--cut-at", o->cut, o->n_cut, &in->together));
-    r->together = in->together;
     if (r->microbatch_size == 0)
         r->microbatch_size = in->profile ? in->profile->microbatch_size : 1;
     SMP_TRY(open_cluster(o, r, in));
@@ -216,9 +289,10 @@ static smp_status show(const smp_partition_options *o, const smp_text *shown,
     return print_text(o->json ? stderr : stdout, reasons);
 }
 
-static smp_status write_results(const smp_partition_options *o, const smp_search_request *request,
-                                const smp_planner_result *result, const smp_graph *graph)
+static smp_status write_results(const smp_partition_options *o, smp_tensor_result *made)
 {
+    const smp_planner_result *result = &made->result;
+    const smp_graph *graph = made->request.graph;
     smp_text shown = {0}, reasons = {0};
     smp_status status = SMP_OK;
     if (o->json)
@@ -226,9 +300,11 @@ static smp_status write_results(const smp_partition_options *o, const smp_search
     else
         status = smp_stage_table(result->plan, result->search.best->partition, graph, &shown);
     if (status == SMP_OK && o->explain)
+        status = smp_explain_tensor(made, &reasons);
+    if (status == SMP_OK && o->explain)
         status = smp_explain_plan(result, &reasons);
     if (status == SMP_OK && o->explain)
-        status = smp_explain_hints(request, result, &reasons);
+        status = smp_explain_hints(&made->request, result, &reasons);
     if (status == SMP_OK && o->explain)
         status = smp_plan_draw_text(result->plan, graph, 0, &reasons);
     if (status == SMP_OK)
@@ -245,8 +321,9 @@ static smp_status write_results(const smp_partition_options *o, const smp_search
 static smp_status run_plan(const smp_partition_options *o)
 {
     inputs in = {0};
-    smp_planner_result result = {0};
+    smp_tensor_result made = {0};
     smp_search_request request = o->request;
+    planning context = {o, &in};
     char *path = NULL;
     smp_status status = o->output ? smp_relative_path(o->output, o->model, &path) : SMP_OK;
     if (status == SMP_OK)
@@ -254,20 +331,32 @@ static smp_status run_plan(const smp_partition_options *o)
     if (status == SMP_OK) {
         if (o->time_limit_s > 0)
             request.deadline_s = smp_clock_s() + o->time_limit_s;
-        status = smp_plan_make(&request, path ? path : o->model, &result);
+        in.tensor.adapt = adapt;
+        in.tensor.context = &context;
+        status = smp_tensor_plan(&request, &in.tensor, path ? path : o->model, &made);
     }
     if (status == SMP_OK && in.foreign)
-        status = smp_foreign_take_order(in.foreign, &request, &result);
-    if (status == SMP_OK && result.search.timed_out)
+        status = smp_foreign_take_order(in.foreign, &made.request, &made.result);
+    if (status == SMP_OK && made.result.search.timed_out)
         fprintf(stderr,
                 "smp-partition: the time limit of %g s struck: this is the best plan until then\n",
                 o->time_limit_s);
     if (status == SMP_OK)
-        status = write_results(o, &request, &result, in.graph);
-    smp_planner_result_destroy(&result);
+        status = write_results(o, &made);
+    smp_tensor_result_destroy(&made);
     free_inputs(&in);
     free(path);
     return status;
+}
+
+/* The model as one device of a group computes it, as the sketch says. */
+static smp_status split_model(smp_search_request *r, inputs *in)
+{
+    if (in->sketch->splitting.devices <= 1)
+        return SMP_OK;
+    SMP_TRY(
+        smp_splitting_resolve(&in->sketch->splitting, in->graph, in->sketch->arena, &r->splitting));
+    return smp_splitting_apply(&r->splitting, 0, &in->graph);
 }
 
 static smp_status open_checked(const smp_partition_options *o, smp_search_request *r, inputs *in)
@@ -281,6 +370,7 @@ static smp_status open_checked(const smp_partition_options *o, smp_search_reques
     } else {
         return smp_fail(SMP_ERR_INPUT, "%s: the plan names no model: give --model FILE", o->plan);
     }
+    SMP_TRY(split_model(r, in));
     r->graph = in->graph;
     if (o->profile)
         SMP_TRY(smp_profile_read(o->profile, in->graph, &in->profile));
@@ -289,7 +379,8 @@ static smp_status open_checked(const smp_partition_options *o, smp_search_reques
     int pipeline = r->stages, chunks = r->chunks, ddp = r->ddp > 0 ? r->ddp : in->sketch->ddp;
     smp_sketch_shape(in->sketch, &pipeline, &chunks);
     int64_t devices = (int64_t)pipeline * (ddp > 0 ? ddp : 1);
-    r->devices = devices > MAX_LOCAL ? MAX_LOCAL : (int)devices; /* more are a finding */
+    const int most = MAX_LOCAL / tensor_of(r) > 0 ? MAX_LOCAL / tensor_of(r) : 1;
+    r->devices = devices > most ? most : (int)devices; /* more are a finding */
     return open_cluster(o, r, in);
 }
 
@@ -303,6 +394,7 @@ static smp_status write_check(const smp_partition_options *o, const smp_check *c
     else
         status = smp_check_report(check, request, &shown);
     if (status == SMP_OK && o->explain && check->plan) {
+        smp_explain_splitting(check->plan, &reasons);
         smp_explain_bottleneck(check->plan, check->partition, &reasons);
         status = smp_plan_draw_text(check->plan, request->graph, 0, &reasons);
     }

@@ -2,6 +2,7 @@
  * only if those before it found nothing that makes it meaningless. */
 #include "schedule/check/check.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,11 +43,16 @@ static smp_status check_shape(smp__check_build *b)
                          v == 0 ? "%d stages cannot be shared out evenly over %d ranks"
                                 : "got %d stages, expected pipeline * chunks = %d * %d",
                          sketch->n_stage, p, v);
-    if (devices > smp_cluster_devices(cluster))
+    if (devices > smp_cluster_devices(cluster)) {
+        const int tensor = cluster->of ? cluster->group : 1;
+        char each[32] = "";
+        if (tensor > 1)
+            snprintf(each, sizeof each, " * tensor %d", tensor);
         return SMP__FIND(findings, ILLEGAL, "devices", sketch->parallel_where,
-                         "%d ranks * %d replicas need %lld devices, cluster '%s' has %d", p,
-                         b->request.ddp, (long long)devices, cluster->name,
-                         smp_cluster_devices(cluster));
+                         "%d ranks * %d replicas%s need %lld devices, cluster '%s' has %d", p,
+                         b->request.ddp, each, (long long)devices * tensor, cluster->name,
+                         smp_cluster_devices(cluster->of ? cluster->of : cluster));
+    }
     b->request.devices = (int)devices;
     if (b->request.placement == SMP_PLACEMENT_LISTED &&
         (p != sketch->pipeline || b->request.ddp != sketch->ddp))
@@ -121,6 +127,10 @@ static smp_status check_numbers(smp__check_build *b, bool use_placement)
                       m == sketch->microbatches && sketch->schedule &&
                       strcmp(sketch->schedule, b->kind->name) == 0;
     SMP_TRY(check_model(b));
+    if (r->splitting.devices > 1 && r->splitting.n_entry == 0)
+        SMP_TRY(SMP__FIND(&b->out->findings, NOTE, "split", sketch->parallel_where,
+                          "no op is split: %d devices of a group all compute the same",
+                          r->splitting.devices));
     return check_shape(b);
 }
 

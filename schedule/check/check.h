@@ -76,7 +76,8 @@ typedef struct smp_check {
     bool parts_timed_out;            /* a part was cut short, or not tried */
 } smp_check;
 
-/* request: graph, cluster (NULL: the sketch's), profile, limits, objective; stages, ddp, chunks,
+/* request: graph and splitting (as the sketch says: not looked at here), cluster (of groups, if the
+ * graph is split; NULL: the sketch's), profile, limits, objective; stages, ddp, chunks,
  * microbatches, microbatch_size and schedule replace what the sketch says where they are not 0;
  * placement where use_placement. Of the time up to the deadline, the search for the best of all
  * gets 40 %, that for the best of the same numbers, where that is another one, what is left of 80

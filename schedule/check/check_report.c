@@ -1,5 +1,6 @@
 /* The check of a plan as text and as JSON. */
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "schedule/check/check.h"
 #include "schedule/show/stage_table.h"
@@ -24,6 +25,7 @@ static void put_best(const smp_check_best *best, const char *what, bool bottlene
     char time[32];
     const smp_plan *plan = best->plan;
     double slower = 100 * (best->ratio - 1);
+    char groups[32] = "";
     if (!plan) {
         if (best->reason[0])
             smp_text_append(text, "%s: none fits (%s)\n", what, best->reason);
@@ -31,10 +33,13 @@ static void put_best(const smp_check_best *best, const char *what, bool bottlene
     }
     smp_format_us(time, sizeof time,
                   bottleneck ? plan->predicted.bottleneck_us : plan->predicted.step_us);
-    smp_text_append(text, "%s: %s %s with %d x %d rank%s, %d chunk%s, %d micro-batch%s, %s", what,
+    if (smp_plan_tensor(plan) > 1)
+        snprintf(groups, sizeof groups, " of tensor %d", smp_plan_tensor(plan));
+    smp_text_append(text, "%s: %s %s with %d x %d rank%s%s, %d chunk%s, %d micro-batch%s, %s", what,
                     bottleneck ? "bottleneck" : "step", time, plan->pipeline, plan->ddp,
-                    plan->devices == 1 ? "" : "s", plan->chunks, plan->chunks == 1 ? "" : "s",
-                    plan->microbatches, plan->microbatches == 1 ? "" : "es", plan->schedule);
+                    plan->devices == 1 ? "" : "s", groups, plan->chunks,
+                    plan->chunks == 1 ? "" : "s", plan->microbatches,
+                    plan->microbatches == 1 ? "" : "es", plan->schedule);
     if (slower > 0.005 || slower < -0.005)
         smp_text_append(text, "; this plan takes %.2f %% %s time per sample",
                         slower > 0 ? slower : -slower, slower > 0 ? "more" : "less");
@@ -196,12 +201,15 @@ static void put_json_scores(const smp_check *check, smp_text *json)
                              {"lower_bound_us", is->lower_bound_us},
                              {"gap", is->gap},
                              {"time_per_sample_us", check->time_us}};
+    smp_text_append(json, ", \"parallel\": {\"devices\": %d, \"pipeline\": %d, \"ddp\": %d, ",
+                    smp_plan_processes(plan), plan->pipeline, plan->ddp);
+    if (smp_plan_tensor(plan) > 1)
+        smp_text_append(json, "\"tensor\": %d, ", smp_plan_tensor(plan));
     smp_text_append(json,
-                    ", \"parallel\": {\"devices\": %d, \"pipeline\": %d, \"ddp\": %d, "
                     "\"chunks\": %d}, \"batch\": {\"microbatches\": %d, \"microbatch_size\": "
                     "%" PRId64 ", \"gradient_blocks\": %d}, \"schedule\": \"%s\"",
-                    plan->devices, plan->pipeline, plan->ddp, plan->chunks, plan->microbatches,
-                    plan->microbatch_size, plan->gradient_blocks, plan->schedule);
+                    plan->chunks, plan->microbatches, plan->microbatch_size, plan->gradient_blocks,
+                    plan->schedule);
     if (plan->target.backend != SMP_BACKEND_CPU)
         smp_text_append(json, ", \"execution\": {\"device\": \"%s\", \"precision\": \"%s\"}",
                         smp_backend_name(plan->target.backend),

@@ -170,6 +170,8 @@ static smp_status verify_programs(const smp__scoring *s, const smp_program *prog
 {
     const smp__check_build *b = s->b;
     smp_plan plan = {.pipeline = b->shape.pipeline,
+                     .ddp = b->request.ddp,
+                     .sharding = b->shape.sharding,
                      .chunks = b->shape.chunks,
                      .microbatches = b->shape.microbatches,
                      .training = b->shape.training,

@@ -86,6 +86,38 @@ static smp_status place_ops(stage_check *c)
     return SMP_OK;
 }
 
+/* Is the op one of those that splitting puts between the model's own? */
+static bool is_brought(const smp_graph *graph, int32_t op)
+{
+    return graph->whole && smp_graph_find_op(graph->whole, graph->op[op].name) < 0;
+}
+
+/* Who writes stages of a model that is split knows its ops, not what splitting puts between them:
+ * that lies with what it reads or, if that is an input, with the first op that reads it. */
+static void place_brought(stage_check *c)
+{
+    const smp_graph *graph = c->graph;
+    for (int32_t op = 0; op < graph->n_op; op++) {
+        const int32_t from = graph->tensor[graph->op[op].in[0]].producer;
+        if (c->stage[op] >= 0 || from < 0 || !is_brought(graph, op))
+            continue;
+        c->stage[op] = c->stage[from];
+        c->where[op] = c->where[from];
+    }
+    for (int32_t op = graph->n_op - 1; op >= 0; op--) {
+        const int32_t out = graph->op[op].out;
+        if (c->stage[op] >= 0 || !is_brought(graph, op))
+            continue;
+        for (int64_t i = graph->consumer_begin[out]; i < graph->consumer_begin[out + 1]; i++) {
+            const int32_t reader = graph->consumer[i].op;
+            if (c->stage[reader] < 0 || (c->stage[op] >= 0 && c->stage[op] <= c->stage[reader]))
+                continue;
+            c->stage[op] = c->stage[reader];
+            c->where[op] = c->where[reader];
+        }
+    }
+}
+
 /* Runs of ops that no stage names. */
 static smp_status check_missing(stage_check *c)
 {
@@ -306,6 +338,8 @@ static smp_status check_all(stage_check *c, smp_arena *scratch)
     if (!c->where)
         return SMP_ERR_NO_MEMORY;
     SMP_TRY(place_ops(c));
+    if (c->graph->whole)
+        place_brought(c);
     SMP_TRY(check_missing(c));
     SMP_TRY(check_empty(c, scratch));
     SMP_TRY(check_order(c, scratch));

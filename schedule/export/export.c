@@ -122,14 +122,17 @@ smp_status smp_export_notes(const smp_exporter *exporter, const smp_plan *plan,
     static const char *const what[SMP_N_EXPORT_ASPECT] = {
         [SMP_EXPORT_RECOMPUTE] = "%d of the stages recompute",
         [SMP_EXPORT_DDP] = "there are %d replicas (ddp)",
+        [SMP_EXPORT_TENSOR] = "groups of %d devices compute every op together (tensor)",
         [SMP_EXPORT_SHARDS] = "states lie in shards of %d replicas",
         [SMP_EXPORT_PLACEMENT] = "%d devices serve ranks in an order of the plan's own",
         [SMP_EXPORT_TIES] = "weights are shared between stages (%d)"};
     int number[SMP_N_EXPORT_ASPECT] = {
         [SMP_EXPORT_RECOMPUTE] = count_recomputing(plan),
         [SMP_EXPORT_DDP] = plan->ddp > 1 ? plan->ddp : 0,
+        [SMP_EXPORT_TENSOR] = smp_plan_tensor(plan) > 1 ? smp_plan_tensor(plan) : 0,
         [SMP_EXPORT_SHARDS] = plan->sharding.shard > 1 ? plan->sharding.shard : 0,
-        [SMP_EXPORT_PLACEMENT] = plan->placement != SMP_PLACEMENT_CLUSTER ? plan->devices : 0};
+        [SMP_EXPORT_PLACEMENT] =
+            plan->placement != SMP_PLACEMENT_CLUSTER ? smp_plan_processes(plan) : 0};
     if (plan->training)
         SMP_TRY(count_ties(plan, graph, &number[SMP_EXPORT_TIES]));
     for (int i = 0; i < SMP_N_EXPORT_ASPECT; i++) {

@@ -47,6 +47,9 @@ const smp_exporter smp__export_deepspeed = {
     .write = write,
     .by_hand = {[SMP_EXPORT_RECOMPUTE] = "activation_checkpoint_interval=1 of PipelineModule",
                 [SMP_EXPORT_DDP] = "start so many times the pipeline's processes",
+                [SMP_EXPORT_TENSOR] =
+                    "topology=PipeModelDataParallelTopology(num_pp, num_mp, num_dp), and layers "
+                    "that are split as the plan's `split` says, such as Megatron-LM's",
                 [SMP_EXPORT_SHARDS] = "\"zero_optimization\": {\"stage\": 1}",
                 [SMP_EXPORT_PLACEMENT] = "start processes in the order of the plan's `placement`",
                 [SMP_EXPORT_TIES] = "give these layers as TiedLayerSpec"},

@@ -80,6 +80,9 @@ const smp_exporter smp__export_megatron = {
                 [SMP_EXPORT_DDP] =
                     "start so many times the pipeline's processes; --global-batch-size "
                     "is that of all replicas",
+                [SMP_EXPORT_TENSOR] =
+                    "--tensor-model-parallel-size; layers are then split as there, "
+                    "whatever the plan's `split` says",
                 [SMP_EXPORT_SHARDS] = "--use-distributed-optimizer, or FSDP",
                 [SMP_EXPORT_PLACEMENT] = "start processes in the order of the plan's `placement`",
                 [SMP_EXPORT_TIES] = "leave out --untie-embeddings-and-output-weights"},

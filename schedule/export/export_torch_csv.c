@@ -14,7 +14,9 @@
  * torch-stages says which ops each stage is made of: a CSV row per stage with its index, its rank
  * and its op names in order. Stage s of the model is built from row s. There tensors move between
  * neighbouring stages only: one that jumps over stages here is passed along by the stages between
- * (torch.distributed.pipelining.pipeline does so by itself). Linear in actions and ops. */
+ * (torch.distributed.pipelining.pipeline does so by itself). Of a model whose ops are split over
+ * devices the model's own ops are named, not the collective ones between them: DTensor makes those by
+ * itself. Linear in actions and ops. */
 #include <string.h>
 
 #include "schedule/export/export_kinds.h"
@@ -58,14 +60,22 @@ static void put_field(smp_text *out, const char *value)
 
 static smp_status write_stages(const smp_plan *plan, const smp_graph *graph, smp_text *out)
 {
-    (void)graph;
     for (int s = 0; s < plan->n_stage; s++) {
+        int32_t n = 0;
         smp_text_append(out, "%d,%d", s, plan->stage[s].rank);
         for (int32_t i = 0; i < plan->stage[s].n_op; i++) {
+            if (graph->whole && smp_graph_find_op(graph->whole, plan->stage[s].op[i]) < 0)
+                continue;
+            n++;
             smp_text_append(out, ",");
             put_field(out, plan->stage[s].op[i]);
         }
         smp_text_append(out, "\n");
+        if (n == 0)
+            return smp_fail(SMP_ERR_INPUT,
+                            "torch-stages: stage %d has no module, only what the devices of a "
+                            "group (tensor) exchange: plan with --cut-at layers",
+                            s);
     }
     return SMP_OK;
 }
@@ -85,6 +95,9 @@ const smp_exporter smp__export_torch_csv = {
     .by_hand = {[SMP_EXPORT_RECOMPUTE] = "wrap those modules in torch.utils.checkpoint.checkpoint",
                 [SMP_EXPORT_DDP] = "wrap each stage's module in DistributedDataParallel, over the "
                                    "ranks that have the same stages",
+                [SMP_EXPORT_TENSOR] =
+                    "parallelize_module each stage as the plan's `split` says: ColwiseParallel for "
+                    "columns, RowwiseParallel for rows",
                 [SMP_EXPORT_SHARDS] = "wrap each stage's module in fully_shard (FSDP2)",
                 [SMP_EXPORT_PLACEMENT] = "start rank r of replica d on the device that `placement` "
                                          "gives it",

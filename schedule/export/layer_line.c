@@ -134,11 +134,25 @@ static smp_status place_units(const line_build *l, const int32_t *stage_of_op, c
     return SMP_OK;
 }
 
-smp_status smp__layer_line_of(const smp_plan *plan, const smp_graph *graph, const char *format,
-                              smp__layer_line *line)
+/* The stage of each op of the model as its file says it, malloc'ed: what splitting puts between its
+ * ops is no part of a layer, and the other side has its own. */
+static smp_status bind(const smp_plan *plan, const smp_graph *graph, int32_t **out)
 {
     int32_t *stage_of_op = NULL;
     SMP_TRY(smp_plan_bind(plan, graph, &stage_of_op));
+    const smp_graph *whole = smp_graph_whole(graph);
+    for (int32_t u = 0; whole != graph && u < whole->n_op; u++) /* none has a lower number there */
+        stage_of_op[u] = stage_of_op[smp_graph_find_op(graph, whole->op[u].name)];
+    *out = stage_of_op;
+    return SMP_OK;
+}
+
+smp_status smp__layer_line_of(const smp_plan *plan, const smp_graph *split, const char *format,
+                              smp__layer_line *line)
+{
+    const smp_graph *graph = smp_graph_whole(split);
+    int32_t *stage_of_op = NULL;
+    SMP_TRY(bind(plan, split, &stage_of_op));
     *line = (smp__layer_line){.arena = smp_arena_create()};
     line_build l = {.graph = graph, .line = line};
     smp_status status = SMP_ERR_NO_MEMORY;

@@ -97,10 +97,16 @@ smp_status smp_plan_set_stages(smp_plan *plan, const smp_graph *graph,
 smp_status smp_plan_open_model(const smp_plan *plan, const char *plan_path, int index,
                                smp_graph **out);
 
+/* Devices that compute every op together, at least 1. */
+static inline int smp_plan_tensor(const smp_plan *plan)
+{
+    return plan->splitting.devices > 1 ? plan->splitting.devices : 1;
+}
+
 /* Processes of a job. */
 static inline int smp_plan_processes(const smp_plan *plan)
 {
-    return plan->devices * (plan->splitting.devices > 1 ? plan->splitting.devices : 1);
+    return plan->devices * smp_plan_tensor(plan);
 }
 
 /* The plan against its model: fingerprint, target, every op in exactly one stage, legal order.
@@ -118,7 +124,7 @@ int smp_plan_device(const smp_plan *plan, int replica, int rank);
 /* World rank of its first process: the only one, or of a group. */
 static inline int smp_plan_first_process(const smp_plan *plan, int replica, int rank)
 {
-    return smp_plan_device(plan, replica, rank) * (smp_plan_processes(plan) / plan->devices);
+    return smp_plan_device(plan, replica, rank) * smp_plan_tensor(plan);
 }
 /* The same of a placement; listed: [pipeline * ddp], of SMP_PLACEMENT_LISTED only. */
 int smp_placement_device(smp_placement placement, const int *listed, int pipeline, int ddp,

@@ -14,7 +14,8 @@ enum {
     SMP__MAX_DEVICES = 1 << 20,
     SMP__MAX_STAGES = 1 << 20,
     SMP__MAX_MICROBATCHES = 1 << 30,
-    SMP__MAX_CORES = 1 << 16
+    SMP__MAX_CORES = 1 << 16,
+    SMP__MAX_TENSOR = 1 << 12 /* devices of a node */
 };
 
 /* Reads a plan file into a sketch. whole: every key that smp_plan has is there, and the counts go

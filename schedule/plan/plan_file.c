@@ -119,7 +119,7 @@ static smp_status read_tensor(reader *r, const smp_yaml_node *map)
     r->groups = r->devices;
     if (!smp_yaml_get(map, "tensor"))
         return SMP_OK;
-    SMP_TRY(smp__field_int(map, "parallel", "tensor", 1, SMP__MAX_DEVICES, tensor));
+    SMP_TRY(smp__field_int(map, "parallel", "tensor", 1, SMP__MAX_TENSOR, tensor));
     if (r->devices % *tensor != 0)
         return smp_fail_at(smp_yaml_where(smp_yaml_get(map, "tensor")),
                            "parallel: tensor: got %d, expected a divisor of `devices`, %d", *tensor,

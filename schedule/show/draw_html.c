@@ -68,6 +68,7 @@ static void put_head(const page *p)
     put_int(p, "shared_cores", plan->cluster && plan->cluster->cores_per_node > 0);
     put_int(p, "pipeline", plan->pipeline);
     put_int(p, "ddp", plan->ddp);
+    put_int(p, "tensor", smp_plan_tensor(plan));
     put_int(p, "replica", p->picture->simulated.simulation->replica);
     put_int(p, "chunks", plan->chunks);
     put_int(p, "microbatches", plan->microbatches);

@@ -289,6 +289,8 @@ static void put_title(const figure *f)
     smp_text_append(&line, "%s: %s, %d rank%s x %d micro-batch%s", plan->model_name, plan->schedule,
                     plan->pipeline, plan->pipeline == 1 ? "" : "s", plan->microbatches,
                     plan->microbatches == 1 ? "" : "es");
+    if (smp_plan_tensor(plan) > 1)
+        smp_text_append(&line, ", tensor %d", smp_plan_tensor(plan));
     put_text(f, "t", 16, 27, line.data ? line.data : "");
     line.length = 0;
     smp_text_append(&line, "step %s, bubble %.1f %%",

@@ -1,9 +1,38 @@
 /* Why a plan is as it is, in plain words. Linear in stages and configurations. */
 #include "schedule/show/explain.h"
 
+#include <string.h>
+
 #include "schedule/show/text_table.h"
 
 enum { SHOWN_CONFIGURATIONS = 10 };
+
+void smp_explain_splitting(const smp_plan *plan, smp_text *text)
+{
+    enum { MOST = 16 };
+    const smp_splitting *splitting = &plan->splitting;
+    const char *as[MOST];
+    int count[MOST], n = 0;
+    if (splitting->devices <= 1)
+        return;
+    smp_text_append(text, "split: %d op%s over %d devices", splitting->n_entry,
+                    splitting->n_entry == 1 ? "" : "s", splitting->devices);
+    for (int32_t i = 0; i < splitting->n_entry; i++) {
+        int k = 0;
+        while (k < n && strcmp(as[k], splitting->entry[i].as) != 0)
+            k++;
+        if (k == MOST)
+            continue;
+        if (k == n) {
+            as[n] = splitting->entry[i].as;
+            count[n++] = 0;
+        }
+        count[k]++;
+    }
+    for (int k = 0; k < n; k++)
+        smp_text_append(text, "%s%d %s", k == 0 ? ": " : ", ", count[k], as[k]);
+    smp_text_append(text, "%s\n", n == MOST ? ", ..." : "");
+}
 
 static void explain_stage(const smp_plan *plan, const smp_stage_load *load, int s, smp_text *text)
 {
@@ -210,6 +239,7 @@ smp_status smp_explain_plan(const smp_planner_result *result, smp_text *text)
     smp_text_append(text, "solver: %s found the partition; costs: %s\n",
                     partition->solver && *partition->solver ? partition->solver : "-",
                     result->cost_source);
+    smp_explain_splitting(result->plan, text);
     smp_explain_bottleneck(result->plan, partition, text);
     explain_bound(result, text);
     explain_order(result, text);

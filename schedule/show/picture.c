@@ -135,7 +135,7 @@ static double ready_us(const smp_picture *picture, const moments *m, const smp_t
 }
 
 /* The pipeline rank that a world rank is of the replica that is drawn; -1: it belongs to another
- * one. */
+ * one, or is not the first of those that compute ops together. */
 static int rank_of_world(const smp_picture *picture, int world_rank)
 {
     const smp_plan *plan = picture->plan;

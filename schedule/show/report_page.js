@@ -388,6 +388,7 @@ function rankTable() {
 document.title = D.model + ": plan";
 $("name").textContent = D.model;
 $("subtitle").textContent = [D.schedule, count(P, "rank", "s") + (D.ddp > 1 ? " \u00d7 " + D.ddp + " replicas" : "") +
+  (D.tensor > 1 ? " \u00d7 tensor " + D.tensor : "") +
   (D.replica > 0 ? ", of which the slowest, replica " + D.replica + ", is drawn" : ""),
   D.chunks > 1 ? D.chunks + " stages per rank" : "", count(M, "micro-batch", "es") + " of " + count(D.microbatch_size, "sample", "s"),
   D.cluster && "cluster " + D.cluster].filter(Boolean).join("  \u00b7  ");

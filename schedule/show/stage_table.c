@@ -1,6 +1,8 @@
 /* The table of a plan's stages. Linear in stages. */
 #include "schedule/show/stage_table.h"
 
+#include <stdio.h>
+
 #include "schedule/show/text_table.h"
 
 /* First and last op of a stage in graph order, their names cut where they are long. */
@@ -49,18 +51,26 @@ static void put_summary(const smp_plan *plan, const smp_graph *graph, int n_reco
                         smp_text *text)
 {
     const smp_predicted *predicted = &plan->predicted;
-    char step[32], bottleneck[32], bound[32];
+    const int devices = smp_plan_processes(plan);
+    char step[32], bottleneck[32], bound[32], groups[32] = "";
+    if (smp_plan_tensor(plan) > 1)
+        snprintf(groups, sizeof groups, " x tensor %d", smp_plan_tensor(plan));
     smp_text_append(text, "(times, received, sent and stash are per micro-batch%s)\n\n",
                     n_recompute > 0 ? "; stages that recompute run so many ops, or all, once more"
                                     : "");
     smp_text_append(text,
-                    "%s: %d ops on %d device%s = %d pipeline rank%s x %d replica%s, %d chunk%s; "
+                    "%s: %d ops on %d device%s = %d pipeline rank%s x %d replica%s%s, %d chunk%s; "
                     "%s, %d micro-batch%s of %lld sample%s\n",
-                    graph->name, (int)graph->n_op, plan->devices, plural(plan->devices, "s"),
-                    plan->pipeline, plural(plan->pipeline, "s"), plan->ddp, plural(plan->ddp, "s"),
+                    graph->name, (int)graph->n_op, devices, plural(devices, "s"), plan->pipeline,
+                    plural(plan->pipeline, "s"), plan->ddp, plural(plan->ddp, "s"), groups,
                     plan->chunks, plural(plan->chunks, "s"), plan->schedule, plan->microbatches,
                     plural(plan->microbatches, "es"), (long long)plan->microbatch_size,
                     plural(plan->microbatch_size, "s"));
+    if (groups[0])
+        smp_text_append(text,
+                        "%d devices compute every op together: ops, times, bytes and memory are of "
+                        "one of them\n",
+                        smp_plan_tensor(plan));
     if (plan->sharding.shard > 1)
         smp_text_append(text, "every %d replicas hold one copy of %s\n", plan->sharding.shard,
                         plan->sharding.what == SMP_SHARD_OPTIMIZER ? "the optimizer's states"

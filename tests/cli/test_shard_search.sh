@@ -60,4 +60,11 @@ for shards in auto 4; do
 done
 expect_bad 'prefetch: got' smp-partition "$model" -n 4 --shard 4 --prefetch x
 expect_bad 'bucket-bytes: got' smp-partition "$model" -n 4 --bucket-bytes 0
+# A plan by hand may say it as well.
+for what in optimizer gradients weights; do
+    printf 'smp: 1\nmodel: {path: %s}\nparallel: {pipeline: 1, ddp: 2, shard: 2, shard_what: %s}\nstages:\n  - {ops: ["*"]}\n' \
+        "$model" "$what" >by-hand.yaml
+    expect_exit 0 smp-partition check by-hand.yaml -o filled-in.yaml
+    expect_match filled-in.yaml "shard: 2, shard_what: $what"
+done
 finish

@@ -9,6 +9,9 @@ class Plan:
 
     def __init__(self, data):
         parallel = data["parallel"]
+        if parallel.get("tensor", 1) > 1:
+            raise ValueError(f"the plan splits operators over groups of {parallel['tensor']} devices (tensor), which is not done "
+                             "here: make one with --tensor 1")
         self.pipeline = parallel["pipeline"]
         self.ddp = parallel.get("ddp", 1)
         self.chunks = parallel.get("chunks", 1)

@@ -1,0 +1,37 @@
+/* Which splittings were looked at. */
+#include "schedule/show/explain.h"
+
+#include "schedule/show/text_table.h"
+
+smp_status smp_explain_tensor(const smp_tensor_result *made, smp_text *text)
+{
+    enum { N = 6 };
+    static const char *const heads[N] = {"<tensor",   "memory counts", "ops split",
+                                         "samples/s", "highest peak",  "<"};
+    smp__table t;
+    if (made->n_tried <= 1)
+        return SMP_OK;
+    smp_text_append(text, "splittings (memory counts: times what a micro-batch takes, for all of a "
+                          "device's memory):\n");
+    SMP_TRY(smp__table_open(&t, N, made->n_tried, heads));
+    for (int i = 0; i < made->n_tried; i++) {
+        const smp_tensor_tried *tried = &made->tried[i];
+        char peak[32];
+        smp__table_put(&t, "<%d", tried->tensor);
+        if (tried->tensor > 1)
+            smp__table_put(&t, "%g", tried->memory_price);
+        else
+            smp__table_put(&t, "-");
+        smp__table_put(&t, "%d", (int)tried->n_split);
+        if (tried->fits)
+            smp__table_put(&t, "%.1f", 1e6 / tried->sample_us);
+        else
+            smp__table_put(&t, "-");
+        smp__table_put(&t, "%s",
+                       tried->fits ? smp_format_bytes(peak, sizeof peak, tried->peak_bytes) : "-");
+        smp__table_put(&t, "<%s%s", tried->fits ? "" : "does not fit",
+                       tried->exact || tried->tensor == 1 ? ""
+                                                          : "not all splittings were compared");
+    }
+    return smp__table_print(&t, text);
+}

@@ -1,0 +1,26 @@
+/* The splittings that are worth planning for a group of T devices. */
+#ifndef SMP_SCHEDULE_TENSOR_TENSOR_CHOICE_H
+#define SMP_SCHEDULE_TENSOR_TENSOR_CHOICE_H
+
+#include "graph/split/splitting.h"
+#include "schedule/planner/search.h"
+
+typedef struct smp__tensor_choice {
+    smp_splitting splitting;
+    double memory_price;
+    bool exact;
+} smp__tensor_choice;
+
+enum { SMP__TENSOR_PRICES = 4 };
+
+/* Splittings of request->graph, a whole one, for groups of `tensor` devices of `groups` (a cluster
+ * made by smp_cluster_group), all different; in `arena`. A byte of memory is counted with
+ * `memory_price` times what a micro-batch takes by what a device has: at 0 the fastest is chosen,
+ * at a high price what needs least memory. fixed: entries of some ops, as names or patterns;
+ * only_fixed: all others are whole, and there is one choice. */
+smp_status smp__tensor_choices(const smp_search_request *request, const smp_cluster *groups,
+                               int tensor, const smp_split_entry *fixed, int32_t n_fixed,
+                               bool only_fixed, smp_arena *arena,
+                               smp__tensor_choice out[SMP__TENSOR_PRICES], int *n);
+
+#endif

@@ -1,0 +1,247 @@
+/* Every splitting that is worth it, planned: first all of them shortly, then the best. */
+#include "schedule/tensor/tensor_plan.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "graph/base/clock.h"
+#include "schedule/tensor/tensor_choice.h"
+
+enum { MOST_TRIED = 64 };
+
+#define FIRST_SHARE 0.5 /* of the time, to look at all */
+#define AS_GOOD 1.01    /* a smaller group is as good as a larger one that is faster by less */
+
+/* A splitting with what it takes to plan it. */
+typedef struct candidate {
+    smp_splitting splitting; /* devices 1: none */
+    int tensor;
+    smp_cluster *groups;
+} candidate;
+
+typedef struct search {
+    const smp_search_request *base;
+    const smp_tensor_request *how;
+    const char *model_path;
+    smp_arena *arena;
+    candidate candidate[MOST_TRIED];
+    smp_cluster *groups[MOST_TRIED]; /* owned */
+    int n, n_groups;
+    smp_tensor_tried *tried; /* [n] */
+} search;
+
+/* Can groups of so many devices be formed, and as many stages and replicas as asked for of them? */
+static bool suits(const smp_search_request *base, int tensor)
+{
+    const int64_t stages = base->stages > 0 ? base->stages : 1, ddp = base->ddp > 0 ? base->ddp : 1;
+    return base->devices % tensor == 0 && base->cluster->devices_per_node % tensor == 0 &&
+           base->devices / tensor % (stages * ddp) == 0;
+}
+
+static smp_status add_tensor(search *s, int tensor)
+{
+    smp__tensor_choice choice[SMP__TENSOR_PRICES];
+    smp_cluster *groups = NULL;
+    int n = 0;
+    if (tensor == 1) {
+        s->candidate[s->n++] = (candidate){.splitting = {.devices = 1}, .tensor = 1};
+        return SMP_OK;
+    }
+    SMP_TRY(smp_cluster_group(s->base->cluster, tensor, &groups));
+    s->groups[s->n_groups++] = groups;
+    SMP_TRY(smp__tensor_choices(s->base, groups, tensor, s->how->fixed, s->how->n_fixed,
+                                s->how->only_fixed, s->arena, choice, &n));
+    for (int i = 0; i < n && s->n < MOST_TRIED; i++) {
+        s->tried[s->n].memory_price = choice[i].memory_price;
+        s->tried[s->n].exact = choice[i].exact;
+        s->candidate[s->n++] = (candidate){choice[i].splitting, tensor, groups};
+    }
+    return SMP_OK;
+}
+
+/* Powers of two, up to a node. */
+static smp_status list_candidates(search *s)
+{
+    const smp_search_request *base = s->base;
+    if (s->how->tensor > 0 && !suits(base, s->how->tensor))
+        return smp_fail(SMP_ERR_INPUT,
+                        "--tensor %d: %d devices, %d in a node, cannot be put into such groups for "
+                        "%d stages and %d replicas (0: any number)",
+                        s->how->tensor, base->devices, base->cluster->devices_per_node,
+                        base->stages, base->ddp);
+    if (s->how->tensor > 0)
+        return add_tensor(s, s->how->tensor);
+    for (int tensor = 1; tensor <= base->cluster->devices_per_node; tensor *= 2)
+        if (suits(base, tensor))
+            SMP_TRY(add_tensor(s, tensor));
+    return s->n > 0 ? SMP_OK
+                    : smp_fail(SMP_ERR_INPUT,
+                               "--tensor auto: %d devices cannot be put into groups for %d stages "
+                               "and %d replicas",
+                               base->devices, base->stages, base->ddp);
+}
+
+/* The graph of a candidate; NULL: the base's own. */
+static smp_status open_graph(const search *s, const candidate *c, smp_graph **graph)
+{
+    *graph = NULL;
+    return c->tensor == 1 ? SMP_OK : smp_splitting_split(&c->splitting, 0, s->base->graph, graph);
+}
+
+static smp_status set_request(const search *s, const candidate *c, const smp_graph *graph,
+                              smp_search_request *out)
+{
+    *out = *s->base;
+    out->graph = graph ? graph : s->base->graph;
+    out->cluster = c->groups ? c->groups : s->base->cluster;
+    out->devices = s->base->devices / c->tensor;
+    out->splitting = c->splitting;
+    return s->how->adapt ? s->how->adapt(s->how->context, out) : SMP_OK;
+}
+
+/* Which of two plans is better; ties go to the one that was there first, of the smaller group. */
+static bool better(const smp_search_request *base, const smp_tensor_tried *a,
+                   const smp_tensor_tried *best)
+{
+    if (!a->fits || !best || !best->fits)
+        return a->fits;
+    if (base->optimize == SMP_OPTIMIZE_MEMORY)
+        return a->peak_bytes < best->peak_bytes;
+    return a->sample_us * (a->tensor > best->tensor ? AS_GOOD : 1.0) < best->sample_us;
+}
+
+static int64_t highest_peak(const smp_plan *plan)
+{
+    int64_t peak = 0;
+    for (int r = 0; r < plan->pipeline; r++)
+        peak = plan->predicted.peak_bytes[r] > peak ? plan->predicted.peak_bytes[r] : peak;
+    return peak;
+}
+
+/* Plans candidate i; advise: where it does not fit, say what would. */
+static smp_status plan_candidate(search *s, int i, bool advise, double deadline_s,
+                                 smp_tensor_result *out)
+{
+    const candidate *c = &s->candidate[i];
+    smp_tensor_tried *tried = &s->tried[i];
+    smp_graph *graph;
+    smp_search_request request;
+    smp_planner_result result = {0};
+    SMP_TRY(open_graph(s, c, &graph));
+    smp_status status = set_request(s, c, graph, &request);
+    request.deadline_s = deadline_s;
+    request.advise = advise && s->base->advise;
+    if (status == SMP_OK)
+        status = smp_plan_make(&request, s->model_path, &result);
+    tried->tensor = c->tensor;
+    tried->n_split = c->splitting.n_entry;
+    if (status != SMP_OK) {
+        smp_graph_destroy(graph);
+        return status;
+    }
+    tried->fits = true;
+    tried->sample_us = smp_plan_sample_us(&request, result.plan);
+    tried->peak_bytes = highest_peak(result.plan);
+    out->result = result;
+    out->request = request;
+    out->graph = graph;
+    out->cluster = c->groups;
+    return SMP_OK;
+}
+
+static void drop_plan(smp_tensor_result *result)
+{
+    smp_planner_result_destroy(&result->result);
+    smp_graph_destroy(result->graph);
+    result->graph = NULL;
+}
+
+/* All of them; *best: which, -1 if nothing fits; its plan is in *out. */
+static smp_status try_all(search *s, int *best, smp_tensor_result *out)
+{
+    const double begin_s = smp_clock_s(), limit_s = s->base->deadline_s;
+    *best = -1;
+    for (int i = 0; i < s->n; i++) {
+        smp_tensor_result made = {0};
+        double deadline_s = 0;
+        if (limit_s > 0)
+            deadline_s =
+                fmin(begin_s + FIRST_SHARE * (limit_s - begin_s) * (i + 1) / s->n, limit_s);
+        smp_status status = plan_candidate(s, i, false, deadline_s, &made);
+        if (status != SMP_OK && status != SMP_ERR_NO_FIT)
+            return status;
+        if (status == SMP_OK &&
+            better(s->base, &s->tried[i], *best < 0 ? NULL : &s->tried[*best])) {
+            drop_plan(out);
+            *out = made;
+            *best = i;
+        } else if (status == SMP_OK) {
+            drop_plan(&made);
+        }
+    }
+    return SMP_OK;
+}
+
+/* With the rest of the time; what it had before stays if that was better. */
+static smp_status improve(search *s, int best, smp_tensor_result *out)
+{
+    smp_tensor_result made = {0};
+    const smp_tensor_tried before = s->tried[best];
+    smp_status status = plan_candidate(s, best, false, s->base->deadline_s, &made);
+    if (status == SMP_ERR_NO_FIT)
+        return SMP_OK;
+    SMP_TRY(status);
+    if (better(s->base, &before, &s->tried[best])) {
+        drop_plan(&made);
+        s->tried[best] = before;
+        return SMP_OK;
+    }
+    drop_plan(out);
+    *out = made;
+    return SMP_OK;
+}
+
+static smp_status run(search *s, smp_tensor_result *out)
+{
+    int best;
+    SMP_TRY(list_candidates(s));
+    if (s->n == 1)
+        return plan_candidate(s, 0, true, s->base->deadline_s, out);
+    SMP_TRY(try_all(s, &best, out));
+    if (best < 0) /* the largest group, its smallest splitting: what that would need */
+        return plan_candidate(s, s->n - 1, true, s->base->deadline_s, out);
+    return s->base->deadline_s > 0 ? improve(s, best, out) : SMP_OK;
+}
+
+smp_status smp_tensor_plan(const smp_search_request *base, const smp_tensor_request *how,
+                           const char *model_path, smp_tensor_result *out)
+{
+    search s = {.base = base, .how = how, .model_path = model_path, .arena = smp_arena_create()};
+    smp_tensor_result result = {0};
+    smp_status status = SMP_ERR_NO_MEMORY;
+    if (s.arena)
+        s.tried = SMP_ARENA_NEW(s.arena, smp_tensor_tried, MOST_TRIED);
+    if (s.tried)
+        status = run(&s, &result);
+    for (int i = 0; i < s.n_groups; i++)
+        if (status != SMP_OK || s.groups[i] != result.cluster)
+            smp_cluster_destroy(s.groups[i]);
+    result.arena = s.arena;
+    result.tried = s.tried;
+    result.n_tried = s.n;
+    if (status == SMP_OK) {
+        *out = result;
+        return SMP_OK;
+    }
+    drop_plan(&result);
+    smp_arena_destroy(s.arena);
+    return status;
+}
+
+void smp_tensor_result_destroy(smp_tensor_result *result)
+{
+    drop_plan(result);
+    smp_cluster_destroy(result->cluster);
+    smp_arena_destroy(result->arena);
+    *result = (smp_tensor_result){0};
+}

@@ -1,0 +1,50 @@
+/* Plans of models whose operators groups of devices compute together: how many devices, which
+ * operator is split how, and everything else that a plan says. */
+#ifndef SMP_SCHEDULE_TENSOR_TENSOR_PLAN_H
+#define SMP_SCHEDULE_TENSOR_TENSOR_PLAN_H
+
+#include "schedule/planner/planner.h"
+
+/* What is asked beside a search. */
+typedef struct smp_tensor_request {
+    int tensor;                   /* devices of a group; 0: the best of all */
+    int32_t n_fixed;              /* ops, or patterns (schedule/plan/split_patterns.h), that are */
+    const smp_split_entry *fixed; /* split so in any case */
+    bool only_fixed;              /* every other op is whole, as where a plan says it */
+    /* What the request says of the ops of one graph (pins, what is kept together), set anew for
+     * every graph that is looked at; NULL: nothing. Its arrays hold until the next call. */
+    smp_status (*adapt)(void *context, smp_search_request *request);
+    void *context;
+} smp_tensor_request;
+
+/* One splitting that was looked at. */
+typedef struct smp_tensor_tried {
+    int tensor;
+    double memory_price; /* its weights and activations counted that much (tensor_choice.h) */
+    int32_t n_split;     /* ops */
+    bool exact;          /* no splitting costs less at that price */
+    bool fits;
+    double sample_us; /* as the objective counts, and of the fullest rank; of what fits */
+    int64_t peak_bytes;
+} smp_tensor_tried;
+
+typedef struct smp_tensor_result {
+    smp_planner_result result;
+    smp_search_request request; /* that made it: the graph and the cluster of the groups below */
+    smp_graph *graph;           /* owned, as all else; NULL: the model's own, nothing is split */
+    smp_cluster *cluster;       /* NULL: the one asked for */
+    smp_arena *arena;
+    smp_tensor_tried *tried;
+    int n_tried;
+} smp_tensor_result;
+
+/* base: of the whole model, the devices of the cluster and a profile of the whole model; of
+ * `devices` groups of T are formed, neighbours of one node. Every splitting (of each T a few, from
+ * the fastest to the smallest) is planned in an equal share of half of the time, and the best one
+ * in what is left; within 1 % the smaller group wins. Without a deadline each has all the time that
+ * it takes. Errors: as of smp_plan_make; SMP_ERR_INPUT if no T suits the devices. */
+smp_status smp_tensor_plan(const smp_search_request *base, const smp_tensor_request *how,
+                           const char *model_path, smp_tensor_result *out);
+void smp_tensor_result_destroy(smp_tensor_result *result);
+
+#endif
