@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "graph/base/random.h"
+#include "graph/model/op.h"
 #include "graph/split/splitting.h"
 #include "profile/split_prices.h"
 
@@ -229,7 +230,7 @@ static void test_memory_of_a_whole_graph(void **state)
     }
 }
 
-/* Weights that do not fit are split, whatever that takes; with room for them, as by Megatron-LM. */
+/* Weights that do not fit are split, whatever that takes. */
 static void test_dear_memory_splits_weights(void **state)
 {
     (void)state;
@@ -305,6 +306,49 @@ static void test_moves(void **state)
     smp_graph_destroy(graph);
 }
 
+/* A product and a gelu that are one kernel on a GPU are one in their parts too. */
+static void test_pairs_stay_pairs(void **state)
+{
+    (void)state;
+    static const smp_split_entry entries[] = {{.op = "a", .as = "columns"},
+                                              {.op = "g", .as = "elements@1"}};
+    static const char text[] = "smp: 1\ninputs: {x: {dtype: float32, shape: [4, 8]}}\n"
+                               "ops:\n"
+                               "  - {op: linear, name: a, in: x, out: h, features: 64}\n"
+                               "  - {op: gelu, name: g, in: h, out: h}\n"
+                               "  - {op: mean_pool, name: m, in: h, out: h}\n";
+    const smp_splitting splitting = {2, 2, entries};
+    for (int profiled = 0; profiled < 2; profiled++) {
+        smp_graph *graph = NULL, *split;
+        smp_cluster *from, *groups = make_groups(2, 16, &from);
+        smp_split_prices *prices;
+        smp_costs *costs;
+        smp_op_cost measured[3];
+        const char *names[3];
+        double elements;
+        assert_int_equal(smp_graph_parse("model.yaml", text, strlen(text), &graph), SMP_OK);
+        assert_int_equal(smp_graph_set_target(graph, (smp_target){SMP_BACKEND_CUDA, 0}), SMP_OK);
+        assert_true(smp_op_fused(graph, 0));
+        smp_profile profile = make_profile(graph, measured, names);
+        measured[1].forward_us = 0;
+        profile.device = "card";
+        if (smp_splitting_split(&splitting, 0, graph, &split) ||
+            smp_costs_build(split, groups, profiled ? &profile : NULL, BATCH, &costs) ||
+            smp_split_prices_make(graph, groups, profiled ? &profile : NULL, BATCH, MICROBATCHES,
+                                  &prices))
+            fail_msg("%s", smp_last_error());
+        const smp_split_choice choice[] = {{0, 0, 1}, {0, 1, 1}, {-1, 0, 1}};
+        assert_near(price(graph, 2, prices, choice), total(split, graph, groups, costs, &elements),
+                    "a pair");
+        smp_costs_destroy(costs);
+        smp_split_prices_destroy(prices);
+        smp_graph_destroy(split);
+        smp_graph_destroy(graph);
+        smp_cluster_destroy(groups);
+        smp_cluster_destroy(from);
+    }
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -336,6 +380,7 @@ int main(void)
         cmocka_unit_test(test_memory_of_a_whole_graph),
         cmocka_unit_test(test_dear_memory_splits_weights),
         cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_pairs_stay_pairs),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
