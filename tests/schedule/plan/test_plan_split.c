@@ -392,6 +392,32 @@ static void test_plan_split_opens_its_model(void **state)
     smp_graph_destroy(whole);
 }
 
+/* The example of the documentation splits what it says. */
+static void test_plan_split_documented(void **state)
+{
+    (void)state;
+    char *document;
+    size_t bytes;
+    smp_graph *graph = NULL;
+    smp_sketch *sketch = NULL;
+    smp_splitting out;
+    assert_int_equal(SMP_OK, smp_file_read(SMP_SOURCE_DIR "/schedule/plan/FORMAT.md", 1 << 20,
+                                           &document, &bytes));
+    const char *begin = strstr(document, "```yaml\nsmp: 1\nparallel: {tensor: 2}\n");
+    assert_non_null(begin);
+    begin += strlen("```yaml\n");
+    if (smp_sketch_parse("s.yaml", begin, (size_t)(strstr(begin, "```") - begin), &sketch) !=
+            SMP_OK ||
+        smp_graph_read(SMP_SOURCE_DIR "/examples/gpt-tiny.yaml", &graph) != SMP_OK ||
+        smp_splitting_resolve(&sketch->splitting, graph, sketch->arena, &out) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    assert_int_equal(24, out.n_entry);
+    assert_int_equal(SMP_OK, smp_splitting_apply(&out, 1, &graph));
+    smp_graph_destroy(graph);
+    smp_sketch_destroy(sketch);
+    free(document);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -405,6 +431,7 @@ int main(void)
         cmocka_unit_test(test_plan_split_patterns_of_options),
         cmocka_unit_test(test_plan_split_patterns_are_bounded),
         cmocka_unit_test(test_plan_split_opens_its_model),
+        cmocka_unit_test(test_plan_split_documented),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -334,7 +334,14 @@ static void test_picture_measured(void **state)
     /* Events of other replicas do not matter; events that no plan of this shape has are refused. */
     events[0].world_rank = 17;
     assert_int_equal(smp_picture_add_measured(picture, events, n), SMP_OK);
+    /* nor do those of all but the first of a group that computes ops together */
+    made.plan.splitting.devices = 2;
+    for (int64_t i = 0; i < n; i++)
+        events[i].world_rank = 2 * events[i].world_rank + 1;
     events[0].world_rank = 0;
+    assert_int_equal(smp_picture_add_measured(picture, events, n), SMP_OK);
+    assert_int_equal(picture->measured.lane[0].n + picture->measured.lane[1].n, 1);
+    made.plan.splitting.devices = 0;
     events[0].stage = 6;
     assert_int_equal(smp_picture_add_measured(picture, events, n), SMP_ERR_INPUT);
     assert_int_equal(smp_picture_add_measured(picture, NULL, 0), SMP_OK);

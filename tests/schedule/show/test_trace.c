@@ -58,7 +58,7 @@ static int count(const char *text, const char *what)
     return n;
 }
 
-enum { MAX_TID = 10000 };
+enum { MAX_TID = 20000 };
 
 /* Events are written by rising start within a rank, so within a thread too. */
 static void assert_no_overlap(const char *json, int pid)
@@ -111,6 +111,40 @@ static void test_trace_format(void **state)
     made_plan_free(&made);
 }
 
+/* Where devices compute ops together, the events are of the first of each group, and threads of all
+ * of them are apart. */
+static void test_trace_of_groups(void **state)
+{
+    (void)state;
+    made_plan made;
+    smp_trace_event *events;
+    int64_t n;
+    smp_text json = {0};
+    make_trace(&made, &events, &n);
+    free(events);
+    made.plan.splitting.devices = 3;
+    smp_simulation *simulation = NULL;
+    assert_int_equal(smp_simulate_plan(&made.plan, made.graph, made.flow, &simulation), SMP_OK);
+    assert_int_equal(smp_trace_predicted(&made.plan, simulation, &events, &n), SMP_OK);
+    smp_simulation_destroy(simulation);
+    for (int64_t i = 0; i < n; i++)
+        if (events[i].stage >= 0)
+            assert_int_equal(events[i].world_rank, 3 * events[i].stage);
+    smp_trace_event *all = malloc(3 * (size_t)n * sizeof *all); /* as a job of 12 processes has */
+    for (int64_t i = 0; i < 3 * n; i++) {
+        all[i] = events[i / 3];
+        all[i].world_rank += (int)(i % 3);
+    }
+    assert_int_equal(smp_trace_format(&made.plan, events, n, all, 3 * n, &json), SMP_OK);
+    assert_no_overlap(json.data, 1);
+    assert_no_overlap(json.data, 2);
+    assert_int_equal(count(json.data, "{\"name\":\"rank 11\"}"), 1);
+    smp_text_free(&json);
+    free(events);
+    free(all);
+    made_plan_free(&made);
+}
+
 static void test_trace_empty(void **state)
 {
     (void)state;
@@ -128,6 +162,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_trace_predicted_events),
         cmocka_unit_test(test_trace_format),
+        cmocka_unit_test(test_trace_of_groups),
         cmocka_unit_test(test_trace_empty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

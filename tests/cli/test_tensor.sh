@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Plans by hand whose ops are split over groups of devices: check fills them in, writes what it reads, and
+# says where a splitting cannot be.
+# shellcheck source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+model=$SMP_EXAMPLES/gpt-tiny.yaml
+
+sketch() { # parallel, lines of `split:`
+    printf 'smp: 1\nparallel: {%s}\nsplit:\n' "$1"
+    printf '  - {op: "%s", as: %s}\n' "${@:2}"
+    printf 'stages:\n  - {ops: [wte, wpe, "h0.*", "h1.*"]}\n  - {ops: ["h2.*", "h3.*", ln_f..loss]}\n'
+}
+megatron=('h*.attn.qkv' columns/3 'h*.attn' 'packed heads' 'h*.proj' rows 'h*.mlp.fc' columns 'h*.gelu' elements@1)
+
+# Megatron-LM's pattern on two ranks of two devices.
+sketch 'tensor: 2' "${megatron[@]}" >sketch.yaml
+expect_exit 0 smp-partition check sketch.yaml --model "$model" --time-limit 5 --explain -o plan.yaml
+expect_match out '69 ops on 4 devices = 2 pipeline ranks x 1 replica x tensor 2, 1 chunk; interleaved, 8 micro-batches'
+expect_match out '^split: 24 ops over 2 devices: 4 columns/3, 4 packed heads, 8 rows, 4 columns, 4 elements@1$'
+expect_match out '^best of all: step .* ranks of tensor 2, '
+expect_match out '^the plan is legal and fits$'
+expect_match plan.yaml '^parallel: \{devices: 4, pipeline: 2, ddp: 1, tensor: 2, '
+expect_equal "entries" "$(grep -c '^  - {op: h[0-3]\.[a-z._]*, as: ' plan.yaml)" 24
+expect_match plan.yaml '^cluster: .* devices_per_node: 4, '
+expect_exit 0 smp-partition check plan.yaml --time-limit 5 -o again.yaml --json --report page.html --svg figure.svg
+expect_json out
+expect_match out '"parallel": \{"devices": 4, "pipeline": 2, "ddp": 1, "tensor": 2, "chunks": 1\}'
+expect_equal "the same again" "$(cmp plan.yaml again.yaml && echo same)" same
+expect_match page.html '"tensor":2'
+expect_match figure.svg 'micro-batches, tensor 2'
+
+# Other frameworks are given the model's own modules.
+expect_exit 0 smp-partition check plan.yaml --time-limit 5 --export torch-csv:t.csv --export megatron-layout:layout
+expect_match err '^smp-partition: megatron-layout does not say that groups of 2 devices .*--tensor-model-parallel-size'
+expect_no_match t.csv.stages ':'
+expect_equal "layout" "$(cat layout)" 'Et*2|t*2L'
+
+# Groups of the devices of a node.
+sed 's/^devices_per_node: .*/devices_per_node: 3/' "$SMP_EXAMPLES/cluster-laptop.yaml" >three.yaml
+expect_exit 0 smp-partition check sketch.yaml --model "$model" --cluster "$SMP_EXAMPLES/cluster-laptop.yaml" --time-limit 5
+expect_bad 'sketch\.yaml:2:11: .*3 devices per node, which are no groups of 2' \
+    smp-partition check sketch.yaml --model "$model" --cluster three.yaml
+sketch 'tensor: 2, ddp: 3' "${megatron[@]}" >large.yaml
+expect_exit 2 smp-partition check large.yaml --model "$model" --cluster "$SMP_EXAMPLES/cluster-laptop.yaml"
+expect_match out "illegal: large\.yaml:2:11: 2 ranks \* 3 replicas \* tensor 2 need 12 devices, cluster 'laptop' has 4"
+
+# What cannot be split so.
+bad() { # regex, parallel, lines of `split:`
+    sketch "${@:2}" >bad.yaml
+    expect_bad "$1" smp-partition check bad.yaml --model "$model"
+}
+bad "bad\.yaml:4:5: split: no op of model 'gpt-tiny' is 'h9\.\*'; its ops are " 'tensor: 2' 'h9.*' rows
+bad "bad\.yaml:4:5: split: no op of model 'gpt-tiny' is 'wtee', nearest is 'wte'" 'tensor: 2' wtee rows
+bad "bad\.yaml:4:5: split: op 'h0\.ln_1' \(layernorm\): split 'columns', expected whole, " 'tensor: 2' 'h*.ln_?' columns
+bad "bad\.yaml:5:5: split: op 'wte' is named twice" 'tensor: 2' wte rows wte features
+bad "bad\.yaml:4:5: split: op 'h0\.attn' .* do not allow that on 3 devices" 'tensor: 3' 'h?.attn' 'packed heads'
+bad 'bad\.yaml:2:32: parallel: tensor: got 3, expected a divisor of .devices., 8' 'devices: 8, tensor: 3' wte rows
+bad 'bad\.yaml:4:3: split: got 1 op, expected .parallel: \{tensor: T\}' 'devices: 8' wte rows
+bad "unknown key 'tensors'.*'tensor'" 'tensors: 8' wte rows
+
+# A splitting of no op is one, though of no use.
+printf 'smp: 1\nparallel: {tensor: 2}\nstages: [{ops: "*"}]\n' >none.yaml
+expect_exit 0 smp-partition check none.yaml --model "$model" --time-limit 5
+expect_match out 'note: none\.yaml:2:11: no op is split: 2 devices of a group all compute the same'
+
+# Stages with the model's own ops: what splitting puts between them goes with them.
+names=$(sed -nE 's/^  - \{op: [a-z_]+, name: ([a-z_]+),.*/\1/p' "$model" | paste -sd' ')
+for layer in 0 1 2 3; do
+    for op in ln_1 attn.qkv attn attn.proj res_1 ln_2 mlp.fc mlp.gelu mlp.proj res_2; do names+=" h$layer.$op"; done
+done
+{
+    sketch 'tensor: 2' "${megatron[@]}" | sed '/^stages:/,$d'
+    printf 'stages:\n  - {ops: [%s]}\n' "${names// /, }"
+} >names.yaml
+expect_exit 0 smp-partition check names.yaml --model "$model" --time-limit 5 -o filled.yaml
+expect_match filled.yaml '"h0\.mlp\.proj:whole"'
+finish
