@@ -75,6 +75,7 @@ class Job:
     def __init__(self, programs, folder, text, batch, microbatches, steps):
         self.programs, self.folder = programs, pathlib.Path(folder)
         self.batch, self.microbatches, self.steps = batch, microbatches, steps
+        self.profile = []  # options of smp-partition
         self.folder.mkdir()
         self.path = self.folder / "model.yaml"
         self.path.write_text(yaml.safe_dump(text, sort_keys=False))
@@ -98,35 +99,37 @@ class Job:
                    self.folder / "weights.pt")
         return sum(w.numel() for w in self.model.weight.values())
 
-    def smp(self, options):
+    def smp(self, options, ranks=WORLD, replicas=WORLD):
         plan = self.folder / "plan.yaml"
-        run([self.programs / "smp-partition", self.path, "-n", WORLD, "--ddp", WORLD, "--recompute",
-             "none", "--microbatch-size", self.batch, "--microbatches", self.microbatches, *options,
-             "-o", plan])
+        run([self.programs / "smp-partition", self.path, "-n", ranks, "--ddp", replicas,
+             "--recompute", "none", "--microbatch-size", self.batch, "--microbatches",
+             WORLD * self.microbatches // replicas, *self.profile, *options, "-o", plan])
         environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1",
                            OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMP_NUM_THREADS="1")
-        out = run(["mpirun", "-n", WORLD, sys.executable, "-S", "-E", "-c", PEAK,
+        out = run(["mpirun", "-n", ranks, sys.executable, "-S", "-E", "-c", PEAK,
                    self.folder / "peak-", self.programs / "smp-run", plan, *self.data,
                    "--no-shuffle", "--steps", self.steps, "--lr", LR, "--json"], env=environment)
         steps = [line for line in map(json.loads, out.splitlines()) if "step_us" in line]
         return {"step_ms": statistics.median(s["step_us"] / 1e3 for s in steps[WARM:]),
+                "predicted_ms": steps[0]["predicted_us"] / 1e3,
                 "losses": [s["loss"] for s in steps],
-                "peak": max(int((self.folder / f"peak-{r}").read_text()) for r in range(WORLD))}
+                "peak": max(int((self.folder / f"peak-{r}").read_text()) for r in range(ranks))}
 
-    def torch(self, kind, malloc):
+    def torch(self, kind, malloc, program="sharded_torch.py", ranks=WORLD, whole=False):
+        """`whole`: the program wants the micro-batches of the step, not of a process."""
         (self.folder / f"{kind}.store").unlink(missing_ok=True)
         environment = dict(os.environ, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", **malloc)
         ranks = [subprocess.Popen([str(word) for word in (
-            sys.executable, HERE / "sharded_torch.py", kind, rank, WORLD, self.folder, self.batch,
-            self.microbatches, self.steps, LR)], stdout=subprocess.PIPE, text=True, env=environment)
-            for rank in range(WORLD)]
+            sys.executable, HERE / program, kind, rank, ranks, self.folder, self.batch,
+            self.microbatches * (WORLD if whole else 1), self.steps, LR)],
+            stdout=subprocess.PIPE, text=True, env=environment) for rank in range(ranks)]
         try:
             out = [rank.communicate()[0] for rank in ranks]
         finally:
             for rank in ranks:
                 rank.kill()
         if any(rank.returncode for rank in ranks):
-            raise SystemExit(f"bench_sharded.py: PyTorch's {kind} failed")
+            raise SystemExit(f"{program}: PyTorch's {kind} failed")
         made = [json.loads(line) for line in out]
         return {"step_ms": 1e3 * statistics.median(made[0]["seconds"][WARM:]),
                 "losses": made[0]["losses"], "peak": max(rank["peak"] for rank in made),
