@@ -63,6 +63,9 @@ typedef struct smp_split_rule {
     uint8_t in[SMP_SPLIT_IN], out;
     uint8_t param[8];
     uint32_t divided; /* attributes (bit i: attrs[i]) that are a device's share */
+    /* The op becomes one of this kind, which has the same attributes and exchanges in its calls
+     * what no conversion before or behind it could. NULL: it stays what it is. */
+    const char *kind;
     /* For this op, this choice and so many devices? What the sizes of the split
      * dimensions and of the divided attributes rule out needs no word. NULL: always. */
     bool (*allows)(const struct smp_graph *graph, const struct smp_op *op, smp_split_choice choice,

@@ -9,21 +9,23 @@
 #include "graph/math/vector.h"
 
 enum { Y, LOGITS };
-enum { MOST_TOP_K = 64 };
-
-static const smp_attr_desc ATTRS[] = {SMP__ROUTING_ATTRS, {0}};
 
 static smp_status infer(smp_infer *infer)
+{
+    return smp__infer_combine(infer, false);
+}
+
+smp_status smp__infer_combine(smp_infer *infer, bool by_tokens)
 {
     smp__routing r;
     char got[128];
     SMP_TRY(smp_infer_float(infer, Y));
     SMP_TRY(smp_infer_dims(infer, Y, 3, 3));
-    SMP_TRY(smp__infer_routing(infer, &r));
+    SMP_TRY(smp__infer_routing(infer, by_tokens, &r));
     const smp_shape *y = &infer->in[Y]->shape;
-    if (r.top_k > MOST_TOP_K)
+    if (r.top_k > SMP__MOST_TOP_K)
         return smp_infer_fail(infer, "top_k: %lld, expected at most %d", (long long)r.top_k,
-                              (int)MOST_TOP_K);
+                              (int)SMP__MOST_TOP_K);
     if (y->dim[0] != r.own || y->dim[1] != r.capacity)
         return smp_infer_fail(infer,
                               "'%s' is %s, expected %lld experts of %lld places, as an "
@@ -83,7 +85,7 @@ static smp_status forward(const smp_op_call *call)
 static void backward_sample(const smp__routing *r, smp__route *route, int64_t d, const float *y,
                             const float *logits, const float *dout, float *dy, float *dlogits)
 {
-    float dgate[MOST_TOP_K];
+    float dgate[SMP__MOST_TOP_K];
     smp__route_sample(r, logits, true, route);
     for (int64_t t = 0; t < r->tokens; t++) {
         const float *from = dout + t * d;
@@ -120,6 +122,8 @@ static smp_status backward_input(const smp_op_call *call)
 static const smp_split_rule SPLITS[] = {
     {"experts", .in = {SMP_CELL_DIM0, SMP_CELL_SHARED}, .out = SMP_CELL_PARTS},
     {"features", .in = {SMP_CELL_DIM2, SMP_CELL_SHARED}, .out = SMP_CELL_DIM1},
+    {"positions", .in = {SMP_CELL_DIM0, SMP_CELL_DIM0}, .out = SMP_CELL_DIM0,
+     .kind = "expert_return"},
     {0},
 };
 
@@ -133,7 +137,7 @@ const smp_op_kind smp__op_expert_combine = {
               "  - {op: expert_combine, name: op, in: [x, logits], out: y, capacity: 0.75}\n",
     .min_in = 2,
     .max_in = 2,
-    .attrs = ATTRS,
+    .attrs = smp__routing_attrs,
     .infer = infer,
     .needs = needs,
     .work = work,

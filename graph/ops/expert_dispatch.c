@@ -10,15 +10,18 @@
 
 enum { X, LOGITS };
 
-static const smp_attr_desc ATTRS[] = {SMP__ROUTING_ATTRS, {0}};
-
 static smp_status infer(smp_infer *infer)
+{
+    return smp__infer_dispatch(infer, false);
+}
+
+smp_status smp__infer_dispatch(smp_infer *infer, bool by_tokens)
 {
     smp__routing r;
     char got[128];
     SMP_TRY(smp_infer_float(infer, X));
     SMP_TRY(smp_infer_dims(infer, X, 2, 2));
-    SMP_TRY(smp__infer_routing(infer, &r));
+    SMP_TRY(smp__infer_routing(infer, by_tokens, &r));
     const smp_shape *x = &infer->in[X]->shape;
     if (x->dim[0] != r.tokens)
         return smp_infer_fail(infer, "'%s' is %s, expected %lld rows, as the logits have",
@@ -97,6 +100,8 @@ static smp_status backward_input(const smp_op_call *call)
 static const smp_split_rule SPLITS[] = {
     {"experts", .in = {SMP_CELL_SHARED, SMP_CELL_WHOLE}, .out = SMP_CELL_DIM0},
     {"features", .in = {SMP_CELL_DIM1, SMP_CELL_WHOLE}, .out = SMP_CELL_DIM2},
+    {"positions", .in = {SMP_CELL_DIM0, SMP_CELL_DIM0}, .out = SMP_CELL_DIM0,
+     .kind = "expert_send"},
     {0},
 };
 
@@ -110,7 +115,7 @@ const smp_op_kind smp__op_expert_dispatch = {
               "  - {op: expert_dispatch, name: op, in: [x, logits], out: y, capacity: 0.75}\n",
     .min_in = 2,
     .max_in = 2,
-    .attrs = ATTRS,
+    .attrs = smp__routing_attrs,
     .infer = infer,
     .needs = needs,
     .work = work,

@@ -4,18 +4,21 @@
  *   coefficient * experts * sum over experts of f P,
  * f the share of a sample's choices that are the expert's (a constant), P its mean share of the
  * softmax; the mean over the samples of a step. The loss itself is not added to what is reported.
- * With the top_k of the expert_dispatch behind it. O(T * experts * top_k). */
+ * With the top_k of the expert_dispatch behind it. Devices that each have a part of the tokens add
+ * up their choices. O(T * experts * top_k). */
 #include "graph/ops/routing.h"
 
 #include <string.h>
 
 #include "graph/math/vector.h"
 
-enum { TOP_K, COEFFICIENT };
+enum { TOP_K, COEFFICIENT, DEVICES, AXIS };
 
 static const smp_attr_desc ATTRS[] = {
     [TOP_K] = {"top_k", SMP_ATTR_INT, false, 2, 1, INT32_MAX, NULL},
     [COEFFICIENT] = {"coefficient", SMP_ATTR_FLOAT, false, 0.01, 0, 1e6, NULL},
+    [DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
+    [AXIS] = {"axis", SMP_ATTR_INT, false, 0, 0, 1, NULL},
     {0},
 };
 
@@ -42,10 +45,11 @@ static smp__routing routing_of(const smp_graph *graph, const smp_op *op)
 
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
-    (void)batch;
     const smp__routing r = routing_of(graph, op);
+    const int64_t chosen = batch * r.experts * (int64_t)sizeof(float);
     if (op->attr[COEFFICIENT].f > 0)
-        *needs = (smp_op_needs){.input_grad_in = 1, .workspace_bytes = smp__route_bytes(&r)};
+        *needs =
+            (smp_op_needs){.input_grad_in = 1, .workspace_bytes = chosen + smp__route_bytes(&r)};
 }
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
@@ -55,20 +59,29 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     work->backward_input_flops += smp__route_flops(&r, false, batch);
 }
 
-/* Of one sample. scale: of the loss of a sample, experts / tokens in it. */
-static void add_gradient(const smp__routing *r, const float *logits, float scale, smp__route *route,
-                         float *dlogits)
+/* How many choices of this device's tokens are each expert's, [batch][experts]. */
+static void count_choices(const smp__routing *r, const float *logits, int64_t batch,
+                          smp__route *route, float *chosen)
 {
-    const float each = 1.0f / (float)(r->tokens * r->top_k);
-    float *share = route->share;
-    smp__route_sample(r, logits, false, route); /* with room for all: used counts the choices */
+    for (int64_t b = 0; b < batch; b++, logits += r->tokens * r->experts) {
+        smp__route_sample(r, logits, false, route); /* with room for all: used counts the choices */
+        for (int64_t e = 0; e < r->experts; e++)
+            *chosen++ = (float)route->used[e];
+    }
+}
+
+/* Of one sample. scale: of the loss of a sample, experts / tokens in it; each: of a choice. share:
+ * [experts]. */
+static void add_gradient(const smp__routing *r, const float *logits, const float *chosen,
+                         float each, float scale, float *share, float *dlogits)
+{
     for (int64_t t = 0; t < r->tokens; t++, logits += r->experts, dlogits += r->experts) {
         float sum = smp__exp_row(share, logits, smp__max(logits, r->experts), r->experts), mean = 0;
         smp__scale(share, 1 / sum, r->experts);
         for (int64_t e = 0; e < r->experts; e++)
-            mean += (float)route->used[e] * each * share[e];
+            mean += chosen[e] * each * share[e];
         for (int64_t e = 0; e < r->experts; e++)
-            dlogits[e] += scale * share[e] * ((float)route->used[e] * each - mean);
+            dlogits[e] += scale * share[e] * (chosen[e] * each - mean);
     }
 }
 
@@ -76,19 +89,33 @@ static smp_status backward_input(const smp_op_call *call)
 {
     const smp__routing r = routing_of(call->graph, call->op);
     const double coefficient = call->op->attr[COEFFICIENT].f;
-    const int64_t sample = r.tokens * r.experts;
-    smp__route route = smp__route_at(&r, call->workspace);
+    const int64_t sample = r.tokens * r.experts, devices = call->op->attr[DEVICES].i;
+    const int64_t tokens = devices * r.tokens, batch = call->batch - call->padding;
+    const smp_op_group *group;
     if (!call->din[0])
         return SMP_OK;
     memcpy(call->din[0], call->dout, (size_t)(call->batch * sample) * sizeof(float));
+    if (!(coefficient > 0) || batch == 0)
+        return SMP_OK;
+    float *chosen = call->workspace;
+    smp__route route = smp__route_at(&r, chosen + call->batch * r.experts);
+    SMP_TRY(smp__group_of(call, devices, &group));
+    count_choices(&r, call->in[0], batch, &route, chosen);
+    SMP_TRY(group->all_reduce(group->context, chosen, batch * r.experts));
     const int64_t samples =
         call->step_samples > 0 ? call->step_samples : call->batch; /* measured */
-    const double scale = coefficient * (double)r.experts / ((double)r.tokens * (double)samples);
-    for (int64_t b = 0; coefficient > 0 && b < call->batch - call->padding; b++)
-        add_gradient(&r, (const float *)call->in[0] + b * sample, (float)scale, &route,
+    const double scale = coefficient * (double)r.experts / ((double)tokens * (double)samples);
+    for (int64_t b = 0; b < batch; b++)
+        add_gradient(&r, (const float *)call->in[0] + b * sample, chosen + b * r.experts,
+                     1.0f / (float)(tokens * r.top_k), (float)scale, route.share,
                      call->din[0] + b * sample);
     return SMP_OK;
 }
+
+static const smp_split_rule SPLITS[] = {
+    {"positions", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_DIM0},
+    {0},
+};
 
 const smp_op_kind smp__op_load_balance = {
     .name = "load_balance",
@@ -103,5 +130,6 @@ const smp_op_kind smp__op_load_balance = {
     .infer = infer,
     .needs = needs,
     .work = work,
+    .split = SPLITS,
     .cpu = {.forward = smp__copy_forward, .backward_input = backward_input},
 };

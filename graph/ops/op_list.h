@@ -48,6 +48,8 @@
     HOST(expert_dispatch)                                                                          \
     HOST(expert_linear)                                                                            \
     HOST(expert_combine)                                                                           \
+    HOST(expert_send)                                                                              \
+    HOST(expert_return)                                                                            \
     HOST(bias)                                                                                     \
     HOST(all_reduce)                                                                               \
     HOST(all_gather)                                                                               \

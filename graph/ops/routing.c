@@ -9,26 +9,55 @@
 
 #include "graph/math/vector.h"
 
-const char *const smp__gate_kinds[] = {"chosen", "all", NULL};
+/* chosen: softmax of the chosen logits; all: of all. */
+static const char *const gate_kinds[] = {"chosen", "all", NULL};
+
+const smp_attr_desc smp__routing_attrs[] = {
+    [SMP__TOP_K] = {"top_k", SMP_ATTR_INT, false, 2, 1, INT32_MAX, NULL},
+    [SMP__CAPACITY] = {"capacity", SMP_ATTR_FLOAT, false, 1.25, 0, 1e6, NULL},
+    [SMP__GATES] = {"gates", SMP_ATTR_CHOICE, false, 0, 0, 1, gate_kinds},
+    [SMP__ROUTED_BY] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
+    [SMP__ROUTED_AXIS] = {"axis", SMP_ATTR_INT, false, 0, 0, SMP_MAX_DIMS - 1, NULL},
+    {0},
+};
+
+/* Places of an expert in a sample of so many tokens. */
+static int64_t capacity_of(const smp_attr_value *attr, int64_t tokens, int64_t experts)
+{
+    const double factor = attr[SMP__CAPACITY].f;
+    const double places = factor * (double)attr[SMP__TOP_K].i * (double)tokens / (double)experts;
+    const int64_t capacity = factor > 0 && places < (double)tokens ? (int64_t)ceil(places) : tokens;
+    return capacity < 1 ? 1 : capacity;
+}
+
+/* parts: devices that have some of the tokens; shares: of the experts. */
+static smp__routing routing(const smp_graph *graph, const smp_attr_value *attr,
+                            const smp_shape *logits, int64_t parts, int64_t shares)
+{
+    const int64_t tokens = logits->dim[0], experts = logits->dim[1], own = experts / shares;
+    return (smp__routing){.tokens = tokens,
+                          .experts = experts,
+                          .top_k = attr[SMP__TOP_K].i,
+                          .capacity = capacity_of(attr, parts * tokens, experts),
+                          .first = shares > 1 ? graph->device * own : 0,
+                          .own = own,
+                          .all = attr[SMP__GATES].i == 1};
+}
 
 smp__routing smp__routing_of(const smp_graph *graph, const smp_op *op, const smp_shape *logits)
 {
-    const smp_attr_value *attr = op->attr;
-    const int64_t devices = attr[SMP__ROUTED_AXIS].i == 0 ? attr[SMP__ROUTED_BY].i : 1;
-    smp__routing r = {.tokens = logits->dim[0],
-                      .experts = logits->dim[1],
-                      .top_k = attr[SMP__TOP_K].i,
-                      .all = attr[SMP__GATES].i == 1};
-    double places = attr[SMP__CAPACITY].f * (double)r.top_k * (double)r.tokens / (double)r.experts;
-    r.capacity =
-        attr[SMP__CAPACITY].f > 0 && places < (double)r.tokens ? (int64_t)ceil(places) : r.tokens;
-    r.capacity = r.capacity < 1 ? 1 : r.capacity;
-    r.own = r.experts / devices;
-    r.first = devices > 1 ? graph->device * r.own : 0;
-    return r;
+    const bool shared = op->attr[SMP__ROUTED_AXIS].i == 0;
+    return routing(graph, op->attr, logits, 1, shared ? op->attr[SMP__ROUTED_BY].i : 1);
 }
 
-smp_status smp__infer_routing(const smp_infer *infer, smp__routing *out)
+smp__routing smp__routing_by_tokens(const smp_graph *graph, const smp_op *op,
+                                    const smp_shape *logits)
+{
+    const int64_t devices = op->attr[SMP__ROUTED_BY].i;
+    return routing(graph, op->attr, logits, devices, devices);
+}
+
+smp_status smp__infer_routing(const smp_infer *infer, bool by_tokens, smp__routing *out)
 {
     static const smp_graph alone = {0};
     const int64_t top_k = infer->attr[SMP__TOP_K].i;
@@ -38,7 +67,8 @@ smp_status smp__infer_routing(const smp_infer *infer, smp__routing *out)
     if (top_k > logits->shape.dim[1])
         return smp_infer_fail(infer, "top_k: %lld of the %lld experts of '%s'", (long long)top_k,
                               (long long)logits->shape.dim[1], logits->name);
-    *out = smp__routing_of(&alone, infer->op, &logits->shape);
+    *out = by_tokens ? smp__routing_by_tokens(&alone, infer->op, &logits->shape)
+                     : smp__routing_of(&alone, infer->op, &logits->shape);
     return SMP_OK;
 }
 
@@ -104,10 +134,15 @@ double smp__route_flops(const smp__routing *r, bool gates, int64_t batch)
            (rows * (double)r->experts + (gates ? 20 * (r->all ? shares : rows) : 0));
 }
 
-void smp__route_sample(const smp__routing *r, const float *logits, bool gates, smp__route *route)
+void smp__route_choose(const smp__routing *r, const float *logits, bool gates, smp__route *route)
 {
     for (int64_t t = 0; t < r->tokens; t++)
         choose(r, logits + t * r->experts, gates, route, t);
+}
+
+void smp__route_sample(const smp__routing *r, const float *logits, bool gates, smp__route *route)
+{
+    smp__route_choose(r, logits, gates, route);
     memset(route->used, 0, (size_t)r->experts * sizeof *route->used);
     for (int64_t k = 0; k < r->top_k; k++)
         for (int64_t t = 0; t < r->tokens; t++) {

@@ -6,26 +6,24 @@
 
 /* Attributes that both have, in this order. */
 enum { SMP__TOP_K, SMP__CAPACITY, SMP__GATES, SMP__ROUTED_BY, SMP__ROUTED_AXIS };
-#define SMP__ROUTING_ATTRS                                                                         \
-    [SMP__TOP_K] = {"top_k", SMP_ATTR_INT, false, 2, 1, INT32_MAX, NULL},                          \
-    [SMP__CAPACITY] = {"capacity", SMP_ATTR_FLOAT, false, 1.25, 0, 1e6, NULL},                     \
-    [SMP__GATES] = {"gates", SMP_ATTR_CHOICE, false, 0, 0, 1, smp__gate_kinds},                    \
-    [SMP__ROUTED_BY] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},            \
-    [SMP__ROUTED_AXIS] = {"axis", SMP_ATTR_INT, false, 0, 0, SMP_MAX_DIMS - 1, NULL}
-
-extern const char *const smp__gate_kinds[]; /* chosen: softmax of the chosen logits; all: of all */
+extern const smp_attr_desc smp__routing_attrs[];
+enum { SMP__MOST_TOP_K = 64 }; /* where gates have gradients */
 
 /* Sizes. Of several devices that share the experts (axis 0) each has `own` from `first` on. */
 typedef struct smp__routing {
-    int64_t tokens, experts, top_k, capacity;
+    int64_t tokens; /* on this device */
+    int64_t experts, top_k, capacity;
     int64_t first, own;
     bool all; /* gates are shares of all experts */
 } smp__routing;
 
 /* logits: [tokens, experts]. */
 smp__routing smp__routing_of(const smp_graph *graph, const smp_op *op, const smp_shape *logits);
+/* The same where every device has a part of the tokens, too, [tokens, experts] of the logits. */
+smp__routing smp__routing_by_tokens(const smp_graph *graph, const smp_op *op,
+                                    const smp_shape *logits);
 /* Checks them and fills *out. */
-smp_status smp__infer_routing(const smp_infer *infer, smp__routing *out);
+smp_status smp__infer_routing(const smp_infer *infer, bool by_tokens, smp__routing *out);
 
 /* Where the tokens of one sample go: choice k of token t is expert[t * top_k + k], at place
  * slot[..] of it (-1: it was full), with weight gate[..]. */
@@ -34,11 +32,18 @@ typedef struct smp__route {
     float *gate, *share;           /* share: [experts], of the token at hand */
 } smp__route;
 
+/* What expert_dispatch and expert_combine expect and make; by_tokens: the kinds that they become
+ * where the tokens are split. */
+smp_status smp__infer_dispatch(smp_infer *infer, bool by_tokens);
+smp_status smp__infer_combine(smp_infer *infer, bool by_tokens);
+
 int64_t smp__route_bytes(const smp__routing *r);
 /* Lays it into a workspace of so many bytes. */
 smp__route smp__route_at(const smp__routing *r, void *workspace);
-/* The top_k experts of the largest logits, of equal ones the first; places go to first choices by
- * rising token, then to second ones, and so on. Without `gates` there are none. */
+/* The top_k experts of the largest logits, of equal ones the first. Without `gates` there are
+ * none. */
+void smp__route_choose(const smp__routing *r, const float *logits, bool gates, smp__route *route);
+/* Places too: to first choices by rising token, then to second ones, and so on. */
 void smp__route_sample(const smp__routing *r, const float *logits, bool gates, smp__route *route);
 /* Arithmetic of that for so many samples. */
 double smp__route_flops(const smp__routing *r, bool gates, int64_t batch);

@@ -331,6 +331,8 @@ static smp_status set_attrs(splitter *s, int32_t o, bool behind, smp_op *op)
         for (int i = 0, a; i < 3 && smp_op_attr_index(from->kind, "devices") >= 0; i++)
             if ((a = smp_op_attr_index(from->kind, own[i].name)) >= 0)
                 value[a].i = own[i].value;
+        if (rule->kind)
+            op->kind = smp_op_kind_find(rule->kind);
     }
     op->attr = value;
     return SMP_OK;

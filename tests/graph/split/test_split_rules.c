@@ -80,6 +80,14 @@ static const op_case CASES[] = {
     {ROWS_IN,
      ROUTED "  - {op: expert_dispatch, name: op, in: [h, l], out: y, top_k: 3, capacity: 4}\n",
      "[4, t, d]"},
+    {ROWS_IN, ROUTED "  - {op: expert_dispatch, name: op, in: [h, l], out: y, capacity: 0.5}\n",
+     "[4, t / 4, d]"},
+    {ROWS_IN, /* one expert's alone: as many rounds as devices */
+     ROUTED "  - {op: scale, name: off, in: l, out: off, factor: 0}\n"
+            "  - {op: expert_dispatch, name: op, in: [h, off], out: y, top_k: 1, capacity: 0}\n",
+     "[4, t, d]"},
+    {ROWS_IN, ROUTED "  - {op: load_balance, name: op, in: l, out: y, coefficient: 0.3}\n",
+     "[t, 4]"},
     {ROWS_IN,
      ROUTED "  - {op: expert_dispatch, name: send, in: [h, l], out: e, capacity: 1}\n"
             "  - {op: expert_linear, name: op, in: e, out: y, features: 2 * d}\n",
@@ -87,6 +95,11 @@ static const op_case CASES[] = {
     {ROWS_IN,
      ROUTED "  - {op: expert_dispatch, name: send, in: [h, l], out: e, capacity: 1}\n"
             "  - {op: expert_combine, name: op, in: [e, l], out: y, capacity: 1}\n",
+     "[t, d]"},
+    {ROWS_IN,
+     ROUTED "  - {op: expert_dispatch, name: send, in: [h, l], out: e, top_k: 3, capacity: 0.5}\n"
+            "  - {op: expert_combine, name: op, in: [e, l], out: y, top_k: 3, capacity: 0.5, "
+            "gates: all}\n",
      "[t, d]"},
     ON_IMAGE("conv2d, channels: 2 * c, kernel: 3, stride: 2", "[2 * c, 2, 2]"),
     ON_IMAGE("conv2d, channels: c, kernel: 1, groups: 4, bias: false", "[c, 6, 6]"),

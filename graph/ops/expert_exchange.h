@@ -1,0 +1,45 @@
+/* Between devices that each have some of the tokens and some of the experts of a mixture: rows of
+ * tokens to the places of their experts, and back (GShard, Lepikhin et al. 2020). */
+#ifndef SMP_GRAPH_OPS_EXPERT_EXCHANGE_H
+#define SMP_GRAPH_OPS_EXPERT_EXCHANGE_H
+
+#include "graph/ops/routing.h"
+
+/* Of one call, in its workspace. A count or a first place has a number for each device, sample,
+ * choice (first, second, ..) and expert, in this order. */
+typedef struct smp__expert_exchange {
+    smp__routing r;
+    const smp_op_group *group;
+    int64_t batch, devices, d;
+    int64_t room; /* rows from a device to another in one round */
+    int64_t most; /* that two devices have for each other in all rounds: the same on all devices */
+    const float *count; /* tokens that choose so: integers below 2^24 */
+    int32_t *first;     /* the place of the first of them; the capacity: none has one */
+    int32_t *place;   /* [batch * tokens * top_k]: number of a choice's row among those that go from
+                       this device to its expert's; -1: it has no place there */
+    int32_t *base;    /* [batch][top_k][experts]: that of the first row, of this device */
+    smp__route route; /* expert, gate: of all samples */
+    float *sent, *got;
+} smp__expert_exchange;
+
+/* Bytes of what a forward call saves for one sample, and of the workspace of any call. */
+int64_t smp__exchange_saved(const smp_graph *graph, const smp_op *op);
+int64_t smp__exchange_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, int64_t d);
+
+/* Routes the micro-batch. A forward call tells the other devices how many tokens chose which expert
+ * and saves what they tell in `aux`, for the calls of the backward pass. d: floats of a row. */
+smp_status smp__exchange_begin(const smp_op_call *call, int64_t d, bool gates, bool forward,
+                               smp__expert_exchange *x);
+/* Of rows [batch * tokens][d] to each expert those that chose it, times their gates if by_gate;
+ * places [batch][own experts][capacity][d], zeroes where nobody is. */
+smp_status smp__exchange_send(const smp__expert_exchange *x, const float *rows, bool by_gate,
+                              float *places);
+/* The rows at the places of the choices: choices [batch * tokens * top_k][d], left as they are
+ * where there is no place; or, `sum`, added to [batch * tokens][d]. */
+smp_status smp__exchange_return(const smp__expert_exchange *x, const float *places, bool sum,
+                                float *choices);
+
+/* The logits of sample b: their part of the route. */
+smp__route smp__exchange_route(const smp__expert_exchange *x, int64_t b);
+
+#endif
