@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SHIFT_TAG = 1 }; /* of the group's communicator, whose other calls are collective */
+
 static void describe(const void *context, char *buffer, size_t size)
 {
     const smp__op_group *g = context;
@@ -34,11 +36,29 @@ static smp_status finish(smp__op_group *g, int started, const char *call)
     return smp__comm_wait_until(g->comm, &(smp_wait){0}, test, describe, g);
 }
 
-/* n: of each device. */
+static smp_status test_shift(void *context, bool *done)
+{
+    smp__op_group *g = context;
+    int flag = 0;
+    SMP_TRY(smp__comm_check(MPI_Testall(2, g->shift, &flag, MPI_STATUSES_IGNORE), "MPI_Testall"));
+    *done = flag;
+    return flag || !g->progress ? SMP_OK : g->progress(g->progress_context);
+}
+
+/* n: of each device, in the caller's arrays. */
+static smp_status check_count(const smp__op_group *g, int64_t n)
+{
+    if (n <= INT_MAX)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_FAILED, "%lld values of each of %d devices, expected at most %d",
+                    (long long)n, g->group.size, INT_MAX);
+}
+
+/* In those of the group, too. */
 static smp_status check(const smp__op_group *g, int64_t n)
 {
-    if (n * g->group.size <= g->most + g->group.size && n <= INT_MAX)
-        return SMP_OK;
+    if (n * g->group.size <= g->most + g->group.size)
+        return check_count(g, n);
     return smp_fail(SMP_ERR_FAILED,
                     "%lld values of each of %d devices, expected at most %lld in all", (long long)n,
                     g->group.size, (long long)g->most);
@@ -46,7 +66,7 @@ static smp_status check(const smp__op_group *g, int64_t n)
 
 static smp_status exchange(smp__op_group *g, const float *all, float *got, int64_t n)
 {
-    SMP_TRY(check(g, n));
+    SMP_TRY(check_count(g, n));
     return finish(
         g, MPI_Ialltoall(all, (int)n, MPI_FLOAT, got, (int)n, MPI_FLOAT, g->ranks, &g->request),
         "MPI_Ialltoall");
@@ -54,7 +74,7 @@ static smp_status exchange(smp__op_group *g, const float *all, float *got, int64
 
 static smp_status gather(smp__op_group *g, const float *own, float *all, int64_t n)
 {
-    SMP_TRY(check(g, n));
+    SMP_TRY(check_count(g, n));
     return finish(
         g, MPI_Iallgather(own, (int)n, MPI_FLOAT, all, (int)n, MPI_FLOAT, g->ranks, &g->request),
         "MPI_Iallgather");
@@ -93,6 +113,7 @@ static smp_status all_gather(void *context, const float *own, float *all, int64_
 static smp_status reduce_scatter(void *context, const float *all, float *own, int64_t n)
 {
     smp__op_group *g = context;
+    SMP_TRY(check(g, n));
     SMP_TRY(exchange(g, all, g->came, n));
     add_rows(own, g->came, n, g->group.size);
     return SMP_OK;
@@ -101,6 +122,27 @@ static smp_status reduce_scatter(void *context, const float *all, float *own, in
 static smp_status all_to_all(void *context, const float *all, float *got, int64_t n)
 {
     return exchange(context, all, got, n);
+}
+
+/* What comes is asked for first, so that it need not be kept elsewhere. */
+static smp_status shift(void *context, const float *own, float *got, int64_t n, int32_t by)
+{
+    smp__op_group *g = context;
+    const int size = g->group.size, to = (g->group.index + by) % size;
+    const int from = (g->group.index + size - by % size) % size;
+    if (n > INT_MAX)
+        return smp_fail(SMP_ERR_FAILED, "%lld values for one device, expected at most %d",
+                        (long long)n, INT_MAX);
+    SMP_TRY(smp__comm_check(
+        MPI_Irecv(got, (int)n, MPI_FLOAT, from, SHIFT_TAG, g->ranks, &g->shift[0]), "MPI_Irecv"));
+    return smp__comm_check(MPI_Isend(own, (int)n, MPI_FLOAT, to, SHIFT_TAG, g->ranks, &g->shift[1]),
+                           "MPI_Isend");
+}
+
+static smp_status shifted(void *context)
+{
+    smp__op_group *g = context;
+    return smp__comm_wait_until(g->comm, &(smp_wait){0}, test_shift, describe, g);
 }
 
 smp_status smp__op_group_open(smp__op_group *g, smp_comm *comm, MPI_Comm ranks, int64_t most,
@@ -115,7 +157,9 @@ smp_status smp__op_group_open(smp__op_group *g, smp_comm *comm, MPI_Comm ranks, 
                               .all_reduce = all_reduce,
                               .all_gather = all_gather,
                               .reduce_scatter = reduce_scatter,
-                              .all_to_all = all_to_all};
+                              .all_to_all = all_to_all,
+                              .shift = shift,
+                              .shifted = shifted};
     MPI_Comm_size(ranks, &g->group.size);
     MPI_Comm_rank(ranks, &g->group.index);
     const size_t room = (size_t)(most + g->group.size) * sizeof(float);

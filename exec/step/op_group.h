@@ -18,6 +18,7 @@ typedef struct smp__op_group {
     int64_t most;       /* floats that a call may bring */
     float *sent, *came; /* room for them, and a device more */
     MPI_Request request;
+    MPI_Request shift[2]; /* under way: what comes, what goes */
 } smp__op_group;
 
 /* ranks: those of the group, by device; it is not copied. most: floats of the largest whole

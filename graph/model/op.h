@@ -151,6 +151,11 @@ typedef struct smp_op_group {
     smp_status (*reduce_scatter)(void *context, const float *all, float *own, int64_t n);
     /* all [size][n], got [size][n]: row i is that device i has in row `index`. */
     smp_status (*all_to_all)(void *context, const float *all, float *got, int64_t n);
+    /* Starts to bring own [n] to the device `by` further on (after the last comes the first), and
+     * into got [n] what comes from as far back; until `shifted`, which waits for both, own is only
+     * read, got left alone, and nothing else of the group called. */
+    smp_status (*shift)(void *context, const float *own, float *got, int64_t n, int32_t by);
+    smp_status (*shifted)(void *context);
 } smp_op_group;
 
 /* What that sends, of so many devices: all_gather, reduce_scatter and all_to_all of n values of

@@ -29,34 +29,21 @@
 #include "graph/math/math.h"
 #include "graph/math/vector.h"
 
-enum {
-    HEADS,
-    CAUSAL,
-    KV_HEADS,
-    WINDOW,
-    ALIBI,
-    BUCKETS,
-    MAX_DISTANCE,
-    WEIGHT,
-    INIT_STD,
-    SCALE,
-    DEVICES,
-    AXIS
-};
-
-static const smp_attr_desc ATTRS[] = {
-    [HEADS] = {"heads", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
-    [CAUSAL] = {"causal", SMP_ATTR_BOOL, false, 0, 0, 1, NULL},
-    [KV_HEADS] = {"kv_heads", SMP_ATTR_INT, false, 0, 1, INT32_MAX, NULL}, /* as many as heads */
-    [WINDOW] = {"window", SMP_ATTR_INT, false, 0, 1, INT32_MAX, NULL},     /* everything */
-    [ALIBI] = {"alibi", SMP_ATTR_BOOL, false, 0, 0, 1, NULL},
-    [BUCKETS] = {"buckets", SMP_ATTR_INT, false, 0, 2, INT32_MAX, NULL},
-    [MAX_DISTANCE] = {"max_distance", SMP_ATTR_INT, false, 128, 2, INT32_MAX, NULL},
-    [WEIGHT] = {"weight", SMP_ATTR_STRING, false, 0, 0, 0, NULL},
-    [INIT_STD] = {"init_std", SMP_ATTR_FLOAT, false, 0.02, 0, 1e6, NULL},
-    [SCALE] = {"scale", SMP_ATTR_FLOAT, false, 0, 1e-6, 1e6, NULL}, /* 1 / sqrt(width) */
-    [DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
-    [AXIS] = {"axis", SMP_ATTR_INT, false, 0, 0, 1, NULL},
+const smp_attr_desc smp__attention_attrs[] = {
+    [SMP__HEADS] = {"heads", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
+    [SMP__CAUSAL] = {"causal", SMP_ATTR_BOOL, false, 0, 0, 1, NULL},
+    [SMP__KV_HEADS] = {"kv_heads", SMP_ATTR_INT, false, 0, 1, INT32_MAX,
+                       NULL},                                               /* as many as heads */
+    [SMP__WINDOW] = {"window", SMP_ATTR_INT, false, 0, 1, INT32_MAX, NULL}, /* everything */
+    [SMP__ALIBI] = {"alibi", SMP_ATTR_BOOL, false, 0, 0, 1, NULL},
+    [SMP__BUCKETS] = {"buckets", SMP_ATTR_INT, false, 0, 2, INT32_MAX, NULL},
+    [SMP__MAX_DISTANCE] = {"max_distance", SMP_ATTR_INT, false, 128, 2, INT32_MAX, NULL},
+    [SMP__WEIGHT] = {"weight", SMP_ATTR_STRING, false, 0, 0, 0, NULL},
+    [SMP__INIT_STD] = {"init_std", SMP_ATTR_FLOAT, false, 0.02, 0, 1e6, NULL},
+    [SMP__SCALE] = {"scale", SMP_ATTR_FLOAT, false, 0, 1e-6, 1e6, NULL}, /* 1 / sqrt(width) */
+    [SMP__DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
+    [SMP__AXIS] = {"axis", SMP_ATTR_INT, false, 0, 0, 1, NULL},
+    [SMP__BLOCKS] = {"blocks", SMP_ATTR_INT, false, 1, 1, SMP_SPLIT_BLOCKS, NULL},
     {0},
 };
 
@@ -65,14 +52,14 @@ typedef smp__attention layout;
 enum { Q = SMP__Q, K = SMP__K, V = SMP__V };
 
 /* How many devices have a part of the queries each. */
-static int64_t query_parts(const smp_attr_value *attr)
+static int64_t query_parts_of(const smp_attr_value *attr)
 {
-    return attr[AXIS].i == 0 ? attr[DEVICES].i : 1;
+    return attr[SMP__AXIS].i == 0 ? attr[SMP__DEVICES].i : 1;
 }
 
 static int64_t kv_heads_of(const smp_attr_value *attr)
 {
-    return attr[KV_HEADS].i > 0 ? attr[KV_HEADS].i : attr[HEADS].i;
+    return attr[SMP__KV_HEADS].i > 0 ? attr[SMP__KV_HEADS].i : attr[SMP__HEADS].i;
 }
 
 smp__attention smp__attention_of(const smp_graph *graph, const smp_op *op)
@@ -83,16 +70,16 @@ smp__attention smp__attention_of(const smp_graph *graph, const smp_op *op)
         .queries = first->shape.dim[0],
         .keys = packed ? first->shape.dim[0] : smp__in(graph, op, K)->shape.dim[0],
         .d = packed ? first->shape.dim[1] / 3 : first->shape.dim[1],
-        .heads = op->attr[HEADS].i,
+        .heads = op->attr[SMP__HEADS].i,
         .kv_heads = kv_heads_of(op->attr),
         .mask = masked ? op->n_in - 1 : -1,
-        .causal = op->attr[CAUSAL].i,
-        .alibi = op->attr[ALIBI].i,
-        .buckets = op->attr[BUCKETS].i,
-        .max_distance = op->attr[MAX_DISTANCE].i,
+        .causal = op->attr[SMP__CAUSAL].i,
+        .alibi = op->attr[SMP__ALIBI].i,
+        .buckets = op->attr[SMP__BUCKETS].i,
+        .max_distance = op->attr[SMP__MAX_DISTANCE].i,
     };
-    int64_t window = op->attr[WINDOW].i, longest = at.queries > at.keys ? at.queries : at.keys;
-    at.before = query_parts(op->attr) > 1 ? graph->device * at.queries : 0;
+    int64_t window = op->attr[SMP__WINDOW].i, longest = at.queries > at.keys ? at.queries : at.keys;
+    at.before = query_parts_of(op->attr) > 1 ? graph->device * at.queries : 0;
     at.window = window > 0 && window < longest ? window : longest;
     at.width = at.d / at.heads;
     for (int i = Q; i <= V; i++) {
@@ -100,16 +87,17 @@ smp__attention smp__attention_of(const smp_graph *graph, const smp_op *op)
         at.offset[i] = packed ? i * at.d : 0;
         at.stride[i] = packed ? 3 * at.d : (i == Q ? at.heads : at.kv_heads) * at.width;
     }
-    double scale = op->attr[SCALE].f;
+    double scale = op->attr[SMP__SCALE].f;
     at.scale = (float)(scale > 0 ? scale : 1.0 / sqrt((double)at.width));
     return at;
 }
 
-static smp_status infer_separate(const smp_infer *infer)
+/* query_parts, key_parts: devices that have a part of them each. */
+static smp_status infer_separate(const smp_infer *infer, int64_t query_parts, int64_t key_parts)
 {
     char text[3][128];
     const smp_shape *q = &infer->in[Q]->shape, *k = &infer->in[K]->shape, *v = &infer->in[V]->shape;
-    int64_t heads = infer->attr[HEADS].i, kv_heads = kv_heads_of(infer->attr);
+    int64_t heads = infer->attr[SMP__HEADS].i, kv_heads = kv_heads_of(infer->attr);
     if (heads % kv_heads != 0)
         return smp_infer_fail(infer, "kv_heads: %lld does not divide the %lld heads",
                               (long long)kv_heads, (long long)heads);
@@ -121,11 +109,11 @@ static smp_status infer_separate(const smp_infer *infer)
                               smp_shape_format(text[1], sizeof text[1], k),
                               smp_shape_format(text[2], sizeof text[2], v),
                               (long long)(q->dim[1] / heads * kv_heads), (long long)kv_heads);
-    const char *same = infer->attr[CAUSAL].i        ? "causal"
-                       : infer->attr[ALIBI].i       ? "alibi"
-                       : infer->attr[BUCKETS].i > 0 ? "buckets"
-                                                    : NULL;
-    if (same && q->dim[0] * query_parts(infer->attr) != k->dim[0])
+    const char *same = infer->attr[SMP__CAUSAL].i        ? "causal"
+                       : infer->attr[SMP__ALIBI].i       ? "alibi"
+                       : infer->attr[SMP__BUCKETS].i > 0 ? "buckets"
+                                                         : NULL;
+    if (same && q->dim[0] * query_parts != k->dim[0] * key_parts)
         return smp_infer_fail(infer, "%s with %lld queries and %lld keys: expected as many", same,
                               (long long)q->dim[0], (long long)k->dim[0]);
     return SMP_OK;
@@ -150,33 +138,33 @@ static smp_status infer_mask(const smp_infer *infer, int64_t keys)
 static smp_status infer_buckets(smp_infer *infer)
 {
     const smp_attr_value *attr = infer->attr;
-    int64_t buckets = attr[BUCKETS].i, least = attr[CAUSAL].i ? 2 : 4;
-    int64_t single = attr[CAUSAL].i ? buckets / 2 : buckets / 4;
+    int64_t buckets = attr[SMP__BUCKETS].i, least = attr[SMP__CAUSAL].i ? 2 : 4;
+    int64_t single = attr[SMP__CAUSAL].i ? buckets / 2 : buckets / 4;
     if (buckets == 0)
-        return attr[WEIGHT].s.text ? smp_infer_fail(infer, "weight: expected buckets besides")
-                                   : SMP_OK;
-    if (attr[ALIBI].i)
+        return attr[SMP__WEIGHT].s.text ? smp_infer_fail(infer, "weight: expected buckets besides")
+                                        : SMP_OK;
+    if (attr[SMP__ALIBI].i)
         return smp_infer_fail(infer, "alibi and buckets: expected one of them");
     if (buckets < least)
         return smp_infer_fail(infer, "buckets: %lld, expected at least %lld%s", (long long)buckets,
-                              (long long)least, attr[CAUSAL].i ? "" : " without causal: true");
-    if (attr[MAX_DISTANCE].i <= single)
+                              (long long)least, attr[SMP__CAUSAL].i ? "" : " without causal: true");
+    if (attr[SMP__MAX_DISTANCE].i <= single)
         return smp_infer_fail(infer,
                               "max_distance: %lld, expected more than the %lld that have a "
                               "bucket each",
-                              (long long)attr[MAX_DISTANCE].i, (long long)single);
+                              (long long)attr[SMP__MAX_DISTANCE].i, (long long)single);
     infer->n_param = 1;
     infer->param[0] = (smp_param_decl){
         .role = "relative_bias",
-        .shape = {2, {buckets, attr[HEADS].i}},
+        .shape = {2, {buckets, attr[SMP__HEADS].i}},
         .init = SMP_INIT_NORMAL,
-        .init_scale = (float)attr[INIT_STD].f,
-        .tied_to = attr[WEIGHT].s.text,
+        .init_scale = (float)attr[SMP__INIT_STD].f,
+        .tied_to = attr[SMP__WEIGHT].s.text,
     };
     return SMP_OK;
 }
 
-static smp_status infer(smp_infer *infer)
+smp_status smp__infer_attention(smp_infer *infer, int64_t query_parts, int64_t key_parts)
 {
     bool masked = infer->n_in % 2 == 0, packed = infer->n_in <= 2;
     for (int i = 0; i < infer->n_in - masked; i++) {
@@ -184,10 +172,10 @@ static smp_status infer(smp_infer *infer)
         SMP_TRY(smp_infer_dims(infer, i, 2, 2));
     }
     int64_t queries = infer->in[0]->shape.dim[0], keys = queries;
-    int64_t d = infer->in[0]->shape.dim[1], heads = infer->attr[HEADS].i;
-    if (infer->attr[WINDOW].i > 0 && !infer->attr[CAUSAL].i)
+    int64_t d = infer->in[0]->shape.dim[1], heads = infer->attr[SMP__HEADS].i;
+    if (infer->attr[SMP__WINDOW].i > 0 && !infer->attr[SMP__CAUSAL].i)
         return smp_infer_fail(infer, "window: %lld, expected causal: true besides",
-                              (long long)infer->attr[WINDOW].i);
+                              (long long)infer->attr[SMP__WINDOW].i);
     if (packed && d % 3 != 0)
         return smp_infer_fail(infer,
                               "input '%s' has %lld columns, expected a multiple of 3 (q, k and v "
@@ -201,17 +189,22 @@ static smp_status infer(smp_infer *infer)
         return smp_infer_fail(infer, "heads: %lld does not divide the %lld features",
                               (long long)heads, (long long)d);
     if (!packed) {
-        SMP_TRY(infer_separate(infer));
+        SMP_TRY(infer_separate(infer, query_parts, key_parts));
         keys = infer->in[K]->shape.dim[0];
     }
     if (masked)
-        SMP_TRY(infer_mask(infer, keys));
+        SMP_TRY(infer_mask(infer, keys * key_parts));
     if (smp_shape_elements(&(smp_shape){3, {heads, queries, keys}}) < 0)
         return smp_infer_fail(infer, "%lld heads of %lld x %lld probabilities are too many",
                               (long long)heads, (long long)queries, (long long)keys);
     infer->out_dtype = SMP_F32;
     infer->out_shape = (smp_shape){2, {queries, d}};
     return infer_buckets(infer);
+}
+
+static smp_status infer(smp_infer *infer)
+{
+    return smp__infer_attention(infer, query_parts_of(infer->attr), 1);
 }
 
 /* Biases of a head or their gradients lie behind the block of dP; forward, which has none, makes
@@ -466,7 +459,7 @@ static bool allows_heads(const smp_graph *graph, const smp_op *op, smp_split_cho
                          int devices)
 {
     (void)graph, (void)choice;
-    return op->n_in > 2 && !op->attr[ALIBI].i && kv_heads_of(op->attr) % devices == 0;
+    return op->n_in > 2 && !op->attr[SMP__ALIBI].i && kv_heads_of(op->attr) % devices == 0;
 }
 
 static bool allows_queries(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
@@ -476,21 +469,41 @@ static bool allows_queries(const smp_graph *graph, const smp_op *op, smp_split_c
     return op->n_in > 2;
 }
 
+/* In backward_weight, which may be put off, nothing travels; the learned bias would need that. */
+static bool allows_ring(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
+                        int devices)
+{
+    (void)graph, (void)choice, (void)devices;
+    return op->n_in > 2 && op->attr[SMP__BUCKETS].i == 0;
+}
+
+static bool allows_packed_ring(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
+                               int devices)
+{
+    (void)graph, (void)choice, (void)devices;
+    return op->n_in <= 2 && op->attr[SMP__BUCKETS].i == 0;
+}
+
 static bool allows_packed(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
                           int devices)
 {
     (void)graph, (void)choice, (void)devices;
-    return op->n_in <= 2 && !op->attr[ALIBI].i;
+    return op->n_in <= 2 && !op->attr[SMP__ALIBI].i;
 }
 
 static const smp_split_rule SPLITS[] = {
     {"heads", .in = {SMP_CELL_DIM1, SMP_CELL_DIM1, SMP_CELL_DIM1, SMP_CELL_WHOLE},
-     .out = SMP_CELL_DIM1, .param = {SMP_CELL_DIM1}, .divided = 1u << HEADS | 1u << KV_HEADS,
-     .allows = allows_heads},
+     .out = SMP_CELL_DIM1, .param = {SMP_CELL_DIM1},
+     .divided = 1u << SMP__HEADS | 1u << SMP__KV_HEADS, .allows = allows_heads},
     {"queries", .in = {SMP_CELL_DIM0, SMP_CELL_SHARED, SMP_CELL_SHARED, SMP_CELL_WHOLE},
      .out = SMP_CELL_DIM0, .param = {SMP_CELL_SHARED}, .allows = allows_queries},
     {"packed heads", .in = {SMP_CELL_QKV, SMP_CELL_WHOLE}, .out = SMP_CELL_DIM1,
-     .param = {SMP_CELL_DIM1}, .divided = 1u << HEADS | 1u << KV_HEADS, .allows = allows_packed},
+     .param = {SMP_CELL_DIM1}, .divided = 1u << SMP__HEADS | 1u << SMP__KV_HEADS,
+     .allows = allows_packed},
+    {"ring", .in = {SMP_CELL_DIM0, SMP_CELL_DIM0, SMP_CELL_DIM0, SMP_CELL_WHOLE},
+     .out = SMP_CELL_DIM0, .allows = allows_ring, .kind = "ring_attention"},
+    {"packed ring", .in = {SMP_CELL_DIM0, SMP_CELL_WHOLE}, .out = SMP_CELL_DIM0,
+     .allows = allows_packed_ring, .kind = "ring_attention"},
     {0},
 };
 
@@ -504,7 +517,7 @@ const smp_op_kind smp__op_attention = {
               "  - {op: attention, name: op, in: qkv, out: y, heads: 2, causal: true}\n",
     .min_in = 1,
     .max_in = 4,
-    .attrs = ATTRS,
+    .attrs = smp__attention_attrs,
     .infer = infer,
     .needs = needs,
     .cuda_needs = cuda_needs,

@@ -6,6 +6,26 @@
 
 enum { SMP__ATTENTION_ROWS = 64 }; /* queries of a block */
 
+/* Attributes of attention, and of the kinds that it becomes. */
+enum {
+    SMP__HEADS,
+    SMP__CAUSAL,
+    SMP__KV_HEADS,
+    SMP__WINDOW,
+    SMP__ALIBI,
+    SMP__BUCKETS,
+    SMP__MAX_DISTANCE,
+    SMP__WEIGHT,
+    SMP__INIT_STD,
+    SMP__SCALE,
+    SMP__DEVICES,
+    SMP__AXIS,
+    SMP__BLOCKS
+};
+extern const smp_attr_desc smp__attention_attrs[];
+/* query_parts, key_parts: devices that each have a part of the queries, of the keys. */
+smp_status smp__infer_attention(smp_infer *infer, int64_t query_parts, int64_t key_parts);
+
 /* The rows of q begin .. end-1 may look at the keys from the first to before the last. */
 static inline int64_t smp__attention_first(const smp__attention *at, int64_t begin)
 {

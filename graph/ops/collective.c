@@ -76,9 +76,27 @@ static smp_status alone(void *context, const float *from, float *to, int64_t n)
     return SMP_OK;
 }
 
+static smp_status alone_shift(void *context, const float *own, float *got, int64_t n, int32_t by)
+{
+    (void)by;
+    return alone(context, own, got, n);
+}
+
+static smp_status alone_shifted(void *context)
+{
+    (void)context;
+    return SMP_OK;
+}
+
 smp_status smp__group_of(const smp_op_call *call, int64_t devices, const smp_op_group **out)
 {
-    static const smp_op_group one = {1, 0, NULL, alone_in_place, alone, alone, alone};
+    static const smp_op_group one = {.size = 1,
+                                     .all_reduce = alone_in_place,
+                                     .all_gather = alone,
+                                     .reduce_scatter = alone,
+                                     .all_to_all = alone,
+                                     .shift = alone_shift,
+                                     .shifted = alone_shifted};
     *out = call->group && devices > 1 ? call->group : &one;
     if ((*out)->size != devices)
         return smp_fail(SMP_ERR_INPUT, "op '%s' (%s): for %lld devices, there are %d",

@@ -22,6 +22,7 @@
     CUDA(sigmoid)                                                                                  \
     CUDA(softmax)                                                                                  \
     CUDA(attention)                                                                                \
+    HOST(ring_attention)                                                                           \
     CUDA(add)                                                                                      \
     CUDA(sub)                                                                                      \
     CUDA(mul)                                                                                      \

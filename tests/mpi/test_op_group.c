@@ -1,5 +1,6 @@
-/* Four processes compute a GPT together, split as Megatron-LM does with its sequence parallelism:
- * loss and gradients are those of one process. And the group by itself: every call against what it
+/* Four processes compute a GPT together, split as Megatron-LM does with its sequence parallelism and
+ * by positions with ring attention, and a mixture of experts: loss and gradients are those of one
+ * process. And the group by itself: every call against what it
  * says, for arrays of all lengths; a device that does not come is named. */
 #include <mpi.h>
 #include <time.h>
@@ -45,6 +46,13 @@ static void check_round(const smp_op_group *g, int64_t n, int round)
     assert_int_equal(g->all_to_all(g->context, all, got, n), SMP_OK);
     for (int64_t e = 0; e < n * RANKS; e++)
         assert_true(got[e] == value_of((int)(e / n), rank * n + e % n, round));
+    for (int by = 0; by < RANKS; by++) {
+        memset(got, 0, MOST * sizeof *got);
+        assert_int_equal(g->shift(g->context, all, got, n, by), SMP_OK);
+        assert_int_equal(g->shifted(g->context), SMP_OK);
+        for (int64_t e = 0; e < n; e++)
+            assert_true(got[e] == value_of((rank + RANKS - by) % RANKS, e, round));
+    }
     free(all);
     free(got);
     free(own);
@@ -79,22 +87,46 @@ static void choose(const smp_graph *graph, smp_split_choice *choice, const char 
     }
 }
 
-static void choose_all(const smp_graph *graph, smp_split_choice *choice)
+typedef struct rule {
+    const char *end, *rule;
+    int dim, blocks;
+} rule;
+
+/* Megatron-LM's, and all by positions, with what travels: keys and values around the ring. */
+static const rule BY_HEADS[] = {{"wte", "rows", 0, 1},           {"wpe", "positions", 0, 1},
+                                {".ln_1", "positions", 0, 1},    {".attn.qkv", "columns", 0, 3},
+                                {".attn", "packed heads", 0, 1}, {".attn.proj", "rows", 0, 1},
+                                {".res_1", "elements", 0, 1},    {".ln_2", "positions", 0, 1},
+                                {".mlp.fc", "columns", 0, 1},    {".mlp.gelu", "elements", 1, 1},
+                                {".mlp.proj", "rows", 0, 1},     {".res_2", "elements", 0, 1},
+                                {"ln_f", "positions", 0, 1},     {"lm_head", "columns", 0, 1},
+                                {"loss", "classes", 0, 1},       {0}};
+static const rule BY_POSITIONS[] = {{"wpe", "positions", 0, 1},
+                                    {".ln_1", "positions", 0, 1},
+                                    {".attn.qkv", "positions", 0, 1},
+                                    {".attn", "packed ring", 0, 1},
+                                    {".attn.proj", "positions", 0, 1},
+                                    {".res_1", "elements", 0, 1},
+                                    {".ln_2", "positions", 0, 1},
+                                    {".mlp.fc", "positions", 0, 1},
+                                    {".mlp.gelu", "elements", 0, 1},
+                                    {".mlp.proj", "positions", 0, 1},
+                                    {".res_2", "elements", 0, 1},
+                                    {"ln_f", "positions", 0, 1},
+                                    {0}};
+/* A mixture's: tokens to their experts and back. */
+static const rule BY_EXPERTS[] = {{".norm_2", "positions", 0, 1},  {".router", "positions", 0, 1},
+                                  {".balance", "positions", 0, 1}, {".dispatch", "positions", 0, 1},
+                                  {".gate", "experts", 0, 1},      {".up", "experts", 0, 1},
+                                  {".silu", "elements", 0, 1},     {".gated", "elements", 0, 1},
+                                  {".down", "experts", 0, 1},      {".combine", "positions", 0, 1},
+                                  {".res_2", "elements", 0, 1},    {0}};
+
+static void choose_all(const smp_graph *graph, const rule *rules, smp_split_choice *choice)
 {
-    static const struct {
-        const char *end, *rule;
-        int dim, blocks;
-    } rules[] = {{"wte", "rows", 0, 1},           {"wpe", "positions", 0, 1},
-                 {".ln_1", "positions", 0, 1},    {".attn.qkv", "columns", 0, 3},
-                 {".attn", "packed heads", 0, 1}, {".attn.proj", "rows", 0, 1},
-                 {".res_1", "elements", 0, 1},    {".ln_2", "positions", 0, 1},
-                 {".mlp.fc", "columns", 0, 1},    {".mlp.gelu", "elements", 1, 1},
-                 {".mlp.proj", "rows", 0, 1},     {".res_2", "elements", 0, 1},
-                 {"ln_f", "positions", 0, 1},     {"lm_head", "columns", 0, 1},
-                 {"loss", "classes", 0, 1}};
     for (int32_t o = 0; o < graph->n_op; o++)
         choice[o] = (smp_split_choice){-1, 0, 1};
-    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
+    for (size_t i = 0; rules[i].end; i++)
         choose(graph, choice, rules[i].end, rules[i].rule, rules[i].dim, rules[i].blocks);
 }
 
@@ -145,21 +177,20 @@ static int64_t largest_tensor(const smp_graph *graph)
     return most;
 }
 
-static void test_four_processes(void **state)
+static void check_model(const char *name, const rule *rules)
 {
-    (void)state;
     char path[4096];
     smp_comm comm;
     smp__op_group g;
     smp_graph *graph, *part;
     device whole, own;
     assert_int_equal(smp__comm_open(&comm, 60), SMP_OK);
-    snprintf(path, sizeof path, "%s/examples/gpt-tiny.yaml", SMP_SOURCE_DIR);
+    snprintf(path, sizeof path, "%s/examples/%s.yaml", SMP_SOURCE_DIR, name);
     assert_int_equal(smp_graph_read(path, &graph), SMP_OK);
     assert_int_equal(smp__op_group_open(&g, &comm, comm.world, largest_tensor(graph), NULL, NULL),
                      SMP_OK);
     smp_split_choice *choice = calloc((size_t)graph->n_op, sizeof *choice);
-    choose_all(graph, choice);
+    choose_all(graph, rules, choice);
     assert_int_equal(smp_graph_split(graph, RANKS, rank, choice, &part), SMP_OK);
     device_open(&whole, graph, BATCH, NULL, 0);
     device_open(&own, part, BATCH, NULL, 0);
@@ -180,6 +211,14 @@ static void test_four_processes(void **state)
     smp_graph_destroy(graph);
     smp__op_group_close(&g);
     smp__comm_close(&comm);
+}
+
+static void test_four_processes(void **state)
+{
+    (void)state;
+    check_model("gpt-tiny", BY_HEADS);
+    check_model("gpt-tiny", BY_POSITIONS);
+    check_model("moe-tiny", BY_EXPERTS);
 }
 
 /* It comes in the end, so that MPI can be left. */

@@ -31,7 +31,10 @@ typedef struct device {
     const smp_graph *graph;
     int64_t batch;
     smp_op_group group;
-    exchange *exchange;       /* NULL: alone */
+    exchange *exchange; /* NULL: alone */
+    float *got;         /* of a shift under way */
+    int64_t n_got;
+    int32_t by;
     const smp_op_group *used; /* what operators get: that of the exchange, or another one */
     float **value;            /* [tensors]; int32 too */
     float **grad;             /* [tensors] */
@@ -123,15 +126,43 @@ static inline smp_status run_all_to_all(void *context, const float *all, float *
     return SMP_OK;
 }
 
+static inline smp_status run_shift(void *context, const float *own, float *got, int64_t n,
+                                   int32_t by)
+{
+    device *d = context;
+    d->exchange->posted[d->group.index] = own;
+    d->got = got;
+    d->n_got = n;
+    d->by = by;
+    return SMP_OK;
+}
+
+static inline smp_status run_shifted(void *context)
+{
+    device *d = context;
+    const int size = d->exchange->size;
+    pthread_barrier_wait(&d->exchange->barrier);
+    memcpy(d->got, d->exchange->posted[(d->group.index + size - d->by) % size],
+           (size_t)d->n_got * sizeof(float));
+    done(d);
+    return SMP_OK;
+}
+
 /* Weights and inputs are zero. */
 static inline void device_open(device *d, const smp_graph *graph, int64_t batch, exchange *between,
                                int index)
 {
     const smp_graph *g = graph;
     *d = (device){.graph = g, .batch = batch, .exchange = between};
-    d->group = (smp_op_group){
-        between ? between->size : 1, index,         d, run_all_reduce, run_all_gather,
-        run_reduce_scatter,          run_all_to_all};
+    d->group = (smp_op_group){.size = between ? between->size : 1,
+                              .index = index,
+                              .context = d,
+                              .all_reduce = run_all_reduce,
+                              .all_gather = run_all_gather,
+                              .reduce_scatter = run_reduce_scatter,
+                              .all_to_all = run_all_to_all,
+                              .shift = run_shift,
+                              .shifted = run_shifted};
     d->used = between ? &d->group : NULL;
     d->value = calloc((size_t)g->n_tensor, sizeof *d->value);
     d->grad = calloc((size_t)g->n_tensor, sizeof *d->grad);

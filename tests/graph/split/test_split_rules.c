@@ -15,9 +15,10 @@ typedef struct op_case {
 #define PAIR                                                                                       \
     "  - {op: linear, name: a, in: x, out: a, features: d, bias: false}\n"                         \
     "  - {op: linear, name: b, in: x, out: b, features: d, bias: false}\n"
+/* A bias of the keys has no gradient but for rounding. */
 #define QKV                                                                                        \
     "  - {op: linear, name: q, in: x, out: q, features: d}\n"                                      \
-    "  - {op: linear, name: k, in: x, out: k, features: d}\n"                                      \
+    "  - {op: linear, name: k, in: x, out: k, features: d, bias: false}\n"                         \
     "  - {op: linear, name: v, in: x, out: v, features: d}\n"
 #define ROUTED                                                                                     \
     FROM_H                                                                                         \
@@ -68,12 +69,32 @@ static const op_case CASES[] = {
      "[t, d]"},
     {ROWS_IN,
      "  - {op: linear, name: q, in: x, out: q, features: 2 * d}\n"
-     "  - {op: linear, name: k, in: x, out: k, features: d}\n"
+     "  - {op: linear, name: k, in: x, out: k, features: d, bias: false}\n"
      "  - {op: linear, name: v, in: x, out: v, features: d}\n"
      "  - {op: attention, name: op, in: [q, k, v], out: y, heads: 8, kv_heads: 4}\n",
      "[t, 2 * d]"},
     {ROWS_IN, PACKED "  - {op: attention, name: op, in: h, out: y, heads: 4, causal: true}\n",
      "[t, d]"},
+    {ROWS_IN ", m: {dtype: int32, shape: [t]}",
+     PACKED "  - {op: attention, name: op, in: [h, m], out: y, heads: 2, alibi: true}\n", "[t, d]"},
+    {ROWS_IN,
+     QKV "  - {op: attention, name: op, in: [q, k, v], out: y, heads: 4, causal: true, "
+         "window: 3, alibi: true}\n",
+     "[t, d]"},
+    {ROWS_IN ", z: {dtype: float32, shape: [2 * t, d]}, m: {dtype: int32, shape: [2 * t]}",
+     "  - {op: linear, name: q, in: x, out: q, features: d}\n"
+     "  - {op: linear, name: k, in: z, out: k, features: d, bias: false}\n"
+     "  - {op: linear, name: v, in: z, out: v, features: d}\n"
+     "  - {op: attention, name: op, in: [q, k, v, m], out: y, heads: 4}\n",
+     "[t, d]"},
+    {"x: {dtype: float32, shape: [36 * t, 12]}", /* several blocks of queries on a device */
+     "  - {op: linear, name: pre, in: x, out: h, features: 36}\n"
+     "  - {op: attention, name: op, in: h, out: y, heads: 2, causal: true}\n",
+     "[36 * t, 12]"},
+    {"x: {dtype: float32, shape: [36 * t, 12]}",
+     "  - {op: linear, name: pre, in: x, out: h, features: 36}\n"
+     "  - {op: attention, name: op, in: h, out: y, heads: 2, causal: true, window: 50}\n",
+     "[36 * t, 12]"},
     ONE("rope, heads: 4"),
     {ROWS_IN, PACKED "  - {op: rope, name: op, in: h, out: y, heads: 12, rotated: 8}\n",
      "[t, 3 * d]"},
