@@ -53,6 +53,17 @@ int64_t smp__exchange_bytes(const smp_graph *graph, const smp_op *op, int64_t ba
            (int64_t)sizeof(float);
 }
 
+smp_op_exchange smp__exchange_work(const smp_graph *graph, const smp_op *op, int64_t batch,
+                                   int64_t d, bool forward)
+{
+    const smp__routing r = routing_of(graph, op);
+    const int64_t devices = devices_of(op), rows = room_of(&r, batch, devices) * d;
+    const int64_t counts = batch * counts_of(&r);
+    smp_op_exchange sent = smp_op_exchange_each(devices, forward ? (rows + counts + 1) / 2 : rows);
+    sent.messages *= forward ? 2 : 1;
+    return sent;
+}
+
 smp__route smp__exchange_route(const smp__expert_exchange *x, int64_t b)
 {
     smp__route route = x->route;

@@ -26,6 +26,11 @@ typedef struct smp__expert_exchange {
 int64_t smp__exchange_saved(const smp_graph *graph, const smp_op *op);
 int64_t smp__exchange_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, int64_t d);
 
+/* What a call sends where one round is enough: messages of the mean length, a forward call's with
+ * the counts. */
+smp_op_exchange smp__exchange_work(const smp_graph *graph, const smp_op *op, int64_t batch,
+                                   int64_t d, bool forward);
+
 /* Routes the micro-batch. A forward call tells the other devices how many tokens chose which expert
  * and saves what they tell in `aux`, for the calls of the backward pass. d: floats of a row. */
 smp_status smp__exchange_begin(const smp_op_call *call, int64_t d, bool gates, bool forward,

@@ -47,6 +47,9 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     smp__work_bytes(graph, op, batch, work);
     work->forward_flops = 2 * values + smp__route_flops(&r, true, batch);
     work->backward_input_flops = 3 * values + 3 * rows + smp__route_flops(&r, true, batch);
+    work->forward_exchange = smp__exchange_work(graph, op, batch, columns_of(graph, op), true);
+    work->backward_input_exchange =
+        smp__exchange_work(graph, op, batch, columns_of(graph, op), false);
 }
 
 /* [batch * tokens * top_k][d], behind the counts. */

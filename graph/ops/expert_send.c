@@ -34,6 +34,9 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     smp__work_bytes(graph, op, batch, work);
     work->forward_flops = smp__route_flops(&r, false, batch);
     work->backward_input_flops = work->forward_flops + rows * (double)columns_of(graph, op);
+    work->forward_exchange = smp__exchange_work(graph, op, batch, columns_of(graph, op), true);
+    work->backward_input_exchange =
+        smp__exchange_work(graph, op, batch, columns_of(graph, op), false);
 }
 
 static smp_status forward(const smp_op_call *call)

@@ -57,6 +57,8 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     const smp__routing r = routing_of(graph, op);
     smp__work_elementwise(graph, op, batch, 0, 26, work);
     work->backward_input_flops += smp__route_flops(&r, false, batch);
+    if (op->attr[COEFFICIENT].f > 0)
+        work->backward_input_exchange = smp_op_exchange_sum(op->attr[DEVICES].i, batch * r.experts);
 }
 
 /* How many choices of this device's tokens are each expert's, [batch][experts]. */

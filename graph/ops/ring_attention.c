@@ -193,6 +193,11 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     work->forward_flops = scores * (4.0 * (double)r.at.width + 20 + terms);
     work->backward_input_flops = scores * (10.0 * (double)r.at.width + 22 + terms);
     work->matrix = true;
+    const int64_t away = r.rounds - 1, bytes = travelling(&r, batch) * (int64_t)sizeof(float);
+    if (away > 0) { /* backward: their gradients as well, which then go home */
+        work->forward_exchange = (smp_op_exchange){away, bytes};
+        work->backward_input_exchange = (smp_op_exchange){2 * away + 1, bytes};
+    }
 }
 
 /* A call under way. */

@@ -130,6 +130,8 @@ static inline smp_status run_shift(void *context, const float *own, float *got, 
                                    int32_t by)
 {
     device *d = context;
+    d->messages++;
+    d->bytes += n * 4;
     d->exchange->posted[d->group.index] = own;
     d->got = got;
     d->n_got = n;
@@ -213,13 +215,20 @@ static inline void device_close(device *d)
     free(d->state);
 }
 
+/* Rows that go to experts and back take as many rounds as a router makes uneven. */
+static inline bool sends_by_values(const smp_op *op)
+{
+    return strcmp(op->kind->name, "expert_send") == 0 ||
+           strcmp(op->kind->name, "expert_return") == 0;
+}
+
 /* What a call has sent is what `work` says of it. */
 static inline smp_status check_sent(const device *d, const smp_op *op, bool forward)
 {
     smp_op_work work;
     smp_op_work_get(d->graph, op, d->batch, &work);
     const smp_op_exchange said = forward ? work.forward_exchange : work.backward_input_exchange;
-    if (d->used != &d->group ||
+    if (d->used != &d->group || sends_by_values(op) ||
         (d->messages == said.messages && d->bytes == said.messages * said.bytes))
         return SMP_OK;
     return smp_fail(SMP_ERR_FAILED,
