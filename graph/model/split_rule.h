@@ -24,11 +24,21 @@ enum { SMP_SPLIT_BLOCKS = 3 }; /* at most */
 typedef enum smp_way { SMP_WHOLE, SMP_SPLIT, SMP_PARTS, SMP_SHARED } smp_way;
 
 /* How a tensor lies. A split dimension is `blocks` runs of equal length, of each of which every
- * device has its part: q, k and v beside each other are three. */
+ * device has its part: q, k and v beside each other are three. Two are positions in a zigzag: of
+ * the second the last device has the first part, so that in causal attention, where later
+ * positions see more, all devices have the same work (as context parallelism of Llama 3, Dubey et
+ * al. 2024). */
 typedef struct smp_spread {
     uint8_t way; /* smp_way */
     int8_t dim, blocks;
 } smp_spread;
+
+/* Which of its parts, in order, is a device's in a block. */
+static inline int64_t smp_split_part(int64_t blocks, int64_t devices, int64_t block, int64_t device)
+{
+    const bool back = blocks == 2 && block == 1;
+    return block * devices + (back ? devices - 1 - device : device);
+}
 
 /* What a rule says of a tensor or a weight. */
 typedef enum smp_split_cell {
@@ -38,6 +48,7 @@ typedef enum smp_split_cell {
     SMP_CELL_ANY,        /* split along the dimension that is chosen, in as many blocks as chosen */
     SMP_CELL_LAST,       /* the last one, likewise */
     SMP_CELL_QKV,        /* dimension 1, in three blocks */
+    SMP_CELL_ZIGZAG,     /* dimension 0, in two */
     SMP_CELL_BIAS_FIRST, /* a bias along the first dimension of what is made, which an op of its own
                             adds behind the sum of the parts; the op then has `bias: false` */
     SMP_CELL_BIAS_LAST,  /* along the last one */
@@ -55,7 +66,7 @@ struct smp_op;
 typedef struct smp_split_choice {
     int8_t rule;   /* of its kind's; -1: every device computes all of it */
     int8_t dim;    /* of ANY; else 0 */
-    int8_t blocks; /* of ANY and LAST; else 1 */
+    int8_t blocks; /* of ANY and LAST; else 1. Two: of ANY and dimension 0 alone */
 } smp_split_choice;
 
 typedef struct smp_split_rule {

@@ -484,6 +484,19 @@ static bool allows_packed_ring(const smp_graph *graph, const smp_op *op, smp_spl
     return op->n_in <= 2 && op->attr[SMP__BUCKETS].i == 0;
 }
 
+/* Where all positions see as many keys it has nothing to even out. */
+static bool allows_zigzag(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
+                          int devices)
+{
+    return op->attr[SMP__CAUSAL].i && allows_ring(graph, op, choice, devices);
+}
+
+static bool allows_packed_zigzag(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
+                                 int devices)
+{
+    return op->attr[SMP__CAUSAL].i && allows_packed_ring(graph, op, choice, devices);
+}
+
 static bool allows_packed(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
                           int devices)
 {
@@ -504,6 +517,10 @@ static const smp_split_rule SPLITS[] = {
      .out = SMP_CELL_DIM0, .allows = allows_ring, .kind = "ring_attention"},
     {"packed ring", .in = {SMP_CELL_DIM0, SMP_CELL_WHOLE}, .out = SMP_CELL_DIM0,
      .allows = allows_packed_ring, .kind = "ring_attention"},
+    {"zigzag ring", .in = {SMP_CELL_ZIGZAG, SMP_CELL_ZIGZAG, SMP_CELL_ZIGZAG, SMP_CELL_WHOLE},
+     .out = SMP_CELL_ZIGZAG, .allows = allows_zigzag, .kind = "ring_attention"},
+    {"packed zigzag ring", .in = {SMP_CELL_ZIGZAG, SMP_CELL_WHOLE}, .out = SMP_CELL_ZIGZAG,
+     .allows = allows_packed_zigzag, .kind = "ring_attention"},
     {0},
 };
 

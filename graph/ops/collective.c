@@ -35,14 +35,14 @@ int64_t smp__part_elements(smp__parts parts)
 void smp__take_part(float *part, const float *whole, smp__parts parts, int64_t device)
 {
     for (int64_t i = 0; i < parts.outer * parts.blocks; i++)
-        memcpy(part + i * parts.run, whole + (i * parts.devices + device) * parts.run,
+        memcpy(part + i * parts.run, whole + smp__run_of(parts, i, device) * parts.run,
                (size_t)parts.run * sizeof(float));
 }
 
 void smp__put_part(float *whole, const float *part, smp__parts parts, int64_t device)
 {
     for (int64_t i = 0; i < parts.outer * parts.blocks; i++)
-        memcpy(whole + (i * parts.devices + device) * parts.run, part + i * parts.run,
+        memcpy(whole + smp__run_of(parts, i, device) * parts.run, part + i * parts.run,
                (size_t)parts.run * sizeof(float));
 }
 

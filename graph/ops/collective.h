@@ -20,6 +20,12 @@ smp_status smp__infer_parts(smp_infer *infer, int64_t axis, int64_t devices, int
 smp__parts smp__parts_of(const smp_tensor *whole, int64_t axis, int64_t devices, int64_t blocks,
                          int64_t batch);
 int64_t smp__part_elements(smp__parts parts);
+/* Which run of the whole is run i of a device's part. */
+static inline int64_t smp__run_of(smp__parts parts, int64_t i, int64_t device)
+{
+    return i / parts.blocks * parts.blocks * parts.devices +
+           smp_split_part(parts.blocks, parts.devices, i % parts.blocks, device);
+}
 /* Between a whole tensor and the part of a device, or those of all, one after the other. */
 void smp__take_part(float *part, const float *whole, smp__parts parts, int64_t device);
 void smp__put_part(float *whole, const float *part, smp__parts parts, int64_t device);

@@ -118,18 +118,18 @@ static smp_status apply(const smp_op_call *call, float *y, const float *x)
 {
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
     const smp_attr_value *attr = call->op->attr;
-    int64_t n = smp__count(in, call->batch), run = n, devices = attr[DEVICES].i;
+    int64_t n = smp__count(in, call->batch), devices = attr[DEVICES].i;
     if (!call->training || !(attr[P].f > 0)) {
         memcpy(y, x, (size_t)n * sizeof *y);
         return SMP_OK;
     }
-    int64_t device = 0;
-    if (devices > 1) {
-        device = call->graph->device;
-        run = smp__parts_of(in, attr[AXIS].i, 1, attr[BLOCKS].i, call->batch).run;
-    }
+    smp__parts parts = {1, 1, 1, n};
+    if (devices > 1)
+        parts = smp__parts_of(in, attr[AXIS].i, 1, attr[BLOCKS].i, call->batch);
+    const int64_t run = parts.run, device = devices > 1 ? call->graph->device : 0;
+    parts.devices = devices;
     for (int64_t i = 0; i * run < n; i++)
-        drop(y + i * run, x + i * run, mask_of(call), (i * devices + device) * run, run);
+        drop(y + i * run, x + i * run, mask_of(call), smp__run_of(parts, i, device) * run, run);
     return SMP_OK;
 }
 

@@ -37,13 +37,13 @@ static int64_t room_of(const smp__routing *r, int64_t batch, int64_t devices)
     return even + even / 4 + 1 < most ? even + even / 4 + 1 : most;
 }
 
-int64_t smp__exchange_saved(const smp_graph *graph, const smp_op *op)
+int64_t smp__experts_saved(const smp_graph *graph, const smp_op *op)
 {
     const smp__routing r = routing_of(graph, op);
     return devices_of(op) * counts_of(&r) * (int64_t)sizeof(float);
 }
 
-int64_t smp__exchange_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, int64_t d)
+int64_t smp__experts_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, int64_t d)
 {
     const smp__routing r = routing_of(graph, op);
     const int64_t devices = devices_of(op), choices = batch * r.tokens * r.top_k;
@@ -53,8 +53,8 @@ int64_t smp__exchange_bytes(const smp_graph *graph, const smp_op *op, int64_t ba
            (int64_t)sizeof(float);
 }
 
-smp_op_exchange smp__exchange_work(const smp_graph *graph, const smp_op *op, int64_t batch,
-                                   int64_t d, bool forward)
+smp_op_exchange smp__experts_work(const smp_graph *graph, const smp_op *op, int64_t batch,
+                                  int64_t d, bool forward)
 {
     const smp__routing r = routing_of(graph, op);
     const int64_t devices = devices_of(op), rows = room_of(&r, batch, devices) * d;
@@ -64,7 +64,7 @@ smp_op_exchange smp__exchange_work(const smp_graph *graph, const smp_op *op, int
     return sent;
 }
 
-smp__route smp__exchange_route(const smp__expert_exchange *x, int64_t b)
+smp__route smp__experts_route(const smp__expert_exchange *x, int64_t b)
 {
     smp__route route = x->route;
     route.expert += b * x->r.tokens * x->r.top_k;
@@ -138,8 +138,8 @@ static void set_places(smp__expert_exchange *x)
         }
 }
 
-smp_status smp__exchange_begin(const smp_op_call *call, int64_t d, bool gates, bool forward,
-                               smp__expert_exchange *x)
+smp_status smp__experts_begin(const smp_op_call *call, int64_t d, bool gates, bool forward,
+                              smp__expert_exchange *x)
 {
     *x = (smp__expert_exchange){.r = routing_of(call->graph, call->op),
                                 .batch = call->batch,
@@ -161,7 +161,7 @@ smp_status smp__exchange_begin(const smp_op_call *call, int64_t d, bool gates, b
     x->sent = own + counts;
     x->got = x->sent + x->devices * x->room * d;
     for (int64_t b = 0; b < x->batch; b++) {
-        smp__route route = smp__exchange_route(x, b);
+        smp__route route = smp__experts_route(x, b);
         smp__route_choose(r, (const float *)call->in[1] + b * r->tokens * r->experts, gates,
                           &route);
     }
@@ -215,8 +215,8 @@ static int64_t rows_of_round(const smp__expert_exchange *x, int64_t begin)
     return x->most - begin < x->room ? x->most - begin : x->room;
 }
 
-smp_status smp__exchange_send(const smp__expert_exchange *x, const float *rows, bool by_gate,
-                              float *places)
+smp_status smp__experts_send(const smp__expert_exchange *x, const float *rows, bool by_gate,
+                             float *places)
 {
     const smp__routing *r = &x->r;
     const int64_t choices = x->batch * r->tokens * r->top_k, d = x->d;
@@ -238,8 +238,8 @@ smp_status smp__exchange_send(const smp__expert_exchange *x, const float *rows, 
     return SMP_OK;
 }
 
-smp_status smp__exchange_return(const smp__expert_exchange *x, const float *places, bool sum,
-                                float *choices)
+smp_status smp__experts_return(const smp__expert_exchange *x, const float *places, bool sum,
+                               float *choices)
 {
     const smp__routing *r = &x->r;
     const int64_t n_choice = x->batch * r->tokens * r->top_k, d = x->d;

@@ -23,28 +23,28 @@ typedef struct smp__expert_exchange {
 } smp__expert_exchange;
 
 /* Bytes of what a forward call saves for one sample, and of the workspace of any call. */
-int64_t smp__exchange_saved(const smp_graph *graph, const smp_op *op);
-int64_t smp__exchange_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, int64_t d);
+int64_t smp__experts_saved(const smp_graph *graph, const smp_op *op);
+int64_t smp__experts_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, int64_t d);
 
 /* What a call sends where one round is enough: messages of the mean length, a forward call's with
  * the counts. */
-smp_op_exchange smp__exchange_work(const smp_graph *graph, const smp_op *op, int64_t batch,
-                                   int64_t d, bool forward);
+smp_op_exchange smp__experts_work(const smp_graph *graph, const smp_op *op, int64_t batch,
+                                  int64_t d, bool forward);
 
 /* Routes the micro-batch. A forward call tells the other devices how many tokens chose which expert
  * and saves what they tell in `aux`, for the calls of the backward pass. d: floats of a row. */
-smp_status smp__exchange_begin(const smp_op_call *call, int64_t d, bool gates, bool forward,
-                               smp__expert_exchange *x);
+smp_status smp__experts_begin(const smp_op_call *call, int64_t d, bool gates, bool forward,
+                              smp__expert_exchange *x);
 /* Of rows [batch * tokens][d] to each expert those that chose it, times their gates if by_gate;
  * places [batch][own experts][capacity][d], zeroes where nobody is. */
-smp_status smp__exchange_send(const smp__expert_exchange *x, const float *rows, bool by_gate,
-                              float *places);
+smp_status smp__experts_send(const smp__expert_exchange *x, const float *rows, bool by_gate,
+                             float *places);
 /* The rows at the places of the choices: choices [batch * tokens * top_k][d], left as they are
  * where there is no place; or, `sum`, added to [batch * tokens][d]. */
-smp_status smp__exchange_return(const smp__expert_exchange *x, const float *places, bool sum,
-                                float *choices);
+smp_status smp__experts_return(const smp__expert_exchange *x, const float *places, bool sum,
+                               float *choices);
 
 /* The logits of sample b: their part of the route. */
-smp__route smp__exchange_route(const smp__expert_exchange *x, int64_t b);
+smp__route smp__experts_route(const smp__expert_exchange *x, int64_t b);
 
 #endif

@@ -34,9 +34,9 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
     const int64_t d = columns_of(graph, op);
     *needs = (smp_op_needs){.input_grad_in = 1u << LOGITS,
                             .input_grad_aux = true,
-                            .aux_bytes = smp__exchange_saved(graph, op) +
+                            .aux_bytes = smp__experts_saved(graph, op) +
                                          r.tokens * r.top_k * d * (int64_t)sizeof(float),
-                            .workspace_bytes = smp__exchange_bytes(graph, op, batch, d)};
+                            .workspace_bytes = smp__experts_bytes(graph, op, batch, d)};
 }
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
@@ -47,15 +47,15 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     smp__work_bytes(graph, op, batch, work);
     work->forward_flops = 2 * values + smp__route_flops(&r, true, batch);
     work->backward_input_flops = 3 * values + 3 * rows + smp__route_flops(&r, true, batch);
-    work->forward_exchange = smp__exchange_work(graph, op, batch, columns_of(graph, op), true);
+    work->forward_exchange = smp__experts_work(graph, op, batch, columns_of(graph, op), true);
     work->backward_input_exchange =
-        smp__exchange_work(graph, op, batch, columns_of(graph, op), false);
+        smp__experts_work(graph, op, batch, columns_of(graph, op), false);
 }
 
 /* [batch * tokens * top_k][d], behind the counts. */
 static float *saved_rows(const smp_op_call *call)
 {
-    return (float *)((char *)call->aux + call->batch * smp__exchange_saved(call->graph, call->op));
+    return (float *)((char *)call->aux + call->batch * smp__experts_saved(call->graph, call->op));
 }
 
 static smp_status forward(const smp_op_call *call)
@@ -63,8 +63,8 @@ static smp_status forward(const smp_op_call *call)
     smp__expert_exchange x;
     float *rows = saved_rows(call), *out = call->out;
     const int64_t d = columns_of(call->graph, call->op);
-    SMP_TRY(smp__exchange_begin(call, d, true, true, &x));
-    SMP_TRY(smp__exchange_return(&x, call->in[Y], false, rows));
+    SMP_TRY(smp__experts_begin(call, d, true, true, &x));
+    SMP_TRY(smp__experts_return(&x, call->in[Y], false, rows));
     memset(out, 0, (size_t)(call->batch * x.r.tokens * d) * sizeof *out);
     for (int64_t i = 0; i < call->batch * x.r.tokens * x.r.top_k; i++) {
         float *to = out + i / x.r.top_k * d;
@@ -78,7 +78,7 @@ static smp_status forward(const smp_op_call *call)
 static void logits_gradient(const smp_op_call *call, const smp__expert_exchange *x, int64_t b)
 {
     const smp__routing *r = &x->r;
-    const smp__route route = smp__exchange_route(x, b);
+    const smp__route route = smp__experts_route(x, b);
     const float *rows = saved_rows(call);
     for (int64_t t = 0; t < r->tokens; t++) {
         const int64_t token = b * r->tokens + t;
@@ -96,10 +96,10 @@ static void logits_gradient(const smp_op_call *call, const smp__expert_exchange 
 static smp_status backward_input(const smp_op_call *call)
 {
     smp__expert_exchange x;
-    SMP_TRY(smp__exchange_begin(call, columns_of(call->graph, call->op), true, false, &x));
+    SMP_TRY(smp__experts_begin(call, columns_of(call->graph, call->op), true, false, &x));
     for (int64_t b = 0; call->din[LOGITS] && b < call->batch; b++)
         logits_gradient(call, &x, b);
-    return call->din[Y] ? smp__exchange_send(&x, call->dout, true, call->din[Y]) : SMP_OK;
+    return call->din[Y] ? smp__experts_send(&x, call->dout, true, call->din[Y]) : SMP_OK;
 }
 
 const smp_op_kind smp__op_expert_return = {

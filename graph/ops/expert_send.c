@@ -22,9 +22,9 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
 {
     *needs = (smp_op_needs){.input_grad_in = 1u << LOGITS,
                             .input_grad_aux = true,
-                            .aux_bytes = smp__exchange_saved(graph, op),
+                            .aux_bytes = smp__experts_saved(graph, op),
                             .workspace_bytes =
-                                smp__exchange_bytes(graph, op, batch, columns_of(graph, op))};
+                                smp__experts_bytes(graph, op, batch, columns_of(graph, op))};
 }
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
@@ -34,16 +34,16 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     smp__work_bytes(graph, op, batch, work);
     work->forward_flops = smp__route_flops(&r, false, batch);
     work->backward_input_flops = work->forward_flops + rows * (double)columns_of(graph, op);
-    work->forward_exchange = smp__exchange_work(graph, op, batch, columns_of(graph, op), true);
+    work->forward_exchange = smp__experts_work(graph, op, batch, columns_of(graph, op), true);
     work->backward_input_exchange =
-        smp__exchange_work(graph, op, batch, columns_of(graph, op), false);
+        smp__experts_work(graph, op, batch, columns_of(graph, op), false);
 }
 
 static smp_status forward(const smp_op_call *call)
 {
     smp__expert_exchange x;
-    SMP_TRY(smp__exchange_begin(call, columns_of(call->graph, call->op), false, true, &x));
-    return smp__exchange_send(&x, call->in[X], false, call->out);
+    SMP_TRY(smp__experts_begin(call, columns_of(call->graph, call->op), false, true, &x));
+    return smp__experts_send(&x, call->in[X], false, call->out);
 }
 
 static smp_status backward_input(const smp_op_call *call)
@@ -56,8 +56,8 @@ static smp_status backward_input(const smp_op_call *call)
     if (!call->din[X])
         return SMP_OK;
     memset(call->din[X], 0, (size_t)smp__count(in, call->batch) * sizeof(float));
-    SMP_TRY(smp__exchange_begin(call, columns_of(call->graph, call->op), false, false, &x));
-    return smp__exchange_return(&x, call->dout, true, call->din[X]);
+    SMP_TRY(smp__experts_begin(call, columns_of(call->graph, call->op), false, false, &x));
+    return smp__experts_return(&x, call->dout, true, call->din[X]);
 }
 
 const smp_op_kind smp__op_expert_send = {

@@ -114,8 +114,16 @@ static smp_status backward_input(const smp_op_call *call)
     return SMP_OK;
 }
 
+/* The kernels for GPUs do not add up. */
+static bool allows_positions(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
+                             int devices)
+{
+    (void)op, (void)choice, (void)devices;
+    return graph->target.backend == SMP_BACKEND_CPU;
+}
+
 static const smp_split_rule SPLITS[] = {
-    {"positions", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_DIM0},
+    {"positions", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_DIM0, .allows = allows_positions},
     {0},
 };
 

@@ -16,7 +16,7 @@
 
 #include "graph/math/vector.h"
 
-enum { HEADS, BASE, ROTATED, INTERLEAVED, DEVICES, AXIS };
+enum { HEADS, BASE, ROTATED, INTERLEAVED, DEVICES, AXIS, BLOCKS };
 
 static const smp_attr_desc ATTRS[] = {
     [HEADS] = {"heads", SMP_ATTR_INT, true, 0, 1, INT32_MAX, NULL},
@@ -25,12 +25,14 @@ static const smp_attr_desc ATTRS[] = {
     [INTERLEAVED] = {"interleaved", SMP_ATTR_BOOL, false, 0, 0, 1, NULL},
     [DEVICES] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
     [AXIS] = {"axis", SMP_ATTR_INT, false, 0, 0, 1, NULL},
+    [BLOCKS] = {"blocks", SMP_ATTR_INT, false, 1, 1, SMP_SPLIT_BLOCKS, NULL},
     {0},
 };
 
 /* Rows of heads * 2 * pairs values, of which the first rotated * 2 * pairs are turned. */
 typedef struct layout {
-    int64_t before; /* positions of other devices before the first */
+    int64_t runs;     /* of positions that are neighbours in the whole */
+    int64_t begin[2]; /* the first position of each */
     int64_t positions, columns, pairs, rotated;
     bool interleaved;
 } layout;
@@ -40,8 +42,12 @@ static layout layout_of(const smp_graph *graph, const smp_op *op)
     const smp_shape *shape = &smp__in(graph, op, 0)->shape;
     int64_t heads = op->attr[HEADS].i, rotated = op->attr[ROTATED].i;
     const bool part = op->attr[DEVICES].i > 1 && op->attr[AXIS].i == 0;
+    const int64_t runs = part ? op->attr[BLOCKS].i : 1, run = shape->dim[0] / runs;
+    const int64_t device = part ? graph->device : 0, devices = part ? op->attr[DEVICES].i : 1;
     return (layout){
-        .before = part ? graph->device * shape->dim[0] : 0,
+        .runs = runs,
+        .begin = {smp_split_part(runs, devices, 0, device) * run,
+                  smp_split_part(runs, devices, 1, device) * run},
         .positions = shape->dim[0],
         .columns = shape->dim[1],
         .pairs = shape->dim[1] / heads / 2,
@@ -172,6 +178,14 @@ SMP_VECTOR static void turn_row(float *y, const float *x, const float *turn, flo
             turn_head(y, x, turn, direction, at->pairs, at->pairs, 1);
 }
 
+/* From one position on to a later one. */
+static void advance_to(int64_t position, int64_t *at, double *now, const double *step, float *turn,
+                       int64_t pairs)
+{
+    for (; *at < position; ++*at)
+        advance(now, step, turn, pairs);
+}
+
 /* Every sample's row of a position, then the next position. x, y: (B, T, columns) */
 static smp_status turn_all(const smp_op_call *call, const float *x, float *y, float direction)
 {
@@ -183,16 +197,15 @@ static smp_status turn_all(const smp_op_call *call, const float *x, float *y, fl
         now[i] = turn[i] = 1;
         now[at.pairs + i] = turn[at.pairs + i] = 0;
     }
-    for (int64_t t = 0; t < at.before; t++)
-        advance(now, call->state, turn, at.pairs);
-    for (int64_t t = 0; t < at.positions; t++) {
+    const int64_t run = at.positions / at.runs;
+    for (int64_t t = 0, position = 0; t < at.positions; t++) {
+        advance_to(at.begin[t / run] + t % run, &position, now, call->state, turn, at.pairs);
         for (int64_t b = 0; b < call->batch; b++) {
             int64_t row = b * sample + t * at.columns;
             turn_row(y + row, x + row, turn, direction, &at);
             memcpy(y + row + turned, x + row + turned,
                    (size_t)(at.columns - turned) * sizeof(float));
         }
-        advance(now, call->state, turn, at.pairs);
     }
     return SMP_OK;
 }
@@ -227,6 +240,7 @@ static const smp_split_rule SPLITS[] = {
     {"heads", .in = {SMP_CELL_DIM1}, .out = SMP_CELL_DIM1, .divided = 1u << HEADS,
      .allows = allows_heads},
     {"positions", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_DIM0},
+    {"zigzag", .in = {SMP_CELL_ZIGZAG}, .out = SMP_CELL_ZIGZAG},
     {"packed heads", .in = {SMP_CELL_QKV}, .out = SMP_CELL_QKV,
      .divided = 1u << HEADS | 1u << ROTATED, .allows = allows_packed},
     {0},

@@ -11,8 +11,10 @@
 
 enum { MOST_STATES = 1 << 14, MOST_STEPS = 1 << 26 /* states of all steps */ };
 
-/* Ways as bits: whole, shared, parts, then a dimension in one block or in three. */
-enum { BIT_WHOLE, BIT_SHARED, BIT_PARTS, BIT_SPLIT, N_WAY = BIT_SPLIT + 2 * SMP_MAX_DIMS };
+/* Ways as bits: whole, shared, parts, the zigzag of dimension 0, then a dimension in one block or
+ * in three. */
+enum { BIT_WHOLE, BIT_SHARED, BIT_PARTS, BIT_ZIGZAG, BIT_SPLIT };
+enum { N_WAY = BIT_SPLIT + 2 * SMP_MAX_DIMS };
 
 /* What a state says of a tensor: its own way, the dimension of a bias that it lacks (+ 1), all ways
  * that are there (bits). Of a weight: 1 + the way of its part. 0: nothing. */
@@ -57,15 +59,17 @@ static int way_of(smp_spread spread)
     case SMP_PARTS:
         return BIT_PARTS;
     default:
-        return BIT_SPLIT + 2 * spread.dim + (spread.blocks > 1);
+        return spread.blocks == 2 ? BIT_ZIGZAG : BIT_SPLIT + 2 * spread.dim + (spread.blocks > 1);
     }
 }
 
 static smp_spread spread_of(int way)
 {
     static const uint8_t ways[] = {SMP_WHOLE, SMP_SHARED, SMP_PARTS};
-    if (way < BIT_SPLIT)
+    if (way < BIT_ZIGZAG)
         return (smp_spread){ways[way], 0, 1};
+    if (way == BIT_ZIGZAG)
+        return (smp_spread){SMP_SPLIT, 0, 2};
     int rest = way - BIT_SPLIT;
     return (smp_spread){SMP_SPLIT, (int8_t)(rest / 2), (int8_t)(rest % 2 ? SMP_SPLIT_BLOCKS : 1)};
 }

@@ -26,6 +26,8 @@ static smp_spread spread_of(uint8_t cell, smp_split_choice choice, int n_dim, in
         return (smp_spread){SMP_SPLIT, (int8_t)(n_dim - 1), choice.blocks};
     case SMP_CELL_QKV:
         return (smp_spread){SMP_SPLIT, 1, 3};
+    case SMP_CELL_ZIGZAG:
+        return (smp_spread){SMP_SPLIT, 0, 2};
     case SMP_CELL_BIAS_FIRST:
     case SMP_CELL_BIAS_LAST:
         return WHOLE;
@@ -121,6 +123,18 @@ bool smp_split_whole_first(smp_spread made, int bias_dim, bool has_whole, smp_sp
            (made.dim == wanted.dim || made.blocks > 1 || wanted.blocks > 1);
 }
 
+/* Of what a rule makes of an op, for the graph's target. A zigzag's are the CPU's alone. */
+static bool has_kernels(const smp_graph *graph, int32_t o, smp_split_choice choice)
+{
+    const smp_split_rule *rule = rule_of(graph, o, choice);
+    const smp_backend backend = graph->target.backend;
+    const smp_op_kind *kind = rule->kind ? smp_op_kind_find(rule->kind) : graph->op[o].kind;
+    if (backend == SMP_BACKEND_CPU)
+        return true;
+    return smp_split_out(graph, o, choice).blocks != 2 &&
+           (!rule->kind || smp_op_kind_runs(kind, backend));
+}
+
 bool smp_split_allows(const smp_graph *graph, int32_t o, smp_split_choice choice, int devices)
 {
     const smp_op *op = &graph->op[o];
@@ -132,7 +146,9 @@ bool smp_split_allows(const smp_graph *graph, int32_t o, smp_split_choice choice
         if (!op->kind->split[r].name)
             return false;
     const smp_split_rule *rule = &op->kind->split[choice.rule];
-    return divides_attrs(op, rule->divided, devices) &&
+    if (choice.blocks == 2 && (rule->in[0] != SMP_CELL_ANY || choice.dim != 0))
+        return false; /* of positions alone */
+    return has_kernels(graph, o, choice) && divides_attrs(op, rule->divided, devices) &&
            divides_tensors(graph, o, choice, devices) &&
            (!rule->allows || rule->allows(graph, op, choice, devices));
 }
@@ -148,7 +164,7 @@ int smp_split_choices(const smp_graph *graph, int32_t o, int devices,
         const bool any = rules[r].in[0] == SMP_CELL_ANY;
         const bool blocks = is_chosen(rules[r].in[0]) || is_chosen(rules[r].out);
         for (int8_t dim = 0; dim < (any ? SMP_MAX_DIMS : 1); dim++)
-            for (int8_t b = 1; b <= (blocks ? SMP_SPLIT_BLOCKS : 1); b += 2) {
+            for (int8_t b = 1; b <= (blocks ? SMP_SPLIT_BLOCKS : 1); b++) {
                 const smp_split_choice choice = {r, dim, b};
                 if (n < SMP_SPLIT_CHOICES && smp_split_allows(graph, o, choice, devices))
                     out[n++] = choice;

@@ -336,7 +336,8 @@ static inline int64_t whole_index(const smp_shape *part, smp_part of, int64_t e)
         int64_t size = part->dim[k], coordinate = at[k];
         if (k == of.spread.dim) {
             int64_t run = size / of.spread.blocks;
-            coordinate = (at[k] / run * of.count + of.index) * run + at[k] % run;
+            coordinate = smp_split_part(of.spread.blocks, of.count, at[k] / run, of.index) * run +
+                         at[k] % run;
             size *= of.count;
         }
         index = index * size + coordinate;

@@ -281,7 +281,7 @@ static smp_split_choice nth_choice(const smp_graph *graph, int32_t o, int n)
         bool any = rule->in[0] == SMP_CELL_ANY;
         bool blocks = chooses(rule->in[0]) || chooses(rule->out);
         for (int dim = 0; dim < (any ? n_dim : 1); dim++)
-            for (int b = 1; b <= (blocks ? SMP_SPLIT_BLOCKS : 1); b += 2)
+            for (int b = 1; b <= (blocks ? SMP_SPLIT_BLOCKS : 1); b++)
                 if (count++ == n)
                     return (smp_split_choice){(int8_t)r, (int8_t)dim, (int8_t)b};
     }
@@ -446,6 +446,78 @@ static void test_megatron(void **state)
     smp_graph_destroy(graph);
 }
 
+static double attention_flops(const smp_graph *graph, const smp_split_choice *choice, int devices)
+{
+    smp_graph *part;
+    smp_op_work work;
+    assert_int_equal(smp_graph_split(graph, devices, 0, choice, &part), SMP_OK);
+    smp_op_work_get(part, &part->op[smp_graph_find_op(part, "h1.attn")], BATCH, &work);
+    smp_graph_destroy(part);
+    return work.forward_flops;
+}
+
+/* All by positions: nothing but keys and values travels between the first layer and the last. The
+ * device that has most to do has half of a causal model's work less in a zigzag, 1 / devices of
+ * all. */
+static void test_long_sequences(void **state)
+{
+    (void)state;
+    static const char *const rows[] = {".norm_1", ".q",    ".k",  ".v",    ".o",
+                                       ".norm_2", ".gate", ".up", ".down", "norm"};
+    static const char *const elements[] = {".res_1", ".silu", ".gated", ".res_2"};
+    smp_graph *graph = read_example("llama-tiny");
+    smp_split_choice *choice = all_whole(graph);
+    double flops[3];
+    for (int blocks = 1; blocks <= 2; blocks++) {
+        choose(graph, choice, "wte", "rows", 0, 1);
+        for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+            choose(graph, choice, rows[i], "positions", 0, blocks);
+        for (size_t i = 0; i < sizeof elements / sizeof elements[0]; i++)
+            choose(graph, choice, elements[i], "elements", 0, blocks);
+        choose(graph, choice, "_rope", blocks == 2 ? "zigzag" : "positions", 0, 1);
+        choose(graph, choice, ".attn", blocks == 2 ? "zigzag ring" : "ring", 0, 1);
+        choose(graph, choice, "lm_head", "columns", 0, 1);
+        choose(graph, choice, "loss", "classes", 0, 1);
+        check_collectives(graph, choice, 0, 1, 1);
+        flops[blocks] = attention_flops(graph, choice, 4);
+    }
+    smp_split_choice *whole = all_whole(graph);
+    flops[0] = attention_flops(graph, whole, 4); /* one block of queries: the upper half, too */
+    assert_true(flops[1] == flops[0] / 4);
+    assert_true(flops[2] < 0.6 * flops[1]);
+    free(whole);
+    free(choice);
+    smp_graph_destroy(graph);
+}
+
+/* Of keys and values a device has its own and those of another: two parts of the whole, and no
+ * probabilities. */
+static void test_memory_of_the_ring(void **state)
+{
+    (void)state;
+    enum { DEVICES = 32, T = 4096, D = 64, ROWS = 64 };
+    static const char text[] =
+        "smp: 1\ninputs: {x: {dtype: float32, shape: [4096, 64]}, "
+        "target: {dtype: float32, shape: [4096, 64]}}\nops:\n"
+        "  - {op: linear, name: pre, in: x, out: h, features: 192}\n"
+        "  - {op: attention, name: op, in: h, out: y, heads: 4, causal: true}\n"
+        "  - {op: mse, name: loss, in: [y, target], out: loss}\nloss: loss\n";
+    smp_graph *graph, *part;
+    smp_op_needs needs;
+    assert_int_equal(smp_graph_parse("m.yaml", text, strlen(text), &graph), SMP_OK);
+    smp_split_choice *choice = all_whole(graph);
+    choose(graph, choice, "op", "packed ring", 0, 1);
+    assert_int_equal(smp_graph_split(graph, DEVICES, 3, choice, &part), SMP_OK);
+    smp_op_needs_get(part, &part->op[smp_graph_find_op(part, "op")], 1, &needs);
+    const int64_t keys_values = 2 * T / DEVICES * D, scores = ROWS * (T / DEVICES);
+    assert_int_equal(needs.workspace_bytes, /* with their gradients, P, dP and D */
+                     4 * (4 * keys_values + 2 * scores + 4 * (T / DEVICES)));
+    assert_int_equal(needs.aux_bytes, 4 * 2 * 4 * (T / DEVICES));
+    free(choice);
+    smp_graph_destroy(part);
+    smp_graph_destroy(graph);
+}
+
 /* What cannot be is refused, with the reason. */
 static void test_refused(void **state)
 {
@@ -537,8 +609,9 @@ static void test_targets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_rule), cmocka_unit_test(test_megatron),
-        cmocka_unit_test(test_refused),    cmocka_unit_test(test_random_networks),
+        cmocka_unit_test(test_every_rule),     cmocka_unit_test(test_megatron),
+        cmocka_unit_test(test_long_sequences), cmocka_unit_test(test_memory_of_the_ring),
+        cmocka_unit_test(test_refused),        cmocka_unit_test(test_random_networks),
         cmocka_unit_test(test_targets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
