@@ -26,6 +26,12 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
     *needs = (smp_op_needs){.workspace_bytes = smp__float_bytes(smp__out(graph, op), batch)};
 }
 
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    *needs = (smp_op_needs){
+        .workspace_bytes = smp__exchange_bytes(smp__out(graph, op), op->attr[DEVICES].i, batch)};
+}
+
 static smp__parts parts_of_batch(const smp_graph *graph, const smp_op *op, int64_t batch)
 {
     const smp_attr_value *attr = op->attr;
@@ -85,6 +91,7 @@ const smp_op_kind smp__op_all_gather = {
     .attrs = ATTRS,
     .infer = infer,
     .needs = needs,
+    .cuda_needs = cuda_needs,
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

@@ -14,6 +14,17 @@ static const smp_attr_desc ATTRS[] = {
     {0},
 };
 
+/* A GPU adds up a share of each device: shares sent, shares that came, the own one. */
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    const smp_tensor *out = smp__out(graph, op);
+    const int64_t devices = op->attr[DEVICES].i;
+    const int64_t share = (smp__count(out, batch) + devices - 1) / devices;
+    *needs = (smp_op_needs){.workspace_bytes = smp__exchange_bytes(out, devices, batch)};
+    if (devices > 1)
+        needs->workspace_bytes += smp__rows_bytes(out->dtype, 1, share);
+}
+
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     const smp_op_exchange sum =
@@ -55,6 +66,7 @@ const smp_op_kind smp__op_all_reduce = {
     .max_in = 1,
     .attrs = ATTRS,
     .infer = smp__infer_like_input,
+    .cuda_needs = cuda_needs,
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

@@ -30,6 +30,12 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
     *needs = (smp_op_needs){.workspace_bytes = 2 * smp__float_bytes(smp__out(graph, op), batch)};
 }
 
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    *needs = (smp_op_needs){
+        .workspace_bytes = smp__exchange_bytes(smp__out(graph, op), op->attr[DEVICES].i, batch)};
+}
+
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     const int64_t devices = op->attr[DEVICES].i;
@@ -84,6 +90,7 @@ const smp_op_kind smp__op_all_to_all = {
     .attrs = ATTRS,
     .infer = infer,
     .needs = needs,
+    .cuda_needs = cuda_needs,
     .work = work,
     .cpu = {.forward = forward, .backward_input = backward_input},
 };

@@ -33,6 +33,14 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     work->backward_weight_flops = work->forward_flops;
 }
 
+/* Where the dimension is the last, a GPU adds up columns. */
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
+{
+    const smp__axis along = smp__axis_of(smp__in(graph, op, 0), op->attr[AXIS].i, batch);
+    if (along.inner == 1)
+        needs->workspace_bytes = smp__column_sum_bytes(along.outer, along.size);
+}
+
 static smp__axis along_of(const smp_op_call *call)
 {
     return smp__axis_of(smp__in(call->graph, call->op, 0), call->op->attr[AXIS].i, call->batch);
@@ -79,6 +87,7 @@ const smp_op_kind smp__op_bias = {
     .max_in = 1,
     .attrs = ATTRS,
     .infer = infer,
+    .cuda_needs = cuda_needs,
     .work = work,
     .cpu = {.forward = forward,
             .backward_input = smp__copy_backward,

@@ -63,6 +63,24 @@ int64_t smp__float_bytes(const smp_tensor *tensor, int64_t batch)
     return smp__count(tensor, batch) * (int64_t)sizeof(float);
 }
 
+int64_t smp__row_floats(smp_dtype dtype, int64_t n)
+{
+    const int64_t bytes = n * smp_dtype_bytes(dtype), each = (int64_t)sizeof(float);
+    return (bytes + each - 1) / each;
+}
+
+int64_t smp__rows_bytes(smp_dtype dtype, int64_t devices, int64_t n)
+{
+    const int64_t bytes = devices * smp__row_floats(dtype, n) * (int64_t)sizeof(float);
+    return (bytes + 63) / 64 * 64;
+}
+
+int64_t smp__exchange_bytes(const smp_tensor *whole, int64_t devices, int64_t batch)
+{
+    const int64_t n = (smp__count(whole, batch) + devices - 1) / devices;
+    return devices > 1 ? 2 * smp__rows_bytes(whole->dtype, devices, n) : 0;
+}
+
 static smp_status alone_in_place(void *context, float *values, int64_t n)
 {
     (void)context, (void)values, (void)n;

@@ -35,6 +35,13 @@ void smp__put_parts(float *whole, const float *all, smp__parts parts);
 /* Of a tensor as floats, whatever the target: workspace. */
 int64_t smp__float_bytes(const smp_tensor *tensor, int64_t batch);
 
+/* On a GPU rows of n values go between devices in the tensor's type, filled up to whole floats:
+ * these, the bytes of a row of each of so many devices (rooms of a workspace, which begin at
+ * multiples of 64), and the workspace of an operator that sends a part to each and gets as much. */
+int64_t smp__row_floats(smp_dtype dtype, int64_t n);
+int64_t smp__rows_bytes(smp_dtype dtype, int64_t devices, int64_t n);
+int64_t smp__exchange_bytes(const smp_tensor *whole, int64_t devices, int64_t batch);
+
 /* The group of a call, of one device where `devices` is 1; SMP_ERR_INPUT if there are others than
  * so many. */
 smp_status smp__group_of(const smp_op_call *call, int64_t devices, const smp_op_group **out);

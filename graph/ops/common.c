@@ -106,6 +106,12 @@ int64_t smp__weight_parts(const smp_tensor *in, int64_t batch)
     return wanted < most ? wanted : most;
 }
 
+int64_t smp__column_sum_bytes(int64_t rows, int64_t columns)
+{
+    const int64_t chunks = 512 / ((columns + 255) / 256), most = (rows + 31) / 32;
+    return (chunks < 1 ? 1 : chunks < most ? chunks : most) * columns * (int64_t)sizeof(float);
+}
+
 int64_t smp__norm_rows(const smp_op_call *call)
 {
     const smp_tensor *in = smp__in(call->graph, call->op, 0);

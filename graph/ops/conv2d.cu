@@ -9,7 +9,7 @@
  * Of a pointwise convolution (1 x 1, no stride, no padding) U is x itself and dU is dx. Folding
  * gathers: a thread adds up one pixel, tap by tap in order. Narrow groups make narrow products: a
  * depthwise convolution is bound by their overhead. */
-#include "graph/cuda/cuda_kernel.cuh"
+#include "graph/cuda/cuda_axis.cuh"
 
 #include <stdlib.h>
 
@@ -83,24 +83,6 @@ __global__ void __launch_bounds__(SMP_BLOCK)
 {
     for (int64_t i = smp_thread(); i < n; i += smp_threads())
         y[i] = bias[i / places % channels];
-}
-
-/* db[c] += sum of the planes of channel c: a block takes a channel, a thread every SMP_BLOCK-th
- * place of every sample, in order. */
-template <typename T>
-__global__ void __launch_bounds__(SMP_BLOCK)
-    conv2d_bias(const T *dy, float *db, int64_t batch, int64_t channels, int64_t places)
-{
-    __shared__ float scratch[SMP_WARP];
-    for (int64_t c = blockIdx.x; c < channels; c += gridDim.x) {
-        float sum = 0.0f;
-        for (int64_t b = 0; b < batch; b++)
-            for (int64_t i = threadIdx.x; i < places; i += SMP_BLOCK)
-                sum += smp_float(dy[(b * channels + c) * places + i]);
-        sum = smp_block_sum(sum, scratch);
-        if (threadIdx.x == 0)
-            db[c] += sum;
-    }
 }
 
 /* The most, up to 64, of which every sample and group starts at a multiple. */
@@ -253,11 +235,8 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
     const smp_cuda *cuda = smp_cuda_of(call);
     const int64_t channels = s->shape.out[SMP_CHANNELS];
     const T *dy = reinterpret_cast<const T *>(call->dout);
-    if (call->op->n_param > 1) {
-        SMP_LAUNCH(conv2d_bias<T>, smp_grid(cuda, channels * SMP_BLOCK), SMP_BLOCK, 0, cuda->stream,
-                   dy, call->dparam[1], call->batch, channels, s->places);
-        SMP_TRY(smp__cuda_launched("conv2d bias gradient"));
-    }
+    if (call->op->n_param > 1)
+        SMP_TRY(smp_add_plane_sums<T>(call, call->dparam[1], call->batch, channels, s->places));
     for (int64_t b = 0; b < call->batch; b++) {
         const T *u;
         SMP_TRY(unfold(call, s, b, &u));

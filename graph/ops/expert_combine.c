@@ -45,6 +45,13 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
                             .workspace_bytes = smp__route_bytes(&r)};
 }
 
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
+{
+    const smp__routing r = smp__routing_of(graph, op, &smp__in(graph, op, LOGITS)->shape);
+    needs(graph, op, batch, out);
+    out->workspace_bytes = smp__device_route_bytes(&r, batch, true);
+}
+
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     smp__routing r = smp__routing_of(graph, op, &smp__in(graph, op, LOGITS)->shape);
@@ -140,6 +147,7 @@ const smp_op_kind smp__op_expert_combine = {
     .attrs = smp__routing_attrs,
     .infer = infer,
     .needs = needs,
+    .cuda_needs = cuda_needs,
     .work = work,
     .split = SPLITS,
     .cpu = {.forward = forward, .backward_input = backward_input},

@@ -60,17 +60,12 @@ static int64_t row_count(const smp_graph *graph, const smp_op *op, int64_t batch
     return smp__count(in, batch) / smp__columns(in);
 }
 
-/* On a GPU the bias gradient is summed in chunks of rows, one fp32 row of workspace each: enough to
- * occupy a device (about 512 blocks of 256 columns), and a function of the sizes alone. */
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
-    int64_t features = op->attr[FEATURES].i;
-    int64_t chunks = 512 / ((features + 255) / 256);
-    int64_t most = (row_count(graph, op, batch) + 31) / 32;
-    chunks = chunks < 1 ? 1 : chunks < most ? chunks : most;
+    const int64_t rows = row_count(graph, op, batch);
     *needs = (smp_op_needs){.weight_grad_in = 1};
     if (op->attr[BIAS].i && graph->training)
-        needs->workspace_bytes = chunks * features * (int64_t)sizeof(float);
+        needs->workspace_bytes = smp__column_sum_bytes(rows, op->attr[FEATURES].i);
 }
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)

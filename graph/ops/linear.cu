@@ -3,11 +3,9 @@
  *   y[rows, features]   = x[rows, in] W^T + b     bias (and GELU, for a pair) in the epilogue
  *   dx[rows, in]        = dy[rows, features] W
  *   dW[features, in]   += dy^T x                  fp32 from bf16 factors, beta 1
- *   db[features]       += column sums of dy       two kernels of ours, below
- *
- * The sums go through partial sums of chunks of rows (workspace, see linear.c) in an order that the
- * sizes alone decide: dy is read once. */
-#include "graph/cuda/cuda_kernel.cuh"
+ *   db[features]       += column sums of dy       two kernels of ours (cuda_axis.cuh)
+ */
+#include "graph/cuda/cuda_axis.cuh"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,71 +20,6 @@ typedef struct linear_state {
     int64_t chunks;   /* of rows, for the bias gradient; 0 without bias */
     bool spread_bias; /* the library has no such epilogue for this shape: written to y first */
 } linear_state;
-
-enum { ROWS = 8, AHEAD = 4 }; /* rows of threads of a block; rows that a thread loads at once */
-
-/* out[chunk, c] = sum over the rows of a chunk of x[row, c], or += with ADD. A block takes 32 N
- * columns of one chunk (blockIdx.y): a thread N of them and every eighth row, in order; then the
- * eight sums are added in order. N > 1 needs aligned rows. */
-template <typename T, int N, bool ADD>
-__global__ void __launch_bounds__(SMP_WARP *ROWS)
-    column_sums(const T *x, float *out, int64_t rows, int64_t columns, int64_t chunk_rows)
-{
-    __shared__ float part[ROWS][N * (SMP_WARP + 1)]; /* column lane * N + k at k * 33 + lane */
-    const int lane = threadIdx.x, row = threadIdx.y;
-    const int64_t column = ((int64_t)blockIdx.x * SMP_WARP + lane) * N;
-    const int64_t begin = (int64_t)blockIdx.y * chunk_rows;
-    const int64_t end = begin + chunk_rows < rows ? begin + chunk_rows : rows;
-    float sum[N] = {};
-    if (column < columns)
-        for (int64_t r = begin + row; r < end; r += AHEAD * ROWS) {
-            smp_pack<T, N> value[AHEAD] = {};
-            for (int j = 0; j < AHEAD; j++)
-                if (r + j * ROWS < end)
-                    value[j] = smp_load<N>(x + (r + j * ROWS) * columns + column);
-            for (int j = 0; j < AHEAD; j++)
-                for (int k = 0; k < N; k++)
-                    sum[k] += smp_float(value[j].v[k]);
-        }
-    for (int k = 0; k < N; k++)
-        part[row][k * (SMP_WARP + 1) + lane] = sum[k];
-    __syncthreads();
-
-    const int local = row * SMP_WARP + lane; /* of the block's columns; N <= ROWS */
-    const int64_t target = (int64_t)blockIdx.x * SMP_WARP * N + local;
-    if (local >= SMP_WARP * N || target >= columns)
-        return;
-    float total = 0.0f;
-    for (int i = 0; i < ROWS; i++)
-        total += part[i][local % N * (SMP_WARP + 1) + local / N];
-    float *to = out + (int64_t)blockIdx.y * columns + target;
-    *to = ADD ? *to + total : total;
-}
-
-template <typename T, int N, bool ADD>
-static smp_status launch_sums(const smp_cuda *cuda, const T *x, float *out, int64_t rows,
-                              int64_t columns, int64_t chunks)
-{
-    const auto kernel = column_sums<T, N, ADD>;
-    const int64_t tiles = (columns + SMP_WARP * N - 1) / (SMP_WARP * N);
-    SMP_LAUNCH(kernel, dim3((unsigned)tiles, (unsigned)chunks), dim3(SMP_WARP, ROWS), 0,
-               cuda->stream, x, out, rows, columns, (rows + chunks - 1) / chunks);
-    return smp__cuda_launched("linear bias gradient");
-}
-
-template <typename T>
-static smp_status add_column_sums(const smp_op_call *call, const linear_state *s)
-{
-    constexpr int N = smp_pack<T>::N;
-    const smp_cuda *cuda = smp_cuda_of(call);
-    const T *dout = reinterpret_cast<const T *>(call->dout);
-    float *partial = static_cast<float *>(call->workspace);
-    if (s->features % N == 0)
-        SMP_TRY((launch_sums<T, N, false>(cuda, dout, partial, s->rows, s->features, s->chunks)));
-    else
-        SMP_TRY((launch_sums<T, 1, false>(cuda, dout, partial, s->rows, s->features, s->chunks)));
-    return launch_sums<float, 1, true>(cuda, partial, call->dparam[1], s->chunks, s->features, 1);
-}
 
 template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
@@ -239,8 +172,10 @@ static smp_status backward_weight(const smp_op_call *call)
 {
     const linear_state *s = static_cast<const linear_state *>(call->state);
     if (s->chunks > 0)
-        SMP_TRY(smp_is_bf16(call) ? add_column_sums<bf16>(call, s)
-                                  : add_column_sums<float>(call, s));
+        SMP_TRY(smp_is_bf16(call) ? smp_add_column_sums<bf16>(call, call->dparam[1], s->rows,
+                                                              s->features, s->chunks)
+                                  : smp_add_column_sums<float>(call, call->dparam[1], s->rows,
+                                                               s->features, s->chunks));
     return smp__gemm_run(smp_cuda_of(call), s->weight, 1, call->dout, call->in[0], 1,
                          call->dparam[0], NULL, NULL);
 }

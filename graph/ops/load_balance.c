@@ -52,6 +52,14 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
             (smp_op_needs){.input_grad_in = 1, .workspace_bytes = chosen + smp__route_bytes(&r)};
 }
 
+static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
+{
+    const smp__routing r = routing_of(graph, op);
+    needs(graph, op, batch, out);
+    if (out->workspace_bytes > 0)
+        out->workspace_bytes = smp__device_route_bytes(&r, batch, false);
+}
+
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     const smp__routing r = routing_of(graph, op);
@@ -139,6 +147,7 @@ const smp_op_kind smp__op_load_balance = {
     .attrs = ATTRS,
     .infer = infer,
     .needs = needs,
+    .cuda_needs = cuda_needs,
     .work = work,
     .split = SPLITS,
     .cpu = {.forward = smp__copy_forward, .backward_input = backward_input},

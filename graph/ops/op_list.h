@@ -45,17 +45,17 @@
     CUDA(cross_entropy)                                                                            \
     CUDA(mse)                                                                                      \
     CUDA(bce_with_logits)                                                                          \
-    HOST(load_balance)                                                                             \
-    HOST(expert_dispatch)                                                                          \
-    HOST(expert_linear)                                                                            \
-    HOST(expert_combine)                                                                           \
+    CUDA(load_balance)                                                                             \
+    CUDA(expert_dispatch)                                                                          \
+    CUDA(expert_linear)                                                                            \
+    CUDA(expert_combine)                                                                           \
     HOST(expert_send)                                                                              \
     HOST(expert_return)                                                                            \
-    HOST(bias)                                                                                     \
-    HOST(all_reduce)                                                                               \
-    HOST(all_gather)                                                                               \
-    HOST(reduce_scatter)                                                                           \
-    HOST(all_to_all)                                                                               \
+    CUDA(bias)                                                                                     \
+    CUDA(all_reduce)                                                                               \
+    CUDA(all_gather)                                                                               \
+    CUDA(reduce_scatter)                                                                           \
+    CUDA(all_to_all)                                                                               \
     HOST(opaque)
 
 #endif

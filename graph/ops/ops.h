@@ -51,6 +51,10 @@ void smp__work_elementwise(const smp_graph *graph, const smp_op *op, int64_t bat
  * rows of that many columns (cuda_norm.cuh). */
 int64_t smp__weight_parts(const smp_tensor *in, int64_t batch);
 
+/* The workspace in which a GPU adds up columns: in chunks of rows, one fp32 row each, enough to
+ * occupy a device (about 512 blocks of 256 columns), and a function of the sizes alone. */
+int64_t smp__column_sum_bytes(int64_t rows, int64_t columns);
+
 /* Of operators that normalise rows, the last dimension of input 0: the rows of a call; and what
  * backward needs, so many statistics of a row saved. On a GPU the sums of parts of the rows stand
  * in the workspace, (parts, n_param, columns). */
@@ -111,6 +115,13 @@ typedef struct smp__slice {
 } smp__slice;
 
 smp__slice smp__slice_of(const smp_graph *graph, const smp_op *op, int64_t batch);
+
+/* The rows of an embedding's table that this device has, and how many there are in all. */
+typedef struct smp__own_rows {
+    int64_t first, count, all;
+} smp__own_rows;
+
+smp__own_rows smp__embedding_rows(const smp_graph *graph, const smp_op *op);
 
 /* Of a transpose: the output's dimensions, and how far apart their elements lie in the input. */
 typedef struct smp__permutation {

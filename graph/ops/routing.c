@@ -89,6 +89,28 @@ smp__route smp__route_at(const smp__routing *r, void *workspace)
     return route;
 }
 
+int64_t smp__device_route_bytes(const smp__routing *r, int64_t batch, bool gates)
+{
+    const int64_t choices = r->tokens * r->top_k;
+    return batch * ((gates ? 4 : 2) * choices + r->own * r->capacity + r->experts) *
+           (int64_t)sizeof(float);
+}
+
+smp__device_route smp__device_route_at(const smp__routing *r, int64_t batch, bool gates,
+                                       void *workspace)
+{
+    const int64_t choices = batch * r->tokens * r->top_k;
+    smp__device_route route = {.expert = workspace};
+    route.slot = route.expert + choices;
+    route.choice = route.slot + choices;
+    route.used = route.choice + batch * r->own * r->capacity;
+    if (gates) {
+        route.gate = (float *)(route.used + batch * r->experts);
+        route.dgate = route.gate + choices;
+    }
+    return route;
+}
+
 /* The largest logit of those not yet chosen. */
 static int32_t next_best(const float *logits, int64_t experts, const int32_t *chosen, int64_t n)
 {

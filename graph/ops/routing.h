@@ -51,6 +51,18 @@ double smp__route_flops(const smp__routing *r, bool gates, int64_t batch);
 void smp__route_gradient(const smp__routing *r, const float *logits, const smp__route *route,
                          int64_t token, const float *dgate, float *dlogits);
 
+/* The same of all samples of a micro-batch, on a GPU: arrays over choices [batch][tokens][top_k];
+ * over rows [batch][own][capacity] of which choice has the place, -1: nobody; and over experts
+ * [batch][experts] how many places are taken. */
+typedef struct smp__device_route {
+    int32_t *expert, *slot, *choice, *used;
+    float *gate, *dgate; /* NULL where no gates are wanted */
+} smp__device_route;
+
+int64_t smp__device_route_bytes(const smp__routing *r, int64_t batch, bool gates);
+smp__device_route smp__device_route_at(const smp__routing *r, int64_t batch, bool gates,
+                                       void *workspace);
+
 /* Where a choice's row lies among those of this device, or -1. */
 static inline int64_t smp__route_row(const smp__routing *r, const smp__route *route, int64_t i)
 {

@@ -1,0 +1,98 @@
+/* expert_dispatch on a GPU: every row of an expert looks up whose it is, and every token whose
+ * gradients it adds up, in the order of its choices: one pass each, without atomics. */
+#include "graph/cuda/cuda_elementwise.cuh"
+#include "graph/ops/routing.cuh"
+
+enum { X, LOGITS };
+
+template <int W, typename T>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    dispatch_forward(const T *x, T *out, const int32_t *choice, smp__routing r, int64_t rows,
+                     int64_t features)
+// x (B, tokens, features), out (rows, features), choice (rows), features a multiple of W
+{
+    const int64_t columns = features / W, each = r.own * r.capacity;
+    for (int64_t i = smp_thread(); i < rows * columns; i += smp_threads()) {
+        const int64_t row = i / columns, column = (i - row * columns) * W;
+        const int64_t token = choice[row] < 0 ? -1 : row / each * r.tokens + choice[row] / r.top_k;
+        float value[W] = {};
+        if (token >= 0)
+            smp_read<W>(value, x + token * features + column);
+        smp_write<W>(out + row * features + column, value);
+    }
+}
+
+template <int W, typename T>
+__global__ void __launch_bounds__(SMP_BLOCK)
+    dispatch_backward(const T *dout, T *dx, smp__routing r, smp__device_route route, int64_t tokens,
+                      int64_t features) // dx (tokens, features), tokens: of all samples
+{
+    const int64_t columns = features / W;
+    for (int64_t i = smp_thread(); i < tokens * columns; i += smp_threads()) {
+        const int64_t token = i / columns, column = (i - token * columns) * W;
+        const int64_t sample = token / r.tokens, first = token % r.tokens * r.top_k;
+        float sum[W] = {}, value[W];
+        for (int64_t k = 0; k < r.top_k; k++) {
+            const int64_t row = smp_route_row(r, route, sample, first + k);
+            if (row < 0)
+                continue;
+            smp_read<W>(value, dout + row * features + column);
+            for (int e = 0; e < W; e++)
+                sum[e] += value[e];
+        }
+        smp_write<W>(dx + token * features + column, sum);
+    }
+}
+
+static smp__routing routing_of(const smp_graph *graph, const smp_op *op)
+{
+    return smp__routing_of(graph, op, &smp__in(graph, op, LOGITS)->shape);
+}
+
+static smp_status prepare(const smp_graph *graph, const smp_op *op, int64_t batch, void *device,
+                          void **state)
+{
+    (void)batch, (void)device;
+    *state = NULL;
+    return smp_route_check(graph, op, routing_of(graph, op));
+}
+
+template <typename T> static smp_status forward(const smp_op_call *call)
+{
+    const smp_cuda *cuda = smp_cuda_of(call);
+    const smp__routing r = routing_of(call->graph, call->op);
+    const smp__device_route route = smp__device_route_at(&r, call->batch, false, call->workspace);
+    const int64_t features = smp__columns(smp__in(call->graph, call->op, X));
+    const int64_t rows = call->batch * r.own * r.capacity;
+    const int width = smp_width<T>(features);
+    const auto kernel = width > 1 ? dispatch_forward<smp_pack<T>::N, T> : dispatch_forward<1, T>;
+    SMP_TRY(smp_route<T>(call, r, call->in[LOGITS], route));
+    SMP_LAUNCH(kernel, smp_grid(cuda, rows * (features / width)), SMP_BLOCK, 0, cuda->stream,
+               static_cast<const T *>(call->in[X]), static_cast<T *>(call->out),
+               static_cast<const int32_t *>(route.choice), r, rows, features);
+    return smp__cuda_launched("expert_dispatch");
+}
+
+template <typename T> static smp_status backward_input(const smp_op_call *call)
+{
+    const smp_cuda *cuda = smp_cuda_of(call);
+    const smp__routing r = routing_of(call->graph, call->op);
+    const smp__device_route route = smp__device_route_at(&r, call->batch, false, call->workspace);
+    const int64_t features = smp__columns(smp__in(call->graph, call->op, X));
+    const int64_t tokens = call->batch * r.tokens;
+    const int width = smp_width<T>(features);
+    const auto kernel = width > 1 ? dispatch_backward<smp_pack<T>::N, T> : dispatch_backward<1, T>;
+    if (call->din[LOGITS])
+        SMP_TRY(SMP_CUDA(cudaMemsetAsync, call->din[LOGITS], 0,
+                         (size_t)(tokens * r.experts) * sizeof(T), cuda->stream));
+    if (!call->din[X])
+        return SMP_OK;
+    SMP_TRY(smp_route<T>(call, r, call->in[LOGITS], route));
+    SMP_LAUNCH(kernel, smp_grid(cuda, tokens * (features / width)), SMP_BLOCK, 0, cuda->stream,
+               reinterpret_cast<const T *>(call->dout), reinterpret_cast<T *>(call->din[X]), r,
+               route, tokens, features);
+    return smp__cuda_launched("expert_dispatch");
+}
+
+SMP_CUDA_KERNELS(expert_dispatch) = {prepare, NULL, SMP_TYPED(forward), SMP_TYPED(backward_input),
+                                     NULL,    NULL};
