@@ -26,6 +26,7 @@ template <typename T> struct attention_args {
     const int32_t *mask;                // (B, Tk) 0: hidden from every query; NULL: none
     const float *bias;                  // (heads, Tq + Tk - 1) by key - query + Tq - 1; NULL: none
     int queries, keys, heads, width, batch;
+    int before; /* query 0 is at this position; key 0 is at 0 */
     int window; /* of keys, the query's own being the last; all: the longer of queries and keys */
     int group;  /* heads that read one key head */
     int tiles;  /* blocks per head, or per key head if its keys are what a block works on */
@@ -70,8 +71,9 @@ template <typename T>
 __device__ __forceinline__ float attention_score(const attention_args<T> &args, int64_t sample,
                                                  int head, int query, int key, float product)
 {
-    if (query >= args.queries || key >= args.keys || query - key >= args.window ||
-        (args.causal && key > query) || (args.mask && args.mask[sample * args.keys + key] == 0))
+    const int position = query + args.before;
+    if (query >= args.queries || key >= args.keys || position - key >= args.window ||
+        (args.causal && key > position) || (args.mask && args.mask[sample * args.keys + key] == 0))
         return -INFINITY;
     const int64_t distances = (int64_t)args.queries + args.keys - 1;
     const float bias =

@@ -92,10 +92,11 @@ __global__ void __launch_bounds__(shape<W, KEYS>::THREADS)
     const int mine = warp * MT * 16; /* first row of the warp in the tile */
     const attention_part<bf16> kept[2] = {KEYS ? args.k : args.q, KEYS ? args.v : args.dout};
     const attention_part<bf16> passed[2] = {KEYS ? args.q : args.k, KEYS ? args.dout : args.v};
-    const int oldest = EXTRA && !KEYS ? max(0, first + 1 - args.window) / N * N : 0;
-    const int newest = EXTRA && KEYS ? min(other, first + M - 1 + args.window) : other;
-    const int begin = KEYS && args.causal ? first / N * N : oldest;
-    const int end = !KEYS && args.causal ? min(other, first + M) : newest;
+    const int before = args.before; /* keys that no query sees take one tile of zeroes */
+    const int oldest = EXTRA && !KEYS ? max(0, before + first + 1 - args.window) / N * N : 0;
+    const int newest = EXTRA && KEYS ? min(other, first + M - 1 + args.window - before) : other;
+    const int begin = KEYS && args.causal ? max(0, first - before) / N * N : oldest;
+    const int end = !KEYS && args.causal ? min(other, before + first + M) : newest;
     const int own_head = KEYS ? place.key_head : place.first;
     SMP_UNROLL
     for (int i = 0; i < 2; i++)
@@ -128,10 +129,10 @@ __global__ void __launch_bounds__(shape<W, KEYS>::THREADS)
         if (EXTRA)
             attention_scores<MT, N, KEYS>(s, args, place.sample, head, first + mine + lane / 4,
                                           start + lanes_column);
-        else if (start + N > other ||
-                 (args.causal && (KEYS ? start < first + M - 1 : start + N > first + 1)))
+        else if (start + N > other || (args.causal && (KEYS ? before + start < first + M - 1
+                                                            : start + N > before + first + 1)))
             attention_hide<MT, N, KEYS>(s, first + mine + lane / 4, start + lanes_column, other,
-                                        args.causal);
+                                        args.causal, before);
         score_gradients<MT, N, KEYS>(s, dp, KEYS ? pass.lse + slot * N + lanes_column : lse,
                                      KEYS ? pass.delta + slot * N + lanes_column : delta, scale2);
         if (KEYS)

@@ -69,17 +69,18 @@ __device__ __forceinline__ void attention_nn(float (&acc)[MT][C / 8][4],
 }
 
 /* Scores of what must not be seen become -infinity: columns from `columns` on, and keys after the
- * query if causal. row, column: of this lane's first value; KEYS: the rows are the keys. */
+ * query's position if causal. row, column: of this lane's first value; KEYS: the rows are the
+ * keys. */
 template <int MT, int N, bool KEYS>
 __device__ __forceinline__ void attention_hide(float (&s)[MT][N / 8][4], int row, int column,
-                                               int columns, bool causal)
+                                               int columns, bool causal, int before)
 {
     SMP_UNROLL
     for (int m = 0; m < MT; m++)
         for (int n = 0; n < N / 8; n++)
             for (int e = 0; e < 4; e++) {
                 const int r = row + m * 16 + e / 2 * 8, c = column + n * 8 + e % 2;
-                if (c >= columns || (causal && (KEYS ? r > c : c > r)))
+                if (c >= columns || (causal && (KEYS ? r > c + before : c > r + before)))
                     s[m][n][e] = -INFINITY;
             }
 }

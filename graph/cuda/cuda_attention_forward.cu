@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(shape<W>::THREADS)
     bf16 *k = q + M * LD, *v = k + N * LD;
     const attention_place place(args, false);
     const int first = (args.tiles - 1 - place.tile) * M; /* causal: the long ones first */
-    const int begin = EXTRA ? max(0, first + 1 - args.window) / N * N : 0;
+    const int begin = EXTRA ? max(0, args.before + first + 1 - args.window) / N * N : 0;
     const int warp = threadIdx.x / SMP_WARP, lane = threadIdx.x % SMP_WARP;
     const int row = first + warp * MT * 16 + lane / 4;
     const bf16 *keys = args.k.head(place.sample, place.key_head, args.width);
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(shape<W>::THREADS)
         rows.sum[i / 2][i % 2] = 0;
     }
     const float scale = EXTRA ? 1 : args.scale, scale2 = scale * ATTENTION_LOG2_E; // of s
-    const int end = args.causal ? min(args.keys, first + M) : args.keys;
+    const int end = args.causal ? min(args.keys, args.before + first + M) : args.keys;
     for (int key = begin; key < end; key += N) {
         float s[MT][N / 8][4];
         smp_cp_async_wait<0>();
@@ -101,8 +101,9 @@ __global__ void __launch_bounds__(shape<W>::THREADS)
         if (EXTRA)
             attention_scores<MT, N, false>(s, args, place.sample, place.first, row,
                                            key + lane % 4 * 2);
-        else if (key + N > args.keys || (args.causal && key + N > first + 1))
-            attention_hide<MT, N, false>(s, row, key + lane % 4 * 2, args.keys, args.causal);
+        else if (key + N > args.keys || (args.causal && key + N > args.before + first + 1))
+            attention_hide<MT, N, false>(s, row, key + lane % 4 * 2, args.keys, args.causal,
+                                         args.before);
         exponentials<MT, N, W, EXTRA>(s, out, rows, scale2);
         attention_nn<MT, N, W, LD>(out, s, v);
     }

@@ -108,11 +108,11 @@ __global__ void __launch_bounds__(THREADS) attention_forward_kernel(attention_ar
     tile::template load<R, THREADS>(q, args.q.head(place.sample, place.first, args.width),
                                     args.q.stride, first, args.queries, args.width);
 
-    const int begin = EXTRA ? max(0, first + 1 - args.window) : 0;
+    const int begin = EXTRA ? max(0, args.before + first + 1 - args.window) : 0;
     float out[I][W / SIDE] = {}, max[I], sum[I] = {};
     for (int i = 0; i < I; i++)
         max[i] = -INFINITY;
-    const int end = args.causal ? min(args.keys, first + R) : args.keys;
+    const int end = args.causal ? min(args.keys, args.before + first + R) : args.keys;
     for (int key = begin; key < end; key += R) {
         tile::template load<R, THREADS>(kv, keys, args.k.stride, key, args.keys, args.width);
         smp_cp_async_commit();
@@ -121,7 +121,8 @@ __global__ void __launch_bounds__(THREADS) attention_forward_kernel(attention_ar
         float s[I][I];
         multiply_nt<W, I>(s, q, kv);
         for (int i = 0; i < I; i++) {
-            const int row = first + y + SIDE * i, seen = args.causal ? min(row + 1, end) : end;
+            const int row = first + y + SIDE * i;
+            const int seen = args.causal ? min(args.before + row + 1, end) : end;
             float top = max[i];
             for (int j = 0; j < I; j++) {
                 const int column = key + x + SIDE * j;
@@ -199,10 +200,11 @@ __global__ void __launch_bounds__(THREADS) attention_backward_kernel(attention_a
                                         parts[i].stride, first, own, args.width);
 
     float out0[I][W / SIDE] = {}, out1[I][W / SIDE] = {}, scale[I], one[I];
-    const int oldest = EXTRA && !KEYS ? max(0, first + 1 - args.window) : 0;
-    const int newest = EXTRA && KEYS ? min(other, first + R - 1 + args.window) : other;
-    const int begin = KEYS && args.causal ? first : oldest;
-    const int end = !KEYS && args.causal ? min(other, first + R) : newest;
+    const int before = args.before; /* keys that no query sees take one tile of zeroes */
+    const int oldest = EXTRA && !KEYS ? max(0, before + first + 1 - args.window) : 0;
+    const int newest = EXTRA && KEYS ? min(other, first + R - 1 + args.window - before) : other;
+    const int begin = KEYS && args.causal ? max(0, first - before) : oldest;
+    const int end = !KEYS && args.causal ? min(other, before + first + R) : newest;
     for (int head = place.first, start = begin; head < place.last;
          start = start + R < end ? start + R : begin, head += start == begin) {
         for (int i = 2; i < 4; i++)
@@ -221,8 +223,8 @@ __global__ void __launch_bounds__(THREADS) attention_backward_kernel(attention_a
             for (int j = 0; j < I; j++) {
                 const int row = first + y + SIDE * i, column = start + x + SIDE * j;
                 const int query = KEYS ? column : row, key = KEYS ? row : column;
-                bool seen =
-                    query < args.queries && key < args.keys && (!args.causal || key <= query);
+                bool seen = query < args.queries && key < args.keys &&
+                            (!args.causal || key <= before + query);
                 float score = s[i][j] * args.scale;
                 if (EXTRA) {
                     score = attention_score(args, place.sample, head, query, key, s[i][j]);

@@ -89,10 +89,20 @@ static inline bool smp__attention_is_biased(const smp__attention *at)
 /* Floats of workspace for sums of the learned bias's gradient on a GPU: of every head and every
  * diagonal of tiles of SMP__BIAS_TILE rows and keys, those of its distances. */
 enum { SMP__BIAS_TILE = 32 };
+static inline SMP__ANYWHERE int64_t smp__attention_tiles(int64_t rows)
+{
+    return (rows + SMP__BIAS_TILE - 1) / SMP__BIAS_TILE;
+}
+
+static inline SMP__ANYWHERE int64_t smp__attention_diagonals(int64_t queries, int64_t keys)
+{
+    return smp__attention_tiles(queries) + smp__attention_tiles(keys) - 1;
+}
+
 static inline int64_t smp__attention_bias_parts(const smp__attention *at)
 {
-    const int64_t tiles = (at->queries + SMP__BIAS_TILE - 1) / SMP__BIAS_TILE;
-    return at->buckets > 0 ? at->heads * (2 * tiles - 1) * (2 * SMP__BIAS_TILE - 1) : 0;
+    const int64_t diagonals = smp__attention_diagonals(at->queries, at->keys);
+    return at->buckets > 0 ? at->heads * diagonals * (2 * SMP__BIAS_TILE - 1) : 0;
 }
 
 /* The head of part i that head `head` of the queries reads. */

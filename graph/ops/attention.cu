@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(SMP_BLOCK)
 {
     const int64_t distances = at.queries + at.keys - 1;
     for (int64_t i = smp_thread(); i < at.heads * distances; i += smp_threads())
-        bias[i] = smp__attention_bias(&at, weight, i / distances, i % distances + 1 - at.queries);
+        bias[i] = smp__attention_bias(&at, weight, i / distances,
+                                      i % distances + 1 - at.queries - at.before);
 }
 
 /* The gradient of a learned bias: dS, computed once more in fp32 by tiles of TILE queries and keys,
@@ -124,17 +125,18 @@ __global__ void __launch_bounds__(SMP_BLOCK) bias_delta(attention_args<T> args)
 }
 
 /* A block sums dS over all samples and all tiles that have one distance, for each of the distances
- * in such tiles. parts: (heads, 2 tiles - 1, 2 TILE - 1). */
+ * in such tiles. parts: (heads, diagonals, 2 TILE - 1). */
 template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK) bias_diagonals(attention_args<T> args, float *parts)
 {
     __shared__ float shared[4][TILE][TILE + 1], ds[TILE][TILE + 1];
-    const int tiles = (args.queries + TILE - 1) / TILE, diagonals = 2 * tiles - 1;
+    const int rows = (int)smp__attention_tiles(args.queries);
+    const int columns = (int)smp__attention_tiles(args.keys), diagonals = rows + columns - 1;
     const int y = threadIdx.x / TILE, x = threadIdx.x % TILE;
     const int offset = (int)threadIdx.x - (TILE - 1); /* of a key to its query in the tile */
     for (int64_t item = blockIdx.x; item < (int64_t)args.heads * diagonals; item += gridDim.x) {
-        const int head = (int)(item / diagonals), ahead = (int)(item % diagonals) - (tiles - 1);
-        const int first = max(0, -ahead), last = min(tiles, tiles - ahead);
+        const int head = (int)(item / diagonals), ahead = (int)(item % diagonals) - (rows - 1);
+        const int first = max(0, -ahead), last = min(rows, columns - ahead);
         float sum = 0;
         for (int64_t i = 0; i < (int64_t)args.batch * (last - first); i++) {
             const int64_t sample = i / (last - first);
@@ -155,16 +157,18 @@ __global__ void __launch_bounds__(SMP_BLOCK) bias_diagonals(attention_args<T> ar
     }
 }
 
-/* dweight (buckets, heads) += what the diagonals hold, in the order of distances. */
+/* dweight (buckets, heads) += what the diagonals hold, in the order of distances, here those of
+ * rows: a key is at->before further from its query than they say. */
 __global__ void __launch_bounds__(SMP_BLOCK)
     bias_fold(smp__attention at, const float *parts, float *dweight)
 {
-    const int64_t tiles = (at.queries + TILE - 1) / TILE, diagonals = 2 * tiles - 1;
+    const int64_t tiles = smp__attention_tiles(at.queries);
+    const int64_t diagonals = smp__attention_diagonals(at.queries, at.keys);
     for (int64_t i = smp_thread(); i < at.buckets * at.heads; i += smp_threads()) {
         const float *own = parts + i % at.heads * diagonals * (2 * TILE - 1);
         float sum = 0;
         for (int64_t distance = 1 - at.queries; distance < at.keys; distance++) {
-            if (smp__attention_bucket(&at, distance) != i / at.heads)
+            if (smp__attention_bucket(&at, distance - at.before) != i / at.heads)
                 continue;
             /* tiles before and after: their keys are by `offset` further, and by TILE less */
             const int64_t moved = distance + tiles * TILE;
@@ -185,7 +189,7 @@ static smp_status check(const smp_graph *graph, const smp_op *op, const smp__att
             smp_op_where(graph, op),
             "op '%s' (attention): heads of %lld features, expected at most %d on a GPU", op->name,
             (long long)at->width, ATTENTION_MAX_WIDTH);
-    const int64_t longest = at->queries > at->keys ? at->queries : at->keys;
+    const int64_t last = at->before + at->queries, longest = last > at->keys ? last : at->keys;
     if (longest > INT32_MAX / 2 || at->heads > INT32_MAX)
         return smp_fail_at(smp_op_where(graph, op),
                            "op '%s' (attention): %lld rows, expected fewer than 2^30 on a GPU",
@@ -256,6 +260,7 @@ static smp_status make_args(const smp_op_call *call, float *const *din, attentio
     args.delta = static_cast<float *>(call->workspace);
     args.queries = (int)at.queries;
     args.keys = (int)at.keys;
+    args.before = (int)at.before;
     args.heads = (int)at.heads;
     args.width = (int)at.width;
     args.group = (int)(at.heads / at.kv_heads);
@@ -302,7 +307,8 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
     const smp__attention at = smp__attention_of(call->graph, call->op);
-    const int64_t tiles = (at.queries + TILE - 1) / TILE;
+    const int64_t tiles = smp__attention_tiles(at.queries);
+    const int64_t diagonals = smp__attention_diagonals(at.queries, at.keys);
     const int64_t resident = 8 * (int64_t)cuda->multiprocessors;
     attention_args<T> args;
     SMP_TRY(make_args(call, NULL, &args));
@@ -310,7 +316,7 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
     SMP_LAUNCH(bias_delta<T>, smp_blocks(call->batch * at.heads * tiles, 1, resident), SMP_BLOCK, 0,
                cuda->stream, args);
     SMP_TRY(smp__cuda_launched("attention, delta for the bias"));
-    SMP_LAUNCH(bias_diagonals<T>, smp_blocks(at.heads * (2 * tiles - 1), 1, resident), SMP_BLOCK, 0,
+    SMP_LAUNCH(bias_diagonals<T>, smp_blocks(at.heads * diagonals, 1, resident), SMP_BLOCK, 0,
                cuda->stream, args, parts);
     SMP_TRY(smp__cuda_launched("attention, sums for the bias"));
     SMP_LAUNCH(bias_fold, smp_grid(cuda, at.buckets * at.heads), SMP_BLOCK, 0, cuda->stream, at,

@@ -82,15 +82,17 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
 }
 
 /* The GPU saves the number of targets that count as well, after the rows, and adds the losses of
- * parts of the rows in the workspace: two doubles each. With smoothing the means of the rows follow
- * there. */
+ * parts of the rows in the workspace: two doubles each. What devices have of the rows follows there,
+ * and the targets' logits; with smoothing the means of the rows. */
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
 {
     const int64_t rows = smp__count(smp__in(graph, op, TARGETS), batch);
     const int64_t parts = (rows + 1023) / 1024;
     needs(graph, op, batch, out);
     out->aux_bytes += (int64_t)sizeof(double);
-    out->workspace_bytes = (parts < 256 ? parts : 256) * 2 * (int64_t)sizeof(double);
+    out->workspace_bytes += (parts < 256 ? parts : 256) * 2 * (int64_t)sizeof(double);
+    if (op->attr[DEVICES].i > 1)
+        out->workspace_bytes += rows * (int64_t)sizeof(float);
     if (op->attr[LABEL_SMOOTHING].f > 0)
         out->workspace_bytes += rows * (int64_t)sizeof(float);
 }

@@ -3,7 +3,8 @@
  *
  * A thread makes the blocks of one 16-byte access, say l to l + 3 of a group, and uses all four
  * words of each: four accesses, 16 positions apart. No word is drawn twice, and every line of
- * memory is used whole. */
+ * memory is used whole. Of several devices that each have a part of x, runs of neighbouring
+ * positions, each goes through the groups that its runs touch. */
 #include "graph/cuda/cuda_elementwise.cuh"
 #include "graph/cuda/cuda_philox.cuh"
 
@@ -11,10 +12,10 @@
 
 extern "C" {
 #include "graph/base/random.h"
-#include "graph/ops/ops.h"
+#include "graph/ops/collective.h"
 }
 
-enum { P }; /* attribute, as in dropout.c */
+enum { P, DEVICES, AXIS, BLOCKS }; /* attributes, as in dropout.c */
 enum { WORDS = 4, LANES = 16, GROUP = WORDS * LANES };
 
 struct dropout_mask {
@@ -23,14 +24,23 @@ struct dropout_mask {
     float scale;
 };
 
+/* Element i * run + e of a device's part stands at (i * devices + device) * run + e of the whole.
+ * groups: that a run may touch. */
+struct dropout_part {
+    int64_t runs, run, devices, device, groups;
+};
+
 template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
-    dropout_apply(const T *x, T *y, dropout_mask m, int64_t n) // each [n]
+    dropout_apply(const T *x, T *y, dropout_mask m, dropout_part of) // each [runs * run]
 {
     constexpr int W = smp_pack<T>::N, PARTS = LANES / W;
-    const int64_t items = (n + GROUP - 1) / GROUP * PARTS;
+    const int64_t items = of.runs * of.groups * PARTS;
     for (int64_t item = smp_thread(); item < items; item += smp_threads()) {
-        const int64_t group = item / PARTS;
+        const int64_t i = item / (of.groups * PARTS);
+        const int64_t start = (i * of.devices + of.device) * of.run, end = start + of.run;
+        const int64_t group = start / GROUP + item / PARTS % of.groups;
+        const int64_t own = i * of.run - start; /* from a place of the whole to one of the part */
         const int lane = (int)(item % PARTS) * W;
         float factor[WORDS][W];
         for (int k = 0; k < W; k++) {
@@ -40,9 +50,9 @@ __global__ void __launch_bounds__(SMP_BLOCK)
                 factor[w][k] = r.v[w] >> 8 < m.threshold ? 0 : m.scale;
         }
         for (int w = 0; w < WORDS; w++) {
-            const int64_t at = group * GROUP + w * LANES + lane;
+            const int64_t place = group * GROUP + w * LANES + lane, at = own + place;
             float value[W];
-            if (at + W <= n) {
+            if (place >= start && place + W <= end && at % W == 0) {
                 smp_read<W>(value, x + at);
                 for (int k = 0; k < W; k++)
                     value[k] *= factor[w][k];
@@ -50,7 +60,7 @@ __global__ void __launch_bounds__(SMP_BLOCK)
                 continue;
             }
             for (int k = 0; k < W; k++)
-                if (at + k < n)
+                if (place + k >= start && place + k < end)
                     y[at + k] = smp_from<T>(smp_float(x[at + k]) * factor[w][k]);
         }
     }
@@ -68,15 +78,31 @@ static dropout_mask mask_of(const smp_op_call *call)
     return m;
 }
 
+static dropout_part part_of(const smp_op_call *call)
+{
+    const smp_attr_value *attr = call->op->attr;
+    const smp_tensor *in = smp__in(call->graph, call->op, 0);
+    const int64_t n = smp__count(in, call->batch);
+    dropout_part of = {1, n, 1, 0, (n + GROUP - 1) / GROUP};
+    if (attr[DEVICES].i > 1) {
+        of.run = smp__parts_of(in, attr[AXIS].i, 1, attr[BLOCKS].i, call->batch).run;
+        of.runs = n / of.run;
+        of.devices = attr[DEVICES].i;
+        of.device = call->graph->device;
+        of.groups = (of.run + GROUP - 2) / GROUP + 1;
+    }
+    return of;
+}
+
 template <typename T> static smp_status apply(const smp_op_call *call, void *y, const void *x)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
-    const int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
-    const int64_t items = (n + GROUP - 1) / GROUP * (LANES / smp_pack<T>::N);
+    const dropout_part of = part_of(call);
+    const int64_t items = of.runs * of.groups * (LANES / smp_pack<T>::N);
     if (!call->training || !(call->op->attr[P].f > 0))
         return smp_copy_tensor(call, call->op->out, y, x);
     SMP_LAUNCH(dropout_apply<T>, smp_grid(cuda, items), SMP_BLOCK, 0, cuda->stream,
-               static_cast<const T *>(x), static_cast<T *>(y), mask_of(call), n);
+               static_cast<const T *>(x), static_cast<T *>(y), mask_of(call), of);
     return smp__cuda_launched("dropout");
 }
 

@@ -52,18 +52,13 @@ static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, 
     *needs = (smp_op_needs){.weight_grad_in = 1, .workspace_bytes = smp__order_bytes(count)};
 }
 
-/* The rows of the table that this device has, and how many there are in all. */
-typedef struct own_rows {
-    int64_t first, count, all;
-} own_rows;
-
-static own_rows rows_of(const smp_graph *graph, const smp_op *op)
+smp__own_rows smp__embedding_rows(const smp_graph *graph, const smp_op *op)
 {
     const smp_part *part = &graph->param[op->param[0]].part;
     const int64_t rows = op->attr[ROWS].i;
     if (part->spread.way != SMP_SPLIT || part->spread.dim != 0)
-        return (own_rows){0, rows, rows};
-    return (own_rows){part->index * rows, rows, part->count * rows};
+        return (smp__own_rows){0, rows, rows};
+    return (smp__own_rows){part->index * rows, rows, part->count * rows};
 }
 
 /* Only the rows that occur are touched, not the whole table. */
@@ -83,7 +78,7 @@ static bool index_range(const smp_graph *graph, const smp_op *op, int slot, int6
 {
     (void)slot;
     *min = 0;
-    *max = rows_of(graph, op).all - 1;
+    *max = smp__embedding_rows(graph, op).all - 1;
     return true;
 }
 
@@ -95,7 +90,7 @@ static smp_status forward(const smp_op_call *call)
     float *out = call->out;               /* (B, T, features) */
     int64_t count = smp__count(smp__in(call->graph, op, 0), call->batch);
     int64_t features = op->attr[FEATURES].i;
-    const own_rows rows = rows_of(call->graph, op);
+    const smp__own_rows rows = smp__embedding_rows(call->graph, op);
     for (int64_t i = 0; i < count; i++) {
         const int64_t row = index[i] - rows.first;
         if (index[i] < 0 || index[i] >= rows.all)
@@ -117,7 +112,7 @@ static smp_status backward_weight(const smp_op_call *call)
     const int32_t *index = call->in[0];
     int64_t count = smp__count(smp__in(call->graph, call->op, 0), call->batch);
     int64_t features = call->op->attr[FEATURES].i;
-    const own_rows rows = rows_of(call->graph, call->op);
+    const smp__own_rows rows = smp__embedding_rows(call->graph, call->op);
     for (int64_t i = 0; i < count; i++) {
         const int64_t row = index[i] - rows.first;
         if (row >= 0 && row < rows.count)

@@ -1,7 +1,8 @@
 /* embedding on a GPU.
  *
  * Forward copies rows of the fp32 weights, rounded where the target is bf16. An index outside
- * the table, which only unchecked data can hold, makes a row of NaN and has no gradient.
+ * the table, which only unchecked data can hold, makes a row of NaN and has no gradient. A row of
+ * the table that another device has is one of zeroes.
  *
  * The weight gradient needs no atomics: positions are sorted by row, stably, and one warp adds
  * the positions of a row in their order, starting from the accumulator: the sums of the CPU's
@@ -16,20 +17,20 @@ enum { IN_FLIGHT = 8 };
 
 template <int W, typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
-    embedding_forward(const int32_t *index, const float *weight, T *out, int64_t n, int64_t rows,
-                      int64_t features)
-// index (n), weight (rows, features), out (n, features), features a multiple of W
+    embedding_forward(const int32_t *index, const float *weight, T *out, int64_t n,
+                      smp__own_rows rows, int64_t features)
+// index (n), weight (rows.count, features), out (n, features), features a multiple of W
 {
     const int64_t columns = features / W;
     for (int64_t i = smp_thread(); i < n * columns; i += smp_threads()) {
         const int64_t position = i / columns, column = i - position * columns;
-        const int64_t row = index[position];
+        const int64_t at = index[position], row = at - rows.first;
         float value[W];
-        if (row >= 0 && row < rows)
+        if (row >= 0 && row < rows.count)
             smp_read<W>(value, weight + row * features + column * W);
         else
             for (int k = 0; k < W; k++)
-                value[k] = NAN;
+                value[k] = at >= 0 && at < rows.all ? 0.0f : NAN;
         smp_write<W>(out + i * W, value);
     }
 }
@@ -58,8 +59,8 @@ __device__ __forceinline__ void embedding_add_run(float (&sum)[W], const T *dout
 template <int W, typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
     embedding_gradient(const int32_t *index, const int32_t *order, const T *dout, float *dweight,
-                       int64_t n, int64_t rows, int64_t features)
-// index, order (n), dout (n, features), dweight (rows, features) +=, features a multiple of W
+                       int64_t n, smp__own_rows rows, int64_t features)
+// index, order (n), dout (n, features), dweight (rows.count, features) +=, features a multiple of W
 {
     const int64_t tiles = (features + SMP_WARP * W - 1) / (SMP_WARP * W);
     const int lane = threadIdx.x % SMP_WARP;
@@ -68,8 +69,8 @@ __global__ void __launch_bounds__(SMP_BLOCK)
         const int64_t place = item / tiles;
         const int64_t column = (item - place * tiles) * SMP_WARP * W + lane * W;
         const bool inside = column < features;
-        const int64_t row = index[order[place]];
-        if (row < 0 || row >= rows || (place > 0 && index[order[place - 1]] == row))
+        const int64_t at_row = index[order[place]], row = at_row - rows.first;
+        if (row < 0 || row >= rows.count || (place > 0 && index[order[place - 1]] == at_row))
             continue;
         float sum[W] = {0};
         if (inside)
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(SMP_BLOCK)
         int run = SMP_WARP;
         for (int64_t at = place; run == SMP_WARP && at < n; at += SMP_WARP) {
             const int32_t position = at + lane < n ? order[at + lane] : -1;
-            const bool same = position >= 0 && index[position] == row;
+            const bool same = position >= 0 && index[position] == at_row;
             const unsigned others = ~__ballot_sync(0xffffffffu, same);
             run = others ? __ffs((int)others) - 1 : SMP_WARP;
             embedding_add_run<W>(sum, dout + column, position, run, features, inside);
@@ -96,7 +97,8 @@ template <typename T> static smp_status forward(const smp_op_call *call)
     const auto kernel = width > 1 ? embedding_forward<smp_pack<T>::N, T> : embedding_forward<1, T>;
     SMP_LAUNCH(kernel, smp_grid(cuda, n * (features / width)), SMP_BLOCK, 0, cuda->stream,
                static_cast<const int32_t *>(call->in[0]), call->param[0],
-               static_cast<T *>(call->out), n, call->op->attr[ROWS].i, features);
+               static_cast<T *>(call->out), n, smp__embedding_rows(call->graph, call->op),
+               features);
     return smp__cuda_launched("embedding");
 }
 
@@ -104,13 +106,14 @@ template <typename T> static smp_status backward_weight(const smp_op_call *call)
 {
     const smp_cuda *cuda = smp_cuda_of(call);
     const int64_t n = smp__count(smp__in(call->graph, call->op, 0), call->batch);
-    const int64_t rows = call->op->attr[ROWS].i, features = call->op->attr[FEATURES].i;
+    const smp__own_rows rows = smp__embedding_rows(call->graph, call->op);
+    const int64_t features = call->op->attr[FEATURES].i;
     const int32_t *index = static_cast<const int32_t *>(call->in[0]), *order = NULL;
     const int width = smp_width<T>(features), tile = SMP_WARP * width;
     const int64_t warps = n * ((features + tile - 1) / tile);
     const auto kernel =
         width > 1 ? embedding_gradient<smp_pack<T>::N, T> : embedding_gradient<1, T>;
-    SMP_TRY(smp_order(cuda, index, n, rows, call->workspace, &order));
+    SMP_TRY(smp_order(cuda, index, n, rows.all, call->workspace, &order));
     SMP_LAUNCH(kernel, smp_grid(cuda, warps * SMP_WARP), SMP_BLOCK, 0, cuda->stream, index, order,
                (const T *)call->dout, call->dparam[0], n, rows, features);
     return smp__cuda_launched("embedding");

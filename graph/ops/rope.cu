@@ -3,19 +3,19 @@
 #include "graph/cuda/cuda_kernel.cuh"
 #include "graph/ops/ops.h"
 
-enum { HEADS, BASE, ROTATED, INTERLEAVED }; /* attributes, as in rope.c */
+enum { HEADS, BASE, ROTATED, INTERLEAVED, DEVICES, AXIS }; /* attributes, as in rope.c */
 
 template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
-    rope_turn(const T *x, T *y, int64_t rows, int64_t positions, int64_t pairs, int64_t heads,
-              int64_t rotated, bool interleaved, double base, double direction)
+    rope_turn(const T *x, T *y, int64_t rows, int64_t positions, int64_t before, int64_t pairs,
+              int64_t heads, int64_t rotated, bool interleaved, double base, double direction)
 // x, y (rows, heads, 2, pairs) or, interleaved, (rows, heads, pairs, 2); row r is position
-// r % positions
+// before + r % positions
 {
     for (int64_t i = smp_thread(); i < rows * pairs; i += smp_threads()) {
         const int64_t row = i / pairs, pair = i - row * pairs;
-        const double angle =
-            (double)(row % positions) * pow(base, -(double)pair / (double)pairs) * direction;
+        const double position = (double)(before + row % positions);
+        const double angle = position * pow(base, -(double)pair / (double)pairs) * direction;
         const float cosine = (float)cos(angle), sine = (float)sin(angle);
         const int64_t apart = interleaved ? 1 : pairs;
         int64_t at = row * heads * 2 * pairs + (interleaved ? 2 * pair : pair);
@@ -36,8 +36,10 @@ static smp_status turn(const smp_op_call *call, const void *x, void *y, double d
     const smp_attr_value *attr = call->op->attr;
     const int64_t positions = in->shape.dim[0], rows = call->batch * positions;
     const int64_t heads = attr[HEADS].i, pairs = in->shape.dim[1] / heads / 2;
+    const bool part = attr[DEVICES].i > 1 && attr[AXIS].i == 0;
     SMP_LAUNCH(rope_turn<T>, smp_grid(cuda, rows * pairs), SMP_BLOCK, 0, cuda->stream,
-               static_cast<const T *>(x), static_cast<T *>(y), rows, positions, pairs, heads,
+               static_cast<const T *>(x), static_cast<T *>(y), rows, positions,
+               part ? call->graph->device * positions : 0, pairs, heads,
                attr[ROTATED].i > 0 ? attr[ROTATED].i : heads, attr[INTERLEAVED].i, attr[BASE].f,
                direction);
     return smp__cuda_launched("rope");
