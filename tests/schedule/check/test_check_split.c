@@ -196,6 +196,7 @@ static void test_check_split_makes_a_plan(void **state)
     assert_int_equal(24, check.plan->splitting.n_entry);
     assert_string_equal("columns/3", check.plan->splitting.entry[0].as);
     assert_true(check.plan->cluster != (const smp_cluster *)s.groups);
+    assert_true(check.plan->cluster->of != (const smp_cluster *)s.cluster);
     assert_int_equal(8, smp_cluster_devices(check.plan->cluster->of));
     close_setting(&s); /* the plan has copies of all */
     assert_int_equal(SMP_OK, smp_plan_format(check.plan, &yaml));

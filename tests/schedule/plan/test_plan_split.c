@@ -298,6 +298,7 @@ static void test_plan_split_patterns(void **state)
          "on 2 devices",
          true},
         {{{"h1.proj", "whole"}, {"h*.proj", "columns"}}, "h0.proj columns\n", false},
+        {{{"h*.proj", "columns"}, {"h1.proj", "whole"}}, "h0.proj columns\n", false},
         {{{"*", "sideways"}}, "split 'sideways', expected whole, columns", true},
     };
     smp_graph *graph = NULL;
@@ -314,6 +315,11 @@ static void test_plan_split_patterns(void **state)
                 fail_msg("case %zu: '%s'", i, smp_last_error());
         } else {
             assert_int_equal(2, out.devices);
+            for (int32_t k = 0; k < out.n_entry; k++) {
+                const int from = out.entry[k].where.line - 3; /* the entry that it is of */
+                assert_in_range(from, 0, MOST - 1);
+                assert_string_equal(cases[i].from[from].as, out.entry[k].as);
+            }
             for (int32_t k = 0; k < out.n_entry; k++)
                 smp_text_append(&text, "%s %s\n", out.entry[k].op, out.entry[k].as);
             assert_string_equal(cases[i].text, text.data ? text.data : "");
