@@ -11,8 +11,9 @@
 #include "profile/estimate.h"
 #include "profile/op_cost.h"
 
-/* Ways as small numbers: whole, shared, parts, then each dimension in one block or in more. */
-enum { N_WAY = 3 + 2 * SMP_MAX_DIMS };
+/* Ways as small numbers: whole, shared, parts, the zigzag of dimension 0, then each dimension in one
+ * block or in three. */
+enum { ZIGZAG = 3, SPLIT, N_WAY = SPLIT + 2 * SMP_MAX_DIMS };
 
 /* What an op costs under a choice. */
 typedef struct op_price {
@@ -51,7 +52,9 @@ typedef struct maker {
 static int way_of(smp_spread spread)
 {
     static const int ways[] = {[SMP_WHOLE] = 0, [SMP_SHARED] = 1, [SMP_PARTS] = 2};
-    return spread.way == SMP_SPLIT ? 3 + 2 * spread.dim + (spread.blocks > 1) : ways[spread.way];
+    if (spread.way != SMP_SPLIT)
+        return ways[spread.way];
+    return spread.blocks == 2 ? ZIGZAG : SPLIT + 2 * spread.dim + (spread.blocks > 1);
 }
 
 static double price_op(void *context, int32_t op, smp_split_choice choice)
@@ -274,12 +277,15 @@ static smp_status price_ops(maker *m)
 static bool spread_at(int way, const smp_shape *shape, int devices, smp_spread *out)
 {
     static const uint8_t ways[] = {SMP_WHOLE, SMP_SHARED, SMP_PARTS};
-    *out = (smp_spread){SMP_SPLIT, (int8_t)((way - 3) / 2),
-                        (int8_t)((way - 3) % 2 ? SMP_SPLIT_BLOCKS : 1)};
-    if (way < 3)
+    if (way < ZIGZAG)
         *out = (smp_spread){ways[way], 0, 1};
-    return way < 3 || (out->dim < shape->n_dim &&
-                       shape->dim[out->dim] % ((int64_t)out->blocks * devices) == 0);
+    else if (way == ZIGZAG)
+        *out = (smp_spread){SMP_SPLIT, 0, 2};
+    else
+        *out = (smp_spread){SMP_SPLIT, (int8_t)((way - SPLIT) / 2),
+                            (int8_t)((way - SPLIT) % 2 ? SMP_SPLIT_BLOCKS : 1)};
+    return way < ZIGZAG || (out->dim < shape->n_dim &&
+                            shape->dim[out->dim] % ((int64_t)out->blocks * devices) == 0);
 }
 
 /* The dimension of the bias that a tensor lacks where it is made as parts of a sum, or -1. */
