@@ -47,7 +47,8 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 {
     const smp__parts parts = parts_of_batch(graph, op, batch);
     smp__work_copy(graph, op, batch, work);
-    work->forward_exchange = smp_op_exchange_each(parts.devices, smp__part_elements(parts));
+    work->forward_exchange = smp_op_exchange_each(
+        parts.devices, smp__wire_floats(graph, smp__out(graph, op), smp__part_elements(parts)));
     if (op->attr[SUMMANDS].i)
         work->backward_input_exchange = work->forward_exchange;
 }

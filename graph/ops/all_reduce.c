@@ -27,8 +27,11 @@ static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, 
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
+    const smp_tensor *out = smp__out(graph, op);
+    const int64_t devices = op->attr[DEVICES].i;
+    const int64_t share = (smp__count(out, batch) + devices - 1) / devices;
     const smp_op_exchange sum =
-        smp_op_exchange_sum(op->attr[DEVICES].i, smp__count(smp__out(graph, op), batch));
+        smp_op_exchange_sum(devices, devices * smp__wire_floats(graph, out, share));
     smp__work_copy(graph, op, batch, work);
     if (op->attr[VALUE].i)
         work->forward_exchange = sum;

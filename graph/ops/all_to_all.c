@@ -42,7 +42,8 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     const smp__parts parts =
         smp__parts_of(smp__in(graph, op, 0), op->attr[TO].i, devices, 1, batch);
     smp__work_copy(graph, op, batch, work);
-    work->forward_exchange = smp_op_exchange_each(devices, smp__part_elements(parts));
+    work->forward_exchange = smp_op_exchange_each(
+        devices, smp__wire_floats(graph, smp__out(graph, op), smp__part_elements(parts)));
     work->backward_input_exchange = work->forward_exchange;
 }
 

@@ -39,6 +39,8 @@ int64_t smp__float_bytes(const smp_tensor *tensor, int64_t batch);
  * these, the bytes of a row of each of so many devices (rooms of a workspace, which begin at
  * multiples of 64), and the workspace of an operator that sends a part to each and gets as much. */
 int64_t smp__row_floats(smp_dtype dtype, int64_t n);
+/* Floats of a row of n values of a tensor on the graph's target. */
+int64_t smp__wire_floats(const smp_graph *graph, const smp_tensor *tensor, int64_t n);
 int64_t smp__rows_bytes(smp_dtype dtype, int64_t devices, int64_t n);
 int64_t smp__exchange_bytes(const smp_tensor *whole, int64_t devices, int64_t batch);
 

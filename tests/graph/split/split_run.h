@@ -21,6 +21,16 @@
 
 enum { MOST_DEVICES = 4 };
 
+/* Whose kernels are called, with arrays of floats in host memory, and for what target graphs are
+ * made: the CPU's, unless tests/cuda/split_device.h has said otherwise. */
+#ifndef SPLIT_KERNELS
+#define SPLIT_KERNELS(kind) ((kind)->cpu)
+#define SPLIT_ERROR 4e-6 /* of a gradient, relative to the largest of its weight */
+#define SPLIT_TARGET ((smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32})
+#define SPLIT_SETUP NULL
+#define SPLIT_TEARDOWN NULL
+#endif
+
 typedef struct exchange {
     pthread_barrier_t barrier;
     int size;
@@ -53,6 +63,12 @@ static inline float *floats(int64_t n)
     assert_non_null(p);
     memset(p, 0, (size_t)n * sizeof(float));
     return p;
+}
+
+static inline int64_t tensor_values(const smp_graph *graph, int32_t tensor, int64_t batch)
+{
+    const smp_tensor *t = &graph->tensor[tensor];
+    return t->batched ? t->elements * batch : t->elements;
 }
 
 /* Everybody's array stands until everybody has read it. */
@@ -173,7 +189,7 @@ static inline void device_open(device *d, const smp_graph *graph, int64_t batch,
     d->aux = calloc((size_t)g->n_op, sizeof *d->aux);
     d->state = calloc((size_t)g->n_op, sizeof *d->state);
     for (int32_t t = 0; t < g->n_tensor; t++) {
-        int64_t n = smp_tensor_bytes(g, t, batch) / 4;
+        int64_t n = tensor_values(g, t, batch);
         d->value[t] = floats(n);
         d->grad[t] = floats(n);
     }
@@ -185,9 +201,9 @@ static inline void device_open(device *d, const smp_graph *graph, int64_t batch,
         smp_op_needs needs;
         smp_op_needs_get(g, &g->op[o], batch, &needs);
         d->aux[o] = floats(needs.aux_bytes * batch / 4 + 1);
-        if (g->op[o].kind->cpu.prepare)
-            assert_int_equal(g->op[o].kind->cpu.prepare(g, &g->op[o], batch, NULL, &d->state[o]),
-                             SMP_OK);
+        const smp_op_kernels kernels = SPLIT_KERNELS(g->op[o].kind);
+        if (kernels.prepare)
+            assert_int_equal(kernels.prepare(g, &g->op[o], batch, NULL, &d->state[o]), SMP_OK);
     }
 }
 
@@ -195,8 +211,9 @@ static inline void device_close(device *d)
 {
     const smp_graph *g = d->graph;
     for (int32_t o = 0; o < g->n_op; o++) {
-        if (g->op[o].kind->cpu.release)
-            g->op[o].kind->cpu.release(d->state[o]);
+        const smp_op_kernels kernels = SPLIT_KERNELS(g->op[o].kind);
+        if (kernels.release)
+            kernels.release(d->state[o]);
         free(d->aux[o]);
     }
     for (int32_t t = 0; t < g->n_tensor; t++) {
@@ -241,7 +258,7 @@ static inline smp_status device_op(device *d, int32_t o, bool forward)
 {
     const smp_graph *g = d->graph;
     const smp_op *op = &g->op[o];
-    const smp_op_kernels *cpu = &op->kind->cpu;
+    const smp_op_kernels kernels = SPLIT_KERNELS(op->kind);
     const void *in[SMP_OP_MAX_IN];
     const float *param[SMP_OP_MAX_PARAM], *dout[SMP_OP_MAX_OUT];
     float *din[SMP_OP_MAX_IN], *dparam[SMP_OP_MAX_PARAM];
@@ -253,8 +270,7 @@ static inline smp_status device_op(device *d, int32_t o, bool forward)
     for (int i = 0; i < op->n_in; i++) {
         const smp_tensor *t = &g->tensor[op->in[i]];
         in[i] = d->value[op->in[i]];
-        din[i] =
-            !forward && t->needs_grad ? floats(smp_tensor_bytes(g, op->in[i], d->batch) / 4) : NULL;
+        din[i] = !forward && t->needs_grad ? floats(tensor_values(g, op->in[i], d->batch)) : NULL;
     }
     for (int i = 0; i < op->n_param; i++) {
         param[i] = d->weight[op->param[i]];
@@ -286,18 +302,18 @@ static inline smp_status device_op(device *d, int32_t o, bool forward)
                         .group = d->used};
     d->messages = d->bytes = 0;
     if (forward)
-        status = cpu->forward(&call);
-    if (!forward && cpu->backward_input)
-        status = cpu->backward_input(&call);
+        status = kernels.forward(&call);
+    if (!forward && kernels.backward_input)
+        status = kernels.backward_input(&call);
     if (status == SMP_OK)
         status = check_sent(d, op, forward);
     call.hits = &d->hits;
     if (status == SMP_OK && forward && op->kind->counts_hits) /* on request: again, with them */
-        status = cpu->forward(&call);
-    if (!forward && status == SMP_OK && cpu->backward_weight && op->n_param > 0)
-        status = cpu->backward_weight(&call);
+        status = kernels.forward(&call);
+    if (!forward && status == SMP_OK && kernels.backward_weight && op->n_param > 0)
+        status = kernels.backward_weight(&call);
     for (int i = 0; i < op->n_in; i++) {
-        int64_t n = smp_tensor_bytes(g, op->in[i], d->batch) / 4;
+        int64_t n = tensor_values(g, op->in[i], d->batch);
         for (int64_t e = 0; din[i] && e < n; e++)
             d->grad[op->in[i]][e] += din[i][e];
         free(din[i]);
@@ -366,7 +382,7 @@ static inline void device_fill(device *d)
 {
     const smp_graph *g = d->graph;
     for (int32_t t = 0; t < g->n_input; t++) {
-        int64_t n = smp_tensor_bytes(g, t, d->batch) / 4;
+        int64_t n = tensor_values(g, t, d->batch);
         for (int64_t e = 0; e < n; e++) {
             float value = value_at(g->tensor[t].name, e);
             if (g->tensor[t].dtype == SMP_I32)
