@@ -30,13 +30,18 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     const smp_tensor *out = smp__out(graph, op);
     const int64_t devices = op->attr[DEVICES].i;
     const int64_t share = (smp__count(out, batch) + devices - 1) / devices;
-    const smp_op_exchange sum =
-        smp_op_exchange_sum(devices, devices * smp__wire_floats(graph, out, share));
+    const int64_t n = devices * smp__wire_floats(graph, out, share);
+    const smp_op_exchange sum = smp_op_exchange_sum(devices, n);
+    const double passes = devices > 1 ? 5 + 1 / (double)devices : 0; /* there, its share, back */
     smp__work_copy(graph, op, batch, work);
-    if (op->attr[VALUE].i)
+    if (op->attr[VALUE].i) {
         work->forward_exchange = sum;
-    if (op->attr[GRADIENT].i)
+        work->forward_bytes += smp__exchange_traffic(passes, n);
+    }
+    if (op->attr[GRADIENT].i) {
         work->backward_input_exchange = sum;
+        work->backward_input_bytes += smp__exchange_traffic(passes, n);
+    }
 }
 
 static smp_status pass(const smp_op_call *call, float *to, const float *from, bool sum)

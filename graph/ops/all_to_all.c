@@ -42,9 +42,10 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     const smp__parts parts =
         smp__parts_of(smp__in(graph, op, 0), op->attr[TO].i, devices, 1, batch);
     smp__work_copy(graph, op, batch, work);
-    work->forward_exchange = smp_op_exchange_each(
-        devices, smp__wire_floats(graph, smp__out(graph, op), smp__part_elements(parts)));
-    work->backward_input_exchange = work->forward_exchange;
+    const int64_t each = smp__wire_floats(graph, smp__out(graph, op), smp__part_elements(parts));
+    work->forward_exchange = work->backward_input_exchange = smp_op_exchange_each(devices, each);
+    work->forward_bytes += smp__exchange_traffic(2, each * devices);
+    work->backward_input_bytes += smp__exchange_traffic(2, each * devices);
 }
 
 static smp_status move(const smp_op_call *call, float *to, const smp_tensor *made, int64_t joined,

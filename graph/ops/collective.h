@@ -44,6 +44,13 @@ int64_t smp__wire_floats(const smp_graph *graph, const smp_tensor *tensor, int64
 int64_t smp__rows_bytes(smp_dtype dtype, int64_t devices, int64_t n);
 int64_t smp__exchange_bytes(const smp_tensor *whole, int64_t devices, int64_t batch);
 
+/* Traffic beside that of a tensor copied: so many times over all that the devices send, which is
+ * laid out for them, added up, put together. */
+static inline double smp__exchange_traffic(double times, int64_t floats)
+{
+    return times * (double)sizeof(float) * (double)floats;
+}
+
 /* The group of a call, of one device where `devices` is 1; SMP_ERR_INPUT if there are others than
  * so many. */
 smp_status smp__group_of(const smp_op_call *call, int64_t devices, const smp_op_group **out);

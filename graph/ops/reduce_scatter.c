@@ -48,10 +48,13 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
 {
     const smp__parts parts = parts_of_batch(graph, op, batch);
     smp__work_copy(graph, op, batch, work);
-    work->backward_input_exchange = smp_op_exchange_each(
-        parts.devices, smp__wire_floats(graph, smp__in(graph, op, 0), smp__part_elements(parts)));
-    if (op->attr[SUM].i)
+    const int64_t own = smp__wire_floats(graph, smp__in(graph, op, 0), smp__part_elements(parts));
+    work->backward_input_exchange = smp_op_exchange_each(parts.devices, own);
+    work->backward_input_bytes += smp__exchange_traffic(1, own * parts.devices);
+    if (op->attr[SUM].i) {
         work->forward_exchange = work->backward_input_exchange;
+        work->forward_bytes += smp__exchange_traffic(2, own * parts.devices);
+    }
 }
 
 static smp_status forward(const smp_op_call *call)
