@@ -319,9 +319,9 @@ void smp_costs_destroy(smp_costs *costs)
         smp_arena_destroy(costs->arena);
 }
 
-double smp_costs_summands_us(const smp_graph *graph, const smp_cluster *cluster, int32_t param)
+double smp_costs_summands_us(const smp_graph *graph, const smp_cluster *cluster, int64_t elements)
 {
-    const smp_op_exchange sum = smp_op_exchange_sum(graph->devices, graph->param[param].elements);
+    const smp_op_exchange sum = smp_op_exchange_sum(graph->devices, elements);
     return fmax(cluster->group_slowdown, 1) * smp__exchange_us(&cluster->intra_node, sum);
 }
 

@@ -11,9 +11,8 @@
 #include "profile/estimate.h"
 #include "profile/op_cost.h"
 
-/* Ways as small numbers: whole, shared, parts, the zigzag of dimension 0, then each dimension in one
- * block or in three. */
-enum { ZIGZAG = 3, SPLIT, N_WAY = SPLIT + 2 * SMP_MAX_DIMS };
+/* Ways as small numbers: whole, shared, parts, then each dimension in each number of blocks. */
+enum { WAY_SPLIT = 3, N_WAY = WAY_SPLIT + SMP_SPLIT_BLOCKS * SMP_MAX_DIMS };
 
 /* What an op costs under a choice. */
 typedef struct op_price {
@@ -52,9 +51,8 @@ typedef struct maker {
 static int way_of(smp_spread spread)
 {
     static const int ways[] = {[SMP_WHOLE] = 0, [SMP_SHARED] = 1, [SMP_PARTS] = 2};
-    if (spread.way != SMP_SPLIT)
-        return ways[spread.way];
-    return spread.blocks == 2 ? ZIGZAG : SPLIT + 2 * spread.dim + (spread.blocks > 1);
+    return spread.way == SMP_SPLIT ? WAY_SPLIT + SMP_SPLIT_BLOCKS * spread.dim + spread.blocks - 1
+                                   : ways[spread.way];
 }
 
 static double price_op(void *context, int32_t op, smp_split_choice choice)
@@ -129,17 +127,16 @@ static double stash_of(const maker *m, const smp_graph *g, int32_t o, smp_split_
     return bytes;
 }
 
-/* An op of a piece has these weights of the whole graph: memory and sums, divided among all uses. */
+/* An op of a piece has these weights of the whole graph: memory, divided among all uses, and sums. */
 static void add_weights(const maker *m, const smp_graph *g, const smp_op *op, const int32_t *param,
                         double *elements, double *us)
 {
     for (int32_t p = 0; p < op->n_param; p++) {
         const smp_param *whole = &m->graph->param[param[p]];
-        const double uses = whole->use_end - whole->use_begin;
-        *elements += (double)g->param[op->param[p]].elements / uses;
+        const int64_t n = g->param[op->param[p]].elements;
+        *elements += (double)n / (whole->use_end - whole->use_begin);
         if (op->summands >> p & 1 && smp__runs_backward_weight(g, op))
-            *us +=
-                smp_costs_summands_us(g, m->groups, op->param[p]) / uses / (double)m->microbatches;
+            *us += smp_costs_summands_us(g, m->groups, n) / (double)m->microbatches;
     }
 }
 
@@ -277,15 +274,13 @@ static smp_status price_ops(maker *m)
 static bool spread_at(int way, const smp_shape *shape, int devices, smp_spread *out)
 {
     static const uint8_t ways[] = {SMP_WHOLE, SMP_SHARED, SMP_PARTS};
-    if (way < ZIGZAG)
+    if (way < WAY_SPLIT) {
         *out = (smp_spread){ways[way], 0, 1};
-    else if (way == ZIGZAG)
-        *out = (smp_spread){SMP_SPLIT, 0, 2};
-    else
-        *out = (smp_spread){SMP_SPLIT, (int8_t)((way - SPLIT) / 2),
-                            (int8_t)((way - SPLIT) % 2 ? SMP_SPLIT_BLOCKS : 1)};
-    return way < ZIGZAG || (out->dim < shape->n_dim &&
-                            shape->dim[out->dim] % ((int64_t)out->blocks * devices) == 0);
+        return true;
+    }
+    *out = (smp_spread){SMP_SPLIT, (int8_t)((way - WAY_SPLIT) / SMP_SPLIT_BLOCKS),
+                        (int8_t)((way - WAY_SPLIT) % SMP_SPLIT_BLOCKS + 1)};
+    return out->dim < shape->n_dim && shape->dim[out->dim] % ((int64_t)out->blocks * devices) == 0;
 }
 
 /* The dimension of the bias that a tensor lacks where it is made as parts of a sum, or -1. */

@@ -25,8 +25,7 @@ void smp_split_prices_weigh(smp_split_prices *prices, double us_per_weight_byte,
 /* Per micro-batch: forward and backward, with what is exchanged in ops; the sums of gradients of
  * which each device has a summand, divided by the micro-batches; and memory. Added up over a
  * splitting that is what smp_costs_build finds for its graph, but for
- *  - a weight with several uses, of which each has an equal part of the price of its memory and
- *    sums: less, where one use has summands and another has not;
+ *  - the memory of a weight with several uses, of which each has an equal part;
  *  - memory for the backward, of which each op that reads a tensor there has an equal part, in the
  *    way in which it reads it: more, where one way serves several, and less, where they differ;
  *  - on a GPU, products and what is fused to them, taken to be fused in their parts too. */

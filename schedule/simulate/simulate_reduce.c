@@ -270,16 +270,26 @@ int64_t smp__sim_rank_bytes(const smp__sim *sim, int rank)
     return bytes > 0 ? bytes : 0;
 }
 
-/* Does an earlier op of the rank have summands of the weight too? They go in one sum. stage_of:
- * [n_op]. */
-static bool is_summed(const smp__sim *sim, const int *stage_of, int32_t use, int rank)
+/* Has an earlier op of the rank the weight too? stage_of: [n_op]. */
+static bool is_held(const smp__sim *sim, const int *stage_of, int32_t use, int rank)
 {
     const smp_graph *g = sim->input->graph;
     for (int32_t u = g->param[g->use[use].param].use_begin; u < use; u++)
-        if (g->op[g->use[u].op].summands >> g->use[u].slot & 1 &&
-            sim->crossing.rank_of[stage_of[g->use[u].op]] == rank)
+        if (sim->crossing.rank_of[stage_of[g->use[u].op]] == rank)
             return true;
     return false;
+}
+
+/* Who has a weight has the summands of all its uses, and adds up each by itself. */
+static double summands_us(const smp__sim *sim, int32_t param)
+{
+    const smp_graph *g = sim->input->graph;
+    const smp_param *p = &g->param[param];
+    const int64_t own = (int64_t)ceil((double)p->elements / smp__sim_parts(sim->input));
+    int n = 0;
+    for (int32_t u = p->use_begin; u < p->use_end; u++)
+        n += g->op[g->use[u].op].summands >> g->use[u].slot & 1;
+    return n > 0 ? n * smp_costs_summands_us(g, sim->input->cluster, own) : 0.0;
 }
 
 smp_status smp__sim_add_summands(smp__sim *sim)
@@ -295,10 +305,9 @@ smp_status smp__sim_add_summands(smp__sim *sim)
         for (int32_t i = flow->op_begin[stage]; i < flow->op_begin[stage + 1]; i++)
             stage_of[flow->op_list[i]] = stage;
     for (int32_t u = 0; u < g->n_use; u++) {
-        const smp_use *use = &g->use[u];
-        const int rank = sim->crossing.rank_of[stage_of[use->op]];
-        if (g->op[use->op].summands >> use->slot & 1 && !is_summed(sim, stage_of, u, rank))
-            sim->optimizer_us[rank] += smp_costs_summands_us(g, sim->input->cluster, use->param);
+        const int rank = sim->crossing.rank_of[stage_of[g->use[u].op]];
+        if (!is_held(sim, stage_of, u, rank))
+            sim->optimizer_us[rank] += summands_us(sim, g->use[u].param);
     }
     return SMP_OK;
 }

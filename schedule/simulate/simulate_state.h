@@ -132,7 +132,7 @@ static inline double smp__sim_parts(const smp_simulation_input *input)
 /* Weight bytes of a rank, a weight tied within the rank counted once. */
 int64_t smp__sim_rank_bytes(const smp__sim *sim, int rank);
 /* Adds to the optimizer's times what a group adds up before it: gradients of which each of its
- * devices has a summand, of a weight tied within the rank once. */
+ * devices has a summand, by all uses of the weights that a rank has. */
 smp_status smp__sim_add_summands(smp__sim *sim);
 
 /* Adds, by stage, what sums over replicas in the middle of its operators take (smp_op_joint). */

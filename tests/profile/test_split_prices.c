@@ -125,7 +125,8 @@ static double total(const smp_graph *split, const smp_graph *whole, const smp_cl
             const double uses = uses_of(split, whole, op->param[p]);
             *elements += (double)split->param[op->param[p]].elements / uses;
             if (op->summands >> p & 1 && split->training)
-                us += smp_costs_summands_us(split, groups, op->param[p]) / uses / MICROBATCHES;
+                us += smp_costs_summands_us(split, groups, split->param[op->param[p]].elements) /
+                      MICROBATCHES;
         }
     }
     return us;

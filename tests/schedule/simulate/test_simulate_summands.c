@@ -75,11 +75,11 @@ static void test_summands_are_added_before_the_update(void **state)
     assert_us(us[0], 10);
     assert_us(us[1], 20);
     simulate_split("c", true, 1, us);
-    assert_us(us[0], sum_us(64) + 10); /* a's and b's together */
+    assert_us(us[0], 2 * sum_us(64) + 10); /* a's and b's */
     assert_us(us[1], sum_us(64) + sum_us(8) + 20);
     simulate_split("b", true, 1, us);
-    assert_us(us[0], sum_us(64) + 10);
-    assert_us(us[1], 2 * sum_us(64) + sum_us(8) + 20); /* on both ranks */
+    assert_us(us[0], 2 * sum_us(64) + 10);
+    assert_us(us[1], 3 * sum_us(64) + sum_us(8) + 20); /* it has what a adds, too */
 }
 
 static void test_summands_wait_for_shared_cores(void **state)
@@ -87,7 +87,7 @@ static void test_summands_wait_for_shared_cores(void **state)
     double us[2];
     (void)state;
     simulate_split("c", true, 2, us);
-    assert_us(us[0], 2 * sum_us(64) + 10);
+    assert_us(us[0], 2 * 2 * sum_us(64) + 10);
     assert_us(us[1], 2 * (sum_us(64) + sum_us(8)) + 20);
 }
 
