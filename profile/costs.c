@@ -141,7 +141,7 @@ static smp_status estimate(const smp__costing *c, const smp_graph *graph, const 
                            smp_op_cost *cost)
 {
     SMP_TRY(smp__estimate_times(graph, op, c->microbatch_size, &c->device, cost));
-    return smp__add_exchanges(graph, op, c->microbatch_size, &c->cluster->intra_node, cost);
+    return smp__add_exchanges(graph, op, c->microbatch_size, c->cluster, cost);
 }
 
 /* Of what takes so long a share, by the roofline. */
@@ -182,7 +182,7 @@ static smp_status take_share(smp__costing *c, const smp_graph *graph, const smp_
     cost->backward_us =
         share_of(measured.backward_us, cost->backward_input_us + cost->backward_weight_us,
                  measured.backward_input_us + measured.backward_weight_us);
-    return smp__add_exchanges(graph, op, c->microbatch_size, &c->cluster->intra_node, cost);
+    return smp__add_exchanges(graph, op, c->microbatch_size, c->cluster, cost);
 }
 
 static void slow_down(double times, smp_op_cost *cost)
@@ -322,7 +322,7 @@ void smp_costs_destroy(smp_costs *costs)
 double smp_costs_summands_us(const smp_graph *graph, const smp_cluster *cluster, int64_t elements)
 {
     const smp_op_exchange sum = smp_op_exchange_sum(graph->devices, elements);
-    return fmax(cluster->group_slowdown, 1) * smp__exchange_us(&cluster->intra_node, sum);
+    return fmax(cluster->group_slowdown, 1) * smp__exchange_us(cluster, sum);
 }
 
 int64_t smp_weight_element_bytes(const smp_graph *graph, int optimizer_states)

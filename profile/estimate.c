@@ -187,20 +187,25 @@ smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t
     return check_finite(graph, op, cost);
 }
 
-double smp__exchange_us(const smp_link_spec *link, smp_op_exchange exchange)
+double smp__exchange_us(const smp_cluster *cluster, smp_op_exchange exchange)
 {
-    return exchange.messages > 0 ? (double)exchange.messages * smp_link_us(link, exchange.bytes)
-                                 : 0;
+    if (exchange.messages == 0)
+        return 0;
+    const double us = (double)exchange.messages * smp_link_us(&cluster->intra_node, exchange.bytes);
+    if (cluster->group_slowdown <= 1 || cluster->group <= 1)
+        return us;
+    const int others = cluster->group - 1;
+    return us + (double)((exchange.messages + others - 1) / others) * cluster->core_switch_us;
 }
 
 smp_status smp__add_exchanges(const smp_graph *graph, const smp_op *op, int64_t batch,
-                              const smp_link_spec *link, smp_op_cost *cost)
+                              const smp_cluster *cluster, smp_op_cost *cost)
 {
     smp_op_work work;
     smp_op_work_get(graph, op, batch, &work);
-    cost->forward_us += smp__exchange_us(link, work.forward_exchange);
+    cost->forward_us += smp__exchange_us(cluster, work.forward_exchange);
     if (smp__runs_backward_input(graph, op)) {
-        const double us = smp__exchange_us(link, work.backward_input_exchange);
+        const double us = smp__exchange_us(cluster, work.backward_input_exchange);
         cost->backward_input_us += us;
         cost->backward_us += us;
     }

@@ -581,40 +581,12 @@ static void test_random_networks(void **state)
     }
 }
 
-/* Split before or behind the choice of a target, it is the same graph. */
-static void test_targets(void **state)
-{
-    (void)state;
-    static const smp_target bf16 = {SMP_BACKEND_CPU, SMP_PRECISION_BF16};
-    smp_graph *graph = read_example("gpt-tiny"), *before, *behind;
-    smp_split_choice *choice = all_whole(graph);
-    choose(graph, choice, ".mlp.fc", "columns", 0, 1);
-    choose(graph, choice, ".mlp.gelu", "elements", 1, 1);
-    choose(graph, choice, ".mlp.proj", "rows", 0, 1);
-    assert_int_equal(smp_graph_split(graph, 2, 0, choice, &before), SMP_OK);
-    assert_int_equal(smp_graph_set_target(before, bf16), SMP_OK);
-    assert_int_equal(smp_graph_set_target(graph, bf16), SMP_OK);
-    assert_int_equal(smp_graph_split(graph, 2, 0, choice, &behind), SMP_OK);
-    assert_true(before->fingerprint == behind->fingerprint);
-    assert_true(smp_target_equal(before->target, behind->target));
-    assert_int_equal(before->n_tensor, behind->n_tensor);
-    for (int32_t t = 0; t < before->n_tensor; t++)
-        assert_int_equal(before->tensor[t].dtype, behind->tensor[t].dtype);
-    for (int32_t o = 0; o < graph->n_op; o++)
-        assert_true(smp_split_allows(graph, o, choice[o], 2));
-    smp_graph_destroy(before);
-    smp_graph_destroy(behind);
-    smp_graph_destroy(graph);
-    free(choice);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_rule),     cmocka_unit_test(test_megatron),
         cmocka_unit_test(test_long_sequences), cmocka_unit_test(test_memory_of_the_ring),
         cmocka_unit_test(test_refused),        cmocka_unit_test(test_random_networks),
-        cmocka_unit_test(test_targets),
     };
     return cmocka_run_group_tests(tests, SPLIT_SETUP, SPLIT_TEARDOWN);
 }

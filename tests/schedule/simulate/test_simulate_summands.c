@@ -82,13 +82,15 @@ static void test_summands_are_added_before_the_update(void **state)
     assert_us(us[1], 3 * sum_us(64) + sum_us(8) + 20); /* it has what a adds, too */
 }
 
+/* Both take turns on one core, which goes to the other twice in a sum. */
 static void test_summands_wait_for_shared_cores(void **state)
 {
+    const double switch_us = 2 * SMP_DEFAULT_CORE_SWITCH_US;
     double us[2];
     (void)state;
     simulate_split("c", true, 2, us);
-    assert_us(us[0], 2 * 2 * sum_us(64) + 10);
-    assert_us(us[1], 2 * (sum_us(64) + sum_us(8)) + 20);
+    assert_us(us[0], 2 * 2 * (sum_us(64) + switch_us) + 10);
+    assert_us(us[1], 2 * (sum_us(64) + sum_us(8) + 2 * switch_us) + 20);
 }
 
 int main(void)

@@ -1,0 +1,49 @@
+/* Split before or behind the choice of a target, it is the same graph. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "graph/split/splitting.h"
+
+static smp_graph *read_example(void)
+{
+    char path[4096];
+    smp_graph *graph = NULL;
+    snprintf(path, sizeof path, "%s/examples/gpt-tiny.yaml", SMP_SOURCE_DIR);
+    if (smp_graph_read(path, &graph) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    return graph;
+}
+
+static void test_targets(void **state)
+{
+    (void)state;
+    static const smp_target bf16 = {SMP_BACKEND_CPU, SMP_PRECISION_BF16};
+    static const smp_split_entry entries[] = {{.op = "h0.mlp.fc", .as = "columns"},
+                                              {.op = "h0.mlp.gelu", .as = "elements@1"},
+                                              {.op = "h0.mlp.proj", .as = "rows"}};
+    const smp_splitting splitting = {2, 3, entries};
+    smp_graph *before = read_example(), *behind = read_example();
+    assert_int_equal(smp_splitting_apply(&splitting, 0, &before), SMP_OK);
+    assert_int_equal(smp_graph_set_target(before, bf16), SMP_OK);
+    assert_int_equal(smp_graph_set_target(behind, bf16), SMP_OK);
+    assert_int_equal(smp_splitting_apply(&splitting, 0, &behind), SMP_OK);
+    assert_true(before->fingerprint == behind->fingerprint);
+    assert_true(before->fingerprint != smp_graph_whole(before)->fingerprint);
+    assert_true(smp_target_equal(before->target, behind->target));
+    assert_true(smp_target_equal(smp_graph_whole(before)->target, bf16));
+    assert_int_equal(before->n_tensor, behind->n_tensor);
+    for (int32_t t = 0; t < before->n_tensor; t++)
+        assert_int_equal(before->tensor[t].dtype, behind->tensor[t].dtype);
+    smp_graph_destroy(before);
+    smp_graph_destroy(behind);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_targets)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
