@@ -70,8 +70,9 @@ static smp_status read_model(const smp_yaml_node *top, const smp_graph *graph, s
         *of = graph;
     if (profile->fingerprint != (*of)->fingerprint)
         return smp_fail_at(smp_yaml_where(smp_yaml_get(model, "fingerprint")),
-                           "fingerprint: the profile was taken from another model (%016" PRIx64
-                           ") than %s (%016" PRIx64 "): run smp-profile again",
+                           "fingerprint: the profile was taken from another model, or from this "
+                           "one split otherwise (%016" PRIx64 "), than %s (%016" PRIx64
+                           "): run smp-profile again",
                            profile->fingerprint, graph->path, (*of)->fingerprint);
     return SMP_OK;
 }
