@@ -163,15 +163,13 @@ static smp_status take_share(smp__costing *c, const smp_graph *graph, const smp_
     const smp_graph *whole = origin.whole;
     const smp_op *of = &whole->op[origin.op];
     take_profile(whole, of, c->profile, origin.measured, c->microbatch_size, &measured);
-    c->sources |= FROM_PROFILE;
-    if (!has_kernels(op)) { /* it is whole */
+    c->sources |= FROM_PROFILE; /* wherever an op is split, there are new ones too */
+    if (!has_kernels(op)) {     /* it is whole */
         *cost = measured;
         return SMP_OK;
     }
     SMP_TRY(smp__estimate_times(graph, op, c->microbatch_size, &c->device, &part));
     SMP_TRY(smp__estimate_times(whole, of, c->microbatch_size, &c->device, &all));
-    if (part.forward_us != all.forward_us || part.backward_us != all.backward_us)
-        c->sources |= FROM_ROOFLINE;
     cost->forward_us = share_of(measured.forward_us, part.forward_us, all.forward_us);
     if (smp__is_fused_second(whole, of) && !smp__is_fused_second(graph, op))
         cost->forward_us = part.forward_us; /* it has a kernel of its own */

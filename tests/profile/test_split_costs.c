@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "graph/model/op.h"
 #include "graph/split/splitting.h"
 #include "profile/costs.h"
 #include "profile/estimate.h"
@@ -360,6 +361,34 @@ static void test_the_whole_has_the_target_of_its_part(void **state)
     smp_graph_destroy(graph);
 }
 
+/* What the product before it did along with its own kernel has none in the profile; apart from it,
+ * it has one. */
+static void test_pairs_that_are_split_apart(void **state)
+{
+    static const smp_split_entry entries[] = {{.op = "a", .as = "columns"},
+                                              {.op = "g", .as = "elements@0"}};
+    const smp_splitting splitting = {DEVICES, 2, entries};
+    smp_graph *graph = NULL;
+    smp_op_cost measured[MOST_OPS];
+    const char *name[MOST_OPS];
+    machine m;
+    (void)state;
+    machine_open(&m, 1e30, 1e9, 1);
+    assert_int_equal(smp_graph_parse("model.yaml", mlp, strlen(mlp), &graph), SMP_OK);
+    assert_int_equal(smp_graph_set_target(graph, (smp_target){SMP_BACKEND_CUDA, 0}), SMP_OK);
+    assert_true(smp_op_fused(graph, 1));
+    if (smp_splitting_apply(&splitting, 0, &graph) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    smp_profile profile = make_profile(graph->whole, measured, name);
+    profile.device = "card";
+    measured[2].forward_us = 0;
+    smp_costs *costs = build(graph, &m, &profile);
+    assert_near(cost_of(graph, costs, "g")->forward_us,
+                1 + 2 * 4.0 * BATCH * 8 * 32 / DEVICES / 1e3);
+    smp_costs_destroy(costs);
+    smp_graph_destroy(graph);
+}
+
 static void test_what_no_link_carries_is_refused(void **state)
 {
     smp_graph *graph = open_split(5);
@@ -400,6 +429,7 @@ int main(void)
         cmocka_unit_test(test_a_profile_without_fingerprint_is_of_the_whole),
         cmocka_unit_test(test_groups_take_turns_on_few_cores),
         cmocka_unit_test(test_the_whole_has_the_target_of_its_part),
+        cmocka_unit_test(test_pairs_that_are_split_apart),
         cmocka_unit_test(test_what_no_link_carries_is_refused),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);

@@ -268,6 +268,7 @@ static void test_moves(void **state)
         "ops:\n"
         "  - {op: gelu, name: g, in: x, out: h}\n"
         "  - {op: linear, name: a, in: h, out: z, features: 8}\n"
+        "  - {op: linear, name: b, in: z, out: z, features: 8, bias: false}\n"
         "  - {op: mse, name: loss, in: [z, y], out: loss}\n"
         "loss: loss\n";
     static const smp_spread whole = {SMP_WHOLE, 0, 1}, parts = {SMP_PARTS, 0, 1},
@@ -280,7 +281,7 @@ static void test_moves(void **state)
     assert_int_equal(smp_split_prices_make(graph, groups, NULL, BATCH, MICROBATCHES, &prices),
                      SMP_OK);
     const smp_split_costs *costs = smp_split_prices_costs(prices);
-    const int32_t h = graph->op[0].out, z = graph->op[1].out;
+    const int32_t h = graph->op[0].out, biased = graph->op[1].out, z = graph->op[2].out;
     const double half_us = 100 + 4.0 * BATCH * 4 * 8 / 2; /* a message of half of it */
     const double copies_us = 0.5; /* what traffic adds to the microsecond of a call, at most */
     const struct {
@@ -298,7 +299,7 @@ static void test_moves(void **state)
             fail_msg("move %d: %g us, expected %g", (int)i, us, least);
     }
     /* what lacks a bias gets it with the sum: three ops' calls more */
-    const double us = costs->move_us(costs->context, z, parts, whole);
+    const double us = costs->move_us(costs->context, biased, parts, whole);
     assert_true(us >= 2 * half_us + 2 + 3 && us <= 2 * half_us + 2 + 3 + 5 * copies_us);
     assert_true(costs->move_us(costs->context, h, whole, parts) == INFINITY);
     smp_split_prices_destroy(prices);
