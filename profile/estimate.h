@@ -28,13 +28,13 @@ smp_status smp__estimate_bytes(const smp_graph *graph, int64_t batch, smp_op_cos
 smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t batch,
                                const smp_device_spec *device, smp_op_cost *cost);
 
-/* One message after the other, between the devices of a group of the cluster. Where these take turns
- * on their cores, each gets its core once for every message that it has for all others: until then
- * it waits for them. That they take turns at all (group_slowdown) is not in it. */
+/* One message after the other, between the devices of a group of the cluster. Where these take
+ * turns on their cores, each gets its core once for every message that it has for all others: until
+ * then it waits for them. That they take turns at all (group_slowdown) is not in it. */
 double smp__exchange_us(const smp_cluster *cluster, smp_op_exchange exchange);
 
-/* Adds what the devices of a group exchange in the op. SMP_ERR_INPUT if that is not finite: the link
- * is not there. */
+/* Adds what the devices of a group exchange in the op. SMP_ERR_INPUT if that is not finite: the
+ * link is not there. */
 smp_status smp__add_exchanges(const smp_graph *graph, const smp_op *op, int64_t batch,
                               const smp_cluster *cluster, smp_op_cost *cost);
 
