@@ -72,11 +72,13 @@ smp__route smp__experts_route(const smp__expert_exchange *x, int64_t b)
     return route;
 }
 
-/* Rows that have a place, of the tokens that count[i] counts. */
+/* Rows that have a place, of the tokens that count[i] counts; whatever it holds, no more than there
+ * are places. */
 static int64_t placed(const smp__expert_exchange *x, int64_t i)
 {
-    const int64_t left = x->r.capacity - x->first[i], count = (int64_t)x->count[i];
-    return count < left ? count : left;
+    const int64_t left = x->r.capacity - x->first[i];
+    const float count = x->count[i];
+    return !(count >= 0) ? 0 : count < (float)left ? (int64_t)count : left;
 }
 
 static int64_t index_of(const smp__expert_exchange *x, int64_t device, int64_t b, int64_t k)
