@@ -38,14 +38,15 @@ static inline T *smp_rows_room(const smp_op_call *call, int64_t devices, int64_t
 }
 
 /* whole (rows, devices, run) to all (devices, stride), of which a device has (rows, run): TAKE; or
- * back. */
+ * back. zigzag: of every second row the parts go backwards. */
 template <bool TAKE, typename U>
 __global__ void __launch_bounds__(SMP_BLOCK)
     smp_parts_kernel(U *to, const U *from, int64_t rows, int64_t devices, int64_t run,
-                     int64_t stride)
+                     int64_t stride, bool zigzag)
 {
     for (int64_t i = smp_thread(); i < rows * devices * run; i += smp_threads()) {
-        const int64_t place = i / run, row = place / devices, device = place - row * devices;
+        const int64_t place = i / run, row = place / devices, part = place - row * devices;
+        const int64_t device = zigzag && row % 2 == 1 ? devices - 1 - part : part;
         const int64_t at = device * stride + row * run + (i - place * run);
         if (TAKE)
             to[at] = from[i];
@@ -63,7 +64,7 @@ static smp_status smp_move_parts_as(const smp_op_call *call, void *to, const voi
     const auto kernel = smp_parts_kernel<TAKE, U>;
     SMP_LAUNCH(kernel, smp_grid(cuda, rows * parts.devices * (run_bytes / size)), SMP_BLOCK, 0,
                cuda->stream, static_cast<U *>(to), static_cast<const U *>(from), rows,
-               parts.devices, run_bytes / size, stride_bytes / size);
+               parts.devices, run_bytes / size, stride_bytes / size, parts.blocks == 2);
     return smp__cuda_launched(call->op->kind->name);
 }
 
@@ -91,13 +92,18 @@ static smp_status smp_take_part(const smp_op_call *call, T *part, const T *whole
                                 int64_t device)
 {
     const int64_t run = parts.run * (int64_t)sizeof(T);
+    const int64_t times = parts.blocks == 2 ? 2 : 1; /* a zigzag's blocks one by one */
     smp_strided c = {};
-    c.to = reinterpret_cast<char *>(part);
-    c.from = reinterpret_cast<const char *>(whole + device * parts.run);
-    c.to_stride = c.width = run;
-    c.from_stride = parts.devices * run;
-    c.rows = parts.outer * parts.blocks;
-    return smp_copy_strided(call, c);
+    c.width = run;
+    c.to_stride = times * run;
+    c.from_stride = times * parts.devices * run;
+    c.rows = parts.outer * parts.blocks / times;
+    for (int64_t i = 0; i < times; i++) {
+        c.to = reinterpret_cast<char *>(part + i * parts.run);
+        c.from = reinterpret_cast<const char *>(whole + smp__run_of(parts, i, device) * parts.run);
+        SMP_TRY(smp_copy_strided(call, c));
+    }
+    return SMP_OK;
 }
 
 template <typename T>

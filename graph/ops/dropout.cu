@@ -24,10 +24,11 @@ struct dropout_mask {
     float scale;
 };
 
-/* Element i * run + e of a device's part stands at (i * devices + device) * run + e of the whole.
- * groups: that a run may touch. */
+/* Element i * run + e of a device's part stands at (i * devices + device) * run + e of the whole, in
+ * a zigzag every second run counted from the last device. groups: that a run may touch. */
 struct dropout_part {
     int64_t runs, run, devices, device, groups;
+    bool zigzag;
 };
 
 template <typename T>
@@ -38,7 +39,8 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     const int64_t items = of.runs * of.groups * PARTS;
     for (int64_t item = smp_thread(); item < items; item += smp_threads()) {
         const int64_t i = item / (of.groups * PARTS);
-        const int64_t start = (i * of.devices + of.device) * of.run, end = start + of.run;
+        const int64_t part = of.zigzag && i % 2 == 1 ? of.devices - 1 - of.device : of.device;
+        const int64_t start = (i * of.devices + part) * of.run, end = start + of.run;
         const int64_t group = start / GROUP + item / PARTS % of.groups;
         const int64_t own = i * of.run - start; /* from a place of the whole to one of the part */
         const int lane = (int)(item % PARTS) * W;
@@ -83,12 +85,13 @@ static dropout_part part_of(const smp_op_call *call)
     const smp_attr_value *attr = call->op->attr;
     const smp_tensor *in = smp__in(call->graph, call->op, 0);
     const int64_t n = smp__count(in, call->batch);
-    dropout_part of = {1, n, 1, 0, (n + GROUP - 1) / GROUP};
+    dropout_part of = {1, n, 1, 0, (n + GROUP - 1) / GROUP, false};
     if (attr[DEVICES].i > 1) {
         of.run = smp__parts_of(in, attr[AXIS].i, 1, attr[BLOCKS].i, call->batch).run;
         of.runs = n / of.run;
         of.devices = attr[DEVICES].i;
         of.device = call->graph->device;
+        of.zigzag = attr[BLOCKS].i == 2;
         of.groups = (of.run + GROUP - 2) / GROUP + 1;
     }
     return of;

@@ -43,13 +43,19 @@ static smp__routing routing_of(const smp_graph *graph, const smp_op *op)
                           .own = logits[1]};
 }
 
+/* Choices by expert, [batch][experts], of this device, and behind them those of all. */
+static int64_t gathered_bytes(const smp_op *op, const smp__routing *r, int64_t batch)
+{
+    return (1 + op->attr[DEVICES].i) * batch * r->experts * (int64_t)sizeof(float);
+}
+
 static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     const smp__routing r = routing_of(graph, op);
-    const int64_t chosen = batch * r.experts * (int64_t)sizeof(float);
     if (op->attr[COEFFICIENT].f > 0)
         *needs =
-            (smp_op_needs){.input_grad_in = 1, .workspace_bytes = chosen + smp__route_bytes(&r)};
+            (smp_op_needs){.input_grad_in = 1,
+                           .workspace_bytes = gathered_bytes(op, &r, batch) + smp__route_bytes(&r)};
 }
 
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
@@ -57,7 +63,8 @@ static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, 
     const smp__routing r = routing_of(graph, op);
     needs(graph, op, batch, out);
     if (out->workspace_bytes > 0)
-        out->workspace_bytes = smp__device_route_bytes(&r, batch, false);
+        out->workspace_bytes =
+            gathered_bytes(op, &r, batch) + smp__device_route_bytes(&r, batch, false);
 }
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
@@ -66,18 +73,28 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     smp__work_elementwise(graph, op, batch, 0, 26, work);
     work->backward_input_flops += smp__route_flops(&r, false, batch);
     if (op->attr[COEFFICIENT].f > 0)
-        work->backward_input_exchange = smp_op_exchange_sum(op->attr[DEVICES].i, batch * r.experts);
+        work->backward_input_exchange =
+            smp_op_exchange_each(op->attr[DEVICES].i, batch * r.experts);
 }
 
-/* How many choices of this device's tokens are each expert's, [batch][experts]. */
-static void count_choices(const smp__routing *r, const float *logits, int64_t batch,
-                          smp__route *route, float *chosen)
+/* How many choices are each expert's, [batch][experts], of all devices' tokens; integers. */
+static smp_status count_choices(const smp_op_call *call, const smp__routing *r, smp__route *route,
+                                float *own, float *all)
 {
-    for (int64_t b = 0; b < batch; b++, logits += r->tokens * r->experts) {
-        smp__route_sample(r, logits, false, route); /* with room for all: used counts the choices */
+    const int64_t n = call->batch * r->experts, devices = call->op->attr[DEVICES].i;
+    const float *logits = call->in[0];
+    const smp_op_group *group;
+    SMP_TRY(smp__group_of(call, devices, &group));
+    for (int64_t b = 0; b < call->batch; b++) {
+        /* with room for all: used counts the choices */
+        smp__route_sample(r, logits + b * r->tokens * r->experts, false, route);
         for (int64_t e = 0; e < r->experts; e++)
-            *chosen++ = (float)route->used[e];
+            own[b * r->experts + e] = (float)route->used[e];
     }
+    SMP_TRY(group->all_gather(group->context, own, all, n));
+    for (int64_t device = 1; device < devices; device++)
+        smp__accumulate(all, all + device * n, n);
+    return SMP_OK;
 }
 
 /* Of one sample. scale: of the loss of a sample, experts / tokens in it; each: of a choice. share:
@@ -100,38 +117,27 @@ static smp_status backward_input(const smp_op_call *call)
     const smp__routing r = routing_of(call->graph, call->op);
     const double coefficient = call->op->attr[COEFFICIENT].f;
     const int64_t sample = r.tokens * r.experts, devices = call->op->attr[DEVICES].i;
-    const int64_t tokens = devices * r.tokens, batch = call->batch - call->padding;
-    const smp_op_group *group;
+    const int64_t tokens = devices * r.tokens, n = call->batch * r.experts;
     if (!call->din[0])
         return SMP_OK;
     memcpy(call->din[0], call->dout, (size_t)(call->batch * sample) * sizeof(float));
-    if (!(coefficient > 0) || batch == 0)
+    if (!(coefficient > 0))
         return SMP_OK;
-    float *chosen = call->workspace;
-    smp__route route = smp__route_at(&r, chosen + call->batch * r.experts);
-    SMP_TRY(smp__group_of(call, devices, &group));
-    count_choices(&r, call->in[0], batch, &route, chosen);
-    SMP_TRY(group->all_reduce(group->context, chosen, batch * r.experts));
+    float *own = call->workspace, *chosen = own + n;
+    smp__route route = smp__route_at(&r, chosen + devices * n);
+    SMP_TRY(count_choices(call, &r, &route, own, chosen));
     const int64_t samples =
         call->step_samples > 0 ? call->step_samples : call->batch; /* measured */
     const double scale = coefficient * (double)r.experts / ((double)tokens * (double)samples);
-    for (int64_t b = 0; b < batch; b++)
+    for (int64_t b = 0; b < call->batch - call->padding; b++)
         add_gradient(&r, (const float *)call->in[0] + b * sample, chosen + b * r.experts,
                      1.0f / (float)(tokens * r.top_k), (float)scale, route.share,
                      call->din[0] + b * sample);
     return SMP_OK;
 }
 
-/* The kernels for GPUs do not add up. */
-static bool allows_positions(const smp_graph *graph, const smp_op *op, smp_split_choice choice,
-                             int devices)
-{
-    (void)op, (void)choice, (void)devices;
-    return graph->target.backend == SMP_BACKEND_CPU;
-}
-
 static const smp_split_rule SPLITS[] = {
-    {"positions", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_DIM0, .allows = allows_positions},
+    {"positions", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_DIM0},
     {0},
 };
 

@@ -3,18 +3,24 @@
 #include "graph/cuda/cuda_kernel.cuh"
 #include "graph/ops/ops.h"
 
-enum { HEADS, BASE, ROTATED, INTERLEAVED, DEVICES, AXIS }; /* attributes, as in rope.c */
+enum { HEADS, BASE, ROTATED, INTERLEAVED, DEVICES, AXIS, BLOCKS }; /* attributes, as in rope.c */
+
+/* n positions: a run of neighbours from `first` on, then from `second`. */
+struct rope_positions {
+    int64_t n, run, first, second;
+};
 
 template <typename T>
 __global__ void __launch_bounds__(SMP_BLOCK)
-    rope_turn(const T *x, T *y, int64_t rows, int64_t positions, int64_t before, int64_t pairs,
-              int64_t heads, int64_t rotated, bool interleaved, double base, double direction)
-// x, y (rows, heads, 2, pairs) or, interleaved, (rows, heads, pairs, 2); row r is position
-// before + r % positions
+    rope_turn(const T *x, T *y, int64_t rows, rope_positions of, int64_t pairs, int64_t heads,
+              int64_t rotated, bool interleaved, double base, double direction)
+// x, y (rows, heads, 2, pairs) or, interleaved, (rows, heads, pairs, 2); row r is
+// r % n of the positions
 {
     for (int64_t i = smp_thread(); i < rows * pairs; i += smp_threads()) {
         const int64_t row = i / pairs, pair = i - row * pairs;
-        const double position = (double)(before + row % positions);
+        const int64_t t = row % of.n;
+        const double position = (double)(t < of.run ? of.first + t : of.second + t - of.run);
         const double angle = position * pow(base, -(double)pair / (double)pairs) * direction;
         const float cosine = (float)cos(angle), sine = (float)sin(angle);
         const int64_t apart = interleaved ? 1 : pairs;
@@ -37,9 +43,15 @@ static smp_status turn(const smp_op_call *call, const void *x, void *y, double d
     const int64_t positions = in->shape.dim[0], rows = call->batch * positions;
     const int64_t heads = attr[HEADS].i, pairs = in->shape.dim[1] / heads / 2;
     const bool part = attr[DEVICES].i > 1 && attr[AXIS].i == 0;
+    const int64_t blocks = part ? attr[BLOCKS].i : 1, devices = part ? attr[DEVICES].i : 1;
+    const int64_t device = part ? call->graph->device : 0;
+    rope_positions of;
+    of.n = positions;
+    of.run = positions / blocks;
+    of.first = smp_split_part(blocks, devices, 0, device) * of.run;
+    of.second = smp_split_part(blocks, devices, 1, device) * of.run;
     SMP_LAUNCH(rope_turn<T>, smp_grid(cuda, rows * pairs), SMP_BLOCK, 0, cuda->stream,
-               static_cast<const T *>(x), static_cast<T *>(y), rows, positions,
-               part ? call->graph->device * positions : 0, pairs, heads,
+               static_cast<const T *>(x), static_cast<T *>(y), rows, of, pairs, heads,
                attr[ROTATED].i > 0 ? attr[ROTATED].i : heads, attr[INTERLEAVED].i, attr[BASE].f,
                direction);
     return smp__cuda_launched("rope");

@@ -123,16 +123,10 @@ bool smp_split_whole_first(smp_spread made, int bias_dim, bool has_whole, smp_sp
            (made.dim == wanted.dim || made.blocks > 1 || wanted.blocks > 1);
 }
 
-/* Of what a rule makes of an op, for the graph's target. A zigzag's are the CPU's alone. */
-static bool has_kernels(const smp_graph *graph, int32_t o, smp_split_choice choice)
+/* Are there kernels of what the op becomes, for the graph's target? */
+static bool has_kernels(const smp_graph *graph, const smp_split_rule *rule)
 {
-    const smp_split_rule *rule = rule_of(graph, o, choice);
-    const smp_backend backend = graph->target.backend;
-    const smp_op_kind *kind = rule->kind ? smp_op_kind_find(rule->kind) : graph->op[o].kind;
-    if (backend == SMP_BACKEND_CPU)
-        return true;
-    return smp_split_out(graph, o, choice).blocks != 2 &&
-           (!rule->kind || smp_op_kind_runs(kind, backend));
+    return !rule->kind || smp_op_kind_runs(smp_op_kind_find(rule->kind), graph->target.backend);
 }
 
 bool smp_split_allows(const smp_graph *graph, int32_t o, smp_split_choice choice, int devices)
@@ -148,7 +142,7 @@ bool smp_split_allows(const smp_graph *graph, int32_t o, smp_split_choice choice
     const smp_split_rule *rule = &op->kind->split[choice.rule];
     if (choice.blocks == 2 && (rule->in[0] != SMP_CELL_ANY || choice.dim != 0))
         return false; /* of positions alone */
-    return has_kernels(graph, o, choice) && divides_attrs(op, rule->divided, devices) &&
+    return has_kernels(graph, rule) && divides_attrs(op, rule->divided, devices) &&
            divides_tensors(graph, o, choice, devices) &&
            (!rule->allows || rule->allows(graph, op, choice, devices));
 }
