@@ -24,8 +24,8 @@ struct dropout_mask {
     float scale;
 };
 
-/* Element i * run + e of a device's part stands at (i * devices + device) * run + e of the whole, in
- * a zigzag every second run counted from the last device. groups: that a run may touch. */
+/* Element i * run + e of a device's part stands at (i * devices + device) * run + e of the whole;
+ * in a zigzag every second run counted from the last device. groups: that a run may touch. */
 struct dropout_part {
     int64_t runs, run, devices, device, groups;
     bool zigzag;

@@ -1,7 +1,7 @@
-/* Four processes compute a GPT together, split as Megatron-LM does with its sequence parallelism and
- * by positions with ring attention, and a mixture of experts: loss and gradients are those of one
- * process. And the group by itself: every call against what it
- * says, for arrays of all lengths; a device that does not come is named. */
+/* Four processes compute a GPT together, split as Megatron-LM does with its sequence parallelism
+ * and by positions with ring attention, and a mixture of experts: loss and gradients are those of
+ * one process. And the group by itself: every call against what it says, for arrays of all lengths;
+ * a device that does not come is named. */
 #include <mpi.h>
 #include <time.h>
 

@@ -219,8 +219,8 @@ static double gradient_scale(const reference_call *c, const float *dout, int slo
     return largest_sum;
 }
 
-/* How often a score is made: blocks of 64 queries see the same keys, from the window of the first to
- * the diagonal of the last. */
+/* How often a score is made: blocks of 64 queries see the same keys, from the window of the first
+ * to the diagonal of the last. */
 static double scores_made(const reference_call *c)
 {
     const sizes s = sizes_of(c);
