@@ -20,7 +20,7 @@ static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, 
     const smp_tensor *out = smp__out(graph, op);
     const int64_t devices = op->attr[DEVICES].i;
     const int64_t share = (smp__count(out, batch) + devices - 1) / devices;
-    *needs = (smp_op_needs){.workspace_bytes = smp__exchange_bytes(out, devices, batch)};
+    *needs = (smp_op_needs){.workspace_bytes = smp__parts_room_bytes(out, devices, batch)};
     if (devices > 1)
         needs->workspace_bytes += smp__rows_bytes(out->dtype, 1, share);
 }

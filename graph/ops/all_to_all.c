@@ -33,7 +33,7 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
     *needs = (smp_op_needs){
-        .workspace_bytes = smp__exchange_bytes(smp__out(graph, op), op->attr[DEVICES].i, batch)};
+        .workspace_bytes = smp__parts_room_bytes(smp__out(graph, op), op->attr[DEVICES].i, batch)};
 }
 
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)

@@ -80,7 +80,7 @@ int64_t smp__rows_bytes(smp_dtype dtype, int64_t devices, int64_t n)
     return (bytes + 63) / 64 * 64;
 }
 
-int64_t smp__exchange_bytes(const smp_tensor *whole, int64_t devices, int64_t batch)
+int64_t smp__parts_room_bytes(const smp_tensor *whole, int64_t devices, int64_t batch)
 {
     const int64_t n = (smp__count(whole, batch) + devices - 1) / devices;
     return devices > 1 ? 2 * smp__rows_bytes(whole->dtype, devices, n) : 0;

@@ -29,7 +29,7 @@ template <typename T> static inline int64_t smp_row_floats_of(int64_t n)
 }
 
 /* Room for rows of all devices in a workspace: the first and the second, as cuda_needs of the
- * operators have it (smp__exchange_bytes). */
+ * operators have it (smp__parts_room_bytes). */
 template <typename T>
 static inline T *smp_rows_room(const smp_op_call *call, int64_t devices, int64_t n, int which)
 {

@@ -42,7 +42,7 @@ int64_t smp__row_floats(smp_dtype dtype, int64_t n);
 /* Floats of a row of n values of a tensor on the graph's target. */
 int64_t smp__wire_floats(const smp_graph *graph, const smp_tensor *tensor, int64_t n);
 int64_t smp__rows_bytes(smp_dtype dtype, int64_t devices, int64_t n);
-int64_t smp__exchange_bytes(const smp_tensor *whole, int64_t devices, int64_t batch);
+int64_t smp__parts_room_bytes(const smp_tensor *whole, int64_t devices, int64_t batch);
 
 /* Traffic beside that of a tensor copied: so many times over all that the devices send, which is
  * laid out for them, added up, put together. */

@@ -28,8 +28,8 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
 
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *needs)
 {
-    *needs = (smp_op_needs){
-        .workspace_bytes = smp__exchange_bytes(smp__in(graph, op, 0), op->attr[DEVICES].i, batch)};
+    *needs = (smp_op_needs){.workspace_bytes = smp__parts_room_bytes(smp__in(graph, op, 0),
+                                                                     op->attr[DEVICES].i, batch)};
 }
 
 static smp__parts parts_of_batch(const smp_graph *graph, const smp_op *op, int64_t batch)

@@ -1,7 +1,8 @@
 /* Every rule by which operators are split, and whole networks, with the kernels of a GPU: the tests
- * of the CPU's, in bf16, whose roundings depend on how an operator is split. Runs on the emulator
- * and on a GPU. */
+ * of the CPU's, in bf16, whose roundings depend on how an operator is split: in a network of
+ * many layers some gradients are mostly these. Runs on the emulator and on a GPU. */
 #define SPLIT_PRECISION SMP_PRECISION_BF16
-#define SPLIT_ERROR 4e-2
+#define SPLIT_ERROR 6e-2
+#define SPLIT_NETWORK_ERROR 0.4
 #include "tests/cuda/split_device.h"
 #include "tests/graph/split/test_split_rules.c"
