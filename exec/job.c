@@ -174,25 +174,47 @@ static smp_status move_messages_on(void *context)
     return s->transport->progress(s->transport_context);
 }
 
-/* Calls bring tensors of the whole graph, and weights in pieces. */
-static smp_status build_tensor_group(smp *s)
+/* Calls bring tensors of the whole graph, what operators say that they exchange, and weights in
+ * pieces. 0: no operator is computed by several devices. */
+static int64_t group_floats(const smp *s)
 {
     const smp_graph *whole = smp_graph_whole(s->graph);
     int64_t most = 1;
     if (s->comm.tensor_size == 1)
-        return SMP_OK;
-    if (!s->device->host_memory)
-        return smp_fail(SMP_ERR_FAILED,
-                        "device '%s' cannot compute an operator together with others (--tensor 1)",
-                        s->device->name);
+        return 0;
     for (int32_t t = 0; t < whole->n_tensor; t++)
-        if (whole->tensor[t].elements > most)
-            most = whole->tensor[t].elements;
+        if (whole->tensor[t].elements * s->batch > most)
+            most = whole->tensor[t].elements * s->batch;
+    for (int32_t o = 0; o < s->graph->n_op; o++) {
+        smp_op_work work;
+        smp_op_work_get(s->graph, &s->graph->op[o], s->batch, &work);
+        const int64_t forward = work.forward_exchange.bytes;
+        const int64_t backward = work.backward_input_exchange.bytes;
+        const int64_t each = (forward > backward ? forward : backward) / (int64_t)sizeof(float);
+        if (each * s->comm.tensor_size > most)
+            most = each * s->comm.tensor_size;
+    }
+    return most;
+}
+
+static smp_status build_tensor_group(smp *s)
+{
+    const int64_t most = group_floats(s);
+    if (most == 0)
+        return SMP_OK;
     s->tensor_group = calloc(1, sizeof(*s->tensor_group));
     if (!s->tensor_group)
         return smp_fail_memory(sizeof(*s->tensor_group));
-    return smp__op_group_open(s->tensor_group, &s->comm, s->comm.tensor, most * s->batch,
-                              move_messages_on, s);
+    if (s->transport->group) {
+        s->tensor_group->group = *s->transport->group(s->transport_context);
+        s->tensor_group->most = most;
+        return SMP_OK;
+    }
+    SMP_TRY(
+        smp__op_group_open(s->tensor_group, &s->comm, s->comm.tensor, most, move_messages_on, s));
+    return s->device->host_memory
+               ? SMP_OK
+               : smp__op_group_stage(s->tensor_group, s->device, s->device_context);
 }
 
 static smp_status build_memory(smp *s)
@@ -223,7 +245,8 @@ static smp_status open_transport(smp *s)
     smp_transport_options options = {.comm = &s->comm,
                                      .device = s->device,
                                      .device_context = s->device_context,
-                                     .reductions = most_sums(s)};
+                                     .reductions = most_sums(s),
+                                     .group_floats = group_floats(s)};
     SMP_TRY(smp__choose_transport(s));
     SMP_TRY(smp__comm_agree(&s->comm, smp__messages_lanes(s, &options)));
     return smp__comm_agree(&s->comm, s->transport->open(&options, &s->transport_context));

@@ -41,6 +41,41 @@ smp_status smp__cuda_accumulate(void *stream, smp_dtype dtype, void *target, con
 }
 
 __global__ void __launch_bounds__(SMP_BLOCK)
+    add_rows_kernel(float *sum, const float *rows, int64_t n, int64_t count, int64_t stride,
+                    bool packed) // sum [n], rows [count][stride]
+{
+    constexpr int N = smp_pack<float>::N;
+    const int64_t packs = packed ? n / N : 0;
+    for (int64_t i = smp_thread(); i < packs; i += smp_threads()) {
+        smp_pack<float> x = smp_load16(rows + i * N);
+        for (int64_t row = 1; row < count; row++) {
+            const smp_pack<float> y = smp_load16(rows + row * stride + i * N);
+            for (int k = 0; k < N; k++)
+                x.v[k] += y.v[k];
+        }
+        smp_store(sum + i * N, x);
+    }
+    for (int64_t i = packs * N + smp_thread(); i < n; i += smp_threads()) {
+        float x = rows[i];
+        for (int64_t row = 1; row < count; row++)
+            x += rows[row * stride + i];
+        sum[i] = x;
+    }
+}
+
+smp_status smp__cuda_add_rows(void *stream, float *sum, const float *rows, int64_t elements,
+                              int64_t count, int64_t stride)
+{
+    constexpr int N = smp_pack<float>::N;
+    const bool packed = !smp_misaligned(sum, 16) && !smp_misaligned(rows, 16) && stride % N == 0;
+    if (elements <= 0)
+        return SMP_OK;
+    SMP_LAUNCH(add_rows_kernel, smp_arena_grid(packed ? elements / N : elements), SMP_BLOCK, 0,
+               static_cast<cudaStream_t>(stream), sum, rows, elements, count, stride, packed);
+    return smp__cuda_launched("add rows");
+}
+
+__global__ void __launch_bounds__(SMP_BLOCK)
     round16_kernel(bf16 *target, const float *source, int64_t n, bool packed) // each [n]
 {
     const int64_t quads = packed ? n / 4 : 0;

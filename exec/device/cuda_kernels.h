@@ -17,6 +17,10 @@ extern "C" {
 smp_status smp__cuda_accumulate(void *stream, smp_dtype dtype, void *target, const void *source,
                                 int64_t elements);
 
+/* sum[i] = rows[i] + rows[stride + i] + ..., of `count` rows, in this order. */
+smp_status smp__cuda_add_rows(void *stream, float *sum, const float *rows, int64_t elements,
+                              int64_t count, int64_t stride);
+
 /* sum[i] = the sum of squares in double of piece i, SMP_CUDA_SQUARE_PIECE values or what is left,
  * in an order that depends only on how many there are. sum: device memory, or pinned host memory
  * that the device can write to. */

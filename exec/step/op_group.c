@@ -172,6 +172,10 @@ void smp__op_group_close(smp__op_group *g)
 {
     if (!g->comm || g->comm->failed)
         return;
+    if (g->down)
+        g->device->release_host(g->device_context, g->down);
+    if (g->up)
+        g->device->release_host(g->device_context, g->up);
     free(g->sent);
     free(g->came);
 }

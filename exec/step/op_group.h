@@ -1,8 +1,10 @@
 /* The group that operators ask for which several devices compute together (smp_op_group), over MPI,
- * for arrays in host memory. */
+ * for arrays in host memory, or staged there. Where the transport has a group of its own, it is that
+ * one (smp_transport.group). */
 #ifndef SMP_EXEC_STEP_OP_GROUP_H
 #define SMP_EXEC_STEP_OP_GROUP_H
 
+#include "exec/device/device.h"
 #include "exec/transport/comm.h"
 #include "graph/model/op.h"
 
@@ -19,12 +21,21 @@ typedef struct smp__op_group {
     float *sent, *came; /* room for them, and a device more */
     MPI_Request request;
     MPI_Request shift[2]; /* under way: what comes, what goes */
+    /* Where the arrays are a device's: */
+    const smp_device *device;
+    void *device_context;
+    smp_op_group host; /* calls with `down` and `up`, of as many floats, pinned */
+    char *down, *up;
+    float *coming; /* [n_coming] where a shift under way goes */
+    int64_t n_coming;
 } smp__op_group;
 
 /* ranks: those of the group, by device; it is not copied. most: floats of the largest whole
  * tensor. Freed with smp__op_group_close, after a failure not at all: MPI may still use it. */
 smp_status smp__op_group_open(smp__op_group *g, smp_comm *comm, MPI_Comm ranks, int64_t most,
                               smp__op_group_progress progress, void *context);
+/* From then on for arrays in the memory of a device that the host cannot read. */
+smp_status smp__op_group_stage(smp__op_group *g, const smp_device *device, void *device_context);
 void smp__op_group_close(smp__op_group *g);
 
 #endif

@@ -93,11 +93,18 @@ static smp_status prepare_lane(const smp_lane *from, smp__nccl_lane *l)
     return smp__make_urgent_stream(&l->stream);
 }
 
-static MPI_Comm comm_of(const smp_comm *comm, int sums)
+static MPI_Comm comm_of(const smp__nccl_context *c, int sums)
 {
-    return sums == SMP__NCCL_NEAR  ? comm->near
-           : sums == SMP__NCCL_FAR ? comm->far
-                                   : smp__transport_reach(comm, (smp_reach)sums);
+    if (sums == SMP__NCCL_TENSOR)
+        return c->group_floats > 0 ? c->comm->tensor : MPI_COMM_NULL;
+    return sums == SMP__NCCL_NEAR  ? c->comm->near
+           : sums == SMP__NCCL_FAR ? c->comm->far
+                                   : smp__transport_reach(c->comm, (smp_reach)sums);
+}
+
+static int64_t came_bytes(const smp__nccl_context *c)
+{
+    return (c->group_floats + c->comm->tensor_size) * (int64_t)sizeof(float);
 }
 
 static smp_status prepare_sums(smp__nccl_sums *sums, MPI_Comm comm)
@@ -118,12 +125,15 @@ static smp_status prepare_sums(smp__nccl_sums *sums, MPI_Comm comm)
 
 static smp_status reserve(smp__nccl_context *c)
 {
-    char *parts = NULL;
+    char *parts = NULL, *came = NULL;
     SMP_TRY(c->device->reserve(c->device_context, ((int64_t)c->n_lane + 1) * SCRATCH_BYTES,
                                &c->scratch));
     if (c->comm->ddp_size > 1)
         SMP_TRY(c->device->reserve(c->device_context, PARTS_BYTES, &parts));
     c->parts = (float *)parts;
+    if (c->group_floats > 0)
+        SMP_TRY(c->device->reserve(c->device_context, came_bytes(c), &came));
+    c->came = (float *)came;
     return SMP_OK;
 }
 
@@ -144,7 +154,8 @@ static smp_status prepare(smp__nccl_context *c, const smp_transport_options *opt
         c->free = &c->pool[i];
     }
     for (int i = 0; i < SMP__NCCL_SUMS; i++)
-        SMP_TRY(prepare_sums(&c->sums[i], comm_of(c->comm, i)));
+        SMP_TRY(prepare_sums(&c->sums[i], comm_of(c, i)));
+    smp__nccl_group_fill(c);
     return smp__make_urgent_stream(&c->reduce);
 }
 
@@ -245,7 +256,7 @@ static smp_status send_first_messages(smp__nccl_context *c)
                            : smp__nccl.ncclRecv(data, 1, ncclInt8, 0, l->nccl, l->stream);
     }
     for (int i = 0; code == ncclSuccess && i < SMP__NCCL_SUMS; i++)
-        code = smp__nccl_sum_first(c, &c->sums[i]);
+        code = smp__nccl_sum_first(c, &c->sums[i], i == SMP__NCCL_TENSOR ? c->came : c->parts);
     ncclResult_t end = smp__nccl.ncclGroupEnd(); /* unwatched: likewise; ranks connect here */
     SMP_TRY(smp__nccl_check(NULL, code == ncclSuccess ? end : code, "first NCCL messages"));
     return smp__comm_wait_until(c->comm, &(smp_wait){.patient = true}, test_streams, describe_open,
@@ -314,6 +325,8 @@ void smp__nccl_close(void *context)
         c->device->release(c->device_context, c->scratch, ((int64_t)c->n_lane + 1) * SCRATCH_BYTES);
     if (c->parts)
         c->device->release(c->device_context, (char *)c->parts, PARTS_BYTES);
+    if (c->came)
+        c->device->release(c->device_context, (char *)c->came, came_bytes(c));
     free(c->pool);
     free(c);
 }
@@ -330,6 +343,7 @@ smp_status smp__nccl_connect(const smp_transport_options *options, void **contex
         c->device_context = options->device_context;
         c->compute = cuda->stream;
         c->n_lane = options->n_lane;
+        c->group_floats = options->comm->tensor_size > 1 ? options->group_floats : 0;
         status = prepare(c, options);
     }
     /* Before each part that waits for other ranks, all of them know that all have got so far. */

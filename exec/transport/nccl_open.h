@@ -1,5 +1,5 @@
-/* What the files of the NCCL transport share: transport_nccl.c (messages), nccl_sum.c (sums) and
- * nccl_open.c (communicators). */
+/* What the files of the NCCL transport share: transport_nccl.c (messages), nccl_sum.c (sums),
+ * nccl_group.c (devices that compute operators together) and nccl_open.c (communicators). */
 #ifndef SMP_EXEC_TRANSPORT_NCCL_OPEN_H
 #define SMP_EXEC_TRANSPORT_NCCL_OPEN_H
 
@@ -48,7 +48,7 @@ typedef struct smp__nccl_lane {
     ncclUniqueId id;   /* while opening */
 } smp__nccl_lane;
 
-enum { SMP__NCCL_NEAR = SMP_N_REACH, SMP__NCCL_FAR, SMP__NCCL_SUMS };
+enum { SMP__NCCL_NEAR = SMP_N_REACH, SMP__NCCL_FAR, SMP__NCCL_TENSOR, SMP__NCCL_SUMS };
 
 /* Floats of all members together that are added up at once. Below this an exchange over NVLink is
  * mostly latency (not measured); emulated, small tests have several pieces. */
@@ -76,7 +76,10 @@ typedef struct smp__nccl_context {
     char *scratch;     /* device memory for the first messages */
     double looked_s;   /* for errors of the network */
     float *parts;      /* [SMP__NCCL_PARTS_FLOATS] of device memory; NULL: one replica */
-    smp__nccl_sums sums[SMP__NCCL_SUMS]; /* by reach; then the two hops of whole sums */
+    smp__nccl_sums sums[SMP__NCCL_SUMS]; /* by reach; the two hops of whole sums; the group */
+    smp_op_group group;                  /* on the compute stream */
+    int64_t group_floats;
+    float *came; /* [group_floats + devices] of device memory; NULL: there is no group */
     /* Of all sums: in one order on all ranks, so none waits for another's; on a rank one after the
      * other, through `parts`. */
     cudaStream_t reduce;
@@ -96,7 +99,10 @@ smp_status smp__nccl_progress(void *context);
 
 /* Enqueues a sum on the stream of sums. */
 smp_status smp__nccl_sum(smp__nccl_context *c, const smp_sum *sum);
-/* In a group: a message to all of `of` and one from each. */
-ncclResult_t smp__nccl_sum_first(smp__nccl_context *c, const smp__nccl_sums *of);
+/* In a group: a message to all of `of` and one from each, through `scratch` [members]. */
+ncclResult_t smp__nccl_sum_first(smp__nccl_context *c, const smp__nccl_sums *of, float *scratch);
+
+/* Fills c->group; the communicator is there when it is first called. */
+void smp__nccl_group_fill(smp__nccl_context *c);
 
 #endif

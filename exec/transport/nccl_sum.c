@@ -160,12 +160,12 @@ smp_status smp__nccl_sum(smp__nccl_context *c, const smp_sum *sum)
     return sum->gather ? gather(c, of, &all) : SMP_OK;
 }
 
-ncclResult_t smp__nccl_sum_first(smp__nccl_context *c, const smp__nccl_sums *of)
+ncclResult_t smp__nccl_sum_first(smp__nccl_context *c, const smp__nccl_sums *of, float *scratch)
 {
     ncclResult_t code = ncclSuccess;
     for (int i = 0; code == ncclSuccess && of->nccl && i < of->members; i++)
         if (i != of->own)
-            code = exchange(c, of, i, c->parts + of->own, 1, c->parts + i, 1);
+            code = exchange(c, of, i, scratch + of->own, 1, scratch + i, 1);
     return code;
 }
 #endif

@@ -31,6 +31,7 @@ typedef struct smp_transport_options {
     int reductions; /* how many may be in flight or queued at the same time */
     int n_lane;
     const smp_lane *lane; /* [n_lane] by rising id */
+    int64_t group_floats; /* that a sum of the group may have; 0: nobody asks for the group */
 } smp_transport_options;
 
 /* A message in flight; storage owned by the executor, contents by the transport. */
@@ -86,6 +87,9 @@ typedef struct smp_transport {
     smp_status (*reduce)(void *context, const smp_sum *sum, smp_reduction **out);
     /* Sets *reduction to NULL when done, in the sense of `test`. */
     smp_status (*reduce_test)(void *context, smp_reduction **reduction, bool *done);
+    /* The devices of comm->tensor, for arrays in device memory and in the order of the compute
+     * stream; until `close`. NULL: it has none, host memory does (exec/step/op_group.h). */
+    const smp_op_group *(*group)(void *context);
 } smp_transport;
 
 /* Whom sums of a reach go to, a communicator of `comm`; MPI_COMM_NULL: this rank is alone, or its

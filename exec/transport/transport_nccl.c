@@ -92,7 +92,8 @@ smp_status smp__nccl_progress(void *context)
     }
     for (int i = 0; i < SMP__NCCL_SUMS; i++)
         SMP_TRY(smp_fail_context(c->sums[i].nccl ? look(c->sums[i].nccl) : SMP_OK,
-                                 "sums over the replicas"));
+                                 i == SMP__NCCL_TENSOR ? "devices that compute layers together"
+                                                       : "sums over the replicas"));
     return SMP_OK;
 }
 
@@ -122,6 +123,11 @@ static smp_status nccl_reduce_test(void *context, smp_reduction **reduction, boo
     return SMP_CUDA(cudaStreamWaitEvent, c->compute, finished->done, 0);
 }
 
+static const smp_op_group *nccl_group(void *context)
+{
+    return &((smp__nccl_context *)context)->group;
+}
+
 const smp_transport smp__transport_nccl = {
     .name = "nccl",
     .on_device = true,
@@ -137,5 +143,6 @@ const smp_transport smp__transport_nccl = {
     .progress = smp__nccl_progress,
     .reduce = nccl_reduce,
     .reduce_test = nccl_reduce_test,
+    .group = nccl_group,
 };
 #endif
