@@ -33,6 +33,7 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 DEGREES = (1, 2, 4, 8)
+TOLD = range(116, 80, -4)  # per cent of the memory
 BANDWIDTH = 25.0 * (1 << 30)  # bytes per second, of a device
 Choice = collections.namedtuple("Choice", "seconds per_microbatch besides")
 Edge = collections.namedtuple("Edge", "source target bytes read_sync write_sync")
@@ -273,19 +274,20 @@ class Smp:
     def best(self, judge, devices):
         """Value, stages, per cent of the memory that SMP was told: it counts a little more or less
         than Piper's rules, which say what fits."""
-        best, told = (None, None, None), (108, 104, 100, 96, 92)
+        best = (None, None, None)
         for t, replicas in itertools.product(DEGREES, range(1, devices + 1)):
             if devices % (t * replicas) or judge.batch % replicas:
                 continue
             ranks = devices // t // replicas
-            for first, percent in itertools.product(
-                    range(2 * len(self.instance.layers) // ranks + 1 if ranks > 1 else 1), told):
-                stages = self.plan(judge, devices, t, replicas, judge.memory * percent / 100, first)
-                if stages is None:
-                    break
-                value = judge.plan(stages)
-                if value is not None and (best[0] is None or value < best[0]):
-                    best = value, stages, percent
+            for first in range(2 * len(self.instance.layers) // ranks + 1 if ranks > 1 else 1):
+                for percent in TOLD:
+                    stages = self.plan(judge, devices, t, replicas, judge.memory * percent / 100,
+                                       first)
+                    if stages is None:
+                        break  # nor with less
+                    value = judge.plan(stages)
+                    if value is not None and (best[0] is None or value < best[0]):
+                        best = value, stages, percent
         return best
 
 
@@ -319,7 +321,7 @@ def main():
             cells = [f"{1e3 * m[0]:.3f}" if m[0] else "-" for m in made]
             over = f"{100 * (made[3][0] / made[0][0] - 1):.2f} %" if made[0][0] and made[3][0] else "-"
             print(f"| {devices} | {gib:g} | {' | '.join(cells)} | {over} | "
-                  f"{made[3][2] or '-'} % |", flush=True)
+                  + (f"{made[3][2]} % |" if made[3][0] else "- |"), flush=True)
             details += [f"{devices} devices of {gib:g} GiB, {name}: {words(m[1])}" for name, m in
                         zip(("piper", "one degree", "equal layers", "smp"), made) if m[1]]
             for value, stages, *_ in made:
