@@ -226,9 +226,23 @@ static smp_status build_memory(smp *s)
     SMP_TRY(smp__messages_build(s));
     SMP_TRY(smp__reduce_build(s));
     SMP_TRY(smp__gather_build(s));
-    SMP_TRY(smp__joint_build(s));
-    return smp_fail_context(smp__warm_up(s), "rank %d, %s, first run of the kernels",
-                            s->comm.world_rank, s->device->describe(s->device_context));
+    return smp__joint_build(s);
+}
+
+/* Other devices of the group may wait for this one in the middle of an operator: who fails tells
+ * them at once, and all give up what the device waits for. */
+static smp_status warm_up(smp *s)
+{
+    smp_status status =
+        smp_fail_context(smp__warm_up(s), "rank %d, %s, first run of the kernels",
+                         s->comm.world_rank, s->device->describe(s->device_context));
+    if (status != SMP_OK && s->tensor_group)
+        smp__comm_notify(&s->comm, status);
+    if (!s->comm.failed)
+        status = smp__comm_agree(&s->comm, status);
+    if (s->comm.failed && s->transport->abort)
+        s->transport->abort(s->transport_context);
+    return status;
 }
 
 /* In flight at once: R, A and G of every chunk, an item for each of its regions, and those that
@@ -259,6 +273,7 @@ smp_status smp__job_build(smp *s)
     SMP_TRY(open_transport(s));
     SMP_TRY(smp__device_check_memory(s));
     SMP_TRY(smp__comm_agree(&s->comm, build_memory(s)));
+    SMP_TRY(warm_up(s));
     return smp__comm_agree(&s->comm, smp__weights_init(s));
 }
 

@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Training on emulated GPUs whose operators several of them compute together: through NCCL and through
+# host memory the same bits, however the network is split into stages besides; near to one process on
+# the CPU; and a network that fails in the middle of an operator ends the job and is named.
+# shellcheck source=../cli/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
+limit_s=180
+steps=8
+write_text text.txt 20000
+
+# The quickstart's model, smaller, with dropout.
+sed -e 's/^let: .*/let: {T: 12, d: 32, heads: 4, layers: 2, vocab: 128}/' \
+    -e '/name: wpe/a\  - {op: dropout, name: drop, in: x, out: x, p: 0.1}' \
+    "$SMP_EXAMPLES/gpt-tiny.yaml" >gpt.yaml
+expect_match gpt.yaml 'op: dropout'
+
+cat >cluster.yaml <<'END'
+smp: 1
+name: four
+nodes: 1
+devices_per_node: 4
+device: {name: gpu, memory: 2GB, compute: {fp32: 60TFLOP/s, tf32: 400TFLOP/s, bf16: 900TFLOP/s}, bandwidth: 3TB/s}
+links:
+  intra_node: {bandwidth: 400GB/s, latency_us: 3}
+  inter_node: {bandwidth: 50GB/s, latency_us: 8}
+overlap: true
+END
+
+plan() { # model device precision ranks stages ddp pipeline [options of smp-partition]
+    expect_exit 0 smp-partition "$1" --cluster cluster.yaml --device "$2" --precision "$3" -n "$4" \
+        --stages "$5" --ddp "$6" --pipeline "$7" --microbatches 2 --microbatch-size 2 -o plan.yaml "${@:8}"
+}
+
+train() { # name ranks program device: losses in NAME.loss, weight hashes in NAME.weights
+    expect_exit 0 mpirun -n "$2" "$3" plan.yaml --device "$4" --data text.txt --steps "$steps" --json --checksum \
+        --lr 0.003 --warmup 3 --decay-steps 50 --clip 1 --seed 11
+    sed -nE 's/.*"loss": ?([^,}]*).*/\1/p' out >"$1.loss"
+    sed -nE 's/.*"replica": [0-9]+, "weights": "([0-9a-f]+)".*/\1/p' out | sort -u >"$1.weights"
+    [ "$(wc -l <"$1.weights")" -eq 1 ] || fail "$1: weight hashes $(tr '\n' ' ' <"$1.weights"), expected one"
+}
+
+same() { # name reference
+    expect_equal "$1 against $2: losses" "$(cat "$1.loss")" "$(cat "$2.loss")"
+    expect_equal "$1 against $2: weights" "$(cat "$1.weights")" "$(cat "$2.weights")"
+}
+
+near() { # name reference limit: losses differ by at most LIMIT of the reference's
+    local worst
+    worst=$(paste "$1.loss" "$2.loss" | awk -v limit="$3" -v steps="$steps" '
+        { d = ($1 - $2) / $2; d = d < 0 ? -d : d; if (d > worst) worst = d }
+        END { print (NR == steps && worst <= limit) ? "near" : worst }')
+    expect_equal "$1 against $2" "$worst" near
+}
+
+# The plan that was made last, through host memory and through NCCL.
+both() { # name ranks
+    SMP_NCCL_SHARED=0 train "$1" "$2" smp-run-emulated cuda
+    expect_match err 'transport staged \[nccl: rank 0: two ranks share GPU'
+    SMP_NCCL_SHARED=1 train "$1.nccl" "$2" smp-run-emulated cuda
+    expect_match err 'transport nccl$'
+    same "$1.nccl" "$1"
+}
+
+# Megatron-LM's layers, the vocabulary too; with positions between them; queries of positions.
+layers=(--split '*.attn.qkv:columns/3' --split '*.attn:packed heads' --split '*.attn.proj:rows'
+    --split '*.mlp.fc:columns' --split '*.mlp.gelu:elements@1' --split '*.mlp.proj:rows')
+vocabulary=(--split wte:rows --split lm_head:columns --split loss:classes)
+positions=(--split 'h*.ln_?:positions@0' --split 'h*.res_?:elements@0' --split wpe:positions
+    --split drop:elements@0 --split ln_f:positions@0)
+
+plan gpt.yaml cpu fp32 1 1 1 simple
+train cpu 1 smp-run cpu
+plan gpt.yaml cpu fp32 2 1 1 simple --tensor 2 "${layers[@]}" "${vocabulary[@]}"
+train cpu2 2 smp-run cpu
+for devices in 2 4; do
+    plan gpt.yaml cuda fp32 "$devices" 1 1 simple --tensor "$devices" "${layers[@]}" "${vocabulary[@]}"
+    both "t$devices" "$devices"
+    near "t$devices" cpu 1e-5
+done
+near t2 cpu2 1e-5
+plan gpt.yaml cuda fp32 2 1 1 simple --tensor 2 "${layers[@]}" "${vocabulary[@]}" "${positions[@]}"
+both positions 2
+near positions cpu 1e-5
+
+# Stages of groups: the bits of one. Replicas of groups: those of replicas alone, nearly.
+plan gpt.yaml cuda fp32 4 2 1 1f1b --tensor 2 "${layers[@]}" "${vocabulary[@]}"
+both stages 4
+same stages t2
+plan gpt.yaml cpu fp32 2 1 2 simple
+train replicas 2 smp-run cpu
+plan gpt.yaml cuda fp32 4 1 2 simple --tensor 2 "${layers[@]}" "${positions[@]}"
+both groups 4
+near groups replicas 1e-5
+
+# In bf16, where half as much goes between devices.
+plan gpt.yaml cuda bf16 1 1 1 simple
+train half 1 smp-run-emulated cuda
+plan gpt.yaml cuda bf16 2 1 1 simple --tensor 2 "${layers[@]}" "${vocabulary[@]}" "${positions[@]}"
+both half2 2
+near half2 half 2e-3
+
+# A network that fails while ranks connect, or in an operator.
+export SMP_NCCL_SHARED=1
+plan gpt.yaml cuda fp32 2 1 1 simple --tensor 2 "${layers[@]}"
+for after in 1 40; do
+    SMP_EMULATE_NCCL_FAIL=$after run mpirun -n 2 smp-run-emulated plan.yaml --device cuda --data text.txt --steps 1
+    [ "$status" -ne 0 ] || fail "a network that failed at message $after did not end the job"
+    expect_match err 'rank [01].*devices that compute layers together: .*remote process exited'
+done
+finish
