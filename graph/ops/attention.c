@@ -257,10 +257,12 @@ static bool index_range(const smp_graph *graph, const smp_op *op, int slot, int6
     return true;
 }
 
+/* Of the last device, which has most of a causal model's, and for which the others wait. */
 static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_work *work)
 {
     layout at = smp__attention_of(graph, op);
     double scores = 0;
+    at.before = (query_parts_of(op->attr) - 1) * at.queries;
     for (int64_t begin = 0; begin < at.queries; begin += SMP__ATTENTION_ROWS) {
         int64_t rows = smp__attention_block(&at, begin);
         scores += (double)rows * (double)(smp__attention_end(&at, begin + rows) -

@@ -376,6 +376,8 @@ static void test_long_sequences(void **state)
         check_collectives(graph, choice, 0, 1, 1);
         flops[blocks] = attention_flops(graph, choice, 4);
     }
+    choose(graph, choice, ".attn", "queries", 0, 1);
+    assert_true(attention_flops(graph, choice, 4) == flops[1]); /* of the last, too */
     smp_split_choice *whole = all_whole(graph);
     flops[0] = attention_flops(graph, whole, 4); /* one block of queries: the upper half, too */
     assert_true(flops[1] == flops[0] / 4);
