@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "exec/state/weight_runs.h"
 #include "graph/base/random.h"
 
 enum { WORDS = 4 };
@@ -38,33 +39,19 @@ static void fill(const smp_param *param, uint64_t key, int64_t first, int64_t n,
     }
 }
 
-/* How many values of a part follow each other in the whole. */
-static int64_t run_of(const smp_param *param)
-{
-    const smp_spread spread = param->part.spread;
-    int64_t run = param->elements;
-    if (spread.way != SMP_SPLIT)
-        return run;
-    for (int d = 0; d <= spread.dim; d++)
-        run /= param->shape.dim[d];
-    return run * (param->shape.dim[spread.dim] / spread.blocks);
-}
-
 void smp__initial_values(const smp_param *param, uint64_t seed, int64_t begin, int64_t end,
                          float *values)
 {
     const uint64_t key = smp_random_mix(seed ^ smp_random_mix((uint64_t)param->number));
-    const bool is_split = param->part.spread.way == SMP_SPLIT;
-    const int64_t run = run_of(param);
+    const smp__runs runs = smp__runs_of(param);
     if (param->init == SMP_INIT_ZERO || param->init == SMP_INIT_ONE) {
         for (int64_t i = begin; i < end; i++)
             *values++ = param->init == SMP_INIT_ONE ? 1.0f : 0.0f;
         return;
     }
     for (int64_t i = begin, n; i < end; i += n, values += n) {
-        const int64_t left = run - i % run;
-        const int64_t before = is_split ? i / run * param->part.count + param->part.index : 0;
+        const int64_t left = smp__runs_left(runs, i);
         n = end - i < left ? end - i : left;
-        fill(param, key, before * run + i % run, n, values);
+        fill(param, key, smp__runs_place(runs, i), n, values);
     }
 }

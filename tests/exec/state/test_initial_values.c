@@ -10,28 +10,9 @@
 
 #include "exec/state/initial_values.h"
 #include "graph/base/random.h"
+#include "tests/graph/split/whole_index.h"
 
 enum { MOST = 4096 };
-
-/* The place in the whole of element `e` of a part, by its coordinates. */
-static int64_t place_of(const smp_param *p, int64_t e)
-{
-    int64_t at[SMP_MAX_DIMS], place = 0;
-    for (int d = p->shape.n_dim - 1; d >= 0; d--) {
-        at[d] = e % p->shape.dim[d];
-        e /= p->shape.dim[d];
-    }
-    for (int d = 0; d < p->shape.n_dim; d++) {
-        int64_t size = p->shape.dim[d], c = at[d];
-        if (d == p->part.spread.dim) {
-            int64_t run = size / p->part.spread.blocks;
-            c = (c / run * p->part.count + p->part.index) * run + c % run;
-            size *= p->part.count;
-        }
-        place = place * size + c;
-    }
-    return place;
-}
 
 static void check(smp_param *whole, int dim, int blocks, int devices, uint64_t *random)
 {
@@ -49,7 +30,7 @@ static void check(smp_param *whole, int dim, int blocks, int devices, uint64_t *
             smp__initial_values(&part, 9, begin, end, own + begin);
         }
         for (int64_t e = 0; e < part.elements; e++)
-            assert_true(own[e] == all[place_of(&part, e)]);
+            assert_true(own[e] == all[whole_index(&part.shape, part.part, e)]);
     }
 }
 
