@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/state/checkpoint_file.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/initial_values.h"
 #include "exec/state/shards.h"
+#include "exec/state/weight_runs.h"
 #include "graph/base/random.h"
 #include "graph/base/text.h"
 
@@ -207,76 +207,103 @@ smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale)
     return smp__weights_keep(s);
 }
 
-/* The hashes of the pieces of every weight that this rank owns and has, 32 bits at a time, which
- * are exact in a double. */
-static smp_status hash_pieces(smp *s, double *low, double *high)
+/* A weight's hash is the sum, modulo 2^64, of a mix of each value with its place in the whole
+ * weight: whoever has some of the values adds its share, however they are spread. */
+static uint64_t hash_values(uint64_t key, const float *values, int64_t place, int64_t n)
+{
+    const uint64_t far = (uint64_t)place >> 32; /* a run never goes across: see hash_range */
+    const uint64_t near_key = smp_random_mix(key + far);
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, values + i, sizeof bits);
+        sum += smp_random_mix(near_key ^ ((uint64_t)(uint32_t)(place + i) << 32 | bits));
+    }
+    return sum;
+}
+
+/* Of elements [begin, end) of this rank's part, which `values` are. */
+static uint64_t hash_range(const smp_param *param, int64_t begin, int64_t end, const float *values)
+{
+    const uint64_t key = smp_random_mix((uint64_t)param->number);
+    const smp__runs runs = smp__runs_of(param);
+    uint64_t sum = 0;
+    for (int64_t at = begin, n; at < end; at += n, values += n) {
+        const int64_t place = smp__runs_place(runs, at), left = smp__runs_left(runs, at);
+        const int64_t near = (INT64_C(1) << 32) - place % (INT64_C(1) << 32);
+        n = end - at < left ? end - at : left;
+        n = n < near ? n : near;
+        sum += hash_values(key, values, place, n);
+    }
+    return sum;
+}
+
+/* This rank's shares of the hashes, by the number of the weight. */
+static smp_status hash_own(smp *s, uint64_t *hash)
 {
     for (int32_t i = 0; i < s->memory->n_param; i++) {
+        const smp_param *param = &s->graph->param[s->memory->param[i].param];
         const smp__range own = smp__own_range(s, i);
-        const int64_t bytes = (own.end - own.begin) * (int64_t)sizeof(float);
         const void *values;
         void *copy;
-        if (!s->memory->param[i].owner || bytes == 0)
+        if (!s->memory->param[i].owner || own.begin == own.end)
             continue;
-        SMP_TRY(smp__copy_view(s, smp__weight_at(s, i, own.begin), bytes, &values, &copy));
-        int64_t piece = s->piece_begin[i] + own.begin / SMP_PIECE_ELEMENTS;
-        for (int64_t at = 0; at < own.end - own.begin; at += SMP_PIECE_ELEMENTS, piece++) {
-            const int64_t left = own.end - own.begin - at;
-            uint64_t hash;
-            smp__checkpoint_hash((const float *)values + at,
-                                 left < SMP_PIECE_ELEMENTS ? left : SMP_PIECE_ELEMENTS, &hash);
-            low[piece] = (double)(hash & 0xffffffffu);
-            high[piece] = (double)(hash >> 32);
-        }
+        SMP_TRY(smp__copy_view(s, smp__weight_at(s, i, own.begin),
+                               (own.end - own.begin) * (int64_t)sizeof(float), &values, &copy));
+        hash[param->number] = hash_range(param, own.begin, own.end, values);
         free(copy);
     }
     return SMP_OK;
 }
 
-/* The hash of every weight that this rank owns, by graph weight; 0 for the others: of the hashes of
- * its pieces. */
-static smp_status hash_own(smp *s, uint64_t *hash)
+/* What is not split is the same on all devices that compute together, and counts once. `first`: of
+ * n numbers. */
+static smp_status count_once(smp *s, uint64_t *hash, uint64_t *first, int n)
 {
-    const size_t n = (size_t)s->piece_begin[s->memory->n_param];
-    double *low = calloc(2 * n + 1, sizeof(*low)), *high = low + n;
-    smp_status status = low ? hash_pieces(s, low, high) : smp_fail_memory(2 * n * sizeof(*low));
-    status = smp__comm_agree(&s->comm, status);
-    for (int half = 0; half < 2 && status == SMP_OK; half++)
-        status = smp__pieces_share(s, half ? high : low);
-    for (int32_t i = 0; i < s->memory->n_param && status == SMP_OK; i++) {
-        if (!s->memory->param[i].owner)
+    smp_status status = SMP_OK;
+    memcpy(first, hash, (size_t)n * sizeof *first);
+    SMP_TRY(smp__comm_finish(
+        &s->comm, MPI_Ibcast(first, n, MPI_UINT64_T, 0, s->comm.tensor, &s->comm.collective),
+        "the hashes of the devices that compute together"));
+    for (int32_t i = 0; i < s->graph->n_param; i++) {
+        const smp_param *param = &s->graph->param[i];
+        if (param->part.spread.way == SMP_SPLIT)
             continue;
-        uint64_t sum = 0;
-        for (int64_t k = s->piece_begin[i]; k < s->piece_begin[i + 1]; k++) {
-            const uint64_t piece = (uint64_t)low[k] | (uint64_t)high[k] << 32;
-            sum = smp_hash(sum, &piece, sizeof(piece));
-        }
-        hash[s->memory->param[i].param] = sum;
+        if (hash[param->number] != first[param->number] && status == SMP_OK)
+            status = smp_fail(SMP_ERR_FAILED,
+                              "weight '%s' is not the same as on rank %d, which computes with "
+                              "this one",
+                              param->name, s->comm.world_rank - s->comm.tensor_rank);
+        if (s->comm.tensor_rank > 0)
+            hash[param->number] = 0;
     }
-    if (!s->comm.failed) /* MPI may still add to it */
-        free(low);
-    return status;
+    return smp__comm_agree(&s->comm, status);
+}
+
+static smp_status add_up(smp *s, uint64_t *hash, int n, MPI_Comm group, const char *what)
+{
+    return smp__comm_finish(
+        &s->comm,
+        MPI_Iallreduce(MPI_IN_PLACE, hash, n, MPI_UINT64_T, MPI_SUM, group, &s->comm.collective),
+        what);
 }
 
 smp_status smp__weights_hash(smp *s, uint64_t *hash)
 {
-    /* Each owner hashes its weights; the hashes are combined in the order of the weights. 32 bits
-     * at a time are exact in a double sum. */
-    size_t n = (size_t)s->graph->n_param;
-    uint64_t *own = calloc(n + 1, sizeof(*own)), all = 0;
-    smp_status status = smp__comm_agree(&s->comm, own ? SMP_OK : smp_fail_memory(n * sizeof(*own)));
+    const int n = s->graph->n_param;
+    uint64_t *all = calloc(2 * (size_t)n + 1, sizeof(*all));
+    smp_status status =
+        smp__comm_agree(&s->comm, all ? SMP_OK : smp_fail_memory(2 * (size_t)n * sizeof(*all)));
     if (status == SMP_OK)
-        status = smp__comm_agree(&s->comm, hash_own(s, own));
-    for (int half = 0; half < 2 && status == SMP_OK; half++) {
-        for (size_t i = 0; i < n; i++)
-            s->norm[i] = (double)((half ? own[i] >> 32 : own[i]) & 0xffffffffu);
-        status = smp__comm_finish(&s->comm,
-                                  MPI_Iallreduce(MPI_IN_PLACE, s->norm, (int)n, MPI_DOUBLE, MPI_SUM,
-                                                 s->comm.pipeline, &s->comm.collective),
-                                  "the other stages' hashes of weights");
-        all = smp_hash(all, s->norm, n * sizeof(double));
-    }
-    free(own);
-    *hash = status == SMP_OK ? all : 0;
+        status = smp__comm_agree(&s->comm, hash_own(s, all));
+    if (status == SMP_OK && s->comm.tensor_size > 1)
+        status = count_once(s, all, all + n, n);
+    if (status == SMP_OK)
+        status = add_up(s, all, n, s->comm.copy, "the hashes of the other parts of weights");
+    if (status == SMP_OK)
+        status = add_up(s, all, n, s->comm.pipeline, "the other stages' hashes of weights");
+    *hash = status == SMP_OK ? smp_hash(0, all, (size_t)n * sizeof(*all)) : 0;
+    if (!s->comm.failed) /* MPI may still add to it */
+        free(all);
     return status;
 }

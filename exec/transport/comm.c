@@ -30,6 +30,7 @@ smp_status smp__comm_open(smp_comm *comm, double timeout_s)
                        .near = MPI_COMM_NULL,
                        .far = MPI_COMM_NULL,
                        .tensor = MPI_COMM_NULL,
+                       .copy = MPI_COMM_NULL,
                        .notice = MPI_COMM_NULL,
                        .node = MPI_COMM_NULL,
                        .timeout_s = timeout_s};
@@ -83,8 +84,10 @@ smp_status smp__comm_split(smp_comm *comm, smp_comm_place place)
     }
     MPI_Comm_size(comm->pipeline, &comm->pipeline_size);
     MPI_Comm_size(comm->ddp, &comm->ddp_size);
-    return split(comm->world, replica * comm->pipeline_size + place.pipeline_rank, own,
-                 &comm->tensor);
+    SMP_TRY(split(comm->world, replica * comm->pipeline_size + place.pipeline_rank, own,
+                  &comm->tensor));
+    return split(comm->world, replica / shard * comm->pipeline_size + place.pipeline_rank,
+                 replica % shard * tensor + own, &comm->copy);
 }
 
 smp_status smp__comm_check(int code, const char *call)
@@ -126,6 +129,7 @@ void smp__comm_close(smp_comm *comm)
      * are collective and would hang. The process ends without them. */
     if (comm->failed)
         return;
+    free_comm(&comm->copy);
     free_comm(&comm->tensor);
     free_comm(&comm->far);
     free_comm(&comm->near);

@@ -23,7 +23,9 @@ typedef struct smp_comm {
     MPI_Comm near;     /* replicas that add up first, by replica; MPI_COMM_NULL: in one hop */
     MPI_Comm far;      /* those with this rank's place among them; near * far: smp_hops_size */
     MPI_Comm tensor;   /* ranks that compute every op together, by tensor_rank; all other groups
-                          but world, notice and node are of ranks with one tensor_rank */
+                          but world, copy, notice and node are of ranks with one tensor_rank */
+    MPI_Comm copy;     /* ranks that together have one copy of this rank's stages, tensor x shard:
+                          by shard_rank, then tensor_rank */
     MPI_Comm notice;   /* failure notices */
     MPI_Comm node;     /* ranks of this machine */
     int world_rank, world_size;
