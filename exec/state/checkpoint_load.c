@@ -1,5 +1,6 @@
 /* Loading a checkpoint: what was saved last; if that is damaged, what was saved before it, and it
- * says so. Every rank reads what it holds; every decision is agreed upon, so that all take the same
+ * says so. Every rank reads what it holds, or of what several devices have in parts its share of the
+ * pieces, which they then give each other; every decision is agreed upon, so that all take the same
  * file. */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,18 +14,21 @@
 #include "exec/state/checkpoint_folder.h"
 #include "exec/state/checkpoint_save.h"
 #include "exec/state/device_wait.h"
+#include "exec/state/regroup.h"
 #include "exec/state/shards.h"
 #include "exec/state/weights.h"
 
 /* What is read at once, and checked. */
 enum { PIECES_AT_ONCE = 256, AT_ONCE = PIECES_AT_ONCE * SMP_PIECE_ELEMENTS };
+_Static_assert((int)SMP__WINDOW_ELEMENTS <= (int)AT_ONCE, "a window is read at once");
 
 /* A checkpoint being read. */
 typedef struct reading {
     int fd;
     const char *path;
     int states;
-    char *copy; /* AT_ONCE floats on their way to a device; NULL with host memory */
+    char *copy;         /* AT_ONCE floats on their way to a device; NULL with host memory */
+    smp__regroup parts; /* ... or to several */
 } reading;
 
 /* A range of an array of the file, to its place here; it begins with a whole piece. n: at most
@@ -47,40 +51,82 @@ static smp_status read_pieces(const reading *r, char *array, int64_t n, int64_t 
     return status;
 }
 
+static smp_status damaged(const smp *s, const reading *r, int32_t index)
+{
+    return smp_fail(SMP_ERR_INPUT, "%s: weight '%s' is damaged", r->path,
+                    s->graph->param[s->memory->param[index].param].name);
+}
+
 /* Values (k 0) or a state of one weight, as far as this rank has them: a device's through memory of
  * the host, a bounded part at a time. */
 static smp_status read_array(smp *s, const reading *r, int32_t index, int k, smp__range here)
 {
-    const int32_t param = s->memory->param[index].param;
-    const int64_t offset = smp__checkpoint_values_at(s->graph, param, r->states, k),
-                  hashes_at = smp__checkpoint_hashes_at(s->graph, param, r->states, k);
+    const smp_graph *whole = smp_graph_whole(s->graph);
+    const int32_t param = s->graph->param[s->memory->param[index].param].number;
+    const int64_t offset = smp__checkpoint_values_at(whole, param, r->states, k),
+                  hashes_at = smp__checkpoint_hashes_at(whole, param, r->states, k);
     smp_status status = SMP_OK;
-    bool whole = true;
-    for (int64_t at = here.begin; at < here.end && status == SMP_OK && whole; at += AT_ONCE) {
+    bool whole_pieces = true;
+    for (int64_t at = here.begin; at < here.end && status == SMP_OK && whole_pieces;
+         at += AT_ONCE) {
         const int64_t n = here.end - at < AT_ONCE ? here.end - at : AT_ONCE;
         char *array = (char *)smp__saved_at(s, index, k, at);
-        status =
-            read_pieces(r, r->copy ? r->copy : array, n, offset + 4 * at,
-                        hashes_at + at / SMP_PIECE_ELEMENTS * (int64_t)sizeof(uint64_t), &whole);
+        status = read_pieces(r, r->copy ? r->copy : array, n, offset + 4 * at,
+                             hashes_at + at / SMP_PIECE_ELEMENTS * (int64_t)sizeof(uint64_t),
+                             &whole_pieces);
         if (status == SMP_OK && r->copy)
             status = smp__copy_in(s, array, r->copy, n * (int64_t)sizeof(float));
     }
-    if (status == SMP_OK && !whole)
-        return smp_fail(SMP_ERR_INPUT, "%s: weight '%s' is damaged", r->path,
-                        s->graph->param[param].name);
-    return status;
+    return status == SMP_OK && !whole_pieces ? damaged(s, r, index) : status;
+}
+
+/* A window of a weight that is split, in whatever order the ranks come: to r->copy. */
+static smp_status read_window(smp *s, const reading *r, int32_t index, int k, smp__range window)
+{
+    const smp_graph *whole = smp_graph_whole(s->graph);
+    const int32_t param = s->graph->param[s->memory->param[index].param].number;
+    bool whole_pieces = true;
+    if (window.begin == window.end)
+        return SMP_OK;
+    SMP_TRY(read_pieces(r, r->copy, window.end - window.begin,
+                        smp__checkpoint_values_at(whole, param, r->states, k) + 4 * window.begin,
+                        smp__checkpoint_hashes_at(whole, param, r->states, k) +
+                            window.begin / SMP_PIECE_ELEMENTS * (int64_t)sizeof(uint64_t),
+                        &whole_pieces));
+    return whole_pieces ? SMP_OK : damaged(s, r, index);
+}
+
+/* Of all of this weight's ranks, which go on together whatever fails on one. */
+static smp_status read_split(smp *s, reading *r, int32_t index, int k)
+{
+    smp__regroup *parts = &r->parts;
+    for (int64_t round = 0; round < smp__regroup_rounds(parts, index); round++) {
+        if (parts->status == SMP_OK)
+            parts->status = read_window(s, r, index, k, smp__regroup_window(parts, index, round));
+        SMP_TRY(smp__regroup_spread(parts, index, k, round, (float *)(void *)r->copy));
+    }
+    return SMP_OK;
+}
+
+static smp_status read_weight(smp *s, reading *r, int32_t index, int k)
+{
+    const int64_t n = s->graph->param[s->memory->param[index].param].elements;
+    const bool all = k == 0 && !smp__weights_in_parts(s);
+    if (smp__is_split(s, index))
+        return read_split(s, r, index, k);
+    if (r->parts.status == SMP_OK)
+        r->parts.status =
+            read_array(s, r, index, k, all ? (smp__range){0, n} : smp__own_range(s, index));
+    return SMP_OK;
 }
 
 /* A job for inference has no place for the states. */
-static smp_status read_weights(smp *s, const reading *r)
+static smp_status read_weights(smp *s, reading *r)
 {
-    for (int32_t i = 0; i < s->memory->n_param; i++) {
-        const int64_t n = s->graph->param[s->memory->param[i].param].elements;
-        const smp__range own = smp__own_range(s, i);
-        SMP_TRY(read_array(s, r, i, 0, smp__weights_in_parts(s) ? own : (smp__range){0, n}));
-        for (int k = 1; k <= r->states && k <= smp__job_states(s); k++)
-            SMP_TRY(read_array(s, r, i, k, own));
-    }
+    for (int32_t i = 0; i < s->memory->n_param; i++)
+        for (int k = 0; k <= r->states && k <= smp__job_states(s); k++)
+            SMP_TRY(read_weight(s, r, i, k));
+    SMP_TRY(r->parts.status);
     s->stale = false;
     return smp__weights_round(s);
 }
@@ -110,8 +156,9 @@ static smp_status check_header(const smp *s, const smp__checkpoint_header *heade
 
 static smp_status check_length(const smp *s, int states, int fd, const char *path)
 {
-    int64_t bytes = smp__checkpoint_offset(s->graph, s->graph->n_param, states),
-            length = lseek(fd, 0, SEEK_END);
+    const smp_graph *whole = smp_graph_whole(s->graph);
+    const int64_t bytes = smp__checkpoint_offset(whole, whole->n_param, states),
+                  length = lseek(fd, 0, SEEK_END);
     if (length != bytes)
         return smp_fail(SMP_ERR_INPUT, "%s: has %" PRId64 " bytes, expected %" PRId64, path, length,
                         bytes);
@@ -127,17 +174,23 @@ static smp_status pass_over(smp *s)
     return SMP_OK;
 }
 
+static smp_status take_memory(smp *s, reading *r)
+{
+    const bool split = s->comm.tensor_size > 1;
+    if ((split || !s->device->host_memory) && !(r->copy = malloc(AT_ONCE * sizeof(float))))
+        return smp_fail_memory(AT_ONCE * sizeof(float));
+    return split ? smp__regroup_open(s, false, &r->parts) : SMP_OK;
+}
+
 /* All ranks have the memory that they need, or none reads. */
 static smp_status read_all(smp *s, reading *r)
 {
-    smp_status status = SMP_OK;
-    if (!s->device->host_memory && !(r->copy = malloc(AT_ONCE * sizeof(float))))
-        status = smp_fail_memory(AT_ONCE * sizeof(float));
-    status = smp__comm_agree(&s->comm, status);
+    smp_status status = smp__comm_agree(&s->comm, take_memory(s, r));
     if (status == SMP_OK) {
         status = smp__comm_agree(&s->comm, read_weights(s, r));
         s->broken = status != SMP_OK; /* some weights are new, some old */
     }
+    smp__regroup_close(&r->parts);
     free(r->copy);
     return status;
 }

@@ -1,7 +1,8 @@
 /* What one rank does for a checkpoint that is being saved. Every rank opens the file under its
  * temporary name, whoever comes first makes it, and writes its share of the pieces at the offsets
  * that the model gives them. Every byte has one writer, so nothing of an older file can stay in it.
- */
+ * Where devices have parts of a weight, its pieces come together while the state is copied: what a
+ * rank writes is the same whether others compute with it or not. */
 #include "exec/state/checkpoint_part.h"
 
 #include <errno.h>
@@ -13,6 +14,7 @@
 
 #include "exec/state/checkpoint_file.h"
 #include "exec/state/device_wait.h"
+#include "exec/state/regroup.h"
 #include "exec/state/shards.h"
 
 enum { TEMPORARY_BYTES = SMP__CHECKPOINT_PATH_BYTES + 8 };
@@ -23,19 +25,27 @@ static void temporary_path(const smp *s, char path[TEMPORARY_BYTES])
     strcat(path, SMP__CHECKPOINT_PART);
 }
 
-/* What this rank writes of a weight: of the own part, which every group has, its share of the
- * pieces. Those of small weights fall to the groups in turn. */
-static smp__range saved_range(const smp *s, int32_t index)
+/* What this rank writes of a weight that is not split: of the own part, which every group of shards
+ * has, and every device, its share of the pieces. Those of small weights fall to them in turn. */
+static smp__range shared_range(const smp *s, int32_t index)
 {
-    const int groups = s->comm.ddp_size / s->comm.shard_size;
-    const int64_t turn = (s->comm.replica / s->comm.shard_size + index) % groups;
+    const int tensor = s->comm.tensor_size;
+    const int sharers = s->comm.ddp_size / s->comm.shard_size * tensor;
+    const int own_turn = s->comm.replica / s->comm.shard_size * tensor + s->comm.tensor_rank;
+    const int64_t turn = (own_turn + (int64_t)index) % sharers;
     const smp__range own = smp__own_range(s, index);
     const int64_t pieces = smp__checkpoint_pieces(own.end - own.begin);
-    const int64_t begin = own.begin + pieces * turn / groups * SMP_PIECE_ELEMENTS,
-                  end = own.begin + pieces * (turn + 1) / groups * SMP_PIECE_ELEMENTS;
-    if (!s->memory->param[index].owner || begin >= end)
+    const int64_t begin = own.begin + pieces * turn / sharers * SMP_PIECE_ELEMENTS,
+                  end = own.begin + pieces * (turn + 1) / sharers * SMP_PIECE_ELEMENTS;
+    return begin < end ? (smp__range){begin, end < own.end ? end : own.end} : (smp__range){0, 0};
+}
+
+/* What this rank writes of a weight, in elements of the whole one. */
+static smp__range saved_range(const smp *s, int32_t index)
+{
+    if (!s->memory->param[index].owner)
         return (smp__range){0, 0};
-    return (smp__range){begin, end < own.end ? end : own.end};
+    return smp__is_split(s, index) ? smp__dealt_range(s, index, true) : shared_range(s, index);
 }
 
 /* The values of a weight, then the states of the optimizer. */
@@ -49,21 +59,55 @@ static int64_t part_bytes(const smp *s)
     return elements * (1 + smp__job_states(s)) * (int64_t)sizeof(float);
 }
 
+static smp_status collect(smp__regroup *r, int32_t index, int k, int64_t begin, float *values)
+{
+    for (int64_t round = 0; round < smp__regroup_rounds(r, index); round++) {
+        const smp__range window = smp__regroup_window(r, index, round);
+        float *at = window.begin < window.end ? values + (window.begin - begin) : values;
+        SMP_TRY(smp__regroup_collect(r, index, k, round, at));
+    }
+    return SMP_OK;
+}
+
+static smp_status copy_weight(smp *s, smp__regroup *r, int32_t index, char **at)
+{
+    const smp__range range = saved_range(s, index);
+    const int64_t bytes = (range.end - range.begin) * (int64_t)sizeof(float);
+    for (int k = 0; k <= smp__job_states(s); k++, *at += bytes) {
+        if (smp__is_split(s, index))
+            SMP_TRY(collect(r, index, k, range.begin, (float *)(void *)*at));
+        else if (bytes > 0 && r->status == SMP_OK)
+            r->status = smp__copy_out(s, *at, smp__saved_at(s, index, k, range.begin), bytes);
+    }
+    return SMP_OK;
+}
+
+static smp_status copy_weights(smp *s, smp__regroup *r)
+{
+    char *at = s->saving.staging;
+    for (int32_t i = 0; i < s->memory->n_param; i++)
+        if (s->memory->param[i].owner)
+            SMP_TRY(copy_weight(s, r, i, &at));
+    s->saving.part = s->saving.staging;
+    return r->status;
+}
+
 smp_status smp__part_copy(smp *s)
 {
     smp__saving *v = &s->saving;
     const size_t size = (size_t)part_bytes(s) + 1;
+    smp__regroup r = {0};
+    smp_status status = SMP_OK;
     if (!v->staging && !(v->staging = malloc(size)))
-        return smp_fail_memory(size);
-    char *at = v->staging;
-    for (int32_t i = 0; i < s->memory->n_param; i++) {
-        const smp__range range = saved_range(s, i);
-        const int64_t bytes = (range.end - range.begin) * (int64_t)sizeof(float);
-        for (int k = 0; bytes > 0 && k <= smp__job_states(s); k++, at += bytes)
-            SMP_TRY(smp__copy_out(s, at, smp__saved_at(s, i, k, range.begin), bytes));
-    }
-    v->part = v->staging;
-    return SMP_OK;
+        status = smp_fail_memory(size);
+    if (status == SMP_OK && s->comm.tensor_size > 1)
+        status = smp__regroup_open(s, true, &r);
+    if (s->comm.tensor_size > 1) /* nobody exchanges parts unless all do */
+        status = smp__comm_agree(&s->comm, status);
+    if (status == SMP_OK)
+        status = copy_weights(s, &r);
+    smp__regroup_close(&r);
+    return status;
 }
 
 /* Values and states of a range of one weight, and the hashes of its pieces. *part moves on behind
@@ -71,7 +115,8 @@ smp_status smp__part_copy(smp *s)
 static smp_status write_range(const smp *s, int32_t index, smp__range range, const char **part,
                               int fd, const char *path)
 {
-    const int32_t param = s->memory->param[index].param;
+    const smp_graph *whole = smp_graph_whole(s->graph);
+    const int32_t param = s->graph->param[s->memory->param[index].param].number;
     const int states = smp__job_states(s);
     const int64_t n = range.end - range.begin, bytes = n * (int64_t)sizeof(float);
     const int64_t pieces = smp__checkpoint_pieces(n);
@@ -84,13 +129,13 @@ static smp_status write_range(const smp *s, int32_t index, smp__range range, con
         smp__checkpoint_hash(values, n, hash);
         status = smp__checkpoint_transfer(
             fd, (void *)values, bytes,
-            smp__checkpoint_values_at(s->graph, param, states, k) + 4 * range.begin, true, path);
+            smp__checkpoint_values_at(whole, param, states, k) + 4 * range.begin, true, path);
         if (status == SMP_OK)
-            status = smp__checkpoint_transfer(
-                fd, hash, hashes_bytes,
-                smp__checkpoint_hashes_at(s->graph, param, states, k) +
-                    range.begin / SMP_PIECE_ELEMENTS * (int64_t)sizeof(uint64_t),
-                true, path);
+            status = smp__checkpoint_transfer(fd, hash, hashes_bytes,
+                                              smp__checkpoint_hashes_at(whole, param, states, k) +
+                                                  range.begin / SMP_PIECE_ELEMENTS *
+                                                      (int64_t)sizeof(uint64_t),
+                                              true, path);
         if (*part)
             *part += bytes;
     }
@@ -118,8 +163,9 @@ static smp_status write_header(const smp *s, int fd, const char *path)
                                      .states = smp__job_states(s)};
     snprintf(header.optimizer, sizeof(header.optimizer), "%s", s->optimizer->name);
     SMP_TRY(smp__checkpoint_next(s->saving.directory, &header.saved));
-    SMP_TRY(smp__checkpoint_header_write(fd, &header, s->graph->name, path));
-    if (ftruncate(fd, smp__checkpoint_offset(s->graph, s->graph->n_param, header.states)) != 0)
+    const smp_graph *whole = smp_graph_whole(s->graph);
+    SMP_TRY(smp__checkpoint_header_write(fd, &header, whole->name, path));
+    if (ftruncate(fd, smp__checkpoint_offset(whole, whole->n_param, header.states)) != 0)
         return smp_fail(SMP_ERR_FAILED, "%s: cannot extend: %s", path, strerror(errno));
     return SMP_OK;
 }

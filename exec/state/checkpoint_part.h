@@ -33,7 +33,8 @@ typedef struct smp__saving {
     char message[1024];
 } smp__saving;
 
-/* Copies this rank's part to host memory, which the first call reserves. */
+/* Copies this rank's part to host memory, which the first call reserves. Where devices compute
+ * together it is collective, and they give each other what they lack. */
 smp_status smp__part_copy(smp *s);
 
 /* What follows asks neither other ranks nor, after a copy, the device: any thread may call it. */

@@ -133,6 +133,13 @@ smp_status smp_save_test(smp *s, int *done)
     return SMP_OK;
 }
 
+/* Has this rank to copy what it writes? Of split weights no rank has what stands together in a
+ * file. */
+static bool copies(const smp *s)
+{
+    return s->saving.behind || !s->device->host_memory || s->comm.tensor_size > 1;
+}
+
 /* Rank 0 sees to the directory, so that all others find it. */
 static smp_status prepare(smp *s, const char *path)
 {
@@ -141,10 +148,7 @@ static smp_status prepare(smp *s, const char *path)
     v->samples = s->samples;
     v->part = NULL;
     snprintf(v->directory, sizeof(v->directory), "%s", path);
-    if (s->comm.world_rank == 0)
-        SMP_TRY(smp__checkpoint_folder_make(path));
-    const bool copies = v->behind || !s->device->host_memory;
-    return copies ? smp__part_copy(s) : SMP_OK;
+    return s->comm.world_rank == 0 ? smp__checkpoint_folder_make(path) : SMP_OK;
 }
 
 static smp_status start(smp *s, const char *path, bool behind)
@@ -153,6 +157,8 @@ static smp_status start(smp *s, const char *path, bool behind)
         smp__comm_agree(&s->comm, smp_fail_context(smp__weights_check(s), "%s: not saved", path)));
     s->saving.behind = behind;
     SMP_TRY(smp__comm_agree(&s->comm, prepare(s, path)));
+    if (copies(s))
+        SMP_TRY(smp__comm_agree(&s->comm, smp__part_copy(s)));
     start_phase(s, SMP__SAVE_WRITE);
     return SMP_OK;
 }
