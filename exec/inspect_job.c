@@ -13,85 +13,123 @@
 
 int smp_weight_count(const smp *s)
 {
-    return s->graph->n_param;
+    return smp_graph_whole(s->graph)->n_param;
 }
 
 static bool has_weight(const smp *s, int weight)
 {
-    return weight >= 0 && weight < s->graph->n_param;
+    return weight >= 0 && weight < smp_weight_count(s);
 }
 
 const char *smp_weight_name(const smp *s, int weight)
 {
-    return has_weight(s, weight) ? s->graph->param[weight].name : NULL;
+    return has_weight(s, weight) ? smp_graph_whole(s->graph)->param[weight].name : NULL;
 }
 
 int64_t smp_weight_elements(const smp *s, int weight)
 {
-    return has_weight(s, weight) ? s->graph->param[weight].elements : 0;
+    return has_weight(s, weight) ? smp_graph_whole(s->graph)->param[weight].elements : 0;
 }
 
-static smp_status find_weight(const smp *s, const char *name, int64_t count, int32_t *param)
+/* A weight on its way from or to a caller's memory. */
+enum { SLICE_ELEMENTS = 1 << 18 };
+
+typedef struct weight_copy {
+    int32_t param;         /* of this rank's graph */
+    smp__holding *holding; /* [n] */
+    int n;
+    float *slice;      /* SLICE_ELEMENTS of a device's part */
+    smp_status status; /* of this rank, which goes on with the others */
+} weight_copy;
+
+static smp_status open_copy(const smp *s, const char *name, int64_t count, weight_copy *c)
 {
     SMP_TRY(smp__job_usable(s));
-    *param = name ? smp_graph_find_param(s->graph, name) : -1;
-    if (*param < 0)
+    c->param = name ? smp_graph_find_param(s->graph, name) : -1;
+    if (c->param < 0)
         return smp_fail(SMP_ERR_INPUT, "weight '%s': the model has no weight of that name",
                         name ? name : "(null)");
-    int64_t elements = s->graph->param[*param].elements;
+    const int64_t elements = smp__runs_whole(&s->graph->param[c->param]);
     if (count != elements)
         return smp_fail(SMP_ERR_INPUT, "weight '%s': got %" PRId64 " elements, it has %" PRId64,
                         name, count, elements);
+    const size_t holdings = (size_t)smp__most_holdings(s) * sizeof(*c->holding);
+    c->holding = malloc(holdings);
+    c->slice = malloc(SLICE_ELEMENTS * sizeof(float));
+    return c->holding && c->slice ? SMP_OK
+                                  : smp_fail_memory(holdings + SLICE_ELEMENTS * sizeof(float));
+}
+
+static void close_copy(weight_copy *c)
+{
+    free(c->holding);
+    free(c->slice);
+}
+
+/* What one rank has, to all. */
+static smp_status share_holding(smp *s, weight_copy *c, const smp__holding *h, float *values)
+{
+    const int32_t held = smp__job_find_param(s, c->param);
+    for (int64_t at = h->begin, n; at < h->end; at += n) {
+        n = h->end - at < SLICE_ELEMENTS ? h->end - at : SLICE_ELEMENTS;
+        const int64_t bytes = n * (int64_t)sizeof(float);
+        if (s->comm.world_rank == h->rank && c->status == SMP_OK)
+            c->status = smp__copy_out(s, c->slice, smp__weight_at(s, held, at), bytes);
+        SMP_TRY(smp__comm_share(&s->comm, c->slice, bytes, h->rank));
+        smp__runs_put(h->runs, c->slice, at, n, values, 0);
+    }
     return SMP_OK;
 }
 
-/* The part that a member of the first shard group has, from the rank of it that owns the weight. */
-static smp_status share_part(smp *s, int32_t held, int member, float *values)
+static smp_status share_weight(smp *s, weight_copy *c, float *values)
 {
-    const bool source = held >= 0 && s->memory->param[held].owner && s->comm.replica == member;
-    int root = source ? s->comm.world_rank : -1;
-    smp_status status = SMP_OK;
-    smp__range part = {0, 0};
-    SMP_TRY(smp__comm_max(&s->comm, &root));
-    if (source)
-        part = smp__own_range(s, held);
-    SMP_TRY(smp__comm_share(&s->comm, &part, sizeof part, root));
-    const int64_t bytes = (part.end - part.begin) * (int64_t)sizeof(float);
-    if (source && bytes > 0)
-        status = smp__copy_out(s, values + part.begin, smp__weight_at(s, held, part.begin), bytes);
-    if (!s->device->host_memory) /* a device may fail here, a host not */
-        SMP_TRY(smp__comm_agree(&s->comm, status));
-    return smp__comm_share(&s->comm, values + part.begin, bytes, root);
+    SMP_TRY(smp__find_holdings(s, c->param, c->holding, &c->n));
+    for (int i = 0; i < c->n; i++)
+        SMP_TRY(share_holding(s, c, &c->holding[i], values));
+    if (s->device->host_memory) /* a device may fail, a host not */
+        return SMP_OK;
+    return smp__comm_agree(&s->comm, c->status);
 }
 
 smp_status smp_weight_get(smp *s, const char *name, float *values, int64_t count)
 {
-    int32_t param = -1;
+    weight_copy c = {0};
     if (!s || !values)
         return smp_fail(SMP_ERR_INPUT, "smp_weight_get: a NULL argument");
-    SMP_TRY(smp__comm_agree(&s->comm, find_weight(s, name, count, &param)));
-    const int32_t held = smp__job_find_param(s, param);
-    for (int member = 0; member < s->comm.shard_size; member++)
-        SMP_TRY(share_part(s, held, member, values));
-    return SMP_OK;
+    smp_status status = smp__comm_agree(&s->comm, open_copy(s, name, count, &c));
+    if (status == SMP_OK)
+        status = share_weight(s, &c, values);
+    close_copy(&c);
+    return status;
+}
+
+/* What is here of it: all, or its part. */
+static smp_status set_weight(smp *s, const weight_copy *c, const float *values)
+{
+    const smp_param *param = &s->graph->param[c->param];
+    const int32_t held = smp__job_find_param(s, c->param);
+    if (held < 0)
+        return SMP_OK;
+    const smp__range here =
+        smp__weights_in_parts(s) ? smp__own_range(s, held) : (smp__range){0, param->elements};
+    for (int64_t at = here.begin, n; at < here.end; at += n) {
+        n = here.end - at < SLICE_ELEMENTS ? here.end - at : SLICE_ELEMENTS;
+        smp__runs_take(smp__runs_of(param), c->slice, at, n, values, 0);
+        SMP_TRY(smp__copy_in(s, smp__weight_at(s, held, at), c->slice, n * (int64_t)sizeof(float)));
+    }
+    return smp__region_round(s, s->memory->param[held].region);
 }
 
 smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t count)
 {
-    int32_t param = -1;
+    weight_copy c = {0};
     if (!s || !values)
         return smp_fail(SMP_ERR_INPUT, "smp_weight_set: a NULL argument");
-    SMP_TRY(smp__comm_agree(&s->comm, find_weight(s, name, count, &param)));
-    const int32_t held = smp__job_find_param(s, param);
-    if (held < 0)
-        return SMP_OK;
-    const smp__range here =
-        smp__weights_in_parts(s) ? smp__own_range(s, held) : (smp__range){0, count};
-    if (here.begin == here.end)
-        return SMP_OK;
-    SMP_TRY(smp__copy_in(s, smp__weight_at(s, held, here.begin), values + here.begin,
-                         (here.end - here.begin) * (int64_t)sizeof(float)));
-    return smp__region_round(s, s->memory->param[held].region);
+    smp_status status = smp__comm_agree(&s->comm, open_copy(s, name, count, &c));
+    if (status == SMP_OK)
+        status = set_weight(s, &c, values);
+    close_copy(&c);
+    return status;
 }
 
 /* It travels as so many bytes. */

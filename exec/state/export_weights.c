@@ -2,7 +2,7 @@
  * bytes with the length of the header, the header in JSON, and the values without a gap.
  *
  * Rank 0 writes them in the order of the model, which decides every byte, so that the plan does not
- * show. What others have comes to it piece by piece: each rank needs memory for one. */
+ * show. What others have comes to it piece by piece: each rank needs memory for two. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -50,14 +50,14 @@ static smp_status make_header(const smp_graph *graph, smp_text *out)
 static smp_status write_header(const smp *s, const char *path, smp_writer *file)
 {
     smp_text header = {0};
-    SMP_TRY(make_header(s->graph, &header));
+    SMP_TRY(make_header(smp_graph_whole(s->graph), &header));
     const uint64_t length = header.length;
     smp_status status = SMP_OK;
     if (length > MOST_HEADER_BYTES)
         status = smp_fail(SMP_ERR_FAILED,
                           "%s: cannot write: %" PRId32 " weights take a header of %" PRIu64
                           " bytes, safetensors has at most %d",
-                          path, s->graph->n_param, length, MOST_HEADER_BYTES);
+                          path, smp_graph_whole(s->graph)->n_param, length, MOST_HEADER_BYTES);
     if (status == SMP_OK)
         status = smp_writer_add(file, &length, LENGTH_BYTES);
     if (status == SMP_OK)
@@ -66,67 +66,65 @@ static smp_status write_header(const smp *s, const char *path, smp_writer *file)
     return status;
 }
 
-/* Elements [begin, end) of a weight, all of which one rank has. */
-typedef struct part {
-    int32_t param;
-    int64_t begin, end;
-    int rank; /* of the world */
-} part;
+/* What a rank needs, from the first weight to the last. */
+typedef struct exporter {
+    smp *s;
+    smp_writer *file;      /* rank 0's */
+    smp__holding *holding; /* [n] of the weight in progress */
+    int n;
+    float *window;     /* rank 0's: PIECE_ELEMENTS of the whole weight */
+    float *slice;      /* ... or fewer of them that one rank has */
+    smp_status status; /* what failed here. It does not stop it: others count on every piece */
+} exporter;
 
-/* The part that begins at p->begin: how far it goes, and which rank of the first shard group hands
- * it over. Nothing else in here knows how weights are spread. Collective. */
-static smp_status find_part(smp *s, part *p)
+/* What a holding has of elements [begin, end) of the whole weight, into the window of rank 0. */
+static smp_status hand_slice(exporter *e, int32_t param, const smp__holding *h, int64_t begin,
+                             int64_t end)
 {
-    const int32_t held = smp__job_find_param(s, p->param);
-    smp__range own = {0, 0};
-    if (held >= 0 && s->memory->param[held].owner && s->comm.replica < s->comm.shard_size)
-        own = smp__own_range(s, held);
-    p->end = own.end;
-    p->rank = own.begin <= p->begin && p->begin < own.end ? s->comm.world_rank : -1;
-    SMP_TRY(smp__comm_max(&s->comm, &p->rank));
-    return smp__comm_share(&s->comm, &p->end, sizeof(p->end), p->rank);
-}
-
-static smp_status copy_piece(smp *s, const part *p, int64_t at, float *piece, int64_t bytes)
-{
-    return smp__copy_out(s, piece, smp__weight_at(s, smp__job_find_param(s, p->param), at), bytes);
-}
-
-/* `file` is rank 0's. What fails on one of the two ranks goes to *status and does not stop it: the
- * other one counts on every piece. */
-static smp_status write_part(smp *s, const part *p, float *piece, smp_writer *file,
-                             smp_status *status)
-{
-    for (int64_t at = p->begin, n; at < p->end; at += n) {
-        n = p->end - at < PIECE_ELEMENTS ? p->end - at : PIECE_ELEMENTS;
-        const int64_t bytes = n * (int64_t)sizeof(*piece);
-        if (s->comm.world_rank == p->rank && *status == SMP_OK)
-            *status = copy_piece(s, p, at, piece, bytes);
-        SMP_TRY(smp__comm_hand(&s->comm, piece, bytes, p->rank, 0));
-        if (s->comm.world_rank == 0 && *status == SMP_OK)
-            *status = smp_writer_add(file, piece, (size_t)bytes);
-    }
+    smp *s = e->s;
+    const smp__range part = smp__holding_slice(h, begin, end);
+    const int64_t n = part.end - part.begin, bytes = n * (int64_t)sizeof(float);
+    if (n == 0)
+        return SMP_OK;
+    if (s->comm.world_rank == h->rank && e->status == SMP_OK)
+        e->status = smp__copy_out(
+            s, e->slice, smp__weight_at(s, smp__job_find_param(s, param), part.begin), bytes);
+    SMP_TRY(smp__comm_hand(&s->comm, e->slice, bytes, h->rank, 0));
+    if (s->comm.world_rank == 0)
+        smp__runs_put(h->runs, e->slice, part.begin, n, e->window, begin);
     return SMP_OK;
 }
 
-static smp_status write_weight(smp *s, int32_t param, float *piece, smp_writer *file)
+static smp_status write_weight(exporter *e, int32_t param)
 {
-    smp_status status = SMP_OK;
-    for (part p = {.param = param}; p.begin < s->graph->param[param].elements; p.begin = p.end) {
-        SMP_TRY(find_part(s, &p));
-        SMP_TRY(write_part(s, &p, piece, file, &status));
+    smp *s = e->s;
+    const int64_t elements = smp__runs_whole(&s->graph->param[param]);
+    SMP_TRY(smp__find_holdings(s, param, e->holding, &e->n));
+    for (int64_t at = 0, end; at < elements; at = end) {
+        end = elements - at < PIECE_ELEMENTS ? elements : at + PIECE_ELEMENTS;
+        for (int i = 0; i < e->n; i++)
+            SMP_TRY(hand_slice(e, param, &e->holding[i], at, end));
+        if (s->comm.world_rank == 0 && e->status == SMP_OK)
+            e->status = smp_writer_add(e->file, e->window, (size_t)(end - at) * sizeof(float));
     }
-    return smp__comm_agree(&s->comm, status);
+    return smp__comm_agree(&s->comm, e->status);
 }
 
 static smp_status write_weights(smp *s, smp_writer *file)
 {
-    const size_t bytes = PIECE_ELEMENTS * sizeof(float);
-    float *piece = malloc(bytes);
-    smp_status status = smp__comm_agree(&s->comm, piece ? SMP_OK : smp_fail_memory(bytes));
-    for (int32_t i = 0; i < s->graph->n_param && status == SMP_OK; i++)
-        status = write_weight(s, i, piece, file);
-    free(piece);
+    const size_t holdings = (size_t)smp__most_holdings(s) * sizeof(smp__holding);
+    const size_t bytes = holdings + 2 * PIECE_ELEMENTS * sizeof(float);
+    const smp_graph *whole = smp_graph_whole(s->graph);
+    void *memory = malloc(bytes);
+    exporter e = {.s = s, .file = file, .holding = memory};
+    smp_status status = smp__comm_agree(&s->comm, memory ? SMP_OK : smp_fail_memory(bytes));
+    if (status == SMP_OK) {
+        e.window = (float *)(void *)((char *)memory + holdings);
+        e.slice = e.window + PIECE_ELEMENTS;
+    }
+    for (int32_t i = 0; i < whole->n_param && status == SMP_OK; i++)
+        status = write_weight(&e, smp_graph_find_param(s->graph, whole->param[i].name));
+    free(memory);
     return status;
 }
 

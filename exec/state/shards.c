@@ -22,6 +22,46 @@ smp__range smp__own_range(const smp *s, int32_t index)
     return smp__range_of(s, index, s->comm.shard_rank);
 }
 
+int smp__most_holdings(const smp *s)
+{
+    return s->comm.tensor_size * s->comm.shard_size;
+}
+
+/* The one that begins at h->begin, of the device of h->runs: how far it goes, and which rank of the
+ * first shard group has it. Nothing else knows how weights are spread over all ranks. */
+static smp_status find_holding(smp *s, int32_t param, smp__holding *h)
+{
+    const int32_t held = smp__job_find_param(s, param);
+    smp__range own = {0, 0};
+    if (held >= 0 && s->memory->param[held].owner && s->comm.replica < s->comm.shard_size &&
+        s->comm.tensor_rank == h->runs.index)
+        own = smp__own_range(s, held);
+    h->end = own.end;
+    h->rank = own.begin <= h->begin && h->begin < own.end ? s->comm.world_rank : -1;
+    SMP_TRY(smp__comm_max(&s->comm, &h->rank));
+    return smp__comm_share(&s->comm, &h->end, sizeof(h->end), h->rank);
+}
+
+smp_status smp__find_holdings(smp *s, int32_t param, smp__holding *holding, int *n)
+{
+    const smp_param *p = &s->graph->param[param];
+    smp__holding h = {.runs = smp__runs_of(p)};
+    *n = 0;
+    for (h.runs.index = 0; h.runs.index < h.runs.count; h.runs.index++)
+        for (h.begin = 0; h.begin < p->elements; h.begin = h.end) {
+            SMP_TRY(find_holding(s, param, &h));
+            holding[(*n)++] = h;
+        }
+    return SMP_OK;
+}
+
+smp__range smp__holding_slice(const smp__holding *h, int64_t begin, int64_t end)
+{
+    const int64_t first = smp__runs_before(h->runs, begin), last = smp__runs_before(h->runs, end);
+    const smp__range both = {first > h->begin ? first : h->begin, last < h->end ? last : h->end};
+    return both.begin < both.end ? both : (smp__range){0, 0};
+}
+
 bool smp__weights_in_parts(const smp *s)
 {
     return s->memory->part_weight;

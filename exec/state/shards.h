@@ -4,6 +4,7 @@
 #define SMP_EXEC_STATE_SHARDS_H
 
 #include "exec/state/handle.h"
+#include "exec/state/weight_runs.h"
 
 /* Elements [begin, end) of memory->param[index] whose states are this rank's; begin is a multiple
  * of SMP_PIECE_ELEMENTS, or the range is empty. */
@@ -13,6 +14,20 @@ typedef struct smp__range {
 smp__range smp__own_range(const smp *s, int32_t index);
 /* The same of another member of the shard group. */
 smp__range smp__range_of(const smp *s, int32_t index, int member);
+
+/* Elements [begin, end) of a device's part of a weight, whose runs are these, and the rank of the
+ * world that hands them over. */
+typedef struct smp__holding {
+    smp__runs runs;
+    int64_t begin, end;
+    int rank;
+} smp__holding;
+/* How all ranks together have weight `param` of the graph, each element once, for all of them to
+ * know: by device, then by element. holding: [smp__most_holdings(s)]. Collective. */
+int smp__most_holdings(const smp *s);
+smp_status smp__find_holdings(smp *s, int32_t param, smp__holding *holding, int *n);
+/* What it has of elements [begin, end) of the whole weight, in elements of the part. */
+smp__range smp__holding_slice(const smp__holding *holding, int64_t begin, int64_t end);
 
 /* Are the weights outside of a step in parts? */
 bool smp__weights_in_parts(const smp *s);
