@@ -260,6 +260,16 @@ static smp_status check_profile(const smp_graph *graph, const smp_profile *profi
     return smp_profile_check_target(profile, graph->target);
 }
 
+double smp__optimizer_rate(const smp__costing *c, smp_precision precision)
+{
+    const bool bf16 = precision == SMP_PRECISION_BF16;
+    double bytes_per_s =
+        c->cluster->device[0].bytes_per_s / (bf16 ? OPTIMIZER_TRAFFIC_BF16 : OPTIMIZER_TRAFFIC);
+    if (c->profile && c->profile->optimizer_bytes_per_s > 0)
+        bytes_per_s = c->profile->optimizer_bytes_per_s;
+    return bytes_per_s / c->slowdown;
+}
+
 static smp_status fill(smp__costing *c, const smp_graph *graph, smp_costs *costs)
 {
     smp_op_cost *cost = SMP_ARENA_NEW(costs->arena, smp_op_cost, (size_t)graph->n_op);
@@ -277,12 +287,7 @@ static smp_status fill(smp__costing *c, const smp_graph *graph, smp_costs *costs
         SMP_TRY(smp__op_cost(c, graph, i, origin, &cost[i]));
     }
     costs->source = source_name(c->sources);
-    bool bf16 = graph->target.precision == SMP_PRECISION_BF16;
-    costs->optimizer_bytes_per_s =
-        c->cluster->device[0].bytes_per_s / (bf16 ? OPTIMIZER_TRAFFIC_BF16 : OPTIMIZER_TRAFFIC);
-    if (c->profile && c->profile->optimizer_bytes_per_s > 0)
-        costs->optimizer_bytes_per_s = c->profile->optimizer_bytes_per_s;
-    costs->optimizer_bytes_per_s /= c->slowdown;
+    costs->optimizer_bytes_per_s = smp__optimizer_rate(c, graph->target.precision);
     return check_totals(costs);
 }
 

@@ -17,7 +17,7 @@ enum { WAY_SPLIT = 3, N_WAY = WAY_SPLIT + SMP_SPLIT_BLOCKS * SMP_MAX_DIMS };
 /* What an op costs under a choice. */
 typedef struct op_price {
     smp_split_choice choice;
-    double us;              /* forward and backward, and sums, per micro-batch */
+    double us;              /* forward and backward, sums and updates, per micro-batch */
     double weight_elements; /* on a device, a part of those with several uses */
     double stash_bytes;     /* likewise, of what others keep too */
 } op_price;
@@ -127,14 +127,19 @@ static double stash_of(const maker *m, const smp_graph *g, int32_t o, smp_split_
     return bytes;
 }
 
-/* An op of a piece has these weights of the whole graph: memory, divided among uses, and sums. */
+/* An op of a piece has these weights of the whole graph: memory and the optimizer's updates, divided
+ * among uses, and sums. */
 static void add_weights(const maker *m, const smp_graph *g, const smp_op *op, const int32_t *param,
                         double *elements, double *us)
 {
     for (int32_t p = 0; p < op->n_param; p++) {
         const smp_param *whole = &m->graph->param[param[p]];
         const int64_t n = g->param[op->param[p]].elements;
-        *elements += (double)n / (whole->use_end - whole->use_begin);
+        const double own = (double)n / (whole->use_end - whole->use_begin);
+        *elements += own;
+        if (m->graph->training)
+            *us += 4e6 * own / smp__optimizer_rate(&m->costing, g->target.precision) /
+                   (double)m->microbatches;
         if (op->summands >> p & 1 && smp__runs_backward_weight(g, op))
             *us += smp_costs_summands_us(g, m->groups, n) / (double)m->microbatches;
     }

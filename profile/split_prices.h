@@ -22,8 +22,9 @@ void smp_split_prices_destroy(smp_split_prices *prices);
 void smp_split_prices_weigh(smp_split_prices *prices, double us_per_weight_byte,
                             double us_per_stash_byte);
 
-/* Per micro-batch: forward and backward, with what is exchanged in ops; the sums of gradients of
- * which each device has a summand, divided by the micro-batches; and memory. Added up over a
+/* Per micro-batch: forward and backward, with what is exchanged in ops; what a step has once, the
+ * sums of gradients of which each device has a summand and the optimizer's updates, divided by the
+ * micro-batches; and memory. Added up over a
  * splitting that is what smp_costs_build finds for its graph, but for
  *  - the memory of a weight with several uses, of which each has an equal part;
  *  - memory for the backward, of which each op that reads a tensor there has an equal part, in the

@@ -9,7 +9,9 @@
 #include "graph/base/random.h"
 #include "graph/base/text.h"
 
-enum { MOST_STATES = 1 << 14, MOST_STEPS = 1 << 26 /* states of all steps */ };
+/* Of a U-Net and of a mixture of experts, whose tensors live long, 16 times as many states find 0.02
+ * and 0.3 % less time, in 16 times as long. */
+enum { MOST_STATES = 1 << 10, MOST_STEPS = 1 << 26 /* states of all steps */ };
 
 /* Ways as bits: whole, shared, parts, the zigzag of dimension 0, then a dimension in one block or
  * in three. */

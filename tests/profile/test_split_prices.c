@@ -123,7 +123,10 @@ static double total(const smp_graph *split, const smp_graph *whole, const smp_cl
         us += costs->op[o].forward_us + costs->op[o].backward_us;
         for (int32_t p = 0; p < op->n_param; p++) {
             const double uses = uses_of(split, whole, op->param[p]);
-            *elements += (double)split->param[op->param[p]].elements / uses;
+            const double own = (double)split->param[op->param[p]].elements / uses;
+            *elements += own;
+            if (split->training)
+                us += 4e6 * own / costs->optimizer_bytes_per_s / MICROBATCHES;
             if (op->summands >> p & 1 && split->training)
                 us += smp_costs_summands_us(split, groups, split->param[op->param[p]].elements) /
                       MICROBATCHES;

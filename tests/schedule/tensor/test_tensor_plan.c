@@ -1,0 +1,250 @@
+/* Plans of models whose operators are split: on small graphs none of all splittings has a shorter
+ * step; on a GPT whose weights do not fit the pattern of Megatron-LM comes out, with positions split
+ * in between; groups are as large as it takes, and what is fixed stays. */
+#include "tests/schedule/fixture.h"
+
+#include <math.h>
+
+#include "graph/split/split_choose.h"
+#include "graph/split/split_text.h"
+#include "schedule/tensor/tensor_plan.h"
+
+enum { DEVICES = 8, LEFT = 3 /* choices of an op that are tried */ };
+
+typedef struct setting {
+    smp_graph *graph;
+    smp_device_spec device[DEVICES];
+    smp_cluster cluster;
+    smp_search_request request;
+} setting;
+
+static void open_setting(setting *s, const char *text, int devices, int64_t memory_bytes,
+                         double link_bytes_per_s)
+{
+    *s = (setting){0};
+    if (smp_graph_parse("model.yaml", text, strlen(text), &s->graph) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    for (int d = 0; d < devices; d++)
+        s->device[d] = (smp_device_spec){
+            .name = "d", .memory_bytes = memory_bytes, .flops_fp32 = 1e14, .bytes_per_s = 1.5e12};
+    s->cluster = (smp_cluster){.name = "c",
+                               .nodes = 1,
+                               .devices_per_node = devices,
+                               .device = s->device,
+                               .intra_node = {.latency_us = 1, .bytes_per_s = link_bytes_per_s},
+                               .inter_node = {.latency_us = 1, .bytes_per_s = link_bytes_per_s},
+                               .overlap = true};
+    s->request = (smp_search_request){.graph = s->graph,
+                                      .cluster = &s->cluster,
+                                      .devices = devices,
+                                      .chunks = 1,
+                                      .microbatches = 2,
+                                      .microbatch_size = 4,
+                                      .schedule = "simple",
+                                      .sharding = {.shard = 1},
+                                      .placement = SMP_PLACEMENT_CLUSTER,
+                                      .recompute = SMP_RECOMPUTE_NONE,
+                                      .seed = 1};
+}
+
+static double random_below(uint64_t *random, double n)
+{
+    *random = smp_random_mix(*random + 1);
+    return floor((double)(*random >> 11) * 0x1p-53 * n);
+}
+
+static void random_model(uint64_t *random, smp_text *text)
+{
+    static const char *const lines[] = {
+        "op: linear, in: %s, features: 256", "op: linear, in: %s, features: 256, bias: false",
+        "op: layernorm, in: %s", "op: gelu, in: %s", "op: add, in: [%s, %s]"};
+    const int n = 3 + (int)random_below(random, 2);
+    text->length = 0;
+    smp_text_append(text, "smp: 1\nname: random\n"
+                          "inputs: {x: {dtype: float32, shape: [64, 256]}, y: {dtype: float32, "
+                          "shape: [64, 256]}}\nops:\n"
+                          "  - {op: linear, name: n0, in: x, out: t0, features: 256}\n");
+    for (int i = 1; i < n; i++) {
+        char line[128], name[2][16];
+        snprintf(name[0], sizeof name[0], "t%d", i - 1); /* nothing is left unread */
+        snprintf(name[1], sizeof name[1], "t%d", i - 1 - (int)random_below(random, i < 2 ? i : 2));
+        snprintf(line, sizeof line, lines[(int)random_below(random, 5)], name[0], name[1]);
+        smp_text_append(text, "  - {%s, name: n%d, out: t%d}\n", line, i, i);
+    }
+    smp_text_append(text, "  - {op: mse, name: loss, in: [t%d, y], out: loss}\nloss: loss\n",
+                    n - 1);
+}
+
+/* Some of an op's choices, the whole first. */
+static int choices_of(const smp_graph *graph, int32_t op, int devices, smp_split_choice *out)
+{
+    const int n = smp_split_choices(graph, op, devices, out);
+    return n < LEFT ? n : LEFT;
+}
+
+/* Microseconds of a step in which every op is split as `entry` says; INFINITY: not to be had. */
+static double step_of(const setting *s, const smp_split_entry *entry, int32_t n)
+{
+    smp_tensor_result made;
+    const smp_tensor_request how = {
+        .tensor = s->request.devices, .fixed = entry, .n_fixed = n, .only_fixed = n > 0};
+    smp_status status = smp_tensor_plan(&s->request, &how, "model.yaml", &made);
+    if (status != SMP_OK)
+        return INFINITY;
+    const double us = made.result.plan->predicted.step_us;
+    smp_tensor_result_destroy(&made);
+    return us;
+}
+
+static double best_of_all(const setting *s, smp_split_entry *entry, smp_text *as, int32_t op)
+{
+    smp_split_choice choice[SMP_SPLIT_CHOICES];
+    double best = INFINITY;
+    if (op == s->graph->n_op)
+        return step_of(s, entry, op);
+    const int n = choices_of(s->graph, op, s->request.devices, choice);
+    for (int k = 0; k < n; k++) {
+        as[op].length = 0;
+        smp_split_format(s->graph, op, choice[k], &as[op]);
+        entry[op] = (smp_split_entry){.op = s->graph->op[op].name, .as = as[op].data};
+        best = fmin(best, best_of_all(s, entry, as, op + 1));
+    }
+    return best;
+}
+
+/* The search has all choices, the comparison the first of each op: so it may only be faster. */
+static void test_tensor_no_splitting_is_faster(void **state)
+{
+    (void)state;
+    uint64_t random = 11;
+    smp_text text = {0};
+    for (int i = 0; i < 10; i++) {
+        setting s;
+        smp_split_entry entry[8];
+        smp_text as[8] = {0};
+        random_model(&random, &text);
+        open_setting(&s, text.data, i % 2 ? 2 : 4, 1 << 30, i % 3 ? 1e11 : 1e9);
+        const double found = step_of(&s, NULL, 0), best = best_of_all(&s, entry, as, 0);
+        assert_true(best < INFINITY);
+        if (!(found <= best * 1.0001))
+            fail_msg("graph %d: a step of %g us was found, there is one of %g\n%s", i, found, best,
+                     text.data);
+        for (int k = 0; k < 8; k++)
+            smp_text_free(&as[k]);
+        smp_graph_destroy(s.graph);
+    }
+    smp_text_free(&text);
+}
+
+static const char gpt[] =
+    "smp: 1\nname: gpt\nlet: {T: 1024, d: 1024, heads: 16, layers: 4, vocab: 4096}\n"
+    "inputs: {tokens: {dtype: int32, shape: [T]}, targets: {dtype: int32, shape: [T]}}\nops:\n"
+    "  - {op: embedding, name: wte, in: tokens, out: x, rows: vocab, features: d}\n"
+    "  - repeat: layers\n    as: i\n    ops:\n"
+    "      - {op: layernorm, name: \"h{i}.ln_1\", in: x, out: a}\n"
+    "      - {op: linear, name: \"h{i}.qkv\", in: a, out: a, features: 3*d}\n"
+    "      - {op: attention, name: \"h{i}.attn\", in: a, out: a, heads: heads, causal: true}\n"
+    "      - {op: linear, name: \"h{i}.proj\", in: a, out: a, features: d}\n"
+    "      - {op: add, name: \"h{i}.res_1\", in: [x, a], out: x}\n"
+    "      - {op: layernorm, name: \"h{i}.ln_2\", in: x, out: m}\n"
+    "      - {op: linear, name: \"h{i}.fc\", in: m, out: m, features: 4*d}\n"
+    "      - {op: gelu, name: \"h{i}.gelu\", in: m, out: m}\n"
+    "      - {op: linear, name: \"h{i}.down\", in: m, out: m, features: d}\n"
+    "      - {op: add, name: \"h{i}.res_2\", in: [x, m], out: x}\n"
+    "  - {op: linear, name: head, in: x, out: logits, features: vocab, bias: false}\n"
+    "  - {op: cross_entropy, name: loss, in: [logits, targets], out: loss}\n"
+    "loss: loss\n";
+
+static const char *as_of(const smp_plan *plan, const char *op)
+{
+    for (int32_t i = 0; i < plan->splitting.n_entry; i++)
+        if (strcmp(plan->splitting.entry[i].op, op) == 0)
+            return plan->splitting.entry[i].as;
+    return "whole";
+}
+
+/* All weights and their states take 1.1 GB; a device has 0.36. */
+static void test_tensor_finds_megatrons_pattern(void **state)
+{
+    (void)state;
+    static const char *const wanted[][2] = {
+        {"h1.ln_1", "positions@0"}, {"h1.qkv", "columns/3"},    {"h1.attn", "packed heads"},
+        {"h1.proj", "rows"},        {"h1.res_1", "elements@0"}, {"h1.ln_2", "positions@0"},
+        {"h1.fc", "columns"},       {"h1.gelu", "elements@1"},  {"h1.down", "rows"},
+        {"h1.res_2", "elements@0"}, {"head", "columns"},        {"loss", "classes"}};
+    setting s;
+    smp_tensor_result made;
+    open_setting(&s, gpt, DEVICES, 340 << 20, 3e11);
+    s.request.stages = s.request.ddp = 1;
+    s.request.microbatch_size = 1;
+    const smp_tensor_request how = {.tensor = DEVICES};
+    if (smp_tensor_plan(&s.request, &how, "model.yaml", &made) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
+        assert_string_equal(as_of(made.result.plan, wanted[i][0]), wanted[i][1]);
+    assert_int_equal(smp_plan_processes(made.result.plan), DEVICES);
+    smp_tensor_result_destroy(&made);
+    smp_graph_destroy(s.graph);
+}
+
+/* With one stage and one replica nothing but larger groups makes it fit. */
+static void test_tensor_auto_takes_what_fits(void **state)
+{
+    (void)state;
+    setting s;
+    smp_tensor_result made;
+    const smp_tensor_request how = {.tensor = 0};
+    int last = 0;
+    for (int64_t mb = 4000; mb >= 600; mb = mb * 2 / 3) {
+        open_setting(&s, gpt, DEVICES, mb << 20, 3e11);
+        s.request.stages = 1;
+        s.request.recompute = SMP_RECOMPUTE_AUTO;
+        if (smp_tensor_plan(&s.request, &how, "model.yaml", &made) != SMP_OK)
+            fail_msg("%lld MB: %s", (long long)mb, smp_last_error());
+        const smp_plan *plan = made.result.plan;
+        assert_true(plan->predicted.peak_bytes[0] <= mb << 20);
+        assert_int_equal(smp_plan_processes(plan), DEVICES);
+        for (int i = 0; i < made.n_tried; i++) /* nothing that was tried is faster */
+            if (made.tried[i].fits)
+                assert_true(made.tried[i].sample_us * 1.0101 >=
+                            smp_plan_sample_us(&made.request, plan));
+        last = smp_plan_tensor(plan);
+        smp_tensor_result_destroy(&made);
+        smp_graph_destroy(s.graph);
+    }
+    assert_true(last > 1);
+}
+
+static void test_tensor_fixed_stays(void **state)
+{
+    (void)state;
+    static const smp_split_entry fixed[] = {{.op = "h*.fc", .as = "rows"},
+                                            {.op = "h2.fc", .as = "whole"},
+                                            {.op = "*.qkv", .as = "whole"}};
+    setting s;
+    smp_tensor_result made;
+    open_setting(&s, gpt, 2, (int64_t)4 << 30, 3e11);
+    const smp_tensor_request how = {.tensor = 2, .fixed = fixed, .n_fixed = 3};
+    if (smp_tensor_plan(&s.request, &how, "model.yaml", &made) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    assert_string_equal(as_of(made.result.plan, "h0.fc"), "rows");
+    assert_string_equal(as_of(made.result.plan, "h2.fc"), "whole");
+    assert_string_equal(as_of(made.result.plan, "h3.qkv"), "whole");
+    assert_true(made.result.plan->splitting.n_entry > 10);
+    smp_tensor_result_destroy(&made);
+    const smp_tensor_request seven = {.tensor = 7};
+    assert_int_equal(smp_tensor_plan(&s.request, &seven, "model.yaml", &made), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "--tensor 7: 2 devices"));
+    smp_graph_destroy(s.graph);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tensor_no_splitting_is_faster),
+        cmocka_unit_test(test_tensor_finds_megatrons_pattern),
+        cmocka_unit_test(test_tensor_auto_takes_what_fits),
+        cmocka_unit_test(test_tensor_fixed_stays),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
