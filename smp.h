@@ -244,14 +244,15 @@ SMP_API smp_status smp_load(smp *s, const char *path);
  * same on every rank, valid until the next smp_load. */
 SMP_API const char *smp_load_note(const smp *s);
 
-/* Copies weight `name` ("wte.weight") to `values` on every rank; `count` is its number of elements.
- * Collective. Errors: SMP_ERR_INPUT for an unknown name or wrong count. */
+/* Copies weight `name` ("wte.weight") to `values` on every rank, the whole of it however the ranks
+ * have it in parts; `count` is its number of elements. Collective. Errors: SMP_ERR_INPUT for an unknown name or wrong count. */
 SMP_API smp_status smp_weight_get(smp *s, const char *name, float *values, int64_t count);
 
-/* Sets weight `name` on every rank that holds it. Every rank passes the same values. Collective. */
+/* Sets weight `name` on every rank that holds it, or a part of it. Every rank passes the same
+ * values, those of the whole weight. Collective. */
 SMP_API smp_status smp_weight_set(smp *s, const char *name, const float *values, int64_t count);
 
-/* Running statistics (batchnorm) are among them. */
+/* Of the model as in its file. Running statistics (batchnorm) are among them. */
 SMP_API int smp_weight_count(const smp *s);
 SMP_API const char *smp_weight_name(const smp *s, int weight);
 SMP_API int64_t smp_weight_elements(const smp *s, int weight);

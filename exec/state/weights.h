@@ -20,7 +20,9 @@ smp_status smp__weights_keep(smp *s);
 /* SMP_ERR_FAILED names a weight of this rank, or a state of the optimizer, that is not finite.
  * Every weight is looked at by one rank. */
 smp_status smp__weights_check(smp *s);
-/* A hash of the weights of this rank's replica, the same for every split. Collective. */
+/* A hash of the weights of this rank's replica (of what is sharded, of its group), the same for
+ * every plan. Collective. SMP_ERR_FAILED: devices that compute together differ in a weight that all
+ * of them have. */
 smp_status smp__weights_hash(smp *s, uint64_t *hash);
 
 #endif

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Checkpoints, exports and checksums of jobs with --tensor: whatever one plan saved every other takes, whether
+# groups of devices compute its operators together or not, and the weights are the same to the last bit.
+# shellcheck source=../cli/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
+model=$SMP_EXAMPLES/gpt-tiny.yaml
+limit_s=120
+write_text text.txt 20000
+
+plan() { # file devices tensor stages ddp pipeline chunks microbatches [option...]
+    expect_exit 0 smp-partition "$model" -n "$2" --tensor "$3" --stages "$4" --ddp "$5" --pipeline "$6" --chunks "$7" \
+        --microbatches "$8" --microbatch-size 1 --gradient-blocks 4 -o "$1.yaml" "${@:9}"
+    [ "$3" = 1 ] || expect_match "$1.yaml" "tensor: $3,"
+}
+
+run_plan() { # name ranks [option...]
+    expect_exit 0 mpirun -n "$2" smp-run "$1.yaml" --json --checksum "${@:3}"
+    sed -nE 's/.*"weights": "([0-9a-f]+)".*/\1/p' out | sort -u >"$1.weights"
+    sed -nE 's/.*"loss": ?([^,}]*).*/\1/p' out >"$1.loss"
+    expect_equal "$1: different weights of replicas" "$(wc -l <"$1.weights" | tr -d ' ')" 1
+}
+
+columns=(--split '*.attn.qkv:columns/3' --split '*.attn:packed heads' --split '*.attn.proj:rows'
+    --split '*.mlp.fc:columns' --split '*.mlp.gelu:elements@1' --split '*.mlp.proj:rows' --split 'wte:rows')
+names=(one two pairs shards optimizer whole)
+ranks=(1 4 4 4 4 4)
+plan one 1 1 1 1 1f1b 1 4
+plan two 4 1 2 2 1f1b 1 2
+plan pairs 4 2 2 1 interleaved 2 4 "${columns[@]}"
+plan shards 4 2 1 2 simple 1 2 --shard 2 --shard-what weights "${columns[@]}"
+plan optimizer 4 2 1 2 simple 1 2 --shard 2
+plan whole 4 4 1 1 simple 1 4 "${columns[@]}"
+for name in pairs shards whole; do
+    expect_equal "$name: packed weights in parts" "$(grep -c 'as: columns/3}' "$name.yaml")" 4
+done
+
+# Each saves after three steps, all load it.
+for from in "${!names[@]}"; do
+    run_plan "${names[from]}" "${ranks[from]}" --data text.txt --steps 3 --seed 5 --checkpoint "saved.$from" \
+        --export-weights "$from.safetensors"
+    cp "${names[from]}.weights" "$from.weights"
+    for to in "${!names[@]}"; do
+        [ "$to" != "$from" ] || continue
+        run_plan "${names[to]}" "${ranks[to]}" --checkpoint "saved.$from" --resume --steps 0 \
+            --export-weights again.safetensors
+        what="${names[from]} into ${names[to]}"
+        expect_equal "$what: bytes" "$(cmp again.safetensors "$from.safetensors" && echo same)" same
+        expect_equal "$what: weights" "$(cat "${names[to]}.weights")" "$(cat "$from.weights")"
+    done
+done
+
+# Before the first step the weights are the same whatever the plan.
+for at in "${!names[@]}"; do
+    run_plan "${names[at]}" "${ranks[at]}" --steps 0 --seed 9 --export-weights "first.$at"
+    expect_equal "${names[at]}: first weights" "$(cmp "first.$at" first.0 && echo same)" same
+done
+
+# Steps behind a checkpoint are those of the job that was not interrupted.
+for name in pairs shards; do
+    run_plan "$name" 4 --data text.txt --steps 5 --seed 5
+    cp "$name.weights" whole.weights
+    cp "$name.loss" whole.loss
+    run_plan "$name" 4 --data text.txt --steps 2 --seed 5 --checkpoint "again.$name" --save-every 1
+    run_plan "$name" 4 --data text.txt --steps 5 --seed 5 --checkpoint "again.$name" --resume
+    expect_equal "$name: weights" "$(cat "$name.weights")" "$(cat whole.weights)"
+    expect_equal "$name: last losses" "$(cat "$name.loss")" "$(tail -n 3 whole.loss)"
+done
+finish
