@@ -1,6 +1,7 @@
 /* Attention on a GPU against sums in double: widths, lengths that fill no tile, packed or separate
- * inputs, causal or not, both precisions, large scores; equal bits in every run and place;
- * gradients that nobody wants; what is refused. With cuDNN: its forward against ours. */
+ * inputs, causal or not, both precisions, large scores; queries of one of several devices, windows;
+ * equal bits in every run and place; gradients that nobody wants; what is refused. With cuDNN: its
+ * forward against ours. */
 #include "tests/cuda/device_array.h"
 
 #include <stdio.h>
@@ -19,8 +20,14 @@ typedef struct setup {
     int64_t group; /* heads to a key head */
 } setup;
 
+/* The queries of one of several devices; positions that one sees. 0: all. */
+typedef struct share {
+    int64_t devices, device, window;
+} share;
+
 typedef struct run {
     setup is;
+    share of;
     smp_graph *graph;
     const smp_op *op;
     const smp_op_kernels *kernels;
@@ -30,12 +37,17 @@ typedef struct run {
     array in[3], din[3], out, dout, aux, workspace;
 } run;
 
-static smp_graph *make_graph(const setup *is)
+static smp_graph *make_graph(const setup *is, share of)
 {
-    char text[1024];
+    char text[1024], more[64] = "";
     const long long t = is->queries, k = is->keys, d = is->heads * is->width;
     const long long kv_heads = is->heads / is->group;
     const long long e = kv_heads * is->width;
+    if (of.devices > 0)
+        snprintf(more, sizeof more, ", devices: %lld", (long long)of.devices);
+    if (of.window > 0)
+        snprintf(more + strlen(more), sizeof more - strlen(more), ", window: %lld",
+                 (long long)of.window);
     if (is->packed)
         snprintf(text, sizeof text,
                  "smp: 1\nname: t\ninputs:\n  x: {dtype: float32, shape: [%lld, %lld]}\nops:\n"
@@ -48,17 +60,18 @@ static smp_graph *make_graph(const setup *is)
             "  k: {dtype: float32, shape: [%lld, %lld]}\n"
             "  v: {dtype: float32, shape: [%lld, %lld]}\nops:\n"
             "  - {op: attention, name: op, in: [q, k, v], out: z, heads: %lld, kv_heads: %lld, "
-            "causal: %s}\n",
-            t, d, k, e, k, e, (long long)is->heads, kv_heads, is->causal ? "true" : "false");
+            "causal: %s%s}\n",
+            t, d, k, e, k, e, (long long)is->heads, kv_heads, is->causal ? "true" : "false", more);
     smp_graph *graph = NULL;
     check(smp_graph_parse("m.yaml", text, strlen(text), &graph));
     check(smp_graph_set_target(graph, (smp_target){SMP_BACKEND_CUDA, is->precision}));
+    graph->device = (int32_t)of.device;
     return graph;
 }
 
-static run open_run(const setup *is, int shift)
+static run open_share(const setup *is, share of, int shift)
 {
-    run r = {.is = *is, .graph = make_graph(is)};
+    run r = {.is = *is, .of = of, .graph = make_graph(is, of)};
     r.op = &r.graph->op[0];
     r.kernels = smp_op_cuda_kernels(r.op->kind);
     assert_non_null(r.kernels);
@@ -84,6 +97,11 @@ static run open_run(const setup *is, int shift)
     cuda.precision = is->precision;
     check(r.kernels->prepare(r.graph, r.op, is->batch, &cuda, &r.state));
     return r;
+}
+
+static run open_run(const setup *is, int shift)
+{
+    return open_share(is, (share){0}, shift);
 }
 
 static void close_run(run *r)
@@ -148,7 +166,10 @@ static double *zeroes(int64_t n)
 static void reference_row(const run *r, reference *ref, int64_t b, int64_t h, int64_t t)
 {
     const smp__attention *at = &r->at;
-    const int64_t seen = at->causal ? t + 1 : at->keys, w = at->width;
+    const int64_t position = r->of.device * at->queries + t, w = at->width;
+    const int64_t seen = at->causal ? position + 1 : at->keys;
+    const int64_t first =
+        r->of.window > 0 && r->of.window <= position ? position + 1 - r->of.window : 0;
     int64_t place[3], begin[3];
     for (int i = 0; i < 3; i++)
         begin[i] = b * smp__in(r->graph, r->op, at->input[i])->elements + at->offset[i] +
@@ -158,7 +179,7 @@ static void reference_row(const run *r, reference *ref, int64_t b, int64_t h, in
     const int64_t row = (b * at->queries + t) * at->d + h * w;
     double *p = ref->score, top = -INFINITY, sum = 0, delta = 0;
     place[0] = begin[0] + t * at->stride[0];
-    for (int64_t j = 0; j < seen; j++) {
+    for (int64_t j = first; j < seen; j++) {
         p[j] = 0;
         for (int64_t x = 0; x < w; x++)
             p[j] += (double)q[place[0] + x] * (double)k[begin[1] + j * at->stride[1] + x];
@@ -166,17 +187,17 @@ static void reference_row(const run *r, reference *ref, int64_t b, int64_t h, in
         top = fmax(top, p[j]);
         ref->top = fmax(ref->top, fabs(p[j]));
     }
-    for (int64_t j = 0; j < seen; j++)
+    for (int64_t j = first; j < seen; j++)
         sum += p[j] = exp(p[j] - top);
     ref->lse[(b * at->heads + h) * at->queries + t] = top + log(sum);
-    for (int64_t j = 0; j < seen; j++) {
+    for (int64_t j = first; j < seen; j++) {
         p[j] /= sum;
         for (int64_t x = 0; x < w; x++)
             ref->out[row + x] += p[j] * (double)v[begin[2] + j * at->stride[2] + x];
     }
     for (int64_t x = 0; x < w; x++)
         delta += (double)dout[row + x] * ref->out[row + x];
-    for (int64_t j = 0; j < seen; j++) {
+    for (int64_t j = first; j < seen; j++) {
         double dp = 0;
         place[1] = begin[1] + j * at->stride[1];
         place[2] = begin[2] + j * at->stride[2];
@@ -250,14 +271,19 @@ static void check_run(const run *r, const reference *ref)
     }
 }
 
-static void check_setup(const setup *is)
+static void check_share(const setup *is, share of)
 {
-    run r = open_run(is, 0);
+    run r = open_share(is, of, 0);
     reference ref = make_reference(&r);
     run_all(&r, 7);
     check_run(&r, &ref);
     drop_reference(&ref);
     close_run(&r);
+}
+
+static void check_setup(const setup *is)
+{
+    check_share(is, (share){0});
 }
 
 static const smp_precision precisions[] = {SMP_PRECISION_FP32, SMP_PRECISION_BF16, 1};
@@ -327,6 +353,39 @@ static void test_cuda_attention_shares_key_heads(void **state)
         }
 }
 
+/* Of the first device, one in between and the last one; with a window, keys that nobody here sees
+ * stand on both sides. */
+static void test_cuda_attention_knows_its_positions(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t devices, queries, width, window, group;
+    } cases[] = {
+        {2, 33, 16, 0, 1},   {2, 150, 32, 0, 2},  {4, 70, 72, 0, 1}, {3, 64, 136, 0, 1},
+        {3, 40, 256, 0, 1},  {3, 130, 16, 50, 1}, {4, 33, 64, 5, 1}, {2, 140, 128, 200, 2},
+        {5, 20, 200, 64, 1}, {3, 96, 32, 96, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int p = 0; p < 2; p++)
+            for (int which = 0; which < 3; which++) {
+                const int64_t devices = cases[i].devices;
+                setup is = {1,
+                            cases[i].queries,
+                            cases[i].queries * devices,
+                            2,
+                            cases[i].width,
+                            true,
+                            false,
+                            1,
+                            precisions[p],
+                            cases[i].group};
+                check_share(&is, (share){devices, which * (devices - 1) / 2, cases[i].window});
+                is.causal = false;
+                if (which == 2)
+                    check_share(&is, (share){devices, devices - 1, 0});
+            }
+}
+
 static void test_cuda_attention_stands_large_scores(void **state)
 {
     (void)state;
@@ -381,7 +440,7 @@ static void test_cuda_attention_leaves_unwanted_gradients(void **state)
 
 static void expect_refusal(const setup *is, const char *part)
 {
-    smp_graph *graph = make_graph(is);
+    smp_graph *graph = make_graph(is, (share){0});
     const smp_op_kernels *kernels = smp_op_cuda_kernels(graph->op[0].kind);
     void *kept = NULL;
     smp_status status = kernels->prepare(graph, &graph->op[0], is->batch, &cuda, &kept);
@@ -438,6 +497,7 @@ int main(void)
         cmocka_unit_test(test_cuda_attention_matches_reference),
         cmocka_unit_test(test_cuda_attention_handles_every_length),
         cmocka_unit_test(test_cuda_attention_shares_key_heads),
+        cmocka_unit_test(test_cuda_attention_knows_its_positions),
         cmocka_unit_test(test_cuda_attention_stands_large_scores),
         cmocka_unit_test(test_cuda_attention_gives_the_same_bits),
         cmocka_unit_test(test_cuda_attention_leaves_unwanted_gradients),
