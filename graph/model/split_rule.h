@@ -57,8 +57,9 @@ typedef enum smp_split_cell {
     SMP_CELL_DIM2
 } smp_split_cell;
 
-/* A kind that has to know its part beside the weights' has attributes `devices`, `axis` and
- * `blocks` (of how its first input is split), or the first of them; splitting sets them. */
+/* A kind that has to know its part beside the weights' has attributes `devices`, `axis` (of its
+ * first input) and `blocks` (of its first input, or of what it makes, if that is in more), or the
+ * first of them; splitting sets them. */
 struct smp_graph;
 struct smp_op;
 

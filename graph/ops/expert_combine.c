@@ -131,6 +131,8 @@ static const smp_split_rule SPLITS[] = {
     {"features", .in = {SMP_CELL_DIM2, SMP_CELL_SHARED}, .out = SMP_CELL_DIM1},
     {"positions", .in = {SMP_CELL_DIM0, SMP_CELL_DIM0}, .out = SMP_CELL_DIM0,
      .kind = "expert_return"},
+    {"zigzag", .in = {SMP_CELL_DIM0, SMP_CELL_ZIGZAG}, .out = SMP_CELL_ZIGZAG,
+     .kind = "expert_return"},
     {0},
 };
 

@@ -109,6 +109,8 @@ static const smp_split_rule SPLITS[] = {
     {"features", .in = {SMP_CELL_DIM1, SMP_CELL_WHOLE}, .out = SMP_CELL_DIM2},
     {"positions", .in = {SMP_CELL_DIM0, SMP_CELL_DIM0}, .out = SMP_CELL_DIM0,
      .kind = "expert_send"},
+    {"zigzag", .in = {SMP_CELL_ZIGZAG, SMP_CELL_ZIGZAG}, .out = SMP_CELL_DIM0,
+     .kind = "expert_send"},
     {0},
 };
 

@@ -2,8 +2,8 @@
  * depend on the number of devices: first choices by position in the whole sample, then second ones.
  * So the devices tell each other how many of their tokens chose which expert; from that alone
  * everybody knows whose rows are at which places, and rows travel without addresses. Of a pair of
- * devices they come in the order of samples, choices, experts, positions: runs of neighbouring
- * places.
+ * devices they come in the order of samples, choices, experts, positions: neighbouring
+ * places. Of a zigzag each device has two runs of tokens, which are counted apart.
  *
  * An all_to_all brings as many rows to everybody. What a router makes uneven takes more rounds,
  * whose number all know, rather than room for the worst case: a round has a quarter more than an
@@ -24,10 +24,15 @@ static int64_t devices_of(const smp_op *op)
     return op->attr[SMP__ROUTED_BY].i;
 }
 
-/* Counts of one device and sample. */
-static int64_t counts_of(const smp__routing *r)
+static int64_t runs_of(const smp_op *op)
 {
-    return r->top_k * r->experts;
+    return op->attr[SMP__ROUTED_BLOCKS].i;
+}
+
+/* Counts of one device and sample. */
+static int64_t counts_of(const smp_op *op, const smp__routing *r)
+{
+    return r->top_k * runs_of(op) * r->experts;
 }
 
 static int64_t room_of(const smp__routing *r, int64_t batch, int64_t devices)
@@ -40,14 +45,14 @@ static int64_t room_of(const smp__routing *r, int64_t batch, int64_t devices)
 int64_t smp__experts_saved(const smp_graph *graph, const smp_op *op)
 {
     const smp__routing r = routing_of(graph, op);
-    return devices_of(op) * counts_of(&r) * (int64_t)sizeof(float);
+    return devices_of(op) * counts_of(op, &r) * (int64_t)sizeof(float);
 }
 
 int64_t smp__experts_bytes(const smp_graph *graph, const smp_op *op, int64_t batch, int64_t d)
 {
     const smp__routing r = routing_of(graph, op);
     const int64_t devices = devices_of(op), choices = batch * r.tokens * r.top_k;
-    const int64_t counts = batch * counts_of(&r);
+    const int64_t counts = batch * counts_of(op, &r);
     return ((devices + 2) * counts + 3 * choices + 2 * r.experts +
             2 * devices * room_of(&r, batch, devices) * d) *
            (int64_t)sizeof(float);
@@ -58,7 +63,7 @@ smp_op_exchange smp__experts_work(const smp_graph *graph, const smp_op *op, int6
 {
     const smp__routing r = routing_of(graph, op);
     const int64_t devices = devices_of(op), rows = room_of(&r, batch, devices) * d;
-    const int64_t counts = batch * counts_of(&r);
+    const int64_t counts = batch * counts_of(op, &r);
     smp_op_exchange sent = smp_op_exchange_each(devices, forward ? (rows + counts + 1) / 2 : rows);
     sent.messages *= forward ? 2 : 1;
     return sent;
@@ -81,22 +86,32 @@ static int64_t placed(const smp__expert_exchange *x, int64_t i)
     return !(count >= 0) ? 0 : count < (float)left ? (int64_t)count : left;
 }
 
-static int64_t index_of(const smp__expert_exchange *x, int64_t device, int64_t b, int64_t k)
+static int64_t index_of(const smp__expert_exchange *x, int64_t device, int64_t b, int64_t k,
+                        int64_t run)
 {
-    return ((device * x->batch + b) * x->r.top_k + k) * x->r.experts;
+    return (((device * x->batch + b) * x->r.top_k + k) * x->runs + run) * x->r.experts;
 }
 
+/* Which device has the tokens of a run that come `place` others of the run after its first. */
+static int64_t owner_of(const smp__expert_exchange *x, int64_t run, int64_t place)
+{
+    return smp_split_part(x->runs, x->devices, run, place) - run * x->devices;
+}
+
+/* By rising choice, then position. */
 static void set_first(smp__expert_exchange *x)
 {
+    const int64_t parts = x->runs * x->devices;
     for (int64_t b = 0; b < x->batch; b++)
         for (int64_t e = 0; e < x->r.experts; e++) {
             int64_t taken = 0;
-            for (int64_t k = 0; k < x->r.top_k; k++)
-                for (int64_t device = 0; device < x->devices; device++) {
-                    const int64_t i = index_of(x, device, b, k) + e;
-                    x->first[i] = (int32_t)taken;
-                    taken += placed(x, i);
-                }
+            for (int64_t at = 0; at < x->r.top_k * parts; at++) {
+                const int64_t run = at % parts / x->devices;
+                const int64_t device = owner_of(x, run, at % x->devices);
+                const int64_t i = index_of(x, device, b, at / parts, run) + e;
+                x->first[i] = (int32_t)taken;
+                taken += placed(x, i);
+            }
         }
 }
 
@@ -106,11 +121,11 @@ static int64_t rows_between(const smp__expert_exchange *x, int64_t from, int64_t
 {
     int64_t rows = 0;
     for (int64_t b = 0; b < x->batch; b++)
-        for (int64_t k = 0; k < x->r.top_k; k++)
+        for (int64_t k = 0; k < x->r.top_k * x->runs; k++) /* and runs */
             for (int64_t e = to * x->r.own; e < (to + 1) * x->r.own; e++) {
                 if (base)
-                    base[(b * x->r.top_k + k) * x->r.experts + e] = (int32_t)rows;
-                rows += placed(x, index_of(x, from, b, k) + e);
+                    base[index_of(x, 0, b, 0, k) + e] = (int32_t)rows;
+                rows += placed(x, index_of(x, from, b, 0, k) + e);
             }
     return rows;
 }
@@ -128,12 +143,14 @@ static void set_places(smp__expert_exchange *x)
         }
     for (int64_t b = 0; b < x->batch; b++)
         for (int64_t k = 0; k < r->top_k; k++) {
-            const int64_t own = index_of(x, x->group->index, b, k);
-            const int32_t *base = x->base + (b * r->top_k + k) * r->experts;
             int32_t *used = x->route.used;
-            memset(used, 0, (size_t)r->experts * sizeof *used);
             for (int64_t t = 0; t < r->tokens; t++) {
                 const int64_t i = (b * r->tokens + t) * r->top_k + k;
+                const int64_t run = t / (r->tokens / x->runs);
+                const int64_t own = index_of(x, x->group->index, b, k, run);
+                const int32_t *base = x->base + index_of(x, 0, b, k, run);
+                if (t % (r->tokens / x->runs) == 0)
+                    memset(used, 0, (size_t)r->experts * sizeof *used);
                 const int32_t e = x->route.expert[i], before = used[e]++;
                 x->place[i] = before < placed(x, own + e) ? base[e] + before : -1;
             }
@@ -146,10 +163,12 @@ smp_status smp__experts_begin(const smp_op_call *call, int64_t d, bool gates, bo
     *x = (smp__expert_exchange){.r = routing_of(call->graph, call->op),
                                 .batch = call->batch,
                                 .devices = devices_of(call->op),
+                                .runs = runs_of(call->op),
                                 .d = d,
                                 .count = call->aux};
     const smp__routing *r = &x->r;
-    const int64_t choices = x->batch * r->tokens * r->top_k, counts = x->batch * counts_of(r);
+    const int64_t choices = x->batch * r->tokens * r->top_k,
+                  counts = x->batch * counts_of(call->op, r);
     SMP_TRY(smp__group_of(call, x->devices, &x->group));
     x->room = room_of(r, x->batch, x->devices);
     x->first = call->workspace;
@@ -169,9 +188,11 @@ smp_status smp__experts_begin(const smp_op_call *call, int64_t d, bool gates, bo
     }
     if (forward) {
         memset(own, 0, (size_t)counts * sizeof *own);
-        for (int64_t i = 0; i < choices; i++)
-            own[(i / (r->tokens * r->top_k) * r->top_k + i % r->top_k) * r->experts +
+        for (int64_t i = 0; i < choices; i++) {
+            const int64_t token = i / r->top_k, t = token % r->tokens;
+            own[index_of(x, 0, token / r->tokens, i % r->top_k, t / (r->tokens / x->runs)) +
                 x->route.expert[i]]++;
+        }
         SMP_TRY(x->group->all_gather(x->group->context, own, call->aux, counts));
     }
     set_places(x);
@@ -186,9 +207,9 @@ static void move_runs(const smp__expert_exchange *x, int64_t device, int64_t beg
     const smp__routing *r = &x->r;
     int64_t row = -begin;
     for (int64_t b = 0; b < x->batch; b++)
-        for (int64_t k = 0; k < r->top_k; k++)
+        for (int64_t k = 0; k < r->top_k * x->runs; k++) /* and runs */
             for (int64_t e = 0; e < r->own; e++) {
-                const int64_t i = index_of(x, device, b, k) + x->group->index * r->own + e;
+                const int64_t i = index_of(x, device, b, 0, k) + x->group->index * r->own + e;
                 const int64_t n = placed(x, i), from = row < 0 ? -row : 0;
                 const int64_t to = row + n > rows ? rows - row : n;
                 if (from < to) {

@@ -6,18 +6,19 @@
 #include "graph/ops/routing.h"
 
 /* Of one call, in its workspace. A count or a first place has a number for each device, sample,
- * choice (first, second, ..) and expert, in this order. */
+ * choice (first, second, ..), run of neighbouring tokens (in a zigzag there are two) and expert, in
+ * this order. */
 typedef struct smp__expert_exchange {
     smp__routing r;
     const smp_op_group *group;
-    int64_t batch, devices, d;
+    int64_t batch, devices, runs, d;
     int64_t room; /* rows from a device to another in one round */
     int64_t most; /* that two devices have for each other in all rounds: the same on all devices */
     const float *count; /* tokens that choose so: integers below 2^24 */
     int32_t *first;     /* the place of the first of them; the capacity: none has one */
     int32_t *place;   /* [batch * tokens * top_k]: number of a choice's row among those that go from
                        this device to its expert's; -1: it has no place there */
-    int32_t *base;    /* [batch][top_k][experts]: that of the first row, of this device */
+    int32_t *base;    /* [batch][top_k][runs][experts]: that of the first row, of this device */
     smp__route route; /* expert, gate: of all samples */
     float *sent, *got;
 } smp__expert_exchange;

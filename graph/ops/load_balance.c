@@ -138,6 +138,7 @@ static smp_status backward_input(const smp_op_call *call)
 
 static const smp_split_rule SPLITS[] = {
     {"positions", .in = {SMP_CELL_DIM0}, .out = SMP_CELL_DIM0},
+    {"zigzag", .in = {SMP_CELL_ZIGZAG}, .out = SMP_CELL_ZIGZAG},
     {0},
 };
 

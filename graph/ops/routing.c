@@ -18,6 +18,7 @@ const smp_attr_desc smp__routing_attrs[] = {
     [SMP__GATES] = {"gates", SMP_ATTR_CHOICE, false, 0, 0, 1, gate_kinds},
     [SMP__ROUTED_BY] = {"devices", SMP_ATTR_INT, false, 1, 1, SMP__MOST_DEVICES, NULL},
     [SMP__ROUTED_AXIS] = {"axis", SMP_ATTR_INT, false, 0, 0, SMP_MAX_DIMS - 1, NULL},
+    [SMP__ROUTED_BLOCKS] = {"blocks", SMP_ATTR_INT, false, 1, 1, 2, NULL}, /* of the tokens */
     {0},
 };
 
@@ -67,6 +68,10 @@ smp_status smp__infer_routing(const smp_infer *infer, bool by_tokens, smp__routi
     if (top_k > logits->shape.dim[1])
         return smp_infer_fail(infer, "top_k: %lld of the %lld experts of '%s'", (long long)top_k,
                               (long long)logits->shape.dim[1], logits->name);
+    if (by_tokens && logits->shape.dim[0] % infer->attr[SMP__ROUTED_BLOCKS].i != 0)
+        return smp_infer_fail(infer, "'%s' has %lld rows, expected a multiple of %lld",
+                              logits->name, (long long)logits->shape.dim[0],
+                              (long long)infer->attr[SMP__ROUTED_BLOCKS].i);
     *out = by_tokens ? smp__routing_by_tokens(&alone, infer->op, &logits->shape)
                      : smp__routing_of(&alone, infer->op, &logits->shape);
     return SMP_OK;

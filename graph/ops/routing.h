@@ -5,7 +5,14 @@
 #include "graph/ops/collective.h"
 
 /* Attributes that both have, in this order. */
-enum { SMP__TOP_K, SMP__CAPACITY, SMP__GATES, SMP__ROUTED_BY, SMP__ROUTED_AXIS };
+enum {
+    SMP__TOP_K,
+    SMP__CAPACITY,
+    SMP__GATES,
+    SMP__ROUTED_BY,
+    SMP__ROUTED_AXIS,
+    SMP__ROUTED_BLOCKS
+};
 extern const smp_attr_desc smp__routing_attrs[];
 enum { SMP__MOST_TOP_K = 64 }; /* where gates have gradients */
 

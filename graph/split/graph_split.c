@@ -325,9 +325,10 @@ static smp_status set_attrs(splitter *s, int32_t o, bool behind, smp_op *op)
     if (behind)
         value[smp_op_attr_index(from->kind, "bias")].i = 0;
     if (rule) {
-        smp_spread spread = smp_split_in(s->from, o, s->choice[o], 0);
-        const attr own[] = {
-            {"devices", s->devices}, {"axis", spread.dim}, {"blocks", spread.blocks}};
+        const smp_spread spread = smp_split_in(s->from, o, s->choice[o], 0);
+        const smp_spread out = smp_split_out(s->from, o, s->choice[o]);
+        const int blocks = spread.blocks > out.blocks ? spread.blocks : out.blocks;
+        const attr own[] = {{"devices", s->devices}, {"axis", spread.dim}, {"blocks", blocks}};
         for (int i = 0, a; i < 3 && smp_op_attr_index(from->kind, "devices") >= 0; i++)
             if ((a = smp_op_attr_index(from->kind, own[i].name)) >= 0)
                 value[a].i = own[i].value;

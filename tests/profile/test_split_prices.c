@@ -262,6 +262,59 @@ static void test_dear_memory_splits_weights(void **state)
     free(choice);
 }
 
+static smp_graph *read_longer(const char *name, const char *from, const char *to)
+{
+    char path[4096], text[8192], longer[8192];
+    smp_graph *graph;
+    snprintf(path, sizeof path, "%s/examples/%s.yaml", SMP_SOURCE_DIR, name);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    const char *at = strstr(text, from);
+    assert_non_null(at);
+    snprintf(longer, sizeof longer, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    if (smp_graph_parse(name, longer, strlen(longer), &graph) != SMP_OK)
+        fail_msg("%s", smp_last_error());
+    return graph;
+}
+
+/* Of a mixture whose samples are long all positions stand in a zigzag from the first layer to the
+ * last, keys and values travel around a ring, and tokens to their experts and back. */
+static void test_long_samples(void **state)
+{
+    (void)state;
+    static const char *const wanted[][2] = {
+        {"norm_1", "positions"}, {"q", "positions"},      {"q_rope", "zigzag"},
+        {"k_rope", "zigzag"},    {"attn", "zigzag ring"}, {"o", "positions"},
+        {"res_1", "elements"},   {"norm_2", "positions"}, {"router", "positions"},
+        {"balance", "zigzag"},   {"dispatch", "zigzag"},  {"gate", "experts"},
+        {"up", "experts"},       {"down", "experts"},     {"combine", "zigzag"}};
+    smp_graph *graph = read_longer("moe-tiny", "T: 64", "T: 4096");
+    smp_cluster *from, *groups = make_groups(4, 16, &from);
+    smp_split_choice *choice = calloc((size_t)graph->n_op, sizeof *choice);
+    smp_split_prices *prices;
+    double us;
+    bool exact;
+    assert_int_equal(smp_split_prices_make(graph, groups, NULL, BATCH, MICROBATCHES, &prices),
+                     SMP_OK);
+    assert_int_equal(
+        smp_split_choose(graph, 4, smp_split_prices_costs(prices), NULL, choice, &us, &exact),
+        SMP_OK);
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "h1.%s", wanted[i][0]);
+        const int32_t o = smp_graph_find_op(graph, name);
+        assert_true(o >= 0 && choice[o].rule >= 0);
+        assert_string_equal(graph->op[o].kind->split[choice[o].rule].name, wanted[i][1]);
+    }
+    smp_split_prices_destroy(prices);
+    smp_cluster_destroy(groups);
+    smp_cluster_destroy(from);
+    smp_graph_destroy(graph);
+    free(choice);
+}
+
 /* Where no gradient flows, none is exchanged; nobody makes parts of what is whole. */
 static void test_moves(void **state)
 {
@@ -384,6 +437,7 @@ int main(void)
         cmocka_unit_test(test_prices_are_what_the_graph_costs),
         cmocka_unit_test(test_memory_of_a_whole_graph),
         cmocka_unit_test(test_dear_memory_splits_weights),
+        cmocka_unit_test(test_long_samples),
         cmocka_unit_test(test_moves),
         cmocka_unit_test(test_pairs_stay_pairs),
         cmocka_unit_test(test_refused),
