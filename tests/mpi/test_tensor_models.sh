@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Whole models whose ops groups of devices compute together, the splitting chosen by the planner: 20 steps
+# of 1, 2 and 4 devices lose the same to 1e-5, the first ten what PyTorch says.
+# shellcheck source=../cli/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
+data=$SMP_SOURCE_DIR/tests/data
+limit_s=120
+steps=20
+models=0
+
+# train NAME TENSOR LR [OPTION...]: losses in NAME
+train() {
+    expect_exit 0 smp-partition "$model" -n "$2" --stages 1 --ddp 1 --tensor "$2" --microbatch-size "$batch" \
+        --microbatches "$microbatches" --time-limit 4 -o plan.yaml "${@:4}"
+    expect_exit 0 mpirun -n "$2" smp-run plan.yaml "${sources[@]}" --no-shuffle --json --steps "$steps" \
+        --lr "$3" --log-every 1
+    losses out | awk '{ print $2 }' >"$1"
+    expect_equal "$path tensor $2: losses" "$(wc -l <"$1" | tr -d ' ')" "$steps"
+}
+
+# worst A B: the largest relative difference of the lines that both have.
+worst() {
+    paste "$1" "$2" | awk 'NF == 2 { d = ($1 - $2) / $1; d = d < 0 ? -d : d; if (!(d <= m)) m = d }
+        END { printf "%.1e", m }'
+}
+
+# close WHAT DIFFERENCE
+close() {
+    checks=$((checks + 1))
+    awk -v d="$2" 'BEGIN { exit !(d ~ /^[0-9]/ && d <= 1e-5) }' || fail "$path $1: losses differ by $2"
+}
+
+# SMP_TENSOR=all: 4 devices for every model, and as many steps.
+while read -r path batch microbatches lr inputs expected; do
+    model=$SMP_SOURCE_DIR/$path
+    IFS=, read -ra kinds <<<"$inputs"
+    rm -rf arrays
+    mkdir arrays
+    run python3 "$data/model_inputs.py" arrays $((steps * batch * microbatches)) "${kinds[@]}"
+    sources=()
+    for kind in "${kinds[@]}"; do
+        sources+=(--data "${kind%%:*}=arrays/${kind%%:*}.npy")
+    done
+    train one 1 "$lr"
+    train still 1 0
+    train two 2 "$lr"
+    split=$(grep -c '^  - {op: ' plan.yaml || true)
+    expect_equal "$path: ops are split" "$([ "$split" -gt 2 ] && echo some)" some
+    close "tensor 2" "$(worst one two)"
+    text="$path: $split ops split, 2 devices $(worst one two), weights that stay $(worst one still)"
+    if [ "$expected" ]; then
+        tr ' ' '\n' <<<"$expected" >torch
+        close "tensor 2 and PyTorch" "$(worst torch two)"
+        text+=", PyTorch $(worst torch two)"
+    fi
+    train four 4 "$lr"
+    close "tensor 4" "$(worst one four)"
+    echo "$text, 4 devices $(worst one four)"
+    models=$((models + 1))
+done < <(
+    grep -v '^#' "$data/torch_models.txt"
+    echo examples/moe-tiny.yaml 2 2 1e-3 tokens:index-256:64,targets:class-256:64
+)
+finish

@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# Training by groups of devices that compute every op together. With one splitting and one number of gradient
+# blocks 20 steps give the same losses and weights to the last bit for every pipeline, ddp, shard degree, schedule
+# and whatever is recomputed; evaluations, short batches and dropout give what one device gives, to 1e-5; bf16 what
+# it gives there.
+# shellcheck source=training.sh
+source "$(dirname "${BASH_SOURCE[0]}")/training.sh"
+write_models
+
+# Rules of a model's ops, behind `--split`; all else is whole. Megatron-LM's pattern, and with positions split
+# where that does not split anything; a table's rows that are also the last product's columns.
+rules() { # name
+    local rule
+    split=(--tensor "${2:-2}" --split '*:whole')
+    case $1 in
+    megatron) set -- 'h*.attn.qkv:columns/3' 'h*.attn:packed heads' 'h*.proj:rows' 'h*.mlp.fc:columns' 'h*.gelu:elements@1' ;;
+    sequence) set -- 'h*.attn.qkv:columns/3' 'h*.attn:packed heads' 'h*.proj:rows' 'h*.mlp.fc:columns' 'h*.gelu:elements@1' \
+        wte:rows wpe:positions 'h*.ln_?:positions@0' 'h*.res_?:elements@0' ln_f:positions@0 lm_head:columns loss:classes ;;
+    residual) set -- a:columns '*.norm:channels' '*.relu:elements@0' b:rows head:columns loss:classes ;;
+    ties) set -- wte:rows mix:rows again:rows act:elements@1 head:columns loss:classes ;;
+    esac
+    for rule in "$@"; do split+=(--split "$rule"); done
+}
+
+# together MODEL NAME RULES STAGES:DDP:SHARD:WHAT:SCHEDULE:CHUNKS:RECOMPUTE...: 4 micro-batches of 2 in 4 blocks.
+together() {
+    local model=$1 name=$2 stages ddp shard what schedule chunks redo way
+    rules "$3"
+    shift 3
+    plan one.yaml "$model" 2 1 1 simple 1 4 2 none --gradient-blocks 4 "${split[@]}"
+    grep '^  - {op: ' one.yaml >one.split
+    expect_equal "$name: ops are split" "$([ "$(wc -l <one.split)" -ge 6 ] && echo some)" some
+    train one.yaml 2 "$name"
+    for way in "$@"; do
+        IFS=: read -r stages ddp shard what schedule chunks redo <<<"$way"
+        plan other.yaml "$model" $((2 * stages * ddp)) "$stages" "$ddp" "$schedule" "$chunks" \
+            $((4 / ddp)) 2 "$redo" --gradient-blocks 4 --shard "$shard" --shard-what "$what" "${split[@]}"
+        expect_equal "$name $way: the splitting" "$(grep '^  - {op: ' other.yaml | cmp - one.split && echo same)" same
+        train other.yaml $((2 * stages * ddp)) other
+        expect_equal "$name $way: replicas" "$(wc -l <other.weights | tr -d ' ')" "$ddp"
+        sort -u -o other.weights other.weights
+        same other "$name"
+    done
+}
+
+if [ "${SMP_TENSOR-}" = all ]; then
+    ways=()
+    for at in 1:simple:1 1:breadth-first:2 2:1f1b:1 2:interleaved:2 2:zero-bubble:1; do
+        for ddp in 1 2; do
+            for what in none optimizer weights; do
+                for redo in none all; do
+                    shard=2
+                    if [ "$what" != none ] && [ "$ddp" = 1 ]; then continue; fi
+                    [ "$what" != none ] || shard=1
+                    ways+=("${at%%:*}:$ddp:$shard:${what/none/optimizer}:${at#*:}:$redo")
+                done
+            done
+        done
+    done
+    limit_s=300
+    for model in "$SMP_EXAMPLES/gpt-tiny.yaml:sequence" "$SMP_EXAMPLES/gpt-tiny.yaml:megatron" residual.yaml:residual ties.yaml:ties; do
+        together "${model%:*}" "${model#*:}" "${model#*:}" "${ways[@]}"
+    done
+else
+    together "$SMP_EXAMPLES/gpt-tiny.yaml" gpt sequence 2:1:1:optimizer:interleaved:2:none \
+        1:2:2:weights:breadth-first:2:all
+    together ties.yaml ties ties 2:1:1:optimizer:zero-bubble:1:all 1:2:1:optimizer:simple:1:none \
+        1:2:2:optimizer:simple:1:all 2:2:2:weights:interleaved:2:none
+    together residual.yaml residual residual 2:1:1:optimizer:1f1b:1:all 1:2:1:optimizer:simple:2:none
+fi
+
+# As one device does. The last batch of a pass over the text is short, and so is that of an evaluation; dropout
+# draws by the position in the whole.
+sed 's/^  - {op: layernorm, name: ln_f/  - {op: dropout, name: drop_f, in: x, out: x, p: 0.2}\n&/
+    s/^      - {op: add, name: "h{i}.res_[12]".*\[x, \([am]\)\]/      - {op: dropout, name: "h{i}.drop_\1", in: \1, out: \1, p: 0.2}\n&/' \
+    "$SMP_EXAMPLES/gpt-tiny.yaml" >dropout.yaml
+expect_equal "kinds of dropout" "$(grep -c 'op: dropout' dropout.yaml)" 3
+head -c 2100 text.txt >short.txt # 32 windows: passes of 5 batches and 2 samples
+head -c 900 text.txt >held.txt
+steps=9
+# alone NAME PLAN RANKS [OPTION...]: losses, of evaluations too, in NAME
+alone() {
+    expect_exit 0 mpirun -n "$3" smp-run "$2" --data short.txt --eval-data held.txt --eval-every 4 --steps "$steps" \
+        --log-every 1 --json --lr 0.003 --seed 5 "${@:4}"
+    sed -nE 's/.*"(loss|eval_loss|accuracy)": ?([^,}]*).*/\2/p' out >"$1"
+    expect_equal "$1: losses and evaluations" "$(wc -l <"$1" | tr -d ' ')" $((steps + 3))
+}
+close() { # name reference tolerance
+    expect_equal "$1 against $2" "$(paste "$1" "$2" | awk -v most="$3" '{ d = ($1 - $2) / $2; n += d * d <= most * most }
+        END { print n }')" "$(wc -l <"$2" | tr -d ' ')"
+}
+rules sequence
+split+=(--split 'h*.drop_?:elements@0' --split drop_f:elements@0)
+plan one.yaml dropout.yaml 1 1 1 simple 1 3 2
+alone one one.yaml 1
+sed 's/p: 0.2/p: 0/' dropout.yaml >kept.yaml
+plan kept_plan.yaml kept.yaml 1 1 1 simple 1 3 2
+alone kept kept_plan.yaml 1
+expect_equal "dropout drops" "$(cmp -s one kept || echo differs)" differs
+plan two.yaml dropout.yaml 4 2 1 1f1b 1 3 2 none "${split[@]}"
+expect_match two.yaml 'op: h0.drop_a, as: "?elements@0'
+alone two two.yaml 4
+close two one 1e-5
+split[1]=4
+plan four.yaml dropout.yaml 4 1 1 simple 1 3 2 none "${split[@]}"
+alone four four.yaml 4
+close four one 1e-5
+
+# As many processes as a plan has devices.
+for n in 2 3; do
+    expect_exit 2 mpirun -n "$n" smp-run two.yaml --data text.txt --steps 1
+    expect_match err "two.yaml is a plan for 4 processes \\(pipeline 2 x ddp 1 x tensor 2\\), but $n were started: run it with mpirun -n 4"
+    expect_equal "messages of smp-run" "$(grep -c 'smp-run: ' err)" 1
+done
+
+# In bf16, where the processor has it.
+rules sequence
+plan bf16.yaml "$SMP_EXAMPLES/gpt-tiny.yaml" 2 1 1 simple 1 3 2 none "${split[@]}" --precision bf16
+run mpirun -n 2 smp-run bf16.yaml --data text.txt --steps 1
+if grep -q 'this processor has neither' err; then
+    echo "skipped: this processor has no bf16"
+else
+    plan fp32.yaml "$SMP_EXAMPLES/gpt-tiny.yaml" 1 1 1 simple 1 3 2
+    alone fp32 fp32.yaml 1
+    alone bf16 bf16.yaml 2
+    close bf16 fp32 0.02
+    expect_equal "is in bf16" "$(cmp -s bf16 fp32 || echo differs)" differs
+fi
+finish
