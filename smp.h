@@ -245,7 +245,8 @@ SMP_API smp_status smp_load(smp *s, const char *path);
 SMP_API const char *smp_load_note(const smp *s);
 
 /* Copies weight `name` ("wte.weight") to `values` on every rank, the whole of it however the ranks
- * have it in parts; `count` is its number of elements. Collective. Errors: SMP_ERR_INPUT for an unknown name or wrong count. */
+ * have it in parts; `count` is its number of elements. Collective. Errors: SMP_ERR_INPUT for an
+ * unknown name or wrong count. */
 SMP_API smp_status smp_weight_get(smp *s, const char *name, float *values, int64_t count);
 
 /* Sets weight `name` on every rank that holds it, or a part of it. Every rank passes the same

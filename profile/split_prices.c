@@ -127,8 +127,8 @@ static double stash_of(const maker *m, const smp_graph *g, int32_t o, smp_split_
     return bytes;
 }
 
-/* An op of a piece has these weights of the whole graph: memory and the optimizer's updates, divided
- * among uses, and sums. */
+/* An op of a piece has these weights of the whole graph: memory and the optimizer's updates,
+ * divided among uses, and sums. */
 static void add_weights(const maker *m, const smp_graph *g, const smp_op *op, const int32_t *param,
                         double *elements, double *us)
 {

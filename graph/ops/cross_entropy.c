@@ -82,8 +82,8 @@ static void needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_o
 }
 
 /* The GPU saves the number of targets that count as well, after the rows, and adds the losses of
- * parts of the rows in the workspace: two doubles each. What devices have of the rows follows there,
- * and the targets' logits; with smoothing the means of the rows. */
+ * parts of the rows in the workspace: two doubles each. What devices have of the rows follows
+ * there, and the targets' logits; with smoothing the means of the rows. */
 static void cuda_needs(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op_needs *out)
 {
     const int64_t rows = smp__count(smp__in(graph, op, TARGETS), batch);

@@ -8,8 +8,8 @@
  * label smoothing the workspace holds the mean logits of the rows, behind the parts.
  * A target out of range, which the CPU reports, makes the loss NaN here.
  *
- * Of several devices that each have a part of the classes, each makes its share of a row; all gather
- * them and put them together in one order, so that all have the same bits. */
+ * Of several devices that each have a part of the classes, each makes its share of a row; all
+ * gather them and put them together in one order, so that all have the same bits. */
 #include "graph/cuda/cuda_row.cuh"
 extern "C" {
 #include "graph/ops/collective.h"

@@ -34,7 +34,8 @@ bool smp_split_whole_first(smp_spread made, int bias_dim, bool has_whole, smp_sp
  * The loss and what nobody reads is whole. Random initial values and checkpoints go by the part.
  *
  * choice: [n_op]. SMP_ERR_INPUT names an op whose choice its kind does not allow, or two whose
- * choices disagree on a weight that they share. `graph` has to outlive *out, whose target is its. */
+ * choices disagree on a weight that they share. `graph` has to outlive *out, whose target is
+ * its. */
 smp_status smp_graph_split(const smp_graph *graph, int devices, int index,
                            const smp_split_choice *choice, smp_graph **out);
 

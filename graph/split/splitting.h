@@ -19,8 +19,8 @@ typedef struct smp_splitting {
  * that the model lacks or that is named twice, a choice that its kind does not allow. */
 smp_status smp_splitting_split(const smp_splitting *splitting, int index, const smp_graph *whole,
                                smp_graph **out);
-/* *graph becomes that of device `index`, and owns the whole one; as it is for one device. On failure
- * it is as before. */
+/* *graph becomes that of device `index`, and owns the whole one; as it is for one device. On
+ * failure it is as before. */
 smp_status smp_splitting_apply(const smp_splitting *splitting, int index, smp_graph **graph);
 
 /* The entries of the ops that are not whole, in op order, in `arena`. choice: [n_op]. */

@@ -15,8 +15,8 @@
  * and its op names in order. Stage s of the model is built from row s. There tensors move between
  * neighbouring stages only: one that jumps over stages here is passed along by the stages between
  * (torch.distributed.pipelining.pipeline does so by itself). Of a model whose ops are split over
- * devices the model's own ops are named, not the collective ones between them: DTensor makes those by
- * itself. Linear in actions and ops. */
+ * devices the model's own ops are named, not the collective ones between them: DTensor makes those
+ * by itself. Linear in actions and ops. */
 #include <string.h>
 
 #include "schedule/export/export_kinds.h"

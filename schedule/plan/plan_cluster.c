@@ -1,8 +1,8 @@
 /* The cluster that a plan's prediction assumed, in the plan file. Devices stand there as runs of
  * equal ones: a uniform cluster of any size is one line. Files without `devices:` say the memory
- * alone; then all devices are alike. It is the machine's own also where groups of its devices compute
- * every op together; in memory it is then those groups, which know it. Linear in the file and in the
- * number of devices. */
+ * alone; then all devices are alike. It is the machine's own also where groups of its devices
+ * compute every op together; in memory it is then those groups, which know it. Linear in the file
+ * and in the number of devices. */
 #include "schedule/plan/plan_field.h"
 
 /* One run of equal devices from *next on. */

@@ -351,8 +351,8 @@ static void put_devices(writer *w, const smp_cluster *cluster)
     close_with(w, ']');
 }
 
-/* What the prediction assumed of the machine itself, not of groups of its devices: enough to simulate the plan by itself and to score
- * another one beside it. */
+/* What the prediction assumed of the machine itself, not of groups of its devices: enough to
+ * simulate the plan by itself and to score another one beside it. */
 static void put_cluster(writer *w, const smp_plan *plan)
 {
     const smp_cluster *cluster = plan->cluster->of ? plan->cluster->of : plan->cluster;

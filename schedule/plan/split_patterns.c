@@ -1,5 +1,5 @@
-/* A splitting by patterns as one by names; see the header. O(ops) for each pattern, bounded as those
- * of sketches are. */
+/* A splitting by patterns as one by names; see the header. O(ops) for each pattern, bounded as
+ * those of sketches are. */
 #include "schedule/plan/split_patterns.h"
 
 #include <stdlib.h>

@@ -9,8 +9,9 @@
  * names an op wins over patterns, of those a later one over an earlier one. Of the ops that a
  * pattern stands for, kinds without the rule are passed over. For at most one device: no entry.
  *
- * SMP_ERR_INPUT, at the entry's place if it has one: nothing is meant by it, none of the ops has the
- * rule, sizes of one that has it do not allow it, or an op is named twice. `whole` is not split. */
+ * SMP_ERR_INPUT, at the entry's place if it has one: nothing is meant by it, none of the ops has
+ * the rule, sizes of one that has it do not allow it, or an op is named twice. `whole` is not
+ * split. */
 smp_status smp_splitting_resolve(const smp_splitting *splitting, const smp_graph *whole,
                                  smp_arena *arena, smp_splitting *out);
 

@@ -21,8 +21,8 @@ typedef struct smp_trace_event {
     double start_us, end_us; /* from the start of the step */
 } smp_trace_event;
 
-/* Events of a simulation, of the replica that it shows, of the first of the devices that compute ops
- * together; malloc'ed. */
+/* Events of a simulation, of the replica that it shows, of the first of the devices that compute
+ * ops together; malloc'ed. */
 smp_status smp_trace_predicted(const smp_plan *plan, const smp_simulation *simulation,
                                smp_trace_event **events, int64_t *n);
 

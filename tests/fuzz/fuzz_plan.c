@@ -8,7 +8,8 @@
 #include "schedule/simulate/simulate.h"
 #include "schedule/verify/verify.h"
 
-/* The model as the plan splits it, for device 0; NULL: that was refused. `from` may have patterns. */
+/* The model as the plan splits it, for device 0; NULL: that was refused. `from` may have
+ * patterns. */
 static smp_graph *split_model(const smp_splitting *from, bool patterns)
 {
     smp_arena *arena = smp_arena_create();

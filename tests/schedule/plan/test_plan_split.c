@@ -1,6 +1,6 @@
-/* Plans whose ops are split over groups of devices: the file is written back to the same bytes, what
- * is broken is refused with its place, the cluster of the file is the machine's and that in memory
- * its groups; and patterns of sketches name ops as they say. */
+/* Plans whose ops are split over groups of devices: the file is written back to the same bytes,
+ * what is broken is refused with its place, the cluster of the file is the machine's and that in
+ * memory its groups; and patterns of sketches name ops as they say. */
 #include "tests/schedule/fixture.h"
 
 #include "graph/split/split_text.h"

@@ -1,6 +1,6 @@
 /* Plans of models whose operators are split: on small graphs none of all splittings has a shorter
- * step; on a GPT whose weights do not fit the pattern of Megatron-LM comes out, with positions split
- * in between; groups are as large as it takes, and what is fixed stays. */
+ * step; on a GPT whose weights do not fit the pattern of Megatron-LM comes out, with positions
+ * split in between; groups are as large as it takes, and what is fixed stays. */
 #include "tests/schedule/fixture.h"
 
 #include <math.h>
