@@ -41,8 +41,8 @@ maskrcnn-fpn --cluster cluster-a100 -n 4 --microbatch-size 2 --microbatches 8
 unet-sd      --cluster cluster-a100 -n 8 --device cuda --precision bf16 --microbatch-size 4 --microbatches 16
 gpt-175b     --cluster cluster-h200 --stages 64 --microbatches 16 --chunks 1
 gpt-175b     --cluster cluster-a100-16k --stages 128 --microbatches 16 --chunks 1
-gpt-175b     --cluster cluster-a100-1k -n 128 --stages 128 --device cuda --precision bf16 --microbatches 128 --chunks 1 --pipeline 1f1b
-gpt-530b     --cluster cluster-a100-3k -n 280 --stages 280 --device cuda --precision bf16 --microbatches 32 --chunks 1 --pipeline 1f1b
+gpt-175b     --cluster cluster-a100-1k -n 96 --tensor 8 --stages 12 --device cuda --precision bf16 --microbatches 48 --chunks 1 --pipeline 1f1b
+gpt-530b     --cluster cluster-a100-3k -n 280 --tensor 8 --stages 35 --device cuda --precision bf16 --microbatches 70 --chunks 1 --pipeline 1f1b
 CASES
 }
 
