@@ -139,6 +139,12 @@ typedef struct smp_options {
                             1, 2, 4 ... times as much; 0: ddp */
     int shard;           /* of planning: replicas that hold one copy of the states together; 0: 1 */
     const char *shard_what; /* "optimizer", "gradients" or "weights"; NULL: optimizer */
+    int tensor; /* of planning: devices that compute every op together, neighbours of one machine;
+                   the ranks are so many times stages x ddp. 0: auto; default 1 */
+    /* [n_split] how ops are split over them, "PATTERN:RULE" as in smp-partition --split; how all
+     * others are is chosen. Of the caller, for as long as the call that takes the options. */
+    const char *const *split;
+    int n_split;
 } smp_options;
 
 SMP_API smp_options smp_options_default(void);

@@ -1,12 +1,14 @@
 /* Planning from the library's options: what smp_plan_write and smp_init with a model do. */
 #include "exec/plan_from_options.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "exec/device/device.h"
 #include "graph/base/clock.h"
 #include "graph/ops/custom_op.h"
-#include "schedule/planner/planner.h"
+#include "schedule/plan/split_patterns.h"
+#include "schedule/tensor/tensor_plan.h"
 
 #define TIME_LIMIT_S 10.0 /* what smp-partition takes by default */
 
@@ -36,10 +38,51 @@ static smp_status fill_request(const smp_options *options, int devices, smp_sear
     request->advise = true;
     request->deadline_s = smp_clock_s() + TIME_LIMIT_S;
     if (devices < 1 || options->stages < 0 || options->ddp < 0 || options->chunks < 0 ||
-        options->microbatches < 0 || options->microbatch_size < 0 || options->shard < 0)
-        return smp_fail(SMP_ERR_INPUT, "devices, stages, ddp, shard, chunks, microbatches and "
-                                       "microbatch_size: expected 0 (auto) or more");
+        options->microbatches < 0 || options->microbatch_size < 0 || options->shard < 0 ||
+        options->tensor < 0)
+        return smp_fail(SMP_ERR_INPUT, "devices, stages, ddp, tensor, shard, chunks, microbatches "
+                                       "and microbatch_size: expected 0 (auto) or more");
     return SMP_OK;
+}
+
+/* entry: [options->n_split], whose ops are the caller's to free, those that were read. */
+static smp_status read_splits(const smp_options *options, smp_split_entry *entry,
+                              smp_tensor_request *out)
+{
+    *out = (smp_tensor_request){.tensor = options->tensor, .fixed = entry};
+    if (options->tensor == 1 && options->n_split > 0)
+        return smp_fail(SMP_ERR_INPUT,
+                        "split: got %d, expected none with tensor 1, where no op is "
+                        "split",
+                        options->n_split);
+    for (; out->n_fixed < options->n_split; out->n_fixed++)
+        SMP_TRY(smp_split_entry_parse("split", options->split[out->n_fixed], &entry[out->n_fixed]));
+    return SMP_OK;
+}
+
+static smp_status make_plan(const smp_options *options, const smp_search_request *request,
+                            smp_plan **out)
+{
+    smp_tensor_request how = {0};
+    smp_tensor_result made = {0};
+    if (options->n_split < 0 || (options->n_split > 0 && !options->split))
+        return smp_fail(SMP_ERR_INPUT, "n_split: got %d without as many in split",
+                        options->n_split);
+    smp_split_entry *entry = calloc((size_t)options->n_split + 1, sizeof *entry);
+    if (!entry)
+        return smp_fail_memory(((size_t)options->n_split + 1) * sizeof *entry);
+    smp_status status = read_splits(options, entry, &how);
+    if (status == SMP_OK)
+        status = smp_tensor_plan(request, &how, options->model, &made);
+    if (status == SMP_OK) {
+        *out = made.result.plan;
+        made.result.plan = NULL;
+    }
+    smp_tensor_result_destroy(&made);
+    for (int32_t i = 0; i < how.n_fixed; i++)
+        free((char *)entry[i].op);
+    free(entry);
+    return status;
 }
 
 smp_status smp__plan_from_options(const smp_options *options, int ranks, smp_target target,
@@ -48,7 +91,6 @@ smp_status smp__plan_from_options(const smp_options *options, int ranks, smp_tar
     smp_graph *graph = NULL;
     smp_profile *profile = NULL;
     smp_cluster *cluster = NULL;
-    smp_planner_result result = {0};
     int devices = options->devices > 0 ? options->devices : ranks;
     smp_search_request request = {0};
     smp_status status = smp_graph_read(options->model, &graph);
@@ -66,12 +108,7 @@ smp_status smp__plan_from_options(const smp_options *options, int ranks, smp_tar
         status = fill_request(options, devices, &request);
     }
     if (status == SMP_OK)
-        status = smp_plan_make(&request, options->model, &result);
-    if (status == SMP_OK) {
-        *out = result.plan;
-        result.plan = NULL;
-    }
-    smp_planner_result_destroy(&result);
+        status = make_plan(options, &request, out);
     smp_cluster_destroy(cluster);
     smp_profile_destroy(profile);
     smp_graph_destroy(graph);

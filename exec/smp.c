@@ -32,7 +32,7 @@ static smp_status copy_options(smp *s, const smp_options *options)
         SMP_TRY(copy_string(s, text[i]));
     s->options.plugins = NULL; /* the caller's; smp_init has loaded them */
     s->options.n_plugins = 0;
-    return SMP_OK;
+    return SMP_OK; /* `split`, which is the caller's, too, is read when the plan is made */
 }
 
 static bool in_range(float value, float min, float max)
@@ -232,6 +232,8 @@ smp_status smp_init(smp **out, const smp_options *options)
     if ((status = smp__job_build(s)) != SMP_OK)
         goto fail;
     s->doing = smp__between_steps;
+    s->options.split = NULL;
+    s->options.n_split = 0;
     *out = s;
     return SMP_OK;
 

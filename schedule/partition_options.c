@@ -11,6 +11,7 @@
 #include "graph/base/usage.h"
 #include "graph/yaml/yaml.h"
 #include "schedule/partition_values.h"
+#include "schedule/plan/split_patterns.h"
 
 typedef enum flag {
     FLAG_OUTPUT = 'o',
@@ -389,20 +390,12 @@ static smp_status add_cuts(smp_partition_options *o, const char *name, const cha
     return SMP_OK;
 }
 
-/* "PATTERN:RULE", at the last colon: ops have any name. */
 static smp_status add_split(smp_partition_options *o, const char *name, const char *text)
 {
-    const char *colon = strrchr(text, ':');
     if (o->n_split == SMP_MAX_SPLITS)
         return smp_fail(SMP_ERR_INPUT, "%s: more than %d times", name, SMP_MAX_SPLITS);
-    if (!colon || colon == text || !colon[1])
-        return smp_fail(SMP_ERR_INPUT,
-                        "%s: got '%s', expected PATTERN:RULE, as in h*.mlp.fc:columns", name, text);
-    char *op = strdup(text);
-    if (!op)
-        return smp_fail_memory(strlen(text));
-    op[colon - text] = '\0';
-    o->split[o->n_split++] = (smp_split_entry){.op = op, .as = colon + 1, .where = {name, 0, 0}};
+    SMP_TRY(smp_split_entry_parse(name, text, &o->split[o->n_split]));
+    o->n_split++;
     return SMP_OK;
 }
 

@@ -18,7 +18,8 @@ smp_options smp_options_default(void)
                          .seed = 1,
                          .device = "cpu",
                          .timeout_s = 120.0,
-                         .max_skipped = 10};
+                         .max_skipped = 10,
+                         .tensor = 1};
 }
 
 int64_t smp__job_samples(const smp *s, int replica, int microbatch)

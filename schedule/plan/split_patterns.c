@@ -8,6 +8,21 @@
 #include "graph/split/split_text.h"
 #include "schedule/plan/op_pattern.h"
 
+smp_status smp_split_entry_parse(const char *name, const char *text, smp_split_entry *out)
+{
+    const char *colon = strrchr(text, ':');
+    if (!colon || colon == text || !colon[1])
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: got '%.200s', expected PATTERN:RULE, as in h*.mlp.fc:columns", name,
+                        text);
+    char *op = strdup(text);
+    if (!op)
+        return smp_fail_memory(strlen(text) + 1);
+    op[colon - text] = '\0';
+    *out = (smp_split_entry){.op = op, .as = colon + 1, .where = {name, 0, 0}};
+    return SMP_OK;
+}
+
 /* By which entry each op is split. */
 typedef struct resolved {
     const smp_splitting *from;

@@ -30,12 +30,35 @@ typedef struct search {
     smp_tensor_tried *tried; /* [n] */
 } search;
 
+static int64_t asked(int number)
+{
+    return number > 0 ? number : 1;
+}
+
 /* Can groups of so many devices be formed, and as many stages and replicas as asked for of them? */
 static bool suits(const smp_search_request *base, int tensor)
 {
-    const int64_t stages = base->stages > 0 ? base->stages : 1, ddp = base->ddp > 0 ? base->ddp : 1;
     return base->devices % tensor == 0 && base->cluster->devices_per_node % tensor == 0 &&
-           base->devices / tensor % (stages * ddp) == 0;
+           base->devices / tensor % (asked(base->stages) * asked(base->ddp)) == 0;
+}
+
+/* Why not. */
+static smp_status fail_tensor(const smp_search_request *base, int tensor)
+{
+    const int node = base->cluster->devices_per_node;
+    if (node % tensor != 0)
+        return smp_fail(SMP_ERR_INPUT,
+                        "tensor: got %d, expected a divisor of the %d devices of a "
+                        "node",
+                        tensor, node);
+    if (base->devices % tensor != 0)
+        return smp_fail(SMP_ERR_INPUT, "tensor: got %d, expected a divisor of the %d devices",
+                        tensor, base->devices);
+    return smp_fail(SMP_ERR_INPUT,
+                    "tensor: %d devices are %d groups of %d, which cannot hold %lld stages x %lld "
+                    "replicas",
+                    base->devices, base->devices / tensor, tensor, (long long)asked(base->stages),
+                    (long long)asked(base->ddp));
 }
 
 static smp_status add_tensor(search *s, int tensor)
@@ -64,21 +87,19 @@ static smp_status list_candidates(search *s)
 {
     const smp_search_request *base = s->base;
     if (s->how->tensor > 0 && !suits(base, s->how->tensor))
-        return smp_fail(SMP_ERR_INPUT,
-                        "--tensor %d: %d devices, %d in a node, cannot be put into such groups for "
-                        "%d stages and %d replicas (0: any number)",
-                        s->how->tensor, base->devices, base->cluster->devices_per_node,
-                        base->stages, base->ddp);
+        return fail_tensor(base, s->how->tensor);
     if (s->how->tensor > 0)
         return add_tensor(s, s->how->tensor);
     for (int tensor = 1; tensor <= base->cluster->devices_per_node; tensor *= 2)
         if (suits(base, tensor))
             SMP_TRY(add_tensor(s, tensor));
-    return s->n > 0 ? SMP_OK
-                    : smp_fail(SMP_ERR_INPUT,
-                               "--tensor auto: %d devices cannot be put into groups for %d stages "
-                               "and %d replicas",
-                               base->devices, base->stages, base->ddp);
+    return s->n > 0
+               ? SMP_OK
+               : smp_fail(SMP_ERR_INPUT,
+                          "tensor: %d devices cannot be put into groups that hold %lld stages x "
+                          "%lld replicas",
+                          base->devices, (long long)asked(base->stages),
+                          (long long)asked(base->ddp));
 }
 
 /* The graph of a candidate; NULL: the base's own. */
