@@ -260,6 +260,7 @@ static inline smp_op_call device_call(device_run *run, const op_run *host, devic
         .op = run->op,
         .batch = run->batch,
         .padding = host->padding,
+        .step_samples = run->batch - host->padding,
         .state = run->state,
         .in = arrays->in,
         .device = &cuda,

@@ -32,5 +32,15 @@ static reference_flops flops(const reference_call *c)
                           2.0 * (double)ref_attr(c, "features")->i);
 }
 
-OP_CASE(expert_linear) = {
-    .make = make, .reference = reference, .flops = flops, .tolerance = 2e-5, .multiplies = true};
+static const large_case LARGE[] = {
+    {2, 2, "a: float32 [6, 70, 72]", "features: 40"},
+    {3, 2, "a: float32 [3, 33, 51]", "features: 65"},
+    {0},
+};
+
+OP_CASE(expert_linear) = {.make = make,
+                          .reference = reference,
+                          .flops = flops,
+                          .tolerance = 2e-5,
+                          .multiplies = true,
+                          .large = LARGE};
