@@ -3,6 +3,9 @@
  * all have of its share and adds it up, and an all_gather: 2 (T - 1) / T of the array over the
  * link, as a ring. The waits are watched, and nothing is allocated in them.
  *
+ * A call may be begun and finished later. Who looks in between moves it on, from its first half to
+ * its second too; one call is under way at a time, so there is one order of halves.
+ *
  * Why it cannot deadlock: the devices of a group run one program, so they come to the same calls in
  * the same order, and of the first call that is not done everywhere all that stands before it is
  * done everywhere. Each group has a communicator of its own. */
@@ -19,30 +22,6 @@ static void describe(const void *context, char *buffer, size_t size)
 {
     const smp__op_group *g = context;
     snprintf(buffer, size, "the other %d devices that compute its layers", g->group.size - 1);
-}
-
-static smp_status test(void *context, bool *done)
-{
-    smp__op_group *g = context;
-    int flag = 0;
-    SMP_TRY(smp__comm_check(MPI_Test(&g->request, &flag, MPI_STATUS_IGNORE), "MPI_Test"));
-    *done = flag;
-    return flag || !g->progress ? SMP_OK : g->progress(g->progress_context);
-}
-
-static smp_status finish(smp__op_group *g, int started, const char *call)
-{
-    SMP_TRY(smp__comm_check(started, call));
-    return smp__comm_wait_until(g->comm, &(smp_wait){0}, test, describe, g);
-}
-
-static smp_status test_shift(void *context, bool *done)
-{
-    smp__op_group *g = context;
-    int flag = 0;
-    SMP_TRY(smp__comm_check(MPI_Testall(2, g->shift, &flag, MPI_STATUSES_IGNORE), "MPI_Testall"));
-    *done = flag;
-    return flag || !g->progress ? SMP_OK : g->progress(g->progress_context);
 }
 
 /* n: of each device, in the caller's arrays. */
@@ -64,22 +43,6 @@ static smp_status check(const smp__op_group *g, int64_t n)
                     g->group.size, (long long)g->most);
 }
 
-static smp_status exchange(smp__op_group *g, const float *all, float *got, int64_t n)
-{
-    SMP_TRY(check_count(g, n));
-    return finish(
-        g, MPI_Ialltoall(all, (int)n, MPI_FLOAT, got, (int)n, MPI_FLOAT, g->ranks, &g->request),
-        "MPI_Ialltoall");
-}
-
-static smp_status gather(smp__op_group *g, const float *own, float *all, int64_t n)
-{
-    SMP_TRY(check_count(g, n));
-    return finish(
-        g, MPI_Iallgather(own, (int)n, MPI_FLOAT, all, (int)n, MPI_FLOAT, g->ranks, &g->request),
-        "MPI_Iallgather");
-}
-
 /* rows [size][n] -> their sum. */
 static void add_rows(float *restrict sum, const float *restrict rows, int64_t n, int size)
 {
@@ -89,39 +52,162 @@ static void add_rows(float *restrict sum, const float *restrict rows, int64_t n,
             sum[e] += rows[i * n + e];
 }
 
-/* The last device's share is filled up with zeroes. */
-static smp_status all_reduce(void *context, float *values, int64_t n)
+/* The half that is begun sends each other device so many floats. */
+static smp_status ask(smp__op_group *g, int64_t n, int started, const char *call)
+{
+    SMP_TRY(smp__comm_check(started, call));
+    g->half_bytes = (g->group.size - 1) * n * (int64_t)sizeof(float);
+    g->late = (smp__late_sum){0};
+    smp__throttle_ask(&g->throttle, &g->late);
+    return smp__throttle_begin(&g->throttle, g->ranks, &g->late);
+}
+
+static smp_status exchange(smp__op_group *g, const float *all, float *got, int64_t n)
+{
+    return ask(g, n,
+               MPI_Ialltoall(all, (int)n, MPI_FLOAT, got, (int)n, MPI_FLOAT, g->ranks, &g->request),
+               "MPI_Ialltoall");
+}
+
+static smp_status gather(smp__op_group *g, const float *own, float *all, int64_t n)
+{
+    return ask(
+        g, n, MPI_Iallgather(own, (int)n, MPI_FLOAT, all, (int)n, MPI_FLOAT, g->ranks, &g->request),
+        "MPI_Iallgather");
+}
+
+/* What follows a half whose data is there: another one, or the end. */
+static smp_status follow(smp__op_group *g)
+{
+    const smp__group_half half = g->half;
+    g->half = SMP__NO_HALF;
+    switch (half) {
+    case SMP__HALF_SUM:
+        add_rows(g->sent, g->came, g->n, g->group.size);
+        SMP_TRY(gather(g, g->sent, g->came, g->n));
+        g->half = SMP__HALF_SPREAD;
+        return SMP_OK;
+    case SMP__HALF_SPREAD:
+        memcpy(g->to, g->came, (size_t)g->n_values * sizeof(float));
+        return SMP_OK;
+    case SMP__HALF_OWN_SUM:
+        add_rows(g->to, g->came, g->n, g->group.size);
+        return SMP_OK;
+    case SMP__HALF_MOVE:
+    case SMP__NO_HALF:
+        break;
+    }
+    return SMP_OK;
+}
+
+static smp_status arrived(smp__op_group *g, int flag, bool *there)
+{
+    *there = flag;
+    return flag ? smp__throttle_arrived(&g->throttle, &g->late, 1, g->half_bytes, there) : SMP_OK;
+}
+
+smp_status smp__op_group_look(smp__op_group *g)
+{
+    int flag = 0;
+    bool there;
+    if (g->half == SMP__NO_HALF)
+        return SMP_OK;
+    SMP_TRY(smp__comm_check(MPI_Test(&g->request, &flag, MPI_STATUS_IGNORE), "MPI_Test"));
+    SMP_TRY(arrived(g, flag, &there));
+    return there ? follow(g) : SMP_OK;
+}
+
+static smp_status look(void *context)
+{
+    return smp__op_group_look(context);
+}
+
+static smp_status test(void *context, bool *done)
 {
     smp__op_group *g = context;
+    SMP_TRY(smp__op_group_look(g));
+    *done = g->half == SMP__NO_HALF;
+    return *done || !g->progress ? SMP_OK : g->progress(g->progress_context);
+}
+
+static smp_status finish(void *context)
+{
+    smp__op_group *g = context;
+    if (g->half == SMP__NO_HALF)
+        return SMP_OK;
+    return smp__comm_wait_until(g->comm, &(smp_wait){0}, test, describe, g);
+}
+
+/* The last device's share is filled up with zeroes. */
+static smp_status begin_sum(smp__op_group *g, float *values, int64_t n)
+{
     const int size = g->group.size;
     const int64_t share = (n + size - 1) / size;
     SMP_TRY(check(g, share));
     memcpy(g->sent, values, (size_t)n * sizeof *values);
     memset(g->sent + n, 0, (size_t)(share * size - n) * sizeof *values);
+    g->n = share;
+    g->n_values = n;
     SMP_TRY(exchange(g, g->sent, g->came, share));
-    add_rows(g->sent, g->came, share, size);
-    SMP_TRY(gather(g, g->sent, g->came, share));
-    memcpy(values, g->came, (size_t)n * sizeof *values);
+    g->half = SMP__HALF_SUM;
     return SMP_OK;
+}
+
+static smp_status begin_move(smp__op_group *g, smp_group_call call, const float *from, float *to,
+                             int64_t n)
+{
+    const bool sum = call == SMP_GROUP_REDUCE_SCATTER;
+    SMP_TRY(sum ? check(g, n) : check_count(g, n));
+    g->n = n;
+    SMP_TRY(call == SMP_GROUP_ALL_GATHER ? gather(g, from, to, n)
+                                         : exchange(g, from, sum ? g->came : to, n));
+    g->half = sum ? SMP__HALF_OWN_SUM : SMP__HALF_MOVE;
+    return SMP_OK;
+}
+
+/* A call at a time, so that halves come in one order on all devices. */
+static smp_status begin(void *context, smp_group_call call, const float *from, float *to, int64_t n)
+{
+    smp__op_group *g = context;
+    SMP_TRY(finish(g));
+    g->to = to;
+    return call == SMP_GROUP_ALL_REDUCE ? begin_sum(g, to, n) : begin_move(g, call, from, to, n);
+}
+
+static smp_status whole_call(void *context, smp_group_call call, const float *from, float *to,
+                             int64_t n)
+{
+    SMP_TRY(begin(context, call, from, to, n));
+    return finish(context);
+}
+
+static smp_status all_reduce(void *context, float *values, int64_t n)
+{
+    return whole_call(context, SMP_GROUP_ALL_REDUCE, NULL, values, n);
 }
 
 static smp_status all_gather(void *context, const float *own, float *all, int64_t n)
 {
-    return gather(context, own, all, n);
+    return whole_call(context, SMP_GROUP_ALL_GATHER, own, all, n);
 }
 
 static smp_status reduce_scatter(void *context, const float *all, float *own, int64_t n)
 {
-    smp__op_group *g = context;
-    SMP_TRY(check(g, n));
-    SMP_TRY(exchange(g, all, g->came, n));
-    add_rows(own, g->came, n, g->group.size);
-    return SMP_OK;
+    return whole_call(context, SMP_GROUP_REDUCE_SCATTER, all, own, n);
 }
 
 static smp_status all_to_all(void *context, const float *all, float *got, int64_t n)
 {
-    return exchange(context, all, got, n);
+    return whole_call(context, SMP_GROUP_ALL_TO_ALL, all, got, n);
+}
+
+static smp_status test_shift(void *context, bool *done)
+{
+    smp__op_group *g = context;
+    int flag = 0;
+    SMP_TRY(smp__comm_check(MPI_Testall(2, g->shift, &flag, MPI_STATUSES_IGNORE), "MPI_Testall"));
+    SMP_TRY(arrived(g, flag, done));
+    return *done || !g->progress ? SMP_OK : g->progress(g->progress_context);
 }
 
 /* What comes is asked for first, so that it need not be kept elsewhere. */
@@ -133,10 +219,13 @@ static smp_status shift(void *context, const float *own, float *got, int64_t n, 
     if (n > INT_MAX)
         return smp_fail(SMP_ERR_FAILED, "%lld values for one device, expected at most %d",
                         (long long)n, INT_MAX);
+    SMP_TRY(finish(g));
     SMP_TRY(smp__comm_check(
         MPI_Irecv(got, (int)n, MPI_FLOAT, from, SHIFT_TAG, g->ranks, &g->shift[0]), "MPI_Irecv"));
-    return smp__comm_check(MPI_Isend(own, (int)n, MPI_FLOAT, to, SHIFT_TAG, g->ranks, &g->shift[1]),
-                           "MPI_Isend");
+    SMP_TRY(ask(g, n, MPI_Isend(own, (int)n, MPI_FLOAT, to, SHIFT_TAG, g->ranks, &g->shift[1]),
+                "MPI_Isend"));
+    g->half_bytes = n * (int64_t)sizeof(float);
+    return SMP_OK;
 }
 
 static smp_status shifted(void *context)
@@ -159,9 +248,13 @@ smp_status smp__op_group_open(smp__op_group *g, smp_comm *comm, MPI_Comm ranks, 
                               .reduce_scatter = reduce_scatter,
                               .all_to_all = all_to_all,
                               .shift = shift,
-                              .shifted = shifted};
+                              .shifted = shifted,
+                              .begin = begin,
+                              .finish = finish,
+                              .look = look};
     MPI_Comm_size(ranks, &g->group.size);
     MPI_Comm_rank(ranks, &g->group.index);
+    SMP_TRY(smp__throttle_open(&g->throttle));
     const size_t room = (size_t)(most + g->group.size) * sizeof(float);
     g->sent = malloc(room);
     g->came = malloc(room);
@@ -178,4 +271,5 @@ void smp__op_group_close(smp__op_group *g)
         g->device->release_host(g->device_context, g->up);
     free(g->sent);
     free(g->came);
+    smp__throttle_close(&g->throttle);
 }

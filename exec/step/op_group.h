@@ -6,10 +6,20 @@
 
 #include "exec/device/device.h"
 #include "exec/transport/comm.h"
+#include "exec/transport/throttle.h"
 #include "graph/model/op.h"
 
 /* Called in every round of a wait: moves on what else is under way. NULL: nothing. */
 typedef smp_status (*smp__op_group_progress)(void *context);
+
+/* What is under way of a call that has been begun. */
+typedef enum smp__group_half {
+    SMP__NO_HALF,
+    SMP__HALF_SUM,     /* of an all_reduce: what all have of the own share comes, ... */
+    SMP__HALF_SPREAD,  /* ... and its sum goes to all */
+    SMP__HALF_OWN_SUM, /* what all have of the own part comes, to be added up */
+    SMP__HALF_MOVE     /* what comes is the result */
+} smp__group_half;
 
 typedef struct smp__op_group {
     smp_op_group group; /* what calls get; its context is this */
@@ -19,7 +29,13 @@ typedef struct smp__op_group {
     void *progress_context;
     int64_t most;       /* floats that a call may bring */
     float *sent, *came; /* room for them, and a device more */
+    smp__group_half half;
+    float *to;           /* where its result belongs */
+    int64_t n, n_values; /* floats of each device; of an all_reduce, in all */
     MPI_Request request;
+    smp__throttle throttle; /* a link of the group's own, for tests */
+    smp__late_sum late;
+    int64_t half_bytes;   /* that the link takes for it */
     MPI_Request shift[2]; /* under way: what comes, what goes */
     /* Where the arrays are a device's: */
     const smp_device *device;
@@ -36,6 +52,8 @@ smp_status smp__op_group_open(smp__op_group *g, smp_comm *comm, MPI_Comm ranks, 
                               smp__op_group_progress progress, void *context);
 /* From then on for arrays in the memory of a device that the host cannot read. */
 smp_status smp__op_group_stage(smp__op_group *g, const smp_device *device, void *device_context);
+/* Moves on what has been begun. */
+smp_status smp__op_group_look(smp__op_group *g);
 void smp__op_group_close(smp__op_group *g);
 
 #endif

@@ -1,5 +1,6 @@
 /* Interprets a stage's layout on the values of one micro-batch: the forward calls of F, the
- * instructions of B or I and of W. Between operators the transport gets a chance to move data. */
+ * instructions of B or I and of W. Between operators the transport gets a chance to move data, and
+ * so does the group of devices that compute them together. */
 #include "exec/step/run_stage.h"
 
 #include "exec/state/device_wait.h"
@@ -89,9 +90,20 @@ static void set_douts(const smp *s, int chunk, int microbatch, const smp__call *
     args->dout = of->dout[0];
 }
 
-/* backward_input of B or I, in B after backward_weight. */
+/* What a device cannot begin is done at the beginning. */
+static smp_status input_call(const smp__call *call, smp_instr_kind kind, const smp_op_call *args)
+{
+    const smp_op_kernels *kernels = call->kernels;
+    const bool halves = kernels->backward_input_begin;
+    if (kind == SMP_INSTR_END)
+        return halves ? kernels->backward_input_end(args) : SMP_OK;
+    return kind == SMP_INSTR_BEGIN && halves ? kernels->backward_input_begin(args)
+                                             : kernels->backward_input(args);
+}
+
+/* backward_input of B or I or a half of it, in B after backward_weight. */
 static smp_status backward_call(smp *s, int chunk, int microbatch, const smp__call *call,
-                                bool weight)
+                                smp_instr_kind kind)
 {
     operands of;
     smp_op_call args = {.in = of.in, .outs = of.out, .din = of.din};
@@ -108,17 +120,15 @@ static smp_status backward_call(smp *s, int chunk, int microbatch, const smp__ca
     set_douts(s, chunk, microbatch, call, &of, &args);
     args.aux = smp__job_address(s, chunk, call->layout->backward_aux, microbatch);
     args.workspace = smp__job_address(s, chunk, call->layout->backward_workspace, microbatch);
-    if (weight && call->op->n_param > 0) {
+    if (kind == SMP_INSTR_BACKWARD && call->op->n_param > 0) {
         SMP_TRY(call->kernels->backward_weight(&args));
         SMP_TRY(smp__cost_mark(s, chunk, microbatch, (int)(call - s->chunk[chunk].call),
                                SMP_PROBE_BACKWARD_WEIGHT));
     }
-    if (wanted)
-        SMP_TRY(call->kernels->backward_input(&args));
-    return SMP_OK;
+    return wanted ? input_call(call, kind, &args) : SMP_OK;
 }
 
-/* backward_weight of W. */
+/* backward_weight of W, or put off in B. */
 static smp_status weight_call(smp *s, int chunk, int microbatch, const smp__call *call,
                               const smp_layout_weight *at)
 {
@@ -153,7 +163,9 @@ static smp_status run_instr(smp *s, int chunk, int microbatch, const smp_instr *
     switch (instr->kind) {
     case SMP_INSTR_BACKWARD:
     case SMP_INSTR_INPUT:
-        return backward_call(s, chunk, microbatch, call, instr->kind == SMP_INSTR_BACKWARD);
+    case SMP_INSTR_BEGIN:
+    case SMP_INSTR_END:
+        return backward_call(s, chunk, microbatch, call, instr->kind);
     case SMP_INSTR_WEIGHT:
         return weight_call(s, chunk, microbatch, call, &stage->layout->weight[instr->call]);
     case SMP_INSTR_RECOMPUTE:
@@ -180,6 +192,8 @@ static smp_status after_operator(smp *s)
     SMP_TRY(smp__device_pace(s));
     SMP_TRY(smp__messages_look(s));
     SMP_TRY(smp__sum_lists_look(s));
+    if (s->tensor_group)
+        SMP_TRY(smp__op_group_look(s->tensor_group));
     return s->transport_context ? s->transport->progress(s->transport_context) : SMP_OK;
 }
 

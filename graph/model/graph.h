@@ -129,6 +129,8 @@ typedef struct smp_graph {
     int32_t n_group;
     int32_t loss;            /* tensor, or -1 */
     int32_t device, devices; /* of so many that compute the graph together, this one's: 0 of 1 */
+    bool overlap; /* exchanges run beside weight gradients (graph/split/overlap.h): a plan's choice,
+                     which changes no value */
     const struct smp_graph *whole; /* what it was split from; NULL: it is whole itself */
     const smp_tensor *tensor;
     const smp_op *op;

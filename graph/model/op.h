@@ -138,6 +138,13 @@ typedef struct smp_op_joint {
     smp_status (*sum)(void *context, double *values, int64_t count);
 } smp_op_joint;
 
+typedef enum smp_group_call {
+    SMP_GROUP_ALL_REDUCE,
+    SMP_GROUP_ALL_GATHER,
+    SMP_GROUP_REDUCE_SCATTER,
+    SMP_GROUP_ALL_TO_ALL
+} smp_group_call;
+
 /* The devices that compute an operator together (graph/split). All of them make the same calls in
  * the same order; a call returns when it is done, and sums have one order: by rising index. */
 typedef struct smp_op_group {
@@ -156,6 +163,14 @@ typedef struct smp_op_group {
      * read, got left alone, and nothing else of the group called. */
     smp_status (*shift)(void *context, const float *own, float *got, int64_t n, int32_t by);
     smp_status (*shifted)(void *context);
+    /* One of the calls above, begun; `finish` ends it, if there is one. Until then `from` and `to`
+     * are the group's, whose other calls finish first what is under way. all_reduce: of `to`, from
+     * is NULL. Ask for it by smp__group_begin: a group that lacks both makes the whole call. */
+    smp_status (*begin)(void *context, smp_group_call call, const float *from, float *to,
+                        int64_t n);
+    smp_status (*finish)(void *context);
+    /* Moves on what is under way; for who computes for long. NULL: it moves by itself. */
+    smp_status (*look)(void *context);
 } smp_op_group;
 
 /* What that sends, of so many devices: all_gather, reduce_scatter and all_to_all of n values of
@@ -217,6 +232,11 @@ typedef struct smp_op_kernels {
     /* Optional: the forward calls of this op and of `next`, which reads its output at slot 0, as
      * one kernel; both outputs are written. For the ops of smp_op_fused, and no others. */
     smp_status (*forward_fused)(const smp_op_call *call, const smp_op_call *next);
+    /* Of an operator that does nothing but exchange, backward_input in two calls: between them
+     * others run, while its arrays, the workspace too, are left alone. Both or none; a backend
+     * without them makes the whole call at its beginning. */
+    smp_status (*backward_input_begin)(const smp_op_call *call);
+    smp_status (*backward_input_end)(const smp_op_call *call);
 } smp_op_kernels;
 
 struct smp_op_kind {

@@ -67,7 +67,7 @@ static smp_status forward(const smp_op_call *call)
     return SMP_OK;
 }
 
-static smp_status backward_input(const smp_op_call *call)
+static smp_status backward_input_begin(const smp_op_call *call)
 {
     const smp_op_group *group;
     smp__parts parts = parts_of(call);
@@ -79,8 +79,21 @@ static smp_status backward_input(const smp_op_call *call)
         return SMP_OK;
     }
     smp__take_parts(call->workspace, call->dout, parts);
-    return group->reduce_scatter(group->context, call->workspace, call->din[0],
-                                 smp__part_elements(parts));
+    return smp__group_begin(group, SMP_GROUP_REDUCE_SCATTER, call->workspace, call->din[0],
+                            smp__part_elements(parts));
+}
+
+static smp_status backward_input_end(const smp_op_call *call)
+{
+    const smp_op_group *group;
+    SMP_TRY(smp__group_of(call, parts_of(call).devices, &group));
+    return call->din[0] && call->op->attr[SUMMANDS].i ? smp__group_finish(group) : SMP_OK;
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    SMP_TRY(backward_input_begin(call));
+    return backward_input_end(call);
 }
 
 const smp_op_kind smp__op_all_gather = {
@@ -97,5 +110,8 @@ const smp_op_kind smp__op_all_gather = {
     .needs = needs,
     .cuda_needs = cuda_needs,
     .work = work,
-    .cpu = {.forward = forward, .backward_input = backward_input},
+    .cpu = {.forward = forward,
+            .backward_input = backward_input,
+            .backward_input_begin = backward_input_begin,
+            .backward_input_end = backward_input_end},
 };

@@ -44,23 +44,43 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     }
 }
 
-static smp_status pass(const smp_op_call *call, float *to, const float *from, bool sum)
+static smp_status begin(const smp_op_call *call, float *to, const float *from, bool sum)
 {
     const smp_op_group *group;
     int64_t n = smp__count(smp__out(call->graph, call->op), call->batch);
     SMP_TRY(smp__group_of(call, call->op->attr[DEVICES].i, &group));
     memcpy(to, from, (size_t)n * sizeof(float));
-    return sum ? group->all_reduce(group->context, to, n) : SMP_OK;
+    return sum ? smp__group_begin(group, SMP_GROUP_ALL_REDUCE, NULL, to, n) : SMP_OK;
+}
+
+static smp_status end(const smp_op_call *call, bool sum)
+{
+    const smp_op_group *group;
+    SMP_TRY(smp__group_of(call, call->op->attr[DEVICES].i, &group));
+    return sum ? smp__group_finish(group) : SMP_OK;
 }
 
 static smp_status forward(const smp_op_call *call)
 {
-    return pass(call, call->out, call->in[0], call->op->attr[VALUE].i);
+    SMP_TRY(begin(call, call->out, call->in[0], call->op->attr[VALUE].i));
+    return end(call, call->op->attr[VALUE].i);
+}
+
+static smp_status backward_input_begin(const smp_op_call *call)
+{
+    return call->din[0] ? begin(call, call->din[0], call->dout, call->op->attr[GRADIENT].i)
+                        : SMP_OK;
+}
+
+static smp_status backward_input_end(const smp_op_call *call)
+{
+    return call->din[0] ? end(call, call->op->attr[GRADIENT].i) : SMP_OK;
 }
 
 static smp_status backward_input(const smp_op_call *call)
 {
-    return call->din[0] ? pass(call, call->din[0], call->dout, call->op->attr[GRADIENT].i) : SMP_OK;
+    SMP_TRY(backward_input_begin(call));
+    return backward_input_end(call);
 }
 
 const smp_op_kind smp__op_all_reduce = {
@@ -76,5 +96,8 @@ const smp_op_kind smp__op_all_reduce = {
     .infer = smp__infer_like_input,
     .cuda_needs = cuda_needs,
     .work = work,
-    .cpu = {.forward = forward, .backward_input = backward_input},
+    .cpu = {.forward = forward,
+            .backward_input = backward_input,
+            .backward_input_begin = backward_input_begin,
+            .backward_input_end = backward_input_end},
 };

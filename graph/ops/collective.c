@@ -1,4 +1,4 @@
-/* Parts of tensors taken, put and checked; the group of one device. */
+/* Parts of tensors taken, put and checked; the group of one device; calls in halves. */
 #include "graph/ops/collective.h"
 
 #include <string.h>
@@ -126,4 +126,27 @@ smp_status smp__group_of(const smp_op_call *call, int64_t devices, const smp_op_
                         call->op->name, call->op->kind->name, (long long)devices,
                         (int)(*out)->size);
     return SMP_OK;
+}
+
+smp_status smp__group_begin(const smp_op_group *group, smp_group_call call, const float *from,
+                            float *to, int64_t n)
+{
+    if (group->begin)
+        return group->begin(group->context, call, from, to, n);
+    switch (call) {
+    case SMP_GROUP_ALL_REDUCE:
+        return group->all_reduce(group->context, to, n);
+    case SMP_GROUP_ALL_GATHER:
+        return group->all_gather(group->context, from, to, n);
+    case SMP_GROUP_REDUCE_SCATTER:
+        return group->reduce_scatter(group->context, from, to, n);
+    case SMP_GROUP_ALL_TO_ALL:
+        break;
+    }
+    return group->all_to_all(group->context, from, to, n);
+}
+
+smp_status smp__group_finish(const smp_op_group *group)
+{
+    return group->finish ? group->finish(group->context) : SMP_OK;
 }

@@ -55,4 +55,10 @@ static inline double smp__exchange_traffic(double times, int64_t floats)
  * so many. */
 smp_status smp__group_of(const smp_op_call *call, int64_t devices, const smp_op_group **out);
 
+/* A call of the group begun, and what is under way ended; whole calls of one that knows no halves.
+ * all_reduce: of `to`, from is NULL. */
+smp_status smp__group_begin(const smp_op_group *group, smp_group_call call, const float *from,
+                            float *to, int64_t n);
+smp_status smp__group_finish(const smp_op_group *group);
+
 #endif

@@ -71,17 +71,33 @@ static smp_status forward(const smp_op_call *call)
                                  smp__part_elements(parts));
 }
 
-static smp_status backward_input(const smp_op_call *call)
+static smp_status backward_input_begin(const smp_op_call *call)
 {
     const smp_op_group *group;
     smp__parts parts = parts_of(call);
     SMP_TRY(smp__group_of(call, parts.devices, &group));
     if (!call->din[0])
         return SMP_OK;
-    SMP_TRY(
-        group->all_gather(group->context, call->dout, call->workspace, smp__part_elements(parts)));
+    return smp__group_begin(group, SMP_GROUP_ALL_GATHER, call->dout, call->workspace,
+                            smp__part_elements(parts));
+}
+
+static smp_status backward_input_end(const smp_op_call *call)
+{
+    const smp_op_group *group;
+    smp__parts parts = parts_of(call);
+    SMP_TRY(smp__group_of(call, parts.devices, &group));
+    if (!call->din[0])
+        return SMP_OK;
+    SMP_TRY(smp__group_finish(group));
     smp__put_parts(call->din[0], call->workspace, parts);
     return SMP_OK;
+}
+
+static smp_status backward_input(const smp_op_call *call)
+{
+    SMP_TRY(backward_input_begin(call));
+    return backward_input_end(call);
 }
 
 const smp_op_kind smp__op_reduce_scatter = {
@@ -98,5 +114,8 @@ const smp_op_kind smp__op_reduce_scatter = {
     .needs = needs,
     .cuda_needs = cuda_needs,
     .work = work,
-    .cpu = {.forward = forward, .backward_input = backward_input},
+    .cpu = {.forward = forward,
+            .backward_input = backward_input,
+            .backward_input_begin = backward_input_begin,
+            .backward_input_end = backward_input_end},
 };

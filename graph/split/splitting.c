@@ -45,6 +45,8 @@ smp_status smp_splitting_split(const smp_splitting *splitting, int index, const 
         status = read_choices(splitting, whole, named, choice);
     if (status == SMP_OK)
         status = smp_graph_split(whole, splitting->devices, index, choice, out);
+    if (status == SMP_OK)
+        (*out)->overlap = splitting->overlap;
     free(choice);
     free(named);
     return status;
@@ -80,6 +82,6 @@ smp_status smp_splitting_make(const smp_graph *whole, int devices, const smp_spl
             return SMP_ERR_NO_MEMORY;
         n++;
     }
-    *out = (smp_splitting){devices, n, entry};
+    *out = (smp_splitting){.devices = devices, .n_entry = n, .entry = entry};
     return SMP_OK;
 }

@@ -13,6 +13,7 @@ typedef struct smp_splitting {
     int devices; /* that compute each op together; 0, 1: every one alone */
     int32_t n_entry;
     const smp_split_entry *entry; /* [n_entry]; an op without one is computed whole by all */
+    bool overlap; /* weight gradients are put off to run beside exchanges (graph/split/overlap.h) */
 } smp_splitting;
 
 /* The graph of device `index`, owned by the caller; `whole` has to outlive it. SMP_ERR_INPUT: an op

@@ -116,6 +116,7 @@ static smp_status number_values(smp__layout_build *build)
     build->need = SMP_ARENA_NEW(build->scratch, bool, most);
     build->need_weight = SMP_ARENA_NEW(build->scratch, bool, most);
     build->again = SMP_ARENA_NEW(build->scratch, bool, n_call);
+    build->beside = SMP_ARENA_NEW(build->scratch, int32_t, n_call);
     build->second = SMP_ARENA_NEW(build->scratch, bool, n_call);
     build->made = SMP_ARENA_NEW(build->scratch, int32_t, most);
     build->maker = SMP_ARENA_NEW(build->scratch, int32_t, most);
@@ -125,7 +126,8 @@ static smp_status number_values(smp__layout_build *build)
     build->call = SMP_ARENA_NEW(layout->arena, smp_layout_call, n_call);
     if (!build->local || !build->border_of || !build->value || !build->back || !build->last_read ||
         !build->need || !build->need_weight || !build->again || !build->second || !build->made ||
-        !build->maker || !build->needs || !build->reads || !build->din || !build->call)
+        !build->maker || !build->beside || !build->needs || !build->reads || !build->din ||
+        !build->call)
         return SMP_ERR_NO_MEMORY;
     layout->call = build->call;
     for (int32_t i = 0; i < layout->n_call; i++) {

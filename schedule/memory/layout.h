@@ -10,6 +10,10 @@
  * (weight gradients). What W reads, values of the forward pass and gradients of outputs, is kept
  * for it.
  *
+ * Overlap: in a graph that says so (smp_graph.overlap) B, unless it is split, puts off weight
+ * gradients and makes them while an exchange goes on (graph/split/overlap.h). What they read lives
+ * as long.
+ *
  * Pairs: where the target runs an op and the one after it as one forward kernel (smp_op_fused),
  * what the second of the two calls writes has its place from the first on: the kernel may run in
  * place of both. A recomputing stage redoes both or neither, one right after the other, so that the
@@ -93,7 +97,8 @@ typedef struct smp_layout_redo {
     smp_ref aux, workspace;
 } smp_layout_redo;
 
-/* Addresses of an op's call in W; dout is that of smp_layout_call. */
+/* Addresses of an op's call in W, or of one that is put off in B; dout is that of
+ * smp_layout_call. */
 typedef struct smp_layout_weight {
     const smp_ref *in; /* NONE where backward_weight does not need the value */
     smp_ref aux, workspace;
@@ -102,6 +107,8 @@ typedef struct smp_layout_weight {
 typedef enum smp_instr_kind {
     SMP_INSTR_BACKWARD,  /* backward_weight and backward_input of call `call` */
     SMP_INSTR_INPUT,     /* backward_input alone */
+    SMP_INSTR_BEGIN,     /* backward_input begun; instructions of W follow, then */
+    SMP_INSTR_END,       /* ... it is ended */
     SMP_INSTR_WEIGHT,    /* backward_weight alone, by layout->weight */
     SMP_INSTR_RECOMPUTE, /* forward of call `call` again, by layout->redo */
     SMP_INSTR_COPY,      /* dst = src */
@@ -123,7 +130,7 @@ typedef struct smp_layout {
     int32_t n_call, n_instr, n_weight_instr, n_border;
     const smp_layout_call *call;     /* forward order */
     const smp_layout_redo *redo;     /* [n_call], of those repeated; NULL if none is */
-    const smp_layout_weight *weight; /* [n_call] if split, else NULL */
+    const smp_layout_weight *weight; /* [n_call] if split or some are put off, else NULL */
     const smp_instr *instr;          /* of B or I; empty when not training */
     const smp_instr *weight_instr;   /* of W; empty unless split */
     const smp_border *border;

@@ -7,13 +7,14 @@
  * received partial sum and is used here grows in the buffer it was received in; others live in the
  * work area until the producer's backward call, or, if weight gradients of a split backward read
  * them, in a stash block. All received sums are there before the first instruction. Forward calls
- * to be repeated come first, their values living in the same way. O(ops + edges) and the
- * packing. */
+ * to be repeated come first, their values living in the same way. A weight gradient that is put off
+ * keeps what it reads until then. O(ops + edges) and the packing. */
 #include "schedule/memory/layout_build.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/split/overlap.h"
 #include "schedule/memory/bytes.h"
 
 /* A fold while its sources are added. */
@@ -36,6 +37,7 @@ typedef struct backward_build {
     smp_ref **dout;            /* [n_call] likewise */
     smp_layout_redo *redo;     /* [n_call] or NULL */
     smp_layout_weight *weight; /* [n_call] or NULL */
+    bool late;                 /* weight gradients are put off, in B */
     smp_instr *instr;          /* malloc'ed */
     size_t n_instr, capacity;
     smp__work work;
@@ -297,6 +299,72 @@ static smp_status find_output_gradient(backward_build *b, int32_t i, int32_t ten
     return emit_sum(b, SMP_INSTR_ZERO, tensor, *dout, (smp_ref){0});
 }
 
+/* The weight gradient of a call, put off until now. */
+static smp_status late_weight_call(backward_build *b, int32_t i)
+{
+    smp__layout_build *base = b->base;
+    const smp_layout_call *call = &base->call[i];
+    const smp_op *op = &base->graph->op[call->op];
+    const int64_t now = (int64_t)b->n_instr;
+    smp_layout_weight *weight = &b->weight[i];
+    weight->in = b->backward_in[i];
+    weight->aux = call->backward_aux;
+    if (base->needs[i].workspace_bytes > 0)
+        SMP_TRY(smp__work_add(&b->work, base->needs[i].workspace_bytes, now, &weight->workspace));
+    for (int32_t slot = 0; slot < op->n_in; slot++)
+        if (smp__reads_slot(base->reads[i].weight_in, slot))
+            smp__work_extend(&b->work, b->backward_in[i][slot], now);
+    if (base->reads[i].weight_aux)
+        smp__work_extend(&b->work, weight->aux, now);
+    for (int32_t k = 0; k < op->n_out; k++)
+        smp__work_extend(&b->work, b->dout[i][k], now);
+    return emit(b, (smp_instr){.kind = SMP_INSTR_WEIGHT, .call = i});
+}
+
+/* All that the call has is its own until now. */
+static void keep_call(backward_build *b, int32_t i)
+{
+    const smp__layout_build *base = b->base;
+    const smp_layout_call *call = &base->call[i];
+    const smp_op *op = &base->graph->op[call->op];
+    const int64_t now = (int64_t)b->n_instr;
+    for (int32_t slot = 0; slot < op->n_in; slot++) {
+        smp__work_extend(&b->work, base->din[i][slot], now);
+        smp__work_extend(&b->work, b->backward_in[i][slot], now);
+    }
+    for (int32_t k = 0; k < op->n_out; k++) {
+        smp__work_extend(&b->work, b->dout[i][k], now);
+        smp__work_extend(&b->work, b->backward_out[i][k], now);
+    }
+    smp__work_extend(&b->work, call->backward_aux, now);
+    smp__work_extend(&b->work, call->backward_workspace, now);
+}
+
+static bool is_beside(const backward_build *b, int32_t exchange, int32_t i)
+{
+    return b->base->beside[i] == exchange;
+}
+
+/* The call itself: an exchange with what runs beside it, its weight gradient put off, or whole. */
+static smp_status emit_call(backward_build *b, int32_t i)
+{
+    const smp__layout_build *base = b->base;
+    const int32_t n = base->layout->n_call;
+    int32_t last = n - 1;
+    while (last > i && !is_beside(b, i, last))
+        last--;
+    if (base->split || (last == i && base->beside[i] >= 0))
+        return emit(b, (smp_instr){.kind = SMP_INSTR_INPUT, .call = i});
+    if (last == i)
+        return emit(b, (smp_instr){.kind = SMP_INSTR_BACKWARD, .call = i});
+    SMP_TRY(emit(b, (smp_instr){.kind = SMP_INSTR_BEGIN, .call = i}));
+    for (; last > i; last--)
+        if (is_beside(b, i, last))
+            SMP_TRY(late_weight_call(b, last));
+    keep_call(b, i);
+    return emit(b, (smp_instr){.kind = SMP_INSTR_END, .call = i});
+}
+
 /* The call of B or I. I has none of an op that passes no gradient on. */
 static smp_status backward_call(backward_build *b, int32_t i)
 {
@@ -310,8 +378,7 @@ static smp_status backward_call(backward_build *b, int32_t i)
     if (!wanted)
         return SMP_OK;
     SMP_TRY(place_input_gradients(b, i));
-    smp_instr_kind kind = base->split ? SMP_INSTR_INPUT : SMP_INSTR_BACKWARD;
-    SMP_TRY(emit(b, (smp_instr){.kind = kind, .call = i}));
+    SMP_TRY(emit_call(b, i));
     for (int32_t slot = 0; slot < op->n_in; slot++)
         SMP_TRY(add_input_gradient(b, i, slot, base->din[i][slot]));
     return SMP_OK;
@@ -394,6 +461,10 @@ static smp_status finish(backward_build *b)
             if (redo && redo->out)
                 smp__layout_resolve(&b->work, (smp_ref *)&redo->out[k]);
         }
+        if (b->late) {
+            smp__layout_resolve(&b->work, &b->weight[i].aux);
+            smp__layout_resolve(&b->work, &b->weight[i].workspace);
+        }
         if (redo) {
             smp__layout_resolve(&b->work, &redo->aux);
             smp__layout_resolve(&b->work, &redo->workspace);
@@ -404,7 +475,27 @@ static smp_status finish(backward_build *b)
     return SMP_OK;
 }
 
-/* Arrays of the calls' addresses; whoever only measures needs those of one call at a time. */
+/* Does B put off weight gradients? Then base->beside says which. */
+static bool find_late(backward_build *b)
+{
+    smp__layout_build *base = b->base;
+    const smp_flow *flow = base->flow;
+    const int32_t n = base->layout->n_call;
+    bool late = false;
+    if (!base->split)
+        smp_overlap_find(base->graph, &flow->op_list[flow->op_begin[base->stage]], n, flow->batch,
+                         base->beside);
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t k = base->split ? -1 : base->beside[i];
+        base->beside[i] =
+            k >= 0 && flow->backward[base->call[i].op] && flow->backward[base->call[k].op] ? k : -1;
+        late |= base->beside[i] >= 0;
+    }
+    return late;
+}
+
+/* Arrays of the calls' addresses; whoever only measures needs those of one call at a time, and of
+ * those that come back later. */
 static smp_status allocate(backward_build *b)
 {
     smp__layout_build *base = b->base;
@@ -417,14 +508,16 @@ static smp_status allocate(backward_build *b)
     for (size_t i = 0; i < n_call; i++)
         repeats |= base->again[i];
     b->redo = repeats ? SMP_ARENA_NEW(arena, smp_layout_redo, n_call) : NULL;
-    b->weight = base->split ? SMP_ARENA_NEW(arena, smp_layout_weight, n_call) : NULL;
+    b->late = find_late(b);
+    b->weight = base->split || b->late ? SMP_ARENA_NEW(arena, smp_layout_weight, n_call) : NULL;
     if (!b->backward_in || !b->backward_out || !b->dout || (repeats && !b->redo) ||
-        (base->split && !b->weight))
+        ((base->split || b->late) && !b->weight))
         return SMP_ERR_NO_MEMORY;
     base->layout->redo = b->redo;
     base->layout->weight = b->weight;
+    const bool one = base->measure && !b->late;
     size_t most = 0;
-    for (size_t i = 0; i < n_call && base->measure; i++) {
+    for (size_t i = 0; i < n_call && one; i++) {
         const smp_op *op = &base->graph->op[base->call[i].op];
         size_t n = 2 * ((size_t)op->n_in + (size_t)op->n_out);
         most = n > most ? n : most;
@@ -435,7 +528,8 @@ static smp_status allocate(backward_build *b)
     for (size_t i = 0; i < n_call; i++) {
         const smp_op *op = &base->graph->op[base->call[i].op];
         size_t n_in = (size_t)op->n_in, n_out = (size_t)op->n_out;
-        smp_ref *at = base->measure ? row : SMP_ARENA_NEW(arena, smp_ref, 2 * (n_in + n_out));
+        smp_arena *home = base->measure ? base->scratch : arena;
+        smp_ref *at = one ? row : SMP_ARENA_NEW(home, smp_ref, 2 * (n_in + n_out));
         if (!at)
             return SMP_ERR_NO_MEMORY;
         base->call[i].din = base->din[i] = at;

@@ -47,6 +47,7 @@ typedef struct smp__layout_build {
     bool *need_weight; /* [n_value] read by weight gradients */
     bool *second;      /* [n_call] of a pair, see smp_layout_call.pair */
     bool *again;       /* [n_call] the backward action repeats it */
+    int32_t *beside;   /* [n_call] call whose exchange its weight gradient runs beside, or -1 */
 } smp__layout_build;
 
 /* A build whose graph, flow, stage and what is wanted are set: its values, and who reads them. On

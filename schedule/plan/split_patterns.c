@@ -113,7 +113,7 @@ static smp_status put(const resolved *r, smp_arena *arena, smp_splitting *out)
             return SMP_ERR_NO_MEMORY;
         n++;
     }
-    *out = (smp_splitting){r->from->devices, n, entry};
+    *out = (smp_splitting){r->from->devices, n, entry, r->from->overlap};
     return SMP_OK;
 }
 

@@ -66,7 +66,7 @@ static smp_status copy_splitting(smp_arena *arena, const smp_splitting *from, sm
         if (!entry[i].op || !entry[i].as)
             return SMP_ERR_NO_MEMORY;
     }
-    *to = (smp_splitting){from->devices, from->n_entry, entry};
+    *to = (smp_splitting){from->devices, from->n_entry, entry, from->overlap};
     return SMP_OK;
 }
 

@@ -126,7 +126,7 @@ smp_status smp__tensor_choices(const smp_search_request *request, const smp_clus
                                bool only_fixed, smp_arena *arena,
                                smp__tensor_choice out[SMP__TENSOR_PRICES], int *n)
 {
-    const smp_splitting asked = {tensor, n_fixed, fixed};
+    const smp_splitting asked = {.devices = tensor, .n_entry = n_fixed, .entry = fixed};
     smp_splitting named;
     const size_t n_op = (size_t)request->graph->n_op;
     SMP_TRY(smp_splitting_resolve(&asked, request->graph, arena, &named));

@@ -76,6 +76,37 @@ static const smp_op_kind fixture_kind = {
             .backward_weight = fixture_kernel},
 };
 
+static inline void fixture_exchanges(const smp_graph *graph, const smp_op *op, int64_t batch,
+                                     smp_op_work *work)
+{
+    (void)graph, (void)op, (void)batch;
+    work->backward_input_exchange = (smp_op_exchange){1, 4};
+}
+
+static inline void fixture_multiplies(const smp_graph *graph, const smp_op *op, int64_t batch,
+                                      smp_op_work *work)
+{
+    (void)graph, (void)op, (void)batch;
+    work->matrix = true;
+}
+
+/* The same of an op that exchanges in the middle, of one that does nothing else, and of one whose
+ * weight gradient may run beside it. */
+#define FIXTURE_KIND(f, b)                                                                         \
+    {                                                                                              \
+        .name = "mix", .min_in = 1, .max_in = 3, .max_out = FIXTURE_OUT, .needs = fixture_needs,   \
+        .fuses = fixture_fuses, .work = (f), .cpu = {                                              \
+            .forward = fixture_kernel,                                                             \
+            .backward_input = fixture_kernel,                                                      \
+            .backward_weight = fixture_kernel,                                                     \
+            .backward_input_begin = (b),                                                           \
+            .backward_input_end = (b)                                                              \
+        }                                                                                          \
+    }
+static const smp_op_kind fixture_call = FIXTURE_KIND(fixture_exchanges, NULL);
+static const smp_op_kind fixture_halves = FIXTURE_KIND(fixture_exchanges, fixture_kernel);
+static const smp_op_kind fixture_product = FIXTURE_KIND(fixture_multiplies, NULL);
+
 typedef struct fixture_graph {
     smp_graph graph;
     smp_arena *arena;
@@ -200,6 +231,19 @@ static inline void fixture_graph_make(fixture_graph *f, uint64_t seed, int32_t n
     g->op = op;
     g->param = param;
     fixture_finish(f, tensor, op, param);
+}
+
+/* Some ops exchange, and weight gradients run beside that. */
+static inline void fixture_overlap(fixture_graph *f, fixture_random *random)
+{
+    smp_op *op = (smp_op *)f->graph.op;
+    f->graph.overlap = true;
+    for (int32_t u = 0; u < f->graph.n_op; u++) {
+        if (op[u].n_param > 0 && fixture_chance(random, 80))
+            op[u].kind = &fixture_product;
+        else if (op[u].n_param == 0 && fixture_chance(random, 50))
+            op[u].kind = fixture_chance(random, 85) ? &fixture_halves : &fixture_call;
+    }
 }
 
 static inline void fixture_graph_free(fixture_graph *f)

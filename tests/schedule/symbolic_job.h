@@ -27,6 +27,7 @@ typedef struct job {
 } job;
 
 static int64_t pairs;  /* run as one kernel */
+static int64_t halves; /* exchanges with something beside them */
 static int64_t zeroed; /* gradients of outputs that add nothing to the loss */
 
 static inline uint64_t *address(job *j, int rank, int chunk, int m, smp_ref ref)
@@ -128,6 +129,30 @@ static inline void run_backward_call(job *j, int rank, int chunk, int m,
     symbolic_input(&c);
 }
 
+/* As badly behaved as an exchange may be: what it writes is spoilt from its beginning and must lie
+ * untouched until its end, where it reads all that it reads. */
+static inline void run_half(job *j, int rank, int chunk, int m, const smp_layout_call *call,
+                            bool begin)
+{
+    const smp_op *op = &j->graph->op[call->op];
+    smp_op_needs needs;
+    smp_op_needs_get(j->graph, op, j->batch, &needs);
+    for (int32_t i = 0; i <= op->n_in; i++) {
+        const bool last = i == op->n_in;
+        const int64_t n = last ? words_of(needs.workspace_bytes)
+                               : words_of(smp_tensor_bytes(j->graph, op->in[i], j->batch));
+        uint64_t *at = address(j, rank, chunk, m, last ? call->backward_workspace : call->din[i]);
+        uint64_t spoil = mix(0xbe61, (uint64_t)i);
+        for (int64_t e = 0; at && begin && e < n; e++)
+            at[e] = mix(spoil, (uint64_t)e);
+        for (int64_t e = 0; at && !begin && e < n; e++)
+            assert_true(at[e] == mix(spoil, (uint64_t)e));
+    }
+    halves += begin;
+    if (!begin)
+        run_backward_call(j, rank, chunk, m, call, false);
+}
+
 static inline void run_weight_call(job *j, int rank, int chunk, int m, const smp_layout *layout,
                                    int32_t i)
 {
@@ -153,6 +178,10 @@ static inline void run_instr(job *j, int rank, int chunk, int m, const smp_layou
     case SMP_INSTR_INPUT:
         run_backward_call(j, rank, chunk, m, &layout->call[instr->call],
                           instr->kind == SMP_INSTR_BACKWARD);
+        return;
+    case SMP_INSTR_BEGIN:
+    case SMP_INSTR_END:
+        run_half(j, rank, chunk, m, &layout->call[instr->call], instr->kind == SMP_INSTR_BEGIN);
         return;
     case SMP_INSTR_WEIGHT:
         run_weight_call(j, rank, chunk, m, layout, instr->call);
