@@ -12,6 +12,7 @@
 
 #include "profile/estimate.h"
 #include "profile/op_cost.h"
+#include "profile/overlap_costs.h"
 
 /* Bytes an AdamW update moves per byte of weight: reads weight, gradient and two moments, writes
  * all but the gradient; in bf16 it writes the copy of the weight too. */
@@ -286,6 +287,8 @@ static smp_status fill(smp__costing *c, const smp_graph *graph, smp_costs *costs
         }
         SMP_TRY(smp__op_cost(c, graph, i, origin, &cost[i]));
     }
+    if (!c->profile || c->of_whole) /* else it was measured as it is run */
+        SMP_TRY(smp__overlap_costs(graph, c->cluster, cost, costs));
     costs->source = source_name(c->sources);
     costs->optimizer_bytes_per_s = smp__optimizer_rate(c, graph->target.precision);
     return check_totals(costs);

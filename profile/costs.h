@@ -24,6 +24,9 @@ typedef struct smp_costs {
     const char *source;           /* "profile", "roofline", "given" or a mix: for --explain */
     const int64_t
         *tensor_bytes; /* [n_tensor] in place of what smp_costs_tensor_bytes finds, or NULL */
+    /* [n_op] of exchanges of the backward, and what of them is counted as hidden and so no part of
+     * `op` (profile/overlap_costs.h); NULL: nothing is. */
+    const double *exchange_us, *hidden_us;
     smp_arena *arena;
 } smp_costs;
 

@@ -30,6 +30,7 @@ typedef enum flag {
     FLAG_STAGES,
     FLAG_DDP,
     FLAG_TENSOR,
+    FLAG_TENSOR_OVERLAP,
     FLAG_SPLIT,
     FLAG_SHARD,
     FLAG_SHARD_WHAT,
@@ -98,6 +99,9 @@ static const option_entry entries[] = {
     {FLAG_TENSOR, "tensor", "T|auto", IN_PLAN,
      "devices that compute each op together (tensor parallelism), neighbours of one node; how each "
      "op is split is chosen (default: the plan's with --fix, else 1)"},
+    {FLAG_TENSOR_OVERLAP, "tensor-overlap", "auto|no|yes", IN_PLAN,
+     "weight gradients are put off and made while a group exchanges those of activations (default: "
+     "the plan's with --fix, else auto: where that hides something and fits)"},
     {FLAG_SPLIT, "split", "PATTERN:RULE", IN_PLAN,
      "ops that match are split so, such as 'h*.mlp.fc:columns', or 'whole'; with --tensor, "
      "repeatable, a later one wins"},
@@ -311,6 +315,9 @@ static smp_status set_search_option(smp_partition_options *o, const option_entry
     case FLAG_TENSOR:
         o->has_tensor = true;
         return smp__parse_count(name, text, true, &o->tensor);
+    case FLAG_TENSOR_OVERLAP:
+        o->has_tensor_overlap = true;
+        return smp__parse_choice(name, entry->value, text, &o->tensor_overlap);
     case FLAG_SHARD:
         SMP_TRY(smp__parse_count(name, text, true, &r->sharding.shard));
         if (r->sharding.shard == 0)

@@ -24,7 +24,8 @@ typedef struct smp_partition_options {
     int n_cut;
     char *cut_text[SMP_MAX_CUTS];
     int n_cut_text;
-    bool has_tensor;
+    bool has_tensor, has_tensor_overlap;
+    int tensor_overlap;                    /* smp_tensor_overlap */
     int tensor;                            /* 0: auto */
     smp_split_entry split[SMP_MAX_SPLITS]; /* their `op` is malloc'ed */
     int n_split;

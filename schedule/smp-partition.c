@@ -205,10 +205,15 @@ static smp_status ask_tensor(const smp_partition_options *o, inputs *in, smp_ten
         return smp_fail(SMP_ERR_INPUT, "--split: with --fix of a plan that says how ops are split: "
                                        "give --tensor, or change the plan");
     if (kept)
-        *out = (smp_tensor_request){.tensor = in->sketch->splitting.devices,
-                                    .fixed = in->sketch->splitting.entry,
-                                    .n_fixed = in->sketch->splitting.n_entry,
-                                    .only_fixed = true};
+        *out =
+            (smp_tensor_request){.tensor = in->sketch->splitting.devices,
+                                 .fixed = in->sketch->splitting.entry,
+                                 .n_fixed = in->sketch->splitting.n_entry,
+                                 .only_fixed = true,
+                                 .overlap = in->sketch->splitting.overlap ? SMP_TENSOR_OVERLAP_YES
+                                                                          : SMP_TENSOR_OVERLAP_NO};
+    if (!kept || o->has_tensor_overlap)
+        out->overlap = (smp_tensor_overlap)o->tensor_overlap;
     if (out->tensor == 1 && out->n_fixed > 0)
         return smp_fail(SMP_ERR_INPUT,
                         "--split: nothing is split without --tensor: give --tensor T, or auto");

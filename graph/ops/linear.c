@@ -114,6 +114,18 @@ static smp_status backward_input(const smp_op_call *call)
                          in, 0, call->din[0], in);
 }
 
+/* Rows of a weight's gradient that are made at once. A group has something under way meanwhile, and
+ * MPI moves it when it is called: so it is, every few milliseconds. Pieces follow from sizes, never
+ * from what is under way. */
+static int64_t piece_of(const smp_op_call *call, int64_t rows, int64_t in, int64_t features)
+{
+    const double piece_flops = 5e8, all_flops = 2.0 * (double)rows * (double)in * (double)features;
+    if (!call->group || !call->group->look || all_flops <= piece_flops)
+        return features;
+    const int64_t least = 64, n = (int64_t)((double)features * piece_flops / all_flops);
+    return n < least ? least : n / least * least;
+}
+
 static smp_status backward_weight(const smp_op_call *call)
 {
     int64_t rows = row_count(call->graph, call->op, call->batch);
@@ -121,8 +133,15 @@ static smp_status backward_weight(const smp_op_call *call)
     int64_t features = call->op->attr[FEATURES].i;
     if (call->op->attr[BIAS].i)
         smp__column_sums(call->dparam[1], call->dout, rows, features, features);
-    return smp_math_gemm(true, false, features, in, rows, 1, call->dout, features, call->in[0], in,
-                         1, call->dparam[0], in);
+    const int64_t piece = piece_of(call, rows, in, features);
+    for (int64_t f = 0; f < features; f += piece) {
+        const int64_t n = features - f < piece ? features - f : piece;
+        SMP_TRY(smp_math_gemm(true, false, n, in, rows, 1, call->dout + f, features, call->in[0],
+                              in, 1, call->dparam[0] + f * in, in));
+        if (n < features)
+            SMP_TRY(call->group->look(call->group->context));
+    }
+    return SMP_OK;
 }
 
 /* In bf16: the three products, of which the weight's gradient is added to in fp32. */

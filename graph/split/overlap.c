@@ -42,6 +42,14 @@ static int32_t count_takers(const smp_graph *graph, const int32_t *op, int32_t i
     return n;
 }
 
+/* What is put off keeps the gradient of its output, which should not be the largest of all. */
+static bool is_large(const smp_graph *graph, const smp_op *product, const smp_op *exchange)
+{
+    enum { TIMES = 4 };
+    return smp_tensor_bytes(graph, product->out, 1) >
+           TIMES * smp_tensor_bytes(graph, exchange->out, 1);
+}
+
 void smp_overlap_find(const smp_graph *graph, const int32_t *op, int32_t n, int64_t batch,
                       int32_t *beside)
 {
@@ -60,7 +68,8 @@ void smp_overlap_find(const smp_graph *graph, const int32_t *op, int32_t n, int6
         for (int32_t take = (left + takers - 1) / takers; take > 0; take--, left--) {
             while (duty_of(graph, &graph->op[op[--next]], batch) != PRODUCT)
                 continue;
-            beside[next] = i;
+            if (!is_large(graph, &graph->op[op[next]], &graph->op[op[i]]))
+                beside[next] = i;
         }
         takers--;
     }

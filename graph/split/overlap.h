@@ -11,7 +11,8 @@
  *
  * Going backward, an exchange that may be begun and ended (backward_input_begin) takes what matrix
  * products have left since the exchange before it. Exchanges one after the other with no product
- * in between share that evenly, what came first to the first. O(n). */
+ * in between share that evenly, what came first to the first. A product whose output is over four
+ * times as large as what is exchanged, as that of a large vocabulary, is not put off. O(n). */
 void smp_overlap_find(const smp_graph *graph, const int32_t *op, int32_t n, int64_t batch,
                       int32_t *beside);
 

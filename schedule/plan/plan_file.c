@@ -125,14 +125,17 @@ static smp_status read_tensor(reader *r, const smp_yaml_node *map)
                            "parallel: tensor: got %d, expected a divisor of `devices`, %d", *tensor,
                            r->devices);
     r->groups = r->devices / *tensor;
-    return SMP_OK;
+    const smp_yaml_node *overlap = smp_yaml_get(map, "tensor_overlap");
+    return overlap
+               ? smp_yaml_bool(overlap, "parallel: tensor_overlap", &r->sketch->splitting.overlap)
+               : SMP_OK;
 }
 
 static smp_status read_parallel(reader *r, const smp_yaml_node *top)
 {
-    static const char *const keys[] = {"devices",       "pipeline",   "ddp",          "tensor",
-                                       "shard",         "shard_what", "bucket_bytes", "prefetch",
-                                       "node_replicas", "placement",  "chunks"};
+    static const char *const keys[] = {
+        "devices",      "pipeline", "ddp",           "tensor",    "shard",  "shard_what",
+        "bucket_bytes", "prefetch", "node_replicas", "placement", "chunks", "tensor_overlap"};
     const char *what = "parallel";
     smp_sketch *sketch = r->sketch;
     const smp_yaml_node *map;

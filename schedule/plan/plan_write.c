@@ -175,6 +175,8 @@ static void put_head(writer *w, const smp_plan *plan)
     put_int(w, "ddp", plan->ddp);
     if (plan->splitting.devices > 1)
         put_int(w, "tensor", plan->splitting.devices);
+    if (plan->splitting.devices > 1 && plan->splitting.overlap)
+        put_bool(w, "tensor_overlap", true);
     if (plan->sharding.shard > 1) {
         put_int(w, "shard", plan->sharding.shard);
         put_text(w, "shard_what", smp_shard_what_name(plan->sharding.what));

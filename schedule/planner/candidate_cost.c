@@ -1,6 +1,7 @@
 /* What a configuration costs: by lowering, simulation and the memory planner, the same that make
  * the plan. */
 #include "graph/base/clock.h"
+#include "profile/overlap_costs.h"
 #include "schedule/planner/planner_build.h"
 
 #include <stdlib.h>
@@ -216,6 +217,41 @@ smp_status smp__planner_simulation_input(const smp__planner *planner,
     return SMP_OK;
 }
 
+/* Is the backward of a stage split in its rank's program? */
+static bool splits(const smp_candidate *candidate, const smp_program *program, int stage)
+{
+    const int rank = candidate->stage_rank[stage];
+    int chunk = 0;
+    for (int s = 0; s < stage; s++)
+        chunk += candidate->stage_rank[s] == rank;
+    return program && smp_layout_is_split(&program[rank], chunk);
+}
+
+smp_status smp__planner_expose(const smp__planner *planner, const smp_candidate *candidate,
+                               const smp_program *program, double *backward_us, double *input_us)
+{
+    const smp_graph *graph = planner->request.graph;
+    const smp_partition *partition = candidate->partition;
+    if (!planner->costs->hidden_us)
+        return SMP_OK;
+    int32_t *op = malloc(((size_t)graph->n_op + 1) * sizeof *op);
+    smp_status status = op ? SMP_OK : smp_fail_memory((size_t)graph->n_op * sizeof *op);
+    for (int s = 0; s < partition->n_stage && status == SMP_OK; s++) {
+        double us = 0;
+        int32_t n = 0;
+        for (int32_t u = 0; u < graph->n_op; u++)
+            if (partition->stage[u] == s)
+                op[n++] = u;
+        status =
+            smp_costs_exposed_us(planner->costs, graph, op, n, splits(candidate, program, s), &us);
+        backward_us[s] += us;
+        if (input_us)
+            input_us[s] += us;
+    }
+    free(op);
+    return status;
+}
+
 static smp_status simulate(const smp__planner *planner, const smp_candidate *candidate,
                            smp__evaluation *evaluation)
 {
@@ -223,6 +259,10 @@ static smp_status simulate(const smp__planner *planner, const smp_candidate *can
     smp_arena *arena = smp_arena_create();
     smp_status status = arena ? smp__planner_simulation_input(planner, candidate, arena, &input)
                               : SMP_ERR_NO_MEMORY;
+    if (status == SMP_OK)
+        status =
+            smp__planner_expose(planner, candidate, evaluation->program,
+                                (double *)input.backward_us, (double *)input.backward_input_us);
     if (status == SMP_OK) {
         input.program = evaluation->program;
         status = smp_simulate(&input, &evaluation->simulation);

@@ -98,6 +98,19 @@ static smp_status fill_evaluation(smp_plan *plan, const smp_candidate *best,
     return SMP_OK;
 }
 
+/* What of the exchanges the plan's own stages and programs do not hide. */
+static smp_status expose(smp_plan *plan, const smp__planner *planner, const smp_candidate *best)
+{
+    double *us = SMP_ARENA_NEW(plan->arena, double, (size_t)plan->n_stage);
+    if (!us)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(
+        smp__planner_expose(planner, best, plan->program, us, (double *)plan->backward_input_us));
+    for (int s = 0; s < plan->n_stage; s++)
+        ((smp_plan_stage *)plan->stage)[s].backward_us += us[s];
+    return SMP_OK;
+}
+
 static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const char *model_path,
                             const smp_candidate *best, smp__evaluation *evaluation)
 {
@@ -134,6 +147,7 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
     SMP_TRY(smp_plan_set_stages(plan, graph, best->partition, best->stage_rank));
     if (planner->request.profile)
         SMP_TRY(smp_plan_split_backward(planner->costs, best->partition->stage, plan));
+    SMP_TRY(expose(plan, planner, best));
     return smp_cluster_copy(planner->request.cluster, plan->arena, &plan->cluster);
 }
 

@@ -107,8 +107,12 @@ smp_status smp__planner_write(const smp__planner *planner, const char *model_pat
 /* Evaluates the candidate, not exactly, and fills in its step, peaks, room and fit. */
 smp_status smp__planner_judge(smp__planner *planner, smp_candidate *candidate);
 
-/* What the simulator needs of a candidate whose partition the planner holds. Arrays live in
- * `arena`; `program` is left NULL. */
+/* Adds to the backwards of stages what the candidate's stages and programs (NULL: not known, no
+ * backward is split) expose of exchanges (smp_costs_exposed_us). input_us may be NULL. */
+smp_status smp__planner_expose(const smp__planner *planner, const smp_candidate *candidate,
+                               const smp_program *program, double *backward_us, double *input_us);
+/* What the simulator needs of a candidate whose partition the planner holds, as if every exchange
+ * had beside it what the cost table says. Arrays live in `arena`; `program` is left NULL. */
 smp_status smp__planner_simulation_input(const smp__planner *planner,
                                          const smp_candidate *candidate, smp_arena *arena,
                                          smp_simulation_input *out);

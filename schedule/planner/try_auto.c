@@ -106,6 +106,9 @@ smp_status smp__planner_auto(smp__planner *planner, const smp_candidate *best,
         goto done;
     }
     status = smp__planner_simulation_input(planner, best, arena, &input.simulation);
+    if (status == SMP_OK)
+        status = smp__planner_expose(planner, best, NULL, (double *)input.simulation.backward_us,
+                                     (double *)input.simulation.backward_input_us);
     if (status != SMP_OK)
         goto done;
     fill_memory(&a, evaluation, stash_bytes, limit_bytes);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "graph/base/clock.h"
+#include "profile/overlap_costs.h"
 #include "schedule/tensor/tensor_choice.h"
 
 enum { MOST_TRIED = 64 };
@@ -74,7 +75,11 @@ static smp_status add_tensor(search *s, int tensor)
     s->groups[s->n_groups++] = groups;
     SMP_TRY(smp__tensor_choices(s->base, groups, tensor, s->how->fixed, s->how->n_fixed,
                                 s->how->only_fixed, s->arena, choice, &n));
+    const smp_tensor_overlap asked = s->how->overlap;
     for (int i = 0; i < n && s->n < MOST_TRIED; i++) {
+        choice[i].splitting.overlap = asked == SMP_TENSOR_OVERLAP_AUTO
+                                          ? s->base->graph->training && smp_group_overlaps(groups)
+                                          : asked == SMP_TENSOR_OVERLAP_YES;
         s->tried[s->n].memory_price = choice[i].memory_price;
         s->tried[s->n].exact = choice[i].exact;
         s->candidate[s->n++] = (candidate){choice[i].splitting, tensor, groups};
@@ -170,6 +175,19 @@ static smp_status plan_candidate(search *s, int i, bool advise, double deadline_
     return SMP_OK;
 }
 
+/* Where what is put off takes too much memory, nothing is. */
+static smp_status plan_fitting(search *s, int i, bool advise, double deadline_s,
+                               smp_tensor_result *out)
+{
+    smp_splitting *splitting = &s->candidate[i].splitting;
+    smp_status status = plan_candidate(s, i, advise, deadline_s, out);
+    if (status != SMP_ERR_NO_FIT || !splitting->overlap ||
+        s->how->overlap != SMP_TENSOR_OVERLAP_AUTO)
+        return status;
+    splitting->overlap = false;
+    return plan_candidate(s, i, advise, deadline_s, out);
+}
+
 static void drop_plan(smp_tensor_result *result)
 {
     smp_planner_result_destroy(&result->result);
@@ -188,7 +206,7 @@ static smp_status try_all(search *s, int *best, smp_tensor_result *out)
         if (limit_s > 0)
             deadline_s =
                 fmin(begin_s + FIRST_SHARE * (limit_s - begin_s) * (i + 1) / s->n, limit_s);
-        smp_status status = plan_candidate(s, i, false, deadline_s, &made);
+        smp_status status = plan_fitting(s, i, false, deadline_s, &made);
         if (status != SMP_OK && status != SMP_ERR_NO_FIT)
             return status;
         if (status == SMP_OK &&
@@ -208,7 +226,7 @@ static smp_status improve(search *s, int best, smp_tensor_result *out)
 {
     smp_tensor_result made = {0};
     const smp_tensor_tried before = s->tried[best];
-    smp_status status = plan_candidate(s, best, false, s->base->deadline_s, &made);
+    smp_status status = plan_fitting(s, best, false, s->base->deadline_s, &made);
     if (status == SMP_ERR_NO_FIT)
         return SMP_OK;
     SMP_TRY(status);
@@ -227,10 +245,10 @@ static smp_status run(search *s, smp_tensor_result *out)
     int best;
     SMP_TRY(list_candidates(s));
     if (s->n == 1)
-        return plan_candidate(s, 0, true, s->base->deadline_s, out);
+        return plan_fitting(s, 0, true, s->base->deadline_s, out);
     SMP_TRY(try_all(s, &best, out));
     if (best < 0) /* the largest group, its smallest splitting: what that would need */
-        return plan_candidate(s, s->n - 1, true, s->base->deadline_s, out);
+        return plan_fitting(s, s->n - 1, true, s->base->deadline_s, out);
     return s->base->deadline_s > 0 ? improve(s, best, out) : SMP_OK;
 }
 

@@ -5,12 +5,21 @@
 
 #include "schedule/planner/planner.h"
 
+/* Are weight gradients put off to run beside exchanges (graph/split/overlap.h)? AUTO: where they
+ * run beside compute, unless only that makes a model too large. */
+typedef enum smp_tensor_overlap {
+    SMP_TENSOR_OVERLAP_AUTO,
+    SMP_TENSOR_OVERLAP_NO,
+    SMP_TENSOR_OVERLAP_YES
+} smp_tensor_overlap;
+
 /* What is asked beside a search. */
 typedef struct smp_tensor_request {
     int tensor;                   /* devices of a group; 0: the best of all */
     int32_t n_fixed;              /* ops, or patterns (schedule/plan/split_patterns.h), that are */
     const smp_split_entry *fixed; /* split so in any case */
     bool only_fixed;              /* every other op is whole, as where a plan says it */
+    smp_tensor_overlap overlap;
     /* What the request says of the ops of one graph (pins, what is kept together), set anew for
      * every graph that is looked at; NULL: nothing. Its arrays hold until the next call. */
     smp_status (*adapt)(void *context, smp_search_request *request);

@@ -72,6 +72,85 @@ static void test_calls(void **state)
     smp__comm_close(&comm);
 }
 
+static void check_value(smp_group_call call, const float *got, int64_t e, int64_t n)
+{
+    const int64_t from = e / n;
+    if (call == SMP_GROUP_ALL_REDUCE || call == SMP_GROUP_REDUCE_SCATTER)
+        assert_true(got[e] == sum_of(call == SMP_GROUP_ALL_REDUCE ? e : rank * n + e, (int)call));
+    else
+        assert_true(got[e] == value_of((int)from,
+                                       call == SMP_GROUP_ALL_GATHER ? e % n : rank * n + e % n,
+                                       (int)call));
+}
+
+/* Every call begun, looked at for a while by some, and finished; one that is begun while another is
+ * under way comes after it. */
+static void test_halves(void **state)
+{
+    enum { CALLS = 4, N = 50, ROUNDS = 40 };
+    (void)state;
+    smp_comm comm;
+    smp__op_group g;
+    float from[CALLS][N * RANKS], to[CALLS][N * RANKS];
+    assert_int_equal(smp__comm_open(&comm, 20), SMP_OK);
+    assert_int_equal(smp__op_group_open(&g, &comm, comm.world, MOST, NULL, NULL), SMP_OK);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int c = 0; c < CALLS; c++) {
+            for (int64_t e = 0; e < N * RANKS; e++)
+                from[c][e] = value_of(rank, e, c);
+            memcpy(to[c], from[c], sizeof to[c]);
+            assert_int_equal(g.group.begin(g.group.context, (smp_group_call)c, from[c], to[c], N),
+                             SMP_OK);
+            for (int look = 0; look < (rank * 7 + round) % 12; look++)
+                assert_int_equal(g.group.look(g.group.context), SMP_OK);
+            if (round % 2)
+                assert_int_equal(g.group.finish(g.group.context), SMP_OK);
+        }
+        assert_int_equal(g.group.finish(g.group.context), SMP_OK);
+        assert_int_equal(g.group.finish(g.group.context), SMP_OK); /* nothing is under way */
+        for (int c = 0; c < CALLS; c++)
+            for (int64_t e = 0;
+                 e < (c == SMP_GROUP_ALL_GATHER || c == SMP_GROUP_ALL_TO_ALL ? N * RANKS : N); e++)
+                check_value((smp_group_call)c, to[c], e, N);
+    }
+    smp__op_group_close(&g);
+    smp__comm_close(&comm);
+}
+
+/* On a slow link both halves of a sum go by while others compute: nothing is left to finish. */
+static void test_hidden(void **state)
+{
+    (void)state;
+    smp_comm comm;
+    smp__op_group g;
+    const double half_s = 0.03;
+    char rate[32];
+    float values[MOST];
+    snprintf(rate, sizeof rate, "%g", (RANKS - 1) * (MOST / RANKS) * sizeof(float) / half_s);
+    setenv("SMP_THROTTLE", rate, 1);
+    assert_int_equal(smp__comm_open(&comm, 20), SMP_OK);
+    assert_int_equal(smp__op_group_open(&g, &comm, comm.world, MOST, NULL, NULL), SMP_OK);
+    unsetenv("SMP_THROTTLE");
+    for (int64_t e = 0; e < MOST; e++)
+        values[e] = value_of(rank, e, 0);
+    const double begin_s = smp_clock_s();
+    assert_int_equal(g.group.begin(g.group.context, SMP_GROUP_ALL_REDUCE, NULL, values, MOST),
+                     SMP_OK);
+    while (g.half != SMP__NO_HALF && smp_clock_s() < begin_s + 10) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        assert_int_equal(smp__op_group_look(&g), SMP_OK);
+    }
+    assert_int_equal(g.half, SMP__NO_HALF);
+    assert_true(smp_clock_s() - begin_s >= 2 * half_s);
+    for (int64_t e = 0; e < MOST; e++)
+        assert_true(values[e] == sum_of(e, 0));
+    const double whole_s = smp_clock_s();
+    assert_int_equal(g.group.all_reduce(g.group.context, values, MOST), SMP_OK);
+    assert_true(smp_clock_s() - whole_s >= 2 * half_s);
+    smp__op_group_close(&g);
+    smp__comm_close(&comm);
+}
+
 static void choose(const smp_graph *graph, smp_split_choice *choice, const char *end,
                    const char *rule, int dim, int blocks)
 {
@@ -249,8 +328,8 @@ static void test_one_is_late(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_four_processes),
+        cmocka_unit_test(test_calls),       cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_hidden),      cmocka_unit_test(test_four_processes),
         cmocka_unit_test(test_one_is_late),
     };
     setenv("CMOCKA_TEST_ABORT", "1",

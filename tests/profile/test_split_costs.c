@@ -16,6 +16,7 @@
 #include "graph/split/splitting.h"
 #include "profile/costs.h"
 #include "profile/estimate.h"
+#include "profile/overlap_costs.h"
 
 enum { BATCH = 10, MOST_OPS = 16, DEVICES = 4 };
 
@@ -42,7 +43,7 @@ static const smp_split_entry megatron[] = {{.op = "a", .as = "columns"},
 
 static smp_graph *open_split(int n_entry)
 {
-    const smp_splitting splitting = {DEVICES, n_entry, megatron};
+    const smp_splitting splitting = {.devices = DEVICES, .n_entry = n_entry, .entry = megatron};
     smp_graph *graph = NULL;
     if (smp_graph_parse("model.yaml", mlp, strlen(mlp), &graph) != SMP_OK ||
         smp_splitting_apply(&splitting, 0, &graph) != SMP_OK)
@@ -337,6 +338,66 @@ static void test_groups_take_turns_on_few_cores(void **state)
     smp_graph_destroy(graph);
 }
 
+/* Of the sum of gradients only what a's and b's weight gradients do not hide; a stage that lacks one
+ * of the two, or whose backward is split, takes the rest beside the costs of its ops. */
+static void test_what_weight_gradients_hide(void **state)
+{
+    machine m;
+    (void)state;
+    for (int slow = 0; slow < 2; slow++) {
+        smp_graph *graph = open_split(5);
+        double exposed_us[4];
+        machine_open(&m, slow ? 1e7 : 1e30, 1e30, 1);
+        smp_costs *plain = build(graph, &m, NULL);
+        graph->overlap = true;
+        smp_costs *none = build(graph, &m, NULL); /* exchanges do not run beside compute */
+        m.cluster.overlap = true;
+        smp_costs *costs = build(graph, &m, NULL);
+        m.cluster.cores_per_node = DEVICES;
+        smp_costs *cores = build(graph, &m, NULL); /* cores move the data */
+        const int32_t sum = smp_graph_find_op(graph, "in:shared");
+        const int32_t a = smp_graph_find_op(graph, "a"), b = smp_graph_find_op(graph, "b");
+        const int32_t head = smp_graph_find_op(graph, "head");
+        const int32_t before_head = graph->tensor[graph->op[head].in[0]].producer;
+        const double sum_us = 2 * (DEVICES - 1) * message_us(4.0 * BATCH * 8 * 64 / DEVICES);
+        const double a_us = costs->op[a].backward_weight_us, b_us = costs->op[b].backward_weight_us;
+        const double hidden_us = fmin(sum_us, a_us + b_us);
+        assert_true(slow ? a_us > sum_us : a_us + b_us < sum_us);
+        assert_null(none->hidden_us);
+        assert_null(cores->hidden_us);
+        for (int32_t i = 0; i < graph->n_op; i++) {
+            const double head_us = fmin(sum_us, costs->op[head].backward_weight_us);
+            const double off_us = i == sum ? hidden_us : i == before_head ? head_us : 0;
+            assert_near(none->op[i].backward_us, plain->op[i].backward_us);
+            assert_near(cores->op[i].backward_us, plain->op[i].backward_us);
+            assert_near(costs->op[i].backward_us + off_us, plain->op[i].backward_us);
+            assert_near(costs->op[i].backward_input_us + off_us, plain->op[i].backward_input_us);
+            assert_near(costs->op[i].forward_us, plain->op[i].forward_us);
+            assert_near(costs->hidden_us[i] + 1, off_us + 1);
+        }
+        const struct {
+            int32_t op[3];
+            int n;
+            bool split;
+            double us;
+        } stages[4] = {{{sum, a, b}, 3, false, 0},
+                       {{sum, a, b}, 3, true, hidden_us},
+                       {{sum, a}, 2, false, hidden_us - fmin(sum_us, a_us)},
+                       {{a, b}, 2, false, 0}};
+        for (int k = 0; k < 4; k++) {
+            assert_int_equal(smp_costs_exposed_us(costs, graph, stages[k].op, stages[k].n,
+                                                  stages[k].split, &exposed_us[k]),
+                             SMP_OK);
+            assert_near(exposed_us[k] + 1, stages[k].us + 1);
+        }
+        smp_costs_destroy(cores);
+        smp_costs_destroy(costs);
+        smp_costs_destroy(none);
+        smp_costs_destroy(plain);
+        smp_graph_destroy(graph);
+    }
+}
+
 /* Half the bytes in both rooflines; floats between the devices as before. */
 static void test_the_whole_has_the_target_of_its_part(void **state)
 {
@@ -427,6 +488,7 @@ int main(void)
         cmocka_unit_test(test_a_profile_tells_the_rate_of_traffic),
         cmocka_unit_test(test_profiles_are_read_for_a_split_graph),
         cmocka_unit_test(test_a_profile_without_fingerprint_is_of_the_whole),
+        cmocka_unit_test(test_what_weight_gradients_hide),
         cmocka_unit_test(test_groups_take_turns_on_few_cores),
         cmocka_unit_test(test_the_whole_has_the_target_of_its_part),
         cmocka_unit_test(test_pairs_that_are_split_apart),

@@ -375,7 +375,7 @@ static void test_pairs_stay_pairs(void **state)
                                "  - {op: linear, name: a, in: x, out: h, features: 64}\n"
                                "  - {op: gelu, name: g, in: h, out: h}\n"
                                "  - {op: mean_pool, name: m, in: h, out: h}\n";
-    const smp_splitting splitting = {2, 2, entries};
+    const smp_splitting splitting = {.devices = 2, .n_entry = 2, .entry = entries};
     for (int profiled = 0; profiled < 2; profiled++) {
         smp_graph *graph = NULL, *split;
         smp_cluster *from, *groups = make_groups(2, 16, &from);

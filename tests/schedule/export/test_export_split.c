@@ -22,7 +22,7 @@ typedef struct made {
 static void make(bool whole, made *m)
 {
     *m = (made){0};
-    const smp_splitting patterns = {2, 5, MEGATRON};
+    const smp_splitting patterns = {.devices = 2, .n_entry = 5, .entry = MEGATRON};
     smp_splitting splitting = {0};
     smp_arena *arena = smp_arena_create();
     if (smp_graph_read(SMP_SOURCE_DIR "/examples/gpt-tiny.yaml", &m->graph) != SMP_OK ||

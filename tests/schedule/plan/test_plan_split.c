@@ -335,7 +335,7 @@ static void test_plan_split_patterns_of_options(void **state)
 {
     (void)state;
     const smp_split_entry entry = {"nothing", "rows", {0}};
-    smp_splitting splitting = {2, 1, &entry}, out = {0};
+    smp_splitting splitting = {.devices = 2, .n_entry = 1, .entry = &entry}, out = {0};
     smp_graph *graph = NULL;
     smp_arena *arena = smp_arena_create();
     assert_int_equal(SMP_OK, smp_graph_parse("m.yaml", model, strlen(model), &graph));
@@ -365,7 +365,7 @@ static void test_plan_split_patterns_are_bounded(void **state)
         fail_msg("%s", smp_last_error());
     for (int i = 0; i < MANY; i++)
         entry[i] = (smp_split_entry){"r*9999", "whole", {"s.yaml", 1, i}};
-    const smp_splitting splitting = {2, MANY, entry};
+    const smp_splitting splitting = {.devices = 2, .n_entry = MANY, .entry = entry};
     assert_int_equal(SMP_ERR_INPUT, smp_splitting_resolve(&splitting, graph, arena, &out));
     assert_non_null(strstr(smp_last_error(), "too many patterns"));
     smp_text_free(&text);

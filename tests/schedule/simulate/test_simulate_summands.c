@@ -28,7 +28,7 @@ static void simulate_split(const char *second, bool split, double slowdown, doub
     static const smp_split_entry entries[] = {{.op = "a", .as = "positions@0"},
                                               {.op = "b", .as = "positions@0"},
                                               {.op = "c", .as = "positions@0"}};
-    const smp_splitting splitting = {2, 3, entries};
+    const smp_splitting splitting = {.devices = 2, .n_entry = 3, .entry = entries};
     made_plan made;
     setting s;
     made_plan_stages(&made, "simple", 2, 1, 3, true, made_chain);
