@@ -47,7 +47,7 @@ smp_status smp__overlap_costs(const smp_graph *graph, const smp_cluster *cluster
         smp_op_work work;
         op[i] = i;
         smp_op_work_get(graph, &graph->op[i], costs->microbatch_size, &work);
-        exchange_us[i] = fmin(smp__exchange_us(&cluster->intra_node, work.backward_input_exchange),
+        exchange_us[i] = fmin(smp__exchange_us(cluster, work.backward_input_exchange),
                               fmin(cost[i].backward_input_us, cost[i].backward_us));
     }
     costs->exchange_us = exchange_us;
