@@ -428,7 +428,7 @@ static void test_pairs_that_are_split_apart(void **state)
 {
     static const smp_split_entry entries[] = {{.op = "a", .as = "columns"},
                                               {.op = "g", .as = "elements@0"}};
-    const smp_splitting splitting = {DEVICES, 2, entries};
+    const smp_splitting splitting = {.devices = DEVICES, .n_entry = 2, .entry = entries};
     smp_graph *graph = NULL;
     smp_op_cost measured[MOST_OPS];
     const char *name[MOST_OPS];

@@ -25,7 +25,7 @@ static void test_targets(void **state)
     static const smp_split_entry entries[] = {{.op = "h0.mlp.fc", .as = "columns"},
                                               {.op = "h0.mlp.gelu", .as = "elements@1"},
                                               {.op = "h0.mlp.proj", .as = "rows"}};
-    const smp_splitting splitting = {2, 3, entries};
+    const smp_splitting splitting = {.devices = 2, .n_entry = 3, .entry = entries};
     smp_graph *before = read_example(), *behind = read_example();
     assert_int_equal(smp_splitting_apply(&splitting, 0, &before), SMP_OK);
     assert_int_equal(smp_graph_set_target(before, bf16), SMP_OK);
