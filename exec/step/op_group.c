@@ -261,6 +261,103 @@ smp_status smp__op_group_open(smp__op_group *g, smp_comm *comm, MPI_Comm ranks, 
     return g->sent && g->came ? SMP_OK : smp_fail_memory(2 * room);
 }
 
+/* For a device with memory of its own: arrays go through pinned host memory, and what host memory
+ * has adds them up. The host waits for the device before every exchange; what is copied back is
+ * ordered by the compute stream, and is overwritten after the next such wait at the earliest. */
+static void describe_staged(const void *context, char *buffer, size_t size)
+{
+    const smp__op_group *g = context;
+    snprintf(buffer, size, "the device, which is to exchange values with %d others",
+             g->group.size - 1);
+}
+
+static smp_status test_staged(void *context, bool *done)
+{
+    smp__op_group *g = context;
+    SMP_TRY(g->device->idle(g->device_context, done));
+    return *done || !g->progress ? SMP_OK : g->progress(g->progress_context);
+}
+
+/* n values of the device to g->down; so many are to come. */
+static smp_status bring(smp__op_group *g, const float *from, int64_t n, int64_t come)
+{
+    const int64_t most = g->most + g->group.size;
+    if (n > most || come > most)
+        return smp_fail(SMP_ERR_FAILED, "%lld values for the devices, %lld back, expected %lld",
+                        (long long)n, (long long)come, (long long)most);
+    SMP_TRY(g->device->download(g->device_context, g->down, from, n * (int64_t)sizeof(float)));
+    return smp__comm_wait_until(g->comm, &(smp_wait){0}, test_staged, describe_staged, g);
+}
+
+static smp_status take(smp__op_group *g, float *to, const char *from, int64_t n)
+{
+    return g->device->upload(g->device_context, to, from, n * (int64_t)sizeof(float));
+}
+
+static smp_status all_reduce_staged(void *context, float *values, int64_t n)
+{
+    smp__op_group *g = context;
+    SMP_TRY(bring(g, values, n, n));
+    SMP_TRY(g->host.all_reduce(g, (float *)g->down, n));
+    return take(g, values, g->down, n);
+}
+
+static smp_status all_gather_staged(void *context, const float *own, float *all, int64_t n)
+{
+    smp__op_group *g = context;
+    SMP_TRY(bring(g, own, n, n * g->group.size));
+    SMP_TRY(g->host.all_gather(g, (float *)g->down, (float *)g->up, n));
+    return take(g, all, g->up, n * g->group.size);
+}
+
+static smp_status reduce_scatter_staged(void *context, const float *all, float *own, int64_t n)
+{
+    smp__op_group *g = context;
+    SMP_TRY(bring(g, all, n * g->group.size, n));
+    SMP_TRY(g->host.reduce_scatter(g, (float *)g->down, (float *)g->up, n));
+    return take(g, own, g->up, n);
+}
+
+static smp_status all_to_all_staged(void *context, const float *all, float *got, int64_t n)
+{
+    smp__op_group *g = context;
+    SMP_TRY(bring(g, all, n * g->group.size, n * g->group.size));
+    SMP_TRY(g->host.all_to_all(g, (float *)g->down, (float *)g->up, n));
+    return take(g, got, g->up, n * g->group.size);
+}
+
+static smp_status shift_staged(void *context, const float *own, float *got, int64_t n, int32_t by)
+{
+    smp__op_group *g = context;
+    g->coming = got;
+    g->n_coming = n;
+    SMP_TRY(bring(g, own, n, n));
+    return g->host.shift(g, (float *)g->down, (float *)g->up, n, by);
+}
+
+static smp_status shifted_staged(void *context)
+{
+    smp__op_group *g = context;
+    SMP_TRY(g->host.shifted(g));
+    return take(g, g->coming, g->up, g->n_coming);
+}
+
+smp_status smp__op_group_stage(smp__op_group *g, const smp_device *device, void *device_context)
+{
+    const int64_t bytes = (g->most + g->group.size) * (int64_t)sizeof(float);
+    g->host = g->group;
+    g->group.all_reduce = all_reduce_staged;
+    g->group.all_gather = all_gather_staged;
+    g->group.reduce_scatter = reduce_scatter_staged;
+    g->group.all_to_all = all_to_all_staged;
+    g->group.shift = shift_staged;
+    g->group.shifted = shifted_staged;
+    g->device = device;
+    g->device_context = device_context;
+    SMP_TRY(device->reserve_host(device_context, bytes, &g->down));
+    return device->reserve_host(device_context, bytes, &g->up);
+}
+
 void smp__op_group_close(smp__op_group *g)
 {
     if (!g->comm || g->comm->failed)

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/transport/cuda_event.h"
+#include "exec/device/cuda_event.h"
 #include "exec/transport/nccl_open.h"
 #include "graph/base/library.h"
 

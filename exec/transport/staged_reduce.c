@@ -13,7 +13,7 @@
 #ifdef SMP_HAVE_CUDA
 #include <stdlib.h>
 
-#include "exec/transport/cuda_event.h"
+#include "exec/device/cuda_event.h"
 #include "exec/transport/reduce_blocks.h"
 #include "exec/transport/staged_reduce.h"
 

@@ -17,7 +17,7 @@
 #ifdef SMP_HAVE_CUDA
 #include <stdlib.h>
 
-#include "exec/transport/cuda_event.h"
+#include "exec/device/cuda_event.h"
 #include "exec/transport/staged_reduce.h"
 
 enum { PLACES = 2, PIECE_BYTES = 1 << 20 };
