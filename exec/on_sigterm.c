@@ -71,6 +71,12 @@ static void speak(int signal_number)
     put_number(line, &used, s->comm.replica);
     put_text(line, &used, ", pipeline rank ");
     put_number(line, &used, s->comm.pipeline_rank);
+    if (s->comm.tensor_size > 1) {
+        put_text(line, &used, ", device ");
+        put_number(line, &used, s->comm.tensor_rank);
+        put_text(line, &used, " of ");
+        put_number(line, &used, s->comm.tensor_size);
+    }
     if (doing)
         put_doing(line, &used, s, doing);
     else

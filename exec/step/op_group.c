@@ -21,7 +21,12 @@ enum { SHIFT_TAG = 1 }; /* of the group's communicator, whose other calls are co
 static void describe(const void *context, char *buffer, size_t size)
 {
     const smp__op_group *g = context;
-    snprintf(buffer, size, "the other %d devices that compute its layers", g->group.size - 1);
+    if (g->group.size == 2)
+        snprintf(buffer, size, "device %d, which computes its operators with it",
+                 1 - g->group.index);
+    else
+        snprintf(buffer, size, "the other %d devices that compute its operators with it",
+                 g->group.size - 1);
 }
 
 /* n: of each device, in the caller's arrays. */

@@ -43,6 +43,15 @@ static void raise_between_steps(const smp *job)
     raise(SIGTERM);
 }
 
+static void raise_in_group(const smp *job)
+{
+    smp of_group = *job;
+    of_group.comm.tensor_size = 4;
+    of_group.comm.tensor_rank = 3;
+    smp__on_sigterm(&of_group);
+    raise(SIGTERM);
+}
+
 static void raise_while_handler_goes(const smp *job)
 {
     smp__on_sigterm(job);
@@ -96,6 +105,16 @@ static void test_on_sigterm_says_where_the_rank_was(void **state)
     assert_string_equal(text, expected);
 }
 
+static void test_on_sigterm_says_which_device_of_a_group(void **state)
+{
+    char text[512];
+    (void)state;
+    end_of(raise_in_group, text, sizeof(text));
+    assert_string_equal(text, "smp-run: the job was ended: rank 3 (replica 1, pipeline rank 2, "
+                              "device 3 of 4, stage 5, micro-batch 7) was at action B of step "
+                              "42\n");
+}
+
 static void test_on_sigterm_knows_what_is_no_step(void **state)
 {
     char text[512];
@@ -129,6 +148,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_on_sigterm_says_where_the_rank_was),
+        cmocka_unit_test(test_on_sigterm_says_which_device_of_a_group),
         cmocka_unit_test(test_on_sigterm_knows_what_is_no_step),
         cmocka_unit_test(test_on_sigterm_speaks_until_the_handler_is_gone),
         cmocka_unit_test(test_on_sigterm_gives_the_default_back),

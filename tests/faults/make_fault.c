@@ -42,6 +42,7 @@
     X(MPI_Iallreduce)                                                                              \
     X(MPI_Ibcast)                                                                                  \
     X(MPI_Iallgather)                                                                              \
+    X(MPI_Ialltoall)                                                                               \
     X(pread)                                                                                       \
     X(pwrite)                                                                                      \
     X(write)                                                                                       \
@@ -263,6 +264,10 @@ PASS(int, MPI_Ibcast,
      (void *data, int n, MPI_Datatype type, int root, MPI_Comm comm, MPI_Request *r),
      (data, n, type, root, comm, r))
 PASS(int, MPI_Iallgather,
+     (const void *from, int n, MPI_Datatype type, void *to, int each, MPI_Datatype to_type,
+      MPI_Comm comm, MPI_Request *r),
+     (from, n, type, to, each, to_type, comm, r))
+PASS(int, MPI_Ialltoall,
      (const void *from, int n, MPI_Datatype type, void *to, int each, MPI_Datatype to_type,
       MPI_Comm comm, MPI_Request *r),
      (from, n, type, to, each, to_type, comm, r))

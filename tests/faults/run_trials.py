@@ -36,7 +36,8 @@ MPIRUN = ["bash", str(SOURCE / "tests/mpi/mpirun.sh")]
 END_S = 5.0  # from a fault, or from the end of the patience with a rank that hangs
 LIMIT_S = 150.0  # of one run
 
-ACTIONS = ("dnnl_sgemm", "MPI_Isend", "MPI_Irecv", "MPI_Iallreduce", "MPI_Ibcast", "MPI_Iallgather")
+ACTIONS = ("dnnl_sgemm", "MPI_Isend", "MPI_Irecv", "MPI_Iallreduce", "MPI_Ibcast", "MPI_Iallgather",
+           "MPI_Ialltoall")
 FILES = ("pread", "pwrite", "write", "open", "close", "fsync", "ftruncate", "rename", "unlink",
          "mkdir", "opendir", "mmap")
 BYTES = ("pread", "pwrite", "write")
@@ -77,7 +78,8 @@ class Job:
 
     def __init__(self, trial, name, plan, options, environment):
         self.trial, self.name = trial, name
-        ranks = trial.options["ddp"] * (trial.options["stages"] if plan == "plan.yaml" else 1)
+        ranks = trial_models.processes(trial.options if plan == "plan.yaml"
+                                       else trial_models.one_stage(trial.options))
         self.mark = f"SMP_TRIAL={trial.folder}/{name}"
         preload = [f"LD_PRELOAD={BIN}/make_fault.so", *environment] if environment else []
         command = [*MPIRUN, "-n", str(ranks), "env", self.mark, *preload, str(BIN / "smp-run"),
@@ -155,9 +157,10 @@ class Trial:
 
     def partition(self, options, plan):
         command = [BIN / "smp-partition", "model.yaml", "-o", plan,
-                   "-n", str(options["stages"] * options["ddp"])]
+                   "-n", str(trial_models.processes(options))]
         for name, value in options.items():
-            command += [f"--{name}", str(value)]
+            for text in value if isinstance(value, tuple) else (value,):
+                command += [f"--{name}", str(text)]
         done = subprocess.run(command, cwd=self.folder, stdout=subprocess.DEVNULL,
                               stderr=subprocess.PIPE, text=True, timeout=60, check=False)
         expect(done.returncode in (0, 2, 3), f"smp-partition: {done.stderr}")
@@ -165,21 +168,22 @@ class Trial:
 
     def draw(self):
         self.family, self.data_file, self.data = trial_models.write_model(self.folder, self.rng)
-        self.options = trial_models.draw_plan(self.rng)
+        self.options = trial_models.draw_plan(self.rng, self.family)
         while not self.partition(self.options, "plan.yaml"):
-            self.options = trial_models.draw_plan(self.rng)
+            self.options = trial_models.draw_plan(self.rng, self.family)
         expect(self.partition(trial_models.one_stage(self.options), "one_stage.yaml"),
                "no plan with one stage")
-        self.world = self.options["stages"] * self.options["ddp"]
+        self.world = trial_models.processes(self.options)
         self.save_every = self.rng.randint(1, 3)
         self.last = self.save_every * 3 + self.rng.randint(0, 2)
         self.first = self.rng.choice((0, 0, self.save_every * 2))  # the job begins behind this step
         self.data += ["--optimizer", self.rng.choice(("adamw", "sgd")), "--lr", "0.01",
                       "--log-every", "1", "--checksum", "--save-every", str(self.save_every)]
+        self.tensor = self.options.get("tensor", 1) > 1
         self.traced = self.rng.random() < 0.3
         self.say("{} {stages}x{ddp} chunks {chunks} {pipeline} {microbatches}x{microbatch-size}"
                  .format(self.family, **self.options))
-        for name in ("shard", "shard-what", "bucket-bytes", "node-replicas"):
+        for name in ("tensor", "shard", "shard-what", "bucket-bytes", "node-replicas"):
             if name in self.options:
                 self.say(f"{name} {self.options[name]}")
 
@@ -277,8 +281,9 @@ class Trial:
             expect(re.search(rf"process rank {self.rank} |,{self.rank}\]", text),
                    "the rank that is gone is not named")
             if self.world > 1 and job.steps() > self.first and not job.weights():
-                expect(re.search(r"rank \d+ \(replica \d+, pipeline rank \d+.*(\) was | action )",
-                                 text),
+                device = rf", device \d of {self.options['tensor']}" * self.tensor
+                expect(re.search(r"rank \d+ \(replica \d+, pipeline rank \d+" + device
+                                 + r".*(\) was | action )", text),
                        "no other rank says what it was doing")
         else:
             reason = "ends at byte" if self.kind == "cut" else re.escape(os.strerror(self.number))

@@ -98,10 +98,36 @@ def write_model(folder, rng):
     return family, folder / "text.txt", ["--data", "text.txt"]
 
 
-def draw_plan(rng):
+# How groups of devices compute a family's ops: rules for what is worth exchanging something for. Small models
+# are left whole by the planner.
+SPLITS = {
+    "gpt": (("*.qkv:columns/3", "*.attn:packed heads", "*.proj:rows", "wte:rows", "head:columns", "loss:classes"),
+            ("*.ln:positions@0", "*.qkv:positions@0", "*.attn:packed heads", "*.drop:elements@0", "*.res:elements@0",
+             "*.proj:rows")),
+    "branches": (("left.fc:columns", "right.fc:rows", "mid.fc:rows", "mid.relu:elements@1", "gate:elements@1",
+                  "again:rows", "head:columns"),),
+    "mlp": (("first:columns", "*.tanh:elements@0", "*.norm:channels", "*.fc:rows"),),
+}
+
+
+def processes(options):
+    return options["stages"] * options["ddp"] * options.get("tensor", 1)
+
+
+def draw_plan(rng, family):
     """Options of smp-partition; not every drawn combination is a plan."""
-    ddp = rng.choice((1, 1, 2, 2, 4))
-    stages = rng.randint(1, 4 // ddp)
+    if rng.random() < 0.3:
+        options = draw_whole(rng, 2)
+        options["tensor"] = 2
+        options["split"] = ("*:whole", *rng.choice(SPLITS[family]))
+        return options
+    return draw_whole(rng, 4)
+
+
+def draw_whole(rng, most):
+    """For at most so many devices."""
+    ddp = rng.choice([ddp for ddp in (1, 1, 2, 2, 4) if ddp <= most])
+    stages = rng.randint(1, most // ddp)
     options = {"stages": stages, "ddp": ddp, "chunks": rng.choice((1, 1, 2)) if stages > 1 else 1,
                "microbatches": rng.choice((1, 2, 4)), "microbatch-size": rng.choice((1, 2)),
                "pipeline": "auto"}

@@ -7,11 +7,24 @@
 source "$(dirname "${BASH_SOURCE[0]}")/training.sh"
 write_models
 
+# Devices that compute side by side, however many cores are here: stages are worth it.
+cat >cluster.yaml <<'END'
+smp: 1
+name: eight
+nodes: 1
+devices_per_node: 8
+device: {name: cpu, memory: 2GB, compute: {fp32: 100GFLOP/s, bf16: 200GFLOP/s}, bandwidth: 20GB/s}
+links:
+  intra_node: {bandwidth: 10GB/s, latency_us: 3}
+  inter_node: {bandwidth: 10GB/s, latency_us: 3}
+overlap: true
+END
+
 # Rules of a model's ops, behind `--split`; all else is whole. Megatron-LM's pattern, and with positions split
 # where that does not split anything; a table's rows that are also the last product's columns.
 rules() { # name
     local rule
-    split=(--tensor "${2:-2}" --split '*:whole')
+    split=(--cluster cluster.yaml --tensor "${2:-2}" --split '*:whole')
     case $1 in
     megatron) set -- 'h*.attn.qkv:columns/3' 'h*.attn:packed heads' 'h*.proj:rows' 'h*.mlp.fc:columns' 'h*.gelu:elements@1' ;;
     sequence) set -- 'h*.attn.qkv:columns/3' 'h*.attn:packed heads' 'h*.proj:rows' 'h*.mlp.fc:columns' 'h*.gelu:elements@1' \
@@ -36,6 +49,10 @@ together() {
         plan other.yaml "$model" $((2 * stages * ddp)) "$stages" "$ddp" "$schedule" "$chunks" \
             $((4 / ddp)) 2 "$redo" --gradient-blocks 4 --shard "$shard" --shard-what "$what" "${split[@]}"
         expect_equal "$name $way: the splitting" "$(grep '^  - {op: ' other.yaml | cmp - one.split && echo same)" same
+        if [ "$stages" = 2 ]; then
+            expect_equal "$name $way: ranks with much to do" "$(sed -nE 's/^  - \{stage: .*forward_us: ([0-9]+).*/\1/p' other.yaml |
+                awk '{ us[NR % 2] += $1 } END { print (us[0] > us[1] / 4) + (us[1] > us[0] / 4) }')" 2
+        fi
         train other.yaml $((2 * stages * ddp)) other
         expect_equal "$name $way: replicas" "$(wc -l <other.weights | tr -d ' ')" "$ddp"
         sort -u -o other.weights other.weights
@@ -101,7 +118,7 @@ plan two.yaml dropout.yaml 4 2 1 1f1b 1 3 2 none "${split[@]}"
 expect_match two.yaml 'op: h0.drop_a, as: "?elements@0'
 alone two two.yaml 4
 close two one 1e-5
-split[1]=4
+split[3]=4
 plan four.yaml dropout.yaml 4 1 1 simple 1 3 2 none "${split[@]}"
 alone four four.yaml 4
 close four one 1e-5
