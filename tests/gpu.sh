@@ -117,9 +117,33 @@ shard_equally() {
     [ "$(wc -l <whole.weights)" = 1 ] && cmp whole.weights shards.weights
 }
 
+# Ranks that share the card compute every operator together: losses within 1e-4 of one rank's, and equal
+# bits for one number of them with a pipeline.
+compute_together() {
+    local name tensor stages
+    for name in 1-1 2-1 2-2; do
+        tensor=${name%-*} stages=${name#*-}
+        smp-partition "$top/examples/gpt-tiny.yaml" --cluster "$top/examples/cluster-h200.yaml" \
+            -n $((tensor * stages)) --device cuda --tensor "$tensor" --stages "$stages" --ddp 1 --chunks 1 \
+            --pipeline interleaved --microbatches 4 --microbatch-size 8 "${megatron[@]:0:$((2 * 8 * (tensor - 1)))}" \
+            -o split.yaml &&
+            mpirun -n $((tensor * stages)) smp-run split.yaml --device cuda --data book.txt --steps 20 --json \
+                --checksum >"$name.out" || return 1
+        sed -nE 's/.*"loss": ?([^,}]*).*/\1/p' "$name.out" >"$name.loss"
+        grep -o '"weights": *"[0-9a-f]*"' "$name.out" >"$name.weights" || return 1
+    done
+    cmp 2-1.loss 2-2.loss && cmp 2-1.weights 2-2.weights || return 1
+    paste 1-1.loss 2-1.loss | awk '
+        { d = ($1 - $2) / $2; d = d < 0 ? -d : d; if (!(d <= worst)) worst = d }
+        END { print NR " steps, one and two ranks differ by " worst; exit !(NR == 20 && worst <= 1e-4) }'
+}
+megatron=(--split '*.ln_?:positions@0' --split '*.qkv:columns/3' --split 'h?.attn:packed heads' --split '*.proj:rows'
+    --split '*.res_?:elements@0' --split '*.fc:columns' --split '*.gelu:elements@1' --split 'lm_head:columns')
+
 if [[ $parts == *tests* ]]; then
     part 'bits equal on 1, 2, 4 ranks, losses near the CPU' split_equally
     part 'bits equal with states whole and in shards' shard_equally
+    part 'ranks that compute operators together' compute_together
     part 'tests labelled gpu' ctest --test-dir "$build" -L gpu --output-on-failure -j 2
     if command -v compute-sanitizer >/dev/null; then
         for tool in memcheck racecheck initcheck synccheck; do
