@@ -14,6 +14,7 @@
 #define SPLIT_PRECISION SMP_PRECISION_FP32
 #define SPLIT_ERROR 4e-6
 #define SPLIT_NETWORK_ERROR 1e-5
+#define SPLIT_NETWORKS true
 #endif
 #define SPLIT_KERNELS(kind) split_kernels(kind)
 #define SPLIT_TARGET ((smp_target){SMP_BACKEND_CUDA, SPLIT_PRECISION})

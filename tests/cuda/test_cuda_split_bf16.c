@@ -1,8 +1,10 @@
-/* Every rule by which operators are split, and whole networks, with the kernels of a GPU: the tests
- * of the CPU's, in bf16, whose roundings depend on how an operator is split: in a network of
- * many layers some gradients are mostly these. Runs on the emulator and on a GPU. */
+/* Every rule by which operators are split, and Megatron-LM's patterns, with the kernels of a GPU:
+ * the tests of the CPU's, in bf16, whose roundings depend on how an operator is split. Networks at
+ * random are left out: what a relu lets through and whom a router chooses differs then. Runs on the
+ * emulator and on a GPU. */
 #define SPLIT_PRECISION SMP_PRECISION_BF16
 #define SPLIT_ERROR 6e-2
-#define SPLIT_NETWORK_ERROR 0.4
+#define SPLIT_NETWORK_ERROR 6e-2
+#define SPLIT_NETWORKS false
 #include "tests/cuda/split_device.h"
 #include "tests/graph/split/test_split_rules.c"

@@ -211,6 +211,7 @@ static void test_failure(const smp_device *device)
     static bench b;
     open_bench(&b, device, world_size);
     CHECK(open_group(&b, smp_transport_find("nccl")));
+    MPI_Barrier(b.comm.world); /* who is still opening it would hear of the failure there */
     emulate_nccl_fail(world_rank == 1 ? 0 : -1);
     put(&b, MOST, 0);
     OK(b.group->all_reduce(b.group->context, (float *)b.from, MOST));

@@ -28,6 +28,7 @@ enum { MOST_DEVICES = 4 };
 #define SPLIT_KERNELS(kind) ((kind)->cpu)
 #define SPLIT_ERROR 4e-6 /* of a gradient, relative to the largest of its weight */
 #define SPLIT_NETWORK_ERROR 1e-5
+#define SPLIT_NETWORKS true
 #define SPLIT_TARGET ((smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32})
 #define SPLIT_SETUP NULL
 #define SPLIT_TEARDOWN NULL

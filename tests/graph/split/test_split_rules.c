@@ -449,6 +449,8 @@ static bool suits(const smp_graph *graph, int32_t o, smp_split_choice choice)
 static void test_random_networks(void **state)
 {
     (void)state;
+    if (!SPLIT_NETWORKS)
+        skip();
     static const char *const names[] = {"gpt-tiny", "llama-tiny", "t5-small", "resnet-small",
                                         "moe-tiny"};
     uint64_t random = 11;
