@@ -1,6 +1,6 @@
 /* Loading a checkpoint: what was saved last; if that is damaged, what was saved before it, and it
- * says so. Every rank reads what it holds, or of what several devices have in parts its share of
- * the pieces, which they then give each other; every decision is agreed upon, so that all take the
+ * says so. Every rank reads what it holds, or, of what several devices have in parts, its share of
+ * the pieces, which they then give each other. Every decision is agreed upon, so that all take the
  * same file. */
 #include <errno.h>
 #include <fcntl.h>
