@@ -8,8 +8,8 @@
 bool smp_group_overlaps(const smp_cluster *cluster);
 
 /* Takes off every exchange's cost what the weight gradients that graph/split/overlap.h puts beside
- * it take, as if the model were one stage. Nothing is hidden unless the graph overlaps, and exchanges do. cost: that of
- * `costs`, still to be changed. */
+ * it take, as if the model were one stage. Nothing is hidden unless the graph overlaps, and
+ * exchanges do. cost: that of `costs`, still to be changed. */
 smp_status smp__overlap_costs(const smp_graph *graph, const smp_cluster *cluster, smp_op_cost *cost,
                               smp_costs *costs);
 

@@ -1,7 +1,7 @@
 /* Between the parts that several devices have of a weight and whole pieces of it, which are what a
  * checkpoint consists of. The pieces are dealt out to the ranks that have one copy of the weight
- * (comm.copy: devices x shards). A window of pieces at a time, these ranks give each other what they
- * lack, in memory that does not grow with the weight. */
+ * (comm.copy: devices x shards). A window of pieces at a time, these ranks give each other what
+ * they lack, in memory that does not grow with the weight. */
 #ifndef SMP_EXEC_STATE_REGROUP_H
 #define SMP_EXEC_STATE_REGROUP_H
 

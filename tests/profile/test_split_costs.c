@@ -338,8 +338,8 @@ static void test_groups_take_turns_on_few_cores(void **state)
     smp_graph_destroy(graph);
 }
 
-/* Of the sum of gradients only what a's and b's weight gradients do not hide; a stage that lacks one
- * of the two, or whose backward is split, takes the rest beside the costs of its ops. */
+/* Of the sum of gradients only what a's and b's weight gradients do not hide; a stage that lacks
+ * one of the two, or whose backward is split, takes the rest beside the costs of its ops. */
 static void test_what_weight_gradients_hide(void **state)
 {
     machine m;
