@@ -2,6 +2,7 @@
 #include "schedule/plan/sketch.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "schedule/plan/op_pattern.h"
 #include "schedule/plan/plan_field.h"
@@ -96,7 +97,14 @@ typedef struct pins {
     int32_t *pin;   /* [n_op] */
     smp_where *where;
     int64_t work;
+    bool split; /* the plan's ops are, perhaps in another way than the graph's */
 } pins;
+
+/* Is this what a splitting puts between ops, "h0.mlp.proj:whole"? Another one may do without. */
+static bool is_between(const pins *p, const smp_sketch_entry *entry)
+{
+    return p->split && strchr(entry->text, ':') != NULL;
+}
 
 static smp_status pin_op(pins *p, const smp_sketch_entry *entry, int stage, int32_t index)
 {
@@ -121,7 +129,7 @@ static smp_status pin_entry(pins *p, const smp_sketch_entry *entry, int stage)
     SMP_TRY(smp_op_match_allowed(&match, entry->where, &p->work));
     int32_t op = smp_op_match_next(p->graph, &match);
     if (op < 0)
-        return fail_unknown(p->graph, entry);
+        return is_between(p, entry) ? SMP_OK : fail_unknown(p->graph, entry);
     for (; op >= 0; op = smp_op_match_next(p->graph, &match))
         SMP_TRY(pin_op(p, entry, stage, op));
     return SMP_OK;
@@ -146,7 +154,8 @@ smp_status smp_sketch_pins(const smp_sketch *sketch, const smp_graph *graph, con
     pins p = {.graph = graph,
               .fixed = calloc(n, sizeof *p.fixed),
               .pin = calloc(n, sizeof *p.pin),
-              .where = calloc(n, sizeof *p.where)};
+              .where = calloc(n, sizeof *p.where),
+              .split = sketch->splitting.devices > 1};
     bool *selected = calloc((size_t)sketch->n_listed, sizeof *selected);
     smp_status status =
         selected && p.fixed && p.pin && p.where ? SMP_OK : smp_fail_memory(n * sizeof *p.where);

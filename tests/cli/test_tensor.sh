@@ -74,4 +74,51 @@ done
 } >names.yaml
 expect_exit 0 smp-partition check names.yaml --model "$model" --time-limit 5 -o filled.yaml
 expect_match filled.yaml '"h0\.mlp\.proj:whole"'
+
+# Options of planning.
+expect_bad "split: op 'h0\.attn' \(attention\): split 'foo', expected whole, heads, " \
+    smp-partition "$model" -n 4 --tensor 2 --split 'h*.attn:foo'
+expect_bad "split: no op of model 'gpt-tiny' is 'zz'" smp-partition "$model" -n 4 --tensor 2 --split zz:rows
+expect_bad 'nothing is split without --tensor' smp-partition "$model" -n 4 --split wte:rows
+for text in wte wte: :rows; do
+    expect_bad "--split: got '$text', expected PATTERN:RULE" smp-partition "$model" --tensor 2 --split "$text"
+done
+for text in 0 x -1; do
+    expect_bad "--tensor: got '$text', expected a whole number" smp-partition "$model" --tensor "$text"
+done
+expect_bad 'tensor: got 3, expected a divisor of the 4 devices of a node' smp-partition "$model" -n 4 --tensor 3
+expect_bad 'tensor: 4 devices are 1 groups of 4, which cannot hold 2 stages x 1 replicas' \
+    smp-partition "$model" -n 4 --tensor 4 --stages 2
+expect_bad 'tensor: 4 devices cannot be put into groups that hold 3 stages' smp-partition "$model" -n 4 --tensor auto --stages 3
+expect_exit 0 smp-partition "$model" -n 4 --tensor auto --explain --time-limit 5
+expect_match out '^tensor  memory counts  ops split  samples/s  highest peak'
+for tensor in 1 2 4; do expect_match out "^$tensor  +[-0-9]+ +[0-9]+ +[0-9.]+ "; done
+
+# --cut-at, and --fix, which keeps how ops are split; or splits them otherwise, whatever stood between them.
+split=(--split '*:whole')
+for ((i = 0; i < ${#megatron[@]}; i += 2)); do split+=(--split "${megatron[i]}:${megatron[i + 1]}"); done
+expect_exit 0 smp-partition "$model" -n 4 --stages 2 --ddp 1 --tensor 2 "${split[@]}" --cut-at h2.mlp.fc --time-limit 5 -o kept.yaml
+expect_match kept.yaml 'stage: 1, .*ops: \[h2\.mlp\.fc,'
+expect_exit 0 smp-partition "$model" --fix kept.yaml --time-limit 5 -o again.yaml
+expect_equal "splitting and first ops" "$(grep -oE 'op: .*|ops: \[[^,]*' again.yaml)" "$(grep -oE 'op: .*|ops: \[[^,]*' kept.yaml)"
+expect_bad '--split: with --fix of a plan that says how ops are split' smp-partition "$model" --fix kept.yaml --split wte:rows
+expect_exit 0 smp-partition "$model" --fix kept.yaml --tensor 2 --split '*:whole' --split 'h*.mlp.fc:columns' \
+    --split 'h*.gelu:elements@1' --split 'h*.mlp.proj:rows' --time-limit 5 -o other.yaml
+expect_equal "entries" "$(grep -c '^  - {op: ' other.yaml)" 12
+expect_match other.yaml 'stage: 1, .*ops: \[h2\.mlp\.fc,'
+sed 's/h0\.ln_1,/h0.ln_one,/' kept.yaml >bad.yaml
+expect_bad "op 'h0\.ln_one': model 'gpt-tiny' has none" smp-partition "$model" --fix bad.yaml
+
+# What a run of two devices measured, of which the first speaks: its plan is checked with that.
+write_text text.txt 20000
+expect_exit 0 smp-partition "$model" -n 2 --stages 1 --ddp 1 --tensor 2 "${split[@]}" --microbatches 2 --time-limit 5 -o two.yaml
+expect_exit 0 mpirun -n 2 smp-run two.yaml --data text.txt --steps 4 --profile-out profile.yaml --trace trace.json --report page.html
+expect_match profile.yaml 'name: "h0\.mlp\.proj:whole", forward_us: [0-9.]*[1-9]'
+expect_exit 0 smp-partition check two.yaml --profile profile.yaml
+expect_match out '^the plan is legal and fits$'
+expect_bad 'the profile was taken from another model, or from this one split otherwise' \
+    smp-partition "$model" -n 2 --profile profile.yaml
+expect_json trace.json
+for rank in 0 1; do expect_match trace.json "\"name\": ?\"rank $rank\""; done
+expect_match page.html '"tensor":2'
 finish
