@@ -8,14 +8,17 @@ limit_s=120
 steps=20
 models=0
 
-# train NAME TENSOR LR [OPTION...]: losses in NAME
+# train NAME TENSOR LR [STEPS]: losses in NAME
 train() {
+    local -a rules=()
+    # Too small for the planner to split anything.
+    [ "$2" = 1 ] || [ "${path##*/}" != mlp.yaml ] || rules=(--split fc_1:columns --split 'act_?:elements@0' --split fc_2:rows)
     expect_exit 0 smp-partition "$model" -n "$2" --stages 1 --ddp 1 --tensor "$2" --microbatch-size "$batch" \
-        --microbatches "$microbatches" --time-limit 4 -o plan.yaml "${@:4}"
-    expect_exit 0 mpirun -n "$2" smp-run plan.yaml "${sources[@]}" --no-shuffle --json --steps "$steps" \
+        --microbatches "$microbatches" --time-limit 4 -o plan.yaml "${rules[@]}"
+    expect_exit 0 mpirun -n "$2" smp-run plan.yaml "${sources[@]}" --no-shuffle --json --steps "${4:-$steps}" \
         --lr "$3" --log-every 1
     losses out | awk '{ print $2 }' >"$1"
-    expect_equal "$path tensor $2: losses" "$(wc -l <"$1" | tr -d ' ')" "$steps"
+    expect_equal "$path tensor $2: losses" "$(wc -l <"$1" | tr -d ' ')" "${4:-$steps}"
 }
 
 # worst A B: the largest relative difference of the lines that both have.
@@ -30,7 +33,9 @@ close() {
     awk -v d="$2" 'BEGIN { exit !(d ~ /^[0-9]/ && d <= 1e-5) }' || fail "$path $1: losses differ by $2"
 }
 
-# SMP_TENSOR=all: 4 devices for every model, and as many steps.
+# 4 devices take as many steps with SMP_TENSOR=all: where they share two cores that takes long.
+steps_of_4=4
+[ "${SMP_TENSOR-}" != all ] || steps_of_4=$steps
 while read -r path batch microbatches lr inputs expected; do
     model=$SMP_SOURCE_DIR/$path
     IFS=, read -ra kinds <<<"$inputs"
@@ -45,7 +50,8 @@ while read -r path batch microbatches lr inputs expected; do
     train still 1 0
     train two 2 "$lr"
     split=$(grep -c '^  - {op: ' plan.yaml || true)
-    expect_equal "$path: ops are split" "$([ "$split" -gt 2 ] && echo some)" some
+    expect_equal "$path: ops are split" "$([ "$split" -ge 2 ] && echo some)" some
+    expect_equal "$path: training matters" "$(worst one still | awk '{ print ($1 > 1e-4) }')" 1
     close "tensor 2" "$(worst one two)"
     text="$path: $split ops split, 2 devices $(worst one two), weights that stay $(worst one still)"
     if [ "$expected" ]; then
@@ -53,7 +59,7 @@ while read -r path batch microbatches lr inputs expected; do
         close "tensor 2 and PyTorch" "$(worst torch two)"
         text+=", PyTorch $(worst torch two)"
     fi
-    train four 4 "$lr"
+    train four 4 "$lr" "$steps_of_4"
     close "tensor 4" "$(worst one four)"
     echo "$text, 4 devices $(worst one four)"
     models=$((models + 1))
@@ -61,4 +67,5 @@ done < <(
     grep -v '^#' "$data/torch_models.txt"
     echo examples/moe-tiny.yaml 2 2 1e-3 tokens:index-256:64,targets:class-256:64
 )
+expect_equal "models" "$([ "$models" -ge 12 ] && echo enough)" enough
 finish

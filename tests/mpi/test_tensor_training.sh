@@ -49,7 +49,7 @@ together() {
         plan other.yaml "$model" $((2 * stages * ddp)) "$stages" "$ddp" "$schedule" "$chunks" \
             $((4 / ddp)) 2 "$redo" --gradient-blocks 4 --shard "$shard" --shard-what "$what" "${split[@]}"
         expect_equal "$name $way: the splitting" "$(grep '^  - {op: ' other.yaml | cmp - one.split && echo same)" same
-        if [ "$stages" = 2 ]; then
+        if [ "$stages" = 2 ] && [ "$name" != ties ]; then # which has too little to do
             expect_equal "$name $way: ranks with much to do" "$(sed -nE 's/^  - \{stage: .*forward_us: ([0-9]+).*/\1/p' other.yaml |
                 awk '{ us[NR % 2] += $1 } END { print (us[0] > us[1] / 4) + (us[1] > us[0] / 4) }')" 2
         fi
