@@ -191,6 +191,26 @@ static void set_bound(smp_planner_result *result, smp_predicted *predicted)
                                         : "prices of time and memory in the order of this schedule";
 }
 
+/* In the plan's stages and programs. */
+static smp_status sum_hidden(const smp__planner *planner, const smp_plan *plan,
+                             smp_planner_result *result)
+{
+    const smp_costs *costs = planner->costs;
+    if (!costs->hidden_us)
+        return SMP_OK;
+    double *us = SMP_ARENA_NEW(plan->arena, double, (size_t)plan->n_stage);
+    if (!us)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(smp__planner_expose(planner, result->search.best, plan->program, us, NULL));
+    for (int32_t op = 0; op < costs->n_op; op++) {
+        result->exchange_us += costs->exchange_us[op];
+        result->hidden_us += costs->hidden_us[op];
+    }
+    for (int s = 0; s < plan->n_stage; s++)
+        result->hidden_us -= us[s];
+    return SMP_OK;
+}
+
 static smp_status fill_result(const smp__planner *planner, const char *model_path,
                               smp__evaluation *evaluation, smp_planner_result *result)
 {
@@ -201,8 +221,8 @@ static smp_status fill_result(const smp__planner *planner, const char *model_pat
     set_bound(result, &plan->predicted);
     set_step_bound(&plan->predicted,
                    result->search.best->step_bound_us[result->order.taken ? 1 : 0]);
-    smp_status status = SMP_OK;
-    if (!planner->is_trial)
+    smp_status status = sum_hidden(planner, plan, result);
+    if (status == SMP_OK && !planner->is_trial)
         status = smp_fail_context(smp_verify(plan, planner->request.graph), "the plan just made");
     if (status == SMP_OK)
         result->plan = plan;

@@ -24,7 +24,10 @@ typedef struct smp_planner_result {
     int64_t room_bytes;      /* least of all ranks, */
     int tight_rank;          /* on this one */
     char cost_source[64];    /* smp_costs.source */
-    double planning_s;       /* wall clock */
+    /* Exchanges of gradients within groups, in a micro-batch of all stages, and what of them weight
+     * gradients hide; 0 where they are not put off. */
+    double exchange_us, hidden_us;
+    double planning_s; /* wall clock */
 } smp_planner_result;
 
 /* request: see schedule/planner/search.h. model_path: what to write in the plan. The plan has been

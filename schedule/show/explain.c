@@ -225,6 +225,18 @@ static void explain_shards(const smp_planner_result *result, smp_text *text)
     }
 }
 
+static void explain_hidden(const smp_planner_result *result, smp_text *text)
+{
+    char all[32], hidden[32];
+    if (result->exchange_us <= 0)
+        return;
+    smp_text_append(text,
+                    "overlap: of %s in which groups exchange gradients, per micro-batch, weight "
+                    "gradients hide %s\n",
+                    smp_format_us(all, sizeof all, result->exchange_us),
+                    smp_format_us(hidden, sizeof hidden, result->hidden_us));
+}
+
 smp_status smp_explain_plan(const smp_planner_result *result, smp_text *text)
 {
     enum { N = 13 };
@@ -240,6 +252,7 @@ smp_status smp_explain_plan(const smp_planner_result *result, smp_text *text)
                     partition->solver && *partition->solver ? partition->solver : "-",
                     result->cost_source);
     smp_explain_splitting(result->plan, text);
+    explain_hidden(result, text);
     smp_explain_bottleneck(result->plan, partition, text);
     explain_bound(result, text);
     explain_order(result, text);

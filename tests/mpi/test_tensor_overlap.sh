@@ -75,6 +75,9 @@ faster() {
             --tensor-overlap "$overlap" "${split[@]}"
     done
     plan "$1.auto.yaml" gpt.yaml 2 1 1 simple 1 4 4 none --cluster cluster.yaml "${split[@]}"
+    expect_exit 0 smp-partition gpt.yaml -n 2 --stages 1 --ddp 1 --pipeline simple --microbatches 4 --microbatch-size 4 \
+        --recompute none --cluster cluster.yaml --explain -o "$1.auto.yaml" "${split[@]}"
+    expect_match out "^overlap: of [0-9.]+ ms in which groups exchange gradients, per micro-batch, weight gradients hide [0-9.]+ ms"
     expect_equal "$1: where it hides something" "$(cmp "$1.auto.yaml" "$1.yes.yaml" && echo same)" same
     for again in 1 2 3 4 5 6; do
         for overlap in no yes; do
