@@ -92,9 +92,9 @@ static smp_status add_tensor(search *s, int tensor)
 static smp_status list_candidates(search *s)
 {
     const smp_search_request *base = s->base;
-    if (s->how->tensor > 0 && !suits(base, s->how->tensor))
+    if (s->how->tensor > 1 && !suits(base, s->how->tensor))
         return fail_tensor(base, s->how->tensor);
-    if (s->how->tensor > 0)
+    if (s->how->tensor > 0) /* of single devices the planner says what is wrong */
         return add_tensor(s, s->how->tensor);
     for (int tensor = 1; tensor <= base->cluster->devices_per_node; tensor *= 2)
         if (suits(base, tensor))

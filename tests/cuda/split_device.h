@@ -18,6 +18,7 @@
 #endif
 #define SPLIT_KERNELS(kind) split_kernels(kind)
 #define SPLIT_TARGET ((smp_target){SMP_BACKEND_CUDA, SPLIT_PRECISION})
+#define SPLIT_RUNS_HERE there_is_a_device()
 #define SPLIT_SETUP split_setup
 #define SPLIT_TEARDOWN close_device
 
@@ -35,8 +36,6 @@ static void split_ok(cudaError_t code)
 
 static int split_setup(void **state)
 {
-    if (!there_is_a_device())
-        return -1;
     if (open_device(state) != 0)
         return -1;
     cuda.precision = SPLIT_PRECISION;

@@ -30,6 +30,7 @@ enum { MOST_DEVICES = 4 };
 #define SPLIT_NETWORK_ERROR 1e-5
 #define SPLIT_NETWORKS true
 #define SPLIT_TARGET ((smp_target){SMP_BACKEND_CPU, SMP_PRECISION_FP32})
+#define SPLIT_RUNS_HERE true
 #define SPLIT_SETUP NULL
 #define SPLIT_TEARDOWN NULL
 #endif
