@@ -346,6 +346,9 @@ static smp_status run_plan(const smp_partition_options *o)
         fprintf(stderr,
                 "smp-partition: the time limit of %g s struck: this is the best plan until then\n",
                 o->time_limit_s);
+    if (status == SMP_OK && smp_plan_tensor(made.result.plan) > 1 &&
+        made.result.plan->splitting.n_entry == 0)
+        fprintf(stderr, "smp-partition: no op is split: every device of a group computes all\n");
     if (status == SMP_OK)
         status = write_results(o, &made);
     smp_tensor_result_destroy(&made);

@@ -121,4 +121,7 @@ expect_bad 'the profile was taken from another model, or from this one split oth
 expect_json trace.json
 for rank in 0 1; do expect_match trace.json "\"name\": ?\"rank $rank\""; done
 expect_match page.html '"tensor":2'
+# Nothing split is said, since it only costs.
+expect_exit 0 smp-partition "$model" -n 2 --stages 1 --ddp 1 --tensor 2 --split '*:whole' -o whole.yaml
+expect_match err 'no op is split'
 finish
