@@ -281,7 +281,7 @@ class Trial:
             expect(re.search(rf"process rank {self.rank} |,{self.rank}\]", text),
                    "the rank that is gone is not named")
             if self.world > 1 and job.steps() > self.first and not job.weights():
-                device = rf", device \d of {self.options['tensor']}" * self.tensor
+                device = rf", device \d of {self.options.get('tensor')}" * self.tensor
                 expect(re.search(r"rank \d+ \(replica \d+, pipeline rank \d+" + device
                                  + r".*(\) was | action )", text),
                        "no other rank says what it was doing")

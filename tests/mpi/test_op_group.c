@@ -319,7 +319,7 @@ static void test_one_is_late(void **state)
     smp_status status = g.group.all_reduce(g.group.context, values, RANKS);
     assert_int_equal(status, SMP_ERR_PEER);
     if (!smp__comm_was_told(status)) {
-        assert_non_null(strstr(smp_last_error(), "the other 3 devices that compute its layers"));
+        assert_non_null(strstr(smp_last_error(), "the other 3 devices that compute its operators"));
         assert_non_null(strstr(smp_last_error(), "rank 2: no answer"));
     }
     MPI_Wait(&g.request, MPI_STATUS_IGNORE);
