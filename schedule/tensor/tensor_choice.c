@@ -93,7 +93,8 @@ static double price_of_byte(const chooser *c, const smp_cluster *groups,
 static smp_status choose_at_prices(chooser *c, const smp_cluster *groups, smp_split_prices *prices,
                                    smp__tensor_choice out[SMP__TENSOR_PRICES], int *n)
 {
-    static const double price[SMP__TENSOR_PRICES] = {0, 0.05, 0.5, 20};
+    /* what is right most often where groups are needed first; the smallest last */
+    static const double price[SMP__TENSOR_PRICES] = {0.05, 0.5, 0, 20};
     const smp_split_costs *costs = smp_split_prices_costs(prices);
     const double byte_us = price_of_byte(c, groups, costs);
     for (int i = 0; i < SMP__TENSOR_PRICES; i++) {

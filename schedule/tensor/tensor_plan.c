@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include "graph/base/clock.h"
+#include "schedule/planner/planner_build.h"
 #include "profile/overlap_costs.h"
 #include "schedule/tensor/tensor_choice.h"
+#include "schedule/verify/verify.h"
 
 enum { MOST_TRIED = 64 };
 
@@ -28,6 +30,7 @@ typedef struct search {
     candidate candidate[MOST_TRIED];
     smp_cluster *groups[MOST_TRIED]; /* owned */
     int n, n_groups;
+    int smallest;            /* what needs least memory: the largest group, its last splitting */
     smp_tensor_tried *tried; /* [n] */
 } search;
 
@@ -85,10 +88,12 @@ static smp_status add_tensor(search *s, int tensor)
         s->tried[s->n].exact = choice[i].exact;
         s->candidate[s->n++] = (candidate){choice[i].splitting, tensor, groups};
     }
+    s->smallest = s->smallest > 0 ? s->smallest : s->n - 1;
     return SMP_OK;
 }
 
-/* Powers of two, up to a node. */
+/* Powers of two, up to a node, the largest first: what needs groups at all needs large ones, and
+ * where plans take long not all are looked at. */
 static smp_status list_candidates(search *s)
 {
     const smp_search_request *base = s->base;
@@ -96,7 +101,10 @@ static smp_status list_candidates(search *s)
         return fail_tensor(base, s->how->tensor);
     if (s->how->tensor > 0) /* of single devices the planner says what is wrong */
         return add_tensor(s, s->how->tensor);
-    for (int tensor = 1; tensor <= base->cluster->devices_per_node; tensor *= 2)
+    int largest = 1;
+    while (2 * largest <= base->cluster->devices_per_node)
+        largest *= 2;
+    for (int tensor = largest; tensor >= 1; tensor /= 2)
         if (suits(base, tensor))
             SMP_TRY(add_tensor(s, tensor));
     return s->n > 0
@@ -126,7 +134,8 @@ static smp_status set_request(const search *s, const candidate *c, const smp_gra
     return s->how->adapt ? s->how->adapt(s->how->context, out) : SMP_OK;
 }
 
-/* Which of two plans is better; ties go to the one that was there first, of the smaller group. */
+/* Which of two plans is better. Of groups of unlike size the smaller one, unless the other gains more
+ * than that is worth. */
 static bool better(const smp_search_request *base, const smp_tensor_tried *a,
                    const smp_tensor_tried *best)
 {
@@ -134,7 +143,9 @@ static bool better(const smp_search_request *base, const smp_tensor_tried *a,
         return a->fits;
     if (base->optimize == SMP_OPTIMIZE_MEMORY)
         return a->peak_bytes < best->peak_bytes;
-    return a->sample_us * (a->tensor > best->tensor ? AS_GOOD : 1.0) < best->sample_us;
+    const double a_us = a->sample_us * (a->tensor > best->tensor ? AS_GOOD : 1.0);
+    const double best_us = best->sample_us * (best->tensor > a->tensor ? AS_GOOD : 1.0);
+    return a_us < best_us;
 }
 
 static int64_t highest_peak(const smp_plan *plan)
@@ -145,8 +156,22 @@ static int64_t highest_peak(const smp_plan *plan)
     return peak;
 }
 
-/* Plans candidate i; advise: where it does not fit, say what would. */
-static smp_status plan_candidate(search *s, int i, bool advise, double deadline_s,
+/* How hard to try: to compare, in full, and where nothing fits to say what would. */
+typedef enum effort { TRY, PLAN, ADVISE } effort;
+
+static smp_status make_plan(const search *s, const smp_search_request *request, effort effort,
+                            smp_planner_result *result)
+{
+    bool found = false;
+    if (effort != TRY)
+        return smp_plan_make(request, s->model_path, result);
+    SMP_TRY(
+        smp__plan_try(request, &(smp__trial){.faster_op = -1, .patient = true}, result, &found));
+    return found ? SMP_OK : SMP_ERR_NO_FIT;
+}
+
+/* Plans candidate i. */
+static smp_status plan_candidate(search *s, int i, effort effort, double deadline_s,
                                  smp_tensor_result *out)
 {
     const candidate *c = &s->candidate[i];
@@ -157,9 +182,9 @@ static smp_status plan_candidate(search *s, int i, bool advise, double deadline_
     SMP_TRY(open_graph(s, c, &graph));
     smp_status status = set_request(s, c, graph, &request);
     request.deadline_s = deadline_s;
-    request.advise = advise && s->base->advise;
+    request.advise = effort == ADVISE && s->base->advise;
     if (status == SMP_OK)
-        status = smp_plan_make(&request, s->model_path, &result);
+        status = make_plan(s, &request, effort, &result);
     tried->tensor = c->tensor;
     tried->n_split = c->splitting.n_entry;
     if (status != SMP_OK) {
@@ -177,16 +202,16 @@ static smp_status plan_candidate(search *s, int i, bool advise, double deadline_
 }
 
 /* Where what is put off takes too much memory, nothing is. */
-static smp_status plan_fitting(search *s, int i, bool advise, double deadline_s,
+static smp_status plan_fitting(search *s, int i, effort effort, double deadline_s,
                                smp_tensor_result *out)
 {
     smp_splitting *splitting = &s->candidate[i].splitting;
-    smp_status status = plan_candidate(s, i, advise, deadline_s, out);
+    smp_status status = plan_candidate(s, i, effort, deadline_s, out);
     if (status != SMP_ERR_NO_FIT || !splitting->overlap ||
         s->how->overlap != SMP_TENSOR_OVERLAP_AUTO)
         return status;
     splitting->overlap = false;
-    return plan_candidate(s, i, advise, deadline_s, out);
+    return plan_candidate(s, i, effort, deadline_s, out);
 }
 
 static void drop_plan(smp_tensor_result *result)
@@ -196,7 +221,8 @@ static void drop_plan(smp_tensor_result *result)
     result->graph = NULL;
 }
 
-/* All of them; *best: which, -1 if nothing fits; its plan is in *out. */
+/* All of them, each until something fits, while the first part of the time lasts; *best: which, -1
+ * if nothing fits; its plan is in *out. */
 static smp_status try_all(search *s, int *best, smp_tensor_result *out)
 {
     const double begin_s = smp_clock_s(), limit_s = s->base->deadline_s;
@@ -204,10 +230,15 @@ static smp_status try_all(search *s, int *best, smp_tensor_result *out)
     for (int i = 0; i < s->n; i++) {
         smp_tensor_result made = {0};
         double deadline_s = 0;
+        s->tried[i].tensor = s->candidate[i].tensor;
+        s->tried[i].n_split = s->candidate[i].splitting.n_entry;
         if (limit_s > 0)
-            deadline_s =
-                fmin(begin_s + FIRST_SHARE * (limit_s - begin_s) * (i + 1) / s->n, limit_s);
-        smp_status status = plan_fitting(s, i, false, deadline_s, &made);
+            deadline_s = begin_s + FIRST_SHARE * (limit_s - begin_s) * (i + 1) / s->n;
+        if (*best >= 0 && limit_s > 0 &&
+            smp_clock_past(begin_s + FIRST_SHARE * (limit_s - begin_s)))
+            continue;
+        s->tried[i].looked_at = true;
+        smp_status status = plan_fitting(s, i, TRY, deadline_s, &made);
         if (status != SMP_OK && status != SMP_ERR_NO_FIT)
             return status;
         if (status == SMP_OK &&
@@ -222,35 +253,52 @@ static smp_status try_all(search *s, int *best, smp_tensor_result *out)
     return SMP_OK;
 }
 
-/* With the rest of the time; what it had before stays if that was better. */
+/* A plan that was made to be compared is to be used after all. */
+static smp_status take_trial(const search *s, smp_tensor_result *out)
+{
+    smp_plan *plan = out->result.plan;
+    plan->model_path = smp_arena_strdup(plan->arena, s->model_path);
+    if (!plan->model_path)
+        return SMP_ERR_NO_MEMORY;
+    return smp_fail_context(smp_verify(plan, out->request.graph), "the plan just made");
+}
+
+/* In full, with the rest of the time; what there was before stays if that was better. */
 static smp_status improve(search *s, int best, smp_tensor_result *out)
 {
     smp_tensor_result made = {0};
     const smp_tensor_tried before = s->tried[best];
-    smp_status status = plan_fitting(s, best, false, s->base->deadline_s, &made);
+    smp_status status = plan_fitting(s, best, PLAN, s->base->deadline_s, &made);
     if (status == SMP_ERR_NO_FIT)
-        return SMP_OK;
+        return take_trial(s, out);
     SMP_TRY(status);
     if (better(s->base, &before, &s->tried[best])) {
         drop_plan(&made);
         s->tried[best] = before;
-        return SMP_OK;
+        return take_trial(s, out);
     }
     drop_plan(out);
     *out = made;
     return SMP_OK;
 }
 
-static smp_status run(search *s, smp_tensor_result *out)
+static smp_status search_all(search *s, smp_tensor_result *out)
 {
     int best;
     SMP_TRY(list_candidates(s));
     if (s->n == 1)
-        return plan_fitting(s, 0, true, s->base->deadline_s, out);
+        return plan_fitting(s, 0, ADVISE, s->base->deadline_s, out);
     SMP_TRY(try_all(s, &best, out));
-    if (best < 0) /* the largest group, its smallest splitting: what that would need */
-        return plan_fitting(s, s->n - 1, true, s->base->deadline_s, out);
-    return s->base->deadline_s > 0 ? improve(s, best, out) : SMP_OK;
+    if (best < 0) /* what the largest group would need, with its smallest splitting */
+        return plan_fitting(s, s->smallest, ADVISE, s->base->deadline_s, out);
+    return s->base->deadline_s > 0 ? improve(s, best, out) : take_trial(s, out);
+}
+
+/* The request's arrays are then those of the graph that was taken. */
+static smp_status run(search *s, smp_tensor_result *out)
+{
+    SMP_TRY(search_all(s, out));
+    return s->how->adapt ? s->how->adapt(s->how->context, &out->request) : SMP_OK;
 }
 
 smp_status smp_tensor_plan(const smp_search_request *base, const smp_tensor_request *how,

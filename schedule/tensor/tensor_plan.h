@@ -32,7 +32,7 @@ typedef struct smp_tensor_tried {
     double memory_price; /* its weights and activations counted that much (tensor_choice.h) */
     int32_t n_split;     /* ops */
     bool exact;          /* no splitting costs less at that price */
-    bool fits;
+    bool looked_at, fits;
     double sample_us; /* as the objective counts, and of the fullest rank; of what fits */
     int64_t peak_bytes;
 } smp_tensor_tried;
@@ -48,10 +48,11 @@ typedef struct smp_tensor_result {
 } smp_tensor_result;
 
 /* base: of the whole model, the devices of the cluster and a profile of the whole model; of
- * `devices` groups of T are formed, neighbours of one node. Every splitting (of each T a few, from
- * the fastest to the smallest) is planned in an equal share of half of the time, and the best one
- * in what is left; within 1 % the smaller group wins. Without a deadline each has all the time that
- * it takes. Errors: as of smp_plan_make; SMP_ERR_INPUT if no T suits the devices. */
+ * `devices` groups of T are formed, neighbours of one node. The splittings of each T, from the
+ * fastest to the smallest, are planned while half of the time lasts, the largest T first and each
+ * until something fits, and the best one once more in what is left; within 1 % the smaller group
+ * wins. Without a deadline all are planned in full. Errors: as of smp_plan_make; SMP_ERR_INPUT if
+ * no T suits the devices. */
 smp_status smp_tensor_plan(const smp_search_request *base, const smp_tensor_request *how,
                            const char *model_path, smp_tensor_result *out);
 void smp_tensor_result_destroy(smp_tensor_result *result);
