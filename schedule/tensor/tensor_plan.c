@@ -134,8 +134,8 @@ static smp_status set_request(const search *s, const candidate *c, const smp_gra
     return s->how->adapt ? s->how->adapt(s->how->context, out) : SMP_OK;
 }
 
-/* Which of two plans is better. Of groups of unlike size the smaller one, unless the other gains more
- * than that is worth. */
+/* Which of two plans is better. Of groups of unlike size the smaller one, unless the other gains
+ * more than that is worth. */
 static bool better(const smp_search_request *base, const smp_tensor_tried *a,
                    const smp_tensor_tried *best)
 {
