@@ -24,7 +24,9 @@ def main():
     built = len(module.forward_funcs)
     if built != module._local_stop - module._local_start:
         sys.exit(f"built {built} layers")
-    print(f"stage {module.stage_id}: {module._local_start} to {module._local_stop}", flush=True)
+    # One write with its newline: both processes write into one pipe.
+    sys.stdout.write(f"stage {module.stage_id}: {module._local_start} to {module._local_stop}\n")
+    sys.stdout.flush()
     torch.distributed.destroy_process_group()
 
 
