@@ -1,175 +1,15 @@
-/* smp-run: executes a plan. Flags, wiring and exit code. */
-#include <getopt.h>
+/* smp-run: executes a plan. Wiring and exit code. */
 #include <mpi.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/data/data_source.h"
-#include "exec/device/device.h"
-#include "exec/transport/mpi_lifetime.h"
-#include "profile/cuda_info.h"
+#include "exec/run_options.h"
 #include "exec/training_loop.h"
-#include "graph/base/status.h"
+#include "exec/transport/mpi_lifetime.h"
 #include "graph/base/text.h"
-#include "graph/base/usage.h"
 #include "graph/math/math.h"
-
-enum { MAX_SOURCES = 64 };
-
-typedef struct source_list {
-    const char *item[MAX_SOURCES];
-    int n;
-} source_list;
-
-typedef struct arguments {
-    smp_train_options train;
-    source_list data, eval_data, plugins;
-    bool help, version;
-} arguments;
-
-/* How a value is read, and what it is stored as. */
-typedef enum value_kind {
-    YES,      /* none: bool true */
-    NO,       /* none: bool false */
-    TEXT,     /* const char * */
-    SOURCE,   /* may be repeated: source_list */
-    COUNT,    /* int64_t from 0 */
-    FEW,      /* int from 0 */
-    POSITIVE, /* int64_t from 1 */
-    SEED,     /* uint64_t */
-    NUMBER,   /* float from 0 */
-    SECONDS   /* double from 0 */
-} value_kind;
-
-#define AT(field) offsetof(arguments, field)
-
-static const struct entry {
-    const char *name;
-    value_kind kind;
-    size_t at;
-} entries[] = {
-    {"data", SOURCE, AT(data)},
-    {"data-seed", SEED, AT(train.data_seed)},
-    {"no-shuffle", NO, AT(train.shuffle)},
-    {"drop-last", YES, AT(train.drop_last)},
-    {"eval-data", SOURCE, AT(eval_data)},
-    {"eval-every", POSITIVE, AT(train.eval_every)},
-    {"steps", COUNT, AT(train.steps)},
-    {"optimizer", TEXT, AT(train.job.optimizer)},
-    {"lr", NUMBER, AT(train.job.lr)},
-    {"min-lr", NUMBER, AT(train.job.min_lr)},
-    {"warmup", COUNT, AT(train.job.warmup_steps)},
-    {"decay-steps", COUNT, AT(train.job.decay_steps)},
-    {"weight-decay", NUMBER, AT(train.job.weight_decay)},
-    {"beta1", NUMBER, AT(train.job.beta1)},
-    {"beta2", NUMBER, AT(train.job.beta2)},
-    {"epsilon", NUMBER, AT(train.job.epsilon)},
-    {"momentum", NUMBER, AT(train.job.momentum)},
-    {"clip", NUMBER, AT(train.job.clip_norm)},
-    {"max-skipped", FEW, AT(train.job.max_skipped)},
-    {"seed", SEED, AT(train.job.seed)},
-    {"checkpoint", TEXT, AT(train.checkpoint)},
-    {"save-every", POSITIVE, AT(train.save_every)},
-    {"resume", YES, AT(train.resume)},
-    {"log-every", POSITIVE, AT(train.log_every)},
-    {"json", YES, AT(train.json)},
-    {"trace", TEXT, AT(train.trace)},
-    {"report", TEXT, AT(train.report)},
-    {"profile-out", TEXT, AT(train.profile)},
-    {"export-weights", TEXT, AT(train.weights)},
-    {"checksum", YES, AT(train.checksum)},
-    {"timeout", SECONDS, AT(train.job.timeout_s)},
-    {"device", TEXT, AT(train.job.device)},
-    {"precision", TEXT, AT(train.job.precision)},
-    {"plugin", SOURCE, AT(plugins)},
-    {"help", YES, AT(help)},
-    {"version", YES, AT(version)},
-};
-enum { N_ENTRY = sizeof(entries) / sizeof(entries[0]) };
-
-/* The names of registries are filled in: data, optimizers, devices. */
-static const char usage[] =
-    "usage: mpirun -n N smp-run PLAN --data SOURCE [options]\n"
-    "\n"
-    "Trains the model of a plan, one process per device. N is the plan's number of devices.\n"
-    "\n"
-    "data\n"
-    "  --data SOURCE        one of these; INPUT=FILE once per model input:\n"
-    "%s"
-    "  --data-seed S        seed of the shuffling (default 1)\n"
-    "  --no-shuffle         samples in file order\n"
-    "  --drop-last          leave out the last batch of a pass where it is not full\n"
-    "  --eval-data SOURCE   held-out data, all of it evaluated after the last step: the loss, and\n"
-    "                       the accuracy if it is a cross_entropy\n"
-    "  --eval-every N       ... and after every N steps\n"
-    "training\n"
-    "  --steps S            train up to step S (default 100); 0: no step, and no --data needed\n"
-    "  --optimizer NAME     one of these, the first by default:\n"
-    "%s"
-    "  --lr X               peak learning rate (default 1e-3)\n"
-    "  --warmup N           linear warm-up over N steps (default 0)\n"
-    "  --decay-steps N      cosine decay to --min-lr at step N, which is after the warm-up\n"
-    "                       (default 0: constant)\n"
-    "  --min-lr X           (default 0)\n"
-    "  --weight-decay X     decoupled, on matrices (default 0.1)\n"
-    "  --beta1 X --beta2 X --epsilon X    AdamW (default 0.9, 0.95, 1e-8)\n"
-    "  --momentum X         SGD (default 0.9)\n"
-    "  --clip X             global gradient norm limit, 0: none (default 1)\n"
-    "  --max-skipped N      end the job after N steps in a row whose loss or gradient was not "
-    "finite,\n"
-    "                       or that had no target: they change nothing (default 10, 0: never)\n"
-    "  --seed S             weights and dropout (default 1)\n"
-    "checkpoints\n"
-    "  --checkpoint DIR     save after the last step; independent of the plan\n"
-    "  --save-every N       ... and after every N steps, written while training goes on\n"
-    "  --resume             continue from what was saved last in DIR; if that is damaged,\n"
-    "                       from the one before, and say so\n"
-    "output\n"
-    "  --log-every N        print every N-th step (default 10)\n"
-    "  --json               one JSON object per step and line\n"
-    "  --trace FILE.json    Chrome trace of the last step, predicted and measured (Perfetto)\n"
-    "  --report FILE.html   a page with the last step, predicted above measured\n"
-    "  --profile-out FILE   a profile of what this run measured, for smp-partition --profile\n"
-    "  --export-weights FILE.safetensors\n"
-    "                       write all weights to one file after the last step; those of a\n"
-    "                       checkpoint with --checkpoint DIR --resume --steps 0\n"
-    "  --checksum           print a hash of each replica's weights at the end\n"
-    "job\n"
-    "  --timeout S          end the job if a rank waits for S seconds without progress\n"
-    "                       (default 120, 0: never)\n"
-    "  --device NAME        one of these (default cpu), or auto: the first that every rank has;\n"
-    "                       ranks of a machine take its GPUs in turn and may share one\n"
-    "%s"
-    "  --precision NAME     fp32, tf32 or bf16 (default: the plan's); the CPU has no tf32,\n"
-    "                       and bf16 where it has AVX512-BF16 or AMX\n"
-    "  --plugin FILE.so     operators of your own that the model uses (smp_op_register); "
-    "repeatable\n"
-    "  --help, --version\n"
-    "\n"
-    "exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 3 no plan fits\n";
-
-static void add_line(smp_text *text, const char *name, const char *summary)
-{
-    smp_text_append(text, "%*s%-7s %s\n", 25, "", name, summary);
-}
-
-static void print_usage(void)
-{
-    smp_text data = {0}, optimizers = {0}, devices = {0};
-    for (const smp_source_kind *const *k = smp__source_kinds(); *k; k++)
-        smp_text_append(&data, "%*s%s\n", 25, "", (*k)->form);
-    for (const smp_optimizer *const *o = smp_optimizers(); *o; o++)
-        add_line(&optimizers, (*o)->name, (*o)->summary);
-    for (const smp_device *const *d = smp_devices(); *d; d++)
-        add_line(&devices, (*d)->name, (*d)->summary);
-    if (!data.failed && !optimizers.failed && !devices.failed)
-        printf(usage, data.data, optimizers.data, devices.data);
-    smp_text_free(&data);
-    smp_text_free(&optimizers);
-    smp_text_free(&devices);
-}
+#include "profile/cuda_info.h"
 
 static void print_version(void)
 {
@@ -187,127 +27,15 @@ static bool speaks(void)
     return !rank || strcmp(rank, "0") == 0;
 }
 
-static smp_status parse_float(const char *option, const char *text, float *out)
-{
-    double value;
-    if (!smp_parse_double(text, &value) || value < 0.0 || value > 1e30)
-        return smp_fail(SMP_ERR_INPUT, "--%s: got '%s', expected a number of 0 or more", option,
-                        text);
-    *out = (float)value;
-    return SMP_OK;
-}
-
-static smp_status parse_count(const char *option, const char *text, int64_t min, int64_t *out)
-{
-    int64_t value = 0;
-    if (!smp_parse_int(text, &value) || value < min || value > 1000000000)
-        return smp_fail(SMP_ERR_INPUT, "--%s: got '%s', expected a whole number from %lld to 1e9",
-                        option, text, (long long)min);
-    *out = value;
-    return SMP_OK;
-}
-
-static smp_status add_source(const char *option, const char *text, source_list *list)
-{
-    if (list->n == MAX_SOURCES)
-        return smp_fail(SMP_ERR_INPUT, "--%s: given more than %d times", option, MAX_SOURCES);
-    list->item[list->n++] = text;
-    return SMP_OK;
-}
-
-static smp_status set_option(arguments *a, const struct entry *entry, const char *text)
-{
-    void *at = (char *)a + entry->at;
-    int64_t count = 0;
-    float seconds = 0.0f;
-    switch (entry->kind) {
-    case YES:
-    case NO:
-        *(bool *)at = entry->kind == YES;
-        return SMP_OK;
-    case TEXT:
-        *(const char **)at = text;
-        return SMP_OK;
-    case SOURCE:
-        return add_source(entry->name, text, at);
-    case COUNT:
-    case POSITIVE:
-        return parse_count(entry->name, text, entry->kind == POSITIVE, at);
-    case FEW:
-        SMP_TRY(parse_count(entry->name, text, 0, &count));
-        *(int *)at = (int)count;
-        return SMP_OK;
-    case SEED:
-        SMP_TRY(parse_count(entry->name, text, 0, &count));
-        *(uint64_t *)at = (uint64_t)count;
-        return SMP_OK;
-    case NUMBER:
-        return parse_float(entry->name, text, at);
-    case SECONDS:
-        SMP_TRY(parse_float(entry->name, text, &seconds));
-        *(double *)at = (double)seconds;
-        return SMP_OK;
-    }
-    return SMP_OK;
-}
-
-static smp_status read_options(int argc, char **argv, arguments *a)
-{
-    enum { FIRST = 256 }; /* values of their own: an abbreviation of two options is none */
-    struct option options[N_ENTRY + 1] = {{0}};
-    for (int i = 0; i < N_ENTRY; i++)
-        options[i] = (struct option){
-            .name = entries[i].name, .has_arg = entries[i].kind > NO, .val = FIRST + i};
-    opterr = 0;
-    for (int value; (value = getopt_long(argc, argv, ":", options, NULL)) != -1;) {
-        if (value == '?' || value == ':')
-            return smp_usage_bad_option(argv[optind - 1], value == ':', options);
-        SMP_TRY(set_option(a, &entries[value - FIRST], optarg));
-    }
-    return SMP_OK;
-}
-
-static smp_status parse_arguments(int argc, char **argv, arguments *a)
-{
-    a->train = (smp_train_options){.job = smp_options_default(),
-                                   .steps = 100,
-                                   .log_every = 10,
-                                   .data_seed = 1,
-                                   .shuffle = true};
-    SMP_TRY(read_options(argc, argv, a));
-    if (a->help || a->version)
-        return SMP_OK;
-    if (argc - optind != 1)
-        return smp_fail(SMP_ERR_INPUT, "got %d plans, expected one: smp-run PLAN --data SOURCE",
-                        argc - optind);
-    a->train.job.plan = argv[optind];
-    a->train.data = a->data.item;
-    a->train.n_data = a->data.n;
-    a->train.eval_data = a->eval_data.item;
-    a->train.n_eval_data = a->eval_data.n;
-    a->train.job.plugins = a->plugins.item;
-    a->train.job.n_plugins = a->plugins.n;
-    a->train.job.record_trace = a->train.trace || a->train.report;
-    a->train.job.record_costs = a->train.profile != NULL;
-    if (a->train.n_data == 0 && a->train.steps > 0)
-        return smp_fail(SMP_ERR_INPUT,
-                        "no --data: name a file to train on; --help lists the kinds");
-    if ((a->train.resume || a->train.save_every > 0) && !a->train.checkpoint)
-        return smp_fail(SMP_ERR_INPUT, "--resume and --save-every need --checkpoint DIR");
-    if (a->train.eval_every > 0 && a->train.n_eval_data == 0)
-        return smp_fail(SMP_ERR_INPUT, "--eval-every needs --eval-data SOURCE");
-    return SMP_OK;
-}
-
 int main(int argc, char **argv)
 {
-    arguments a = {0};
-    smp_status status = parse_arguments(argc, argv, &a);
+    smp__run_options a = {0};
+    smp_status status = smp__run_options_read(argc, argv, &a);
     if (status != SMP_OK || a.help || a.version) {
         if (status != SMP_OK && speaks())
             fprintf(stderr, "smp-run: %s\n", smp_last_error());
         else if (status == SMP_OK && speaks() && a.help)
-            print_usage();
+            smp__run_options_help();
         else if (status == SMP_OK && speaks())
             print_version();
         return smp_status_exit_code(status);

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-#include "exec/plan_from_options.h"
+#include "exec/job/plan_from_options.h"
 #include "schedule/memory/memory.h"
 #include "tests/split_program.h"
 

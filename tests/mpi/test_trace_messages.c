@@ -3,7 +3,7 @@
  * One stage on each of four ranks; then four replicas. */
 #include "tests/mpi/ranks.h"
 
-#include "exec/inspect_job.h"
+#include "exec/job/inspect_job.h"
 
 enum { MICROBATCHES = 6, TRIES = 5, MOST_STAGES = 8 };
 

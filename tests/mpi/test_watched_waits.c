@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "exec/inspect_job.h"
+#include "exec/job/inspect_job.h"
 #include "exec/state/weights.h"
 #include "exec/transport/comm.h"
 #include "exec/transport/mpi_lifetime.h"

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/choose_device.h"
-#include "exec/job.h"
-#include "exec/plan_from_options.h"
+#include "exec/job/choose_device.h"
+#include "exec/job/job.h"
+#include "exec/job/plan_from_options.h"
 #include "graph/ops/custom_op.h"
 #include "schedule/planner/planner.h"
 #include "schedule/verify/verify.h"

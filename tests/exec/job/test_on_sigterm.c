@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "exec/on_sigterm.h"
+#include "exec/job/on_sigterm.h"
 #include "exec/state/handle.h"
 
 static bool signal_first; /* SIGTERM comes just before the handler is changed */

@@ -1,6 +1,6 @@
 /* The message of a rank that is ended from outside. The handler formats by hand: only write and
  * _exit are safe in it. */
-#include "exec/on_sigterm.h"
+#include "exec/job/on_sigterm.h"
 
 #include <signal.h>
 #include <string.h>

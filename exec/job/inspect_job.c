@@ -1,5 +1,5 @@
 /* What a program may look at between steps: weights by name, the last step as a trace or a page. */
-#include "exec/inspect_job.h"
+#include "exec/job/inspect_job.h"
 
 #include <inttypes.h>
 #include <limits.h>

@@ -1,6 +1,6 @@
 /* Building and freeing everything after the groups exist. */
-#ifndef SMP_EXEC_JOB_H
-#define SMP_EXEC_JOB_H
+#ifndef SMP_EXEC_JOB_JOB_H
+#define SMP_EXEC_JOB_JOB_H
 
 #include "exec/state/handle.h"
 

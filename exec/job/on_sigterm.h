@@ -1,7 +1,7 @@
 /* What a rank says when the job is ended from outside: mpirun sends SIGTERM to the others when a
  * rank has died. */
-#ifndef SMP_EXEC_ON_SIGTERM_H
-#define SMP_EXEC_ON_SIGTERM_H
+#ifndef SMP_EXEC_JOB_ON_SIGTERM_H
+#define SMP_EXEC_JOB_ON_SIGTERM_H
 
 #include "smp.h"
 

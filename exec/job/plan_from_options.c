@@ -1,5 +1,5 @@
 /* Planning from the library's options: what smp_plan_write and smp_init with a model do. */
-#include "exec/plan_from_options.h"
+#include "exec/job/plan_from_options.h"
 
 #include <stdlib.h>
 #include <string.h>

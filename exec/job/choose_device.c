@@ -1,6 +1,6 @@
 /* What a job runs on: device, number format, whether the memory is enough, the transport.
  * Every rank of a job takes the same. */
-#include "exec/choose_device.h"
+#include "exec/job/choose_device.h"
 
 #include <stdio.h>
 #include <stdlib.h>

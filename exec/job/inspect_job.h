@@ -1,6 +1,6 @@
 /* What a program may look at between steps, besides the calls of smp.h. */
-#ifndef SMP_EXEC_INSPECT_JOB_H
-#define SMP_EXEC_INSPECT_JOB_H
+#ifndef SMP_EXEC_JOB_INSPECT_JOB_H
+#define SMP_EXEC_JOB_INSPECT_JOB_H
 
 #include "exec/state/handle.h"
 

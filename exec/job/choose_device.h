@@ -1,6 +1,6 @@
 /* What a job runs on: device, precision, memory, transport. All collective. */
-#ifndef SMP_EXEC_CHOOSE_DEVICE_H
-#define SMP_EXEC_CHOOSE_DEVICE_H
+#ifndef SMP_EXEC_JOB_CHOOSE_DEVICE_H
+#define SMP_EXEC_JOB_CHOOSE_DEVICE_H
 
 #include "exec/state/handle.h"
 

@@ -1,6 +1,6 @@
 /* A plan made from the library's options. */
-#ifndef SMP_EXEC_PLAN_FROM_OPTIONS_H
-#define SMP_EXEC_PLAN_FROM_OPTIONS_H
+#ifndef SMP_EXEC_JOB_PLAN_FROM_OPTIONS_H
+#define SMP_EXEC_JOB_PLAN_FROM_OPTIONS_H
 
 #include "graph/model/target.h"
 #include "schedule/plan/plan.h"

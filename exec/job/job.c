@@ -1,10 +1,10 @@
 /* Building a job on one rank: layouts, memory plan, arena, operator state, address tables. */
-#include "exec/job.h"
+#include "exec/job/job.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "exec/choose_device.h"
+#include "exec/job/choose_device.h"
 #include "exec/state/checkpoint_save.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/shards.h"

@@ -1,0 +1,108 @@
+/* Lines of output: exec/printed_lines.h. Rank 0 alone prints. */
+#include "exec/printed_lines.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "exec/state/weights.h"
+#include "exec/step/cost_samples.h"
+#include "profile/measure.h"
+
+void smp__print_target(const smp *s)
+{
+    if (s->device->host_memory && s->device_note[0] == '\0')
+        return;
+    fprintf(stderr, "smp-run: device %s (%s), %s", s->device->name,
+            s->device->describe(s->device_context), smp_precision_name(s->target.precision));
+    if (s->device_note[0] != '\0')
+        fprintf(stderr, " [%s]", s->device_note);
+    if (s->comm.world_size > 1)
+        fprintf(stderr, ", transport %s", s->transport->name);
+    if (s->comm.world_size > 1 && s->transport_note[0] != '\0')
+        fprintf(stderr, " [%s]", s->transport_note);
+    fputc('\n', stderr);
+}
+
+/* JSON has no infinities. */
+static const char *json_number(char *buffer, size_t size, const char *format, double value)
+{
+    snprintf(buffer, size, isfinite(value) ? format : "null", value);
+    return buffer;
+}
+
+void smp__print_step(const smp__trainer *t, const smp_step_result *r)
+{
+    bool has_loss = t->job->graph->loss >= 0;
+    char loss[64], norm[64], measured[32], predicted[32];
+    if (t->options->json) {
+        printf("{\"step\": %" PRId64 ", \"loss\": %s, \"step_us\": %.1f, \"predicted_us\": %.1f, "
+               "\"samples_per_s\": %.2f, \"lr\": %.6g, \"grad_norm\": %s, \"skipped\": %" PRId64
+               "}\n",
+               r->step, json_number(loss, sizeof(loss), "%.9g", has_loss ? r->loss : NAN),
+               r->step_us, r->predicted_us, r->samples_per_s, r->lr,
+               json_number(norm, sizeof(norm), "%.6g", r->grad_norm), r->skipped);
+    } else {
+        double rate = t->tokens > 0 ? r->samples_per_s * (double)t->tokens : r->samples_per_s;
+        snprintf(loss, sizeof(loss), has_loss ? "%.4f" : "none", r->loss);
+        printf("step %" PRId64 "  loss %s  %.0f %s/s  %s  predicted %s (x%.2f)", r->step, loss,
+               rate, t->tokens > 0 ? "tokens" : "samples",
+               smp_format_us(measured, sizeof(measured), r->step_us),
+               smp_format_us(predicted, sizeof(predicted), r->predicted_us),
+               r->predicted_us / r->step_us);
+        if (r->skipped > 0)
+            printf("  skipped %" PRId64, r->skipped);
+        putchar('\n');
+    }
+    fflush(stdout);
+}
+
+void smp__print_evaluation(const smp__trainer *t, int64_t step, double loss, double rows,
+                           int64_t hits)
+{
+    const double accuracy = rows > 0.0 ? (double)hits / rows : NAN;
+    char text[64], share[64];
+    json_number(text, sizeof(text), "%.9g", loss);
+    json_number(share, sizeof(share), "%.9g", accuracy);
+    if (t->options->json && hits >= 0)
+        printf("{\"step\": %" PRId64 ", \"eval_loss\": %s, \"accuracy\": %s}\n", step, text, share);
+    else if (t->options->json)
+        printf("{\"step\": %" PRId64 ", \"eval_loss\": %s}\n", step, text);
+    else if (hits >= 0 && rows > 0.0)
+        printf("step %" PRId64 "  evaluation loss %.4f  accuracy %.2f %%\n", step, loss,
+               100.0 * accuracy);
+    else
+        printf("step %" PRId64 "  evaluation loss %.4f\n", step, loss);
+    fflush(stdout);
+}
+
+void smp__print_summary(const smp__trainer *t)
+{
+    int64_t skip = smp__cold_steps(t->n_step);
+    int64_t n = t->n_step - skip;
+    if (n <= 0)
+        return;
+    double median = smp__median(t->step_us + skip, n), predicted = t->job->plan->predicted.step_us;
+    char measured[32], planned[32];
+    printf("median step %s, predicted %s, error %+.1f %% (%" PRId64 " step%s)\n",
+           smp_format_us(measured, sizeof(measured), median),
+           smp_format_us(planned, sizeof(planned), predicted), 100.0 * (predicted / median - 1.0),
+           n, n == 1 ? "" : "s");
+}
+
+smp_status smp__print_checksum(smp__trainer *t)
+{
+    smp *s = t->job;
+    uint64_t own = 0;
+    SMP_TRY(smp__weights_hash(s, &own));
+    for (int replica = 0; replica < s->comm.ddp_size; replica++) {
+        int root = smp_plan_first_process(s->plan, replica, 0);
+        uint64_t hash = own;
+        SMP_TRY(smp__comm_share(&s->comm, &hash, sizeof(hash), root));
+        if (t->prints)
+            printf(t->options->json ? "{\"replica\": %d, \"weights\": \"%016" PRIx64 "\"}\n"
+                                    : "replica %d weights %016" PRIx64 "\n",
+                   replica, hash);
+    }
+    return SMP_OK;
+}

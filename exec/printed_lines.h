@@ -1,0 +1,17 @@
+/* What smp-run prints, as text or JSON: a line for a step, for an evaluation, and the last ones. */
+#ifndef SMP_EXEC_PRINTED_LINES_H
+#define SMP_EXEC_PRINTED_LINES_H
+
+#include "exec/trainer.h"
+
+/* What the job runs on, unless that goes without saying. */
+void smp__print_target(const smp *s);
+void smp__print_step(const smp__trainer *t, const smp_step_result *r);
+/* hits: -1 if the loss has none. */
+void smp__print_evaluation(const smp__trainer *t, int64_t step, double loss, double rows,
+                           int64_t hits);
+void smp__print_summary(const smp__trainer *t);
+/* Collective: a hash of every replica's weights. */
+smp_status smp__print_checksum(smp__trainer *t);
+
+#endif

@@ -1,0 +1,24 @@
+/* The options of smp-run: a table of them, and the help. */
+#ifndef SMP_EXEC_RUN_OPTIONS_H
+#define SMP_EXEC_RUN_OPTIONS_H
+
+#include "exec/training_loop.h"
+
+enum { SMP__MAX_SOURCES = 64 };
+
+typedef struct smp__source_list {
+    const char *item[SMP__MAX_SOURCES];
+    int n;
+} smp__source_list;
+
+typedef struct smp__run_options {
+    smp_train_options train;
+    smp__source_list data, eval_data, plugins;
+    bool help, version;
+} smp__run_options;
+
+/* Those of the command line. Strings are argv's. SMP_ERR_INPUT with the option. */
+smp_status smp__run_options_read(int argc, char **argv, smp__run_options *out);
+void smp__run_options_help(void); /* to standard output */
+
+#endif

@@ -1,0 +1,60 @@
+/* Looks at what a run will write before its first step: exec/run_outputs.h. */
+#include "exec/run_outputs.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "exec/state/checkpoint_folder.h"
+
+static smp_status check_folder(const char *path, const char *what)
+{
+    if (!path)
+        return SMP_OK;
+    const char *slash = strrchr(path, '/');
+    char folder[4096];
+    snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1,
+             slash ? path : ".");
+    if (access(folder, W_OK | X_OK) != 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: cannot write %s: %s", path, what, strerror(errno));
+    return SMP_OK;
+}
+
+static smp_status check_checkpoint(const smp__trainer *t)
+{
+    const smp_train_options *o = t->options;
+    if (!t->job->graph->training)
+        return o->resume && o->save_every == 0
+                   ? SMP_OK
+                   : smp_fail(SMP_ERR_INPUT, "--checkpoint: the plan is for inference, nothing to "
+                                             "save; with --resume its weights come from there");
+    if (!o->resume && smp__checkpoint_exists(o->checkpoint))
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: holds a checkpoint already: continue it with --resume or choose "
+                        "another directory",
+                        o->checkpoint);
+    SMP_TRY(smp__checkpoint_folder_make(o->checkpoint));
+    if (access(o->checkpoint, W_OK | X_OK) != 0)
+        return smp_fail(SMP_ERR_INPUT, "%s: cannot write checkpoints: %s", o->checkpoint,
+                        strerror(errno));
+    return SMP_OK;
+}
+
+smp_status smp__outputs_check(const smp__trainer *t)
+{
+    const smp_train_options *o = t->options;
+    if (!t->prints)
+        return SMP_OK;
+    if (o->checkpoint)
+        SMP_TRY(check_checkpoint(t));
+    if (o->report && !t->job->plan->cluster)
+        return smp_fail(SMP_ERR_INPUT,
+                        "--report: the plan has no `cluster:`, so there is no prediction to draw: "
+                        "plan again with this version of smp-partition");
+    SMP_TRY(check_folder(o->trace, "the trace"));
+    SMP_TRY(check_folder(o->profile, "the profile"));
+    if (check_folder(o->weights, "the weights") != SMP_OK)
+        return smp_fail(SMP_ERR_FAILED, "%s", smp_last_error());
+    return check_folder(o->report, "the report");
+}

@@ -1,0 +1,25 @@
+/* What the parts of the training loop share. */
+#ifndef SMP_EXEC_TRAINER_H
+#define SMP_EXEC_TRAINER_H
+
+#include "exec/data/data.h"
+#include "exec/state/handle.h"
+#include "exec/training_loop.h"
+
+typedef struct smp__trainer {
+    const smp_train_options *options;
+    smp *job;
+    smp_data *data;
+    smp_data *eval_data;
+    int64_t global_batch;
+    void **buffer;   /* [n_input]; NULL where not needed here */
+    bool prints;     /* rank 0 */
+    int64_t tokens;  /* per sample; 0: samples are not token sequences */
+    double *step_us; /* of every step done, for the summary */
+    int64_t n_step;
+    bool save_due; /* waits for a step that is not skipped: weights that get nowhere must not push
+                      good ones out of the directory */
+    bool *job_broken;
+} smp__trainer;
+
+#endif
