@@ -21,6 +21,27 @@ smp_find_library(yaml yaml.h yaml libyaml-dev)
 smp_find_library(metis metis.h metis libmetis-dev)
 smp_find_library(dnnl dnnl.h dnnl libdnnl-dev)
 
+# smp_find_optional(<target> <header> <library> <package>): defines Smp::<target> and with it
+# SMP_HAVE_<TARGET>, where it is installed. Without, what needs it is refused at run time.
+function(smp_find_optional target header library package)
+  find_path(${target}_INCLUDE ${header})
+  find_library(${target}_LIBRARY ${library})
+  mark_as_advanced(${target}_INCLUDE ${target}_LIBRARY)
+  if(NOT ${target}_INCLUDE OR NOT ${target}_LIBRARY)
+    message(STATUS "${header} or lib${library} not found (${package}): built without")
+    return()
+  endif()
+  string(TOUPPER ${target} name)
+  add_library(Smp::${target} UNKNOWN IMPORTED GLOBAL)
+  set_target_properties(Smp::${target} PROPERTIES IMPORTED_LOCATION ${${target}_LIBRARY}
+                        INTERFACE_INCLUDE_DIRECTORIES ${${target}_INCLUDE}
+                        INTERFACE_COMPILE_DEFINITIONS SMP_HAVE_${name})
+endfunction()
+
+smp_find_optional(jansson jansson.h jansson libjansson-dev)
+smp_find_optional(png png.h png libpng-dev)
+smp_find_optional(jpeg jpeglib.h jpeg libjpeg62-turbo-dev)
+
 # What a machine may lack: AUTO takes it when it is found, ON insists, OFF does not look.
 set(SMP_WITH_CUDA AUTO CACHE STRING "CUDA: AUTO, ON or OFF")
 set(SMP_WITH_NCCL AUTO CACHE STRING "NCCL (needs CUDA): AUTO, ON or OFF")

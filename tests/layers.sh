@@ -71,6 +71,8 @@ library '(mpi|nccl)\.h' '^(exec/|profile/(smp-profile|cuda_info)\.c$|tests/(exec
 library '(cuda|cublas|cudnn|device_launch|mma)' '^(exec/|graph/cuda/|graph/ops/[^/]*\.cu$|profile/cuda_info\.c$|tests/)' 'CUDA'
 library '(oneapi/)?(dnnl|omp)' '^(graph/math/|tests/(bench|graph/math)/|tests/mpi/host\.c$)' 'oneDNN'
 library 'metis\.h' '^(partition/solve/|tests/partition/solve/)' 'METIS'
+library 'jansson\.h' '^graph/safetensors/' 'Jansson'
+library '(png|jpeglib)\.h' '^(exec/data/|tests/exec/data/)' 'libpng or libjpeg'
 library 'yaml\.h>' '^graph/yaml/' 'libyaml'
 mapfile -t examples < <(printf '%s\n' "${sources[@]}" | grep -E '^(examples/|smp\.h$)')
 report 'more than smp.h in a user-side file' < <(includes '"' "${examples[@]}" | grep -v '"smp\.h"' || true)
