@@ -306,6 +306,7 @@ static smp_status make(const smp_search_request *request, const char *model_path
     SMP_TRY(smp__planner_open(request, &planner));
     planner.is_trial = trial != NULL;
     planner.gives_up = trial && !trial->patient;
+    planner.most = trial ? trial->most : 0.0;
     if (trial && trial->faster_op >= 0) {
         smp_status status = make_op_faster(planner.costs, trial->faster_op);
         if (status != SMP_OK) {
@@ -320,6 +321,8 @@ static smp_status make(const smp_search_request *request, const char *model_path
     if (status == SMP_OK)
         result.active_microbatches = result.order.taken ? 0 : result.search.best->active;
     *nearest = planner.nearest;
+    if (trial && trial->left_out)
+        *trial->left_out = planner.left_out;
     smp__planner_close(&planner);
     result.planning_s = smp_clock_s() - begin_s;
     if (status == SMP_OK)

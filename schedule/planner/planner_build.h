@@ -31,6 +31,10 @@ typedef struct smp__nearest {
 typedef struct smp__trial {
     int32_t faster_op; /* takes half the time; -1: none */
     bool patient;      /* goes on beyond the deadline until something fits */
+    /* Of what is minimised, per sample or a peak: what bounds say is not below that is left out; 0:
+     * nothing is. */
+    double most;
+    bool *left_out; /* set if something was; or NULL */
 } smp__trial;
 
 /* Flow and layouts follow from the partition; the search evaluates many configurations of one
@@ -52,6 +56,8 @@ typedef struct smp__planner {
     bool any_shard;     /* degrees of sharding are searched; the request's is what does without */
     bool any_prefetch;  /* it may choose how far ahead weights are gathered */
     bool gives_up;      /* at the deadline, whether anything fits or not */
+    double most;        /* see smp__trial */
+    bool left_out;
     smp__nearest nearest; /* of the first search in which nothing fits */
 } smp__planner;
 
@@ -170,7 +176,8 @@ smp_status smp__planner_keep_together(const smp_search_request *request, int32_t
 smp_status smp__search_run(smp__planner *planner, smp_search_result *out);
 
 /* A plan as smp_plan_make makes it, but without advice, and not beyond the request's deadline.
- * *found: false where nothing fits, or the numbers cannot be (schedule/planner/planner.c). */
+ * *found: false where nothing fits that may be below trial->most, or the numbers cannot be
+ * (schedule/planner/planner.c). */
 smp_status smp__plan_try(const smp_search_request *request, const smp__trial *trial,
                          smp_planner_result *out, bool *found);
 

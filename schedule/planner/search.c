@@ -17,6 +17,8 @@
  * where that does not, nothing is added but the highest bound, which costs memory and may save
  * time. When memory is minimised that is the bound of 1.
  *
+ * A trial may be told what it has to beat: then what bounds say does not is left out as well.
+ *
  * The order in which configurations are looked at decides nothing but the effort, unless a time
  * limit strikes: then the best so far is taken. */
 #include <math.h>
@@ -71,6 +73,11 @@ static bool cannot_win(const smp__search *s, const smp__config *config, double l
 {
     bool for_memory = s->configs.request->optimize == SMP_OPTIMIZE_MEMORY;
     double least = for_memory ? least_peak : least_time;
+    smp__planner *planner = s->configs.planner;
+    if (planner->most > 0.0 && least >= planner->most) {
+        planner->left_out = true;
+        return true;
+    }
     if (is_extra(s, config) && least > extra_limit(s))
         return true;
     if (s->n_least < SMP_SEARCH_LISTED)
@@ -513,6 +520,12 @@ static smp_status try_nearest(smp__search *s)
     return add_missed(s, index);
 }
 
+/* All that might fit cannot beat what a trial was told to. */
+static bool no_other(const smp__search *s)
+{
+    return s->configs.planner->left_out && s->n == 0 && s->missed < 0;
+}
+
 smp_status smp__search_run(smp__planner *planner, smp_search_result *out)
 {
     smp__search s = {.least_overload = INFINITY,
@@ -533,7 +546,8 @@ smp_status smp__search_run(smp__planner *planner, smp_search_result *out)
     bool goes_on =
         !planner->is_trial || (!s.timed_out && planner->request.graph->n_op <= SMP__SMALL_OPS);
     if (status == SMP_OK && s.n_least == 0)
-        status = goes_on ? try_nearest(&s) : smp_fail(SMP_ERR_NO_FIT, "nothing fits");
+        status =
+            goes_on && !no_other(&s) ? try_nearest(&s) : smp_fail(SMP_ERR_NO_FIT, "nothing fits");
     if (status == SMP_OK)
         status = add_near_misses(&s);
     if (status == SMP_OK)

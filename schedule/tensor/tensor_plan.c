@@ -156,24 +156,44 @@ static int64_t highest_peak(const smp_plan *plan)
     return peak;
 }
 
+/* What a plan of such groups has to be below to be better than the best, 0 if there is none. */
+static double to_beat(const search *s, int tensor, int best)
+{
+    if (best < 0)
+        return 0.0;
+    const smp_tensor_tried *b = &s->tried[best];
+    if (s->base->optimize == SMP_OPTIMIZE_MEMORY)
+        return (double)b->peak_bytes;
+    return b->sample_us * (tensor < b->tensor ? AS_GOOD : tensor > b->tensor ? 1 / AS_GOOD : 1.0);
+}
+
 /* How hard to try: to compare, in full, and where nothing fits to say what would. */
 typedef enum effort { TRY, PLAN, ADVISE } effort;
 
-static smp_status make_plan(const search *s, const smp_search_request *request, effort effort,
+/* best: the one to beat, in a trial. */
+typedef struct task {
+    int candidate, best;
+    effort effort;
+    double deadline_s;
+} task;
+
+static smp_status make_plan(search *s, const smp_search_request *request, const task *t,
                             smp_planner_result *result)
 {
+    const smp__trial trial = {.faster_op = -1,
+                              .patient = true,
+                              .most = to_beat(s, s->candidate[t->candidate].tensor, t->best),
+                              .left_out = &s->tried[t->candidate].slower};
     bool found = false;
-    if (effort != TRY)
+    if (t->effort != TRY)
         return smp_plan_make(request, s->model_path, result);
-    SMP_TRY(
-        smp__plan_try(request, &(smp__trial){.faster_op = -1, .patient = true}, result, &found));
+    SMP_TRY(smp__plan_try(request, &trial, result, &found));
     return found ? SMP_OK : SMP_ERR_NO_FIT;
 }
 
-/* Plans candidate i. */
-static smp_status plan_candidate(search *s, int i, effort effort, double deadline_s,
-                                 smp_tensor_result *out)
+static smp_status plan_candidate(search *s, const task *t, smp_tensor_result *out)
 {
+    const int i = t->candidate;
     const candidate *c = &s->candidate[i];
     smp_tensor_tried *tried = &s->tried[i];
     smp_graph *graph;
@@ -181,10 +201,10 @@ static smp_status plan_candidate(search *s, int i, effort effort, double deadlin
     smp_planner_result result = {0};
     SMP_TRY(open_graph(s, c, &graph));
     smp_status status = set_request(s, c, graph, &request);
-    request.deadline_s = deadline_s;
-    request.advise = effort == ADVISE && s->base->advise;
+    request.deadline_s = t->deadline_s;
+    request.advise = t->effort == ADVISE && s->base->advise;
     if (status == SMP_OK)
-        status = make_plan(s, &request, effort, &result);
+        status = make_plan(s, &request, t, &result);
     tried->tensor = c->tensor;
     tried->n_split = c->splitting.n_entry;
     if (status != SMP_OK) {
@@ -202,16 +222,15 @@ static smp_status plan_candidate(search *s, int i, effort effort, double deadlin
 }
 
 /* Where what is put off takes too much memory, nothing is. */
-static smp_status plan_fitting(search *s, int i, effort effort, double deadline_s,
-                               smp_tensor_result *out)
+static smp_status plan_fitting(search *s, const task *t, smp_tensor_result *out)
 {
-    smp_splitting *splitting = &s->candidate[i].splitting;
-    smp_status status = plan_candidate(s, i, effort, deadline_s, out);
+    smp_splitting *splitting = &s->candidate[t->candidate].splitting;
+    smp_status status = plan_candidate(s, t, out);
     if (status != SMP_ERR_NO_FIT || !splitting->overlap ||
         s->how->overlap != SMP_TENSOR_OVERLAP_AUTO)
         return status;
     splitting->overlap = false;
-    return plan_candidate(s, i, effort, deadline_s, out);
+    return plan_candidate(s, t, out);
 }
 
 static void drop_plan(smp_tensor_result *result)
@@ -221,24 +240,28 @@ static void drop_plan(smp_tensor_result *result)
     result->graph = NULL;
 }
 
-/* All of them, each until something fits, while the first part of the time lasts; *best: which, -1
- * if nothing fits; its plan is in *out. */
+/* Half of the time is for looking at all, in equal parts; 0: no limit. */
+static double first_deadline_s(const search *s, double begin_s, int i)
+{
+    const double limit_s = s->base->deadline_s;
+    return limit_s > 0 ? begin_s + FIRST_SHARE * (limit_s - begin_s) * (i + 1) / s->n : 0.0;
+}
+
+/* All of them while the first part of the time lasts: until something fits, then what may still be
+ * better, as bounds say. *best: which, -1 if nothing fits; its plan is in *out. */
 static smp_status try_all(search *s, int *best, smp_tensor_result *out)
 {
-    const double begin_s = smp_clock_s(), limit_s = s->base->deadline_s;
+    const double begin_s = smp_clock_s(), end_s = first_deadline_s(s, begin_s, s->n - 1);
     *best = -1;
     for (int i = 0; i < s->n; i++) {
         smp_tensor_result made = {0};
-        double deadline_s = 0;
         s->tried[i].tensor = s->candidate[i].tensor;
         s->tried[i].n_split = s->candidate[i].splitting.n_entry;
-        if (limit_s > 0)
-            deadline_s = begin_s + FIRST_SHARE * (limit_s - begin_s) * (i + 1) / s->n;
-        if (*best >= 0 && limit_s > 0 &&
-            smp_clock_past(begin_s + FIRST_SHARE * (limit_s - begin_s)))
+        if (*best >= 0 && smp_clock_past(end_s))
             continue;
         s->tried[i].looked_at = true;
-        smp_status status = plan_fitting(s, i, TRY, deadline_s, &made);
+        const task t = {i, *best, TRY, first_deadline_s(s, begin_s, i)};
+        smp_status status = plan_fitting(s, &t, &made);
         if (status != SMP_OK && status != SMP_ERR_NO_FIT)
             return status;
         if (status == SMP_OK &&
@@ -268,7 +291,8 @@ static smp_status improve(search *s, int best, smp_tensor_result *out)
 {
     smp_tensor_result made = {0};
     const smp_tensor_tried before = s->tried[best];
-    smp_status status = plan_fitting(s, best, PLAN, s->base->deadline_s, &made);
+    const task t = {best, -1, PLAN, s->base->deadline_s};
+    smp_status status = plan_fitting(s, &t, &made);
     if (status == SMP_ERR_NO_FIT)
         return take_trial(s, out);
     SMP_TRY(status);
@@ -285,13 +309,15 @@ static smp_status improve(search *s, int best, smp_tensor_result *out)
 static smp_status search_all(search *s, smp_tensor_result *out)
 {
     int best;
+    task t = {0, -1, ADVISE, s->base->deadline_s};
     SMP_TRY(list_candidates(s));
     if (s->n == 1)
-        return plan_fitting(s, 0, ADVISE, s->base->deadline_s, out);
+        return plan_fitting(s, &t, out);
     SMP_TRY(try_all(s, &best, out));
-    if (best < 0) /* what the largest group would need, with its smallest splitting */
-        return plan_fitting(s, s->smallest, ADVISE, s->base->deadline_s, out);
-    return s->base->deadline_s > 0 ? improve(s, best, out) : take_trial(s, out);
+    if (best >= 0)
+        return s->base->deadline_s > 0 ? improve(s, best, out) : take_trial(s, out);
+    t.candidate = s->smallest; /* what the largest group would need, with its smallest splitting */
+    return plan_fitting(s, &t, out);
 }
 
 /* The request's arrays are then those of the graph that was taken. */

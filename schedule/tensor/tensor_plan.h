@@ -33,6 +33,7 @@ typedef struct smp_tensor_tried {
     int32_t n_split;     /* ops */
     bool exact;          /* no splitting costs less at that price */
     bool looked_at, fits;
+    bool slower;      /* bounds have ruled out plans of it, which cannot beat the best before */
     double sample_us; /* as the objective counts, and of the fullest rank; of what fits */
     int64_t peak_bytes;
 } smp_tensor_tried;
@@ -49,9 +50,10 @@ typedef struct smp_tensor_result {
 
 /* base: of the whole model, the devices of the cluster and a profile of the whole model; of
  * `devices` groups of T are formed, neighbours of one node. The splittings of each T, from the
- * fastest to the smallest, are planned while half of the time lasts, the largest T first and each
- * until something fits, and the best one once more in what is left; within 1 % the smaller group
- * wins. Without a deadline all are planned in full. Errors: as of smp_plan_make; SMP_ERR_INPUT if
+ * fastest to the smallest, are planned while half of the time lasts, the largest T first: until
+ * something fits, then of each what may still be better, as the planner's bounds say. The best one
+ * is planned once more in what is left; within 1 % the smaller group wins. Without a deadline all
+ * are planned in full. Errors: as of smp_plan_make; SMP_ERR_INPUT if
  * no T suits the devices. */
 smp_status smp_tensor_plan(const smp_search_request *base, const smp_tensor_request *how,
                            const char *model_path, smp_tensor_result *out);
