@@ -163,6 +163,9 @@ SMP_API void smp_finalize(smp *s);
 
 SMP_API int smp_rank(const smp *s, smp_group group);
 SMP_API int smp_size(const smp *s, smp_group group);
+/* Among the ranks of this machine, by rising rank of the world; and how many those are. */
+SMP_API int smp_local_rank(const smp *s);
+SMP_API int smp_local_size(const smp *s);
 
 /* Model inputs in the order of the model file. */
 SMP_API int smp_input_count(const smp *s);
@@ -284,6 +287,34 @@ SMP_API smp_status smp_trace_write(smp *s, const char *path);
  * link is the plan's if that was measured, else none; core_switch_us is passed on. SMP_ERR_INPUT
  * without record_costs or before the first step. Collective; rank 0 writes. */
 SMP_API smp_status smp_costs_write(smp *s, const char *path);
+
+/* What ranks of a group tell each other, for programs: sizes, metrics, objects of their own. It is
+ * done between steps only, in host memory. Members pass the same group and, but for what an array
+ * holds, the same arguments; where one does not, every member returns SMP_ERR_INPUT with the same
+ * message, nothing has moved, and the job goes on. A group that is none, or a NULL job, only its
+ * own rank can see. SMP_ERR_PEER: a rank failed or does not come; then the job can only be
+ * finalised. An object of a size that others do not know goes in two calls, its size first. Bytes
+ * may be any number. */
+typedef enum smp_type { SMP_TYPE_FLOAT, SMP_TYPE_DOUBLE, SMP_TYPE_INT32, SMP_TYPE_INT64 } smp_type;
+typedef enum smp_combine { SMP_COMBINE_SUM, SMP_COMBINE_MIN, SMP_COMBINE_MAX } smp_combine;
+
+/* Returns when all members have called it. Collective over the group. */
+SMP_API smp_status smp_barrier(smp *s, smp_group group);
+/* [bytes] of the member `root` to the others. Collective over the group. */
+SMP_API smp_status smp_broadcast(smp *s, smp_group group, int root, void *data, int64_t bytes);
+/* own [bytes] of every member, by rising rank: all [size of the group][bytes]. The two arrays do
+ * not overlap. Collective over the group. */
+SMP_API smp_status smp_all_gather(smp *s, smp_group group, const void *own, int64_t bytes,
+                                  void *all);
+/* values [count] of all members, one by one added up by rising rank, or the least or the greatest
+ * of them, into values: the same bits on every member. Whole numbers wrap around; what is not a
+ * number in one member's is not one. Collective over the group. */
+SMP_API smp_status smp_all_reduce(smp *s, smp_group group, smp_type type, smp_combine how,
+                                  void *values, int64_t count);
+/* [bytes] from one member to another, which calls smp_receive with as many. Each waits for the
+ * other, and what the one passes wrong both return, as they do if both send or both receive. */
+SMP_API smp_status smp_send(smp *s, smp_group group, int to, const void *data, int64_t bytes);
+SMP_API smp_status smp_receive(smp *s, smp_group group, int from, void *data, int64_t bytes);
 
 /* Plans without running: writes a plan file for options->model. Not collective, no MPI needed. */
 SMP_API smp_status smp_plan_write(const smp_options *options, const char *path);

@@ -20,19 +20,38 @@ typedef struct text {
     int64_t length;
 } text;
 
-static int text_open(text *t, const char *path, int64_t length)
+/* The whole file; *size is -1 where it cannot be read. */
+static unsigned char *file_read(const char *path, int64_t *size)
 {
     FILE *file = fopen(path, "rb");
+    *size = -1;
     if (!file)
-        return 0;
-    long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
-    t->length = length;
-    t->windows = size > 0 ? (size - 1) / length : 0;
-    t->bytes = size > 0 ? malloc((size_t)size) : NULL;
-    int ok = t->windows > 0 && t->bytes && fseek(file, 0, SEEK_SET) == 0 &&
-             fread(t->bytes, 1, (size_t)size, file) == (size_t)size;
+        return NULL;
+    long end = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
+    unsigned char *bytes = end > 0 ? malloc((size_t)end) : NULL;
+    if (bytes && fseek(file, 0, SEEK_SET) == 0 && fread(bytes, 1, (size_t)end, file) == (size_t)end)
+        *size = end;
     fclose(file);
-    return ok;
+    return bytes;
+}
+
+/* Rank 0 alone reads the file; the others get its size, then its bytes. */
+static int text_open(text *t, smp *s, const char *path, int64_t length)
+{
+    int64_t size = 0, all_have_room;
+    if (smp_rank(s, SMP_WORLD) == 0)
+        t->bytes = file_read(path, &size);
+    if (smp_broadcast(s, SMP_WORLD, 0, &size, sizeof size) || size <= length)
+        return 0;
+    if (smp_rank(s, SMP_WORLD) > 0)
+        t->bytes = malloc((size_t)size);
+    all_have_room = t->bytes != NULL;
+    if (smp_all_reduce(s, SMP_WORLD, SMP_TYPE_INT64, SMP_COMBINE_MIN, &all_have_room, 1) ||
+        !all_have_room || smp_broadcast(s, SMP_WORLD, 0, t->bytes, size))
+        return 0;
+    t->length = length;
+    t->windows = (size - 1) / length;
+    return 1;
 }
 
 /* Fills [count][length] bytes from window `first` on, `shift` bytes ahead, starting over at the end
@@ -60,7 +79,7 @@ static int train(smp *s, const char *path, int64_t steps)
     text t = {0};
     int32_t *buffer[2] = {malloc((size_t)(samples * length) * sizeof(int32_t)),
                           malloc((size_t)(samples * length) * sizeof(int32_t))};
-    int failed = !buffer[0] || !buffer[1] || !text_open(&t, path, length);
+    int failed = !text_open(&t, s, path, length) || !buffer[0] || !buffer[1];
     if (failed)
         fprintf(stderr, "embed: cannot read %s, or it is too short\n", path);
 

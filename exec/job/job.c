@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "exec/job/choose_device.h"
+#include "exec/job/group_calls.h"
 #include "exec/state/checkpoint_save.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/shards.h"
@@ -164,6 +165,7 @@ static smp_status build_plan(smp *s)
     SMP_TRY(smp__inputs_build(s));
     SMP_TRY(smp__loss_share_build(s));
     SMP_TRY(smp__cost_samples_build(s));
+    SMP_TRY(smp__group_calls_build(s));
     s->extra_bytes = loss_gradient_bytes(s) + smp__inputs_bytes(s);
     return build_host_buffers(s);
 }
@@ -351,4 +353,5 @@ void smp__job_free(smp *s)
     free(s->event);
     free(s->ended_us);
     smp__cost_samples_free(s);
+    smp__group_calls_free(s);
 }

@@ -197,6 +197,8 @@ struct smp {
     int64_t samples_given; /* of the global batch, by the call in progress */
 
     smp__saving saving;
+
+    struct smp__group_memory *group_memory; /* of exec/job/group_calls.c */
 };
 
 enum {

@@ -6,7 +6,8 @@
 
 #include "exec/transport/comm.h"
 
-enum { HAND_TAG = 1 }; /* of the only messages in comm->world that are not a collective's */
+/* Of messages in comm->world that are not a collective's; another one: exec/job/group_calls.c. */
+enum { HAND_TAG = 1 };
 
 typedef struct request_wait {
     smp_comm *comm;
