@@ -174,6 +174,9 @@ SMP_API const char *smp_input_name(const smp *s, int input);
 SMP_API int64_t smp_input_elements(const smp *s, int input);
 /* 1 if the input holds int32, 0 if float. */
 SMP_API int smp_input_is_int(const smp *s, int input);
+/* 1 if every sample of a step has its own; 0 if the model says `split: false`: a step has one array
+ * of the shape of a sample, which goes for all of them. */
+SMP_API int smp_input_is_split(const smp *s, int input);
 /* 1 if an operator on this rank reads the input; the others may be passed as NULL. */
 SMP_API int smp_input_needed(const smp *s, int input);
 /* Samples in one step of one replica: micro-batches times micro-batch size. */
@@ -197,7 +200,8 @@ typedef struct smp_step_result {
 
 /* One global batch: every micro-batch, gradient reduction, optimizer step. Collective.
  * inputs[i]: model input i of this replica, [smp_step_samples(s)][sample shape] row-major, int32 or
- * float; NULL where not needed on this rank. All ranks of a replica pass the same samples.
+ * float; NULL where not needed on this rank. All ranks of a replica pass the same samples. Of an
+ * input that is not split [sample shape], of any batch, the same on all ranks.
  * An index outside an embedding's rows or a loss's classes is SMP_ERR_INPUT.
  * The loss, and so the gradient, is the mean over all targets of the global batch that are not
  * ignored, however many of them a micro-batch or a replica has.

@@ -25,7 +25,8 @@ smp_status smp__buffers_make(smp__trainer *t)
     for (int i = 0; i < s->graph->n_input; i++) {
         if (!smp_input_needed(s, i))
             continue;
-        size_t bytes = (size_t)(smp_step_samples(s) * s->graph->tensor[i].elements) * 4;
+        const int64_t samples = smp_input_is_split(s, i) ? smp_step_samples(s) : 1;
+        size_t bytes = (size_t)(samples * s->graph->tensor[i].elements) * 4;
         t->buffer[i] = aligned_alloc(64, (bytes + 63) / 64 * 64);
         if (!t->buffer[i])
             return smp_fail_memory(bytes);

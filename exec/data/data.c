@@ -90,9 +90,16 @@ static smp_status open_source(smp_data *data, const smp_graph *graph, const char
     if (!source->kind)
         return fail_unclaimed(graph, source);
     SMP_TRY(source->kind->open(graph, data->arena, source));
+    source->unsplit = source->kind->named && graph->tensor[source->feed[0]].unsplit;
 
     for (int slot = 0; slot < source->n_feed; slot++) {
         input_feed *feed = &data->feed[source->feed[slot]];
+        if (graph->tensor[source->feed[slot]].unsplit && !source->unsplit)
+            return smp_fail(SMP_ERR_INPUT,
+                            "%s: the model's input '%s' has split: false, and takes an array of "
+                            "its shape (%s=FILE.npy), not samples",
+                            source->path, graph->tensor[source->feed[slot]].name,
+                            graph->tensor[source->feed[slot]].name);
         if (feed->source)
             return smp_fail(SMP_ERR_INPUT, "input '%s' has two sources: %s and %s",
                             graph->tensor[source->feed[slot]].name, feed->source->path,
@@ -115,13 +122,21 @@ static smp_status check_sources(smp_data *data, const smp_graph *graph, int64_t 
                             smp__input_find(graph, "tokens") < 0 ? "" : ", or a text or .bin file");
         data->feed[i].sample_bytes = (size_t)tensor->elements * 4;
     }
-    const smp_source *first = &data->source[0];
-    for (int s = 1; s < data->n_source; s++) {
+    const smp_source *first = NULL;
+    for (int s = 0; s < data->n_source; s++) {
         const smp_source *other = &data->source[s];
+        if (other->unsplit)
+            continue;
+        first = first ? first : other;
         if (other->samples != first->samples)
             return smp_fail(SMP_ERR_INPUT, "%s has %lld samples, but %s has %lld", other->path,
                             (long long)other->samples, first->path, (long long)first->samples);
     }
+    if (!first)
+        return smp_fail(SMP_ERR_INPUT,
+                        "model '%s': all inputs have split: false, so nothing says how many "
+                        "samples there are",
+                        graph->name);
     if (first->samples < global_batch)
         return smp_fail(SMP_ERR_INPUT,
                         "%s: %lld samples are too few: one global batch (replicas * micro-batches "
@@ -226,6 +241,8 @@ smp_status smp_data_read(smp_data *data, int64_t first, int64_t count, int input
         return smp_fail(SMP_ERR_INPUT, "data: got %lld samples from %lld on, expected 0 or more",
                         (long long)count, (long long)first);
     const input_feed *feed = &data->feed[input];
+    if (feed->source->unsplit)
+        return feed->source->kind->read(feed->source, feed->slot, 0, buffer);
     int64_t place = first % data->samples, pass = first / data->samples;
     smp_order order;
     smp__order_init(&order, data->samples, data->seed, (uint64_t)pass);

@@ -23,6 +23,7 @@ typedef struct smp_data_options {
  * without the llm.c header (magic 20240520), feed inputs `tokens` and `targets` of shape [T];
  * .npy: C order, one input each, first dimension samples; '<f4' '<f8' to float, '|u1' to float
  * scaled by 1/255, '|u1' '<u2' '<i4' '<i8' to int32.
+ * Of an input with `split: false` the array has the input's shape, without samples.
  * SMP_ERR_INPUT with file, and place where there is one. */
 smp_status smp_data_open(const smp_graph *graph, const smp_data_options *options, smp_data **out);
 void smp_data_close(smp_data *data);
@@ -30,7 +31,7 @@ void smp_data_close(smp_data *data);
 int64_t smp_data_samples(const smp_data *data);
 
 /* Copies samples [first, first + count) of the sequence for one model input: buffer is
- * [count][sample shape]. */
+ * [count][sample shape]. Of an input with `split: false`: its one array. */
 smp_status smp_data_read(smp_data *data, int64_t first, int64_t count, int input, void *buffer);
 
 #endif

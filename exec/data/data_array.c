@@ -99,18 +99,20 @@ static smp_status find_type(const smp_source *source, const smp_array *array,
 static smp_status check_shape(const smp_source *source, const smp_array *array,
                               const array_type *type, const smp_tensor *input)
 {
-    bool same = array->n_dim == input->shape.n_dim + 1;
-    for (int d = 1; d < array->n_dim && same; d++)
-        same = array->dim[d] == input->shape.dim[d - 1];
+    const int samples = input->unsplit ? 0 : 1; /* dimensions that count them */
+    bool same = array->n_dim == input->shape.n_dim + samples;
+    for (int d = samples; d < array->n_dim && same; d++)
+        same = array->dim[d] == input->shape.dim[d - samples];
     if (!same) {
         smp_text got = {0};
         char expected[128];
         for (int d = 0; d < array->n_dim; d++)
             smp_text_append(&got, "%s%lld", d ? ", " : "", (long long)array->dim[d]);
-        smp_status status = smp_fail(
-            SMP_ERR_INPUT, "%s: got array shape (%s), expected samples of %s for the input '%s'",
-            source->path, got.data ? got.data : "",
-            smp_shape_format(expected, sizeof expected, &input->shape), input->name);
+        smp_status status =
+            smp_fail(SMP_ERR_INPUT, "%s: got array shape (%s), expected %s%s for the input '%s'%s",
+                     source->path, got.data ? got.data : "", input->unsplit ? "" : "samples of ",
+                     smp_shape_format(expected, sizeof expected, &input->shape), input->name,
+                     input->unsplit ? ", which has split: false" : "");
         smp_text_free(&got);
         return status;
     }
@@ -144,7 +146,7 @@ smp_status smp__array_bind(const smp_graph *graph, smp_arena *arena, const smp_a
                            .elements = tensor->elements,
                            .to_int = tensor->dtype == SMP_I32};
     source->state = state;
-    source->samples = array->dim[0];
+    source->samples = tensor->unsplit ? 1 : array->dim[0];
     return SMP_OK;
 }
 

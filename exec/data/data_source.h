@@ -63,6 +63,7 @@ typedef struct smp_source {
     const char *path;
     smp_data_file file;
     int64_t samples;
+    bool unsplit; /* one array for all samples */
     int n_feed;
     int feed[SMP_SOURCE_MAX_FEEDS]; /* model inputs; a place in this list is a slot */
     const void *state;              /* of the kind, in the arena of the data */

@@ -120,6 +120,11 @@ int smp_input_is_int(const smp *s, int input)
     return has_input(s, input) && s->graph->tensor[input].dtype == SMP_I32;
 }
 
+int smp_input_is_split(const smp *s, int input)
+{
+    return has_input(s, input) && !s->graph->tensor[input].unsplit;
+}
+
 int smp_input_needed(const smp *s, int input)
 {
     if (!has_input(s, input))

@@ -98,14 +98,17 @@ typedef struct smp__joint_sums {
     MPI_Request request; /* the one in flight */
 } smp__joint_sums;
 
-/* A model input. With host memory the kernels read the caller's arrays, else a copy of them. */
+/* A model input. With host memory the kernels read the caller's arrays, else a copy of them; of an
+ * input that is not split always a copy, one micro-batch for all. */
 typedef struct smp__input {
     bool needed;
     const char *data;   /* micro-batch 0 of the step in progress, as the kernels see it */
     const char *padded; /* likewise all micro-batches that samples do not fill */
-    int64_t stride;     /* bytes from a micro-batch to the next */
-    char *host;   /* [microbatches * stride] for the device to copy from; with host memory [stride],
-                     what `padded` is */
+    int64_t bytes;      /* of a micro-batch */
+    int64_t stride;     /* from a micro-batch to the next: bytes, or 0 if it is not split */
+    int places;         /* micro-batches in memory of the job */
+    char *host;   /* [places * bytes] for the device to copy from; with host memory what the kernels
+                     do not read in the caller's array */
     char *device; /* the same in device memory; NULL with host memory */
     smp__index_range range; /* of an int32 input */
     double counted;         /* how often its values decide what counts in the loss */

@@ -131,8 +131,11 @@ static void count_rows(smp *s, const smp_op *loss, const void *const *inputs, do
             int64_t n = s->graph->tensor[i].elements * smp__job_samples(s, s->comm.replica, mb);
             if (n == 0)
                 break;
-            rows[mb] += s->input[i].counted * (double)loss->kind->rows_counted(value, n);
-            value += n;
+            const bool unsplit = s->graph->tensor[i].unsplit;
+            const int64_t each = unsplit ? s->graph->tensor[i].elements : n;
+            rows[mb] += s->input[i].counted * (double)loss->kind->rows_counted(value, each) *
+                        (double)(n / each);
+            value += unsplit ? 0 : n;
         }
     }
 }

@@ -4,6 +4,9 @@
  * copy may be written again after the wait that ends every step. Kernels of such a device cannot
  * refuse an index: it is checked here. O(samples).
  *
+ * An input that is not split (`split: false` in the model) is one sample, which is written as often
+ * as a micro-batch has samples: operators know no difference, and all micro-batches read that one.
+ *
  * Where a batch is short, its samples may end within a micro-batch of this replica, or before it.
  * Then the kernels read one more micro-batch, for the rest and for all that come behind: the
  * samples left, if any, and zeroes, which any index may be. What stands there does not count
@@ -31,9 +34,14 @@ smp_status smp__inputs_build(smp *s)
     for (int i = 0; i < s->graph->n_input; i++) {
         smp__input *input = &s->input[i];
         input->needed = smp_input_needed(s, i);
-        input->stride = smp_tensor_bytes(s->graph, i, s->batch);
-        if (is_copied(s, i))
-            input->stride = (input->stride + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        const bool unsplit = s->graph->tensor[i].unsplit;
+        input->bytes = smp_tensor_bytes(s->graph, i, s->batch);
+        if (is_copied(s, i) || unsplit)
+            input->bytes = (input->bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        input->stride = unsplit ? 0 : input->bytes;
+        input->places = !is_copied(s, i) ? 1 : s->microbatches;
+        if (unsplit) /* a full one, and one with padding */
+            input->places = s->microbatches > 1 ? 2 : 1;
         input->range = smp__index_range_of(s->graph, i);
     }
     return SMP_OK;
@@ -44,14 +52,14 @@ int64_t smp__inputs_bytes(const smp *s)
     int64_t bytes = 0;
     for (int i = 0; i < s->graph->n_input; i++)
         if (s->input[i].needed && is_copied(s, i))
-            bytes += s->microbatches * s->input[i].stride;
+            bytes += s->input[i].places * s->input[i].bytes;
     return bytes;
 }
 
 static int64_t host_bytes(const smp *s, int index)
 {
     const smp__input *input = &s->input[index];
-    int64_t bytes = is_copied(s, index) ? s->microbatches * input->stride : input->stride;
+    const int64_t bytes = input->places * input->bytes;
     return input->needed ? (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : 0;
 }
 
@@ -74,7 +82,7 @@ void smp__inputs_place(smp *s, char *device, char *host)
         if (!is_copied(s, i))
             continue;
         input->data = input->device = device;
-        device += s->microbatches * input->stride;
+        device += input->places * input->bytes;
     }
 }
 
@@ -96,23 +104,56 @@ static smp_status copy_indices(const smp *s, int index, int mb, const int32_t *f
     return SMP_OK;
 }
 
+/* n elements in the number format of the device. */
+static smp_status copy_values(const smp *s, int index, int mb, const char *from, int64_t n,
+                              char *to)
+{
+    const smp_dtype dtype = s->graph->tensor[index].dtype;
+    if (dtype == SMP_I32)
+        return copy_indices(s, index, mb, (const int32_t *)from, n, (int32_t *)to);
+    if (dtype == SMP_F32)
+        memcpy(to, from, (size_t)n * sizeof(float));
+    else
+        smp__to_bf16((uint16_t *)to, (const float *)from, n);
+    return SMP_OK;
+}
+
 /* One micro-batch, its samples and the padding behind them. */
 static smp_status copy_microbatch(const smp *s, int index, int mb, const void *values, char *to)
 {
     const smp_tensor *tensor = &s->graph->tensor[index];
-    const int64_t n = tensor->elements * smp__job_samples(s, s->comm.replica, mb);
-    const int64_t bytes = n * smp_dtype_bytes(tensor->dtype);
-    memset(to + bytes, 0, (size_t)(s->input[index].stride - bytes));
-    if (n == 0)
+    const int64_t samples = smp__job_samples(s, s->comm.replica, mb);
+    const int64_t bytes = tensor->elements * smp_dtype_bytes(tensor->dtype); /* of a sample */
+    memset(to + samples * bytes, 0, (size_t)(s->input[index].bytes - samples * bytes));
+    if (samples == 0)
         return SMP_OK;
-    const char *from = (const char *)values + mb * s->batch * tensor->elements * 4;
-    if (tensor->dtype == SMP_I32)
-        return copy_indices(s, index, mb, (const int32_t *)from, n, (int32_t *)to);
-    if (tensor->dtype == SMP_F32)
-        memcpy(to, from, (size_t)bytes);
-    else
-        smp__to_bf16((uint16_t *)to, (const float *)from, n);
+    if (!tensor->unsplit)
+        return copy_values(s, index, mb,
+                           (const char *)values + mb * s->batch * tensor->elements * 4,
+                           samples * tensor->elements, to);
+    SMP_TRY(copy_values(s, index, mb, values, tensor->elements, to));
+    for (int64_t k = 1; k < samples; k++)
+        memcpy(to + k * bytes, to, (size_t)bytes);
     return SMP_OK;
+}
+
+/* One array for all micro-batches, and its padded one behind it where there are both. */
+static smp_status spread_input(smp *s, int index, int full, const void *values)
+{
+    smp__input *input = &s->input[index];
+    const int64_t behind = (input->places - 1) * input->bytes;
+    char *const seen = is_copied(s, index) ? input->device : input->host;
+    input->data = seen;
+    input->padded = seen + behind;
+    if (full > 0)
+        SMP_TRY(copy_microbatch(s, index, 0, values, input->host));
+    if (full < s->microbatches)
+        SMP_TRY(copy_microbatch(s, index, full, values, input->host + behind));
+    if (!is_copied(s, index))
+        return SMP_OK;
+    const int64_t begin = full > 0 ? 0 : behind, end = full < s->microbatches ? behind : 0;
+    return s->device->upload(s->device_context, seen + begin, input->host + begin,
+                             end + input->bytes - begin);
 }
 
 /* For a device with memory of its own; the padded micro-batch is the first that is not full. */
@@ -121,9 +162,9 @@ static smp_status copy_input(smp *s, int index, int full, const void *values)
     smp__input *input = &s->input[index];
     const int n = full < s->microbatches ? full + 1 : full;
     for (int mb = 0; mb < n; mb++)
-        SMP_TRY(copy_microbatch(s, index, mb, values, input->host + mb * input->stride));
-    input->padded = input->device + full * input->stride;
-    return s->device->upload(s->device_context, input->device, input->host, n * input->stride);
+        SMP_TRY(copy_microbatch(s, index, mb, values, input->host + mb * input->bytes));
+    input->padded = input->device + full * input->bytes;
+    return s->device->upload(s->device_context, input->device, input->host, n * input->bytes);
 }
 
 static smp_status use_input(smp *s, int index, int full, const void *values)
@@ -146,8 +187,9 @@ smp_status smp__inputs_begin(smp *s, const void *const *inputs)
         if (!inputs[i] && !none)
             return smp_fail(SMP_ERR_INPUT, "input '%s' is NULL but this rank needs it",
                             s->graph->tensor[i].name);
-        SMP_TRY(is_copied(s, i) ? copy_input(s, i, full, inputs[i])
-                                : use_input(s, i, full, inputs[i]));
+        SMP_TRY(s->graph->tensor[i].unsplit ? spread_input(s, i, full, inputs[i])
+                : is_copied(s, i)           ? copy_input(s, i, full, inputs[i])
+                                            : use_input(s, i, full, inputs[i]));
     }
     return SMP_OK;
 }

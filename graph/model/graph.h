@@ -34,6 +34,7 @@ typedef struct smp_tensor {
     bool batched;    /* one value per sample; false for a loss: one per micro-batch */
     bool known;      /* shape is known; false for an opaque op without `shape` */
     bool planned;    /* of a type that the file says and no kernel takes, whatever the target */
+    bool unsplit;    /* a model input of which a step has one, the same for all its samples */
     bool needs_grad; /* training, has weights upstream, and reaches the loss (if there is one) */
     smp_shape shape;
     int64_t elements; /* of one sample; 0 if not known */

@@ -57,15 +57,17 @@ smp_status smp__model_shape(smp__model *m, const smp_yaml_node *node, const char
 static smp_status read_input(smp__model *m, const char *name, const smp_yaml_node *node,
                              smp_tensor *out)
 {
-    static const char *const keys[] = {"dtype", "shape"};
+    static const char *const keys[] = {"dtype", "shape", "split"};
     char what[SMP_MAX_NAME + 32] = "input '";
     size_t length = strlen(name);
     memcpy(what + 7, name, length);
     memcpy(what + 7 + length, "'", 2);
     SMP_TRY(smp_yaml_map(node, what));
-    SMP_TRY(smp_yaml_known_keys(node, what, keys, 2));
+    SMP_TRY(smp_yaml_known_keys(node, what, keys, 3));
     const smp_yaml_node *dtype = smp_yaml_get(node, "dtype");
     const smp_yaml_node *shape = smp_yaml_get(node, "shape");
+    const smp_yaml_node *split = smp_yaml_get(node, "split");
+    bool is_split = true;
     if (!dtype || !shape)
         return smp_fail_at(smp_yaml_where(node),
                            "%s: no '%s', expected {dtype: int32, shape: [...]}", what,
@@ -77,6 +79,10 @@ static smp_status read_input(smp__model *m, const char *name, const smp_yaml_nod
     memcpy(what + 7 + length, "': shape", 9);
     SMP_TRY(smp__model_shape(m, shape, NULL, what, &out->shape));
     out->elements = smp_shape_elements(&out->shape);
+    memcpy(what + 7 + length, "': split", 9);
+    if (split)
+        SMP_TRY(smp_yaml_bool(split, what, &is_split));
+    out->unsplit = !is_split;
     out->name = smp_arena_strdup(m->store->graph.arena, name);
     return out->name ? SMP_OK : SMP_ERR_NO_MEMORY;
 }

@@ -72,6 +72,7 @@ static smp_status add_tensor(splitter *s, const smp_tensor *like, const smp_shap
     smp_tensor *t = &s->tensor[g->n_tensor];
     *t = *like;
     t->needs_grad = false;
+    t->unsplit = like->unsplit && producer < 0;
     t->producer = producer;
     t->shape = *shape;
     t->elements = like->known ? smp_shape_elements(shape) : 0;
