@@ -5,6 +5,8 @@
  * position alone. */
 #include "exec/data/data.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "exec/data/data_source.h"
@@ -14,6 +16,8 @@
  * data_<name>.c defines smp__source_<name>. */
 #define SOURCES(X)                                                                                 \
     X(npy)                                                                                         \
+    X(idx)                                                                                         \
+    X(images)                                                                                      \
     X(bin)                                                                                         \
     X(text)
 
@@ -28,20 +32,31 @@ const smp_source_kind *const *smp__source_kinds(void)
     return source_kinds;
 }
 
+/* The samples that one source has of an input; those of the next source follow. */
+typedef struct feed_part {
+    const smp_source *source;
+    int slot;
+    int64_t begin; /* of the input's samples, the first one of this source */
+} feed_part;
+
 /* Where a model input comes from. */
 typedef struct input_feed {
-    const smp_source *source; /* NULL: not fed yet */
-    int slot;
+    feed_part *part; /* [n_part], as the sources were given; none: not fed */
+    int n_part;
+    int64_t samples; /* in all of them */
     size_t sample_bytes;
 } input_feed;
 
 struct smp_data {
-    smp_arena *arena;
+    smp_arena *arena;   /* NULL: the held-out part, in the arena of the whole */
     smp_source *source; /* [n_source] */
     input_feed *feed;   /* [n_input] */
     int n_source;       /* opened so far */
     int n_input;
-    int64_t samples;
+    int64_t samples;     /* of a pass */
+    const int64_t *held; /* [n_held], rising: samples that are held out */
+    int64_t n_held;
+    bool holds; /* `held` is what a pass has, else what it lacks */
     uint64_t seed;
     bool shuffle;
 };
@@ -81,69 +96,119 @@ static smp_status fail_unclaimed(const smp_graph *graph, const smp_source *sourc
 
 static smp_status open_source(smp_data *data, const smp_graph *graph, const char *spec)
 {
-    char *copy = smp_arena_strdup(data->arena, spec);
-    if (!copy)
-        return SMP_ERR_NO_MEMORY;
     smp_source *source = &data->source[data->n_source++];
-    SMP_TRY(find_kind(graph, copy, source));
-    SMP_TRY(smp__data_file_open(source->path, &source->file));
+    SMP_TRY(find_kind(graph, spec, source));
+    if (!source->kind || !source->kind->folder)
+        SMP_TRY(smp__data_file_open(source->path, &source->file));
     if (!source->kind)
         return fail_unclaimed(graph, source);
     SMP_TRY(source->kind->open(graph, data->arena, source));
     source->unsplit = source->kind->named && graph->tensor[source->feed[0]].unsplit;
-
     for (int slot = 0; slot < source->n_feed; slot++) {
-        input_feed *feed = &data->feed[source->feed[slot]];
-        if (graph->tensor[source->feed[slot]].unsplit && !source->unsplit)
+        const smp_tensor *input = &graph->tensor[source->feed[slot]];
+        if (input->unsplit && !source->unsplit)
             return smp_fail(SMP_ERR_INPUT,
                             "%s: the model's input '%s' has split: false, and takes an array of "
                             "its shape (%s=FILE.npy), not samples",
-                            source->path, graph->tensor[source->feed[slot]].name,
-                            graph->tensor[source->feed[slot]].name);
-        if (feed->source)
-            return smp_fail(SMP_ERR_INPUT, "input '%s' has two sources: %s and %s",
-                            graph->tensor[source->feed[slot]].name, feed->source->path,
-                            source->path);
-        feed->source = source;
-        feed->slot = slot;
+                            source->path, input->name, input->name);
     }
     return SMP_OK;
 }
 
-/* Every input is fed, and all sources have the same number of samples, as many as there must be. */
+static smp_status open_sources(smp_data *data, const smp_graph *graph,
+                               const smp_data_options *options)
+{
+    smp__spec_list list = {0};
+    for (int s = 0; s < options->n_source; s++)
+        SMP_TRY(smp__spec_expand(graph, data->arena, options->sources[s], &list));
+    data->source = SMP_ARENA_NEW(data->arena, smp_source, (size_t)list.n);
+    if (!data->source)
+        return SMP_ERR_NO_MEMORY;
+    for (const smp__spec *spec = list.first; spec; spec = spec->next)
+        SMP_TRY(open_source(data, graph, spec->text));
+    return SMP_OK;
+}
+
+/* Puts together what the sources feed, in the order in which they were given. */
+static smp_status join_sources(smp_data *data, const smp_graph *graph)
+{
+    for (int s = 0; s < data->n_source; s++)
+        for (int slot = 0; slot < data->source[s].n_feed; slot++)
+            data->feed[data->source[s].feed[slot]].n_part++;
+    for (int i = 0; i < data->n_input; i++) {
+        input_feed *feed = &data->feed[i];
+        feed->sample_bytes = (size_t)graph->tensor[i].elements * 4;
+        feed->part = SMP_ARENA_NEW(data->arena, feed_part, (size_t)feed->n_part);
+        if (!feed->part)
+            return SMP_ERR_NO_MEMORY;
+        feed->n_part = 0;
+    }
+    for (int s = 0; s < data->n_source; s++)
+        for (int slot = 0; slot < data->source[s].n_feed; slot++) {
+            const smp_source *source = &data->source[s];
+            input_feed *feed = &data->feed[source->feed[slot]];
+            if (source->unsplit && feed->n_part > 0)
+                return smp_fail(SMP_ERR_INPUT, "input '%s' has two sources: %s and %s",
+                                graph->tensor[source->feed[slot]].name, feed->part[0].source->path,
+                                source->path);
+            feed->part[feed->n_part++] = (feed_part){source, slot, feed->samples};
+            if (__builtin_add_overflow(feed->samples, source->samples, &feed->samples))
+                return smp_fail(SMP_ERR_INPUT, "%s: the number of samples overflows", source->path);
+        }
+    return SMP_OK;
+}
+
+/* "a.npy", "a.npy and 2 more"; returns the buffer. */
+static const char *sources_name(char *buffer, size_t size, const input_feed *feed)
+{
+    if (feed->n_part == 1)
+        snprintf(buffer, size, "%s", feed->part[0].source->path);
+    else
+        snprintf(buffer, size, "%s and %d more", feed->part[0].source->path, feed->n_part - 1);
+    return buffer;
+}
+
+static smp_status check_enough(const smp_data *data, const input_feed *feed, int64_t least)
+{
+    char name[512];
+    if (data->samples >= least)
+        return SMP_OK;
+    return smp_fail(SMP_ERR_INPUT,
+                    "%s: %lld samples are too few: one global batch (replicas * micro-batches "
+                    "* micro-batch size) needs %lld, and one that is shorter is left out",
+                    sources_name(name, sizeof name, feed), (long long)data->samples,
+                    (long long)least);
+}
+
+/* Every input is fed, and all have the same number of samples, as many as there must be. */
 static smp_status check_sources(smp_data *data, const smp_graph *graph, int64_t global_batch)
 {
+    const input_feed *first = NULL;
+    char name[2][512];
     for (int i = 0; i < data->n_input; i++) {
-        const smp_tensor *tensor = &graph->tensor[i];
-        if (!data->feed[i].source)
+        const input_feed *feed = &data->feed[i];
+        const char *input = graph->tensor[i].name;
+        if (feed->n_part == 0)
             return smp_fail(SMP_ERR_INPUT,
                             "input '%s' of model '%s' has no data: give --data %s=FILE.npy%s",
-                            tensor->name, graph->name, tensor->name,
+                            input, graph->name, input,
                             smp__input_find(graph, "tokens") < 0 ? "" : ", or a text or .bin file");
-        data->feed[i].sample_bytes = (size_t)tensor->elements * 4;
-    }
-    const smp_source *first = NULL;
-    for (int s = 0; s < data->n_source; s++) {
-        const smp_source *other = &data->source[s];
-        if (other->unsplit)
+        if (graph->tensor[i].unsplit)
             continue;
-        first = first ? first : other;
-        if (other->samples != first->samples)
-            return smp_fail(SMP_ERR_INPUT, "%s has %lld samples, but %s has %lld", other->path,
-                            (long long)other->samples, first->path, (long long)first->samples);
+        first = first ? first : feed;
+        if (feed->samples != first->samples)
+            return smp_fail(SMP_ERR_INPUT, "%s has %lld samples, but %s has %lld",
+                            sources_name(name[0], sizeof name[0], feed), (long long)feed->samples,
+                            sources_name(name[1], sizeof name[1], first),
+                            (long long)first->samples);
     }
     if (!first)
         return smp_fail(SMP_ERR_INPUT,
                         "model '%s': all inputs have split: false, so nothing says how many "
                         "samples there are",
                         graph->name);
-    if (first->samples < global_batch)
-        return smp_fail(SMP_ERR_INPUT,
-                        "%s: %lld samples are too few: one global batch (replicas * micro-batches "
-                        "* micro-batch size) needs %lld, and one that is shorter is left out",
-                        first->path, (long long)first->samples, (long long)global_batch);
     data->samples = first->samples;
-    return SMP_OK;
+    return check_enough(data, first, global_batch);
 }
 
 static smp_status check_ranges(const smp_data *data, const smp_graph *graph)
@@ -153,7 +218,8 @@ static smp_status check_ranges(const smp_data *data, const smp_graph *graph)
         if (graph->tensor[i].dtype != SMP_I32)
             continue;
         smp__index_range range = smp__index_range_of(graph, i);
-        SMP_TRY(feed->source->kind->check(feed->source, feed->slot, &range));
+        for (const feed_part *p = feed->part; p < feed->part + feed->n_part; p++)
+            SMP_TRY(p->source->kind->check(p->source, p->slot, &range));
     }
     return SMP_OK;
 }
@@ -181,9 +247,8 @@ static smp_status create(const smp_graph *graph, const smp_data_options *options
                        .n_input = graph->n_input,
                        .seed = options->seed,
                        .shuffle = options->shuffle};
-    data->source = SMP_ARENA_NEW(arena, smp_source, (size_t)options->n_source);
     data->feed = SMP_ARENA_NEW(arena, input_feed, (size_t)graph->n_input);
-    if (!data->source || !data->feed)
+    if (!data->feed)
         goto fail;
     *out = data;
     return SMP_OK;
@@ -204,9 +269,9 @@ smp_status smp_data_open(const smp_graph *graph, const smp_data_options *options
         return fail_no_source(graph);
     smp_data *data = NULL;
     SMP_TRY(create(graph, options, &data));
-    smp_status status = SMP_OK;
-    for (int s = 0; s < options->n_source && status == SMP_OK; s++)
-        status = open_source(data, graph, options->sources[s]);
+    smp_status status = open_sources(data, graph, options);
+    if (status == SMP_OK)
+        status = join_sources(data, graph);
     if (status == SMP_OK)
         status = check_sources(data, graph, options->global_batch);
     if (status == SMP_OK)
@@ -220,7 +285,7 @@ smp_status smp_data_open(const smp_graph *graph, const smp_data_options *options
 
 void smp_data_close(smp_data *data)
 {
-    if (!data)
+    if (!data || !data->arena)
         return;
     for (int s = 0; s < data->n_source; s++)
         smp__data_file_close(&data->source[s].file);
@@ -232,6 +297,72 @@ int64_t smp_data_samples(const smp_data *data)
     return data->samples;
 }
 
+static int compare(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+smp_status smp_data_split(smp_data *data, double share, smp_data **held_out)
+{
+    const int64_t n = data->samples, k = (int64_t)(share * (double)n + 0.5);
+    char name[512];
+    if (!(share > 0.0 && share < 1.0) || k < 1 || k >= n)
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: %g of %lld samples cannot be held out: some must be left for training "
+                        "and some for the evaluation",
+                        sources_name(name, sizeof name, feed), share, (long long)n);
+    int64_t *held = SMP_ARENA_NEW(data->arena, int64_t, (size_t)k);
+    smp_data *part = SMP_ARENA_NEW(data->arena, smp_data, 1);
+    if (!held || !part)
+        return SMP_ERR_NO_MEMORY;
+    smp_order order;
+    smp__order_init(&order, n, data->seed, UINT64_MAX); /* a pass that no training gets to */
+    for (int64_t i = 0; i < k; i++)
+        held[i] = smp__order_at(&order, i);
+    qsort(held, (size_t)k, sizeof *held, compare);
+    data->held = held;
+    data->n_held = k;
+    *part = *data;
+    part->arena = NULL;
+    part->holds = true;
+    part->shuffle = false;
+    part->samples = k;
+    data->samples = n - k;
+    *held_out = part;
+    return SMP_OK;
+}
+
+/* The place among all samples of sample i of those that are left, or held out. */
+static int64_t place_of(const smp_data *data, int64_t i)
+{
+    if (data->holds)
+        return data->held[i];
+    int64_t begin = 0, end = data->n_held; /* how many of those held out stand before it */
+    while (begin < end) {
+        const int64_t middle = begin + (end - begin) / 2;
+        if (data->held[middle] - middle <= i)
+            begin = middle + 1;
+        else
+            end = middle;
+    }
+    return i + begin;
+}
+
+static smp_status read_sample(const input_feed *feed, int64_t sample, void *buffer)
+{
+    int begin = 0, end = feed->n_part; /* the last part that begins at the sample or before it */
+    while (end - begin > 1) {
+        const int middle = begin + (end - begin) / 2;
+        if (feed->part[middle].begin <= sample)
+            begin = middle;
+        else
+            end = middle;
+    }
+    const feed_part *part = &feed->part[begin];
+    return part->source->kind->read(part->source, part->slot, sample - part->begin, buffer);
+}
+
 smp_status smp_data_read(smp_data *data, int64_t first, int64_t count, int input, void *buffer)
 {
     if (input < 0 || input >= data->n_input)
@@ -241,8 +372,9 @@ smp_status smp_data_read(smp_data *data, int64_t first, int64_t count, int input
         return smp_fail(SMP_ERR_INPUT, "data: got %lld samples from %lld on, expected 0 or more",
                         (long long)count, (long long)first);
     const input_feed *feed = &data->feed[input];
-    if (feed->source->unsplit)
-        return feed->source->kind->read(feed->source, feed->slot, 0, buffer);
+    if (feed->part[0].source->unsplit)
+        return feed->part[0].source->kind->read(feed->part[0].source, feed->part[0].slot, 0,
+                                                buffer);
     int64_t place = first % data->samples, pass = first / data->samples;
     smp_order order;
     smp__order_init(&order, data->samples, data->seed, (uint64_t)pass);
@@ -252,8 +384,8 @@ smp_status smp_data_read(smp_data *data, int64_t first, int64_t count, int input
             smp__order_init(&order, data->samples, data->seed, (uint64_t)++pass);
         }
         int64_t sample = data->shuffle ? smp__order_at(&order, place) : place;
-        SMP_TRY(feed->source->kind->read(feed->source, feed->slot, sample,
-                                         (char *)buffer + (size_t)i * feed->sample_bytes));
+        SMP_TRY(read_sample(feed, place_of(data, sample),
+                            (char *)buffer + (size_t)i * feed->sample_bytes));
     }
     return SMP_OK;
 }

@@ -17,16 +17,19 @@ typedef struct smp_data_options {
     bool shuffle;
 } smp_data_options;
 
-/* Opens (maps) the sources and checks them against the model: every input has a source, shapes and
- * types agree, enough samples for one global batch, every index within the rows of the embeddings
- * and classes of the losses that read it (whole file). Text: bytes, and .bin: uint16 tokens with or
- * without the llm.c header (magic 20240520), feed inputs `tokens` and `targets` of shape [T];
- * .npy: C order, one input each, first dimension samples; '<f4' '<f8' to float, '|u1' to float
- * scaled by 1/255, '|u1' '<u2' '<i4' '<i8' to int32.
- * Of an input with `split: false` the array has the input's shape, without samples.
- * SMP_ERR_INPUT with file, and place where there is one. */
+/* Opens the sources, those of one input one after another, and checks them against the model:
+ * every input has a source, shapes and types agree, enough samples for one global batch, every
+ * index within the rows of the embeddings and classes of the losses that read it (whole file).
+ * Formats: exec/data/README.md. Of an input with `split: false` the array has the input's shape,
+ * without samples. SMP_ERR_INPUT with file, and place where there is one. */
 smp_status smp_data_open(const smp_graph *graph, const smp_data_options *options, smp_data **out);
 void smp_data_close(smp_data *data);
+
+/* Holds out a share of the samples, chosen by the seed alone: what is left is what `data` has from
+ * now on, in its order; *held_out has the others, each once in the order of the files. It reads the
+ * files of `data`, is closed before it, and may be read by another thread at the same time.
+ * SMP_ERR_INPUT: either would be empty. */
+smp_status smp_data_split(smp_data *data, double share, smp_data **held_out);
 
 int64_t smp_data_samples(const smp_data *data);
 

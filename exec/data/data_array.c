@@ -22,11 +22,22 @@ typedef struct array_state {
     int64_t offset;   /* in the file, of the values: [samples][elements] */
     int64_t elements; /* of one sample */
     bool to_int;
+    bool swap; /* the file is big-endian */
 } array_state;
 
 static int64_t load_u1(const unsigned char *at)
 {
     return *at;
+}
+
+static int64_t load_i1(const unsigned char *at)
+{
+    return (int8_t)*at;
+}
+
+static int64_t load_i2(const unsigned char *at)
+{
+    return (int16_t)smp__load_u16(at);
 }
 
 static int64_t load_u2(const unsigned char *at)
@@ -71,6 +82,7 @@ static void float_f8(const unsigned char *restrict from, int64_t n, float *restr
 static const array_type array_types[] = {
     {"<f4", 4, NULL, float_f4}, {"<f8", 8, NULL, float_f8}, {"|u1", 1, load_u1, float_u1},
     {"<u2", 2, load_u2, NULL},  {"<i4", 4, load_i4, NULL},  {"<i8", 8, load_i8, NULL},
+    {"|i1", 1, load_i1, NULL},  {"<i2", 2, load_i2, NULL},
 };
 
 /* The type, if it can feed an input of `dtype`. */
@@ -80,16 +92,15 @@ static smp_status find_type(const smp_source *source, const smp_array *array,
     const array_type *found = NULL;
     bool to_int = input->dtype == SMP_I32;
     for (size_t i = 0; i < sizeof array_types / sizeof *array_types; i++) {
-        if (!strcmp(array->descr, array_types[i].descr))
+        const bool other_order = array->descr[0] == '>' && array_types[i].descr[0] == '<';
+        if (!strcmp(array->descr + other_order, array_types[i].descr + other_order))
             found = &array_types[i];
     }
-    if (array->descr[0] == '>')
-        return smp_fail(SMP_ERR_INPUT, "%s: the array is big-endian ('%s'), expected little-endian",
-                        source->path, array->descr);
     if (!found || (to_int ? !found->load_int : !found->to_float))
         return smp_fail(SMP_ERR_INPUT,
                         "%s: got type '%s', expected one of %s for the %s input '%s'", source->path,
-                        array->descr, to_int ? "'|u1', '<u2', '<i4', '<i8'" : "'<f4', '<f8', '|u1'",
+                        array->descr,
+                        to_int ? "'|u1', '|i1', '<u2', '<i2', '<i4', '<i8'" : "'<f4', '<f8', '|u1'",
                         to_int ? "int32" : "float32", input->name);
     *out = found;
     return SMP_OK;
@@ -144,10 +155,21 @@ smp_status smp__array_bind(const smp_graph *graph, smp_arena *arena, const smp_a
     *state = (array_state){.type = type,
                            .offset = array->offset,
                            .elements = tensor->elements,
-                           .to_int = tensor->dtype == SMP_I32};
+                           .to_int = tensor->dtype == SMP_I32,
+                           .swap = array->descr[0] == '>'};
     source->state = state;
     source->samples = tensor->unsplit ? 1 : array->dim[0];
     return SMP_OK;
+}
+
+static void swap_bytes(unsigned char *piece, int64_t n, int bytes)
+{
+    for (unsigned char *value = piece; value < piece + n * bytes; value += bytes)
+        for (int low = 0, high = bytes - 1; low < high; low++, high--) {
+            const unsigned char byte = value[low];
+            value[low] = value[high];
+            value[high] = byte;
+        }
 }
 
 /* The next elements from `begin` of `end` on, as many as fit into a piece: *n. */
@@ -157,8 +179,11 @@ static smp_status read_piece(const smp_source *source, int64_t begin, int64_t en
     const array_state *state = source->state;
     const int64_t most = SMP_DATA_PIECE / state->type->bytes;
     *n = end - begin < most ? end - begin : most;
-    return smp__data_file_read(&source->file, state->offset + begin * state->type->bytes, piece,
-                               (size_t)(*n * state->type->bytes));
+    SMP_TRY(smp__data_file_read(&source->file, state->offset + begin * state->type->bytes, piece,
+                                (size_t)(*n * state->type->bytes)));
+    if (state->swap)
+        swap_bytes(piece, *n, state->type->bytes);
+    return SMP_OK;
 }
 
 smp_status smp__array_read(const smp_source *source, int slot, int64_t sample, void *buffer)

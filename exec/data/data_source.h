@@ -73,6 +73,7 @@ struct smp_source_kind {
     const char *name;
     const char *form; /* as the user writes it, and what it is */
     bool named;       /* written INPUT=FILE: feeds that input, else `tokens` and `targets` */
+    bool folder;      /* the path is a folder's: no file is open */
     /* Is the file of this kind, by its suffix or its first bytes? `named`: an input stood before
      * it. The kinds are asked in the order of the list. */
     bool (*claims)(const char *path, bool named);
@@ -85,6 +86,22 @@ struct smp_source_kind {
     smp_status (*check)(const smp_source *source, int slot, const smp__index_range *range);
 };
 
+/* What --data says, one file each. */
+typedef struct smp__spec {
+    const char *text;
+    struct smp__spec *next;
+} smp__spec;
+
+typedef struct smp__spec_list {
+    smp__spec *first, *last;
+    int n;
+} smp__spec_list;
+
+/* Appends what `spec` stands for: itself, or the files that match its pattern, in the order of
+ * their bytes: exec/data/data_pattern.c. All lies in the arena. */
+smp_status smp__spec_expand(const smp_graph *graph, smp_arena *arena, const char *spec,
+                            smp__spec_list *list);
+
 /* Every kind, in the order of the list; ends with NULL. */
 const smp_source_kind *const *smp__source_kinds(void);
 
@@ -92,7 +109,7 @@ enum { SMP_ARRAY_MAX_DIMS = SMP_MAX_DIMS + 1, SMP_ARRAY_MAX_DESCR = 32 };
 
 /* What the header of an array's file says. */
 typedef struct smp_array {
-    char descr[SMP_ARRAY_MAX_DESCR]; /* NumPy's name of the type: "<f4" */
+    char descr[SMP_ARRAY_MAX_DESCR]; /* NumPy's name of the type: "<f4", big-endian ">f4" */
     int n_dim;
     int64_t dim[SMP_ARRAY_MAX_DIMS]; /* samples first; C order */
     int64_t offset;                  /* from the start of the file to the first value */
@@ -110,13 +127,14 @@ smp_status smp__array_check(const smp_source *source, int slot, const smp__index
 typedef struct smp_token_window {
     int64_t length;  /* T */
     int64_t n_token; /* in the file */
+    int width;       /* bytes of a token */
     int64_t offset;  /* from the start of the file to the first one */
 } smp_token_window;
 
 /* Binds the stream to the inputs `tokens` and, where the model has it, `targets`: sets feeds,
  * samples and state. `unit` is what the file holds ("bytes", "tokens"). */
 smp_status smp__token_window_bind(const smp_graph *graph, smp_arena *arena, const char *unit,
-                                  int64_t offset, int64_t n_token, smp_source *source);
+                                  int width, int64_t offset, int64_t n_token, smp_source *source);
 
 /* A pseudo-random permutation of [0, n) that can be asked in any order: exec/data/data_order.c. */
 enum { SMP_ORDER_ROUNDS = 8 };

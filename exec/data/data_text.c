@@ -12,7 +12,7 @@ static bool claims(const char *path, bool named)
 
 static smp_status open_text(const smp_graph *graph, smp_arena *arena, smp_source *source)
 {
-    return smp__token_window_bind(graph, arena, "bytes", 0, source->file.bytes, source);
+    return smp__token_window_bind(graph, arena, "bytes", 1, 0, source->file.bytes, source);
 }
 
 /* The part of a range of n bytes that is read at once from `done` on. */

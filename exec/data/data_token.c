@@ -28,7 +28,7 @@ static smp_status check_input(const smp_graph *graph, const smp_source *source, 
 }
 
 smp_status smp__token_window_bind(const smp_graph *graph, smp_arena *arena, const char *unit,
-                                  int64_t offset, int64_t n_token, smp_source *source)
+                                  int width, int64_t offset, int64_t n_token, smp_source *source)
 {
     int tokens = smp__input_find(graph, "tokens");
     int targets = smp__input_find(graph, "targets");
@@ -53,7 +53,8 @@ smp_status smp__token_window_bind(const smp_graph *graph, smp_arena *arena, cons
     smp_token_window *window = SMP_ARENA_NEW(arena, smp_token_window, 1);
     if (!window)
         return SMP_ERR_NO_MEMORY;
-    *window = (smp_token_window){.length = length, .n_token = n_token, .offset = offset};
+    *window =
+        (smp_token_window){.length = length, .n_token = n_token, .width = width, .offset = offset};
     source->state = window;
     source->samples = (n_token - 1) / length;
     source->feed[source->n_feed++] = tokens;

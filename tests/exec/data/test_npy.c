@@ -82,6 +82,10 @@ static void test_npy_integers(void **state)
         size_t bytes;
         int64_t value[2];
     } types[] = {{"|u1", 1, {0, 255}},
+                 {"|i1", 1, {-128, 127}},
+                 {"<i2", 2, {INT16_MIN, INT16_MAX}},
+                 {">i2", 2, {INT16_MIN, 258}},
+                 {">i8", 8, {INT32_MIN, INT32_MAX}},
                  {"<u2", 2, {0, 65535}},
                  {"<i4", 4, {INT32_MIN, INT32_MAX}},
                  {"<i8", 8, {INT32_MIN, INT32_MAX}}};
@@ -92,7 +96,11 @@ static void test_npy_integers(void **state)
         char dictionary[128];
         unsigned char raw[16];
         for (int i = 0; i < 2; i++)
-            memcpy(raw + (size_t)i * types[t].bytes, &types[t].value[i], types[t].bytes);
+            for (size_t b = 0; b < types[t].bytes; b++) {
+                const size_t at = types[t].descr[0] == '>' ? types[t].bytes - 1 - b : b;
+                raw[(size_t)i * types[t].bytes + at] =
+                    (unsigned char)((uint64_t)types[t].value[i] >> (8 * b));
+            }
         snprintf(dictionary, sizeof dictionary,
                  "{'descr': '%s', 'fortran_order': False, 'shape': (1, 2)}", types[t].descr);
         const char *spec = write_npy("n", "n.npy", dictionary, raw, 2 * types[t].bytes);
@@ -134,7 +142,8 @@ static void test_npy_against_model(void **state)
     expect_error(&m, 1, kept,
                  write_npy("label", "l.npy",
                            "{'descr': '<f4', 'fortran_order': False, 'shape': (4,)}", zeros, 16),
-                 "got type '<f4', expected one of '|u1', '<u2', '<i4', '<i8' for the int32 input");
+                 "got type '<f4', expected one of '|u1', '|i1', '<u2', '<i2', '<i4', '<i8' for the "
+                 "int32 input");
     expect_error(&m, 1, kept,
                  write_npy("label", "l.npy",
                            "{'descr': '|u1', 'fortran_order': False, 'shape': (4, 1)}", labels, 4),
@@ -153,7 +162,8 @@ static void test_npy_broken(void **state)
         const char *dictionary, *part;
     } broken[] = {
         {"{'descr': '<f4', 'fortran_order': True, 'shape': (4, 2, 3)}", "Fortran order"},
-        {"{'descr': '>f4', 'fortran_order': False, 'shape': (4, 2, 3)}", "big-endian"},
+        {"{'descr': '>i4', 'fortran_order': False, 'shape': (4, 2, 3)}", "got type '>i4'"},
+        {"{'descr': '>u1', 'fortran_order': False, 'shape': (4, 2, 3)}", "got type '>u1'"},
         {"{'descr': '<c8', 'fortran_order': False, 'shape': (4, 2, 3)}", "got type '<c8'"},
         {"{'descr': '<i4', 'fortran_order': False, 'shape': (4, 2, 3)}", "got type '<i4'"},
         {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (4,)}", "plain type"},
