@@ -8,6 +8,7 @@
 
 #include "exec/data/data_source.h"
 #include "exec/device/device.h"
+#include "exec/state/checkpoint_file.h"
 #include "graph/base/text.h"
 #include "graph/base/usage.h"
 
@@ -22,7 +23,8 @@ typedef enum value_kind {
     POSITIVE, /* int64_t from 1 */
     SEED,     /* uint64_t */
     NUMBER,   /* float from 0 */
-    SECONDS   /* double from 0 */
+    SECONDS,  /* double from 0 */
+    SHARE     /* above 0, below 1: int64_t in parts of SMP__WHOLE */
 } value_kind;
 
 #define AT(field) offsetof(smp__run_options, field)
@@ -38,6 +40,8 @@ static const struct entry {
     {"drop-last", YES, AT(train.drop_last)},
     {"eval-data", SOURCE, AT(eval_data)},
     {"eval-every", POSITIVE, AT(train.eval_every)},
+    {"eval-split", SHARE, AT(train.held_out)},
+    {"epochs", POSITIVE, AT(train.epochs)},
     {"steps", COUNT, AT(train.steps)},
     {"optimizer", TEXT, AT(train.job.optimizer)},
     {"lr", NUMBER, AT(train.job.lr)},
@@ -69,6 +73,7 @@ static const struct entry {
     {"help", YES, AT(help)},
     {"version", YES, AT(version)},
 };
+enum { NOT_GIVEN = -1 }; /* steps */
 enum { N_ENTRY = sizeof(entries) / sizeof(entries[0]) };
 
 /* The names of registries are filled in: data, optimizers, devices. */
@@ -80,14 +85,22 @@ static const char usage[] =
     "data\n"
     "  --data SOURCE        one of these; INPUT=FILE once per model input:\n"
     "%s"
-    "  --data-seed S        seed of the shuffling (default 1)\n"
+    "                       again for the same INPUT, or a quoted pattern ('x-*.bin'): one file\n"
+    "                       after another\n"
+    "  --data-seed S        seed of the shuffling (default 1; resumed: that of the checkpoint, as "
+    "is\n"
+    "                       the rest of the order)\n"
     "  --no-shuffle         samples in file order\n"
     "  --drop-last          leave out the last batch of a pass where it is not full\n"
     "  --eval-data SOURCE   held-out data, all of it evaluated after the last step: the loss, and\n"
     "                       the accuracy if it is a cross_entropy\n"
     "  --eval-every N       ... and after every N steps\n"
+    "  --eval-split X       hold out the share X (0 < X < 1) of --data instead, chosen by the "
+    "data\n"
+    "                       seed: never trained on\n"
     "training\n"
     "  --steps S            train up to step S (default 100); 0: no step, and no --data needed\n"
+    "  --epochs N           ... or up to the end of the N-th pass over the data\n"
     "  --optimizer NAME     one of these, the first by default:\n"
     "%s"
     "  --lr X               peak learning rate (default 1e-3)\n"
@@ -173,6 +186,17 @@ static smp_status parse_count(const char *option, const char *text, int64_t min,
     return SMP_OK;
 }
 
+static smp_status parse_share(const char *option, const char *text, int64_t *out)
+{
+    double value = 0.0;
+    if (!smp_parse_double(text, &value) || !(value * SMP__WHOLE >= 1.0) ||
+        !(value * SMP__WHOLE <= SMP__WHOLE - 1.0))
+        return smp_fail(SMP_ERR_INPUT, "--%s: got '%s', expected a share above 0 and below 1",
+                        option, text);
+    *out = (int64_t)(value * SMP__WHOLE + 0.5);
+    return SMP_OK;
+}
+
 static smp_status add_source(const char *option, const char *text, smp__source_list *list)
 {
     if (list->n == SMP__MAX_SOURCES)
@@ -213,6 +237,8 @@ static smp_status set_option(smp__run_options *a, const struct entry *entry, con
         SMP_TRY(parse_float(entry->name, text, &seconds));
         *(double *)at = (double)seconds;
         return SMP_OK;
+    case SHARE:
+        return parse_share(entry->name, text, at);
     }
     return SMP_OK;
 }
@@ -236,9 +262,9 @@ static smp_status read_options(int argc, char **argv, smp__run_options *a)
 smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
 {
     a->train = (smp_train_options){.job = smp_options_default(),
-                                   .steps = 100,
+                                   .steps = NOT_GIVEN,
                                    .log_every = 10,
-                                   .data_seed = 1,
+                                   .data_seed = SMP__SEED_DEFAULT,
                                    .shuffle = true};
     SMP_TRY(read_options(argc, argv, a));
     if (a->help || a->version)
@@ -255,12 +281,21 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
     a->train.job.n_plugins = a->plugins.n;
     a->train.job.record_trace = a->train.trace || a->train.report;
     a->train.job.record_costs = a->train.profile != NULL;
-    if (a->train.n_data == 0 && a->train.steps > 0)
+    if (a->train.epochs > 0 && a->train.steps != NOT_GIVEN)
+        return smp_fail(SMP_ERR_INPUT, "--epochs and --steps: give one of them");
+    if (a->train.steps == NOT_GIVEN)
+        a->train.steps = a->train.epochs > 0 ? 0 : 100;
+    if (a->train.n_data == 0 && (a->train.steps > 0 || a->train.epochs > 0))
         return smp_fail(SMP_ERR_INPUT,
                         "no --data: name a file to train on; --help lists the kinds");
     if ((a->train.resume || a->train.save_every > 0) && !a->train.checkpoint)
         return smp_fail(SMP_ERR_INPUT, "--resume and --save-every need --checkpoint DIR");
-    if (a->train.eval_every > 0 && a->train.n_eval_data == 0)
-        return smp_fail(SMP_ERR_INPUT, "--eval-every needs --eval-data SOURCE");
+    if (a->train.held_out > 0 && a->train.n_eval_data > 0)
+        return smp_fail(SMP_ERR_INPUT, "--eval-split and --eval-data: give one of them");
+    if (a->train.held_out > 0 && a->train.n_data == 0)
+        return smp_fail(SMP_ERR_INPUT, "--eval-split needs --data SOURCE: it is a part of that");
+    if (a->train.eval_every > 0 && a->train.n_eval_data == 0 && a->train.held_out == 0 &&
+        !a->train.resume)
+        return smp_fail(SMP_ERR_INPUT, "--eval-every needs --eval-data SOURCE or --eval-split X");
     return SMP_OK;
 }

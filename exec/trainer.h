@@ -3,8 +3,14 @@
 #define SMP_EXEC_TRAINER_H
 
 #include "exec/data/data.h"
+#include "exec/read_ahead.h"
 #include "exec/state/handle.h"
 #include "exec/training_loop.h"
+
+/* A part of a data set. */
+typedef struct smp__batch {
+    int64_t first, samples;
+} smp__batch;
 
 typedef struct smp__trainer {
     const smp_train_options *options;
@@ -20,6 +26,13 @@ typedef struct smp__trainer {
     bool save_due; /* waits for a step that is not skipped: weights that get nowhere must not push
                       good ones out of the directory */
     bool *job_broken;
+    smp_train_options own;  /* what `options` points to: settled by what was resumed */
+    smp__read_ahead *ahead; /* NULL: none */
+    void **spare;           /* like `buffer`: what is read while a step uses that; NULL: none */
+    smp__batch asked;       /* under way into `spare`; of no samples: none */
+    double wait_us, longest_wait_us; /* of steps for data, but for the first one */
+    int64_t n_wait;
+    bool taken; /* a first batch */
 } smp__trainer;
 
 #endif

@@ -25,7 +25,7 @@ static smp_status train_step(smp__trainer *t, int64_t step)
     smp_step_result r;
     smp__batch b = smp__next_batch(t);
     t->job->samples = b.first;
-    smp_status status = smp__read_batch(t, t->data, b);
+    smp_status status = smp__take_batch(t, b, step < o->steps);
     *t->job_broken = status != SMP_OK;
     if (status == SMP_OK) {
         status = smp_step_short(t->job, (const void *const *)t->buffer, b.samples, &r);
@@ -55,6 +55,11 @@ static smp_status resume(smp__trainer *t)
     SMP_TRY(smp_load(t->job, t->options->checkpoint));
     if (t->prints && smp_load_note(t->job)[0] != '\0')
         fprintf(stderr, "smp-run: %s\n", smp_load_note(t->job));
+    return SMP_OK;
+}
+
+static void find_position(smp__trainer *t)
+{
     if (t->data &&
         t->job->samples < 0) { /* version 1: full batches, of as many samples as today's */
         int64_t samples = smp_data_samples(t->data);
@@ -62,7 +67,6 @@ static smp_status resume(smp__trainer *t)
         t->job->samples =
             t->job->step / batches * samples + t->job->step % batches * t->global_batch;
     }
-    return SMP_OK;
 }
 
 static smp_status run(smp__trainer *t)
@@ -77,15 +81,19 @@ static smp_status run(smp__trainer *t)
             t->tokens = input->shape.dim[0];
     }
     t->global_batch = smp__job_global_batch(t->job);
+    if (o->resume)
+        SMP_TRY(resume(t));
+    SMP_TRY(smp__comm_agree(&t->job->comm, smp__order_settle(t)));
     int64_t least = o->drop_last ? t->global_batch : 1;
     if (o->n_data > 0)
         SMP_TRY(smp__batches_open(t, o->data, o->n_data, o->shuffle, least, &t->data));
     if (o->n_eval_data > 0)
         SMP_TRY(smp__batches_open(t, o->eval_data, o->n_eval_data, false, 1, &t->eval_data));
+    SMP_TRY(smp__batches_split(t));
+    find_position(t);
+    SMP_TRY(smp__comm_agree(&t->job->comm, smp__epochs_count(t)));
     SMP_TRY(smp__comm_agree(&t->job->comm, smp__buffers_make(t)));
     SMP_TRY(smp__comm_agree(&t->job->comm, smp__outputs_check(t)));
-    if (o->resume)
-        SMP_TRY(resume(t));
     for (int64_t step = t->job->step + 1; step <= o->steps; step++)
         SMP_TRY(train_step(t, step));
     if (o->weights)
@@ -119,18 +127,20 @@ static smp_status leave(smp__trainer *t, smp_status status)
 
 static void free_data(smp__trainer *t)
 {
-    for (int i = 0; t->buffer && i < t->job->graph->n_input; i++)
-        free(t->buffer[i]);
-    free(t->buffer);
-    free(t->step_us);
+    smp__read_ahead_stop(t->ahead);
+    t->ahead = NULL;
+    smp__buffers_free(t);
+    smp_data_close(t->eval_data); /* may be a part of the other */
     smp_data_close(t->data);
-    smp_data_close(t->eval_data);
 }
 
 smp_status smp__train(const smp_train_options *options, bool *job_broken)
 {
-    smp__trainer t = {.options = options, .job_broken = job_broken};
+    smp__trainer t = {.own = *options, .job_broken = job_broken};
+    t.options = &t.own;
     *job_broken = false;
+    if (options->steps > 0 || options->epochs > 0)
+        t.ahead = smp__read_ahead_start(); /* while this thread may still run on every core */
     smp_status status = smp_init(&t.job, &options->job);
     if (status == SMP_OK) {
         smp__on_sigterm(t.job);
@@ -143,6 +153,7 @@ smp_status smp__train(const smp_train_options *options, bool *job_broken)
             smp__job_context(t.job, status);
         smp__on_sigterm(NULL);
     }
+    smp__read_ahead_stop(t.ahead); /* of a job that could not be made */
     *job_broken = *job_broken || status == SMP_ERR_PEER;
     if (smp__comm_was_told(status)) /* who failed prints that, and then ends all ranks */
         sleep(TELLER_S);

@@ -6,6 +6,8 @@
 
 #include "smp.h"
 
+#define SMP__SEED_DEFAULT UINT64_MAX
+
 typedef struct smp_train_options {
     smp_options job;
     const char *const *data; /* --data sources; may be none if steps is 0 */
@@ -18,7 +20,7 @@ typedef struct smp_train_options {
     int64_t save_every;     /* behind the next steps; 0: only after the last step */
     const char *checkpoint; /* directory, or NULL */
     bool resume;
-    uint64_t data_seed;
+    uint64_t data_seed; /* SMP__SEED_DEFAULT: 1, or that of the run that is resumed */
     bool shuffle;
     bool drop_last; /* a pass ends with its last full batch, not with what is left of it */
     bool json;
@@ -27,6 +29,8 @@ typedef struct smp_train_options {
     const char *report;  /* page of the last step (HTML), or NULL */
     const char *profile; /* what the steps cost, or NULL; with job.record_costs */
     const char *weights; /* all of them after the last step (safetensors), or NULL */
+    int64_t epochs;      /* instead of steps: end after so many passes, counted from the first; 0 */
+    int64_t held_out; /* of the data, for evaluations, in parts of SMP__WHOLE; 0, or no eval_data */
 } smp_train_options;
 
 /* Runs the whole job: rank 0 prints steps to standard output. Collective. On failure *job_broken

@@ -56,7 +56,8 @@ struct smp_data {
     int64_t samples;     /* of a pass */
     const int64_t *held; /* [n_held], rising: samples that are held out */
     int64_t n_held;
-    bool holds; /* `held` is what a pass has, else what it lacks */
+    bool holds;    /* `held` is what a pass has, else what it lacks */
+    int64_t least; /* samples that a pass must have */
     uint64_t seed;
     bool shuffle;
 };
@@ -168,20 +169,29 @@ static const char *sources_name(char *buffer, size_t size, const input_feed *fee
     return buffer;
 }
 
-static smp_status check_enough(const smp_data *data, const input_feed *feed, int64_t least)
+/* Of an input that has samples; there is one. */
+static const input_feed *first_feed(const smp_data *data)
+{
+    const input_feed *feed = data->feed;
+    while (feed->part[0].source->unsplit)
+        feed++;
+    return feed;
+}
+
+static smp_status check_enough(const smp_data *data)
 {
     char name[512];
-    if (data->samples >= least)
+    if (data->samples >= data->least)
         return SMP_OK;
     return smp_fail(SMP_ERR_INPUT,
                     "%s: %lld samples are too few: one global batch (replicas * micro-batches "
                     "* micro-batch size) needs %lld, and one that is shorter is left out",
-                    sources_name(name, sizeof name, feed), (long long)data->samples,
-                    (long long)least);
+                    sources_name(name, sizeof name, first_feed(data)), (long long)data->samples,
+                    (long long)data->least);
 }
 
 /* Every input is fed, and all have the same number of samples, as many as there must be. */
-static smp_status check_sources(smp_data *data, const smp_graph *graph, int64_t global_batch)
+static smp_status check_sources(smp_data *data, const smp_graph *graph)
 {
     const input_feed *first = NULL;
     char name[2][512];
@@ -208,7 +218,7 @@ static smp_status check_sources(smp_data *data, const smp_graph *graph, int64_t 
                         "samples there are",
                         graph->name);
     data->samples = first->samples;
-    return check_enough(data, first, global_batch);
+    return check_enough(data);
 }
 
 static smp_status check_ranges(const smp_data *data, const smp_graph *graph)
@@ -245,6 +255,7 @@ static smp_status create(const smp_graph *graph, const smp_data_options *options
         goto fail;
     *data = (smp_data){.arena = arena,
                        .n_input = graph->n_input,
+                       .least = options->global_batch,
                        .seed = options->seed,
                        .shuffle = options->shuffle};
     data->feed = SMP_ARENA_NEW(arena, input_feed, (size_t)graph->n_input);
@@ -273,7 +284,7 @@ smp_status smp_data_open(const smp_graph *graph, const smp_data_options *options
     if (status == SMP_OK)
         status = join_sources(data, graph);
     if (status == SMP_OK)
-        status = check_sources(data, graph, options->global_batch);
+        status = check_sources(data, graph);
     if (status == SMP_OK)
         status = check_ranges(data, graph);
     if (status == SMP_OK)
@@ -329,6 +340,7 @@ smp_status smp_data_split(smp_data *data, double share, smp_data **held_out)
     part->shuffle = false;
     part->samples = k;
     data->samples = n - k;
+    SMP_TRY(check_enough(data));
     *held_out = part;
     return SMP_OK;
 }

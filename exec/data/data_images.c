@@ -1,8 +1,8 @@
 /* Folders of images as data: `image=FOLDER`, whose sub-folders are the classes.
  *
  * The pixels feed the named input, [C, H, W] or [H, W], scaled by 1/255 as bytes of arrays are; the
- * number of the class feeds the model's int32 input of one value. Headers of all files are looked at
- * when the folder is opened; a file is open only while it is read. */
+ * number of the class feeds the model's int32 input of one value. Headers of all files are looked
+ * at when the folder is opened; a file is open only while it is read. */
 #include "exec/data/decode_image.h"
 #include "exec/data/image_folder.h"
 

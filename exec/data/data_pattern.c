@@ -1,5 +1,5 @@
-/* Patterns of the shell as sources: "shards/x-*.bin", "image=part-?.npy", expanded here so that a list
- * of files may be longer than a command line, and is in one order on all machines: that of the
+/* Patterns of the shell as sources: "shards/x-*.bin", "image=part-?.npy", expanded here so that a
+ * list of files may be longer than a command line, and is in one order on all machines: that of the
  * bytes of the names, whatever the locale. A file whose name is the pattern itself comes first. */
 #include "exec/data/data_source.h"
 

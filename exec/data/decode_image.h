@@ -1,5 +1,5 @@
-/* Image files decoded to rows of 8-bit pixels: one format per file, listed in data_images.c. Private
- * to this room. */
+/* Image files decoded to rows of 8-bit pixels: one format per file, listed in data_images.c.
+ * Private to this room. */
 #ifndef SMP_EXEC_DATA_DECODE_IMAGE_H
 #define SMP_EXEC_DATA_DECODE_IMAGE_H
 

@@ -1,5 +1,5 @@
 /* JPEG files, by libjpeg-turbo, with the integer transform, whose bits are the same on every
- * processor. An image that ends early is broken; superfluous bytes, which cameras write, are not. */
+ * processor. What ends early is broken; what has superfluous bytes, as of some cameras, is not. */
 #include "exec/data/decode_image.h"
 
 #ifdef SMP_HAVE_JPEG

@@ -78,12 +78,42 @@ smp_status smp__checkpoint_header_write(int fd, const smp__checkpoint_header *he
     char bytes[SMP__CHECKPOINT_HEADER_BYTES] = "";
     snprintf(bytes, TEXT_BYTES,
              "SMP checkpoint %d\nfingerprint %016" PRIx64 "\nstep %" PRId64 "\nsamples %" PRId64
-             "\nsaved %" PRId64 "\noptimizer %s\nstates %d\nmodel %s\n",
+             "\nsaved %" PRId64 "\norder %d seed %" PRIu64 " held-out %" PRId64
+             " shuffled %d drop-last %d\noptimizer %s\nstates %d\nmodel %s\n",
              SMP__CHECKPOINT_VERSION, header->fingerprint, header->step, header->samples,
-             header->saved, header->optimizer, header->states, model);
+             header->saved, header->order.known, header->order.seed, header->order.held_out,
+             header->order.shuffle, header->order.drop_last, header->optimizer, header->states,
+             model);
     uint64_t hash = smp_hash(0, bytes, TEXT_BYTES);
     memcpy(bytes + TEXT_BYTES, &hash, sizeof(hash));
     return smp__checkpoint_transfer(fd, bytes, SMP__CHECKPOINT_HEADER_BYTES, 0, true, path);
+}
+
+/* The line `order` of version 4, behind which *at is then. */
+static bool parse_order(const char **at, smp__sample_order *order)
+{
+    int known, shuffle, drop_last, used = 0;
+    if (sscanf(*at, " order %d seed %" SCNu64 " held-out %" SCNd64 " shuffled %d drop-last %d%n",
+               &known, &order->seed, &order->held_out, &shuffle, &drop_last, &used) != 5)
+        return false;
+    order->known = known == 1;
+    order->shuffle = shuffle == 1;
+    order->drop_last = drop_last == 1;
+    *at += used;
+    return (known | shuffle | drop_last) >> 1 == 0;
+}
+
+/* The lines that versions from 3 on have. */
+static bool parse_lines(const char *at, smp__checkpoint_header *h)
+{
+    int used = 0;
+    if (sscanf(at,
+               " fingerprint %" SCNx64 " step %" SCNd64 " samples %" SCNd64 " saved %" SCNd64 "%n",
+               &h->fingerprint, &h->step, &h->samples, &h->saved, &used) != 4)
+        return false;
+    at += used;
+    return (h->version == 3 || parse_order(&at, &h->order)) &&
+           sscanf(at, " optimizer %63s states %d", h->optimizer, &h->states) == 2;
 }
 
 static bool parse(const char *bytes, smp__checkpoint_header *h)
@@ -97,11 +127,8 @@ static bool parse(const char *bytes, smp__checkpoint_header *h)
     memcpy(&hash, bytes + TEXT_BYTES, sizeof(hash));
     if (hash != smp_hash(0, bytes, TEXT_BYTES))
         return false;
-    return h->version != SMP__CHECKPOINT_VERSION ||
-           sscanf(bytes + used,
-                  " fingerprint %" SCNx64 " step %" SCNd64 " samples %" SCNd64 " saved %" SCNd64
-                  " optimizer %63s states %d",
-                  &h->fingerprint, &h->step, &h->samples, &h->saved, h->optimizer, &h->states) == 6;
+    return h->version < SMP__CHECKPOINT_OLDEST || h->version > SMP__CHECKPOINT_VERSION ||
+           parse_lines(bytes + used, h);
 }
 
 /* What no job gets to is damage that a hash does not see; sums of the others do not overflow. */
@@ -110,7 +137,8 @@ static bool in_range(const smp__checkpoint_header *h)
     const int64_t most = INT64_C(1) << 53;
     return h->step >= 0 && h->step <= most && h->samples >= -1 && h->samples <= most &&
            h->saved >= 0 && h->saved <= most && h->states >= 0 &&
-           h->states <= SMP__CHECKPOINT_STATES;
+           h->states <= SMP__CHECKPOINT_STATES && h->order.held_out >= 0 &&
+           h->order.held_out < SMP__WHOLE;
 }
 
 smp_status smp__checkpoint_header_read(int fd, const char *path, smp__checkpoint_header *header)

@@ -9,16 +9,28 @@
 #include "graph/model/graph.h"
 #include "schedule/memory/memory.h"
 
-enum { SMP__CHECKPOINT_HEADER_BYTES = 4096, SMP__CHECKPOINT_VERSION = 3 };
+enum { SMP__CHECKPOINT_HEADER_BYTES = 4096, SMP__CHECKPOINT_VERSION = 4 };
+enum { SMP__CHECKPOINT_OLDEST = 3 };   /* that can be read */
 enum { SMP__CHECKPOINT_STATES = 100 }; /* per weight at most; optimizers have two or none */
 
+enum { SMP__WHOLE = 1000000000 };
+
+/* In which order samples are taken, and which are not. A resumed run takes it from here. */
+typedef struct smp__sample_order {
+    bool known; /* false: the program that saves has an order of its own */
+    uint64_t seed;
+    int64_t held_out; /* for evaluations, in parts of SMP__WHOLE */
+    bool shuffle, drop_last;
+} smp__sample_order;
+
 typedef struct smp__checkpoint_header {
-    int version; /* not SMP__CHECKPOINT_VERSION: nothing else is known for sure */
+    int version; /* not one that can be read: nothing else is known for sure */
     uint64_t fingerprint;
     int64_t step;
-    int64_t samples; /* position in the data; -1: not known */
-    int64_t saved;   /* the how manieth save into its directory, from 1 */
-    int states;      /* of the optimizer, per weight */
+    int64_t samples;         /* position in the data; -1: not known */
+    int64_t saved;           /* the how manieth save into its directory, from 1 */
+    smp__sample_order order; /* since version 4 */
+    int states;              /* of the optimizer, per weight */
     char optimizer[64];
 } smp__checkpoint_header;
 

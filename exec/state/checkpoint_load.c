@@ -135,9 +135,9 @@ static smp_status read_weights(smp *s, reading *r)
 static smp_status check_header(const smp *s, const smp__checkpoint_header *header, int64_t step,
                                const char *path)
 {
-    if (header->version != SMP__CHECKPOINT_VERSION)
-        return smp_fail(SMP_ERR_INPUT, "%s: is of version %d, this program reads version %d", path,
-                        header->version, SMP__CHECKPOINT_VERSION);
+    if (header->version < SMP__CHECKPOINT_OLDEST || header->version > SMP__CHECKPOINT_VERSION)
+        return smp_fail(SMP_ERR_INPUT, "%s: is of version %d, this program reads versions %d to %d",
+                        path, header->version, SMP__CHECKPOINT_OLDEST, SMP__CHECKPOINT_VERSION);
     if (header->step != step)
         return smp_fail(SMP_ERR_INPUT,
                         "%s: holds step %" PRId64 ": it has another checkpoint's name", path,
@@ -214,6 +214,7 @@ static smp_status load_open(smp *s, int fd, const char *path, int64_t step, bool
     if (s->graph->training) { /* one for inference counts its own */
         s->step = step;
         s->samples = header.samples;
+        s->order = header.order;
     }
     *whole = true;
     return SMP_OK;

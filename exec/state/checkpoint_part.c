@@ -160,6 +160,7 @@ static smp_status write_header(const smp *s, int fd, const char *path)
     smp__checkpoint_header header = {.fingerprint = s->graph->weights_fingerprint,
                                      .step = s->saving.step,
                                      .samples = s->saving.samples,
+                                     .order = s->order,
                                      .states = smp__job_states(s)};
     snprintf(header.optimizer, sizeof(header.optimizer), "%s", s->optimizer->name);
     SMP_TRY(smp__checkpoint_next(s->saving.directory, &header.saved));

@@ -13,6 +13,7 @@
 #include "exec/data/index_range.h"
 #include "exec/device/device.h"
 #include "exec/optimizer/optimizer.h"
+#include "exec/state/checkpoint_file.h"
 #include "exec/state/checkpoint_part.h"
 #include "exec/transport/transport.h"
 #include "schedule/memory/memory.h"
@@ -178,9 +179,11 @@ struct smp {
     int64_t skipped;      /* ... of which so many changed nothing */
     int skipped_in_row;   /* the last ones */
     int64_t samples;      /* position in the data behind them; -1: not known */
-    bool training_call;   /* false while evaluating */
-    bool stale;  /* weights have been updated, each rank its part, and not gathered since */
-    bool broken; /* a step failed */
+    smp__sample_order
+        order;          /* of the data: smp-run's, or what was loaded; saved with the weights */
+    bool training_call; /* false while evaluating */
+    bool stale;         /* weights have been updated, each rank its part, and not gathered since */
+    bool broken;        /* a step failed */
     char load_note[1024]; /* see smp_load_note */
     smp_action current;   /* action in progress, for messages */
     const char *doing;    /* ... and what this rank does outside of steps; NULL: it is in one */

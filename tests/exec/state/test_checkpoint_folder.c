@@ -78,7 +78,7 @@ static void test_checkpoint_order(void **state)
     put_saved(4, 6);
     must(smp__checkpoint_next(saved, &next));
     assert_int_equal(next, 8);
-    put_header(8, "SMP checkpoint 4\nlater\n");
+    put_header(8, "SMP checkpoint 5\nlater\n");
     put_header(9, "none");
     must(smp__checkpoint_next(saved, &next));
     assert_int_equal(next, 8);
@@ -92,7 +92,7 @@ static void test_checkpoint_order(void **state)
 static void test_checkpoint_pruned(void **state)
 {
     (void)state;
-    put_header(8, "SMP checkpoint 4\nlater\n");
+    put_header(8, "SMP checkpoint 5\nlater\n");
     put_header(9, "none");
     put_version_1(7);
     put_saved(1, 1);
@@ -285,13 +285,46 @@ static void test_checkpoint_headers(void **state)
     assert_int_equal(read_header(good, false, &header), SMP_ERR_INPUT);
 }
 
+/* The order of the samples, which version 3 did not have. */
+static void test_checkpoint_sample_order(void **state)
+{
+    (void)state;
+    static const char form[] = "SMP checkpoint %d\nfingerprint ab\nstep 5\nsamples 7\nsaved 3\n"
+                               "%soptimizer adamw\nstates 2\nmodel tiny\n";
+    static const char *const bad[] = {
+        "",
+        "order 1 seed 9 held-out 100000000 shuffled 1\n",
+        "order 2 seed 9 held-out 100000000 shuffled 1 drop-last 0\n",
+        "order 1 seed 9 held-out 1000000000 shuffled 1 drop-last 0\n",
+        "order 1 seed 9 held-out -1 shuffled 1 drop-last 0\n",
+        "order 1 seed 9 held-out 0 shuffled -1 drop-last 0\n",
+        "order 1 seed x held-out 0 shuffled 1 drop-last 0\n",
+    };
+    smp__checkpoint_header header;
+    char text[512];
+    snprintf(text, sizeof text, form, 4,
+             "order 1 seed 9 held-out 100000000 shuffled 0 drop-last 1\n");
+    must(read_header(text, true, &header));
+    assert_true(header.order.known && header.order.seed == 9 && !header.order.shuffle &&
+                header.order.held_out == 100000000 && header.order.drop_last && header.saved == 3 &&
+                header.states == 2);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        snprintf(text, sizeof text, form, 4, bad[i]);
+        if (read_header(text, true, &header) != SMP_ERR_INPUT)
+            fail_msg("'%s' was read", bad[i]);
+    }
+    snprintf(text, sizeof text, form, 3, "");
+    must(read_header(text, true, &header));
+    assert_true(!header.order.known && header.saved == 3);
+}
+
 static void test_checkpoint_other_versions(void **state)
 {
     (void)state;
     smp__checkpoint_header header;
-    must(read_header("SMP checkpoint 4\n", true, &header));
-    assert_int_equal(header.version, 4);
-    assert_int_equal(read_header("SMP checkpoint 4\n", false, &header), SMP_ERR_INPUT);
+    must(read_header("SMP checkpoint 5\n", true, &header));
+    assert_int_equal(header.version, 5);
+    assert_int_equal(read_header("SMP checkpoint 5\n", false, &header), SMP_ERR_INPUT);
     must(read_header("SMP checkpoint 1\nmodel m\nfingerprint ab\nstep 5\noptimizer sgd\nstates 1\n",
                      false, &header));
     assert_true(header.version == 1 && header.saved == 0);
@@ -343,6 +376,7 @@ int main(void)
         TEST(names),
         TEST(made),
         TEST(headers),
+        TEST(sample_order),
         TEST(other_versions),
         TEST(unreadable),
         TEST(ends_early),
