@@ -322,7 +322,7 @@ smp_status smp_data_split(smp_data *data, double share, smp_data **held_out)
         return smp_fail(SMP_ERR_INPUT,
                         "%s: %g of %lld samples cannot be held out: some must be left for training "
                         "and some for the evaluation",
-                        sources_name(name, sizeof name, feed), share, (long long)n);
+                        sources_name(name, sizeof name, first_feed(data)), share, (long long)n);
     int64_t *held = SMP_ARENA_NEW(data->arena, int64_t, (size_t)k);
     smp_data *part = SMP_ARENA_NEW(data->arena, smp_data, 1);
     if (!held || !part)
