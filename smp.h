@@ -181,6 +181,8 @@ SMP_API int smp_input_is_split(const smp *s, int input);
 SMP_API int smp_input_needed(const smp *s, int input);
 /* Samples in one step of one replica: micro-batches times micro-batch size. */
 SMP_API int64_t smp_step_samples(const smp *s);
+/* ... and in a micro-batch. */
+SMP_API int64_t smp_microbatch_samples(const smp *s);
 
 typedef struct smp_step_result {
     int64_t step;         /* number of the step just done, from 1; 0 for an evaluation */
@@ -224,6 +226,37 @@ SMP_API smp_status smp_evaluate(smp *s, const void *const *inputs, smp_step_resu
 /* smp_evaluate for a batch as that of smp_step_short. Collective. */
 SMP_API smp_status smp_evaluate_short(smp *s, const void *const *inputs, int64_t samples,
                                       smp_step_result *result);
+
+/* What becomes of the micro-batches of an output. */
+typedef enum smp_output {
+    SMP_OUTPUT_CONCAT, /* [samples][shape], in their order */
+    SMP_OUTPUT_STACK,  /* [micro-batches][samples of a micro-batch][shape] */
+    SMP_OUTPUT_MEAN    /* [samples of a micro-batch][shape]: the mean over micro-batches, float */
+} smp_output;
+
+typedef struct smp_tensor_description {
+    const char *name, *op; /* as the model's file calls it; what makes it. Of the job */
+    int n_dim;             /* of one sample */
+    int64_t dim[6];
+    int64_t elements;
+    int is_int;         /* int32, else float, whatever the precision */
+    int per_microbatch; /* one value for each micro-batch, not for each sample: a loss */
+} smp_tensor_description;
+
+/* A tensor that the model computes, by the name of the operator that makes it, or by its own, the
+ * last one of that name; NULL: what the loss reads first, without a loss what the last operator
+ * makes. Errors: SMP_ERR_INPUT with the nearest name. */
+SMP_API smp_status smp_tensor_describe(const smp *s, const char *tensor,
+                                       smp_tensor_description *out);
+
+/* smp_evaluate_short that brings one tensor to rank 0 of SMP_WORLD: the same bits for every plan of
+ * the micro-batch size, to rounding where several devices compute its operators together. tensor:
+ * as above. values: of rank 0, int32_t or float (NULL elsewhere), for so many samples as `how` says;
+ * of a tensor per micro-batch one value in place of a micro-batch's samples. Stacks and means take
+ * whole micro-batches. Memory for a step's micro-batches of the tensor is taken and given back.
+ * Collective. Errors: SMP_ERR_INPUT (the name, the number of samples) leave the job as it is. */
+SMP_API smp_status smp_predict(smp *s, const void *const *inputs, int64_t samples,
+                               const char *tensor, smp_output how, void *values);
 
 /* Writes weights, optimizer state and step number to directory `path`, created if absent; the
  * newest complete checkpoint stays readable whenever the job dies. Returns when it is on the disk.

@@ -65,6 +65,10 @@ static const struct entry {
     {"report", TEXT, AT(train.report)},
     {"profile-out", TEXT, AT(train.profile)},
     {"export-weights", TEXT, AT(train.weights)},
+    {"predict", TEXT, AT(train.predict)},
+    {"tensor", TEXT, AT(train.predict_tensor)},
+    {"predict-reduce", TEXT, AT(train.predict_reduce)},
+    {"predict-data", SOURCE, AT(predict_data)},
     {"checksum", YES, AT(train.checksum)},
     {"timeout", SECONDS, AT(train.job.timeout_s)},
     {"device", TEXT, AT(train.job.device)},
@@ -130,6 +134,13 @@ static const char usage[] =
     "  --export-weights FILE.safetensors\n"
     "                       write all weights to one file after the last step; those of a\n"
     "                       checkpoint with --checkpoint DIR --resume --steps 0\n"
+    "  --predict FILE.npy   after the last step, a tensor of the model for all samples in file\n"
+    "                       order; with --resume --steps 0 or a model in mode: inference\n"
+    "  --tensor NAME        of the operator that makes it, or its own (default: what the loss\n"
+    "                       reads first, else what the last operator makes)\n"
+    "  --predict-data SOURCE    these samples (default: those of --eval-data, else of --data)\n"
+    "  --predict-reduce F   concat, stack (micro-batches in a dimension of their own) or mean\n"
+    "                       over micro-batches (default concat)\n"
     "  --checksum           print a hash of each replica's weights at the end\n"
     "job\n"
     "  --timeout S          end the job if a rank waits for S seconds without progress\n"
@@ -277,6 +288,8 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
     a->train.n_data = a->data.n;
     a->train.eval_data = a->eval_data.item;
     a->train.n_eval_data = a->eval_data.n;
+    a->train.predict_data = a->predict_data.item;
+    a->train.n_predict_data = a->predict_data.n;
     a->train.job.plugins = a->plugins.item;
     a->train.job.n_plugins = a->plugins.n;
     a->train.job.record_trace = a->train.trace || a->train.report;
@@ -297,5 +310,9 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
     if (a->train.eval_every > 0 && a->train.n_eval_data == 0 && a->train.held_out == 0 &&
         !a->train.resume)
         return smp_fail(SMP_ERR_INPUT, "--eval-every needs --eval-data SOURCE or --eval-split X");
+    if (!a->train.predict &&
+        (a->train.predict_tensor || a->train.predict_reduce || a->train.n_predict_data > 0))
+        return smp_fail(SMP_ERR_INPUT,
+                        "--tensor, --predict-reduce and --predict-data need --predict FILE.npy");
     return SMP_OK;
 }

@@ -54,6 +54,7 @@ smp_status smp__outputs_check(const smp__trainer *t)
                         "plan again with this version of smp-partition");
     SMP_TRY(check_folder(o->trace, "the trace"));
     SMP_TRY(check_folder(o->profile, "the profile"));
+    SMP_TRY(check_folder(o->predict, "the prediction"));
     if (check_folder(o->weights, "the weights") != SMP_OK)
         return smp_fail(SMP_ERR_FAILED, "%s", smp_last_error());
     return check_folder(o->report, "the report");

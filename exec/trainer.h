@@ -26,6 +26,9 @@ typedef struct smp__trainer {
     bool save_due; /* waits for a step that is not skipped: weights that get nowhere must not push
                       good ones out of the directory */
     bool *job_broken;
+    smp_data *predict_data; /* NULL: nothing is predicted */
+    smp_output predict_form;
+    smp_tensor_description predict_tensor;
     smp_train_options own;  /* what `options` points to: settled by what was resumed */
     smp__read_ahead *ahead; /* NULL: none */
     void **spare;           /* like `buffer`: what is read while a step uses that; NULL: none */

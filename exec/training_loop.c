@@ -9,6 +9,7 @@
 #include "exec/evaluation.h"
 #include "exec/job/inspect_job.h"
 #include "exec/job/on_sigterm.h"
+#include "exec/prediction.h"
 #include "exec/printed_lines.h"
 #include "exec/run_outputs.h"
 
@@ -94,8 +95,12 @@ static smp_status run(smp__trainer *t)
     SMP_TRY(smp__comm_agree(&t->job->comm, smp__epochs_count(t)));
     SMP_TRY(smp__comm_agree(&t->job->comm, smp__buffers_make(t)));
     SMP_TRY(smp__comm_agree(&t->job->comm, smp__outputs_check(t)));
+    if (o->predict)
+        SMP_TRY(smp__prediction_open(t));
     for (int64_t step = t->job->step + 1; step <= o->steps; step++)
         SMP_TRY(train_step(t, step));
+    if (o->predict)
+        SMP_TRY(smp__prediction_write(t));
     if (o->weights)
         SMP_TRY(smp_export_weights(t->job, o->weights));
     if (o->trace)
@@ -130,6 +135,7 @@ static void free_data(smp__trainer *t)
     smp__read_ahead_stop(t->ahead);
     t->ahead = NULL;
     smp__buffers_free(t);
+    smp_data_close(t->predict_data);
     smp_data_close(t->eval_data); /* may be a part of the other */
     smp_data_close(t->data);
 }

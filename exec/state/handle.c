@@ -140,6 +140,11 @@ int64_t smp_step_samples(const smp *s)
     return s->batch * s->microbatches;
 }
 
+int64_t smp_microbatch_samples(const smp *s)
+{
+    return s->batch;
+}
+
 int64_t smp__job_global_batch(const smp *s)
 {
     return smp_step_samples(s) * s->comm.ddp_size;

@@ -11,6 +11,7 @@
 #include "exec/step/op_group.h"
 #include "exec/step/reduce.h"
 #include "exec/step/sum_list.h"
+#include "exec/step/tap.h"
 
 static void fill_call(smp *s, int microbatch, const smp__call *call, smp_op_call *out)
 {
@@ -67,14 +68,14 @@ static int64_t *hits_of(const smp *s, const smp_op_call *args)
     return &((smp__loss_slot *)args->out)->hits;
 }
 
-/* at[0] is the call's; with call->pair at[1] is that of the next one, which is done too. */
+/* at[0] is the call's; of a pair at[1] is that of the next one, which is done too. */
 static smp_status forward_call(smp *s, int chunk, int microbatch, const smp__call *call,
-                               const smp_layout_redo *at)
+                               const smp_layout_redo *at, bool pair)
 {
     operands of[2];
     smp_op_call args = forward_args(s, chunk, microbatch, call, &at[0], &of[0]);
     args.hits = hits_of(s, &args);
-    if (!call->pair)
+    if (!pair)
         return call->kernels->forward(&args);
     smp_op_call next = forward_args(s, chunk, microbatch, call + 1, &at[1], &of[1]);
     return call->kernels->forward_fused(&args, &next);
@@ -169,7 +170,8 @@ static smp_status run_instr(smp *s, int chunk, int microbatch, const smp_instr *
     case SMP_INSTR_WEIGHT:
         return weight_call(s, chunk, microbatch, call, &stage->layout->weight[instr->call]);
     case SMP_INSTR_RECOMPUTE:
-        return forward_call(s, chunk, microbatch, call, &stage->layout->redo[instr->call]);
+        return forward_call(s, chunk, microbatch, call, &stage->layout->redo[instr->call],
+                            call->pair);
     case SMP_INSTR_COPY:
     case SMP_INSTR_ADD:
     case SMP_INSTR_ZERO:
@@ -240,15 +242,17 @@ smp_status smp__stage_forward(smp *s, int chunk, int microbatch)
     for (int32_t i = 0; i < stage->layout->n_call; i++) {
         const smp__call *call = &stage->call[i];
         smp_layout_redo at[2];
-        for (int k = 0; k <= (int)call->pair; k++) {
+        const bool pair = call->pair && !smp__tap_parts_pair(s, chunk, i);
+        for (int k = 0; k <= (int)pair; k++) {
             const smp_layout_call *layout = call[k].layout;
             at[k] =
                 (smp_layout_redo){layout->in, layout->out, layout->aux, layout->forward_workspace};
         }
-        SMP_TRY(forward_call(s, chunk, microbatch, call, at));
+        SMP_TRY(forward_call(s, chunk, microbatch, call, at, pair));
+        SMP_TRY(smp__tap_take(s, chunk, i + pair, microbatch));
         SMP_TRY(after_operator(s));
         SMP_TRY(smp__cost_mark(s, chunk, microbatch, i, SMP_PROBE_FORWARD));
-        i += call->pair;
+        i += pair;
     }
     return SMP_OK;
 }

@@ -1,0 +1,19 @@
+/* Copies of one tensor: exec/step/tap.h. */
+#include "exec/step/tap.h"
+
+bool smp__tap_parts_pair(const smp *s, int chunk, int call)
+{
+    return s->tap && s->tap->chunk == chunk && s->tap->call == call;
+}
+
+smp_status smp__tap_take(smp *s, int chunk, int call, int microbatch)
+{
+    const smp__tap *tap = s->tap;
+    if (!tap || tap->chunk != chunk || tap->call != call)
+        return SMP_OK;
+    const smp_layout_call *layout = s->chunk[chunk].call[call].layout;
+    const int64_t place = s->first_microbatch + microbatch;
+    return s->device->download(s->device_context, tap->values + place * tap->bytes,
+                               smp__job_address(s, chunk, layout->out[tap->slot], microbatch),
+                               tap->bytes);
+}
