@@ -164,7 +164,7 @@ struct smp {
     char *piece;    /* in it: SMP__PIECE_BYTES for copies; NULL with host memory */
     smp__reducer reducer;
     smp__joint_sums joint;
-    const struct smp__tap *tap; /* exec/step/tap.h; NULL: nothing is copied out */
+    const struct smp__tap *tap;         /* exec/step/tap.h; NULL: nothing is copied out */
     struct smp__op_group *tensor_group; /* exec/step/op_group.h; NULL: this rank computes its ops
                                            alone */
     int64_t *piece_begin;               /* [memory->n_param + 1] pieces of weights */
