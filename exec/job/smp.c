@@ -218,8 +218,6 @@ smp_status smp_init(smp **out, const smp_options *options)
     smp_status status = smp__comm_open(&s->comm, options->timeout_s);
     if (status != SMP_OK)
         goto fail;
-    if (!options->keep_scheduling)
-        smp__comm_take_core(&s->comm);
     status = s->strings ? copy_options(s, options) : SMP_ERR_NO_MEMORY;
     if (status == SMP_OK)
         status = check_options(s);
@@ -231,6 +229,10 @@ smp_status smp_init(smp **out, const smp_options *options)
         goto fail;
     if ((status = smp__job_build(s)) != SMP_OK)
         goto fail;
+    /* Not before: bound ranks of the batch policy wake up late where other work wants their core,
+     * and a start is one short wait after the other. */
+    if (!options->keep_scheduling)
+        smp__comm_take_core(&s->comm);
     s->doing = smp__between_steps;
     s->options.split = NULL;
     s->options.n_split = 0;
