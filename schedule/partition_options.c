@@ -151,7 +151,9 @@ static const option_entry entries[] = {
      "simulated step time (default), or the slowest stage alone"},
     {FLAG_PLACEMENT, "placement", "cluster|spread|auto", IN_BOTH,
      "neighbours are the ranks of a pipeline (cluster), the replicas of a stage (spread), or "
-     "whichever is faster, or another order of unequal devices (default)"},
+     "whichever is faster, or another order of unequal devices (default); or D, P and T, "
+     "neighbours "
+     "last: DPT is cluster, PDT spread"},
     {FLAG_MEMORY, "memory", "SIZE", IN_BOTH, "limit per device (default: the device's)"},
     {FLAG_RECOMPUTE, "recompute", "none|auto|all", IN_BOTH,
      "stages that run forward again instead of keeping activations (default auto: those that do "
@@ -277,10 +279,6 @@ static smp_status set_choice(smp_partition_options *o, const option_entry *entry
         return SMP_OK;
     case FLAG_OBJECTIVE:
         r->objective = (smp_objective)choice;
-        return SMP_OK;
-    case FLAG_PLACEMENT:
-        r->placement = (smp_placement)choice;
-        o->has_placement = r->placement != SMP_PLACEMENT_AUTO;
         return SMP_OK;
     case FLAG_DEVICE:
         o->target.backend = (smp_backend)choice;
@@ -449,6 +447,18 @@ static const char **file_of(smp_partition_options *o, int option)
     }
 }
 
+static smp_status set_placement(smp_partition_options *o, const char *name,
+                                const option_entry *entry, const char *text)
+{
+    int choice;
+    bool far;
+    SMP_TRY(smp__parse_placement(name, entry->value, text, &choice, &far));
+    o->request.placement = (smp_placement)choice;
+    o->has_placement = o->request.placement != SMP_PLACEMENT_AUTO;
+    o->far_tensor = far ? text : NULL;
+    return SMP_OK;
+}
+
 static smp_status set_option(smp_partition_options *o, const option_entry *entry, const char *text)
 {
     char name[64];
@@ -465,6 +475,8 @@ static smp_status set_option(smp_partition_options *o, const option_entry *entry
     switch (entry->flag) {
     case FLAG_FIX:
         return set_fix(o, text);
+    case FLAG_PLACEMENT:
+        return set_placement(o, name, entry, text);
     case FLAG_CUT_AT:
         return add_cuts(o, name, text);
     case FLAG_SPLIT:

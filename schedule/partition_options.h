@@ -25,6 +25,7 @@ typedef struct smp_partition_options {
     char *cut_text[SMP_MAX_CUTS];
     int n_cut_text;
     bool has_tensor, has_tensor_overlap;
+    const char *far_tensor;                /* a --placement with T not last; NULL: none */
     int tensor_overlap;                    /* smp_tensor_overlap */
     int tensor;                            /* 0: auto */
     smp_split_entry split[SMP_MAX_SPLITS]; /* their `op` is malloc'ed */

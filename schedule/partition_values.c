@@ -44,6 +44,18 @@ smp_status smp__parse_choice(const char *option, const char *words, const char *
     return SMP_ERR_INPUT;
 }
 
+smp_status smp__parse_placement(const char *option, const char *words, const char *text, int *out,
+                                bool *far)
+{
+    const char *d = strchr(text, 'D'), *p = strchr(text, 'P'), *t = strchr(text, 'T');
+    const bool letters = strlen(text) == 3 && d && p && t;
+    *far = letters && t[1] != '\0';
+    if (!letters)
+        return smp__parse_choice(option, words, text, out);
+    *out = p > d ? 0 : 1;
+    return SMP_OK;
+}
+
 smp_status smp__parse_schedule(const char *option, const char *text, const char **out)
 {
     *out = NULL;

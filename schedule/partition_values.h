@@ -12,6 +12,11 @@
 smp_status smp__parse_count(const char *option, const char *text, bool automatic, int *out);
 /* One of the words "a|b|c", by index. */
 smp_status smp__parse_choice(const char *option, const char *words, const char *text, int *out);
+/* One of the words "cluster|spread|auto", by index, or D, P and T (replicas, pipeline, tensor
+ * parallelism) in some order, those whose ranks are neighbours last: cluster if P is behind D, else
+ * spread. *far: the letters do not end in T. */
+smp_status smp__parse_placement(const char *option, const char *words, const char *text, int *out,
+                                bool *far);
 /* NULL: auto. */
 smp_status smp__parse_schedule(const char *option, const char *text, const char **out);
 smp_status smp__parse_partitioner(const char *option, const char *text, const char **out);

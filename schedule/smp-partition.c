@@ -214,6 +214,11 @@ static smp_status ask_tensor(const smp_partition_options *o, inputs *in, smp_ten
                                                                           : SMP_TENSOR_OVERLAP_NO};
     if (!kept || o->has_tensor_overlap)
         out->overlap = (smp_tensor_overlap)o->tensor_overlap;
+    if (out->tensor != 1 && o->far_tensor)
+        return smp_fail(SMP_ERR_INPUT,
+                        "--placement %s: devices that compute ops together (--tensor) are "
+                        "neighbours of one node: expected T last, DPT or PDT",
+                        o->far_tensor);
     if (out->tensor == 1 && out->n_fixed > 0)
         return smp_fail(SMP_ERR_INPUT,
                         "--split: nothing is split without --tensor: give --tensor T, or auto");

@@ -46,6 +46,16 @@ expect_exit 0 "${pairs[@]}" --objective bottleneck --explain -o bottleneck.yaml
 expect_no_match out 'links within nodes'
 expect_match out 'links between nodes twice as fast'
 
+# The letters of SageMaker, neighbours last; T may stand anywhere where nothing is computed together.
+for letters in cluster:DPT cluster:TDP cluster:DTP spread:PDT spread:TPD spread:PTD; do
+    expect_exit 0 smp-partition chain.yaml --cluster six.yaml --stages 2 --placement "${letters%:*}" -o word.yaml
+    expect_exit 0 smp-partition chain.yaml --cluster six.yaml --stages 2 --placement "${letters#*:}" -o letters.yaml
+    expect_equal "${letters#*:}" "$(cat letters.yaml)" "$(cat word.yaml)"
+    expect_match letters.yaml "placement: ${letters%:*}"
+done
+expect_exit 2 smp-partition chain.yaml --cluster six.yaml --tensor 3 --placement TPD
+expect_match err "placement TPD: .* neighbours of one node: expected T last, DPT or PDT"
+
 # Left free, no pipeline crosses nodes.
 expect_exit 0 smp-partition chain.yaml --cluster six.yaml -o free.yaml
 expect_match free.yaml 'pipeline: 1, ddp: 6'

@@ -69,6 +69,9 @@ expect_bad "nearest is '1f1b'" smp-partition model.yaml --schedule 1f1
 bad_value smp-partition --optimize everything
 bad_value smp-partition --objective profit
 bad_value smp-partition --placement anywhere
+bad_value smp-partition --placement DPP
+bad_value smp-partition --placement DPTD
+bad_value smp-partition --placement ''
 bad_value smp-partition --memory lots
 bad_value smp-partition --memory -5GB
 bad_value smp-partition --memory 1e300
