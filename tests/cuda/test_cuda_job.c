@@ -15,7 +15,7 @@
 #include "exec/state/handle.h"
 #include "profile/profile.h"
 
-enum { T = 8, FEATURES = 6, SAMPLES = 6, VOCABULARY = 32 };
+enum { T = 8, WIDTH = 16, FEATURES = 6, SAMPLES = 6, VOCABULARY = 32 };
 
 static const char model[] =
     "smp: 1\n"
@@ -24,9 +24,14 @@ static const char model[] =
     "inputs:\n"
     "  tokens: {dtype: int32, shape: [T]}\n"
     "  extra: {dtype: float32, shape: [T, 6]}\n"
+    "  places: {dtype: int32, shape: [T], split: false}\n"
+    "  gain: {dtype: float32, shape: [T, d], split: false}\n"
     "  targets: {dtype: int32, shape: [T]}\n"
     "ops:\n"
     "  - {op: embedding, name: wte, in: tokens, out: x, rows: 32, features: d}\n"
+    "  - {op: embedding, name: wpe, in: places, out: p, rows: 9, features: d}\n"
+    "  - {op: add, name: placed, in: [x, p], out: x}\n"
+    "  - {op: mul, name: gained, in: [x, gain], out: x}\n"
     "  - {op: linear, name: more, in: extra, out: y, features: d}\n"
     "  - {op: add, name: sum, in: [x, y], out: x}\n"
     "  - {op: linear, name: up, in: x, out: h, features: 2*d}\n"
@@ -81,7 +86,9 @@ static smp *open_job(const char *device, const char *precision)
 
 static int32_t tokens[SAMPLES * T], targets[SAMPLES * T];
 static float extra[SAMPLES * T * FEATURES];
-static const void *const inputs[] = {tokens, extra, targets};
+static int32_t places[T];
+static float gain[T * WIDTH];
+static const void *const inputs[] = {tokens, extra, places, gain, targets};
 
 static void make_inputs(int step)
 {
@@ -91,6 +98,10 @@ static void make_inputs(int step)
     }
     for (int i = 0; i < SAMPLES * T * FEATURES; i++)
         extra[i] = (float)((13 * i + step) % 17) / 8.5f - 1.0f;
+    for (int i = 0; i < T; i++)
+        places[i] = (i + step) % 9;
+    for (int i = 0; i < T * WIDTH; i++)
+        gain[i] = 1.0f + (float)((5 * i + step) % 7) / 14.0f;
 }
 
 static double step(smp *job, int number)
