@@ -1,4 +1,5 @@
 /* Data sources: what a sample is, the order of samples, and what unusable files answer. */
+#include <math.h>
 #include <sys/stat.h>
 
 #include "tests/exec/data/data_fixture.h"
@@ -358,6 +359,142 @@ static void test_data_truncated_file(void **state)
     }
 }
 
+/* Samples go on from file to file, in the order given or in that of the names of a pattern; windows
+ * do not. */
+static void test_data_several_files(void **state)
+{
+    (void)state;
+    model m;
+    model_tokens(&m, 4, 256);
+    char pattern[MAX_PATH + 300];
+    static const char *const text[] = {"abcdefghijk", "ABCDEFGHIJKLM", "01234"};
+    write_file("part-10.txt", text[1], 13);
+    write_file("part-1.txt", text[0], 11);
+    write_file("part-2.txt", text[2], 5);
+    snprintf(pattern, sizeof pattern, "%s", path_of("part-*.tx?"));
+    static const char *const expected = "abcdefghABCDEFGHIJKL0123"; /* '.' stands before '0' */
+    for (int shuffle = 0; shuffle < 2; shuffle++) {
+        smp_data *data = NULL;
+        int32_t tokens[24], targets[24];
+        bool seen[6] = {false};
+        assert_int_equal(open_sources(&m, 1, shuffle, &data, pattern, NULL), SMP_OK);
+        assert_int_equal(smp_data_samples(data), 6);
+        assert_int_equal(smp_data_read(data, 0, 6, 0, tokens), SMP_OK);
+        assert_int_equal(smp_data_read(data, 0, 6, 1, targets), SMP_OK);
+        for (int i = 0; i < 6; i++) {
+            const char *at = strchr(expected, tokens[4 * i]);
+            assert_non_null(at);
+            const int sample = (int)(at - expected) / 4;
+            assert_true((shuffle || sample == i) && !seen[sample]);
+            seen[sample] = true;
+            for (int k = 0; k < 4; k++) {
+                assert_int_equal(tokens[4 * i + k], expected[4 * sample + k]);
+                assert_int_equal(targets[4 * i + k], expected[4 * sample + k] + 1);
+            }
+        }
+        smp_data_close(data);
+    }
+    smp_data *data = NULL;
+    int32_t tokens[4];
+    char path[MAX_PATH + 300];
+    snprintf(path, sizeof path, "%s", path_of("part-2.txt"));
+    assert_int_equal(open_sources(&m, 1, false, &data, path, pattern), SMP_OK);
+    assert_int_equal(smp_data_samples(data), 7);
+    assert_int_equal(smp_data_read(data, 7, 1, 0, tokens), SMP_OK);
+    assert_int_equal(tokens[0], '0'); /* it comes first, and again in the next pass */
+    smp_data_close(data);
+    expect_error(&m, 1, path_of("part-*.bin"), NULL, "part-*.bin: the pattern matches no file");
+    write_file("odd[1].txt", text[0], 11); /* a name is taken as it is */
+    assert_int_equal(open_sources(&m, 1, false, &data, path_of("odd[1].txt"), NULL), SMP_OK);
+    smp_data_close(data);
+}
+
+/* What is held out and what is left are all samples, each once, whatever the pass; the seed alone
+ * decides. */
+static void test_data_split(void **state)
+{
+    (void)state;
+    model m;
+    model_tokens(&m, 1, 256);
+    unsigned char text[102];
+    for (int i = 0; i < 102; i++)
+        text[i] = (unsigned char)(i + 1);
+    const char *path = write_file("split.txt", text, 102); /* 101 samples */
+    int32_t held[2][30], got[2 * 71];
+    for (int shuffle = 0; shuffle < 2; shuffle++) {
+        smp_data *data = NULL, *part = NULL;
+        int count[256] = {0};
+        assert_int_equal(open_sources(&m, 1, shuffle, &data, path, NULL), SMP_OK);
+        assert_int_equal(smp_data_split(data, 0.3, &part), SMP_OK);
+        assert_int_equal(smp_data_samples(part), 30);
+        assert_int_equal(smp_data_samples(data), 71);
+        assert_int_equal(smp_data_read(part, 0, 30, 0, held[shuffle]), SMP_OK);
+        assert_int_equal(smp_data_read(data, 0, 142, 0, got), SMP_OK);
+        for (int i = 0; i < 30; i++) {
+            assert_true(i == 0 || held[shuffle][i] > held[shuffle][i - 1]);
+            count[held[shuffle][i]] += 2;
+        }
+        for (int i = 0; i < 142; i++) {
+            assert_true(shuffle || i % 71 == 0 || got[i] > got[i - 1]);
+            count[got[i]]++;
+        }
+        for (int i = 1; i <= 101; i++)
+            assert_int_equal(count[i], 2);
+        smp_data_close(part);
+        smp_data_close(data);
+    }
+    assert_memory_equal(held[0], held[1], sizeof held[0]);
+    assert_true(held[0][29] > 31); /* not the first ones */
+    static const double bad[] = {0.0, 1.0, -0.5, 0.001, 0.999, NAN};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        smp_data *data = NULL, *part = NULL;
+        assert_int_equal(open_sources(&m, 1, true, &data, path, NULL), SMP_OK);
+        assert_int_equal(smp_data_split(data, bad[i], &part), SMP_ERR_INPUT);
+        assert_non_null(strstr(smp_last_error(), "of 101 samples cannot be held out"));
+        smp_data_close(data);
+    }
+    smp_data *data = NULL, *part = NULL; /* what is left must be a batch, too */
+    assert_int_equal(open_sources(&m, 80, true, &data, path, NULL), SMP_OK);
+    assert_int_equal(smp_data_split(data, 0.3, &part), SMP_ERR_INPUT);
+    assert_non_null(strstr(smp_last_error(), "71 samples are too few"));
+    smp_data_close(data);
+}
+
+/* uint32 tokens: by name, or by llm.c's header for them. */
+static void test_data_wide_tokens(void **state)
+{
+    (void)state;
+    model m;
+    model_tokens(&m, 2, 200000);
+    uint32_t file[256 + 5] = {20240801, 7, 5};
+    const uint32_t token[5] = {1, 70000, 3, 199999, 5};
+    memcpy(file + 256, token, sizeof token);
+    char bare[MAX_PATH + 300], headed[MAX_PATH + 300];
+    snprintf(bare, sizeof bare, "%s", write_file("t.u32.bin", token, sizeof token));
+    snprintf(headed, sizeof headed, "%s", write_file("t.bin", file, sizeof file));
+    for (int form = 0; form < 2; form++) {
+        smp_data *data = NULL;
+        int32_t tokens[4], targets[4];
+        assert_int_equal(open_sources(&m, 1, false, &data, form ? headed : bare, NULL), SMP_OK);
+        assert_int_equal(smp_data_samples(data), 2);
+        assert_int_equal(smp_data_read(data, 0, 2, 0, tokens), SMP_OK);
+        assert_int_equal(smp_data_read(data, 0, 2, 1, targets), SMP_OK);
+        for (int i = 0; i < 4; i++)
+            assert_true(tokens[i] == (int32_t)token[i] && targets[i] == (int32_t)token[i + 1]);
+        smp_data_close(data);
+    }
+    file[1] = 1;
+    expect_error(&m, 1, write_file("t.bin", file, sizeof file), NULL,
+                 "got token file version 1, expected 7 (uint32 tokens)");
+    file[1] = 7;
+    expect_error(&m, 1, write_file("t.bin", file, sizeof file - 2), NULL, "promises 5 tokens");
+    expect_error(&m, 1, write_file("t.u32.bin", token, 18), NULL, "a multiple of 4: uint32");
+    model_tokens(&m, 2, INT32_MAX);
+    const uint32_t beyond[3] = {0, 0, 0xffffffff};
+    expect_error(&m, 1, write_file("t.u32.bin", beyond, sizeof beyond), NULL,
+                 "token 2 (byte offset 8) is 4294967295");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -375,6 +512,9 @@ int main(void)
         cmocka_unit_test(test_data_sources_fit_the_model),
         cmocka_unit_test(test_data_closes_its_files),
         cmocka_unit_test(test_data_truncated_file),
+        cmocka_unit_test(test_data_several_files),
+        cmocka_unit_test(test_data_split),
+        cmocka_unit_test(test_data_wide_tokens),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
