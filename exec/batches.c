@@ -72,7 +72,7 @@ smp_status smp__order_settle(smp__trainer *t)
 
 smp_status smp__batches_split(smp__trainer *t)
 {
-    if (t->options->held_out == 0)
+    if (t->options->held_out == 0 || !t->data)
         return SMP_OK;
     const double share = (double)t->options->held_out / SMP__WHOLE;
     return smp__comm_agree(&t->job->comm, smp_data_split(t->data, share, &t->eval_data));

@@ -91,9 +91,12 @@ static smp_status find_type(const smp_source *source, const smp_array *array,
 {
     const array_type *found = NULL;
     bool to_int = input->dtype == SMP_I32;
+    char little[SMP_ARRAY_MAX_DESCR]; /* the same in the order that the list has */
+    memcpy(little, array->descr, sizeof little);
+    if (little[0] == '>')
+        little[0] = '<';
     for (size_t i = 0; i < sizeof array_types / sizeof *array_types; i++) {
-        const bool other_order = array->descr[0] == '>' && array_types[i].descr[0] == '<';
-        if (!strcmp(array->descr + other_order, array_types[i].descr + other_order))
+        if (!strcmp(little, array_types[i].descr))
             found = &array_types[i];
     }
     if (!found || (to_int ? !found->load_int : !found->to_float))

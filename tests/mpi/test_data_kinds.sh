@@ -119,6 +119,7 @@ for ranks in 2 4; do
 done
 train 4 counted "${npy[@]}" --checkpoint saved --resume --epochs 1 # has ended long since
 expect_equal "steps of a run that has ended" "$(cat counted.loss)" ""
+expect_exit 0 mpirun -n 4 smp-run 4.yaml --checkpoint saved --resume --steps 0 --export-weights w.safetensors
 for other in "--data-seed 8" --no-shuffle --drop-last "--eval-split 0.2" "--eval-data image=set"; do
     # shellcheck disable=SC2086 # one word per option
     expect_exit 2 mpirun -n 4 smp-run 4.yaml "${npy[@]}" --checkpoint saved --resume --steps 9 $other
