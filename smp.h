@@ -100,14 +100,14 @@ typedef struct smp_options {
     const char *schedule; /* a schedule such as "interleaved" or "zero-bubble", or "auto" */
 
     /* Training. Schedules are functions of the step number, so resuming needs no extra state. */
-    const char *optimizer;       /* "adamw", "sgd": see smp-run --help */
+    const char *optimizer;       /* "adamw", "sgd", "lion", "lamb", "lars" */
     float lr;                    /* peak learning rate */
-    float min_lr;                /* at the end of the cosine decay */
+    float min_lr;                /* at the end of the decay, or below which it does not go */
     int64_t warmup_steps;        /* linear warm-up from 0 */
-    int64_t decay_steps;         /* length of warm-up plus cosine, more than the warm-up's; 0:
-                                    constant after warm-up */
+    int64_t decay_steps;         /* length of warm-up plus decay, more than the warm-up's; 0: the
+                                    schedule has no end */
     float beta1, beta2, epsilon; /* of adamw, and others that have them */
-    float momentum;              /* of sgd, likewise */
+    float momentum;              /* of sgd and lars, likewise */
     float weight_decay;          /* decoupled; only weights of two or more dimensions */
     float clip_norm;             /* global gradient norm limit over all stages; 0: none */
     uint64_t seed;               /* weight initialisation, dropout */
@@ -145,6 +145,18 @@ typedef struct smp_options {
      * others are is chosen. Of the caller, for as long as the call that takes the options. */
     const char *const *split;
     int n_split;
+    const char *lr_schedule; /* behind the warm-up "constant", "linear" or "cosine" to min_lr at
+                                decay_steps, or "inverse-sqrt" (lr * sqrt(warmup_steps / step));
+                                NULL: cosine with decay_steps, else constant */
+    int nesterov;            /* 1: Nesterov's form of sgd's momentum */
+    float trust_coefficient; /* of lars */
+    /* [n_weights_like] settings of single weights, "PATTERN:KEY=VALUE,...", later ones over earlier
+     * ones. Patterns (* and ?) are of names as smp_weight_name gives them. Keys: lr (times the
+     * step's learning rate), weight-decay (of a weight of one dimension too), and of momentum,
+     * beta1, beta2, epsilon, trust-coefficient those that the optimizer has. Of the caller, for as
+     * long as the call that takes the options. */
+    const char *const *weights_like;
+    int n_weights_like;
 } smp_options;
 
 SMP_API smp_options smp_options_default(void);

@@ -8,6 +8,7 @@
 
 #include "exec/data/data_source.h"
 #include "exec/device/device.h"
+#include "exec/optimizer/lr_schedule.h"
 #include "exec/state/checkpoint_file.h"
 #include "graph/base/text.h"
 #include "graph/base/usage.h"
@@ -16,6 +17,7 @@
 typedef enum value_kind {
     YES,      /* none: bool true */
     NO,       /* none: bool false */
+    FLAG,     /* none: int 1 */
     TEXT,     /* const char * */
     SOURCE,   /* may be repeated: smp__source_list */
     COUNT,    /* int64_t from 0 */
@@ -53,6 +55,10 @@ static const struct entry {
     {"beta2", NUMBER, AT(train.job.beta2)},
     {"epsilon", NUMBER, AT(train.job.epsilon)},
     {"momentum", NUMBER, AT(train.job.momentum)},
+    {"nesterov", FLAG, AT(train.job.nesterov)},
+    {"trust-coefficient", NUMBER, AT(train.job.trust_coefficient)},
+    {"lr-schedule", TEXT, AT(train.job.lr_schedule)},
+    {"weights-like", SOURCE, AT(weights_like)},
     {"clip", NUMBER, AT(train.job.clip_norm)},
     {"max-skipped", FEW, AT(train.job.max_skipped)},
     {"seed", SEED, AT(train.job.seed)},
@@ -80,7 +86,7 @@ static const struct entry {
 enum { NOT_GIVEN = -1 }; /* steps */
 enum { N_ENTRY = sizeof(entries) / sizeof(entries[0]) };
 
-/* The names of registries are filled in: data, optimizers, devices. */
+/* The names of registries are filled in: data, optimizers, schedules of the rate, devices. */
 static const char usage[] =
     "usage: mpirun -n N smp-run PLAN --data SOURCE [options]\n"
     "\n"
@@ -109,12 +115,22 @@ static const char usage[] =
     "%s"
     "  --lr X               peak learning rate (default 1e-3)\n"
     "  --warmup N           linear warm-up over N steps (default 0)\n"
-    "  --decay-steps N      cosine decay to --min-lr at step N, which is after the warm-up\n"
-    "                       (default 0: constant)\n"
+    "  --lr-schedule NAME   one of these behind the warm-up; cosine by default with\n"
+    "                       --decay-steps, else constant:\n"
+    "%s"
+    "  --decay-steps N      decay to --min-lr at step N, which is after the warm-up\n"
+    "                       (default 0: none)\n"
     "  --min-lr X           (default 0)\n"
     "  --weight-decay X     decoupled, on matrices (default 0.1)\n"
-    "  --beta1 X --beta2 X --epsilon X    AdamW (default 0.9, 0.95, 1e-8)\n"
-    "  --momentum X         SGD (default 0.9)\n"
+    "  --beta1 X --beta2 X --epsilon X    adamw, lamb; lion's betas (default 0.9, 0.95, 1e-8)\n"
+    "  --momentum X         sgd, lars (default 0.9)\n"
+    "  --nesterov           sgd: look ahead along the momentum\n"
+    "  --trust-coefficient X    lars (default 1e-3)\n"
+    "  --weights-like 'PATTERN:KEY=VALUE,...'\n"
+    "                       settings of the weights so named, as in "
+    "'h*.ln*:weight-decay=0,lr=0.1':\n"
+    "                       lr (times the step's), weight-decay, momentum, beta1, beta2, epsilon,\n"
+    "                       trust-coefficient; repeatable, later ones win\n"
     "  --clip X             global gradient norm limit, 0: none (default 1)\n"
     "  --max-skipped N      end the job after N steps in a row whose loss or gradient was not "
     "finite,\n"
@@ -163,18 +179,21 @@ static void add_line(smp_text *text, const char *name, const char *summary)
 
 void smp__run_options_help(void)
 {
-    smp_text data = {0}, optimizers = {0}, devices = {0};
+    smp_text data = {0}, optimizers = {0}, devices = {0}, schedules = {0};
     for (const smp_source_kind *const *k = smp__source_kinds(); *k; k++)
         smp_text_append(&data, "%*s%s\n", 25, "", (*k)->form);
     for (const smp_optimizer *const *o = smp_optimizers(); *o; o++)
         add_line(&optimizers, (*o)->name, (*o)->summary);
+    for (const smp_lr_schedule *l = smp_lr_schedules(); l->name; l++)
+        add_line(&schedules, l->name, l->summary);
     for (const smp_device *const *d = smp_devices(); *d; d++)
         add_line(&devices, (*d)->name, (*d)->summary);
-    if (!data.failed && !optimizers.failed && !devices.failed)
-        printf(usage, data.data, optimizers.data, devices.data);
+    if (!data.failed && !optimizers.failed && !devices.failed && !schedules.failed)
+        printf(usage, data.data, optimizers.data, schedules.data, devices.data);
     smp_text_free(&data);
     smp_text_free(&optimizers);
     smp_text_free(&devices);
+    smp_text_free(&schedules);
 }
 
 static smp_status parse_float(const char *option, const char *text, float *out)
@@ -226,6 +245,9 @@ static smp_status set_option(smp__run_options *a, const struct entry *entry, con
     case NO:
         *(bool *)at = entry->kind == YES;
         return SMP_OK;
+    case FLAG:
+        *(int *)at = 1;
+        return SMP_OK;
     case TEXT:
         *(const char **)at = text;
         return SMP_OK;
@@ -260,7 +282,7 @@ static smp_status read_options(int argc, char **argv, smp__run_options *a)
     struct option options[N_ENTRY + 1] = {{0}};
     for (int i = 0; i < N_ENTRY; i++)
         options[i] = (struct option){
-            .name = entries[i].name, .has_arg = entries[i].kind > NO, .val = FIRST + i};
+            .name = entries[i].name, .has_arg = entries[i].kind > FLAG, .val = FIRST + i};
     opterr = 0;
     for (int value; (value = getopt_long(argc, argv, ":", options, NULL)) != -1;) {
         if (value == '?' || value == ':')
@@ -292,6 +314,8 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
     a->train.n_predict_data = a->predict_data.n;
     a->train.job.plugins = a->plugins.item;
     a->train.job.n_plugins = a->plugins.n;
+    a->train.job.weights_like = a->weights_like.item;
+    a->train.job.n_weights_like = a->weights_like.n;
     a->train.job.record_trace = a->train.trace || a->train.report;
     a->train.job.record_costs = a->train.profile != NULL;
     if (a->train.epochs > 0 && a->train.steps != NOT_GIVEN)

@@ -13,7 +13,7 @@ typedef struct smp__source_list {
 
 typedef struct smp__run_options {
     smp_train_options train;
-    smp__source_list data, eval_data, predict_data, plugins;
+    smp__source_list data, eval_data, predict_data, plugins, weights_like;
     bool help, version;
 } smp__run_options;
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "exec/device/device.h"
+#include "exec/optimizer/lr_schedule.h"
 #include "exec/optimizer/optimizer.h"
 #include "graph/model/op.h"
 
@@ -287,20 +288,46 @@ static smp_status sum_gradients(sequential *s)
     return SMP_OK;
 }
 
+/* Of values in pieces, in their order. */
+static smp_status add_squares(sequential *s, const float *values, int64_t n, double *sum)
+{
+    *sum = 0.0;
+    for (int64_t at = 0; at < n; at += SMP_SQUARE_PIECE) {
+        double piece;
+        SMP_TRY(s->device->square_sums(s->device_context, values + at,
+                                       n - at < SMP_SQUARE_PIECE ? n - at : SMP_SQUARE_PIECE,
+                                       &piece));
+        *sum += piece;
+    }
+    return SMP_OK;
+}
+
+/* Of an optimizer that looks at whole weights: the direction, in the gradient's place, and what the
+ * norms of both are worth. */
+static smp_status find_trust(sequential *s, int32_t param, smp_update *args)
+{
+    smp_update measured = *args;
+    double weight, direction;
+    args->trust = 1.0f;
+    if (!s->optimizer->trust)
+        return SMP_OK;
+    measured.direction = s->sum[param];
+    if (s->optimizer->measure)
+        SMP_TRY(s->device->update(s->device_context, s->optimizer, &measured));
+    SMP_TRY(add_squares(s, args->weight, args->elements, &weight));
+    SMP_TRY(add_squares(s, args->grad, args->elements, &direction));
+    if (s->graph->param[param].shape.n_dim >= 2)
+        args->trust = smp_trust_of(s->optimizer, args, weight, direction);
+    return SMP_OK;
+}
+
 static smp_status update(sequential *s)
 {
     SMP_TRY(sum_gradients(s));
     double squares = 0.0;
     for (int32_t i = 0; s->options.clip_norm > 0.0f && i < s->graph->n_param; i++) {
-        const int64_t n = s->graph->param[i].elements;
-        double square = 0.0;
-        for (int64_t at = 0; at < n; at += SMP_SQUARE_PIECE) {
-            double piece;
-            SMP_TRY(s->device->square_sums(s->device_context, s->sum[i] + at,
-                                           n - at < SMP_SQUARE_PIECE ? n - at : SMP_SQUARE_PIECE,
-                                           &piece));
-            square += piece;
-        }
+        double square;
+        SMP_TRY(add_squares(s, s->sum[i], s->graph->param[i].elements, &square));
         squares += s->graph->param[i].running ? 0.0 : square;
     }
     double norm = sqrt(squares), limit = (double)s->options.clip_norm;
@@ -311,15 +338,17 @@ static smp_status update(sequential *s)
                 s->device->add(s->device_context, SMP_F32, s->weight[i], s->sum[i], p->elements));
             continue;
         }
+        smp_update_settings settings = smp_update_settings_of(&s->options);
+        settings.weight_decay = p->decay ? settings.weight_decay : 0.0f;
         smp_update args = {.weight = s->weight[i],
                            .grad = s->sum[i],
                            .state = {s->state[0][i], s->state[1][i]},
                            .elements = p->elements,
                            .grad_scale = norm > limit ? (float)(limit / norm) : 1.0f,
                            .lr = smp_learning_rate(&s->options, s->step + 1),
-                           .weight_decay = p->decay ? s->options.weight_decay : 0.0f,
                            .step = s->step + 1,
-                           .options = &s->options};
+                           .settings = &settings};
+        SMP_TRY(find_trust(s, i, &args));
         SMP_TRY(s->device->update(s->device_context, s->optimizer, &args));
     }
     for (int32_t i = 0; i < s->graph->n_use; i++)

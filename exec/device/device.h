@@ -60,6 +60,7 @@ typedef struct smp_device {
     smp_status (*square_sums)(void *context, const float *values, int64_t elements, double *sum);
     /* target16[i] = bf16 of source[i]. NULL where there is no bf16. */
     smp_status (*round16)(void *context, void *target16, const float *source, int64_t elements);
+    /* ... or, where update->direction says so, the optimizer's measurement. */
     smp_status (*update)(void *context, const smp_optimizer *optimizer, const smp_update *update);
     /* NULL: the kind has none here. */
     const smp_op_kernels *(*kernels)(const smp_op_kind *kind, smp_precision precision);

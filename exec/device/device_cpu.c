@@ -164,8 +164,8 @@ static smp_status cpu_update(void *context, const smp_optimizer *optimizer,
                              const smp_update *update)
 {
     (void)context;
-    optimizer->update(update);
-    if (update->weight16)
+    (update->direction ? optimizer->measure : optimizer->update)(update);
+    if (update->weight16 && !update->direction)
         smp__to_bf16(update->weight16, update->weight, update->elements);
     return SMP_OK;
 }

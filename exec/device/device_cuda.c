@@ -346,7 +346,8 @@ static smp_status cuda_round16(void *context, void *target16, const float *sourc
 static smp_status cuda_update(void *context, const smp_optimizer *optimizer,
                               const smp_update *update)
 {
-    return optimizer->cuda_update(update, stream_of(context));
+    return (update->direction ? optimizer->cuda_measure
+                              : optimizer->cuda_update)(update, stream_of(context));
 }
 
 /* "Not yet" is no error, but CUDA notes it as the last one. */

@@ -8,6 +8,7 @@
 #include "exec/job/choose_device.h"
 #include "exec/job/job.h"
 #include "exec/job/plan_from_options.h"
+#include "exec/optimizer/lr_schedule.h"
 #include "graph/ops/custom_op.h"
 #include "schedule/planner/planner.h"
 #include "schedule/verify/verify.h"
@@ -25,14 +26,16 @@ static smp_status copy_string(smp *s, const char **text)
 static smp_status copy_options(smp *s, const smp_options *options)
 {
     s->options = *options;
-    const char **text[] = {&s->options.plan,    &s->options.model,     &s->options.profile,
-                           &s->options.cluster, &s->options.schedule,  &s->options.optimizer,
-                           &s->options.device,  &s->options.precision, &s->options.shard_what};
+    const char **text[] = {&s->options.plan,       &s->options.model,     &s->options.profile,
+                           &s->options.cluster,    &s->options.schedule,  &s->options.optimizer,
+                           &s->options.device,     &s->options.precision, &s->options.shard_what,
+                           &s->options.lr_schedule};
     for (size_t i = 0; i < sizeof(text) / sizeof(text[0]); i++)
         SMP_TRY(copy_string(s, text[i]));
     s->options.plugins = NULL; /* the caller's; smp_init has loaded them */
     s->options.n_plugins = 0;
-    return SMP_OK; /* `split`, which is the caller's, too, is read when the plan is made */
+    return SMP_OK; /* `split` and `weights_like`, the caller's, too, are read later, before it
+                      returns */
 }
 
 static bool in_range(float value, float min, float max)
@@ -72,6 +75,7 @@ static smp_status check_options(smp *s)
     if (!o->plan == !o->model)
         return smp_fail(SMP_ERR_INPUT, "set exactly one of options.plan and options.model");
     SMP_TRY(find_optimizer(s));
+    SMP_TRY(smp_optimizer_check(s->optimizer, o));
     SMP_TRY(check_device(o));
     if (!in_range(o->lr, 0.0f, 1e6f) || !in_range(o->min_lr, 0.0f, 1e6f))
         return smp_fail(SMP_ERR_INPUT, "learning rate %g to %g: expected numbers from 0 to 1e6",
@@ -94,6 +98,10 @@ static smp_status check_options(smp *s)
                         "constant rate",
                         (long long)o->decay_steps, (long long)o->warmup_steps,
                         (long long)o->warmup_steps);
+    SMP_TRY(smp_lr_schedule_check(o));
+    if (!in_range(o->trust_coefficient, 0.0f, 1e6f))
+        return smp_fail(SMP_ERR_INPUT, "trust coefficient %g: expected 0 to 1e6",
+                        (double)o->trust_coefficient);
     if (o->max_skipped < 0)
         return smp_fail(SMP_ERR_INPUT, "max_skipped %d: expected 0 or more", o->max_skipped);
     return SMP_OK;
@@ -236,6 +244,8 @@ smp_status smp_init(smp **out, const smp_options *options)
     s->doing = smp__between_steps;
     s->options.split = NULL;
     s->options.n_split = 0;
+    s->options.weights_like = NULL;
+    s->options.n_weights_like = 0;
     *out = s;
     return SMP_OK;
 

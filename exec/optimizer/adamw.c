@@ -34,6 +34,7 @@ const smp_optimizer smp__optimizer_adamw = {
     .name = "adamw",
     .summary = "Adam with decoupled weight decay",
     .states = 2,
+    .reads = SMP_READS_BETAS | SMP_READS_EPSILON,
     .update = update,
 #ifdef SMP_HAVE_CUDA
     .cuda_update = smp__cuda_adamw,

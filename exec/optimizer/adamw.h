@@ -20,19 +20,19 @@ typedef struct smp__adamw_factors {
 /* On the host, in double: 1 - beta^t must go to 1 at large t. */
 static inline smp__adamw_factors smp__adamw_factors_of(const smp_update *u)
 {
-    const double beta1 = u->options->beta1;
-    const double beta2 = u->options->beta2;
+    const double beta1 = u->settings->beta1;
+    const double beta2 = u->settings->beta2;
     const double step = (double)u->step;
     smp__adamw_factors f;
     f.scale = u->grad_scale;
-    f.keep = (float)(1.0 - (double)u->lr * u->weight_decay);
-    f.b1 = u->options->beta1;
+    f.keep = (float)(1.0 - (double)u->lr * u->settings->weight_decay);
+    f.b1 = u->settings->beta1;
     f.c1 = (float)(1.0 - beta1);
-    f.b2 = u->options->beta2;
+    f.b2 = u->settings->beta2;
     f.c2 = (float)(1.0 - beta2);
     f.step_size = (float)(u->lr / (1.0 - pow(beta1, step)));
     f.root = (float)sqrt(1.0 - pow(beta2, step));
-    f.epsilon = u->options->epsilon;
+    f.epsilon = u->settings->epsilon;
     return f;
 }
 

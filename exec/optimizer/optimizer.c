@@ -1,4 +1,4 @@
-/* The optimizer registry and the learning rate as a function of the step. */
+/* The optimizer registry, and what of the options an update reads. */
 #include "exec/optimizer/optimizer.h"
 
 #include <math.h>
@@ -29,20 +29,33 @@ void smp_optimizer_list(smp_text *text)
         smp_text_append_choice(text, optimizers[i]->name, i, N_OPTIMIZER);
 }
 
-/* Half a cosine wave from the peak to the floor (Loshchilov and Hutter, "SGDR", ICLR 2017, without
- * restarts). In double: the step's share of the decay must not jump at large step numbers. */
-float smp_learning_rate(const smp_options *options, int64_t step)
+smp_status smp_optimizer_check(const smp_optimizer *optimizer, const smp_options *options)
 {
-    const double peak = options->lr;
-    const double floor_lr = options->min_lr;
-    if (step <= options->warmup_steps)
-        return (float)(peak * (double)step / (double)options->warmup_steps);
-    if (options->decay_steps <= 0)
-        return options->lr;
-    if (step >= options->decay_steps)
-        return options->min_lr;
-    const double length = (double)(options->decay_steps - options->warmup_steps);
-    const double done = (double)(step - options->warmup_steps) / length;
-    const double pi = 3.14159265358979323846;
-    return (float)(floor_lr + 0.5 * (peak - floor_lr) * (1.0 + cos(pi * done)));
+    if (options->nesterov && !(optimizer->reads & SMP_READS_NESTEROV))
+        return smp_fail(SMP_ERR_INPUT, "nesterov: optimizer '%s' has no such momentum",
+                        optimizer->name);
+    return SMP_OK;
+}
+
+/* Bounded, so that the rate stays a float; no element of a direction is longer than its norm. */
+float smp_trust_of(const smp_optimizer *optimizer, const smp_update *update, double weight_squares,
+                   double direction_squares)
+{
+    const double most = 1e30;
+    if (!(weight_squares > 0.0) || !(direction_squares > 0.0))
+        return 1.0f;
+    return (float)fmin(optimizer->trust(update, sqrt(weight_squares), sqrt(direction_squares)),
+                       most);
+}
+
+smp_update_settings smp_update_settings_of(const smp_options *o)
+{
+    return (smp_update_settings){.lr = 1.0f,
+                                 .weight_decay = o->weight_decay,
+                                 .momentum = o->momentum,
+                                 .beta1 = o->beta1,
+                                 .beta2 = o->beta2,
+                                 .epsilon = o->epsilon,
+                                 .trust_coefficient = o->trust_coefficient,
+                                 .nesterov = o->nesterov != 0};
 }

@@ -1,5 +1,6 @@
 /* The optimizers: one smp_optimizer per file, listed in SMP_OPTIMIZERS. Updates are element-wise,
- * so they do not depend on how weights are spread over ranks. */
+ * so they do not depend on how weights are spread over ranks; where a whole weight counts, its
+ * norms come from outside. */
 #ifndef SMP_EXEC_OPTIMIZER_OPTIMIZER_H
 #define SMP_EXEC_OPTIMIZER_OPTIMIZER_H
 
@@ -12,47 +13,89 @@ extern "C" {
 
 enum { SMP_MAX_OPTIMIZER_STATES = 2 }; /* as many as the planner reserves memory for */
 
+/* What the updates of one weight take besides its gradient: the job's numbers, or its own. */
+typedef struct smp_update_settings {
+    float lr;           /* times the learning rate of the step */
+    float weight_decay; /* decoupled; 0 where it does not apply */
+    float momentum, beta1, beta2, epsilon;
+    float trust_coefficient;
+    bool nesterov;
+} smp_update_settings;
+
+/* Those of the options, with decay. */
+smp_update_settings smp_update_settings_of(const smp_options *options);
+
 typedef struct smp_update {
     float *weight;     /* [elements], updated */
     const float *grad; /* [elements] */
+    /* NULL: an update. Else a measurement: [elements], written, the direction that the weight is to
+     * go in, and `weight` is read only; may be `grad` itself. */
+    float *direction;
     /* [elements] each, updated; zero before the first step */
     float *state[SMP_MAX_OPTIMIZER_STATES];
     void *weight16; /* [elements] bf16 copy of the weight, written; NULL: none */
     int64_t elements;
     float grad_scale; /* clipping: multiply the gradient */
     float lr;
-    float weight_decay; /* 0 where it does not apply */
-    int64_t step;       /* from 1 */
-    const smp_options *options;
+    float trust;  /* of `trust` below, 1 where a weight has none */
+    int64_t step; /* from 1 */
+    const smp_update_settings *settings;
 } smp_update;
+
+/* What an optimizer reads besides learning rate and decay. */
+enum {
+    SMP_READS_MOMENTUM = 1,
+    SMP_READS_NESTEROV = 2,
+    SMP_READS_BETAS = 4,
+    SMP_READS_EPSILON = 8,
+    SMP_READS_TRUST_COEFFICIENT = 16
+};
 
 typedef struct smp_optimizer {
     const char *name;
     const char *summary;                      /* a line of smp-run --help */
     int states;                               /* arrays of one float per weight */
+    unsigned reads;                           /* SMP_READS_..., or-ed */
     void (*update)(const smp_update *update); /* on the CPU */
     /* On a GPU, enqueued on a cudaStream_t; NULL: not built in. */
     smp_status (*cuda_update)(const smp_update *update, void *stream);
+
+    /* Of optimizers whose rate for a weight depends on all of it; NULL: not this one. From the
+     * Euclidean norms of the weight and of its direction before the update, neither 0, to what
+     * stands in update->trust. Only weights of two or more dimensions have one. */
+    double (*trust)(const smp_update *update, double weight_norm, double direction_norm);
+    /* With `trust`: makes the directions, updates the states; the update that follows gets the
+     * direction as its gradient. NULL: the direction is the gradient as it is. */
+    void (*measure)(const smp_update *update);
+    smp_status (*cuda_measure)(const smp_update *update, void *stream);
 } smp_optimizer;
 
 /* All optimizers, the default first. <name>.c defines smp__optimizer_<name>; its cuda_update, if it
  * has one, is smp__cuda_<name>, defined by <name>.cu. */
 #define SMP_OPTIMIZERS(X)                                                                          \
     X(adamw)                                                                                       \
-    X(sgd)
+    X(sgd)                                                                                         \
+    X(lion)                                                                                        \
+    X(lamb)                                                                                        \
+    X(lars)
 
 #define SMP__OPTIMIZER_DECLARE(name)                                                               \
     extern const smp_optimizer smp__optimizer_##name;                                              \
     smp_status smp__cuda_##name(const smp_update *update, void *stream);
 SMP_OPTIMIZERS(SMP__OPTIMIZER_DECLARE)
 #undef SMP__OPTIMIZER_DECLARE
+smp_status smp__cuda_lamb_measure(const smp_update *update, void *stream);
 
 const smp_optimizer *smp_optimizer_find(const char *name); /* NULL if unknown */
 const smp_optimizer *const *smp_optimizers(void);          /* NULL-terminated */
 void smp_optimizer_list(smp_text *text);                   /* appends "adamw or sgd" */
 
-/* Linear warm-up to options->lr over warmup_steps, then cosine to min_lr at decay_steps. */
-float smp_learning_rate(const smp_options *options, int64_t step);
+/* update->trust of a weight from its sums of squares: 1 where a norm is 0. */
+float smp_trust_of(const smp_optimizer *optimizer, const smp_update *update, double weight_squares,
+                   double direction_squares);
+
+/* SMP_ERR_INPUT: options->nesterov is set, and this optimizer does not read it. */
+smp_status smp_optimizer_check(const smp_optimizer *optimizer, const smp_options *options);
 
 #ifdef __cplusplus
 }

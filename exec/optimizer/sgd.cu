@@ -3,7 +3,7 @@
  * adamw.cu. */
 #include "exec/optimizer/cuda_update.cuh"
 
-struct sgd_rule {
+template <bool NESTEROV> struct sgd_rule {
     static constexpr int STATES = 1;
     float scale; /* of the gradient */
     float keep;  /* 1 - lr * decay */
@@ -11,14 +11,21 @@ struct sgd_rule {
 
     __device__ __forceinline__ void operator()(float &weight, float grad, float *buffer) const
     {
-        *buffer = __fmul_rn(*buffer, momentum) + __fmul_rn(grad, scale);
-        weight = __fmul_rn(weight, keep) - __fmul_rn(lr, *buffer);
+        const float g = __fmul_rn(grad, scale);
+        const float b = __fmul_rn(*buffer, momentum) + g;
+        const float step = NESTEROV ? g + __fmul_rn(b, momentum) : b;
+        *buffer = b;
+        weight = __fmul_rn(weight, keep) - __fmul_rn(lr, step);
     }
 };
 
 smp_status smp__cuda_sgd(const smp_update *u, void *stream)
 {
-    const float keep = (float)(1.0 - (double)u->lr * u->weight_decay);
+    const float keep = (float)(1.0 - (double)u->lr * u->settings->weight_decay);
+    const float momentum = u->settings->momentum;
+    if (u->settings->nesterov)
+        return smp_update_launch(u, stream, "sgd",
+                                 sgd_rule<true>{u->grad_scale, keep, momentum, u->lr});
     return smp_update_launch(u, stream, "sgd",
-                             sgd_rule{u->grad_scale, keep, u->options->momentum, u->lr});
+                             sgd_rule<false>{u->grad_scale, keep, momentum, u->lr});
 }

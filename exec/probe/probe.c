@@ -29,6 +29,7 @@ static smp_status time_optimizer(void *context, int64_t elements, int repeat, do
     smp__probe_state *p = context;
     const smp_optimizer *optimizer = smp_optimizers()[0]; /* the default: what profiles are of */
     const smp_options options = smp_options_default();
+    const smp_update_settings settings = smp_update_settings_of(&options);
     const int64_t bytes = elements * (int64_t)sizeof(float);
     int64_t offset[5], total = 0;
     for (int i = 0; i < 5; i++)
@@ -44,7 +45,7 @@ static smp_status time_optimizer(void *context, int64_t elements, int repeat, do
                          .elements = elements,
                          .grad_scale = 1,
                          .lr = 1e-3f,
-                         .options = &options};
+                         .settings = &settings};
     if (p->precision == SMP_PRECISION_BF16)
         update.weight16 = p->pool + offset[4];
     SMP_TRY(smp__probe_idle(p));

@@ -19,7 +19,8 @@ smp_options smp_options_default(void)
                          .device = "cpu",
                          .timeout_s = 120.0,
                          .max_skipped = 10,
-                         .tensor = 1};
+                         .tensor = 1,
+                         .trust_coefficient = 1e-3f};
 }
 
 int64_t smp__job_samples(const smp *s, int replica, int microbatch)

@@ -123,6 +123,14 @@ typedef struct smp__loss_slot {
 } smp__loss_slot;
 _Static_assert(sizeof(smp__loss_slot) <= SMP_LOSS_SLOT_BYTES, "one does not reach into the next");
 
+/* Norms of whole weights, where the optimizer has trust ratios; else NULL: weight_trust.c. */
+typedef struct smp__trust {
+    double *square; /* in `host`: [2][pieces] of this rank, of weights and of their directions */
+    double *pieces; /* [2][pieces] of the shard group */
+    double *sum;    /* [tensor_size][2][graph->n_param] */
+    float *ratio;   /* [memory->n_param] of the step in progress */
+} smp__trust;
+
 typedef struct smp__cost_samples smp__cost_samples;
 
 struct smp {
@@ -140,6 +148,8 @@ struct smp {
     int n_lane;
     smp_lane *lane; /* of this rank, by rising id */
     const smp_optimizer *optimizer;
+    smp_update_settings *settings; /* [weights of the whole graph] */
+    smp__trust trust;
 
     smp_graph *graph;
     smp_plan *plan;

@@ -173,35 +173,44 @@ static smp_status update_running(smp *s, int32_t index, smp__range own)
                           smp__grad_at(s, index, own.begin), own.end - own.begin);
 }
 
-static smp_status update_weight(smp *s, int32_t index, smp__range own, int64_t step, float lr,
-                                float grad_scale)
+smp_update smp__update_of(const smp *s, int32_t index, int64_t step, float lr, float grad_scale)
 {
-    const smp_param *p = &s->graph->param[s->memory->param[index].param];
+    const smp__range own = smp__own_range(s, index);
+    const smp_update_settings *settings =
+        &s->settings[s->graph->param[s->memory->param[index].param].number];
     smp_update update = {.weight = smp__weight_at(s, index, own.begin),
                          .grad = smp__grad_at(s, index, own.begin),
                          .elements = own.end - own.begin,
                          .grad_scale = grad_scale,
-                         .lr = lr,
-                         .weight_decay = p->decay ? s->options.weight_decay : 0.0f,
+                         .lr = lr * settings->lr,
+                         .trust = s->trust.ratio ? s->trust.ratio[index] : 1.0f,
                          .step = step,
-                         .options = &s->options};
+                         .settings = settings};
     const int64_t weight16 = s->memory->region[s->memory->param[index].region].weight16;
     if (weight16 >= 0)
         update.weight16 = s->arena + weight16 + 2 * (s->memory->param[index].at + own.begin);
     for (int k = 0; k < s->optimizer->states; k++)
         update.state[k] = smp__state_at(s, index, k, own.begin);
+    return update;
+}
+
+static smp_status update_weight(smp *s, int32_t index, int64_t step, float lr, float grad_scale)
+{
+    const smp_update update = smp__update_of(s, index, step, lr, grad_scale);
     return s->device->update(s->device_context, s->optimizer, &update);
 }
 
 smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale)
 {
+    if (s->trust.ratio)
+        SMP_TRY(smp__weights_trust(s, step, lr, grad_scale));
     for (int32_t i = 0; i < s->memory->n_param; i++) {
         const smp__range own = smp__own_range(s, i);
         if (own.begin == own.end)
             continue;
         SMP_TRY(s->graph->param[s->memory->param[i].param].running
                     ? update_running(s, i, own)
-                    : update_weight(s, i, own, step, lr, grad_scale));
+                    : update_weight(s, i, step, lr, grad_scale));
     }
     s->stale = s->comm.shard_size > 1;
     return smp__weights_keep(s);

@@ -17,6 +17,17 @@ smp_status smp__weights_norm(smp *s, double also[SMP__STEP_SUMS], double *norm);
 /* Enqueued: the optimizer, and zero for the accumulators; or only that. */
 smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale);
 smp_status smp__weights_keep(smp *s);
+
+/* The update of this rank's own part of memory->param[index]; trust 1 or what was found. */
+smp_update smp__update_of(const smp *s, int32_t index, int64_t step, float lr, float grad_scale);
+/* Of optimizers with trust ratios: makes room in [smp__trust_host_bytes] of `host`; frees it;
+ * before an update measures all weights and fills in s->trust.ratio, the same for every plan; the
+ * directions then stand in the place of the gradients. Collective over tensor and shard groups;
+ * waits for the device. */
+int64_t smp__trust_host_bytes(const smp *s);
+smp_status smp__trust_build(smp *s, char *host);
+void smp__trust_free(smp *s);
+smp_status smp__weights_trust(smp *s, int64_t step, float lr, float grad_scale);
 /* SMP_ERR_FAILED names a weight of this rank, or a state of the optimizer, that is not finite.
  * Every weight is looked at by one rank. */
 smp_status smp__weights_check(smp *s);

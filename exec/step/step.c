@@ -26,6 +26,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "exec/optimizer/lr_schedule.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/weights.h"
 #include "exec/step/cost_samples.h"

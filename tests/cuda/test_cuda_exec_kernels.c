@@ -293,25 +293,36 @@ static void weights_compare(weights *w, bool with16, const char *name)
 /* shift: which array lies off the 16-byte boundaries, from 1 (5: the copy); 0: none. */
 static void check_update(const smp_optimizer *optimizer, int64_t n, int shift, bool with16)
 {
-    const smp_options options = {.beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .momentum = 0.9f};
+    smp_update_settings settings = {
+        .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .momentum = 0.9f};
     weights w;
     weights_open(&w, n, shift);
     for (int64_t step = 1; step <= 4; step++) {
+        settings.weight_decay = step < 3 ? 0.1f : 0.0f;
+        settings.nesterov = step % 2 == 0;
         smp_update u = {.weight = w.host[0],
                         .grad = w.host[1],
                         .state = {w.host[2], w.host[3]},
                         .elements = n,
                         .grad_scale = step % 2 ? 1.0f : 0.37f,
                         .lr = 0.01f * (float)step,
-                        .weight_decay = step < 3 ? 0.1f : 0.0f,
+                        .trust = 0.3f * (float)step,
                         .step = step < 4 ? step : INT64_C(1) << 40,
-                        .options = &options};
+                        .settings = &settings};
+        u.direction = w.host[1];
+        if (optimizer->measure)
+            optimizer->measure(&u);
+        u.direction = NULL;
         optimizer->update(&u);
         u.weight = w.on_device[0].data;
         u.grad = w.on_device[1].data;
         u.state[0] = w.on_device[2].data;
         u.state[1] = w.on_device[3].data;
         u.weight16 = with16 ? w.copy16.data : NULL;
+        u.direction = w.on_device[1].data;
+        if (optimizer->measure)
+            done(optimizer->cuda_measure(&u, stream));
+        u.direction = NULL;
         done(optimizer->cuda_update(&u, stream));
     }
     weights_compare(&w, with16, optimizer->name);
@@ -328,15 +339,15 @@ static void test_cuda_optimizers_match_cpu(void **state)
         for (int shift = 0; (*o)->cuda_update && shift <= 5; shift++)
             check_update(*o, 1237, shift, true);
     }
-    assert_non_null(smp_optimizer_find("adamw")->cuda_update);
-    assert_non_null(smp_optimizer_find("sgd")->cuda_update);
+    for (const smp_optimizer *const *o = smp_optimizers(); *o; o++)
+        assert_true((*o)->cuda_update && !(*o)->measure == !(*o)->cuda_measure);
 }
 
 /* A weight without gradient or decay stays what it is; nothing divides by zero. */
 static void test_cuda_adamw_without_gradient(void **state)
 {
     (void)state;
-    const smp_options options = {.beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f};
+    const smp_update_settings settings = {.beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f};
     const float weight[5] = {1.0f, -2.0f, 0.0f, 3e38f, 1e-40f}, zero[5] = {0};
     float got[5];
     array w = array_make(weight, sizeof weight, 0), g = array_make(zero, sizeof zero, 0);
@@ -348,7 +359,7 @@ static void test_cuda_adamw_without_gradient(void **state)
                                        .grad_scale = 1.0f,
                                        .lr = 0.01f,
                                        .step = 1,
-                                       .options = &options},
+                                       .settings = &settings},
                          stream));
     array_read(&w, got);
     assert_memory_equal(got, weight, sizeof weight);

@@ -1,0 +1,43 @@
+/* LAMB on a GPU: the arithmetic of exec/optimizer/lamb.c. The measurement is a pass over weight,
+ * gradient and state that leaves the direction where the gradient was; the update one over weight
+ * and direction that also writes the weight's bf16 copy. The bits are those of the CPU for the same
+ * trust, as in adamw.cu. */
+#include "exec/optimizer/cuda_update.cuh"
+#include "exec/optimizer/lamb.h"
+
+struct lamb_measure_rule {
+    static constexpr int STATES = 2;
+    smp__lamb_factors f;
+
+    /* What it makes of the weight is the direction. */
+    __device__ __forceinline__ void operator()(float &weight, float grad, float *state) const
+    {
+        const float g = __fmul_rn(grad, f.adam.scale);
+        const float m = __fmul_rn(state[0], f.adam.b1) + __fmul_rn(g, f.adam.c1);
+        const float v = __fmul_rn(state[1], f.adam.b2) + __fmul_rn(__fmul_rn(g, g), f.adam.c2);
+        state[0] = m;
+        state[1] = v;
+        weight = __fmul_rn(f.mean, m) / (sqrtf(v) / f.adam.root + f.adam.epsilon) +
+                 __fmul_rn(weight, f.decay);
+    }
+};
+
+struct lamb_update_rule {
+    static constexpr int STATES = 0;
+    float rate;
+
+    __device__ __forceinline__ void operator()(float &weight, float direction, float *) const
+    {
+        weight = weight - __fmul_rn(rate, direction);
+    }
+};
+
+smp_status smp__cuda_lamb_measure(const smp_update *u, void *stream)
+{
+    return smp_update_launch(u, stream, "lamb", lamb_measure_rule{smp__lamb_factors_of(u)});
+}
+
+smp_status smp__cuda_lamb(const smp_update *u, void *stream)
+{
+    return smp_update_launch(u, stream, "lamb", lamb_update_rule{smp__lamb_rate(u)});
+}

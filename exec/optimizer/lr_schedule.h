@@ -1,0 +1,28 @@
+/* The learning rate as a function of the step: a linear warm-up, then a schedule of a table. */
+#ifndef SMP_EXEC_OPTIMIZER_LR_SCHEDULE_H
+#define SMP_EXEC_OPTIMIZER_LR_SCHEDULE_H
+
+#include "graph/base/text.h"
+#include "smp.h"
+
+typedef struct smp_lr_schedule {
+    const char *name;
+    const char *summary; /* a line of smp-run --help */
+    bool decays;         /* until options->decay_steps, behind which the rate is min_lr */
+    /* Of a step behind the warm-up and, if it decays, before decay_steps. */
+    double (*rate)(const smp_options *options, int64_t step);
+} smp_lr_schedule;
+
+/* All of them; the last has a NULL name. */
+const smp_lr_schedule *smp_lr_schedules(void);
+
+/* Of options->lr_schedule; NULL there: cosine with decay_steps, else constant. NULL if unknown. */
+const smp_lr_schedule *smp_lr_schedule_of(const smp_options *options);
+
+/* SMP_ERR_INPUT: no such schedule; decay_steps without one that decays, or the other way round. */
+smp_status smp_lr_schedule_check(const smp_options *options);
+
+/* step: from 1. Warm-up: linear to options->lr over warmup_steps. */
+float smp_learning_rate(const smp_options *options, int64_t step);
+
+#endif
