@@ -43,8 +43,8 @@ expect_equal "lines of over 100 columns" "$(grep -cE '^.{101}' out || true)" 0
 has_options smp-run --data --steps --optimizer --lr --min-lr --warmup --decay-steps --weight-decay \
     --beta1 --beta2 --epsilon --momentum --clip --seed --data-seed --no-shuffle --checkpoint \
     --save-every --resume --trace --json --log-every --timeout --checksum --eval-data --eval-every \
-    --device --max-skipped --drop-last --plugin --profile-out --export-weights \
-    --eval-split --epochs
+    --device --max-skipped --drop-last --plugin --profile-out --export-weights --nesterov --trust-coefficient \
+    --lr-schedule --weights-like --eval-split --epochs --predict --predict-data --predict-reduce --tensor
 
 # Values that options do not take.
 write_good_model model.yaml

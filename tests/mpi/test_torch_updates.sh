@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Optimizers, schedules of the learning rate and settings of single weights against PyTorch's: ten
-# steps of gpt-tiny.yaml agree to 2e-6 (tests/data/make_torch_updates.py wrote them). And what norms of
-# whole weights are needed for is the same to the last bit however the weights lie: stages, replicas,
-# shards, a resumed run; devices that compute together agree to rounding.
+# steps of gpt-tiny.yaml agree to 2e-6 (tests/data/make_torch_updates.py wrote them). And what norms
+# of whole weights are needed for is the same to the last bit however the weights lie: stages,
+# replicas, shards, a resumed run; devices that compute together agree to rounding.
 # shellcheck source=../cli/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 data=$SMP_SOURCE_DIR/tests/data
@@ -34,28 +34,28 @@ plan one.yaml 1 1 1 2 2
 cases=0
 while IFS='|' read -r options expected; do
     declare -a words="($options)" # quoted patterns
-    tr ' ' '\n' <<<"$expected" | grep . >expected
+    tr ' ' '\n' <<<"$expected" | grep . >torch.loss
     train one.yaml 1 got --steps "$steps" "${words[@]}"
-    worst=$(close expected got.loss)
+    worst=$(close torch.loss got.loss)
     expect_equal "$options: largest difference ${worst% *} at most 2e-6" "${worst#* }" 1
     echo "$options: ${worst% *}"
     cases=$((cases + 1))
 done < <(grep -v '^#' "$data/torch_updates.txt")
 expect_equal "cases" "$cases" 10
 
-plan whole.yaml 1 1 1 1 4 --gradient-blocks 2
-plan two.yaml 2 2 1 1 4 --gradient-blocks 2
-plan four.yaml 4 4 1 1 4 --gradient-blocks 2 --pipeline zero-bubble
-plan replicas.yaml 2 1 2 1 2
-plan shards.yaml 2 1 2 1 2 --shard 2 --shard-what weights
-plan both.yaml 4 2 2 1 2 --shard 2 --shard-what gradients
+plan whole.yaml 1 1 1 1 4 --gradient-blocks 4
+plan two.yaml 2 2 1 1 4 --gradient-blocks 4
+plan four.yaml 4 4 1 1 4 --gradient-blocks 4 --pipeline zero-bubble
+plan replicas.yaml 2 1 2 1 2 --gradient-blocks 4
+plan shards.yaml 4 1 4 1 1 --shard 2 --shard-what weights
+plan both.yaml 4 2 2 1 2 --gradient-blocks 4 --shard 2 --shard-what gradients
 # One splitting, with the table that is also the last product's weight in it.
 split=(--tensor 2 --split '*:whole')
 for rule in 'h*.attn.qkv:columns/3' 'h*.attn:packed heads' 'h*.proj:rows' 'h*.mlp.fc:columns' \
     'h*.gelu:elements@1' wte:rows lm_head:columns loss:classes; do split+=(--split "$rule"); done
-plan tensor.yaml 4 2 1 1 4 --gradient-blocks 2 "${split[@]}"
-plan tensor-shards.yaml 4 1 2 1 2 --shard 2 "${split[@]}"
-ways=(two:2 four:4 replicas:2 shards:2 both:4)
+plan tensor.yaml 4 2 1 1 4 --gradient-blocks 4 "${split[@]}"
+plan tensor-shards.yaml 4 1 2 1 2 --gradient-blocks 4 --shard 2 "${split[@]}"
+ways=(two:2 four:4 replicas:2 shards:4 both:4)
 for optimizer in lamb lars; do
     options=(--optimizer "$optimizer" --lr 0.02 --trust-coefficient 0.5 --steps "$steps"
         --weights-like 'h1.*:lr=0.5')
@@ -67,7 +67,8 @@ for optimizer in lamb lars; do
         expect_equal "$optimizer, $at: weights" "$(cat got.weights)" "$(cat whole.weights)"
     done
     train tensor.yaml 4 tensor "${options[@]}"
-    expect_equal "$optimizer: two devices for every operator" "$(close whole.loss tensor.loss | cut -d' ' -f2)" 1
+    expect_equal "$optimizer: two devices for every operator" \
+        "$(close whole.loss tensor.loss | cut -d' ' -f2)" 1
     train tensor-shards.yaml 4 got "${options[@]}"
     expect_equal "$optimizer: parts in shards" "$(cat got.weights)" "$(cat tensor.weights)"
     ways=(both:4)
@@ -79,7 +80,8 @@ train two.yaml 2 first "${options[@]}" --steps 4 --checkpoint saved
 train both.yaml 4 second "${options[@]}" --checkpoint saved --resume
 expect_equal "resumed: losses" "$(cat first.loss second.loss)" "$(cat whole.loss)"
 expect_equal "resumed: weights" "$(cat second.weights)" "$(cat whole.weights)"
-expect_exit 2 mpirun -n 1 smp-run whole.yaml "${sources[@]}" --optimizer lamb --checkpoint saved --resume
+expect_exit 2 mpirun -n 1 smp-run whole.yaml "${sources[@]}" --optimizer lamb --checkpoint saved \
+    --resume
 expect_match err 'has the state of optimizer lars, not of lamb'
 
 # Bad settings: said once, before the first step.
@@ -91,10 +93,11 @@ refuse() { # pattern option...
 }
 refuse "weights-like:1:1: 'wte.wait:lr=1': no trained weight .* nearest is 'wte.weight'" \
     --weights-like 'wte.wait:lr=1'
-refuse "weights-like:1:3: '\*:momentun=0': got key 'momentun', nearest is 'momentum'" --optimizer sgd \
-    --weights-like '*:momentun=0'
+refuse "weights-like:1:3: '\*:momentun=0': got key 'momentun', nearest is 'momentum'" \
+    --optimizer sgd --weights-like '*:momentun=0'
 refuse "weights-like:1:6: '\*:lr=x': lr: got 'x', expected a number" --weights-like '*:lr=x'
-refuse "lr-schedule: got 'cosinus', expected constant, linear, cosine or inverse-sqrt" --lr-schedule cosinus
+refuse "lr-schedule: got 'cosinus', expected constant, linear, cosine or inverse-sqrt" \
+    --lr-schedule cosinus
 refuse "lr-schedule 'linear': got no end" --lr-schedule linear
 refuse "nesterov: optimizer 'lamb' has no such momentum" --optimizer lamb --nesterov
 finish
