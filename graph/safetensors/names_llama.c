@@ -1,0 +1,24 @@
+/* LLaMA in Hugging Face's transformers (LlamaForCausalLM), and what is built like it. Rotary
+ * positions turn the same pairs as `rope` without `interleaved`. For models with q, k and v, or one
+ * qkv of three equal parts. A file whose output layer is the table has no lm_head. */
+#include "graph/safetensors/name_family.h"
+
+#define LAYER "model.layers.{i}."
+
+const smp_name_family smp__names_llama = {
+    "hf-llama", "LLaMA and its kin",
+    "wte.weight = model.embed_tokens.weight\n"
+    "h{i}.norm_1.weight = " LAYER "input_layernorm.weight\n"
+    "h{i}.qkv.weight = " LAYER "self_attn.q_proj.weight + " LAYER "self_attn.k_proj.weight + " LAYER
+    "self_attn.v_proj.weight\n"
+    "h{i}.q.* = " LAYER "self_attn.q_proj.*\n"
+    "h{i}.k.* = " LAYER "self_attn.k_proj.*\n"
+    "h{i}.v.* = " LAYER "self_attn.v_proj.*\n"
+    "h{i}.o.* = " LAYER "self_attn.o_proj.*\n"
+    "h{i}.norm_2.weight = " LAYER "post_attention_layernorm.weight\n"
+    "h{i}.gate.* = " LAYER "mlp.gate_proj.*\n"
+    "h{i}.up.* = " LAYER "mlp.up_proj.*\n"
+    "h{i}.down.* = " LAYER "mlp.down_proj.*\n"
+    "norm.weight = model.norm.weight\n"
+    "lm_head.weight = lm_head.weight\n"
+    "lm_head.weight = model.embed_tokens.weight\n"};

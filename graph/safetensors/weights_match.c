@@ -1,0 +1,270 @@
+/* Reading weights by rules; see the header. */
+#include "graph/safetensors/weights_match.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_NAMES = 20000 }; /* among which a near one is looked for */
+
+bool smp__shaped(const char *text, const smp_stored_shape *weight, smp_stored_shape *out)
+{
+    int64_t elements, known = 1, root = 1;
+    int unknown = 0;
+    *out = (smp_stored_shape){0};
+    for (; *text; text += *text == 'x') {
+        int64_t dim = 0;
+        if (*text == '?') {
+            dim = -1;
+            text++;
+        } else if (*text == 'd') {
+            dim = text[1] - '0' < weight->n_dim ? weight->dim[text[1] - '0'] : 0;
+            text += 2;
+        } else {
+            for (; *text >= '0' && *text <= '9'; text++)
+                dim = dim < 1 << 30 ? dim * 10 + (*text - '0') : dim;
+        }
+        unknown += dim < 0;
+        if (dim == 0 || (dim > 0 && known > INT64_MAX / dim))
+            return false;
+        known *= dim > 0 ? dim : 1;
+        out->dim[out->n_dim++] = dim;
+    }
+    if (!smp_stored_elements(weight, &elements) || elements < known || elements % known != 0)
+        return false;
+    const int64_t left = elements / known;
+    if (unknown == 1)
+        root = left;
+    for (int64_t power = 1; unknown > 1 && power != left; root++) {
+        power = 1;
+        for (int i = 0; i < unknown && power <= left; i++)
+            power = power > INT64_MAX / (root + 1) ? INT64_MAX : power * (root + 1);
+        if (power > left)
+            return false;
+    }
+    for (int i = 0; i < out->n_dim; i++)
+        out->dim[i] = out->dim[i] < 0 ? root : out->dim[i];
+    return unknown > 0 || left == 1;
+}
+
+/* A weight that is being matched. */
+typedef struct matching {
+    const smp_weights_file *file;
+    const smp_matched_weight *weight;
+    smp_weight_sources *sources;
+    bool *used;       /* [file->n_tensor] */
+    smp_arena *arena; /* for names */
+} matching;
+
+static smp_status fail_shape(const matching *m, const smp_stored_tensor *t, const char *how)
+{
+    char ours[SMP_SHAPE_TEXT], theirs[SMP_SHAPE_TEXT];
+    return smp_fail(SMP_ERR_INPUT, "%s: tensor '%s' is %s, which%s does not make weight '%s' of %s",
+                    m->file->path, t->name, smp_stored_shape_text(&t->shape, theirs), how,
+                    m->weight->name, smp_stored_shape_text(&m->weight->shape, ours));
+}
+
+/* Elements of what the rule takes of the tensor, of the shape that is stacked; *first: where they
+ * begin in the tensor, seen as it is taken. */
+static smp_status find_view(const matching *m, const smp_rule_tensor *rule,
+                            const smp_stored_tensor *t, smp_stored_shape *view, int64_t *first)
+{
+    smp_stored_shape shaped;
+    *view = t->shape;
+    *first = 0;
+    if (!t->dtype->to_float)
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: tensor '%s' is of %s, weight '%s' takes F32, F16, BF16 "
+                        "or F64",
+                        m->file->path, t->name, t->dtype->name, m->weight->name);
+    if (rule && rule->shaped) {
+        if (!smp__shaped(rule->shaped, &m->weight->shape, &shaped) ||
+            !smp_stored_shape_equal(&shaped, &t->shape))
+            return fail_shape(m, t, " in the shape of the rule");
+        *view = m->weight->shape;
+    }
+    if (rule && rule->transposed) {
+        if (view->n_dim != 2)
+            return fail_shape(m, t, " is no matrix, and transposed");
+        *view = (smp_stored_shape){2, {t->shape.dim[1], t->shape.dim[0]}};
+    }
+    if (rule && rule->parts > 1) {
+        if (view->n_dim == 0 || view->dim[0] % rule->parts != 0)
+            return fail_shape(m, t, " in parts");
+        view->dim[0] /= rule->parts;
+        *first = t->elements / rule->parts * rule->part;
+    }
+    return SMP_OK;
+}
+
+static smp_status add_source(const matching *m, const smp_rule_tensor *rule, int32_t tensor,
+                             bool last)
+{
+    const smp_stored_tensor *t = &m->file->tensor[tensor];
+    const smp_stored_shape *shape = &m->weight->shape;
+    smp_weight_sources *s = m->sources;
+    smp_weight_source source = {.tensor = tensor, .transposed = rule && rule->transposed};
+    smp_stored_shape view, rest = *shape;
+    int64_t elements = 0, whole = 0;
+    SMP_TRY(find_view(m, rule, t, &view, &source.first));
+    smp_stored_elements(&view, &elements);
+    smp_stored_elements(shape, &whole);
+    source.begin = s->n == 0 ? 0 : s->source[s->n - 1].end;
+    source.end = source.begin + elements;
+    if (shape->n_dim > 0 && view.n_dim > 0)
+        rest.dim[0] = view.dim[0]; /* all but the first have to be equal */
+    if (!smp_stored_shape_equal(&rest, &view) || source.end > whole ||
+        (last && source.end != whole))
+        return fail_shape(m, t, rule && rule->transposed ? ", transposed," : "");
+    s->source[s->n++] = source;
+    m->used[tensor] = true;
+    return SMP_OK;
+}
+
+/* tensor: [rule's]. Are all of them there? else *missing is the first that is not. */
+static smp_status find_tensors(const matching *m, const smp_name_rule *rule,
+                               const smp_rule_match *match, int32_t *tensor, const char **missing)
+{
+    const char *lacks = NULL;
+    for (int i = 0; i < rule->n_tensor && !lacks; i++) {
+        const char *name = smp_rule_tensor_name(&rule->tensor[i], match, m->arena);
+        if (!name)
+            return SMP_ERR_NO_MEMORY;
+        tensor[i] = smp_weights_file_find(m->file, name);
+        lacks = tensor[i] < 0 ? name : NULL;
+    }
+    *missing = lacks;
+    return SMP_OK;
+}
+
+static smp_status fail_missing(const matching *m, const char *missing)
+{
+    const smp_weights_file *file = m->file;
+    const size_t n = (size_t)(file->n_tensor < MOST_NAMES ? file->n_tensor : MOST_NAMES);
+    const char **names = malloc((n + 1) * sizeof *names), *near = NULL;
+    for (size_t i = 0; names && i < n; i++)
+        names[i] = file->tensor[i].name;
+    if (names)
+        near = smp_nearest(missing, names, n);
+    free(names);
+    return smp_fail(SMP_ERR_INPUT, "%s: has no tensor '%s' for weight '%s'%s%s%s", file->path,
+                    missing, m->weight->name, near ? "; did you mean '" : "", near ? near : "",
+                    near ? "'?" : "");
+}
+
+static smp_status match_weight(const matching *m, const smp_name_rules *rules)
+{
+    int32_t tensor[SMP_RULE_TENSORS];
+    const char *first = NULL, *missing = NULL;
+    smp_rule_match match;
+    m->sources->n = 0;
+    for (int i = 0; i < rules->n; i++) {
+        const smp_name_rule *rule = &rules->rule[i];
+        if (!smp_name_rule_fits(rule, m->weight->name, &match))
+            continue;
+        SMP_TRY(find_tensors(m, rule, &match, tensor, &missing));
+        for (int k = 0; !missing && k < rule->n_tensor; k++)
+            SMP_TRY(add_source(m, &rule->tensor[k], tensor[k], k == rule->n_tensor - 1));
+        if (!missing)
+            return SMP_OK;
+        first = first ? first : missing;
+    }
+    tensor[0] = smp_weights_file_find(m->file, m->weight->name);
+    if (tensor[0] < 0)
+        return fail_missing(m, first ? first : m->weight->name);
+    return add_source(m, NULL, tensor[0], true);
+}
+
+static bool wanted(const char *name, const char *const *only, int n_only)
+{
+    for (int i = 0; i < n_only; i++)
+        if (smp_name_like(only[i], name))
+            return true;
+    return n_only == 0;
+}
+
+static smp_status check_patterns(const smp_matched_weight *weight, int32_t n_weight,
+                                 const char *const *only, int n_only)
+{
+    for (int i = 0; i < n_only; i++) {
+        int32_t k = 0;
+        while (k < n_weight && !smp_name_like(only[i], weight[k].name))
+            k++;
+        if (k == n_weight)
+            return smp_fail(SMP_ERR_INPUT, "--weights-only: no weight of the model is like '%s'",
+                            only[i]);
+    }
+    return SMP_OK;
+}
+
+smp_status smp_weights_match(const smp_weights_file *file, const smp_name_rules *rules,
+                             const smp_matched_weight *weight, int32_t n_weight,
+                             const char *const *only, int n_only, smp_weight_sources *sources,
+                             int32_t *unused)
+{
+    matching m = {.file = file, .arena = smp_arena_create()};
+    m.used = calloc((size_t)file->n_tensor + 1, sizeof *m.used);
+    smp_status status = m.used && m.arena ? check_patterns(weight, n_weight, only, n_only)
+                                          : smp_fail_memory((size_t)file->n_tensor);
+    for (int32_t i = 0; i < n_weight && status == SMP_OK; i++) {
+        m.weight = &weight[i];
+        m.sources = &sources[i];
+        sources[i].n = 0;
+        if (wanted(weight[i].name, only, n_only))
+            status = match_weight(&m, rules);
+    }
+    int32_t left = 0;
+    for (int32_t i = 0; status == SMP_OK && i < file->n_tensor; i++)
+        left += !m.used[i];
+    *unused = left;
+    free(m.used);
+    smp_arena_destroy(m.arena);
+    return status;
+}
+
+bool smp_weight_in_order(const smp_weight_sources *sources)
+{
+    for (int i = 0; i < sources->n; i++)
+        if (sources->source[i].transposed)
+            return false;
+    return true;
+}
+
+/* Elements [first, first + n) of a stored matrix [columns][rows], seen as [rows][columns]: of every
+ * column the rows that they touch. */
+static smp_status read_transposed(smp_weights_file *file, int32_t tensor, int64_t first, int64_t n,
+                                  float *values)
+{
+    const smp_stored_tensor *t = &file->tensor[tensor];
+    const int64_t columns = t->shape.dim[0], rows = t->shape.dim[1];
+    const int64_t begin = first / columns, end = (first + n - 1) / columns + 1;
+    float *column = malloc((size_t)(end - begin) * sizeof *column);
+    smp_status status = column ? SMP_OK : smp_fail_memory((size_t)(end - begin) * sizeof *column);
+    for (int64_t c = 0; c < columns && status == SMP_OK; c++) {
+        status = smp_weights_file_read(file, tensor, c * rows + begin, end - begin, column);
+        for (int64_t r = begin; r < end && status == SMP_OK; r++) {
+            const int64_t at = r * columns + c - first;
+            if (at >= 0 && at < n)
+                values[at] = column[r - begin];
+        }
+    }
+    free(column);
+    return status;
+}
+
+smp_status smp_weight_read(smp_weights_file *file, const smp_weight_sources *sources, int64_t begin,
+                           int64_t n, float *values)
+{
+    for (int i = 0; i < sources->n; i++) {
+        const smp_weight_source *s = &sources->source[i];
+        const int64_t from = begin > s->begin ? begin : s->begin,
+                      to = begin + n < s->end ? begin + n : s->end;
+        if (from >= to)
+            continue;
+        const int64_t first = s->first + (from - s->begin);
+        float *at = values + (from - begin);
+        SMP_TRY(s->transposed ? read_transposed(file, s->tensor, first, to - from, at)
+                              : smp_weights_file_read(file, s->tensor, first, to - from, at));
+    }
+    return SMP_OK;
+}
