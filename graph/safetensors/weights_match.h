@@ -27,8 +27,8 @@ typedef struct smp_weight_sources {
 
 /* Fills in sources[n_weight]. only: patterns of the weights that are wanted; without one all of
  * them are. *unused: tensors of the file that no weight is made of.
- * SMP_ERR_INPUT: a weight whose tensors the file lacks, of another shape, or of no floats; a pattern
- * like no weight. */
+ * SMP_ERR_INPUT: a weight whose tensors the file lacks, of another shape, or of no floats; a
+ * pattern like no weight. */
 smp_status smp_weights_match(const smp_weights_file *file, const smp_name_rules *rules,
                              const smp_matched_weight *weight, int32_t n_weight,
                              const char *const *only, int n_only, smp_weight_sources *sources,
