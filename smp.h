@@ -298,8 +298,8 @@ SMP_API smp_status smp_save_wait(smp *s);
  * error that is found in the weights the job can only be finalised. */
 SMP_API smp_status smp_load(smp *s, const char *path);
 
-/* What the last smp_load passed over, why, and what it took; "" if it took what was saved last. The
- * same on every rank, valid until the next smp_load. */
+/* What the last smp_load passed over, why, and what it took; "" if it took what was saved last. Or
+ * what the last smp_load_weights did not use. The same on every rank, valid until the next load. */
 SMP_API const char *smp_load_note(const smp *s);
 
 /* Copies weight `name` ("wte.weight") to `values` on every rank, the whole of it however the ranks
@@ -322,6 +322,34 @@ SMP_API int64_t smp_weight_elements(const smp *s, int weight);
  * there is nothing of it, and the job can go on. No rank needs memory for more than a piece of a
  * weight. Collective; rank 0 writes. Errors: SMP_ERR_FAILED if it cannot be written. */
 SMP_API smp_status smp_export_weights(smp *s, const char *path);
+
+/* Weights in files of other programs, and under their names. Zeroed: those of the model. */
+typedef struct smp_weights_options {
+    const char *names; /* a family such as "hf-gpt2" (smp-run --help), or NULL */
+    const char *map;   /* a file of rules (graph/safetensors/README.md), which go before those of
+                          `names`; or NULL */
+    /* Of loading: [n_only] patterns ("h*.attn.*") of the weights to load; the others stay. None:
+     * every weight of the model has to be in the file. */
+    const char *const *only;
+    int n_only;
+    int64_t file_bytes; /* of writing a folder: a file has at most so many bytes of values, or one
+                           tensor; 0: 5e9 */
+} smp_weights_options;
+
+/* Sets weights, running statistics included, to those of a file: safetensors (F32, F16, BF16, F64),
+ * an index of several such files (Hugging Face's model.safetensors.index.json), or llm.c's GPT-2.
+ * Under every plan each rank reads what it holds. The optimizer's state and the step stay.
+ * smp_load_note says how many tensors of the file were not asked for. options: NULL as zeroed.
+ * Collective. Errors: SMP_ERR_INPUT for a file that is broken, lacks a weight or has it in another
+ * shape, before any weight is changed; a file that cannot be read to its end breaks the job. */
+SMP_API smp_status smp_load_weights(smp *s, const char *path, const smp_weights_options *options);
+
+/* smp_export_weights under other names. A path that ends with a slash is a folder, made if it is
+ * absent: it gets model.safetensors, or several files and their index. Rank 0 needs memory for the
+ * largest matrix that is written transposed, twice. Collective. Errors: as there, and SMP_ERR_INPUT
+ * for rules that do not fit the model. */
+SMP_API smp_status smp_export_weights_as(smp *s, const char *path,
+                                         const smp_weights_options *options);
 
 /* Writes predicted and measured timelines of the last step as a Chrome trace (Perfetto). Times
  * count from where the first rank began its step; across machines, which have no clock in common,

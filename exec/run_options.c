@@ -12,6 +12,7 @@
 #include "exec/state/checkpoint_file.h"
 #include "graph/base/text.h"
 #include "graph/base/usage.h"
+#include "graph/safetensors/name_family.h"
 
 /* How a value is read, and what it is stored as. */
 typedef enum value_kind {
@@ -70,11 +71,16 @@ static const struct entry {
     {"trace", TEXT, AT(train.trace)},
     {"report", TEXT, AT(train.report)},
     {"profile-out", TEXT, AT(train.profile)},
+    {"weights", TEXT, AT(train.given)},
+    {"weights-only", SOURCE, AT(weights_only)},
+    {"weights-map", TEXT, AT(weights_map)},
+    {"names", TEXT, AT(names)},
     {"export-weights", TEXT, AT(train.weights)},
     {"predict", TEXT, AT(train.predict)},
     {"tensor", TEXT, AT(train.predict_tensor)},
     {"predict-reduce", TEXT, AT(train.predict_reduce)},
     {"predict-data", SOURCE, AT(predict_data)},
+    {"export-size", TEXT, AT(export_size)},
     {"checksum", YES, AT(train.checksum)},
     {"timeout", SECONDS, AT(train.job.timeout_s)},
     {"device", TEXT, AT(train.job.device)},
@@ -86,7 +92,8 @@ static const struct entry {
 enum { NOT_GIVEN = -1 }; /* steps */
 enum { N_ENTRY = sizeof(entries) / sizeof(entries[0]) };
 
-/* The names of registries are filled in: data, optimizers, schedules of the rate, devices. */
+/* The names of registries are filled in: data, optimizers, schedules of the rate, names of weights,
+ * devices. */
 static const char usage[] =
     "usage: mpirun -n N smp-run PLAN --data SOURCE [options]\n"
     "\n"
@@ -136,6 +143,16 @@ static const char usage[] =
     "finite,\n"
     "                       or that had no target: they change nothing (default 10, 0: never)\n"
     "  --seed S             weights and dropout (default 1)\n"
+    "given weights\n"
+    "  --weights FILE       begin with the weights of FILE: .safetensors, an index.json of "
+    "several,\n"
+    "                       or llm.c's .bin of GPT-2\n"
+    "  --weights-only PATTERN\n"
+    "                       ... with those of such names alone ('h*.attn.*'); repeatable\n"
+    "  --weights-map FILE   rules of what weights are called in files, and how they lie there;\n"
+    "                       also for --export-weights\n"
+    "  --names NAME         the same for networks as Hugging Face has them, one of these:\n"
+    "%s"
     "checkpoints\n"
     "  --checkpoint DIR     save after the last step; independent of the plan\n"
     "  --save-every N       ... and after every N steps, written while training goes on\n"
@@ -150,6 +167,8 @@ static const char usage[] =
     "  --export-weights FILE.safetensors\n"
     "                       write all weights to one file after the last step; those of a\n"
     "                       checkpoint with --checkpoint DIR --resume --steps 0\n"
+    "  --export-weights DIR/ --export-size BYTES\n"
+    "                       ... to files of that size (default 5GB) and their index\n"
     "  --predict FILE.npy   after the last step, a tensor of the model for all samples in file\n"
     "                       order; with --resume --steps 0 or a model in mode: inference\n"
     "  --tensor NAME        of the operator that makes it, or its own (default: what the loss\n"
@@ -179,7 +198,7 @@ static void add_line(smp_text *text, const char *name, const char *summary)
 
 void smp__run_options_help(void)
 {
-    smp_text data = {0}, optimizers = {0}, devices = {0}, schedules = {0};
+    smp_text data = {0}, optimizers = {0}, devices = {0}, schedules = {0}, names = {0};
     for (const smp_source_kind *const *k = smp__source_kinds(); *k; k++)
         smp_text_append(&data, "%*s%s\n", 25, "", (*k)->form);
     for (const smp_optimizer *const *o = smp_optimizers(); *o; o++)
@@ -188,8 +207,11 @@ void smp__run_options_help(void)
         add_line(&schedules, l->name, l->summary);
     for (const smp_device *const *d = smp_devices(); *d; d++)
         add_line(&devices, (*d)->name, (*d)->summary);
-    if (!data.failed && !optimizers.failed && !devices.failed && !schedules.failed)
-        printf(usage, data.data, optimizers.data, schedules.data, devices.data);
+    for (const smp_name_family *const *f = smp_name_families(); *f; f++)
+        smp_text_append(&names, "%*s%-9s %s\n", 25, "", (*f)->name, (*f)->summary);
+    if (!data.failed && !optimizers.failed && !devices.failed && !schedules.failed && !names.failed)
+        printf(usage, data.data, optimizers.data, schedules.data, names.data, devices.data);
+    smp_text_free(&names);
     smp_text_free(&data);
     smp_text_free(&optimizers);
     smp_text_free(&devices);
@@ -292,6 +314,30 @@ static smp_status read_options(int argc, char **argv, smp__run_options *a)
     return SMP_OK;
 }
 
+/* What belongs to weights that come in or go out. */
+static smp_status read_weights(smp__run_options *a)
+{
+    smp_weights_options *from = &a->train.weights_from, *as = &a->train.weights_as;
+    *from = (smp_weights_options){.names = a->names,
+                                  .map = a->weights_map,
+                                  .only = a->weights_only.item,
+                                  .n_only = a->weights_only.n};
+    *as = (smp_weights_options){.names = a->names, .map = a->weights_map};
+    if (a->train.given && a->train.resume)
+        return smp_fail(SMP_ERR_INPUT, "--weights with --resume: the checkpoint has the weights");
+    if (a->weights_only.n > 0 && !a->train.given)
+        return smp_fail(SMP_ERR_INPUT, "--weights-only needs --weights FILE");
+    if ((a->names || a->weights_map) && !a->train.given && !a->train.weights)
+        return smp_fail(SMP_ERR_INPUT, "--names and --weights-map need --weights FILE or "
+                                       "--export-weights FILE");
+    if (a->export_size && !a->train.weights)
+        return smp_fail(SMP_ERR_INPUT, "--export-size needs --export-weights DIR/");
+    if (a->export_size && (!smp_parse_bytes(a->export_size, &as->file_bytes) || as->file_bytes < 1))
+        return smp_fail(SMP_ERR_INPUT, "--export-size: got '%s', expected a size such as 5GB",
+                        a->export_size);
+    return SMP_OK;
+}
+
 smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
 {
     a->train = (smp_train_options){.job = smp_options_default(),
@@ -338,5 +384,6 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
         (a->train.predict_tensor || a->train.predict_reduce || a->train.n_predict_data > 0))
         return smp_fail(SMP_ERR_INPUT,
                         "--tensor, --predict-reduce and --predict-data need --predict FILE.npy");
+    SMP_TRY(read_weights(a));
     return SMP_OK;
 }

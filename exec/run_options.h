@@ -15,6 +15,8 @@ typedef struct smp__run_options {
     smp_train_options train;
     smp__source_list data, eval_data, predict_data, plugins, weights_like;
     bool help, version;
+    const char *names, *weights_map, *export_size;
+    smp__source_list weights_only;
 } smp__run_options;
 
 /* Those of the command line. Strings are argv's. SMP_ERR_INPUT with the option. */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "exec/state/checkpoint_folder.h"
+#include "exec/state/weights.h"
 
 static smp_status check_folder(const char *path, const char *what)
 {
@@ -55,6 +56,8 @@ smp_status smp__outputs_check(const smp__trainer *t)
     SMP_TRY(check_folder(o->trace, "the trace"));
     SMP_TRY(check_folder(o->profile, "the profile"));
     SMP_TRY(check_folder(o->predict, "the prediction"));
+    if (o->weights)
+        SMP_TRY(smp__export_check(t->job, o->weights, &o->weights_as));
     if (check_folder(o->weights, "the weights") != SMP_OK)
         return smp_fail(SMP_ERR_FAILED, "%s", smp_last_error());
     return check_folder(o->report, "the report");

@@ -70,6 +70,14 @@ static void find_position(smp__trainer *t)
     }
 }
 
+static smp_status take_weights(smp__trainer *t)
+{
+    SMP_TRY(smp_load_weights(t->job, t->options->given, &t->options->weights_from));
+    if (t->prints && smp_load_note(t->job)[0] != '\0')
+        fprintf(stderr, "smp-run: %s\n", smp_load_note(t->job));
+    return SMP_OK;
+}
+
 static smp_status run(smp__trainer *t)
 {
     const smp_train_options *o = t->options;
@@ -95,6 +103,8 @@ static smp_status run(smp__trainer *t)
     SMP_TRY(smp__comm_agree(&t->job->comm, smp__epochs_count(t)));
     SMP_TRY(smp__comm_agree(&t->job->comm, smp__buffers_make(t)));
     SMP_TRY(smp__comm_agree(&t->job->comm, smp__outputs_check(t)));
+    if (o->given)
+        SMP_TRY(take_weights(t));
     if (o->predict)
         SMP_TRY(smp__prediction_open(t));
     for (int64_t step = t->job->step + 1; step <= o->steps; step++)
@@ -102,7 +112,7 @@ static smp_status run(smp__trainer *t)
     if (o->predict)
         SMP_TRY(smp__prediction_write(t));
     if (o->weights)
-        SMP_TRY(smp_export_weights(t->job, o->weights));
+        SMP_TRY(smp_export_weights_as(t->job, o->weights, &o->weights_as));
     if (o->trace)
         SMP_TRY(smp_trace_write(t->job, o->trace));
     if (o->report)

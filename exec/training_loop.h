@@ -35,6 +35,8 @@ typedef struct smp_train_options {
     const char *weights; /* all of them after the last step (safetensors), or NULL */
     int64_t epochs;      /* instead of steps: end after so many passes, counted from the first; 0 */
     int64_t held_out; /* of the data, for evaluations, in parts of SMP__WHOLE; 0, or no eval_data */
+    const char *given;   /* a file of weights to begin with, or NULL */
+    smp_weights_options weights_from, weights_as; /* how those of `given` and `weights` are named */
 } smp_train_options;
 
 /* Runs the whole job: rank 0 prints steps to standard output. Collective. On failure *job_broken

@@ -1,88 +1,107 @@
-/* All weights in one file, in the format of safetensors (huggingface.co/docs/safetensors): eight
- * bytes with the length of the header, the header in JSON, and the values without a gap.
+/* All weights in safetensors, in one file or in a folder of several with an index, under the names
+ * of the model or of another program.
  *
- * Rank 0 writes them in the order of the model, which decides every byte, so that the plan does not
- * show. What others have comes to it piece by piece: each rank needs memory for two. */
+ * Rank 0 writes tensors in the order of the model, which decides every byte, so that the plan does
+ * not show. What others have comes to it piece by piece: each rank needs memory for two, and rank 0
+ * for a matrix that is written transposed. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "exec/state/checkpoint_folder.h"
 #include "exec/state/device_wait.h"
-#include "exec/state/handle.h"
 #include "exec/state/shards.h"
+#include "exec/state/weights.h"
 #include "graph/base/text.h"
+#include "graph/safetensors/name_family.h"
+#include "graph/safetensors/safetensors_write.h"
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format's order is the machine's");
+enum { PIECE_ELEMENTS = 1 << 18 };
+static const int64_t file_bytes = 5000000000;
 
-enum { PIECE_ELEMENTS = 1 << 18, LENGTH_BYTES = 8 };
-enum { MOST_HEADER_BYTES = 100000000 }; /* that readers of the format accept */
+/* What is written, on every rank, and what a rank needs for it. */
+typedef struct exporter {
+    smp *s;
+    const char *path;
+    bool folder;
+    smp_arena *arena;
+    smp_written_source *source; /* [n] tensors */
+    smp_written_tensor *tensor; /* [n] the same for the head */
+    int32_t n;
+    int32_t *begin; /* [n_file + 1] tensors of a file */
+    int32_t n_file;
+    smp_writer *file;      /* rank 0's, in progress */
+    smp__holding *holding; /* of the weight in progress */
+    float *window;         /* rank 0's: PIECE_ELEMENTS of the whole weight */
+    float *slice;          /* ... or fewer of them that one rank has */
+    float *matrix;         /* rank 0's: of a tensor that is transposed; else NULL */
+    smp_status status;     /* what failed here. It does not stop it: others count on every piece */
+} exporter;
 
-/* One weight's entry; *at: bytes of the weights before it. */
-static void append_entry(smp_text *text, const smp_param *param, int64_t *at)
+/* Which tensors go into which file. */
+static smp_status deal_files(exporter *e, int64_t most)
 {
-    const int64_t begin = *at;
-    *at += param->elements * (int64_t)sizeof(float);
-    smp_text_append_bytes(text, ",", 1);
-    smp_text_append_quoted(text, param->name);
-    smp_text_append(text, ":{\"dtype\":\"F32\",\"shape\":[");
-    for (int i = 0; i < param->shape.n_dim; i++)
-        smp_text_append(text, "%s%" PRId64, i == 0 ? "" : ",", param->shape.dim[i]);
-    smp_text_append(text, "],\"data_offsets\":[%" PRId64 ",%" PRId64 "]}", begin, *at);
-}
-
-static smp_status make_header(const smp_graph *graph, smp_text *out)
-{
-    smp_text text = {0};
-    int64_t at = 0;
-    smp_text_append(&text, "{\"__metadata__\":{\"format\":\"pt\"}");
-    for (int32_t i = 0; i < graph->n_param; i++)
-        append_entry(&text, &graph->param[i], &at);
-    smp_text_append_bytes(&text, "}", 1);
-    while (!text.failed && text.length % LENGTH_BYTES != 0) /* so that the values are aligned */
-        smp_text_append_bytes(&text, " ", 1);
-    if (text.failed) {
-        smp_text_free(&text);
-        return smp_fail_memory(text.length);
+    int64_t bytes = 0;
+    e->begin = SMP_ARENA_NEW(e->arena, int32_t, (size_t)e->n + 2);
+    if (!e->begin)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < e->n; i++) {
+        const int64_t own = e->source[i].elements * (int64_t)sizeof(float);
+        if (e->folder && bytes > 0 && (own > most || bytes > most - own)) {
+            e->begin[++e->n_file] = i;
+            bytes = 0;
+        }
+        bytes += own;
     }
-    *out = text;
+    e->begin[++e->n_file] = e->n;
     return SMP_OK;
 }
 
-static smp_status write_header(const smp *s, const char *path, smp_writer *file)
+static smp_status find_tensors(exporter *e, const smp_weights_options *options,
+                               smp_name_rules *rules, smp_matched_weight **weight)
 {
-    smp_text header = {0};
-    SMP_TRY(make_header(smp_graph_whole(s->graph), &header));
-    const uint64_t length = header.length;
-    smp_status status = SMP_OK;
-    if (length > MOST_HEADER_BYTES)
-        status = smp_fail(SMP_ERR_FAILED,
-                          "%s: cannot write: %" PRId32 " weights take a header of %" PRIu64
-                          " bytes, safetensors has at most %d",
-                          path, smp_graph_whole(s->graph)->n_param, length, MOST_HEADER_BYTES);
-    if (status == SMP_OK)
-        status = smp_writer_add(file, &length, LENGTH_BYTES);
-    if (status == SMP_OK)
-        status = smp_writer_add(file, header.data, header.length);
-    smp_text_free(&header);
+    SMP_TRY(smp_name_rules_open(rules, options->map, options->names));
+    SMP_TRY(smp__model_weights(e->s, weight));
+    SMP_TRY(smp_weights_written(rules, *weight, smp_graph_whole(e->s->graph)->n_param, e->arena,
+                                &e->source, &e->n));
+    e->tensor = SMP_ARENA_NEW(e->arena, smp_written_tensor, (size_t)e->n);
+    if (!e->tensor)
+        return SMP_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < e->n; i++)
+        e->tensor[i] = (smp_written_tensor){e->source[i].name, e->source[i].shape};
+    return deal_files(e, options->file_bytes > 0 ? options->file_bytes : file_bytes);
+}
+
+static smp_status plan_export(exporter *e, const smp *s, const char *path,
+                              const smp_weights_options *options)
+{
+    const size_t length = strlen(path);
+    smp_name_rules rules = {0};
+    smp_matched_weight *weight = NULL;
+    *e = (exporter){.s = (smp *)s, .path = path};
+    e->folder = length > 0 && path[length - 1] == '/';
+    if (options->file_bytes != 0 && (options->file_bytes < 0 || !e->folder))
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: a limit of %" PRId64 " bytes for a file: expected a folder, `%s/`",
+                        path, options->file_bytes, path);
+    if (!(e->arena = smp_arena_create()))
+        return smp_fail_memory(1);
+    const smp_status status = find_tensors(e, options, &rules, &weight);
+    free(weight);
+    smp_name_rules_free(&rules);
     return status;
 }
 
-/* What a rank needs, from the first weight to the last. */
-typedef struct exporter {
-    smp *s;
-    smp_writer *file;      /* rank 0's */
-    smp__holding *holding; /* [n] of the weight in progress */
-    int n;
-    float *window;     /* rank 0's: PIECE_ELEMENTS of the whole weight */
-    float *slice;      /* ... or fewer of them that one rank has */
-    smp_status status; /* what failed here. It does not stop it: others count on every piece */
-} exporter;
-
-/* What a holding has of elements [begin, end) of the whole weight, into the window of rank 0. */
-static smp_status hand_slice(exporter *e, int32_t param, const smp__holding *h, int64_t begin,
-                             int64_t end)
+/* What a holding has of elements [begin, end) of the whole weight, to rank 0's `to`, in which that
+ * weight begins with element `first`. */
+static smp_status hand_slice(exporter *e, int32_t param, const smp__holding *h, smp__range range,
+                             float *to, int64_t first)
 {
     smp *s = e->s;
-    const smp__range part = smp__holding_slice(h, begin, end);
+    const smp__range part = smp__holding_slice(h, range.begin, range.end);
     const int64_t n = part.end - part.begin, bytes = n * (int64_t)sizeof(float);
     if (n == 0)
         return SMP_OK;
@@ -90,63 +109,198 @@ static smp_status hand_slice(exporter *e, int32_t param, const smp__holding *h, 
         e->status = smp__copy_out(
             s, e->slice, smp__weight_at(s, smp__job_find_param(s, param), part.begin), bytes);
     SMP_TRY(smp__comm_hand(&s->comm, e->slice, bytes, h->rank, 0));
-    if (s->comm.world_rank == 0)
-        smp__runs_put(h->runs, e->slice, part.begin, n, e->window, begin);
+    if (s->comm.world_rank == 0 && to)
+        smp__runs_put(h->runs, e->slice, part.begin, n, to, first);
     return SMP_OK;
 }
 
-static smp_status write_weight(exporter *e, int32_t param)
+static void add_values(exporter *e, const float *values, int64_t n)
 {
-    smp *s = e->s;
-    const int64_t elements = smp__runs_whole(&s->graph->param[param]);
-    SMP_TRY(smp__find_holdings(s, param, e->holding, &e->n));
-    for (int64_t at = 0, end; at < elements; at = end) {
-        end = elements - at < PIECE_ELEMENTS ? elements : at + PIECE_ELEMENTS;
-        for (int i = 0; i < e->n; i++)
-            SMP_TRY(hand_slice(e, param, &e->holding[i], at, end));
-        if (s->comm.world_rank == 0 && e->status == SMP_OK)
-            e->status = smp_writer_add(e->file, e->window, (size_t)(end - at) * sizeof(float));
-    }
-    return smp__comm_agree(&s->comm, e->status);
+    if (e->s->comm.world_rank == 0 && e->status == SMP_OK)
+        e->status = smp_writer_add(e->file, values, (size_t)n * sizeof(float));
 }
 
-static smp_status write_weights(smp *s, smp_writer *file)
+/* Elements of a weight to the file, or to `matrix`. */
+static smp_status write_piece(exporter *e, const smp_written_piece *piece, bool to_file,
+                              float *matrix)
 {
-    const size_t holdings = (size_t)smp__most_holdings(s) * sizeof(smp__holding);
-    const size_t bytes = holdings + 2 * PIECE_ELEMENTS * sizeof(float);
-    const smp_graph *whole = smp_graph_whole(s->graph);
-    void *memory = malloc(bytes);
-    exporter e = {.s = s, .file = file, .holding = memory};
-    smp_status status = smp__comm_agree(&s->comm, memory ? SMP_OK : smp_fail_memory(bytes));
-    if (status == SMP_OK) {
-        e.window = (float *)(void *)((char *)memory + holdings);
-        e.slice = e.window + PIECE_ELEMENTS;
+    const smp_graph *whole = smp_graph_whole(e->s->graph);
+    const int32_t param = smp_graph_find_param(e->s->graph, whole->param[piece->weight].name);
+    int n = 0;
+    SMP_TRY(smp__find_holdings(e->s, param, e->holding, &n));
+    for (int64_t at = piece->begin, end; at < piece->end; at = end) {
+        end = piece->end - at < PIECE_ELEMENTS ? piece->end : at + PIECE_ELEMENTS;
+        for (int i = 0; i < n; i++)
+            SMP_TRY(hand_slice(e, param, &e->holding[i], (smp__range){at, end},
+                               to_file ? e->window : matrix, to_file ? at : piece->begin));
+        if (to_file)
+            add_values(e, e->window, end - at);
     }
-    for (int32_t i = 0; i < whole->n_param && status == SMP_OK; i++)
-        status = write_weight(&e, smp_graph_find_param(s->graph, whole->param[i].name));
+    return SMP_OK;
+}
+
+/* The matrix of rank 0, columns first: shape is that of the tensor. */
+static void write_matrix(exporter *e, const smp_stored_shape *shape)
+{
+    const int64_t columns = shape->dim[0], rows = shape->dim[1];
+    int64_t n = 0;
+    for (int64_t c = 0; c < columns; c++)
+        for (int64_t r = 0; r < rows; r++) {
+            e->window[n++] = e->matrix[r * columns + c];
+            if (n == PIECE_ELEMENTS || (c == columns - 1 && r == rows - 1)) {
+                add_values(e, e->window, n);
+                n = 0;
+            }
+        }
+}
+
+static smp_status write_tensor(exporter *e, const smp_written_source *t)
+{
+    const size_t bytes = (size_t)t->elements * sizeof(float);
+    if (t->transposed && e->s->comm.world_rank == 0 && !(e->matrix = malloc(bytes + 1)))
+        e->status = e->status == SMP_OK ? smp_fail_memory(bytes) : e->status;
+    float *at = e->matrix;
+    smp_status status = SMP_OK;
+    for (int i = 0; i < t->n_piece && status == SMP_OK; i++) {
+        status = write_piece(e, &t->piece[i], !t->transposed, at);
+        at += at ? t->piece[i].end - t->piece[i].begin : 0;
+    }
+    if (status == SMP_OK && e->matrix)
+        write_matrix(e, &t->shape);
+    if (!e->s->comm.failed)
+        free(e->matrix);
+    e->matrix = NULL;
+    return status == SMP_OK ? smp__comm_agree(&e->s->comm, e->status) : status;
+}
+
+/* Of file `number`: a name in the folder. */
+static const char *file_name(exporter *e, int32_t number)
+{
+    return e->n_file == 1
+               ? "model.safetensors"
+               : smp_arena_printf(e->arena, "model-%05" PRId32 "-of-%05" PRId32 ".safetensors",
+                                  number + 1, e->n_file);
+}
+
+static const char *file_path(exporter *e, const char *name)
+{
+    return e->folder && name ? smp_arena_printf(e->arena, "%s%s", e->path, name) : e->path;
+}
+
+static smp_status open_file(exporter *e, int32_t number)
+{
+    smp_text head = {0};
+    const char *name = file_name(e, number), *path = file_path(e, name);
+    if (e->s->comm.world_rank != 0)
+        return SMP_OK;
+    if (!name || !path)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(smp_writer_open(path, &e->file));
+    smp_status status = smp_safetensors_head(path, e->tensor + e->begin[number],
+                                             e->begin[number + 1] - e->begin[number], &head);
+    if (status == SMP_OK)
+        status = smp_writer_add(e->file, head.data, head.length);
+    smp_text_free(&head);
+    return status;
+}
+
+static smp_status write_file(exporter *e, int32_t number)
+{
+    smp_status status = smp__comm_agree(&e->s->comm, open_file(e, number));
+    for (int32_t i = e->begin[number]; i < e->begin[number + 1] && status == SMP_OK; i++)
+        status = write_tensor(e, &e->source[i]);
+    if (e->file)
+        status = smp_writer_close(e->file, status);
+    e->file = NULL;
+    return smp__comm_agree(&e->s->comm, status);
+}
+
+/* Of an older export nothing says that the new files belong to it; and nothing names these before
+ * all of them are there. */
+static smp_status remove_index(exporter *e)
+{
+    const char *index = file_path(e, "model.safetensors.index.json");
+    if (e->s->comm.world_rank != 0 || !e->folder)
+        return SMP_OK;
+    if (!index)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(smp__checkpoint_folder_make(e->path));
+    if (unlink(index) != 0 && errno != ENOENT)
+        return smp_fail(SMP_ERR_FAILED, "%s: cannot remove: %s", index, strerror(errno));
+    return SMP_OK;
+}
+
+static smp_status write_index(exporter *e)
+{
+    smp_text index = {0};
+    if (e->s->comm.world_rank != 0 || e->n_file == 1)
+        return SMP_OK;
+    const char **file = SMP_ARENA_NEW(e->arena, const char *, (size_t)e->n);
+    const char *path = file_path(e, "model.safetensors.index.json");
+    for (int32_t number = 0; file && number < e->n_file; number++) {
+        const char *name = file_name(e, number);
+        for (int32_t i = e->begin[number]; i < e->begin[number + 1]; i++)
+            file[i] = name;
+        file = name ? file : NULL;
+    }
+    if (!file || !path)
+        return SMP_ERR_NO_MEMORY;
+    SMP_TRY(smp_safetensors_index(e->tensor, file, e->n, &index));
+    const smp_status status = smp_file_write(path, index.data, index.length);
+    smp_text_free(&index);
+    return status;
+}
+
+static smp_status write_files(exporter *e)
+{
+    const size_t holdings = (size_t)smp__most_holdings(e->s) * sizeof(smp__holding);
+    const size_t bytes = holdings + 2 * PIECE_ELEMENTS * sizeof(float);
+    void *memory = malloc(bytes);
+    smp_status status = memory ? remove_index(e) : smp_fail_memory(bytes);
+    status = smp__comm_agree(&e->s->comm, status);
+    if (status == SMP_OK) {
+        e->holding = memory;
+        e->window = (float *)(void *)((char *)memory + holdings);
+        e->slice = e->window + PIECE_ELEMENTS;
+    }
+    for (int32_t i = 0; i < e->n_file && status == SMP_OK; i++)
+        status = write_file(e, i);
+    if (status == SMP_OK)
+        status = smp__comm_agree(&e->s->comm, write_index(e));
     free(memory);
     return status;
 }
 
-static smp_status open_file(const smp *s, const char *path, smp_writer **file)
+smp_status smp_export_weights_as(smp *s, const char *path, const smp_weights_options *options)
 {
-    if (s->comm.world_rank != 0)
-        return SMP_OK;
-    SMP_TRY(smp_writer_open(path, file));
-    return write_header(s, path, *file);
+    static const smp_weights_options none = {0};
+    exporter e;
+    if (!s || !path)
+        return smp_fail(SMP_ERR_INPUT, "smp_export_weights: a NULL argument");
+    SMP_TRY(smp__job_usable(s));
+    s->doing = "exporting the weights";
+    smp_status status =
+        smp__comm_agree(&s->comm, plan_export(&e, s, path, options ? options : &none));
+    if (status == SMP_OK)
+        status = write_files(&e);
+    smp_arena_destroy(e.arena);
+    return smp__job_leave(s, status);
 }
 
 smp_status smp_export_weights(smp *s, const char *path)
 {
-    if (!s || !path)
-        return smp_fail(SMP_ERR_INPUT, "smp_export_weights: a NULL argument");
-    SMP_TRY(smp__job_usable(s));
-    smp_writer *file = NULL;
-    s->doing = "exporting the weights";
-    smp_status status = smp__comm_agree(&s->comm, open_file(s, path, &file));
-    if (status == SMP_OK)
-        status = write_weights(s, file);
-    if (file)
-        status = smp_writer_close(file, status);
-    return smp__job_leave(s, smp__comm_agree(&s->comm, status));
+    return smp_export_weights_as(s, path, NULL);
+}
+
+smp_status smp__export_check(const smp *s, const char *path, const smp_weights_options *options)
+{
+    exporter e;
+    smp_status status = plan_export(&e, s, path, options);
+    if (status == SMP_OK && e.folder)
+        status = smp__checkpoint_folder_make(path);
+    if (status == SMP_OK && e.folder && access(path, W_OK | X_OK) != 0)
+        status =
+            smp_fail(SMP_ERR_FAILED, "%s: cannot write the weights: %s", path, strerror(errno));
+    smp_arena_destroy(e.arena);
+    return status;
 }

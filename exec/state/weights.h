@@ -1,8 +1,10 @@
-/* Weights of this rank: initial values, norm of the gradients, update, hash. */
+/* Weights of this rank: initial values, norm of the gradients, update, hash; those of the model as
+ * files have them. */
 #ifndef SMP_EXEC_STATE_WEIGHTS_H
 #define SMP_EXEC_STATE_WEIGHTS_H
 
 #include "exec/state/handle.h"
+#include "graph/safetensors/weights_match.h"
 
 smp_status smp__weights_init(smp *s);
 /* Enqueued: the bf16 copies of all weights, or of memory->region[index]. */
@@ -35,5 +37,12 @@ smp_status smp__weights_check(smp *s);
  * every plan. Collective. SMP_ERR_FAILED: devices that compute together differ in a weight that all
  * of them have. */
 smp_status smp__weights_hash(smp *s, uint64_t *hash);
+
+/* Names and shapes of the model's weights, whole. *out: malloc'ed; names are the graph's. In
+ * load_weights.c. */
+smp_status smp__model_weights(const smp *s, smp_matched_weight **out);
+/* Are there rules that fit the model, and, where the path is a folder, can it be? Makes it. Not
+ * collective; what smp_export_weights_as would find. In export_weights.c. */
+smp_status smp__export_check(const smp *s, const char *path, const smp_weights_options *options);
 
 #endif

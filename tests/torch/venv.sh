@@ -11,7 +11,10 @@ smp_peers_folder=$smp_torch_folder.peers
 
 # Makes it unless it is there; fails without a network. Another one that makes it at the same time is waited for.
 smp_torch_venv() {
-    [ ! -x "$smp_torch_python" ] || return 0
+    if [ -x "$smp_torch_python" ]; then
+        smp_torch_safetensors
+        return 0
+    fi
     [ -z "${SMP_TORCH_PYTHON-}" ] || return 1
     mkdir -p "${smp_torch_folder%/*}"
     (
@@ -22,8 +25,19 @@ smp_torch_venv() {
         rm -rf "$making"
         # Moved as a whole: an installation that breaks off leaves nothing that looks ready.
         python3 -m venv "$making" &&
-            "$making/bin/pip" install -q --disable-pip-version-check "torch==$smp_torch_version" numpy &&
+            "$making/bin/pip" install -q --disable-pip-version-check "torch==$smp_torch_version" numpy safetensors &&
             mv "$making" "$smp_torch_folder"
+    ) 9>"$smp_torch_folder.lock"
+}
+
+# One that was made before there was a test that needs it; without it that test is skipped.
+smp_torch_safetensors() {
+    [ -z "${SMP_TORCH_PYTHON-}" ] || return 0
+    (
+        flock 9
+        "$smp_torch_python" -c 'import safetensors' 2>/dev/null ||
+            "$smp_torch_python" -m pip install -q --disable-pip-version-check safetensors ||
+            echo "no safetensors: a test is going to be skipped"
     ) 9>"$smp_torch_folder.lock"
 }
 
