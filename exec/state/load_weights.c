@@ -77,7 +77,8 @@ static smp_status read_runs(loading *l, const smp_weight_sources *sources, int32
         const int64_t left = smp__runs_left(runs, at);
         n = here.end - at < left ? here.end - at : left;
         n = n < WINDOW_ELEMENTS ? n : WINDOW_ELEMENTS;
-        SMP_TRY(smp_weight_read(l->file, sources, smp__runs_place(runs, at), n, l->window));
+        SMP_TRY(
+            smp_weight_read(l->file, sources, smp__runs_place(runs, at), n, l->window, l->slice));
         SMP_TRY(smp__copy_in(l->s, smp__weight_at(l->s, index, at), l->window,
                              n * (int64_t)sizeof(float)));
     }
@@ -95,7 +96,7 @@ static smp_status read_windows(loading *l, const smp_weight_sources *sources, in
         end = smp__runs_before(runs, begin + WINDOW_ELEMENTS);
         end = end < here.end ? end : here.end;
         const int64_t behind = smp__runs_place(runs, end - 1) + 1;
-        SMP_TRY(smp_weight_read(l->file, sources, begin, behind - begin, l->window));
+        SMP_TRY(smp_weight_read(l->file, sources, begin, behind - begin, l->window, l->slice));
         smp__runs_take(runs, l->slice, at, end - at, l->window, begin);
         SMP_TRY(smp__copy_in(l->s, smp__weight_at(l->s, index, at), l->slice,
                              (end - at) * (int64_t)sizeof(float)));

@@ -158,6 +158,8 @@ static smp_status read_entry(head *h, size_t begin, size_t end, bool *metadata)
     if (h->entry.failed)
         return smp_fail_memory(end - begin);
     json_t *json = json_loadb(h->entry.data, h->entry.length, JSON_REJECT_DUPLICATES, &error);
+    if (!json && (json_error_code(&error) == json_error_out_of_memory || error.text[0] == '\0'))
+        return smp_fail_memory(h->entry.length);
     if (!json)
         return fail_at(h, begin + (size_t)(error.position > 0 ? error.position - 1 : 0),
                        error.text);

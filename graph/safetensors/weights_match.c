@@ -231,29 +231,26 @@ bool smp_weight_in_order(const smp_weight_sources *sources)
 }
 
 /* Elements [first, first + n) of a stored matrix [columns][rows], seen as [rows][columns]: of every
- * column the rows that they touch. */
+ * column the rows that they touch, at most n. */
 static smp_status read_transposed(smp_weights_file *file, int32_t tensor, int64_t first, int64_t n,
-                                  float *values)
+                                  float *values, float *column)
 {
     const smp_stored_tensor *t = &file->tensor[tensor];
     const int64_t columns = t->shape.dim[0], rows = t->shape.dim[1];
     const int64_t begin = first / columns, end = (first + n - 1) / columns + 1;
-    float *column = malloc((size_t)(end - begin) * sizeof *column);
-    smp_status status = column ? SMP_OK : smp_fail_memory((size_t)(end - begin) * sizeof *column);
-    for (int64_t c = 0; c < columns && status == SMP_OK; c++) {
-        status = smp_weights_file_read(file, tensor, c * rows + begin, end - begin, column);
-        for (int64_t r = begin; r < end && status == SMP_OK; r++) {
+    for (int64_t c = 0; c < columns; c++) {
+        SMP_TRY(smp_weights_file_read(file, tensor, c * rows + begin, end - begin, column));
+        for (int64_t r = begin; r < end; r++) {
             const int64_t at = r * columns + c - first;
             if (at >= 0 && at < n)
                 values[at] = column[r - begin];
         }
     }
-    free(column);
-    return status;
+    return SMP_OK;
 }
 
 smp_status smp_weight_read(smp_weights_file *file, const smp_weight_sources *sources, int64_t begin,
-                           int64_t n, float *values)
+                           int64_t n, float *values, float *scratch)
 {
     for (int i = 0; i < sources->n; i++) {
         const smp_weight_source *s = &sources->source[i];
@@ -263,7 +260,7 @@ smp_status smp_weight_read(smp_weights_file *file, const smp_weight_sources *sou
             continue;
         const int64_t first = s->first + (from - s->begin);
         float *at = values + (from - begin);
-        SMP_TRY(s->transposed ? read_transposed(file, s->tensor, first, to - from, at)
+        SMP_TRY(s->transposed ? read_transposed(file, s->tensor, first, to - from, at, scratch)
                               : smp_weights_file_read(file, s->tensor, first, to - from, at));
     }
     return SMP_OK;

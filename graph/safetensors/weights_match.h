@@ -37,9 +37,10 @@ smp_status smp_weights_match(const smp_weights_file *file, const smp_name_rules 
 /* Are elements that follow each other read as such? Else one is to read many at once: of a
  * transposed tensor it takes an access for every column. */
 bool smp_weight_in_order(const smp_weight_sources *sources);
-/* Elements [begin, begin + n) of a weight that is wanted. */
+/* Elements [begin, begin + n) of a weight that is wanted. scratch: [n], for what is transposed, so
+ * that with half of a model read no memory is wanting. */
 smp_status smp_weight_read(smp_weights_file *file, const smp_weight_sources *sources, int64_t begin,
-                           int64_t n, float *values);
+                           int64_t n, float *values, float *scratch);
 
 /* A tensor to be written: elements [begin, end) of weights, stacked; as a matrix of `rows` rows
  * transposed. */

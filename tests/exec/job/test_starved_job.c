@@ -101,6 +101,8 @@ static void between_steps(smp *job, outcome *o)
         ;
     while (!is_done(o, smp_export_weights(job, weights), "smp_export_weights"))
         ;
+    while (!is_done(o, smp_load_weights(job, weights, NULL), "smp_load_weights"))
+        ;
 }
 
 static void live(const smp_options *options, outcome *o)
