@@ -163,7 +163,8 @@ static smp_status write_tensor(exporter *e, const smp_written_source *t)
     smp_status status = SMP_OK;
     for (int i = 0; i < t->n_piece && status == SMP_OK; i++) {
         status = write_piece(e, &t->piece[i], !t->transposed, at);
-        at += at ? t->piece[i].end - t->piece[i].begin : 0;
+        if (at)
+            at += t->piece[i].end - t->piece[i].begin;
     }
     if (status == SMP_OK && e->matrix)
         write_matrix(e, &t->shape);
