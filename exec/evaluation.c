@@ -1,8 +1,11 @@
 /* Evaluations of the training loop: exec/evaluation.h. */
 #include "exec/evaluation.h"
 
+#include <math.h>
+
 #include "exec/batches.h"
 #include "exec/printed_lines.h"
+#include "exec/watch.h"
 
 smp_status smp__evaluate_held_out(smp__trainer *t, int64_t step)
 {
@@ -26,6 +29,8 @@ smp_status smp__evaluate_held_out(smp__trainer *t, int64_t step)
         }
         hits = r.hits >= 0 ? hits + r.hits : -1;
     }
+    smp__watch_evaluation(t, rows > 0.0 ? sum / rows : 0.0,
+                          rows > 0.0 && hits >= 0 ? (double)hits / rows : NAN);
     if (t->prints)
         smp__print_evaluation(t, step, rows > 0.0 ? sum / rows : 0.0, rows, hits);
     return SMP_OK;

@@ -7,6 +7,7 @@
 
 #include "exec/state/weights.h"
 #include "exec/step/cost_samples.h"
+#include "exec/watch.h"
 #include "profile/measure.h"
 
 void smp__print_target(const smp *s)
@@ -24,6 +25,13 @@ void smp__print_target(const smp *s)
     fputc('\n', stderr);
 }
 
+/* No line behind the bar. */
+static void lift_bar(const smp__trainer *t)
+{
+    if (t->watch)
+        smp__bar_lift(&t->watch->bar);
+}
+
 /* JSON has no infinities. */
 static const char *json_number(char *buffer, size_t size, const char *format, double value)
 {
@@ -35,6 +43,7 @@ void smp__print_step(const smp__trainer *t, const smp_step_result *r)
 {
     bool has_loss = t->job->graph->loss >= 0;
     char loss[64], norm[64], measured[32], predicted[32];
+    lift_bar(t);
     if (t->options->json) {
         printf("{\"step\": %" PRId64 ", \"loss\": %s, \"step_us\": %.1f, \"predicted_us\": %.1f, "
                "\"samples_per_s\": %.2f, \"lr\": %.6g, \"grad_norm\": %s, \"skipped\": %" PRId64
@@ -62,6 +71,7 @@ void smp__print_evaluation(const smp__trainer *t, int64_t step, double loss, dou
 {
     const double accuracy = rows > 0.0 ? (double)hits / rows : NAN;
     char text[64], share[64];
+    lift_bar(t);
     json_number(text, sizeof(text), "%.9g", loss);
     json_number(share, sizeof(share), "%.9g", accuracy);
     if (t->options->json && hits >= 0)

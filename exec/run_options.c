@@ -81,6 +81,8 @@ static const struct entry {
     {"predict-reduce", TEXT, AT(train.predict_reduce)},
     {"predict-data", SOURCE, AT(predict_data)},
     {"export-size", TEXT, AT(export_size)},
+    {"log", TEXT, AT(train.log)},
+    {"progress", TEXT, AT(train.progress)},
     {"checksum", YES, AT(train.checksum)},
     {"timeout", SECONDS, AT(train.job.timeout_s)},
     {"device", TEXT, AT(train.job.device)},
@@ -162,7 +164,12 @@ static const char usage[] =
     "  --log-every N        print every N-th step (default 10)\n"
     "  --json               one JSON object per step and line\n"
     "  --trace FILE.json    Chrome trace of the last step, predicted and measured (Perfetto)\n"
-    "  --report FILE.html   a page with the last step, predicted above measured\n"
+    "  --report FILE.html   a page with the last step, predicted above measured, with curves of\n"
+    "                       all steps, and where their time went\n"
+    "  --log FILE.csv       a row for each step, written at once; any other name is a folder for\n"
+    "                       TensorBoard. With --resume it goes on behind the step resumed from\n"
+    "  --progress WHEN      a bar on standard error: auto (default: on a terminal, without\n"
+    "                       --json), yes or no\n"
     "  --profile-out FILE   a profile of what this run measured, for smp-partition --profile\n"
     "  --export-weights FILE.safetensors\n"
     "                       write all weights to one file after the last step; those of a\n"
@@ -338,6 +345,15 @@ static smp_status read_weights(smp__run_options *a)
     return SMP_OK;
 }
 
+static smp_status check_progress(const char *when)
+{
+    static const char *const names[] = {"auto", "yes", "no"};
+    for (int i = 0; when && i < 3; i++)
+        if (strcmp(when, names[i]) == 0)
+            return SMP_OK;
+    return when ? smp_fail_choice((smp_where){0}, "--progress", when, names, 3) : SMP_OK;
+}
+
 smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
 {
     a->train = (smp_train_options){.job = smp_options_default(),
@@ -362,8 +378,9 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
     a->train.job.n_plugins = a->plugins.n;
     a->train.job.weights_like = a->weights_like.item;
     a->train.job.n_weights_like = a->weights_like.n;
-    a->train.job.record_trace = a->train.trace || a->train.report;
+    a->train.job.record_trace = a->train.trace || a->train.report || a->train.log;
     a->train.job.record_costs = a->train.profile != NULL;
+    SMP_TRY(check_progress(a->train.progress));
     if (a->train.epochs > 0 && a->train.steps != NOT_GIVEN)
         return smp_fail(SMP_ERR_INPUT, "--epochs and --steps: give one of them");
     if (a->train.steps == NOT_GIVEN)

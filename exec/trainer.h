@@ -12,6 +12,8 @@ typedef struct smp__batch {
     int64_t first, samples;
 } smp__batch;
 
+typedef struct smp__watch smp__watch;
+
 typedef struct smp__trainer {
     const smp_train_options *options;
     smp *job;
@@ -36,6 +38,7 @@ typedef struct smp__trainer {
     double wait_us, longest_wait_us; /* of steps for data, but for the first one */
     int64_t n_wait;
     bool taken; /* a first batch */
+    smp__watch *watch; /* exec/watch.h */
 } smp__trainer;
 
 #endif

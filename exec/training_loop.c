@@ -12,6 +12,7 @@
 #include "exec/prediction.h"
 #include "exec/printed_lines.h"
 #include "exec/run_outputs.h"
+#include "exec/watch.h"
 
 enum { TELLER_S = 2 };
 
@@ -25,8 +26,10 @@ static smp_status train_step(smp__trainer *t, int64_t step)
     const smp_train_options *o = t->options;
     smp_step_result r;
     smp__batch b = smp__next_batch(t);
+    const double read_s = smp_clock_s();
     t->job->samples = b.first;
     smp_status status = smp__take_batch(t, b, step < o->steps);
+    const double data_us = 1e6 * (smp_clock_s() - read_s);
     *t->job_broken = status != SMP_OK;
     if (status == SMP_OK) {
         status = smp_step_short(t->job, (const void *const *)t->buffer, b.samples, &r);
@@ -35,12 +38,14 @@ static smp_status train_step(smp__trainer *t, int64_t step)
     if (status != SMP_OK)
         return status;
     t->step_us[t->n_step++] = r.step_us;
+    SMP_TRY(smp__watch_step(t, &r, data_us));
     if (t->prints && (o->json || step == 1 || due(step, o->log_every, o->steps)))
         smp__print_step(t, &r);
     int saved; /* completes a save whose parts are written, or says that it has failed */
     SMP_TRY(smp_save_test(t->job, &saved));
     if (t->eval_data && due(step, o->eval_every, o->steps))
         SMP_TRY(smp__evaluate_held_out(t, step));
+    SMP_TRY(smp__watch_row(t));
     if (!o->checkpoint || !t->job->graph->training)
         return SMP_OK;
     t->save_due = t->save_due || due(step, o->save_every, o->steps);
@@ -107,6 +112,7 @@ static smp_status run(smp__trainer *t)
         SMP_TRY(take_weights(t));
     if (o->predict)
         SMP_TRY(smp__prediction_open(t));
+    SMP_TRY(smp__watch_open(t));
     for (int64_t step = t->job->step + 1; step <= o->steps; step++)
         SMP_TRY(train_step(t, step));
     if (o->predict)
@@ -115,8 +121,7 @@ static smp_status run(smp__trainer *t)
         SMP_TRY(smp_export_weights_as(t->job, o->weights, &o->weights_as));
     if (o->trace)
         SMP_TRY(smp_trace_write(t->job, o->trace));
-    if (o->report)
-        SMP_TRY(smp__report_write(t->job, o->report));
+    SMP_TRY(smp__watch_end(t));
     if (o->profile)
         SMP_TRY(smp_costs_write(t->job, o->profile));
     if (o->checksum)
@@ -161,6 +166,7 @@ smp_status smp__train(const smp_train_options *options, bool *job_broken)
     if (status == SMP_OK) {
         smp__on_sigterm(t.job);
         status = run(&t);
+        smp__watch_close(&t);
         *job_broken = *job_broken || t.job->comm.failed;
         free_data(&t);
         if (!*job_broken)

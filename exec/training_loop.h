@@ -37,6 +37,8 @@ typedef struct smp_train_options {
     int64_t held_out; /* of the data, for evaluations, in parts of SMP__WHOLE; 0, or no eval_data */
     const char *given;   /* a file of weights to begin with, or NULL */
     smp_weights_options weights_from, weights_as; /* how those of `given` and `weights` are named */
+    const char *log;     /* a row for each step: FILE.csv or a folder, or NULL; with record_trace */
+    const char *progress; /* the bar: "auto" (NULL: on a terminal, without json), "yes", "no" */
 } smp_train_options;
 
 /* Runs the whole job: rank 0 prints steps to standard output. Collective. On failure *job_broken

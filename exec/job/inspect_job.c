@@ -311,19 +311,24 @@ static smp_status end_messages(smp *s)
     return status;
 }
 
-static smp_status write_trace(smp *s, const char *path, const smp_trace_event *measured, int64_t n)
+static smp_status write_trace(smp *s, const char *path, const smp_trace_event *measured, int64_t n,
+                              const smp_run_record *run)
 {
+    (void)run;
     return smp_trace_save(s->plan, s->graph, measured, n, path);
 }
 
 /* The prediction above what was measured. */
-static smp_status write_report(smp *s, const char *path, const smp_trace_event *measured, int64_t n)
+static smp_status write_report(smp *s, const char *path, const smp_trace_event *measured, int64_t n,
+                               const smp_run_record *run)
 {
     smp_picture *picture = NULL;
     smp_text html = {0};
     smp_status status = smp_picture_open(s->plan, s->graph, &picture);
     if (status == SMP_OK)
         status = smp_picture_add_measured(picture, measured, n);
+    if (status == SMP_OK)
+        smp_picture_add_run(picture, run);
     if (status == SMP_OK)
         status = smp_picture_html(picture, &html);
     if (status == SMP_OK)
@@ -334,9 +339,10 @@ static smp_status write_report(smp *s, const char *path, const smp_trace_event *
 }
 
 typedef smp_status event_writer(smp *s, const char *path, const smp_trace_event *measured,
-                                int64_t n);
+                                int64_t n, const smp_run_record *run);
 
-static smp_status write_events(smp *s, const char *path, event_writer *writer)
+static smp_status write_events(smp *s, const char *path, event_writer *writer,
+                               const smp_run_record *run)
 {
     smp_trace_event *events = NULL;
     int64_t n = 0;
@@ -350,16 +356,16 @@ static smp_status write_events(smp *s, const char *path, event_writer *writer)
     if (status == SMP_OK)
         status = gather_events(s, &events, &n);
     if (status == SMP_OK)
-        status = smp__comm_agree(&s->comm,
-                                 s->comm.world_rank == 0 ? writer(s, path, events, n) : SMP_OK);
+        status = smp__comm_agree(&s->comm, s->comm.world_rank == 0 ? writer(s, path, events, n, run)
+                                                                   : SMP_OK);
     if (!s->comm.failed)
         free(events);
     return status;
 }
 
-smp_status smp__report_write(smp *s, const char *path)
+smp_status smp__report_write(smp *s, const char *path, const smp_run_record *run)
 {
-    return write_events(s, path, write_report);
+    return write_events(s, path, write_report, run);
 }
 
 smp_status smp_trace_write(smp *s, const char *path)
@@ -368,5 +374,5 @@ smp_status smp_trace_write(smp *s, const char *path)
         return smp_fail(SMP_ERR_INPUT, "smp_trace_write: a NULL argument");
     if (!s->event)
         return smp_fail(SMP_ERR_INPUT, "smp_trace_write needs options.record_trace");
-    return write_events(s, path, write_trace);
+    return write_events(s, path, write_trace, NULL);
 }

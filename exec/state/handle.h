@@ -133,6 +133,17 @@ typedef struct smp__trust {
 
 typedef struct smp__cost_samples smp__cost_samples;
 
+/* Of the step in progress, inside of actions, by the host's clock: what the stamps of record_trace
+ * do not tell apart. [2]: in forward actions, in others. */
+typedef struct smp__spent {
+    double recompute_s; /* without what is below */
+    double joint_s[2];  /* sums over replicas that operators ask for */
+    double group_s[2];  /* waiting for the devices that compute operators together */
+    double group_seen_s;
+    double sends_s; /* until others took what was sent; between actions */
+    double norm_s;  /* of the gradient */
+} smp__spent;
+
 struct smp {
     smp_options options; /* strings point into `strings` */
     smp_arena *strings;
@@ -211,6 +222,7 @@ struct smp {
     bool collected, aligned; /* times known; counted from the same moment as those of other ranks */
     double trace_begin_s;    /* of the step that `event` is of */
     double step_begin_s;
+    smp__spent spent;
     int64_t samples_given; /* of the global batch, by the call in progress */
 
     smp__saving saving;

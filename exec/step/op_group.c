@@ -127,6 +127,14 @@ static smp_status look(void *context)
     return smp__op_group_look(context);
 }
 
+static smp_status wait_for(smp__op_group *g, smp_wait_test test)
+{
+    const double begin_s = smp_clock_s();
+    smp_status status = smp__comm_wait_until(g->comm, &(smp_wait){0}, test, describe, g);
+    g->waited_s += smp_clock_s() - begin_s;
+    return status;
+}
+
 static smp_status test(void *context, bool *done)
 {
     smp__op_group *g = context;
@@ -140,7 +148,7 @@ static smp_status finish(void *context)
     smp__op_group *g = context;
     if (g->half == SMP__NO_HALF)
         return SMP_OK;
-    return smp__comm_wait_until(g->comm, &(smp_wait){0}, test, describe, g);
+    return wait_for(g, test);
 }
 
 /* The last device's share is filled up with zeroes. */
@@ -235,8 +243,7 @@ static smp_status shift(void *context, const float *own, float *got, int64_t n, 
 
 static smp_status shifted(void *context)
 {
-    smp__op_group *g = context;
-    return smp__comm_wait_until(g->comm, &(smp_wait){0}, test_shift, describe, g);
+    return wait_for(context, test_shift);
 }
 
 smp_status smp__op_group_open(smp__op_group *g, smp_comm *comm, MPI_Comm ranks, int64_t most,

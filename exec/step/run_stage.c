@@ -217,12 +217,31 @@ static smp_status mark_instr(smp *s, int chunk, int microbatch, const smp_instr 
     return smp__cost_mark_at(s, chunk, *call, part);
 }
 
+/* What this rank has waited for others inside of actions. */
+static double waited_s(const smp *s)
+{
+    return s->spent.joint_s[0] + s->spent.joint_s[1] +
+           (s->tensor_group ? s->tensor_group->waited_s : 0.0);
+}
+
+/* Forward again: a device's own time would need stamps around it. */
+static smp_status recompute(smp *s, int chunk, int microbatch, const smp_instr *instr)
+{
+    if (!s->event || !s->device->host_memory)
+        return run_instr(s, chunk, microbatch, instr);
+    const double begin_s = smp_clock_s() - waited_s(s);
+    SMP_TRY(run_instr(s, chunk, microbatch, instr));
+    s->spent.recompute_s += smp_clock_s() - waited_s(s) - begin_s;
+    return SMP_OK;
+}
+
 static smp_status run(smp *s, int chunk, int microbatch, const smp_instr *instr, int32_t n)
 {
     int last_call = -1;
     SMP_TRY(smp__cost_mark(s, chunk, microbatch, -1, 0));
     for (int32_t i = 0; i < n; i++) {
-        SMP_TRY(run_instr(s, chunk, microbatch, &instr[i]));
+        SMP_TRY(instr[i].kind == SMP_INSTR_RECOMPUTE ? recompute(s, chunk, microbatch, &instr[i])
+                                                     : run_instr(s, chunk, microbatch, &instr[i]));
         if (instr[i].kind == SMP_INSTR_BACKWARD || instr[i].kind == SMP_INSTR_WEIGHT)
             SMP_TRY(
                 smp__reduce_weights(s, chunk, microbatch, s->chunk[chunk].call[instr[i].call].op));

@@ -33,6 +33,7 @@
 #include "exec/step/gather.h"
 #include "exec/step/loss_share.h"
 #include "exec/step/messages.h"
+#include "exec/step/op_group.h"
 #include "exec/step/reduce.h"
 #include "exec/step/run_stage.h"
 #include "exec/step/step_inputs.h"
@@ -86,9 +87,25 @@ static smp_status run_action(smp *s, const smp_action *action)
 
 static smp_status wait_sends(smp *s, int64_t position)
 {
-    for (int64_t i = s->memory->wait_begin[position]; i < s->memory->wait_begin[position + 1]; i++)
+    const int64_t first = s->memory->wait_begin[position];
+    const int64_t end = s->memory->wait_begin[position + 1];
+    if (first == end)
+        return SMP_OK;
+    const double begin_s = smp_clock_s();
+    for (int64_t i = first; i < end; i++)
         SMP_TRY(smp__messages_sent(s, s->memory->wait[i]));
+    s->spent.sends_s += smp_clock_s() - begin_s;
     return SMP_OK;
+}
+
+/* Of the action that has just been run. */
+static void note_group(smp *s)
+{
+    if (!s->tensor_group)
+        return;
+    s->spent.group_s[s->current.kind != SMP_ACTION_F] +=
+        s->tensor_group->waited_s - s->spent.group_seen_s;
+    s->spent.group_seen_s = s->tensor_group->waited_s;
 }
 
 static smp_status run_program(smp *s)
@@ -103,6 +120,7 @@ static smp_status run_program(smp *s)
             SMP_TRY(smp__messages_post(s, memory->post[k]));
         SMP_TRY(smp__stamp_begin(s));
         SMP_TRY(run_action(s, action));
+        note_group(s);
         if (action->kind != SMP_ACTION_OPTIMIZE) /* it ends when the weights are updated */
             SMP_TRY(smp__stamp_end(s));
     }
@@ -114,7 +132,9 @@ static smp_status finish_device_work(smp *s, bool training)
 {
     if (training) {
         SMP_TRY(smp__cost_optimizer_begin(s, SMP__OPTIMIZER_NORM));
+        const double begin_s = smp_clock_s();
         SMP_TRY(smp__weights_square(s));
+        s->spent.norm_s = smp_clock_s() - begin_s;
         SMP_TRY(smp__cost_optimizer_end(s, SMP__OPTIMIZER_NORM));
     }
     if (s->memory->loss >= 0)
@@ -269,6 +289,7 @@ smp_status smp_step_short(smp *s, const void *const *inputs, int64_t samples,
     s->n_event = 0;
     s->collected = s->aligned = false;
     s->trace_begin_s = s->step_begin_s;
+    s->spent = (smp__spent){.group_seen_s = s->tensor_group ? s->tensor_group->waited_s : 0.0};
     if (s->ended_us)
         memset(s->ended_us, 0, (size_t)s->program->n * sizeof *s->ended_us);
     smp__cost_samples_begin(s);

@@ -235,7 +235,7 @@ static void put_file(smp_text *html, const unsigned char *file)
 }
 
 /* The template with its places {{NAME}} filled. */
-static smp_status assemble(const smp_text *json, smp_text *html)
+static smp_status assemble(const page *p, const smp_text *json, smp_text *html)
 {
     const char *at = (const char *)smp__file_report_page_html;
     for (const char *open; (open = strstr(at, "{{")); at = strstr(open, "}}") + 2) {
@@ -244,11 +244,18 @@ static smp_status assemble(const smp_text *json, smp_text *html)
             put_file(html, smp__file_report_page_css);
         else if (strncmp(open, "{{SCRIPT}}", 10) == 0)
             put_file(html, smp__file_report_page_js);
-        else
+        else if (strncmp(open, "{{RUN}}", 7) != 0)
             put_escaped(html, json);
+        else if (p->picture->run)
+            smp_run_record_html(p->picture->run, html);
     }
     smp_text_append(html, "%s", at);
     return html->failed || json->failed ? smp_fail_memory(html->capacity) : SMP_OK;
+}
+
+void smp_picture_add_run(smp_picture *picture, const smp_run_record *run)
+{
+    picture->run = run;
 }
 
 smp_status smp_picture_html(const smp_picture *picture, smp_text *html)
@@ -262,7 +269,7 @@ smp_status smp_picture_html(const smp_picture *picture, smp_text *html)
     p.unit = most / UNITS > 1 ? most / UNITS : 1;
     p.tick_us = smp__picture_end_us(picture) / TICKS;
     put_data(&p);
-    smp_status status = json.failed ? smp_fail_memory(json.capacity) : assemble(&json, html);
+    smp_status status = json.failed ? smp_fail_memory(json.capacity) : assemble(&p, &json, html);
     smp_text_free(&json);
     return status;
 }

@@ -12,6 +12,7 @@
 #define SMP_SCHEDULE_SHOW_PICTURE_H
 
 #include "schedule/plan/plan.h"
+#include "schedule/show/run_record.h"
 #include "schedule/show/trace.h"
 
 typedef struct smp_picture smp_picture;
@@ -25,6 +26,9 @@ void smp_picture_close(smp_picture *picture); /* accepts NULL */
 /* Events of one measured step, of all ranks or of the replica that is drawn; copied. The page and
  * the figure then show them below the prediction on one time axis, the text as further lines. */
 smp_status smp_picture_add_measured(smp_picture *picture, const smp_trace_event *events, int64_t n);
+
+/* What a run tells of all its steps, for the page; borrowed, NULL: nothing. */
+void smp_picture_add_run(smp_picture *picture, const smp_run_record *run);
 
 /* Appends a whole file. */
 smp_status smp_picture_html(const smp_picture *picture, smp_text *html);

@@ -68,6 +68,7 @@ struct smp_picture {
     smp__rank_memory *memory; /* [pipeline] */
     int64_t **alive;          /* [pipeline][program n] bytes alive at each action */
     smp_arena *arena;
+    const smp_run_record *run; /* borrowed; NULL: of a plan alone */
 };
 
 /* Fills memory and alive. */

@@ -1,0 +1,264 @@
+/* Times by cause: exec/job/step_times.h. Linear in the actions of a step. */
+#include "exec/job/step_times.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "exec/state/device_wait.h"
+#include "exec/step/cost_samples.h"
+#include "exec/step/op_group.h"
+#include "schedule/simulate/simulate.h"
+
+enum { COLD_STEPS = 2 };
+
+smp_status smp__step_times_open(const smp *s, smp__step_times *times)
+{
+    const size_t peers = 2 * (size_t)s->comm.pipeline_size, world = 2 * (size_t)s->comm.world_size;
+    *times = (smp__step_times){.peer_us = calloc(peers, sizeof(double)),
+                               .all = calloc(world, sizeof(double))};
+    return times->peer_us && times->all ? SMP_OK
+                                        : smp_fail_memory((peers + world) * sizeof(double));
+}
+
+void smp__step_times_close(smp__step_times *times)
+{
+    free(times->peer_us);
+    free(times->all);
+}
+
+static bool computes(smp_action_kind kind)
+{
+    return kind == SMP_ACTION_F || kind == SMP_ACTION_B || kind == SMP_ACTION_I ||
+           kind == SMP_ACTION_W;
+}
+
+static bool reduces(smp_action_kind kind)
+{
+    return kind == SMP_ACTION_REDUCE || kind == SMP_ACTION_ALL || kind == SMP_ACTION_GATHER;
+}
+
+/* The message that an action waited for longest: when it came; the device of a GPU waits by itself,
+ * until the action begins. *peer: who sent it, -1: nothing comes in. */
+static double last_arrival_us(const smp *s, const smp_trace_event *e, int *peer)
+{
+    const smp_transfer_kind kind = e->action.kind == SMP_ACTION_F ? SMP_TRANSFER_F : SMP_TRANSFER_B;
+    const smp__chunk *chunk = &s->chunk[e->action.chunk];
+    double last_us = 0.0;
+    *peer = -1;
+    for (int i = 0; i < chunk->n_channel && e->action.kind != SMP_ACTION_W; i++) {
+        const smp__channel *c = &chunk->channel[i];
+        if (c->outgoing || s->flow->transfer[c->transfer].kind != kind)
+            continue;
+        const double us =
+            s->transport->on_device ? e->start_us : c->arrived_us[e->action.microbatch];
+        if (*peer < 0 || us > last_us) {
+            last_us = us;
+            *peer = c->peer;
+        }
+    }
+    return last_us;
+}
+
+typedef struct split {
+    double us[SMP_TIME_N_CAUSES];
+    double *peer_us;
+} split;
+
+/* What is between two actions. Messages are waited for first, then gathers. */
+static void add_gap(const smp *s, const smp_trace_event *e, double from_us, split *t)
+{
+    const double gap_us = fmax(e->start_us - from_us, 0.0);
+    int peer;
+    const double came_us = last_arrival_us(s, e, &peer);
+    const double waited_us = peer < 0 ? 0.0 : fmin(fmax(came_us - from_us, 0.0), gap_us);
+    const bool gathers = s->reducer.gather && s->reducer.gather[e->action.chunk].n > 0;
+    t->us[SMP_TIME_MESSAGES] += waited_us;
+    if (peer >= 0)
+        t->peer_us[peer] += waited_us;
+    t->us[gathers ? SMP_TIME_SUMS : SMP_TIME_REST] += gap_us - waited_us;
+}
+
+/* Before the optimizer: sums that are still under way, the norm, then the other ranks. */
+static void add_end(const smp *s, double from_us, double sums_us, double begin_us, split *t)
+{
+    const double gap_us = fmax(begin_us - from_us, 0.0);
+    const double sums = fmin(fmax(sums_us - from_us, 0.0), gap_us);
+    const double norm = fmin(1e6 * s->spent.norm_s, gap_us - sums);
+    t->us[SMP_TIME_SUMS] += sums;
+    t->us[SMP_TIME_OPTIMIZER] += norm;
+    t->us[SMP_TIME_END] += gap_us - sums - norm;
+}
+
+/* Out of the actions that they are in. */
+static void move_inner(const smp *s, split *t)
+{
+    const double forward = 1e6 * s->spent.group_s[0], backward = 1e6 * s->spent.group_s[1];
+    const double joint = 1e6 * s->spent.joint_s[0], joint_back = 1e6 * s->spent.joint_s[1];
+    const double again = 1e6 * s->spent.recompute_s;
+    t->us[SMP_TIME_FORWARD] -= forward + joint;
+    t->us[SMP_TIME_BACKWARD] -= backward + joint_back + again;
+    t->us[SMP_TIME_RECOMPUTE] += again;
+    t->us[SMP_TIME_GROUP] += forward + backward;
+    t->us[SMP_TIME_SUMS] += joint + joint_back;
+    const double sends = fmin(1e6 * s->spent.sends_s, t->us[SMP_TIME_REST]);
+    t->us[SMP_TIME_REST] -= sends; /* between actions, where nothing comes in */
+    t->us[SMP_TIME_MESSAGES] += sends;
+}
+
+static void split_step(const smp *s, double step_us, double data_us, split *t)
+{
+    double at_us = 0.0, sums_us = 0.0, all_us = 0.0;
+    for (int64_t i = 0; i < s->n_event; i++) {
+        const smp_trace_event *e = &s->event[i];
+        const smp_action_kind kind = e->action.kind;
+        if (reduces(kind))
+            sums_us = fmax(sums_us, e->end_us);
+        if (kind == SMP_ACTION_OPTIMIZE)
+            add_end(s, at_us, sums_us, e->start_us, t);
+        else if (!computes(kind))
+            continue;
+        else
+            add_gap(s, e, at_us, t);
+        t->us[kind == SMP_ACTION_OPTIMIZE ? SMP_TIME_OPTIMIZER
+              : kind == SMP_ACTION_F      ? SMP_TIME_FORWARD
+                                          : SMP_TIME_BACKWARD] += e->end_us - e->start_us;
+        at_us = fmax(at_us, e->end_us);
+    }
+    move_inner(s, t);
+    for (int i = 0; i < SMP_TIME_N_CAUSES; i++)
+        all_us += t->us[i];
+    t->us[SMP_TIME_REST] += fmax(step_us - all_us, 0.0); /* sums of losses, for the line printed */
+    t->us[SMP_TIME_DATA] = data_us;
+}
+
+static double resident_bytes(void)
+{
+    struct rusage usage = {0};
+    getrusage(RUSAGE_SELF, &usage);
+    return 1024.0 * (double)usage.ru_maxrss;
+}
+
+static double working_us(const double *us)
+{
+    return us[SMP_TIME_FORWARD] + us[SMP_TIME_BACKWARD] + us[SMP_TIME_RECOMPUTE] +
+           us[SMP_TIME_OPTIMIZER];
+}
+
+/* What one row of a log tells of all ranks. */
+static smp_status share_step(smp *s, smp__step_times *times, double step_us, const double *us)
+{
+    const int world = s->comm.world_size;
+    double busy_us = 0.0, most = 0.0;
+    memset(times->all, 0, 2 * (size_t)world * sizeof(double));
+    times->all[2 * s->comm.world_rank] = working_us(us);
+    times->all[2 * s->comm.world_rank + 1] = resident_bytes();
+    SMP_TRY(smp__comm_sum(&s->comm, times->all, 2 * world));
+    for (int rank = 0; rank < world; rank++) {
+        busy_us += times->all[2 * rank];
+        most = fmax(most, times->all[2 * rank + 1]);
+    }
+    times->last_bubble = fmax(1.0 - busy_us / (step_us * world), 0.0);
+    times->last_resident_bytes = most;
+    return SMP_OK;
+}
+
+smp_status smp__step_times_add(smp *s, smp__step_times *times, double step_us, double data_us)
+{
+    SMP_TRY(smp__comm_agree(&s->comm, smp__trace_collect(s)));
+    const int cold = times->n_step++ < COLD_STEPS ? 0 : 1;
+    split t = {.peer_us = times->peer_us + cold * s->comm.pipeline_size};
+    split_step(s, step_us, data_us, &t);
+    times->n[cold]++;
+    for (int i = 0; i < SMP_TIME_N_CAUSES; i++)
+        times->us[cold][i] += t.us[i];
+    return share_step(s, times, step_us, t.us);
+}
+
+/* Numbers of a rank as they travel. */
+enum {
+    PIPELINE_RANK = SMP_TIME_N_CAUSES,
+    PEER,
+    PEER_US,
+    PREDICTED_BYTES,
+    ARENA_BYTES,
+    RESIDENT_BYTES,
+    NUMBERS
+};
+
+static void fill_own(const smp *s, const smp__step_times *times, double *own)
+{
+    const int kind = times->n[1] > 0;
+    const double n = times->n[kind] > 0 ? (double)times->n[kind] : 1.0;
+    const double *peer_us = times->peer_us + kind * s->comm.pipeline_size;
+    const smp_plan *plan = s->plan;
+    for (int i = 0; i < SMP_TIME_N_CAUSES; i++)
+        own[i] = times->us[kind][i] / n;
+    own[PIPELINE_RANK] = s->comm.pipeline_rank;
+    own[PEER] = -1.0;
+    for (int rank = 0; rank < s->comm.pipeline_size; rank++)
+        if (peer_us[rank] / n > own[PEER_US]) {
+            own[PEER] = rank;
+            own[PEER_US] = peer_us[rank] / n;
+        }
+    if (plan->predicted.peak_bytes)
+        own[PREDICTED_BYTES] = (double)plan->predicted.peak_bytes[s->comm.pipeline_rank];
+    own[ARENA_BYTES] = (double)s->memory->arena_bytes;
+    own[RESIDENT_BYTES] = resident_bytes();
+}
+
+static void predict(const smp *s, const smp_simulation *m, int rank, smp_rank_time *t)
+{
+    double *us = t->predicted_us;
+    t->has_predicted = true;
+    for (int64_t i = 0; i < s->plan->program[rank].n; i++) {
+        const smp_action_kind kind = s->plan->program[rank].action[i].kind;
+        const double took_us = m->end_us[rank][i] - m->start_us[rank][i];
+        if (kind == SMP_ACTION_F)
+            us[SMP_TIME_FORWARD] += took_us;
+        else if (kind == SMP_ACTION_OPTIMIZE)
+            us[SMP_TIME_OPTIMIZER] += took_us;
+        else if (computes(kind))
+            us[SMP_TIME_BACKWARD] += took_us;
+    }
+    us[SMP_TIME_SUMS] = m->reduction_us[rank];
+    us[SMP_TIME_MESSAGES] =
+        m->warmup_us[rank] + m->drain_us[rank] + m->transfer_us[rank] + m->imbalance_us[rank];
+}
+
+smp_status smp__step_times_collect(smp *s, const smp__step_times *times, smp_rank_time **out)
+{
+    const int world = s->comm.world_size;
+    double *all = calloc((size_t)world * NUMBERS, sizeof(*all));
+    smp_rank_time *rank = calloc((size_t)world, sizeof(*rank));
+    smp_simulated_plan simulated = {0};
+    smp_status status = all && rank ? SMP_OK : smp_fail_memory((size_t)world * sizeof(*rank));
+    if (status == SMP_OK && s->plan->cluster)
+        status = smp_simulated_plan_open(s->plan, s->graph, &simulated);
+    status = smp__comm_agree(&s->comm, status);
+    if (status == SMP_OK) {
+        fill_own(s, times, all + (size_t)s->comm.world_rank * NUMBERS);
+        status = smp__comm_sum(&s->comm, all, world * NUMBERS);
+    }
+    for (int i = 0; i < world && status == SMP_OK; i++) {
+        const double *from = all + (size_t)i * NUMBERS;
+        memcpy(rank[i].us, from, sizeof(rank[i].us));
+        rank[i].pipeline_rank = (int)from[PIPELINE_RANK];
+        rank[i].peer = (int)from[PEER];
+        rank[i].peer_us = from[PEER_US];
+        rank[i].predicted_bytes = (int64_t)from[PREDICTED_BYTES];
+        rank[i].arena_bytes = (int64_t)from[ARENA_BYTES];
+        rank[i].resident_bytes = (int64_t)from[RESIDENT_BYTES];
+        if (simulated.simulation)
+            predict(s, simulated.simulation, rank[i].pipeline_rank, &rank[i]);
+    }
+    smp_simulated_plan_close(&simulated);
+    if (!s->comm.failed) /* MPI may still add to it */
+        free(all);
+    if (status != SMP_OK)
+        free(rank);
+    else
+        *out = rank;
+    return status;
+}
