@@ -77,6 +77,12 @@ page_data run.html >run.json
 expect_json run.json
 expect_match run.json '"name":"measured"'
 expect_equal "lanes" "$(grep -o '"cells":' run.json | wc -l)" 4
+# What it tells of all steps needs no script.
+sed '/<script/,$d' run.html >still.html
+expect_equal "curves" "$(grep -c "<svg .*<path class='curve' d='M" still.html)" 5
+expect_equal "ranks" "$(sed -n "/<table id='times'/,/<\/table>/p" still.html | grep -c "^<tr><td>[01]</td>.*title='forward ")" 2
+expect_equal "memory of ranks" "$(sed -n "/<table id='resident'/,/<\/table>/p" still.html | grep -cE '^<tr><td>[01]</td>(<td>[0-9.]+ MiB</td>){3}')" 2
+expect_no_match page.html '<svg' # a plan has no steps
 expect_exit 2 mpirun -n 2 smp-run two.yaml --data text.txt --steps 2 --report no/such/run.html
 expect_match err 'cannot write the report'
 expect_no_match out 'step 1' # found before the first step

@@ -159,6 +159,24 @@ expect_equal "nothing beside the rows" "$(sed -n 3p told.txt)" ' -'
 expect_match told.txt '^ Forwardof micro-batch 0.*rank 1, stage 1.*Waited.*Receives'
 expect_match told.txt '^ [0-9.]+ [a-z]*s of [0-9.]+ [a-z]*s$'
 
+# Of a run: every curve is drawn, within its figure; ranks of both tables.
+write_text text.txt 20000
+expect_exit 0 smp-partition model.yaml -n 2 --stages 2 --ddp 1 --chunks 1 --microbatches 4 --microbatch-size 1 -o two.yaml
+expect_exit 0 mpirun -n 2 smp-run two.yaml --data text.txt --eval-data text.txt --eval-every 4 --steps 9 --report run.html
+show run.html "$light" <<'RUN'
+<script>
+const inside = [...document.querySelectorAll("figure")].map((figure) => {
+  const box = figure.querySelector("svg").viewBox.baseVal, marks = figure.querySelectorAll(".curve, .planned, circle");
+  return [...marks].every((m) => m.getBBox().x >= 0 && m.getBBox().y >= 0 && m.getBBox().x + m.getBBox().width <= box.width &&
+    m.getBBox().y + m.getBBox().height <= box.height) && figure.querySelector(".curve").getTotalLength() > 100;
+});
+root.dataset.figures = inside.join(" ");
+root.dataset.run = [$("times").rows.length, $("resident").rows.length, document.querySelectorAll("circle").length].join(" ");
+</script>
+RUN
+expect_equal "curves" "$(told figures)" "true true true true true"
+expect_equal "rows and dots of a run" "$(told run)" "3 3 3"
+
 # The sizes that the page is made for.
 model 8 >eight.yaml
 cluster 8 >eight-devices.yaml
