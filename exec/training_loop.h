@@ -35,9 +35,9 @@ typedef struct smp_train_options {
     const char *weights; /* all of them after the last step (safetensors), or NULL */
     int64_t epochs;      /* instead of steps: end after so many passes, counted from the first; 0 */
     int64_t held_out; /* of the data, for evaluations, in parts of SMP__WHOLE; 0, or no eval_data */
-    const char *given;   /* a file of weights to begin with, or NULL */
+    const char *given;                            /* a file of weights to begin with, or NULL */
     smp_weights_options weights_from, weights_as; /* how those of `given` and `weights` are named */
-    const char *log;     /* a row for each step: FILE.csv or a folder, or NULL; with record_trace */
+    const char *log; /* a row for each step: FILE.csv or a folder, or NULL; with record_trace */
     const char *progress; /* the bar: "auto" (NULL: on a terminal, without json), "yes", "no" */
 } smp_train_options;
 

@@ -91,7 +91,16 @@ static void add_end(const smp *s, double from_us, double sums_us, double begin_u
     t->us[SMP_TIME_END] += gap_us - sums - norm;
 }
 
-/* Out of the actions that they are in. */
+/* No more than is there. */
+static double take(split *t, smp_time_cause from, smp_time_cause to, double us)
+{
+    const double moved_us = fmin(us, fmax(t->us[from], 0.0));
+    t->us[from] -= moved_us;
+    t->us[to] += moved_us;
+    return us - moved_us;
+}
+
+/* Out of the actions that they are in, or what is between these. */
 static void move_inner(const smp *s, split *t)
 {
     const double forward = 1e6 * s->spent.group_s[0], backward = 1e6 * s->spent.group_s[1];
@@ -102,9 +111,9 @@ static void move_inner(const smp *s, split *t)
     t->us[SMP_TIME_RECOMPUTE] += again;
     t->us[SMP_TIME_GROUP] += forward + backward;
     t->us[SMP_TIME_SUMS] += joint + joint_back;
-    const double sends = fmin(1e6 * s->spent.sends_s, t->us[SMP_TIME_REST]);
-    t->us[SMP_TIME_REST] -= sends; /* between actions, where nothing comes in */
-    t->us[SMP_TIME_MESSAGES] += sends;
+    (void)take(t, SMP_TIME_REST, SMP_TIME_MESSAGES, 1e6 * s->spent.sends_s);
+    const double left_us = take(t, SMP_TIME_END, SMP_TIME_GROUP, 1e6 * s->spent.group_s[2]);
+    (void)take(t, SMP_TIME_REST, SMP_TIME_GROUP, left_us);
 }
 
 static void split_step(const smp *s, double step_us, double data_us, split *t)

@@ -3,8 +3,8 @@
  *
  * mpirun gives its ranks pipes and passes on what comes out of them: the terminal is then that of
  * the process that started this one. Both streams go through mpirun by themselves, so what is
- * printed on standard output while a bar stands takes the bar away itself (smp__bar_lift): whichever
- * comes first, no line has a bar in it. */
+ * printed on standard output while a bar stands takes the bar away itself (smp__bar_lift):
+ * whichever comes first, no line has a bar in it. */
 #ifndef SMP_EXEC_LOG_PROGRESS_BAR_H
 #define SMP_EXEC_LOG_PROGRESS_BAR_H
 

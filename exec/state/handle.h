@@ -138,7 +138,8 @@ typedef struct smp__cost_samples smp__cost_samples;
 typedef struct smp__spent {
     double recompute_s; /* without what is below */
     double joint_s[2];  /* sums over replicas that operators ask for */
-    double group_s[2];  /* waiting for the devices that compute operators together */
+    double group_s[3];  /* waiting for the devices that compute operators together; the last one:
+                          not in an action that computes */
     double group_seen_s;
     double sends_s; /* until others took what was sent; between actions */
     double norm_s;  /* of the gradient */

@@ -103,8 +103,11 @@ static void note_group(smp *s)
 {
     if (!s->tensor_group)
         return;
-    s->spent.group_s[s->current.kind != SMP_ACTION_F] +=
-        s->tensor_group->waited_s - s->spent.group_seen_s;
+    const smp_action_kind kind = s->current.kind;
+    const bool backward = kind == SMP_ACTION_B || kind == SMP_ACTION_I || kind == SMP_ACTION_W;
+    s->spent.group_s[kind == SMP_ACTION_F ? 0
+                     : backward           ? 1
+                                          : 2] += s->tensor_group->waited_s - s->spent.group_seen_s;
     s->spent.group_seen_s = s->tensor_group->waited_s;
 }
 

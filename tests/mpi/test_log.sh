@@ -26,10 +26,10 @@ rows() { # log name: what of it must repeat, in NAME.rows
     cp out "$2.rows"
 }
 
-# time_adds_up NAME: the causes of all ranks, data aside, make the mean step, the first two aside.
+# time_adds_up NAME RANKS [group]: the causes of all ranks, data aside, make the mean step, the first two aside.
 time_adds_up() {
     checks=$((checks + 1))
-    python3 - "$1.json" "$2" <<'CHECK' >out 2>err || fail "$1: times"
+    python3 - "$1.json" "$2" "${3:-stages}" <<'CHECK' >out 2>err || fail "$1: times"
 import json, sys
 lines = [json.loads(line) for line in open(sys.argv[1]) if line.startswith("{")]
 steps = [line["step_us"] for line in lines if "step_us" in line][2:]
@@ -45,7 +45,8 @@ for rank in time[0]["ranks"]:
     assert rank.get("peer", 1 - rank["pipeline_rank"]) == 1 - rank["pipeline_rank"], rank
     assert 0 <= rank.get("peer_us", 0) <= causes["messages_us"] + 0.1, rank
     assert rank["resident_bytes"] > rank["arena_bytes"] > 0, rank
-assert any(rank.get("peer_us", 0) > 0 for rank in time[0]["ranks"]), time
+assert any(rank.get("peer_us", 0) > 0 for rank in time[0]["ranks"]) != (sys.argv[3] == "group"), time
+assert all((rank["group_us"] > 0) == (sys.argv[3] == "group") for rank in time[0]["ranks"]), time
 assert any(rank["recompute_us"] > 0 for rank in time[0]["ranks"]) == (int(sys.argv[2]) == 4), time
 CHECK
 }
@@ -67,8 +68,8 @@ for log in part.csv events; do
     rm -rf saved
     expect_exit 0 mpirun -n 2 smp-run two.yaml "${common[@]}" --steps 6 --checkpoint saved
     expect_exit 0 mpirun -n 2 smp-run two.yaml "${common[@]}" --steps 9 --log "$log"
-    head -c -3 "$file" >cut
-    cp cut "$file"
+    head -c -3 "$file" >"cut.log"
+    cp cut.log "$file"
     expect_exit 0 mpirun -n 4 smp-run four.yaml "${common[@]}" --steps 16 --checkpoint saved --resume \
         --log "$log"
     cp out part.json
@@ -83,6 +84,13 @@ expect_exit 0 mpirun -n 2 smp-run two.yaml "${common[@]}" --steps 5 --checkpoint
 expect_exit 0 mpirun -n 2 smp-run two.yaml "${common[@]}" --steps 16 --checkpoint saved --resume --log again.csv
 rows again.csv again
 expect_equal "a run that was stopped" "$(cat again.rows)" "$(cat whole.rows)"
+
+# Ranks that compute every operator together.
+expect_exit 0 smp-partition "$SMP_EXAMPLES/gpt-tiny.yaml" -n 2 --stages 1 --tensor 2 --microbatches 4 \
+    --microbatch-size 1 -o group.yaml
+expect_exit 0 mpirun -n 2 smp-run group.yaml "${common[@]}" --steps 16 --log group.csv
+cp out group.json
+time_adds_up group 2 group
 
 # Refused, before a step.
 bad() { # regex log
