@@ -5,6 +5,8 @@
 
 #include <math.h>
 
+#include "profile/overlap_costs.h"
+
 bool smp__runs_backward_input(const smp_graph *graph, const smp_op *op)
 {
     if (!graph->training || !smp_op_has_gradient(graph, op))
@@ -198,14 +200,27 @@ double smp__exchange_us(const smp_cluster *cluster, smp_op_exchange exchange)
     return us + (double)((exchange.messages + others - 1) / others) * cluster->core_switch_us;
 }
 
+/* With compute of so long in the call: each piece hides its message, or is hidden by it. */
+static double exposed_us(const smp_graph *graph, const smp_cluster *cluster,
+                         smp_op_exchange exchange, double compute_us)
+{
+    const double us = smp__exchange_us(cluster, exchange);
+    if (exchange.beside == 0 || !smp_group_overlaps(graph, cluster))
+        return us;
+    const double message_us = us / (double)exchange.messages;
+    const double piece_us = compute_us / (double)(exchange.beside + 1);
+    return us - (double)exchange.beside * fmin(message_us, piece_us);
+}
+
 smp_status smp__add_exchanges(const smp_graph *graph, const smp_op *op, int64_t batch,
                               const smp_cluster *cluster, smp_op_cost *cost)
 {
     smp_op_work work;
     smp_op_work_get(graph, op, batch, &work);
-    cost->forward_us += smp__exchange_us(cluster, work.forward_exchange);
+    cost->forward_us += exposed_us(graph, cluster, work.forward_exchange, cost->forward_us);
     if (smp__runs_backward_input(graph, op)) {
-        const double us = smp__exchange_us(cluster, work.backward_input_exchange);
+        const double us =
+            exposed_us(graph, cluster, work.backward_input_exchange, cost->backward_input_us);
         cost->backward_input_us += us;
         cost->backward_us += us;
     }

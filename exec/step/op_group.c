@@ -111,10 +111,20 @@ static smp_status arrived(smp__op_group *g, int flag, bool *there)
     return flag ? smp__throttle_arrived(&g->throttle, &g->late, 1, g->half_bytes, there) : SMP_OK;
 }
 
+/* May be asked again when all is there. */
+static smp_status look_at_shift(smp__op_group *g, bool *done)
+{
+    int flag = 0;
+    SMP_TRY(smp__comm_check(MPI_Testall(2, g->shift, &flag, MPI_STATUSES_IGNORE), "MPI_Testall"));
+    return arrived(g, flag, done);
+}
+
 smp_status smp__op_group_look(smp__op_group *g)
 {
     int flag = 0;
     bool there;
+    if (g->shifting)
+        return look_at_shift(g, &there);
     if (g->half == SMP__NO_HALF)
         return SMP_OK;
     SMP_TRY(smp__comm_check(MPI_Test(&g->request, &flag, MPI_STATUS_IGNORE), "MPI_Test"));
@@ -217,9 +227,7 @@ static smp_status all_to_all(void *context, const float *all, float *got, int64_
 static smp_status test_shift(void *context, bool *done)
 {
     smp__op_group *g = context;
-    int flag = 0;
-    SMP_TRY(smp__comm_check(MPI_Testall(2, g->shift, &flag, MPI_STATUSES_IGNORE), "MPI_Testall"));
-    SMP_TRY(arrived(g, flag, done));
+    SMP_TRY(look_at_shift(g, done));
     return *done || !g->progress ? SMP_OK : g->progress(g->progress_context);
 }
 
@@ -238,12 +246,16 @@ static smp_status shift(void *context, const float *own, float *got, int64_t n, 
     SMP_TRY(ask(g, n, MPI_Isend(own, (int)n, MPI_FLOAT, to, SHIFT_TAG, g->ranks, &g->shift[1]),
                 "MPI_Isend"));
     g->half_bytes = n * (int64_t)sizeof(float);
+    g->shifting = true;
     return SMP_OK;
 }
 
 static smp_status shifted(void *context)
 {
-    return wait_for(context, test_shift);
+    smp__op_group *g = context;
+    SMP_TRY(wait_for(g, test_shift));
+    g->shifting = false;
+    return SMP_OK;
 }
 
 smp_status smp__op_group_open(smp__op_group *g, smp_comm *comm, MPI_Comm ranks, int64_t most,

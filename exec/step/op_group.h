@@ -38,6 +38,7 @@ typedef struct smp__op_group {
     int64_t half_bytes;   /* that the link takes for it */
     MPI_Request shift[2]; /* under way: what comes, what goes */
     double waited_s;      /* for the others, so far */
+    bool shifting;        /* until `shifted` */
     /* Where the arrays are a device's: */
     const smp_device *device;
     void *device_context;

@@ -118,7 +118,7 @@ smp_op_exchange smp_op_exchange_each(int64_t devices, int64_t n)
 {
     if (devices <= 1)
         return (smp_op_exchange){0};
-    return (smp_op_exchange){devices - 1, n * (int64_t)sizeof(float)};
+    return (smp_op_exchange){devices - 1, n * (int64_t)sizeof(float), 0};
 }
 
 smp_op_exchange smp_op_exchange_sum(int64_t devices, int64_t n)

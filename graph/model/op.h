@@ -116,6 +116,9 @@ smp_status smp_infer_dims(const smp_infer *infer, int input, int min_dims, int m
  * each is as long on every device. */
 typedef struct smp_op_exchange {
     int64_t messages, bytes; /* of each; 0, 0: nothing */
+    /* So many of the messages are each begun before one of `beside` + 1 equal pieces of the call's
+     * compute and awaited behind it; the other messages and the last piece run alone. */
+    int64_t beside;
 } smp_op_exchange;
 
 /* Arithmetic and memory traffic of one micro-batch, for the roofline, and what devices of a group
@@ -160,7 +163,7 @@ typedef struct smp_op_group {
     smp_status (*all_to_all)(void *context, const float *all, float *got, int64_t n);
     /* Starts to bring own [n] to the device `by` further on (after the last comes the first), and
      * into got [n] what comes from as far back; until `shifted`, which waits for both, own is only
-     * read, got left alone, and nothing else of the group called. */
+     * read, got left alone, and nothing else of the group called but `look`. */
     smp_status (*shift)(void *context, const float *own, float *got, int64_t n, int32_t by);
     smp_status (*shifted)(void *context);
     /* One of the calls above, begun; `finish` ends it, if there is one. Until then `from` and `to`

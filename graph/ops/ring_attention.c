@@ -195,8 +195,8 @@ static void work(const smp_graph *graph, const smp_op *op, int64_t batch, smp_op
     work->matrix = true;
     const int64_t away = r.rounds - 1, bytes = travelling(&r, batch) * (int64_t)sizeof(float);
     if (away > 0) { /* backward: their gradients as well, which then go home */
-        work->forward_exchange = (smp_op_exchange){away, bytes};
-        work->backward_input_exchange = (smp_op_exchange){2 * away + 1, bytes};
+        work->forward_exchange = (smp_op_exchange){away, bytes, away};
+        work->backward_input_exchange = (smp_op_exchange){2 * away + 1, bytes, away};
     }
 }
 
@@ -304,6 +304,8 @@ static smp_status for_each_block(const pass *s, int64_t device, step *of_block)
     for (int64_t pair = 0; pair < r->runs * r->runs; pair++)
         for (int64_t h = 0; h < r->at.heads; h++)
             for (int64_t b = 0; b < s->call->batch; b++) {
+                if (s->group && s->group->look) /* MPI moves keys only while it is called */
+                    SMP_TRY(s->group->look(s->group->context));
                 const tile t = tile_of(s, device, pair / r->runs, pair % r->runs, b, h);
                 if (b == 0 && r->at.alibi)
                     smp__attention_fill_bias(s->call, &t.pair, h, s->bias);

@@ -72,6 +72,36 @@ static void test_calls(void **state)
     smp__comm_close(&comm);
 }
 
+/* Who looks while a shift is under way has all of it before it waits. */
+static void test_a_look_moves_a_shift(void **state)
+{
+    (void)state;
+    enum { LONG = 1 << 20 };
+    smp_comm comm;
+    smp__op_group g;
+    assert_int_equal(smp__comm_open(&comm, 20), SMP_OK);
+    assert_int_equal(smp__op_group_open(&g, &comm, comm.world, MOST, NULL, NULL), SMP_OK);
+    float *own = floats(LONG), *got = floats(LONG);
+    for (int64_t e = 0; e < LONG; e++) {
+        own[e] = value_of(rank, e, 1);
+        got[e] = 2; /* none is so large */
+    }
+    assert_int_equal(g.group.shift(g.group.context, own, got, LONG, 1), SMP_OK);
+    const double end_s = MPI_Wtime() + 20;
+    const volatile float *first = got, *last = got + LONG - 1;
+    while ((*first == 2 || *last == 2) && MPI_Wtime() < end_s)
+        assert_int_equal(g.group.look(g.group.context), SMP_OK);
+    assert_true(*first != 2 && *last != 2);
+    assert_int_equal(g.group.shifted(g.group.context), SMP_OK);
+    for (int64_t e = 0; e < LONG; e++)
+        assert_true(got[e] == value_of((rank + RANKS - 1) % RANKS, e, 1));
+    assert_int_equal(g.group.look(g.group.context), SMP_OK); /* there is nothing left */
+    free(own);
+    free(got);
+    smp__op_group_close(&g);
+    smp__comm_close(&comm);
+}
+
 static void check_value(smp_group_call call, const float *got, int64_t e, int64_t n)
 {
     const int64_t from = e / n;
@@ -328,8 +358,11 @@ static void test_one_is_late(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),       cmocka_unit_test(test_halves),
-        cmocka_unit_test(test_hidden),      cmocka_unit_test(test_four_processes),
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_hidden),
+        cmocka_unit_test(test_four_processes),
+        cmocka_unit_test(test_a_look_moves_a_shift),
         cmocka_unit_test(test_one_is_late),
     };
     setenv("CMOCKA_TEST_ABORT", "1",

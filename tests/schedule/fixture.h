@@ -80,7 +80,7 @@ static inline void fixture_exchanges(const smp_graph *graph, const smp_op *op, i
                                      smp_op_work *work)
 {
     (void)graph, (void)op, (void)batch;
-    work->backward_input_exchange = (smp_op_exchange){1, 4};
+    work->backward_input_exchange = (smp_op_exchange){1, 4, 0};
 }
 
 static inline void fixture_multiplies(const smp_graph *graph, const smp_op *op, int64_t batch,
