@@ -35,7 +35,8 @@ typedef struct smp_tensor {
     bool known;      /* shape is known; false for an opaque op without `shape` */
     bool planned;    /* of a type that the file says and no kernel takes, whatever the target */
     bool unsplit;    /* a model input of which a step has one, the same for all its samples */
-    bool needs_grad; /* training, has weights upstream, and reaches the loss (if there is one) */
+    bool needs_grad; /* training, has weights that are trained upstream, and reaches the loss (if
+                         there is one) */
     smp_shape shape;
     int64_t elements; /* of one sample; 0 if not known */
     int64_t bytes;    /* of a micro-batch, as the file says, where the shape is not known; else 0 */
@@ -57,6 +58,7 @@ typedef struct smp_param {
     float init_scale;  /* normal: standard deviation; uniform: bound */
     bool decay;        /* weight decay applies (two or more dimensions) */
     bool running;      /* a statistic, see smp_param_decl */
+    bool frozen;       /* a step leaves it as it is: smp_graph_freeze */
     int32_t number;    /* its index in the graph as read: what initial values go by */
     smp_part part;     /* of the weight so named, in the graph of one of several devices */
     int32_t use_begin; /* uses use_begin .. use_end-1 of smp_graph.use, in op order */
@@ -103,6 +105,8 @@ typedef struct smp_op {
     int32_t n_out;      /* at least 1 */
     bool hides_weights; /* of a kind without kernels, and the file does not say which it has */
     bool no_gradient;   /* the file says so: none goes into or through it */
+    bool statistics;    /* only frozen weights lie upstream, its own too, but running statistics of
+                           its own go on: a backward of zero gradients, which passes none */
     int32_t out;        /* tensors out .. out + n_out - 1; those of all ops stand in op order */
     int32_t number;     /* its index in the graph as read: what random numbers go by */
     uint8_t summands;   /* bit i: every device has a summand of the gradient of weight i */
@@ -165,6 +169,13 @@ static inline const smp_graph *smp_graph_whole(const smp_graph *graph)
  * smp_graph_check_runnable. */
 smp_status smp_graph_set_target(smp_graph *graph, smp_target target);
 
+/* From now on no step changes the weights that `frozen` [n_param] names, as with PyTorch's
+ * requires_grad=False: only tensors with another weight upstream need a gradient. Running
+ * statistics go on, named or not. The graph is whole, nothing is split from it yet. It keeps its
+ * fingerprints: what is frozen is a plan's choice. SMP_ERR_INPUT, naming the model's file, if the
+ * model is trained and nothing would be. */
+smp_status smp_graph_freeze(smp_graph *graph, const bool *frozen);
+
 /* SMP_ERR_INPUT naming the first op that has no kernel for the graph's target (built in or not), or
  * if there is no loss in a training model. */
 smp_status smp_graph_check_runnable(const smp_graph *graph);
@@ -183,6 +194,15 @@ int32_t smp_graph_find_op(const smp_graph *graph, const char *name); /* hash loo
 int32_t smp_graph_find_param(const smp_graph *graph, const char *name);
 
 smp_where smp_op_where(const smp_graph *graph, const smp_op *op);
+
+/* Has it weights that a backward changes something of: trained ones, or running statistics? */
+static inline bool smp_op_has_trained(const smp_graph *graph, const smp_op *op)
+{
+    for (int32_t k = 0; k < op->n_param; k++)
+        if (!graph->param[op->param[k]].frozen)
+            return true;
+    return false;
+}
 
 /* Has one of its outputs a gradient? */
 static inline bool smp_op_has_gradient(const smp_graph *graph, const smp_op *op)

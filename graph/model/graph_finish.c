@@ -71,27 +71,34 @@ smp_status smp__graph_index_consumers(smp__graph_store *store)
     return SMP_OK;
 }
 
-/* What hides its weights counts as having some. */
-static bool has_weights(const smp_op *op)
+/* Has it weights of which a gradient is wanted? What hides its weights counts as having some. */
+static bool is_trained(const smp_graph *g, const smp_op *op, bool freeze)
 {
-    return op->n_param > 0 || op->hides_weights;
+    for (int32_t k = 0; k < op->n_param; k++) {
+        const smp_param *param = &g->param[op->param[k]];
+        if (!param->running && !(freeze && param->frozen))
+            return true;
+    }
+    return op->hides_weights;
 }
 
-/* Forward: weights upstream, kept in needs_grad. Backward: what the loss is made from. */
-smp_status smp__graph_mark_gradients(smp__graph_store *store, smp_tensor *tensor)
+/* Weights upstream, kept in needs_grad. */
+static void mark_upstream(const smp_graph *g, smp_tensor *tensor, bool freeze)
 {
-    const smp_graph *g = &store->graph;
-    if (!g->training)
-        return SMP_OK;
     for (int32_t o = 0; o < g->n_op; o++) {
         const smp_op *op = &g->op[o];
-        bool upstream = has_weights(op);
+        bool upstream = is_trained(g, op, freeze);
         for (int32_t i = 0; i < op->n_in && !upstream; i++)
             upstream = tensor[op->in[i]].needs_grad;
         for (int32_t t = op->out; t < op->out + op->n_out; t++)
             tensor[t].needs_grad =
                 upstream && !op->no_gradient && smp_dtype_is_float(tensor[t].dtype);
     }
+}
+
+/* What the loss is made from stays marked. */
+static smp_status mark_reaching(const smp_graph *g, smp_tensor *tensor)
+{
     if (g->loss < 0)
         return SMP_OK;
     bool *reaches = calloc((size_t)g->n_tensor, sizeof *reaches);
@@ -110,6 +117,48 @@ smp_status smp__graph_mark_gradients(smp__graph_store *store, smp_tensor *tensor
         tensor[t].needs_grad = tensor[t].needs_grad && reaches[t];
     free(reaches);
     return SMP_OK;
+}
+
+static bool has_statistics(const smp_graph *g, const smp_op *op)
+{
+    for (int32_t k = 0; k < op->n_param; k++)
+        if (g->param[op->param[k]].running)
+            return true;
+    return false;
+}
+
+/* Twice: with every weight trained, to see whose statistics would go on, and as it is. */
+smp_status smp__graph_mark_gradients(smp__graph_store *store, smp_tensor *tensor)
+{
+    const smp_graph *g = &store->graph;
+    if (!g->training)
+        return SMP_OK;
+    smp_op *op = (smp_op *)g->op; /* ours */
+    mark_upstream(g, tensor, false);
+    SMP_TRY(mark_reaching(g, tensor));
+    for (int32_t o = 0; o < g->n_op; o++)
+        op[o].statistics = smp_op_has_gradient(g, &op[o]) && has_statistics(g, &op[o]);
+    mark_upstream(g, tensor, true);
+    SMP_TRY(mark_reaching(g, tensor));
+    for (int32_t o = 0; o < g->n_op; o++)
+        op[o].statistics = op[o].statistics && !smp_op_has_gradient(g, &op[o]);
+    return SMP_OK;
+}
+
+smp_status smp_graph_freeze(smp_graph *graph, const bool *frozen)
+{
+    smp__graph_store *store = (smp__graph_store *)graph;
+    bool any = false;
+    for (int32_t p = 0; p < graph->n_param; p++)
+        store->param[p].frozen = frozen[p] && !store->param[p].running;
+    SMP_TRY(smp__graph_mark_gradients(store, (smp_tensor *)graph->tensor)); /* ours */
+    for (int32_t t = 0; t < graph->n_tensor && !any; t++)
+        any = graph->tensor[t].needs_grad && (graph->loss < 0 || t == graph->loss);
+    if (any || !graph->training)
+        return SMP_OK;
+    return smp_fail_at((smp_where){graph->path, 0, 0},
+                       "no weight that the loss depends on is left to train, expected one that is "
+                       "not frozen");
 }
 
 static uint64_t hash_int(uint64_t h, int64_t value)

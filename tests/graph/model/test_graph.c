@@ -523,6 +523,42 @@ static void test_graph_fused(void **state)
     }
 }
 
+/* fc1 - bn - fc2 - loss: what of it still has a gradient. */
+static void test_graph_freeze(void **state)
+{
+    (void)state;
+    smp_graph *g = read_model("smp: 1\nname: f\ninputs:\n  x: {dtype: float32, shape: [6]}\n"
+                              "  y: {dtype: float32, shape: [6]}\nops:\n"
+                              "  - {op: linear, name: fc1, in: x, out: h, features: 6}\n"
+                              "  - {op: batchnorm, name: bn, in: h, out: h}\n"
+                              "  - {op: linear, name: fc2, in: h, out: h, features: 6}\n"
+                              "  - {op: mse, name: loss, in: [h, y], out: loss}\nloss: loss\n");
+    const uint64_t before = g->fingerprint;
+    bool frozen[8] = {false};
+    assert_int_equal(g->n_param, 8);
+    frozen[smp_graph_find_param(g, "fc1.weight")] = true;
+    assert_int_equal(SMP_OK, smp_graph_freeze(g, frozen));
+    assert_true(grad_of(g, "fc1") && smp_op_has_trained(g, op_named(g, "fc1")));
+    frozen[smp_graph_find_param(g, "fc1.bias")] = true;
+    assert_int_equal(SMP_OK, smp_graph_freeze(g, frozen));
+    assert_false(grad_of(g, "fc1") || smp_op_has_trained(g, op_named(g, "fc1")));
+    assert_true(grad_of(g, "bn") && !op_named(g, "bn")->statistics);
+    for (int32_t k = 0; k < 4; k++)
+        frozen[op_named(g, "bn")->param[k]] = true;
+    assert_int_equal(SMP_OK, smp_graph_freeze(g, frozen));
+    assert_false(grad_of(g, "bn"));
+    assert_true(op_named(g, "bn")->statistics && smp_op_has_trained(g, op_named(g, "bn")));
+    assert_false(g->param[smp_graph_find_param(g, "bn.running_mean")].frozen);
+    assert_true(grad_of(g, "fc2") && grad_of(g, "loss") && g->fingerprint == before);
+    memset(frozen, true, sizeof frozen);
+    assert_int_equal(SMP_ERR_INPUT, smp_graph_freeze(g, frozen));
+    assert_non_null(strstr(smp_last_error(), "no weight that the loss depends on"));
+    memset(frozen, false, sizeof frozen);
+    assert_int_equal(SMP_OK, smp_graph_freeze(g, frozen));
+    assert_true(grad_of(g, "fc1") && grad_of(g, "bn") && !op_named(g, "bn")->statistics);
+    smp_graph_destroy(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -533,6 +569,7 @@ int main(void)
         cmocka_unit_test(test_graph_ties_any_weights),
         cmocka_unit_test(test_graph_indexes_are_complete),
         cmocka_unit_test(test_graph_needs_grad),
+        cmocka_unit_test(test_graph_freeze),
         cmocka_unit_test(test_graph_several_outputs),
         cmocka_unit_test(test_graph_runnable),
         cmocka_unit_test(test_graph_tensor_bytes),
