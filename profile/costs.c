@@ -192,6 +192,23 @@ static void slow_down(double times, smp_op_cost *cost)
     cost->backward_weight_us *= times;
 }
 
+/* What frozen weights save of a backward that was measured or given with all of them trained. */
+static void take_frozen(const smp_graph *graph, const smp_op *op, smp_op_cost *cost)
+{
+    const bool gradient = smp_op_has_gradient(graph, op);
+    bool passes = false;
+    for (int32_t i = 0; i < op->n_in && gradient; i++)
+        passes |= graph->tensor[op->in[i]].needs_grad;
+    if (!passes)
+        cost->backward_input_us = 0;
+    if (!(gradient && op->hides_weights) && !op->statistics &&
+        !(gradient && smp_op_has_trained(graph, op)))
+        cost->backward_weight_us = 0;
+    cost->backward_us = cost->backward_input_us + cost->backward_weight_us;
+    if (!gradient && !op->statistics)
+        cost->stash_bytes = 0; /* nothing waits for a backward pass */
+}
+
 smp_status smp__op_cost(smp__costing *c, const smp_graph *graph, int32_t index,
                         smp__op_origin origin, smp_op_cost *cost)
 {
@@ -225,6 +242,8 @@ smp_status smp__op_cost(smp__costing *c, const smp_graph *graph, int32_t index,
         cost->backward_us = cost->backward_input_us = cost->backward_weight_us = 0;
         cost->stash_bytes = 0;
     }
+    if (graph->training && smp_graph_whole(graph)->freezes)
+        take_frozen(graph, op, cost);
     slow_down(c->slowdown, cost);
     return SMP_OK;
 }

@@ -32,6 +32,7 @@ typedef enum flag {
     FLAG_TENSOR,
     FLAG_TENSOR_OVERLAP,
     FLAG_SPLIT,
+    FLAG_FREEZE,
     FLAG_SHARD,
     FLAG_SHARD_WHAT,
     FLAG_PREFETCH,
@@ -105,6 +106,9 @@ static const option_entry entries[] = {
     {FLAG_SPLIT, "split", "PATTERN:RULE", IN_PLAN,
      "ops that match are split so, such as 'h*.mlp.fc:columns', or 'whole'; with --tensor, "
      "repeatable, a later one wins"},
+    {FLAG_FREEZE, "freeze", "PATTERN", IN_PLAN,
+     "weights that match, such as 'wte.*', are not trained; repeatable (default: the plan's with "
+     "--fix, else none)"},
     {FLAG_SHARD, "shard", "S|auto", IN_BOTH,
      "replicas that hold one copy of the states together, each a part: divides ddp; auto: with and "
      "without are planned, and the faster is taken (default: the plan's, or 1)"},
@@ -404,6 +408,15 @@ static smp_status add_split(smp_partition_options *o, const char *name, const ch
     return SMP_OK;
 }
 
+static smp_status add_freeze(smp_partition_options *o, const char *name, const char *text)
+{
+    if (o->freezing.n == SMP_MAX_FREEZES)
+        return smp_fail(SMP_ERR_INPUT, "%s: more than %d times", name, SMP_MAX_FREEZES);
+    o->freeze[o->freezing.n++] = (smp_freeze_entry){text, {name, 0, 0}};
+    o->freezing.entry = o->freeze;
+    return SMP_OK;
+}
+
 static smp_status add_export(smp_partition_options *o, const char *name, const char *text)
 {
     if (o->n_export == SMP_MAX_EXPORTS)
@@ -481,6 +494,8 @@ static smp_status set_option(smp_partition_options *o, const option_entry *entry
         return add_cuts(o, name, text);
     case FLAG_SPLIT:
         return add_split(o, "--split", text);
+    case FLAG_FREEZE:
+        return add_freeze(o, "--freeze", text);
     case FLAG_EXPORT:
         return add_export(o, name, text);
     case FLAG_PLUGIN:

@@ -30,6 +30,8 @@ typedef struct smp_partition_options {
     int tensor;                            /* 0: auto */
     smp_split_entry split[SMP_MAX_SPLITS]; /* their `op` is malloc'ed */
     int n_split;
+    smp_freeze_entry freeze[SMP_MAX_FREEZES];
+    smp_freezing freezing; /* of `freeze` */
     const smp_exporter *exporter[SMP_MAX_EXPORTS];
     const char *export_path[SMP_MAX_EXPORTS];
     int n_export;

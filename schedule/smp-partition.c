@@ -244,6 +244,8 @@ static smp_status open_inputs(const smp_partition_options *o, smp_search_request
     r->profile = in->profile;
     if (o->fix)
         SMP_TRY(smp_sketch_read(o->fix, &in->sketch));
+    const bool says = o->freezing.n > 0 || !in->sketch;
+    SMP_TRY(smp_freezing_apply(says ? &o->freezing : &in->sketch->freezing, in->graph));
     SMP_TRY(set_target(o, in));
     SMP_TRY(ask_tensor(o, in, &in->tensor));
     if (o->fix)
@@ -383,6 +385,7 @@ static smp_status open_checked(const smp_partition_options *o, smp_search_reques
     } else {
         return smp_fail(SMP_ERR_INPUT, "%s: the plan names no model: give --model FILE", o->plan);
     }
+    SMP_TRY(smp_freezing_apply(&in->sketch->freezing, in->graph));
     SMP_TRY(split_model(r, in));
     r->graph = in->graph;
     if (o->profile)

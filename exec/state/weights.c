@@ -110,6 +110,11 @@ static double add_pieces(const smp *s, int32_t index)
     return sum;
 }
 
+static bool is_trained(const smp_param *param)
+{
+    return !param->running && !param->frozen;
+}
+
 smp_status smp__weights_norm(smp *s, double also[SMP__STEP_SUMS], double *norm)
 {
     const int32_t n = s->graph->n_param;
@@ -125,8 +130,8 @@ smp_status smp__weights_norm(smp *s, double also[SMP__STEP_SUMS], double *norm)
             own[s->memory->param[i].param] = add_pieces(s, i);
     SMP_TRY(smp__comm_sum(&s->comm, s->norm, rows * n + SMP__STEP_SUMS));
     double sum = 0.0;
-    for (int64_t i = 0; i < (int64_t)rows * n; i++) /* a statistic: 0, or NaN if not finite */
-        sum += s->graph->param[i % n].running ? 0.0 * s->norm[i] : s->norm[i];
+    for (int64_t i = 0; i < (int64_t)rows * n; i++) /* not trained: 0, or NaN if not finite */
+        sum += is_trained(&s->graph->param[i % n]) ? s->norm[i] : 0.0 * s->norm[i];
     *norm = sqrt(sum);
     memcpy(also, others, SMP__STEP_SUMS * sizeof(double));
     return SMP_OK;
@@ -206,7 +211,7 @@ smp_status smp__weights_update(smp *s, int64_t step, float lr, float grad_scale)
         SMP_TRY(smp__weights_trust(s, step, lr, grad_scale));
     for (int32_t i = 0; i < s->memory->n_param; i++) {
         const smp__range own = smp__own_range(s, i);
-        if (own.begin == own.end)
+        if (own.begin == own.end || s->graph->param[s->memory->param[i].param].frozen)
             continue;
         SMP_TRY(s->graph->param[s->memory->param[i].param].running
                     ? update_running(s, i, own)

@@ -121,7 +121,7 @@ static smp_status backward_call(smp *s, int chunk, int microbatch, const smp__ca
     set_douts(s, chunk, microbatch, call, &of, &args);
     args.aux = smp__job_address(s, chunk, call->layout->backward_aux, microbatch);
     args.workspace = smp__job_address(s, chunk, call->layout->backward_workspace, microbatch);
-    if (kind == SMP_INSTR_BACKWARD && call->op->n_param > 0) {
+    if (kind == SMP_INSTR_BACKWARD && smp_op_has_trained(s->graph, call->op)) {
         SMP_TRY(call->kernels->backward_weight(&args));
         SMP_TRY(smp__cost_mark(s, chunk, microbatch, (int)(call - s->chunk[chunk].call),
                                SMP_PROBE_BACKWARD_WEIGHT));

@@ -125,6 +125,7 @@ typedef struct smp_graph {
     const char *name;
     const char *path; /* as given */
     bool training;    /* mode: training */
+    bool freezes;     /* smp_graph_freeze was called; of the whole graph */
     smp_target target;
     int32_t n_input; /* model inputs are tensors 0 .. n_input-1 */
     int32_t n_tensor;

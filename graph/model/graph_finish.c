@@ -149,6 +149,7 @@ smp_status smp_graph_freeze(smp_graph *graph, const bool *frozen)
 {
     smp__graph_store *store = (smp__graph_store *)graph;
     bool any = false;
+    store->graph.freezes = true;
     for (int32_t p = 0; p < graph->n_param; p++)
         store->param[p].frozen = frozen[p] && !store->param[p].running;
     SMP_TRY(smp__graph_mark_gradients(store, (smp_tensor *)graph->tensor)); /* ours */

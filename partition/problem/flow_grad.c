@@ -33,7 +33,8 @@ static bool is_reached(const smp_graph *graph, const bool *backward, int32_t ten
     return reached;
 }
 
-/* An op takes part if an output gets a gradient and it has a weight or an input to pass it to. */
+/* An op takes part if an output gets a gradient and it has a weight that is trained or an input to
+ * pass it to, or if its statistics go on without one. */
 static void mark_backward(const smp_graph *graph, bool *backward)
 {
     for (int32_t u = graph->n_op - 1; u >= 0; u--) {
@@ -42,10 +43,10 @@ static void mark_backward(const smp_graph *graph, bool *backward)
         for (int32_t t = op->out; t < op->out + op->n_out && !reached; t++)
             reached = is_reached(graph, backward, t);
         backward[u] = reached;
-        bool wanted = op->n_param > 0 || !op->kind->cpu.forward;
+        bool wanted = smp_op_has_trained(graph, op) || !op->kind->cpu.forward;
         for (int32_t slot = 0; reached && !wanted && slot < op->n_in; slot++)
             wanted = smp_flow_contributes(graph, backward, u, slot);
-        backward[u] = reached && wanted;
+        backward[u] = (reached && wanted) || op->statistics;
     }
 }
 

@@ -159,7 +159,8 @@ bool smp__layout_weighs(const smp__layout_build *build, int32_t i)
 {
     const smp_op *op = &build->graph->op[build->call[i].op];
     bool opaque_weight = !op->kind->cpu.forward && op->cost && op->cost->weight_bytes > 0;
-    return build->flow->backward[build->call[i].op] && (op->n_param > 0 || opaque_weight);
+    return build->flow->backward[build->call[i].op] &&
+           (smp_op_has_trained(build->graph, op) || opaque_weight);
 }
 
 static smp__reads reads_of(const smp__layout_build *build, int32_t i)
@@ -177,7 +178,7 @@ static smp__reads reads_of(const smp__layout_build *build, int32_t i)
         reads.out = needs->input_grad_out;
         reads.aux = needs->input_grad_aux;
     }
-    if (op->n_param > 0) {
+    if (smp_op_has_trained(build->graph, op)) {
         reads.weight_in = needs->weight_grad_in;
         reads.weight_aux = needs->weight_grad_aux;
     }

@@ -102,6 +102,7 @@ static smp_status fill_plan(const smp_sketch *sketch, smp_plan *plan)
                        .predicted = sketch->predicted,
                        .cluster = sketch->cluster,
                        .optimizer_bytes_per_s = sketch->optimizer_bytes_per_s,
+                       .freezing = sketch->freezing,
                        .place = {.fingerprint = sketch->fingerprint_where,
                                  .schedule = sketch->schedule_where,
                                  .stages = sketch->stages_where,
@@ -216,7 +217,9 @@ smp_status smp_plan_open_model(const smp_plan *plan, const char *plan_path, int 
 {
     smp_graph *graph;
     SMP_TRY(read_model(plan, plan_path, &graph));
-    smp_status status = smp_splitting_apply(&plan->splitting, index, &graph);
+    smp_status status = smp_freezing_apply(&plan->freezing, graph);
+    if (status == SMP_OK)
+        status = smp_splitting_apply(&plan->splitting, index, &graph);
     if (status == SMP_OK)
         status = smp_graph_set_target(graph, plan->target);
     if (status == SMP_OK)

@@ -5,6 +5,7 @@
 #include "graph/split/splitting.h"
 #include "partition/problem/flow.h"
 #include "partition/problem/problem.h"
+#include "schedule/plan/freeze.h"
 #include "schedule/rules/schedule.h"
 
 /* cluster: the ranks of one pipeline are neighbours; spread: the replicas of one stage are. listed:
@@ -73,6 +74,7 @@ typedef struct smp_plan {
     const smp_cluster *cluster;      /* `cluster:`, what the prediction assumed; NULL if absent */
     double optimizer_bytes_per_s;    /* with it */
     const double *backward_input_us; /* [n_stage] of backward_us, what I takes; NULL: half of it */
+    smp_freezing freezing;           /* weights by name, in the plan's own model */
     smp_plan_places place;
     smp_arena *arena;
 } smp_plan;

@@ -475,9 +475,9 @@ static smp_status read_predicted(const reader *r, const smp_yaml_node *top)
 
 static smp_status read_top(reader *r, const smp_yaml *yaml)
 {
-    static const char *const keys[] = {"smp",       "model",    "parallel", "split",
-                                       "batch",     "schedule", "stages",   "programs",
-                                       "predicted", "cluster",  "execution"};
+    static const char *const keys[] = {"smp",       "model",    "parallel",  "split",
+                                       "batch",     "schedule", "stages",    "programs",
+                                       "predicted", "cluster",  "execution", "freeze"};
     smp_sketch *sketch = r->sketch;
     const smp_yaml_node *top;
     SMP_TRY(smp_yaml_top(yaml, &top));
@@ -487,6 +487,7 @@ static smp_status read_top(reader *r, const smp_yaml *yaml)
         return SMP_ERR_NO_MEMORY;
     SMP_TRY(read_head(r, top));
     SMP_TRY(smp__plan_read_split(top, sketch->stages_where.file, r->arena, &sketch->splitting));
+    SMP_TRY(smp__freezing_read(top, sketch->stages_where.file, r->arena, &sketch->freezing));
     SMP_TRY(read_stages(r, top));
     SMP_TRY(read_programs(r, top));
     SMP_TRY(read_predicted(r, top));

@@ -142,6 +142,21 @@ static void put_split(writer *w, const smp_splitting *splitting)
         close_with(w, ']');
 }
 
+static void put_freezing(writer *w, const smp_freezing *freezing)
+{
+    if (freezing->n == 0)
+        return;
+    put_top_key(w, "freeze", true);
+    if (w->json)
+        open_with(w, '[');
+    for (int32_t i = 0; i < freezing->n; i++) {
+        begin_item(w);
+        put_string(w, freezing->entry[i].text);
+    }
+    if (w->json)
+        close_with(w, ']');
+}
+
 static void put_placement(writer *w, const smp_plan *plan)
 {
     if (plan->placement != SMP_PLACEMENT_LISTED) {
@@ -192,6 +207,7 @@ static void put_head(writer *w, const smp_plan *plan)
     put_int(w, "chunks", plan->chunks);
     close_with(w, '}');
     put_split(w, &plan->splitting);
+    put_freezing(w, &plan->freezing);
     put_top_key(w, "batch", false);
     open_with(w, '{');
     put_int(w, "microbatches", plan->microbatches);

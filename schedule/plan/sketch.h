@@ -62,6 +62,7 @@ typedef struct smp_sketch {
     smp_where fingerprint_where, parallel_where, batch_where, schedule_where, stages_where,
         programs_where, predicted_where;
     const smp_where *program_where; /* [n_program] */
+    smp_freezing freezing;          /* as the file says it: names or patterns */
     smp_arena *arena;
 } smp_sketch;
 

@@ -127,6 +127,7 @@ static smp_status fill_plan(smp_plan *plan, const smp__planner *planner, const c
     plan->chunks = best->chunks;
     if (planner->request.splitting.devices > 1)
         SMP_TRY(copy_splitting(plan->arena, &planner->request.splitting, &plan->splitting));
+    SMP_TRY(smp_freezing_of(graph, plan->arena, &plan->freezing));
     plan->placement = best->placement;
     if (plan->placement == SMP_PLACEMENT_LISTED) {
         int *device = SMP_ARENA_NEW(plan->arena, int, (size_t)plan->devices);
