@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Frozen weights: the same bits however the model is split, and no plan trains them. Bad patterns.
+# shellcheck source=../cli/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
+model=$SMP_EXAMPLES/gpt-tiny.yaml
+head -c 20000 /dev/zero | tr '\0' 'a' >text
+sed 's/^/the quick brown fox /; s/a\{7\}/jumps /g' text >text.txt
+
+train() { # name, ranks, option...
+    local name=$1 n=$2
+    shift 2
+    expect_exit 0 smp-partition "$model" -n "$n" --microbatch-size 2 --gradient-blocks 2 \
+        --freeze 'wte.*' --freeze wpe.weight --freeze 'h0.*' "$@" -o "$name.yaml"
+    expect_exit 0 mpirun -n "$n" smp-run "$name.yaml" --data text.txt --steps 3 \
+        --export-weights "$name.safetensors"
+}
+
+train one 1 --stages 1 --microbatches 8
+train deep 4 --stages 4 --chunks 1 --microbatches 8 --recompute all
+train shards 4 --stages 2 --ddp 2 --microbatches 4 --shard 2 --shard-what weights
+for other in deep shards; do
+    cmp -s one.safetensors $other.safetensors && same=yes || same=no
+    expect_equal "weights of $other are those of one process" "$same" yes
+done
+expect_exit 0 smp-partition "$model" -n 1 --stages 1 --microbatch-size 2 --microbatches 8 -o all.yaml
+expect_exit 0 mpirun -n 1 smp-run all.yaml --data text.txt --steps 3 --export-weights all.safetensors
+cmp -s one.safetensors all.safetensors && same=yes || same=no
+expect_equal "weights are those of a run that trains all" "$same" no
+expect_exit 0 smp-partition check one.yaml
+
+expect_exit 2 smp-partition "$model" -n 1 --freeze 'wtee.weight'
+expect_match err "no weight of model 'gpt-tiny' matches 'wtee.weight', nearest is 'wte.weight'"
+expect_exit 2 smp-partition "$model" -n 1 --freeze '*'
+expect_match err 'no weight that the loss depends on is left to train'
+finish
