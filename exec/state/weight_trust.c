@@ -108,7 +108,8 @@ smp_status smp__weights_trust(smp *s, int64_t step, float lr, float grad_scale)
 {
     for (int32_t i = 0; i < s->memory->n_param; i++) {
         const smp_update update = smp__update_of(s, i, step, lr, grad_scale);
-        if (update.elements > 0 && !s->graph->param[s->memory->param[i].param].running)
+        const smp_param *param = &s->graph->param[s->memory->param[i].param];
+        if (update.elements > 0 && !param->running && !param->frozen)
             SMP_TRY(measure(s, i, update));
     }
     SMP_TRY(smp__device_idle(s));
