@@ -261,12 +261,13 @@ typedef struct smp_tensor_description {
 SMP_API smp_status smp_tensor_describe(const smp *s, const char *tensor,
                                        smp_tensor_description *out);
 
-/* smp_evaluate_short that brings one tensor to rank 0 of SMP_WORLD: the same bits for every plan of
- * the micro-batch size, to rounding where several devices compute its operators together. tensor:
- * as above. values: of rank 0, int32_t or float (NULL elsewhere), for so many samples as `how` says;
- * of a tensor per micro-batch one value in place of a micro-batch's samples. Stacks and means take
- * whole micro-batches. Memory for a step's micro-batches of the tensor is taken and given back.
- * Collective. Errors: SMP_ERR_INPUT (the name, the number of samples) leave the job as it is. */
+/* smp_evaluate_short that brings one tensor to rank 0 of SMP_WORLD: the same bits for every plan
+ * of the micro-batch size, to rounding where several devices compute its operators together.
+ * tensor: as above. values: of rank 0, int32_t or float (NULL elsewhere), for so many samples as
+ * `how` says; of a tensor per micro-batch one value in place of a micro-batch's samples. Stacks
+ * and means take whole micro-batches. Memory for a step's micro-batches of the tensor is taken and
+ * given back. Collective. Errors: SMP_ERR_INPUT (the name, the number of samples) leave the job as
+ * it is. */
 SMP_API smp_status smp_predict(smp *s, const void *const *inputs, int64_t samples,
                                const char *tensor, smp_output how, void *values);
 

@@ -9,7 +9,7 @@
 #include "exec/data/data_source.h"
 #include "exec/device/device.h"
 #include "exec/optimizer/lr_schedule.h"
-#include "exec/state/checkpoint_file.h"
+#include "exec/checkpoint/checkpoint_file.h"
 #include "graph/base/text.h"
 #include "graph/base/usage.h"
 #include "graph/safetensors/name_family.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "exec/state/checkpoint_folder.h"
+#include "exec/checkpoint/checkpoint_folder.h"
 #include "exec/state/weights.h"
 
 static smp_status check_folder(const char *path, const char *what)

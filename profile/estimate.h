@@ -34,8 +34,8 @@ smp_status smp__estimate_times(const smp_graph *graph, const smp_op *op, int64_t
 double smp__exchange_us(const smp_cluster *cluster, smp_op_exchange exchange);
 
 /* Adds to the times of an op what the devices of a group exchange in it: less what runs beside the
- * op's own compute (smp_op_exchange.beside), where exchanges do (smp_group_overlaps). SMP_ERR_INPUT if that is not finite: the
- * link is not there. */
+ * op's own compute (smp_op_exchange.beside), where exchanges do (smp_group_overlaps). SMP_ERR_INPUT
+ * if that is not finite: the link is not there. */
 smp_status smp__add_exchanges(const smp_graph *graph, const smp_op *op, int64_t batch,
                               const smp_cluster *cluster, smp_op_cost *cost);
 

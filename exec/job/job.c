@@ -17,7 +17,7 @@
 #include "exec/step/loss_share.h"
 #include "exec/step/message_lanes.h"
 #include "exec/step/messages.h"
-#include "exec/step/op_group.h"
+#include "exec/group/op_group.h"
 #include "exec/step/reduce.h"
 #include "exec/step/step_inputs.h"
 #include "exec/step/warm_up.h"

@@ -8,7 +8,7 @@
 
 #include "exec/state/device_wait.h"
 #include "exec/step/cost_samples.h"
-#include "exec/step/op_group.h"
+#include "exec/group/op_group.h"
 #include "schedule/simulate/simulate.h"
 
 enum { COLD_STEPS = 2 };

@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "exec/state/checkpoint_file.h"
-#include "exec/state/checkpoint_folder.h"
+#include "exec/checkpoint/checkpoint_file.h"
+#include "exec/checkpoint/checkpoint_folder.h"
 #include "exec/state/checkpoint_save.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/regroup.h"

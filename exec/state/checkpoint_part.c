@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "exec/state/checkpoint_file.h"
+#include "exec/checkpoint/checkpoint_file.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/regroup.h"
 #include "exec/state/shards.h"

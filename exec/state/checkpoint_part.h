@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "exec/state/checkpoint_folder.h"
+#include "exec/checkpoint/checkpoint_folder.h"
 #include "smp.h"
 
 typedef enum smp__save_phase {

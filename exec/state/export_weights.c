@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "exec/state/checkpoint_folder.h"
+#include "exec/checkpoint/checkpoint_folder.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/shards.h"
 #include "exec/state/weights.h"

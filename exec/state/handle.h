@@ -13,7 +13,7 @@
 #include "exec/data/index_range.h"
 #include "exec/device/device.h"
 #include "exec/optimizer/optimizer.h"
-#include "exec/state/checkpoint_file.h"
+#include "exec/checkpoint/checkpoint_file.h"
 #include "exec/state/checkpoint_part.h"
 #include "exec/transport/transport.h"
 #include "schedule/memory/memory.h"
@@ -187,7 +187,7 @@ struct smp {
     smp__reducer reducer;
     smp__joint_sums joint;
     const struct smp__tap *tap;         /* exec/step/tap.h; NULL: nothing is copied out */
-    struct smp__op_group *tensor_group; /* exec/step/op_group.h; NULL: this rank computes its ops
+    struct smp__op_group *tensor_group; /* exec/group/op_group.h; NULL: this rank computes its ops
                                            alone */
     int64_t *piece_begin;               /* [memory->n_param + 1] pieces of weights */
     double *pieces;      /* [piece_begin[n_param]] a number for each, of the shard group */

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-#include "exec/state/checkpoint_file.h"
+#include "exec/checkpoint/checkpoint_file.h"
 #include "exec/state/device_wait.h"
 #include "exec/state/weight_runs.h"
 

@@ -19,7 +19,7 @@
 #include "exec/state/shards.h"
 #include "exec/step/message_lanes.h"
 #include "exec/step/messages.h"
-#include "exec/step/op_group.h"
+#include "exec/group/op_group.h"
 #include "exec/step/sum_list.h"
 #include "schedule/memory/bytes.h"
 

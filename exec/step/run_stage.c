@@ -8,7 +8,7 @@
 #include "exec/step/joint_sums.h"
 #include "exec/step/loss_share.h"
 #include "exec/step/messages.h"
-#include "exec/step/op_group.h"
+#include "exec/group/op_group.h"
 #include "exec/step/reduce.h"
 #include "exec/step/sum_list.h"
 #include "exec/step/tap.h"

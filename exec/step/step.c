@@ -33,7 +33,7 @@
 #include "exec/step/gather.h"
 #include "exec/step/loss_share.h"
 #include "exec/step/messages.h"
-#include "exec/step/op_group.h"
+#include "exec/group/op_group.h"
 #include "exec/step/reduce.h"
 #include "exec/step/run_stage.h"
 #include "exec/step/step_inputs.h"

@@ -1,6 +1,6 @@
 /* What the devices of a group exchange in the middle of an operator, over NCCL: on the compute
  * stream, between the kernels before and behind it, so that the host waits for nothing. Sums are
- * made of what is sent, by rising device, as those of host memory (exec/step/op_group.c): NCCL's
+ * made of what is sent, by rising device, as those of host memory (exec/group/op_group.c): NCCL's
  * own would follow the number of devices and the wires.
  *
  * Of a communicator that has all of the compute stream to itself no operation waits for one that

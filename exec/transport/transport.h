@@ -88,7 +88,7 @@ typedef struct smp_transport {
     /* Sets *reduction to NULL when done, in the sense of `test`. */
     smp_status (*reduce_test)(void *context, smp_reduction **reduction, bool *done);
     /* The devices of comm->tensor, for arrays in device memory and in the order of the compute
-     * stream; until `close`. NULL: it has none, host memory does (exec/step/op_group.h). */
+     * stream; until `close`. NULL: it has none, host memory does (exec/group/op_group.h). */
     const smp_op_group *(*group)(void *context);
 } smp_transport;
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/step/op_group.h"
+#include "exec/group/op_group.h"
 #include "exec/transport/transport.h"
 
 #define CHECK(condition)                                                                           \

@@ -9,8 +9,8 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "exec/state/checkpoint_file.h"
-#include "exec/state/checkpoint_folder.h"
+#include "exec/checkpoint/checkpoint_file.h"
+#include "exec/checkpoint/checkpoint_folder.h"
 #include "graph/base/text.h"
 
 enum { TEXT_BYTES = SMP__CHECKPOINT_HEADER_BYTES - 8, LATER = 7 };

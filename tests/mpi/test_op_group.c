@@ -5,7 +5,7 @@
 #include <mpi.h>
 #include <time.h>
 
-#include "exec/step/op_group.h"
+#include "exec/group/op_group.h"
 #include "exec/transport/mpi_lifetime.h"
 #include "tests/graph/split/split_run.h"
 

@@ -98,7 +98,7 @@ static inline smp_status run_all_reduce(void *context, float *values, int64_t n)
 {
     device *d = context;
     const int64_t share = (n + d->exchange->size - 1) / d->exchange->size;
-    note_sent(d, share); /* as exec/step/op_group.c: to be added up, then the sums */
+    note_sent(d, share); /* as exec/group/op_group.c: to be added up, then the sums */
     note_sent(d, share);
     float *sum = floats(n);
     post(d, values);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "exec/step/tap.h"
-#include "exec/step/whole_tensor.h"
+#include "exec/predict/whole_tensor.h"
 #include "graph/math/half.h"
 
 typedef struct prediction {

@@ -3,7 +3,7 @@
  * Steps may fall (a job that begins again, a program that loads an older state and goes on), and
  * clocks of several machines differ, so neither says what was saved last: every save has a number,
  * one more than the highest that the headers in the directory have. */
-#include "exec/state/checkpoint_folder.h"
+#include "exec/checkpoint/checkpoint_folder.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "exec/state/checkpoint_file.h"
+#include "exec/checkpoint/checkpoint_file.h"
 
 enum { KEEP = 2 };
 

@@ -4,8 +4,8 @@
 #include "tests/bad_calls.h"
 #include "tests/exec/state/checkpoint_fixture.h"
 
-#include "exec/state/checkpoint_file.h"
-#include "exec/state/checkpoint_folder.h"
+#include "exec/checkpoint/checkpoint_file.h"
+#include "exec/checkpoint/checkpoint_folder.h"
 
 static int reset(void **state)
 {

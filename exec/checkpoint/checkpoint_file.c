@@ -4,7 +4,7 @@
  * that is before. Every version from 2 on begins with its number and ends with that hash: a file of
  * another version can be told from a damaged one. The name of the model stands last: however long
  * it is, it pushes no other line out. */
-#include "exec/state/checkpoint_file.h"
+#include "exec/checkpoint/checkpoint_file.h"
 
 #include <errno.h>
 #include <inttypes.h>

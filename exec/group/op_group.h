@@ -1,8 +1,8 @@
 /* The group that operators ask for which several devices compute together (smp_op_group), over MPI,
  * for arrays in host memory, or staged there. Where the transport has a group of its own, it is
  * that one (smp_transport.group). */
-#ifndef SMP_EXEC_STEP_OP_GROUP_H
-#define SMP_EXEC_STEP_OP_GROUP_H
+#ifndef SMP_EXEC_GROUP_OP_GROUP_H
+#define SMP_EXEC_GROUP_OP_GROUP_H
 
 #include "exec/device/device.h"
 #include "exec/transport/comm.h"

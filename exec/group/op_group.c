@@ -9,7 +9,7 @@
  * Why it cannot deadlock: the devices of a group run one program, so they come to the same calls in
  * the same order, and of the first call that is not done everywhere all that stands before it is
  * done everywhere. Each group has a communicator of its own. */
-#include "exec/step/op_group.h"
+#include "exec/group/op_group.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* One checkpoint file: its header, bytes at their places, and that they are on the disk. */
-#ifndef SMP_EXEC_STATE_CHECKPOINT_FILE_H
-#define SMP_EXEC_STATE_CHECKPOINT_FILE_H
+#ifndef SMP_EXEC_CHECKPOINT_CHECKPOINT_FILE_H
+#define SMP_EXEC_CHECKPOINT_CHECKPOINT_FILE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* Tensors by name, whatever the plan: exec/step/whole_tensor.h. */
-#include "exec/step/whole_tensor.h"
+/* Tensors by name, whatever the plan: exec/predict/whole_tensor.h. */
+#include "exec/predict/whole_tensor.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* A tensor of the model, where it is made and how it lies over the devices of a group. */
-#ifndef SMP_EXEC_STEP_WHOLE_TENSOR_H
-#define SMP_EXEC_STEP_WHOLE_TENSOR_H
+#ifndef SMP_EXEC_PREDICT_WHOLE_TENSOR_H
+#define SMP_EXEC_PREDICT_WHOLE_TENSOR_H
 
 #include "exec/state/handle.h"
 

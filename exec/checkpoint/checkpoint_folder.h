@@ -1,6 +1,6 @@
 /* The directory of checkpoints: names, which was saved last, what is removed. */
-#ifndef SMP_EXEC_STATE_CHECKPOINT_FOLDER_H
-#define SMP_EXEC_STATE_CHECKPOINT_FOLDER_H
+#ifndef SMP_EXEC_CHECKPOINT_CHECKPOINT_FOLDER_H
+#define SMP_EXEC_CHECKPOINT_CHECKPOINT_FOLDER_H
 
 #include <stdbool.h>
 #include <stdint.h>
