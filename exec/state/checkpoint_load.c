@@ -112,6 +112,8 @@ static smp_status read_weight(smp *s, reading *r, int32_t index, int k)
 {
     const int64_t n = s->graph->param[s->memory->param[index].param].elements;
     const bool all = k == 0 && !smp__weights_in_parts(s);
+    if (k > 0 && smp__is_idle(s, index))
+        return SMP_OK;
     if (smp__is_split(s, index))
         return read_split(s, r, index, k);
     if (r->parts.status == SMP_OK)
@@ -120,7 +122,7 @@ static smp_status read_weight(smp *s, reading *r, int32_t index, int k)
     return SMP_OK;
 }
 
-/* A job for inference has no place for the states. */
+/* A job for inference has no place for the states, nor have weights that are idle. */
 static smp_status read_weights(smp *s, reading *r)
 {
     for (int32_t i = 0; i < s->memory->n_param; i++)

@@ -48,7 +48,8 @@ static smp__range saved_range(const smp *s, int32_t index)
     return smp__is_split(s, index) ? smp__dealt_range(s, index, true) : shared_range(s, index);
 }
 
-/* The values of a weight, then the states of the optimizer. */
+/* The values of a weight, then the states of the optimizer: of an idle one zeroes, as of a weight
+ * that was never updated, so that whoever trains it later has where to begin. */
 static int64_t part_bytes(const smp *s)
 {
     int64_t elements = 0;
@@ -76,6 +77,8 @@ static smp_status copy_weight(smp *s, smp__regroup *r, int32_t index, char **at)
     for (int k = 0; k <= smp__job_states(s); k++, *at += bytes) {
         if (smp__is_split(s, index))
             SMP_TRY(collect(r, index, k, range.begin, (float *)(void *)*at));
+        else if (k > 0 && smp__is_idle(s, index))
+            memset(*at, 0, (size_t)bytes);
         else if (bytes > 0 && r->status == SMP_OK)
             r->status = smp__copy_out(s, *at, smp__saved_at(s, index, k, range.begin), bytes);
     }

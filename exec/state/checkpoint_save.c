@@ -134,10 +134,11 @@ smp_status smp_save_test(smp *s, int *done)
 }
 
 /* Has this rank to copy what it writes? Of split weights no rank has what stands together in a
- * file. */
+ * file; of frozen ones none has the states. */
 static bool copies(const smp *s)
 {
-    return s->saving.behind || !s->device->host_memory || s->comm.tensor_size > 1;
+    return smp_graph_whole(s->graph)->freezes || s->saving.behind || !s->device->host_memory ||
+           s->comm.tensor_size > 1;
 }
 
 /* Rank 0 sees to the directory, so that all others find it. */

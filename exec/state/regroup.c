@@ -4,6 +4,7 @@
 #include "exec/state/regroup.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "exec/checkpoint/checkpoint_file.h"
 #include "exec/state/device_wait.h"
@@ -182,6 +183,11 @@ static void copy_part(smp__regroup *r, int32_t index, int k, int64_t round, bool
         float *buffer = r->buffer[PARTS] + r->at[PARTS][member];
         if (bytes == 0)
             continue;
+        if (k > 0 && smp__is_idle(s, index)) {
+            if (out)
+                memset(buffer, 0, (size_t)bytes);
+            continue;
+        }
         float *array = smp__saved_at(s, index, k, first);
         r->status =
             out ? smp__copy_out(s, buffer, array, bytes) : smp__copy_in(s, array, buffer, bytes);

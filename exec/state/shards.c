@@ -62,6 +62,11 @@ smp__range smp__holding_slice(const smp__holding *h, int64_t begin, int64_t end)
     return both.begin < both.end ? both : (smp__range){0, 0};
 }
 
+bool smp__is_idle(const smp *s, int32_t index)
+{
+    return region_of(s, index)->idle;
+}
+
 bool smp__weights_in_parts(const smp *s)
 {
     return s->memory->part_weight;

@@ -32,6 +32,9 @@ smp__range smp__holding_slice(const smp__holding *holding, int64_t begin, int64_
 /* Are the weights outside of a step in parts? */
 bool smp__weights_in_parts(const smp *s);
 
+/* Is memory->param[index] frozen and so without a gradient and states? */
+bool smp__is_idle(const smp *s, int32_t index);
+
 /* Address of element `at` of a weight, of its summed gradient, of a state. What is there in part
  * has the elements of the own range alone. */
 float *smp__weight_at(const smp *s, int32_t index, int64_t at);

@@ -86,7 +86,7 @@ static smp_status sum_squares(smp *s, int k)
 {
     for (int32_t i = 0; i < s->memory->n_param; i++) {
         const smp__range own = smp__own_range(s, i);
-        if (!counts(s, i) || own.begin == own.end)
+        if (!counts(s, i) || own.begin == own.end || (k != 0 && smp__is_idle(s, i)))
             continue;
         double *pieces = s->square + s->piece_begin[i] + own.begin / SMP_PIECE_ELEMENTS;
         SMP_TRY(s->device->square_sums(s->device_context, array_at(s, i, k, own.begin),
@@ -126,7 +126,7 @@ smp_status smp__weights_norm(smp *s, double also[SMP__STEP_SUMS], double *norm)
     memset(s->norm, 0, (size_t)rows * (size_t)n * sizeof(double));
     memcpy(others, also, SMP__STEP_SUMS * sizeof(double));
     for (int32_t i = 0; i < s->memory->n_param; i++)
-        if (counts(s, i) && s->comm.replica == 0)
+        if (counts(s, i) && s->comm.replica == 0 && !smp__is_idle(s, i))
             own[s->memory->param[i].param] = add_pieces(s, i);
     SMP_TRY(smp__comm_sum(&s->comm, s->norm, rows * n + SMP__STEP_SUMS));
     double sum = 0.0;
@@ -144,7 +144,7 @@ static smp_status check_finite(smp *s, int k)
     SMP_TRY(smp__device_idle(s));
     memcpy(s->pieces, s->square, (size_t)s->piece_begin[s->memory->n_param] * sizeof(*s->pieces));
     for (int32_t i = 0; i < s->memory->n_param; i++)
-        if (counts(s, i) && !isfinite(add_pieces(s, i)))
+        if (counts(s, i) && (k == 0 || !smp__is_idle(s, i)) && !isfinite(add_pieces(s, i)))
             return smp_fail(SMP_ERR_FAILED, "%s '%s' after step %lld: not finite",
                             k == 0 ? "weight" : "optimizer state of weight",
                             s->graph->param[s->memory->param[i].param].name, (long long)s->step);

@@ -91,7 +91,7 @@ static smp_status list_whole(smp *s, int chunk)
     int64_t end = 0;
     if (s->comm.ddp_size == 1 || elements == 0)
         return SMP_OK;
-    for (int32_t i = memory->chunk_region[chunk]; i < memory->chunk_region[chunk + 1]; i++) {
+    for (int32_t i = memory->chunk_region[chunk]; i < smp_memory_summed_end(memory, chunk); i++) {
         const smp_memory_region *region = &memory->region[i];
         SMP_TRY(smp__sum_list_add(s, &s->reducer.scatter[chunk], &sum, region->in_chunk, i,
                                   region->elements));
@@ -124,7 +124,7 @@ static smp_status list_parts(smp *s, int chunk)
 {
     const smp_memory_rank *memory = s->memory;
     const smp_sum whole = {.reach = SMP_REACH_ALL, .add = true, .gather = true};
-    for (int32_t i = memory->chunk_region[chunk]; i < memory->chunk_region[chunk + 1]; i++)
+    for (int32_t i = memory->chunk_region[chunk]; i < smp_memory_summed_end(memory, chunk); i++)
         SMP_TRY(list_region(s, chunk, i, memory->region[i].in_chunk));
     for (int32_t i = 0; i < memory->n_use; i++) {
         const smp_memory_use *use = &memory->use[i];
@@ -237,7 +237,7 @@ static smp_status sum_uses(smp *s, int32_t index)
 {
     const smp_param *p = &s->graph->param[s->memory->param[index].param];
     const smp__range own = smp__own_range(s, index);
-    if (own.begin == own.end)
+    if (own.begin == own.end || p->idle)
         return SMP_OK;
     if (p->use_end - p->use_begin == 1) /* the accumulator is the gradient */
         return sum_devices(s, p->use_begin, smp__grad_at(s, index, own.begin), own.end - own.begin);
@@ -307,7 +307,8 @@ smp_status smp__reduce_block(smp *s, int chunk, int microbatch)
 /* Buckets are asked for in their order, the same on all replicas. */
 smp_status smp__reduce_weights(smp *s, int chunk, int microbatch, const smp_op *op)
 {
-    const int32_t first = s->memory->chunk_region[chunk], end = s->memory->chunk_region[chunk + 1];
+    const int32_t first = s->memory->chunk_region[chunk];
+    const int32_t end = smp_memory_summed_end(s->memory, chunk);
     smp__sum_list *list = &s->reducer.scatter[chunk];
     if (s->comm.ddp_size == 1 || microbatch + 1 < s->microbatches || end - first == 1)
         return SMP_OK;
@@ -353,7 +354,8 @@ smp_status smp__reduce_across(smp *s, int chunk)
     const int own = s->comm.shard_rank;
     const float *accumulators = at(s, s->memory->bucket[chunk].offset);
     SMP_TRY(smp__sum_list_wait(s, &s->reducer.scatter[chunk], others));
-    for (int32_t i = s->memory->chunk_region[chunk]; i < s->memory->chunk_region[chunk + 1]; i++) {
+    for (int32_t i = s->memory->chunk_region[chunk]; i < smp_memory_summed_end(s->memory, chunk);
+         i++) {
         const smp_memory_region *region = &s->memory->region[i];
         const int64_t begin = region->cut[own], end = region->cut[own + 1];
         if (region->part_grad && end > begin)

@@ -59,6 +59,8 @@ typedef struct smp_param {
     bool decay;        /* weight decay applies (two or more dimensions) */
     bool running;      /* a statistic, see smp_param_decl */
     bool frozen;       /* a step leaves it as it is: smp_graph_freeze */
+    bool idle;         /* frozen, and so is all that its ops have: no backward makes a gradient of
+                          it, so it has neither accumulators nor states of the optimizer */
     int32_t number;    /* its index in the graph as read: what initial values go by */
     smp_part part;     /* of the weight so named, in the graph of one of several devices */
     int32_t use_begin; /* uses use_begin .. use_end-1 of smp_graph.use, in op order */

@@ -127,6 +127,19 @@ static bool has_statistics(const smp_graph *g, const smp_op *op)
     return false;
 }
 
+/* Frozen weights that only ops use whose other weights are frozen too. A split graph's own: an op of
+ * the whole may be several there. */
+static void mark_idle(smp__graph_store *store)
+{
+    const smp_graph *g = &store->graph;
+    for (int32_t p = 0; p < g->n_param; p++) {
+        smp_param *param = &store->param[p];
+        param->idle = param->frozen;
+        for (int32_t u = param->use_begin; u < param->use_end && param->idle; u++)
+            param->idle = !smp_op_has_trained(g, &g->op[g->use[u].op]);
+    }
+}
+
 /* Twice: with every weight trained, to see whose statistics would go on, and as it is. */
 smp_status smp__graph_mark_gradients(smp__graph_store *store, smp_tensor *tensor)
 {
@@ -142,6 +155,7 @@ smp_status smp__graph_mark_gradients(smp__graph_store *store, smp_tensor *tensor
     SMP_TRY(mark_reaching(g, tensor));
     for (int32_t o = 0; o < g->n_op; o++)
         op[o].statistics = op[o].statistics && !smp_op_has_gradient(g, &op[o]);
+    mark_idle(store);
     return SMP_OK;
 }
 

@@ -183,7 +183,7 @@ static int compare_stages(const void *left, const void *right)
     return (*a > *b) - (*a < *b);
 }
 
-/* Weights whose uses lie in more than one stage. */
+/* Weights with gradients whose uses lie in more than one stage. */
 static smp_status list_ties(smp__flow_build *build, smp_flow *flow)
 {
     const smp_graph *graph = build->graph;
@@ -195,7 +195,8 @@ static smp_status list_ties(smp__flow_build *build, smp_flow *flow)
     int32_t n_tie = 0, n_holder = 0;
     for (int32_t p = 0; p < graph->n_param; p++) {
         int32_t begin = n_holder;
-        for (int32_t use = graph->param[p].use_begin; use < graph->param[p].use_end; use++) {
+        const int32_t end = graph->param[p].idle ? 0 : graph->param[p].use_end;
+        for (int32_t use = graph->param[p].use_begin; use < end; use++) {
             int32_t stage = build->stage_of_op[graph->use[use].op];
             if (seen[stage] == p + 1)
                 continue;

@@ -49,6 +49,8 @@ typedef struct smp_memory_region {
     int64_t state[2]; /* offsets of the part of the optimizer's states, or -1 */
     int64_t grad;     /* of the summed gradient; -1 without training */
     bool part_grad;   /* `grad`: the part alone */
+    bool idle;        /* of frozen weights without gradient and states (smp_param): the last of its
+                         chunk's, behind all that has accumulators, or a weight with several uses */
 } smp_memory_region;
 
 /* A gradient accumulator: of a local use, in the bucket of its chunk, or the buffer for a remote
@@ -87,12 +89,12 @@ typedef struct smp_memory_rank {
     const int64_t *alive_bytes; /* [program n] at each action, the fixed part included */
     int32_t n_param, n_use;
     const smp_memory_param *param; /* by rising param */
-    const smp_memory_use *use;     /* by rising use */
+    const smp_memory_use *use;     /* by rising use; none of idle weights */
     int32_t n_region;
     const smp_memory_region *region; /* of chunk 0 in the order in which they are reduced, of chunk
                                         1 ..., then those of single weights */
     const int32_t *chunk_region;     /* [chunks + 1] those of chunk c: [c] .. [c + 1] - 1; one at
-                                        least */
+                                        least that is not idle */
     bool part_weight;                /* `weight`, of all regions: the part alone */
     const smp_memory_bucket *bucket; /* [chunks] */
     /* Where weights are sharded: element of what chunk c gathers at which a region begins, at
@@ -130,6 +132,15 @@ typedef struct smp_memory_input {
 /* Bytes that a rank keeps for ever for each element of a weight, in the mean over its shard group.
  */
 double smp_memory_state_bytes(const smp_graph *graph, smp_sharding sharding);
+/* The same of an idle weight, which has neither gradient nor states. */
+double smp_memory_idle_bytes(const smp_graph *graph, smp_sharding sharding);
+
+/* Behind the last region of a chunk that has accumulators. */
+static inline int32_t smp_memory_summed_end(const smp_memory_rank *memory, int chunk)
+{
+    const int32_t end = memory->chunk_region[chunk + 1];
+    return end - memory->region[end - 1].idle;
+}
 
 /* Offset in the arena of an accumulator. */
 static inline int64_t smp_memory_use_at(const smp_memory_rank *memory, const smp_memory_use *use)

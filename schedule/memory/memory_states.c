@@ -49,7 +49,7 @@ static smp_status list_params(smp__memory_build *build, smp_memory_param **out)
         if (own.chunk < 0)
             continue;
         list[n_param++] = own;
-        n_use += param->use_end - param->use_begin;
+        n_use += param->idle ? 0 : param->use_end - param->use_begin;
     }
     smp_memory_param *param = SMP_ARENA_NEW(build->rank->arena, smp_memory_param, (size_t)n_param);
     if (!param)
@@ -75,14 +75,14 @@ static int64_t alignment(const smp__memory_build *build)
     return SMP_BUFFER_ALIGN / (bf16 ? 2 : 4);
 }
 
-/* The bucket of its chunk that each weight with one use falls into, from the last weight on; how
- * many a chunk has. */
+/* The bucket of its chunk that each weight with one use falls into, from the last weight on, idle
+ * ones into one behind these; how many a chunk has. */
 static void fill_buckets(const smp__memory_build *build, smp_memory_param *param, int32_t *n,
                          int64_t *bytes)
 {
     for (int32_t k = build->rank->n_param - 1; k >= 0; k--) {
         const int c = param[k].chunk;
-        if (!has_one_use(build, k))
+        if (!has_one_use(build, k) || graph_param(build, k)->idle)
             continue;
         if (smp_bucket_is_full(build->input->sharding, bytes[c])) {
             n[c]++;
@@ -91,8 +91,18 @@ static void fill_buckets(const smp__memory_build *build, smp_memory_param *param
         bytes[c] += 4 * graph_param(build, k)->elements;
         param[k].region = n[c];
     }
-    for (int c = 0; c < build->input->chunks; c++)
+    for (int c = 0; c < build->input->chunks; c++) {
         n[c]++;
+        bytes[c] = 0;
+    }
+    for (int32_t k = 0; k < build->rank->n_param; k++) {
+        if (!has_one_use(build, k) || !graph_param(build, k)->idle)
+            continue;
+        param[k].region = n[param[k].chunk];
+        bytes[param[k].chunk] = 1;
+    }
+    for (int c = 0; c < build->input->chunks; c++)
+        n[c] += bytes[c] > 0;
 }
 
 static smp_status number_regions(smp__memory_build *build, smp_memory_param *param)
@@ -132,6 +142,7 @@ static smp_status list_regions(smp__memory_build *build, smp_memory_param *param
         int64_t bytes = region->elements * 4;
         if (!has_one_use(build, k))
             *region = (smp_memory_region){.chunk = param[k].chunk, .param = k, .in_chunk = -1};
+        region->idle = graph_param(build, k)->idle;
         param[k].at = region->elements;
         SMP_TRY(smp__bytes_add(&bytes, (n + unit - 1) / unit * unit * 4));
         region->elements = bytes / 4;
@@ -231,9 +242,9 @@ static smp_status cut_regions(smp__memory_build *build)
     return SMP_OK;
 }
 
-/* The room for the longest part that a member has of region i and, of a chunk, of all its regions;
- * *next: the region behind these. */
-static int64_t part_elements(const smp__memory_build *build, int32_t i, int32_t *next)
+/* The room for the longest part that a member has of region i and, of a chunk, of all its regions,
+ * without idle ones if `summed`; *next: the region behind these. */
+static int64_t part_elements(const smp__memory_build *build, int32_t i, bool summed, int32_t *next)
 {
     const int parts = build->input->sharding.shard;
     const smp_memory_rank *rank = build->rank;
@@ -241,6 +252,9 @@ static int64_t part_elements(const smp__memory_build *build, int32_t i, int32_t 
     *next = chunk ? rank->chunk_region[rank->region[i].chunk + 1] : i + 1;
     const smp_memory_region *last = &rank->region[*next - 1];
     int64_t most = 0;
+    if (summed && last->idle && !chunk)
+        return 0;
+    last -= summed && last->idle;
     for (int p = 0; p < parts; p++) {
         const int64_t end = last->at[p] + last->cut[p + 1] - last->cut[p];
         most = end > most ? end : most;
@@ -253,8 +267,9 @@ static smp_status place_parts(smp__memory_build *build, int state)
     int32_t next;
     for (int32_t i = 0; i < build->rank->n_region; i = next) {
         int64_t offset;
-        SMP_TRY(smp__memory_place(build, 4 * part_elements(build, i, &next), &offset));
-        for (int32_t k = i; k < next; k++)
+        const int64_t bytes = 4 * part_elements(build, i, state >= 0, &next);
+        SMP_TRY(smp__memory_place(build, bytes, &offset));
+        for (int32_t k = i; k < next && !(state >= 0 && build->region[k].idle); k++)
             *(state < 0 ? &build->region[k].weight : &build->region[k].state[state]) = offset;
     }
     return SMP_OK;
@@ -293,7 +308,7 @@ static smp_status list_uses(smp__memory_build *build, smp_memory_use **out)
     int32_t n = 0;
     for (int32_t k = 0; build->rank->n_use > 0 && k < build->rank->n_param; k++) {
         const smp_param *param = graph_param(build, k);
-        for (int32_t u = param->use_begin; u < param->use_end; u++)
+        for (int32_t u = param->use_begin; u < param->use_end && !param->idle; u++)
             use[n++] = (smp_memory_use){.use = u,
                                         .param = k,
                                         .stage = stage_of_use(build->input, u),
@@ -311,8 +326,8 @@ static smp_status place_grads(smp__memory_build *build, int chunk, int64_t accum
     int32_t next;
     int64_t part = -1;
     if (accumulators < 0)
-        SMP_TRY(smp__memory_place(build, 4 * part_elements(build, of[chunk], &next), &part));
-    for (int32_t i = of[chunk]; i < of[chunk + 1]; i++) {
+        SMP_TRY(smp__memory_place(build, 4 * part_elements(build, of[chunk], true, &next), &part));
+    for (int32_t i = of[chunk]; i < smp_memory_summed_end(build->rank, chunk); i++) {
         smp_memory_region *region = &build->region[i];
         region->part_grad = part >= 0;
         region->grad = part >= 0 ? part : accumulators + 4 * region->in_chunk;
@@ -327,7 +342,7 @@ static smp_status place_bucket(smp__memory_build *build, int chunk, smp_memory_u
 {
     const smp_memory_input *input = build->input;
     const int levels = smp_gradient_levels(input->blocks);
-    const smp_memory_region *last = &build->region[build->rank->chunk_region[chunk + 1] - 1];
+    const smp_memory_region *last = &build->region[smp_memory_summed_end(build->rank, chunk) - 1];
     int64_t nothing, bytes = 4 * (last->in_chunk + last->elements);
     const bool parts = smp_shards(input->sharding, SMP_SHARD_GRADIENTS, true);
     for (int32_t i = 0; i < build->rank->n_use; i++) {
@@ -375,10 +390,11 @@ static smp_status place_gradients(smp__memory_build *build)
     int32_t next, singles = build->rank->chunk_region[input->chunks];
     for (int32_t i = singles; input->graph->training && i < build->rank->n_region; i++) {
         smp_memory_region *region = &build->region[i];
+        if (region->idle)
+            continue;
         region->part_grad = sharded;
-        SMP_TRY(smp__memory_place(build,
-                                  4 * (sharded ? part_elements(build, i, &next) : region->elements),
-                                  &region->grad));
+        const int64_t elements = sharded ? part_elements(build, i, true, &next) : region->elements;
+        SMP_TRY(smp__memory_place(build, 4 * elements, &region->grad));
     }
     return SMP_OK;
 }
@@ -432,14 +448,19 @@ smp_status smp__memory_place_states(smp__memory_build *build)
     return place_gradients(build);
 }
 
+double smp_memory_idle_bytes(const smp_graph *graph, smp_sharding sharding)
+{
+    if (smp_shards(sharding, SMP_SHARD_WEIGHTS, graph->training))
+        return sharding.shard > 1 ? 4.0 / sharding.shard : 4.0;
+    return graph->target.precision == SMP_PRECISION_BF16 ? 6.0 : 4.0;
+}
+
 double smp_memory_state_bytes(const smp_graph *graph, smp_sharding sharding)
 {
-    const bool training = graph->training, bf16 = graph->target.precision == SMP_PRECISION_BF16;
+    const bool training = graph->training;
     const double part = sharding.shard > 1 ? 1.0 / sharding.shard : 1.0;
     double bytes = 4.0 * smp_planned_states(training) * part;
     if (training)
         bytes += smp_shards(sharding, SMP_SHARD_GRADIENTS, training) ? 4.0 * part : 4.0;
-    if (smp_shards(sharding, SMP_SHARD_WEIGHTS, training))
-        return bytes + 4.0 * part;
-    return bytes + 4.0 + (bf16 ? 2.0 : 0.0);
+    return bytes + smp_memory_idle_bytes(graph, sharding);
 }

@@ -72,7 +72,7 @@ smp_status smp__totals_make(const smp_search_request *request, const smp_costs *
     if (!scratch)
         return SMP_ERR_NO_MEMORY;
     for (int32_t p = 0; p < graph->n_param; p++) {
-        double bytes = 4.0 * (double)graph->param[p].elements;
+        double bytes = graph->param[p].idle ? 0.0 : 4.0 * (double)graph->param[p].elements;
         out->weight_bytes += bytes;
         out->largest_bytes = fmax(out->largest_bytes, bytes);
     }
@@ -119,7 +119,7 @@ void smp__config_updates(const smp__configs *configs, const smp__config *config,
                            : us_per_byte * (double)configs->costs->op[o].weight_bytes;
     for (int32_t p = 0; p < graph->n_param; p++)
         update_us[graph->use[graph->param[p].use_begin].op] +=
-            us_per_byte * 4.0 * (double)graph->param[p].elements;
+            graph->param[p].idle ? 0.0 : us_per_byte * 4.0 * (double)graph->param[p].elements;
 }
 
 smp_status smp__config_cores(const smp__configs *configs, const smp__config *config,

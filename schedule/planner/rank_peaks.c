@@ -76,6 +76,7 @@ static void put_weights(const smp_memory_input *input, const int *chunk_of, int 
             int32_t n_use = param->use_end - param->use_begin;
             put(key, param->elements);
             put(key, n_use);
+            put(key, param->idle);
             for (int32_t u = param->use_begin; n_use > 1 && u < param->use_end; u++) {
                 int home = flow->stage_of_op[graph->use[u].op];
                 put(key, chunk_of[home]);
@@ -269,11 +270,13 @@ static void add_states(const smp__planner *planner, const smp_candidate *candida
     const smp_flow *flow = planner->flow;
     const int64_t element = smp_weight_element_bytes(graph, smp_planned_states(graph->training));
     const double sharded = smp_memory_state_bytes(graph, candidate->sharding);
+    const double idle = smp_memory_idle_bytes(graph, candidate->sharding);
     for (int32_t p = 0; p < graph->n_param; p++) {
         for (int32_t u = graph->param[p].use_begin; u < graph->param[p].use_end; u++) {
             int r = candidate->stage_rank[flow->stage_of_op[graph->use[u].op]];
             if (seen[r] != p + 1)
-                bytes[r] += (int64_t)(sharded * (double)graph->param[p].elements);
+                bytes[r] += (int64_t)((graph->param[p].idle ? idle : sharded) *
+                                      (double)graph->param[p].elements);
             seen[r] = p + 1;
         }
     }

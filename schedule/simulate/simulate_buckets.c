@@ -10,7 +10,7 @@
 static int stage_of(const smp_simulation_input *input, int32_t param)
 {
     const smp_param *p = &input->graph->param[param];
-    if (p->use_end - p->use_begin != 1)
+    if (p->use_end - p->use_begin != 1 || p->idle)
         return -1;
     return input->flow->stage_of_op[input->graph->use[p->use_begin].op];
 }
