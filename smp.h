@@ -157,6 +157,11 @@ typedef struct smp_options {
      * long as the call that takes the options. */
     const char *const *weights_like;
     int n_weights_like;
+    /* [n_freeze] of planning: weights that no step changes, by name or pattern (* and ?), as in
+     * smp-partition --freeze; a plan says it by itself. They have no gradient and no states, and
+     * what no other weight lies below has no backward. Of the caller, as above. */
+    const char *const *freeze;
+    int n_freeze;
 } smp_options;
 
 SMP_API smp_options smp_options_default(void);

@@ -7,6 +7,7 @@
 #include "exec/device/device.h"
 #include "graph/base/clock.h"
 #include "graph/ops/custom_op.h"
+#include "schedule/plan/freeze.h"
 #include "schedule/plan/split_patterns.h"
 #include "schedule/tensor/tensor_plan.h"
 
@@ -43,6 +44,23 @@ static smp_status fill_request(const smp_options *options, int devices, smp_sear
         return smp_fail(SMP_ERR_INPUT, "devices, stages, ddp, tensor, shard, chunks, microbatches "
                                        "and microbatch_size: expected 0 (auto) or more");
     return SMP_OK;
+}
+
+static smp_status freeze(const smp_options *options, smp_graph *graph)
+{
+    smp_freezing freezing = {.n = options->n_freeze};
+    if (options->n_freeze < 0 || (options->n_freeze > 0 && !options->freeze))
+        return smp_fail(SMP_ERR_INPUT, "n_freeze: got %d without as many in freeze",
+                        options->n_freeze);
+    smp_freeze_entry *entry = calloc((size_t)options->n_freeze + 1, sizeof *entry);
+    if (!entry)
+        return smp_fail_memory(((size_t)options->n_freeze + 1) * sizeof *entry);
+    for (int i = 0; i < options->n_freeze; i++)
+        entry[i].text = options->freeze[i];
+    freezing.entry = entry;
+    smp_status status = smp_freezing_apply(&freezing, graph);
+    free(entry);
+    return status;
 }
 
 /* entry: [options->n_split], whose ops are the caller's to free, those that were read. */
@@ -94,6 +112,8 @@ smp_status smp__plan_from_options(const smp_options *options, int ranks, smp_tar
     int devices = options->devices > 0 ? options->devices : ranks;
     smp_search_request request = {0};
     smp_status status = smp_graph_read(options->model, &graph);
+    if (status == SMP_OK)
+        status = freeze(options, graph);
     if (status == SMP_OK)
         status = smp_graph_set_target(graph, target);
     if (status == SMP_OK && options->profile)

@@ -69,6 +69,9 @@ static void count_weights(smp__evaluator *evaluator, const int32_t *stage)
             evaluator->seen[s] = p + 1;
             evaluator->load[s].weight_bytes =
                 smp__add_bytes(evaluator->load[s].weight_bytes, param->elements * 4);
+            if (param->idle)
+                evaluator->load[s].idle_bytes =
+                    smp__add_bytes(evaluator->load[s].idle_bytes, param->elements * 4);
         }
     }
 }
@@ -124,9 +127,10 @@ static void count_transfers(smp__evaluator *evaluator, const int32_t *stage)
 static void fill_memory(const smp__evaluator *evaluator, int s, smp_stage_load *load)
 {
     const smp_problem *problem = evaluator->problem;
-    smp__holdings held = {(double)load->weight_bytes, (double)load->stash_bytes,
-                          (double)load->memory_bytes, (double)load->in_bytes,
-                          (double)load->out_bytes};
+    const double idle = (double)load->idle_bytes;
+    const double weight = (double)load->weight_bytes - idle + smp__idle_weight(problem, idle);
+    smp__holdings held = {weight, (double)load->stash_bytes, (double)load->memory_bytes,
+                          (double)load->in_bytes, (double)load->out_bytes};
     double bytes, share;
     if (problem->recomputes) {
         share =

@@ -121,6 +121,13 @@ static smp_status list_outputs(smp__units *units)
                      &units->out_begin, &units->out_net);
 }
 
+/* By what it takes, of which memory keeps state_factor times as much. */
+static int64_t counted_bytes(const smp_problem *problem, const smp_param *param)
+{
+    const int64_t bytes = param->elements * 4;
+    return param->idle ? (int64_t)smp__idle_weight(problem, (double)bytes) : bytes;
+}
+
 /* Weights held by two or more units get a share index, the others -1. */
 static smp_status list_shares(const smp_problem *problem, smp__units *units, int32_t *share_of)
 {
@@ -138,7 +145,7 @@ static smp_status list_shares(const smp_problem *problem, smp__units *units, int
         return SMP_ERR_NO_MEMORY;
     for (int32_t p = 0; p < graph->n_param; p++) {
         if (share_of[p] >= 0)
-            units->share_bytes[share_of[p]] = graph->param[p].elements * 4;
+            units->share_bytes[share_of[p]] = counted_bytes(problem, &graph->param[p]);
     }
     return SMP_OK;
 }
@@ -169,7 +176,7 @@ static smp_status weigh(const smp_problem *problem, smp__units *units, smp_arena
                 if (share_of[p] >= 0)
                     units->hold_share[n++] = share_of[p];
                 else
-                    own = smp__add_bytes(own, graph->param[p].elements * 4);
+                    own = smp__add_bytes(own, counted_bytes(problem, &graph->param[p]));
             }
         }
         units->weight_bytes[u] = own;

@@ -140,8 +140,10 @@ typedef struct smp_stage_load {
                              recomputing: live * in_bytes + stash instead of live * stash, or a
                              share of both */
     int32_t n_op;
-    int32_t n_again; /* of them recompute; 0 until that is decided */
-    bool recompute;  /* anything */
+    int32_t n_again;    /* of them recompute; 0 until that is decided */
+    bool recompute;     /* anything */
+    int64_t idle_bytes; /* of weight_bytes, what has neither gradients nor states (smp_param): as
+                           much memory as it has bytes */
 } smp_stage_load;
 
 /* A legal assignment and its figures; 0 <= lower_bound_us <= bottleneck_us. */

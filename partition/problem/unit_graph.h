@@ -12,6 +12,13 @@
 #include "partition/problem/message.h"
 #include "partition/problem/recompute_price.h"
 
+/* What `bytes` of idle weights (smp_param), which take no more memory than that, count as bytes of
+ * weights with gradients and states. */
+static inline double smp__idle_weight(const smp_problem *problem, double bytes)
+{
+    return problem->state_factor > 1.0 ? bytes / problem->state_factor : bytes;
+}
+
 /* Nets lead from lower to higher numbers; ranges of stages never fall along them. */
 typedef struct smp__units {
     int32_t n;

@@ -42,7 +42,8 @@ static shortage describe_rank(const smp__configs *configs, const smp__config *co
         const smp_stage_load *load = &nearest->partition->load[stage];
         if (nearest->stage_rank[stage] != s.rank)
             continue;
-        s.state += config->state_factor * (double)load->weight_bytes;
+        s.state += config->state_factor * (double)(load->weight_bytes - load->idle_bytes) +
+                   (double)load->idle_bytes;
         s.stash += (double)load->stash_bytes;
         s.live = smp__live_microbatches(config->schedule, &shape, s.rank);
     }

@@ -248,7 +248,8 @@ static double least_step_us(const smp__configs *configs, const smp__config *conf
         int r = stage_rank[s];
         t->compute[r] += t->share[s] * (load->forward_us + load->backward_us + load->recompute_us);
         t->start[r] = fmin(t->start[r], t->start_us[s]);
-        t->bytes[r] = fmax(t->bytes[r], (double)load->weight_bytes); /* stages may share weights */
+        const int64_t trained = load->weight_bytes - load->idle_bytes;
+        t->bytes[r] = fmax(t->bytes[r], (double)trained); /* stages may share weights */
     }
     for (int r = 0; r < p; r++)
         least_us =
@@ -291,7 +292,8 @@ double smp__config_least_bytes(const smp__config *config, const smp_partition *p
 {
     double most = 0.0; /* of one stage: others of its rank may share its weights */
     for (int s = 0; s < partition->n_stage; s++)
-        most = fmax(most, (double)partition->load[s].weight_bytes);
+        most =
+            fmax(most, (double)(partition->load[s].weight_bytes - partition->load[s].idle_bytes));
     return config->state_factor * most;
 }
 

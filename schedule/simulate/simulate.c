@@ -223,6 +223,7 @@ static smp_status set_costs(smp__sim *sim)
         sim->cost_us[SMP_ACTION_I][i] = share * (again + first) + sums;
         sim->cost_us[SMP_ACTION_W][i] = share * (whole > first ? whole - first : 0.0);
     }
+    SMP_TRY(smp__sim_count_trained(sim));
     sim->optimizer_us = SMP_ARENA_NEW(sim->arena, double, (size_t)input->pipeline);
     if (!sim->optimizer_us)
         return SMP_ERR_NO_MEMORY;

@@ -125,10 +125,45 @@ static void stage_reduced(smp__sim *sim, int stage, double end_us)
         sim->reduce_end_us[stage] = end_us;
 }
 
+/* Idle weights of a stage, each once: nobody sums or updates them. */
+static int64_t idle_bytes(const smp__sim *sim, int stage)
+{
+    const smp_graph *g = sim->input->graph;
+    const smp_flow *flow = sim->crossing.flow;
+    int64_t bytes = 0;
+    for (int32_t i = flow->op_begin[stage]; i < flow->op_begin[stage + 1]; i++) {
+        const smp_op *op = &g->op[flow->op_list[i]];
+        for (int32_t k = 0; k < op->n_param; k++) {
+            const smp_param *param = &g->param[op->param[k]];
+            int32_t first = param->use_begin;
+            while (first < op->use[k] && flow->stage_of_op[g->use[first].op] != stage)
+                first++;
+            if (param->idle && first == op->use[k])
+                bytes += param->elements * (int64_t)sizeof(float);
+        }
+    }
+    return bytes;
+}
+
+smp_status smp__sim_count_trained(smp__sim *sim)
+{
+    const int n_stage = sim->crossing.flow->n_stage;
+    sim->trained_bytes = SMP_ARENA_NEW(sim->arena, int64_t, (size_t)n_stage);
+    if (!sim->trained_bytes)
+        return SMP_ERR_NO_MEMORY;
+    for (int stage = 0; stage < n_stage; stage++) {
+        const int64_t bytes = sim->input->weight_bytes[stage];
+        const int64_t idle =
+            smp_graph_whole(sim->input->graph)->freezes ? idle_bytes(sim, stage) : 0;
+        sim->trained_bytes[stage] = bytes > idle ? bytes - idle : 0;
+    }
+    return SMP_OK;
+}
+
 /* Bytes of a stage's weights that lie in no other. */
 static int64_t own_bytes(const smp__sim *sim, int stage)
 {
-    int64_t bytes = sim->input->weight_bytes[stage];
+    int64_t bytes = sim->trained_bytes[stage];
     for (int i = sim->tie_begin[stage]; i < sim->tie_begin[stage + 1]; i++)
         bytes -= param_bytes(sim, sim->tie_list[i]);
     return bytes;
@@ -262,7 +297,7 @@ int64_t smp__sim_rank_bytes(const smp__sim *sim, int rank)
     const smp_flow *flow = sim->crossing.flow;
     int64_t bytes = 0;
     for (int chunk = 0; chunk < sim->crossing.chunks; chunk++)
-        bytes += sim->input->weight_bytes[smp__sim_stage(sim, rank, chunk)];
+        bytes += sim->trained_bytes[smp__sim_stage(sim, rank, chunk)];
     for (int tie = 0; tie < flow->n_tie; tie++)
         for (int32_t i = flow->tie[tie].holder_begin; i < flow->tie[tie].holder_end; i++)
             if (sim->crossing.rank_of[flow->holder[i]] == rank && is_repeated(sim, tie, i))
