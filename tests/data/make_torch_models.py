@@ -5,7 +5,7 @@ the weights that smp-run begins with, on arrays of model_inputs.py; fp32, one th
 Made with PyTorch 2.15 and PyYAML 6; tests/mpi/test_torch_models.sh reads the result. SMP_BIN_DIR
 names the folder of the programs.
 
-    python3 tests/data/make_torch_models.py [MODEL.yaml:SAMPLES:MICROBATCHES:LR ...] > FILE
+    python3 tests/data/make_torch_models.py [MODEL.yaml[+FREEZE,...]:SAMPLES:MICROBATCHES:LR ...] > FILE
 """
 import os
 import pathlib
@@ -21,7 +21,8 @@ from torch_model import AdamW, Model
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BIN = pathlib.Path(os.environ.get("SMP_BIN_DIR", ROOT / "build/bin"))
 STEPS = 10
-# Samples of a micro-batch, micro-batches, learning rate. AdamW divides by gradients' sizes, so where
+# Samples of a micro-batch, micro-batches, learning rate; behind the model patterns of the weights
+# that are frozen, if any. AdamW divides by gradients' sizes, so where
 # some are nearly 0 rounding decides their signs: with batchnorm, at 1e-3, PyTorch in float is 4e-3
 # from itself in double.
 MODELS = """
@@ -36,6 +37,8 @@ examples/resnet-small.yaml:8:2:1e-5
 tests/data/models/bottleneck.yaml:8:2:1e-5
 tests/data/models/unet.yaml:2:2:1e-3
 tests/data/models/variants.yaml:2:3:1e-3
+examples/gpt-tiny.yaml+wte.*,wpe.*,h0.*,h1.*.weight:2:2:1e-3
+examples/resnet-small.yaml+stem.*,s0.*,s1.*:8:2:1e-5
 """.split()
 
 
@@ -76,7 +79,8 @@ def main():
     torch.set_num_threads(1)
     print(f"# PyTorch {torch.__version__}, written by make_torch_models.py")
     for line in sys.argv[1:] or MODELS:
-        path, batch, microbatches, lr = line.split(":")
+        entry, batch, microbatches, lr = line.split(":")
+        path, _, frozen = entry.partition("+")
         batch, microbatches = int(batch), int(microbatches)
         model = Model(ROOT / path)
         kinds = list(input_kinds(model))
@@ -91,6 +95,7 @@ def main():
                 if made.typecode == "i":
                     data[name] = data[name].long()
             model.load(first_weights(ROOT / path, folder, batch, microbatches))
+        model.freeze(frozen.split(",") if frozen else [])
         optimizer = AdamW(model.trained(), float(lr))
         losses = []
         for step in range(STEPS):
@@ -105,7 +110,7 @@ def main():
                 total += float(loss.detach().double())
             optimizer.step()
             losses.append(total)
-        print(path, batch, microbatches, lr, ",".join(kinds), *(f"{loss:.9g}" for loss in losses),
+        print(entry, batch, microbatches, lr, ",".join(kinds), *(f"{loss:.9g}" for loss in losses),
               flush=True)
 
 

@@ -3,6 +3,7 @@
 Model(path) reads the YAML (PyYAML) and unrolls it; run() takes tensors by name and returns the
 loss, op by op. Weights come from a checkpoint of smp-run, so both begin with the same.
 """
+import fnmatch
 import math
 import re
 import struct
@@ -284,8 +285,14 @@ class Model:
         if place != len(raw):
             raise SystemExit(f"{path}: {len(raw)} bytes, the model's weights take {place}")
 
+    def freeze(self, patterns):
+        for name, w in self.weight.items():
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+                w.requires_grad_(False)
+
     def trained(self):
-        return [w for name, w in self.weight.items() if name not in self.running]
+        return [w for name, w in self.weight.items()
+                if name not in self.running and w.requires_grad]
 
     def rows(self, inputs):
         """What the loss of a micro-batch is the mean over."""
