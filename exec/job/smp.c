@@ -176,7 +176,7 @@ static smp_status open_model(smp *s)
 {
     const int tensor = smp_plan_tensor(s->plan);
     if (s->graph && tensor == 1)
-        return SMP_OK;
+        return smp_freezing_apply(&s->plan->freezing, s->graph);
     smp_graph_destroy(s->graph);
     s->graph = NULL;
     return smp_plan_open_model(s->plan, s->options.plan, s->comm.world_rank % tensor, &s->graph);

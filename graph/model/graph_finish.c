@@ -127,8 +127,8 @@ static bool has_statistics(const smp_graph *g, const smp_op *op)
     return false;
 }
 
-/* Frozen weights that only ops use whose other weights are frozen too. A split graph's own: an op of
- * the whole may be several there. */
+/* Frozen weights that only ops use whose other weights are frozen too. A split graph's own: an op
+ * of the whole may be several there. */
 static void mark_idle(smp__graph_store *store)
 {
     const smp_graph *g = &store->graph;

@@ -293,7 +293,7 @@ static smp_status note_ties(stage_check *c)
     for (int32_t p = 0; p < graph->n_param; p++) {
         const smp_param *param = &graph->param[p];
         int32_t a = graph->use[param->use_begin].op;
-        for (int32_t u = param->use_begin + 1; u < param->use_end; u++) {
+        for (int32_t u = param->use_begin + 1; u < param->use_end && !param->idle; u++) {
             int32_t b = graph->use[u].op;
             if (c->stage[a] < 0 || c->stage[b] < 0 || c->stage[a] == c->stage[b])
                 continue;

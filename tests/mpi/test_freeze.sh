@@ -28,6 +28,23 @@ cmp -s one.safetensors all.safetensors && same=yes || same=no
 expect_equal "weights are those of a run that trains all" "$same" no
 expect_exit 0 smp-partition check one.yaml
 
+# Stopped, and gone on with by another plan; what was frozen may be trained, and the other way round.
+expect_exit 0 mpirun -n 4 smp-run shards.yaml --data text.txt --steps 1 --checkpoint saved
+expect_exit 0 mpirun -n 1 smp-run one.yaml --data text.txt --steps 3 --resume --checkpoint saved \
+    --export-weights resumed.safetensors
+cmp -s one.safetensors resumed.safetensors && same=yes || same=no
+expect_equal "weights of a run that was stopped" "$same" yes
+expect_exit 0 mpirun -n 1 smp-run all.yaml --data text.txt --steps 4 --resume --checkpoint saved
+expect_exit 0 mpirun -n 4 smp-run shards.yaml --data text.txt --steps 5 --resume --checkpoint saved
+
+# What is saved is in the prediction.
+step() { sed -nE 's/.*step_us: ([0-9]+).*/\1/p' "$1"; }
+peak() { sed -nE 's/.*peak_bytes: \[([0-9]+)\].*/\1/p' "$1"; }
+expect_equal "a step with frozen weights is predicted to be shorter" \
+    "$(($(step one.yaml) < $(step all.yaml)))" 1
+expect_equal "frozen weights are predicted to take less memory" \
+    "$(($(peak one.yaml) < $(peak all.yaml)))" 1
+
 expect_exit 2 smp-partition "$model" -n 1 --freeze 'wtee.weight'
 expect_match err "no weight of model 'gpt-tiny' matches 'wtee.weight', nearest is 'wte.weight'"
 expect_exit 2 smp-partition "$model" -n 1 --freeze '*'

@@ -134,6 +134,38 @@ static void test_tensor_options_one_and_any(void **state)
     assert_int_equal(check_options(&options, 1), 0); /* four ranks are 2 x 2 groups of one */
 }
 
+/* The tied embedding goes by its name, whoever computes it. */
+static void test_tensor_options_frozen(void **state)
+{
+    (void)state;
+    for (int tensor = 1; tensor <= 2; tensor++) {
+        smp_options options = tensor_options(tensor, 2, 2 / tensor);
+        uint64_t before, after;
+        int32_t n_frozen = 0;
+        options.freeze = (const char *const[]){"wte.weight", "qkv.*"};
+        options.n_freeze = 2;
+        check_memory(options);
+        smp *job = open_job(&options);
+        for (int32_t i = 0; i < job->graph->n_param; i++)
+            n_frozen += job->graph->param[i].frozen;
+        assert_int_equal(n_frozen, 3);
+        must(smp__weights_hash(job, &before));
+        int32_t tokens[BATCH * T] = {0}, targets[BATCH * T] = {0};
+        smp_step_result result;
+        must(smp_step(job, (const void *const[]){tokens, targets}, &result));
+        must(smp__weights_hash(job, &after));
+        assert_true(before != after);
+        smp_finalize(job);
+        options.freeze = (const char *const[]){"*"};
+        options.n_freeze = 1;
+        assert_int_equal(smp_init(&job, &options), SMP_ERR_INPUT);
+        assert_non_null(strstr(smp_last_error(), "no weight that the loss depends on"));
+        options.freeze = NULL;
+        assert_int_equal(smp_init(&job, &options), SMP_ERR_INPUT);
+        assert_non_null(strstr(smp_last_error(), "n_freeze: got 1 without as many in freeze"));
+    }
+}
+
 static void test_tensor_options_that_cannot_be(void **state)
 {
     static const char *const unknown[] = {"nowhere:rows"}, *const no_rule[] = {"fc"};
@@ -170,6 +202,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_tensor_options_chosen),
         cmocka_unit_test(test_tensor_options_split_as_told),
         cmocka_unit_test(test_tensor_options_one_and_any),
+        cmocka_unit_test(test_tensor_options_frozen),
         cmocka_unit_test(test_tensor_options_that_cannot_be),
     };
     RUN_ON_RANKS(argc, argv, tests);

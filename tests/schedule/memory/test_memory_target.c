@@ -74,10 +74,80 @@ static void test_memory_target_weights(void **state)
     smp_graph_destroy(graph);
 }
 
+/* What a rank with the whole model keeps for ever, but for work areas and the loss. */
+static int64_t kept_bytes(const smp_graph *graph, smp_memory_rank **out)
+{
+    int32_t stage[4] = {0};
+    smp_program program = {0};
+    smp_flow *flow;
+    smp_layout *layout;
+    assert_int_equal(SMP_OK, smp_flow_build(graph, stage, 1, 2, &flow));
+    assert_int_equal(SMP_OK, smp_layout_build(graph, flow, 0, false, NULL, NULL, &layout));
+    assert_int_equal(SMP_OK, smp_program_push(&program, SMP_ACTION_F, 0, 0));
+    assert_int_equal(SMP_OK, smp_program_push(&program, SMP_ACTION_B, 0, 0));
+    assert_int_equal(
+        SMP_OK, smp_memory_plan(&(smp_memory_input){.graph = graph,
+                                                    .flow = flow,
+                                                    .program = &program,
+                                                    .stage_of_chunk = (int[]){0},
+                                                    .stage_rank = (int[]){0},
+                                                    .layout = (const smp_layout *const[]){layout},
+                                                    .chunks = 1,
+                                                    .microbatches = 1,
+                                                    .ddp = 1,
+                                                    .blocks = 1,
+                                                    .sharding = {.shard = 1},
+                                                    .optimizer_states = 2},
+                                out));
+    smp_layout_destroy(layout);
+    smp_flow_destroy(flow);
+    smp_program_free(&program);
+    return (*out)->work - 64;
+}
+
+/* a is frozen whole; of b, which trains its bias, a gradient is made anyway. */
+static void test_memory_target_frozen(void **state)
+{
+    (void)state;
+    static const char model[] =
+        "smp: 1\nname: frozen\n"
+        "inputs: {x: {dtype: float32, shape: [64]}, y: {dtype: float32, shape: [64]}}\n"
+        "ops:\n"
+        "  - {op: linear, name: a, in: x, out: h, features: 64}\n"
+        "  - {op: linear, name: b, in: h, out: h, features: 64}\n"
+        "  - {op: linear, name: a2, in: h, out: h, features: 64, bias: false, weight: a.weight}\n"
+        "  - {op: mse, name: loss, in: [h, y], out: loss}\nloss: loss\n";
+    const bool frozen[] = {true, true, true, false}; /* a.weight, a.bias, b.weight, b.bias */
+    const int64_t matrix = 64 * 64;
+    smp_graph *graph = NULL;
+    smp_memory_rank *memory;
+    assert_int_equal(SMP_OK, smp_graph_parse("m.yaml", model, strlen(model), &graph));
+    const int64_t before = kept_bytes(graph, &memory);
+    assert_int_equal(5, memory->n_use);
+    smp_memory_destroy(memory);
+    assert_int_equal(SMP_OK, smp_graph_freeze(graph, frozen));
+    const int64_t after = kept_bytes(graph, &memory);
+    /* Two states of each; of the bias an accumulator, of the tied matrix two and their sum. */
+    assert_int_equal(before - after, 12 * 64 + (8 + 8 + 4) * matrix);
+    assert_int_equal(2, memory->n_use);
+    assert_int_equal(3, memory->n_region);
+    for (int32_t i = 0; i < memory->n_region; i++) {
+        const smp_memory_region *region = &memory->region[i];
+        assert_true(region->weight >= 0);
+        assert_int_equal(region->idle, i > 0);
+        assert_int_equal(region->grad >= 0, !region->idle);
+        assert_int_equal(region->state[1] >= 0, !region->idle);
+    }
+    assert_int_equal(memory->bucket[0].elements, matrix + 64);
+    smp_memory_destroy(memory);
+    smp_graph_destroy(graph);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory_target_weights),
+        cmocka_unit_test(test_memory_target_frozen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
