@@ -67,6 +67,8 @@ smp_status smp__order_settle(smp__trainer *t)
                                  .drop_last = o->drop_last};
     if (o->eval_every > 0 && o->n_eval_data == 0 && o->held_out == 0)
         return smp_fail(SMP_ERR_INPUT, "--eval-every needs --eval-data SOURCE or --eval-split X");
+    if (o->keep_best && o->n_eval_data == 0 && o->held_out == 0)
+        return smp_fail(SMP_ERR_INPUT, "--keep-best needs --eval-data SOURCE or --eval-split X");
     return SMP_OK;
 }
 

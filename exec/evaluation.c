@@ -2,10 +2,47 @@
 #include "exec/evaluation.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "exec/batches.h"
+#include "exec/checkpoint/checkpoint_folder.h"
 #include "exec/printed_lines.h"
 #include "exec/watch.h"
+
+smp_status smp__best_find(smp__trainer *t)
+{
+    const char *directory = t->options->checkpoint;
+    smp_status status = SMP_OK;
+    t->best_loss = INFINITY;
+    if (!t->options->keep_best)
+        return SMP_OK;
+    if (t->prints && smp__checkpoint_exists(directory)) {
+        smp__saved *list = NULL;
+        int n = 0;
+        status = smp__checkpoint_list(directory, &list, &n);
+        const int best = status == SMP_OK ? smp__checkpoint_best(list, n) : -1;
+        if (best >= 0)
+            t->best_loss = list[best].loss;
+        free(list);
+    }
+    SMP_TRY(smp__comm_agree(&t->job->comm, status));
+    return smp__comm_share(&t->job->comm, &t->best_loss, sizeof(t->best_loss), 0);
+}
+
+/* Weights that are best are finite, and other than those that were best before: they are saved
+ * even where a skipped step comes behind them. */
+static smp_status note_loss(smp__trainer *t, int64_t step, double loss)
+{
+    smp *s = t->job;
+    SMP_TRY(smp__comm_share(&s->comm, &loss, sizeof(loss), 0));
+    s->evaluated = isfinite(loss);
+    s->evaluated_step = step;
+    s->eval_loss = loss;
+    t->best_due = loss < t->best_loss;
+    if (t->best_due)
+        t->best_loss = loss;
+    return SMP_OK;
+}
 
 smp_status smp__evaluate_held_out(smp__trainer *t, int64_t step)
 {
@@ -33,5 +70,7 @@ smp_status smp__evaluate_held_out(smp__trainer *t, int64_t step)
                           rows > 0.0 && hits >= 0 ? (double)hits / rows : NAN);
     if (t->prints)
         smp__print_evaluation(t, step, rows > 0.0 ? sum / rows : 0.0, rows, hits);
+    if (t->options->keep_best)
+        return note_loss(t, step, rows > 0.0 ? sum / rows : NAN);
     return SMP_OK;
 }

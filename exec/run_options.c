@@ -66,6 +66,8 @@ static const struct entry {
     {"checkpoint", TEXT, AT(train.checkpoint)},
     {"save-every", POSITIVE, AT(train.save_every)},
     {"resume", YES, AT(train.resume)},
+    {"keep-best", YES, AT(train.keep_best)},
+    {"resume-best", YES, AT(train.resume_best)},
     {"log-every", POSITIVE, AT(train.log_every)},
     {"json", YES, AT(train.json)},
     {"trace", TEXT, AT(train.trace)},
@@ -160,6 +162,9 @@ static const char usage[] =
     "  --save-every N       ... and after every N steps, written while training goes on\n"
     "  --resume             continue from what was saved last in DIR; if that is damaged,\n"
     "                       from the one before, and say so\n"
+    "  --keep-best          save what evaluates to the lowest loss so far, too, and keep it\n"
+    "                       beside the two saved last\n"
+    "  --resume-best        continue from that one\n"
     "output\n"
     "  --log-every N        print every N-th step (default 10)\n"
     "  --json               one JSON object per step and line\n"
@@ -390,6 +395,12 @@ smp_status smp__run_options_read(int argc, char **argv, smp__run_options *a)
                         "no --data: name a file to train on; --help lists the kinds");
     if ((a->train.resume || a->train.save_every > 0) && !a->train.checkpoint)
         return smp_fail(SMP_ERR_INPUT, "--resume and --save-every need --checkpoint DIR");
+    if ((a->train.keep_best || a->train.resume_best) && !a->train.checkpoint)
+        return smp_fail(SMP_ERR_INPUT, "--keep-best and --resume-best need --checkpoint DIR");
+    a->train.resume = a->train.resume || a->train.resume_best;
+    if (a->train.keep_best && a->train.n_eval_data == 0 && a->train.held_out == 0 &&
+        !a->train.resume)
+        return smp_fail(SMP_ERR_INPUT, "--keep-best needs --eval-data SOURCE or --eval-split X");
     if (a->train.held_out > 0 && a->train.n_eval_data > 0)
         return smp_fail(SMP_ERR_INPUT, "--eval-split and --eval-data: give one of them");
     if (a->train.held_out > 0 && a->train.n_data == 0)

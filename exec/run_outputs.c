@@ -26,7 +26,7 @@ static smp_status check_checkpoint(const smp__trainer *t)
 {
     const smp_train_options *o = t->options;
     if (!t->job->graph->training)
-        return o->resume && o->save_every == 0
+        return o->resume && o->save_every == 0 && !o->keep_best
                    ? SMP_OK
                    : smp_fail(SMP_ERR_INPUT, "--checkpoint: the plan is for inference, nothing to "
                                              "save; with --resume its weights come from there");

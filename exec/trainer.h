@@ -27,6 +27,8 @@ typedef struct smp__trainer {
     int64_t n_step;
     bool save_due; /* waits for a step that is not skipped: weights that get nowhere must not push
                       good ones out of the directory */
+    bool best_due; /* the weights of this step are the best so far */
+    double best_loss; /* of all evaluations, those in the directory included; INFINITY: none yet */
     bool *job_broken;
     smp_data *predict_data; /* NULL: nothing is predicted */
     smp_output predict_form;

@@ -12,6 +12,7 @@
 #include "exec/prediction.h"
 #include "exec/printed_lines.h"
 #include "exec/run_outputs.h"
+#include "exec/state/checkpoint_load.h"
 #include "exec/watch.h"
 
 enum { TELLER_S = 2 };
@@ -49,16 +50,18 @@ static smp_status train_step(smp__trainer *t, int64_t step)
     if (!o->checkpoint || !t->job->graph->training)
         return SMP_OK;
     t->save_due = t->save_due || due(step, o->save_every, o->steps);
-    if (!t->save_due || (t->job->skipped_in_row > 0 && step < o->steps))
+    if (!t->best_due && (!t->save_due || (t->job->skipped_in_row > 0 && step < o->steps)))
         return SMP_OK;
-    t->save_due = false;
+    t->save_due = t->best_due = false;
     return step < o->steps ? smp_save_begin(t->job, o->checkpoint)
                            : smp_save(t->job, o->checkpoint);
 }
 
 static smp_status resume(smp__trainer *t)
 {
-    SMP_TRY(smp_load(t->job, t->options->checkpoint));
+    const smp_train_options *o = t->options;
+    SMP_TRY(o->resume_best ? smp__load_best(t->job, o->checkpoint)
+                           : smp_load(t->job, o->checkpoint));
     if (t->prints && smp_load_note(t->job)[0] != '\0')
         fprintf(stderr, "smp-run: %s\n", smp_load_note(t->job));
     return SMP_OK;
@@ -110,6 +113,7 @@ static smp_status run(smp__trainer *t)
     SMP_TRY(smp__comm_agree(&t->job->comm, smp__outputs_check(t)));
     if (o->given)
         SMP_TRY(take_weights(t));
+    SMP_TRY(smp__best_find(t));
     if (o->predict)
         SMP_TRY(smp__prediction_open(t));
     SMP_TRY(smp__watch_open(t));

@@ -34,6 +34,8 @@ typedef struct smp_train_options {
     int n_predict_data;
     const char *weights; /* all of them after the last step (safetensors), or NULL */
     int64_t epochs;      /* instead of steps: end after so many passes, counted from the first; 0 */
+    bool keep_best;      /* save what evaluates best so far, and do not remove it */
+    bool resume_best;    /* from that: with `resume` */
     int64_t held_out; /* of the data, for evaluations, in parts of SMP__WHOLE; 0, or no eval_data */
     const char *given;                            /* a file of weights to begin with, or NULL */
     smp_weights_options weights_from, weights_as; /* how those of `given` and `weights` are named */

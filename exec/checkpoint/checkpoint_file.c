@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -75,15 +76,17 @@ smp_status smp__checkpoint_sync(int fd, const char *path)
 smp_status smp__checkpoint_header_write(int fd, const smp__checkpoint_header *header,
                                         const char *model, const char *path)
 {
-    char bytes[SMP__CHECKPOINT_HEADER_BYTES] = "";
+    char bytes[SMP__CHECKPOINT_HEADER_BYTES] = "", evaluated[64] = "";
+    if (header->evaluated) /* as many digits as bring back every bit */
+        snprintf(evaluated, sizeof(evaluated), "evaluated %.17g\n", header->eval_loss);
     snprintf(bytes, TEXT_BYTES,
              "SMP checkpoint %d\nfingerprint %016" PRIx64 "\nstep %" PRId64 "\nsamples %" PRId64
              "\nsaved %" PRId64 "\norder %d seed %" PRIu64 " held-out %" PRId64
-             " shuffled %d drop-last %d\noptimizer %s\nstates %d\nmodel %s\n",
+             " shuffled %d drop-last %d\n%soptimizer %s\nstates %d\nmodel %s\n",
              SMP__CHECKPOINT_VERSION, header->fingerprint, header->step, header->samples,
              header->saved, header->order.known, header->order.seed, header->order.held_out,
-             header->order.shuffle, header->order.drop_last, header->optimizer, header->states,
-             model);
+             header->order.shuffle, header->order.drop_last, evaluated, header->optimizer,
+             header->states, model);
     uint64_t hash = smp_hash(0, bytes, TEXT_BYTES);
     memcpy(bytes + TEXT_BYTES, &hash, sizeof(hash));
     return smp__checkpoint_transfer(fd, bytes, SMP__CHECKPOINT_HEADER_BYTES, 0, true, path);
@@ -103,6 +106,17 @@ static bool parse_order(const char **at, smp__sample_order *order)
     return (known | shuffle | drop_last) >> 1 == 0;
 }
 
+/* The line `evaluated`, which need not be there; *at is then behind it. */
+static bool parse_evaluated(const char **at, smp__checkpoint_header *h)
+{
+    int used = 0;
+    if (strncmp(*at, "\nevaluated ", 11) != 0)
+        return true;
+    h->evaluated = sscanf(*at, " evaluated %lf%n", &h->eval_loss, &used) == 1;
+    *at += used;
+    return h->evaluated && isfinite(h->eval_loss);
+}
+
 /* The lines that versions from 3 on have. */
 static bool parse_lines(const char *at, smp__checkpoint_header *h)
 {
@@ -112,7 +126,7 @@ static bool parse_lines(const char *at, smp__checkpoint_header *h)
                &h->fingerprint, &h->step, &h->samples, &h->saved, &used) != 4)
         return false;
     at += used;
-    return (h->version == 3 || parse_order(&at, &h->order)) &&
+    return (h->version == 3 || (parse_order(&at, &h->order) && parse_evaluated(&at, h))) &&
            sscanf(at, " optimizer %63s states %d", h->optimizer, &h->states) == 2;
 }
 

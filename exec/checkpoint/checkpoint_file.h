@@ -30,6 +30,8 @@ typedef struct smp__checkpoint_header {
     int64_t samples;         /* position in the data; -1: not known */
     int64_t saved;           /* the how manieth save into its directory, from 1 */
     smp__sample_order order; /* since version 4 */
+    bool evaluated;          /* `eval_loss` is known, from version 4 on */
+    double eval_loss;        /* of these weights, over all of the held-out data; finite */
     int states;              /* of the optimizer, per weight */
     char optimizer[64];
 } smp__checkpoint_header;

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +48,7 @@ bool smp__checkpoint_exists(const char *directory)
     return found;
 }
 
-static int64_t number_of(const char *directory, int64_t step)
+static smp__saved read_saved(const char *directory, int64_t step)
 {
     char path[SMP__CHECKPOINT_PATH_BYTES];
     smp__checkpoint_path(path, directory, step);
@@ -57,7 +58,9 @@ static int64_t number_of(const char *directory, int64_t step)
                  header.version <= SMP__CHECKPOINT_VERSION;
     if (fd >= 0)
         close(fd);
-    return known ? header.saved : INT64_MAX;
+    return (smp__saved){.step = step,
+                        .saved = known ? header.saved : INT64_MAX,
+                        .loss = known && header.evaluated ? header.eval_loss : INFINITY};
 }
 
 static int last_saved_first(const void *a, const void *b)
@@ -84,7 +87,7 @@ smp_status smp__checkpoint_list(const char *directory, smp__saved **list, int *n
         smp__saved *more = realloc(found, ((size_t)count + 1) * sizeof(*found));
         if (more) {
             found = more;
-            found[count++] = (smp__saved){.step = step, .saved = number_of(directory, step)};
+            found[count++] = read_saved(directory, step);
         } else {
             status = smp_fail_memory(((size_t)count + 1) * sizeof(*found));
         }
@@ -99,6 +102,15 @@ smp_status smp__checkpoint_list(const char *directory, smp__saved **list, int *n
     *list = found;
     *n = count;
     return SMP_OK;
+}
+
+int smp__checkpoint_best(const smp__saved *list, int n)
+{
+    int best = -1;
+    for (int i = 0; i < n; i++) /* what was saved first stands last */
+        if (isfinite(list[i].loss) && (best < 0 || list[i].loss <= list[best].loss))
+            best = i;
+    return best;
 }
 
 smp_status smp__checkpoint_next(const char *directory, int64_t *saved)
@@ -176,8 +188,9 @@ smp_status smp__checkpoint_prune(const char *directory)
     smp__saved *list = NULL;
     int n = 0, kept = 0;
     smp_status status = smp__checkpoint_list(directory, &list, &n);
+    const int best = status == SMP_OK ? smp__checkpoint_best(list, n) : -1;
     for (int i = 0; i < n && status == SMP_OK; i++) {
-        if (list[i].saved == INT64_MAX || kept++ < KEEP)
+        if (list[i].saved == INT64_MAX || kept++ < KEEP || i == best)
             continue;
         char path[SMP__CHECKPOINT_PATH_BYTES];
         smp__checkpoint_path(path, directory, list[i].step);

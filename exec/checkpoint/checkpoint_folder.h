@@ -23,11 +23,14 @@ bool smp__checkpoint_exists(const char *directory);
 typedef struct smp__saved {
     int64_t step;  /* in the name */
     int64_t saved; /* in the header; INT64_MAX where that cannot be read */
+    double loss;   /* of its evaluation, in the header; INFINITY: none is there */
 } smp__saved;
 
 /* All checkpoints, what was saved last first: those whose header cannot be read, by falling step,
  * then the others by falling `saved`, then version 1's by falling step. *list is malloc'ed. */
 smp_status smp__checkpoint_list(const char *directory, smp__saved **list, int *n);
+/* Which of a list has the lowest loss, of equals what was saved first; -1: none has one. */
+int smp__checkpoint_best(const smp__saved *list, int n);
 /* Number of the next save. */
 smp_status smp__checkpoint_next(const char *directory, int64_t *saved);
 
@@ -36,8 +39,8 @@ smp_status smp__checkpoint_next(const char *directory, int64_t *saved);
 smp_status smp__checkpoint_folder_make(const char *directory);
 /* What was made, renamed or removed in it survives a crash of the machine, or SMP_ERR_FAILED. */
 smp_status smp__checkpoint_folder_sync(const char *directory);
-/* Keeps the two saved last, and what cannot be read; removes what is half written. Call it when no
- * save is under way. */
+/* Keeps the two saved last, the one with the lowest loss, and what cannot be read; removes what is
+ * half written. Call it when no save is under way. */
 smp_status smp__checkpoint_prune(const char *directory);
 
 #endif

@@ -2,6 +2,8 @@
  * says so. Every rank reads what it holds, or, of what several devices have in parts, its share of
  * the pieces, which they then give each other. Every decision is agreed upon, so that all take the
  * same file. */
+#include "exec/state/checkpoint_load.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -256,10 +258,20 @@ static smp_status load_newest(smp *s, const char *directory, const smp__saved *l
     return SMP_OK;
 }
 
-smp_status smp_load(smp *s, const char *path)
+/* Rank 0's list, of the best alone: a damaged one is not replaced by a worse one. */
+static smp_status choose_best(const char *path, smp__saved *list, int *n)
 {
-    if (!s || !path)
-        return smp_fail(SMP_ERR_INPUT, "smp_load: a NULL argument");
+    const int best = smp__checkpoint_best(list, *n);
+    if (best < 0)
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: holds no checkpoint that was evaluated: --keep-best saves them", path);
+    list[0] = list[best];
+    *n = 1;
+    return SMP_OK;
+}
+
+static smp_status load(smp *s, const char *path, bool best)
+{
     SMP_TRY(smp__job_usable(s));
     SMP_TRY(smp__save_complete(s));
     s->load_note[0] = '\0';
@@ -269,11 +281,25 @@ smp_status smp_load(smp *s, const char *path)
     s->doing = "loading a checkpoint";
     if (s->comm.world_rank == 0)
         status = smp__checkpoint_list(path, &list, &n);
+    if (status == SMP_OK && best && s->comm.world_rank == 0)
+        status = choose_best(path, list, &n);
     status = smp__comm_agree(&s->comm, status);
     if (status == SMP_OK)
         status = load_newest(s, path, list, n);
     free(list);
     return smp__job_leave(s, status);
+}
+
+smp_status smp_load(smp *s, const char *path)
+{
+    if (!s || !path)
+        return smp_fail(SMP_ERR_INPUT, "smp_load: a NULL argument");
+    return load(s, path, false);
+}
+
+smp_status smp__load_best(smp *s, const char *path)
+{
+    return load(s, path, true);
 }
 
 const char *smp_load_note(const smp *s)

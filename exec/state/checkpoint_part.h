@@ -23,10 +23,12 @@ typedef struct smp__saving {
     smp__save_phase phase; /* the same on every rank */
     char directory[SMP__CHECKPOINT_PATH_BYTES];
     int64_t step, samples; /* of the state that is saved */
-    char *staging;         /* host memory for this rank's part, kept for the next save, or NULL */
-    const char *part;      /* what is written: `staging`, or NULL: what stands in the arena */
-    bool behind;           /* written by a thread, while steps go on */
-    bool running;          /* `thread` is to be joined */
+    bool evaluated;        /* `eval_loss` is that of the state */
+    double eval_loss;
+    char *staging;    /* host memory for this rank's part, kept for the next save, or NULL */
+    const char *part; /* what is written: `staging`, or NULL: what stands in the arena */
+    bool behind;      /* written by a thread, while steps go on */
+    bool running;     /* `thread` is to be joined */
     pthread_t thread;
     atomic_bool ended; /* this rank's work of the phase; what came of it: */
     smp_status status;

@@ -226,6 +226,10 @@ struct smp {
     smp__spent spent;
     int64_t samples_given; /* of the global batch, by the call in progress */
 
+    bool evaluated;         /* the next save says so, if it is of this step: */
+    int64_t evaluated_step; /* whose weights had, over all of the held-out data, */
+    double eval_loss;       /* this loss, finite */
+
     smp__saving saving;
 
     struct smp__group_memory *group_memory; /* of exec/job/group_calls.c */

@@ -45,7 +45,7 @@ has_options smp-run --data --steps --optimizer --lr --min-lr --warmup --decay-st
     --save-every --resume --trace --json --log-every --timeout --checksum --eval-data --eval-every \
     --device --max-skipped --drop-last --plugin --profile-out --export-weights --nesterov --trust-coefficient \
     --lr-schedule --weights-like --eval-split --epochs --predict --predict-data --predict-reduce --tensor \
-    --export-size --weights --weights-only --weights-map --names --log --progress
+    --export-size --weights --weights-only --weights-map --names --log --progress --keep-best --resume-best
 
 # Values that options do not take.
 write_good_model model.yaml

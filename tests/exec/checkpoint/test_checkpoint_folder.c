@@ -113,6 +113,39 @@ static void test_checkpoint_pruned(void **state)
     assert_int_equal(smp__checkpoint_prune("/no/such"), SMP_ERR_INPUT);
 }
 
+static void put_evaluated(int64_t step, int64_t number, const char *loss)
+{
+    char text[256];
+    snprintf(text, sizeof text,
+             "SMP checkpoint 4\nfingerprint 0\nstep %" PRId64 "\nsamples 0\nsaved %" PRId64
+             "\norder 1 seed 1 held-out 0 shuffled 1 drop-last 0\nevaluated %s\noptimizer sgd\n"
+             "states 1\nmodel m\n",
+             step, number, loss);
+    put_header(step, text);
+}
+
+/* ... and the one with the lowest loss, of equals the first; a loss that is none is damage. */
+static void test_checkpoint_best_kept(void **state)
+{
+    (void)state;
+    put_evaluated(1, 1, "2.5");
+    put_evaluated(2, 2, "-0.25");
+    put_evaluated(3, 3, "-0.25");
+    put_saved(4, 4);
+    put_evaluated(5, 5, "3e300");
+    put_saved(6, 6);
+    must(smp__checkpoint_prune(saved));
+    expect_list("6 5 2 ");
+    put_evaluated(7, 7, "-0.2500000000000001");
+    put_evaluated(8, 8, "nan");
+    put_evaluated(9, 9, "inf");
+    put_evaluated(10, 10, "good");
+    put_saved(11, 11);
+    put_saved(12, 12);
+    must(smp__checkpoint_prune(saved));
+    expect_list("10 9 8 12 11 7 ");
+}
+
 /* Jobs that died while they saved leave their parts, as long as a checkpoint: the next one that is
  * complete removes them, and nothing else. */
 static void test_checkpoint_parts_removed(void **state)
@@ -368,19 +401,11 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(test_checkpoint_##name, reset, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(order),
-        TEST(pruned),
-        TEST(parts_removed),
-        TEST(last_number),
-        TEST(descriptors_closed),
-        TEST(names),
-        TEST(made),
-        TEST(headers),
-        TEST(sample_order),
-        TEST(other_versions),
-        TEST(unreadable),
-        TEST(ends_early),
-        TEST(list_no_memory),
+        TEST(order),         TEST(pruned),         TEST(best_kept),
+        TEST(parts_removed), TEST(last_number),    TEST(descriptors_closed),
+        TEST(names),         TEST(made),           TEST(headers),
+        TEST(sample_order),  TEST(other_versions), TEST(unreadable),
+        TEST(ends_early),    TEST(list_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
