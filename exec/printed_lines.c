@@ -4,8 +4,10 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "exec/state/weights.h"
+#include "exec/step/loss_share.h"
 #include "exec/step/cost_samples.h"
 #include "exec/watch.h"
 #include "profile/measure.h"
@@ -66,23 +68,37 @@ void smp__print_step(const smp__trainer *t, const smp_step_result *r)
     fflush(stdout);
 }
 
+/* The loss of a cross_entropy is the mean of -log p. */
+static bool has_perplexity(const smp *s)
+{
+    const smp_op *loss = smp__counting_loss(s);
+    return loss && strcmp(loss->kind->name, "cross_entropy") == 0;
+}
+
 void smp__print_evaluation(const smp__trainer *t, int64_t step, double loss, double rows,
                            int64_t hits)
 {
+    const bool perplexed = has_perplexity(t->job);
     const double accuracy = rows > 0.0 ? (double)hits / rows : NAN;
-    char text[64], share[64];
+    const double perplexity = rows > 0.0 ? exp(loss) : NAN;
+    char number[64];
     lift_bar(t);
-    json_number(text, sizeof(text), "%.9g", loss);
-    json_number(share, sizeof(share), "%.9g", accuracy);
-    if (t->options->json && hits >= 0)
-        printf("{\"step\": %" PRId64 ", \"eval_loss\": %s, \"accuracy\": %s}\n", step, text, share);
-    else if (t->options->json)
-        printf("{\"step\": %" PRId64 ", \"eval_loss\": %s}\n", step, text);
-    else if (hits >= 0 && rows > 0.0)
-        printf("step %" PRId64 "  evaluation loss %.4f  accuracy %.2f %%\n", step, loss,
-               100.0 * accuracy);
-    else
-        printf("step %" PRId64 "  evaluation loss %.4f\n", step, loss);
+    if (t->options->json) {
+        printf("{\"step\": %" PRId64 ", \"eval_loss\": %s", step,
+               json_number(number, sizeof(number), "%.9g", loss));
+        if (hits >= 0)
+            printf(", \"accuracy\": %s", json_number(number, sizeof(number), "%.9g", accuracy));
+        if (perplexed)
+            printf(", \"perplexity\": %s", json_number(number, sizeof(number), "%.9g", perplexity));
+        putchar('}');
+    } else {
+        printf("step %" PRId64 "  evaluation loss %.4f", step, loss);
+        if (hits >= 0 && rows > 0.0)
+            printf("  accuracy %.2f %%", 100.0 * accuracy);
+        if (perplexed && rows > 0.0)
+            printf("  perplexity %.6g", perplexity);
+    }
+    putchar('\n');
     fflush(stdout);
 }
 

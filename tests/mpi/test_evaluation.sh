@@ -27,7 +27,7 @@ evaluated() {
 }
 
 # The same of a run that has just been: what it said of right answers.
-accuracy() { sed -nE 's/.*"accuracy": ([^}]*)}/\1/p' out; }
+accuracy() { sed -nE 's/.*"accuracy": ([^,}]*).*/\1/p' out; }
 
 close() { # what got expected
     checks=$((checks + 1))
@@ -93,13 +93,15 @@ mean=$(for i in 0 2 3 4; do echo "$(masked single.yaml 1 "$i" 1) $((i == 3 ? win
     awk '{ sum += $1 * $2; n += $2 } END { printf "%.9g", sum / n }')
 reference=$(masked one.yaml 1 0 5)
 close "ignored targets" "$reference" "$mean"
+close "perplexity" "$(sed -nE 's/.*"perplexity": ([^}]*)}/\1/p' out)" "$(awk "BEGIN { printf \"%.9g\", exp($reference) }")"
 close "ignored targets, micro-batches of 5" "$(masked wide.yaml 2 0 5)" "$mean"
 expect_equal "ignored targets, replicas" "$(masked replicas.yaml 4 0 5)" "$reference"
 expect_equal "a set without a target" "$(masked single.yaml 1 1 1)" 0
 expect_equal "a set without a target" "$(accuracy)" null
+expect_match out '"perplexity": null}$'
 samples 0 3 >set.txt
 expect_exit 0 mpirun -n 1 smp-run one.yaml --data text.txt --steps 1 --eval-data set.txt
-expect_match out '^step 1  evaluation loss [0-9.]+  accuracy [0-9.]+ %$'
+expect_match out '^step 1  evaluation loss [0-9.]+  accuracy [0-9.]+ %  perplexity [0-9.]+$'
 
 # JSON has no infinities.
 sample() { # features: the header of one sample of floats
