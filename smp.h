@@ -215,6 +215,7 @@ typedef struct smp_step_result {
                              where none can be */
     int64_t hits;      /* without training, if the loss is a cross_entropy: of loss_rows those whose
                           largest logit, the first of equals, is the target's; else -1 */
+    int64_t hits_top5; /* likewise, those whose target is among the five largest */
 } smp_step_result;
 
 /* One global batch: every micro-batch, gradient reduction, optimizer step. Collective.

@@ -44,12 +44,34 @@ static smp_status note_loss(smp__trainer *t, int64_t step, double loss)
     return SMP_OK;
 }
 
+/* Is an answer among the first SMP_TOP anything to count? */
+static bool has_more_classes(const smp *s)
+{
+    const smp_graph *whole = smp_graph_whole(s->graph);
+    if (whole->loss < 0)
+        return false;
+    const smp_shape *logits =
+        &whole->tensor[whole->op[whole->tensor[whole->loss].producer].in[0]].shape;
+    return logits->n_dim > 0 && logits->dim[logits->n_dim - 1] > SMP_TOP;
+}
+
+static smp__evaluated put_together(const smp__trainer *t, double sum, double rows, int64_t hits,
+                                   int64_t hits_top5)
+{
+    const bool any = rows > 0.0;
+    smp__evaluated e = {.loss = any ? sum / rows : 0.0, .rows = rows, .counted = hits >= 0};
+    e.counted_top5 = e.counted && has_more_classes(t->job);
+    e.accuracy = any && e.counted ? (double)hits / rows : NAN;
+    e.accuracy_top5 = any && e.counted_top5 ? (double)hits_top5 / rows : NAN;
+    return e;
+}
+
 smp_status smp__evaluate_held_out(smp__trainer *t, int64_t step)
 {
     const int64_t n = smp_data_samples(t->eval_data);
     const int microbatches = t->job->comm.ddp_size * t->job->microbatches;
     double sum = 0.0, rows = 0.0;
-    int64_t hits = 0;
+    int64_t hits = 0, hits_top5 = 0;
     for (smp__batch b = {0}; b.first < n; b.first += b.samples) {
         smp_step_result r;
         b.samples = n - b.first < t->global_batch ? n - b.first : t->global_batch;
@@ -65,11 +87,12 @@ smp_status smp__evaluate_held_out(smp__trainer *t, int64_t step)
             rows += counted[i];
         }
         hits = r.hits >= 0 ? hits + r.hits : -1;
+        hits_top5 += r.hits_top5;
     }
-    smp__watch_evaluation(t, rows > 0.0 ? sum / rows : 0.0,
-                          rows > 0.0 && hits >= 0 ? (double)hits / rows : NAN);
+    const smp__evaluated e = put_together(t, sum, rows, hits, hits_top5);
+    smp__watch_evaluation(t, &e);
     if (t->prints)
-        smp__print_evaluation(t, step, rows > 0.0 ? sum / rows : 0.0, rows, hits);
+        smp__print_evaluation(t, step, &e);
     if (t->options->keep_best)
         return note_loss(t, step, rows > 0.0 ? sum / rows : NAN);
     return SMP_OK;

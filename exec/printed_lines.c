@@ -75,27 +75,34 @@ static bool has_perplexity(const smp *s)
     return loss && strcmp(loss->kind->name, "cross_entropy") == 0;
 }
 
-void smp__print_evaluation(const smp__trainer *t, int64_t step, double loss, double rows,
-                           int64_t hits)
+void smp__print_evaluation(const smp__trainer *t, int64_t step, const smp__evaluated *e)
 {
-    const bool perplexed = has_perplexity(t->job);
-    const double accuracy = rows > 0.0 ? (double)hits / rows : NAN;
-    const double perplexity = rows > 0.0 ? exp(loss) : NAN;
+    const bool perplexed = has_perplexity(t->job), any = e->rows > 0.0;
+    const double perplexity = any ? exp(e->loss) : NAN;
+    const struct {
+        const char *name;
+        bool known;
+        double value;
+    } keys[] = {{"accuracy", e->counted, e->accuracy},
+                {"perplexity", perplexed, perplexity},
+                {"accuracy_top5", e->counted_top5, e->accuracy_top5}};
     char number[64];
     lift_bar(t);
     if (t->options->json) {
         printf("{\"step\": %" PRId64 ", \"eval_loss\": %s", step,
-               json_number(number, sizeof(number), "%.9g", loss));
-        if (hits >= 0)
-            printf(", \"accuracy\": %s", json_number(number, sizeof(number), "%.9g", accuracy));
-        if (perplexed)
-            printf(", \"perplexity\": %s", json_number(number, sizeof(number), "%.9g", perplexity));
+               json_number(number, sizeof(number), "%.9g", e->loss));
+        for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++)
+            if (keys[i].known)
+                printf(", \"%s\": %s", keys[i].name,
+                       json_number(number, sizeof(number), "%.9g", keys[i].value));
         putchar('}');
     } else {
-        printf("step %" PRId64 "  evaluation loss %.4f", step, loss);
-        if (hits >= 0 && rows > 0.0)
-            printf("  accuracy %.2f %%", 100.0 * accuracy);
-        if (perplexed && rows > 0.0)
+        printf("step %" PRId64 "  evaluation loss %.4f", step, e->loss);
+        if (e->counted && any)
+            printf("  accuracy %.2f %%", 100.0 * e->accuracy);
+        if (e->counted_top5 && any)
+            printf("  top-5 %.2f %%", 100.0 * e->accuracy_top5);
+        if (perplexed && any)
             printf("  perplexity %.6g", perplexity);
     }
     putchar('\n');

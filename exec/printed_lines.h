@@ -7,9 +7,7 @@
 /* What the job runs on, unless that goes without saying. */
 void smp__print_target(const smp *s);
 void smp__print_step(const smp__trainer *t, const smp_step_result *r);
-/* hits: -1 if the loss has none. */
-void smp__print_evaluation(const smp__trainer *t, int64_t step, double loss, double rows,
-                           int64_t hits);
+void smp__print_evaluation(const smp__trainer *t, int64_t step, const smp__evaluated *e);
 void smp__print_summary(const smp__trainer *t);
 /* Collective: a hash of every replica's weights. */
 smp_status smp__print_checksum(smp__trainer *t);

@@ -114,7 +114,7 @@ static const char usage[] =
     "  --no-shuffle         samples in file order\n"
     "  --drop-last          leave out the last batch of a pass where it is not full\n"
     "  --eval-data SOURCE   held-out data, all of it evaluated after the last step: the loss, and\n"
-    "                       the accuracy and perplexity if it is a cross_entropy\n"
+    "                       accuracies and perplexity if it is a cross_entropy\n"
     "  --eval-every N       ... and after every N steps\n"
     "  --eval-split X       hold out the share X (0 < X < 1) of --data instead, chosen by the "
     "data\n"

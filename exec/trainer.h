@@ -12,6 +12,15 @@ typedef struct smp__batch {
     int64_t first, samples;
 } smp__batch;
 
+/* What an evaluation has found. */
+typedef struct smp__evaluated {
+    double loss, rows; /* the mean over so many targets */
+    /* Shares of the targets that are the first, or among the first five, of what the model has;
+     * NaN: the loss has none such. */
+    bool counted, counted_top5;
+    double accuracy, accuracy_top5;
+} smp__evaluated;
+
 typedef struct smp__watch smp__watch;
 
 typedef struct smp__trainer {

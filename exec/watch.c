@@ -99,16 +99,18 @@ smp_status smp__watch_step(smp__trainer *t, const smp_step_result *r, double dat
     return SMP_OK;
 }
 
-void smp__watch_evaluation(smp__trainer *t, double loss, double accuracy)
+void smp__watch_evaluation(smp__trainer *t, const smp__evaluated *e)
 {
     smp__watch *w = t->watch;
     if (!w)
         return;
-    smp__log_set(&w->row, SMP__LOG_EVAL_LOSS, loss);
-    if (!isnan(accuracy))
-        smp__log_set(&w->row, SMP__LOG_ACCURACY, accuracy);
+    smp__log_set(&w->row, SMP__LOG_EVAL_LOSS, e->loss);
+    if (!isnan(e->accuracy))
+        smp__log_set(&w->row, SMP__LOG_ACCURACY, e->accuracy);
+    if (!isnan(e->accuracy_top5))
+        smp__log_set(&w->row, SMP__LOG_ACCURACY_TOP5, e->accuracy_top5);
     if (w->record)
-        smp_curve_add(&w->record->eval_loss, t->job->step, loss);
+        smp_curve_add(&w->record->eval_loss, t->job->step, e->loss);
 }
 
 smp_status smp__watch_row(smp__trainer *t)

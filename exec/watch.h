@@ -21,8 +21,8 @@ struct smp__watch {
 smp_status smp__watch_open(smp__trainer *t);
 /* A step is done, for which reading samples took data_us. Collective. */
 smp_status smp__watch_step(smp__trainer *t, const smp_step_result *r, double data_us);
-/* Behind that step: an evaluation; accuracy NaN: it has none. */
-void smp__watch_evaluation(smp__trainer *t, double loss, double accuracy);
+/* Behind that step: an evaluation. */
+void smp__watch_evaluation(smp__trainer *t, const smp__evaluated *e);
 /* The row of that step is complete. Collective. */
 smp_status smp__watch_row(smp__trainer *t);
 /* Where the time went, printed, and the page. Collective. */

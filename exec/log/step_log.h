@@ -25,7 +25,8 @@
     X(BUBBLE, "bubble", "speed/bubble", false)                                                     \
     X(MEMORY_PEAK_BYTES, "memory_peak_bytes", "memory/peak_bytes", true)                           \
     X(EVAL_LOSS, "eval_loss", "eval/loss", false)                                                  \
-    X(ACCURACY, "accuracy", "eval/accuracy", false)
+    X(ACCURACY, "accuracy", "eval/accuracy", false)                                                \
+    X(ACCURACY_TOP5, "accuracy_top5", "eval/accuracy_top5", false)
 
 typedef enum smp__log_column {
 #define SMP__LOG_ENUM(name, csv, tag, whole) SMP__LOG_##name,

@@ -119,7 +119,7 @@ typedef struct smp__input {
 /* A micro-batch's place among the losses. */
 typedef struct smp__loss_slot {
     float loss;
-    int64_t hits; /* of a loss that counts them; in training not written */
+    int64_t hits[SMP_OP_HITS]; /* of a loss that counts them; in training not written */
 } smp__loss_slot;
 _Static_assert(sizeof(smp__loss_slot) <= SMP_LOSS_SLOT_BYTES, "one does not reach into the next");
 

@@ -65,7 +65,7 @@ static int64_t *hits_of(const smp *s, const smp_op_call *args)
 {
     if (s->training_call || args->op != smp__counting_loss(s) || !args->op->kind->counts_hits)
         return NULL;
-    return &((smp__loss_slot *)args->out)->hits;
+    return ((smp__loss_slot *)args->out)->hits;
 }
 
 /* at[0] is the call's; of a pair at[1] is that of the next one, which is done too. */

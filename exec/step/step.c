@@ -160,7 +160,7 @@ static void read_losses(smp *s)
     int losses = s->comm.ddp_size * s->microbatches;
     int own = s->comm.replica * s->microbatches;
     double *hits = s->result + 2 * losses + s->comm.world_size;
-    memset(s->result, 0, (size_t)(hits + 1 - s->result) * sizeof(double));
+    memset(s->result, 0, (size_t)(hits + SMP_OP_HITS - s->result) * sizeof(double));
     if (s->comm.tensor_rank > 0) /* the first device of a group speaks for all */
         return;
     for (int mb = 0; s->memory->loss >= 0 && mb < s->microbatches; mb++) {
@@ -168,7 +168,8 @@ static void read_losses(smp *s)
             (const smp__loss_slot *)(s->loss + (int64_t)mb * SMP_LOSS_SLOT_BYTES);
         s->result[own + mb] = (double)slot->loss;
         s->result[losses + own + mb] = s->rows[own + mb];
-        *hits += counts_hits(s) ? (double)slot->hits : 0.0; /* whole numbers: exact */
+        for (int i = 0; i < SMP_OP_HITS && counts_hits(s); i++)
+            hits[i] += (double)slot->hits[i]; /* whole numbers: exact */
     }
 }
 
@@ -233,8 +234,9 @@ static smp_status collect(smp *s, smp_step_result *result)
     int losses = s->comm.ddp_size * s->microbatches;
     int times = 2 * losses, count = times + s->comm.world_size;
     s->result[times + s->comm.world_rank] = 1e6 * (smp_clock_s() - s->step_begin_s);
-    SMP_TRY(smp__comm_sum(&s->comm, s->result, count + 1));
+    SMP_TRY(smp__comm_sum(&s->comm, s->result, count + SMP_OP_HITS));
     result->hits = counts_hits(s) ? (int64_t)s->result[count] : -1;
+    result->hits_top5 = counts_hits(s) ? (int64_t)s->result[count + 1] : -1;
     result->loss = smp__loss_mean(s->result, s->result + losses, losses);
     for (int i = losses; i < times; i++)
         result->loss_rows += (int64_t)s->result[i];

@@ -182,6 +182,11 @@ typedef struct smp_op_group {
 smp_op_exchange smp_op_exchange_each(int64_t devices, int64_t n);
 smp_op_exchange smp_op_exchange_sum(int64_t devices, int64_t n);
 
+enum {
+    SMP_TOP = 5,    /* a right answer among so many first ones */
+    SMP_OP_HITS = 2 /* counts of right answers: the first one, one of the first SMP_TOP */
+};
+
 /* One call of an operator on one micro-batch. Tensors are [batch][sample shape] row-major. Where
  * the target is bf16, float activations and their gradients are bf16 whatever the pointer's type
  * says; losses, weights and weight gradients are fp32. On a GPU all pointers are device memory,
@@ -215,8 +220,8 @@ typedef struct smp_op_call {
      * behind this one in the step, those of later replicas too; and how many replicas make a joint
      * micro-batch. */
     int64_t following, replicas;
-    /* For forward of a kind that counts hits: where it writes how many there are; NULL: not
-     * wanted. */
+    /* For forward of a kind that counts hits: [SMP_OP_HITS] where it writes how many there are; NULL:
+     * not wanted. */
     int64_t *hits;
     const smp_op_joint *joint; /* NULL: there is one replica, or nothing is added up over them */
     const smp_op_group *group; /* NULL: one device computes it alone */
@@ -281,7 +286,8 @@ struct smp_op_kind {
     int64_t (*rows_counted)(const int32_t *values, int64_t n);
     int rows_in;
     /* Of such a loss: forward says on request (`hits` of the call) of how many of those rows the
-     * input has the right answer, padding left out. */
+     * input has the right answer first, and of how many among the first SMP_TOP, padding left out.
+     * A class stands before another if its logit is larger, or equal and its index lower. */
     bool counts_hits;
 };
 

@@ -137,15 +137,23 @@ static double smoothed_logit(const float *logits, int64_t classes, int32_t targe
     return logit;
 }
 
-/* Nothing before the target is as large, nothing behind it larger. */
-static bool is_hit(const float *logits, int64_t classes, int32_t target)
+/* How many of the classes stand before the target, of index `target` and this logit: what is before
+ * it is as large, or what is behind it larger. */
+static int64_t before_target(const float *logits, int64_t classes, int64_t target, float logit)
 {
-    bool beaten = false;
-    for (int64_t c = 0; c < target; c++)
-        beaten |= !(logits[c] < logits[target]);
-    for (int64_t c = target; c < classes; c++)
-        beaten |= !(logits[c] <= logits[target]);
-    return !beaten;
+    const int64_t middle = target < 0 ? 0 : target < classes ? target : classes;
+    int64_t before = 0;
+    for (int64_t c = 0; c < middle; c++)
+        before += !(logits[c] < logit);
+    for (int64_t c = middle; c < classes; c++)
+        before += !(logits[c] <= logit);
+    return before;
+}
+
+static void add_hit(int64_t *hits, double before)
+{
+    hits[0] += before == 0;
+    hits[1] += before < SMP_TOP;
 }
 
 SMP_VECTOR static void subtract(float *y, float x, int64_t n)
@@ -209,27 +217,23 @@ static row_share join_shares(const row_share *all, int64_t rows, int64_t devices
     return whole;
 }
 
-/* Rows in which no device has a class that beats the target, whose logits all know; these are
- * overwritten. */
+/* Classes before the target are summed over the devices, which all know its logit; these are
+ * overwritten. Whole numbers: exact. */
 static smp_status count_hits(const smp_op_call *call, const smp_op_group *group, int64_t first,
                              int64_t classes, float *target_logit)
 {
     const float *logits = call->in[LOGITS];
     const int32_t *target = call->in[TARGETS];
     const int64_t rows = counted_rows(call);
-    float *beaten = target_logit;
-    int64_t hits = 0;
-    for (int64_t r = 0; r < rows; r++, logits += classes) {
-        const float wanted = target_logit[r];
-        bool own = target[r] == IGNORED;
-        for (int64_t c = 0; c < classes && target[r] != IGNORED; c++)
-            own |= first + c < target[r] ? !(logits[c] < wanted) : !(logits[c] <= wanted);
-        beaten[r] = own;
-    }
-    SMP_TRY(group->all_reduce(group->context, beaten, rows));
+    float *before = target_logit;
+    for (int64_t r = 0; r < rows; r++, logits += classes)
+        before[r] = target[r] == IGNORED
+                        ? SMP_TOP
+                        : (float)before_target(logits, classes, target[r] - first, target_logit[r]);
+    SMP_TRY(group->all_reduce(group->context, before, rows));
+    memset(call->hits, 0, SMP_OP_HITS * sizeof *call->hits);
     for (int64_t r = 0; r < rows; r++)
-        hits += beaten[r] == 0;
-    *call->hits = hits;
+        add_hit(call->hits, (double)before[r]);
     return SMP_OK;
 }
 
@@ -276,7 +280,7 @@ static smp_status forward(const smp_op_call *call)
     int64_t classes = smp__columns(smp__in(call->graph, call->op, LOGITS));
     double smoothing = call->op->attr[LABEL_SMOOTHING].f;
     double loss = 0;
-    int64_t count = 0, hits = 0;
+    int64_t count = 0, hits[SMP_OP_HITS] = {0};
     for (int64_t r = 0; r < rows; r++, logits += classes) {
         stats[r] = (row_stats){0, 1};
         if (target[r] == IGNORED)
@@ -288,10 +292,11 @@ static smp_status forward(const smp_op_call *call)
         loss += log((double)sum) +
                 ((double)max - smoothed_logit(logits, classes, target[r], smoothing));
         count++;
-        hits += call->hits && is_hit(logits, classes, target[r]);
+        if (call->hits)
+            add_hit(hits, (double)before_target(logits, classes, target[r], logits[target[r]]));
     }
     if (call->hits)
-        *call->hits = hits;
+        memcpy(call->hits, hits, sizeof hits);
     *(float *)call->out = count > 0 ? (float)(loss / (double)count) : 0;
     return SMP_OK;
 }

@@ -214,7 +214,8 @@ __global__ void __launch_bounds__(SMP_BLOCK)
     }
 }
 
-/* hits: what other rows had, 0 at first; whole numbers, so their order does not matter. */
+/* hits: [SMP_OP_HITS] what other rows had, 0 at first; whole numbers, so their order does not
+ * matter. */
 template <typename T, bool ONE_WARP>
 __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
     cross_entropy_hits(const T *logits, const int32_t *target, unsigned long long *hits,
@@ -227,44 +228,52 @@ __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
         if (t < 0 || t >= classes)
             continue;
         const float best = smp_float(x[t]);
-        bool beaten = false;
+        float own = 0.0f; // classes before the target
         for (int64_t c = threadIdx.x; c < classes; c += blockDim.x)
-            beaten |= !(c < t ? smp_float(x[c]) < best : smp_float(x[c]) <= best);
-        const float lanes = smp_row_sum<ONE_WARP>(beaten ? 1.0f : 0.0f, scratch);
-        if (threadIdx.x == 0 && lanes == 0.0f)
-            atomicAdd(hits, 1ull);
+            own += !(c < t ? smp_float(x[c]) < best : smp_float(x[c]) <= best);
+        const float before = smp_row_sum<ONE_WARP>(own, scratch);
+        if (threadIdx.x == 0 && before == 0.0f)
+            atomicAdd(&hits[0], 1ull);
+        if (threadIdx.x == 0 && before < SMP_TOP)
+            atomicAdd(&hits[1], 1ull);
     }
 }
 
-/* 1 for a row that is no hit as far as the classes of this device can say. */
+/* How many classes of this device stand before the target; as many as make no hit where it is
+ * ignored. */
 template <typename T, bool ONE_WARP>
 __global__ void __launch_bounds__(SMP_ROW_MAX_LANES)
-    cross_entropy_beaten(const T *logits, const int32_t *target, const float *target_logit,
-                         float *beaten, int64_t rows, int64_t classes, int64_t first_class)
+    cross_entropy_before(const T *logits, const int32_t *target, const float *target_logit,
+                         float *before, int64_t rows, int64_t classes, int64_t first_class)
 {
     __shared__ float scratch[32];
     for (int64_t r = smp_first_row(); r < rows; r += smp_row_stride()) {
         const T *x = logits + r * classes;
         const int64_t t = target[r] - first_class;
         const float best = target_logit[r];
-        bool lost = target[r] < 0;
-        for (int64_t c = threadIdx.x; c < classes; c += blockDim.x)
-            lost |= !(c < t ? smp_float(x[c]) < best : smp_float(x[c]) <= best);
-        const float lanes = smp_row_sum<ONE_WARP>(lost ? 1.0f : 0.0f, scratch);
+        float own = 0.0f;
+        for (int64_t c = threadIdx.x; c < classes && target[r] >= 0; c += blockDim.x)
+            own += !(c < t ? smp_float(x[c]) < best : smp_float(x[c]) <= best);
+        const float sum = smp_row_sum<ONE_WARP>(own, scratch);
         if (threadIdx.x == 0)
-            beaten[r] = lanes > 0.0f ? 1.0f : 0.0f;
+            before[r] = target[r] < 0 ? (float)SMP_TOP : sum;
     }
 }
 
 static __global__ void __launch_bounds__(SMP_BLOCK)
-    cross_entropy_unbeaten(const float *beaten, unsigned long long *hits, int64_t rows)
+    cross_entropy_count_hits(const float *before, unsigned long long *hits, int64_t rows)
 {
-    double count = 0; // exact: whole numbers
-    for (int64_t r = threadIdx.x; r < rows; r += SMP_BLOCK)
-        count += beaten[r] == 0.0f ? 1.0 : 0.0;
-    count = smp_block_sum_double(count);
-    if (threadIdx.x == 0)
-        *hits = (unsigned long long)count;
+    double first = 0, top = 0; // exact: whole numbers
+    for (int64_t r = threadIdx.x; r < rows; r += SMP_BLOCK) {
+        first += before[r] == 0.0f ? 1.0 : 0.0;
+        top += before[r] < SMP_TOP ? 1.0 : 0.0;
+    }
+    first = smp_block_sum_double(first);
+    top = smp_block_sum_double(top);
+    if (threadIdx.x == 0) {
+        hits[0] = (unsigned long long)first;
+        hits[1] = (unsigned long long)top;
+    }
 }
 
 /* classes: of this device, from first_class on, of `all`. */
@@ -335,30 +344,31 @@ template <typename T> static smp_status count_hits(const smp_op_call *call, cons
     const int lanes = smp_row_lanes<T>(l.classes);
     const auto kernel =
         lanes == SMP_WARP ? cross_entropy_hits<T, true> : cross_entropy_hits<T, false>;
-    SMP_TRY(SMP_CUDA(cudaMemsetAsync, hits, 0, sizeof *hits, stream));
+    SMP_TRY(SMP_CUDA(cudaMemsetAsync, hits, 0, SMP_OP_HITS * sizeof *hits, stream));
     SMP_LAUNCH(kernel, smp_row_grid(l.counted, lanes), smp_row_block(lanes), 0, stream,
                static_cast<const T *>(call->in[LOGITS]),
                static_cast<const int32_t *>(call->in[TARGETS]), hits, l.counted, l.classes);
     return SMP_OK;
 }
 
-/* Over all classes, from the rows in which no device has one that beats the target. */
+/* Over all classes: what stands before the target, summed over the devices. */
 template <typename T>
 static smp_status count_hits_together(const smp_op_call *call, const layout &l,
                                       const smp_op_group *group)
 {
     cudaStream_t stream = smp_cuda_of(call)->stream;
-    float *beaten = reinterpret_cast<float *>(l.own); /* the shares have been put together */
+    float *before = reinterpret_cast<float *>(l.own); /* the shares have been put together */
     const int lanes = smp_row_lanes<T>(l.classes);
     const auto kernel =
-        lanes == SMP_WARP ? cross_entropy_beaten<T, true> : cross_entropy_beaten<T, false>;
+        lanes == SMP_WARP ? cross_entropy_before<T, true> : cross_entropy_before<T, false>;
     SMP_LAUNCH(kernel, smp_row_grid(l.counted, lanes), smp_row_block(lanes), 0, stream,
                static_cast<const T *>(call->in[LOGITS]),
                static_cast<const int32_t *>(call->in[TARGETS]),
-               static_cast<const float *>(l.target_logit), beaten, l.counted, l.classes, l.first);
+               static_cast<const float *>(l.target_logit), before, l.counted, l.classes, l.first);
     SMP_TRY(smp__cuda_launched("cross_entropy hits"));
-    SMP_TRY(group->all_reduce(group->context, beaten, l.counted));
-    SMP_LAUNCH(cross_entropy_unbeaten, 1, SMP_BLOCK, 0, stream, static_cast<const float *>(beaten),
+    SMP_TRY(group->all_reduce(group->context, before, l.counted));
+    SMP_LAUNCH(cross_entropy_count_hits, 1, SMP_BLOCK, 0, stream,
+               static_cast<const float *>(before),
                reinterpret_cast<unsigned long long *>(call->hits), l.counted);
     return smp__cuda_launched("cross_entropy hits");
 }

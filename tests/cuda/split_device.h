@@ -273,8 +273,9 @@ static smp_status split_on_device(const smp_op_call *call, split_pass pass)
     else if (pass == BACKWARD_INPUT ? needs.input_grad_aux : needs.weight_grad_aux)
         c.aux = split_put(call->aux, aux, SMP_F32);
     c.workspace = split_make((needs.workspace_bytes + 3) / 4, SMP_F32);
-    c.hits =
-        split_make(pass == FORWARD && call->op->kind->counts_hits && call->hits ? 2 : 0, SMP_I32);
+    c.hits = split_make(
+        pass == FORWARD && call->op->kind->counts_hits && call->hits ? 2 * SMP_OP_HITS : 0,
+        SMP_I32);
     smp_op_call made = *call;
     made.device = &cuda;
     made.in = c.in_at;

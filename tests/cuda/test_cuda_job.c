@@ -160,6 +160,7 @@ static void test_cuda_job_short_batches(void **state)
             must(smp_evaluate_short(cpu, inputs, given[k], &b));
             assert_near(a.loss, b.loss, limit);
             assert_true(a.hits >= 0 && (a.hits == b.hits || is_bf16));
+            assert_true(a.hits_top5 >= a.hits && (a.hits_top5 == b.hits_top5 || is_bf16));
             must(smp_step_short(gpu, inputs, given[k], &a));
             must(smp_step_short(cpu, inputs, given[k], &b));
             assert_near(a.loss, b.loss, limit);

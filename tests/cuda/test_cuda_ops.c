@@ -505,7 +505,7 @@ static void test_cuda_ops_embedding_survives_bad_indices(void **state)
 /* Rows of small whole numbers, so that the largest stands in several places, and how many are hits:
  * the first of them is the target of every fourth row, the second one of the next, then a target is
  * ignored, then one is just somewhere; behind the target of row 0 stands a NaN. */
-static int64_t make_hits(op_run *run, int64_t rows, int64_t classes)
+static void make_hits(op_run *run, int64_t rows, int64_t classes, int64_t want[SMP_OP_HITS])
 {
     float *x = run->in[0].data;
     int32_t *target = run->in[1].data;
@@ -523,7 +523,14 @@ static int64_t make_hits(op_run *run, int64_t rows, int64_t classes)
     }
     x = run->in[0].data;
     x[classes - 1] = NAN;
-    return hits - 1;
+    want[0] = hits - 1;
+    want[1] = 0;
+    for (int64_t r = 0; r < rows; r++, x += classes) {
+        int64_t before = target[r] < 0 ? SMP_TOP : 0;
+        for (int64_t c = 0; c < classes && target[r] >= 0; c++)
+            before += isnan(x[c]) || x[c] > x[target[r]] || (x[c] == x[target[r]] && c < target[r]);
+        want[1] += before < SMP_TOP;
+    }
 }
 
 /* As an argmax counts, in rows of a warp and of a block. */
@@ -544,7 +551,8 @@ static void test_cuda_ops_count_hits(void **state)
             const large_case some = {2, 2, inputs, "in: [a, b]"};
             large_case_model(&of, &some, &m, &rng);
             comparison_open(&c, &of, is_bf16 ? SMP_PRECISION_BF16 : SMP_PRECISION_FP32, &m, &rng);
-            int64_t want = make_hits(&c.host, 60, classes[i]);
+            int64_t want[SMP_OP_HITS];
+            make_hits(&c.host, 60, classes[i], want);
             device_run_open(&run, c.graph, "op", m.batch, 0);
             device_run_put(&run, &c.host);
             device_buffer hits = device_buffer_make(sizeof want, 0);
@@ -552,7 +560,9 @@ static void test_cuda_ops_count_hits(void **state)
             call.hits = hits.data;
             device_wait(run.kernels->forward(&call));
             int64_t *got = device_get(&hits);
-            assert_int_equal(*got, want);
+            assert_int_equal(got[0], want[0]);
+            assert_int_equal(got[1], want[1]);
+            assert_true(want[1] > want[0]);
             free(got);
             device_buffer_free(&hits);
             device_run_close(&run);

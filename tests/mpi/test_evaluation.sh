@@ -98,10 +98,10 @@ close "ignored targets, micro-batches of 5" "$(masked wide.yaml 2 0 5)" "$mean"
 expect_equal "ignored targets, replicas" "$(masked replicas.yaml 4 0 5)" "$reference"
 expect_equal "a set without a target" "$(masked single.yaml 1 1 1)" 0
 expect_equal "a set without a target" "$(accuracy)" null
-expect_match out '"perplexity": null}$'
+expect_match out '"perplexity": null, "accuracy_top5": null}$'
 samples 0 3 >set.txt
 expect_exit 0 mpirun -n 1 smp-run one.yaml --data text.txt --steps 1 --eval-data set.txt
-expect_match out '^step 1  evaluation loss [0-9.]+  accuracy [0-9.]+ %  perplexity [0-9.]+$'
+expect_match out '^step 1  evaluation loss [0-9.]+  accuracy [0-9.]+ %  top-5 [0-9.]+ %  perplexity [0-9.]+$'
 
 # JSON has no infinities.
 sample() { # features: the header of one sample of floats

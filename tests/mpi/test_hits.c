@@ -2,7 +2,7 @@
  * targets, ties, and batches that end within a micro-batch. On four ranks. */
 #include "tests/mpi/ranks.h"
 
-enum { FULL = 8, ROWS = 6, CLASSES = 5, BATCHES = 24 };
+enum { FULL = 8, ROWS = 6, CLASSES = 7, BATCHES = 24 };
 
 /* With weights of the identity the logits are the values of x, which are not negative. The second
  * one hands its targets on: another rank than that of the loss reads them. */
@@ -10,11 +10,11 @@ enum { FULL = 8, ROWS = 6, CLASSES = 5, BATCHES = 24 };
     "smp: 1\n"                                                                                     \
     "name: hits\n"                                                                                 \
     "inputs:\n"                                                                                    \
-    "  x: {dtype: float32, shape: [6, 5]}\n"                                                       \
+    "  x: {dtype: float32, shape: [6, 7]}\n"                                                       \
     "  label: {dtype: int32, shape: " label "}\n"                                                  \
-    "ops:\n" handed "  - {op: linear, name: a, in: x, out: y, features: 5, bias: false}\n"         \
+    "ops:\n" handed "  - {op: linear, name: a, in: x, out: y, features: 7, bias: false}\n"         \
     "  - {op: relu, name: b, in: y, out: y}\n"                                                     \
-    "  - {op: linear, name: c, in: y, out: y, features: 5, bias: false}\n"                         \
+    "  - {op: linear, name: c, in: y, out: y, features: 7, bias: false}\n"                         \
     "  - {op: relu, name: d, in: y, out: y}\n"                                                     \
     "  - {op: cross_entropy, name: loss, in: [y, " in "], out: l, label_smoothing: 0.1}\n"         \
     "loss: l\n"
@@ -24,10 +24,10 @@ static const char handed_on[] =
 static const char without[] = "smp: 1\n"
                               "name: none\n"
                               "inputs:\n"
-                              "  x: {dtype: float32, shape: [6, 5]}\n"
-                              "  goal: {dtype: float32, shape: [6, 5]}\n"
+                              "  x: {dtype: float32, shape: [6, 7]}\n"
+                              "  goal: {dtype: float32, shape: [6, 7]}\n"
                               "ops:\n"
-                              "  - {op: linear, name: a, in: x, out: y, features: 5}\n"
+                              "  - {op: linear, name: a, in: x, out: y, features: 7}\n"
                               "  - {op: mse, name: loss, in: [y, goal], out: l}\n"
                               "loss: l\n";
 
@@ -55,15 +55,16 @@ static void make_batch(int batch)
     }
 }
 
-static int64_t naive_hits(int batch)
+/* Targets with fewer than `top` classes before them. */
+static int64_t naive_hits(int batch, int top)
 {
     int64_t hits = 0;
     for (int i = 0; i < given(batch) * ROWS; i++) {
-        int best = 0;
-        for (int c = 1; c < CLASSES; c++)
-            if (x[i * CLASSES + c] > x[i * CLASSES + best])
-                best = c;
-        hits += label[i] == best;
+        const float *row = &x[i * CLASSES];
+        int before = label[i] < 0 ? CLASSES : 0;
+        for (int c = 0; c < CLASSES && label[i] >= 0; c++)
+            before += row[c] > row[label[i]] || (row[c] == row[label[i]] && c < label[i]);
+        hits += before < top;
     }
     return hits;
 }
@@ -90,16 +91,19 @@ static void check(const char *model, cut c)
         const void *const inputs[] = {x + first * CLASSES, label + first};
         make_batch(batch);
         must(smp_evaluate_short(job, inputs, given(batch), &result));
-        if (result.hits != naive_hits(batch))
+        if (result.hits != naive_hits(batch, 1))
             fail_msg("%d x %d samples, %d stages, ddp %d, %d given: %d hits, expected %d",
                      c.microbatches, c.batch, c.stages, c.ddp, (int)given(batch), (int)result.hits,
-                     (int)naive_hits(batch));
+                     (int)naive_hits(batch, 1));
+        assert_int_equal(result.hits_top5, naive_hits(batch, 5));
+        assert_true(result.hits_top5 >= result.hits);
         most = result.hits > most ? result.hits : most;
     }
     assert_true(most > FULL);
     const int64_t first = first_sample(job) * ROWS;
     const void *const inputs[] = {x + first * CLASSES, label + first};
     must(smp_step_short(job, inputs, given(BATCHES - 1), &result));
+    assert_int_equal(result.hits_top5, -1);
     assert_int_equal(result.hits, -1); /* a training step does not count */
     smp_finalize(job);
 }
@@ -130,7 +134,8 @@ static void test_hits_of_inference(void **state)
         const void *const inputs[] = {x + first * CLASSES, label + first};
         make_batch(batch);
         must(smp_step_short(job, inputs, given(batch), &result));
-        assert_int_equal(result.hits, naive_hits(batch));
+        assert_int_equal(result.hits, naive_hits(batch, 1));
+        assert_int_equal(result.hits_top5, naive_hits(batch, 5));
     }
     smp_finalize(job);
 }

@@ -9,9 +9,9 @@ import math
 import struct
 import sys
 
-REPEATED = ["loss", "lr", "grad_norm", "skipped", "eval_loss", "accuracy"]
+REPEATED = ["loss", "lr", "grad_norm", "skipped", "eval_loss", "accuracy", "accuracy_top5"]
 HEAD = ["step", "loss", "lr", "grad_norm", "samples_per_s", "step_us", "predicted_us", "skipped", "bubble",
-        "memory_peak_bytes", "eval_loss", "accuracy"]
+        "memory_peak_bytes", "eval_loss", "accuracy", "accuracy_top5"]
 TABLE = []
 for number in range(256):
     for _ in range(8):

@@ -49,15 +49,15 @@ typedef struct device {
     float *got;         /* of a shift under way */
     int64_t n_got;
     int32_t by;
-    const smp_op_group *used; /* what operators get: that of the exchange, or another one */
-    float **value;            /* [tensors]; int32 too */
-    float **grad;             /* [tensors] */
-    float **weight;           /* [weights] */
-    float **wgrad;            /* [uses] */
-    void **aux;               /* [ops] */
-    void **state;             /* [ops] */
-    int64_t hits;             /* of the last op that counts some */
-    int64_t messages, bytes;  /* in all, that `group` has sent in the last call */
+    const smp_op_group *used;  /* what operators get: that of the exchange, or another one */
+    float **value;             /* [tensors]; int32 too */
+    float **grad;              /* [tensors] */
+    float **weight;            /* [weights] */
+    float **wgrad;             /* [uses] */
+    void **aux;                /* [ops] */
+    void **state;              /* [ops] */
+    int64_t hits[SMP_OP_HITS]; /* of the last op that counts some */
+    int64_t messages, bytes;   /* in all, that `group` has sent in the last call */
     smp_status status;
 } device;
 
@@ -311,7 +311,7 @@ static inline smp_status device_op(device *d, int32_t o, bool forward)
         status = kernels.backward_input(&call);
     if (status == SMP_OK)
         status = check_sent(d, op, forward);
-    call.hits = &d->hits;
+    call.hits = d->hits;
     if (status == SMP_OK && forward && op->kind->counts_hits) /* on request: again, with them */
         status = kernels.forward(&call);
     if (!forward && status == SMP_OK && kernels.backward_weight && op->n_param > 0)
