@@ -509,27 +509,21 @@ static void make_hits(op_run *run, int64_t rows, int64_t classes, int64_t want[S
 {
     float *x = run->in[0].data;
     int32_t *target = run->in[1].data;
-    int64_t hits = 0;
+    want[0] = want[1] = 0;
     for (int64_t r = 0; r < rows; r++, x += classes) {
-        int64_t first = 0, second = -1;
+        int64_t first = 0, second = -1, before = 0;
         for (int64_t c = 0; c < classes; c++) {
             x[c] = (float)((7 * c + 3 * r) % 11 % 4);
             second = x[c] > x[first] ? -1 : x[c] == x[first] && c > 0 && second < 0 ? c : second;
             first = x[c] > x[first] ? c : first;
         }
         const int64_t of_kind[] = {first, second, -1, (13 * r) % classes};
-        target[r] = (int32_t)of_kind[r % 4];
-        hits += target[r] == first;
-    }
-    x = run->in[0].data;
-    x[classes - 1] = NAN;
-    want[0] = hits - 1;
-    want[1] = 0;
-    for (int64_t r = 0; r < rows; r++, x += classes) {
-        int64_t before = target[r] < 0 ? SMP_TOP : 0;
-        for (int64_t c = 0; c < classes && target[r] >= 0; c++)
-            before += isnan(x[c]) || x[c] > x[target[r]] || (x[c] == x[target[r]] && c < target[r]);
-        want[1] += before < SMP_TOP;
+        const int64_t t = target[r] = (int32_t)of_kind[r % 4];
+        x[classes - 1] = r == 0 ? NAN : x[classes - 1];
+        for (int64_t c = 0; c < classes && t >= 0; c++)
+            before += isnan(x[c]) || x[c] > x[t] || (x[c] == x[t] && c < t);
+        want[0] += t >= 0 && before == 0;
+        want[1] += t >= 0 && before < SMP_TOP;
     }
 }
 
