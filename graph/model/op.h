@@ -220,8 +220,8 @@ typedef struct smp_op_call {
      * behind this one in the step, those of later replicas too; and how many replicas make a joint
      * micro-batch. */
     int64_t following, replicas;
-    /* For forward of a kind that counts hits: [SMP_OP_HITS] where it writes how many there are; NULL:
-     * not wanted. */
+    /* For forward of a kind that counts hits: [SMP_OP_HITS] where it writes how many there are;
+     * NULL: not wanted. */
     int64_t *hits;
     const smp_op_joint *joint; /* NULL: there is one replica, or nothing is added up over them */
     const smp_op_group *group; /* NULL: one device computes it alone */
