@@ -14,7 +14,7 @@ train() {
     # Too small for the planner to split anything.
     [ "$2" = 1 ] || [ "${path##*/}" != mlp.yaml ] || rules=(--split fc_1:columns --split 'act_?:elements@0' --split fc_2:rows)
     expect_exit 0 smp-partition "$model" -n "$2" --stages 1 --ddp 1 --tensor "$2" --microbatch-size "$batch" \
-        --microbatches "$microbatches" --time-limit 4 -o plan.yaml "${rules[@]}"
+        --microbatches "$microbatches" --time-limit 4 -o plan.yaml "${rules[@]}" "${freeze[@]}"
     expect_exit 0 mpirun -n "$2" smp-run plan.yaml "${sources[@]}" --no-shuffle --json --steps "${4:-$steps}" \
         --lr "$3" --log-every 1
     losses out | awk '{ print $2 }' >"$1"
@@ -37,7 +37,10 @@ close() {
 steps_of_4=4
 [ "${SMP_TENSOR-}" != all ] || steps_of_4=$steps
 while read -r path batch microbatches lr inputs expected; do
-    model=$SMP_SOURCE_DIR/$path
+    model=$SMP_SOURCE_DIR/${path%+*} # behind a +: weights that are frozen
+    freeze=()
+    [[ $path != *+* ]] || IFS=, read -ra patterns <<<"${path#*+}"
+    [[ $path != *+* ]] || for pattern in "${patterns[@]}"; do freeze+=(--freeze "$pattern"); done
     IFS=, read -ra kinds <<<"$inputs"
     rm -rf arrays
     mkdir arrays
