@@ -33,6 +33,8 @@ static smp_status open_record(smp__trainer *t)
 static smp_status open_own(smp__trainer *t)
 {
     const smp_train_options *o = t->options;
+    /* A job for inference counts steps of its own. */
+    const bool resumes = o->resume && t->job->graph->training;
     smp__watch *w = calloc(1, sizeof(*w));
     t->watch = w;
     if (!w)
@@ -43,7 +45,7 @@ static smp_status open_own(smp__trainer *t)
     if (t->prints && o->report)
         SMP_TRY(open_record(t));
     if (t->prints && o->log)
-        SMP_TRY(smp__step_log_open(o->log, o->resume ? t->job->step : -1, &w->log));
+        SMP_TRY(smp__step_log_open(o->log, resumes ? t->job->step : -1, &w->log));
     return SMP_OK;
 }
 

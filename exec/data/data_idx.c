@@ -83,6 +83,8 @@ static int64_t next_dim(const int64_t *dim, int n, int *at)
 static void fit_shape(const smp_tensor *input, smp_array *array)
 {
     int64_t elements = 1;
+    if (input->unsplit)
+        return;
     for (int d = 1; d < array->n_dim; d++)
         if (__builtin_mul_overflow(elements, array->dim[d], &elements))
             return;

@@ -61,6 +61,11 @@ static smp_status read_input(const smp_source *source, const smp_tensor *input, 
     const int n = input->shape.n_dim;
     const bool fits = n == 2 || (n == 3 && (dim[0] == 1 || dim[0] == 3));
     char shape[128];
+    if (input->unsplit)
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: the model's input '%s' has split: false, and takes an array of its "
+                        "shape, not a folder of images",
+                        source->path, input->name);
     if (input->dtype != SMP_F32 || !fits)
         return smp_fail(SMP_ERR_INPUT,
                         "%s: images feed a float32 input of shape [1, H, W], [3, H, W] or [H, W], "

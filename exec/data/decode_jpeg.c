@@ -42,7 +42,9 @@ static void on_error(j_common_ptr jpeg)
 static void on_message(j_common_ptr jpeg, int level)
 {
     const int code = jpeg->err->msg_code;
-    if (level < 0 && (code == JWRN_HIT_MARKER || code == JWRN_JPEG_EOF))
+    const bool harmless =
+        code == JWRN_EXTRANEOUS_DATA || code == JWRN_ADOBE_XFORM || code == JWRN_JFIF_MAJOR;
+    if (level < 0 && !harmless)
         on_error(jpeg);
 }
 

@@ -246,14 +246,15 @@ static smp_status build_memory(smp *s)
     return smp__joint_build(s);
 }
 
-/* Other devices of the group may wait for this one in the middle of an operator: who fails tells
- * them at once, and all give up what the device waits for. */
+/* Others may wait for this rank: devices of its group in the middle of an operator, ranks of its
+ * shard group in the norms of an optimizer. Who fails tells them at once, and all give up what the
+ * device waits for. */
 static smp_status warm_up(smp *s)
 {
     smp_status status =
         smp_fail_context(smp__warm_up(s), "rank %d, %s, first run of the kernels",
                          s->comm.world_rank, s->device->describe(s->device_context));
-    if (status != SMP_OK && s->tensor_group)
+    if (status != SMP_OK && (s->tensor_group || s->comm.shard_size > 1))
         smp__comm_notify(&s->comm, status);
     if (!s->comm.failed)
         status = smp__comm_agree(&s->comm, status);

@@ -103,7 +103,7 @@ static smp_status read_setting(const entry *e, char *text, const smp_optimizer *
 
 static bool matches(const entry *e, const smp_param *param)
 {
-    return !param->running && smp_op_pattern_matches(e->text, param->name);
+    return !param->running && !param->frozen && smp_op_pattern_matches(e->text, param->name);
 }
 
 static smp_status fail_no_match(const entry *e, const smp_graph *graph)

@@ -262,6 +262,14 @@ static smp_status load_newest(smp *s, const char *directory, const smp__saved *l
 static smp_status choose_best(const char *path, smp__saved *list, int *n)
 {
     const int best = smp__checkpoint_best(list, *n);
+    if (*n > 0 && list[0].saved == INT64_MAX) { /* those whose header cannot be read come first */
+        char file[SMP__CHECKPOINT_PATH_BYTES];
+        smp__checkpoint_path(file, path, list[0].step);
+        return smp_fail(SMP_ERR_INPUT,
+                        "%s: its header cannot be read, so it may be the best: remove it, or go on "
+                        "with --resume",
+                        file);
+    }
     if (best < 0)
         return smp_fail(SMP_ERR_INPUT,
                         "%s: holds no checkpoint that was evaluated: --keep-best saves them", path);

@@ -231,6 +231,17 @@ static smp_status remove_index(exporter *e)
     return SMP_OK;
 }
 
+/* A reader that finds a single file does not look for an index. */
+static smp_status remove_single(exporter *e)
+{
+    const char *single = file_path(e, "model.safetensors");
+    if (!single)
+        return SMP_ERR_NO_MEMORY;
+    if (unlink(single) != 0 && errno != ENOENT)
+        return smp_fail(SMP_ERR_FAILED, "%s: cannot remove: %s", single, strerror(errno));
+    return SMP_OK;
+}
+
 static smp_status write_index(exporter *e)
 {
     smp_text index = {0};
@@ -246,6 +257,7 @@ static smp_status write_index(exporter *e)
     }
     if (!file || !path)
         return SMP_ERR_NO_MEMORY;
+    SMP_TRY(remove_single(e));
     SMP_TRY(smp_safetensors_index(e->tensor, file, e->n, &index));
     const smp_status status = smp_file_write(path, index.data, index.length);
     smp_text_free(&index);

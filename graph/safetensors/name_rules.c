@@ -146,6 +146,14 @@ static smp_status check_together(line *l, const smp_name_rule *rule)
     return SMP_OK;
 }
 
+/* What stands behind a place's name: "}", "+12}" or "-1}". */
+static bool is_offset(const char *c)
+{
+    const size_t digits = *c == '}' ? 0 : strspn(c + 1, "0123456789");
+    return *c == '}' ||
+           (digits > 0 && digits < 10 && (digits == 1 || c[1] != '0') && c[1 + digits] == '}');
+}
+
 /* What a name of the right side has in braces, the left side has, too. */
 static smp_status check_places(line *l, const smp_name_rule *rule)
 {
@@ -161,6 +169,8 @@ static smp_status check_places(line *l, const smp_name_rule *rule)
                 continue;
             if (n == 0 || n > 15 || !strchr(c, '}'))
                 return fail_here(l, l->begin, "a '{' without a name and '}' behind it");
+            if (!is_offset(c + 1 + n))
+                return fail_here(l, l->begin, "expected {NAME}, {NAME+N} or {NAME-N}");
             snprintf(place, sizeof place, "{%.*s}", (int)n, c + 1);
             if (!strstr(rule->weight, place))
                 return smp_fail_at((smp_where){l->file, l->number, 1},
