@@ -115,6 +115,18 @@ static smp_status take_shape(line *l, smp_rule_tensor *tensor)
     return SMP_OK;
 }
 
+static smp_status take_rows(line *l, smp_rule_tensor *tensor)
+{
+    const char *at = (skip_spaces(l), l->at);
+    SMP_TRY(take_word(l, &tensor->rows));
+    const char *text = tensor->rows ? tensor->rows : "";
+    const size_t digits = strspn(text, "0123456789");
+    const bool is_dim = text[0] == 'd' && text[1] >= '1' && text[1] <= '5' && text[2] == '\0';
+    if (!is_dim && (digits == 0 || digits > 9 || text[digits] != '\0'))
+        return fail_here(l, at, "rows: expected a number or d1 to d5");
+    return SMP_OK;
+}
+
 static smp_status take_tensor(line *l, smp_rule_tensor *tensor)
 {
     const char *at = (skip_spaces(l), l->at);
@@ -129,6 +141,8 @@ static smp_status take_tensor(line *l, smp_rule_tensor *tensor)
             SMP_TRY(take_part(l, tensor));
         else if (next_is(l, "shaped"))
             SMP_TRY(take_shape(l, tensor));
+        else if (next_is(l, "rows"))
+            SMP_TRY(take_rows(l, tensor));
         else
             return SMP_OK;
     }
@@ -142,6 +156,8 @@ static smp_status check_together(line *l, const smp_name_rule *rule)
             return fail_here(l, l->begin, "`shaped` goes with nothing else");
         if (t->parts > 1 && rule->n_tensor > 1)
             return fail_here(l, l->begin, "`part` and `+` do not go together");
+        if (t->rows && rule->n_tensor == 1)
+            return fail_here(l, l->begin, "`rows` goes with tensors that are stacked by `+`");
     }
     return SMP_OK;
 }

@@ -1,7 +1,7 @@
 /* Rules that say what a model's weights are called in files of other programs, and how they lie
  * there. A rule is a line:
  *
- *   WEIGHT = TENSOR [transposed] [part K/N] [shaped DIMS] [+ TENSOR ...]
+ *   WEIGHT = TENSOR [transposed] [part K/N] [shaped DIMS] [rows R] [+ TENSOR ...]
  *
  * WEIGHT is a pattern of names of the model: `{i}` stands for a whole number, `*` (at most two) for
  * any text. TENSOR is a name of the file, in which `{i}`, `{i+1}` and `{i-1}` are filled in, and
@@ -13,6 +13,8 @@
  *                size, the K-th from 0
  *   shaped DIMS  the same values in another shape: numbers, `d0` .. `d5` (a dimension of the
  *                weight) and `?` (all of them equal, what is left), as in d0x3x?x?
+ *   rows R       of tensors that are stacked, where they are cut: how many of the weight's rows are
+ *                this one's, a number or `d1` .. `d5`; those without have equal parts of the rest
  *
  * The first rule that fits counts: on reading, the first whose tensors are all in the file; on
  * writing, the first whose pattern does. Behind all rules every weight has its own name: so a file
@@ -30,8 +32,8 @@ enum { SMP_RULE_TENSORS = 8, SMP_RULE_NUMBERS = 4, SMP_RULE_TEXTS = 2, SMP_RULE_
 typedef struct smp_rule_tensor {
     const char *name; /* with places to be filled in */
     bool transposed;
-    int part, parts;    /* 0 of 1: all of it */
-    const char *shaped; /* or NULL */
+    int part, parts;           /* 0 of 1: all of it */
+    const char *shaped, *rows; /* or NULL */
 } smp_rule_tensor;
 
 typedef struct smp_name_rule {

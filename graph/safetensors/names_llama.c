@@ -1,6 +1,7 @@
 /* LLaMA in Hugging Face's transformers (LlamaForCausalLM), and what is built like it. Rotary
  * positions turn the same pairs as `rope` without `interleaved`. For models with q, k and v, or one
- * qkv of three equal parts. A file whose output layer is the table has no lm_head. */
+ * qkv, of which q has as many rows as the model is wide, and k and v the rest: grouped heads too. A
+ * file whose output layer is the table has no lm_head. */
 #include "graph/safetensors/name_family.h"
 
 #define LAYER "model.layers.{i}."
@@ -9,8 +10,8 @@ const smp_name_family smp__names_llama = {
     "hf-llama", "LLaMA and its kin",
     "wte.weight = model.embed_tokens.weight\n"
     "h{i}.norm_1.weight = " LAYER "input_layernorm.weight\n"
-    "h{i}.qkv.weight = " LAYER "self_attn.q_proj.weight + " LAYER "self_attn.k_proj.weight + " LAYER
-    "self_attn.v_proj.weight\n"
+    "h{i}.qkv.weight = " LAYER "self_attn.q_proj.weight rows d1 + " LAYER
+    "self_attn.k_proj.weight + " LAYER "self_attn.v_proj.weight\n"
     "h{i}.q.* = " LAYER "self_attn.q_proj.*\n"
     "h{i}.k.* = " LAYER "self_attn.k_proj.*\n"
     "h{i}.v.* = " LAYER "self_attn.v_proj.*\n"

@@ -1,6 +1,6 @@
 /* The tensors that a model's weights become, by the rules that read them: the other way round.
- * What several weights are parts of is put together, what a rule stacks is cut into parts of one
- * size. O(tensors + weights * rules). */
+ * What several weights are parts of is put together, what a rule stacks is cut: into parts of one
+ * size, but for those whose rows it says. O(tensors + weights * rules). */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,16 +61,53 @@ static smp_status find_tensor(writing *w, const char *name, const smp_rule_tenso
     return SMP_OK;
 }
 
-/* Part `part` of `parts` of the weight, along its first dimension. */
-static smp_status add_part(writing *w, const char *name, const smp_rule_tensor *rule, int part,
-                           int parts)
+/* Those that the rule says for a stacked tensor; -1: it does not. */
+static int64_t rows_said(const smp_rule_tensor *tensor, const smp_stored_shape *weight)
+{
+    if (!tensor->rows)
+        return -1;
+    if (tensor->rows[0] != 'd')
+        return strtoll(tensor->rows, NULL, 10);
+    const int dim = tensor->rows[1] - '0';
+    return dim < weight->n_dim ? weight->dim[dim] : 0;
+}
+
+/* Rows of the weight. */
+typedef struct row_range {
+    int64_t begin, end;
+} row_range;
+
+/* Which are tensor `part` of the rule. False: they do not add up. */
+static bool find_rows(const smp_name_rule *rule, const smp_stored_shape *weight, int part,
+                      row_range *out)
+{
+    int64_t left = weight->n_dim > 0 ? weight->dim[0] : 0;
+    int open = 0;
+    *out = (row_range){0};
+    for (int i = 0; i < rule->n_tensor; i++) {
+        const int64_t said = rows_said(&rule->tensor[i], weight);
+        left -= said >= 0 ? said : 0;
+        open += said < 0;
+    }
+    if (left < open || (open > 0 ? left % open : left) != 0)
+        return false;
+    for (int i = 0; i <= part; i++) {
+        const int64_t said = rows_said(&rule->tensor[i], weight);
+        out->begin = out->end;
+        out->end += said >= 0 ? said : left / open;
+    }
+    return true;
+}
+
+/* So many rows of the weight, along its first dimension, are a part of a tensor. */
+static smp_status add_part(writing *w, const char *name, const smp_rule_tensor *rule,
+                           row_range rows)
 {
     smp_stored_shape shape = w->weight[w->number].shape;
     smp_written_source *t = NULL;
     int64_t elements = 0;
     smp_stored_elements(&shape, &elements);
-    if (parts > 1 && (shape.n_dim == 0 || shape.dim[0] % parts != 0))
-        return fail_rule(w, name, "its rows do not fall into equal parts");
+    const int64_t of_row = shape.n_dim > 0 ? elements / shape.dim[0] : elements;
     if (rule && rule->transposed && shape.n_dim != 2)
         return fail_rule(w, name, "only a matrix can be transposed");
     if (rule && rule->shaped) {
@@ -78,21 +115,22 @@ static smp_status add_part(writing *w, const char *name, const smp_rule_tensor *
         if (!smp__shaped(rule->shaped, &shape, &shaped))
             return fail_rule(w, name, "it does not have the shape of the rule");
         shape = shaped;
-    }
-    if (shape.n_dim > 0)
-        shape.dim[0] /= parts;
+    } else if (shape.n_dim > 0)
+        shape.dim[0] = rows.end - rows.begin;
     SMP_TRY(find_tensor(w, name, rule, &shape, &t));
     smp_written_piece *piece = &t->piece[rule ? rule->part : 0];
     if (piece->weight >= 0)
         return smp_fail(SMP_ERR_INPUT, "weights '%s' and '%s' both become tensor '%s'",
                         w->weight[piece->weight].name, w->weight[w->number].name, name);
-    *piece = (smp_written_piece){w->number, elements / parts * part, elements / parts * (part + 1)};
+    *piece = (smp_written_piece){w->number, of_row * rows.begin, of_row * rows.end};
     t->n_piece++;
     return SMP_OK;
 }
 
 static smp_status add_weight(writing *w, const smp_name_rules *rules)
 {
+    const smp_stored_shape *shape = &w->weight[w->number].shape;
+    row_range rows = {0, shape->n_dim > 0 ? shape->dim[0] : 1};
     smp_rule_match match;
     for (int i = 0; i < rules->n; i++) {
         const smp_name_rule *rule = &rules->rule[i];
@@ -102,11 +140,13 @@ static smp_status add_weight(writing *w, const smp_name_rules *rules)
             const char *name = smp_rule_tensor_name(&rule->tensor[k], &match, w->arena);
             if (!name)
                 return SMP_ERR_NO_MEMORY;
-            SMP_TRY(add_part(w, name, &rule->tensor[k], k, rule->n_tensor));
+            if (rule->n_tensor > 1 && !find_rows(rule, shape, k, &rows))
+                return fail_rule(w, name, "its rows do not fall into the parts of the rule");
+            SMP_TRY(add_part(w, name, &rule->tensor[k], rows));
         }
         return SMP_OK;
     }
-    return add_part(w, w->weight[w->number].name, NULL, 0, 1);
+    return add_part(w, w->weight[w->number].name, NULL, rows);
 }
 
 /* All parts are there: the shape of the whole. */
