@@ -29,19 +29,17 @@ smp_status smp__best_find(smp__trainer *t)
     return smp__comm_share(&t->job->comm, &t->best_loss, sizeof(t->best_loss), 0);
 }
 
-/* Weights that are best are finite, and other than those that were best before: they are saved
- * even where a skipped step comes behind them. */
-static smp_status note_loss(smp__trainer *t, int64_t step, double loss)
+/* Alike on all ranks, as the losses are. Weights that are best are finite, and other than those
+ * that were best before: they are saved even where a skipped step comes behind them. */
+static void note_loss(smp__trainer *t, int64_t step, double loss)
 {
     smp *s = t->job;
-    SMP_TRY(smp__comm_share(&s->comm, &loss, sizeof(loss), 0));
     s->evaluated = isfinite(loss);
     s->evaluated_step = step;
     s->eval_loss = loss;
     t->best_due = loss < t->best_loss;
     if (t->best_due)
         t->best_loss = loss;
-    return SMP_OK;
 }
 
 /* Is an answer among the first SMP_TOP anything to count? */
@@ -59,7 +57,7 @@ static smp__evaluated put_together(const smp__trainer *t, double sum, double row
                                    int64_t hits_top5)
 {
     const bool any = rows > 0.0;
-    smp__evaluated e = {.loss = any ? sum / rows : 0.0, .rows = rows, .counted = hits >= 0};
+    smp__evaluated e = {.loss = any ? sum / rows : NAN, .rows = rows, .counted = hits >= 0};
     e.counted_top5 = e.counted && has_more_classes(t->job);
     e.accuracy = any && e.counted ? (double)hits / rows : NAN;
     e.accuracy_top5 = any && e.counted_top5 ? (double)hits_top5 / rows : NAN;
@@ -94,6 +92,6 @@ smp_status smp__evaluate_held_out(smp__trainer *t, int64_t step)
     if (t->prints)
         smp__print_evaluation(t, step, &e);
     if (t->options->keep_best)
-        return note_loss(t, step, rows > 0.0 ? sum / rows : NAN);
+        note_loss(t, step, e.loss);
     return SMP_OK;
 }

@@ -97,7 +97,11 @@ void smp__print_evaluation(const smp__trainer *t, int64_t step, const smp__evalu
                        json_number(number, sizeof(number), "%.9g", keys[i].value));
         putchar('}');
     } else {
-        printf("step %" PRId64 "  evaluation loss %.4f", step, e->loss);
+        printf("step %" PRId64 "  evaluation ", step);
+        if (any)
+            printf("loss %.4f", e->loss);
+        else
+            printf("without a target");
         if (e->counted && any)
             printf("  accuracy %.2f %%", 100.0 * e->accuracy);
         if (e->counted_top5 && any)

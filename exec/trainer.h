@@ -14,7 +14,7 @@ typedef struct smp__batch {
 
 /* What an evaluation has found. */
 typedef struct smp__evaluated {
-    double loss, rows; /* the mean over so many targets */
+    double loss, rows; /* the mean over so many targets; NaN: there are none */
     /* Shares of the targets that are the first, or among the first five, of what the model has;
      * NaN: the loss has none such. */
     bool counted, counted_top5;

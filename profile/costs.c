@@ -60,7 +60,8 @@ static int64_t scale_bytes(int64_t bytes, double ratio)
     return scaled < (double)MAX_TOTAL_BYTES ? (int64_t)scaled : MAX_TOTAL_BYTES;
 }
 
-/* Bytes of another micro-batch size follow from the shapes where these are known. */
+/* Bytes of another micro-batch size, and of what is frozen, follow from the shapes where these are
+ * known. */
 static void take_profile(const smp_graph *graph, const smp_op *op, const smp_profile *profile,
                          int32_t index, int64_t microbatch_size, smp_op_cost *cost)
 {
@@ -71,7 +72,8 @@ static void take_profile(const smp_graph *graph, const smp_op *op, const smp_pro
     cost->backward_input_us = from->backward_input_us * ratio;
     cost->backward_weight_us = from->backward_weight_us * ratio;
     cost->weight_bytes = from->weight_bytes;
-    if (microbatch_size != profile->microbatch_size && graph->tensor[op->out].known)
+    if ((microbatch_size != profile->microbatch_size || smp_graph_whole(graph)->freezes) &&
+        graph->tensor[op->out].known)
         return;
     cost->stash_bytes = scale_bytes(from->stash_bytes, ratio);
     cost->output_bytes = scale_bytes(from->output_bytes, ratio);
@@ -205,7 +207,7 @@ static void take_frozen(const smp_graph *graph, const smp_op *op, smp_op_cost *c
         !(gradient && smp_op_has_trained(graph, op)))
         cost->backward_weight_us = 0;
     cost->backward_us = cost->backward_input_us + cost->backward_weight_us;
-    if (!gradient && !op->statistics)
+    if (!gradient && !op->statistics && !graph->tensor[op->out].known)
         cost->stash_bytes = 0; /* nothing waits for a backward pass */
 }
 

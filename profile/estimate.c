@@ -19,7 +19,8 @@ bool smp__runs_backward_input(const smp_graph *graph, const smp_op *op)
 
 bool smp__runs_backward_weight(const smp_graph *graph, const smp_op *op)
 {
-    return graph->training && smp_op_has_trained(graph, op) && smp_op_has_gradient(graph, op);
+    return graph->training && smp_op_has_trained(graph, op) &&
+           (smp_op_has_gradient(graph, op) || op->statistics);
 }
 
 bool smp__is_fused_second(const smp_graph *graph, const smp_op *op)

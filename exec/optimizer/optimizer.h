@@ -71,7 +71,7 @@ typedef struct smp_optimizer {
 } smp_optimizer;
 
 /* All optimizers, the default first. <name>.c defines smp__optimizer_<name>; its cuda_update, if it
- * has one, is smp__cuda_<name>, defined by <name>.cu. */
+ * has one, is smp__cuda_<name>, defined by <name>.cu; a cuda_measure is declared by <name>.h. */
 #define SMP_OPTIMIZERS(X)                                                                          \
     X(adamw)                                                                                       \
     X(sgd)                                                                                         \
@@ -84,7 +84,6 @@ typedef struct smp_optimizer {
     smp_status smp__cuda_##name(const smp_update *update, void *stream);
 SMP_OPTIMIZERS(SMP__OPTIMIZER_DECLARE)
 #undef SMP__OPTIMIZER_DECLARE
-smp_status smp__cuda_lamb_measure(const smp_update *update, void *stream);
 
 const smp_optimizer *smp_optimizer_find(const char *name); /* NULL if unknown */
 const smp_optimizer *const *smp_optimizers(void);          /* NULL-terminated */

@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+#include "profile/estimate.h"
+
 enum { ALIGNMENT = 64, MAX_SETS = 512 };
 
 #define ROTATION_BYTES ((int64_t)64 << 20) /* larger than the caches of one core */
@@ -228,17 +230,11 @@ static smp_status call_part(smp__probe_state *p, smp_probe_part part, int set)
 
 static bool has_part(const smp__probe_state *p, smp_probe_part part)
 {
-    const smp_graph *graph = p->graph;
     if (part == SMP_PROBE_FORWARD)
         return true;
-    if (!graph->training || !smp_op_has_gradient(graph, p->op))
-        return false;
-    if (part == SMP_PROBE_BACKWARD_WEIGHT)
-        return p->kernels->backward_weight && p->op->n_param > 0;
-    for (int i = 0; i < p->op->n_in; i++)
-        if (graph->tensor[p->op->in[i]].needs_grad)
-            return p->kernels->backward_input != NULL;
-    return false;
+    return part == SMP_PROBE_BACKWARD_WEIGHT
+               ? p->kernels->backward_weight && smp__runs_backward_weight(p->graph, p->op)
+               : p->kernels->backward_input && smp__runs_backward_input(p->graph, p->op);
 }
 
 void smp__probe_close(void *context)
