@@ -29,13 +29,53 @@ static const char model[] =
     "  - {op: cross_entropy, name: loss, in: [logits, targets], out: l}\n"
     "loss: l\n";
 
+/* With statistics of the running kind, pooling, and ops that may write where they read. */
+static const char convolutions[] =
+    "smp: 1\n"
+    "name: seen\n"
+    "inputs:\n"
+    "  image: {dtype: float32, shape: [2, 6, 6]}\n"
+    "  targets: {dtype: int32, shape: []}\n"
+    "ops:\n"
+    "  - {op: conv2d, name: stem, in: image, out: x, channels: 4, kernel: 3, padding: 1}\n"
+    "  - {op: batchnorm, name: norm, in: x, out: a}\n"
+    "  - {op: relu, name: relu, in: a, out: a}\n"
+    "  - {op: max_pool, name: pool, in: a, out: a, kernel: 2, stride: 2}\n"
+    "  - {op: conv2d, name: b1, in: a, out: y, channels: 4, kernel: 3, padding: 1, bias: false}\n"
+    "  - {op: batchnorm, name: b1.norm, in: y, out: y}\n"
+    "  - {op: add, name: join, in: [a, y], out: z}\n"
+    "  - {op: relu, name: join.relu, in: z, out: z}\n"
+    "  - {op: global_avg_pool, name: mean, in: z, out: z}\n"
+    "  - {op: linear, name: head, in: z, out: logits, features: 12}\n"
+    "  - {op: cross_entropy, name: loss, in: [logits, targets], out: l}\n"
+    "loss: l\n";
+static const char *const seen[] = {"stem", "norm", "relu",      "pool", "b1",  "b1.norm",
+                                   "join", "z",    "join.relu", "mean", "head"};
+
 static const char *const names[TENSORS] = {"wte",    "h0.ln",   "h0.qkv",  "h0.attn", "h0.proj",
                                            "h0.res", "h0.fc",   "h0.gelu", "h0.down", "h0.res2",
                                            "h1.ln",  "h1.qkv",  "h1.attn", "h1.proj", "h1.res",
                                            "h1.fc",  "h1.gelu", "h1.down", "x",       "head"};
 
+typedef struct network {
+    const char *text;
+    const char *const *names; /* that are predicted: [n] */
+    int n;
+    int64_t row[2]; /* elements of a sample of the inputs */
+    const void *input[2];
+    const char *const *split; /* over devices: [n_split] */
+    int n_split;
+} network;
+
 static int32_t tokens[FULL * T], targets[FULL * T];
+static float images[FULL * 2 * 6 * 6];
 static float reference[TENSORS][MOST], got[MOST];
+
+/* Columns are gathered, rows are summands to which a bias comes behind their sum. */
+static const char *const split[] = {"h*.qkv:columns/3", "h*.attn:packed heads", "h*.proj:rows",
+                                    "h*.fc:columns", "h*.down:rows"};
+static const network text = {model, names, TENSORS, {T, T}, {tokens, targets}, split, 5};
+static const network pictures = {convolutions, seen, 11, {72, 1}, {images, targets}, NULL, 0};
 
 static void make_samples(void)
 {
@@ -45,54 +85,60 @@ static void make_samples(void)
         tokens[i] = (int32_t)((random >> 16) % VOCAB);
         targets[i] = (int32_t)((random >> 8) % VOCAB);
     }
+    for (int i = 0; i < FULL * 72; i++) {
+        random = random * 1664525 + 1013904223;
+        images[i] = (float)(random >> 8) / (1 << 24) - 0.5f;
+    }
 }
 
-static smp *open_cut(cut c, int tensor, int shard, const void **inputs)
+/* A step is made, so that running statistics are not those of the beginning; its sums have one
+ * order for all cuts. */
+static smp *open_cut(const network *net, cut c, int tensor, int shard, const void **inputs)
 {
-    smp_options options = options_of(model_path(model), c);
-    /* columns are gathered, rows are summands to which a bias comes behind their sum */
-    static const char *const split[] = {"h*.qkv:columns/3", "h*.attn:packed heads", "h*.proj:rows",
-                                        "h*.fc:columns", "h*.down:rows"};
+    smp_options options = options_of(model_path(net->text), c);
+    smp_step_result result;
     options.tensor = tensor;
     options.shard = shard;
-    options.split = split;
-    options.n_split = tensor > 1 ? (int)(sizeof split / sizeof *split) : 0;
+    options.gradient_blocks = 4;
+    options.split = net->split;
+    options.n_split = tensor > 1 ? net->n_split : 0;
     smp *job = open_job(&options);
     assert_int_equal(smp_microbatch_samples(job), 2);
-    inputs[0] = tokens + first_sample(job) * T;
-    inputs[1] = targets + first_sample(job) * T;
+    for (int i = 0; i < 2; i++)
+        inputs[i] = (const char *)net->input[i] + first_sample(job) * net->row[i] * 4;
+    must(smp_step(job, inputs, &result));
     return job;
 }
 
 static void compare(const char *name, const float *expected, int64_t n, bool exact)
 {
     for (int64_t i = 0; i < n; i++)
-        if (exact ? got[i] != expected[i] : fabsf(got[i] - expected[i]) > 2e-5f)
+        if (exact ? got[i] != expected[i] : !(fabsf(got[i] - expected[i]) <= 2e-5f))
             fail_msg("%s: element %d is %g, expected %g", name, (int)i, (double)got[i],
                      (double)expected[i]);
 }
 
 /* Four replicas of one process each. */
-static void make_reference(void)
+static void make_reference(const network *net)
 {
     const void *inputs[2];
-    smp *job = open_cut((cut){1, 4, 1, 2, 1}, 1, 1, inputs);
-    for (int i = 0; i < TENSORS; i++)
-        must(smp_predict(job, inputs, FULL, names[i], SMP_OUTPUT_CONCAT, reference[i]));
+    smp *job = open_cut(net, (cut){1, 4, 1, 2, 1}, 1, 1, inputs);
+    for (int i = 0; i < net->n; i++)
+        must(smp_predict(job, inputs, FULL, net->names[i], SMP_OUTPUT_CONCAT, reference[i]));
     smp_finalize(job);
 }
 
-static void check_cut(cut c, int tensor, int shard)
+static void check_cut(const network *net, cut c, int tensor, int shard)
 {
     const void *inputs[2];
-    smp *job = open_cut(c, tensor, shard, inputs);
-    for (int i = 0; i < TENSORS; i++) {
+    smp *job = open_cut(net, c, tensor, shard, inputs);
+    for (int i = 0; i < net->n; i++) {
         smp_tensor_description d;
-        must(smp_tensor_describe(job, names[i], &d));
+        must(smp_tensor_describe(job, net->names[i], &d));
         memset(got, 0x55, sizeof got);
-        must(smp_predict(job, inputs, GIVEN, names[i], SMP_OUTPUT_CONCAT, got));
+        must(smp_predict(job, inputs, GIVEN, net->names[i], SMP_OUTPUT_CONCAT, got));
         if (world_rank == 0) {
-            compare(names[i], reference[i], GIVEN * d.elements, tensor == 1);
+            compare(net->names[i], reference[i], GIVEN * d.elements, tensor == 1);
             assert_memory_equal(&got[GIVEN * d.elements], "UUUU", 4);
         }
     }
@@ -102,12 +148,21 @@ static void check_cut(cut c, int tensor, int shard)
 static void test_predict_any_cut(void **state)
 {
     (void)state;
-    make_reference();
-    check_cut((cut){4, 1, 4, 2, 1}, 1, 1);
-    check_cut((cut){2, 2, 2, 2, 2}, 1, 1);
-    check_cut((cut){2, 2, 2, 2, 1}, 1, 2);
-    check_cut((cut){2, 1, 4, 2, 1}, 2, 1);
-    check_cut((cut){1, 2, 2, 2, 1}, 2, 1);
+    make_reference(&text);
+    check_cut(&text, (cut){4, 1, 4, 2, 1}, 1, 1);
+    check_cut(&text, (cut){2, 2, 2, 2, 2}, 1, 1);
+    check_cut(&text, (cut){2, 2, 2, 2, 1}, 1, 2);
+    check_cut(&text, (cut){2, 1, 4, 2, 1}, 2, 1);
+    check_cut(&text, (cut){1, 2, 2, 2, 1}, 2, 1);
+}
+
+static void test_predict_convolutions(void **state)
+{
+    (void)state;
+    make_reference(&pictures);
+    check_cut(&pictures, (cut){4, 1, 4, 2, 1}, 1, 1);
+    check_cut(&pictures, (cut){2, 2, 2, 2, 2}, 1, 1);
+    check_cut(&pictures, (cut){2, 1, 4, 2, 1}, 2, 1);
 }
 
 /* Each micro-batch's loss is the mean of -log softmax at its targets. */
@@ -116,7 +171,7 @@ static void test_predict_gives_the_loss(void **state)
     const void *inputs[2];
     float logits[FULL * T * VOCAB], losses[FULL / 2];
     (void)state;
-    smp *job = open_cut((cut){2, 2, 2, 2, 1}, 1, 1, inputs);
+    smp *job = open_cut(&text, (cut){2, 2, 2, 2, 1}, 1, 1, inputs);
     must(smp_predict(job, inputs, FULL, NULL, SMP_OUTPUT_CONCAT, logits));
     must(smp_predict(job, inputs, FULL, "loss", SMP_OUTPUT_CONCAT, losses));
     for (int mb = 0; mb < FULL / 2 && world_rank == 0; mb++) {
@@ -138,7 +193,7 @@ static void test_predict_forms(void **state)
     const void *inputs[2];
     float all[FULL * T * D], stack[FULL * T * D], mean[ROW];
     (void)state;
-    smp *job = open_cut((cut){2, 2, 2, 2, 1}, 1, 1, inputs);
+    smp *job = open_cut(&text, (cut){2, 2, 2, 2, 1}, 1, 1, inputs);
     must(smp_predict(job, inputs, FULL, "h0.res", SMP_OUTPUT_CONCAT, all));
     must(smp_predict(job, inputs, FULL, "h0.res", SMP_OUTPUT_STACK, stack));
     must(smp_predict(job, inputs, FULL, "h0.res", SMP_OUTPUT_MEAN, mean));
@@ -169,7 +224,7 @@ static void test_predict_refuses_names(void **state)
     const void *inputs[2];
     smp_step_result result;
     (void)state;
-    smp *job = open_cut((cut){4, 1, 4, 2, 1}, 1, 1, inputs);
+    smp *job = open_cut(&text, (cut){4, 1, 4, 2, 1}, 1, 1, inputs);
     refused(job, inputs, "h0.atn", "no operator or tensor 'h0.atn'; did you mean 'h0.attn'?");
     refused(job, inputs, "tokens", "'tokens' is an input of the model");
     must(smp_step(job, inputs, &result));
@@ -180,8 +235,9 @@ static void test_predict_refuses_names(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_predict_any_cut), cmocka_unit_test(test_predict_gives_the_loss),
-        cmocka_unit_test(test_predict_forms), cmocka_unit_test(test_predict_refuses_names)};
+        cmocka_unit_test(test_predict_any_cut), cmocka_unit_test(test_predict_convolutions),
+        cmocka_unit_test(test_predict_gives_the_loss), cmocka_unit_test(test_predict_forms),
+        cmocka_unit_test(test_predict_refuses_names)};
     make_samples();
     RUN_ON_RANKS(argc, argv, tests);
 }

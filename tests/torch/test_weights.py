@@ -1,5 +1,5 @@
 """Weights between PyTorch and smp-run. A GPT-2 with Hugging Face's names and layouts, saved by the safetensors package,
-trains one step here to PyTorch's loss, is exported under those names, and PyTorch loads it bit for bit. Of six families
+trains two steps here to PyTorch's losses, predicts its logits, is exported under those names, and PyTorch loads it bit for bit. Of six families
 the names and shapes are those of Hugging Face's transformers; of each, whatever is saved loads and comes back bit for bit."""
 
 import math
@@ -76,13 +76,15 @@ class GPT2(nn.Module):
                                           "h": nn.ModuleList(Block(d, heads) for _ in range(layers)),
                                           "ln_f": nn.LayerNorm(d)})
 
-    def forward(self, tokens, targets):
+    def logits(self, tokens):
         t = self.transformer
         x = t["wte"](tokens) + t["wpe"](torch.arange(tokens.shape[1]))
         for block in t["h"]:
             x = block(x)
-        logits = t["ln_f"](x) @ t["wte"].weight.T
-        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return t["ln_f"](x) @ t["wte"].weight.T
+
+    def forward(self, tokens, targets):
+        return functional.cross_entropy(self.logits(tokens).flatten(0, 1), targets.flatten())
 
 
 def run(folder, *command, ranks=0):
@@ -144,8 +146,13 @@ def check_gpt2(folder):
         require(torch.allclose(trained[name], weight, rtol=1e-4, atol=1e-5), f"trained {name}")
     print(module.load_state_dict(trained), "after", ours)
     save_file({k: v.clone() for k, v in module.state_dict().items()}, f"{folder}/kept.safetensors")
-    run(folder, "smp-run", "gpt2.plan", "--steps", "0", "--weights", "kept.safetensors", "--names", "hf-gpt2", "--export-weights",
-        "back.safetensors", ranks=4)
+    run(folder, "smp-run", "gpt2.plan", *data, "--steps", "0", "--weights", "kept.safetensors", "--names", "hf-gpt2",
+        "--export-weights", "back.safetensors", "--predict", "logits.npy", ranks=4)
+    with torch.no_grad():
+        expected = module.logits(tokens)
+    logits = torch.from_numpy(numpy.load(f"{folder}/logits.npy"))
+    require(logits.shape == expected.shape and torch.allclose(logits, expected, rtol=1e-5, atol=1e-5), "predicted logits")
+    print("logits differ by", (logits - expected).abs().max().item(), "of", expected.abs().max().item())
     back = load_file(f"{folder}/back.safetensors")
     require(back.keys() == trained.keys() and all(same_bits(back[k], trained[k]) for k in back), "there and back, bit for bit")
 
